@@ -1,0 +1,22 @@
+# Libraries from the distribution. scripts/setup names the packages that hold them.
+find_package(PkgConfig REQUIRED)
+find_package(Threads REQUIRED)
+find_package(CURL REQUIRED)
+find_package(OpenSSL REQUIRED)
+find_package(nlohmann_json REQUIRED)
+find_package(fmt REQUIRED)
+find_package(TBB REQUIRED)
+find_package(CLI11 REQUIRED)
+pkg_check_modules(ZSTD REQUIRED IMPORTED_TARGET libzstd)
+pkg_check_modules(PCRE2 REQUIRED IMPORTED_TARGET libpcre2-8)
+if(DSPACK_TESTS)
+  find_package(doctest REQUIRED)
+endif()
+
+# Nothing needs CUDA yet; its absence is normal and said in one line.
+find_package(CUDAToolkit QUIET)
+if(CUDAToolkit_FOUND)
+  message(STATUS "CUDA ${CUDAToolkit_VERSION} found (no target uses it yet)")
+else()
+  message(STATUS "CUDA not found: CPU only")
+endif()

@@ -1,0 +1,24 @@
+# Compiler settings that hold for every target.
+option(DSPACK_TESTS "Build the tests" ON)
+set(DSPACK_SANITIZE "" CACHE STRING "Sanitizers for every target: address,undefined or thread")
+
+if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
+  set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
+endif()
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+
+add_library(dspack_settings INTERFACE)
+target_include_directories(dspack_settings INTERFACE ${PROJECT_SOURCE_DIR} ${PROJECT_BINARY_DIR}/generated)
+# -ffp-contract=off: a product and a sum are fused only where a kernel says so, or results would depend on the compiler.
+target_compile_options(dspack_settings INTERFACE
+  -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wnon-virtual-dtor -Werror -ffp-contract=off)
+if(DSPACK_SANITIZE)
+  target_compile_options(dspack_settings INTERFACE
+    -fsanitize=${DSPACK_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  target_link_options(dspack_settings INTERFACE -fsanitize=${DSPACK_SANITIZE})
+endif()
+
+configure_file(${PROJECT_SOURCE_DIR}/cmake/version.h.in ${PROJECT_BINARY_DIR}/generated/dspack_version.h)

@@ -1,0 +1,42 @@
+// Arithmetic on sizes that come from outside: overflow is a value, not a wrap.
+// Threads: thread-safe (pure functions).
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <type_traits>
+
+#include "format/base/check.h"
+
+namespace dspack {
+
+[[nodiscard]] constexpr std::optional<uint64_t> checked_add(uint64_t a, uint64_t b) {
+  if (a > std::numeric_limits<uint64_t>::max() - b) return std::nullopt;
+  return a + b;
+}
+
+[[nodiscard]] constexpr std::optional<uint64_t> checked_mul(uint64_t a, uint64_t b) {
+  if (b != 0 && a > std::numeric_limits<uint64_t>::max() / b) return std::nullopt;
+  return a * b;
+}
+
+/// `value` rounded up to a multiple of `unit` (unit > 0). For sizes that are already known to be sane.
+[[nodiscard]] constexpr uint64_t round_up(uint64_t value, uint64_t unit) {
+  return (value + unit - 1) / unit * unit;
+}
+
+[[nodiscard]] constexpr uint64_t ceil_div(uint64_t value, uint64_t unit) {
+  return (value + unit - 1) / unit;
+}
+
+/// A cast between integers that reports instead of changing the value.
+template <class To, class From>
+[[nodiscard]] constexpr To narrow(From value) {
+  static_assert(std::is_integral_v<To> && std::is_integral_v<From>);
+  const To cast = static_cast<To>(value);
+  DSPACK_CHECK(static_cast<From>(cast) == value && ((cast < To{}) == (value < From{})), "integer does not fit");
+  return cast;
+}
+
+}  // namespace dspack

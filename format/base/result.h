@@ -1,0 +1,112 @@
+// Result<T>: a value, or an Error that a user or the world has caused.
+// Threads: thread-compatible (a plain value). Lifetime: owns what it holds.
+// Errors: carries one of the kinds below; callers branch on the kind, never on the text.
+// The interface is that of C++23's std::expected, so a later standard can replace it by an alias.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+
+#include "format/base/check.h"
+
+namespace dspack {
+
+enum class ErrorKind {
+  not_found,    // a file, repository, tensor or entry that is not there
+  invalid,      // input that breaks the rules of its format, or an argument out of range
+  corrupt,      // bytes that differ from what a digest, a length or a header promises
+  unsupported,  // well-formed, but not something this version can do
+  io,           // the operating system refused a file operation
+  network,      // a transfer failed and retrying did not help
+  budget,       // more memory, disk or open files than there is or than the user allows
+  conflict,     // another run, or the remains of a different run, are in the way
+  cancelled,    // the user or the caller asked to stop
+};
+
+[[nodiscard]] std::string_view to_string(ErrorKind kind);
+
+/// What went wrong: the kind for the program, the text (place, reason, remedy) for a person.
+struct [[nodiscard]] Error {
+  ErrorKind kind;
+  std::string message;
+
+  /// The same error with the place where it happened in front: "place: message".
+  [[nodiscard]] Error in(std::string_view place) const { return {kind, std::string(place) + ": " + message}; }
+};
+
+template <class T>
+class [[nodiscard]] Result {
+ public:
+  using value_type = T;
+
+  Result(T value) : state_(std::in_place_index<0>, std::move(value)) {}      // NOLINT: implicit by design
+  Result(Error error) : state_(std::in_place_index<1>, std::move(error)) {}  // NOLINT: implicit by design
+
+  [[nodiscard]] bool has_value() const { return state_.index() == 0; }
+  explicit operator bool() const { return has_value(); }
+
+  [[nodiscard]] T& value() & { return checked(); }
+  [[nodiscard]] const T& value() const& { return const_cast<Result*>(this)->checked(); }
+  [[nodiscard]] T&& value() && { return std::move(checked()); }
+  T& operator*() & { return checked(); }
+  const T& operator*() const& { return const_cast<Result*>(this)->checked(); }
+  T&& operator*() && { return std::move(checked()); }
+  T* operator->() { return &checked(); }
+  const T* operator->() const { return &const_cast<Result*>(this)->checked(); }
+
+  [[nodiscard]] const Error& error() const {
+    DSPACK_CHECK(!has_value(), "error() of a Result that holds a value");
+    return std::get<1>(state_);
+  }
+
+ private:
+  T& checked() {
+    DSPACK_CHECK(has_value(), "value of a Result that holds an error: " + std::get<1>(state_).message);
+    return std::get<0>(state_);
+  }
+  std::variant<T, Error> state_;
+};
+
+template <>
+class [[nodiscard]] Result<void> {
+ public:
+  using value_type = void;
+
+  Result() = default;
+  Result(Error error) : error_(std::move(error)) {}  // NOLINT: implicit by design
+
+  [[nodiscard]] bool has_value() const { return !error_.has_value(); }
+  explicit operator bool() const { return has_value(); }
+  [[nodiscard]] const Error& error() const {
+    DSPACK_CHECK(!has_value(), "error() of a Result that holds a value");
+    return *error_;
+  }
+
+ private:
+  std::optional<Error> error_;
+};
+
+}  // namespace dspack
+
+#define DSPACK_CONCAT_INNER(a, b) a##b
+#define DSPACK_CONCAT(a, b) DSPACK_CONCAT_INNER(a, b)
+
+/// Returns the error of a Result<void> expression to the caller, if it holds one.
+#define TRY(expr)                                            \
+  do {                                                       \
+    if (auto try_result = (expr); !try_result.has_value()) { \
+      return try_result.error();                             \
+    }                                                        \
+  } while (false)
+
+/// `TRY_ASSIGN(auto x, f())`: x = the value of f(), or return its error to the caller.
+#define TRY_ASSIGN(declaration, expr) TRY_ASSIGN_INNER(DSPACK_CONCAT(try_result_, __LINE__), declaration, expr)
+#define TRY_ASSIGN_INNER(result, declaration, expr) \
+  auto result = (expr);                             \
+  if (!result.has_value()) {                        \
+    return result.error();                          \
+  }                                                 \
+  declaration = std::move(result).value()

@@ -1,0 +1,266 @@
+#include "format/checkpoint.h"
+
+#include <algorithm>
+#include <set>
+
+#include <fmt/format.h>
+
+#include "format/base/checked.h"
+#include "format/base/parallel.h"
+#include "format/json.h"
+
+namespace dspack::format {
+namespace {
+
+// V3's manifest is about 15 MB, its index 9 MB; what is far beyond is not a file of this kind.
+constexpr uint64_t kMaxManifestBytes = 512ULL << 20;
+constexpr uint64_t kMaxIndexBytes = 256ULL << 20;
+// 4 EiB: no disk holds it, and sums of sizes below it cannot overflow.
+constexpr uint64_t kMaxTotalBytes = 1ULL << 62;
+constexpr char kSingleFile[] = "model.safetensors";
+
+struct Index {
+  std::vector<std::string> files;                 // distinct, sorted
+  std::map<std::string, std::string> weight_map;  // tensor -> file
+};
+
+Result<Index> parse_index(std::string_view text) {
+  TRY_ASSIGN(const Json root, parse_json(text));
+  if (!root.is_object()) return Error{ErrorKind::invalid, "the index is not a JSON object"};
+  TRY_ASSIGN(const Json* map, json_object(root, "weight_map"));
+  Index index;
+  std::set<std::string> files;
+  for (const auto& [tensor, file] : map->items()) {
+    if (!file.is_string())
+      return Error{ErrorKind::invalid, fmt::format("tensor \"{}\" is mapped to no file name", tensor)};
+    const auto& path = file.get_ref<const std::string&>();
+    if (const auto reason = unsafe_path_reason(path)) {
+      return Error{ErrorKind::invalid, fmt::format("tensor \"{}\" is mapped to \"{}\": {}", tensor, path, *reason)};
+    }
+    files.insert(path);
+    index.weight_map.emplace(tensor, path);
+  }
+  if (files.empty()) return Error{ErrorKind::invalid, "the index names no tensor"};
+  index.files.assign(files.begin(), files.end());
+  return index;
+}
+
+struct Shard {
+  CheckpointFile file;
+  SafetensorsHeader header;
+};
+
+Result<Shard> read_shard(Repository& repository, const std::string& path, const std::stop_token& stop) {
+  TRY_ASSIGN(const auto source, repository.open(path, stop));
+  Shard shard{
+      {.path = path, .size_bytes = source->size_bytes(), .data_start = 0, .version = source->version(), .header = {}},
+      {}};
+  const auto read = [&](uint64_t offset, uint64_t bytes) -> Result<std::string> {
+    std::string text(bytes, '\0');
+    TRY(source->read(offset, std::as_writable_bytes(std::span(text)), stop));
+    return text;
+  };
+  TRY_ASSIGN(const std::string first, read(0, std::min<uint64_t>(8, source->size_bytes())));
+  auto length = parse_header_length(first, source->size_bytes());
+  if (!length) return length.error().in(repository.locate(path));
+  TRY_ASSIGN(const std::string json, read(8, *length));
+  auto header = parse_header(json, source->size_bytes());
+  if (!header) return header.error().in(repository.locate(path));
+  shard.header = std::move(header).value();
+  shard.file.data_start = shard.header.data_start;
+  shard.file.header = first + json;
+  return shard;
+}
+
+}  // namespace
+
+/// Fills a Checkpoint and holds its rules: names are unique, experts are found by their key.
+class CheckpointBuilder {
+ public:
+  Result<void> add_shard(Shard shard) {
+    TRY(count(shard.file.size_bytes, shard.file.path));
+    const auto file = narrow<uint32_t>(checkpoint_.files_.size());
+    for (TensorInfo& tensor : shard.header.tensors) {
+      const ByteRange range{shard.header.data_start + tensor.data.begin, shard.header.data_start + tensor.data.end};
+      TensorEntry entry{.name = std::move(tensor.name),
+                        .place = {},
+                        .dtype = tensor.dtype,
+                        .shape = std::move(tensor.shape),
+                        .file = file,
+                        .range = range,
+                        .digest = {}};
+      TRY(add(std::move(entry), shard.file.path));
+    }
+    checkpoint_.files_.push_back(std::move(shard.file));
+    return {};
+  }
+
+  Result<void> add_packed(const PackedFile& packed, const Layout& layout) {
+    TRY(count(packed.size_bytes, packed.path));
+    const auto file = narrow<uint32_t>(checkpoint_.files_.size());
+    for (size_t i = 0; i < layout.tensors.size(); ++i) {
+      const LayoutTensor& tensor = layout.tensors[i];
+      TensorEntry entry{.name = expand_template(tensor.name, packed.layer, packed.expert),
+                        .place = {},
+                        .dtype = tensor.dtype,
+                        .shape = tensor.shape,
+                        .file = file,
+                        .range = {packed.data_start + tensor.data.begin, packed.data_start + tensor.data.end},
+                        .digest = packed.tensors[i]};
+      TRY(add(std::move(entry), packed.path));
+    }
+    checkpoint_.files_.push_back({.path = packed.path,
+                                  .size_bytes = packed.size_bytes,
+                                  .data_start = packed.data_start,
+                                  .version = {},
+                                  .header = {}});
+    return {};
+  }
+
+  /// Compares what the index promises with what the shards hold.
+  Result<void> check_index(const Index& index) {
+    for (const auto& [name, path] : index.weight_map) {
+      const TensorEntry* entry = checkpoint_.find(name);
+      if (entry == nullptr || checkpoint_.files_[entry->file].path != path) {
+        return Error{ErrorKind::invalid,
+                     fmt::format("{}: tensor \"{}\" should be in {}, which does not hold it", kIndexPath, name, path)};
+      }
+    }
+    for (const TensorEntry& entry : checkpoint_.tensors_) {
+      if (!index.weight_map.contains(entry.name)) {
+        checkpoint_.warnings_.push_back(fmt::format("{}: tensor \"{}\" is not in the index; it is kept",
+                                                    checkpoint_.files_[entry.file].path, entry.name));
+      }
+    }
+    return {};
+  }
+
+  Checkpoint finish() {
+    for (uint32_t i = 0; i < checkpoint_.tensors_.size(); ++i) {
+      const TensorName& place = checkpoint_.tensors_[i].place;
+      if (place.expert) checkpoint_.experts_[{*place.layer, *place.expert}].push_back(i);
+    }
+    for (auto& [key, tensors] : checkpoint_.experts_) {
+      std::sort(tensors.begin(), tensors.end(),
+                [this](uint32_t a, uint32_t b) { return checkpoint_.tensors_[a].name < checkpoint_.tensors_[b].name; });
+    }
+    return std::move(checkpoint_);
+  }
+
+  Result<void> set_manifest(Manifest manifest) {
+    for (const PackedFile& file : manifest.files)
+      TRY(add_packed(file, manifest.layouts[file.layout]));
+    checkpoint_.manifest_ = std::move(manifest);
+    return {};
+  }
+
+ private:
+  Result<void> count(uint64_t size_bytes, const std::string& path) {
+    const std::optional<uint64_t> total = checked_add(total_bytes_, size_bytes);
+    if (!total || *total > kMaxTotalBytes) {
+      return Error{ErrorKind::invalid,
+                   fmt::format("{}: claims {} bytes, which is no size of a file", path, size_bytes)};
+    }
+    total_bytes_ = *total;
+    return {};
+  }
+
+  Result<void> add(TensorEntry entry, const std::string& path) {
+    const auto number = narrow<uint32_t>(checkpoint_.tensors_.size());
+    const auto [known, added] = checkpoint_.by_name_.emplace(entry.name, number);
+    if (!added) {
+      // A shard that the loop has not pushed yet is the one being added now.
+      const uint32_t other = checkpoint_.tensors_[known->second].file;
+      const std::string& first = other < checkpoint_.files_.size() ? checkpoint_.files_[other].path : path;
+      return Error{ErrorKind::invalid, fmt::format("tensor \"{}\" is in both {} and {}", entry.name, first, path)};
+    }
+    entry.place = parse_tensor_name(entry.name);
+    checkpoint_.tensors_.push_back(std::move(entry));
+    return {};
+  }
+
+  Checkpoint checkpoint_;
+  uint64_t total_bytes_ = 0;
+};
+
+namespace {
+
+Result<Checkpoint> open_packed(std::string_view text) {
+  TRY_ASSIGN(Manifest manifest, parse_manifest(text));
+  CheckpointBuilder builder;
+  TRY(builder.set_manifest(std::move(manifest)));
+  return builder.finish();
+}
+
+Result<Checkpoint> open_shards(Repository& repository, const std::vector<std::string>& paths, const Index* index,
+                               unsigned jobs, const std::stop_token& stop) {
+  std::vector<std::optional<Shard>> shards(paths.size());
+  const auto read_one = [&](uint64_t number, const std::stop_token& stop_one) -> Result<void> {
+    auto shard = read_shard(repository, paths[number], stop_one);
+    if (!shard && shard.error().kind == ErrorKind::not_found && index != nullptr) {
+      return Error{ErrorKind::not_found,
+                   fmt::format("{} names a shard that is missing: {}", kIndexPath, shard.error().message)};
+    }
+    if (!shard) return shard.error();
+    shards[number] = std::move(shard).value();
+    return {};
+  };
+  TRY(run_jobs(paths.size(), jobs, read_one, stop));
+  CheckpointBuilder builder;
+  for (std::optional<Shard>& shard : shards)
+    TRY(builder.add_shard(std::move(*shard)));
+  if (index != nullptr) TRY(builder.check_index(*index));
+  return builder.finish();
+}
+
+Error no_checkpoint(Repository& repository, const std::stop_token& stop) {
+  if (repository.kind() == RepositoryKind::local && repository.read_text(".reshard/journal", kMaxManifestBytes, stop)) {
+    return {ErrorKind::conflict,
+            fmt::format("{}: an unfinished packed repository; run the same reshard command again to complete it",
+                        repository.description())};
+  }
+  return {ErrorKind::not_found, fmt::format("{}: not a checkpoint: it has none of {}, {} and {}",
+                                            repository.description(), kManifestPath, kIndexPath, kSingleFile)};
+}
+
+}  // namespace
+
+Result<Checkpoint> Checkpoint::open(Repository& repository, unsigned jobs, std::stop_token stop) {
+  auto manifest = repository.read_text(kManifestPath, kMaxManifestBytes, stop);
+  if (manifest) {
+    auto packed = open_packed(*manifest);
+    if (!packed) return packed.error().in(repository.locate(kManifestPath));
+    return packed;
+  }
+  if (manifest.error().kind != ErrorKind::not_found) return manifest.error();
+  auto index_text = repository.read_text(kIndexPath, kMaxIndexBytes, stop);
+  if (index_text) {
+    auto index = parse_index(*index_text);
+    if (!index) return index.error().in(repository.locate(kIndexPath));
+    return open_shards(repository, index->files, &*index, jobs, stop);
+  }
+  if (index_text.error().kind != ErrorKind::not_found) return index_text.error();
+  auto single = open_shards(repository, {kSingleFile}, nullptr, jobs, stop);
+  if (!single && single.error().kind == ErrorKind::not_found) return no_checkpoint(repository, stop);
+  return single;
+}
+
+const TensorEntry* Checkpoint::find(std::string_view name) const {
+  const auto found = by_name_.find(std::string(name));
+  return found == by_name_.end() ? nullptr : &tensors_[found->second];
+}
+
+std::span<const uint32_t> Checkpoint::expert(ExpertKey key) const {
+  const auto found = experts_.find(key);
+  if (found == experts_.end()) return {};
+  return found->second;
+}
+
+uint64_t Checkpoint::payload_bytes() const {
+  uint64_t bytes = 0;
+  for (const TensorEntry& tensor : tensors_)
+    bytes += tensor.range.size();
+  return bytes;
+}
+
+}  // namespace dspack::format

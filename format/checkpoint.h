@@ -1,0 +1,71 @@
+// Any repository, packed or ordinary, as one catalogue: tensor, and expert, -> file, offset, bytes, dtype, shape.
+// Threads: immutable after opening, so thread-safe. Lifetime: owns its data; borrows nothing from the repository.
+// Errors: not_found (no checkpoint there, a missing shard), invalid (contradictory index or header), corrupt, network.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "format/base/ids.h"
+#include "format/base/result.h"
+#include "format/digest.h"
+#include "format/manifest.h"
+#include "format/safetensors.h"
+#include "format/source/repository.h"
+#include "format/tensor_name.h"
+
+namespace dspack::format {
+
+struct TensorEntry {
+  std::string name;
+  TensorName place;  // layer, expert, role
+  Dtype dtype = Dtype::u8;
+  std::vector<uint64_t> shape;
+  uint32_t file = 0;             // index into Checkpoint::files
+  ByteRange range;               // absolute in that file
+  std::optional<Digest> digest;  // known for packed repositories
+};
+
+/// One file that holds tensors.
+struct CheckpointFile {
+  std::string path;  // relative to the repository
+  uint64_t size_bytes = 0;
+  uint64_t data_start = 0;
+  std::string version;  // ByteSource::version when opened; empty for a packed repository
+  std::string header;   // the first data_start bytes as they are; empty for a packed repository
+};
+
+class Checkpoint {
+ public:
+  /// Reads the manifest of a packed repository, or the index and every shard's header (up to `jobs` at a time) of an
+  /// ordinary one (model.safetensors.index.json, else a single model.safetensors).
+  [[nodiscard]] static Result<Checkpoint> open(Repository& repository, unsigned jobs, std::stop_token stop);
+
+  [[nodiscard]] const std::vector<CheckpointFile>& files() const { return files_; }
+  [[nodiscard]] const std::vector<TensorEntry>& tensors() const { return tensors_; }
+  /// nullptr: no such tensor.
+  [[nodiscard]] const TensorEntry* find(std::string_view name) const;
+  /// Indices into tensors() of a routed expert's tensors in ascending name order; empty if there is no such expert.
+  [[nodiscard]] std::span<const uint32_t> expert(ExpertKey key) const;
+  [[nodiscard]] const std::map<ExpertKey, std::vector<uint32_t>>& experts() const { return experts_; }
+  /// Set for a packed repository.
+  [[nodiscard]] const std::optional<Manifest>& manifest() const { return manifest_; }
+  /// What is odd but not refused, for the user: tensors that the index does not list, say.
+  [[nodiscard]] const std::vector<std::string>& warnings() const { return warnings_; }
+  [[nodiscard]] uint64_t payload_bytes() const;
+
+ private:
+  friend class CheckpointBuilder;
+  std::vector<CheckpointFile> files_;
+  std::vector<TensorEntry> tensors_;
+  std::unordered_map<std::string, uint32_t> by_name_;
+  std::map<ExpertKey, std::vector<uint32_t>> experts_;
+  std::optional<Manifest> manifest_;
+  std::vector<std::string> warnings_;
+};
+
+}  // namespace dspack::format

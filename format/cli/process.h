@@ -1,0 +1,33 @@
+// What a program takes from the process it runs in: environment, signals, terminal. Called from main only.
+// Threads: call from the main thread before others start.
+#pragma once
+
+#include <stop_token>
+#include <thread>
+
+#include "format/source/repository.h"
+
+namespace dspack::format {
+
+/// HF_ENDPOINT, HF_TOKEN, and the token file (HF_TOKEN_PATH, else $HF_HOME/token, else ~/.cache/huggingface/token),
+/// as huggingface_hub reads them.
+[[nodiscard]] RemoteOptions remote_options_from_environment();
+
+/// Turns Ctrl-C and SIGTERM into a stop request; the second one ends the process at once with status 130.
+class InterruptWatch {
+ public:
+  InterruptWatch();
+  ~InterruptWatch();
+  InterruptWatch(const InterruptWatch&) = delete;
+  InterruptWatch& operator=(const InterruptWatch&) = delete;
+  [[nodiscard]] std::stop_token token() const { return source_.get_token(); }
+
+ private:
+  std::stop_source source_;
+  std::jthread thread_;
+};
+
+/// Exit status for an error: 130 when the user interrupted, else 1.
+[[nodiscard]] int exit_status(const Error& error);
+
+}  // namespace dspack::format

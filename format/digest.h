@@ -1,0 +1,41 @@
+// SHA-256 digests: of tensors, experts, files and source shards.
+// Threads: Digest is a plain value; a Sha256 belongs to one thread at a time. Source: FIPS 180-4, computed by OpenSSL.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace dspack::format {
+
+struct Digest {
+  std::array<uint8_t, 32> bytes{};
+  auto operator<=>(const Digest&) const = default;
+};
+
+[[nodiscard]] std::string to_hex(const Digest& digest);
+/// 64 lower-case hexadecimal digits, or nullopt.
+[[nodiscard]] std::optional<Digest> parse_digest(std::string_view hex);
+
+class Sha256 {
+ public:
+  Sha256();
+  void update(std::span<const std::byte> bytes);
+  /// The digest of all bytes so far; the object starts anew.
+  [[nodiscard]] Digest finish();
+
+ private:
+  struct Free {
+    void operator()(void* context) const;
+  };
+  std::unique_ptr<void, Free> context_;
+};
+
+[[nodiscard]] Digest sha256(std::string_view bytes);
+
+}  // namespace dspack::format

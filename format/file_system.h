@@ -1,0 +1,98 @@
+// The one seam to the operating system's files, so that tests can lose power, fill disks and count calls.
+// Threads: a FileSystem is thread-safe; a ReadFile may be read from many threads at once; a WriteFile may be written
+// from many threads at once as long as their ranges do not overlap. Lifetime: a file owns its descriptor.
+// Errors: not_found, io (everything else that the system refuses), budget (no space left), conflict (a lock is held).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "format/base/result.h"
+
+namespace dspack::format {
+
+using Path = std::filesystem::path;
+
+class ReadFile {
+ public:
+  virtual ~ReadFile() = default;
+  /// Size when it was opened.
+  [[nodiscard]] virtual uint64_t size_bytes() const = 0;
+  /// Fills `into` from `offset`. A file that ends before is `corrupt`, never a short success.
+  [[nodiscard]] virtual Result<void> read(uint64_t offset, std::span<std::byte> into) const = 0;
+};
+
+class WriteFile {
+ public:
+  virtual ~WriteFile() = default;
+  [[nodiscard]] virtual Result<void> write(uint64_t offset, std::span<const std::byte> from) = 0;
+  [[nodiscard]] virtual Result<void> resize(uint64_t bytes) = 0;
+  /// Returns when the bytes written so far survive a loss of power.
+  [[nodiscard]] virtual Result<void> sync() = 0;
+};
+
+/// Held until destruction; also released by the system when the process dies.
+class FileLock {
+ public:
+  virtual ~FileLock() = default;
+};
+
+struct FileInfo {
+  uint64_t size_bytes = 0;
+  bool is_directory = false;
+  bool is_regular = false;  // neither a folder nor a pipe, socket or device
+  bool is_link = false;     // the name is a symbolic link; everything else here tells of what it points to
+  int64_t modified_ns = 0;  // since the epoch; for telling whether a local source changed
+};
+
+enum class OpenMode {
+  keep,      // create if absent, keep what is there
+  truncate,  // create if absent, empty what is there
+};
+
+class FileSystem {
+ public:
+  virtual ~FileSystem() = default;
+  [[nodiscard]] virtual Result<std::unique_ptr<ReadFile>> open_read(const Path& path) = 0;
+  [[nodiscard]] virtual Result<std::unique_ptr<WriteFile>> open_write(const Path& path, OpenMode mode) = 0;
+  /// nullopt: nothing there.
+  [[nodiscard]] virtual Result<std::optional<FileInfo>> stat(const Path& path) = 0;
+  /// Names in a folder, sorted; not recursive.
+  [[nodiscard]] virtual Result<std::vector<std::string>> list(const Path& folder) = 0;
+  [[nodiscard]] virtual Result<void> make_folders(const Path& folder) = 0;
+  [[nodiscard]] virtual Result<void> rename(const Path& from, const Path& to) = 0;
+  /// Removing what is not there succeeds.
+  [[nodiscard]] virtual Result<void> remove_tree(const Path& path) = 0;
+  /// Makes the names in a folder survive a loss of power.
+  [[nodiscard]] virtual Result<void> sync_folder(const Path& folder) = 0;
+  /// Bytes that this user may still write to the disk that holds `path` (or its nearest existing parent).
+  [[nodiscard]] virtual Result<uint64_t> free_bytes(const Path& path) = 0;
+  /// Takes an exclusive lock on a file (created if absent) without waiting. Held elsewhere: conflict.
+  [[nodiscard]] virtual Result<std::unique_ptr<FileLock>> lock(const Path& path) = 0;
+};
+
+/// The operating system's own files.
+[[nodiscard]] FileSystem& posix_file_system();
+
+/// A whole small file. Larger than `limit_bytes`: budget.
+[[nodiscard]] Result<std::string> read_text(FileSystem& files, const Path& path, uint64_t limit_bytes);
+
+/// The sole writer of final names: writes `path` so that after any crash either the old file or the whole new one is
+/// there: a sibling temporary is written and synced, then renamed, then the folder is synced.
+[[nodiscard]] Result<void> write_sealed(FileSystem& files, const Path& path, std::string_view bytes);
+
+/// Whether a path from outside (an index, a manifest) stays below the folder it is relative to: no "..", no absolute
+/// path, no empty or dot component, no backslash or control character. Returns the reason if it does not.
+[[nodiscard]] std::optional<std::string> unsafe_path_reason(std::string_view path);
+
+[[nodiscard]] inline std::span<const std::byte> as_bytes(std::string_view text) {
+  return std::as_bytes(std::span(text.data(), text.size()));
+}
+
+}  // namespace dspack::format

@@ -1,0 +1,222 @@
+// The operating system's own files: POSIX calls, and nothing else in the project makes them.
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include <fmt/format.h>
+
+#include "format/base/checked.h"
+#include "format/file_system.h"
+
+namespace dspack::format {
+namespace {
+
+Error system_error(const Path& path, std::string_view what, int code) {
+  ErrorKind kind = ErrorKind::io;
+  if (code == ENOENT || code == ENOTDIR) kind = ErrorKind::not_found;
+  if (code == ENOSPC || code == EDQUOT || code == EMFILE || code == ENFILE) kind = ErrorKind::budget;
+  return {kind, fmt::format("{}: cannot {}: {}", path.string(), what, std::strerror(code))};
+}
+
+class Descriptor {
+ public:
+  explicit Descriptor(int fd) : fd_(fd) {}
+  Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  Descriptor& operator=(Descriptor&&) = delete;
+  ~Descriptor() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  [[nodiscard]] int get() const { return fd_; }
+
+ private:
+  int fd_;
+};
+
+Result<Descriptor> open_descriptor(const Path& path, int flags, std::string_view what) {
+  int fd = -1;
+  do {
+    fd = ::open(path.c_str(), flags | O_CLOEXEC, 0644);
+  } while (fd < 0 && errno == EINTR);
+  if (fd < 0) return system_error(path, what, errno);
+  return Descriptor(fd);
+}
+
+class PosixReadFile final : public ReadFile {
+ public:
+  PosixReadFile(Path path, Descriptor fd, uint64_t size_bytes)
+      : path_(std::move(path)), fd_(std::move(fd)), size_bytes_(size_bytes) {}
+
+  uint64_t size_bytes() const override { return size_bytes_; }
+
+  Result<void> read(uint64_t offset, std::span<std::byte> into) const override {
+    while (!into.empty()) {
+      const ssize_t got = ::pread(fd_.get(), into.data(), into.size(), static_cast<off_t>(offset));
+      if (got < 0 && errno == EINTR) continue;
+      if (got < 0) return system_error(path_, "read", errno);
+      if (got == 0) {
+        return Error{ErrorKind::corrupt,
+                     fmt::format("{}: the file ends at byte {}, {} bytes before it should (truncated?)", path_.string(),
+                                 offset, into.size())};
+      }
+      offset += static_cast<uint64_t>(got);
+      into = into.subspan(static_cast<size_t>(got));
+    }
+    return {};
+  }
+
+ private:
+  Path path_;
+  Descriptor fd_;
+  uint64_t size_bytes_;
+};
+
+class PosixWriteFile final : public WriteFile {
+ public:
+  PosixWriteFile(Path path, Descriptor fd) : path_(std::move(path)), fd_(std::move(fd)) {}
+
+  Result<void> write(uint64_t offset, std::span<const std::byte> from) override {
+    while (!from.empty()) {
+      const ssize_t put = ::pwrite(fd_.get(), from.data(), from.size(), static_cast<off_t>(offset));
+      if (put < 0 && errno == EINTR) continue;
+      if (put < 0) return system_error(path_, "write", errno);
+      offset += static_cast<uint64_t>(put);
+      from = from.subspan(static_cast<size_t>(put));
+    }
+    return {};
+  }
+
+  Result<void> resize(uint64_t bytes) override {
+    if (::ftruncate(fd_.get(), static_cast<off_t>(bytes)) != 0) return system_error(path_, "set the size", errno);
+    return {};
+  }
+
+  Result<void> sync() override {
+    if (::fdatasync(fd_.get()) != 0) return system_error(path_, "sync", errno);
+    return {};
+  }
+
+ private:
+  Path path_;
+  Descriptor fd_;
+};
+
+class PosixLock final : public FileLock {
+ public:
+  explicit PosixLock(Descriptor fd) : fd_(std::move(fd)) {}
+
+ private:
+  Descriptor fd_;  // flock ends with the last descriptor of this open file
+};
+
+class PosixFileSystem final : public FileSystem {
+ public:
+  Result<std::unique_ptr<ReadFile>> open_read(const Path& path) override {
+    TRY_ASSIGN(Descriptor fd, open_descriptor(path, O_RDONLY | O_NONBLOCK, "open"));  // a pipe must not hang us
+    struct ::stat info {};
+    if (::fstat(fd.get(), &info) != 0) return system_error(path, "stat", errno);
+    if (S_ISDIR(info.st_mode)) return Error{ErrorKind::invalid, path.string() + ": is a folder, not a file"};
+    if (!S_ISREG(info.st_mode)) return Error{ErrorKind::invalid, path.string() + ": is not a regular file"};
+    return std::unique_ptr<ReadFile>(
+        std::make_unique<PosixReadFile>(path, std::move(fd), narrow<uint64_t>(info.st_size)));
+  }
+
+  Result<std::unique_ptr<WriteFile>> open_write(const Path& path, OpenMode mode) override {
+    const int flags = O_RDWR | O_CREAT | (mode == OpenMode::truncate ? O_TRUNC : 0);
+    TRY_ASSIGN(Descriptor fd, open_descriptor(path, flags, "open for writing"));
+    return std::unique_ptr<WriteFile>(std::make_unique<PosixWriteFile>(path, std::move(fd)));
+  }
+
+  Result<std::optional<FileInfo>> stat(const Path& path) override {
+    struct ::stat link {};
+    struct ::stat info {};
+    if (::lstat(path.c_str(), &link) != 0 || ::stat(path.c_str(), &info) != 0) {
+      if (errno == ENOENT || errno == ENOTDIR || errno == ELOOP) return std::optional<FileInfo>();
+      return system_error(path, "stat", errno);
+    }
+    return std::optional(FileInfo{.size_bytes = narrow<uint64_t>(info.st_size),
+                                  .is_directory = S_ISDIR(info.st_mode),
+                                  .is_regular = S_ISREG(info.st_mode),
+                                  .is_link = S_ISLNK(link.st_mode),
+                                  .modified_ns = info.st_mtim.tv_sec * 1'000'000'000 + info.st_mtim.tv_nsec});
+  }
+
+  Result<std::vector<std::string>> list(const Path& folder) override {
+    std::error_code code;
+    std::filesystem::directory_iterator entries(folder, code);
+    std::vector<std::string> names;
+    for (; !code && entries != std::filesystem::directory_iterator(); entries.increment(code)) {
+      names.push_back(entries->path().filename().string());
+    }
+    if (code) return system_error(folder, "list", code.value());
+    std::sort(names.begin(), names.end());
+    return names;
+  }
+
+  Result<void> make_folders(const Path& folder) override {
+    std::error_code code;
+    std::filesystem::create_directories(folder, code);
+    if (code) return system_error(folder, "create the folder", code.value());
+    return {};
+  }
+
+  Result<void> rename(const Path& from, const Path& to) override {
+    if (::rename(from.c_str(), to.c_str()) != 0) return system_error(from, "rename to " + to.string(), errno);
+    return {};
+  }
+
+  Result<void> remove_tree(const Path& path) override {
+    std::error_code code;
+    std::filesystem::remove_all(path, code);
+    if (code) return system_error(path, "remove", code.value());
+    return {};
+  }
+
+  Result<void> sync_folder(const Path& folder) override {
+    TRY_ASSIGN(const Descriptor fd, open_descriptor(folder, O_RDONLY | O_DIRECTORY, "open the folder"));
+    if (::fsync(fd.get()) != 0) return system_error(folder, "sync the folder", errno);
+    return {};
+  }
+
+  Result<uint64_t> free_bytes(const Path& path) override {
+    std::error_code code;
+    Path probe = std::filesystem::absolute(path, code);
+    while (!std::filesystem::exists(probe, code) && probe.has_relative_path())
+      probe = probe.parent_path();
+    const std::filesystem::space_info space = std::filesystem::space(probe, code);
+    if (code) return system_error(probe, "ask for the free space", code.value());
+    return static_cast<uint64_t>(space.available);
+  }
+
+  Result<std::unique_ptr<FileLock>> lock(const Path& path) override {
+    for (;;) {
+      TRY_ASSIGN(Descriptor fd, open_descriptor(path, O_RDWR | O_CREAT, "open the lock file"));
+      if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
+        if (errno != EWOULDBLOCK) return system_error(path, "lock", errno);
+        return Error{ErrorKind::conflict, path.string() + ": locked by another running process"};
+      }
+      // The holder before us may have removed the file while we opened it: then we hold a lock that nobody else sees.
+      struct ::stat ours {};
+      struct ::stat named {};
+      if (::fstat(fd.get(), &ours) != 0) return system_error(path, "stat", errno);
+      if (::stat(path.c_str(), &named) == 0 && named.st_ino == ours.st_ino && named.st_dev == ours.st_dev) {
+        return std::unique_ptr<FileLock>(std::make_unique<PosixLock>(std::move(fd)));
+      }
+    }
+  }
+};
+
+}  // namespace
+
+FileSystem& posix_file_system() {
+  static PosixFileSystem files;
+  return files;
+}
+
+}  // namespace dspack::format

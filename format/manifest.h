@@ -1,0 +1,114 @@
+// The manifest of a packed repository: what it holds, file by file, with digests and provenance. docs/format.md
+// specifies it; this is its reader and writer.
+// Threads: a plain value. Errors of parsing: invalid (breaks the format), corrupt (its seal does not fit), unsupported
+// (a newer major version, or a requirement that this version lacks; both are named).
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "format/base/ids.h"
+#include "format/base/result.h"
+#include "format/digest.h"
+#include "format/dtype.h"
+#include "format/json.h"
+#include "format/tensor_name.h"
+
+namespace dspack::format {
+
+inline constexpr char kManifestPath[] = "manifest.json";
+inline constexpr char kIndexPath[] = "model.safetensors.index.json";
+inline constexpr char kHeadersPath[] = "provenance/headers.json.zst";
+
+/// One tensor of a layout: its name as a template and its place relative to the file's byte buffer.
+struct LayoutTensor {
+  std::string name;  // name_template: "{layer}" and "{expert}" stand for the file's own numbers
+  Dtype dtype = Dtype::u8;
+  std::vector<uint64_t> shape;
+  ByteRange data;
+};
+
+/// The tensors of a file, written once for all files that are alike.
+struct Layout {
+  std::vector<LayoutTensor> tensors;  // by offset
+};
+
+/// Digests of consecutive blocks of whole rows of a tensor, so that parts of it can be checked (the embedding).
+struct RowBlocks {
+  uint64_t tensor = 0;  // index into the layout
+  uint64_t rows_per_block = 0;
+  std::vector<Digest> digests;  // ceil(rows / rows_per_block)
+};
+
+/// A file of weights.
+struct PackedFile {
+  std::string path;
+  std::string part;  // embed, head, other, dense or expert
+  std::optional<LayerId> layer;
+  std::optional<ExpertId> expert;
+  uint64_t layout = 0;  // index into Manifest::layouts
+  uint64_t size_bytes = 0;
+  uint64_t data_start = 0;
+  Digest sha256;
+  std::optional<Digest> expert_digest;  // equal in every grouping; only of part expert
+  std::vector<Digest> tensors;          // in the layout's order
+  std::vector<RowBlocks> row_blocks;
+};
+
+/// Any other file: copied from the source byte for byte, or written by us (index, model card, headers).
+struct CompanionFile {
+  std::string path;
+  uint64_t size_bytes = 0;
+  Digest sha256;
+};
+
+struct SourceShard {
+  std::string path;
+  uint64_t size_bytes = 0;
+  Digest sha256;  // of the whole file as it was read
+};
+
+struct Origin {
+  std::string kind;        // "hub", or "folder" (local or HTTP)
+  std::string repository;  // "org/name" for the Hub; empty otherwise: an address is not part of what the weights are
+  std::string revision;    // for the Hub
+};
+
+struct Coverage {
+  uint64_t layers = 0;  // decoder layers present, the MTP module's included
+  uint64_t experts = 0;
+  uint64_t tensors = 0;
+  uint64_t payload_bytes = 0;
+};
+
+struct Manifest {
+  uint64_t major = 1;
+  uint64_t minor = 0;
+  std::vector<std::string> requirements;
+  std::string program;  // "dspack 0.1.0"
+  Json recipe;
+  std::string plan;  // hex digest of recipe, program version and source catalogue: equal plans give equal files
+  Origin origin;
+  Coverage coverage;
+  std::vector<SourceShard> source;
+  std::vector<Layout> layouts;
+  std::vector<PackedFile> files;          // by path
+  std::vector<CompanionFile> companions;  // by path
+};
+
+/// Canonical text, ending in a newline; its field "seal" is the SHA-256 of the text with an empty seal.
+[[nodiscard]] std::string write_manifest(const Manifest& manifest);
+[[nodiscard]] Result<Manifest> parse_manifest(std::string_view text);
+
+/// Digest of an expert from those of its tensors: SHA-256 over one line "name dtype [shape] sha256\n" a tensor, by
+/// name.
+struct NamedDigest {
+  std::string name;
+  Dtype dtype = Dtype::u8;
+  std::vector<uint64_t> shape;
+  Digest digest;
+};
+[[nodiscard]] Digest expert_digest(std::vector<NamedDigest> tensors);
+
+}  // namespace dspack::format

@@ -1,0 +1,65 @@
+// A checkpoint's files where they lie: a local folder, an HTTP folder, a repository on the Hub.
+// Threads: thread-safe. Lifetime: a ByteSource must not outlive its Repository.
+// Errors: not_found, network, unsupported (a server without byte ranges), corrupt (wrong length, changed while
+// reading).
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <stop_token>
+#include <string>
+#include <vector>
+
+#include "format/base/ids.h"
+#include "format/base/result.h"
+#include "format/file_system.h"
+
+namespace dspack::format {
+
+/// Called with consecutive pieces of a range; an error stops the transfer and is returned by it.
+using ByteSink = std::function<Result<void>(std::span<const std::byte>)>;
+
+/// One file, read by ranges.
+class ByteSource {
+ public:
+  virtual ~ByteSource() = default;
+  [[nodiscard]] virtual uint64_t size_bytes() const = 0;  // fixed since opening
+  /// What identifies this state of the file: the ETag of a server, size and time of a local file. May be empty.
+  [[nodiscard]] virtual const std::string& version() const = 0;
+  /// Fills `into` from `offset`; never a short success.
+  [[nodiscard]] virtual Result<void> read(uint64_t offset, std::span<std::byte> into, std::stop_token stop) = 0;
+  /// Passes a range through `sink` in order, holding a bounded buffer only. Resumes by itself after a lost connection.
+  [[nodiscard]] virtual Result<void> stream(ByteRange range, const ByteSink& sink, std::stop_token stop) = 0;
+};
+
+enum class RepositoryKind { local, http, hub };
+
+class Repository {
+ public:
+  virtual ~Repository() = default;
+  [[nodiscard]] virtual RepositoryKind kind() const = 0;
+  /// For people: the folder or URL that was asked for, with the revision.
+  [[nodiscard]] virtual std::string description() const = 0;
+  /// Path or URL of one of its files.
+  [[nodiscard]] virtual std::string locate(std::string_view path) const = 0;
+  [[nodiscard]] virtual Result<std::unique_ptr<ByteSource>> open(std::string_view path, std::stop_token stop) = 0;
+  /// A whole small file; larger than `limit_bytes`: budget.
+  [[nodiscard]] virtual Result<std::string> read_text(std::string_view path, uint64_t limit_bytes,
+                                                      std::stop_token stop) = 0;
+  /// Paths of all files, sorted, where the place can list them; nullopt where it cannot (a plain HTTP folder).
+  [[nodiscard]] virtual Result<std::optional<std::vector<std::string>>> list(std::stop_token stop) = 0;
+};
+
+/// How to reach remote repositories; main fills it from the environment (HF_ENDPOINT, HF_TOKEN, HF_HOME ...).
+struct RemoteOptions {
+  std::string hub_endpoint = "https://huggingface.co";
+  std::string hub_token;  // sent to the Hub's host only
+  unsigned attempts = 5;  // per request, on failures that may pass
+};
+
+/// A place, as a user writes it: "org/name[@revision]", "hf://org/name[@revision]", "http(s)://...", or a local folder.
+/// A local folder of that name wins over a repository on the Hub.
+[[nodiscard]] Result<std::unique_ptr<Repository>> open_repository(std::string_view place, const RemoteOptions& options,
+                                                                  FileSystem& files);
+
+}  // namespace dspack::format

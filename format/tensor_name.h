@@ -1,0 +1,49 @@
+// What a tensor's name says: layer, expert, role. The only place that knows names.
+// Threads: thread-safe (pure functions). Source: the released indexes of the DeepSeek-V2/V3 family (Hugging Face
+// names).
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "format/base/ids.h"
+
+namespace dspack::format {
+
+/// Part of the model that a tensor belongs to.
+enum class Role {
+  embed,          // token embedding
+  head,           // final norm and output head
+  attention,      // self_attn.*
+  norm,           // the layer's two norms
+  router,         // mlp.gate.*
+  shared_expert,  // mlp.shared_experts.*
+  routed_expert,  // mlp.experts.<id>.*
+  dense_mlp,      // mlp.{gate,up,down}_proj.* of a layer without experts
+  mtp,            // what only the MTP module has: enorm, hnorm, eh_proj, shared_head, its own embed_tokens
+  other,          // anything not recognised
+};
+
+[[nodiscard]] std::string_view to_string(Role role);
+[[nodiscard]] std::optional<Role> parse_role(std::string_view name);
+
+struct TensorName {
+  Role role = Role::other;
+  std::optional<LayerId> layer;
+  std::optional<ExpertId> expert;  // only with role routed_expert
+};
+
+[[nodiscard]] TensorName parse_tensor_name(std::string_view name);
+
+/// The name with its layer and expert number replaced by "{layer}" and "{expert}", so that alike files share one text.
+[[nodiscard]] std::string name_template(std::string_view name);
+/// The inverse of name_template.
+[[nodiscard]] std::string expand_template(std::string_view text, std::optional<LayerId> layer,
+                                          std::optional<ExpertId> expert);
+
+/// For a quantised weight: the names under which its scale may stand beside it, most usual first.
+[[nodiscard]] std::vector<std::string> scale_names(std::string_view weight_name);
+
+}  // namespace dspack::format

@@ -1,0 +1,172 @@
+#include "kernels/checks.h"
+
+#include <algorithm>
+#include <string>
+
+#include "format/base/check.h"
+#include "format/base/checked.h"
+
+namespace dspack::kernels {
+namespace {
+
+constexpr uint64_t kFloatBytes = 4;
+constexpr uint32_t kLargestDimension = 1U << 31;  // sums of two dimensions stay within 32 bits
+
+uint64_t product(uint64_t a, uint64_t b) {
+  const auto result = checked_mul(a, b);
+  DSPACK_CHECK(result.has_value(), "size overflows");
+  return *result;
+}
+
+uint64_t sum(uint64_t a, uint64_t b) {
+  const auto result = checked_add(a, b);
+  DSPACK_CHECK(result.has_value(), "size overflows");
+  return *result;
+}
+
+/// Bytes from the first to behind the last value of `rows` rows of `heads` vectors of `length` values.
+uint64_t strided_bytes(uint32_t rows, uint64_t row_stride, uint32_t heads, uint64_t head_stride, uint32_t length) {
+  const uint64_t last = sum(product(rows - 1, row_stride), product(heads - 1, head_stride));
+  return product(sum(last, length), kFloatBytes);
+}
+
+void check_floats(Slice place, uint64_t bytes) {
+  check_extent(place, bytes);
+  DSPACK_CHECK(place.offset_bytes % kFloatBytes == 0, "FP32 values at an odd offset");
+}
+
+void check_rows(const Rows& rows) {
+  DSPACK_CHECK(rows.stride >= rows.cols, "rows overlap: stride is less than the number of columns");
+  if (rows.rows == 0 || rows.cols == 0) return;
+  check_floats(rows.data, strided_bytes(rows.rows, rows.stride, 1, 0, rows.cols));
+}
+
+bool is_weight_type(Dtype dtype) {
+  return dtype == Dtype::f8_e4m3 || dtype == Dtype::bf16 || dtype == Dtype::f16 || dtype == Dtype::f32;
+}
+
+void check_weight(const Weight& weight) {
+  DSPACK_CHECK(is_weight_type(weight.dtype),
+               "no arithmetic on weights of type " + std::string(to_string(weight.dtype)));
+  DSPACK_CHECK(weight.out > 0 && weight.in > 0, "empty weight");
+  DSPACK_CHECK(weight.out < kLargestDimension && weight.in < kLargestDimension, "weight dimension out of range");
+  const uint64_t element_bytes = bits_of(weight.dtype) / 8;
+  check_extent(weight.data, product(product(weight.out, weight.in), element_bytes));
+  DSPACK_CHECK(weight.data.offset_bytes % element_bytes == 0, "weight is not aligned to its elements");
+  if (weight.scale.empty()) return;
+  DSPACK_CHECK(weight.block_out > 0 && weight.block_in > 0, "scale without block sizes");
+  const uint64_t scales = product(ceil_div(weight.out, weight.block_out), ceil_div(weight.in, weight.block_in));
+  check_floats(weight.scale, product(scales, kFloatBytes));
+}
+
+void check_disjoint(const Rows& a, const Rows& b) {
+  if (a.data.buffer != b.data.buffer || a.rows == 0 || b.rows == 0) return;
+  const uint64_t a_end = a.data.offset_bytes + strided_bytes(a.rows, a.stride, 1, 0, a.cols);
+  const uint64_t b_end = b.data.offset_bytes + strided_bytes(b.rows, b.stride, 1, 0, b.cols);
+  // Interleaved columns of one matrix (the same stride) are disjoint in another way; the caller answers for them.
+  const bool apart = a_end <= b.data.offset_bytes || b_end <= a.data.offset_bytes;
+  DSPACK_CHECK(apart || a.stride == b.stride, "input and output overlap");
+}
+
+/// `x_length` and `y_length` are the values that one head of one token reads and writes.
+void check_heads(const HeadLinearArgs& args, uint32_t x_length, uint32_t y_length) {
+  check_weight(args.weight);
+  DSPACK_CHECK(uint64_t{args.first_row} + args.rows_used <= args.head_rows, "rows beyond the head");
+  DSPACK_CHECK(product(args.heads, args.head_rows) <= args.weight.out, "heads beyond the weight");
+  if (args.rows == 0 || args.heads == 0) return;
+  check_floats(args.x, strided_bytes(args.rows, args.x_row_stride, args.heads, args.x_head_stride, x_length));
+  check_floats(args.y, strided_bytes(args.rows, args.y_row_stride, args.heads, args.y_head_stride, y_length));
+}
+
+}  // namespace
+
+void check_extent(Slice place, uint64_t bytes) {
+  if (bytes == 0) return;
+  DSPACK_CHECK(!place.empty(), "no buffer");
+  DSPACK_CHECK(sum(place.offset_bytes, bytes) <= place.buffer->size_bytes(), "reaches beyond the buffer");
+}
+
+void check_linear(const Weight& weight, const Rows& x, const Rows& y) {
+  check_weight(weight);
+  check_rows(x);
+  check_rows(y);
+  DSPACK_CHECK(x.cols == weight.in && y.cols == weight.out, "weight does not fit input and output");
+  DSPACK_CHECK(x.rows == y.rows, "input and output differ in rows");
+  check_disjoint(x, y);
+}
+
+void check_head_linear(const HeadLinearArgs& args) {
+  check_heads(args, args.weight.in, args.rows_used);
+}
+
+void check_head_linear_transposed(const HeadLinearArgs& args) {
+  check_heads(args, args.rows_used, args.weight.in);
+}
+
+void check_rms_norm(const Rows& x, Slice gain, const Rows& y) {
+  check_same_shape(x, y);
+  DSPACK_CHECK(x.cols > 0, "norm of nothing");
+  check_floats(gain, product(x.cols, kFloatBytes));
+}
+
+void check_rope(const RopeArgs& args) {
+  DSPACK_CHECK(args.dim % 2 == 0, "rotary dimension is odd");
+  if (args.rows == 0 || args.heads == 0 || args.dim == 0) return;
+  check_floats(args.data, strided_bytes(args.rows, args.row_stride, args.heads, args.head_stride, args.dim));
+  check_floats(args.cos_sin, product(product(sum(args.first_position, args.rows), args.dim), kFloatBytes));
+}
+
+void check_mla_attend(const MlaAttendArgs& args) {
+  if (args.rows == 0 || args.heads == 0) return;
+  DSPACK_CHECK(args.latent_dim > 0 && args.latent_dim < kLargestDimension, "latent dimension out of range");
+  DSPACK_CHECK(product(args.rows, args.heads) < kLargestDimension, "too many rows in one call");
+  const uint64_t positions = sum(args.first_position, args.rows);
+  DSPACK_CHECK(positions < kLargestDimension, "position out of range");
+  const uint64_t latent_bytes = product(product(product(args.rows, args.heads), args.latent_dim), kFloatBytes);
+  check_floats(args.query_latent, latent_bytes);
+  check_floats(args.out, latent_bytes);
+  check_floats(args.cache, product(product(positions, sum(args.latent_dim, args.rope_dim)), kFloatBytes));
+  if (args.rope_dim == 0) return;
+  check_floats(args.query_rope,
+               strided_bytes(args.rows, args.rope_row_stride, args.heads, args.rope_head_stride, args.rope_dim));
+}
+
+void check_same_shape(const Rows& a, const Rows& b) {
+  check_rows(a);
+  check_rows(b);
+  DSPACK_CHECK(a.rows == b.rows && a.cols == b.cols, "operands differ in shape");
+}
+
+void check_route(const RouterArgs& args) {
+  DSPACK_CHECK(args.groups > 0 && args.experts > 0 && args.experts % args.groups == 0,
+               "groups do not divide the experts");
+  DSPACK_CHECK(args.groups_kept > 0 && args.groups_kept <= args.groups, "groups_kept out of range");
+  DSPACK_CHECK(args.top_k > 0 && args.top_k <= args.experts / args.groups * args.groups_kept,
+               "more experts wanted than the kept groups hold");
+  const uint64_t rows = args.rows;
+  check_floats(args.logits, product(product(rows, args.experts), kFloatBytes));
+  check_floats(args.ids, product(product(rows, args.top_k), sizeof(uint32_t)));
+  check_floats(args.weights, product(product(rows, args.top_k), kFloatBytes));
+  if (!args.bias.empty()) check_floats(args.bias, product(args.experts, kFloatBytes));
+}
+
+void check_indexed_rows(const Rows& to, const Rows& from, std::span<const uint32_t> rows, IndexUse use) {
+  check_rows(to);
+  check_rows(from);
+  DSPACK_CHECK(to.cols == from.cols, "rows differ in length");
+  const Rows& indexed = use == IndexUse::gather ? from : to;
+  const Rows& listed = use == IndexUse::gather ? to : from;
+  DSPACK_CHECK(listed.rows == rows.size(), "one index a row");
+  DSPACK_CHECK(std::ranges::all_of(rows, [&](uint32_t row) { return row < indexed.rows; }), "row index out of range");
+}
+
+void check_combine(const Rows& y, const Rows& parts, Slice weights, uint32_t top_k) {
+  check_rows(y);
+  check_rows(parts);
+  DSPACK_CHECK(y.cols == parts.cols, "rows differ in length");
+  const uint64_t count = product(y.rows, top_k);
+  DSPACK_CHECK(parts.rows == count, "top_k parts a row");
+  check_floats(weights, product(count, kFloatBytes));
+}
+
+}  // namespace dspack::kernels

@@ -1,0 +1,29 @@
+// Whether the shapes of an operation fit together and into their buffers. Every backend calls these first, so that none
+// of them repeats the rules. Cost: a few comparisons an operation. Threads: thread-safe. Errors: what does not fit is a
+// programming error (DSPACK_CHECK).
+#pragma once
+
+#include <span>
+
+#include "kernels/ops.h"
+
+namespace dspack::kernels {
+
+/// How gather and scatter use their index.
+enum class IndexUse { gather, scatter };
+
+/// `bytes` bytes from the place on lie inside its buffer.
+void check_extent(Slice place, uint64_t bytes);
+
+void check_linear(const Weight& weight, const Rows& x, const Rows& y);
+void check_head_linear(const HeadLinearArgs& args);
+void check_head_linear_transposed(const HeadLinearArgs& args);
+void check_rms_norm(const Rows& x, Slice gain, const Rows& y);
+void check_rope(const RopeArgs& args);
+void check_mla_attend(const MlaAttendArgs& args);
+void check_same_shape(const Rows& a, const Rows& b);
+void check_route(const RouterArgs& args);
+void check_indexed_rows(const Rows& to, const Rows& from, std::span<const uint32_t> rows, IndexUse use);
+void check_combine(const Rows& y, const Rows& parts, Slice weights, uint32_t top_k);
+
+}  // namespace dspack::kernels

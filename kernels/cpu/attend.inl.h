@@ -1,0 +1,193 @@
+// Attention over the latent cache. For the instruction set files only (see table.inl.h).
+//
+// A group of heads of one row walks the cache in blocks of positions; all heads share the keys, so a block is read from
+// memory once and serves the whole group out of the cache of the processor.
+//
+//   positions  0 ......... 63 | 64 ........ 127 | ... first_position + row
+//              scores [heads][64] -> maximum -> weights -> out = out * exp(old maximum - new) + weights . latent
+//
+// Blocks are counted from position 0 and every head has its own sums: a head's result depends on its query and on the
+// positions that it sees, never on the group, the row's place in the call, or how the prompt was cut.
+#pragma once
+
+#include "kernels/cpu/dot_tile.inl.h"
+#include "kernels/cpu/exp.inl.h"
+#include "kernels/cpu/ops_table.h"
+
+// NOLINTBEGIN(cert-dcl59-cpp, misc-definitions-in-headers, google-build-namespaces): one copy per file is the purpose
+namespace dspack::kernels {
+namespace {
+
+constexpr uint32_t kHeadGroup = 8;
+constexpr uint32_t kBlockPositions = 64;  // 64 x 576 values are 147 KB: a block stays in the second-level cache
+
+struct AttendGroup {
+  const float* latent[kHeadGroup];  // queries
+  const float* rope[kHeadGroup];
+  float* out[kHeadGroup];
+  float maximum[kHeadGroup];
+  float sum[kHeadGroup];
+  alignas(64) float scores[kHeadGroup][kBlockPositions];
+  uint32_t heads = 0;
+};
+
+/// Scores of O positions from `position` of the block on, for T heads from `head` on.
+template <class V, uint32_t O, uint32_t T>
+void score_tile(const AttendTask& task, const float* block, uint32_t position, uint32_t head, AttendGroup& group) {
+  const size_t key_values = size_t{task.latent_dim} + task.rope_dim;
+  const std::byte* keys[O];
+  const std::byte* rope_keys[O];
+  const float* latent[T];
+  const float* rope[T];
+  for (uint32_t o = 0; o < O; ++o) {
+    keys[o] = bytes_of(block + (position + o) * key_values);
+    rope_keys[o] = bytes_of(block + (position + o) * key_values + task.latent_dim);
+  }
+  for (uint32_t t = 0; t < T; ++t) {
+    latent[t] = group.latent[head + t];
+    rope[t] = group.rope[head + t];
+  }
+  V acc[O][T] = {};
+  add_dots<V, LoadF32, O, T>(keys, latent, task.latent_dim, acc);
+  add_dots<V, LoadF32, O, T>(rope_keys, rope, task.rope_dim, acc);
+  for (uint32_t o = 0; o < O; ++o) {
+    for (uint32_t t = 0; t < T; ++t)
+      group.scores[head + t][position + o] = acc[o][t].sum() * task.scale;
+  }
+}
+
+template <class V, uint32_t T>
+void score_positions(const AttendTask& task, const float* block, uint32_t n, uint32_t head, AttendGroup& group) {
+  constexpr uint32_t kTile = V::kTileOutputs;
+  uint32_t position = 0;
+  for (; position + kTile <= n; position += kTile)
+    score_tile<V, kTile, T>(task, block, position, head, group);
+  for (; position < n; ++position)
+    score_tile<V, 1, T>(task, block, position, head, group);
+}
+
+template <class V>
+void score_block(const AttendTask& task, const float* block, uint32_t n, AttendGroup& group) {
+  constexpr uint32_t kTile = V::kTileRows;
+  uint32_t head = 0;
+  for (; head + kTile <= group.heads; head += kTile)
+    score_positions<V, kTile>(task, block, n, head, group);
+  for (; head < group.heads; ++head)
+    score_positions<V, 1>(task, block, n, head, group);
+}
+
+/// Turns the scores of one head into weights relative to the maximum so far; returns the factor of what came before.
+template <class V>
+float weigh_block(uint32_t n, uint32_t head, AttendGroup& group) {
+  float* scores = group.scores[head];
+  float maximum = group.maximum[head];
+  for (uint32_t i = 0; i < n; ++i)
+    maximum = scores[i] > maximum ? scores[i] : maximum;
+  for (uint32_t i = n; i < kBlockPositions; ++i)
+    scores[i] = -__builtin_inff();
+  V sum = V::zero();
+  for (uint32_t i = 0; i < kBlockPositions; i += kLanes) {
+    const V weight = exponential(V::sub(V::load(scores + i), V::set(maximum)));
+    weight.store(scores + i);
+    sum = V::add(sum, weight);
+  }
+  const float factor = exponential(V::set(group.maximum[head] - maximum)).first();
+  group.sum[head] = group.sum[head] * factor + sum.sum();
+  group.maximum[head] = maximum;
+  return factor;
+}
+
+/// out = out * factor + weights . latent for 16 J columns from `column` on and T heads from `head` on.
+template <class V, uint32_t J, uint32_t T>
+void value_tile(const AttendTask& task, const float* block, uint32_t n, uint32_t column, uint32_t head,
+                const float* factors, AttendGroup& group) {
+  const size_t key_bytes = (size_t{task.latent_dim} + task.rope_dim) * sizeof(float);
+  const uint32_t width = smaller(task.latent_dim - column, J * kLanes);
+  const bool whole = width == J * kLanes;
+  const float* weights[T];
+  V acc[J][T];
+  for (uint32_t t = 0; t < T; ++t) {
+    weights[t] = group.scores[head + t];
+    for (uint32_t j = 0; j < J; ++j) {
+      const float* out = group.out[head + t] + column + size_t{j} * kLanes;
+      const V before = whole ? V::load(out) : load_part<V, LoadF32>(bytes_of(out), width);
+      acc[j][t] = V::mul(before, V::set(factors[head + t]));
+    }
+  }
+  if constexpr (J == 1) {
+    if (!whole) {
+      add_part_columns<V, LoadF32, T>(bytes_of(block + column), key_bytes, width, weights, n, acc);
+      for (uint32_t t = 0; t < T; ++t)
+        store_part(acc[0][t], group.out[head + t] + column, width);
+      return;
+    }
+  }
+  add_columns<V, LoadF32, J, T>(bytes_of(block + column), key_bytes, weights, n, acc);
+  for (uint32_t j = 0; j < J; ++j) {
+    for (uint32_t t = 0; t < T; ++t)
+      acc[j][t].store(group.out[head + t] + column + size_t{j} * kLanes);
+  }
+}
+
+template <class V, uint32_t T>
+void value_columns(const AttendTask& task, const float* block, uint32_t n, uint32_t head, const float* factors,
+                   AttendGroup& group) {
+  constexpr uint32_t kWide = V::kTileColumns;
+  uint32_t column = 0;
+  for (; column + kWide * kLanes <= task.latent_dim; column += kWide * kLanes) {
+    value_tile<V, kWide, T>(task, block, n, column, head, factors, group);
+  }
+  for (; column < task.latent_dim; column += kLanes)
+    value_tile<V, 1, T>(task, block, n, column, head, factors, group);
+}
+
+template <class V>
+void attend_block(const AttendTask& task, const float* block, uint32_t n, AttendGroup& group) {
+  constexpr uint32_t kTile = V::kTileRows;
+  score_block<V>(task, block, n, group);
+  float factors[kHeadGroup];
+  for (uint32_t head = 0; head < group.heads; ++head)
+    factors[head] = weigh_block<V>(n, head, group);
+  uint32_t head = 0;
+  for (; head + kTile <= group.heads; head += kTile)
+    value_columns<V, kTile>(task, block, n, head, factors, group);
+  for (; head < group.heads; ++head)
+    value_columns<V, 1>(task, block, n, head, factors, group);
+}
+
+inline void start_group(const AttendTask& task, uint32_t row, uint32_t head, uint32_t heads, AttendGroup& group) {
+  group.heads = heads;
+  for (uint32_t h = 0; h < heads; ++h) {
+    const size_t latent = (size_t{row} * task.heads + head + h) * task.latent_dim;
+    group.latent[h] = task.query_latent + latent;
+    group.rope[h] = task.query_rope + row * task.rope_row_stride + (head + h) * task.rope_head_stride;
+    group.out[h] = task.out + latent;
+    group.maximum[h] = -__builtin_inff();
+    group.sum[h] = 0;
+    for (uint32_t i = 0; i < task.latent_dim; ++i)
+      group.out[h][i] = 0;
+  }
+}
+
+template <class V>
+void attend_items(const AttendTask& task, RowRange items) {
+  const size_t key_values = size_t{task.latent_dim} + task.rope_dim;
+  AttendGroup group;
+  for (uint32_t item = items.begin; item < items.end; item += group.heads) {
+    const uint32_t row = item / task.heads;
+    const uint32_t head = item % task.heads;
+    const uint32_t positions = task.first_position + row + 1;
+    start_group(task, row, head, smaller(kHeadGroup, smaller(task.heads - head, items.end - item)), group);
+    for (uint32_t begin = 0; begin < positions; begin += kBlockPositions) {
+      attend_block<V>(task, task.cache + begin * key_values, smaller(kBlockPositions, positions - begin), group);
+    }
+    for (uint32_t h = 0; h < group.heads; ++h) {
+      for (uint32_t i = 0; i < task.latent_dim; ++i)
+        group.out[h][i] /= group.sum[h];
+    }
+  }
+}
+
+}  // namespace
+}  // namespace dspack::kernels
+// NOLINTEND(cert-dcl59-cpp, misc-definitions-in-headers, google-build-namespaces)

@@ -1,0 +1,95 @@
+// The table for AVX2 with FMA and F16C: two registers are one vector of 16 lanes.
+#include <immintrin.h>
+
+#include "kernels/cpu/table.inl.h"
+
+namespace dspack::kernels {
+namespace {
+
+struct Vec256x2 {
+  static constexpr uint32_t kTileOutputs = 2;
+  static constexpr uint32_t kTileRows = 2;  // 8 accumulators, 4 + 2 operands, of 16 registers
+  static constexpr uint32_t kTileColumns = 2;
+
+  __m256 lo;
+  __m256 hi;
+
+  static Vec256x2 zero() { return {_mm256_setzero_ps(), _mm256_setzero_ps()}; }
+  static Vec256x2 set(float value) { return {_mm256_set1_ps(value), _mm256_set1_ps(value)}; }
+  static Vec256x2 load(const float* from) { return {_mm256_loadu_ps(from), _mm256_loadu_ps(from + 8)}; }
+  static Vec256x2 load_f32(const std::byte* from) { return load(reinterpret_cast<const float*>(from)); }
+  static __m256 widen_bf16(const std::byte* from) {
+    const __m128i bits = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
+  }
+  static Vec256x2 load_bf16(const std::byte* from) { return {widen_bf16(from), widen_bf16(from + 16)}; }
+  static Vec256x2 load_f16(const std::byte* from) {
+    return {_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))),
+            _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from + 16)))};
+  }
+  // s eeee mmm becomes the half s 0eeee mmm0000000, which is the value / 256 for normal and subnormal codes alike. The
+  // sign comes from sign extension; the mask clears its second copy. The NaN codes come out as 480 / 256
+  // unless they are set to a half that is NaN.
+  static Vec256x2 widen_half(__m256i bits) {
+    return {_mm256_cvtph_ps(_mm256_castsi256_si128(bits)), _mm256_cvtph_ps(_mm256_extracti128_si256(bits, 1))};
+  }
+  static __m256i shift_e4m3(const std::byte* from) {
+    const __m128i codes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+    const __m256i wide = _mm256_slli_epi16(_mm256_cvtepi8_epi16(codes), 7);
+    return _mm256_and_si256(wide, _mm256_set1_epi16(static_cast<int16_t>(0xbfff)));
+  }
+  static Vec256x2 load_e4m3_unmended(const std::byte* from) { return widen_half(shift_e4m3(from)); }
+  static Vec256x2 load_e4m3_over_256(const std::byte* from) {
+    const __m256i half = shift_e4m3(from);
+    const __m256i magnitude = _mm256_and_si256(half, _mm256_set1_epi16(0x7fff));
+    const __m256i nan = _mm256_cmpeq_epi16(magnitude, _mm256_set1_epi16(0x7f << 7));
+    return widen_half(_mm256_or_si256(half, nan));
+  }
+
+  static Vec256x2 fma(Vec256x2 a, Vec256x2 b, Vec256x2 c) {
+    return {_mm256_fmadd_ps(a.lo, b.lo, c.lo), _mm256_fmadd_ps(a.hi, b.hi, c.hi)};
+  }
+  static Vec256x2 add(Vec256x2 a, Vec256x2 b) { return {_mm256_add_ps(a.lo, b.lo), _mm256_add_ps(a.hi, b.hi)}; }
+  static Vec256x2 sub(Vec256x2 a, Vec256x2 b) { return {_mm256_sub_ps(a.lo, b.lo), _mm256_sub_ps(a.hi, b.hi)}; }
+  static Vec256x2 mul(Vec256x2 a, Vec256x2 b) { return {_mm256_mul_ps(a.lo, b.lo), _mm256_mul_ps(a.hi, b.hi)}; }
+  static Vec256x2 div(Vec256x2 a, Vec256x2 b) { return {_mm256_div_ps(a.lo, b.lo), _mm256_div_ps(a.hi, b.hi)}; }
+  static Vec256x2 min(Vec256x2 a, Vec256x2 b) { return {_mm256_min_ps(a.lo, b.lo), _mm256_min_ps(a.hi, b.hi)}; }
+  static Vec256x2 max(Vec256x2 a, Vec256x2 b) { return {_mm256_max_ps(a.lo, b.lo), _mm256_max_ps(a.hi, b.hi)}; }
+  static __m256 half_power_of_two(__m256 n) {  // n + 127 lands in the low bits of n + 127 + 1.5 * 2^23
+    const __m256 biased = _mm256_add_ps(n, _mm256_set1_ps(12582912.0F + 127.0F));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(biased), 23));
+  }
+  static Vec256x2 power_of_two(Vec256x2 n) { return {half_power_of_two(n.lo), half_power_of_two(n.hi)}; }
+
+  struct NanWatch {
+    static constexpr bool kNeeded = true;
+    __m256i seen = _mm256_setzero_si256();
+    static __m256i nan_codes(const std::byte* codes) {
+      const __m256i sign = _mm256_set1_epi8(static_cast<char>(0x80));
+      const __m256i bits = _mm256_or_si256(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes)), sign);
+      return _mm256_cmpeq_epi8(bits, _mm256_set1_epi8(static_cast<char>(0xff)));
+    }
+    void see(const std::byte* codes) {  // 64 of them
+      seen = _mm256_or_si256(seen, _mm256_or_si256(nan_codes(codes), nan_codes(codes + 32)));
+    }
+    [[nodiscard]] bool found() const { return _mm256_testz_si256(seen, seen) == 0; }
+  };
+
+  void store(float* to) const {
+    _mm256_storeu_ps(to, lo);
+    _mm256_storeu_ps(to + 8, hi);
+  }
+  [[nodiscard]] float first() const { return _mm256_cvtss_f32(lo); }
+  [[nodiscard]] float sum() const {
+    const __m256 by8 = _mm256_add_ps(lo, hi);
+    const __m128 by4 = _mm_add_ps(_mm256_castps256_ps128(by8), _mm256_extractf128_ps(by8, 1));
+    const __m128 by2 = _mm_add_ps(by4, _mm_movehl_ps(by4, by4));
+    return _mm_cvtss_f32(_mm_add_ss(by2, _mm_movehdup_ps(by2)));
+  }
+};
+
+}  // namespace
+
+constinit const CpuOps kAvx2Ops = make_table<Vec256x2>("avx2");
+
+}  // namespace dspack::kernels

@@ -1,0 +1,76 @@
+// The table for AVX-512 (F, BW, VL, DQ): one register is one vector of 16 lanes.
+#include <immintrin.h>
+
+#include "kernels/cpu/table.inl.h"
+
+namespace dspack::kernels {
+namespace {
+
+struct Vec512 {
+  static constexpr uint32_t kTileOutputs = 4;
+  static constexpr uint32_t kTileRows = 4;  // 16 accumulators, 4 + 1 operands, of 32 registers
+  static constexpr uint32_t kTileColumns = 4;
+
+  __m512 v;
+
+  static Vec512 zero() { return {_mm512_setzero_ps()}; }
+  static Vec512 set(float value) { return {_mm512_set1_ps(value)}; }
+  static Vec512 load(const float* from) { return {_mm512_loadu_ps(from)}; }
+  static Vec512 load_f32(const std::byte* from) { return {_mm512_loadu_ps(from)}; }
+  static Vec512 load_bf16(const std::byte* from) {
+    const __m256i bits = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
+    return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16))};
+  }
+  static Vec512 load_f16(const std::byte* from) {
+    return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)))};
+  }
+  // s eeee mmm becomes the half s 0eeee mmm0000000, which is the value / 256 for normal and subnormal codes alike. The
+  // sign comes from sign extension; the mask clears its second copy. The NaN codes come out as 480 / 256.
+  static Vec512 load_e4m3_unmended(const std::byte* from) {
+    const __m128i codes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+    const __m256i wide = _mm256_slli_epi16(_mm256_cvtepi8_epi16(codes), 7);
+    return {_mm512_cvtph_ps(_mm256_and_si256(wide, _mm256_set1_epi16(static_cast<int16_t>(0xbfff))))};
+  }
+  static Vec512 load_e4m3_over_256(const std::byte* from) {
+    const __m128i codes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+    const __mmask16 nan = _mm_testn_epi8_mask(_mm_add_epi8(codes, _mm_set1_epi8(1)), _mm_set1_epi8(0x7f));
+    return {_mm512_mask_mov_ps(load_e4m3_unmended(from).v, nan, _mm512_set1_ps(__builtin_nanf("")))};
+  }
+
+  static Vec512 fma(Vec512 a, Vec512 b, Vec512 c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
+  static Vec512 add(Vec512 a, Vec512 b) { return {_mm512_add_ps(a.v, b.v)}; }
+  static Vec512 sub(Vec512 a, Vec512 b) { return {_mm512_sub_ps(a.v, b.v)}; }
+  static Vec512 mul(Vec512 a, Vec512 b) { return {_mm512_mul_ps(a.v, b.v)}; }
+  static Vec512 div(Vec512 a, Vec512 b) { return {_mm512_div_ps(a.v, b.v)}; }
+  static Vec512 min(Vec512 a, Vec512 b) { return {_mm512_min_ps(a.v, b.v)}; }
+  static Vec512 max(Vec512 a, Vec512 b) { return {_mm512_max_ps(a.v, b.v)}; }
+  static Vec512 power_of_two(Vec512 n) {  // n + 127 lands in the low bits of n + 127 + 1.5 * 2^23
+    const __m512 biased = _mm512_add_ps(n.v, _mm512_set1_ps(12582912.0F + 127.0F));
+    return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(biased), 23))};
+  }
+
+  struct NanWatch {
+    static constexpr bool kNeeded = true;
+    __mmask64 seen = 0;
+    void see(const std::byte* codes) {  // 64 of them: magnitude 0x7f plus one has no bit of 0x7f
+      const __m512i next = _mm512_add_epi8(_mm512_loadu_si512(codes), _mm512_set1_epi8(1));
+      seen |= _mm512_testn_epi8_mask(next, _mm512_set1_epi8(0x7f));
+    }
+    [[nodiscard]] bool found() const { return seen != 0; }
+  };
+
+  void store(float* to) const { _mm512_storeu_ps(to, v); }
+  [[nodiscard]] float first() const { return _mm512_cvtss_f32(v); }
+  [[nodiscard]] float sum() const {
+    const __m256 by8 = _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
+    const __m128 by4 = _mm_add_ps(_mm256_castps256_ps128(by8), _mm256_extractf128_ps(by8, 1));
+    const __m128 by2 = _mm_add_ps(by4, _mm_movehl_ps(by4, by4));
+    return _mm_cvtss_f32(_mm_add_ss(by2, _mm_movehdup_ps(by2)));
+  }
+};
+
+}  // namespace
+
+constinit const CpuOps kAvx512Ops = make_table<Vec512>("avx512");
+
+}  // namespace dspack::kernels

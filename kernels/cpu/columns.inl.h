@@ -1,0 +1,85 @@
+// Sums down the columns of a part of a matrix (absorbing MLA's keys). For the instruction set files only.
+//
+// Each column is a chain of its own: fma over the rows that share a scale, then fma with the scale. Columns are cut
+// where the scale changes, so the sixteen of a vector share theirs.
+#pragma once
+
+#include "kernels/cpu/dot_tile.inl.h"
+#include "kernels/cpu/linear.inl.h"
+#include "kernels/cpu/ops_table.h"
+
+// NOLINTBEGIN(cert-dcl59-cpp, misc-definitions-in-headers, google-build-namespaces): one copy per file is the purpose
+namespace dspack::kernels {
+namespace {
+
+/// Columns `columns` (at most 16 J, all of them unless J is 1) for T rows of x from `row` on.
+template <class V, class L, uint32_t J, uint32_t T>
+void columns_tile(const ColumnsTask& task, RowRange columns, uint32_t row) {
+  const MatrixView& matrix = task.matrix;
+  const uint32_t width = columns.end - columns.begin;
+  const size_t row_bytes = size_t{matrix.in} * L::kBytes;
+  V total[J][T] = {};
+  for (uint32_t d = task.matrix_rows.begin; d < task.matrix_rows.end;) {
+    const uint32_t run = smaller(matrix.block_out - d % matrix.block_out, task.matrix_rows.end - d);
+    const std::byte* w = weight_at<L>(matrix, d, columns.begin);
+    const float* x[T];
+    for (uint32_t t = 0; t < T; ++t)
+      x[t] = task.x + (row + t) * task.x_stride + (d - task.matrix_rows.begin);
+    V acc[J][T] = {};
+    if constexpr (J == 1) {
+      if (width < kLanes) {
+        add_part_columns<V, L, T>(w, row_bytes, width, x, run, acc);
+      } else {
+        add_columns<V, L, 1, T>(w, row_bytes, x, run, acc);
+      }
+    } else {
+      add_columns<V, L, J, T>(w, row_bytes, x, run, acc);
+    }
+    const V scale = V::set(scales_of_row(matrix, d)[columns.begin / matrix.block_in] * L::kUnit);
+    for (uint32_t j = 0; j < J; ++j) {
+      for (uint32_t t = 0; t < T; ++t)
+        total[j][t] = V::fma(acc[j][t], scale, total[j][t]);
+    }
+    d += run;
+  }
+  for (uint32_t t = 0; t < T; ++t) {
+    float* y = task.y + (row + t) * task.y_stride + (columns.begin - task.columns.begin);
+    for (uint32_t j = 0; j < J; ++j) {
+      if (width < kLanes) {
+        store_part(total[j][t], y, width);
+      } else {
+        total[j][t].store(y + size_t{j} * kLanes);
+      }
+    }
+  }
+}
+
+template <class V, class L, uint32_t J>
+void columns_rows(const ColumnsTask& task, RowRange columns) {
+  uint32_t row = 0;
+  for (; row + V::kTileRows <= task.rows; row += V::kTileRows)
+    columns_tile<V, L, J, V::kTileRows>(task, columns, row);
+  for (; row < task.rows; ++row)
+    columns_tile<V, L, J, 1>(task, columns, row);
+}
+
+template <class V, class L>
+void columns_range(const ColumnsTask& task) {
+  constexpr uint32_t kWide = V::kTileColumns;
+  for (uint32_t j = task.columns.begin; j < task.columns.end;) {
+    const uint32_t block_end = j + (task.matrix.block_in - j % task.matrix.block_in);
+    const uint32_t left = smaller(block_end, task.columns.end) - j;
+    const uint32_t width = left >= kWide * kLanes ? kWide * kLanes : smaller(left, kLanes);
+    const RowRange part{j, j + width};
+    if (width > kLanes) {
+      columns_rows<V, L, kWide>(task, part);
+    } else {
+      columns_rows<V, L, 1>(task, part);
+    }
+    j += width;
+  }
+}
+
+}  // namespace
+}  // namespace dspack::kernels
+// NOLINTEND(cert-dcl59-cpp, misc-definitions-in-headers, google-build-namespaces)

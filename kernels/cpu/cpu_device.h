@@ -1,0 +1,24 @@
+// The CPU device: runs every operation at once, on all of its threads, with the widest instruction set there is.
+// Threads: thread-safe. Errors: an instruction set that this processor or this program lacks is `unsupported`.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "kernels/ops.h"
+
+namespace dspack::kernels {
+
+struct CpuOptions {
+  unsigned threads = 0;         // 0: one per available core
+  std::string instruction_set;  // "scalar", "avx2", "avx512"; empty: the widest that this processor has
+};
+
+[[nodiscard]] Result<std::unique_ptr<Device>> make_cpu_device(const CpuOptions& options);
+
+/// The memory of a buffer of the CPU device, for zero-copy reads into it and for tests.
+[[nodiscard]] std::span<std::byte> host_bytes(Buffer& buffer);
+
+}  // namespace dspack::kernels

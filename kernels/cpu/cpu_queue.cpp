@@ -1,0 +1,290 @@
+#include "kernels/cpu/cpu_queue.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "format/base/check.h"
+#include "kernels/checks.h"
+#include "kernels/cpu/cpu_device.h"
+#include "kernels/cpu/rope.h"
+#include "kernels/cpu/route.h"
+
+namespace dspack::kernels {
+namespace {
+
+std::byte* host(Slice place) {
+  return host_bytes(*place.buffer).data() + place.offset_bytes;
+}
+float* floats(Slice place) {
+  return place.empty() ? nullptr : reinterpret_cast<float*>(host(place));
+}
+
+MatrixView view(const Weight& weight) {
+  static constexpr float kOne = 1.0F;
+  MatrixView matrix{.data = host(weight.data), .in = weight.in};
+  if (weight.scale.empty()) {
+    matrix.scale = &kOne;
+    matrix.scale_stride = 1;
+    matrix.block_out = weight.out;
+    matrix.block_in = weight.in;
+  } else {
+    matrix.scale = floats(weight.scale);
+    matrix.scale_stride = (weight.in - 1) / weight.block_in + 1;
+    matrix.block_out = weight.block_out;
+    matrix.block_in = weight.block_in;
+  }
+  return matrix;
+}
+
+using LinearFunction = void (*)(const LinearTask&);
+using ColumnsFunction = void (*)(const ColumnsTask&);
+
+// The two places that choose by type. The checks admit these four types only.
+LinearFunction linear_function(const CpuOps& ops, Dtype dtype) {
+  if (dtype == Dtype::f8_e4m3) return ops.linear_f8_e4m3;
+  if (dtype == Dtype::bf16) return ops.linear_bf16;
+  if (dtype == Dtype::f16) return ops.linear_f16;
+  return ops.linear_f32;
+}
+
+ColumnsFunction columns_function(const CpuOps& ops, Dtype dtype) {
+  if (dtype == Dtype::f8_e4m3) return ops.columns_f8_e4m3;
+  if (dtype == Dtype::bf16) return ops.columns_bf16;
+  if (dtype == Dtype::f16) return ops.columns_f16;
+  return ops.columns_f32;
+}
+
+PairTask pair(const Rows& to, const Rows& from) {
+  return {.to = floats(to.data),
+          .to_stride = to.stride,
+          .from = floats(from.data),
+          .from_stride = from.stride,
+          .cols = to.cols};
+}
+
+/// Calls part(head, begin, end) for the pieces of [begin, end) that lie in one head of `per_head` items.
+template <class Part>
+void for_each_head(uint32_t begin, uint32_t end, uint32_t per_head, Part part) {
+  while (begin < end) {
+    const uint32_t head = begin / per_head;
+    const uint32_t stop = std::min(end, (head + 1) * per_head);
+    part(head, begin - head * per_head, stop - head * per_head);
+    begin = stop;
+  }
+}
+
+class CpuQueue final : public Queue {
+ public:
+  CpuQueue(const CpuOps& ops, Workers& workers) : ops_(ops), workers_(workers) {}
+
+  void upload(Slice to, std::span<const std::byte> from) override;
+  void download(std::span<std::byte> to, Slice from) override;
+  void copy(Slice to, Slice from, uint64_t bytes) override;
+  void synchronize() override {}
+
+  void linear(const Weight& weight, const Rows& x, const Rows& y) override;
+  void head_linear_transposed(const HeadLinearArgs& args) override;
+  void head_linear(const HeadLinearArgs& args) override;
+  void rms_norm(const Rows& x, Slice gain, float epsilon, const Rows& y) override;
+  void rope(const RopeArgs& args) override;
+  void mla_attend(const MlaAttendArgs& args) override;
+  void silu_multiply(const Rows& gate, const Rows& up) override;
+  void add(const Rows& y, const Rows& x) override;
+  void route(const RouterArgs& args) override;
+  void gather_rows(const Rows& to, const Rows& from, std::span<const uint32_t> rows) override;
+  void scatter_rows(const Rows& to, const Rows& from, std::span<const uint32_t> rows) override;
+  void combine(const Rows& y, const Rows& parts, Slice weights, uint32_t top_k) override;
+
+ private:
+  const CpuOps& ops_;
+  Workers& workers_;
+};
+
+void CpuQueue::upload(Slice to, std::span<const std::byte> from) {
+  check_extent(to, from.size());
+  if (!from.empty()) std::memcpy(host(to), from.data(), from.size());
+}
+
+void CpuQueue::download(std::span<std::byte> to, Slice from) {
+  check_extent(from, to.size());
+  if (!to.empty()) std::memcpy(to.data(), host(from), to.size());
+}
+
+void CpuQueue::copy(Slice to, Slice from, uint64_t bytes) {
+  check_extent(to, bytes);
+  check_extent(from, bytes);
+  if (bytes != 0) std::memmove(host(to), host(from), bytes);
+}
+
+void CpuQueue::linear(const Weight& weight, const Rows& x, const Rows& y) {
+  check_linear(weight, x, y);
+  if (x.rows == 0) return;
+  const LinearFunction function = linear_function(ops_, weight.dtype);
+  const LinearTask whole{.matrix = view(weight),
+                         .outputs = {},
+                         .x = floats(x.data),
+                         .x_stride = x.stride,
+                         .y = floats(y.data),
+                         .y_stride = y.stride,
+                         .rows = x.rows};
+  workers_.split(weight.out, uint64_t{weight.in} * x.rows, [&](uint32_t begin, uint32_t end) {
+    LinearTask task = whole;
+    task.outputs = {begin, end};
+    task.y += begin;
+    function(task);
+  });
+}
+
+void CpuQueue::head_linear(const HeadLinearArgs& args) {
+  check_head_linear(args);
+  if (args.rows == 0) return;
+  const LinearFunction function = linear_function(ops_, args.weight.dtype);
+  const MatrixView matrix = view(args.weight);
+  const uint64_t cost = uint64_t{args.weight.in} * args.rows;
+  workers_.split(args.heads * args.rows_used, cost, [&](uint32_t first, uint32_t last) {
+    for_each_head(first, last, args.rows_used, [&](uint32_t head, uint32_t begin, uint32_t end) {
+      const uint32_t head_row = head * args.head_rows + args.first_row;
+      function({.matrix = matrix,
+                .outputs = {head_row + begin, head_row + end},
+                .x = floats(args.x) + uint64_t{head} * args.x_head_stride,
+                .x_stride = args.x_row_stride,
+                .y = floats(args.y) + uint64_t{head} * args.y_head_stride + begin,
+                .y_stride = args.y_row_stride,
+                .rows = args.rows});
+    });
+  });
+}
+
+void CpuQueue::head_linear_transposed(const HeadLinearArgs& args) {
+  check_head_linear_transposed(args);
+  if (args.rows == 0) return;
+  const ColumnsFunction function = columns_function(ops_, args.weight.dtype);
+  const MatrixView matrix = view(args.weight);
+  // A part is a run of whole vectors of columns, so that no part begins with a ragged one.
+  constexpr uint32_t kUnit = 64;
+  const uint32_t units = (args.weight.in - 1) / kUnit + 1;
+  const uint64_t cost = uint64_t{args.rows_used} * args.rows * kUnit;
+  workers_.split(args.heads * units, cost, [&](uint32_t first, uint32_t last) {
+    for_each_head(first, last, units, [&](uint32_t head, uint32_t begin, uint32_t end) {
+      const uint32_t head_row = head * args.head_rows + args.first_row;
+      function({.matrix = matrix,
+                .matrix_rows = {head_row, head_row + args.rows_used},
+                .columns = {begin * kUnit, std::min(end * kUnit, args.weight.in)},
+                .x = floats(args.x) + uint64_t{head} * args.x_head_stride,
+                .x_stride = args.x_row_stride,
+                .y = floats(args.y) + uint64_t{head} * args.y_head_stride + uint64_t{begin} * kUnit,
+                .y_stride = args.y_row_stride,
+                .rows = args.rows});
+    });
+  });
+}
+
+void CpuQueue::rms_norm(const Rows& x, Slice gain, float epsilon, const Rows& y) {
+  check_rms_norm(x, gain, y);
+  const NormTask task{.x = floats(x.data),
+                      .x_stride = x.stride,
+                      .gain = floats(gain),
+                      .epsilon = epsilon,
+                      .y = floats(y.data),
+                      .y_stride = y.stride,
+                      .cols = x.cols};
+  workers_.split(x.rows, x.cols, [&](uint32_t begin, uint32_t end) { ops_.rms_norm(task, {begin, end}); });
+}
+
+void CpuQueue::rope(const RopeArgs& args) {
+  check_rope(args);
+  if (args.rows == 0 || args.heads == 0 || args.dim == 0) return;
+  workers_.split(args.rows, uint64_t{args.heads} * args.dim, [&](uint32_t begin, uint32_t end) {
+    RopeArgs part = args;
+    part.rows = end - begin;
+    part.first_position += begin;
+    rotate(part, floats(args.data) + uint64_t{begin} * args.row_stride, floats(args.cos_sin));
+  });
+}
+
+void CpuQueue::mla_attend(const MlaAttendArgs& args) {
+  check_mla_attend(args);
+  if (args.rows == 0 || args.heads == 0) return;
+  const AttendTask task{.query_latent = floats(args.query_latent),
+                        .query_rope = floats(args.query_rope),
+                        .cache = floats(args.cache),
+                        .out = floats(args.out),
+                        .heads = args.heads,
+                        .latent_dim = args.latent_dim,
+                        .rope_dim = args.rope_dim,
+                        .rope_row_stride = args.rope_row_stride,
+                        .rope_head_stride = args.rope_head_stride,
+                        .first_position = args.first_position,
+                        .scale = args.scale};
+  const uint64_t positions = uint64_t{args.first_position} + args.rows;
+  workers_.split(args.rows * args.heads, positions * (2ULL * args.latent_dim + args.rope_dim),
+                 [&](uint32_t begin, uint32_t end) {
+                   ops_.attend(task, {begin, end});
+                 });
+}
+
+void CpuQueue::silu_multiply(const Rows& gate, const Rows& up) {
+  check_same_shape(gate, up);
+  const PairTask task = pair(gate, up);
+  constexpr uint64_t kExpCost = 4;  // in multiply-adds that wait for memory
+  workers_.split(gate.rows, kExpCost * gate.cols, [&](uint32_t begin, uint32_t end) {
+    ops_.silu_multiply(task, {begin, end});
+  });
+}
+
+void CpuQueue::add(const Rows& y, const Rows& x) {
+  check_same_shape(y, x);
+  const PairTask task = pair(y, x);
+  workers_.split(y.rows, y.cols, [&](uint32_t begin, uint32_t end) { ops_.add(task, {begin, end}); });
+}
+
+void CpuQueue::route(const RouterArgs& args) {
+  check_route(args);
+  if (args.rows == 0) return;
+  const std::span<const float> bias(floats(args.bias), args.bias.empty() ? 0 : args.experts);
+  auto* ids = reinterpret_cast<uint32_t*>(host(args.ids));
+  workers_.split(args.rows, uint64_t{args.experts} * (args.top_k + 16ULL), [&](uint32_t begin, uint32_t end) {
+    for (uint64_t row = begin; row < end; ++row) {
+      route_row(args, {floats(args.logits) + row * args.experts, args.experts}, bias,
+                {ids + row * args.top_k, args.top_k}, {floats(args.weights) + row * args.top_k, args.top_k});
+    }
+  });
+}
+
+void CpuQueue::gather_rows(const Rows& to, const Rows& from, std::span<const uint32_t> rows) {
+  check_indexed_rows(to, from, rows, IndexUse::gather);
+  for (uint64_t i = 0; i < rows.size(); ++i) {
+    std::memcpy(floats(to.data) + i * to.stride, floats(from.data) + uint64_t{rows[i]} * from.stride,
+                uint64_t{to.cols} * sizeof(float));
+  }
+}
+
+void CpuQueue::scatter_rows(const Rows& to, const Rows& from, std::span<const uint32_t> rows) {
+  check_indexed_rows(to, from, rows, IndexUse::scatter);
+  for (uint64_t i = 0; i < rows.size(); ++i) {
+    std::memcpy(floats(to.data) + uint64_t{rows[i]} * to.stride, floats(from.data) + i * from.stride,
+                uint64_t{to.cols} * sizeof(float));
+  }
+}
+
+void CpuQueue::combine(const Rows& y, const Rows& parts, Slice weights, uint32_t top_k) {
+  check_combine(y, parts, weights, top_k);
+  const CombineTask task{.y = floats(y.data),
+                         .y_stride = y.stride,
+                         .parts = floats(parts.data),
+                         .parts_stride = parts.stride,
+                         .weights = floats(weights),
+                         .top_k = top_k,
+                         .cols = y.cols};
+  workers_.split(y.rows, uint64_t{y.cols} * top_k, [&](uint32_t begin, uint32_t end) {
+    ops_.combine(task, {begin, end});
+  });
+}
+
+}  // namespace
+
+std::unique_ptr<Queue> make_cpu_queue(const CpuOps& ops, Workers& workers) {
+  return std::make_unique<CpuQueue>(ops, workers);
+}
+
+}  // namespace dspack::kernels

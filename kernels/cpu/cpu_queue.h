@@ -1,0 +1,16 @@
+// The queue of the CPU device: checks an operation, turns its slices into pointers, splits it over the workers.
+// Threads: one thread at a time. Lifetime: borrows the table (static) and the workers (owned by the device).
+// Errors: shapes that do not fit, and buffers of another device, are programming errors.
+#pragma once
+
+#include <memory>
+
+#include "kernels/cpu/ops_table.h"
+#include "kernels/cpu/workers.h"
+#include "kernels/ops.h"
+
+namespace dspack::kernels {
+
+[[nodiscard]] std::unique_ptr<Queue> make_cpu_queue(const CpuOps& ops, Workers& workers);
+
+}  // namespace dspack::kernels

@@ -1,0 +1,153 @@
+// The two loops that everything else is made of: a tile of dot products, and a tile of column sums.
+//
+// For the instruction set files only (see table.inl.h). V is the file's vector of 16 FP32 lanes, L says how one weight
+// type becomes a V. A tile shares what it has loaded: every weight vector serves all rows of x in the tile, every
+// vector of x serves all outputs. Each sum keeps its own accumulator, so the shape of the tile cannot be seen in the
+// result.
+//
+//        x[0] x[1] ..  (T)            i ->            Both add, per lane, in ascending order of the summed index.
+//   w[0]  acc  acc                 w  [16][16][tail, zero-filled]
+//   w[1]  acc  acc
+//   (O)
+//
+// Nothing here may call an inline function of the standard library: the linker could keep the copy compiled for this
+// instruction set and hand it to the rest of the program.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+// NOLINTBEGIN(cert-dcl59-cpp, misc-definitions-in-headers, google-build-namespaces): one copy per file is the purpose
+namespace dspack::kernels {
+namespace {
+
+constexpr uint32_t kLanes = 16;
+
+// How a weight type is loaded. kUnit is what the loaded value must still be multiplied with; being a power of two, it
+// moves into the scale without rounding.
+struct LoadF32 {
+  static constexpr uint32_t kBytes = 4;
+  static constexpr float kUnit = 1.0F;
+  template <class V>
+  static V load(const std::byte* from) {
+    return V::load_f32(from);
+  }
+};
+struct LoadBf16 {
+  static constexpr uint32_t kBytes = 2;
+  static constexpr float kUnit = 1.0F;
+  template <class V>
+  static V load(const std::byte* from) {
+    return V::load_bf16(from);
+  }
+};
+struct LoadF16 {
+  static constexpr uint32_t kBytes = 2;
+  static constexpr float kUnit = 1.0F;
+  template <class V>
+  static V load(const std::byte* from) {
+    return V::load_f16(from);
+  }
+};
+struct LoadE4m3 {
+  static constexpr uint32_t kBytes = 1;
+  static constexpr float kUnit = 256.0F;  // E4M3 has bias 7, the half that it is shifted into has 15
+  template <class V>
+  static V load(const std::byte* from) {
+    return V::load_e4m3_over_256(from);
+  }
+};
+// The same, but a NaN code gives some number: for loops that watch for the two codes by other means.
+struct LoadE4m3Unmended : LoadE4m3 {
+  template <class V>
+  static V load(const std::byte* from) {
+    return V::load_e4m3_unmended(from);
+  }
+};
+
+inline uint32_t smaller(uint32_t a, uint32_t b) {
+  return a < b ? a : b;
+}
+
+inline const std::byte* bytes_of(const float* values) {
+  return reinterpret_cast<const std::byte*>(values);
+}
+
+/// The first n < 16 values, zeros behind them. Reads nothing beyond.
+template <class V, class L>
+V load_part(const std::byte* from, uint32_t n) {
+  alignas(64) std::byte padded[kLanes * L::kBytes] = {};
+  __builtin_memcpy(padded, from, size_t{n} * L::kBytes);
+  return L::template load<V>(padded);
+}
+
+template <class V>
+void store_part(V value, float* to, uint32_t n) {
+  alignas(64) float all[kLanes];
+  value.store(all);
+  __builtin_memcpy(to, all, size_t{n} * sizeof(float));
+}
+
+template <class V, class L, uint32_t O, uint32_t T>
+void tail_dots(const std::byte* const (&w)[O], const float* const (&x)[T], uint32_t i, uint32_t n, V (&acc)[O][T]) {
+  V values[T];
+  for (uint32_t t = 0; t < T; ++t)
+    values[t] = load_part<V, LoadF32>(bytes_of(x[t] + i), n);
+  for (uint32_t o = 0; o < O; ++o) {
+    const V weight = load_part<V, L>(w[o] + size_t{i} * L::kBytes, n);
+    for (uint32_t t = 0; t < T; ++t)
+      acc[o][t] = V::fma(weight, values[t], acc[o][t]);
+  }
+}
+
+/// One vector of each operand, from value i on.
+template <class V, class L, uint32_t O, uint32_t T>
+inline void add_vectors(const std::byte* const (&w)[O], const float* const (&x)[T], uint32_t i, V (&acc)[O][T]) {
+  V weight[O];
+  for (uint32_t o = 0; o < O; ++o)
+    weight[o] = L::template load<V>(w[o] + size_t{i} * L::kBytes);
+  for (uint32_t t = 0; t < T; ++t) {
+    const V value = V::load(x[t] + i);
+    for (uint32_t o = 0; o < O; ++o)
+      acc[o][t] = V::fma(weight[o], value, acc[o][t]);
+  }
+}
+
+/// acc[o][t] += w[o][i] * x[t][i], i < n, term i in lane i % 16.
+template <class V, class L, uint32_t O, uint32_t T>
+inline void add_dots(const std::byte* const (&w)[O], const float* const (&x)[T], uint32_t n, V (&acc)[O][T]) {
+  uint32_t i = 0;
+  for (; i + kLanes <= n; i += kLanes)
+    add_vectors<V, L, O, T>(w, x, i, acc);
+  if (i < n) tail_dots<V, L, O, T>(w, x, i, n - i, acc);
+}
+
+/// acc[j][t] += x[t][d] * w[d][16 j ..], d < n: one chain of additions per column. w holds full vectors.
+template <class V, class L, uint32_t J, uint32_t T>
+inline void add_columns(const std::byte* w, size_t row_bytes, const float* const (&x)[T], uint32_t n, V (&acc)[J][T]) {
+  for (uint32_t d = 0; d < n; ++d, w += row_bytes) {
+    V weight[J];
+    for (uint32_t j = 0; j < J; ++j)
+      weight[j] = L::template load<V>(w + size_t{j} * kLanes * L::kBytes);
+    for (uint32_t t = 0; t < T; ++t) {
+      const V value = V::set(x[t][d]);
+      for (uint32_t j = 0; j < J; ++j)
+        acc[j][t] = V::fma(weight[j], value, acc[j][t]);
+    }
+  }
+}
+
+/// The same for one vector of which only the first `columns` < 16 exist.
+template <class V, class L, uint32_t T>
+inline void add_part_columns(const std::byte* w, size_t row_bytes, uint32_t columns, const float* const (&x)[T],
+                             uint32_t n, V (&acc)[1][T]) {
+  for (uint32_t d = 0; d < n; ++d, w += row_bytes) {
+    const V weight = load_part<V, L>(w, columns);
+    for (uint32_t t = 0; t < T; ++t)
+      acc[0][t] = V::fma(weight, V::set(x[t][d]), acc[0][t]);
+  }
+}
+
+}  // namespace
+}  // namespace dspack::kernels
+// NOLINTEND(cert-dcl59-cpp, misc-definitions-in-headers, google-build-namespaces)

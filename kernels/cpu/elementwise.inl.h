@@ -1,0 +1,91 @@
+// Norm, activation and sums over rows. For the instruction set files only (see table.inl.h).
+#pragma once
+
+#include "kernels/cpu/dot_tile.inl.h"
+#include "kernels/cpu/exp.inl.h"
+#include "kernels/cpu/ops_table.h"
+
+// NOLINTBEGIN(cert-dcl59-cpp, misc-definitions-in-headers, google-build-namespaces): one copy per file is the purpose
+namespace dspack::kernels {
+namespace {
+
+/// to[i] = operation(to[i], from[i]) for i < n; a ragged end is computed on zeros and cut off.
+template <class V, class Operation>
+void update_row(float* to, const float* from, uint32_t n, Operation operation) {
+  uint32_t i = 0;
+  for (; i + kLanes <= n; i += kLanes)
+    operation(V::load(to + i), V::load(from + i)).store(to + i);
+  if (i == n) return;
+  const V a = load_part<V, LoadF32>(bytes_of(to + i), n - i);
+  const V b = load_part<V, LoadF32>(bytes_of(from + i), n - i);
+  store_part(operation(a, b), to + i, n - i);
+}
+
+template <class V>
+V sum_of_squares_lanes(const float* x, uint32_t n) {
+  V acc[1][1] = {};
+  const std::byte* const w[1] = {bytes_of(x)};
+  const float* const rows[1] = {x};
+  add_dots<V, LoadF32, 1, 1>(w, rows, n, acc);
+  return acc[0][0];
+}
+
+/// y = (x * (1 / sqrt(mean + epsilon))) * gain, rounded after each operation.
+template <class V>
+void rms_norm_rows(const NormTask& task, RowRange rows) {
+  for (uint32_t row = rows.begin; row < rows.end; ++row) {
+    const float* x = task.x + row * task.x_stride;
+    float* y = task.y + row * task.y_stride;
+    const float mean = sum_of_squares_lanes<V>(x, task.cols).sum() / static_cast<float>(task.cols);
+    const V inverse = V::set(1.0F / __builtin_sqrtf(mean + task.epsilon));
+    uint32_t i = 0;
+    for (; i + kLanes <= task.cols; i += kLanes) {
+      V::mul(V::mul(V::load(x + i), inverse), V::load(task.gain + i)).store(y + i);
+    }
+    if (i == task.cols) continue;
+    const V last = load_part<V, LoadF32>(bytes_of(x + i), task.cols - i);
+    const V gain = load_part<V, LoadF32>(bytes_of(task.gain + i), task.cols - i);
+    store_part(V::mul(V::mul(last, inverse), gain), y + i, task.cols - i);
+  }
+}
+
+/// gate / (1 + exp(-gate)) * up.
+template <class V>
+void silu_multiply_rows(const PairTask& task, RowRange rows) {
+  const auto operation = [](V gate, V up) {
+    const V one = V::set(1.0F);
+    return V::mul(V::div(gate, V::add(one, exponential(V::sub(V::zero(), gate)))), up);
+  };
+  for (uint32_t row = rows.begin; row < rows.end; ++row) {
+    update_row<V>(task.to + row * task.to_stride, task.from + row * task.from_stride, task.cols, operation);
+  }
+}
+
+template <class V>
+void add_rows(const PairTask& task, RowRange rows) {
+  const auto operation = [](V to, V from) { return V::add(to, from); };
+  for (uint32_t row = rows.begin; row < rows.end; ++row) {
+    update_row<V>(task.to + row * task.to_stride, task.from + row * task.from_stride, task.cols, operation);
+  }
+}
+
+/// From zero, one fma per slot.
+template <class V>
+void combine_rows(const CombineTask& task, RowRange rows) {
+  for (uint32_t row = rows.begin; row < rows.end; ++row) {
+    const float* weights = task.weights + size_t{row} * task.top_k;
+    const float* parts = task.parts + size_t{row} * task.top_k * task.parts_stride;
+    float* y = task.y + row * task.y_stride;
+    for (uint32_t i = 0; i < task.cols; ++i)
+      y[i] = 0;
+    for (uint32_t slot = 0; slot < task.top_k; ++slot) {
+      const V weight = V::set(weights[slot]);
+      update_row<V>(y, parts + slot * task.parts_stride, task.cols,
+                    [weight](V sum, V part) { return V::fma(weight, part, sum); });
+    }
+  }
+}
+
+}  // namespace
+}  // namespace dspack::kernels
+// NOLINTEND(cert-dcl59-cpp, misc-definitions-in-headers, google-build-namespaces)

@@ -1,0 +1,152 @@
+// What one instruction set can do: a table of functions over plain pointers and ranges, and the choice of a table.
+//
+// Every table computes the same bits (NaN may differ from NaN). All arithmetic runs on 16 lanes whatever the width of
+// the registers, every fused multiply-add is explicit, and the orders below are fixed, so neither the instruction set,
+// nor the tile, nor the number of rows or threads can change a result:
+//   dot product   lane l sums the terms i = l (mod 16) of one scale block, ascending in i, from zero, by fma; the
+//   sixteen
+//                 totals then take fma(block sum, scale, total), block by block; last, lanes are added 8 apart, 4,
+//                 2, 1. A ragged end is filled with zeros.
+//   column sum    one chain per column: fma over the rows of a scale block, ascending, then fma with the scale.
+//   attention     blocks of 64 positions, counted from position 0, with a running maximum.
+// Threads: the functions are pure but for their outputs. Lifetime: pointers are borrowed for the call; pointers to FP32
+// are 4-byte aligned and no more. Errors: none; shapes have been checked by the queue.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "format/base/result.h"
+
+namespace dspack::kernels {
+
+/// Half-open range of rows, columns or items.
+struct RowRange {
+  uint32_t begin = 0;
+  uint32_t end = 0;
+};
+
+/// A row-major weight matrix [.., in] in host memory. There is always a scale: a matrix without one points at 1.0 and
+/// is one block.
+struct MatrixView {
+  const std::byte* data = nullptr;
+  uint32_t in = 0;
+  const float* scale = nullptr;
+  uint32_t scale_stride = 0;  // scales in a row of scales
+  uint32_t block_out = 1;
+  uint32_t block_in = 1;
+};
+
+/// y[r * y_stride + o - outputs.begin] = dot(x row r, matrix row o) for every o in outputs.
+struct LinearTask {
+  MatrixView matrix;
+  RowRange outputs;
+  const float* x = nullptr;
+  uint64_t x_stride = 0;
+  float* y = nullptr;
+  uint64_t y_stride = 0;
+  uint32_t rows = 0;
+};
+
+/// y[r * y_stride + j - columns.begin] = sum over d of x[r * x_stride + d - matrix_rows.begin] * matrix[d, j], for
+/// every j in columns, d over matrix_rows.
+struct ColumnsTask {
+  MatrixView matrix;
+  RowRange matrix_rows;
+  RowRange columns;
+  const float* x = nullptr;
+  uint64_t x_stride = 0;
+  float* y = nullptr;
+  uint64_t y_stride = 0;
+  uint32_t rows = 0;
+};
+
+struct NormTask {
+  const float* x = nullptr;
+  uint64_t x_stride = 0;
+  const float* gain = nullptr;
+  float epsilon = 0;
+  float* y = nullptr;
+  uint64_t y_stride = 0;
+  uint32_t cols = 0;
+};
+
+/// Two operands of the same shape; `to` is read and written.
+struct PairTask {
+  float* to = nullptr;
+  uint64_t to_stride = 0;
+  const float* from = nullptr;
+  uint64_t from_stride = 0;
+  uint32_t cols = 0;
+};
+
+struct CombineTask {
+  float* y = nullptr;
+  uint64_t y_stride = 0;
+  const float* parts = nullptr;
+  uint64_t parts_stride = 0;
+  const float* weights = nullptr;  // [rows, top_k]
+  uint32_t top_k = 0;
+  uint32_t cols = 0;
+};
+
+/// MlaAttendArgs on host pointers. An item is one head of one row: item = row * heads + head.
+struct AttendTask {
+  const float* query_latent = nullptr;
+  const float* query_rope = nullptr;
+  const float* cache = nullptr;
+  float* out = nullptr;
+  uint32_t heads = 0;
+  uint32_t latent_dim = 0;
+  uint32_t rope_dim = 0;
+  uint64_t rope_row_stride = 0;
+  uint64_t rope_head_stride = 0;
+  uint32_t first_position = 0;
+  float scale = 0;
+};
+
+/// One instruction set. No slot is ever null.
+struct CpuOps {
+  std::string_view name;  // "scalar" | "avx2" | "avx512"
+  void (*linear_f8_e4m3)(const LinearTask& task);
+  void (*linear_bf16)(const LinearTask& task);
+  void (*linear_f16)(const LinearTask& task);
+  void (*linear_f32)(const LinearTask& task);
+  void (*columns_f8_e4m3)(const ColumnsTask& task);
+  void (*columns_bf16)(const ColumnsTask& task);
+  void (*columns_f16)(const ColumnsTask& task);
+  void (*columns_f32)(const ColumnsTask& task);
+  void (*rms_norm)(const NormTask& task, RowRange rows);
+  void (*silu_multiply)(const PairTask& task, RowRange rows);
+  void (*add)(const PairTask& task, RowRange rows);
+  void (*combine)(const CombineTask& task, RowRange rows);
+  void (*attend)(const AttendTask& task, RowRange items);
+};
+
+/// What the processor can run, each including all that the table of that name needs.
+struct CpuFeatures {
+  bool avx2 = false;    // with FMA and F16C
+  bool avx512 = false;  // F, BW, VL and DQ, with the above
+};
+
+/// A table that this program holds, and whether a processor can run it.
+struct InstructionSet {
+  const CpuOps* ops = nullptr;
+  bool (*runs_on)(CpuFeatures have) = nullptr;
+};
+
+[[nodiscard]] CpuFeatures detect_cpu_features();
+
+/// The tables of this program, widest first; the last one is scalar and runs anywhere.
+[[nodiscard]] std::span<const InstructionSet> instruction_sets();
+
+/// The table called `forced`, or the widest that runs when `forced` is empty. Pure. Errors: unsupported.
+[[nodiscard]] Result<const CpuOps*> select_cpu_ops(CpuFeatures have, std::string_view forced);
+
+extern const CpuOps kScalarOps;
+extern const CpuOps kAvx2Ops;    // only where CMake adds avx2.cpp
+extern const CpuOps kAvx512Ops;  // only where CMake adds avx512.cpp
+
+}  // namespace dspack::kernels

@@ -1,0 +1,90 @@
+// DeepSeek-V3 inference/model.py, class Gate; the 1e-20 is that of the Hub's modeling_deepseek.py.
+#include "kernels/cpu/route.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+namespace dspack::kernels {
+namespace {
+
+constexpr float kExcluded = -std::numeric_limits<float>::infinity();
+
+// In double and rounded once: a choice between two experts must not hang on how a library rounds exp.
+void apply_sigmoid(std::span<float> scores) {
+  for (float& score : scores)
+    score = static_cast<float>(1.0 / (1.0 + std::exp(-static_cast<double>(score))));
+}
+
+void apply_softmax(std::span<float> scores) {
+  const double largest = *std::ranges::max_element(scores);
+  double sum = 0;
+  for (const float score : scores)
+    sum += std::exp(score - largest);
+  for (float& score : scores)
+    score = static_cast<float>(std::exp(score - largest) / sum);
+}
+
+/// The index of the largest value that is not taken; the lower one of equals. NaN is never larger, so the result is an
+/// index in range and not taken before, whatever the values are.
+uint32_t best_index(std::span<const float> values, const std::vector<bool>& taken) {
+  uint32_t best = std::numeric_limits<uint32_t>::max();
+  for (uint32_t i = 0; i < values.size(); ++i) {
+    if (taken[i]) continue;
+    if (best >= values.size() || values[i] > values[best]) best = i;
+  }
+  return best;
+}
+
+float score_of_group(std::span<const float> group, GroupScore how) {
+  float first = kExcluded;
+  float second = kExcluded;
+  for (const float score : group) {
+    second = std::max(second, std::min(first, score));
+    first = std::max(first, score);
+  }
+  return how == GroupScore::top2_sum && group.size() > 1 ? first + second : first;
+}
+
+/// One flag per expert: true where its group is not among the best.
+std::vector<bool> excluded_experts(const RouterArgs& args, std::span<const float> choice) {
+  std::vector<bool> excluded(choice.size(), false);
+  if (args.groups_kept == args.groups) return excluded;
+  const size_t group_size = choice.size() / args.groups;
+  std::vector<float> group_scores(args.groups);
+  for (size_t g = 0; g < args.groups; ++g) {
+    group_scores[g] = score_of_group(choice.subspan(g * group_size, group_size), args.group_score);
+  }
+  std::vector<bool> kept(args.groups, false);
+  for (uint32_t n = 0; n < args.groups_kept; ++n)
+    kept[best_index(group_scores, kept)] = true;
+  for (size_t expert = 0; expert < choice.size(); ++expert)
+    excluded[expert] = !kept[expert / group_size];
+  return excluded;
+}
+
+}  // namespace
+
+void route_row(const RouterArgs& args, std::span<float> scores, std::span<const float> bias, std::span<uint32_t> ids,
+               std::span<float> weights) {
+  switch (args.score) {
+    case ScoreFunction::sigmoid: apply_sigmoid(scores); break;
+    case ScoreFunction::softmax: apply_softmax(scores); break;
+  }
+  std::vector<float> choice(scores.begin(), scores.end());
+  for (size_t expert = 0; expert < bias.size(); ++expert)
+    choice[expert] += bias[expert];
+  std::vector<bool> taken = excluded_experts(args, choice);
+  float sum = 0;
+  for (size_t slot = 0; slot < ids.size(); ++slot) {
+    ids[slot] = best_index(choice, taken);
+    taken[ids[slot]] = true;
+    weights[slot] = scores[ids[slot]];
+    sum += weights[slot];
+  }
+  for (float& weight : weights)
+    weight = (args.normalise ? weight / (sum + 1e-20F) : weight) * args.scale;
+}
+
+}  // namespace dspack::kernels

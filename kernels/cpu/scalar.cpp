@@ -1,0 +1,128 @@
+// The table for any processor: a vector is an array of 16, and the compiler makes of it what it can. The yardstick of
+// the other tables, which must give the same bits.
+#include <array>
+#include <bit>
+#include <cmath>
+
+#include "format/dtype.h"
+#include "kernels/cpu/table.inl.h"
+
+namespace dspack::kernels {
+namespace {
+
+/// value(code) / 256. Written out here so that it is a constant.
+constexpr float decode_e4m3_over_256(uint32_t code) {
+  const uint32_t exponent = (code >> 3) & 0xf;
+  const uint32_t mantissa = code & 0x7;
+  const float sign = (code & 0x80) != 0 ? -1.0F : 1.0F;
+  if ((code & 0x7f) == 0x7f) return std::bit_cast<float>(0x7fc00000U);
+  const uint32_t shift = exponent == 0 ? 0 : exponent - 1;  // bias 7: 2^-6 for subnormal and first normal
+  const uint32_t significand = (exponent == 0 ? mantissa : 8 + mantissa) << shift;  // in units of 2^-9
+  return sign * static_cast<float>(significand) / 131072.0F;                        // 2^-9 / 256
+}
+
+constexpr std::array<float, 256> make_e4m3_table() {
+  std::array<float, 256> table{};
+  for (uint32_t code = 0; code < 256; ++code)
+    table[code] = decode_e4m3_over_256(code);
+  return table;
+}
+constexpr std::array<float, 256> kE4m3Over256 = make_e4m3_table();
+
+struct VecArray {
+  static constexpr uint32_t kTileOutputs = 2;
+  static constexpr uint32_t kTileRows = 2;
+  static constexpr uint32_t kTileColumns = 2;
+
+  float v[kLanes];
+
+  template <class Function>
+  static VecArray each(Function function) {
+    VecArray result;
+    for (uint32_t l = 0; l < kLanes; ++l)
+      result.v[l] = function(l);
+    return result;
+  }
+  static uint16_t word(const std::byte* from, uint32_t index) {
+    uint16_t bits = 0;
+    __builtin_memcpy(&bits, from + size_t{index} * 2, sizeof bits);
+    return bits;
+  }
+
+  static VecArray zero() { return set(0); }
+  static VecArray set(float value) {
+    return each([&](uint32_t) { return value; });
+  }
+  static VecArray load(const float* from) {
+    return each([&](uint32_t l) { return from[l]; });
+  }
+  static VecArray load_f32(const std::byte* from) { return load(reinterpret_cast<const float*>(from)); }
+  static VecArray load_bf16(const std::byte* from) {
+    return each([&](uint32_t l) { return std::bit_cast<float>(uint32_t{word(from, l)} << 16); });
+  }
+  static VecArray load_f16(const std::byte* from) {
+    return each([&](uint32_t l) { return f16_to_f32(word(from, l)); });
+  }
+  static VecArray load_e4m3_over_256(const std::byte* from) {
+    return each([&](uint32_t l) { return kE4m3Over256[std::to_integer<uint8_t>(from[l])]; });
+  }
+
+  static VecArray load_e4m3_unmended(const std::byte* from) { return load_e4m3_over_256(from); }
+
+  static VecArray fma(const VecArray& a, const VecArray& b, const VecArray& c) {
+    return each([&](uint32_t l) { return std::fma(a.v[l], b.v[l], c.v[l]); });
+  }
+  static VecArray add(const VecArray& a, const VecArray& b) {
+    return each([&](uint32_t l) { return a.v[l] + b.v[l]; });
+  }
+  static VecArray sub(const VecArray& a, const VecArray& b) {
+    return each([&](uint32_t l) { return a.v[l] - b.v[l]; });
+  }
+  static VecArray mul(const VecArray& a, const VecArray& b) {
+    return each([&](uint32_t l) { return a.v[l] * b.v[l]; });
+  }
+  static VecArray div(const VecArray& a, const VecArray& b) {
+    return each([&](uint32_t l) { return a.v[l] / b.v[l]; });
+  }
+  static VecArray min(const VecArray& a, const VecArray& b) {
+    return each([&](uint32_t l) { return a.v[l] < b.v[l] ? a.v[l] : b.v[l]; });
+  }
+  static VecArray max(const VecArray& a, const VecArray& b) {
+    return each([&](uint32_t l) { return a.v[l] > b.v[l] ? a.v[l] : b.v[l]; });
+  }
+  static VecArray power_of_two(const VecArray& n) {  // n + 127 lands in the low bits of n + 127 + 1.5 * 2^23
+    return each([&](uint32_t l) {
+      return std::bit_cast<float>(std::bit_cast<uint32_t>(n.v[l] + (12582912.0F + 127.0F)) << 23);
+    });
+  }
+
+  struct NanWatch {
+    static constexpr bool kNeeded = true;
+    bool seen = false;
+    void see(const std::byte* codes) {
+      for (uint32_t i = 0; i < 4 * kLanes; ++i)
+        seen |= (codes[i] & std::byte{0x7f}) == std::byte{0x7f};
+    }
+    [[nodiscard]] bool found() const { return seen; }
+  };
+
+  void store(float* to) const {
+    for (uint32_t l = 0; l < kLanes; ++l)
+      to[l] = v[l];
+  }
+  [[nodiscard]] float first() const { return v[0]; }
+  [[nodiscard]] float sum() const {
+    VecArray part = *this;
+    for (uint32_t apart = kLanes / 2; apart > 0; apart /= 2) {
+      for (uint32_t l = 0; l < apart; ++l)
+        part.v[l] += part.v[l + apart];
+    }
+    return part.v[0];
+  }
+};
+
+}  // namespace
+
+constinit const CpuOps kScalarOps = make_table<VecArray>("scalar");
+
+}  // namespace dspack::kernels

@@ -1,0 +1,47 @@
+// Builds the table of one instruction set. Included by scalar.cpp, avx2.cpp and avx512.cpp only, each compiled with its
+// own flags; each gives its vector V, a struct in an anonymous namespace. Everything below is a template on V or lies
+// in an anonymous namespace, so that no function compiled for one instruction set can be linked in place of another's.
+//
+// V is 16 lanes of FP32 (see ops_table.h for why always 16):
+//   kTileOutputs x kTileRows   accumulators of a tile of dot products that fit the registers beside the operands
+//   kTileColumns x kTileRows   the same for column sums
+//   zero set load load_f32 load_bf16 load_f16 load_e4m3_over_256     the last gives value / 256, exactly
+//   load_e4m3_unmended, NanWatch   the same but for NaN codes, and what looks for those in 64 codes at a time
+//   fma add sub mul div min max     min(a, b) = a < b ? a : b, max(a, b) = a > b ? a : b, hence b where one is NaN
+//   power_of_two(n)   2^n for integers -126 <= n <= 127
+//   store, first, sum   sum adds lanes 8 apart, then 4, 2, 1
+#pragma once
+
+#include "kernels/cpu/attend.inl.h"
+#include "kernels/cpu/columns.inl.h"
+#include "kernels/cpu/elementwise.inl.h"
+#include "kernels/cpu/linear.inl.h"
+#include "kernels/cpu/ops_table.h"
+
+// NOLINTBEGIN(cert-dcl59-cpp, misc-definitions-in-headers, google-build-namespaces): one copy per file is the purpose
+namespace dspack::kernels {
+namespace {
+
+template <class V>
+consteval CpuOps make_table(std::string_view name) {
+  return {
+      .name = name,
+      .linear_f8_e4m3 = linear_rows<V, LoadE4m3>,
+      .linear_bf16 = linear_rows<V, LoadBf16>,
+      .linear_f16 = linear_rows<V, LoadF16>,
+      .linear_f32 = linear_rows<V, LoadF32>,
+      .columns_f8_e4m3 = columns_range<V, LoadE4m3>,
+      .columns_bf16 = columns_range<V, LoadBf16>,
+      .columns_f16 = columns_range<V, LoadF16>,
+      .columns_f32 = columns_range<V, LoadF32>,
+      .rms_norm = rms_norm_rows<V>,
+      .silu_multiply = silu_multiply_rows<V>,
+      .add = add_rows<V>,
+      .combine = combine_rows<V>,
+      .attend = attend_items<V>,
+  };
+}
+
+}  // namespace
+}  // namespace dspack::kernels
+// NOLINTEND(cert-dcl59-cpp, misc-definitions-in-headers, google-build-namespaces)

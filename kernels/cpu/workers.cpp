@@ -1,0 +1,48 @@
+#include "kernels/cpu/workers.h"
+
+#include <tbb/global_control.h>
+#include <tbb/info.h>
+#include <tbb/parallel_for.h>
+#include <tbb/task_arena.h>
+
+#include <algorithm>
+#include <optional>
+
+namespace dspack::kernels {
+namespace {
+
+// Waking a thread takes some microseconds; a core does this many multiply-adds on weights in memory in about as long.
+constexpr uint64_t kWorthAThread = 32768;
+
+unsigned cores() {
+  return static_cast<unsigned>(tbb::info::default_concurrency());
+}
+
+}  // namespace
+
+struct Workers::Arena {
+  explicit Arena(unsigned threads) : arena(static_cast<int>(threads)) {
+    if (threads > cores()) more_than_cores.emplace(tbb::global_control::max_allowed_parallelism, threads);
+  }
+  std::optional<tbb::global_control> more_than_cores;  // the library's own limit is one thread per core
+  tbb::task_arena arena;                               // makes its threads when it is first used
+};
+
+Workers::Workers(unsigned threads)
+    : threads_(threads != 0 ? threads : cores()), arena_(std::make_unique<Arena>(threads_)) {}
+
+Workers::~Workers() = default;
+
+void Workers::split(uint32_t items, uint64_t item_cost, const std::function<void(uint32_t, uint32_t)>& body) {
+  if (items == 0) return;
+  const uint64_t affordable = std::max<uint64_t>(1, items * item_cost / kWorthAThread);
+  const auto parts = static_cast<uint32_t>(std::min<uint64_t>({threads_, items, affordable}));
+  if (parts == 1) return body(0, items);
+  const auto bound = [&](uint32_t part) { return static_cast<uint32_t>(uint64_t{items} * part / parts); };
+  arena_->arena.execute([&] {
+    tbb::parallel_for(
+        uint32_t{0}, parts, [&](uint32_t part) { body(bound(part), bound(part + 1)); }, tbb::static_partitioner{});
+  });
+}
+
+}  // namespace dspack::kernels

@@ -1,0 +1,178 @@
+// The arithmetic that the models need, on a queue and opaque buffers, so that CPU and CUDA look alike.
+//
+// A Device makes Buffers and Queues. A Queue is an ordered list of operations: each sees the effects of the ones before
+// it. An operation may return before it has run; `synchronize` waits for all of them. The CPU device runs every
+// operation at once and in full.
+// Threads: a Device is thread-safe; a Queue belongs to one thread at a time. Lifetime: a Slice borrows its Buffer; host
+// spans are borrowed until the next `synchronize`, index spans only for the call. Errors: allocation returns a Result
+// (budget); shapes that do not fit are programming errors (DSPACK_CHECK), since the loader has checked the checkpoint.
+//
+// Exactness (the contract of precision mode `exact`): activations and accumulation are FP32, small weight types are
+// decoded without rounding, and the value of an output row depends on its input row alone: not on the number of rows
+// in the call, the thread count, or what else was computed.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string_view>
+
+#include "format/base/result.h"
+#include "format/dtype.h"
+
+namespace dspack::kernels {
+
+/// Memory of a device. What the bytes mean is said by the Slice or Weight that points into it.
+class Buffer {
+ public:
+  virtual ~Buffer() = default;
+  [[nodiscard]] virtual uint64_t size_bytes() const = 0;
+};
+
+/// A place in a buffer; borrows the buffer.
+struct Slice {
+  Buffer* buffer = nullptr;
+  uint64_t offset_bytes = 0;
+  [[nodiscard]] bool empty() const { return buffer == nullptr; }
+  [[nodiscard]] Slice at(uint64_t more_bytes) const { return {buffer, offset_bytes + more_bytes}; }
+};
+
+/// FP32 activations: `rows` rows of `cols` values, `stride` values from the start of one row to the next.
+struct Rows {
+  Slice data;
+  uint32_t rows = 0;
+  uint32_t cols = 0;
+  uint32_t stride = 0;  // >= cols
+};
+
+/// A weight matrix [out, in] as it is stored, row-major and dense. Its value is data[o, i] * scale[o/block_out,
+/// i/block_in] (the last block of a row or column may be ragged). Block sizes cover every granularity met in the
+/// family: 128 x 128 as released, 1 x in per channel, out x in per tensor.
+struct Weight {
+  Dtype dtype = Dtype::f32;  // f8_e4m3, bf16, f16 or f32
+  uint32_t out = 0;
+  uint32_t in = 0;
+  Slice data;
+  Slice scale;  // FP32 [ceil(out/block_out), ceil(in/block_in)], row-major; empty: no scale
+  uint32_t block_out = 0;
+  uint32_t block_in = 0;
+};
+
+/// Rotary embedding of `rows` tokens, `heads` vectors each, rotated in place in interleaved pairs (x[2k], x[2k+1])
+/// (DeepSeek-V3 inference/model.py). `data` points at the first rotary value of the first head.
+struct RopeArgs {
+  Slice data;
+  uint32_t rows = 0;
+  uint32_t heads = 0;
+  uint32_t dim = 0;             // rotary values per head, even
+  uint32_t head_stride = 0;     // values between heads of a row
+  uint32_t row_stride = 0;      // values between rows
+  uint32_t first_position = 0;  // row r stands at position first_position + r
+  Slice cos_sin;                // FP32 [positions, dim/2, 2]: cosine, sine
+};
+
+/// Attention over the latent cache (absorbed MLA: multi-query attention with keys [latent | rope], values [latent]).
+/// Row r of the queries sees cache rows 0 .. first_position + r. out[r, h] = softmax(q[r,h] . k * scale) . latent.
+struct MlaAttendArgs {
+  Slice query_latent;  // FP32 [rows, heads, latent_dim]
+  Slice query_rope;    // FP32, head h of row r at r * rope_row_stride + h * rope_head_stride, rope_dim values
+  Slice cache;         // FP32 [positions, latent_dim + rope_dim]
+  Slice out;           // FP32 [rows, heads, latent_dim]
+  uint32_t rows = 0;
+  uint32_t heads = 0;
+  uint32_t latent_dim = 0;
+  uint32_t rope_dim = 0;
+  uint32_t rope_row_stride = 0;
+  uint32_t rope_head_stride = 0;
+  uint32_t first_position = 0;
+  float scale = 0;
+};
+
+/// Multiplies, head by head, with a part of the rows of one stored matrix: head h owns the rows
+/// [h * head_rows + first_row, h * head_rows + first_row + rows_used) of `weight`. This is how absorbed MLA uses
+/// kv_b_proj [heads * (nope + v), latent] without ever expanding it.
+struct HeadLinearArgs {
+  Weight weight;
+  uint32_t heads = 0;
+  uint32_t head_rows = 0;  // nope + v
+  uint32_t first_row = 0;  // 0 for the key part, nope for the value part
+  uint32_t rows_used = 0;  // nope or v
+  Slice x;                 // FP32; see the two operations
+  uint32_t x_row_stride = 0;
+  uint32_t x_head_stride = 0;
+  Slice y;
+  uint32_t y_row_stride = 0;
+  uint32_t y_head_stride = 0;
+  uint32_t rows = 0;  // tokens
+};
+
+enum class ScoreFunction { sigmoid, softmax };
+enum class GroupScore { top2_sum, max };
+
+/// Group-limited top-k routing (DeepSeek-V3 inference/model.py, class Gate). The bias takes part in the selection only;
+/// groups that are not kept are excluded (minus infinity). Equal scores: the lower index wins.
+struct RouterArgs {
+  Slice logits;   // FP32 [rows, experts], overwritten with the scores
+  Slice bias;     // FP32 [experts]; empty: none
+  Slice ids;      // out: u32 [rows, top_k], best first
+  Slice weights;  // out: FP32 [rows, top_k], in the order of ids
+  uint32_t rows = 0;
+  uint32_t experts = 0;
+  uint32_t top_k = 0;
+  uint32_t groups = 1;
+  uint32_t groups_kept = 1;
+  ScoreFunction score = ScoreFunction::sigmoid;
+  GroupScore group_score = GroupScore::top2_sum;
+  bool normalise = true;  // divide the chosen scores by (their sum + 1e-20)
+  float scale = 1;        // routed_scaling_factor
+};
+
+class Queue {
+ public:
+  virtual ~Queue() = default;
+
+  virtual void upload(Slice to, std::span<const std::byte> from) = 0;
+  virtual void download(std::span<std::byte> to, Slice from) = 0;
+  virtual void copy(Slice to, Slice from, uint64_t bytes) = 0;
+  virtual void synchronize() = 0;
+
+  /// y[r, o] = sum over i of x[r, i] * weight[o, i]. x [rows, in], y [rows, out].
+  virtual void linear(const Weight& weight, const Rows& x, const Rows& y) = 0;
+
+  /// Key absorption, transposed: y[r, h, j] = sum over d < rows_used of x[r, h, d] * weight[row(h, d), j], j < in.
+  virtual void head_linear_transposed(const HeadLinearArgs& args) = 0;
+  /// Value projection: y[r, h, d] = sum over j < in of x[r, h, j] * weight[row(h, d), j], d < rows_used.
+  virtual void head_linear(const HeadLinearArgs& args) = 0;
+
+  /// y = x / sqrt(mean(x^2) + epsilon) * gain. gain FP32 [cols]. y may be x.
+  virtual void rms_norm(const Rows& x, Slice gain, float epsilon, const Rows& y) = 0;
+  virtual void rope(const RopeArgs& args) = 0;
+  virtual void mla_attend(const MlaAttendArgs& args) = 0;
+
+  /// gate = silu(gate) * up, elementwise.
+  virtual void silu_multiply(const Rows& gate, const Rows& up) = 0;
+  /// y += x, elementwise.
+  virtual void add(const Rows& y, const Rows& x) = 0;
+
+  virtual void route(const RouterArgs& args) = 0;
+
+  /// to[i] = from[rows[i]] for every i.
+  virtual void gather_rows(const Rows& to, const Rows& from, std::span<const uint32_t> rows) = 0;
+  /// to[rows[i]] = from[i] for every i; no row appears twice.
+  virtual void scatter_rows(const Rows& to, const Rows& from, std::span<const uint32_t> rows) = 0;
+  /// y[r] = sum over slot < top_k, in this order, of weights[r, slot] * parts[r * top_k + slot].
+  virtual void combine(const Rows& y, const Rows& parts, Slice weights, uint32_t top_k) = 0;
+};
+
+class Device {
+ public:
+  virtual ~Device() = default;
+  /// What runs the operations, for people: "cpu avx512, 8 threads".
+  [[nodiscard]] virtual std::string_view description() const = 0;
+  /// Uninitialised memory, aligned to at least 64 bytes. Errors: budget.
+  [[nodiscard]] virtual Result<std::unique_ptr<Buffer>> allocate(uint64_t bytes) = 0;
+  [[nodiscard]] virtual std::unique_ptr<Queue> make_queue() = 0;
+};
+
+}  // namespace dspack::kernels

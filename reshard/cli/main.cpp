@@ -1,0 +1,89 @@
+// reshard: repacks checkpoints. This file knows the command line and nothing else.
+#include <CLI/CLI.hpp>
+
+#include <fmt/format.h>
+
+#include "dspack_version.h"
+#include "format/cli/output.h"
+#include "format/cli/process.h"
+#include "reshard/cli/commands.h"
+
+namespace {
+
+using dspack::reshard::Context;
+
+constexpr char kAbout[] =
+    "Repacks a DeepSeek-type checkpoint into one safetensors file a layer and routed expert, in one streaming pass.\n"
+    "\n"
+    "SOURCE is a local folder, an http(s):// folder, or a repository on the Hugging Face Hub: org/name[@revision].\n"
+    "A run that was killed or lost its connection goes on when the same command is given again.";
+
+constexpr char kExamples[] =
+    "Examples:\n"
+    "  reshard --by expert --out ./ds-packed                         deepseek-ai/DeepSeek-V3 from the Hub\n"
+    "  reshard http://10.0.0.5/DeepSeek-V3/ --by expert --out ./ds-packed --jobs 8\n"
+    "  reshard ./DeepSeek-V3 --by expert --out ./ds-packed --dry-run  what would be read and written\n"
+    "  reshard inspect ./ds-packed                                    totals by role and layer\n"
+    "  reshard verify ./ds-packed --source ./DeepSeek-V3              every digest, then every byte\n"
+    "\n"
+    "Environment: HF_ENDPOINT (default https://huggingface.co), HF_TOKEN, HF_TOKEN_PATH, HF_HOME.\n"
+    "Exit status: 0 done, 1 failed, 2 wrong usage, 130 interrupted.";
+
+constexpr unsigned kMaxJobs = 256;
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app{kAbout, "reshard"};
+  app.footer(kExamples);
+  app.set_version_flag("--version", fmt::format("reshard (dspack) {}", dspack::kVersion));
+
+  dspack::reshard::RepackFlags repack;
+  app.add_option("SOURCE", repack.source, "What to repack")->capture_default_str();
+  auto* by = app.add_option("--by", repack.by, "How to group: expert (one file for each routed expert)");
+  auto* out = app.add_option("--out", repack.out, "Folder for the packed repository");
+  app.add_option("--jobs", repack.jobs, "Source shards read at a time; bounds memory and connections")
+      ->capture_default_str()
+      ->check(CLI::Range(1U, kMaxJobs));
+  app.add_flag("--dry-run", repack.dry_run, "Print what would be read and written, and stop");
+
+  dspack::reshard::InspectFlags inspect;
+  CLI::App* inspect_verb = app.add_subcommand("inspect", "Show what a checkpoint or packed repository holds");
+  inspect_verb->add_option("SOURCE", inspect.source, "Local folder, http(s):// folder or org/name[@revision]")
+      ->required();
+  inspect_verb->add_flag("--json", inspect.json, "One JSON object a tensor: name, dtype, shape, url or file, range");
+  inspect_verb->add_option("--jobs", inspect.jobs, "Headers read at a time")
+      ->capture_default_str()
+      ->check(CLI::Range(1U, kMaxJobs));
+
+  dspack::reshard::VerifyFlags verify;
+  CLI::App* verify_verb = app.add_subcommand("verify", "Check every digest of a packed repository");
+  verify_verb->add_option("DIR", verify.folder, "Packed repository")->required();
+  verify_verb->add_option("--source", verify.source, "Compare every tensor with this checkpoint too, byte for byte");
+  verify_verb->add_option("--jobs", verify.jobs, "Files read at a time")
+      ->capture_default_str()
+      ->check(CLI::Range(1U, kMaxJobs));
+
+  app.require_subcommand(0, 1);
+  try {
+    app.parse(argc, argv);
+    const bool repacks = app.get_subcommands().empty();
+    if (repacks && (by->count() == 0 || out->count() == 0)) {
+      throw CLI::RequiredError("--by expert and --out DIR, or a verb (inspect, verify)");
+    }
+  } catch (const CLI::ParseError& error) {
+    return dspack::format::finish_output(app.exit(error) == 0 ? 0 : 2);
+  }
+
+  const dspack::format::InterruptWatch interrupts;
+  const Context context{dspack::format::remote_options_from_environment(), interrupts.token()};
+  int status = 0;
+  if (inspect_verb->parsed()) {
+    status = run_inspect(inspect, context);
+  } else if (verify_verb->parsed()) {
+    status = run_verify(verify, context);
+  } else {
+    status = run_repack(repack, context);
+  }
+  return dspack::format::finish_output(status);
+}

@@ -1,0 +1,187 @@
+#include "reshard/companions.h"
+
+#include <zstd.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include <fmt/format.h>
+
+#include "format/base/parallel.h"
+
+namespace dspack::reshard {
+namespace {
+
+using format::Json;
+using format::Path;
+
+constexpr uint64_t kMaxConfigBytes = 16 << 20;
+constexpr int kZstdLevel = 19;  // headers are small and compress well; time does not matter here
+
+// What released repositories of the family carry beside their weights, for places that cannot be listed.
+constexpr const char* kUsualNames[] = {
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "tokenizer.model",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "tiktoken.model",
+    "chat_template.jinja",
+    "chat_template.json",
+    "preprocessor_config.json",
+    "LICENSE",
+    "LICENSE-CODE",
+    "LICENSE-MODEL",
+    "LICENSE.txt",
+    "NOTICE",
+    "README.md",
+    format::kIndexPath,
+};
+
+/// Python modules that config.json's auto_map names: "configuration_deepseek.DeepseekV3Config" -> its file.
+std::set<std::string> auto_map_modules(std::string_view config_text) {
+  std::set<std::string> modules;
+  const auto config = format::parse_json(config_text);
+  if (!config || !config->is_object() || !config->contains("auto_map")) return modules;
+  for (const Json& target : (*config)["auto_map"]) {
+    if (!target.is_string()) continue;
+    const auto& module = target.get_ref<const std::string&>();
+    if (module.find("--") != std::string::npos) continue;  // "org/name--module.Class" is another repository's file
+    if (const size_t dot = module.find('.'); dot != std::string::npos) modules.insert(module.substr(0, dot) + ".py");
+  }
+  return modules;
+}
+
+/// Weights in this or another format: not companions of the tensors that are packed.
+bool is_weight_file(std::string_view path) {
+  static constexpr std::string_view kEndings[] = {".safetensors", ".bin", ".pt",      ".pth",
+                                                  ".gguf",        ".h5",  ".msgpack", ".onnx"};
+  return std::any_of(std::begin(kEndings), std::end(kEndings), [&](std::string_view e) { return path.ends_with(e); });
+}
+
+std::string packed_path(const std::string& source_path) {
+  if (source_path == "README.md") return "README.source.md";
+  if (source_path == format::kIndexPath) return std::string("provenance/") + format::kIndexPath;
+  return source_path;
+}
+
+/// Paths that the packed repository needs for itself.
+bool is_taken(const std::string& path) {
+  return path == "README.md" || path == format::kManifestPath || path == format::kIndexPath ||
+         path == format::kHeadersPath;
+}
+
+Result<std::vector<std::string>> candidate_paths(format::Repository& repository, const std::stop_token& stop) {
+  TRY_ASSIGN(const auto listed, repository.list(stop));
+  if (listed) {
+    std::vector<std::string> paths;
+    std::copy_if(listed->begin(), listed->end(), std::back_inserter(paths),
+                 [](const std::string& p) { return !is_weight_file(p); });
+    return paths;
+  }
+  std::set<std::string> paths(std::begin(kUsualNames), std::end(kUsualNames));
+  const auto config = repository.read_text("config.json", kMaxConfigBytes, stop);
+  if (config) paths.merge(auto_map_modules(*config));
+  if (!config && config.error().kind != ErrorKind::not_found) return config.error();
+  return std::vector<std::string>(paths.begin(), paths.end());
+}
+
+}  // namespace
+
+Result<std::vector<Companion>> find_companions(format::Repository& repository, unsigned jobs,
+                                               const std::stop_token& stop) {
+  TRY_ASSIGN(const std::vector<std::string> paths, candidate_paths(repository, stop));
+  std::vector<std::optional<Companion>> found(paths.size());
+  const auto look = [&](uint64_t i, const std::stop_token& stop_one) -> Result<void> {
+    const auto source = repository.open(paths[i], stop_one);
+    if (!source && source.error().kind == ErrorKind::not_found) return {};
+    if (!source) return source.error();
+    found[i] = Companion{paths[i], packed_path(paths[i]), (*source)->size_bytes()};
+    return {};
+  };
+  TRY(run_jobs(paths.size(), jobs, look, stop));
+  std::vector<Companion> companions;
+  std::map<std::string, std::string> taken;  // path in the packed repository -> path in the source
+  for (const std::optional<Companion>& companion : found) {
+    if (!companion) continue;
+    if (const auto reason = format::unsafe_path_reason(companion->path)) {
+      return Error{ErrorKind::invalid, fmt::format("{}: {}", repository.locate(companion->source_path), *reason)};
+    }
+    if (is_taken(companion->path) || companion->path.starts_with("model/")) {
+      return Error{ErrorKind::conflict,
+                   fmt::format("{}: a packed repository needs this name for itself; move the file away",
+                               repository.locate(companion->source_path))};
+    }
+    const auto [other, added] = taken.emplace(companion->path, companion->source_path);
+    if (!added) {
+      return Error{ErrorKind::conflict, fmt::format("{}: would be stored as {}, like {}; move one of the two away",
+                                                    repository.locate(companion->source_path), companion->path,
+                                                    repository.locate(other->second))};
+    }
+    companions.push_back(*companion);
+  }
+  return companions;
+}
+
+Result<format::CompanionFile> copy_companion(const Companion& companion, format::Repository& repository,
+                                             const Path& out, format::FileSystem& files, DurableFolders& folders,
+                                             const std::stop_token& stop) {
+  const Path target = out / companion.path;
+  const Path part = work_folder(out) / "part" / companion.path;
+  TRY(folders.make(target.parent_path()));
+  TRY(folders.make(part.parent_path()));
+  format::Sha256 hash;
+  uint64_t at = 0;
+  {
+    TRY_ASSIGN(const auto source, repository.open(companion.source_path, stop));
+    TRY_ASSIGN(const auto file, files.open_write(part, format::OpenMode::truncate));
+    const format::ByteSink sink = [&](std::span<const std::byte> bytes) -> Result<void> {
+      hash.update(bytes);
+      TRY(file->write(at, bytes));
+      at += bytes.size();
+      return {};
+    };
+    TRY(source->stream({0, source->size_bytes()}, sink, stop));
+    TRY(file->sync());
+  }
+  TRY(files.rename(part, target));
+  TRY(files.sync_folder(target.parent_path()));
+  return format::CompanionFile{companion.path, at, hash.finish()};
+}
+
+Result<format::CompanionFile> write_companion(const std::string& path, std::string_view text, const Path& out,
+                                              format::FileSystem& files, DurableFolders& folders) {
+  TRY(folders.make((out / path).parent_path()));
+  TRY(format::write_sealed(files, out / path, text));
+  return format::CompanionFile{path, text.size(), format::sha256(text)};
+}
+
+std::string packed_index(const Plan& plan, const format::Checkpoint& source) {
+  Json map = Json::object();
+  for (const PlannedFile& file : plan.files) {
+    for (const uint32_t tensor : file.tensors)
+      map[source.tensors()[tensor].name] = file.path;
+  }
+  const Json index = {{"metadata", {{"total_size", source.payload_bytes()}}}, {"weight_map", std::move(map)}};
+  return index.dump(2) + "\n";
+}
+
+Result<std::string> kept_headers(const format::Checkpoint& source) {
+  Json headers = Json::object();
+  // Behind the 8 bytes of its length, which is that of the text.
+  for (const format::CheckpointFile& file : source.files())
+    headers[file.path] = file.header.substr(8);
+  const std::string text = format::canonical_json(headers);
+  std::string compressed(ZSTD_compressBound(text.size()), '\0');
+  const size_t bytes = ZSTD_compress(compressed.data(), compressed.size(), text.data(), text.size(), kZstdLevel);
+  if (ZSTD_isError(bytes) != 0) return Error{ErrorKind::io, fmt::format("zstd: {}", ZSTD_getErrorName(bytes))};
+  compressed.resize(bytes);
+  return compressed;
+}
+
+}  // namespace dspack::reshard

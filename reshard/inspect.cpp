@@ -1,0 +1,80 @@
+#include "reshard/inspect.h"
+
+#include <map>
+
+#include <fmt/format.h>
+
+#include "format/json.h"
+
+namespace dspack::reshard {
+namespace {
+
+struct Total {
+  uint64_t tensors = 0;
+  uint64_t bytes = 0;
+  void add(const format::TensorEntry& tensor) {
+    ++tensors;
+    bytes += tensor.range.size();
+  }
+};
+
+struct LayerTotal {
+  Total dense;
+  Total routed;
+  uint64_t experts = 0;
+};
+
+std::string row(std::string_view name, const Total& total) {
+  return fmt::format("  {:<16}{:>10}{:>20}\n", name, total.tensors, total.bytes);
+}
+
+}  // namespace
+
+std::string inspect_text(const format::Checkpoint& checkpoint, const format::Repository& repository) {
+  std::map<std::string_view, Total> roles;
+  std::map<std::string_view, Total> dtypes;
+  std::map<LayerId, LayerTotal> layers;
+  Total all;
+  for (const format::TensorEntry& tensor : checkpoint.tensors()) {
+    all.add(tensor);
+    roles[to_string(tensor.place.role)].add(tensor);
+    dtypes[to_string(tensor.dtype)].add(tensor);
+    if (tensor.place.layer)
+      (tensor.place.expert ? layers[*tensor.place.layer].routed : layers[*tensor.place.layer].dense).add(tensor);
+  }
+  for (const auto& [key, tensors] : checkpoint.experts())
+    ++layers[key.layer].experts;
+
+  std::string text =
+      fmt::format("{}\n{}: {} files, {} tensors, {} payload bytes, {} layers, {} routed experts\n\n",
+                  repository.description(), checkpoint.manifest() ? "packed repository" : "checkpoint",
+                  checkpoint.files().size(), all.tensors, all.bytes, layers.size(), checkpoint.experts().size());
+  text += fmt::format("  {:<16}{:>10}{:>20}\n", "role", "tensors", "bytes");
+  for (const auto& [role, total] : roles)
+    text += row(role, total);
+  text += fmt::format("\n  {:<16}{:>10}{:>20}\n", "dtype", "tensors", "bytes");
+  for (const auto& [dtype, total] : dtypes)
+    text += row(dtype, total);
+  text += fmt::format("\n  {:<8}{:>10}{:>20}{:>10}{:>20}\n", "layer", "tensors", "bytes", "experts", "expert bytes");
+  for (const auto& [layer, total] : layers) {
+    text += fmt::format("  {:<8}{:>10}{:>20}{:>10}{:>20}\n", layer.value, total.dense.tensors + total.routed.tensors,
+                        total.dense.bytes + total.routed.bytes, total.experts, total.routed.bytes);
+  }
+  return text;
+}
+
+std::string inspect_json(const format::Checkpoint& checkpoint, const format::Repository& repository) {
+  const char* place = repository.kind() == format::RepositoryKind::local ? "file" : "url";
+  std::string text;
+  for (const format::TensorEntry& tensor : checkpoint.tensors()) {
+    const format::Json line = {{"name", tensor.name},
+                               {"dtype", to_string(tensor.dtype)},
+                               {"shape", tensor.shape},
+                               {place, repository.locate(checkpoint.files()[tensor.file].path)},
+                               {"range", {tensor.range.begin, tensor.range.end}}};
+    text += format::canonical_json(line) + "\n";
+  }
+  return text;
+}
+
+}  // namespace dspack::reshard

@@ -1,0 +1,79 @@
+// The journal of one reshard run: what is durably done. Append-only; every record is written after the bytes it speaks
+// of are durable, and is durable itself when the call returns. docs/format.md specifies it.
+// Threads: thread-safe. Lifetime: borrows the FileSystem. Errors: io, budget; a damaged journal is a load status.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "format/digest.h"
+#include "format/file_system.h"
+#include "format/json.h"
+
+namespace dspack::reshard {
+
+/// What streaming a tensor yields.
+struct TensorDigests {
+  format::Digest whole;
+  std::vector<format::Digest> row_blocks;  // empty unless rows_per_block says otherwise
+};
+
+/// A source shard that was read to its end, all its bytes durable in sealed or partial files.
+struct ShardDone {
+  uint64_t shard = 0;  // index of the catalogue's files
+  format::Digest sha256;
+  std::vector<TensorDigests> tensors;  // in the order of Plan::shards[shard]
+};
+
+/// A file that was checked and renamed to its final name.
+struct FileSealed {
+  uint64_t file = 0;  // index of Plan::files
+  format::Digest sha256;
+};
+
+struct JournalState {
+  std::map<uint64_t, ShardDone> shards;
+  std::map<uint64_t, FileSealed> files;
+};
+
+/// Loaded: the run can go on. Fresh: there is no journal yet. Damaged: something other than the last record is broken.
+/// Foreign: it belongs to another plan, program version or state of the source.
+struct JournalLoaded {
+  JournalState state;
+  uint64_t valid_bytes = 0;
+};
+struct JournalFresh {};
+struct JournalDamaged {
+  uint64_t offset = 0;
+  std::string reason;
+};
+struct JournalForeign {
+  std::string reason;
+};
+using JournalLoad = std::variant<JournalLoaded, JournalFresh, JournalDamaged, JournalForeign>;
+
+/// `identity` tells plan, program and source versions; it is the first record.
+[[nodiscard]] JournalLoad parse_journal(std::string_view text, const format::Json& identity);
+
+class Journal {
+ public:
+  /// Opens the journal at `path` for appending behind `valid_bytes` (0: starts a new one with `identity`).
+  [[nodiscard]] static Result<std::unique_ptr<Journal>> open(format::FileSystem& files, const format::Path& path,
+                                                             const format::Json& identity, uint64_t valid_bytes);
+  [[nodiscard]] Result<void> append(const ShardDone& record);
+  [[nodiscard]] Result<void> append(const FileSealed& record);
+
+ private:
+  explicit Journal(std::unique_ptr<format::WriteFile> file, uint64_t end) : file_(std::move(file)), end_(end) {}
+  Result<void> append_json(const format::Json& json);
+
+  std::mutex mutex_;
+  std::unique_ptr<format::WriteFile> file_;  // guarded by mutex_
+  uint64_t end_;                             // guarded by mutex_
+};
+
+}  // namespace dspack::reshard

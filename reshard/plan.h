@@ -1,0 +1,53 @@
+// The plan: recipe x catalogue -> the files to make and the copies that fill them. Pure, printable, no I/O.
+// Threads: immutable once made. Lifetime: refers to the catalogue by index; keep both together.
+// Errors: invalid (a missing scale, a path claimed twice), unsupported (a source that is packed already).
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "format/checkpoint.h"
+#include "reshard/recipe.h"
+
+namespace dspack::reshard {
+
+/// One file of weights to make.
+struct PlannedFile {
+  std::string path;
+  std::string part;  // as in format::PackedFile
+  std::optional<LayerId> layer;
+  std::optional<ExpertId> expert;
+  std::vector<uint32_t> tensors;  // catalogue indices, in the order of the file
+  std::vector<uint64_t> offsets;  // absolute, of each tensor
+  uint64_t data_start = 0;
+  uint64_t size_bytes = 0;
+};
+
+/// One tensor's way from a source shard into a file.
+struct Copy {
+  uint32_t tensor = 0;  // catalogue index
+  ByteRange source;     // absolute in the shard
+  uint32_t file = 0;    // index into Plan::files
+  uint32_t slot = 0;    // index into that file's tensors
+  uint64_t offset = 0;  // absolute in that file
+};
+
+struct Plan {
+  Recipe recipe;
+  std::vector<PlannedFile> files;         // by path
+  std::vector<std::vector<Copy>> shards;  // per catalogue file, by source offset; together they cover its data
+  uint64_t output_bytes = 0;              // of `files`, headers included
+  uint64_t source_bytes = 0;              // to be read
+  std::string digest;                     // hex; equal plans of equal program versions give equal files
+};
+
+[[nodiscard]] Result<Plan> make_plan(const Recipe& recipe, const format::Checkpoint& source);
+
+/// The header of a planned file.
+[[nodiscard]] std::string planned_header(const PlannedFile& file, const format::Checkpoint& source);
+
+/// Rows of one digest block of a tensor that is read by rows at run time (the token embedding); 0: no blocks.
+[[nodiscard]] uint64_t rows_per_block(const format::TensorEntry& tensor);
+
+}  // namespace dspack::reshard

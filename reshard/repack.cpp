@@ -1,0 +1,184 @@
+#include "reshard/repack.h"
+
+#include <algorithm>
+#include <set>
+
+#include <fmt/format.h>
+
+#include "dspack_version.h"
+#include "format/base/checked.h"
+#include "reshard/seal.h"
+#include "reshard/stream.h"
+
+namespace dspack::reshard {
+namespace {
+
+using format::Json;
+using format::Path;
+
+constexpr uint64_t kMaxJournalBytes = 512ULL << 20;
+constexpr uint64_t kMaxManifestBytes = 512ULL << 20;
+// Manifest, index, card and journal beside the planned files: a few hundred bytes a tensor.
+constexpr uint64_t kBookkeepingBytesPerTensor = 512;
+
+/// Plan and state of the source, for the first record of the journal: a resume must find the same.
+Json run_identity(const Plan& plan, const format::Checkpoint& source) {
+  Json versions = Json::array();
+  for (const format::CheckpointFile& file : source.files())
+    versions.push_back({file.path, file.version});
+  return {{"journal", 1}, {"program", kVersion}, {"plan", plan.digest}, {"source", std::move(versions)}};
+}
+
+/// Whether a finished repository of this very plan is there already.
+Result<bool> is_complete(const Path& out, const Plan& plan, format::FileSystem& files) {
+  const auto text = read_text(files, out / format::kManifestPath, kMaxManifestBytes);
+  if (!text && text.error().kind == ErrorKind::not_found) return false;
+  if (!text) return text.error();
+  const auto manifest = format::parse_manifest(*text);
+  if (!manifest) return manifest.error().in((out / format::kManifestPath).string());
+  if (manifest->plan == plan.digest) return true;
+  return Error{
+      ErrorKind::conflict,
+      fmt::format("{}: holds a packed repository made from another source, with another recipe or by another version; "
+                  "choose another folder or remove it",
+                  out.string())};
+}
+
+/// A folder that holds anything else is not ours to fill.
+Result<void> check_target(const Path& out, format::FileSystem& files) {
+  TRY_ASSIGN(const auto info, files.stat(out));
+  if (!info) return {};
+  if (!info->is_directory) return Error{ErrorKind::conflict, out.string() + ": exists and is not a folder"};
+  TRY_ASSIGN(const std::vector<std::string> names, files.list(out));
+  TRY_ASSIGN(const auto work, files.stat(work_folder(out)));
+  if (names.empty() || work) return {};
+  return Error{ErrorKind::conflict,
+               out.string() + ": not empty, and not the unfinished work of an earlier run; choose another folder"};
+}
+
+/// The work folder is marked before it is filled, so that check_target knows it again.
+Result<std::unique_ptr<format::FileLock>> lock_work_folder(const Path& out, format::FileSystem& files) {
+  DurableFolders folders(files);
+  TRY(folders.make(work_folder(out)));
+  auto lock = files.lock(work_folder(out) / "lock");
+  if (!lock && lock.error().kind == ErrorKind::conflict) {
+    return Error{ErrorKind::conflict, fmt::format("{}: another reshard is working on this folder", out.string())};
+  }
+  return lock;
+}
+
+Result<void> check_disk(const RepackOutlook& outlook, const JournalState& done, const Path& out,
+                        format::FileSystem& files) {
+  uint64_t need = outlook.companion_bytes + outlook.source.tensors().size() * kBookkeepingBytesPerTensor;
+  for (uint32_t i = 0; i < outlook.plan.files.size(); ++i) {
+    if (!done.files.contains(i)) need += outlook.plan.files[i].size_bytes;
+  }
+  TRY_ASSIGN(const uint64_t free, files.free_bytes(out));
+  if (need <= free) return {};
+  return Error{ErrorKind::budget,
+               fmt::format("{}: too little disk: {} bytes are needed, {} are free ({} more are wanted)", out.string(),
+                           need, free, need - free)};
+}
+
+Result<JournalLoaded> load_journal(const Path& path, const Json& identity, format::FileSystem& files) {
+  auto text = read_text(files, path, kMaxJournalBytes);
+  if (!text && text.error().kind == ErrorKind::not_found) return JournalLoaded{};
+  if (!text) return text.error();
+  JournalLoad load = parse_journal(*text, identity);
+  if (auto* loaded = std::get_if<JournalLoaded>(&load)) return std::move(*loaded);
+  if (const auto* damaged = std::get_if<JournalDamaged>(&load)) {
+    return Error{ErrorKind::corrupt, fmt::format("{}: damaged at byte {}: {}; remove the output folder and start again",
+                                                 path.string(), damaged->offset, damaged->reason)};
+  }
+  if (const auto* foreign = std::get_if<JournalForeign>(&load)) {
+    return Error{
+        ErrorKind::conflict,
+        fmt::format("{}: unfinished work that cannot be continued: {}; remove the output folder to start again",
+                    path.string(), foreign->reason)};
+  }
+  return JournalLoaded{};
+}
+
+/// Records that no longer fit the plan would be used as indices: refuse them.
+Result<void> check_records(const JournalState& state, const Plan& plan, const Path& journal) {
+  bool fits =
+      std::all_of(state.files.begin(), state.files.end(), [&](const auto& r) { return r.first < plan.files.size(); });
+  for (const auto& [shard, record] : state.shards) {
+    fits = fits && shard < plan.shards.size() && record.tensors.size() == plan.shards[shard].size();
+  }
+  if (fits) return {};
+  return Error{ErrorKind::corrupt,
+               journal.string() + ": records do not fit the plan; remove the output folder and start again"};
+}
+
+/// An output inside the source would be taken for part of it by the next run.
+Result<void> check_apart(const format::Repository& repository, const Path& out) {
+  if (repository.kind() != format::RepositoryKind::local) return {};
+  std::error_code unknown;
+  const Path source = std::filesystem::weakly_canonical(repository.description(), unknown);
+  const Path target = std::filesystem::weakly_canonical(std::filesystem::absolute(out, unknown), unknown);
+  const auto [left, right] = std::mismatch(source.begin(), source.end(), target.begin(), target.end());
+  if (unknown || left != source.end()) return {};
+  return Error{ErrorKind::invalid, fmt::format("{}: lies inside the source {}; choose a folder outside of it",
+                                               out.string(), repository.description())};
+}
+
+}  // namespace
+
+Result<RepackOutlook> prepare_repack(format::Repository& repository, const RepackOptions& options,
+                                     const std::stop_token& stop) {
+  TRY(check_apart(repository, options.out));
+  TRY_ASSIGN(format::Checkpoint source, format::Checkpoint::open(repository, options.jobs, stop));
+  auto plan = make_plan(options.recipe, source);
+  if (!plan) return plan.error().in(repository.description());
+  RepackOutlook outlook{std::move(source), std::move(plan).value(), {}, 0};
+  TRY_ASSIGN(outlook.companions, find_companions(repository, options.jobs, stop));
+  for (const Companion& companion : outlook.companions)
+    outlook.companion_bytes += companion.size_bytes;
+  return outlook;
+}
+
+Result<RepackOutcome> repack(const RepackOutlook& outlook, format::Repository& repository, const RepackOptions& options,
+                             format::FileSystem& files, format::Progress& progress, const std::stop_token& stop) {
+  const Plan& plan = outlook.plan;
+  TRY_ASSIGN(const bool complete, is_complete(options.out, plan, files));
+  if (complete) {
+    TRY(files.remove_tree(work_folder(options.out)));  // killed between the last rename and this
+    return RepackOutcome::already_complete;
+  }
+  TRY(check_target(options.out, files));
+  const Path journal_path = work_folder(options.out) / "journal";
+  const Json identity = run_identity(plan, outlook.source);
+  TRY_ASSIGN(const JournalLoaded before, load_journal(journal_path, identity, files));
+  TRY(check_disk(outlook, before.state, options.out, files));
+
+  TRY_ASSIGN(const auto lock, lock_work_folder(options.out, files));
+  // Again under the lock: another run may have gone on, or have finished, since.
+  TRY_ASSIGN(const bool completed_meanwhile, is_complete(options.out, plan, files));
+  if (completed_meanwhile) {
+    TRY(files.remove_tree(work_folder(options.out)));
+    return RepackOutcome::already_complete;
+  }
+  TRY_ASSIGN(const JournalLoaded done, load_journal(journal_path, identity, files));
+  TRY(check_records(done.state, plan, journal_path));
+  TRY_ASSIGN(const auto journal, Journal::open(files, journal_path, identity, done.valid_bytes));
+  PackedWriter writer(plan, outlook.source, options.out, files, *journal);
+  TRY(writer.resume(done.state));
+
+  uint64_t todo_bytes = 0;
+  for (uint64_t shard = 0; shard < plan.shards.size(); ++shard) {
+    if (!done.state.shards.contains(shard)) todo_bytes += outlook.source.files()[shard].size_bytes;
+  }
+  if (!done.state.shards.empty())
+    progress.note(
+        fmt::format("resuming: {} of {} source shards are done", done.state.shards.size(), plan.shards.size()));
+  progress.started("packing", todo_bytes, plan.shards.size());
+  const StreamInput input{plan, outlook.source, repository, options.jobs};
+  TRY_ASSIGN(const std::vector<format::Digest> shard_digests,
+             stream_shards(input, done.state, writer, *journal, progress, stop));
+  TRY(seal_repository({outlook, repository, options, shard_digests}, writer, files, stop));
+  progress.finished();
+  return RepackOutcome::made;
+}
+
+}  // namespace dspack::reshard

@@ -1,0 +1,36 @@
+// `reshard SOURCE --by expert --out DIR`: resolve, plan, stream, seal. Killed at any instant, the same call goes on.
+// Threads: one call per output folder at a time; a second one is refused (conflict).
+// Errors: everything that reading, planning and writing can meet. Before the first byte is fetched the source has been
+// catalogued, the plan made and the disk checked; until then nothing is created.
+#pragma once
+
+#include "format/progress.h"
+#include "reshard/companions.h"
+#include "reshard/plan.h"
+
+namespace dspack::reshard {
+
+struct RepackOptions {
+  Recipe recipe;
+  format::Path out;
+  unsigned jobs = 4;
+};
+
+/// What a run will do, known before it does anything.
+struct RepackOutlook {
+  format::Checkpoint source;
+  Plan plan;
+  std::vector<Companion> companions;
+  uint64_t companion_bytes = 0;
+};
+
+[[nodiscard]] Result<RepackOutlook> prepare_repack(format::Repository& repository, const RepackOptions& options,
+                                                   const std::stop_token& stop);
+
+enum class RepackOutcome { made, already_complete };
+
+[[nodiscard]] Result<RepackOutcome> repack(const RepackOutlook& outlook, format::Repository& repository,
+                                           const RepackOptions& options, format::FileSystem& files,
+                                           format::Progress& progress, const std::stop_token& stop);
+
+}  // namespace dspack::reshard

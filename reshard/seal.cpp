@@ -1,0 +1,131 @@
+#include "reshard/seal.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include <fmt/format.h>
+
+#include "dspack_version.h"
+
+namespace dspack::reshard {
+namespace {
+
+using format::Manifest;
+using format::PackedFile;
+
+format::Origin origin_of(const format::Repository& repository) {
+  // The same files give the same packed repository wherever they lay: a folder's path or address is not recorded.
+  if (repository.kind() != format::RepositoryKind::hub) return {"folder", "", ""};
+  const std::string name = repository.description();  // "org/name@revision"
+  const size_t at = name.find('@');
+  return {"hub", name.substr(0, at), name.substr(at + 1)};
+}
+
+format::Layout layout_of(const PlannedFile& file, const format::Checkpoint& source) {
+  format::Layout layout;
+  for (size_t slot = 0; slot < file.tensors.size(); ++slot) {
+    const format::TensorEntry& tensor = source.tensors()[file.tensors[slot]];
+    const uint64_t begin = file.offsets[slot] - file.data_start;
+    layout.tensors.push_back(
+        {format::name_template(tensor.name), tensor.dtype, tensor.shape, {begin, begin + tensor.range.size()}});
+  }
+  return layout;
+}
+
+/// Equal layouts have equal keys.
+std::string layout_key(const format::Layout& layout) {
+  std::string key;
+  for (const format::LayoutTensor& tensor : layout.tensors) {
+    key += fmt::format("{} {} {} {}\n", tensor.name, to_string(tensor.dtype), tensor.data.begin, tensor.data.end);
+    for (const uint64_t dimension : tensor.shape)
+      key += fmt::format("{},", dimension);
+  }
+  return key;
+}
+
+PackedFile packed_file(const PlannedFile& planned, uint32_t index, const format::Checkpoint& source,
+                       const PackedWriter& writer) {
+  PackedFile file{.path = planned.path,
+                  .part = planned.part,
+                  .layer = planned.layer,
+                  .expert = planned.expert,
+                  .layout = 0,
+                  .size_bytes = planned.size_bytes,
+                  .data_start = planned.data_start,
+                  .sha256 = writer.file_digest(index),
+                  .expert_digest = {},
+                  .tensors = {},
+                  .row_blocks = {}};
+  std::vector<format::NamedDigest> named;
+  const auto& digests = writer.tensor_digests(index);
+  for (size_t slot = 0; slot < planned.tensors.size(); ++slot) {
+    const format::TensorEntry& tensor = source.tensors()[planned.tensors[slot]];
+    file.tensors.push_back(digests[slot]->whole);
+    named.push_back({tensor.name, tensor.dtype, tensor.shape, digests[slot]->whole});
+    if (!digests[slot]->row_blocks.empty())
+      file.row_blocks.push_back({slot, rows_per_block(tensor), digests[slot]->row_blocks});
+  }
+  if (planned.expert) file.expert_digest = format::expert_digest(std::move(named));
+  return file;
+}
+
+void describe_files(Manifest& manifest, const Plan& plan, const format::Checkpoint& source,
+                    const PackedWriter& writer) {
+  std::map<std::string, uint64_t> layouts;
+  std::set<LayerId> layers;
+  for (uint32_t i = 0; i < plan.files.size(); ++i) {
+    PackedFile file = packed_file(plan.files[i], i, source, writer);
+    format::Layout layout = layout_of(plan.files[i], source);
+    const auto [known, added] = layouts.emplace(layout_key(layout), manifest.layouts.size());
+    if (added) manifest.layouts.push_back(std::move(layout));
+    file.layout = known->second;
+    if (file.layer) layers.insert(*file.layer);
+    manifest.files.push_back(std::move(file));
+  }
+  manifest.coverage = {.layers = layers.size(),
+                       .experts = source.experts().size(),
+                       .tensors = source.tensors().size(),
+                       .payload_bytes = source.payload_bytes()};
+}
+
+}  // namespace
+
+Result<void> seal_repository(const SealInput& input, PackedWriter& writer, format::FileSystem& files,
+                             const std::stop_token& stop) {
+  const RepackOutlook& outlook = input.outlook;
+  const format::Path& out = input.options.out;
+  Manifest manifest;
+  manifest.program = fmt::format("dspack {}", kVersion);
+  manifest.recipe = recipe_json(outlook.plan.recipe);
+  manifest.plan = outlook.plan.digest;
+  manifest.origin = origin_of(input.repository);
+  for (size_t i = 0; i < input.shard_digests.size(); ++i) {
+    const format::CheckpointFile& shard = outlook.source.files()[i];
+    manifest.source.push_back({shard.path, shard.size_bytes, input.shard_digests[i]});
+  }
+  describe_files(manifest, outlook.plan, outlook.source, writer);
+
+  bool has_card = false;
+  for (const Companion& companion : outlook.companions) {
+    TRY_ASSIGN(format::CompanionFile file,
+               copy_companion(companion, input.repository, out, files, writer.folders(), stop));
+    has_card = has_card || companion.source_path == "README.md";
+    manifest.companions.push_back(std::move(file));
+  }
+  TRY_ASSIGN(const std::string headers, kept_headers(outlook.source));
+  const std::pair<std::string, std::string> written[] = {
+      {format::kIndexPath, packed_index(outlook.plan, outlook.source)},
+      {format::kHeadersPath, headers},
+      {"README.md", model_card(manifest, has_card)}};
+  for (const auto& [path, text] : written) {
+    TRY_ASSIGN(format::CompanionFile file, write_companion(path, text, out, files, writer.folders()));
+    manifest.companions.push_back(std::move(file));
+  }
+  std::sort(manifest.companions.begin(), manifest.companions.end(),
+            [](const auto& a, const auto& b) { return a.path < b.path; });
+  TRY(format::write_sealed(files, out / format::kManifestPath, write_manifest(manifest)));
+  return files.remove_tree(work_folder(out));
+}
+
+}  // namespace dspack::reshard

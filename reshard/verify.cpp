@@ -1,0 +1,214 @@
+#include "reshard/verify.h"
+
+#include <algorithm>
+#include <map>
+
+#include <fmt/format.h>
+
+#include "format/base/parallel.h"
+#include "reshard/findings.h"
+
+namespace dspack::reshard {
+namespace {
+
+using format::Layout;
+using format::PackedFile;
+using format::Sha256;
+
+/// Digests of consecutive row blocks of one tensor while its bytes pass.
+class BlockHasher {
+ public:
+  BlockHasher(const format::RowBlocks& blocks, const format::LayoutTensor& tensor)
+      : blocks_(blocks),
+        block_bytes_(tensor.data.size() / std::max<uint64_t>(1, tensor.shape[0]) * blocks.rows_per_block) {}
+
+  void take(std::span<const std::byte> bytes) {
+    while (!bytes.empty()) {
+      const auto part = bytes.first(std::min<uint64_t>(bytes.size(), block_bytes_ - filled_));
+      hash_.update(part);
+      filled_ += part.size();
+      if (filled_ == block_bytes_) end_block();
+      bytes = bytes.subspan(part.size());
+    }
+  }
+
+  /// Whether every block had its digest, after the last byte.
+  bool finish() {
+    if (filled_ != 0) end_block();
+    return fits_ && next_ == blocks_.digests.size();
+  }
+
+ private:
+  void end_block() {
+    fits_ = fits_ && next_ < blocks_.digests.size() && hash_.finish() == blocks_.digests[next_];
+    ++next_;
+    filled_ = 0;
+  }
+
+  const format::RowBlocks& blocks_;
+  uint64_t block_bytes_;
+  uint64_t filled_ = 0;
+  size_t next_ = 0;
+  bool fits_ = true;
+  Sha256 hash_;
+};
+
+/// Digests of the parts of one file while its bytes pass in order.
+class PartHasher {
+ public:
+  PartHasher(const PackedFile& file, const Layout& layout) : file_(file), layout_(layout) {
+    for (const format::RowBlocks& blocks : file.row_blocks) {
+      blocks_.emplace(blocks.tensor, BlockHasher(blocks, layout.tensors[blocks.tensor]));
+    }
+  }
+
+  void take(std::span<const std::byte> bytes) {
+    whole_.update(bytes);
+    while (!bytes.empty()) {
+      if (at_ < file_.data_start) {
+        bytes = advance(bytes, file_.data_start);
+        continue;
+      }
+      finish_ended();
+      if (next_ == layout_.tensors.size()) return;
+      const uint64_t end = file_.data_start + layout_.tensors[next_].data.end;
+      const auto part = bytes.first(std::min<uint64_t>(bytes.size(), end - at_));
+      tensor_.update(part);
+      if (const auto blocks = blocks_.find(next_); blocks != blocks_.end()) blocks->second.take(part);
+      bytes = advance(bytes, end);
+    }
+  }
+
+  /// What differs, after the last byte; one line each, without the path.
+  std::vector<std::string> finish() {
+    finish_ended();
+    std::vector<std::string> lines;
+    for (const size_t tensor : damaged_)
+      lines.push_back(fmt::format("tensor \"{}\" differs from its digest", name(tensor)));
+    const bool whole = whole_.finish() == file_.sha256;
+    if (!whole && damaged_.empty()) lines.emplace_back("its header differs from what was sealed");
+    if (whole && !damaged_.empty()) lines.emplace_back("the manifest contradicts itself about this file");
+    for (auto& [tensor, hasher] : blocks_) {
+      if (!hasher.finish())
+        lines.push_back(fmt::format("tensor \"{}\" differs from its row blocks' digests", name(tensor)));
+    }
+    if (file_.expert_digest && *file_.expert_digest != recorded_expert_digest()) {
+      lines.emplace_back("the expert's digest does not fit those of its tensors");
+    }
+    return lines;
+  }
+
+ private:
+  [[nodiscard]] std::string name(size_t tensor) const {
+    return format::expand_template(layout_.tensors[tensor].name, file_.layer, file_.expert);
+  }
+
+  [[nodiscard]] format::Digest recorded_expert_digest() const {
+    std::vector<format::NamedDigest> named;
+    for (size_t i = 0; i < layout_.tensors.size(); ++i) {
+      named.push_back({name(i), layout_.tensors[i].dtype, layout_.tensors[i].shape, file_.tensors[i]});
+    }
+    return format::expert_digest(std::move(named));
+  }
+
+  std::span<const std::byte> advance(std::span<const std::byte> bytes, uint64_t end) {
+    const auto count = std::min<uint64_t>(bytes.size(), end - at_);
+    at_ += count;
+    return bytes.subspan(count);
+  }
+
+  void finish_ended() {
+    while (next_ < layout_.tensors.size() && at_ == file_.data_start + layout_.tensors[next_].data.end) {
+      if (tensor_.finish() != file_.tensors[next_]) damaged_.push_back(next_);
+      ++next_;
+    }
+  }
+
+  const PackedFile& file_;
+  const Layout& layout_;
+  uint64_t at_ = 0;
+  size_t next_ = 0;
+  Sha256 whole_;
+  Sha256 tensor_;
+  std::map<size_t, BlockHasher> blocks_;  // by tensor
+  std::vector<size_t> damaged_;
+};
+
+struct Check {
+  format::Repository& repository;
+  Findings& findings;
+  format::Progress& progress;
+
+  /// Opens a file and passes all its bytes on; false if it cannot be used, which is then a finding.
+  Result<bool> read_all(const std::string& path, uint64_t size_bytes,
+                        const std::function<void(std::span<const std::byte>)>& take,
+                        const std::stop_token& stop) const {
+    const auto file = repository.open(path, stop);
+    if (!file && !is_finding(file.error())) return file.error();
+    if (!file) {
+      findings.add(fmt::format("{}: {}", path, file.error().message));
+      return false;
+    }
+    if ((*file)->size_bytes() != size_bytes) {
+      findings.add(fmt::format("{}: has {} bytes, the manifest says {}", path, (*file)->size_bytes(), size_bytes));
+      return false;
+    }
+    const format::ByteSink sink = [&](std::span<const std::byte> bytes) -> Result<void> {
+      take(bytes);
+      progress.advanced(bytes.size());
+      return {};
+    };
+    const auto read = (*file)->stream({0, size_bytes}, sink, stop);
+    progress.file_done();
+    if (read) return true;
+    if (!is_finding(read.error())) return read.error();
+    findings.add(fmt::format("{}: {}", path, read.error().message));
+    return false;
+  }
+
+  Result<void> packed(const PackedFile& file, const Layout& layout, const std::stop_token& stop) const {
+    PartHasher hasher(file, layout);
+    TRY_ASSIGN(const bool read, read_all(
+                                    file.path, file.size_bytes, [&](auto bytes) { hasher.take(bytes); }, stop));
+    if (!read) return {};
+    for (const std::string& line : hasher.finish())
+      findings.add(fmt::format("{}: {}", file.path, line));
+    return {};
+  }
+
+  Result<void> companion(const format::CompanionFile& file, const std::stop_token& stop) const {
+    Sha256 hash;
+    TRY_ASSIGN(const bool read, read_all(
+                                    file.path, file.size_bytes, [&](auto bytes) { hash.update(bytes); }, stop));
+    if (read && hash.finish() != file.sha256) findings.add(fmt::format("{}: differs from its digest", file.path));
+    return {};
+  }
+};
+
+}  // namespace
+
+Result<VerifyReport> verify_digests(format::Repository& packed, const format::Checkpoint& catalogue, unsigned jobs,
+                                    format::Progress& progress, const std::stop_token& stop) {
+  const format::Manifest& manifest = catalogue.manifest().value();
+  VerifyReport report{.files = manifest.files.size() + manifest.companions.size(),
+                      .tensors = catalogue.tensors().size(),
+                      .bytes = 0,
+                      .findings = {}};
+  for (const PackedFile& file : manifest.files)
+    report.bytes += file.size_bytes;
+  for (const format::CompanionFile& file : manifest.companions)
+    report.bytes += file.size_bytes;
+  progress.started("verifying", report.bytes, report.files);
+  Findings findings;
+  const Check check{packed, findings, progress};
+  const auto one = [&](uint64_t i, const std::stop_token& stop_one) -> Result<void> {
+    if (i >= manifest.files.size()) return check.companion(manifest.companions[i - manifest.files.size()], stop_one);
+    return check.packed(manifest.files[i], manifest.layouts[manifest.files[i].layout], stop_one);
+  };
+  TRY(run_jobs(report.files, jobs, one, stop));
+  progress.finished();
+  report.findings = findings.sorted();
+  return report;
+}
+
+}  // namespace dspack::reshard

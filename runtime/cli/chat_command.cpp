@@ -1,0 +1,132 @@
+// dsrun DIR: a chat in the terminal.
+#include <fmt/format.h>
+
+#include <cstdio>
+
+#include "runtime/cli/command_support.h"
+#include "runtime/cli/commands.h"
+#include "runtime/cli/message_assembler.h"
+#include "runtime/cli/terminal.h"
+
+namespace dspack::runtime {
+
+namespace {
+
+constexpr char kHelp[] =
+    "/clear  forget the conversation\n"
+    "/exit   leave (also Ctrl-D)\n"
+    "Ctrl-C  stop the answer; twice at the prompt: leave\n"
+    "Several lines: paste them, end each but the last with \\, or put them between two lines of \"\"\"\n";
+
+class Chat {
+ public:
+  Chat(LoadedModel& loaded, const TextModel& text, const Sampler& sampler, const RunOptions& options)
+      : text_(text), sampler_(sampler), session_(loaded.model()) {
+    generate_.max_tokens = options.max_tokens.value_or(UINT32_MAX);
+    generate_.end_tokens = loaded.eos_tokens();
+  }
+
+  Result<int> run(ChatTerminal& terminal);
+  [[nodiscard]] const Session& session() const { return session_; }
+
+ private:
+  enum class Next { go_on, leave };
+  Next handle(const std::string& message, ChatTerminal& terminal);
+  Next command(const std::string& message);
+  Result<void> answer(const std::string& message, ChatTerminal& terminal);
+
+  const TextModel& text_;
+  Sampler sampler_;
+  Session session_;
+  GenerateOptions generate_;
+  std::vector<ChatMessage> history_;
+};
+
+void show_prompt(const MessageAssembler& assembler) {
+  if (!stdin_is_terminal() || !stdout_is_terminal()) return;
+  fmt::print("{}", assembler.is_open() ? "... " : "> ");
+  (void)std::fflush(stdout);
+}
+
+Result<int> Chat::run(ChatTerminal& terminal) {
+  MessageAssembler assembler;
+  bool warned = false;  // a Ctrl-C at the prompt was just answered with a warning
+  for (;;) {
+    show_prompt(assembler);
+    ChatTerminal::Input input = terminal.read_line();
+    std::optional<std::string> message;
+    switch (input.event) {
+      case ChatTerminal::Event::interrupted:
+        if (warned) return kInterruptedStatus;
+        warned = true;
+        assembler.reset();
+        fmt::print(stderr, "\n(Ctrl-C again or /exit leaves)\n");
+        continue;
+      case ChatTerminal::Event::end_of_input: message = assembler.finish(); break;
+      case ChatTerminal::Event::line: message = assembler.push(input.line); break;
+    }
+    warned = false;
+    if (message && !message->empty() && handle(*message, terminal) == Next::leave) return 0;
+    if (input.event == ChatTerminal::Event::end_of_input) return 0;
+  }
+}
+
+Chat::Next Chat::handle(const std::string& message, ChatTerminal& terminal) {
+  if (message.starts_with('/') && message.find('\n') == std::string::npos) return command(message);
+  // An error (a conversation that has become too long, an expert file that is gone) ends the answer, not the chat.
+  if (auto done = answer(message, terminal); !done) {
+    fmt::print(stderr, "dsrun: {}{}\n", done.error().message, history_.empty() ? "" : " (/clear starts anew)");
+  }
+  return Next::go_on;
+}
+
+Chat::Next Chat::command(const std::string& message) {
+  if (message == "/exit") return Next::leave;
+  if (message == "/help") {
+    fmt::print(stderr, "{}", kHelp);
+  } else if (message == "/clear") {
+    history_.clear();
+    session_.clear();
+    note("(the conversation is forgotten)");
+  } else {
+    fmt::print(stderr, "dsrun: there is no command {}; /help lists them\n", message);
+  }
+  return Next::go_on;
+}
+
+Result<void> Chat::answer(const std::string& message, ChatTerminal& terminal) {
+  std::vector<ChatMessage> conversation = history_;
+  conversation.push_back({.role = Role::user, .content = message, .tool_calls = {}});
+  TRY_ASSIGN(const std::vector<uint32_t> tokens, text_.encode_chat(conversation));
+  AnswerPrinter printer(text_.tokenizer());
+  const auto answer = session_.generate(
+      tokens, generate_, sampler_, [&](uint32_t token) { printer.push(token); }, terminal.begin_work());
+  terminal.end_work();
+  std::string said = printer.finish();
+  if (!answer) return answer.error();
+  report_end(answer->reason);
+  if (said.empty() && answer->reason == StopReason::interrupted) return {};  // as if it had not been asked
+  conversation.push_back({.role = Role::assistant, .content = std::move(said), .tool_calls = {}});
+  history_ = std::move(conversation);
+  return {};
+}
+
+}  // namespace
+
+Result<int> run_chat(const RunOptions& options) {
+  ChatTerminal terminal;
+  TRY_ASSIGN(const Sampler sampler, Sampler::make(options.sampler));
+  const std::stop_token loading = terminal.begin_work();
+  TRY_ASSIGN(auto loaded, load_model(options.folder, options.load, loading));
+  TRY_ASSIGN(const TextModel text, TextModel::load(loaded->repository(), loading));
+  TRY(text.encode_chat({}));  // an unknown chat template is said now, not after the first question
+  terminal.end_work();
+  note(fmt::format("{}, {} positions; /help lists the commands", loaded->device().description(),
+                   loaded->model().cache().capacity()));
+  Chat chat(*loaded, text, sampler, options);
+  TRY_ASSIGN(const int status, chat.run(terminal));
+  TRY(report_stats(*loaded, chat.session(), options.stats_file));
+  return status;
+}
+
+}  // namespace dspack::runtime

@@ -1,0 +1,98 @@
+#include "runtime/cli/command_support.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+
+#include "format/cli/terminal_progress.h"
+#include "format/file_system.h"
+#include "runtime/cli/terminal.h"
+#include "runtime/generate/stats.h"
+
+namespace dspack::runtime {
+
+namespace {
+
+// What a model says must not be able to steer the terminal.
+bool is_control(char c) {
+  const auto byte = static_cast<unsigned char>(c);
+  return (byte < 0x20 && c != '\n' && c != '\t') || byte == 0x7f;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<format::Repository>> open_folder(const std::string& folder) {
+  TRY_ASSIGN(auto repository, format::open_repository(folder, {}, format::posix_file_system()));
+  if (repository->kind() == format::RepositoryKind::local) return repository;
+  return Error{
+      ErrorKind::unsupported,
+      fmt::format("{}: there is no such folder; to fetch a repository, run: reshard {} --out DIR", folder, folder)};
+}
+
+Result<std::unique_ptr<LoadedModel>> load_model(const std::string& folder, const LoadOptions& options,
+                                                const std::stop_token& stop) {
+  TRY_ASSIGN(auto repository, open_folder(folder));
+  note(fmt::format("loading {}", folder));
+  return LoadedModel::load(std::move(repository), options, stop);
+}
+
+Result<std::string> read_prompt(const std::string& prompt) {
+  if (prompt != "-") return prompt;
+  constexpr size_t kMaxBytes = 64U << 20U;  // far above the context of any model
+  std::string text;
+  std::string piece(65536, '\0');
+  for (size_t count = 1; count > 0;) {
+    count = std::fread(piece.data(), 1, piece.size(), stdin);
+    text.append(piece, 0, count);
+    if (text.size() > kMaxBytes) return Error{ErrorKind::budget, "standard input: a prompt can have at most 64 MiB"};
+  }
+  if (std::ferror(stdin) != 0) return Error{ErrorKind::io, "standard input cannot be read"};
+  return text;
+}
+
+Result<void> report_stats(LoadedModel& loaded, const Session& session, const std::string& file) {
+  const RunStats stats = collect_stats(loaded, session.times());
+  note(summary(stats));
+  if (file.empty()) return {};
+  return format::write_sealed(format::posix_file_system(), file, to_json(stats).dump(2) + "\n");
+}
+
+AnswerPrinter::AnswerPrinter(const Tokenizer& tokenizer)
+    : detokenizer_(tokenizer, SpecialOutput::skip), to_terminal_(stdout_is_terminal()) {}
+
+void AnswerPrinter::push(uint32_t token) {
+  print(detokenizer_.push(token));
+}
+
+std::string AnswerPrinter::finish() {
+  print(detokenizer_.flush());
+  fmt::print("\n");
+  (void)std::fflush(stdout);
+  return std::move(text_);
+}
+
+void AnswerPrinter::print(std::string_view text) {
+  text_ += text;
+  std::string shown(text);
+  if (to_terminal_) std::ranges::replace_if(shown, is_control, '?');
+  fmt::print("{}", shown);
+  (void)std::fflush(stdout);
+}
+
+void note(std::string_view text) {
+  if (format::stderr_is_terminal()) fmt::print(stderr, "{}\n", text);
+}
+
+void report_end(StopReason reason) {
+  switch (reason) {
+    case StopReason::context_full:
+      fmt::print(stderr, "dsrun: the answer ends here because the context is full; --ctx allows a longer one\n");
+      break;
+    case StopReason::interrupted: note("(stopped)"); break;
+    case StopReason::max_tokens:
+    case StopReason::end_token: break;
+  }
+}
+
+}  // namespace dspack::runtime

@@ -1,0 +1,53 @@
+// What several verbs do alike: open the folder, read the prompt, write answers and statistics.
+// Threads: call from the main thread.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "runtime/cli/options.h"
+#include "runtime/generate/session.h"
+#include "runtime/generate/text_model.h"
+#include "runtime/text/detokenizer.h"
+
+namespace dspack::runtime {
+
+inline constexpr int kInterruptedStatus = 130;
+
+/// A local folder. Errors: not_found; unsupported (a place that has to be fetched first).
+[[nodiscard]] Result<std::unique_ptr<format::Repository>> open_folder(const std::string& folder);
+
+/// The folder's model, with a note on a terminal while it loads.
+[[nodiscard]] Result<std::unique_ptr<LoadedModel>> load_model(const std::string& folder, const LoadOptions& options,
+                                                              const std::stop_token& stop);
+
+/// The prompt, or for "-" all of standard input. Errors: io; budget (above 64 MiB).
+[[nodiscard]] Result<std::string> read_prompt(const std::string& prompt);
+
+/// Writes the statistics to `file` unless that is empty, and a line to stderr where a person sees it.
+[[nodiscard]] Result<void> report_stats(LoadedModel& loaded, const Session& session, const std::string& file);
+
+/// Prints an answer as it comes: whole characters only, and on a terminal no control characters but line feed and tab.
+class AnswerPrinter {
+ public:
+  explicit AnswerPrinter(const Tokenizer& tokenizer);
+  void push(uint32_t token);
+  /// Ends the answer and returns all of its text.
+  std::string finish();
+
+ private:
+  void print(std::string_view text);
+
+  Detokenizer detokenizer_;
+  bool to_terminal_;
+  std::string text_;
+};
+
+/// A line to stderr if a person looks at it.
+void note(std::string_view text);
+
+/// Says on stderr why an answer is shorter than it might be, where there is something to say.
+void report_end(StopReason reason);
+
+}  // namespace dspack::runtime

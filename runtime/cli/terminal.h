@@ -1,0 +1,51 @@
+// A chat's terminal: lines from standard input, and Ctrl-C that stops either an answer or the typing. The only file of
+// this folder that asks the operating system for signals and terminals.
+// Threads: call from the main thread, before others start; a thread of its own waits for the signal. Errors: none;
+// where standard input is no terminal, lines are read and nothing is set.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <stop_token>
+#include <string>
+#include <thread>
+
+namespace dspack::runtime {
+
+[[nodiscard]] bool stdin_is_terminal();
+[[nodiscard]] bool stdout_is_terminal();
+
+class ChatTerminal {
+ public:
+  ChatTerminal();
+  ~ChatTerminal();
+  ChatTerminal(const ChatTerminal&) = delete;
+  ChatTerminal& operator=(const ChatTerminal&) = delete;
+
+  enum class Event { line, end_of_input, interrupted };
+  struct Input {
+    Event event = Event::end_of_input;
+    std::string line;  // without its line feed
+  };
+  /// Waits for a line or Ctrl-C.
+  [[nodiscard]] Input read_line();
+
+  /// Until the next `end_work`, Ctrl-C requests a stop of this token instead of interrupting `read_line`.
+  [[nodiscard]] std::stop_token begin_work();
+  void end_work();
+
+ private:
+  void watch(const std::stop_token& quit);
+  void prepare_terminal();
+  void restore_terminal();
+
+  struct Settings;
+  std::unique_ptr<Settings> settings_;  // as they were; null where stdin is no terminal
+  int wake_[2] = {-1, -1};              // a pipe: the watcher writes, read_line waits for it
+  std::string pending_;                 // bytes after the last line
+  std::mutex mutex_;
+  std::stop_source work_{std::nostopstate};  // GUARDED_BY(mutex_); no state: nothing is under way
+  std::jthread watcher_;                     // last: it uses all of the above
+};
+
+}  // namespace dspack::runtime

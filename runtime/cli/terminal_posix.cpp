@@ -1,0 +1,145 @@
+#include "runtime/cli/terminal.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <pthread.h>
+#include <termios.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <ctime>
+#include <string_view>
+#include <utility>
+
+namespace dspack::runtime {
+
+namespace {
+
+constexpr std::string_view kPasteModeOn = "\x1b[?2004h";
+constexpr std::string_view kPasteModeOff = "\x1b[?2004l";
+
+sigset_t interrupt_set() {
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, SIGINT);
+  return set;
+}
+
+void show(std::string_view text) {
+  fmt::print("{}", text);
+  (void)std::fflush(stdout);
+}
+
+void drain(int descriptor) {
+  std::array<char, 64> bytes{};
+  while (::read(descriptor, bytes.data(), bytes.size()) == static_cast<ssize_t>(bytes.size())) {
+  }
+}
+
+}  // namespace
+
+struct ChatTerminal::Settings {
+  termios before{};
+};
+
+bool stdin_is_terminal() {
+  return ::isatty(STDIN_FILENO) == 1;
+}
+bool stdout_is_terminal() {
+  return ::isatty(STDOUT_FILENO) == 1;
+}
+
+ChatTerminal::ChatTerminal() {
+  const sigset_t set = interrupt_set();
+  pthread_sigmask(SIG_BLOCK, &set, nullptr);  // inherited by every thread made later: only the watcher takes it
+  if (::pipe(wake_) != 0) wake_[0] = wake_[1] = -1;
+  prepare_terminal();
+  watcher_ = std::jthread([this](const std::stop_token& quit) { watch(quit); });
+}
+
+ChatTerminal::~ChatTerminal() {
+  watcher_.request_stop();
+  watcher_.join();
+  restore_terminal();
+  for (const int descriptor : wake_) {
+    if (descriptor >= 0) ::close(descriptor);
+  }
+}
+
+// The terminal keeps its own line editing. Pastes are marked, and the marks are not shown (they would appear as
+// ^[[200~).
+void ChatTerminal::prepare_terminal() {
+  if (!stdin_is_terminal() || !stdout_is_terminal()) return;
+  settings_ = std::make_unique<Settings>();
+  if (::tcgetattr(STDIN_FILENO, &settings_->before) != 0) {
+    settings_.reset();
+    return;
+  }
+  termios changed = settings_->before;
+  changed.c_lflag &= ~static_cast<tcflag_t>(ECHOCTL);
+  ::tcsetattr(STDIN_FILENO, TCSADRAIN, &changed);
+  show(kPasteModeOn);
+}
+
+void ChatTerminal::restore_terminal() {
+  if (settings_ == nullptr) return;
+  show(kPasteModeOff);
+  ::tcsetattr(STDIN_FILENO, TCSADRAIN, &settings_->before);
+}
+
+void ChatTerminal::watch(const std::stop_token& quit) {
+  const sigset_t wanted = interrupt_set();
+  const timespec poll_interval{.tv_sec = 0, .tv_nsec = 100'000'000};
+  while (!quit.stop_requested()) {
+    if (::sigtimedwait(&wanted, nullptr, &poll_interval) < 0) continue;
+    const std::lock_guard lock(mutex_);
+    if (work_.stop_possible()) {
+      work_.request_stop();
+    } else {
+      const char byte = 0;
+      [[maybe_unused]] const ssize_t written = ::write(wake_[1], &byte, 1);  // a full pipe has woken it already
+    }
+  }
+}
+
+std::stop_token ChatTerminal::begin_work() {
+  const std::lock_guard lock(mutex_);
+  work_ = std::stop_source();
+  return work_.get_token();
+}
+
+void ChatTerminal::end_work() {
+  const std::lock_guard lock(mutex_);
+  work_ = std::stop_source(std::nostopstate);
+}
+
+ChatTerminal::Input ChatTerminal::read_line() {
+  for (;;) {
+    if (const size_t end = pending_.find('\n'); end != std::string::npos) {
+      Input input{.event = Event::line, .line = pending_.substr(0, end)};
+      pending_.erase(0, end + 1);
+      return input;
+    }
+    std::array<pollfd, 2> waiting{pollfd{.fd = STDIN_FILENO, .events = POLLIN, .revents = 0},
+                                  pollfd{.fd = wake_[0], .events = POLLIN, .revents = 0}};
+    if (::poll(waiting.data(), waiting.size(), -1) < 0 && errno == EINTR) continue;
+    if ((waiting[1].revents & POLLIN) != 0) {
+      drain(wake_[0]);
+      pending_.clear();
+      return {.event = Event::interrupted, .line = {}};
+    }
+    std::array<char, 4096> bytes{};
+    const ssize_t count = ::read(STDIN_FILENO, bytes.data(), bytes.size());
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0) {
+      if (pending_.empty()) return {.event = Event::end_of_input, .line = {}};
+      return {.event = Event::line, .line = std::exchange(pending_, {})};
+    }
+    pending_.append(bytes.data(), static_cast<size_t>(count));
+  }
+}
+
+}  // namespace dspack::runtime

@@ -1,0 +1,105 @@
+#include "runtime/experts/grouped_executor.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <span>
+
+#include "runtime/model/scratch.h"
+
+namespace dspack::runtime {
+
+Result<std::unique_ptr<GroupedExecutor>> GroupedExecutor::make(kernels::Device& device, kernels::Queue& queue,
+                                                               ExpertStore& store, const ExecutorShape& shape) {
+  DSPACK_CHECK(shape.wave_tokens > 0 && shape.leased_experts > 0, "an executor without room");
+  ScratchPlan plan;
+  const uint64_t wave = shape.wave_tokens;
+  const uint64_t input = plan.add(wave * shape.hidden);
+  const uint64_t gate = plan.add(wave * shape.expert_inner);
+  const uint64_t up = plan.add(wave * shape.expert_inner);
+  const uint64_t output = plan.add(wave * shape.hidden);
+  const uint64_t parts = plan.add(wave * shape.top_k * shape.hidden);
+  TRY_ASSIGN(auto scratch, device.allocate(plan.size_bytes()));
+  std::unique_ptr<GroupedExecutor> made(new GroupedExecutor(queue, store, shape, std::move(scratch)));
+  made->input_at_ = input;
+  made->gate_at_ = gate;
+  made->up_at_ = up;
+  made->output_at_ = output;
+  made->parts_at_ = parts;
+  return made;
+}
+
+GroupedExecutor::GroupedExecutor(kernels::Queue& queue, ExpertStore& store, const ExecutorShape& shape,
+                                 std::unique_ptr<kernels::Buffer> scratch)
+    : queue_(queue), store_(store), shape_(shape), scratch_(std::move(scratch)) {}
+
+kernels::Rows GroupedExecutor::rows_at(uint64_t offset, uint32_t rows, uint32_t cols) const {
+  return {.data = {.buffer = scratch_.get(), .offset_bytes = offset}, .rows = rows, .cols = cols, .stride = cols};
+}
+
+Result<void> GroupedExecutor::run(const RoutedTokens& tokens, const kernels::Rows& y, const std::stop_token& stop) {
+  for (uint32_t first = 0; first < tokens.x.rows; first += shape_.wave_tokens) {
+    const uint32_t count = std::min(shape_.wave_tokens, tokens.x.rows - first);
+    const uint64_t routed = uint64_t{first} * shape_.top_k * sizeof(float);
+    TRY(run_wave({.layer = tokens.layer,
+                  .x = rows_of(tokens.x, first, count),
+                  .ids = tokens.ids.at(routed),
+                  .weights = tokens.weights.at(routed)},
+                 rows_of(y, first, count), stop));
+  }
+  return {};
+}
+
+Result<std::vector<GroupedExecutor::Group>> GroupedExecutor::group_by_expert(LayerId layer, kernels::Slice ids,
+                                                                             uint32_t tokens) {
+  std::vector<uint32_t> chosen(size_t{tokens} * shape_.top_k);
+  queue_.download(std::as_writable_bytes(std::span(chosen)), ids);
+  queue_.synchronize();
+  std::map<uint32_t, Group> by_expert;  // ascending, so that files are met in their usual order
+  for (uint32_t part = 0; part < chosen.size(); ++part) {
+    DSPACK_CHECK(chosen[part] < shape_.experts, fmt::format("layer {}: routed to no expert", layer.value));
+    Group& group = by_expert[chosen[part]];
+    group.expert = ExpertId(chosen[part]);
+    group.tokens.push_back(part / shape_.top_k);
+    group.parts.push_back(part);
+  }
+  std::vector<Group> groups;
+  groups.reserve(by_expert.size());
+  for (auto& [expert, group] : by_expert)
+    groups.push_back(std::move(group));
+  return groups;
+}
+
+void GroupedExecutor::multiply(const ExpertWeights& expert, const Group& group, const kernels::Rows& x) {
+  const auto count = static_cast<uint32_t>(group.tokens.size());
+  const kernels::Rows input = rows_at(input_at_, count, shape_.hidden);
+  const kernels::Rows gate = rows_at(gate_at_, count, shape_.expert_inner);
+  const kernels::Rows up = rows_at(up_at_, count, shape_.expert_inner);
+  const kernels::Rows output = rows_at(output_at_, count, shape_.hidden);
+  queue_.gather_rows(input, x, group.tokens);
+  expert.gate.apply(queue_, input, gate);
+  expert.up.apply(queue_, input, up);
+  queue_.silu_multiply(gate, up);
+  expert.down.apply(queue_, gate, output);
+  queue_.scatter_rows(rows_at(parts_at_, x.rows * shape_.top_k, shape_.hidden), output, group.parts);
+}
+
+Result<void> GroupedExecutor::run_wave(const RoutedTokens& wave, const kernels::Rows& y, const std::stop_token& stop) {
+  TRY_ASSIGN(const std::vector<Group> groups, group_by_expert(wave.layer, wave.ids, wave.x.rows));
+  for (size_t first = 0; first < groups.size(); first += shape_.leased_experts) {
+    if (stop.stop_requested()) return Error{ErrorKind::cancelled, "the run was interrupted"};
+    const size_t count = std::min<size_t>(shape_.leased_experts, groups.size() - first);
+    std::vector<ExpertId> experts;
+    for (size_t i = first; i < first + count; ++i)
+      experts.push_back(groups[i].expert);
+    TRY_ASSIGN(const std::vector<ExpertLease> leases, store_.acquire(wave.layer, experts, stop));
+    for (size_t i = 0; i < count; ++i)
+      multiply(*leases[i], groups[first + i], wave.x);
+    queue_.synchronize();  // the leases end here
+  }
+  queue_.combine(y, rows_at(parts_at_, wave.x.rows * shape_.top_k, shape_.hidden), wave.weights, shape_.top_k);
+  return {};
+}
+
+}  // namespace dspack::runtime

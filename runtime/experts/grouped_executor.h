@@ -1,0 +1,58 @@
+// Runs routed experts from a store: reads back the routed ids, groups the tokens by expert, so that each expert is
+// leased and multiplied once for all of its tokens, and adds up the results in the router's order.
+// Work goes in waves of tokens and of leased experts, so scratch memory is fixed when the executor is made; waves do
+// not change a result, since every row is computed by itself. Threads: single-thread. Lifetime: borrows queue and
+// store. Errors: those of the store; cancelled.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "runtime/experts/executor.h"
+#include "runtime/experts/expert_store.h"
+
+namespace dspack::runtime {
+
+struct ExecutorShape {
+  uint32_t hidden = 0;
+  uint32_t expert_inner = 0;
+  uint32_t experts = 0;
+  uint32_t top_k = 0;
+  uint32_t wave_tokens = 512;    // parts of V3 in memory: 512 * 8 * 7168 FP32 = 117 MB
+  uint32_t leased_experts = 32;  // at most at once; 32 of V3's are 1.4 GB
+};
+
+class GroupedExecutor final : public ExpertExecutor {
+ public:
+  [[nodiscard]] static Result<std::unique_ptr<GroupedExecutor>> make(kernels::Device& device, kernels::Queue& queue,
+                                                                     ExpertStore& store, const ExecutorShape& shape);
+
+  [[nodiscard]] Result<void> run(const RoutedTokens& tokens, const kernels::Rows& y,
+                                 const std::stop_token& stop) override;
+
+  [[nodiscard]] uint64_t scratch_bytes() const { return scratch_->size_bytes(); }
+
+ private:
+  GroupedExecutor(kernels::Queue& queue, ExpertStore& store, const ExecutorShape& shape,
+                  std::unique_ptr<kernels::Buffer> scratch);
+
+  // The tokens of one expert within a wave.
+  struct Group {
+    ExpertId expert;
+    std::vector<uint32_t> tokens;  // rows of x
+    std::vector<uint32_t> parts;   // rows of parts_: token * top_k + slot
+  };
+
+  Result<std::vector<Group>> group_by_expert(LayerId layer, kernels::Slice ids, uint32_t tokens);
+  void multiply(const ExpertWeights& expert, const Group& group, const kernels::Rows& x);
+  Result<void> run_wave(const RoutedTokens& wave, const kernels::Rows& y, const std::stop_token& stop);
+  [[nodiscard]] kernels::Rows rows_at(uint64_t offset, uint32_t rows, uint32_t cols) const;
+
+  kernels::Queue& queue_;
+  ExpertStore& store_;
+  ExecutorShape shape_;
+  std::unique_ptr<kernels::Buffer> scratch_;
+  uint64_t input_at_ = 0, gate_at_ = 0, up_at_ = 0, output_at_ = 0, parts_at_ = 0;  // in scratch_
+};
+
+}  // namespace dspack::runtime

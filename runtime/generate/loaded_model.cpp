@@ -1,0 +1,78 @@
+#include "runtime/generate/loaded_model.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "kernels/cpu/cpu_device.h"
+
+namespace dspack::runtime {
+
+namespace {
+
+// Half of the usual limit of 1,024 descriptors leaves room for everything else.
+constexpr unsigned kMaxOpenFiles = 512;
+// Headers of an ordinary checkpoint that are read at the same time.
+constexpr unsigned kHeaderJobs = 8;
+constexpr uint32_t kMaxChunk = 4096;
+
+Result<uint32_t> context_length(const ModelConfig& config, const std::optional<uint32_t>& asked) {
+  if (!asked) return std::min(config.max_positions, kDefaultContext);
+  if (*asked >= 1 && *asked <= config.max_positions) return *asked;
+  return Error{ErrorKind::invalid, fmt::format("a context of {} positions is not possible; this model allows 1 to {} "
+                                               "(max_position_embeddings in config.json)",
+                                               *asked, config.max_positions)};
+}
+
+Result<std::vector<uint32_t>> read_eos_tokens(format::Repository& repository, const ModelConfig& config,
+                                              const std::stop_token& stop) {
+  constexpr char kFile[] = "generation_config.json";
+  const auto text = repository.read_text(kFile, kMaxTextBytes, stop);
+  if (!text && text.error().kind != ErrorKind::not_found) return text.error();
+  if (!text) return config.eos_tokens;
+  TRY_ASSIGN(std::vector<uint32_t> tokens, parse_eos_tokens(*text, kFile));
+  return tokens.empty() ? config.eos_tokens : tokens;
+}
+
+}  // namespace
+
+Result<ModelConfig> read_model_config(format::Repository& repository, const std::stop_token& stop) {
+  const auto text = repository.read_text("config.json", kMaxTextBytes, stop);
+  if (text) return parse_model_config(*text);
+  if (text.error().kind != ErrorKind::not_found) return text.error();
+  return Error{ErrorKind::not_found,
+               fmt::format("{} is not a checkpoint: it has no config.json; name the folder that holds config.json and "
+                           "the .safetensors files",
+                           repository.description())};
+}
+
+Result<std::unique_ptr<LoadedModel>> LoadedModel::load(std::unique_ptr<format::Repository> repository,
+                                                       const LoadOptions& options, const std::stop_token& stop) {
+  TRY_ASSIGN(const ModelConfig config, read_model_config(*repository, stop));
+  TRY_ASSIGN(auto eos_tokens, read_eos_tokens(*repository, config, stop));
+  TRY_ASSIGN(auto checkpoint, format::Checkpoint::open(*repository, kHeaderJobs, stop));
+  std::unique_ptr<LoadedModel> loaded(new LoadedModel(std::move(repository), std::move(checkpoint)));
+  loaded->eos_tokens_ = std::move(eos_tokens);
+  TRY(loaded->assemble(config, options, stop));
+  return loaded;
+}
+
+Result<void> LoadedModel::assemble(const ModelConfig& config, const LoadOptions& options, const std::stop_token& stop) {
+  TRY_ASSIGN(const uint32_t context_positions, context_length(config, options.context));
+  TRY_ASSIGN(device_,
+             kernels::make_cpu_device({.threads = options.threads, .instruction_set = options.instruction_set}));
+  queue_ = device_->make_queue();
+  files_ = std::make_unique<CheckpointFiles>(*repository_, checkpoint_, kMaxOpenFiles);
+  const LoadContext context{.device = *device_, .queue = *queue_, .files = *files_, .fp8_block = config.fp8_block};
+  store_ = std::make_unique<ResidentStore>(context, config.hidden, config.expert_inner);
+  ExecutorShape shape{
+      .hidden = config.hidden, .expert_inner = config.expert_inner, .experts = config.experts, .top_k = config.top_k};
+  shape.wave_tokens = std::min(shape.wave_tokens, context_positions);
+  TRY_ASSIGN(executor_, GroupedExecutor::make(*device_, *queue_, *store_, shape));
+  ModelOptions model{.context = context_positions, .max_rows = std::min(context_positions, kMaxChunk)};
+  model.wave_rows = std::min(model.wave_rows, context_positions);
+  TRY_ASSIGN(model_, Model::load(context, config, model, *executor_, stop));
+  return {};
+}
+
+}  // namespace dspack::runtime

@@ -1,0 +1,66 @@
+// A model that is ready to run, put together from a repository: catalogue, files, device, expert store, executor,
+// model. Threads: single-thread. Lifetime: owns all of its parts and the repository. Errors: those of every part;
+// not_found for a place that holds no checkpoint.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <stop_token>
+#include <string>
+#include <vector>
+
+#include "format/source/repository.h"
+#include "runtime/experts/grouped_executor.h"
+#include "runtime/experts/resident_store.h"
+#include "runtime/model/model.h"
+
+namespace dspack::runtime {
+
+struct LoadOptions {
+  std::optional<uint32_t> context;  // positions; absent: what the model allows, but at most kDefaultContext
+  unsigned threads = 0;             // 0: one per available core
+  std::string instruction_set;      // empty: the widest; see kernels::CpuOptions
+};
+
+/// V3's cache takes 577 MB at this length; longer is asked for.
+inline constexpr uint32_t kDefaultContext = 4096;
+/// Above what companions of a checkpoint reach (V3's tokenizer.json has 7.8 MB).
+inline constexpr uint64_t kMaxTextBytes = 256ULL << 20;
+
+/// config.json of a repository. Errors: not_found, saying that this is no checkpoint.
+[[nodiscard]] Result<ModelConfig> read_model_config(format::Repository& repository, const std::stop_token& stop);
+
+class LoadedModel {
+ public:
+  [[nodiscard]] static Result<std::unique_ptr<LoadedModel>> load(std::unique_ptr<format::Repository> repository,
+                                                                 const LoadOptions& options,
+                                                                 const std::stop_token& stop);
+
+  [[nodiscard]] Model& model() { return *model_; }
+  [[nodiscard]] format::Repository& repository() { return *repository_; }
+  [[nodiscard]] const format::Checkpoint& checkpoint() const { return checkpoint_; }
+  [[nodiscard]] const CheckpointFiles& files() const { return *files_; }
+  [[nodiscard]] const ResidentStore& store() const { return *store_; }
+  [[nodiscard]] const GroupedExecutor& executor() const { return *executor_; }
+  [[nodiscard]] const kernels::Device& device() const { return *device_; }
+  [[nodiscard]] kernels::Queue& queue() { return *queue_; }
+  /// Tokens that end an answer: those of generation_config.json, else of config.json.
+  [[nodiscard]] const std::vector<uint32_t>& eos_tokens() const { return eos_tokens_; }
+
+ private:
+  LoadedModel(std::unique_ptr<format::Repository> repository, format::Checkpoint checkpoint)
+      : repository_(std::move(repository)), checkpoint_(std::move(checkpoint)) {}
+  Result<void> assemble(const ModelConfig& config, const LoadOptions& options, const std::stop_token& stop);
+
+  std::unique_ptr<format::Repository> repository_;
+  format::Checkpoint checkpoint_;
+  std::vector<uint32_t> eos_tokens_;
+  std::unique_ptr<CheckpointFiles> files_;
+  std::unique_ptr<kernels::Device> device_;
+  std::unique_ptr<kernels::Queue> queue_;
+  std::unique_ptr<ResidentStore> store_;
+  std::unique_ptr<GroupedExecutor> executor_;
+  std::unique_ptr<Model> model_;
+};
+
+}  // namespace dspack::runtime

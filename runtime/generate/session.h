@@ -1,0 +1,77 @@
+// A conversation with a model: what the KV cache holds, prefill, and the loop that decodes one token after the other.
+// Threads: single-thread. Lifetime: borrows the model. Errors: invalid (a prompt that is empty or too long, an id
+// outside the vocabulary), those of the forward pass and the sampler. An interruption is no error: it ends the answer.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <stop_token>
+#include <vector>
+
+#include "runtime/generate/sampler.h"
+#include "runtime/model/model.h"
+
+namespace dspack::runtime {
+
+enum class StopReason {
+  end_token,     // the model ended its answer
+  max_tokens,    // as many as were asked for
+  context_full,  // no position is left
+  interrupted,
+};
+
+struct GenerateOptions {
+  uint32_t max_tokens = UINT32_MAX;
+  std::vector<uint32_t> end_tokens;
+};
+
+struct Answer {
+  std::vector<uint32_t> tokens;  // without the end token
+  StopReason reason = StopReason::max_tokens;
+};
+
+/// Sums over the session.
+struct SessionTimes {
+  uint64_t prefill_tokens = 0;  // computed; what the cache still held is not
+  double prefill_seconds = 0;
+  uint64_t decode_tokens = 0;  // passes of one token
+  double decode_seconds = 0;
+};
+
+/// Called with each token of the answer as soon as it is certain.
+using TokenCallback = std::function<void(uint32_t token)>;
+
+class Session {
+ public:
+  explicit Session(Model& model) : model_(model) {}
+
+  /// Continues `prompt` (the whole conversation so far). The part of it that the cache still holds is not computed
+  /// again.
+  [[nodiscard]] Result<Answer> generate(std::span<const uint32_t> prompt, const GenerateOptions& options,
+                                        Sampler& sampler, const TokenCallback& on_token, const std::stop_token& stop);
+
+  /// Logits after every token of `prompt`, row by row: `on_rows` gets FP32 [rows, vocab]. At most `chunk` tokens go
+  /// through the model at once (0: as many as fit). Starts with an empty cache.
+  using LogitsCallback = std::function<void(std::span<const float> rows)>;
+  [[nodiscard]] Result<void> logits(std::span<const uint32_t> prompt, uint32_t chunk, const LogitsCallback& on_rows,
+                                    const std::stop_token& stop);
+
+  /// Forgets the conversation.
+  void clear();
+
+  [[nodiscard]] const SessionTimes& times() const { return times_; }
+
+ private:
+  [[nodiscard]] Result<void> check(std::span<const uint32_t> prompt) const;
+  [[nodiscard]] Result<kernels::Rows> append(std::span<const uint32_t> tokens, const std::stop_token& stop);
+  [[nodiscard]] Result<kernels::Rows> prefill(std::span<const uint32_t> prompt, const std::stop_token& stop);
+  [[nodiscard]] Result<uint32_t> sample(const kernels::Rows& hidden, Sampler& sampler);
+
+  Model& model_;
+  std::vector<uint32_t> cached_;  // the tokens whose positions the cache holds
+  std::vector<float> logits_;     // of one row
+  SessionTimes times_;
+};
+
+}  // namespace dspack::runtime

@@ -1,0 +1,91 @@
+#include "runtime/generate/stats.h"
+
+#include <fmt/format.h>
+
+namespace dspack::runtime {
+
+namespace {
+
+double rate(uint64_t count, double seconds) {
+  return seconds > 0 ? static_cast<double>(count) / seconds : 0;
+}
+
+uint64_t count_expert_files(const format::Checkpoint& checkpoint, uint32_t layers) {
+  std::set<uint32_t> files;
+  for (const auto& [key, tensors] : checkpoint.experts()) {
+    if (key.layer.value >= layers) continue;  // the MTP module's
+    for (const uint32_t tensor : tensors)
+      files.insert(checkpoint.tensors()[tensor].file);
+  }
+  return files.size();
+}
+
+format::Json speed(uint64_t tokens, double seconds) {
+  return {{"tokens", tokens}, {"seconds", seconds}, {"tokens_per_second", rate(tokens, seconds)}};
+}
+
+format::Json expert_json(const RunStats& stats) {
+  format::Json layers = format::Json::array();
+  std::set<std::string> opened;
+  for (const auto& [layer, files] : stats.experts.opened_files) {
+    layers.push_back({{"layer", layer.value}, {"opened_files", files}});
+    opened.insert(files.begin(), files.end());
+  }
+  return {{"hits", stats.experts.hits},
+          {"misses", stats.experts.misses},
+          {"files", stats.expert_files},
+          {"opened_files", opened.size()},
+          {"layers", std::move(layers)}};
+}
+
+}  // namespace
+
+RunStats collect_stats(LoadedModel& loaded, const SessionTimes& times) {
+  Model& model = loaded.model();
+  const CheckpointFiles& files = loaded.files();
+  RunStats stats;
+  stats.device = loaded.device().description();
+  stats.context = model.cache().capacity();
+  stats.times = times;
+  stats.bytes_read = {.always_needed = files.bytes_read(ReadPurpose::always_needed),
+                      .embedding = files.bytes_read(ReadPurpose::embedding),
+                      .experts = files.bytes_read(ReadPurpose::experts)};
+  stats.experts = loaded.store().stats();
+  stats.memory_bytes = {.weights = model.weight_bytes(),
+                        .kv_cache = model.cache().size_bytes(),
+                        .scratch = model.scratch_bytes() + loaded.executor().scratch_bytes(),
+                        .experts = stats.experts.resident_bytes};
+  stats.expert_files = count_expert_files(loaded.checkpoint(), model.config().layers);
+  return stats;
+}
+
+format::Json to_json(const RunStats& stats) {
+  const RunStats::BytesRead& read = stats.bytes_read;
+  const RunStats::MemoryBytes& memory = stats.memory_bytes;
+  return {{"device", stats.device},
+          {"context", stats.context},
+          {"prefill", speed(stats.times.prefill_tokens, stats.times.prefill_seconds)},
+          {"decode", speed(stats.times.decode_tokens, stats.times.decode_seconds)},
+          {"bytes_read",
+           {{"always_needed", read.always_needed},
+            {"embedding", read.embedding},
+            {"experts", read.experts},
+            {"total", read.always_needed + read.embedding + read.experts}}},
+          {"memory_bytes",
+           {{"weights", memory.weights},
+            {"kv_cache", memory.kv_cache},
+            {"scratch", memory.scratch},
+            {"experts", memory.experts},
+            {"total", memory.weights + memory.kv_cache + memory.scratch + memory.experts}}},
+          {"experts", expert_json(stats)}};
+}
+
+std::string summary(const RunStats& stats) {
+  const SessionTimes& times = stats.times;
+  return fmt::format("prefill {} tokens, {:.1f}/s; decode {} tokens, {:.1f}/s; {} experts loaded, {:.1f} MB read",
+                     times.prefill_tokens, rate(times.prefill_tokens, times.prefill_seconds), times.decode_tokens,
+                     rate(times.decode_tokens, times.decode_seconds), stats.experts.resident_experts,
+                     static_cast<double>(stats.bytes_read.experts) / 1e6);
+}
+
+}  // namespace dspack::runtime

@@ -1,0 +1,43 @@
+// What a run did, in numbers: speed, bytes read, memory, and which expert files were opened.
+// Threads: plain values. Errors: none.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+
+#include "format/json.h"
+#include "runtime/generate/loaded_model.h"
+#include "runtime/generate/session.h"
+
+namespace dspack::runtime {
+
+struct RunStats {
+  std::string device;
+  uint64_t context = 0;  // positions
+  SessionTimes times;
+  struct BytesRead {
+    uint64_t always_needed = 0;
+    uint64_t embedding = 0;
+    uint64_t experts = 0;
+  } bytes_read;
+  struct MemoryBytes {
+    uint64_t weights = 0;
+    uint64_t kv_cache = 0;
+    uint64_t scratch = 0;
+    uint64_t experts = 0;
+  } memory_bytes;
+  ExpertStoreStats experts;
+  uint64_t expert_files = 0;  // files of the checkpoint that hold experts of the layers that run
+};
+
+[[nodiscard]] RunStats collect_stats(LoadedModel& loaded, const SessionTimes& times);
+
+/// The object that `--stats` writes.
+[[nodiscard]] format::Json to_json(const RunStats& stats);
+
+/// One line for people: tokens, tokens per second, bytes read for experts.
+[[nodiscard]] std::string summary(const RunStats& stats);
+
+}  // namespace dspack::runtime

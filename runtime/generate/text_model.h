@@ -1,0 +1,39 @@
+// The text side of a repository: tokenizer, special tokens and chat template, as a prompt needs them together.
+// Threads: thread-safe (immutable). Lifetime: owns its parts. Errors: not_found (no tokenizer.json), invalid or
+// unsupported (a file that cannot be read; named), unsupported (a chat template that is not known).
+#pragma once
+
+#include <optional>
+#include <span>
+#include <stop_token>
+#include <string_view>
+#include <vector>
+
+#include "format/source/repository.h"
+#include "runtime/text/chat_template.h"
+#include "runtime/text/tokenizer.h"
+#include "runtime/text/tokenizer_config.h"
+
+namespace dspack::runtime {
+
+class TextModel {
+ public:
+  [[nodiscard]] static Result<TextModel> load(format::Repository& repository, const std::stop_token& stop);
+
+  [[nodiscard]] const Tokenizer& tokenizer() const { return tokenizer_; }
+
+  /// The conversation as the chat template writes it, ending where the assistant's answer begins.
+  [[nodiscard]] Result<std::vector<uint32_t>> encode_chat(std::span<const ChatMessage> messages) const;
+  /// Text as it is, after the BOS token if tokenizer_config.json asks for one and the text does not begin with it.
+  [[nodiscard]] Result<std::vector<uint32_t>> encode_raw(std::string_view text) const;
+
+ private:
+  TextModel(Tokenizer tokenizer, TokenizerConfig config, Result<ChatTemplate> chat)
+      : tokenizer_(std::move(tokenizer)), config_(std::move(config)), chat_(std::move(chat)) {}
+
+  Tokenizer tokenizer_;
+  TokenizerConfig config_;
+  Result<ChatTemplate> chat_;  // why there is none matters only to those who want to chat
+};
+
+}  // namespace dspack::runtime

@@ -1,0 +1,146 @@
+#include "runtime/model/attention.h"
+
+#include "runtime/model/rope.h"
+
+namespace dspack::runtime {
+
+namespace {
+
+// The norms of the latents use this epsilon whatever rms_norm_eps says: neither reference passes it on to them.
+constexpr float kLatentEpsilon = 1e-6F;
+
+uint32_t head_rows(const ModelConfig& config) {
+  return config.nope_dim + config.value_dim;
+}
+
+}  // namespace
+
+Result<void> add_attention(WeightGroup& group, AttentionWeights& weights, const ModelConfig& config,
+                           const std::string& layer_name) {
+  const std::string prefix = layer_name + ".self_attn.";
+  const uint32_t q_out = config.heads * config.query_dim();
+  if (config.q_rank == 0) {
+    TRY(group.add_linear(&weights.q_b, prefix + "q_proj.weight", q_out, config.hidden));
+  } else {
+    TRY(group.add_linear(&weights.q_a, prefix + "q_a_proj.weight", config.q_rank, config.hidden));
+    TRY(group.add_vector(&weights.q_norm, prefix + "q_a_layernorm.weight", config.q_rank));
+    TRY(group.add_linear(&weights.q_b, prefix + "q_b_proj.weight", q_out, config.q_rank));
+  }
+  TRY(group.add_linear(&weights.kv_a, prefix + "kv_a_proj_with_mqa.weight", config.cache_dim(), config.hidden));
+  TRY(group.add_vector(&weights.kv_norm, prefix + "kv_a_layernorm.weight", config.kv_rank));
+  TRY(group.add_linear(&weights.kv_b, prefix + "kv_b_proj.weight", config.heads * head_rows(config), config.kv_rank));
+  return group.add_linear(&weights.o, prefix + "o_proj.weight", config.hidden, config.heads * config.value_dim);
+}
+
+Attention::Attention(const ModelConfig& config, uint32_t wave_rows, ScratchPlan& plan)
+    : config_(config), scale_(attention_scale(config.rope, config.query_dim())) {
+  const uint64_t rows = wave_rows;
+  const uint64_t heads = rows * config.heads;
+  q_latent_at_ = plan.add(rows * config.q_rank);
+  q_at_ = plan.add(heads * config.query_dim());
+  absorbed_at_ = plan.add(heads * config.kv_rank);
+  attended_at_ = plan.add(heads * config.kv_rank);
+  heads_at_ = plan.add(heads * config.value_dim);
+}
+
+// kv_a's output is the cache's row as it is: latent, then rotary key. The latent is normalised and the key rotated
+// there.
+void Attention::fill_cache(kernels::Queue& queue, const AttentionWeights& weights, const Input& input) const {
+  const kernels::Rows rows = rows_of(input.cache, input.first_position, input.x.rows);
+  weights.kv_a.apply(queue, input.x, rows);
+  kernels::Rows latent = rows;
+  latent.cols = config_.kv_rank;
+  queue.rms_norm(latent, weights.kv_norm, kLatentEpsilon, latent);
+  queue.rope({.data = rows.data.at(uint64_t{config_.kv_rank} * sizeof(float)),
+              .rows = rows.rows,
+              .heads = 1,
+              .dim = config_.rope_dim,
+              .head_stride = config_.rope_dim,
+              .row_stride = rows.stride,
+              .first_position = input.first_position,
+              .cos_sin = input.cos_sin});
+}
+
+// Each head's query is [nope | rope]; the second part is rotated in place.
+void Attention::make_queries(kernels::Queue& queue, kernels::Buffer& scratch, const AttentionWeights& weights,
+                             const Input& input) const {
+  const uint32_t width = config_.heads * config_.query_dim();
+  const kernels::Rows q{
+      .data = {.buffer = &scratch, .offset_bytes = q_at_}, .rows = input.x.rows, .cols = width, .stride = width};
+  if (config_.q_rank == 0) {
+    weights.q_b.apply(queue, input.x, q);
+  } else {
+    const kernels::Rows latent{.data = {.buffer = &scratch, .offset_bytes = q_latent_at_},
+                               .rows = input.x.rows,
+                               .cols = config_.q_rank,
+                               .stride = config_.q_rank};
+    weights.q_a.apply(queue, input.x, latent);
+    queue.rms_norm(latent, weights.q_norm, kLatentEpsilon, latent);
+    weights.q_b.apply(queue, latent, q);
+  }
+  queue.rope({.data = q.data.at(uint64_t{config_.nope_dim} * sizeof(float)),
+              .rows = q.rows,
+              .heads = config_.heads,
+              .dim = config_.rope_dim,
+              .head_stride = config_.query_dim(),
+              .row_stride = width,
+              .first_position = input.first_position,
+              .cos_sin = input.cos_sin});
+}
+
+kernels::HeadLinearArgs Attention::heads_of_kv_b(const AttentionWeights& weights, uint32_t rows) const {
+  kernels::HeadLinearArgs args;
+  args.weight = weights.kv_b.weight();
+  args.heads = config_.heads;
+  args.head_rows = head_rows(config_);
+  args.rows = rows;
+  return args;
+}
+
+void Attention::run(kernels::Queue& queue, kernels::Buffer& scratch, const AttentionWeights& weights,
+                    const Input& input, const kernels::Rows& y) const {
+  fill_cache(queue, weights, input);
+  make_queries(queue, scratch, weights, input);
+  const auto place = [&](uint64_t offset) { return kernels::Slice{.buffer = &scratch, .offset_bytes = offset}; };
+  const uint32_t rows = input.x.rows;
+  const uint32_t q_width = config_.heads * config_.query_dim();
+  const uint32_t latent_width = config_.heads * config_.kv_rank;
+  const uint32_t value_width = config_.heads * config_.value_dim;
+
+  kernels::HeadLinearArgs absorb = heads_of_kv_b(weights, rows);
+  absorb.rows_used = config_.nope_dim;
+  absorb.x = place(q_at_);
+  absorb.x_row_stride = q_width;
+  absorb.x_head_stride = config_.query_dim();
+  absorb.y = place(absorbed_at_);
+  absorb.y_row_stride = latent_width;
+  absorb.y_head_stride = config_.kv_rank;
+  queue.head_linear_transposed(absorb);
+
+  queue.mla_attend({.query_latent = place(absorbed_at_),
+                    .query_rope = place(q_at_).at(uint64_t{config_.nope_dim} * sizeof(float)),
+                    .cache = input.cache.data,
+                    .out = place(attended_at_),
+                    .rows = rows,
+                    .heads = config_.heads,
+                    .latent_dim = config_.kv_rank,
+                    .rope_dim = config_.rope_dim,
+                    .rope_row_stride = q_width,
+                    .rope_head_stride = config_.query_dim(),
+                    .first_position = input.first_position,
+                    .scale = scale_});
+
+  kernels::HeadLinearArgs values = heads_of_kv_b(weights, rows);
+  values.first_row = config_.nope_dim;
+  values.rows_used = config_.value_dim;
+  values.x = place(attended_at_);
+  values.x_row_stride = latent_width;
+  values.x_head_stride = config_.kv_rank;
+  values.y = place(heads_at_);
+  values.y_row_stride = value_width;
+  values.y_head_stride = config_.value_dim;
+  queue.head_linear(values);
+  weights.o.apply(queue, {.data = place(heads_at_), .rows = rows, .cols = value_width, .stride = value_width}, y);
+}
+
+}  // namespace dspack::runtime

@@ -1,0 +1,55 @@
+// Multi-head latent attention in its absorbed form: queries are carried into the latent space, so that the cache holds
+// one latent and one rotary key per token, shared by all heads, and keys and values are never expanded.
+// Threads: single-thread. Lifetime: borrows the layer's weights and scratch. Source: DeepSeek-V3 inference/model.py,
+// MLA.
+#pragma once
+
+#include <string>
+
+#include "runtime/model/config.h"
+#include "runtime/model/scratch.h"
+#include "runtime/weights/weight_group.h"
+
+namespace dspack::runtime {
+
+struct AttentionWeights {
+  Linear q_a;              // [q_rank, hidden]; empty where there is no q_rank
+  kernels::Slice q_norm;   // [q_rank]
+  Linear q_b;              // [heads * query_dim, q_rank], or q_proj [.., hidden] where there is no q_rank
+  Linear kv_a;             // [kv_rank + rope_dim, hidden]
+  kernels::Slice kv_norm;  // [kv_rank]
+  Linear kv_b;             // [heads * (nope_dim + value_dim), kv_rank]
+  Linear o;                // [hidden, heads * value_dim]
+};
+
+/// Adds the attention weights of a layer to its group.
+[[nodiscard]] Result<void> add_attention(WeightGroup& group, AttentionWeights& weights, const ModelConfig& config,
+                                         const std::string& layer_name);
+
+class Attention {
+ public:
+  /// Reserves scratch for `wave_rows` tokens at a time.
+  Attention(const ModelConfig& config, uint32_t wave_rows, ScratchPlan& plan);
+
+  struct Input {
+    kernels::Rows x;      // [rows, hidden], normalised; at most wave_rows
+    kernels::Rows cache;  // [capacity, kv_rank + rope_dim] of the layer
+    uint32_t first_position = 0;
+    kernels::Slice cos_sin;  // see kernels::RopeArgs
+  };
+  /// Appends the tokens to the cache at first_position and attends: y [rows, hidden].
+  void run(kernels::Queue& queue, kernels::Buffer& scratch, const AttentionWeights& weights, const Input& input,
+           const kernels::Rows& y) const;
+
+ private:
+  void fill_cache(kernels::Queue& queue, const AttentionWeights& weights, const Input& input) const;
+  void make_queries(kernels::Queue& queue, kernels::Buffer& scratch, const AttentionWeights& weights,
+                    const Input& input) const;
+  [[nodiscard]] kernels::HeadLinearArgs heads_of_kv_b(const AttentionWeights& weights, uint32_t rows) const;
+
+  const ModelConfig& config_;
+  float scale_;
+  uint64_t q_latent_at_, q_at_, absorbed_at_, attended_at_, heads_at_;  // in the scratch buffer
+};
+
+}  // namespace dspack::runtime

@@ -1,0 +1,42 @@
+#include "runtime/model/embedding.h"
+
+#include <fmt/format.h>
+
+#include <unordered_map>
+#include <vector>
+
+#include "runtime/model/names.h"
+#include "runtime/model/scratch.h"
+
+namespace dspack::runtime {
+
+Result<Embedding> Embedding::make(CheckpointFiles& files, uint32_t vocab, uint32_t hidden) {
+  const format::Checkpoint& checkpoint = files.checkpoint();
+  TRY_ASSIGN(const auto* table, find_tensor(checkpoint, names::kEmbedding, {vocab, hidden}));
+  if (table->dtype != Dtype::f32 && table->dtype != Dtype::bf16 && table->dtype != Dtype::f16) {
+    return Error{ErrorKind::unsupported, fmt::format("{} is stored as {}; it can be F32, BF16 or F16",
+                                                     place_of(checkpoint, *table), to_string(table->dtype))};
+  }
+  return Embedding(files, *table, hidden);
+}
+
+Result<void> Embedding::lookup(kernels::Queue& queue, std::span<const uint32_t> tokens, const kernels::Rows& rows,
+                               const std::stop_token& stop) const {
+  DSPACK_CHECK(rows.rows == tokens.size() && rows.cols == hidden_, "no place for the rows");
+  const uint64_t row_bytes = uint64_t{hidden_} * (bits_of(table_->dtype) / 8);
+  std::vector<std::byte> stored(row_bytes);
+  std::unordered_map<uint32_t, std::vector<float>> seen;  // a token that occurs again is not read again
+  for (uint32_t i = 0; i < tokens.size(); ++i) {
+    const auto [place, is_new] = seen.try_emplace(tokens[i]);
+    if (is_new) {
+      TRY(files_->read(*table_, tokens[i] * row_bytes, stored, ReadPurpose::embedding, stop));
+      place->second.resize(hidden_);
+      widen_to_f32(table_->dtype, stored, place->second);
+    }
+    queue.upload(rows_of(rows, i, 1).data, std::as_bytes(std::span(place->second)));
+  }
+  queue.synchronize();  // `seen` ends here
+  return {};
+}
+
+}  // namespace dspack::runtime

@@ -1,0 +1,31 @@
+// The token embedding, read row by row where it lies: the table (1.9 GB in V3) is never loaded.
+// Threads: single-thread. Lifetime: borrows the files. Errors: not_found, invalid, unsupported when made; those of
+// reading.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <stop_token>
+
+#include "runtime/weights/weight_group.h"
+
+namespace dspack::runtime {
+
+class Embedding {
+ public:
+  [[nodiscard]] static Result<Embedding> make(CheckpointFiles& files, uint32_t vocab, uint32_t hidden);
+
+  /// rows[i] = row tokens[i] of the table, exact in FP32. Precondition: every token is below the vocabulary's size.
+  [[nodiscard]] Result<void> lookup(kernels::Queue& queue, std::span<const uint32_t> tokens, const kernels::Rows& rows,
+                                    const std::stop_token& stop) const;
+
+ private:
+  Embedding(CheckpointFiles& files, const format::TensorEntry& table, uint32_t hidden)
+      : files_(&files), table_(&table), hidden_(hidden) {}
+
+  CheckpointFiles* files_;
+  const format::TensorEntry* table_;
+  uint32_t hidden_;
+};
+
+}  // namespace dspack::runtime

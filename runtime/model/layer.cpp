@@ -1,0 +1,93 @@
+#include "runtime/model/layer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "runtime/model/names.h"
+
+namespace dspack::runtime {
+
+Result<std::unique_ptr<LayerWeights>> load_layer(const LoadContext& context, const ModelConfig& config, LayerId id,
+                                                 const std::stop_token& stop) {
+  auto weights = std::make_unique<LayerWeights>();
+  weights->id = id;
+  const std::string name = names::layer(id);
+  WeightGroup group(context);
+  TRY(group.add_vector(&weights->attention_norm, name + ".input_layernorm.weight", config.hidden));
+  TRY(group.add_vector(&weights->mlp_norm, name + ".post_attention_layernorm.weight", config.hidden));
+  TRY(add_attention(group, weights->attention, config, name));
+  if (config.is_moe(id)) {
+    TRY(add_moe(group, weights->moe, config, name));
+  } else {
+    TRY(add_mlp(group, weights->mlp, name + ".mlp", config.hidden, config.dense_inner));
+  }
+  TRY_ASSIGN(weights->memory, group.load(ReadPurpose::always_needed, stop));
+  return weights;
+}
+
+namespace {
+
+// The widest MLP that a layer runs itself; routed experts belong to the executor.
+uint32_t widest_mlp(const ModelConfig& config) {
+  return std::max(config.dense_inner, config.shared_experts * config.expert_inner);
+}
+
+}  // namespace
+
+LayerRunner::LayerRunner(const ModelConfig& config, uint32_t max_rows, uint32_t wave_rows, ScratchPlan& plan)
+    : config_(config),
+      wave_rows_(wave_rows),
+      attention_(config, wave_rows, plan),
+      mlp_(widest_mlp(config), wave_rows, plan),
+      moe_(config, max_rows, wave_rows, plan),
+      normalised_at_(plan.add(uint64_t{max_rows} * config.hidden)),
+      output_at_(plan.add(uint64_t{max_rows} * config.hidden)) {}
+
+// hidden += attention(norm(hidden)), a wave of rows at a time: a row sees only rows before it, and those are in the
+// cache.
+void LayerRunner::attend(const Context& context, const LayerWeights& weights, const Input& input) const {
+  for (uint32_t first = 0; first < input.hidden.rows; first += wave_rows_) {
+    const uint32_t count = std::min(wave_rows_, input.hidden.rows - first);
+    const kernels::Rows hidden = rows_of(input.hidden, first, count);
+    kernels::Rows normalised = hidden;
+    normalised.data = {.buffer = &context.scratch, .offset_bytes = normalised_at_};
+    kernels::Rows output = hidden;
+    output.data = {.buffer = &context.scratch, .offset_bytes = output_at_};
+    context.queue.rms_norm(hidden, weights.attention_norm, config_.norm_epsilon, normalised);
+    attention_.run(context.queue, context.scratch, weights.attention,
+                   {.x = normalised,
+                    .cache = input.cache,
+                    .first_position = input.first_position + first,
+                    .cos_sin = input.cos_sin},
+                   output);
+    context.queue.add(hidden, output);
+  }
+}
+
+Result<void> LayerRunner::run(const Context& context, const LayerWeights& weights, const Input& input) const {
+  attend(context, weights, input);
+  kernels::Rows normalised = input.hidden;
+  normalised.data = {.buffer = &context.scratch, .offset_bytes = normalised_at_};
+  kernels::Rows output = input.hidden;
+  output.data = {.buffer = &context.scratch, .offset_bytes = output_at_};
+  context.queue.rms_norm(input.hidden, weights.mlp_norm, config_.norm_epsilon, normalised);
+  if (config_.is_moe(weights.id)) {
+    TRY(moe_.run({.queue = context.queue,
+                  .scratch = context.scratch,
+                  .executor = context.executor,
+                  .mlp = mlp_,
+                  .stop = context.stop},
+                 weights.id, weights.moe, normalised, output));
+  } else {
+    for (uint32_t first = 0; first < normalised.rows; first += wave_rows_) {
+      const uint32_t count = std::min(wave_rows_, normalised.rows - first);
+      mlp_.run(context.queue, context.scratch, weights.mlp, rows_of(normalised, first, count),
+               rows_of(output, first, count));
+    }
+  }
+  context.queue.add(input.hidden, output);
+  return {};
+}
+
+}  // namespace dspack::runtime

@@ -1,0 +1,57 @@
+// One decoder layer: its always-needed weights, and the pass of many tokens through it.
+// Threads: single-thread. Lifetime: the weights own their memory; the runner borrows what it is given. Errors: those of
+// finding and reading weights; the executor's.
+#pragma once
+
+#include <memory>
+
+#include "runtime/model/attention.h"
+#include "runtime/model/moe.h"
+
+namespace dspack::runtime {
+
+struct LayerWeights {
+  LayerId id;
+  std::unique_ptr<kernels::Buffer> memory;
+  kernels::Slice attention_norm;  // [hidden]
+  kernels::Slice mlp_norm;        // [hidden]
+  AttentionWeights attention;
+  MoeWeights moe;  // of a MoE layer, else empty
+  MlpWeights mlp;  // of a dense layer, else empty
+};
+
+/// Loads everything of a layer that every token needs.
+[[nodiscard]] Result<std::unique_ptr<LayerWeights>> load_layer(const LoadContext& context, const ModelConfig& config,
+                                                               LayerId id, const std::stop_token& stop);
+
+class LayerRunner {
+ public:
+  /// Reserves scratch for chunks of `max_rows` tokens that go through attention and MLPs `wave_rows` at a time.
+  LayerRunner(const ModelConfig& config, uint32_t max_rows, uint32_t wave_rows, ScratchPlan& plan);
+
+  struct Context {
+    kernels::Queue& queue;
+    kernels::Buffer& scratch;
+    ExpertExecutor& executor;
+    const std::stop_token& stop;
+  };
+  struct Input {
+    kernels::Rows hidden;  // [rows, hidden], the residual stream; changed in place
+    kernels::Rows cache;   // the layer's, with `first_position` tokens in it
+    uint32_t first_position = 0;
+    kernels::Slice cos_sin;
+  };
+  [[nodiscard]] Result<void> run(const Context& context, const LayerWeights& weights, const Input& input) const;
+
+ private:
+  void attend(const Context& context, const LayerWeights& weights, const Input& input) const;
+
+  const ModelConfig& config_;
+  uint32_t wave_rows_;
+  Attention attention_;
+  Mlp mlp_;
+  Moe moe_;
+  uint64_t normalised_at_, output_at_;  // in the scratch buffer, [max_rows, hidden] each
+};
+
+}  // namespace dspack::runtime

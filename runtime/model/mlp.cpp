@@ -1,0 +1,28 @@
+#include "runtime/model/mlp.h"
+
+namespace dspack::runtime {
+
+Result<void> add_mlp(WeightGroup& group, MlpWeights& weights, const std::string& prefix, uint32_t hidden,
+                     uint32_t inner) {
+  TRY(group.add_linear(&weights.gate, prefix + ".gate_proj.weight", inner, hidden));
+  TRY(group.add_linear(&weights.up, prefix + ".up_proj.weight", inner, hidden));
+  return group.add_linear(&weights.down, prefix + ".down_proj.weight", hidden, inner);
+}
+
+Mlp::Mlp(uint32_t widest, uint32_t wave_rows, ScratchPlan& plan)
+    : gate_at_(plan.add(uint64_t{widest} * wave_rows)), up_at_(plan.add(uint64_t{widest} * wave_rows)) {}
+
+void Mlp::run(kernels::Queue& queue, kernels::Buffer& scratch, const MlpWeights& weights, const kernels::Rows& x,
+              const kernels::Rows& y) const {
+  const uint32_t inner = weights.gate.weight().out;
+  const auto rows_at = [&](uint64_t offset) {
+    return kernels::Rows{
+        .data = {.buffer = &scratch, .offset_bytes = offset}, .rows = x.rows, .cols = inner, .stride = inner};
+  };
+  weights.gate.apply(queue, x, rows_at(gate_at_));
+  weights.up.apply(queue, x, rows_at(up_at_));
+  queue.silu_multiply(rows_at(gate_at_), rows_at(up_at_));
+  weights.down.apply(queue, rows_at(gate_at_), y);
+}
+
+}  // namespace dspack::runtime

@@ -1,0 +1,124 @@
+#include "runtime/model/model.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "runtime/model/names.h"
+#include "runtime/model/rope.h"
+
+namespace dspack::runtime {
+
+namespace {
+
+// Rows of logits at once; 16 of V3 are 8 MB.
+constexpr uint32_t kLogitRows = 16;
+// Positions of the rotary table that are made at once, so that a long context needs no second copy of it.
+constexpr uint32_t kTableRows = 4096;
+
+}  // namespace
+
+Model::Model(const LoadContext& context, const ModelConfig& config, const ModelOptions& options,
+             ExpertExecutor& executor)
+    : device_(context.device),
+      queue_(context.queue),
+      executor_(executor),
+      config_(config),
+      options_(options),
+      hidden_at_(plan_.add(uint64_t{options.max_rows} * config.hidden)),
+      logits_at_(plan_.add(uint64_t{kLogitRows} * config.vocab)),
+      cos_sin_at_(plan_.add(uint64_t{options.context} * config.rope_dim)),
+      runner_(config_, options.max_rows, options.wave_rows, plan_) {}
+
+Result<std::unique_ptr<Model>> Model::load(const LoadContext& context, const ModelConfig& config,
+                                           const ModelOptions& options, ExpertExecutor& executor,
+                                           const std::stop_token& stop) {
+  DSPACK_CHECK(options.context > 0 && options.max_rows > 0 && options.wave_rows > 0, "a model without room");
+  std::unique_ptr<Model> model(new Model(context, config, options, executor));
+  TRY(model->allocate());
+  TRY(model->load_weights(context, stop));
+  return model;
+}
+
+Result<void> Model::allocate() {
+  TRY_ASSIGN(KvCache cache, KvCache::make(device_, config_.layers, options_.context, config_.cache_dim()));
+  cache_.emplace(std::move(cache));
+  TRY_ASSIGN(scratch_, device_.allocate(plan_.size_bytes()));
+  const kernels::Slice table{.buffer = scratch_.get(), .offset_bytes = cos_sin_at_};
+  for (uint32_t first = 0; first < options_.context; first += kTableRows) {
+    const uint32_t count = std::min(kTableRows, options_.context - first);
+    const std::vector<float> rows = rope_table(config_.rope, config_.rope_dim, first, count);
+    queue_.upload(table.at(uint64_t{first} * config_.rope_dim * sizeof(float)), std::as_bytes(std::span(rows)));
+    queue_.synchronize();
+  }
+  return {};
+}
+
+Result<void> Model::load_weights(const LoadContext& context, const std::stop_token& stop) {
+  TRY_ASSIGN(Embedding embedding, Embedding::make(context.files, config_.vocab, config_.hidden));
+  embedding_.emplace(embedding);
+  for (uint32_t layer = 0; layer < config_.layers; ++layer) {
+    TRY_ASSIGN(auto weights, load_layer(context, config_, LayerId(layer), stop));
+    layers_.push_back(std::move(weights));
+  }
+  WeightGroup head(context);
+  TRY(head.add_vector(&final_norm_, names::kFinalNorm, config_.hidden));
+  TRY(head.add_linear(&head_, names::kHead, config_.vocab, config_.hidden));
+  TRY_ASSIGN(head_memory_, head.load(ReadPurpose::always_needed, stop));
+  return {};
+}
+
+Result<kernels::Rows> Model::forward(std::span<const uint32_t> tokens, const std::stop_token& stop,
+                                     const ForwardObserver& observer) {
+  DSPACK_CHECK(!tokens.empty() && tokens.size() <= options_.max_rows, "a chunk of this length has no room");
+  DSPACK_CHECK(tokens.size() <= cache_->capacity() - cache_->length(), "the cache is full");
+  DSPACK_CHECK(std::ranges::max(tokens) < config_.vocab, "a token outside the vocabulary");
+  const auto rows = static_cast<uint32_t>(tokens.size());
+  const kernels::Rows hidden{.data = {.buffer = scratch_.get(), .offset_bytes = hidden_at_},
+                             .rows = rows,
+                             .cols = config_.hidden,
+                             .stride = config_.hidden};
+  TRY(embedding_->lookup(queue_, tokens, hidden, stop));
+  if (observer) observer(std::nullopt, hidden);
+  for (const auto& layer : layers_) {
+    if (stop.stop_requested()) return Error{ErrorKind::cancelled, "the run was interrupted"};
+    TRY(runner_.run({.queue = queue_, .scratch = *scratch_, .executor = executor_, .stop = stop}, *layer,
+                    {.hidden = hidden,
+                     .cache = cache_->layer(layer->id),
+                     .first_position = cache_->length(),
+                     .cos_sin = {.buffer = scratch_.get(), .offset_bytes = cos_sin_at_}}));
+    if (observer) observer(layer->id, hidden);
+  }
+  queue_.rms_norm(hidden, final_norm_, config_.norm_epsilon, hidden);
+  queue_.synchronize();
+  cache_->advance(rows);
+  return hidden;
+}
+
+void Model::logits(const kernels::Rows& hidden, std::span<float> into) {
+  DSPACK_CHECK(into.size() == size_t{hidden.rows} * config_.vocab, "no place for the logits");
+  for (uint32_t first = 0; first < hidden.rows; first += kLogitRows) {
+    const uint32_t count = std::min(kLogitRows, hidden.rows - first);
+    const kernels::Rows wave{.data = {.buffer = scratch_.get(), .offset_bytes = logits_at_},
+                             .rows = count,
+                             .cols = config_.vocab,
+                             .stride = config_.vocab};
+    head_.apply(queue_, rows_of(hidden, first, count), wave);
+    const auto part = into.subspan(size_t{first} * config_.vocab, size_t{count} * config_.vocab);
+    queue_.download(std::as_writable_bytes(part), wave.data);
+    queue_.synchronize();
+  }
+}
+
+uint64_t Model::weight_bytes() const {
+  uint64_t bytes = head_memory_->size_bytes();
+  for (const auto& layer : layers_)
+    bytes += layer->memory->size_bytes();
+  return bytes;
+}
+
+uint64_t Model::scratch_bytes() const {
+  return scratch_->size_bytes();
+}
+
+}  // namespace dspack::runtime

@@ -1,0 +1,73 @@
+// A model in memory: always-needed weights, KV cache, and the pass of a chunk of tokens through all layers. All memory
+// but that of routed experts is allocated by `load`. Threads: single-thread. Lifetime: borrows device, queue, files and
+// executor. Errors of loading: those of finding and reading weights, budget. Errors of running: the executor's, those
+// of reading embedding rows, cancelled.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <span>
+#include <stop_token>
+#include <vector>
+
+#include "runtime/model/config.h"
+#include "runtime/model/embedding.h"
+#include "runtime/model/kv_cache.h"
+#include "runtime/model/layer.h"
+
+namespace dspack::runtime {
+
+struct ModelOptions {
+  uint32_t context = 4096;   // positions of the KV cache
+  uint32_t max_rows = 4096;  // longest chunk; its activations (V3: 3 x 28 kB a row) stay in memory layer by layer
+  uint32_t wave_rows = 256;  // rows in attention and MLPs at once; V3: 0.7 MB of scratch a row
+};
+
+/// Watches a forward pass: called with the residual stream after the embedding (no layer) and after each layer.
+using ForwardObserver = std::function<void(std::optional<LayerId> layer, const kernels::Rows& hidden)>;
+
+class Model {
+ public:
+  [[nodiscard]] static Result<std::unique_ptr<Model>> load(const LoadContext& context, const ModelConfig& config,
+                                                           const ModelOptions& options, ExpertExecutor& executor,
+                                                           const std::stop_token& stop);
+
+  [[nodiscard]] const ModelConfig& config() const { return config_; }
+  [[nodiscard]] KvCache& cache() { return *cache_; }
+  [[nodiscard]] uint32_t max_rows() const { return options_.max_rows; }
+
+  /// Appends `tokens` (1 to max_rows, all below vocab, with room in the cache) and returns their hidden states after
+  /// the final norm, [tokens, hidden], valid until the next call. After an error the cache is as before.
+  [[nodiscard]] Result<kernels::Rows> forward(std::span<const uint32_t> tokens, const std::stop_token& stop,
+                                              const ForwardObserver& observer = {});
+
+  /// Logits of some hidden states: FP32 [rows, vocab] into host memory.
+  void logits(const kernels::Rows& hidden, std::span<float> into);
+
+  [[nodiscard]] uint64_t weight_bytes() const;   // always-needed weights
+  [[nodiscard]] uint64_t scratch_bytes() const;  // activations and tables, without the cache
+
+ private:
+  Model(const LoadContext& context, const ModelConfig& config, const ModelOptions& options, ExpertExecutor& executor);
+  Result<void> load_weights(const LoadContext& context, const std::stop_token& stop);
+  Result<void> allocate();
+
+  kernels::Device& device_;
+  kernels::Queue& queue_;
+  ExpertExecutor& executor_;
+  ModelConfig config_;
+  ModelOptions options_;
+  ScratchPlan plan_;
+  uint64_t hidden_at_, logits_at_, cos_sin_at_;  // in scratch_
+  LayerRunner runner_;
+
+  std::optional<Embedding> embedding_;
+  std::vector<std::unique_ptr<LayerWeights>> layers_;
+  std::unique_ptr<kernels::Buffer> head_memory_;
+  kernels::Slice final_norm_;  // [hidden]
+  Linear head_;                // [vocab, hidden]
+  std::optional<KvCache> cache_;
+  std::unique_ptr<kernels::Buffer> scratch_;
+};
+
+}  // namespace dspack::runtime

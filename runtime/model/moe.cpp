@@ -1,0 +1,74 @@
+#include "runtime/model/moe.h"
+
+#include <algorithm>
+
+namespace dspack::runtime {
+
+Result<void> add_moe(WeightGroup& group, MoeWeights& weights, const ModelConfig& config,
+                     const std::string& layer_name) {
+  const std::string prefix = layer_name + ".mlp.";
+  TRY(group.add_linear(&weights.router, prefix + "gate.weight", config.experts, config.hidden));
+  if (config.selection_bias) {
+    TRY(group.add_vector(&weights.bias, prefix + "gate.e_score_correction_bias", config.experts));
+  }
+  if (config.shared_experts == 0) return {};
+  return add_mlp(group, weights.shared, prefix + "shared_experts", config.hidden,
+                 config.shared_experts * config.expert_inner);
+}
+
+Moe::Moe(const ModelConfig& config, uint32_t max_rows, uint32_t wave_rows, ScratchPlan& plan)
+    : config_(config),
+      wave_rows_(wave_rows),
+      logits_at_(plan.add(uint64_t{wave_rows} * config.experts)),
+      ids_at_(plan.add(uint64_t{max_rows} * config.top_k)),
+      weights_at_(plan.add(uint64_t{max_rows} * config.top_k)),
+      shared_at_(plan.add(uint64_t{wave_rows} * config.hidden)) {}
+
+void Moe::route(const Context& context, const MoeWeights& weights, const kernels::Rows& x) const {
+  const auto place = [&](uint64_t offset) {
+    return kernels::Slice{.buffer = &context.scratch, .offset_bytes = offset};
+  };
+  for (uint32_t first = 0; first < x.rows; first += wave_rows_) {
+    const uint32_t count = std::min(wave_rows_, x.rows - first);
+    const uint64_t chosen = uint64_t{first} * config_.top_k * sizeof(float);
+    weights.router.apply(
+        context.queue, rows_of(x, first, count),
+        {.data = place(logits_at_), .rows = count, .cols = config_.experts, .stride = config_.experts});
+    context.queue.route({.logits = place(logits_at_),
+                         .bias = weights.bias,
+                         .ids = place(ids_at_ + chosen),
+                         .weights = place(weights_at_ + chosen),
+                         .rows = count,
+                         .experts = config_.experts,
+                         .top_k = config_.top_k,
+                         .groups = config_.groups,
+                         .groups_kept = config_.groups_kept,
+                         .score = config_.score,
+                         .group_score = config_.group_score,
+                         .normalise = config_.normalise,
+                         .scale = config_.routed_scale});
+  }
+}
+
+Result<void> Moe::run(const Context& context, LayerId layer, const MoeWeights& weights, const kernels::Rows& x,
+                      const kernels::Rows& y) const {
+  route(context, weights, x);
+  TRY(context.executor.run({.layer = layer,
+                            .x = x,
+                            .ids = {.buffer = &context.scratch, .offset_bytes = ids_at_},
+                            .weights = {.buffer = &context.scratch, .offset_bytes = weights_at_}},
+                           y, context.stop));
+  if (weights.shared.gate.empty()) return {};
+  for (uint32_t first = 0; first < x.rows; first += wave_rows_) {
+    const uint32_t count = std::min(wave_rows_, x.rows - first);
+    const kernels::Rows shared{.data = {.buffer = &context.scratch, .offset_bytes = shared_at_},
+                               .rows = count,
+                               .cols = config_.hidden,
+                               .stride = config_.hidden};
+    context.mlp.run(context.queue, context.scratch, weights.shared, rows_of(x, first, count), shared);
+    context.queue.add(rows_of(y, first, count), shared);
+  }
+  return {};
+}
+
+}  // namespace dspack::runtime

@@ -1,0 +1,48 @@
+// A mixture-of-experts block: router, routed experts through the executor, shared expert.
+// Threads: single-thread. Lifetime: borrows weights, scratch and executor. Errors: the executor's.
+// Source: DeepSeek-V3 inference/model.py, Gate and MoE.
+#pragma once
+
+#include <string>
+
+#include "runtime/experts/executor.h"
+#include "runtime/model/config.h"
+#include "runtime/model/mlp.h"
+
+namespace dspack::runtime {
+
+struct MoeWeights {
+  Linear router;        // [experts, hidden]
+  kernels::Slice bias;  // [experts]; empty where the model has none
+  MlpWeights shared;    // empty where the model has none
+};
+
+/// Adds the always-needed weights of a MoE block to the layer's group.
+[[nodiscard]] Result<void> add_moe(WeightGroup& group, MoeWeights& weights, const ModelConfig& config,
+                                   const std::string& layer_name);
+
+class Moe {
+ public:
+  /// Reserves scratch for `max_rows` routed tokens, and for `wave_rows` at a time where that is enough.
+  Moe(const ModelConfig& config, uint32_t max_rows, uint32_t wave_rows, ScratchPlan& plan);
+
+  struct Context {
+    kernels::Queue& queue;
+    kernels::Buffer& scratch;
+    ExpertExecutor& executor;
+    const Mlp& mlp;
+    const std::stop_token& stop;
+  };
+  /// x and y [rows, hidden], rows up to max_rows.
+  [[nodiscard]] Result<void> run(const Context& context, LayerId layer, const MoeWeights& weights,
+                                 const kernels::Rows& x, const kernels::Rows& y) const;
+
+ private:
+  void route(const Context& context, const MoeWeights& weights, const kernels::Rows& x) const;
+
+  const ModelConfig& config_;
+  uint32_t wave_rows_;
+  uint64_t logits_at_, ids_at_, weights_at_, shared_at_;  // in the scratch buffer
+};
+
+}  // namespace dspack::runtime

@@ -1,0 +1,94 @@
+#include "runtime/model/rope.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+namespace dspack::runtime {
+
+namespace {
+
+// YaRN's magnitude correction for a context stretched by `factor`.
+double magnitude(double factor, double mscale) {
+  return factor <= 1 ? 1.0 : 0.1 * mscale * std::log(factor) + 1.0;
+}
+
+// Dimension whose wavelength makes `rotations` turns within the original context.
+double correction_dim(const RopeConfig& rope, uint32_t dim, double rotations) {
+  const double turns = rope.yarn->original_positions / (rotations * 2 * std::numbers::pi);
+  return dim * std::log(turns) / (2 * std::log(rope.theta));
+}
+
+// How much of each frequency is kept as it was: 1 for fast ones, 0 for slow ones, a ramp between.
+std::vector<float> kept_share(const RopeConfig& rope, uint32_t dim) {
+  double low = correction_dim(rope, dim, rope.yarn->beta_fast);
+  double high = correction_dim(rope, dim, rope.yarn->beta_slow);
+  if (rope.yarn->truncate) {
+    low = std::floor(low);
+    high = std::ceil(high);
+  }
+  low = std::max(low, 0.0);
+  high = std::min(high, dim - 1.0);
+  if (low == high) high += 0.001;  // no ramp; avoids 0/0
+  std::vector<float> share(dim / 2);
+  for (uint32_t k = 0; k < share.size(); ++k) {
+    const float ramp = (static_cast<float>(k) - static_cast<float>(low)) / static_cast<float>(high - low);
+    share[k] = 1.0F - std::clamp(ramp, 0.0F, 1.0F);
+  }
+  return share;
+}
+
+float table_factor(const RopeConfig& rope) {
+  if (!rope.yarn) return 1.0F;
+  const RopeConfig::Yarn& yarn = *rope.yarn;
+  if (yarn.attention_factor) return static_cast<float>(*yarn.attention_factor);
+  if (yarn.mscale != 0 && yarn.mscale_all_dim != 0) {
+    return static_cast<float>(magnitude(yarn.factor, yarn.mscale) / magnitude(yarn.factor, yarn.mscale_all_dim));
+  }
+  return static_cast<float>(magnitude(yarn.factor, 1));
+}
+
+}  // namespace
+
+std::vector<float> rope_frequencies(const RopeConfig& rope, uint32_t rope_dim) {
+  std::vector<float> frequencies(rope_dim / 2);
+  const std::vector<float> share = rope.yarn ? kept_share(rope, rope_dim) : std::vector<float>();
+  for (uint32_t k = 0; k < frequencies.size(); ++k) {
+    const float exponent = static_cast<float>(2 * k) / static_cast<float>(rope_dim);
+    const auto period = static_cast<float>(std::pow(rope.theta, static_cast<double>(exponent)));
+    const float plain = 1.0F / period;
+    if (!rope.yarn) {
+      frequencies[k] = plain;
+      continue;
+    }
+    const float stretched = 1.0F / (static_cast<float>(rope.yarn->factor) * period);
+    frequencies[k] = stretched * (1.0F - share[k]) + plain * share[k];
+  }
+  return frequencies;
+}
+
+std::vector<float> rope_table(const RopeConfig& rope, uint32_t rope_dim, uint32_t first, uint32_t count) {
+  const std::vector<float> frequencies = rope_frequencies(rope, rope_dim);
+  const float factor = table_factor(rope);
+  std::vector<float> table;
+  table.reserve(size_t{count} * rope_dim);
+  for (uint32_t position = first; position < first + count; ++position) {
+    for (const float frequency : frequencies) {
+      const double angle = static_cast<float>(position) * frequency;  // rounded to FP32 like the reference
+      table.push_back(static_cast<float>(std::cos(angle)) * factor);
+      table.push_back(static_cast<float>(std::sin(angle)) * factor);
+    }
+  }
+  return table;
+}
+
+float attention_scale(const RopeConfig& rope, uint32_t query_dim) {
+  double scale = 1.0 / std::sqrt(static_cast<double>(query_dim));
+  if (rope.yarn && rope.yarn->mscale_all_dim != 0) {
+    const double mscale = magnitude(rope.yarn->factor, rope.yarn->mscale_all_dim);
+    scale *= mscale * mscale;
+  }
+  return static_cast<float>(scale);
+}
+
+}  // namespace dspack::runtime

@@ -1,0 +1,114 @@
+#include "runtime/text/added_tokens.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "runtime/text/json.h"
+#include "runtime/text/unicode.h"
+
+namespace dspack::runtime {
+namespace {
+
+constexpr size_t kMaxContentBytes = 4096;  // bounds the work per byte of text; the family's longest have 40
+
+}  // namespace
+
+void AddedTokens::Tree::insert(std::string_view literal, uint32_t token) {
+  starts_[static_cast<unsigned char>(literal[0])] = true;
+  uint32_t node = 0;
+  for (const char c : literal) {
+    const uint64_t key = (uint64_t{node} << 8) | static_cast<unsigned char>(c);
+    const auto [child, added] = children_.try_emplace(key, static_cast<uint32_t>(tokens_.size()));
+    if (added) tokens_.push_back(kNone);
+    node = child->second;
+  }
+  tokens_[node] = token;
+}
+
+std::optional<AddedTokens::Tree::Hit> AddedTokens::Tree::longest(std::string_view text) const {
+  if (text.empty() || !starts_[static_cast<unsigned char>(text[0])]) return std::nullopt;
+  std::optional<Hit> hit;
+  uint32_t node = 0;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const auto child = children_.find((uint64_t{node} << 8) | static_cast<unsigned char>(text[i]));
+    if (child == children_.end()) break;
+    node = child->second;
+    if (tokens_[node] != kNone) hit = Hit{tokens_[node], i + 1};
+  }
+  return hit;
+}
+
+Result<AddedTokens> AddedTokens::build(std::vector<AddedToken> tokens) {
+  AddedTokens added;
+  added.tokens_ = std::move(tokens);
+  for (uint32_t i = 0; i < added.tokens_.size(); ++i) {
+    const AddedToken& token = added.tokens_[i];
+    if (token.content.empty() || token.content.size() > kMaxContentBytes) {
+      return Error{ErrorKind::invalid, fmt::format("added token {} has {} bytes, allowed are 1 to {}", token.id,
+                                                   token.content.size(), kMaxContentBytes)};
+    }
+    (token.normalized ? added.normalized_ : added.as_is_).insert(token.content, i);
+    if (token.single_word && !added.word_) {
+      TRY_ASSIGN(added.word_, Regex::compile_native(word_character_pattern()));
+    }
+  }
+  return added;
+}
+
+Result<bool> AddedTokens::is_word(std::string_view character, RegexScratch& scratch) const {
+  std::vector<Regex::Match> matches;
+  TRY(word_->find_all(character, scratch, matches));
+  return !matches.empty();
+}
+
+Result<bool> AddedTokens::stands_alone(std::string_view text, size_t begin, size_t end, RegexScratch& scratch) const {
+  const std::string_view after = text.substr(end);
+  TRY_ASSIGN(const bool before_word, is_word(last_character(text.substr(0, begin)), scratch));
+  TRY_ASSIGN(const bool after_word, is_word(after.substr(0, first_utf8_unit(after).bytes), scratch));
+  return !before_word && !after_word;
+}
+
+Result<void> AddedTokens::split_by(const Tree& tree, std::string_view text, RegexScratch& scratch,
+                                   std::vector<Segment>& segments) const {
+  size_t done = 0;  // may run ahead of `at`: white space that rstrip swallowed can begin another token
+  size_t at = 0;
+  while (at < text.size()) {
+    const auto hit = tree.longest(text.substr(at));
+    if (!hit) {
+      ++at;
+      continue;
+    }
+    const AddedToken& token = tokens_[hit->token];
+    size_t begin = at;
+    size_t end = at + hit->bytes;
+    at = end;
+    if (token.single_word) {
+      TRY_ASSIGN(const bool alone, stands_alone(text, begin, end, scratch));
+      if (!alone) continue;
+    }
+    if (token.lstrip) begin = std::max(begin - trailing_white_space(text.substr(0, begin)), done);
+    if (token.rstrip) end += leading_white_space(text.substr(end));
+    if (done < begin) segments.push_back({text.substr(done, begin - done), std::nullopt});
+    segments.push_back({begin < end ? text.substr(begin, end - begin) : std::string_view(), token.id});
+    done = end;
+  }
+  if (done < text.size()) segments.push_back({text.substr(done), std::nullopt});
+  return {};
+}
+
+Result<std::vector<AddedTokens::Segment>> AddedTokens::split(std::string_view text, RegexScratch& scratch) const {
+  std::vector<Segment> first;
+  TRY(split_by(as_is_, text, scratch, first));
+  std::vector<Segment> segments;
+  for (const Segment& segment : first) {
+    if (segment.id) {
+      segments.push_back(segment);
+    } else {
+      TRY(split_by(normalized_, segment.text, scratch, segments));
+    }
+  }
+  return segments;
+}
+
+}  // namespace dspack::runtime

@@ -1,0 +1,76 @@
+// Added tokens: literals that are cut out of a text before anything else looks at it.
+//
+// As Hugging Face's AddedVocabulary: at each place the longest literal wins, from left to right; first those with
+// normalized = false on the whole text, then the others on what is left between them. `lstrip` and `rstrip` swallow the
+// white space beside the token; `single_word` matches only where no word character stands beside it.
+// Threads: immutable after build, thread-safe; a RegexScratch belongs to one thread. Lifetime: segments view the text
+// given. Errors: invalid (an empty or overlong literal).
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "format/base/result.h"
+#include "runtime/text/regex.h"
+
+namespace dspack::runtime {
+
+struct AddedToken {
+  uint32_t id = 0;
+  std::string content;
+  bool special = false;  // left out by decoding on request
+  bool single_word = false;
+  bool lstrip = false;
+  bool rstrip = false;
+  bool normalized = false;
+};
+
+class AddedTokens {
+ public:
+  struct Segment {
+    std::string_view text;
+    std::optional<uint32_t> id;  // of the added token; nullopt: ordinary text
+  };
+
+  [[nodiscard]] static Result<AddedTokens> build(std::vector<AddedToken> tokens);
+
+  /// `text` is valid UTF-8. Empty pieces of text are left out.
+  [[nodiscard]] Result<std::vector<Segment>> split(std::string_view text, RegexScratch& scratch) const;
+
+ private:
+  /// A tree of bytes over the literals.
+  class Tree {
+   public:
+    struct Hit {
+      uint32_t token;  // index into tokens_
+      size_t bytes;
+    };
+    void insert(std::string_view literal, uint32_t token);
+    /// The longest literal at the start of `text`.
+    [[nodiscard]] std::optional<Hit> longest(std::string_view text) const;
+
+   private:
+    static constexpr uint32_t kNone = UINT32_MAX;
+    std::array<bool, 256> starts_{};
+    std::unordered_map<uint64_t, uint32_t> children_;  // by node << 8 | byte
+    std::vector<uint32_t> tokens_{kNone};              // by node; node 0 is the root
+  };
+
+  AddedTokens() = default;
+  [[nodiscard]] Result<void> split_by(const Tree& tree, std::string_view text, RegexScratch& scratch,
+                                      std::vector<Segment>& segments) const;
+  [[nodiscard]] Result<bool> is_word(std::string_view character, RegexScratch& scratch) const;
+  [[nodiscard]] Result<bool> stands_alone(std::string_view text, size_t begin, size_t end, RegexScratch& scratch) const;
+
+  std::vector<AddedToken> tokens_;
+  Tree as_is_;
+  Tree normalized_;
+  std::optional<Regex> word_;  // only if a token is single_word
+};
+
+}  // namespace dspack::runtime

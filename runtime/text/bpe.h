@@ -1,0 +1,76 @@
+// Byte-pair encoding of one word, as Hugging Face's BPE model does it: always the pair of lowest rank, the leftmost
+// first, until no pair has a merge.
+// Threads: a Bpe is immutable and thread-safe; a BpeScratch belongs to one thread. Lifetime: a Bpe borrows its
+// Vocabulary for build() only. Errors: build: invalid (a merge that names an unknown token); encode: unsupported (a
+// byte that has no token; Hugging Face would drop it).
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "format/base/result.h"
+#include "runtime/text/vocabulary.h"
+
+namespace dspack::runtime {
+
+struct BpeOptions {
+  bool ignore_merges = false;  // a word that is itself a token is that token, whatever the merges say
+};
+
+/// Working memory and the words met so far. Not to be shared between different Bpes.
+class BpeScratch {
+ private:
+  friend class Bpe;
+  static constexpr uint32_t kEnd = UINT32_MAX;
+  struct Symbol {
+    uint32_t id;
+    uint32_t previous;  // index, kEnd if none
+    uint32_t next;
+    bool merged_away;
+  };
+  struct Candidate {
+    uint32_t rank;
+    uint32_t position;
+    uint32_t merged_id;
+    bool operator>(const Candidate& other) const {
+      return rank != other.rank ? rank > other.rank : position > other.position;
+    }
+  };
+  std::vector<Symbol> symbols_;
+  std::vector<Candidate> heap_;
+  std::unordered_map<std::string, std::vector<uint32_t>, StringHash, std::equal_to<>> words_;
+};
+
+class Bpe {
+ public:
+  using Merges = std::vector<std::pair<std::string, std::string>>;  // best first, in the vocabulary's spelling
+
+  [[nodiscard]] static Result<Bpe> build(const Vocabulary& vocabulary, const Merges& merges, BpeOptions options);
+
+  /// Appends the ids of `word` (bytes, fewer than 2^31).
+  [[nodiscard]] Result<void> encode(std::string_view word, BpeScratch& scratch, std::vector<uint32_t>& ids) const;
+
+ private:
+  struct Merge {
+    uint32_t rank;
+    uint32_t merged_id;
+  };
+  Bpe() = default;
+  [[nodiscard]] const Merge* find_merge(uint32_t left, uint32_t right) const;
+  [[nodiscard]] Result<void> load_symbols(std::string_view word, BpeScratch& scratch) const;
+  void push_candidate(BpeScratch& scratch, uint32_t left_position) const;
+  void merge_all(BpeScratch& scratch) const;
+
+  static constexpr uint32_t kNoToken = UINT32_MAX;
+  std::array<uint32_t, 256> byte_ids_{};
+  std::unordered_map<uint64_t, Merge> merges_;                                          // by left id << 32 | right id
+  std::unordered_map<std::string, uint32_t, StringHash, std::equal_to<>> whole_words_;  // only with ignore_merges
+};
+
+}  // namespace dspack::runtime

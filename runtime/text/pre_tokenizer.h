@@ -1,0 +1,70 @@
+// Cuts text into the words that byte-pair encoding then works on, by the steps that tokenizer.json lists.
+//
+// Supported: Sequence, Split (String or Regex, every behaviour, invert), Digits, and ByteLevel, which must come last
+// because from there on the text is bytes. The bytes are left as they are: spelling them as characters is undone by the
+// model at once.
+// Threads: immutable, thread-safe; a Scratch belongs to one thread. Lifetime: words view the text given or the
+// scratch, until its next use. Errors: from_json: unsupported (a step or pattern, named), invalid; split: see Regex.
+#pragma once
+
+#include <deque>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "format/base/result.h"
+#include "runtime/text/regex.h"
+
+namespace dspack::runtime {
+
+/// What becomes of a delimiter; the names are Hugging Face's.
+enum class SplitBehavior { removed, isolated, merged_with_previous, merged_with_next, contiguous };
+
+struct Piece {
+  size_t begin;
+  size_t end;
+  bool is_delimiter;
+};
+/// Joins or drops pieces, which cover a text in order. Exposed for its tests.
+[[nodiscard]] std::vector<Piece> apply_behavior(const std::vector<Piece>& pieces, SplitBehavior behavior);
+
+class PreTokenizer {
+ public:
+  struct Scratch {
+    RegexScratch regex;
+    std::vector<Regex::Match> matches;
+    std::vector<std::string_view> words;
+    std::vector<std::string_view> next_words;
+    std::deque<std::string> prefixed;  // words that got a space in front
+  };
+
+  /// The value of "pre_tokenizer".
+  [[nodiscard]] static Result<PreTokenizer> from_json(const nlohmann::json& value);
+
+  /// The words of valid UTF-8 `text`, in order, none empty: scratch.words.
+  [[nodiscard]] Result<void> split(std::string_view text, Scratch& scratch) const;
+
+ private:
+  struct Split {
+    Regex pattern;
+    SplitBehavior behavior;
+    bool invert;
+  };
+  struct PrefixSpace {};
+  using Step = std::variant<Split, PrefixSpace>;
+
+  PreTokenizer() = default;
+  [[nodiscard]] Result<void> add_steps(const nlohmann::json& value);
+  [[nodiscard]] Result<void> add_sequence(const nlohmann::json& value);
+  [[nodiscard]] Result<void> add_split(const nlohmann::json& value);
+  [[nodiscard]] Result<void> add_digits(const nlohmann::json& value);
+  [[nodiscard]] Result<void> add_byte_level(const nlohmann::json& value);
+  [[nodiscard]] static Result<void> run(const Split& step, std::string_view word, Scratch& scratch);
+
+  std::vector<Step> steps_;
+  bool byte_level_ = false;
+};
+
+}  // namespace dspack::runtime

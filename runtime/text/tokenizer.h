@@ -1,0 +1,52 @@
+// Text to token ids and back, exactly as Hugging Face `tokenizers` does with the same tokenizer.json (byte-level BPE,
+// the DeepSeek-V3 kind; see tokenizer_json.h for what is read and what is refused).
+//
+// Threads: immutable, thread-safe. Lifetime: owns all it needs; returned views live as long as the Tokenizer.
+// Errors: from_json: invalid or unsupported, one line; encode: unsupported (a byte without a token), invalid (a text
+// above 1 GiB, or one on which a pattern gives up). No text is ever dropped.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "format/base/result.h"
+#include "runtime/text/tokenizer_json.h"
+
+namespace dspack::runtime {
+
+/// Whether literals of added tokens in a text, such as "<｜User｜>", become those tokens, or are text like any other.
+/// as_text covers all added tokens, whether flagged special or not: it is meant for text from strangers.
+enum class SpecialTokens { parse, as_text };
+
+/// Whether decoding leaves out tokens that are flagged special.
+enum class SpecialOutput { keep, skip };
+
+class Tokenizer {
+ public:
+  [[nodiscard]] static Result<Tokenizer> from_json(std::string_view tokenizer_json);
+
+  /// Adds nothing of its own, no BOS either. Broken UTF-8 is read as U+FFFD, one for each broken sequence, as Rust and
+  /// Python decode it.
+  [[nodiscard]] Result<std::vector<uint32_t>> encode(std::string_view text, SpecialTokens special) const;
+
+  /// Always valid UTF-8: broken sequences become U+FFFD. Ids without a token stand for nothing.
+  [[nodiscard]] std::string decode(std::span<const uint32_t> ids, SpecialOutput special) const;
+
+  /// The bytes that an id stands for, which need not be whole characters; empty for an id without a token.
+  [[nodiscard]] std::string_view token_bytes(uint32_t id) const { return parts_.vocabulary.bytes(id); }
+  /// By the spelling of tokenizer.json ("Ġthe", "<｜User｜>").
+  [[nodiscard]] std::optional<uint32_t> id_of(std::string_view token) const { return parts_.vocabulary.find(token); }
+  [[nodiscard]] bool is_special(uint32_t id) const { return parts_.vocabulary.is_special(id); }
+  /// One more than the highest id. A model's own vocabulary may be padded beyond it.
+  [[nodiscard]] uint32_t vocab_size() const { return parts_.vocabulary.size(); }
+
+ private:
+  explicit Tokenizer(TokenizerParts parts) : parts_(std::move(parts)) {}
+  TokenizerParts parts_;
+};
+
+}  // namespace dspack::runtime

@@ -1,0 +1,57 @@
+#include "runtime/text/tokenizer_config.h"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "runtime/text/json.h"
+
+namespace dspack::runtime {
+namespace {
+
+using nlohmann::json;
+
+/// A string, or an object that holds it as "content".
+Result<std::optional<std::string>> token_field(const json& root, const char* key) {
+  const json* value = find_field(root, key);
+  if (value == nullptr || !value->is_object()) return string_field(root, key);
+  Result<std::string> content = required_string(*value, "content");
+  if (!content) return content.error().in(fmt::format("\"{}\"", key));
+  return std::optional<std::string>(*std::move(content));
+}
+
+/// A string, or a list of {"name", "template"}.
+Result<std::optional<std::string>> chat_template_field(const json& root) {
+  const json* value = find_field(root, "chat_template");
+  if (value == nullptr || !value->is_array()) return string_field(root, "chat_template");
+  std::optional<std::string> chosen;
+  for (const json& entry : *value) {
+    TRY_ASSIGN(const std::string name, required_string(entry, "name"));
+    TRY_ASSIGN(std::string text, required_string(entry, "template"));
+    if (name == "default") chosen = std::move(text);
+  }
+  return chosen;
+}
+
+Result<TokenizerConfig> read_config(const json& root) {
+  TokenizerConfig config;
+  TRY_ASSIGN(config.add_bos_token, bool_field(root, "add_bos_token", false));
+  TRY_ASSIGN(config.add_eos_token, bool_field(root, "add_eos_token", false));
+  TRY_ASSIGN(config.bos_token, token_field(root, "bos_token"));
+  TRY_ASSIGN(config.eos_token, token_field(root, "eos_token"));
+  TRY_ASSIGN(config.pad_token, token_field(root, "pad_token"));
+  TRY_ASSIGN(config.chat_template, chat_template_field(root));
+  return config;
+}
+
+}  // namespace
+
+Result<TokenizerConfig> TokenizerConfig::from_json(std::string_view tokenizer_config_json) {
+  TRY_ASSIGN(const json root, parse_json(tokenizer_config_json, "tokenizer_config.json"));
+  Result<TokenizerConfig> config = read_config(root);
+  if (!config) return config.error().in("tokenizer_config.json");
+  return config;
+}
+
+}  // namespace dspack::runtime

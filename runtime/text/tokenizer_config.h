@@ -1,0 +1,25 @@
+// tokenizer_config.json: the special tokens by role, and the chat template.
+// Threads: thread-safe (a pure function). Lifetime: owns its strings. Errors: invalid, one line.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "format/base/result.h"
+
+namespace dspack::runtime {
+
+struct TokenizerConfig {
+  bool add_bos_token = false;  // for plain text; chat templates write the BOS themselves
+  bool add_eos_token = false;
+  std::optional<std::string> bos_token;
+  std::optional<std::string> eos_token;
+  std::optional<std::string> pad_token;
+  std::optional<std::string> chat_template;  // of a list of templates, the one named "default"
+
+  /// Absent and null fields keep the defaults above.
+  [[nodiscard]] static Result<TokenizerConfig> from_json(std::string_view tokenizer_config_json);
+};
+
+}  // namespace dspack::runtime

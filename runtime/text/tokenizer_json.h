@@ -1,0 +1,29 @@
+// tokenizer.json as parts: what a Tokenizer is made of.
+//
+// Read: added_tokens, normalizer (null or an empty Sequence), pre_tokenizer, decoder (ByteLevel), model (BPE without
+// dropout, unknown token, affixes and byte fallback). Not read: post_processor, truncation and padding, which say what
+// to put around or cut from a text; that is the caller's decision.
+// Threads: thread-safe (a pure function). Lifetime: owns everything. Errors: unsupported or invalid, one line, with
+// the section in front.
+#pragma once
+
+#include <string_view>
+
+#include "format/base/result.h"
+#include "runtime/text/added_tokens.h"
+#include "runtime/text/bpe.h"
+#include "runtime/text/pre_tokenizer.h"
+#include "runtime/text/vocabulary.h"
+
+namespace dspack::runtime {
+
+struct TokenizerParts {
+  Vocabulary vocabulary;
+  AddedTokens added_tokens;
+  PreTokenizer pre_tokenizer;
+  Bpe bpe;
+};
+
+[[nodiscard]] Result<TokenizerParts> parse_tokenizer_json(std::string_view text);
+
+}  // namespace dspack::runtime

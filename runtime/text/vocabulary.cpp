@@ -1,0 +1,58 @@
+#include "runtime/text/vocabulary.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "runtime/text/byte_level.h"
+#include "runtime/text/json.h"
+
+namespace dspack::runtime {
+namespace {
+
+constexpr uint64_t kIdSlack = 65'536;  // real vocabularies have holes of at most a few hundred ids
+
+}  // namespace
+
+Vocabulary::Vocabulary(uint64_t expected_tokens)
+    : id_limit_(std::min<uint64_t>(expected_tokens, UINT32_MAX / 4) * 2 + kIdSlack) {}
+
+Result<void> Vocabulary::add(uint64_t id, std::string_view token) {
+  if (id >= id_limit_) {
+    return Error{ErrorKind::invalid, fmt::format("token {} has id {}, too far beyond the number of tokens (limit {})",
+                                                 quote(token), id, id_limit_)};
+  }
+  const auto small_id = static_cast<uint32_t>(id);
+  if (const auto known = ids_.find(token); known != ids_.end()) {
+    if (known->second == small_id) return {};
+    return Error{ErrorKind::invalid, fmt::format("token {} has two ids, {} and {}", quote(token), known->second, id)};
+  }
+  if (small_id >= entries_.size()) entries_.resize(small_id + 1);
+  Entry& entry = entries_[small_id];
+  if (entry.present) {
+    return Error{ErrorKind::invalid,
+                 fmt::format("id {} belongs to two tokens, {} and {}", id, quote(entry.token), quote(token))};
+  }
+  entry.token = token;
+  // As Hugging Face's ByteLevel decoder: a token with any character that stands for no byte is text as it is.
+  entry.bytes = unspell_bytes(token).value_or(entry.token);
+  entry.present = true;
+  ids_.emplace(token, small_id);
+  return {};
+}
+
+std::optional<uint32_t> Vocabulary::find(std::string_view token) const {
+  const auto found = ids_.find(token);
+  return found == ids_.end() ? std::nullopt : std::optional<uint32_t>(found->second);
+}
+
+std::optional<std::string_view> Vocabulary::token(uint32_t id) const {
+  if (id >= entries_.size() || !entries_[id].present) return std::nullopt;
+  return entries_[id].token;
+}
+
+std::string_view Vocabulary::bytes(uint32_t id) const {
+  return id < entries_.size() ? std::string_view(entries_[id].bytes) : std::string_view();
+}
+
+}  // namespace dspack::runtime

@@ -1,0 +1,54 @@
+// Tokens and their ids: what tokenizer.json lists under model.vocab and added_tokens, as one table.
+// Threads: thread-compatible; const once filled. Lifetime: owns its strings; returned views live as long as the table.
+// Errors: invalid: an id used twice, a token with two ids, an id far beyond the number of tokens.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "format/base/result.h"
+
+namespace dspack::runtime {
+
+/// Lets maps with string keys be asked with views.
+struct StringHash {
+  using is_transparent = void;
+  size_t operator()(std::string_view text) const { return std::hash<std::string_view>()(text); }
+};
+
+class Vocabulary {
+ public:
+  /// `expected_tokens` bounds the ids, so that one hostile id cannot make the table huge.
+  explicit Vocabulary(uint64_t expected_tokens);
+
+  /// Adding the same pair again does nothing.
+  [[nodiscard]] Result<void> add(uint64_t id, std::string_view token);
+  void mark_special(uint32_t id) { entries_[id].special = true; }
+
+  [[nodiscard]] std::optional<uint32_t> find(std::string_view token) const;
+  /// The token as the file spells it; nullopt if there is none of this id.
+  [[nodiscard]] std::optional<std::string_view> token(uint32_t id) const;
+  /// The bytes of text that the token stands for; empty if there is none of this id.
+  [[nodiscard]] std::string_view bytes(uint32_t id) const;
+  [[nodiscard]] bool is_special(uint32_t id) const { return id < entries_.size() && entries_[id].special; }
+  /// One more than the highest id; ids without a token may lie below it.
+  [[nodiscard]] uint32_t size() const { return static_cast<uint32_t>(entries_.size()); }
+
+ private:
+  struct Entry {
+    std::string token;
+    std::string bytes;
+    bool present = false;
+    bool special = false;
+  };
+  uint64_t id_limit_;
+  std::vector<Entry> entries_;  // by id
+  std::unordered_map<std::string, uint32_t, StringHash, std::equal_to<>> ids_;
+};
+
+}  // namespace dspack::runtime

@@ -1,0 +1,81 @@
+// Collects the tensors that one piece of the model needs (a layer, an expert), then loads them into one device buffer.
+// Its size is known before anything is read.
+// Threads: single-thread. Lifetime: borrows the checkpoint, and until `load` the places given to `add_*`; what is
+// loaded borrows the returned buffer. Errors: those of finding (linear.h) and reading (checkpoint_files.h); budget
+// (memory).
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <stop_token>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kernels/ops.h"
+#include "runtime/weights/checkpoint_files.h"
+#include "runtime/weights/linear.h"
+
+namespace dspack::runtime {
+
+/// What loading needs besides the tensors' names.
+struct LoadContext {
+  kernels::Device& device;
+  kernels::Queue& queue;
+  CheckpointFiles& files;
+  std::optional<BlockSize> fp8_block;
+};
+
+class WeightGroup {
+ public:
+  explicit WeightGroup(const LoadContext& context) : context_(context) {}
+
+  /// `*into` becomes the weight `name` [out, in] when the group is loaded.
+  [[nodiscard]] Result<void> add_linear(Linear* into, std::string_view name, uint32_t out, uint32_t in);
+  /// `*into` becomes the values of the tensor `name` [length], as FP32.
+  [[nodiscard]] Result<void> add_vector(kernels::Slice* into, std::string_view name, uint32_t length);
+
+  /// Device memory that `load` takes.
+  [[nodiscard]] uint64_t size_bytes() const { return size_bytes_; }
+  /// Every tensor of the group, scales included.
+  [[nodiscard]] std::vector<const format::TensorEntry*> tensors() const;
+
+  [[nodiscard]] Result<std::unique_ptr<kernels::Buffer>> load(ReadPurpose purpose, const std::stop_token& stop);
+
+ private:
+  enum class Form { as_stored, as_f32 };
+  struct Part {
+    const format::TensorEntry* tensor = nullptr;
+    Form form = Form::as_stored;
+    uint64_t offset = 0;  // in the buffer
+  };
+  struct LinearTarget {
+    Linear* into = nullptr;
+    kernels::Weight form;
+    uint64_t data = 0;  // offsets in the buffer
+    std::optional<uint64_t> scale;
+  };
+  struct VectorTarget {
+    kernels::Slice* into = nullptr;
+    uint64_t data = 0;
+  };
+
+  uint64_t place(const format::TensorEntry& tensor, Form form, uint64_t bytes);
+  struct Staging {
+    std::vector<std::byte> stored;
+    std::vector<float> values;
+  };
+  Result<void> read_part(const Part& part, kernels::Slice to, Staging& staging, ReadPurpose purpose,
+                         const std::stop_token& stop);
+
+  LoadContext context_;
+  std::vector<Part> parts_;
+  std::vector<LinearTarget> linears_;
+  std::vector<VectorTarget> vectors_;
+  uint64_t size_bytes_ = 0;
+};
+
+/// Exact FP32 values of stored elements: F32, BF16, F16 or F8_E8M0. `values` has as many elements as `stored` holds.
+void widen_to_f32(Dtype dtype, std::span<const std::byte> stored, std::span<float> values);
+
+}  // namespace dspack::runtime

@@ -1,0 +1,41 @@
+# Shared by the scripts: finds the project, installs what is missing, builds. Sourced, not run.
+set -euo pipefail
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+
+# Distribution packages (Debian 12, Ubuntu 24.04) for building, testing and the demonstration.
+packages=(
+  g++ cmake ninja-build pkg-config
+  libcurl4-openssl-dev nlohmann-json3-dev libzstd-dev libtbb-dev libssl-dev libpcre2-dev libfmt-dev libcli11-dev
+  doctest-dev python3 busybox curl
+)
+
+say() { printf '\n== %s\n' "$*"; }
+
+# Installs the packages that are missing; asks apt only if there are such.
+install_missing() {
+  local missing=() package
+  for package in "${packages[@]}"; do
+    dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null | grep -qx installed || missing+=("$package")
+  done
+  if [ ${#missing[@]} -eq 0 ]; then
+    return
+  fi
+  say "installing ${missing[*]}"
+  local sudo=()
+  if [ "$(id -u)" -ne 0 ]; then
+    sudo=(sudo)
+  fi
+  "${sudo[@]}" apt-get update -qq
+  "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+}
+
+# build PRESET [TARGET ...]: configures and builds; quick when nothing has changed.
+build() {
+  local preset=$1 folder
+  shift
+  folder=$root/build
+  [ "$preset" = release ] || folder=$root/build-$preset
+  say "building ($preset)"
+  (cd "$root" && cmake --preset "$preset" --log-level=WARNING >/dev/null)
+  cmake --build "$folder" -- --quiet "$@"
+}

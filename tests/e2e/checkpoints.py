@@ -1,0 +1,72 @@
+"""Checkpoints to work on: a hand-written one of a dozen tensors for cases in which size does not matter, and one
+packed copy of the trained small one, made once a program and shared by the cases that only read it."""
+
+import atexit
+import functools
+import json
+import shutil
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+import safetensors_io
+from common import clean_environment, path_from_environment
+
+SHARDS = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]
+EXPERT_0 = "model/layers/001/experts/000.safetensors"
+
+
+def raw(count, seed):
+    return bytes((seed * 37 + i * (seed + 3)) % 251 for i in range(count))
+
+
+def small_tensors():
+    """Two shards' tensors; expert 0's scale and expert 1's third matrix lie in the other shard than the rest."""
+    first = {"model.embed_tokens.weight": ("BF16", [4, 8], raw(64, 1)),
+             "model.layers.0.mlp.down_proj.weight": ("F8_E4M3", [64, 64], raw(4096, 2)),
+             "model.layers.0.mlp.down_proj.weight_scale_inv": ("F32", [1, 1], raw(4, 3))}
+    second = {"model.norm.weight": ("BF16", [8], raw(16, 4)), "lm_head.weight": ("BF16", [4, 8], raw(64, 5)),
+              "model.layers.1.mlp.gate.weight": ("BF16", [2, 8], raw(32, 6))}
+    for expert in (0, 1):
+        for number, part in enumerate(("gate_proj", "up_proj", "down_proj")):
+            name = "model.layers.1.mlp.experts.%d.%s.weight" % (expert, part)
+            moved = expert == 1 and number == 2
+            (second if moved else first)[name] = ("F8_E4M3", [64, 64], raw(4096, 7 + 3 * expert + number))
+            (second if expert == 0 else first)[name + "_scale_inv"] = ("F32", [1, 1], raw(4, 14 + number))
+    return [first, second]
+
+
+def write_small(folder, shards=None):
+    """Writes the shards, their index and two companions into a new folder; returns the folder."""
+    folder = Path(folder)
+    folder.mkdir(parents=True)
+    weight_map = {}
+    for name, tensors in zip(SHARDS, shards or small_tensors()):
+        safetensors_io.write(folder / name, tensors)
+        weight_map.update({tensor: name for tensor in tensors})
+    safetensors_io.write_index(folder, weight_map)
+    (folder / "config.json").write_text(json.dumps({"model_type": "deepseek_v3"}))
+    (folder / "README.md").write_text("# small\n")
+    return folder
+
+
+@functools.lru_cache(maxsize=None)
+def _pack_tiny():
+    scratch = Path(tempfile.mkdtemp(prefix="dspack-e2e-shared-"))
+    atexit.register(shutil.rmtree, scratch, ignore_errors=True)
+    source = Path(path_from_environment("DSPACK_TEST_DATA")) / "tiny-v3"
+    started = time.monotonic()
+    subprocess.run([path_from_environment("DSPACK_RESHARD"), source, "--by", "expert", "--out", scratch / "packed"],
+                   check=True, env=clean_environment(scratch), stdout=subprocess.DEVNULL)
+    return scratch / "packed", time.monotonic() - started
+
+
+def packed_tiny():
+    """The small trained checkpoint, packed; to be read only."""
+    return _pack_tiny()[0]
+
+
+def packing_seconds():
+    """How long that took, undisturbed."""
+    return _pack_tiny()[1]

@@ -1,0 +1,235 @@
+"""Running the small model: the packed repository says what the ordinary folder says, and opens only what it needs."""
+
+import array
+import json
+import shutil
+
+import safetensors_io
+from checkpoints import packed_tiny
+from common import INDEX, EndToEnd, flip_bit, main
+
+QUESTION, ANSWER = "What is the capital of France?", "The capital of France is Paris.\n"
+PROMPTS = [QUESTION, "My name is Anna.", "Tell me a tale.", "Which is bigger, 31 or 17?", "\u00e4\u00f6\u00fc \U0001f600 ?!"]
+TOKENS = [0, 1105, 291, 262, 265, 382, 320, 947, 33, 1106]  # QUESTION in its chat template
+
+
+class Dsrun(EndToEnd):
+    def ask(self, folder, prompt, *arguments, **options):
+        return self.run_program(folder, "-p", prompt, *arguments, program="DSPACK_DSRUN", **options)
+
+    def stats_of(self, folder, prompt, *arguments):
+        path = self.scratch / "stats.json"
+        result = self.assert_ok(self.ask(folder, prompt, "--stats", path, *arguments))
+        return result.stdout, json.loads(path.read_text())
+
+    def assert_dsrun_refuses(self, result, *needles):
+        self.assert_refused(result, *needles, program="dsrun")
+
+    def copy_packed(self, name="packed"):
+        return shutil.copytree(packed_tiny(), self.scratch / name)
+
+
+class Answers(Dsrun):
+    def test_packed_and_ordinary_folders_say_the_same(self):
+        self.assertEqual(self.assert_ok(self.ask(packed_tiny(), QUESTION)).stdout, ANSWER)
+        for prompt in PROMPTS:
+            for more in ([], ["--raw", "-n", "20"], ["--temp", "0.8", "--top-p", "0.9", "--seed", "5", "-n", "30"]):
+                said = [self.assert_ok(self.ask(folder, prompt, *more)).stdout for folder in (self.data(), packed_tiny())]
+                self.assertEqual(said[0], said[1], prompt)
+                self.assertTrue(said[0].strip(), prompt)
+
+    def test_threads_and_instruction_sets_do_not_change_the_text(self):
+        for more in (["--threads", 1], ["--threads", 2], ["--threads", 7], ["--cpu", "scalar"]):
+            self.assertEqual(self.assert_ok(self.ask(packed_tiny(), QUESTION, *more)).stdout, ANSWER)
+
+    def test_the_answer_has_at_most_n_tokens(self):
+        for count in (1, 3):
+            _, stats = self.stats_of(packed_tiny(), QUESTION, "-n", count)
+            self.assertLessEqual(stats["decode"]["tokens"], count)
+
+    def test_seeds_repeat_and_differ(self):
+        said = [self.assert_ok(self.ask(packed_tiny(), "Tell me a tale.", "--temp", 2, "--seed", seed, "-n", 40)).stdout
+                for seed in (1, 1, 2)]
+        self.assertEqual(said[0], said[1])
+        self.assertNotEqual(said[0], said[2])
+
+
+class OpenedFiles(Dsrun):
+    def experts(self, folder, layers):
+        return {str(path.relative_to(folder)) for layer in layers
+                for path in (folder / "model/layers" / ("%03d" % layer) / "experts").glob("*.safetensors")}
+
+    def test_what_stats_do_not_name_is_not_needed(self):
+        packed = self.copy_packed()
+        said, stats = self.stats_of(packed, QUESTION)
+        opened = {file for layer in stats["experts"]["layers"] for file in layer["opened_files"]}
+        present = self.experts(packed, range(1, 6))
+        needed = self.experts(packed, range(1, 5))  # all but the MTP module's
+        self.assertEqual(stats["experts"]["opened_files"], len(opened))
+        self.assertEqual(stats["experts"]["files"], len(needed))
+        self.assertLessEqual(opened, needed)
+        self.assertGreater(len(opened), 0)
+        self.assertLessEqual(len(opened), 0.7 * len(needed), "at least 30 % of the experts stay closed")
+        for path in present - opened:
+            (packed / path).unlink()
+        self.assertEqual(self.stats_of(packed, QUESTION)[0], said)
+
+    def test_each_file_that_stats_name_is_needed(self):
+        packed = self.copy_packed()
+        _, stats = self.stats_of(packed, QUESTION)
+        for layer in stats["experts"]["layers"]:
+            path = layer["opened_files"][-1]
+            hidden = packed / (path + ".hidden")
+            (packed / path).rename(hidden)
+            result = self.ask(packed, QUESTION)
+            self.assertEqual(result.code, 1, str(result))
+            self.assertRegex(result.stderr, r"^dsrun: [^\n]*%s[^\n]*\n$" % path)
+            hidden.rename(packed / path)
+
+    def test_one_token_reads_little(self):
+        _, stats = self.stats_of(packed_tiny(), "Hello", "--raw", "-n", 1)
+        total = sum(path.stat().st_size for path in packed_tiny().rglob("*.safetensors"))
+        self.assertLess(stats["bytes_read"]["total"], total / 4)
+
+
+class Logits(Dsrun):
+    def logits(self, folder, *arguments, tokens=TOKENS):
+        path = self.scratch / "logits.safetensors"
+        self.assert_ok(self.run_program("logits", folder, "--tokens", ",".join(map(str, tokens)), "--out", path, *arguments,
+                                        program="DSPACK_DSRUN"))
+        return path.read_bytes()
+
+    def test_threads_chunks_and_packing_change_no_bit(self):
+        tokens = [0, *range(100, 160)]
+        wanted = self.logits(self.data(), "--threads", 1, tokens=tokens)
+        dtype, shape, _ = safetensors_io.parse(wanted)[0]["logits"]
+        self.assertEqual((dtype, shape), ("F32", [len(tokens), 1152]))
+        for folder in (self.data(), packed_tiny()):
+            for more in (["--threads", 2], ["--threads", 5], *[["--chunk", chunk] for chunk in (1, 2, 7, 60, 61, 100)]):
+                self.assertEqual(self.logits(folder, *more, tokens=tokens), wanted, more)
+
+    def test_rows_do_not_depend_on_what_follows(self):
+        wanted = safetensors_io.parse(self.logits(packed_tiny()))[0]["logits"][2]
+        for count in (1, 4):
+            rows = safetensors_io.parse(self.logits(packed_tiny(), tokens=TOKENS[:count]))[0]["logits"][2]
+            self.assertEqual(rows, wanted[:len(rows)])
+
+    def test_they_are_those_of_the_reference(self):
+        golden = self.data("tiny-v3-golden")
+        prompts = {entry["name"]: entry for entry in json.loads((golden / "prompts.json").read_text())["prompts"]}
+        tensors, _ = safetensors_io.parse((golden / "logits.safetensors").read_bytes())
+        self.assertGreater(len(prompts), 0)
+        for name, prompt in prompts.items():
+            wanted, got = array.array("f"), array.array("f")
+            wanted.frombytes(tensors[name][2])
+            got.frombytes(safetensors_io.parse(self.logits(packed_tiny(), tokens=prompt["logits_tokens"]))[0]["logits"][2])
+            self.assertEqual(len(got), len(wanted), name)
+            # Both sum in FP32, in another order: a thousandth is far above their noise, far below any mistake.
+            self.assertLess(max(abs(a - b) for a, b in zip(got, wanted)), 1e-3, name)
+
+
+class BadInput(Dsrun):
+    def assert_ask_refused(self, folder, *needles):
+        self.assert_dsrun_refuses(self.ask(folder, QUESTION), *needles)
+
+    def test_what_is_no_model(self):
+        empty = self.scratch / "empty"
+        empty.mkdir()
+        self.assert_ask_refused(empty, empty, "not a checkpoint")
+        self.assert_ask_refused(self.scratch / "nowhere", self.scratch / "nowhere", "no such folder")
+        self.assert_ask_refused(self.data() / "config.json", "config.json", "file")
+        self.assert_ask_refused("org/name", "org/name", "no such folder")
+
+    def test_broken_configurations(self):
+        packed = self.copy_packed()
+        path = packed / "config.json"
+        good = json.loads(path.read_text())
+
+        def changed(**fields):
+            return json.dumps({key: value for key, value in {**good, **fields}.items() if value is not None})
+
+        for text, needle in (("", "JSON"), ("[]", ""), ("{}", ""), (changed(hidden_size="192"), "hidden_size"),
+                             (changed(hidden_size=193), ""), (changed(hidden_size=0), "hidden_size"),
+                             (changed(hidden_size=2**62), ""), (changed(hidden_size=-1), "hidden_size"),
+                             (changed(hidden_size=None), "hidden_size"), (changed(num_hidden_layers=500), ""),
+                             (changed(n_routed_experts=65), ""), (changed(num_experts_per_tok=65), ""),
+                             (changed(num_experts_per_tok=0), ""), (changed(n_group=7), "n_group"),
+                             (changed(vocab_size=2000), ""), (changed(model_type="llama"), "llama"),
+                             (changed(scoring_func="softplus"), "softplus"), (changed(hidden_act="relu"), "relu"),
+                             (changed(rope_scaling={"type": "unknown"}), ""),
+                             (changed(quantization_config={"quant_method": "gptq"}), "gptq")):
+            with self.subTest(text[:40] + needle):
+                path.write_text(text)
+                self.assert_ask_refused(packed, needle)
+        path.unlink()
+        self.assert_ask_refused(packed, packed, "config.json")
+
+    def test_broken_tokenizers(self):
+        packed = self.copy_packed()
+        for name in ("tokenizer.json", "tokenizer_config.json"):
+            good = (packed / name).read_text()
+            for text in ("", "[]", "{}", "null", good[:len(good) // 2], '{"model": 5}'):
+                with self.subTest(name=name, text=text[:20]):
+                    (packed / name).write_text(text)
+                    # An object without a chat template is legal, but no question can be put with it.
+                    no_template = name == "tokenizer_config.json" and text.startswith("{") and text.endswith("}")
+                    self.assert_ask_refused(packed, "no chat template" if no_template else name)
+            (packed / name).unlink()
+            self.assert_ask_refused(packed, "no chat template" if name == "tokenizer_config.json" else name)
+            (packed / name).write_text(good)
+
+    def test_missing_or_damaged_files(self):
+        packed = self.copy_packed()
+        for name in ("model/embed.safetensors", "model/head.safetensors", "model/layers/000/dense.safetensors"):
+            content = (packed / name).read_bytes()
+            (packed / name).unlink()
+            self.assert_ask_refused(packed, name)
+            (packed / name).write_bytes(content[:-5000])
+            self.assert_ask_refused(packed, name)
+            (packed / name).write_bytes(content)
+        flip_bit(packed / "manifest.json", 100)
+        self.assert_ask_refused(packed, packed / "manifest.json")
+        (packed / "manifest.json").unlink()
+        self.assertEqual(self.assert_ok(self.ask(packed, QUESTION)).stdout, ANSWER, "the index alone is enough")
+        (packed / INDEX).unlink()
+        self.assert_ask_refused(packed, packed)
+
+    def test_prompts_that_do_not_fit(self):
+        self.assert_dsrun_refuses(self.ask(self.data(), "word " * 3000), "context", "1024")
+        self.assert_dsrun_refuses(self.ask(self.data(), QUESTION, "--ctx", 5), "--ctx")
+        for tokens in ("1152", "4294967295"):
+            result = self.run_program("logits", self.data(), "--tokens", tokens, "--out", self.scratch / "x",
+                                      program="DSPACK_DSRUN")
+            self.assert_dsrun_refuses(result, tokens, "1152")
+            self.assert_absent(self.scratch / "x")
+
+    def test_wrong_usage_is_status_2(self):
+        for arguments in ([], ["--unknown"], ["logits"], ["tokenize"], ["logits", self.data()], [self.data(), "--raw"],
+                          *[[self.data(), "-p", "x", flag, value] for flag, value in (
+                              ("--threads", "0"), ("--threads", "many"), ("--temp", "-1"), ("--top-p", "2"),
+                              ("--ctx", "0"), ("-n", "-1"), ("-n", "x"), ("--seed", "x"))]):
+            with self.subTest(arguments):
+                result = self.run_program(*arguments, program="DSPACK_DSRUN")
+                self.assertEqual((result.code, result.stdout), (2, ""), str(result))
+                self.assertRegex(result.stderr, r"^dsrun[^\n]*: [^\n]+\n$")
+        self.assert_dsrun_refuses(self.ask(self.data(), "x", "--cpu", "mmx"), "mmx", "scalar")
+
+
+class Tokenize(Dsrun):
+    def test_ids_are_those_of_the_golden_cases(self):
+        cases = json.loads((self.data("tiny-v3-golden") / "tokenizer_cases.json").read_text())["cases"]
+        chosen = [case for case in cases if "\0" not in case["text"] and case["text"] != "-"][::5]
+        self.assertGreater(len(chosen), 20)
+        for case in chosen:
+            result = self.assert_ok(self.run_program("tokenize", packed_tiny(), "-p", case["text"], program="DSPACK_DSRUN"))
+            self.assertEqual([int(word) for word in result.stdout.replace(",", " ").split()], case["ids"], case["text"])
+
+    def test_json_has_ids_and_text(self):
+        result = self.assert_ok(self.run_program("tokenize", self.data(), "-p", QUESTION, "--json", program="DSPACK_DSRUN"))
+        tokens = json.loads(result.stdout)
+        self.assertEqual([token["id"] for token in tokens], TOKENS[2:-1])
+        self.assertEqual("".join(token["text"] for token in tokens), QUESTION)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,155 @@
+"""Going on after a break, and refusing to where it would mix what does not belong together."""
+
+import os
+import resource
+import shutil
+
+import safetensors_io
+from checkpoints import EXPERT_0, SHARDS, small_tensors, write_small
+from common import EndToEnd, flip_bit, limit, main
+
+
+class Resume(EndToEnd):
+    """Every case starts from a run that lost its connection after one of two shards."""
+
+    def setUp(self):
+        super().setUp()
+        self.source = write_small(self.scratch / "source")
+        self.whole = self.scratch / "whole"
+        self.assert_ok(self.repack(self.source, self.whole))
+        self.out = self.scratch / "packed"
+        self.journal = self.out / ".reshard" / "journal"
+
+    def break_off(self):
+        """Leaves an unfinished output; the second shard is refused once the first is done. Returns its server."""
+        server = self.serve(self.source)
+        refused = server.add_fault(SHARDS[1], "403", skip=1)  # the catalogue's probe passes
+        self.assert_refused(self.repack(server.url, self.out, "--jobs", 1), SHARDS[1], "403")
+        self.assert_unfinished(self.out)
+        self.assertEqual(refused.struck, 1)
+        server.clear_faults()
+        server.log.clear()
+        return server
+
+    def test_a_finished_shard_is_not_fetched_again(self):
+        server = self.break_off()
+        result = self.assert_ok(self.repack(server.url, self.out))
+        self.assertIn("resuming: 1 of 2 source shards are done", result.stderr)
+        self.assertEqual(len(server.requests(SHARDS[0])), 1, "only its header is needed again")
+        self.assert_same_tree(self.out, self.whole)
+
+    def test_a_torn_last_record_is_dropped(self):
+        for lost in (1, 2, 40):
+            with self.subTest(lost=lost):
+                server = self.break_off()
+                os.truncate(self.journal, self.journal.stat().st_size - lost)
+                self.assert_ok(self.repack(server.url, self.out))
+                self.assert_same_tree(self.out, self.whole)
+                shutil.rmtree(self.out)
+
+    def test_garbage_at_the_end_is_dropped(self):
+        server = self.break_off()
+        with open(self.journal, "ab") as file:
+            file.write(b"0123456789abcdef {\"file\":0,\"sha2")
+        self.assert_ok(self.repack(server.url, self.out))
+        self.assert_same_tree(self.out, self.whole)
+
+    def test_an_empty_journal_starts_anew(self):
+        server = self.break_off()
+        os.truncate(self.journal, 0)
+        self.assert_ok(self.repack(server.url, self.out))
+        self.assert_same_tree(self.out, self.whole)
+
+    def test_damage_inside_the_journal_is_refused(self):
+        server = self.break_off()
+        lines = self.journal.read_bytes().splitlines(keepends=True)
+        self.assertGreater(len(lines), 3)
+        for number in range(len(lines) - 1):
+            with self.subTest(line=number):
+                flip_bit(self.journal, sum(map(len, lines[:number])) + 30)
+                before = self.journal.read_bytes()
+                self.assert_refused(self.repack(server.url, self.out), self.journal, "damaged at byte")
+                self.assertEqual(self.journal.read_bytes(), before, "the evidence was changed")
+                flip_bit(self.journal, sum(map(len, lines[:number])) + 30)
+        self.assert_ok(self.repack(server.url, self.out))
+
+    def test_another_source_is_refused(self):
+        self.break_off()
+        tensors = small_tensors()
+        tensors[0]["model.layers.0.new"] = ("U8", [1], b"x")
+        other = write_small(self.scratch / "other", tensors)
+        self.assert_refused(self.repack(other, self.out), self.journal, "another source", "remove the output folder")
+        self.assert_refused(self.repack(other, self.whole), self.whole, "another source")
+
+    def test_a_source_that_has_changed_is_refused(self):
+        server = self.break_off()
+        os.utime(self.source / SHARDS[0], (1, 1))  # a new ETag; the bytes may well be others
+        self.assert_refused(self.repack(server.url, self.out), self.journal, "the source has changed")
+
+    def test_a_local_source_that_has_changed_is_refused(self):
+        process = self.start(self.source, "--by", "expert", "--out", self.out, "--jobs", 1)
+        self.wait_until(lambda: self.journal.exists() or process.poll() is not None, "the journal", 10)
+        process.kill()
+        self.finish(process)
+        if not self.journal.exists():
+            self.skipTest("the run was over before it could be killed")
+        os.utime(self.source / SHARDS[1], (1, 1))
+        self.assert_refused(self.repack(self.source, self.out), self.journal, "the source has changed")
+
+    def test_a_change_during_the_run_is_refused(self):
+        server = self.serve(self.source)
+        server.add_fault(SHARDS[1], "change_etag", skip=1)
+        self.assert_refused(self.repack(server.url, self.out), SHARDS[1], "changed")
+        self.assert_unfinished(self.out)
+
+    def test_a_change_in_the_middle_of_a_shard_is_refused(self):
+        big = dict(small_tensors()[0])
+        big["model.layers.0.big"] = ("U8", [200000], bytes(200000))
+        source = write_small(self.scratch / "big", [big, small_tensors()[1]])
+        server = self.serve(source)
+        server.add_fault(SHARDS[0], "truncate", min_bytes=100000, times=1)
+        server.add_fault(SHARDS[0], "change_etag", min_bytes=1000, skip=2)
+        self.assert_refused(self.repack(server.url, self.out, "--jobs", 1), SHARDS[0], "changed")
+        self.assert_unfinished(self.out)
+
+    def test_partial_files_that_were_damaged_are_never_sealed(self):
+        server = self.break_off()
+        # Expert 0's matrices came with the first shard, its scales will come with the second.
+        flip_bit(self.out / ".reshard" / "part" / EXPERT_0, 4096)
+        self.assert_refused(self.repack(server.url, self.out), EXPERT_0, "reads back differently", notes=["resuming: "])
+        self.assert_absent(self.out / "manifest.json")
+
+    def test_a_sealed_file_that_was_removed_is_made_again_or_refused_with_its_name(self):
+        server = self.break_off()
+        sealed = sorted((self.out / "model").rglob("*.safetensors"))
+        self.assertGreater(len(sealed), 0)
+        sealed[0].unlink()
+        result = self.repack(server.url, self.out)
+        if result.code == 0:
+            self.assert_same_tree(self.out, self.whole)
+        else:
+            self.assert_refused(result, sealed[0], "remove")
+
+    def test_an_output_inside_the_source_is_not_taken_for_a_part_of_it(self):
+        (self.source / "zzz.txt").write_text("x" * 100_000)  # the last companion, and the only file that is too large
+        self.assert_ok(self.repack(self.source, self.out))
+        inside = self.source / "packed"
+        result = self.repack(self.source, inside, before=limit(resource.RLIMIT_FSIZE, 50_000))
+        self.assert_refused(result, "zzz.txt", "File too large")
+        self.assertTrue((inside / "config.json").exists(), "the break came too early for this case")
+        self.assert_ok(self.repack(self.source, inside))
+        self.assert_same_tree(inside, self.out)
+        self.assertIn("complete already", self.assert_ok(self.repack(self.source, inside)).stdout)
+
+    def test_a_folder_that_only_looks_like_work_in_progress_is_taken_over(self):
+        (self.out / ".reshard").mkdir(parents=True)  # killed before the journal was begun
+        self.assert_ok(self.repack(self.source, self.out))
+        self.assert_same_tree(self.out, self.whole)
+
+    def test_every_file_is_valid_after_a_resume(self):
+        self.assert_ok(self.repack(self.break_off().url, self.out))
+        self.assertEqual(safetensors_io.read_checkpoint(self.out), safetensors_io.read_checkpoint(self.source))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,87 @@
+#include <doctest/doctest.h>
+
+#include <atomic>
+#include <set>
+
+#include "format/base/checked.h"
+#include "format/base/parallel.h"
+#include "format/base/result.h"
+
+using namespace dspack;
+
+namespace {
+
+Result<int> half(int number) {
+  if (number % 2 != 0) return Error{ErrorKind::invalid, "odd"};
+  return number / 2;
+}
+
+Result<int> quarter(int number) {
+  TRY_ASSIGN(const int once, half(number));
+  TRY(half(once));
+  return half(once);
+}
+
+}  // namespace
+
+TEST_CASE("result: an error passes through TRY and TRY_ASSIGN") {
+  CHECK(quarter(8).value() == 2);
+  CHECK(quarter(7).error().message == "odd");
+  CHECK(quarter(6).error().kind == ErrorKind::invalid);
+  CHECK(quarter(7).error().in("here").message == "here: odd");
+}
+
+TEST_CASE("checked: sums and products report overflow") {
+  constexpr uint64_t kMax = ~0ULL;
+  CHECK(checked_add(kMax - 1, 1) == kMax);
+  CHECK_FALSE(checked_add(kMax, 1));
+  CHECK(checked_mul(1ULL << 32, 1ULL << 31) == 1ULL << 63);
+  CHECK_FALSE(checked_mul(1ULL << 32, 1ULL << 32));
+  CHECK(checked_mul(0, kMax) == 0);
+  CHECK(round_up(4097, 4096) == 8192);
+  CHECK(round_up(4096, 4096) == 4096);
+  CHECK(ceil_div(576, 128) == 5);
+}
+
+TEST_CASE("jobs: every job runs once, on any number of threads") {
+  for (const unsigned threads : {1U, 3U, 16U}) {
+    std::vector<std::atomic<int>> runs(100);
+    const auto done = run_jobs(100, threads,
+                               [&](uint64_t i, const std::stop_token&) {
+                                 ++runs[i];
+                                 return Result<void>();
+                               },
+                               {});
+    CHECK(done.has_value());
+    for (const auto& count : runs)
+      CHECK(count == 1);
+  }
+  CHECK(run_jobs(0, 4, [](uint64_t, const std::stop_token&) { return Result<void>(); }, {}).has_value());
+}
+
+TEST_CASE("jobs: the first error stops the rest and is returned, not the cancellations it causes") {
+  std::atomic<int> runs{0};
+  const auto job = [&](uint64_t i, const std::stop_token& stop) -> Result<void> {
+    ++runs;
+    if (i == 3) return Error{ErrorKind::network, "job 3"};
+    while (i < 3 && !stop.stop_requested())
+      std::this_thread::yield();
+    if (stop.stop_requested()) return Error{ErrorKind::cancelled, "told to stop"};
+    return {};
+  };
+  const auto done = run_jobs(1000, 4, job, {});
+  REQUIRE_FALSE(done.has_value());
+  CHECK(done.error().message == "job 3");
+  CHECK(runs < 1000);
+}
+
+TEST_CASE("jobs: a stop request from outside is a cancellation") {
+  std::stop_source source;
+  const auto job = [&](uint64_t i, const std::stop_token&) -> Result<void> {
+    if (i == 5) source.request_stop();
+    return {};
+  };
+  const auto done = run_jobs(1000, 2, job, source.get_token());
+  REQUIRE_FALSE(done.has_value());
+  CHECK(done.error().kind == ErrorKind::cancelled);
+}

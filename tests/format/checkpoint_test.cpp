@@ -1,0 +1,112 @@
+#include <doctest/doctest.h>
+
+#include "format/checkpoint.h"
+#include "tests/support/small_checkpoint.h"
+
+using namespace dspack;
+using test::SmallCheckpoint;
+using test::TempFolder;
+
+namespace {
+
+Result<format::Checkpoint> open(const TempFolder& folder) {
+  TRY_ASSIGN(const auto repository, open_repository(folder.path().string(), {}, format::posix_file_system()));
+  return format::Checkpoint::open(*repository, 2, {});
+}
+
+std::string error_of(const TempFolder& folder) {
+  const auto opened = open(folder);
+  return opened ? "no error" : opened.error().message;
+}
+
+bool mentions(const std::string& text, std::string_view part) {
+  return text.find(part) != std::string::npos;
+}
+
+}  // namespace
+
+TEST_CASE("checkpoint: an ordinary folder as a catalogue of extents") {
+  const TempFolder folder;
+  SmallCheckpoint().write(folder);
+  const auto opened = open(folder);
+  REQUIRE_MESSAGE(opened.has_value(), opened.error().message);
+  CHECK(opened->files().size() == 3);
+  CHECK(opened->experts().size() == 6);
+  const auto tensors = opened->expert({LayerId(1), ExpertId(2)});
+  REQUIRE(tensors.size() == 6);
+  CHECK(opened->tensors()[tensors[0]].name == "model.layers.1.mlp.experts.2.down_proj.weight");
+  CHECK(opened->expert({LayerId(1), ExpertId(3)}).empty());
+  const format::TensorEntry* embed = opened->find("model.embed_tokens.weight");
+  REQUIRE(embed != nullptr);
+  const std::string shard = folder.read(opened->files()[embed->file].path);
+  SmallCheckpoint original;
+  for (const test::RawTensor& raw : original.shard(0)) {
+    if (raw.name == embed->name) CHECK(shard.substr(embed->range.begin, embed->range.size()) == raw.bytes);
+  }
+  CHECK(opened->find("nothing") == nullptr);
+}
+
+TEST_CASE("checkpoint: a single model.safetensors needs no index") {
+  const TempFolder folder;
+  SmallCheckpoint checkpoint;
+  folder.write("model.safetensors", test::safetensors_file(checkpoint.shard(2)));
+  CHECK(open(folder).has_value());
+}
+
+TEST_CASE("checkpoint: contradictions between index and shards are refused") {
+  const TempFolder folder;
+  SmallCheckpoint checkpoint;
+  checkpoint.write(folder);
+  const std::string index = folder.read("model.safetensors.index.json");
+
+  SUBCASE("a shard is missing") {
+    std::filesystem::remove(folder.path() / SmallCheckpoint::shard_name(1));
+    CHECK(mentions(error_of(folder), "names a shard that is missing"));
+    CHECK(mentions(error_of(folder), SmallCheckpoint::shard_name(1)));
+  }
+  SUBCASE("a path escapes") {
+    folder.write("model.safetensors.index.json", R"({"weight_map":{"a":"../x.safetensors"}})");
+    CHECK(mentions(error_of(folder), "\"..\""));
+  }
+  SUBCASE("a tensor is not where the index says") {
+    auto json = *format::parse_json(index);
+    json["weight_map"]["ghost.weight"] = SmallCheckpoint::shard_name(0);
+    folder.write("model.safetensors.index.json", json.dump());
+    CHECK(mentions(error_of(folder), "\"ghost.weight\""));
+  }
+  SUBCASE("a tensor is in two shards") {
+    checkpoint.shard(1).push_back(checkpoint.shard(0).front());
+    folder.write(SmallCheckpoint::shard_name(1), test::safetensors_file(checkpoint.shard(1)));
+    CHECK(mentions(error_of(folder), "is in both"));
+  }
+  SUBCASE("a tensor in the shard only is kept with a warning") {
+    checkpoint.add(2, "extra.weight", "F32", {1}, 4);
+    folder.write(SmallCheckpoint::shard_name(2), test::safetensors_file(checkpoint.shard(2)));
+    const auto opened = open(folder);
+    REQUIRE(opened.has_value());
+    REQUIRE(opened->warnings().size() == 1);
+    CHECK(mentions(opened->warnings()[0], "extra.weight"));
+  }
+  SUBCASE("a truncated shard") {
+    const std::string shard = folder.read(SmallCheckpoint::shard_name(0));
+    folder.write(SmallCheckpoint::shard_name(0), shard.substr(0, shard.size() - 1));
+    CHECK(mentions(error_of(folder), "truncated"));
+    CHECK(mentions(error_of(folder), SmallCheckpoint::shard_name(0)));
+  }
+  SUBCASE("an index that is none") {
+    for (const char* text :
+         {"", "[]", "{}", R"({"weight_map":[]})", R"({"weight_map":{}})", R"({"weight_map":{"a":1}})"}) {
+      folder.write("model.safetensors.index.json", text);
+      CHECK(mentions(error_of(folder), "model.safetensors.index.json"));
+    }
+  }
+}
+
+TEST_CASE("checkpoint: a folder that holds none says what was looked for") {
+  const TempFolder folder;
+  CHECK(mentions(error_of(folder), "not a checkpoint"));
+  folder.write(".reshard/journal", "x");
+  CHECK(mentions(error_of(folder), "unfinished"));
+  folder.write("manifest.json", "{}");
+  CHECK(mentions(error_of(folder), "manifest.json"));
+}

@@ -1,0 +1,67 @@
+#include <doctest/doctest.h>
+
+#include <bit>
+#include <cmath>
+
+#include "format/dtype.h"
+
+using namespace dspack;
+
+TEST_CASE("dtype: names and sizes round-trip for every type that safetensors names") {
+  for (int i = 0; i <= static_cast<int>(Dtype::f4); ++i) {
+    const auto dtype = static_cast<Dtype>(i);
+    CHECK(parse_dtype(to_string(dtype)) == dtype);
+    CHECK(bits_of(dtype) >= 4);
+  }
+  CHECK(bits_of(Dtype::f8_e4m3) == 8);
+  CHECK(bits_of(Dtype::f6_e3m2) == 6);
+  CHECK(bits_of(Dtype::bf16) == 16);
+  CHECK(bits_of(Dtype::c64) == 64);
+  CHECK_FALSE(parse_dtype("f32"));
+  CHECK_FALSE(parse_dtype("F16 "));
+}
+
+TEST_CASE("dtype: E4M3 has the values of its specification") {
+  CHECK(f8_e4m3_to_f32(0x00) == 0.0F);
+  CHECK(std::signbit(f8_e4m3_to_f32(0x80)));
+  CHECK(f8_e4m3_to_f32(0x01) == std::ldexp(1.0F, -9));  // smallest subnormal
+  CHECK(f8_e4m3_to_f32(0x07) == 7 * std::ldexp(1.0F, -9));
+  CHECK(f8_e4m3_to_f32(0x08) == std::ldexp(1.0F, -6));  // smallest normal
+  CHECK(f8_e4m3_to_f32(0x38) == 1.0F);
+  CHECK(f8_e4m3_to_f32(0x7e) == 448.0F);  // largest
+  CHECK(f8_e4m3_to_f32(0xfe) == -448.0F);
+  CHECK(std::isnan(f8_e4m3_to_f32(0x7f)));
+  CHECK(std::isnan(f8_e4m3_to_f32(0xff)));
+  for (int code = 0; code < 0x7e; ++code) {  // magnitudes grow with their codes
+    CHECK(f8_e4m3_to_f32(static_cast<uint8_t>(code)) < f8_e4m3_to_f32(static_cast<uint8_t>(code + 1)));
+  }
+}
+
+TEST_CASE("dtype: the other small types") {
+  CHECK(f8_e5m2_to_f32(0x3c) == 1.0F);
+  CHECK(f8_e5m2_to_f32(0x7b) == 57344.0F);
+  CHECK(std::isinf(f8_e5m2_to_f32(0x7c)));
+  CHECK(std::isnan(f8_e5m2_to_f32(0x7d)));
+  CHECK(f8_e8m0_to_f32(127) == 1.0F);
+  CHECK(f8_e8m0_to_f32(0) == std::ldexp(1.0F, -127));
+  CHECK(std::isnan(f8_e8m0_to_f32(255)));
+  CHECK(bf16_to_f32(0x3f80) == 1.0F);
+  CHECK(f16_to_f32(0x3c00) == 1.0F);
+  CHECK(f16_to_f32(0x0001) == std::ldexp(1.0F, -24));
+  CHECK(f16_to_f32(0x7bff) == 65504.0F);
+  CHECK(std::isinf(f16_to_f32(0x7c00)));
+  CHECK(std::isnan(f16_to_f32(0x7e00)));
+}
+
+TEST_CASE("dtype: F16 agrees with the compiler's own conversion for every code") {
+  for (uint32_t code = 0; code < 0x10000; ++code) {
+    const auto bits = static_cast<uint16_t>(code);
+    const float ours = f16_to_f32(bits);
+    const auto theirs = static_cast<float>(std::bit_cast<_Float16>(bits));
+    if (std::isnan(theirs)) {
+      CHECK(std::isnan(ours));
+    } else {
+      REQUIRE(std::bit_cast<uint32_t>(ours) == std::bit_cast<uint32_t>(theirs));
+    }
+  }
+}

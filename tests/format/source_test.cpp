@@ -1,0 +1,80 @@
+#include <doctest/doctest.h>
+
+#include "format/source/http_client.h"
+#include "format/source/http_repository.h"
+#include "format/source/repository.h"
+#include "tests/support/temp_folder.h"
+
+using namespace dspack;
+using format::open_repository;
+using format::RepositoryKind;
+
+namespace {
+
+std::string located(std::string_view place, const format::RemoteOptions& options = {}) {
+  const auto repository = open_repository(place, options, format::posix_file_system());
+  return repository ? (*repository)->locate("config.json") : repository.error().message;
+}
+
+}  // namespace
+
+TEST_CASE("place: the Hub's names resolve to its URLs") {
+  CHECK(located("deepseek-ai/DeepSeek-V3") ==
+        "https://huggingface.co/deepseek-ai/DeepSeek-V3/resolve/main/config.json");
+  CHECK(located("hf://deepseek-ai/DeepSeek-V3@refs/pr/1") ==
+        "https://huggingface.co/deepseek-ai/DeepSeek-V3/resolve/refs%2Fpr%2F1/config.json");
+  CHECK(located("org/name@abc") == "https://huggingface.co/org/name/resolve/abc/config.json");
+  CHECK(located("org/name", {.hub_endpoint = "http://localhost:1/", .hub_token = {}, .attempts = 1}) ==
+        "http://localhost:1/org/name/resolve/main/config.json");
+  CHECK(open_repository("org/name", {}, format::posix_file_system()).value()->kind() == RepositoryKind::hub);
+}
+
+TEST_CASE("place: URLs and folders") {
+  const test::TempFolder folder;
+  CHECK(located("http://h:1/a/b//") == "http://h:1/a/b/config.json");
+  CHECK(located(folder.path().string()) == (folder.path() / "config.json").string());
+  folder.write("f", "x");
+  CHECK(located((folder.path() / "f").string()).find("is a file") != std::string::npos);
+  for (const char* place :
+       {"/no/such/folder", "./org/name", "a/b/c", "name", "hf://name", "org/", "org/name@", "o rg/name"}) {
+    CAPTURE(place);
+    CHECK_FALSE(open_repository(place, {}, format::posix_file_system()).has_value());
+  }
+}
+
+TEST_CASE("place: paths are percent-encoded in URLs") {
+  CHECK(format::url_path("a b/c+d.json") == "a%20b/c%2Bd.json");
+  CHECK(format::url_path("é") == "%C3%A9");
+}
+
+TEST_CASE("local repository: lists files below it, without hidden ones") {
+  const test::TempFolder folder;
+  folder.write("b.txt", "1");
+  folder.write("a/c.txt", "2");
+  folder.write(".git/config", "3");
+  const auto repository = open_repository(folder.path().string(), {}, format::posix_file_system()).value();
+  CHECK(repository->list({}).value().value() == std::vector<std::string>{"a/c.txt", "b.txt"});
+  std::string streamed;
+  const auto sink = [&](std::span<const std::byte> bytes) -> Result<void> {
+    streamed.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    return {};
+  };
+  folder.write("big", std::string(3'000'000, 'z'));
+  CHECK(repository->open("big", {}).value()->stream({1, 2'999'999}, sink, {}));
+  CHECK(streamed == std::string(2'999'998, 'z'));
+}
+
+TEST_CASE("http: pauses between attempts grow to a limit, with jitter above only") {
+  CHECK(format::backoff_seconds(1, 0) == 0.5);
+  CHECK(format::backoff_seconds(2, 0) == 1.0);
+  CHECK(format::backoff_seconds(5, 0) == 8.0);
+  CHECK(format::backoff_seconds(50, 0) == 8.0);
+  CHECK(format::backoff_seconds(1, 0.999) < 0.5 * 1.25);
+}
+
+TEST_CASE("http: a wait ends at once when a stop is requested") {
+  std::stop_source source;
+  source.request_stop();
+  CHECK_FALSE(format::wait_for(60, source.get_token()));
+  CHECK(format::wait_for(0.001, {}));
+}

@@ -1,0 +1,186 @@
+#include "tests/kernels/weights.h"
+#include "tests/support/numeric.h"
+
+namespace dspack::test {
+namespace {
+
+using kernels::Rows;
+
+/// One call: rows of x and the gaps behind the rows of x and y.
+struct LinearCase {
+  WeightCase weight;
+  uint32_t rows = 1;
+  uint32_t x_gap = 0;
+  uint32_t y_gap = 0;
+};
+
+std::ostream& operator<<(std::ostream& out, const LinearCase& c) {
+  return out << c.weight << ", " << c.rows << " rows, gaps " << c.x_gap << " and " << c.y_gap;
+}
+
+std::vector<float> run_linear(Lab& lab, const kernels::Weight& weight, const std::vector<float>& x,
+                              const LinearCase& c) {
+  const uint32_t x_stride = weight.in + c.x_gap;
+  const uint32_t y_stride = weight.out + c.y_gap;
+  const kernels::Slice y = lab.poisoned(size_t{c.rows} * y_stride);
+  lab.queue().linear(weight, Rows{lab.put(x), c.rows, weight.in, x_stride}, Rows{y, c.rows, weight.out, y_stride});
+  return dense(lab.get(y, size_t{c.rows} * y_stride), c.rows, weight.out, y_stride);
+}
+
+/// Roundings on the way of one term into its output: the fma chain of its lane, one fma per block, four sums of lanes.
+double steps(const WeightCase& weight) {
+  const uint64_t block = weight.block_out == 0 ? weight.in : std::min(weight.block_in, weight.in);
+  return static_cast<double>(ceil_div(block, 16) + ceil_div(weight.in, block) + 4);
+}
+
+void check_against_reference(Lab& lab, const LinearCase& c, Random& random) {
+  CAPTURE(c);
+  const RandomWeight weight = random_weight(c.weight, random);
+  const auto x = random.normals(size_t{c.rows} * (c.weight.in + c.x_gap));
+  const auto got = run_linear(lab, weight.put(lab), x, c);
+  Doubles wanted;
+  Doubles bound;
+  // |error| <= n u / (1 - n u) * sum of |terms| for n roundings (Higham, Accuracy and Stability, 3.1); 1.001 covers the
+  // denominator, the last term products that fall below the normal range.
+  for (const Sum& sum : linear(weight.matrix, x, c.rows, c.weight.in + c.x_gap)) {
+    wanted.push_back(sum.value);
+    bound.push_back(1.001 * steps(c.weight) * kRoundoff * sum.magnitude + 1e-40);
+  }
+  const ErrorReport report = compare(got, wanted, c.weight.out);
+  CAPTURE(report);
+  CHECK_FALSE(report.count_mismatch);
+  CHECK(report.not_a_number == 0);
+  CHECK(beyond_bound(got, wanted, bound) == 0);
+  // Roundings are independent with variance u^2 / 3 or less, each relative to a partial sum; with terms of random sign
+  // these are smaller than the result on average. Three times that, and room for the few outputs of small cases.
+  if (wanted.size() >= 64) CHECK(report.nmse < 3 * steps(c.weight) * kRoundoff * kRoundoff);
+}
+
+std::vector<WeightCase> awkward_shapes(Dtype dtype) {
+  return {
+      {dtype, 1, 1, 0, 0},         {dtype, 5, 15, 0, 0},       {dtype, 4, 16, 0, 0},      {dtype, 9, 131, 0, 0},
+      {dtype, 130, 257, 128, 128}, {dtype, 33, 300, 128, 128}, {dtype, 7, 100, 3, 7},     {dtype, 6, 70, 1, 70},
+      {dtype, 5, 90, 5, 90},       {dtype, 8, 600, 2, 300},    {dtype, 3, 40, 100, 1000}, {dtype, 10, 64, 4, 1},
+      {dtype, 70, 512, 64, 17},    {dtype, 1, 1023, 1, 512},
+  };
+}
+
+KERNEL_CASE("linear: every type, awkward blocks and ragged ends agree with double precision") {
+  SKIP_UNLESS_SET_RUNS();
+  Random random;
+  CAPTURE(random.seed());
+  for (const Dtype dtype : kWeightTypes) {
+    for (const WeightCase& shape : awkward_shapes(dtype)) {
+      Lab lab(Set::kName);
+      for (const uint32_t rows : {1U, 2U, 3U, 4U, 7U, 35U}) {
+        check_against_reference(lab, {shape, rows, random.below(3), random.below(3)}, random);
+      }
+    }
+  }
+}
+
+KERNEL_CASE("linear: random shapes agree with double precision") {
+  SKIP_UNLESS_SET_RUNS();
+  Random random;
+  CAPTURE(random.seed());
+  for (int i = 0; i < 60; ++i) {
+    Lab lab(Set::kName, random.between(1, 3));
+    const uint32_t out = random.between(1, 90);
+    const uint32_t in = random.between(1, 400);
+    const bool scaled = random.below(4) != 0;
+    const WeightCase shape{kWeightTypes[random.below(4)], out, in, scaled ? random.between(1, out + 3) : 0,
+                           scaled ? random.between(1, in + 3) : 0};
+    check_against_reference(lab, {shape, random.between(1, 9), random.below(2), random.below(2)}, random);
+  }
+}
+
+KERNEL_CASE("linear: DeepSeek-V3's kv_a_proj, whose last block of rows is ragged") {
+  SKIP_UNLESS_SET_RUNS();
+  Random random;
+  CAPTURE(random.seed());
+  Lab lab(Set::kName);
+  check_against_reference(lab, {{Dtype::f8_e4m3, 576, 7168, 128, 128}, 1, 0, 0}, random);
+}
+
+KERNEL_CASE("linear: no rows is no work") {
+  SKIP_UNLESS_SET_RUNS();
+  Random random;
+  Lab lab(Set::kName);
+  const RandomWeight weight = random_weight({Dtype::f8_e4m3, 4, 8, 128, 128}, random);
+  CHECK(run_linear(lab, weight.put(lab), {}, {weight.shape, 0, 0, 0}).empty());
+}
+
+/// The scalar kernels, one row a call, one thread: what all else must equal.
+std::vector<float> row_by_row(const RandomWeight& weight, const std::vector<float>& x, uint32_t rows) {
+  Lab lab("scalar", 1);
+  const kernels::Weight stored = weight.put(lab);
+  std::vector<float> all;
+  for (uint32_t r = 0; r < rows; ++r) {
+    const auto first = x.begin() + static_cast<std::ptrdiff_t>(size_t{r} * weight.shape.in);
+    const auto y = run_linear(lab, stored, {first, first + weight.shape.in}, {weight.shape, 1, 0, 0});
+    all.insert(all.end(), y.begin(), y.end());
+  }
+  return all;
+}
+
+KERNEL_CASE("linear: the bits depend on neither rows in the call, threads, nor instruction set") {
+  SKIP_UNLESS_SET_RUNS();
+  Random random;
+  CAPTURE(random.seed());
+  for (const Dtype dtype : kWeightTypes) {
+    for (const WeightCase& shape : {WeightCase{dtype, 203, 645, 128, 128}, WeightCase{dtype, 203, 645, 50, 300},
+                                    WeightCase{dtype, 203, 645, 0, 0}}) {
+      CAPTURE(shape);
+      const RandomWeight weight = random_weight(shape, random);
+      constexpr uint32_t kRows = 39;
+      const auto x = random.normals(size_t{kRows} * shape.in);
+      const auto wanted = row_by_row(weight, x, kRows);
+      for (const unsigned threads : {1U, 2U, 3U}) {
+        Lab lab(Set::kName, threads);
+        const kernels::Weight stored = weight.put(lab);
+        for (const uint32_t rows : {1U, 2U, 3U, 4U, 7U, kRows}) {
+          CAPTURE(threads);
+          CAPTURE(rows);
+          const auto got =
+              run_linear(lab, stored, {x.begin(), x.begin() + size_t{rows} * shape.in}, {shape, rows, 0, 0});
+          const std::vector<float> part(wanted.begin(), wanted.begin() + static_cast<std::ptrdiff_t>(got.size()));
+          CHECK(first_difference(got, part) == size_t{rows} * shape.out);
+        }
+      }
+    }
+  }
+}
+
+/// Row o of the weight holds code o in column `column` and zeros elsewhere; x picks that column.
+void check_all_codes(Lab& lab, uint32_t in, uint32_t column, uint32_t rows) {
+  std::vector<uint8_t> codes(size_t{256} * in, 0);
+  for (uint32_t code = 0; code < 256; ++code)
+    codes[size_t{code} * in + column] = static_cast<uint8_t>(code);
+  std::vector<float> x(size_t{rows} * in, 0.0F);
+  for (uint32_t r = 0; r < rows; ++r)
+    x[size_t{r} * in + column] = 1.0F;
+  const kernels::Weight weight{Dtype::f8_e4m3, 256, in, lab.put(codes), {}, 0, 0};
+  const auto y = run_linear(lab, weight, x, {{Dtype::f8_e4m3, 256, in, 0, 0}, rows, 0, 0});
+  for (uint32_t i = 0; i < rows * 256; ++i) {
+    const double wanted = decode_e4m3(static_cast<uint8_t>(i % 256));
+    CAPTURE(i);
+    CHECK(std::isnan(y[i]) == std::isnan(wanted));
+    if (!std::isnan(wanted)) CHECK(static_cast<double>(y[i]) == wanted);
+  }
+}
+
+KERNEL_CASE("linear: all 256 E4M3 codes decode exactly, in the main loop, single vectors and tails") {
+  SKIP_UNLESS_SET_RUNS();
+  constexpr uint32_t kIn = 64 + 16 + 5;
+  for (const uint32_t column : {0U, 13U, 17U, 45U, 63U, 64U, 79U, 80U, 84U}) {
+    for (const uint32_t rows : {1U, 2U, 5U}) {
+      Lab lab(Set::kName);
+      CAPTURE(column);
+      CAPTURE(rows);
+      check_all_codes(lab, kIn, column, rows);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace dspack::test

@@ -1,0 +1,76 @@
+#include "tests/kernels/lab.h"
+#include "tests/kernels/reference.h"
+#include "tests/support/numeric.h"
+
+namespace dspack::test {
+namespace {
+
+TEST_CASE("rope: is a complex multiplication of interleaved pairs, and touches nothing else") {
+  Random random;
+  CAPTURE(random.seed());
+  constexpr uint32_t kRows = 5;
+  constexpr uint32_t kHeads = 3;
+  constexpr uint32_t kDim = 10;
+  constexpr uint32_t kHeadStride = 17;  // rotary values behind seven others
+  constexpr uint32_t kRowStride = kHeads * kHeadStride + 2;
+  constexpr uint32_t kFirst = 4;
+  constexpr uint32_t kStart = 7;
+  std::vector<float> table;
+  for (uint32_t i = 0; i < (kFirst + kRows) * kDim / 2; ++i) {
+    const float angle = random.uniform(-3, 3);
+    table.push_back(std::cos(angle));
+    table.push_back(std::sin(angle));
+  }
+  const auto before = random.normals(size_t{kRows} * kRowStride);
+  Lab lab("scalar");
+  const kernels::Slice data = lab.put(before);
+  lab.queue().rope({.data = data.at(kStart * sizeof(float)),
+                    .rows = kRows,
+                    .heads = kHeads,
+                    .dim = kDim,
+                    .head_stride = kHeadStride,
+                    .row_stride = kRowStride,
+                    .first_position = kFirst,
+                    .cos_sin = lab.put(table)});
+  Doubles wanted(before.begin(), before.end());
+  for (uint32_t r = 0; r < kRows; ++r) {
+    for (uint32_t i = 0; i < kHeads * kDim; i += 2) {
+      const size_t at = r * kRowStride + kStart + i / kDim * kHeadStride + i % kDim;
+      const size_t angle = (kFirst + r) * kDim + i % kDim;
+      const std::complex<double> rotated =
+          std::complex<double>(before[at], before[at + 1]) * std::complex<double>(table[angle], table[angle + 1]);
+      wanted[at] = rotated.real();
+      wanted[at + 1] = rotated.imag();
+    }
+  }
+  const auto got = lab.get(data, before.size());
+  const ErrorReport report = compare(got, wanted, kRowStride);
+  CAPTURE(report);
+  // Two products and a sum, each rounded: 2 u of the larger term, which is at most the length of the pair.
+  CHECK(report.nmse < 4 * kRoundoff * kRoundoff);
+  CHECK(report.not_a_number == 0);
+}
+
+TEST_CASE("rope: one row a call and all rows at once give the same bits") {
+  Random random;
+  CAPTURE(random.seed());
+  constexpr uint32_t kRows = 64;
+  constexpr uint32_t kHeads = 16;
+  constexpr uint32_t kDim = 64;
+  constexpr uint32_t kRow = kHeads * kDim;
+  const auto x = random.normals(size_t{kRows} * kRow);
+  const auto table = random.normals(size_t{kRows} * kDim);
+  Lab together("scalar", 3);
+  Lab apart("scalar", 1);
+  const kernels::Slice a = together.put(x);
+  const kernels::Slice b = apart.put(x);
+  const kernels::Slice cos_sin = apart.put(table);
+  together.queue().rope({a, kRows, kHeads, kDim, kDim, kRow, 0, together.put(table)});
+  for (uint32_t r = 0; r < kRows; ++r) {
+    apart.queue().rope({b.at(uint64_t{r} * kRow * 4), 1, kHeads, kDim, kDim, kRow, r, cos_sin});
+  }
+  CHECK(first_difference(together.get(a, x.size()), apart.get(b, x.size())) == x.size());
+}
+
+}  // namespace
+}  // namespace dspack::test

@@ -1,0 +1,21 @@
+# Fails if an object file that was compiled for one instruction set defines a function that the linker may share with the
+# rest of the program (weak or unique symbols): an older processor would then meet instructions that it lacks.
+# Use: cmake -DNM=nm -DOBJECTS=a.o;b.o -P shared_inline.cmake
+set(checked 0)
+foreach(object IN LISTS OBJECTS)
+  if(NOT object MATCHES "avx")
+    continue()
+  endif()
+  math(EXPR checked "${checked} + 1")
+  execute_process(COMMAND ${NM} -C --defined-only ${object} OUTPUT_VARIABLE symbols RESULT_VARIABLE status)
+  if(NOT status EQUAL 0)
+    message(FATAL_ERROR "${NM} failed on ${object}")
+  endif()
+  string(REGEX MATCHALL "[0-9a-f]+ [WVu] [^\n]*" shared "${symbols}")
+  if(shared)
+    message(FATAL_ERROR "${object} defines symbols that other files may be given:\n${shared}")
+  endif()
+endforeach()
+if(checked EQUAL 0)
+  message("SKIPPED: no instruction set files in this build")
+endif()

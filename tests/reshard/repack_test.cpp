@@ -1,0 +1,215 @@
+#include <doctest/doctest.h>
+
+#include "reshard/repack.h"
+#include "reshard/verify.h"
+#include "tests/support/faulty_file_system.h"
+#include "tests/support/small_checkpoint.h"
+
+using namespace dspack;
+using test::SmallCheckpoint;
+using test::TempFolder;
+
+namespace {
+
+/// Repacks `source` into `out` through `files`; the source itself is read from the real disk.
+Result<reshard::RepackOutcome> run(const TempFolder& source, const format::Path& out, format::FileSystem& files,
+                                   unsigned jobs = 1) {
+  TRY_ASSIGN(const auto repository, open_repository(source.path().string(), {}, format::posix_file_system()));
+  const reshard::RepackOptions options{.recipe = {}, .out = out, .jobs = jobs};
+  TRY_ASSIGN(const reshard::RepackOutlook outlook, reshard::prepare_repack(*repository, options, {}));
+  format::SilentProgress progress;
+  return reshard::repack(outlook, *repository, options, files, progress, {});
+}
+
+std::vector<std::string> findings(const format::Path& out) {
+  const auto repository = open_repository(out.string(), {}, format::posix_file_system()).value();
+  const auto catalogue = format::Checkpoint::open(*repository, 1, {});
+  if (!catalogue) return {catalogue.error().message};
+  format::SilentProgress progress;
+  return reshard::verify_digests(*repository, *catalogue, 2, progress, {}).value().findings;
+}
+
+}  // namespace
+
+TEST_CASE("repack: the result verifies, holds every tensor's bytes, and does not depend on the number of jobs") {
+  const TempFolder source;
+  const TempFolder target;
+  SmallCheckpoint original;
+  original.write(source);
+  REQUIRE(run(source, target.path() / "a", format::posix_file_system(), 1).value() == reshard::RepackOutcome::made);
+  REQUIRE(run(source, target.path() / "b", format::posix_file_system(), 8).value() == reshard::RepackOutcome::made);
+  CHECK(run(source, target.path() / "a", format::posix_file_system()).value() ==
+        reshard::RepackOutcome::already_complete);
+  const auto files = test::tree(target.path() / "a");
+  CHECK(files == test::tree(target.path() / "b"));
+  CHECK(files.at("README.source.md") == "a card\n");
+  CHECK(files.at("empty.txt").empty());
+  CHECK(findings(target.path() / "a").empty());
+
+  const auto repository = open_repository((target.path() / "a").string(), {}, format::posix_file_system()).value();
+  const auto packed = format::Checkpoint::open(*repository, 1, {}).value();
+  size_t tensors = 0;
+  for (size_t shard = 0; shard < 3; ++shard) {
+    for (const test::RawTensor& raw : original.shard(shard)) {
+      const format::TensorEntry* entry = packed.find(raw.name);
+      REQUIRE(entry != nullptr);
+      CHECK(to_string(entry->dtype) == raw.dtype);
+      CHECK(entry->shape == raw.shape);
+      CHECK(files.at(packed.files()[entry->file].path).substr(entry->range.begin, entry->range.size()) == raw.bytes);
+      ++tensors;
+    }
+  }
+  CHECK(tensors == packed.tensors().size());
+}
+
+TEST_CASE("repack: failing at any operation, the next run ends with the same bytes") {
+  const TempFolder source;
+  const TempFolder target;
+  SmallCheckpoint().write(source);
+  test::FaultyFileSystem counting(format::posix_file_system());
+  REQUIRE(run(source, target.path() / "whole", counting).has_value());
+  const auto whole = test::tree(target.path() / "whole");
+  REQUIRE(counting.operations() > 100);
+  for (uint64_t operation = 0; operation < counting.operations(); ++operation) {
+    CAPTURE(operation);
+    const format::Path out = target.path() / "cut";
+    test::FaultyFileSystem failing(format::posix_file_system());
+    failing.fail_from(operation);
+    const auto cut = run(source, out, failing);
+    REQUIRE_FALSE(cut.has_value());
+    const auto resumed = run(source, out, format::posix_file_system());
+    REQUIRE_MESSAGE(resumed.has_value(), resumed.error().message);
+    REQUIRE(test::tree(out) == whole);
+    std::filesystem::remove_all(out);
+  }
+}
+
+TEST_CASE("repack: too little disk is refused before anything is created") {
+  const TempFolder source;
+  const TempFolder target;
+  SmallCheckpoint().write(source);
+  test::FaultyFileSystem files(format::posix_file_system());
+  files.set_free_bytes(1000);
+  const auto refused = run(source, target.path() / "out", files);
+  REQUIRE_FALSE(refused.has_value());
+  CHECK(refused.error().kind == ErrorKind::budget);
+  CHECK(refused.error().message.find("1000 are free") != std::string::npos);
+  CHECK_FALSE(std::filesystem::exists(target.path() / "out"));
+}
+
+TEST_CASE("repack: a target that holds something else is left alone") {
+  const TempFolder source;
+  const TempFolder target;
+  const TempFolder other;
+  SmallCheckpoint().write(source);
+  target.write("precious.txt", "x");
+  CHECK(run(source, target.path(), format::posix_file_system()).error().kind == ErrorKind::conflict);
+  CHECK(test::tree(target.path()).size() == 1);
+
+  SmallCheckpoint changed;
+  changed.add(0, "x", "U8", {1}, 1);
+  changed.write(other);
+  REQUIRE(run(source, target.path() / "done", format::posix_file_system()).has_value());
+  const auto again = run(other, target.path() / "done", format::posix_file_system());
+  CHECK(again.error().kind == ErrorKind::conflict);
+  CHECK(findings(target.path() / "done").empty());
+}
+
+TEST_CASE("repack: a source that changed since the run was begun is not mixed in") {
+  const TempFolder source;
+  const TempFolder target;
+  SmallCheckpoint().write(source);
+  test::FaultyFileSystem failing(format::posix_file_system());
+  failing.fail_from(60);
+  REQUIRE_FALSE(run(source, target.path() / "out", failing).has_value());
+  std::string shard = source.read(SmallCheckpoint::shard_name(0));
+  shard.back() ^= 1;
+  source.write(SmallCheckpoint::shard_name(0), shard);
+  const auto resumed = run(source, target.path() / "out", format::posix_file_system());
+  REQUIRE_FALSE(resumed.has_value());
+  CHECK(resumed.error().kind == ErrorKind::conflict);
+  CHECK(resumed.error().message.find("source has changed") != std::string::npos);
+}
+
+TEST_CASE("verify: every flipped byte is found and its file named") {
+  const TempFolder source;
+  const TempFolder target;
+  SmallCheckpoint().write(source);
+  const format::Path out = target.path() / "out";
+  REQUIRE(run(source, out, format::posix_file_system()).has_value());
+  for (const auto& [path, bytes] : test::tree(out)) {
+    if (bytes.empty()) continue;
+    CAPTURE(path);
+    for (const size_t at : {size_t{0}, bytes.size() / 2, bytes.size() - 1}) {
+      std::string broken = bytes;
+      broken[at] ^= 4;
+      target.write("out/" + path, broken);
+      const std::vector<std::string> found = findings(out);
+      REQUIRE_FALSE(found.empty());
+      CHECK_MESSAGE(found[0].find(path) != std::string::npos, found[0]);
+    }
+    target.write("out/" + path, bytes + "x");
+    CHECK_FALSE(findings(out).empty());
+    target.write("out/" + path, bytes);
+  }
+  CHECK(findings(out).empty());
+  std::filesystem::remove(out / "model/layers/000/experts/001.safetensors");
+  CHECK(findings(out)[0].find("model/layers/000/experts/001.safetensors") != std::string::npos);
+}
+
+TEST_CASE("verify: a manifest whose row blocks or expert digests do not fit is found out") {
+  const TempFolder source;
+  const TempFolder target;
+  SmallCheckpoint().write(source);
+  const format::Path out = target.path() / "out";
+  REQUIRE(run(source, out, format::posix_file_system()).has_value());
+  format::Manifest manifest = format::parse_manifest(target.read("out/manifest.json")).value();
+  const auto expect = [&](format::Digest& digest, std::string_view message) {
+    const format::Digest before = std::exchange(digest, {});
+    target.write("out/manifest.json", format::write_manifest(manifest));
+    const std::vector<std::string> found = findings(out);
+    REQUIRE(found.size() == 1);
+    CHECK_MESSAGE(found[0].find(message) != std::string::npos, found[0]);
+    digest = before;
+  };
+  for (format::PackedFile& file : manifest.files) {
+    if (!file.row_blocks.empty()) expect(file.row_blocks[0].digests[0], "row blocks");
+    if (file.expert == ExpertId(1)) expect(*file.expert_digest, "expert's digest");
+  }
+}
+
+TEST_CASE("repack: companions that would share a name, and an output inside the source, are refused") {
+  const TempFolder source;
+  const TempFolder target;
+  SmallCheckpoint().write(source);
+  CHECK(run(source, source.path() / "packed", format::posix_file_system()).error().message.find("inside the source") !=
+        std::string::npos);
+  source.write("README.source.md", "another card");
+  const auto clash = run(source, target.path() / "out", format::posix_file_system());
+  REQUIRE_FALSE(clash.has_value());
+  CHECK(clash.error().message.find("README.source.md") != std::string::npos);
+  CHECK(test::tree(target.path()).empty());
+}
+
+TEST_CASE("verify: against a source, the tensor and the byte that differ are named") {
+  const TempFolder source;
+  const TempFolder target;
+  SmallCheckpoint().write(source);
+  REQUIRE(run(source, target.path() / "out", format::posix_file_system()).has_value());
+  const auto compare = [&] {
+    const auto packed = open_repository((target.path() / "out").string(), {}, format::posix_file_system()).value();
+    const auto original = open_repository(source.path().string(), {}, format::posix_file_system()).value();
+    const auto catalogue = format::Checkpoint::open(*packed, 1, {}).value();
+    const auto checkpoint = format::Checkpoint::open(*original, 1, {}).value();
+    format::SilentProgress progress;
+    return reshard::verify_against_source(*packed, catalogue, *original, checkpoint, 2, progress, {}).value().findings;
+  };
+  CHECK(compare().empty());
+  std::string shard = source.read(SmallCheckpoint::shard_name(1));
+  shard.back() ^= 1;
+  source.write(SmallCheckpoint::shard_name(1), shard);
+  const auto found = compare();
+  REQUIRE(found.size() == 1);
+  CHECK(found[0].find("model.layers.1.mlp.experts.2.down_proj.weight") != std::string::npos);
+  CHECK(found[0].find("byte 4095") != std::string::npos);
+}

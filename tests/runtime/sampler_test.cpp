@@ -1,0 +1,130 @@
+#include "runtime/generate/sampler.h"
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <limits>
+
+using namespace dspack;
+using namespace dspack::runtime;
+
+namespace {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+Sampler sampler(const SamplerOptions& options) {
+  auto made = Sampler::make(options);
+  REQUIRE(made.has_value());
+  return *std::move(made);
+}
+
+/// Logits whose softmax at temperature 1 is `probabilities`.
+std::vector<float> logits_of(const std::vector<double>& probabilities) {
+  std::vector<float> logits;
+  for (const double p : probabilities)
+    logits.push_back(static_cast<float>(std::log(p)));
+  return logits;
+}
+
+std::vector<uint32_t> tokens_of(const Result<std::vector<Candidate>>& candidates) {
+  REQUIRE(candidates.has_value());
+  std::vector<uint32_t> tokens;
+  for (const Candidate& candidate : *candidates)
+    tokens.push_back(candidate.token);
+  return tokens;
+}
+
+}  // namespace
+
+TEST_CASE("sampler: greedy takes the highest logit, the lowest index among equals") {
+  Sampler greedy = sampler({});
+  CHECK(*greedy.sample(std::vector<float>{1, 3, 2, 3}) == 1);
+  CHECK(*greedy.sample(std::vector<float>{-kInfinity, -5, -kInfinity}) == 1);
+  CHECK(*greedy.sample(std::vector<float>{0, -0.0f}) == 0);
+}
+
+TEST_CASE("sampler: NaN, +infinity, nothing, and nothing possible are errors") {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  for (const double temperature : {0.0, 1.0}) {
+    Sampler any = sampler({.temperature = temperature});
+    for (const auto& logits : {std::vector<float>{1, nan}, {nan, 1}, {1, kInfinity}, {}, {-kInfinity, -kInfinity}}) {
+      const auto token = any.sample(logits);
+      REQUIRE_FALSE(token.has_value());
+      CHECK(token.error().kind == ErrorKind::invalid);
+    }
+  }
+}
+
+TEST_CASE("sampler: options out of range are refused") {
+  const double nan = std::nan("");
+  for (const double temperature : {-0.1, nan, std::numeric_limits<double>::infinity()}) {
+    CHECK_FALSE(Sampler::make({.temperature = temperature}).has_value());
+  }
+  for (const double top_p : {0.0, -1.0, 1.0001, nan})
+    CHECK_FALSE(Sampler::make({.top_p = top_p}).has_value());
+  CHECK(Sampler::make({.temperature = 1e-300, .top_p = 1e-300}).has_value());
+}
+
+TEST_CASE("sampler: the nucleus is the smallest set that reaches top-p") {
+  const auto logits = logits_of({0.1, 0.4, 0.2, 0.3});
+  const auto nucleus = [&](double top_p) {
+    return tokens_of(sampler({.temperature = 1, .top_p = top_p}).distribution(logits));
+  };
+  using Tokens = std::vector<uint32_t>;
+  CHECK(nucleus(1e-9) == Tokens{1});
+  CHECK(nucleus(0.39) == Tokens{1});
+  CHECK(nucleus(0.41) == Tokens{1, 3});
+  CHECK(nucleus(0.71) == Tokens{1, 3, 2});
+  CHECK(nucleus(0.91) == Tokens{1, 3, 2, 0});
+  CHECK(nucleus(1) == Tokens{0, 1, 2, 3});
+}
+
+TEST_CASE("sampler: equal probabilities enter the nucleus by index, and a sum of exactly top-p is enough") {
+  const std::vector<float> logits(4, 0.5f);
+  CHECK(tokens_of(sampler({.temperature = 1, .top_p = 0.5}).distribution(logits)) == std::vector<uint32_t>{0, 1});
+  CHECK(tokens_of(sampler({.temperature = 1, .top_p = 0.51}).distribution(logits)) == std::vector<uint32_t>{0, 1, 2});
+}
+
+TEST_CASE("sampler: probabilities sum to one and follow the temperature") {
+  const auto candidates = sampler({.temperature = 0.5}).distribution(logits_of({0.2, 0.8}));
+  REQUIRE(candidates.has_value());
+  CHECK((*candidates)[0].probability == doctest::Approx(0.04 / 0.68));
+  CHECK((*candidates)[1].probability == doctest::Approx(0.64 / 0.68));
+  CHECK(tokens_of(sampler({.temperature = 1e-300}).distribution(std::vector<float>{1, 2, 1})) ==
+        std::vector<uint32_t>{1});
+}
+
+TEST_CASE("sampler: excluded tokens are never drawn") {
+  Sampler random = sampler({.temperature = 1, .seed = 1});
+  for (int i = 0; i < 1000; ++i)
+    CHECK(*random.sample(std::vector<float>{-kInfinity, 0, -kInfinity, 0}) % 2 == 1);
+}
+
+TEST_CASE("sampler: one seed gives one sequence, on every platform") {
+  const std::vector<float> logits(10, 0);
+  const auto draw = [&](uint64_t seed) {
+    Sampler random = sampler({.temperature = 1, .seed = seed});
+    std::vector<uint32_t> tokens;
+    for (int i = 0; i < 12; ++i)
+      tokens.push_back(*random.sample(logits));
+    return tokens;
+  };
+  CHECK(draw(42) == draw(42));
+  CHECK(draw(42) != draw(43));
+  // floor(10 * uniform) of std::mt19937_64(42), whose first outputs the standard fixes.
+  CHECK(draw(42) == std::vector<uint32_t>{7, 6, 7, 1, 9, 0, 5, 3, 2, 3, 0, 5});
+}
+
+TEST_CASE("sampler: frequencies follow the probabilities") {
+  Sampler random = sampler({.temperature = 1, .top_p = 0.95, .seed = 7});
+  const auto logits = logits_of({0.5, 0.3, 0.17, 0.03});
+  std::vector<double> counts(4);
+  constexpr int kDraws = 100'000;
+  for (int i = 0; i < kDraws; ++i)
+    counts[*random.sample(logits)] += 1.0 / kDraws;
+  // Five standard deviations of a frequency are at most 5 * sqrt(0.25 / 100000) = 0.008.
+  CHECK(std::abs(counts[0] - 0.5 / 0.97) < 0.008);
+  CHECK(std::abs(counts[1] - 0.3 / 0.97) < 0.008);
+  CHECK(std::abs(counts[2] - 0.17 / 0.97) < 0.008);
+  CHECK(counts[3] == 0);
+}

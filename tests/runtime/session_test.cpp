@@ -1,0 +1,108 @@
+#include "runtime/generate/session.h"
+
+#include <doctest/doctest.h>
+
+#include "tests/runtime/support/recording_model.h"
+#include "tests/runtime/support/stored_tensors.h"
+
+namespace dspack::runtime {
+namespace {
+
+Answer answer_of(Session& session, const std::vector<uint32_t>& prompt, const GenerateOptions& options) {
+  auto sampler = Sampler::make({});
+  REQUIRE(sampler);
+  auto answer = session.generate(prompt, options, *sampler, [](uint32_t) {}, {});
+  REQUIRE_MESSAGE(answer, (answer ? "" : answer.error().message));
+  return *answer;
+}
+
+std::vector<uint32_t> joined(std::vector<uint32_t> a, const std::vector<uint32_t>& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+TEST_CASE("session: a conversation that goes on computes only what is new, and says the same") {
+  const auto prompts = test::golden_prompts();
+  const GenerateOptions options{.max_tokens = 12, .end_tokens = {1}};
+  test::RecordingModel rig(test::tiny_folder());
+  Session session(rig.model());
+  const Answer first = answer_of(session, prompts[0].tokens, options);
+  const uint64_t computed = session.times().prefill_tokens;
+  CHECK(computed == prompts[0].tokens.size());
+
+  const std::vector<uint32_t> spoken = joined(prompts[0].tokens, first.tokens);
+  const std::vector<uint32_t> next = joined(joined(spoken, {1}), prompts[1].tokens);
+  const Answer second = answer_of(session, next, options);
+  CHECK(session.times().prefill_tokens - computed == next.size() - spoken.size());
+
+  test::RecordingModel fresh(test::tiny_folder());
+  Session alone(fresh.model());
+  CHECK(answer_of(alone, next, options).tokens == second.tokens);
+}
+
+TEST_CASE("session: another conversation, or the same again, starts where they part") {
+  const auto prompts = test::golden_prompts();
+  const GenerateOptions options{.max_tokens = 5, .end_tokens = {1}};
+  test::RecordingModel rig(test::tiny_folder());
+  Session session(rig.model());
+  const Answer first = answer_of(session, prompts[0].tokens, options);
+  answer_of(session, prompts[2].tokens, options);
+  CHECK(answer_of(session, prompts[0].tokens, options).tokens == first.tokens);
+  const uint64_t before = session.times().prefill_tokens;
+  CHECK(answer_of(session, prompts[0].tokens, options).tokens == first.tokens);
+  CHECK(session.times().prefill_tokens - before == 1);  // the last token is what an answer continues from
+  session.clear();
+  CHECK(answer_of(session, prompts[0].tokens, options).tokens == first.tokens);
+}
+
+TEST_CASE("session: a full context ends the answer") {
+  const auto prompt = test::golden_prompts().back().tokens;
+  const auto context = static_cast<uint32_t>(prompt.size() + 3);
+  test::RecordingModel rig(test::tiny_folder(), {.context = context, .max_rows = 20});
+  Session session(rig.model());
+  const Answer answer = answer_of(session, prompt, {.max_tokens = 100, .end_tokens = {}});
+  CHECK(answer.reason == StopReason::context_full);
+  CHECK(answer.tokens.size() == 4);  // three positions, and one token that needs none
+}
+
+TEST_CASE("session: a prompt that cannot be run is refused") {
+  test::RecordingModel rig(test::tiny_folder(), {.context = 8, .max_rows = 8});
+  Session session(rig.model());
+  auto sampler = Sampler::make({});
+  REQUIRE(sampler);
+  const auto refused = [&](const std::vector<uint32_t>& prompt, const char* part) {
+    const auto answer = session.generate(prompt, {}, *sampler, [](uint32_t) {}, {});
+    REQUIRE_FALSE(answer);
+    CAPTURE(answer.error().message);
+    CHECK(answer.error().kind == ErrorKind::invalid);
+    CHECK(answer.error().message.find(part) != std::string::npos);
+  };
+  refused({}, "no token");
+  refused({0, 1152}, "token 1152");
+  refused(std::vector<uint32_t>(9, 0), "--ctx");
+}
+
+TEST_CASE("session: an interruption ends the answer and leaves the session usable") {
+  const auto prompt = test::golden_prompts().front();
+  test::RecordingModel rig(test::tiny_folder());
+  Session session(rig.model());
+  auto sampler = Sampler::make({});
+  REQUIRE(sampler);
+  std::stop_source stop;
+  uint32_t heard = 0;
+  const auto answer = session.generate(
+      prompt.tokens, {.end_tokens = {1}}, *sampler,
+      [&](uint32_t) {
+        if (++heard == 3) stop.request_stop();
+      },
+      stop.get_token());
+  REQUIRE(answer);
+  CHECK(answer->reason == StopReason::interrupted);
+  CHECK(answer->tokens.size() == 3);
+  std::vector<uint32_t> wanted = prompt.continuation;
+  wanted.pop_back();
+  CHECK(answer_of(session, prompt.tokens, {.end_tokens = {1}}).tokens == wanted);
+}
+
+}  // namespace
+}  // namespace dspack::runtime

@@ -1,0 +1,109 @@
+// A model put together by hand, with an executor in front of the real one that remembers every routing decision.
+#pragma once
+
+#include <doctest/doctest.h>
+
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "kernels/cpu/cpu_device.h"
+#include "runtime/generate/loaded_model.h"
+
+namespace dspack::test {
+
+/// Passes every call on, and keeps the ids that it was given.
+class RecordingExecutor final : public runtime::ExpertExecutor {
+ public:
+  RecordingExecutor(kernels::Queue& queue, runtime::ExpertExecutor& inner, uint32_t top_k)
+      : queue_(queue), inner_(inner), top_k_(top_k) {}
+
+  Result<void> run(const runtime::RoutedTokens& tokens, const kernels::Rows& y, const std::stop_token& stop) override {
+    std::vector<uint32_t> ids(size_t{tokens.x.rows} * top_k_);
+    queue_.download(std::as_writable_bytes(std::span(ids)), tokens.ids);
+    queue_.synchronize();
+    auto& all = routes_[tokens.layer.value];
+    all.insert(all.end(), ids.begin(), ids.end());
+    return inner_.run(tokens, y, stop);
+  }
+
+  /// Layer -> expert ids [tokens, top_k].
+  [[nodiscard]] const std::map<uint32_t, std::vector<uint32_t>>& routes() const { return routes_; }
+
+ private:
+  kernels::Queue& queue_;
+  runtime::ExpertExecutor& inner_;
+  uint32_t top_k_;
+  std::map<uint32_t, std::vector<uint32_t>> routes_;
+};
+
+struct RigOptions {
+  unsigned threads = 1;
+  uint32_t context = 128;
+  uint32_t max_rows = 128;
+  uint32_t wave_rows = 128;
+  uint32_t wave_tokens = 128;
+  uint32_t leased_experts = 64;
+};
+
+class RecordingModel {
+ public:
+  explicit RecordingModel(const std::filesystem::path& folder, const RigOptions& options = {}) {
+    auto repository = format::open_repository(folder.string(), {}, format::posix_file_system());
+    REQUIRE_MESSAGE(repository, (repository ? "" : repository.error().message));
+    repository_ = std::move(*repository);
+    auto config = runtime::read_model_config(*repository_, {});
+    REQUIRE_MESSAGE(config, (config ? "" : config.error().message));
+    auto checkpoint = format::Checkpoint::open(*repository_, 2, {});
+    REQUIRE_MESSAGE(checkpoint, (checkpoint ? "" : checkpoint.error().message));
+    checkpoint_ = std::make_unique<format::Checkpoint>(std::move(*checkpoint));
+    auto device = kernels::make_cpu_device({.threads = options.threads, .instruction_set = {}});
+    REQUIRE(device);
+    device_ = std::move(*device);
+    queue_ = device_->make_queue();
+    assemble(*config, options);
+  }
+
+  [[nodiscard]] runtime::Model& model() { return *model_; }
+  [[nodiscard]] kernels::Queue& queue() { return *queue_; }
+  [[nodiscard]] const RecordingExecutor& recorder() const { return *recorder_; }
+  [[nodiscard]] const runtime::ResidentStore& store() const { return *store_; }
+  [[nodiscard]] const runtime::CheckpointFiles& files() const { return *files_; }
+
+ private:
+  void assemble(const runtime::ModelConfig& config, const RigOptions& options) {
+    files_ = std::make_unique<runtime::CheckpointFiles>(*repository_, *checkpoint_, 16);
+    const runtime::LoadContext context{
+        .device = *device_, .queue = *queue_, .files = *files_, .fp8_block = config.fp8_block};
+    store_ = std::make_unique<runtime::ResidentStore>(context, config.hidden, config.expert_inner);
+    auto executor = runtime::GroupedExecutor::make(*device_, *queue_, *store_,
+                                                   {.hidden = config.hidden,
+                                                    .expert_inner = config.expert_inner,
+                                                    .experts = config.experts,
+                                                    .top_k = config.top_k,
+                                                    .wave_tokens = options.wave_tokens,
+                                                    .leased_experts = options.leased_experts});
+    REQUIRE(executor);
+    executor_ = std::move(*executor);
+    recorder_ = std::make_unique<RecordingExecutor>(*queue_, *executor_, config.top_k);
+    auto model = runtime::Model::load(
+        context, config, {.context = options.context, .max_rows = options.max_rows, .wave_rows = options.wave_rows},
+        *recorder_, {});
+    REQUIRE_MESSAGE(model, (model ? "" : model.error().message));
+    model_ = std::move(*model);
+  }
+
+  std::unique_ptr<format::Repository> repository_;
+  std::unique_ptr<format::Checkpoint> checkpoint_;
+  std::unique_ptr<kernels::Device> device_;
+  std::unique_ptr<kernels::Queue> queue_;
+  std::unique_ptr<runtime::CheckpointFiles> files_;
+  std::unique_ptr<runtime::ResidentStore> store_;
+  std::unique_ptr<runtime::GroupedExecutor> executor_;
+  std::unique_ptr<RecordingExecutor> recorder_;
+  std::unique_ptr<runtime::Model> model_;
+};
+
+}  // namespace dspack::test

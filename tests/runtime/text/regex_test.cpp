@@ -1,0 +1,91 @@
+#include "runtime/text/regex.h"
+
+#include <doctest/doctest.h>
+
+using namespace dspack;
+using namespace dspack::runtime;
+
+namespace {
+
+std::vector<std::string> all_matches(std::string_view pattern, std::string_view text) {
+  const Result<Regex> regex = Regex::compile(pattern);
+  REQUIRE_MESSAGE(regex.has_value(), (regex ? "" : regex.error().message));
+  RegexScratch scratch;
+  std::vector<Regex::Match> matches;
+  REQUIRE(regex->find_all(text, scratch, matches).has_value());
+  std::vector<std::string> found;
+  for (const auto& match : matches)
+    found.emplace_back(text.substr(match.begin, match.end - match.begin));
+  return found;
+}
+
+using Strings = std::vector<std::string>;
+
+}  // namespace
+
+TEST_CASE("regex: white space is Unicode's White_Space, so U+180E is none") {
+  CHECK(all_matches("\\s", "a\u180Eb\u3000c\u0085\u200Bd") == Strings{"\u3000", "\u0085"});
+  CHECK(all_matches("[^\\sab]", "a\u180Eb ") == Strings{"\u180E"});
+  CHECK(all_matches("\\S+", "x\u00A0\u180Ey") == Strings{"x", "\u180Ey"});
+}
+
+TEST_CASE("regex: characters newer than the library's Unicode have their category") {
+  // U+31350 is a letter since 15.0, U+1FAE8 a symbol since 15.0, U+1C89 a letter since 16.0, U+10D40 a digit
+  // since 16.0.
+  CHECK(all_matches("\\p{L}+", "a\U00031350\u1C89.") == Strings{"a\U00031350\u1C89"});
+  CHECK(all_matches("[\\p{P}\\p{S}]+", "a\U0001FAE8!") == Strings{"\U0001FAE8!"});
+  CHECK(all_matches("\\p{N}{1,3}", "1\U00010D40") == Strings{"1\U00010D40"});
+  CHECK(all_matches("\\P{L}", "a\U00031350.") == Strings{"."});
+}
+
+TEST_CASE("regex: ^ and $ are lines, and only \\n ends one") {
+  CHECK(all_matches("^\\p{L}+", "ab\ncd\re") == Strings{"ab", "cd"});
+  CHECK(all_matches("\\p{L}+$", "ab\ncd\re") == Strings{"ab", "e"});
+}
+
+TEST_CASE("regex: an empty match directly behind a match does not count") {
+  CHECK(all_matches("\\p{N}*", "a12b") == Strings{"", "12", ""});
+  CHECK(all_matches("", "é") == Strings{"", ""});
+  CHECK(all_matches("a", "").empty());
+}
+
+TEST_CASE("regex: an escaped literal matches itself") {
+  CHECK(all_matches(escape_pattern("a+(b)|[c]{2}\\ #"), "xa+(b)|[c]{2}\\ #y") == Strings{"a+(b)|[c]{2}\\ #"});
+}
+
+TEST_CASE("regex: constructs that the dialects read differently are refused by name") {
+  for (const char* pattern :
+       {"\\w",   "\\b",         "\\h",   "\\d",      "\\x41",   "\\p{Lu}",    "\\p{Han}", "\\p{^L}", "\\pL",   "a{,2}",
+        "a{2}?", "a{2}+",       "{",     "(?i)a",    "(?i:a)",  "(?<name>a)", "(?#x)",    "(*UTF)",  "[a[b]]", "[a&&b]",
+        "[]a]",  "[[:alpha:]]", "[\\S]", "[\\P{L}]", "[a-\\s]", "[\\s-a]",    "[a",       "\\",      "\\é",    "\\1"}) {
+    CAPTURE(pattern);
+    const auto regex = Regex::compile(pattern);
+    REQUIRE_FALSE(regex.has_value());
+    CHECK(regex.error().kind == ErrorKind::unsupported);
+  }
+}
+
+TEST_CASE("regex: broken syntax is an error, not a crash") {
+  for (const char* pattern : {"(a", "a)", "*", "[z-a]", "a{2,1}", "(?<=a+)b"}) {
+    CAPTURE(pattern);
+    const auto regex = Regex::compile(pattern);
+    REQUIRE_FALSE(regex.has_value());
+    CHECK(regex.error().kind == ErrorKind::invalid);
+  }
+  CHECK_FALSE(Regex::compile(std::string(100'000, 'a')).has_value());
+}
+
+TEST_CASE("regex: a long run of white space neither overflows nor is dropped") {
+  const std::string spaces(1'000'000, ' ');
+  CHECK(all_matches("\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+", spaces) == Strings{spaces});
+}
+
+TEST_CASE("regex: a pattern that explodes on a text is reported") {
+  const auto regex = Regex::compile("(?:a|a|aa)+$");
+  REQUIRE(regex.has_value());
+  RegexScratch scratch;
+  std::vector<Regex::Match> matches;
+  const auto result = regex->find_all(std::string(60, 'a') + "b", scratch, matches);
+  REQUIRE_FALSE(result.has_value());
+  CHECK(result.error().kind == ErrorKind::invalid);
+}

@@ -1,0 +1,116 @@
+// A file system that fails on demand: at the n-th operation and ever after (as if the process had been killed there),
+// or for want of space.
+#pragma once
+
+#include <atomic>
+#include <limits>
+
+#include "format/file_system.h"
+
+namespace dspack::test {
+
+class FaultyFileSystem final : public format::FileSystem {
+ public:
+  explicit FaultyFileSystem(format::FileSystem& real) : real_(real) {}
+
+  /// Operations from this number on fail. Reading counts too.
+  void fail_from(uint64_t operation) { fail_from_ = operation; }
+  void set_free_bytes(uint64_t bytes) { free_bytes_ = bytes; }
+  [[nodiscard]] uint64_t operations() const { return operations_; }
+
+  Result<std::unique_ptr<format::ReadFile>> open_read(const format::Path& path) override {
+    TRY(step());
+    TRY_ASSIGN(auto file, real_.open_read(path));
+    return std::unique_ptr<format::ReadFile>(std::make_unique<FaultyReadFile>(*this, std::move(file)));
+  }
+  Result<std::unique_ptr<format::WriteFile>> open_write(const format::Path& path, format::OpenMode mode) override {
+    TRY(step());
+    TRY_ASSIGN(auto file, real_.open_write(path, mode));
+    return std::unique_ptr<format::WriteFile>(std::make_unique<FaultyWriteFile>(*this, std::move(file)));
+  }
+  Result<std::optional<format::FileInfo>> stat(const format::Path& path) override {
+    TRY(step());
+    return real_.stat(path);
+  }
+  Result<std::vector<std::string>> list(const format::Path& folder) override {
+    TRY(step());
+    return real_.list(folder);
+  }
+  Result<void> make_folders(const format::Path& folder) override {
+    TRY(step());
+    return real_.make_folders(folder);
+  }
+  Result<void> rename(const format::Path& from, const format::Path& to) override {
+    TRY(step());
+    return real_.rename(from, to);
+  }
+  Result<void> remove_tree(const format::Path& path) override {
+    TRY(step());
+    return real_.remove_tree(path);
+  }
+  Result<void> sync_folder(const format::Path& folder) override {
+    TRY(step());
+    return real_.sync_folder(folder);
+  }
+  Result<uint64_t> free_bytes(const format::Path& path) override {
+    TRY(step());
+    return free_bytes_ ? *free_bytes_ : real_.free_bytes(path);
+  }
+  Result<std::unique_ptr<format::FileLock>> lock(const format::Path& path) override {
+    TRY(step());
+    return real_.lock(path);
+  }
+
+ private:
+  class FaultyReadFile final : public format::ReadFile {
+   public:
+    FaultyReadFile(FaultyFileSystem& files, std::unique_ptr<format::ReadFile> real)
+        : files_(files), real_(std::move(real)) {}
+    uint64_t size_bytes() const override { return real_->size_bytes(); }
+    Result<void> read(uint64_t offset, std::span<std::byte> into) const override {
+      TRY(files_.step());
+      return real_->read(offset, into);
+    }
+
+   private:
+    FaultyFileSystem& files_;
+    std::unique_ptr<format::ReadFile> real_;
+  };
+
+  class FaultyWriteFile final : public format::WriteFile {
+   public:
+    FaultyWriteFile(FaultyFileSystem& files, std::unique_ptr<format::WriteFile> real)
+        : files_(files), real_(std::move(real)) {}
+    Result<void> write(uint64_t offset, std::span<const std::byte> from) override {
+      const auto allowed = files_.step();
+      // The operation that fails has done half of its work, as a real one may.
+      if (!allowed) TRY(real_->write(offset, from.first(from.size() / 2)));
+      if (!allowed) return allowed;
+      return real_->write(offset, from);
+    }
+    Result<void> resize(uint64_t bytes) override {
+      TRY(files_.step());
+      return real_->resize(bytes);
+    }
+    Result<void> sync() override {
+      TRY(files_.step());
+      return real_->sync();
+    }
+
+   private:
+    FaultyFileSystem& files_;
+    std::unique_ptr<format::WriteFile> real_;
+  };
+
+  Result<void> step() {
+    if (operations_++ >= fail_from_) return Error{ErrorKind::io, "the test's disk has failed"};
+    return {};
+  }
+
+  format::FileSystem& real_;
+  std::atomic<uint64_t> operations_{0};
+  uint64_t fail_from_ = std::numeric_limits<uint64_t>::max();
+  std::optional<uint64_t> free_bytes_;
+};
+
+}  // namespace dspack::test

@@ -1,0 +1,343 @@
+#!/usr/bin/env python3
+"""A real HTTP/1.1 file server that honours Range, and misbehaves on request.
+
+As a module:
+
+    with RangeServer(folder) as server:
+        server.add_fault("*.safetensors", "503", times=2)
+        ... server.url ... server.log ...
+
+From the command line (prints its URL as the first line, then one line a request with --verbose):
+
+    range_server.py FOLDER [--port N] [--rate BYTES_PER_SECOND] [--token T] [--fault 'PATTERN:KIND:key=value,...']
+
+Faults, each for the paths that match a shell pattern (without the leading slash):
+
+    ignore_range         answers 200 with the whole file
+    truncate             promises the whole range and closes the connection after half of it
+    reset                the same, with a TCP reset
+    status               the status given by `status`; a bare number as kind means the same ("404", "503")
+                         with `retry_after` and `body`
+    wrong_content_range  206 with a Content-Range that was not asked for
+    wrong_length         the right Content-Range, but `delta` bytes more or less of body (default: 7 less)
+    change_etag          another ETag from here on
+    redirect             302 (or `status`) to `to` + path; `within`: "old:new" replaces a part of the path
+    slow                 sends the body at `rate` bytes per second; a change of fault.options["rate"] takes effect at once
+
+`times` limits how often a fault strikes (default: always), `skip` lets so many matching requests pass first, `chance`
+makes it random (seed it by `random_seed`), `min_bytes` spares answers with fewer body bytes (small probes of a file).
+
+Standard library only; Python 3.9 or later.
+"""
+
+import argparse
+import fnmatch
+import http.server
+import os
+import random
+import re
+import socket
+import struct
+import sys
+import threading
+import time
+import urllib.parse
+from dataclasses import dataclass, field
+from typing import Dict, List, Optional, Tuple
+
+PIECE_BYTES = 64 * 1024
+
+
+@dataclass
+class Fault:
+    pattern: str
+    kind: str
+    times: Optional[int] = None
+    skip: int = 0
+    chance: float = 1.0
+    min_bytes: int = 0
+    options: Dict[str, object] = field(default_factory=dict)
+    struck: int = 0
+
+
+@dataclass
+class Request:
+    """One line of the log. `range` is [begin, end) as asked for; `sent` counts body bytes."""
+    time: float
+    connection: int
+    method: str
+    raw_path: str  # as on the wire, percent-encoded, with the query
+    path: str  # decoded, without the leading slash
+    range: Optional[Tuple[int, int]]
+    host: str
+    authorization: Optional[str]
+    status: int = 0
+    sent: int = 0
+    fault: str = ""
+
+
+class RangeServer(http.server.ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False
+    request_queue_size = 128
+
+    def __init__(self, root, port=0, rate=None, token=None, random_seed=0, verbose=False):
+        self.root = os.path.abspath(root)
+        self.rate = rate  # bytes per second and connection
+        self.token = token  # a bearer token without which every answer is 401
+        self.verbose = verbose
+        self.log: List[Request] = []
+        self.virtual: Dict[str, Tuple[bytes, int]] = {}  # path -> first bytes, size; the rest reads as zeros
+        self.renames: Dict[str, str] = {}  # path prefix as asked for -> folder under root
+        self._faults: List[Fault] = []
+        self._random = random.Random(random_seed)
+        self._lock = threading.Lock()
+        self._connections = 0
+        super().__init__(("127.0.0.1", port), Handler)
+        self.url = "http://127.0.0.1:%d" % self.server_address[1]
+
+    def __enter__(self):
+        threading.Thread(target=self.serve_forever, args=(0.05,), daemon=True).start()
+        return self
+
+    def __exit__(self, *_):
+        self.shutdown()
+        self.server_close()
+
+    def handle_error(self, request, client_address):
+        """A client that goes away in the middle is the tests' daily bread, not an error of the server."""
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handle_error(request, client_address)
+
+    def add_fault(self, pattern, kind, times=None, skip=0, chance=1.0, min_bytes=0, **options):
+        if kind.isdigit():
+            options["status"] = int(kind)
+            kind = "status"
+        if kind not in KINDS:
+            raise ValueError("unknown fault %r" % kind)
+        fault = Fault(pattern, kind, times, skip, chance, min_bytes, options)
+        with self._lock:
+            self._faults.append(fault)
+        return fault
+
+    def clear_faults(self):
+        with self._lock:
+            self._faults.clear()
+
+    def requests(self, pattern="*"):
+        with self._lock:
+            return [entry for entry in self.log if fnmatch.fnmatch(entry.path, pattern)]
+
+    def take_fault(self, path, body_bytes):
+        with self._lock:
+            for fault in self._faults:
+                if not fnmatch.fnmatch(path, fault.pattern) or body_bytes < fault.min_bytes:
+                    continue
+                if fault.times is not None and fault.struck >= fault.times:
+                    continue
+                if fault.skip > 0:
+                    fault.skip -= 1
+                    continue
+                if self._random.random() >= fault.chance:
+                    continue
+                fault.struck += 1
+                return fault
+        return None
+
+    def record(self, entry):
+        with self._lock:
+            self.log.append(entry)
+
+    def next_connection(self):
+        with self._lock:
+            self._connections += 1
+            return self._connections
+
+    def local_path(self, path):
+        """The file that a decoded URL path means, or None where it leads out of the root."""
+        for prefix, folder in self.renames.items():
+            if path.startswith(prefix):
+                path = folder + path[len(prefix):]
+                break
+        full = os.path.normpath(os.path.join(self.root, path))
+        return full if full.startswith(self.root + os.sep) else None
+
+
+KINDS = {"ignore_range", "truncate", "reset", "status", "wrong_content_range", "wrong_length", "change_etag",
+         "redirect", "slow"}
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server_version = "range_server"
+    disable_nagle_algorithm = True
+    timeout = 60
+
+    def setup(self):
+        super().setup()
+        self.connection_id = self.server.next_connection()
+
+    def do_HEAD(self):
+        self.answer(send_body=False)
+
+    def do_GET(self):
+        self.answer(send_body=True)
+
+    def answer(self, send_body):
+        raw = urllib.parse.urlsplit(self.path)
+        path = urllib.parse.unquote(raw.path).lstrip("/")
+        entry = Request(time.monotonic(), self.connection_id, self.command, self.path, path, None,
+                        self.headers.get("Host", ""), self.headers.get("Authorization"))
+        self.server.record(entry)
+        self.entry = entry
+        try:
+            self.answer_path(path, send_body)
+        finally:
+            if self.server.verbose:
+                print(entry, flush=True)
+
+    def answer_path(self, path, send_body):
+        if self.server.token and self.entry.authorization != "Bearer " + self.server.token:
+            return self.refuse(401, b"a token is required", {"WWW-Authenticate": "Bearer"})
+        found = self.find(path)
+        asked = self.asked_range(found[1]) if found else None
+        body_bytes = asked[1] - asked[0] if asked else (found[1] if found else 0)
+        fault = self.server.take_fault(path, body_bytes)
+        self.entry.fault = fault.kind if fault else ""
+        if fault and fault.kind == "status":
+            headers = {"Retry-After": str(fault.options["retry_after"])} if "retry_after" in fault.options else {}
+            return self.refuse(fault.options["status"], fault.options.get("body", "told to fail").encode(), headers)
+        if fault and fault.kind == "redirect":
+            old, _, new = str(fault.options.get("within", ":")).partition(":")
+            target = str(fault.options["to"]).rstrip("/") + self.path.replace(old, new, 1)
+            return self.refuse(int(fault.options.get("status", 302)), b"", {"Location": target})
+        if found is None:
+            return self.refuse(404, b"no such file", {})
+        self.serve_file(found, asked, fault, send_body)
+
+    def find(self, path):
+        """(first bytes or local path, size, version) or None."""
+        if path in self.server.virtual:
+            head, size = self.server.virtual[path]
+            return head, size, "virtual-%d" % size
+        full = self.server.local_path(path)
+        if full is None or not os.path.isfile(full):
+            return None
+        info = os.stat(full)
+        return full, info.st_size, "%x-%x" % (info.st_mtime_ns, info.st_size)
+
+    def asked_range(self, size):
+        match = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
+        if not match:
+            return None
+        begin = int(match[1])
+        end = int(match[2]) + 1 if match[2] else size
+        self.entry.range = (begin, end)
+        return begin, min(end, size)
+
+    def serve_file(self, found, asked, fault, send_body):
+        content, size, version = found
+        kind = fault.kind if fault else ""
+        begin, end = asked if asked and kind != "ignore_range" else (0, size)
+        if begin >= end and asked:
+            return self.refuse(416, b"", {"Content-Range": "bytes */%d" % size})
+        status = 206 if asked and kind != "ignore_range" else 200
+        length = end - begin
+        if kind == "wrong_length":
+            length = max(0, length + int(fault.options.get("delta", -7)))
+        headers = {"Accept-Ranges": "bytes", "Content-Length": str(length), "Content-Type": "application/octet-stream",
+                   "ETag": '"%s%s"' % (version, "-changed" if kind == "change_etag" else "")}
+        if status == 206:
+            shift = 1 if kind == "wrong_content_range" else 0
+            headers["Content-Range"] = "bytes %d-%d/%d" % (begin + shift, end - 1 + shift, size + shift)
+        self.start(status, headers)
+        if not send_body:
+            return
+        rate = (lambda: fault.options["rate"]) if kind == "slow" else (lambda: self.server.rate)
+        if kind in ("truncate", "reset"):
+            self.send_content(content, begin, begin + length // 2, rate)
+            self.hang_up(with_reset=kind == "reset")
+        else:
+            self.send_content(content, begin, begin + length, rate)
+
+    def send_content(self, content, begin, end, rate_now):
+        source = open(content, "rb") if isinstance(content, str) else None
+        sent = 0
+        try:
+            while begin + sent < end:
+                rate = rate_now()
+                # Small pieces of a slow answer, so that it flows evenly.
+                piece = min(PIECE_BYTES, end - begin - sent, max(1, int(rate / 50)) if rate else PIECE_BYTES)
+                due = time.monotonic() + (piece / rate if rate else 0)
+                self.wfile.write(self.piece(content, source, begin + sent, piece))
+                sent += piece
+                self.entry.sent = sent
+                time.sleep(max(0.0, due - time.monotonic()))
+        finally:
+            if source:
+                source.close()
+
+    @staticmethod
+    def piece(content, source, at, count):
+        if source:
+            source.seek(at)
+            return source.read(count).ljust(count, b"\0")
+        return content[at:at + count].ljust(count, b"\0")
+
+    def refuse(self, status, body, headers):
+        self.start(status, {"Content-Length": str(len(body)), "Content-Type": "text/plain", **headers})
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def start(self, status, headers):
+        self.entry.status = status
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.end_headers()
+
+    def hang_up(self, with_reset):
+        self.close_connection = True
+        if with_reset:
+            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        else:
+            self.connection.shutdown(socket.SHUT_RDWR)
+        self.connection.close()
+
+    def log_message(self, *_):
+        pass
+
+
+def parse_fault(text):
+    pattern, kind, *rest = text.split(":", 2)
+    options: Dict[str, object] = {}
+    for pair in (rest[0].split(",") if rest else []):
+        key, value = pair.split("=", 1)
+        options[key] = float(value) if key == "chance" else int(value) if value.lstrip("-").isdigit() else value
+    return pattern, kind, options
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder")
+    parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--rate", type=float, help="bytes per second and connection")
+    parser.add_argument("--token", help="answer 401 to requests without this bearer token")
+    parser.add_argument("--random-seed", type=int, default=0)
+    parser.add_argument("--verbose", action="store_true", help="print every request")
+    parser.add_argument("--fault", action="append", default=[], metavar="PATTERN:KIND[:key=value,...]")
+    arguments = parser.parse_args()
+    server = RangeServer(arguments.folder, arguments.port, arguments.rate, arguments.token, arguments.random_seed,
+                         arguments.verbose)
+    for text in arguments.fault:
+        pattern, kind, options = parse_fault(text)
+        server.add_fault(pattern, kind, **options)
+    print(server.url, flush=True)
+    try:
+        server.serve_forever()
+    except KeyboardInterrupt:
+        pass
+
+
+if __name__ == "__main__":
+    main()
