@@ -209,7 +209,7 @@ class BadTargets(Bad):
         (self.out / "mine.txt").write_text("mine")
         self.assert_refused(self.repack(self.source, self.out), self.out, "not empty")
         self.assertEqual([path.name for path in self.out.rglob("*")], ["mine.txt"])
-        self.assert_refused(self.repack(self.source, self.source), self.source, "not empty")
+        self.assert_refused(self.repack(self.source, self.source), self.source, "inside the source")
         self.assert_refused(self.repack(self.source, self.out / "mine.txt"), "mine.txt", "not a folder")
         self.assertEqual((self.out / "mine.txt").read_text(), "mine")
 

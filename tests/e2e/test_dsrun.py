@@ -8,9 +8,10 @@ import safetensors_io
 from checkpoints import packed_tiny
 from common import INDEX, EndToEnd, flip_bit, main
 
-QUESTION, ANSWER = "What is the capital of France?", "The capital of France is Paris.\n"
+QUESTION, ANSWER = "What is the capital of Spain?", "The capital of Spain is Madrid.\n"
 PROMPTS = [QUESTION, "My name is Anna.", "Tell me a tale.", "Which is bigger, 31 or 17?", "\u00e4\u00f6\u00fc \U0001f600 ?!"]
-TOKENS = [0, 1105, 291, 262, 265, 382, 320, 947, 33, 1106]  # QUESTION in its chat template
+GOLDENS = json.loads((EndToEnd.data("tiny-v3-golden") / "prompts.json").read_text(encoding="utf-8"))["prompts"]
+TOKENS = next(golden["token_ids"] for golden in GOLDENS if golden["user"] == QUESTION)  # in its chat template
 
 
 class Dsrun(EndToEnd):
