@@ -6,7 +6,7 @@ namespace dspack::reshard {
 
 Result<Grouping> parse_grouping(std::string_view text) {
   if (text == "expert") return Grouping::expert;
-  return Error{ErrorKind::invalid, fmt::format("--by {}: this version groups by \"expert\" only", text)};
+  return Error{ErrorKind::invalid, fmt::format("\"{}\" is no grouping of this version; use \"expert\"", text)};
 }
 
 format::Json recipe_json(const Recipe& recipe) {

@@ -7,6 +7,7 @@
 #include "format/cli/output.h"
 #include "format/cli/process.h"
 #include "reshard/cli/commands.h"
+#include "reshard/recipe.h"
 
 namespace {
 
@@ -31,6 +32,12 @@ constexpr char kExamples[] =
 
 constexpr unsigned kMaxJobs = 256;
 
+/// Empty if it is a grouping; otherwise what is wrong, as CLI11 wants it.
+std::string grouping_problem(const std::string& text) {
+  const auto grouping = dspack::reshard::parse_grouping(text);
+  return grouping ? "" : grouping.error().message;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -40,7 +47,9 @@ int main(int argc, char** argv) {
 
   dspack::reshard::RepackFlags repack;
   app.add_option("SOURCE", repack.source, "What to repack")->capture_default_str();
-  auto* by = app.add_option("--by", repack.by, "How to group: expert (one file for each routed expert)");
+  auto* by = app.add_option("--by", repack.by, "How to group: expert (one file for each routed expert)")
+                 ->check(CLI::Validator([](std::string& text) { return grouping_problem(text); }, "", "grouping"))
+                 ->type_name("GROUPING");
   auto* out = app.add_option("--out", repack.out, "Folder for the packed repository");
   app.add_option("--jobs", repack.jobs, "Source shards read at a time; bounds memory and connections")
       ->capture_default_str()
@@ -65,10 +74,14 @@ int main(int argc, char** argv) {
       ->check(CLI::Range(1U, kMaxJobs));
 
   app.require_subcommand(0, 1);
+  app.failure_message([](const CLI::App* /*app*/, const CLI::Error& error) {
+    return fmt::format("reshard: {} (reshard --help explains)\n", dspack::format::printable(error.what()));
+  });
   try {
     app.parse(argc, argv);
     const bool repacks = app.get_subcommands().empty();
-    if (repacks && (by->count() == 0 || out->count() == 0)) {
+    const bool has_target = out->count() > 0 || repack.dry_run;
+    if (repacks && (by->count() == 0 || !has_target)) {
       throw CLI::RequiredError("--by expert and --out DIR, or a verb (inspect, verify)");
     }
   } catch (const CLI::ParseError& error) {

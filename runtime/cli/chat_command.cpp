@@ -3,6 +3,7 @@
 
 #include <cstdio>
 
+#include "format/cli/output.h"
 #include "runtime/cli/command_support.h"
 #include "runtime/cli/commands.h"
 #include "runtime/cli/message_assembler.h"
@@ -16,7 +17,7 @@ constexpr char kHelp[] =
     "/clear  forget the conversation\n"
     "/exit   leave (also Ctrl-D)\n"
     "Ctrl-C  stop the answer; twice at the prompt: leave\n"
-    "Several lines: paste them, end each but the last with \\, or put them between two lines of \"\"\"\n";
+    "Several lines: paste them, end each but the last with \\, or put them between two lines of \"\"\"";
 
 class Chat {
  public:
@@ -44,7 +45,7 @@ class Chat {
 
 void show_prompt(const MessageAssembler& assembler) {
   if (!stdin_is_terminal() || !stdout_is_terminal()) return;
-  fmt::print("{}", assembler.is_open() ? "... " : "> ");
+  format::print_out(assembler.is_open() ? "... " : "> ");
   (void)std::fflush(stdout);
 }
 
@@ -60,7 +61,7 @@ Result<int> Chat::run(ChatTerminal& terminal) {
         if (warned) return kInterruptedStatus;
         warned = true;
         assembler.reset();
-        fmt::print(stderr, "\n(Ctrl-C again or /exit leaves)\n");
+        format::print_error("\n(Ctrl-C again or /exit leaves)");
         continue;
       case ChatTerminal::Event::end_of_input: message = assembler.finish(); break;
       case ChatTerminal::Event::line: message = assembler.push(input.line); break;
@@ -75,7 +76,8 @@ Chat::Next Chat::handle(const std::string& message, ChatTerminal& terminal) {
   if (message.starts_with('/') && message.find('\n') == std::string::npos) return command(message);
   // An error (a conversation that has become too long, an expert file that is gone) ends the answer, not the chat.
   if (auto done = answer(message, terminal); !done) {
-    fmt::print(stderr, "dsrun: {}{}\n", done.error().message, history_.empty() ? "" : " (/clear starts anew)");
+    format::print_error("dsrun: " + format::printable(done.error().message) +
+                        (history_.empty() ? "" : " (/clear starts anew)"));
   }
   return Next::go_on;
 }
@@ -83,13 +85,13 @@ Chat::Next Chat::handle(const std::string& message, ChatTerminal& terminal) {
 Chat::Next Chat::command(const std::string& message) {
   if (message == "/exit") return Next::leave;
   if (message == "/help") {
-    fmt::print(stderr, "{}", kHelp);
+    format::print_error(kHelp);
   } else if (message == "/clear") {
     history_.clear();
     session_.clear();
     note("(the conversation is forgotten)");
   } else {
-    fmt::print(stderr, "dsrun: there is no command {}; /help lists them\n", message);
+    format::print_error(fmt::format("dsrun: there is no command {}; /help lists them", message));
   }
   return Next::go_on;
 }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "format/cli/output.h"
 #include "format/cli/terminal_progress.h"
 #include "format/file_system.h"
 #include "runtime/cli/terminal.h"
@@ -25,9 +26,9 @@ bool is_control(char c) {
 Result<std::unique_ptr<format::Repository>> open_folder(const std::string& folder) {
   TRY_ASSIGN(auto repository, format::open_repository(folder, {}, format::posix_file_system()));
   if (repository->kind() == format::RepositoryKind::local) return repository;
-  return Error{
-      ErrorKind::unsupported,
-      fmt::format("{}: there is no such folder; to fetch a repository, run: reshard {} --out DIR", folder, folder)};
+  return Error{ErrorKind::unsupported,
+               fmt::format("{}: there is no such folder; to fetch a repository, run: reshard {} --by expert --out DIR",
+                           folder, folder)};
 }
 
 Result<std::unique_ptr<LoadedModel>> load_model(const std::string& folder, const LoadOptions& options,
@@ -67,8 +68,7 @@ void AnswerPrinter::push(uint32_t token) {
 
 std::string AnswerPrinter::finish() {
   print(detokenizer_.flush());
-  fmt::print("\n");
-  (void)std::fflush(stdout);
+  format::print_out("\n");
   return std::move(text_);
 }
 
@@ -76,18 +76,18 @@ void AnswerPrinter::print(std::string_view text) {
   text_ += text;
   std::string shown(text);
   if (to_terminal_) std::ranges::replace_if(shown, is_control, '?');
-  fmt::print("{}", shown);
-  (void)std::fflush(stdout);
+  format::print_out(shown);
+  (void)std::fflush(stdout);  // a person reads along; a failure is noticed at the end
 }
 
 void note(std::string_view text) {
-  if (format::stderr_is_terminal()) fmt::print(stderr, "{}\n", text);
+  if (format::stderr_is_terminal()) format::print_error(text);
 }
 
 void report_end(StopReason reason) {
   switch (reason) {
     case StopReason::context_full:
-      fmt::print(stderr, "dsrun: the answer ends here because the context is full; --ctx allows a longer one\n");
+      format::print_error("dsrun: the answer ends here because the context is full; --ctx allows a longer one");
       break;
     case StopReason::interrupted: note("(stopped)"); break;
     case StopReason::max_tokens:

@@ -1,9 +1,5 @@
 // dsrun: runs mixture-of-experts models of the DeepSeek-V3 kind.
-#include <fmt/format.h>
-
-#include <algorithm>
-#include <cstdio>
-
+#include "format/cli/output.h"
 #include "format/cli/process.h"
 #include "runtime/cli/commands.h"
 
@@ -25,13 +21,14 @@ Result<int> dispatch(const CommandLine& command) {
 int main(int count, char** values) {
   const CommandLine command = parse_command_line(std::vector<std::string>(values + 1, values + count));
   if (const auto* exit = std::get_if<Exit>(&command)) {
-    fmt::print(exit->status == 0 ? stdout : stderr, "{}", exit->text);
-    return exit->status;
+    if (exit->status != 0) {
+      format::print_error(exit->text.substr(0, exit->text.find_last_not_of('\n') + 1));
+      return exit->status;
+    }
+    format::print_out(exit->text);
+    return format::finish_output(0);
   }
   const Result<int> status = dispatch(command);
-  if (status) return *status;
-  std::string message = status.error().message;
-  std::ranges::replace(message, '\n', ' ');
-  fmt::print(stderr, "dsrun: {}\n", message);
-  return format::exit_status(status.error());
+  if (!status) format::print_error("dsrun: " + format::printable(status.error().message));
+  return format::finish_output(status ? *status : format::exit_status(status.error()));
 }

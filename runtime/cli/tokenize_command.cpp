@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "format/cli/output.h"
 #include "format/json.h"
 #include "runtime/cli/command_support.h"
 #include "runtime/cli/commands.h"
@@ -26,9 +27,9 @@ Result<int> run_tokenize(const TokenizeOptions& options, const std::stop_token& 
   TRY_ASSIGN(const TextModel text, TextModel::load(*repository, stop));
   TRY_ASSIGN(const std::vector<uint32_t> tokens, text.tokenizer().encode(prompt, SpecialTokens::parse));
   if (options.json) {
-    fmt::print("{}\n", pieces(text.tokenizer(), tokens).dump());
+    format::print_out(pieces(text.tokenizer(), tokens).dump() + "\n");
   } else {
-    fmt::print("{}\n", fmt::join(tokens, " "));
+    format::print_out(fmt::format("{}\n", fmt::join(tokens, " ")));
   }
   return 0;
 }

@@ -2,38 +2,15 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "format/json.h"
 #include "runtime/text/unicode.h"
 
 namespace dspack::runtime {
 namespace {
 
 using nlohmann::json;
-
-constexpr int kMaxDepth = 64;  // tokenizer.json of the family nests 6 deep
-
-/// The deepest nesting that the brackets outside of strings open.
-int nesting_depth(std::string_view text) {
-  int depth = 0;
-  int deepest = 0;
-  bool in_string = false;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    if (in_string) {
-      if (c == '\\') ++i;
-      in_string = c != '"';
-    } else if (c == '"') {
-      in_string = true;
-    } else if (c == '[' || c == '{') {
-      deepest = std::max(deepest, ++depth);
-    } else if (c == ']' || c == '}') {
-      --depth;
-    }
-  }
-  return deepest;
-}
 
 Error wrong_type(const char* key, std::string_view expected, const json& value) {
   return {ErrorKind::invalid, fmt::format("\"{}\" is not {} but {}", key, expected, value.type_name())};
@@ -42,18 +19,10 @@ Error wrong_type(const char* key, std::string_view expected, const json& value) 
 }  // namespace
 
 Result<json> parse_json(std::string_view text, std::string_view name) {
-  if (nesting_depth(text) > kMaxDepth) {
-    return Error{ErrorKind::invalid, fmt::format("{}: nested more than {} deep", name, kMaxDepth)};
-  }
-  try {
-    json value = json::parse(text);
-    if (!value.is_object()) return Error{ErrorKind::invalid, fmt::format("{}: not a JSON object", name)};
-    return value;
-  } catch (const json::parse_error& error) {
-    return Error{ErrorKind::invalid, fmt::format("{}: not valid JSON at byte {}", name, error.byte)};
-  } catch (const json::exception& error) {  // a number out of range
-    return Error{ErrorKind::invalid, fmt::format("{}: not valid JSON (error {})", name, error.id)};
-  }
+  auto value = format::parse_json(text);
+  if (!value) return value.error().in(name);
+  if (!value->is_object()) return Error{ErrorKind::invalid, fmt::format("{}: not a JSON object", name)};
+  return value;
 }
 
 const json* find_field(const json& object, const char* key) {

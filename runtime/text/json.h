@@ -1,6 +1,6 @@
 // Reading JSON from strangers: the file as a value, and fields of an expected type.
 // Threads: thread-safe (pure functions). Lifetime: returned pointers point into the value given.
-// Errors: invalid, in one line, naming the field. Nesting is limited, so that no file can exhaust the stack.
+// Errors: invalid, in one line, naming the field.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace dspack::runtime {
 
-/// `name` is the file's name, for messages.
+/// An object, read as strictly as format::parse_json does. `name` is the file's name, for messages.
 [[nodiscard]] Result<nlohmann::json> parse_json(std::string_view text, std::string_view name);
 
 /// The member `key`; null if it is absent or JSON's null.
