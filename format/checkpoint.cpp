@@ -225,7 +225,7 @@ Error no_checkpoint(Repository& repository, const std::stop_token& stop) {
 
 }  // namespace
 
-Result<Checkpoint> Checkpoint::open(Repository& repository, unsigned jobs, std::stop_token stop) {
+Result<Checkpoint> Checkpoint::open(Repository& repository, unsigned jobs, const std::stop_token& stop) {
   auto manifest = repository.read_text(kManifestPath, kMaxManifestBytes, stop);
   if (manifest) {
     auto packed = open_packed(*manifest);

@@ -43,7 +43,7 @@ class Checkpoint {
  public:
   /// Reads the manifest of a packed repository, or the index and every shard's header (up to `jobs` at a time) of an
   /// ordinary one (model.safetensors.index.json, else a single model.safetensors).
-  [[nodiscard]] static Result<Checkpoint> open(Repository& repository, unsigned jobs, std::stop_token stop);
+  [[nodiscard]] static Result<Checkpoint> open(Repository& repository, unsigned jobs, const std::stop_token& stop);
 
   [[nodiscard]] const std::vector<CheckpointFile>& files() const { return files_; }
   [[nodiscard]] const std::vector<TensorEntry>& tensors() const { return tensors_; }

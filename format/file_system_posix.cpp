@@ -6,7 +6,7 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
+#include <system_error>
 
 #include <fmt/format.h>
 
@@ -20,7 +20,7 @@ Error system_error(const Path& path, std::string_view what, int code) {
   ErrorKind kind = ErrorKind::io;
   if (code == ENOENT || code == ENOTDIR) kind = ErrorKind::not_found;
   if (code == ENOSPC || code == EDQUOT || code == EMFILE || code == ENFILE) kind = ErrorKind::budget;
-  return {kind, fmt::format("{}: cannot {}: {}", path.string(), what, std::strerror(code))};
+  return {kind, fmt::format("{}: cannot {}: {}", path.string(), what, std::generic_category().message(code))};
 }
 
 class Descriptor {

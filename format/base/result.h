@@ -102,6 +102,7 @@ class [[nodiscard]] Result<void> {
     }                                                        \
   } while (false)
 
+// NOLINTBEGIN(bugprone-macro-parentheses): a declaration cannot stand in parentheses
 /// `TRY_ASSIGN(auto x, f())`: x = the value of f(), or return its error to the caller.
 #define TRY_ASSIGN(declaration, expr) TRY_ASSIGN_INNER(DSPACK_CONCAT(try_result_, __LINE__), declaration, expr)
 #define TRY_ASSIGN_INNER(result, declaration, expr) \
@@ -110,3 +111,4 @@ class [[nodiscard]] Result<void> {
     return result.error();                          \
   }                                                 \
   declaration = std::move(result).value()
+// NOLINTEND(bugprone-macro-parentheses)

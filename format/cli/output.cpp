@@ -2,7 +2,7 @@
 
 #include <cerrno>
 #include <cstdio>
-#include <cstring>
+#include <system_error>
 
 #include <fmt/format.h>
 
@@ -27,7 +27,7 @@ void print_error(std::string_view line) {
 
 int finish_output(int status) {
   if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return status;
-  print_error(fmt::format("cannot write to standard output: {}", std::strerror(errno)));
+  print_error(fmt::format("cannot write to standard output: {}", std::generic_category().message(errno)));
   return status == 0 ? 1 : status;
 }
 

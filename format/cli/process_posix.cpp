@@ -1,5 +1,5 @@
 #include <pthread.h>
-#include <signal.h>
+#include <signal.h>  // NOLINT(modernize-deprecated-headers): POSIX, not C
 #include <unistd.h>
 
 #include <cstdlib>

@@ -15,7 +15,7 @@ namespace {
 
 constexpr long kConnectSeconds = 15;
 constexpr long kStallSeconds = 30;          // no byte for so long: the connection counts as lost
-constexpr long kReceiveBytes = 512 * 1024;  // curl's own buffer; larger pieces mean fewer calls of the sink
+constexpr long kReceiveBytes = 512L * 1024;  // curl's own buffer; larger pieces mean fewer calls of the sink
 constexpr size_t kErrorBodyBytes = 300;     // of a refusal, for the message
 
 void initialise_curl() {

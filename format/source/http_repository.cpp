@@ -12,7 +12,7 @@ namespace {
 
 // Fetched when a file is opened: tells its size and version, and holds the header of nearly every released shard
 // (DeepSeek-V3's are about 58 kB), so that a catalogue costs one request a shard.
-constexpr uint64_t kProbeBytes = 64 * 1024;
+constexpr uint64_t kProbeBytes = 64ULL * 1024;
 
 // The Hub's windows are five minutes long; a server that wants more is better left to the user.
 constexpr double kMaxWaitSeconds = 310;

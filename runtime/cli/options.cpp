@@ -109,6 +109,7 @@ CommandLine parse_logits(std::vector<std::string> arguments) {
   app->add_option("--tokens", options.tokens, "Token ids, with commas between")
       ->required()
       ->delimiter(',')
+      ->check(CLI::Validator([](std::string& id) { return std::string(id.empty() ? "a token id is empty" : ""); }, ""))
       ->type_name("1,2,3");
   app->add_option("--out", options.out, "File to write")->required()->type_name("FILE.safetensors");
   app->add_option("--chunk", options.chunk, "Tokens that go through the model at once; results do not depend on it")
