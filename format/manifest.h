@@ -19,6 +19,8 @@ namespace dspack::format {
 
 inline constexpr char kManifestPath[] = "manifest.json";
 inline constexpr char kIndexPath[] = "model.safetensors.index.json";
+/// Field that holds the digest of the manifest's text without it.
+inline constexpr char kSealKey[] = "seal";
 inline constexpr char kHeadersPath[] = "provenance/headers.json.zst";
 
 /// One tensor of a layout: its name as a template and its place relative to the file's byte buffer.

@@ -3,74 +3,25 @@
 #include <curl/curl.h>
 
 #include <algorithm>
-#include <charconv>
 #include <chrono>
 #include <condition_variable>
 #include <cstring>
 
 #include <fmt/format.h>
 
+#include "format/source/http_headers.h"
+
 namespace dspack::format {
 namespace {
 
 constexpr long kConnectSeconds = 15;
-constexpr long kStallSeconds = 30;          // no byte for so long: the connection counts as lost
+constexpr long kStallSeconds = 30;           // no byte for so long: the connection counts as lost
 constexpr long kReceiveBytes = 512L * 1024;  // curl's own buffer; larger pieces mean fewer calls of the sink
-constexpr size_t kErrorBodyBytes = 300;     // of a refusal, for the message
+constexpr size_t kErrorBodyBytes = 300;      // of a refusal, for the message
 
 void initialise_curl() {
   static const CURLcode once = curl_global_init(CURL_GLOBAL_DEFAULT);
   DSPACK_CHECK(once == CURLE_OK, "libcurl cannot be initialised");
-}
-
-/// "http://user:secret@host/x" as it may be shown: "http://host/x".
-std::string without_password(std::string_view url) {
-  const size_t scheme = url.find("://");
-  if (scheme == std::string_view::npos) return std::string(url);
-  const size_t begin = scheme + 3;
-  const size_t at = url.substr(0, url.find('/', begin)).rfind('@');
-  if (at == std::string_view::npos || at < begin) return std::string(url);
-  return std::string(url.substr(0, begin)).append(url.substr(at + 1));
-}
-
-std::string_view trim(std::string_view text) {
-  while (!text.empty() && (text.back() == '\r' || text.back() == '\n' || text.back() == ' '))
-    text.remove_suffix(1);
-  while (!text.empty() && text.front() == ' ')
-    text.remove_prefix(1);
-  return text;
-}
-
-std::optional<uint64_t> parse_number(std::string_view text) {
-  uint64_t number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || end != text.data() + text.size() || text.empty()) return std::nullopt;
-  return number;
-}
-
-std::string strip_etag(std::string_view etag) {
-  if (etag.starts_with("W/")) etag.remove_prefix(2);
-  if (etag.size() >= 2 && etag.front() == '"' && etag.back() == '"') etag = etag.substr(1, etag.size() - 2);
-  return std::string(etag);
-}
-
-struct ContentRange {
-  ByteRange range;
-  uint64_t total = 0;
-};
-
-/// "bytes 0-7/100"
-std::optional<ContentRange> parse_content_range(std::string_view text) {
-  if (!text.starts_with("bytes ")) return std::nullopt;
-  text.remove_prefix(6);
-  const size_t dash = text.find('-');
-  const size_t slash = text.find('/');
-  if (dash == std::string_view::npos || slash == std::string_view::npos || slash < dash) return std::nullopt;
-  const auto first = parse_number(text.substr(0, dash));
-  const auto last = parse_number(text.substr(dash + 1, slash - dash - 1));
-  const auto total = parse_number(text.substr(slash + 1));
-  if (!first || !last || !total || *last < *first || *last >= *total) return std::nullopt;
-  return ContentRange{{*first, *last + 1}, *total};
 }
 
 bool iequals(std::string_view a, std::string_view b) {
@@ -149,12 +100,12 @@ class HttpClient::Transfer {
     const size_t colon = line.find(':');
     if (colon == std::string_view::npos) return;
     const std::string_view name = line.substr(0, colon);
-    const std::string_view value = trim(line.substr(colon + 1));
+    const std::string_view value = trim_header(line.substr(colon + 1));
     if (iequals(name, "etag")) response_.version = strip_etag(value);
     if (iequals(name, "last-modified") && response_.version.empty()) response_.version = value;
     if (iequals(name, "content-range")) content_range_ = parse_content_range(value);
-    if (iequals(name, "content-length")) response_.file_bytes = parse_number(value);
-    if (iequals(name, "retry-after")) retry_after_ = parse_number(value);
+    if (iequals(name, "content-length")) response_.file_bytes = parse_decimal(value);
+    if (iequals(name, "retry-after")) retry_after_ = parse_decimal(value);
   }
 
   bool body_bytes(std::string_view bytes) {
@@ -245,7 +196,7 @@ class HttpClient::Transfer {
     if (!answer_judged_ && code == CURLE_OK) refusal_ = judge_answer();
     if (refusal_) {
       if (!error_body_.empty() && response_.status >= 400 && error_body_.front() != '<') {
-        refusal_->error.message += fmt::format(" ({})", trim(error_body_));
+        refusal_->error.message += fmt::format(" ({})", trim_header(error_body_));
       }
       return refusal_;
     }

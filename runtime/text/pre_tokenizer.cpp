@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <ranges>
 
 #include "runtime/text/json.h"
 
@@ -44,13 +45,13 @@ std::vector<Piece> merge_with_previous(const std::vector<Piece>& pieces) {
 std::vector<Piece> merge_with_next(const std::vector<Piece>& pieces) {
   std::vector<Piece> merged;
   bool next_is_delimiter = false;
-  for (auto piece = pieces.rbegin(); piece != pieces.rend(); ++piece) {
-    if (piece->is_delimiter && !next_is_delimiter && !merged.empty()) {
-      merged.back().begin = piece->begin;
+  for (const Piece& piece : pieces | std::views::reverse) {
+    if (piece.is_delimiter && !next_is_delimiter && !merged.empty()) {
+      merged.back().begin = piece.begin;
     } else {
-      merged.push_back(*piece);
+      merged.push_back(piece);
     }
-    next_is_delimiter = piece->is_delimiter;
+    next_is_delimiter = piece.is_delimiter;
   }
   std::reverse(merged.begin(), merged.end());
   return merged;

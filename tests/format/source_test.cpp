@@ -1,6 +1,7 @@
 #include <doctest/doctest.h>
 
 #include "format/source/http_client.h"
+#include "format/source/http_headers.h"
 #include "format/source/http_repository.h"
 #include "format/source/repository.h"
 #include "tests/support/temp_folder.h"
@@ -62,6 +63,31 @@ TEST_CASE("local repository: lists files below it, without hidden ones") {
   folder.write("big", std::string(3'000'000, 'z'));
   CHECK(repository->open("big", {}).value()->stream({1, 2'999'999}, sink, {}));
   CHECK(streamed == std::string(2'999'998, 'z'));
+}
+
+TEST_CASE("http: a Content-Range that does not lie in its file is none") {
+  const auto good = format::parse_content_range("bytes 5-9/10");
+  REQUIRE(good.has_value());
+  CHECK(good->range == ByteRange{5, 10});
+  CHECK(good->total == 10);
+  for (const char* text : {"", "bytes", "bytes ", "bytes */10", "bytes 5-9/*", "bytes 9-5/10", "bytes 0-10/10",
+                           "bytes -1-5/10", "bytes 0-18446744073709551615/18446744073709551615",
+                           "bytes 0-99999999999999999999/1", "bytes 0-1 /10", "octets 0-1/10", "bytes 0/10-1"}) {
+    CAPTURE(text);
+    CHECK_FALSE(format::parse_content_range(text).has_value());
+  }
+}
+
+TEST_CASE("http: ETags lose their quotes, URLs their passwords") {
+  CHECK(format::strip_etag("\"abc\"") == "abc");
+  CHECK(format::strip_etag("W/\"abc\"") == "abc");
+  CHECK(format::strip_etag("abc") == "abc");
+  CHECK(format::strip_etag("\"") == "\"");
+  CHECK(format::trim_header(" x \r\n") == "x");
+  CHECK(format::trim_header("\r\n").empty());
+  CHECK(format::without_password("http://u:p@h:1/a@b") == "http://h:1/a@b");
+  CHECK(format::without_password("http://h/a@b") == "http://h/a@b");
+  CHECK(format::without_password("h") == "h");
 }
 
 TEST_CASE("http: pauses between attempts grow to a limit, with jitter above only") {

@@ -1,0 +1,235 @@
+// The reader of manifests: everything in them comes from outside and is checked before it is believed.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <set>
+
+#include "format/base/checked.h"
+#include "format/file_system.h"
+#include "format/manifest.h"
+#include "format/safetensors.h"
+
+namespace dspack::format {
+namespace {
+
+// What this version of the program can read beyond the plain format.
+const std::set<std::string> kKnownRequirements{};
+
+Error invalid(std::string message) {
+  return {ErrorKind::invalid, std::move(message)};
+}
+
+Result<Digest> read_digest(const Json& object, std::string_view key) {
+  TRY_ASSIGN(const std::string hex, json_string(object, key));
+  const std::optional<Digest> digest = parse_digest(hex);
+  if (!digest) return invalid(fmt::format("\"{}\" is not a SHA-256 in lower-case hex", key));
+  return *digest;
+}
+
+Result<std::vector<Digest>> read_digests(const Json& object, std::string_view key) {
+  TRY_ASSIGN(const Json* array, json_array(object, key));
+  std::vector<Digest> digests;
+  for (const Json& hex : *array) {
+    const std::optional<Digest> digest = hex.is_string() ? parse_digest(hex.get<std::string>()) : std::nullopt;
+    if (!digest) return invalid(fmt::format("\"{}\" has an entry that is no SHA-256", key));
+    digests.push_back(*digest);
+  }
+  return digests;
+}
+
+Result<std::string> read_path(const Json& object) {
+  TRY_ASSIGN(std::string path, json_string(object, "path"));
+  if (const auto reason = unsafe_path_reason(path))
+    return invalid(fmt::format("path \"{}\" refused: {}", path, *reason));
+  return path;
+}
+
+Result<Layout> read_layout(const Json& json) {
+  if (!json.is_object()) return invalid("a layout is not an object");
+  TRY_ASSIGN(const Json* tensors, json_array(json, "tensors"));
+  Layout layout;
+  uint64_t end = 0;
+  for (const Json& entry : *tensors) {
+    if (!entry.is_object()) return invalid("a layout's tensor is not an object");
+    LayoutTensor tensor;
+    TRY_ASSIGN(tensor.name, json_string(entry, "name"));
+    TRY_ASSIGN(const std::string dtype_name, json_string(entry, "dtype"));
+    const std::optional<Dtype> dtype = parse_dtype(dtype_name);
+    if (!dtype) return invalid(fmt::format("tensor \"{}\" has the unknown dtype \"{}\"", tensor.name, dtype_name));
+    tensor.dtype = *dtype;
+    for (const std::string_view key : {"shape", "data_offsets"}) {
+      TRY_ASSIGN(const Json* numbers, json_array(entry, key));
+      if (std::any_of(numbers->begin(), numbers->end(), [](const Json& n) { return !n.is_number_unsigned(); })) {
+        return invalid(fmt::format("tensor \"{}\": \"{}\" has an entry that is no size", tensor.name, key));
+      }
+    }
+    tensor.shape = entry["shape"].get<std::vector<uint64_t>>();
+    const auto offsets = entry["data_offsets"].get<std::vector<uint64_t>>();
+    const std::optional<uint64_t> bytes = tensor_bytes(tensor.dtype, tensor.shape);
+    if (offsets.size() != 2 || offsets[0] != end || !bytes || checked_add(end, *bytes) != offsets[1]) {
+      return invalid(fmt::format("tensor \"{}\": its offsets do not follow from its shape and place", tensor.name));
+    }
+    end = offsets[1];
+    tensor.data = {offsets[0], offsets[1]};
+    layout.tensors.push_back(std::move(tensor));
+  }
+  return layout;
+}
+
+Result<RowBlocks> read_row_blocks(const Json& json, const Layout& layout) {
+  if (!json.is_object()) return invalid("an entry of \"row_blocks\" is not an object");
+  RowBlocks blocks;
+  TRY_ASSIGN(blocks.tensor, json_uint(json, "tensor"));
+  TRY_ASSIGN(blocks.rows_per_block, json_uint(json, "rows_per_block"));
+  TRY_ASSIGN(blocks.digests, read_digests(json, "sha256"));
+  if (blocks.tensor >= layout.tensors.size() || layout.tensors[blocks.tensor].shape.empty() ||
+      blocks.rows_per_block == 0 ||
+      blocks.digests.size() != ceil_div(layout.tensors[blocks.tensor].shape[0], blocks.rows_per_block)) {
+    return invalid("\"row_blocks\" does not fit its tensor");
+  }
+  return blocks;
+}
+
+Result<std::optional<uint32_t>> read_optional_id(const Json& json, std::string_view key) {
+  if (!json.contains(key)) return std::optional<uint32_t>();
+  TRY_ASSIGN(const uint64_t value, json_uint(json, key));
+  if (value > kMaxId) return invalid(fmt::format("\"{}\" is {}: out of range", key, value));
+  return std::optional(static_cast<uint32_t>(value));
+}
+
+Result<PackedFile> read_file(const Json& json, const std::vector<Layout>& layouts) {
+  if (!json.is_object()) return invalid("an entry of \"files\" is not an object");
+  PackedFile file;
+  TRY_ASSIGN(file.path, read_path(json));
+  TRY_ASSIGN(file.part, json_string(json, "part"));
+  TRY_ASSIGN(const std::optional<uint32_t> layer, read_optional_id(json, "layer"));
+  if (layer) file.layer = LayerId(*layer);
+  TRY_ASSIGN(const std::optional<uint32_t> expert, read_optional_id(json, "expert"));
+  if (expert) file.expert = ExpertId(*expert);
+  TRY_ASSIGN(file.layout, json_uint(json, "layout"));
+  TRY_ASSIGN(file.size_bytes, json_uint(json, "size"));
+  TRY_ASSIGN(file.data_start, json_uint(json, "data_start"));
+  TRY_ASSIGN(file.sha256, read_digest(json, "sha256"));
+  TRY_ASSIGN(file.tensors, read_digests(json, "tensors"));
+  if (json.contains("expert_sha256")) {
+    TRY_ASSIGN(file.expert_digest, read_digest(json, "expert_sha256"));
+  }
+  if (file.layout >= layouts.size())
+    return invalid(fmt::format("{}: layout {} does not exist", file.path, file.layout));
+  const Layout& layout = layouts[file.layout];
+  const uint64_t payload = layout.tensors.empty() ? 0 : layout.tensors.back().data.end;
+  if (file.tensors.size() != layout.tensors.size() || checked_add(file.data_start, payload) != file.size_bytes) {
+    return invalid(fmt::format("{}: its size or tensors do not fit its layout", file.path));
+  }
+  if (json.contains("row_blocks")) {
+    TRY_ASSIGN(const Json* entries, json_array(json, "row_blocks"));
+    for (const Json& entry : *entries) {
+      TRY_ASSIGN(RowBlocks blocks, read_row_blocks(entry, layout));
+      file.row_blocks.push_back(std::move(blocks));
+    }
+  }
+  return file;
+}
+
+Result<CompanionFile> read_companion(const Json& json) {
+  if (!json.is_object()) return invalid("an entry of \"companions\" or \"source\" is not an object");
+  CompanionFile file;
+  TRY_ASSIGN(file.path, read_path(json));
+  TRY_ASSIGN(file.size_bytes, json_uint(json, "size"));
+  TRY_ASSIGN(file.sha256, read_digest(json, "sha256"));
+  return file;
+}
+
+Result<void> read_format(const Json& json, Manifest& manifest) {
+  TRY_ASSIGN(const Json* format, json_object(json, "format"));
+  TRY_ASSIGN(manifest.major, json_uint(*format, "major"));
+  TRY_ASSIGN(manifest.minor, json_uint(*format, "minor"));
+  if (manifest.major != 1) {
+    return Error{ErrorKind::unsupported,
+                 fmt::format("format version {}.{}: this program reads version 1", manifest.major, manifest.minor)};
+  }
+  TRY_ASSIGN(const Json* requirements, json_array(json, "requires"));
+  std::vector<std::string> unknown;
+  for (const Json& name : *requirements) {
+    if (!name.is_string()) return invalid("\"requires\" has an entry that is no string");
+    manifest.requirements.push_back(name.get<std::string>());
+    if (!kKnownRequirements.contains(manifest.requirements.back())) unknown.push_back(manifest.requirements.back());
+  }
+  if (!unknown.empty()) {
+    return Error{ErrorKind::unsupported,
+                 fmt::format("needs {}, which this version cannot read: use a newer dspack", fmt::join(unknown, ", "))};
+  }
+  return {};
+}
+
+Result<void> read_provenance(const Json& json, Manifest& manifest) {
+  TRY_ASSIGN(manifest.program, json_string(json, "program"));
+  TRY_ASSIGN(const Json* recipe, json_object(json, "recipe"));
+  manifest.recipe = *recipe;
+  TRY_ASSIGN(manifest.plan, json_string(json, "plan"));
+  TRY_ASSIGN(const Json* origin, json_object(json, "origin"));
+  TRY_ASSIGN(manifest.origin.kind, json_string(*origin, "kind"));
+  if (origin->contains("repository")) {
+    TRY_ASSIGN(manifest.origin.repository, json_string(*origin, "repository"));
+  }
+  if (origin->contains("revision")) {
+    TRY_ASSIGN(manifest.origin.revision, json_string(*origin, "revision"));
+  }
+  TRY_ASSIGN(const Json* coverage, json_object(json, "coverage"));
+  TRY_ASSIGN(manifest.coverage.layers, json_uint(*coverage, "layers"));
+  TRY_ASSIGN(manifest.coverage.experts, json_uint(*coverage, "experts"));
+  TRY_ASSIGN(manifest.coverage.tensors, json_uint(*coverage, "tensors"));
+  TRY_ASSIGN(manifest.coverage.payload_bytes, json_uint(*coverage, "payload_bytes"));
+  TRY_ASSIGN(const Json* source, json_array(json, "source"));
+  for (const Json& entry : *source) {
+    TRY_ASSIGN(CompanionFile file, read_companion(entry));
+    manifest.source.push_back({std::move(file.path), file.size_bytes, file.sha256});
+  }
+  return {};
+}
+
+Result<void> read_files(const Json& json, Manifest& manifest) {
+  TRY_ASSIGN(const Json* layouts, json_array(json, "layouts"));
+  for (const Json& entry : *layouts) {
+    TRY_ASSIGN(Layout layout, read_layout(entry));
+    manifest.layouts.push_back(std::move(layout));
+  }
+  std::set<std::string> paths;
+  const auto claim = [&paths](const std::string& path) -> Result<void> {
+    if (!paths.insert(path).second) return invalid(fmt::format("{} is listed twice", path));
+    return {};
+  };
+  TRY_ASSIGN(const Json* files, json_array(json, "files"));
+  for (const Json& entry : *files) {
+    TRY_ASSIGN(PackedFile file, read_file(entry, manifest.layouts));
+    TRY(claim(file.path));
+    manifest.files.push_back(std::move(file));
+  }
+  TRY_ASSIGN(const Json* companions, json_array(json, "companions"));
+  for (const Json& entry : *companions) {
+    TRY_ASSIGN(CompanionFile file, read_companion(entry));
+    TRY(claim(file.path));
+    manifest.companions.push_back(std::move(file));
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<Manifest> parse_manifest(std::string_view text) {
+  TRY_ASSIGN(Json json, parse_json(text));
+  if (!json.is_object()) return invalid("the manifest is not a JSON object");
+  Manifest manifest;
+  TRY(read_format(json, manifest));  // first, so that a newer version is called newer and not broken
+  TRY_ASSIGN(const Digest seal, read_digest(json, kSealKey));
+  json[kSealKey] = "";
+  if (sha256(canonical_json(json)) != seal) {
+    return Error{ErrorKind::corrupt, "its seal does not fit its content: it was changed after it was written"};
+  }
+  TRY(read_provenance(json, manifest));
+  TRY(read_files(json, manifest));
+  return manifest;
+}
+
+}  // namespace dspack::format

@@ -1,0 +1,49 @@
+#include "format/source/http_headers.h"
+
+#include <charconv>
+
+namespace dspack::format {
+
+std::optional<ContentRange> parse_content_range(std::string_view text) {
+  if (!text.starts_with("bytes ")) return std::nullopt;
+  text.remove_prefix(6);
+  const size_t dash = text.find('-');
+  const size_t slash = text.find('/');
+  if (dash == std::string_view::npos || slash == std::string_view::npos || slash < dash) return std::nullopt;
+  const auto first = parse_decimal(text.substr(0, dash));
+  const auto last = parse_decimal(text.substr(dash + 1, slash - dash - 1));
+  const auto total = parse_decimal(text.substr(slash + 1));
+  if (!first || !last || !total || *last < *first || *last >= *total) return std::nullopt;
+  return ContentRange{{*first, *last + 1}, *total};
+}
+
+std::optional<uint64_t> parse_decimal(std::string_view text) {
+  uint64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || end != text.data() + text.size() || text.empty()) return std::nullopt;
+  return number;
+}
+
+std::string strip_etag(std::string_view etag) {
+  if (etag.starts_with("W/")) etag.remove_prefix(2);
+  if (etag.size() >= 2 && etag.front() == '"' && etag.back() == '"') etag = etag.substr(1, etag.size() - 2);
+  return std::string(etag);
+}
+
+std::string_view trim_header(std::string_view text) {
+  constexpr std::string_view kBlank = " \t\r\n";
+  const size_t begin = text.find_first_not_of(kBlank);
+  if (begin == std::string_view::npos) return {};
+  return text.substr(begin, text.find_last_not_of(kBlank) - begin + 1);
+}
+
+std::string without_password(std::string_view url) {
+  const size_t scheme = url.find("://");
+  if (scheme == std::string_view::npos) return std::string(url);
+  const size_t begin = scheme + 3;
+  const size_t at = url.substr(0, url.find('/', begin)).rfind('@');
+  if (at == std::string_view::npos || at < begin) return std::string(url);
+  return std::string(url.substr(0, begin)).append(url.substr(at + 1));
+}
+
+}  // namespace dspack::format

@@ -1,0 +1,34 @@
+// The few parts of HTTP's headers that ranged reading needs. All of them come from strangers.
+// Threads: thread-safe (pure functions). Source: RFC 9110, sections 8.8.3 (ETag) and 14.4 (Content-Range).
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "format/base/ids.h"
+
+namespace dspack::format {
+
+/// "bytes 0-7/100": the range [0, 8) of a file of 100 bytes.
+struct ContentRange {
+  ByteRange range;
+  uint64_t total = 0;
+};
+
+/// nullopt: not of that form, or a range that does not lie in the file.
+[[nodiscard]] std::optional<ContentRange> parse_content_range(std::string_view text);
+
+/// A whole number and nothing else.
+[[nodiscard]] std::optional<uint64_t> parse_decimal(std::string_view text);
+
+/// Without the mark of a weak tag and without quotes.
+[[nodiscard]] std::string strip_etag(std::string_view etag);
+
+/// Without spaces and line ends on either side.
+[[nodiscard]] std::string_view trim_header(std::string_view text);
+
+/// "http://user:secret@host/x" as it may be shown: "http://host/x".
+[[nodiscard]] std::string without_password(std::string_view url);
+
+}  // namespace dspack::format
