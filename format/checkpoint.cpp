@@ -256,6 +256,24 @@ std::span<const uint32_t> Checkpoint::expert(ExpertKey key) const {
   return found->second;
 }
 
+std::vector<Extent> Checkpoint::expert_extents(ExpertKey key) const {
+  std::vector<Extent> parts;
+  for (const uint32_t tensor : expert(key))
+    parts.push_back({tensors_[tensor].file, tensors_[tensor].range});
+  std::sort(parts.begin(), parts.end());
+  std::vector<Extent> extents;
+  for (const Extent& part : parts) {
+    const bool adjacent =
+        !extents.empty() && extents.back().file == part.file && extents.back().range.end == part.range.begin;
+    if (adjacent) {
+      extents.back().range.end = part.range.end;
+    } else {
+      extents.push_back(part);
+    }
+  }
+  return extents;
+}
+
 uint64_t Checkpoint::payload_bytes() const {
   uint64_t bytes = 0;
   for (const TensorEntry& tensor : tensors_)

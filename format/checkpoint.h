@@ -39,6 +39,13 @@ struct CheckpointFile {
   std::string header;   // the first data_start bytes as they are; empty for a packed repository
 };
 
+/// Adjacent bytes of one file.
+struct Extent {
+  uint32_t file = 0;  // index into Checkpoint::files
+  ByteRange range;    // absolute in that file
+  auto operator<=>(const Extent&) const = default;
+};
+
 class Checkpoint {
  public:
   /// Reads the manifest of a packed repository, or the index and every shard's header (up to `jobs` at a time) of an
@@ -51,6 +58,9 @@ class Checkpoint {
   [[nodiscard]] const TensorEntry* find(std::string_view name) const;
   /// Indices into tensors() of a routed expert's tensors in ascending name order; empty if there is no such expert.
   [[nodiscard]] std::span<const uint32_t> expert(ExpertKey key) const;
+  /// Where all bytes of a routed expert lie: as few extents as there are, by file and offset. One for a file of its
+  /// own.
+  [[nodiscard]] std::vector<Extent> expert_extents(ExpertKey key) const;
   [[nodiscard]] const std::map<ExpertKey, std::vector<uint32_t>>& experts() const { return experts_; }
   /// Set for a packed repository.
   [[nodiscard]] const std::optional<Manifest>& manifest() const { return manifest_; }

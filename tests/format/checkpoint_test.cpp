@@ -46,6 +46,19 @@ TEST_CASE("checkpoint: an ordinary folder as a catalogue of extents") {
   CHECK(opened->find("nothing") == nullptr);
 }
 
+TEST_CASE("checkpoint: an expert is as few extents as its tensors leave") {
+  const TempFolder folder;
+  SmallCheckpoint().write(folder);
+  const format::Checkpoint opened = open(folder).value();
+  // gate and up lie together in the first shard, down in the second, the three scales together in the third.
+  const auto extents = opened.expert_extents({LayerId(0), ExpertId(1)});
+  REQUIRE(extents.size() == 3);
+  CHECK(extents[0].range.size() == 2 * 64 * 64);
+  CHECK(extents[1].range.size() == 64 * 64);
+  CHECK(extents[2].range.size() == 3 * 4);
+  CHECK(opened.expert_extents({LayerId(9), ExpertId(0)}).empty());
+}
+
 TEST_CASE("checkpoint: a single model.safetensors needs no index") {
   const TempFolder folder;
   SmallCheckpoint checkpoint;

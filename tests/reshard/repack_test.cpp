@@ -60,6 +60,8 @@ TEST_CASE("repack: the result verifies, holds every tensor's bytes, and does not
     }
   }
   CHECK(tensors == packed.tensors().size());
+  for (const auto& [key, unused] : packed.experts())
+    CHECK(packed.expert_extents(key).size() == 1);
 }
 
 TEST_CASE("repack: failing at any operation, the next run ends with the same bytes") {
