@@ -29,12 +29,19 @@ install_missing() {
   "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
 }
 
+build_folder() {
+  if [ "$1" = release ]; then
+    echo "$root/build"
+  else
+    echo "$root/build-$1"
+  fi
+}
+
 # build PRESET [TARGET ...]: configures and builds; quick when nothing has changed.
 build() {
   local preset=$1 folder
   shift
-  folder=$root/build
-  [ "$preset" = release ] || folder=$root/build-$preset
+  folder=$(build_folder "$preset")
   say "building ($preset)"
   (cd "$root" && cmake --preset "$preset" --log-level=WARNING >/dev/null)
   cmake --build "$folder" -- --quiet "$@"

@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <cstdlib>
-#include <ctime>
 
 #include "format/cli/process.h"
 #include "format/cli/terminal_progress.h"
@@ -58,16 +57,20 @@ InterruptWatch::InterruptWatch() {
   pthread_sigmask(SIG_BLOCK, &set, nullptr);  // inherited by every thread made later
   thread_ = std::jthread([this](const std::stop_token& quit) {
     const sigset_t wanted = interrupts();
-    const timespec poll{.tv_sec = 0, .tv_nsec = 100'000'000};
-    while (!quit.stop_requested()) {
-      if (sigtimedwait(&wanted, nullptr, &poll) < 0) continue;
+    for (;;) {
+      int signal = 0;
+      if (sigwait(&wanted, &signal) != 0) continue;
+      if (quit.stop_requested()) return;
       if (source_.stop_requested()) _exit(130);
       source_.request_stop();
     }
   });
 }
 
-InterruptWatch::~InterruptWatch() = default;
+InterruptWatch::~InterruptWatch() {
+  thread_.request_stop();
+  pthread_kill(thread_.native_handle(), SIGTERM);  // to this thread only, which waits for nothing else
+}
 
 int exit_status(const Error& error) {
   return error.kind == ErrorKind::cancelled ? 130 : 1;

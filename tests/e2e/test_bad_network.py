@@ -69,8 +69,9 @@ class Passing(Network):
     def test_a_thoroughly_bad_line(self):
         random = seeded_random()
         server = self.serve(self.source, random_seed=random.random())
+        # Twice each: five failures in a row, after which the program rightly gives up, must not come about by chance.
         for kind in ("truncate", "reset"):
-            server.add_fault("*.safetensors", kind, chance=0.3, min_bytes=3000)
+            server.add_fault("*.safetensors", kind, times=2, chance=0.5, min_bytes=3000)
         self.assert_ok(self.repack(server.url, self.out))
         self.assert_same_tree(self.out, self.whole)
 
