@@ -69,7 +69,8 @@ InterruptWatch::InterruptWatch() {
 
 InterruptWatch::~InterruptWatch() {
   thread_.request_stop();
-  pthread_kill(thread_.native_handle(), SIGTERM);  // to this thread only, which waits for nothing else
+  // To this thread only, which waits for the signal and takes it as a word to look at `quit`: nothing is terminated.
+  pthread_kill(thread_.native_handle(), SIGTERM);  // NOLINT(bugprone-bad-signal-to-kill-thread,cert-pos44-c)
 }
 
 int exit_status(const Error& error) {

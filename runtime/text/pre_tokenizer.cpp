@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
-#include <ranges>
 
 #include "runtime/text/json.h"
 
@@ -45,13 +44,14 @@ std::vector<Piece> merge_with_previous(const std::vector<Piece>& pieces) {
 std::vector<Piece> merge_with_next(const std::vector<Piece>& pieces) {
   std::vector<Piece> merged;
   bool next_is_delimiter = false;
-  for (const Piece& piece : pieces | std::views::reverse) {
-    if (piece.is_delimiter && !next_is_delimiter && !merged.empty()) {
-      merged.back().begin = piece.begin;
+  // NOLINTNEXTLINE(modernize-loop-convert): clang 14 cannot read libstdc++'s reverse view
+  for (auto piece = pieces.rbegin(); piece != pieces.rend(); ++piece) {
+    if (piece->is_delimiter && !next_is_delimiter && !merged.empty()) {
+      merged.back().begin = piece->begin;
     } else {
-      merged.push_back(piece);
+      merged.push_back(*piece);
     }
-    next_is_delimiter = piece.is_delimiter;
+    next_is_delimiter = piece->is_delimiter;
   }
   std::reverse(merged.begin(), merged.end());
   return merged;
