@@ -113,7 +113,7 @@ Result<void> check_records(const JournalState& state, const Plan& plan, const Pa
 
 /// An output inside the source would be taken for part of it by the next run.
 Result<void> check_apart(const format::Repository& repository, const Path& out) {
-  if (repository.kind() != format::RepositoryKind::local) return {};
+  if (repository.kind() != format::RepositoryKind::local || out.empty()) return {};  // a dry run needs no output
   std::error_code unknown;
   const Path source = std::filesystem::weakly_canonical(repository.description(), unknown);
   const Path target = std::filesystem::weakly_canonical(std::filesystem::absolute(out, unknown), unknown);

@@ -69,6 +69,7 @@ void AnswerPrinter::push(uint32_t token) {
 std::string AnswerPrinter::finish() {
   print(detokenizer_.flush());
   format::print_out("\n");
+  (void)std::fflush(stdout);  // a chat over pipes waits for the end of the line
   return std::move(text_);
 }
 

@@ -1,11 +1,12 @@
 """Going on after a break, and refusing to where it would mix what does not belong together."""
 
 import os
+import resource
 import shutil
 
 import safetensors_io
 from checkpoints import EXPERT_0, SHARDS, small_tensors, write_small
-from common import EndToEnd, flip_bit, main
+from common import EndToEnd, flip_bit, limit, main
 
 
 class Resume(EndToEnd):
@@ -86,12 +87,10 @@ class Resume(EndToEnd):
         self.assert_refused(self.repack(server.url, self.out), self.journal, "the source has changed")
 
     def test_a_local_source_that_has_changed_is_refused(self):
-        process = self.start(self.source, "--by", "expert", "--out", self.out, "--jobs", 1)
-        self.wait_until(lambda: self.journal.exists() or process.poll() is not None, "the journal", 10)
-        process.kill()
-        self.finish(process)
-        if not self.journal.exists():
-            self.skipTest("the run was over before it could be killed")
+        (self.source / "zzz.txt").write_text("x" * 100_000)  # the last companion, and the only file that is too large
+        result = self.repack(self.source, self.out, before=limit(resource.RLIMIT_FSIZE, 50_000))
+        self.assert_refused(result, "zzz.txt", "File too large")
+        self.assertTrue(self.journal.exists(), "the break came too early for this case")
         os.utime(self.source / SHARDS[1], (1, 1))
         self.assert_refused(self.repack(self.source, self.out), self.journal, "the source has changed")
 

@@ -39,6 +39,13 @@ class Usage(EndToEnd):
                 self.assertNotEqual(result.stderr, "", str(result))
         self.assert_absent(self.scratch / "packed")
 
+    def test_a_dry_run_needs_no_output_folder_and_leaves_nothing(self):
+        before = os.getcwd()
+        self.addCleanup(os.chdir, before)
+        os.chdir(self.data())  # from inside the source, too
+        result = self.assert_ok(self.run_program(".", "--by", "expert", "--dry-run"))
+        self.assertIn("328 weight files", result.stdout)
+
     def test_an_unknown_grouping_is_refused_before_anything_is_asked_of_a_server(self):
         server = self.serve(self.data())
         result = self.run_program(server.url, "--by", "layers", "--out", self.scratch / "packed")

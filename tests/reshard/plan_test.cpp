@@ -1,5 +1,6 @@
 #include <doctest/doctest.h>
 
+#include <fstream>
 #include <set>
 
 #include "reshard/plan.h"
@@ -112,6 +113,14 @@ TEST_CASE("plan: row blocks are for two-dimensional embeddings only, and about a
   CHECK(reshard::rows_per_block(embed) == 1);
   embed.place.role = format::Role::head;
   CHECK(reshard::rows_per_block(embed) == 0);
+}
+
+TEST_CASE("recipe: the documented file is what the flag means") {
+  std::ifstream file(DSPACK_ROOT "/recipes/by-expert.json");
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  const auto json = format::parse_json(text);
+  REQUIRE(json.has_value());
+  CHECK(*json == reshard::recipe_json({.by = reshard::parse_grouping("expert").value()}));
 }
 
 TEST_CASE("recipe: unknown groupings are refused by name") {
