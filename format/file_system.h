@@ -31,6 +31,9 @@ class ReadFile {
 class WriteFile {
  public:
   virtual ~WriteFile() = default;
+  /// Large pieces whose memory and offset are equally aligned (see PageBuffer) go to the disk directly where the system
+  /// can: a copy of hundreds of gigabytes through
+  /// the page cache costs more processor time than the rest of the work, and pushes everything else out of memory.
   [[nodiscard]] virtual Result<void> write(uint64_t offset, std::span<const std::byte> from) = 0;
   [[nodiscard]] virtual Result<void> resize(uint64_t bytes) = 0;
   /// Returns when the bytes written so far survive a loss of power.
@@ -45,6 +48,7 @@ class FileLock {
 
 struct FileInfo {
   uint64_t size_bytes = 0;
+  uint64_t allocated_bytes = 0;  // on the disk: less than the size where a file has holes
   bool is_directory = false;
   bool is_regular = false;  // neither a folder nor a pipe, socket or device
   bool is_link = false;     // the name is a symbolic link; everything else here tells of what it points to

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "format/base/ids.h"
+#include "format/base/page_buffer.h"
 #include "format/base/result.h"
 #include "format/dtype.h"
 
@@ -17,9 +18,6 @@ namespace dspack::format {
 
 /// The reference reader refuses longer headers.
 inline constexpr uint64_t kMaxHeaderBytes = 100'000'000;
-/// Data of every file that we write starts at a multiple of this: the page size of x86-64 and of most disks' direct
-/// I/O.
-inline constexpr uint64_t kPageBytes = 4096;
 
 /// One tensor of a file. `data` is relative to the byte buffer that follows the header.
 struct TensorInfo {

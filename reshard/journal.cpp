@@ -55,11 +55,14 @@ Result<ShardDone> read_shard(const Json& json) {
   return record;
 }
 
-Result<FileSealed> read_sealed(const Json& json) {
-  FileSealed record;
-  TRY_ASSIGN(record.file, format::json_uint(json, "file"));
-  TRY_ASSIGN(record.sha256, read_digest(json.value("sha256", Json())));
-  return record;
+Result<void> read_sealed(const Json& json, JournalState& state) {
+  TRY_ASSIGN(const Json* files, format::json_array(json, "files"));
+  for (const Json& entry : *files) {
+    if (!entry.is_array() || entry.size() != 2 || !entry[0].is_number_unsigned())
+      return Error{ErrorKind::corrupt, "a sealed file's record is malformed"};
+    TRY_ASSIGN(state.files[entry[0].get<uint64_t>()], read_digest(entry[1]));
+  }
+  return {};
 }
 
 Result<void> apply(const Json& json, JournalState& state) {
@@ -69,11 +72,7 @@ Result<void> apply(const Json& json, JournalState& state) {
     state.shards[shard] = std::move(record);
     return {};
   }
-  if (json.contains("file")) {
-    TRY_ASSIGN(const FileSealed record, read_sealed(json));
-    state.files[record.file] = record;
-    return {};
-  }
+  if (json.contains("files")) return read_sealed(json, state);
   return Error{ErrorKind::corrupt, "a record of an unknown kind"};
 }
 
@@ -148,8 +147,11 @@ Result<void> Journal::append(const ShardDone& record) {
   return append_json({{"shard", record.shard}, {"sha256", to_hex(record.sha256)}, {"tensors", std::move(tensors)}});
 }
 
-Result<void> Journal::append(const FileSealed& record) {
-  return append_json({{"file", record.file}, {"sha256", to_hex(record.sha256)}});
+Result<void> Journal::append(const std::vector<FileSealed>& record) {
+  Json files = Json::array();
+  for (const FileSealed& sealed : record)
+    files.push_back({sealed.file, to_hex(sealed.sha256)});
+  return append_json({{"files", std::move(files)}});
 }
 
 }  // namespace dspack::reshard

@@ -22,7 +22,7 @@ struct TensorDigests {
   std::vector<format::Digest> row_blocks;  // empty unless rows_per_block says otherwise
 };
 
-/// A source shard that was read to its end, all its bytes durable in sealed or partial files.
+/// A source shard that was read to its end, all its bytes durable in partial files.
 struct ShardDone {
   uint64_t shard = 0;  // index of the catalogue's files
   format::Digest sha256;
@@ -37,7 +37,7 @@ struct FileSealed {
 
 struct JournalState {
   std::map<uint64_t, ShardDone> shards;
-  std::map<uint64_t, FileSealed> files;
+  std::map<uint64_t, format::Digest> files;  // sealed: number and SHA-256
 };
 
 /// Loaded: the run can go on. Fresh: there is no journal yet. Damaged: something other than the last record is broken.
@@ -65,7 +65,7 @@ class Journal {
   [[nodiscard]] static Result<std::unique_ptr<Journal>> open(format::FileSystem& files, const format::Path& path,
                                                              const format::Json& identity, uint64_t valid_bytes);
   [[nodiscard]] Result<void> append(const ShardDone& record);
-  [[nodiscard]] Result<void> append(const FileSealed& record);
+  [[nodiscard]] Result<void> append(const std::vector<FileSealed>& record);
 
  private:
   explicit Journal(std::unique_ptr<format::WriteFile> file, uint64_t end) : file_(std::move(file)), end_(end) {}

@@ -1,6 +1,7 @@
 #include "reshard/packed_writer.h"
 
 #include <algorithm>
+#include <set>
 
 #include <fmt/format.h>
 
@@ -11,29 +12,14 @@ using format::Digest;
 using format::OpenMode;
 using format::Path;
 
-// Read back in pieces of this size when a file is sealed: one such buffer a job.
+// What a file's digest lacks is read back in pieces of this size: one such buffer a job.
 constexpr uint64_t kReadBackBytes = 1 << 20;
 
-}  // namespace
-
-Result<void> DurableFolders::make(const Path& folder) {
-  const std::lock_guard lock(mutex_);
-  if (folder.empty() || known_.contains(folder)) return {};
-  std::vector<Path> missing;
-  for (Path at = folder; !at.empty() && !known_.contains(at); at = at.parent_path()) {
-    TRY_ASSIGN(const auto info, files_.stat(at));
-    if (info) break;
-    missing.push_back(at);
-    if (at == at.parent_path()) break;
-  }
-  TRY(files_.make_folders(folder));
-  for (const Path& made : missing) {
-    TRY(files_.sync_folder(made.has_parent_path() ? made.parent_path() : Path(".")));
-    known_.insert(made);
-  }
-  known_.insert(folder);
-  return {};
+Path part_folder(const Path& out) {
+  return work_folder(out) / "part";
 }
+
+}  // namespace
 
 PackedWriter::PackedWriter(const Plan& plan, const format::Checkpoint& source, Path out, format::FileSystem& files,
                            Journal& journal)
@@ -41,136 +27,178 @@ PackedWriter::PackedWriter(const Plan& plan, const format::Checkpoint& source, P
   for (const PlannedFile& file : plan.files) {
     states_.push_back(std::make_unique<State>());
     states_.back()->tensors.resize(file.tensors.size());
+    states_.back()->unknown = file.tensors.size();
   }
 }
 
 Path PackedWriter::part_path(uint32_t file) const {
-  return work_folder(out_) / "part" / plan_.files[file].path;
+  return part_folder(out_) / plan_.files[file].path;
 }
 
 Path PackedWriter::final_path(uint32_t file) const {
   return out_ / plan_.files[file].path;
 }
 
-Result<void> PackedWriter::resume(const JournalState& state) {
-  for (const auto& [shard, done] : state.shards) {
-    for (size_t i = 0; i < done.tensors.size(); ++i) {
-      const Copy& copy = plan_.shards[shard][i];
-      states_[copy.file]->tensors[copy.slot] = done.tensors[i];
-    }
-  }
-  for (uint32_t file = 0; file < states_.size(); ++file) {
-    State& entry = *states_[file];
-    TRY_ASSIGN(const auto info, files_.stat(final_path(file)));
-    const auto record = state.files.find(file);
-    const bool complete =
-        std::all_of(entry.tensors.begin(), entry.tensors.end(), [](const auto& t) { return t.has_value(); });
-    const bool whole = info && info->size_bytes == plan_.files[file].size_bytes;
-    if (record != state.files.end() && complete && whole) {
-      entry.sealed = record->second.sha256;
-    } else if (info) {
-      // Renamed, but a shard that feeds it was not recorded: it is partial again until that shard is read anew.
-      TRY(folders_.make(part_path(file).parent_path()));
-      TRY(files_.rename(final_path(file), part_path(file)));
-    }
-    if (entry.sealed || !complete) continue;
-    TRY_ASSIGN(const auto part, files_.stat(part_path(file)));
-    if (!part) {
-      return Error{ErrorKind::conflict,
-                   fmt::format("{}: was made by an earlier run and is gone; remove {} to start again",
-                               final_path(file).string(), out_.string())};
-    }
-    TRY(seal(file, entry));
-  }
-  return {};
+void PackedWriter::know(const Copy& copy, const TensorDigests& digests) {
+  State& state = *states_[copy.file];
+  if (!state.tensors[copy.slot]) --state.unknown;
+  state.tensors[copy.slot] = digests;
 }
 
-Result<void> PackedWriter::prepare(uint32_t file) {
+Result<void> PackedWriter::resume(const JournalState& state) {
+  for (const auto& [shard, done] : state.shards) {
+    for (size_t i = 0; i < done.tensors.size(); ++i)
+      know(plan_.shards[shard][i], done.tensors[i]);
+  }
+  std::vector<uint32_t> complete;
+  for (uint32_t file = 0; file < states_.size(); ++file) {
+    TRY(take_back(file, state));
+    if (!states_[file]->sealed && states_[file]->unknown == 0) complete.push_back(file);
+  }
+  return seal(complete);
+}
+
+/// Finds a file of an earlier run where the journal says it is, or makes it partial again.
+Result<void> PackedWriter::take_back(uint32_t file, const JournalState& journalled) {
   State& state = *states_[file];
-  const std::lock_guard lock(state.mutex);
+  TRY_ASSIGN(const auto info, files_.stat(final_path(file)));
+  const auto record = journalled.files.find(file);
+  const bool complete = state.unknown == 0;
+  const bool whole = info && info->size_bytes == plan_.files[file].size_bytes;
+  if (record != journalled.files.end() && complete && whole) {
+    state.sealed = record->second;
+    return {};
+  }
+  if (info) {  // renamed, but not recorded, or not as it was
+    TRY(folders_.make(part_path(file).parent_path()));
+    TRY(files_.rename(final_path(file), part_path(file)));
+  }
+  if (!complete) return {};
+  TRY_ASSIGN(const auto part, files_.stat(part_path(file)));
+  if (part) return {};
+  return Error{ErrorKind::conflict, fmt::format("{}: was made by an earlier run and is gone; remove {} to start again",
+                                                final_path(file).string(), out_.string())};
+}
+
+Result<void> PackedWriter::prepare(uint32_t file, State& state) {
   if (state.prepared) return {};
   TRY(folders_.make(part_path(file).parent_path()));
   TRY_ASSIGN(const auto part, files_.open_write(part_path(file), OpenMode::keep));
   TRY(part->resize(plan_.files[file].size_bytes));
-  TRY(part->write(0, format::as_bytes(planned_header(plan_.files[file], source_))));
+  const std::string header = planned_header(plan_.files[file], source_);
+  TRY(part->write(0, format::as_bytes(header)));
+  state.hash.emplace().update(format::as_bytes(header));
+  state.hashed_bytes = header.size();
   state.prepared = true;
   return {};
 }
 
-Result<std::unique_ptr<format::WriteFile>> PackedWriter::open(uint32_t file) {
-  TRY(prepare(file));
-  return files_.open_write(part_path(file), OpenMode::keep);
-}
-
-Result<void> PackedWriter::tensor_done(const Copy& copy, TensorDigests digests) {
+Result<TensorTarget> PackedWriter::open(const Copy& copy) {
   State& state = *states_[copy.file];
   const std::lock_guard lock(state.mutex);
-  state.tensors[copy.slot] = std::move(digests);
-  const bool complete =
-      std::all_of(state.tensors.begin(), state.tensors.end(), [](const auto& t) { return t.has_value(); });
-  return complete ? seal(copy.file, state) : Result<void>();
+  TRY(prepare(copy.file, state));
+  TensorTarget target;
+  TRY_ASSIGN(target.file, files_.open_write(part_path(copy.file), OpenMode::keep));
+  if (!state.hash_in_use && state.hashed_bytes == copy.offset) {
+    state.hash_in_use = true;
+    target.file_hash = &*state.hash;
+  }
+  return target;
 }
 
-Result<Digest> PackedWriter::read_back(uint32_t file, const State& state) const {
+void PackedWriter::close(const Copy& copy, const TensorTarget& target) {
+  if (target.file_hash == nullptr) return;
+  State& state = *states_[copy.file];
+  const std::lock_guard lock(state.mutex);
+  state.hashed_bytes = copy.offset + copy.source.size();
+  state.hash_in_use = false;
+}
+
+Result<void> PackedWriter::shard_done(const ShardDone& record) {
+  const std::vector<Copy>& copies = plan_.shards[record.shard];
+  std::set<uint32_t> touched;
+  std::set<Path> folders;
+  for (const Copy& copy : copies)
+    touched.insert(copy.file);
+  for (const uint32_t file : touched) {
+    TRY_ASSIGN(const auto part, files_.open_write(part_path(file), OpenMode::keep));
+    TRY(part->sync());
+    folders.insert(part_path(file).parent_path());
+  }
+  for (const Path& folder : folders)
+    TRY(files_.sync_folder(folder));
+  TRY(journal_.append(record));
+
+  // A file is complete when the shards of all its tensors are recorded; whoever records the last one seals it.
+  std::vector<uint32_t> complete;
+  for (size_t i = 0; i < copies.size(); ++i) {
+    State& state = *states_[copies[i].file];
+    const std::lock_guard lock(state.mutex);
+    know(copies[i], record.tensors[i]);
+    if (state.unknown == 0) complete.push_back(copies[i].file);
+  }
+  return seal(complete);
+}
+
+Result<Digest> PackedWriter::finish_digest(uint32_t file, State& state) const {
   const PlannedFile& planned = plan_.files[file];
+  if (!state.hash) {  // its bytes came from an earlier run
+    const std::string header = planned_header(planned, source_);
+    state.hash.emplace().update(format::as_bytes(header));
+    state.hashed_bytes = header.size();
+  }
   TRY_ASSIGN(const auto part, files_.open_read(part_path(file)));
   if (part->size_bytes() != planned.size_bytes) {
     return Error{ErrorKind::corrupt, fmt::format("{}: has {} bytes instead of {}", part_path(file).string(),
                                                  part->size_bytes(), planned.size_bytes)};
   }
-  std::vector<std::byte> buffer(std::min(kReadBackBytes, planned.size_bytes));
-  format::Sha256 whole;
-  const auto hash = [&](uint64_t begin, uint64_t end, format::Sha256* tensor) -> Result<void> {
-    for (uint64_t at = begin; at < end;) {
-      const std::span<std::byte> piece(buffer.data(), std::min<uint64_t>(buffer.size(), end - at));
-      TRY(part->read(at, piece));
-      whole.update(piece);
-      if (tensor != nullptr) tensor->update(piece);
-      at += piece.size();
-    }
-    return {};
-  };
-  TRY(hash(0, planned.data_start, nullptr));
+  std::vector<std::byte> buffer(std::min(kReadBackBytes, planned.size_bytes - state.hashed_bytes));
   for (size_t slot = 0; slot < planned.tensors.size(); ++slot) {
+    if (planned.offsets[slot] < state.hashed_bytes) continue;
     const uint64_t end = slot + 1 < planned.tensors.size() ? planned.offsets[slot + 1] : planned.size_bytes;
     format::Sha256 tensor;
-    TRY(hash(planned.offsets[slot], end, &tensor));
-    if (tensor.finish() != state.tensors[slot]->whole) {
-      return Error{ErrorKind::corrupt,
-                   fmt::format("{}: tensor \"{}\" reads back differently from what was written; is the disk sound? "
-                               "Remove {} to start again",
-                               part_path(file).string(), source_.tensors()[planned.tensors[slot]].name, out_.string())};
+    for (uint64_t at = planned.offsets[slot]; at < end;) {
+      const std::span<std::byte> piece(buffer.data(), std::min<uint64_t>(buffer.size(), end - at));
+      TRY(part->read(at, piece));
+      state.hash->update(piece);
+      tensor.update(piece);
+      at += piece.size();
     }
+    if (tensor.finish() == state.tensors[slot]->whole) continue;
+    return Error{ErrorKind::corrupt,
+                 fmt::format("{}: tensor \"{}\" reads back differently from what was written; is the disk sound? "
+                             "Remove {} to start again",
+                             part_path(file).string(), source_.tensors()[planned.tensors[slot]].name, out_.string())};
   }
-  return whole.finish();
+  return state.hash->finish();
 }
 
-Result<void> PackedWriter::seal(uint32_t file, State& state) {
-  TRY_ASSIGN(const Digest digest, read_back(file, state));
-  {
-    TRY_ASSIGN(const auto part, files_.open_write(part_path(file), OpenMode::keep));
-    TRY(part->sync());
+Result<void> PackedWriter::seal(const std::vector<uint32_t>& complete) {
+  if (complete.empty()) return {};
+  std::vector<FileSealed> sealed;
+  std::set<Path> folders;
+  for (const uint32_t file : complete) {
+    State& state = *states_[file];
+    const std::lock_guard lock(state.mutex);
+    TRY_ASSIGN(const Digest digest, finish_digest(file, state));
+    TRY(folders_.make(final_path(file).parent_path()));
+    TRY(files_.rename(part_path(file), final_path(file)));
+    folders.insert(final_path(file).parent_path());
+    state.sealed = digest;
+    state.hash.reset();
+    sealed.push_back({file, digest});
   }
-  TRY(folders_.make(final_path(file).parent_path()));
-  TRY(files_.rename(part_path(file), final_path(file)));
-  TRY(files_.sync_folder(final_path(file).parent_path()));
-  TRY(journal_.append(FileSealed{file, digest}));
-  state.sealed = digest;
-  return {};
+  for (const Path& folder : folders)
+    TRY(files_.sync_folder(folder));
+  return journal_.append(sealed);
 }
 
-Result<void> PackedWriter::sync(uint32_t file) {
-  State& state = *states_[file];
-  const std::lock_guard lock(state.mutex);
-  if (state.sealed) return {};
-  TRY_ASSIGN(const auto part, files_.open_write(part_path(file), OpenMode::keep));
-  TRY(part->sync());
-  return files_.sync_folder(part_path(file).parent_path());
-}
-
-bool PackedWriter::sealed(uint32_t file) const {
-  const std::lock_guard lock(states_[file]->mutex);
-  return states_[file]->sealed.has_value();
+Result<uint64_t> PackedWriter::missing_bytes() const {
+  const auto sealed = [this](uint32_t file) {
+    const std::lock_guard lock(states_[file]->mutex);
+    return states_[file]->sealed.has_value();
+  };
+  return reshard::missing_bytes(plan_, sealed, out_, files_);
 }
 
 const std::vector<std::optional<TensorDigests>>& PackedWriter::tensor_digests(uint32_t file) const {
@@ -179,6 +207,21 @@ const std::vector<std::optional<TensorDigests>>& PackedWriter::tensor_digests(ui
 
 const Digest& PackedWriter::file_digest(uint32_t file) const {
   return states_[file]->sealed.value();
+}
+
+Result<uint64_t> missing_bytes(const Plan& plan, const std::function<bool(uint32_t)>& sealed, const Path& out,
+                               format::FileSystem& files) {
+  uint64_t missing = 0;
+  for (uint32_t file = 0; file < plan.files.size(); ++file) {
+    if (sealed(file)) continue;
+    TRY_ASSIGN(auto info, files.stat(part_folder(out) / plan.files[file].path));
+    if (!info) {  // renamed by a run that was killed before it said so
+      TRY_ASSIGN(info, files.stat(out / plan.files[file].path));
+    }
+    const uint64_t there = info ? std::min(info->allocated_bytes, plan.files[file].size_bytes) : 0;
+    missing += plan.files[file].size_bytes - there;
+  }
+  return missing;
 }
 
 }  // namespace dspack::reshard

@@ -1,36 +1,29 @@
 // The files of a packed repository while they are being made: partial files under .reshard/part/, filled by positional
-// writes from several shards at once, each checked, synced and renamed to its final name when it has all its bytes.
+// writes from several shards at once. When a shard is done, its bytes are made durable and journalled; files that then
+// have all their bytes are renamed to their final names.
 // Threads: thread-safe. Lifetime: borrows everything it is given. Errors: io, budget, corrupt (what is on the disk is
 // not what was written).
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <set>
 #include <vector>
 
+#include "format/digest.h"
 #include "format/file_system.h"
+#include "reshard/durable_folders.h"
 #include "reshard/journal.h"
 #include "reshard/plan.h"
 
 namespace dspack::reshard {
 
-/// Folders inside the output that exist only while a run is unfinished.
-[[nodiscard]] inline format::Path work_folder(const format::Path& out) {
-  return out / ".reshard";
-}
-
-/// Creates folders below an existing or new root so that they survive a loss of power.
-class DurableFolders {
- public:
-  explicit DurableFolders(format::FileSystem& files) : files_(files) {}
-  [[nodiscard]] Result<void> make(const format::Path& folder);
-
- private:
-  format::FileSystem& files_;
-  std::mutex mutex_;
-  std::set<format::Path> known_;  // guarded by mutex_
+/// Where one tensor's bytes go.
+struct TensorTarget {
+  std::unique_ptr<format::WriteFile> file;
+  /// The digest of the file as far as it is known. Set if this tensor is what follows: then its bytes belong into it.
+  format::Sha256* file_hash = nullptr;
 };
 
 class PackedWriter {
@@ -38,18 +31,21 @@ class PackedWriter {
   PackedWriter(const Plan& plan, const format::Checkpoint& source, format::Path out, format::FileSystem& files,
                Journal& journal);
 
-  /// Takes over what an earlier run has done: sealed files, and the digests of tensors whose shards are done.
+  /// Takes over what an earlier run has done: sealed files, and the digests of tensors whose shards are done. Files
+  /// that had all their bytes but no record are read, compared and sealed.
   [[nodiscard]] Result<void> resume(const JournalState& state);
 
   /// Opens the partial file for one tensor's bytes; it is created, sized and given its header if need be.
-  [[nodiscard]] Result<std::unique_ptr<format::WriteFile>> open(uint32_t file);
-  /// Says that all bytes of a tensor are written. With the last one the file is sealed; the digest of what is read
-  /// back from the disk must then be that of what was streamed.
-  [[nodiscard]] Result<void> tensor_done(const Copy& copy, TensorDigests digests);
-  /// Makes what was written to a file survive a loss of power, sealed or not.
-  [[nodiscard]] Result<void> sync(uint32_t file);
+  [[nodiscard]] Result<TensorTarget> open(const Copy& copy);
+  /// Gives a target back after the tensor's last byte.
+  void close(const Copy& copy, const TensorTarget& target);
+  /// A shard was read to its end and all its bytes are written: makes them durable, says so in the journal, and seals
+  /// the files that are complete now.
+  [[nodiscard]] Result<void> shard_done(const ShardDone& record);
 
-  [[nodiscard]] bool sealed(uint32_t file) const;
+  /// Disk that the files still need: their sizes without what they already occupy.
+  [[nodiscard]] Result<uint64_t> missing_bytes() const;
+
   /// Digests of a sealed file, in the order of its tensors.
   [[nodiscard]] const std::vector<std::optional<TensorDigests>>& tensor_digests(uint32_t file) const;
   [[nodiscard]] const format::Digest& file_digest(uint32_t file) const;
@@ -57,17 +53,25 @@ class PackedWriter {
 
  private:
   struct State {
+    mutable std::mutex mutex;  // guards all of it
     bool prepared = false;
     std::optional<format::Digest> sealed;
     std::vector<std::optional<TensorDigests>> tensors;
-    std::mutex mutex;  // guards the fields above
+    uint64_t unknown = 0;  // of `tensors`
+    // The file's digest grows with the tensors that happen to come in the file's own order, which for released
+    // checkpoints are nearly all; what it lacks at the end is read from the disk.
+    std::optional<format::Sha256> hash;
+    uint64_t hashed_bytes = 0;
+    bool hash_in_use = false;
   };
 
   [[nodiscard]] format::Path part_path(uint32_t file) const;
   [[nodiscard]] format::Path final_path(uint32_t file) const;
-  Result<void> prepare(uint32_t file);
-  Result<void> seal(uint32_t file, State& state);
-  Result<format::Digest> read_back(uint32_t file, const State& state) const;
+  void know(const Copy& copy, const TensorDigests& digests);
+  Result<void> prepare(uint32_t file, State& state);
+  Result<void> take_back(uint32_t file, const JournalState& journalled);
+  Result<void> seal(const std::vector<uint32_t>& complete);
+  Result<format::Digest> finish_digest(uint32_t file, State& state) const;
 
   const Plan& plan_;
   const format::Checkpoint& source_;
@@ -77,5 +81,9 @@ class PackedWriter {
   DurableFolders folders_;
   std::vector<std::unique_ptr<State>> states_;  // per file of the plan
 };
+
+/// Disk that the files of a plan still need below `out`, given which are sealed.
+[[nodiscard]] Result<uint64_t> missing_bytes(const Plan& plan, const std::function<bool(uint32_t)>& sealed,
+                                             const format::Path& out, format::FileSystem& files);
 
 }  // namespace dspack::reshard

@@ -69,10 +69,9 @@ Result<std::unique_ptr<format::FileLock>> lock_work_folder(const Path& out, form
 
 Result<void> check_disk(const RepackOutlook& outlook, const JournalState& done, const Path& out,
                         format::FileSystem& files) {
-  uint64_t need = outlook.companion_bytes + outlook.source.tensors().size() * kBookkeepingBytesPerTensor;
-  for (uint32_t i = 0; i < outlook.plan.files.size(); ++i) {
-    if (!done.files.contains(i)) need += outlook.plan.files[i].size_bytes;
-  }
+  const auto sealed = [&done](uint32_t file) { return done.files.contains(file); };
+  TRY_ASSIGN(uint64_t need, missing_bytes(outlook.plan, sealed, out, files));
+  need += outlook.companion_bytes + outlook.source.tensors().size() * kBookkeepingBytesPerTensor;
   TRY_ASSIGN(const uint64_t free, files.free_bytes(out));
   if (need <= free) return {};
   return Error{ErrorKind::budget,
@@ -173,9 +172,8 @@ Result<RepackOutcome> repack(const RepackOutlook& outlook, format::Repository& r
     progress.note(
         fmt::format("resuming: {} of {} source shards are done", done.state.shards.size(), plan.shards.size()));
   progress.started("packing", todo_bytes, plan.shards.size());
-  const StreamInput input{plan, outlook.source, repository, options.jobs};
-  TRY_ASSIGN(const std::vector<format::Digest> shard_digests,
-             stream_shards(input, done.state, writer, *journal, progress, stop));
+  const StreamInput input{plan, outlook.source, repository, options.out, files, options.jobs};
+  TRY_ASSIGN(const std::vector<format::Digest> shard_digests, stream_shards(input, done.state, writer, progress, stop));
   TRY(seal_repository({outlook, repository, options, shard_digests}, writer, files, stop));
   progress.finished();
   return RepackOutcome::made;

@@ -1,7 +1,10 @@
 // Executes a plan: every source shard that is not yet done is read once, front to back, several at a time; its bytes
-// are scattered into the partial files and digested on the way.
-// Threads: called once. Memory: jobs x the receive buffer of a connection (half a MiB) plus one MiB while sealing.
-// Errors: as the source and the writer; corrupt if a file changed since the catalogue was read.
+// are scattered into the partial files and digested on the way. When fewer shards than jobs are left, the connections
+// that have become free fetch ranges of the remaining ones.
+// Threads: called once. Memory: a job has the receive buffer of its connection (half a MiB) and one staging buffer (2
+// MiB), or, while it lends its connection, one piece (4 MiB).
+// Errors: as the source and the writer; corrupt if a file changed since the catalogue was read; budget if the disk runs
+// full.
 #pragma once
 
 #include "format/progress.h"
@@ -13,13 +16,14 @@ struct StreamInput {
   const Plan& plan;
   const format::Checkpoint& source;
   format::Repository& repository;
+  const format::Path& out;
+  format::FileSystem& files;
   unsigned jobs = 4;
 };
 
 /// Returns the digest of every source shard, those that `done` already knows included.
 [[nodiscard]] Result<std::vector<format::Digest>> stream_shards(const StreamInput& input, const JournalState& done,
-                                                                PackedWriter& writer, Journal& journal,
-                                                                format::Progress& progress,
+                                                                PackedWriter& writer, format::Progress& progress,
                                                                 const std::stop_token& stop);
 
 }  // namespace dspack::reshard

@@ -112,7 +112,7 @@ TEST_CASE("safetensors: a written header has page-aligned data and reads back as
     order.push_back(tensor.name);
   CHECK(order == std::vector<std::string>{"a.weight", "z.weight", "scale", "norm", "odd"});
   const std::string header = format::write_header(tensors);
-  CHECK(header.size() % format::kPageBytes == 0);
+  CHECK(header.size() % kPageBytes == 0);
   CHECK(header[8] == '{');
   const uint64_t file_bytes = header.size() + tensors.back().data.end;
   CHECK(*format::parse_header_length(header, file_bytes) == header.size() - 8);

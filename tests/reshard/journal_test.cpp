@@ -14,7 +14,7 @@ const format::Json kIdentity = {{"journal", 1}, {"program", "0"}, {"plan", "p"},
 /// The text of a journal with two records.
 std::string sample(const test::TempFolder& folder) {
   const auto journal = Journal::open(format::posix_file_system(), folder.path() / "journal", kIdentity, 0).value();
-  CHECK(journal->append(reshard::FileSealed{5, format::sha256("file")}));
+  CHECK(journal->append({reshard::FileSealed{5, format::sha256("file")}}));
   CHECK(journal->append(reshard::ShardDone{
       2, format::sha256("shard"), {{format::sha256("t"), {format::sha256("b")}}, {format::sha256("u"), {}}}}));
   return folder.read("journal");
@@ -29,7 +29,7 @@ TEST_CASE("journal: what was appended is loaded") {
   const auto* loaded = std::get_if<reshard::JournalLoaded>(&load);
   REQUIRE(loaded != nullptr);
   CHECK(loaded->valid_bytes == text.size());
-  CHECK(loaded->state.files.at(5).sha256 == format::sha256("file"));
+  CHECK(loaded->state.files.at(5) == format::sha256("file"));
   REQUIRE(loaded->state.shards.at(2).tensors.size() == 2);
   CHECK(loaded->state.shards.at(2).tensors[0].row_blocks[0] == format::sha256("b"));
 }
@@ -93,7 +93,7 @@ TEST_CASE("journal: a resumed journal drops the torn tail and goes on") {
   {
     const auto journal =
         Journal::open(format::posix_file_system(), folder.path() / "journal", kIdentity, last_record).value();
-    CHECK(journal->append(reshard::FileSealed{6, format::sha256("next")}));
+    CHECK(journal->append({reshard::FileSealed{6, format::sha256("next")}}));
   }
   const auto load = parse_journal(folder.read("journal"), kIdentity);
   CHECK(std::get<reshard::JournalLoaded>(load).state.files.size() == 2);

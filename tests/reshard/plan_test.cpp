@@ -45,7 +45,7 @@ TEST_CASE("plan: every byte of every shard goes to exactly one place") {
       at += source.tensors()[file.tensors[i]].range.size();
     }
     CHECK(at == file.size_bytes);
-    CHECK(file.data_start % format::kPageBytes == 0);
+    CHECK(file.data_start % kPageBytes == 0);
     CHECK(reshard::planned_header(file, source).size() == file.data_start);
   }
 }

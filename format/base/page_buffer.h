@@ -1,0 +1,31 @@
+// A buffer whose first byte lies on a page, as direct I/O wants it.
+// Threads: as a plain array. Errors: none; out of memory ends the program as everywhere.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <new>
+#include <span>
+
+namespace dspack {
+
+/// What direct I/O wants of memory, offsets and sizes on every disk in use; the grid that packed files are laid out on.
+inline constexpr uint64_t kPageBytes = 4096;
+
+class PageBuffer {
+ public:
+  explicit PageBuffer(uint64_t bytes)
+      : data_(static_cast<std::byte*>(::operator new[](bytes, std::align_val_t{kPageBytes}))), bytes_(bytes) {}
+
+  [[nodiscard]] std::span<std::byte> bytes() { return {data_.get(), bytes_}; }
+
+ private:
+  struct Free {
+    void operator()(std::byte* data) const { ::operator delete[](data, std::align_val_t{kPageBytes}); }
+  };
+  std::unique_ptr<std::byte[], Free> data_;
+  uint64_t bytes_;
+};
+
+}  // namespace dspack

@@ -1,0 +1,60 @@
+#include "reshard/tensor_writer.h"
+
+#include <algorithm>
+
+namespace dspack::reshard {
+
+TensorWriter::TensorWriter(TensorTarget& target, uint64_t offset, uint64_t row_block_bytes, PageBuffer& staging)
+    : target_(target),
+      staging_(staging.bytes()),
+      begin_(offset % kPageBytes),
+      end_(begin_),
+      offset_(offset),
+      block_bytes_(row_block_bytes),
+      block_left_(row_block_bytes) {}
+
+Result<void> TensorWriter::write(std::span<const std::byte> bytes) {
+  digest(bytes);
+  while (!bytes.empty()) {
+    const auto part = bytes.first(std::min<uint64_t>(bytes.size(), staging_.size() - end_));
+    std::copy(part.begin(), part.end(), staging_.begin() + static_cast<std::ptrdiff_t>(end_));
+    end_ += part.size();
+    if (end_ == staging_.size()) TRY(flush());
+    bytes = bytes.subspan(part.size());
+  }
+  return {};
+}
+
+Result<TensorDigests> TensorWriter::finish() {
+  TRY(flush());
+  if (block_left_ != block_bytes_) end_block();
+  digests_.whole = hash_.finish();
+  return std::move(digests_);
+}
+
+void TensorWriter::digest(std::span<const std::byte> bytes) {
+  hash_.update(bytes);
+  if (target_.file_hash != nullptr) target_.file_hash->update(bytes);
+  while (block_bytes_ != 0 && !bytes.empty()) {
+    const auto part = bytes.first(std::min<uint64_t>(bytes.size(), block_left_));
+    block_hash_.update(part);
+    block_left_ -= part.size();
+    bytes = bytes.subspan(part.size());
+    if (block_left_ == 0) end_block();
+  }
+}
+
+void TensorWriter::end_block() {
+  digests_.row_blocks.push_back(block_hash_.finish());
+  block_left_ = block_bytes_;
+}
+
+Result<void> TensorWriter::flush() {
+  TRY(target_.file->write(offset_, staging_.subspan(begin_, end_ - begin_)));
+  offset_ += end_ - begin_;
+  begin_ = end_ % staging_.size();
+  end_ = begin_;
+  return {};
+}
+
+}  // namespace dspack::reshard

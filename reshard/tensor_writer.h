@@ -1,0 +1,39 @@
+// One tensor's bytes on their way into a file: digested in the pieces in which they come, written in large page-aligned
+// ones. Threads: one. Lifetime: borrows target and staging buffer. Errors: io, budget.
+#pragma once
+
+#include "format/base/page_buffer.h"
+#include "reshard/packed_writer.h"
+
+namespace dspack::reshard {
+
+/// Bytes collected before they are written: large against a disk's latency, small enough to hold one per job.
+inline constexpr uint64_t kStagingBytes = 2ULL << 20;
+
+class TensorWriter {
+ public:
+  /// `row_block_bytes`: 0, or the size of the blocks that get digests of their own. `staging` has kStagingBytes.
+  TensorWriter(TensorTarget& target, uint64_t offset, uint64_t row_block_bytes, PageBuffer& staging);
+
+  [[nodiscard]] Result<void> write(std::span<const std::byte> bytes);
+  /// After the last byte.
+  [[nodiscard]] Result<TensorDigests> finish();
+
+ private:
+  void digest(std::span<const std::byte> bytes);
+  void end_block();
+  Result<void> flush();
+
+  TensorTarget& target_;
+  std::span<std::byte> staging_;
+  uint64_t begin_;   // of the filled part of the staging buffer; congruent to the file's offset modulo a page
+  uint64_t end_;     // of the filled part
+  uint64_t offset_;  // in the file, of the filled part's first byte
+  format::Sha256 hash_;
+  format::Sha256 block_hash_;
+  uint64_t block_bytes_;
+  uint64_t block_left_;
+  TensorDigests digests_;
+};
+
+}  // namespace dspack::reshard
