@@ -1,5 +1,6 @@
 # Compiler settings that hold for every target.
 option(DSPACK_TESTS "Build the tests" ON)
+option(DSPACK_FUZZ "Make tests/fuzz libFuzzer programs (clang; the preset \"fuzz\" sets what belongs to it)" OFF)
 set(DSPACK_SANITIZE "" CACHE STRING "Sanitizers for every target: address,undefined or thread")
 
 if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)

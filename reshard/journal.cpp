@@ -17,11 +17,6 @@ std::string check_of(std::string_view json) {
   return to_hex(format::sha256(json)).substr(0, kCheckDigits);
 }
 
-std::string line_of(const Json& json) {
-  const std::string text = format::canonical_json(json);
-  return check_of(text) + " " + text + "\n";
-}
-
 std::optional<Json> parse_line(std::string_view line) {
   if (line.size() < kCheckDigits + 2 || line[kCheckDigits] != ' ') return std::nullopt;
   const std::string_view text = line.substr(kCheckDigits + 1);
@@ -115,20 +110,43 @@ JournalLoad parse_journal(std::string_view text, const Json& identity) {
   return loaded;
 }
 
+std::string journal_line(const Json& identity) {
+  const std::string text = format::canonical_json(identity);
+  return check_of(text) + " " + text + "\n";
+}
+
+std::string journal_line(const ShardDone& record) {
+  Json tensors = Json::array();
+  for (const TensorDigests& digests : record.tensors) {
+    Json entry = Json::array({to_hex(digests.whole)});
+    for (const Digest& block : digests.row_blocks)
+      entry.push_back(to_hex(block));
+    tensors.push_back(std::move(entry));
+  }
+  return journal_line(
+      Json{{"shard", record.shard}, {"sha256", to_hex(record.sha256)}, {"tensors", std::move(tensors)}});
+}
+
+std::string journal_line(const std::vector<FileSealed>& record) {
+  Json files = Json::array();
+  for (const FileSealed& sealed : record)
+    files.push_back({sealed.file, to_hex(sealed.sha256)});
+  return journal_line(Json{{"files", std::move(files)}});
+}
+
 Result<std::unique_ptr<Journal>> Journal::open(format::FileSystem& files, const format::Path& path,
                                                const Json& identity, uint64_t valid_bytes) {
   TRY_ASSIGN(auto file, files.open_write(path, format::OpenMode::keep));
   TRY(file->resize(valid_bytes));  // drops a torn tail
   std::unique_ptr<Journal> journal(new Journal(std::move(file), valid_bytes));
   if (valid_bytes == 0) {
-    TRY(journal->append_json(identity));
+    TRY(journal->append_line(journal_line(identity)));
     TRY(files.sync_folder(path.parent_path()));
   }
   return journal;
 }
 
-Result<void> Journal::append_json(const Json& json) {
-  const std::string line = line_of(json);
+Result<void> Journal::append_line(std::string_view line) {
   const std::lock_guard lock(mutex_);
   TRY(file_->write(end_, format::as_bytes(line)));
   TRY(file_->sync());
@@ -137,21 +155,11 @@ Result<void> Journal::append_json(const Json& json) {
 }
 
 Result<void> Journal::append(const ShardDone& record) {
-  Json tensors = Json::array();
-  for (const TensorDigests& digests : record.tensors) {
-    Json entry = Json::array({to_hex(digests.whole)});
-    for (const Digest& block : digests.row_blocks)
-      entry.push_back(to_hex(block));
-    tensors.push_back(std::move(entry));
-  }
-  return append_json({{"shard", record.shard}, {"sha256", to_hex(record.sha256)}, {"tensors", std::move(tensors)}});
+  return append_line(journal_line(record));
 }
 
 Result<void> Journal::append(const std::vector<FileSealed>& record) {
-  Json files = Json::array();
-  for (const FileSealed& sealed : record)
-    files.push_back({sealed.file, to_hex(sealed.sha256)});
-  return append_json({{"files", std::move(files)}});
+  return append_line(journal_line(record));
 }
 
 }  // namespace dspack::reshard

@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -59,6 +60,11 @@ using JournalLoad = std::variant<JournalLoaded, JournalFresh, JournalDamaged, Jo
 /// `identity` tells plan, program and source versions; it is the first record.
 [[nodiscard]] JournalLoad parse_journal(std::string_view text, const format::Json& identity);
 
+// The lines that a Journal appends, each with its check and its end of line.
+[[nodiscard]] std::string journal_line(const format::Json& identity);
+[[nodiscard]] std::string journal_line(const ShardDone& record);
+[[nodiscard]] std::string journal_line(const std::vector<FileSealed>& record);
+
 class Journal {
  public:
   /// Opens the journal at `path` for appending behind `valid_bytes` (0: starts a new one with `identity`).
@@ -69,7 +75,7 @@ class Journal {
 
  private:
   explicit Journal(std::unique_ptr<format::WriteFile> file, uint64_t end) : file_(std::move(file)), end_(end) {}
-  Result<void> append_json(const format::Json& json);
+  Result<void> append_line(std::string_view line);
 
   std::mutex mutex_;
   std::unique_ptr<format::WriteFile> file_;  // guarded by mutex_

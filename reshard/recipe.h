@@ -18,6 +18,9 @@ struct Recipe {
 };
 
 [[nodiscard]] Result<Grouping> parse_grouping(std::string_view text);
+/// A recipe as a file or a manifest holds it. Errors name the key: one that this version does not know is
+/// `unsupported`, because passing over it would make another repository than the one that was asked for.
+[[nodiscard]] Result<Recipe> parse_recipe(std::string_view json);
 /// As it stands in the manifest.
 [[nodiscard]] format::Json recipe_json(const Recipe& recipe);
 

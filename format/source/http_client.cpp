@@ -9,8 +9,6 @@
 
 #include <fmt/format.h>
 
-#include "format/source/http_headers.h"
-
 namespace dspack::format {
 namespace {
 
@@ -24,26 +22,19 @@ void initialise_curl() {
   DSPACK_CHECK(once == CURLE_OK, "libcurl cannot be initialised");
 }
 
-bool iequals(std::string_view a, std::string_view b) {
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](char x, char y) {
-    return std::tolower(static_cast<unsigned char>(x)) == std::tolower(static_cast<unsigned char>(y));
-  });
-}
-
 }  // namespace
 
-/// State of one request while curl runs it: collects headers, judges them, and passes the body on.
+/// State of one request while curl runs it: has the head of the answer judged and passes the body on.
 class HttpClient::Transfer {
  public:
   Transfer(const HttpRequest& request, const ByteSink& sink, const std::stop_token& stop)
-      : request_(request), sink_(sink), stop_(stop) {}
+      : request_(request), sink_(sink), stop_(stop), answer_(request) {}
 
   std::variant<HttpResponse, HttpFailure> run(CURL* curl) {
     configure(curl);
     const CURLcode code = curl_easy_perform(curl);
-    curl_easy_getinfo(curl, CURLINFO_RESPONSE_CODE, &response_.status);
     if (auto failure = judge(code)) return std::move(*failure);
-    return response_;
+    return answer_.response();
   }
 
  private:
@@ -80,7 +71,7 @@ class HttpClient::Transfer {
   }
 
   static size_t on_header(char* data, size_t size, size_t count, void* self) {
-    static_cast<Transfer*>(self)->header_line(std::string_view(data, size * count));
+    static_cast<Transfer*>(self)->answer_.add_line(std::string_view(data, size * count));
     return size * count;
   }
   static size_t on_body(char* data, size_t size, size_t count, void* self) {
@@ -90,37 +81,25 @@ class HttpClient::Transfer {
     return static_cast<Transfer*>(self)->stop_.stop_requested() ? 1 : 0;
   }
 
-  void header_line(std::string_view line) {
-    if (line.starts_with("HTTP/")) {  // a new answer: what a redirect said before does not count
-      response_ = {};
-      content_range_.reset();
-      retry_after_.reset();
-      return;
-    }
-    const size_t colon = line.find(':');
-    if (colon == std::string_view::npos) return;
-    const std::string_view name = line.substr(0, colon);
-    const std::string_view value = trim_header(line.substr(colon + 1));
-    if (iequals(name, "etag")) response_.version = strip_etag(value);
-    if (iequals(name, "last-modified") && response_.version.empty()) response_.version = value;
-    if (iequals(name, "content-range")) content_range_ = parse_content_range(value);
-    if (iequals(name, "content-length")) response_.file_bytes = parse_decimal(value);
-    if (iequals(name, "retry-after")) retry_after_ = parse_decimal(value);
+  /// Judges status and headers, once, before any of the body is used.
+  void judge_head() {
+    if (answer_judged_) return;
+    long status = 0;
+    curl_easy_getinfo(curl_, CURLINFO_RESPONSE_CODE, &status);
+    refusal_ = answer_.judge(status);
+    answer_judged_ = true;
   }
 
   bool body_bytes(std::string_view bytes) {
-    if (!answer_judged_) {
-      curl_easy_getinfo(curl_, CURLINFO_RESPONSE_CODE, &response_.status);
-      refusal_ = judge_answer();
-      answer_judged_ = true;
-    }
+    judge_head();
     if (refusal_) {
       error_body_.append(bytes.substr(0, kErrorBodyBytes - std::min(kErrorBodyBytes, error_body_.size())));
-      return response_.status >= 400;  // an error page is read to its end, so that the connection can be re-used
+      // An error page is read to its end, so that the connection can be re-used.
+      return answer_.response().status >= 400;
     }
-    if (empty_file_) return true;
+    if (answer_.empty_file()) return true;
     received_ += bytes.size();
-    if (request_.range && received_ > expected_bytes()) return false;
+    if (request_.range && received_ > answer_.range_bytes()) return false;
     if (auto passed = sink_(std::as_bytes(std::span(bytes.data(), bytes.size()))); !passed.has_value()) {
       sink_error_ = passed.error();
       return false;
@@ -128,93 +107,34 @@ class HttpClient::Transfer {
     return true;
   }
 
-  [[nodiscard]] uint64_t expected_bytes() const { return content_range_ ? content_range_->range.size() : 0; }
-
-  HttpFailure fail(ErrorKind kind, std::string reason, bool may_pass = false) {
-    return {Error{kind, fmt::format("{}: {}", without_password(request_.url), reason)}, may_pass, {}};
-  }
-
-  /// Judges status and headers, before any of the body is used.
-  std::optional<HttpFailure> judge_answer() {
-    const long status = response_.status;
-    if (status == 404 || status == 410) return fail(ErrorKind::not_found, fmt::format("not found (HTTP {})", status));
-    if (status == 401 || status == 403) {
-      return fail(
-          ErrorKind::network,
-          fmt::format("access denied (HTTP {}): private or gated? Set HF_TOKEN to a token that may read it", status));
-    }
-    if (status == 408 || status == 429 || status >= 500) {
-      HttpFailure failure = fail(ErrorKind::network, fmt::format("the server answered HTTP {}", status), true);
-      if (retry_after_) failure.wait_seconds = static_cast<double>(*retry_after_);
-      return failure;
-    }
-    if (request_.range && request_.range->begin == 0 &&
-        (status == 416 || (status == 200 && response_.file_bytes == 0))) {
-      empty_file_ = true;  // no range fits a file without bytes
-      response_.file_bytes = 0;
-      return judge_version();
-    }
-    if (status == 416)
-      return fail(ErrorKind::corrupt, "the server has no such range: the file is shorter than it should be");
-    if (request_.range && status == 200) {
-      return fail(ErrorKind::unsupported,
-                  "the server ignores byte ranges (it answered 200 with the whole file); use one that supports Range");
-    }
-    if (status != (request_.range ? 206 : 200)) {
-      return fail(ErrorKind::network, fmt::format("unexpected answer HTTP {}", status));
-    }
-    if (request_.range) return judge_range();
-    return judge_version();
-  }
-
-  std::optional<HttpFailure> judge_range() {
-    if (!content_range_) return fail(ErrorKind::corrupt, "the server's answer has no valid Content-Range");
-    const ByteRange got = content_range_->range;
-    const uint64_t end = std::min(request_.range->end, content_range_->total);
-    if (got.begin != request_.range->begin || got.end != end) {
-      return fail(ErrorKind::corrupt, fmt::format("asked for bytes {}-{}, the server sent {}-{}", request_.range->begin,
-                                                  request_.range->end - 1, got.begin, got.end - 1));
-    }
-    response_.file_bytes = content_range_->total;
-    return judge_version();
-  }
-
-  std::optional<HttpFailure> judge_version() {
-    if (!request_.expected_version.empty() && response_.version != request_.expected_version) {
-      return fail(ErrorKind::corrupt,
-                  fmt::format("the file changed on the server while it was read (its version {} became {})",
-                              request_.expected_version, response_.version));
-    }
-    return std::nullopt;
-  }
-
   /// Judges the whole request after curl has finished.
   std::optional<HttpFailure> judge(CURLcode code) {
     if (sink_error_) return HttpFailure{*sink_error_, false, {}};
     if (code == CURLE_ABORTED_BY_CALLBACK)
       return HttpFailure{Error{ErrorKind::cancelled, "stopped on request"}, false, {}};
-    if (!answer_judged_ && code == CURLE_OK) refusal_ = judge_answer();
+    if (code == CURLE_OK) judge_head();
     if (refusal_) {
-      if (!error_body_.empty() && response_.status >= 400 && error_body_.front() != '<') {
+      if (!error_body_.empty() && answer_.response().status >= 400 && error_body_.front() != '<') {
         refusal_->error.message += fmt::format(" ({})", trim_header(error_body_));
       }
       return refusal_;
     }
-    if (request_.range && received_ > expected_bytes())
-      return fail(ErrorKind::corrupt, "the server sent more than its range");
+    if (request_.range && received_ > answer_.range_bytes())
+      return answer_.fail(ErrorKind::corrupt, "the server sent more than its range");
     if (code != CURLE_OK) {
       const std::string detail = error_text_[0] != '\0' ? error_text_.data() : curl_easy_strerror(code);
       const bool resolve = code == CURLE_COULDNT_RESOLVE_HOST || code == CURLE_COULDNT_RESOLVE_PROXY;
       const bool connect = resolve || code == CURLE_COULDNT_CONNECT;
       const bool final = resolve || code == CURLE_URL_MALFORMAT || code == CURLE_UNSUPPORTED_PROTOCOL ||
                          code == CURLE_PEER_FAILED_VERIFICATION;
-      return fail(ErrorKind::network,
-                  connect ? fmt::format("cannot reach the server ({}); check the address and the connection", detail)
-                          : fmt::format("transfer failed ({})", detail),
-                  !final);
+      return answer_.fail(
+          ErrorKind::network,
+          connect ? fmt::format("cannot reach the server ({}); check the address and the connection", detail)
+                  : fmt::format("transfer failed ({})", detail),
+          !final);
     }
-    if (request_.range && received_ != expected_bytes()) {
-      return fail(ErrorKind::network, "the connection ended before the whole range had come", true);
+    if (request_.range && received_ != answer_.range_bytes()) {
+      return answer_.fail(ErrorKind::network, "the connection ended before the whole range had come", true);
     }
     return std::nullopt;
   }
@@ -223,12 +143,9 @@ class HttpClient::Transfer {
   const ByteSink& sink_;
   const std::stop_token& stop_;
   CURL* curl_ = nullptr;
-  HttpResponse response_;
-  std::optional<ContentRange> content_range_;
-  std::optional<uint64_t> retry_after_;
+  HttpAnswer answer_;
   uint64_t received_ = 0;
   bool answer_judged_ = false;
-  bool empty_file_ = false;
   std::optional<HttpFailure> refusal_;
   std::optional<Error> sink_error_;
   std::string error_body_;

@@ -3,39 +3,15 @@
 // answer to a range), corrupt (a wrong range or length), cancelled, and whatever the sink returns.
 #pragma once
 
-#include <cstdint>
-#include <functional>
-#include <memory>
 #include <mutex>
-#include <optional>
 #include <stop_token>
-#include <string>
 #include <variant>
 #include <vector>
 
+#include "format/source/http_answer.h"
 #include "format/source/repository.h"
 
 namespace dspack::format {
-
-struct HttpRequest {
-  std::string url;
-  std::optional<ByteRange> range;  // nullopt: the whole file
-  std::string bearer_token;        // sent to the URL's own host only, never to where it redirects
-  std::string expected_version;    // empty: any; otherwise a different one is `corrupt`: the file has changed
-};
-
-struct HttpResponse {
-  long status = 0;
-  std::string version;                 // ETag without quotes and W/, else Last-Modified, else empty
-  std::optional<uint64_t> file_bytes;  // size of the whole file, from Content-Range or Content-Length
-};
-
-/// The outcome of one attempt. `may_pass`: trying again can help.
-struct HttpFailure {
-  Error error;
-  bool may_pass = false;
-  std::optional<double> wait_seconds;  // what the server asks for (Retry-After)
-};
 
 class HttpClient {
  public:

@@ -1,0 +1,23 @@
+// model.safetensors.index.json: which file of a sharded checkpoint holds which tensor.
+// Threads: thread-safe (a pure function). Errors: invalid, naming the tensor or the key.
+// Source: the files that transformers' save_pretrained writes.
+#pragma once
+
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "format/base/result.h"
+
+namespace dspack::format {
+
+struct Index {
+  std::vector<std::string> files;                 // distinct, sorted; each stays below the repository
+  std::map<std::string, std::string> weight_map;  // tensor -> file
+};
+
+/// Parses the text of the index. At least one tensor; further keys ("metadata") are passed over.
+[[nodiscard]] Result<Index> parse_index(std::string_view text);
+
+}  // namespace dspack::format

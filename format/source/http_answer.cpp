@@ -1,0 +1,93 @@
+#include "format/source/http_answer.h"
+
+#include <algorithm>
+#include <cctype>
+
+#include <fmt/format.h>
+
+namespace dspack::format {
+namespace {
+
+bool iequals(std::string_view a, std::string_view b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](char x, char y) {
+    return std::tolower(static_cast<unsigned char>(x)) == std::tolower(static_cast<unsigned char>(y));
+  });
+}
+
+}  // namespace
+
+void HttpAnswer::add_line(std::string_view line) {
+  if (line.starts_with("HTTP/")) {
+    response_ = {};
+    content_range_.reset();
+    retry_after_.reset();
+    return;
+  }
+  const size_t colon = line.find(':');
+  if (colon == std::string_view::npos) return;
+  const std::string_view name = line.substr(0, colon);
+  const std::string_view value = trim_header(line.substr(colon + 1));
+  if (iequals(name, "etag")) response_.version = strip_etag(value);
+  if (iequals(name, "last-modified") && response_.version.empty()) response_.version = value;
+  if (iequals(name, "content-range")) content_range_ = parse_content_range(value);
+  if (iequals(name, "content-length")) response_.file_bytes = parse_decimal(value);
+  if (iequals(name, "retry-after")) retry_after_ = parse_decimal(value);
+}
+
+HttpFailure HttpAnswer::fail(ErrorKind kind, std::string_view reason, bool may_pass) const {
+  return {Error{kind, fmt::format("{}: {}", without_password(request_.url), reason)}, may_pass, {}};
+}
+
+std::optional<HttpFailure> HttpAnswer::judge(long status) {
+  response_.status = status;
+  if (status == 404 || status == 410) return fail(ErrorKind::not_found, fmt::format("not found (HTTP {})", status));
+  if (status == 401 || status == 403) {
+    return fail(
+        ErrorKind::network,
+        fmt::format("access denied (HTTP {}): private or gated? Set HF_TOKEN to a token that may read it", status));
+  }
+  if (status == 408 || status == 429 || status >= 500) {
+    HttpFailure failure = fail(ErrorKind::network, fmt::format("the server answered HTTP {}", status), true);
+    if (retry_after_) failure.wait_seconds = static_cast<double>(*retry_after_);
+    return failure;
+  }
+  if (request_.range && request_.range->begin == 0 && (status == 416 || (status == 200 && response_.file_bytes == 0))) {
+    empty_file_ = true;  // no range fits a file without bytes
+    response_.file_bytes = 0;
+    return judge_version();
+  }
+  if (status == 416)
+    return fail(ErrorKind::corrupt, "the server has no such range: the file is shorter than it should be");
+  if (request_.range && status == 200) {
+    return fail(ErrorKind::unsupported,
+                "the server ignores byte ranges (it answered 200 with the whole file); use one that supports Range");
+  }
+  if (status != (request_.range ? 206 : 200)) {
+    return fail(ErrorKind::network, fmt::format("unexpected answer HTTP {}", status));
+  }
+  if (request_.range) return judge_range();
+  return judge_version();
+}
+
+std::optional<HttpFailure> HttpAnswer::judge_range() {
+  if (!content_range_) return fail(ErrorKind::corrupt, "the server's answer has no valid Content-Range");
+  const ByteRange got = content_range_->range;
+  const uint64_t end = std::min(request_.range->end, content_range_->total);
+  if (got.begin != request_.range->begin || got.end != end) {
+    return fail(ErrorKind::corrupt, fmt::format("asked for bytes {}-{}, the server sent {}-{}", request_.range->begin,
+                                                request_.range->end - 1, got.begin, got.end - 1));
+  }
+  response_.file_bytes = content_range_->total;
+  return judge_version();
+}
+
+std::optional<HttpFailure> HttpAnswer::judge_version() const {
+  if (!request_.expected_version.empty() && response_.version != request_.expected_version) {
+    return fail(ErrorKind::corrupt, fmt::format("the file changed on the server while it was read (its version {} "
+                                                "became {})",
+                                                request_.expected_version, response_.version));
+  }
+  return std::nullopt;
+}
+
+}  // namespace dspack::format

@@ -1,0 +1,71 @@
+// The head of an HTTP answer, judged against the request before any byte of the body is used. No transport in it.
+// Threads: an HttpAnswer belongs to one thread at a time. Lifetime: it borrows the request. Source: RFC 9110, sections
+// 14.4 (Content-Range), 15 (status codes) and 10.2.3 (Retry-After; seconds only, a date is passed over).
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "format/base/ids.h"
+#include "format/base/result.h"
+#include "format/source/http_headers.h"
+
+namespace dspack::format {
+
+struct HttpRequest {
+  std::string url;
+  std::optional<ByteRange> range;  // nullopt: the whole file
+  std::string bearer_token;        // sent to the URL's own host only, never to where it redirects
+  std::string expected_version;    // empty: any; otherwise a different one is `corrupt`: the file has changed
+};
+
+struct HttpResponse {
+  long status = 0;
+  std::string version;                 // ETag without quotes and W/, else Last-Modified, else empty
+  std::optional<uint64_t> file_bytes;  // size of the whole file, from Content-Range or Content-Length
+};
+
+/// The outcome of one attempt. `may_pass`: trying again can help.
+struct HttpFailure {
+  Error error;
+  bool may_pass = false;
+  std::optional<double> wait_seconds;  // what the server asks for (Retry-After)
+};
+
+/// Collects the lines of an answer's head, then judges them.
+class HttpAnswer {
+ public:
+  explicit HttpAnswer(const HttpRequest& request) : request_(request) {}
+
+  /// One line, with or without its line end. A status line ("HTTP/...") starts a new answer: what a redirect said
+  /// before does not count.
+  void add_line(std::string_view line);
+
+  /// Judges status and headers, once all lines are there. nullopt: good, so what follows are bytes of the file. Errors:
+  /// as in http_client.h.
+  [[nodiscard]] std::optional<HttpFailure> judge(long status);
+
+  /// Of the last judgement. After a good one, `file_bytes` is set for an answer to a range.
+  [[nodiscard]] const HttpResponse& response() const { return response_; }
+  /// After a good judgement of a request with a range: how many bytes of body belong to it.
+  [[nodiscard]] uint64_t range_bytes() const { return content_range_ ? content_range_->range.size() : 0; }
+  /// After a good judgement: the file has no bytes, although a range was asked for.
+  [[nodiscard]] bool empty_file() const { return empty_file_; }
+
+  /// "URL: reason", the URL without a password.
+  [[nodiscard]] HttpFailure fail(ErrorKind kind, std::string_view reason, bool may_pass = false) const;
+
+ private:
+  std::optional<HttpFailure> judge_range();
+  [[nodiscard]] std::optional<HttpFailure> judge_version() const;
+
+  const HttpRequest& request_;
+  HttpResponse response_;
+  std::optional<ContentRange> content_range_;
+  std::optional<uint64_t> retry_after_;
+  bool empty_file_ = false;
+};
+
+}  // namespace dspack::format

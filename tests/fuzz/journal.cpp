@@ -1,0 +1,99 @@
+// The journal of a run. Input: lines. A line that begins with '!' stands for the rest of itself; any other becomes a
+// record, with its check in front, so that what lies behind the check is reached. An identity begins the journal unless
+// the first line is "!". A last byte of '~' cuts the last line's end, as a kill would.
+#include <string>
+
+#include "reshard/journal.h"
+#include "tests/fuzz/target.h"
+
+using namespace dspack;
+using reshard::JournalDamaged;
+using reshard::JournalFresh;
+using reshard::JournalLoad;
+using reshard::JournalLoaded;
+using reshard::JournalState;
+using reshard::parse_journal;
+
+namespace {
+
+const format::Json kIdentity = {{"journal", 1}, {"program", "0"}, {"plan", "p"}, {"source", format::Json::array()}};
+constexpr size_t kCheckDigits = 16;  // docs/format.md, "Journal"
+
+std::string journal_text(std::string_view input) {
+  const bool torn = input.ends_with('~');
+  if (torn) input.remove_suffix(1);
+  std::string text;
+  if (input.starts_with("!\n")) {
+    input.remove_prefix(2);
+  } else {
+    text = reshard::journal_line(kIdentity);
+  }
+  for (const std::string_view line : fuzz::split(input, '\n')) {
+    if (line.starts_with('!')) {
+      text.append(line.substr(1)) += '\n';
+    } else {
+      text.append(to_hex(format::sha256(line)), 0, kCheckDigits).append(" ").append(line) += '\n';
+    }
+  }
+  if (torn && !text.empty()) text.pop_back();
+  return text;
+}
+
+/// The state as the journal that would lead to it: equal states, equal texts.
+std::string text_of(const JournalState& state) {
+  std::string text = reshard::journal_line(kIdentity);
+  for (const auto& [number, record] : state.shards) {
+    DSPACK_CHECK(record.shard == number, "a record under another number");
+    text += reshard::journal_line(record);
+  }
+  for (const auto& [number, digest] : state.files)
+    text += reshard::journal_line(std::vector<reshard::FileSealed>{{number, digest}});
+  return text;
+}
+
+void check_loaded(std::string_view text, const JournalLoaded& loaded) {
+  DSPACK_CHECK(loaded.valid_bytes > 0 && loaded.valid_bytes <= text.size(), "valid bytes that are not there");
+  DSPACK_CHECK(text[loaded.valid_bytes - 1] == '\n', "half a record counts as valid");
+  const std::string_view dropped = text.substr(loaded.valid_bytes);
+  DSPACK_CHECK(dropped.empty() || dropped.find('\n') >= dropped.size() - 1, "more than the last line was dropped");
+  const std::string state = text_of(loaded.state);
+  const JournalLoad prefix = parse_journal(text.substr(0, loaded.valid_bytes), kIdentity);
+  const auto* again = std::get_if<JournalLoaded>(&prefix);
+  DSPACK_CHECK(again != nullptr && again->valid_bytes == loaded.valid_bytes, "the valid part does not load");
+  DSPACK_CHECK(text_of(again->state) == state, "the valid part loads as another state");
+  const JournalLoad rewritten = parse_journal(state, kIdentity);
+  const auto* same = std::get_if<JournalLoaded>(&rewritten);
+  DSPACK_CHECK(same != nullptr && same->valid_bytes == state.size(), "a written state does not load");
+  DSPACK_CHECK(text_of(same->state) == state, "a written state loads as another");
+}
+
+/// A journal that loads also loads when its end is cut anywhere: never as damaged, never as foreign.
+void check_cut(std::string_view text, const JournalLoaded& loaded) {
+  for (const size_t cut : {text.size() / 3, text.size() / 2, text.size() - 1}) {
+    const JournalLoad load = parse_journal(text.substr(0, cut), kIdentity);
+    if (std::holds_alternative<JournalFresh>(load)) continue;
+    const auto* shorter = std::get_if<JournalLoaded>(&load);
+    DSPACK_CHECK(shorter != nullptr, "a cut journal does not load");
+    DSPACK_CHECK(shorter->valid_bytes <= cut && shorter->valid_bytes <= loaded.valid_bytes, "more valid bytes");
+    DSPACK_CHECK(shorter->state.files.size() <= loaded.state.files.size(), "a cut journal knows more");
+  }
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  const std::string text = journal_text(fuzz::as_text(data, size));
+  const JournalLoad load = parse_journal(text, kIdentity);
+  if (const auto* loaded = std::get_if<JournalLoaded>(&load)) {
+    check_loaded(text, *loaded);
+    check_cut(text, *loaded);
+  }
+  if (const auto* damaged = std::get_if<JournalDamaged>(&load)) {
+    DSPACK_CHECK(damaged->offset < text.size() && !damaged->reason.empty(), "damage outside the text");
+    const JournalLoad before = parse_journal(std::string_view(text).substr(0, damaged->offset), kIdentity);
+    const auto* loaded = std::get_if<JournalLoaded>(&before);
+    DSPACK_CHECK(loaded != nullptr ? loaded->valid_bytes == damaged->offset : damaged->offset == 0,
+                 "what lies before the damage does not load");
+  }
+  return 0;
+}

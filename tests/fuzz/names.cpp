@@ -1,0 +1,41 @@
+// Names of tensors. Input: names, one a line.
+#include "format/tensor_name.h"
+#include "tests/fuzz/target.h"
+
+using namespace dspack;
+using format::Role;
+
+namespace {
+
+void check_name(std::string_view name) {
+  const format::TensorName parsed = format::parse_tensor_name(name);
+  DSPACK_CHECK(parsed.layer.value_or(LayerId()).value <= kMaxId, "a layer beyond the limit");
+  DSPACK_CHECK(parsed.expert.value_or(ExpertId()).value <= kMaxId, "an expert beyond the limit");
+  DSPACK_CHECK(parsed.expert.has_value() == (parsed.role == Role::routed_expert), "an expert and its role go together");
+  DSPACK_CHECK(!parsed.expert || parsed.layer, "an expert without a layer");
+  DSPACK_CHECK(format::parse_role(format::to_string(parsed.role)) == parsed.role, "a role reads back");
+
+  const std::string shared = format::name_template(name);
+  DSPACK_CHECK(format::expand_template(shared, parsed.layer, parsed.expert) == name, shared);
+  if (!parsed.layer) {
+    DSPACK_CHECK(shared == name, "a name without numbers is its own template");
+    return;
+  }
+  // The same name of another layer and expert has the same template.
+  const auto other_expert = parsed.expert ? std::optional(ExpertId(parsed.expert->value ^ 1)) : std::nullopt;
+  const std::string other = format::expand_template(shared, LayerId(parsed.layer->value ^ 1), other_expert);
+  const format::TensorName moved = format::parse_tensor_name(other);
+  DSPACK_CHECK(moved.role == parsed.role && moved.layer == LayerId(parsed.layer->value ^ 1), other);
+  DSPACK_CHECK(moved.expert == other_expert && format::name_template(other) == shared, other);
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  for (const std::string_view name : fuzz::split(fuzz::as_text(data, size), '\n')) {
+    check_name(name);
+    for (const std::string& scale : format::scale_names(name))
+      check_name(scale);
+  }
+  return 0;
+}

@@ -1,0 +1,18 @@
+// A recipe. Input: its JSON.
+#include "reshard/recipe.h"
+#include "tests/fuzz/target.h"
+
+using namespace dspack;
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  const auto recipe = reshard::parse_recipe(fuzz::as_text(data, size));
+  if (!recipe) {
+    fuzz::check_refusal(recipe.error());
+    return 0;
+  }
+  const std::string text = format::canonical_json(reshard::recipe_json(*recipe));
+  const auto again = reshard::parse_recipe(text);
+  DSPACK_CHECK(again.has_value(), text);
+  DSPACK_CHECK(format::canonical_json(reshard::recipe_json(*again)) == text, text);
+  return 0;
+}
