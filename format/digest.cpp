@@ -1,17 +1,18 @@
 #include "format/digest.h"
 
-#include <openssl/evp.h>
+// The low-level interface: only there can a digest's state be reached, which sha256_lanes needs.
+#define OPENSSL_SUPPRESS_DEPRECATED
+#include <openssl/sha.h>
+
+#include <algorithm>
 
 #include "format/base/check.h"
+#include "format/sha256_lanes.h"
 
 namespace dspack::format {
 namespace {
 
 constexpr char kHexDigits[] = "0123456789abcdef";
-
-EVP_MD_CTX* as_context(void* context) {
-  return static_cast<EVP_MD_CTX*>(context);
-}
 
 int hex_value(char c) {
   if (c >= '0' && c <= '9') return c - '0';
@@ -43,24 +44,65 @@ std::optional<Digest> parse_digest(std::string_view hex) {
   return digest;
 }
 
-void Sha256::Free::operator()(void* context) const {
-  EVP_MD_CTX_free(as_context(context));
+struct Sha256::Context {
+  SHA256_CTX openssl;
+
+  void start() { DSPACK_CHECK(SHA256_Init(&openssl) == 1, "SHA-256 is not available"); }
+  void update(std::span<const std::byte> bytes) {
+    DSPACK_CHECK(SHA256_Update(&openssl, bytes.data(), bytes.size()) == 1, "SHA-256 failed");
+  }
+  /// Bytes that are missing to a whole block.
+  [[nodiscard]] size_t missing() const { return (SHA256_CBLOCK - openssl.num) % SHA256_CBLOCK; }
+  /// Accounts for blocks that were taken in past OpenSSL.
+  void count_blocks(size_t blocks) {
+    const uint64_t bits = (uint64_t{openssl.Nh} << 32 | openssl.Nl) + uint64_t{blocks} * SHA256_CBLOCK * 8;
+    openssl.Nh = static_cast<SHA_LONG>(bits >> 32);
+    openssl.Nl = static_cast<SHA_LONG>(bits);
+  }
+};
+
+void Sha256::Free::operator()(Context* context) const {
+  delete context;
 }
 
-Sha256::Sha256() : context_(EVP_MD_CTX_new()) {
-  DSPACK_CHECK(EVP_DigestInit_ex(as_context(context_.get()), EVP_sha256(), nullptr) == 1, "SHA-256 is not available");
+Sha256::Sha256() : context_(new Context) {
+  context_->start();
 }
 
 void Sha256::update(std::span<const std::byte> bytes) {
-  DSPACK_CHECK(EVP_DigestUpdate(as_context(context_.get()), bytes.data(), bytes.size()) == 1, "SHA-256 failed");
+  context_->update(bytes);
 }
 
 Digest Sha256::finish() {
   Digest digest;
-  EVP_MD_CTX* context = as_context(context_.get());
-  DSPACK_CHECK(EVP_DigestFinal_ex(context, digest.bytes.data(), nullptr) == 1, "SHA-256 failed");
-  DSPACK_CHECK(EVP_DigestInit_ex(context, EVP_sha256(), nullptr) == 1, "SHA-256 is not available");
+  DSPACK_CHECK(SHA256_Final(digest.bytes.data(), &context_->openssl) == 1, "SHA-256 failed");
+  context_->start();
   return digest;
+}
+
+void update_together(std::span<Sha256* const> hashes, std::span<const std::byte> bytes) {
+  const bool worth_it = hashes.size() > 1 && hashes.size() <= kSha256Lanes && bytes.size() >= 2 * SHA256_CBLOCK;
+  if (!worth_it || !has_sha256_lanes()) {
+    for (Sha256* hash : hashes)
+      hash->update(bytes);
+    return;
+  }
+  // Each first fills the block that it has begun; the blocks that all of them have then go side by side.
+  std::array<Sha256Lane, kSha256Lanes> lanes;
+  std::array<size_t, kSha256Lanes> at{};
+  size_t blocks = bytes.size() / SHA256_CBLOCK;
+  for (size_t i = 0; i < hashes.size(); ++i) {
+    Sha256::Context& context = *hashes[i]->context_;
+    at[i] = context.missing();
+    context.update(bytes.first(at[i]));
+    lanes[i] = {context.openssl.h, reinterpret_cast<const uint8_t*>(bytes.data() + at[i])};
+    blocks = std::min(blocks, (bytes.size() - at[i]) / SHA256_CBLOCK);
+  }
+  sha256_blocks(std::span(lanes).first(hashes.size()), blocks);
+  for (size_t i = 0; i < hashes.size(); ++i) {
+    hashes[i]->context_->count_blocks(blocks);
+    hashes[i]->update(bytes.subspan(at[i] + blocks * SHA256_CBLOCK));
+  }
 }
 
 Digest sha256(std::string_view bytes) {

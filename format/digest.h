@@ -1,5 +1,6 @@
 // SHA-256 digests: of tensors, experts, files and source shards.
-// Threads: Digest is a plain value; a Sha256 belongs to one thread at a time. Source: FIPS 180-4, computed by OpenSSL.
+// Threads: Digest is a plain value; a Sha256 belongs to one thread at a time. Source: FIPS 180-4, computed by OpenSSL;
+// several digests of the same bytes side by side by our own block function (sha256_lanes.h).
 #pragma once
 
 #include <array>
@@ -30,11 +31,17 @@ class Sha256 {
   [[nodiscard]] Digest finish();
 
  private:
+  friend void update_together(std::span<Sha256* const> hashes, std::span<const std::byte> bytes);
+  struct Context;
   struct Free {
-    void operator()(void* context) const;
+    void operator()(Context* context) const;
   };
-  std::unique_ptr<void, Free> context_;
+  std::unique_ptr<Context, Free> context_;
 };
+
+/// As update() of each, which do not have to be equally far: but three cost hardly more than one where the processor
+/// has SHA instructions, because those of one digest wait for each other.
+void update_together(std::span<Sha256* const> hashes, std::span<const std::byte> bytes);
 
 [[nodiscard]] Digest sha256(std::string_view bytes);
 

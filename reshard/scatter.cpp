@@ -15,7 +15,6 @@ Scatter::Scatter(const Plan& plan, const format::Checkpoint& source, uint64_t sh
 }
 
 Result<void> Scatter::take(std::span<const std::byte> bytes) {
-  shard_hash_.update(bytes);
   while (!bytes.empty()) {
     TRY(end_tensors());
     if (next_ == copies_.size()) return Error{ErrorKind::corrupt, "the shard has bytes behind its last tensor"};
@@ -40,7 +39,8 @@ Result<void> Scatter::begin_tensor() {
   TRY_ASSIGN(target_, writer_.open(copy));
   const format::TensorEntry& tensor = source_.tensors()[copy.tensor];
   const uint64_t rows = rows_per_block(tensor);
-  tensor_.emplace(target_, copy.offset, rows == 0 ? 0 : rows * (copy.source.size() / tensor.shape[0]), staging_);
+  tensor_.emplace(target_, copy.offset, rows == 0 ? 0 : rows * (copy.source.size() / tensor.shape[0]), staging_,
+                  shard_hash_);
   return {};
 }
 

@@ -4,14 +4,18 @@
 
 namespace dspack::reshard {
 
-TensorWriter::TensorWriter(TensorTarget& target, uint64_t offset, uint64_t row_block_bytes, PageBuffer& staging)
+TensorWriter::TensorWriter(TensorTarget& target, uint64_t offset, uint64_t row_block_bytes, PageBuffer& staging,
+                           format::Sha256& shard_hash)
     : target_(target),
       staging_(staging.bytes()),
       begin_(offset % kPageBytes),
       end_(begin_),
       offset_(offset),
+      hashes_{&hash_, &shard_hash},
       block_bytes_(row_block_bytes),
-      block_left_(row_block_bytes) {}
+      block_left_(row_block_bytes) {
+  if (target.file_hash != nullptr) hashes_.push_back(target.file_hash);
+}
 
 Result<void> TensorWriter::write(std::span<const std::byte> bytes) {
   digest(bytes);
@@ -33,8 +37,7 @@ Result<TensorDigests> TensorWriter::finish() {
 }
 
 void TensorWriter::digest(std::span<const std::byte> bytes) {
-  hash_.update(bytes);
-  if (target_.file_hash != nullptr) target_.file_hash->update(bytes);
+  update_together(hashes_, bytes);
   while (block_bytes_ != 0 && !bytes.empty()) {
     const auto part = bytes.first(std::min<uint64_t>(bytes.size(), block_left_));
     block_hash_.update(part);

@@ -13,7 +13,11 @@ inline constexpr uint64_t kStagingBytes = 2ULL << 20;
 class TensorWriter {
  public:
   /// `row_block_bytes`: 0, or the size of the blocks that get digests of their own. `staging` has kStagingBytes.
-  TensorWriter(TensorTarget& target, uint64_t offset, uint64_t row_block_bytes, PageBuffer& staging);
+  /// `shard_hash` takes every byte too: the digests of tensor, file and shard are cheapest together.
+  TensorWriter(TensorTarget& target, uint64_t offset, uint64_t row_block_bytes, PageBuffer& staging,
+               format::Sha256& shard_hash);
+  TensorWriter(const TensorWriter&) = delete;  // hashes_ points into it
+  TensorWriter& operator=(const TensorWriter&) = delete;
 
   [[nodiscard]] Result<void> write(std::span<const std::byte> bytes);
   /// After the last byte.
@@ -30,6 +34,7 @@ class TensorWriter {
   uint64_t end_;     // of the filled part
   uint64_t offset_;  // in the file, of the filled part's first byte
   format::Sha256 hash_;
+  std::vector<format::Sha256*> hashes_;  // of tensor, shard and perhaps file
   format::Sha256 block_hash_;
   uint64_t block_bytes_;
   uint64_t block_left_;

@@ -10,7 +10,7 @@
 namespace dspack::format {
 
 /// HF_ENDPOINT, HF_TOKEN, and the token file (HF_TOKEN_PATH, else $HF_HOME/token, else ~/.cache/huggingface/token),
-/// as huggingface_hub reads them.
+/// as huggingface_hub reads them; CURL_CA_BUNDLE, else SSL_CERT_FILE, as curl reads them.
 [[nodiscard]] RemoteOptions remote_options_from_environment();
 
 /// Turns Ctrl-C and SIGTERM into a stop request; the second one ends the process at once with status 130.

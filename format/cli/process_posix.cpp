@@ -43,6 +43,8 @@ sigset_t interrupts() {
 RemoteOptions remote_options_from_environment() {
   RemoteOptions options;
   if (const std::string endpoint = variable("HF_ENDPOINT"); !endpoint.empty()) options.hub_endpoint = endpoint;
+  options.certificate_file = variable("CURL_CA_BUNDLE");
+  if (options.certificate_file.empty()) options.certificate_file = variable("SSL_CERT_FILE");
   options.hub_token = first_word(variable("HF_TOKEN"));
   if (options.hub_token.empty()) {
     // No token file is the usual case and no error.

@@ -31,7 +31,8 @@ struct HttpResponse {
 struct HttpFailure {
   Error error;
   bool may_pass = false;
-  std::optional<double> wait_seconds;  // what the server asks for (Retry-After)
+  std::optional<double> wait_seconds = std::nullopt;  // what the server asks for (Retry-After)
+  bool no_such_host = false;  // or a name server out of reach: may pass only where the host was known before
 };
 
 /// Collects the lines of an answer's head, then judges them.

@@ -3,8 +3,6 @@
 #include <curl/curl.h>
 
 #include <algorithm>
-#include <chrono>
-#include <condition_variable>
 #include <cstring>
 
 #include <fmt/format.h>
@@ -15,6 +13,7 @@ namespace {
 constexpr long kConnectSeconds = 15;
 constexpr long kStallSeconds = 30;           // no byte for so long: the connection counts as lost
 constexpr long kReceiveBytes = 512L * 1024;  // curl's own buffer; larger pieces mean fewer calls of the sink
+constexpr long kIdleConnections = 2;         // kept by each handle: one to the Hub, one to where it redirects
 constexpr size_t kErrorBodyBytes = 300;      // of a refusal, for the message
 
 void initialise_curl() {
@@ -27,14 +26,19 @@ void initialise_curl() {
 /// State of one request while curl runs it: has the head of the answer judged and passes the body on.
 class HttpClient::Transfer {
  public:
-  Transfer(const HttpRequest& request, const ByteSink& sink, const std::stop_token& stop)
-      : request_(request), sink_(sink), stop_(stop), answer_(request) {}
+  Transfer(const HttpRequest& request, const HttpClientOptions& options, const ByteSink& sink,
+           const std::stop_token& stop)
+      : request_(request), options_(options), sink_(sink), stop_(stop), answer_(request) {}
 
   std::variant<HttpResponse, HttpFailure> run(CURL* curl) {
     configure(curl);
     const CURLcode code = curl_easy_perform(curl);
-    if (auto failure = judge(code)) return std::move(*failure);
-    return answer_.response();
+    auto failure = judge(code);
+    if (!failure) return answer_.response();
+    curl_off_t seconds = 0;  // curl reads the form with a date too
+    const bool known = curl_easy_getinfo(curl, CURLINFO_RETRY_AFTER, &seconds) == CURLE_OK && seconds > 0;
+    if (known && failure->may_pass && !failure->wait_seconds) failure->wait_seconds = static_cast<double>(seconds);
+    return std::move(*failure);
   }
 
  private:
@@ -50,6 +54,9 @@ class HttpClient::Transfer {
     curl_easy_setopt(curl, CURLOPT_LOW_SPEED_LIMIT, 1L);
     curl_easy_setopt(curl, CURLOPT_LOW_SPEED_TIME, kStallSeconds);
     curl_easy_setopt(curl, CURLOPT_BUFFERSIZE, kReceiveBytes);
+    curl_easy_setopt(curl, CURLOPT_MAXCONNECTS, kIdleConnections);
+    curl_easy_setopt(curl, CURLOPT_HTTP_VERSION, static_cast<long>(CURL_HTTP_VERSION_2TLS));
+    if (!options_.certificate_file.empty()) curl_easy_setopt(curl, CURLOPT_CAINFO, options_.certificate_file.c_str());
     curl_easy_setopt(curl, CURLOPT_USERAGENT, "dspack");
     curl_easy_setopt(curl, CURLOPT_ERRORBUFFER, error_text_.data());
     curl_easy_setopt(curl, CURLOPT_HEADERFUNCTION, &Transfer::on_header);
@@ -100,6 +107,10 @@ class HttpClient::Transfer {
     if (answer_.empty_file()) return true;
     received_ += bytes.size();
     if (request_.range && received_ > answer_.range_bytes()) return false;
+    if (options_.rate_limit && !options_.rate_limit->pass(bytes.size(), stop_)) {
+      sink_error_ = Error{ErrorKind::cancelled, "stopped on request"};
+      return false;
+    }
     if (auto passed = sink_(std::as_bytes(std::span(bytes.data(), bytes.size()))); !passed.has_value()) {
       sink_error_ = passed.error();
       return false;
@@ -125,13 +136,15 @@ class HttpClient::Transfer {
       const std::string detail = error_text_[0] != '\0' ? error_text_.data() : curl_easy_strerror(code);
       const bool resolve = code == CURLE_COULDNT_RESOLVE_HOST || code == CURLE_COULDNT_RESOLVE_PROXY;
       const bool connect = resolve || code == CURLE_COULDNT_CONNECT;
-      const bool final = resolve || code == CURLE_URL_MALFORMAT || code == CURLE_UNSUPPORTED_PROTOCOL ||
-                         code == CURLE_PEER_FAILED_VERIFICATION;
-      return answer_.fail(
+      const bool final = code == CURLE_URL_MALFORMAT || code == CURLE_UNSUPPORTED_PROTOCOL ||
+                         code == CURLE_PEER_FAILED_VERIFICATION || code == CURLE_SSL_CACERT_BADFILE;
+      HttpFailure failure = answer_.fail(
           ErrorKind::network,
           connect ? fmt::format("cannot reach the server ({}); check the address and the connection", detail)
                   : fmt::format("transfer failed ({})", detail),
           !final);
+      failure.no_such_host = resolve;
+      return failure;
     }
     if (request_.range && received_ != answer_.range_bytes()) {
       return answer_.fail(ErrorKind::network, "the connection ended before the whole range had come", true);
@@ -140,6 +153,7 @@ class HttpClient::Transfer {
   }
 
   const HttpRequest& request_;
+  const HttpClientOptions& options_;
   const ByteSink& sink_;
   const std::stop_token& stop_;
   CURL* curl_ = nullptr;
@@ -152,7 +166,7 @@ class HttpClient::Transfer {
   std::array<char, CURL_ERROR_SIZE> error_text_{};
 };
 
-HttpClient::HttpClient() {
+HttpClient::HttpClient(HttpClientOptions options) : options_(std::move(options)) {
   initialise_curl();
 }
 
@@ -183,22 +197,9 @@ void HttpClient::give_handle(void* handle) {
 std::variant<HttpResponse, HttpFailure> HttpClient::get(const HttpRequest& request, const ByteSink& sink,
                                                         const std::stop_token& stop) {
   void* handle = take_handle();
-  auto outcome = Transfer(request, sink, stop).run(handle);
+  auto outcome = Transfer(request, options_, sink, stop).run(handle);
   give_handle(handle);
   return outcome;
-}
-
-double backoff_seconds(unsigned attempt, double random) {
-  const double base = std::min(8.0, 0.25 * static_cast<double>(1U << std::min(attempt, 5U)));
-  return base * (1.0 + 0.25 * random);
-}
-
-bool wait_for(double seconds, const std::stop_token& stop) {
-  std::mutex mutex;
-  std::condition_variable_any never;
-  std::unique_lock lock(mutex);
-  never.wait_for(lock, stop, std::chrono::duration<double>(seconds), [] { return false; });
-  return !stop.stop_requested();
 }
 
 }  // namespace dspack::format

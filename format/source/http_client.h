@@ -1,21 +1,31 @@
-// HTTP GET with byte ranges over libcurl: one request at a time per call, connections re-used between calls.
-// Threads: thread-safe. Errors: network (cannot connect, lost, refused), not_found (404), unsupported (a whole file in
-// answer to a range), corrupt (a wrong range or length), cancelled, and whatever the sink returns.
+// HTTP GET with byte ranges over libcurl: one request at a time per call, connections re-used between calls, HTTP/2
+// where a server offers it over TLS. Threads: thread-safe. Errors: network (cannot connect, lost, refused), not_found
+// (404), unsupported (a whole file in answer to a range), corrupt (a wrong range or length), cancelled, and whatever
+// the sink returns.
 #pragma once
 
+#include <memory>
 #include <mutex>
 #include <stop_token>
+#include <string>
 #include <variant>
 #include <vector>
 
 #include "format/source/http_answer.h"
+#include "format/source/rate_limit.h"
 #include "format/source/repository.h"
 
 namespace dspack::format {
 
+/// What holds for every request of a client.
+struct HttpClientOptions {
+  std::string certificate_file;           // of authorities to trust; empty: the system's
+  std::shared_ptr<RateLimit> rate_limit;  // nullptr: none
+};
+
 class HttpClient {
  public:
-  HttpClient();
+  explicit HttpClient(HttpClientOptions options);
   ~HttpClient();
   HttpClient(const HttpClient&) = delete;
   HttpClient& operator=(const HttpClient&) = delete;
@@ -30,15 +40,9 @@ class HttpClient {
   void* take_handle();
   void give_handle(void* handle);
 
+  HttpClientOptions options_;
   std::mutex mutex_;
   std::vector<void*> idle_;  // guarded by mutex_; CURL easy handles, each with its live connections
 };
-
-/// Seconds to wait before attempt `attempt` (1 is the first repetition): 0.5 s doubling to 8 s, plus up to a quarter of
-/// jitter from `random` in [0, 1), so that many clients do not return in step.
-[[nodiscard]] double backoff_seconds(unsigned attempt, double random);
-
-/// Waits, or returns early with false when a stop is requested.
-[[nodiscard]] bool wait_for(double seconds, const std::stop_token& stop);
 
 }  // namespace dspack::format

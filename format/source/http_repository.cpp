@@ -1,10 +1,12 @@
 #include "format/source/http_repository.h"
 
 #include <algorithm>
+#include <atomic>
 #include <random>
 
 #include <fmt/format.h>
 
+#include "format/source/backoff.h"
 #include "format/source/http_client.h"
 
 namespace dspack::format {
@@ -17,10 +19,19 @@ constexpr uint64_t kProbeBytes = 64ULL * 1024;
 // The Hub's windows are five minutes long; a server that wants more is better left to the user.
 constexpr double kMaxWaitSeconds = 310;
 
+// A server that never answered is more likely a wrong address than a fault that passes.
+constexpr unsigned kFirstContactAttempts = 5;
+
+// Shorter pauses are not worth a line.
+constexpr double kToldPauseSeconds = 2;
+
 /// Repeats requests whose failure may pass.
 class PatientClient {
  public:
-  explicit PatientClient(unsigned attempts) : attempts_(attempts) {}
+  explicit PatientClient(const RemoteOptions& options)
+      : client_({options.certificate_file, options.rate_limit}),
+        attempts_(options.attempts),
+        on_pause_(options.on_pause) {}
 
   /// `next` gives the request to make, anew for each attempt, so that a transfer goes on where it was cut. Attempts
   /// count from the last progress: `received` is what the sink has seen in all.
@@ -29,23 +40,33 @@ class PatientClient {
     uint64_t progress = received;
     for (unsigned failures = 1;; ++failures) {
       auto outcome = client_.get(next(), sink, stop);
-      if (auto* response = std::get_if<HttpResponse>(&outcome)) return std::move(*response);
+      if (auto* response = std::get_if<HttpResponse>(&outcome)) {
+        answered_ = true;
+        return std::move(*response);
+      }
       const auto& failure = std::get<HttpFailure>(outcome);
       if (received != progress) failures = 1;
       progress = received;
-      if (!failure.may_pass) return failure.error;
-      if (failures >= attempts_)
-        return Error{failure.error.kind, fmt::format("{}; gave up after {} attempts", failure.error.message, failures)};
-      if (failure.wait_seconds.value_or(0) > kMaxWaitSeconds) {
-        return Error{failure.error.kind, fmt::format("{} and asks to wait {:.0f} s; run the command again then",
-                                                     failure.error.message, *failure.wait_seconds)};
-      }
+      TRY(judge(failure, failures));
       const double pause = std::max(backoff_seconds(failures, random_fraction()), failure.wait_seconds.value_or(0));
+      if (on_pause_ && pause >= kToldPauseSeconds)
+        on_pause_(fmt::format("{}; trying again in {:.0f} s", failure.error.message, pause));
       if (!wait_for(pause, stop)) return Error{ErrorKind::cancelled, "stopped on request"};
     }
   }
 
  private:
+  /// An error: it is of no use to try again.
+  [[nodiscard]] Result<void> judge(const HttpFailure& failure, unsigned failures) const {
+    if (!failure.may_pass || (failure.no_such_host && !answered_)) return failure.error;
+    const unsigned attempts = answered_ ? attempts_ : std::min(attempts_, kFirstContactAttempts);
+    if (failures >= attempts)
+      return Error{failure.error.kind, fmt::format("{}; gave up after {} attempts", failure.error.message, failures)};
+    if (failure.wait_seconds.value_or(0) <= kMaxWaitSeconds) return {};
+    return Error{failure.error.kind, fmt::format("{} and asks to wait {:.0f} s; run the command again then",
+                                                 failure.error.message, *failure.wait_seconds)};
+  }
+
   static double random_fraction() {
     thread_local std::minstd_rand generator{std::random_device{}()};
     return std::uniform_real_distribution<double>(0, 1)(generator);
@@ -53,6 +74,8 @@ class PatientClient {
 
   HttpClient client_;
   unsigned attempts_;
+  std::function<void(std::string_view)> on_pause_;
+  std::atomic<bool> answered_{false};  // whether the server was ever reached
 };
 
 class HttpSource final : public ByteSource {
@@ -128,7 +151,7 @@ class HttpSource final : public ByteSource {
 
 class HttpRepository final : public Repository {
  public:
-  HttpRepository(HttpFolder folder, unsigned attempts) : folder_(std::move(folder)), client_(attempts) {}
+  HttpRepository(HttpFolder folder, const RemoteOptions& options) : folder_(std::move(folder)), client_(options) {}
 
   RepositoryKind kind() const override { return folder_.kind; }
   std::string description() const override { return folder_.description; }
@@ -171,8 +194,8 @@ class HttpRepository final : public Repository {
 
 }  // namespace
 
-std::unique_ptr<Repository> make_http_repository(HttpFolder folder, unsigned attempts) {
-  return std::make_unique<HttpRepository>(std::move(folder), attempts);
+std::unique_ptr<Repository> make_http_repository(HttpFolder folder, const RemoteOptions& options) {
+  return std::make_unique<HttpRepository>(std::move(folder), options);
 }
 
 std::string url_path(std::string_view path) {

@@ -13,7 +13,7 @@ struct HttpFolder {
   std::string token;        // bearer token for this host, or empty
 };
 
-[[nodiscard]] std::unique_ptr<Repository> make_http_repository(HttpFolder folder, unsigned attempts);
+[[nodiscard]] std::unique_ptr<Repository> make_http_repository(HttpFolder folder, const RemoteOptions& options);
 
 /// A path as part of a URL: everything but unreserved characters and "/" percent-encoded.
 [[nodiscard]] std::string url_path(std::string_view path);

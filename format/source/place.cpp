@@ -43,7 +43,7 @@ std::unique_ptr<Repository> make_hub_repository(const HubName& name, const Remot
                                .description = fmt::format("{}@{}", name.repository, name.revision),
                                .base_url = fmt::format("{}/{}/resolve/{}", endpoint, name.repository, revision),
                                .token = options.hub_token},
-                              options.attempts);
+                              options);
 }
 
 std::unique_ptr<Repository> make_url_repository(std::string_view place, const RemoteOptions& options) {
@@ -51,8 +51,7 @@ std::unique_ptr<Repository> make_url_repository(std::string_view place, const Re
   while (base.ends_with('/'))
     base.pop_back();
   return make_http_repository(
-      {.kind = RepositoryKind::http, .description = std::string(place), .base_url = base, .token = {}},
-      options.attempts);
+      {.kind = RepositoryKind::http, .description = std::string(place), .base_url = base, .token = {}}, options);
 }
 
 }  // namespace

@@ -50,11 +50,19 @@ class Repository {
   [[nodiscard]] virtual Result<std::optional<std::vector<std::string>>> list(std::stop_token stop) = 0;
 };
 
+class RateLimit;
+
 /// How to reach remote repositories; main fills it from the environment (HF_ENDPOINT, HF_TOKEN, HF_HOME ...).
 struct RemoteOptions {
   std::string hub_endpoint = "https://huggingface.co";
   std::string hub_token;  // sent to the Hub's host only
-  unsigned attempts = 5;  // per request, on failures that may pass
+  /// Per request, on failures that may pass, counted from the last byte that came. With pauses that grow to a minute
+  /// the default outlasts some five minutes without a network.
+  unsigned attempts = 12;
+  std::string certificate_file;           // of authorities to trust; empty: the system's
+  std::shared_ptr<RateLimit> rate_limit;  // over all connections; nullptr: none
+  /// Told about every pause of more than a second or two, since otherwise nothing is seen to happen. Thread-safe.
+  std::function<void(std::string_view)> on_pause;
 };
 
 /// A place, as a user writes it: "org/name[@revision]", "hf://org/name[@revision]", "http(s)://...", or a local folder.

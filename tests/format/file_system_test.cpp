@@ -1,5 +1,8 @@
 #include <doctest/doctest.h>
 
+#include <algorithm>
+
+#include "format/base/page_buffer.h"
 #include "format/file_system.h"
 #include "tests/support/temp_folder.h"
 
@@ -38,6 +41,34 @@ TEST_CASE("files: positional writes and reads, and an end that comes too early")
   REQUIRE_FALSE(past.has_value());
   CHECK(past.error().kind == ErrorKind::corrupt);
   CHECK(past.error().message.find("/f") != std::string::npos);
+}
+
+TEST_CASE("files: large writes reach their place whatever their alignment in memory and in the file") {
+  // On the working folder's disk, since a folder in memory has no direct writes.
+  const test::TempFolder folder(std::filesystem::current_path());
+  format::FileSystem& files = format::posix_file_system();
+  constexpr size_t kBytes = (1 << 20) + 777;
+  PageBuffer memory(kBytes + 2 * kPageBytes);
+  for (size_t i = 0; i < memory.bytes().size(); ++i)
+    memory.bytes()[i] = static_cast<std::byte>((i * 2654435761U) >> 11);
+  for (const uint64_t offset : {uint64_t{0}, uint64_t{1}, kPageBytes, 3 * kPageBytes + 5, 7 * kPageBytes - 1}) {
+    for (const uint64_t shift : {uint64_t{0}, offset % kPageBytes, uint64_t{512}}) {
+      const auto piece = std::span<const std::byte>(memory.bytes()).subspan(shift, kBytes);
+      {
+        const auto file = files.open_write(folder.path() / "f", OpenMode::truncate).value();
+        CHECK(file->resize(offset + kBytes + 100));
+        CHECK(file->write(offset, piece));
+        CHECK(file->sync());
+      }
+      const auto file = files.open_read(folder.path() / "f").value();
+      std::vector<std::byte> back(offset + kBytes + 100, std::byte{1});
+      CHECK(file->read(0, back));
+      CHECK(std::equal(piece.begin(), piece.end(), back.begin() + static_cast<std::ptrdiff_t>(offset)));
+      CHECK(std::all_of(back.begin(), back.begin() + static_cast<std::ptrdiff_t>(offset),
+                        [](std::byte b) { return b == std::byte{0}; }));
+      CHECK(std::all_of(back.end() - 100, back.end(), [](std::byte b) { return b == std::byte{0}; }));
+    }
+  }
 }
 
 TEST_CASE("files: errors tell kind and place") {

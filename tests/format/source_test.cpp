@@ -1,8 +1,10 @@
 #include <doctest/doctest.h>
 
+#include "format/source/backoff.h"
 #include "format/source/http_client.h"
 #include "format/source/http_headers.h"
 #include "format/source/http_repository.h"
+#include "format/source/rate_limit.h"
 #include "format/source/repository.h"
 #include "tests/support/temp_folder.h"
 
@@ -25,8 +27,9 @@ TEST_CASE("place: the Hub's names resolve to its URLs") {
   CHECK(located("hf://deepseek-ai/DeepSeek-V3@refs/pr/1") ==
         "https://huggingface.co/deepseek-ai/DeepSeek-V3/resolve/refs%2Fpr%2F1/config.json");
   CHECK(located("org/name@abc") == "https://huggingface.co/org/name/resolve/abc/config.json");
-  CHECK(located("org/name", {.hub_endpoint = "http://localhost:1/", .hub_token = {}, .attempts = 1}) ==
-        "http://localhost:1/org/name/resolve/main/config.json");
+  format::RemoteOptions options;
+  options.hub_endpoint = "http://localhost:1/";
+  CHECK(located("org/name", options) == "http://localhost:1/org/name/resolve/main/config.json");
   CHECK(open_repository("org/name", {}, format::posix_file_system()).value()->kind() == RepositoryKind::hub);
 }
 
@@ -90,11 +93,28 @@ TEST_CASE("http: ETags lose their quotes, URLs their passwords") {
   CHECK(format::without_password("h") == "h");
 }
 
+TEST_CASE("rate limit: bytes are booked one behind the other, and idle time is not saved up") {
+  format::RateLimit limit(1000);
+  const auto start = format::RateLimit::Clock::now();
+  const auto later = [&start](double seconds) {
+    return start +
+           std::chrono::duration_cast<format::RateLimit::Clock::duration>(std::chrono::duration<double>(seconds));
+  };
+  CHECK(limit.book(500, start) == doctest::Approx(0.5));
+  CHECK(limit.book(500, start) == doctest::Approx(1.0));
+  CHECK(limit.book(100, later(0.9)) == doctest::Approx(0.2));
+  CHECK(limit.book(100, later(50)) == doctest::Approx(0.1));
+  std::stop_source stopped;
+  stopped.request_stop();
+  CHECK_FALSE(limit.pass(1'000'000, stopped.get_token()));
+}
+
 TEST_CASE("http: pauses between attempts grow to a limit, with jitter above only") {
   CHECK(format::backoff_seconds(1, 0) == 0.5);
   CHECK(format::backoff_seconds(2, 0) == 1.0);
   CHECK(format::backoff_seconds(5, 0) == 8.0);
-  CHECK(format::backoff_seconds(50, 0) == 8.0);
+  CHECK(format::backoff_seconds(8, 0) == 60.0);
+  CHECK(format::backoff_seconds(50, 0) == 60.0);
   CHECK(format::backoff_seconds(1, 0.999) < 0.5 * 1.25);
 }
 

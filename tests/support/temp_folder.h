@@ -18,10 +18,9 @@ class TempFolder {
   TempFolder() {
     const std::filesystem::path memory = "/dev/shm";
     const bool in_memory = std::filesystem::is_directory(memory) && ::access(memory.c_str(), W_OK) == 0;
-    std::string name = ((in_memory ? memory : std::filesystem::temp_directory_path()) / "dspack-test-XXXXXX").string();
-    DSPACK_CHECK(mkdtemp(name.data()) != nullptr, "no temporary folder");
-    path_ = name;
+    make(in_memory ? memory : std::filesystem::temp_directory_path());
   }
+  explicit TempFolder(const std::filesystem::path& parent) { make(parent); }
   ~TempFolder() {
     std::error_code ignored;
     std::filesystem::remove_all(path_, ignored);
@@ -42,6 +41,12 @@ class TempFolder {
   }
 
  private:
+  void make(const std::filesystem::path& parent) {
+    std::string name = (parent / "dspack-test-XXXXXX").string();
+    DSPACK_CHECK(mkdtemp(name.data()) != nullptr, "no temporary folder");
+    path_ = name;
+  }
+
   std::filesystem::path path_;
 };
 

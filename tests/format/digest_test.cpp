@@ -1,0 +1,63 @@
+#include <doctest/doctest.h>
+
+#include <array>
+#include <random>
+
+#include "format/digest.h"
+#include "format/sha256_lanes.h"
+
+using namespace dspack;
+using format::Sha256;
+
+namespace {
+
+std::string random_text(size_t bytes, unsigned seed) {
+  std::mt19937 random(seed);
+  std::string text(bytes, '\0');
+  for (char& c : text)
+    c = static_cast<char>(random());
+  return text;
+}
+
+std::span<const std::byte> bytes_of(std::string_view text) {
+  return std::as_bytes(std::span(text));
+}
+
+}  // namespace
+
+TEST_CASE("digest: several together are the digests that each has alone, wherever each begins") {
+  if (!format::has_sha256_lanes()) MESSAGE("SKIPPED: no SHA instructions here; the digests are computed one by one");
+  for (const size_t size : {0, 1, 63, 64, 65, 127, 128, 129, 200, 1000, 4096, 100'003}) {
+    const std::string text = random_text(size, static_cast<unsigned>(size));
+    for (size_t count = 1; count <= 4; ++count) {
+      for (const size_t shift : {0, 1, 40, 63, 64}) {
+        std::array<Sha256, 4> hashes;
+        std::vector<Sha256*> together;
+        std::vector<std::string> alone;
+        for (size_t i = 0; i < count; ++i) {
+          alone.push_back(random_text(i * shift, 7));
+          hashes[i].update(bytes_of(alone[i]));
+          together.push_back(&hashes[i]);
+        }
+        update_together(together, bytes_of(text));
+        update_together(together, bytes_of("then"));  // and they go on from there
+        for (size_t i = 0; i < count; ++i)
+          CHECK(hashes[i].finish() == format::sha256(alone[i] + text + "then"));
+      }
+    }
+  }
+}
+
+TEST_CASE("digest: more than 512 MiB, where the bit count leaves 32 bits, in lanes and alone") {
+  const std::string piece = random_text(1 << 20, 3);
+  Sha256 a;
+  Sha256 b;
+  Sha256 alone;
+  for (int i = 0; i < 513; ++i) {
+    update_together(std::array{&a, &b}, bytes_of(piece));
+    alone.update(bytes_of(piece));
+  }
+  const format::Digest digest = alone.finish();
+  CHECK(a.finish() == digest);
+  CHECK(b.finish() == digest);
+}
