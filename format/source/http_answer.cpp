@@ -17,9 +17,11 @@ bool iequals(std::string_view a, std::string_view b) {
 }  // namespace
 
 void HttpAnswer::add_line(std::string_view line) {
+  if (judged_) return;
   if (line.starts_with("HTTP/")) {
     response_ = {};
     content_range_.reset();
+    unsatisfied_size_.reset();
     retry_after_.reset();
     return;
   }
@@ -29,7 +31,10 @@ void HttpAnswer::add_line(std::string_view line) {
   const std::string_view value = trim_header(line.substr(colon + 1));
   if (iequals(name, "etag")) response_.version = strip_etag(value);
   if (iequals(name, "last-modified") && response_.version.empty()) response_.version = value;
-  if (iequals(name, "content-range")) content_range_ = parse_content_range(value);
+  if (iequals(name, "content-range")) {
+    content_range_ = parse_content_range(value);
+    unsatisfied_size_ = parse_unsatisfied_range(value);
+  }
   if (iequals(name, "content-length")) response_.file_bytes = parse_decimal(value);
   if (iequals(name, "retry-after")) retry_after_ = parse_decimal(value);
 }
@@ -39,6 +44,7 @@ HttpFailure HttpAnswer::fail(ErrorKind kind, std::string_view reason, bool may_p
 }
 
 std::optional<HttpFailure> HttpAnswer::judge(long status) {
+  judged_ = true;
   response_.status = status;
   if (status == 404 || status == 410) return fail(ErrorKind::not_found, fmt::format("not found (HTTP {})", status));
   if (status == 401 || status == 403) {
@@ -51,10 +57,15 @@ std::optional<HttpFailure> HttpAnswer::judge(long status) {
     if (retry_after_) failure.wait_seconds = static_cast<double>(*retry_after_);
     return failure;
   }
-  if (request_.range && request_.range->begin == 0 && (status == 416 || (status == 200 && response_.file_bytes == 0))) {
-    empty_file_ = true;  // no range fits a file without bytes
+  if (says_empty()) {
+    empty_file_ = true;
     response_.file_bytes = 0;
+    content_range_.reset();
     return judge_version();
+  }
+  if (status == 416 && request_.range && request_.range->begin < unsatisfied_size_.value_or(0)) {
+    return fail(ErrorKind::corrupt, fmt::format("the server refuses bytes {}-{} of a file that it says has {}",
+                                                request_.range->begin, request_.range->end - 1, *unsatisfied_size_));
   }
   if (status == 416)
     return fail(ErrorKind::corrupt, "the server has no such range: the file is shorter than it should be");
@@ -67,6 +78,13 @@ std::optional<HttpFailure> HttpAnswer::judge(long status) {
   }
   if (request_.range) return judge_range();
   return judge_version();
+}
+
+/// No range fits a file without bytes: a server refuses it, or sends the nothing that there is.
+bool HttpAnswer::says_empty() const {
+  if (!request_.range || request_.range->begin != 0) return false;
+  if (response_.status == 416) return !content_range_ && unsatisfied_size_.value_or(0) == 0;
+  return response_.status == 200 && response_.file_bytes == 0;
 }
 
 std::optional<HttpFailure> HttpAnswer::judge_range() {

@@ -41,7 +41,7 @@ class HttpAnswer {
   explicit HttpAnswer(const HttpRequest& request) : request_(request) {}
 
   /// One line, with or without its line end. A status line ("HTTP/...") starts a new answer: what a redirect said
-  /// before does not count.
+  /// before does not count. Lines behind the body (trailers), thus after judge(), are passed over.
   void add_line(std::string_view line);
 
   /// Judges status and headers, once all lines are there. nullopt: good, so what follows are bytes of the file. Errors:
@@ -50,7 +50,7 @@ class HttpAnswer {
 
   /// Of the last judgement. After a good one, `file_bytes` is set for an answer to a range.
   [[nodiscard]] const HttpResponse& response() const { return response_; }
-  /// After a good judgement of a request with a range: how many bytes of body belong to it.
+  /// After a good judgement of a request with a range: how many bytes of body belong to it. 0 for an empty file.
   [[nodiscard]] uint64_t range_bytes() const { return content_range_ ? content_range_->range.size() : 0; }
   /// After a good judgement: the file has no bytes, although a range was asked for.
   [[nodiscard]] bool empty_file() const { return empty_file_; }
@@ -59,14 +59,17 @@ class HttpAnswer {
   [[nodiscard]] HttpFailure fail(ErrorKind kind, std::string_view reason, bool may_pass = false) const;
 
  private:
+  [[nodiscard]] bool says_empty() const;
   std::optional<HttpFailure> judge_range();
   [[nodiscard]] std::optional<HttpFailure> judge_version() const;
 
   const HttpRequest& request_;
   HttpResponse response_;
   std::optional<ContentRange> content_range_;
+  std::optional<uint64_t> unsatisfied_size_;
   std::optional<uint64_t> retry_after_;
   bool empty_file_ = false;
+  bool judged_ = false;
 };
 
 }  // namespace dspack::format

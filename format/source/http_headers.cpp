@@ -17,6 +17,11 @@ std::optional<ContentRange> parse_content_range(std::string_view text) {
   return ContentRange{{*first, *last + 1}, *total};
 }
 
+std::optional<uint64_t> parse_unsatisfied_range(std::string_view text) {
+  if (!text.starts_with("bytes */")) return std::nullopt;
+  return parse_decimal(text.substr(8));
+}
+
 std::optional<uint64_t> parse_decimal(std::string_view text) {
   uint64_t number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);

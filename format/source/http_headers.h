@@ -19,6 +19,9 @@ struct ContentRange {
 /// nullopt: not of that form, or a range that does not lie in the file.
 [[nodiscard]] std::optional<ContentRange> parse_content_range(std::string_view text);
 
+/// "bytes */100", which comes with a refused range (416): the size of the file. nullopt: not of that form.
+[[nodiscard]] std::optional<uint64_t> parse_unsatisfied_range(std::string_view text);
+
 /// A whole number and nothing else.
 [[nodiscard]] std::optional<uint64_t> parse_decimal(std::string_view text);
 

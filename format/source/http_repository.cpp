@@ -137,7 +137,9 @@ class HttpSource final : public ByteSource {
           .url = url_, .range = ByteRange{at, range.end}, .bearer_token = token_, .expected_version = version_};
     };
     TRY(client_.get(request, count, at, stop));
-    return {};
+    if (at == range.end) return {};
+    return Error{ErrorKind::corrupt,
+                 fmt::format("{}: it became shorter while it was read; run the command again", url_)};
   }
 
  private:

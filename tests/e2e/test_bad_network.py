@@ -142,6 +142,17 @@ class Lasting(Network):
                 self.assert_ok(self.repack(server.url, out))
                 self.assert_same_tree(out, self.whole)
 
+    def test_a_file_that_becomes_shorter_where_no_version_tells_of_it(self):
+        server = self.serve(self.source)
+        server.add_fault(SHARDS[1], "no_version", times=2)  # two probes: catalogue and opening
+        server.add_fault(SHARDS[1], "shrink")
+        self.assert_refused(self.repack(server.url, self.out, "--jobs", 1), server.url, SHARDS[1], "became shorter")
+        self.assert_unfinished(self.out)
+        server.clear_faults()
+        server.add_fault(SHARDS[1], "no_version")
+        self.assert_ok(self.repack(server.url, self.out))
+        self.assert_same_tree(self.out, self.whole)
+
     def test_a_server_that_claims_sizes_without_end(self):
         server = self.serve(self.source)
         part = 2**60  # sixteen of them overflow 64 bits

@@ -80,6 +80,32 @@ TEST_CASE("http answer: an empty file has no range") {
   HttpAnswer whole = answer(request, {"Content-Length: 0"});
   CHECK_FALSE(whole.judge(200).has_value());
   CHECK(whole.empty_file());
+  HttpAnswer silent = answer(request, {});
+  CHECK_FALSE(silent.judge(416).has_value());
+  CHECK(silent.empty_file());
+}
+
+TEST_CASE("http answer: a refused range of a file with bytes is no empty file") {
+  const HttpRequest request = part({0, 20});
+  HttpAnswer refused = answer(request, {"Content-Range: bytes */10"});
+  const auto failure = refused.judge(416);
+  REQUIRE(failure.has_value());
+  CHECK(failure->error.kind == ErrorKind::corrupt);
+  CHECK(failure->error.message.find("it says has 10") != std::string::npos);
+  CHECK_FALSE(refused.empty_file());
+  CHECK(refusal(request, 416, {"Content-Range: bytes 0-9/10"}) == ErrorKind::corrupt);
+}
+
+TEST_CASE("http answer: lines behind the body change nothing") {
+  const HttpRequest request = part({0, 4});
+  HttpAnswer good = answer(request, {"Content-Range: bytes 0-3/4", "ETag: \"a\""});
+  CHECK_FALSE(good.judge(206).has_value());
+  for (const char* trailer : {"Content-Range: bytes 0-1/2", "ETag: \"b\"", "HTTP/1.1 200 OK"})
+    good.add_line(trailer);
+  CHECK(good.range_bytes() == 4);
+  CHECK(good.response().file_bytes == 4);
+  CHECK(good.response().version == "a");
+  CHECK(good.response().status == 206);
 }
 
 TEST_CASE("http answer: another version is a changed file") {

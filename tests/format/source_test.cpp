@@ -73,6 +73,9 @@ TEST_CASE("http: a Content-Range that does not lie in its file is none") {
   REQUIRE(good.has_value());
   CHECK(good->range == ByteRange{5, 10});
   CHECK(good->total == 10);
+  CHECK(format::parse_unsatisfied_range("bytes */10") == 10);
+  CHECK_FALSE(format::parse_unsatisfied_range("bytes 0-9/10").has_value());
+  CHECK_FALSE(format::parse_unsatisfied_range("bytes */*").has_value());
   for (const char* text : {"", "bytes", "bytes ", "bytes */10", "bytes 5-9/*", "bytes 9-5/10", "bytes 0-10/10",
                            "bytes -1-5/10", "bytes 0-18446744073709551615/18446744073709551615",
                            "bytes 0-99999999999999999999/1", "bytes 0-1 /10", "octets 0-1/10", "bytes 0/10-1"}) {

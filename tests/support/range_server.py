@@ -21,6 +21,8 @@ Faults, each for the paths that match a shell pattern (without the leading slash
     wrong_content_range  206 with a Content-Range that was not asked for
     wrong_length         the right Content-Range, but `delta` bytes more or less of body (default: 7 less)
     change_etag          another ETag from here on
+    no_version           no ETag
+    shrink               no ETag either, and the file ends `delta` bytes earlier (default: 7)
     redirect             302 (or `status`) to `to` + path; `within`: "old:new" replaces a part of the path
     slow                 sends the body at `rate` bytes per second; a change of fault.options["rate"] takes effect at once
 
@@ -164,7 +166,7 @@ class RangeServer(http.server.ThreadingHTTPServer):
 
 
 KINDS = {"ignore_range", "truncate", "reset", "status", "wrong_content_range", "wrong_length", "change_etag",
-         "redirect", "slow"}
+         "no_version", "shrink", "redirect", "slow"}
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -238,15 +240,19 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def serve_file(self, found, asked, fault, send_body):
         content, size, version = found
         kind = fault.kind if fault else ""
+        if kind == "shrink":
+            size -= int(fault.options.get("delta", 7))
         begin, end = asked if asked and kind != "ignore_range" else (0, size)
+        end = min(end, size)
         if begin >= end and asked:
             return self.refuse(416, b"", {"Content-Range": "bytes */%d" % size})
         status = 206 if asked and kind != "ignore_range" else 200
         length = end - begin
         if kind == "wrong_length":
             length = max(0, length + int(fault.options.get("delta", -7)))
-        headers = {"Accept-Ranges": "bytes", "Content-Length": str(length), "Content-Type": "application/octet-stream",
-                   "ETag": '"%s%s"' % (version, "-changed" if kind == "change_etag" else "")}
+        headers = {"Accept-Ranges": "bytes", "Content-Length": str(length), "Content-Type": "application/octet-stream"}
+        if kind not in ("no_version", "shrink"):
+            headers["ETag"] = '"%s%s"' % (version, "-changed" if kind == "change_etag" else "")
         if status == 206:
             shift = 1 if kind == "wrong_content_range" else 0
             headers["Content-Range"] = "bytes %d-%d/%d" % (begin + shift, end - 1 + shift, size + shift)
