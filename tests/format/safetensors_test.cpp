@@ -138,6 +138,7 @@ TEST_CASE("safetensors: units stay together as far as alignment allows") {
   };
   add("a10.scale", Dtype::f32, 3, 10);
   add("a10.weight", Dtype::u8, 4096, 10);
+  add("a10.wide", Dtype::bf16, 2048, 10);
   add("a2.odd", Dtype::u8, 3, 2);
   add("a2.scale", Dtype::f32, 1, 2);
   add("a2.up", Dtype::u8, 8192, 2);
@@ -149,7 +150,7 @@ TEST_CASE("safetensors: units stay together as far as alignment allows") {
     order.push_back(tensor.name);
     CHECK(tensor.data.begin % (bits_of(tensor.dtype) / 8) == 0);
   }
-  CHECK(order ==
-        std::vector<std::string>{"a2.wide", "a2.down", "a2.up", "a10.weight", "a2.scale", "a10.scale", "a2.odd"});
-  CHECK(tensors.back().data == ByteRange{20480 + 16, 20480 + 19});
+  CHECK(order == std::vector<std::string>{"a2.wide", "a2.down", "a2.up", "a10.wide", "a10.weight", "a2.scale",
+                                          "a10.scale", "a2.odd"});
+  CHECK(tensors.back().data == ByteRange{24576 + 16, 24576 + 19});
 }

@@ -131,7 +131,8 @@ TEST_CASE("placement: in every grouping each tensor is aligned to its element an
 
 TEST_CASE("placement: shards hold the model in its order, and what belongs together is not parted") {
   const Planned planned;
-  for (const uint64_t limit : {5000, 13'000, 20'000, 50'000, 100'000, 10'000'000}) {
+  // Small steps, so that some shards miss their limit by less than a header.
+  for (uint64_t limit = 5000; limit < 300'000; limit += 2003) {
     CAPTURE(limit);
     const reshard::Plan plan = planned.by("shard:" + std::to_string(limit));
     std::vector<std::tuple<int, uint32_t, bool, uint32_t>> order;  // section, layer, routed, expert
@@ -170,7 +171,7 @@ TEST_CASE("placement: shards hold the model in its order, and what belongs toget
     CHECK(experts.size() == 15);
     CHECK(shard_of.at("model.layers.1.self_attn.q_a_proj.weight") ==
           shard_of.at("model.layers.1.self_attn.q_a_proj.weight_scale_inv"));
-    CHECK((plan.files.size() == 1) == (limit == 10'000'000));
+    if (limit < planned.source.payload_bytes()) CHECK(plan.files.size() > 1);
   }
 }
 
