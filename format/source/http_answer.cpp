@@ -31,6 +31,9 @@ void HttpAnswer::add_line(std::string_view line) {
   if (iequals(name, "last-modified") && response_.version.empty()) response_.version = value;
   if (iequals(name, "content-range")) content_range_ = parse_content_range(value);
   if (iequals(name, "content-length")) response_.file_bytes = parse_decimal(value);
+  if (iequals(name, "x-linked-etag")) response_.linked_etag = strip_etag(value);
+  if (iequals(name, "x-linked-size")) response_.linked_bytes = parse_decimal(value);
+  if (iequals(name, "location")) response_.location = value;
   if (iequals(name, "retry-after")) retry_after_ = parse_decimal(value);
 }
 
@@ -51,6 +54,7 @@ std::optional<HttpFailure> HttpAnswer::judge(long status) {
     if (retry_after_) failure.wait_seconds = static_cast<double>(*retry_after_);
     return failure;
   }
+  if (request_.head_only && status >= 200 && status < 400) return std::nullopt;
   if (request_.range && request_.range->begin == 0 && (status == 416 || (status == 200 && response_.file_bytes == 0))) {
     empty_file_ = true;  // no range fits a file without bytes
     response_.file_bytes = 0;
