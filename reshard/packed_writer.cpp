@@ -16,25 +16,6 @@ constexpr uint64_t kReadBackBytes = 1 << 20;
 
 }  // namespace
 
-Result<void> DurableFolders::make(const Path& folder) {
-  const std::lock_guard lock(mutex_);
-  if (folder.empty() || known_.contains(folder)) return {};
-  std::vector<Path> missing;
-  for (Path at = folder; !at.empty() && !known_.contains(at); at = at.parent_path()) {
-    TRY_ASSIGN(const auto info, files_.stat(at));
-    if (info) break;
-    missing.push_back(at);
-    if (at == at.parent_path()) break;
-  }
-  TRY(files_.make_folders(folder));
-  for (const Path& made : missing) {
-    TRY(files_.sync_folder(made.has_parent_path() ? made.parent_path() : Path(".")));
-    known_.insert(made);
-  }
-  known_.insert(folder);
-  return {};
-}
-
 PackedWriter::PackedWriter(const Plan& plan, const format::Checkpoint& source, Path out, format::FileSystem& files,
                            Journal& journal)
     : plan_(plan), source_(source), out_(std::move(out)), files_(files), journal_(journal), folders_(files) {

@@ -7,31 +7,14 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <set>
 #include <vector>
 
 #include "format/file_system.h"
 #include "reshard/journal.h"
+#include "reshard/output_folder.h"
 #include "reshard/plan.h"
 
 namespace dspack::reshard {
-
-/// Folders inside the output that exist only while a run is unfinished.
-[[nodiscard]] inline format::Path work_folder(const format::Path& out) {
-  return out / ".reshard";
-}
-
-/// Creates folders below an existing or new root so that they survive a loss of power.
-class DurableFolders {
- public:
-  explicit DurableFolders(format::FileSystem& files) : files_(files) {}
-  [[nodiscard]] Result<void> make(const format::Path& folder);
-
- private:
-  format::FileSystem& files_;
-  std::mutex mutex_;
-  std::set<format::Path> known_;  // guarded by mutex_
-};
 
 class PackedWriter {
  public:
