@@ -186,9 +186,8 @@ Result<UnpackOutcome> unpack(const UnpackPlan& plan, format::Repository& packed,
              has_begun(out, identity, files));  // again under the lock: a run with other options may have come between
   TRY(files.remove_tree(work_folder(out) / "part"));  // what an earlier run left half done
   TRY(format::write_sealed(files, work_mark(out, WorkKind::unpack), identity));
-  if (begun)
-    progress.note(
-        fmt::format("resuming: {} of {} shards are done", plan.shards.size() - todo.size(), plan.shards.size()));
+  const size_t done = plan.shards.size() - todo.size();
+  if (done != 0) progress.note(fmt::format("resuming: {} of {} shards are done", done, plan.shards.size()));
   DurableFolders folders(files);
   const ShardMaker maker(packed, catalogue, out, files, folders, progress);
   progress.started("unpacking", tensor_bytes, todo.size());

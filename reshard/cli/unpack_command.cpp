@@ -32,8 +32,9 @@ Result<int> unpack_or_error(const UnpackFlags& flags, const Context& context) {
   uint64_t bytes = 0;
   for (const ShardImage& shard : plan.shards)
     bytes += shard.size_bytes;
-  print_out(fmt::format("{}: {} shards ({}){}, {} other files; {:.1f} s\n", flags.out, plan.shards.size(),
-                        human_bytes(bytes), flags.exact ? ", each with the SHA-256 of the original" : "",
+  const std::string count = plan.shards.size() == 1 ? "1 shard" : fmt::format("{} shards", plan.shards.size());
+  print_out(fmt::format("{}: {} ({}){}, {} other files; {:.1f} s\n", flags.out, count, human_bytes(bytes),
+                        flags.exact ? ", each with the SHA-256 of the original" : "",
                         plan.companions.size() + (plan.index ? 1 : 0), seconds));
   return 0;
 }
