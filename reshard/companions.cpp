@@ -19,6 +19,10 @@ using format::Path;
 constexpr uint64_t kMaxConfigBytes = 16 << 20;
 constexpr int kZstdLevel = 19;  // headers are small and compress well; time does not matter here
 
+// Where the source's own files go whose names a packed repository needs for itself.
+constexpr char kSourceCard[] = "README.source.md";
+constexpr char kSourceIndex[] = "provenance/model.safetensors.index.json";
+
 // What released repositories of the family carry beside their weights, for places that cannot be listed.
 constexpr const char* kUsualNames[] = {
     "config.json",
@@ -65,8 +69,8 @@ bool is_weight_file(std::string_view path) {
 }
 
 std::string packed_path(const std::string& source_path) {
-  if (source_path == "README.md") return "README.source.md";
-  if (source_path == format::kIndexPath) return std::string("provenance/") + format::kIndexPath;
+  if (source_path == "README.md") return kSourceCard;
+  if (source_path == format::kIndexPath) return kSourceIndex;
   return source_path;
 }
 
@@ -76,7 +80,16 @@ bool is_taken(const std::string& path) {
          path == format::kHeadersPath;
 }
 
-Result<std::vector<std::string>> candidate_paths(format::Repository& repository, const std::stop_token& stop) {
+}  // namespace
+
+std::optional<std::string> source_name(const std::string& packed_path) {
+  if (packed_path == kSourceCard) return "README.md";
+  if (packed_path == kSourceIndex) return format::kIndexPath;
+  if (is_taken(packed_path)) return std::nullopt;
+  return packed_path;
+}
+
+Result<std::vector<std::string>> companion_candidates(format::Repository& repository, const std::stop_token& stop) {
   TRY_ASSIGN(const auto listed, repository.list(stop));
   if (listed) {
     std::vector<std::string> paths;
@@ -91,11 +104,9 @@ Result<std::vector<std::string>> candidate_paths(format::Repository& repository,
   return std::vector<std::string>(paths.begin(), paths.end());
 }
 
-}  // namespace
-
 Result<std::vector<Companion>> find_companions(format::Repository& repository, unsigned jobs,
                                                const std::stop_token& stop) {
-  TRY_ASSIGN(const std::vector<std::string> paths, candidate_paths(repository, stop));
+  TRY_ASSIGN(const std::vector<std::string> paths, companion_candidates(repository, stop));
   std::vector<std::optional<Companion>> found(paths.size());
   const auto look = [&](uint64_t i, const std::stop_token& stop_one) -> Result<void> {
     const auto source = repository.open(paths[i], stop_one);
@@ -149,9 +160,14 @@ Result<format::CompanionFile> copy_companion(const Companion& companion, format:
     TRY(source->stream({0, source->size_bytes()}, sink, stop));
     TRY(file->sync());
   }
+  const format::Digest sha256 = hash.finish();
+  if (companion.sha256 && *companion.sha256 != sha256) {
+    return Error{ErrorKind::corrupt,
+                 fmt::format("{}: differs from its digest", repository.locate(companion.source_path))};
+  }
   TRY(files.rename(part, target));
   TRY(files.sync_folder(target.parent_path()));
-  return format::CompanionFile{companion.path, at, hash.finish()};
+  return format::CompanionFile{companion.path, at, sha256};
 }
 
 Result<format::CompanionFile> write_companion(const std::string& path, std::string_view text, const Path& out,
@@ -161,14 +177,18 @@ Result<format::CompanionFile> write_companion(const std::string& path, std::stri
   return format::CompanionFile{path, text.size(), format::sha256(text)};
 }
 
+std::string hub_index(uint64_t payload_bytes, Json weight_map) {
+  const Json index = {{"metadata", {{"total_size", payload_bytes}}}, {"weight_map", std::move(weight_map)}};
+  return index.dump(2) + "\n";
+}
+
 std::string packed_index(const Plan& plan, const format::Checkpoint& source) {
   Json map = Json::object();
   for (const PlannedFile& file : plan.files) {
     for (const uint32_t tensor : file.tensors)
       map[source.tensors()[tensor].name] = file.path;
   }
-  const Json index = {{"metadata", {{"total_size", source.payload_bytes()}}}, {"weight_map", std::move(map)}};
-  return index.dump(2) + "\n";
+  return hub_index(source.payload_bytes(), std::move(map));
 }
 
 Result<std::string> kept_headers(const format::Checkpoint& source) {

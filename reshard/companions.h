@@ -3,10 +3,12 @@
 // Threads: called from one thread; fetches run in parallel. Errors: as the source and the file system.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "format/file_system.h"
+#include "format/json.h"
 #include "format/manifest.h"
 #include "format/source/repository.h"
 #include "reshard/packed_writer.h"
@@ -19,14 +21,23 @@ struct Companion {
   std::string source_path;
   std::string path;  // in the packed repository: README.md becomes README.source.md
   uint64_t size_bytes = 0;
+  std::optional<format::Digest> sha256 = {};  // where it is known what its bytes must be
 };
 
-/// Finds the source's non-weight files: all of them where the source can be listed, else those of the usual names and
-/// the Python modules that config.json's auto_map names.
+/// What a companion of a packed repository is called in its source; nullopt: it is ours (index, card, kept headers).
+[[nodiscard]] std::optional<std::string> source_name(const std::string& packed_path);
+
+/// Names that non-weight files of a checkpoint have: those that are there, where the place can be listed; else the
+/// usual ones, there or not, and the Python modules that config.json's auto_map names.
+[[nodiscard]] Result<std::vector<std::string>> companion_candidates(format::Repository& repository,
+                                                                    const std::stop_token& stop);
+
+/// Finds the source's non-weight files among companion_candidates.
 [[nodiscard]] Result<std::vector<Companion>> find_companions(format::Repository& repository, unsigned jobs,
                                                              const std::stop_token& stop);
 
-/// Copies one companion below `out`; complete or absent afterwards.
+/// Copies one companion below `out`; complete or absent afterwards, and absent (corrupt) if its digest is known and
+/// differs.
 [[nodiscard]] Result<format::CompanionFile> copy_companion(const Companion& companion, format::Repository& repository,
                                                            const format::Path& out, format::FileSystem& files,
                                                            DurableFolders& folders, const std::stop_token& stop);
@@ -35,6 +46,9 @@ struct Companion {
 [[nodiscard]] Result<format::CompanionFile> write_companion(const std::string& path, std::string_view text,
                                                             const format::Path& out, format::FileSystem& files,
                                                             DurableFolders& folders);
+
+/// An index as the Hub has it: {"metadata":{"total_size":...},"weight_map":{tensor: file}}.
+[[nodiscard]] std::string hub_index(uint64_t payload_bytes, format::Json weight_map);
 
 /// The ordinary Hub index over the packed files, so that other loaders open the folder as it is.
 [[nodiscard]] std::string packed_index(const Plan& plan, const format::Checkpoint& source);

@@ -13,8 +13,8 @@
 
 #include "format/digest.h"
 #include "format/file_system.h"
-#include "reshard/durable_folders.h"
 #include "reshard/journal.h"
+#include "reshard/output_folder.h"
 #include "reshard/plan.h"
 
 namespace dspack::reshard {

@@ -119,7 +119,7 @@ class FileSizeBound {
     header_bytes_ += format::canonical_json(entry).size();
     data_bytes_ += tensor.range.size();
   }
-  [[nodiscard]] uint64_t bytes() const { return round_up(header_bytes_, format::kPageBytes) + data_bytes_; }
+  [[nodiscard]] uint64_t bytes() const { return round_up(header_bytes_, kPageBytes) + data_bytes_; }
 
  private:
   static constexpr uint64_t kLengthAndMetadata = 64;

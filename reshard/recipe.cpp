@@ -29,10 +29,10 @@ Result<Grouping> parse_shard_size(std::string_view text) {
   const auto bytes = parse_size(text);
   if (!bytes) return bytes.error().in(fmt::format("\"shard:{}\"", text));
   // The header alone takes a page.
-  if (*bytes <= format::kPageBytes) {
+  if (*bytes <= kPageBytes) {
     return invalid(fmt::format(
         "\"shard:{}\": too small for a file with its header; more than {} bytes are needed, \"shard:5GB\" is usual",
-        text, format::kPageBytes));
+        text, kPageBytes));
   }
   return Grouping{.kind = Grouping::Kind::shard, .experts_per_file = 1, .shard_bytes = *bytes};
 }

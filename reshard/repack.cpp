@@ -1,12 +1,12 @@
 #include "reshard/repack.h"
 
 #include <algorithm>
-#include <set>
 
 #include <fmt/format.h>
 
 #include "dspack_version.h"
 #include "format/base/checked.h"
+#include "reshard/output_folder.h"
 #include "reshard/seal.h"
 #include "reshard/stream.h"
 
@@ -44,39 +44,12 @@ Result<bool> is_complete(const Path& out, const Plan& plan, format::FileSystem& 
                   out.string())};
 }
 
-/// A folder that holds anything else is not ours to fill.
-Result<void> check_target(const Path& out, format::FileSystem& files) {
-  TRY_ASSIGN(const auto info, files.stat(out));
-  if (!info) return {};
-  if (!info->is_directory) return Error{ErrorKind::conflict, out.string() + ": exists and is not a folder"};
-  TRY_ASSIGN(const std::vector<std::string> names, files.list(out));
-  TRY_ASSIGN(const auto work, files.stat(work_folder(out)));
-  if (names.empty() || work) return {};
-  return Error{ErrorKind::conflict,
-               out.string() + ": not empty, and not the unfinished work of an earlier run; choose another folder"};
-}
-
-/// The work folder is marked before it is filled, so that check_target knows it again.
-Result<std::unique_ptr<format::FileLock>> lock_work_folder(const Path& out, format::FileSystem& files) {
-  DurableFolders folders(files);
-  TRY(folders.make(work_folder(out)));
-  auto lock = files.lock(work_folder(out) / "lock");
-  if (!lock && lock.error().kind == ErrorKind::conflict) {
-    return Error{ErrorKind::conflict, fmt::format("{}: another reshard is working on this folder", out.string())};
-  }
-  return lock;
-}
-
-Result<void> check_disk(const RepackOutlook& outlook, const JournalState& done, const Path& out,
-                        format::FileSystem& files) {
+/// Bytes that the run has still to write.
+Result<uint64_t> bytes_to_write(const RepackOutlook& outlook, const JournalState& done, const Path& out,
+                                format::FileSystem& files) {
   const auto sealed = [&done](uint32_t file) { return done.files.contains(file); };
-  TRY_ASSIGN(uint64_t need, missing_bytes(outlook.plan, sealed, out, files));
-  need += outlook.companion_bytes + outlook.source.tensors().size() * kBookkeepingBytesPerTensor;
-  TRY_ASSIGN(const uint64_t free, files.free_bytes(out));
-  if (need <= free) return {};
-  return Error{ErrorKind::budget,
-               fmt::format("{}: too little disk: {} bytes are needed, {} are free ({} more are wanted)", out.string(),
-                           need, free, need - free)};
+  TRY_ASSIGN(const uint64_t missing, missing_bytes(outlook.plan, sealed, out, files));
+  return missing + outlook.companion_bytes + outlook.source.tensors().size() * kBookkeepingBytesPerTensor;
 }
 
 Result<JournalLoaded> load_journal(const Path& path, const Json& identity, format::FileSystem& files) {
@@ -110,18 +83,6 @@ Result<void> check_records(const JournalState& state, const Plan& plan, const Pa
                journal.string() + ": records do not fit the plan; remove the output folder and start again"};
 }
 
-/// An output inside the source would be taken for part of it by the next run.
-Result<void> check_apart(const format::Repository& repository, const Path& out) {
-  if (repository.kind() != format::RepositoryKind::local || out.empty()) return {};  // a dry run needs no output
-  std::error_code unknown;
-  const Path source = std::filesystem::weakly_canonical(repository.description(), unknown);
-  const Path target = std::filesystem::weakly_canonical(std::filesystem::absolute(out, unknown), unknown);
-  const auto [left, right] = std::mismatch(source.begin(), source.end(), target.begin(), target.end());
-  if (unknown || left != source.end()) return {};
-  return Error{ErrorKind::invalid, fmt::format("{}: lies inside the source {}; choose a folder outside of it",
-                                               out.string(), repository.description())};
-}
-
 }  // namespace
 
 Result<RepackOutlook> prepare_repack(format::Repository& repository, const RepackOptions& options,
@@ -145,11 +106,12 @@ Result<RepackOutcome> repack(const RepackOutlook& outlook, format::Repository& r
     TRY(files.remove_tree(work_folder(options.out)));  // killed between the last rename and this
     return RepackOutcome::already_complete;
   }
-  TRY(check_target(options.out, files));
-  const Path journal_path = work_folder(options.out) / "journal";
+  TRY(check_target(options.out, WorkKind::repack, files));
+  const Path journal_path = work_mark(options.out, WorkKind::repack);
   const Json identity = run_identity(plan, outlook.source);
   TRY_ASSIGN(const JournalLoaded before, load_journal(journal_path, identity, files));
-  TRY(check_disk(outlook, before.state, options.out, files));
+  TRY_ASSIGN(const uint64_t need, bytes_to_write(outlook, before.state, options.out, files));
+  TRY(check_disk(need, options.out, files));
 
   TRY_ASSIGN(const auto lock, lock_work_folder(options.out, files));
   // Again under the lock: another run may have gone on, or have finished, since.

@@ -27,20 +27,11 @@ struct Run {
   }
 };
 
-/// Others may write to the same disk: what cannot end well is better stopped now than at the last byte.
-Result<void> check_disk_again(const Run& run) {
-  TRY_ASSIGN(const uint64_t need, run.writer.missing_bytes());
-  TRY_ASSIGN(const uint64_t free, run.input.files.free_bytes(run.input.out));
-  if (need <= free) return {};
-  return Error{ErrorKind::budget,
-               fmt::format("{}: the disk is filling up: {} more bytes are needed, {} are free; make room and run the "
-                           "command again",
-                           run.input.out.string(), need, free)};
-}
-
 Result<Digest> stream_shard(Run& run, uint64_t shard, const std::stop_token& stop) {
   const StreamInput& input = run.input;
-  TRY(check_disk_again(run));
+  // Others may write to the same disk: what cannot end well is better stopped now than at the last byte.
+  TRY_ASSIGN(const uint64_t need, run.writer.missing_bytes());
+  TRY(check_disk(need, input.out, input.files));
   const format::CheckpointFile& file = input.source.files()[shard];
   const std::string place = input.repository.locate(file.path);
   TRY_ASSIGN(const auto bytes, input.repository.open(file.path, stop));

@@ -36,6 +36,9 @@ void HttpAnswer::add_line(std::string_view line) {
     unsatisfied_size_ = parse_unsatisfied_range(value);
   }
   if (iequals(name, "content-length")) response_.file_bytes = parse_decimal(value);
+  if (iequals(name, "x-linked-etag")) response_.linked_etag = strip_etag(value);
+  if (iequals(name, "x-linked-size")) response_.linked_bytes = parse_decimal(value);
+  if (iequals(name, "location")) response_.location = value;
   if (iequals(name, "retry-after")) retry_after_ = parse_decimal(value);
 }
 
@@ -57,6 +60,7 @@ std::optional<HttpFailure> HttpAnswer::judge(long status) {
     if (retry_after_) failure.wait_seconds = static_cast<double>(*retry_after_);
     return failure;
   }
+  if (request_.head_only && status >= 200 && status < 400) return std::nullopt;
   if (says_empty()) {
     empty_file_ = true;
     response_.file_bytes = 0;

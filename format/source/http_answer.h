@@ -19,12 +19,17 @@ struct HttpRequest {
   std::optional<ByteRange> range;  // nullopt: the whole file
   std::string bearer_token;        // sent to the URL's own host only, never to where it redirects
   std::string expected_version;    // empty: any; otherwise a different one is `corrupt`: the file has changed
+  bool head_only = false;          // HEAD, and redirects are not followed: the first answer is what is asked for
 };
 
 struct HttpResponse {
   long status = 0;
   std::string version;                 // ETag without quotes and W/, else Last-Modified, else empty
   std::optional<uint64_t> file_bytes;  // size of the whole file, from Content-Range or Content-Length
+  // What the Hub says of a file that it keeps elsewhere, and where that is.
+  std::string linked_etag;               // X-Linked-Etag without quotes and W/
+  std::optional<uint64_t> linked_bytes;  // X-Linked-Size
+  std::string location;                  // as sent
 };
 
 /// The outcome of one attempt. `may_pass`: trying again can help.

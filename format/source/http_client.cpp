@@ -70,6 +70,10 @@ class HttpClient::Transfer {
       const std::string range = fmt::format("{}-{}", request_.range->begin, request_.range->end - 1);
       curl_easy_setopt(curl, CURLOPT_RANGE, range.c_str());
     }
+    if (request_.head_only) {
+      curl_easy_setopt(curl, CURLOPT_NOBODY, 1L);
+      curl_easy_setopt(curl, CURLOPT_FOLLOWLOCATION, 0L);
+    }
     if (!request_.bearer_token.empty()) {
       curl_easy_setopt(curl, CURLOPT_HTTPAUTH, CURLAUTH_BEARER);
       curl_easy_setopt(curl, CURLOPT_XOAUTH2_BEARER, request_.bearer_token.c_str());

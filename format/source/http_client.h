@@ -30,8 +30,9 @@ class HttpClient {
   HttpClient(const HttpClient&) = delete;
   HttpClient& operator=(const HttpClient&) = delete;
 
-  /// One GET. The sink sees body bytes only of a good answer: 206 with exactly the range asked for (the end may be cut
-  /// by the end of the file), or 200 where no range was asked for.
+  /// One GET (HEAD where the request says so: then the sink sees nothing). The sink sees body bytes only of a good
+  /// answer: 206 with exactly the range asked for (the end may be cut by the end of the file), or 200 where no range
+  /// was asked for.
   [[nodiscard]] std::variant<HttpResponse, HttpFailure> get(const HttpRequest& request, const ByteSink& sink,
                                                             const std::stop_token& stop);
 

@@ -42,6 +42,15 @@ std::string_view trim_header(std::string_view text) {
   return text.substr(begin, text.find_last_not_of(kBlank) - begin + 1);
 }
 
+std::optional<std::string> same_host_url(std::string_view url, std::string_view location) {
+  const size_t scheme = url.find("://");
+  if (scheme == std::string_view::npos || location.empty()) return std::nullopt;
+  const std::string_view origin = url.substr(0, url.find('/', scheme + 3));
+  if (location.starts_with('/') && !location.starts_with("//")) return std::string(origin).append(location);
+  const bool same = location.starts_with(origin) && location.substr(origin.size()).starts_with('/');
+  return same ? std::optional(std::string(location)) : std::nullopt;
+}
+
 std::string without_password(std::string_view url) {
   const size_t scheme = url.find("://");
   if (scheme == std::string_view::npos) return std::string(url);

@@ -31,6 +31,9 @@ struct ContentRange {
 /// Without spaces and line ends on either side.
 [[nodiscard]] std::string_view trim_header(std::string_view text);
 
+/// Where a Location leads, if it stays with the scheme, host and port of `url`; nullopt: elsewhere, or nowhere.
+[[nodiscard]] std::optional<std::string> same_host_url(std::string_view url, std::string_view location);
+
 /// "http://user:secret@host/x" as it may be shown: "http://host/x".
 [[nodiscard]] std::string without_password(std::string_view url);
 

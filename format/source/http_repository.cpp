@@ -25,6 +25,9 @@ constexpr unsigned kFirstContactAttempts = 5;
 // Shorter pauses are not worth a line.
 constexpr double kToldPauseSeconds = 2;
 
+// A renamed repository answers with one redirect within the Hub; more in a row are a loop.
+constexpr unsigned kMaxRenames = 5;
+
 /// Repeats requests whose failure may pass.
 class PatientClient {
  public:
@@ -151,6 +154,15 @@ class HttpSource final : public ByteSource {
   std::vector<std::byte> head_;  // the first bytes, from the probe
 };
 
+/// The digest of an LFS object is its file's SHA-256; other files of the Hub have an ETag of another length.
+std::optional<DeclaredFile> declaration(const HttpResponse& head) {
+  const std::optional<Digest> sha256 = parse_digest(head.linked_etag.empty() ? head.version : head.linked_etag);
+  if (!sha256) return std::nullopt;
+  // The length of a redirect's own body is not that of the file.
+  const bool is_file = head.status == 200;
+  return DeclaredFile{*sha256, head.linked_bytes || !is_file ? head.linked_bytes : head.file_bytes};
+}
+
 class HttpRepository final : public Repository {
  public:
   HttpRepository(HttpFolder folder, const RemoteOptions& options) : folder_(std::move(folder)), client_(options) {}
@@ -187,6 +199,25 @@ class HttpRepository final : public Repository {
 
   Result<std::optional<std::vector<std::string>>> list(std::stop_token /*stop*/) override {
     return std::optional<std::vector<std::string>>();  // plain HTTP has no listing
+  }
+
+  Result<std::optional<DeclaredFile>> declared(std::string_view path, std::stop_token stop) override {
+    if (folder_.kind != RepositoryKind::hub) return std::optional<DeclaredFile>();
+    std::string url = locate(path);
+    const ByteSink nothing = [](std::span<const std::byte>) { return Result<void>(); };
+    const auto request = [&] {
+      return HttpRequest{
+          .url = url, .range = {}, .bearer_token = folder_.token, .expected_version = {}, .head_only = true};
+    };
+    for (unsigned renames = 0; renames <= kMaxRenames; ++renames) {
+      constexpr uint64_t kNoProgress = 0;
+      TRY_ASSIGN(const HttpResponse head, client_.get(request, nothing, kNoProgress, stop));
+      if (const auto found = declaration(head)) return std::optional(found);
+      const std::optional<std::string> next = same_host_url(url, head.location);
+      if (!next) return std::optional<DeclaredFile>();
+      url = *next;
+    }
+    return Error{ErrorKind::network, fmt::format("{}: redirected more than {} times", url, kMaxRenames)};
   }
 
  private:

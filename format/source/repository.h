@@ -12,6 +12,7 @@
 
 #include "format/base/ids.h"
 #include "format/base/result.h"
+#include "format/digest.h"
 #include "format/file_system.h"
 
 namespace dspack::format {
@@ -32,6 +33,12 @@ class ByteSource {
   [[nodiscard]] virtual Result<void> stream(ByteRange range, const ByteSink& sink, std::stop_token stop) = 0;
 };
 
+/// What a place says a file's whole content is, without sending it.
+struct DeclaredFile {
+  Digest sha256;
+  std::optional<uint64_t> size_bytes;
+};
+
 enum class RepositoryKind { local, http, hub };
 
 class Repository {
@@ -48,6 +55,12 @@ class Repository {
                                                       std::stop_token stop) = 0;
   /// Paths of all files, sorted, where the place can list them; nullopt where it cannot (a plain HTTP folder).
   [[nodiscard]] virtual Result<std::optional<std::vector<std::string>>> list(std::stop_token stop) = 0;
+  /// The SHA-256 that the place declares for a file: on the Hub that of an LFS file; one HEAD request, none of the
+  /// file's bytes. nullopt: it declares none (a plain folder, a small file of the Hub).
+  [[nodiscard]] virtual Result<std::optional<DeclaredFile>> declared(std::string_view /*path*/,
+                                                                     std::stop_token /*stop*/) {
+    return std::optional<DeclaredFile>();
+  }
 };
 
 class RateLimit;

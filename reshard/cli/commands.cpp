@@ -6,11 +6,10 @@
 #include <fmt/format.h>
 
 #include "format/cli/output.h"
-#include "format/cli/process.h"
 #include "format/cli/terminal_progress.h"
+#include "reshard/cli/opened.h"
 #include "reshard/inspect.h"
 #include "reshard/repack.h"
-#include "reshard/verify.h"
 
 namespace dspack::reshard {
 namespace {
@@ -20,24 +19,6 @@ using format::print_error;
 using format::print_out;
 
 constexpr uint64_t kMaxRecipeBytes = 1 << 20;
-
-int fail(const Error& error) {
-  print_error("reshard: " + format::printable(error.message));
-  if (error.kind == ErrorKind::cancelled) print_error("reshard: run the same command again to go on");
-  return format::exit_status(error);
-}
-
-/// A place and its catalogue.
-struct Opened {
-  std::unique_ptr<format::Repository> repository;
-  format::Checkpoint checkpoint;
-};
-
-Result<Opened> open_place(const std::string& place, unsigned jobs, const Context& context) {
-  TRY_ASSIGN(auto repository, open_repository(place, context.remote, format::posix_file_system()));
-  TRY_ASSIGN(auto checkpoint, format::Checkpoint::open(*repository, jobs, context.stop));
-  return Opened{std::move(repository), std::move(checkpoint)};
-}
 
 void print_outlook(const RepackOutlook& outlook, const format::Repository& repository) {
   const format::Checkpoint& source = outlook.source;
@@ -89,47 +70,10 @@ Result<int> repack_or_error(const RepackFlags& flags, const Context& context) {
   return 0;
 }
 
-int report_findings(const std::string& folder, const VerifyReport& report, std::string_view what) {
-  for (const std::string& finding : report.findings)
-    print_out(format::printable(finding) + "\n");
-  if (report.findings.empty()) {
-    print_out(fmt::format("{}: {}: {} files, {} tensors, {}\n", folder, what, report.files, report.tensors,
-                          human_bytes(report.bytes)));
-    return 0;
-  }
-  const std::string count =
-      report.findings.size() == 1 ? "1 difference" : fmt::format("{} differences", report.findings.size());
-  print_error(fmt::format("reshard: {}: {} found; repack it, or replace what is named", folder, count));
-  return 1;
-}
-
-Result<int> verify_or_error(const VerifyFlags& flags, const Context& context) {
-  TRY_ASSIGN(const Opened packed, open_place(flags.folder, flags.jobs, context));
-  if (!packed.checkpoint.manifest()) {
-    return Error{ErrorKind::invalid,
-                 fmt::format("{}: not a packed repository (it has no {})", flags.folder, format::kManifestPath)};
-  }
-  format::TerminalProgress progress(stderr, format::stderr_is_terminal());
-  TRY_ASSIGN(const VerifyReport digests,
-             verify_digests(*packed.repository, packed.checkpoint, flags.jobs, progress, context.stop));
-  const int status = report_findings(flags.folder, digests, "every digest fits");
-  if (flags.source.empty()) return status;
-  TRY_ASSIGN(const Opened source, open_place(flags.source, flags.jobs, context));
-  TRY_ASSIGN(const VerifyReport bytes, verify_against_source(*packed.repository, packed.checkpoint, *source.repository,
-                                                             source.checkpoint, flags.jobs, progress, context.stop));
-  return std::max(status, report_findings(flags.folder, bytes, "equal to the source, byte for byte"));
-}
-
 }  // namespace
 
 int run_repack(const RepackFlags& flags, const Context& context) {
-  const auto status = repack_or_error(flags, context);
-  return status ? *status : fail(status.error());
-}
-
-int run_verify(const VerifyFlags& flags, const Context& context) {
-  const auto status = verify_or_error(flags, context);
-  return status ? *status : fail(status.error());
+  return status_of(repack_or_error(flags, context));
 }
 
 int run_inspect(const InspectFlags& flags, const Context& context) {

@@ -24,8 +24,27 @@ struct InspectFlags {
 
 struct VerifyFlags {
   std::string folder;
-  std::string source;  // empty: digests only
+  std::string source;           // empty: not compared with
+  bool upstream = false;        // compare with what the source declares
+  std::string upstream_source;  // empty: where the repository was packed from
+  std::string checksum_list;    // a file that sha256sum wrote; empty: none
   unsigned jobs = 4;
+};
+
+struct UnpackFlags {
+  std::string folder;
+  std::string out;
+  bool exact = false;
+  uint64_t shard_bytes = 0;
+  unsigned jobs = 4;
+};
+
+struct DiffFlags {
+  std::string a;
+  std::string b;
+  bool json = false;
+  bool tensors_only = false;
+  unsigned jobs = 8;
 };
 
 /// What every verb needs from the process.
@@ -37,5 +56,7 @@ struct Context {
 [[nodiscard]] int run_repack(const RepackFlags& flags, const Context& context);
 [[nodiscard]] int run_inspect(const InspectFlags& flags, const Context& context);
 [[nodiscard]] int run_verify(const VerifyFlags& flags, const Context& context);
+[[nodiscard]] int run_unpack(const UnpackFlags& flags, const Context& context);
+[[nodiscard]] int run_diff(const DiffFlags& flags, const Context& context);
 
 }  // namespace dspack::reshard

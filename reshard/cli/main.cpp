@@ -7,6 +7,7 @@
 #include "format/cli/output.h"
 #include "format/cli/process.h"
 #include "reshard/cli/commands.h"
+#include "reshard/cli/provenance_options.h"
 #include "reshard/recipe.h"
 
 namespace {
@@ -28,6 +29,9 @@ constexpr char kExamples[] =
     "  reshard ./DeepSeek-V3 --by layer --out ./ds-packed             one file for all routed experts of a layer\n"
     "  reshard inspect ./ds-packed                                    totals by role and layer\n"
     "  reshard verify ./ds-packed --source ./DeepSeek-V3              every digest, then every byte\n"
+    "  reshard verify ./ds-packed --upstream                          that the bytes are those which the Hub declares\n"
+    "  reshard unpack ./ds-packed --exact --out ./DeepSeek-V3         the original shards again, byte for byte\n"
+    "  reshard diff ./ds-packed org/other-model                       tensor by tensor\n"
     "\n"
     "Environment: HF_ENDPOINT (default https://huggingface.co), HF_TOKEN, HF_TOKEN_PATH, HF_HOME.\n"
     "Exit status: 0 done, 1 failed, 2 wrong usage, 130 interrupted.";
@@ -74,12 +78,11 @@ int main(int argc, char** argv) {
       ->check(CLI::Range(1U, kMaxJobs));
 
   dspack::reshard::VerifyFlags verify;
-  CLI::App* verify_verb = app.add_subcommand("verify", "Check every digest of a packed repository");
-  verify_verb->add_option("DIR", verify.folder, "Packed repository")->required();
-  verify_verb->add_option("--source", verify.source, "Compare every tensor with this checkpoint too, byte for byte");
-  verify_verb->add_option("--jobs", verify.jobs, "Files read at a time")
-      ->capture_default_str()
-      ->check(CLI::Range(1U, kMaxJobs));
+  CLI::App* verify_verb = declare_verify(app, verify);
+  dspack::reshard::UnpackFlags unpack;
+  CLI::App* unpack_verb = declare_unpack(app, unpack);
+  dspack::reshard::DiffFlags diff;
+  CLI::App* diff_verb = declare_diff(app, diff);
 
   app.require_subcommand(0, 1);
   app.failure_message([](const CLI::App* /*app*/, const CLI::Error& error) {
@@ -90,7 +93,7 @@ int main(int argc, char** argv) {
     const bool repacks = app.get_subcommands().empty();
     const bool has_target = out->count() > 0 || repack.dry_run;
     if (repacks && (by->count() + recipe->count() == 0 || !has_target)) {
-      throw CLI::RequiredError("--by GROUPING (or --recipe FILE) and --out DIR, or a verb (inspect, verify)");
+      throw CLI::RequiredError("--by GROUPING (or --recipe FILE) and --out DIR, or a verb (inspect, verify, unpack, diff)");
     }
   } catch (const CLI::ParseError& error) {
     return dspack::format::finish_output(app.exit(error) == 0 ? 0 : 2);
@@ -103,6 +106,10 @@ int main(int argc, char** argv) {
     status = run_inspect(inspect, context);
   } else if (verify_verb->parsed()) {
     status = run_verify(verify, context);
+  } else if (unpack_verb->parsed()) {
+    status = run_unpack(unpack, context);
+  } else if (diff_verb->parsed()) {
+    status = run_diff(diff, context);
   } else {
     status = run_repack(repack, context);
   }

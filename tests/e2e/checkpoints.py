@@ -51,6 +51,29 @@ def write_small(folder, shards=None):
     return folder
 
 
+def write_odd(folder):
+    """What other writers may do and ours does not: spaces around the header's JSON, metadata, tensors of no bytes, names
+    in another order than their bytes, shards in a folder. Returns the folder."""
+    folder = Path(folder)
+    (folder / "weights").mkdir(parents=True)
+    tensors = {"model.layers.0.mlp.b": ("F32", [3], raw(12, 1)), "empty.first": ("BF16", [0, 8], b""),
+               "model.layers.0.mlp.a": ("U8", [5], raw(5, 2)), "scalar": ("I64", [], raw(8, 3)),
+               "empty.last": ("F32", [4, 0], b"")}
+    header = safetensors_io.header_of(tensors)
+    header = {"__metadata__": {"format": "pt", "made by": "somebody \u00e4"},
+              **{name: header[name] for name in sorted(header, reverse=True)}}
+    payload = b"".join(data for _, _, data in tensors.values())
+    text = b" \n\t" + json.dumps(header, indent=1).encode() + b"\n" + b" " * 77
+    (folder / "weights" / "odd.safetensors").write_bytes(safetensors_io.with_length(text) + payload)
+    other = {"model.layers.1.mlp.experts.3.up_proj.weight": ("F4", [2, 3], raw(3, 4)), "z": ("BOOL", [1], b"\1")}
+    safetensors_io.write(folder / "weights" / "plain.safetensors", other)
+    weight_map = {name: "weights/odd.safetensors" for name in tensors}
+    weight_map.update({name: "weights/plain.safetensors" for name in other})
+    safetensors_io.write_index(folder, weight_map)
+    (folder / "empty.txt").write_bytes(b"")
+    return folder
+
+
 @functools.lru_cache(maxsize=None)
 def _pack_tiny(by):
     scratch = Path(tempfile.mkdtemp(prefix="dspack-e2e-shared-"))

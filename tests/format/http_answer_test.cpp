@@ -128,3 +128,16 @@ TEST_CASE("http answer: refusals, and which of them may pass") {
   }
   CHECK_FALSE(answer(kWhole, {"Retry-After: Mon, 01 Jan 2035"}).judge(503)->wait_seconds.has_value());
 }
+
+TEST_CASE("http answer: a HEAD request is answered by the first answer, redirect or not") {
+  HttpRequest request = kWhole;
+  request.head_only = true;
+  HttpAnswer moved = answer(request, {"HTTP/1.1 302 Found", "X-Linked-Etag: \"ab\"", "x-linked-size: 7",
+                                      "Location: /other", "Content-Length: 3"});
+  CHECK_FALSE(moved.judge(302).has_value());
+  CHECK(moved.response().linked_etag == "ab");
+  CHECK(moved.response().linked_bytes == 7);
+  CHECK(moved.response().location == "/other");
+  CHECK(refusal(request, 404) == ErrorKind::not_found);
+  CHECK(refusal(request, 503) == ErrorKind::network);
+}

@@ -109,8 +109,9 @@ TEST_CASE("lanes: a lost piece, a sink that refuses and a stop end the transfer 
   CHECK(lost.error().kind == ErrorKind::network);
   CHECK(check.right);
 
+  FakeSource sound;
   const ByteSink refuse = [](std::span<const std::byte>) -> Result<void> { return Error{ErrorKind::io, "full"}; };
-  const auto refused = format::stream_in_lanes(source, {0, kBytes}, [] { return 3U; }, refuse, {});
+  const auto refused = format::stream_in_lanes(sound, {0, kBytes}, [] { return 3U; }, refuse, {});
   REQUIRE(!refused.has_value());
   CHECK(refused.error().kind == ErrorKind::io);
 

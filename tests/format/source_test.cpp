@@ -127,3 +127,14 @@ TEST_CASE("http: a wait ends at once when a stop is requested") {
   CHECK_FALSE(format::wait_for(60, source.get_token()));
   CHECK(format::wait_for(0.001, {}));
 }
+
+TEST_CASE("http headers: a redirect is followed on the same host only") {
+  using format::same_host_url;
+  CHECK(same_host_url("https://h:1/a/b", "/c?d") == "https://h:1/c?d");
+  CHECK(same_host_url("https://h:1/a/b", "https://h:1/c") == "https://h:1/c");
+  for (const char* location : {"", "//evil/c", "https://evil/c", "https://h:12/c", "http://h:1/c", "https://h:1@evil/",
+                               "https://h:1.evil/c", "c"}) {
+    CAPTURE(location);
+    CHECK_FALSE(same_host_url("https://h:1/a/b", location).has_value());
+  }
+}

@@ -120,8 +120,8 @@ TEST_CASE("placement: in every grouping each tensor is aligned to its element an
       for (size_t i = 0; i < file.tensors.size(); ++i) {
         const format::TensorEntry& tensor = planned.source.tensors()[file.tensors[i]];
         CHECK(file.offsets[i] % (bits_of(tensor.dtype) / 8) == 0);
-        if (tensor.range.size() % format::kPageBytes != 0) continue;
-        CHECK(file.offsets[i] % format::kPageBytes == 0);
+        if (tensor.range.size() % kPageBytes != 0) continue;
+        CHECK(file.offsets[i] % kPageBytes == 0);
         ++matrices;
       }
     }
@@ -183,7 +183,7 @@ TEST_CASE("placement: a shard is not smaller than it needs to be") {
   for (size_t i = 0; i + 1 < plan.files.size(); ++i) {
     CHECK(plan.files[i].size_bytes <= kLimit);
     // The next unit, its header and one page of rounding would not have fitted.
-    CHECK(plan.files[i].size_bytes + 3 * 4096 + 3 * 4 + 3 + 2 * format::kPageBytes > kLimit);
+    CHECK(plan.files[i].size_bytes + 3 * 4096 + 3 * 4 + 3 + 2 * kPageBytes > kLimit);
   }
 }
 

@@ -69,7 +69,7 @@ TEST_CASE("repack: the result verifies, holds every tensor's bytes, and does not
       const auto extents = packed.expert_extents(key);
       REQUIRE(extents.size() <= (by == "expert" ? 1 : 2));
       CHECK(extents.front().file == extents.back().file);
-      CHECK(extents.front().range.begin % format::kPageBytes == 0);
+      CHECK(extents.front().range.begin % kPageBytes == 0);
     }
   }
 }

@@ -20,10 +20,12 @@ Faults, each for the paths that match a shell pattern (without the leading slash
                          with `retry_after` and `body`
     wrong_content_range  206 with a Content-Range that was not asked for
     wrong_length         the right Content-Range, but `delta` bytes more or less of body (default: 7 less)
-    change_etag          another ETag from here on
+    change_etag          another ETag from here on (or the one that `etag` says)
     no_version           no ETag
     shrink               no ETag either, and the file ends `delta` bytes earlier (default: 7)
-    redirect             302 (or `status`) to `to` + path; `within`: "old:new" replaces a part of the path
+    redirect             302 (or `status`) to `to` + path; `within`: "old:new" replaces a part of the path; with `linked`
+                         as the Hub does for LFS files: X-Linked-Etag is the file's SHA-256, X-Linked-Size its size
+                         (or what `etag` and `size` say)
     slow                 sends the body at `rate` bytes per second; a change of fault.options["rate"] takes effect at once
 
 `times` limits how often a fault strikes (default: always), `skip` lets so many matching requests pass first, `chance`
@@ -34,6 +36,7 @@ Standard library only; Python 3.9 or later.
 
 import argparse
 import fnmatch
+import hashlib
 import http.server
 import os
 import random
@@ -212,10 +215,17 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if fault and fault.kind == "redirect":
             old, _, new = str(fault.options.get("within", ":")).partition(":")
             target = str(fault.options["to"]).rstrip("/") + self.path.replace(old, new, 1)
-            return self.refuse(int(fault.options.get("status", 302)), b"", {"Location": target})
+            headers = self.linked_headers(found, fault.options) if fault.options.get("linked") and found else {}
+            return self.refuse(int(fault.options.get("status", 302)), b"", {"Location": target, **headers})
         if found is None:
             return self.refuse(404, b"no such file", {})
         self.serve_file(found, asked, fault, send_body)
+
+    @staticmethod
+    def linked_headers(found, options):
+        with open(found[0], "rb") as file:
+            etag = options.get("etag") or hashlib.sha256(file.read()).hexdigest()
+        return {"X-Linked-Etag": '"%s"' % etag, "X-Linked-Size": str(options.get("size", found[1]))}
 
     def find(self, path):
         """(first bytes or local path, size, version) or None."""
@@ -252,7 +262,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             length = max(0, length + int(fault.options.get("delta", -7)))
         headers = {"Accept-Ranges": "bytes", "Content-Length": str(length), "Content-Type": "application/octet-stream"}
         if kind not in ("no_version", "shrink"):
-            headers["ETag"] = '"%s%s"' % (version, "-changed" if kind == "change_etag" else "")
+            headers["ETag"] = '"%s"' % (fault.options.get("etag", version + "-changed") if kind == "change_etag" else version)
         if status == 206:
             shift = 1 if kind == "wrong_content_range" else 0
             headers["Content-Range"] = "bytes %d-%d/%d" % (begin + shift, end - 1 + shift, size + shift)

@@ -1,0 +1,29 @@
+#include "reshard/cli/opened.h"
+
+#include <fmt/format.h>
+
+#include "format/cli/output.h"
+#include "format/cli/process.h"
+
+namespace dspack::reshard {
+
+Result<Opened> open_place(const std::string& place, unsigned jobs, const Context& context) {
+  TRY_ASSIGN(auto repository, open_repository(place, context.remote, format::posix_file_system()));
+  TRY_ASSIGN(auto checkpoint, format::Checkpoint::open(*repository, jobs, context.stop));
+  return Opened{std::move(repository), std::move(checkpoint)};
+}
+
+Result<Opened> open_packed(const std::string& place, unsigned jobs, const Context& context) {
+  TRY_ASSIGN(Opened opened, open_place(place, jobs, context));
+  if (opened.checkpoint.manifest()) return opened;
+  return Error{ErrorKind::invalid,
+               fmt::format("{}: not a packed repository (it has no {})", place, format::kManifestPath)};
+}
+
+int fail(const Error& error) {
+  format::print_error("reshard: " + format::printable(error.message));
+  if (error.kind == ErrorKind::cancelled) format::print_error("reshard: run the same command again to go on");
+  return format::exit_status(error);
+}
+
+}  // namespace dspack::reshard

@@ -1,0 +1,15 @@
+// The command lines of the verbs that prove where bytes come from: verify, unpack, diff.
+// Threads: the main thread. Lifetime: the flags must outlive the parsing.
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+#include "reshard/cli/commands.h"
+
+namespace dspack::reshard {
+
+[[nodiscard]] CLI::App* declare_verify(CLI::App& app, VerifyFlags& flags);
+[[nodiscard]] CLI::App* declare_unpack(CLI::App& app, UnpackFlags& flags);
+[[nodiscard]] CLI::App* declare_diff(CLI::App& app, DiffFlags& flags);
+
+}  // namespace dspack::reshard

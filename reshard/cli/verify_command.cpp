@@ -1,0 +1,94 @@
+// `reshard verify`: digests first; then, where asked for, the source's bytes or what is declared about them.
+#include <fmt/format.h>
+
+#include "format/cli/output.h"
+#include "format/cli/terminal_progress.h"
+#include "reshard/cli/opened.h"
+#include "reshard/upstream.h"
+#include "reshard/verify.h"
+
+namespace dspack::reshard {
+namespace {
+
+using format::human_bytes;
+using format::print_error;
+using format::print_out;
+using format::printable;
+
+constexpr uint64_t kMaxListBytes = 64ULL << 20;
+
+/// Prints what was found, or `clean` if that is nothing. Returns the exit status.
+int report_findings(const std::string& folder, const std::vector<std::string>& findings, const std::string& clean) {
+  for (const std::string& finding : findings)
+    print_out(printable(finding) + "\n");
+  if (findings.empty()) {
+    print_out(fmt::format("{}: {}\n", folder, clean));
+    return 0;
+  }
+  const std::string count = findings.size() == 1 ? "1 difference" : fmt::format("{} differences", findings.size());
+  print_error(fmt::format("reshard: {}: {} found; repack it, or replace what is named", folder, count));
+  return 1;
+}
+
+int report(const std::string& folder, const VerifyReport& verified, std::string_view what) {
+  return report_findings(
+      folder, verified.findings,
+      fmt::format("{}: {} files, {} tensors, {}", what, verified.files, verified.tensors, human_bytes(verified.bytes)));
+}
+
+/// All that is declared where the user points to. Asked for first: without it there is nothing to prove.
+Result<std::vector<Declarations>> read_declarations(const VerifyFlags& flags, const format::Manifest& manifest,
+                                                    const Context& context) {
+  std::vector<Declarations> declared;
+  if (flags.upstream) {
+    std::string place = flags.upstream_source;
+    if (place.empty()) {
+      auto origin = origin_place(manifest);
+      if (!origin) return origin.error().in(flags.folder);
+      place = *origin;
+    }
+    TRY_ASSIGN(const auto source, open_repository(place, context.remote, format::posix_file_system()));
+    TRY_ASSIGN(Declarations of_source, declarations_of(*source, manifest, flags.jobs, context.stop));
+    declared.push_back(std::move(of_source));
+  }
+  if (!flags.checksum_list.empty()) {
+    TRY_ASSIGN(const std::string text, read_text(format::posix_file_system(), flags.checksum_list, kMaxListBytes));
+    TRY_ASSIGN(Declarations listed, parse_checksum_list(text, flags.checksum_list));
+    declared.push_back(std::move(listed));
+  }
+  return declared;
+}
+
+Result<int> verify_or_error(const VerifyFlags& flags, const Context& context) {
+  TRY_ASSIGN(const Opened packed, open_packed(flags.folder, flags.jobs, context));
+  TRY_ASSIGN(const auto declared, read_declarations(flags, *packed.checkpoint.manifest(), context));
+  format::TerminalProgress progress(stderr, format::stderr_is_terminal());
+  TRY_ASSIGN(const VerifyReport digests,
+             verify_digests(*packed.repository, packed.checkpoint, flags.jobs, progress, context.stop));
+  int status = report(flags.folder, digests, "every digest fits");
+  if (!declared.empty()) {
+    TRY_ASSIGN(const UpstreamReport upstream,
+               verify_upstream(*packed.repository, packed.checkpoint, declared, flags.jobs, progress, context.stop));
+    for (const std::string& line : upstream.shards)
+      print_out(printable(line) + "\n");
+    std::string names = printable(declared.front().by);
+    for (size_t i = 1; i < declared.size(); ++i)
+      names += " and " + printable(declared[i].by);
+    const std::string clean = fmt::format("{} source shards ({}) are rebuilt from the packed bytes as {} declares",
+                                          upstream.shards.size(), human_bytes(upstream.bytes), names);
+    status = std::max(status, report_findings(flags.folder, upstream.findings, clean));
+  }
+  if (flags.source.empty()) return status;
+  TRY_ASSIGN(const Opened source, open_place(flags.source, flags.jobs, context));
+  TRY_ASSIGN(const VerifyReport bytes, verify_against_source(*packed.repository, packed.checkpoint, *source.repository,
+                                                             source.checkpoint, flags.jobs, progress, context.stop));
+  return std::max(status, report(flags.folder, bytes, "equal to the source, byte for byte"));
+}
+
+}  // namespace
+
+int run_verify(const VerifyFlags& flags, const Context& context) {
+  return status_of(verify_or_error(flags, context));
+}
+
+}  // namespace dspack::reshard

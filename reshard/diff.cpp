@@ -1,0 +1,165 @@
+#include "reshard/diff.h"
+
+#include <algorithm>
+#include <map>
+#include <mutex>
+#include <set>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "format/base/parallel.h"
+#include "reshard/companions.h"
+#include "reshard/tensor_digests.h"
+
+namespace dspack::reshard {
+namespace {
+
+using format::TensorEntry;
+
+std::string describe(const TensorEntry& tensor) {
+  return fmt::format("{} [{}]", to_string(tensor.dtype), fmt::join(tensor.shape, ","));
+}
+
+uint32_t index_of(const TensorEntry& tensor, const format::Checkpoint& catalogue) {
+  return static_cast<uint32_t>(&tensor - catalogue.tensors().data());
+}
+
+void sort_differences(std::vector<Difference>& differences) {
+  std::sort(differences.begin(), differences.end(), [](const Difference& x, const Difference& y) {
+    return std::tie(x.kind, x.name) < std::tie(y.kind, y.name);
+  });
+}
+
+/// Runs the jobs of both digesters together.
+Result<void> read_digests(TensorDigester& a, TensorDigester& b, unsigned jobs, format::Progress& progress,
+                          const std::stop_token& stop) {
+  progress.started("comparing", a.bytes() + b.bytes(), a.files() + b.files());
+  const auto one = [&](uint64_t i, const std::stop_token& stop_one) -> Result<void> {
+    TRY(i < a.files() ? a.run(i, progress, stop_one) : b.run(i - a.files(), progress, stop_one));
+    progress.file_done();
+    return {};
+  };
+  TRY(run_jobs(a.files() + b.files(), jobs, one, stop));
+  progress.finished();
+  return {};
+}
+
+Result<void> diff_tensors(const DiffSide& a, const DiffSide& b, unsigned jobs, DiffReport& report,
+                          format::Progress& progress, const std::stop_token& stop) {
+  TensorDigester digests_a(a.repository, a.catalogue);
+  TensorDigester digests_b(b.repository, b.catalogue);
+  std::vector<std::pair<uint32_t, uint32_t>> pairs;  // tensors that only their bytes can tell apart
+  for (const TensorEntry& x : a.catalogue.tensors()) {
+    const TensorEntry* y = b.catalogue.find(x.name);
+    if (y == nullptr) {
+      report.tensors.push_back({DifferenceKind::only_in_a, x.name, {}});
+    } else if (x.dtype != y->dtype || x.shape != y->shape) {
+      report.tensors.push_back(
+          {DifferenceKind::type, x.name, fmt::format("{} in A, {} in B", describe(x), describe(*y))});
+    } else {
+      pairs.emplace_back(index_of(x, a.catalogue), index_of(*y, b.catalogue));
+      digests_a.want(pairs.back().first);
+      digests_b.want(pairs.back().second);
+    }
+  }
+  for (const TensorEntry& y : b.catalogue.tensors()) {
+    if (a.catalogue.find(y.name) == nullptr) report.tensors.push_back({DifferenceKind::only_in_b, y.name, {}});
+  }
+  TRY(read_digests(digests_a, digests_b, jobs, progress, stop));
+  report.bytes_read += digests_a.bytes() + digests_b.bytes();
+  for (const auto& [x, y] : pairs) {
+    if (digests_a.digest(x) == digests_b.digest(y)) {
+      ++report.equal_tensors;
+    } else {
+      report.tensors.push_back({DifferenceKind::bytes, a.catalogue.tensors()[x].name, {}});
+    }
+  }
+  sort_differences(report.tensors);
+  return {};
+}
+
+/// Digests of companions by the names that they have in the source.
+using CompanionDigests = std::map<std::string, format::Digest>;
+
+CompanionDigests recorded_companions(const format::Manifest& manifest) {
+  CompanionDigests digests;
+  for (const format::CompanionFile& file : manifest.companions) {
+    if (const auto name = source_name(file.path)) digests.emplace(*name, file.sha256);
+  }
+  return digests;
+}
+
+/// Reads those of the named files that are there. Adds to `bytes_read`.
+Result<CompanionDigests> read_companions(format::Repository& repository, const std::set<std::string>& names,
+                                         unsigned jobs, uint64_t& bytes_read, const std::stop_token& stop) {
+  const std::vector<std::string> paths(names.begin(), names.end());
+  CompanionDigests digests;
+  std::mutex mutex;
+  const auto read = [&](uint64_t i, const std::stop_token& stop_one) -> Result<void> {
+    const auto file = repository.open(paths[i], stop_one);
+    if (!file && file.error().kind == ErrorKind::not_found) return {};
+    if (!file) return file.error();
+    format::Sha256 hash;
+    const format::ByteSink sink = [&](std::span<const std::byte> bytes) -> Result<void> {
+      hash.update(bytes);
+      return {};
+    };
+    TRY((*file)->stream({0, (*file)->size_bytes()}, sink, stop_one));
+    const std::lock_guard lock(mutex);
+    digests.emplace(paths[i], hash.finish());
+    bytes_read += (*file)->size_bytes();
+    return {};
+  };
+  TRY(run_jobs(paths.size(), jobs, read, stop));
+  return digests;
+}
+
+Result<void> diff_companions(const DiffSide& a, const DiffSide& b, unsigned jobs, DiffReport& report,
+                             const std::stop_token& stop) {
+  const DiffSide* sides[] = {&a, &b};
+  CompanionDigests digests[2];
+  std::set<std::string> names;  // of both: a place that cannot be listed is asked for what the other one has
+  for (size_t i = 0; i < 2; ++i) {
+    if (const auto& manifest = sides[i]->catalogue.manifest()) {
+      digests[i] = recorded_companions(*manifest);
+      for (const auto& [name, unused] : digests[i])
+        names.insert(name);
+    } else {
+      TRY_ASSIGN(const auto candidates, companion_candidates(sides[i]->repository, stop));
+      names.insert(candidates.begin(), candidates.end());
+    }
+  }
+  names.erase(format::kIndexPath);
+  for (size_t i = 0; i < 2; ++i) {
+    if (sides[i]->catalogue.manifest()) continue;
+    TRY_ASSIGN(digests[i], read_companions(sides[i]->repository, names, jobs, report.bytes_read, stop));
+  }
+  for (const std::string& name : names) {
+    const auto x = digests[0].find(name);
+    const auto y = digests[1].find(name);
+    const bool in_a = x != digests[0].end();
+    const bool in_b = y != digests[1].end();
+    if (!in_a && !in_b) continue;
+    if (in_a && in_b && x->second == y->second) {
+      ++report.equal_companions;
+      continue;
+    }
+    const auto kind = !in_b ? DifferenceKind::only_in_a : !in_a ? DifferenceKind::only_in_b : DifferenceKind::bytes;
+    report.companions.push_back({kind, name, {}});
+  }
+  sort_differences(report.companions);
+  return {};
+}
+
+}  // namespace
+
+Result<DiffReport> diff(const DiffSide& a, const DiffSide& b, const DiffOptions& options, format::Progress& progress,
+                        const std::stop_token& stop) {
+  DiffReport report;
+  TRY(diff_tensors(a, b, options.jobs, report, progress, stop));
+  if (options.companions) TRY(diff_companions(a, b, options.jobs, report, stop));
+  return report;
+}
+
+}  // namespace dspack::reshard

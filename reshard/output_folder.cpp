@@ -1,0 +1,95 @@
+#include "reshard/output_folder.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+namespace dspack::reshard {
+namespace {
+
+using format::Path;
+
+/// Whether `inner` is `outer` or lies below it. Both canonical.
+bool is_within(const Path& inner, const Path& outer) {
+  return std::mismatch(outer.begin(), outer.end(), inner.begin(), inner.end()).first == outer.end();
+}
+
+}  // namespace
+
+Result<void> DurableFolders::make(const Path& folder) {
+  const std::lock_guard lock(mutex_);
+  if (folder.empty() || known_.contains(folder)) return {};
+  std::vector<Path> missing;
+  for (Path at = folder; !at.empty() && !known_.contains(at); at = at.parent_path()) {
+    TRY_ASSIGN(const auto info, files_.stat(at));
+    if (info) break;
+    missing.push_back(at);
+    if (at == at.parent_path()) break;
+  }
+  TRY(files_.make_folders(folder));
+  for (const Path& made : missing) {
+    TRY(files_.sync_folder(made.has_parent_path() ? made.parent_path() : Path(".")));
+    known_.insert(made);
+  }
+  known_.insert(folder);
+  return {};
+}
+
+Path work_mark(const Path& out, WorkKind kind) {
+  return work_folder(out) / (kind == WorkKind::repack ? "journal" : "unpack");
+}
+
+Result<void> check_apart(const format::Repository& source, const Path& out) {
+  if (source.kind() != format::RepositoryKind::local || out.empty()) return {};  // a dry run needs no output
+  std::error_code unknown;
+  const Path from = std::filesystem::weakly_canonical(source.description(), unknown);
+  const Path target = std::filesystem::weakly_canonical(std::filesystem::absolute(out, unknown), unknown);
+  if (unknown) return {};
+  if (is_within(target, from)) {
+    return Error{ErrorKind::invalid, fmt::format("{}: lies inside the source {}; choose a folder outside of it",
+                                                 out.string(), source.description())};
+  }
+  if (is_within(from, target)) {
+    return Error{ErrorKind::invalid, fmt::format("{}: the source {} lies inside of it; choose a folder apart from it",
+                                                 out.string(), source.description())};
+  }
+  return {};
+}
+
+Result<void> check_target(const Path& out, WorkKind kind, format::FileSystem& files) {
+  TRY_ASSIGN(const auto info, files.stat(out));
+  if (!info) return {};
+  if (!info->is_directory) return Error{ErrorKind::conflict, out.string() + ": exists and is not a folder"};
+  TRY_ASSIGN(const std::vector<std::string> names, files.list(out));
+  TRY_ASSIGN(const auto work, files.stat(work_folder(out)));
+  const bool repacks = kind == WorkKind::repack;
+  TRY_ASSIGN(const auto foreign, files.stat(work_mark(out, repacks ? WorkKind::unpack : WorkKind::repack)));
+  if (foreign) {
+    return Error{ErrorKind::conflict,
+                 fmt::format("{}: holds unfinished {}; complete that with its own command, or choose another folder",
+                             out.string(), repacks ? "unpacking" : "repacking")};
+  }
+  if (names.empty() || work) return {};
+  return Error{ErrorKind::conflict,
+               out.string() + ": not empty, and not the unfinished work of an earlier run; choose another folder"};
+}
+
+Result<std::unique_ptr<format::FileLock>> lock_work_folder(const Path& out, format::FileSystem& files) {
+  DurableFolders folders(files);
+  TRY(folders.make(work_folder(out)));  // first of all, so that check_target knows the folder again
+  auto lock = files.lock(work_folder(out) / "lock");
+  if (!lock && lock.error().kind == ErrorKind::conflict) {
+    return Error{ErrorKind::conflict, fmt::format("{}: another reshard is working on this folder", out.string())};
+  }
+  return lock;
+}
+
+Result<void> check_disk(uint64_t need_bytes, const Path& out, format::FileSystem& files) {
+  TRY_ASSIGN(const uint64_t free, files.free_bytes(out));
+  if (need_bytes <= free) return {};
+  return Error{ErrorKind::budget,
+               fmt::format("{}: too little disk: {} bytes are needed, {} are free ({} more are wanted)", out.string(),
+                           need_bytes, free, need_bytes - free)};
+}
+
+}  // namespace dspack::reshard

@@ -1,0 +1,131 @@
+#include "reshard/rebuild.h"
+
+#include <zstd.h>
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+namespace dspack::reshard {
+namespace {
+
+using format::Json;
+
+// V3's headers are 9.5 MB of text in 0.5 MB; what is far beyond is not such a file.
+constexpr uint64_t kMaxCompressedBytes = 256ULL << 20;
+constexpr uint64_t kMaxHeadersBytes = 1ULL << 30;
+
+Result<std::string> decompress(std::string_view compressed) {
+  const unsigned long long size = ZSTD_getFrameContentSize(compressed.data(), compressed.size());
+  if (size == ZSTD_CONTENTSIZE_ERROR || size == ZSTD_CONTENTSIZE_UNKNOWN || size > kMaxHeadersBytes) {
+    return Error{ErrorKind::corrupt, "not a zstd frame of a sensible size"};
+  }
+  std::string text(size, '\0');
+  const size_t got = ZSTD_decompress(text.data(), text.size(), compressed.data(), compressed.size());
+  if (ZSTD_isError(got) != 0 || got != text.size()) return Error{ErrorKind::corrupt, "cannot be decompressed"};
+  return text;
+}
+
+/// Header texts by shard, as they were kept.
+Result<Json> read_kept_headers(format::Repository& packed, const format::Manifest& manifest,
+                               const std::stop_token& stop) {
+  const auto kept = std::find_if(manifest.companions.begin(), manifest.companions.end(),
+                                 [](const auto& file) { return file.path == format::kHeadersPath; });
+  if (kept == manifest.companions.end()) {
+    return Error{ErrorKind::unsupported,
+                 fmt::format("{}: keeps no headers of its source ({}), so its shards cannot be rebuilt",
+                             packed.description(), format::kHeadersPath)};
+  }
+  TRY_ASSIGN(const std::string compressed, packed.read_text(format::kHeadersPath, kMaxCompressedBytes, stop));
+  const std::string place = packed.locate(format::kHeadersPath);
+  if (format::sha256(compressed) != kept->sha256) return Error{ErrorKind::corrupt, place + ": differs from its digest"};
+  const auto text = decompress(compressed);
+  if (!text) return text.error().in(place);
+  auto json = format::parse_json(*text);
+  if (!json) return json.error().in(place);
+  if (!json->is_object()) return Error{ErrorKind::invalid, place + ": is no JSON object"};
+  return json;
+}
+
+/// The image of one shard from its header text.
+Result<ShardImage> image_of(const format::SourceShard& shard, const std::string& text,
+                            const format::Checkpoint& catalogue, std::vector<bool>& used) {
+  TRY_ASSIGN(const format::SafetensorsHeader header, format::parse_header(text, shard.size_bytes));
+  ShardImage image{.path = shard.path,
+                   .header = std::string(8, '\0') + text,
+                   .tensors = {},
+                   .size_bytes = shard.size_bytes,
+                   .sha256 = shard.sha256};
+  for (size_t i = 0; i < 8; ++i)
+    image.header[i] = static_cast<char>((text.size() >> (8 * i)) & 0xff);
+  for (const format::TensorInfo& tensor : header.tensors) {
+    const format::TensorEntry* packed = catalogue.find(tensor.name);
+    if (packed == nullptr || packed->dtype != tensor.dtype || packed->shape != tensor.shape) {
+      return Error{ErrorKind::invalid, fmt::format("tensor \"{}\" {}", tensor.name,
+                                                   packed == nullptr ? "is not in the packed repository"
+                                                                     : "is packed with another dtype or shape")};
+    }
+    const auto index = static_cast<uint32_t>(packed - catalogue.tensors().data());
+    if (used[index]) return Error{ErrorKind::invalid, fmt::format("tensor \"{}\" is in two shards", tensor.name)};
+    used[index] = true;
+    image.tensors.push_back(index);
+  }
+  return image;
+}
+
+}  // namespace
+
+Result<std::vector<ShardImage>> source_shards(format::Repository& packed, const format::Checkpoint& catalogue,
+                                              const std::stop_token& stop) {
+  const format::Manifest& manifest = *catalogue.manifest();
+  TRY_ASSIGN(const Json headers, read_kept_headers(packed, manifest, stop));
+  const std::string place = packed.locate(format::kHeadersPath);
+  std::vector<bool> used(catalogue.tensors().size(), false);
+  std::vector<ShardImage> images;
+  for (const format::SourceShard& shard : manifest.source) {
+    const auto text = headers.find(shard.path);
+    if (text == headers.end() || !text->is_string()) {
+      return Error{ErrorKind::invalid, fmt::format("{}: has no header of source shard {}", place, shard.path)};
+    }
+    auto image = image_of(shard, text->get_ref<const std::string&>(), catalogue, used);
+    if (!image) return image.error().in(fmt::format("{}: source shard {}", place, shard.path));
+    images.push_back(std::move(image).value());
+  }
+  if (headers.size() != manifest.source.size()) {
+    return Error{ErrorKind::invalid,
+                 place + ": has headers of shards that the manifest does not name, or one is twice"};
+  }
+  const auto orphan = std::find(used.begin(), used.end(), false);
+  if (orphan != used.end()) {
+    const auto& tensor = catalogue.tensors()[static_cast<size_t>(orphan - used.begin())];
+    return Error{ErrorKind::invalid, fmt::format("{}: tensor \"{}\" is in no source shard", place, tensor.name)};
+  }
+  return images;
+}
+
+Result<RebuiltShard> rebuild(const ShardImage& image, const format::Checkpoint& catalogue, TensorReader& reader,
+                             const format::ByteSink& sink, format::Progress& progress, const std::stop_token& stop) {
+  RebuiltShard result;
+  format::Sha256 whole;
+  format::Sha256 part;
+  const format::ByteSink pass = [&](std::span<const std::byte> bytes) -> Result<void> {
+    whole.update(bytes);
+    part.update(bytes);
+    progress.advanced(bytes.size());
+    return sink(bytes);
+  };
+  whole.update(format::as_bytes(image.header));
+  TRY(sink(format::as_bytes(image.header)));
+  for (const uint32_t index : image.tensors) {
+    const format::TensorEntry& tensor = catalogue.tensors()[index];
+    TRY(reader.stream(tensor, pass, stop));
+    if (part.finish() != tensor.digest) {
+      result.damaged.push_back(
+          fmt::format("{}: tensor \"{}\" differs from its digest", catalogue.files()[tensor.file].path, tensor.name));
+    }
+  }
+  result.sha256 = whole.finish();
+  return result;
+}
+
+}  // namespace dspack::reshard

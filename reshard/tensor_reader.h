@@ -1,0 +1,33 @@
+// Tensors of a checkpoint, read one after another.
+// Threads: a reader belongs to one thread at a time. Lifetime: borrows repository and catalogue. Memory: one file open,
+// and what its stream holds (about 1 MiB).
+// Errors: as the repository; corrupt if a file does not have the size that the catalogue knows. They name the file.
+#pragma once
+
+#include <memory>
+
+#include "format/checkpoint.h"
+#include "format/source/repository.h"
+
+namespace dspack::reshard {
+
+class TensorReader {
+ public:
+  TensorReader(format::Repository& repository, const format::Checkpoint& catalogue)
+      : repository_(repository), catalogue_(catalogue) {}
+
+  /// Passes all bytes of a tensor through `sink`, in order. The file stays open for the next one.
+  [[nodiscard]] Result<void> stream(const format::TensorEntry& tensor, const format::ByteSink& sink,
+                                    const std::stop_token& stop);
+  /// The same for any range of a file of the catalogue.
+  [[nodiscard]] Result<void> stream(const format::Extent& extent, const format::ByteSink& sink,
+                                    const std::stop_token& stop);
+
+ private:
+  format::Repository& repository_;
+  const format::Checkpoint& catalogue_;
+  std::unique_ptr<format::ByteSource> open_;
+  uint32_t open_file_ = 0;  // which one `open_` is
+};
+
+}  // namespace dspack::reshard
