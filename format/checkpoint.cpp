@@ -1,7 +1,6 @@
 #include "format/checkpoint.h"
 
 #include <algorithm>
-#include <set>
 
 #include <fmt/format.h>
 
@@ -20,8 +19,8 @@ constexpr uint64_t kMaxTotalBytes = 1ULL << 62;
 constexpr char kSingleFile[] = "model.safetensors";
 
 struct Index {
-  std::vector<std::string> files;                 // distinct, sorted
-  std::map<std::string, std::string> weight_map;  // tensor -> file
+  std::vector<std::string> files;              // distinct, sorted
+  std::map<std::string, uint32_t> weight_map;  // tensor -> number in `files`
 };
 
 Result<Index> parse_index(std::string_view text) {
@@ -29,7 +28,7 @@ Result<Index> parse_index(std::string_view text) {
   if (!root.is_object()) return Error{ErrorKind::invalid, "the index is not a JSON object"};
   TRY_ASSIGN(const Json* map, json_object(root, "weight_map"));
   Index index;
-  std::set<std::string> files;
+  std::map<std::string, uint32_t> files;
   for (const auto& [tensor, file] : map->items()) {
     if (!file.is_string())
       return Error{ErrorKind::invalid, fmt::format("tensor \"{}\" is mapped to no file name", tensor)};
@@ -37,11 +36,15 @@ Result<Index> parse_index(std::string_view text) {
     if (const auto reason = unsafe_path_reason(path)) {
       return Error{ErrorKind::invalid, fmt::format("tensor \"{}\" is mapped to \"{}\": {}", tensor, path, *reason)};
     }
-    files.insert(path);
-    index.weight_map.emplace(tensor, path);
+    files.emplace(path, 0);
   }
   if (files.empty()) return Error{ErrorKind::invalid, "the index names no tensor"};
-  index.files.assign(files.begin(), files.end());
+  for (auto& [path, number] : files) {
+    number = narrow<uint32_t>(index.files.size());
+    index.files.push_back(path);
+  }
+  for (const auto& [tensor, file] : map->items())
+    index.weight_map.emplace_hint(index.weight_map.end(), tensor, files.at(file.get_ref<const std::string&>()));
   return index;
 }
 
@@ -119,7 +122,8 @@ class CheckpointBuilder {
 
   /// Compares what the index promises with what the shards hold.
   Result<void> check_index(const Index& index) {
-    for (const auto& [name, path] : index.weight_map) {
+    for (const auto& [name, number] : index.weight_map) {
+      const std::string& path = index.files[number];
       const TensorEntry* entry = checkpoint_.find(name);
       if (entry == nullptr || checkpoint_.files_[entry->file].path != path) {
         return Error{ErrorKind::invalid,
@@ -237,6 +241,7 @@ Result<Checkpoint> Checkpoint::open(Repository& repository, unsigned jobs, const
   if (index_text) {
     auto index = parse_index(*index_text);
     if (!index) return index.error().in(repository.locate(kIndexPath));
+    *index_text = std::string();  // V3's is 9 MB: not to be held while the shards are read
     return open_shards(repository, index->files, &*index, jobs, stop);
   }
   if (index_text.error().kind != ErrorKind::not_found) return index_text.error();
