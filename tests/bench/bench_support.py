@@ -141,6 +141,15 @@ def run_for_rss(command, environment):
         return int(report.read()) * 1024
 
 
+def output_folders(work, *names):
+    """Folders to be made and deleted again and again. What lies there already is not ours to delete."""
+    folders = [Path(work) / name for name in names]
+    for folder in folders:
+        if folder.exists():
+            sys.exit("%s is in the way: remove it, or name another --work" % folder)
+    return folders
+
+
 def remove(*folders):
     """Gone from the disk, too, so that the next run does not pay for it."""
     for folder in folders:

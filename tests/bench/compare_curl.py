@@ -20,15 +20,14 @@ def main():
     bench.add_options(parser)
     parser.add_argument("--repeat", type=int, default=5)
     arguments = parser.parse_args()
+    packed, plain = bench.output_folders(arguments.work, "packed", "plain")
     source, names, size = bench.prepare(arguments)
     print("\n".join(bench.facts(arguments.work)))
     print("source       %d shards, %.2f GB; %d at a time, %d repetitions\n" % (
         len(names), size / 1e9, arguments.jobs, arguments.repeat))
     bench.print_limits(arguments.work, size)
 
-    packed, plain = arguments.work / "packed", arguments.work / "plain"
     runs = {"reshard": [], "curl": []}
-    bench.remove(packed, plain)
     with bench.Server(source, arguments.port) as server:
         commands = {
             "reshard": [arguments.reshard, server.url + "/", "--by", "expert", "--out", packed, "--jobs",

@@ -38,6 +38,7 @@ def main():
     parser.add_argument("--download", choices=("hub", "curl"), default="hub")
     parser.add_argument("--repeat", type=int, default=1)
     arguments = parser.parse_args()
+    folders = packed, plain, split = bench.output_folders(arguments.work, "packed", "plain", "split")
     versions = subprocess.run([arguments.python, "-c", VERSIONS], stdout=subprocess.PIPE, check=False)
     if versions.returncode != 0:
         sys.exit("%s lacks huggingface_hub, safetensors or torch: name another by --python" % arguments.python)
@@ -47,10 +48,7 @@ def main():
     print("source       %d shards, %.2f GB; %d at a time\n" % (len(names), size / 1e9, arguments.jobs))
     bench.print_limits(arguments.work, size)
 
-    packed, plain, split = (arguments.work / name for name in ("packed", "plain", "split"))
-    folders = [packed, plain, split]
     runs = {"reshard": [], "peer": []}
-    bench.remove(*folders)
     with bench.Server(source, arguments.port) as server:
         files = [path.name for path in source.iterdir() if path.is_file()]
         if arguments.download == "hub":
