@@ -93,7 +93,8 @@ class CheckpointBuilder {
 
   /// Compares what the index promises with what the shards hold.
   Result<void> check_index(const Index& index) {
-    for (const auto& [name, path] : index.weight_map) {
+    for (const auto& [name, number] : index.weight_map) {
+      const std::string& path = index.files[number];
       const TensorEntry* entry = checkpoint_.find(name);
       if (entry == nullptr || checkpoint_.files_[entry->file].path != path) {
         return Error{ErrorKind::invalid,
@@ -230,6 +231,7 @@ Result<Checkpoint> Checkpoint::open(Repository& repository, unsigned jobs, const
   if (index_text) {
     auto index = parse_index(*index_text);
     if (!index) return index.error().in(repository.locate(kIndexPath));
+    *index_text = std::string();  // V3's is 9 MB: not to be held while the shards are read
     return open_shards(repository, index->files, &*index, jobs, stop);
   }
   if (index_text.error().kind != ErrorKind::not_found) return index_text.error();

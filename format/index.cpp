@@ -1,9 +1,10 @@
 #include "format/index.h"
 
-#include <set>
+#include <map>
 
 #include <fmt/format.h>
 
+#include "format/base/checked.h"
 #include "format/file_system.h"
 #include "format/json.h"
 
@@ -14,7 +15,7 @@ Result<Index> parse_index(std::string_view text) {
   if (!root.is_object()) return Error{ErrorKind::invalid, "the index is not a JSON object"};
   TRY_ASSIGN(const Json* map, json_object(root, "weight_map"));
   Index index;
-  std::set<std::string> files;
+  std::map<std::string, uint32_t> files;
   for (const auto& [tensor, file] : map->items()) {
     if (!file.is_string())
       return Error{ErrorKind::invalid, fmt::format("tensor \"{}\" is mapped to no file name", tensor)};
@@ -22,11 +23,15 @@ Result<Index> parse_index(std::string_view text) {
     if (const auto reason = unsafe_path_reason(path)) {
       return Error{ErrorKind::invalid, fmt::format("tensor \"{}\" is mapped to \"{}\": {}", tensor, path, *reason)};
     }
-    files.insert(path);
-    index.weight_map.emplace(tensor, path);
+    files.emplace(path, 0);
   }
   if (files.empty()) return Error{ErrorKind::invalid, "the index names no tensor"};
-  index.files.assign(files.begin(), files.end());
+  for (auto& [path, number] : files) {
+    number = narrow<uint32_t>(index.files.size());
+    index.files.push_back(path);
+  }
+  for (const auto& [tensor, file] : map->items())
+    index.weight_map.emplace_hint(index.weight_map.end(), tensor, files.at(file.get_ref<const std::string&>()));
   return index;
 }
 

@@ -3,6 +3,7 @@
 // Source: the files that transformers' save_pretrained writes.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <string>
 #include <string_view>
@@ -13,8 +14,8 @@
 namespace dspack::format {
 
 struct Index {
-  std::vector<std::string> files;                 // distinct, sorted; each stays below the repository
-  std::map<std::string, std::string> weight_map;  // tensor -> file
+  std::vector<std::string> files;              // distinct, sorted; each stays below the repository
+  std::map<std::string, uint32_t> weight_map;  // tensor -> number in `files`
 };
 
 /// Parses the text of the index. At least one tensor; further keys ("metadata") are passed over.
