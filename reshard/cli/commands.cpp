@@ -47,16 +47,15 @@ Result<int> repack_or_error(const RepackFlags& flags, const Context& context) {
   TRY_ASSIGN(const auto repository, open_repository(flags.source, context.remote, format::posix_file_system()));
   const RepackOptions options{.recipe = recipe, .out = flags.out, .jobs = flags.jobs};
   TRY_ASSIGN(const RepackOutlook outlook, prepare_repack(*repository, options, context.stop));
-  format::TerminalProgress progress(stderr, format::stderr_is_terminal());
   for (const std::string& warning : outlook.source.warnings())
-    progress.note("warning: " + format::printable(warning));
+    context.progress.note("warning: " + format::printable(warning));
   if (flags.dry_run) {
     print_outlook(outlook, *repository);
     return 0;
   }
   const auto begin = std::chrono::steady_clock::now();
   TRY_ASSIGN(const RepackOutcome outcome,
-             repack(outlook, *repository, options, format::posix_file_system(), progress, context.stop));
+             repack(outlook, *repository, options, format::posix_file_system(), context.progress, context.stop));
   if (outcome == RepackOutcome::already_complete) {
     print_out(fmt::format("{}: complete already\n", flags.out));
     return 0;

@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "format/progress.h"
 #include "format/source/repository.h"
 
 namespace dspack::reshard {
@@ -51,6 +52,7 @@ struct DiffFlags {
 struct Context {
   format::RemoteOptions remote;
   std::stop_token stop;
+  format::Progress& progress;
 };
 
 [[nodiscard]] int run_repack(const RepackFlags& flags, const Context& context);

@@ -6,7 +6,9 @@
 #include "dspack_version.h"
 #include "format/cli/output.h"
 #include "format/cli/process.h"
+#include "format/cli/terminal_progress.h"
 #include "reshard/cli/commands.h"
+#include "reshard/cli/network_options.h"
 #include "reshard/cli/provenance_options.h"
 #include "reshard/recipe.h"
 
@@ -33,10 +35,9 @@ constexpr char kExamples[] =
     "  reshard unpack ./ds-packed --exact --out ./DeepSeek-V3         the original shards again, byte for byte\n"
     "  reshard diff ./ds-packed org/other-model                       tensor by tensor\n"
     "\n"
-    "Environment: HF_ENDPOINT (default https://huggingface.co), HF_TOKEN, HF_TOKEN_PATH, HF_HOME.\n"
+    "Environment: HF_ENDPOINT (default https://huggingface.co), HF_TOKEN, HF_TOKEN_PATH, HF_HOME; http_proxy,\n"
+    "https_proxy, no_proxy; CURL_CA_BUNDLE or SSL_CERT_FILE for certificates of your own.\n"
     "Exit status: 0 done, 1 failed, 2 wrong usage, 130 interrupted.";
-
-constexpr unsigned kMaxJobs = 256;
 
 /// Empty if it is a grouping; otherwise what is wrong, as CLI11 wants it.
 std::string grouping_problem(const std::string& text) {
@@ -51,6 +52,7 @@ int main(int argc, char** argv) {
   app.footer(kExamples);
   app.set_version_flag("--version", fmt::format("reshard (dspack) {}", dspack::kVersion));
 
+  dspack::reshard::NetworkFlags network;  // of whichever verb is parsed
   dspack::reshard::RepackFlags repack;
   app.add_option("SOURCE", repack.source, "What to repack")->capture_default_str();
   auto* by =
@@ -63,9 +65,8 @@ int main(int argc, char** argv) {
                      ->excludes(by)
                      ->type_name("FILE");
   auto* out = app.add_option("--out", repack.out, "Folder for the packed repository");
-  app.add_option("--jobs", repack.jobs, "Source shards read at a time; bounds memory and connections")
-      ->capture_default_str()
-      ->check(CLI::Range(1U, kMaxJobs));
+  dspack::reshard::add_jobs(app, repack.jobs, "Source shards read at a time; bounds memory and connections");
+  dspack::reshard::add_network_options(app, network);
   app.add_flag("--dry-run", repack.dry_run, "Print what would be read and written, and stop");
 
   dspack::reshard::InspectFlags inspect;
@@ -73,16 +74,15 @@ int main(int argc, char** argv) {
   inspect_verb->add_option("SOURCE", inspect.source, "Local folder, http(s):// folder or org/name[@revision]")
       ->required();
   inspect_verb->add_flag("--json", inspect.json, "One JSON object a tensor: name, dtype, shape, url or file, range");
-  inspect_verb->add_option("--jobs", inspect.jobs, "Headers read at a time")
-      ->capture_default_str()
-      ->check(CLI::Range(1U, kMaxJobs));
+  dspack::reshard::add_jobs(*inspect_verb, inspect.jobs, "Headers read at a time");
+  dspack::reshard::add_network_options(*inspect_verb, network);
 
   dspack::reshard::VerifyFlags verify;
-  CLI::App* verify_verb = declare_verify(app, verify);
+  CLI::App* verify_verb = declare_verify(app, verify, network);
   dspack::reshard::UnpackFlags unpack;
-  CLI::App* unpack_verb = declare_unpack(app, unpack);
+  CLI::App* unpack_verb = declare_unpack(app, unpack, network);
   dspack::reshard::DiffFlags diff;
-  CLI::App* diff_verb = declare_diff(app, diff);
+  CLI::App* diff_verb = declare_diff(app, diff, network);
 
   app.require_subcommand(0, 1);
   app.failure_message([](const CLI::App* /*app*/, const CLI::Error& error) {
@@ -93,14 +93,16 @@ int main(int argc, char** argv) {
     const bool repacks = app.get_subcommands().empty();
     const bool has_target = out->count() > 0 || repack.dry_run;
     if (repacks && (by->count() + recipe->count() == 0 || !has_target)) {
-      throw CLI::RequiredError("--by GROUPING (or --recipe FILE) and --out DIR, or a verb (inspect, verify, unpack, diff)");
+      throw CLI::RequiredError(
+          "--by GROUPING (or --recipe FILE) and --out DIR, or a verb (inspect, verify, unpack, diff)");
     }
   } catch (const CLI::ParseError& error) {
     return dspack::format::finish_output(app.exit(error) == 0 ? 0 : 2);
   }
 
   const dspack::format::InterruptWatch interrupts;
-  const Context context{dspack::format::remote_options_from_environment(), interrupts.token()};
+  dspack::format::TerminalProgress progress(stderr, dspack::format::stderr_is_terminal());
+  const Context context{remote_options(network, progress), interrupts.token(), progress};
   int status = 0;
   if (inspect_verb->parsed()) {
     status = run_inspect(inspect, context);

@@ -1,20 +1,9 @@
 #include "reshard/cli/provenance_options.h"
 
-#include "format/base/byte_size.h"
 #include "reshard/unpack.h"
 
 namespace dspack::reshard {
-namespace {
-
-constexpr unsigned kMaxJobs = 256;
-
-void add_jobs(CLI::App* verb, unsigned& jobs, const std::string& what) {
-  verb->add_option("--jobs", jobs, what)->capture_default_str()->check(CLI::Range(1U, kMaxJobs));
-}
-
-}  // namespace
-
-CLI::App* declare_verify(CLI::App& app, VerifyFlags& flags) {
+CLI::App* declare_verify(CLI::App& app, VerifyFlags& flags, NetworkFlags& network) {
   CLI::App* verb = app.add_subcommand("verify", "Check every digest of a packed repository");
   verb->add_option("DIR", flags.folder, "Packed repository")->required();
   verb->add_option("--source", flags.source, "Compare every tensor with this checkpoint too, byte for byte");
@@ -26,13 +15,14 @@ CLI::App* declare_verify(CLI::App& app, VerifyFlags& flags) {
   upstream->expected(0, 1)->type_name("[SOURCE]");
   verb->add_option("--sha256", flags.checksum_list, "The same against a list that sha256sum wrote: \"hex  path\"")
       ->type_name("FILE");
-  add_jobs(verb, flags.jobs, "Files read at a time");
+  add_jobs(*verb, flags.jobs, "Files read at a time");
+  add_network_options(*verb, network);
   verb->parse_complete_callback([&flags, upstream] { flags.upstream = upstream->count() > 0; });
   verb->footer("Exit status: 0 all of it fits, 1 something differs (named on stdout) or could not be checked.");
   return verb;
 }
 
-CLI::App* declare_unpack(CLI::App& app, UnpackFlags& flags) {
+CLI::App* declare_unpack(CLI::App& app, UnpackFlags& flags, NetworkFlags& network) {
   CLI::App* verb = app.add_subcommand("unpack", "Make ordinary shards of a packed repository");
   verb->add_option("DIR", flags.folder, "Packed repository: folder, http(s):// folder or org/name[@revision]")
       ->required();
@@ -40,29 +30,23 @@ CLI::App* declare_unpack(CLI::App& app, UnpackFlags& flags) {
   auto* exact = verb->add_flag("--exact", flags.exact,
                                "The shards that it was made from, byte for byte, each with its recorded SHA-256");
   flags.shard_bytes = kDefaultShardBytes;
-  verb->add_option_function<std::string>(
-          "--shard-size",
-          [&flags](const std::string& text) {
-            const auto bytes = parse_byte_size(text);
-            if (!bytes) throw CLI::ValidationError("--shard-size", "not a size, such as 5GB or 512MiB: " + text);
-            flags.shard_bytes = *bytes;
-          },
-          "Bytes of tensors in one shard: 5GB, 512MiB, ...")
+  add_size(*verb, "--shard-size", flags.shard_bytes, "Bytes of tensors in one shard: 5GB, 512MiB, ...")
       ->default_str("5GB")
-      ->type_name("SIZE")
       ->excludes(exact);
-  add_jobs(verb, flags.jobs, "Shards made at a time; bounds memory and connections");
+  add_jobs(*verb, flags.jobs, "Shards made at a time; bounds memory and connections");
+  add_network_options(*verb, network);
   verb->footer("Killed or interrupted, the same command goes on: finished shards stay, others start again.");
   return verb;
 }
 
-CLI::App* declare_diff(CLI::App& app, DiffFlags& flags) {
+CLI::App* declare_diff(CLI::App& app, DiffFlags& flags, NetworkFlags& network) {
   CLI::App* verb = app.add_subcommand("diff", "Compare two checkpoints, packed or ordinary, tensor by tensor");
   verb->add_option("A", flags.a, "Local folder, http(s):// folder or org/name[@revision]")->required();
   verb->add_option("B", flags.b, "Likewise")->required();
   verb->add_flag("--json", flags.json, "One JSON object a difference");
   verb->add_flag("--tensors-only", flags.tensors_only, "Leave out config, tokenizer and other files without weights");
-  add_jobs(verb, flags.jobs, "Files read at a time");
+  add_jobs(*verb, flags.jobs, "Files read at a time");
+  add_network_options(*verb, network);
   verb->footer(
       "A packed repository's own digests are believed (verify checks them); of an ordinary checkpoint only tensors "
       "are\n"

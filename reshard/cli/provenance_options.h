@@ -5,11 +5,12 @@
 #include <CLI/CLI.hpp>
 
 #include "reshard/cli/commands.h"
+#include "reshard/cli/network_options.h"
 
 namespace dspack::reshard {
 
-[[nodiscard]] CLI::App* declare_verify(CLI::App& app, VerifyFlags& flags);
-[[nodiscard]] CLI::App* declare_unpack(CLI::App& app, UnpackFlags& flags);
-[[nodiscard]] CLI::App* declare_diff(CLI::App& app, DiffFlags& flags);
+[[nodiscard]] CLI::App* declare_verify(CLI::App& app, VerifyFlags& flags, NetworkFlags& network);
+[[nodiscard]] CLI::App* declare_unpack(CLI::App& app, UnpackFlags& flags, NetworkFlags& network);
+[[nodiscard]] CLI::App* declare_diff(CLI::App& app, DiffFlags& flags, NetworkFlags& network);
 
 }  // namespace dspack::reshard

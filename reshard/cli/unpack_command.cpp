@@ -20,10 +20,9 @@ Result<int> unpack_or_error(const UnpackFlags& flags, const Context& context) {
   const UnpackOptions options{
       .out = flags.out, .exact = flags.exact, .shard_bytes = flags.shard_bytes, .jobs = flags.jobs};
   TRY_ASSIGN(const UnpackPlan plan, prepare_unpack(*packed.repository, packed.checkpoint, options, context.stop));
-  format::TerminalProgress progress(stderr, format::stderr_is_terminal());
   const auto begin = std::chrono::steady_clock::now();
   TRY_ASSIGN(const UnpackOutcome outcome, unpack(plan, *packed.repository, packed.checkpoint, options,
-                                                 format::posix_file_system(), progress, context.stop));
+                                                 format::posix_file_system(), context.progress, context.stop));
   if (outcome == UnpackOutcome::already_there) {
     print_out(fmt::format("{}: every file is there already, by name and size; nothing was done\n", flags.out));
     return 0;
@@ -42,10 +41,9 @@ Result<int> unpack_or_error(const UnpackFlags& flags, const Context& context) {
 Result<int> diff_or_error(const DiffFlags& flags, const Context& context) {
   TRY_ASSIGN(const Opened a, open_place(flags.a, flags.jobs, context));
   TRY_ASSIGN(const Opened b, open_place(flags.b, flags.jobs, context));
-  format::TerminalProgress progress(stderr, format::stderr_is_terminal());
   TRY_ASSIGN(const DiffReport report,
              diff({*a.repository, a.checkpoint}, {*b.repository, b.checkpoint},
-                  {.companions = !flags.tensors_only, .jobs = flags.jobs}, progress, context.stop));
+                  {.companions = !flags.tensors_only, .jobs = flags.jobs}, context.progress, context.stop));
   print_out(flags.json ? diff_json(report) : diff_text(report));
   return report.equal() ? 0 : 1;
 }

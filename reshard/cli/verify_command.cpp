@@ -62,13 +62,12 @@ Result<std::vector<Declarations>> read_declarations(const VerifyFlags& flags, co
 Result<int> verify_or_error(const VerifyFlags& flags, const Context& context) {
   TRY_ASSIGN(const Opened packed, open_packed(flags.folder, flags.jobs, context));
   TRY_ASSIGN(const auto declared, read_declarations(flags, *packed.checkpoint.manifest(), context));
-  format::TerminalProgress progress(stderr, format::stderr_is_terminal());
   TRY_ASSIGN(const VerifyReport digests,
-             verify_digests(*packed.repository, packed.checkpoint, flags.jobs, progress, context.stop));
+             verify_digests(*packed.repository, packed.checkpoint, flags.jobs, context.progress, context.stop));
   int status = report(flags.folder, digests, "every digest fits");
   if (!declared.empty()) {
-    TRY_ASSIGN(const UpstreamReport upstream,
-               verify_upstream(*packed.repository, packed.checkpoint, declared, flags.jobs, progress, context.stop));
+    TRY_ASSIGN(const UpstreamReport upstream, verify_upstream(*packed.repository, packed.checkpoint, declared,
+                                                              flags.jobs, context.progress, context.stop));
     for (const std::string& line : upstream.shards)
       print_out(printable(line) + "\n");
     std::string names = printable(declared.front().by);
@@ -80,8 +79,9 @@ Result<int> verify_or_error(const VerifyFlags& flags, const Context& context) {
   }
   if (flags.source.empty()) return status;
   TRY_ASSIGN(const Opened source, open_place(flags.source, flags.jobs, context));
-  TRY_ASSIGN(const VerifyReport bytes, verify_against_source(*packed.repository, packed.checkpoint, *source.repository,
-                                                             source.checkpoint, flags.jobs, progress, context.stop));
+  TRY_ASSIGN(const VerifyReport bytes,
+             verify_against_source(*packed.repository, packed.checkpoint, *source.repository, source.checkpoint,
+                                   flags.jobs, context.progress, context.stop));
   return std::max(status, report(flags.folder, bytes, "equal to the source, byte for byte"));
 }
 

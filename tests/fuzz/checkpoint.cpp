@@ -39,9 +39,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (index.empty()) return 0;
   const auto parsed = format::parse_index(index);
   DSPACK_CHECK(parsed.has_value(), "a checkpoint with an index that is none");
-  for (const auto& [name, path] : parsed->weight_map) {
+  for (const auto& [name, number] : parsed->weight_map) {
     const format::TensorEntry* tensor = checkpoint->find(name);
-    DSPACK_CHECK(tensor != nullptr && checkpoint->files()[tensor->file].path == path, name);
+    DSPACK_CHECK(tensor != nullptr && checkpoint->files()[tensor->file].path == parsed->files[number], name);
   }
   return 0;
 }

@@ -1,0 +1,32 @@
+// Options that every verb which may read over a network has.
+// Threads: the main thread. Lifetime: the flags must outlive the parsing.
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+#include <cstdint>
+#include <string>
+
+#include "format/progress.h"
+#include "format/source/repository.h"
+
+namespace dspack::reshard {
+
+struct NetworkFlags {
+  uint64_t limit_rate = 0;  // bytes per second over all connections; 0: none
+  unsigned retries = 11;    // of a request, counted from the last byte that came
+};
+
+/// --limit-rate and --retries.
+void add_network_options(CLI::App& verb, NetworkFlags& flags);
+
+/// The environment's options, changed as the flags say. Every pause of a request is told to `progress`.
+[[nodiscard]] format::RemoteOptions remote_options(const NetworkFlags& flags, format::Progress& progress);
+
+/// --jobs: so many that their connections and files stay below the usual limit of 1,024 open files.
+void add_jobs(CLI::App& verb, unsigned& jobs, const std::string& what);
+
+/// A size such as "5GB"; anything else is wrong usage.
+CLI::Option* add_size(CLI::App& verb, const std::string& name, uint64_t& bytes, const std::string& what);
+
+}  // namespace dspack::reshard
