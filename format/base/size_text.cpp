@@ -1,5 +1,7 @@
 #include "format/base/size_text.h"
 
+#include <algorithm>
+#include <cctype>
 #include <charconv>
 #include <string>
 #include <utility>
@@ -37,7 +39,9 @@ Result<uint64_t> parse_size(std::string_view text) {
   if (error != std::errc()) return invalid(text, kWrong);
   const std::string_view unit = text.substr(static_cast<size_t>(end - text.data()));
   for (const auto& [name, bytes] : kUnits) {
-    if (unit != name) continue;
+    const bool same = std::equal(unit.begin(), unit.end(), name.begin(), name.end(),
+                                 [](unsigned char a, unsigned char b) { return std::tolower(a) == std::tolower(b); });
+    if (!same) continue;
     const std::optional<uint64_t> size = checked_mul(number, bytes);
     if (!size) return invalid(text, "is more than any disk holds");
     return *size;

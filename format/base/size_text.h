@@ -9,7 +9,8 @@
 
 namespace dspack {
 
-/// Bytes of a whole number with or without a unit: B, KB, MB, GB, TB (powers of 1000), KiB, MiB, GiB, TiB (of 1024).
+/// Bytes of a whole number with or without a unit: B, KB, MB, GB, TB (powers of 1000), KiB, MiB, GiB, TiB (of 1024),
+/// in upper or lower case.
 [[nodiscard]] Result<uint64_t> parse_size(std::string_view text);
 
 }  // namespace dspack

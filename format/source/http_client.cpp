@@ -141,7 +141,8 @@ class HttpClient::Transfer {
       const bool resolve = code == CURLE_COULDNT_RESOLVE_HOST || code == CURLE_COULDNT_RESOLVE_PROXY;
       const bool connect = resolve || code == CURLE_COULDNT_CONNECT;
       const bool final = code == CURLE_URL_MALFORMAT || code == CURLE_UNSUPPORTED_PROTOCOL ||
-                         code == CURLE_PEER_FAILED_VERIFICATION || code == CURLE_SSL_CACERT_BADFILE;
+                         code == CURLE_TOO_MANY_REDIRECTS || code == CURLE_PEER_FAILED_VERIFICATION ||
+                         code == CURLE_SSL_CACERT_BADFILE;
       HttpFailure failure = answer_.fail(
           ErrorKind::network,
           connect ? fmt::format("cannot reach the server ({}); check the address and the connection", detail)

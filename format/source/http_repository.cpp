@@ -23,7 +23,7 @@ constexpr double kMaxWaitSeconds = 310;
 constexpr unsigned kFirstContactAttempts = 5;
 
 // Shorter pauses are not worth a line.
-constexpr double kToldPauseSeconds = 2;
+constexpr double kToldPauseSeconds = 5;
 
 // A renamed repository answers with one redirect within the Hub; more in a row are a loop.
 constexpr unsigned kMaxRenames = 5;

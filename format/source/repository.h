@@ -74,7 +74,7 @@ struct RemoteOptions {
   unsigned attempts = 12;
   std::string certificate_file;           // of authorities to trust; empty: the system's
   std::shared_ptr<RateLimit> rate_limit;  // over all connections; nullptr: none
-  /// Told about every pause of more than a second or two, since otherwise nothing is seen to happen. Thread-safe.
+  /// Told about every pause of five seconds or more, since otherwise nothing is seen to happen. Thread-safe.
   std::function<void(std::string_view)> on_pause;
 };
 

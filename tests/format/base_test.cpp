@@ -93,11 +93,13 @@ TEST_CASE("sizes: whole numbers with decimal and binary units, and nothing else"
   CHECK(parse_size("7B").value() == 7);
   CHECK(parse_size("500MB").value() == 500'000'000);
   CHECK(parse_size("5GB").value() == 5'000'000'000);
+  CHECK(parse_size("5gb").value() == 5'000'000'000);
+  CHECK(parse_size("2kB").value() == 2000);
   CHECK(parse_size("4GiB").value() == 4ULL << 30);
   CHECK(parse_size("1KB").value() + parse_size("1KiB").value() == 2024);
   CHECK(parse_size("2TB").value() == 2'000'000'000'000);
   CHECK(parse_size("18446744073709551615").value() == UINT64_MAX);
-  for (const char* text : {"", "GB", "5gb", "5 GB", "1.5GB", "-1", "+1", "5GBs", "0x10", "5iB"}) {
+  for (const char* text : {"", "GB", "5 GB", "1.5GB", "-1", "+1", "5GBs", "0x10", "5iB"}) {
     CAPTURE(text);
     CHECK(parse_size(text).error().message.find("is no size") != std::string::npos);
   }
