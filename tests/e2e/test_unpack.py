@@ -8,8 +8,8 @@ import safetensors_io
 from checkpoints import EXPERT_0, SHARDS, packed_tiny, write_odd, write_small
 from common import INDEX, EndToEnd, flip_bit, main, seeded_random, tree
 
-KILLS = 12
-RATE = 4e6  # bytes per second and connection of the slowed server
+KILLS = 10
+RATE = 2e7  # bytes per second and connection of the slowed server
 
 
 class Exact(EndToEnd):
