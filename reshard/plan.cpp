@@ -64,7 +64,8 @@ Result<void> check_scales(const format::Checkpoint& source) {
 /// The manifest writes names as templates; one that looks like a template would not come back as it was.
 Result<void> check_names(const format::Checkpoint& source) {
   for (const TensorEntry& entry : source.tensors()) {
-    if (!entry.place.layer || entry.place.expert || !format::template_entry(format::name_template(entry.name))) continue;
+    if (!entry.place.layer || entry.place.expert || !format::template_entry(format::name_template(entry.name)))
+      continue;
     return Error{ErrorKind::unsupported, fmt::format("{}: tensor \"{}\" has \"{{expert\" in place of a number",
                                                      source.files()[entry.file].path, entry.name)};
   }
