@@ -98,9 +98,10 @@ class CheckpointBuilder {
   Result<void> add_packed(const PackedFile& packed, const Layout& layout) {
     TRY(count(packed.size_bytes, packed.path));
     const auto file = narrow<uint32_t>(checkpoint_.files_.size());
+    const size_t first = checkpoint_.tensors_.size();
     for (size_t i = 0; i < layout.tensors.size(); ++i) {
       const LayoutTensor& tensor = layout.tensors[i];
-      TensorEntry entry{.name = expand_template(tensor.name, packed.layer, packed.expert),
+      TensorEntry entry{.name = tensor_name(packed, tensor),
                         .place = {},
                         .dtype = tensor.dtype,
                         .shape = tensor.shape,
@@ -114,7 +115,7 @@ class CheckpointBuilder {
                                   .data_start = packed.data_start,
                                   .version = {},
                                   .header = {}});
-    return {};
+    return check_experts(packed, std::span(checkpoint_.tensors_).subspan(first));
   }
 
   /// Compares what the index promises with what the shards hold.
@@ -155,6 +156,25 @@ class CheckpointBuilder {
   }
 
  private:
+  /// A file lists exactly the experts that it holds, or their digests would say nothing about them.
+  static Result<void> check_experts(const PackedFile& packed, std::span<const TensorEntry> tensors) {
+    std::vector<bool> present(packed.experts.size());
+    for (const TensorEntry& tensor : tensors) {
+      if (!tensor.place.expert) continue;
+      const auto expert = find_expert(packed, {*tensor.place.layer, *tensor.place.expert});
+      if (!expert) {
+        return Error{ErrorKind::invalid, fmt::format("{}: tensor \"{}\" is of an expert that the file does not list",
+                                                     packed.path, tensor.name)};
+      }
+      present[*expert] = true;
+    }
+    const auto missing = std::find(present.begin(), present.end(), false);
+    if (missing == present.end()) return {};
+    const ExpertKey key = packed.experts[static_cast<size_t>(missing - present.begin())].key;
+    return Error{ErrorKind::invalid, fmt::format("{}: lists layer {}, expert {} and holds none of its tensors",
+                                                 packed.path, key.layer.value, key.expert.value)};
+  }
+
   Result<void> count(uint64_t size_bytes, const std::string& path) {
     const std::optional<uint64_t> total = checked_add(total_bytes_, size_bytes);
     if (!total || *total > kMaxTotalBytes) {

@@ -58,8 +58,8 @@ class Checkpoint {
   [[nodiscard]] const TensorEntry* find(std::string_view name) const;
   /// Indices into tensors() of a routed expert's tensors in ascending name order; empty if there is no such expert.
   [[nodiscard]] std::span<const uint32_t> expert(ExpertKey key) const;
-  /// Where all bytes of a routed expert lie: as few extents as there are, by file and offset. One for a file of its
-  /// own.
+  /// Where all bytes of a routed expert lie: as few extents as there are, by file and offset. One in a file of its own;
+  /// where it shares a packed file, its matrices, and its scales in the region behind all matrices.
   [[nodiscard]] std::vector<Extent> expert_extents(ExpertKey key) const;
   [[nodiscard]] const std::map<ExpertKey, std::vector<uint32_t>>& experts() const { return experts_; }
   /// Set for a packed repository.

@@ -35,8 +35,10 @@ Json file_json(const PackedFile& file) {
                {"sha256", to_hex(file.sha256)},
                {"tensors", digests_json(file.tensors)}};
   if (file.layer) json["layer"] = file.layer->value;
-  if (file.expert) json["expert"] = file.expert->value;
-  if (file.expert_digest) json["expert_sha256"] = to_hex(*file.expert_digest);
+  for (const PackedExpert& expert : file.experts) {
+    json["experts"].push_back(
+        {{"layer", expert.key.layer.value}, {"expert", expert.key.expert.value}, {"sha256", to_hex(expert.digest)}});
+  }
   for (const RowBlocks& blocks : file.row_blocks) {
     json["row_blocks"].push_back({{"tensor", blocks.tensor},
                                   {"rows_per_block", blocks.rows_per_block},
@@ -87,6 +89,21 @@ std::string write_manifest(const Manifest& manifest) {
   Json json = manifest_json(manifest);
   json[kSealKey] = to_hex(sha256(canonical_json(json)));
   return canonical_json(json) + "\n";
+}
+
+std::string tensor_name(const PackedFile& file, const LayoutTensor& tensor) {
+  if (!file.layer) return tensor.name;
+  const std::optional<size_t> entry = template_entry(tensor.name);
+  if (!entry) return expand_template(tensor.name, file.layer, {});
+  DSPACK_CHECK(*entry < file.experts.size(), "a layout's expert that the file does not list");
+  return expand_template(tensor.name, file.layer, file.experts[*entry].key.expert);
+}
+
+std::optional<size_t> find_expert(const PackedFile& file, ExpertKey key) {
+  const auto found = std::lower_bound(file.experts.begin(), file.experts.end(), key,
+                                      [](const PackedExpert& expert, ExpertKey wanted) { return expert.key < wanted; });
+  if (found == file.experts.end() || found->key != key) return std::nullopt;
+  return static_cast<size_t>(found - file.experts.begin());
 }
 
 Digest expert_digest(std::vector<NamedDigest> tensors) {

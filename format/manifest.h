@@ -25,7 +25,7 @@ inline constexpr char kHeadersPath[] = "provenance/headers.json.zst";
 
 /// One tensor of a layout: its name as a template and its place relative to the file's byte buffer.
 struct LayoutTensor {
-  std::string name;  // name_template: "{layer}" and "{expert}" stand for the file's own numbers
+  std::string name;  // in a file with a layer a name_template, otherwise literal; tensor_name expands it
   Dtype dtype = Dtype::u8;
   std::vector<uint64_t> shape;
   ByteRange data;
@@ -43,18 +43,23 @@ struct RowBlocks {
   std::vector<Digest> digests;  // ceil(rows / rows_per_block)
 };
 
+/// A routed expert that lies whole in a file.
+struct PackedExpert {
+  ExpertKey key;
+  Digest digest;  // expert_digest: equal in every grouping
+};
+
 /// A file of weights.
 struct PackedFile {
   std::string path;
-  std::string part;  // embed, head, other, dense or expert
-  std::optional<LayerId> layer;
-  std::optional<ExpertId> expert;
-  uint64_t layout = 0;  // index into Manifest::layouts
+  std::string part;                   // embed, head, other, dense, expert (one or several) or shard (anything)
+  std::optional<LayerId> layer;       // of all that it holds; none where the tensors' names are literal
+  std::vector<PackedExpert> experts;  // ascending by key
+  uint64_t layout = 0;                // index into Manifest::layouts
   uint64_t size_bytes = 0;
   uint64_t data_start = 0;
   Digest sha256;
-  std::optional<Digest> expert_digest;  // equal in every grouping; only of part expert
-  std::vector<Digest> tensors;          // in the layout's order
+  std::vector<Digest> tensors;  // in the layout's order
   std::vector<RowBlocks> row_blocks;
 };
 
@@ -102,6 +107,12 @@ struct Manifest {
 /// Canonical text, ending in a newline; its field "seal" is the SHA-256 of the text with an empty seal.
 [[nodiscard]] std::string write_manifest(const Manifest& manifest);
 [[nodiscard]] Result<Manifest> parse_manifest(std::string_view text);
+
+/// The name in `file` of a tensor of its layout. Precondition: the file lists every expert that the layout names, which
+/// parse_manifest has checked.
+[[nodiscard]] std::string tensor_name(const PackedFile& file, const LayoutTensor& tensor);
+/// Which of the file's experts this is, as an index; nullopt: none.
+[[nodiscard]] std::optional<size_t> find_expert(const PackedFile& file, ExpertKey key);
 
 /// Digest of an expert from those of its tensors: SHA-256 over one line "name dtype [shape] sha256\n" a tensor, by
 /// name.

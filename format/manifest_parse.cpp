@@ -91,33 +91,69 @@ Result<RowBlocks> read_row_blocks(const Json& json, const Layout& layout) {
   return blocks;
 }
 
-Result<std::optional<uint32_t>> read_optional_id(const Json& json, std::string_view key) {
-  if (!json.contains(key)) return std::optional<uint32_t>();
+Result<uint32_t> read_id(const Json& json, std::string_view key) {
   TRY_ASSIGN(const uint64_t value, json_uint(json, key));
   if (value > kMaxId) return invalid(fmt::format("\"{}\" is {}: out of range", key, value));
-  return std::optional(static_cast<uint32_t>(value));
+  return static_cast<uint32_t>(value);
 }
 
-Result<PackedFile> read_file(const Json& json, const std::vector<Layout>& layouts) {
+/// The experts of a file whose path and layer are known.
+Result<std::vector<PackedExpert>> read_experts(const Json& json, const PackedFile& file) {
+  TRY_ASSIGN(const Json* entries, json_array(json, "experts"));
+  std::vector<PackedExpert> experts;
+  for (const Json& entry : *entries) {
+    if (!entry.is_object()) return invalid(fmt::format("{}: an entry of \"experts\" is not an object", file.path));
+    PackedExpert expert;
+    TRY_ASSIGN(const uint32_t layer, read_id(entry, "layer"));
+    TRY_ASSIGN(const uint32_t id, read_id(entry, "expert"));
+    expert.key = {LayerId(layer), ExpertId(id)};
+    TRY_ASSIGN(expert.digest, read_digest(entry, "sha256"));
+    if (file.layer && *file.layer != expert.key.layer)
+      return invalid(fmt::format("{}: its expert {} is of layer {}, not its own", file.path, id, layer));
+    if (!experts.empty() && experts.back().key >= expert.key)
+      return invalid(fmt::format("{}: its experts do not ascend at layer {}, expert {}", file.path, layer, id));
+    experts.push_back(expert);
+  }
+  return experts;
+}
+
+/// A layout and what its templates ask of a file.
+struct KnownLayout {
+  const Layout& layout;
+  std::optional<size_t> last_entry;  // the largest K of its "{expert[K]}"
+};
+
+KnownLayout known(const Layout& layout) {
+  KnownLayout result{layout, {}};
+  for (const LayoutTensor& tensor : layout.tensors)
+    result.last_entry = std::max(result.last_entry, template_entry(tensor.name));
+  return result;
+}
+
+Result<PackedFile> read_file(const Json& json, const std::vector<KnownLayout>& layouts) {
   if (!json.is_object()) return invalid("an entry of \"files\" is not an object");
   PackedFile file;
   TRY_ASSIGN(file.path, read_path(json));
   TRY_ASSIGN(file.part, json_string(json, "part"));
-  TRY_ASSIGN(const std::optional<uint32_t> layer, read_optional_id(json, "layer"));
-  if (layer) file.layer = LayerId(*layer);
-  TRY_ASSIGN(const std::optional<uint32_t> expert, read_optional_id(json, "expert"));
-  if (expert) file.expert = ExpertId(*expert);
+  if (json.contains("layer")) {
+    TRY_ASSIGN(const uint32_t layer, read_id(json, "layer"));
+    file.layer = LayerId(layer);
+  }
+  if (json.contains("experts")) {
+    TRY_ASSIGN(file.experts, read_experts(json, file));
+  }
   TRY_ASSIGN(file.layout, json_uint(json, "layout"));
   TRY_ASSIGN(file.size_bytes, json_uint(json, "size"));
   TRY_ASSIGN(file.data_start, json_uint(json, "data_start"));
   TRY_ASSIGN(file.sha256, read_digest(json, "sha256"));
   TRY_ASSIGN(file.tensors, read_digests(json, "tensors"));
-  if (json.contains("expert_sha256")) {
-    TRY_ASSIGN(file.expert_digest, read_digest(json, "expert_sha256"));
-  }
   if (file.layout >= layouts.size())
     return invalid(fmt::format("{}: layout {} does not exist", file.path, file.layout));
-  const Layout& layout = layouts[file.layout];
+  const auto& [layout, last_entry] = layouts[file.layout];
+  if (file.layer && last_entry && *last_entry >= file.experts.size()) {
+    return invalid(
+        fmt::format("{}: its layout names expert [{}], it lists {}", file.path, *last_entry, file.experts.size()));
+  }
   const uint64_t payload = layout.tensors.empty() ? 0 : layout.tensors.back().data.end;
   if (file.tensors.size() != layout.tensors.size() || checked_add(file.data_start, payload) != file.size_bytes) {
     return invalid(fmt::format("{}: its size or tensors do not fit its layout", file.path));
@@ -200,10 +236,19 @@ Result<void> read_files(const Json& json, Manifest& manifest) {
     if (!paths.insert(path).second) return invalid(fmt::format("{} is listed twice", path));
     return {};
   };
+  std::vector<KnownLayout> known_layouts;
+  for (const Layout& layout : manifest.layouts)
+    known_layouts.push_back(known(layout));
+  std::set<ExpertKey> experts;
   TRY_ASSIGN(const Json* files, json_array(json, "files"));
   for (const Json& entry : *files) {
-    TRY_ASSIGN(PackedFile file, read_file(entry, manifest.layouts));
+    TRY_ASSIGN(PackedFile file, read_file(entry, known_layouts));
     TRY(claim(file.path));
+    for (const PackedExpert& expert : file.experts) {
+      if (experts.insert(expert.key).second) continue;
+      return invalid(fmt::format("{}: layer {}, expert {} is in another file too", file.path, expert.key.layer.value,
+                                 expert.key.expert.value));
+    }
     manifest.files.push_back(std::move(file));
   }
   TRY_ASSIGN(const Json* companions, json_array(json, "companions"));

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <optional>
+#include <tuple>
 
 #include <fmt/format.h>
 
@@ -132,19 +133,34 @@ Result<SafetensorsHeader> parse_header(std::string_view json, uint64_t file_byte
   return header;
 }
 
-void arrange_tensors(std::vector<TensorInfo>& tensors) {
-  const auto bytes = [](const TensorInfo& tensor) { return tensor_bytes(tensor.dtype, tensor.shape).value(); };
-  std::sort(tensors.begin(), tensors.end(), [&](const TensorInfo& a, const TensorInfo& b) {
-    const bool a_pages = bytes(a) % kPageBytes == 0;
-    const bool b_pages = bytes(b) % kPageBytes == 0;
-    if (a_pages != b_pages) return a_pages;
-    if (bits_of(a.dtype) != bits_of(b.dtype)) return bits_of(a.dtype) > bits_of(b.dtype);
-    return a.name < b.name;
+void arrange_tensors(std::vector<TensorInfo>& tensors, std::span<const uint32_t> units) {
+  DSPACK_CHECK(units.empty() || units.size() == tensors.size(), "every tensor needs its unit");
+  struct Place {
+    uint64_t bytes = 0;
+    uint32_t bits = 0;  // of an element
+    uint32_t unit = 0;
+    TensorInfo tensor;
+  };
+  std::vector<Place> places;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    places.push_back({.bytes = tensor_bytes(tensors[i].dtype, tensors[i].shape).value(),
+                      .bits = bits_of(tensors[i].dtype),
+                      .unit = units.empty() ? 0 : units[i],
+                      .tensor = std::move(tensors[i])});
+  }
+  std::sort(places.begin(), places.end(), [](const Place& a, const Place& b) {
+    const bool pages = a.bytes % kPageBytes == 0;
+    if (pages != (b.bytes % kPageBytes == 0)) return pages;
+    // Only whole pages stay aligned whatever lies before them: of the rest the larger elements must come first.
+    if (pages && a.unit != b.unit) return a.unit < b.unit;
+    if (a.bits != b.bits) return a.bits > b.bits;
+    return std::tie(a.unit, a.tensor.name) < std::tie(b.unit, b.tensor.name);
   });
   uint64_t offset = 0;
-  for (TensorInfo& tensor : tensors) {
-    tensor.data = {offset, offset + bytes(tensor)};
-    offset = tensor.data.end;
+  for (size_t i = 0; i < places.size(); ++i) {
+    tensors[i] = std::move(places[i].tensor);
+    tensors[i].data = {offset, offset + places[i].bytes};
+    offset = tensors[i].data.end;
   }
 }
 

@@ -5,6 +5,8 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -46,8 +48,10 @@ struct SafetensorsHeader {
 
 /// Puts tensors in the order in which we store them and sets their `data`: sizes that are multiples of a page first, so
 /// that large matrices start on pages; then larger elements before smaller, so that all are aligned; then by name.
-/// Precondition: every tensor's shape and dtype have a size (tensor_bytes).
-void arrange_tensors(std::vector<TensorInfo>& tensors);
+/// `units`, parallel to `tensors` as given, keeps together what is read together, an expert say: whole pages lie by
+/// unit first, and of the rest those of one element size do. Empty: one unit. Precondition: every tensor's shape and
+/// dtype have a size (tensor_bytes).
+void arrange_tensors(std::vector<TensorInfo>& tensors, std::span<const uint32_t> units = {});
 
 /// Length, JSON and padding spaces of a file that holds `tensors` (arranged, contiguous). The data starts at a multiple
 /// of kPageBytes. `__metadata__` is {"format":"pt"}, which transformers demands.

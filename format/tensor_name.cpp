@@ -75,8 +75,32 @@ Split split_name(std::string_view name) {
   return split;
 }
 
-void replace_once(std::string& text, std::string_view what, const std::string& with) {
-  if (const size_t at = text.find(what); at != std::string::npos) text.replace(at, what.size(), with);
+// Templates: the layer alone, and an expert of the file.
+constexpr std::string_view kLayerTemplate = "model.layers.{layer}.";
+constexpr std::string_view kExpertTemplate = "model.layers.{layer}.mlp.experts.{expert";
+
+/// What stands in a template for an expert's number: "{expert}" or "{expert[K]}".
+struct Placeholder {
+  size_t end = 0;    // in the template, behind the closing brace
+  size_t entry = 0;  // K
+};
+
+std::optional<Placeholder> find_placeholder(std::string_view text) {
+  if (!text.starts_with(kExpertTemplate)) return std::nullopt;
+  Placeholder found;
+  std::string_view rest = text.substr(kExpertTemplate.size());
+  if (rest.starts_with('[')) {
+    const char* const digits = rest.data() + 1;
+    const auto [stop, error] = std::from_chars(digits, rest.data() + rest.size(), found.entry);
+    const bool canonical = error == std::errc() && (*digits != '0' || stop == digits + 1);
+    if (!canonical) return std::nullopt;
+    rest.remove_prefix(static_cast<size_t>(stop - rest.data()));
+    if (!rest.starts_with(']')) return std::nullopt;
+    rest.remove_prefix(1);
+  }
+  if (!rest.starts_with("}.")) return std::nullopt;
+  found.end = text.size() - rest.size() + 1;
+  return found;
 }
 
 }  // namespace
@@ -108,19 +132,27 @@ TensorName parse_tensor_name(std::string_view name) {
   return parsed;
 }
 
-std::string name_template(std::string_view name) {
+std::string name_template(std::string_view name, std::optional<size_t> entry) {
   const Split split = split_name(name);
   if (!split.layer) return std::string(name);
-  std::string text = std::string(kLayersPrefix) + "{layer}.";
-  if (!split.expert) return text.append(split.part);
-  return text.append(kExpertsPart).append("{expert}.").append(split.rest);
+  if (!split.expert) return std::string(kLayerTemplate).append(split.part);
+  std::string text(kExpertTemplate);
+  if (entry) text.append("[").append(std::to_string(*entry)).append("]");
+  return text.append("}.").append(split.rest);
+}
+
+std::optional<size_t> template_entry(std::string_view text) {
+  const std::optional<Placeholder> found = find_placeholder(text);
+  return found ? std::optional(found->entry) : std::nullopt;
 }
 
 std::string expand_template(std::string_view text, std::optional<LayerId> layer, std::optional<ExpertId> expert) {
-  std::string name(text);
-  if (layer) replace_once(name, "{layer}", std::to_string(layer->value));
-  if (expert) replace_once(name, "{expert}", std::to_string(expert->value));
-  return name;
+  if (!layer || !text.starts_with(kLayerTemplate)) return std::string(text);
+  std::string name = std::string(kLayersPrefix) + std::to_string(layer->value) + ".";
+  const std::optional<Placeholder> found = expert ? find_placeholder(text) : std::nullopt;
+  if (!found) return name.append(text.substr(kLayerTemplate.size()));
+  name.append(kExpertsPart).append(std::to_string(expert->value));
+  return name.append(text.substr(found->end));
 }
 
 std::vector<std::string> scale_names(std::string_view weight_name) {

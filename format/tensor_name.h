@@ -38,8 +38,11 @@ struct TensorName {
 [[nodiscard]] TensorName parse_tensor_name(std::string_view name);
 
 /// The name with its layer and expert number replaced by "{layer}" and "{expert}", so that alike files share one text.
-[[nodiscard]] std::string name_template(std::string_view name);
-/// The inverse of name_template.
+/// In a file of several experts `entry` tells which of them is meant: "{expert[entry]}".
+[[nodiscard]] std::string name_template(std::string_view name, std::optional<size_t> entry = {});
+/// Which entry of its file's experts a template stands for: 0 for "{expert}", K for "{expert[K]}"; nullopt: none.
+[[nodiscard]] std::optional<size_t> template_entry(std::string_view text);
+/// The inverse of name_template, given the expert of the template's entry.
 [[nodiscard]] std::string expand_template(std::string_view text, std::optional<LayerId> layer,
                                           std::optional<ExpertId> expert);
 

@@ -58,6 +58,6 @@ struct Companion {
 [[nodiscard]] Result<std::string> kept_headers(const format::Checkpoint& source);
 
 /// README.md of the packed repository.
-[[nodiscard]] std::string model_card(const format::Manifest& manifest, bool has_source_card);
+[[nodiscard]] std::string model_card(const format::Manifest& manifest, const Recipe& recipe, bool has_source_card);
 
 }  // namespace dspack::reshard

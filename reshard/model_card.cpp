@@ -4,20 +4,43 @@
 
 namespace dspack::reshard {
 
-std::string model_card(const format::Manifest& manifest, bool has_source_card) {
+namespace {
+
+/// What the weight files are, in words.
+std::string files_of(const Grouping& grouping, uint64_t experts) {
+  constexpr char kDense[] = "Every layer has one file with what each token needs";
+  switch (grouping.kind) {
+    case Grouping::Kind::expert:
+      if (grouping.experts_per_file == 1)
+        return fmt::format("{} and one for each of its routed experts ({} in all)", kDense, experts);
+      return fmt::format("{} and one for every {} of its routed experts ({} in all)", kDense, grouping.experts_per_file,
+                         experts);
+    case Grouping::Kind::layer: return fmt::format("{} and one for its routed experts ({} in all)", kDense, experts);
+    case Grouping::Kind::shard:
+      return fmt::format(
+          "They lie in the model's order in files of up to {} bytes, and none of its {} routed experts is parted",
+          grouping.shard_bytes, experts);
+  }
+  return {};
+}
+
+}  // namespace
+
+std::string model_card(const format::Manifest& manifest, const Recipe& recipe, bool has_source_card) {
   const format::Origin& origin = manifest.origin;
   std::string card;
   if (!origin.repository.empty())
     card += fmt::format("---\nbase_model: {}\nlibrary_name: dspack\n---\n\n", origin.repository);
-  card += "# A checkpoint, packed by expert\n\n";
+  card += "# A packed checkpoint\n\n";
   if (!origin.repository.empty())
     card += fmt::format("Made from `{}`, revision `{}`.\n", origin.repository, origin.revision);
   card += fmt::format(
-      "The weights are the source's, byte for byte: {} tensors, {} bytes in {} layers. Every layer has one file with\n"
-      "what each token needs and one file for each of its routed experts ({} in all), so that a program can read only\n"
-      "what the router picks. All weight files are ordinary safetensors files, listed in `{}`.\n\n",
-      manifest.coverage.tensors, manifest.coverage.payload_bytes, manifest.coverage.layers, manifest.coverage.experts,
-      format::kIndexPath);
+      "The weights are the source's, byte for byte: {} tensors, {} bytes in {} layers.\n"
+      "{}.\n"
+      "The manifest tells where each expert lies, so that a program can read only what the router picks.\n"
+      "All weight files are ordinary safetensors files, listed in `{}`.\n\n",
+      manifest.coverage.tensors, manifest.coverage.payload_bytes, manifest.coverage.layers,
+      files_of(recipe.by, manifest.coverage.experts), format::kIndexPath);
   card += fmt::format("Packed by {} with recipe `{}`.\n\n", manifest.program, format::canonical_json(manifest.recipe));
   card +=
       "## Use\n\n```\ndsrun . -p \"Hello\"\n```\n\nOther loaders open the folder through its index, as any "

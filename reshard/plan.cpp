@@ -1,12 +1,12 @@
 #include "reshard/plan.h"
 
 #include <algorithm>
-#include <map>
+#include <unordered_map>
 
 #include <fmt/format.h>
 
 #include "dspack_version.h"
-#include "format/base/checked.h"
+#include "reshard/placement.h"
 
 namespace dspack::reshard {
 namespace {
@@ -17,54 +17,32 @@ using format::TensorEntry;
 // A block is what a remote reader must fetch to trust one row: small against a round trip, large against a digest.
 constexpr uint64_t kRowBlockBytes = 1 << 20;
 
-/// Where a tensor goes when experts have files of their own (DESIGN: the packed repository).
-PlannedFile place_tensor(const format::TensorName& name) {
-  PlannedFile file;
-  if (name.role == Role::embed) {
-    file.path = "model/embed.safetensors";
-    file.part = "embed";
-  } else if (name.role == Role::head) {
-    file.path = "model/head.safetensors";
-    file.part = "head";
-  } else if (name.expert) {
-    file.path = fmt::format("model/layers/{:03}/experts/{:03}.safetensors", name.layer->value, name.expert->value);
-    file.part = "expert";
-    file.layer = name.layer;
-    file.expert = name.expert;
-  } else if (name.layer) {
-    file.path = fmt::format("model/layers/{:03}/dense.safetensors", name.layer->value);
-    file.part = "dense";
-    file.layer = name.layer;
-  } else {
-    file.path = "model/other.safetensors";
-    file.part = "other";
-  }
-  return file;
-}
-
-std::vector<format::TensorInfo> tensor_infos(const std::vector<uint32_t>& tensors, const format::Checkpoint& source) {
+/// Puts a file's tensors in order and computes every offset.
+PlannedFile lay_out(Placement placed, const format::Checkpoint& source) {
   std::vector<format::TensorInfo> infos;
-  for (const uint32_t index : tensors) {
-    const TensorEntry& entry = source.tensors()[index];
+  std::vector<uint32_t> units;
+  std::unordered_map<std::string_view, uint32_t> by_name;
+  for (const PlacedTensor& tensor : placed.tensors) {
+    const TensorEntry& entry = source.tensors()[tensor.tensor];
     infos.push_back({entry.name, entry.dtype, entry.shape, {}});
+    units.push_back(tensor.unit);
+    by_name.emplace(entry.name, tensor.tensor);
   }
-  format::arrange_tensors(infos);
-  return infos;
-}
-
-/// Puts the file's tensors in order and computes every offset.
-void lay_out(PlannedFile& file, const format::Checkpoint& source) {
-  std::map<std::string_view, uint32_t> by_name;
-  for (const uint32_t index : file.tensors)
-    by_name.emplace(source.tensors()[index].name, index);
-  const std::vector<format::TensorInfo> infos = tensor_infos(file.tensors, source);
-  file.data_start = format::write_header(infos).size();
-  file.tensors.clear();
+  format::arrange_tensors(infos, units);
+  PlannedFile file{.path = std::move(placed.path),
+                   .part = std::move(placed.part),
+                   .layer = placed.layer,
+                   .experts = std::move(placed.experts),
+                   .tensors = {},
+                   .offsets = {},
+                   .data_start = format::write_header(infos).size(),
+                   .size_bytes = 0};
   for (const format::TensorInfo& info : infos) {
     file.tensors.push_back(by_name.at(info.name));
     file.offsets.push_back(file.data_start + info.data.begin);
   }
   file.size_bytes = file.data_start + infos.back().data.end;
+  return file;
 }
 
 /// An FP8 weight without its scale is worthless: better refused now than found when it is run.
@@ -79,6 +57,17 @@ Result<void> check_scales(const format::Checkpoint& source) {
                    fmt::format("{}: FP8 tensor \"{}\" has no scale (\"{}\" is missing); the checkpoint is incomplete",
                                source.files()[entry.file].path, entry.name, names.front())};
     }
+  }
+  return {};
+}
+
+/// The manifest writes names as templates; one that looks like a template would not come back as it was.
+Result<void> check_names(const format::Checkpoint& source) {
+  for (const TensorEntry& entry : source.tensors()) {
+    if (!entry.place.layer || entry.place.expert || !format::template_entry(format::name_template(entry.name)))
+      continue;
+    return Error{ErrorKind::unsupported, fmt::format("{}: tensor \"{}\" has \"{{expert\" in place of a number",
+                                                     source.files()[entry.file].path, entry.name)};
   }
   return {};
 }
@@ -118,17 +107,20 @@ Result<Plan> make_plan(const Recipe& recipe, const format::Checkpoint& source) {
   }
   if (source.tensors().empty()) return Error{ErrorKind::invalid, "the checkpoint holds no tensor"};
   TRY(check_scales(source));
-  std::map<std::string, PlannedFile> by_path;
-  for (uint32_t i = 0; i < source.tensors().size(); ++i) {
-    PlannedFile file = place_tensor(source.tensors()[i].place);
-    by_path.try_emplace(file.path, file).first->second.tensors.push_back(i);
-  }
+  TRY(check_names(source));
   Plan plan;
   plan.recipe = recipe;
-  for (auto& [path, file] : by_path) {
-    lay_out(file, source);
+  for (Placement& placed : place_tensors(recipe.by, source)) {
+    plan.files.push_back(lay_out(std::move(placed), source));
+    const PlannedFile& file = plan.files.back();
     plan.output_bytes += file.size_bytes;
-    plan.files.push_back(std::move(file));
+    if (file.data_start > format::kMaxHeaderBytes) {
+      return Error{
+          ErrorKind::invalid,
+          fmt::format("{}: would hold {} tensors, whose header is longer than readers accept ({} bytes); group "
+                      "into smaller files",
+                      file.path, file.tensors.size(), format::kMaxHeaderBytes)};
+    }
   }
   plan.shards = make_copies(plan.files, source);
   for (const format::CheckpointFile& file : source.files())
@@ -138,7 +130,13 @@ Result<Plan> make_plan(const Recipe& recipe, const format::Checkpoint& source) {
 }
 
 std::string planned_header(const PlannedFile& file, const format::Checkpoint& source) {
-  return format::write_header(tensor_infos(file.tensors, source));
+  std::vector<format::TensorInfo> infos;
+  for (size_t slot = 0; slot < file.tensors.size(); ++slot) {
+    const TensorEntry& entry = source.tensors()[file.tensors[slot]];
+    const uint64_t begin = file.offsets[slot] - file.data_start;
+    infos.push_back({entry.name, entry.dtype, entry.shape, {begin, begin + entry.range.size()}});
+  }
+  return format::write_header(infos);
 }
 
 uint64_t rows_per_block(const TensorEntry& tensor) {

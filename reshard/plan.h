@@ -1,6 +1,7 @@
 // The plan: recipe x catalogue -> the files to make and the copies that fill them. Pure, printable, no I/O.
 // Threads: immutable once made. Lifetime: refers to the catalogue by index; keep both together.
-// Errors: invalid (a missing scale, a path claimed twice), unsupported (a source that is packed already).
+// Errors: invalid (a missing scale, a header that no reader takes), unsupported (a source that is packed already, a
+// name that the manifest cannot hold).
 #pragma once
 
 #include <optional>
@@ -15,11 +16,11 @@ namespace dspack::reshard {
 /// One file of weights to make.
 struct PlannedFile {
   std::string path;
-  std::string part;  // as in format::PackedFile
-  std::optional<LayerId> layer;
-  std::optional<ExpertId> expert;
-  std::vector<uint32_t> tensors;  // catalogue indices, in the order of the file
-  std::vector<uint64_t> offsets;  // absolute, of each tensor
+  std::string part;                // as in format::PackedFile
+  std::optional<LayerId> layer;    // of all its tensors
+  std::vector<ExpertKey> experts;  // that it holds, ascending
+  std::vector<uint32_t> tensors;   // catalogue indices, in the order of the file
+  std::vector<uint64_t> offsets;   // absolute, of each tensor
   uint64_t data_start = 0;
   uint64_t size_bytes = 0;
 };

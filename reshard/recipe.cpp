@@ -2,18 +2,77 @@
 
 #include <fmt/format.h>
 
+#include <charconv>
+
+#include "format/base/ids.h"
+#include "format/base/size_text.h"
+#include "format/safetensors.h"
+
 namespace dspack::reshard {
+namespace {
+
+Error invalid(std::string message) {
+  return {ErrorKind::invalid, std::move(message)};
+}
+
+Result<Grouping> parse_expert_count(std::string_view text) {
+  uint64_t count = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), count);
+  if (error != std::errc() || end != text.data() + text.size() || count == 0 || count > kMaxId) {
+    return invalid(
+        fmt::format("\"expert:{}\": the number of experts a file is from 1 to {}, as in \"expert:8\"", text, kMaxId));
+  }
+  return Grouping{.kind = Grouping::Kind::expert, .experts_per_file = count, .shard_bytes = 0};
+}
+
+Result<Grouping> parse_shard_size(std::string_view text) {
+  const auto bytes = parse_size(text);
+  if (!bytes) return bytes.error().in(fmt::format("\"shard:{}\"", text));
+  // The header alone takes a page.
+  if (*bytes <= format::kPageBytes) {
+    return invalid(fmt::format(
+        "\"shard:{}\": too small for a file with its header; more than {} bytes are needed, \"shard:5GB\" is usual",
+        text, format::kPageBytes));
+  }
+  return Grouping{.kind = Grouping::Kind::shard, .experts_per_file = 1, .shard_bytes = *bytes};
+}
+
+}  // namespace
 
 Result<Grouping> parse_grouping(std::string_view text) {
-  if (text == "expert") return Grouping::expert;
-  return Error{ErrorKind::invalid, fmt::format("\"{}\" is no grouping of this version; use \"expert\"", text)};
+  constexpr std::string_view kExperts = "expert:";
+  constexpr std::string_view kShards = "shard:";
+  if (text == "expert") return Grouping{};
+  if (text == "layer") return Grouping{.kind = Grouping::Kind::layer, .experts_per_file = 1, .shard_bytes = 0};
+  if (text.starts_with(kExperts)) return parse_expert_count(text.substr(kExperts.size()));
+  if (text.starts_with(kShards)) return parse_shard_size(text.substr(kShards.size()));
+  return invalid(fmt::format(
+      "\"{}\" is no grouping; use \"expert\", \"expert:N\", \"layer\" or \"shard:SIZE\" (as in \"shard:5GB\")", text));
+}
+
+std::string to_string(const Grouping& grouping) {
+  switch (grouping.kind) {
+    case Grouping::Kind::expert:
+      return grouping.experts_per_file == 1 ? "expert" : fmt::format("expert:{}", grouping.experts_per_file);
+    case Grouping::Kind::layer: return "layer";
+    case Grouping::Kind::shard: return fmt::format("shard:{}", grouping.shard_bytes);
+  }
+  return {};
+}
+
+Result<Recipe> parse_recipe(std::string_view json) {
+  TRY_ASSIGN(const format::Json object, format::parse_json(json));
+  if (!object.is_object()) return invalid("a recipe is a JSON object, as {\"by\":\"expert\"}");
+  for (const auto& [key, unused] : object.items()) {
+    if (key != "by") return invalid(fmt::format("unknown key \"{}\"; a recipe has \"by\"", key));
+  }
+  TRY_ASSIGN(const std::string by, format::json_string(object, "by"));
+  TRY_ASSIGN(const Grouping grouping, parse_grouping(by));
+  return Recipe{.by = grouping};
 }
 
 format::Json recipe_json(const Recipe& recipe) {
-  switch (recipe.by) {
-    case Grouping::expert: return {{"by", "expert"}};
-  }
-  return {};
+  return {{"by", to_string(recipe.by)}};
 }
 
 }  // namespace dspack::reshard

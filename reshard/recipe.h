@@ -1,7 +1,8 @@
 // A recipe: what the packed repository should be like. Flags of the command line are shorthand for it.
-// Threads: a plain value. Errors: invalid, unsupported.
+// Threads: a plain value. Errors: invalid.
 #pragma once
 
+#include <string>
 #include <string_view>
 
 #include "format/base/result.h"
@@ -9,16 +10,30 @@
 
 namespace dspack::reshard {
 
-enum class Grouping {
-  expert,  // one file per routed expert
+/// Which tensors share a file.
+struct Grouping {
+  enum class Kind {
+    expert,  // a file for each `experts_per_file` consecutive experts of a layer; one for the rest of the layer
+    layer,   // a file for all routed experts of a layer; one for the rest of it
+    shard,   // files of up to `shard_bytes` bytes, in the model's order, as released checkpoints have
+  };
+  Kind kind = Kind::expert;
+  uint64_t experts_per_file = 1;  // of kind expert
+  uint64_t shard_bytes = 0;       // of kind shard; a file is larger only if a single expert or tensor is
 };
 
 struct Recipe {
-  Grouping by = Grouping::expert;
+  Grouping by;
 };
 
+/// "expert", "expert:N", "layer" or "shard:SIZE".
 [[nodiscard]] Result<Grouping> parse_grouping(std::string_view text);
-/// As it stands in the manifest.
+/// The inverse; equal groupings give equal text: "expert:1" is "expert", a SIZE is in bytes.
+[[nodiscard]] std::string to_string(const Grouping& grouping);
+
+/// A recipe file: a JSON object whose only key so far is "by".
+[[nodiscard]] Result<Recipe> parse_recipe(std::string_view json);
+/// As it stands in the manifest; parse_recipe reads it back.
 [[nodiscard]] format::Json recipe_json(const Recipe& recipe);
 
 }  // namespace dspack::reshard

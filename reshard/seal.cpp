@@ -22,13 +22,22 @@ format::Origin origin_of(const format::Repository& repository) {
   return {"hub", name.substr(0, at), name.substr(at + 1)};
 }
 
+/// As format::tensor_name reads it: literal in a file of no single layer.
+std::string layout_name(const PlannedFile& file, const format::TensorEntry& tensor) {
+  if (!file.layer) return tensor.name;
+  if (!tensor.place.expert || file.experts.size() == 1) return format::name_template(tensor.name);
+  const ExpertKey key{*tensor.place.layer, *tensor.place.expert};
+  const auto entry = std::lower_bound(file.experts.begin(), file.experts.end(), key) - file.experts.begin();
+  return format::name_template(tensor.name, static_cast<size_t>(entry));
+}
+
 format::Layout layout_of(const PlannedFile& file, const format::Checkpoint& source) {
   format::Layout layout;
   for (size_t slot = 0; slot < file.tensors.size(); ++slot) {
     const format::TensorEntry& tensor = source.tensors()[file.tensors[slot]];
     const uint64_t begin = file.offsets[slot] - file.data_start;
     layout.tensors.push_back(
-        {format::name_template(tensor.name), tensor.dtype, tensor.shape, {begin, begin + tensor.range.size()}});
+        {layout_name(file, tensor), tensor.dtype, tensor.shape, {begin, begin + tensor.range.size()}});
   }
   return layout;
 }
@@ -49,39 +58,43 @@ PackedFile packed_file(const PlannedFile& planned, uint32_t index, const format:
   PackedFile file{.path = planned.path,
                   .part = planned.part,
                   .layer = planned.layer,
-                  .expert = planned.expert,
+                  .experts = {},
                   .layout = 0,
                   .size_bytes = planned.size_bytes,
                   .data_start = planned.data_start,
                   .sha256 = writer.file_digest(index),
-                  .expert_digest = {},
                   .tensors = {},
                   .row_blocks = {}};
-  std::vector<format::NamedDigest> named;
+  std::map<ExpertKey, std::vector<format::NamedDigest>> experts;
   const auto& digests = writer.tensor_digests(index);
   for (size_t slot = 0; slot < planned.tensors.size(); ++slot) {
     const format::TensorEntry& tensor = source.tensors()[planned.tensors[slot]];
     file.tensors.push_back(digests[slot]->whole);
-    named.push_back({tensor.name, tensor.dtype, tensor.shape, digests[slot]->whole});
+    if (const format::TensorName& place = tensor.place; place.expert) {
+      experts[{*place.layer, *place.expert}].push_back({tensor.name, tensor.dtype, tensor.shape, digests[slot]->whole});
+    }
     if (!digests[slot]->row_blocks.empty())
       file.row_blocks.push_back({slot, rows_per_block(tensor), digests[slot]->row_blocks});
   }
-  if (planned.expert) file.expert_digest = format::expert_digest(std::move(named));
+  for (auto& [key, named] : experts)
+    file.experts.push_back({key, format::expert_digest(std::move(named))});
   return file;
 }
 
 void describe_files(Manifest& manifest, const Plan& plan, const format::Checkpoint& source,
                     const PackedWriter& writer) {
   std::map<std::string, uint64_t> layouts;
-  std::set<LayerId> layers;
   for (uint32_t i = 0; i < plan.files.size(); ++i) {
     PackedFile file = packed_file(plan.files[i], i, source, writer);
     format::Layout layout = layout_of(plan.files[i], source);
     const auto [known, added] = layouts.emplace(layout_key(layout), manifest.layouts.size());
     if (added) manifest.layouts.push_back(std::move(layout));
     file.layout = known->second;
-    if (file.layer) layers.insert(*file.layer);
     manifest.files.push_back(std::move(file));
+  }
+  std::set<LayerId> layers;
+  for (const format::TensorEntry& tensor : source.tensors()) {
+    if (tensor.place.layer) layers.insert(*tensor.place.layer);
   }
   manifest.coverage = {.layers = layers.size(),
                        .experts = source.experts().size(),
@@ -117,7 +130,7 @@ Result<void> seal_repository(const SealInput& input, PackedWriter& writer, forma
   const std::pair<std::string, std::string> written[] = {
       {format::kIndexPath, packed_index(outlook.plan, outlook.source)},
       {format::kHeadersPath, headers},
-      {"README.md", model_card(manifest, has_card)}};
+      {"README.md", model_card(manifest, outlook.plan.recipe, has_card)}};
   for (const auto& [path, text] : written) {
     TRY_ASSIGN(format::CompanionFile file, write_companion(path, text, out, files, writer.folders()));
     manifest.companions.push_back(std::move(file));

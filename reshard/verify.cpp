@@ -93,23 +93,34 @@ class PartHasher {
       if (!hasher.finish() && !known)  // one finding a tensor is enough
         lines.push_back(fmt::format("tensor \"{}\" differs from its row blocks' digests", name(tensor)));
     }
-    if (file_.expert_digest && *file_.expert_digest != recorded_expert_digest()) {
-      lines.emplace_back("the expert's digest does not fit those of its tensors");
+    const std::vector<format::Digest> experts = recorded_expert_digests();
+    for (size_t i = 0; i < experts.size(); ++i) {
+      const auto& [key, digest] = file_.experts[i];
+      if (digest == experts[i]) continue;
+      lines.push_back(fmt::format("layer {}, expert {}: the expert's digest does not fit those of its tensors",
+                                  key.layer.value, key.expert.value));
     }
     return lines;
   }
 
  private:
-  [[nodiscard]] std::string name(size_t tensor) const {
-    return format::expand_template(layout_.tensors[tensor].name, file_.layer, file_.expert);
-  }
+  [[nodiscard]] std::string name(size_t tensor) const { return format::tensor_name(file_, layout_.tensors[tensor]); }
 
-  [[nodiscard]] format::Digest recorded_expert_digest() const {
-    std::vector<format::NamedDigest> named;
+  /// What the digests of their tensors make those of the file's experts.
+  [[nodiscard]] std::vector<format::Digest> recorded_expert_digests() const {
+    if (file_.experts.empty()) return {};
+    std::vector<std::vector<format::NamedDigest>> named(file_.experts.size());
     for (size_t i = 0; i < layout_.tensors.size(); ++i) {
-      named.push_back({name(i), layout_.tensors[i].dtype, layout_.tensors[i].shape, file_.tensors[i]});
+      const format::LayoutTensor& tensor = layout_.tensors[i];
+      const format::TensorName place = format::parse_tensor_name(name(i));
+      if (!place.expert) continue;
+      const auto expert = format::find_expert(file_, {*place.layer, *place.expert});
+      if (expert) named[*expert].push_back({name(i), tensor.dtype, tensor.shape, file_.tensors[i]});
     }
-    return format::expert_digest(std::move(named));
+    std::vector<format::Digest> digests;
+    for (std::vector<format::NamedDigest>& tensors : named)
+      digests.push_back(format::expert_digest(std::move(tensors)));
+    return digests;
   }
 
   std::span<const std::byte> advance(std::span<const std::byte> bytes, uint64_t end) {

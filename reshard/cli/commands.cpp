@@ -18,6 +18,8 @@ using format::human_bytes;
 using format::print_error;
 using format::print_out;
 
+constexpr uint64_t kMaxRecipeBytes = 1 << 20;
+
 void print_outlook(const RepackOutlook& outlook, const format::Repository& repository) {
   const format::Checkpoint& source = outlook.source;
   print_out(fmt::format("source   {}: {} files, {} tensors, {} routed experts, {}\n", repository.description(),
@@ -30,10 +32,20 @@ void print_outlook(const RepackOutlook& outlook, const format::Repository& repos
       fmt::format("to write {} bytes in {} weight files\n", outlook.plan.output_bytes, outlook.plan.files.size()));
 }
 
+Result<Recipe> recipe_of(const RepackFlags& flags) {
+  if (flags.recipe.empty()) {
+    TRY_ASSIGN(const Grouping by, parse_grouping(flags.by));
+    return Recipe{.by = by};
+  }
+  TRY_ASSIGN(const std::string text, format::read_text(format::posix_file_system(), flags.recipe, kMaxRecipeBytes));
+  auto recipe = parse_recipe(text);
+  return recipe ? std::move(recipe) : recipe.error().in(flags.recipe);
+}
+
 Result<int> repack_or_error(const RepackFlags& flags, const Context& context) {
-  TRY_ASSIGN(const Grouping by, parse_grouping(flags.by));
+  TRY_ASSIGN(const Recipe recipe, recipe_of(flags));
   TRY_ASSIGN(const auto repository, open_repository(flags.source, context.remote, format::posix_file_system()));
-  const RepackOptions options{.recipe = {.by = by}, .out = flags.out, .jobs = flags.jobs};
+  const RepackOptions options{.recipe = recipe, .out = flags.out, .jobs = flags.jobs};
   TRY_ASSIGN(const RepackOutlook outlook, prepare_repack(*repository, options, context.stop));
   format::TerminalProgress progress(stderr, format::stderr_is_terminal());
   for (const std::string& warning : outlook.source.warnings())
@@ -51,7 +63,7 @@ Result<int> repack_or_error(const RepackFlags& flags, const Context& context) {
   }
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   print_out(fmt::format(
-      "{}: sealed, {} tensors ({}) in {} weight files, {} of them routed experts; {:.1f} s, {}/s\n", flags.out,
+      "{}: sealed, {} tensors ({}) in {} weight files, {} routed experts; {:.1f} s, {}/s\n", flags.out,
       outlook.source.tensors().size(), human_bytes(outlook.source.payload_bytes()), outlook.plan.files.size(),
       outlook.source.experts().size(), seconds,
       human_bytes(static_cast<uint64_t>(static_cast<double>(outlook.plan.source_bytes) / std::max(seconds, 1e-9)))));

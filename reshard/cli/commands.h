@@ -10,6 +10,7 @@ namespace dspack::reshard {
 struct RepackFlags {
   std::string source = "deepseek-ai/DeepSeek-V3";
   std::string by;
+  std::string recipe;  // a file; empty: what `by` says
   std::string out;
   unsigned jobs = 4;
   bool dry_run = false;

@@ -15,7 +15,8 @@ namespace {
 using dspack::reshard::Context;
 
 constexpr char kAbout[] =
-    "Repacks a DeepSeek-type checkpoint into one safetensors file a layer and routed expert, in one streaming pass.\n"
+    "Repacks a DeepSeek-type checkpoint, into one safetensors file a layer and routed expert, say, in one streaming "
+    "pass.\n"
     "\n"
     "SOURCE is a local folder, an http(s):// folder, or a repository on the Hugging Face Hub: org/name[@revision].\n"
     "A run that was killed or lost its connection goes on when the same command is given again.";
@@ -25,6 +26,7 @@ constexpr char kExamples[] =
     "  reshard --by expert --out ./ds-packed                         deepseek-ai/DeepSeek-V3 from the Hub\n"
     "  reshard http://10.0.0.5/DeepSeek-V3/ --by expert --out ./ds-packed --jobs 8\n"
     "  reshard ./DeepSeek-V3 --by expert --out ./ds-packed --dry-run  what would be read and written\n"
+    "  reshard ./DeepSeek-V3 --by layer --out ./ds-packed             one file for all routed experts of a layer\n"
     "  reshard inspect ./ds-packed                                    totals by role and layer\n"
     "  reshard verify ./ds-packed --source ./DeepSeek-V3              every digest, then every byte\n"
     "  reshard verify ./ds-packed --upstream                          that the bytes are those which the Hub declares\n"
@@ -51,9 +53,15 @@ int main(int argc, char** argv) {
 
   dspack::reshard::RepackFlags repack;
   app.add_option("SOURCE", repack.source, "What to repack")->capture_default_str();
-  auto* by = app.add_option("--by", repack.by, "How to group: expert (one file for each routed expert)")
-                 ->check(CLI::Validator([](std::string& text) { return grouping_problem(text); }, "", "grouping"))
-                 ->type_name("GROUPING");
+  auto* by =
+      app.add_option("--by", repack.by,
+                     "How to group: expert (one file for each routed expert), expert:N (for N of a layer), layer "
+                     "(for all of a layer) or shard:SIZE (files of up to SIZE bytes, as 5GB or 4GiB)")
+          ->check(CLI::Validator([](std::string& text) { return grouping_problem(text); }, "", "grouping"))
+          ->type_name("GROUPING");
+  auto* recipe = app.add_option("--recipe", repack.recipe, "Take the grouping from a recipe file instead of --by")
+                     ->excludes(by)
+                     ->type_name("FILE");
   auto* out = app.add_option("--out", repack.out, "Folder for the packed repository");
   app.add_option("--jobs", repack.jobs, "Source shards read at a time; bounds memory and connections")
       ->capture_default_str()
@@ -84,8 +92,9 @@ int main(int argc, char** argv) {
     app.parse(argc, argv);
     const bool repacks = app.get_subcommands().empty();
     const bool has_target = out->count() > 0 || repack.dry_run;
-    if (repacks && (by->count() == 0 || !has_target)) {
-      throw CLI::RequiredError("--by expert and --out DIR, or a verb (inspect, verify, unpack, diff)");
+    if (repacks && (by->count() + recipe->count() == 0 || !has_target)) {
+      throw CLI::RequiredError(
+          "--by GROUPING (or --recipe FILE) and --out DIR, or a verb (inspect, verify, unpack, diff)");
     }
   } catch (const CLI::ParseError& error) {
     return dspack::format::finish_output(app.exit(error) == 0 ? 0 : 2);

@@ -1,6 +1,6 @@
 #include "reshard/cli/provenance_options.h"
 
-#include "format/base/byte_size.h"
+#include "format/base/size_text.h"
 #include "reshard/unpack.h"
 
 namespace dspack::reshard {
@@ -43,8 +43,9 @@ CLI::App* declare_unpack(CLI::App& app, UnpackFlags& flags) {
   verb->add_option_function<std::string>(
           "--shard-size",
           [&flags](const std::string& text) {
-            const auto bytes = parse_byte_size(text);
-            if (!bytes) throw CLI::ValidationError("--shard-size", "not a size, such as 5GB or 512MiB: " + text);
+            const auto bytes = parse_size(text);
+            if (!bytes) throw CLI::ValidationError("--shard-size", bytes.error().message);
+            if (*bytes == 0) throw CLI::ValidationError("--shard-size", "a shard of 0 bytes holds nothing");
             flags.shard_bytes = *bytes;
           },
           "Bytes of tensors in one shard: 5GB, 512MiB, ...")

@@ -90,7 +90,7 @@ CommandLine parse_run(std::vector<std::string> arguments) {
       ->type_name("P");
   app->add_option("--seed", options.sampler.seed, "Seed of the random choice (default: 0)")->type_name("S");
   add_load_options(*app, options.load);
-  app->add_option("--stats", options.stats_file, "Write speed, bytes read and the experts' files that were opened")
+  app->add_option("--stats", options.stats_file, "Write speed, bytes, experts read and files opened for them")
       ->type_name("FILE.json");
   if (auto exit = parse(*app, std::move(arguments))) return *exit;
   if (options.raw && !options.prompt) {

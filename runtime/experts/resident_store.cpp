@@ -47,6 +47,7 @@ Result<ExpertLease> ResidentStore::load(ExpertKey key, const std::stop_token& st
   std::set<std::string>& files = stats_.opened_files[key.layer];
   for (const format::TensorEntry* tensor : group.tensors())
     files.insert(context_.files.path(*tensor));
+  stats_.read_experts.insert(key);
   ++stats_.resident_experts;
   stats_.resident_bytes += weights->memory->size_bytes();
   return ExpertLease(std::move(weights));

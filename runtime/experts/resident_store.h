@@ -18,6 +18,7 @@ struct ExpertStoreStats {
   uint64_t misses = 0;  // leases that had to load
   uint64_t resident_experts = 0;
   uint64_t resident_bytes = 0;
+  std::set<ExpertKey> read_experts;                       // each once, however often it was read
   std::map<LayerId, std::set<std::string>> opened_files;  // by layer, relative to the repository
 };
 

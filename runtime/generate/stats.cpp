@@ -10,14 +10,15 @@ double rate(uint64_t count, double seconds) {
   return seconds > 0 ? static_cast<double>(count) / seconds : 0;
 }
 
-uint64_t count_expert_files(const format::Checkpoint& checkpoint, uint32_t layers) {
+void count_experts(const format::Checkpoint& checkpoint, uint32_t layers, RunStats& stats) {
   std::set<uint32_t> files;
   for (const auto& [key, tensors] : checkpoint.experts()) {
     if (key.layer.value >= layers) continue;  // the MTP module's
+    ++stats.present_experts;
     for (const uint32_t tensor : tensors)
       files.insert(checkpoint.tensors()[tensor].file);
   }
-  return files.size();
+  stats.expert_files = files.size();
 }
 
 format::Json speed(uint64_t tokens, double seconds) {
@@ -25,16 +26,18 @@ format::Json speed(uint64_t tokens, double seconds) {
 }
 
 format::Json expert_json(const RunStats& stats) {
+  std::map<LayerId, uint64_t> read;
+  for (const ExpertKey& key : stats.experts.read_experts)
+    ++read[key.layer];
   format::Json layers = format::Json::array();
   std::set<std::string> opened;
   for (const auto& [layer, files] : stats.experts.opened_files) {
-    layers.push_back({{"layer", layer.value}, {"opened_files", files}});
+    layers.push_back({{"layer", layer.value}, {"read", read[layer]}, {"opened_files", files}});
     opened.insert(files.begin(), files.end());
   }
-  return {{"hits", stats.experts.hits},
-          {"misses", stats.experts.misses},
-          {"files", stats.expert_files},
-          {"opened_files", opened.size()},
+  return {{"present", stats.present_experts}, {"read", stats.experts.read_experts.size()},
+          {"hits", stats.experts.hits},       {"misses", stats.experts.misses},
+          {"files", stats.expert_files},      {"opened_files", opened.size()},
           {"layers", std::move(layers)}};
 }
 
@@ -55,7 +58,7 @@ RunStats collect_stats(LoadedModel& loaded, const SessionTimes& times) {
                         .kv_cache = model.cache().size_bytes(),
                         .scratch = model.scratch_bytes() + loaded.executor().scratch_bytes(),
                         .experts = stats.experts.resident_bytes};
-  stats.expert_files = count_expert_files(loaded.checkpoint(), model.config().layers);
+  count_experts(loaded.checkpoint(), model.config().layers, stats);
   return stats;
 }
 

@@ -1,4 +1,4 @@
-// What a run did, in numbers: speed, bytes read, memory, and which expert files were opened.
+// What a run did, in numbers: speed, bytes read, memory, which experts were read and from which files.
 // Threads: plain values. Errors: none.
 #pragma once
 
@@ -29,7 +29,8 @@ struct RunStats {
     uint64_t experts = 0;
   } memory_bytes;
   ExpertStoreStats experts;
-  uint64_t expert_files = 0;  // files of the checkpoint that hold experts of the layers that run
+  uint64_t present_experts = 0;  // in the checkpoint, of the layers that run
+  uint64_t expert_files = 0;     // files of the checkpoint that hold them
 };
 
 [[nodiscard]] RunStats collect_stats(LoadedModel& loaded, const SessionTimes& times);

@@ -1,5 +1,5 @@
 """Checkpoints to work on: a hand-written one of a dozen tensors for cases in which size does not matter, and one
-packed copy of the trained small one, made once a program and shared by the cases that only read it."""
+packed copy of the trained small one for each grouping, made once a program and shared by the cases that only read it."""
 
 import atexit
 import functools
@@ -75,21 +75,21 @@ def write_odd(folder):
 
 
 @functools.lru_cache(maxsize=None)
-def _pack_tiny():
+def _pack_tiny(by):
     scratch = Path(tempfile.mkdtemp(prefix="dspack-e2e-shared-"))
     atexit.register(shutil.rmtree, scratch, ignore_errors=True)
     source = Path(path_from_environment("DSPACK_TEST_DATA")) / "tiny-v3"
     started = time.monotonic()
-    subprocess.run([path_from_environment("DSPACK_RESHARD"), source, "--by", "expert", "--out", scratch / "packed"],
+    subprocess.run([path_from_environment("DSPACK_RESHARD"), source, "--by", by, "--out", scratch / "packed"],
                    check=True, env=clean_environment(scratch), stdout=subprocess.DEVNULL)
     return scratch / "packed", time.monotonic() - started
 
 
-def packed_tiny():
+def packed_tiny(by="expert"):
     """The small trained checkpoint, packed; to be read only."""
-    return _pack_tiny()[0]
+    return _pack_tiny(by)[0]
 
 
 def packing_seconds():
     """How long that took, undisturbed."""
-    return _pack_tiny()[1]
+    return _pack_tiny("expert")[1]

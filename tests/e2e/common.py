@@ -114,8 +114,8 @@ class EndToEnd(unittest.TestCase):
     def run_program(self, *arguments, timeout=TIMEOUT_SECONDS, **options):
         return self.finish(self.start(*arguments, **options), timeout)
 
-    def repack(self, source, out, *arguments, **options):
-        return self.run_program(source, "--by", "expert", "--out", out, *arguments, **options)
+    def repack(self, source, out, *arguments, by="expert", **options):
+        return self.run_program(source, "--by", by, "--out", out, *arguments, **options)
 
     # Judging ----------------------------------------------------------------------------------------------------
 

@@ -164,7 +164,10 @@ class HostileManifest(EndToEnd):
                  "digest too short": at("files", 0, "sha256", value="ab"),
                  "major version": at("format", "major", value=2),
                  "requirement": at("requires", value=["time_travel"]),
-                 "two files of one expert": at("files", -1, "expert", value=0),
+                 "two files of one expert": at("files", -1, "experts", 0, "expert", value=0),
+                 "expert of another layer": at("files", -1, "experts", 0, "layer", value=0),
+                 "experts of another type": at("files", -1, "experts", value=1),
+                 "expert without its list": at("files", -1, "experts", value=[]),
                  "no files": at("files", value={})}
         for name, change in cases.items():
             with self.subTest(name):
@@ -175,7 +178,7 @@ class HostileManifest(EndToEnd):
     def test_digests_that_lie_are_found(self):
         embed = next(file for file in self.good["files"] if file["path"] == "model/embed.safetensors")
         expert = next(file for file in self.good["files"] if file["path"] == EXPERT_0)
-        for file, holder, key in ((embed, embed["row_blocks"][0]["sha256"], 0), (expert, expert, "expert_sha256"),
+        for file, holder, key in ((embed, embed["row_blocks"][0]["sha256"], 0), (expert, expert["experts"][0], "sha256"),
                                   (expert, expert, "sha256"), (expert, expert["tensors"], 2)):
             with self.subTest(path=file["path"], key=key):
                 honest, holder[key] = holder[key], "0" * 64

@@ -6,6 +6,7 @@
 #include "format/base/checked.h"
 #include "format/base/parallel.h"
 #include "format/base/result.h"
+#include "format/base/size_text.h"
 
 using namespace dspack;
 
@@ -84,4 +85,24 @@ TEST_CASE("jobs: a stop request from outside is a cancellation") {
   const auto done = run_jobs(1000, 2, job, source.get_token());
   REQUIRE_FALSE(done.has_value());
   CHECK(done.error().kind == ErrorKind::cancelled);
+}
+
+TEST_CASE("sizes: whole numbers with decimal and binary units, and nothing else") {
+  CHECK(parse_size("0").value() == 0);
+  CHECK(parse_size("4096").value() == 4096);
+  CHECK(parse_size("7B").value() == 7);
+  CHECK(parse_size("500MB").value() == 500'000'000);
+  CHECK(parse_size("5GB").value() == 5'000'000'000);
+  CHECK(parse_size("4GiB").value() == 4ULL << 30);
+  CHECK(parse_size("1KB").value() + parse_size("1KiB").value() == 2024);
+  CHECK(parse_size("2TB").value() == 2'000'000'000'000);
+  CHECK(parse_size("18446744073709551615").value() == UINT64_MAX);
+  for (const char* text : {"", "GB", "5gb", "5 GB", "1.5GB", "-1", "+1", "5GBs", "0x10", "5iB"}) {
+    CAPTURE(text);
+    CHECK(parse_size(text).error().message.find("is no size") != std::string::npos);
+  }
+  for (const char* text : {"18446744073709551616", "18446745TB", "99999999TiB"}) {
+    CAPTURE(text);
+    CHECK(parse_size(text).error().message.find("more than any disk") != std::string::npos);
+  }
 }

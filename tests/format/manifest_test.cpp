@@ -2,7 +2,8 @@
 
 #include <fstream>
 
-#include "format/manifest.h"
+#include "format/checkpoint.h"
+#include "tests/support/temp_folder.h"
 
 using namespace dspack;
 using namespace dspack::format;
@@ -11,6 +12,21 @@ using format::Manifest;
 
 namespace {
 
+/// Two bytes a tensor, so `payload` says how many there are.
+format::PackedFile several_experts(uint64_t layout, std::string path, std::optional<LayerId> layer, uint64_t payload) {
+  format::PackedFile file;
+  file.path = std::move(path);
+  file.part = layer ? "expert" : "shard";
+  file.layer = layer;
+  file.layout = layout;
+  file.data_start = 4096;
+  file.size_bytes = 4096 + payload;
+  for (uint64_t tensor = 0; tensor < payload / 2; ++tensor)
+    file.tensors.push_back(format::sha256(std::to_string(tensor)));
+  return file;
+}
+
+/// One file of each kind: an embedding, one expert, two of a layer, a shard with literal names.
 Manifest sample() {
   Manifest manifest;
   manifest.program = "dspack test";
@@ -21,7 +37,12 @@ Manifest sample() {
   manifest.source = {{"model.safetensors", 100, format::sha256("source")}};
   manifest.layouts = {{{{"model.embed_tokens.weight", Dtype::bf16, {4, 2}, {0, 16}}}},
                       {{{"model.layers.{layer}.mlp.experts.{expert}.w", Dtype::f8_e4m3, {2, 2}, {0, 4}},
-                        {"model.layers.{layer}.mlp.experts.{expert}.s", Dtype::f32, {1}, {4, 8}}}}};
+                        {"model.layers.{layer}.mlp.experts.{expert}.s", Dtype::f32, {1}, {4, 8}}}},
+                      {{{"model.layers.{layer}.mlp.experts.{expert[0]}.w", Dtype::u8, {2}, {0, 2}},
+                        {"model.layers.{layer}.mlp.experts.{expert[1]}.w", Dtype::u8, {2}, {2, 4}}}},
+                      {{{"model.layers.5.mlp.experts.0.w", Dtype::u8, {2}, {0, 2}},
+                        {"model.layers.6.mlp.experts.9.w", Dtype::u8, {2}, {2, 4}},
+                        {"odd.{layer}.{expert}", Dtype::u8, {2}, {4, 6}}}}};
   format::PackedFile embed;
   embed.path = "model/embed.safetensors";
   embed.part = "embed";
@@ -33,15 +54,28 @@ Manifest sample() {
   expert.path = "model/layers/003/experts/007.safetensors";
   expert.part = "expert";
   expert.layer = LayerId(3);
-  expert.expert = ExpertId(7);
+  expert.experts = {{{LayerId(3), ExpertId(7)}, format::sha256("x")}};
   expert.layout = 1;
   expert.data_start = 4096;
   expert.size_bytes = 4104;
-  expert.expert_digest = format::sha256("x");
   expert.tensors = {format::sha256("w"), format::sha256("s")};
-  manifest.files = {embed, expert};
+  manifest.files = {embed, expert, several_experts(2, "model/layers/004/experts.safetensors", LayerId(4), 4),
+                    several_experts(3, "model/model-00001-of-00001.safetensors", {}, 6)};
+  manifest.files[2].experts = {{{LayerId(4), ExpertId(0)}, format::sha256("40")},
+                               {{LayerId(4), ExpertId(2)}, format::sha256("42")}};
+  manifest.files[3].experts = {{{LayerId(5), ExpertId(0)}, format::sha256("50")},
+                               {{LayerId(6), ExpertId(9)}, format::sha256("69")}};
   manifest.companions = {{"config.json", 2, format::sha256("{}")}};
   return manifest;
+}
+
+/// What opening a repository with this manifest says: nothing else of it is looked at.
+std::string opened(const std::string& manifest) {
+  const test::TempFolder folder;
+  folder.write("manifest.json", manifest);
+  const auto repository = open_repository(folder.path().string(), {}, format::posix_file_system()).value();
+  const auto checkpoint = format::Checkpoint::open(*repository, 1, {});
+  return checkpoint ? "opened" : checkpoint.error().message;
 }
 
 /// The sample with a change, sealed anew, so that only the change can be at fault.
@@ -60,7 +94,9 @@ TEST_CASE("manifest: reads back as it was written, and writes the same bytes aga
   const auto read = format::parse_manifest(text);
   REQUIRE_MESSAGE(read.has_value(), read.error().message);
   CHECK(write_manifest(*read) == text);
-  CHECK(read->files[1].expert == ExpertId(7));
+  REQUIRE(read->files[1].experts.size() == 1);
+  CHECK(read->files[1].experts[0].key == ExpertKey{LayerId(3), ExpertId(7)});
+  CHECK(read->files[1].experts[0].digest == format::sha256("x"));
   CHECK(read->files[0].row_blocks[0].digests.size() == 2);
   CHECK(read->origin.repository == "org/name");
 }
@@ -113,6 +149,24 @@ TEST_CASE("manifest: contradictions and escapes are refused") {
       {"row blocks of no rows", [](Json& j) { j["files"][0]["row_blocks"][0]["rows_per_block"] = 0; }},
       {"too few row blocks", [](Json& j) { j["files"][0]["row_blocks"][0]["sha256"].erase(0); }},
       {"layer out of range", [](Json& j) { j["files"][1]["layer"] = 70000; }},
+      {"expert out of range", [](Json& j) { j["files"][1]["experts"][0]["expert"] = 70000; }},
+      {"expert that is no number", [](Json& j) { j["files"][1]["experts"][0]["expert"] = "7"; }},
+      {"expert without a layer", [](Json& j) { j["files"][1]["experts"][0].erase("layer"); }},
+      {"expert without a digest", [](Json& j) { j["files"][1]["experts"][0].erase("sha256"); }},
+      {"expert that is no object", [](Json& j) { j["files"][1]["experts"][0] = 7; }},
+      {"experts that are no list", [](Json& j) { j["files"][1]["experts"] = 7; }},
+      {"expert of another layer", [](Json& j) { j["files"][2]["experts"][1]["layer"] = 5; }},
+      {"expert listed twice", [](Json& j) { j["files"][2]["experts"][1]["expert"] = 0; }},
+      {"experts that descend", [](Json& j) { std::swap(j["files"][2]["experts"][0], j["files"][2]["experts"][1]); }},
+      {"expert in two files", [](Json& j) { j["files"][3]["experts"][0]["layer"] = 4; }},
+      {"fewer experts than its names need", [](Json& j) { j["files"][2]["experts"].erase(1); }},
+      {"no experts where names need one", [](Json& j) { j["files"][1].erase("experts"); }},
+      {"an entry that there is not",
+       [](Json& j) { j["layouts"][2]["tensors"][1]["name"] = "model.layers.{layer}.mlp.experts.{expert[2]}.w"; }},
+      {"an entry of many digits",
+       [](Json& j) {
+         j["layouts"][2]["tensors"][1]["name"] = "model.layers.{layer}.mlp.experts.{expert[18446744073709551615]}.w";
+       }},
       {"files is no list", [](Json& j) { j["files"] = 3; }},
       {"file is no object", [](Json& j) { j["files"][0] = 3; }},
       {"missing recipe", [](Json& j) { j.erase("recipe"); }},
@@ -125,6 +179,57 @@ TEST_CASE("manifest: contradictions and escapes are refused") {
   }
   CHECK_FALSE(format::parse_manifest("[]").has_value());
   CHECK_FALSE(format::parse_manifest("").has_value());
+}
+
+TEST_CASE("manifest: names are expanded by the file's layer and experts, and literal without a layer") {
+  const Manifest manifest = sample();
+  const auto names = [&](size_t file) {
+    std::vector<std::string> all;
+    for (const format::LayoutTensor& tensor : manifest.layouts[manifest.files[file].layout].tensors)
+      all.push_back(tensor_name(manifest.files[file], tensor));
+    return all;
+  };
+  CHECK(names(1) == std::vector<std::string>{"model.layers.3.mlp.experts.7.w", "model.layers.3.mlp.experts.7.s"});
+  CHECK(names(2) == std::vector<std::string>{"model.layers.4.mlp.experts.0.w", "model.layers.4.mlp.experts.2.w"});
+  CHECK(names(3)[2] == "odd.{layer}.{expert}");
+  CHECK(find_expert(manifest.files[2], {LayerId(4), ExpertId(2)}) == 1);
+  CHECK_FALSE(find_expert(manifest.files[2], {LayerId(4), ExpertId(1)}));
+  CHECK_FALSE(find_expert(manifest.files[0], {LayerId(4), ExpertId(1)}));
+}
+
+TEST_CASE("manifest: a catalogue is refused when names repeat, or experts are not those that the files list") {
+  CHECK(opened(write_manifest(sample())) == "opened");
+  struct Case {
+    const char* message;
+    std::function<void(Json&)> change;
+  };
+  const Case cases[] = {
+      {"is in both",
+       [](Json& j) {  // the shard again, under another name
+         Json file = j["files"][3];
+         file["path"] = "model/model-00002-of-00002.safetensors";
+         file.erase("experts");
+         j["files"].push_back(file);
+       }},
+      {"is in both", [](Json& j) { j["layouts"][3]["tensors"][2]["name"] = "model.layers.4.mlp.experts.0.w"; }},
+      {"\"model.layers.4.mlp.experts.0.w\" is in both",
+       [](Json& j) { j["layouts"][2]["tensors"][1]["name"] = "model.layers.{layer}.mlp.experts.{expert[0]}.w"; }},
+      {"does not list", [](Json& j) { j["files"][3].erase("experts"); }},
+      {"does not list", [](Json& j) { j["files"][3]["experts"].erase(0); }},
+      {"does not list", [](Json& j) { j["layouts"][3]["tensors"][2]["name"] = "model.layers.4.mlp.experts.1.w"; }},
+      {"does not list", [](Json& j) { j["layouts"][0]["tensors"][0]["name"] = "model.layers.9.mlp.experts.1.w"; }},
+      {"holds none of its tensors", [](Json& j) { j["layouts"][3]["tensors"][1]["name"] = "x"; }},
+      {"holds none of its tensors",
+       [](Json& j) { j["layouts"][2]["tensors"][1]["name"] = "model.layers.{layer}.mlp.experts.{expert[x]}.w"; }},
+      {"holds none of its tensors",
+       [](Json& j) {
+         j["files"][0]["experts"] = {{{"layer", 9}, {"expert", 1}, {"sha256", std::string(64, 'a')}}};
+       }},
+  };
+  for (const Case& entry : cases) {
+    const std::string message = opened(changed(entry.change));
+    CHECK_MESSAGE(message.find(entry.message) != std::string::npos, message);
+  }
 }
 
 TEST_CASE("manifest: an expert's digest does not depend on the order of its tensors") {

@@ -128,3 +128,29 @@ TEST_CASE("safetensors: a written header has page-aligned data and reads back as
     CHECK((parsed->data_start + parsed->tensors[i].data.begin) % (bits_of(tensors[i].dtype) / 8) == 0);
   }
 }
+
+TEST_CASE("safetensors: units stay together as far as alignment allows") {
+  std::vector<TensorInfo> tensors;
+  std::vector<uint32_t> units;
+  const auto add = [&](const char* name, Dtype dtype, uint64_t elements, uint32_t unit) {
+    tensors.push_back({name, dtype, {elements}, {}});
+    units.push_back(unit);
+  };
+  add("a10.scale", Dtype::f32, 3, 10);
+  add("a10.weight", Dtype::u8, 4096, 10);
+  add("a10.wide", Dtype::bf16, 2048, 10);
+  add("a2.odd", Dtype::u8, 3, 2);
+  add("a2.scale", Dtype::f32, 1, 2);
+  add("a2.up", Dtype::u8, 8192, 2);
+  add("a2.down", Dtype::u8, 4096, 2);
+  add("a2.wide", Dtype::bf16, 2048, 2);
+  format::arrange_tensors(tensors, units);
+  std::vector<std::string> order;
+  for (const TensorInfo& tensor : tensors) {
+    order.push_back(tensor.name);
+    CHECK(tensor.data.begin % (bits_of(tensor.dtype) / 8) == 0);
+  }
+  CHECK(order == std::vector<std::string>{"a2.wide", "a2.down", "a2.up", "a10.wide", "a10.weight", "a2.scale",
+                                          "a10.scale", "a2.odd"});
+  CHECK(tensors.back().data == ByteRange{24576 + 16, 24576 + 19});
+}

@@ -57,6 +57,34 @@ TEST_CASE("tensor name: a template and its numbers give the name back") {
         "model.layers.{layer}.mlp.experts.{expert}.up_proj.weight");
 }
 
+TEST_CASE("tensor name: a template of one of several experts") {
+  const char* name = "model.layers.61.mlp.experts.255.up_proj.{expert[3]}";
+  const std::string text = format::name_template(name, 12);
+  CHECK(text == "model.layers.{layer}.mlp.experts.{expert[12]}.up_proj.{expert[3]}");
+  CHECK(format::template_entry(text) == 12);
+  CHECK(expand_template(text, LayerId(61), ExpertId(255)) == name);
+  CHECK(format::name_template("model.layers.4.self_attn.o_proj.weight", 12) ==
+        "model.layers.{layer}.self_attn.o_proj.weight");
+  CHECK(format::template_entry("model.layers.{layer}.mlp.experts.{expert}.w") == 0);
+}
+
+TEST_CASE("tensor name: what only looks like a template stays as it is") {
+  for (const char* text :
+       {"model.layers.{layer}.mlp.experts.{expert[]}.w", "model.layers.{layer}.mlp.experts.{expert[1}.w",
+        "model.layers.{layer}.mlp.experts.{expert[01]}.w", "model.layers.{layer}.mlp.experts.{expert[-1]}.w",
+        "model.layers.{layer}.mlp.experts.{expert[99999999999999999999999]}.w",
+        "model.layers.{layer}.mlp.experts.{expert", "model.layers.{layer}.mlp.experts.{expert[",
+        "model.layers.{layer}.mlp.experts.{expert}", "model.layers.{layer}.{expert}.w", "{expert}", ""}) {
+    CAPTURE(text);
+    CHECK_FALSE(format::template_entry(text));
+    const std::string expanded = expand_template(text, LayerId(3), ExpertId(7));
+    CHECK(expanded.find("{layer}") == std::string::npos);
+    CHECK((expanded.find("{expert") != std::string::npos) ==
+          (std::string_view(text).find("{expert") != std::string::npos));
+  }
+  CHECK(expand_template("model.{layer}.x", LayerId(3), ExpertId(7)) == "model.{layer}.x");
+}
+
 TEST_CASE("tensor name: roles have names that read back") {
   for (int i = 0; i <= static_cast<int>(Role::other); ++i) {
     CHECK(format::parse_role(to_string(static_cast<Role>(i))) == static_cast<Role>(i));

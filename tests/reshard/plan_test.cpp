@@ -1,6 +1,6 @@
 #include <doctest/doctest.h>
 
-#include <fstream>
+#include <algorithm>
 #include <set>
 
 #include "reshard/plan.h"
@@ -17,36 +17,45 @@ format::Checkpoint open(const TempFolder& folder) {
   return format::Checkpoint::open(*repository, 1, {}).value();
 }
 
+reshard::Plan plan_by(std::string_view by, const format::Checkpoint& source) {
+  return reshard::make_plan({.by = reshard::parse_grouping(by).value()}, source).value();
+}
+
 }  // namespace
 
-TEST_CASE("plan: every byte of every shard goes to exactly one place") {
+TEST_CASE("plan: every byte of every shard goes to exactly one place, in every grouping") {
   const TempFolder folder;
   SmallCheckpoint().write(folder);
   const format::Checkpoint source = open(folder);
-  const reshard::Plan plan = reshard::make_plan({}, source).value();
-  REQUIRE(plan.shards.size() == 3);
-  uint64_t copied = 0;
-  for (size_t shard = 0; shard < 3; ++shard) {
-    uint64_t at = source.files()[shard].data_start;
-    for (const reshard::Copy& copy : plan.shards[shard]) {
-      CHECK(copy.source.begin == at);
-      at = copy.source.end;
-      copied += copy.source.size();
-      CHECK(plan.files[copy.file].tensors[copy.slot] == copy.tensor);
-      CHECK(plan.files[copy.file].offsets[copy.slot] == copy.offset);
+  for (const char* by : {"expert", "expert:2", "layer", "shard:20000", "shard:4097", "shard:5GB"}) {
+    CAPTURE(by);
+    const reshard::Plan plan = plan_by(by, source);
+    REQUIRE(plan.shards.size() == 3);
+    uint64_t copied = 0;
+    for (size_t shard = 0; shard < 3; ++shard) {
+      uint64_t at = source.files()[shard].data_start;
+      for (const reshard::Copy& copy : plan.shards[shard]) {
+        CHECK(copy.source.begin == at);
+        at = copy.source.end;
+        copied += copy.source.size();
+        CHECK(plan.files[copy.file].tensors[copy.slot] == copy.tensor);
+        CHECK(plan.files[copy.file].offsets[copy.slot] == copy.offset);
+      }
+      CHECK(at == source.files()[shard].size_bytes);
     }
-    CHECK(at == source.files()[shard].size_bytes);
-  }
-  CHECK(copied == source.payload_bytes());
-  for (const reshard::PlannedFile& file : plan.files) {
-    uint64_t at = file.data_start;
-    for (size_t i = 0; i < file.tensors.size(); ++i) {
-      CHECK(file.offsets[i] == at);
-      at += source.tensors()[file.tensors[i]].range.size();
+    CHECK(copied == source.payload_bytes());
+    for (const reshard::PlannedFile& file : plan.files) {
+      uint64_t at = file.data_start;
+      for (size_t i = 0; i < file.tensors.size(); ++i) {
+        CHECK(file.offsets[i] == at);
+        at += source.tensors()[file.tensors[i]].range.size();
+      }
+      CHECK(at == file.size_bytes);
+      CHECK(file.data_start % format::kPageBytes == 0);
+      CHECK(reshard::planned_header(file, source).size() == file.data_start);
     }
-    CHECK(at == file.size_bytes);
-    CHECK(file.data_start % format::kPageBytes == 0);
-    CHECK(reshard::planned_header(file, source).size() == file.data_start);
+    CHECK(std::is_sorted(plan.files.begin(), plan.files.end(),
+                         [](const auto& a, const auto& b) { return a.path < b.path; }));
   }
 }
 
@@ -82,6 +91,26 @@ TEST_CASE("plan: an FP8 weight without its scale is refused by name") {
   CHECK(plan.error().message.find("experts.3.up_proj.weight_scale_inv") != std::string::npos);
 }
 
+TEST_CASE("plan: a name that would be taken for a template is refused, others with braces are not") {
+  for (const char* name : {"model.layers.1.mlp.experts.{expert}.w", "model.layers.1.mlp.experts.{expert[3]}.w"}) {
+    const TempFolder folder;
+    SmallCheckpoint checkpoint;
+    checkpoint.add(0, name, "U8", {4}, 1);
+    checkpoint.write(folder);
+    const format::Checkpoint source = open(folder);
+    const auto plan = reshard::make_plan({}, source);
+    REQUIRE_FALSE(plan.has_value());
+    CHECK(plan.error().message.find(name) != std::string::npos);
+  }
+  const TempFolder folder;
+  SmallCheckpoint checkpoint;
+  checkpoint.add(0, "model.layers.{layer}.mlp.experts.{expert}.w", "U8", {4}, 1);
+  checkpoint.add(0, "model.layers.1.{expert}.w", "U8", {4}, 1);
+  checkpoint.write(folder);
+  const format::Checkpoint source = open(folder);
+  CHECK(reshard::make_plan({}, source).has_value());
+}
+
 TEST_CASE("plan: its digest tells recipes and sources apart, and nothing else") {
   const TempFolder folder;
   const TempFolder same;
@@ -91,12 +120,17 @@ TEST_CASE("plan: its digest tells recipes and sources apart, and nothing else") 
   SmallCheckpoint changed;
   changed.add(0, "x", "U8", {1}, 1);
   changed.write(other);
-  const auto digest = [](const TempFolder& f) {
+  const auto digest = [](const TempFolder& f, std::string_view by = "expert") {
     const format::Checkpoint source = open(f);
-    return reshard::make_plan({}, source).value().digest;
+    return plan_by(by, source).digest;
   };
   CHECK(digest(folder) == digest(same));
   CHECK(digest(folder) != digest(other));
+  CHECK(digest(folder) == digest(folder, "expert:1"));
+  CHECK(digest(folder, "shard:20KB") == digest(folder, "shard:20000"));
+  const std::set<std::string> different = {digest(folder), digest(folder, "expert:2"), digest(folder, "layer"),
+                                           digest(folder, "shard:20000"), digest(folder, "shard:20001")};
+  CHECK(different.size() == 5);
 }
 
 TEST_CASE("plan: row blocks are for two-dimensional embeddings only, and about a MiB") {
@@ -113,17 +147,4 @@ TEST_CASE("plan: row blocks are for two-dimensional embeddings only, and about a
   CHECK(reshard::rows_per_block(embed) == 1);
   embed.place.role = format::Role::head;
   CHECK(reshard::rows_per_block(embed) == 0);
-}
-
-TEST_CASE("recipe: the documented file is what the flag means") {
-  std::ifstream file(DSPACK_ROOT "/recipes/by-expert.json");
-  const std::string text{std::istreambuf_iterator<char>(file), {}};
-  const auto json = format::parse_json(text);
-  REQUIRE(json.has_value());
-  CHECK(*json == reshard::recipe_json({.by = reshard::parse_grouping("expert").value()}));
-}
-
-TEST_CASE("recipe: unknown groupings are refused by name") {
-  CHECK(reshard::parse_grouping("expert").has_value());
-  CHECK(reshard::parse_grouping("layer").error().message.find("layer") != std::string::npos);
 }

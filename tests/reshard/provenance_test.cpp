@@ -1,6 +1,5 @@
 #include <doctest/doctest.h>
 
-#include "format/base/byte_size.h"
 #include "reshard/diff.h"
 #include "reshard/repack.h"
 #include "reshard/shard_plan.h"
@@ -53,21 +52,6 @@ reshard::DiffReport compare(const format::Path& a, const format::Path& b, unsign
 }
 
 }  // namespace
-
-TEST_CASE("byte sizes: as people write them") {
-  CHECK(parse_byte_size("4096") == 4096);
-  CHECK(parse_byte_size("1B") == 1);
-  CHECK(parse_byte_size("5GB") == 5'000'000'000);
-  CHECK(parse_byte_size("5gb") == 5'000'000'000);
-  CHECK(parse_byte_size("2kB") == 2000);
-  CHECK(parse_byte_size("512MiB") == 512ULL << 20);
-  CHECK(parse_byte_size("3TiB") == 3ULL << 40);
-  for (const char* text : {"", "0", "0GB", "GB", "5 GB", "5G", "5GBB", "-1", "1.5GB", "5XB", "99999999999999999999",
-                           "18446744073709551615TB", "5Gi"}) {
-    CAPTURE(text);
-    CHECK_FALSE(parse_byte_size(text).has_value());
-  }
-}
 
 TEST_CASE("checksum list: the lines of sha256sum, and nothing else") {
   const std::string hex(64, 'a');

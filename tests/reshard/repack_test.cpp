@@ -13,9 +13,9 @@ namespace {
 
 /// Repacks `source` into `out` through `files`; the source itself is read from the real disk.
 Result<reshard::RepackOutcome> run(const TempFolder& source, const format::Path& out, format::FileSystem& files,
-                                   unsigned jobs = 1) {
+                                   unsigned jobs = 1, std::string_view by = "expert") {
   TRY_ASSIGN(const auto repository, open_repository(source.path().string(), {}, format::posix_file_system()));
-  const reshard::RepackOptions options{.recipe = {}, .out = out, .jobs = jobs};
+  const reshard::RepackOptions options{.recipe = {.by = reshard::parse_grouping(by).value()}, .out = out, .jobs = jobs};
   TRY_ASSIGN(const reshard::RepackOutlook outlook, reshard::prepare_repack(*repository, options, {}));
   format::SilentProgress progress;
   return reshard::repack(outlook, *repository, options, files, progress, {});
@@ -35,54 +35,93 @@ TEST_CASE("repack: the result verifies, holds every tensor's bytes, and does not
   const TempFolder source;
   const TempFolder target;
   SmallCheckpoint original;
+  original.add(0, "model.layers.{layer}.mlp.experts.{expert}.w", "U8", {3}, 1);  // a name like any other
   original.write(source);
-  REQUIRE(run(source, target.path() / "a", format::posix_file_system(), 1).value() == reshard::RepackOutcome::made);
-  REQUIRE(run(source, target.path() / "b", format::posix_file_system(), 8).value() == reshard::RepackOutcome::made);
-  CHECK(run(source, target.path() / "a", format::posix_file_system()).value() ==
-        reshard::RepackOutcome::already_complete);
-  const auto files = test::tree(target.path() / "a");
-  CHECK(files == test::tree(target.path() / "b"));
-  CHECK(files.at("README.source.md") == "a card\n");
-  CHECK(files.at("empty.txt").empty());
-  CHECK(findings(target.path() / "a").empty());
+  for (const std::string by : {"expert", "expert:2", "layer", "shard:20000", "shard:5GB"}) {
+    CAPTURE(by);
+    const format::Path a = target.path() / by / "a";
+    const format::Path b = target.path() / by / "b";
+    REQUIRE(run(source, a, format::posix_file_system(), 1, by).value() == reshard::RepackOutcome::made);
+    REQUIRE(run(source, b, format::posix_file_system(), 8, by).value() == reshard::RepackOutcome::made);
+    CHECK(run(source, a, format::posix_file_system(), 1, by).value() == reshard::RepackOutcome::already_complete);
+    const auto files = test::tree(a);
+    CHECK(files == test::tree(b));
+    CHECK(files.at("README.source.md") == "a card\n");
+    CHECK(files.at("empty.txt").empty());
+    CHECK(findings(a).empty());
 
-  const auto repository = open_repository((target.path() / "a").string(), {}, format::posix_file_system()).value();
-  const auto packed = format::Checkpoint::open(*repository, 1, {}).value();
-  size_t tensors = 0;
-  for (size_t shard = 0; shard < 3; ++shard) {
-    for (const test::RawTensor& raw : original.shard(shard)) {
-      const format::TensorEntry* entry = packed.find(raw.name);
-      REQUIRE(entry != nullptr);
-      CHECK(to_string(entry->dtype) == raw.dtype);
-      CHECK(entry->shape == raw.shape);
-      CHECK(files.at(packed.files()[entry->file].path).substr(entry->range.begin, entry->range.size()) == raw.bytes);
-      ++tensors;
+    const auto repository = open_repository(a.string(), {}, format::posix_file_system()).value();
+    const auto packed = format::Checkpoint::open(*repository, 1, {}).value();
+    size_t tensors = 0;
+    for (size_t shard = 0; shard < 3; ++shard) {
+      for (const test::RawTensor& raw : original.shard(shard)) {
+        const format::TensorEntry* entry = packed.find(raw.name);
+        REQUIRE(entry != nullptr);
+        CHECK(to_string(entry->dtype) == raw.dtype);
+        CHECK(entry->shape == raw.shape);
+        CHECK(files.at(packed.files()[entry->file].path).substr(entry->range.begin, entry->range.size()) == raw.bytes);
+        ++tensors;
+      }
+    }
+    CHECK(tensors == packed.tensors().size());
+    // Its matrices, and its scales in the region behind all matrices: in a file of its own the two are one.
+    for (const auto& [key, unused] : packed.experts()) {
+      const auto extents = packed.expert_extents(key);
+      REQUIRE(extents.size() <= (by == "expert" ? 1 : 2));
+      CHECK(extents.front().file == extents.back().file);
+      CHECK(extents.front().range.begin % format::kPageBytes == 0);
     }
   }
-  CHECK(tensors == packed.tensors().size());
-  for (const auto& [key, unused] : packed.experts())
-    CHECK(packed.expert_extents(key).size() == 1);
+}
+
+TEST_CASE("repack: an expert's digest is the same in every grouping, as are those of the tensors") {
+  const TempFolder source;
+  const TempFolder target;
+  SmallCheckpoint().write(source);
+  std::map<ExpertKey, format::Digest> experts;
+  std::map<std::string, format::Digest> tensors;
+  for (const std::string by : {"expert", "expert:2", "layer", "shard:20000"}) {
+    CAPTURE(by);
+    REQUIRE(run(source, target.path() / by, format::posix_file_system(), 1, by).has_value());
+    const auto manifest = format::parse_manifest(target.read(by + "/manifest.json")).value();
+    size_t seen = 0;
+    for (const format::PackedFile& file : manifest.files) {
+      for (const format::PackedExpert& expert : file.experts) {
+        CHECK(experts.emplace(expert.key, expert.digest).first->second == expert.digest);
+        ++seen;
+      }
+      const auto& layout = manifest.layouts[file.layout].tensors;
+      for (size_t i = 0; i < layout.size(); ++i)
+        CHECK(tensors.emplace(tensor_name(file, layout[i]), file.tensors[i]).first->second == file.tensors[i]);
+    }
+    CHECK(seen == 6);
+    CHECK(manifest.coverage.layers == 2);
+  }
+  CHECK(experts.size() == 6);
 }
 
 TEST_CASE("repack: failing at any operation, the next run ends with the same bytes") {
   const TempFolder source;
   const TempFolder target;
   SmallCheckpoint().write(source);
-  test::FaultyFileSystem counting(format::posix_file_system());
-  REQUIRE(run(source, target.path() / "whole", counting).has_value());
-  const auto whole = test::tree(target.path() / "whole");
-  REQUIRE(counting.operations() > 100);
-  for (uint64_t operation = 0; operation < counting.operations(); ++operation) {
-    CAPTURE(operation);
-    const format::Path out = target.path() / "cut";
-    test::FaultyFileSystem failing(format::posix_file_system());
-    failing.fail_from(operation);
-    const auto cut = run(source, out, failing);
-    REQUIRE_FALSE(cut.has_value());
-    const auto resumed = run(source, out, format::posix_file_system());
-    REQUIRE_MESSAGE(resumed.has_value(), resumed.error().message);
-    REQUIRE(test::tree(out) == whole);
-    std::filesystem::remove_all(out);
+  for (const std::string by : {"expert", "layer", "shard:20000"}) {
+    test::FaultyFileSystem counting(format::posix_file_system());
+    REQUIRE(run(source, target.path() / by, counting, 1, by).has_value());
+    const auto whole = test::tree(target.path() / by);
+    REQUIRE(counting.operations() > 100);
+    for (uint64_t operation = 0; operation < counting.operations(); ++operation) {
+      CAPTURE(by);
+      CAPTURE(operation);
+      const format::Path out = target.path() / "cut";
+      test::FaultyFileSystem failing(format::posix_file_system());
+      failing.fail_from(operation);
+      const auto cut = run(source, out, failing, 1, by);
+      REQUIRE_FALSE(cut.has_value());
+      const auto resumed = run(source, out, format::posix_file_system(), 1, by);
+      REQUIRE_MESSAGE(resumed.has_value(), resumed.error().message);
+      REQUIRE(test::tree(out) == whole);
+      std::filesystem::remove_all(out);
+    }
   }
 }
 
@@ -136,50 +175,66 @@ TEST_CASE("repack: a source that changed since the run was begun is not mixed in
   CHECK(resumed.error().message.find("source has changed") != std::string::npos);
 }
 
-TEST_CASE("verify: every flipped byte is found and its file named") {
+TEST_CASE("verify: every flipped byte is found and its file named, in every grouping") {
   const TempFolder source;
   const TempFolder target;
   SmallCheckpoint().write(source);
-  const format::Path out = target.path() / "out";
-  REQUIRE(run(source, out, format::posix_file_system()).has_value());
-  for (const auto& [path, bytes] : test::tree(out)) {
-    if (bytes.empty()) continue;
-    CAPTURE(path);
-    for (const size_t at : {size_t{0}, bytes.size() / 2, bytes.size() - 1}) {
-      std::string broken = bytes;
-      broken[at] ^= 4;
-      target.write("out/" + path, broken);
-      const std::vector<std::string> found = findings(out);
-      REQUIRE_FALSE(found.empty());
-      CHECK_MESSAGE(found[0].find(path) != std::string::npos, found[0]);
+  for (const std::string by : {"expert", "expert:2", "layer", "shard:20000"}) {
+    const format::Path out = target.path() / by;
+    REQUIRE(run(source, out, format::posix_file_system(), 1, by).has_value());
+    const auto files = test::tree(out);
+    for (const auto& [path, bytes] : files) {
+      if (bytes.empty()) continue;
+      CAPTURE(path);
+      for (const size_t at : {size_t{0}, bytes.size() / 2, bytes.size() - 1}) {
+        std::string broken = bytes;
+        broken[at] ^= 4;
+        target.write(by + "/" + path, broken);
+        const std::vector<std::string> found = findings(out);
+        REQUIRE_FALSE(found.empty());
+        CHECK_MESSAGE(found[0].find(path) != std::string::npos, found[0]);
+      }
+      target.write(by + "/" + path, bytes + "x");
+      CHECK_FALSE(findings(out).empty());
+      target.write(by + "/" + path, bytes);
     }
-    target.write("out/" + path, bytes + "x");
-    CHECK_FALSE(findings(out).empty());
-    target.write("out/" + path, bytes);
+    CHECK(findings(out).empty());
+    const auto weights = files.lower_bound("model/");
+    std::filesystem::remove(out / weights->first);
+    CHECK(findings(out).at(0).find(weights->first) != std::string::npos);
   }
-  CHECK(findings(out).empty());
-  std::filesystem::remove(out / "model/layers/000/experts/001.safetensors");
-  CHECK(findings(out)[0].find("model/layers/000/experts/001.safetensors") != std::string::npos);
 }
 
 TEST_CASE("verify: a manifest whose row blocks or expert digests do not fit is found out") {
   const TempFolder source;
   const TempFolder target;
   SmallCheckpoint().write(source);
-  const format::Path out = target.path() / "out";
-  REQUIRE(run(source, out, format::posix_file_system()).has_value());
-  format::Manifest manifest = format::parse_manifest(target.read("out/manifest.json")).value();
-  const auto expect = [&](format::Digest& digest, std::string_view message) {
-    const format::Digest before = std::exchange(digest, {});
-    target.write("out/manifest.json", format::write_manifest(manifest));
-    const std::vector<std::string> found = findings(out);
-    REQUIRE(found.size() == 1);
-    CHECK_MESSAGE(found[0].find(message) != std::string::npos, found[0]);
-    digest = before;
-  };
-  for (format::PackedFile& file : manifest.files) {
-    if (!file.row_blocks.empty()) expect(file.row_blocks[0].digests[0], "row blocks");
-    if (file.expert == ExpertId(1)) expect(*file.expert_digest, "expert's digest");
+  for (const std::string by : {"expert", "expert:2", "layer", "shard:20000"}) {
+    CAPTURE(by);
+    const format::Path out = target.path() / by;
+    REQUIRE(run(source, out, format::posix_file_system(), 1, by).has_value());
+    format::Manifest manifest = format::parse_manifest(target.read(by + "/manifest.json")).value();
+    const auto expect = [&](format::Digest& digest, const std::string& message) {
+      const format::Digest before = std::exchange(digest, {});
+      target.write(by + "/manifest.json", format::write_manifest(manifest));
+      const std::vector<std::string> found = findings(out);
+      REQUIRE(found.size() == 1);
+      CHECK_MESSAGE(found[0].find(message) != std::string::npos, found[0]);
+      digest = before;
+    };
+    size_t checked = 0;
+    for (format::PackedFile& file : manifest.files) {
+      for (format::RowBlocks& blocks : file.row_blocks) {
+        expect(blocks.digests[0], "row blocks");
+        ++checked;
+      }
+      for (format::PackedExpert& expert : file.experts) {
+        expect(expert.digest, "layer " + std::to_string(expert.key.layer.value) + ", expert " +
+                                  std::to_string(expert.key.expert.value) + ": the expert's digest");
+        ++checked;
+      }
+    }
+    CHECK(checked == 1 + 6);
   }
 }
 

@@ -133,6 +133,9 @@ TEST_CASE("statistics: speeds, bytes and files of a run") {
   CHECK(stats.at("bytes_read").at("embedding") == (rows.size() + 3) * 192 * 2);  // each once a pass, in BF16
   CHECK(stats.at("experts").at("layers").size() == 4);
   CHECK(stats.at("experts").at("layers")[0].at("layer") == 1);
+  CHECK(stats.at("experts").at("present") == 4 * 64);
+  CHECK(stats.at("experts").at("read") == stats.at("experts").at("misses"));
+  CHECK(stats.at("experts").at("layers")[0].at("read") > 0);
   CHECK(stats.at("experts").at("files") == 4);  // the MTP module's fifth is none of this run's
   CHECK(stats.at("memory_bytes").at("kv_cache") == 5 * 64 * 96 * 4);
 }

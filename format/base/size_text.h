@@ -1,0 +1,15 @@
+// Sizes as people write them: "5GB", "4GiB", "4096".
+// Threads: thread-safe (pure functions). Errors: invalid, with what is allowed.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "format/base/result.h"
+
+namespace dspack {
+
+/// Bytes of a whole number with or without a unit: B, KB, MB, GB, TB (powers of 1000), KiB, MiB, GiB, TiB (of 1024).
+[[nodiscard]] Result<uint64_t> parse_size(std::string_view text);
+
+}  // namespace dspack

@@ -1,0 +1,32 @@
+// Placement: which tensors share a file, and which of them are read together. The first half of the plan.
+// Threads: thread-safe (pure functions). Lifetime: refers to the catalogue by index. Errors: none.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "format/checkpoint.h"
+#include "reshard/recipe.h"
+
+namespace dspack::reshard {
+
+struct PlacedTensor {
+  uint32_t tensor = 0;  // catalogue index
+  uint32_t unit = 0;    // what is read together has the same number; ascending in the order of the file
+};
+
+/// A file of weights and what goes into it.
+struct Placement {
+  std::string path;
+  std::string part;                   // as in format::PackedFile
+  std::optional<LayerId> layer;       // of all its tensors
+  std::vector<ExpertKey> experts;     // that it holds whole, ascending
+  std::vector<PlacedTensor> tensors;  // in no particular order
+};
+
+/// Files by path; every tensor of the catalogue is in exactly one of them, and so is every expert.
+[[nodiscard]] std::vector<Placement> place_tensors(const Grouping& grouping, const format::Checkpoint& source);
+
+}  // namespace dspack::reshard
