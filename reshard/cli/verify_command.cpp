@@ -1,4 +1,6 @@
 // `reshard verify`: digests first; then, where asked for, the source's bytes or what is declared about them.
+#include <algorithm>
+
 #include <fmt/format.h>
 
 #include "format/cli/output.h"
@@ -36,6 +38,23 @@ int report(const std::string& folder, const VerifyReport& verified, std::string_
       fmt::format("{}: {} files, {} tensors, {}", what, verified.files, verified.tensors, human_bytes(verified.bytes)));
 }
 
+/// `known`: findings that were printed before; a damaged tensor is named once.
+int report_upstream(const std::string& folder, const UpstreamReport& upstream,
+                    const std::vector<Declarations>& declared, const std::vector<std::string>& known) {
+  for (const std::string& line : upstream.shards)
+    print_out(printable(line) + "\n");
+  std::vector<std::string> findings;
+  std::set_difference(upstream.findings.begin(), upstream.findings.end(), known.begin(), known.end(),
+                      std::back_inserter(findings));
+  if (findings.empty() && !upstream.findings.empty()) return 1;
+  std::string names = printable(declared.front().by);
+  for (size_t i = 1; i < declared.size(); ++i)
+    names += " and " + printable(declared[i].by);
+  return report_findings(folder, findings,
+                         fmt::format("{} source shards ({}) are rebuilt from the packed bytes as {} declares",
+                                     upstream.shards.size(), human_bytes(upstream.bytes), names));
+}
+
 /// All that is declared where the user points to. Asked for first: without it there is nothing to prove.
 Result<std::vector<Declarations>> read_declarations(const VerifyFlags& flags, const format::Manifest& manifest,
                                                     const Context& context) {
@@ -68,14 +87,7 @@ Result<int> verify_or_error(const VerifyFlags& flags, const Context& context) {
   if (!declared.empty()) {
     TRY_ASSIGN(const UpstreamReport upstream, verify_upstream(*packed.repository, packed.checkpoint, declared,
                                                               flags.jobs, context.progress, context.stop));
-    for (const std::string& line : upstream.shards)
-      print_out(printable(line) + "\n");
-    std::string names = printable(declared.front().by);
-    for (size_t i = 1; i < declared.size(); ++i)
-      names += " and " + printable(declared[i].by);
-    const std::string clean = fmt::format("{} source shards ({}) are rebuilt from the packed bytes as {} declares",
-                                          upstream.shards.size(), human_bytes(upstream.bytes), names);
-    status = std::max(status, report_findings(flags.folder, upstream.findings, clean));
+    status = std::max(status, report_upstream(flags.folder, upstream, declared, digests.findings));
   }
   if (flags.source.empty()) return status;
   TRY_ASSIGN(const Opened source, open_place(flags.source, flags.jobs, context));

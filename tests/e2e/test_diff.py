@@ -40,7 +40,7 @@ class Diff(EndToEnd):
 
     def test_equal_places_in_every_form(self):
         plain = self.scratch / "plain"
-        self.assert_ok(self.run_program("unpack", self.packed, "--out", plain, "--shard-size", "5kB"))
+        self.assert_ok(self.run_program("unpack", self.packed, "--out", plain, "--shard-size", "5KB"))
         server = self.serve(self.scratch)
         places = [self.source, self.packed, plain, server.url + "/source", server.url + "/packed"]
         for a in places:

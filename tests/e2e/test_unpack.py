@@ -8,8 +8,8 @@ import safetensors_io
 from checkpoints import EXPERT_0, SHARDS, packed_tiny, write_odd, write_small
 from common import INDEX, EndToEnd, flip_bit, main, seeded_random, tree
 
-KILLS = 12
-RATE = 4e6  # bytes per second and connection of the slowed server
+KILLS = 10
+RATE = 2e7  # bytes per second and connection of the slowed server
 
 
 class Exact(EndToEnd):
@@ -27,6 +27,14 @@ class Exact(EndToEnd):
             self.assertIn("5 shards", result.stdout)
             self.assert_same(self.data(), out)
         self.assertIn("already", self.assert_ok(self.unpack(packed_tiny(), out)).stdout)
+
+    def test_out_of_every_grouping(self):
+        for grouping in ("expert:7", "layer", "shard:1MB"):
+            packed, out = self.scratch / ("p-" + grouping), self.scratch / ("o-" + grouping)
+            self.assert_ok(self.run_program(self.data(), "--by", grouping, "--out", packed))
+            self.assert_ok(self.unpack(packed, out))
+            self.assert_same(self.data(), out)
+            self.assertIn("2059 tensors equal, 0 differ", self.run_program("diff", packed, packed_tiny()).stdout)
 
     def test_over_http_and_from_the_hub(self):
         server = self.serve(packed_tiny())

@@ -187,7 +187,7 @@ class Flipped(EndToEnd):
             result = self.run_program("verify", packed, "--sha256", self.sums())
             flip_bit(path, offset)
             self.assertEqual(result.code, 1, str(result))
-            self.assertIn("%s: tensor " % path.relative_to(packed), result.stdout)
+            self.assertEqual(result.stdout.count("%s: tensor " % path.relative_to(packed)), 1, "named once: " + str(result))
             self.assertRegex(result.stdout, r"\nmodel-0000.-of-000005.safetensors: SHA-256 is [0-9a-f]{64}, the manifest")
 
     def sums(self):

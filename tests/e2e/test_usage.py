@@ -14,12 +14,13 @@ from common import EndToEnd, main
 
 class Usage(EndToEnd):
     def test_help_goes_to_stdout(self):
-        for arguments in (["--help"], ["-h"], ["inspect", "--help"], ["verify", "--help"]):
+        for arguments in (["--help"], ["-h"], ["inspect", "--help"], ["verify", "--help"],
+                          ["unpack", "--help"], ["diff", "--help"]):
             result = self.assert_ok(self.run_program(*arguments))
             self.assertGreater(len(result.stdout), 200)
             self.assertEqual(result.stderr, "")
         text = self.run_program("--help").stdout
-        for word in ("--by", "--out", "--jobs", "--dry-run", "inspect", "verify", "HF_ENDPOINT", "Exit status"):
+        for word in ("--by", "--out", "--jobs", "--dry-run", "inspect", "verify", "unpack", "diff", "HF_ENDPOINT", "Exit status"):
             self.assertIn(word, text)
 
     def test_the_version_is_one_line(self):
