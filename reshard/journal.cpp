@@ -129,10 +129,8 @@ Result<std::unique_ptr<Journal>> Journal::open(format::FileSystem& files, const 
   TRY_ASSIGN(auto file, files.open_write(path, format::OpenMode::keep));
   TRY(file->resize(valid_bytes));  // drops a torn tail
   std::unique_ptr<Journal> journal(new Journal(std::move(file), valid_bytes));
-  if (valid_bytes == 0) {
-    TRY(journal->append_json(identity));
-    TRY(files.sync_folder(path.parent_path()));
-  }
+  if (valid_bytes == 0) TRY(journal->append_json(identity));
+  TRY(files.sync_folder(path.parent_path()));  // also an older one's name: its run may have been killed before this
   return journal;
 }
 

@@ -18,26 +18,41 @@ constexpr uint64_t kReadBackBytes = 1 << 20;
 
 Result<void> DurableFolders::make(const Path& folder) {
   const std::lock_guard lock(mutex_);
-  if (folder.empty() || known_.contains(folder)) return {};
   std::vector<Path> missing;
-  for (Path at = folder; !at.empty() && !known_.contains(at); at = at.parent_path()) {
+  Path at = folder;
+  for (; !at.empty() && !known_.contains(at) && at != at.parent_path(); at = at.parent_path()) {
     TRY_ASSIGN(const auto info, files_.stat(at));
     if (info) break;
     missing.push_back(at);
-    if (at == at.parent_path()) break;
   }
-  TRY(files_.make_folders(folder));
-  for (const Path& made : missing) {
-    TRY(files_.sync_folder(made.has_parent_path() ? made.parent_path() : Path(".")));
-    known_.insert(made);
+  if (!at.empty() && !known_.contains(at) && at != at.parent_path()) {
+    // It may come from a run that was killed before it had synced the name. Folders around the output are not ours: one
+    // that we may not open is not one that such a run has written to.
+    const auto synced = sync_name(at);
+    if (!synced && is_inside(at)) return synced.error();
+    known_.insert(at);
   }
-  known_.insert(folder);
+  // One at a time from above, so that after a kill the last one alone can lack its sync.
+  for (auto made = missing.rbegin(); made != missing.rend(); ++made) {
+    TRY(files_.make_folders(*made));
+    TRY(sync_name(*made));
+    known_.insert(*made);
+  }
   return {};
+}
+
+Result<void> DurableFolders::sync_name(const Path& folder) {
+  return files_.sync_folder(folder.has_parent_path() ? folder.parent_path() : Path("."));
+}
+
+bool DurableFolders::is_inside(const Path& folder) const {
+  const auto [left, right] = std::mismatch(out_.begin(), out_.end(), folder.begin(), folder.end());
+  return left == out_.end() && right != folder.end();
 }
 
 PackedWriter::PackedWriter(const Plan& plan, const format::Checkpoint& source, Path out, format::FileSystem& files,
                            Journal& journal)
-    : plan_(plan), source_(source), out_(std::move(out)), files_(files), journal_(journal), folders_(files) {
+    : plan_(plan), source_(source), out_(std::move(out)), files_(files), journal_(journal), folders_(files, out_) {
   for (const PlannedFile& file : plan.files) {
     states_.push_back(std::make_unique<State>());
     states_.back()->tensors.resize(file.tensors.size());
