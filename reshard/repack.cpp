@@ -83,6 +83,13 @@ Result<void> check_disk(const RepackOutlook& outlook, const JournalState& done, 
   for (uint32_t i = 0; i < outlook.plan.files.size(); ++i) {
     if (!done.files.contains(i)) need += outlook.plan.files[i].size_bytes;
   }
+  // What shards that are done have put into files that are not sealed lies there already.
+  for (const auto& [shard, record] : done.shards) {
+    if (shard >= outlook.plan.shards.size()) continue;  // refused by check_records, under the lock
+    for (const Copy& copy : outlook.plan.shards[shard]) {
+      if (!done.files.contains(copy.file)) need -= copy.source.size();
+    }
+  }
   TRY_ASSIGN(const uint64_t free, files.free_bytes(out));
   if (need <= free) return {};
   return Error{ErrorKind::budget,

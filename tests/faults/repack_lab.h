@@ -88,6 +88,7 @@ class RepackLab {
   }
 
   [[nodiscard]] const std::map<std::string, std::string>& whole() const { return whole_; }
+  [[nodiscard]] const reshard::RepackOutlook& outlook() const { return *outlook_; }
   /// Operations of an undisturbed run; exact for one job.
   [[nodiscard]] uint64_t operations() const { return operations_; }
 

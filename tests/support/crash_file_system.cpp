@@ -250,7 +250,20 @@ Result<void> CrashFileSystem::sync_folder(const Path& folder) {
 }
 
 Result<uint64_t> CrashFileSystem::free_bytes(const Path&) {
-  return free_bytes_;
+  const std::lock_guard lock(mutex_);
+  const uint64_t used = used_bytes(*root_);
+  return used < capacity_bytes_ ? capacity_bytes_ - used : 0;
+}
+
+uint64_t CrashFileSystem::used_bytes(const Node& node) {
+  uint64_t used = 0;
+  for (size_t at = 0; at < node.content.size(); at += kPageBytes) {
+    const std::string_view page = std::string_view(node.content).substr(at, kPageBytes);
+    if (page.find_first_not_of('\0') != std::string_view::npos) used += kPageBytes;
+  }
+  for (const auto& [name, child] : node.names)
+    used += used_bytes(*child);
+  return used;
 }
 
 Result<std::unique_ptr<format::FileLock>> CrashFileSystem::lock(const Path& path) {
@@ -325,7 +338,7 @@ std::unique_ptr<CrashFileSystem> CrashFileSystem::after_power_loss(Survival surv
   auto found = std::make_unique<CrashFileSystem>();
   found->root_ = survivor(root_, survival, random);
   found->clock_ = clock_;
-  found->free_bytes_ = free_bytes_;
+  found->capacity_bytes_ = capacity_bytes_;
   for (auto& [folder, names] : before)
     folder->durable_names = std::move(names);
   return found;

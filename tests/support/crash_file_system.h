@@ -39,7 +39,8 @@ class CrashFileSystem final : public format::FileSystem {
   [[nodiscard]] std::unique_ptr<CrashFileSystem> after_power_loss(Survival survival, uint64_t seed) const;
   /// Every file below a folder as it reads now: relative path -> bytes. Nothing there: empty.
   [[nodiscard]] std::map<std::string, std::string> tree(const format::Path& folder) const;
-  void set_free_bytes(uint64_t bytes) { free_bytes_ = bytes; }
+  /// What free_bytes() starts from; pages that were written and are not all zeros count as used.
+  void set_capacity(uint64_t bytes) { capacity_bytes_ = bytes; }
 
   Result<std::unique_ptr<format::ReadFile>> open_read(const format::Path& path) override;
   Result<std::unique_ptr<format::WriteFile>> open_write(const format::Path& path, format::OpenMode mode) override;
@@ -78,6 +79,7 @@ class CrashFileSystem final : public format::FileSystem {
   void remove_below(const Place& place);
   [[nodiscard]] static NodePtr survivor(const NodePtr& node, Survival survival, std::mt19937& random);
   [[nodiscard]] static std::string surviving_bytes(const Node& file, Survival survival, std::mt19937& random);
+  [[nodiscard]] static uint64_t used_bytes(const Node& node);
   static void collect(const Node& folder, const std::string& prefix, std::map<std::string, std::string>& files);
 
   mutable std::mutex mutex_;
@@ -85,7 +87,7 @@ class CrashFileSystem final : public format::FileSystem {
   std::list<NameChange> unsynced_names_;  // in order
   std::set<const Node*> locked_;
   int64_t clock_ = 0;
-  uint64_t free_bytes_ = uint64_t{1} << 40;
+  uint64_t capacity_bytes_ = uint64_t{1} << 40;
 };
 
 }  // namespace dspack::test
