@@ -24,15 +24,16 @@ class Servers(faults.ServerCase):
                 pattern = self.random.choice([*SHARDS, "*.safetensors", "*", INDEX])
                 skip, times = self.random.randint(0, 3), self.random.randint(1, 2)
                 faulty.append((pattern, kind, dict(options, skip=skip, times=times)))
-            # At most six, spread over files: five in a row for one request, after which the run rightly ends, need luck.
             return self.begin("passing", number, faulty)
 
         with self.tally("truncate, reset, short answer, 408, 429, 500, 503: bursts at random places") as tally:
             for what, _, _, out, process in self.side_by_side(PASSING, start):
                 with tally.repetition(what):
                     result = self.finish(process)
-                    if result.code != 0:  # five failures in a row may come about by chance
-                        self.assertIn("gave up after 5 attempts", self.assert_stopped_clearly(result))
+                    if result.code != 0:
+                        # Five failures in a row may come about by chance; the index is asked for whole, so that a short
+                        # answer of consistent length shows only by its content.
+                        self.assertRegex(self.assert_stopped_clearly(result), "gave up after 5 attempts|not valid JSON")
                         self.assert_nothing_wrong_sealed(out, self.whole)
                         self.assert_ok(self.repack(process.command[1], out))
                     self.assert_same_tree(out, self.whole)
