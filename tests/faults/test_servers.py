@@ -27,7 +27,7 @@ class Servers(faults.ServerCase):
             return self.begin("passing", number, faulty)
 
         with self.tally("truncate, reset, short answer, 408, 429, 500, 503: bursts at random places") as tally:
-            for what, _, _, out, process in self.side_by_side(PASSING, start):
+            for what, server, _, out, process in self.side_by_side(PASSING, start):
                 with tally.repetition(what):
                     result = self.finish(process)
                     if result.code != 0:
@@ -35,7 +35,8 @@ class Servers(faults.ServerCase):
                         # answer of consistent length shows only by its content.
                         self.assertRegex(self.assert_stopped_clearly(result), "gave up after 5 attempts|not valid JSON")
                         self.assert_nothing_wrong_sealed(out, self.whole)
-                        self.assert_ok(self.repack(process.command[1], out))
+                        server.clear_faults()
+                        self.assert_ok(self.repack(server.url, out))
                     self.assert_same_tree(out, self.whole)
 
     def test_faults_that_last(self):
