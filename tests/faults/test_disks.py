@@ -1,4 +1,5 @@
-"""Disks that fill up, are too small or must not be written, as real mounts where the system lets us make them."""
+"""Disks that fill up, are too small or must not be written, as real mounts where the system lets us make them. Folders
+without permission are in tests/e2e/test_bad_checkpoint.py."""
 
 import errno
 import os
@@ -123,18 +124,6 @@ class ReadOnly(OnDisk):
                 self.remount(disk, "ro")
                 self.assert_ok(self.repack(server.url, out))
                 self.assert_ok(self.run_program("verify", out))
-
-    @unittest.skipIf(os.geteuid() == 0, "permissions do not hold root back")
-    def test_a_folder_without_permission(self):
-        parent = self.scratch / "locked"
-        parent.mkdir(mode=0o555)
-        with self.tally("a target folder without permission") as tally:
-            with tally.repetition("a new output"):
-                self.assert_refused(self.repack(self.source, parent / "out"), parent / "out", "Permission denied")
-            with tally.repetition("an empty output"):
-                parent.chmod(0o755)
-                (parent / "out").mkdir(mode=0o555)
-                self.assert_refused(self.repack(self.source, parent / "out"), parent / "out", "Permission denied")
 
 
 if __name__ == "__main__":
