@@ -98,7 +98,7 @@ class CheckpointBuilder {
       const TensorEntry* entry = checkpoint_.find(name);
       if (entry == nullptr || checkpoint_.files_[entry->file].path != path) {
         return Error{ErrorKind::invalid,
-                     fmt::format("{}: tensor \"{}\" should be in {}, which does not hold it", kIndexPath, name, path)};
+                     fmt::format("tensor \"{}\" should be in {}, which does not hold it", name, path)};
       }
     }
     for (const TensorEntry& entry : checkpoint_.tensors_) {
@@ -203,7 +203,9 @@ Result<Checkpoint> open_shards(Repository& repository, const std::vector<std::st
   CheckpointBuilder builder;
   for (std::optional<Shard>& shard : shards)
     TRY(builder.add_shard(std::move(*shard)));
-  if (index != nullptr) TRY(builder.check_index(*index));
+  if (index != nullptr) {
+    if (const auto fits = builder.check_index(*index); !fits) return fits.error().in(repository.locate(kIndexPath));
+  }
   return builder.finish();
 }
 

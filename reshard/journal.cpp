@@ -83,6 +83,15 @@ std::string difference(const Json& recorded, const Json& now) {
   return "the source has changed since it was begun";
 }
 
+/// Whether a record lies behind a broken line: then the line is no tail that a loss of power has left.
+bool record_follows(std::string_view text) {
+  for (size_t newline = text.find('\n'); newline != std::string_view::npos; newline = text.find('\n')) {
+    if (parse_line(text.substr(0, newline))) return true;
+    text.remove_prefix(newline + 1);
+  }
+  return false;
+}
+
 }  // namespace
 
 JournalLoad parse_journal(std::string_view text, const Json& identity) {
@@ -94,8 +103,7 @@ JournalLoad parse_journal(std::string_view text, const Json& identity) {
     const size_t newline = rest.find('\n');
     if (newline == std::string_view::npos) break;  // torn by a kill: what it would have said is not done
     const std::optional<Json> json = parse_line(rest.substr(0, newline));
-    const bool last = newline + 1 == rest.size();
-    if (!json && last) break;  // torn by a loss of power
+    if (!json && !record_follows(rest.substr(newline + 1))) break;  // torn by a loss of power
     if (!json) return JournalDamaged{loaded.valid_bytes, "a record's check does not fit"};
     if (first && *json != identity) return JournalForeign{difference(*json, identity)};
     if (!first) {
@@ -139,10 +147,8 @@ Result<std::unique_ptr<Journal>> Journal::open(format::FileSystem& files, const 
   TRY_ASSIGN(auto file, files.open_write(path, format::OpenMode::keep));
   TRY(file->resize(valid_bytes));  // drops a torn tail
   std::unique_ptr<Journal> journal(new Journal(std::move(file), valid_bytes));
-  if (valid_bytes == 0) {
-    TRY(journal->append_line(journal_line(identity)));
-    TRY(files.sync_folder(path.parent_path()));
-  }
+  if (valid_bytes == 0) TRY(journal->append_line(journal_line(identity)));
+  TRY(files.sync_folder(path.parent_path()));  // also an older one's name: its run may have been killed before this
   return journal;
 }
 

@@ -41,7 +41,7 @@ struct JournalState {
   std::map<uint64_t, format::Digest> files;  // sealed: number and SHA-256
 };
 
-/// Loaded: the run can go on. Fresh: there is no journal yet. Damaged: something other than the last record is broken.
+/// Loaded: the run can go on. Fresh: there is no journal yet. Damaged: a record is broken and good ones follow.
 /// Foreign: it belongs to another plan, program version or state of the source.
 struct JournalLoaded {
   JournalState state;

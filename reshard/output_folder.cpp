@@ -18,21 +18,36 @@ bool is_within(const Path& inner, const Path& outer) {
 
 Result<void> DurableFolders::make(const Path& folder) {
   const std::lock_guard lock(mutex_);
-  if (folder.empty() || known_.contains(folder)) return {};
   std::vector<Path> missing;
-  for (Path at = folder; !at.empty() && !known_.contains(at); at = at.parent_path()) {
+  Path at = folder;
+  for (; !at.empty() && !known_.contains(at) && at != at.parent_path(); at = at.parent_path()) {
     TRY_ASSIGN(const auto info, files_.stat(at));
     if (info) break;
     missing.push_back(at);
-    if (at == at.parent_path()) break;
   }
-  TRY(files_.make_folders(folder));
-  for (const Path& made : missing) {
-    TRY(files_.sync_folder(made.has_parent_path() ? made.parent_path() : Path(".")));
-    known_.insert(made);
+  if (!at.empty() && !known_.contains(at) && at != at.parent_path()) {
+    // It may come from a run that was killed before it had synced the name. Folders around the output are not ours: one
+    // that we may not open is not one that such a run has written to.
+    const auto synced = sync_name(at);
+    if (!synced && is_inside(at)) return synced.error();
+    known_.insert(at);
   }
-  known_.insert(folder);
+  // One at a time from above, so that after a kill the last one alone can lack its sync.
+  for (auto made = missing.rbegin(); made != missing.rend(); ++made) {
+    TRY(files_.make_folders(*made));
+    TRY(sync_name(*made));
+    known_.insert(*made);
+  }
   return {};
+}
+
+Result<void> DurableFolders::sync_name(const Path& folder) {
+  return files_.sync_folder(folder.has_parent_path() ? folder.parent_path() : Path("."));
+}
+
+bool DurableFolders::is_inside(const Path& folder) const {
+  const auto [left, right] = std::mismatch(out_.begin(), out_.end(), folder.begin(), folder.end());
+  return left == out_.end() && right != folder.end();
 }
 
 Path work_mark(const Path& out, WorkKind kind) {
@@ -75,7 +90,7 @@ Result<void> check_target(const Path& out, WorkKind kind, format::FileSystem& fi
 }
 
 Result<std::unique_ptr<format::FileLock>> lock_work_folder(const Path& out, format::FileSystem& files) {
-  DurableFolders folders(files);
+  DurableFolders folders(files, out);
   TRY(folders.make(work_folder(out)));  // first of all, so that check_target knows the folder again
   auto lock = files.lock(work_folder(out) / "lock");
   if (!lock && lock.error().kind == ErrorKind::conflict) {

@@ -19,16 +19,20 @@ namespace dspack::reshard {
   return out / ".reshard";
 }
 
-/// Creates folders below an existing or new root so that they survive a loss of power.
+/// Creates the output folder and those below it so that they survive a loss of power, whoever has created them.
 class DurableFolders {
  public:
-  explicit DurableFolders(format::FileSystem& files) : files_(files) {}
+  DurableFolders(format::FileSystem& files, format::Path out) : files_(files), out_(std::move(out)) {}
   [[nodiscard]] Result<void> make(const format::Path& folder);
 
  private:
+  [[nodiscard]] Result<void> sync_name(const format::Path& folder);
+  [[nodiscard]] bool is_inside(const format::Path& folder) const;
+
   format::FileSystem& files_;
+  format::Path out_;
   std::mutex mutex_;
-  std::set<format::Path> known_;  // guarded by mutex_
+  std::set<format::Path> known_;  // synced by this run; guarded by mutex_
 };
 
 /// What a run does in its output folder; each kind knows its own unfinished work again by a file in the work folder.

@@ -23,7 +23,7 @@ Path part_folder(const Path& out) {
 
 PackedWriter::PackedWriter(const Plan& plan, const format::Checkpoint& source, Path out, format::FileSystem& files,
                            Journal& journal)
-    : plan_(plan), source_(source), out_(std::move(out)), files_(files), journal_(journal), folders_(files) {
+    : plan_(plan), source_(source), out_(std::move(out)), files_(files), journal_(journal), folders_(files, out_) {
   for (const PlannedFile& file : plan.files) {
     states_.push_back(std::make_unique<State>());
     states_.back()->tensors.resize(file.tensors.size());
@@ -53,7 +53,12 @@ Result<void> PackedWriter::resume(const JournalState& state) {
   std::vector<uint32_t> complete;
   for (uint32_t file = 0; file < states_.size(); ++file) {
     TRY(take_back(file, state));
-    if (!states_[file]->sealed && states_[file]->unknown == 0) complete.push_back(file);
+    State& entry = *states_[file];
+    if (entry.sealed || entry.unknown != 0) continue;
+    TRY(prepare(file, entry));  // its header again, which no digest covers
+    TRY_ASSIGN(const auto part, files_.open_write(part_path(file), OpenMode::keep));
+    TRY(part->sync());
+    complete.push_back(file);
   }
   return seal(complete);
 }
@@ -142,11 +147,6 @@ Result<void> PackedWriter::shard_done(const ShardDone& record) {
 
 Result<Digest> PackedWriter::finish_digest(uint32_t file, State& state) const {
   const PlannedFile& planned = plan_.files[file];
-  if (!state.hash) {  // its bytes came from an earlier run
-    const std::string header = planned_header(planned, source_);
-    state.hash.emplace().update(format::as_bytes(header));
-    state.hashed_bytes = header.size();
-  }
   TRY_ASSIGN(const auto part, files_.open_read(part_path(file)));
   if (part->size_bytes() != planned.size_bytes) {
     return Error{ErrorKind::corrupt, fmt::format("{}: has {} bytes instead of {}", part_path(file).string(),

@@ -44,6 +44,16 @@ Result<bool> is_complete(const Path& out, const Plan& plan, format::FileSystem& 
                   out.string())};
 }
 
+/// What a run does that was killed between the manifest's rename and its end.
+Result<RepackOutcome> finish_complete(const Path& out, format::FileSystem& files) {
+  TRY_ASSIGN(const auto work, files.stat(work_folder(out)));
+  if (work) {
+    TRY(files.sync_folder(out));  // the work folder may go only when the manifest's name is durable
+    TRY(files.remove_tree(work_folder(out)));
+  }
+  return RepackOutcome::already_complete;
+}
+
 /// Bytes that the run has still to write.
 Result<uint64_t> bytes_to_write(const RepackOutlook& outlook, const JournalState& done, const Path& out,
                                 format::FileSystem& files) {
@@ -102,10 +112,7 @@ Result<RepackOutcome> repack(const RepackOutlook& outlook, format::Repository& r
                              format::FileSystem& files, format::Progress& progress, const std::stop_token& stop) {
   const Plan& plan = outlook.plan;
   TRY_ASSIGN(const bool complete, is_complete(options.out, plan, files));
-  if (complete) {
-    TRY(files.remove_tree(work_folder(options.out)));  // killed between the last rename and this
-    return RepackOutcome::already_complete;
-  }
+  if (complete) return finish_complete(options.out, files);
   TRY(check_target(options.out, WorkKind::repack, files));
   const Path journal_path = work_mark(options.out, WorkKind::repack);
   const Json identity = run_identity(plan, outlook.source);
@@ -116,10 +123,7 @@ Result<RepackOutcome> repack(const RepackOutlook& outlook, format::Repository& r
   TRY_ASSIGN(const auto lock, lock_work_folder(options.out, files));
   // Again under the lock: another run may have gone on, or have finished, since.
   TRY_ASSIGN(const bool completed_meanwhile, is_complete(options.out, plan, files));
-  if (completed_meanwhile) {
-    TRY(files.remove_tree(work_folder(options.out)));
-    return RepackOutcome::already_complete;
-  }
+  if (completed_meanwhile) return finish_complete(options.out, files);
   TRY_ASSIGN(const JournalLoaded done, load_journal(journal_path, identity, files));
   TRY(check_records(done.state, plan, journal_path));
   TRY_ASSIGN(const auto journal, Journal::open(files, journal_path, identity, done.valid_bytes));

@@ -188,7 +188,7 @@ Result<UnpackOutcome> unpack(const UnpackPlan& plan, format::Repository& packed,
   TRY(format::write_sealed(files, work_mark(out, WorkKind::unpack), identity));
   const size_t done = plan.shards.size() - todo.size();
   if (done != 0) progress.note(fmt::format("resuming: {} of {} shards are done", done, plan.shards.size()));
-  DurableFolders folders(files);
+  DurableFolders folders(files, out);
   const ShardMaker maker(packed, catalogue, out, files, folders, progress);
   progress.started("unpacking", tensor_bytes, todo.size());
   const auto one = [&](uint64_t i, const std::stop_token& stop_one) -> Result<void> {

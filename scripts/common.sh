@@ -46,3 +46,10 @@ build() {
   (cd "$root" && cmake --preset "$preset" --log-level=WARNING >/dev/null)
   cmake --build "$folder" -- --quiet "$@"
 }
+
+# Scratch folders in memory where there is room: the end-to-end cases sync thousands of files.
+use_scratch_in_memory() {
+  if [ -z "${TMPDIR:-}" ] && [ -w /dev/shm ] && [ "$(df --output=avail -k /dev/shm | tail -n 1)" -gt 1000000 ]; then
+    export TMPDIR=/dev/shm
+  fi
+}

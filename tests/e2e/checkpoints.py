@@ -74,6 +74,15 @@ def write_odd(folder):
     return folder
 
 
+BIG = 300_000  # payload of a shard that is much larger than the probe of a file
+
+
+def write_big(folder, payload=BIG):
+    """Two shards of one tensor each."""
+    shards = [{"model.layers.%d.w" % number: ("U8", [payload], raw(payload, number))} for number in range(2)]
+    return write_small(folder, shards)
+
+
 @functools.lru_cache(maxsize=None)
 def _pack_tiny(by):
     scratch = Path(tempfile.mkdtemp(prefix="dspack-e2e-shared-"))

@@ -4,16 +4,8 @@ that names the address and the reason."""
 import time
 
 import safetensors_io
-from checkpoints import SHARDS, raw, write_small
+from checkpoints import SHARDS, write_big
 from common import INDEX, EndToEnd, free_port, main, seeded_random
-
-BIG = 300_000  # payload of a shard that is much larger than the probe of a file
-
-
-def write_big(folder):
-    shards = [{"model.layers.%d.w" % number: ("U8", [BIG], raw(BIG, number))} for number in range(2)]
-    return write_small(folder, shards)
-
 
 class Network(EndToEnd):
     def setUp(self):

@@ -1,73 +1,12 @@
-"""Runs that end before their time, by kill -9 at random moments, by Ctrl-C, by a full disk: the same command goes on,
-and the result is that of an undisturbed run."""
+"""Runs that end before their time, by kill -9 among the companions, by Ctrl-C, by a failing write: the same command
+goes on, and the result is that of an undisturbed run. Kills at all other moments are in tests/faults."""
 
-import collections
-import os
 import resource
 import signal
 import time
 
-from checkpoints import SHARDS, packed_tiny, packing_seconds, write_small
-from common import INDEX, EndToEnd, limit, main, seeded_random
-
-KILLS_OVER_HTTP = 20
-KILLS_LOCALLY = 6
-RATE = 4e6  # bytes per second and connection: streaming takes about as long as everything else
-
-
-def phase(out):
-    """Where a run was when it died, told from what it left."""
-    if not (out / ".reshard" / "journal").exists():
-        return "complete" if (out / "manifest.json").exists() else "before the journal"
-    if (out / "manifest.json").exists():
-        return "clearing up"
-    if (out / "provenance").exists() or (out / "config.json").exists():
-        return "companions"
-    if b'"shard":' in (out / ".reshard" / "journal").read_bytes():
-        return "later shards"
-    return "first shards"
-
-
-class Killed(EndToEnd):
-    def setUp(self):
-        super().setUp()
-        self.undisturbed = packed_tiny()
-        self.random = seeded_random()
-        self.phases = collections.Counter()
-
-    def run_for(self, seconds, source, out):
-        """Starts the run and kills it; the result if it was faster."""
-        process = self.start(source, "--by", "expert", "--out", out, "--jobs", self.random.choice((1, 2, 5)))
-        deadline = time.monotonic() + seconds
-        while process.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.001)
-        if process.poll() is not None:
-            return self.assert_ok(self.finish(process))
-        os.kill(process.pid, signal.SIGKILL)
-        self.assertEqual(self.finish(process).code, -signal.SIGKILL)
-        self.phases[phase(out)] += 1
-        return None
-
-    def kill_and_go_on(self, source, kills, usual_seconds):
-        """Rounds of one folder each: killed a few times at random moments, then left alone to the end."""
-        number = 0
-        while sum(self.phases.values()) < kills:
-            out = self.scratch / ("round-%d" % number)
-            number += 1
-            for _ in range(self.random.randint(5, 9)):
-                if self.run_for(self.random.uniform(0, usual_seconds * 0.6), source, out):
-                    break
-            self.assert_ok(self.repack(source, out))
-            self.assert_same_tree(out, self.undisturbed)
-        print("killed %d times in %d rounds: %s" % (sum(self.phases.values()), number, dict(self.phases)), flush=True)
-
-    def test_kill_at_random_moments_over_http(self):
-        seconds = packing_seconds() + max(file.stat().st_size for file in self.data().glob("*.safetensors")) / RATE
-        self.kill_and_go_on(self.serve(self.data(), rate=RATE).url, KILLS_OVER_HTTP, seconds)
-        self.assertGreater(self.phases["first shards"] + self.phases["later shards"], 0, "no kill hit the streaming")
-
-    def test_kill_at_random_moments_from_a_folder(self):
-        self.kill_and_go_on(self.data(), KILLS_LOCALLY, packing_seconds())
+from checkpoints import SHARDS, write_small
+from common import INDEX, EndToEnd, limit, main
 
 
 class KilledWhileSealing(EndToEnd):

@@ -1,5 +1,7 @@
 """Going on after a break, and refusing to where it would mix what does not belong together."""
 
+import hashlib
+import json
 import os
 import resource
 import shutil
@@ -53,6 +55,28 @@ class Resume(EndToEnd):
             file.write(b"0123456789abcdef {\"file\":0,\"sha2")
         self.assert_ok(self.repack(server.url, self.out))
         self.assert_same_tree(self.out, self.whole)
+
+    def test_zeros_at_the_end_are_dropped(self):
+        server = self.break_off()
+        for tail in (bytes(4096), b"\0\n\0\n" + bytes(500), b"\n"):
+            with self.subTest(tail=tail[:8]):
+                complete = self.journal.read_bytes()
+                self.journal.write_bytes(complete + tail)
+                copy = shutil.copytree(self.out, self.scratch / "copy")
+                self.assertIn("resuming: 1 of 2", self.assert_ok(self.repack(server.url, copy)).stderr)
+                self.assert_same_tree(copy, self.whole)
+                shutil.rmtree(copy)
+                self.journal.write_bytes(complete)
+
+    def test_another_version_of_the_program_is_refused(self):
+        server = self.break_off()
+        first, rest = self.journal.read_bytes().split(b"\n", 1)
+        identity = json.loads(first[17:])
+        identity["program"] = "0.0.1"
+        text = json.dumps(identity, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+        self.journal.write_bytes(hashlib.sha256(text).hexdigest()[:16].encode() + b" " + text + b"\n" + rest)
+        self.assert_refused(self.repack(server.url, self.out), self.journal, "begun by version 0.0.1",
+                            "remove the output folder")
 
     def test_an_empty_journal_starts_anew(self):
         server = self.break_off()

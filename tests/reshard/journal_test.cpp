@@ -54,6 +54,28 @@ TEST_CASE("journal: a tail torn at any byte loses only its own record") {
   CHECK(std::get<reshard::JournalLoaded>(zero_load).valid_bytes == last_record);
 }
 
+TEST_CASE("journal: whatever lies behind the last good record is dropped") {
+  const test::TempFolder folder;
+  const std::string text = sample(folder);
+  const size_t last_record = text.rfind('\n', text.size() - 2) + 1;
+  std::string noise;
+  for (int i = 0; i < 5000; ++i)
+    noise += static_cast<char>(i * 2654435761U >> 13);  // newlines among them
+  REQUIRE(noise.find('\n') != std::string::npos);
+  const std::string zeros(4096, '\0');
+  for (const std::string& tail : {zeros, zeros + "\n" + zeros, noise, "\n\n" + noise + "\n", std::string("{}\n{}\n")}) {
+    const auto behind = parse_journal(text + tail, kIdentity);
+    REQUIRE(std::holds_alternative<reshard::JournalLoaded>(behind));
+    CHECK(std::get<reshard::JournalLoaded>(behind).valid_bytes == text.size());
+    const auto instead = parse_journal(text.substr(0, last_record + 50) + tail, kIdentity);
+    REQUIRE(std::holds_alternative<reshard::JournalLoaded>(instead));
+    CHECK(std::get<reshard::JournalLoaded>(instead).valid_bytes == last_record);
+    const auto between = parse_journal(text.substr(0, last_record) + tail + "\n" + text.substr(last_record), kIdentity);
+    REQUIRE(std::holds_alternative<reshard::JournalDamaged>(between));
+    CHECK(std::get<reshard::JournalDamaged>(between).offset == last_record);
+  }
+}
+
 TEST_CASE("journal: damage before the tail is told with its place") {
   const test::TempFolder folder;
   std::string text = sample(folder);

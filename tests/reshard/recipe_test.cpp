@@ -56,7 +56,7 @@ TEST_CASE("recipe: groupings that are none are refused with what is wrong") {
   }
   CHECK(mentions(problem("shard:1"), "too small"));
   CHECK(mentions(problem("shard:4096"), "too small"));
-  CHECK(mentions(problem("shard:5gb"), "is no size"));
+  CHECK(mentions(problem("shard:5xb"), "is no size"));
   CHECK(mentions(problem("shard:"), "is no size"));
 }
 

@@ -1,5 +1,6 @@
 // A file system that fails on demand: at the n-th operation and ever after (as if the process had been killed there),
-// or for want of space.
+// for a while, or for want of space. It wraps the real one, or CrashFileSystem to lose power as well.
+// Threads: thread-safe once it is set up. Lifetime: borrows what it wraps.
 #pragma once
 
 #include <atomic>
@@ -9,12 +10,20 @@
 
 namespace dspack::test {
 
+/// Which operations fail, and how. They are numbered from 0; reading counts too.
+struct DiskFault {
+  uint64_t from = std::numeric_limits<uint64_t>::max();
+  uint64_t until = std::numeric_limits<uint64_t>::max();  // the first that succeeds again
+  ErrorKind kind = ErrorKind::io;
+  bool growing_only = false;  // only those that may need space: creating, writing, setting a size
+};
+
 class FaultyFileSystem final : public format::FileSystem {
  public:
-  explicit FaultyFileSystem(format::FileSystem& real) : real_(real) {}
+  explicit FaultyFileSystem(format::FileSystem& real, const DiskFault& fault = {}) : real_(real), fault_(fault) {}
 
-  /// Operations from this number on fail. Reading counts too.
-  void fail_from(uint64_t operation) { fail_from_ = operation; }
+  /// Operations from this number on fail.
+  void fail_from(uint64_t operation) { fault_ = {.from = operation}; }
   void set_free_bytes(uint64_t bytes) { free_bytes_ = bytes; }
   [[nodiscard]] uint64_t operations() const { return operations_; }
 
@@ -24,7 +33,7 @@ class FaultyFileSystem final : public format::FileSystem {
     return std::unique_ptr<format::ReadFile>(std::make_unique<FaultyReadFile>(*this, std::move(file)));
   }
   Result<std::unique_ptr<format::WriteFile>> open_write(const format::Path& path, format::OpenMode mode) override {
-    TRY(step());
+    TRY(step(Effect::grows));
     TRY_ASSIGN(auto file, real_.open_write(path, mode));
     return std::unique_ptr<format::WriteFile>(std::make_unique<FaultyWriteFile>(*this, std::move(file)));
   }
@@ -37,7 +46,7 @@ class FaultyFileSystem final : public format::FileSystem {
     return real_.list(folder);
   }
   Result<void> make_folders(const format::Path& folder) override {
-    TRY(step());
+    TRY(step(Effect::grows));
     return real_.make_folders(folder);
   }
   Result<void> rename(const format::Path& from, const format::Path& to) override {
@@ -57,7 +66,7 @@ class FaultyFileSystem final : public format::FileSystem {
     return free_bytes_ ? *free_bytes_ : real_.free_bytes(path);
   }
   Result<std::unique_ptr<format::FileLock>> lock(const format::Path& path) override {
-    TRY(step());
+    TRY(step(Effect::grows));
     return real_.lock(path);
   }
 
@@ -82,14 +91,14 @@ class FaultyFileSystem final : public format::FileSystem {
     FaultyWriteFile(FaultyFileSystem& files, std::unique_ptr<format::WriteFile> real)
         : files_(files), real_(std::move(real)) {}
     Result<void> write(uint64_t offset, std::span<const std::byte> from) override {
-      const auto allowed = files_.step();
+      const auto allowed = files_.step(Effect::grows);
       // The operation that fails has done half of its work, as a real one may.
       if (!allowed) TRY(real_->write(offset, from.first(from.size() / 2)));
       if (!allowed) return allowed;
       return real_->write(offset, from);
     }
     Result<void> resize(uint64_t bytes) override {
-      TRY(files_.step());
+      TRY(files_.step(Effect::grows));
       return real_->resize(bytes);
     }
     Result<void> sync() override {
@@ -102,14 +111,18 @@ class FaultyFileSystem final : public format::FileSystem {
     std::unique_ptr<format::WriteFile> real_;
   };
 
-  Result<void> step() {
-    if (operations_++ >= fail_from_) return Error{ErrorKind::io, "the test's disk has failed"};
-    return {};
+  enum class Effect { keeps, grows };
+
+  Result<void> step(Effect effect = Effect::keeps) {
+    const uint64_t operation = operations_++;
+    if (operation < fault_.from || operation >= fault_.until) return {};
+    if (fault_.growing_only && effect == Effect::keeps) return {};
+    return Error{fault_.kind, "the test's disk has failed"};
   }
 
   format::FileSystem& real_;
   std::atomic<uint64_t> operations_{0};
-  uint64_t fail_from_ = std::numeric_limits<uint64_t>::max();
+  DiskFault fault_;
   std::optional<uint64_t> free_bytes_;
 };
 

@@ -16,6 +16,8 @@ Faults, each for the paths that match a shell pattern (without the leading slash
     ignore_range         answers 200 with the whole file
     truncate             promises the whole range and closes the connection after half of it
     reset                the same, with a TCP reset
+    stall                the same, but the connection stays open and silent for `seconds` (default: an hour)
+    corrupt              the byte of the file at offset `at` comes with one bit flipped, where it is asked for
     status               the status given by `status`; a bare number as kind means the same ("404", "503")
                          with `retry_after` and `body`
     wrong_content_range  206 with a Content-Range that was not asked for
@@ -168,8 +170,8 @@ class RangeServer(http.server.ThreadingHTTPServer):
         return full if full.startswith(self.root + os.sep) else None
 
 
-KINDS = {"ignore_range", "truncate", "reset", "status", "wrong_content_range", "wrong_length", "change_etag",
-         "no_version", "shrink", "redirect", "slow"}
+KINDS = {"ignore_range", "truncate", "reset", "stall", "corrupt", "status", "wrong_content_range", "wrong_length",
+         "change_etag", "no_version", "shrink", "redirect", "slow"}
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -270,13 +272,17 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if not send_body:
             return
         rate = (lambda: fault.options["rate"]) if kind == "slow" else (lambda: self.server.rate)
-        if kind in ("truncate", "reset"):
+        if kind in ("truncate", "reset", "stall"):
             self.send_content(content, begin, begin + length // 2, rate)
+            if kind == "stall":
+                self.wfile.flush()
+                time.sleep(float(fault.options.get("seconds", 3600)))
             self.hang_up(with_reset=kind == "reset")
         else:
-            self.send_content(content, begin, begin + length, rate)
+            flipped = int(fault.options["at"]) if kind == "corrupt" else -1
+            self.send_content(content, begin, begin + length, rate, flipped)
 
-    def send_content(self, content, begin, end, rate_now):
+    def send_content(self, content, begin, end, rate_now, flipped=-1):
         source = open(content, "rb") if isinstance(content, str) else None
         sent = 0
         try:
@@ -285,7 +291,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
                 # Small pieces of a slow answer, so that it flows evenly.
                 piece = min(PIECE_BYTES, end - begin - sent, max(1, int(rate / 50)) if rate else PIECE_BYTES)
                 due = time.monotonic() + (piece / rate if rate else 0)
-                self.wfile.write(self.piece(content, source, begin + sent, piece))
+                data = bytearray(self.piece(content, source, begin + sent, piece))
+                if 0 <= flipped - begin - sent < piece:
+                    data[flipped - begin - sent] ^= 1
+                self.wfile.write(data)
                 sent += piece
                 self.entry.sent = sent
                 time.sleep(max(0.0, due - time.monotonic()))

@@ -1,0 +1,65 @@
+"""Servers that truncate, reset, limit or lie at random places of a run. What may pass is overcome; what will not stops
+the run with one line, and the next run goes on."""
+
+import faults
+from checkpoints import SHARDS
+from common import INDEX, main
+
+PASSING = 120 if faults.LONG else 18
+LASTING = 120 if faults.LONG else 18
+
+# Kind and options; the pauses that a server may ask for are kept short.
+PASSING_KINDS = [("truncate", {}), ("reset", {}), ("wrong_length", dict(delta=-7)), ("503", {}), ("500", {}),
+                 ("429", dict(retry_after=1)), ("429", {}), ("408", {})]
+LASTING_KINDS = [("403", {}), ("404", {}), ("410", {}), ("ignore_range", {}), ("wrong_content_range", {}),
+                 ("wrong_length", dict(delta=70)), ("redirect", dict(to="")), ("change_etag", {})]
+
+
+class Servers(faults.ServerCase):
+    def test_faults_that_pass(self):
+        def start(number):
+            faulty = []
+            for _ in range(self.random.randint(1, 3)):
+                kind, options = self.random.choice(PASSING_KINDS)
+                pattern = self.random.choice([*SHARDS, "*.safetensors", "*", INDEX])
+                skip, times = self.random.randint(0, 3), self.random.randint(1, 2)
+                faulty.append((pattern, kind, dict(options, skip=skip, times=times)))
+            return self.begin("passing", number, faulty)
+
+        with self.tally("truncate, reset, short answer, 408, 429, 500, 503: bursts at random places") as tally:
+            for what, server, _, out, process in self.side_by_side(PASSING, start):
+                with tally.repetition(what):
+                    result = self.finish(process)
+                    if result.code != 0:
+                        # Five failures in a row may come about by chance; the index is asked for whole, so that a short
+                        # answer of consistent length shows only by its content.
+                        self.assertRegex(self.assert_stopped_clearly(result), "gave up after 5 attempts|not valid JSON")
+                        self.assert_nothing_wrong_sealed(out, self.whole)
+                        server.clear_faults()
+                        self.assert_ok(self.repack(server.url, out))
+                    self.assert_same_tree(out, self.whole)
+
+    def test_faults_that_last(self):
+        def start(number):
+            kind, options = self.random.choice(LASTING_KINDS)
+            # The catalogue's probe passes: another version is a change only once the first has been seen.
+            skip = self.random.randint(1, 3)
+            return self.begin("lasting", number, [(self.random.choice(SHARDS), kind, dict(options, skip=skip))])
+
+        stopped = 0
+        with self.tally("403, 404, 410, 200 for a range, wrong range, too long, redirect loop, new ETag") as tally:
+            for what, server, armed, out, process in self.side_by_side(LASTING, start):
+                with tally.repetition(what):
+                    result = self.finish(process)
+                    if result.code != 0:
+                        stopped += 1
+                        self.assertIn("%s/%s" % (server.url, armed[0].pattern), self.assert_stopped_clearly(result))
+                    self.assert_nothing_wrong_sealed(out, self.whole)
+                    server.clear_faults()
+                    self.assert_ok(self.repack(server.url, out))
+                    self.assert_same_tree(out, self.whole)
+        self.assertGreater(stopped, LASTING // 4, "the faults hardly struck")
+
+
+if __name__ == "__main__":
+    main()
