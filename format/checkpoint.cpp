@@ -202,7 +202,8 @@ Result<Checkpoint> open_shards(Repository& repository, const std::vector<std::st
   TRY(run_jobs(paths.size(), jobs, read_one, stop));
   CheckpointBuilder builder;
   for (std::optional<Shard>& shard : shards)
-    TRY(builder.add_shard(std::move(*shard)));
+    if (const auto added = builder.add_shard(std::move(*shard)); !added.has_value())
+      return added.error().in(repository.description());
   if (index != nullptr) {
     if (const auto fits = builder.check_index(*index); !fits) return fits.error().in(repository.locate(kIndexPath));
   }

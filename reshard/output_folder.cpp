@@ -9,7 +9,7 @@ namespace {
 
 using format::Path;
 
-/// Whether `inner` is `outer` or lies below it. Both canonical.
+/// Whether `inner` is `outer` or lies below it. Both canonical, or the one made from the other.
 bool is_within(const Path& inner, const Path& outer) {
   return std::mismatch(outer.begin(), outer.end(), inner.begin(), inner.end()).first == outer.end();
 }
@@ -29,7 +29,7 @@ Result<void> DurableFolders::make(const Path& folder) {
     // It may come from a run that was killed before it had synced the name. Folders around the output are not ours: one
     // that we may not open is not one that such a run has written to.
     const auto synced = sync_name(at);
-    if (!synced && is_inside(at)) return synced.error();
+    if (!synced && at != out_ && is_within(at, out_)) return synced.error();
     known_.insert(at);
   }
   // One at a time from above, so that after a kill the last one alone can lack its sync.
@@ -43,11 +43,6 @@ Result<void> DurableFolders::make(const Path& folder) {
 
 Result<void> DurableFolders::sync_name(const Path& folder) {
   return files_.sync_folder(folder.has_parent_path() ? folder.parent_path() : Path("."));
-}
-
-bool DurableFolders::is_inside(const Path& folder) const {
-  const auto [left, right] = std::mismatch(out_.begin(), out_.end(), folder.begin(), folder.end());
-  return left == out_.end() && right != folder.end();
 }
 
 Path work_mark(const Path& out, WorkKind kind) {

@@ -27,7 +27,6 @@ class DurableFolders {
 
  private:
   [[nodiscard]] Result<void> sync_name(const format::Path& folder);
-  [[nodiscard]] bool is_inside(const format::Path& folder) const;
 
   format::FileSystem& files_;
   format::Path out_;

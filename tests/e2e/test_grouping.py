@@ -176,7 +176,7 @@ class Recipes(Grouping):
         self.assert_absent(self.scratch / "out")
 
     def test_wrong_groupings_are_wrong_usage(self):
-        for by in ("expert:0", "expert:x", "expert:", "shard:1", "shard:5gb", "shard:", "Layer", ""):
+        for by in ("expert:0", "expert:x", "expert:", "shard:1", "shard:5xb", "shard:", "Layer", ""):
             with self.subTest(by):
                 result = self.repack(self.data(), self.scratch / "out", by=by)
                 self.assertEqual((result.code, result.stdout), (2, ""), str(result))
