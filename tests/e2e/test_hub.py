@@ -120,7 +120,8 @@ class Hub(EndToEnd):
         hub.add_fault("*.safetensors", "redirect", to=storage.url)
         storage.add_fault("*" + SHARDS[0], "truncate", times=1)
         self.assert_ok(self.repack("o/n", self.out, env={"HF_ENDPOINT": hub.url}))
-        self.assertEqual(len(hub.requests("*" + SHARDS[0])), len(storage.requests("*" + SHARDS[0])))
+        asked = [request for request in hub.requests("*" + SHARDS[0]) if request.method == "GET"]
+        self.assertEqual(len(asked), len(storage.requests("*" + SHARDS[0])))
         self.assert_same_weights()
 
 

@@ -144,7 +144,7 @@ class Refusals(EndToEnd):
 
     def test_damage_is_named_and_does_not_get_a_name(self):
         data_start = safetensors_io.parse((self.packed / EXPERT_0).read_bytes())[1]
-        name = "model.layers.1.mlp.experts.0.gate_proj.weight"
+        name = "model.layers.1.mlp.experts.0.up_proj.weight"
         for arguments in (["--exact"], []):
             flip_bit(self.packed / EXPERT_0, data_start + 4096 + 5)
             self.assert_refused(self.unpack(*arguments), self.packed, EXPERT_0, name, "differs from its digest")

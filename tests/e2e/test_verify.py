@@ -50,14 +50,14 @@ class Verify(EndToEnd):
 
     def test_a_flipped_bit_of_a_tensor_names_file_and_tensor(self):
         data_start = safetensors_io.parse((self.packed / EXPERT_0).read_bytes())[1]
-        matrices = ["down_proj", "gate_proj", "up_proj"]  # whole pages first, by name
+        matrices = ["gate_proj", "up_proj", "down_proj"]  # whole pages first, in the order of their use
         for number, part in enumerate(matrices):
             for byte in (0, 4095):
                 flip_bit(self.packed / EXPERT_0, data_start + 4096 * number + byte)
                 self.assert_finding(EXPERT_0, '"model.layers.1.mlp.experts.0.%s.weight"' % part)
                 flip_bit(self.packed / EXPERT_0, data_start + 4096 * number + byte)
         flip_bit(self.packed / EXPERT_0, -1)
-        self.assert_finding(EXPERT_0, '"model.layers.1.mlp.experts.0.up_proj.weight_scale_inv"')
+        self.assert_finding(EXPERT_0, '"model.layers.1.mlp.experts.0.down_proj.weight_scale_inv"')
 
     def test_a_flipped_bit_of_a_header_is_found_even_in_its_padding(self):
         for offset in (0, 7, 8, 100, 4095):
