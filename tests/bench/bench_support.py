@@ -157,6 +157,11 @@ def remove(*folders):
     os.sync()
 
 
+def empty_page_cache():
+    os.sync()
+    Path("/proc/sys/vm/drop_caches").write_text("3")
+
+
 # The machine -----------------------------------------------------------------------------------------------------
 
 def output(*command):

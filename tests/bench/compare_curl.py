@@ -19,12 +19,15 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     bench.add_options(parser)
     parser.add_argument("--repeat", type=int, default=5)
+    parser.add_argument("--cold", action="store_true",
+                        help="empty the page cache before every run (root): for a source that does not fit in memory, of "
+                             "which the run before would leave more or less behind")
     arguments = parser.parse_args()
     packed, plain = bench.output_folders(arguments.work, "packed", "plain")
     source, names, size = bench.prepare(arguments)
     print("\n".join(bench.facts(arguments.work)))
-    print("source       %d shards, %.2f GB; %d at a time, %d repetitions\n" % (
-        len(names), size / 1e9, arguments.jobs, arguments.repeat))
+    print("source       %d shards, %.2f GB; %d at a time, %d repetitions%s\n" % (
+        len(names), size / 1e9, arguments.jobs, arguments.repeat, ", page cache emptied" if arguments.cold else ""))
     bench.print_limits(arguments.work, size)
 
     runs = {"reshard": [], "curl": []}
@@ -35,6 +38,8 @@ def main():
             "curl": bench.curl_command(server, names, plain, arguments.jobs)}
         for number in range(1, arguments.repeat + 1):
             for name, command in commands.items():
+                if arguments.cold:
+                    bench.empty_page_cache()
                 run = bench.measure([command], [packed, plain])
                 runs[name].append(run)
                 print("%2d  %-8s %s" % (number, name, run), flush=True)
