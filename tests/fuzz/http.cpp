@@ -93,8 +93,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
   // A server may send more lines behind the body; they must not change what was judged.
   const uint64_t range_bytes = answer.range_bytes();
-  for (const std::string_view line : lines)
-    answer.add_line(line);
-  DSPACK_CHECK(answer.range_bytes() == range_bytes, "a trailer changed the answer");
+  const format::HttpResponse judged = answer.response();
+  for (const std::string_view trailer :
+       {"Content-Range: bytes 0-0/1", "ETag: trailer", "Content-Length: 1", "HTTP/1.1 200"})
+    answer.add_line(trailer);
+  DSPACK_CHECK(answer.range_bytes() == range_bytes && answer.response().version == judged.version &&
+                   answer.response().file_bytes == judged.file_bytes && answer.response().status == judged.status,
+               "a trailer changed the answer");
   return 0;
 }
