@@ -12,6 +12,8 @@
 namespace dspack::format {
 namespace {
 
+constexpr size_t kBlockBytes = SHA256_CBLOCK;
+
 constexpr char kHexDigits[] = "0123456789abcdef";
 
 int hex_value(char c) {
@@ -52,10 +54,10 @@ struct Sha256::Context {
     DSPACK_CHECK(SHA256_Update(&openssl, bytes.data(), bytes.size()) == 1, "SHA-256 failed");
   }
   /// Bytes that are missing to a whole block.
-  [[nodiscard]] size_t missing() const { return (SHA256_CBLOCK - openssl.num) % SHA256_CBLOCK; }
+  [[nodiscard]] size_t missing() const { return (kBlockBytes - openssl.num) % kBlockBytes; }
   /// Accounts for blocks that were taken in past OpenSSL.
   void count_blocks(size_t blocks) {
-    const uint64_t bits = (uint64_t{openssl.Nh} << 32 | openssl.Nl) + uint64_t{blocks} * SHA256_CBLOCK * 8;
+    const uint64_t bits = (uint64_t{openssl.Nh} << 32 | openssl.Nl) + uint64_t{blocks} * kBlockBytes * 8;
     openssl.Nh = static_cast<SHA_LONG>(bits >> 32);
     openssl.Nl = static_cast<SHA_LONG>(bits);
   }
@@ -81,7 +83,7 @@ Digest Sha256::finish() {
 }
 
 void update_together(std::span<Sha256* const> hashes, std::span<const std::byte> bytes) {
-  const bool worth_it = hashes.size() > 1 && hashes.size() <= kSha256Lanes && bytes.size() >= 2 * SHA256_CBLOCK;
+  const bool worth_it = hashes.size() > 1 && hashes.size() <= kSha256Lanes && bytes.size() >= 2 * kBlockBytes;
   if (!worth_it || !has_sha256_lanes()) {
     for (Sha256* hash : hashes)
       hash->update(bytes);
@@ -90,18 +92,18 @@ void update_together(std::span<Sha256* const> hashes, std::span<const std::byte>
   // Each first fills the block that it has begun; the blocks that all of them have then go side by side.
   std::array<Sha256Lane, kSha256Lanes> lanes;
   std::array<size_t, kSha256Lanes> at{};
-  size_t blocks = bytes.size() / SHA256_CBLOCK;
+  size_t blocks = bytes.size() / kBlockBytes;
   for (size_t i = 0; i < hashes.size(); ++i) {
     Sha256::Context& context = *hashes[i]->context_;
     at[i] = context.missing();
     context.update(bytes.first(at[i]));
     lanes[i] = {context.openssl.h, reinterpret_cast<const uint8_t*>(bytes.data() + at[i])};
-    blocks = std::min(blocks, (bytes.size() - at[i]) / SHA256_CBLOCK);
+    blocks = std::min(blocks, (bytes.size() - at[i]) / kBlockBytes);
   }
   sha256_blocks(std::span(lanes).first(hashes.size()), blocks);
   for (size_t i = 0; i < hashes.size(); ++i) {
     hashes[i]->context_->count_blocks(blocks);
-    hashes[i]->update(bytes.subspan(at[i] + blocks * SHA256_CBLOCK));
+    hashes[i]->update(bytes.subspan(at[i] + blocks * kBlockBytes));
   }
 }
 

@@ -9,6 +9,7 @@
 
 #include "format/base/checked.h"
 #include "format/json.h"
+#include "format/tensor_name.h"
 
 namespace dspack::format {
 namespace {
@@ -139,6 +140,7 @@ void arrange_tensors(std::vector<TensorInfo>& tensors, std::span<const uint32_t>
     uint64_t bytes = 0;
     uint32_t bits = 0;  // of an element
     uint32_t unit = 0;
+    uint32_t use = 0;
     TensorInfo tensor;
   };
   std::vector<Place> places;
@@ -146,6 +148,7 @@ void arrange_tensors(std::vector<TensorInfo>& tensors, std::span<const uint32_t>
     places.push_back({.bytes = tensor_bytes(tensors[i].dtype, tensors[i].shape).value(),
                       .bits = bits_of(tensors[i].dtype),
                       .unit = units.empty() ? 0 : units[i],
+                      .use = order_of_use(tensors[i].name),
                       .tensor = std::move(tensors[i])});
   }
   std::sort(places.begin(), places.end(), [](const Place& a, const Place& b) {
@@ -154,7 +157,7 @@ void arrange_tensors(std::vector<TensorInfo>& tensors, std::span<const uint32_t>
     // Only whole pages stay aligned whatever lies before them: of the rest the larger elements must come first.
     if (pages && a.unit != b.unit) return a.unit < b.unit;
     if (a.bits != b.bits) return a.bits > b.bits;
-    return std::tie(a.unit, a.tensor.name) < std::tie(b.unit, b.tensor.name);
+    return std::tie(a.unit, a.use, a.tensor.name) < std::tie(b.unit, b.use, b.tensor.name);
   });
   uint64_t offset = 0;
   for (size_t i = 0; i < places.size(); ++i) {

@@ -45,7 +45,8 @@ struct SafetensorsHeader {
 [[nodiscard]] std::optional<uint64_t> tensor_bytes(Dtype dtype, const std::vector<uint64_t>& shape);
 
 /// Puts tensors in the order in which we store them and sets their `data`: sizes that are multiples of a page first, so
-/// that large matrices start on pages; then larger elements before smaller, so that all are aligned; then by name.
+/// that large matrices start on pages; then larger elements before smaller, so that all are aligned; then in the
+/// order in which they are used, so that a source which has it can be copied and digested front to back; then by name.
 /// `units`, parallel to `tensors` as given, keeps together what is read together, an expert say: whole pages lie by
 /// unit first, and of the rest those of one element size do. Empty: one unit. Precondition: every tensor's shape and
 /// dtype have a size (tensor_bytes).

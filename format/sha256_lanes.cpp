@@ -22,8 +22,8 @@ alignas(16) constexpr std::array<uint32_t, 64> kRoundConstants = {
     0x19a4c116, 0x1e376c08, 0x2748774c, 0x34b0bcb5, 0x391c0cb3, 0x4ed8aa4a, 0x5b9cca4f, 0x682e6ff3,
     0x748f82ee, 0x78a5636f, 0x84c87814, 0x8cc70208, 0x90befffa, 0xa4506ceb, 0xbef9a3f7, 0xc67178f2};
 
-constexpr int kGroups = 16;     // of four rounds
-constexpr int kScheduled = 12;  // groups after which no further message words are needed
+constexpr size_t kGroups = 16;     // of four rounds
+constexpr size_t kScheduled = 12;  // groups after which no further message words are needed
 constexpr size_t kBlockBytes = 64;
 
 __m128i load(const void* from) {
@@ -68,7 +68,7 @@ template <size_t kLanes>
         message[n][i] = _mm_shuffle_epi8(load(lanes[n].bytes + block * kBlockBytes + 16 * i), big_endian);
     }
 #pragma GCC unroll 16
-    for (int group = 0; group < kGroups; ++group) {
+    for (size_t group = 0; group < kGroups; ++group) {
       const __m128i constants = load(kRoundConstants.data() + 4 * group);
 #pragma GCC unroll 3
       for (size_t n = 0; n < kLanes; ++n) {

@@ -132,6 +132,11 @@ TensorName parse_tensor_name(std::string_view name) {
   return parsed;
 }
 
+uint32_t order_of_use(std::string_view name) {
+  if (name.find(".up_proj.") != std::string_view::npos) return 1;
+  return name.find(".down_proj.") != std::string_view::npos ? 2 : 0;
+}
+
 std::string name_template(std::string_view name, std::optional<size_t> entry) {
   const Split split = split_name(name);
   if (!split.layer) return std::string(name);

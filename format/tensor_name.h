@@ -3,6 +3,7 @@
 // names).
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -36,6 +37,10 @@ struct TensorName {
 };
 
 [[nodiscard]] TensorName parse_tensor_name(std::string_view name);
+
+/// When an MLP needs a tensor: 0 the gate projection (and whatever belongs to no MLP), 1 the up projection, 2 the down
+/// projection, each with its scales. Released checkpoints have the same order.
+[[nodiscard]] uint32_t order_of_use(std::string_view name);
 
 /// The name with its layer and expert number replaced by "{layer}" and "{expert}", so that alike files share one text.
 /// In a file of several experts `entry` tells which of them is meant: "{expert[entry]}".

@@ -3,7 +3,7 @@
 
 #include <fmt/format.h>
 
-#include "reshard/upstream.h"
+#include "reshard/declarations.h"
 
 namespace dspack::reshard {
 namespace {

@@ -1,6 +1,7 @@
 #include "reshard/packed_writer.h"
 
 #include <algorithm>
+#include <array>
 #include <set>
 
 #include <fmt/format.h>
@@ -160,8 +161,7 @@ Result<Digest> PackedWriter::finish_digest(uint32_t file, State& state) const {
     for (uint64_t at = planned.offsets[slot]; at < end;) {
       const std::span<std::byte> piece(buffer.data(), std::min<uint64_t>(buffer.size(), end - at));
       TRY(part->read(at, piece));
-      state.hash->update(piece);
-      tensor.update(piece);
+      update_together(std::array{&*state.hash, &tensor}, piece);
       at += piece.size();
     }
     if (tensor.finish() == state.tensors[slot]->whole) continue;

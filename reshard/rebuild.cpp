@@ -3,6 +3,7 @@
 #include <zstd.h>
 
 #include <algorithm>
+#include <array>
 
 #include <fmt/format.h>
 
@@ -109,8 +110,7 @@ Result<RebuiltShard> rebuild(const ShardImage& image, const format::Checkpoint& 
   format::Sha256 whole;
   format::Sha256 part;
   const format::ByteSink pass = [&](std::span<const std::byte> bytes) -> Result<void> {
-    whole.update(bytes);
-    part.update(bytes);
+    update_together(std::array{&whole, &part}, bytes);
     progress.advanced(bytes.size());
     return sink(bytes);
   };

@@ -93,12 +93,27 @@ Result<void> check_records(const JournalState& state, const Plan& plan, const Pa
                journal.string() + ": records do not fit the plan; remove the output folder and start again"};
 }
 
+/// A list that does not name every shard, or another size, proves nothing: better told before than after the transfer.
+Result<void> check_list(const Declarations& list, const format::Checkpoint& source,
+                        const format::Repository& repository) {
+  for (const format::CheckpointFile& shard : source.files()) {
+    const auto entry = list.files.find(shard.path);
+    if (entry == list.files.end())
+      return Error{ErrorKind::invalid, fmt::format("{}: does not name {}", list.by, shard.path)};
+    if (entry->second.size_bytes.value_or(shard.size_bytes) == shard.size_bytes) continue;
+    return Error{ErrorKind::invalid, fmt::format("{}: has {} bytes, {} declares {}", repository.locate(shard.path),
+                                                 shard.size_bytes, list.by, *entry->second.size_bytes)};
+  }
+  return {};
+}
+
 }  // namespace
 
 Result<RepackOutlook> prepare_repack(format::Repository& repository, const RepackOptions& options,
                                      const std::stop_token& stop) {
   TRY(check_apart(repository, options.out));
   TRY_ASSIGN(format::Checkpoint source, format::Checkpoint::open(repository, options.jobs, stop));
+  if (options.declared) TRY(check_list(*options.declared, source, repository));
   auto plan = make_plan(options.recipe, source);
   if (!plan) return plan.error().in(repository.description());
   RepackOutlook outlook{std::move(source), std::move(plan).value(), {}, 0};
@@ -138,7 +153,7 @@ Result<RepackOutcome> repack(const RepackOutlook& outlook, format::Repository& r
     progress.note(
         fmt::format("resuming: {} of {} source shards are done", done.state.shards.size(), plan.shards.size()));
   progress.started("packing", todo_bytes, plan.shards.size());
-  const StreamInput input{plan, outlook.source, repository, options.out, files, options.jobs};
+  const StreamInput input{plan, outlook.source, repository, options.out, files, options.jobs, options.declared};
   TRY_ASSIGN(const std::vector<format::Digest> shard_digests, stream_shards(input, done.state, writer, progress, stop));
   TRY(seal_repository({outlook, repository, options, shard_digests}, writer, files, stop));
   progress.finished();

@@ -4,8 +4,11 @@
 // catalogued, the plan made and the disk checked; until then nothing is created.
 #pragma once
 
+#include <optional>
+
 #include "format/progress.h"
 #include "reshard/companions.h"
+#include "reshard/declarations.h"
 #include "reshard/plan.h"
 
 namespace dspack::reshard {
@@ -14,6 +17,8 @@ struct RepackOptions {
   Recipe recipe;
   format::Path out;
   unsigned jobs = 4;
+  /// What the source's shards must be; each must be named in it. The Hub's own declarations are asked for besides.
+  std::optional<Declarations> declared = std::nullopt;
 };
 
 /// What a run will do, known before it does anything.

@@ -27,6 +27,21 @@ struct Run {
   }
 };
 
+/// Refuses bytes that are not those which a list or the Hub declares, before anything made from them is sealed.
+Result<void> check_declared(const StreamInput& input, const format::CheckpointFile& file, const Digest& sha256,
+                            const std::stop_token& stop) {
+  const auto compare = [&](const format::DeclaredFile& wanted, const std::string& by) -> Result<void> {
+    if (wanted.sha256 == sha256) return {};
+    return Error{ErrorKind::corrupt,
+                 fmt::format("{}: what was read has SHA-256 {}, {} declares {}; damaged on the way, or another file",
+                             input.repository.locate(file.path), to_hex(sha256), by, to_hex(wanted.sha256))};
+  };
+  if (input.declared) TRY(compare(input.declared->files.at(file.path), input.declared->by));
+  TRY_ASSIGN(const auto on_hub, input.repository.declared(file.path, stop));
+  if (on_hub) TRY(compare(*on_hub, input.repository.description()));
+  return {};
+}
+
 Result<Digest> stream_shard(Run& run, uint64_t shard, const std::stop_token& stop) {
   const StreamInput& input = run.input;
   // Others may write to the same disk: what cannot end well is better stopped now than at the last byte.
@@ -50,6 +65,7 @@ Result<Digest> stream_shard(Run& run, uint64_t shard, const std::stop_token& sto
   TRY(format::stream_in_lanes(*bytes, {file.data_start, file.size_bytes}, lanes, sink, stop));
   const auto done = scatter.finish();
   if (!done) return done.error().in(place);
+  TRY(check_declared(input, file, done->sha256, stop));
   TRY(run.writer.shard_done(*done));
   return done->sha256;
 }
@@ -64,6 +80,7 @@ Result<std::vector<Digest>> stream_shards(const StreamInput& input, const Journa
     const auto record = done.shards.find(shard);
     if (record != done.shards.end()) {
       digests[shard] = record->second.sha256;
+      TRY(check_declared(input, input.source.files()[shard], digests[shard], stop));
       progress.file_done();
     } else {
       todo.push_back(shard);

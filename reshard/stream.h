@@ -3,11 +3,13 @@
 // that have become free fetch ranges of the remaining ones.
 // Threads: called once. Memory: a job has the receive buffer of its connection (half a MiB) and one staging buffer (2
 // MiB), or, while it lends its connection, one piece (4 MiB).
-// Errors: as the source and the writer; corrupt if a file changed since the catalogue was read; budget if the disk runs
+// Errors: as the source and the writer; corrupt if a file changed since the catalogue was read, or is not what is
+// declared; budget if the disk runs
 // full.
 #pragma once
 
 #include "format/progress.h"
+#include "reshard/declarations.h"
 #include "reshard/packed_writer.h"
 
 namespace dspack::reshard {
@@ -19,6 +21,7 @@ struct StreamInput {
   const format::Path& out;
   format::FileSystem& files;
   unsigned jobs = 4;
+  const std::optional<Declarations>& declared;  // as in RepackOptions
 };
 
 /// Returns the digest of every source shard, those that `done` already knows included.

@@ -5,24 +5,14 @@
 // judging at all (nothing is declared there, kept headers that do not fit, network); differences are findings.
 #pragma once
 
-#include <map>
 #include <string>
 #include <vector>
 
 #include "format/progress.h"
+#include "reshard/declarations.h"
 #include "reshard/rebuild.h"
 
 namespace dspack::reshard {
-
-/// What somebody declares about the source's files.
-struct Declarations {
-  std::string by;  // who, for people: "org/name@main", "SHA256SUMS"
-  std::map<std::string, format::DeclaredFile> files;
-  std::vector<std::string> weights;  // safetensors files that it names, where it can name files; sorted
-};
-
-/// A list in the form of sha256sum: lines "hex  path" or "hex *path". Errors: invalid, with the line.
-[[nodiscard]] Result<Declarations> parse_checksum_list(std::string_view text, std::string by);
 
 /// Asks a place about the files that the repository was made from: the Hub by one HEAD request a file, a folder by its
 /// file SHA256SUMS. Errors: not_found if it declares nothing at all.

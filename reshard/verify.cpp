@@ -1,6 +1,7 @@
 #include "reshard/verify.h"
 
 #include <algorithm>
+#include <array>
 #include <map>
 
 #include <fmt/format.h>
@@ -63,19 +64,21 @@ class PartHasher {
   }
 
   void take(std::span<const std::byte> bytes) {
-    whole_.update(bytes);
     while (!bytes.empty()) {
-      if (at_ < file_.data_start) {
-        bytes = advance(bytes, file_.data_start);
-        continue;
-      }
       finish_ended();
-      if (next_ == layout_.tensors.size()) return;
-      const uint64_t end = file_.data_start + layout_.tensors[next_].data.end;
+      const bool in_tensor = at_ >= file_.data_start && next_ < layout_.tensors.size();
+      const uint64_t end = in_tensor                ? file_.data_start + layout_.tensors[next_].data.end
+                           : at_ < file_.data_start ? file_.data_start
+                                                    : file_.size_bytes;
       const auto part = bytes.first(std::min<uint64_t>(bytes.size(), end - at_));
-      tensor_.update(part);
-      if (const auto blocks = blocks_.find(next_); blocks != blocks_.end()) blocks->second.take(part);
-      bytes = advance(bytes, end);
+      if (in_tensor) {
+        update_together(std::array{&whole_, &tensor_}, part);
+        if (const auto blocks = blocks_.find(next_); blocks != blocks_.end()) blocks->second.take(part);
+      } else {
+        whole_.update(part);
+      }
+      at_ += part.size();
+      bytes = bytes.subspan(part.size());
     }
   }
 
@@ -121,12 +124,6 @@ class PartHasher {
     for (std::vector<format::NamedDigest>& tensors : named)
       digests.push_back(format::expert_digest(std::move(tensors)));
     return digests;
-  }
-
-  std::span<const std::byte> advance(std::span<const std::byte> bytes, uint64_t end) {
-    const auto count = std::min<uint64_t>(bytes.size(), end - at_);
-    at_ += count;
-    return bytes.subspan(count);
   }
 
   void finish_ended() {

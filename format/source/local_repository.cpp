@@ -67,6 +67,10 @@ class LocalRepository final : public Repository {
     return std::optional(std::move(paths));
   }
 
+  Result<std::optional<DeclaredFile>> declared(std::string_view /*path*/, std::stop_token /*stop*/) override {
+    return std::optional<DeclaredFile>();
+  }
+
  private:
   Result<void> list_below(const std::string& prefix, std::vector<std::string>& paths) {
     TRY_ASSIGN(const std::vector<std::string> names, files_.list(folder_ / prefix));

@@ -57,10 +57,7 @@ class Repository {
   [[nodiscard]] virtual Result<std::optional<std::vector<std::string>>> list(std::stop_token stop) = 0;
   /// The SHA-256 that the place declares for a file: on the Hub that of an LFS file; one HEAD request, none of the
   /// file's bytes. nullopt: it declares none (a plain folder, a small file of the Hub).
-  [[nodiscard]] virtual Result<std::optional<DeclaredFile>> declared(std::string_view /*path*/,
-                                                                     std::stop_token /*stop*/) {
-    return std::optional<DeclaredFile>();
-  }
+  [[nodiscard]] virtual Result<std::optional<DeclaredFile>> declared(std::string_view path, std::stop_token stop) = 0;
 };
 
 class RateLimit;

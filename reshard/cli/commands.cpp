@@ -45,7 +45,10 @@ Result<Recipe> recipe_of(const RepackFlags& flags) {
 Result<int> repack_or_error(const RepackFlags& flags, const Context& context) {
   TRY_ASSIGN(const Recipe recipe, recipe_of(flags));
   TRY_ASSIGN(const auto repository, open_repository(flags.source, context.remote, format::posix_file_system()));
-  const RepackOptions options{.recipe = recipe, .out = flags.out, .jobs = flags.jobs};
+  RepackOptions options{.recipe = recipe, .out = flags.out, .jobs = flags.jobs};
+  if (!flags.checksum_list.empty()) {
+    TRY_ASSIGN(options.declared, read_checksum_list(flags.checksum_list));
+  }
   TRY_ASSIGN(const RepackOutlook outlook, prepare_repack(*repository, options, context.stop));
   for (const std::string& warning : outlook.source.warnings())
     context.progress.note("warning: " + format::printable(warning));

@@ -13,6 +13,7 @@ struct RepackFlags {
   std::string by;
   std::string recipe;  // a file; empty: what `by` says
   std::string out;
+  std::string checksum_list;  // a file that sha256sum wrote; empty: none
   unsigned jobs = 4;
   bool dry_run = false;
 };

@@ -65,6 +65,11 @@ int main(int argc, char** argv) {
                      ->excludes(by)
                      ->type_name("FILE");
   auto* out = app.add_option("--out", repack.out, "Folder for the packed repository");
+  app.add_option(
+         "--sha256", repack.checksum_list,
+         "Refuse source files that are not those of this list, which sha256sum wrote: \"hex  path\". What the Hub "
+         "declares is checked without asking")
+      ->type_name("FILE");
   dspack::reshard::add_jobs(app, repack.jobs, "Source shards read at a time; bounds memory and connections");
   dspack::reshard::add_network_options(app, network);
   app.add_flag("--dry-run", repack.dry_run, "Print what would be read and written, and stop");

@@ -20,6 +20,12 @@ Result<Opened> open_packed(const std::string& place, unsigned jobs, const Contex
                fmt::format("{}: not a packed repository (it has no {})", place, format::kManifestPath)};
 }
 
+Result<Declarations> read_checksum_list(const std::string& path) {
+  constexpr uint64_t kMaxListBytes = 64ULL << 20;
+  TRY_ASSIGN(const std::string text, read_text(format::posix_file_system(), path, kMaxListBytes));
+  return parse_checksum_list(text, path);
+}
+
 int fail(const Error& error) {
   format::print_error("reshard: " + format::printable(error.message));
   if (error.kind == ErrorKind::cancelled) format::print_error("reshard: run the same command again to go on");

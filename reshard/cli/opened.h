@@ -7,6 +7,7 @@
 
 #include "format/checkpoint.h"
 #include "reshard/cli/commands.h"
+#include "reshard/declarations.h"
 
 namespace dspack::reshard {
 
@@ -19,6 +20,9 @@ struct Opened {
 [[nodiscard]] Result<Opened> open_place(const std::string& place, unsigned jobs, const Context& context);
 /// Refuses a place that is no packed repository.
 [[nodiscard]] Result<Opened> open_packed(const std::string& place, unsigned jobs, const Context& context);
+
+/// A local file that sha256sum wrote.
+[[nodiscard]] Result<Declarations> read_checksum_list(const std::string& path);
 
 /// Prints the error; returns the exit status.
 [[nodiscard]] int fail(const Error& error);

@@ -17,8 +17,6 @@ using format::print_error;
 using format::print_out;
 using format::printable;
 
-constexpr uint64_t kMaxListBytes = 64ULL << 20;
-
 /// Prints what was found, or `clean` if that is nothing. Returns the exit status.
 int report_findings(const std::string& folder, const std::vector<std::string>& findings, const std::string& clean) {
   for (const std::string& finding : findings)
@@ -71,8 +69,7 @@ Result<std::vector<Declarations>> read_declarations(const VerifyFlags& flags, co
     declared.push_back(std::move(of_source));
   }
   if (!flags.checksum_list.empty()) {
-    TRY_ASSIGN(const std::string text, read_text(format::posix_file_system(), flags.checksum_list, kMaxListBytes));
-    TRY_ASSIGN(Declarations listed, parse_checksum_list(text, flags.checksum_list));
+    TRY_ASSIGN(Declarations listed, read_checksum_list(flags.checksum_list));
     declared.push_back(std::move(listed));
   }
   return declared;

@@ -69,6 +69,29 @@ class Upstream(EndToEnd):
         self.assertEqual(len(storage.requests()), before[1], "a link was followed")
         self.assertTrue(all(request.authorization == "Bearer " + TOKEN for request in asked))
 
+    def test_a_repack_believes_neither_the_hub_s_storage_nor_a_server(self):
+        hub, storage = self.hub("o/n/resolve/main/", token=TOKEN)
+        env = {"HF_ENDPOINT": hub.url, "HF_TOKEN": TOKEN}
+        hub.clear_faults()
+        hub.add_fault("*.safetensors", "redirect", to=storage.url, linked=True, etag="0" * 64)
+        self.assert_refused(self.repack("o/n", self.packed, env=env), SHARDS[0], "SHA-256", "o/n@main declares 0000")
+        self.assert_absent(self.packed / "manifest.json")
+        self.assertFalse(list(self.packed.glob("model/**/*.safetensors")), "sealed")
+        hub.clear_faults()
+        hub.add_fault("*.safetensors", "redirect", to=storage.url, linked=True)
+        self.assert_ok(self.repack("o/n", self.packed, env=env))
+
+    def test_a_repack_from_a_list(self):
+        self.list.write_text(checksum_list(self.source))
+        self.assert_ok(self.repack(self.source, self.packed, "--sha256", self.list))
+        other = self.scratch / "other"
+        self.list.write_text(checksum_list(self.source).replace(SHARDS[1], "another"))
+        self.assert_refused(self.repack(self.source, other, "--sha256", self.list), str(self.list), SHARDS[1])
+        wrong = "0" * 64 + "  " + SHARDS[0] + "\n" + "0" * 64 + "  " + SHARDS[1] + "\n"
+        self.list.write_text(wrong)
+        self.assert_refused(self.repack(self.source, other, "--sha256", self.list, "--jobs", 1), SHARDS[0], "0000")
+        self.assert_absent(other / "manifest.json")
+
     def test_a_plain_etag_may_declare_it_too(self):
         hub, _ = self.hub("o/n/resolve/main/", linked=False)
         self.pack_from(hub)

@@ -1,6 +1,7 @@
 """Bytes that come wrong or change midway. What shows, by its version, size or form, is refused. Plain HTTP carries no
 digest, so that the rest does not show: then the result holds what came, and `verify --source` finds it."""
 
+import hashlib
 import os
 import shutil
 import time
@@ -65,6 +66,25 @@ class Changes(faults.ServerCase):
                     else:
                         self.assert_stopped_clearly(result)
                         self.assert_absent(out / "manifest.json")
+
+    def test_a_bit_flipped_on_the_way_with_a_list(self):
+        sums = self.scratch / "sums"
+        sums.write_text("".join("%s  %s\n" % (hashlib.sha256((self.source / name).read_bytes()).hexdigest(), name)
+                                for name in SHARDS))
+        with self.tally("one bit flipped on the way, digests known by --sha256: refused, then the same bytes") as tally:
+            for number in range(CHANGES):
+                with tally.repetition("change %d" % number):
+                    server = self.serve(self.source)
+                    fault = server.add_fault(self.random.choice(SHARDS), "corrupt", min_bytes=100_000, times=1,
+                                             at=self.random.randrange(70_000, 299_000))
+                    out = self.scratch / ("listed-%d" % number)
+                    command = [server.url, out, "--sha256", sums, "--jobs", self.random.choice((1, 4))]
+                    result = self.repack(*command)
+                    self.assertEqual(fault.struck, 1, "did not strike")
+                    self.assertRegex(self.assert_stopped_clearly(result), "SHA-256")
+                    self.assert_nothing_wrong_sealed(out, self.whole)
+                    self.assert_ok(self.repack(*command))
+                    self.assert_same_tree(out, self.whole)
 
     def test_a_file_that_is_replaced_midway(self):
         with self.tally("a file replaced midway, new ETag and size: refused") as tally:

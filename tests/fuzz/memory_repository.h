@@ -25,6 +25,9 @@ class MemoryRepository final : public format::Repository {
   Result<std::optional<std::vector<std::string>>> list(std::stop_token /*stop*/) override {
     return std::optional<std::vector<std::string>>();
   }
+  Result<std::optional<format::DeclaredFile>> declared(std::string_view /*path*/, std::stop_token /*stop*/) override {
+    return std::optional<format::DeclaredFile>();
+  }
 
   Result<std::unique_ptr<format::ByteSource>> open(std::string_view path, std::stop_token /*stop*/) override {
     const auto found = files_.find(std::string(path));

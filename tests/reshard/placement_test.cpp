@@ -103,7 +103,7 @@ TEST_CASE("placement: by layer, all its experts share one file in ascending orde
   std::vector<std::string> wanted;
   for (const char* suffix : {".weight", ".weight_scale_inv"}) {
     for (const uint32_t expert : expert_ids(file)) {
-      for (const char* part : {"down_proj", "gate_proj", "up_proj"})
+      for (const char* part : {"gate_proj", "up_proj", "down_proj"})
         wanted.push_back("model.layers.1.mlp.experts." + std::to_string(expert) + "." + part + suffix);
     }
   }
