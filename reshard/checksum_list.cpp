@@ -28,15 +28,15 @@ Result<Declarations> parse_checksum_list(std::string_view text, std::string by) 
     if (line.empty()) continue;
     const std::optional<format::Digest> sha256 = format::parse_digest(lower(line.substr(0, kHexDigits)));
     const std::string_view rest = line.substr(std::min(kHexDigits, line.size()));
-    if (!sha256 || rest.size() < 3 || (!rest.starts_with("  ") && !rest.starts_with(" *"))) {
+    std::string path(rest.substr(std::min<size_t>(2, rest.size())));
+    while (path.starts_with("./"))
+      path.erase(0, 2);
+    if (!sha256 || path.empty() || (!rest.starts_with("  ") && !rest.starts_with(" *"))) {
       return Error{
           ErrorKind::invalid,
           fmt::format("{}: line {} is not of the form \"SHA-256 in hex, two spaces, path\" that sha256sum writes",
                       list.by, number)};
     }
-    std::string path(rest.substr(2));
-    while (path.starts_with("./"))
-      path.erase(0, 2);
     const auto [known, added] = list.files.emplace(path, format::DeclaredFile{*sha256, {}});
     if (!added && known->second.sha256 != *sha256)
       return Error{ErrorKind::invalid, fmt::format("{}: line {} gives {} a second digest", list.by, number, path)};

@@ -27,10 +27,10 @@ std::span<const std::byte> bytes_of(std::string_view text) {
 
 TEST_CASE("digest: several together are the digests that each has alone, wherever each begins") {
   if (!format::has_sha256_lanes()) MESSAGE("SKIPPED: no SHA instructions here; the digests are computed one by one");
-  for (const size_t size : {0, 1, 63, 64, 65, 127, 128, 129, 200, 1000, 4096, 100'003}) {
+  for (const size_t size : {0UL, 1UL, 63UL, 64UL, 65UL, 127UL, 128UL, 129UL, 200UL, 1000UL, 4096UL, 100'003UL}) {
     const std::string text = random_text(size, static_cast<unsigned>(size));
     for (size_t count = 1; count <= 4; ++count) {
-      for (const size_t shift : {0, 1, 40, 63, 64}) {
+      for (const size_t shift : {0UL, 1UL, 40UL, 63UL, 64UL}) {
         std::array<Sha256, 4> hashes;
         std::vector<Sha256*> together;
         std::vector<std::string> alone;

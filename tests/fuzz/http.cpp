@@ -1,5 +1,5 @@
-// The head of an HTTP answer. Input: the first line is "STATUS BEGIN-END VERSION" (the range asked for, "-" for none;
-// the version expected, or nothing); the other lines are the answer's head.
+// The head of an HTTP answer. Input: the first line is "STATUS BEGIN-END VERSION" (the range asked for, "-" for none,
+// "head" for a HEAD request; the version expected, or nothing); the other lines are the answer's head.
 #include <charconv>
 #include <cmath>
 #include <string>
@@ -34,6 +34,10 @@ void check_failure(const HttpFailure& failure) {
 
 void check_good(const HttpRequest& request, const HttpAnswer& answer) {
   const format::HttpResponse& response = answer.response();
+  if (request.head_only) {
+    DSPACK_CHECK(response.status >= 200 && response.status < 400, "a refusal counts as good");
+    return;
+  }
   DSPACK_CHECK(request.expected_version.empty() || response.version == request.expected_version, response.version);
   if (!request.range) {
     DSPACK_CHECK(response.status == 200 && !answer.empty_file(), "not the whole file");
@@ -57,6 +61,8 @@ void check_line(std::string_view line) {
   const std::string_view trimmed = format::trim_header(line);
   DSPACK_CHECK(format::trim_header(trimmed) == trimmed, "trimmed twice");
   DSPACK_CHECK(format::strip_etag(line).size() <= line.size(), "a tag that grows");
+  const auto next = format::same_host_url("https://h:1/a/b", line);
+  DSPACK_CHECK(!next || next->starts_with("https://h:1/"), *next);  // the token goes there
   const std::string shown = format::without_password("http://u:" + std::string(kSecret) + "@" + std::string(line));
   const bool own = line.find(kSecret) != std::string_view::npos;
   DSPACK_CHECK(own || shown.find(kSecret) == std::string::npos, shown);
@@ -68,10 +74,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   std::string_view text = fuzz::as_text(data, size);
   std::string_view first = fuzz::take(text, '\n');
   const auto status = format::parse_decimal(fuzz::take(first, ' ')).value_or(0);
-  HttpRequest request{.url = "http://u:" + std::string(kSecret) + "@h/f",
-                      .range = asked_range(fuzz::take(first, ' ')),
-                      .bearer_token = {},
-                      .expected_version = std::string(first)};
+  const std::string_view asked = fuzz::take(first, ' ');
+  const HttpRequest request{.url = "http://u:" + std::string(kSecret) + "@h/f",
+                            .range = asked_range(asked),
+                            .bearer_token = {},
+                            .expected_version = std::string(first),
+                            .head_only = asked == "head"};
   HttpAnswer answer(request);
   const std::vector<std::string_view> lines = fuzz::split(text, '\n');
   for (const std::string_view line : lines) {
@@ -85,8 +93,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
   // A server may send more lines behind the body; they must not change what was judged.
   const uint64_t range_bytes = answer.range_bytes();
-  for (const std::string_view line : lines)
-    answer.add_line(line);
-  DSPACK_CHECK(answer.range_bytes() == range_bytes, "a trailer changed the answer");
+  const format::HttpResponse judged = answer.response();
+  for (const std::string_view trailer :
+       {"Content-Range: bytes 0-0/1", "ETag: trailer", "Content-Length: 1", "HTTP/1.1 200"})
+    answer.add_line(trailer);
+  DSPACK_CHECK(answer.range_bytes() == range_bytes && answer.response().version == judged.version &&
+                   answer.response().file_bytes == judged.file_bytes && answer.response().status == judged.status,
+               "a trailer changed the answer");
   return 0;
 }

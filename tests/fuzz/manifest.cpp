@@ -1,5 +1,6 @@
 // A manifest. Input: its JSON. It is parsed as it is, and again with the right seal set, so that what lies behind the
 // seal is reached; a manifest that parses is then opened as the packed checkpoint that it describes.
+#include <algorithm>
 #include <string>
 
 #include "format/manifest.h"
@@ -8,6 +9,7 @@
 
 using namespace dspack;
 using format::Json;
+using format::Manifest;
 
 namespace {
 
@@ -38,6 +40,40 @@ bool is_part_of(const Json& written, const Json& original) {
   return true;
 }
 
+bool same(const format::PackedExpert& a, const format::PackedExpert& b) {
+  return a.key == b.key && a.digest == b.digest;
+}
+
+bool same(const format::RowBlocks& a, const format::RowBlocks& b) {
+  return a.tensor == b.tensor && a.rows_per_block == b.rows_per_block && a.digests == b.digests;
+}
+
+bool same(const format::LayoutTensor& a, const format::LayoutTensor& b) {
+  return a.name == b.name && a.dtype == b.dtype && a.shape == b.shape && a.data == b.data;
+}
+
+template <class T>
+bool same_lists(const std::vector<T>& a, const std::vector<T>& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const T& x, const T& y) { return same(x, y); });
+}
+
+/// Whether writing has lost nothing of what was read about the files.
+bool same_files(const Manifest& a, const Manifest& b) {
+  if (a.files.size() != b.files.size() || a.layouts.size() != b.layouts.size()) return false;
+  for (size_t i = 0; i < a.layouts.size(); ++i) {
+    if (!same_lists(a.layouts[i].tensors, b.layouts[i].tensors)) return false;
+  }
+  for (size_t i = 0; i < a.files.size(); ++i) {
+    const format::PackedFile& x = a.files[i];
+    const format::PackedFile& y = b.files[i];
+    if (x.path != y.path || x.part != y.part || x.layer != y.layer || x.layout != y.layout) return false;
+    if (x.size_bytes != y.size_bytes || x.data_start != y.data_start || x.sha256 != y.sha256) return false;
+    if (x.tensors != y.tensors || !same_lists(x.experts, y.experts) || !same_lists(x.row_blocks, y.row_blocks))
+      return false;
+  }
+  return a.companions.size() == b.companions.size() && a.source.size() == b.source.size();
+}
+
 void check_open(const std::string& text) {
   std::map<std::string, fuzz::MemoryFile> files{{format::kManifestPath, {text, text.size()}}};
   fuzz::MemoryRepository repository(std::move(files));
@@ -60,6 +96,7 @@ void check_sealed(const std::string& text) {
   const auto again = format::parse_manifest(written);
   DSPACK_CHECK(again.has_value(), again.error().message);
   DSPACK_CHECK(write_manifest(*again) == written, "written twice, two texts");
+  DSPACK_CHECK(same_files(*manifest, *again), "something of the files is lost in writing");
   const Json original = format::parse_json(text).value();
   const Json kept = format::parse_json(written).value();
   DSPACK_CHECK(is_part_of(kept, original), "writing invents or changes something");

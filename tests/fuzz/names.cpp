@@ -21,6 +21,11 @@ void check_name(std::string_view name) {
     DSPACK_CHECK(shared == name, "a name without numbers is its own template");
     return;
   }
+  if (parsed.expert) {
+    const std::string of_several = format::name_template(name, 5);
+    DSPACK_CHECK(format::template_entry(of_several) == 5 && format::template_entry(shared) == 0, of_several);
+    DSPACK_CHECK(format::expand_template(of_several, parsed.layer, parsed.expert) == name, of_several);
+  }
   // The same name of another layer and expert has the same template.
   const auto other_expert = parsed.expert ? std::optional(ExpertId(parsed.expert->value ^ 1)) : std::nullopt;
   const std::string other = format::expand_template(shared, LayerId(parsed.layer->value ^ 1), other_expert);

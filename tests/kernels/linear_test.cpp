@@ -141,8 +141,8 @@ KERNEL_CASE("linear: the bits depend on neither rows in the call, threads, nor i
         for (const uint32_t rows : {1U, 2U, 3U, 4U, 7U, kRows}) {
           CAPTURE(threads);
           CAPTURE(rows);
-          const auto got =
-              run_linear(lab, stored, {x.begin(), x.begin() + size_t{rows} * shape.in}, {shape, rows, 0, 0});
+          const auto used = static_cast<std::ptrdiff_t>(size_t{rows} * shape.in);
+          const auto got = run_linear(lab, stored, {x.begin(), x.begin() + used}, {shape, rows, 0, 0});
           const std::vector<float> part(wanted.begin(), wanted.begin() + static_cast<std::ptrdiff_t>(got.size()));
           CHECK(first_difference(got, part) == size_t{rows} * shape.out);
         }

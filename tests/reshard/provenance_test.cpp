@@ -68,6 +68,7 @@ TEST_CASE("checksum list: the lines of sha256sum, and nothing else") {
                                            "  path",
                                            hex,
                                            hex + "  ",
+                                           hex + "  ././",
                                            hex + " path",
                                            hex.substr(1) + "  path",
                                            "SHA256 (a) = " + hex,
