@@ -74,7 +74,7 @@ class Upstream(EndToEnd):
         env = {"HF_ENDPOINT": hub.url, "HF_TOKEN": TOKEN}
         hub.clear_faults()
         hub.add_fault("*.safetensors", "redirect", to=storage.url, linked=True, etag="0" * 64)
-        self.assert_refused(self.repack("o/n", self.packed, env=env), SHARDS[0], "SHA-256", "o/n@main declares 0000")
+        self.assert_refused(self.repack("o/n", self.packed, "--jobs", 1, env=env), SHARDS[0], "SHA-256", "o/n@main declares 0000")
         self.assert_absent(self.packed / "manifest.json")
         self.assertFalse(list(self.packed.glob("model/**/*.safetensors")), "sealed")
         hub.clear_faults()
