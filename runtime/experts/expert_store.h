@@ -1,37 +1,97 @@
-// Where the weights of routed experts come from. The users lease experts; tiers, eviction and transfers are behind
-// this. Threads: single-thread. Lifetime: a lease keeps its expert's weights in place until it is dropped; it may
-// outlive a later acquire, but not the store. Errors: those of reading, with layer and expert; budget (no memory for
-// it).
+// Where the weights of routed experts come from. Who needs experts of a layer asks for all of them at once, and takes
+// them one by one as they become ready; tiers, slots, eviction and transfers are behind this. Threads: single-thread.
+// Lifetime: a lease pins its expert in memory until it is dropped; requests and leases do not outlive the store.
+// Errors: those of reading, with layer and expert; budget (no memory for even one); cancelled.
 #pragma once
 
 #include <memory>
 #include <span>
 #include <stop_token>
+#include <utility>
 #include <vector>
 
 #include "format/base/ids.h"
 #include "format/base/result.h"
+#include "runtime/experts/eviction_policy.h"
 #include "runtime/weights/linear.h"
 
 namespace dspack::runtime {
 
 /// One routed expert: down(silu(gate x) * (up x)).
 struct ExpertWeights {
-  std::unique_ptr<kernels::Buffer> memory;
   Linear gate;  // [expert_inner, hidden]
   Linear up;    // [expert_inner, hidden]
   Linear down;  // [hidden, expert_inner]
 };
 
-/// Shared, because the pin is the point: a store may let go of an expert while work that uses it is still running.
-using ExpertLease = std::shared_ptr<const ExpertWeights>;
+/// What a layer wants of one expert.
+struct ExpertDemand {
+  ExpertId expert;
+  uint32_t rows = 1;      // tokens of the pass that go to it
+  uint32_t last_row = 0;  // the last of them, counted from the pass's end: 0 is the newest token
+  bool is_draft = false;  // only drafted tokens go to it
+};
+
+/// Keeps the weights of an expert where they are.
+class ExpertLease {
+ public:
+  /// What is pinned. Its release may come from the destructor of a lease only.
+  class Pin {
+   public:
+    virtual ~Pin() = default;
+    virtual void release(uint64_t slot) = 0;
+  };
+  /// `index` of the demand that it fulfils. Without a pin the weights stay anyway.
+  ExpertLease(size_t index, const ExpertWeights& weights, Pin* pin = nullptr, uint64_t slot = 0)
+      : index_(index), weights_(&weights), pin_(pin), slot_(slot) {}
+  ~ExpertLease() {
+    if (pin_ != nullptr) pin_->release(slot_);
+  }
+  ExpertLease(ExpertLease&& other) noexcept
+      : index_(other.index_), weights_(other.weights_), pin_(std::exchange(other.pin_, nullptr)), slot_(other.slot_) {}
+  ExpertLease& operator=(ExpertLease&&) = delete;
+  ExpertLease(const ExpertLease&) = delete;
+  ExpertLease& operator=(const ExpertLease&) = delete;
+
+  [[nodiscard]] size_t index() const { return index_; }
+  [[nodiscard]] const ExpertWeights& weights() const { return *weights_; }
+
+ private:
+  size_t index_;
+  const ExpertWeights* weights_;
+  Pin* pin_;
+  uint64_t slot_;
+};
+
+/// The experts of one layer, on their way.
+class ExpertRequest {
+ public:
+  /// What was not taken is not waited for.
+  virtual ~ExpertRequest() = default;
+  /// The next expert that is ready, each demand once: those in memory first, then in order of arrival. More come while
+  /// a lease is held, as long as there are slots; hold few at a time. Precondition: not all were taken.
+  [[nodiscard]] virtual Result<ExpertLease> next(const std::stop_token& stop) = 0;
+};
+
+/// A pass of the model, as the store needs to know it.
+struct ExpertPass {
+  Phase phase = Phase::decode;
+  uint32_t draft_rows = 0;  // the last rows of the pass: drafted tokens, which may not stand
+};
 
 class ExpertStore {
  public:
   virtual ~ExpertStore() = default;
-  /// Leases of `experts` of a layer, in the same order.
-  [[nodiscard]] virtual Result<std::vector<ExpertLease>> acquire(LayerId layer, std::span<const ExpertId> experts,
-                                                                 const std::stop_token& stop) = 0;
+  /// A pass begins; every request until the next call belongs to it.
+  virtual void begin_pass(const ExpertPass& pass) = 0;
+  [[nodiscard]] virtual const ExpertPass& pass() const = 0;
+  /// So many of the pass's drafted rows have stood: what they used counts as used.
+  virtual void accept_drafts(uint32_t rows) = 0;
+  /// All that is missing begins to be read at once. No expert twice.
+  [[nodiscard]] virtual Result<std::unique_ptr<ExpertRequest>> request(LayerId layer,
+                                                                       std::vector<ExpertDemand> demands) = 0;
+  /// The experts that a layer may want soon, most likely first. Only a hint.
+  virtual void expect(LayerId layer, std::span<const ExpertId> experts) = 0;
 };
 
 }  // namespace dspack::runtime

@@ -1,0 +1,52 @@
+// Which expert leaves a slot when another one needs it. The store asks, and so does the replay of recorded routes: a
+// policy cannot tell the two apart, so what replay says of it holds for the store.
+// Threads: single-thread. Lifetime: self-contained. Errors: none.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string_view>
+
+#include "format/base/ids.h"
+
+namespace dspack::runtime {
+
+/// What a pass is for. A prefill reads many tokens at once, each expert once; a decode pass is one token, or a few
+/// with drafts.
+enum class Phase { prefill, decode };
+inline constexpr size_t kPhases = 2;
+
+/// One use of an expert. Passes of the model are counted from 0; within a pass, layers come in ascending order but for
+/// a layer map's repetitions.
+struct ExpertUse {
+  ExpertKey key;
+  uint64_t pass = 0;
+  Phase phase = Phase::decode;
+  uint32_t rows = 1;      // tokens of the pass that go to it
+  uint32_t last_row = 0;  // the last of them, counted from the pass's end: 0 is the newest token
+  bool is_draft = false;  // only drafted tokens go to it, which may not stand
+};
+
+class EvictionPolicy {
+ public:
+  virtual ~EvictionPolicy() = default;
+  [[nodiscard]] virtual std::string_view name() const = 0;
+
+  /// An expert that is in a slot is used.
+  virtual void hit(const ExpertUse& use) = 0;
+  /// An expert has got a slot, for this use. Never one that is in a slot.
+  virtual void inserted(const ExpertUse& use) = 0;
+  /// An expert has got a slot because it may be used soon (prefetch). Used then, it is a hit.
+  virtual void prefetched(ExpertKey key, uint64_t pass) = 0;
+  /// An expert has left its slot: a victim, or dropped because reading it failed.
+  virtual void removed(ExpertKey key) = 0;
+  /// The expert to give up, among those in slots for which `may_go` holds; nullopt: none may. Nothing is removed yet.
+  [[nodiscard]] virtual std::optional<ExpertKey> victim(const std::function<bool(ExpertKey)>& may_go) = 0;
+};
+
+/// Makes a policy for a number of slots; equal seeds give equal decisions.
+using PolicyFactory = std::function<std::unique_ptr<EvictionPolicy>(uint64_t slots, uint64_t seed)>;
+
+}  // namespace dspack::runtime
