@@ -161,7 +161,7 @@ TEST_CASE("reading: what was not in the page cache is not there after direct, ma
       CHECK(reads_right(*file, disk.text(), at, memory.bytes().subspan(at, 1 << 20)));
     CHECK(disk.cached() <= 64 * kPageBytes);
     // What another program has in the cache stays there, and a second run is fast where the first was.
-    REQUIRE(disk.open(ReadMode::buffered)->read(0, memory.bytes().first(kWarm)));
+    test::put_into_page_cache(disk.path(), kWarm);
     const uint64_t before = disk.cached();
     REQUIRE(before >= kWarm);
     CHECK(file->cached_bytes({0, kWarm}) == kWarm);
