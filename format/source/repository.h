@@ -50,6 +50,9 @@ class Repository {
   /// Path or URL of one of its files.
   [[nodiscard]] virtual std::string locate(std::string_view path) const = 0;
   [[nodiscard]] virtual Result<std::unique_ptr<ByteSource>> open(std::string_view path, std::stop_token stop) = 0;
+  /// A file of a local folder, with a way of reading. Errors: those of FileSystem::open_read_as; unsupported where
+  /// files are not local.
+  [[nodiscard]] virtual Result<std::unique_ptr<ReadFile>> open_file(std::string_view path, ReadMode mode);
   /// A whole small file; larger than `limit_bytes`: budget.
   [[nodiscard]] virtual Result<std::string> read_text(std::string_view path, uint64_t limit_bytes,
                                                       std::stop_token stop) = 0;
