@@ -322,9 +322,8 @@ void StreamedStore::unpin(Slot& slot) {
 }
 
 bool StreamedStore::is_idle() const {
-  return keeping_ == 0 && std::ranges::none_of(slots_, [](const Slot* slot) {
-           return slot->state == Slot::State::loading || slot->pins > 0;
-         });
+  return keeping_ == 0 &&
+         std::ranges::none_of(slots_, [](const Slot* slot) { return slot->state == Slot::State::loading; });
 }
 
 void StreamedStore::release(uint64_t slot) {
