@@ -31,9 +31,10 @@ float normal_of(uint64_t bits) {
 }  // namespace
 
 std::span<const RouteProfile> route_profiles() {
-  static constexpr std::array<RouteProfile, 2> kProfiles = {{
-      {.name = "weak", .topic = 0.28, .topic_tokens = 200, .recent = 0.22, .recent_tokens = 6, .word_first = 0.20, .word_last = 0.05, .bias = 0.02, .conversation = 600},
-      {.name = "strong", .topic = 0.40, .topic_tokens = 200, .recent = 0.22, .recent_tokens = 8, .word_first = 0.20, .word_last = 0.05, .bias = 0.02, .conversation = 600},
+  static constexpr std::array<RouteProfile, 3> kProfiles = {{
+      {.name = "weak", .topic = 0.15, .topic_tokens = 300, .recent = 0.40, .recent_tokens = 4, .word_first = 0.15, .word_last = 0.10, .bias = 0.02, .conversation = 1000},
+      {.name = "middle", .topic = 0.20, .topic_tokens = 300, .recent = 0.60, .recent_tokens = 6, .word_first = 0.10, .word_last = 0.05, .bias = 0.02, .conversation = 1000},
+      {.name = "strong", .topic = 0.25, .topic_tokens = 300, .recent = 0.60, .recent_tokens = 7, .word_first = 0.05, .word_last = 0.05, .bias = 0.02, .conversation = 1000},
   }};
   return kProfiles;
 }
