@@ -4,11 +4,13 @@
 // cancelled.
 #pragma once
 
+#include <functional>
 #include <stop_token>
 
 #include "format/base/ids.h"
 #include "format/base/result.h"
 #include "kernels/ops.h"
+#include "runtime/experts/expert_store.h"
 #include "runtime/model/trace.h"
 
 namespace dspack::runtime {
@@ -20,11 +22,17 @@ struct RoutedTokens {
   kernels::Slice ids;      // u32 [tokens, top_k], best first
   kernels::Slice weights;  // FP32 [tokens, top_k]
   TraceScope trace = {};   // "model.layers.3.mlp.experts"; each expert is a module of it
+  /// Other work of the layer, to be done while experts are on their way. Called once, before `run` succeeds.
+  std::function<void()> meanwhile = {};
 };
 
 class ExpertExecutor {
  public:
   virtual ~ExpertExecutor() = default;
+  /// A pass begins; what is run until the next call belongs to it.
+  virtual void begin_pass(const ExpertPass& pass) = 0;
+  /// So many of the pass's drafted rows have stood.
+  virtual void accept_drafts(uint32_t rows) = 0;
   /// y[t] = sum over slot, in the router's order, of weights[t, slot] * expert(ids[t, slot])(x[t]). y [tokens, hidden].
   [[nodiscard]] virtual Result<void> run(const RoutedTokens& tokens, const kernels::Rows& y,
                                          const std::stop_token& stop) = 0;

@@ -27,9 +27,9 @@ struct ExpertWeights {
 /// What a layer wants of one expert.
 struct ExpertDemand {
   ExpertId expert;
-  uint32_t rows = 1;      // tokens of the pass that go to it
-  uint32_t last_row = 0;  // the last of them, counted from the pass's end: 0 is the newest token
-  bool is_draft = false;  // only drafted tokens go to it
+  uint32_t rows = 1;       // tokens of the pass that go to it
+  uint32_t first_row = 0;  // the first and the last of them, counted from the pass's first token
+  uint32_t last_row = 0;
 };
 
 /// Keeps the weights of an expert where they are.
@@ -71,11 +71,14 @@ class ExpertRequest {
   /// The next expert that is ready, each demand once: those in memory first, then in order of arrival. More come while
   /// a lease is held, as long as there are slots; hold few at a time. Precondition: not all were taken.
   [[nodiscard]] virtual Result<ExpertLease> next(const std::stop_token& stop) = 0;
+  /// Whether `next` would return at once.
+  [[nodiscard]] virtual bool is_ready() = 0;
 };
 
 /// A pass of the model, as the store needs to know it.
 struct ExpertPass {
   Phase phase = Phase::decode;
+  uint32_t rows = 1;        // tokens
   uint32_t draft_rows = 0;  // the last rows of the pass: drafted tokens, which may not stand
 };
 

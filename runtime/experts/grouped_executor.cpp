@@ -12,14 +12,14 @@ namespace dspack::runtime {
 
 Result<std::unique_ptr<GroupedExecutor>> GroupedExecutor::make(kernels::Device& device, kernels::Queue& queue,
                                                                ExpertStore& store, const ExecutorShape& shape) {
-  DSPACK_CHECK(shape.wave_tokens > 0 && shape.leased_experts > 0, "an executor without room");
+  DSPACK_CHECK(shape.wave_tokens > 0 && shape.tile_tokens > 0, "an executor without room");
   ScratchPlan plan;
-  const uint64_t wave = shape.wave_tokens;
-  const uint64_t input = plan.add(wave * shape.hidden);
-  const uint64_t gate = plan.add(wave * shape.expert_inner);
-  const uint64_t up = plan.add(wave * shape.expert_inner);
-  const uint64_t output = plan.add(wave * shape.hidden);
-  const uint64_t parts = plan.add(wave * shape.top_k * shape.hidden);
+  const uint64_t tile = std::min(shape.tile_tokens, shape.wave_tokens);
+  const uint64_t input = plan.add(tile * shape.hidden);
+  const uint64_t gate = plan.add(tile * shape.expert_inner);
+  const uint64_t up = plan.add(tile * shape.expert_inner);
+  const uint64_t output = plan.add(tile * shape.hidden);
+  const uint64_t parts = plan.add(uint64_t{shape.wave_tokens} * shape.top_k * shape.hidden);
   TRY_ASSIGN(auto scratch, device.allocate(plan.size_bytes()));
   std::unique_ptr<GroupedExecutor> made(new GroupedExecutor(queue, store, shape, std::move(scratch)));
   made->input_at_ = input;
@@ -48,12 +48,15 @@ Result<void> GroupedExecutor::run(const RoutedTokens& tokens, const kernels::Row
   for (uint32_t first = 0; first < tokens.x.rows; first += shape_.wave_tokens) {
     const uint32_t count = std::min(shape_.wave_tokens, tokens.x.rows - first);
     const uint64_t routed = uint64_t{first} * shape_.top_k * sizeof(float);
-    TRY(run_wave({.layer = tokens.layer,
-                  .x = rows_of(tokens.x, first, count),
-                  .ids = tokens.ids.at(routed),
-                  .weights = tokens.weights.at(routed),
-                  .trace = tokens.trace},
-                 tokens_of_expert, rows_of(y, first, count), stop));
+    TRY(run_wave({.tokens = {.layer = tokens.layer,
+                             .x = rows_of(tokens.x, first, count),
+                             .ids = tokens.ids.at(routed),
+                             .weights = tokens.weights.at(routed),
+                             .trace = tokens.trace,
+                             .meanwhile = first == 0 ? tokens.meanwhile : nullptr},
+                  .first_row = first,
+                  .y = rows_of(y, first, count)},
+                 tokens_of_expert, stop));
   }
   return {};
 }
@@ -90,36 +93,54 @@ std::vector<GroupedExecutor::Group> GroupedExecutor::group_by_expert(const Route
 }
 
 void GroupedExecutor::multiply(const ExpertWeights& expert, const Group& group, const kernels::Rows& x) {
-  const auto count = static_cast<uint32_t>(group.tokens.size());
-  const kernels::Rows input = rows_at(input_at_, count, shape_.hidden);
-  const kernels::Rows gate = rows_at(gate_at_, count, shape_.expert_inner);
-  const kernels::Rows up = rows_at(up_at_, count, shape_.expert_inner);
-  const kernels::Rows output = rows_at(output_at_, count, shape_.hidden);
-  queue_.gather_rows(input, x, group.tokens);
+  for (size_t first = 0; first < group.tokens.size(); first += shape_.tile_tokens)
+    multiply_tile(expert, group, first, std::min<size_t>(shape_.tile_tokens, group.tokens.size() - first), x);
+}
+
+void GroupedExecutor::multiply_tile(const ExpertWeights& expert, const Group& group, size_t first, size_t count,
+                                    const kernels::Rows& x) {
+  const auto rows = static_cast<uint32_t>(count);
+  const kernels::Rows input = rows_at(input_at_, rows, shape_.hidden);
+  const kernels::Rows gate = rows_at(gate_at_, rows, shape_.expert_inner);
+  const kernels::Rows up = rows_at(up_at_, rows, shape_.expert_inner);
+  const kernels::Rows output = rows_at(output_at_, rows, shape_.hidden);
+  queue_.gather_rows(input, x, std::span(group.tokens).subspan(first, count));
   group.trace.input(input);
   apply(expert.gate, queue_, input, gate, group.trace, "gate_proj");
   apply(expert.up, queue_, input, up, group.trace, "up_proj");
   queue_.silu_multiply(gate, up);
   apply(expert.down, queue_, gate, output, group.trace, "down_proj");
   group.trace.output(output);
-  queue_.scatter_rows(rows_at(parts_at_, x.rows * shape_.top_k, shape_.hidden), output, group.parts);
+  queue_.scatter_rows(rows_at(parts_at_, x.rows * shape_.top_k, shape_.hidden), output,
+                      std::span(group.parts).subspan(first, count));
 }
 
-Result<void> GroupedExecutor::run_wave(const RoutedTokens& wave, std::span<const uint32_t> tokens_of_expert,
-                                       const kernels::Rows& y, const std::stop_token& stop) {
-  const std::vector<Group> groups = group_by_expert(wave, tokens_of_expert);
-  for (size_t first = 0; first < groups.size(); first += shape_.leased_experts) {
-    if (stop.stop_requested()) return Error{ErrorKind::cancelled, "the run was interrupted"};
-    const size_t count = std::min<size_t>(shape_.leased_experts, groups.size() - first);
-    std::vector<ExpertId> experts;
-    for (size_t i = first; i < first + count; ++i)
-      experts.push_back(groups[i].expert);
-    TRY_ASSIGN(const std::vector<ExpertLease> leases, store_.acquire(wave.layer, experts, stop));
-    for (size_t i = 0; i < count; ++i)
-      multiply(*leases[i], groups[first + i], wave.x);
-    queue_.synchronize();  // the leases end here
+Result<void> GroupedExecutor::run_wave(const Wave& wave, std::span<const uint32_t> tokens_of_expert,
+                                       const std::stop_token& stop) {
+  const RoutedTokens& tokens = wave.tokens;
+  const std::vector<Group> groups = group_by_expert(tokens, tokens_of_expert);
+  std::vector<ExpertDemand> demands;
+  demands.reserve(groups.size());
+  for (const Group& group : groups) {
+    demands.push_back({.expert = group.expert,
+                       .rows = static_cast<uint32_t>(group.tokens.size()),
+                       .first_row = wave.first_row + group.tokens.front(),
+                       .last_row = wave.first_row + group.tokens.back()});
   }
-  queue_.combine(y, rows_at(parts_at_, wave.x.rows * shape_.top_k, shape_.hidden), wave.weights, shape_.top_k);
+  TRY_ASSIGN(const auto request, store_.request(tokens.layer, std::move(demands)));
+  bool has_other_work = tokens.meanwhile != nullptr;
+  for (size_t taken = 0; taken < groups.size(); ++taken) {
+    if (stop.stop_requested()) return Error{ErrorKind::cancelled, "the run was interrupted"};
+    if (has_other_work && !request->is_ready()) {
+      tokens.meanwhile();
+      has_other_work = false;
+    }
+    TRY_ASSIGN(const ExpertLease lease, request->next(stop));
+    multiply(lease.weights(), groups[lease.index()], tokens.x);
+    queue_.synchronize();  // the lease ends here
+  }
+  if (has_other_work) tokens.meanwhile();
+  queue_.combine(wave.y, rows_at(parts_at_, tokens.x.rows * shape_.top_k, shape_.hidden), tokens.weights, shape_.top_k);
   return {};
 }
 

@@ -1,8 +1,9 @@
 // Runs routed experts from a store: reads back the routed ids, groups the tokens by expert, so that each expert is
-// leased and multiplied once for all of its tokens, and adds up the results in the router's order.
-// Work goes in waves of tokens and of leased experts, so scratch memory is fixed when the executor is made; waves do
-// not change a result, since every row is computed by itself. Threads: single-thread. Lifetime: borrows queue and
-// store. Errors: those of the store; cancelled.
+// leased and multiplied once for all of its tokens, and adds up the results in the router's order. Experts are computed
+// as they become ready: those in memory while the others are read.
+// Scratch memory is fixed when the executor is made: longer inputs go in waves of tokens, and an expert multiplies a
+// tile of tokens at a time. None of it changes a result, since every row is computed by itself. Threads: single-thread.
+// Lifetime: borrows queue and store. Errors: those of the store; cancelled.
 #pragma once
 
 #include <memory>
@@ -18,8 +19,8 @@ struct ExecutorShape {
   uint32_t expert_inner = 0;
   uint32_t experts = 0;
   uint32_t top_k = 0;
-  uint32_t wave_tokens = 512;    // parts of V3 in memory: 512 * 8 * 7168 FP32 = 117 MB
-  uint32_t leased_experts = 32;  // at most at once; 32 of V3's are 1.4 GB
+  uint32_t wave_tokens = 4096;  // for which an expert is read once; V3: 8 * 7168 FP32 = 229 kB each
+  uint32_t tile_tokens = 256;   // that an expert multiplies at once; V3: 74 kB each
 };
 
 class GroupedExecutor final : public ExpertExecutor {
@@ -27,6 +28,8 @@ class GroupedExecutor final : public ExpertExecutor {
   [[nodiscard]] static Result<std::unique_ptr<GroupedExecutor>> make(kernels::Device& device, kernels::Queue& queue,
                                                                      ExpertStore& store, const ExecutorShape& shape);
 
+  void begin_pass(const ExpertPass& pass) override { store_.begin_pass(pass); }
+  void accept_drafts(uint32_t rows) override { store_.accept_drafts(rows); }
   [[nodiscard]] Result<void> run(const RoutedTokens& tokens, const kernels::Rows& y,
                                  const std::stop_token& stop) override;
 
@@ -47,8 +50,14 @@ class GroupedExecutor final : public ExpertExecutor {
   std::vector<uint32_t> chosen_experts(const RoutedTokens& tokens);
   std::vector<Group> group_by_expert(const RoutedTokens& wave, std::span<const uint32_t> tokens_of_expert);
   void multiply(const ExpertWeights& expert, const Group& group, const kernels::Rows& x);
-  Result<void> run_wave(const RoutedTokens& wave, std::span<const uint32_t> tokens_of_expert, const kernels::Rows& y,
-                        const std::stop_token& stop);
+  void multiply_tile(const ExpertWeights& expert, const Group& group, size_t first, size_t count,
+                     const kernels::Rows& x);
+  struct Wave {
+    RoutedTokens tokens;
+    uint32_t first_row = 0;  // within the pass
+    kernels::Rows y;
+  };
+  Result<void> run_wave(const Wave& wave, std::span<const uint32_t> tokens_of_expert, const std::stop_token& stop);
   [[nodiscard]] kernels::Rows rows_at(uint64_t offset, uint32_t rows, uint32_t cols) const;
 
   kernels::Queue& queue_;

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "kernels/cpu/cpu_device.h"
+#include "runtime/experts/policy/lru.h"
 #include "runtime/model/inventory.h"
 #include "runtime/model/names.h"
 
@@ -85,12 +86,17 @@ Result<void> LoadedModel::assemble(const ModelConfig& config, const LoadOptions&
   TRY_ASSIGN(device_,
              kernels::make_cpu_device({.threads = options.threads, .instruction_set = options.instruction_set}));
   queue_ = device_->make_queue();
-  files_ = std::make_unique<CheckpointFiles>(*repository_, checkpoint_, kMaxOpenFiles);
+  storage_ = std::make_unique<LocalStorage>(*repository_, checkpoint_, kMaxOpenFiles);
+  files_ = std::make_unique<CheckpointFiles>(*storage_);
   const LoadContext context{.device = *device_, .queue = *queue_, .files = *files_, .fp8_block = config.fp8_block};
-  store_ = std::make_unique<ResidentStore>(context, config.hidden, config.expert_inner);
+  const StreamedStoreOptions store{
+      .shape = {.hidden = config.hidden, .expert_inner = config.expert_inner, .fp8_block = config.fp8_block},
+      .slots = options.expert_slots,
+      .policy = [](uint64_t, uint64_t) { return std::make_unique<LruPolicy>(); }};
+  TRY_ASSIGN(store_, StreamedStore::make(*device_, *storage_, store));
   ExecutorShape shape{
       .hidden = config.hidden, .expert_inner = config.expert_inner, .experts = config.experts, .top_k = config.top_k};
-  shape.wave_tokens = std::min(shape.wave_tokens, context_positions);
+  shape.wave_tokens = std::min(kMaxChunk, context_positions);
   TRY_ASSIGN(executor_, GroupedExecutor::make(*device_, *queue_, *store_, shape));
   ModelOptions model{
       .context = context_positions, .max_rows = std::min(context_positions, kMaxChunk), .layer_map = std::move(layers)};

@@ -12,9 +12,10 @@
 #include "format/layer_map.h"
 #include "format/source/repository.h"
 #include "runtime/experts/grouped_executor.h"
-#include "runtime/experts/resident_store.h"
+#include "runtime/experts/streamed_store.h"
 #include "runtime/generate/speculator.h"
 #include "runtime/model/model.h"
+#include "runtime/storage/local_storage.h"
 
 namespace dspack::runtime {
 
@@ -24,6 +25,7 @@ struct LoadOptions {
   std::string instruction_set;      // empty: the widest; see kernels::CpuOptions
   std::optional<format::LayerSelection> layers{};  // absent: the repository's layer map, else all
   AttentionForm attention = AttentionForm::absorbed;
+  std::optional<uint64_t> expert_slots = {};  // absent: one for each expert
   /// Drafting with the MTP module. Unset: none. A number of drafts needs a module (errors: unsupported, not_found);
   /// without a number a model that has none runs without.
   std::optional<SpeculationOptions> speculation = {};
@@ -51,7 +53,7 @@ class LoadedModel {
   [[nodiscard]] format::Repository& repository() { return *repository_; }
   [[nodiscard]] const format::Checkpoint& checkpoint() const { return checkpoint_; }
   [[nodiscard]] const CheckpointFiles& files() const { return *files_; }
-  [[nodiscard]] const ResidentStore& store() const { return *store_; }
+  [[nodiscard]] const StreamedStore& store() const { return *store_; }
   [[nodiscard]] const GroupedExecutor& executor() const { return *executor_; }
   [[nodiscard]] const kernels::Device& device() const { return *device_; }
   [[nodiscard]] kernels::Queue& queue() { return *queue_; }
@@ -68,10 +70,11 @@ class LoadedModel {
   std::unique_ptr<format::Repository> repository_;
   format::Checkpoint checkpoint_;
   std::vector<uint32_t> eos_tokens_;
+  std::unique_ptr<WeightStorage> storage_;
   std::unique_ptr<CheckpointFiles> files_;
   std::unique_ptr<kernels::Device> device_;
   std::unique_ptr<kernels::Queue> queue_;
-  std::unique_ptr<ResidentStore> store_;
+  std::unique_ptr<StreamedStore> store_;
   std::unique_ptr<GroupedExecutor> executor_;
   std::unique_ptr<Model> model_;
   std::unique_ptr<MtpModule> mtp_;

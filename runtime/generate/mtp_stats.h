@@ -6,7 +6,7 @@
 #include <string>
 
 #include "format/json.h"
-#include "runtime/experts/resident_store.h"
+#include "runtime/experts/store_stats.h"
 #include "runtime/generate/speculator.h"
 
 namespace dspack::runtime {

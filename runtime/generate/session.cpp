@@ -49,7 +49,9 @@ Result<void> Session::check(std::span<const uint32_t> prompt) const {
                            prompt.size(), capacity, model_.config().longest_context())};
 }
 
-Result<HiddenStates> Session::append(std::span<const uint32_t> tokens, const std::stop_token& stop) {
+Result<HiddenStates> Session::append(std::span<const uint32_t> tokens, Phase phase, const std::stop_token& stop) {
+  const auto rows = static_cast<uint32_t>(tokens.size());
+  model_.experts().begin_pass({.phase = phase, .rows = rows, .draft_rows = phase == Phase::decode ? rows - 1 : 0});
   TRY_ASSIGN(const HiddenStates hidden, model_.forward(tokens, stop));
   cached_.insert(cached_.end(), tokens.begin(), tokens.end());
   if (speculator_ != nullptr) speculator_->observe(hidden);
@@ -65,7 +67,7 @@ Result<HiddenStates> Session::prefill(std::span<const uint32_t> prompt, const st
   HiddenStates hidden;
   for (size_t done = common; done < prompt.size();) {
     const size_t count = std::min<size_t>(model_.max_rows(), prompt.size() - done);
-    TRY_ASSIGN(hidden, append(prompt.subspan(done, count), stop));
+    TRY_ASSIGN(hidden, append(prompt.subspan(done, count), Phase::prefill, stop));
     done += count;
   }
   times_.prefill_tokens += prompt.size() - common;
@@ -92,12 +94,13 @@ Result<std::vector<uint32_t>> Session::step(std::span<const uint32_t> tokens, ui
     TRY_ASSIGN(const auto drafts, speculator_->propose(tokens, most_drafts, sampler, stop));
     run.insert(run.end(), drafts.begin(), drafts.end());
   }
-  TRY_ASSIGN(const HiddenStates hidden, append(run, stop));
+  TRY_ASSIGN(const HiddenStates hidden, append(run, Phase::decode, stop));
   logits_.resize(run.size() * model_.config().vocab);
   model_.logits(hidden.final, logits_);
   std::vector<uint32_t> certain;
   if (speculator_ != nullptr) {
     TRY_ASSIGN(certain, speculator_->verify(tokens, logits_, sampler));
+    model_.experts().accept_drafts(static_cast<uint32_t>(certain.size()) - 1);
     roll_back(tokens.size() + certain.size() - 1);
   } else {
     TRY_ASSIGN(const uint32_t token, sampler.sample(logits_, tokens));
@@ -161,7 +164,8 @@ Result<void> Session::logits(std::span<const uint32_t> prompt, uint32_t chunk, c
   for (size_t done = 0; done < prompt.size();) {
     const auto start = Clock::now();
     const size_t count = std::min(most, prompt.size() - done);
-    TRY_ASSIGN(const HiddenStates hidden, append(prompt.subspan(done, count), stop));
+    TRY_ASSIGN(const HiddenStates hidden,
+               append(prompt.subspan(done, count), count == 1 ? Phase::decode : Phase::prefill, stop));
     std::vector<float> rows;
     for (uint32_t first = 0; first < count; first += kLogitRows) {
       const auto part = std::min<uint32_t>(kLogitRows, static_cast<uint32_t>(count) - first);

@@ -73,7 +73,7 @@ class Session {
 
  private:
   [[nodiscard]] Result<void> check(std::span<const uint32_t> prompt) const;
-  [[nodiscard]] Result<HiddenStates> append(std::span<const uint32_t> tokens, const std::stop_token& stop);
+  [[nodiscard]] Result<HiddenStates> append(std::span<const uint32_t> tokens, Phase phase, const std::stop_token& stop);
   [[nodiscard]] Result<HiddenStates> prefill(std::span<const uint32_t> prompt, const std::stop_token& stop);
   [[nodiscard]] Result<std::vector<uint32_t>> begin(const HiddenStates& hidden, Sampler& sampler);
   [[nodiscard]] Result<std::vector<uint32_t>> step(std::span<const uint32_t> tokens, uint32_t most_drafts,

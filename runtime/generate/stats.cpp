@@ -26,6 +26,28 @@ format::Json speed(uint64_t tokens, double seconds) {
   return {{"tokens", tokens}, {"seconds", seconds}, {"tokens_per_second", rate(tokens, seconds)}};
 }
 
+format::Json phase_json(const ExpertStoreStats& stats, Phase phase) {
+  const PhaseStats& counts = stats.phases[static_cast<size_t>(phase)];
+  const auto tier = [&](StorageTier which) {
+    const auto index = static_cast<size_t>(which);
+    return format::Json{{"misses", counts.misses[index]}, {"bytes", counts.bytes[index]}};
+  };
+  return {{"passes", counts.passes},
+          {"hits", counts.hits},
+          {"late", counts.late},
+          {"misses", counts.all_misses()},
+          {"draft_misses", counts.draft_misses},
+          {"evictions", counts.evictions},
+          {"waiting_seconds", counts.waiting_seconds},
+          {"disk", tier(StorageTier::disk)},
+          {"network", tier(StorageTier::network)},
+          {"prefetch",
+           {{"experts", counts.prefetches},
+            {"bytes", counts.prefetched_bytes},
+            {"useful", counts.useful_prefetches},
+            {"useful_bytes", counts.useful_bytes}}}};
+}
+
 format::Json expert_json(const RunStats& stats) {
   std::map<LayerId, uint64_t> read;
   for (const ExpertKey& key : stats.experts.read_experts)
@@ -36,9 +58,16 @@ format::Json expert_json(const RunStats& stats) {
     layers.push_back({{"layer", layer.value}, {"read", read[layer]}, {"opened_files", files}});
     opened.insert(files.begin(), files.end());
   }
-  return {{"present", stats.present_experts}, {"read", stats.experts.read_experts.size()},
-          {"hits", stats.experts.hits},       {"misses", stats.experts.misses},
-          {"files", stats.expert_files},      {"opened_files", opened.size()},
+  return {{"present", stats.present_experts},
+          {"read", stats.experts.read_experts.size()},
+          {"hits", stats.experts.hits()},
+          {"misses", stats.experts.misses()},
+          {"policy", stats.experts.policy},
+          {"slots", stats.experts.slots},
+          {"prefill", phase_json(stats.experts, Phase::prefill)},
+          {"decode", phase_json(stats.experts, Phase::decode)},
+          {"files", stats.expert_files},
+          {"opened_files", opened.size()},
           {"layers", std::move(layers)}};
 }
 
@@ -52,10 +81,10 @@ RunStats collect_stats(LoadedModel& loaded, const SessionTimes& times) {
   stats.context = model.cache().capacity();
   stats.layer_map = model.layer_map();
   stats.times = times;
+  stats.experts = loaded.store().stats();
   stats.bytes_read = {.always_needed = files.bytes_read(ReadPurpose::always_needed),
                       .embedding = files.bytes_read(ReadPurpose::embedding),
-                      .experts = files.bytes_read(ReadPurpose::experts)};
-  stats.experts = loaded.store().stats();
+                      .experts = stats.experts.bytes_read()};
   stats.memory_bytes = {.weights = model.weight_bytes(),
                         .kv_cache = model.cache().size_bytes(),
                         .scratch = model.scratch_bytes() + loaded.executor().scratch_bytes(),

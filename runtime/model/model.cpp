@@ -15,6 +15,8 @@ namespace {
 constexpr uint32_t kLogitRows = 16;
 // Positions of the rotary table that are made at once, so that a long context needs no second copy of it.
 constexpr uint32_t kTableRows = 4096;
+// A further layer that reads more rows than drafting ever does catches up on a prompt.
+constexpr uint32_t kMostDecodeRows = 16;
 
 }  // namespace
 
@@ -125,6 +127,9 @@ void Model::normalise(const kernels::Rows& residual, const kernels::Rows& final)
 Result<void> Model::run_further_layer(const LayerWeights& weights, const kernels::Rows& hidden, const KvCache& cache,
                                       const std::stop_token& stop) {
   DSPACK_CHECK(hidden.rows <= options_.max_rows && hidden.rows <= cache.capacity() - cache.length(), "no room");
+  const bool is_long = hidden.rows > kMostDecodeRows;
+  executor_.begin_pass(
+      {.phase = is_long ? Phase::prefill : Phase::decode, .rows = hidden.rows, .draft_rows = hidden.rows});
   return runner_.run({.queue = queue_, .scratch = *scratch_, .executor = executor_, .stop = stop}, weights,
                      {.hidden = hidden,
                       .cache = cache.layer(0),

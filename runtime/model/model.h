@@ -45,6 +45,8 @@ class Model {
   [[nodiscard]] const ModelConfig& config() const { return config_; }
   [[nodiscard]] KvCache& cache() { return *cache_; }
   [[nodiscard]] uint32_t max_rows() const { return options_.max_rows; }
+  /// Whoever runs a pass tells it what the pass is for.
+  [[nodiscard]] ExpertExecutor& experts() { return executor_; }
 
   /// Layers in the order of the pass.
   [[nodiscard]] const std::vector<LayerId>& layer_map() const { return options_.layer_map; }
@@ -68,8 +70,8 @@ class Model {
   [[nodiscard]] kernels::Rows workspace(uint32_t rows) const;
   /// The final norm: residual -> final. They may be the same rows.
   void normalise(const kernels::Rows& residual, const kernels::Rows& final);
-  /// Runs one layer on `hidden` in place, with a cache of one layer that it does not advance. After an error `hidden`
-  /// is undefined.
+  /// Runs one layer on `hidden` in place, with a cache of one layer that it does not advance; a pass of its own, of
+  /// drafted rows alone, for the experts. After an error `hidden` is undefined.
   [[nodiscard]] Result<void> run_further_layer(const LayerWeights& weights, const kernels::Rows& hidden,
                                                const KvCache& cache, const std::stop_token& stop);
   /// As `logits`, with another head.

@@ -22,7 +22,7 @@ Moe::Moe(const ModelConfig& config, uint32_t max_rows, uint32_t wave_rows, Scrat
       logits_at_(plan.add(uint64_t{wave_rows} * config.experts)),
       ids_at_(plan.add(uint64_t{max_rows} * config.top_k)),
       weights_at_(plan.add(uint64_t{max_rows} * config.top_k)),
-      shared_at_(plan.add(uint64_t{wave_rows} * config.hidden)) {}
+      shared_at_(plan.add(uint64_t{config.shared_experts == 0 ? 0 : max_rows} * config.hidden)) {}
 
 void Moe::route(const Context& context, const MoeWeights& weights, const kernels::Rows& x) const {
   const auto place = [&](uint64_t offset) {
@@ -54,31 +54,40 @@ void Moe::route(const Context& context, const MoeWeights& weights, const kernels
   }
 }
 
+void Moe::run_shared(const Context& context, const MlpWeights& weights, const kernels::Rows& x,
+                     const kernels::Rows& y) const {
+  const TraceScope module = context.trace.child("shared_experts");
+  for (uint32_t first = 0; first < x.rows; first += wave_rows_) {
+    const uint32_t count = std::min(wave_rows_, x.rows - first);
+    module.input(rows_of(x, first, count));
+    context.mlp.run(context.queue, context.scratch, weights, rows_of(x, first, count), rows_of(y, first, count),
+                    module);
+    module.output(rows_of(y, first, count));
+  }
+}
+
 Result<void> Moe::run(const Context& context, LayerId layer, const MoeWeights& weights, const kernels::Rows& x,
                       const kernels::Rows& y) const {
   route(context, weights, x);
+  const bool has_shared = !weights.shared.gate.empty();
+  const kernels::Rows shared{.data = {.buffer = &context.scratch, .offset_bytes = shared_at_},
+                             .rows = x.rows,
+                             .cols = config_.hidden,
+                             .stride = config_.hidden};
   const TraceScope experts = context.trace.child("experts");
   experts.input(x);
   TRY(context.executor.run({.layer = layer,
                             .x = x,
                             .ids = {.buffer = &context.scratch, .offset_bytes = ids_at_},
                             .weights = {.buffer = &context.scratch, .offset_bytes = weights_at_},
-                            .trace = experts},
+                            .trace = experts,
+                            .meanwhile =
+                                [&] {
+                                  if (has_shared) run_shared(context, weights.shared, x, shared);
+                                }},
                            y, context.stop));
   experts.output(y);
-  if (weights.shared.gate.empty()) return {};
-  const TraceScope shared_experts = context.trace.child("shared_experts");
-  for (uint32_t first = 0; first < x.rows; first += wave_rows_) {
-    const uint32_t count = std::min(wave_rows_, x.rows - first);
-    const kernels::Rows shared{.data = {.buffer = &context.scratch, .offset_bytes = shared_at_},
-                               .rows = count,
-                               .cols = config_.hidden,
-                               .stride = config_.hidden};
-    shared_experts.input(rows_of(x, first, count));
-    context.mlp.run(context.queue, context.scratch, weights.shared, rows_of(x, first, count), shared, shared_experts);
-    shared_experts.output(shared);
-    context.queue.add(rows_of(y, first, count), shared);
-  }
+  if (has_shared) context.queue.add(y, shared);
   return {};
 }
 

@@ -40,6 +40,8 @@ class Moe {
 
  private:
   void route(const Context& context, const MoeWeights& weights, const kernels::Rows& x) const;
+  void run_shared(const Context& context, const MlpWeights& weights, const kernels::Rows& x,
+                  const kernels::Rows& y) const;
 
   const ModelConfig& config_;
   uint32_t wave_rows_;

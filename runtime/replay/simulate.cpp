@@ -54,15 +54,6 @@ class Slots {
   EvictionPolicy& policy_;
 };
 
-ExpertUse use_of(const Workload::Step& step, const ExpertDemand& demand) {
-  return {.key = {step.layer, demand.expert},
-          .pass = step.pass,
-          .phase = step.phase,
-          .rows = demand.rows,
-          .last_row = demand.last_row,
-          .is_draft = demand.is_draft};
-}
-
 }  // namespace
 
 ReplayResult simulate(const Workload& workload, uint64_t slots, EvictionPolicy& policy) {
@@ -75,7 +66,7 @@ ReplayResult simulate(const Workload& workload, uint64_t slots, EvictionPolicy& 
     missing.clear();
     held.begin_wave();
     for (const ExpertDemand& demand : workload.demands(step)) {
-      const ExpertUse use = use_of(step, demand);
+      const ExpertUse use = Workload::use_of(step, demand);
       if (!held.has(use.key)) {
         missing.push_back(use);
         continue;

@@ -14,17 +14,15 @@ constexpr size_t kMaxDemands = 1ULL << 26U;
 
 }  // namespace
 
-std::vector<ExpertDemand> demands_of(std::span<const uint32_t> ids, uint32_t top_k, uint32_t draft_rows) {
-  const auto rows = static_cast<uint32_t>(ids.size() / top_k);
+std::vector<ExpertDemand> demands_of(std::span<const uint32_t> ids, uint32_t top_k) {
   std::vector<ExpertDemand> demands;
-  std::unordered_map<uint32_t, size_t> place;
+  std::unordered_map<uint32_t, size_t> places;
   for (size_t i = 0; i < ids.size(); ++i) {
     const auto row = static_cast<uint32_t>(i / top_k);
-    const auto [at, is_new] = place.try_emplace(ids[i], demands.size());
-    if (is_new) demands.push_back({.expert = ExpertId(ids[i]), .rows = 0, .is_draft = row >= rows - draft_rows});
-    ExpertDemand& demand = demands[at->second];
-    ++demand.rows;
-    demand.last_row = rows - 1 - row;
+    const auto [place, is_new] = places.try_emplace(ids[i], demands.size());
+    if (is_new) demands.push_back({.expert = ExpertId(ids[i]), .rows = 0, .first_row = row});
+    ++demands[place->second].rows;
+    demands[place->second].last_row = row;
   }
   return demands;
 }
@@ -53,21 +51,23 @@ Result<void> Workload::add(const RouteLine& line) {
     const uint64_t rows = routed.ids.size() / header_.top_k;
     tokens_[static_cast<size_t>(routed.phase)] += rows - std::min<uint64_t>(rows, routed.draft_rows);
   }
-  const std::vector<ExpertDemand> demands = demands_of(routed.ids, header_.top_k, routed.draft_rows);
+  const std::vector<ExpertDemand> demands = demands_of(routed.ids, header_.top_k);
   if (routed.phase == Phase::decode) floor_ = std::max(floor_, static_cast<uint32_t>(demands.size()));
-  append(routed, demands, false);
+  append(routed, demands);
   if (routed.draft_rows > 0) drafted_.push_back(routed);
   return {};
 }
 
-void Workload::append(const RoutedLayer& routed, std::span<const ExpertDemand> demands, bool accepted) {
+Workload::Step& Workload::append(const RoutedLayer& routed, std::span<const ExpertDemand> demands) {
   steps_.push_back({.pass = routed.pass,
                     .phase = routed.phase,
                     .layer = routed.layer,
-                    .accepted = accepted,
+                    .rows = static_cast<uint32_t>(routed.ids.size() / header_.top_k),
+                    .draft_rows = routed.draft_rows,
                     .first = demands_.size(),
                     .count = static_cast<uint32_t>(demands.size())});
   demands_.insert(demands_.end(), demands.begin(), demands.end());
+  return steps_.back();
 }
 
 // Those experts of the rows that stood which only drafted rows had asked for.
@@ -75,14 +75,26 @@ void Workload::accept(uint32_t rows) {
   if (drafted_.empty()) return;
   tokens_[static_cast<size_t>(drafted_.front().phase)] += rows;
   for (const RoutedLayer& routed : drafted_) {
-    const size_t kept = routed.ids.size() - size_t{routed.draft_rows - rows} * header_.top_k;
-    std::vector<ExpertDemand> demands = demands_of(std::span(routed.ids).first(kept), header_.top_k, rows);
-    std::erase_if(demands, [](const ExpertDemand& demand) { return !demand.is_draft; });
-    for (ExpertDemand& demand : demands)
-      demand.is_draft = false;
-    append(routed, demands, true);
+    const auto all = static_cast<uint32_t>(routed.ids.size() / header_.top_k);
+    const uint32_t first_draft = all - std::min(all, routed.draft_rows);
+    std::vector<ExpertDemand> demands = demands_of(routed.ids, header_.top_k);
+    std::erase_if(demands, [&](const ExpertDemand& demand) {
+      return demand.first_row < first_draft || demand.first_row - first_draft >= rows;
+    });
+    Step& step = append(routed, demands);
+    step.accepted = true;
+    step.draft_rows = 0;
   }
   drafted_.clear();
+}
+
+ExpertUse Workload::use_of(const Step& step, const ExpertDemand& demand) {
+  return {.key = {step.layer, demand.expert},
+          .pass = step.pass,
+          .phase = step.phase,
+          .rows = demand.rows,
+          .last_row = step.rows - 1 - demand.last_row,
+          .is_draft = step.draft_rows > 0 && demand.first_row + step.draft_rows >= step.rows};
 }
 
 uint64_t Workload::experts() const {

@@ -13,10 +13,9 @@
 
 namespace dspack::runtime {
 
-/// The experts that the rows of one layer ask for, by first appearance. `ids` [rows, top_k], the drafted rows last.
+/// The experts that the rows of one layer ask for, by first appearance. `ids` [rows, top_k].
 /// Precondition: ids.size() is a multiple of top_k.
-[[nodiscard]] std::vector<ExpertDemand> demands_of(std::span<const uint32_t> ids, uint32_t top_k,
-                                                   uint32_t draft_rows = 0);
+[[nodiscard]] std::vector<ExpertDemand> demands_of(std::span<const uint32_t> ids, uint32_t top_k);
 
 class Workload {
  public:
@@ -25,6 +24,8 @@ class Workload {
     uint64_t pass = 0;
     Phase phase = Phase::decode;
     LayerId layer;
+    uint32_t rows = 1;  // of the pass
+    uint32_t draft_rows = 0;
     bool accepted = false;  // these drafts have stood: their experts count as used now, and none is loaded for it
     uint64_t first = 0;     // in demands()
     uint32_t count = 0;
@@ -41,6 +42,8 @@ class Workload {
   [[nodiscard]] std::span<const ExpertDemand> demands(const Step& step) const {
     return std::span(demands_).subspan(step.first, step.count);
   }
+  /// A demand as a policy hears of it.
+  [[nodiscard]] static ExpertUse use_of(const Step& step, const ExpertDemand& demand);
   /// Tokens of all passes of a phase, without drafts that did not stand.
   [[nodiscard]] uint64_t tokens(Phase phase) const { return tokens_[static_cast<size_t>(phase)]; }
   /// The most experts that a layer asks for at once in a decode pass; 0: there is none.
@@ -50,7 +53,7 @@ class Workload {
   [[nodiscard]] uint64_t expert_bytes() const;
 
  private:
-  void append(const RoutedLayer& routed, std::span<const ExpertDemand> demands, bool accepted);
+  Step& append(const RoutedLayer& routed, std::span<const ExpertDemand> demands);
   void accept(uint32_t rows);
 
   RouteHeader header_;

@@ -55,7 +55,7 @@ TEST_CASE("expert files: those opened are those of the routed experts; without t
   const SplitModel split;
   const test::GoldenPrompt prompt = test::golden_prompts().front();
   test::RecordingModel rig(split.folder.path());
-  CHECK(rig.files().bytes_read(ReadPurpose::experts) == 0);
+  CHECK(rig.store().stats().bytes_read() == 0);
   CHECK(rig.store().stats().opened_files.empty());
   const auto answer = greedy(rig.model(), prompt);
   REQUIRE(answer);
@@ -70,7 +70,7 @@ TEST_CASE("expert files: those opened are those of the routed experts; without t
   }
   CHECK(opened == routed);
   CHECK(opened.size() < 4 * 64);
-  CHECK(rig.store().stats().misses == routed.size());
+  CHECK(rig.store().stats().misses() == routed.size());
 
   // A catalogue of an ordinary checkpoint needs every header, so the files go after it was read.
   test::RecordingModel again(split.folder.path());

@@ -119,8 +119,8 @@ TEST_CASE("exact mode: logits are bitwise equal for any thread count, chunk and 
   const std::vector<test::RigOptions> rigs = {
       {.threads = 2},
       {.threads = 3},
-      {.threads = 2, .wave_rows = 5, .wave_tokens = 7, .leased_experts = 2},
-      {.threads = 1, .wave_rows = 1, .wave_tokens = 1, .leased_experts = 1},
+      {.threads = 2, .wave_rows = 5, .wave_tokens = 7, .slots = 2},
+      {.threads = 1, .wave_rows = 1, .wave_tokens = 1, .slots = 1},
   };
   for (const test::RigOptions& options : rigs) {
     test::RecordingModel rig(test::tiny_folder(), options);

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 #include <map>
+#include <numeric>
 #include <random>
 
 #include "kernels/cpu/cpu_device.h"
@@ -34,26 +35,29 @@ std::unique_ptr<kernels::Buffer> buffer_of(kernels::Device& device, std::span<co
   return std::move(*buffer);
 }
 
-/// Experts of random FP32 weights, made when they are leased; remembers who was.
+/// Experts of random FP32 weights, made when they are asked for and handed out in an order of its own; remembers who
+/// was.
 class RandomStore final : public ExpertStore {
  public:
   explicit RandomStore(kernels::Device& device) : device_(device) {}
 
-  Result<std::vector<ExpertLease>> acquire(LayerId, std::span<const ExpertId> experts,
-                                           const std::stop_token&) override {
+  void begin_pass(const ExpertPass& pass) override { pass_ = pass; }
+  [[nodiscard]] const ExpertPass& pass() const override { return pass_; }
+  void accept_drafts(uint32_t) override {}
+  void expect(LayerId, std::span<const ExpertId>) override {}
+
+  Result<std::unique_ptr<ExpertRequest>> request(LayerId, std::vector<ExpertDemand> demands) override {
     if (failing_) return Error{ErrorKind::io, "no disk"};
-    std::vector<ExpertLease> leases;
-    most_at_once_ = std::max(most_at_once_, experts.size());
-    for (const ExpertId expert : experts) {
-      acquired_.push_back(expert.value);
-      auto weights = std::make_shared<ExpertWeights>();
-      weights->memory = buffer_of(device_, std::as_bytes(std::span(weights_of(expert.value))));
-      weights->gate = linear(*weights->memory, kInner, kHidden, 0);
-      weights->up = linear(*weights->memory, kInner, kHidden, 1);
-      weights->down = linear(*weights->memory, kHidden, kInner, 2);
-      leases.push_back(std::move(weights));
+    for (const ExpertDemand& demand : demands) {
+      demands_.push_back(demand);
+      Expert& expert = experts_[demand.expert.value];
+      if (expert.memory != nullptr) continue;
+      expert.memory = buffer_of(device_, std::as_bytes(std::span(weights_of(demand.expert.value))));
+      expert.weights = {.gate = linear(*expert.memory, kInner, kHidden, 0),
+                        .up = linear(*expert.memory, kInner, kHidden, 1),
+                        .down = linear(*expert.memory, kHidden, kInner, 2)};
     }
-    return leases;
+    return std::unique_ptr<ExpertRequest>(std::make_unique<Shuffled>(*this, std::move(demands)));
   }
 
   /// gate [inner, hidden], up [inner, hidden], down [hidden, inner]
@@ -65,10 +69,37 @@ class RandomStore final : public ExpertStore {
   }
 
   void fail() { failing_ = true; }
-  [[nodiscard]] const std::vector<uint32_t>& acquired() const { return acquired_; }
-  [[nodiscard]] size_t most_at_once() const { return most_at_once_; }
+  void shuffle(unsigned seed) { seed_ = seed; }
+  void say_ready(bool ready) { ready_ = ready; }
+  [[nodiscard]] const std::vector<ExpertDemand>& demands() const { return demands_; }
 
  private:
+  struct Expert {
+    std::unique_ptr<kernels::Buffer> memory;
+    ExpertWeights weights;
+  };
+
+  class Shuffled final : public ExpertRequest {
+   public:
+    Shuffled(const RandomStore& store, std::vector<ExpertDemand> demands)
+        : store_(store), demands_(std::move(demands)), order_(demands_.size()) {
+      std::iota(order_.begin(), order_.end(), size_t{0});
+      std::mt19937 random(store.seed_);
+      std::ranges::shuffle(order_, random);
+    }
+    Result<ExpertLease> next(const std::stop_token&) override {
+      const size_t index = order_.back();
+      order_.pop_back();
+      return ExpertLease(index, store_.experts_.at(demands_[index].expert.value).weights);
+    }
+    bool is_ready() override { return store_.ready_; }
+
+   private:
+    const RandomStore& store_;
+    std::vector<ExpertDemand> demands_;
+    std::vector<size_t> order_;
+  };
+
   static Linear linear(kernels::Buffer& memory, uint32_t out, uint32_t in, uint64_t index) {
     kernels::Weight weight;
     weight.dtype = Dtype::f32;
@@ -79,8 +110,11 @@ class RandomStore final : public ExpertStore {
   }
 
   kernels::Device& device_;
-  std::vector<uint32_t> acquired_;
-  size_t most_at_once_ = 0;
+  ExpertPass pass_;
+  std::map<uint32_t, Expert> experts_;
+  std::vector<ExpertDemand> demands_;
+  unsigned seed_ = 1;
+  bool ready_ = false;
   bool failing_ = false;
 };
 
@@ -134,7 +168,8 @@ struct Bench {
   std::unique_ptr<kernels::Queue> queue = device->make_queue();
   RandomStore store{*device};
 
-  Result<std::vector<float>> run(const Routed& routed, uint32_t wave_tokens, uint32_t leased) {
+  Result<std::vector<float>> run(const Routed& routed, uint32_t wave_tokens, uint32_t tile,
+                                 const std::function<void()>& meanwhile = {}) {
     const auto tokens = static_cast<uint32_t>(routed.x.size() / kHidden);
     auto executor = GroupedExecutor::make(*device, *queue, store,
                                           {.hidden = kHidden,
@@ -142,7 +177,7 @@ struct Bench {
                                            .experts = kExperts,
                                            .top_k = kTopK,
                                            .wave_tokens = wave_tokens,
-                                           .leased_experts = leased});
+                                           .tile_tokens = tile});
     REQUIRE(executor);
     const auto x = buffer_of(*device, std::as_bytes(std::span(routed.x)));
     const auto ids = buffer_of(*device, std::as_bytes(std::span(routed.ids)));
@@ -151,7 +186,8 @@ struct Bench {
     TRY((*executor)->run({.layer = LayerId(1),
                           .x = {.data = {x.get()}, .rows = tokens, .cols = kHidden, .stride = kHidden},
                           .ids = {ids.get()},
-                          .weights = {weights.get()}},
+                          .weights = {weights.get()},
+                          .meanwhile = meanwhile},
                          {.data = {y.get()}, .rows = tokens, .cols = kHidden, .stride = kHidden}, {}));
     std::vector<float> result(routed.x.size());
     std::memcpy(result.data(), kernels::host_bytes(*y).data(), result.size() * sizeof(float));
@@ -172,28 +208,50 @@ TEST_CASE("grouped executor: the sum of each token's experts, as a loop over tok
   }
 }
 
-TEST_CASE("grouped executor: waves of tokens and of experts do not change a bit") {
+TEST_CASE("grouped executor: waves, tiles and the order in which experts arrive do not change a bit") {
   const Routed routed = random_routing(19, 5);
   Bench bench;
   const auto whole = bench.run(routed, 64, 64);
   REQUIRE(whole);
   for (const uint32_t wave : {1U, 4U, 19U}) {
-    for (const uint32_t leased : {1U, 3U}) {
+    for (const uint32_t tile : {1U, 3U, 64U}) {
       CAPTURE(wave);
-      CAPTURE(leased);
-      const auto part = bench.run(routed, wave, leased);
+      CAPTURE(tile);
+      bench.store.shuffle(wave * 100 + tile);
+      const auto part = bench.run(routed, wave, tile);
       REQUIRE(part);
       CHECK(test::first_difference(*part, *whole) == whole->size());
     }
   }
 }
 
-TEST_CASE("grouped executor: each routed expert is leased once a wave, ascending, and no other") {
+TEST_CASE("grouped executor: each routed expert is asked for once a wave, with its rows, and no other") {
   const Routed routed = random_routing(19, 6);
   Bench bench;
   REQUIRE(bench.run(routed, 64, 4));
-  CHECK(bench.store.acquired() == std::vector<uint32_t>{0, 1, 2, 3, 4, 6});
-  CHECK(bench.store.most_at_once() == 4);
+  std::map<uint32_t, std::vector<uint32_t>> rows;
+  for (uint32_t part = 0; part < routed.ids.size(); ++part)
+    rows[routed.ids[part]].push_back(part / kTopK);
+  REQUIRE(bench.store.demands().size() == rows.size());
+  for (const ExpertDemand& demand : bench.store.demands()) {
+    CAPTURE(demand.expert.value);
+    const std::vector<uint32_t>& wanted = rows.at(demand.expert.value);
+    CHECK(demand.rows == wanted.size());
+    CHECK(demand.first_row == wanted.front());
+    CHECK(demand.last_row == wanted.back());
+  }
+}
+
+TEST_CASE("grouped executor: other work is done once, whether or not there is something to wait for") {
+  for (const bool ready : {true, false}) {
+    for (const uint32_t wave : {4U, 64U}) {
+      Bench bench;
+      bench.store.say_ready(ready);
+      int calls = 0;
+      REQUIRE(bench.run(random_routing(19, 7), wave, 64, [&] { ++calls; }));
+      CHECK(calls == 1);
+    }
+  }
 }
 
 TEST_CASE("grouped executor: what the store cannot give is the run's error") {

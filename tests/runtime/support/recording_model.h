@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "kernels/cpu/cpu_device.h"
+#include "runtime/experts/policy/lru.h"
 #include "runtime/generate/loaded_model.h"
 #include "runtime/model/mtp.h"
 
@@ -21,6 +22,8 @@ class RecordingExecutor final : public runtime::ExpertExecutor {
   RecordingExecutor(kernels::Queue& queue, runtime::ExpertExecutor& inner, uint32_t top_k)
       : queue_(queue), inner_(inner), top_k_(top_k) {}
 
+  void begin_pass(const runtime::ExpertPass& pass) override { inner_.begin_pass(pass); }
+  void accept_drafts(uint32_t rows) override { inner_.accept_drafts(rows); }
   Result<void> run(const runtime::RoutedTokens& tokens, const kernels::Rows& y, const std::stop_token& stop) override {
     std::vector<uint32_t> ids(size_t{tokens.x.rows} * top_k_);
     queue_.download(std::as_writable_bytes(std::span(ids)), tokens.ids);
@@ -46,7 +49,7 @@ struct RigOptions {
   uint32_t max_rows = 128;
   uint32_t wave_rows = 128;
   uint32_t wave_tokens = 128;
-  uint32_t leased_experts = 64;
+  std::optional<uint64_t> slots = {};
   std::vector<LayerId> layer_map = {};
   runtime::AttentionForm attention = runtime::AttentionForm::absorbed;
 };
@@ -83,22 +86,28 @@ class RecordingModel {
     return *mtp_;
   }
   [[nodiscard]] const RecordingExecutor& recorder() const { return *recorder_; }
-  [[nodiscard]] const runtime::ResidentStore& store() const { return *store_; }
+  [[nodiscard]] const runtime::StreamedStore& store() const { return *store_; }
   [[nodiscard]] const runtime::CheckpointFiles& files() const { return *files_; }
 
  private:
   void assemble(const runtime::ModelConfig& config, const RigOptions& options) {
-    files_ = std::make_unique<runtime::CheckpointFiles>(*repository_, *checkpoint_, 16);
+    storage_ = std::make_unique<runtime::LocalStorage>(*repository_, *checkpoint_, 16);
+    files_ = std::make_unique<runtime::CheckpointFiles>(*storage_);
     const runtime::LoadContext context{
         .device = *device_, .queue = *queue_, .files = *files_, .fp8_block = config.fp8_block};
-    store_ = std::make_unique<runtime::ResidentStore>(context, config.hidden, config.expert_inner);
+    auto store = runtime::StreamedStore::make(
+        *device_, *storage_,
+        {.shape = {.hidden = config.hidden, .expert_inner = config.expert_inner, .fp8_block = config.fp8_block},
+         .slots = options.slots,
+         .policy = [](uint64_t, uint64_t) { return std::make_unique<runtime::LruPolicy>(); }});
+    REQUIRE_MESSAGE(store, (store ? "" : store.error().message));
+    store_ = std::move(*store);
     auto executor = runtime::GroupedExecutor::make(*device_, *queue_, *store_,
                                                    {.hidden = config.hidden,
                                                     .expert_inner = config.expert_inner,
                                                     .experts = config.experts,
                                                     .top_k = config.top_k,
-                                                    .wave_tokens = options.wave_tokens,
-                                                    .leased_experts = options.leased_experts});
+                                                    .wave_tokens = options.wave_tokens});
     REQUIRE(executor);
     executor_ = std::move(*executor);
     recorder_ = std::make_unique<RecordingExecutor>(*queue_, *executor_, config.top_k);
@@ -117,8 +126,9 @@ class RecordingModel {
   std::unique_ptr<format::Checkpoint> checkpoint_;
   std::unique_ptr<kernels::Device> device_;
   std::unique_ptr<kernels::Queue> queue_;
+  std::unique_ptr<runtime::LocalStorage> storage_;
   std::unique_ptr<runtime::CheckpointFiles> files_;
-  std::unique_ptr<runtime::ResidentStore> store_;
+  std::unique_ptr<runtime::StreamedStore> store_;
   std::unique_ptr<runtime::GroupedExecutor> executor_;
   std::unique_ptr<RecordingExecutor> recorder_;
   std::unique_ptr<runtime::Model> model_;

@@ -164,7 +164,7 @@ TEST_CASE("recording: waves change no tensor, and patterns choose modules") {
   const std::vector<uint32_t> tokens = test::golden_prompts().front().logits_tokens;
   test::RecordingModel whole(test::tiny_folder());
   const auto wanted = test::read_safetensors(record(whole, tokens, folder.path() / "whole"));
-  test::RecordingModel waves(test::tiny_folder(), {.wave_rows = 5, .wave_tokens = 3, .leased_experts = 2});
+  test::RecordingModel waves(test::tiny_folder(), {.wave_rows = 5, .wave_tokens = 3, .slots = 2});
   const auto got = test::read_safetensors(record(waves, tokens, folder.path() / "waves"));
   REQUIRE(got.size() == wanted.size());
   for (const auto& [name, tensor] : wanted) {

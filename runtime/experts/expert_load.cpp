@@ -1,0 +1,105 @@
+#include "runtime/experts/expert_load.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "format/base/page_buffer.h"
+
+namespace dspack::runtime {
+
+namespace {
+
+struct Block {
+  uint32_t file = 0;
+  uint64_t offset = 0;  // in the file
+  std::span<std::byte> into;
+};
+
+// Pieces of at most `most` bytes whose inner bounds lie on pages of the file.
+std::vector<Block> split(const SlotPlan& plan, std::span<std::byte> slot, uint64_t most) {
+  std::vector<Block> blocks;
+  for (const SlotPlan::Part& part : plan.parts) {
+    const ByteRange range = part.extent.range;
+    for (uint64_t at = range.begin; at < range.end;) {
+      const uint64_t page = at / kPageBytes * kPageBytes;
+      const uint64_t end = std::min(range.end, page + std::max(most / kPageBytes * kPageBytes, kPageBytes));
+      blocks.push_back(
+          {.file = part.extent.file, .offset = at, .into = slot.subspan(part.at + (at - range.begin), end - at)});
+      at = end;
+    }
+  }
+  return blocks;
+}
+
+// Shared by the jobs of its blocks: the last one that ends finishes the expert.
+class Load {
+ public:
+  Load(WeightStorage& storage, ExpertLoadRequest request, size_t blocks)
+      : storage_(storage), request_(std::move(request)), left_(blocks) {}
+
+  void read(const Block& block, const std::stop_token& stop) {
+    if (!failed_.load()) {
+      if (auto read = storage_.read(block.file, block.offset, block.into, stop); !read) fail(read.error());
+    }
+    if (left_.fetch_sub(1) == 1) finish();
+  }
+
+ private:
+  void fail(const Error& error) {
+    const std::lock_guard lock(mutex_);
+    if (!error_) error_ = error;
+    failed_.store(true);
+  }
+
+  void finish() { request_.done(outcome()); }
+
+  Result<void> outcome() {
+    if (error_) return *error_;  // all others have ended
+    if (request_.verify) TRY(check_digests(storage_.checkpoint(), tensors_in(request_.plan, request_.slot)));
+    finish_slot(request_.plan, request_.slot);
+    return {};
+  }
+
+  WeightStorage& storage_;
+  ExpertLoadRequest request_;
+  std::atomic<size_t> left_;
+  std::atomic<bool> failed_{false};
+  std::mutex mutex_;
+  std::optional<Error> error_;  // guarded by mutex_ until the last block has ended
+};
+
+}  // namespace
+
+void start_load(WeightStorage& storage, TransferPool& pool, ExpertLoadRequest request) {
+  const std::vector<Block> blocks = split(request.plan, request.slot, storage.block_bytes());
+  DSPACK_CHECK(!blocks.empty(), "an expert without bytes");
+  const Urgency urgency = request.urgency;
+  const uint64_t group = request.group;
+  const auto load = std::make_shared<Load>(storage, std::move(request), blocks.size());
+  for (const Block& block : blocks)
+    pool.submit(urgency, group, [load, block](const std::stop_token& stop) { load->read(block, stop); });
+}
+
+std::vector<TensorBytes> tensors_in(const SlotPlan& plan, std::span<const std::byte> slot) {
+  std::vector<TensorBytes> tensors;
+  for (const SlotPlan::Stored& stored : plan.tensors)
+    tensors.push_back({.tensor = stored.tensor, .bytes = slot.subspan(stored.at, stored.tensor->range.size())});
+  return tensors;
+}
+
+Result<void> check_digests(const format::Checkpoint& checkpoint, std::span<const TensorBytes> tensors) {
+  for (const TensorBytes& stored : tensors) {
+    if (!stored.tensor->digest) continue;
+    format::Sha256 hash;
+    hash.update(stored.bytes);
+    if (hash.finish() == *stored.tensor->digest) continue;
+    return Error{ErrorKind::corrupt,
+                 fmt::format("{} has other bytes than the manifest says (SHA-256); fetch the file again",
+                             place_of(checkpoint, *stored.tensor))};
+  }
+  return {};
+}
+
+}  // namespace dspack::runtime

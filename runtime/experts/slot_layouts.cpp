@@ -1,0 +1,51 @@
+#include "runtime/experts/slot_layouts.h"
+
+#include <algorithm>
+#include <map>
+
+namespace dspack::runtime {
+
+Result<std::vector<SlotLayout>> slot_layouts(const format::Checkpoint& checkpoint, const ExpertShape& shape) {
+  std::map<LayerId, SlotLayout> by_layer;
+  for (const auto& [key, tensors] : checkpoint.experts()) {
+    auto plan = plan_slot(checkpoint, key, shape);
+    // An expert that cannot be used matters when the router picks it.
+    if (!plan && plan.error().kind == ErrorKind::not_found) continue;
+    if (!plan) return plan.error();
+    SlotLayout& layout = by_layer[key.layer];
+    layout.slot_bytes = std::max(layout.slot_bytes, plan->slot_bytes);
+    ++layout.experts;
+    layout.layers = {key.layer};
+  }
+  std::vector<SlotLayout> sorted;
+  for (auto& [layer, layout] : by_layer)
+    sorted.push_back(std::move(layout));
+  std::ranges::stable_sort(sorted, std::greater(), &SlotLayout::slot_bytes);
+  std::vector<SlotLayout> merged;
+  for (const SlotLayout& layout : sorted) {
+    if (merged.empty() || layout.slot_bytes < merged.back().slot_bytes / 4 * 3) {
+      merged.push_back(layout);
+      continue;
+    }
+    merged.back().experts += layout.experts;
+    merged.back().layers.insert(merged.back().layers.end(), layout.layers.begin(), layout.layers.end());
+  }
+  return merged;
+}
+
+std::vector<uint64_t> share_slots(const std::vector<SlotLayout>& layouts, std::optional<uint64_t> slots) {
+  uint64_t experts = 0;
+  for (const SlotLayout& layout : layouts)
+    experts += layout.experts;
+  std::vector<uint64_t> shares;
+  uint64_t left = std::min(slots.value_or(experts), experts);
+  for (const SlotLayout& layout : layouts) {
+    const uint64_t share = experts == 0 ? 0 : left * layout.experts / experts;  // of what is left, by what is left
+    shares.push_back(std::clamp<uint64_t>(share, 1, layout.experts));
+    left -= std::min(left, shares.back());
+    experts -= layout.experts;
+  }
+  return shares;
+}
+
+}  // namespace dspack::runtime

@@ -1,0 +1,66 @@
+// Where the bytes of an expert lie in a slot of memory: read as they are stored, extent by extent, and used in place.
+// Every extent begins at the place in a page that it has in its file, so that a disk can write into the slot directly.
+// Threads: thread-safe (pure functions). Lifetime: a plan borrows the catalogue. Errors: those of finding weights
+// (linear.h).
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "format/checkpoint.h"
+#include "runtime/experts/expert_store.h"
+
+namespace dspack::runtime {
+
+/// What the experts of a model have in common.
+struct ExpertShape {
+  uint32_t hidden = 0;
+  uint32_t expert_inner = 0;
+  std::optional<BlockSize> fp8_block;  // as config.json says it
+};
+
+struct SlotPlan {
+  /// Adjacent bytes of one file and where they go.
+  struct Part {
+    format::Extent extent;
+    uint64_t at = 0;  // in the slot; equal to extent.range.begin modulo kPageBytes
+  };
+  /// A tensor as it is stored.
+  struct Stored {
+    const format::TensorEntry* tensor = nullptr;
+    uint64_t at = 0;
+  };
+  /// What has to be done before the weights can be used: values that kernels want as aligned FP32, or matrices whose
+  /// place in the file does not suit their elements.
+  struct Move {
+    const format::TensorEntry* tensor = nullptr;
+    uint64_t from = 0, to = 0;
+    bool to_f32 = false;
+  };
+  struct Matrix {
+    kernels::Weight form;  // all but the slices
+    uint64_t data = 0;
+    std::optional<uint64_t> scale;
+  };
+
+  std::vector<Part> parts;      // by file and offset
+  std::vector<Stored> tensors;  // all of the expert's, in Checkpoint::expert order
+  std::vector<Move> moves;
+  std::array<Matrix, 3> matrices;  // gate, up, down
+  uint64_t stored_bytes = 0;       // of all parts
+  uint64_t slot_bytes = 0;
+};
+
+/// Errors: not_found for an expert that the checkpoint lacks.
+[[nodiscard]] Result<SlotPlan> plan_slot(const format::Checkpoint& checkpoint, ExpertKey key, const ExpertShape& shape);
+
+/// Does the plan's moves in a slot whose parts have arrived.
+void finish_slot(const SlotPlan& plan, std::span<std::byte> slot);
+
+/// The weights of a finished slot.
+[[nodiscard]] ExpertWeights weights_in(const SlotPlan& plan, kernels::Buffer& slot);
+
+}  // namespace dspack::runtime

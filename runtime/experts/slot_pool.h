@@ -1,0 +1,69 @@
+// Slots of memory for experts of one layout, and which expert lies in which. Memory is taken when a slot is first used.
+// Threads: single-thread (the store's lock). Lifetime: borrows the device; a Slot stays where it is. Errors: budget.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <unordered_map>
+#include <vector>
+
+#include "runtime/experts/eviction_policy.h"
+#include "runtime/experts/slot_plan.h"
+#include "runtime/storage/weight_storage.h"
+
+namespace dspack::runtime {
+
+struct Slot {
+  enum class State { empty, loading, ready, failed };
+  uint64_t number = 0;  // among all slots of the store
+  std::unique_ptr<kernels::Buffer> memory;
+  State state = State::empty;
+  ExpertKey key;               // unless empty
+  uint32_t pins = 0;           // users: leases, requests that wait, writers of a cache
+  std::optional<Error> error;  // if failed
+  SlotPlan plan;
+  ExpertWeights weights;                 // if ready
+  StorageTier tier = StorageTier::disk;  // where it was read from
+  bool is_prefetch = false;              // read on the chance, and not wanted so far
+  bool is_second_try = false;
+
+  [[nodiscard]] std::span<std::byte> bytes() const;
+};
+
+class SlotPool {
+ public:
+  SlotPool(kernels::Device& device, uint64_t slot_bytes, uint64_t limit, std::unique_ptr<EvictionPolicy> policy);
+
+  /// nullptr: the expert is in no slot.
+  [[nodiscard]] Slot* find(ExpertKey key);
+  /// An empty slot for the expert, which is then found under its key; nullptr: at the moment none may go. `evicted` is
+  /// called for an expert that has to leave.
+  [[nodiscard]] Result<Slot*> take(ExpertKey key, uint64_t number, const std::function<void(const Slot&)>& evicted);
+  /// Makes a slot without pins empty.
+  void clear(Slot& slot);
+
+  [[nodiscard]] EvictionPolicy& policy() { return *policy_; }
+  [[nodiscard]] uint64_t slot_bytes() const { return slot_bytes_; }
+  [[nodiscard]] uint64_t limit() const { return limit_; }
+  [[nodiscard]] const std::vector<std::unique_ptr<Slot>>& slots() const { return slots_; }
+  [[nodiscard]] uint64_t used() const { return by_key_.size(); }
+
+ private:
+  [[nodiscard]] bool may_go(ExpertKey key) const;
+
+  kernels::Device& device_;
+  uint64_t slot_bytes_;
+  uint64_t limit_;
+  std::unique_ptr<EvictionPolicy> policy_;
+  std::vector<std::unique_ptr<Slot>> slots_;
+  std::vector<Slot*> empty_;
+  struct Hash {
+    size_t operator()(ExpertKey key) const {
+      return std::hash<uint64_t>()(uint64_t{key.layer.value} << 32U | key.expert.value);
+    }
+  };
+  std::unordered_map<ExpertKey, Slot*, Hash> by_key_;
+};
+
+}  // namespace dspack::runtime

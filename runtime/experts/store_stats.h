@@ -1,0 +1,55 @@
+// What an expert store has done, in numbers.
+// Threads: plain values. Errors: none.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+
+#include "format/base/ids.h"
+#include "runtime/experts/eviction_policy.h"
+#include "runtime/storage/weight_storage.h"
+
+namespace dspack::runtime {
+
+/// Of one phase.
+struct PhaseStats {
+  uint64_t passes = 0;
+  uint64_t hits = 0;                 // demands of experts that were in memory
+  uint64_t late = 0;                 // of experts that were on their way
+  std::array<uint64_t, 2> misses{};  // by StorageTier
+  std::array<uint64_t, 2> bytes{};   // read for them
+  uint64_t draft_misses = 0;         // of the misses: only drafted tokens wanted the expert
+  uint64_t evictions = 0;
+  double waiting_seconds = 0;  // the model stood still for experts
+  uint64_t prefetches = 0;     // experts read on the chance
+  uint64_t prefetched_bytes = 0;
+  uint64_t useful_prefetches = 0;  // wanted later, while still there
+  uint64_t useful_bytes = 0;
+
+  [[nodiscard]] uint64_t all_misses() const { return misses[0] + misses[1]; }
+};
+
+struct ExpertStoreStats {
+  std::array<PhaseStats, kPhases> phases{};  // by Phase
+  std::string policy;
+  uint64_t slots = 0;
+  uint64_t slot_bytes = 0;  // of all slots, used or not
+  uint64_t resident_experts = 0;
+  uint64_t resident_bytes = 0;                            // memory of slots that were ever used
+  std::set<ExpertKey> read_experts;                       // each once, however often it was read
+  std::map<LayerId, std::set<std::string>> opened_files;  // by layer, relative to the repository
+
+  [[nodiscard]] uint64_t hits() const { return phases[0].hits + phases[0].late + phases[1].hits + phases[1].late; }
+  [[nodiscard]] uint64_t misses() const { return phases[0].all_misses() + phases[1].all_misses(); }
+  [[nodiscard]] uint64_t bytes_read() const {
+    uint64_t sum = 0;
+    for (const PhaseStats& phase : phases)
+      sum += phase.bytes[0] + phase.bytes[1] + phase.prefetched_bytes;
+    return sum;
+  }
+};
+
+}  // namespace dspack::runtime

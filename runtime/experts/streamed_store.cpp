@@ -1,0 +1,348 @@
+#include "runtime/experts/streamed_store.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <deque>
+
+#include "runtime/experts/slot_layouts.h"
+
+namespace dspack::runtime {
+
+namespace {
+
+Error explained(const Error& error, ExpertKey key) {
+  Error placed = error.in(fmt::format("layer {}, expert {}", key.layer.value, key.expert.value));
+  if (error.kind == ErrorKind::not_found) placed.message += "; fetch it from where the repository is from";
+  return placed;
+}
+
+}  // namespace
+
+// Demands that have a slot are pinned until they are taken; those that have none wait for one.
+class StreamedStore::Request final : public ExpertRequest {
+ public:
+  Request(StreamedStore& store, LayerId layer, std::vector<ExpertDemand> demands)
+      : store_(store), layer_(layer), demands_(std::move(demands)) {}
+
+  ~Request() override {
+    const std::lock_guard lock(store_.mutex_);
+    for (const Pinned& pinned : ready_)
+      store_.unpin(*pinned.slot);
+    for (const Pinned& pinned : coming_)
+      store_.unpin(*pinned.slot);
+    store_.request_ = nullptr;
+  }
+
+  // With the lock held.
+  Result<void> begin() {
+    for (size_t i = 0; i < demands_.size(); ++i) {
+      const ExpertKey key{.layer = layer_, .expert = demands_[i].expert};
+      TRY_ASSIGN(SlotPool * pool, store_.pool_of(key));
+      Slot* slot = pool->find(key);
+      if (slot != nullptr && slot->state == Slot::State::failed && slot->pins == 0) {
+        pool->clear(*slot);  // read on the chance and failed: this time it counts
+        slot = nullptr;
+      }
+      if (slot == nullptr) {
+        missing_.push_back(i);
+        continue;
+      }
+      store_.count_hit(*slot, store_.use_of(layer_, demands_[i]));
+      ++slot->pins;
+      (slot->state == Slot::State::ready ? ready_ : coming_).push_back({.index = i, .slot = slot});
+    }
+    return start_missing();
+  }
+
+  // With the lock held: as many of the missing as there are slots for.
+  Result<void> start_missing() {
+    while (!missing_.empty()) {
+      auto slot = store_.start_miss(store_.use_of(layer_, demands_[missing_.front()]));
+      if (!slot) return slot.error();
+      if (*slot == nullptr) return {};
+      ++(*slot)->pins;
+      coming_.push_back({.index = missing_.front(), .slot = *slot});
+      missing_.pop_front();
+    }
+    return {};
+  }
+
+  Result<ExpertLease> next(const std::stop_token& stop) override {
+    std::unique_lock lock(store_.mutex_);
+    TRY(collect());
+    if (ready_.empty()) {
+      const auto start = std::chrono::steady_clock::now();
+      const auto outcome = wait(lock, stop);
+      store_.counts().waiting_seconds +=
+          std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+      TRY(outcome);
+    }
+    const Pinned taken = ready_.front();
+    ready_.pop_front();
+    return ExpertLease(taken.index, taken.slot->weights, &store_, taken.slot->number);
+  }
+
+  bool is_ready() override {
+    const std::lock_guard lock(store_.mutex_);
+    return !ready_.empty() ||
+           std::ranges::any_of(coming_, [](const Pinned& p) { return p.slot->state != Slot::State::loading; });
+  }
+
+ private:
+  struct Pinned {
+    size_t index = 0;  // of the demand
+    Slot* slot = nullptr;
+  };
+
+  // Moves what has arrived to `ready_`, and lets more come.
+  Result<void> collect() {
+    for (auto next = coming_.begin(); next != coming_.end();) {
+      if (next->slot->state == Slot::State::failed) return failure(next);
+      if (next->slot->state == Slot::State::ready) {
+        ready_.push_back(*next);
+        next = coming_.erase(next);
+      } else {
+        ++next;
+      }
+    }
+    if (store_.keep_error_) return *store_.keep_error_;
+    return start_missing();
+  }
+
+  Error failure(std::deque<Pinned>::iterator failed) {
+    Slot& slot = *failed->slot;
+    const Error error = explained(*slot.error, slot.key);
+    coming_.erase(failed);
+    store_.unpin(slot);
+    return error;
+  }
+
+  Result<void> wait(std::unique_lock<std::mutex>& lock, const std::stop_token& stop) {
+    while (true) {
+      TRY(collect());
+      if (!ready_.empty()) return {};
+      if (stop.stop_requested()) return Error{ErrorKind::cancelled, "the run was interrupted"};
+      DSPACK_CHECK(!coming_.empty() || !missing_.empty(), "every demand was taken");
+      if (coming_.empty() && store_.is_idle()) {
+        return Error{ErrorKind::budget, "no slot is free for the next expert; allow more with --ram or --experts"};
+      }
+      store_.changed_.wait(lock, stop, [&] { return store_.has_changed_; });
+      store_.has_changed_ = false;
+    }
+  }
+
+  StreamedStore& store_;
+  LayerId layer_;
+  std::vector<ExpertDemand> demands_;
+  std::deque<size_t> missing_;
+  std::deque<Pinned> coming_;
+  std::deque<Pinned> ready_;
+};
+
+StreamedStore::StreamedStore(kernels::Device& device, WeightStorage& storage, const StreamedStoreOptions& options)
+    : device_(device),
+      storage_(storage),
+      options_(options),
+      transfers_(std::make_unique<TransferPool>(storage.depth())) {}
+
+Result<std::unique_ptr<StreamedStore>> StreamedStore::make(kernels::Device& device, WeightStorage& storage,
+                                                           const StreamedStoreOptions& options) {
+  std::unique_ptr<StreamedStore> store(new StreamedStore(device, storage, options));
+  TRY(store->make_pools());
+  return store;
+}
+
+StreamedStore::~StreamedStore() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] { return keeping_ == 0; });
+}
+
+Result<void> StreamedStore::make_pools() {
+  TRY_ASSIGN(const std::vector<SlotLayout> layouts, slot_layouts(storage_.checkpoint(), options_.shape));
+  const std::vector<uint64_t> limits = share_slots(layouts, options_.slots);
+  for (size_t i = 0; i < layouts.size(); ++i) {
+    pools_.push_back(std::make_unique<SlotPool>(device_, layouts[i].slot_bytes, limits[i],
+                                                options_.policy(limits[i], options_.seed + i)));
+    for (const LayerId layer : layouts[i].layers)
+      pool_of_layer_[layer] = pools_.back().get();
+    stats_.slots += limits[i];
+    stats_.slot_bytes += limits[i] * layouts[i].slot_bytes;
+  }
+  if (!pools_.empty()) stats_.policy = pools_.front()->policy().name();
+  return {};
+}
+
+Result<SlotPool*> StreamedStore::pool_of(ExpertKey key) {
+  const auto found = pool_of_layer_.find(key.layer);
+  if (found == pool_of_layer_.end() || storage_.checkpoint().expert(key).empty()) {
+    return explained({ErrorKind::not_found, "the checkpoint holds none of its tensors"}, key);
+  }
+  return found->second;
+}
+
+void StreamedStore::begin_pass(const ExpertPass& pass) {
+  const std::lock_guard lock(mutex_);
+  pass_ = pass;
+  ++pass_number_;
+  ++counts().passes;
+  draft_uses_.clear();
+}
+
+void StreamedStore::accept_drafts(uint32_t rows) {
+  const std::lock_guard lock(mutex_);
+  const uint32_t first_draft = pass_.rows - std::min(pass_.rows, pass_.draft_rows);
+  for (const auto& [row, use] : draft_uses_) {
+    if (row - first_draft >= rows) continue;
+    SlotPool& pool = *pool_of_layer_.at(use.key.layer);
+    if (pool.find(use.key) != nullptr) pool.policy().hit(use);
+  }
+  draft_uses_.clear();
+}
+
+ExpertUse StreamedStore::use_of(LayerId layer, const ExpertDemand& demand) const {
+  return {.key = {.layer = layer, .expert = demand.expert},
+          .pass = pass_number_,
+          .phase = pass_.phase,
+          .rows = demand.rows,
+          .last_row = pass_.rows - std::min(pass_.rows, demand.last_row + 1),
+          .is_draft = demand.first_row + pass_.draft_rows >= pass_.rows && pass_.draft_rows > 0};
+}
+
+Result<std::unique_ptr<ExpertRequest>> StreamedStore::request(LayerId layer, std::vector<ExpertDemand> demands) {
+  DSPACK_CHECK(request_ == nullptr, "one request at a time");
+  auto made = std::make_unique<Request>(*this, layer, demands);
+  Result<void> begun;
+  {
+    const std::lock_guard lock(mutex_);
+    request_ = made.get();
+    for (const ExpertDemand& demand : demands) {
+      ExpertUse use = use_of(layer, demand);
+      if (!use.is_draft) continue;
+      use.is_draft = false;  // as it counts once the draft has stood
+      draft_uses_.emplace_back(demand.first_row, use);
+    }
+    begun = made->begin();
+  }
+  if (!begun) return begun.error();
+  return std::unique_ptr<ExpertRequest>(std::move(made));
+}
+
+void StreamedStore::expect(LayerId /*layer*/, std::span<const ExpertId> /*experts*/) {}
+
+void StreamedStore::count_hit(Slot& slot, const ExpertUse& use) {
+  if (slot.state == Slot::State::ready) {
+    ++counts().hits;
+  } else {
+    ++counts().late;
+    transfers_->hurry(slot.number);
+  }
+  if (slot.is_prefetch) {
+    slot.is_prefetch = false;
+    ++counts().useful_prefetches;
+    counts().useful_bytes += slot.plan.stored_bytes;
+  }
+  pool_of_layer_.at(use.key.layer)->policy().hit(use);
+}
+
+Result<Slot*> StreamedStore::start_miss(const ExpertUse& use) {
+  SlotPool& pool = *pool_of_layer_.at(use.key.layer);
+  TRY_ASSIGN(Slot * slot, pool.take(use.key, slots_.size(), [this](const Slot&) { ++counts().evictions; }));
+  if (slot == nullptr) return slot;
+  if (slot->number == slots_.size()) slots_.push_back(slot);
+  pool.policy().inserted(use);
+  if (const auto begun = begin_reading(*slot, Urgency::demand); !begun) {
+    pool.clear(*slot);
+    return explained(begun.error(), use.key);
+  }
+  ++counts().misses[static_cast<size_t>(slot->tier)];
+  counts().bytes[static_cast<size_t>(slot->tier)] += slot->plan.stored_bytes;
+  if (use.is_draft) ++counts().draft_misses;
+  return slot;
+}
+
+Result<void> StreamedStore::begin_reading(Slot& slot, Urgency urgency) {
+  TRY_ASSIGN(slot.plan, plan_slot(storage_.checkpoint(), slot.key, options_.shape));
+  DSPACK_CHECK(slot.plan.slot_bytes <= slot.bytes().size(), "an expert larger than its slot");
+  slot.state = Slot::State::loading;
+  slot.tier = storage_.tier_of(slot.key);
+  stats_.read_experts.insert(slot.key);
+  auto& files = stats_.opened_files[slot.key.layer];
+  for (const SlotPlan::Part& part : slot.plan.parts)
+    files.insert(storage_.checkpoint().files()[part.extent.file].path);
+  start_load(storage_, *transfers_,
+             {.key = slot.key,
+              .plan = slot.plan,
+              .slot = slot.bytes(),
+              .urgency = urgency,
+              .group = slot.number,
+              .verify = storage_.must_verify(slot.key),
+              .done = [this, &slot](Result<void> outcome) { loaded(slot, std::move(outcome)); }});
+  return {};
+}
+
+void StreamedStore::loaded(Slot& slot, Result<void> outcome) {
+  const std::lock_guard lock(mutex_);
+  if (!outcome && outcome.error().kind == ErrorKind::corrupt && slot.tier == StorageTier::network &&
+      !slot.is_second_try) {
+    slot.is_second_try = true;  // what a network spoils on the way is often whole the second time
+    if (begin_reading(slot, Urgency::demand)) return;
+  }
+  if (outcome) {
+    slot.weights = weights_in(slot.plan, *slot.memory);
+    slot.state = Slot::State::ready;
+    if (slot.tier == StorageTier::network) start_keeping(slot);
+  } else {
+    slot.state = Slot::State::failed;
+    slot.error = outcome.error();
+  }
+  has_changed_ = true;
+  changed_.notify_all();
+}
+
+void StreamedStore::start_keeping(Slot& slot) {
+  ++slot.pins;
+  ++keeping_;
+  transfers_->submit(Urgency::keep, slot.number, [this, &slot](const std::stop_token& stop) {
+    const auto tensors = tensors_in(slot.plan, slot.bytes());
+    const auto kept = storage_.keep(slot.key, tensors, stop);
+    const std::lock_guard lock(mutex_);
+    if (!kept && !keep_error_) keep_error_ = explained(kept.error(), slot.key);
+    unpin(slot);
+    --keeping_;
+    has_changed_ = true;
+    changed_.notify_all();
+  });
+}
+
+void StreamedStore::unpin(Slot& slot) {
+  DSPACK_CHECK(slot.pins > 0, "a slot that nobody uses");
+  if (--slot.pins == 0 && slot.state == Slot::State::failed) pool_of_layer_.at(slot.key.layer)->clear(slot);
+}
+
+bool StreamedStore::is_idle() const {
+  return keeping_ == 0 && std::ranges::none_of(slots_, [](const Slot* slot) {
+           return slot->state == Slot::State::loading || slot->pins > 0;
+         });
+}
+
+void StreamedStore::release(uint64_t slot) {
+  const std::lock_guard lock(mutex_);
+  unpin(*slots_[slot]);
+  if (request_ == nullptr) return;
+  // What cannot be started now is tried again, and reported, by the next call of `next`.
+  if (const auto started = request_->start_missing(); !started) has_changed_ = true;
+}
+
+ExpertStoreStats StreamedStore::stats() const {
+  const std::lock_guard lock(mutex_);
+  ExpertStoreStats stats = stats_;
+  for (const auto& pool : pools_) {
+    stats.resident_experts += pool->used();
+    stats.resident_bytes += pool->slots().size() * pool->slot_bytes();
+  }
+  return stats;
+}
+
+}  // namespace dspack::runtime

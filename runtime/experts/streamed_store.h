@@ -1,0 +1,86 @@
+// An expert store within a fixed number of slots: experts stay until their slot is needed; all misses of a layer are
+// read at once by the threads of a pool, each straight into its slot.
+// Threads: one thread asks and takes; the pool's threads read. Lifetime: borrows device and storage. Errors: see
+// expert_store.h.
+#pragma once
+
+#include <condition_variable>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "runtime/experts/expert_load.h"
+#include "runtime/experts/expert_store.h"
+#include "runtime/experts/slot_pool.h"
+#include "runtime/experts/store_stats.h"
+
+namespace dspack::runtime {
+
+struct StreamedStoreOptions {
+  ExpertShape shape;
+  std::optional<uint64_t> slots;  // absent: one for each expert
+  PolicyFactory policy;
+  uint64_t seed = 1;
+};
+
+class StreamedStore final : public ExpertStore, private ExpertLease::Pin {
+ public:
+  /// Looks at the layout of every expert. Errors: those of plan_slot.
+  [[nodiscard]] static Result<std::unique_ptr<StreamedStore>> make(kernels::Device& device, WeightStorage& storage,
+                                                                   const StreamedStoreOptions& options);
+  /// Waits until what is to be kept in a cache is there.
+  ~StreamedStore() override;
+
+  void begin_pass(const ExpertPass& pass) override;
+  [[nodiscard]] const ExpertPass& pass() const override { return pass_; }
+  void accept_drafts(uint32_t rows) override;
+  [[nodiscard]] Result<std::unique_ptr<ExpertRequest>> request(LayerId layer,
+                                                               std::vector<ExpertDemand> demands) override;
+  void expect(LayerId layer, std::span<const ExpertId> experts) override;
+
+  [[nodiscard]] ExpertStoreStats stats() const;
+
+ private:
+  class Request;
+  friend class Request;
+
+  StreamedStore(kernels::Device& device, WeightStorage& storage, const StreamedStoreOptions& options);
+  Result<void> make_pools();
+
+  // All of these with the lock held.
+  [[nodiscard]] Result<SlotPool*> pool_of(ExpertKey key);
+  [[nodiscard]] PhaseStats& counts() { return stats_.phases[static_cast<size_t>(pass_.phase)]; }
+  [[nodiscard]] ExpertUse use_of(LayerId layer, const ExpertDemand& demand) const;
+  void count_hit(Slot& slot, const ExpertUse& use);
+  Result<Slot*> start_miss(const ExpertUse& use);
+  Result<void> begin_reading(Slot& slot, Urgency urgency);
+  void unpin(Slot& slot);
+  [[nodiscard]] bool is_idle() const;  // nothing is read, kept or in use
+
+  void loaded(Slot& slot, Result<void> outcome);  // on the pool's threads
+  void start_keeping(Slot& slot);
+  void release(uint64_t slot) override;
+
+  kernels::Device& device_;
+  WeightStorage& storage_;
+  StreamedStoreOptions options_;
+  ExpertPass pass_;
+  uint64_t pass_number_ = 0;
+
+  mutable std::mutex mutex_;
+  std::condition_variable_any changed_;           // a slot has become ready, failed or free
+  bool has_changed_ = false;                      // guarded by mutex_: since the request last looked
+  std::vector<std::unique_ptr<SlotPool>> pools_;  // guarded by mutex_, as all that follows
+  std::map<LayerId, SlotPool*> pool_of_layer_;
+  std::vector<Slot*> slots_;                                // by number
+  std::vector<std::pair<uint32_t, ExpertUse>> draft_uses_;  // of this pass, with their first row
+  uint64_t keeping_ = 0;                                    // experts on their way to the cache
+  std::optional<Error> keep_error_;
+  Request* request_ = nullptr;  // the present one
+  ExpertStoreStats stats_;
+  std::unique_ptr<TransferPool> transfers_;  // last: its threads use all of the above
+};
+
+}  // namespace dspack::runtime

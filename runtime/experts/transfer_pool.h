@@ -1,0 +1,52 @@
+// Threads that read and write while the model computes. Work that the model waits for goes first.
+// Threads: thread-safe. Lifetime: what a job refers to must outlive the pool, whose destructor lets the jobs in
+// progress end and drops the others. Errors: jobs report their own.
+#pragma once
+
+#include <array>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <stop_token>
+#include <thread>
+#include <vector>
+
+namespace dspack::runtime {
+
+/// Demand: the model waits for it. Prefetch: it may come to be needed. Keep: writing to a cache.
+enum class Urgency { demand, prefetch, keep };
+inline constexpr size_t kUrgencies = 3;
+
+class TransferPool {
+ public:
+  using Job = std::function<void(const std::stop_token& stop)>;
+
+  explicit TransferPool(unsigned threads);
+  ~TransferPool();
+  TransferPool(const TransferPool&) = delete;
+  TransferPool& operator=(const TransferPool&) = delete;
+
+  /// `group`: jobs of one group can be made more urgent together.
+  void submit(Urgency urgency, uint64_t group, Job job);
+  /// Waiting jobs of the group are now for `demand`.
+  void hurry(uint64_t group);
+  /// Whether any job of demand waits or runs.
+  [[nodiscard]] bool is_demand_idle() const;
+
+ private:
+  struct Waiting {
+    uint64_t group = 0;
+    Job job;
+  };
+  void work(const std::stop_token& stop);
+
+  mutable std::mutex mutex_;
+  std::condition_variable_any changed_;
+  std::array<std::deque<Waiting>, kUrgencies> waiting_;  // guarded by mutex_
+  unsigned demand_running_ = 0;                          // guarded by mutex_
+  std::vector<std::jthread> threads_;                    // last: they use all of the above
+};
+
+}  // namespace dspack::runtime
