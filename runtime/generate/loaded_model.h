@@ -11,6 +11,7 @@
 
 #include "format/layer_map.h"
 #include "format/source/repository.h"
+#include "runtime/budget/memory_options.h"
 #include "runtime/experts/grouped_executor.h"
 #include "runtime/experts/streamed_store.h"
 #include "runtime/generate/speculator.h"
@@ -26,6 +27,7 @@ struct LoadOptions {
   std::optional<format::LayerSelection> layers{};  // absent: the repository's layer map, else all
   AttentionForm attention = AttentionForm::absorbed;
   std::optional<uint64_t> expert_slots = {};  // absent: one for each expert
+  MemoryOptions memory;
   /// Drafting with the MTP module. Unset: none. A number of drafts needs a module (errors: unsupported, not_found);
   /// without a number a model that has none runs without.
   std::optional<SpeculationOptions> speculation = {};
