@@ -106,6 +106,10 @@ class FileSystem {
 /// A whole small file. Larger than `limit_bytes`: budget.
 [[nodiscard]] Result<std::string> read_text(FileSystem& files, const Path& path, uint64_t limit_bytes);
 
+/// A text that the system makes up when it is read, below /proc or /sys: its size is not known before. Longer than
+/// `limit_bytes`: cut there.
+[[nodiscard]] Result<std::string> read_system_text(const Path& path, uint64_t limit_bytes);
+
 /// The sole writer of final names: writes `path` so that after any crash either the old file or the whole new one is
 /// there: a sibling temporary is written and synced, then renamed, then the folder is synced.
 [[nodiscard]] Result<void> write_sealed(FileSystem& files, const Path& path, std::string_view bytes);

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <mutex>
 #include <optional>
@@ -199,6 +200,20 @@ class PosixFileSystem final : public FileSystem {
 };
 
 }  // namespace
+
+Result<std::string> read_system_text(const Path& path, uint64_t limit_bytes) {
+  TRY_ASSIGN(const Descriptor fd, open_descriptor(path, O_RDONLY | O_NONBLOCK, "open"));
+  std::string text;
+  std::array<char, 4096> piece{};
+  while (text.size() < limit_bytes) {
+    const ssize_t got = ::read(fd.get(), piece.data(), std::min<uint64_t>(piece.size(), limit_bytes - text.size()));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return system_error(path, "read", errno);
+    if (got == 0) break;
+    text.append(piece.data(), static_cast<size_t>(got));
+  }
+  return text;
+}
 
 FileSystem& posix_file_system() {
   static PosixFileSystem files;

@@ -11,6 +11,7 @@
 
 #include "format/layer_map.h"
 #include "format/source/repository.h"
+#include "runtime/budget/memory_options.h"
 #include "runtime/experts/grouped_executor.h"
 #include "runtime/experts/streamed_store.h"
 #include "runtime/generate/speculator.h"
@@ -29,6 +30,7 @@ struct LoadOptions {
   IoMethod io = IoMethod::automatic;          // how a local folder is read
   bool verify = false;                        // every expert against its digest when it is read
   std::optional<uint64_t> expert_slots = {};  // absent: one for each expert
+  MemoryOptions memory;
   /// Drafting with the MTP module. Unset: none. A number of drafts needs a module (errors: unsupported, not_found);
   /// without a number a model that has none runs without.
   std::optional<SpeculationOptions> speculation = {};

@@ -1,26 +1,28 @@
-// Least recently used: the expert that was used longest ago leaves.
-// Threads: single-thread. Errors: none.
+// Gives up the expert that was used longest ago. Below one token's experts it never hits: each layer takes the slots of
+// the layers that are needed next. See recency_order.h for prefills and drafts.
+// Threads, lifetime, errors: see eviction_policy.h. O(log n) a use.
 #pragma once
 
-#include <list>
-#include <map>
-
-#include "runtime/experts/eviction_policy.h"
+#include "runtime/experts/policy/recency_order.h"
 
 namespace dspack::runtime {
 
 class LruPolicy final : public EvictionPolicy {
  public:
   [[nodiscard]] std::string_view name() const override { return "lru"; }
-  void hit(const ExpertUse& use) override;
-  void inserted(const ExpertUse& use) override;
-  void prefetched(ExpertKey key, uint64_t pass) override;
-  void removed(ExpertKey key) override;
-  [[nodiscard]] std::optional<ExpertKey> victim(const std::function<bool(ExpertKey)>& may_go) override;
+  void hit(const ExpertUse& use) override { recency_.hit(use); }
+  void inserted(const ExpertUse& use) override { recency_.insert(use); }
+  void prefetched(ExpertKey key, uint64_t pass) override { recency_.insert_prefetched(key, pass); }
+  void removed(ExpertKey key) override { recency_.remove(key); }
+  [[nodiscard]] std::optional<ExpertKey> victim(const std::function<bool(ExpertKey)>& may_go) override {
+    for (const RecencyOrder::Entry& entry : recency_.order()) {
+      if (may_go(entry.key)) return entry.key;
+    }
+    return std::nullopt;
+  }
 
  private:
-  std::list<ExpertKey> order_;  // used longest ago first
-  std::map<ExpertKey, std::list<ExpertKey>::iterator> places_;
+  RecencyOrder recency_;
 };
 
 }  // namespace dspack::runtime

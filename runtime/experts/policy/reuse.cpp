@@ -1,0 +1,140 @@
+#include "runtime/experts/policy/reuse.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace dspack::runtime {
+
+void ReusePolicy::hit(const ExpertUse& use) {
+  note(use);
+}
+
+void ReusePolicy::inserted(const ExpertUse& use) {
+  note(use);
+  arrive(use.key);
+}
+
+void ReusePolicy::prefetched(ExpertKey key, uint64_t /*pass*/) {
+  arrive(key);
+}
+
+void ReusePolicy::removed(ExpertKey key) {
+  Expert& expert = expert_of(key);
+  expert.in_slot = false;
+  if (!expert.is_ranked) std::erase(arrivals_, key);
+}
+
+// What arrives has no rank before its layer's visit ends: it is in use, or expected to be.
+void ReusePolicy::arrive(ExpertKey key) {
+  Expert& expert = expert_of(key);
+  expert.in_slot = true;
+  expert.is_ranked = false;
+  arrivals_.push_back(key);
+}
+
+std::optional<ExpertKey> ReusePolicy::victim(const std::function<bool(ExpertKey)>& may_go) {
+  const auto present = visits_.present();
+  const size_t at = present ? static_cast<size_t>(&layer_of(*present) - layers_.data()) : 0;
+  std::optional<ExpertKey> least;
+  float least_value = 0;
+  for (size_t ahead = 1; ahead <= layers_.size(); ++ahead) {
+    Layer& layer = layers_[(at + ahead) % layers_.size()];
+    while (layer.gone < layer.ranking.size() && !is_candidate(layer.experts[layer.ranking[layer.gone]]))
+      ++layer.gone;
+    for (size_t i = layer.gone; i < layer.ranking.size(); ++i) {
+      const Expert& expert = layer.experts[layer.ranking[i]];
+      const float value = expert.value * discounts_[ahead];
+      if (least && value >= least_value) break;
+      const ExpertKey key{layer.id, ExpertId(layer.ranking[i])};
+      if (!is_candidate(expert) || !may_go(key)) continue;
+      least = key;
+      least_value = value;
+      break;
+    }
+  }
+  if (least) return least;
+  const auto arrival = std::ranges::find_if(arrivals_, may_go);
+  return arrival == arrivals_.end() ? std::nullopt : std::optional(*arrival);
+}
+
+void ReusePolicy::note(const ExpertUse& use) {
+  if (const auto ended = visits_.add(use)) end(*ended);
+}
+
+void ReusePolicy::end(const LayerVisit& visit) {
+  Layer& layer = layer_of(visit.layer);
+  if (visit.phase == Phase::prefill) {
+    take_prefill(layer, visit);
+  } else if (!visit.uses.empty()) {
+    learn_token(layer, visit);
+  }
+  rank(layer);
+}
+
+void ReusePolicy::learn_token(Layer& layer, const LayerVisit& visit) {
+  const uint64_t now = ++layer.tokens;
+  std::vector<bool> known(layer.experts.size());
+  for (size_t i = 0; i < known.size(); ++i)
+    known[i] = layer.experts[i].history.last != 0;
+  for (const ExpertUse& use : visit.uses)
+    layer.experts[use.key.expert.value].history.last = now;
+  for (size_t i = 0; i < known.size(); ++i) {
+    Expert& expert = layer.experts[i];
+    if (expert.history.last == 0) continue;
+    const bool used = expert.history.last == now;
+    expert.history.frequency += kFrequencyStep * ((used ? 1.0F : 0.0F) - expert.history.frequency);
+    const ReuseValue::State next = ReuseValue::state_of(expert.history, now + 1);
+    if (known[i]) value_.learn(expert.state, used, next);
+    expert.state = next;
+  }
+}
+
+// The uses of a prefill are taken to be spread evenly between its first row and the expert's last.
+void ReusePolicy::take_prefill(Layer& layer, const LayerVisit& visit) {
+  layer.tokens += visit.tokens;
+  const float kept = std::exp(-kFrequencyStep * static_cast<float>(visit.tokens));
+  for (Expert& expert : layer.experts)
+    expert.history.frequency *= kept;
+  for (const ExpertUse& use : visit.uses) {
+    UseHistory& history = layer.experts[use.key.expert.value].history;
+    history.last = layer.tokens - use.last_row;
+    const float share = static_cast<float>(use.rows) / static_cast<float>(visit.tokens - use.last_row);
+    history.frequency += share * (std::exp(-kFrequencyStep * static_cast<float>(use.last_row)) - kept);
+  }
+  for (Expert& expert : layer.experts) {
+    if (expert.history.last != 0) expert.state = ReuseValue::state_of(expert.history, layer.tokens + 1);
+  }
+}
+
+void ReusePolicy::rank(Layer& layer) {
+  layer.ranking.clear();
+  layer.gone = 0;
+  for (uint32_t i = 0; i < layer.experts.size(); ++i) {
+    Expert& expert = layer.experts[i];
+    expert.value = expert.history.last == 0 ? 0 : value_.value(expert.state);
+    expert.is_ranked = expert.in_slot;
+    if (expert.in_slot) layer.ranking.push_back(i);
+  }
+  std::ranges::stable_sort(layer.ranking, {}, [&](uint32_t i) { return layer.experts[i].value; });
+  std::erase_if(arrivals_, [&](ExpertKey key) { return key.layer == layer.id; });
+}
+
+ReusePolicy::Layer& ReusePolicy::layer_of(LayerId id) {
+  auto at = std::ranges::lower_bound(layers_, id, {}, &Layer::id);
+  if (at != layers_.end() && at->id == id) return *at;
+  at = layers_.insert(at, Layer{.id = id});
+  discounts_.resize(layers_.size() + 1);
+  for (size_t ahead = 0; ahead < discounts_.size(); ++ahead) {
+    const double passes = static_cast<double>(ahead) / static_cast<double>(layers_.size());
+    discounts_[ahead] = static_cast<float>(std::pow(ReuseValue::kDiscount, passes));
+  }
+  return *at;
+}
+
+ReusePolicy::Expert& ReusePolicy::expert_of(ExpertKey key) {
+  Layer& layer = layer_of(key.layer);
+  if (layer.experts.size() <= key.expert.value) layer.experts.resize(key.expert.value + 1);
+  return layer.experts[key.expert.value];
+}
+
+}  // namespace dspack::runtime

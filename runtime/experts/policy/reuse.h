@@ -1,0 +1,60 @@
+// Gives up the expert that is worth least to keep: see reuse_value.h. Layers come in turn, so an expert of the layer that
+// was just passed is not needed before the next token and is worth less than an equal one of a layer ahead: this holds
+// below one token's experts, where recency alone misses always.
+// A prefill counts as its tokens would have one by one, as far as rows and the last row tell; nothing is learned from it.
+// Drafts neither count nor teach until they have stood; an expert that only drafts have used is worth nothing.
+// Threads, lifetime, errors: see eviction_policy.h. A visit of a layer takes O(e log e) for its e experts, a victim as many
+// steps as there are layers: for V3 below a millisecond a token.
+#pragma once
+
+#include <unordered_map>
+#include <vector>
+
+#include "runtime/experts/policy/layer_visits.h"
+#include "runtime/experts/policy/reuse_value.h"
+
+namespace dspack::runtime {
+
+class ReusePolicy final : public EvictionPolicy {
+ public:
+  [[nodiscard]] std::string_view name() const override { return "reuse"; }
+  void hit(const ExpertUse& use) override;
+  void inserted(const ExpertUse& use) override;
+  void prefetched(ExpertKey key, uint64_t pass) override;
+  void removed(ExpertKey key) override;
+  [[nodiscard]] std::optional<ExpertKey> victim(const std::function<bool(ExpertKey)>& may_go) override;
+
+ private:
+  struct Expert {
+    UseHistory history;
+    ReuseValue::State state = 0;
+    float value = 0;        // 0: never used
+    bool in_slot = false;
+    bool is_ranked = false;  // in its layer's ranking
+  };
+  struct Layer {
+    LayerId id;
+    uint64_t tokens = 0;             // seen so far
+    std::vector<Expert> experts;     // by number
+    std::vector<uint32_t> ranking;   // in slots at the last visit's end, least value first
+    size_t gone = 0;                 // of the ranking's front: no more in slots
+  };
+
+  static bool is_candidate(const Expert& expert) { return expert.in_slot && expert.is_ranked; }
+  Layer& layer_of(LayerId id);
+  Expert& expert_of(ExpertKey key);
+  void arrive(ExpertKey key);
+  void note(const ExpertUse& use);
+  void end(const LayerVisit& visit);
+  void learn_token(Layer& layer, const LayerVisit& visit);
+  void take_prefill(Layer& layer, const LayerVisit& visit);
+  void rank(Layer& layer);
+
+  ReuseValue value_;
+  LayerVisits visits_;
+  std::vector<Layer> layers_;          // ascending
+  std::vector<float> discounts_;       // by number of layers ahead
+  std::vector<ExpertKey> arrivals_;    // in slots, in no ranking yet
+};
+
+}  // namespace dspack::runtime

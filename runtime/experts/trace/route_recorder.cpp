@@ -1,0 +1,60 @@
+#include "runtime/experts/trace/route_recorder.h"
+
+namespace dspack::runtime {
+
+namespace {
+
+// Some hundred tokens of V3 a megabyte: a write now and then.
+constexpr size_t kPendingBytes = 256U << 10U;
+
+}  // namespace
+
+Result<std::unique_ptr<RouteRecorder>> RouteRecorder::create(format::FileSystem& files, const format::Path& path,
+                                                             RouteHeader header) {
+  auto file = files.open_write(path, format::OpenMode::truncate);
+  if (!file) return file.error();
+  std::unique_ptr<RouteRecorder> recorder(new RouteRecorder(std::move(*file), path.string(), std::move(header)));
+  TRY(recorder->append(to_line(recorder->header_)));
+  TRY(recorder->flush());
+  return recorder;
+}
+
+void RouteRecorder::begin_pass(const ExpertPass& pass) {
+  pass_ = pass;
+  ++passes_;
+}
+
+Result<void> RouteRecorder::record(LayerId layer, std::span<const uint32_t> ids) {
+  DSPACK_CHECK(passes_ > 0, "routes before the first pass");
+  DSPACK_CHECK(header_.find(layer) != nullptr, "routes of a layer that the header lacks");
+  const RoutedLayer routed{.pass = passes_ - 1,
+                           .phase = pass_.phase,
+                           .draft_rows = pass_.draft_rows,
+                           .layer = layer,
+                           .ids = {ids.begin(), ids.end()}};
+  return append(to_line(routed, header_.top_k));
+}
+
+Result<void> RouteRecorder::accept_drafts(uint32_t rows) {
+  DSPACK_CHECK(passes_ > 0, "drafts before the first pass");
+  return append(to_line(AcceptedDrafts{.pass = passes_ - 1, .rows = rows}));
+}
+
+Result<void> RouteRecorder::append(const std::string& line) {
+  pending_ += line;
+  pending_ += '\n';
+  if (pending_.size() < kPendingBytes) return {};
+  return flush();
+}
+
+Result<void> RouteRecorder::flush() {
+  if (pending_.empty()) return {};
+  if (auto written = file_->write(written_bytes_, format::as_bytes(pending_)); !written) {
+    return written.error().in(path_);
+  }
+  written_bytes_ += pending_.size();
+  pending_.clear();
+  return {};
+}
+
+}  // namespace dspack::runtime

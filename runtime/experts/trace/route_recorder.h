@@ -1,0 +1,45 @@
+// Writes the routes of a run to a file, a line for each layer of each pass, as they come: docs/traces.md.
+// Threads: single-thread. Lifetime: borrows the file system. Errors: those of the file; after one nothing more is
+// written. A run that is killed leaves whole lines but for the last.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+
+#include "format/file_system.h"
+#include "runtime/experts/expert_store.h"
+#include "runtime/experts/trace/route_format.h"
+
+namespace dspack::runtime {
+
+class RouteRecorder {
+ public:
+  /// Replaces what is at `path`.
+  [[nodiscard]] static Result<std::unique_ptr<RouteRecorder>> create(format::FileSystem& files,
+                                                                     const format::Path& path, RouteHeader header);
+
+  /// The next pass begins.
+  void begin_pass(const ExpertPass& pass);
+  /// What a layer's router picked: [rows, top_k], all rows of the pass at once. Precondition: a pass has begun.
+  [[nodiscard]] Result<void> record(LayerId layer, std::span<const uint32_t> ids);
+  /// So many drafted rows of the present pass have stood.
+  [[nodiscard]] Result<void> accept_drafts(uint32_t rows);
+  /// Writes what is still in memory. What comes later is written, too.
+  [[nodiscard]] Result<void> flush();
+
+ private:
+  RouteRecorder(std::unique_ptr<format::WriteFile> file, std::string path, RouteHeader header)
+      : file_(std::move(file)), path_(std::move(path)), header_(std::move(header)) {}
+  Result<void> append(const std::string& line);
+
+  std::unique_ptr<format::WriteFile> file_;
+  std::string path_;
+  RouteHeader header_;
+  ExpertPass pass_;
+  uint64_t passes_ = 0;
+  std::string pending_;
+  uint64_t written_bytes_ = 0;
+};
+
+}  // namespace dspack::runtime

@@ -1,0 +1,39 @@
+// The policy of one who knows the future: gives up the expert whose next use is furthest away, and so misses least
+// (Belady 1966). For replay only. Like every policy it must load what is asked for into a slot (no bypass), and cannot
+// give up what the present layer holds. O(log n) a use. Threads, lifetime, errors: see eviction_policy.h.
+#pragma once
+
+#include <set>
+#include <unordered_map>
+#include <vector>
+
+#include "runtime/experts/eviction_policy.h"
+#include "runtime/replay/workload.h"
+
+namespace dspack::runtime {
+
+class BeladyPolicy final : public EvictionPolicy {
+ public:
+  /// For a replay of just this workload.
+  explicit BeladyPolicy(const Workload& workload);
+
+  [[nodiscard]] std::string_view name() const override { return "optimum"; }
+  void hit(const ExpertUse& use) override;
+  void inserted(const ExpertUse& use) override;
+  void prefetched(ExpertKey key, uint64_t pass) override;
+  void removed(ExpertKey key) override;
+  [[nodiscard]] std::optional<ExpertKey> victim(const std::function<bool(ExpertKey)>& may_go) override;
+
+ private:
+  struct Future {
+    std::vector<std::pair<uint64_t, uint64_t>> uses;  // step and pass, ascending
+    size_t past = 0;                                  // of uses
+    [[nodiscard]] uint64_t next() const;
+  };
+  Future& advance(const ExpertUse& use);
+
+  std::unordered_map<uint64_t, Future> futures_;
+  std::set<std::pair<uint64_t, ExpertKey>> in_slots_;  // by step of the next use
+};
+
+}  // namespace dspack::runtime

@@ -1,0 +1,87 @@
+#include "runtime/replay/simulate.h"
+
+#include <unordered_map>
+
+namespace dspack::runtime {
+
+namespace {
+
+// What is in slots, and what is held there.
+class Slots {
+ public:
+  Slots(const RouteHeader& header, uint64_t slots, EvictionPolicy& policy) : free_(slots), policy_(policy) {
+    size_t experts = 0;
+    for (const RoutedLayerShape& shape : header.layers) {
+      first_.emplace(shape.layer.value, experts);
+      experts += shape.experts;
+    }
+    held_by_.resize(experts);
+  }
+
+  [[nodiscard]] bool has(ExpertKey key) const { return held_by_[index(key)] != 0; }
+  void hold(ExpertKey key) { held_by_[index(key)] = wave_; }
+  void begin_wave() { ++wave_; }
+
+  void insert(const ExpertUse& use) {
+    if (free_ == 0) {
+      const ExpertKey gone = victim();
+      held_by_[index(gone)] = 0;
+      policy_.removed(gone);
+    } else {
+      --free_;
+    }
+    hold(use.key);
+    policy_.inserted(use);
+  }
+
+ private:
+  ExpertKey victim() {
+    const auto may_go = [this](ExpertKey key) { return held_by_[index(key)] != wave_; };
+    auto key = policy_.victim(may_go);
+    if (!key) {
+      begin_wave();  // all slots are of this wave: it is computed, and lets go
+      key = policy_.victim(may_go);
+    }
+    DSPACK_CHECK(key && has(*key) && may_go(*key), "the policy names no expert that may go");
+    return *key;
+  }
+  [[nodiscard]] size_t index(ExpertKey key) const { return first_.at(key.layer.value) + key.expert.value; }
+
+  std::unordered_map<uint32_t, size_t> first_;  // of a layer, in held_by_
+  std::vector<uint64_t> held_by_;               // the last wave to use it; 0: not in a slot
+  uint64_t wave_ = 1;
+  uint64_t free_;
+  EvictionPolicy& policy_;
+};
+
+}  // namespace
+
+ReplayResult simulate(const Workload& workload, uint64_t slots, EvictionPolicy& policy) {
+  DSPACK_CHECK(slots >= 1, "a store without slots");
+  ReplayResult result;
+  Slots held(workload.header(), slots, policy);
+  std::vector<ExpertUse> missing;
+  for (const Workload::Step& step : workload.steps()) {
+    ReplayCounts& counts = result.phases[static_cast<size_t>(step.phase)];
+    missing.clear();
+    held.begin_wave();
+    for (const ExpertDemand& demand : workload.demands(step)) {
+      const ExpertUse use = Workload::use_of(step, demand);
+      if (!held.has(use.key)) {
+        missing.push_back(use);
+        continue;
+      }
+      held.hold(use.key);
+      policy.hit(use);
+      if (!step.accepted) ++counts.hits;
+    }
+    if (step.accepted || missing.empty()) continue;
+    for (const ExpertUse& use : missing)
+      held.insert(use);
+    counts.misses += missing.size();
+    counts.bytes += missing.size() * workload.header().find(step.layer)->expert_bytes;
+  }
+  return result;
+}
+
+}  // namespace dspack::runtime

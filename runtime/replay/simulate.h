@@ -1,0 +1,31 @@
+// Drives a policy over recorded routes as the expert store would, without data, and counts what it would read.
+// A layer asks for all of its experts at once and holds them until it is done; where they are more than the slots, the
+// work goes in waves, and what a wave has used may go. What is loaded always takes a slot: there is no bypass, but it
+// may be the next to go. Prefetch is off.
+// Threads: thread-safe (each call by itself). Errors: none.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "runtime/experts/eviction_policy.h"
+#include "runtime/replay/workload.h"
+
+namespace dspack::runtime {
+
+struct ReplayCounts {
+  uint64_t hits = 0;
+  uint64_t misses = 0;
+  uint64_t bytes = 0;  // read for the misses
+};
+
+struct ReplayResult {
+  std::array<ReplayCounts, kPhases> phases;
+  [[nodiscard]] const ReplayCounts& of(Phase phase) const { return phases[static_cast<size_t>(phase)]; }
+  [[nodiscard]] uint64_t misses() const { return phases[0].misses + phases[1].misses; }
+};
+
+/// `policy` is fresh, made for so many slots. Precondition: slots >= 1.
+[[nodiscard]] ReplayResult simulate(const Workload& workload, uint64_t slots, EvictionPolicy& policy);
+
+}  // namespace dspack::runtime

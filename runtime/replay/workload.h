@@ -1,0 +1,68 @@
+// Routes as a store sees them: for each layer of each pass the experts that it asks for, each once.
+// Threads: a plain value; the functions are thread-safe. Errors: those of the reader; budget (a trace too long to be
+// replayed in memory).
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "runtime/experts/expert_store.h"
+#include "runtime/experts/trace/route_format.h"
+#include "runtime/experts/trace/route_reader.h"
+
+namespace dspack::runtime {
+
+/// The experts that the rows of one layer ask for, by first appearance. `ids` [rows, top_k].
+/// Precondition: ids.size() is a multiple of top_k.
+[[nodiscard]] std::vector<ExpertDemand> demands_of(std::span<const uint32_t> ids, uint32_t top_k);
+
+class Workload {
+ public:
+  /// One layer of one pass.
+  struct Step {
+    uint64_t pass = 0;
+    Phase phase = Phase::decode;
+    LayerId layer;
+    uint32_t rows = 1;  // of the pass
+    uint32_t draft_rows = 0;
+    bool accepted = false;  // these drafts have stood: their experts count as used now, and none is loaded for it
+    uint64_t first = 0;     // in demands()
+    uint32_t count = 0;
+  };
+
+  explicit Workload(RouteHeader header) : header_(std::move(header)) {}
+  [[nodiscard]] static Result<Workload> read(RouteReader reader);
+
+  /// Appends a line of a trace. Errors: budget.
+  [[nodiscard]] Result<void> add(const RouteLine& line);
+
+  [[nodiscard]] const RouteHeader& header() const { return header_; }
+  [[nodiscard]] const std::vector<Step>& steps() const { return steps_; }
+  [[nodiscard]] std::span<const ExpertDemand> demands(const Step& step) const {
+    return std::span(demands_).subspan(step.first, step.count);
+  }
+  /// A demand as a policy hears of it.
+  [[nodiscard]] static ExpertUse use_of(const Step& step, const ExpertDemand& demand);
+  /// Tokens of all passes of a phase, without drafts that did not stand.
+  [[nodiscard]] uint64_t tokens(Phase phase) const { return tokens_[static_cast<size_t>(phase)]; }
+  /// The most experts that a layer asks for at once in a decode pass; 0: there is none.
+  [[nodiscard]] uint32_t floor() const { return floor_; }
+  /// Experts of the model, and the bytes of the largest.
+  [[nodiscard]] uint64_t experts() const;
+  [[nodiscard]] uint64_t expert_bytes() const;
+
+ private:
+  Step& append(const RoutedLayer& routed, std::span<const ExpertDemand> demands);
+  void accept(uint32_t rows);
+
+  RouteHeader header_;
+  std::vector<Step> steps_;
+  std::vector<ExpertDemand> demands_;
+  std::vector<RoutedLayer> drafted_;  // the present pass's layers, while it may be told which drafts stood
+  uint64_t passes_ = 0;               // seen so far: the last one's number + 1
+  uint64_t tokens_[kPhases] = {};
+  uint32_t floor_ = 0;
+};
+
+}  // namespace dspack::runtime
