@@ -26,7 +26,7 @@ struct RouteProfile {
   double recent_tokens = 0;
   double word_first = 0;  // in the first layer; falls evenly to word_last
   double word_last = 0;
-  double bias = 0;           // what never changes: long-run skew
+  double bias = 0;            // what never changes: long-run skew
   uint32_t conversation = 0;  // tokens after which another topic begins
 };
 
@@ -56,7 +56,7 @@ class RouteGenerator {
   uint64_t state_;
   uint64_t words_seed_;
   uint64_t tokens_ = 0;
-  std::vector<double> word_shares_;  // cumulated
+  std::vector<double> word_shares_;                    // cumulated
   std::vector<float> bias_, topic_, recent_, scores_;  // [layers, experts]; scores_ [experts]
   std::vector<uint16_t> routes_;
 };
