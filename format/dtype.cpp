@@ -96,4 +96,24 @@ float f16_to_f32(uint16_t bits) {
   return std::bit_cast<float>(sign | ((exponent + 112) << 23) | (mantissa << 13));
 }
 
+uint16_t f32_to_bf16(float value) {
+  const auto bits = std::bit_cast<uint32_t>(value);
+  if (std::isnan(value)) return static_cast<uint16_t>((bits >> 16) | 0x40U);  // quiet, so that no payload is lost
+  return static_cast<uint16_t>((bits + 0x7fffU + ((bits >> 16) & 1U)) >> 16);
+}
+
+uint16_t f32_to_f16(float value) {
+  const auto bits = std::bit_cast<uint32_t>(value);
+  const auto sign = static_cast<uint16_t>((bits >> 16) & 0x8000U);
+  const float magnitude = std::fabs(value);
+  if (std::isnan(value)) return static_cast<uint16_t>(sign | 0x7e00U);
+  if (magnitude >= 65520.0F) return static_cast<uint16_t>(sign | 0x7c00U);  // half-way to 2^16, which would be even
+  // Below 2^-14 values are 2^-24 apart: so are FP32 values from 1/2 to 1, and adding 1/2 rounds to them.
+  if (magnitude < 0x1p-14F) {
+    return static_cast<uint16_t>(sign | (std::bit_cast<uint32_t>(magnitude + 0.5F) - std::bit_cast<uint32_t>(0.5F)));
+  }
+  const uint32_t rebased = std::bit_cast<uint32_t>(magnitude) - (112U << 23);  // exponent bias 127 -> 15
+  return static_cast<uint16_t>(sign | ((rebased + 0xfffU + ((rebased >> 13) & 1U)) >> 13));
+}
+
 }  // namespace dspack

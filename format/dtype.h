@@ -1,4 +1,4 @@
-// Element types of a checkpoint: their names, sizes, and exact conversions of single values.
+// Element types of a checkpoint: their names, sizes, and conversions of single values.
 // Threads: thread-safe (pure functions). Source: safetensors spec; OCP 8-bit floating point specification 1.0.
 #pragma once
 
@@ -46,5 +46,9 @@ enum class Dtype : uint8_t {
 [[nodiscard]] float f8_e8m0_to_f32(uint8_t bits);  // 2^(bits-127), 0xff is NaN
 [[nodiscard]] float bf16_to_f32(uint16_t bits);
 [[nodiscard]] float f16_to_f32(uint16_t bits);
+
+// The nearest value of the small type; of two as near, the even one. Beyond the largest: infinity. NaN stays NaN.
+[[nodiscard]] uint16_t f32_to_bf16(float value);
+[[nodiscard]] uint16_t f32_to_f16(float value);
 
 }  // namespace dspack

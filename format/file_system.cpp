@@ -4,6 +4,11 @@
 
 namespace dspack::format {
 
+Result<std::unique_ptr<ReadFile>> FileSystem::open_read_as(const Path& path, ReadMode mode) {
+  if (mode == ReadMode::buffered) return open_read(path);
+  return Error{ErrorKind::unsupported, fmt::format("{}: can only be read through the page cache here", path.string())};
+}
+
 Result<std::string> read_text(FileSystem& files, const Path& path, uint64_t limit_bytes) {
   TRY_ASSIGN(const auto file, files.open_read(path));
   if (file->size_bytes() > limit_bytes) {

@@ -1,7 +1,8 @@
 // The one seam to the operating system's files, so that tests can lose power, fill disks and count calls.
 // Threads: a FileSystem is thread-safe; a ReadFile may be read from many threads at once; a WriteFile may be written
 // from many threads at once as long as their ranges do not overlap. Lifetime: a file owns its descriptor.
-// Errors: not_found, io (everything else that the system refuses), budget (no space left), conflict (a lock is held).
+// Errors: not_found, io (everything else that the system refuses), budget (no space left, too many open files), conflict
+// (a lock is held), unsupported (a way of reading that a file system lacks).
 #pragma once
 
 #include <cstddef>
@@ -13,11 +14,20 @@
 #include <string>
 #include <vector>
 
+#include "format/base/ids.h"
 #include "format/base/result.h"
 
 namespace dspack::format {
 
 using Path = std::filesystem::path;
+
+/// How a file's bytes come into memory.
+enum class ReadMode {
+  buffered,  // through the page cache, which keeps them
+  once,      // through the page cache, which afterwards holds what it held before
+  direct,    // past the page cache, straight to their place where memory and offset are equal modulo kPageBytes
+  mapped,    // by mapping the file; the page cache afterwards holds what it held before
+};
 
 class ReadFile {
  public:
@@ -26,6 +36,9 @@ class ReadFile {
   [[nodiscard]] virtual uint64_t size_bytes() const = 0;
   /// Fills `into` from `offset`. A file that ends before is `corrupt`, never a short success.
   [[nodiscard]] virtual Result<void> read(uint64_t offset, std::span<std::byte> into) const = 0;
+  /// How many bytes of a range the page cache holds; nullopt: the system does not say. For a file that this user may
+  /// not write, the system may say all.
+  [[nodiscard]] virtual std::optional<uint64_t> cached_bytes(ByteRange /*range*/) const { return std::nullopt; }
 };
 
 class WriteFile {
@@ -64,6 +77,9 @@ class FileSystem {
  public:
   virtual ~FileSystem() = default;
   [[nodiscard]] virtual Result<std::unique_ptr<ReadFile>> open_read(const Path& path) = 0;
+  /// open_read, with a way of reading. One that this file system lacks: unsupported (direct reads may also be refused
+  /// with that when they are first tried).
+  [[nodiscard]] virtual Result<std::unique_ptr<ReadFile>> open_read_as(const Path& path, ReadMode mode);
   [[nodiscard]] virtual Result<std::unique_ptr<WriteFile>> open_write(const Path& path, OpenMode mode) = 0;
   /// nullopt: nothing there.
   [[nodiscard]] virtual Result<std::optional<FileInfo>> stat(const Path& path) = 0;
@@ -84,8 +100,15 @@ class FileSystem {
 /// The operating system's own files.
 [[nodiscard]] FileSystem& posix_file_system();
 
+/// Files that this process may have open at once (ulimit -n).
+[[nodiscard]] uint64_t open_file_limit();
+
 /// A whole small file. Larger than `limit_bytes`: budget.
 [[nodiscard]] Result<std::string> read_text(FileSystem& files, const Path& path, uint64_t limit_bytes);
+
+/// A text that the system makes up when it is read, below /proc or /sys: its size is not known before. Longer than
+/// `limit_bytes`: cut there.
+[[nodiscard]] Result<std::string> read_system_text(const Path& path, uint64_t limit_bytes);
 
 /// The sole writer of final names: writes `path` so that after any crash either the old file or the whole new one is
 /// there: a sibling temporary is written and synced, then renamed, then the folder is synced.

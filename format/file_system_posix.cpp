@@ -1,10 +1,13 @@
-// The operating system's own files: POSIX calls, and nothing else in the project makes them.
+// The operating system's own files: POSIX calls, and nothing else in the project makes them (reading has a file of its
+// own, read_file_posix.cpp).
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <mutex>
 #include <optional>
@@ -15,71 +18,12 @@
 #include "format/base/checked.h"
 #include "format/base/ids.h"
 #include "format/base/page_buffer.h"
+#include "format/descriptor_posix.h"
 #include "format/file_system.h"
+#include "format/read_file_posix.h"
 
 namespace dspack::format {
 namespace {
-
-Error system_error(const Path& path, std::string_view what, int code) {
-  ErrorKind kind = ErrorKind::io;
-  if (code == ENOENT || code == ENOTDIR) kind = ErrorKind::not_found;
-  if (code == ENOSPC || code == EDQUOT || code == EMFILE || code == ENFILE) kind = ErrorKind::budget;
-  return {kind, fmt::format("{}: cannot {}: {}", path.string(), what, std::generic_category().message(code))};
-}
-
-class Descriptor {
- public:
-  explicit Descriptor(int fd) : fd_(fd) {}
-  Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  Descriptor& operator=(Descriptor&&) = delete;
-  ~Descriptor() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-  [[nodiscard]] int get() const { return fd_; }
-
- private:
-  int fd_;
-};
-
-Result<Descriptor> open_descriptor(const Path& path, int flags, std::string_view what) {
-  int fd = -1;
-  do {
-    fd = ::open(path.c_str(), flags | O_CLOEXEC, 0644);
-  } while (fd < 0 && errno == EINTR);
-  if (fd < 0) return system_error(path, what, errno);
-  return Descriptor(fd);
-}
-
-class PosixReadFile final : public ReadFile {
- public:
-  PosixReadFile(Path path, Descriptor fd, uint64_t size_bytes)
-      : path_(std::move(path)), fd_(std::move(fd)), size_bytes_(size_bytes) {}
-
-  uint64_t size_bytes() const override { return size_bytes_; }
-
-  Result<void> read(uint64_t offset, std::span<std::byte> into) const override {
-    while (!into.empty()) {
-      const ssize_t got = ::pread(fd_.get(), into.data(), into.size(), static_cast<off_t>(offset));
-      if (got < 0 && errno == EINTR) continue;
-      if (got < 0) return system_error(path_, "read", errno);
-      if (got == 0) {
-        return Error{ErrorKind::corrupt,
-                     fmt::format("{}: the file ends at byte {}, {} bytes before it should (truncated?)", path_.string(),
-                                 offset, into.size())};
-      }
-      offset += static_cast<uint64_t>(got);
-      into = into.subspan(static_cast<size_t>(got));
-    }
-    return {};
-  }
-
- private:
-  Path path_;
-  Descriptor fd_;
-  uint64_t size_bytes_;
-};
 
 Result<void> write_all(const Path& path, int fd, uint64_t offset, std::span<const std::byte> from) {
   while (!from.empty()) {
@@ -162,13 +106,11 @@ class PosixLock final : public FileLock {
 class PosixFileSystem final : public FileSystem {
  public:
   Result<std::unique_ptr<ReadFile>> open_read(const Path& path) override {
-    TRY_ASSIGN(Descriptor fd, open_descriptor(path, O_RDONLY | O_NONBLOCK, "open"));  // a pipe must not hang us
-    struct ::stat info {};
-    if (::fstat(fd.get(), &info) != 0) return system_error(path, "stat", errno);
-    if (S_ISDIR(info.st_mode)) return Error{ErrorKind::invalid, path.string() + ": is a folder, not a file"};
-    if (!S_ISREG(info.st_mode)) return Error{ErrorKind::invalid, path.string() + ": is not a regular file"};
-    return std::unique_ptr<ReadFile>(
-        std::make_unique<PosixReadFile>(path, std::move(fd), narrow<uint64_t>(info.st_size)));
+    return open_posix_file(path, ReadMode::buffered);
+  }
+
+  Result<std::unique_ptr<ReadFile>> open_read_as(const Path& path, ReadMode mode) override {
+    return open_posix_file(path, mode);
   }
 
   Result<std::unique_ptr<WriteFile>> open_write(const Path& path, OpenMode mode) override {
@@ -259,9 +201,29 @@ class PosixFileSystem final : public FileSystem {
 
 }  // namespace
 
+Result<std::string> read_system_text(const Path& path, uint64_t limit_bytes) {
+  TRY_ASSIGN(const Descriptor fd, open_descriptor(path, O_RDONLY | O_NONBLOCK, "open"));
+  std::string text;
+  std::array<char, 4096> piece{};
+  while (text.size() < limit_bytes) {
+    const ssize_t got = ::read(fd.get(), piece.data(), std::min<uint64_t>(piece.size(), limit_bytes - text.size()));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return system_error(path, "read", errno);
+    if (got == 0) break;
+    text.append(piece.data(), static_cast<size_t>(got));
+  }
+  return text;
+}
+
 FileSystem& posix_file_system() {
   static PosixFileSystem files;
   return files;
+}
+
+uint64_t open_file_limit() {
+  struct ::rlimit limit {};
+  // POSIX promises every process 20 files.
+  return ::getrlimit(RLIMIT_NOFILE, &limit) == 0 ? limit.rlim_cur : 20;
 }
 
 }  // namespace dspack::format

@@ -45,6 +45,14 @@ bool is_weight_type(Dtype dtype) {
   return dtype == Dtype::f8_e4m3 || dtype == Dtype::bf16 || dtype == Dtype::f16 || dtype == Dtype::f32;
 }
 
+void check_stored(Slice place, Dtype dtype, uint64_t values) {
+  DSPACK_CHECK(dtype == Dtype::f32 || dtype == Dtype::bf16 || dtype == Dtype::f16,
+               "rows cannot be stored as " + std::string(to_string(dtype)));
+  const uint64_t element_bytes = bits_of(dtype) / 8;
+  check_extent(place, product(values, element_bytes));
+  DSPACK_CHECK(place.offset_bytes % element_bytes == 0, "stored values at an odd offset");
+}
+
 void check_weight(const Weight& weight) {
   DSPACK_CHECK(is_weight_type(weight.dtype),
                "no arithmetic on weights of type " + std::string(to_string(weight.dtype)));
@@ -125,10 +133,15 @@ void check_mla_attend(const MlaAttendArgs& args) {
   const uint64_t latent_bytes = product(product(product(args.rows, args.heads), args.latent_dim), kFloatBytes);
   check_floats(args.query_latent, latent_bytes);
   check_floats(args.out, latent_bytes);
-  check_floats(args.cache, product(product(positions, sum(args.latent_dim, args.rope_dim)), kFloatBytes));
+  check_stored(args.cache, args.cache_dtype, product(positions, sum(args.latent_dim, args.rope_dim)));
   if (args.rope_dim == 0) return;
   check_floats(args.query_rope,
                strided_bytes(args.rows, args.rope_row_stride, args.heads, args.rope_head_stride, args.rope_dim));
+}
+
+void check_stored_rows(const Rows& rows, Slice stored, Dtype dtype) {
+  check_rows(rows);
+  check_stored(stored, dtype, product(rows.rows, rows.cols));
 }
 
 void check_same_shape(const Rows& a, const Rows& b) {

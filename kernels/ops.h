@@ -77,7 +77,7 @@ struct RopeArgs {
 struct MlaAttendArgs {
   Slice query_latent;  // FP32 [rows, heads, latent_dim]
   Slice query_rope;    // FP32, head h of row r at r * rope_row_stride + h * rope_head_stride, rope_dim values
-  Slice cache;         // FP32 [positions, latent_dim + rope_dim]
+  Slice cache;         // [positions, latent_dim + rope_dim] of cache_dtype, decoded exactly
   Slice out;           // FP32 [rows, heads, latent_dim]
   uint32_t rows = 0;
   uint32_t heads = 0;
@@ -87,6 +87,7 @@ struct MlaAttendArgs {
   uint32_t rope_head_stride = 0;
   uint32_t first_position = 0;
   float scale = 0;
+  Dtype cache_dtype = Dtype::f32;  // f32, bf16 or f16
 };
 
 /// Multiplies, head by head, with a part of the rows of one stored matrix: head h owns the rows
@@ -156,6 +157,11 @@ class Queue {
   virtual void add(const Rows& y, const Rows& x) = 0;
 
   virtual void route(const RouterArgs& args) = 0;
+
+  /// Stores rows one behind the other as `dtype` (f32, bf16, f16), each value rounded to the nearest, ties to even.
+  virtual void store_rows(Slice to, Dtype dtype, const Rows& from) = 0;
+  /// Rows that were stored so; exact.
+  virtual void load_rows(const Rows& to, Slice from, Dtype dtype) = 0;
 
   /// to[i] = from[rows[i]] for every i.
   virtual void gather_rows(const Rows& to, const Rows& from, std::span<const uint32_t> rows) = 0;

@@ -10,22 +10,6 @@ namespace {
 using format::Digest;
 using format::Json;
 
-// A record is one line: 16 hex digits of the SHA-256 of its JSON, a space, the JSON. Enough to tell a torn line.
-constexpr size_t kCheckDigits = 16;
-
-std::string check_of(std::string_view json) {
-  return to_hex(format::sha256(json)).substr(0, kCheckDigits);
-}
-
-std::optional<Json> parse_line(std::string_view line) {
-  if (line.size() < kCheckDigits + 2 || line[kCheckDigits] != ' ') return std::nullopt;
-  const std::string_view text = line.substr(kCheckDigits + 1);
-  if (check_of(text) != line.substr(0, kCheckDigits)) return std::nullopt;
-  auto json = format::parse_json(text);
-  if (!json || !json->is_object()) return std::nullopt;
-  return std::move(json).value();
-}
-
 Result<Digest> read_digest(const Json& json) {
   const std::optional<Digest> digest = json.is_string() ? format::parse_digest(json.get<std::string>()) : std::nullopt;
   if (!digest) return Error{ErrorKind::corrupt, "a digest is malformed"};
@@ -83,44 +67,31 @@ std::string difference(const Json& recorded, const Json& now) {
   return "the source has changed since it was begun";
 }
 
-/// Whether a record lies behind a broken line: then the line is no tail that a loss of power has left.
-bool record_follows(std::string_view text) {
-  for (size_t newline = text.find('\n'); newline != std::string_view::npos; newline = text.find('\n')) {
-    if (parse_line(text.substr(0, newline))) return true;
-    text.remove_prefix(newline + 1);
-  }
-  return false;
-}
-
 }  // namespace
 
 JournalLoad parse_journal(std::string_view text, const Json& identity) {
-  if (text.empty()) return JournalFresh{};
   JournalLoaded loaded;
   bool first = true;
-  while (loaded.valid_bytes < text.size()) {
-    const std::string_view rest = text.substr(loaded.valid_bytes);
-    const size_t newline = rest.find('\n');
-    if (newline == std::string_view::npos) break;  // torn by a kill: what it would have said is not done
-    const std::optional<Json> json = parse_line(rest.substr(0, newline));
-    if (!json && !record_follows(rest.substr(newline + 1))) break;  // torn by a loss of power
-    if (!json) return JournalDamaged{loaded.valid_bytes, "a record's check does not fit"};
-    if (first && *json != identity) return JournalForeign{difference(*json, identity)};
-    if (!first) {
-      if (const auto applied = apply(*json, loaded.state); !applied) {
-        return JournalDamaged{loaded.valid_bytes, applied.error().message};
-      }
+  std::optional<JournalForeign> foreign;
+  const auto take = [&](const Json& record) -> Result<void> {
+    if (first && record != identity) {
+      foreign = JournalForeign{difference(record, identity)};
+      return Error{ErrorKind::conflict, foreign->reason};
     }
+    if (!first) TRY(apply(record, loaded.state));
     first = false;
-    loaded.valid_bytes += newline + 1;
-  }
+    return {};
+  };
+  const format::RecordScan scan = format::scan_records(text, take);
+  if (foreign) return *foreign;
+  if (scan.damage) return JournalDamaged{scan.valid_bytes, *scan.damage};
   if (first) return JournalFresh{};
+  loaded.valid_bytes = scan.valid_bytes;
   return loaded;
 }
 
 std::string journal_line(const Json& identity) {
-  const std::string text = format::canonical_json(identity);
-  return check_of(text) + " " + text + "\n";
+  return format::record_line(identity);
 }
 
 std::string journal_line(const ShardDone& record) {
@@ -144,28 +115,18 @@ std::string journal_line(const std::vector<FileSealed>& record) {
 
 Result<std::unique_ptr<Journal>> Journal::open(format::FileSystem& files, const format::Path& path,
                                                const Json& identity, uint64_t valid_bytes) {
-  TRY_ASSIGN(auto file, files.open_write(path, format::OpenMode::keep));
-  TRY(file->resize(valid_bytes));  // drops a torn tail
-  std::unique_ptr<Journal> journal(new Journal(std::move(file), valid_bytes));
-  if (valid_bytes == 0) TRY(journal->append_line(journal_line(identity)));
-  TRY(files.sync_folder(path.parent_path()));  // also an older one's name: its run may have been killed before this
+  TRY_ASSIGN(auto log, format::RecordLog::open(files, path, valid_bytes));
+  std::unique_ptr<Journal> journal(new Journal(std::move(log)));
+  if (valid_bytes == 0) TRY(journal->log_->append(journal_line(identity)));
   return journal;
 }
 
-Result<void> Journal::append_line(std::string_view line) {
-  const std::lock_guard lock(mutex_);
-  TRY(file_->write(end_, format::as_bytes(line)));
-  TRY(file_->sync());
-  end_ += line.size();
-  return {};
-}
-
 Result<void> Journal::append(const ShardDone& record) {
-  return append_line(journal_line(record));
+  return log_->append(journal_line(record));
 }
 
 Result<void> Journal::append(const std::vector<FileSealed>& record) {
-  return append_line(journal_line(record));
+  return log_->append(journal_line(record));
 }
 
 }  // namespace dspack::reshard

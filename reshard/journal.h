@@ -5,7 +5,6 @@
 
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -14,6 +13,7 @@
 #include "format/digest.h"
 #include "format/file_system.h"
 #include "format/json.h"
+#include "format/record_log.h"
 
 namespace dspack::reshard {
 
@@ -74,12 +74,9 @@ class Journal {
   [[nodiscard]] Result<void> append(const std::vector<FileSealed>& record);
 
  private:
-  explicit Journal(std::unique_ptr<format::WriteFile> file, uint64_t end) : file_(std::move(file)), end_(end) {}
-  Result<void> append_line(std::string_view line);
+  explicit Journal(std::unique_ptr<format::RecordLog> log) : log_(std::move(log)) {}
 
-  std::mutex mutex_;
-  std::unique_ptr<format::WriteFile> file_;  // guarded by mutex_
-  uint64_t end_;                             // guarded by mutex_
+  std::unique_ptr<format::RecordLog> log_;
 };
 
 }  // namespace dspack::reshard

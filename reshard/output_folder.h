@@ -1,14 +1,13 @@
 // The folder that a run fills: apart from what it is filled from, fit to be filled, held by one run at a time.
-// Threads: thread-safe; DurableFolders too. Lifetime: DurableFolders borrows the FileSystem.
+// Threads: thread-safe.
 // Errors: invalid (folders inside each other), conflict (something else is there, another run holds it), budget (too
 // little disk), io.
 #pragma once
 
 #include <memory>
-#include <mutex>
-#include <set>
 #include <string>
 
+#include "format/durable_folders.h"
 #include "format/file_system.h"
 #include "format/source/repository.h"
 
@@ -19,20 +18,7 @@ namespace dspack::reshard {
   return out / ".reshard";
 }
 
-/// Creates the output folder and those below it so that they survive a loss of power, whoever has created them.
-class DurableFolders {
- public:
-  DurableFolders(format::FileSystem& files, format::Path out) : files_(files), out_(std::move(out)) {}
-  [[nodiscard]] Result<void> make(const format::Path& folder);
-
- private:
-  [[nodiscard]] Result<void> sync_name(const format::Path& folder);
-
-  format::FileSystem& files_;
-  format::Path out_;
-  std::mutex mutex_;
-  std::set<format::Path> known_;  // synced by this run; guarded by mutex_
-};
+using format::DurableFolders;
 
 /// What a run does in its output folder; each kind knows its own unfinished work again by a file in the work folder.
 enum class WorkKind {

@@ -1,49 +1,15 @@
 #include "reshard/plan.h"
 
 #include <algorithm>
-#include <unordered_map>
 
 #include <fmt/format.h>
 
 #include "dspack_version.h"
-#include "reshard/placement.h"
 
 namespace dspack::reshard {
 namespace {
 
-using format::Role;
 using format::TensorEntry;
-
-// A block is what a remote reader must fetch to trust one row: small against a round trip, large against a digest.
-constexpr uint64_t kRowBlockBytes = 1 << 20;
-
-/// Puts a file's tensors in order and computes every offset.
-PlannedFile lay_out(Placement placed, const format::Checkpoint& source) {
-  std::vector<format::TensorInfo> infos;
-  std::vector<uint32_t> units;
-  std::unordered_map<std::string_view, uint32_t> by_name;
-  for (const PlacedTensor& tensor : placed.tensors) {
-    const TensorEntry& entry = source.tensors()[tensor.tensor];
-    infos.push_back({entry.name, entry.dtype, entry.shape, {}});
-    units.push_back(tensor.unit);
-    by_name.emplace(entry.name, tensor.tensor);
-  }
-  format::arrange_tensors(infos, units);
-  PlannedFile file{.path = std::move(placed.path),
-                   .part = std::move(placed.part),
-                   .layer = placed.layer,
-                   .experts = std::move(placed.experts),
-                   .tensors = {},
-                   .offsets = {},
-                   .data_start = format::write_header(infos).size(),
-                   .size_bytes = 0};
-  for (const format::TensorInfo& info : infos) {
-    file.tensors.push_back(by_name.at(info.name));
-    file.offsets.push_back(file.data_start + info.data.begin);
-  }
-  file.size_bytes = file.data_start + infos.back().data.end;
-  return file;
-}
 
 /// An FP8 weight without its scale is worthless: better refused now than found when it is run.
 Result<void> check_scales(const format::Checkpoint& source) {
@@ -110,9 +76,8 @@ Result<Plan> make_plan(const Recipe& recipe, const format::Checkpoint& source) {
   TRY(check_names(source));
   Plan plan;
   plan.recipe = recipe;
-  for (Placement& placed : place_tensors(recipe.by, source)) {
-    plan.files.push_back(lay_out(std::move(placed), source));
-    const PlannedFile& file = plan.files.back();
+  plan.files = plan_files(recipe.by, source);
+  for (const PlannedFile& file : plan.files) {
     plan.output_bytes += file.size_bytes;
     if (file.data_start > format::kMaxHeaderBytes) {
       return Error{
@@ -127,23 +92,6 @@ Result<Plan> make_plan(const Recipe& recipe, const format::Checkpoint& source) {
     plan.source_bytes += file.size_bytes;
   plan.digest = plan_digest(recipe, source);
   return plan;
-}
-
-std::string planned_header(const PlannedFile& file, const format::Checkpoint& source) {
-  std::vector<format::TensorInfo> infos;
-  for (size_t slot = 0; slot < file.tensors.size(); ++slot) {
-    const TensorEntry& entry = source.tensors()[file.tensors[slot]];
-    const uint64_t begin = file.offsets[slot] - file.data_start;
-    infos.push_back({entry.name, entry.dtype, entry.shape, {begin, begin + entry.range.size()}});
-  }
-  return format::write_header(infos);
-}
-
-uint64_t rows_per_block(const TensorEntry& tensor) {
-  if (tensor.place.role != Role::embed || tensor.shape.size() != 2 || tensor.shape[0] == 0) return 0;
-  const uint64_t row_bytes = tensor.range.size() / tensor.shape[0];
-  if (row_bytes == 0 || row_bytes * tensor.shape[0] != tensor.range.size()) return 0;
-  return std::max<uint64_t>(1, kRowBlockBytes / row_bytes);
 }
 
 }  // namespace dspack::reshard

@@ -9,21 +9,14 @@
 #include <vector>
 
 #include "format/checkpoint.h"
+#include "format/packing/planned_file.h"
 #include "reshard/recipe.h"
 
 namespace dspack::reshard {
 
-/// One file of weights to make.
-struct PlannedFile {
-  std::string path;
-  std::string part;                // as in format::PackedFile
-  std::optional<LayerId> layer;    // of all its tensors
-  std::vector<ExpertKey> experts;  // that it holds, ascending
-  std::vector<uint32_t> tensors;   // catalogue indices, in the order of the file
-  std::vector<uint64_t> offsets;   // absolute, of each tensor
-  uint64_t data_start = 0;
-  uint64_t size_bytes = 0;
-};
+using format::planned_header;
+using format::PlannedFile;
+using format::rows_per_block;
 
 /// One tensor's way from a source shard into a file.
 struct Copy {
@@ -45,11 +38,5 @@ struct Plan {
 
 /// Layers of the recipe change the digest alone: each is stored once, and dropped ones stay.
 [[nodiscard]] Result<Plan> make_plan(const Recipe& recipe, const format::Checkpoint& source);
-
-/// The header of a planned file.
-[[nodiscard]] std::string planned_header(const PlannedFile& file, const format::Checkpoint& source);
-
-/// Rows of one digest block of a tensor that is read by rows at run time (the token embedding); 0: no blocks.
-[[nodiscard]] uint64_t rows_per_block(const format::TensorEntry& tensor);
 
 }  // namespace dspack::reshard

@@ -1,11 +1,13 @@
 #include "format/base/size_text.h"
 
 #include <algorithm>
+#include <array>
 #include <cctype>
 #include <charconv>
 #include <string>
 #include <utility>
 
+#include "format/base/check.h"
 #include "format/base/checked.h"
 
 namespace dspack {
@@ -22,6 +24,10 @@ constexpr std::pair<std::string_view, uint64_t> kUnits[] = {
     {"MiB", 1ULL << 20},
     {"GiB", 1ULL << 30},
     {"TiB", 1ULL << 40},
+    {"K", 1ULL << 10},
+    {"M", 1ULL << 20},
+    {"G", 1ULL << 30},
+    {"T", 1ULL << 40},
 };
 
 Error invalid(std::string_view text, std::string_view reason) {
@@ -32,7 +38,8 @@ Error invalid(std::string_view text, std::string_view reason) {
 
 Result<uint64_t> parse_size(std::string_view text) {
   constexpr std::string_view kWrong =
-      "is no size; write a whole number of bytes, or one with a unit: KB, MB, GB, TB, KiB, MiB, GiB, TiB";
+      "is no size; write a whole number of bytes, or one with a unit: KB, MB, GB, TB, KiB, MiB, GiB, TiB, or K, M, G, "
+      "T";
   uint64_t number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   if (error == std::errc::result_out_of_range) return invalid(text, "is more than any disk holds");
@@ -47,6 +54,21 @@ Result<uint64_t> parse_size(std::string_view text) {
     return *size;
   }
   return invalid(text, kWrong);
+}
+
+std::string size_words(uint64_t bytes) {
+  constexpr std::string_view kNames[] = {"B", "kB", "MB", "GB", "TB", "PB", "EB"};
+  if (bytes < 1000) return std::to_string(bytes) + " B";
+  size_t name = 0;
+  auto value = static_cast<double>(bytes);
+  for (; value >= 999.5; value /= 1000)
+    ++name;
+  const int decimals = value < 9.995 ? 2 : value < 99.95 ? 1 : 0;
+  std::array<char, 16> digits{};
+  const auto [end, error] =
+      std::to_chars(digits.data(), digits.data() + digits.size(), value, std::chars_format::fixed, decimals);
+  DSPACK_CHECK(error == std::errc(), "three digits have room");
+  return std::string(digits.data(), end).append(" ").append(kNames[name]);
 }
 
 }  // namespace dspack

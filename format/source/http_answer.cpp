@@ -43,12 +43,17 @@ void HttpAnswer::add_line(std::string_view line) {
 }
 
 HttpFailure HttpAnswer::fail(ErrorKind kind, std::string_view reason, bool may_pass) const {
-  return {Error{kind, fmt::format("{}: {}", without_password(request_.url), reason)}, may_pass, {}};
+  return {Error{kind, fmt::format("{}: {}", without_password(request_.name.empty() ? request_.url : request_.name), reason)}, may_pass, {}};
 }
 
 std::optional<HttpFailure> HttpAnswer::judge(long status) {
   judged_ = true;
   response_.status = status;
+  if (request_.is_link && (status == 401 || status == 403 || status == 404 || status == 410)) {
+    HttpFailure failure = fail(ErrorKind::network, fmt::format("the link has expired (HTTP {})", status));
+    failure.link_expired = true;
+    return failure;
+  }
   if (status == 404 || status == 410) return fail(ErrorKind::not_found, fmt::format("not found (HTTP {})", status));
   if (status == 401 || status == 403) {
     return fail(
@@ -100,6 +105,11 @@ std::optional<HttpFailure> HttpAnswer::judge_range() {
                                                 request_.range->end - 1, got.begin, got.end - 1));
   }
   response_.file_bytes = content_range_->total;
+  const uint64_t expected = request_.expected_bytes.value_or(content_range_->total);
+  if (expected != content_range_->total) {
+    return fail(ErrorKind::corrupt, fmt::format("has {} bytes on the server, {} are expected: it was replaced",
+                                                content_range_->total, expected));
+  }
   return judge_version();
 }
 

@@ -16,10 +16,13 @@ namespace dspack::format {
 
 struct HttpRequest {
   std::string url;
-  std::optional<ByteRange> range;  // nullopt: the whole file
-  std::string bearer_token;        // sent to the URL's own host only, never to where it redirects
-  std::string expected_version;    // empty: any; otherwise a different one is `corrupt`: the file has changed
-  bool head_only = false;          // HEAD, and redirects are not followed: the first answer is what is asked for
+  std::optional<ByteRange> range;            // nullopt: the whole file
+  std::string bearer_token;                  // sent to the URL's own host only, never to where it redirects
+  std::string expected_version;              // empty: any; otherwise a different one is `corrupt`: the file has changed
+  std::optional<uint64_t> expected_bytes{};  // size that the whole file must have; otherwise `corrupt`
+  std::string name{};                        // what errors call it; empty: `url`. A link may hold what is not for logs
+  bool is_link = false;    // `url` is where an earlier answer led: it may expire, which then is no verdict on the file
+  bool head_only = false;  // HEAD, and redirects are not followed: the first answer is what is asked for
 };
 
 struct HttpResponse {
@@ -30,6 +33,7 @@ struct HttpResponse {
   std::string linked_etag;               // X-Linked-Etag without quotes and W/
   std::optional<uint64_t> linked_bytes;  // X-Linked-Size
   std::string location;                  // as sent
+  std::string effective_url;             // the answer's own, behind all redirects
 };
 
 /// The outcome of one attempt. `may_pass`: trying again can help.
@@ -37,6 +41,7 @@ struct HttpFailure {
   Error error;
   bool may_pass = false;
   std::optional<double> wait_seconds = std::nullopt;  // what the server asks for (Retry-After)
+  bool link_expired = false;                          // of a link; the file's own address may lead to a new one
   bool no_such_host = false;  // or a name server out of reach: may pass only where the host was known before
 };
 

@@ -27,14 +27,15 @@ void initialise_curl() {
 class HttpClient::Transfer {
  public:
   Transfer(const HttpRequest& request, const HttpClientOptions& options, const ByteSink& sink,
-           const std::stop_token& stop)
-      : request_(request), options_(options), sink_(sink), stop_(stop), answer_(request) {}
+           const std::stop_token& stop, const HeadSink& on_head)
+      : request_(request), options_(options), sink_(sink), stop_(stop), on_head_(on_head), answer_(request) {}
 
   std::variant<HttpResponse, HttpFailure> run(CURL* curl) {
     configure(curl);
     const CURLcode code = curl_easy_perform(curl);
     auto failure = judge(code);
-    if (!failure) return answer_.response();
+    if (options_.counters) count(*options_.counters);
+    if (!failure) return response();
     curl_off_t seconds = 0;  // curl reads the form with a date too
     const bool known = curl_easy_getinfo(curl, CURLINFO_RETRY_AFTER, &seconds) == CURLE_OK && seconds > 0;
     if (known && failure->may_pass && !failure->wait_seconds) failure->wait_seconds = static_cast<double>(seconds);
@@ -92,6 +93,23 @@ class HttpClient::Transfer {
     return static_cast<Transfer*>(self)->stop_.stop_requested() ? 1 : 0;
   }
 
+  HttpResponse response() {
+    HttpResponse response = answer_.response();
+    const char* url = nullptr;
+    if (curl_easy_getinfo(curl_, CURLINFO_EFFECTIVE_URL, &url) == CURLE_OK && url != nullptr) {
+      response.effective_url = url;
+    }
+    return response;
+  }
+
+  void count(TransferCounters& counters) {
+    ++counters.requests;
+    counters.bytes += received_;
+    long redirects = 0;
+    curl_easy_getinfo(curl_, CURLINFO_REDIRECT_COUNT, &redirects);
+    if (redirects > 0) ++counters.resolutions;
+  }
+
   /// Judges status and headers, once, before any of the body is used.
   void judge_head() {
     if (answer_judged_) return;
@@ -109,6 +127,7 @@ class HttpClient::Transfer {
       return answer_.response().status >= 400;
     }
     if (answer_.empty_file()) return true;
+    if (received_ == 0 && on_head_) on_head_(response());
     received_ += bytes.size();
     if (request_.range && received_ > answer_.range_bytes()) return false;
     if (options_.rate_limit && !options_.rate_limit->pass(bytes.size(), stop_)) {
@@ -161,6 +180,7 @@ class HttpClient::Transfer {
   const HttpClientOptions& options_;
   const ByteSink& sink_;
   const std::stop_token& stop_;
+  const HeadSink& on_head_;
   CURL* curl_ = nullptr;
   HttpAnswer answer_;
   uint64_t received_ = 0;
@@ -200,9 +220,9 @@ void HttpClient::give_handle(void* handle) {
 }
 
 std::variant<HttpResponse, HttpFailure> HttpClient::get(const HttpRequest& request, const ByteSink& sink,
-                                                        const std::stop_token& stop) {
+                                                        const std::stop_token& stop, const HeadSink& on_head) {
   void* handle = take_handle();
-  auto outcome = Transfer(request, options_, sink, stop).run(handle);
+  auto outcome = Transfer(request, options_, sink, stop, on_head).run(handle);
   give_handle(handle);
   return outcome;
 }

@@ -19,9 +19,13 @@ namespace dspack::format {
 
 /// What holds for every request of a client.
 struct HttpClientOptions {
-  std::string certificate_file;           // of authorities to trust; empty: the system's
-  std::shared_ptr<RateLimit> rate_limit;  // nullptr: none
+  std::string certificate_file;                  // of authorities to trust; empty: the system's
+  std::shared_ptr<RateLimit> rate_limit;         // nullptr: none
+  std::shared_ptr<TransferCounters> counters{};  // nullptr: not counted
 };
+
+/// Called when the head of a good answer is there, before the sink sees a byte; not for an answer without a body.
+using HeadSink = std::function<void(const HttpResponse&)>;
 
 class HttpClient {
  public:
@@ -34,7 +38,7 @@ class HttpClient {
   /// answer: 206 with exactly the range asked for (the end may be cut by the end of the file), or 200 where no range
   /// was asked for.
   [[nodiscard]] std::variant<HttpResponse, HttpFailure> get(const HttpRequest& request, const ByteSink& sink,
-                                                            const std::stop_token& stop);
+                                                            const std::stop_token& stop, const HeadSink& on_head = {});
 
  private:
   class Transfer;

@@ -1,13 +1,13 @@
 #include "format/source/http_repository.h"
 
 #include <algorithm>
-#include <atomic>
-#include <random>
+#include <utility>
 
 #include <fmt/format.h>
 
-#include "format/source/backoff.h"
-#include "format/source/http_client.h"
+#include "format/source/file_link.h"
+#include "format/source/http_headers.h"
+#include "format/source/patient_client.h"
 
 namespace dspack::format {
 namespace {
@@ -16,97 +16,45 @@ namespace {
 // (DeepSeek-V3's are about 58 kB), so that a catalogue costs one request a shard.
 constexpr uint64_t kProbeBytes = 64ULL * 1024;
 
-// The Hub's windows are five minutes long; a server that wants more is better left to the user.
-constexpr double kMaxWaitSeconds = 310;
-
-// A server that never answered is more likely a wrong address than a fault that passes.
-constexpr unsigned kFirstContactAttempts = 5;
-
-// Shorter pauses are not worth a line.
-constexpr double kToldPauseSeconds = 5;
-
 // A renamed repository answers with one redirect within the Hub; more in a row are a loop.
 constexpr unsigned kMaxRenames = 5;
 
-/// Repeats requests whose failure may pass.
-class PatientClient {
- public:
-  explicit PatientClient(const RemoteOptions& options)
-      : client_({options.certificate_file, options.rate_limit}),
-        attempts_(options.attempts),
-        on_pause_(options.on_pause) {}
+constexpr uint64_t kNoProgress = 0;
 
-  /// `next` gives the request to make, anew for each attempt, so that a transfer goes on where it was cut. Attempts
-  /// count from the last progress: `received` is what the sink has seen in all.
-  [[nodiscard]] Result<HttpResponse> get(const std::function<HttpRequest()>& next, const ByteSink& sink,
-                                         const uint64_t& received, const std::stop_token& stop) {
-    uint64_t progress = received;
-    for (unsigned failures = 1;; ++failures) {
-      auto outcome = client_.get(next(), sink, stop);
-      if (auto* response = std::get_if<HttpResponse>(&outcome)) {
-        answered_ = true;
-        return std::move(*response);
-      }
-      const auto& failure = std::get<HttpFailure>(outcome);
-      if (received != progress) failures = 1;
-      progress = received;
-      TRY(judge(failure, failures));
-      const double pause = std::max(backoff_seconds(failures, random_fraction()), failure.wait_seconds.value_or(0));
-      if (on_pause_ && pause >= kToldPauseSeconds)
-        on_pause_(fmt::format("{}; trying again in {:.0f} s", failure.error.message, pause));
-      if (!wait_for(pause, stop)) return Error{ErrorKind::cancelled, "stopped on request"};
-    }
-  }
-
- private:
-  /// An error: it is of no use to try again.
-  [[nodiscard]] Result<void> judge(const HttpFailure& failure, unsigned failures) const {
-    if (!failure.may_pass || (failure.no_such_host && !answered_)) return failure.error;
-    const unsigned attempts = answered_ ? attempts_ : std::min(attempts_, kFirstContactAttempts);
-    if (failures >= attempts)
-      return Error{failure.error.kind, fmt::format("{}; gave up after {} attempts", failure.error.message, failures)};
-    if (failure.wait_seconds.value_or(0) <= kMaxWaitSeconds) return {};
-    return Error{failure.error.kind, fmt::format("{} and asks to wait {:.0f} s; run the command again then",
-                                                 failure.error.message, *failure.wait_seconds)};
-  }
-
-  static double random_fraction() {
-    thread_local std::minstd_rand generator{std::random_device{}()};
-    return std::uniform_real_distribution<double>(0, 1)(generator);
-  }
-
-  HttpClient client_;
-  unsigned attempts_;
-  std::function<void(std::string_view)> on_pause_;
-  std::atomic<bool> answered_{false};  // whether the server was ever reached
-};
+/// Where the answer's Location leads is another host's business: a token stays with the address it is meant for.
+std::string token_for(const std::string& url, const std::string& address, const std::string& token) {
+  return same_host_url(address, url) ? token : std::string();
+}
 
 class HttpSource final : public ByteSource {
  public:
   HttpSource(PatientClient& client, std::string url, std::string token)
-      : client_(client), url_(std::move(url)), token_(std::move(token)) {}
+      : client_(client), link_(std::move(url)), token_(std::move(token)) {}
 
   Result<void> probe(const std::stop_token& stop) {
     const ByteSink keep = [this](std::span<const std::byte> bytes) -> Result<void> {
       head_.insert(head_.end(), bytes.begin(), bytes.end());
       return {};
     };
-    const auto request = [this] {
-      head_.clear();  // a repeated attempt starts at the beginning
-      return HttpRequest{
-          .url = url_, .range = ByteRange{0, kProbeBytes}, .bearer_token = token_, .expected_version = {}};
-    };
-    constexpr uint64_t kNoProgress = 0;
-    TRY_ASSIGN(const HttpResponse response, client_.get(request, keep, kNoProgress, stop));
+    const auto before = [this] { head_.clear(); };  // a repeated attempt starts at the beginning
+    TRY_ASSIGN(const HttpResponse response, fetch(
+                                                [] {
+                                                  return ByteRange{0, kProbeBytes};
+                                                },
+                                                before, keep, kNoProgress, stop));
     if (!response.file_bytes)
-      return Error{ErrorKind::corrupt, url_ + ": the server does not say how large the file is"};
-    size_bytes_ = *response.file_bytes;
-    version_ = response.version;
+      return Error{ErrorKind::corrupt, link_.address() + ": the server does not say how large the file is"};
+    known_ = {*response.file_bytes, response.version};
     return {};
   }
 
-  uint64_t size_bytes() const override { return size_bytes_; }
-  const std::string& version() const override { return version_; }
+  void know(const KnownFile& known) {
+    known_ = known;
+    must_fit_ = true;
+  }
+
+  uint64_t size_bytes() const override { return known_.size_bytes; }
+  const std::string& version() const override { return known_.version; }
 
   Result<void> read(uint64_t offset, std::span<std::byte> into, std::stop_token stop) override {
     std::byte* next = into.data();
@@ -118,9 +66,9 @@ class HttpSource final : public ByteSource {
   }
 
   Result<void> stream(ByteRange range, const ByteSink& sink, std::stop_token stop) override {
-    if (range.end > size_bytes_) {
-      return Error{ErrorKind::corrupt, fmt::format("{}: bytes {}-{} were asked for, the file has {}", url_, range.begin,
-                                                   range.end, size_bytes_)};
+    if (range.end > known_.size_bytes) {
+      return Error{ErrorKind::corrupt, fmt::format("{}: bytes {}-{} were asked for, the file has {}", link_.address(),
+                                                   range.begin, range.end, known_.size_bytes)};
     }
     uint64_t at = range.begin;
     if (at < head_.size() && at < range.end) {
@@ -135,22 +83,51 @@ class HttpSource final : public ByteSource {
       at += bytes.size();
       return {};
     };
-    const auto request = [&] {
-      return HttpRequest{
-          .url = url_, .range = ByteRange{at, range.end}, .bearer_token = token_, .expected_version = version_};
-    };
-    TRY(client_.get(request, count, at, stop));
+    TRY(fetch([&] { return ByteRange{at, range.end}; }, [] {}, count, at, stop));
     if (at == range.end) return {};
     return Error{ErrorKind::corrupt,
-                 fmt::format("{}: it became shorter while it was read; run the command again", url_)};
+                 fmt::format("{}: it became shorter while it was read; run the command again", link_.address())};
   }
 
  private:
+  /// One range, from wherever the file's address leads. `before` each attempt.
+  Result<HttpResponse> fetch(const std::function<ByteRange()>& range, const std::function<void()>& before,
+                             const ByteSink& sink, const uint64_t& received, const std::stop_token& stop) {
+    FileLink::Target target;
+    const auto answered = [&](const HttpResponse& response) {
+      if (std::exchange(target.resolves, false)) link_.resolved(response.effective_url);
+    };
+    const auto failed = [&] {
+      if (std::exchange(target.resolves, false)) link_.failed();
+    };
+    const auto next = [&] {
+      before();
+      target = link_.target(stop);
+      return HttpRequest{.url = target.url,
+                         .range = range(),
+                         .bearer_token = token_for(target.url, link_.address(), token_),
+                         .expected_version = known_.version,
+                         .expected_bytes = must_fit_ ? std::optional(known_.size_bytes) : std::nullopt,
+                         .name = link_.address(),
+                         .is_link = target.is_link};
+    };
+    auto outcome = client_.get({.next = next,
+                                .sink = sink,
+                                .received = received,
+                                .on_head = answered,
+                                .on_failure = failed,
+                                .on_link_expired = [&] { link_.expired(target.url); }},
+                               stop);
+    if (outcome) answered(*outcome);  // an answer without a body had no other chance
+    failed();
+    return outcome;
+  }
+
   PatientClient& client_;
-  std::string url_;
+  FileLink link_;
   std::string token_;
-  std::string version_;
-  uint64_t size_bytes_ = 0;
+  KnownFile known_;
+  bool must_fit_ = false;        // size and version are somebody else's word, not this server's first answer
   std::vector<std::byte> head_;  // the first bytes, from the probe
 };
 
@@ -177,6 +154,13 @@ class HttpRepository final : public Repository {
     return std::unique_ptr<ByteSource>(std::move(source));
   }
 
+  Result<std::unique_ptr<ByteSource>> open_known(std::string_view path, const KnownFile& known,
+                                                 std::stop_token /*stop*/) override {
+    auto source = std::make_unique<HttpSource>(client_, locate(path), folder_.token);
+    source->know(known);
+    return std::unique_ptr<ByteSource>(std::move(source));
+  }
+
   Result<std::string> read_text(std::string_view path, uint64_t limit_bytes, std::stop_token stop) override {
     const std::string url = locate(path);
     std::string text;
@@ -192,8 +176,7 @@ class HttpRepository final : public Repository {
       text.clear();
       return HttpRequest{.url = url, .range = {}, .bearer_token = folder_.token, .expected_version = {}};
     };
-    constexpr uint64_t kNoProgress = 0;
-    TRY(client_.get(request, keep, kNoProgress, stop));
+    TRY(client_.get({.next = request, .sink = keep, .received = kNoProgress}, stop));
     return text;
   }
 
@@ -210,8 +193,8 @@ class HttpRepository final : public Repository {
           .url = url, .range = {}, .bearer_token = folder_.token, .expected_version = {}, .head_only = true};
     };
     for (unsigned renames = 0; renames <= kMaxRenames; ++renames) {
-      constexpr uint64_t kNoProgress = 0;
-      TRY_ASSIGN(const HttpResponse head, client_.get(request, nothing, kNoProgress, stop));
+      TRY_ASSIGN(const HttpResponse head,
+                 client_.get({.next = request, .sink = nothing, .received = kNoProgress}, stop));
       if (const auto found = declaration(head)) return std::optional(found);
       const std::optional<std::string> next = same_host_url(url, head.location);
       if (!next) return std::optional<DeclaredFile>();

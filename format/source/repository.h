@@ -4,6 +4,7 @@
 // reading).
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <stop_token>
@@ -19,6 +20,12 @@ namespace dspack::format {
 
 /// Called with consecutive pieces of a range; an error stops the transfer and is returned by it.
 using ByteSink = std::function<Result<void>(std::span<const std::byte>)>;
+
+/// What is known of a file before it is opened, from a manifest say.
+struct KnownFile {
+  uint64_t size_bytes = 0;
+  std::string version;  // as ByteSource::version; empty: whatever the first answer has
+};
 
 /// One file, read by ranges.
 class ByteSource {
@@ -50,6 +57,10 @@ class Repository {
   /// Path or URL of one of its files.
   [[nodiscard]] virtual std::string locate(std::string_view path) const = 0;
   [[nodiscard]] virtual Result<std::unique_ptr<ByteSource>> open(std::string_view path, std::stop_token stop) = 0;
+  /// The same for a file of which enough is known: a place across a network is not asked before the first read. Errors:
+  /// also corrupt, there or when reading, if it has another size or version.
+  [[nodiscard]] virtual Result<std::unique_ptr<ByteSource>> open_known(std::string_view path, const KnownFile& known,
+                                                                       std::stop_token stop);
   /// A whole small file; larger than `limit_bytes`: budget.
   [[nodiscard]] virtual Result<std::string> read_text(std::string_view path, uint64_t limit_bytes,
                                                       std::stop_token stop) = 0;
@@ -62,6 +73,14 @@ class Repository {
 
 class RateLimit;
 
+/// What was asked of remote places. Threads: thread-safe.
+struct TransferCounters {
+  std::atomic<uint64_t> requests{0};
+  std::atomic<uint64_t> resolutions{0};  // of them: those that a place answered by naming another
+  std::atomic<uint64_t> bytes{0};        // of bodies
+  std::atomic<uint64_t> retries{0};      // requests made again
+};
+
 /// How to reach remote repositories; main fills it from the environment (HF_ENDPOINT, HF_TOKEN, HF_HOME ...).
 struct RemoteOptions {
   std::string hub_endpoint = "https://huggingface.co";
@@ -69,8 +88,9 @@ struct RemoteOptions {
   /// Per request, on failures that may pass, counted from the last byte that came. With pauses that grow to a minute
   /// the default outlasts some five minutes without a network.
   unsigned attempts = 12;
-  std::string certificate_file;           // of authorities to trust; empty: the system's
-  std::shared_ptr<RateLimit> rate_limit;  // over all connections; nullptr: none
+  std::string certificate_file;                // of authorities to trust; empty: the system's
+  std::shared_ptr<RateLimit> rate_limit;       // over all connections; nullptr: none
+  std::shared_ptr<TransferCounters> counters;  // of all requests; nullptr: not counted
   /// Told about every pause of five seconds or more, since otherwise nothing is seen to happen. Thread-safe.
   std::function<void(std::string_view)> on_pause;
 };

@@ -7,7 +7,8 @@
 //              scores [heads][64] -> maximum -> weights -> out = out * exp(old maximum - new) + weights . latent
 //
 // Blocks are counted from position 0 and every head has its own sums: a head's result depends on its query and on the
-// positions that it sees, never on the group, the row's place in the call, or how the prompt was cut.
+// positions that it sees, never on the group, the row's place in the call, or how the prompt was cut. The cache may be
+// of a smaller type (L): its values become FP32 exactly, in registers, and from there on nothing differs.
 #pragma once
 
 #include "kernels/cpu/dot_tile.inl.h"
@@ -31,49 +32,54 @@ struct AttendGroup {
   uint32_t heads = 0;
 };
 
+template <class L>
+size_t key_bytes_of(const AttendTask& task) {
+  return (size_t{task.latent_dim} + task.rope_dim) * L::kBytes;
+}
+
 /// Scores of O positions from `position` of the block on, for T heads from `head` on.
-template <class V, uint32_t O, uint32_t T>
-void score_tile(const AttendTask& task, const float* block, uint32_t position, uint32_t head, AttendGroup& group) {
-  const size_t key_values = size_t{task.latent_dim} + task.rope_dim;
+template <class V, class L, uint32_t O, uint32_t T>
+void score_tile(const AttendTask& task, const std::byte* block, uint32_t position, uint32_t head, AttendGroup& group) {
+  const size_t key_bytes = key_bytes_of<L>(task);
   const std::byte* keys[O];
   const std::byte* rope_keys[O];
   const float* latent[T];
   const float* rope[T];
   for (uint32_t o = 0; o < O; ++o) {
-    keys[o] = bytes_of(block + (position + o) * key_values);
-    rope_keys[o] = bytes_of(block + (position + o) * key_values + task.latent_dim);
+    keys[o] = block + (position + o) * key_bytes;
+    rope_keys[o] = keys[o] + size_t{task.latent_dim} * L::kBytes;
   }
   for (uint32_t t = 0; t < T; ++t) {
     latent[t] = group.latent[head + t];
     rope[t] = group.rope[head + t];
   }
   V acc[O][T] = {};
-  add_dots<V, LoadF32, O, T>(keys, latent, task.latent_dim, acc);
-  add_dots<V, LoadF32, O, T>(rope_keys, rope, task.rope_dim, acc);
+  add_dots<V, L, O, T>(keys, latent, task.latent_dim, acc);
+  add_dots<V, L, O, T>(rope_keys, rope, task.rope_dim, acc);
   for (uint32_t o = 0; o < O; ++o) {
     for (uint32_t t = 0; t < T; ++t)
       group.scores[head + t][position + o] = acc[o][t].sum() * task.scale;
   }
 }
 
-template <class V, uint32_t T>
-void score_positions(const AttendTask& task, const float* block, uint32_t n, uint32_t head, AttendGroup& group) {
+template <class V, class L, uint32_t T>
+void score_positions(const AttendTask& task, const std::byte* block, uint32_t n, uint32_t head, AttendGroup& group) {
   constexpr uint32_t kTile = V::kTileOutputs;
   uint32_t position = 0;
   for (; position + kTile <= n; position += kTile)
-    score_tile<V, kTile, T>(task, block, position, head, group);
+    score_tile<V, L, kTile, T>(task, block, position, head, group);
   for (; position < n; ++position)
-    score_tile<V, 1, T>(task, block, position, head, group);
+    score_tile<V, L, 1, T>(task, block, position, head, group);
 }
 
-template <class V>
-void score_block(const AttendTask& task, const float* block, uint32_t n, AttendGroup& group) {
+template <class V, class L>
+void score_block(const AttendTask& task, const std::byte* block, uint32_t n, AttendGroup& group) {
   constexpr uint32_t kTile = V::kTileRows;
   uint32_t head = 0;
   for (; head + kTile <= group.heads; head += kTile)
-    score_positions<V, kTile>(task, block, n, head, group);
+    score_positions<V, L, kTile>(task, block, n, head, group);
   for (; head < group.heads; ++head)
-    score_positions<V, 1>(task, block, n, head, group);
+    score_positions<V, L, 1>(task, block, n, head, group);
 }
 
 /// Turns the scores of one head into weights relative to the maximum so far; returns the factor of what came before.
@@ -98,10 +104,11 @@ float weigh_block(uint32_t n, uint32_t head, AttendGroup& group) {
 }
 
 /// out = out * factor + weights . latent for 16 J columns from `column` on and T heads from `head` on.
-template <class V, uint32_t J, uint32_t T>
-void value_tile(const AttendTask& task, const float* block, uint32_t n, uint32_t column, uint32_t head,
+template <class V, class L, uint32_t J, uint32_t T>
+void value_tile(const AttendTask& task, const std::byte* block, uint32_t n, uint32_t column, uint32_t head,
                 const float* factors, AttendGroup& group) {
-  const size_t key_bytes = (size_t{task.latent_dim} + task.rope_dim) * sizeof(float);
+  const size_t key_bytes = key_bytes_of<L>(task);
+  const std::byte* values = block + size_t{column} * L::kBytes;
   const uint32_t width = smaller(task.latent_dim - column, J * kLanes);
   const bool whole = width == J * kLanes;
   const float* weights[T];
@@ -116,43 +123,43 @@ void value_tile(const AttendTask& task, const float* block, uint32_t n, uint32_t
   }
   if constexpr (J == 1) {
     if (!whole) {
-      add_part_columns<V, LoadF32, T>(bytes_of(block + column), key_bytes, width, weights, n, acc);
+      add_part_columns<V, L, T>(values, key_bytes, width, weights, n, acc);
       for (uint32_t t = 0; t < T; ++t)
         store_part(acc[0][t], group.out[head + t] + column, width);
       return;
     }
   }
-  add_columns<V, LoadF32, J, T>(bytes_of(block + column), key_bytes, weights, n, acc);
+  add_columns<V, L, J, T>(values, key_bytes, weights, n, acc);
   for (uint32_t j = 0; j < J; ++j) {
     for (uint32_t t = 0; t < T; ++t)
       acc[j][t].store(group.out[head + t] + column + size_t{j} * kLanes);
   }
 }
 
-template <class V, uint32_t T>
-void value_columns(const AttendTask& task, const float* block, uint32_t n, uint32_t head, const float* factors,
+template <class V, class L, uint32_t T>
+void value_columns(const AttendTask& task, const std::byte* block, uint32_t n, uint32_t head, const float* factors,
                    AttendGroup& group) {
   constexpr uint32_t kWide = V::kTileColumns;
   uint32_t column = 0;
   for (; column + kWide * kLanes <= task.latent_dim; column += kWide * kLanes) {
-    value_tile<V, kWide, T>(task, block, n, column, head, factors, group);
+    value_tile<V, L, kWide, T>(task, block, n, column, head, factors, group);
   }
   for (; column < task.latent_dim; column += kLanes)
-    value_tile<V, 1, T>(task, block, n, column, head, factors, group);
+    value_tile<V, L, 1, T>(task, block, n, column, head, factors, group);
 }
 
-template <class V>
-void attend_block(const AttendTask& task, const float* block, uint32_t n, AttendGroup& group) {
+template <class V, class L>
+void attend_block(const AttendTask& task, const std::byte* block, uint32_t n, AttendGroup& group) {
   constexpr uint32_t kTile = V::kTileRows;
-  score_block<V>(task, block, n, group);
+  score_block<V, L>(task, block, n, group);
   float factors[kHeadGroup];
   for (uint32_t head = 0; head < group.heads; ++head)
     factors[head] = weigh_block<V>(n, head, group);
   uint32_t head = 0;
   for (; head + kTile <= group.heads; head += kTile)
-    value_columns<V, kTile>(task, block, n, head, factors, group);
+    value_columns<V, L, kTile>(task, block, n, head, factors, group);
   for (; head < group.heads; ++head)
-    value_columns<V, 1>(task, block, n, head, factors, group);
+    value_columns<V, L, 1>(task, block, n, head, factors, group);
 }
 
 inline void start_group(const AttendTask& task, uint32_t row, uint32_t head, uint32_t heads, AttendGroup& group) {
@@ -169,9 +176,9 @@ inline void start_group(const AttendTask& task, uint32_t row, uint32_t head, uin
   }
 }
 
-template <class V>
+template <class V, class L>
 void attend_items(const AttendTask& task, RowRange items) {
-  const size_t key_values = size_t{task.latent_dim} + task.rope_dim;
+  const size_t key_bytes = key_bytes_of<L>(task);
   AttendGroup group;
   for (uint32_t item = items.begin; item < items.end; item += group.heads) {
     const uint32_t row = item / task.heads;
@@ -179,7 +186,7 @@ void attend_items(const AttendTask& task, RowRange items) {
     const uint32_t positions = task.first_position + row + 1;
     start_group(task, row, head, smaller(kHeadGroup, smaller(task.heads - head, items.end - item)), group);
     for (uint32_t begin = 0; begin < positions; begin += kBlockPositions) {
-      attend_block<V>(task, task.cache + begin * key_values, smaller(kBlockPositions, positions - begin), group);
+      attend_block<V, L>(task, task.cache + begin * key_bytes, smaller(kBlockPositions, positions - begin), group);
     }
     for (uint32_t h = 0; h < group.heads; ++h) {
       for (uint32_t i = 0; i < task.latent_dim; ++i)

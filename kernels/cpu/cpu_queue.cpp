@@ -8,6 +8,7 @@
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/cpu/rope.h"
 #include "kernels/cpu/route.h"
+#include "kernels/cpu/stored_rows.h"
 
 namespace dspack::kernels {
 namespace {
@@ -39,7 +40,7 @@ MatrixView view(const Weight& weight) {
 using LinearFunction = void (*)(const LinearTask&);
 using ColumnsFunction = void (*)(const ColumnsTask&);
 
-// The two places that choose by type. The checks admit these four types only.
+// The places that choose by type. The checks admit these types only.
 LinearFunction linear_function(const CpuOps& ops, Dtype dtype) {
   if (dtype == Dtype::f8_e4m3) return ops.linear_f8_e4m3;
   if (dtype == Dtype::bf16) return ops.linear_bf16;
@@ -52,6 +53,14 @@ ColumnsFunction columns_function(const CpuOps& ops, Dtype dtype) {
   if (dtype == Dtype::bf16) return ops.columns_bf16;
   if (dtype == Dtype::f16) return ops.columns_f16;
   return ops.columns_f32;
+}
+
+using AttendFunction = void (*)(const AttendTask&, RowRange);
+
+AttendFunction attend_function(const CpuOps& ops, Dtype dtype) {
+  if (dtype == Dtype::bf16) return ops.attend_bf16;
+  if (dtype == Dtype::f16) return ops.attend_f16;
+  return ops.attend_f32;
 }
 
 PairTask pair(const Rows& to, const Rows& from) {
@@ -88,6 +97,8 @@ class CpuQueue final : public Queue {
   void rms_norm(const Rows& x, Slice gain, float epsilon, const Rows& y) override;
   void rope(const RopeArgs& args) override;
   void mla_attend(const MlaAttendArgs& args) override;
+  void store_rows(Slice to, Dtype dtype, const Rows& from) override;
+  void load_rows(const Rows& to, Slice from, Dtype dtype) override;
   void silu_multiply(const Rows& gate, const Rows& up) override;
   void add(const Rows& y, const Rows& x) override;
   void route(const RouterArgs& args) override;
@@ -207,7 +218,7 @@ void CpuQueue::mla_attend(const MlaAttendArgs& args) {
   if (args.rows == 0 || args.heads == 0) return;
   const AttendTask task{.query_latent = floats(args.query_latent),
                         .query_rope = floats(args.query_rope),
-                        .cache = floats(args.cache),
+                        .cache = host(args.cache),
                         .out = floats(args.out),
                         .heads = args.heads,
                         .latent_dim = args.latent_dim,
@@ -216,11 +227,28 @@ void CpuQueue::mla_attend(const MlaAttendArgs& args) {
                         .rope_head_stride = args.rope_head_stride,
                         .first_position = args.first_position,
                         .scale = args.scale};
+  const AttendFunction function = attend_function(ops_, args.cache_dtype);
   const uint64_t positions = uint64_t{args.first_position} + args.rows;
   workers_.split(args.rows * args.heads, positions * (2ULL * args.latent_dim + args.rope_dim),
                  [&](uint32_t begin, uint32_t end) {
-                   ops_.attend(task, {begin, end});
+                   function(task, {begin, end});
                  });
+}
+
+void CpuQueue::store_rows(Slice to, Dtype dtype, const Rows& from) {
+  check_stored_rows(from, to, dtype);
+  if (from.rows == 0 || from.cols == 0) return;
+  workers_.split(from.rows, from.cols, [&](uint32_t begin, uint32_t end) {
+    store_values(host(to), dtype, floats(from.data), {.cols = from.cols, .stride = from.stride}, {begin, end});
+  });
+}
+
+void CpuQueue::load_rows(const Rows& to, Slice from, Dtype dtype) {
+  check_stored_rows(to, from, dtype);
+  if (to.rows == 0 || to.cols == 0) return;
+  workers_.split(to.rows, to.cols, [&](uint32_t begin, uint32_t end) {
+    load_values(floats(to.data), {.cols = to.cols, .stride = to.stride}, host(from), dtype, {begin, end});
+  });
 }
 
 void CpuQueue::silu_multiply(const Rows& gate, const Rows& up) {

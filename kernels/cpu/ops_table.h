@@ -96,7 +96,7 @@ struct CombineTask {
 struct AttendTask {
   const float* query_latent = nullptr;
   const float* query_rope = nullptr;
-  const float* cache = nullptr;
+  const std::byte* cache = nullptr;  // of the type that the function is for
   float* out = nullptr;
   uint32_t heads = 0;
   uint32_t latent_dim = 0;
@@ -122,7 +122,9 @@ struct CpuOps {
   void (*silu_multiply)(const PairTask& task, RowRange rows);
   void (*add)(const PairTask& task, RowRange rows);
   void (*combine)(const CombineTask& task, RowRange rows);
-  void (*attend)(const AttendTask& task, RowRange items);
+  void (*attend_f32)(const AttendTask& task, RowRange items);
+  void (*attend_bf16)(const AttendTask& task, RowRange items);
+  void (*attend_f16)(const AttendTask& task, RowRange items);
 };
 
 /// What the processor can run, each including all that the table of that name needs.

@@ -38,7 +38,9 @@ consteval CpuOps make_table(std::string_view name) {
       .silu_multiply = silu_multiply_rows<V>,
       .add = add_rows<V>,
       .combine = combine_rows<V>,
-      .attend = attend_items<V>,
+      .attend_f32 = attend_items<V, LoadF32>,
+      .attend_bf16 = attend_items<V, LoadBf16>,
+      .attend_f16 = attend_items<V, LoadF16>,
   };
 }
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "dspack_version.h"
+#include "runtime/cli/memory_options.h"
 
 namespace dspack::runtime {
 
@@ -60,6 +61,7 @@ void add_load_options(CLI::App& app, LoadOptions& load) {
       ->type_name("N");
   app.add_option("--cpu", load.instruction_set, "Instruction set: scalar, avx2 or avx512 (default: the widest)")
       ->type_name("NAME");
+  add_memory_options(app, load.memory);
   auto* layers = add_parsed(app, "--layers", format::parse_layers, load.layers,
                             "Pass these layers in this order; repeated ones share their weights")
                      ->type_name("LAYERS")

@@ -42,25 +42,33 @@ class ExpertLease {
     virtual void release(uint64_t slot) = 0;
   };
   /// `index` of the demand that it fulfils. Without a pin the weights stay anyway.
-  ExpertLease(size_t index, const ExpertWeights& weights, Pin* pin = nullptr, uint64_t slot = 0)
-      : index_(index), weights_(&weights), pin_(pin), slot_(slot) {}
+  ExpertLease(size_t index, const ExpertWeights& weights, Pin* pin = nullptr, uint64_t slot = 0,
+              bool was_missing = false)
+      : index_(index), weights_(&weights), pin_(pin), slot_(slot), was_missing_(was_missing) {}
   ~ExpertLease() {
     if (pin_ != nullptr) pin_->release(slot_);
   }
   ExpertLease(ExpertLease&& other) noexcept
-      : index_(other.index_), weights_(other.weights_), pin_(std::exchange(other.pin_, nullptr)), slot_(other.slot_) {}
+      : index_(other.index_),
+        weights_(other.weights_),
+        pin_(std::exchange(other.pin_, nullptr)),
+        slot_(other.slot_),
+        was_missing_(other.was_missing_) {}
   ExpertLease& operator=(ExpertLease&&) = delete;
   ExpertLease(const ExpertLease&) = delete;
   ExpertLease& operator=(const ExpertLease&) = delete;
 
   [[nodiscard]] size_t index() const { return index_; }
   [[nodiscard]] const ExpertWeights& weights() const { return *weights_; }
+  /// Whether it was not yet in memory when it was asked for.
+  [[nodiscard]] bool was_missing() const { return was_missing_; }
 
  private:
   size_t index_;
   const ExpertWeights* weights_;
   Pin* pin_;
   uint64_t slot_;
+  bool was_missing_;
 };
 
 /// The experts of one layer, on their way.
@@ -73,6 +81,8 @@ class ExpertRequest {
   [[nodiscard]] virtual Result<ExpertLease> next(const std::stop_token& stop) = 0;
   /// Whether `next` would return at once.
   [[nodiscard]] virtual bool is_ready() = 0;
+  /// From the request to the arrival of the last expert, among those taken, that was missing. 0: none was.
+  [[nodiscard]] virtual double transfer_seconds() const { return 0; }
 };
 
 /// A pass of the model, as the store needs to know it.

@@ -3,12 +3,23 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <map>
 #include <span>
 
 #include "runtime/model/scratch.h"
 
 namespace dspack::runtime {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+}  // namespace
 
 Result<std::unique_ptr<GroupedExecutor>> GroupedExecutor::make(kernels::Device& device, kernels::Queue& queue,
                                                                ExpertStore& store, const ExecutorShape& shape) {
@@ -128,6 +139,7 @@ void GroupedExecutor::multiply_tile(const ExpertWeights& expert, const Group& gr
 
 Result<void> GroupedExecutor::run_wave(const Wave& wave, std::span<const uint32_t> tokens_of_expert,
                                        const std::stop_token& stop) {
+  const auto start = Clock::now();
   const RoutedTokens& tokens = wave.tokens;
   const std::vector<Group> groups = group_by_expert(tokens, tokens_of_expert);
   std::vector<ExpertDemand> demands;
@@ -139,19 +151,39 @@ Result<void> GroupedExecutor::run_wave(const Wave& wave, std::span<const uint32_
                        .last_row = wave.first_row + group.tokens.back()});
   }
   TRY_ASSIGN(const auto request, store_.request(tokens.layer, std::move(demands)));
+  ExpertTimes times;
+  TRY(compute_as_they_come(wave, groups, *request, times, stop));
+  queue_.combine(wave.y, rows_at(parts_at_, tokens.x.rows * shape_.top_k, shape_.hidden), tokens.weights, shape_.top_k);
+  times.transfer = request->transfer_seconds();
+  times.total = seconds_since(start);
+  if (store_.pass().phase == Phase::decode) decode_bound_.add(times);
+  return {};
+}
+
+Result<void> GroupedExecutor::compute_as_they_come(const Wave& wave, const std::vector<Group>& groups,
+                                                   ExpertRequest& request, ExpertTimes& times,
+                                                   const std::stop_token& stop) {
+  const RoutedTokens& tokens = wave.tokens;
   bool has_other_work = tokens.meanwhile != nullptr;
+  const auto do_other_work = [&] {
+    const auto start = Clock::now();
+    tokens.meanwhile();
+    queue_.synchronize();
+    has_other_work = false;
+    times.hits += seconds_since(start);
+  };
   for (size_t taken = 0; taken < groups.size(); ++taken) {
     if (stop.stop_requested()) return Error{ErrorKind::cancelled, "the run was interrupted"};
-    if (has_other_work && !request->is_ready()) {
-      tokens.meanwhile();
-      has_other_work = false;
-    }
-    TRY_ASSIGN(const ExpertLease lease, request->next(stop));
+    if (has_other_work && !request.is_ready()) do_other_work();
+    TRY_ASSIGN(const ExpertLease lease, request.next(stop));
+    const auto start = Clock::now();
     multiply(lease.weights(), groups[lease.index()], tokens.x);
     queue_.synchronize();  // the lease ends here
+    const double seconds = seconds_since(start);
+    (lease.was_missing() ? times.misses : times.hits) += seconds;
+    if (lease.was_missing()) times.last_miss = seconds;
   }
-  if (has_other_work) tokens.meanwhile();
-  queue_.combine(wave.y, rows_at(parts_at_, tokens.x.rows * shape_.top_k, shape_.hidden), tokens.weights, shape_.top_k);
+  if (has_other_work) do_other_work();
   return {};
 }
 

@@ -9,6 +9,7 @@
 #include <memory>
 #include <vector>
 
+#include "runtime/experts/decode_bound.h"
 #include "runtime/experts/executor.h"
 #include "runtime/experts/expert_store.h"
 #include "runtime/experts/trace/route_recorder.h"
@@ -38,6 +39,8 @@ class GroupedExecutor final : public ExpertExecutor {
   void set_recorder(RouteRecorder* recorder) { recorder_ = recorder; }
 
   [[nodiscard]] uint64_t scratch_bytes() const { return scratch_->size_bytes(); }
+  /// Times of all decode passes.
+  [[nodiscard]] const DecodeBound& decode_bound() const { return decode_bound_; }
 
  private:
   GroupedExecutor(kernels::Queue& queue, ExpertStore& store, const ExecutorShape& shape,
@@ -62,6 +65,8 @@ class GroupedExecutor final : public ExpertExecutor {
     kernels::Rows y;
   };
   Result<void> run_wave(const Wave& wave, std::span<const uint32_t> tokens_of_expert, const std::stop_token& stop);
+  Result<void> compute_as_they_come(const Wave& wave, const std::vector<Group>& groups, ExpertRequest& request,
+                                    ExpertTimes& times, const std::stop_token& stop);
   [[nodiscard]] kernels::Rows rows_at(uint64_t offset, uint32_t rows, uint32_t cols) const;
 
   kernels::Queue& queue_;
@@ -69,6 +74,7 @@ class GroupedExecutor final : public ExpertExecutor {
   ExecutorShape shape_;
   RouteRecorder* recorder_ = nullptr;
   std::unique_ptr<kernels::Buffer> scratch_;
+  DecodeBound decode_bound_;
   uint64_t input_at_ = 0, gate_at_ = 0, up_at_ = 0, output_at_ = 0, parts_at_ = 0;  // in scratch_
 };
 

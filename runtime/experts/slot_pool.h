@@ -2,6 +2,7 @@
 // Threads: single-thread (the store's lock). Lifetime: borrows the device; a Slot stays where it is. Errors: budget.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -27,6 +28,7 @@ struct Slot {
   StorageTier tier = StorageTier::disk;  // where it was read from
   bool is_prefetch = false;              // read on the chance, and not wanted so far
   bool is_second_try = false;
+  std::chrono::steady_clock::time_point arrival;  // if ready: when it became so
 
   [[nodiscard]] std::span<std::byte> bytes() const;
 };

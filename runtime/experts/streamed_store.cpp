@@ -51,7 +51,8 @@ class StreamedStore::Request final : public ExpertRequest {
       }
       store_.count_hit(*slot, store_.use_of(layer_, demands_[i]));
       ++slot->pins;
-      (slot->state == Slot::State::ready ? ready_ : coming_).push_back({.index = i, .slot = slot});
+      const bool is_ready = slot->state == Slot::State::ready;
+      (is_ready ? ready_ : coming_).push_back({.index = i, .slot = slot, .was_missing = !is_ready});
     }
     return start_missing();
   }
@@ -63,7 +64,7 @@ class StreamedStore::Request final : public ExpertRequest {
       if (!slot) return slot.error();
       if (*slot == nullptr) return {};
       ++(*slot)->pins;
-      coming_.push_back({.index = missing_.front(), .slot = *slot});
+      coming_.push_back({.index = missing_.front(), .slot = *slot, .was_missing = true});
       missing_.pop_front();
     }
     return {};
@@ -81,7 +82,12 @@ class StreamedStore::Request final : public ExpertRequest {
     }
     const Pinned taken = ready_.front();
     ready_.pop_front();
-    return ExpertLease(taken.index, taken.slot->weights, &store_, taken.slot->number);
+    if (taken.was_missing) last_arrival_ = std::max(last_arrival_, taken.slot->arrival);
+    return ExpertLease(taken.index, taken.slot->weights, &store_, taken.slot->number, taken.was_missing);
+  }
+
+  [[nodiscard]] double transfer_seconds() const override {
+    return std::chrono::duration<double>(last_arrival_ - start_).count();
   }
 
   bool is_ready() override {
@@ -94,6 +100,7 @@ class StreamedStore::Request final : public ExpertRequest {
   struct Pinned {
     size_t index = 0;  // of the demand
     Slot* slot = nullptr;
+    bool was_missing = false;
   };
 
   // Moves what has arrived to `ready_`, and lets more come.
@@ -139,6 +146,8 @@ class StreamedStore::Request final : public ExpertRequest {
   std::deque<size_t> missing_;
   std::deque<Pinned> coming_;
   std::deque<Pinned> ready_;
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+  std::chrono::steady_clock::time_point last_arrival_ = start_;
 };
 
 StreamedStore::StreamedStore(kernels::Device& device, WeightStorage& storage, const StreamedStoreOptions& options)
@@ -292,6 +301,7 @@ void StreamedStore::loaded(Slot& slot, Result<void> outcome) {
   if (outcome) {
     slot.weights = weights_in(slot.plan, *slot.memory);
     slot.state = Slot::State::ready;
+    slot.arrival = std::chrono::steady_clock::now();
     if (slot.tier == StorageTier::network) start_keeping(slot);
   } else {
     slot.state = Slot::State::failed;
@@ -322,9 +332,8 @@ void StreamedStore::unpin(Slot& slot) {
 }
 
 bool StreamedStore::is_idle() const {
-  return keeping_ == 0 && std::ranges::none_of(slots_, [](const Slot* slot) {
-           return slot->state == Slot::State::loading || slot->pins > 0;
-         });
+  return keeping_ == 0 &&
+         std::ranges::none_of(slots_, [](const Slot* slot) { return slot->state == Slot::State::loading; });
 }
 
 void StreamedStore::release(uint64_t slot) {

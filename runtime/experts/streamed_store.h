@@ -57,7 +57,7 @@ class StreamedStore final : public ExpertStore, private ExpertLease::Pin {
   Result<Slot*> start_miss(const ExpertUse& use);
   Result<void> begin_reading(Slot& slot, Urgency urgency);
   void unpin(Slot& slot);
-  [[nodiscard]] bool is_idle() const;  // nothing is read, kept or in use
+  [[nodiscard]] bool is_idle() const;  // nothing is read or kept: no slot becomes free by waiting
 
   void loaded(Slot& slot, Result<void> outcome);  // on the pool's threads
   void start_keeping(Slot& slot);

@@ -11,6 +11,7 @@
 
 #include "format/layer_map.h"
 #include "format/source/repository.h"
+#include "runtime/budget/memory_options.h"
 #include "runtime/experts/grouped_executor.h"
 #include "runtime/experts/policy/policy_catalogue.h"
 #include "runtime/experts/streamed_store.h"
@@ -30,6 +31,7 @@ struct LoadOptions {
   std::optional<uint64_t> expert_slots = {};  // absent: one for each expert
   std::string policy{kDefaultPolicy};         // which expert leaves a slot: policy_catalogue.h
   std::string route_trace = {};               // file for the routes of the run; empty: none
+  MemoryOptions memory;
   /// Drafting with the MTP module. Unset: none. A number of drafts needs a module (errors: unsupported, not_found);
   /// without a number a model that has none runs without.
   std::optional<SpeculationOptions> speculation = {};

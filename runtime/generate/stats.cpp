@@ -48,6 +48,18 @@ format::Json phase_json(const ExpertStoreStats& stats, Phase phase) {
             {"useful_bytes", counts.useful_bytes}}}};
 }
 
+// What decoding took, beside the least that it could take (decode_bound.h).
+format::Json bound_json(const DecodeBound& bound, double seconds) {
+  const auto ratio = [&](double limit) { return limit > 0 ? seconds / limit : 0.0; };
+  return {{"seconds", bound.seconds(seconds)},
+          {"ratio", ratio(bound.seconds(seconds))},
+          {"with_foresight", bound.with_foresight(seconds)},
+          {"ratio_with_foresight", ratio(bound.with_foresight(seconds))},
+          {"outside_of_experts", bound.outside(seconds)},
+          {"compute", bound.compute_seconds()},
+          {"transfer", bound.transfer_seconds()}};
+}
+
 format::Json expert_json(const RunStats& stats) {
   std::map<LayerId, uint64_t> read;
   for (const ExpertKey& key : stats.experts.read_experts)
@@ -66,6 +78,7 @@ format::Json expert_json(const RunStats& stats) {
           {"slots", stats.experts.slots},
           {"prefill", phase_json(stats.experts, Phase::prefill)},
           {"decode", phase_json(stats.experts, Phase::decode)},
+          {"decode_bound", bound_json(stats.decode_bound, stats.times.decode_seconds)},
           {"files", stats.expert_files},
           {"opened_files", opened.size()},
           {"layers", std::move(layers)}};
@@ -82,6 +95,7 @@ RunStats collect_stats(LoadedModel& loaded, const SessionTimes& times) {
   stats.layer_map = model.layer_map();
   stats.times = times;
   stats.experts = loaded.store().stats();
+  stats.decode_bound = loaded.executor().decode_bound();
   stats.bytes_read = {.always_needed = files.bytes_read(ReadPurpose::always_needed),
                       .embedding = files.bytes_read(ReadPurpose::embedding),
                       .experts = stats.experts.bytes_read()};

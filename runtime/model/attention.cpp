@@ -35,9 +35,11 @@ Result<void> add_attention(WeightGroup& group, AttentionWeights& weights, const 
   return group.add_linear(&weights.o, prefix + "o_proj.weight", config.hidden, config.heads * config.value_dim);
 }
 
-Attention::Attention(const ModelConfig& config, AttentionForm form, uint32_t wave_rows, uint32_t context,
-                     ScratchPlan& plan)
-    : config_(config), form_(form), scale_(attention_scale(config.rope, config.query_dim())) {
+Attention::Attention(const ModelConfig& config, const AttentionOptions& options, uint32_t wave_rows, ScratchPlan& plan)
+    : config_(config),
+      form_(options.form),
+      cache_dtype_(options.cache_dtype),
+      scale_(attention_scale(config.rope, config.query_dim())) {
   const uint64_t rows = wave_rows;
   const uint64_t heads = rows * config.heads;
   q_latent_at_ = plan.add(rows * config.q_rank);
@@ -45,15 +47,24 @@ Attention::Attention(const ModelConfig& config, AttentionForm form, uint32_t wav
   absorbed_at_ = plan.add(heads * config.kv_rank);
   attended_at_ = plan.add(heads * config.kv_rank);
   heads_at_ = plan.add(heads * config.value_dim);
-  const uint64_t expanded_positions = form == AttentionForm::expanded ? context : 0;
+  const uint64_t expanded_positions = form_ == AttentionForm::expanded ? options.context : 0;
   expanded_at_ = plan.add(expanded_positions * config.heads * head_rows(config));
+  const bool in_place = cache_dtype_ == Dtype::f32;
+  new_rows_at_ = plan.add(in_place ? 0 : rows * config.cache_dim());
+  cache_values_at_ = plan.add(in_place ? 0 : expanded_positions * config.cache_dim());
 }
 
 // kv_a's output is the cache's row as it is: latent, then rotary key. The latent is normalised and the key rotated
-// there.
-void Attention::fill_cache(kernels::Queue& queue, const AttentionWeights& weights, const Input& input,
-                           const TraceScope& trace) const {
-  const kernels::Rows rows = rows_of(input.cache, input.first_position, input.x.rows);
+// there: in the cache itself if that is FP32, else before they are rounded into it.
+void Attention::fill_cache(kernels::Queue& queue, kernels::Buffer& scratch, const AttentionWeights& weights,
+                           const Input& input, const TraceScope& trace) const {
+  DSPACK_CHECK(input.cache.dtype == cache_dtype_, "a cache of another type");
+  const bool in_place = cache_dtype_ == Dtype::f32;
+  const kernels::Slice stored = input.cache.at(input.first_position);
+  const kernels::Rows rows{.data = in_place ? stored : kernels::Slice{.buffer = &scratch, .offset_bytes = new_rows_at_},
+                           .rows = input.x.rows,
+                           .cols = config_.cache_dim(),
+                           .stride = config_.cache_dim()};
   apply(weights.kv_a, queue, input.x, rows, trace, "kv_a_proj_with_mqa");
   kernels::Rows latent = rows;
   latent.cols = config_.kv_rank;
@@ -66,6 +77,7 @@ void Attention::fill_cache(kernels::Queue& queue, const AttentionWeights& weight
               .row_stride = rows.stride,
               .first_position = input.first_position,
               .cos_sin = input.cos_sin});
+  if (!in_place) queue.store_rows(stored, cache_dtype_, rows);
 }
 
 // Each head's query is [nope | rope]; the second part is rotated in place.
@@ -106,7 +118,7 @@ kernels::HeadLinearArgs Attention::heads_of_kv_b(const AttentionWeights& weights
 
 void Attention::run(kernels::Queue& queue, kernels::Buffer& scratch, const AttentionWeights& weights,
                     const Input& input, const kernels::Rows& y, const TraceScope& trace) const {
-  fill_cache(queue, weights, input, trace);
+  fill_cache(queue, scratch, weights, input, trace);
   make_queries(queue, scratch, weights, input, trace);
   if (form_ == AttentionForm::absorbed) {
     attend_absorbed(queue, scratch, weights, input);
@@ -151,7 +163,8 @@ void Attention::attend_absorbed(kernels::Queue& queue, kernels::Buffer& scratch,
                     .rope_row_stride = q_width,
                     .rope_head_stride = config_.query_dim(),
                     .first_position = input.first_position,
-                    .scale = scale_});
+                    .scale = scale_,
+                    .cache_dtype = cache_dtype_});
 
   kernels::HeadLinearArgs values = heads_of_kv_b(weights, rows);
   values.first_row = config_.nope_dim;
@@ -172,7 +185,13 @@ void Attention::attend_expanded(kernels::Queue& queue, kernels::Buffer& scratch,
   const uint32_t positions = input.first_position + input.x.rows;
   const uint32_t width = config_.heads * head_rows(config_);
   const kernels::Rows expanded{.data = place(expanded_at_), .rows = positions, .cols = width, .stride = width};
-  kernels::Rows latents = rows_of(input.cache, 0, positions);
+  const bool in_place = cache_dtype_ == Dtype::f32;
+  const kernels::Rows cached{.data = in_place ? input.cache.data : place(cache_values_at_),
+                             .rows = positions,
+                             .cols = config_.cache_dim(),
+                             .stride = config_.cache_dim()};
+  if (!in_place) queue.load_rows(cached, input.cache.data, cache_dtype_);
+  kernels::Rows latents = cached;
   latents.cols = config_.kv_rank;
   const TraceScope module = trace.child("kv_b_proj");
   module.input(rows_of(latents, input.first_position, input.x.rows));
@@ -187,7 +206,7 @@ void Attention::attend_expanded(kernels::Queue& queue, kernels::Buffer& scratch,
   const size_t heads = size_t{input.x.rows} * config_.heads;
   const std::vector<float> queries = values(place(q_at_), heads * config_.query_dim());
   const std::vector<float> keys_and_values = values(expanded.data, size_t{positions} * width);
-  const std::vector<float> cache = values(input.cache.data, size_t{positions} * config_.cache_dim());
+  const std::vector<float> cache = values(cached.data, size_t{positions} * config_.cache_dim());
   queue.synchronize();
   std::vector<float> out(heads * config_.value_dim);
   expanded_attention({.queries = queries,

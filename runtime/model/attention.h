@@ -8,6 +8,7 @@
 #include <string>
 
 #include "runtime/model/config.h"
+#include "runtime/model/kv_cache.h"
 #include "runtime/model/scratch.h"
 #include "runtime/model/trace.h"
 #include "runtime/weights/weight_group.h"
@@ -31,15 +32,21 @@ struct AttentionWeights {
 /// Two ways to the same result; `expanded` is slow and there to check the other (expanded_attention.h).
 enum class AttentionForm { absorbed, expanded };
 
+struct AttentionOptions {
+  AttentionForm form = AttentionForm::absorbed;
+  uint32_t context = 0;            // positions of the cache
+  Dtype cache_dtype = Dtype::f32;  // of the cache: f32 (exact), bf16 or f16
+};
+
 class Attention {
  public:
   /// Reserves scratch for `wave_rows` tokens at a time; where the form is `expanded`, also for the keys and values of
-  /// `context` positions (V3: 131 kB each).
-  Attention(const ModelConfig& config, AttentionForm form, uint32_t wave_rows, uint32_t context, ScratchPlan& plan);
+  /// the whole context (V3: 131 kB a position).
+  Attention(const ModelConfig& config, const AttentionOptions& options, uint32_t wave_rows, ScratchPlan& plan);
 
   struct Input {
-    kernels::Rows x;      // [rows, hidden], normalised; at most wave_rows
-    kernels::Rows cache;  // [capacity, kv_rank + rope_dim] of the layer
+    kernels::Rows x;  // [rows, hidden], normalised; at most wave_rows
+    CacheRows cache;  // [capacity, kv_rank + rope_dim] of the layer
     uint32_t first_position = 0;
     kernels::Slice cos_sin;  // see kernels::RopeArgs
   };
@@ -48,7 +55,7 @@ class Attention {
            const kernels::Rows& y, const TraceScope& trace = {}) const;
 
  private:
-  void fill_cache(kernels::Queue& queue, const AttentionWeights& weights, const Input& input,
+  void fill_cache(kernels::Queue& queue, kernels::Buffer& scratch, const AttentionWeights& weights, const Input& input,
                   const TraceScope& trace) const;
   void make_queries(kernels::Queue& queue, kernels::Buffer& scratch, const AttentionWeights& weights,
                     const Input& input, const TraceScope& trace) const;
@@ -60,8 +67,10 @@ class Attention {
 
   const ModelConfig& config_;
   AttentionForm form_;
+  Dtype cache_dtype_;
   float scale_;
-  uint64_t q_latent_at_, q_at_, absorbed_at_, attended_at_, heads_at_, expanded_at_;  // in the scratch buffer
+  // In the scratch buffer.
+  uint64_t q_latent_at_, q_at_, absorbed_at_, attended_at_, heads_at_, expanded_at_, new_rows_at_, cache_values_at_;
 };
 
 }  // namespace dspack::runtime

@@ -6,10 +6,16 @@
 
 namespace dspack::runtime {
 
-Result<KvCache> KvCache::make(kernels::Device& device, uint32_t layers, uint32_t capacity, uint32_t values) {
+std::optional<uint64_t> KvCache::bytes_of(uint64_t layers, uint64_t capacity, uint64_t values, Dtype dtype) {
   const auto rows = checked_mul(layers, capacity);
-  const auto bytes = checked_mul(rows.value_or(UINT64_MAX), uint64_t{values} * sizeof(float));
-  if (!rows || !bytes) return Error{ErrorKind::budget, "the KV cache would exceed 2^64 bytes; ask for less with --ctx"};
+  if (!rows) return std::nullopt;
+  return checked_mul(*rows, values * (bits_of(dtype) / 8));
+}
+
+Result<KvCache> KvCache::make(kernels::Device& device, uint32_t layers, uint32_t capacity, uint32_t values,
+                              Dtype dtype) {
+  const auto bytes = bytes_of(layers, capacity, values, dtype);
+  if (!bytes) return Error{ErrorKind::budget, "the KV cache would exceed 2^64 bytes; ask for less with --ctx"};
   auto buffer = device.allocate(*bytes);
   if (!buffer) {
     return buffer.error().in(
@@ -20,14 +26,17 @@ Result<KvCache> KvCache::make(kernels::Device& device, uint32_t layers, uint32_t
   cache.layers_ = layers;
   cache.capacity_ = capacity;
   cache.values_ = values;
+  cache.dtype_ = dtype;
   return cache;
 }
 
-kernels::Rows KvCache::layer(uint32_t index) const {
+CacheRows KvCache::layer(uint32_t index) const {
   DSPACK_CHECK(index < layers_, "the cache has no such layer");
-  const uint64_t offset = uint64_t{index} * capacity_ * values_ * sizeof(float);
-  return {
-      .data = {.buffer = buffer_.get(), .offset_bytes = offset}, .rows = capacity_, .cols = values_, .stride = values_};
+  const uint64_t offset = uint64_t{index} * capacity_ * values_ * (bits_of(dtype_) / 8);
+  return {.data = {.buffer = buffer_.get(), .offset_bytes = offset},
+          .dtype = dtype_,
+          .capacity = capacity_,
+          .values = values_};
 }
 
 void KvCache::advance(uint32_t positions) {

@@ -1,29 +1,48 @@
-// The latent KV cache: for each layer of the pass and each position the normalised latent and the rotated key, FP32,
-// allocated in full at once so that a long answer cannot run out of memory half-way. A physical layer that a layer map
-// repeats has one such layer for each time. Threads: single-thread. Lifetime: owns its buffer.
-// Errors: budget.
+// The latent KV cache: for each layer of the pass and each position the normalised latent and the rotated key, in FP32
+// (exact) or rounded to BF16 or F16, allocated in full at once so that a long answer cannot run out of memory half-way.
+// A physical layer that a layer map repeats has one such layer for each time. Threads: single-thread. Lifetime: owns
+// its buffer. Errors: budget.
 #pragma once
 
 #include <memory>
+#include <optional>
 
 #include "format/base/result.h"
 #include "kernels/ops.h"
 
 namespace dspack::runtime {
 
+/// The cache of one layer: dense rows [capacity, values].
+struct CacheRows {
+  kernels::Slice data;
+  Dtype dtype = Dtype::f32;  // f32, bf16 or f16
+  uint32_t capacity = 0;
+  uint32_t values = 0;
+
+  /// Where a position's row begins.
+  [[nodiscard]] kernels::Slice at(uint32_t position) const {
+    return data.at(uint64_t{position} * values * (bits_of(dtype) / 8));
+  }
+};
+
 class KvCache {
  public:
-  /// Room for `capacity` positions of `layers` layers, `values` numbers each.
+  /// Room for `capacity` positions of `layers` layers, `values` numbers each, stored as `dtype`: f32, bf16 or f16.
   [[nodiscard]] static Result<KvCache> make(kernels::Device& device, uint32_t layers, uint32_t capacity,
-                                            uint32_t values);
+                                            uint32_t values, Dtype dtype);
+  /// Memory of such a cache; nullopt: beyond 2^64.
+  [[nodiscard]] static std::optional<uint64_t> bytes_of(uint64_t layers, uint64_t capacity, uint64_t values,
+                                                        Dtype dtype);
 
   [[nodiscard]] uint32_t capacity() const { return capacity_; }
   /// Positions that hold a token.
   [[nodiscard]] uint32_t length() const { return length_; }
   [[nodiscard]] uint64_t size_bytes() const { return buffer_->size_bytes(); }
 
-  /// FP32 [capacity, values] of the layer that comes `index`-th in the pass.
-  [[nodiscard]] kernels::Rows layer(uint32_t index) const;
+  [[nodiscard]] Dtype dtype() const { return dtype_; }
+
+  /// Rows of the layer that comes `index`-th in the pass.
+  [[nodiscard]] CacheRows layer(uint32_t index) const;
 
   /// Positions appended by a forward pass that went through all layers.
   void advance(uint32_t positions);
@@ -38,6 +57,7 @@ class KvCache {
   uint32_t capacity_ = 0;
   uint32_t values_ = 0;
   uint32_t length_ = 0;
+  Dtype dtype_ = Dtype::f32;
 };
 
 }  // namespace dspack::runtime

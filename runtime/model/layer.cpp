@@ -35,11 +35,11 @@ uint32_t widest_mlp(const ModelConfig& config) {
 
 }  // namespace
 
-LayerRunner::LayerRunner(const ModelConfig& config, AttentionForm form, uint32_t max_rows, uint32_t wave_rows,
-                         uint32_t context, ScratchPlan& plan)
+LayerRunner::LayerRunner(const ModelConfig& config, const AttentionOptions& attention, uint32_t max_rows,
+                         uint32_t wave_rows, ScratchPlan& plan)
     : config_(config),
       wave_rows_(wave_rows),
-      attention_(config, form, wave_rows, context, plan),
+      attention_(config, attention, wave_rows, plan),
       mlp_(widest_mlp(config), wave_rows, plan),
       moe_(config, max_rows, wave_rows, plan),
       normalised_at_(plan.add(uint64_t{max_rows} * config.hidden)),

@@ -27,8 +27,8 @@ struct LayerWeights {
 class LayerRunner {
  public:
   /// Reserves scratch for chunks of `max_rows` tokens that go through attention and MLPs `wave_rows` at a time;
-  /// `context` is for the expanded form of attention.
-  LayerRunner(const ModelConfig& config, AttentionForm form, uint32_t max_rows, uint32_t wave_rows, uint32_t context,
+  /// `attention` says how that is done.
+  LayerRunner(const ModelConfig& config, const AttentionOptions& attention, uint32_t max_rows, uint32_t wave_rows,
               ScratchPlan& plan);
 
   struct Context {
@@ -40,7 +40,7 @@ class LayerRunner {
   };
   struct Input {
     kernels::Rows hidden;  // [rows, hidden], the residual stream; changed in place
-    kernels::Rows cache;   // the layer's, with `first_position` tokens in it
+    CacheRows cache;       // the layer's, with `first_position` tokens in it
     uint32_t first_position = 0;
     kernels::Slice cos_sin;
   };

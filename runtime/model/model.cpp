@@ -30,7 +30,8 @@ Model::Model(const LoadContext& context, const ModelConfig& config, const ModelO
       residual_at_(plan_.add(uint64_t{options.max_rows} * config.hidden)),
       logits_at_(plan_.add(uint64_t{kLogitRows} * config.vocab)),
       cos_sin_at_(plan_.add(uint64_t{options.context} * config.rope_dim)),
-      runner_(config_, options.attention, options.max_rows, options.wave_rows, options.context, plan_) {
+      runner_(config_, {.form = options.attention, .context = options.context, .cache_dtype = options.kv_dtype},
+              options.max_rows, options.wave_rows, plan_) {
   if (!options_.layer_map.empty()) return;
   for (uint32_t layer = 0; layer < config.layers; ++layer)
     options_.layer_map.emplace_back(layer);
@@ -48,7 +49,7 @@ Result<std::unique_ptr<Model>> Model::load(const LoadContext& context, const Mod
 
 Result<void> Model::allocate() {
   const auto depth = static_cast<uint32_t>(options_.layer_map.size());
-  TRY_ASSIGN(KvCache cache, KvCache::make(device_, depth, options_.context, config_.cache_dim()));
+  TRY_ASSIGN(KvCache cache, KvCache::make(device_, depth, options_.context, config_.cache_dim(), options_.kv_dtype));
   cache_.emplace(std::move(cache));
   TRY_ASSIGN(scratch_, device_.allocate(plan_.size_bytes()));
   const kernels::Slice table{.buffer = scratch_.get(), .offset_bytes = cos_sin_at_};

@@ -31,7 +31,8 @@ Result<std::unique_ptr<MtpModule>> MtpModule::load(const LoadContext& context, M
                                                    const std::stop_token& stop) {
   const ModelConfig& config = model.config();
   const uint32_t context_positions = model.cache().capacity();
-  TRY_ASSIGN(KvCache cache, KvCache::make(context.device, 1, context_positions, config.cache_dim()));
+  TRY_ASSIGN(KvCache cache,
+             KvCache::make(context.device, 1, context_positions, config.cache_dim(), model.cache().dtype()));
   std::unique_ptr<MtpModule> module(new MtpModule(context, model, std::move(cache)));
   ScratchPlan plan;
   module->residuals_at_ = plan.add(uint64_t{context_positions} * config.hidden);

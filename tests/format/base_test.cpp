@@ -87,6 +87,19 @@ TEST_CASE("jobs: a stop request from outside is a cancellation") {
   CHECK(done.error().kind == ErrorKind::cancelled);
 }
 
+TEST_CASE("sizes: in words, three digits") {
+  for (const auto& [bytes, words] : std::initializer_list<std::pair<uint64_t, const char*>>{{0, "0 B"},
+                                                                                            {999, "999 B"},
+                                                                                            {1000, "1.00 kB"},
+                                                                                            {20'432'000'000, "20.4 GB"},
+                                                                                            {9'996'000, "10.0 MB"},
+                                                                                            {999'499, "999 kB"},
+                                                                                            {999'500, "1.00 MB"},
+                                                                                            {UINT64_MAX, "18.4 EB"}}) {
+    CHECK(size_words(bytes) == words);
+  }
+}
+
 TEST_CASE("sizes: whole numbers with decimal and binary units, and nothing else") {
   CHECK(parse_size("0").value() == 0);
   CHECK(parse_size("4096").value() == 4096);
@@ -97,6 +110,7 @@ TEST_CASE("sizes: whole numbers with decimal and binary units, and nothing else"
   CHECK(parse_size("2kB").value() == 2000);
   CHECK(parse_size("4GiB").value() == 4ULL << 30);
   CHECK(parse_size("1KB").value() + parse_size("1KiB").value() == 2024);
+  CHECK(parse_size("3g").value() == 3ULL << 30);
   CHECK(parse_size("2TB").value() == 2'000'000'000'000);
   CHECK(parse_size("18446744073709551615").value() == UINT64_MAX);
   for (const char* text : {"", "GB", "5 GB", "1.5GB", "-1", "+1", "5GBs", "0x10", "5iB"}) {

@@ -2,6 +2,7 @@
 
 #include <bit>
 #include <cmath>
+#include <random>
 
 #include "format/dtype.h"
 
@@ -51,6 +52,31 @@ TEST_CASE("dtype: the other small types") {
   CHECK(f16_to_f32(0x7bff) == 65504.0F);
   CHECK(std::isinf(f16_to_f32(0x7c00)));
   CHECK(std::isnan(f16_to_f32(0x7e00)));
+}
+
+TEST_CASE("dtype: rounding to F16 and BF16") {
+  std::mt19937 engine(std::random_device{}());
+  for (uint32_t i = 0; i < 200000; ++i) {
+    // Every code, the values half-way to the next one, their neighbours, and any bits at all.
+    const uint32_t code = i & 0xffffU;
+    const uint32_t wide = i % 3 == 0 ? std::bit_cast<uint32_t>(f16_to_f32(static_cast<uint16_t>(code))) : code << 16;
+    const uint32_t half = i % 3 == 0 ? 0x1000U : 0x8000U;
+    for (const uint32_t bits : {wide, wide + half, wide + half - 1, wide + half + 1, static_cast<uint32_t>(engine())}) {
+      const auto value = std::bit_cast<float>(bits);
+      CAPTURE(bits);
+      if (std::isnan(value)) {
+        REQUIRE(std::isnan(f16_to_f32(f32_to_f16(value))));
+        REQUIRE(std::isnan(bf16_to_f32(f32_to_bf16(value))));
+        continue;
+      }
+      REQUIRE(f32_to_f16(value) == std::bit_cast<uint16_t>(static_cast<_Float16>(value)));
+      // No type of the compiler to ask: the nearer of the two around it.
+      const uint32_t below = bits & 0xffff0000U;
+      const uint32_t rest = bits & 0xffffU;
+      const bool up = rest > 0x8000U || (rest == 0x8000U && (below & 0x10000U) != 0);
+      REQUIRE(f32_to_bf16(value) == (below + (up ? 0x10000U : 0U)) >> 16);
+    }
+  }
 }
 
 TEST_CASE("dtype: F16 agrees with the compiler's own conversion for every code") {

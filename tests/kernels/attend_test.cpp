@@ -42,14 +42,24 @@ float softmax_scale(const AttendCase& c) {
   return 1.0F / std::sqrt(static_cast<float>(c.latent + c.rope));
 }
 
+/// The cache's rows as the device stores them.
+kernels::Slice stored_cache(Lab& lab, const AttendInput& input, uint32_t cols, Dtype dtype) {
+  const std::vector<uint8_t> zeros(input.cache.size() * (bits_of(dtype) / 8));
+  const kernels::Slice place = lab.raw(zeros.data(), zeros.size(), sizeof(float));
+  const auto rows = static_cast<uint32_t>(input.cache.size() / cols);
+  lab.queue().store_rows(place, dtype, {.data = lab.put(input.cache), .rows = rows, .cols = cols, .stride = cols});
+  return place;
+}
+
 /// `c.rows` rows of the input from row `first` on.
-std::vector<float> run_attend(Lab& lab, const AttendInput& input, const AttendCase& c, uint32_t first) {
+std::vector<float> run_attend(Lab& lab, const AttendInput& input, const AttendCase& c, uint32_t first,
+                              Dtype dtype = Dtype::f32) {
   const size_t count = size_t{c.rows} * c.heads * c.latent;
   const kernels::Slice out = lab.poisoned(count);
   const uint32_t rope_stride = c.rope + kRopeGap;
   lab.queue().mla_attend({.query_latent = lab.put(input.latent).at(uint64_t{first} * c.heads * c.latent * 4),
                           .query_rope = lab.put(input.rope).at(uint64_t{first} * c.heads * rope_stride * 4),
-                          .cache = lab.put(input.cache),
+                          .cache = stored_cache(lab, input, c.latent + c.rope, dtype),
                           .out = out,
                           .rows = c.rows,
                           .heads = c.heads,
@@ -58,7 +68,8 @@ std::vector<float> run_attend(Lab& lab, const AttendInput& input, const AttendCa
                           .rope_row_stride = c.heads * rope_stride,
                           .rope_head_stride = rope_stride,
                           .first_position = c.first_position + first,
-                          .scale = softmax_scale(c)});
+                          .scale = softmax_scale(c),
+                          .cache_dtype = dtype});
   return lab.get(out, count);
 }
 
@@ -137,6 +148,54 @@ KERNEL_CASE("mla_attend: the bits depend on neither chunking, threads, nor instr
         got.insert(got.end(), rows.begin(), rows.end());
       }
       CHECK(first_difference(got, wanted) == wanted.size());
+    }
+  }
+}
+
+KERNEL_CASE("mla_attend: a smaller cache gives the bits of an FP32 cache that holds its values") {
+  SKIP_UNLESS_SET_RUNS();
+  Random random;
+  CAPTURE(random.seed());
+  for (const AttendCase& c : {AttendCase{1, 1, 16, 8, 0, 1}, AttendCase{3, 9, 33, 10, 200, 1},
+                              AttendCase{2, 8, 512, 64, 130, 1}, AttendCase{2, 5, 16, 0, 10, 1}}) {
+    const AttendInput input = random_input(c, random);
+    for (const Dtype dtype : {Dtype::bf16, Dtype::f16}) {
+      CAPTURE(c);
+      CAPTURE(to_string(dtype));
+      Lab lab(Set::kName);
+      AttendInput rounded = input;
+      for (float& value : rounded.cache) {
+        value = dtype == Dtype::bf16 ? bf16_to_f32(f32_to_bf16(value)) : f16_to_f32(f32_to_f16(value));
+      }
+      Lab plainest("scalar", 1);
+      const auto wanted = run_attend(plainest, rounded, c, 0);
+      CHECK(first_difference(run_attend(lab, input, c, 0, dtype), wanted) == wanted.size());
+    }
+  }
+}
+
+KERNEL_CASE("store_rows and load_rows: rows with gaps, every type") {
+  SKIP_UNLESS_SET_RUNS();
+  Random random;
+  CAPTURE(random.seed());
+  constexpr uint32_t kRows = 5;
+  constexpr uint32_t kCols = 19;
+  constexpr uint32_t kStride = 23;
+  for (const Dtype dtype : {Dtype::f32, Dtype::bf16, Dtype::f16}) {
+    Lab lab(Set::kName);
+    const std::vector<float> values = random.normals(size_t{kRows} * kStride);
+    const std::vector<uint8_t> zeros(size_t{kRows} * kCols * (bits_of(dtype) / 8));
+    const kernels::Slice stored = lab.raw(zeros.data(), zeros.size(), sizeof(float));
+    lab.queue().store_rows(stored, dtype, {.data = lab.put(values), .rows = kRows, .cols = kCols, .stride = kStride});
+    const kernels::Slice back = lab.poisoned(size_t{kRows} * kStride);
+    lab.queue().load_rows({.data = back, .rows = kRows, .cols = kCols, .stride = kStride}, stored, dtype);
+    const auto got = dense(lab.get(back, size_t{kRows} * kStride), kRows, kCols, kStride);
+    for (size_t i = 0; i < got.size(); ++i) {
+      const float value = values[i / kCols * kStride + i % kCols];
+      const float wanted = dtype == Dtype::bf16  ? bf16_to_f32(f32_to_bf16(value))
+                           : dtype == Dtype::f16 ? f16_to_f32(f32_to_f16(value))
+                                                 : value;
+      CHECK(got[i] == wanted);
     }
   }
 }

@@ -123,7 +123,7 @@ TEST_CASE("instruction sets: complete tables, the scalar one last and without ne
     CHECK((ops.columns_f8_e4m3 != nullptr && ops.columns_bf16 != nullptr && ops.columns_f16 != nullptr &&
            ops.columns_f32 != nullptr));
     CHECK((ops.rms_norm != nullptr && ops.silu_multiply != nullptr && ops.add != nullptr && ops.combine != nullptr &&
-           ops.attend != nullptr));
+           ops.attend_f32 != nullptr && ops.attend_bf16 != nullptr && ops.attend_f16 != nullptr));
   }
   const kernels::InstructionSet& last = kernels::instruction_sets().back();
   CHECK(last.ops->name == "scalar");

@@ -24,7 +24,9 @@ MAY_INCLUDE = {
 # Headers of the operating system, and the only files that may use them.
 SYSTEM_HEADERS = re.compile(r"^(unistd|fcntl|termios|signal|pthread|sys/[a-z_]+)\.h$|^csignal$")
 SYSTEM_FILES = {
+    "format/descriptor_posix.cpp",
     "format/file_system_posix.cpp",
+    "format/read_file_posix.cpp",
     "format/cli/process_posix.cpp",
     "kernels/cpu/cpu_device.cpp",  # memory, not files: huge pages
     "runtime/cli/terminal_posix.cpp",

@@ -24,12 +24,20 @@ class FaultyFileSystem final : public format::FileSystem {
 
   /// Operations from this number on fail.
   void fail_from(uint64_t operation) { fault_ = {.from = operation}; }
+  /// Every open_read_as with this mode is refused as unsupported.
+  void lack(format::ReadMode mode) { lacks_ = mode; }
   void set_free_bytes(uint64_t bytes) { free_bytes_ = bytes; }
   [[nodiscard]] uint64_t operations() const { return operations_; }
 
   Result<std::unique_ptr<format::ReadFile>> open_read(const format::Path& path) override {
     TRY(step());
     TRY_ASSIGN(auto file, real_.open_read(path));
+    return std::unique_ptr<format::ReadFile>(std::make_unique<FaultyReadFile>(*this, std::move(file)));
+  }
+  Result<std::unique_ptr<format::ReadFile>> open_read_as(const format::Path& path, format::ReadMode mode) override {
+    TRY(step());
+    if (mode == lacks_) return Error{ErrorKind::unsupported, path.string() + ": the test's disk lacks this"};
+    TRY_ASSIGN(auto file, real_.open_read_as(path, mode));
     return std::unique_ptr<format::ReadFile>(std::make_unique<FaultyReadFile>(*this, std::move(file)));
   }
   Result<std::unique_ptr<format::WriteFile>> open_write(const format::Path& path, format::OpenMode mode) override {
@@ -80,6 +88,7 @@ class FaultyFileSystem final : public format::FileSystem {
       TRY(files_.step());
       return real_->read(offset, into);
     }
+    std::optional<uint64_t> cached_bytes(ByteRange range) const override { return real_->cached_bytes(range); }
 
    private:
     FaultyFileSystem& files_;
@@ -124,6 +133,7 @@ class FaultyFileSystem final : public format::FileSystem {
   std::atomic<uint64_t> operations_{0};
   DiskFault fault_;
   std::optional<uint64_t> free_bytes_;
+  std::optional<format::ReadMode> lacks_;
 };
 
 }  // namespace dspack::test

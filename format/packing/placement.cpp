@@ -1,4 +1,4 @@
-#include "reshard/placement.h"
+#include "format/packing/placement.h"
 
 #include <algorithm>
 #include <compare>
@@ -10,12 +10,8 @@
 
 #include "format/base/checked.h"
 
-namespace dspack::reshard {
+namespace dspack::format {
 namespace {
-
-using format::Role;
-using format::TensorEntry;
-using format::TensorName;
 
 // Files by expert or layer -------------------------------------------------------------------------------------------
 
@@ -52,7 +48,7 @@ std::string path_of(const Placement& file, const Grouping& grouping) {
   return fmt::format("{}/experts/{:03}-{:03}.safetensors", folder, first, last);
 }
 
-std::vector<Placement> place_by_layer(const Grouping& grouping, const format::Checkpoint& source) {
+std::vector<Placement> place_by_layer(const Grouping& grouping, const Checkpoint& source) {
   std::map<FileKey, Placement> files;
   for (uint32_t i = 0; i < source.tensors().size(); ++i) {
     const TensorName& name = source.tensors()[i].place;
@@ -86,10 +82,10 @@ struct UnitKey {
 };
 
 /// Scale tensor -> the weight that it belongs to.
-std::unordered_map<std::string_view, std::string_view> weights_of_scales(const format::Checkpoint& source) {
+std::unordered_map<std::string_view, std::string_view> weights_of_scales(const Checkpoint& source) {
   std::unordered_map<std::string_view, std::string_view> weights;
   for (const TensorEntry& tensor : source.tensors()) {
-    for (const std::string& name : format::scale_names(tensor.name)) {
+    for (const std::string& name : scale_names(tensor.name)) {
       if (const TensorEntry* scale = source.find(name)) weights.emplace(scale->name, tensor.name);
     }
   }
@@ -113,10 +109,10 @@ class FileSizeBound {
  public:
   void add(const TensorEntry& tensor) {
     constexpr uint64_t kLongest = UINT64_MAX;
-    const format::Json entry = {
+    const Json entry = {
         {tensor.name,
          {{"dtype", to_string(tensor.dtype)}, {"shape", tensor.shape}, {"data_offsets", {kLongest, kLongest}}}}};
-    header_bytes_ += format::canonical_json(entry).size();
+    header_bytes_ += canonical_json(entry).size();
     data_bytes_ += tensor.range.size();
   }
   [[nodiscard]] uint64_t bytes() const { return round_up(header_bytes_, kPageBytes) + data_bytes_; }
@@ -127,7 +123,7 @@ class FileSizeBound {
   uint64_t data_bytes_ = 0;
 };
 
-std::vector<Placement> place_by_size(uint64_t limit_bytes, const format::Checkpoint& source) {
+std::vector<Placement> place_by_size(uint64_t limit_bytes, const Checkpoint& source) {
   const auto weights = weights_of_scales(source);
   std::map<UnitKey, std::vector<uint32_t>> units;
   for (uint32_t i = 0; i < source.tensors().size(); ++i)
@@ -161,11 +157,11 @@ std::vector<Placement> place_by_size(uint64_t limit_bytes, const format::Checkpo
 
 }  // namespace
 
-std::vector<Placement> place_tensors(const Grouping& grouping, const format::Checkpoint& source) {
+std::vector<Placement> place_tensors(const Grouping& grouping, const Checkpoint& source) {
   std::vector<Placement> files = grouping.kind == Grouping::Kind::shard ? place_by_size(grouping.shard_bytes, source)
                                                                         : place_by_layer(grouping, source);
   std::sort(files.begin(), files.end(), [](const Placement& a, const Placement& b) { return a.path < b.path; });
   return files;
 }
 
-}  // namespace dspack::reshard
+}  // namespace dspack::format

@@ -1,4 +1,4 @@
-// Placement: which tensors share a file, and which of them are read together. The first half of the plan.
+// Placement: which tensors share a file, and which of them are read together.
 // Threads: thread-safe (pure functions). Lifetime: refers to the catalogue by index. Errors: none.
 #pragma once
 
@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "format/checkpoint.h"
-#include "reshard/recipe.h"
+#include "format/packing/grouping.h"
 
-namespace dspack::reshard {
+namespace dspack::format {
 
 struct PlacedTensor {
   uint32_t tensor = 0;  // catalogue index
@@ -20,13 +20,13 @@ struct PlacedTensor {
 /// A file of weights and what goes into it.
 struct Placement {
   std::string path;
-  std::string part;                   // as in format::PackedFile
+  std::string part;                   // as in PackedFile
   std::optional<LayerId> layer;       // of all its tensors
   std::vector<ExpertKey> experts;     // that it holds whole, ascending
   std::vector<PlacedTensor> tensors;  // in no particular order
 };
 
 /// Files by path; every tensor of the catalogue is in exactly one of them, and so is every expert.
-[[nodiscard]] std::vector<Placement> place_tensors(const Grouping& grouping, const format::Checkpoint& source);
+[[nodiscard]] std::vector<Placement> place_tensors(const Grouping& grouping, const Checkpoint& source);
 
-}  // namespace dspack::reshard
+}  // namespace dspack::format

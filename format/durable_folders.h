@@ -1,0 +1,30 @@
+// Folders that survive a loss of power.
+// Threads: thread-safe. Lifetime: borrows the FileSystem. Errors: io, budget.
+#pragma once
+
+#include <mutex>
+#include <set>
+
+#include "format/file_system.h"
+
+namespace dspack::format {
+
+/// Creates an output folder and those below it so that they survive a loss of power, whoever has created them.
+class DurableFolders {
+ public:
+  DurableFolders(FileSystem& files, Path out) : files_(files), out_(std::move(out)) {}
+  [[nodiscard]] Result<void> make(const Path& folder);
+
+ private:
+  [[nodiscard]] Result<void> sync_name(const Path& folder);
+
+  FileSystem& files_;
+  Path out_;
+  std::mutex mutex_;
+  std::set<Path> known_;  // synced by this run; guarded by mutex_
+};
+
+/// Whether `inner` is `outer` or lies below it. Both canonical, or the one made from the other.
+[[nodiscard]] bool is_within(const Path& inner, const Path& outer);
+
+}  // namespace dspack::format

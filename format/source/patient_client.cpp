@@ -1,0 +1,77 @@
+#include "format/source/patient_client.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <random>
+
+#include "format/source/backoff.h"
+
+namespace dspack::format {
+namespace {
+
+// The Hub's windows are five minutes long; a server that wants more is better left to the user.
+constexpr double kMaxWaitSeconds = 310;
+
+// A server that never answered is more likely a wrong address than a fault that passes.
+constexpr unsigned kFirstContactAttempts = 5;
+
+// Shorter pauses are not worth a line.
+constexpr double kToldPauseSeconds = 5;
+
+// A link that expires again at once was not refused for its age: some servers answer 403 to what they do not like.
+constexpr unsigned kMaxExpiredLinks = 3;
+
+double random_fraction() {
+  thread_local std::minstd_rand generator{std::random_device{}()};
+  return std::uniform_real_distribution<double>(0, 1)(generator);
+}
+
+}  // namespace
+
+PatientClient::PatientClient(const RemoteOptions& options)
+    : client_({options.certificate_file, options.rate_limit, options.counters}),
+      attempts_(options.attempts),
+      on_pause_(options.on_pause),
+      counters_(options.counters) {}
+
+Result<HttpResponse> PatientClient::get(const Transfer& transfer, const std::stop_token& stop) {
+  uint64_t progress = transfer.received;
+  unsigned expired = 0;
+  for (unsigned failures = 1;; ++failures) {
+    auto outcome = client_.get(transfer.next(), transfer.sink, stop, transfer.on_head);
+    if (auto* response = std::get_if<HttpResponse>(&outcome)) {
+      answered_ = true;
+      return std::move(*response);
+    }
+    const auto& failure = std::get<HttpFailure>(outcome);
+    if (transfer.on_failure) transfer.on_failure();
+    if (transfer.received != progress) {
+      failures = 1;
+      expired = 0;
+    }
+    progress = transfer.received;
+    if (counters_) ++counters_->retries;
+    if (failure.link_expired && transfer.on_link_expired && expired++ < kMaxExpiredLinks) {
+      transfer.on_link_expired();
+      continue;
+    }
+    TRY(judge(failure, failures));
+    const double pause = std::max(backoff_seconds(failures, random_fraction()), failure.wait_seconds.value_or(0));
+    if (on_pause_ && pause >= kToldPauseSeconds)
+      on_pause_(fmt::format("{}; trying again in {:.0f} s", failure.error.message, pause));
+    if (!wait_for(pause, stop)) return Error{ErrorKind::cancelled, "stopped on request"};
+  }
+}
+
+Result<void> PatientClient::judge(const HttpFailure& failure, unsigned failures) const {
+  if (!failure.may_pass || (failure.no_such_host && !answered_)) return failure.error;
+  const unsigned attempts = answered_ ? attempts_ : std::min(attempts_, kFirstContactAttempts);
+  if (failures >= attempts)
+    return Error{failure.error.kind, fmt::format("{}; gave up after {} attempts", failure.error.message, failures)};
+  if (failure.wait_seconds.value_or(0) <= kMaxWaitSeconds) return {};
+  return Error{failure.error.kind, fmt::format("{} and asks to wait {:.0f} s; run the command again then",
+                                               failure.error.message, *failure.wait_seconds)};
+}
+
+}  // namespace dspack::format

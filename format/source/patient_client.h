@@ -1,0 +1,41 @@
+// HTTP requests that are repeated while their failure may pass, with growing pauses.
+// Threads: thread-safe. Errors: as HttpClient, once repeating is of no use or has been done often enough.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <stop_token>
+
+#include "format/source/http_client.h"
+
+namespace dspack::format {
+
+class PatientClient {
+ public:
+  explicit PatientClient(const RemoteOptions& options);
+
+  /// One transfer, in as many requests as it takes.
+  struct Transfer {
+    /// The request to make, anew for each attempt, so that a transfer goes on where it was cut.
+    std::function<HttpRequest()> next;
+    ByteSink sink;
+    /// What the sink has seen in all: attempts count from the last progress.
+    const uint64_t& received;
+    HeadSink on_head{};                       // see http_client.h
+    std::function<void()> on_failure{};       // an attempt failed
+    std::function<void()> on_link_expired{};  // and that because its link has expired; unset: final
+  };
+  [[nodiscard]] Result<HttpResponse> get(const Transfer& transfer, const std::stop_token& stop);
+
+ private:
+  /// An error: it is of no use to try again.
+  [[nodiscard]] Result<void> judge(const HttpFailure& failure, unsigned failures) const;
+
+  HttpClient client_;
+  unsigned attempts_;
+  std::function<void(std::string_view)> on_pause_;
+  std::shared_ptr<TransferCounters> counters_;
+  std::atomic<bool> answered_{false};  // whether the server was ever reached
+};
+
+}  // namespace dspack::format

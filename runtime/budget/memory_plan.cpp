@@ -1,0 +1,269 @@
+#include "runtime/budget/memory_plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "format/base/checked.h"
+#include "format/base/size_text.h"
+
+namespace dspack::runtime {
+
+namespace {
+
+// Activations may take this share of what is left beside what every run needs: a longer chunk reads each expert of a
+// prompt once, more slots read it less often afterwards.
+constexpr uint64_t kActivationShare = 8;
+constexpr uint64_t kSlotsOnTheirWay = 2;
+
+// A sum that stays at the largest number instead of wrapping: such a need fits nowhere.
+uint64_t sum(uint64_t a, uint64_t b) {
+  return checked_add(a, b).value_or(UINT64_MAX);
+}
+
+uint64_t product(uint64_t a, uint64_t b) {
+  return checked_mul(a, b).value_or(UINT64_MAX);
+}
+
+uint64_t layer_sum(const std::vector<MemoryNeeds::Layer>& layers) {
+  uint64_t bytes = 0;
+  for (const MemoryNeeds::Layer& layer : layers)
+    bytes = sum(bytes, layer.bytes);
+  return bytes;
+}
+
+uint64_t slot_sum(const std::vector<SlotNeeds>& needs, const std::vector<uint64_t>& slots) {
+  uint64_t bytes = 0;
+  for (size_t i = 0; i < needs.size(); ++i)
+    bytes = sum(bytes, product(slots[i], needs[i].slot_bytes));
+  return bytes;
+}
+
+std::vector<uint64_t> floor_of(const std::vector<SlotNeeds>& needs) {
+  std::vector<uint64_t> slots;
+  for (const SlotNeeds& pool : needs)
+    slots.push_back(least_slots(pool));
+  return slots;
+}
+
+/// Adds slots to the pools, to each by its weight among those that are not full. `room(i)`: slots that there is room
+/// for, if pool i had all of it; asked before each pool.
+template <class Weight, class Room>
+void share_out(const std::vector<SlotNeeds>& needs, std::vector<uint64_t>& slots, Weight weight, Room room) {
+  double weights_left = 0;
+  for (size_t i = 0; i < needs.size(); ++i)
+    weights_left += weight(i);
+  for (size_t i = 0; i < needs.size(); ++i) {
+    const bool last = i + 1 == needs.size();
+    const uint64_t possible = room(i);
+    const double share = weights_left > 0 ? weight(i) / weights_left : 0;
+    const auto part = last ? possible : static_cast<uint64_t>(static_cast<double>(possible) * share);
+    slots[i] += std::min(needs[i].experts - slots[i], part);
+    weights_left -= weight(i);
+  }
+}
+
+class Planner {
+ public:
+  Planner(const MemoryNeeds& needs, const MemoryLimits& limits) : needs_(needs), limits_(limits) {
+    for (const SlotNeeds& pool : needs.slots) {
+      plan_.experts = sum(plan_.experts, pool.experts);
+      plan_.experts_per_token = sum(plan_.experts_per_token, pool.per_token);
+      plan_.token_bytes = sum(plan_.token_bytes, product(pool.per_token, pool.slot_bytes));
+    }
+    plan_.limit_bytes = limits.bytes;
+    plan_.process_bytes = needs.process_bytes;
+    plan_.reserve_bytes = needs.reserve_bytes;
+    plan_.head_bytes = needs.head_bytes;
+    plan_.mtp_bytes = needs.mtp_bytes;
+    plan_.kv_bytes = needs.kv_bytes;
+    plan_.slots = floor_of(needs.slots);
+  }
+
+  Result<MemoryPlan> make() {
+    TRY(size_experts());
+    choose_chunk();
+    while (true) {
+      keep_all_layers();
+      if (fits()) break;
+      if (limits_.experts && slot_total() > total(floor_of(needs_.slots))) return contradiction();
+      if (stream_layers()) break;
+      if (plan_.max_rows == 1) return too_little();
+      set_chunk((plan_.max_rows + 1) / 2);
+    }
+    add_slots();
+    plan_.slot_count = slot_total();
+    return plan_;
+  }
+
+ private:
+  // --experts: the number of slots is given, so it is the least and the most.
+  Result<void> size_experts() {
+    if (limits_.experts && !needs_.slots.empty()) {
+      const uint64_t wanted = std::min(limits_.experts->of(plan_.experts), plan_.experts);
+      const uint64_t least = slot_total();
+      if (wanted < least) {
+        return Error{
+            ErrorKind::budget,
+            fmt::format("--experts: {} of {} experts are too few: all of one layer that a token goes to are in "
+                        "memory at once, and {} more are on their way; allow at least {}",
+                        wanted, plan_.experts, kSlotsOnTheirWay, least)};
+      }
+      share_out(
+          needs_.slots, plan_.slots, [&](size_t i) { return static_cast<double>(needs_.slots[i].experts); },
+          [&](size_t) { return wanted - slot_total(); });
+    }
+    plan_.slot_bytes = slot_sum(needs_.slots, plan_.slots);
+    return {};
+  }
+
+  void set_chunk(uint32_t rows) {
+    plan_.max_rows = rows;
+    plan_.activation_bytes = needs_.activation_bytes(rows);
+  }
+
+  // The longest chunk whose activations stay within their share; without a limit the longest there is.
+  void choose_chunk() {
+    set_chunk(needs_.longest_chunk);
+    if (!limits_.bytes) return;
+    const uint64_t always = sum(sum(plan_.process_bytes, plan_.reserve_bytes), plan_.kv_bytes);
+    const uint64_t left = *limits_.bytes > always ? *limits_.bytes - always : 0;
+    while (plan_.max_rows > 1 && plan_.activation_bytes > left / kActivationShare)
+      set_chunk((plan_.max_rows + 1) / 2);
+  }
+
+  void keep_all_layers() {
+    plan_.resident_layer_bytes = layer_sum(needs_.layers);
+    plan_.layer_buffer_bytes = 0;
+    plan_.layer_buffers = 0;
+    plan_.streamed_bytes = 0;
+    plan_.streamed.clear();
+  }
+
+  [[nodiscard]] bool fits() const { return !limits_.bytes || plan_.total_bytes() <= *limits_.bytes; }
+
+  // Layers that a pass uses least first, then the smallest, so that few bytes more than necessary stream, then from the
+  // end of the pass. Two buffers, so that one is read while the other computes, or if need be one. False: even then it
+  // does not fit.
+  bool stream_layers() {
+    std::vector<MemoryNeeds::Layer> order = needs_.layers;
+    std::ranges::stable_sort(order, [](const auto& a, const auto& b) {
+      if (a.uses != b.uses) return a.uses < b.uses;
+      if (a.bytes != b.bytes) return a.bytes < b.bytes;
+      return a.id.value > b.id.value;
+    });
+    for (const uint32_t buffers : {2U, 1U}) {
+      keep_all_layers();
+      uint64_t largest = 0;
+      for (size_t count = 1; count <= order.size(); ++count) {
+        const MemoryNeeds::Layer& layer = order[count - 1];
+        plan_.streamed.push_back(layer.id);
+        plan_.streamed_bytes = sum(plan_.streamed_bytes, product(layer.bytes, layer.uses));
+        plan_.resident_layer_bytes = layer_sum({order.begin() + static_cast<std::ptrdiff_t>(count), order.end()});
+        largest = std::max(largest, layer.bytes);
+        plan_.layer_buffers = static_cast<uint32_t>(std::min<size_t>(buffers, count));
+        plan_.layer_buffer_bytes = product(plan_.layer_buffers, largest);
+        if (!fits()) continue;
+        std::ranges::sort(plan_.streamed);
+        return true;
+      }
+    }
+    return false;
+  }
+
+  // Everything streams, through one buffer, one row at a time, and still it does not fit.
+  [[nodiscard]] Error too_little() const {
+    const std::string module =
+        plan_.mtp_bytes == 0 ? "" : fmt::format(", {} for the MTP module (--mtp off)", size_words(plan_.mtp_bytes));
+    return {
+        ErrorKind::budget,
+        fmt::format("{} is too little; this run needs at least {} bytes ({}): {} for the process itself, {} for the "
+                    "KV cache, {} for activations, {} for {} experts, {} for the output head and one layer{}. "
+                    "Allow that much, or shorten the context with --ctx, or halve its cache with --kv-dtype bf16",
+                    limits_.source, plan_.total_bytes(), size_words(plan_.total_bytes()),
+                    size_words(sum(plan_.process_bytes, plan_.reserve_bytes)), size_words(plan_.kv_bytes),
+                    size_words(plan_.activation_bytes), size_words(plan_.slot_bytes), slot_total(),
+                    size_words(sum(plan_.head_bytes, plan_.layer_buffer_bytes)), module)};
+  }
+
+  [[nodiscard]] Error contradiction() const {
+    const uint64_t asked = slot_total();
+    const uint64_t needed = plan_.total_bytes();
+    const auto without = make_memory_plan(needs_, {.bytes = limits_.bytes, .source = limits_.source, .experts = {}});
+    if (!without) return without.error();
+    return {ErrorKind::budget,
+            fmt::format("--experts and {} contradict each other: with {} experts in memory this run needs {}; there is "
+                        "room for {} experts",
+                        limits_.source, asked, size_words(needed), without->slot_count)};
+  }
+
+  [[nodiscard]] static uint64_t total(const std::vector<uint64_t>& slots) {
+    uint64_t count = 0;
+    for (const uint64_t pool : slots)
+      count += pool;
+    return count;
+  }
+  [[nodiscard]] uint64_t slot_total() const { return total(plan_.slots); }
+
+  void add_slots() {
+    if (limits_.experts) return;
+    share_out(
+        needs_.slots, plan_.slots,
+        [&](size_t i) {
+          return static_cast<double>(needs_.slots[i].experts) * static_cast<double>(needs_.slots[i].slot_bytes);
+        },
+        [&](size_t i) {
+          if (!limits_.bytes) return needs_.slots[i].experts;
+          plan_.slot_bytes = slot_sum(needs_.slots, plan_.slots);
+          return (*limits_.bytes - plan_.total_bytes()) / std::max<uint64_t>(1, needs_.slots[i].slot_bytes);
+        });
+    plan_.slot_bytes = slot_sum(needs_.slots, plan_.slots);
+  }
+
+  const MemoryNeeds& needs_;
+  const MemoryLimits& limits_;
+  MemoryPlan plan_;
+};
+
+}  // namespace
+
+uint64_t MemoryPlan::total_bytes() const {
+  uint64_t total = 0;
+  for (const uint64_t part : {process_bytes, reserve_bytes, head_bytes, mtp_bytes, kv_bytes, activation_bytes,
+                              resident_layer_bytes, layer_buffer_bytes, slot_bytes})
+    total = sum(total, part);
+  return total;
+}
+
+uint64_t least_slots(const SlotNeeds& needs) {
+  return std::min(needs.experts, needs.most_per_layer + kSlotsOnTheirWay);
+}
+
+Result<MemoryPlan> make_memory_plan(const MemoryNeeds& needs, const MemoryLimits& limits) {
+  return Planner(needs, limits).make();
+}
+
+std::string memory_note(const MemoryPlan& plan, std::string_view policy) {
+  std::string note;
+  if (!plan.streamed.empty()) {
+    note = fmt::format("{} of the always-needed layers do not fit and are read in every pass ({})",
+                       plan.streamed.size(), size_words(plan.streamed_bytes));
+  }
+  if (plan.slot_count < plan.experts_per_token && plan.slot_count < plan.experts) {
+    note += fmt::format(
+        "{}memory holds {} experts, below one token's {} ({}): least recently used would never hit; "
+        "using policy {}",
+        note.empty() ? "" : "; ", plan.slot_count, plan.experts_per_token, size_words(plan.token_bytes), policy);
+  }
+  return note;
+}
+
+uint64_t default_limit(uint64_t physical_bytes, uint64_t available_bytes, uint64_t resident_bytes) {
+  constexpr uint64_t kShare = 20;            // 5 % of the machine,
+  constexpr uint64_t kLeast = 512ULL << 20;  // at least this,
+  const uint64_t reserve = std::max(physical_bytes / kShare, kLeast);
+  const uint64_t within = available_bytes - std::min(available_bytes, std::min(reserve, available_bytes / 2));
+  return sum(within, resident_bytes);  // but never more than half of what is left
+}
+
+}  // namespace dspack::runtime

@@ -1,0 +1,92 @@
+// What lies in memory while a model runs, decided before anything is loaded: which always-needed layers stay, how many
+// experts have a slot, how long a chunk of a prompt may be.
+//
+//   limit = process + reserve + head + MTP + KV cache + activations + layers (or buffers to stream them) + slots
+//
+// Layers come before slots: a layer's bytes are used in every pass, an expert's in some. Threads: pure functions on
+// plain values. Errors: budget, with the number that would do and the remedy.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "format/base/ids.h"
+#include "format/base/result.h"
+#include "runtime/budget/memory_options.h"
+
+namespace dspack::runtime {
+
+/// Experts whose slots are of one size.
+struct SlotNeeds {
+  uint64_t slot_bytes = 0;
+  uint64_t experts = 0;         // that the pass may read
+  uint32_t most_per_layer = 0;  // experts of one row in one layer: top_k, where a layer of the pass has such experts
+  uint64_t per_token = 0;       // experts of one row in all layers of the pass
+};
+
+/// What a model needs, bytes unless it says otherwise.
+struct MemoryNeeds {
+  struct Layer {
+    LayerId id;
+    uint64_t bytes = 0;
+    uint32_t uses = 1;  // in one pass
+  };
+  std::vector<Layer> layers;     // each physical layer of the pass once, ascending
+  uint64_t process_bytes = 0;    // resident before anything of the plan is allocated
+  uint64_t reserve_bytes = 0;    // what is allocated besides: tokenizer, logits, buffers of transfers
+  uint64_t head_bytes = 0;       // output head and final norm
+  uint64_t mtp_bytes = 0;        // all of the MTP module's
+  uint64_t kv_bytes = 0;         // KV cache
+  uint32_t longest_chunk = 1;    // rows that are worth going through the model at once
+  std::vector<SlotNeeds> slots;  // empty: a dense model
+  /// Activations of chunks of so many rows; grows with them.
+  std::function<uint64_t(uint32_t rows)> activation_bytes;
+};
+
+/// What a plan may take.
+struct MemoryLimits {
+  std::optional<uint64_t> bytes;  // of the whole process; unset: no limit
+  std::string source;             // where that comes from, for the error: "--ram 24GB"
+  /// Slots in all; unset: as many as fit.
+  std::optional<Amount> experts;
+};
+
+struct MemoryPlan {
+  std::optional<uint64_t> limit_bytes;
+  uint64_t process_bytes = 0;
+  uint64_t reserve_bytes = 0;
+  uint64_t head_bytes = 0;
+  uint64_t mtp_bytes = 0;
+  uint64_t kv_bytes = 0;
+  uint64_t activation_bytes = 0;
+  uint64_t resident_layer_bytes = 0;
+  uint64_t layer_buffer_bytes = 0;  // of all rotating buffers
+  uint64_t slot_bytes = 0;          // of all slots
+  [[nodiscard]] uint64_t total_bytes() const;
+
+  uint32_t max_rows = 1;          // of a chunk
+  std::vector<LayerId> streamed;  // layers that are read in every pass
+  uint32_t layer_buffers = 0;     // 2: the next layer is read while one computes; 1: it is not; 0: none streams
+  uint64_t streamed_bytes = 0;    // read in every pass for layers that come once
+  std::vector<uint64_t> slots;    // of each of MemoryNeeds::slots
+  uint64_t slot_count = 0;        // their sum
+  uint64_t experts = 0;           // that the pass may read
+  uint64_t experts_per_token = 0;
+  uint64_t token_bytes = 0;  // of experts_per_token
+};
+
+/// Slots that a pool has at least: one row's experts of one layer, and two that are on their way.
+[[nodiscard]] uint64_t least_slots(const SlotNeeds& needs);
+
+[[nodiscard]] Result<MemoryPlan> make_memory_plan(const MemoryNeeds& needs, const MemoryLimits& limits);
+
+/// What the user should know of a plan that is tight: nothing, or a line. `policy`: the name of the one in use.
+[[nodiscard]] std::string memory_note(const MemoryPlan& plan, std::string_view policy);
+
+/// The limit that holds without --ram: what is available now, less a reserve for others.
+[[nodiscard]] uint64_t default_limit(uint64_t physical_bytes, uint64_t available_bytes, uint64_t resident_bytes);
+
+}  // namespace dspack::runtime

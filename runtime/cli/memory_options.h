@@ -1,0 +1,14 @@
+// The flags that bound memory.
+// Threads: call from the main thread. Errors: a value that is none becomes CLI11's ParseError.
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+#include "runtime/budget/memory_options.h"
+
+namespace dspack::runtime {
+
+/// --ram, --experts and --kv-dtype. `memory` must live until the command line was parsed.
+void add_memory_options(CLI::App& app, MemoryOptions& memory);
+
+}  // namespace dspack::runtime
