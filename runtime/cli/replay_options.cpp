@@ -3,21 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 
-#include "format/base/size_text.h"
 #include "runtime/cli/option_support.h"
 
 namespace dspack::runtime {
 
 namespace {
-
-std::optional<double> parse_number(std::string_view text) {
-  double value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value, std::chars_format::fixed);
-  if (error != std::errc() || end != text.data() + text.size() || !(value > 0)) return std::nullopt;
-  return value;
-}
 
 std::vector<std::string> policy_names() {
   std::vector<std::string> names;
@@ -36,28 +27,16 @@ std::string policy_list() {
 }  // namespace
 
 Result<SlotCount> SlotCount::parse(std::string_view text) {
-  const Error error{ErrorKind::invalid,
-                    fmt::format("{} is no number of slots; write 1856, 12.5% of the experts, or 64GB", text)};
-  if (text.ends_with('%')) {
-    const auto percent = parse_number(text.substr(0, text.size() - 1));
-    if (!percent || *percent > 100) return error;
-    return SlotCount{.unit = Unit::percent, .value = *percent};
-  }
-  if (!text.empty() && std::ranges::all_of(text, [](char c) { return c >= '0' && c <= '9'; })) {
-    const auto slots = parse_number(text);
-    if (!slots || *slots > 1e9) return error;
-    return SlotCount{.unit = Unit::slots, .value = *slots};
-  }
-  const auto bytes = parse_size(text);
-  if (!bytes || *bytes == 0) return error;
-  return SlotCount{.unit = Unit::bytes, .value = static_cast<double>(*bytes)};
+  if (const auto experts = parse_expert_amount(text)) return SlotCount{.amount = *experts};
+  const auto bytes = parse_memory_amount(text);
+  if (bytes && !bytes->percent && bytes->number > 0) return SlotCount{.amount = *bytes, .is_memory = true};
+  return Error{ErrorKind::invalid,
+               fmt::format("{} is no number of slots; write 1856, 12.5% of the experts, or 64GB", text)};
 }
 
 uint64_t SlotCount::slots(uint64_t experts, uint64_t expert_bytes) const {
-  double count = value;
-  if (unit == Unit::percent) count = static_cast<double>(experts) * value / 100;
-  if (unit == Unit::bytes) count = value / static_cast<double>(expert_bytes);
-  return std::max<uint64_t>(1, static_cast<uint64_t>(count));
+  const uint64_t count = is_memory ? amount.number / expert_bytes : amount.of(experts);
+  return std::max<uint64_t>(1, count);
 }
 
 void add_policy_options(CLI::App& app, LoadOptions& load) {

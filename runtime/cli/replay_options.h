@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "format/base/result.h"
+#include "runtime/budget/memory_options.h"
 #include "runtime/generate/loaded_model.h"
 
 namespace CLI {
@@ -17,8 +18,8 @@ namespace dspack::runtime {
 
 /// A number of slots: as such, as a share of all experts, or as memory.
 struct SlotCount {
-  enum class Unit { slots, percent, bytes } unit = Unit::slots;
-  double value = 0;
+  Amount amount;
+  bool is_memory = false;  // bytes, not experts
 
   /// "1856", "12.5%", "64GB". Errors: invalid.
   [[nodiscard]] static Result<SlotCount> parse(std::string_view text);
