@@ -1,5 +1,7 @@
 // Writes a trace of made-up routes (docs/traces.md) and prints how its locality compares with published figures.
-//   make_routes PROFILE FILE.jsonl [--tokens N] [--layers N] [--seed N]      PROFILE: weak, middle or strong
+//   make_routes PROFILE FILE.jsonl [--tokens N] [--layers N] [--seed N] [--known PERCENT]
+// PROFILE: weak, middle or strong. --known: also what a policy would miss that sees the hidden state behind the routes,
+// with slots for so many of the experts.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,7 +12,11 @@
 #include <string_view>
 
 #include "format/file_system.h"
+#include "runtime/experts/policy/lru.h"
 #include "runtime/experts/trace/route_recorder.h"
+#include "runtime/replay/belady.h"
+#include "runtime/replay/simulate.h"
+#include "tests/bench/hidden_state_policy.h"
 #include "tests/bench/route_generator.h"
 
 namespace dspack::bench {
@@ -26,6 +32,7 @@ struct Options {
   uint64_t tokens = 1500;
   uint64_t layers = 58;
   uint64_t seed = 1;
+  uint64_t known = 0;  // percent
 };
 
 // Measures one layer: what share of uses an LRU of so many slots would have hit, and more.
@@ -101,6 +108,19 @@ void print(const std::vector<Locality>& layers) {
              share);
 }
 
+void print_known(const Options& options, const runtime::Workload& workload,
+                 const std::vector<std::vector<float>>& lasting) {
+  const uint64_t slots = std::max<uint64_t>(1, workload.experts() * options.known / 100);
+  const auto misses = [&](runtime::EvictionPolicy&& policy) {
+    return static_cast<double>(simulate(workload, slots, policy).misses()) / static_cast<double>(options.tokens);
+  };
+  const double lru = misses(runtime::LruPolicy());
+  const double best = misses(runtime::BeladyPolicy(workload));
+  const double known = misses(HiddenStatePolicy(lasting, kFirstLayer, workload.header().layers.front().experts));
+  fmt::print("{} slots, misses a token: lru {:.2f}, hidden state known {:.2f}, optimum {:.2f}; gap closed: {:.1f} %\n",
+             slots, lru, known, best, 100 * (lru - known) / (lru - best));
+}
+
 Result<void> write(const Options& options) {
   RouteShape shape;
   shape.layers = static_cast<uint32_t>(options.layers);
@@ -108,6 +128,8 @@ Result<void> write(const Options& options) {
   for (uint32_t layer = 0; layer < shape.layers; ++layer)
     header.layers.push_back(
         {.layer = LayerId(kFirstLayer + layer), .experts = shape.experts, .expert_bytes = kExpertBytes});
+  runtime::Workload workload(header);
+  std::vector<std::vector<float>> lasting;
   TRY_ASSIGN(const auto recorder,
              runtime::RouteRecorder::create(format::posix_file_system(), std::string(options.file), std::move(header)));
   RouteGenerator generator(shape, *options.profile, options.seed);
@@ -117,12 +139,21 @@ Result<void> write(const Options& options) {
     recorder->begin_pass({});
     for (uint32_t layer = 0; layer < shape.layers; ++layer) {
       const auto experts = routes.subspan(size_t{layer} * shape.top_k, shape.top_k);
-      TRY(recorder->record(LayerId(kFirstLayer + layer), std::vector<uint32_t>(experts.begin(), experts.end())));
+      const std::vector<uint32_t> ids(experts.begin(), experts.end());
+      TRY(recorder->record(LayerId(kFirstLayer + layer), ids));
       layers[layer].add(experts);
+      if (options.known == 0) continue;
+      TRY(workload.add(runtime::RoutedLayer{.pass = token,
+                                            .phase = runtime::Phase::decode,
+                                            .draft_rows = 0,
+                                            .layer = LayerId(kFirstLayer + layer),
+                                            .ids = ids}));
     }
+    if (options.known > 0) lasting.emplace_back(generator.lasting().begin(), generator.lasting().end());
   }
   TRY(recorder->flush());
   print(layers);
+  if (options.known > 0) print_known(options, workload, lasting);
   return {};
 }
 
@@ -138,11 +169,13 @@ bool parse(std::span<char*> arguments, Options& options) {
     uint64_t* value = name == "--tokens"   ? &options.tokens
                       : name == "--layers" ? &options.layers
                       : name == "--seed"   ? &options.seed
+                      : name == "--known"  ? &options.known
                                            : nullptr;
     if (value == nullptr) return false;
     if (std::from_chars(text.data(), text.data() + text.size(), *value).ec != std::errc()) return false;
   }
-  return options.profile != nullptr && arguments.size() % 2 == 0 && options.tokens >= 8 && options.layers >= 1;
+  return options.profile != nullptr && arguments.size() % 2 == 0 && options.tokens >= 8 && options.layers >= 1 &&
+         options.known <= 100;
 }
 
 }  // namespace

@@ -71,6 +71,7 @@ RouteGenerator::RouteGenerator(const RouteShape& shape, const RouteProfile& prof
     for (float& value : *part)
       value = normal();
   }
+  lasting_.resize(all);
   scores_.resize(shape.experts);
   routes_.resize(size_t{shape.layers} * shape.top_k);
   double sum = 0;
@@ -114,7 +115,8 @@ std::span<const uint16_t> RouteGenerator::next() {
       const size_t i = first + expert;
       topic_[i] = keep_topic * topic_[i] + new_topic * normal();
       recent_[i] = keep_recent * recent_[i] + new_recent * normal();
-      scores_[expert] = a * topic_[i] + b * recent_[i] + c * bias_[i] + d * normal_of(mix(word + i)) + e * normal();
+      lasting_[i] = a * topic_[i] + b * recent_[i] + c * bias_[i];
+      scores_[expert] = lasting_[i] + d * normal_of(mix(word + i)) + e * normal();
     }
     route(layer);
   }
@@ -125,10 +127,13 @@ void RouteGenerator::route(uint32_t layer) {
   const uint32_t size = shape_.experts / shape_.groups;
   std::vector<float> group_scores(shape_.groups);
   for (uint32_t group = 0; group < shape_.groups; ++group) {
-    std::array<float, 2> best{};
-    std::partial_sort_copy(scores_.begin() + group * size, scores_.begin() + (group + 1) * size, best.begin(),
-                           best.end(), std::greater<>());
-    group_scores[group] = best[0] + best[1];
+    float best = -1e9F;
+    float second = best;
+    for (uint32_t expert = group * size; expert < (group + 1) * size; ++expert) {
+      second = std::max(second, std::min(best, scores_[expert]));
+      best = std::max(best, scores_[expert]);
+    }
+    group_scores[group] = best + second;
   }
   std::vector<uint32_t> groups(shape_.groups);
   std::iota(groups.begin(), groups.end(), 0U);

@@ -44,6 +44,8 @@ class RouteGenerator {
 
   /// The next token's experts, [layers, top_k], best first. Valid until the next call.
   [[nodiscard]] std::span<const uint16_t> next();
+  /// Of that token's scores the parts that last, [layers, experts]: what a run cannot see.
+  [[nodiscard]] std::span<const float> lasting() const { return lasting_; }
 
  private:
   [[nodiscard]] float normal();
@@ -56,8 +58,8 @@ class RouteGenerator {
   uint64_t state_;
   uint64_t words_seed_;
   uint64_t tokens_ = 0;
-  std::vector<double> word_shares_;                    // cumulated
-  std::vector<float> bias_, topic_, recent_, scores_;  // [layers, experts]; scores_ [experts]
+  std::vector<double> word_shares_;                              // cumulated
+  std::vector<float> bias_, topic_, recent_, lasting_, scores_;  // [layers, experts]; scores_ [experts]
   std::vector<uint16_t> routes_;
 };
 
