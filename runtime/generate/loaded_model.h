@@ -13,7 +13,9 @@
 #include "format/source/repository.h"
 #include "runtime/budget/memory_options.h"
 #include "runtime/experts/grouped_executor.h"
+#include "runtime/experts/policy/policy_catalogue.h"
 #include "runtime/experts/streamed_store.h"
+#include "runtime/experts/trace/route_recorder.h"
 #include "runtime/generate/speculator.h"
 #include "runtime/model/model.h"
 #include "runtime/storage/local_storage.h"
@@ -27,6 +29,8 @@ struct LoadOptions {
   std::optional<format::LayerSelection> layers{};  // absent: the repository's layer map, else all
   AttentionForm attention = AttentionForm::absorbed;
   std::optional<uint64_t> expert_slots = {};  // absent: one for each expert
+  std::string policy{kDefaultPolicy};         // which expert leaves a slot: policy_catalogue.h
+  std::string route_trace = {};               // file for the routes of the run; empty: none
   MemoryOptions memory;
   /// Drafting with the MTP module. Unset: none. A number of drafts needs a module (errors: unsupported, not_found);
   /// without a number a model that has none runs without.
@@ -59,6 +63,8 @@ class LoadedModel {
   [[nodiscard]] const GroupedExecutor& executor() const { return *executor_; }
   [[nodiscard]] const kernels::Device& device() const { return *device_; }
   [[nodiscard]] kernels::Queue& queue() { return *queue_; }
+  /// Brings the recorded routes so far into their file, if there is one.
+  [[nodiscard]] Result<void> flush_routes();
   /// Tokens that end an answer: those of generation_config.json, else of config.json.
   [[nodiscard]] const std::vector<uint32_t>& eos_tokens() const { return eos_tokens_; }
 
@@ -77,6 +83,7 @@ class LoadedModel {
   std::unique_ptr<kernels::Device> device_;
   std::unique_ptr<kernels::Queue> queue_;
   std::unique_ptr<StreamedStore> store_;
+  std::unique_ptr<RouteRecorder> recorder_;
   std::unique_ptr<GroupedExecutor> executor_;
   std::unique_ptr<Model> model_;
   std::unique_ptr<MtpModule> mtp_;
