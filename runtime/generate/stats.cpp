@@ -94,6 +94,7 @@ RunStats collect_stats(LoadedModel& loaded, const SessionTimes& times) {
   stats.context = model.cache().capacity();
   stats.layer_map = model.layer_map();
   stats.times = times;
+  stats.io = loaded.io();
   stats.experts = loaded.store().stats();
   stats.decode_bound = loaded.executor().decode_bound();
   stats.bytes_read = {.always_needed = files.bytes_read(ReadPurpose::always_needed),
@@ -134,6 +135,7 @@ format::Json to_json(const RunStats& stats) {
                          {"scratch", memory.scratch},
                          {"experts", memory.experts},
                          {"total", memory.weights + memory.kv_cache + memory.scratch + memory.experts}}},
+                       {"io", to_json(stats.io)},
                        {"experts", expert_json(stats)}};
   if (stats.mtp) json["mtp"] = to_json(*stats.mtp);
   return json;

@@ -91,7 +91,8 @@ class RecordingModel {
 
  private:
   void assemble(const runtime::ModelConfig& config, const RigOptions& options) {
-    storage_ = std::make_unique<runtime::LocalStorage>(*repository_, *checkpoint_, 16);
+    storage_ = std::make_unique<runtime::LocalStorage>(*repository_, *checkpoint_,
+                                                       runtime::LocalStorageOptions{.max_open = 16});
     files_ = std::make_unique<runtime::CheckpointFiles>(*storage_);
     const runtime::LoadContext context{
         .device = *device_, .queue = *queue_, .files = *files_, .fp8_block = config.fp8_block};
