@@ -87,6 +87,7 @@ Result<void> LoadedModel::assemble(const ModelConfig& config, const LoadOptions&
              kernels::make_cpu_device({.threads = options.threads, .instruction_set = options.instruction_set}));
   queue_ = device_->make_queue();
   storage_ = std::make_unique<LocalStorage>(*repository_, checkpoint_, kMaxOpenFiles);
+  if (options.wrap_storage) storage_ = options.wrap_storage(std::move(storage_));
   files_ = std::make_unique<CheckpointFiles>(*storage_);
   const LoadContext context{.device = *device_, .queue = *queue_, .files = *files_, .fp8_block = config.fp8_block};
   const StreamedStoreOptions store{

@@ -3,6 +3,7 @@
 // not_found for a place that holds no checkpoint.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <stop_token>
@@ -28,6 +29,8 @@ struct LoadOptions {
   AttentionForm attention = AttentionForm::absorbed;
   std::optional<uint64_t> expert_slots = {};  // absent: one for each expert
   MemoryOptions memory;
+  /// Puts a storage of the caller's own in front of the model's. Empty: none.
+  std::function<std::unique_ptr<WeightStorage>(std::unique_ptr<WeightStorage>)> wrap_storage = {};
   /// Drafting with the MTP module. Unset: none. A number of drafts needs a module (errors: unsupported, not_found);
   /// without a number a model that has none runs without.
   std::optional<SpeculationOptions> speculation = {};
