@@ -33,6 +33,8 @@ class ExpertExecutor {
   virtual void begin_pass(const ExpertPass& pass) = 0;
   /// So many of the pass's drafted rows have stood.
   virtual void accept_drafts(uint32_t rows) = 0;
+  /// Of the store behind it, if there is one.
+  [[nodiscard]] virtual MissCounts miss_counts() const { return {}; }
   /// y[t] = sum over slot, in the router's order, of weights[t, slot] * expert(ids[t, slot])(x[t]). y [tokens, hidden].
   [[nodiscard]] virtual Result<void> run(const RoutedTokens& tokens, const kernels::Rows& y,
                                          const std::stop_token& stop) = 0;

@@ -32,6 +32,7 @@ class GroupedExecutor final : public ExpertExecutor {
 
   void begin_pass(const ExpertPass& pass) override;
   void accept_drafts(uint32_t rows) override;
+  [[nodiscard]] MissCounts miss_counts() const override { return store_.miss_counts(); }
   [[nodiscard]] Result<void> run(const RoutedTokens& tokens, const kernels::Rows& y,
                                  const std::stop_token& stop) override;
 

@@ -210,6 +210,17 @@ void StreamedStore::accept_drafts(uint32_t rows) {
   draft_uses_.clear();
 }
 
+MissCounts StreamedStore::miss_counts() const {
+  const std::lock_guard lock(mutex_);
+  MissCounts counts;
+  for (const PhaseStats& phase : stats_.phases) {
+    counts.misses += phase.all_misses();
+    counts.draft_misses += phase.draft_misses;
+    counts.waiting_seconds += phase.waiting_seconds;
+  }
+  return counts;
+}
+
 ExpertUse StreamedStore::use_of(LayerId layer, const ExpertDemand& demand) const {
   return {.key = {.layer = layer, .expert = demand.expert},
           .pass = pass_number_,

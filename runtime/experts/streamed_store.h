@@ -36,6 +36,7 @@ class StreamedStore final : public ExpertStore, private ExpertLease::Pin {
   void begin_pass(const ExpertPass& pass) override;
   [[nodiscard]] const ExpertPass& pass() const override { return pass_; }
   void accept_drafts(uint32_t rows) override;
+  [[nodiscard]] MissCounts miss_counts() const override;
   [[nodiscard]] Result<std::unique_ptr<ExpertRequest>> request(LayerId layer,
                                                                std::vector<ExpertDemand> demands) override;
   void expect(LayerId layer, std::span<const ExpertId> experts) override;

@@ -85,6 +85,7 @@ Result<void> LoadedModel::assemble(const ModelConfig& config, const LoadOptions&
   queue_ = device_->make_queue();
   TRY_ASSIGN(io_, choose_io(*repository_, checkpoint_, options.io, {}, stop));
   storage_ = std::make_unique<LocalStorage>(*repository_, checkpoint_, storage_options(io_, options.verify));
+  if (options.wrap_storage) storage_ = options.wrap_storage(std::move(storage_));
   files_ = std::make_unique<CheckpointFiles>(*storage_);
   const LoadContext context{.device = *device_, .queue = *queue_, .files = *files_, .fp8_block = config.fp8_block};
   TRY_ASSIGN(PolicyFactory policy, find_policy(options.policy));

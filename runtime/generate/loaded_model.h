@@ -3,6 +3,7 @@
 // not_found for a place that holds no checkpoint.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <stop_token>
@@ -34,7 +35,9 @@ struct LoadOptions {
   std::optional<uint64_t> expert_slots = {};  // absent: one for each expert
   std::string policy{kDefaultPolicy};         // which expert leaves a slot: policy_catalogue.h
   std::string route_trace = {};               // file for the routes of the run; empty: none
-  MemoryOptions memory;
+  MemoryOptions memory = {};
+  /// Puts a storage of the caller's own in front of the model's. Empty: none.
+  std::function<std::unique_ptr<WeightStorage>(std::unique_ptr<WeightStorage>)> wrap_storage = {};
   /// Drafting with the MTP module. Unset: none. A number of drafts needs a module (errors: unsupported, not_found);
   /// without a number a model that has none runs without.
   std::optional<SpeculationOptions> speculation = {};
