@@ -33,6 +33,8 @@ class GroupedExecutor final : public ExpertExecutor {
   void accept_drafts(uint32_t rows) override { store_.accept_drafts(rows); }
   [[nodiscard]] Result<void> run(const RoutedTokens& tokens, const kernels::Rows& y,
                                  const std::stop_token& stop) override;
+  [[nodiscard]] bool wants_forecast() const override { return store_.wants_forecast(); }
+  void expect(LayerId layer, std::span<const ExpertId> experts) override { store_.expect(layer, experts); }
 
   [[nodiscard]] uint64_t scratch_bytes() const { return scratch_->size_bytes(); }
   /// Times of all decode passes.

@@ -28,6 +28,7 @@ struct LoadOptions {
   AttentionForm attention = AttentionForm::absorbed;
   std::optional<uint64_t> expert_slots = {};  // absent: one for each expert
   MemoryOptions memory;
+  PrefetchMode prefetch = PrefetchMode::automatic;
   /// Drafting with the MTP module. Unset: none. A number of drafts needs a module (errors: unsupported, not_found);
   /// without a number a model that has none runs without.
   std::optional<SpeculationOptions> speculation = {};
