@@ -111,7 +111,9 @@ class ExpertStore {
   /// All that is missing begins to be read at once. No expert twice.
   [[nodiscard]] virtual Result<std::unique_ptr<ExpertRequest>> request(LayerId layer,
                                                                        std::vector<ExpertDemand> demands) = 0;
-  /// The experts that a layer may want soon, most likely first. Only a hint.
+  /// Whether `expect` is of use in this pass.
+  [[nodiscard]] virtual bool wants_forecast() const { return false; }
+  /// The experts that the next layer is likely to want, most likely first. Only a hint.
   virtual void expect(LayerId layer, std::span<const ExpertId> experts) = 0;
 };
 

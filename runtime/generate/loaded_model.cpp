@@ -92,7 +92,8 @@ Result<void> LoadedModel::assemble(const ModelConfig& config, const LoadOptions&
   const StreamedStoreOptions store{
       .shape = {.hidden = config.hidden, .expert_inner = config.expert_inner, .fp8_block = config.fp8_block},
       .slots = options.expert_slots,
-      .policy = std::move(policy)};
+      .policy = std::move(policy),
+      .prefetch = options.prefetch};
   TRY_ASSIGN(store_, StreamedStore::make(*device_, *storage_, store));
   ExecutorShape shape{
       .hidden = config.hidden, .expert_inner = config.expert_inner, .experts = config.experts, .top_k = config.top_k};

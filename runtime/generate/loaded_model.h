@@ -36,6 +36,7 @@ struct LoadOptions {
   std::string policy{kDefaultPolicy};         // which expert leaves a slot: policy_catalogue.h
   std::string route_trace = {};               // file for the routes of the run; empty: none
   MemoryOptions memory = {};
+  PrefetchMode prefetch = PrefetchMode::automatic;  // reading experts before they are wanted
   /// Puts a storage of the caller's own in front of the model's. Empty: none.
   std::function<std::unique_ptr<WeightStorage>(std::unique_ptr<WeightStorage>)> wrap_storage = {};
   /// Drafting with the MTP module. Unset: none. A number of drafts needs a module (errors: unsupported, not_found);
