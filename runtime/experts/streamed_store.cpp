@@ -293,8 +293,8 @@ Result<void> StreamedStore::begin_reading(Slot& slot, Urgency urgency) {
 
 void StreamedStore::loaded(Slot& slot, Result<void> outcome) {
   const std::lock_guard lock(mutex_);
-  if (!outcome && outcome.error().kind == ErrorKind::corrupt && slot.tier == StorageTier::network &&
-      !slot.is_second_try) {
+  if (!outcome && outcome.error().kind == ErrorKind::corrupt && !slot.is_second_try &&
+      (slot.tier == StorageTier::network || storage_.distrust(slot.key))) {
     slot.is_second_try = true;  // what a network spoils on the way is often whole the second time
     if (begin_reading(slot, Urgency::demand)) return;
   }
