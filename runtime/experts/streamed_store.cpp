@@ -338,8 +338,8 @@ void StreamedStore::loaded(Slot& slot, const LoadOutcome& outcome) {
 // What a network spoils on the way is often whole the second time, and what failed on the chance may not have been due.
 bool StreamedStore::read_again(Slot& slot, const Result<void>& outcome) {
   if (outcome || slot.urgency != Urgency::demand) return false;
-  const bool is_spoilt =
-      outcome.error().kind == ErrorKind::corrupt && slot.tier == StorageTier::network && !slot.is_second_try;
+  const bool is_spoilt = outcome.error().kind == ErrorKind::corrupt && !slot.is_second_try &&
+                         (slot.tier == StorageTier::network || storage_.distrust(slot.key));
   if (!is_spoilt && !slot.may_fail) return false;
   if (is_spoilt) slot.is_second_try = true;
   slot.may_fail = false;
