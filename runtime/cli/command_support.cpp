@@ -102,6 +102,7 @@ Result<TextModel> load_text(LoadedModel& loaded, const ChatOptions& options, con
 }
 
 Result<void> report_stats(LoadedModel& loaded, const Session& session, const std::string& file) {
+  TRY(loaded.flush_routes());
   const RunStats stats = collect_stats(loaded, session.times());
   note(summary(stats));
   if (file.empty()) return {};

@@ -32,7 +32,8 @@ inline constexpr int kInterruptedStatus = 130;
 /// tokenizer, the remedy of running by token ids.
 [[nodiscard]] Result<TextModel> load_text(LoadedModel& loaded, const ChatOptions& options, const std::stop_token& stop);
 
-/// Writes the statistics to `file` unless that is empty, and a line to stderr where a person sees it.
+/// Ends a run: brings recorded routes into their file, writes the statistics to `file` unless that is empty, and a line
+/// to stderr where a person sees it.
 [[nodiscard]] Result<void> report_stats(LoadedModel& loaded, const Session& session, const std::string& file);
 
 /// Prints an answer as it comes: whole characters only, on a terminal no control characters but line feed and tab, and

@@ -18,6 +18,7 @@ Result<int> dispatch(const CommandLine& command) {
   if (const auto* eval = std::get_if<EvalOptions>(&command)) return run_eval(*eval, interrupts.token());
   if (const auto* record = std::get_if<RecordOptions>(&command)) return run_record(*record, interrupts.token());
   if (const auto* compare = std::get_if<CompareOptions>(&command)) return run_compare(*compare, interrupts.token());
+  if (const auto* replay = std::get_if<ReplayOptions>(&command)) return run_replay(*replay, interrupts.token());
   return run_tokenize(std::get<TokenizeOptions>(command), interrupts.token());
 }
 

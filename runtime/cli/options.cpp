@@ -9,12 +9,13 @@
 #include "dspack_version.h"
 #include "runtime/cli/mtp_options.h"
 #include "runtime/cli/option_support.h"
+#include "runtime/cli/prefetch_options.h"
 
 namespace dspack::runtime {
 
 namespace {
 
-constexpr std::array<std::string_view, 5> kVerbs = {"logits", "tokenize", "eval", "record", "compare"};
+constexpr std::array<std::string_view, 6> kVerbs = {"logits", "tokenize", "eval", "record", "compare", "replay"};
 
 constexpr char kExamples[] = R"(Verbs:
   dsrun DIR ...           answer a prompt, or chat where none is given
@@ -23,6 +24,7 @@ constexpr char kExamples[] = R"(Verbs:
   dsrun eval DIR ...      measure the perplexity of a text (dsrun eval --help)
   dsrun record DIR ...    write what every module makes (dsrun record --help)
   dsrun compare DIR ...   compare every module with a recording (dsrun compare --help)
+  dsrun replay TRACE ...  judge eviction policies on recorded routes (dsrun replay --help)
 
 Examples:
   dsrun ./ds-packed -p "What is the capital of France?"
@@ -61,7 +63,9 @@ CommandLine parse_run(std::vector<std::string> arguments) {
       ->type_name("TEXT");
   MtpFlags mtp;
   add_mtp_options(*app, mtp);
+  add_prefetch_option(*app, options.load.prefetch);
   add_load_options(*app, options.load);
+  add_policy_options(*app, options.load);
   app->add_option("--stats", options.stats_file, "Write speed, bytes, experts read and files opened for them")
       ->type_name("FILE.json");
   if (auto exit = parse(*app, std::move(arguments))) return *exit;
@@ -86,6 +90,7 @@ CommandLine parse_logits(std::vector<std::string> arguments) {
       ->check(between(1U, 1U << 26U))
       ->type_name("N");
   add_load_options(*app, options.load);
+  add_policy_options(*app, options.load);
   app->add_option("--stats", options.stats_file, "As for dsrun DIR")->type_name("FILE.json");
   if (auto exit = parse(*app, std::move(arguments))) return *exit;
   return options;
@@ -169,7 +174,8 @@ CommandLine parse_command_line(std::vector<std::string> arguments) {
     if (first == "tokenize") return parse_tokenize(std::move(arguments));
     if (first == "eval") return parse_eval(std::move(arguments));
     if (first == "record") return parse_record(std::move(arguments));
-    return parse_compare(std::move(arguments));
+    if (first == "compare") return parse_compare(std::move(arguments));
+    return parse_replay(std::move(arguments));
   }
   if (auto exit = misspelt_verb(arguments)) return *exit;
   return parse_run(std::move(arguments));

@@ -8,6 +8,7 @@
 #include <variant>
 #include <vector>
 
+#include "runtime/cli/replay_options.h"
 #include "runtime/cli/validation_options.h"
 #include "runtime/generate/loaded_model.h"
 #include "runtime/generate/sampler.h"
@@ -64,8 +65,8 @@ struct Exit {
   std::string text;  // for stdout if the status is 0, else for stderr
 };
 
-using CommandLine =
-    std::variant<RunOptions, LogitsOptions, TokenizeOptions, EvalOptions, RecordOptions, CompareOptions, Exit>;
+using CommandLine = std::variant<RunOptions, LogitsOptions, TokenizeOptions, EvalOptions, RecordOptions, CompareOptions,
+                                 ReplayOptions, Exit>;
 
 /// `arguments` without the program's name.
 [[nodiscard]] CommandLine parse_command_line(std::vector<std::string> arguments);
@@ -74,5 +75,7 @@ using CommandLine =
 [[nodiscard]] CommandLine parse_eval(std::vector<std::string> arguments);
 [[nodiscard]] CommandLine parse_record(std::vector<std::string> arguments);
 [[nodiscard]] CommandLine parse_compare(std::vector<std::string> arguments);
+// See replay_options.h.
+[[nodiscard]] CommandLine parse_replay(std::vector<std::string> arguments);
 
 }  // namespace dspack::runtime

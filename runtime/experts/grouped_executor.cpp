@@ -49,7 +49,18 @@ kernels::Rows GroupedExecutor::rows_at(uint64_t offset, uint32_t rows, uint32_t 
   return {.data = {.buffer = scratch_.get(), .offset_bytes = offset}, .rows = rows, .cols = cols, .stride = cols};
 }
 
+void GroupedExecutor::begin_pass(const ExpertPass& pass) {
+  store_.begin_pass(pass);
+  if (recorder_ != nullptr) recorder_->begin_pass(pass);
+}
+
+void GroupedExecutor::accept_drafts(uint32_t rows) {
+  store_.accept_drafts(rows);
+  if (recorder_ != nullptr) recorder_->accept_drafts(rows);
+}
+
 Result<void> GroupedExecutor::run(const RoutedTokens& tokens, const kernels::Rows& y, const std::stop_token& stop) {
+  if (recorder_ != nullptr) TRY(recorder_->record(tokens.layer, chosen_experts(tokens)));
   std::vector<uint32_t> tokens_of_expert;  // in all waves; only a trace wants to know
   if (tokens.trace.on()) {
     tokens_of_expert.resize(shape_.experts);

@@ -12,6 +12,7 @@
 #include "runtime/experts/decode_bound.h"
 #include "runtime/experts/executor.h"
 #include "runtime/experts/expert_store.h"
+#include "runtime/experts/trace/route_recorder.h"
 
 namespace dspack::runtime {
 
@@ -29,10 +30,16 @@ class GroupedExecutor final : public ExpertExecutor {
   [[nodiscard]] static Result<std::unique_ptr<GroupedExecutor>> make(kernels::Device& device, kernels::Queue& queue,
                                                                      ExpertStore& store, const ExecutorShape& shape);
 
-  void begin_pass(const ExpertPass& pass) override { store_.begin_pass(pass); }
-  void accept_drafts(uint32_t rows) override { store_.accept_drafts(rows); }
+  void begin_pass(const ExpertPass& pass) override;
+  void accept_drafts(uint32_t rows) override;
+  [[nodiscard]] MissCounts miss_counts() const override { return store_.miss_counts(); }
   [[nodiscard]] Result<void> run(const RoutedTokens& tokens, const kernels::Rows& y,
                                  const std::stop_token& stop) override;
+  [[nodiscard]] bool wants_forecast() const override { return store_.wants_forecast(); }
+  void expect(LayerId layer, std::span<const ExpertId> experts) override { store_.expect(layer, experts); }
+
+  /// Writes down what the routers pick from now on; nullptr: nobody does. `run` also fails where recording does.
+  void set_recorder(RouteRecorder* recorder) { recorder_ = recorder; }
 
   [[nodiscard]] uint64_t scratch_bytes() const { return scratch_->size_bytes(); }
   /// Times of all decode passes.
@@ -68,6 +75,7 @@ class GroupedExecutor final : public ExpertExecutor {
   kernels::Queue& queue_;
   ExpertStore& store_;
   ExecutorShape shape_;
+  RouteRecorder* recorder_ = nullptr;
   std::unique_ptr<kernels::Buffer> scratch_;
   DecodeBound decode_bound_;
   uint64_t input_at_ = 0, gate_at_ = 0, up_at_ = 0, output_at_ = 0, parts_at_ = 0;  // in scratch_

@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "kernels/cpu/cpu_device.h"
-#include "runtime/experts/policy/lru.h"
 #include "runtime/model/inventory.h"
 #include "runtime/model/names.h"
 
@@ -86,17 +85,25 @@ Result<void> LoadedModel::assemble(const ModelConfig& config, const LoadOptions&
   queue_ = device_->make_queue();
   TRY_ASSIGN(io_, choose_io(*repository_, checkpoint_, options.io, {}, stop));
   storage_ = std::make_unique<LocalStorage>(*repository_, checkpoint_, storage_options(io_, options.verify));
+  if (options.wrap_storage) storage_ = options.wrap_storage(std::move(storage_));
   files_ = std::make_unique<CheckpointFiles>(*storage_);
   const LoadContext context{.device = *device_, .queue = *queue_, .files = *files_, .fp8_block = config.fp8_block};
+  TRY_ASSIGN(PolicyFactory policy, find_policy(options.policy));
   const StreamedStoreOptions store{
       .shape = {.hidden = config.hidden, .expert_inner = config.expert_inner, .fp8_block = config.fp8_block},
       .slots = options.expert_slots,
-      .policy = [](uint64_t, uint64_t) { return std::make_unique<LruPolicy>(); }};
+      .policy = std::move(policy),
+      .prefetch = options.prefetch};
   TRY_ASSIGN(store_, StreamedStore::make(*device_, *storage_, store));
   ExecutorShape shape{
       .hidden = config.hidden, .expert_inner = config.expert_inner, .experts = config.experts, .top_k = config.top_k};
   shape.wave_tokens = std::min(kMaxChunk, context_positions);
   TRY_ASSIGN(executor_, GroupedExecutor::make(*device_, *queue_, *store_, shape));
+  if (!options.route_trace.empty()) {
+    TRY_ASSIGN(recorder_, RouteRecorder::create(format::posix_file_system(), options.route_trace,
+                                                route_header(checkpoint_, config.model_type, config.top_k)));
+    executor_->set_recorder(recorder_.get());
+  }
   ModelOptions model{
       .context = context_positions, .max_rows = std::min(context_positions, kMaxChunk), .layer_map = std::move(layers)};
   model.wave_rows = std::min(model.wave_rows, context_positions);
@@ -104,6 +111,11 @@ Result<void> LoadedModel::assemble(const ModelConfig& config, const LoadOptions&
   TRY_ASSIGN(model_, Model::load(context, config, model, *executor_, stop));
   if (!options.speculation) return {};
   return add_speculation(context, *options.speculation, stop);
+}
+
+Result<void> LoadedModel::flush_routes() {
+  if (!recorder_) return {};
+  return recorder_->flush();
 }
 
 Result<void> LoadedModel::add_speculation(const LoadContext& context, const SpeculationOptions& options,

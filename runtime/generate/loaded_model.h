@@ -3,6 +3,7 @@
 // not_found for a place that holds no checkpoint.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <stop_token>
@@ -13,7 +14,9 @@
 #include "format/source/repository.h"
 #include "runtime/budget/memory_options.h"
 #include "runtime/experts/grouped_executor.h"
+#include "runtime/experts/policy/policy_catalogue.h"
 #include "runtime/experts/streamed_store.h"
+#include "runtime/experts/trace/route_recorder.h"
 #include "runtime/generate/speculator.h"
 #include "runtime/model/model.h"
 #include "runtime/storage/io_choice.h"
@@ -30,7 +33,12 @@ struct LoadOptions {
   IoMethod io = IoMethod::automatic;          // how a local folder is read
   bool verify = false;                        // every expert against its digest when it is read
   std::optional<uint64_t> expert_slots = {};  // absent: one for each expert
-  MemoryOptions memory;
+  std::string policy{kDefaultPolicy};         // which expert leaves a slot: policy_catalogue.h
+  std::string route_trace = {};               // file for the routes of the run; empty: none
+  MemoryOptions memory = {};
+  PrefetchMode prefetch = PrefetchMode::automatic;  // reading experts before they are wanted
+  /// Puts a storage of the caller's own in front of the model's. Empty: none.
+  std::function<std::unique_ptr<WeightStorage>(std::unique_ptr<WeightStorage>)> wrap_storage = {};
   /// Drafting with the MTP module. Unset: none. A number of drafts needs a module (errors: unsupported, not_found);
   /// without a number a model that has none runs without.
   std::optional<SpeculationOptions> speculation = {};
@@ -64,6 +72,8 @@ class LoadedModel {
   [[nodiscard]] const GroupedExecutor& executor() const { return *executor_; }
   [[nodiscard]] const kernels::Device& device() const { return *device_; }
   [[nodiscard]] kernels::Queue& queue() { return *queue_; }
+  /// Brings the recorded routes so far into their file, if there is one.
+  [[nodiscard]] Result<void> flush_routes();
   /// Tokens that end an answer: those of generation_config.json, else of config.json.
   [[nodiscard]] const std::vector<uint32_t>& eos_tokens() const { return eos_tokens_; }
 
@@ -83,6 +93,7 @@ class LoadedModel {
   std::unique_ptr<kernels::Device> device_;
   std::unique_ptr<kernels::Queue> queue_;
   std::unique_ptr<StreamedStore> store_;
+  std::unique_ptr<RouteRecorder> recorder_;
   std::unique_ptr<GroupedExecutor> executor_;
   std::unique_ptr<Model> model_;
   std::unique_ptr<MtpModule> mtp_;

@@ -33,7 +33,7 @@ struct RunStats {
   } memory_bytes;
   IoChoice io;  // how local weights were read
   ExpertStoreStats experts;
-  DecodeBound decode_bound;  // of decode passes
+  DecodeBound decode_bound;      // of decode passes
   uint64_t present_experts = 0;  // in the checkpoint, of the layers that run
   uint64_t expert_files = 0;     // files of the checkpoint that hold them
   std::optional<MtpStats> mtp;   // if there was drafting; the sums above contain it

@@ -23,18 +23,42 @@ uint64_t mix(uint64_t x) {
 // Nearly normal, mean 0, variance 1: the bits of a number that are set, and a uniform part that fills the steps. Tails
 // beyond 4 are cut, which top-8 of 256 does not see.
 float normal_of(uint64_t bits) {
-  const int ones = std::popcount(bits & 0xffffffffffffULL);                                 // 48 bits: variance 12
-  const float fill = static_cast<float>(bits >> 48U) * (1.0F / 65536.0F) - 0.5F;            // variance 1/12
-  return (static_cast<float>(ones) - 24.0F + fill) * 0.287678F;                             // 1/sqrt(12 + 1/12)
+  const int ones = std::popcount(bits & 0xffffffffffffULL);                       // 48 bits: variance 12
+  const float fill = static_cast<float>(bits >> 48U) * (1.0F / 65536.0F) - 0.5F;  // variance 1/12
+  return (static_cast<float>(ones) - 24.0F + fill) * 0.287678F;                   // 1/sqrt(12 + 1/12)
 }
 
 }  // namespace
 
 std::span<const RouteProfile> route_profiles() {
   static constexpr std::array<RouteProfile, 3> kProfiles = {{
-      {.name = "weak", .topic = 0.15, .topic_tokens = 300, .recent = 0.40, .recent_tokens = 4, .word_first = 0.15, .word_last = 0.10, .bias = 0.02, .conversation = 1000},
-      {.name = "middle", .topic = 0.20, .topic_tokens = 300, .recent = 0.60, .recent_tokens = 6, .word_first = 0.10, .word_last = 0.05, .bias = 0.02, .conversation = 1000},
-      {.name = "strong", .topic = 0.25, .topic_tokens = 300, .recent = 0.60, .recent_tokens = 7, .word_first = 0.05, .word_last = 0.05, .bias = 0.02, .conversation = 1000},
+      {.name = "weak",
+       .topic = 0.15,
+       .topic_tokens = 300,
+       .recent = 0.40,
+       .recent_tokens = 4,
+       .word_first = 0.15,
+       .word_last = 0.10,
+       .bias = 0.02,
+       .conversation = 1000},
+      {.name = "middle",
+       .topic = 0.20,
+       .topic_tokens = 300,
+       .recent = 0.60,
+       .recent_tokens = 6,
+       .word_first = 0.10,
+       .word_last = 0.05,
+       .bias = 0.02,
+       .conversation = 1000},
+      {.name = "strong",
+       .topic = 0.25,
+       .topic_tokens = 300,
+       .recent = 0.60,
+       .recent_tokens = 7,
+       .word_first = 0.05,
+       .word_last = 0.05,
+       .bias = 0.02,
+       .conversation = 1000},
   }};
   return kProfiles;
 }
@@ -47,6 +71,7 @@ RouteGenerator::RouteGenerator(const RouteShape& shape, const RouteProfile& prof
     for (float& value : *part)
       value = normal();
   }
+  lasting_.resize(all);
   scores_.resize(shape.experts);
   routes_.resize(size_t{shape.layers} * shape.top_k);
   double sum = 0;
@@ -83,15 +108,15 @@ std::span<const uint16_t> RouteGenerator::next() {
     const double depth = shape_.layers == 1 ? 0 : static_cast<double>(layer) / (shape_.layers - 1);
     const double word_share = profile_.word_first + (profile_.word_last - profile_.word_first) * depth;
     const auto d = static_cast<float>(std::sqrt(word_share));
-    const auto e = static_cast<float>(
-        std::sqrt(std::max(0.0, 1 - profile_.topic - profile_.recent - profile_.bias - word_share)));
+    const auto e =
+        static_cast<float>(std::sqrt(std::max(0.0, 1 - profile_.topic - profile_.recent - profile_.bias - word_share)));
     const size_t first = size_t{layer} * shape_.experts;
     for (uint32_t expert = 0; expert < shape_.experts; ++expert) {
       const size_t i = first + expert;
       topic_[i] = keep_topic * topic_[i] + new_topic * normal();
       recent_[i] = keep_recent * recent_[i] + new_recent * normal();
-      scores_[expert] =
-          a * topic_[i] + b * recent_[i] + c * bias_[i] + d * normal_of(mix(word + i)) + e * normal();
+      lasting_[i] = a * topic_[i] + b * recent_[i] + c * bias_[i];
+      scores_[expert] = lasting_[i] + d * normal_of(mix(word + i)) + e * normal();
     }
     route(layer);
   }
@@ -102,10 +127,13 @@ void RouteGenerator::route(uint32_t layer) {
   const uint32_t size = shape_.experts / shape_.groups;
   std::vector<float> group_scores(shape_.groups);
   for (uint32_t group = 0; group < shape_.groups; ++group) {
-    std::array<float, 2> best{};
-    std::partial_sort_copy(scores_.begin() + group * size, scores_.begin() + (group + 1) * size, best.begin(),
-                           best.end(), std::greater<>());
-    group_scores[group] = best[0] + best[1];
+    float best = -1e9F;
+    float second = best;
+    for (uint32_t expert = group * size; expert < (group + 1) * size; ++expert) {
+      second = std::max(second, std::min(best, scores_[expert]));
+      best = std::max(best, scores_[expert]);
+    }
+    group_scores[group] = best + second;
   }
   std::vector<uint32_t> groups(shape_.groups);
   std::iota(groups.begin(), groups.end(), 0U);

@@ -26,7 +26,7 @@ struct RouteProfile {
   double recent_tokens = 0;
   double word_first = 0;  // in the first layer; falls evenly to word_last
   double word_last = 0;
-  double bias = 0;           // what never changes: long-run skew
+  double bias = 0;            // what never changes: long-run skew
   uint32_t conversation = 0;  // tokens after which another topic begins
 };
 
@@ -44,6 +44,8 @@ class RouteGenerator {
 
   /// The next token's experts, [layers, top_k], best first. Valid until the next call.
   [[nodiscard]] std::span<const uint16_t> next();
+  /// Of that token's scores the parts that last, [layers, experts]: what a run cannot see.
+  [[nodiscard]] std::span<const float> lasting() const { return lasting_; }
 
  private:
   [[nodiscard]] float normal();
@@ -56,8 +58,8 @@ class RouteGenerator {
   uint64_t state_;
   uint64_t words_seed_;
   uint64_t tokens_ = 0;
-  std::vector<double> word_shares_;  // cumulated
-  std::vector<float> bias_, topic_, recent_, scores_;  // [layers, experts]; scores_ [experts]
+  std::vector<double> word_shares_;                              // cumulated
+  std::vector<float> bias_, topic_, recent_, lasting_, scores_;  // [layers, experts]; scores_ [experts]
   std::vector<uint16_t> routes_;
 };
 

@@ -136,6 +136,45 @@ class OpenedFiles(Dsrun):
         self.assertLess(stats["bytes_read"]["total"], total / 4)
 
 
+class Routes(Dsrun):
+    def replay(self, *arguments):
+        return self.run_program("replay", *arguments, program="DSPACK_DSRUN")
+
+    def test_a_run_is_recorded_and_replayed(self):
+        trace = self.scratch / "routes.jsonl"
+        recorded = self.ask(packed_tiny(), QUESTION, "--trace", trace, "--policy", "lfu")
+        self.assertEqual(self.assert_ok(recorded).stdout, ANSWER)
+        header, *lines = [json.loads(line) for line in trace.read_text().splitlines()]
+        self.assertEqual(header["format"], "dspack-routes")
+        self.assertEqual([shape["experts"] for shape in header["layers"]], [64] * len(header["layers"]))
+        self.assertEqual({line["layer"] for line in lines}, {1, 2, 3, 4})
+        self.assertEqual(lines[0]["phase"], "prefill")
+        self.assertEqual(lines[-1]["phase"], "decode")
+        answer = self.assert_ok(self.replay(trace, "--slots", "25%,50%,100%", "--json")).stdout
+        result = json.loads(answer)
+        self.assertEqual(result["floor_slots"], header["top_k"])
+        for entry in result["results"]:
+            fewest = entry["policies"][-1]
+            self.assertEqual(fewest["policy"], "optimum")
+            for policy in entry["policies"]:
+                self.assertGreaterEqual(policy["prefill"]["misses"] + policy["decode"]["misses"],
+                                        fewest["prefill"]["misses"] + fewest["decode"]["misses"], policy)
+        table = self.assert_ok(self.replay(trace, "--slots", "25%")).stdout
+        self.assertRegex(table, r"\n  optimum +[0-9.]+ +[0-9.]+ ")
+
+    def test_what_is_no_trace(self):
+        bad = self.scratch / "bad.jsonl"
+        bad.write_text("{}\n")
+        for arguments, code, needle in (((bad, "--slots", "4"), 1, "bad.jsonl: line 1: "),
+                                        ((bad,), 2, "--slots"),
+                                        ((bad, "--slots", "0"), 2, "0 is no number of slots"),
+                                        ((bad, "--slots", "4", "--policy", "mru"), 2, "mru")):
+            with self.subTest(arguments):
+                result = self.replay(*arguments)
+                self.assertEqual(result.code, code, str(result))
+                self.assertIn(needle, result.stderr)
+
+
 class Logits(Dsrun):
     def logits(self, folder, *arguments, tokens=TOKENS):
         path = self.scratch / "logits.safetensors"

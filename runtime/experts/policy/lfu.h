@@ -1,7 +1,7 @@
-// Gives up the expert that was used least, where a use counts half after 64 passes and remains known while the expert is
-// not in a slot (LFU with ageing; with a half-life of one pass it would be LRU). A prefill counts an expert's rows, but
-// not more than a decode of that length could leave. Drafts do not count until they have stood.
-// Threads, lifetime, errors: see eviction_policy.h. O(log n) a use.
+// Gives up the expert that was used least, where a use counts half after 64 passes and remains known while the expert
+// is not in a slot (LFU with ageing; with a half-life of one pass it would be LRU). A prefill counts an expert's rows,
+// but not more than a decode of that length could leave. Drafts do not count until they have stood. Threads, lifetime,
+// errors: see eviction_policy.h. O(log n) a use.
 #pragma once
 
 #include <set>

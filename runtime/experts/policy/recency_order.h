@@ -1,7 +1,7 @@
 // The experts in slots, from the one used longest ago to the one used last. Uses are ordered by pass, then by the last
-// token of the pass that used the expert, so that a prefill leaves the order that its tokens would have left one by one:
-// what only its first tokens used is old at once, whichever layer it is of.
-// Threads: single-thread. Errors: none. O(log n) a change.
+// token of the pass that used the expert, so that a prefill leaves the order that its tokens would have left one by
+// one: what only its first tokens used is old at once, whichever layer it is of. Threads: single-thread. Errors: none.
+// O(log n) a change.
 #pragma once
 
 #include <cstdint>

@@ -11,11 +11,15 @@ void ReusePolicy::hit(const ExpertUse& use) {
 
 void ReusePolicy::inserted(const ExpertUse& use) {
   note(use);
-  arrive(use.key);
+  const Layer& layer = layer_of(use.key.layer);
+  UseHistory history = expert_of(use.key).history;
+  history.frequency += kFrequencyStep * (1 - history.frequency);
+  history.last = layer.tokens;
+  arrive(use.key, use.is_draft ? 0 : value_.value(ReuseValue::state_of(history, layer.tokens + 1)));
 }
 
 void ReusePolicy::prefetched(ExpertKey key, uint64_t /*pass*/) {
-  arrive(key);
+  arrive(key, 1);
 }
 
 void ReusePolicy::removed(ExpertKey key) {
@@ -24,9 +28,10 @@ void ReusePolicy::removed(ExpertKey key) {
   if (!expert.is_ranked) std::erase(arrivals_, key);
 }
 
-// What arrives has no rank before its layer's visit ends: it is in use, or expected to be.
-void ReusePolicy::arrive(ExpertKey key) {
+// What arrives is in no ranking before its layer's visit ends.
+void ReusePolicy::arrive(ExpertKey key, float value) {
   Expert& expert = expert_of(key);
+  expert.value = value;
   expert.in_slot = true;
   expert.is_ranked = false;
   arrivals_.push_back(key);
@@ -34,27 +39,36 @@ void ReusePolicy::arrive(ExpertKey key) {
 
 std::optional<ExpertKey> ReusePolicy::victim(const std::function<bool(ExpertKey)>& may_go) {
   const auto present = visits_.present();
-  const size_t at = present ? static_cast<size_t>(&layer_of(*present) - layers_.data()) : 0;
+  const size_t at = present ? place_of(*present) : 0;
   std::optional<ExpertKey> least;
   float least_value = 0;
+  const auto offer = [&](ExpertKey key, float value) {
+    if (least && value >= least_value) return;
+    least = key;
+    least_value = value;
+  };
   for (size_t ahead = 1; ahead <= layers_.size(); ++ahead) {
     Layer& layer = layers_[(at + ahead) % layers_.size()];
-    while (layer.gone < layer.ranking.size() && !is_candidate(layer.experts[layer.ranking[layer.gone]]))
-      ++layer.gone;
-    for (size_t i = layer.gone; i < layer.ranking.size(); ++i) {
-      const Expert& expert = layer.experts[layer.ranking[i]];
-      const float value = expert.value * discounts_[ahead];
-      if (least && value >= least_value) break;
-      const ExpertKey key{layer.id, ExpertId(layer.ranking[i])};
-      if (!is_candidate(expert) || !may_go(key)) continue;
-      least = key;
-      least_value = value;
-      break;
+    if (const auto expert = layer_victim(layer, may_go)) {
+      offer({layer.id, ExpertId(*expert)}, layer.experts[*expert].value * discounts_[ahead]);
     }
   }
-  if (least) return least;
-  const auto arrival = std::ranges::find_if(arrivals_, may_go);
-  return arrival == arrivals_.end() ? std::nullopt : std::optional(*arrival);
+  for (const ExpertKey key : arrivals_) {
+    const size_t ahead = (place_of(key.layer) + layers_.size() - at - 1) % layers_.size() + 1;
+    if (may_go(key)) offer(key, expert_of(key).value * discounts_[ahead]);
+  }
+  return least;
+}
+
+std::optional<uint32_t> ReusePolicy::layer_victim(Layer& layer, const std::function<bool(ExpertKey)>& may_go) {
+  const auto is_candidate = [&](uint32_t i) { return layer.experts[i].in_slot && layer.experts[i].is_ranked; };
+  while (layer.gone < layer.ranking.size() && !is_candidate(layer.ranking[layer.gone]))
+    ++layer.gone;
+  for (size_t i = layer.gone; i < layer.ranking.size(); ++i) {
+    const uint32_t expert = layer.ranking[i];
+    if (is_candidate(expert) && may_go({layer.id, ExpertId(expert)})) return expert;
+  }
+  return std::nullopt;
 }
 
 void ReusePolicy::note(const ExpertUse& use) {
@@ -119,10 +133,14 @@ void ReusePolicy::rank(Layer& layer) {
   std::erase_if(arrivals_, [&](ExpertKey key) { return key.layer == layer.id; });
 }
 
+size_t ReusePolicy::place_of(LayerId id) {
+  return static_cast<size_t>(&layer_of(id) - layers_.data());
+}
+
 ReusePolicy::Layer& ReusePolicy::layer_of(LayerId id) {
   auto at = std::ranges::lower_bound(layers_, id, {}, &Layer::id);
   if (at != layers_.end() && at->id == id) return *at;
-  at = layers_.insert(at, Layer{.id = id});
+  at = layers_.emplace(at, id);
   discounts_.resize(layers_.size() + 1);
   for (size_t ahead = 0; ahead < discounts_.size(); ++ahead) {
     const double passes = static_cast<double>(ahead) / static_cast<double>(layers_.size());

@@ -1,10 +1,10 @@
-// Gives up the expert that is worth least to keep: see reuse_value.h. Layers come in turn, so an expert of the layer that
-// was just passed is not needed before the next token and is worth less than an equal one of a layer ahead: this holds
-// below one token's experts, where recency alone misses always.
-// A prefill counts as its tokens would have one by one, as far as rows and the last row tell; nothing is learned from it.
-// Drafts neither count nor teach until they have stood; an expert that only drafts have used is worth nothing.
-// Threads, lifetime, errors: see eviction_policy.h. A visit of a layer takes O(e log e) for its e experts, a victim as many
-// steps as there are layers: for V3 below a millisecond a token.
+// Gives up the expert that is worth least to keep: see reuse_value.h. Layers come in turn, so an expert of the layer
+// that was just passed is not needed before the next token and is worth less than an equal one of a layer ahead: this
+// holds below one token's experts, where recency alone misses always. A prefill counts as its tokens would have one by
+// one, as far as rows and the last row tell; nothing is learned from it. Drafts neither count nor teach until they have
+// stood; an expert that only drafts have used is worth nothing. Threads, lifetime, errors: see eviction_policy.h. A
+// visit of a layer takes O(e log e) for its e experts, a victim as many steps as there are layers: for V3 below a
+// millisecond a token.
 #pragma once
 
 #include <unordered_map>
@@ -28,22 +28,25 @@ class ReusePolicy final : public EvictionPolicy {
   struct Expert {
     UseHistory history;
     ReuseValue::State state = 0;
-    float value = 0;        // 0: never used
+    float value = 0;  // 0: never used
     bool in_slot = false;
     bool is_ranked = false;  // in its layer's ranking
   };
   struct Layer {
+    explicit Layer(LayerId layer) : id(layer) {}
     LayerId id;
-    uint64_t tokens = 0;             // seen so far
-    std::vector<Expert> experts;     // by number
-    std::vector<uint32_t> ranking;   // in slots at the last visit's end, least value first
-    size_t gone = 0;                 // of the ranking's front: no more in slots
+    uint64_t tokens = 0;            // seen so far
+    std::vector<Expert> experts;    // by number
+    std::vector<uint32_t> ranking;  // in slots at the last visit's end, least value first
+    size_t gone = 0;                // of the ranking's front: no more in slots
   };
 
-  static bool is_candidate(const Expert& expert) { return expert.in_slot && expert.is_ranked; }
   Layer& layer_of(LayerId id);
+  size_t place_of(LayerId id);  // in layers_
+  // The least valuable of its ranking that may go.
+  static std::optional<uint32_t> layer_victim(Layer& layer, const std::function<bool(ExpertKey)>& may_go);
   Expert& expert_of(ExpertKey key);
-  void arrive(ExpertKey key);
+  void arrive(ExpertKey key, float value);
   void note(const ExpertUse& use);
   void end(const LayerVisit& visit);
   void learn_token(Layer& layer, const LayerVisit& visit);
@@ -52,9 +55,9 @@ class ReusePolicy final : public EvictionPolicy {
 
   ReuseValue value_;
   LayerVisits visits_;
-  std::vector<Layer> layers_;          // ascending
-  std::vector<float> discounts_;       // by number of layers ahead
-  std::vector<ExpertKey> arrivals_;    // in slots, in no ranking yet
+  std::vector<Layer> layers_;        // ascending
+  std::vector<float> discounts_;     // by number of layers ahead
+  std::vector<ExpertKey> arrivals_;  // in slots, in no ranking yet
 };
 
 }  // namespace dspack::runtime

@@ -1,9 +1,9 @@
 // What it is worth to keep an expert, learned from the run itself. An expert's state is how many tokens ago it was last
-// used and how often lately; its value is the mean of g^t, where t is the number of tokens until the next use and g < 1:
-// 1 if it is needed for the next token, nearly 0 if not for long. Each token shows for every expert known so far what
-// came of its state, whether it was in a slot or not: V3 gives 15,000 examples a token, and a table of some hundred
-// states is learned within a few tokens (temporal-difference learning, Sutton 1988).
-// Threads: single-thread. Errors: none.
+// used and how often lately; its value is the mean of g^t, where t is the number of tokens until the next use and g <
+// 1: 1 if it is needed for the next token, nearly 0 if not for long. Each token shows for every expert known so far
+// what came of its state, whether it was in a slot or not: V3 gives 15,000 examples a token, and a table of some
+// hundred states is learned within a few tokens (temporal-difference learning, Sutton 1988). Threads: single-thread.
+// Errors: none.
 #pragma once
 
 #include <array>
@@ -14,8 +14,8 @@ namespace dspack::runtime {
 
 /// How an expert has been used, in tokens of its layer.
 struct UseHistory {
-  uint64_t last = 0;     // the token that used it last, counted from 1; 0: none has
-  float frequency = 0;   // share of tokens that use it, of which a token counts exp(-age / 64)
+  uint64_t last = 0;    // the token that used it last, counted from 1; 0: none has
+  float frequency = 0;  // share of tokens that use it, of which a token counts exp(-age / 64)
 };
 
 /// By how much the frequency forgets with each token.

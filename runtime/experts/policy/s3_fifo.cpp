@@ -13,8 +13,7 @@ constexpr uint8_t kMostUses = 3;
 
 }  // namespace
 
-S3FifoPolicy::S3FifoPolicy(uint64_t slots)
-    : slots_(slots), small_slots_(std::max<uint64_t>(1, slots / kSmallShare)) {}
+S3FifoPolicy::S3FifoPolicy(uint64_t slots) : slots_(slots), small_slots_(std::max<uint64_t>(1, slots / kSmallShare)) {}
 
 void S3FifoPolicy::hit(const ExpertUse& use) {
   Place& place = places_.at(packed(use.key));

@@ -16,6 +16,7 @@ constexpr uint64_t kVersion = 1;
 constexpr size_t kMaxLayers = 1024;
 constexpr uint64_t kMaxExperts = 1U << 22U;  // of all layers
 constexpr uint64_t kMaxTopK = 256;
+constexpr uint64_t kMaxPass = 1ULL << 53U;  // what every JSON reader can hold
 constexpr uint64_t kMaxExpertBytes = 1ULL << 40U;
 
 Error invalid(std::string message) {
@@ -42,9 +43,8 @@ Result<RoutedLayerShape> parse_layer(const format::Json& object) {
   TRY_ASSIGN(const uint64_t layer, number_in(object, "layer", 0, kMaxId));
   TRY_ASSIGN(const uint64_t experts, number_in(object, "experts", 1, kMaxId));
   TRY_ASSIGN(const uint64_t bytes, number_in(object, "expert_bytes", 1, kMaxExpertBytes));
-  return RoutedLayerShape{.layer = LayerId(static_cast<uint32_t>(layer)),
-                          .experts = static_cast<uint32_t>(experts),
-                          .expert_bytes = bytes};
+  return RoutedLayerShape{
+      .layer = LayerId(static_cast<uint32_t>(layer)), .experts = static_cast<uint32_t>(experts), .expert_bytes = bytes};
 }
 
 Result<void> append_row(const format::Json& row, const RoutedLayerShape& shape, uint32_t top_k,
@@ -68,7 +68,7 @@ Result<void> append_row(const format::Json& row, const RoutedLayerShape& shape, 
 }
 
 Result<RouteLine> parse_accepted(const format::Json& object) {
-  TRY_ASSIGN(const uint64_t pass, format::json_uint(object, "pass"));
+  TRY_ASSIGN(const uint64_t pass, number_in(object, "pass", 0, kMaxPass));
   TRY_ASSIGN(const uint64_t rows, number_in(object, "accepted_drafts", 0, kMaxRouteRows));
   return RouteLine(AcceptedDrafts{.pass = pass, .rows = static_cast<uint32_t>(rows)});
 }
@@ -143,7 +143,7 @@ Result<RouteLine> parse_route_line(std::string_view line, const RouteHeader& hea
   TRY_ASSIGN(const format::Json object, parse_object(line));
   if (object.contains("accepted_drafts")) return parse_accepted(object);
   RoutedLayer routed;
-  TRY_ASSIGN(routed.pass, format::json_uint(object, "pass"));
+  TRY_ASSIGN(routed.pass, number_in(object, "pass", 0, kMaxPass));
   TRY_ASSIGN(const std::string phase, format::json_string(object, "phase"));
   if (phase != "prefill" && phase != "decode") return invalid(R"("phase" is neither "prefill" nor "decode")");
   routed.phase = phase == "prefill" ? Phase::prefill : Phase::decode;

@@ -1,6 +1,6 @@
 // Recorded routes: which experts the router picked for every token, as JSON Lines. docs/traces.md specifies the format.
-// Threads: thread-safe (pure functions on plain values). Errors: invalid, in one line, naming the field; unsupported for
-// another version.
+// Threads: thread-safe (pure functions on plain values). Errors: invalid, in one line, naming the field; unsupported
+// for another version.
 #pragma once
 
 #include <cstdint>
@@ -26,8 +26,8 @@ struct RoutedLayerShape {
 
 /// The first line of a trace.
 struct RouteHeader {
-  std::string model_type;  // as in config.json
-  uint32_t top_k = 0;      // experts that each token goes to
+  std::string model_type;                // as in config.json
+  uint32_t top_k = 0;                    // experts that each token goes to
   std::vector<RoutedLayerShape> layers;  // ascending
   bool operator==(const RouteHeader&) const = default;
 

@@ -36,17 +36,18 @@ Result<std::optional<RouteLine>> RouteReader::next() {
 Result<void> RouteReader::check_order(const RouteLine& line) {
   const auto wrong = [](std::string text) { return Error{ErrorKind::invalid, std::move(text)}; };
   if (const auto* accepted = std::get_if<AcceptedDrafts>(&line)) {
-    if (!last_ || accepted->pass != last_->pass) return wrong("\"accepted_drafts\" of a pass that is not the last one");
+    if (!last_ || accepted->pass != last_->number)
+      return wrong("\"accepted_drafts\" of a pass that is not the last one");
     if (accepted->rows > last_->draft_rows) return wrong("more accepted drafts than the pass had");
     return {};
   }
   const auto& routed = std::get<RoutedLayer>(line);
-  if (last_ && routed.pass < last_->pass) return wrong("\"pass\" is less than on the line before");
-  if (last_ && routed.pass == last_->pass &&
+  if (last_ && routed.pass < last_->number) return wrong("\"pass\" is less than on the line before");
+  if (last_ && routed.pass == last_->number &&
       (routed.phase != last_->phase || routed.draft_rows != last_->draft_rows)) {
     return wrong("the lines of a pass differ in phase or draft_rows");
   }
-  last_ = RoutedLayer{.pass = routed.pass, .phase = routed.phase, .draft_rows = routed.draft_rows};
+  last_ = LastPass{.number = routed.pass, .phase = routed.phase, .draft_rows = routed.draft_rows};
   return {};
 }
 

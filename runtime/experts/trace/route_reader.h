@@ -34,7 +34,12 @@ class RouteReader {
   size_t consumed_ = 0;  // of buffer_
   uint64_t read_bytes_ = 0;
   uint64_t line_number_ = 0;
-  std::optional<RoutedLayer> last_;  // of the present pass, without ids
+  struct LastPass {
+    uint64_t number = 0;
+    Phase phase = Phase::decode;
+    uint32_t draft_rows = 0;
+  };
+  std::optional<LastPass> last_;
 };
 
 }  // namespace dspack::runtime

@@ -1,5 +1,7 @@
 #include "runtime/experts/trace/route_recorder.h"
 
+#include <algorithm>
+
 namespace dspack::runtime {
 
 namespace {
@@ -9,12 +11,26 @@ constexpr size_t kPendingBytes = 256U << 10U;
 
 }  // namespace
 
+RouteHeader route_header(const format::Checkpoint& checkpoint, std::string model_type, uint32_t top_k) {
+  RouteHeader header{.model_type = std::move(model_type), .top_k = top_k, .layers = {}};
+  for (const auto& [key, tensors] : checkpoint.experts()) {  // by layer, then by expert
+    if (header.layers.empty() || header.layers.back().layer != key.layer) header.layers.push_back({.layer = key.layer});
+    RoutedLayerShape& shape = header.layers.back();
+    uint64_t bytes = 0;
+    for (const uint32_t tensor : tensors)
+      bytes += checkpoint.tensors()[tensor].range.size();
+    shape.experts = key.expert.value + 1;
+    shape.expert_bytes = std::max(shape.expert_bytes, bytes);
+  }
+  return header;
+}
+
 Result<std::unique_ptr<RouteRecorder>> RouteRecorder::create(format::FileSystem& files, const format::Path& path,
                                                              RouteHeader header) {
   auto file = files.open_write(path, format::OpenMode::truncate);
   if (!file) return file.error();
   std::unique_ptr<RouteRecorder> recorder(new RouteRecorder(std::move(*file), path.string(), std::move(header)));
-  TRY(recorder->append(to_line(recorder->header_)));
+  recorder->append(to_line(recorder->header_));
   TRY(recorder->flush());
   return recorder;
 }
@@ -32,19 +48,18 @@ Result<void> RouteRecorder::record(LayerId layer, std::span<const uint32_t> ids)
                            .draft_rows = pass_.draft_rows,
                            .layer = layer,
                            .ids = {ids.begin(), ids.end()}};
-  return append(to_line(routed, header_.top_k));
+  append(to_line(routed, header_.top_k));
+  return pending_.size() < kPendingBytes ? Result<void>() : flush();
 }
 
-Result<void> RouteRecorder::accept_drafts(uint32_t rows) {
+void RouteRecorder::accept_drafts(uint32_t rows) {
   DSPACK_CHECK(passes_ > 0, "drafts before the first pass");
-  return append(to_line(AcceptedDrafts{.pass = passes_ - 1, .rows = rows}));
+  append(to_line(AcceptedDrafts{.pass = passes_ - 1, .rows = rows}));
 }
 
-Result<void> RouteRecorder::append(const std::string& line) {
+void RouteRecorder::append(const std::string& line) {
   pending_ += line;
   pending_ += '\n';
-  if (pending_.size() < kPendingBytes) return {};
-  return flush();
 }
 
 Result<void> RouteRecorder::flush() {

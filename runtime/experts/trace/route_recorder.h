@@ -7,11 +7,15 @@
 #include <span>
 #include <string>
 
+#include "format/checkpoint.h"
 #include "format/file_system.h"
 #include "runtime/experts/expert_store.h"
 #include "runtime/experts/trace/route_format.h"
 
 namespace dspack::runtime {
+
+/// The layers with routed experts of a checkpoint.
+[[nodiscard]] RouteHeader route_header(const format::Checkpoint& checkpoint, std::string model_type, uint32_t top_k);
 
 class RouteRecorder {
  public:
@@ -24,14 +28,14 @@ class RouteRecorder {
   /// What a layer's router picked: [rows, top_k], all rows of the pass at once. Precondition: a pass has begun.
   [[nodiscard]] Result<void> record(LayerId layer, std::span<const uint32_t> ids);
   /// So many drafted rows of the present pass have stood.
-  [[nodiscard]] Result<void> accept_drafts(uint32_t rows);
+  void accept_drafts(uint32_t rows);
   /// Writes what is still in memory. What comes later is written, too.
   [[nodiscard]] Result<void> flush();
 
  private:
   RouteRecorder(std::unique_ptr<format::WriteFile> file, std::string path, RouteHeader header)
       : file_(std::move(file)), path_(std::move(path)), header_(std::move(header)) {}
-  Result<void> append(const std::string& line);
+  void append(const std::string& line);
 
   std::unique_ptr<format::WriteFile> file_;
   std::string path_;

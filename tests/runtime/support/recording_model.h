@@ -33,6 +33,9 @@ class RecordingExecutor final : public runtime::ExpertExecutor {
     return inner_.run(tokens, y, stop);
   }
 
+  [[nodiscard]] bool wants_forecast() const override { return inner_.wants_forecast(); }
+  void expect(LayerId layer, std::span<const ExpertId> experts) override { inner_.expect(layer, experts); }
+
   /// Layer -> expert ids [tokens, top_k].
   [[nodiscard]] const std::map<uint32_t, std::vector<uint32_t>>& routes() const { return routes_; }
 

@@ -1,0 +1,39 @@
+// What every policy, and the optimum, would have made of recorded routes; as values, as a table, as JSON.
+// Threads: thread-safe (pure functions). Errors: none.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "runtime/experts/policy/policy_catalogue.h"
+#include "runtime/replay/simulate.h"
+
+namespace dspack::runtime {
+
+struct PolicyOutcome {
+  std::string name;
+  ReplayResult result;
+  /// Of the misses that LRU has more than the optimum, the share that this policy avoids: 0 is LRU, 1 the optimum,
+  /// below 0 is worse than LRU. Of all misses, prompts' included. Absent: LRU is the optimum.
+  std::optional<double> gap_closed;
+};
+
+/// One number of slots.
+struct ReplayReport {
+  uint64_t slots = 0;
+  std::vector<PolicyOutcome> outcomes;  // the policies in the order asked for, then "optimum"
+};
+
+/// `policies` need not contain LRU. Precondition: slots >= 1. Time: a second for some 100,000 uses and policy.
+[[nodiscard]] ReplayReport replay(const Workload& workload, uint64_t slots, std::span<const NamedPolicy> policies,
+                                  uint64_t seed);
+
+/// What the trace holds, in one line.
+[[nodiscard]] std::string describe(const Workload& workload);
+[[nodiscard]] std::string to_table(const Workload& workload, const ReplayReport& report);
+/// One line for all reports: docs/traces.md lists the fields.
+[[nodiscard]] std::string to_json(const Workload& workload, std::span<const ReplayReport> reports);
+
+}  // namespace dspack::runtime
