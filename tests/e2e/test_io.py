@@ -23,7 +23,7 @@ class Io(EndToEnd):
         for folder in (self.data(), packed_tiny()):
             for method in ("auto", "direct", "buffered", "mmap"):
                 result = self.ask(folder, "--io", method, "--stats", self.scratch / "stats.json")
-                if method == "direct" and result.status != 0:
+                if method == "direct" and result.code != 0:
                     self.assert_refused(result, "direct", program="dsrun")  # an old system's files in memory
                     continue
                 self.assertEqual(self.assert_ok(result).stdout, ANSWER)
@@ -49,7 +49,7 @@ class Io(EndToEnd):
 
     def test_a_way_that_is_none(self):
         result = self.ask(packed_tiny(), "--io", "o_direct")
-        self.assertEqual(result.status, 2)
+        self.assertEqual(result.code, 2)
         self.assertIn("auto, direct, buffered and mmap", result.stderr)
 
 
