@@ -3,11 +3,11 @@
 
     tests/bench/compare_fio.py --work /fast/disk/scratch [--packed FOLDER] [--what direct buffered http] [--repeat 5]
 
-bench_io brings random experts into slots as dsrun does, 8 at a time, without computing. fio reads random blocks of the same
-files: direct with libaio, buffered with as many threads (an asynchronous engine is not asynchronous there); curl fetches the
-whole files of as many experts. Every run of a repetition reads other experts. The page cache is emptied before every run
+bench_io brings random experts into slots as dsrun does, 8 at a time, without computing. fio reads as many
+random files whole, one after the other: direct with libaio, buffered with a thread for each read (libaio is not asynchronous
+there); curl fetches whole files. Every run of a repetition reads other experts. The page cache is emptied before every run
 from the disk (root); over HTTP the server has the files in it. Prints every run, then medians and their ratios. The packed
-folder that is made stays in --work for the next time: 16.3 GB for the default of 370 experts, twice that while it is made.
+folder that is made stays in --work for the next time: 16.6 GB for the default of 376 experts, twice that while it is made.
 Needs fio, nginx and curl.
 """
 
@@ -63,7 +63,7 @@ class Disk:
         self.size = sum(path.stat().st_size for path in files)
         for number, path in enumerate(files):
             (self.links / ("%03d" % number)).symlink_to(path.resolve())
-        self.names = ":".join("%03d" % number for number in range(len(files)))
+        self.names = ["%03d" % number for number in range(len(files))]
 
     def ours(self, method, seed):
         bench.empty_page_cache()
@@ -75,17 +75,19 @@ class Disk:
 
     def fio(self, method, seed):
         bench.empty_page_cache()
-        total = self.arguments.read * (self.size // self.names.count(":"))
-        jobs, engine = (1, ["--ioengine=libaio", "--iodepth=%d" % DEPTH]) if method == "direct" else (
-            DEPTH, ["--ioengine=psync", "--numjobs=%d" % DEPTH, "--thread"])
-        output = subprocess.run(
-            ["fio", "--name=run", "--filename=" + self.names, "--readonly", "--allow_file_create=0", "--rw=randread",
-             "--bs=%d" % BLOCK, "--direct=%d" % (method == "direct"), "--randseed=%d" % seed,
-             "--io_size=%d" % (total // jobs // BLOCK * BLOCK), "--group_reporting", "--output-format=json", *engine],
-            cwd=self.links, check=True, stdout=subprocess.PIPE).stdout
+        names = random.Random(seed).sample(self.names, self.arguments.read)
+        common = ["--readonly", "--allow_file_create=0", "--rw=read", "--file_service_type=sequential", "--bs=%d" % BLOCK,
+                  "--direct=%d" % (method == "direct"), "--group_reporting", "--output-format=json", "--thread"]
+        if method == "direct":
+            jobs = [["--name=run", "--ioengine=libaio", "--iodepth=%d" % DEPTH, "--filename=" + ":".join(names)]]
+        else:
+            jobs = [["--name=run%d" % number, "--ioengine=psync", "--filename=" + ":".join(names[number::DEPTH])]
+                    for number in range(DEPTH)]
+        output = subprocess.run(["fio", *common, *(word for job in jobs for word in job)], cwd=self.links, check=True,
+                                stdout=subprocess.PIPE).stdout
         job = json.loads(output)["jobs"][0]
         seconds = job["read"]["runtime"] / 1000
-        return job["read"]["io_bytes"] / seconds, (job["usr_cpu"] + job["sys_cpu"]) / 100 * seconds * jobs
+        return job["read"]["io_bytes"] / seconds, (job["usr_cpu"] + job["sys_cpu"]) / 100 * seconds * len(jobs)
 
 
 def warm(paths):
@@ -140,7 +142,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--work", type=Path, required=True, help="scratch folder on the disk to be measured")
     parser.add_argument("--packed", type=Path, help="a packed repository with such experts (default: one is made)")
-    parser.add_argument("--experts", type=int, default=370, help="of the repository that is made, 44 MB each")
+    parser.add_argument("--experts", type=int, default=376, help="of the repository that is made, 44 MB each")
     parser.add_argument("--what", nargs="+", default=["direct", "buffered", "http"],
                         choices=("direct", "buffered", "http"))
     parser.add_argument("--read", type=int, default=96, help="experts read by each run")
