@@ -83,7 +83,7 @@ Result<void> LoadedModel::assemble(const ModelConfig& config, const LoadOptions&
   TRY_ASSIGN(device_,
              kernels::make_cpu_device({.threads = options.threads, .instruction_set = options.instruction_set}));
   queue_ = device_->make_queue();
-  TRY_ASSIGN(io_, choose_io(*repository_, checkpoint_, options.io, {}, stop));
+  TRY_ASSIGN(io_, choose_io(*repository_, checkpoint_, options.io, {.device = device_.get()}, stop));
   storage_ = std::make_unique<LocalStorage>(*repository_, checkpoint_, storage_options(io_, options.verify));
   if (options.wrap_storage) storage_ = options.wrap_storage(std::move(storage_));
   files_ = std::make_unique<CheckpointFiles>(*storage_);
