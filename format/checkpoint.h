@@ -27,7 +27,7 @@ struct TensorEntry {
   std::vector<uint64_t> shape;
   uint32_t file = 0;             // index into Checkpoint::files
   ByteRange range;               // absolute in that file
-  std::optional<Digest> digest;  // known for packed repositories
+  std::optional<Digest> digest;  // known for packed repositories; else what was learnt of an earlier reading
 };
 
 /// One file that holds tensors.
@@ -67,6 +67,8 @@ class Checkpoint {
   /// What is odd but not refused, for the user: tensors that the index does not list, say.
   [[nodiscard]] const std::vector<std::string>& warnings() const { return warnings_; }
   [[nodiscard]] uint64_t payload_bytes() const;
+  /// What the bytes of a tensor must be, learnt elsewhere than from a manifest. Before others read the catalogue.
+  void learn_digest(uint32_t tensor, const Digest& digest) { tensors_[tensor].digest = digest; }
 
  private:
   friend class CheckpointBuilder;

@@ -56,6 +56,10 @@ class LocalRepository final : public Repository {
     return std::unique_ptr<ByteSource>(std::make_unique<LocalSource>(std::move(file), std::move(version)));
   }
 
+  Result<std::unique_ptr<ReadFile>> open_file(std::string_view path, ReadMode mode) override {
+    return files_.open_read_as(folder_ / path, mode);
+  }
+
   Result<std::string> read_text(std::string_view path, uint64_t limit_bytes, std::stop_token /*stop*/) override {
     return format::read_text(files_, folder_ / path, limit_bytes);
   }
@@ -89,6 +93,10 @@ class LocalRepository final : public Repository {
 };
 
 }  // namespace
+
+Result<std::unique_ptr<ReadFile>> Repository::open_file(std::string_view path, ReadMode /*mode*/) {
+  return Error{ErrorKind::unsupported, fmt::format("{}: not a file of a local folder", locate(path))};
+}
 
 std::unique_ptr<Repository> make_local_repository(Path folder, FileSystem& files) {
   return std::make_unique<LocalRepository>(std::move(folder), files);

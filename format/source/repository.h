@@ -57,6 +57,9 @@ class Repository {
   /// Path or URL of one of its files.
   [[nodiscard]] virtual std::string locate(std::string_view path) const = 0;
   [[nodiscard]] virtual Result<std::unique_ptr<ByteSource>> open(std::string_view path, std::stop_token stop) = 0;
+  /// A file of a local folder, with a way of reading. Errors: those of FileSystem::open_read_as; unsupported where
+  /// files are not local.
+  [[nodiscard]] virtual Result<std::unique_ptr<ReadFile>> open_file(std::string_view path, ReadMode mode);
   /// The same for a file of which enough is known: a place across a network is not asked before the first read. Errors:
   /// also corrupt, there or when reading, if it has another size or version.
   [[nodiscard]] virtual Result<std::unique_ptr<ByteSource>> open_known(std::string_view path, const KnownFile& known,

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "dspack_version.h"
+#include "runtime/cli/io_options.h"
 #include "runtime/cli/memory_options.h"
 
 namespace dspack::runtime {
@@ -71,6 +72,7 @@ void add_load_options(CLI::App& app, LoadOptions& load) {
       ->type_name("PAIRS")
       ->option_text("(0,.5),(.3,1)")
       ->excludes(layers);
+  add_io_options(app, load);
 }
 
 CLI::Option* add_tokens(CLI::App& app, std::vector<uint32_t>& tokens, const std::string& about) {

@@ -27,13 +27,21 @@ class DecodeBound {
     bound_ += std::max(layer.hits, layer.transfer) + layer.last_miss;
   }
 
+  /// What was added since `earlier` was copied from this.
+  [[nodiscard]] DecodeBound since(const DecodeBound& earlier) const {
+    DecodeBound rest = *this;
+    rest.experts_ -= earlier.experts_;
+    rest.compute_ -= earlier.compute_;
+    rest.transfer_ -= earlier.transfer_;
+    rest.bound_ -= earlier.bound_;
+    return rest;
+  }
+
   /// Seconds that passes of `seconds` altogether could not do without: everything but the routed MoE, and for each
   /// layer max(compute of hits, transfer of misses) + compute of the last miss.
   [[nodiscard]] double seconds(double seconds) const { return outside(seconds) + bound_; }
   /// max(all compute, all transfer): what perfect foresight would leave.
-  [[nodiscard]] double with_foresight(double seconds) const {
-    return std::max(outside(seconds) + compute_, transfer_);
-  }
+  [[nodiscard]] double with_foresight(double seconds) const { return std::max(outside(seconds) + compute_, transfer_); }
   /// Of the passes' `seconds`, those outside of the routed MoE.
   [[nodiscard]] double outside(double seconds) const { return std::max(0.0, seconds - experts_); }
 

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <functional>
+#include <span>
 #include <stop_token>
 
 #include "format/base/ids.h"
@@ -33,9 +34,14 @@ class ExpertExecutor {
   virtual void begin_pass(const ExpertPass& pass) = 0;
   /// So many of the pass's drafted rows have stood.
   virtual void accept_drafts(uint32_t rows) = 0;
+  /// Of the store behind it, if there is one.
+  [[nodiscard]] virtual MissCounts miss_counts() const { return {}; }
   /// y[t] = sum over slot, in the router's order, of weights[t, slot] * expert(ids[t, slot])(x[t]). y [tokens, hidden].
   [[nodiscard]] virtual Result<void> run(const RoutedTokens& tokens, const kernels::Rows& y,
                                          const std::stop_token& stop) = 0;
+  /// See ExpertStore.
+  [[nodiscard]] virtual bool wants_forecast() const { return false; }
+  virtual void expect(LayerId /*layer*/, std::span<const ExpertId> /*experts*/) {}
 };
 
 }  // namespace dspack::runtime

@@ -41,7 +41,13 @@ class Load {
 
   void read(const Block& block, const std::stop_token& stop) {
     if (!failed_.load()) {
-      if (auto read = storage_.read(block.file, block.offset, block.into, stop); !read) fail(read.error());
+      if (stop.stop_requested()) {
+        fail({ErrorKind::cancelled, "reading the expert was given up"});
+      } else if (auto read = storage_.read(block.file, block.offset, block.into, stop); !read) {
+        fail(read.error());
+      } else {
+        bytes_read_ += block.into.size();
+      }
     }
     if (left_.fetch_sub(1) == 1) finish();
   }
@@ -53,7 +59,7 @@ class Load {
     failed_.store(true);
   }
 
-  void finish() { request_.done(outcome()); }
+  void finish() { request_.done({.result = outcome(), .bytes_read = bytes_read_.load()}); }
 
   Result<void> outcome() {
     if (error_) return *error_;  // all others have ended
@@ -66,6 +72,7 @@ class Load {
   ExpertLoadRequest request_;
   std::atomic<size_t> left_;
   std::atomic<bool> failed_{false};
+  std::atomic<uint64_t> bytes_read_{0};
   std::mutex mutex_;
   std::optional<Error> error_;  // guarded by mutex_ until the last block has ended
 };

@@ -1,6 +1,6 @@
 // Reads one expert into its slot: all of its blocks at once, then the checks and moves that make it usable.
 // Threads: `start` may be called from any thread; the rest happens on the pool's. Lifetime: borrows storage, pool and
-// slot until `done` was called. Errors: those of the storage; corrupt (a digest does not fit).
+// slot until `done` was called. Errors: those of the storage; corrupt (a digest does not fit); cancelled (dropped).
 #pragma once
 
 #include <atomic>
@@ -15,14 +15,19 @@
 
 namespace dspack::runtime {
 
+struct LoadOutcome {
+  Result<void> result;
+  uint64_t bytes_read = 0;  // all of the expert's, unless it failed or was dropped
+};
+
 struct ExpertLoadRequest {
   ExpertKey key;
   SlotPlan plan;
   std::span<std::byte> slot;  // slot_bytes of the plan, on a page
   Urgency urgency = Urgency::demand;
-  uint64_t group = 0;                      // of TransferPool::submit
-  bool verify = false;                     // digests, where the catalogue has them
-  std::function<void(Result<void>)> done;  // called once, on a thread of the pool
+  uint64_t group = 0;                     // of TransferPool::submit
+  bool verify = false;                    // digests, where the catalogue has them
+  std::function<void(LoadOutcome)> done;  // called once, on a thread of the pool or by TransferPool::drop
 };
 
 /// Begins to read.

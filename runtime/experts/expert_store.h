@@ -92,6 +92,13 @@ struct ExpertPass {
   uint32_t draft_rows = 0;  // the last rows of the pass: drafted tokens, which may not stand
 };
 
+/// Sums over all passes.
+struct MissCounts {
+  uint64_t misses = 0;
+  uint64_t draft_misses = 0;   // only drafted tokens wanted the expert
+  double waiting_seconds = 0;  // the model stood still for experts
+};
+
 class ExpertStore {
  public:
   virtual ~ExpertStore() = default;
@@ -100,10 +107,13 @@ class ExpertStore {
   [[nodiscard]] virtual const ExpertPass& pass() const = 0;
   /// So many of the pass's drafted rows have stood: what they used counts as used.
   virtual void accept_drafts(uint32_t rows) = 0;
+  [[nodiscard]] virtual MissCounts miss_counts() const { return {}; }
   /// All that is missing begins to be read at once. No expert twice.
   [[nodiscard]] virtual Result<std::unique_ptr<ExpertRequest>> request(LayerId layer,
                                                                        std::vector<ExpertDemand> demands) = 0;
-  /// The experts that a layer may want soon, most likely first. Only a hint.
+  /// Whether `expect` is of use in this pass.
+  [[nodiscard]] virtual bool wants_forecast() const { return false; }
+  /// The experts that the next layer is likely to want, most likely first. Only a hint.
   virtual void expect(LayerId layer, std::span<const ExpertId> experts) = 0;
 };
 

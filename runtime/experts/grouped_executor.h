@@ -32,8 +32,11 @@ class GroupedExecutor final : public ExpertExecutor {
 
   void begin_pass(const ExpertPass& pass) override;
   void accept_drafts(uint32_t rows) override;
+  [[nodiscard]] MissCounts miss_counts() const override { return store_.miss_counts(); }
   [[nodiscard]] Result<void> run(const RoutedTokens& tokens, const kernels::Rows& y,
                                  const std::stop_token& stop) override;
+  [[nodiscard]] bool wants_forecast() const override { return store_.wants_forecast(); }
+  void expect(LayerId layer, std::span<const ExpertId> experts) override { store_.expect(layer, experts); }
 
   /// Writes down what the routers pick from now on; nullptr: nobody does. `run` also fails where recording does.
   void set_recorder(RouteRecorder* recorder) { recorder_ = recorder; }

@@ -25,7 +25,8 @@ bool SlotPool::may_go(ExpertKey key) const {
   return found != by_key_.end() && found->second->pins == 0 && found->second->state == Slot::State::ready;
 }
 
-Result<Slot*> SlotPool::take(ExpertKey key, uint64_t number, const std::function<void(const Slot&)>& evicted) {
+Result<Slot*> SlotPool::take(ExpertKey key, uint64_t number, const std::function<void(const Slot&)>& evicted,
+                             const std::function<bool(ExpertKey)>& spared) {
   DSPACK_CHECK(!by_key_.contains(key), "an expert that has a slot");
   if (empty_.empty() && slots_.size() < limit_) {
     auto memory = device_.allocate(slot_bytes_);
@@ -39,7 +40,8 @@ Result<Slot*> SlotPool::take(ExpertKey key, uint64_t number, const std::function
     empty_.push_back(slots_.back().get());
   }
   if (empty_.empty()) {
-    const auto victim = policy_->victim([this](ExpertKey candidate) { return may_go(candidate); });
+    const auto victim = policy_->victim(
+        [&](ExpertKey candidate) { return may_go(candidate) && (spared == nullptr || !spared(candidate)); });
     if (!victim) return static_cast<Slot*>(nullptr);
     Slot& leaving = *by_key_.at(*victim);
     DSPACK_CHECK(may_go(*victim), "a policy gave up an expert that is in use");
@@ -59,7 +61,9 @@ void SlotPool::clear(Slot& slot) {
   by_key_.erase(slot.key);
   slot.state = Slot::State::empty;
   slot.error.reset();
+  slot.urgency = Urgency::demand;
   slot.is_prefetch = false;
+  slot.may_fail = false;
   slot.is_second_try = false;
   empty_.push_back(&slot);
 }

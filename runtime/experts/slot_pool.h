@@ -11,6 +11,7 @@
 
 #include "runtime/experts/eviction_policy.h"
 #include "runtime/experts/slot_plan.h"
+#include "runtime/experts/transfer_pool.h"
 #include "runtime/storage/weight_storage.h"
 
 namespace dspack::runtime {
@@ -26,7 +27,9 @@ struct Slot {
   SlotPlan plan;
   ExpertWeights weights;                 // if ready
   StorageTier tier = StorageTier::disk;  // where it was read from
+  Urgency urgency = Urgency::demand;     // of reading it
   bool is_prefetch = false;              // read on the chance, and not wanted so far
+  bool may_fail = false;                 // begun on the chance: a failure is no error, it is read again when wanted
   bool is_second_try = false;
   std::chrono::steady_clock::time_point arrival;  // if ready: when it became so
 
@@ -40,8 +43,9 @@ class SlotPool {
   /// nullptr: the expert is in no slot.
   [[nodiscard]] Slot* find(ExpertKey key);
   /// An empty slot for the expert, which is then found under its key; nullptr: at the moment none may go. `evicted` is
-  /// called for an expert that has to leave.
-  [[nodiscard]] Result<Slot*> take(ExpertKey key, uint64_t number, const std::function<void(const Slot&)>& evicted);
+  /// called for an expert that has to leave; one that is `spared` stays.
+  [[nodiscard]] Result<Slot*> take(ExpertKey key, uint64_t number, const std::function<void(const Slot&)>& evicted,
+                                   const std::function<bool(ExpertKey)>& spared = {});
   /// Makes a slot without pins empty.
   void clear(Slot& slot);
 

@@ -24,10 +24,15 @@ struct PhaseStats {
   uint64_t draft_misses = 0;         // of the misses: only drafted tokens wanted the expert
   uint64_t evictions = 0;
   double waiting_seconds = 0;  // the model stood still for experts
-  uint64_t prefetches = 0;     // experts read on the chance
+  // Prefetching; all of it is counted with the decode passes, which cause it.
+  uint64_t prefetches = 0;  // experts that began to be read on the chance
   uint64_t prefetched_bytes = 0;
   uint64_t useful_prefetches = 0;  // wanted later, while still there
   uint64_t useful_bytes = 0;
+  uint64_t wasted_bytes = 0;  // of experts that left, or were given up half read, without having been wanted
+  uint64_t foreseeable = 0;   // demands of layers for which there was a forecast
+  uint64_t foreseen = 0;      // of them, those that it held
+  uint64_t expected = 0;      // experts in all of the forecasts
 
   [[nodiscard]] uint64_t all_misses() const { return misses[0] + misses[1]; }
 };
@@ -35,6 +40,8 @@ struct PhaseStats {
 struct ExpertStoreStats {
   std::array<PhaseStats, kPhases> phases{};  // by Phase
   std::string policy;
+  std::string prefetch;                // off, on or auto
+  bool prefetch_switched_off = false;  // auto: tried, and does not pay at present
   uint64_t slots = 0;
   uint64_t slot_bytes = 0;  // of all slots, used or not
   uint64_t resident_experts = 0;

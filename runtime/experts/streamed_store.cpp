@@ -12,6 +12,9 @@ namespace dspack::runtime {
 
 namespace {
 
+// One is read while the slot of the next is found; more would only delay what comes to be wanted.
+constexpr uint64_t kMostPrefetches = 2;
+
 Error explained(const Error& error, ExpertKey key) {
   Error placed = error.in(fmt::format("layer {}, expert {}", key.layer.value, key.expert.value));
   if (error.kind == ErrorKind::not_found) placed.message += "; fetch it from where the repository is from";
@@ -40,11 +43,7 @@ class StreamedStore::Request final : public ExpertRequest {
     for (size_t i = 0; i < demands_.size(); ++i) {
       const ExpertKey key{.layer = layer_, .expert = demands_[i].expert};
       TRY_ASSIGN(SlotPool * pool, store_.pool_of(key));
-      Slot* slot = pool->find(key);
-      if (slot != nullptr && slot->state == Slot::State::failed && slot->pins == 0) {
-        pool->clear(*slot);  // read on the chance and failed: this time it counts
-        slot = nullptr;
-      }
+      Slot* const slot = pool->find(key);
       if (slot == nullptr) {
         missing_.push_back(i);
         continue;
@@ -89,6 +88,9 @@ class StreamedStore::Request final : public ExpertRequest {
   [[nodiscard]] double transfer_seconds() const override {
     return std::chrono::duration<double>(last_arrival_ - start_).count();
   }
+
+  // With the lock held: whether demands wait for a slot.
+  [[nodiscard]] bool is_starved() const { return !missing_.empty(); }
 
   bool is_ready() override {
     const std::lock_guard lock(store_.mutex_);
@@ -154,6 +156,7 @@ StreamedStore::StreamedStore(kernels::Device& device, WeightStorage& storage, co
     : device_(device),
       storage_(storage),
       options_(options),
+      governor_(options.prefetch),
       transfers_(std::make_unique<TransferPool>(storage.depth())) {}
 
 Result<std::unique_ptr<StreamedStore>> StreamedStore::make(kernels::Device& device, WeightStorage& storage,
@@ -165,6 +168,7 @@ Result<std::unique_ptr<StreamedStore>> StreamedStore::make(kernels::Device& devi
 
 StreamedStore::~StreamedStore() {
   std::unique_lock lock(mutex_);
+  forecast_.clear();
   changed_.wait(lock, [this] { return keeping_ == 0; });
 }
 
@@ -179,6 +183,7 @@ Result<void> StreamedStore::make_pools() {
     stats_.slots += limits[i];
     stats_.slot_bytes += limits[i] * layouts[i].slot_bytes;
   }
+  stats_.prefetch = to_string(options_.prefetch);
   if (!pools_.empty()) stats_.policy = pools_.front()->policy().name();
   return {};
 }
@@ -193,6 +198,7 @@ Result<SlotPool*> StreamedStore::pool_of(ExpertKey key) {
 
 void StreamedStore::begin_pass(const ExpertPass& pass) {
   const std::lock_guard lock(mutex_);
+  end_pass();
   pass_ = pass;
   ++pass_number_;
   ++counts().passes;
@@ -210,6 +216,17 @@ void StreamedStore::accept_drafts(uint32_t rows) {
   draft_uses_.clear();
 }
 
+MissCounts StreamedStore::miss_counts() const {
+  const std::lock_guard lock(mutex_);
+  MissCounts counts;
+  for (const PhaseStats& phase : stats_.phases) {
+    counts.misses += phase.all_misses();
+    counts.draft_misses += phase.draft_misses;
+    counts.waiting_seconds += phase.waiting_seconds;
+  }
+  return counts;
+}
+
 ExpertUse StreamedStore::use_of(LayerId layer, const ExpertDemand& demand) const {
   return {.key = {.layer = layer, .expert = demand.expert},
           .pass = pass_number_,
@@ -221,6 +238,7 @@ ExpertUse StreamedStore::use_of(LayerId layer, const ExpertDemand& demand) const
 
 Result<std::unique_ptr<ExpertRequest>> StreamedStore::request(LayerId layer, std::vector<ExpertDemand> demands) {
   DSPACK_CHECK(request_ == nullptr, "one request at a time");
+  end_forecast(layer, demands);
   auto made = std::make_unique<Request>(*this, layer, demands);
   Result<void> begun;
   {
@@ -238,7 +256,13 @@ Result<std::unique_ptr<ExpertRequest>> StreamedStore::request(LayerId layer, std
   return std::unique_ptr<ExpertRequest>(std::move(made));
 }
 
-void StreamedStore::expect(LayerId /*layer*/, std::span<const ExpertId> /*experts*/) {}
+void StreamedStore::start_prefetches() {
+  const bool is_starved = request_ != nullptr && request_->is_starved();
+  while (loading(Urgency::demand) == 0 && loading(Urgency::prefetch) < kMostPrefetches && !is_starved) {
+    const auto key = forecast_.next();
+    if (!key || !start_prefetch(*key)) return;
+  }
+}
 
 void StreamedStore::count_hit(Slot& slot, const ExpertUse& use) {
   if (slot.state == Slot::State::ready) {
@@ -246,18 +270,26 @@ void StreamedStore::count_hit(Slot& slot, const ExpertUse& use) {
   } else {
     ++counts().late;
     transfers_->hurry(slot.number);
+    --loading(slot.urgency);
+    slot.urgency = Urgency::demand;
+    ++loading(slot.urgency);
   }
   if (slot.is_prefetch) {
     slot.is_prefetch = false;
-    ++counts().useful_prefetches;
-    counts().useful_bytes += slot.plan.stored_bytes;
+    ++prefetch_counts().useful_prefetches;
+    prefetch_counts().useful_bytes += slot.plan.stored_bytes;
   }
   pool_of_layer_.at(use.key.layer)->policy().hit(use);
 }
 
+void StreamedStore::count_eviction(const Slot& slot) {
+  ++counts().evictions;
+  if (slot.is_prefetch) prefetch_counts().wasted_bytes += slot.plan.stored_bytes;
+}
+
 Result<Slot*> StreamedStore::start_miss(const ExpertUse& use) {
   SlotPool& pool = *pool_of_layer_.at(use.key.layer);
-  TRY_ASSIGN(Slot * slot, pool.take(use.key, slots_.size(), [this](const Slot&) { ++counts().evictions; }));
+  TRY_ASSIGN(Slot * slot, pool.take(use.key, slots_.size(), [this](const Slot& left) { count_eviction(left); }));
   if (slot == nullptr) return slot;
   if (slot->number == slots_.size()) slots_.push_back(slot);
   pool.policy().inserted(use);
@@ -275,6 +307,8 @@ Result<void> StreamedStore::begin_reading(Slot& slot, Urgency urgency) {
   TRY_ASSIGN(slot.plan, plan_slot(storage_.checkpoint(), slot.key, options_.shape));
   DSPACK_CHECK(slot.plan.slot_bytes <= slot.bytes().size(), "an expert larger than its slot");
   slot.state = Slot::State::loading;
+  slot.urgency = urgency;
+  ++loading(urgency);
   slot.tier = storage_.tier_of(slot.key);
   stats_.read_experts.insert(slot.key);
   auto& files = stats_.opened_files[slot.key.layer];
@@ -287,28 +321,45 @@ Result<void> StreamedStore::begin_reading(Slot& slot, Urgency urgency) {
               .urgency = urgency,
               .group = slot.number,
               .verify = storage_.must_verify(slot.key),
-              .done = [this, &slot](Result<void> outcome) { loaded(slot, std::move(outcome)); }});
+              .done = [this, &slot](const LoadOutcome& outcome) { loaded(slot, outcome); }});
   return {};
 }
 
-void StreamedStore::loaded(Slot& slot, Result<void> outcome) {
+void StreamedStore::loaded(Slot& slot, const LoadOutcome& outcome) {
   const std::lock_guard lock(mutex_);
-  if (!outcome && outcome.error().kind == ErrorKind::corrupt && slot.tier == StorageTier::network &&
-      !slot.is_second_try) {
-    slot.is_second_try = true;  // what a network spoils on the way is often whole the second time
-    if (begin_reading(slot, Urgency::demand)) return;
-  }
-  if (outcome) {
+  --loading(slot.urgency);
+  if (slot.may_fail) prefetch_counts().prefetched_bytes += outcome.bytes_read;
+  if (!read_again(slot, outcome.result)) settle(slot, outcome);
+  start_prefetches();
+  has_changed_ = true;
+  changed_.notify_all();
+}
+
+// What a network spoils on the way is often whole the second time, and what failed on the chance may not have been due.
+bool StreamedStore::read_again(Slot& slot, const Result<void>& outcome) {
+  if (outcome || slot.urgency != Urgency::demand) return false;
+  const bool is_spoilt = outcome.error().kind == ErrorKind::corrupt && !slot.is_second_try &&
+                         (slot.tier == StorageTier::network || storage_.distrust(slot.key));
+  if (!is_spoilt && !slot.may_fail) return false;
+  if (is_spoilt) slot.is_second_try = true;
+  slot.may_fail = false;
+  if (!begin_reading(slot, Urgency::demand)) return false;
+  counts().bytes[static_cast<size_t>(slot.tier)] += slot.plan.stored_bytes;
+  return true;
+}
+
+void StreamedStore::settle(Slot& slot, const LoadOutcome& outcome) {
+  if (outcome.result) {
     slot.weights = weights_in(slot.plan, *slot.memory);
     slot.state = Slot::State::ready;
     slot.arrival = std::chrono::steady_clock::now();
     if (slot.tier == StorageTier::network) start_keeping(slot);
-  } else {
-    slot.state = Slot::State::failed;
-    slot.error = outcome.error();
+    return;
   }
-  has_changed_ = true;
-  changed_.notify_all();
+  slot.state = Slot::State::failed;
+  slot.error = outcome.result.error();
+  if (slot.is_prefetch) prefetch_counts().wasted_bytes += outcome.bytes_read;
+  if (slot.pins == 0) pool_of_layer_.at(slot.key.layer)->clear(slot);  // nobody asks for it any more
 }
 
 void StreamedStore::start_keeping(Slot& slot) {
@@ -338,6 +389,7 @@ bool StreamedStore::is_idle() const {
 
 void StreamedStore::release(uint64_t slot) {
   const std::lock_guard lock(mutex_);
+  course_.end = std::chrono::steady_clock::now();
   unpin(*slots_[slot]);
   if (request_ == nullptr) return;
   // What cannot be started now is tried again, and reported, by the next call of `next`.
@@ -347,6 +399,7 @@ void StreamedStore::release(uint64_t slot) {
 ExpertStoreStats StreamedStore::stats() const {
   const std::lock_guard lock(mutex_);
   ExpertStoreStats stats = stats_;
+  stats.prefetch_switched_off = governor_.has_switched_off();
   for (const auto& pool : pools_) {
     stats.resident_experts += pool->used();
     stats.resident_bytes += pool->slots().size() * pool->slot_bytes();

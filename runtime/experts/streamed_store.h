@@ -4,6 +4,8 @@
 // expert_store.h.
 #pragma once
 
+#include <array>
+#include <chrono>
 #include <condition_variable>
 #include <map>
 #include <memory>
@@ -13,6 +15,8 @@
 
 #include "runtime/experts/expert_load.h"
 #include "runtime/experts/expert_store.h"
+#include "runtime/experts/forecast.h"
+#include "runtime/experts/prefetch_governor.h"
 #include "runtime/experts/slot_pool.h"
 #include "runtime/experts/store_stats.h"
 
@@ -23,6 +27,7 @@ struct StreamedStoreOptions {
   std::optional<uint64_t> slots;  // absent: one for each expert
   PolicyFactory policy;
   uint64_t seed = 1;
+  PrefetchMode prefetch = PrefetchMode::off;
 };
 
 class StreamedStore final : public ExpertStore, private ExpertLease::Pin {
@@ -36,8 +41,11 @@ class StreamedStore final : public ExpertStore, private ExpertLease::Pin {
   void begin_pass(const ExpertPass& pass) override;
   [[nodiscard]] const ExpertPass& pass() const override { return pass_; }
   void accept_drafts(uint32_t rows) override;
+  [[nodiscard]] MissCounts miss_counts() const override;
   [[nodiscard]] Result<std::unique_ptr<ExpertRequest>> request(LayerId layer,
                                                                std::vector<ExpertDemand> demands) override;
+  [[nodiscard]] bool wants_forecast() const override;
+  /// Reads what is missing of them while nothing is wanted at once.
   void expect(LayerId layer, std::span<const ExpertId> experts) override;
 
   [[nodiscard]] ExpertStoreStats stats() const;
@@ -52,14 +60,23 @@ class StreamedStore final : public ExpertStore, private ExpertLease::Pin {
   // All of these with the lock held.
   [[nodiscard]] Result<SlotPool*> pool_of(ExpertKey key);
   [[nodiscard]] PhaseStats& counts() { return stats_.phases[static_cast<size_t>(pass_.phase)]; }
+  [[nodiscard]] PhaseStats& prefetch_counts() { return stats_.phases[static_cast<size_t>(Phase::decode)]; }
+  [[nodiscard]] uint64_t& loading(Urgency urgency) { return loading_[static_cast<size_t>(urgency)]; }
   [[nodiscard]] ExpertUse use_of(LayerId layer, const ExpertDemand& demand) const;
   void count_hit(Slot& slot, const ExpertUse& use);
+  void count_eviction(const Slot& slot);
   Result<Slot*> start_miss(const ExpertUse& use);
   Result<void> begin_reading(Slot& slot, Urgency urgency);
   void unpin(Slot& slot);
   [[nodiscard]] bool is_idle() const;  // nothing is read or kept: no slot becomes free by waiting
+  void start_prefetches();
+  bool start_prefetch(ExpertKey key);
+  void end_pass();
 
-  void loaded(Slot& slot, Result<void> outcome);  // on the pool's threads
+  void end_forecast(LayerId layer, std::span<const ExpertDemand> demands);  // takes the lock
+  void loaded(Slot& slot, const LoadOutcome& outcome);                      // on the pool's threads
+  bool read_again(Slot& slot, const Result<void>& outcome);                 // with the lock held
+  void settle(Slot& slot, const LoadOutcome& outcome);                      // with the lock held
   void start_keeping(Slot& slot);
   void release(uint64_t slot) override;
 
@@ -80,6 +97,14 @@ class StreamedStore final : public ExpertStore, private ExpertLease::Pin {
   std::optional<Error> keep_error_;
   Request* request_ = nullptr;  // the present one
   ExpertStoreStats stats_;
+  std::array<uint64_t, kUrgencies> loading_{};  // experts, by the urgency of reading them
+  Forecast forecast_;
+  PrefetchGovernor governor_;
+  struct PassCourse {
+    std::chrono::steady_clock::time_point start, end;
+    uint64_t layers = 0;
+    PhaseStats before;                       // of decode passes
+  } course_;                                 // of the present pass
   std::unique_ptr<TransferPool> transfers_;  // last: its threads use all of the above
 };
 

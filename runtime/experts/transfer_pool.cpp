@@ -16,7 +16,7 @@ constexpr size_t index_of(Urgency urgency) {
 
 }  // namespace
 
-TransferPool::TransferPool(unsigned threads) {
+TransferPool::TransferPool(unsigned threads) : most_prefetching_(std::max(1U, threads / 2)) {
   DSPACK_CHECK(threads > 0, "a pool without threads");
   threads_.reserve(threads);
   for (unsigned i = 0; i < threads; ++i)
@@ -45,31 +45,52 @@ void TransferPool::hurry(uint64_t group) {
     if (waiting.group == group) now.push_back(std::move(waiting));
   }
   std::erase_if(later, [&](const Waiting& waiting) { return waiting.group == group; });
+  changed_.notify_all();  // threads that may not prefetch
+}
+
+void TransferPool::drop(uint64_t group) {
+  std::vector<Job> dropped;
+  {
+    const std::lock_guard lock(mutex_);
+    Queue& later = waiting_[index_of(Urgency::prefetch)];
+    for (Waiting& waiting : later) {
+      if (waiting.group == group) dropped.push_back(std::move(waiting.job));
+    }
+    std::erase_if(later, [&](const Waiting& waiting) { return waiting.group == group; });
+  }
+  std::stop_source stopped;
+  stopped.request_stop();
+  for (const Job& job : dropped)
+    job(stopped.get_token());
 }
 
 bool TransferPool::is_demand_idle() const {
   const std::lock_guard lock(mutex_);
-  return demand_running_ == 0 && waiting_[index_of(Urgency::demand)].empty();
+  return running_[index_of(Urgency::demand)] == 0 && waiting_[index_of(Urgency::demand)].empty();
+}
+
+TransferPool::Queue* TransferPool::next() {
+  for (const Urgency urgency : {Urgency::demand, Urgency::prefetch, Urgency::keep}) {
+    if (urgency == Urgency::prefetch && running_[index_of(urgency)] >= most_prefetching_) continue;
+    if (Queue& queue = waiting_[index_of(urgency)]; !queue.empty()) return &queue;
+  }
+  return nullptr;
 }
 
 void TransferPool::work(const std::stop_token& stop) {
   std::unique_lock lock(mutex_);
-  const auto next = [this]() -> std::deque<Waiting>* {
-    const auto found = std::ranges::find_if(waiting_, [](const auto& queue) { return !queue.empty(); });
-    return found == waiting_.end() ? nullptr : &*found;
-  };
   while (changed_.wait(lock, stop, [&] { return next() != nullptr; })) {
     if (stop.stop_requested()) return;
-    std::deque<Waiting>* queue = next();
-    const bool is_demand = queue == &waiting_[index_of(Urgency::demand)];
+    Queue* const queue = next();
+    unsigned& running = running_[static_cast<size_t>(queue - waiting_.data())];
     Job job = std::move(queue->front().job);
     queue->pop_front();
-    if (is_demand) ++demand_running_;
+    ++running;
     lock.unlock();
     job(stop);
     job = nullptr;  // what it holds may be the last of it
     lock.lock();
-    if (is_demand) --demand_running_;
+    --running;
   }
 }
 

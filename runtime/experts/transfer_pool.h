@@ -23,6 +23,7 @@ class TransferPool {
  public:
   using Job = std::function<void(const std::stop_token& stop)>;
 
+  /// At most half of the threads prefetch, so that what is wanted now begins at once.
   explicit TransferPool(unsigned threads);
   ~TransferPool();
   TransferPool(const TransferPool&) = delete;
@@ -30,8 +31,10 @@ class TransferPool {
 
   /// `group`: jobs of one group can be made more urgent together.
   void submit(Urgency urgency, uint64_t group, Job job);
-  /// Waiting jobs of the group are now for `demand`.
+  /// Waiting prefetches of the group are now for `demand`.
   void hurry(uint64_t group);
+  /// Waiting prefetches of the group are called at once, on this thread and with a stop requested.
+  void drop(uint64_t group);
   /// Whether any job of demand waits or runs.
   [[nodiscard]] bool is_demand_idle() const;
 
@@ -40,13 +43,16 @@ class TransferPool {
     uint64_t group = 0;
     Job job;
   };
+  using Queue = std::deque<Waiting>;
   void work(const std::stop_token& stop);
+  [[nodiscard]] Queue* next();  // with the lock held; nullptr: nothing may begin
 
   mutable std::mutex mutex_;
   std::condition_variable_any changed_;
-  std::array<std::deque<Waiting>, kUrgencies> waiting_;  // guarded by mutex_
-  unsigned demand_running_ = 0;                          // guarded by mutex_
-  std::vector<std::jthread> threads_;                    // last: they use all of the above
+  std::array<Queue, kUrgencies> waiting_;       // guarded by mutex_
+  std::array<unsigned, kUrgencies> running_{};  // guarded by mutex_
+  unsigned most_prefetching_;
+  std::vector<std::jthread> threads_;  // last: they use all of the above
 };
 
 }  // namespace dspack::runtime

@@ -16,8 +16,12 @@ constexpr double kTimeWeight = 0.05;  // of the newest step in the average of se
 // A step counts as at most this many average ones: a pause of the machine is no cost of drafts, and a lasting rise
 // still gets through, by a tenth a step.
 constexpr double kMostSteps = 3;
-constexpr double kForget = 0.97;  // of older drafts in the acceptance: about the last 33 count
-constexpr double kLead = 1.05;    // a number must be this much better to replace the present one
+constexpr double kForget = 0.97;           // of older drafts in the acceptance: about the last 33 count
+constexpr double kMissWeight = 0.1;        // of the newest step in the averages of waiting and misses
+constexpr double kDraftCost = 1.2;         // plain steps: all its misses and all its arithmetic anew, and the module
+constexpr double kUsualAcceptance = 0.85;  // of a first draft: 81 to 90 % are published for V3 and R1
+constexpr double kFewTries = 3;
+constexpr double kLead = 1.05;  // a number must be this much better to replace the present one
 
 // Of a burst, the slower third is left out: it may have met cold experts, or another program.
 double typical(std::vector<double> seconds) {
@@ -66,14 +70,39 @@ double DraftPolicy::tokens(uint32_t drafts) const {
   return sum;
 }
 
+double DraftPolicy::certain_tokens(uint32_t drafts) const {
+  double sum = 1;
+  double all_stood = 1;
+  for (uint32_t i = 0; i < drafts; ++i) {
+    all_stood *= hits_[i] / std::max(tries_[i], kFewTries);
+    sum += all_stood;
+  }
+  return sum;
+}
+
+double DraftPolicy::expected_seconds(uint32_t drafts) const {
+  if (drafts == 0) return arms_[0].seconds;
+  if (arms_[drafts].steps >= kShortBurst) return arms_[drafts].seconds;
+  const double dear = expected_seconds(drafts - 1) + kDraftCost * arms_[0].seconds;
+  // The first steps may have met what later ones find in memory.
+  return arms_[drafts].steps == 0 ? dear : std::min(dear, std::ranges::min(burst_seconds_));
+}
+
+// The misses of drafts alone take longer than the steps that drafts save.
+bool DraftPolicy::is_outweighed_by_misses(uint32_t drafts) const {
+  if (drafts == 0 || missed_ <= 0) return false;
+  return arms_[drafts].draft_misses * waited_ / missed_ > (tokens(drafts) - 1) * arms_[0].seconds;
+}
+
 std::optional<double> DraftPolicy::rate(uint32_t drafts) const {
   if (drafts >= arms_.size() || arms_[drafts].steps == 0 || arms_[drafts].seconds <= 0) return std::nullopt;
   return tokens(drafts) / arms_[drafts].seconds;
 }
 
 uint32_t DraftPolicy::best() const {
-  uint32_t found = chosen_;
+  uint32_t found = is_outweighed_by_misses(chosen_) ? 0 : chosen_;
   for (uint32_t k = 0; k <= most_; ++k) {
+    if (is_outweighed_by_misses(k) || (k != found && arms_[k].steps < kShortBurst)) continue;
     const auto mine = rate(k);
     const auto held = rate(found);
     if (mine && (!held || *mine > *held * (found == chosen_ ? kLead : 1.0))) found = k;
@@ -83,22 +112,26 @@ uint32_t DraftPolicy::best() const {
 
 // An untried number is worth a look if it would beat the best, were its last draft as dear as the one before.
 bool DraftPolicy::is_promising(uint32_t drafts) const {
-  if (drafts == 1) return true;
+  if (drafts == 1) {
+    const double stands = tries_[0] < kFewTries ? kUsualAcceptance : hits_[0] / tries_[0];
+    return (1 + stands) * arms_[0].seconds > kLead * (arms_[0].seconds + plain_waiting_);
+  }
   if (arms_[drafts - 1].steps == 0) return false;
   const double last = std::max(0.0, arms_[drafts - 1].seconds - arms_[drafts - 2].seconds);
   const auto held = rate(best());
   return !held || tokens(drafts) / (arms_[drafts - 1].seconds + last) > *held;
 }
 
+// One step more, that is.
 bool DraftPolicy::is_affordable(uint32_t drafts, uint32_t pending) const {
-  double loss = drafts > 0 ? catch_up_per_position_ * pending : 0;
-  if (const auto held = rate(best()); held) {
-    loss += kBurst * std::max(0.0, arms_[drafts].seconds - tokens(drafts) / *held);
-  }
+  const auto held = rate(best());
+  if (!held) return false;
+  const double loss = (drafts > 0 ? catch_up_per_position_ * pending : 0) +
+                      std::max(0.0, expected_seconds(drafts) - certain_tokens(drafts) / *held);
   return lost_seconds_ + loss <= kProbeShare * total_seconds_;
 }
 
-std::optional<uint32_t> DraftPolicy::choose_probe(uint32_t pending) {
+std::optional<uint32_t> DraftPolicy::choose_probe() {
   for (uint32_t k = 1; k <= most_; ++k) {
     if (arms_[k].steps == 0) {
       if (is_promising(k)) return k;
@@ -110,7 +143,7 @@ std::optional<uint32_t> DraftPolicy::choose_probe(uint32_t pending) {
   for (uint32_t tried = 0; tried <= most_; ++tried) {
     turn_ = (turn_ + 1) % (most_ + 1);
     if (turn_ == chosen_ || arms_[turn_].steps == 0) continue;
-    return is_affordable(turn_, pending) ? std::optional(turn_) : std::nullopt;
+    return turn_;
   }
   return std::nullopt;
 }
@@ -123,17 +156,17 @@ bool DraftPolicy::is_hopeless() const {
 
 uint32_t DraftPolicy::next(uint32_t pending) {
   if (!automatic_) return most_;
-  if (burst_left_ > 0) return burst_;
-  if (const auto probe = choose_probe(pending)) {
-    start_burst(*probe);
-    return burst_;
+  if (burst_left_ > 0 && arms_[burst_].steps == 0 && burst_ > 0 && !is_promising(burst_)) burst_left_ = 0;
+  if (burst_left_ == 0) {
+    if (const auto probe = choose_probe()) start_burst(*probe);
   }
-  return chosen_;
+  return burst_left_ > 0 && (burst_ == chosen_ || is_affordable(burst_, pending)) ? burst_ : chosen_;
 }
 
 void DraftPolicy::record(const DraftStep& step) {
   total_seconds_ += step.seconds + step.catch_up_seconds;
   if (!automatic_ || step.drafted > most_) return;
+  count_waiting(step);
   const auto held = rate(chosen_);
   Arm& arm = arms_[step.drafted];
   const bool in_burst = burst_left_ > 0 && step.drafted == burst_;
@@ -150,7 +183,7 @@ void DraftPolicy::record(const DraftStep& step) {
     tries_[i] = tries_[i] * kForget + 1;
   }
   if (step.drafted != chosen_ && held) {
-    lost_seconds_ += std::max(0.0, step.seconds - (step.accepted + 1) / *held);
+    lost_seconds_ = std::max(0.0, lost_seconds_ + step.seconds - (step.accepted + 1) / *held);
   }
   ++since_burst_;
   if (in_burst && --burst_left_ > 0 && !is_hopeless()) return;
@@ -164,8 +197,22 @@ void DraftPolicy::record(const DraftStep& step) {
   chosen_ = now;
 }
 
+void DraftPolicy::count_waiting(const DraftStep& step) {
+  waited_ += step.waiting_seconds - kMissWeight * waited_;
+  missed_ += static_cast<double>(step.misses) - kMissWeight * missed_;
+  Arm& arm = arms_[step.drafted];
+  const double weight = arm.steps == 0 ? 1 : kMissWeight;
+  if (step.drafted == 0) plain_waiting_ += weight * (step.waiting_seconds - plain_waiting_);
+  arm.draft_misses += weight * (static_cast<double>(step.draft_misses) - arm.draft_misses);
+}
+
+void DraftPolicy::expect_catch_up(double seconds_per_position) {
+  if (!is_catch_up_measured_) catch_up_per_position_ = seconds_per_position;
+}
+
 void DraftPolicy::record_catch_up(uint32_t positions, double seconds) {
   if (positions == 0) return;
+  is_catch_up_measured_ = true;
   catch_up_per_position_ = seconds / positions;
   lost_seconds_ += seconds;
 }

@@ -4,13 +4,21 @@
 // What is measured, for each number of drafts k: the seconds of a step (the module's k passes and the main model's pass
 // of k+1 positions), as an exponential average; and how often the j-th draft stood when those before it did. Then
 //   tokens(k) = 1 + a1 + a1 a2 + ... + a1..ak,     rate(k) = tokens(k) / seconds(k).
-// It begins with a few plain steps, then a few with one draft, and goes on to k+1 only while the next draft, were it
-// as dear as the last one, would pay. Afterwards the best k is used, and the others are tried again in short bursts, at
-// intervals that double while the answer is the same. A burst of a number that was the worse one costs the time that
-// the best would have saved; no burst begins that would carry the sum of these losses above kProbeShare of all time so
-// far (the first look at each number excepted: without it there is nothing to decide on). Catching up on positions that
-// the module has not read counts as a loss too, estimated from its seconds a position. Threads: single-thread; a plain
-// value. Errors: none. Time is what the caller says it is.
+// The best k is used. Others are tried in short bursts: each for a first time while it promises anything, then again at
+// intervals that double while the answer is the same.
+//
+// Trying costs the time that the best number would have saved. No step is tried that could carry the sum of these
+// losses above kProbeShare of the time of all steps so far; so nothing is tried in the first sixty steps or more, and a
+// burst waits in the middle if it must. Before a number was tried, a draft is taken to cost kDraftCost plain steps and
+// to fall. Catching up on positions that the module has not read counts, too.
+//
+// Where experts are read as they are needed, most can be said beforehand. A draft that stands wants the experts that
+// the next step would have wanted: it brings its misses along, so the time that plain steps wait for experts is not
+// saved by drafting but, for each draft that falls, spent twice. One draft is tried only if
+//   (1 + a) seconds(0) > seconds(0) + waiting(0)
+// could hold. And a number whose drafts cause misses, as the store counts them, that take longer than the steps that
+// it saves is not used, whatever its times say.
+// Threads: single-thread; a plain value. Errors: none. Time is what the caller says it is.
 #pragma once
 
 #include <cstdint>
@@ -25,6 +33,10 @@ struct DraftStep {
   uint32_t accepted = 0;
   double seconds = 0;           // drafting and the pass that verifies, without catching up
   double catch_up_seconds = 0;  // on positions beyond those of the step before
+  // From the expert store, likewise without catching up:
+  double waiting_seconds = 0;  // for experts
+  uint64_t misses = 0;
+  uint64_t draft_misses = 0;  // of these, of experts that only drafted tokens wanted
 };
 
 class DraftPolicy {
@@ -38,8 +50,8 @@ class DraftPolicy {
   [[nodiscard]] uint32_t next(uint32_t pending);
   /// What became of a step. Fewer drafts than `next` said (no room) are fine.
   void record(const DraftStep& step);
-  /// Seconds that were spent otherwise (prefill); they count as time so far.
-  void spend(double seconds) { total_seconds_ += seconds; }
+  /// What catching up on one position will cost, as long as it was not measured.
+  void expect_catch_up(double seconds_per_position);
   /// Catching up took `seconds` for `positions`.
   void record_catch_up(uint32_t positions, double seconds);
 
@@ -48,21 +60,28 @@ class DraftPolicy {
   [[nodiscard]] double lost_seconds() const { return lost_seconds_; }
   [[nodiscard]] double total_seconds() const { return total_seconds_; }
 
-  /// Share of the time that trying other numbers may cost.
-  static constexpr double kProbeShare = 0.03;
+  /// Share of the time that trying other numbers may cost: three per cent, less what estimates may err.
+  static constexpr double kProbeShare = 0.02;
 
  private:
   struct Arm {
-    double seconds = 0;  // of a step
+    double seconds = 0;       // of a step
+    double draft_misses = 0;  // of a step
     uint32_t steps = 0;
   };
   DraftPolicy() = default;
   [[nodiscard]] double tokens(uint32_t drafts) const;
+  /// At least, as far as is known: drafts that were hardly tried fall.
+  [[nodiscard]] double certain_tokens(uint32_t drafts) const;
+  /// Of a step; before it was tried, what it may cost.
+  [[nodiscard]] double expected_seconds(uint32_t drafts) const;
+  [[nodiscard]] bool is_outweighed_by_misses(uint32_t drafts) const;
   [[nodiscard]] uint32_t best() const;
   [[nodiscard]] bool is_promising(uint32_t drafts) const;
   [[nodiscard]] bool is_affordable(uint32_t drafts, uint32_t pending) const;
-  [[nodiscard]] std::optional<uint32_t> choose_probe(uint32_t pending);
+  [[nodiscard]] std::optional<uint32_t> choose_probe();
   void start_burst(uint32_t drafts);
+  void count_waiting(const DraftStep& step);
   /// Whether the present burst need not go on.
   [[nodiscard]] bool is_hopeless() const;
 
@@ -74,6 +93,10 @@ class DraftPolicy {
   double total_seconds_ = 0;
   double lost_seconds_ = 0;
   double catch_up_per_position_ = 0;
+  bool is_catch_up_measured_ = false;
+  double plain_waiting_ = 0;  // seconds of a step without drafts
+  double waited_ = 0;         // seconds, forgetting; with the misses that they were for
+  double missed_ = 0;
 
   uint32_t burst_ = 0;       // drafts of the present burst
   uint32_t burst_left_ = 0;  // steps of it

@@ -12,8 +12,6 @@ namespace dspack::runtime {
 
 namespace {
 
-// Half of the usual limit of 1,024 descriptors leaves room for everything else.
-constexpr unsigned kMaxOpenFiles = 512;
 // Headers of an ordinary checkpoint that are read at the same time.
 constexpr unsigned kHeaderJobs = 8;
 constexpr uint32_t kMaxChunk = 4096;
@@ -85,14 +83,17 @@ Result<void> LoadedModel::assemble(const ModelConfig& config, const LoadOptions&
   TRY_ASSIGN(device_,
              kernels::make_cpu_device({.threads = options.threads, .instruction_set = options.instruction_set}));
   queue_ = device_->make_queue();
-  storage_ = std::make_unique<LocalStorage>(*repository_, checkpoint_, kMaxOpenFiles);
+  TRY_ASSIGN(io_, choose_io(*repository_, checkpoint_, options.io, {}, stop));
+  storage_ = std::make_unique<LocalStorage>(*repository_, checkpoint_, storage_options(io_, options.verify));
+  if (options.wrap_storage) storage_ = options.wrap_storage(std::move(storage_));
   files_ = std::make_unique<CheckpointFiles>(*storage_);
   const LoadContext context{.device = *device_, .queue = *queue_, .files = *files_, .fp8_block = config.fp8_block};
   TRY_ASSIGN(PolicyFactory policy, find_policy(options.policy));
   const StreamedStoreOptions store{
       .shape = {.hidden = config.hidden, .expert_inner = config.expert_inner, .fp8_block = config.fp8_block},
       .slots = options.expert_slots,
-      .policy = std::move(policy)};
+      .policy = std::move(policy),
+      .prefetch = options.prefetch};
   TRY_ASSIGN(store_, StreamedStore::make(*device_, *storage_, store));
   ExecutorShape shape{
       .hidden = config.hidden, .expert_inner = config.expert_inner, .experts = config.experts, .top_k = config.top_k};

@@ -3,6 +3,7 @@
 // not_found for a place that holds no checkpoint.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <stop_token>
@@ -18,6 +19,7 @@
 #include "runtime/experts/trace/route_recorder.h"
 #include "runtime/generate/speculator.h"
 #include "runtime/model/model.h"
+#include "runtime/storage/io_choice.h"
 #include "runtime/storage/local_storage.h"
 
 namespace dspack::runtime {
@@ -28,10 +30,15 @@ struct LoadOptions {
   std::string instruction_set;      // empty: the widest; see kernels::CpuOptions
   std::optional<format::LayerSelection> layers{};  // absent: the repository's layer map, else all
   AttentionForm attention = AttentionForm::absorbed;
+  IoMethod io = IoMethod::automatic;          // how a local folder is read
+  bool verify = false;                        // every expert against its digest when it is read
   std::optional<uint64_t> expert_slots = {};  // absent: one for each expert
   std::string policy{kDefaultPolicy};         // which expert leaves a slot: policy_catalogue.h
   std::string route_trace = {};               // file for the routes of the run; empty: none
-  MemoryOptions memory;
+  MemoryOptions memory = {};
+  PrefetchMode prefetch = PrefetchMode::automatic;  // reading experts before they are wanted
+  /// Puts a storage of the caller's own in front of the model's. Empty: none.
+  std::function<std::unique_ptr<WeightStorage>(std::unique_ptr<WeightStorage>)> wrap_storage = {};
   /// Drafting with the MTP module. Unset: none. A number of drafts needs a module (errors: unsupported, not_found);
   /// without a number a model that has none runs without.
   std::optional<SpeculationOptions> speculation = {};
@@ -60,6 +67,8 @@ class LoadedModel {
   [[nodiscard]] const format::Checkpoint& checkpoint() const { return checkpoint_; }
   [[nodiscard]] const CheckpointFiles& files() const { return *files_; }
   [[nodiscard]] const StreamedStore& store() const { return *store_; }
+  /// How local weights are read.
+  [[nodiscard]] const IoChoice& io() const { return io_; }
   [[nodiscard]] const GroupedExecutor& executor() const { return *executor_; }
   [[nodiscard]] const kernels::Device& device() const { return *device_; }
   [[nodiscard]] kernels::Queue& queue() { return *queue_; }
@@ -78,6 +87,7 @@ class LoadedModel {
   std::unique_ptr<format::Repository> repository_;
   format::Checkpoint checkpoint_;
   std::vector<uint32_t> eos_tokens_;
+  IoChoice io_;
   std::unique_ptr<WeightStorage> storage_;
   std::unique_ptr<CheckpointFiles> files_;
   std::unique_ptr<kernels::Device> device_;

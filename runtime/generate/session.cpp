@@ -73,7 +73,7 @@ Result<HiddenStates> Session::prefill(std::span<const uint32_t> prompt, const st
   times_.prefill_tokens += prompt.size() - common;
   const double seconds = seconds_since(start);
   times_.prefill_seconds += seconds;
-  if (speculator_ != nullptr) speculator_->spend(seconds);
+  if (speculator_ != nullptr) speculator_->prefilled(prompt.size() - common, seconds);
   return hidden;
 }
 

@@ -31,6 +31,11 @@ Speculator::Speculator(Model& model, MtpModule& module, const SpeculationOptions
   stats_.stood.resize(most);
 }
 
+void Speculator::prefilled(uint64_t positions, double seconds) {
+  if (positions == 0) return;
+  policy_.expect_catch_up(seconds / static_cast<double>(positions) / static_cast<double>(model_.layer_map().size()));
+}
+
 MtpHidden Speculator::hidden() const {
   if (options_.hidden) return *options_.hidden;
   return stats_.choice.chosen();
@@ -47,6 +52,7 @@ Result<void> Speculator::catch_up(std::span<const uint32_t> tokens, const std::s
   }
   stats_.caught_up += pending;
   if (pending <= kMostAutomatic + 1) return {};  // as every step that drafts has it
+  counts_before_ = model_.experts().miss_counts();
   catch_up_seconds_ = seconds_since(start);
   policy_.record_catch_up(pending, catch_up_seconds_);
   return {};
@@ -71,6 +77,7 @@ Result<void> Speculator::draft(std::span<const uint32_t> tokens, uint32_t count,
 Result<std::span<const uint32_t>> Speculator::propose(std::span<const uint32_t> tokens, uint32_t most, Sampler& sampler,
                                                       const std::stop_token& stop) {
   step_start_ = Clock::now();
+  counts_before_ = model_.experts().miss_counts();
   catch_up_seconds_ = 0;
   drafts_.clear();
   proposals_.clear();
@@ -110,10 +117,14 @@ Result<std::vector<uint32_t>> Speculator::verify(std::span<const uint32_t> token
 
 void Speculator::count(uint32_t accepted) {
   const auto drafted = static_cast<uint32_t>(drafts_.size());
+  const MissCounts counts = model_.experts().miss_counts();
   policy_.record({.drafted = drafted,
                   .accepted = accepted,
                   .seconds = seconds_since(step_start_) - catch_up_seconds_,
-                  .catch_up_seconds = catch_up_seconds_});
+                  .catch_up_seconds = catch_up_seconds_,
+                  .waiting_seconds = counts.waiting_seconds - counts_before_.waiting_seconds,
+                  .misses = counts.misses - counts_before_.misses,
+                  .draft_misses = counts.draft_misses - counts_before_.draft_misses});
   ++stats_.steps;
   if (drafted > 0) ++stats_.drafting_steps;
   stats_.drafted += drafted;

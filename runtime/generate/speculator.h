@@ -50,8 +50,8 @@ class Speculator {
   void observe(const HiddenStates& states) { module_.observe(states.residual); }
   /// The model's cache was cut.
   void truncate(uint32_t length) { module_.truncate(length); }
-  /// Seconds of prefill; see DraftPolicy.
-  void spend(double seconds) { policy_.spend(seconds); }
+  /// The model has read `positions` of a prompt in `seconds`; one layer, the module, will take its share of them.
+  void prefilled(uint64_t positions, double seconds);
 
   /// Up to `most` tokens that may follow `tokens`, of which the model has passed all but the last. None if drafting
   /// does not pay. Borrowed until the next call.
@@ -86,6 +86,7 @@ class Speculator {
   std::vector<std::vector<Candidate>> proposals_;  // what each draft was drawn from
   std::vector<float> logits_;                      // of one row of the module
   Clock::time_point step_start_;
+  MissCounts counts_before_;     // this step, or what it had to catch up on
   double catch_up_seconds_ = 0;  // of this step, beyond what every step has
 };
 

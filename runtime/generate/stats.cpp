@@ -40,12 +40,20 @@ format::Json phase_json(const ExpertStoreStats& stats, Phase phase) {
           {"evictions", counts.evictions},
           {"waiting_seconds", counts.waiting_seconds},
           {"disk", tier(StorageTier::disk)},
-          {"network", tier(StorageTier::network)},
-          {"prefetch",
-           {{"experts", counts.prefetches},
-            {"bytes", counts.prefetched_bytes},
-            {"useful", counts.useful_prefetches},
-            {"useful_bytes", counts.useful_bytes}}}};
+          {"network", tier(StorageTier::network)}};
+}
+
+format::Json prefetch_json(const ExpertStoreStats& stats) {
+  const PhaseStats& counts = stats.phases[static_cast<size_t>(Phase::decode)];
+  return {
+      {"mode", stats.prefetch},
+      {"switched_off", stats.prefetch_switched_off},
+      {"experts", counts.prefetches},
+      {"bytes", counts.prefetched_bytes},
+      {"useful", counts.useful_prefetches},
+      {"useful_bytes", counts.useful_bytes},
+      {"wasted_bytes", counts.wasted_bytes},
+      {"forecast", {{"demands", counts.foreseeable}, {"expected", counts.expected}, {"foreseen", counts.foreseen}}}};
 }
 
 // What decoding took, beside the least that it could take (decode_bound.h).
@@ -79,6 +87,7 @@ format::Json expert_json(const RunStats& stats) {
           {"prefill", phase_json(stats.experts, Phase::prefill)},
           {"decode", phase_json(stats.experts, Phase::decode)},
           {"decode_bound", bound_json(stats.decode_bound, stats.times.decode_seconds)},
+          {"prefetch", prefetch_json(stats.experts)},
           {"files", stats.expert_files},
           {"opened_files", opened.size()},
           {"layers", std::move(layers)}};
@@ -94,6 +103,7 @@ RunStats collect_stats(LoadedModel& loaded, const SessionTimes& times) {
   stats.context = model.cache().capacity();
   stats.layer_map = model.layer_map();
   stats.times = times;
+  stats.io = loaded.io();
   stats.experts = loaded.store().stats();
   stats.decode_bound = loaded.executor().decode_bound();
   stats.bytes_read = {.always_needed = files.bytes_read(ReadPurpose::always_needed),
@@ -134,6 +144,7 @@ format::Json to_json(const RunStats& stats) {
                          {"scratch", memory.scratch},
                          {"experts", memory.experts},
                          {"total", memory.weights + memory.kv_cache + memory.scratch + memory.experts}}},
+                       {"io", to_json(stats.io)},
                        {"experts", expert_json(stats)}};
   if (stats.mtp) json["mtp"] = to_json(*stats.mtp);
   return json;

@@ -31,8 +31,9 @@ struct RunStats {
     uint64_t scratch = 0;
     uint64_t experts = 0;
   } memory_bytes;
+  IoChoice io;  // how local weights were read
   ExpertStoreStats experts;
-  DecodeBound decode_bound;  // of decode passes
+  DecodeBound decode_bound;      // of decode passes
   uint64_t present_experts = 0;  // in the checkpoint, of the layers that run
   uint64_t expert_files = 0;     // files of the checkpoint that hold them
   std::optional<MtpStats> mtp;   // if there was drafting; the sums above contain it

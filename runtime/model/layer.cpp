@@ -82,13 +82,16 @@ Result<void> LayerRunner::run(const Context& context, const LayerWeights& weight
   const TraceScope module = context.trace.child("mlp");
   module.input(normalised);
   if (config_.is_moe(weights.id)) {
-    TRY(moe_.run({.queue = context.queue,
-                  .scratch = context.scratch,
-                  .executor = context.executor,
-                  .mlp = mlp_,
-                  .stop = context.stop,
-                  .trace = module},
-                 weights.id, weights.moe, normalised, output));
+    Moe::Context block{.queue = context.queue,
+                       .scratch = context.scratch,
+                       .executor = context.executor,
+                       .mlp = mlp_,
+                       .stop = context.stop,
+                       .trace = module};
+    if (context.meanwhile) {
+      block.meanwhile = [&](const kernels::Rows& shared) { context.meanwhile(input.hidden, shared); };
+    }
+    TRY(moe_.run(block, weights.id, weights.moe, normalised, output));
   } else {
     for (uint32_t first = 0; first < normalised.rows; first += wave_rows_) {
       const uint32_t count = std::min(wave_rows_, normalised.rows - first);

@@ -37,6 +37,9 @@ class LayerRunner {
     ExpertExecutor& executor;
     const std::stop_token& stop;
     TraceScope trace = {};  // of the layer, "model.layers.3"
+    /// Called in a MoE layer while its experts are on their way, with what is known of its output: the residual stream
+    /// after attention, and the shared expert's output (no rows: none).
+    std::function<void(const kernels::Rows& residual, const kernels::Rows& shared)> meanwhile = {};
   };
   struct Input {
     kernels::Rows hidden;  // [rows, hidden], the residual stream; changed in place

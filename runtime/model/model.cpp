@@ -31,7 +31,8 @@ Model::Model(const LoadContext& context, const ModelConfig& config, const ModelO
       logits_at_(plan_.add(uint64_t{kLogitRows} * config.vocab)),
       cos_sin_at_(plan_.add(uint64_t{options.context} * config.rope_dim)),
       runner_(config_, {.form = options.attention, .context = options.context, .cache_dtype = options.kv_dtype},
-              options.max_rows, options.wave_rows, plan_) {
+              options.max_rows, options.wave_rows, plan_),
+      predictor_(config_, plan_) {
   if (!options_.layer_map.empty()) return;
   for (uint32_t layer = 0; layer < config.layers; ++layer)
     options_.layer_map.emplace_back(layer);
@@ -94,11 +95,18 @@ Result<HiddenStates> Model::forward(std::span<const uint32_t> tokens, const std:
   TRY(embedding_->lookup(queue_, tokens, hidden, stop));
   TraceScope(trace_, "model.embed_tokens").output(hidden);
   if (observer) observer(std::nullopt, hidden);
+  const bool is_foreseen = executor_.wants_forecast();
   for (uint32_t index = 0; index < options_.layer_map.size(); ++index) {
     if (stop.stop_requested()) return Error{ErrorKind::cancelled, "the run was interrupted"};
     const TraceScope scope = trace_ == nullptr ? TraceScope() : TraceScope(trace_, names::layer(LayerId(index)));
-    TRY(runner_.run({.queue = queue_, .scratch = *scratch_, .executor = executor_, .stop = stop, .trace = scope},
-                    *layers_[options_.layer_map[index].value],
+    LayerRunner::Context context{
+        .queue = queue_, .scratch = *scratch_, .executor = executor_, .stop = stop, .trace = scope};
+    if (is_foreseen) {
+      context.meanwhile = [&](const kernels::Rows& residual, const kernels::Rows& shared) {
+        foresee(index, residual, shared);
+      };
+    }
+    TRY(runner_.run(context, *layers_[options_.layer_map[index].value],
                     {.hidden = hidden,
                      .cache = cache_->layer(index),
                      .first_position = cache_->length(),
@@ -111,6 +119,13 @@ Result<HiddenStates> Model::forward(std::span<const uint32_t> tokens, const std:
   queue_.synchronize();
   cache_->advance(rows);
   return HiddenStates{.residual = hidden, .final = final};
+}
+
+void Model::foresee(uint32_t index, const kernels::Rows& residual, const kernels::Rows& shared) {
+  const auto next = std::find_if(options_.layer_map.begin() + index + 1, options_.layer_map.end(),
+                                 [&](LayerId layer) { return config_.is_moe(layer); });
+  if (next == options_.layer_map.end()) return;
+  executor_.expect(*next, predictor_.predict(queue_, *scratch_, *layers_[next->value], residual, shared));
 }
 
 kernels::Rows Model::workspace(uint32_t rows) const {

@@ -14,6 +14,7 @@
 #include "runtime/model/embedding.h"
 #include "runtime/model/kv_cache.h"
 #include "runtime/model/layer.h"
+#include "runtime/model/route_predictor.h"
 
 namespace dspack::runtime {
 
@@ -85,6 +86,8 @@ class Model {
   Model(const LoadContext& context, const ModelConfig& config, const ModelOptions& options, ExpertExecutor& executor);
   Result<void> load_weights(const LoadContext& context, const std::stop_token& stop);
   Result<void> allocate();
+  /// Tells the executor what the MoE layer that follows place `index` of the pass is likely to want.
+  void foresee(uint32_t index, const kernels::Rows& residual, const kernels::Rows& shared);
 
   kernels::Device& device_;
   kernels::Queue& queue_;
@@ -95,6 +98,7 @@ class Model {
   ScratchPlan plan_;
   uint64_t residual_at_, logits_at_, cos_sin_at_;  // in scratch_
   LayerRunner runner_;
+  RoutePredictor predictor_;
 
   std::optional<Embedding> embedding_;
   std::vector<std::unique_ptr<LayerWeights>> layers_;  // by physical layer; empty where the pass leaves one out

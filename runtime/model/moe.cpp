@@ -24,6 +24,23 @@ Moe::Moe(const ModelConfig& config, uint32_t max_rows, uint32_t wave_rows, Scrat
       weights_at_(plan.add(uint64_t{max_rows} * config.top_k)),
       shared_at_(plan.add(uint64_t{config.shared_experts == 0 ? 0 : max_rows} * config.hidden)) {}
 
+kernels::RouterArgs router_args(const ModelConfig& config, const MoeWeights& weights, const RouterPlaces& places,
+                                uint32_t rows) {
+  return {.logits = places.logits,
+          .bias = weights.bias,
+          .ids = places.ids,
+          .weights = places.weights,
+          .rows = rows,
+          .experts = config.experts,
+          .top_k = config.top_k,
+          .groups = config.groups,
+          .groups_kept = config.groups_kept,
+          .score = config.score,
+          .group_score = config.group_score,
+          .normalise = config.normalise,
+          .scale = config.routed_scale};
+}
+
 void Moe::route(const Context& context, const MoeWeights& weights, const kernels::Rows& x) const {
   const auto place = [&](uint64_t offset) {
     return kernels::Slice{.buffer = &context.scratch, .offset_bytes = offset};
@@ -34,23 +51,11 @@ void Moe::route(const Context& context, const MoeWeights& weights, const kernels
     apply(weights.router, context.queue, rows_of(x, first, count),
           {.data = place(logits_at_), .rows = count, .cols = config_.experts, .stride = config_.experts}, context.trace,
           "gate");
-    context.queue.route({.logits = place(logits_at_),
-                         .bias = weights.bias,
-                         .ids = place(ids_at_ + chosen),
-                         .weights = place(weights_at_ + chosen),
-                         .rows = count,
-                         .experts = config_.experts,
-                         .top_k = config_.top_k,
-                         .groups = config_.groups,
-                         .groups_kept = config_.groups_kept,
-                         .score = config_.score,
-                         .group_score = config_.group_score,
-                         .normalise = config_.normalise,
-                         .scale = config_.routed_scale});
-    context.trace.child("gate").routing({.ids = place(ids_at_ + chosen),
-                                         .weights = place(weights_at_ + chosen),
-                                         .rows = count,
-                                         .top_k = config_.top_k});
+    const kernels::RouterArgs args = router_args(
+        config_, weights,
+        {.logits = place(logits_at_), .ids = place(ids_at_ + chosen), .weights = place(weights_at_ + chosen)}, count);
+    context.queue.route(args);
+    context.trace.child("gate").routing({.ids = args.ids, .weights = args.weights, .rows = count, .top_k = args.top_k});
   }
 }
 
@@ -84,6 +89,7 @@ Result<void> Moe::run(const Context& context, LayerId layer, const MoeWeights& w
                             .meanwhile =
                                 [&] {
                                   if (has_shared) run_shared(context, weights.shared, x, shared);
+                                  if (context.meanwhile) context.meanwhile(has_shared ? shared : kernels::Rows{});
                                 }},
                            y, context.stop));
   experts.output(y);

@@ -3,6 +3,7 @@
 // Source: DeepSeek-V3 inference/model.py, Gate and MoE.
 #pragma once
 
+#include <functional>
 #include <string>
 
 #include "runtime/experts/executor.h"
@@ -21,6 +22,13 @@ struct MoeWeights {
 [[nodiscard]] Result<void> add_moe(WeightGroup& group, MoeWeights& weights, const ModelConfig& config,
                                    const std::string& layer_name);
 
+/// Places for what a router makes of some rows; see kernels::RouterArgs.
+struct RouterPlaces {
+  kernels::Slice logits, ids, weights;
+};
+[[nodiscard]] kernels::RouterArgs router_args(const ModelConfig& config, const MoeWeights& weights,
+                                              const RouterPlaces& places, uint32_t rows);
+
 class Moe {
  public:
   /// Reserves scratch for `max_rows` routed tokens, and for `wave_rows` at a time where that is enough.
@@ -33,6 +41,8 @@ class Moe {
     const Mlp& mlp;
     const std::stop_token& stop;
     TraceScope trace = {};  // of the block, "model.layers.3.mlp"
+    /// Work while experts are on their way, after the shared expert; gets its output, or no rows.
+    std::function<void(const kernels::Rows& shared)> meanwhile = {};
   };
   /// x and y [rows, hidden], rows up to max_rows.
   [[nodiscard]] Result<void> run(const Context& context, LayerId layer, const MoeWeights& weights,

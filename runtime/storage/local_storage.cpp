@@ -2,39 +2,41 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 namespace dspack::runtime {
 
-LocalStorage::LocalStorage(format::Repository& repository, const format::Checkpoint& checkpoint, unsigned max_open)
-    : repository_(repository), checkpoint_(checkpoint), max_open_(max_open) {
-  DSPACK_CHECK(max_open > 0, "no file may be open");
+unsigned default_open_files() {
+  constexpr uint64_t kMost = 512;
+  return static_cast<unsigned>(std::clamp<uint64_t>(format::open_file_limit() / 2, 1, kMost));
 }
+
+LocalStorage::LocalStorage(format::Repository& repository, const format::Checkpoint& checkpoint,
+                           const LocalStorageOptions& options)
+    : repository_(repository),
+      checkpoint_(checkpoint),
+      options_(options),
+      files_(options.max_open, [this](uint32_t file) { return open(file); }) {}
 
 Result<void> LocalStorage::read(uint32_t file, uint64_t offset, std::span<std::byte> into,
                                 const std::stop_token& stop) {
-  TRY_ASSIGN(const auto source, source_of(file, stop));
-  return source->read(offset, into, stop);
+  if (stop.stop_requested()) return Error{ErrorKind::cancelled, "stopped on request"};
+  TRY_ASSIGN(const OpenFiles::Use use, files_.use(file));
+  return use.file().read(offset, into);
 }
 
-Result<std::shared_ptr<format::ByteSource>> LocalStorage::source_of(uint32_t file, const std::stop_token& stop) {
-  const std::lock_guard lock(mutex_);
-  if (const auto found = by_file_.find(file); found != by_file_.end()) {
-    open_.splice(open_.begin(), open_, found->second);
-    return open_.front().source;
-  }
+Result<std::unique_ptr<format::ReadFile>> LocalStorage::open(uint32_t file) {
   const format::CheckpointFile& known = checkpoint_.files()[file];
-  TRY_ASSIGN(auto source, repository_.open(known.path, stop));
-  if (source->size_bytes() != known.size_bytes) {
-    return Error{ErrorKind::corrupt,
-                 fmt::format("{} has {} bytes where {} are expected; it is truncated or was replaced, fetch it again",
-                             repository_.locate(known.path), source->size_bytes(), known.size_bytes)};
+  auto opened = repository_.open_file(known.path, options_.mode);
+  for (const format::ReadMode other : {format::ReadMode::once, format::ReadMode::buffered}) {
+    if (opened || options_.is_mode_required || opened.error().kind != ErrorKind::unsupported) break;
+    opened = repository_.open_file(known.path, other);
   }
-  if (open_.size() >= max_open_) {
-    by_file_.erase(open_.back().file);
-    open_.pop_back();
-  }
-  open_.push_front({.file = file, .source = std::move(source)});
-  by_file_[file] = open_.begin();
-  return open_.front().source;
+  if (!opened) return opened.error();
+  if ((*opened)->size_bytes() == known.size_bytes) return opened;
+  return Error{ErrorKind::corrupt,
+               fmt::format("{} has {} bytes where {} are expected; it is truncated or was replaced, fetch it again",
+                           repository_.locate(known.path), (*opened)->size_bytes(), known.size_bytes)};
 }
 
 }  // namespace dspack::runtime

@@ -1,52 +1,56 @@
 // Weights in a local folder.
 // Threads: thread-safe. Lifetime: borrows repository and catalogue. Errors: not_found, io, corrupt (a file's length is
-// not what the catalogue says); each names the file.
+// not what the catalogue says), unsupported (a way of reading that the folder's disk lacks); each names the file.
 #pragma once
 
 #include <cstdint>
-#include <list>
-#include <memory>
-#include <mutex>
-#include <unordered_map>
 
 #include "format/source/repository.h"
+#include "runtime/storage/open_files.h"
 #include "runtime/storage/weight_storage.h"
 
 namespace dspack::runtime {
 
+// What reads are cut into and how many go on at once. docs/performance.md has the table: below 1 MiB or four at once a
+// disk is not busy, and more than this only lets the first expert of a layer wait for the last.
+inline constexpr uint64_t kLocalBlockBytes = 4ULL << 20;
+inline constexpr unsigned kLocalDepth = 8;
+
+/// Files to have open at most: 512, or half of what the system allows where that is less than 1,024.
+[[nodiscard]] unsigned default_open_files();
+
+struct LocalStorageOptions {
+  format::ReadMode mode = format::ReadMode::buffered;
+  bool is_mode_required = false;  // false: a file that cannot be read in this way is read through the page cache
+  bool verify = false;            // experts against their digests, whenever they are read
+  unsigned max_open = default_open_files();
+};
+
 class LocalStorage final : public WeightStorage {
  public:
-  /// At most `max_open` files are open, and those that are being read; the one that was used longest ago is closed.
-  LocalStorage(format::Repository& repository, const format::Checkpoint& checkpoint, unsigned max_open);
+  /// The repository must be a local folder.
+  LocalStorage(format::Repository& repository, const format::Checkpoint& checkpoint,
+               const LocalStorageOptions& options = {});
 
   [[nodiscard]] const format::Checkpoint& checkpoint() const override { return checkpoint_; }
   [[nodiscard]] Result<void> read(uint32_t file, uint64_t offset, std::span<std::byte> into,
                                   const std::stop_token& stop) override;
   [[nodiscard]] StorageTier tier_of(ExpertKey /*expert*/) const override { return StorageTier::disk; }
-  [[nodiscard]] bool must_verify(ExpertKey /*expert*/) const override { return false; }
+  [[nodiscard]] bool must_verify(ExpertKey /*expert*/) const override { return options_.verify; }
   [[nodiscard]] Result<void> keep(ExpertKey /*expert*/, std::span<const TensorBytes> /*tensors*/,
                                   const std::stop_token& /*stop*/) override {
     return {};
   }
-  [[nodiscard]] uint64_t block_bytes() const override { return kBlockBytes; }
-  [[nodiscard]] unsigned depth() const override { return kDepth; }
+  [[nodiscard]] uint64_t block_bytes() const override { return kLocalBlockBytes; }
+  [[nodiscard]] unsigned depth() const override { return kLocalDepth; }
 
  private:
-  static constexpr uint64_t kBlockBytes = 4ULL << 20;
-  static constexpr unsigned kDepth = 8;
-
-  struct OpenFile {
-    uint32_t file = 0;
-    std::shared_ptr<format::ByteSource> source;  // shared: a file may be closed while it is read
-  };
-  Result<std::shared_ptr<format::ByteSource>> source_of(uint32_t file, const std::stop_token& stop);
+  [[nodiscard]] Result<std::unique_ptr<format::ReadFile>> open(uint32_t file);
 
   format::Repository& repository_;
   const format::Checkpoint& checkpoint_;
-  unsigned max_open_;
-  std::mutex mutex_;
-  std::list<OpenFile> open_;                                             // most recently used first; guarded by mutex_
-  std::unordered_map<uint32_t, std::list<OpenFile>::iterator> by_file_;  // guarded by mutex_
+  LocalStorageOptions options_;
+  OpenFiles files_;
 };
 
 }  // namespace dspack::runtime

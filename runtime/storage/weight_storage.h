@@ -39,6 +39,14 @@ class WeightStorage {
   /// Whether the expert's tensors must be checked before they are used: their digests against the catalogue's, as far
   /// as that has any.
   [[nodiscard]] virtual bool must_verify(ExpertKey expert) const = 0;
+  /// The expert's bytes did not have their digests. True: another read may bring others, since they came from a cache,
+  /// where they are no longer.
+  [[nodiscard]] virtual bool distrust(ExpertKey /*expert*/) { return false; }
+  /// These ranges will be read soon. A storage that is far away fetches them together; others have nothing to do.
+  [[nodiscard]] virtual Result<void> expect(std::span<const format::Extent> /*extents*/,
+                                            const std::stop_token& /*stop*/) {
+    return {};
+  }
   /// The expert was read whole, checked and is in memory: a storage with a cache writes it there, so that it is never
   /// fetched again. `tensors`: all of the expert's, in Checkpoint::expert order. Nothing to do: success.
   [[nodiscard]] virtual Result<void> keep(ExpertKey expert, std::span<const TensorBytes> tensors,

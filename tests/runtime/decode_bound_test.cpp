@@ -16,6 +16,9 @@ TEST_CASE("decode bound: hits hide behind transfers, or transfers behind hits") 
   CHECK(bound.outside(30) == doctest::Approx(8));
   CHECK(bound.seconds(30) == doctest::Approx(8 + 11 + 9));
   CHECK(bound.with_foresight(30) == doctest::Approx(8 + 16));
+  const DecodeBound earlier = bound;
+  bound.add({.total = 2, .hits = 2});
+  CHECK(bound.since(earlier).seconds(5) == doctest::Approx(5));
 }
 
 TEST_CASE("decode bound: with everything in memory it is the time itself") {

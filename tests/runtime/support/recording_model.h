@@ -33,6 +33,9 @@ class RecordingExecutor final : public runtime::ExpertExecutor {
     return inner_.run(tokens, y, stop);
   }
 
+  [[nodiscard]] bool wants_forecast() const override { return inner_.wants_forecast(); }
+  void expect(LayerId layer, std::span<const ExpertId> experts) override { inner_.expect(layer, experts); }
+
   /// Layer -> expert ids [tokens, top_k].
   [[nodiscard]] const std::map<uint32_t, std::vector<uint32_t>>& routes() const { return routes_; }
 
@@ -91,7 +94,8 @@ class RecordingModel {
 
  private:
   void assemble(const runtime::ModelConfig& config, const RigOptions& options) {
-    storage_ = std::make_unique<runtime::LocalStorage>(*repository_, *checkpoint_, 16);
+    storage_ = std::make_unique<runtime::LocalStorage>(*repository_, *checkpoint_,
+                                                       runtime::LocalStorageOptions{.max_open = 16});
     files_ = std::make_unique<runtime::CheckpointFiles>(*storage_);
     const runtime::LoadContext context{
         .device = *device_, .queue = *queue_, .files = *files_, .fp8_block = config.fp8_block};

@@ -1,0 +1,74 @@
+// The folder on a disk that a distant repository grows into while it is used: its small files, its catalogue, and a
+// journal of what is here. What it keeps of weights is weight_cache.h. docs/format.md specifies the folder.
+// Threads: thread-safe. Lifetime: borrows the FileSystem; holds the folder's lock until it is destroyed. Errors:
+// conflict (another process uses the folder, it is the cache of another place, something else is there), corrupt (the
+// journal is damaged), io, budget (no space).
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "format/cache/cache_journal.h"
+#include "format/durable_folders.h"
+#include "format/file_system.h"
+#include "format/record_log.h"
+
+namespace dspack::format {
+
+/// Folder inside the cache that holds its working state.
+[[nodiscard]] inline Path cache_work_folder(const Path& root) {
+  return root / ".dspack-cache";
+}
+
+/// Whether a folder is a cache that has not been sealed.
+[[nodiscard]] Result<bool> is_cache_folder(const Path& root, FileSystem& files);
+
+class CacheFolder {
+ public:
+  /// `origin`: the place whose cache it is to be, without secrets. Empty: whatever it is of; then it must be there.
+  [[nodiscard]] static Result<std::unique_ptr<CacheFolder>> open(FileSystem& files, Path root, std::string origin);
+
+  [[nodiscard]] const Path& root() const { return root_; }
+  [[nodiscard]] const std::string& origin() const { return origin_; }
+  [[nodiscard]] FileSystem& files() { return files_; }
+  [[nodiscard]] DurableFolders& folders() { return folders_; }
+  [[nodiscard]] RecordLog& journal() { return *journal_; }
+  /// Of weights, as the journal had it when it was opened.
+  [[nodiscard]] const CacheState& state() const { return state_; }
+  /// Where a weight file grows until it is whole.
+  [[nodiscard]] Path part_path(const std::string& path) const { return cache_work_folder(root_) / "part" / path; }
+
+  /// A small file of the origin, if it is kept and reads as it was.
+  [[nodiscard]] std::optional<std::string> text(std::string_view path);
+  [[nodiscard]] bool is_absent(std::string_view path);
+  [[nodiscard]] Result<void> keep_text(std::string_view path, std::string_view text);
+  [[nodiscard]] Result<void> keep_absent(std::string_view path);
+
+  /// What is known of an ordinary shard; the text is its length and JSON.
+  struct Header {
+    uint64_t file_bytes = 0;
+    std::string version;
+    std::string text;
+  };
+  [[nodiscard]] std::optional<Header> header(std::string_view path);
+  [[nodiscard]] Result<void> keep_header(std::string_view path, const Header& header);
+
+ private:
+  CacheFolder(FileSystem& files, Path root) : files_(files), root_(std::move(root)), folders_(files, root_) {}
+  Result<void> load(std::string origin);
+  [[nodiscard]] std::optional<std::string> checked_text(const Path& path, const KeptText& kept);
+  Result<void> write(const Path& path, std::string_view text);
+
+  FileSystem& files_;
+  Path root_;
+  std::string origin_;
+  DurableFolders folders_;
+  std::unique_ptr<FileLock> lock_;
+  std::unique_ptr<RecordLog> journal_;
+  std::mutex mutex_;
+  CacheState state_;  // texts, absent and headers are guarded by mutex_; the rest stays as it was loaded
+};
+
+}  // namespace dspack::format

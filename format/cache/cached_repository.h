@@ -1,0 +1,55 @@
+// A distant repository seen through its cache folder: small files and the headers of shards are fetched once, and what
+// the place does not have is asked for once. Weights are not cached here (weight_cache.h).
+// Threads: thread-safe. Lifetime: borrows the cache folder. Errors: as the origin; corrupt (a companion with other
+// bytes than the manifest says). A full disk is none: then the next run fetches again.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+
+#include "format/cache/cache_folder.h"
+#include "format/manifest.h"
+#include "format/source/repository.h"
+
+namespace dspack::format {
+
+class CachedRepository final : public Repository {
+ public:
+  /// Reads the origin's manifest, if it has one: its companions are checked against it, and no others are asked for.
+  [[nodiscard]] static Result<std::unique_ptr<CachedRepository>> open(std::unique_ptr<Repository> origin,
+                                                                      CacheFolder& folder, const std::stop_token& stop);
+
+  [[nodiscard]] RepositoryKind kind() const override { return origin_->kind(); }
+  [[nodiscard]] std::string description() const override { return origin_->description(); }
+  [[nodiscard]] std::string locate(std::string_view path) const override { return origin_->locate(path); }
+  /// A shard's source reads its header from the cache, and the rest from the origin.
+  [[nodiscard]] Result<std::unique_ptr<ByteSource>> open(std::string_view path, std::stop_token stop) override;
+  [[nodiscard]] Result<std::unique_ptr<ByteSource>> open_known(std::string_view path, const KnownFile& known,
+                                                               std::stop_token stop) override {
+    return origin_->open_known(path, known, std::move(stop));
+  }
+  [[nodiscard]] Result<std::string> read_text(std::string_view path, uint64_t limit_bytes,
+                                              std::stop_token stop) override;
+  [[nodiscard]] Result<std::optional<std::vector<std::string>>> list(std::stop_token stop) override {
+    return origin_->list(std::move(stop));
+  }
+  [[nodiscard]] Result<std::optional<DeclaredFile>> declared(std::string_view path, std::stop_token stop) override {
+    return origin_->declared(path, std::move(stop));
+  }
+
+ private:
+  CachedRepository(std::unique_ptr<Repository> origin, CacheFolder& folder)
+      : origin_(std::move(origin)), folder_(folder) {}
+  Result<std::unique_ptr<ByteSource>> open_shard(std::string_view path, const std::stop_token& stop);
+  Result<std::string> fetch_text(std::string_view path, uint64_t limit_bytes, const std::stop_token& stop);
+  [[nodiscard]] bool fits(std::string_view path, std::string_view text) const;
+  [[nodiscard]] Error absent(std::string_view path) const;
+
+  std::unique_ptr<Repository> origin_;
+  CacheFolder& folder_;
+  bool is_packed_ = false;
+  std::map<std::string, Digest, std::less<>> companions_;  // of the manifest
+};
+
+}  // namespace dspack::format

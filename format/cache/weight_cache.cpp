@@ -1,0 +1,489 @@
+#include "format/cache/weight_cache.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+
+#include "format/base/checked.h"
+
+namespace dspack::format {
+namespace {
+
+// Beside the connections' sockets and the store's files, below the usual limit of 1,024.
+constexpr size_t kMaxReaders = 256;
+// Of an ordinary origin; a packed one says how long its blocks are.
+constexpr uint64_t kBlockBytes = 1 << 20;
+
+bool may_be_a_copy(std::string_view name) {
+  return name.ends_with("embed_tokens.weight") || name.ends_with("shared_head.head.weight");
+}
+
+const RowBlocks* declared_blocks(const Checkpoint& catalogue, uint32_t tensor) {
+  const TensorEntry& entry = catalogue.tensors()[tensor];
+  const PackedFile& file = catalogue.manifest()->files[entry.file];
+  for (const RowBlocks& blocks : file.row_blocks) {
+    const Layout& layout = catalogue.manifest()->layouts[file.layout];
+    if (file.data_start + layout.tensors[blocks.tensor].data.begin == entry.range.begin &&
+        layout.tensors[blocks.tensor].data.size() == entry.range.size())
+      return &blocks;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+uint64_t rows_per_cache_block(const Checkpoint& catalogue, uint32_t tensor) {
+  const TensorEntry& entry = catalogue.tensors()[tensor];
+  if (entry.shape.size() != 2 || entry.shape[0] == 0 || entry.range.size() % entry.shape[0] != 0) return 0;
+  if (catalogue.manifest()) {
+    const RowBlocks* blocks = declared_blocks(catalogue, tensor);
+    return blocks == nullptr ? 0 : blocks->rows_per_block;
+  }
+  const uint64_t row_bytes = entry.range.size() / entry.shape[0];
+  if (row_bytes == 0 || !may_be_a_copy(entry.name)) return 0;
+  return std::max<uint64_t>(1, kBlockBytes / row_bytes);
+}
+
+std::optional<Digest> declared_block(const Checkpoint& catalogue, uint32_t tensor, uint64_t block) {
+  const RowBlocks* blocks = catalogue.manifest() ? declared_blocks(catalogue, tensor) : nullptr;
+  if (blocks == nullptr || block >= blocks->digests.size()) return std::nullopt;
+  return blocks->digests[block];
+}
+
+WeightCache::WeightCache(CacheFolder& folder, const Checkpoint& catalogue, uint64_t limit_bytes)
+    : folder_(folder), catalogue_(catalogue), limit_bytes_(limit_bytes), planned_(plan_files({}, catalogue)) {
+  places_.resize(catalogue.tensors().size());
+  files_.resize(planned_.size());
+  for (uint32_t file = 0; file < planned_.size(); ++file) {
+    for (uint32_t slot = 0; slot < planned_[file].tensors.size(); ++slot)
+      places_[planned_[file].tensors[slot]] = {.file = file, .slot = slot};
+    for (const ExpertKey expert : planned_[file].experts)
+      file_of_.emplace(expert, file);
+  }
+}
+
+WeightCache::~WeightCache() {
+  // Only a hint for what to remove first: a run that cannot leave it has lost nothing.
+  if (!used_.empty()) (void)folder_.journal().append(cache_line_used(used_));
+}
+
+Result<std::unique_ptr<WeightCache>> WeightCache::open(CacheFolder& folder, const Checkpoint& catalogue,
+                                                       uint64_t limit_bytes) {
+  std::unique_ptr<WeightCache> cache(new WeightCache(folder, catalogue, limit_bytes));
+  TRY(cache->take_over());
+  TRY(cache->remove_strays());
+  return cache;
+}
+
+// What earlier runs have left ----------------------------------------------------------------------------------------
+
+Result<void> WeightCache::take_over() {
+  const CacheState& state = folder_.state();
+  std::unordered_map<std::string_view, uint32_t> by_path;
+  for (uint32_t file = 0; file < planned_.size(); ++file)
+    by_path.emplace(planned_[file].path, file);
+  const auto known = [&](const std::string& path) -> std::optional<uint32_t> {
+    const auto found = by_path.find(path);
+    return found == by_path.end() ? std::nullopt : std::optional(found->second);
+  };
+  for (const auto& [path, kept] : state.files) {
+    if (const auto file = known(path)) TRY(take_over_expert(*file, kept));
+  }
+  for (const auto& [path, digests] : state.forgotten) {
+    const auto file = known(path);
+    if (file && digests.size() == planned_[*file].tensors.size()) files_[*file].first_fetch = digests;
+  }
+  for (const auto& [path, parts] : state.parts) {
+    if (const auto file = known(path)) TRY(take_over_parts(*file, parts));
+  }
+  for (const std::string& path : state.used) {
+    if (const auto file = known(path)) files_[*file].last_use = ++clock_;
+  }
+  return {};
+}
+
+Result<void> WeightCache::take_over_expert(uint32_t file, const KeptFile& kept) {
+  const PlannedFile& planned = planned_[file];
+  const bool fits = !planned.experts.empty() && (kept.tensors.empty() || kept.tensors.size() == planned.tensors.size());
+  FileSystem& files = folder_.files();
+  TRY_ASSIGN(auto info, files.stat(final_path(file)));
+  const Path part = folder_.part_path(planned.path);
+  if (fits && !info) {  // killed between its record and its rename
+    TRY_ASSIGN(info, files.stat(part));
+    if (info && info->size_bytes == planned.size_bytes) {
+      TRY(folder_.folders().make(final_path(file).parent_path()));
+      TRY(files.rename(part, final_path(file)));
+    }
+  }
+  if (!fits || !info || info->size_bytes != planned.size_bytes)
+    return folder_.journal().append(cache_line_removed(planned.path));
+  files_[file].whole = kept;
+  size_bytes_ += planned.size_bytes;
+  return {};
+}
+
+Result<void> WeightCache::take_over_parts(uint32_t file, const KeptParts& parts) {
+  const PlannedFile& planned = planned_[file];
+  File& entry = files_[file];
+  TRY_ASSIGN(auto info, folder_.files().stat(final_path(file)));
+  entry.is_moved = info.has_value();
+  if (!info) {
+    TRY_ASSIGN(info, folder_.files().stat(folder_.part_path(planned.path)));
+  }
+  if (!info || info->size_bytes != planned.size_bytes || !planned.experts.empty()) {
+    entry.is_moved = false;
+    return folder_.journal().append(cache_line_removed(planned.path));
+  }
+  for (const auto& [slot, digest] : parts.tensors) {
+    if (slot >= planned.tensors.size()) continue;
+    entry.tensors.emplace(narrow<uint32_t>(slot), digest);
+    size_bytes_ += catalogue_.tensors()[planned.tensors[slot]].range.size();
+  }
+  for (const auto& [slot, blocks] : parts.row_blocks) {
+    if (slot >= planned.tensors.size()) continue;
+    const uint32_t tensor = planned.tensors[slot];
+    for (const auto& [block, digest] : blocks) {
+      if (block >= blocks_of(tensor)) continue;
+      entry.blocks[narrow<uint32_t>(slot)].emplace(block, digest);
+      size_bytes_ += block_bytes(tensor, block);
+    }
+  }
+  return entry.is_moved ? Result<void>() : move_if_whole(file);
+}
+
+/// Experts that were being written when a process died: nothing claims them.
+Result<void> WeightCache::remove_strays() {
+  std::set<Path> folders;
+  for (const PlannedFile& planned : planned_) {
+    if (!planned.experts.empty()) folders.insert(folder_.part_path(planned.path).parent_path());
+  }
+  for (const Path& folder : folders) {
+    TRY_ASSIGN(const auto there, folder_.files().stat(folder));
+    if (there) TRY(folder_.files().remove_tree(folder));
+  }
+  return {};
+}
+
+// Reading ------------------------------------------------------------------------------------------------------------
+
+bool WeightCache::has_expert(ExpertKey expert) const {
+  const auto found = file_of_.find(expert);
+  if (found == file_of_.end()) return false;
+  const std::lock_guard lock(mutex_);
+  return files_[found->second].whole.has_value();
+}
+
+bool WeightCache::has_tensor(uint32_t tensor) const {
+  const Place place = places_[tensor];
+  const std::lock_guard lock(mutex_);
+  return files_[place.file].tensors.contains(place.slot);
+}
+
+bool WeightCache::has_block(uint32_t tensor, uint64_t block) const {
+  return recorded_block(tensor, block).has_value();
+}
+
+std::optional<Digest> WeightCache::recorded(uint32_t tensor) const {
+  const Place place = places_[tensor];
+  const std::lock_guard lock(mutex_);
+  const File& file = files_[place.file];
+  if (file.whole && !file.whole->tensors.empty()) return file.whole->tensors[place.slot];
+  if (!file.first_fetch.empty()) return file.first_fetch[place.slot];
+  const auto found = file.tensors.find(place.slot);
+  return found == file.tensors.end() ? std::nullopt : std::optional(found->second);
+}
+
+std::optional<Digest> WeightCache::recorded_block(uint32_t tensor, uint64_t block) const {
+  const Place place = places_[tensor];
+  const std::lock_guard lock(mutex_);
+  const auto blocks = files_[place.file].blocks.find(place.slot);
+  if (blocks == files_[place.file].blocks.end()) return std::nullopt;
+  const auto found = blocks->second.find(block);
+  return found == blocks->second.end() ? std::nullopt : std::optional(found->second);
+}
+
+Result<void> WeightCache::read(uint32_t tensor, uint64_t offset, std::span<std::byte> into) {
+  const Place place = places_[tensor];
+  TRY_ASSIGN(const auto file, reader(place.file));
+  return file->read(planned_[place.file].offsets[place.slot] + offset, into);
+}
+
+Result<std::shared_ptr<ReadFile>> WeightCache::reader(uint32_t file) {
+  const std::lock_guard lock(mutex_);
+  const auto open = std::ranges::find(readers_, file, &OpenReader::file);
+  if (open != readers_.end()) {
+    readers_.splice(readers_.begin(), readers_, open);
+    return readers_.front().reader;
+  }
+  const bool is_final = files_[file].whole || files_[file].is_moved;
+  TRY_ASSIGN(std::shared_ptr<ReadFile> reader,
+             folder_.files().open_read(is_final ? final_path(file) : folder_.part_path(planned_[file].path)));
+  if (readers_.size() >= kMaxReaders) readers_.pop_back();
+  readers_.push_front({.file = file, .reader = reader});
+  return reader;
+}
+
+// Writing ------------------------------------------------------------------------------------------------------------
+
+Result<std::shared_ptr<WriteFile>> WeightCache::writer(uint32_t file) {
+  const std::lock_guard lock(mutex_);
+  const auto open = writers_.find(file);
+  if (open != writers_.end()) return open->second;
+  const PlannedFile& planned = planned_[file];
+  const bool is_final = files_[file].is_moved;
+  const Path path = is_final ? final_path(file) : folder_.part_path(planned.path);
+  TRY(folder_.folders().make(path.parent_path()));
+  TRY_ASSIGN(std::shared_ptr<WriteFile> writer, folder_.files().open_write(path, OpenMode::keep));
+  TRY(writer->resize(planned.size_bytes));
+  TRY(writer->write(0, as_bytes(planned_header(planned, catalogue_))));
+  writers_.emplace(file, writer);
+  return writer;
+}
+
+void WeightCache::close(uint32_t file) {
+  const std::lock_guard lock(mutex_);
+  writers_.erase(file);
+}
+
+Result<void> WeightCache::write(uint32_t tensor, uint64_t offset, std::span<const std::byte> bytes) {
+  const Place place = places_[tensor];
+  TRY_ASSIGN(const auto file, writer(place.file));
+  return file->write(planned_[place.file].offsets[place.slot] + offset, bytes);
+}
+
+Result<void> WeightCache::claim(std::span<const std::pair<uint32_t, Digest>> tensors) {
+  std::map<uint32_t, KeptParts> parts;
+  for (const auto& [tensor, digest] : tensors)
+    parts[places_[tensor].file].tensors.emplace(places_[tensor].slot, digest);
+  std::string lines;
+  for (const auto& [file, kept] : parts) {
+    TRY_ASSIGN(const auto open, writer(file));
+    TRY(open->sync());
+    TRY(folder_.files().sync_folder(path_of(file).parent_path()));
+    lines += cache_line(planned_[file].path, kept);
+    close(file);
+  }
+  TRY(folder_.journal().append(lines));
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [tensor, digest] : tensors) {
+      const Place place = places_[tensor];
+      if (files_[place.file].tensors.insert_or_assign(place.slot, digest).second)
+        size_bytes_ += catalogue_.tensors()[tensor].range.size();
+    }
+  }
+  for (const auto& [file, kept] : parts)
+    TRY(move_if_whole(file));
+  return {};
+}
+
+Result<void> WeightCache::claim_blocks(uint32_t tensor, const std::map<uint64_t, Digest>& blocks) {
+  const Place place = places_[tensor];
+  const PlannedFile& planned = planned_[place.file];
+  TRY_ASSIGN(const auto open, writer(place.file));
+  TRY(open->sync());
+  TRY(folder_.files().sync_folder(path_of(place.file).parent_path()));
+  KeptParts parts;
+  parts.row_blocks.emplace(place.slot, blocks);
+  TRY(folder_.journal().append(cache_line(planned.path, parts)));
+  const std::lock_guard lock(mutex_);
+  for (const auto& [block, digest] : blocks) {
+    if (files_[place.file].blocks[place.slot].insert_or_assign(block, digest).second)
+      size_bytes_ += block_bytes(tensor, block);
+  }
+  return {};
+}
+
+bool WeightCache::has_all_tensors(uint32_t file) const {
+  const std::lock_guard lock(mutex_);
+  return files_[file].tensors.size() == planned_[file].tensors.size();
+}
+
+/// A file that has all its tensors takes its final name; whoever is killed before leaves that to the next run.
+Result<void> WeightCache::move_if_whole(uint32_t file) {
+  if (!planned_[file].experts.empty() || !has_all_tensors(file)) return {};
+  TRY(folder_.folders().make(final_path(file).parent_path()));
+  const std::lock_guard lock(mutex_);
+  if (files_[file].is_moved) return {};
+  TRY(folder_.files().rename(folder_.part_path(planned_[file].path), final_path(file)));
+  TRY(folder_.files().sync_folder(final_path(file).parent_path()));
+  files_[file].is_moved = true;
+  return {};
+}
+
+Result<KeptFile> WeightCache::write_expert(uint32_t file, ExpertKey expert,
+                                           std::span<const std::span<const std::byte>> tensors) {
+  const PlannedFile& planned = planned_[file];
+  const Path part = folder_.part_path(planned.path);
+  TRY(folder_.folders().make(part.parent_path()));
+  TRY_ASSIGN(const auto out, folder_.files().open_write(part, OpenMode::truncate));
+  const std::string header = planned_header(planned, catalogue_);
+  TRY(out->write(0, as_bytes(header)));
+  Sha256 whole;
+  whole.update(as_bytes(header));
+  KeptFile kept;
+  const std::span<const uint32_t> order = catalogue_.expert(expert);
+  for (size_t slot = 0; slot < planned.tensors.size(); ++slot) {
+    const auto at = std::ranges::find(order, planned.tensors[slot]) - order.begin();
+    const std::span<const std::byte> bytes = tensors[static_cast<size_t>(at)];
+    TRY(out->write(planned.offsets[slot], bytes));
+    if (catalogue_.manifest()) {
+      whole.update(bytes);
+      continue;
+    }
+    Sha256 own;
+    update_together(std::array{&whole, &own}, bytes);
+    kept.tensors.push_back(own.finish());
+  }
+  kept.sha256 = whole.finish();
+  TRY(out->sync());
+  TRY(folder_.files().sync_folder(part.parent_path()));
+  return kept;
+}
+
+Result<bool> WeightCache::keep_expert(ExpertKey expert, std::span<const std::span<const std::byte>> tensors) {
+  const uint32_t file = file_of_.at(expert);
+  const PlannedFile& planned = planned_[file];
+  if (has_expert(expert)) return true;
+  TRY_ASSIGN(const bool has_room, make_room(planned.size_bytes, file));
+  if (!has_room) return false;
+  const Path part = folder_.part_path(planned.path);
+  auto kept = write_expert(file, expert, tensors);
+  if (!kept) {
+    (void)folder_.files().remove_tree(part);  // what was begun takes space that is wanted now
+    return kept.error();
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    if (!files_[file].first_fetch.empty() && files_[file].first_fetch != kept->tensors) {
+      (void)folder_.files().remove_tree(part);
+      return Error{ErrorKind::corrupt, fmt::format("{}: was fetched again and is not what it was the first time: the "
+                                                   "weights at {} have changed",
+                                                   planned.path, folder_.origin())};
+    }
+  }
+  TRY(folder_.journal().append(cache_line(planned.path, *kept)));
+  TRY(folder_.folders().make(final_path(file).parent_path()));
+  TRY(folder_.files().rename(part, final_path(file)));
+  TRY(folder_.files().sync_folder(final_path(file).parent_path()));
+  const std::lock_guard lock(mutex_);
+  files_[file].whole = std::move(*kept);
+  files_[file].last_use = ++clock_;
+  size_bytes_ += planned.size_bytes;
+  return true;
+}
+
+// Removing -----------------------------------------------------------------------------------------------------------
+
+Result<bool> WeightCache::make_room(uint64_t bytes, uint32_t for_file) {
+  if (limit_bytes_ == 0) return true;
+  for (;;) {
+    std::optional<uint32_t> oldest;
+    {
+      const std::lock_guard lock(mutex_);
+      if (size_bytes_ + bytes <= limit_bytes_) return true;
+      for (uint32_t file = 0; file < files_.size(); ++file) {
+        if (!files_[file].whole || file == for_file) continue;
+        if (!oldest || files_[file].last_use < files_[*oldest].last_use) oldest = file;
+      }
+    }
+    if (!oldest) return false;
+    TRY(remove_expert(*oldest));
+  }
+}
+
+/// The file goes first: should the process die before the record, the next run misses it and says so.
+Result<void> WeightCache::remove_expert(uint32_t file) {
+  {
+    const std::lock_guard lock(mutex_);
+    File& entry = files_[file];
+    if (!entry.whole) return {};
+    if (!entry.whole->tensors.empty()) entry.first_fetch = std::move(entry.whole->tensors);
+    entry.whole.reset();
+    size_bytes_ -= planned_[file].size_bytes;
+    std::erase_if(readers_, [file](const OpenReader& open) { return open.file == file; });
+  }
+  TRY(folder_.files().remove_tree(final_path(file)));
+  return folder_.journal().append(cache_line_removed(planned_[file].path));
+}
+
+void WeightCache::note_use(ExpertKey expert) {
+  const auto found = file_of_.find(expert);
+  if (found == file_of_.end()) return;
+  const std::lock_guard lock(mutex_);
+  File& file = files_[found->second];
+  if (!file.whole) return;
+  file.last_use = ++clock_;
+  if (limit_bytes_ != 0) used_.push_back(planned_[found->second].path);
+}
+
+Result<void> WeightCache::drop_expert(ExpertKey expert) {
+  return remove_expert(file_of_.at(expert));
+}
+
+Result<void> WeightCache::drop_tensor(uint32_t tensor) {
+  const Place place = places_[tensor];
+  {
+    const std::lock_guard lock(mutex_);
+    File& file = files_[place.file];
+    if (file.tensors.erase(place.slot) > 0) size_bytes_ -= catalogue_.tensors()[tensor].range.size();
+    if (const auto blocks = file.blocks.find(place.slot); blocks != file.blocks.end()) {
+      for (const auto& [block, digest] : blocks->second)
+        size_bytes_ -= block_bytes(tensor, block);
+      file.blocks.erase(blocks);
+    }
+  }
+  return folder_.journal().append(cache_line_removed(planned_[place.file].path, {place.slot}));
+}
+
+// What there is ------------------------------------------------------------------------------------------------------
+
+uint64_t WeightCache::blocks_of(uint32_t tensor) const {
+  const uint64_t rows = rows_per_cache_block(catalogue_, tensor);
+  return rows == 0 ? 0 : ceil_div(catalogue_.tensors()[tensor].shape[0], rows);
+}
+
+uint64_t WeightCache::block_bytes(uint32_t tensor, uint64_t block) const {
+  const TensorEntry& entry = catalogue_.tensors()[tensor];
+  const uint64_t bytes = entry.range.size() / entry.shape[0] * rows_per_cache_block(catalogue_, tensor);
+  return std::min(bytes, entry.range.size() - block * bytes);
+}
+
+uint64_t WeightCache::size_bytes() const {
+  const std::lock_guard lock(mutex_);
+  return size_bytes_;
+}
+
+bool WeightCache::is_whole(uint32_t file) const {
+  return missing_bytes(file) == 0;
+}
+
+std::optional<Digest> WeightCache::file_digest(uint32_t file) const {
+  const std::lock_guard lock(mutex_);
+  return files_[file].whole ? std::optional(files_[file].whole->sha256) : std::nullopt;
+}
+
+Path WeightCache::path_of(uint32_t file) const {
+  const std::lock_guard lock(mutex_);
+  return files_[file].whole || files_[file].is_moved ? final_path(file) : folder_.part_path(planned_[file].path);
+}
+
+uint64_t WeightCache::missing_bytes(uint32_t file) const {
+  const std::lock_guard lock(mutex_);
+  const File& entry = files_[file];
+  if (entry.whole) return 0;
+  uint64_t missing = 0;
+  for (uint32_t slot = 0; slot < planned_[file].tensors.size(); ++slot) {
+    if (entry.tensors.contains(slot)) continue;
+    const uint32_t tensor = planned_[file].tensors[slot];
+    missing += catalogue_.tensors()[tensor].range.size();
+    const auto blocks = entry.blocks.find(slot);
+    if (blocks == entry.blocks.end()) continue;
+    for (const auto& [block, digest] : blocks->second)
+      missing -= block_bytes(tensor, block);
+  }
+  return missing;
+}
+
+}  // namespace dspack::format

@@ -1,0 +1,129 @@
+// The weights that a cache folder keeps: whole experts, other tensors one by one, tensors that are read by rows in
+// blocks. They lie in the files that `reshard --by expert` makes, at the same places, whatever the origin's grouping.
+// A claim is recorded only after its bytes are durable, so nothing that is claimed is ever half there.
+// Threads: thread-safe. Lifetime: borrows folder and catalogue. Errors: budget (no space on the disk), io, corrupt (a
+// file that is kept is gone or shorter, a second fetch differs from the first); each names the file.
+#pragma once
+
+#include <list>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "format/cache/cache_folder.h"
+#include "format/checkpoint.h"
+#include "format/packing/planned_file.h"
+
+namespace dspack::format {
+
+/// Rows of a block of a tensor that is read by rows and not as a whole: embeddings, and heads that may be a copy of
+/// another. 0: it is read as a whole. A packed origin says itself which tensors have blocks.
+[[nodiscard]] uint64_t rows_per_cache_block(const Checkpoint& catalogue, uint32_t tensor);
+
+/// What the origin's manifest says of a block; nullopt: nothing.
+[[nodiscard]] std::optional<Digest> declared_block(const Checkpoint& catalogue, uint32_t tensor, uint64_t block);
+
+class WeightCache {
+ public:
+  /// `limit_bytes`: of all files together; 0: none. Takes away what an earlier process left half-written.
+  [[nodiscard]] static Result<std::unique_ptr<WeightCache>> open(CacheFolder& folder, const Checkpoint& catalogue,
+                                                                 uint64_t limit_bytes);
+  ~WeightCache();
+
+  [[nodiscard]] bool has_expert(ExpertKey expert) const;
+  /// A tensor of no expert, whole.
+  [[nodiscard]] bool has_tensor(uint32_t tensor) const;
+  [[nodiscard]] bool has_block(uint32_t tensor, uint64_t block) const;
+
+  /// What the bytes must be by the journal: the digest of an earlier fetch; nullopt where none is recorded.
+  [[nodiscard]] std::optional<Digest> recorded(uint32_t tensor) const;
+  [[nodiscard]] std::optional<Digest> recorded_block(uint32_t tensor, uint64_t block) const;
+
+  /// Bytes of a tensor, from `offset` relative to its first. Precondition: they are kept.
+  [[nodiscard]] Result<void> read(uint32_t tensor, uint64_t offset, std::span<std::byte> into);
+
+  /// Puts bytes of a tensor of no expert where they belong, without claiming them.
+  [[nodiscard]] Result<void> write(uint32_t tensor, uint64_t offset, std::span<const std::byte> bytes);
+  /// Claims tensors that were written whole, with the digests of their bytes.
+  [[nodiscard]] Result<void> claim(std::span<const std::pair<uint32_t, Digest>> tensors);
+  [[nodiscard]] Result<void> claim_blocks(uint32_t tensor, const std::map<uint64_t, Digest>& blocks);
+
+  /// Writes and claims a whole expert. `tensors`: bytes in Checkpoint::expert order. Others that were not used for
+  /// longest make room, as far as the limit asks. False: there is no room even so.
+  [[nodiscard]] Result<bool> keep_expert(ExpertKey expert, std::span<const std::span<const std::byte>> tensors);
+  /// For what is removed first.
+  void note_use(ExpertKey expert);
+
+  // What does not read as it was: it is taken away.
+  [[nodiscard]] Result<void> drop_expert(ExpertKey expert);
+  [[nodiscard]] Result<void> drop_tensor(uint32_t tensor);
+
+  [[nodiscard]] uint64_t size_bytes() const;
+  [[nodiscard]] uint64_t limit_bytes() const { return limit_bytes_; }
+  /// All files that there can be, by path.
+  [[nodiscard]] const std::vector<PlannedFile>& planned() const { return planned_; }
+  /// Whether a planned file is here whole: at its final path, or all blocks of it in its part.
+  [[nodiscard]] bool is_whole(uint32_t file) const;
+  /// Of an expert's file that is here: SHA-256 of the file.
+  [[nodiscard]] std::optional<Digest> file_digest(uint32_t file) const;
+  /// Where the bytes of a file lie now.
+  [[nodiscard]] Path path_of(uint32_t file) const;
+  /// The bytes that a planned file still misses.
+  [[nodiscard]] uint64_t missing_bytes(uint32_t file) const;
+
+ private:
+  struct Place {
+    uint32_t file = 0;
+    uint32_t slot = 0;
+  };
+  /// Of one planned file.
+  struct File {
+    std::optional<KeptFile> whole;       // an expert's
+    std::vector<Digest> first_fetch;     // of an expert that was removed
+    std::map<uint32_t, Digest> tensors;  // by slot; of other files
+    std::map<uint32_t, std::map<uint64_t, Digest>> blocks;
+    bool is_moved = false;  // of other files: it is whole and has its final name
+    uint64_t last_use = 0;
+  };
+
+  WeightCache(CacheFolder& folder, const Checkpoint& catalogue, uint64_t limit_bytes);
+  Result<void> take_over();
+  Result<void> take_over_expert(uint32_t file, const KeptFile& kept);
+  Result<void> take_over_parts(uint32_t file, const KeptParts& parts);
+  Result<void> remove_strays();
+  Result<bool> make_room(uint64_t bytes, uint32_t for_file);
+  Result<void> remove_expert(uint32_t file);
+  Result<void> move_if_whole(uint32_t file);
+  Result<KeptFile> write_expert(uint32_t file, ExpertKey expert, std::span<const std::span<const std::byte>> tensors);
+  Result<std::shared_ptr<ReadFile>> reader(uint32_t file);
+  Result<std::shared_ptr<WriteFile>> writer(uint32_t file);
+  void close(uint32_t file);
+  [[nodiscard]] bool has_all_tensors(uint32_t file) const;
+  [[nodiscard]] Path final_path(uint32_t file) const { return folder_.root() / planned_[file].path; }
+  [[nodiscard]] uint64_t blocks_of(uint32_t tensor) const;
+  [[nodiscard]] uint64_t block_bytes(uint32_t tensor, uint64_t block) const;
+
+  CacheFolder& folder_;
+  const Checkpoint& catalogue_;
+  uint64_t limit_bytes_;
+  std::vector<PlannedFile> planned_;
+  std::vector<Place> places_;              // by tensor
+  std::map<ExpertKey, uint32_t> file_of_;  // an expert's file
+  mutable std::mutex mutex_;               // guards what follows
+  std::vector<File> files_;
+  uint64_t size_bytes_ = 0;
+  uint64_t clock_ = 0;
+  std::vector<std::string> used_;  // in this run, for the journal
+  struct OpenReader {
+    uint32_t file = 0;
+    std::shared_ptr<ReadFile> reader;
+  };
+  std::list<OpenReader> readers_;  // most recently used first
+  std::unordered_map<uint32_t, std::shared_ptr<WriteFile>> writers_;
+};
+
+}  // namespace dspack::format

@@ -1,0 +1,34 @@
+// Which experts the next MoE layer is likely to pick, before its input is there: its norm and its router, applied to
+// what is known of the residual stream while this layer's experts are on their way, which lacks only their output and
+// the attention between the layers. A guess: nothing that the model computes depends on it.
+// Threads: single-thread. Lifetime: borrows the configuration. Errors: none.
+#pragma once
+
+#include <vector>
+
+#include "format/base/ids.h"
+#include "kernels/ops.h"
+#include "runtime/model/config.h"
+#include "runtime/model/scratch.h"
+
+namespace dspack::runtime {
+
+struct LayerWeights;
+
+class RoutePredictor {
+ public:
+  /// Reserves scratch for a few rows.
+  RoutePredictor(const ModelConfig& config, ScratchPlan& plan);
+
+  /// `residual` and `shared` (the shared expert's output; no rows: none) are FP32 [rows, hidden] of the layer before;
+  /// `next`: the MoE layer in question. Its experts, most likely first, each once. Of a pass with many rows only the
+  /// first few are looked at.
+  [[nodiscard]] std::vector<ExpertId> predict(kernels::Queue& queue, kernels::Buffer& scratch, const LayerWeights& next,
+                                              const kernels::Rows& residual, const kernels::Rows& shared) const;
+
+ private:
+  const ModelConfig& config_;
+  uint64_t hidden_at_, logits_at_, ids_at_, weights_at_;  // in the scratch buffer
+};
+
+}  // namespace dspack::runtime

@@ -1,0 +1,298 @@
+#include "runtime/storage/remote_storage.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "format/base/parallel.h"
+
+namespace dspack::runtime {
+namespace {
+
+using format::Digest;
+
+// Large enough that a read is not dominated by its call.
+constexpr uint64_t kPieceBytes = 1ULL << 20;
+
+/// What a cache must have room for: all that is neither an expert's nor read by rows.
+uint64_t always_needed_bytes(const format::Checkpoint& catalogue) {
+  uint64_t bytes = 0;
+  for (uint32_t i = 0; i < catalogue.tensors().size(); ++i) {
+    const format::TensorEntry& tensor = catalogue.tensors()[i];
+    if (!tensor.place.expert && rows_per_cache_block(catalogue, i) == 0) bytes += tensor.range.size();
+  }
+  return bytes;
+}
+
+void learn_digests(format::Checkpoint& catalogue, const format::WeightCache& cache) {
+  for (uint32_t i = 0; i < catalogue.tensors().size(); ++i) {
+    if (catalogue.tensors()[i].digest) continue;
+    if (const auto recorded = cache.recorded(i)) catalogue.learn_digest(i, *recorded);
+  }
+}
+
+}  // namespace
+
+RemoteStorage::RemoteStorage(format::Repository& origin, const format::Checkpoint& catalogue,
+                             std::unique_ptr<format::WeightCache> cache, const RemoteStorageOptions& options,
+                             format::Progress& progress)
+    : options_(options),
+      progress_(progress),
+      origin_(origin, catalogue),
+      cache_(std::move(cache)),
+      space_([&progress](std::string_view text) { progress.note(text); }),
+      tensors_(origin_, *cache_, space_, options.connections),
+      rows_(origin_, *cache_, space_, options.connections),
+      by_file_(catalogue.files().size()),
+      is_checked_(catalogue.tensors().size()) {
+  for (uint32_t i = 0; i < catalogue.tensors().size(); ++i)
+    by_file_[catalogue.tensors()[i].file].push_back(i);
+  for (std::vector<uint32_t>& tensors : by_file_) {
+    std::ranges::sort(tensors, {}, [&](uint32_t t) {
+      return std::pair(catalogue.tensors()[t].range.begin, catalogue.tensors()[t].range.end);
+    });
+  }
+}
+
+Result<std::unique_ptr<RemoteStorage>> RemoteStorage::open(format::Repository& origin, format::Checkpoint& catalogue,
+                                                           format::CacheFolder& folder,
+                                                           const RemoteStorageOptions& options,
+                                                           format::Progress& progress) {
+  const uint64_t least = always_needed_bytes(catalogue);
+  if (options.disk_bytes != 0 && options.disk_bytes < least) {
+    return Error{ErrorKind::budget,
+                 fmt::format("--disk {}: the cache must have room for the {} bytes that every token needs; allow more",
+                             options.disk_bytes, least)};
+  }
+  TRY_ASSIGN(auto cache, format::WeightCache::open(folder, catalogue, options.disk_bytes));
+  learn_digests(catalogue, *cache);
+  return std::unique_ptr<RemoteStorage>(new RemoteStorage(origin, catalogue, std::move(cache), options, progress));
+}
+
+std::vector<RemoteStorage::Piece> RemoteStorage::pieces_of(uint32_t file, ByteRange range,
+                                                           std::span<std::byte> into) const {
+  const auto& all = checkpoint().tensors();
+  const std::vector<uint32_t>& tensors = by_file_[file];
+  std::vector<Piece> pieces;
+  auto next = std::ranges::partition_point(tensors, [&](uint32_t t) { return all[t].range.end <= range.begin; });
+  for (; next != tensors.end() && all[*next].range.begin < range.end; ++next) {
+    const ByteRange tensor = all[*next].range;
+    const ByteRange both{std::max(tensor.begin, range.begin), std::min(tensor.end, range.end)};
+    if (both.begin >= both.end) continue;
+    pieces.push_back({.tensor = *next,
+                      .in_tensor = {both.begin - tensor.begin, both.end - tensor.begin},
+                      .into = into.empty() ? into : into.subspan(both.begin - range.begin, both.size())});
+  }
+  return pieces;
+}
+
+Result<void> RemoteStorage::read(uint32_t file, uint64_t offset, std::span<std::byte> into,
+                                 const std::stop_token& stop) {
+  std::vector<Piece> pieces = pieces_of(file, {offset, offset + into.size()}, into);
+  uint64_t covered = 0;
+  for (const Piece& piece : pieces)
+    covered += piece.into.size();
+  if (covered < into.size()) std::ranges::fill(into, std::byte{});
+  const auto expert_of = [&](const Piece& piece) -> std::optional<ExpertKey> {
+    const format::TensorName& place = checkpoint().tensors()[piece.tensor].place;
+    return place.expert ? std::optional(ExpertKey{*place.layer, *place.expert}) : std::nullopt;
+  };
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    Piece piece = pieces[i];
+    if (const auto expert = expert_of(piece)) {
+      const bool is_kept = cache_->has_expert(*expert);
+      // What of the same expert follows without a gap comes with the same request.
+      const auto joins = [&](const Piece& other) {
+        return !is_kept && expert_of(other) == expert && piece.into.data() + piece.into.size() == other.into.data();
+      };
+      for (; i + 1 < pieces.size() && joins(pieces[i + 1]); ++i)
+        piece.into = {piece.into.data(), piece.into.size() + pieces[i + 1].into.size()};
+      TRY(read_expert(*expert, piece, stop));
+    } else if (rows_.has_blocks(piece.tensor)) {
+      TRY(rows_.read(piece.tensor, piece.in_tensor.begin, piece.into, stop));
+    } else {
+      TRY(read_whole(piece, stop));
+    }
+  }
+  return {};
+}
+
+Result<void> RemoteStorage::read_expert(ExpertKey expert, const Piece& piece, const std::stop_token& stop) {
+  if (cache_->has_expert(expert)) {
+    if (auto read = cache_->read(piece.tensor, piece.in_tensor.begin, piece.into); !read) {
+      // Whatever has become of the file: distrust() takes it away, and the network has it.
+      return Error{ErrorKind::corrupt, read.error().message};
+    }
+    count_cache(WeightPurpose::experts, piece.into.size());
+    return {};
+  }
+  const format::TensorEntry& tensor = checkpoint().tensors()[piece.tensor];
+  TRY_ASSIGN(format::ByteSource * source, origin_.file(tensor.file, stop));
+  TRY(source->read(tensor.range.begin + piece.in_tensor.begin, piece.into, stop));
+  origin_.count(WeightPurpose::experts, piece.into.size());
+  return {};
+}
+
+Result<void> RemoteStorage::read_whole(const Piece& piece, const std::stop_token& stop) {
+  if (!is_checked_[piece.tensor]) {
+    const std::lock_guard lock(whole_mutex_);
+    if (in_memory_ != piece.tensor) {
+      format::SilentProgress silent;
+      TRY(ensure({piece.tensor}, silent, stop));
+    }
+    if (!is_checked_[piece.tensor]) {
+      TRY(load_into_memory(piece.tensor, stop));
+      std::memcpy(piece.into.data(), memory_.data() + piece.in_tensor.begin, piece.into.size());
+      return {};
+    }
+  }
+  TRY(cache_->read(piece.tensor, piece.in_tensor.begin, piece.into));
+  count_cache(WeightPurpose::always_needed, piece.into.size());
+  return {};
+}
+
+bool RemoteStorage::check_kept(uint32_t tensor) {
+  const std::optional<Digest> wanted = tensors_.expected(tensor);
+  const uint64_t total = checkpoint().tensors()[tensor].range.size();
+  format::Sha256 hash;
+  std::vector<std::byte> buffer(std::min(kPieceBytes, total));
+  for (uint64_t at = 0; at < total; at += buffer.size()) {
+    const auto piece = std::span(buffer).first(std::min<uint64_t>(buffer.size(), total - at));
+    if (!cache_->read(tensor, at, piece)) return false;
+    hash.update(piece);
+  }
+  return wanted && hash.finish() == *wanted;
+}
+
+Result<void> RemoteStorage::ensure(std::vector<uint32_t> tensors, format::Progress& progress,
+                                   const std::stop_token& stop) {
+  std::erase_if(tensors, [&](uint32_t tensor) { return is_checked_[tensor].load(); });
+  const auto is_kept = [&](uint32_t tensor) { return cache_->has_tensor(tensor); };
+  const auto missing = std::stable_partition(tensors.begin(), tensors.end(), is_kept);
+  std::vector<uint32_t> wanted(missing, tensors.end());
+  std::mutex mutex;
+  const auto checked = run_jobs(
+      static_cast<uint64_t>(missing - tensors.begin()), options_.connections,
+      [&](uint64_t i, const std::stop_token&) -> Result<void> {
+        if (check_kept(tensors[i])) {
+          is_checked_[tensors[i]] = true;
+          return {};
+        }
+        TRY(cache_->drop_tensor(tensors[i]));  // the disk has spoilt it; the network has it
+        const std::lock_guard lock(mutex);
+        wanted.push_back(tensors[i]);
+        return {};
+      },
+      stop);
+  TRY(checked);
+  if (wanted.empty()) return {};
+  uint64_t bytes = 0;
+  for (const uint32_t tensor : wanted)
+    bytes += checkpoint().tensors()[tensor].range.size();
+  progress.started("fetching what every token needs", bytes, 0);
+  const auto fetched = tensors_.fetch(wanted, progress, stop);
+  for (const uint32_t tensor : wanted)
+    is_checked_[tensor] = cache_->has_tensor(tensor);
+  TRY(fetched);
+  progress.finished();
+  return {};
+}
+
+Result<void> RemoteStorage::load_into_memory(uint32_t tensor, const std::stop_token& stop) {
+  if (in_memory_ == tensor) return {};
+  const format::TensorEntry& entry = checkpoint().tensors()[tensor];
+  in_memory_.reset();
+  constexpr unsigned kTries = 2;  // what a network spoils on the way is often whole the second time
+  for (unsigned i = 0; i < kTries; ++i) {
+    if (i > 0) origin_.count_refetch();
+    memory_.resize(entry.range.size());
+    TRY_ASSIGN(format::ByteSource * source, origin_.file(entry.file, stop));
+    TRY(source->read(entry.range.begin, memory_, stop));
+    origin_.count(WeightPurpose::always_needed, memory_.size());
+    format::Sha256 hash;
+    hash.update(memory_);
+    const auto wanted = tensors_.expected(tensor);
+    if (wanted && hash.finish() != *wanted) continue;
+    in_memory_ = tensor;
+    return {};
+  }
+  return Error{ErrorKind::corrupt, fmt::format("{} came twice with other bytes than its digest says; the file there is "
+                                               "damaged or was replaced",
+                                               origin_.place_of(tensor))};
+}
+
+StorageTier RemoteStorage::tier_of(ExpertKey expert) const {
+  cache_->note_use(expert);
+  return cache_->has_expert(expert) ? StorageTier::disk : StorageTier::network;
+}
+
+// With a bound an expert may leave the cache between this question and its reading.
+bool RemoteStorage::must_verify(ExpertKey expert) const {
+  if (options_.disk_bytes != 0 || !cache_->has_expert(expert)) return true;
+  const std::lock_guard lock(expert_mutex_);
+  return verified_.insert(expert).second;
+}
+
+bool RemoteStorage::distrust(ExpertKey expert) {
+  {
+    const std::lock_guard lock(expert_mutex_);
+    verified_.erase(expert);
+  }
+  if (!cache_->has_expert(expert)) return false;
+  progress_.note(fmt::format("layer {}, expert {}: the cache has spoilt it; it is fetched again", expert.layer.value,
+                             expert.expert.value));
+  origin_.count_refetch();
+  return cache_->drop_expert(expert).has_value();
+}
+
+Result<void> RemoteStorage::expect(std::span<const format::Extent> extents, const std::stop_token& stop) {
+  std::vector<uint32_t> tensors;
+  std::map<uint32_t, std::vector<ByteRange>> rows;
+  for (const format::Extent& extent : extents) {
+    for (const Piece& piece : pieces_of(extent.file, extent.range, {})) {
+      if (checkpoint().tensors()[piece.tensor].place.expert) continue;
+      if (rows_.has_blocks(piece.tensor)) {
+        rows[piece.tensor].push_back(piece.in_tensor);
+      } else {
+        tensors.push_back(piece.tensor);
+      }
+    }
+  }
+  std::ranges::sort(tensors);
+  const auto repeated = std::ranges::unique(tensors);
+  tensors.erase(repeated.begin(), repeated.end());
+  {
+    const std::lock_guard lock(whole_mutex_);
+    TRY(ensure(std::move(tensors), progress_, stop));
+  }
+  for (const auto& [tensor, ranges] : rows)
+    TRY(rows_.fetch(tensor, ranges, stop));
+  return {};
+}
+
+Result<void> RemoteStorage::keep(ExpertKey expert, std::span<const TensorBytes> tensors,
+                                 const std::stop_token& /*stop*/) {
+  if (space_.is_full()) return {};
+  std::vector<std::span<const std::byte>> bytes;
+  for (const TensorBytes& tensor : tensors)
+    bytes.push_back(tensor.bytes);
+  const auto kept = cache_->keep_expert(expert, bytes);
+  if (!kept) return space_.judge(kept.error());
+  if (!*kept) space_.say("--disk leaves no room for an expert; what is fetched from here on is not kept");
+  const std::lock_guard lock(expert_mutex_);
+  verified_.insert(expert);
+  return {};
+}
+
+RemoteTraffic RemoteStorage::traffic() const {
+  RemoteTraffic traffic{.refetches = origin_.refetches(), .cache_size_bytes = cache_->size_bytes()};
+  for (size_t i = 0; i < kWeightPurposes; ++i) {
+    traffic.network_bytes[i] = origin_.fetched_bytes(static_cast<WeightPurpose>(i));
+    traffic.cache_bytes[i] = cache_bytes_[i];
+  }
+  traffic.cache_bytes[static_cast<size_t>(WeightPurpose::rows)] = rows_.cache_bytes();
+  return traffic;
+}
+
+}  // namespace dspack::runtime

@@ -1,0 +1,81 @@
+// What the benchmarks of starved decoding share: their options, and a model with few slots on a storage of a set speed.
+// Threads: single-thread. Errors end the program.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "runtime/generate/loaded_model.h"
+#include "tests/bench/throttled_storage.h"
+
+namespace dspack::runtime {
+
+template <class T>
+T value_of(Result<T> result) {
+  if (result) return std::move(*result);
+  fmt::print(stderr, "{}\n", result.error().message);
+  std::exit(1);
+}
+
+inline double median(std::vector<double> values) {
+  std::ranges::sort(values);
+  return values[values.size() / 2];
+}
+
+struct StarvedOptions {
+  std::string folder;
+  double slots_percent = 25;
+  uint32_t tokens = 64;  // of each round
+  int rounds = 5;
+  double megabytes_per_second = 0;  // 0: as fast as the folder's disk
+  double delay_us = 100;            // of each read, if the speed is set
+  unsigned threads = 0;
+};
+
+/// DIR [SLOTS %] [TOKENS] [ROUNDS] [MB/s] [DELAY us] [THREADS]
+inline StarvedOptions parse_starved(int argc, char** argv, const char* program) {
+  if (argc < 2) {
+    fmt::print(stderr, "usage: {} DIR [SLOTS %] [TOKENS] [ROUNDS] [MB/s, 0: as the disk is] [DELAY us] [THREADS]\n",
+               program);
+    std::exit(2);
+  }
+  const auto number = [&](int i, double otherwise) { return argc > i ? std::atof(argv[i]) : otherwise; };
+  StarvedOptions options{.folder = argv[1]};
+  options.slots_percent = number(2, options.slots_percent);
+  options.tokens = static_cast<uint32_t>(number(3, options.tokens));
+  options.rounds = static_cast<int>(number(4, options.rounds));
+  options.megabytes_per_second = number(5, options.megabytes_per_second);
+  options.delay_us = number(6, options.delay_us);
+  options.threads = static_cast<unsigned>(number(7, options.threads));
+  return options;
+}
+
+inline std::unique_ptr<LoadedModel> load_starved(const StarvedOptions& options, uint32_t context,
+                                                 std::optional<SpeculationOptions> speculation) {
+  const auto open = [&] { return value_of(format::open_repository(options.folder, {}, format::posix_file_system())); };
+  uint64_t experts = 0;
+  {
+    const auto repository = open();
+    experts = value_of(format::Checkpoint::open(*repository, 4, {})).experts().size();
+  }
+  LoadOptions load{.context = context, .threads = options.threads, .instruction_set = {}};
+  load.expert_slots = static_cast<uint64_t>(static_cast<double>(experts) * options.slots_percent / 100);
+  load.speculation = speculation;
+  if (options.megabytes_per_second > 0) {
+    load.wrap_storage = [&](std::unique_ptr<WeightStorage> inner) -> std::unique_ptr<WeightStorage> {
+      return std::make_unique<ThrottledStorage>(
+          std::move(inner), Throttle{.bytes_per_second = 1e6 * options.megabytes_per_second,
+                                     .delay = std::chrono::duration<double>(1e-6 * options.delay_us)});
+    };
+  }
+  return value_of(LoadedModel::load(open(), load, {}));
+}
+
+}  // namespace dspack::runtime
