@@ -123,6 +123,11 @@ class CheckpointBuilder {
   }
 
   Result<void> set_manifest(Manifest manifest) {
+    size_t tensors = 0;
+    for (const PackedFile& file : manifest.files)
+      tensors += manifest.layouts[file.layout].tensors.size();
+    checkpoint_.tensors_.reserve(tensors);
+    checkpoint_.by_name_.reserve(tensors);
     for (const PackedFile& file : manifest.files)
       TRY(add_packed(file, manifest.layouts[file.layout]));
     checkpoint_.manifest_ = std::move(manifest);

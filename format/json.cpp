@@ -1,6 +1,5 @@
 #include "format/json.h"
 
-#include <unordered_set>
 #include <vector>
 
 #include <fmt/format.h>
@@ -11,27 +10,29 @@ namespace {
 // Far deeper than any file of a checkpoint; keeps hostile nesting from costing memory.
 constexpr size_t kMaxDepth = 64;
 
-/// Watches the parser's events for what the grammar allows and we do not. (The library's own way of watching, a
-/// callback while it builds values, takes quadratic time for objects of many objects, which is what a header is.)
-class StrictEvents final : public nlohmann::json_sax<Json> {
+/// Builds the value from the parser's events, and refuses what the grammar allows and we do not. (The library's own way
+/// of watching, a callback while it builds values, takes quadratic time for objects of many objects, which is what a
+/// header is.)
+class StrictBuilder final : public nlohmann::json_sax<Json> {
  public:
-  bool null() override { return true; }
-  bool boolean(bool /*value*/) override { return true; }
-  bool number_integer(number_integer_t /*value*/) override { return true; }
-  bool number_unsigned(number_unsigned_t /*value*/) override { return true; }
-  bool number_float(number_float_t /*value*/, const string_t& /*text*/) override { return true; }
-  bool string(string_t& /*value*/) override { return true; }
-  bool binary(binary_t& /*value*/) override { return true; }
+  bool null() override { return add(Json()); }
+  bool boolean(bool value) override { return add(Json(value)); }
+  bool number_integer(number_integer_t value) override { return add(Json(value)); }
+  bool number_unsigned(number_unsigned_t value) override { return add(Json(value)); }
+  bool number_float(number_float_t value, const string_t& /*text*/) override { return add(Json(value)); }
+  bool string(string_t& value) override { return add(Json(std::move(value))); }
+  bool binary(binary_t& /*value*/) override { return false; }  // of other encodings than text
 
-  bool start_object(size_t /*elements*/) override { return open(); }
-  bool start_array(size_t /*elements*/) override { return open(); }
+  bool start_object(size_t /*elements*/) override { return open(Json::object()); }
+  bool start_array(size_t /*elements*/) override { return open(Json::array()); }
   bool end_object() override { return close(); }
   bool end_array() override { return close(); }
 
   bool key(string_t& name) override {
-    if (keys_.back().insert(name).second) return true;
-    problem_ = fmt::format("duplicate key \"{}\"", name);
-    return false;
+    const auto [member, is_new] = open_.back()->get_ptr<Json::object_t*>()->try_emplace(std::move(name));
+    if (!is_new) problem_ = fmt::format("duplicate key \"{}\"", member->first);
+    member_ = &member->second;
+    return is_new;
   }
 
   bool parse_error(size_t /*position*/, const std::string& /*token*/, const Json::exception& exception) override {
@@ -45,20 +46,37 @@ class StrictEvents final : public nlohmann::json_sax<Json> {
   }
 
   [[nodiscard]] const std::string& problem() const { return problem_; }
+  [[nodiscard]] Json take() { return std::move(root_); }
 
  private:
-  bool open() {
-    keys_.emplace_back();
-    if (keys_.size() <= kMaxDepth) return true;
+  bool add(Json value) {
+    place(std::move(value));
+    return true;
+  }
+  Json* place(Json value) {
+    if (open_.empty()) {
+      root_ = std::move(value);
+      return &root_;
+    }
+    if (auto* array = open_.back()->get_ptr<Json::array_t*>()) return &array->emplace_back(std::move(value));
+    *member_ = std::move(value);
+    return member_;
+  }
+  bool open(Json container) {
+    // What is open is the last element of its parent, which therefore does not grow and move it.
+    open_.push_back(place(std::move(container)));
+    if (open_.size() <= kMaxDepth) return true;
     problem_ = fmt::format("nested deeper than {} levels", kMaxDepth);
     return false;
   }
   bool close() {
-    keys_.pop_back();
+    open_.pop_back();
     return true;
   }
 
-  std::vector<std::unordered_set<std::string>> keys_;  // of the objects and arrays that are open, outermost first
+  Json root_;
+  std::vector<Json*> open_;  // the objects and arrays that are open, outermost first
+  Json* member_ = nullptr;   // of the innermost object, whose value comes next
   std::string problem_;
 };
 
@@ -69,9 +87,9 @@ Error missing(std::string_view key, std::string_view wanted) {
 }  // namespace
 
 Result<Json> parse_json(std::string_view text) {
-  StrictEvents events;
-  if (!Json::sax_parse(text.begin(), text.end(), &events)) return Error{ErrorKind::invalid, events.problem()};
-  return Json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
+  StrictBuilder builder;
+  if (!Json::sax_parse(text.begin(), text.end(), &builder)) return Error{ErrorKind::invalid, builder.problem()};
+  return builder.take();
 }
 
 std::string canonical_json(const Json& value) {

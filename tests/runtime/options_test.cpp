@@ -51,6 +51,18 @@ TEST_CASE("command line: a run with every flag") {
   CHECK_FALSE(run.chat.thinking.has_value());
 }
 
+TEST_CASE("command line: ways of reading") {
+  CHECK(parsed<RunOptions>({"dir", "-p", "x"}).load.io == IoMethod::automatic);
+  CHECK_FALSE(parsed<RunOptions>({"dir", "-p", "x"}).load.verify);
+  const auto logits =
+      parsed<LogitsOptions>({"logits", "dir", "--tokens", "1", "--out", "f", "--io", "mmap", "--verify"});
+  CHECK(logits.load.io == IoMethod::mapped);
+  CHECK(logits.load.verify);
+  const CommandLine wrong = parse_command_line({"dir", "-p", "x", "--io", "fast"});
+  REQUIRE(std::holds_alternative<Exit>(wrong));
+  CHECK(std::get<Exit>(wrong).status == 2);
+}
+
 TEST_CASE("command line: sampling") {
   const auto run =
       parsed<RunOptions>({"--stop", "a b", "--stop", "-", "--logit-bias", "7:-inf", "--logit-bias=8:1.5", "--top-k",

@@ -59,7 +59,8 @@ class FakeStorage final : public runtime::WeightStorage {
   explicit FakeStorage(const ExpertFolder& experts)
       : repository_(open(experts)),
         checkpoint_(catalogue(*repository_)),
-        inner_(std::make_unique<runtime::LocalStorage>(*repository_, checkpoint_, 4)) {}
+        inner_(std::make_unique<runtime::LocalStorage>(*repository_, checkpoint_,
+                                                       runtime::LocalStorageOptions{.max_open = 4})) {}
 
   // What the test does -------------------------------------------------------------------------------------------
 
