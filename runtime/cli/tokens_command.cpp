@@ -13,7 +13,7 @@ Result<int> run_tokens(const RunOptions& options, const std::stop_token& stop) {
   TRY_ASSIGN(Sampler sampler, Sampler::make(options.sampler));
   TRY_ASSIGN(auto loaded, load_model(options.folder, options.load, stop));
   note("token ids in, token ids out: no tokenizer is used");
-  Session session(loaded->model());
+  Session session(loaded->model(), loaded->speculator());
   const GenerateOptions generate{.max_tokens = options.max_tokens.value_or(UINT32_MAX),
                                  .end_tokens = loaded->eos_tokens()};
   bool first = true;
