@@ -298,6 +298,7 @@ void StreamedStore::count_hit(Slot& slot, const ExpertUse& use) {
 
 void StreamedStore::count_eviction(const Slot& slot) {
   ++counts().evictions;
+  has_evicted_ = true;
   if (slot.is_prefetch) prefetch_counts().wasted_bytes += slot.plan.stored_bytes;
 }
 

@@ -80,6 +80,7 @@ class StreamedStore final : public ExpertStore, private ExpertLease::Pin {
   void count_read(const Slot& slot, uint64_t bytes);
   void unpin(Slot& slot);
   [[nodiscard]] bool is_idle() const;  // nothing is read or kept: no slot becomes free by waiting
+  [[nodiscard]] bool is_prefetching() const;
   void start_prefetches();
   bool start_prefetch(ExpertKey key);
   void end_pass();
@@ -118,6 +119,7 @@ class StreamedStore final : public ExpertStore, private ExpertLease::Pin {
   } reading_;
   Forecast forecast_;
   PrefetchGovernor governor_;
+  bool has_evicted_ = false;
   struct PassCourse {
     std::chrono::steady_clock::time_point start, end;
     uint64_t layers = 0;

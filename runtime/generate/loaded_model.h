@@ -68,9 +68,9 @@ class LoadedModel {
   [[nodiscard]] const format::Checkpoint& checkpoint() const { return checkpoint_; }
   [[nodiscard]] const CheckpointFiles& files() const { return *files_; }
   [[nodiscard]] const StreamedStore& store() const { return *store_; }
+  [[nodiscard]] StreamedStore& store() { return *store_; }
   /// How local weights are read.
   [[nodiscard]] const IoChoice& io() const { return io_; }
-  [[nodiscard]] StreamedStore& store() { return *store_; }
   [[nodiscard]] const GroupedExecutor& executor() const { return *executor_; }
   [[nodiscard]] const kernels::Device& device() const { return *device_; }
   [[nodiscard]] kernels::Queue& queue() { return *queue_; }
