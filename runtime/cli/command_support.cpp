@@ -9,6 +9,7 @@
 #include "format/cli/terminal_progress.h"
 #include "format/file_system.h"
 #include "runtime/cli/terminal.h"
+#include "runtime/generate/fetch_guard.h"
 #include "runtime/generate/stats.h"
 
 namespace dspack::runtime {
@@ -99,6 +100,12 @@ Result<TextModel> load_text(LoadedModel& loaded, const ChatOptions& options, con
   }
   TRY(apply_options(options, *text));
   return text;
+}
+
+GenerateOptions generate_options(LoadedModel& loaded, const RunOptions& options) {
+  return {.max_tokens = options.max_tokens.value_or(UINT32_MAX),
+          .end_tokens = loaded.eos_tokens(),
+          .before_prefill = [&loaded](uint64_t tokens) { return FetchGuard(loaded, note).begin_prompt(tokens); }};
 }
 
 Result<void> report_stats(LoadedModel& loaded, const Session& session, const std::string& file) {

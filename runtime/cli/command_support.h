@@ -32,6 +32,9 @@ inline constexpr int kInterruptedStatus = 130;
 /// tokenizer, the remedy of running by token ids.
 [[nodiscard]] Result<TextModel> load_text(LoadedModel& loaded, const ChatOptions& options, const std::stop_token& stop);
 
+/// Options of an answer: what ends it, and what is said or refused before its prompt. Borrows the model.
+[[nodiscard]] GenerateOptions generate_options(LoadedModel& loaded, const RunOptions& options);
+
 /// Ends a run: brings recorded routes into their file, writes the statistics to `file` unless that is empty, and a line
 /// to stderr where a person sees it.
 [[nodiscard]] Result<void> report_stats(LoadedModel& loaded, const Session& session, const std::string& file);

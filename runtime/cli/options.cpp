@@ -7,6 +7,7 @@
 #include <array>
 
 #include "dspack_version.h"
+#include "runtime/cli/fetch_options.h"
 #include "runtime/cli/mtp_options.h"
 #include "runtime/cli/option_support.h"
 #include "runtime/cli/prefetch_options.h"
@@ -64,6 +65,7 @@ CommandLine parse_run(std::vector<std::string> arguments) {
   MtpFlags mtp;
   add_mtp_options(*app, mtp);
   add_prefetch_option(*app, options.load.prefetch);
+  add_fetch_option(*app, options.load.max_fetch);
   add_load_options(*app, options.load);
   add_policy_options(*app, options.load);
   app->add_option("--stats", options.stats_file, "Write speed, bytes, experts read and files opened for them")

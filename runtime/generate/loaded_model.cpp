@@ -93,7 +93,8 @@ Result<void> LoadedModel::assemble(const ModelConfig& config, const LoadOptions&
       .shape = {.hidden = config.hidden, .expert_inner = config.expert_inner, .fp8_block = config.fp8_block},
       .slots = options.expert_slots,
       .policy = std::move(policy),
-      .prefetch = options.prefetch};
+      .prefetch = options.prefetch,
+      .max_fetch = options.max_fetch};
   TRY_ASSIGN(store_, StreamedStore::make(*device_, *storage_, store));
   ExecutorShape shape{
       .hidden = config.hidden, .expert_inner = config.expert_inner, .experts = config.experts, .top_k = config.top_k};

@@ -37,6 +37,7 @@ struct LoadOptions {
   std::string route_trace = {};               // file for the routes of the run; empty: none
   MemoryOptions memory = {};
   PrefetchMode prefetch = PrefetchMode::automatic;  // reading experts before they are wanted
+  std::optional<uint64_t> max_fetch = {};           // of StreamedStoreOptions
   /// Puts a storage of the caller's own in front of the model's. Empty: none.
   std::function<std::unique_ptr<WeightStorage>(std::unique_ptr<WeightStorage>)> wrap_storage = {};
   /// Drafting with the MTP module. Unset: none. A number of drafts needs a module (errors: unsupported, not_found);
@@ -67,6 +68,7 @@ class LoadedModel {
   [[nodiscard]] const format::Checkpoint& checkpoint() const { return checkpoint_; }
   [[nodiscard]] const CheckpointFiles& files() const { return *files_; }
   [[nodiscard]] const StreamedStore& store() const { return *store_; }
+  [[nodiscard]] StreamedStore& store() { return *store_; }
   /// How local weights are read.
   [[nodiscard]] const IoChoice& io() const { return io_; }
   [[nodiscard]] const GroupedExecutor& executor() const { return *executor_; }

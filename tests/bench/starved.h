@@ -37,6 +37,7 @@ struct StarvedOptions {
   double megabytes_per_second = 0;  // 0: as fast as the folder's disk
   double delay_us = 100;            // of each read, if the speed is set
   unsigned threads = 0;
+  PrefetchMode prefetch = PrefetchMode::off;
 };
 
 /// DIR [SLOTS %] [TOKENS] [ROUNDS] [MB/s] [DELAY us] [THREADS]
@@ -68,6 +69,7 @@ inline std::unique_ptr<LoadedModel> load_starved(const StarvedOptions& options, 
   LoadOptions load{.context = context, .threads = options.threads, .instruction_set = {}};
   load.expert_slots = static_cast<uint64_t>(static_cast<double>(experts) * options.slots_percent / 100);
   load.speculation = speculation;
+  load.prefetch = options.prefetch;
   if (options.megabytes_per_second > 0) {
     load.wrap_storage = [&](std::unique_ptr<WeightStorage> inner) -> std::unique_ptr<WeightStorage> {
       return std::make_unique<ThrottledStorage>(
