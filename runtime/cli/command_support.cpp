@@ -71,7 +71,9 @@ Result<std::unique_ptr<LoadedModel>> load_model(const std::string& folder, const
   TRY_ASSIGN(auto repository, open_folder(folder));
   note(fmt::format("loading {}", folder));
   auto loaded = LoadedModel::load(std::move(repository), options, stop);
-  if (loaded) note_layers((*loaded)->model());
+  if (!loaded) return loaded;
+  note_layers((*loaded)->model());
+  note(memory_note((*loaded)->memory_plan(), (*loaded)->store().stats().policy));
   return loaded;
 }
 
@@ -140,7 +142,7 @@ void AnswerPrinter::print(std::string_view text) {
 }
 
 void note(std::string_view text) {
-  if (format::stderr_is_terminal()) format::print_error(text);
+  if (!text.empty() && format::stderr_is_terminal()) format::print_error(text);
 }
 
 void report_end(StopReason reason) {

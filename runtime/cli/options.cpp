@@ -16,7 +16,8 @@ namespace dspack::runtime {
 
 namespace {
 
-constexpr std::array<std::string_view, 6> kVerbs = {"logits", "tokenize", "eval", "record", "compare", "replay"};
+constexpr std::array<std::string_view, 7> kVerbs = {"logits",  "tokenize", "eval", "record",
+                                                     "compare", "replay",   "plan"};
 
 constexpr char kExamples[] = R"(Verbs:
   dsrun DIR ...           answer a prompt, or chat where none is given
@@ -26,6 +27,7 @@ constexpr char kExamples[] = R"(Verbs:
   dsrun record DIR ...    write what every module makes (dsrun record --help)
   dsrun compare DIR ...   compare every module with a recording (dsrun compare --help)
   dsrun replay TRACE ...  judge eviction policies on recorded routes (dsrun replay --help)
+  dsrun plan DIR ...      say what will lie where and how fast it will run (dsrun plan --help)
 
 Examples:
   dsrun ./ds-packed -p "What is the capital of France?"
@@ -177,6 +179,7 @@ CommandLine parse_command_line(std::vector<std::string> arguments) {
     if (first == "eval") return parse_eval(std::move(arguments));
     if (first == "record") return parse_record(std::move(arguments));
     if (first == "compare") return parse_compare(std::move(arguments));
+    if (first == "plan") return parse_plan(std::move(arguments));
     return parse_replay(std::move(arguments));
   }
   if (auto exit = misspelt_verb(arguments)) return *exit;

@@ -187,8 +187,9 @@ StreamedStore::~StreamedStore() {
 }
 
 Result<void> StreamedStore::make_pools() {
-  TRY_ASSIGN(const std::vector<SlotLayout> layouts, slot_layouts(storage_.checkpoint(), options_.shape));
-  const std::vector<uint64_t> limits = share_slots(layouts, options_.slots);
+  TRY_ASSIGN(const std::vector<SlotLayout> layouts,
+             slot_layouts(storage_.checkpoint(), options_.shape, options_.layers));
+  const std::vector<uint64_t> limits = share_slots(layouts, options_.slots, options_.least_slots);
   for (size_t i = 0; i < layouts.size(); ++i) {
     pools_.push_back(std::make_unique<SlotPool>(device_, layouts[i].slot_bytes, limits[i],
                                                 options_.policy(limits[i], options_.seed + i)));

@@ -25,7 +25,9 @@ namespace dspack::runtime {
 
 struct StreamedStoreOptions {
   ExpertShape shape;
+  std::set<LayerId> layers = {};  // whose experts will be asked for; empty: all
   std::optional<uint64_t> slots;  // absent: one for each expert
+  uint64_t least_slots = 1;       // of each layout
   PolicyFactory policy;
   uint64_t seed = 1;
   PrefetchMode prefetch = PrefetchMode::off;

@@ -12,7 +12,7 @@
 
 #include "format/layer_map.h"
 #include "format/source/repository.h"
-#include "runtime/budget/memory_options.h"
+#include "runtime/budget/memory_plan.h"
 #include "runtime/experts/grouped_executor.h"
 #include "runtime/experts/policy/policy_catalogue.h"
 #include "runtime/experts/streamed_store.h"
@@ -32,7 +32,6 @@ struct LoadOptions {
   AttentionForm attention = AttentionForm::absorbed;
   IoMethod io = IoMethod::automatic;          // how a local folder is read
   bool verify = false;                        // every expert against its digest when it is read
-  std::optional<uint64_t> expert_slots = {};  // absent: one for each expert
   std::string policy{kDefaultPolicy};         // which expert leaves a slot: policy_catalogue.h
   std::string route_trace = {};               // file for the routes of the run; empty: none
   MemoryOptions memory = {};
@@ -73,6 +72,8 @@ class LoadedModel {
   [[nodiscard]] const IoChoice& io() const { return io_; }
   [[nodiscard]] const GroupedExecutor& executor() const { return *executor_; }
   [[nodiscard]] const kernels::Device& device() const { return *device_; }
+  /// What was decided about memory before anything was loaded.
+  [[nodiscard]] const MemoryPlan& memory_plan() const { return memory_plan_; }
   [[nodiscard]] kernels::Queue& queue() { return *queue_; }
   /// Brings the recorded routes so far into their file, if there is one.
   [[nodiscard]] Result<void> flush_routes();
@@ -92,6 +93,7 @@ class LoadedModel {
   IoChoice io_;
   std::unique_ptr<WeightStorage> storage_;
   std::unique_ptr<CheckpointFiles> files_;
+  MemoryPlan memory_plan_;
   std::unique_ptr<kernels::Device> device_;
   std::unique_ptr<kernels::Queue> queue_;
   std::unique_ptr<StreamedStore> store_;

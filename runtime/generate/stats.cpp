@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include "runtime/budget/plan_report.h"
+#include "runtime/budget/system_memory.h"
+
 namespace dspack::runtime {
 
 namespace {
@@ -113,6 +116,8 @@ RunStats collect_stats(LoadedModel& loaded, const SessionTimes& times) {
                         .kv_cache = model.cache().size_bytes(),
                         .scratch = model.scratch_bytes() + loaded.executor().scratch_bytes(),
                         .experts = stats.experts.resident_bytes};
+  stats.memory_plan = loaded.memory_plan();
+  if (const auto peak = peak_resident_bytes()) stats.process_peak_bytes = *peak;
   std::set<LayerId> read_layers(stats.layer_map.begin(), stats.layer_map.end());
   if (const Speculator* speculator = loaded.speculator()) {
     stats.mtp = collect_mtp_stats(*speculator, loaded.checkpoint(), stats.experts);
@@ -146,6 +151,8 @@ format::Json to_json(const RunStats& stats) {
                          {"total", memory.weights + memory.kv_cache + memory.scratch + memory.experts}}},
                        {"io", to_json(stats.io)},
                        {"experts", expert_json(stats)}};
+  json["memory_plan"] = to_json(stats.memory_plan);
+  if (stats.process_peak_bytes) json["memory_bytes"]["process_peak"] = *stats.process_peak_bytes;
   if (stats.mtp) json["mtp"] = to_json(*stats.mtp);
   return json;
 }

@@ -32,6 +32,8 @@ struct RunStats {
     uint64_t experts = 0;
   } memory_bytes;
   IoChoice io;  // how local weights were read
+  MemoryPlan memory_plan;                      // what was decided before loading
+  std::optional<uint64_t> process_peak_bytes;  // most resident memory so far; absent: the system does not say
   ExpertStoreStats experts;
   DecodeBound decode_bound;      // of decode passes
   uint64_t present_experts = 0;  // in the checkpoint, of the layers that run
