@@ -295,5 +295,21 @@ class Kills(Remote):
         self.assertEqual(self.assert_ok(self.remotely(server)).stdout, self.local_text())
 
 
+class Seal(Remote):
+    def seal(self, folder=None, **options):
+        return self.run_program("seal", folder or self.folder(), **options)
+
+    def test_what_is_missing_is_said(self):
+        server = self.serve(self.place("expert"))
+        self.assert_ok(self.remotely(server, tokens=SHORT, count=1))
+        self.assert_refused(self.seal(), "are not complete", "model/layers/", "let dsrun go on")
+        self.assertFalse((self.folder() / "manifest.json").exists())
+        self.assertEqual(self.assert_ok(self.remotely(server, tokens=SHORT, count=1)).stdout,
+                         self.local_text(tokens=SHORT, count=1))
+
+    def test_a_folder_that_is_no_cache_is_refused(self):
+        self.assert_refused(self.seal(self.data()), "is no cache of dsrun")
+
+
 if __name__ == "__main__":
     main()
