@@ -18,7 +18,7 @@ struct SealOutcome {
   bool was_sealed = false;         // before
   uint64_t missing_files = 0;      // then nothing was sealed
   uint64_t missing_bytes = 0;      // of weights
-  std::vector<std::string> first;  // paths of some that are missing
+  std::vector<std::string> first = {};  // paths of some that are missing
 };
 
 [[nodiscard]] Result<SealOutcome> seal_cache(const format::Path& folder, const format::RemoteOptions& remote,
