@@ -155,7 +155,8 @@ Result<Digest> shard_digest(const Job& job, uint32_t shard, const std::stop_toke
 }
 
 Result<void> seal_ordinary(const Job& job) {
-  TRY_ASSIGN(Plan plan, make_plan({}, job.catalogue));
+  const Recipe by_expert;
+  TRY_ASSIGN(Plan plan, make_plan(by_expert, job.catalogue));
   TRY_ASSIGN(const std::vector<FileDigests> files, digest_files(job));
   std::vector<Digest> shards(job.catalogue.files().size());
   job.progress.started("digesting source shards", job.catalogue.payload_bytes(), shards.size());
@@ -170,7 +171,9 @@ Result<void> seal_ordinary(const Job& job) {
   TRY(move_parts(job, folders));
   RepackOutlook outlook{job.catalogue, std::move(plan), {}, 0};
   TRY_ASSIGN(outlook.companions, find_companions(job.origin, job.jobs, job.stop));
-  const RepackOptions options{.recipe = {}, .out = job.folder.root(), .jobs = job.jobs};
+  RepackOptions options;
+  options.out = job.folder.root();
+  options.jobs = job.jobs;
   return seal_repository({outlook, job.origin, options, shards, files}, folders, job.folder.files(), job.stop);
 }
 
