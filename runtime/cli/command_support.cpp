@@ -8,6 +8,7 @@
 #include "format/cli/output.h"
 #include "format/cli/terminal_progress.h"
 #include "format/file_system.h"
+#include "runtime/cli/remote_options.h"
 #include "runtime/cli/terminal.h"
 #include "runtime/generate/fetch_guard.h"
 #include "runtime/generate/stats.h"
@@ -58,17 +59,9 @@ Result<void> apply_options(const ChatOptions& options, TextModel& text) {
 
 }  // namespace
 
-Result<std::unique_ptr<format::Repository>> open_folder(const std::string& folder) {
-  TRY_ASSIGN(auto repository, format::open_repository(folder, {}, format::posix_file_system()));
-  if (repository->kind() == format::RepositoryKind::local) return repository;
-  return Error{ErrorKind::unsupported,
-               fmt::format("{}: there is no such folder; to fetch a repository, run: reshard {} --by expert --out DIR",
-                           folder, folder)};
-}
-
 Result<std::unique_ptr<LoadedModel>> load_model(const std::string& folder, const LoadOptions& options,
                                                 const std::stop_token& stop) {
-  TRY_ASSIGN(auto repository, open_folder(folder));
+  TRY_ASSIGN(auto repository, open_place(folder, options.remote, stop));
   note(fmt::format("loading {}", folder));
   auto loaded = LoadedModel::load(std::move(repository), options, stop);
   if (!loaded) return loaded;

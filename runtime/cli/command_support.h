@@ -17,9 +17,6 @@ namespace dspack::runtime {
 
 inline constexpr int kInterruptedStatus = 130;
 
-/// A local folder. Errors: not_found; unsupported (a place that has to be fetched first).
-[[nodiscard]] Result<std::unique_ptr<format::Repository>> open_folder(const std::string& folder);
-
 /// The folder's model, with a note on a terminal while it loads.
 [[nodiscard]] Result<std::unique_ptr<LoadedModel>> load_model(const std::string& folder, const LoadOptions& options,
                                                               const std::stop_token& stop);

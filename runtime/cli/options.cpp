@@ -11,6 +11,7 @@
 #include "runtime/cli/mtp_options.h"
 #include "runtime/cli/option_support.h"
 #include "runtime/cli/prefetch_options.h"
+#include "runtime/cli/remote_options.h"
 
 namespace dspack::runtime {
 
@@ -113,6 +114,7 @@ CommandLine parse_tokenize(std::vector<std::string> arguments) {
   bool text = false;
   bool no_question = false;
   add_folder(*app, options.folder);
+  add_remote_options(*app, options.remote);
   auto* what = app->add_option_group("What", "One of these");
   what->add_option("-p,--prompt", options.prompt, "The text; - reads it from standard input")->type_name("TEXT");
   auto* conversation =

@@ -50,6 +50,7 @@ struct LogitsOptions {
 /// dsrun tokenize DIR
 struct TokenizeOptions {
   std::string folder;
+  RemoteAccess remote;
   // Exactly one of these four.
   std::optional<std::string> prompt;        // "-": standard input
   std::optional<std::string> conversation;  // a file of JSON; "-": standard input

@@ -21,6 +21,7 @@
 #include "runtime/model/model.h"
 #include "runtime/storage/io_choice.h"
 #include "runtime/storage/local_storage.h"
+#include "runtime/storage/remote_place.h"
 
 namespace dspack::runtime {
 
@@ -39,6 +40,7 @@ struct LoadOptions {
   std::optional<uint64_t> max_fetch = {};           // of StreamedStoreOptions
   /// Puts a storage of the caller's own in front of the model's. Empty: none.
   std::function<std::unique_ptr<WeightStorage>(std::unique_ptr<WeightStorage>)> wrap_storage = {};
+  RemoteAccess remote = {};  // for whoever opens the place
   /// Drafting with the MTP module. Unset: none. A number of drafts needs a module (errors: unsupported, not_found);
   /// without a number a model that has none runs without.
   std::optional<SpeculationOptions> speculation = {};
@@ -74,6 +76,9 @@ class LoadedModel {
   [[nodiscard]] const kernels::Device& device() const { return *device_; }
   /// What was decided about memory before anything was loaded.
   [[nodiscard]] const MemoryPlan& memory_plan() const { return memory_plan_; }
+  /// nullptr: the weights lie in a local folder.
+  [[nodiscard]] const RemotePlace* remote_place() const { return remote_place_; }
+  [[nodiscard]] const RemoteStorage* remote_storage() const { return remote_storage_; }
   [[nodiscard]] kernels::Queue& queue() { return *queue_; }
   /// Brings the recorded routes so far into their file, if there is one.
   [[nodiscard]] Result<void> flush_routes();
@@ -83,6 +88,9 @@ class LoadedModel {
  private:
   LoadedModel(std::unique_ptr<format::Repository> repository, format::Checkpoint checkpoint)
       : repository_(std::move(repository)), checkpoint_(std::move(checkpoint)) {}
+  /// And of a distant place fetches what every token needs.
+  Result<void> open_storage(const ModelConfig& config, const LoadOptions& options, const format::LayerMap& layers,
+                            const std::stop_token& stop);
   Result<void> assemble(const ModelConfig& config, const LoadOptions& options, const std::stop_token& stop);
   Result<void> add_speculation(const LoadContext& context, const SpeculationOptions& options,
                                const std::stop_token& stop);
@@ -92,6 +100,8 @@ class LoadedModel {
   std::vector<uint32_t> eos_tokens_;
   IoChoice io_;
   std::unique_ptr<WeightStorage> storage_;
+  RemotePlace* remote_place_ = nullptr;      // what repository_ is, if it is distant
+  RemoteStorage* remote_storage_ = nullptr;  // what storage_ is then
   std::unique_ptr<CheckpointFiles> files_;
   MemoryPlan memory_plan_;
   std::unique_ptr<kernels::Device> device_;
