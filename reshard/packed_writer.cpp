@@ -201,12 +201,15 @@ Result<uint64_t> PackedWriter::missing_bytes() const {
   return reshard::missing_bytes(plan_, sealed, out_, files_);
 }
 
-const std::vector<std::optional<TensorDigests>>& PackedWriter::tensor_digests(uint32_t file) const {
-  return states_[file]->tensors;
-}
-
-const Digest& PackedWriter::file_digest(uint32_t file) const {
-  return states_[file]->sealed.value();
+std::vector<FileDigests> PackedWriter::digests() const {
+  std::vector<FileDigests> all;
+  for (const auto& state : states_) {
+    FileDigests file{.sha256 = state->sealed.value(), .tensors = {}};
+    for (const std::optional<TensorDigests>& tensor : state->tensors)
+      file.tensors.push_back(tensor.value());
+    all.push_back(std::move(file));
+  }
+  return all;
 }
 
 Result<uint64_t> missing_bytes(const Plan& plan, const std::function<bool(uint32_t)>& sealed, const Path& out,

@@ -26,6 +26,12 @@ struct TensorTarget {
   format::Sha256* file_hash = nullptr;
 };
 
+/// Of one planned file that is there whole.
+struct FileDigests {
+  format::Digest sha256;
+  std::vector<TensorDigests> tensors;  // in the file's order
+};
+
 class PackedWriter {
  public:
   PackedWriter(const Plan& plan, const format::Checkpoint& source, format::Path out, format::FileSystem& files,
@@ -46,9 +52,8 @@ class PackedWriter {
   /// Disk that the files still need: their sizes without what they already occupy.
   [[nodiscard]] Result<uint64_t> missing_bytes() const;
 
-  /// Digests of a sealed file, in the order of its tensors.
-  [[nodiscard]] const std::vector<std::optional<TensorDigests>>& tensor_digests(uint32_t file) const;
-  [[nodiscard]] const format::Digest& file_digest(uint32_t file) const;
+  /// Of all files, once every one is sealed.
+  [[nodiscard]] std::vector<FileDigests> digests() const;
   [[nodiscard]] DurableFolders& folders() { return folders_; }
 
  private:

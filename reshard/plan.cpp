@@ -55,17 +55,16 @@ std::vector<std::vector<Copy>> make_copies(const std::vector<PlannedFile>& files
   return shards;
 }
 
-/// Everything that decides the bytes of the result except the weights themselves.
-std::string plan_digest(const Recipe& recipe, const format::Checkpoint& source) {
+}  // namespace
+
+std::string plan_digest(const Recipe& recipe, const std::vector<PlanSource>& source) {
   format::Json json = {{"program", kVersion}, {"recipe", recipe_json(recipe)}, {"source", format::Json::array()}};
-  for (const format::CheckpointFile& file : source.files()) {
+  for (const PlanSource& file : source) {
     json["source"].push_back(
         {{"path", file.path}, {"size", file.size_bytes}, {"header", to_hex(format::sha256(file.header))}});
   }
   return to_hex(format::sha256(format::canonical_json(json)));
 }
-
-}  // namespace
 
 Result<Plan> make_plan(const Recipe& recipe, const format::Checkpoint& source) {
   if (source.manifest()) {
@@ -90,7 +89,10 @@ Result<Plan> make_plan(const Recipe& recipe, const format::Checkpoint& source) {
   plan.shards = make_copies(plan.files, source);
   for (const format::CheckpointFile& file : source.files())
     plan.source_bytes += file.size_bytes;
-  plan.digest = plan_digest(recipe, source);
+  std::vector<PlanSource> shards;
+  for (const format::CheckpointFile& file : source.files())
+    shards.push_back({file.path, file.size_bytes, file.header});
+  plan.digest = plan_digest(recipe, shards);
   return plan;
 }
 

@@ -36,6 +36,15 @@ struct Plan {
   std::string digest;                     // hex; equal plans of equal program versions give equal files
 };
 
+/// Path, size and header (length and JSON) of a source shard, for the plan's digest.
+struct PlanSource {
+  std::string_view path;
+  uint64_t size_bytes = 0;
+  std::string_view header;
+};
+/// Everything that decides the bytes of the result except the weights themselves, as hex.
+[[nodiscard]] std::string plan_digest(const Recipe& recipe, const std::vector<PlanSource>& source);
+
 /// Layers of the recipe change the digest alone: each is stored once, and dropped ones stay.
 [[nodiscard]] Result<Plan> make_plan(const Recipe& recipe, const format::Checkpoint& source);
 

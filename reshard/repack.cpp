@@ -157,7 +157,7 @@ Result<RepackOutcome> repack(const RepackOutlook& outlook, format::Repository& r
   progress.started("packing", todo_bytes, plan.shards.size());
   const StreamInput input{plan, outlook.source, repository, options.out, files, options.jobs, options.declared};
   TRY_ASSIGN(const std::vector<format::Digest> shard_digests, stream_shards(input, done.state, writer, progress, stop));
-  TRY(seal_repository({outlook, repository, options, shard_digests}, writer, files, stop));
+  TRY(seal_repository({outlook, repository, options, shard_digests, writer.digests()}, writer.folders(), files, stop));
   progress.finished();
   return RepackOutcome::made;
 }

@@ -53,8 +53,7 @@ std::string layout_key(const format::Layout& layout) {
   return key;
 }
 
-PackedFile packed_file(const PlannedFile& planned, uint32_t index, const format::Checkpoint& source,
-                       const PackedWriter& writer) {
+PackedFile packed_file(const PlannedFile& planned, const FileDigests& digests, const format::Checkpoint& source) {
   PackedFile file{.path = planned.path,
                   .part = planned.part,
                   .layer = planned.layer,
@@ -62,31 +61,32 @@ PackedFile packed_file(const PlannedFile& planned, uint32_t index, const format:
                   .layout = 0,
                   .size_bytes = planned.size_bytes,
                   .data_start = planned.data_start,
-                  .sha256 = writer.file_digest(index),
+                  .sha256 = digests.sha256,
                   .tensors = {},
                   .row_blocks = {}};
   std::map<ExpertKey, std::vector<format::NamedDigest>> experts;
-  const auto& digests = writer.tensor_digests(index);
   for (size_t slot = 0; slot < planned.tensors.size(); ++slot) {
     const format::TensorEntry& tensor = source.tensors()[planned.tensors[slot]];
-    file.tensors.push_back(digests[slot]->whole);
+    const TensorDigests& own = digests.tensors[slot];
+    file.tensors.push_back(own.whole);
     if (const format::TensorName& place = tensor.place; place.expert) {
-      experts[{*place.layer, *place.expert}].push_back({tensor.name, tensor.dtype, tensor.shape, digests[slot]->whole});
+      experts[{*place.layer, *place.expert}].push_back({tensor.name, tensor.dtype, tensor.shape, own.whole});
     }
-    if (!digests[slot]->row_blocks.empty())
-      file.row_blocks.push_back({slot, rows_per_block(tensor), digests[slot]->row_blocks});
+    if (!own.row_blocks.empty()) file.row_blocks.push_back({slot, rows_per_block(tensor), own.row_blocks});
   }
   for (auto& [key, named] : experts)
     file.experts.push_back({key, format::expert_digest(std::move(named))});
   return file;
 }
 
-void describe_files(Manifest& manifest, const Plan& plan, const format::Checkpoint& source,
-                    const PackedWriter& writer) {
+}  // namespace
+
+void describe_files(Manifest& manifest, const std::vector<PlannedFile>& planned,
+                    const std::vector<FileDigests>& digests, const format::Checkpoint& source) {
   std::map<std::string, uint64_t> layouts;
-  for (uint32_t i = 0; i < plan.files.size(); ++i) {
-    PackedFile file = packed_file(plan.files[i], i, source, writer);
-    format::Layout layout = layout_of(plan.files[i], source);
+  for (size_t i = 0; i < planned.size(); ++i) {
+    PackedFile file = packed_file(planned[i], digests[i], source);
+    format::Layout layout = layout_of(planned[i], source);
     const auto [known, added] = layouts.emplace(layout_key(layout), manifest.layouts.size());
     if (added) manifest.layouts.push_back(std::move(layout));
     file.layout = known->second;
@@ -102,9 +102,7 @@ void describe_files(Manifest& manifest, const Plan& plan, const format::Checkpoi
                        .payload_bytes = source.payload_bytes()};
 }
 
-}  // namespace
-
-Result<void> seal_repository(const SealInput& input, PackedWriter& writer, format::FileSystem& files,
+Result<void> seal_repository(const SealInput& input, DurableFolders& folders, format::FileSystem& files,
                              const std::stop_token& stop) {
   const RepackOutlook& outlook = input.outlook;
   const format::Path& out = input.options.out;
@@ -121,12 +119,11 @@ Result<void> seal_repository(const SealInput& input, PackedWriter& writer, forma
     const format::CheckpointFile& shard = outlook.source.files()[i];
     manifest.source.push_back({shard.path, shard.size_bytes, input.shard_digests[i]});
   }
-  describe_files(manifest, outlook.plan, outlook.source, writer);
+  describe_files(manifest, outlook.plan.files, input.file_digests, outlook.source);
 
   bool has_card = false;
   for (const Companion& companion : outlook.companions) {
-    TRY_ASSIGN(format::CompanionFile file,
-               copy_companion(companion, input.repository, out, files, writer.folders(), stop));
+    TRY_ASSIGN(format::CompanionFile file, copy_companion(companion, input.repository, out, files, folders, stop));
     has_card = has_card || companion.source_path == "README.md";
     manifest.companions.push_back(std::move(file));
   }
@@ -136,7 +133,7 @@ Result<void> seal_repository(const SealInput& input, PackedWriter& writer, forma
       {format::kHeadersPath, headers},
       {"README.md", model_card(manifest, outlook.plan.recipe, has_card)}};
   for (const auto& [path, text] : written) {
-    TRY_ASSIGN(format::CompanionFile file, write_companion(path, text, out, files, writer.folders()));
+    TRY_ASSIGN(format::CompanionFile file, write_companion(path, text, out, files, folders));
     manifest.companions.push_back(std::move(file));
   }
   std::sort(manifest.companions.begin(), manifest.companions.end(),

@@ -1,5 +1,5 @@
 // The last step of a run: companions, index, card, and the manifest, by whose rename the repository becomes complete.
-// Threads: called once, after every planned file is sealed.
+// Threads: called once, after every planned file is there.
 #pragma once
 
 #include "reshard/repack.h"
@@ -10,10 +10,15 @@ struct SealInput {
   const RepackOutlook& outlook;
   format::Repository& repository;
   const RepackOptions& options;
-  const std::vector<format::Digest>& shard_digests;
+  const std::vector<format::Digest>& shard_digests;  // of the source's files
+  const std::vector<FileDigests>& file_digests;      // of the plan's files
 };
 
-[[nodiscard]] Result<void> seal_repository(const SealInput& input, PackedWriter& writer, format::FileSystem& files,
+[[nodiscard]] Result<void> seal_repository(const SealInput& input, DurableFolders& folders, format::FileSystem& files,
                                            const std::stop_token& stop);
+
+/// Adds layouts, files and coverage to a manifest.
+void describe_files(format::Manifest& manifest, const std::vector<format::PlannedFile>& planned,
+                    const std::vector<FileDigests>& digests, const format::Checkpoint& source);
 
 }  // namespace dspack::reshard

@@ -13,6 +13,9 @@ namespace dspack::format {
 /// as huggingface_hub reads them; CURL_CA_BUNDLE, else SSL_CERT_FILE, as curl reads them.
 [[nodiscard]] RemoteOptions remote_options_from_environment();
 
+/// $XDG_CACHE_HOME, else ~/.cache.
+[[nodiscard]] Path user_cache_folder();
+
 /// Turns Ctrl-C and SIGTERM into a stop request; the second one ends the process at once with status 130.
 class InterruptWatch {
  public:

@@ -54,6 +54,11 @@ RemoteOptions remote_options_from_environment() {
   return options;
 }
 
+Path user_cache_folder() {
+  if (const std::string cache = variable("XDG_CACHE_HOME"); !cache.empty()) return cache;
+  return Path(variable("HOME")) / ".cache";
+}
+
 InterruptWatch::InterruptWatch() {
   const sigset_t set = interrupts();
   pthread_sigmask(SIG_BLOCK, &set, nullptr);  // inherited by every thread made later

@@ -49,6 +49,11 @@ struct DiffFlags {
   unsigned jobs = 8;
 };
 
+struct SealFlags {
+  std::string folder;
+  unsigned jobs = 4;
+};
+
 /// What every verb needs from the process.
 struct Context {
   format::RemoteOptions remote;
@@ -60,6 +65,7 @@ struct Context {
 [[nodiscard]] int run_inspect(const InspectFlags& flags, const Context& context);
 [[nodiscard]] int run_verify(const VerifyFlags& flags, const Context& context);
 [[nodiscard]] int run_unpack(const UnpackFlags& flags, const Context& context);
+[[nodiscard]] int run_seal(const SealFlags& flags, const Context& context);
 [[nodiscard]] int run_diff(const DiffFlags& flags, const Context& context);
 
 }  // namespace dspack::reshard

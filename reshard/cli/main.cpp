@@ -33,6 +33,8 @@ constexpr char kExamples[] =
     "  reshard verify ./ds-packed --source ./DeepSeek-V3              every digest, then every byte\n"
     "  reshard verify ./ds-packed --upstream                          that the bytes are those which the Hub declares\n"
     "  reshard unpack ./ds-packed --exact --out ./DeepSeek-V3         the original shards again, byte for byte\n"
+    "  reshard seal ~/.cache/dspack/NAME                              what dsrun has fetched becomes a packed "
+    "repository\n"
     "  reshard diff ./ds-packed org/other-model                       tensor by tensor\n"
     "\n"
     "Environment: HF_ENDPOINT (default https://huggingface.co), HF_TOKEN, HF_TOKEN_PATH, HF_HOME; http_proxy,\n"
@@ -87,6 +89,8 @@ int main(int argc, char** argv) {
   CLI::App* verify_verb = declare_verify(app, verify, network);
   dspack::reshard::UnpackFlags unpack;
   CLI::App* unpack_verb = declare_unpack(app, unpack, network);
+  dspack::reshard::SealFlags seal;
+  CLI::App* seal_verb = declare_seal(app, seal, network);
   dspack::reshard::DiffFlags diff;
   CLI::App* diff_verb = declare_diff(app, diff, network);
 
@@ -100,7 +104,7 @@ int main(int argc, char** argv) {
     const bool has_target = out->count() > 0 || repack.dry_run;
     if (repacks && (by->count() + recipe->count() == 0 || !has_target)) {
       throw CLI::RequiredError(
-          "--by GROUPING (or --recipe FILE) and --out DIR, or a verb (inspect, verify, unpack, diff)");
+          "--by GROUPING (or --recipe FILE) and --out DIR, or a verb (inspect, verify, unpack, seal, diff)");
     }
   } catch (const CLI::ParseError& error) {
     return dspack::format::finish_output(app.exit(error) == 0 ? 0 : 2);
@@ -116,6 +120,8 @@ int main(int argc, char** argv) {
     status = run_verify(verify, context);
   } else if (unpack_verb->parsed()) {
     status = run_unpack(unpack, context);
+  } else if (seal_verb->parsed()) {
+    status = run_seal(seal, context);
   } else if (diff_verb->parsed()) {
     status = run_diff(diff, context);
   } else {

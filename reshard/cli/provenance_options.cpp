@@ -39,6 +39,15 @@ CLI::App* declare_unpack(CLI::App& app, UnpackFlags& flags, NetworkFlags& networ
   return verb;
 }
 
+CLI::App* declare_seal(CLI::App& app, SealFlags& flags, NetworkFlags& network) {
+  CLI::App* verb =
+      app.add_subcommand("seal", "Make a packed repository of a folder in which dsrun keeps what it fetches");
+  verb->add_option("DIR", flags.folder, "A folder below dsrun's --cache")->required();
+  add_jobs(*verb, flags.jobs, "Files read at a time");
+  add_network_options(*verb, network);
+  return verb;
+}
+
 CLI::App* declare_diff(CLI::App& app, DiffFlags& flags, NetworkFlags& network) {
   CLI::App* verb = app.add_subcommand("diff", "Compare two checkpoints, packed or ordinary, tensor by tensor");
   verb->add_option("A", flags.a, "Local folder, http(s):// folder or org/name[@revision]")->required();

@@ -11,6 +11,7 @@ namespace dspack::reshard {
 
 [[nodiscard]] CLI::App* declare_verify(CLI::App& app, VerifyFlags& flags, NetworkFlags& network);
 [[nodiscard]] CLI::App* declare_unpack(CLI::App& app, UnpackFlags& flags, NetworkFlags& network);
+[[nodiscard]] CLI::App* declare_seal(CLI::App& app, SealFlags& flags, NetworkFlags& network);
 [[nodiscard]] CLI::App* declare_diff(CLI::App& app, DiffFlags& flags, NetworkFlags& network);
 
 }  // namespace dspack::reshard

@@ -32,52 +32,37 @@ uint64_t layer_sum(const std::vector<MemoryNeeds::Layer>& layers) {
   return bytes;
 }
 
-uint64_t slot_sum(const std::vector<SlotNeeds>& needs, const std::vector<uint64_t>& slots) {
+uint64_t slot_sum(const std::vector<SlotLayout>& layouts, const std::vector<uint64_t>& slots) {
   uint64_t bytes = 0;
-  for (size_t i = 0; i < needs.size(); ++i)
-    bytes = sum(bytes, product(slots[i], needs[i].slot_bytes));
+  for (size_t i = 0; i < layouts.size(); ++i)
+    bytes = sum(bytes, product(slots[i], layouts[i].slot_bytes));
   return bytes;
 }
 
-std::vector<uint64_t> floor_of(const std::vector<SlotNeeds>& needs) {
-  std::vector<uint64_t> slots;
-  for (const SlotNeeds& pool : needs)
-    slots.push_back(least_slots(pool));
-  return slots;
-}
-
-/// Adds slots to the pools, to each by its weight among those that are not full. `room(i)`: slots that there is room
-/// for, if pool i had all of it; asked before each pool.
-template <class Weight, class Room>
-void share_out(const std::vector<SlotNeeds>& needs, std::vector<uint64_t>& slots, Weight weight, Room room) {
-  double weights_left = 0;
-  for (size_t i = 0; i < needs.size(); ++i)
-    weights_left += weight(i);
-  for (size_t i = 0; i < needs.size(); ++i) {
-    const bool last = i + 1 == needs.size();
-    const uint64_t possible = room(i);
-    const double share = weights_left > 0 ? weight(i) / weights_left : 0;
-    const auto part = last ? possible : static_cast<uint64_t>(static_cast<double>(possible) * share);
-    slots[i] += std::min(needs[i].experts - slots[i], part);
-    weights_left -= weight(i);
-  }
+uint64_t total(const std::vector<uint64_t>& slots) {
+  uint64_t count = 0;
+  for (const uint64_t pool : slots)
+    count += pool;
+  return count;
 }
 
 class Planner {
  public:
   Planner(const MemoryNeeds& needs, const MemoryLimits& limits) : needs_(needs), limits_(limits) {
-    for (const SlotNeeds& pool : needs.slots) {
-      plan_.experts = sum(plan_.experts, pool.experts);
-      plan_.experts_per_token = sum(plan_.experts_per_token, pool.per_token);
-      plan_.token_bytes = sum(plan_.token_bytes, product(pool.per_token, pool.slot_bytes));
+    uint64_t largest = 0;
+    for (const SlotLayout& layout : needs.layouts) {
+      plan_.experts += layout.experts;
+      largest = std::max(largest, layout.slot_bytes);
     }
+    plan_.experts_per_token = needs.experts_per_token;
+    plan_.token_bytes = product(needs.experts_per_token, largest);
     plan_.limit_bytes = limits.bytes;
     plan_.process_bytes = needs.process_bytes;
     plan_.reserve_bytes = needs.reserve_bytes;
     plan_.head_bytes = needs.head_bytes;
     plan_.mtp_bytes = needs.mtp_bytes;
     plan_.kv_bytes = needs.kv_bytes;
-    plan_.slots = floor_of(needs.slots);
+    set_slots(0);
   }
 
   Result<MemoryPlan> make() {
@@ -86,7 +71,7 @@ class Planner {
     while (true) {
       keep_all_layers();
       if (fits()) break;
-      if (limits_.experts && slot_total() > total(floor_of(needs_.slots))) return contradiction();
+      if (limits_.experts && slot_total() > least_) return contradiction();
       if (stream_layers()) break;
       if (plan_.max_rows == 1) return too_little();
       set_chunk((plan_.max_rows + 1) / 2);
@@ -97,23 +82,24 @@ class Planner {
   }
 
  private:
+  // As many as asked for, but at least the floor of each layout.
+  void set_slots(uint64_t slots) {
+    plan_.slots = share_slots(needs_.layouts, slots, least_slots(needs_.top_k));
+    plan_.slot_bytes = slot_sum(needs_.layouts, plan_.slots);
+    if (slots == 0) least_ = slot_total();
+  }
+
   // --experts: the number of slots is given, so it is the least and the most.
   Result<void> size_experts() {
-    if (limits_.experts && !needs_.slots.empty()) {
-      const uint64_t wanted = std::min(limits_.experts->of(plan_.experts), plan_.experts);
-      const uint64_t least = slot_total();
-      if (wanted < least) {
-        return Error{
-            ErrorKind::budget,
-            fmt::format("--experts: {} of {} experts are too few: all of one layer that a token goes to are in "
-                        "memory at once, and {} more are on their way; allow at least {}",
-                        wanted, plan_.experts, kSlotsOnTheirWay, least)};
-      }
-      share_out(
-          needs_.slots, plan_.slots, [&](size_t i) { return static_cast<double>(needs_.slots[i].experts); },
-          [&](size_t) { return wanted - slot_total(); });
+    if (!limits_.experts || needs_.layouts.empty()) return {};
+    const uint64_t wanted = std::min(limits_.experts->of(plan_.experts), plan_.experts);
+    if (wanted < least_) {
+      return Error{ErrorKind::budget,
+                   fmt::format("--experts: {} of {} experts are too few: all of one layer that a token goes to are in "
+                               "memory at once, and {} more are on their way; allow at least {}",
+                               wanted, plan_.experts, kSlotsOnTheirWay, least_)};
     }
-    plan_.slot_bytes = slot_sum(needs_.slots, plan_.slots);
+    set_slots(wanted);
     return {};
   }
 
@@ -197,32 +183,30 @@ class Planner {
                         limits_.source, asked, size_words(needed), without->slot_count)};
   }
 
-  [[nodiscard]] static uint64_t total(const std::vector<uint64_t>& slots) {
-    uint64_t count = 0;
-    for (const uint64_t pool : slots)
-      count += pool;
-    return count;
-  }
   [[nodiscard]] uint64_t slot_total() const { return total(plan_.slots); }
 
+  // The most for which there is room. More in all may mean fewer of one layout (they are rounded), hence the last loop.
   void add_slots() {
-    if (limits_.experts) return;
-    share_out(
-        needs_.slots, plan_.slots,
-        [&](size_t i) {
-          return static_cast<double>(needs_.slots[i].experts) * static_cast<double>(needs_.slots[i].slot_bytes);
-        },
-        [&](size_t i) {
-          if (!limits_.bytes) return needs_.slots[i].experts;
-          plan_.slot_bytes = slot_sum(needs_.slots, plan_.slots);
-          return (*limits_.bytes - plan_.total_bytes()) / std::max<uint64_t>(1, needs_.slots[i].slot_bytes);
-        });
-    plan_.slot_bytes = slot_sum(needs_.slots, plan_.slots);
+    if (limits_.experts || needs_.layouts.empty()) return;
+    uint64_t low = least_;
+    uint64_t high = plan_.experts;
+    while (low < high) {
+      const uint64_t middle = low + (high - low + 1) / 2;
+      set_slots(middle);
+      if (fits()) {
+        low = middle;
+      } else {
+        high = middle - 1;
+      }
+    }
+    for (set_slots(low); !fits() && low > least_;)
+      set_slots(--low);
   }
 
   const MemoryNeeds& needs_;
   const MemoryLimits& limits_;
   MemoryPlan plan_;
+  uint64_t least_ = 0;  // slots
 };
 
 }  // namespace
@@ -235,8 +219,8 @@ uint64_t MemoryPlan::total_bytes() const {
   return total;
 }
 
-uint64_t least_slots(const SlotNeeds& needs) {
-  return std::min(needs.experts, needs.most_per_layer + kSlotsOnTheirWay);
+uint64_t least_slots(uint32_t top_k) {
+  return top_k + kSlotsOnTheirWay;
 }
 
 Result<MemoryPlan> make_memory_plan(const MemoryNeeds& needs, const MemoryLimits& limits) {

@@ -16,16 +16,9 @@
 #include "format/base/ids.h"
 #include "format/base/result.h"
 #include "runtime/budget/memory_options.h"
+#include "runtime/experts/slot_layouts.h"
 
 namespace dspack::runtime {
-
-/// Experts whose slots are of one size.
-struct SlotNeeds {
-  uint64_t slot_bytes = 0;
-  uint64_t experts = 0;         // that the pass may read
-  uint32_t most_per_layer = 0;  // experts of one row in one layer: top_k, where a layer of the pass has such experts
-  uint64_t per_token = 0;       // experts of one row in all layers of the pass
-};
 
 /// What a model needs, bytes unless it says otherwise.
 struct MemoryNeeds {
@@ -34,14 +27,16 @@ struct MemoryNeeds {
     uint64_t bytes = 0;
     uint32_t uses = 1;  // in one pass
   };
-  std::vector<Layer> layers;     // each physical layer of the pass once, ascending
-  uint64_t process_bytes = 0;    // resident before anything of the plan is allocated
-  uint64_t reserve_bytes = 0;    // what is allocated besides: tokenizer, logits, buffers of transfers
-  uint64_t head_bytes = 0;       // output head and final norm
-  uint64_t mtp_bytes = 0;        // all of the MTP module's
-  uint64_t kv_bytes = 0;         // KV cache
-  uint32_t longest_chunk = 1;    // rows that are worth going through the model at once
-  std::vector<SlotNeeds> slots;  // empty: a dense model
+  std::vector<Layer> layers;        // each physical layer of the pass once, ascending
+  uint64_t process_bytes = 0;       // resident before anything of the plan is allocated
+  uint64_t reserve_bytes = 0;       // what is allocated besides: tokenizer, logits, buffers of transfers
+  uint64_t head_bytes = 0;          // output head and final norm
+  uint64_t mtp_bytes = 0;           // all of the MTP module's
+  uint64_t kv_bytes = 0;            // KV cache
+  uint32_t longest_chunk = 1;       // rows that are worth going through the model at once
+  std::vector<SlotLayout> layouts;  // of the experts' slots; empty: a dense model
+  uint32_t top_k = 0;
+  uint64_t experts_per_token = 0;  // in one pass
   /// Activations of chunks of so many rows; grows with them.
   std::function<uint64_t(uint32_t rows)> activation_bytes;
 };
@@ -71,15 +66,15 @@ struct MemoryPlan {
   std::vector<LayerId> streamed;  // layers that are read in every pass
   uint32_t layer_buffers = 0;     // 2: the next layer is read while one computes; 1: it is not; 0: none streams
   uint64_t streamed_bytes = 0;    // read in every pass for layers that come once
-  std::vector<uint64_t> slots;    // of each of MemoryNeeds::slots
+  std::vector<uint64_t> slots;    // of each of MemoryNeeds::layouts, as share_slots gives them
   uint64_t slot_count = 0;        // their sum
-  uint64_t experts = 0;           // that the pass may read
+  uint64_t experts = 0;           // of the checkpoint
   uint64_t experts_per_token = 0;
   uint64_t token_bytes = 0;  // of experts_per_token
 };
 
-/// Slots that a pool has at least: one row's experts of one layer, and two that are on their way.
-[[nodiscard]] uint64_t least_slots(const SlotNeeds& needs);
+/// Slots that each layout has at least: one row's experts of one layer, and two that are on their way.
+[[nodiscard]] uint64_t least_slots(uint32_t top_k);
 
 [[nodiscard]] Result<MemoryPlan> make_memory_plan(const MemoryNeeds& needs, const MemoryLimits& limits);
 

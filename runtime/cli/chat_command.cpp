@@ -24,8 +24,7 @@ class Chat {
   Chat(LoadedModel& loaded, const TextModel& text, Sampler sampler, const RunOptions& options)
       : text_(text), sampler_(std::move(sampler)), stop_(options.stop), session_(loaded.model(), loaded.speculator()) {
     render_.thinking = options.chat.thinking.value_or(false);
-    generate_.max_tokens = options.max_tokens.value_or(UINT32_MAX);
-    generate_.end_tokens = loaded.eos_tokens();
+    generate_ = generate_options(loaded, options);
   }
 
   Result<int> run(ChatTerminal& terminal);

@@ -8,7 +8,9 @@
 #include "format/cli/output.h"
 #include "format/cli/terminal_progress.h"
 #include "format/file_system.h"
+#include "runtime/cli/remote_options.h"
 #include "runtime/cli/terminal.h"
+#include "runtime/generate/fetch_guard.h"
 #include "runtime/generate/stats.h"
 
 namespace dspack::runtime {
@@ -57,20 +59,14 @@ Result<void> apply_options(const ChatOptions& options, TextModel& text) {
 
 }  // namespace
 
-Result<std::unique_ptr<format::Repository>> open_folder(const std::string& folder) {
-  TRY_ASSIGN(auto repository, format::open_repository(folder, {}, format::posix_file_system()));
-  if (repository->kind() == format::RepositoryKind::local) return repository;
-  return Error{ErrorKind::unsupported,
-               fmt::format("{}: there is no such folder; to fetch a repository, run: reshard {} --by expert --out DIR",
-                           folder, folder)};
-}
-
 Result<std::unique_ptr<LoadedModel>> load_model(const std::string& folder, const LoadOptions& options,
                                                 const std::stop_token& stop) {
-  TRY_ASSIGN(auto repository, open_folder(folder));
+  TRY_ASSIGN(auto repository, open_place(folder, options.remote, stop));
   note(fmt::format("loading {}", folder));
   auto loaded = LoadedModel::load(std::move(repository), options, stop);
-  if (loaded) note_layers((*loaded)->model());
+  if (!loaded) return loaded;
+  note_layers((*loaded)->model());
+  note(memory_note((*loaded)->memory_plan(), (*loaded)->store().stats().policy));
   return loaded;
 }
 
@@ -99,6 +95,12 @@ Result<TextModel> load_text(LoadedModel& loaded, const ChatOptions& options, con
   }
   TRY(apply_options(options, *text));
   return text;
+}
+
+GenerateOptions generate_options(LoadedModel& loaded, const RunOptions& options) {
+  return {.max_tokens = options.max_tokens.value_or(UINT32_MAX),
+          .end_tokens = loaded.eos_tokens(),
+          .before_prefill = [&loaded](uint64_t tokens) { return FetchGuard(loaded, note).begin_prompt(tokens); }};
 }
 
 Result<void> report_stats(LoadedModel& loaded, const Session& session, const std::string& file) {
@@ -133,7 +135,7 @@ void AnswerPrinter::print(std::string_view text) {
 }
 
 void note(std::string_view text) {
-  if (format::stderr_is_terminal()) format::print_error(text);
+  if (!text.empty() && format::stderr_is_terminal()) format::print_error(text);
 }
 
 void report_end(StopReason reason) {

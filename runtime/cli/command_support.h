@@ -17,9 +17,6 @@ namespace dspack::runtime {
 
 inline constexpr int kInterruptedStatus = 130;
 
-/// A local folder. Errors: not_found; unsupported (a place that has to be fetched first).
-[[nodiscard]] Result<std::unique_ptr<format::Repository>> open_folder(const std::string& folder);
-
 /// The folder's model, with a note on a terminal while it loads.
 [[nodiscard]] Result<std::unique_ptr<LoadedModel>> load_model(const std::string& folder, const LoadOptions& options,
                                                               const std::stop_token& stop);
@@ -31,6 +28,9 @@ inline constexpr int kInterruptedStatus = 130;
 /// The same for a model. Errors: also invalid (a tokenizer with ids that the model does not have); where there is no
 /// tokenizer, the remedy of running by token ids.
 [[nodiscard]] Result<TextModel> load_text(LoadedModel& loaded, const ChatOptions& options, const std::stop_token& stop);
+
+/// Options of an answer: what ends it, and what is said or refused before its prompt. Borrows the model.
+[[nodiscard]] GenerateOptions generate_options(LoadedModel& loaded, const RunOptions& options);
 
 /// Ends a run: brings recorded routes into their file, writes the statistics to `file` unless that is empty, and a line
 /// to stderr where a person sees it.

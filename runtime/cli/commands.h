@@ -21,6 +21,7 @@ namespace dspack::runtime {
 /// 0: within the tolerance; 1: beyond it.
 [[nodiscard]] Result<int> run_compare(const CompareOptions& options, const std::stop_token& stop);
 [[nodiscard]] Result<int> run_replay(const ReplayOptions& options, const std::stop_token& stop);
+[[nodiscard]] Result<int> run_plan(const PlanOptions& options, const std::stop_token& stop);
 [[nodiscard]] Result<int> run_tokenize(const TokenizeOptions& options, const std::stop_token& stop);
 
 }  // namespace dspack::runtime

@@ -39,8 +39,7 @@ Result<int> run_generate(const RunOptions& options, const std::stop_token& stop)
 
   Session session(loaded->model(), loaded->speculator());
   AnswerPrinter printer(text.tokenizer(), StopStrings(options.stop));
-  const GenerateOptions generate{.max_tokens = options.max_tokens.value_or(UINT32_MAX),
-                                 .end_tokens = loaded->eos_tokens()};
+  const GenerateOptions generate = generate_options(*loaded, options);
   TRY_ASSIGN(const Answer answer,
              session.generate(
                  tokens, generate, sampler, [&](uint32_t token) { return printer.push(token); }, stop));

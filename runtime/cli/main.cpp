@@ -19,6 +19,7 @@ Result<int> dispatch(const CommandLine& command) {
   if (const auto* record = std::get_if<RecordOptions>(&command)) return run_record(*record, interrupts.token());
   if (const auto* compare = std::get_if<CompareOptions>(&command)) return run_compare(*compare, interrupts.token());
   if (const auto* replay = std::get_if<ReplayOptions>(&command)) return run_replay(*replay, interrupts.token());
+  if (const auto* plan = std::get_if<PlanOptions>(&command)) return run_plan(*plan, interrupts.token());
   return run_tokenize(std::get<TokenizeOptions>(command), interrupts.token());
 }
 

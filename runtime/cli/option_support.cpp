@@ -7,6 +7,7 @@
 #include "dspack_version.h"
 #include "runtime/cli/io_options.h"
 #include "runtime/cli/memory_options.h"
+#include "runtime/cli/remote_options.h"
 
 namespace dspack::runtime {
 
@@ -50,7 +51,9 @@ std::optional<Exit> parse(CLI::App& app, std::vector<std::string> arguments) {
 }
 
 void add_folder(CLI::App& app, std::string& folder) {
-  app.add_option("DIR", folder, "Folder of the model")->required()->type_name("");
+  app.add_option("DIR", folder, "Folder of the model, or its address: http(s)://..., hf://org/name")
+      ->required()
+      ->type_name("");
 }
 
 void add_load_options(CLI::App& app, LoadOptions& load) {
@@ -63,6 +66,7 @@ void add_load_options(CLI::App& app, LoadOptions& load) {
   app.add_option("--cpu", load.instruction_set, "Instruction set: scalar, avx2 or avx512 (default: the widest)")
       ->type_name("NAME");
   add_memory_options(app, load.memory);
+  add_remote_options(app, load.remote);
   auto* layers = add_parsed(app, "--layers", format::parse_layers, load.layers,
                             "Pass these layers in this order; repeated ones share their weights")
                      ->type_name("LAYERS")

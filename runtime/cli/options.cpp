@@ -7,15 +7,18 @@
 #include <array>
 
 #include "dspack_version.h"
+#include "runtime/cli/fetch_options.h"
 #include "runtime/cli/mtp_options.h"
 #include "runtime/cli/option_support.h"
 #include "runtime/cli/prefetch_options.h"
+#include "runtime/cli/remote_options.h"
 
 namespace dspack::runtime {
 
 namespace {
 
-constexpr std::array<std::string_view, 6> kVerbs = {"logits", "tokenize", "eval", "record", "compare", "replay"};
+constexpr std::array<std::string_view, 7> kVerbs = {"logits",  "tokenize", "eval", "record",
+                                                     "compare", "replay",   "plan"};
 
 constexpr char kExamples[] = R"(Verbs:
   dsrun DIR ...           answer a prompt, or chat where none is given
@@ -25,6 +28,7 @@ constexpr char kExamples[] = R"(Verbs:
   dsrun record DIR ...    write what every module makes (dsrun record --help)
   dsrun compare DIR ...   compare every module with a recording (dsrun compare --help)
   dsrun replay TRACE ...  judge eviction policies on recorded routes (dsrun replay --help)
+  dsrun plan DIR ...      say what will lie where and how fast it will run (dsrun plan --help)
 
 Examples:
   dsrun ./ds-packed -p "What is the capital of France?"
@@ -64,6 +68,7 @@ CommandLine parse_run(std::vector<std::string> arguments) {
   MtpFlags mtp;
   add_mtp_options(*app, mtp);
   add_prefetch_option(*app, options.load.prefetch);
+  add_fetch_option(*app, options.load.max_fetch);
   add_load_options(*app, options.load);
   add_policy_options(*app, options.load);
   app->add_option("--stats", options.stats_file, "Write speed, bytes, experts read and files opened for them")
@@ -109,6 +114,7 @@ CommandLine parse_tokenize(std::vector<std::string> arguments) {
   bool text = false;
   bool no_question = false;
   add_folder(*app, options.folder);
+  add_remote_options(*app, options.remote);
   auto* what = app->add_option_group("What", "One of these");
   what->add_option("-p,--prompt", options.prompt, "The text; - reads it from standard input")->type_name("TEXT");
   auto* conversation =
@@ -175,6 +181,7 @@ CommandLine parse_command_line(std::vector<std::string> arguments) {
     if (first == "eval") return parse_eval(std::move(arguments));
     if (first == "record") return parse_record(std::move(arguments));
     if (first == "compare") return parse_compare(std::move(arguments));
+    if (first == "plan") return parse_plan(std::move(arguments));
     return parse_replay(std::move(arguments));
   }
   if (auto exit = misspelt_verb(arguments)) return *exit;

@@ -8,6 +8,7 @@
 #include <variant>
 #include <vector>
 
+#include "runtime/cli/plan_options.h"
 #include "runtime/cli/replay_options.h"
 #include "runtime/cli/validation_options.h"
 #include "runtime/generate/loaded_model.h"
@@ -49,6 +50,7 @@ struct LogitsOptions {
 /// dsrun tokenize DIR
 struct TokenizeOptions {
   std::string folder;
+  RemoteAccess remote;
   // Exactly one of these four.
   std::optional<std::string> prompt;        // "-": standard input
   std::optional<std::string> conversation;  // a file of JSON; "-": standard input
@@ -66,7 +68,7 @@ struct Exit {
 };
 
 using CommandLine = std::variant<RunOptions, LogitsOptions, TokenizeOptions, EvalOptions, RecordOptions, CompareOptions,
-                                 ReplayOptions, Exit>;
+                                 ReplayOptions, PlanOptions, Exit>;
 
 /// `arguments` without the program's name.
 [[nodiscard]] CommandLine parse_command_line(std::vector<std::string> arguments);
@@ -77,5 +79,6 @@ using CommandLine = std::variant<RunOptions, LogitsOptions, TokenizeOptions, Eva
 [[nodiscard]] CommandLine parse_compare(std::vector<std::string> arguments);
 // See replay_options.h.
 [[nodiscard]] CommandLine parse_replay(std::vector<std::string> arguments);
+[[nodiscard]] CommandLine parse_plan(std::vector<std::string> arguments);  // plan_options.h
 
 }  // namespace dspack::runtime

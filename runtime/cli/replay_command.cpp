@@ -14,7 +14,7 @@ Result<int> run_replay(const ReplayOptions& options, const std::stop_token& stop
   for (const NamedPolicy& policy : eviction_policies()) {
     if (options.policy.empty() || policy.name == options.policy) policies.push_back(policy);
   }
-  if (!options.json) format::print_out(format::printable(options.trace) + ": " + describe(workload));
+  if (!options.json) format::print_out(format::printable(options.trace + ": " + describe(workload)) + "\n");
   std::vector<ReplayReport> reports;
   for (const SlotCount& count : options.slots) {
     if (stop.stop_requested()) return Error{ErrorKind::cancelled, "the replay was interrupted"};

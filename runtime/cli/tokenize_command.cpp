@@ -11,6 +11,7 @@
 #include "runtime/cli/command_support.h"
 #include "runtime/cli/commands.h"
 #include "runtime/cli/prompt.h"
+#include "runtime/cli/remote_options.h"
 
 namespace dspack::runtime {
 
@@ -87,7 +88,7 @@ Result<std::string> text_of(const TextModel& model, const TokenizeOptions& optio
 }  // namespace
 
 Result<int> run_tokenize(const TokenizeOptions& options, const std::stop_token& stop) {
-  TRY_ASSIGN(auto repository, open_folder(options.folder));
+  TRY_ASSIGN(auto repository, open_place(options.folder, options.remote, stop));
   TRY_ASSIGN(const TextModel model, load_text(*repository, options.chat, stop));
   const Tokenizer& tokenizer = model.tokenizer();
   const bool as_json = options.output == TokenizeOptions::Output::json;

@@ -13,9 +13,8 @@ Result<int> run_tokens(const RunOptions& options, const std::stop_token& stop) {
   TRY_ASSIGN(Sampler sampler, Sampler::make(options.sampler));
   TRY_ASSIGN(auto loaded, load_model(options.folder, options.load, stop));
   note("token ids in, token ids out: no tokenizer is used");
-  Session session(loaded->model());
-  const GenerateOptions generate{.max_tokens = options.max_tokens.value_or(UINT32_MAX),
-                                 .end_tokens = loaded->eos_tokens()};
+  Session session(loaded->model(), loaded->speculator());
+  const GenerateOptions generate = generate_options(*loaded, options);
   bool first = true;
   const auto print = [&](uint32_t token) {
     format::print_out(fmt::format("{}{}", first ? "" : " ", token));

@@ -7,6 +7,7 @@
 #include "runtime/cli/command_support.h"
 #include "runtime/cli/commands.h"
 #include "runtime/cli/prompt.h"
+#include "runtime/cli/remote_options.h"
 #include "runtime/validation/comparer.h"
 #include "runtime/validation/comparison_report.h"
 #include "runtime/validation/recorder.h"
@@ -16,11 +17,11 @@ namespace dspack::runtime {
 namespace {
 
 // Empty: the user gave none.
-Result<std::vector<uint32_t>> tokens_of(const PassTokens& asked, const std::string& folder,
+Result<std::vector<uint32_t>> tokens_of(const PassTokens& asked, const std::string& folder, const RemoteAccess& remote,
                                         const std::stop_token& stop) {
   if (!asked.prompt) return asked.ids;
   TRY_ASSIGN(std::string prompt, read_prompt(*asked.prompt));
-  TRY_ASSIGN(auto repository, open_folder(folder));
+  TRY_ASSIGN(auto repository, open_place(folder, remote, stop));
   TRY_ASSIGN(const TextModel text, TextModel::load(*repository, stop));
   return encode_prompt(text, std::move(prompt), asked.raw, {});
 }
@@ -60,7 +61,7 @@ Result<std::map<std::string, std::string>> about(LoadedModel& loaded, AttentionF
 }  // namespace
 
 Result<int> run_record(const RecordOptions& options, const std::stop_token& stop) {
-  TRY_ASSIGN(const std::vector<uint32_t> tokens, tokens_of(options.tokens, options.folder, stop));
+  TRY_ASSIGN(const std::vector<uint32_t> tokens, tokens_of(options.tokens, options.folder, options.load.remote, stop));
   TRY_ASSIGN(auto loaded, load_for(options.folder, options.load, tokens, stop));
   TRY_ASSIGN(
       const auto recorder,
@@ -77,7 +78,7 @@ Result<int> run_record(const RecordOptions& options, const std::stop_token& stop
 Result<int> run_compare(const CompareOptions& options, const std::stop_token& stop) {
   TRY_ASSIGN(const Recording reference, Recording::open(format::posix_file_system(), options.reference));
   TRY_ASSIGN(const auto recorded, reference.input_ids());
-  TRY_ASSIGN(std::vector<uint32_t> tokens, tokens_of(options.tokens, options.folder, stop));
+  TRY_ASSIGN(std::vector<uint32_t> tokens, tokens_of(options.tokens, options.folder, options.load.remote, stop));
   if (tokens.empty() && !recorded) {
     return Error{ErrorKind::invalid, fmt::format("{}: it does not say which tokens it is about (input_ids); give them "
                                                  "with --tokens, or -p with --raw",

@@ -21,29 +21,29 @@ double seconds_since(Clock::time_point start) {
 
 }  // namespace
 
+GroupedExecutor::Places GroupedExecutor::lay_out(const ExecutorShape& shape) {
+  ScratchPlan plan;
+  const uint64_t tile = std::min(shape.tile_tokens, shape.wave_tokens);
+  Places places;
+  places.input = plan.add(tile * shape.hidden);
+  places.gate = plan.add(tile * shape.expert_inner);
+  places.up = plan.add(tile * shape.expert_inner);
+  places.output = plan.add(tile * shape.hidden);
+  places.parts = plan.add(uint64_t{shape.wave_tokens} * shape.top_k * shape.hidden);
+  places.size_bytes = plan.size_bytes();
+  return places;
+}
+
 Result<std::unique_ptr<GroupedExecutor>> GroupedExecutor::make(kernels::Device& device, kernels::Queue& queue,
                                                                ExpertStore& store, const ExecutorShape& shape) {
   DSPACK_CHECK(shape.wave_tokens > 0 && shape.tile_tokens > 0, "an executor without room");
-  ScratchPlan plan;
-  const uint64_t tile = std::min(shape.tile_tokens, shape.wave_tokens);
-  const uint64_t input = plan.add(tile * shape.hidden);
-  const uint64_t gate = plan.add(tile * shape.expert_inner);
-  const uint64_t up = plan.add(tile * shape.expert_inner);
-  const uint64_t output = plan.add(tile * shape.hidden);
-  const uint64_t parts = plan.add(uint64_t{shape.wave_tokens} * shape.top_k * shape.hidden);
-  TRY_ASSIGN(auto scratch, device.allocate(plan.size_bytes()));
-  std::unique_ptr<GroupedExecutor> made(new GroupedExecutor(queue, store, shape, std::move(scratch)));
-  made->input_at_ = input;
-  made->gate_at_ = gate;
-  made->up_at_ = up;
-  made->output_at_ = output;
-  made->parts_at_ = parts;
-  return made;
+  TRY_ASSIGN(auto scratch, device.allocate(lay_out(shape).size_bytes));
+  return std::unique_ptr<GroupedExecutor>(new GroupedExecutor(queue, store, shape, std::move(scratch)));
 }
 
 GroupedExecutor::GroupedExecutor(kernels::Queue& queue, ExpertStore& store, const ExecutorShape& shape,
                                  std::unique_ptr<kernels::Buffer> scratch)
-    : queue_(queue), store_(store), shape_(shape), scratch_(std::move(scratch)) {}
+    : queue_(queue), store_(store), shape_(shape), scratch_(std::move(scratch)), at_(lay_out(shape)) {}
 
 kernels::Rows GroupedExecutor::rows_at(uint64_t offset, uint32_t rows, uint32_t cols) const {
   return {.data = {.buffer = scratch_.get(), .offset_bytes = offset}, .rows = rows, .cols = cols, .stride = cols};
@@ -122,10 +122,10 @@ void GroupedExecutor::multiply(const ExpertWeights& expert, const Group& group, 
 void GroupedExecutor::multiply_tile(const ExpertWeights& expert, const Group& group, size_t first, size_t count,
                                     const kernels::Rows& x) {
   const auto rows = static_cast<uint32_t>(count);
-  const kernels::Rows input = rows_at(input_at_, rows, shape_.hidden);
-  const kernels::Rows gate = rows_at(gate_at_, rows, shape_.expert_inner);
-  const kernels::Rows up = rows_at(up_at_, rows, shape_.expert_inner);
-  const kernels::Rows output = rows_at(output_at_, rows, shape_.hidden);
+  const kernels::Rows input = rows_at(at_.input, rows, shape_.hidden);
+  const kernels::Rows gate = rows_at(at_.gate, rows, shape_.expert_inner);
+  const kernels::Rows up = rows_at(at_.up, rows, shape_.expert_inner);
+  const kernels::Rows output = rows_at(at_.output, rows, shape_.hidden);
   queue_.gather_rows(input, x, std::span(group.tokens).subspan(first, count));
   group.trace.input(input);
   apply(expert.gate, queue_, input, gate, group.trace, "gate_proj");
@@ -133,7 +133,7 @@ void GroupedExecutor::multiply_tile(const ExpertWeights& expert, const Group& gr
   queue_.silu_multiply(gate, up);
   apply(expert.down, queue_, gate, output, group.trace, "down_proj");
   group.trace.output(output);
-  queue_.scatter_rows(rows_at(parts_at_, x.rows * shape_.top_k, shape_.hidden), output,
+  queue_.scatter_rows(rows_at(at_.parts, x.rows * shape_.top_k, shape_.hidden), output,
                       std::span(group.parts).subspan(first, count));
 }
 
@@ -153,7 +153,7 @@ Result<void> GroupedExecutor::run_wave(const Wave& wave, std::span<const uint32_
   TRY_ASSIGN(const auto request, store_.request(tokens.layer, std::move(demands)));
   ExpertTimes times;
   TRY(compute_as_they_come(wave, groups, *request, times, stop));
-  queue_.combine(wave.y, rows_at(parts_at_, tokens.x.rows * shape_.top_k, shape_.hidden), tokens.weights, shape_.top_k);
+  queue_.combine(wave.y, rows_at(at_.parts, tokens.x.rows * shape_.top_k, shape_.hidden), tokens.weights, shape_.top_k);
   times.transfer = request->transfer_seconds();
   times.total = seconds_since(start);
   if (store_.pass().phase == Phase::decode) decode_bound_.add(times);

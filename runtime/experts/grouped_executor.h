@@ -44,8 +44,16 @@ class GroupedExecutor final : public ExpertExecutor {
   [[nodiscard]] uint64_t scratch_bytes() const { return scratch_->size_bytes(); }
   /// Times of all decode passes.
   [[nodiscard]] const DecodeBound& decode_bound() const { return decode_bound_; }
+  /// What an executor of this shape would take.
+  [[nodiscard]] static uint64_t scratch_bytes_for(const ExecutorShape& shape) { return lay_out(shape).size_bytes; }
 
  private:
+  // In scratch_.
+  struct Places {
+    uint64_t input = 0, gate = 0, up = 0, output = 0, parts = 0;
+    uint64_t size_bytes = 0;
+  };
+  static Places lay_out(const ExecutorShape& shape);
   GroupedExecutor(kernels::Queue& queue, ExpertStore& store, const ExecutorShape& shape,
                   std::unique_ptr<kernels::Buffer> scratch);
 
@@ -78,7 +86,7 @@ class GroupedExecutor final : public ExpertExecutor {
   RouteRecorder* recorder_ = nullptr;
   std::unique_ptr<kernels::Buffer> scratch_;
   DecodeBound decode_bound_;
-  uint64_t input_at_ = 0, gate_at_ = 0, up_at_ = 0, output_at_ = 0, parts_at_ = 0;  // in scratch_
+  Places at_;
 };
 
 }  // namespace dspack::runtime

@@ -5,9 +5,11 @@
 
 namespace dspack::runtime {
 
-Result<std::vector<SlotLayout>> slot_layouts(const format::Checkpoint& checkpoint, const ExpertShape& shape) {
+Result<std::vector<SlotLayout>> slot_layouts(const format::Checkpoint& checkpoint, const ExpertShape& shape,
+                                             const std::set<LayerId>& layers) {
   std::map<LayerId, SlotLayout> by_layer;
   for (const auto& [key, tensors] : checkpoint.experts()) {
+    if (!layers.empty() && !layers.contains(key.layer)) continue;
     auto plan = plan_slot(checkpoint, key, shape);
     // An expert that cannot be used matters when the router picks it.
     if (!plan && plan.error().kind == ErrorKind::not_found) continue;
@@ -33,7 +35,8 @@ Result<std::vector<SlotLayout>> slot_layouts(const format::Checkpoint& checkpoin
   return merged;
 }
 
-std::vector<uint64_t> share_slots(const std::vector<SlotLayout>& layouts, std::optional<uint64_t> slots) {
+std::vector<uint64_t> share_slots(const std::vector<SlotLayout>& layouts, std::optional<uint64_t> slots,
+                                  uint64_t least) {
   uint64_t experts = 0;
   for (const SlotLayout& layout : layouts)
     experts += layout.experts;
@@ -41,7 +44,7 @@ std::vector<uint64_t> share_slots(const std::vector<SlotLayout>& layouts, std::o
   uint64_t left = std::min(slots.value_or(experts), experts);
   for (const SlotLayout& layout : layouts) {
     const uint64_t share = experts == 0 ? 0 : left * layout.experts / experts;  // of what is left, by what is left
-    shares.push_back(std::clamp<uint64_t>(share, 1, layout.experts));
+    shares.push_back(std::clamp<uint64_t>(share, std::min(least, layout.experts), layout.experts));
     left -= std::min(left, shares.back());
     experts -= layout.experts;
   }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <optional>
+#include <set>
 #include <vector>
 
 #include "runtime/experts/slot_plan.h"
@@ -17,12 +18,14 @@ struct SlotLayout {
 };
 
 /// Layers whose largest experts differ in size by less than a quarter share slots: where experts lie in several pieces,
-/// a page more or less is no reason for a pool of its own. Largest first.
+/// a page more or less is no reason for a pool of its own. Largest first. `layers`: those that count; empty: all.
 [[nodiscard]] Result<std::vector<SlotLayout>> slot_layouts(const format::Checkpoint& checkpoint,
-                                                           const ExpertShape& shape);
+                                                           const ExpertShape& shape,
+                                                           const std::set<LayerId>& layers = {});
 
-/// Slots of each layout, at least one each and at most one for each expert; in all `slots` where that allows it.
-/// Absent: one for each expert.
-[[nodiscard]] std::vector<uint64_t> share_slots(const std::vector<SlotLayout>& layouts, std::optional<uint64_t> slots);
+/// Slots of each layout, at least `least` (of one or more) each and at most one for each expert; in all `slots` where
+/// that allows it. Absent: one for each expert.
+[[nodiscard]] std::vector<uint64_t> share_slots(const std::vector<SlotLayout>& layouts, std::optional<uint64_t> slots,
+                                                uint64_t least = 1);
 
 }  // namespace dspack::runtime

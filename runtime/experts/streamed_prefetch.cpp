@@ -5,14 +5,19 @@
 
 namespace dspack::runtime {
 
+// While slots are left, an expert is read once whatever comes, and only those that are wanted should be.
+bool StreamedStore::is_prefetching() const {
+  return pass_.phase == Phase::decode && governor_.is_on() && (has_evicted_ || options_.prefetch == PrefetchMode::on);
+}
+
 bool StreamedStore::wants_forecast() const {
   const std::lock_guard lock(mutex_);
-  return pass_.phase == Phase::decode && governor_.is_on();
+  return is_prefetching();
 }
 
 void StreamedStore::expect(LayerId layer, std::span<const ExpertId> experts) {
   const std::lock_guard lock(mutex_);
-  if (!governor_.is_on()) return;
+  if (!is_prefetching()) return;
   forecast_.expect(layer, experts);
   start_prefetches();
 }
@@ -21,6 +26,8 @@ void StreamedStore::expect(LayerId layer, std::span<const ExpertId> experts) {
 bool StreamedStore::start_prefetch(ExpertKey key) {
   const auto pool = pool_of(key);
   if (!pool || (*pool)->find(key) != nullptr) return true;
+  // Bytes across a network are paid for: there only who asks for it gets guesses.
+  if (options_.prefetch == PrefetchMode::automatic && storage_.tier_of(key) == StorageTier::network) return true;
   const auto slot = (*pool)->take(
       key, slots_.size(), [this](const Slot& left) { count_eviction(left); },
       [this](ExpertKey candidate) { return forecast_.is_near(candidate); });
@@ -57,7 +64,7 @@ void StreamedStore::end_forecast(LayerId layer, std::span<const ExpertDemand> de
 void StreamedStore::end_pass() {
   const PhaseStats& now = prefetch_counts();
   const PhaseStats& before = course_.before;
-  if (pass_.phase == Phase::decode && course_.layers > 1) {
+  if (pass_.phase == Phase::decode && course_.layers > 1 && has_evicted_) {
     const uint64_t misses = now.all_misses() - before.all_misses();
     governor_.record({.seconds = std::chrono::duration<double>(course_.end - course_.start).count(),
                       .experts = misses + now.hits + now.late - before.hits - before.late,

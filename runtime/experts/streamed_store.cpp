@@ -6,6 +6,8 @@
 #include <chrono>
 #include <deque>
 
+#include "format/base/checked.h"
+
 #include "runtime/experts/slot_layouts.h"
 
 namespace dspack::runtime {
@@ -53,12 +55,13 @@ class StreamedStore::Request final : public ExpertRequest {
       const bool is_ready = slot->state == Slot::State::ready;
       (is_ready ? ready_ : coming_).push_back({.index = i, .slot = slot, .was_missing = !is_ready});
     }
+    if (store_.pass_.phase == Phase::prefill) order_missing();
     return start_missing();
   }
 
-  // With the lock held: as many of the missing as there are slots for.
+  // With the lock held: as many of the missing as there are slots for, and in a prefill as the window allows.
   Result<void> start_missing() {
-    while (!missing_.empty()) {
+    while (!missing_.empty() && (store_.pass_.phase == Phase::decode || ahead() < store_.prefill_window(layer_))) {
       auto slot = store_.start_miss(store_.use_of(layer_, demands_[missing_.front()]));
       if (!slot) return slot.error();
       if (*slot == nullptr) return {};
@@ -104,6 +107,17 @@ class StreamedStore::Request final : public ExpertRequest {
     Slot* slot = nullptr;
     bool was_missing = false;
   };
+
+  // What only a prompt's early tokens want comes first: it is the first to leave again, and makes room for the rest.
+  void order_missing() {
+    std::ranges::stable_sort(
+        missing_, {}, [this](size_t index) { return std::pair(demands_[index].last_row, demands_[index].rows); });
+  }
+
+  // Missing experts that are on their way or wait to be computed.
+  [[nodiscard]] size_t ahead() const {
+    return coming_.size() + static_cast<size_t>(std::ranges::count_if(ready_, &Pinned::was_missing));
+  }
 
   // Moves what has arrived to `ready_`, and lets more come.
   Result<void> collect() {
@@ -173,8 +187,9 @@ StreamedStore::~StreamedStore() {
 }
 
 Result<void> StreamedStore::make_pools() {
-  TRY_ASSIGN(const std::vector<SlotLayout> layouts, slot_layouts(storage_.checkpoint(), options_.shape));
-  const std::vector<uint64_t> limits = share_slots(layouts, options_.slots);
+  TRY_ASSIGN(const std::vector<SlotLayout> layouts,
+             slot_layouts(storage_.checkpoint(), options_.shape, options_.layers));
+  const std::vector<uint64_t> limits = share_slots(layouts, options_.slots, options_.least_slots);
   for (size_t i = 0; i < layouts.size(); ++i) {
     pools_.push_back(std::make_unique<SlotPool>(device_, layouts[i].slot_bytes, limits[i],
                                                 options_.policy(limits[i], options_.seed + i)));
@@ -284,7 +299,17 @@ void StreamedStore::count_hit(Slot& slot, const ExpertUse& use) {
 
 void StreamedStore::count_eviction(const Slot& slot) {
   ++counts().evictions;
+  has_evicted_ = true;
   if (slot.is_prefetch) prefetch_counts().wasted_bytes += slot.plan.stored_bytes;
+}
+
+// Enough experts for the transfers never to pause, and an eighth of the slots, so that dear experts overlap with cheap
+// ones. A prefill's layer could use all slots at once, but then it would push out what decoding needs of other layers.
+size_t StreamedStore::prefill_window(LayerId layer) const {
+  const SlotPool& pool = *pool_of_layer_.at(layer);
+  const uint64_t in_flight = ceil_div(storage_.depth() * storage_.block_bytes(), pool.slot_bytes());
+  const uint64_t busy = 2 * std::clamp<uint64_t>(in_flight, 2, storage_.depth());
+  return std::max(busy, pool.limit() / 8);
 }
 
 Result<Slot*> StreamedStore::start_miss(const ExpertUse& use) {
@@ -306,6 +331,7 @@ Result<Slot*> StreamedStore::start_miss(const ExpertUse& use) {
 Result<void> StreamedStore::begin_reading(Slot& slot, Urgency urgency) {
   TRY_ASSIGN(slot.plan, plan_slot(storage_.checkpoint(), slot.key, options_.shape));
   DSPACK_CHECK(slot.plan.slot_bytes <= slot.bytes().size(), "an expert larger than its slot");
+  TRY(count_reading(slot));
   slot.state = Slot::State::loading;
   slot.urgency = urgency;
   ++loading(urgency);
@@ -328,6 +354,7 @@ Result<void> StreamedStore::begin_reading(Slot& slot, Urgency urgency) {
 void StreamedStore::loaded(Slot& slot, const LoadOutcome& outcome) {
   const std::lock_guard lock(mutex_);
   --loading(slot.urgency);
+  count_read(slot, outcome.bytes_read);
   if (slot.may_fail) prefetch_counts().prefetched_bytes += outcome.bytes_read;
   if (!read_again(slot, outcome.result)) settle(slot, outcome);
   start_prefetches();

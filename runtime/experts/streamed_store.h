@@ -15,6 +15,7 @@
 
 #include "runtime/experts/expert_load.h"
 #include "runtime/experts/expert_store.h"
+#include "runtime/experts/fetch_outlook.h"
 #include "runtime/experts/forecast.h"
 #include "runtime/experts/prefetch_governor.h"
 #include "runtime/experts/slot_pool.h"
@@ -24,10 +25,13 @@ namespace dspack::runtime {
 
 struct StreamedStoreOptions {
   ExpertShape shape;
+  std::set<LayerId> layers = {};  // whose experts will be asked for; empty: all
   std::optional<uint64_t> slots;  // absent: one for each expert
+  uint64_t least_slots = 1;       // of each layout
   PolicyFactory policy;
   uint64_t seed = 1;
   PrefetchMode prefetch = PrefetchMode::off;
+  std::optional<uint64_t> max_fetch = {};  // bytes of experts that are read for a prompt and its answer
 };
 
 class StreamedStore final : public ExpertStore, private ExpertLease::Pin {
@@ -48,6 +52,12 @@ class StreamedStore final : public ExpertStore, private ExpertLease::Pin {
   /// Reads what is missing of them while nothing is wanted at once.
   void expect(LayerId layer, std::span<const ExpertId> experts) override;
 
+  /// A prompt begins, from which on --max-fetch counts. What reading its experts is expected to take.
+  [[nodiscard]] FetchOutlook begin_prompt(const PromptShape& prompt);
+  [[nodiscard]] std::optional<uint64_t> max_fetch() const { return options_.max_fetch; }
+  /// At which experts were read so far, in this run; nullopt: too few to tell.
+  [[nodiscard]] std::optional<double> bytes_per_second() const;
+
   [[nodiscard]] ExpertStoreStats stats() const;
 
  private:
@@ -66,9 +76,13 @@ class StreamedStore final : public ExpertStore, private ExpertLease::Pin {
   void count_hit(Slot& slot, const ExpertUse& use);
   void count_eviction(const Slot& slot);
   Result<Slot*> start_miss(const ExpertUse& use);
+  [[nodiscard]] size_t prefill_window(LayerId layer) const;
   Result<void> begin_reading(Slot& slot, Urgency urgency);
+  Result<void> count_reading(const Slot& slot);
+  void count_read(const Slot& slot, uint64_t bytes);
   void unpin(Slot& slot);
   [[nodiscard]] bool is_idle() const;  // nothing is read or kept: no slot becomes free by waiting
+  [[nodiscard]] bool is_prefetching() const;
   void start_prefetches();
   bool start_prefetch(ExpertKey key);
   void end_pass();
@@ -98,8 +112,16 @@ class StreamedStore final : public ExpertStore, private ExpertLease::Pin {
   Request* request_ = nullptr;  // the present one
   ExpertStoreStats stats_;
   std::array<uint64_t, kUrgencies> loading_{};  // experts, by the urgency of reading them
+  uint64_t fetched_ = 0;                        // bytes since the prompt began
+  struct Reading {
+    std::chrono::steady_clock::time_point start;
+    uint64_t experts = 0;  // on their way
+    uint64_t bytes = 0;    // read in all
+    double seconds = 0;    // in which any was read
+  } reading_;
   Forecast forecast_;
   PrefetchGovernor governor_;
+  bool has_evicted_ = false;
   struct PassCourse {
     std::chrono::steady_clock::time_point start, end;
     uint64_t layers = 0;

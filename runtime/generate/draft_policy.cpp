@@ -128,15 +128,15 @@ bool DraftPolicy::is_affordable(uint32_t drafts, uint32_t pending) const {
   if (!held) return false;
   const double loss = (drafts > 0 ? catch_up_per_position_ * pending : 0) +
                       std::max(0.0, expected_seconds(drafts) - certain_tokens(drafts) / *held);
-  return lost_seconds_ + loss <= kProbeShare * total_seconds_;
+  const bool is_doubtful = drafts == 1 && arms_[1].steps < kShortBurst && !is_promising(1);
+  return lost_seconds_ + loss <= (is_doubtful ? kDoubtfulShare : kProbeShare) * total_seconds_;
 }
 
 std::optional<uint32_t> DraftPolicy::choose_probe() {
   for (uint32_t k = 1; k <= most_; ++k) {
-    if (arms_[k].steps == 0) {
-      if (is_promising(k)) return k;
-      break;
-    }
+    if (arms_[k].steps > 0) continue;
+    if (k == 1 || is_promising(k)) return k;
+    break;
   }
   if (since_burst_ < interval_) return std::nullopt;
   since_burst_ = 0;
@@ -156,7 +156,6 @@ bool DraftPolicy::is_hopeless() const {
 
 uint32_t DraftPolicy::next(uint32_t pending) {
   if (!automatic_) return most_;
-  if (burst_left_ > 0 && arms_[burst_].steps == 0 && burst_ > 0 && !is_promising(burst_)) burst_left_ = 0;
   if (burst_left_ == 0) {
     if (const auto probe = choose_probe()) start_burst(*probe);
   }

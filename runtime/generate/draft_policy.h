@@ -14,11 +14,12 @@
 //
 // Where experts are read as they are needed, most can be said beforehand. A draft that stands wants the experts that
 // the next step would have wanted: it brings its misses along, so the time that plain steps wait for experts is not
-// saved by drafting but, for each draft that falls, spent twice. One draft is tried only if
+// saved by drafting but, for each draft that falls, spent twice. Unless
 //   (1 + a) seconds(0) > seconds(0) + waiting(0)
-// could hold. And a number whose drafts cause misses, as the store counts them, that take longer than the steps that
-// it saves is not used, whatever its times say.
-// Threads: single-thread; a plain value. Errors: none. Time is what the caller says it is.
+// could hold, a first look may cost no more than kDoubtfulShare of the time: waiting may have other causes. And a
+// number whose drafts cause misses, as the store counts them, that take longer than the steps that it saves is not
+// used, whatever its times say. Threads: single-thread; a plain value. Errors: none. Time is what the caller says it
+// is.
 #pragma once
 
 #include <cstdint>
@@ -62,6 +63,8 @@ class DraftPolicy {
 
   /// Share of the time that trying other numbers may cost: three per cent, less what estimates may err.
   static constexpr double kProbeShare = 0.02;
+  /// The same, as long as nothing promises that drafts could pay.
+  static constexpr double kDoubtfulShare = 0.005;
 
  private:
   struct Arm {

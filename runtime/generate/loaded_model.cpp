@@ -5,8 +5,10 @@
 #include <algorithm>
 
 #include "kernels/cpu/cpu_device.h"
+#include "runtime/generate/load_plan.h"
 #include "runtime/model/inventory.h"
 #include "runtime/model/names.h"
+#include "runtime/storage/always_needed.h"
 
 namespace dspack::runtime {
 
@@ -14,21 +16,6 @@ namespace {
 
 // Headers of an ordinary checkpoint that are read at the same time.
 constexpr unsigned kHeaderJobs = 8;
-constexpr uint32_t kMaxChunk = 4096;
-
-Result<uint32_t> context_length(const ModelConfig& config, const std::optional<uint32_t>& asked) {
-  if (!asked) return std::min(config.longest_context(), kDefaultContext);
-  if (*asked >= 1 && *asked <= config.longest_context()) return *asked;
-  if (*asked >= 1 && config.longest_context() < config.max_positions) {
-    return Error{ErrorKind::unsupported,
-                 fmt::format("a context of {} positions is not possible; beyond {} (index_topk in config.json) this "
-                             "model's attention is sparse, which this program does not do yet",
-                             *asked, config.longest_context())};
-  }
-  return Error{ErrorKind::invalid, fmt::format("a context of {} positions is not possible; this model allows 1 to {} "
-                                               "(max_position_embeddings in config.json)",
-                                               *asked, config.longest_context())};
-}
 
 Result<std::vector<uint32_t>> read_eos_tokens(format::Repository& repository, const ModelConfig& config,
                                               const std::stop_token& stop) {
@@ -38,19 +25,6 @@ Result<std::vector<uint32_t>> read_eos_tokens(format::Repository& repository, co
   if (!text) return config.eos_tokens;
   TRY_ASSIGN(std::vector<uint32_t> tokens, parse_eos_tokens(*text, kFile));
   return tokens.empty() ? config.eos_tokens : tokens;
-}
-
-// Empty: all layers, once each.
-Result<format::LayerMap> layer_map(const ModelConfig& config, const std::optional<format::LayerSelection>& asked,
-                                   const format::Checkpoint& checkpoint) {
-  if (asked) {
-    auto map = format::select_layers(*asked, config.layers);
-    return map ? std::move(map) : map.error().in("the layers asked for");
-  }
-  if (!checkpoint.manifest() || !checkpoint.manifest()->layer_map) return format::LayerMap{};
-  auto map = format::select_layers(*checkpoint.manifest()->layer_map, config.layers);
-  if (map) return map;
-  return map.error().in(fmt::format("the layer map of {} does not fit config.json", format::kManifestPath));
 }
 
 }  // namespace
@@ -77,38 +51,52 @@ Result<std::unique_ptr<LoadedModel>> LoadedModel::load(std::unique_ptr<format::R
   return loaded;
 }
 
+Result<void> LoadedModel::open_storage(const ModelConfig& config, const LoadOptions& options,
+                                       const format::LayerMap& layers, const std::stop_token& stop) {
+  remote_place_ = dynamic_cast<RemotePlace*>(repository_.get());
+  if (remote_place_ == nullptr) {
+    TRY_ASSIGN(io_, choose_io(*repository_, checkpoint_, options.io, {.device = device_.get()}, stop));
+    storage_ = std::make_unique<LocalStorage>(*repository_, checkpoint_, storage_options(io_, options.verify));
+    return {};
+  }
+  TRY_ASSIGN(auto storage, remote_place_->open_storage(checkpoint_));
+  remote_storage_ = storage.get();
+  storage_ = std::move(storage);
+  return storage_->expect(always_needed(checkpoint_, config, layers, options.speculation.has_value()), stop);
+}
+
 Result<void> LoadedModel::assemble(const ModelConfig& config, const LoadOptions& options, const std::stop_token& stop) {
-  TRY_ASSIGN(const uint32_t context_positions, context_length(config, options.context));
-  TRY_ASSIGN(format::LayerMap layers, layer_map(config, options.layers, checkpoint_));
   TRY_ASSIGN(device_,
              kernels::make_cpu_device({.threads = options.threads, .instruction_set = options.instruction_set}));
   queue_ = device_->make_queue();
-  TRY_ASSIGN(io_, choose_io(*repository_, checkpoint_, options.io, {.device = device_.get()}, stop));
-  storage_ = std::make_unique<LocalStorage>(*repository_, checkpoint_, storage_options(io_, options.verify));
+  TRY(open_storage(config, options, layers, stop));
   if (options.wrap_storage) storage_ = options.wrap_storage(std::move(storage_));
   files_ = std::make_unique<CheckpointFiles>(*storage_);
   const LoadContext context{.device = *device_, .queue = *queue_, .files = *files_, .fp8_block = config.fp8_block};
   TRY_ASSIGN(PolicyFactory policy, find_policy(options.policy));
+  TRY_ASSIGN(const LoadPlan plan, plan_load(context, *repository_, config, options, stop));
+  memory_plan_ = plan.memory;
   const StreamedStoreOptions store{
       .shape = {.hidden = config.hidden, .expert_inner = config.expert_inner, .fp8_block = config.fp8_block},
-      .slots = options.expert_slots,
+      .layers = plan.expert_layers,
+      .slots = plan.memory.slot_count,
+      .least_slots = least_slots(config.top_k),
       .policy = std::move(policy),
-      .prefetch = options.prefetch};
+      .prefetch = options.prefetch,
+      .max_fetch = options.max_fetch};
   TRY_ASSIGN(store_, StreamedStore::make(*device_, *storage_, store));
-  ExecutorShape shape{
-      .hidden = config.hidden, .expert_inner = config.expert_inner, .experts = config.experts, .top_k = config.top_k};
-  shape.wave_tokens = std::min(kMaxChunk, context_positions);
+  const ExecutorShape shape{.hidden = config.hidden,
+                            .expert_inner = config.expert_inner,
+                            .experts = config.experts,
+                            .top_k = config.top_k,
+                            .wave_tokens = plan.model.max_rows};
   TRY_ASSIGN(executor_, GroupedExecutor::make(*device_, *queue_, *store_, shape));
   if (!options.route_trace.empty()) {
     TRY_ASSIGN(recorder_, RouteRecorder::create(format::posix_file_system(), options.route_trace,
                                                 route_header(checkpoint_, config.model_type, config.top_k)));
     executor_->set_recorder(recorder_.get());
   }
-  ModelOptions model{
-      .context = context_positions, .max_rows = std::min(context_positions, kMaxChunk), .layer_map = std::move(layers)};
-  model.wave_rows = std::min(model.wave_rows, context_positions);
-  model.attention = options.attention;
-  TRY_ASSIGN(model_, Model::load(context, config, model, *executor_, stop));
+  TRY_ASSIGN(model_, Model::load(context, config, plan.model, *executor_, stop));
   if (!options.speculation) return {};
   return add_speculation(context, *options.speculation, stop);
 }

@@ -12,7 +12,7 @@
 
 #include "format/layer_map.h"
 #include "format/source/repository.h"
-#include "runtime/budget/memory_options.h"
+#include "runtime/budget/memory_plan.h"
 #include "runtime/experts/grouped_executor.h"
 #include "runtime/experts/policy/policy_catalogue.h"
 #include "runtime/experts/streamed_store.h"
@@ -21,6 +21,7 @@
 #include "runtime/model/model.h"
 #include "runtime/storage/io_choice.h"
 #include "runtime/storage/local_storage.h"
+#include "runtime/storage/remote_place.h"
 
 namespace dspack::runtime {
 
@@ -32,13 +33,14 @@ struct LoadOptions {
   AttentionForm attention = AttentionForm::absorbed;
   IoMethod io = IoMethod::automatic;          // how a local folder is read
   bool verify = false;                        // every expert against its digest when it is read
-  std::optional<uint64_t> expert_slots = {};  // absent: one for each expert
   std::string policy{kDefaultPolicy};         // which expert leaves a slot: policy_catalogue.h
   std::string route_trace = {};               // file for the routes of the run; empty: none
   MemoryOptions memory = {};
   PrefetchMode prefetch = PrefetchMode::automatic;  // reading experts before they are wanted
+  std::optional<uint64_t> max_fetch = {};           // of StreamedStoreOptions
   /// Puts a storage of the caller's own in front of the model's. Empty: none.
   std::function<std::unique_ptr<WeightStorage>(std::unique_ptr<WeightStorage>)> wrap_storage = {};
+  RemoteAccess remote = {};  // for whoever opens the place
   /// Drafting with the MTP module. Unset: none. A number of drafts needs a module (errors: unsupported, not_found);
   /// without a number a model that has none runs without.
   std::optional<SpeculationOptions> speculation = {};
@@ -67,10 +69,16 @@ class LoadedModel {
   [[nodiscard]] const format::Checkpoint& checkpoint() const { return checkpoint_; }
   [[nodiscard]] const CheckpointFiles& files() const { return *files_; }
   [[nodiscard]] const StreamedStore& store() const { return *store_; }
+  [[nodiscard]] StreamedStore& store() { return *store_; }
   /// How local weights are read.
   [[nodiscard]] const IoChoice& io() const { return io_; }
   [[nodiscard]] const GroupedExecutor& executor() const { return *executor_; }
   [[nodiscard]] const kernels::Device& device() const { return *device_; }
+  /// What was decided about memory before anything was loaded.
+  [[nodiscard]] const MemoryPlan& memory_plan() const { return memory_plan_; }
+  /// nullptr: the weights lie in a local folder.
+  [[nodiscard]] const RemotePlace* remote_place() const { return remote_place_; }
+  [[nodiscard]] const RemoteStorage* remote_storage() const { return remote_storage_; }
   [[nodiscard]] kernels::Queue& queue() { return *queue_; }
   /// Brings the recorded routes so far into their file, if there is one.
   [[nodiscard]] Result<void> flush_routes();
@@ -80,6 +88,9 @@ class LoadedModel {
  private:
   LoadedModel(std::unique_ptr<format::Repository> repository, format::Checkpoint checkpoint)
       : repository_(std::move(repository)), checkpoint_(std::move(checkpoint)) {}
+  /// And of a distant place fetches what every token needs.
+  Result<void> open_storage(const ModelConfig& config, const LoadOptions& options, const format::LayerMap& layers,
+                            const std::stop_token& stop);
   Result<void> assemble(const ModelConfig& config, const LoadOptions& options, const std::stop_token& stop);
   Result<void> add_speculation(const LoadContext& context, const SpeculationOptions& options,
                                const std::stop_token& stop);
@@ -89,7 +100,10 @@ class LoadedModel {
   std::vector<uint32_t> eos_tokens_;
   IoChoice io_;
   std::unique_ptr<WeightStorage> storage_;
+  RemotePlace* remote_place_ = nullptr;      // what repository_ is, if it is distant
+  RemoteStorage* remote_storage_ = nullptr;  // what storage_ is then
   std::unique_ptr<CheckpointFiles> files_;
+  MemoryPlan memory_plan_;
   std::unique_ptr<kernels::Device> device_;
   std::unique_ptr<kernels::Queue> queue_;
   std::unique_ptr<StreamedStore> store_;

@@ -58,11 +58,17 @@ Result<HiddenStates> Session::append(std::span<const uint32_t> tokens, Phase pha
   return hidden;
 }
 
-// Hidden states of the last chunk. At least the last token is computed, or there would be nothing to continue from.
+// Tokens of the prompt that the cache holds. At least the last token is computed, or there would be nothing to continue
+// from.
+size_t Session::common_length(std::span<const uint32_t> prompt) const {
+  const auto [mine, theirs] = std::ranges::mismatch(cached_, prompt);
+  return std::min<size_t>(static_cast<size_t>(mine - cached_.begin()), prompt.size() - 1);
+}
+
+// Hidden states of the last chunk.
 Result<HiddenStates> Session::prefill(std::span<const uint32_t> prompt, const std::stop_token& stop) {
   const auto start = Clock::now();
-  const auto [mine, theirs] = std::ranges::mismatch(cached_, prompt);
-  const size_t common = std::min<size_t>(static_cast<size_t>(mine - cached_.begin()), prompt.size() - 1);
+  const size_t common = common_length(prompt);
   roll_back(common);
   HiddenStates hidden;
   for (size_t done = common; done < prompt.size();) {
@@ -131,6 +137,7 @@ Result<Answer> Session::generate(std::span<const uint32_t> prompt, const Generat
   TRY(sampler.check_vocab(model_.config().vocab));
   Answer answer;
   if (options.max_tokens == 0) return answer;
+  if (options.before_prefill) TRY(options.before_prefill(prompt.size() - common_length(prompt)));
   const auto hidden = prefill(prompt, stop);
   const auto start = Clock::now();
   auto certain = hidden ? begin(*hidden, sampler) : Result<std::vector<uint32_t>>(hidden.error());

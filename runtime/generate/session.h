@@ -27,6 +27,9 @@ enum class StopReason {
 struct GenerateOptions {
   uint32_t max_tokens = UINT32_MAX;
   std::vector<uint32_t> end_tokens;
+  /// Called with the number of the prompt's tokens that are going to be computed, before any of them is; an error ends
+  /// the run. Empty: nothing.
+  std::function<Result<void>(uint64_t tokens)> before_prefill = {};
 };
 
 struct Answer {
@@ -74,6 +77,7 @@ class Session {
  private:
   [[nodiscard]] Result<void> check(std::span<const uint32_t> prompt) const;
   [[nodiscard]] Result<HiddenStates> append(std::span<const uint32_t> tokens, Phase phase, const std::stop_token& stop);
+  [[nodiscard]] size_t common_length(std::span<const uint32_t> prompt) const;
   [[nodiscard]] Result<HiddenStates> prefill(std::span<const uint32_t> prompt, const std::stop_token& stop);
   [[nodiscard]] Result<std::vector<uint32_t>> begin(const HiddenStates& hidden, Sampler& sampler);
   [[nodiscard]] Result<std::vector<uint32_t>> step(std::span<const uint32_t> tokens, uint32_t most_drafts,

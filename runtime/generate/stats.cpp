@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include "runtime/budget/plan_report.h"
+#include "runtime/budget/system_memory.h"
+
 namespace dspack::runtime {
 
 namespace {
@@ -68,6 +71,36 @@ format::Json bound_json(const DecodeBound& bound, double seconds) {
           {"transfer", bound.transfer_seconds()}};
 }
 
+std::optional<RunStats::Network> network_stats(const LoadedModel& loaded) {
+  if (loaded.remote_storage() == nullptr) return std::nullopt;
+  const format::TransferCounters& counters = loaded.remote_place()->counters();
+  return RunStats::Network{.traffic = loaded.remote_storage()->traffic(),
+                           .requests = counters.requests,
+                           .resolutions = counters.resolutions,
+                           .retries = counters.retries,
+                           .body_bytes = counters.bytes};
+}
+
+format::Json network_json(const RunStats::Network& network, uint64_t tokens) {
+  const auto by_purpose = [](const std::array<uint64_t, kWeightPurposes>& bytes) {
+    return format::Json{{"always_needed", bytes[0]}, {"embedding", bytes[1]}, {"experts", bytes[2]}};
+  };
+  const RemoteTraffic& traffic = network.traffic;
+  const auto for_tokens = [&](const std::array<uint64_t, kWeightPurposes>& bytes) {
+    return tokens == 0 ? 0 : (bytes[1] + bytes[2]) / tokens;
+  };
+  return {{"requests", network.requests},
+          {"link_resolutions", network.resolutions},
+          {"retries", network.retries},
+          {"body_bytes", network.body_bytes},
+          {"bytes", by_purpose(traffic.network_bytes)},
+          {"cache_bytes", by_purpose(traffic.cache_bytes)},
+          {"bytes_per_token", for_tokens(traffic.network_bytes)},
+          {"cache_bytes_per_token", for_tokens(traffic.cache_bytes)},
+          {"refetches", traffic.refetches},
+          {"cache_size_bytes", traffic.cache_size_bytes}};
+}
+
 format::Json expert_json(const RunStats& stats) {
   std::map<LayerId, uint64_t> read;
   for (const ExpertKey& key : stats.experts.read_experts)
@@ -113,6 +146,8 @@ RunStats collect_stats(LoadedModel& loaded, const SessionTimes& times) {
                         .kv_cache = model.cache().size_bytes(),
                         .scratch = model.scratch_bytes() + loaded.executor().scratch_bytes(),
                         .experts = stats.experts.resident_bytes};
+  stats.memory_plan = loaded.memory_plan();
+  if (const auto peak = peak_resident_bytes()) stats.process_peak_bytes = *peak;
   std::set<LayerId> read_layers(stats.layer_map.begin(), stats.layer_map.end());
   if (const Speculator* speculator = loaded.speculator()) {
     stats.mtp = collect_mtp_stats(*speculator, loaded.checkpoint(), stats.experts);
@@ -122,6 +157,7 @@ RunStats collect_stats(LoadedModel& loaded, const SessionTimes& times) {
     read_layers.insert(speculator->module().layer());
   }
   count_experts(loaded.checkpoint(), read_layers, stats);
+  stats.network = network_stats(loaded);
   return stats;
 }
 
@@ -146,6 +182,11 @@ format::Json to_json(const RunStats& stats) {
                          {"total", memory.weights + memory.kv_cache + memory.scratch + memory.experts}}},
                        {"io", to_json(stats.io)},
                        {"experts", expert_json(stats)}};
+  json["memory_plan"] = to_json(stats.memory_plan);
+  if (stats.process_peak_bytes) json["memory_bytes"]["process_peak"] = *stats.process_peak_bytes;
+  if (stats.network) {
+    json["network"] = network_json(*stats.network, stats.times.prefill_tokens + stats.times.decode_tokens);
+  }
   if (stats.mtp) json["mtp"] = to_json(*stats.mtp);
   return json;
 }

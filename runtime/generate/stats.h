@@ -32,11 +32,21 @@ struct RunStats {
     uint64_t experts = 0;
   } memory_bytes;
   IoChoice io;  // how local weights were read
+  MemoryPlan memory_plan;                      // what was decided before loading
+  std::optional<uint64_t> process_peak_bytes;  // most resident memory so far; absent: the system does not say
   ExpertStoreStats experts;
   DecodeBound decode_bound;      // of decode passes
   uint64_t present_experts = 0;  // in the checkpoint, of the layers that run
   uint64_t expert_files = 0;     // files of the checkpoint that hold them
-  std::optional<MtpStats> mtp;   // if there was drafting; the sums above contain it
+  struct Network {
+    RemoteTraffic traffic;
+    uint64_t requests = 0;
+    uint64_t resolutions = 0;  // of them: those that were answered with a link
+    uint64_t retries = 0;
+    uint64_t body_bytes = 0;  // of all answers, catalogue and small files included
+  };
+  std::optional<Network> network;  // of a distant place
+  std::optional<MtpStats> mtp;     // if there was drafting; the sums above contain it
 };
 
 [[nodiscard]] RunStats collect_stats(LoadedModel& loaded, const SessionTimes& times);

@@ -59,6 +59,15 @@ Result<ChatTemplate> recognise(const std::optional<std::string>& source) {
 
 }  // namespace
 
+Result<uint64_t> tokenizer_bytes(format::Repository& repository, const std::stop_token& stop) {
+  for (const char* file : {kTokenizerFile, kTiktokenFile}) {
+    const auto source = repository.open(file, stop);
+    if (source) return (*source)->size_bytes();
+    if (source.error().kind != ErrorKind::not_found) return source.error();
+  }
+  return 0;
+}
+
 Result<TextModel> TextModel::load(format::Repository& repository, const std::stop_token& stop) {
   TRY_ASSIGN(const auto text, read_if_there(repository, kConfigFile, stop));
   TRY_ASSIGN(Tokenizer tokenizer, load_tokenizer(repository, text, stop));

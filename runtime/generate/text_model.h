@@ -44,4 +44,7 @@ class TextModel {
   Result<ChatTemplate> chat_;  // why there is none matters only to those who want to chat
 };
 
+/// Size of the file that TextModel::load reads the tokenizer from; 0: there is none.
+[[nodiscard]] Result<uint64_t> tokenizer_bytes(format::Repository& repository, const std::stop_token& stop);
+
 }  // namespace dspack::runtime

@@ -23,6 +23,12 @@ Result<void> Embedding::lookup(kernels::Queue& queue, std::span<const uint32_t> 
                                const std::stop_token& stop) const {
   DSPACK_CHECK(rows.rows == tokens.size() && rows.cols == hidden_, "no place for the rows");
   const uint64_t row_bytes = uint64_t{hidden_} * (bits_of(table_->dtype) / 8);
+  std::vector<format::Extent> wanted;
+  for (const uint32_t token : tokens) {
+    const uint64_t begin = table_->range.begin + token * row_bytes;
+    wanted.push_back({.file = table_->file, .range = {begin, begin + row_bytes}});
+  }
+  TRY(files_->storage().expect(wanted, stop));
   std::vector<std::byte> stored(row_bytes);
   std::unordered_map<uint32_t, std::vector<float>> seen;  // a token that occurs again is not read again
   for (uint32_t i = 0; i < tokens.size(); ++i) {

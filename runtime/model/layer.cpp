@@ -8,20 +8,26 @@
 
 namespace dspack::runtime {
 
+Result<WeightGroup> find_layer(const LoadContext& context, const ModelConfig& config, LayerId id,
+                               LayerWeights& weights) {
+  weights.id = id;
+  const std::string name = names::layer(id);
+  WeightGroup group(context);
+  TRY(group.add_vector(&weights.attention_norm, name + ".input_layernorm.weight", config.hidden));
+  TRY(group.add_vector(&weights.mlp_norm, name + ".post_attention_layernorm.weight", config.hidden));
+  TRY(add_attention(group, weights.attention, config, name));
+  if (config.is_moe(id)) {
+    TRY(add_moe(group, weights.moe, config, name));
+  } else {
+    TRY(add_mlp(group, weights.mlp, name + ".mlp", config.hidden, config.dense_inner));
+  }
+  return group;
+}
+
 Result<std::unique_ptr<LayerWeights>> load_layer(const LoadContext& context, const ModelConfig& config, LayerId id,
                                                  const std::stop_token& stop) {
   auto weights = std::make_unique<LayerWeights>();
-  weights->id = id;
-  const std::string name = names::layer(id);
-  WeightGroup group(context);
-  TRY(group.add_vector(&weights->attention_norm, name + ".input_layernorm.weight", config.hidden));
-  TRY(group.add_vector(&weights->mlp_norm, name + ".post_attention_layernorm.weight", config.hidden));
-  TRY(add_attention(group, weights->attention, config, name));
-  if (config.is_moe(id)) {
-    TRY(add_moe(group, weights->moe, config, name));
-  } else {
-    TRY(add_mlp(group, weights->mlp, name + ".mlp", config.hidden, config.dense_inner));
-  }
+  TRY_ASSIGN(WeightGroup group, find_layer(context, config, id, *weights));
   TRY_ASSIGN(weights->memory, group.load(ReadPurpose::always_needed, stop));
   return weights;
 }

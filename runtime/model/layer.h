@@ -20,7 +20,12 @@ struct LayerWeights {
   MlpWeights mlp;  // of a dense layer, else empty
 };
 
-/// Loads everything of a layer that every token needs.
+/// Everything of a layer that every token needs, found but not read. `weights` stays where it is until the group is
+/// loaded or bound.
+[[nodiscard]] Result<WeightGroup> find_layer(const LoadContext& context, const ModelConfig& config, LayerId id,
+                                             LayerWeights& weights);
+
+/// Loads it.
 [[nodiscard]] Result<std::unique_ptr<LayerWeights>> load_layer(const LoadContext& context, const ModelConfig& config,
                                                                LayerId id, const std::stop_token& stop);
 

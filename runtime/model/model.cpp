@@ -15,6 +15,11 @@ namespace {
 constexpr uint32_t kLogitRows = 16;
 // Positions of the rotary table that are made at once, so that a long context needs no second copy of it.
 constexpr uint32_t kTableRows = 4096;
+
+Result<void> add_head(WeightGroup& group, const ModelConfig& config, kernels::Slice& norm, Linear& head) {
+  TRY(group.add_vector(&norm, names::kFinalNorm, config.hidden));
+  return group.add_linear(&head, names::kHead, config.vocab, config.hidden);
+}
 // A further layer that reads more rows than drafting ever does catches up on a prompt.
 constexpr uint32_t kMostDecodeRows = 16;
 
@@ -27,15 +32,44 @@ Model::Model(const LoadContext& context, const ModelConfig& config, const ModelO
       executor_(executor),
       config_(config),
       options_(options),
-      residual_at_(plan_.add(uint64_t{options.max_rows} * config.hidden)),
-      logits_at_(plan_.add(uint64_t{kLogitRows} * config.vocab)),
-      cos_sin_at_(plan_.add(uint64_t{options.context} * config.rope_dim)),
-      runner_(config_, {.form = options.attention, .context = options.context, .cache_dtype = options.kv_dtype},
-              options.max_rows, options.wave_rows, plan_),
+      at_(lay_out(config_, options, plan_)),
+      runner_(make_runner(config_, options, plan_)),
       predictor_(config_, plan_) {
   if (!options_.layer_map.empty()) return;
   for (uint32_t layer = 0; layer < config.layers; ++layer)
     options_.layer_map.emplace_back(layer);
+}
+
+Model::Places Model::lay_out(const ModelConfig& config, const ModelOptions& options, ScratchPlan& plan) {
+  Places places;
+  places.residual = plan.add(uint64_t{options.max_rows} * config.hidden);
+  places.logits = plan.add(uint64_t{kLogitRows} * config.vocab);
+  places.cos_sin = plan.add(uint64_t{options.context} * config.rope_dim);
+  return places;
+}
+
+LayerRunner Model::make_runner(const ModelConfig& config, const ModelOptions& options, ScratchPlan& plan) {
+  return {config,
+          {.form = options.attention, .context = options.context, .cache_dtype = options.kv_dtype},
+          options.max_rows,
+          options.wave_rows,
+          plan};
+}
+
+uint64_t Model::scratch_bytes_for(const ModelConfig& config, const ModelOptions& options) {
+  ScratchPlan plan;
+  lay_out(config, options, plan);
+  make_runner(config, options, plan);
+  const RoutePredictor predictor(config, plan);
+  return plan.size_bytes();
+}
+
+Result<uint64_t> Model::head_bytes(const LoadContext& context, const ModelConfig& config) {
+  kernels::Slice norm;
+  Linear head;
+  WeightGroup group(context);
+  TRY(add_head(group, config, norm, head));
+  return group.size_bytes();
 }
 
 Result<std::unique_ptr<Model>> Model::load(const LoadContext& context, const ModelConfig& config,
@@ -53,7 +87,7 @@ Result<void> Model::allocate() {
   TRY_ASSIGN(KvCache cache, KvCache::make(device_, depth, options_.context, config_.cache_dim(), options_.kv_dtype));
   cache_.emplace(std::move(cache));
   TRY_ASSIGN(scratch_, device_.allocate(plan_.size_bytes()));
-  const kernels::Slice table{.buffer = scratch_.get(), .offset_bytes = cos_sin_at_};
+  const kernels::Slice table{.buffer = scratch_.get(), .offset_bytes = at_.cos_sin};
   for (uint32_t first = 0; first < options_.context; first += kTableRows) {
     const uint32_t count = std::min(kTableRows, options_.context - first);
     const std::vector<float> rows = rope_table(config_.rope, config_.rope_dim, first, count);
@@ -66,15 +100,9 @@ Result<void> Model::allocate() {
 Result<void> Model::load_weights(const LoadContext& context, const std::stop_token& stop) {
   TRY_ASSIGN(Embedding embedding, Embedding::make(context.files, names::kEmbedding, config_.vocab, config_.hidden));
   embedding_.emplace(embedding);
-  layers_.resize(config_.layers);
-  for (const LayerId layer : options_.layer_map) {
-    DSPACK_CHECK(layer.value < config_.layers, "the layer map names a layer that the model lacks");
-    if (layers_[layer.value] != nullptr) continue;  // a repetition
-    TRY_ASSIGN(layers_[layer.value], load_layer(context, config_, layer, stop));
-  }
+  TRY_ASSIGN(layers_, LayerStore::load(context, config_, options_.layer_map, options_.streaming, stop));
   WeightGroup head(context);
-  TRY(head.add_vector(&final_norm_, names::kFinalNorm, config_.hidden));
-  TRY(head.add_linear(&head_, names::kHead, config_.vocab, config_.hidden));
+  TRY(add_head(head, config_, final_norm_, head_));
   TRY_ASSIGN(head_memory_, head.load(ReadPurpose::always_needed, stop));
   return {};
 }
@@ -91,13 +119,14 @@ Result<HiddenStates> Model::forward(std::span<const uint32_t> tokens, const std:
                          .cols = config_.hidden,
                          .stride = config_.hidden};
   };
-  const kernels::Rows hidden = rows_at(residual_at_);
+  const kernels::Rows hidden = rows_at(at_.residual);
   TRY(embedding_->lookup(queue_, tokens, hidden, stop));
   TraceScope(trace_, "model.embed_tokens").output(hidden);
   if (observer) observer(std::nullopt, hidden);
   const bool is_foreseen = executor_.wants_forecast();
   for (uint32_t index = 0; index < options_.layer_map.size(); ++index) {
     if (stop.stop_requested()) return Error{ErrorKind::cancelled, "the run was interrupted"};
+    TRY_ASSIGN(const LayerWeights* weights, layers_->weights(index, stop));
     const TraceScope scope = trace_ == nullptr ? TraceScope() : TraceScope(trace_, names::layer(LayerId(index)));
     LayerRunner::Context context{
         .queue = queue_, .scratch = *scratch_, .executor = executor_, .stop = stop, .trace = scope};
@@ -106,11 +135,11 @@ Result<HiddenStates> Model::forward(std::span<const uint32_t> tokens, const std:
         foresee(index, residual, shared);
       };
     }
-    TRY(runner_.run(context, *layers_[options_.layer_map[index].value],
+    TRY(runner_.run(context, *weights,
                     {.hidden = hidden,
                      .cache = cache_->layer(index),
                      .first_position = cache_->length(),
-                     .cos_sin = {.buffer = scratch_.get(), .offset_bytes = cos_sin_at_}}));
+                     .cos_sin = {.buffer = scratch_.get(), .offset_bytes = at_.cos_sin}}));
     if (observer) observer(index, hidden);
     if (trace_ != nullptr) TRY(trace_->status());
   }
@@ -125,12 +154,14 @@ void Model::foresee(uint32_t index, const kernels::Rows& residual, const kernels
   const auto next = std::find_if(options_.layer_map.begin() + index + 1, options_.layer_map.end(),
                                  [&](LayerId layer) { return config_.is_moe(layer); });
   if (next == options_.layer_map.end()) return;
-  executor_.expect(*next, predictor_.predict(queue_, *scratch_, *layers_[next->value], residual, shared));
+  const LayerWeights* weights = layers_->at_hand(*next);
+  if (weights == nullptr) return;  // its router may not have arrived
+  executor_.expect(*next, predictor_.predict(queue_, *scratch_, *weights, residual, shared));
 }
 
 kernels::Rows Model::workspace(uint32_t rows) const {
   DSPACK_CHECK(rows <= options_.max_rows, "the workspace is smaller");
-  return {.data = {.buffer = scratch_.get(), .offset_bytes = residual_at_},
+  return {.data = {.buffer = scratch_.get(), .offset_bytes = at_.residual},
           .rows = rows,
           .cols = config_.hidden,
           .stride = config_.hidden};
@@ -150,7 +181,7 @@ Result<void> Model::run_further_layer(const LayerWeights& weights, const kernels
                      {.hidden = hidden,
                       .cache = cache.layer(0),
                       .first_position = cache.length(),
-                      .cos_sin = {.buffer = scratch_.get(), .offset_bytes = cos_sin_at_}});
+                      .cos_sin = {.buffer = scratch_.get(), .offset_bytes = at_.cos_sin}});
 }
 
 void Model::logits(const kernels::Rows& final, std::span<float> into) {
@@ -161,7 +192,7 @@ void Model::logits(const kernels::Rows& final, const Linear& head, std::span<flo
   DSPACK_CHECK(into.size() == size_t{final.rows} * config_.vocab, "no place for the logits");
   for (uint32_t first = 0; first < final.rows; first += kLogitRows) {
     const uint32_t count = std::min(kLogitRows, final.rows - first);
-    const kernels::Rows wave{.data = {.buffer = scratch_.get(), .offset_bytes = logits_at_},
+    const kernels::Rows wave{.data = {.buffer = scratch_.get(), .offset_bytes = at_.logits},
                              .rows = count,
                              .cols = config_.vocab,
                              .stride = config_.vocab};
@@ -176,11 +207,7 @@ void Model::logits(const kernels::Rows& final, const Linear& head, std::span<flo
 }
 
 uint64_t Model::weight_bytes() const {
-  uint64_t bytes = head_memory_->size_bytes();
-  for (const auto& layer : layers_) {
-    if (layer != nullptr) bytes += layer->memory->size_bytes();
-  }
-  return bytes;
+  return head_memory_->size_bytes() + layers_->memory_bytes();
 }
 
 uint64_t Model::scratch_bytes() const {

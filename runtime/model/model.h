@@ -13,7 +13,7 @@
 #include "runtime/model/config.h"
 #include "runtime/model/embedding.h"
 #include "runtime/model/kv_cache.h"
-#include "runtime/model/layer.h"
+#include "runtime/model/layer_store.h"
 #include "runtime/model/route_predictor.h"
 
 namespace dspack::runtime {
@@ -26,6 +26,7 @@ struct ModelOptions {
   Dtype kv_dtype = Dtype::f32;  // of the KV cache: f32 (exact), bf16 or f16
   /// The layers in the order in which a token passes them; one that comes twice is loaded once. Empty: all, once each.
   std::vector<LayerId> layer_map = {};
+  LayerStreaming streaming = {};  // layers that memory has no room for
 };
 
 /// What a pass leaves of its tokens, FP32 [tokens, hidden] each, valid until the next call.
@@ -82,6 +83,11 @@ class Model {
   [[nodiscard]] uint64_t weight_bytes() const;   // always-needed weights
   [[nodiscard]] uint64_t scratch_bytes() const;  // activations and tables, without the cache
 
+  /// What a model with these options would take; nothing is read.
+  [[nodiscard]] static uint64_t scratch_bytes_for(const ModelConfig& config, const ModelOptions& options);
+  /// Of the output head and the norm before it. Errors: those of finding them.
+  [[nodiscard]] static Result<uint64_t> head_bytes(const LoadContext& context, const ModelConfig& config);
+
  private:
   Model(const LoadContext& context, const ModelConfig& config, const ModelOptions& options, ExpertExecutor& executor);
   Result<void> load_weights(const LoadContext& context, const std::stop_token& stop);
@@ -96,12 +102,17 @@ class Model {
   ModelOptions options_;
   Trace* trace_ = nullptr;
   ScratchPlan plan_;
-  uint64_t residual_at_, logits_at_, cos_sin_at_;  // in scratch_
+  struct Places {
+    uint64_t residual = 0, logits = 0, cos_sin = 0;
+  };
+  static Places lay_out(const ModelConfig& config, const ModelOptions& options, ScratchPlan& plan);
+  static LayerRunner make_runner(const ModelConfig& config, const ModelOptions& options, ScratchPlan& plan);
+  Places at_;  // in scratch_
   LayerRunner runner_;
   RoutePredictor predictor_;
 
   std::optional<Embedding> embedding_;
-  std::vector<std::unique_ptr<LayerWeights>> layers_;  // by physical layer; empty where the pass leaves one out
+  std::unique_ptr<LayerStore> layers_;
   std::unique_ptr<kernels::Buffer> head_memory_;
   kernels::Slice final_norm_;  // [hidden]
   Linear head_;                // [vocab, hidden]

@@ -34,10 +34,8 @@ Result<std::unique_ptr<MtpModule>> MtpModule::load(const LoadContext& context, M
   TRY_ASSIGN(KvCache cache,
              KvCache::make(context.device, 1, context_positions, config.cache_dim(), model.cache().dtype()));
   std::unique_ptr<MtpModule> module(new MtpModule(context, model, std::move(cache)));
-  ScratchPlan plan;
-  module->residuals_at_ = plan.add(uint64_t{context_positions} * config.hidden);
-  module->pairs_at_ = plan.add(uint64_t{kWaveRows} * 2 * config.hidden);
-  TRY_ASSIGN(module->scratch_, context.device.allocate(plan.size_bytes()));
+  module->at_ = lay_out(config, context_positions);
+  TRY_ASSIGN(module->scratch_, context.device.allocate(module->at_.size_bytes));
   const uint64_t before = context.files.bytes_read(ReadPurpose::always_needed);
   TRY(module->load_weights(context, stop));
   TRY(module->share_or_load_head(context, stop));
@@ -46,14 +44,44 @@ Result<std::unique_ptr<MtpModule>> MtpModule::load(const LoadContext& context, M
   return module;
 }
 
+Result<WeightGroup> MtpModule::find_own(const LoadContext& context, const ModelConfig& config, Own& own) {
+  WeightGroup group(context);
+  TRY(group.add_vector(&own.embedding_norm, name_of(config, "enorm.weight"), config.hidden));
+  TRY(group.add_vector(&own.hidden_norm, name_of(config, "hnorm.weight"), config.hidden));
+  TRY(group.add_vector(&own.output_norm, name_of(config, "shared_head.norm.weight"), config.hidden));
+  TRY(group.add_linear(&own.projection, name_of(config, "eh_proj.weight"), config.hidden, 2 * config.hidden));
+  return group;
+}
+
+MtpModule::Places MtpModule::lay_out(const ModelConfig& config, uint32_t positions) {
+  ScratchPlan plan;
+  Places places;
+  places.residuals = plan.add(uint64_t{positions} * config.hidden);
+  places.pairs = plan.add(uint64_t{kWaveRows} * 2 * config.hidden);
+  places.size_bytes = plan.size_bytes();
+  return places;
+}
+
+Result<uint64_t> MtpModule::bytes_for(const LoadContext& context, const ModelConfig& config, uint32_t positions,
+                                      Dtype cache_dtype) {
+  const auto cache = KvCache::bytes_of(1, positions, config.cache_dim(), cache_dtype);
+  if (!cache) return Error{ErrorKind::budget, "the MTP module's KV cache would exceed 2^64 bytes; use less --ctx"};
+  LayerWeights layer;
+  Own own;
+  TRY_ASSIGN(const WeightGroup layer_group, find_layer(context, config, LayerId(config.layers), layer));
+  TRY_ASSIGN(const WeightGroup own_group, find_own(context, config, own));
+  const format::Checkpoint& checkpoint = context.files.checkpoint();
+  const format::TensorEntry* head = checkpoint.find(name_of(config, "shared_head.head.weight"));
+  const format::TensorEntry* original = checkpoint.find(names::kHead);
+  const bool shared = head == nullptr || (original != nullptr && head->digest && head->digest == original->digest);
+  return layer_group.size_bytes() + own_group.size_bytes() + *cache + lay_out(config, positions).size_bytes +
+         (shared ? 0 : head->range.size());
+}
+
 Result<void> MtpModule::load_weights(const LoadContext& context, const std::stop_token& stop) {
   const ModelConfig& config = model_.config();
   TRY_ASSIGN(layer_, load_layer(context, config, LayerId(config.layers), stop));
-  WeightGroup own(context);
-  TRY(own.add_vector(&embedding_norm_, name_of(config, "enorm.weight"), config.hidden));
-  TRY(own.add_vector(&hidden_norm_, name_of(config, "hnorm.weight"), config.hidden));
-  TRY(own.add_vector(&output_norm_, name_of(config, "shared_head.norm.weight"), config.hidden));
-  TRY(own.add_linear(&projection_, name_of(config, "eh_proj.weight"), config.hidden, 2 * config.hidden));
+  TRY_ASSIGN(WeightGroup own, find_own(context, config, own_));
   TRY_ASSIGN(own_memory_, own.load(ReadPurpose::always_needed, stop));
   return {};
 }
@@ -95,7 +123,7 @@ kernels::Rows MtpModule::place(uint64_t offset, uint32_t rows, uint32_t cols) co
 void MtpModule::observe(const kernels::Rows& residual) {
   DSPACK_CHECK(residual.rows <= cache_.capacity() - cache_.length() - pending_, "more positions than the context has");
   const uint64_t row_bytes = uint64_t{residual.cols} * sizeof(float);
-  const kernels::Rows residuals = place(residuals_at_, cache_.capacity(), residual.cols);
+  const kernels::Rows residuals = place(at_.residuals, cache_.capacity(), residual.cols);
   queue_.copy(rows_of(residuals, pending_, residual.rows).data, residual.data, residual.rows * row_bytes);
   pending_ += residual.rows;
   caught_up_ = 0;
@@ -119,15 +147,15 @@ Result<void> MtpModule::project(std::span<const uint32_t> next, const kernels::R
   const Embedding& embedding = embedding_ ? *embedding_ : model_.embedding();
   for (uint32_t first = 0; first < hidden.rows; first += kWaveRows) {
     const uint32_t count = std::min(kWaveRows, hidden.rows - first);
-    const kernels::Rows pairs = place(pairs_at_, count, 2 * width);
+    const kernels::Rows pairs = place(at_.pairs, count, 2 * width);
     kernels::Rows left = pairs;
     left.cols = width;
     kernels::Rows right = left;
     right.data = left.data.at(uint64_t{width} * sizeof(float));
     TRY(embedding.lookup(queue_, next.subspan(first, count), left, stop));
-    queue_.rms_norm(left, embedding_norm_, epsilon, left);
-    queue_.rms_norm(rows_of(hidden, first, count), hidden_norm_, epsilon, right);
-    projection_.apply(queue_, pairs, rows_of(z, first, count));
+    queue_.rms_norm(left, own_.embedding_norm, epsilon, left);
+    queue_.rms_norm(rows_of(hidden, first, count), own_.hidden_norm, epsilon, right);
+    own_.projection.apply(queue_, pairs, rows_of(z, first, count));
   }
   return {};
 }
@@ -135,7 +163,7 @@ Result<void> MtpModule::project(std::span<const uint32_t> next, const kernels::R
 Result<void> MtpModule::catch_up(std::span<const uint32_t> next, MtpHidden hidden, const std::stop_token& stop,
                                  const RowsCallback& on_rows) {
   DSPACK_CHECK(pending_ > 0 && next.size() == pending_, "one token must follow each pending position");
-  const kernels::Rows residuals = place(residuals_at_, pending_, model_.config().hidden);
+  const kernels::Rows residuals = place(at_.residuals, pending_, model_.config().hidden);
   const uint32_t start = cache_.length();
   const auto run = [&](uint32_t first, uint32_t count) -> Result<void> {
     const kernels::Rows z = model_.workspace(count);
@@ -177,7 +205,7 @@ Result<void> MtpModule::chain(uint32_t token, MtpHidden hidden, const std::stop_
   DSPACK_CHECK(pending_ == 0 && last_.rows == 1, "a chain goes on from an output");
   const kernels::Rows z = model_.workspace(1);
   if (hidden == MtpHidden::post_norm) {
-    queue_.rms_norm(last_, output_norm_, model_.config().norm_epsilon, z);
+    queue_.rms_norm(last_, own_.output_norm, model_.config().norm_epsilon, z);
     last_ = z;
   }
   TRY(project({&token, 1}, last_, z, stop));
@@ -194,8 +222,8 @@ void MtpModule::logits(const kernels::Rows& outputs, std::span<float> into) {
   const Linear& head = head_ ? *head_ : model_.head();
   for (uint32_t first = 0; first < outputs.rows; first += kWaveRows) {
     const uint32_t count = std::min(kWaveRows, outputs.rows - first);
-    const kernels::Rows final = place(pairs_at_, count, model_.config().hidden);
-    queue_.rms_norm(rows_of(outputs, first, count), output_norm_, model_.config().norm_epsilon, final);
+    const kernels::Rows final = place(at_.pairs, count, model_.config().hidden);
+    queue_.rms_norm(rows_of(outputs, first, count), own_.output_norm, model_.config().norm_epsilon, final);
     model_.logits(final, head, into.subspan(first * vocab, count * vocab));
   }
 }

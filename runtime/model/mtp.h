@@ -33,6 +33,11 @@ class MtpModule {
   [[nodiscard]] static Result<std::unique_ptr<MtpModule>> load(const LoadContext& context, Model& model,
                                                                const std::stop_token& stop);
 
+  /// What it would take with such a context, nothing read. A head of its own counts unless digests say that it is the
+  /// model's. Errors: those of finding weights; budget.
+  [[nodiscard]] static Result<uint64_t> bytes_for(const LoadContext& context, const ModelConfig& config,
+                                                  uint32_t positions, Dtype cache_dtype);
+
   /// Positions that its cache holds.
   [[nodiscard]] uint32_t length() const { return cache_.length(); }
   /// Positions that the main model has passed since: length() + pending() is the main model's.
@@ -74,6 +79,18 @@ class MtpModule {
 
  private:
   MtpModule(const LoadContext& context, Model& model, KvCache cache);
+  struct Own {
+    kernels::Slice embedding_norm;  // enorm [hidden]
+    kernels::Slice hidden_norm;     // hnorm [hidden]
+    kernels::Slice output_norm;     // shared_head.norm [hidden]
+    Linear projection;              // eh_proj [hidden, 2 * hidden]
+  };
+  [[nodiscard]] static Result<WeightGroup> find_own(const LoadContext& context, const ModelConfig& config, Own& own);
+  struct Places {
+    uint64_t residuals = 0, pairs = 0;  // [context, hidden], [wave, 2 * hidden]
+    uint64_t size_bytes = 0;
+  };
+  [[nodiscard]] static Places lay_out(const ModelConfig& config, uint32_t positions);
   Result<void> load_weights(const LoadContext& context, const std::stop_token& stop);
   Result<void> share_or_load_head(const LoadContext& context, const std::stop_token& stop);
   Result<void> choose_embedding(const LoadContext& context);
@@ -86,16 +103,13 @@ class MtpModule {
   Model& model_;
   std::unique_ptr<LayerWeights> layer_;
   std::unique_ptr<kernels::Buffer> own_memory_;  // norms and eh_proj
-  kernels::Slice embedding_norm_;                // enorm [hidden]
-  kernels::Slice hidden_norm_;                   // hnorm [hidden]
-  kernels::Slice output_norm_;                   // shared_head.norm [hidden]
-  Linear projection_;                            // eh_proj [hidden, 2 * hidden]
+  Own own_;
   std::unique_ptr<kernels::Buffer> head_memory_;
   std::unique_ptr<Linear> head_;        // absent: the model's
   std::optional<Embedding> embedding_;  // absent: the model's
   KvCache cache_;
   std::unique_ptr<kernels::Buffer> scratch_;
-  uint64_t residuals_at_ = 0, pairs_at_ = 0;  // in scratch_: [context, hidden], [wave, 2 * hidden]
+  Places at_;  // in scratch_
   uint32_t pending_ = 0;
   uint32_t caught_up_ = 0;  // positions of the last catch_up
   kernels::Rows last_;

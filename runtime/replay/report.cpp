@@ -2,9 +2,9 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "format/base/size_text.h"
 #include "runtime/experts/policy/lru.h"
 #include "runtime/replay/belady.h"
 
@@ -22,7 +22,7 @@ double hit_rate(const ReplayCounts& counts) {
 
 // Experts that one decoded token goes to, in all layers that the trace has.
 uint64_t token_experts(const Workload& workload) {
-  return uint64_t{workload.header().top_k} * workload.header().layers.size();
+  return uint64_t{workload.header().top_k} * workload.layers();
 }
 
 std::string notes(const Workload& workload, uint64_t slots) {
@@ -73,17 +73,16 @@ ReplayReport replay(const Workload& workload, uint64_t slots, std::span<const Na
 
 std::string describe(const Workload& workload) {
   const RouteHeader& header = workload.header();
-  return fmt::format("{}: {} layers, {} experts of up to {:.2f} MB, top {}; {} prompt tokens, {} decoded tokens\n",
-                     header.model_type, header.layers.size(), workload.experts(),
-                     static_cast<double>(workload.expert_bytes()) / 1e6, header.top_k, workload.tokens(Phase::prefill),
-                     workload.tokens(Phase::decode));
+  return fmt::format("{}: {} layers, {} experts of up to {}, top {}; {} prompt tokens, {} decoded tokens",
+                     header.model_type, workload.layers(), workload.experts(), size_words(workload.expert_bytes()),
+                     header.top_k, workload.tokens(Phase::prefill), workload.tokens(Phase::decode));
 }
 
 std::string to_table(const Workload& workload, const ReplayReport& report) {
-  std::string text = fmt::format("{} slots: {:.1f} % of the experts, {:.2f} GB, {:.2f} tokens' experts\n", report.slots,
-                                 100 * ratio(report.slots, workload.experts()),
-                                 static_cast<double>(report.slots) * static_cast<double>(workload.expert_bytes()) / 1e9,
-                                 ratio(report.slots, token_experts(workload)));
+  std::string text =
+      fmt::format("{} slots: {:.1f} % of the experts, {}, {:.2f} tokens' experts\n", report.slots,
+                  100 * ratio(report.slots, workload.experts()), size_words(report.slots * workload.expert_bytes()),
+                  ratio(report.slots, token_experts(workload)));
   text += notes(workload, report.slots);
   text += fmt::format("  {:<12}{:>14}{:>14}{:>10}{:>12}{:>16}\n", "policy", "misses/token", "MB/token", "hits",
                       "gap closed", "prompt misses");

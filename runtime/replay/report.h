@@ -30,7 +30,7 @@ struct ReplayReport {
 [[nodiscard]] ReplayReport replay(const Workload& workload, uint64_t slots, std::span<const NamedPolicy> policies,
                                   uint64_t seed);
 
-/// What the trace holds, in one line.
+/// What the trace holds, in one line without its end. The text is the trace's own: not fit for a terminal as it is.
 [[nodiscard]] std::string describe(const Workload& workload);
 [[nodiscard]] std::string to_table(const Workload& workload, const ReplayReport& report);
 /// One line for all reports: docs/traces.md lists the fields.

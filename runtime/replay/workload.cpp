@@ -54,6 +54,7 @@ Result<void> Workload::add(const RouteLine& line) {
   const std::vector<ExpertDemand> demands = demands_of(routed.ids, header_.top_k);
   if (routed.phase == Phase::decode) floor_ = std::max(floor_, static_cast<uint32_t>(demands.size()));
   append(routed, demands);
+  experts_.emplace(routed.layer, header_.find(routed.layer)->experts);
   if (routed.draft_rows > 0) drafted_.push_back(routed);
   return {};
 }
@@ -99,13 +100,17 @@ ExpertUse Workload::use_of(const Step& step, const ExpertDemand& demand) {
 
 uint64_t Workload::experts() const {
   uint64_t sum = 0;
-  for (const RoutedLayerShape& layer : header_.layers)
-    sum += layer.experts;
+  for (const auto& [layer, experts] : experts_)
+    sum += experts;
   return sum;
 }
 
 uint64_t Workload::expert_bytes() const {
-  return std::ranges::max(header_.layers, {}, &RoutedLayerShape::expert_bytes).expert_bytes;
+  uint64_t bytes = 1;
+  for (const RoutedLayerShape& shape : header_.layers) {
+    if (experts_.contains(shape.layer)) bytes = std::max(bytes, shape.expert_bytes);
+  }
+  return bytes;
 }
 
 }  // namespace dspack::runtime

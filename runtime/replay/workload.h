@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <span>
 #include <vector>
 
@@ -48,7 +49,9 @@ class Workload {
   [[nodiscard]] uint64_t tokens(Phase phase) const { return tokens_[static_cast<size_t>(phase)]; }
   /// The most experts that a layer asks for at once in a decode pass; 0: there is none.
   [[nodiscard]] uint32_t floor() const { return floor_; }
-  /// Experts of the model, and the bytes of the largest.
+  /// The layers that the trace tells of: a header may know more, such as an MTP module that did not run.
+  [[nodiscard]] size_t layers() const { return experts_.size(); }
+  /// Their experts, and the bytes of the largest.
   [[nodiscard]] uint64_t experts() const;
   [[nodiscard]] uint64_t expert_bytes() const;
 
@@ -57,6 +60,7 @@ class Workload {
   void accept(uint32_t rows);
 
   RouteHeader header_;
+  std::map<LayerId, uint32_t> experts_;  // of the layers seen
   std::vector<Step> steps_;
   std::vector<ExpertDemand> demands_;
   std::vector<RoutedLayer> drafted_;  // the present pass's layers, while it may be told which drafts stood

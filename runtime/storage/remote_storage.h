@@ -52,6 +52,7 @@ class RemoteStorage final : public WeightStorage {
   [[nodiscard]] Result<void> expect(std::span<const format::Extent> extents, const std::stop_token& stop) override;
   [[nodiscard]] Result<void> keep(ExpertKey expert, std::span<const TensorBytes> tensors,
                                   const std::stop_token& stop) override;
+  [[nodiscard]] bool is_distant() const override { return true; }
   [[nodiscard]] uint64_t block_bytes() const override { return kBlockBytes; }
   [[nodiscard]] unsigned depth() const override { return options_.connections; }
 

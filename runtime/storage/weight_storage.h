@@ -52,6 +52,8 @@ class WeightStorage {
   [[nodiscard]] virtual Result<void> keep(ExpertKey expert, std::span<const TensorBytes> tensors,
                                           const std::stop_token& stop) = 0;
 
+  /// Whether reading costs a transfer over a network, at least the first time.
+  [[nodiscard]] virtual bool is_distant() const { return false; }
   /// Bytes that one read should have at most, so that several go on at once.
   [[nodiscard]] virtual uint64_t block_bytes() const = 0;
   /// Reads that should go on at once.

@@ -28,6 +28,8 @@ class CheckpointFiles {
   [[nodiscard]] Result<void> read(const format::TensorEntry& tensor, uint64_t offset, std::span<std::byte> into,
                                   ReadPurpose purpose, const std::stop_token& stop);
 
+  /// Counts what was read by other means.
+  void count(ReadPurpose purpose, uint64_t bytes) { bytes_read_[static_cast<size_t>(purpose)] += bytes; }
   [[nodiscard]] uint64_t bytes_read(ReadPurpose purpose) const { return bytes_read_[static_cast<size_t>(purpose)]; }
 
  private:

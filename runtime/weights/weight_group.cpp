@@ -107,15 +107,20 @@ Result<std::unique_ptr<kernels::Buffer>> WeightGroup::load(ReadPurpose purpose, 
     if (stop.stop_requested()) return Error{ErrorKind::cancelled, "loading was interrupted"};
     TRY(read_part(part, {.buffer = buffer.get(), .offset_bytes = part.offset}, staging, purpose, stop));
   }
+  bind(*buffer);
+  return buffer;
+}
+
+void WeightGroup::bind(kernels::Buffer& buffer) {
+  DSPACK_CHECK(buffer.size_bytes() >= size_bytes_, "a smaller buffer");
   for (LinearTarget& target : linears_) {
-    target.form.data = {.buffer = buffer.get(), .offset_bytes = target.data};
-    if (target.scale) target.form.scale = {.buffer = buffer.get(), .offset_bytes = *target.scale};
+    target.form.data = {.buffer = &buffer, .offset_bytes = target.data};
+    if (target.scale) target.form.scale = {.buffer = &buffer, .offset_bytes = *target.scale};
     *target.into = Linear(target.form);
   }
   for (const VectorTarget& target : vectors_) {
-    *target.into = {.buffer = buffer.get(), .offset_bytes = target.data};
+    *target.into = {.buffer = &buffer, .offset_bytes = target.data};
   }
-  return buffer;
 }
 
 }  // namespace dspack::runtime

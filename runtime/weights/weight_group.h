@@ -42,13 +42,18 @@ class WeightGroup {
 
   [[nodiscard]] Result<std::unique_ptr<kernels::Buffer>> load(ReadPurpose purpose, const std::stop_token& stop);
 
- private:
   enum class Form { as_stored, as_f32 };
   struct Part {
     const format::TensorEntry* tensor = nullptr;
     Form form = Form::as_stored;
     uint64_t offset = 0;  // in the buffer
   };
+  /// For who reads by other means: what goes where in a buffer of size_bytes().
+  [[nodiscard]] const std::vector<Part>& parts() const { return parts_; }
+  /// Makes what was added refer to a buffer, whose bytes may come later.
+  void bind(kernels::Buffer& buffer);
+
+ private:
   struct LinearTarget {
     Linear* into = nullptr;
     kernels::Weight form;

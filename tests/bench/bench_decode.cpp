@@ -43,9 +43,9 @@ Round decode(LoadedModel& loaded, uint32_t tokens, uint32_t& token) {
   const auto start = Clock::now();
   for (uint32_t i = 0; i < tokens; ++i)
     token = pass(loaded, token, logits);
-  Round round{.seconds = std::chrono::duration<double>(Clock::now() - start).count()};
-  round.bound = loaded.executor().decode_bound().since(bound);
-  round.counts = loaded.store().stats().phases[static_cast<size_t>(Phase::decode)];
+  Round round{.seconds = std::chrono::duration<double>(Clock::now() - start).count(),
+              .bound = loaded.executor().decode_bound().since(bound),
+              .counts = loaded.store().stats().phases[static_cast<size_t>(Phase::decode)]};
   round.counts.hits -= counts.hits;
   round.counts.late -= counts.late;
   for (size_t tier = 0; tier < 2; ++tier) {

@@ -37,6 +37,7 @@ struct StarvedOptions {
   double megabytes_per_second = 0;  // 0: as fast as the folder's disk
   double delay_us = 100;            // of each read, if the speed is set
   unsigned threads = 0;
+  PrefetchMode prefetch = PrefetchMode::off;
 };
 
 /// DIR [SLOTS %] [TOKENS] [ROUNDS] [MB/s] [DELAY us] [THREADS]
@@ -60,14 +61,10 @@ inline StarvedOptions parse_starved(int argc, char** argv, const char* program) 
 inline std::unique_ptr<LoadedModel> load_starved(const StarvedOptions& options, uint32_t context,
                                                  std::optional<SpeculationOptions> speculation) {
   const auto open = [&] { return value_of(format::open_repository(options.folder, {}, format::posix_file_system())); };
-  uint64_t experts = 0;
-  {
-    const auto repository = open();
-    experts = value_of(format::Checkpoint::open(*repository, 4, {})).experts().size();
-  }
   LoadOptions load{.context = context, .threads = options.threads, .instruction_set = {}};
-  load.expert_slots = static_cast<uint64_t>(static_cast<double>(experts) * options.slots_percent / 100);
+  load.memory.experts = Amount{.number = 0, .percent = static_cast<double>(options.slots_percent)};
   load.speculation = speculation;
+  load.prefetch = options.prefetch;
   if (options.megabytes_per_second > 0) {
     load.wrap_storage = [&](std::unique_ptr<WeightStorage> inner) -> std::unique_ptr<WeightStorage> {
       return std::make_unique<ThrottledStorage>(

@@ -130,6 +130,26 @@ TEST_CASE("command line: layers of both verbs that run a model") {
         map);
 }
 
+TEST_CASE("command line: memory") {
+  const auto run = parsed<RunOptions>({"dir", "-p", "x", "--ram", "24GB", "--experts", "12.5%", "--kv-dtype", "bf16"});
+  CHECK(run.load.memory.ram->of(0) == 24'000'000'000);
+  CHECK(run.load.memory.experts->of(800) == 100);
+  CHECK(run.load.memory.kv_dtype == Dtype::bf16);
+  const auto usual = parsed<RunOptions>({"dir", "-p", "x"});
+  CHECK_FALSE(usual.load.memory.ram);
+  CHECK_FALSE(usual.load.memory.experts);
+  CHECK(usual.load.memory.kv_dtype == Dtype::f32);
+  const auto plan = parsed<PlanOptions>({"plan", "dir", "--ram", "50%", "--ctx", "64", "--prompt-tokens", "7",
+                                         "--hit-rate", "40", "--mtp", "1", "--json"});
+  CHECK(plan.folder == "dir");
+  CHECK(plan.load.memory.ram->percent == 50);
+  CHECK(plan.load.context == 64);
+  CHECK(plan.prompt_tokens == 7);
+  CHECK(plan.hit_rate == 40);
+  CHECK(plan.load.speculation);
+  CHECK(plan.json);
+}
+
 TEST_CASE("command line: the verbs that validate") {
   const auto eval = parsed<EvalOptions>({"eval", "dir", "--text", "t", "--ctx", "64", "--stride", "3"});
   CHECK(eval.text_file == "t");

@@ -15,11 +15,11 @@ namespace dspack::runtime {
 /// How an expert has been used, in tokens of its layer.
 struct UseHistory {
   uint64_t last = 0;    // the token that used it last, counted from 1; 0: none has
-  float frequency = 0;  // share of tokens that use it, of which a token counts exp(-age / 64)
+  float frequency = 0;  // share of tokens that use it, of which a token counts exp(-age / 128)
 };
 
 /// By how much the frequency forgets with each token.
-inline constexpr float kFrequencyStep = 1.0F / 64.0F;
+inline constexpr float kFrequencyStep = 1.0F / 128.0F;
 
 class ReuseValue {
  public:

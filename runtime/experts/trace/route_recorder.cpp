@@ -35,6 +35,10 @@ Result<std::unique_ptr<RouteRecorder>> RouteRecorder::create(format::FileSystem&
   return recorder;
 }
 
+RouteRecorder::~RouteRecorder() {
+  static_cast<void>(flush());
+}
+
 void RouteRecorder::begin_pass(const ExpertPass& pass) {
   pass_ = pass;
   ++passes_;

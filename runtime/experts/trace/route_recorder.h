@@ -1,6 +1,6 @@
 // Writes the routes of a run to a file, a line for each layer of each pass, as they come: docs/traces.md.
-// Threads: single-thread. Lifetime: borrows the file system. Errors: those of the file; after one nothing more is
-// written. A run that is killed leaves whole lines but for the last.
+// Threads: single-thread. Lifetime: borrows the file system. Errors: those of the file; the next flush tries
+// again what could not be written. A run that is killed leaves whole lines but for the last.
 #pragma once
 
 #include <memory>
@@ -22,6 +22,11 @@ class RouteRecorder {
   /// Replaces what is at `path`.
   [[nodiscard]] static Result<std::unique_ptr<RouteRecorder>> create(format::FileSystem& files,
                                                                      const format::Path& path, RouteHeader header);
+
+  /// Writes what a run that failed has left in memory, if that is possible; see `flush`.
+  ~RouteRecorder();
+  RouteRecorder(const RouteRecorder&) = delete;
+  RouteRecorder& operator=(const RouteRecorder&) = delete;
 
   /// The next pass begins.
   void begin_pass(const ExpertPass& pass);

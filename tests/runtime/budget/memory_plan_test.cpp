@@ -20,7 +20,9 @@ MemoryNeeds v3() {
   needs.kv_bytes = 576 * kMB;
   needs.longest_chunk = 4096;
   needs.activation_bytes = [](uint32_t rows) { return 20 * kMB + rows * 320'000ULL; };
-  needs.slots = {{.slot_bytes = 44 * kMB, .experts = 14848, .most_per_layer = 8, .per_token = 464}};
+  needs.layouts = {{.slot_bytes = 44 * kMB, .experts = 14848, .layers = {}}};
+  needs.top_k = 8;
+  needs.experts_per_token = 464;
   return needs;
 }
 
@@ -141,8 +143,8 @@ TEST_CASE("memory plan: --experts sizes the slots") {
 
 TEST_CASE("memory plan: slots of several sizes share the room") {
   MemoryNeeds needs = v3();
-  needs.slots = {{.slot_bytes = 44 * kMB, .experts = 1000, .most_per_layer = 8, .per_token = 80},
-                 {.slot_bytes = 22 * kMB, .experts = 3000, .most_per_layer = 8, .per_token = 160}};
+  needs.layouts = {{.slot_bytes = 44 * kMB, .experts = 1000, .layers = {}},
+                   {.slot_bytes = 22 * kMB, .experts = 3000, .layers = {}}};
   const MemoryPlan plan = plan_of(needs, {.bytes = 40 * kGB, .source = "", .experts = {}});
   CHECK(plan.total_bytes() <= 40 * kGB);
   CHECK(plan.total_bytes() > 40 * kGB - 44 * kMB);
@@ -155,14 +157,14 @@ TEST_CASE("memory plan: slots of several sizes share the room") {
 
 TEST_CASE("memory plan: a dense model, and sizes beyond every machine") {
   MemoryNeeds dense = v3();
-  dense.slots.clear();
+  dense.layouts.clear();
   CHECK(plan_of(dense, {.bytes = 30 * kGB, .source = "", .experts = {}}).slot_count == 0);
   CHECK(plan_of(dense, {.bytes = 30 * kGB, .source = "", .experts = parse_expert_amount("10").value()}).slots.empty());
   MemoryNeeds hostile = v3();
   hostile.kv_bytes = UINT64_MAX;
   CHECK_FALSE(make_memory_plan(hostile, {.bytes = UINT64_MAX - 1, .source = "", .experts = {}}));
   hostile = v3();
-  hostile.slots[0].slot_bytes = UINT64_MAX / 2;
+  hostile.layouts[0].slot_bytes = UINT64_MAX / 2;
   CHECK_FALSE(make_memory_plan(hostile, {.bytes = 100 * kGB, .source = "", .experts = {}}));
   hostile = v3();
   hostile.layers[5].bytes = UINT64_MAX - 5;

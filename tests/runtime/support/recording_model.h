@@ -55,6 +55,8 @@ struct RigOptions {
   std::optional<uint64_t> slots = {};
   std::vector<LayerId> layer_map = {};
   runtime::AttentionForm attention = runtime::AttentionForm::absorbed;
+  Dtype kv_dtype = Dtype::f32;
+  runtime::LayerStreaming streaming = {};
 };
 
 class RecordingModel {
@@ -120,7 +122,9 @@ class RecordingModel {
                                        .max_rows = options.max_rows,
                                        .wave_rows = options.wave_rows,
                                        .attention = options.attention,
-                                       .layer_map = options.layer_map},
+                                       .kv_dtype = options.kv_dtype,
+                                       .layer_map = options.layer_map,
+                                       .streaming = options.streaming},
                                       *recorder_, {});
     REQUIRE_MESSAGE(model, (model ? "" : model.error().message));
     model_ = std::move(*model);

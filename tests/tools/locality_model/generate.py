@@ -26,7 +26,7 @@ from weights import Space, Tables  # noqa: E402
 
 # V3's experts, few of them, with little else that every token needs.
 WIDE = {"num_hidden_layers": 7, "first_k_dense_replace": 1, "num_nextn_predict_layers": 0, "n_routed_experts": 64,
-        "intermediate_size": 2048, "num_attention_heads": 16, "vocab_size": 3072}
+        "intermediate_size": 2048, "num_attention_heads": 16, "num_key_value_heads": 16, "vocab_size": 3072}
 WIDE_MARKS = 512
 # V3's depth. A pass must be longer than the clock's noise and shorter than a second.
 DEEP = {"hidden_size": 512, "moe_intermediate_size": 64, "n_routed_experts": 64, "intermediate_size": 128,

@@ -1,0 +1,85 @@
+#include "runtime/budget/model_needs.h"
+
+#include <algorithm>
+#include <map>
+
+#include "format/base/checked.h"
+#include "runtime/experts/grouped_executor.h"
+#include "runtime/model/mtp.h"
+
+namespace dspack::runtime {
+
+namespace {
+
+// What a process takes besides what is counted below: its heap's own bookkeeping and what a thread touches of its
+// stack. Measured: see docs/experts.md.
+constexpr uint64_t kHeapBytes = 6ULL << 20;
+constexpr uint64_t kThreadBytes = 256ULL << 10;
+// Reading a weight that is not stored as it is used (weight_group.cpp).
+constexpr uint64_t kStagingBytes = 8ULL << 20;
+// A tokenizer takes ten times its file while it is read (DeepSeek-V3's: 64 MB of 6.4 MB).
+constexpr uint64_t kTextFactor = 12;
+// What a store keeps of each expert: where it lies, when it was used.
+constexpr uint64_t kExpertBytes = 1024;
+// The most rows of logits in memory at once (session.cpp), and what a sampler keeps of each token of one row.
+constexpr uint64_t kLogitRows = 64;
+constexpr uint64_t kSamplerBytes = 16;
+
+uint64_t reserve(const ModelConfig& config, const NeedsOptions& options, uint64_t largest_tensor, uint64_t experts) {
+  return kHeapBytes + kThreadBytes * options.threads + std::min(2 * largest_tensor, kStagingBytes) +
+         kTextFactor * options.text_bytes + kExpertBytes * experts +
+         uint64_t{config.vocab} * (kLogitRows * sizeof(float) + kSamplerBytes);
+}
+
+}  // namespace
+
+uint32_t wave_rows_for(uint32_t max_rows) {
+  return std::min(ModelOptions().wave_rows, max_rows);
+}
+
+Result<MemoryNeeds> find_needs(const LoadContext& context, const ModelConfig& config, const NeedsOptions& options) {
+  const format::Checkpoint& checkpoint = context.files.checkpoint();
+  MemoryNeeds needs;
+  std::map<LayerId, uint32_t> uses;
+  for (const LayerId layer : options.model.layer_map)
+    ++uses[layer];
+  for (const auto& [layer, count] : uses) {
+    LayerWeights weights;
+    TRY_ASSIGN(const WeightGroup group, find_layer(context, config, layer, weights));
+    needs.layers.push_back({.id = layer, .bytes = group.size_bytes(), .uses = count});
+    if (config.is_moe(layer)) needs.experts_per_token += uint64_t{count} * config.top_k;
+  }
+  TRY_ASSIGN(needs.head_bytes, Model::head_bytes(context, config));
+  if (options.with_mtp) {
+    TRY_ASSIGN(needs.mtp_bytes, MtpModule::bytes_for(context, config, options.model.context, options.model.kv_dtype));
+  }
+  const auto kv = KvCache::bytes_of(options.model.layer_map.size(), options.model.context, config.cache_dim(),
+                                    options.model.kv_dtype);
+  if (!kv) return Error{ErrorKind::budget, "the KV cache would exceed 2^64 bytes; ask for less with --ctx"};
+  needs.kv_bytes = *kv;
+  if (needs.experts_per_token > 0) {
+    const ExpertShape shape{
+        .hidden = config.hidden, .expert_inner = config.expert_inner, .fp8_block = config.fp8_block};
+    TRY_ASSIGN(needs.layouts, slot_layouts(checkpoint, shape, options.expert_layers));
+    needs.top_k = config.top_k;
+  }
+  uint64_t largest_tensor = 0;
+  for (const format::TensorEntry& tensor : checkpoint.tensors())
+    largest_tensor = std::max(largest_tensor, tensor.range.size());
+  needs.process_bytes = options.process_bytes;
+  needs.reserve_bytes = reserve(config, options, largest_tensor, checkpoint.experts().size());
+  needs.longest_chunk = options.model.max_rows;
+  needs.activation_bytes = [config, model = options.model](uint32_t rows) mutable {
+    model.max_rows = rows;
+    model.wave_rows = wave_rows_for(rows);
+    const ExecutorShape executor{.hidden = config.hidden,
+                                 .expert_inner = config.expert_inner,
+                                 .experts = config.experts,
+                                 .top_k = config.top_k,
+                                 .wave_tokens = rows};
+    return Model::scratch_bytes_for(config, model) + GroupedExecutor::scratch_bytes_for(executor);
+  };
+  return needs;
+}
+
+}  // namespace dspack::runtime

@@ -1,0 +1,26 @@
+// What a checkpoint's model needs in memory, from its catalogue: nothing of its weights is read.
+// Threads: single-thread. Lifetime: borrows what the LoadContext borrows for the call; the result's function copies
+// what it needs. Errors: those of finding weights (linear.h); budget (a KV cache beyond 2^64 bytes).
+#pragma once
+
+#include "runtime/budget/memory_plan.h"
+#include "runtime/model/model.h"
+
+namespace dspack::runtime {
+
+struct NeedsOptions {
+  ModelOptions model;               // context, attention, KV cache's type and layer map; its chunk is the longest
+  std::set<LayerId> expert_layers;  // whose experts a run may want
+  bool with_mtp = false;            // the module will be loaded
+  unsigned threads = 1;             // that compute or read
+  uint64_t text_bytes = 0;          // of the tokenizer's file
+  uint64_t process_bytes = 0;       // resident now
+};
+
+/// The rows that go through attention and MLPs at once in chunks of so many.
+[[nodiscard]] uint32_t wave_rows_for(uint32_t max_rows);
+
+[[nodiscard]] Result<MemoryNeeds> find_needs(const LoadContext& context, const ModelConfig& config,
+                                             const NeedsOptions& options);
+
+}  // namespace dspack::runtime

@@ -1,0 +1,142 @@
+#include "runtime/budget/read_trial.h"
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <random>
+#include <set>
+
+#include "kernels/cpu/cpu_device.h"
+#include "runtime/experts/expert_load.h"
+
+namespace dspack::runtime {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double median(std::vector<double> values) {
+  if (values.empty()) return 0;
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::ranges::nth_element(values, middle);
+  return *middle;
+}
+
+// Experts on their way.
+class Arrivals {
+ public:
+  void add(Result<void> outcome) {
+    const std::lock_guard lock(mutex_);
+    if (!outcome && !error_) error_ = outcome.error();
+    ++arrived_;
+    changed_.notify_all();
+  }
+  Result<void> wait(size_t count) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return arrived_ == count; });
+    if (error_) return *error_;
+    return {};
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  size_t arrived_ = 0;          // guarded by mutex_
+  std::optional<Error> error_;  // guarded by mutex_
+};
+
+class ReadTrial {
+ public:
+  ReadTrial(kernels::Device& device, WeightStorage& storage, const ExpertShape& shape)
+      : device_(device), storage_(storage), shape_(shape), pool_(storage.depth()) {}
+
+  Result<double> seconds_for(std::span<const ExpertKey> keys) {
+    std::vector<SlotPlan> plans;
+    for (size_t i = 0; i < keys.size(); ++i) {
+      TRY_ASSIGN(SlotPlan plan, plan_slot(storage_.checkpoint(), keys[i], shape_));
+      if (slots_.size() <= i) slots_.emplace_back();
+      if (slots_[i] == nullptr || slots_[i]->size_bytes() < plan.slot_bytes) {
+        TRY_ASSIGN(slots_[i], device_.allocate(plan.slot_bytes));
+        std::ranges::fill(kernels::host_bytes(*slots_[i]), std::byte{0});  // so that the pages are there
+      }
+      plans.push_back(std::move(plan));
+    }
+    Arrivals arrivals;
+    const auto start = Clock::now();
+    for (size_t i = 0; i < keys.size(); ++i) {
+      start_load(storage_, pool_,
+                 {.key = keys[i],
+                  .plan = plans[i],
+                  .slot = kernels::host_bytes(*slots_[i]),
+                  .verify = storage_.must_verify(keys[i]),
+                  .done = [&arrivals](Result<void> outcome) { arrivals.add(std::move(outcome)); }});
+    }
+    TRY(arrivals.wait(keys.size()));
+    return std::chrono::duration<double>(Clock::now() - start).count();
+  }
+
+ private:
+  kernels::Device& device_;
+  WeightStorage& storage_;
+  ExpertShape shape_;
+  std::vector<std::unique_ptr<kernels::Buffer>> slots_;
+  TransferPool pool_;  // last: its threads use the slots
+};
+
+}  // namespace
+
+double ReadTimes::seconds(double experts) const {
+  if (experts <= 0) return 0;
+  if (count <= 1 || several <= one) return experts * several / std::max(1U, count);
+  const double each = (several - one) / (count - 1);
+  return std::max(one * std::min(1.0, experts), one + (experts - 1) * each);
+}
+
+double ReadTimes::rate() const {
+  const double each = count > 1 && several > one ? (several - one) / (count - 1) : several / std::max(1U, count);
+  return each > 0 ? static_cast<double>(expert_bytes) / each : 0;
+}
+
+Result<ReadTimes> time_reads(kernels::Device& device, WeightStorage& storage, const ExpertShape& shape,
+                             std::span<const LayerId> layers, uint32_t count, double seconds,
+                             const std::stop_token& stop) {
+  const std::set<LayerId> wanted(layers.begin(), layers.end());
+  std::vector<ExpertKey> keys;
+  for (const auto& [key, tensors] : storage.checkpoint().experts()) {
+    if (wanted.contains(key.layer)) keys.push_back(key);
+  }
+  if (keys.empty()) return Error{ErrorKind::not_found, "the checkpoint holds no routed expert"};
+  std::mt19937 random(std::random_device{}());  // others than the last time, which the system may still hold
+  std::ranges::shuffle(keys, random);
+  TRY_ASSIGN(const SlotPlan plan, plan_slot(storage.checkpoint(), keys.front(), shape));
+  ReadTimes times;
+  times.expert_bytes = plan.stored_bytes;
+  times.tier = storage.tier_of(keys.front());
+  times.count = static_cast<uint32_t>(std::clamp<size_t>(keys.size() / 2, 1, count));
+  ReadTrial trial(device, storage, shape);
+  std::vector<double> alone;
+  std::vector<double> together;
+  std::span<const ExpertKey> left = keys;
+  const auto start = Clock::now();
+  do {
+    if (stop.stop_requested()) return Error{ErrorKind::cancelled, "the run was interrupted"};
+    TRY_ASSIGN(const double one, trial.seconds_for(left.first(1)));
+    alone.push_back(one);
+    left = left.subspan(1);
+    if (left.size() < times.count) break;
+    TRY_ASSIGN(const double several, trial.seconds_for(left.first(times.count)));
+    together.push_back(several);
+    left = left.subspan(times.count);
+  } while (left.size() > times.count && std::chrono::duration<double>(Clock::now() - start).count() < seconds);
+  // The first reads open files and touch memory.
+  if (together.size() > 2) {
+    alone.erase(alone.begin());
+    together.erase(together.begin());
+  }
+  times.one = median(alone);
+  times.several = together.empty() ? times.one * times.count : median(together);
+  return times;
+}
+
+}  // namespace dspack::runtime

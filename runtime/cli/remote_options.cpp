@@ -1,0 +1,48 @@
+#include "runtime/cli/remote_options.h"
+
+#include <cstdio>
+
+#include "format/base/size_text.h"
+#include "format/cli/output.h"
+#include "format/cli/process.h"
+#include "format/cli/terminal_progress.h"
+
+namespace dspack::runtime {
+
+void add_remote_options(CLI::App& app, RemoteAccess& access) {
+  app.add_option("--cache", access.cache_folder,
+                 "For models across a network: keep here what was fetched, a folder for each place (default: "
+                 "$XDG_CACHE_HOME/dspack or ~/.cache/dspack)")
+      ->type_name("DIR");
+  const auto take = [&access](const std::string& text) {
+    const auto size = parse_size(text);
+    if (!size) throw CLI::ValidationError("--disk", size.error().message);
+    if (*size == 0) throw CLI::ValidationError("--disk", "0 is too little");
+    access.storage.disk_bytes = *size;
+  };
+  app.add_option_function<std::string>(
+         "--disk", take, "Most bytes that the cache of the place may have: 100GB, ... (default: no bound)")
+      ->type_name("SIZE");
+}
+
+Result<std::unique_ptr<format::Repository>> open_place(const std::string& place, const RemoteAccess& access,
+                                                       const std::stop_token& stop) {
+  auto progress = std::make_unique<format::TerminalProgress>(stderr, format::stderr_is_terminal());
+  const auto counters = std::make_shared<format::TransferCounters>();
+  format::RemoteOptions options = format::remote_options_from_environment();
+  options.counters = counters;
+  options.on_pause = [shown = progress.get()](std::string_view text) { shown->note(format::printable(text)); };
+  TRY_ASSIGN(auto repository, format::open_repository(place, options, format::posix_file_system()));
+  if (repository->kind() == format::RepositoryKind::local) return repository;
+  const format::Path root =
+      access.cache_folder.empty() ? format::user_cache_folder() / "dspack" : format::Path(access.cache_folder);
+  TRY_ASSIGN(auto opened, RemotePlace::open({.origin = std::move(repository),
+                                             .counters = counters,
+                                             .progress = std::move(progress),
+                                             .cache_root = root,
+                                             .storage = access.storage},
+                                            format::posix_file_system(), stop));
+  return std::unique_ptr<format::Repository>(std::move(opened));
+}
+
+}  // namespace dspack::runtime

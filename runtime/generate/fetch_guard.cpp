@@ -1,0 +1,48 @@
+#include "runtime/generate/fetch_guard.h"
+
+#include <fmt/format.h>
+
+#include "format/base/size_text.h"
+
+namespace dspack::runtime {
+
+namespace {
+
+// Less is over before a line about it is read.
+constexpr uint64_t kWorthALine = 1'000'000'000;  // bytes
+constexpr double kWorthASecondLook = 2;          // seconds
+
+}  // namespace
+
+std::string outlook_line(const FetchOutlook& outlook, uint64_t tokens, std::optional<double> rate) {
+  const std::optional<double> seconds = rate ? std::optional(static_cast<double>(outlook.bytes) / *rate) : std::nullopt;
+  if (outlook.bytes < kWorthALine && seconds.value_or(0) < kWorthASecondLook) return {};
+  std::string line = fmt::format("reading about {} of experts for {} tokens", size_words(outlook.bytes), tokens);
+  if (seconds) line += fmt::format(", {:.0f} s at {}/s", *seconds, size_words(static_cast<uint64_t>(*rate)));
+  if (outlook.network_bytes > 0) {
+    line += fmt::format("; {} over the network, then kept on disk", size_words(outlook.network_bytes));
+  }
+  return line;
+}
+
+Result<void> FetchGuard::begin_prompt(uint64_t tokens) {
+  const Model& model = loaded_.model();
+  const FetchOutlook outlook =
+      loaded_.store().begin_prompt({.layers = {model.layer_map().begin(), model.layer_map().end()},
+                                    .top_k = model.config().top_k,
+                                    .tokens = tokens,
+                                    .chunk = model.max_rows()});
+  const std::optional<uint64_t> most = loaded_.store().max_fetch();
+  if (most && outlook.bytes > *most) {
+    return Error{ErrorKind::budget,
+                 fmt::format("the {} tokens of the prompt are expected to read {} of experts, more than --max-fetch "
+                             "allows ({}); shorten the prompt or allow more",
+                             tokens, size_words(outlook.bytes), size_words(*most))};
+  }
+  if (const std::string line = outlook_line(outlook, tokens, loaded_.store().bytes_per_second()); !line.empty()) {
+    say_(line);
+  }
+  return {};
+}
+
+}  // namespace dspack::runtime

@@ -1,0 +1,35 @@
+// Watches what a prompt costs in bytes of experts: says so before a cold one, and refuses one that would cost more than
+// the user allows. What counts are the bytes of routed experts read from disk or network from a prompt's first pass to
+// the end of its answer; each read counts, also of what was read before. The store ends a run whose reads exceed the
+// limit after all.
+// Threads: single-thread. Lifetime: borrows the model. Errors: budget.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "runtime/experts/fetch_outlook.h"
+#include "runtime/generate/loaded_model.h"
+
+namespace dspack::runtime {
+
+class FetchGuard {
+ public:
+  /// `say` gets a line about a prompt that will take a while.
+  FetchGuard(LoadedModel& loaded, std::function<void(const std::string&)> say)
+      : loaded_(loaded), say_(std::move(say)) {}
+
+  /// A prompt begins, `tokens` of which the model has to compute. Errors: budget.
+  [[nodiscard]] Result<void> begin_prompt(uint64_t tokens);
+
+ private:
+  LoadedModel& loaded_;
+  std::function<void(const std::string&)> say_;
+};
+
+/// "reading about 3.2 GB of experts for 120 tokens, 4 s at 0.8 GB/s"; empty where that is too little to talk about.
+/// `rate`: bytes a second, if that is known.
+[[nodiscard]] std::string outlook_line(const FetchOutlook& outlook, uint64_t tokens, std::optional<double> rate);
+
+}  // namespace dspack::runtime

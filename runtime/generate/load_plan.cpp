@@ -1,0 +1,101 @@
+#include "runtime/generate/load_plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <thread>
+
+#include "format/base/size_text.h"
+#include "runtime/budget/system_memory.h"
+#include "runtime/generate/text_model.h"
+
+namespace dspack::runtime {
+
+namespace {
+
+constexpr uint32_t kMaxChunk = 4096;
+
+Result<uint32_t> context_length(const ModelConfig& config, const std::optional<uint32_t>& asked) {
+  if (!asked) return std::min(config.longest_context(), kDefaultContext);
+  if (*asked >= 1 && *asked <= config.longest_context()) return *asked;
+  if (*asked >= 1 && config.longest_context() < config.max_positions) {
+    return Error{ErrorKind::unsupported,
+                 fmt::format("a context of {} positions is not possible; beyond {} (index_topk in config.json) this "
+                             "model's attention is sparse, which this program does not do yet",
+                             *asked, config.longest_context())};
+  }
+  return Error{ErrorKind::invalid, fmt::format("a context of {} positions is not possible; this model allows 1 to {} "
+                                               "(max_position_embeddings in config.json)",
+                                               *asked, config.longest_context())};
+}
+
+// Empty: all layers, once each.
+Result<format::LayerMap> layer_map(const ModelConfig& config, const std::optional<format::LayerSelection>& asked,
+                                   const format::Checkpoint& checkpoint) {
+  if (asked) {
+    auto map = format::select_layers(*asked, config.layers);
+    return map ? std::move(map) : map.error().in("the layers asked for");
+  }
+  if (!checkpoint.manifest() || !checkpoint.manifest()->layer_map) return format::LayerMap{};
+  auto map = format::select_layers(*checkpoint.manifest()->layer_map, config.layers);
+  if (map) return map;
+  return map.error().in(fmt::format("the layer map of {} does not fit config.json", format::kManifestPath));
+}
+
+// Without a word from the system there is no limit but the one asked for.
+Result<MemoryLimits> memory_limits(const MemoryOptions& options, const Result<SystemMemory>& system) {
+  MemoryLimits limits{.bytes = {}, .source = {}, .experts = options.experts};
+  if (options.ram && options.ram->percent && !system) return system.error();
+  if (options.ram) {
+    limits.bytes = options.ram->of(system ? system->physical_bytes : 0);
+    limits.source = fmt::format("--ram {}", size_words(*limits.bytes));
+  } else if (system) {
+    limits.bytes = default_limit(system->physical_bytes, system->available_bytes, system->resident_bytes);
+    limits.source = fmt::format("the memory that is available ({} of {})", size_words(*limits.bytes),
+                                size_words(system->physical_bytes));
+  }
+  return limits;
+}
+
+}  // namespace
+
+Result<LoadPlan> plan_load(const LoadContext& context, format::Repository& repository, const ModelConfig& config,
+                           const LoadOptions& options, const std::stop_token& stop) {
+  const format::Checkpoint& checkpoint = context.files.checkpoint();
+  LoadPlan plan;
+  ModelOptions& model = plan.model;
+  TRY_ASSIGN(model.context, context_length(config, options.context));
+  TRY_ASSIGN(model.layer_map, layer_map(config, options.layers, checkpoint));
+  if (model.layer_map.empty()) {
+    for (uint32_t layer = 0; layer < config.layers; ++layer)
+      model.layer_map.emplace_back(layer);
+  }
+  model.max_rows = std::min(model.context, kMaxChunk);
+  model.wave_rows = wave_rows_for(model.max_rows);
+  model.attention = options.attention;
+  model.kv_dtype = options.memory.kv_dtype;
+  plan.with_mtp = options.speculation && MtpModule::is_present(checkpoint, config);
+  for (const LayerId layer : model.layer_map) {
+    if (config.is_moe(layer)) plan.expert_layers.insert(layer);
+  }
+  if (plan.with_mtp) plan.expert_layers.insert(LayerId(config.layers));
+  const auto system = read_system_memory();
+  const unsigned computing = options.threads != 0 ? options.threads : std::thread::hardware_concurrency();
+  NeedsOptions needs{.model = model,
+                     .expert_layers = plan.expert_layers,
+                     .with_mtp = plan.with_mtp,
+                     .threads = computing + 2 * context.files.storage().depth(),
+                     .text_bytes = 0,
+                     .process_bytes = system ? system->resident_bytes : 0};
+  TRY_ASSIGN(needs.text_bytes, tokenizer_bytes(repository, stop));
+  TRY_ASSIGN(plan.needs, find_needs(context, config, needs));
+  TRY_ASSIGN(const MemoryLimits limits, memory_limits(options.memory, system));
+  TRY_ASSIGN(plan.memory, make_memory_plan(plan.needs, limits));
+  model.max_rows = plan.memory.max_rows;
+  model.wave_rows = wave_rows_for(model.max_rows);
+  model.streaming.layers = {plan.memory.streamed.begin(), plan.memory.streamed.end()};
+  model.streaming.buffers = plan.memory.layer_buffers;
+  return plan;
+}
+
+}  // namespace dspack::runtime

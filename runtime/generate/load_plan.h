@@ -1,0 +1,25 @@
+// What will lie in memory, decided from options and catalogue before anything is loaded: for loading, and for those who
+// want to know beforehand.
+// Threads: single-thread. Lifetime: borrows its arguments for the call. Errors: invalid and unsupported (a context or
+// layers that the model lacks), those of finding weights, budget (with the number that would do).
+#pragma once
+
+#include "runtime/budget/model_needs.h"
+#include "runtime/generate/loaded_model.h"
+
+namespace dspack::runtime {
+
+struct LoadPlan {
+  ModelOptions model;
+  bool with_mtp = false;
+  std::set<LayerId> expert_layers;  // whose experts a run may want; empty where it wants none
+  MemoryNeeds needs;
+  MemoryPlan memory;
+};
+
+/// The memory that the system says it has now counts where no --ram is given.
+[[nodiscard]] Result<LoadPlan> plan_load(const LoadContext& context, format::Repository& repository,
+                                         const ModelConfig& config, const LoadOptions& options,
+                                         const std::stop_token& stop);
+
+}  // namespace dspack::runtime

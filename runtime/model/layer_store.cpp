@@ -1,0 +1,184 @@
+#include "runtime/model/layer_store.h"
+
+#include <algorithm>
+#include <condition_variable>
+#include <mutex>
+
+#include "kernels/cpu/cpu_device.h"
+#include "runtime/model/names.h"
+
+namespace dspack::runtime {
+
+// One layer on its way: pieces that are still to come, and the first error.
+struct LayerStore::Reading {
+  std::mutex mutex;
+  std::condition_variable_any changed;
+  size_t pieces_left = 0;  // guarded by mutex, as the error
+  std::optional<Error> error;
+  uint64_t bytes = 0;  // in all; fixed before the first piece begins
+
+  void finish_piece(const Result<void>& outcome) {
+    const std::lock_guard lock(mutex);
+    if (!outcome && !error) error = outcome.error();
+    if (--pieces_left == 0) changed.notify_all();
+  }
+};
+
+namespace {
+
+// A tensor that stays as it is stored goes to its place in blocks.
+Result<void> read_block(WeightStorage& storage, const format::TensorEntry& tensor, uint64_t offset,
+                        std::span<std::byte> into, const std::stop_token& stop) {
+  auto read = storage.read(tensor.file, tensor.range.begin + offset, into, stop);
+  return read ? read : read.error().in(tensor.name);
+}
+
+// One that is widened is small: a norm, a scale.
+Result<void> read_widened(WeightStorage& storage, const format::TensorEntry& tensor, std::span<std::byte> into,
+                          const std::stop_token& stop) {
+  std::vector<std::byte> stored(tensor.range.size());
+  TRY(read_block(storage, tensor, 0, stored, stop));
+  widen_to_f32(tensor.dtype, stored, {reinterpret_cast<float*>(into.data()), into.size() / sizeof(float)});
+  return {};
+}
+
+uint64_t widened_bytes(const format::TensorEntry& tensor) {
+  return tensor.range.size() / std::max(1U, bits_of(tensor.dtype) / 8) * sizeof(float);
+}
+
+}  // namespace
+
+LayerStore::LayerStore(const LoadContext& context, const format::LayerMap& pass) : context_(context), pass_(pass) {}
+LayerStore::~LayerStore() = default;
+
+Result<std::unique_ptr<LayerStore>> LayerStore::load(const LoadContext& context, const ModelConfig& config,
+                                                     const format::LayerMap& pass, const LayerStreaming& streaming,
+                                                     const std::stop_token& stop) {
+  std::unique_ptr<LayerStore> store(new LayerStore(context, pass));
+  for (const LayerId layer : pass) {
+    DSPACK_CHECK(layer.value < config.layers, "the layer map names a layer that the model lacks");
+    if (streaming.layers.contains(layer)) {
+      auto& streamed = store->streamed_[layer];
+      if (streamed != nullptr) continue;  // a repetition
+      streamed = std::make_unique<Streamed>();
+      TRY_ASSIGN(WeightGroup group, find_layer(context, config, layer, streamed->weights));
+      streamed->group.emplace(std::move(group));
+    } else {
+      auto& resident = store->resident_[layer];
+      if (resident != nullptr) continue;
+      TRY_ASSIGN(resident, load_layer(context, config, layer, stop));
+    }
+  }
+  if (!store->streamed_.empty()) TRY(store->make_places(streaming.buffers));
+  return store;
+}
+
+Result<void> LayerStore::make_places(uint32_t buffers) {
+  DSPACK_CHECK(buffers > 0, "layers that stream need a place");
+  uint64_t largest = 0;
+  for (const auto& [id, layer] : streamed_)
+    largest = std::max(largest, layer->group->size_bytes());
+  for (size_t i = 0; i < std::min<size_t>(buffers, streamed_.size()); ++i) {
+    auto memory = context_.device.allocate(largest);
+    if (!memory) return memory.error().in("memory for layers that are read in every pass");
+    places_.push_back({.memory = std::move(*memory), .holds = nullptr, .reading = nullptr});
+  }
+  transfers_ = std::make_unique<TransferPool>(context_.files.storage().depth());
+  return {};
+}
+
+void LayerStore::start_reading(Streamed& layer, Place& place) {
+  WeightStorage& storage = context_.files.storage();
+  const std::span<std::byte> memory = kernels::host_bytes(*place.memory);
+  const auto reading = std::make_shared<Reading>();
+  std::vector<std::function<Result<void>(const std::stop_token&)>> pieces;
+  for (const WeightGroup::Part& part : layer.group->parts()) {
+    const format::TensorEntry& tensor = *part.tensor;
+    const uint64_t total = tensor.range.size();
+    reading->bytes += total;
+    if (part.form == WeightGroup::Form::as_f32) {
+      const auto into = memory.subspan(part.offset, widened_bytes(tensor));
+      pieces.emplace_back(
+          [&storage, &tensor, into](const auto& stop) { return read_widened(storage, tensor, into, stop); });
+      continue;
+    }
+    for (uint64_t done = 0; done < total; done += storage.block_bytes()) {
+      const auto into = memory.subspan(part.offset + done, std::min(storage.block_bytes(), total - done));
+      pieces.emplace_back(
+          [&storage, &tensor, done, into](const auto& stop) { return read_block(storage, tensor, done, into, stop); });
+    }
+  }
+  layer.group->bind(*place.memory);
+  place.holds = &layer;
+  place.reading = reading;
+  reading->pieces_left = pieces.size();
+  for (auto& piece : pieces) {
+    transfers_->submit(Urgency::demand, 0, [reading, piece = std::move(piece)](const std::stop_token& stop) {
+      reading->finish_piece(piece(stop));
+    });
+  }
+}
+
+Result<void> LayerStore::finish_reading(Place& place, const std::stop_token& stop) {
+  if (place.reading == nullptr) return {};
+  Reading& reading = *place.reading;
+  std::unique_lock lock(reading.mutex);
+  if (!reading.changed.wait(lock, stop, [&] { return reading.pieces_left == 0; })) {
+    return Error{ErrorKind::cancelled, "the run was interrupted"};
+  }
+  const std::optional<Error> error = reading.error;
+  context_.files.count(ReadPurpose::always_needed, reading.bytes);
+  lock.unlock();
+  const LayerId layer = place.holds->weights.id;
+  place.reading = nullptr;
+  if (!error) return {};
+  place.holds = nullptr;  // the next pass may have more luck
+  return error->in(names::layer(layer));
+}
+
+LayerStore::Place* LayerStore::place_of(const Streamed& layer) {
+  const auto found = std::ranges::find(places_, &layer, &Place::holds);
+  return found == places_.end() ? nullptr : &*found;
+}
+
+// The first one behind `index` that streams; behind the last layer comes the next pass.
+LayerStore::Streamed* LayerStore::next_streamed(uint32_t index) {
+  for (size_t ahead = 1; ahead <= pass_.size(); ++ahead) {
+    const auto found = streamed_.find(pass_[(index + ahead) % pass_.size()]);
+    if (found != streamed_.end()) return found->second.get();
+  }
+  return nullptr;
+}
+
+Result<const LayerWeights*> LayerStore::weights(uint32_t index, const std::stop_token& stop) {
+  const auto resident = resident_.find(pass_[index]);
+  if (resident != resident_.end()) return static_cast<const LayerWeights*>(resident->second.get());
+  Streamed& layer = *streamed_.at(pass_[index]);
+  context_.queue.synchronize();  // what used the other places
+  Place* place = place_of(layer);
+  if (place == nullptr) {
+    place = &places_[(current_ + 1) % places_.size()];
+    // It may be on its way for a pass that was given up.
+    if (place->reading != nullptr) TRY(finish_reading(*place, stop));
+    start_reading(layer, *place);
+  }
+  TRY(finish_reading(*place, stop));
+  current_ = static_cast<size_t>(place - places_.data());
+  if (places_.size() > 1) {
+    Streamed* next = next_streamed(index);
+    Place& other = places_[(current_ + 1) % places_.size()];
+    if (place_of(*next) == nullptr && other.reading == nullptr) start_reading(*next, other);
+  }
+  return static_cast<const LayerWeights*>(&layer.weights);
+}
+
+uint64_t LayerStore::memory_bytes() const {
+  uint64_t bytes = 0;
+  for (const auto& [id, layer] : resident_)
+    bytes += layer->memory->size_bytes();
+  for (const Place& place : places_)
+    bytes += place.memory->size_bytes();
+  return bytes;
+}
+
+}  // namespace dspack::runtime

@@ -1,0 +1,45 @@
+#include "runtime/storage/remote_place.h"
+
+#include <fmt/format.h>
+
+#include <cctype>
+
+#include "format/source/http_headers.h"
+
+namespace dspack::runtime {
+
+std::string origin_of(const format::Repository& repository) {
+  if (repository.kind() == format::RepositoryKind::hub) return "hf://" + repository.description();
+  return format::without_password(repository.locate(""));
+}
+
+format::Path cache_folder_of(const format::Path& root, const std::string& origin) {
+  constexpr size_t kMostCharacters = 80;
+  constexpr size_t kDigits = 8;
+  std::string name;
+  const size_t scheme = origin.find("://");
+  for (const char c : std::string_view(origin).substr(scheme == std::string::npos ? 0 : scheme + 3)) {
+    const bool plain = std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '.' || c == '-';
+    name += plain ? c : '_';
+  }
+  while (name.ends_with('_'))
+    name.pop_back();
+  name = name.substr(0, kMostCharacters);
+  return root / fmt::format("{}-{}", name, to_hex(format::sha256(origin)).substr(0, kDigits));
+}
+
+Result<std::unique_ptr<RemotePlace>> RemotePlace::open(Parts parts, format::FileSystem& files,
+                                                       const std::stop_token& stop) {
+  std::unique_ptr<RemotePlace> place(new RemotePlace(std::move(parts)));
+  const std::string origin = origin_of(*place->parts_.origin);
+  TRY_ASSIGN(place->folder_,
+             format::CacheFolder::open(files, cache_folder_of(place->parts_.cache_root, origin), origin));
+  TRY_ASSIGN(place->cached_, format::CachedRepository::open(std::move(place->parts_.origin), *place->folder_, stop));
+  return place;
+}
+
+Result<std::unique_ptr<RemoteStorage>> RemotePlace::open_storage(format::Checkpoint& catalogue) {
+  return RemoteStorage::open(*cached_, catalogue, *folder_, parts_.storage, *parts_.progress);
+}
+
+}  // namespace dspack::runtime

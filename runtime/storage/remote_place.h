@@ -1,0 +1,74 @@
+// A distant repository as a model is loaded from it: its files, through a cache folder of its own, and the storage of
+// its weights.
+// Threads: as Repository. Lifetime: owns the cache folder, whose lock it holds; storages that it opened must not
+// outlive it. Errors: those of cache and origin.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "format/cache/cached_repository.h"
+#include "runtime/storage/remote_storage.h"
+
+namespace dspack::runtime {
+
+/// What the user says of distant places.
+struct RemoteAccess {
+  std::string cache_folder;  // of all caches; empty: the user's own
+  RemoteStorageOptions storage;
+};
+
+/// The address of a place without secrets; what a cache is known by.
+[[nodiscard]] std::string origin_of(const format::Repository& repository);
+/// The folder below `root` that is the cache of this origin: readable, and different for different origins.
+[[nodiscard]] format::Path cache_folder_of(const format::Path& root, const std::string& origin);
+
+class RemotePlace final : public format::Repository {
+ public:
+  struct Parts {
+    std::unique_ptr<format::Repository> origin;
+    std::shared_ptr<format::TransferCounters> counters;  // of the origin
+    std::unique_ptr<format::Progress> progress;
+    format::Path cache_root;
+    RemoteStorageOptions storage;
+  };
+  /// Reads the manifest, if there is one; from the cache, if it is there.
+  [[nodiscard]] static Result<std::unique_ptr<RemotePlace>> open(Parts parts, format::FileSystem& files,
+                                                                 const std::stop_token& stop);
+
+  /// The catalogue must be of this place, and learns digests of earlier runs.
+  [[nodiscard]] Result<std::unique_ptr<RemoteStorage>> open_storage(format::Checkpoint& catalogue);
+  [[nodiscard]] const format::TransferCounters& counters() const { return *parts_.counters; }
+
+  [[nodiscard]] format::RepositoryKind kind() const override { return cached_->kind(); }
+  [[nodiscard]] std::string description() const override { return cached_->description(); }
+  [[nodiscard]] std::string locate(std::string_view path) const override { return cached_->locate(path); }
+  [[nodiscard]] Result<std::unique_ptr<format::ByteSource>> open(std::string_view path, std::stop_token stop) override {
+    return cached_->open(path, std::move(stop));
+  }
+  [[nodiscard]] Result<std::unique_ptr<format::ByteSource>> open_known(std::string_view path,
+                                                                       const format::KnownFile& known,
+                                                                       std::stop_token stop) override {
+    return cached_->open_known(path, known, std::move(stop));
+  }
+  [[nodiscard]] Result<std::string> read_text(std::string_view path, uint64_t limit_bytes,
+                                              std::stop_token stop) override {
+    return cached_->read_text(path, limit_bytes, std::move(stop));
+  }
+  [[nodiscard]] Result<std::optional<std::vector<std::string>>> list(std::stop_token stop) override {
+    return cached_->list(std::move(stop));
+  }
+  [[nodiscard]] Result<std::optional<format::DeclaredFile>> declared(std::string_view path,
+                                                                     std::stop_token stop) override {
+    return cached_->declared(path, std::move(stop));
+  }
+
+ private:
+  explicit RemotePlace(Parts parts) : parts_(std::move(parts)) {}
+
+  Parts parts_;  // its origin has moved into cached_
+  std::unique_ptr<format::CacheFolder> folder_;
+  std::unique_ptr<format::CachedRepository> cached_;
+};
+
+}  // namespace dspack::runtime

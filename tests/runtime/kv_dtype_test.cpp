@@ -1,0 +1,79 @@
+// A KV cache of a smaller type: what it costs in exactness, and that nothing else depends on it.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+
+#include "runtime/generate/session.h"
+#include "tests/runtime/support/recording_model.h"
+#include "tests/runtime/support/stored_tensors.h"
+#include "tests/support/numeric.h"
+
+namespace dspack::runtime {
+namespace {
+
+std::vector<float> logits_of(const test::RigOptions& options, const std::vector<uint32_t>& tokens, uint32_t chunk = 0) {
+  test::RecordingModel rig(test::tiny_folder(), options);
+  Session session(rig.model());
+  std::vector<float> logits;
+  const auto done = session.logits(
+      tokens, chunk, [&](std::span<const float> rows) { logits.insert(logits.end(), rows.begin(), rows.end()); }, {});
+  REQUIRE_MESSAGE(done, (done ? "" : done.error().message));
+  return logits;
+}
+
+std::vector<double> doubles(const std::vector<float>& values) {
+  return {values.begin(), values.end()};
+}
+
+TEST_CASE("KV cache types: the error of the logits, in both forms of attention") {
+  const auto prompts = test::golden_prompts();
+  for (const auto& [dtype, most] : {std::pair(Dtype::bf16, 1e-3), std::pair(Dtype::f16, 1e-5)}) {
+    CAPTURE(to_string(dtype));
+    double worst = 0;
+    size_t rows = 0;
+    size_t same = 0;
+    for (size_t i = 0; i < 3; ++i) {
+      const std::vector<uint32_t>& tokens = prompts[i].logits_tokens;
+      const size_t vocab = 1152;
+      const std::vector<float> exact = logits_of({}, tokens);
+      const std::vector<float> got = logits_of({.kv_dtype = dtype}, tokens);
+      const std::vector<float> expanded = logits_of({.attention = AttentionForm::expanded, .kv_dtype = dtype}, tokens);
+      const test::ErrorReport report = test::compare(got, doubles(exact), vocab);
+      worst = std::max(worst, report.nmse);
+      // The forms round the same latents; their own sums differ as they do with FP32.
+      CHECK(test::compare(expanded, doubles(got), vocab).nmse < 1e-6);
+      for (size_t row = 0; row < tokens.size(); ++row, ++rows) {
+        const auto best = [&](const std::vector<float>& all) {
+          const auto part = std::span(all).subspan(row * vocab, vocab);
+          return std::ranges::max_element(part) - part.begin();
+        };
+        same += best(exact) == best(got) ? 1 : 0;
+      }
+    }
+    MESSAGE(to_string(dtype), ": worst NMSE ", worst, ", the same first token in ", same, " of ", rows, " rows");
+    CHECK(worst > 0);
+    CHECK(worst < most);
+    CHECK(same * 100 >= rows * 98);
+  }
+}
+
+TEST_CASE("KV cache types: the bits do not depend on chunks, threads or waves") {
+  const std::vector<uint32_t> tokens = test::golden_prompts().front().logits_tokens;
+  for (const Dtype dtype : {Dtype::bf16, Dtype::f16}) {
+    const std::vector<float> wanted = logits_of({.kv_dtype = dtype}, tokens);
+    CHECK(test::first_difference(logits_of({.threads = 2, .wave_rows = 5, .kv_dtype = dtype}, tokens, 3), wanted) ==
+          wanted.size());
+  }
+}
+
+TEST_CASE("KV cache types: half the memory") {
+  const auto device = kernels::make_cpu_device({.threads = 1, .instruction_set = {}});
+  REQUIRE(device);
+  CHECK(KvCache::make(**device, 3, 5, 7, Dtype::f32)->size_bytes() == 3 * 5 * 7 * 4);
+  CHECK(KvCache::make(**device, 3, 5, 7, Dtype::bf16)->size_bytes() == 3 * 5 * 7 * 2);
+  CHECK_FALSE(KvCache::bytes_of(UINT64_MAX, 2, 1, Dtype::bf16));
+  CHECK_FALSE(KvCache::make(**device, UINT32_MAX, UINT32_MAX, UINT32_MAX, Dtype::f32));
+}
+
+}  // namespace
+}  // namespace dspack::runtime

@@ -1,0 +1,77 @@
+// Layers that memory has no room for: read in every pass, and the same numbers come out.
+#include "runtime/model/layer_store.h"
+
+#include <doctest/doctest.h>
+
+#include "runtime/generate/session.h"
+#include "tests/runtime/support/recording_model.h"
+#include "tests/runtime/support/stored_tensors.h"
+#include "tests/support/numeric.h"
+
+namespace dspack::runtime {
+namespace {
+
+std::set<LayerId> layers(std::initializer_list<uint32_t> ids) {
+  std::set<LayerId> set;
+  for (const uint32_t id : ids)
+    set.insert(LayerId(id));
+  return set;
+}
+
+std::vector<float> last_logits(test::RecordingModel& rig, const std::vector<uint32_t>& tokens) {
+  std::vector<float> logits;
+  for (const uint32_t token : tokens) {  // a pass for each
+    const auto hidden = rig.model().forward(std::span(&token, 1), {});
+    REQUIRE_MESSAGE(hidden, (hidden ? "" : hidden.error().message));
+    std::vector<float> row(rig.model().config().vocab);
+    rig.model().logits(hidden->final, row);
+    logits.insert(logits.end(), row.begin(), row.end());
+  }
+  return logits;
+}
+
+TEST_CASE("layer store: whatever streams, the bits are the same") {
+  const std::vector<uint32_t> tokens = test::golden_prompts().front().logits_tokens;
+  const std::vector<LayerId> repeated = {LayerId(0), LayerId(1), LayerId(2), LayerId(1), LayerId(4), LayerId(4)};
+  for (const std::vector<LayerId>& map : {std::vector<LayerId>{}, repeated}) {
+    test::RecordingModel whole(test::tiny_folder(), {.layer_map = map});
+    const std::vector<float> wanted = last_logits(whole, tokens);
+    const uint64_t once = whole.files().bytes_read(ReadPurpose::always_needed);
+    for (const LayerStreaming& streaming : {LayerStreaming{.layers = layers({4}), .buffers = 1},
+                                            LayerStreaming{.layers = layers({1, 2, 4}), .buffers = 2},
+                                            LayerStreaming{.layers = layers({0, 1, 2, 3, 4}), .buffers = 2},
+                                            LayerStreaming{.layers = layers({0, 1, 2, 3, 4}), .buffers = 1},
+                                            LayerStreaming{.layers = layers({0, 1, 2, 3, 4}), .buffers = 3}}) {
+      CAPTURE(streaming.layers.size());
+      CAPTURE(streaming.buffers);
+      test::RecordingModel rig(test::tiny_folder(), {.layer_map = map, .streaming = streaming});
+      CHECK(test::first_difference(last_logits(rig, tokens), wanted) == wanted.size());
+      if (streaming.layers.size() > streaming.buffers) {
+        CHECK(rig.model().weight_bytes() < whole.model().weight_bytes());
+        CHECK(rig.files().bytes_read(ReadPurpose::always_needed) > once * 2);
+      }
+    }
+  }
+}
+
+TEST_CASE("layer store: a pass that was given up does no harm") {
+  const std::vector<uint32_t> tokens = {5, 6, 7};
+  test::RecordingModel whole(test::tiny_folder(), {});
+  const std::vector<float> wanted = last_logits(whole, tokens);
+  for (const uint32_t buffers : {1U, 2U}) {
+    test::RecordingModel rig(test::tiny_folder(),
+                             {.streaming = {.layers = layers({0, 1, 2, 3, 4}), .buffers = buffers}});
+    std::stop_source stopped;
+    const auto given_up = rig.model().forward(std::span(tokens).first(1), stopped.get_token(),
+                                              [&](std::optional<uint32_t> layer, const kernels::Rows&) {
+                                                if (layer == 2U) stopped.request_stop();
+                                              });
+    REQUIRE_FALSE(given_up);
+    CHECK(given_up.error().kind == ErrorKind::cancelled);
+    CHECK(rig.model().cache().length() == 0);
+    CHECK(test::first_difference(last_logits(rig, tokens), wanted) == wanted.size());
+  }
+}
+
+}  // namespace
+}  // namespace dspack::runtime

@@ -1,0 +1,275 @@
+#include <doctest/doctest.h>
+
+#include <algorithm>
+
+#include "runtime/storage/remote_place.h"
+#include "tests/support/faulty_file_system.h"
+#include "tests/support/small_checkpoint.h"
+
+using namespace dspack;
+using namespace dspack::runtime;
+using format::ByteSource;
+using format::Checkpoint;
+using test::SmallCheckpoint;
+using test::TempFolder;
+
+namespace {
+
+/// A folder that plays the distant place: its reads are counted and can be spoilt.
+class CountingOrigin final : public format::Repository {
+ public:
+  struct Counts {
+    std::atomic<uint64_t> opens{0};
+    std::atomic<uint64_t> reads{0};
+    std::atomic<int64_t> spoil_next{0};  // so many reads come with a bit flipped
+  };
+  CountingOrigin(std::unique_ptr<format::Repository> real, Counts& counts) : real_(std::move(real)), counts_(counts) {}
+
+  format::RepositoryKind kind() const override { return format::RepositoryKind::http; }
+  std::string description() const override { return "http://h/"; }
+  std::string locate(std::string_view path) const override { return "http://h/" + std::string(path); }
+  Result<std::unique_ptr<ByteSource>> open(std::string_view path, std::stop_token stop) override {
+    ++counts_.opens;
+    TRY_ASSIGN(auto source, real_->open(path, stop));
+    return std::unique_ptr<ByteSource>(std::make_unique<Source>(std::move(source), counts_));
+  }
+  Result<std::string> read_text(std::string_view path, uint64_t limit_bytes, std::stop_token stop) override {
+    ++counts_.opens;
+    return real_->read_text(path, limit_bytes, stop);
+  }
+  Result<std::optional<std::vector<std::string>>> list(std::stop_token) override {
+    return std::optional<std::vector<std::string>>();
+  }
+  Result<std::optional<format::DeclaredFile>> declared(std::string_view, std::stop_token) override {
+    return std::optional<format::DeclaredFile>();
+  }
+
+ private:
+  class Source final : public ByteSource {
+   public:
+    Source(std::unique_ptr<ByteSource> real, Counts& counts) : real_(std::move(real)), counts_(counts) {}
+    uint64_t size_bytes() const override { return real_->size_bytes(); }
+    const std::string& version() const override { return real_->version(); }
+    Result<void> read(uint64_t offset, std::span<std::byte> into, std::stop_token stop) override {
+      ++counts_.reads;
+      TRY(real_->read(offset, into, stop));
+      if (counts_.spoil_next.fetch_sub(1) > 0) into[into.size() / 2] ^= std::byte{1};
+      return {};
+    }
+    Result<void> stream(ByteRange range, const format::ByteSink& sink, std::stop_token stop) override {
+      std::vector<std::byte> bytes(range.size());
+      TRY(read(range.begin, bytes, stop));
+      return sink(bytes);
+    }
+
+   private:
+    std::unique_ptr<ByteSource> real_;
+    Counts& counts_;
+  };
+
+  std::unique_ptr<format::Repository> real_;
+  Counts& counts_;
+};
+
+class Notes final : public format::Progress {
+ public:
+  explicit Notes(std::vector<std::string>& texts) : texts_(texts) {}
+  void started(std::string_view, uint64_t, uint64_t) override {}
+  void advanced(uint64_t) override {}
+  void file_done() override {}
+  void note(std::string_view text) override { texts_.emplace_back(text); }
+  void finished() override {}
+
+ private:
+  std::vector<std::string>& texts_;
+};
+
+/// One run: the place, its catalogue and its storage.
+struct Run {
+  std::unique_ptr<RemotePlace> place;
+  Checkpoint catalogue;
+  std::unique_ptr<RemoteStorage> storage;
+};
+
+struct Lab {
+  Lab() { original.write(source); }
+
+  Result<std::unique_ptr<Run>> run(format::FileSystem& files, uint64_t disk_bytes = 0) {
+    auto run = std::make_unique<Run>();
+    auto folder = open_repository(source.path().string(), {}, format::posix_file_system()).value();
+    TRY_ASSIGN(run->place, RemotePlace::open({.origin = std::make_unique<CountingOrigin>(std::move(folder), counts),
+                                              .counters = std::make_shared<format::TransferCounters>(),
+                                              .progress = std::make_unique<Notes>(notes),
+                                              .cache_root = cache.path(),
+                                              .storage = {.disk_bytes = disk_bytes, .connections = 2}},
+                                             files, {}));
+    TRY_ASSIGN(run->catalogue, Checkpoint::open(*run->place, 1, {}));
+    TRY_ASSIGN(run->storage, run->place->open_storage(run->catalogue));
+    return run;
+  }
+  std::unique_ptr<Run> good_run(uint64_t disk_bytes = 0) {
+    auto opened = run(format::posix_file_system(), disk_bytes);
+    REQUIRE_MESSAGE(opened.has_value(), (opened ? "" : opened.error().message));
+    return std::move(*opened);
+  }
+
+  /// Bytes as they are in the folder.
+  [[nodiscard]] std::string truth(const Run& run, const format::TensorEntry& tensor) const {
+    return source.read(run.catalogue.files()[tensor.file].path).substr(tensor.range.begin, tensor.range.size());
+  }
+  /// Reads a tensor in two pieces. Empty: an error.
+  static std::string read(Run& run, const format::TensorEntry& tensor) {
+    std::string bytes(tensor.range.size(), '?');
+    const auto into = std::as_writable_bytes(std::span(bytes));
+    const size_t half = into.size() / 2;
+    const auto first = run.storage->read(tensor.file, tensor.range.begin, into.first(half), {});
+    const auto second = run.storage->read(tensor.file, tensor.range.begin + half, into.subspan(half), {});
+    return first && second ? bytes : std::string();
+  }
+  static Result<void> keep(Run& run, ExpertKey key) {
+    std::vector<std::string> bytes;
+    std::vector<TensorBytes> tensors;
+    for (const uint32_t tensor : run.catalogue.expert(key))
+      bytes.push_back(read(run, run.catalogue.tensors()[tensor]));
+    for (size_t i = 0; i < bytes.size(); ++i) {
+      tensors.push_back({.tensor = &run.catalogue.tensors()[run.catalogue.expert(key)[i]],
+                         .bytes = std::as_bytes(std::span(bytes[i]))});
+    }
+    return run.storage->keep(key, tensors, {});
+  }
+  void check_all(Run& run) const {
+    for (const format::TensorEntry& tensor : run.catalogue.tensors()) {
+      CAPTURE(tensor.name);
+      CHECK(read(run, tensor) == truth(run, tensor));
+    }
+    for (const auto& [key, tensors] : run.catalogue.experts())
+      CHECK(keep(run, key).has_value());
+  }
+
+  TempFolder source;
+  TempFolder cache;
+  SmallCheckpoint original;
+  CountingOrigin::Counts counts;
+  std::vector<std::string> notes;
+};
+
+constexpr ExpertKey kExpert{LayerId(1), ExpertId(2)};
+
+}  // namespace
+
+TEST_CASE("remote storage: reads what the place has, and the second time asks for nothing") {
+  Lab lab;
+  {
+    const auto run = lab.good_run();
+    CHECK(run->storage->tier_of(kExpert) == StorageTier::network);
+    CHECK(run->storage->must_verify(kExpert));
+    lab.check_all(*run);
+    CHECK(run->storage->tier_of(kExpert) == StorageTier::disk);
+  }
+  const uint64_t opens = lab.counts.opens;
+  const uint64_t reads = lab.counts.reads;
+  const auto run = lab.good_run();
+  CHECK(run->storage->tier_of(kExpert) == StorageTier::disk);
+  CHECK(run->storage->must_verify(kExpert));
+  CHECK_FALSE(run->storage->must_verify(kExpert));
+  const uint32_t tensor = run->catalogue.expert(kExpert).front();
+  CHECK(run->catalogue.tensors()[tensor].digest == format::sha256(lab.truth(*run, run->catalogue.tensors()[tensor])));
+  lab.check_all(*run);
+  CHECK(lab.counts.reads == reads);
+  CHECK(lab.counts.opens == opens);
+  CHECK(lab.notes.empty());
+}
+
+TEST_CASE("remote storage: two runs at once") {
+  Lab lab;
+  const auto first = lab.good_run();
+  const auto second = lab.run(format::posix_file_system());
+  REQUIRE_FALSE(second.has_value());
+  CHECK(second.error().kind == ErrorKind::conflict);
+}
+
+TEST_CASE("remote storage: what the cache has spoilt is fetched again") {
+  Lab lab;
+  {
+    const auto run = lab.good_run();
+    lab.check_all(*run);
+  }
+  const auto folder = cache_folder_of(lab.cache.path(), "http://h/");
+  for (const char* path : {"model/layers/000/dense.safetensors", "model/head.safetensors"}) {
+    std::fstream file(folder / path, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(-1, std::ios::end);
+    file.put('\x01');
+  }
+  std::filesystem::remove(folder / "model/layers/001/experts/002.safetensors");
+  const auto run = lab.good_run();
+  CHECK(run->storage->tier_of(kExpert) == StorageTier::network);
+  lab.check_all(*run);
+  CHECK(run->storage->distrust(kExpert));
+  CHECK(run->storage->tier_of(kExpert) == StorageTier::network);
+  CHECK_FALSE(run->storage->distrust(kExpert));
+  lab.check_all(*run);
+}
+
+TEST_CASE("remote storage: a digest that does not fit once is overcome, twice refused") {
+  Lab lab;
+  {
+    const auto run = lab.good_run();
+    lab.check_all(*run);
+  }
+  std::filesystem::remove(cache_folder_of(lab.cache.path(), "http://h/") / "model/head.safetensors");
+  const auto head = [](const Run& run) { return *run.catalogue.find("lm_head.weight"); };
+  {
+    const auto run = lab.good_run();
+    const format::Digest first_fetch = format::sha256(lab.truth(*run, head(*run)));
+    run->catalogue.learn_digest(
+        static_cast<uint32_t>(run->catalogue.find("lm_head.weight") - run->catalogue.tensors().data()), first_fetch);
+    lab.counts.spoil_next = 2;
+    CHECK(Lab::read(*run, head(*run)).empty());
+    lab.counts.spoil_next = 1;
+    CHECK(Lab::read(*run, head(*run)) == lab.truth(*run, head(*run)));
+    CHECK(run->storage->traffic().refetches >= 2);
+  }
+}
+
+TEST_CASE("remote storage: a disk that is full from any moment on costs no byte and is told once") {
+  test::FaultyFileSystem counting(format::posix_file_system());
+  {
+    Lab lab;
+    auto run = lab.run(counting);
+    lab.check_all(**run);
+  }
+  const uint64_t operations = counting.operations();
+  uint64_t went_on = 0;
+  for (uint64_t from = 0; from < operations; from += 1 + operations / 60) {
+    CAPTURE(from);
+    Lab lab;
+    test::FaultyFileSystem full(format::posix_file_system(),
+                                {.from = from, .kind = ErrorKind::budget, .growing_only = true});
+    auto run = lab.run(full);
+    if (!run) {  // before there was a cache at all
+      CHECK(run.error().kind == ErrorKind::budget);
+      continue;
+    }
+    lab.check_all(**run);
+    CHECK(lab.notes.size() <= 1);
+    ++went_on;
+  }
+  CHECK(went_on > 20);
+}
+
+TEST_CASE("remote storage: a bounded cache removes what was not used for longest") {
+  Lab lab;
+  constexpr uint64_t kExpertBytes = 4096 + 3 * (64 * 64 + 4);
+  constexpr uint64_t kBound = 2 * kExpertBytes + 4000;
+  const auto run = lab.good_run(kBound);
+  const ExpertKey experts[] = {{LayerId(0), ExpertId(0)}, {LayerId(0), ExpertId(1)}, {LayerId(0), ExpertId(2)}};
+  for (const ExpertKey key : {experts[0], experts[1]})
+    REQUIRE(Lab::keep(*run, key).has_value());
+  CHECK(run->storage->tier_of(experts[0]) == StorageTier::disk);  // used again
+  REQUIRE(Lab::keep(*run, experts[2]).has_value());
+  CHECK(run->storage->tier_of(experts[0]) == StorageTier::disk);
+  CHECK(run->storage->tier_of(experts[1]) == StorageTier::network);
+  CHECK(run->storage->tier_of(experts[2]) == StorageTier::disk);
+  CHECK(run->storage->traffic().cache_size_bytes <= kBound);
+  CHECK(run->storage->must_verify(experts[0]));
+}
