@@ -26,6 +26,8 @@ constexpr int kReadOnce = 0x00000080;  // RWF_DONTCACHE
 constexpr int kPopulateRead = 22;  // MADV_POPULATE_READ
 // What a direct read that cannot go to its place is copied through: large enough to keep a disk at work.
 constexpr uint64_t kBounceBytes = 1 << 20;
+// A larger file holds more than one expert (V3's have 44 MB).
+constexpr uint64_t kSharedBytes = 256ULL << 20;
 
 Error ends_early(const Path& path, uint64_t offset, uint64_t missing) {
   return {ErrorKind::corrupt, fmt::format("{}: the file ends at byte {}, {} bytes before it should (truncated?)",
@@ -122,8 +124,9 @@ class OnceFile final : public BufferedFile {
  public:
   OnceFile(Path path, Descriptor file, uint64_t size_bytes)
       : BufferedFile(std::move(path), std::move(file), size_bytes) {
-    // Reading ahead would bring in what nobody asked for; and threads that read one file confuse its window.
-    ::posix_fadvise(fd(), 0, 0, POSIX_FADV_RANDOM);
+    // In a file of many experts, reading ahead brings in some that nobody asked for. In a file of one there is nothing
+    // behind it; and without reading ahead Linux fills the cache page by page, which takes twice the processor time.
+    if (size_bytes > kSharedBytes) ::posix_fadvise(fd(), 0, 0, POSIX_FADV_RANDOM);
   }
 
   Result<void> read(uint64_t offset, std::span<std::byte> into) const override {
