@@ -192,7 +192,7 @@ Result<int> run_plan(const PlanOptions& options, const std::stop_token& stop) {
   TRY_ASSIGN(const auto device, kernels::make_cpu_device({.threads = options.load.threads,
                                                           .instruction_set = options.load.instruction_set}));
   const auto queue = device->make_queue();
-  TRY_ASSIGN(const IoChoice io, choose_io(*repository, checkpoint, options.load.io, {}, stop));
+  TRY_ASSIGN(const IoChoice io, choose_io(*repository, checkpoint, options.load.io, {.device = device.get()}, stop));
   LocalStorage storage(*repository, checkpoint, storage_options(io, options.load.verify));
   CheckpointFiles files(storage);
   const LoadContext context{.device = *device, .queue = *queue, .files = files, .fp8_block = outlook.config.fp8_block};

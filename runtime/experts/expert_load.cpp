@@ -17,14 +17,15 @@ struct Block {
   std::span<std::byte> into;
 };
 
-// Pieces of at most `most` bytes whose inner bounds lie on pages of the file.
+// Pieces of at most `most` bytes whose inner bounds are multiples of that in the file: the page cache works in large
+// aligned pieces, and two reads that meet within one would both have it read.
 std::vector<Block> split(const SlotPlan& plan, std::span<std::byte> slot, uint64_t most) {
+  const uint64_t unit = std::max(most / kPageBytes * kPageBytes, kPageBytes);
   std::vector<Block> blocks;
   for (const SlotPlan::Part& part : plan.parts) {
     const ByteRange range = part.extent.range;
     for (uint64_t at = range.begin; at < range.end;) {
-      const uint64_t page = at / kPageBytes * kPageBytes;
-      const uint64_t end = std::min(range.end, page + std::max(most / kPageBytes * kPageBytes, kPageBytes));
+      const uint64_t end = std::min(range.end, (at / unit + 1) * unit);
       blocks.push_back(
           {.file = part.extent.file, .offset = at, .into = slot.subspan(part.at + (at - range.begin), end - at)});
       at = end;

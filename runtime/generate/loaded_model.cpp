@@ -55,7 +55,7 @@ Result<void> LoadedModel::open_storage(const ModelConfig& config, const LoadOpti
                                        const format::LayerMap& layers, const std::stop_token& stop) {
   remote_place_ = dynamic_cast<RemotePlace*>(repository_.get());
   if (remote_place_ == nullptr) {
-    TRY_ASSIGN(io_, choose_io(*repository_, checkpoint_, options.io, {}, stop));
+    TRY_ASSIGN(io_, choose_io(*repository_, checkpoint_, options.io, {.device = device_.get()}, stop));
     storage_ = std::make_unique<LocalStorage>(*repository_, checkpoint_, storage_options(io_, options.verify));
     return {};
   }

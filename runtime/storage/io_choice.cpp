@@ -14,6 +14,7 @@
 #include "format/base/checked.h"
 #include "format/base/page_buffer.h"
 #include "format/base/parallel.h"
+#include "kernels/cpu/cpu_device.h"
 
 namespace dspack::runtime {
 
@@ -71,7 +72,20 @@ struct Meter {
 class Measurement {
  public:
   Measurement(format::Repository& repository, const format::Checkpoint& checkpoint, const IoProbe& probe)
-      : repository_(repository), checkpoint_(checkpoint), probe_(probe), memory_(probe.block_bytes * probe.depth) {}
+      : repository_(repository), checkpoint_(checkpoint), probe_(probe) {}
+
+  /// Memory of the device may lie in huge pages, into which a direct read is twice as fast.
+  Result<void> allocate() {
+    const uint64_t bytes = probe_.block_bytes * probe_.depth;
+    if (probe_.device == nullptr) {
+      into_ = ordinary_.emplace(bytes).bytes();
+    } else {
+      TRY_ASSIGN(buffer_, probe_.device->allocate(bytes));
+      into_ = kernels::host_bytes(*buffer_);
+    }
+    std::ranges::fill(into_, std::byte{0});  // fresh memory costs more than reading into it
+    return {};
+  }
 
   /// Looks at random experts: which of their blocks the page cache holds.
   Result<void> look(const std::stop_token& stop) {
@@ -152,7 +166,7 @@ class Measurement {
     const Clock::time_point start = Clock::now();
     const auto read = [&](uint64_t number, const std::stop_token&) {
       const auto& [block, file] = round[number];
-      return file->read(block.range.begin, memory_.bytes().subspan(number * probe_.block_bytes, probe_.block_bytes));
+      return file->read(block.range.begin, into_.subspan(number * probe_.block_bytes, probe_.block_bytes));
     };
     TRY(run_jobs(round.size(), probe_.depth, read, stop));
     meter.seconds += seconds_since(start);
@@ -163,7 +177,9 @@ class Measurement {
   format::Repository& repository_;
   const format::Checkpoint& checkpoint_;
   IoProbe probe_;
-  PageBuffer memory_;
+  std::optional<PageBuffer> ordinary_;
+  std::unique_ptr<kernels::Buffer> buffer_;
+  std::span<std::byte> into_;  // of one of the two
   std::unordered_map<uint32_t, std::unique_ptr<format::ReadFile>> files_, direct_files_;
   std::vector<Block> cold_, cached_;
   uint64_t seen_bytes_ = 0, cached_bytes_ = 0;
@@ -226,6 +242,7 @@ Result<IoChoice> choose_io(format::Repository& repository, const format::Checkpo
   if (expert_bytes(checkpoint) < probe.small_bytes) return IoChoice{.reason = "a small model"};
   const Clock::time_point start = Clock::now();
   Measurement measurement(repository, checkpoint, probe);
+  TRY(measurement.allocate());
   TRY(measurement.look(stop));
   TRY(measurement.measure(stop));
   IoChoice choice;

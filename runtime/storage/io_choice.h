@@ -12,6 +12,7 @@
 #include "format/checkpoint.h"
 #include "format/json.h"
 #include "format/source/repository.h"
+#include "kernels/ops.h"
 #include "runtime/storage/local_storage.h"
 
 namespace dspack::runtime {
@@ -42,6 +43,7 @@ struct IoProbe {
   uint64_t block_bytes = 2ULL << 20;     // smaller than real ones, for the sake of slow disks
   unsigned depth = kLocalDepth;
   uint64_t seed = 1;
+  kernels::Device* device = nullptr;  // read into memory of its kind, as slots have; nullptr: into ordinary memory
 };
 
 [[nodiscard]] Result<IoChoice> choose_io(format::Repository& repository, const format::Checkpoint& checkpoint,

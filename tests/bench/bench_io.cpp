@@ -171,7 +171,7 @@ int run(const Settings& settings) {
   IoChoice choice;
   std::unique_ptr<WeightStorage> storage;
   if (repository->kind() == format::RepositoryKind::local) {
-    choice = value_of(choose_io(*repository, checkpoint, settings.method, {}, {}));
+    choice = value_of(choose_io(*repository, checkpoint, settings.method, {.device = device.get()}, {}));
     storage = std::make_unique<LocalStorage>(*repository, checkpoint, storage_options(choice, false));
   } else {
     storage = std::make_unique<HttpStorage>(*repository, checkpoint);

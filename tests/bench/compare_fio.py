@@ -29,6 +29,7 @@ import v3_checkpoint  # noqa: E402
 
 BLOCK = 4 << 20
 DEPTH = 8
+HUGE_PAGES = Path("/proc/sys/vm/nr_hugepages")
 
 
 def prepare(arguments):
@@ -79,12 +80,15 @@ class Disk:
         common = ["--readonly", "--allow_file_create=0", "--rw=read", "--file_service_type=sequential", "--bs=%d" % BLOCK,
                   "--direct=%d" % (method == "direct"), "--group_reporting", "--output-format=json", "--thread"]
         if method == "direct":
-            jobs = [["--name=run", "--ioengine=libaio", "--iodepth=%d" % DEPTH, "--filename=" + ":".join(names)]]
+            jobs = [["--name=run", "--ioengine=libaio", "--iodepth=%d" % DEPTH, "--mem=shmhuge",
+                     "--filename=" + ":".join(names)]]
         else:
             jobs = [["--name=run%d" % number, "--ioengine=psync", "--filename=" + ":".join(names[number::DEPTH])]
                     for number in range(DEPTH)]
+        HUGE_PAGES.write_text("64")  # as slots have; with ordinary pages a direct read falls into many small ones
         output = subprocess.run(["fio", *common, *(word for job in jobs for word in job)], cwd=self.links, check=True,
                                 stdout=subprocess.PIPE).stdout
+        HUGE_PAGES.write_text("0")
         job = json.loads(output)["jobs"][0]
         seconds = job["read"]["runtime"] / 1000
         return job["read"]["io_bytes"] / seconds, (job["usr_cpu"] + job["sys_cpu"]) / 100 * seconds * len(jobs)
