@@ -70,7 +70,7 @@ class ReadTrial {
                   .plan = plans[i],
                   .slot = kernels::host_bytes(*slots_[i]),
                   .verify = storage_.must_verify(keys[i]),
-                  .done = [&arrivals](Result<void> outcome) { arrivals.add(std::move(outcome)); }});
+                  .done = [&arrivals](LoadOutcome outcome) { arrivals.add(std::move(outcome.result)); }});
     }
     TRY(arrivals.wait(keys.size()));
     return std::chrono::duration<double>(Clock::now() - start).count();

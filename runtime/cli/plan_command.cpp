@@ -10,6 +10,7 @@
 #include "runtime/budget/speed_estimate.h"
 #include "runtime/cli/command_support.h"
 #include "runtime/cli/commands.h"
+#include "runtime/cli/remote_options.h"
 #include "runtime/generate/load_plan.h"
 #include "runtime/model/inventory.h"
 #include "runtime/storage/io_choice.h"
@@ -34,6 +35,19 @@ struct Outlook {
   std::vector<DecodeEstimate> decodes;  // cold first, then by what is assumed
   PrefillEstimate prefill;
 };
+
+// As a run would read; nothing is fetched yet.
+Result<std::unique_ptr<WeightStorage>> open_storage(format::Repository& repository, format::Checkpoint& checkpoint,
+                                                    kernels::Device& device, const LoadOptions& options,
+                                                    const std::stop_token& stop) {
+  if (auto* remote = dynamic_cast<RemotePlace*>(&repository)) {
+    TRY_ASSIGN(auto storage, remote->open_storage(checkpoint));
+    return std::unique_ptr<WeightStorage>(std::move(storage));
+  }
+  TRY_ASSIGN(const IoChoice io, choose_io(repository, checkpoint, options.io, {.device = &device}, stop));
+  return std::unique_ptr<WeightStorage>(
+      std::make_unique<LocalStorage>(repository, checkpoint, storage_options(io, options.verify)));
+}
 
 SpeedShape speed_shape(const ModelConfig& config, const format::LayerMap& layers) {
   SpeedShape shape{.dense_layers = 0, .moe_layers = 0, .top_k = config.top_k, .experts = config.experts};
@@ -184,17 +198,16 @@ format::Json json_of(const Outlook& outlook, const PlanOptions& options) {
 }  // namespace
 
 Result<int> run_plan(const PlanOptions& options, const std::stop_token& stop) {
-  TRY_ASSIGN(const auto repository, open_folder(options.folder));
+  TRY_ASSIGN(const auto repository, open_place(options.folder, options.remote, stop));
   Outlook outlook;
   TRY_ASSIGN(outlook.config, read_model_config(*repository, stop));
-  TRY_ASSIGN(const auto checkpoint, format::Checkpoint::open(*repository, kHeaderJobs, stop));
+  TRY_ASSIGN(auto checkpoint, format::Checkpoint::open(*repository, kHeaderJobs, stop));
   TRY(refuse_unknown_tensors(checkpoint, outlook.config));
   TRY_ASSIGN(const auto device, kernels::make_cpu_device({.threads = options.load.threads,
                                                           .instruction_set = options.load.instruction_set}));
   const auto queue = device->make_queue();
-  TRY_ASSIGN(const IoChoice io, choose_io(*repository, checkpoint, options.load.io, {.device = device.get()}, stop));
-  LocalStorage storage(*repository, checkpoint, storage_options(io, options.load.verify));
-  CheckpointFiles files(storage);
+  TRY_ASSIGN(const auto storage, open_storage(*repository, checkpoint, *device, options.load, stop));
+  CheckpointFiles files(*storage);
   const LoadContext context{.device = *device, .queue = *queue, .files = files, .fp8_block = outlook.config.fp8_block};
   TRY_ASSIGN(outlook.plan, plan_load(context, *repository, outlook.config, options.load, stop));
   outlook.shape = speed_shape(outlook.config, outlook.plan.model.layer_map);

@@ -51,8 +51,7 @@ Result<std::unique_ptr<LoadedModel>> LoadedModel::load(std::unique_ptr<format::R
   return loaded;
 }
 
-Result<void> LoadedModel::open_storage(const ModelConfig& config, const LoadOptions& options,
-                                       const format::LayerMap& layers, const std::stop_token& stop) {
+Result<void> LoadedModel::open_storage(const LoadOptions& options, const std::stop_token& stop) {
   remote_place_ = dynamic_cast<RemotePlace*>(repository_.get());
   if (remote_place_ == nullptr) {
     TRY_ASSIGN(io_, choose_io(*repository_, checkpoint_, options.io, {.device = device_.get()}, stop));
@@ -62,20 +61,22 @@ Result<void> LoadedModel::open_storage(const ModelConfig& config, const LoadOpti
   TRY_ASSIGN(auto storage, remote_place_->open_storage(checkpoint_));
   remote_storage_ = storage.get();
   storage_ = std::move(storage);
-  return storage_->expect(always_needed(checkpoint_, config, layers, options.speculation.has_value()), stop);
+  return {};
 }
 
 Result<void> LoadedModel::assemble(const ModelConfig& config, const LoadOptions& options, const std::stop_token& stop) {
   TRY_ASSIGN(device_,
              kernels::make_cpu_device({.threads = options.threads, .instruction_set = options.instruction_set}));
   queue_ = device_->make_queue();
-  TRY(open_storage(config, options, layers, stop));
+  TRY(open_storage(options, stop));
   if (options.wrap_storage) storage_ = options.wrap_storage(std::move(storage_));
   files_ = std::make_unique<CheckpointFiles>(*storage_);
   const LoadContext context{.device = *device_, .queue = *queue_, .files = *files_, .fp8_block = config.fp8_block};
   TRY_ASSIGN(PolicyFactory policy, find_policy(options.policy));
   TRY_ASSIGN(const LoadPlan plan, plan_load(context, *repository_, config, options, stop));
   memory_plan_ = plan.memory;
+  // Not before it is known to fit: this may be a download.
+  TRY(storage_->expect(always_needed(checkpoint_, config, plan.model.layer_map, plan.with_mtp), stop));
   const StreamedStoreOptions store{
       .shape = {.hidden = config.hidden, .expert_inner = config.expert_inner, .fp8_block = config.fp8_block},
       .layers = plan.expert_layers,

@@ -31,10 +31,10 @@ struct LoadOptions {
   std::string instruction_set;      // empty: the widest; see kernels::CpuOptions
   std::optional<format::LayerSelection> layers{};  // absent: the repository's layer map, else all
   AttentionForm attention = AttentionForm::absorbed;
-  IoMethod io = IoMethod::automatic;          // how a local folder is read
-  bool verify = false;                        // every expert against its digest when it is read
-  std::string policy{kDefaultPolicy};         // which expert leaves a slot: policy_catalogue.h
-  std::string route_trace = {};               // file for the routes of the run; empty: none
+  IoMethod io = IoMethod::automatic;   // how a local folder is read
+  bool verify = false;                 // every expert against its digest when it is read
+  std::string policy{kDefaultPolicy};  // which expert leaves a slot: policy_catalogue.h
+  std::string route_trace = {};        // file for the routes of the run; empty: none
   MemoryOptions memory = {};
   PrefetchMode prefetch = PrefetchMode::automatic;  // reading experts before they are wanted
   std::optional<uint64_t> max_fetch = {};           // of StreamedStoreOptions
@@ -88,9 +88,8 @@ class LoadedModel {
  private:
   LoadedModel(std::unique_ptr<format::Repository> repository, format::Checkpoint checkpoint)
       : repository_(std::move(repository)), checkpoint_(std::move(checkpoint)) {}
-  /// And of a distant place fetches what every token needs.
-  Result<void> open_storage(const ModelConfig& config, const LoadOptions& options, const format::LayerMap& layers,
-                            const std::stop_token& stop);
+  /// Where weights are read from; nothing is.
+  Result<void> open_storage(const LoadOptions& options, const std::stop_token& stop);
   Result<void> assemble(const ModelConfig& config, const LoadOptions& options, const std::stop_token& stop);
   Result<void> add_speculation(const LoadContext& context, const SpeculationOptions& options,
                                const std::stop_token& stop);
