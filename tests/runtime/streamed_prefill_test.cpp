@@ -8,6 +8,7 @@
 #include "runtime/experts/streamed_store.h"
 #include "tests/runtime/support/fake_storage.h"
 #include "tests/runtime/support/recording_model.h"
+#include "tests/runtime/support/stored_tensors.h"
 
 namespace dspack::runtime {
 namespace {
@@ -18,7 +19,9 @@ constexpr uint32_t kExperts = 32;
 constexpr uint64_t kExpertBytes = 3ULL * ExpertFolder::kHidden * ExpertFolder::kInner + 3 * sizeof(float);
 
 struct Lab {
-  explicit Lab(uint64_t slots, std::optional<uint64_t> max_fetch = {}) : folder(kExperts), storage(folder) {
+  explicit Lab(uint64_t slots, std::optional<uint64_t> max_fetch = {}, unsigned depth = 8)
+      : folder(kExperts), storage(folder) {
+    storage.set_depth(depth);
     auto made = StreamedStore::make(
         *device, storage,
         {.shape = {.hidden = ExpertFolder::kHidden, .expert_inner = ExpertFolder::kInner, .fp8_block = std::nullopt},
@@ -96,7 +99,7 @@ TEST_CASE("prefill: what only early tokens want is read first, as many at a time
 }
 
 TEST_CASE("prefill: afterwards the slots hold what the last tokens used, of all layers") {
-  Lab lab(20);
+  Lab lab(20, {}, 2);
   lab.store->begin_pass({.phase = Phase::prefill, .rows = kExperts});
   for (uint32_t layer = 0; layer < 2; ++layer) {
     const auto request = lab.prompt(layer);

@@ -89,6 +89,8 @@ class FakeStorage final : public runtime::WeightStorage {
     spoiled_[key] = times;
   }
   void set_tier(runtime::StorageTier tier) { tier_ = tier; }
+  /// Before a store is made.
+  void set_depth(unsigned depth) { depth_ = depth; }
   void set_verify(bool verify) { verify_ = verify; }
   void fail_keeping() { fails_keeping_ = true; }
   /// Gives every tensor the digest of its bytes, as a manifest would.
@@ -148,7 +150,7 @@ class FakeStorage final : public runtime::WeightStorage {
   }
   // Two blocks an expert: the reads of four experts can be held back at once.
   [[nodiscard]] uint64_t block_bytes() const override { return 1 << 20; }
-  [[nodiscard]] unsigned depth() const override { return 8; }
+  [[nodiscard]] unsigned depth() const override { return depth_; }
 
  private:
   struct Place {
@@ -205,6 +207,7 @@ class FakeStorage final : public runtime::WeightStorage {
   std::map<ExpertKey, int> failing_, spoiled_, loads_;
   std::map<ExpertKey, std::string> kept_;
   runtime::StorageTier tier_ = runtime::StorageTier::disk;
+  unsigned depth_ = 8;
   bool verify_ = false;
   bool fails_keeping_ = false;
 };
