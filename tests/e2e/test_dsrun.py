@@ -86,6 +86,19 @@ class Drafts(Dsrun):
             self.assertGreater(mtp["bytes_read"]["experts"], 0)
             self.assertEqual(max(layer["layer"] for layer in stats["experts"]["layers"]), 5)
 
+    def test_token_ids_are_drafted_too(self):
+        path = self.scratch / "stats.json"
+        said = [self.assert_ok(self.run_program(packed_tiny(), "--tokens", "0,1105,422,330", "-n", "12", "--stats", path,
+                                                *mtp)).stdout for mtp in ((), ("--mtp", "1"))]
+        self.assertEqual(*said)
+        self.assertGreater(json.loads(path.read_text())["mtp"]["drafted"], 0)
+
+    def test_stats_hold_decoding_against_the_least_it_could_take(self):
+        _, stats = self.stats_of(packed_tiny(), QUESTION)
+        bound = stats["experts"]["decode_bound"]
+        self.assertGreaterEqual(bound["ratio"], 1)
+        self.assertLess(bound["outside_of_experts"] + bound["compute"], stats["decode"]["seconds"])
+
     def test_a_model_without_the_module_says_so(self):
         folder = shutil.copytree(self.data(), self.scratch / "plain")
         config = json.loads((folder / "config.json").read_text())
