@@ -223,12 +223,12 @@ Result<void> RemoteStorage::load_into_memory(uint32_t tensor, const std::stop_to
 }
 
 StorageTier RemoteStorage::tier_of(ExpertKey expert) const {
-  cache_->note_use(expert);
   return cache_->has_expert(expert) ? StorageTier::disk : StorageTier::network;
 }
 
 // With a bound an expert may leave the cache between this question and its reading.
 bool RemoteStorage::must_verify(ExpertKey expert) const {
+  cache_->note_use(expert);
   if (options_.disk_bytes != 0 || !cache_->has_expert(expert)) return true;
   const std::lock_guard lock(expert_mutex_);
   return verified_.insert(expert).second;

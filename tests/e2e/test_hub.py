@@ -114,14 +114,31 @@ class Hub(EndToEnd):
         self.assert_refused(result, "o/other", "not a checkpoint")
         self.assert_absent(self.out)
 
-    def test_a_redirect_whose_link_expires_is_resolved_again(self):
+    def resolutions(self, fault, **options):
+        """How often the Hub and the storage behind it were asked for a shard."""
+        storage = self.hub("o/n/resolve/main/")
+        hub = self.hub("o/n/resolve/main/")
+        hub.add_fault("*.safetensors", "redirect", to=storage.url)
+        storage.add_fault("*" + SHARDS[0], fault, **options)
+        self.assert_ok(self.repack("o/n", self.out, env={"HF_ENDPOINT": hub.url}))
+        self.assert_same_weights()
+        asked = [request for request in hub.requests("*" + SHARDS[0]) if request.method == "GET"]
+        return len(asked), len(storage.requests("*" + SHARDS[0]))
+
+    def test_a_link_is_used_again_after_a_lost_connection(self):
+        opened = 2  # for the catalogue, and to be read
+        self.assertEqual(self.resolutions("truncate", times=1), (opened, opened + 1))
+
+    def test_a_link_that_expires_is_resolved_again(self):
+        # The second request on one link comes when the first was cut.
         storage = self.hub("o/n/resolve/main/")
         hub = self.hub("o/n/resolve/main/")
         hub.add_fault("*.safetensors", "redirect", to=storage.url)
         storage.add_fault("*" + SHARDS[0], "truncate", times=1)
+        storage.add_fault("*" + SHARDS[0], "403", times=1)
         self.assert_ok(self.repack("o/n", self.out, env={"HF_ENDPOINT": hub.url}))
         asked = [request for request in hub.requests("*" + SHARDS[0]) if request.method == "GET"]
-        self.assertEqual(len(asked), len(storage.requests("*" + SHARDS[0])))
+        self.assertEqual((len(asked), len(storage.requests("*" + SHARDS[0]))), (3, 4))
         self.assert_same_weights()
 
 

@@ -265,7 +265,7 @@ TEST_CASE("remote storage: a bounded cache removes what was not used for longest
   const ExpertKey experts[] = {{LayerId(0), ExpertId(0)}, {LayerId(0), ExpertId(1)}, {LayerId(0), ExpertId(2)}};
   for (const ExpertKey key : {experts[0], experts[1]})
     REQUIRE(Lab::keep(*run, key).has_value());
-  CHECK(run->storage->tier_of(experts[0]) == StorageTier::disk);  // used again
+  CHECK(run->storage->must_verify(experts[0]));  // used again
   REQUIRE(Lab::keep(*run, experts[2]).has_value());
   CHECK(run->storage->tier_of(experts[0]) == StorageTier::disk);
   CHECK(run->storage->tier_of(experts[1]) == StorageTier::network);
