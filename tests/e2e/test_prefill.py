@@ -50,7 +50,7 @@ class Prefill(EndToEnd):
         _, experts = self.stats_of("-p", QUESTION, "-n", 1)
         prompt_bytes = experts["prefill"]["disk"]["bytes"]
         # Enough for what the prompt is expected to take, too little for a long answer with hardly any slots.
-        result = self.ask("-p", QUESTION, "--raw", "-n", 100, "--experts", 8, "--max-fetch", 2 * prompt_bytes)
+        result = self.ask("-p", QUESTION, "--raw", "-n", 100, "--experts", 8, "--max-fetch", prompt_bytes * 5 // 4)
         self.assertEqual(result.code, 1, str(result))
         self.assertRegex(result.stderr, r"^dsrun: [^\n]*have read [^\n]*--max-fetch allows [^\n]*--experts[^\n]*\n$")
         self.assert_ok(self.ask("-p", QUESTION, "--max-fetch", "1GB"))
