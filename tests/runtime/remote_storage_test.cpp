@@ -122,9 +122,9 @@ struct Lab {
     std::string bytes(tensor.range.size(), '?');
     const auto into = std::as_writable_bytes(std::span(bytes));
     const size_t half = into.size() / 2;
-    const auto first = run.storage->read(tensor.file, tensor.range.begin, into.first(half), {});
-    const auto second = run.storage->read(tensor.file, tensor.range.begin + half, into.subspan(half), {});
-    return first && second ? bytes : std::string();
+    if (!run.storage->read(tensor.file, tensor.range.begin, into.first(half), {})) return {};
+    if (!run.storage->read(tensor.file, tensor.range.begin + half, into.subspan(half), {})) return {};
+    return bytes;
   }
   static Result<void> keep(Run& run, ExpertKey key) {
     std::vector<std::string> bytes;
