@@ -89,7 +89,7 @@ class Drafts(Dsrun):
     def test_token_ids_are_drafted_too(self):
         path = self.scratch / "stats.json"
         said = [self.assert_ok(self.run_program(packed_tiny(), "--tokens", "0,1105,422,330", "-n", "12", "--stats", path,
-                                                *mtp)).stdout for mtp in ((), ("--mtp", "1"))]
+                                                *mtp, program="DSPACK_DSRUN")).stdout for mtp in ((), ("--mtp", "1"))]
         self.assertEqual(*said)
         self.assertGreater(json.loads(path.read_text())["mtp"]["drafted"], 0)
 
