@@ -142,6 +142,24 @@ Result<void> GroupedExecutor::run_wave(const Wave& wave, std::span<const uint32_
   const auto start = Clock::now();
   const RoutedTokens& tokens = wave.tokens;
   const std::vector<Group> groups = group_by_expert(tokens, tokens_of_expert);
+  ExpertTimes times;
+  if (tokens.trace.on()) {
+    // Who watches a pass hears of the experts in their own order, not in that of their arrival.
+    for (const Group& group : groups)
+      TRY(compute_as_they_come(wave, {&group, 1}, nullptr, times, stop));
+    if (tokens.meanwhile) tokens.meanwhile();
+  } else {
+    TRY(compute_as_they_come(wave, groups, tokens.meanwhile, times, stop));
+  }
+  queue_.combine(wave.y, rows_at(at_.parts, tokens.x.rows * shape_.top_k, shape_.hidden), tokens.weights, shape_.top_k);
+  times.total = seconds_since(start);
+  if (store_.pass().phase == Phase::decode) decode_bound_.add(times);
+  return {};
+}
+
+Result<void> GroupedExecutor::compute_as_they_come(const Wave& wave, std::span<const Group> groups,
+                                                   const std::function<void()>& meanwhile, ExpertTimes& times,
+                                                   const std::stop_token& stop) {
   std::vector<ExpertDemand> demands;
   demands.reserve(groups.size());
   for (const Group& group : groups) {
@@ -150,40 +168,28 @@ Result<void> GroupedExecutor::run_wave(const Wave& wave, std::span<const uint32_
                        .first_row = wave.first_row + group.tokens.front(),
                        .last_row = wave.first_row + group.tokens.back()});
   }
-  TRY_ASSIGN(const auto request, store_.request(tokens.layer, std::move(demands)));
-  ExpertTimes times;
-  TRY(compute_as_they_come(wave, groups, *request, times, stop));
-  queue_.combine(wave.y, rows_at(at_.parts, tokens.x.rows * shape_.top_k, shape_.hidden), tokens.weights, shape_.top_k);
-  times.transfer = request->transfer_seconds();
-  times.total = seconds_since(start);
-  if (store_.pass().phase == Phase::decode) decode_bound_.add(times);
-  return {};
-}
-
-Result<void> GroupedExecutor::compute_as_they_come(const Wave& wave, const std::vector<Group>& groups,
-                                                   ExpertRequest& request, ExpertTimes& times,
-                                                   const std::stop_token& stop) {
-  const RoutedTokens& tokens = wave.tokens;
-  bool has_other_work = tokens.meanwhile != nullptr;
+  TRY_ASSIGN(const auto request, store_.request(wave.tokens.layer, std::move(demands)));
+  bool has_other_work = meanwhile != nullptr;
   const auto do_other_work = [&] {
     const auto start = Clock::now();
-    tokens.meanwhile();
+    meanwhile();
     queue_.synchronize();
     has_other_work = false;
     times.hits += seconds_since(start);
   };
   for (size_t taken = 0; taken < groups.size(); ++taken) {
     if (stop.stop_requested()) return Error{ErrorKind::cancelled, "the run was interrupted"};
-    if (has_other_work && !request.is_ready()) do_other_work();
-    TRY_ASSIGN(const ExpertLease lease, request.next(stop));
+    if (has_other_work && !request->is_ready()) do_other_work();
+    TRY_ASSIGN(const ExpertLease lease, request->next(stop));
     const auto start = Clock::now();
-    multiply(lease.weights(), groups[lease.index()], tokens.x);
+    multiply(lease.weights(), groups[lease.index()], wave.tokens.x);
     queue_.synchronize();  // the lease ends here
     const double seconds = seconds_since(start);
     (lease.was_missing() ? times.misses : times.hits) += seconds;
     if (lease.was_missing()) times.last_miss = seconds;
   }
   if (has_other_work) do_other_work();
+  times.transfer += request->transfer_seconds();
   return {};
 }
 

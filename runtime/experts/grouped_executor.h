@@ -76,8 +76,10 @@ class GroupedExecutor final : public ExpertExecutor {
     kernels::Rows y;
   };
   Result<void> run_wave(const Wave& wave, std::span<const uint32_t> tokens_of_expert, const std::stop_token& stop);
-  Result<void> compute_as_they_come(const Wave& wave, const std::vector<Group>& groups, ExpertRequest& request,
-                                    ExpertTimes& times, const std::stop_token& stop);
+  /// `meanwhile` (empty: nothing) is called when there is something to wait for, or at the end.
+  Result<void> compute_as_they_come(const Wave& wave, std::span<const Group> groups,
+                                    const std::function<void()>& meanwhile, ExpertTimes& times,
+                                    const std::stop_token& stop);
   [[nodiscard]] kernels::Rows rows_at(uint64_t offset, uint32_t rows, uint32_t cols) const;
 
   kernels::Queue& queue_;

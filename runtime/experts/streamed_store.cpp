@@ -205,10 +205,11 @@ Result<void> StreamedStore::make_pools() {
 
 Result<SlotPool*> StreamedStore::pool_of(ExpertKey key) {
   const auto found = pool_of_layer_.find(key.layer);
-  if (found == pool_of_layer_.end() || storage_.checkpoint().expert(key).empty()) {
-    return explained({ErrorKind::not_found, "the checkpoint holds none of its tensors"}, key);
-  }
-  return found->second;
+  if (found != pool_of_layer_.end()) return found->second;
+  // No expert of the layer can be used; what is wrong with this one?
+  const auto plan = plan_slot(storage_.checkpoint(), key, options_.shape);
+  if (!plan) return explained(plan.error(), key);
+  return explained({ErrorKind::invalid, "the layer is not one of the run's"}, key);
 }
 
 void StreamedStore::begin_pass(const ExpertPass& pass) {

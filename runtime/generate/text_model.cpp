@@ -61,9 +61,16 @@ Result<ChatTemplate> recognise(const std::optional<std::string>& source) {
 
 Result<uint64_t> tokenizer_bytes(format::Repository& repository, const std::stop_token& stop) {
   for (const char* file : {kTokenizerFile, kTiktokenFile}) {
-    const auto source = repository.open(file, stop);
-    if (source) return (*source)->size_bytes();
-    if (source.error().kind != ErrorKind::not_found) return source.error();
+    if (repository.kind() == format::RepositoryKind::local) {
+      const auto source = repository.open(file, stop);
+      if (source) return (*source)->size_bytes();
+      if (source.error().kind != ErrorKind::not_found) return source.error();
+      continue;
+    }
+    // A cache in front of the place keeps whole small files: this one is wanted soon, and never again from there.
+    const auto text = repository.read_text(file, kMaxTextBytes, stop);
+    if (text) return text->size();
+    if (text.error().kind != ErrorKind::not_found) return text.error();
   }
   return 0;
 }

@@ -79,20 +79,23 @@ Result<void> Moe::run(const Context& context, LayerId layer, const MoeWeights& w
                              .rows = x.rows,
                              .cols = config_.hidden,
                              .stride = config_.hidden};
+  const auto other_work = [&] {
+    if (has_shared) run_shared(context, weights.shared, x, shared);
+    if (context.meanwhile) context.meanwhile(has_shared ? shared : kernels::Rows{});
+  };
   const TraceScope experts = context.trace.child("experts");
+  // Who watches a pass hears of one module after the other.
+  const bool is_watched = experts.on();
   experts.input(x);
   TRY(context.executor.run({.layer = layer,
                             .x = x,
                             .ids = {.buffer = &context.scratch, .offset_bytes = ids_at_},
                             .weights = {.buffer = &context.scratch, .offset_bytes = weights_at_},
                             .trace = experts,
-                            .meanwhile =
-                                [&] {
-                                  if (has_shared) run_shared(context, weights.shared, x, shared);
-                                  if (context.meanwhile) context.meanwhile(has_shared ? shared : kernels::Rows{});
-                                }},
+                            .meanwhile = is_watched ? std::function<void()>() : other_work},
                            y, context.stop));
   experts.output(y);
+  if (is_watched) other_work();
   if (has_shared) context.queue.add(y, shared);
   return {};
 }

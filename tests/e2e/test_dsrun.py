@@ -234,7 +234,9 @@ class BadInput(Dsrun):
         self.assert_ask_refused(empty, empty, "not a checkpoint")
         self.assert_ask_refused(self.scratch / "nowhere", self.scratch / "nowhere", "no such folder")
         self.assert_ask_refused(self.data() / "config.json", "config.json", "file")
-        self.assert_ask_refused("org/name", "org/name", "no such folder")
+        nobody = {"HF_ENDPOINT": "http://127.0.0.1:9"}
+        result = self.run_program("org/name", "-p", QUESTION, program="DSPACK_DSRUN", env=nobody)
+        self.assert_dsrun_refuses(result, "http://127.0.0.1:9/org/name", "cannot reach")
 
     def test_broken_configurations(self):
         packed = self.copy_packed()

@@ -47,7 +47,8 @@ TEST_CASE("layer store: whatever streams, the bits are the same") {
       test::RecordingModel rig(test::tiny_folder(), {.layer_map = map, .streaming = streaming});
       CHECK(test::first_difference(last_logits(rig, tokens), wanted) == wanted.size());
       if (streaming.layers.size() > streaming.buffers) {
-        CHECK(rig.model().weight_bytes() < whole.model().weight_bytes());
+        // A buffer is as large as the largest layer: three of them are no less than some maps have layers.
+        if (streaming.buffers < 3) CHECK(rig.model().weight_bytes() < whole.model().weight_bytes());
         CHECK(rig.files().bytes_read(ReadPurpose::always_needed) > once * 2);
       }
     }
