@@ -197,7 +197,7 @@ format::Json json_of(const Outlook& outlook, const PlanOptions& options) {
 }  // namespace
 
 Result<int> run_plan(const PlanOptions& options, const std::stop_token& stop) {
-  TRY_ASSIGN(const auto repository, open_place(options.folder, options.remote, stop));
+  TRY_ASSIGN(const auto repository, open_place(options.folder, options.load.remote, stop));
   Outlook outlook;
   TRY_ASSIGN(outlook.config, read_model_config(*repository, stop));
   TRY_ASSIGN(auto checkpoint, format::Checkpoint::open(*repository, kHeaderJobs, stop));

@@ -2,7 +2,6 @@
 
 #include "runtime/cli/mtp_options.h"
 #include "runtime/cli/option_support.h"
-#include "runtime/cli/remote_options.h"
 
 namespace dspack::runtime {
 
@@ -28,7 +27,6 @@ CommandLine parse_plan(std::vector<std::string> arguments) {
   MtpFlags mtp;
   add_mtp_options(*app, mtp);
   add_load_options(*app, options.load);
-  add_remote_options(*app, options.remote);
   if (auto exit = parse(*app, std::move(arguments))) return *exit;
   options.load.speculation = speculation_options(mtp);
   return options;

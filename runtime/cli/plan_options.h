@@ -7,7 +7,6 @@
 #include <string>
 
 #include "runtime/generate/loaded_model.h"
-#include "runtime/storage/remote_place.h"
 
 namespace dspack::runtime {
 
@@ -15,7 +14,6 @@ namespace dspack::runtime {
 struct PlanOptions {
   std::string folder;
   LoadOptions load;
-  RemoteAccess remote;
   uint32_t prompt_tokens = 128;
   std::optional<double> hit_rate;  // of decode, in percent; unset: assumed
   bool json = false;
