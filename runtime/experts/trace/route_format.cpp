@@ -67,10 +67,10 @@ Result<void> append_row(const format::Json& row, const RoutedLayerShape& shape, 
   return {};
 }
 
-Result<RouteLine> parse_accepted(const format::Json& object) {
+Result<AcceptedDrafts> parse_accepted(const format::Json& object) {
   TRY_ASSIGN(const uint64_t pass, number_in(object, "pass", 0, kMaxPass));
   TRY_ASSIGN(const uint64_t rows, number_in(object, "accepted_drafts", 0, kMaxRouteRows));
-  return RouteLine(AcceptedDrafts{.pass = pass, .rows = static_cast<uint32_t>(rows)});
+  return AcceptedDrafts{.pass = pass, .rows = static_cast<uint32_t>(rows)};
 }
 
 }  // namespace
@@ -141,7 +141,11 @@ Result<RouteHeader> parse_route_header(std::string_view line) {
 
 Result<RouteLine> parse_route_line(std::string_view line, const RouteHeader& header) {
   TRY_ASSIGN(const format::Json object, parse_object(line));
-  if (object.contains("accepted_drafts")) return parse_accepted(object);
+  RouteLine parsed;
+  if (object.contains("accepted_drafts")) {
+    TRY_ASSIGN(parsed, parse_accepted(object));
+    return parsed;
+  }
   RoutedLayer routed;
   TRY_ASSIGN(routed.pass, number_in(object, "pass", 0, kMaxPass));
   TRY_ASSIGN(const std::string phase, format::json_string(object, "phase"));
@@ -162,7 +166,8 @@ Result<RouteLine> parse_route_line(std::string_view line, const RouteHeader& hea
   routed.ids.reserve(rows->size() * header.top_k);
   for (const format::Json& row : *rows)
     TRY(append_row(row, *shape, header.top_k, routed.ids));
-  return RouteLine(std::move(routed));
+  parsed = std::move(routed);
+  return parsed;
 }
 
 }  // namespace dspack::runtime
