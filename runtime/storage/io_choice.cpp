@@ -28,8 +28,8 @@ constexpr std::array<std::pair<IoMethod, std::string_view>, 4> kMethods = {{{IoM
                                                                             {IoMethod::buffered, "buffered"},
                                                                             {IoMethod::mapped, "mmap"}}};
 
-// A direct read costs the processor a tenth of a buffered one, and the processor is wanted for the experts that have
-// arrived: it may be a little slower.
+// A direct read costs the processor 0.02 s a GB and a buffered one 0.6 s (2026-11), and the processor is wanted for the
+// experts that have arrived: it may be a little slower.
 constexpr double kDirectAdvantage = 1.1;
 
 std::string_view name_of(ReadMode mode) {

@@ -11,8 +11,8 @@
 
 namespace dspack::runtime {
 
-// What reads are cut into and how many go on at once. docs/performance.md has the table: below 1 MiB or four at once a
-// disk is not busy, and more than this only lets the first expert of a layer wait for the last.
+// What reads are cut into and how many go on at once: published engines keep a disk busy with 4 to 16 reads of a
+// megabyte or more; more than this only lets the first expert of a layer wait for the last.
 inline constexpr uint64_t kLocalBlockBytes = 4ULL << 20;
 inline constexpr unsigned kLocalDepth = 8;
 
