@@ -78,7 +78,8 @@ class Measurement {
   Result<void> allocate() {
     const uint64_t bytes = probe_.block_bytes * probe_.depth;
     if (probe_.device == nullptr) {
-      into_ = ordinary_.emplace(bytes).bytes();
+      ordinary_ = std::make_unique<PageBuffer>(bytes);
+      into_ = ordinary_->bytes();
     } else {
       TRY_ASSIGN(buffer_, probe_.device->allocate(bytes));
       into_ = kernels::host_bytes(*buffer_);
@@ -177,7 +178,7 @@ class Measurement {
   format::Repository& repository_;
   const format::Checkpoint& checkpoint_;
   IoProbe probe_;
-  std::optional<PageBuffer> ordinary_;
+  std::unique_ptr<PageBuffer> ordinary_;
   std::unique_ptr<kernels::Buffer> buffer_;
   std::span<std::byte> into_;  // of one of the two
   std::unordered_map<uint32_t, std::unique_ptr<format::ReadFile>> files_, direct_files_;
