@@ -2,6 +2,7 @@
 
 import json
 import re
+import unittest
 from pathlib import Path
 
 from checkpoints import packed_tiny
@@ -46,7 +47,7 @@ class Budgets(EndToEnd):
 
     def test_the_process_stays_within_its_memory(self):
         least = self.floor_bytes()
-        for more in (3_000_000, 6_000_000, 12_000_000):
+        for more in (8_000_000, 12_000_000) if SANITIZED else (1_000_000, 4_000_000, 12_000_000):
             with self.subTest(more=more):
                 stats = self.assert_answers("--ram", least + more)
                 plan = stats["memory_plan"]
@@ -58,13 +59,14 @@ class Budgets(EndToEnd):
 
     def run_at_the_floor(self):
         """A process is some pages larger or smaller from run to run, so the floor has to be met."""
-        for more in range(0, 5_000_000, 100_000):
+        for more in range(0, 2_000_000, 50_000):
             result = self.ask("--ram", self.floor_bytes() + more)
             if result.code == 0:
                 return result
             self.assertIn("too little", result.stderr, str(result))
         self.fail("what the program says that it needs at least is not enough")
 
+    @unittest.skipIf(SANITIZED, "SKIPPED: a sanitized process differs from run to run by more than all layers take")
     def test_layers_that_do_not_fit_are_read_in_every_pass(self):
         everything = self.assert_answers()
         self.assertEqual(everything["memory_plan"]["streamed_layers"], [])
@@ -78,6 +80,7 @@ class Budgets(EndToEnd):
     def test_below_the_floor_it_says_what_would_do(self):
         self.assert_refuses("--ram", "1MB", needles=("--ram 1.00 MB is too little", "needs at least", "--ctx"))
         self.assert_refuses("--experts", FLOOR - 1, needles=("allow at least %d" % FLOOR,))
+        # All experts take 10 MB more than the floor.
         self.assert_refuses("--experts", "100%", "--ram", self.floor_bytes() + 5_000_000,
                             needles=("contradict each other", "room for"))
 
