@@ -357,19 +357,24 @@ void StreamedStore::loaded(Slot& slot, const LoadOutcome& outcome) {
   --loading(slot.urgency);
   count_read(slot, outcome.bytes_read);
   if (slot.may_fail) prefetch_counts().prefetched_bytes += outcome.bytes_read;
-  if (!read_again(slot, outcome.result)) settle(slot, outcome);
+  if (!read_again(slot, outcome)) settle(slot, outcome);
   start_prefetches();
   has_changed_ = true;
   changed_.notify_all();
 }
 
 // What a network spoils on the way is often whole the second time, and what failed on the chance may not have been due.
-bool StreamedStore::read_again(Slot& slot, const Result<void>& outcome) {
-  if (outcome || slot.urgency != Urgency::demand) return false;
-  const bool is_spoilt = outcome.error().kind == ErrorKind::corrupt && !slot.is_second_try &&
+bool StreamedStore::read_again(Slot& slot, const LoadOutcome& outcome) {
+  if (outcome.result || slot.urgency != Urgency::demand) return false;
+  const bool is_spoilt = outcome.result.error().kind == ErrorKind::corrupt && !slot.is_second_try &&
                          (slot.tier == StorageTier::network || storage_.distrust(slot.key));
   if (!is_spoilt && !slot.may_fail) return false;
   if (is_spoilt) slot.is_second_try = true;
+  if (slot.may_fail) {  // it counted as useful when it was wanted, and was not
+    --prefetch_counts().useful_prefetches;
+    prefetch_counts().useful_bytes -= slot.plan.stored_bytes;
+    prefetch_counts().wasted_bytes += outcome.bytes_read;
+  }
   slot.may_fail = false;
   if (!begin_reading(slot, Urgency::demand)) return false;
   counts().bytes[static_cast<size_t>(slot.tier)] += slot.plan.stored_bytes;

@@ -89,7 +89,7 @@ class StreamedStore final : public ExpertStore, private ExpertLease::Pin {
 
   void end_forecast(LayerId layer, std::span<const ExpertDemand> demands);  // takes the lock
   void loaded(Slot& slot, const LoadOutcome& outcome);                      // on the pool's threads
-  bool read_again(Slot& slot, const Result<void>& outcome);                 // with the lock held
+  bool read_again(Slot& slot, const LoadOutcome& outcome);                  // with the lock held
   void settle(Slot& slot, const LoadOutcome& outcome);                      // with the lock held
   void start_keeping(Slot& slot);
   void release(uint64_t slot) override;
