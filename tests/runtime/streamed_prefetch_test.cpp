@@ -194,7 +194,7 @@ TEST_CASE("prefetch: off means that nothing is read on the chance") {
   CHECK(lab.decode().prefetches == 0);
 }
 
-TEST_CASE("prefetch: whatever is expected and fails, every demand is met and counted once") {
+TEST_CASE("prefetch: whatever is expected and fails, every demand is met, and the bytes add up") {
   std::mt19937 random(3);
   for (const uint64_t slots : {1U, 2U, 3U, 5U, 12U}) {
     CAPTURE(slots);
@@ -212,7 +212,7 @@ TEST_CASE("prefetch: whatever is expected and fails, every demand is met and cou
         taken += 2;
       }
     }
-    // Whatever is still on its way is waited for.
+    // Bytes of a prefetch count when it ends, so all that is still on its way is waited for.
     lab.store->begin_pass({});
     for (uint32_t layer = 0; layer < 2; ++layer) {
       const auto request = lab.request(layer, {0, 1, 2, 3, 4, 5});
@@ -222,6 +222,7 @@ TEST_CASE("prefetch: whatever is expected and fails, every demand is met and cou
     const PhaseStats counts = lab.decode();
     CHECK(counts.hits + counts.late + counts.all_misses() >= taken);
     CHECK(counts.hits + counts.late + counts.all_misses() <= 240 + 12);
+    CHECK(counts.useful_bytes + counts.wasted_bytes <= counts.prefetched_bytes);
   }
 }
 
