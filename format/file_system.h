@@ -1,8 +1,8 @@
 // The one seam to the operating system's files, so that tests can lose power, fill disks and count calls.
 // Threads: a FileSystem is thread-safe; a ReadFile may be read from many threads at once; a WriteFile may be written
 // from many threads at once as long as their ranges do not overlap. Lifetime: a file owns its descriptor.
-// Errors: not_found, io (everything else that the system refuses), budget (no space left, too many open files), conflict
-// (a lock is held), unsupported (a way of reading that a file system lacks).
+// Errors: not_found, io (everything else that the system refuses), budget (no space left, too many open files),
+// conflict (a lock is held), unsupported (a way of reading that a file system lacks).
 #pragma once
 
 #include <cstddef>

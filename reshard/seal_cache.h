@@ -15,9 +15,9 @@
 namespace dspack::reshard {
 
 struct SealOutcome {
-  bool was_sealed = false;         // before
-  uint64_t missing_files = 0;      // then nothing was sealed
-  uint64_t missing_bytes = 0;      // of weights
+  bool was_sealed = false;              // before
+  uint64_t missing_files = 0;           // then nothing was sealed
+  uint64_t missing_bytes = 0;           // of weights
   std::vector<std::string> first = {};  // paths of some that are missing
 };
 

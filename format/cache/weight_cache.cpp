@@ -265,14 +265,9 @@ Result<bool> WeightCache::keep_expert(ExpertKey expert, std::span<const std::spa
     (void)folder_.files().remove_tree(part);  // what was begun takes space that is wanted now
     return kept.error();
   }
-  {
-    const std::lock_guard lock(mutex_);
-    if (!files_[file].first_fetch.empty() && files_[file].first_fetch != kept->tensors) {
-      (void)folder_.files().remove_tree(part);
-      return Error{ErrorKind::corrupt, fmt::format("{}: was fetched again and is not what it was the first time: the "
-                                                   "weights at {} have changed",
-                                                   planned.path, folder_.origin())};
-    }
+  if (auto same = compare_with_first(file, kept->tensors); !same) {
+    (void)folder_.files().remove_tree(part);
+    return same.error();
   }
   TRY(folder_.journal().append(cache_line(planned.path, *kept)));
   TRY(folder_.folders().make(final_path(file).parent_path()));
@@ -283,6 +278,34 @@ Result<bool> WeightCache::keep_expert(ExpertKey expert, std::span<const std::spa
   files_[file].last_use = ++clock_;
   size_bytes_ += planned.size_bytes;
   return true;
+}
+
+Result<void> WeightCache::compare_with_first(uint32_t file, const std::vector<Digest>& tensors) const {
+  const std::lock_guard lock(mutex_);
+  if (files_[file].first_fetch.empty() || files_[file].first_fetch == tensors) return {};
+  return Error{
+      ErrorKind::corrupt,
+      fmt::format("{}: was fetched again and is not what it was the first time: the weights at {} have changed",
+                  planned_[file].path, folder_.origin())};
+}
+
+void WeightCache::remember(ExpertKey expert, std::span<const std::span<const std::byte>> tensors) {
+  if (catalogue_.manifest()) return;  // which says what they must be
+  const uint32_t file = file_of_.at(expert);
+  {
+    const std::lock_guard lock(mutex_);
+    if (!files_[file].first_fetch.empty()) return;
+  }
+  const std::span<const uint32_t> order = catalogue_.expert(expert);
+  std::vector<Digest> digests;
+  for (const uint32_t tensor : planned_[file].tensors) {
+    const auto at = std::ranges::find(order, tensor) - order.begin();
+    Sha256 hash;
+    hash.update(tensors[static_cast<size_t>(at)]);
+    digests.push_back(hash.finish());
+  }
+  const std::lock_guard lock(mutex_);
+  files_[file].first_fetch = std::move(digests);
 }
 
 // Removing -----------------------------------------------------------------------------------------------------------

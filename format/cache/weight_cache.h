@@ -55,6 +55,9 @@ class WeightCache {
   /// Writes and claims a whole expert. `tensors`: bytes in Checkpoint::expert order. Others that were not used for
   /// longest make room, as far as the limit asks. False: there is no room even so.
   [[nodiscard]] Result<bool> keep_expert(ExpertKey expert, std::span<const std::span<const std::byte>> tensors);
+  /// Takes the digests of an expert that is not kept, the first time: `recorded` then has them for the rest of this
+  /// run.
+  void remember(ExpertKey expert, std::span<const std::span<const std::byte>> tensors);
   /// For what is removed first.
   void note_use(ExpertKey expert);
 
@@ -98,6 +101,7 @@ class WeightCache {
   Result<bool> make_room(uint64_t bytes, uint32_t for_file);
   Result<void> remove_expert(uint32_t file);
   Result<void> move_if_whole(uint32_t file);
+  [[nodiscard]] Result<void> compare_with_first(uint32_t file, const std::vector<Digest>& tensors) const;
   Result<KeptFile> write_expert(uint32_t file, ExpertKey expert, std::span<const std::span<const std::byte>> tensors);
   Result<std::shared_ptr<ReadFile>> reader(uint32_t file);
   Result<std::shared_ptr<WriteFile>> writer(uint32_t file);

@@ -43,7 +43,10 @@ void HttpAnswer::add_line(std::string_view line) {
 }
 
 HttpFailure HttpAnswer::fail(ErrorKind kind, std::string_view reason, bool may_pass) const {
-  return {Error{kind, fmt::format("{}: {}", without_password(request_.name.empty() ? request_.url : request_.name), reason)}, may_pass, {}};
+  return {Error{kind,
+                fmt::format("{}: {}", without_password(request_.name.empty() ? request_.url : request_.name), reason)},
+          may_pass,
+          {}};
 }
 
 std::optional<HttpFailure> HttpAnswer::judge(long status) {

@@ -32,7 +32,8 @@ class Chat {
 
  private:
   enum class Next { go_on, leave };
-  Next handle(const std::string& message, ChatTerminal& terminal);
+  /// Errors: those of an answer, where no person could react to them.
+  Result<Next> handle(const std::string& message, ChatTerminal& terminal);
   Next command(const std::string& message);
   Result<void> answer(const std::string& message, ChatTerminal& terminal);
 
@@ -69,15 +70,20 @@ Result<int> Chat::run(ChatTerminal& terminal) {
       case ChatTerminal::Event::line: message = assembler.push(input.line); break;
     }
     warned = false;
-    if (message && !message->empty() && handle(*message, terminal) == Next::leave) return 0;
+    if (message && !message->empty()) {
+      TRY_ASSIGN(const Next next, handle(*message, terminal));
+      if (next == Next::leave) return 0;
+    }
     if (input.event == ChatTerminal::Event::end_of_input) return 0;
   }
 }
 
-Chat::Next Chat::handle(const std::string& message, ChatTerminal& terminal) {
+Result<Chat::Next> Chat::handle(const std::string& message, ChatTerminal& terminal) {
   if (message.starts_with('/') && message.find('\n') == std::string::npos) return command(message);
-  // An error (a conversation that has become too long, an expert file that is gone) ends the answer, not the chat.
+  // An error (a conversation that has become too long, an expert file that is gone) ends the answer, and the chat only
+  // where a program has asked: it goes by the exit status.
   if (auto done = answer(message, terminal); !done) {
+    if (!stdin_is_terminal()) return done.error();
     format::print_error("dsrun: " + format::printable(done.error().message) +
                         (history_.empty() ? "" : " (/clear starts anew)"));
   }

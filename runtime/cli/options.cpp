@@ -18,7 +18,7 @@ namespace dspack::runtime {
 namespace {
 
 constexpr std::array<std::string_view, 7> kVerbs = {"logits",  "tokenize", "eval", "record",
-                                                     "compare", "replay",   "plan"};
+                                                    "compare", "replay",   "plan"};
 
 constexpr char kExamples[] = R"(Verbs:
   dsrun DIR ...           answer a prompt, or chat where none is given

@@ -13,7 +13,7 @@
 #include "runtime/cli/remote_options.h"
 #include "runtime/generate/load_plan.h"
 #include "runtime/model/inventory.h"
-#include "runtime/storage/io_choice.h"
+#include "runtime/storage/open_storage.h"
 
 namespace dspack::runtime {
 
@@ -35,19 +35,6 @@ struct Outlook {
   std::vector<DecodeEstimate> decodes;  // cold first, then by what is assumed
   PrefillEstimate prefill;
 };
-
-// As a run would read; nothing is fetched yet.
-Result<std::unique_ptr<WeightStorage>> open_storage(format::Repository& repository, format::Checkpoint& checkpoint,
-                                                    kernels::Device& device, const LoadOptions& options,
-                                                    const std::stop_token& stop) {
-  if (auto* remote = dynamic_cast<RemotePlace*>(&repository)) {
-    TRY_ASSIGN(auto storage, remote->open_storage(checkpoint));
-    return std::unique_ptr<WeightStorage>(std::move(storage));
-  }
-  TRY_ASSIGN(const IoChoice io, choose_io(repository, checkpoint, options.io, {.device = &device}, stop));
-  return std::unique_ptr<WeightStorage>(
-      std::make_unique<LocalStorage>(repository, checkpoint, storage_options(io, options.verify)));
-}
 
 SpeedShape speed_shape(const ModelConfig& config, const format::LayerMap& layers) {
   SpeedShape shape{.dense_layers = 0, .moe_layers = 0, .top_k = config.top_k, .experts = config.experts};
@@ -206,8 +193,10 @@ Result<int> run_plan(const PlanOptions& options, const std::stop_token& stop) {
   TRY_ASSIGN(const auto device, kernels::make_cpu_device({.threads = options.load.threads,
                                                           .instruction_set = options.load.instruction_set}));
   const auto queue = device->make_queue();
-  TRY_ASSIGN(const auto storage, open_storage(*repository, checkpoint, *device, options.load, stop));
-  CheckpointFiles files(*storage);
+  TRY_ASSIGN(const OpenedStorage opened,
+             open_storage(*repository, checkpoint,
+                          {.io = options.load.io, .verify = options.load.verify, .device = device.get()}, stop));
+  CheckpointFiles files(*opened.storage);
   const LoadContext context{.device = *device, .queue = *queue, .files = files, .fp8_block = outlook.config.fp8_block};
   TRY_ASSIGN(outlook.plan, plan_load(context, *repository, outlook.config, options.load, stop));
   outlook.shape = speed_shape(outlook.config, outlook.plan.model.layer_map);

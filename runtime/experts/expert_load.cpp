@@ -64,7 +64,7 @@ class Load {
 
   Result<void> outcome() {
     if (error_) return *error_;  // all others have ended
-    if (request_.verify) TRY(check_digests(storage_.checkpoint(), tensors_in(request_.plan, request_.slot)));
+    if (request_.verify) TRY(check_digests(storage_, tensors_in(request_.plan, request_.slot)));
     finish_slot(request_.plan, request_.slot);
     return {};
   }
@@ -97,15 +97,19 @@ std::vector<TensorBytes> tensors_in(const SlotPlan& plan, std::span<const std::b
   return tensors;
 }
 
-Result<void> check_digests(const format::Checkpoint& checkpoint, std::span<const TensorBytes> tensors) {
+Result<void> check_digests(const WeightStorage& storage, std::span<const TensorBytes> tensors) {
+  const format::Checkpoint& checkpoint = storage.checkpoint();
   for (const TensorBytes& stored : tensors) {
-    if (!stored.tensor->digest) continue;
+    const std::optional<format::Digest> wanted = storage.digest_of(*stored.tensor);
+    if (!wanted) continue;
     format::Sha256 hash;
     hash.update(stored.bytes);
-    if (hash.finish() == *stored.tensor->digest) continue;
-    return Error{ErrorKind::corrupt,
-                 fmt::format("{} has other bytes than the manifest says (SHA-256); fetch the file again",
-                             place_of(checkpoint, *stored.tensor))};
+    if (hash.finish() == *wanted) continue;
+    return Error{
+        ErrorKind::corrupt,
+        fmt::format("{} has other bytes than {}", place_of(checkpoint, *stored.tensor),
+                    checkpoint.manifest() ? "the manifest says (SHA-256); fetch the file again"
+                                          : "when it was first fetched (SHA-256); the weights there have changed")};
   }
   return {};
 }

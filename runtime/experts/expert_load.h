@@ -26,7 +26,7 @@ struct ExpertLoadRequest {
   std::span<std::byte> slot;  // slot_bytes of the plan, on a page
   Urgency urgency = Urgency::demand;
   uint64_t group = 0;                     // of TransferPool::submit
-  bool verify = false;                    // digests, where the catalogue has them
+  bool verify = false;                    // digests, where the storage knows them
   std::function<void(LoadOutcome)> done;  // called once, on a thread of the pool or by TransferPool::drop
 };
 
@@ -36,7 +36,7 @@ void start_load(WeightStorage& storage, TransferPool& pool, ExpertLoadRequest re
 /// The expert's tensors as they lie in a slot.
 [[nodiscard]] std::vector<TensorBytes> tensors_in(const SlotPlan& plan, std::span<const std::byte> slot);
 
-/// Compares the tensors with their digests, where the catalogue has them. Errors: corrupt, naming file and tensor.
-[[nodiscard]] Result<void> check_digests(const format::Checkpoint& checkpoint, std::span<const TensorBytes> tensors);
+/// Compares the tensors with their digests, where the storage knows them. Errors: corrupt, naming file and tensor.
+[[nodiscard]] Result<void> check_digests(const WeightStorage& storage, std::span<const TensorBytes> tensors);
 
 }  // namespace dspack::runtime

@@ -64,11 +64,6 @@ void TransferPool::drop(uint64_t group) {
     job(stopped.get_token());
 }
 
-bool TransferPool::is_demand_idle() const {
-  const std::lock_guard lock(mutex_);
-  return running_[index_of(Urgency::demand)] == 0 && waiting_[index_of(Urgency::demand)].empty();
-}
-
 TransferPool::Queue* TransferPool::next() {
   for (const Urgency urgency : {Urgency::demand, Urgency::prefetch, Urgency::keep}) {
     if (urgency == Urgency::prefetch && running_[index_of(urgency)] >= most_prefetching_) continue;

@@ -35,8 +35,6 @@ class TransferPool {
   void hurry(uint64_t group);
   /// Waiting prefetches of the group are called at once, on this thread and with a stop requested.
   void drop(uint64_t group);
-  /// Whether any job of demand waits or runs.
-  [[nodiscard]] bool is_demand_idle() const;
 
  private:
   struct Waiting {
@@ -47,7 +45,7 @@ class TransferPool {
   void work(const std::stop_token& stop);
   [[nodiscard]] Queue* next();  // with the lock held; nullptr: nothing may begin
 
-  mutable std::mutex mutex_;
+  std::mutex mutex_;
   std::condition_variable_any changed_;
   std::array<Queue, kUrgencies> waiting_;       // guarded by mutex_
   std::array<unsigned, kUrgencies> running_{};  // guarded by mutex_

@@ -9,6 +9,7 @@
 #include "runtime/model/inventory.h"
 #include "runtime/model/names.h"
 #include "runtime/storage/always_needed.h"
+#include "runtime/storage/open_storage.h"
 
 namespace dspack::runtime {
 
@@ -51,24 +52,17 @@ Result<std::unique_ptr<LoadedModel>> LoadedModel::load(std::unique_ptr<format::R
   return loaded;
 }
 
-Result<void> LoadedModel::open_storage(const LoadOptions& options, const std::stop_token& stop) {
-  remote_place_ = dynamic_cast<RemotePlace*>(repository_.get());
-  if (remote_place_ == nullptr) {
-    TRY_ASSIGN(io_, choose_io(*repository_, checkpoint_, options.io, {.device = device_.get()}, stop));
-    storage_ = std::make_unique<LocalStorage>(*repository_, checkpoint_, storage_options(io_, options.verify));
-    return {};
-  }
-  TRY_ASSIGN(auto storage, remote_place_->open_storage(checkpoint_));
-  remote_storage_ = storage.get();
-  storage_ = std::move(storage);
-  return {};
-}
-
 Result<void> LoadedModel::assemble(const ModelConfig& config, const LoadOptions& options, const std::stop_token& stop) {
   TRY_ASSIGN(device_,
              kernels::make_cpu_device({.threads = options.threads, .instruction_set = options.instruction_set}));
   queue_ = device_->make_queue();
-  TRY(open_storage(options, stop));
+  remote_place_ = dynamic_cast<RemotePlace*>(repository_.get());
+  TRY_ASSIGN(OpenedStorage opened,
+             open_storage(*repository_, checkpoint_,
+                          {.io = options.io, .verify = options.verify, .device = device_.get()}, stop));
+  io_ = std::move(opened.io);
+  remote_storage_ = opened.remote;
+  storage_ = std::move(opened.storage);
   if (options.wrap_storage) storage_ = options.wrap_storage(std::move(storage_));
   files_ = std::make_unique<CheckpointFiles>(*storage_);
   const LoadContext context{.device = *device_, .queue = *queue_, .files = *files_, .fp8_block = config.fp8_block};

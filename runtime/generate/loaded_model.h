@@ -88,8 +88,6 @@ class LoadedModel {
  private:
   LoadedModel(std::unique_ptr<format::Repository> repository, format::Checkpoint checkpoint)
       : repository_(std::move(repository)), checkpoint_(std::move(checkpoint)) {}
-  /// Where weights are read from; nothing is.
-  Result<void> open_storage(const LoadOptions& options, const std::stop_token& stop);
   Result<void> assemble(const ModelConfig& config, const LoadOptions& options, const std::stop_token& stop);
   Result<void> add_speculation(const LoadContext& context, const SpeculationOptions& options,
                                const std::stop_token& stop);

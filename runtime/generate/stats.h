@@ -31,7 +31,7 @@ struct RunStats {
     uint64_t scratch = 0;
     uint64_t experts = 0;
   } memory_bytes;
-  IoChoice io;  // how local weights were read
+  IoChoice io;                                 // how local weights were read
   MemoryPlan memory_plan;                      // what was decided before loading
   std::optional<uint64_t> process_peak_bytes;  // most resident memory so far; absent: the system does not say
   ExpertStoreStats experts;

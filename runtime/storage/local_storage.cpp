@@ -20,9 +20,15 @@ LocalStorage::LocalStorage(format::Repository& repository, const format::Checkpo
 
 Result<void> LocalStorage::read(uint32_t file, uint64_t offset, std::span<std::byte> into,
                                 const std::stop_token& stop) {
-  if (stop.stop_requested()) return Error{ErrorKind::cancelled, "stopped on request"};
   TRY_ASSIGN(const OpenFiles::Use use, files_.use(file));
-  return use.file().read(offset, into);
+  while (!into.empty()) {
+    if (stop.stop_requested()) return Error{ErrorKind::cancelled, "stopped on request"};
+    const uint64_t bytes = std::min<uint64_t>(into.size(), kLocalBlockBytes - offset % kLocalBlockBytes);
+    TRY(use.file().read(offset, into.first(bytes)));
+    offset += bytes;
+    into = into.subspan(bytes);
+  }
+  return {};
 }
 
 Result<std::unique_ptr<format::ReadFile>> LocalStorage::open(uint32_t file) {

@@ -15,6 +15,9 @@ namespace dspack::runtime {
 // megabyte or more; more than this only lets the first expert of a layer wait for the last.
 inline constexpr uint64_t kLocalBlockBytes = 4ULL << 20;
 inline constexpr unsigned kLocalDepth = 8;
+// Through the page cache an expert is one read: the system reads ahead by itself, and threads that read neighbouring
+// pieces of one file wait for each other in it (half the speed, twice the processor time; docs/performance.md).
+inline constexpr uint64_t kBufferedBlockBytes = 1ULL << 40;
 
 /// Files to have open at most: 512, or half of what the system allows where that is less than 1,024.
 [[nodiscard]] unsigned default_open_files();
@@ -41,11 +44,14 @@ class LocalStorage final : public WeightStorage {
                                   const std::stop_token& /*stop*/) override {
     return {};
   }
-  [[nodiscard]] uint64_t block_bytes() const override { return kLocalBlockBytes; }
+  [[nodiscard]] uint64_t block_bytes() const override { return is_buffered() ? kBufferedBlockBytes : kLocalBlockBytes; }
   [[nodiscard]] unsigned depth() const override { return kLocalDepth; }
 
  private:
   [[nodiscard]] Result<std::unique_ptr<format::ReadFile>> open(uint32_t file);
+  [[nodiscard]] bool is_buffered() const {
+    return options_.mode == format::ReadMode::buffered || options_.mode == format::ReadMode::once;
+  }
 
   format::Repository& repository_;
   const format::Checkpoint& checkpoint_;

@@ -234,6 +234,11 @@ bool RemoteStorage::must_verify(ExpertKey expert) const {
   return verified_.insert(expert).second;
 }
 
+std::optional<Digest> RemoteStorage::digest_of(const format::TensorEntry& tensor) const {
+  if (tensor.digest) return tensor.digest;
+  return cache_->recorded(static_cast<uint32_t>(&tensor - checkpoint().tensors().data()));
+}
+
 bool RemoteStorage::distrust(ExpertKey expert) {
   {
     const std::lock_guard lock(expert_mutex_);
@@ -273,15 +278,23 @@ Result<void> RemoteStorage::expect(std::span<const format::Extent> extents, cons
 
 Result<void> RemoteStorage::keep(ExpertKey expert, std::span<const TensorBytes> tensors,
                                  const std::stop_token& /*stop*/) {
-  if (space_.is_full()) return {};
   std::vector<std::span<const std::byte>> bytes;
   for (const TensorBytes& tensor : tensors)
     bytes.push_back(tensor.bytes);
-  const auto kept = cache_->keep_expert(expert, bytes);
-  if (!kept) return space_.judge(kept.error());
-  if (!*kept) space_.say("--disk leaves no room for an expert; what is fetched from here on is not kept");
-  const std::lock_guard lock(expert_mutex_);
-  verified_.insert(expert);
+  if (!space_.is_full()) {
+    const auto kept = cache_->keep_expert(expert, bytes);
+    if (kept && *kept) {
+      const std::lock_guard lock(expert_mutex_);
+      verified_.insert(expert);
+      return {};
+    }
+    if (!kept) {
+      TRY(space_.judge(kept.error()));
+    } else {
+      space_.say("--disk leaves no room for an expert; what is fetched from here on is not kept");
+    }
+  }
+  cache_->remember(expert, bytes);
   return {};
 }
 

@@ -47,6 +47,7 @@ class RemoteStorage final : public WeightStorage {
                                   const std::stop_token& stop) override;
   [[nodiscard]] StorageTier tier_of(ExpertKey expert) const override;
   [[nodiscard]] bool must_verify(ExpertKey expert) const override;
+  [[nodiscard]] std::optional<format::Digest> digest_of(const format::TensorEntry& tensor) const override;
   [[nodiscard]] bool distrust(ExpertKey expert) override;
   /// Of experts nothing: they are fetched when they are read.
   [[nodiscard]] Result<void> expect(std::span<const format::Extent> extents, const std::stop_token& stop) override;

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <stop_token>
 
@@ -36,9 +37,14 @@ class WeightStorage {
 
   /// Where reading the expert would take its bytes from.
   [[nodiscard]] virtual StorageTier tier_of(ExpertKey expert) const = 0;
-  /// Whether the expert's tensors must be checked before they are used: their digests against the catalogue's, as far
-  /// as that has any.
+  /// Whether the expert's tensors must be checked before they are used, as far as `digest_of` knows what they must
+  /// be.
   [[nodiscard]] virtual bool must_verify(ExpertKey expert) const = 0;
+  /// SHA-256 that a tensor of an expert must have: the catalogue's, or that of an earlier fetch. nullopt: none is
+  /// known.
+  [[nodiscard]] virtual std::optional<format::Digest> digest_of(const format::TensorEntry& tensor) const {
+    return tensor.digest;
+  }
   /// The expert's bytes did not have their digests. True: another read may bring others, since they came from a cache,
   /// where they are no longer.
   [[nodiscard]] virtual bool distrust(ExpertKey /*expert*/) { return false; }

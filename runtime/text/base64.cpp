@@ -22,7 +22,7 @@ std::optional<std::string> decode_base64(std::string_view text) {
       bytes.push_back(static_cast<char>(static_cast<unsigned char>(bits >> shift)));
     bits = 0;
   }
-  bytes.resize(bytes.size() - padding);
+  bytes.erase(bytes.size() - padding);
   return bytes;
 }
 

@@ -8,8 +8,8 @@ namespace dspack::runtime {
 
 /// Element type, shape and bytes are equal. Digests decide where both are known (packed repositories), else the bytes
 /// are read and compared, up to the first difference; of a distant place only three pieces of each, since drafts, for
-/// which it is asked, are verified whatever they are made with. A type that needs scales counts as different, since they are
-/// elsewhere.
+/// which it is asked, are verified whatever they are made with. A type that needs scales counts as different, since
+/// they are elsewhere.
 [[nodiscard]] Result<bool> are_equal(CheckpointFiles& files, const format::TensorEntry& a, const format::TensorEntry& b,
                                      const std::stop_token& stop);
 

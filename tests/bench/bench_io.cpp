@@ -75,7 +75,7 @@ class HttpStorage final : public WeightStorage {
   std::map<uint32_t, std::unique_ptr<format::ByteSource>> sources_;  // guarded by mutex_
 };
 
-/// Another storage with other blocks and another depth.
+/// Another storage with other blocks (0: its own) and another depth.
 class TunedStorage final : public WeightStorage {
  public:
   TunedStorage(WeightStorage& real, uint64_t block_bytes, unsigned depth)
@@ -89,7 +89,7 @@ class TunedStorage final : public WeightStorage {
   Result<void> keep(ExpertKey expert, std::span<const TensorBytes> tensors, const std::stop_token& stop) override {
     return real_.keep(expert, tensors, stop);
   }
-  uint64_t block_bytes() const override { return block_bytes_; }
+  uint64_t block_bytes() const override { return block_bytes_ == 0 ? real_.block_bytes() : block_bytes_; }
   unsigned depth() const override { return depth_; }
 
  private:
@@ -104,7 +104,7 @@ struct Settings {
   size_t experts = 96;
   uint64_t seed = 1;
   size_t at_once = 8;
-  uint64_t block_bytes = kLocalBlockBytes;
+  uint64_t block_bytes = 0;  // as the storage says
   unsigned depth = kLocalDepth;
 };
 

@@ -69,7 +69,7 @@ class Disk:
     def ours(self, method, seed):
         bench.empty_page_cache()
         output = subprocess.run([self.arguments.bench_io, self.packed, method, str(self.arguments.read), str(seed),
-                                 str(self.arguments.at_once), str(BLOCK), str(DEPTH)],
+                                 str(self.arguments.at_once), "0", str(DEPTH)],
                                 check=True, stdout=subprocess.PIPE).stdout
         line = json.loads(output)
         return line["bytes_per_second"], line["processor_seconds"]

@@ -1,10 +1,9 @@
-// The journal of a cache folder. Input: lines, as for the target `journal`: one that begins with '!' stands for the
-// rest of itself, any other becomes a record with its check in front. A first record with the origin comes before them
-// unless the first line is "!". A last byte of '~' cuts the last line's end, as a kill would.
+// The journal of a cache folder. Input: lines of records.h behind a record with the origin.
 #include <string>
 
 #include "format/cache/cache_journal.h"
 #include "format/file_system.h"
+#include "tests/fuzz/records.h"
 #include "tests/fuzz/target.h"
 
 using namespace dspack;
@@ -17,27 +16,6 @@ using format::parse_cache_journal;
 namespace {
 
 constexpr char kOrigin[] = "http://h/";
-constexpr size_t kCheckDigits = 16;  // docs/format.md, "While it is being made"
-
-std::string journal_text(std::string_view input) {
-  const bool torn = input.ends_with('~');
-  if (torn) input.remove_suffix(1);
-  std::string text;
-  if (input.starts_with("!\n")) {
-    input.remove_prefix(2);
-  } else {
-    text = format::cache_line_origin(kOrigin);
-  }
-  for (const std::string_view line : fuzz::split(input, '\n')) {
-    if (line.starts_with('!')) {
-      text.append(line.substr(1)) += '\n';
-    } else {
-      text.append(to_hex(format::sha256(line)), 0, kCheckDigits).append(" ").append(line) += '\n';
-    }
-  }
-  if (torn && !text.empty()) text.pop_back();
-  return text;
-}
 
 /// The state as the journal that would lead to it: equal states, equal texts. What was forgotten has been a file.
 std::string text_of(const CacheState& state) {
@@ -76,7 +54,7 @@ void check_paths(const CacheState& state) {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  const std::string text = journal_text(fuzz::as_text(data, size));
+  const std::string text = fuzz::records_text(fuzz::as_text(data, size), format::cache_line_origin(kOrigin));
   const CacheLoad load = parse_cache_journal(text, kOrigin);
   if (const auto* loaded = std::get_if<CacheLoaded>(&load)) {
     DSPACK_CHECK(loaded->valid_bytes <= text.size(), "more valid bytes than there are");

@@ -1,9 +1,8 @@
-// The journal of a run. Input: lines. A line that begins with '!' stands for the rest of itself; any other becomes a
-// record, with its check in front, so that what lies behind the check is reached. An identity begins the journal unless
-// the first line is "!". A last byte of '~' cuts the last line's end, as a kill would.
+// The journal of a run. Input: lines of records.h behind an identity.
 #include <string>
 
 #include "reshard/journal.h"
+#include "tests/fuzz/records.h"
 #include "tests/fuzz/target.h"
 
 using namespace dspack;
@@ -17,27 +16,6 @@ using reshard::parse_journal;
 namespace {
 
 const format::Json kIdentity = {{"journal", 1}, {"program", "0"}, {"plan", "p"}, {"source", format::Json::array()}};
-constexpr size_t kCheckDigits = 16;  // docs/format.md, "Journal"
-
-std::string journal_text(std::string_view input) {
-  const bool torn = input.ends_with('~');
-  if (torn) input.remove_suffix(1);
-  std::string text;
-  if (input.starts_with("!\n")) {
-    input.remove_prefix(2);
-  } else {
-    text = reshard::journal_line(kIdentity);
-  }
-  for (const std::string_view line : fuzz::split(input, '\n')) {
-    if (line.starts_with('!')) {
-      text.append(line.substr(1)) += '\n';
-    } else {
-      text.append(to_hex(format::sha256(line)), 0, kCheckDigits).append(" ").append(line) += '\n';
-    }
-  }
-  if (torn && !text.empty()) text.pop_back();
-  return text;
-}
 
 /// The state as the journal that would lead to it: equal states, equal texts.
 std::string text_of(const JournalState& state) {
@@ -57,8 +35,8 @@ void check_loaded(std::string_view text, const JournalLoaded& loaded) {
   const std::string_view dropped = text.substr(loaded.valid_bytes);
   for (std::string_view rest = dropped; rest.find('\n') != std::string_view::npos;) {
     const std::string_view line = fuzz::take(rest, '\n');
-    const std::string_view json = line.substr(std::min(line.size(), kCheckDigits + 1));
-    const bool fits = line.starts_with(to_hex(format::sha256(json)).substr(0, kCheckDigits) + " ");
+    const std::string_view json = line.substr(std::min(line.size(), fuzz::kCheckDigits + 1));
+    const bool fits = line.starts_with(to_hex(format::sha256(json)).substr(0, fuzz::kCheckDigits) + " ");
     const auto record = format::parse_json(json);
     DSPACK_CHECK(!fits || !record || !record->is_object(), "a good record was dropped");
   }
@@ -88,7 +66,7 @@ void check_cut(std::string_view text, const JournalLoaded& loaded) {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  const std::string text = journal_text(fuzz::as_text(data, size));
+  const std::string text = fuzz::records_text(fuzz::as_text(data, size), reshard::journal_line(kIdentity));
   const JournalLoad load = parse_journal(text, kIdentity);
   if (const auto* loaded = std::get_if<JournalLoaded>(&load)) {
     check_loaded(text, *loaded);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "runtime/experts/expert_load.h"
 #include "runtime/storage/remote_place.h"
 #include "tests/support/faulty_file_system.h"
 #include "tests/support/small_checkpoint.h"
@@ -272,4 +273,42 @@ TEST_CASE("remote storage: a bounded cache removes what was not used for longest
   CHECK(run->storage->tier_of(experts[2]) == StorageTier::disk);
   CHECK(run->storage->traffic().cache_size_bytes <= kBound);
   CHECK(run->storage->must_verify(experts[0]));
+}
+
+TEST_CASE("remote storage: an expert that is fetched again must be what it was, kept or not") {
+  constexpr uint64_t kExpertBytes = 4096 + 3 * (64 * 64 + 4);
+  const auto check = [](Lab& lab, Run& run) {
+    for (const uint32_t number : run.catalogue.expert(kExpert)) {
+      const format::TensorEntry& tensor = run.catalogue.tensors()[number];
+      REQUIRE_FALSE(tensor.digest.has_value());
+      CHECK(run.storage->digest_of(tensor) == format::sha256(lab.truth(run, tensor)));
+      std::string bytes = lab.truth(run, tensor);
+      const TensorBytes stored{.tensor = &tensor, .bytes = std::as_bytes(std::span(bytes))};
+      CHECK(check_digests(*run.storage, {&stored, 1}).has_value());
+      bytes.back() ^= 1;
+      const auto checked = check_digests(*run.storage, {&stored, 1});
+      REQUIRE_FALSE(checked.has_value());
+      CHECK(checked.error().kind == ErrorKind::corrupt);
+      CHECK(checked.error().message.find("first fetched") != std::string::npos);
+    }
+  };
+  SUBCASE("pushed out of a bounded cache") {
+    Lab lab;
+    const auto run = lab.good_run(kExpertBytes + 4000);
+    CHECK(run->storage->digest_of(run->catalogue.tensors()[run->catalogue.expert(kExpert)[0]]) == std::nullopt);
+    REQUIRE(Lab::keep(*run, kExpert).has_value());
+    REQUIRE(Lab::keep(*run, {LayerId(0), ExpertId(0)}).has_value());
+    REQUIRE(run->storage->tier_of(kExpert) == StorageTier::network);
+    check(lab, *run);
+  }
+  SUBCASE("never kept, for lack of space") {
+    Lab lab;
+    test::FaultyFileSystem full(format::posix_file_system());
+    auto run = lab.run(full);
+    REQUIRE(run.has_value());
+    full.fail_with({.from = full.operations(), .kind = ErrorKind::budget, .growing_only = true});
+    REQUIRE(Lab::keep(**run, kExpert).has_value());
+    REQUIRE((*run)->storage->tier_of(kExpert) == StorageTier::network);
+    check(lab, **run);
+  }
 }

@@ -23,7 +23,8 @@ class FaultyFileSystem final : public format::FileSystem {
   explicit FaultyFileSystem(format::FileSystem& real, const DiskFault& fault = {}) : real_(real), fault_(fault) {}
 
   /// Operations from this number on fail.
-  void fail_from(uint64_t operation) { fault_ = {.from = operation}; }
+  void fail_from(uint64_t operation) { fail_with({.from = operation}); }
+  void fail_with(const DiskFault& fault) { fault_ = fault; }
   /// Every open_read_as with this mode is refused as unsupported.
   void lack(format::ReadMode mode) { lacks_ = mode; }
   void set_free_bytes(uint64_t bytes) { free_bytes_ = bytes; }
