@@ -1,6 +1,5 @@
-# The headers that most files of libraries and programs read, compiled once: much of a clean build's time. A file still
-# includes what it uses; scripts/lint builds without, so that nothing leans on them. Tests stay without: in a precompiled
-# header g++ 12 warns of the standard library's own strings (GCC bug 105329), and no option silences it there.
+# The headers that most files read, compiled once: much of a clean build's time. A file still includes what it uses;
+# scripts/lint builds without, so that nothing leans on them.
 option(DSPACK_PRECOMPILED "Precompile the headers that most files include" ON)
 
 # dspack_precompiled_set(NAME LIBRARIES ... HEADERS ...): one set of headers.
@@ -21,11 +20,15 @@ function(dspack_precompile)
     <fmt/format.h> <nlohmann/json.hpp>)
   dspack_precompiled_set(dspack_precompiled LIBRARIES nlohmann_json::nlohmann_json fmt::fmt HEADERS ${common})
   dspack_precompiled_set(dspack_precompiled_cli
-    LIBRARIES nlohmann_json::nlohmann_json fmt::fmt CLI11::CLI11 HEADERS ${common} <CLI/CLI.hpp>)
-  target_compile_options(dspack_precompiled_cli PRIVATE $<$<CONFIG:Release>:-O1>)
+    LIBRARIES dspack_command_line nlohmann_json::nlohmann_json fmt::fmt CLI11::CLI11 HEADERS ${common} <CLI/CLI.hpp>)
   foreach(folder format reshard runtime)
     dspack_precompile_folder(${PROJECT_SOURCE_DIR}/${folder})
   endforeach()
+  if(TARGET test_settings)
+    dspack_precompiled_set(dspack_precompiled_tests
+      LIBRARIES test_settings nlohmann_json::nlohmann_json fmt::fmt HEADERS ${common} <doctest/doctest.h>)
+    dspack_precompile_folder(${PROJECT_SOURCE_DIR}/tests)
+  endif()
 endfunction()
 
 function(dspack_precompile_folder folder)
@@ -37,10 +40,10 @@ function(dspack_precompile_folder folder)
     endif()
     get_target_property(libraries ${target} LINK_LIBRARIES)
     set(set dspack_precompiled)
-    if("CLI11::CLI11" IN_LIST libraries)
+    if("dspack_command_line" IN_LIST libraries)
       set(set dspack_precompiled_cli)
-      # A command line is read once; CLI11 at -O3 takes twice the time to compile.
-      target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)
+    elseif("test_settings" IN_LIST libraries)
+      set(set dspack_precompiled_tests)
     endif()
     target_link_libraries(${target} PRIVATE fmt::fmt)  # the same macros for all, or the compiler refuses
     target_precompile_headers(${target} REUSE_FROM ${set})

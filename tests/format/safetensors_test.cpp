@@ -1,5 +1,6 @@
 #include <doctest/doctest.h>
 
+#include "format/json.h"
 #include "format/safetensors.h"
 #include "tests/support/small_checkpoint.h"
 

@@ -1,6 +1,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <fstream>
 
 #include "format/cache/cached_repository.h"
 #include "format/cache/weight_cache.h"

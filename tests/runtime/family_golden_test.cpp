@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "tests/runtime/support/family.h"
+#include "tests/runtime/support/stored_tensors.h"
 #include "tests/support/numeric.h"
 
 namespace dspack::runtime {

@@ -1,6 +1,7 @@
 // Checkpoints that do not hold exactly what config.json describes.
 #include <doctest/doctest.h>
 
+#include "runtime/generate/session.h"
 #include "tests/runtime/support/family.h"
 
 namespace dspack::runtime {

@@ -6,6 +6,7 @@
 #include "runtime/generate/session.h"
 #include "tests/runtime/support/overlaid_model.h"
 #include "tests/runtime/support/recording_model.h"
+#include "tests/runtime/support/stored_tensors.h"
 
 namespace dspack::runtime {
 namespace {

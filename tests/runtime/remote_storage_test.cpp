@@ -1,6 +1,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <fstream>
 
 #include "runtime/experts/expert_load.h"
 #include "runtime/storage/remote_place.h"

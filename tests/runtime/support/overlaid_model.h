@@ -1,19 +1,16 @@
 // The trained small checkpoint with some of its tensors replaced or left out, in a folder of its own.
 #pragma once
 
-#include <set>
+#include <filesystem>
 #include <string>
 #include <vector>
 
-#include "tests/runtime/support/stored_tensors.h"
-#include "tests/support/small_checkpoint.h"
+#include "format/json.h"
 #include "tests/support/temp_folder.h"
 
 namespace dspack::test {
 
-inline std::filesystem::path overlay(const std::string& name) {
-  return std::filesystem::path(DSPACK_TEST_DATA) / "tiny-v3-mtp" / (name + ".safetensors");
-}
+std::filesystem::path overlay(const std::string& name);
 
 class OverlaidModel {
  public:
@@ -23,34 +20,11 @@ class OverlaidModel {
     format::Json config = format::Json::object();      // replaces values of config.json
   };
 
-  explicit OverlaidModel(const Changes& changes) {
-    std::map<std::string, StoredTensor> tensors;
-    for (const auto& entry : std::filesystem::directory_iterator(tiny_folder()))
-      if (entry.path().extension() == ".safetensors") merge(tensors, entry.path());
-    for (const auto& path : changes.overlays)
-      merge(tensors, path);
-    std::vector<RawTensor> kept;
-    for (const auto& [name, tensor] : tensors) {
-      if (!changes.drop_prefix.empty() && name.starts_with(changes.drop_prefix)) continue;
-      kept.push_back(
-          {.name = name, .dtype = std::string(to_string(tensor.dtype)), .shape = tensor.shape, .bytes = tensor.bytes});
-    }
-    folder_.write("model.safetensors", safetensors_file(kept));
-    auto config = format::parse_json(read_file(tiny_folder() / "config.json"));
-    REQUIRE(config);
-    for (const auto& [key, value] : changes.config.items())
-      (*config)[key] = value;
-    folder_.write("config.json", config->dump());
-  }
+  explicit OverlaidModel(const Changes& changes);
 
   [[nodiscard]] const std::filesystem::path& path() const { return folder_.path(); }
 
  private:
-  static void merge(std::map<std::string, StoredTensor>& into, const std::filesystem::path& file) {
-    for (auto& [name, tensor] : read_safetensors(file))
-      into[name] = std::move(tensor);
-  }
-
   TempFolder folder_;
 };
 

@@ -2,26 +2,18 @@
 // did not run must not look like one that passed.
 #pragma once
 
-#include <doctest/doctest.h>
-
+#include <cstdint>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <map>
 #include <string>
 #include <vector>
 
-#include "format/json.h"
-#include "format/safetensors.h"
+#include "format/dtype.h"
 
 namespace dspack::test {
 
-inline std::string read_file(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  REQUIRE_MESSAGE(file.good(), path.string(), " is missing; tests/tools makes the test data");
-  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-}
+std::string read_file(const std::filesystem::path& path);
 
 struct StoredTensor {
   Dtype dtype = Dtype::u8;
@@ -41,27 +33,10 @@ struct StoredTensor {
   }
 };
 
-inline std::map<std::string, StoredTensor> read_safetensors(const std::filesystem::path& path) {
-  const std::string file = read_file(path);
-  const auto length = format::parse_header_length(file.substr(0, 8), file.size());
-  REQUIRE(length);
-  const auto header = format::parse_header(std::string_view(file).substr(8, *length), file.size());
-  REQUIRE(header);
-  std::map<std::string, StoredTensor> tensors;
-  for (const format::TensorInfo& info : header->tensors) {
-    tensors[info.name] = {.dtype = info.dtype,
-                          .shape = info.shape,
-                          .bytes = file.substr(header->data_start + info.data.begin, info.data.size())};
-  }
-  return tensors;
-}
+std::map<std::string, StoredTensor> read_safetensors(const std::filesystem::path& path);
 
-inline std::filesystem::path golden_folder() {
-  return std::filesystem::path(DSPACK_TEST_DATA) / "tiny-v3-golden";
-}
-inline std::filesystem::path tiny_folder() {
-  return std::filesystem::path(DSPACK_TEST_DATA) / "tiny-v3";
-}
+std::filesystem::path golden_folder();
+std::filesystem::path tiny_folder();
 
 struct GoldenPrompt {
   std::string name;
@@ -71,19 +46,6 @@ struct GoldenPrompt {
   bool ends_with_eos = false;
 };
 
-inline std::vector<GoldenPrompt> golden_prompts() {
-  const auto json = format::parse_json(read_file(golden_folder() / "prompts.json"));
-  REQUIRE(json);
-  std::vector<GoldenPrompt> prompts;
-  for (const format::Json& prompt : json->at("prompts")) {
-    prompts.push_back({.name = prompt.at("name"),
-                       .tokens = prompt.at("token_ids"),
-                       .continuation = prompt.at("continuation_ids"),
-                       .logits_tokens = prompt.at("logits_tokens"),
-                       .ends_with_eos = prompt.at("ends_with_eos")});
-  }
-  REQUIRE(prompts.size() >= 6);
-  return prompts;
-}
+std::vector<GoldenPrompt> golden_prompts();
 
 }  // namespace dspack::test
