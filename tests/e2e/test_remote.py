@@ -266,6 +266,29 @@ class Faults(Remote):
         server.add_fault("*.safetensors", "change_etag", skip=12)
         self.assert_remote_refuses(self.remotely(server), "changed on the server")
 
+    def test_an_expert_without_a_digest_that_comes_otherwise_the_second_time_is_refused(self):
+        server = self.serve(self.place("ordinary"))
+        little = ("--experts", "24", "--disk", 6_000_000)
+        said = self.assert_ok(self.remotely(server, *little)).stdout
+        path, at = self.fetched_twice(server.log)
+        shutil.rmtree(self.cache)
+        fault = server.add_fault(path, "corrupt", at=at, skip=1)
+        result = self.remotely(server, *little)
+        self.assertGreater(fault.struck, 0)
+        self.assert_remote_refuses(result, "has other bytes than when it was first fetched")
+        self.assertTrue(said.startswith(result.stdout.strip()), "a wrong token: " + str(result))
+
+    def fetched_twice(self, log):
+        """(file, offset) of an expert's byte that came more than once."""
+        asked = [(request.path, request.range) for request in log if request.range]
+        for name, (path, begin, _) in tensors_of(self.data()).items():
+            came_with_the_header = begin < read_header(self.data() / path)[1] + PROBE
+            if not EXPERT.match(name) or came_with_the_header:
+                continue
+            if sum(p == path and r[0] <= begin < r[1] for p, r in asked) > 1:
+                return path, begin
+        self.fail("no expert was fetched twice")
+
 
 class FullDisk(Remote):
     def test_a_run_goes_on_without_keeping_and_says_so_once(self):

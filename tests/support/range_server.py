@@ -17,7 +17,7 @@ Faults, each for the paths that match a shell pattern (without the leading slash
     truncate             promises the whole range and closes the connection after half of it
     reset                the same, with a TCP reset
     stall                the same, but the connection stays open and silent for `seconds` (default: an hour)
-    corrupt              the byte of the file at offset `at` comes with one bit flipped, where it is asked for
+    corrupt              the byte of the file at offset `at` comes with one bit flipped; strikes answers that hold it
     status               the status given by `status`; a bare number as kind means the same ("404", "503")
                          with `retry_after` and `body`
     wrong_content_range  206 with a Content-Range that was not asked for
@@ -135,10 +135,12 @@ class RangeServer(http.server.ThreadingHTTPServer):
         with self._lock:
             return [entry for entry in self.log if fnmatch.fnmatch(entry.path, pattern)]
 
-    def take_fault(self, path, body_bytes):
+    def take_fault(self, path, begin, end):
         with self._lock:
             for fault in self._faults:
-                if not fnmatch.fnmatch(path, fault.pattern) or body_bytes < fault.min_bytes:
+                if not fnmatch.fnmatch(path, fault.pattern) or end - begin < fault.min_bytes:
+                    continue
+                if fault.kind == "corrupt" and not begin <= int(fault.options["at"]) < end:
                     continue
                 if fault.times is not None and fault.struck >= fault.times:
                     continue
@@ -208,8 +210,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             return self.refuse(401, b"a token is required", {"WWW-Authenticate": "Bearer"})
         found = self.find(path)
         asked = self.asked_range(found[1]) if found else None
-        body_bytes = asked[1] - asked[0] if asked else (found[1] if found else 0)
-        fault = self.server.take_fault(path, body_bytes)
+        fault = self.server.take_fault(path, *(asked or (0, found[1] if found else 0)))
         self.entry.fault = fault.kind if fault else ""
         if fault and fault.kind == "status":
             headers = {"Retry-After": str(fault.options["retry_after"])} if "retry_after" in fault.options else {}
