@@ -56,11 +56,11 @@ Result<void> LoadedModel::assemble(const ModelConfig& config, const LoadOptions&
   TRY_ASSIGN(device_,
              kernels::make_cpu_device({.threads = options.threads, .instruction_set = options.instruction_set}));
   queue_ = device_->make_queue();
-  remote_place_ = dynamic_cast<RemotePlace*>(repository_.get());
   TRY_ASSIGN(OpenedStorage opened,
              open_storage(*repository_, checkpoint_,
                           {.io = options.io, .verify = options.verify, .device = device_.get()}, stop));
   io_ = std::move(opened.io);
+  remote_place_ = opened.place;
   remote_storage_ = opened.remote;
   storage_ = std::move(opened.storage);
   if (options.wrap_storage) storage_ = options.wrap_storage(std::move(storage_));

@@ -1,7 +1,5 @@
 #include "runtime/storage/open_storage.h"
 
-#include "runtime/storage/remote_place.h"
-
 namespace dspack::runtime {
 
 Result<OpenedStorage> open_storage(format::Repository& repository, format::Checkpoint& catalogue,
@@ -9,6 +7,7 @@ Result<OpenedStorage> open_storage(format::Repository& repository, format::Check
   OpenedStorage opened;
   if (auto* place = dynamic_cast<RemotePlace*>(&repository)) {
     TRY_ASSIGN(auto storage, place->open_storage(catalogue));
+    opened.place = place;
     opened.remote = storage.get();
     opened.storage = std::move(storage);
     return opened;

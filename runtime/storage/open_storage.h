@@ -6,13 +6,15 @@
 #include <memory>
 
 #include "runtime/storage/io_choice.h"
+#include "runtime/storage/remote_place.h"
 #include "runtime/storage/remote_storage.h"
 
 namespace dspack::runtime {
 
 struct OpenedStorage {
   std::unique_ptr<WeightStorage> storage;
-  RemoteStorage* remote = nullptr;  // what `storage` is, if the repository is distant
+  RemotePlace* place = nullptr;     // what the repository is, if it is distant
+  RemoteStorage* remote = nullptr;  // what `storage` is then
   IoChoice io;                      // how a local folder is read
 };
 

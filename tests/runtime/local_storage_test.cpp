@@ -95,6 +95,12 @@ class ExpertFolder {
     }
     return sum;
   }
+  /// What a comparison of direct reads and the page cache needs. False: it has said why.
+  [[nodiscard]] bool is_cold_on_a_disk() {
+    if (cached() == 0 && repository_->open_file(shard(0), ReadMode::direct)) return true;
+    MESSAGE("SKIPPED: this disk has no direct reads, or its files cannot be emptied from the page cache");
+    return false;
+  }
   /// Measures all of it, however small.
   [[nodiscard]] Result<runtime::IoChoice> choose() {
     return runtime::choose_io(*repository_, *checkpoint_, IoMethod::automatic,
@@ -244,12 +250,9 @@ TEST_CASE("choice of I/O: what is asked for is not measured, and neither is a sm
   CHECK_FALSE(runtime::parse_io_method("o_direct"));
 }
 
-TEST_CASE("choice of I/O: cold experts are measured both ways and stay cold; experts in the page cache decide for it") {
+TEST_CASE("choice of I/O: cold experts are measured both ways and stay cold") {
   ExpertFolder folder;
-  if (folder.cached() != 0 || !folder.repository().open_file(folder.shard(0), ReadMode::direct)) {
-    MESSAGE("SKIPPED: this disk has no direct reads, or its files cannot be emptied from the page cache");
-    return;
-  }
+  if (!folder.is_cold_on_a_disk()) return;
   const auto cold = folder.choose();
   REQUIRE(cold);
   CHECK(cold->direct_rate > 0);
@@ -261,7 +264,11 @@ TEST_CASE("choice of I/O: cold experts are measured both ways and stay cold; exp
   const format::Json json = to_json(*cold);
   CHECK(json.at("direct_bytes_per_second") == *cold->direct_rate);
   CHECK(json.at("reason") == cold->reason);
+}
 
+TEST_CASE("choice of I/O: experts in the page cache decide for it, and stay there") {
+  ExpertFolder folder;
+  if (!folder.is_cold_on_a_disk()) return;
   for (uint32_t id = 0; id < ExpertFolder::kExperts; ++id)
     test::put_into_page_cache(folder.path(id), std::filesystem::file_size(folder.path(id)));
   const auto warm = folder.choose();
