@@ -189,6 +189,7 @@ Result<void> copy_packed_companion(const Job& job, const format::CompanionFile& 
 Result<std::string> original_plan(const Job& job, const Recipe& recipe) {
   TRY_ASSIGN(const std::vector<ShardImage> shards, source_shards(job.origin, job.catalogue, job.stop));
   std::vector<PlanSource> sources;
+  sources.reserve(shards.size());
   for (const ShardImage& shard : shards)
     sources.push_back({shard.path, shard.size_bytes, shard.header});
   return plan_digest(recipe, sources);

@@ -6,6 +6,7 @@
 #include <numeric>
 #include <random>
 #include <set>
+#include <utility>
 
 #include "format/base/checked.h"
 #include "kernels/cpu/cpu_device.h"
@@ -107,9 +108,9 @@ class BlankExperts final : public ExpertStore {
 
 class Trial {
  public:
-  Trial(const LoadContext& context, const ModelConfig& config, const ModelOptions& options, const TrialPass& pass,
+  Trial(const LoadContext& context, const ModelConfig& config, ModelOptions options, const TrialPass& pass,
         const std::stop_token& stop)
-      : context_(context), config_(config), options_(options), pass_(pass), stop_(stop) {
+      : context_(context), config_(config), options_(std::move(options)), pass_(pass), stop_(stop) {
     options_.max_rows = pass.rows;
     options_.wave_rows = std::min(options_.wave_rows, pass.rows);
     options_.context = pass.position + pass.rows;
@@ -215,7 +216,7 @@ class Trial {
     const uint64_t ids = plan.add(uint64_t{pass_.rows} * config_.top_k);
     const uint64_t weights = plan.add(uint64_t{pass_.rows} * config_.top_k);
     TRY_ASSIGN(const auto scratch, zeros(context_.device, plan.size_bytes()));
-    std::mt19937 random(1);  // the same routes every time
+    std::mt19937 random(1);  // NOLINT(cert-msc32-c,cert-msc51-cpp): the same routes every time
     const std::vector<uint32_t> routes = random_routes(random);
     times.distinct = static_cast<double>(std::set<uint32_t>(routes.begin(), routes.end()).size());
     context_.queue.upload({.buffer = scratch.get(), .offset_bytes = ids}, std::as_bytes(std::span(routes)));

@@ -26,7 +26,7 @@ double median(std::vector<double> values) {
 // Experts on their way.
 class Arrivals {
  public:
-  void add(Result<void> outcome) {
+  void add(const Result<void>& outcome) {
     const std::lock_guard lock(mutex_);
     if (!outcome && !error_) error_ = outcome.error();
     ++arrived_;
@@ -70,7 +70,7 @@ class ReadTrial {
                   .plan = plans[i],
                   .slot = kernels::host_bytes(*slots_[i]),
                   .verify = storage_.must_verify(keys[i]),
-                  .done = [&arrivals](LoadOutcome outcome) { arrivals.add(std::move(outcome.result)); }});
+                  .done = [&arrivals](const LoadOutcome& outcome) { arrivals.add(outcome.result); }});
     }
     TRY(arrivals.wait(keys.size()));
     return std::chrono::duration<double>(Clock::now() - start).count();

@@ -20,6 +20,7 @@ Result<std::vector<SlotLayout>> slot_layouts(const format::Checkpoint& checkpoin
     layout.layers = {key.layer};
   }
   std::vector<SlotLayout> sorted;
+  sorted.reserve(by_layer.size());
   for (auto& [layer, layout] : by_layer)
     sorted.push_back(std::move(layout));
   std::ranges::stable_sort(sorted, std::greater(), &SlotLayout::slot_bytes);

@@ -80,7 +80,7 @@ class StreamedStore::Request final : public ExpertRequest {
       const auto outcome = wait(lock, stop);
       store_.counts().waiting_seconds +=
           std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-      TRY(outcome);
+      if (!outcome) return outcome.error();
     }
     const Pinned taken = ready_.front();
     ready_.pop_front();
@@ -134,9 +134,9 @@ class StreamedStore::Request final : public ExpertRequest {
     return start_missing();
   }
 
-  Error failure(std::deque<Pinned>::iterator failed) {
+  Error failure(const std::deque<Pinned>::iterator& failed) {
     Slot& slot = *failed->slot;
-    const Error error = explained(*slot.error, slot.key);
+    Error error = explained(*slot.error, slot.key);
     coming_.erase(failed);
     store_.unpin(slot);
     return error;

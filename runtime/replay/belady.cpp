@@ -1,5 +1,6 @@
 #include "runtime/replay/belady.h"
 
+#include <algorithm>
 #include <limits>
 
 namespace dspack::runtime {
@@ -52,10 +53,10 @@ void BeladyPolicy::removed(ExpertKey key) {
 }
 
 std::optional<ExpertKey> BeladyPolicy::victim(const std::function<bool(ExpertKey)>& may_go) {
-  for (auto at = in_slots_.rbegin(); at != in_slots_.rend(); ++at) {
-    if (may_go(at->second)) return at->second;
-  }
-  return std::nullopt;
+  const auto found =
+      std::find_if(in_slots_.rbegin(), in_slots_.rend(), [&](const auto& held) { return may_go(held.second); });
+  if (found == in_slots_.rend()) return std::nullopt;
+  return found->second;
 }
 
 }  // namespace dspack::runtime

@@ -185,7 +185,7 @@ Result<void> RemoteStorage::ensure(std::vector<uint32_t> tensors, format::Progre
         return {};
       },
       stop);
-  TRY(checked);
+  if (!checked) return checked.error();
   if (wanted.empty()) return {};
   uint64_t bytes = 0;
   for (const uint32_t tensor : wanted)
@@ -194,7 +194,7 @@ Result<void> RemoteStorage::ensure(std::vector<uint32_t> tensors, format::Progre
   const auto fetched = tensors_.fetch(wanted, progress, stop);
   for (const uint32_t tensor : wanted)
     is_checked_[tensor] = cache_->has_tensor(tensor);
-  TRY(fetched);
+  if (!fetched) return fetched.error();
   progress.finished();
   return {};
 }
@@ -265,8 +265,7 @@ Result<void> RemoteStorage::expect(std::span<const format::Extent> extents, cons
     }
   }
   std::ranges::sort(tensors);
-  const auto repeated = std::ranges::unique(tensors);
-  tensors.erase(repeated.begin(), repeated.end());
+  tensors.erase(std::unique(tensors.begin(), tensors.end()), tensors.end());
   {
     const std::lock_guard lock(whole_mutex_);
     TRY(ensure(std::move(tensors), progress_, stop));

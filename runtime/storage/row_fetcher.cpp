@@ -108,7 +108,7 @@ Result<void> RowFetcher::ensure(uint32_t tensor, const std::set<uint64_t>& block
         return {};
       },
       stop);
-  TRY(done);
+  if (!done) return done.error();
   return keep(tensor, std::move(fetched));
 }
 

@@ -11,7 +11,6 @@ namespace dspack::runtime {
 namespace {
 
 using format::Digest;
-using format::TensorEntry;
 
 // Adjacent tensors share a request up to here: what a kill may cost, and what one connection does at a time.
 constexpr uint64_t kRunBytes = 16ULL << 20;
@@ -112,7 +111,7 @@ Result<void> TensorFetcher::fetch(std::vector<uint32_t> tensors, format::Progres
         return fetch_checked(runs[i], 1, progress, stop_one);
       },
       stop);
-  TRY(done);
+  if (!done) return done.error();
   for (auto run = large; run != runs.end() && !space_.is_full(); ++run)
     TRY(fetch_checked(*run, connections_, progress, stop));
   return {};
