@@ -99,7 +99,9 @@ Result<std::vector<uint32_t>> Speculator::verify(std::span<const uint32_t> token
   const uint64_t vocab = model_.config().vocab;
   DSPACK_CHECK(logits.size() == (drafts_.size() + 1) * vocab, "logits of other rows");
   std::vector<uint32_t> context(tokens.begin(), tokens.end());
-  const auto certain = [&] { return std::vector<uint32_t>(context.begin() + tokens.size(), context.end()); };
+  const auto certain = [&] {
+    return std::vector<uint32_t>(context.begin() + static_cast<std::ptrdiff_t>(tokens.size()), context.end());
+  };
   const auto uniform = [&] { return sampler.uniform(); };
   uint32_t accepted = 0;
   for (; accepted < drafts_.size(); ++accepted) {

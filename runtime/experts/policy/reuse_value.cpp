@@ -23,7 +23,7 @@ uint32_t age_step(uint64_t age) {
 
 uint32_t frequency_step(float frequency) {
   const double steps = ReuseValue::kFrequencies - 1 + std::log2(std::max(frequency, 1e-6F)) * kStepsPerDoubling;
-  return std::clamp(static_cast<int>(steps), 0, static_cast<int>(ReuseValue::kFrequencies) - 1);
+  return static_cast<uint32_t>(std::clamp(static_cast<int>(steps), 0, static_cast<int>(ReuseValue::kFrequencies) - 1));
 }
 
 }  // namespace
