@@ -42,8 +42,9 @@ class Servers(faults.ServerCase):
     def test_faults_that_last(self):
         def start(number):
             kind, options = self.random.choice(LASTING_KINDS)
-            # The catalogue's probe passes: another version is a change only once the first has been seen.
-            skip = self.random.randint(1, 3)
+            # The catalogue's probe passes: another version is a change only once the first has been seen. Not every run
+            # asks for a shard so often that a later fault strikes; every third fault meets the request behind the probe.
+            skip = 1 + number % 3
             return self.begin("lasting", number, [(self.random.choice(SHARDS), kind, dict(options, skip=skip))])
 
         stopped = 0
@@ -58,7 +59,7 @@ class Servers(faults.ServerCase):
                     server.clear_faults()
                     self.assert_ok(self.repack(server.url, out))
                     self.assert_same_tree(out, self.whole)
-        self.assertGreater(stopped, LASTING // 4, "the faults hardly struck")
+        self.assertGreaterEqual(stopped, LASTING // 3, "the faults hardly struck")
 
 
 if __name__ == "__main__":
