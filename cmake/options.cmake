@@ -28,6 +28,6 @@ endif()
 
 # For command lines: read once a run, and CLI11 at -O3 takes twice the time to compile.
 add_library(dspack_command_line INTERFACE)
-target_compile_options(dspack_command_line INTERFACE $<$<CONFIG:Release>:-O1>)
+target_compile_options(dspack_command_line INTERFACE $<$<CONFIG:Release,RelWithDebInfo>:-O1>)
 
 configure_file(${PROJECT_SOURCE_DIR}/cmake/version.h.in ${PROJECT_BINARY_DIR}/generated/dspack_version.h)

@@ -279,15 +279,16 @@ class Faults(Remote):
         self.assertTrue(said.startswith(result.stdout.strip()), "a wrong token: " + str(result))
 
     def fetched_twice(self, log):
-        """(file, offset) of an expert's byte that came more than once."""
+        """(file, offset) of the expert's byte that came most often: in another run it comes twice, too."""
         asked = [(request.path, request.range) for request in log if request.range]
+        times = {}
         for name, (path, begin, _) in tensors_of(self.data()).items():
             came_with_the_header = begin < read_header(self.data() / path)[1] + PROBE
-            if not EXPERT.match(name) or came_with_the_header:
-                continue
-            if sum(p == path and r[0] <= begin < r[1] for p, r in asked) > 1:
-                return path, begin
-        self.fail("no expert was fetched twice")
+            if EXPERT.match(name) and not came_with_the_header:
+                times[path, begin] = sum(p == path and r[0] <= begin < r[1] for p, r in asked)
+        most = max(times, key=times.get)
+        self.assertGreater(times[most], 1, "no expert was fetched twice")
+        return most
 
 
 class FullDisk(Remote):
