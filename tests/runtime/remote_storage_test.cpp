@@ -128,11 +128,13 @@ struct Lab {
     if (!run.storage->read(tensor.file, tensor.range.begin + half, into.subspan(half), {})) return {};
     return bytes;
   }
-  static Result<void> keep(Run& run, ExpertKey key) {
+  /// `flip`: with one bit that is not what was read.
+  static Result<void> keep(Run& run, ExpertKey key, bool flip = false) {
     std::vector<std::string> bytes;
     std::vector<TensorBytes> tensors;
     for (const uint32_t tensor : run.catalogue.expert(key))
       bytes.push_back(read(run, run.catalogue.tensors()[tensor]));
+    if (flip) bytes.back().back() ^= 1;
     for (size_t i = 0; i < bytes.size(); ++i) {
       tensors.push_back({.tensor = &run.catalogue.tensors()[run.catalogue.expert(key)[i]],
                          .bytes = std::as_bytes(std::span(bytes[i]))});
@@ -301,6 +303,13 @@ TEST_CASE("remote storage: an expert that is fetched again must be what it was, 
     REQUIRE(Lab::keep(*run, {LayerId(0), ExpertId(0)}).has_value());
     REQUIRE(run->storage->tier_of(kExpert) == StorageTier::network);
     check(lab, *run);
+    const auto kept = Lab::keep(*run, kExpert, true);
+    REQUIRE_FALSE(kept.has_value());
+    CHECK(kept.error().kind == ErrorKind::corrupt);
+    CHECK(kept.error().message.find("is not what it was the first time") != std::string::npos);
+    CHECK(run->storage->tier_of(kExpert) == StorageTier::network);
+    CHECK(Lab::keep(*run, kExpert).has_value());
+    CHECK(run->storage->tier_of(kExpert) == StorageTier::disk);
   }
   SUBCASE("never kept, for lack of space") {
     Lab lab;
