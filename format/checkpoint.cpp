@@ -110,6 +110,14 @@ class CheckpointBuilder {
     return {};
   }
 
+  /// A tensor that is in no file.
+  Result<void> add_made(TensorEntry entry) {
+    const auto [known, added] = checkpoint_.by_name_.emplace(entry.name, narrow<uint32_t>(checkpoint_.tensors_.size()));
+    if (!added) return Error{ErrorKind::invalid, fmt::format("tensor \"{}\" would be made twice", entry.name)};
+    checkpoint_.tensors_.push_back(std::move(entry));
+    return {};
+  }
+
   Checkpoint finish() {
     for (uint32_t i = 0; i < checkpoint_.tensors_.size(); ++i) {
       const TensorName& place = checkpoint_.tensors_[i].place;
@@ -246,6 +254,13 @@ Result<Checkpoint> Checkpoint::open(Repository& repository, unsigned jobs, const
   auto single = open_shards(repository, {kSingleFile}, nullptr, jobs, stop);
   if (!single && single.error().kind == ErrorKind::not_found) return no_checkpoint(repository, stop);
   return single;
+}
+
+Result<Checkpoint> Checkpoint::of(std::vector<TensorEntry> tensors) {
+  CheckpointBuilder builder;
+  for (TensorEntry& tensor : tensors)
+    TRY(builder.add_made(std::move(tensor)));
+  return builder.finish();
 }
 
 const TensorEntry* Checkpoint::find(std::string_view name) const {

@@ -51,6 +51,9 @@ class Checkpoint {
   /// Reads the manifest of a packed repository, or the index and every shard's header (up to `jobs` at a time) of an
   /// ordinary one (model.safetensors.index.json, else a single model.safetensors).
   [[nodiscard]] static Result<Checkpoint> open(Repository& repository, unsigned jobs, const std::stop_token& stop);
+  /// A catalogue of tensors that lie nowhere yet: what a recipe makes. Files and offsets mean nothing, sizes do.
+  /// Errors: invalid (two tensors of one name).
+  [[nodiscard]] static Result<Checkpoint> of(std::vector<TensorEntry> tensors);
 
   [[nodiscard]] const std::vector<CheckpointFile>& files() const { return files_; }
   [[nodiscard]] const std::vector<TensorEntry>& tensors() const { return tensors_; }

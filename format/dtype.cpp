@@ -116,4 +116,19 @@ uint16_t f32_to_f16(float value) {
   return static_cast<uint16_t>(sign | ((rebased + 0xfffU + ((rebased >> 13) & 1U)) >> 13));
 }
 
+uint8_t f32_to_f8_e4m3(float value) {
+  const auto bits = std::bit_cast<uint32_t>(value);
+  const auto sign = static_cast<uint8_t>((bits >> 24) & 0x80U);
+  const float magnitude = std::fabs(value);
+  if (std::isnan(value)) return static_cast<uint8_t>(sign | 0x7fU);
+  if (magnitude >= 448.0F) return static_cast<uint8_t>(sign | 0x7eU);
+  // Below 2^-6 values are 2^-9 apart: so are FP32 values from 2^14 to 2^15, and adding 2^14 rounds to them.
+  if (magnitude < 0x1p-6F) {
+    return static_cast<uint8_t>(sign |
+                                (std::bit_cast<uint32_t>(magnitude + 0x1p14F) - std::bit_cast<uint32_t>(0x1p14F)));
+  }
+  const uint32_t rebased = std::bit_cast<uint32_t>(magnitude) - (120U << 23);  // exponent bias 127 -> 7
+  return static_cast<uint8_t>(sign | ((rebased + 0x7ffffU + ((rebased >> 20) & 1U)) >> 20));
+}
+
 }  // namespace dspack

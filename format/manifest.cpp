@@ -51,6 +51,18 @@ Json stored_file_json(std::string_view path, uint64_t size_bytes, const Digest& 
   return {{"path", path}, {"size", size_bytes}, {"sha256", to_hex(digest)}};
 }
 
+Json extension_json(const Extension& extension) {
+  return {{"layers", extension.layers},
+          {"experts", extension.experts},
+          {"tensors", extension.tensors},
+          {"payload_bytes", extension.payload_bytes}};
+}
+
+Json shard_json(const SourceShard& shard) {
+  if (shard.sha256) return stored_file_json(shard.path, shard.size_bytes, *shard.sha256);
+  return {{"path", shard.path}, {"size", shard.size_bytes}, {"read", shard.read_bytes}};
+}
+
 Json manifest_json(const Manifest& manifest) {
   Json json = {{"format", {{"major", manifest.major}, {"minor", manifest.minor}}},
                {"requires", manifest.requirements},
@@ -58,11 +70,7 @@ Json manifest_json(const Manifest& manifest) {
                {"recipe", manifest.recipe},
                {"plan", manifest.plan},
                {"origin", {{"kind", manifest.origin.kind}}},
-               {"coverage",
-                {{"layers", manifest.coverage.layers},
-                 {"experts", manifest.coverage.experts},
-                 {"tensors", manifest.coverage.tensors},
-                 {"payload_bytes", manifest.coverage.payload_bytes}}},
+               {"coverage", extension_json(manifest.coverage)},
                {"source", Json::array()},
                {"layouts", Json::array()},
                {"files", Json::array()},
@@ -71,9 +79,10 @@ Json manifest_json(const Manifest& manifest) {
   if (manifest.layer_map) json[kLayerMapKey] = layer_map_json(*manifest.layer_map);
   if (!manifest.origin.repository.empty()) json["origin"]["repository"] = manifest.origin.repository;
   if (!manifest.origin.revision.empty()) json["origin"]["revision"] = manifest.origin.revision;
-  for (const SourceShard& shard : manifest.source) {
-    json["source"].push_back(stored_file_json(shard.path, shard.size_bytes, shard.sha256));
-  }
+  if (manifest.coverage.of) json["coverage"]["of"] = extension_json(*manifest.coverage.of);
+  if (!manifest.rounding_errors.is_null()) json["rounding_errors"] = manifest.rounding_errors;
+  for (const SourceShard& shard : manifest.source)
+    json["source"].push_back(shard_json(shard));
   for (const Layout& layout : manifest.layouts)
     json["layouts"].push_back(layout_json(layout));
   for (const PackedFile& file : manifest.files)
@@ -98,6 +107,10 @@ std::string tensor_name(const PackedFile& file, const LayoutTensor& tensor) {
   if (!entry) return expand_template(tensor.name, file.layer, {});
   DSPACK_CHECK(*entry < file.experts.size(), "a layout's expert that the file does not list");
   return expand_template(tensor.name, file.layer, file.experts[*entry].key.expert);
+}
+
+bool holds_source_bytes(const Manifest& manifest) {
+  return !manifest.recipe.contains("transform") && !manifest.recipe.contains("drop_mtp") && !manifest.coverage.of;
 }
 
 std::optional<size_t> find_expert(const PackedFile& file, ExpertKey key) {

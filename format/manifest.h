@@ -76,7 +76,8 @@ struct CompanionFile {
 struct SourceShard {
   std::string path;
   uint64_t size_bytes = 0;
-  Digest sha256;  // of the whole file as it was read
+  std::optional<Digest> sha256;  // of the whole file as it was read; absent: not all of it was read
+  uint64_t read_bytes = 0;       // where it was not read whole: how much of it was
 };
 
 struct Origin {
@@ -85,11 +86,17 @@ struct Origin {
   std::string revision;    // for the Hub
 };
 
-struct Coverage {
-  uint64_t layers = 0;  // decoder layers present, the MTP module's included
+/// Numbers of what there is.
+struct Extension {
+  uint64_t layers = 0;  // decoder layers, the MTP module's included
   uint64_t experts = 0;
   uint64_t tensors = 0;
   uint64_t payload_bytes = 0;
+  bool operator==(const Extension&) const = default;
+};
+
+struct Coverage : Extension {
+  std::optional<Extension> of{};  // where the recipe left out a part of the model: of the whole
 };
 
 struct Manifest {
@@ -102,6 +109,7 @@ struct Manifest {
   std::string plan;  // hex digest of recipe, program version and source catalogue: equal plans give equal files
   Origin origin;
   Coverage coverage;
+  Json rounding_errors;  // per role, of weights that a transform has rounded; null: none
   std::vector<SourceShard> source;
   std::vector<Layout> layouts;
   std::vector<PackedFile> files;          // by path
@@ -115,6 +123,8 @@ struct Manifest {
 /// The name in `file` of a tensor of its layout. Precondition: the file lists every expert that the layout names, which
 /// parse_manifest has checked.
 [[nodiscard]] std::string tensor_name(const PackedFile& file, const LayoutTensor& tensor);
+/// Whether the source's shards can be put together again from the packed bytes: nothing was left out or converted.
+[[nodiscard]] bool holds_source_bytes(const Manifest& manifest);
 /// Which of the file's experts this is, as an index; nullopt: none.
 [[nodiscard]] std::optional<size_t> find_expert(const PackedFile& file, ExpertKey key);
 

@@ -169,12 +169,34 @@ Result<PackedFile> read_file(const Json& json, const std::vector<KnownLayout>& l
 }
 
 Result<CompanionFile> read_companion(const Json& json) {
-  if (!json.is_object()) return invalid("an entry of \"companions\" or \"source\" is not an object");
+  if (!json.is_object()) return invalid("an entry of \"companions\" is not an object");
   CompanionFile file;
   TRY_ASSIGN(file.path, read_path(json));
   TRY_ASSIGN(file.size_bytes, json_uint(json, "size"));
   TRY_ASSIGN(file.sha256, read_digest(json, "sha256"));
   return file;
+}
+
+Result<SourceShard> read_shard(const Json& json) {
+  if (!json.is_object()) return invalid("an entry of \"source\" is not an object");
+  SourceShard shard;
+  TRY_ASSIGN(shard.path, read_path(json));
+  TRY_ASSIGN(shard.size_bytes, json_uint(json, "size"));
+  if (json.contains("sha256")) {
+    TRY_ASSIGN(shard.sha256, read_digest(json, "sha256"));
+    return shard;
+  }
+  TRY_ASSIGN(shard.read_bytes, json_uint(json, "read"));
+  return shard;
+}
+
+Result<Extension> read_extension(const Json& json) {
+  Extension extension;
+  TRY_ASSIGN(extension.layers, json_uint(json, "layers"));
+  TRY_ASSIGN(extension.experts, json_uint(json, "experts"));
+  TRY_ASSIGN(extension.tensors, json_uint(json, "tensors"));
+  TRY_ASSIGN(extension.payload_bytes, json_uint(json, "payload_bytes"));
+  return extension;
 }
 
 Result<void> read_format(const Json& json, Manifest& manifest) {
@@ -226,14 +248,16 @@ Result<void> read_provenance(const Json& json, Manifest& manifest) {
     TRY_ASSIGN(manifest.origin.revision, json_string(*origin, "revision"));
   }
   TRY_ASSIGN(const Json* coverage, json_object(json, "coverage"));
-  TRY_ASSIGN(manifest.coverage.layers, json_uint(*coverage, "layers"));
-  TRY_ASSIGN(manifest.coverage.experts, json_uint(*coverage, "experts"));
-  TRY_ASSIGN(manifest.coverage.tensors, json_uint(*coverage, "tensors"));
-  TRY_ASSIGN(manifest.coverage.payload_bytes, json_uint(*coverage, "payload_bytes"));
+  TRY_ASSIGN(static_cast<Extension&>(manifest.coverage), read_extension(*coverage));
+  if (coverage->contains("of")) {
+    TRY_ASSIGN(const Json* of, json_object(*coverage, "of"));
+    TRY_ASSIGN(manifest.coverage.of, read_extension(*of));
+  }
+  if (json.contains("rounding_errors")) manifest.rounding_errors = json["rounding_errors"];
   TRY_ASSIGN(const Json* source, json_array(json, "source"));
   for (const Json& entry : *source) {
-    TRY_ASSIGN(CompanionFile file, read_companion(entry));
-    manifest.source.push_back({std::move(file.path), file.size_bytes, file.sha256});
+    TRY_ASSIGN(SourceShard shard, read_shard(entry));
+    manifest.source.push_back(std::move(shard));
   }
   return {};
 }

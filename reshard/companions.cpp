@@ -16,7 +16,6 @@ namespace {
 using format::Json;
 using format::Path;
 
-constexpr uint64_t kMaxConfigBytes = 16 << 20;
 constexpr int kZstdLevel = 9;  // of 12 MB of headers it leaves 230 kB in 0.1 s; level 19 200 kB in 10 s and 85 MB
 
 // Where the source's own files go whose names a packed repository needs for itself.
@@ -98,7 +97,7 @@ Result<std::vector<std::string>> companion_candidates(format::Repository& reposi
     return paths;
   }
   std::set<std::string> paths(std::begin(kUsualNames), std::end(kUsualNames));
-  const auto config = repository.read_text("config.json", kMaxConfigBytes, stop);
+  const auto config = repository.read_text(kConfigPath, kMaxConfigBytes, stop);
   if (config) paths.merge(auto_map_modules(*config));
   if (!config && config.error().kind != ErrorKind::not_found) return config.error();
   return std::vector<std::string>(paths.begin(), paths.end());
@@ -182,13 +181,13 @@ std::string hub_index(uint64_t payload_bytes, Json weight_map) {
   return index.dump(2) + "\n";
 }
 
-std::string packed_index(const Plan& plan, const format::Checkpoint& source) {
+std::string packed_index(const Plan& plan) {
   Json map = Json::object();
   for (const PlannedFile& file : plan.files) {
     for (const uint32_t tensor : file.tensors)
-      map[source.tensors()[tensor].name] = file.path;
+      map[plan.result.tensors()[tensor].name] = file.path;
   }
-  return hub_index(source.payload_bytes(), std::move(map));
+  return hub_index(plan.result.payload_bytes(), std::move(map));
 }
 
 Result<std::string> kept_headers(const format::Checkpoint& source) {

@@ -32,6 +32,11 @@ struct Companion {
 [[nodiscard]] Result<std::vector<std::string>> companion_candidates(format::Repository& repository,
                                                                     const std::stop_token& stop);
 
+inline constexpr char kConfigPath[] = "config.json";
+inline constexpr uint64_t kMaxConfigBytes = 16ULL << 20;
+/// Where the source's config.json goes if a recipe has changed the model that it describes.
+inline constexpr char kSourceConfig[] = "config.source.json";
+
 /// Finds the source's non-weight files among companion_candidates.
 [[nodiscard]] Result<std::vector<Companion>> find_companions(format::Repository& repository, unsigned jobs,
                                                              const std::stop_token& stop);
@@ -51,7 +56,7 @@ struct Companion {
 [[nodiscard]] std::string hub_index(uint64_t payload_bytes, format::Json weight_map);
 
 /// The ordinary Hub index over the packed files, so that other loaders open the folder as it is.
-[[nodiscard]] std::string packed_index(const Plan& plan, const format::Checkpoint& source);
+[[nodiscard]] std::string packed_index(const Plan& plan);
 
 /// Every source shard's original header, zstd-compressed JSON {"<shard>": "<header text>"}: with the packed bytes it is
 /// enough to rebuild the shards.

@@ -1,5 +1,7 @@
 #include "reshard/journal.h"
 
+#include <algorithm>
+#include <limits>
 #include <optional>
 
 #include <fmt/format.h>
@@ -16,19 +18,55 @@ Result<Digest> read_digest(const Json& json) {
   return *digest;
 }
 
+Result<TensorDigests> read_digests(const Json& list) {
+  if (!list.is_array() || list.empty()) return Error{ErrorKind::corrupt, "a tensor's digests are malformed"};
+  TensorDigests digests;
+  TRY_ASSIGN(digests.whole, read_digest(list[0]));
+  for (size_t i = 1; i < list.size(); ++i) {
+    TRY_ASSIGN(const Digest block, read_digest(list[i]));
+    digests.row_blocks.push_back(block);
+  }
+  return digests;
+}
+
+/// A list of digests; with what a conversion leaves, an object that holds it.
+Result<TensorDigests> read_tensor(const Json& entry) {
+  if (!entry.is_object()) return read_digests(entry);
+  TRY_ASSIGN(TensorDigests digests, read_digests(entry.value("sha256", Json())));
+  if (entry.contains("scales")) {
+    TRY_ASSIGN(digests.scales, read_digest(entry["scales"]));
+  }
+  if (entry.contains("loss")) {
+    const Json& loss = entry["loss"];
+    if (!loss.is_array() || loss.size() != 2 || !loss[0].is_number() || !loss[1].is_number())
+      return Error{ErrorKind::corrupt, "a tensor's loss is malformed"};
+    digests.loss = kernels::Loss{loss[0].get<double>(), loss[1].get<double>()};
+  }
+  return digests;
+}
+
+Json tensor_json(const TensorDigests& digests) {
+  Json list = Json::array({to_hex(digests.whole)});
+  for (const Digest& block : digests.row_blocks)
+    list.push_back(to_hex(block));
+  if (!digests.scales && !digests.loss) return list;
+  Json entry = {{"sha256", std::move(list)}};
+  if (digests.scales) entry["scales"] = to_hex(*digests.scales);
+  // JSON knows no infinity, which a hostile scale can make of a sum.
+  const auto finite = [](double sum) { return std::min(sum, std::numeric_limits<double>::max()); };
+  if (digests.loss) entry["loss"] = {finite(digests.loss->squared_error), finite(digests.loss->squared_value)};
+  return entry;
+}
+
 Result<ShardDone> read_shard(const Json& json) {
   ShardDone record;
   TRY_ASSIGN(record.shard, format::json_uint(json, "shard"));
-  TRY_ASSIGN(record.sha256, read_digest(json.value("sha256", Json())));
+  if (json.contains("sha256")) {
+    TRY_ASSIGN(record.sha256, read_digest(json["sha256"]));
+  }
   TRY_ASSIGN(const Json* tensors, format::json_array(json, "tensors"));
   for (const Json& entry : *tensors) {
-    if (!entry.is_array() || entry.empty()) return Error{ErrorKind::corrupt, "a tensor's digests are malformed"};
-    TensorDigests digests;
-    TRY_ASSIGN(digests.whole, read_digest(entry[0]));
-    for (size_t i = 1; i < entry.size(); ++i) {
-      TRY_ASSIGN(const Digest block, read_digest(entry[i]));
-      digests.row_blocks.push_back(block);
-    }
+    TRY_ASSIGN(TensorDigests digests, read_tensor(entry));
     record.tensors.push_back(std::move(digests));
   }
   return record;
@@ -96,14 +134,11 @@ std::string journal_line(const Json& identity) {
 
 std::string journal_line(const ShardDone& record) {
   Json tensors = Json::array();
-  for (const TensorDigests& digests : record.tensors) {
-    Json entry = Json::array({to_hex(digests.whole)});
-    for (const Digest& block : digests.row_blocks)
-      entry.push_back(to_hex(block));
-    tensors.push_back(std::move(entry));
-  }
-  return journal_line(
-      Json{{"shard", record.shard}, {"sha256", to_hex(record.sha256)}, {"tensors", std::move(tensors)}});
+  for (const TensorDigests& digests : record.tensors)
+    tensors.push_back(tensor_json(digests));
+  Json json{{"shard", record.shard}, {"tensors", std::move(tensors)}};
+  if (record.sha256) json["sha256"] = to_hex(*record.sha256);
+  return journal_line(json);
 }
 
 std::string journal_line(const std::vector<FileSealed>& record) {

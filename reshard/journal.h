@@ -5,6 +5,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -14,20 +15,23 @@
 #include "format/file_system.h"
 #include "format/json.h"
 #include "format/record_log.h"
+#include "kernels/convert.h"
 
 namespace dspack::reshard {
 
 /// What streaming a tensor yields.
 struct TensorDigests {
-  format::Digest whole;
+  format::Digest whole;                    // of what is written; of one that is written nowhere, of what was read
   std::vector<format::Digest> row_blocks;  // empty unless rows_per_block says otherwise
+  std::optional<format::Digest> scales{};  // of the scales that a conversion was given
+  std::optional<kernels::Loss> loss{};     // of a conversion that rounds
 };
 
-/// A source shard that was read to its end, all its bytes durable in partial files.
+/// A source shard of which all was read that the plan wants, all its bytes durable in partial files.
 struct ShardDone {
-  uint64_t shard = 0;  // index of the catalogue's files
-  format::Digest sha256;
-  std::vector<TensorDigests> tensors;  // in the order of Plan::shards[shard]
+  uint64_t shard = 0;                    // index of the catalogue's files
+  std::optional<format::Digest> sha256;  // if it was read whole
+  std::vector<TensorDigests> tensors;    // in the order of Plan::shards[shard]
 };
 
 /// A file that was checked and renamed to its final name.

@@ -22,9 +22,8 @@ Path part_folder(const Path& out) {
 
 }  // namespace
 
-PackedWriter::PackedWriter(const Plan& plan, const format::Checkpoint& source, Path out, format::FileSystem& files,
-                           Journal& journal)
-    : plan_(plan), source_(source), out_(std::move(out)), files_(files), journal_(journal), folders_(files, out_) {
+PackedWriter::PackedWriter(const Plan& plan, Path out, format::FileSystem& files, Journal& journal)
+    : plan_(plan), out_(std::move(out)), files_(files), journal_(journal), folders_(files, out_) {
   for (const PlannedFile& file : plan.files) {
     states_.push_back(std::make_unique<State>());
     states_.back()->tensors.resize(file.tensors.size());
@@ -41,6 +40,7 @@ Path PackedWriter::final_path(uint32_t file) const {
 }
 
 void PackedWriter::know(const Copy& copy, const TensorDigests& digests) {
+  if (copy.file == kNoFile) return;
   State& state = *states_[copy.file];
   if (!state.tensors[copy.slot]) --state.unknown;
   state.tensors[copy.slot] = digests;
@@ -91,7 +91,7 @@ Result<void> PackedWriter::prepare(uint32_t file, State& state) {
   TRY(folders_.make(part_path(file).parent_path()));
   TRY_ASSIGN(const auto part, files_.open_write(part_path(file), OpenMode::keep));
   TRY(part->resize(plan_.files[file].size_bytes));
-  const std::string header = planned_header(plan_.files[file], source_);
+  const std::string header = planned_header(plan_.files[file], plan_.result);
   TRY(part->write(0, format::as_bytes(header)));
   state.hash.emplace().update(format::as_bytes(header));
   state.hashed_bytes = header.size();
@@ -100,6 +100,7 @@ Result<void> PackedWriter::prepare(uint32_t file, State& state) {
 }
 
 Result<TensorTarget> PackedWriter::open(const Copy& copy) {
+  if (copy.file == kNoFile) return TensorTarget{};
   State& state = *states_[copy.file];
   const std::lock_guard lock(state.mutex);
   TRY(prepare(copy.file, state));
@@ -116,7 +117,7 @@ void PackedWriter::close(const Copy& copy, const TensorTarget& target) {
   if (target.file_hash == nullptr) return;
   State& state = *states_[copy.file];
   const std::lock_guard lock(state.mutex);
-  state.hashed_bytes = copy.offset + copy.source.size();
+  state.hashed_bytes = copy.offset + copy.bytes;
   state.hash_in_use = false;
 }
 
@@ -124,8 +125,9 @@ Result<void> PackedWriter::shard_done(const ShardDone& record) {
   const std::vector<Copy>& copies = plan_.shards[record.shard];
   std::set<uint32_t> touched;
   std::set<Path> folders;
-  for (const Copy& copy : copies)
-    touched.insert(copy.file);
+  for (const Copy& copy : copies) {
+    if (copy.file != kNoFile) touched.insert(copy.file);
+  }
   for (const uint32_t file : touched) {
     TRY_ASSIGN(const auto part, files_.open_write(part_path(file), OpenMode::keep));
     TRY(part->sync());
@@ -138,6 +140,7 @@ Result<void> PackedWriter::shard_done(const ShardDone& record) {
   // A file is complete when the shards of all its tensors are recorded; whoever records the last one seals it.
   std::vector<uint32_t> complete;
   for (size_t i = 0; i < copies.size(); ++i) {
+    if (copies[i].file == kNoFile) continue;
     State& state = *states_[copies[i].file];
     const std::lock_guard lock(state.mutex);
     know(copies[i], record.tensors[i]);
@@ -165,10 +168,11 @@ Result<Digest> PackedWriter::finish_digest(uint32_t file, State& state) const {
       at += piece.size();
     }
     if (tensor.finish() == state.tensors[slot]->whole) continue;
-    return Error{ErrorKind::corrupt,
-                 fmt::format("{}: tensor \"{}\" reads back differently from what was written; is the disk sound? "
-                             "Remove {} to start again",
-                             part_path(file).string(), source_.tensors()[planned.tensors[slot]].name, out_.string())};
+    return Error{
+        ErrorKind::corrupt,
+        fmt::format("{}: tensor \"{}\" reads back differently from what was written; is the disk sound? "
+                    "Remove {} to start again",
+                    part_path(file).string(), plan_.result.tensors()[planned.tensors[slot]].name, out_.string())};
   }
   return state.hash->finish();
 }

@@ -21,7 +21,7 @@ namespace dspack::reshard {
 
 /// Where one tensor's bytes go.
 struct TensorTarget {
-  std::unique_ptr<format::WriteFile> file;
+  std::unique_ptr<format::WriteFile> file;  // null: they go nowhere
   /// The digest of the file as far as it is known. Set if this tensor is what follows: then its bytes belong into it.
   format::Sha256* file_hash = nullptr;
 };
@@ -34,14 +34,14 @@ struct FileDigests {
 
 class PackedWriter {
  public:
-  PackedWriter(const Plan& plan, const format::Checkpoint& source, format::Path out, format::FileSystem& files,
-               Journal& journal);
+  PackedWriter(const Plan& plan, format::Path out, format::FileSystem& files, Journal& journal);
 
   /// Takes over what an earlier run has done: sealed files, and the digests of tensors whose shards are done. Files
   /// that had all their bytes but no record are read, compared and sealed.
   [[nodiscard]] Result<void> resume(const JournalState& state);
 
-  /// Opens the partial file for one tensor's bytes; it is created, sized and given its header if need be.
+  /// Opens the partial file for one tensor's bytes; it is created, sized and given its header if need be. Of a copy
+  /// without a file: a target without one.
   [[nodiscard]] Result<TensorTarget> open(const Copy& copy);
   /// Gives a target back after the tensor's last byte.
   void close(const Copy& copy, const TensorTarget& target);
@@ -79,7 +79,6 @@ class PackedWriter {
   Result<format::Digest> finish_digest(uint32_t file, State& state) const;
 
   const Plan& plan_;
-  const format::Checkpoint& source_;
   format::Path out_;
   format::FileSystem& files_;
   Journal& journal_;

@@ -11,21 +11,8 @@ namespace {
 
 using format::TensorEntry;
 
-/// An FP8 weight without its scale is worthless: better refused now than found when it is run.
-Result<void> check_scales(const format::Checkpoint& source) {
-  for (const TensorEntry& entry : source.tensors()) {
-    if (entry.dtype != Dtype::f8_e4m3 || !entry.name.ends_with(".weight")) continue;
-    const std::vector<std::string> names = format::scale_names(entry.name);
-    const bool found =
-        std::any_of(names.begin(), names.end(), [&](const std::string& n) { return source.find(n) != nullptr; });
-    if (!found) {
-      return Error{ErrorKind::invalid,
-                   fmt::format("{}: FP8 tensor \"{}\" has no scale (\"{}\" is missing); the checkpoint is incomplete",
-                               source.files()[entry.file].path, entry.name, names.front())};
-    }
-  }
-  return {};
-}
+// Bytes that are cheaper read along than left out: a request's round trip is worth more.
+constexpr uint64_t kReadOverBytes = 64ULL * 1024;
 
 /// The manifest writes names as templates; one that looks like a template would not come back as it was.
 Result<void> check_names(const format::Checkpoint& source) {
@@ -38,44 +25,104 @@ Result<void> check_names(const format::Checkpoint& source) {
   return {};
 }
 
-std::vector<std::vector<Copy>> make_copies(const std::vector<PlannedFile>& files, const format::Checkpoint& source) {
+std::vector<std::vector<Copy>> make_copies(const std::vector<PlannedFile>& files, const Product& product,
+                                           const format::Checkpoint& source) {
   std::vector<std::vector<Copy>> shards(source.files().size());
+  std::vector<bool> written(source.tensors().size(), false);
   for (uint32_t f = 0; f < files.size(); ++f) {
     for (uint32_t slot = 0; slot < files[f].tensors.size(); ++slot) {
-      const uint32_t tensor = files[f].tensors[slot];
-      const TensorEntry& entry = source.tensors()[tensor];
-      shards[entry.file].push_back({tensor, entry.range, f, slot, files[f].offsets[slot]});
+      const Making& making = product.makings[files[f].tensors[slot]];
+      const TensorEntry& from = source.tensors()[making.source];
+      written[making.source] = true;
+      shards[from.file].push_back({.tensor = making.source,
+                                   .source = from.range,
+                                   .file = f,
+                                   .slot = slot,
+                                   .offset = files[f].offsets[slot],
+                                   .bytes = product.result.tensors()[files[f].tensors[slot]].range.size(),
+                                   .conversion = making.conversion,
+                                   .scales = making.scales});
     }
+  }
+  for (const uint32_t tensor : product.used) {
+    const TensorEntry& from = source.tensors()[tensor];
+    if (!written[tensor]) shards[from.file].push_back({.tensor = tensor, .source = from.range, .file = kNoFile});
   }
   for (std::vector<Copy>& copies : shards) {
     std::sort(copies.begin(), copies.end(), [](const Copy& a, const Copy& b) {
-      return std::tie(a.source.begin, a.source.end) < std::tie(b.source.begin, b.source.end);
+      return std::tie(a.source.begin, a.source.end, a.tensor, a.conversion) <
+             std::tie(b.source.begin, b.source.end, b.tensor, b.conversion);
     });
   }
   return shards;
 }
 
+/// A shard of which every tensor is used is read whole, which proves it; of others no more is read than is needed.
+std::vector<ShardRead> make_reads(const std::vector<std::vector<Copy>>& shards, const Product& product,
+                                  const format::Checkpoint& source) {
+  std::vector<ShardRead> reads(shards.size());
+  std::vector<bool> used(source.tensors().size(), false);
+  for (const uint32_t tensor : product.used)
+    used[tensor] = true;
+  for (uint32_t i = 0; i < used.size(); ++i) {
+    if (!used[i]) reads[source.tensors()[i].file].whole = false;
+  }
+  for (size_t shard = 0; shard < shards.size(); ++shard) {
+    std::vector<ByteRange>& ranges = reads[shard].ranges;
+    if (reads[shard].whole) {
+      ranges.push_back({source.files()[shard].data_start, source.files()[shard].size_bytes});
+      continue;
+    }
+    for (const Copy& copy : shards[shard]) {
+      if (copy.source.size() == 0) continue;
+      if (!ranges.empty() && copy.source.begin <= ranges.back().end + kReadOverBytes) {
+        ranges.back().end = std::max(ranges.back().end, copy.source.end);
+      } else {
+        ranges.push_back(copy.source);
+      }
+    }
+  }
+  return reads;
+}
+
+/// What the plan knows from the weights and not from headers; null if that is nothing.
+format::Json facts_json(const Recipe& recipe, const SourceFacts& facts, const format::Checkpoint& source) {
+  format::Json json;
+  if (recipe.drop_mtp && facts.decoder_layers) json["decoder_layers"] = *facts.decoder_layers;
+  for (const uint32_t scales : facts.exact_scales)
+    json["exact_scales"].push_back(source.tensors()[scales].name);
+  return json;
+}
+
 }  // namespace
 
-std::string plan_digest(const Recipe& recipe, const std::vector<PlanSource>& source) {
+uint64_t ShardRead::bytes() const {
+  uint64_t bytes = 0;
+  for (const ByteRange& range : ranges)
+    bytes += range.size();
+  return bytes;
+}
+
+std::string plan_digest(const Recipe& recipe, const std::vector<PlanSource>& source, const format::Json& facts) {
   format::Json json = {{"program", kVersion}, {"recipe", recipe_json(recipe)}, {"source", format::Json::array()}};
   for (const PlanSource& file : source) {
     json["source"].push_back(
         {{"path", file.path}, {"size", file.size_bytes}, {"header", to_hex(format::sha256(file.header))}});
   }
+  if (!facts.is_null()) json["facts"] = facts;
   return to_hex(format::sha256(format::canonical_json(json)));
 }
 
-Result<Plan> make_plan(const Recipe& recipe, const format::Checkpoint& source) {
+Result<Plan> make_plan(const Recipe& recipe, const format::Checkpoint& source, const SourceFacts& facts) {
   if (source.manifest()) {
     return Error{ErrorKind::unsupported, "the source is a packed repository already; name the original checkpoint"};
   }
-  if (source.tensors().empty()) return Error{ErrorKind::invalid, "the checkpoint holds no tensor"};
-  TRY(check_scales(source));
   TRY(check_names(source));
+  TRY_ASSIGN(Product product, make_product(recipe, source, facts));
   Plan plan;
   plan.recipe = recipe;
-  plan.files = plan_files(recipe.by, source);
+  plan.complete = product.complete;
+  plan.files = plan_files(recipe.by, product.result);
   for (const PlannedFile& file : plan.files) {
     plan.output_bytes += file.size_bytes;
     if (file.data_start > format::kMaxHeaderBytes) {
@@ -86,13 +133,16 @@ Result<Plan> make_plan(const Recipe& recipe, const format::Checkpoint& source) {
                       file.path, file.tensors.size(), format::kMaxHeaderBytes)};
     }
   }
-  plan.shards = make_copies(plan.files, source);
-  for (const format::CheckpointFile& file : source.files())
-    plan.source_bytes += file.size_bytes;
+  plan.shards = make_copies(plan.files, product, source);
+  plan.reads = make_reads(plan.shards, product, source);
   std::vector<PlanSource> shards;
-  for (const format::CheckpointFile& file : source.files())
+  for (size_t i = 0; i < source.files().size(); ++i) {
+    const format::CheckpointFile& file = source.files()[i];
+    plan.source_bytes += plan.reads[i].whole ? file.size_bytes : plan.reads[i].bytes();
     shards.push_back({file.path, file.size_bytes, file.header});
-  plan.digest = plan_digest(recipe, shards);
+  }
+  plan.digest = plan_digest(recipe, shards, facts_json(recipe, facts, source));
+  plan.result = std::move(product.result);
   return plan;
 }
 

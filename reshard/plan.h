@@ -1,7 +1,7 @@
 // The plan: recipe x catalogue -> the files to make and the copies that fill them. Pure, printable, no I/O.
 // Threads: immutable once made. Lifetime: refers to the catalogue by index; keep both together.
-// Errors: invalid (a missing scale, a header that no reader takes), unsupported (a source that is packed already, a
-// name that the manifest cannot hold).
+// Errors: those of product.h, and invalid (a header that no reader takes), unsupported (a source that is packed
+// already, a name that the manifest cannot hold).
 #pragma once
 
 #include <optional>
@@ -10,7 +10,7 @@
 
 #include "format/checkpoint.h"
 #include "format/packing/planned_file.h"
-#include "reshard/recipe.h"
+#include "reshard/product.h"
 
 namespace dspack::reshard {
 
@@ -22,15 +22,30 @@ using format::rows_per_block;
 struct Copy {
   uint32_t tensor = 0;  // catalogue index
   ByteRange source;     // absolute in the shard
-  uint32_t file = 0;    // index into Plan::files
+  uint32_t file = 0;    // index into Plan::files, or kNoFile
   uint32_t slot = 0;    // index into that file's tensors
   uint64_t offset = 0;  // absolute in that file
+  uint64_t bytes = 0;   // in that file
+  Conversion conversion = Conversion::none;
+  std::optional<uint32_t> scales{};  // catalogue index of the tensor that the conversion needs whole
+};
+/// Of a tensor that another's conversion uses up: it is read for its digest, and written nowhere.
+inline constexpr uint32_t kNoFile = UINT32_MAX;
+
+/// What is read of a source shard.
+struct ShardRead {
+  bool whole = true;              // then its SHA-256 comes with it
+  std::vector<ByteRange> ranges;  // ascending and apart, behind the header
+  [[nodiscard]] uint64_t bytes() const;
 };
 
 struct Plan {
   Recipe recipe;                          // of a repack: its layers, if any, are a LayerMap
-  std::vector<PlannedFile> files;         // by path
-  std::vector<std::vector<Copy>> shards;  // per catalogue file, by source offset; together they cover its data
+  format::Checkpoint result;              // what the repository is to hold
+  bool complete = true;                   // as in Product
+  std::vector<PlannedFile> files;         // by path; their tensors are those of `result`
+  std::vector<std::vector<Copy>> shards;  // per catalogue file, by source offset
+  std::vector<ShardRead> reads;           // per catalogue file
   uint64_t output_bytes = 0;              // of `files`, headers included
   uint64_t source_bytes = 0;              // to be read
   std::string digest;                     // hex; equal plans of equal program versions give equal files
@@ -42,10 +57,13 @@ struct PlanSource {
   uint64_t size_bytes = 0;
   std::string_view header;
 };
-/// Everything that decides the bytes of the result except the weights themselves, as hex.
-[[nodiscard]] std::string plan_digest(const Recipe& recipe, const std::vector<PlanSource>& source);
+/// Everything that decides the bytes of the result except the weights themselves, as hex. `facts`: what the plan took
+/// from the weights, as JSON; null: nothing.
+[[nodiscard]] std::string plan_digest(const Recipe& recipe, const std::vector<PlanSource>& source,
+                                      const format::Json& facts = {});
 
 /// Layers of the recipe change the digest alone: each is stored once, and dropped ones stay.
-[[nodiscard]] Result<Plan> make_plan(const Recipe& recipe, const format::Checkpoint& source);
+[[nodiscard]] Result<Plan> make_plan(const Recipe& recipe, const format::Checkpoint& source,
+                                     const SourceFacts& facts = {});
 
 }  // namespace dspack::reshard

@@ -1,6 +1,10 @@
 #include "reshard/recipe.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
 
 namespace dspack::reshard {
 namespace {
@@ -8,6 +12,12 @@ namespace {
 constexpr char kBy[] = "by";
 constexpr char kLayerMap[] = "layer_map";
 constexpr char kRatioRepeat[] = "ratio_repeat";
+constexpr char kInclude[] = "include";
+constexpr char kExclude[] = "exclude";
+constexpr char kDropMtp[] = "drop_mtp";
+constexpr char kTransforms[] = "transform";
+constexpr std::array<std::string_view, 7> kKeys{kBy,      kLayerMap,   kRatioRepeat, kInclude,
+                                                kExclude, kTransforms, kDropMtp};
 
 Error invalid(std::string message) {
   return {ErrorKind::invalid, std::move(message)};
@@ -39,30 +49,66 @@ Result<std::optional<format::LayerSelection>> parse_selection(const format::Json
   return selection;
 }
 
+Result<std::vector<Selector>> parse_selectors(const format::Json& recipe, const char* key) {
+  if (!recipe.contains(key)) return std::vector<Selector>();
+  auto selectors = selectors_of(recipe[key]);
+  if (!selectors) return selectors.error().in(fmt::format("\"{}\"", key));
+  return selectors;
+}
+
+Result<std::vector<Transform>> parse_transforms(const format::Json& recipe) {
+  std::vector<Transform> transforms;
+  if (!recipe.contains(kTransforms)) return transforms;
+  const format::Json& value = recipe[kTransforms];
+  const format::Json list = value.is_array() ? value : format::Json::array({value});
+  for (const format::Json& entry : list) {
+    auto transform = transform_of(entry);
+    if (!transform) return transform.error().in(fmt::format("\"{}\"", kTransforms));
+    transforms.push_back(std::move(*transform));
+  }
+  return transforms;
+}
+
+Result<bool> parse_flag(const format::Json& recipe, const char* key) {
+  if (!recipe.contains(key)) return false;
+  if (!recipe[key].is_boolean()) return invalid(fmt::format("\"{}\" is neither true nor false", key));
+  return recipe[key].get<bool>();
+}
+
 }  // namespace
 
 Result<Recipe> parse_recipe(std::string_view json) {
   TRY_ASSIGN(const format::Json object, format::parse_json(json));
   if (!object.is_object()) return invalid("a recipe is a JSON object, as {\"by\":\"expert\"}");
   for (const auto& [key, unused] : object.items()) {
-    if (key == kBy || key == kLayerMap || key == kRatioRepeat) continue;
-    return invalid(fmt::format(R"(unknown key "{}"; a recipe has "{}" and perhaps "{}" or "{}")", key, kBy, kLayerMap,
-                               kRatioRepeat));
+    if (std::ranges::find(kKeys, key) != kKeys.end()) continue;
+    return invalid(fmt::format("unknown key \"{}\"; a recipe has \"{}\"", key, fmt::join(kKeys, "\", \"")));
   }
   TRY_ASSIGN(const std::string by, format::json_string(object, kBy));
-  TRY_ASSIGN(const Grouping grouping, parse_grouping(by));
-  TRY_ASSIGN(auto layers, parse_selection(object));
-  return Recipe{.by = grouping, .layers = std::move(layers)};
+  Recipe recipe;
+  TRY_ASSIGN(recipe.by, parse_grouping(by));
+  TRY_ASSIGN(recipe.layers, parse_selection(object));
+  TRY_ASSIGN(recipe.selection.include, parse_selectors(object, kInclude));
+  TRY_ASSIGN(recipe.selection.exclude, parse_selectors(object, kExclude));
+  TRY_ASSIGN(recipe.transforms, parse_transforms(object));
+  TRY_ASSIGN(recipe.drop_mtp, parse_flag(object, kDropMtp));
+  return recipe;
 }
 
 format::Json recipe_json(const Recipe& recipe) {
   format::Json json = {{kBy, to_string(recipe.by)}};
-  if (!recipe.layers) return json;
-  if (const auto* map = std::get_if<format::LayerMap>(&*recipe.layers)) {
-    json[kLayerMap] = format::to_string(*map);
-  } else {
-    json[kRatioRepeat] = format::to_string(std::get<format::RatioRepeat>(*recipe.layers));
+  if (recipe.layers) {
+    if (const auto* map = std::get_if<format::LayerMap>(&*recipe.layers)) {
+      json[kLayerMap] = format::to_string(*map);
+    } else {
+      json[kRatioRepeat] = format::to_string(std::get<format::RatioRepeat>(*recipe.layers));
+    }
   }
+  if (!recipe.selection.include.empty()) json[kInclude] = selectors_json(recipe.selection.include);
+  if (!recipe.selection.exclude.empty()) json[kExclude] = selectors_json(recipe.selection.exclude);
+  for (const Transform& transform : recipe.transforms)
+    json[kTransforms].push_back(transform_json(transform));
+  if (recipe.drop_mtp) json[kDropMtp] = true;
   return json;
 }
 

@@ -10,6 +10,8 @@
 #include "format/json.h"
 #include "format/layer_map.h"
 #include "format/packing/grouping.h"
+#include "reshard/selection.h"
+#include "reshard/transform/transform.h"
 
 namespace dspack::reshard {
 
@@ -19,11 +21,13 @@ using format::to_string;
 
 struct Recipe {
   Grouping by;
-  std::optional<format::LayerSelection> layers{};  // absent: all, once each
+  std::optional<format::LayerSelection> layers{};  // that a token passes; absent: all, once each
+  Selection selection{};                           // tensors that are taken
+  std::vector<Transform> transforms{};             // of each weight the first that fits
+  bool drop_mtp = false;                           // leave out the multi-token-prediction module
 };
 
-/// A recipe file: a JSON object with the key "by" and at most one of "layer_map" (a text or a list of numbers) and
-/// "ratio_repeat".
+/// A recipe file: a JSON object with the key "by" and others of docs/recipes.md.
 [[nodiscard]] Result<Recipe> parse_recipe(std::string_view json);
 /// As it stands in the manifest; parse_recipe reads it back.
 [[nodiscard]] format::Json recipe_json(const Recipe& recipe);

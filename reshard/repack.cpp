@@ -1,14 +1,17 @@
 #include "reshard/repack.h"
 
 #include <algorithm>
+#include <map>
 
 #include <fmt/format.h>
 
 #include "dspack_version.h"
 #include "format/base/checked.h"
+#include "reshard/changed_config.h"
 #include "reshard/output_folder.h"
 #include "reshard/resolve_layers.h"
 #include "reshard/seal.h"
+#include "reshard/source_facts.h"
 #include "reshard/stream.h"
 
 namespace dspack::reshard {
@@ -108,6 +111,29 @@ Result<void> check_list(const Declarations& list, const format::Checkpoint& sour
   return {};
 }
 
+/// Scales were read apart from their shard when a conversion needed them: they must be those that came with it, which
+/// was compared with what is declared.
+Result<void> check_scales(const Plan& plan, const format::Checkpoint& source, const std::vector<ShardDone>& yielded) {
+  std::map<uint32_t, format::Digest> streamed;
+  for (size_t shard = 0; shard < yielded.size(); ++shard) {
+    for (size_t i = 0; i < plan.shards[shard].size(); ++i) {
+      const Copy& copy = plan.shards[shard][i];
+      if (copy.conversion == Conversion::none) streamed[copy.tensor] = yielded[shard].tensors[i].whole;
+    }
+  }
+  for (size_t shard = 0; shard < yielded.size(); ++shard) {
+    for (size_t i = 0; i < plan.shards[shard].size(); ++i) {
+      const Copy& copy = plan.shards[shard][i];
+      if (!copy.scales || yielded[shard].tensors[i].scales == streamed.at(*copy.scales)) continue;
+      return Error{ErrorKind::corrupt,
+                   fmt::format("tensor \"{}\" read differently twice; damaged on the way, or the source has changed: "
+                               "remove the output folder and start again",
+                               source.tensors()[*copy.scales].name)};
+    }
+  }
+  return {};
+}
+
 }  // namespace
 
 Result<RepackOutlook> prepare_repack(format::Repository& repository, const RepackOptions& options,
@@ -116,10 +142,13 @@ Result<RepackOutlook> prepare_repack(format::Repository& repository, const Repac
   TRY_ASSIGN(format::Checkpoint source, format::Checkpoint::open(repository, options.jobs, stop));
   if (options.declared) TRY(check_list(*options.declared, source, repository));
   TRY_ASSIGN(const Recipe recipe, resolve_layers(options.recipe, repository, stop));
-  auto plan = make_plan(recipe, source);
+  TRY_ASSIGN(const SourceFacts facts, find_facts(recipe, source, repository, options.jobs, stop));
+  auto plan = make_plan(recipe, source, facts);
   if (!plan) return plan.error().in(repository.description());
   RepackOutlook outlook{std::move(source), std::move(plan).value(), {}, 0};
+  TRY_ASSIGN(outlook.changed_config, changed_config(outlook.plan, repository, stop));
   TRY_ASSIGN(outlook.companions, find_companions(repository, options.jobs, stop));
+  if (outlook.changed_config) TRY(set_aside_config(outlook.companions, repository));
   for (const Companion& companion : outlook.companions)
     outlook.companion_bytes += companion.size_bytes;
   return outlook;
@@ -144,19 +173,25 @@ Result<RepackOutcome> repack(const RepackOutlook& outlook, format::Repository& r
   TRY_ASSIGN(const JournalLoaded done, load_journal(journal_path, identity, files));
   TRY(check_records(done.state, plan, journal_path));
   TRY_ASSIGN(const auto journal, Journal::open(files, journal_path, identity, done.valid_bytes));
-  PackedWriter writer(plan, outlook.source, options.out, files, *journal);
+  PackedWriter writer(plan, options.out, files, *journal);
   TRY(writer.resume(done.state));
 
   uint64_t todo_bytes = 0;
   for (uint64_t shard = 0; shard < plan.shards.size(); ++shard) {
-    if (!done.state.shards.contains(shard)) todo_bytes += outlook.source.files()[shard].size_bytes;
+    if (done.state.shards.contains(shard)) continue;
+    const ShardRead& read = plan.reads[shard];
+    todo_bytes += read.whole ? outlook.source.files()[shard].size_bytes : read.bytes();
   }
   if (!done.state.shards.empty())
     progress.note(
         fmt::format("resuming: {} of {} source shards are done", done.state.shards.size(), plan.shards.size()));
   progress.started("packing", todo_bytes, plan.shards.size());
   const StreamInput input{plan, outlook.source, repository, options.out, files, options.jobs, options.declared};
-  TRY_ASSIGN(const std::vector<format::Digest> shard_digests, stream_shards(input, done.state, writer, progress, stop));
+  TRY_ASSIGN(const std::vector<ShardDone> yielded, stream_shards(input, done.state, writer, progress, stop));
+  TRY(check_scales(plan, outlook.source, yielded));
+  std::vector<std::optional<format::Digest>> shard_digests;
+  for (const ShardDone& shard : yielded)
+    shard_digests.push_back(shard.sha256);
   TRY(seal_repository({outlook, repository, options, shard_digests, writer.digests()}, writer.folders(), files, stop));
   progress.finished();
   return RepackOutcome::made;

@@ -27,6 +27,7 @@ struct RepackOutlook {
   Plan plan;
   std::vector<Companion> companions;
   uint64_t companion_bytes = 0;
+  std::optional<std::string> changed_config{};  // config.json of the result, where it is not the source's
 };
 
 [[nodiscard]] Result<RepackOutlook> prepare_repack(format::Repository& repository, const RepackOptions& options,

@@ -2,13 +2,11 @@
 
 #include <fmt/format.h>
 
+#include "reshard/companions.h"
+
 namespace dspack::reshard {
 namespace {
 
-constexpr char kConfig[] = "config.json";
-constexpr uint64_t kMaxConfigBytes = 16ULL << 20;
-
-/// Decoder layers, without the MTP module's.
 Result<uint32_t> layer_count(std::string_view config) {
   TRY_ASSIGN(const format::Json json, format::parse_json(config));
   if (!json.is_object()) return Error{ErrorKind::invalid, "is not a JSON object"};
@@ -22,13 +20,17 @@ Result<uint32_t> layer_count(std::string_view config) {
 
 }  // namespace
 
+Result<uint32_t> decoder_layers(format::Repository& source, const std::stop_token& stop) {
+  const auto text = source.read_text(kConfigPath, kMaxConfigBytes, stop);
+  if (!text) return text.error().in("the recipe needs to know the model's layers, from config.json");
+  const auto count = layer_count(*text);
+  return count ? count : count.error().in(source.locate(kConfigPath));
+}
+
 Result<Recipe> resolve_layers(const Recipe& recipe, format::Repository& source, const std::stop_token& stop) {
   if (!recipe.layers) return recipe;
-  const auto text = source.read_text(kConfig, kMaxConfigBytes, stop);
-  if (!text) return text.error().in("the recipe's layers need the source's config.json");
-  const auto count = layer_count(*text);
-  if (!count) return count.error().in(source.locate(kConfig));
-  auto map = format::select_layers(*recipe.layers, *count);
+  TRY_ASSIGN(const uint32_t count, decoder_layers(source, stop));
+  auto map = format::select_layers(*recipe.layers, count);
   if (!map) return map.error().in("the recipe's layers");
   Recipe resolved = recipe;
   resolved.layers = std::move(*map);

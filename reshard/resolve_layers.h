@@ -10,6 +10,9 @@
 
 namespace dspack::reshard {
 
+/// Decoder layers of the source, without the MTP module's, as its config.json says.
+[[nodiscard]] Result<uint32_t> decoder_layers(format::Repository& source, const std::stop_token& stop);
+
 /// The recipe with its layers as a LayerMap, or as it was if it names none; then nothing is read.
 [[nodiscard]] Result<Recipe> resolve_layers(const Recipe& recipe, format::Repository& source,
                                             const std::stop_token& stop);

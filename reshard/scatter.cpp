@@ -1,26 +1,100 @@
 #include "reshard/scatter.h"
 
 #include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
 
 namespace dspack::reshard {
 
-Scatter::Scatter(const Plan& plan, const format::Checkpoint& source, uint64_t shard, PackedWriter& writer)
+/// One copy while its tensor's bytes pass.
+class Scatter::Outlet {
+ public:
+  Outlet(const Copy& copy, TensorTarget target, uint64_t row_block_bytes, PageBuffer& staging,
+         format::Sha256* shard_hash)
+      : copy_(copy), target_(std::move(target)), writer_(target_, copy.offset, row_block_bytes, staging, shard_hash) {}
+
+  void convert(std::unique_ptr<Converter> converter, const format::Digest& scales) {
+    converter_ = std::move(converter);
+    scales_ = scales;
+  }
+  void convert(std::unique_ptr<Converter> converter) { converter_ = std::move(converter); }
+
+  Result<void> take(std::span<const std::byte> bytes) {
+    if (!converter_) return writer_.write(bytes);
+    return converter_->take(bytes, sink());
+  }
+
+  Result<TensorDigests> finish() {
+    if (converter_) TRY(converter_->finish(sink()));
+    if (converter_ && written_ != copy_.bytes)
+      return Error{ErrorKind::corrupt, fmt::format("became {} bytes instead of {}", written_, copy_.bytes)};
+    TRY_ASSIGN(TensorDigests digests, writer_.finish());
+    digests.scales = scales_;
+    if (converter_) digests.loss = converter_->loss();
+    return digests;
+  }
+
+  [[nodiscard]] const TensorTarget& target() const { return target_; }
+
+ private:
+  format::ByteSink sink() {
+    return [this](std::span<const std::byte> bytes) {
+      written_ += bytes.size();
+      return writer_.write(bytes);
+    };
+  }
+
+  const Copy& copy_;
+  TensorTarget target_;
+  TensorWriter writer_;
+  std::unique_ptr<Converter> converter_;
+  std::optional<format::Digest> scales_;
+  uint64_t written_ = 0;  // by the converter
+};
+
+Scatter::Scatter(const Plan& plan, const format::Checkpoint& source, uint64_t shard, PackedWriter& writer,
+                 ReadTensor read)
     : source_(source),
       copies_(plan.shards[shard]),
       writer_(writer),
-      staging_(kStagingBytes),
-      at_(source.files()[shard].data_start) {
+      read_(std::move(read)),
+      whole_(plan.reads[shard].whole) {
   done_.shard = shard;
   shard_hash_.update(format::as_bytes(source.files()[shard].header));
+}
+
+Scatter::~Scatter() = default;
+
+Result<void> Scatter::begin_range(uint64_t offset) {
+  TRY(end_tensors());
+  at_ = offset;
+  return {};
 }
 
 Result<void> Scatter::take(std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
     TRY(end_tensors());
-    if (next_ == copies_.size()) return Error{ErrorKind::corrupt, "the shard has bytes behind its last tensor"};
-    if (!tensor_) TRY(begin_tensor());
-    const auto part = bytes.first(std::min<uint64_t>(bytes.size(), copies_[next_].source.end - at_));
-    TRY(tensor_->write(part));
+    if (next_ == copies_.size()) {
+      if (whole_) return Error{ErrorKind::corrupt, "the shard has bytes behind its last tensor"};
+      return {};  // read along with what is wanted
+    }
+    const Copy& copy = copies_[next_];
+    if (at_ < copy.source.begin) {  // between two tensors that are wanted
+      const uint64_t skipped = std::min<uint64_t>(bytes.size(), copy.source.begin - at_);
+      at_ += skipped;
+      bytes = bytes.subspan(skipped);
+      continue;
+    }
+    if (outlets_.empty()) TRY(begin_tensors());
+    const auto part = bytes.first(std::min<uint64_t>(bytes.size(), copy.source.end - at_));
+    // One outlet that converts nothing digests for the shard too.
+    const bool digested = outlets_.size() == 1 && copy.conversion == Conversion::none;
+    if (!digested) shard_hash_.update(part);
+    for (const auto& outlet : outlets_) {
+      if (auto taken = outlet->take(part); !taken.has_value())
+        return taken.error().in(fmt::format("tensor \"{}\"", source_.tensors()[copy.tensor].name));
+    }
     at_ += part.size();
     bytes = bytes.subspan(part.size());
   }
@@ -30,30 +104,59 @@ Result<void> Scatter::take(std::span<const std::byte> bytes) {
 Result<ShardDone> Scatter::finish() {
   TRY(end_tensors());
   if (next_ != copies_.size()) return Error{ErrorKind::corrupt, "the shard ended before its last tensor"};
-  done_.sha256 = shard_hash_.finish();
+  if (whole_) done_.sha256 = shard_hash_.finish();
   return std::move(done_);
 }
 
-Result<void> Scatter::begin_tensor() {
-  const Copy& copy = copies_[next_];
-  TRY_ASSIGN(target_, writer_.open(copy));
-  const format::TensorEntry& tensor = source_.tensors()[copy.tensor];
-  const uint64_t rows = rows_per_block(tensor);
-  tensor_.emplace(target_, copy.offset, rows == 0 ? 0 : rows * (copy.source.size() / tensor.shape[0]), staging_,
-                  shard_hash_);
+/// The copies from next_ on that are made of the same tensor.
+size_t Scatter::group_end() const {
+  size_t end = next_;
+  while (end < copies_.size() && copies_[end].tensor == copies_[next_].tensor)
+    ++end;
+  return end;
+}
+
+Result<void> Scatter::begin_tensors() {
+  const size_t end = group_end();
+  const bool alone = end == next_ + 1 && copies_[next_].conversion == Conversion::none;
+  for (size_t i = next_; i < end; ++i) {
+    const Copy& copy = copies_[i];
+    const format::TensorEntry& tensor = source_.tensors()[copy.tensor];
+    if (staging_.size() == i - next_) staging_.emplace_back(kStagingBytes);
+    TRY_ASSIGN(TensorTarget target, writer_.open(copy));
+    const bool plain = copy.file != kNoFile && copy.conversion == Conversion::none;
+    const uint64_t rows = plain ? rows_per_block(tensor) : 0;
+    outlets_.push_back(std::make_unique<Outlet>(copy, std::move(target),
+                                                rows == 0 ? 0 : rows * (copy.source.size() / tensor.shape[0]),
+                                                staging_[i - next_], alone ? &shard_hash_ : nullptr));
+    if (copy.conversion == Conversion::none) continue;
+    if (!copy.scales) {
+      outlets_.back()->convert(make_converter(copy.conversion, tensor, {}));
+      continue;
+    }
+    TRY_ASSIGN(std::vector<std::byte> scales, read_(*copy.scales));
+    format::Sha256 hash;
+    hash.update(scales);
+    outlets_.back()->convert(make_converter(copy.conversion, tensor, std::move(scales)), hash.finish());
+  }
   return {};
 }
 
 /// Closes the tensor that ends here; and those of zero bytes, which have nothing to wait for.
 Result<void> Scatter::end_tensors() {
-  while (next_ < copies_.size() && at_ == copies_[next_].source.end) {
-    if (!tensor_) TRY(begin_tensor());
-    TRY_ASSIGN(TensorDigests digests, tensor_->finish());
-    done_.tensors.push_back(std::move(digests));
-    tensor_.reset();
-    writer_.close(copies_[next_], target_);
-    target_ = {};
-    ++next_;
+  while (next_ < copies_.size()) {
+    const ByteRange range = copies_[next_].source;
+    if (range.size() != 0 && (outlets_.empty() || at_ != range.end)) break;
+    if (outlets_.empty()) TRY(begin_tensors());
+    for (size_t i = 0; i < outlets_.size(); ++i) {
+      auto digests = outlets_[i]->finish();
+      if (!digests)
+        return digests.error().in(fmt::format("tensor \"{}\"", source_.tensors()[copies_[next_].tensor].name));
+      done_.tensors.push_back(std::move(*digests));
+      writer_.close(copies_[next_ + i], outlets_[i]->target());
+    }
+    next_ += outlets_.size();
+    outlets_.clear();
   }
   return {};
 }

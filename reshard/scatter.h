@@ -1,35 +1,51 @@
-// The data of one source shard in order, sent piece by piece to the files that its tensors belong to.
-// Threads: one. Lifetime: borrows plan, catalogue and writer. Memory: one staging buffer. Errors: io, budget; corrupt
-// if the bytes do not end with the last tensor.
+// The wanted data of one source shard in order, sent piece by piece to the files that its tensors belong to, through
+// conversions where the plan has them.
+// Threads: one. Lifetime: borrows plan, catalogue and writer. Memory: one staging buffer for each tensor that is made
+// of the same bytes at once, and what a conversion holds. Errors: io, budget; corrupt if the bytes do not end with the
+// last tensor; those of conversions, with the tensor's name.
 #pragma once
 
+#include <functional>
+#include <memory>
 #include <optional>
 
 #include "reshard/tensor_writer.h"
+#include "reshard/transform/converter.h"
 
 namespace dspack::reshard {
 
+/// Reads a tensor of the source whole, for conversions: its scales.
+using ReadTensor = std::function<Result<std::vector<std::byte>>(uint32_t tensor)>;
+
 class Scatter {
  public:
-  Scatter(const Plan& plan, const format::Checkpoint& source, uint64_t shard, PackedWriter& writer);
+  Scatter(const Plan& plan, const format::Checkpoint& source, uint64_t shard, PackedWriter& writer, ReadTensor read);
+  ~Scatter();
+  Scatter(const Scatter&) = delete;
+  Scatter& operator=(const Scatter&) = delete;
 
-  /// The next bytes of the shard's data, which begins behind its header.
+  /// A range of the shard is to come, behind those before.
+  [[nodiscard]] Result<void> begin_range(uint64_t offset);
+  /// Its next bytes.
   [[nodiscard]] Result<void> take(std::span<const std::byte> bytes);
-  /// After the last byte: what the shard yielded.
+  /// After the last byte of the last range: what the shard yielded.
   [[nodiscard]] Result<ShardDone> finish();
 
  private:
-  Result<void> begin_tensor();
+  class Outlet;
+  Result<void> begin_tensors();
   Result<void> end_tensors();
+  [[nodiscard]] size_t group_end() const;
 
   const format::Checkpoint& source_;
   const std::vector<Copy>& copies_;
   PackedWriter& writer_;
-  PageBuffer staging_;
-  uint64_t at_;      // offset in the shard of the next byte
-  size_t next_ = 0;  // the copy that this byte belongs to
-  TensorTarget target_;
-  std::optional<TensorWriter> tensor_;  // while one is being written
+  ReadTensor read_;
+  bool whole_;
+  std::vector<PageBuffer> staging_;
+  uint64_t at_ = 0;                               // offset in the shard of the next byte
+  size_t next_ = 0;                               // the first copy of the tensor that comes next, or is under way
+  std::vector<std::unique_ptr<Outlet>> outlets_;  // of the tensor under way, one for each of its copies
   format::Sha256 shard_hash_;
   ShardDone done_;
 };

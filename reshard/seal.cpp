@@ -7,6 +7,8 @@
 #include <fmt/format.h>
 
 #include "dspack_version.h"
+#include "reshard/changed_config.h"
+#include "reshard/transform/rounding_errors.h"
 
 namespace dspack::reshard {
 namespace {
@@ -79,27 +81,31 @@ PackedFile packed_file(const PlannedFile& planned, const FileDigests& digests, c
   return file;
 }
 
+format::Extension extension_of(const format::Checkpoint& catalogue) {
+  std::set<LayerId> layers;
+  for (const format::TensorEntry& tensor : catalogue.tensors()) {
+    if (tensor.place.layer) layers.insert(*tensor.place.layer);
+  }
+  return {.layers = layers.size(),
+          .experts = catalogue.experts().size(),
+          .tensors = catalogue.tensors().size(),
+          .payload_bytes = catalogue.payload_bytes()};
+}
+
 }  // namespace
 
 void describe_files(Manifest& manifest, const std::vector<PlannedFile>& planned,
-                    const std::vector<FileDigests>& digests, const format::Checkpoint& source) {
+                    const std::vector<FileDigests>& digests, const format::Checkpoint& result) {
   std::map<std::string, uint64_t> layouts;
   for (size_t i = 0; i < planned.size(); ++i) {
-    PackedFile file = packed_file(planned[i], digests[i], source);
-    format::Layout layout = layout_of(planned[i], source);
+    PackedFile file = packed_file(planned[i], digests[i], result);
+    format::Layout layout = layout_of(planned[i], result);
     const auto [known, added] = layouts.emplace(layout_key(layout), manifest.layouts.size());
     if (added) manifest.layouts.push_back(std::move(layout));
     file.layout = known->second;
     manifest.files.push_back(std::move(file));
   }
-  std::set<LayerId> layers;
-  for (const format::TensorEntry& tensor : source.tensors()) {
-    if (tensor.place.layer) layers.insert(*tensor.place.layer);
-  }
-  manifest.coverage = {.layers = layers.size(),
-                       .experts = source.experts().size(),
-                       .tensors = source.tensors().size(),
-                       .payload_bytes = source.payload_bytes()};
+  static_cast<format::Extension&>(manifest.coverage) = extension_of(result);
 }
 
 Result<void> seal_repository(const SealInput& input, DurableFolders& folders, format::FileSystem& files,
@@ -117,9 +123,12 @@ Result<void> seal_repository(const SealInput& input, DurableFolders& folders, fo
   manifest.origin = origin_of(input.repository);
   for (size_t i = 0; i < input.shard_digests.size(); ++i) {
     const format::CheckpointFile& shard = outlook.source.files()[i];
-    manifest.source.push_back({shard.path, shard.size_bytes, input.shard_digests[i]});
+    const auto& digest = input.shard_digests[i];
+    manifest.source.push_back({shard.path, shard.size_bytes, digest, digest ? 0 : outlook.plan.reads[i].bytes()});
   }
-  describe_files(manifest, outlook.plan.files, input.file_digests, outlook.source);
+  describe_files(manifest, outlook.plan.files, input.file_digests, outlook.plan.result);
+  if (!outlook.plan.complete) manifest.coverage.of = extension_of(outlook.source);
+  manifest.rounding_errors = rounding_errors(outlook.plan, input.file_digests);
 
   bool has_card = false;
   for (const Companion& companion : outlook.companions) {
@@ -128,10 +137,11 @@ Result<void> seal_repository(const SealInput& input, DurableFolders& folders, fo
     manifest.companions.push_back(std::move(file));
   }
   TRY_ASSIGN(const std::string headers, kept_headers(outlook.source));
-  const std::pair<std::string, std::string> written[] = {
-      {format::kIndexPath, packed_index(outlook.plan, outlook.source)},
+  std::vector<std::pair<std::string, std::string>> written{
+      {format::kIndexPath, packed_index(outlook.plan)},
       {format::kHeadersPath, headers},
       {"README.md", model_card(manifest, outlook.plan.recipe, has_card)}};
+  if (outlook.changed_config) written.emplace_back(kConfigPath, *outlook.changed_config);
   for (const auto& [path, text] : written) {
     TRY_ASSIGN(format::CompanionFile file, write_companion(path, text, out, files, folders));
     manifest.companions.push_back(std::move(file));

@@ -10,15 +10,15 @@ struct SealInput {
   const RepackOutlook& outlook;
   format::Repository& repository;
   const RepackOptions& options;
-  const std::vector<format::Digest>& shard_digests;  // of the source's files
-  const std::vector<FileDigests>& file_digests;      // of the plan's files
+  const std::vector<std::optional<format::Digest>>& shard_digests;  // of the source's files that were read whole
+  const std::vector<FileDigests>& file_digests;                     // of the plan's files
 };
 
 [[nodiscard]] Result<void> seal_repository(const SealInput& input, DurableFolders& folders, format::FileSystem& files,
                                            const std::stop_token& stop);
 
-/// Adds layouts, files and coverage to a manifest.
+/// Adds layouts, files and coverage to a manifest. `result`: what the files hold.
 void describe_files(format::Manifest& manifest, const std::vector<format::PlannedFile>& planned,
-                    const std::vector<FileDigests>& digests, const format::Checkpoint& source);
+                    const std::vector<FileDigests>& digests, const format::Checkpoint& result);
 
 }  // namespace dspack::reshard

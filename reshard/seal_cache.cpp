@@ -158,7 +158,7 @@ Result<void> seal_ordinary(const Job& job) {
   const Recipe by_expert;
   TRY_ASSIGN(Plan plan, make_plan(by_expert, job.catalogue));
   TRY_ASSIGN(const std::vector<FileDigests> files, digest_files(job));
-  std::vector<Digest> shards(job.catalogue.files().size());
+  std::vector<std::optional<Digest>> shards(job.catalogue.files().size());
   job.progress.started("digesting source shards", job.catalogue.payload_bytes(), shards.size());
   const auto one = [&](uint64_t i, const std::stop_token& stop) -> Result<void> {
     TRY_ASSIGN(shards[i], shard_digest(job, static_cast<uint32_t>(i), stop));

@@ -42,59 +42,80 @@ Result<void> check_declared(const StreamInput& input, const format::CheckpointFi
   return {};
 }
 
-Result<Digest> stream_shard(Run& run, uint64_t shard, const std::stop_token& stop) {
+/// Reads the scales of a conversion, which may lie in any shard.
+ReadTensor tensor_reading(const StreamInput& input, const std::stop_token& stop) {
+  return [&input, &stop](uint32_t tensor) -> Result<std::vector<std::byte>> {
+    const format::TensorEntry& entry = input.source.tensors()[tensor];
+    const format::CheckpointFile& file = input.source.files()[entry.file];
+    const format::KnownFile known{file.size_bytes, file.version};
+    TRY_ASSIGN(const auto bytes, input.repository.open_known(file.path, known, stop));
+    std::vector<std::byte> whole(entry.range.size());
+    TRY(bytes->read(entry.range.begin, whole, stop));
+    return whole;
+  };
+}
+
+Result<ShardDone> stream_shard(Run& run, uint64_t shard, const std::stop_token& stop) {
   const StreamInput& input = run.input;
   // Others may write to the same disk: what cannot end well is better stopped now than at the last byte.
   TRY_ASSIGN(const uint64_t need, run.writer.missing_bytes());
   TRY(check_disk(need, input.out, input.files));
   const format::CheckpointFile& file = input.source.files()[shard];
+  const ShardRead& wanted = input.plan.reads[shard];
   const std::string place = input.repository.locate(file.path);
-  TRY_ASSIGN(const auto bytes, input.repository.open(file.path, stop));
-  if (bytes->size_bytes() != file.size_bytes || bytes->version() != file.version) {
-    return Error{ErrorKind::corrupt, place + ": the file changed after its header was read; run the command again"};
+  Scatter scatter(input.plan, input.source, shard, run.writer, tensor_reading(input, stop));
+  if (!wanted.ranges.empty()) {
+    TRY_ASSIGN(const auto bytes, input.repository.open(file.path, stop));
+    if (bytes->size_bytes() != file.size_bytes || bytes->version() != file.version) {
+      return Error{ErrorKind::corrupt, place + ": the file changed after its header was read; run the command again"};
+    }
+    if (wanted.whole) run.progress.advanced(file.data_start);
+    const format::ByteSink sink = [&](std::span<const std::byte> piece) -> Result<void> {
+      TRY(scatter.take(piece));
+      run.progress.advanced(piece.size());
+      return {};
+    };
+    const bool remote = input.repository.kind() != format::RepositoryKind::local;
+    const format::LaneCount lanes = [&run, remote] { return remote ? run.lanes() : 1; };
+    for (const ByteRange& range : wanted.ranges) {
+      TRY(scatter.begin_range(range.begin));
+      TRY(format::stream_in_lanes(*bytes, range, lanes, sink, stop));
+    }
   }
-  Scatter scatter(input.plan, input.source, shard, run.writer);
-  run.progress.advanced(file.data_start);
-  const format::ByteSink sink = [&](std::span<const std::byte> piece) -> Result<void> {
-    TRY(scatter.take(piece));
-    run.progress.advanced(piece.size());
-    return {};
-  };
-  const bool remote = input.repository.kind() != format::RepositoryKind::local;
-  const format::LaneCount lanes = [&run, remote] { return remote ? run.lanes() : 1; };
-  TRY(format::stream_in_lanes(*bytes, {file.data_start, file.size_bytes}, lanes, sink, stop));
-  const auto done = scatter.finish();
+  auto done = scatter.finish();
   if (!done) return done.error().in(place);
-  TRY(check_declared(input, file, done->sha256, stop));
+  if (done->sha256) TRY(check_declared(input, file, *done->sha256, stop));
   TRY(run.writer.shard_done(*done));
-  return done->sha256;
+  return done;
 }
 
 }  // namespace
 
-Result<std::vector<Digest>> stream_shards(const StreamInput& input, const JournalState& done, PackedWriter& writer,
-                                          format::Progress& progress, const std::stop_token& stop) {
-  std::vector<Digest> digests(input.plan.shards.size());
+Result<std::vector<ShardDone>> stream_shards(const StreamInput& input, const JournalState& done, PackedWriter& writer,
+                                             format::Progress& progress, const std::stop_token& stop) {
+  std::vector<ShardDone> yielded(input.plan.shards.size());
   std::vector<uint64_t> todo;
-  for (uint64_t shard = 0; shard < digests.size(); ++shard) {
+  for (uint64_t shard = 0; shard < yielded.size(); ++shard) {
     const auto record = done.shards.find(shard);
-    if (record != done.shards.end()) {
-      digests[shard] = record->second.sha256;
-      TRY(check_declared(input, input.source.files()[shard], digests[shard], stop));
-      progress.file_done();
-    } else {
+    if (record == done.shards.end()) {
       todo.push_back(shard);
+      continue;
     }
+    yielded[shard] = record->second;
+    if (const auto& sha256 = record->second.sha256) {
+      TRY(check_declared(input, input.source.files()[shard], *sha256, stop));
+    }
+    progress.file_done();
   }
   Run run{input, writer, progress, todo.size()};
   const auto run_one = [&](uint64_t number, const std::stop_token& stop_one) -> Result<void> {
-    TRY_ASSIGN(digests[todo[number]], stream_shard(run, todo[number], stop_one));
+    TRY_ASSIGN(yielded[todo[number]], stream_shard(run, todo[number], stop_one));
     run.left.fetch_sub(1, std::memory_order_relaxed);
     progress.file_done();
     return {};
   };
   TRY(run_jobs(todo.size(), input.jobs, run_one, stop));
-  return digests;
+  return yielded;
 }
 
 }  // namespace dspack::reshard

@@ -1,11 +1,9 @@
-// Executes a plan: every source shard that is not yet done is read once, front to back, several at a time; its bytes
-// are scattered into the partial files and digested on the way. When fewer shards than jobs are left, the connections
-// that have become free fetch ranges of the remaining ones.
-// Threads: called once. Memory: a job has the receive buffer of its connection (half a MiB) and one staging buffer (2
-// MiB), or, while it lends its connection, one piece (4 MiB).
-// Errors: as the source and the writer; corrupt if a file changed since the catalogue was read, or is not what is
-// declared; budget if the disk runs
-// full.
+// Executes a plan: of every source shard that is not yet done what is wanted is read once, front to back, several at a
+// time; its bytes are scattered into the partial files and digested on the way. When fewer shards than jobs are left,
+// the connections that have become free fetch ranges of the remaining ones. Threads: called once. Memory: a job has the
+// receive buffer of its connection (half a MiB) and one staging buffer (2 MiB), or, while it lends its connection, one
+// piece (4 MiB). Errors: as the source and the writer; corrupt if a file changed since the catalogue was read, or is
+// not what is declared; budget if the disk runs full.
 #pragma once
 
 #include "format/progress.h"
@@ -24,9 +22,9 @@ struct StreamInput {
   const std::optional<Declarations>& declared;  // as in RepackOptions
 };
 
-/// Returns the digest of every source shard, those that `done` already knows included.
-[[nodiscard]] Result<std::vector<format::Digest>> stream_shards(const StreamInput& input, const JournalState& done,
-                                                                PackedWriter& writer, format::Progress& progress,
-                                                                const std::stop_token& stop);
+/// Returns what every source shard has yielded, those that `done` already knows included.
+[[nodiscard]] Result<std::vector<ShardDone>> stream_shards(const StreamInput& input, const JournalState& done,
+                                                           PackedWriter& writer, format::Progress& progress,
+                                                           const std::stop_token& stop);
 
 }  // namespace dspack::reshard

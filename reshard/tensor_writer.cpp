@@ -5,20 +5,22 @@
 namespace dspack::reshard {
 
 TensorWriter::TensorWriter(TensorTarget& target, uint64_t offset, uint64_t row_block_bytes, PageBuffer& staging,
-                           format::Sha256& shard_hash)
+                           format::Sha256* shard_hash)
     : target_(target),
       staging_(staging.bytes()),
       begin_(offset % kPageBytes),
       end_(begin_),
       offset_(offset),
-      hashes_{&hash_, &shard_hash},
+      hashes_{&hash_},
       block_bytes_(row_block_bytes),
       block_left_(row_block_bytes) {
+  if (shard_hash != nullptr) hashes_.push_back(shard_hash);
   if (target.file_hash != nullptr) hashes_.push_back(target.file_hash);
 }
 
 Result<void> TensorWriter::write(std::span<const std::byte> bytes) {
   digest(bytes);
+  if (!target_.file) return {};
   while (!bytes.empty()) {
     const auto part = bytes.first(std::min<uint64_t>(bytes.size(), staging_.size() - end_));
     std::copy(part.begin(), part.end(), staging_.begin() + static_cast<std::ptrdiff_t>(end_));
@@ -53,6 +55,7 @@ void TensorWriter::end_block() {
 }
 
 Result<void> TensorWriter::flush() {
+  if (!target_.file) return {};
   TRY(target_.file->write(offset_, staging_.subspan(begin_, end_ - begin_)));
   offset_ += end_ - begin_;
   begin_ = end_ % staging_.size();

@@ -13,9 +13,10 @@ inline constexpr uint64_t kStagingBytes = 2ULL << 20;
 class TensorWriter {
  public:
   /// `row_block_bytes`: 0, or the size of the blocks that get digests of their own. `staging` has kStagingBytes.
-  /// `shard_hash` takes every byte too: the digests of tensor, file and shard are cheapest together.
+  /// `shard_hash` takes every byte too, if it is given: the digests of tensor, file and shard are cheapest together.
+  /// A target without a file: the bytes are digested and written nowhere.
   TensorWriter(TensorTarget& target, uint64_t offset, uint64_t row_block_bytes, PageBuffer& staging,
-               format::Sha256& shard_hash);
+               format::Sha256* shard_hash);
   TensorWriter(const TensorWriter&) = delete;  // hashes_ points into it
   TensorWriter& operator=(const TensorWriter&) = delete;
 

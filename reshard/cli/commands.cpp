@@ -1,5 +1,6 @@
 #include "reshard/cli/commands.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 
@@ -8,6 +9,7 @@
 #include "format/cli/output.h"
 #include "format/cli/terminal_progress.h"
 #include "reshard/cli/opened.h"
+#include "reshard/cli/recipe_options.h"
 #include "reshard/inspect.h"
 #include "reshard/repack.h"
 
@@ -18,32 +20,29 @@ using format::human_bytes;
 using format::print_error;
 using format::print_out;
 
-constexpr uint64_t kMaxRecipeBytes = 1 << 20;
-
 void print_outlook(const RepackOutlook& outlook, const format::Repository& repository) {
   const format::Checkpoint& source = outlook.source;
   print_out(fmt::format("source   {}: {} files, {} tensors, {} routed experts, {}\n", repository.description(),
                         source.files().size(), source.tensors().size(), source.experts().size(),
                         human_bytes(source.payload_bytes())));
-  print_out(fmt::format("to read  {} bytes in {} requests of whole shards, {} other files ({})\n",
-                        outlook.plan.source_bytes, source.files().size(), outlook.companions.size(),
-                        human_bytes(outlook.companion_bytes)));
+  const Plan& plan = outlook.plan;
+  const auto whole = std::ranges::count_if(plan.reads, &ShardRead::whole);
+  uint64_t ranges = 0;
+  for (const ShardRead& read : plan.reads)
+    ranges += read.whole ? 0 : read.ranges.size();
+  const std::string parts = ranges == 0 ? "" : fmt::format(" and {} of parts", ranges);
+  print_out(fmt::format("to read  {} bytes in {} requests of whole shards{}, {} other files ({})\n", plan.source_bytes,
+                        whole, parts, outlook.companions.size(), human_bytes(outlook.companion_bytes)));
+  if (!plan.complete) {
+    print_out(fmt::format("to keep  {} tensors and {} routed experts of these, {}\n", plan.result.tensors().size(),
+                          plan.result.experts().size(), human_bytes(plan.result.payload_bytes())));
+  }
   print_out(
       fmt::format("to write {} bytes in {} weight files\n", outlook.plan.output_bytes, outlook.plan.files.size()));
   if (const auto& layers = outlook.plan.recipe.layers) {
     const auto& map = std::get<format::LayerMap>(*layers);
     print_out(fmt::format("layers   {} ({} in all)\n", format::to_string(map), map.size()));
   }
-}
-
-Result<Recipe> recipe_of(const RepackFlags& flags) {
-  if (flags.recipe.empty()) {
-    TRY_ASSIGN(const Grouping by, parse_grouping(flags.by));
-    return Recipe{.by = by};
-  }
-  TRY_ASSIGN(const std::string text, format::read_text(format::posix_file_system(), flags.recipe, kMaxRecipeBytes));
-  auto recipe = parse_recipe(text);
-  return recipe ? std::move(recipe) : recipe.error().in(flags.recipe);
 }
 
 Result<int> repack_or_error(const RepackFlags& flags, const Context& context) {
@@ -70,8 +69,8 @@ Result<int> repack_or_error(const RepackFlags& flags, const Context& context) {
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   print_out(fmt::format(
       "{}: sealed, {} tensors ({}) in {} weight files, {} routed experts; {:.1f} s, {}/s\n", flags.out,
-      outlook.source.tensors().size(), human_bytes(outlook.source.payload_bytes()), outlook.plan.files.size(),
-      outlook.source.experts().size(), seconds,
+      outlook.plan.result.tensors().size(), human_bytes(outlook.plan.result.payload_bytes()), outlook.plan.files.size(),
+      outlook.plan.result.experts().size(), seconds,
       human_bytes(static_cast<uint64_t>(static_cast<double>(outlook.plan.source_bytes) / std::max(seconds, 1e-9)))));
   return 0;
 }

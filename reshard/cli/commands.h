@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "format/progress.h"
 #include "format/source/repository.h"
@@ -11,7 +12,11 @@ namespace dspack::reshard {
 struct RepackFlags {
   std::string source = "deepseek-ai/DeepSeek-V3";
   std::string by;
-  std::string recipe;  // a file; empty: what `by` says
+  std::string recipe;  // a file; empty: what the flags below say
+  std::vector<std::string> include;
+  std::vector<std::string> exclude;
+  std::vector<std::string> transforms;
+  bool drop_mtp = false;
   std::string out;
   std::string checksum_list;  // a file that sha256sum wrote; empty: none
   unsigned jobs = 4;

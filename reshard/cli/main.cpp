@@ -10,7 +10,7 @@
 #include "reshard/cli/commands.h"
 #include "reshard/cli/network_options.h"
 #include "reshard/cli/provenance_options.h"
-#include "reshard/recipe.h"
+#include "reshard/cli/recipe_options.h"
 
 namespace {
 
@@ -29,6 +29,8 @@ constexpr char kExamples[] =
     "  reshard http://10.0.0.5/DeepSeek-V3/ --by expert --out ./ds-packed --jobs 8\n"
     "  reshard ./DeepSeek-V3 --by expert --out ./ds-packed --dry-run  what would be read and written\n"
     "  reshard ./DeepSeek-V3 --by layer --out ./ds-packed             one file for all routed experts of a layer\n"
+    "  reshard --by layer --include layers=3-5 --out ./part           of three layers what they hold, and no more is "
+    "read\n"
     "  reshard inspect ./ds-packed                                    totals by role and layer\n"
     "  reshard verify ./ds-packed --source ./DeepSeek-V3              every digest, then every byte\n"
     "  reshard verify ./ds-packed --upstream                          that the bytes are those which the Hub declares\n"
@@ -41,12 +43,6 @@ constexpr char kExamples[] =
     "https_proxy, no_proxy; CURL_CA_BUNDLE or SSL_CERT_FILE for certificates of your own.\n"
     "Exit status: 0 done, 1 failed, 2 wrong usage, 130 interrupted.";
 
-/// Empty if it is a grouping; otherwise what is wrong, as CLI11 wants it.
-std::string grouping_problem(const std::string& text) {
-  const auto grouping = dspack::reshard::parse_grouping(text);
-  return grouping ? "" : grouping.error().message;
-}
-
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -57,16 +53,7 @@ int main(int argc, char** argv) {
   dspack::reshard::NetworkFlags network;  // of whichever verb is parsed
   dspack::reshard::RepackFlags repack;
   app.add_option("SOURCE", repack.source, "What to repack")->capture_default_str();
-  auto* by =
-      app.add_option("--by", repack.by,
-                     "How to group: expert (one file for each routed expert), expert:N (for N of a layer), layer "
-                     "(for all of a layer) or shard:SIZE (files of up to SIZE bytes, as 5GB or 4GiB)")
-          ->check(CLI::Validator([](std::string& text) { return grouping_problem(text); }, "", "grouping"))
-          ->type_name("GROUPING");
-  auto* recipe =
-      app.add_option("--recipe", repack.recipe, "Take the grouping, and a layer map if it has one, from a recipe file")
-          ->excludes(by)
-          ->type_name("FILE");
+  dspack::reshard::add_recipe_options(app, repack);
   auto* out = app.add_option("--out", repack.out, "Folder for the packed repository");
   app.add_option(
          "--sha256", repack.checksum_list,
@@ -102,7 +89,7 @@ int main(int argc, char** argv) {
     app.parse(argc, argv);
     const bool repacks = app.get_subcommands().empty();
     const bool has_target = out->count() > 0 || repack.dry_run;
-    if (repacks && (by->count() + recipe->count() == 0 || !has_target)) {
+    if (repacks && (!names_recipe(repack) || !has_target)) {
       throw CLI::RequiredError(
           "--by GROUPING (or --recipe FILE) and --out DIR, or a verb (inspect, verify, unpack, seal, diff)");
     }

@@ -1,0 +1,101 @@
+#include "kernels/convert.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+
+#include "format/base/check.h"
+#include "format/base/checked.h"
+#include "format/dtype.h"
+
+namespace dspack::kernels {
+namespace {
+
+constexpr float kLargestE4m3 = 448.0F;
+
+const std::array<float, 256>& e4m3_values() {
+  static const std::array<float, 256> values = [] {
+    std::array<float, 256> table{};
+    for (size_t i = 0; i < table.size(); ++i)
+      table[i] = f8_e4m3_to_f32(static_cast<uint8_t>(i));
+    return table;
+  }();
+  return values;
+}
+
+/// `store` takes an index and an FP32 product, and returns what is stored as FP32.
+template <class Store>
+Loss dequantise(std::span<const uint8_t> row, std::span<const float> scales, uint64_t block, const Store& store) {
+  DSPACK_CHECK(scales.size() == ceil_div(row.size(), block), "scales do not fit the row");
+  const std::array<float, 256>& values = e4m3_values();
+  Loss loss;
+  for (size_t begin = 0, b = 0; begin < row.size(); begin += block, ++b) {
+    const size_t end = std::min<size_t>(row.size(), begin + block);
+    for (size_t i = begin; i < end; ++i) {
+      const double meant = static_cast<double>(values[row[i]]) * static_cast<double>(scales[b]);  // exact in FP64
+      const double error = static_cast<double>(store(i, values[row[i]] * scales[b])) - meant;
+      if (!std::isfinite(meant)) continue;  // NaN stays NaN
+      loss.squared_error += error * error;
+      loss.squared_value += meant * meant;
+    }
+  }
+  return loss;
+}
+
+}  // namespace
+
+Loss dequantise_row(std::span<const uint8_t> row, std::span<const float> scales, uint64_t block,
+                    std::span<uint16_t> bf16) {
+  DSPACK_CHECK(row.size() == bf16.size(), "rows of different lengths");
+  return dequantise(row, scales, block, [&](size_t i, float value) {
+    bf16[i] = f32_to_bf16(value);
+    return bf16_to_f32(bf16[i]);
+  });
+}
+
+Loss dequantise_row(std::span<const uint8_t> row, std::span<const float> scales, uint64_t block, std::span<float> f32) {
+  DSPACK_CHECK(row.size() == f32.size(), "rows of different lengths");
+  return dequantise(row, scales, block, [&](size_t i, float value) { return f32[i] = value; });
+}
+
+bool block_scales(std::span<const uint16_t> rows, uint64_t columns, uint64_t block, std::span<float> scales) {
+  DSPACK_CHECK(scales.size() == ceil_div(columns, block), "scales do not fit the rows");
+  std::ranges::fill(scales, 0.0F);
+  bool finite = true;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const float magnitude = std::fabs(bf16_to_f32(rows[i]));
+    finite = finite && std::isfinite(magnitude);
+    float& largest = scales[(i % columns) / block];
+    largest = std::max(largest, magnitude);
+  }
+  for (float& scale : scales)
+    scale = scale == 0.0F ? 1.0F : scale / kLargestE4m3;
+  return finite;
+}
+
+Loss quantise_rows(std::span<const uint16_t> rows, uint64_t columns, std::span<const float> scales, uint64_t block,
+                   std::span<uint8_t> fp8) {
+  DSPACK_CHECK(rows.size() == fp8.size() && scales.size() == ceil_div(columns, block), "spans do not fit");
+  const std::array<float, 256>& values = e4m3_values();
+  Loss loss;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const float scale = scales[(i % columns) / block];
+    const float meant = bf16_to_f32(rows[i]);
+    fp8[i] = f32_to_f8_e4m3(meant / scale);
+    const double error = static_cast<double>(values[fp8[i]]) * static_cast<double>(scale) - static_cast<double>(meant);
+    loss.squared_error += error * error;
+    loss.squared_value += static_cast<double>(meant) * static_cast<double>(meant);
+  }
+  return loss;
+}
+
+std::optional<uint8_t> exact_e8m0(float value) {
+  const auto bits = std::bit_cast<uint32_t>(value);
+  if (bits == 0x00400000U) return uint8_t{0};  // 2^-127, an FP32 subnormal
+  const uint32_t exponent = bits >> 23;        // with the sign, which must be plus
+  if ((bits & 0x7fffffU) != 0 || exponent == 0 || exponent >= 0xffU) return std::nullopt;
+  return static_cast<uint8_t>(exponent);
+}
+
+}  // namespace dspack::kernels

@@ -1,0 +1,119 @@
+#include "reshard/product.h"
+
+#include <algorithm>
+#include <map>
+
+#include <fmt/format.h>
+
+#include "format/base/checked.h"
+
+namespace dspack::reshard {
+namespace {
+
+using format::Checkpoint;
+using format::TensorEntry;
+
+bool is_mtp(const TensorEntry& tensor, const SourceFacts& facts) {
+  if (tensor.place.role == format::Role::mtp) return true;
+  return tensor.place.layer && tensor.place.layer->value >= facts.decoder_layers.value();
+}
+
+/// Which tensors of the source a recipe takes.
+struct Taken {
+  std::vector<bool> taken;
+  bool complete = true;
+};
+
+Taken take(const Recipe& recipe, const Checkpoint& source, const SourceFacts& facts) {
+  Taken result{std::vector<bool>(source.tensors().size(), false)};
+  for (size_t i = 0; i < source.tensors().size(); ++i) {
+    const TensorEntry& tensor = source.tensors()[i];
+    if (recipe.drop_mtp && is_mtp(tensor, facts)) continue;
+    result.taken[i] = takes(recipe.selection, tensor);
+    result.complete = result.complete && result.taken[i];
+  }
+  return result;
+}
+
+/// An FP8 weight without its scale is worthless: better refused now than found when it is run.
+Result<void> check_scales(const Checkpoint& result, const Checkpoint& source) {
+  for (const TensorEntry& entry : result.tensors()) {
+    if (entry.dtype != Dtype::f8_e4m3 || !entry.name.ends_with(".weight")) continue;
+    const std::vector<std::string> names = format::scale_names(entry.name);
+    const auto is_in = [&](const Checkpoint& catalogue) {
+      return std::ranges::any_of(names, [&](const std::string& name) { return catalogue.find(name) != nullptr; });
+    };
+    if (is_in(result)) continue;
+    if (is_in(source)) {
+      return Error{ErrorKind::invalid, fmt::format("the recipe takes the FP8 tensor \"{}\" without its scale; let it "
+                                                   "take both or neither",
+                                                   entry.name)};
+    }
+    const TensorEntry* own = source.find(entry.name);
+    return Error{ErrorKind::invalid,
+                 fmt::format("{}: FP8 tensor \"{}\" has no scale (\"{}\" is missing); the checkpoint is incomplete",
+                             source.files()[own->file].path, entry.name, names.front())};
+  }
+  return {};
+}
+
+/// All changes that the transforms make to what is taken, by the tensor that they put something in the place of.
+Result<std::map<uint32_t, std::vector<Made>>> changes(const Recipe& recipe, const Checkpoint& source,
+                                                      const SourceFacts& facts, const std::vector<bool>& taken) {
+  std::map<uint32_t, std::vector<Made>> by_tensor;
+  const auto exact = [&](uint32_t scales) { return facts.exact_scales.contains(scales); };
+  for (uint32_t i = 0; i < source.tensors().size(); ++i) {
+    if (!taken[i]) continue;
+    for (const Transform& transform : recipe.transforms) {
+      TRY_ASSIGN(std::optional<Change> change, apply(transform, i, source, exact));
+      if (!change) continue;
+      for (const uint32_t replaced : change->replaced)
+        by_tensor[replaced];
+      for (Made& made : change->made)
+        by_tensor[made.of].push_back(std::move(made));
+      break;
+    }
+  }
+  return by_tensor;
+}
+
+}  // namespace
+
+Result<Product> make_product(const Recipe& recipe, const Checkpoint& source, const SourceFacts& facts) {
+  const Taken taken = take(recipe, source, facts);
+  TRY_ASSIGN(auto changed, changes(recipe, source, facts, taken.taken));
+  Product product;
+  product.complete = taken.complete;
+  std::vector<TensorEntry> result;
+  std::vector<bool> used(source.tensors().size(), false);
+  for (uint32_t i = 0; i < source.tensors().size(); ++i) {
+    const auto change = changed.find(i);
+    if (change == changed.end()) {
+      if (!taken.taken[i]) continue;
+      result.push_back(source.tensors()[i]);
+      product.makings.push_back({.source = i});
+      used[i] = true;
+      continue;
+    }
+    used[i] = true;
+    for (Made& made : change->second) {
+      result.push_back(std::move(made.entry));
+      product.makings.push_back({.source = i, .conversion = made.conversion, .scales = made.scales});
+      if (made.scales) used[*made.scales] = true;
+    }
+  }
+  if (result.empty()) {
+    return Error{ErrorKind::invalid, source.tensors().empty()
+                                         ? "the checkpoint holds no tensor"
+                                         : "the recipe leaves out every tensor; look at include and exclude "
+                                           "(reshard inspect shows layers and roles)"};
+  }
+  TRY_ASSIGN(product.result, Checkpoint::of(std::move(result)));
+  TRY(check_scales(product.result, source));
+  for (uint32_t i = 0; i < used.size(); ++i) {
+    if (used[i]) product.used.push_back(i);
+  }
+  return product;
+}
+
+}  // namespace dspack::reshard

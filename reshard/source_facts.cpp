@@ -1,0 +1,81 @@
+#include "reshard/source_facts.h"
+
+#include <algorithm>
+#include <cstring>
+#include <mutex>
+
+#include "format/base/parallel.h"
+#include "kernels/convert.h"
+#include "reshard/resolve_layers.h"
+#include "reshard/tensor_reader.h"
+#include "reshard/transform/rules.h"
+
+namespace dspack::reshard {
+namespace {
+
+using format::TensorEntry;
+
+bool all_powers_of_two(std::span<const std::byte> bytes) {
+  for (size_t at = 0; at + sizeof(float) <= bytes.size(); at += sizeof(float)) {
+    float value = 0;
+    std::memcpy(&value, bytes.data() + at, sizeof(float));
+    if (!kernels::exact_e8m0(value)) return false;
+  }
+  return true;
+}
+
+/// Reads the scales of one file, front to back.
+Result<void> look_at(const std::vector<uint32_t>& scales, const format::Checkpoint& source,
+                     format::Repository& repository, const std::function<void(uint32_t)>& is_exact,
+                     const std::stop_token& stop) {
+  TensorReader reader(repository, source);
+  for (const uint32_t scale : scales) {
+    std::vector<std::byte> bytes;
+    const format::ByteSink keep = [&](std::span<const std::byte> piece) -> Result<void> {
+      bytes.insert(bytes.end(), piece.begin(), piece.end());
+      return {};
+    };
+    TRY(reader.stream(source.tensors()[scale], keep, stop));
+    if (all_powers_of_two(bytes)) is_exact(scale);
+  }
+  return {};
+}
+
+Result<std::set<uint32_t>> exact_scales(const Recipe& recipe, const format::Checkpoint& source,
+                                        format::Repository& repository, unsigned jobs, const std::stop_token& stop) {
+  std::vector<std::vector<uint32_t>> by_file(source.files().size());
+  for (const uint32_t scale : narrowable_scales(source)) {
+    if (takes(recipe.selection, source.tensors()[scale])) by_file[source.tensors()[scale].file].push_back(scale);
+  }
+  for (std::vector<uint32_t>& scales : by_file)
+    std::ranges::sort(scales, {}, [&](uint32_t i) { return source.tensors()[i].range.begin; });
+  std::set<uint32_t> exact;
+  std::mutex mutex;
+  const auto is_exact = [&](uint32_t scale) {
+    const std::lock_guard lock(mutex);
+    exact.insert(scale);
+  };
+  const auto one = [&](uint64_t file, const std::stop_token& stop_one) {
+    return look_at(by_file[file], source, repository, is_exact, stop_one);
+  };
+  TRY(run_jobs(by_file.size(), jobs, one, stop));
+  return exact;
+}
+
+}  // namespace
+
+Result<SourceFacts> find_facts(const Recipe& recipe, const format::Checkpoint& source, format::Repository& repository,
+                               unsigned jobs, const std::stop_token& stop) {
+  SourceFacts facts;
+  if (recipe.drop_mtp) {
+    TRY_ASSIGN(facts.decoder_layers, decoder_layers(repository, stop));
+  }
+  const bool narrows = std::ranges::any_of(recipe.transforms,
+                                           [](const Transform& t) { return t.kind == TransformKind::scales_to_e8m0; });
+  if (narrows) {
+    TRY_ASSIGN(facts.exact_scales, exact_scales(recipe, source, repository, jobs, stop));
+  }
+  return facts;
+}
+
+}  // namespace dspack::reshard
