@@ -26,13 +26,22 @@ struct TensorTarget {
   format::Sha256* file_hash = nullptr;
 };
 
+/// Where the tensors of a shard go while it streams by. Threads: thread-safe.
+class TensorTargets {
+ public:
+  virtual ~TensorTargets() = default;
+  [[nodiscard]] virtual Result<TensorTarget> open(const Copy& copy) = 0;
+  /// Gives a target back after the tensor's last byte.
+  virtual void close(const Copy& copy, const TensorTarget& target) = 0;
+};
+
 /// Of one planned file that is there whole.
 struct FileDigests {
   format::Digest sha256;
   std::vector<TensorDigests> tensors;  // in the file's order
 };
 
-class PackedWriter {
+class PackedWriter final : public TensorTargets {
  public:
   PackedWriter(const Plan& plan, format::Path out, format::FileSystem& files, Journal& journal);
 
@@ -42,9 +51,8 @@ class PackedWriter {
 
   /// Opens the partial file for one tensor's bytes; it is created, sized and given its header if need be. Of a copy
   /// without a file: a target without one.
-  [[nodiscard]] Result<TensorTarget> open(const Copy& copy);
-  /// Gives a target back after the tensor's last byte.
-  void close(const Copy& copy, const TensorTarget& target);
+  [[nodiscard]] Result<TensorTarget> open(const Copy& copy) override;
+  void close(const Copy& copy, const TensorTarget& target) override;
   /// A shard was read to its end and all its bytes are written: makes them durable, says so in the journal, and seals
   /// the files that are complete now.
   [[nodiscard]] Result<void> shard_done(const ShardDone& record);

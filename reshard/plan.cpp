@@ -48,12 +48,8 @@ std::vector<std::vector<Copy>> make_copies(const std::vector<PlannedFile>& files
     const TensorEntry& from = source.tensors()[tensor];
     if (!written[tensor]) shards[from.file].push_back({.tensor = tensor, .source = from.range, .file = kNoFile});
   }
-  for (std::vector<Copy>& copies : shards) {
-    std::sort(copies.begin(), copies.end(), [](const Copy& a, const Copy& b) {
-      return std::tie(a.source.begin, a.source.end, a.tensor, a.conversion) <
-             std::tie(b.source.begin, b.source.end, b.tensor, b.conversion);
-    });
-  }
+  for (std::vector<Copy>& copies : shards)
+    sort_copies(copies);
   return shards;
 }
 
@@ -68,19 +64,9 @@ std::vector<ShardRead> make_reads(const std::vector<std::vector<Copy>>& shards, 
     if (!used[i]) reads[source.tensors()[i].file].whole = false;
   }
   for (size_t shard = 0; shard < shards.size(); ++shard) {
-    std::vector<ByteRange>& ranges = reads[shard].ranges;
-    if (reads[shard].whole) {
-      ranges.push_back({source.files()[shard].data_start, source.files()[shard].size_bytes});
-      continue;
-    }
-    for (const Copy& copy : shards[shard]) {
-      if (copy.source.size() == 0) continue;
-      if (!ranges.empty() && copy.source.begin <= ranges.back().end + kReadOverBytes) {
-        ranges.back().end = std::max(ranges.back().end, copy.source.end);
-      } else {
-        ranges.push_back(copy.source);
-      }
-    }
+    reads[shard].ranges = wanted_ranges(shards[shard]);
+    if (reads[shard].whole)
+      reads[shard].ranges = {{source.files()[shard].data_start, source.files()[shard].size_bytes}};
   }
   return reads;
 }
@@ -95,6 +81,26 @@ format::Json facts_json(const Recipe& recipe, const SourceFacts& facts, const fo
 }
 
 }  // namespace
+
+void sort_copies(std::vector<Copy>& copies) {
+  std::sort(copies.begin(), copies.end(), [](const Copy& a, const Copy& b) {
+    return std::tie(a.source.begin, a.source.end, a.tensor, a.conversion) <
+           std::tie(b.source.begin, b.source.end, b.tensor, b.conversion);
+  });
+}
+
+std::vector<ByteRange> wanted_ranges(const std::vector<Copy>& copies) {
+  std::vector<ByteRange> ranges;
+  for (const Copy& copy : copies) {
+    if (copy.source.size() == 0) continue;
+    if (!ranges.empty() && copy.source.begin <= ranges.back().end + kReadOverBytes) {
+      ranges.back().end = std::max(ranges.back().end, copy.source.end);
+    } else {
+      ranges.push_back(copy.source);
+    }
+  }
+  return ranges;
+}
 
 uint64_t ShardRead::bytes() const {
   uint64_t bytes = 0;
@@ -122,6 +128,7 @@ Result<Plan> make_plan(const Recipe& recipe, const format::Checkpoint& source, c
   Plan plan;
   plan.recipe = recipe;
   plan.complete = product.complete;
+  plan.warnings = std::move(product.warnings);
   plan.files = plan_files(recipe.by, product.result);
   for (const PlannedFile& file : plan.files) {
     plan.output_bytes += file.size_bytes;

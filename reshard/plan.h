@@ -43,6 +43,7 @@ struct Plan {
   Recipe recipe;                          // of a repack: its layers, if any, are a LayerMap
   format::Checkpoint result;              // what the repository is to hold
   bool complete = true;                   // as in Product
+  std::vector<std::string> warnings;      // as in Product
   std::vector<PlannedFile> files;         // by path; their tensors are those of `result`
   std::vector<std::vector<Copy>> shards;  // per catalogue file, by source offset
   std::vector<ShardRead> reads;           // per catalogue file
@@ -61,6 +62,11 @@ struct PlanSource {
 /// from the weights, as JSON; null: nothing.
 [[nodiscard]] std::string plan_digest(const Recipe& recipe, const std::vector<PlanSource>& source,
                                       const format::Json& facts = {});
+
+/// By source offset; copies of the same tensor side by side, in the order in which a shard's record has them.
+void sort_copies(std::vector<Copy>& copies);
+/// What must be read for copies that are sorted: ranges ascending and apart, small gaps read along.
+[[nodiscard]] std::vector<ByteRange> wanted_ranges(const std::vector<Copy>& copies);
 
 /// Layers of the recipe change the digest alone: each is stored once, and dropped ones stay.
 [[nodiscard]] Result<Plan> make_plan(const Recipe& recipe, const format::Checkpoint& source,

@@ -57,38 +57,69 @@ Result<void> check_scales(const Checkpoint& result, const Checkpoint& source) {
   return {};
 }
 
-/// All changes that the transforms make to what is taken, by the tensor that they put something in the place of.
-Result<std::map<uint32_t, std::vector<Made>>> changes(const Recipe& recipe, const Checkpoint& source,
-                                                      const SourceFacts& facts, const std::vector<bool>& taken) {
-  std::map<uint32_t, std::vector<Made>> by_tensor;
+/// All changes that the transforms make to what is taken.
+struct Changes {
+  std::map<uint32_t, std::vector<Made>> by_tensor;  // that they put something, or nothing, in the place of
+  std::vector<bool> applied;                        // of each transform, whether it changed anything
+};
+
+Result<Changes> changes(const Recipe& recipe, const Checkpoint& source, const SourceFacts& facts,
+                        const std::vector<bool>& taken) {
+  Changes result{{}, std::vector<bool>(recipe.transforms.size(), false)};
   const auto exact = [&](uint32_t scales) { return facts.exact_scales.contains(scales); };
   for (uint32_t i = 0; i < source.tensors().size(); ++i) {
     if (!taken[i]) continue;
-    for (const Transform& transform : recipe.transforms) {
-      TRY_ASSIGN(std::optional<Change> change, apply(transform, i, source, exact));
+    for (size_t t = 0; t < recipe.transforms.size(); ++t) {
+      TRY_ASSIGN(std::optional<Change> change, apply(recipe.transforms[t], i, source, exact));
       if (!change) continue;
+      result.applied[t] = true;
       for (const uint32_t replaced : change->replaced)
-        by_tensor[replaced];
+        result.by_tensor[replaced];
       for (Made& made : change->made)
-        by_tensor[made.of].push_back(std::move(made));
+        result.by_tensor[made.of].push_back(std::move(made));
       break;
     }
   }
-  return by_tensor;
+  return result;
+}
+
+/// What a recipe names and a source does not have: more likely a slip than meant.
+std::vector<std::string> idle_parts(const Recipe& recipe, const Checkpoint& source, const std::vector<bool>& applied) {
+  std::vector<std::string> warnings;
+  const auto look = [&](const std::vector<Selector>& selectors, std::string_view what) {
+    for (const Selector& selector : selectors) {
+      if (std::ranges::any_of(source.tensors(), [&](const TensorEntry& tensor) { return fits(selector, tensor); }))
+        continue;
+      warnings.push_back(
+          fmt::format("{} {} fits no tensor of the source", what, format::canonical_json(selector_json(selector))));
+    }
+  };
+  look(recipe.selection.include, "include");
+  look(recipe.selection.exclude, "exclude");
+  for (size_t t = 0; t < applied.size(); ++t) {
+    if (applied[t]) continue;
+    const Transform& transform = recipe.transforms[t];
+    const bool narrows = transform.kind == TransformKind::scales_to_e8m0;
+    warnings.push_back(fmt::format("transform {} changes nothing: {}",
+                                   format::canonical_json(transform_json(transform)),
+                                   narrows ? "no scale tensor has powers of two alone" : "no tensor is of that kind"));
+  }
+  return warnings;
 }
 
 }  // namespace
 
 Result<Product> make_product(const Recipe& recipe, const Checkpoint& source, const SourceFacts& facts) {
   const Taken taken = take(recipe, source, facts);
-  TRY_ASSIGN(auto changed, changes(recipe, source, facts, taken.taken));
+  TRY_ASSIGN(Changes changed, changes(recipe, source, facts, taken.taken));
   Product product;
+  product.warnings = idle_parts(recipe, source, changed.applied);
   product.complete = taken.complete;
   std::vector<TensorEntry> result;
   std::vector<bool> used(source.tensors().size(), false);
   for (uint32_t i = 0; i < source.tensors().size(); ++i) {
-    const auto change = changed.find(i);
-    if (change == changed.end()) {
+    const auto change = changed.by_tensor.find(i);
+    if (change == changed.by_tensor.end()) {
       if (!taken.taken[i]) continue;
       result.push_back(source.tensors()[i]);
       product.makings.push_back({.source = i});

@@ -29,10 +29,11 @@ struct Making {
 };
 
 struct Product {
-  format::Checkpoint result;    // what the repository holds: names, dtypes, shapes, sizes
-  std::vector<Making> makings;  // of each of its tensors
-  std::vector<uint32_t> used;   // source tensors that become part of it in whatever way, ascending
-  bool complete = true;         // no tensor is left out, other than those of a dropped MTP module
+  format::Checkpoint result;          // what the repository holds: names, dtypes, shapes, sizes
+  std::vector<Making> makings;        // of each of its tensors
+  std::vector<uint32_t> used;         // source tensors that become part of it in whatever way, ascending
+  bool complete = true;               // no tensor is left out, other than those of a dropped MTP module
+  std::vector<std::string> warnings;  // parts of the recipe that concern no tensor
 };
 
 [[nodiscard]] Result<Product> make_product(const Recipe& recipe, const format::Checkpoint& source,

@@ -79,6 +79,12 @@ Result<ShardImage> image_of(const format::SourceShard& shard, const std::string&
 Result<std::vector<ShardImage>> source_shards(format::Repository& packed, const format::Checkpoint& catalogue,
                                               const std::stop_token& stop) {
   const format::Manifest& manifest = *catalogue.manifest();
+  if (!holds_source_bytes(manifest)) {
+    return Error{ErrorKind::unsupported,
+                 fmt::format("{}: was made with the recipe {}, which leaves out or converts weights, so the source's "
+                             "shards cannot be rebuilt from it",
+                             packed.description(), format::canonical_json(manifest.recipe))};
+  }
   TRY_ASSIGN(const Json headers, read_kept_headers(packed, manifest, stop));
   const std::string place = packed.locate(format::kHeadersPath);
   std::vector<bool> used(catalogue.tensors().size(), false);

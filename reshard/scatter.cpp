@@ -7,6 +7,18 @@
 
 namespace dspack::reshard {
 
+ReadTensor tensor_reading(format::Repository& repository, const format::Checkpoint& source,
+                          const std::stop_token& stop) {
+  return [&repository, &source, &stop](uint32_t tensor) -> Result<std::vector<std::byte>> {
+    const format::TensorEntry& entry = source.tensors()[tensor];
+    const format::CheckpointFile& file = source.files()[entry.file];
+    TRY_ASSIGN(const auto bytes, repository.open_known(file.path, {file.size_bytes, file.version}, stop));
+    std::vector<std::byte> whole(entry.range.size());
+    TRY(bytes->read(entry.range.begin, whole, stop));
+    return whole;
+  };
+}
+
 /// One copy while its tensor's bytes pass.
 class Scatter::Outlet {
  public:
@@ -53,11 +65,11 @@ class Scatter::Outlet {
   uint64_t written_ = 0;  // by the converter
 };
 
-Scatter::Scatter(const Plan& plan, const format::Checkpoint& source, uint64_t shard, PackedWriter& writer,
+Scatter::Scatter(const Plan& plan, const format::Checkpoint& source, uint64_t shard, TensorTargets& targets,
                  ReadTensor read)
     : source_(source),
       copies_(plan.shards[shard]),
-      writer_(writer),
+      targets_(targets),
       read_(std::move(read)),
       whole_(plan.reads[shard].whole) {
   done_.shard = shard;
@@ -123,7 +135,7 @@ Result<void> Scatter::begin_tensors() {
     const Copy& copy = copies_[i];
     const format::TensorEntry& tensor = source_.tensors()[copy.tensor];
     if (staging_.size() == i - next_) staging_.emplace_back(kStagingBytes);
-    TRY_ASSIGN(TensorTarget target, writer_.open(copy));
+    TRY_ASSIGN(TensorTarget target, targets_.open(copy));
     const bool plain = copy.file != kNoFile && copy.conversion == Conversion::none;
     const uint64_t rows = plain ? rows_per_block(tensor) : 0;
     outlets_.push_back(std::make_unique<Outlet>(copy, std::move(target),
@@ -153,7 +165,7 @@ Result<void> Scatter::end_tensors() {
       if (!digests)
         return digests.error().in(fmt::format("tensor \"{}\"", source_.tensors()[copies_[next_].tensor].name));
       done_.tensors.push_back(std::move(*digests));
-      writer_.close(copies_[next_ + i], outlets_[i]->target());
+      targets_.close(copies_[next_ + i], outlets_[i]->target());
     }
     next_ += outlets_.size();
     outlets_.clear();

@@ -1,6 +1,6 @@
 // The wanted data of one source shard in order, sent piece by piece to the files that its tensors belong to, through
 // conversions where the plan has them.
-// Threads: one. Lifetime: borrows plan, catalogue and writer. Memory: one staging buffer for each tensor that is made
+// Threads: one. Lifetime: borrows plan, catalogue and targets. Memory: one staging buffer for each tensor that is made
 // of the same bytes at once, and what a conversion holds. Errors: io, budget; corrupt if the bytes do not end with the
 // last tensor; those of conversions, with the tensor's name.
 #pragma once
@@ -16,10 +16,13 @@ namespace dspack::reshard {
 
 /// Reads a tensor of the source whole, for conversions: its scales.
 using ReadTensor = std::function<Result<std::vector<std::byte>>(uint32_t tensor)>;
+/// As that: opens the tensor's file anew. Borrows what it is given.
+[[nodiscard]] ReadTensor tensor_reading(format::Repository& repository, const format::Checkpoint& source,
+                                        const std::stop_token& stop);
 
 class Scatter {
  public:
-  Scatter(const Plan& plan, const format::Checkpoint& source, uint64_t shard, PackedWriter& writer, ReadTensor read);
+  Scatter(const Plan& plan, const format::Checkpoint& source, uint64_t shard, TensorTargets& targets, ReadTensor read);
   ~Scatter();
   Scatter(const Scatter&) = delete;
   Scatter& operator=(const Scatter&) = delete;
@@ -39,7 +42,7 @@ class Scatter {
 
   const format::Checkpoint& source_;
   const std::vector<Copy>& copies_;
-  PackedWriter& writer_;
+  TensorTargets& targets_;
   ReadTensor read_;
   bool whole_;
   std::vector<PageBuffer> staging_;

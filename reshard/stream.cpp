@@ -42,19 +42,6 @@ Result<void> check_declared(const StreamInput& input, const format::CheckpointFi
   return {};
 }
 
-/// Reads the scales of a conversion, which may lie in any shard.
-ReadTensor tensor_reading(const StreamInput& input, const std::stop_token& stop) {
-  return [&input, &stop](uint32_t tensor) -> Result<std::vector<std::byte>> {
-    const format::TensorEntry& entry = input.source.tensors()[tensor];
-    const format::CheckpointFile& file = input.source.files()[entry.file];
-    const format::KnownFile known{file.size_bytes, file.version};
-    TRY_ASSIGN(const auto bytes, input.repository.open_known(file.path, known, stop));
-    std::vector<std::byte> whole(entry.range.size());
-    TRY(bytes->read(entry.range.begin, whole, stop));
-    return whole;
-  };
-}
-
 Result<ShardDone> stream_shard(Run& run, uint64_t shard, const std::stop_token& stop) {
   const StreamInput& input = run.input;
   // Others may write to the same disk: what cannot end well is better stopped now than at the last byte.
@@ -63,7 +50,7 @@ Result<ShardDone> stream_shard(Run& run, uint64_t shard, const std::stop_token& 
   const format::CheckpointFile& file = input.source.files()[shard];
   const ShardRead& wanted = input.plan.reads[shard];
   const std::string place = input.repository.locate(file.path);
-  Scatter scatter(input.plan, input.source, shard, run.writer, tensor_reading(input, stop));
+  Scatter scatter(input.plan, input.source, shard, run.writer, tensor_reading(input.repository, input.source, stop));
   if (!wanted.ranges.empty()) {
     TRY_ASSIGN(const auto bytes, input.repository.open(file.path, stop));
     if (bytes->size_bytes() != file.size_bytes || bytes->version() != file.version) {

@@ -140,6 +140,7 @@ Result<UnpackPlan> prepare_unpack(format::Repository& packed, const format::Chec
                                   const UnpackOptions& options, const std::stop_token& stop) {
   TRY(check_apart(packed, options.out));
   UnpackPlan plan;
+  const bool same_model = holds_source_bytes(*catalogue.manifest());
   if (options.exact) {
     TRY_ASSIGN(plan.shards, source_shards(packed, catalogue, stop));
   } else {
@@ -148,7 +149,8 @@ Result<UnpackPlan> prepare_unpack(format::Repository& packed, const format::Chec
   }
   for (const format::CompanionFile& file : catalogue.manifest()->companions) {
     const auto name = source_name(file.path);
-    const bool stale = !options.exact && name == format::kIndexPath;  // of shards that there will not be
+    // Of shards that there will not be, or of a model that this is not.
+    const bool stale = (!options.exact && name == format::kIndexPath) || (!same_model && name == kSourceConfig);
     if (name && !stale) plan.companions.push_back({file.path, *name, file.size_bytes, file.sha256});
   }
   std::stable_partition(plan.companions.begin(), plan.companions.end(),

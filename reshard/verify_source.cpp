@@ -1,18 +1,27 @@
+// `reshard verify DIR --source SOURCE`: the recipe is applied to the source once more, and what comes of it is compared
+// with what is stored instead of being written.
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 
 #include "format/base/parallel.h"
 #include "reshard/findings.h"
+#include "reshard/scatter.h"
+#include "reshard/source_facts.h"
 #include "reshard/verify.h"
 
 namespace dspack::reshard {
 namespace {
 
-/// Tensors of the source that the packed repository lacks or describes differently, and the other way round.
-void compare_catalogues(const format::Checkpoint& packed, const format::Checkpoint& source, Findings& findings) {
-  for (const format::TensorEntry& tensor : source.tensors()) {
-    const format::TensorEntry* copy = packed.find(tensor.name);
+using format::Checkpoint;
+using format::TensorEntry;
+
+/// Tensors that the recipe makes of the source and the packed repository lacks or describes differently, and the other
+/// way round.
+void compare_catalogues(const Checkpoint& packed, const Checkpoint& wanted, Findings& findings) {
+  for (const TensorEntry& tensor : wanted.tensors()) {
+    const TensorEntry* copy = packed.find(tensor.name);
     if (copy == nullptr) {
       findings.add(fmt::format("tensor \"{}\" of the source is missing", tensor.name));
     } else if (copy->dtype != tensor.dtype || copy->shape != tensor.shape) {
@@ -20,116 +29,147 @@ void compare_catalogues(const format::Checkpoint& packed, const format::Checkpoi
                                packed.files()[copy->file].path, tensor.name));
     }
   }
-  for (const format::TensorEntry& tensor : packed.tensors()) {
-    if (source.find(tensor.name) == nullptr) {
+  for (const TensorEntry& tensor : packed.tensors()) {
+    if (wanted.find(tensor.name) == nullptr) {
       findings.add(
           fmt::format("{}: tensor \"{}\" is not in the source", packed.files()[tensor.file].path, tensor.name));
     }
   }
 }
 
-/// Compares the bytes of one source shard, as they pass, with those of the packed repository.
-class ShardComparison {
+/// What is stored of one tensor, to be "written" to: bytes that differ are a finding, and so is what cannot be read.
+class ComparedTensor final : public format::WriteFile {
  public:
-  ShardComparison(format::Repository& repository, const format::Checkpoint& packed,
-                  std::vector<const format::TensorEntry*> tensors, uint64_t begin, Findings& findings)
-      : repository_(repository), packed_(packed), tensors_(std::move(tensors)), at_(begin), findings_(findings) {}
+  ComparedTensor(format::Repository& repository, const Checkpoint& packed, const TensorEntry& tensor,
+                 Findings& findings, const std::stop_token& stop)
+      : repository_(repository), packed_(packed), tensor_(tensor), findings_(findings), stop_(stop) {}
 
-  Result<void> take(std::span<const std::byte> bytes, const std::stop_token& stop) {
-    while (!bytes.empty()) {
-      while (next_ < tensors_.size() && at_ == tensors_[next_]->range.end)
-        TRY(next_tensor());
-      if (next_ == tensors_.size()) return Error{ErrorKind::corrupt, "the shard has bytes behind its last tensor"};
-      const format::TensorEntry& tensor = *tensors_[next_];
-      const auto part = bytes.first(std::min<uint64_t>(bytes.size(), tensor.range.end - at_));
-      TRY(compare(tensor, part, stop));
-      at_ += part.size();
-      bytes = bytes.subspan(part.size());
-    }
-    return {};
-  }
-
- private:
-  Result<void> next_tensor() {
-    ++next_;
-    reported_ = false;
-    return {};
-  }
-
-  Result<void> compare(const format::TensorEntry& tensor, std::span<const std::byte> part,
-                       const std::stop_token& stop) {
-    const format::TensorEntry* copy = packed_.find(tensor.name);
-    if (reported_ || copy == nullptr || copy->range.size() != tensor.range.size()) return {};
-    if (!file_ || file_index_ != copy->file) {
-      auto file = repository_.open(packed_.files()[copy->file].path, stop);
-      if (!file) return report(*copy, file.error());
+  Result<void> write(uint64_t offset, std::span<const std::byte> wanted) override {
+    if (reported_) return {};
+    const std::string& path = packed_.files()[tensor_.file].path;
+    if (!file_) {
+      auto file = repository_.open(path, stop_);
+      if (!file) return report(file.error());
       file_ = std::move(file).value();
-      file_index_ = copy->file;
     }
-    buffer_.resize(part.size());
-    const auto read = file_->read(copy->range.begin + (at_ - tensor.range.begin), buffer_, stop);
-    if (!read) return report(*copy, read.error());
-    const auto differ = std::mismatch(part.begin(), part.end(), buffer_.begin());
-    if (differ.first == part.end()) return {};
-    const uint64_t byte = at_ - tensor.range.begin + static_cast<uint64_t>(differ.first - part.begin());
-    findings_.add(fmt::format("{}: tensor \"{}\" differs from the source at its byte {}",
-                              packed_.files()[copy->file].path, tensor.name, byte));
+    buffer_.resize(wanted.size());
+    const auto read = file_->read(offset, buffer_, stop_);
+    if (!read) return report(read.error());
+    const auto differ = std::mismatch(wanted.begin(), wanted.end(), buffer_.begin());
+    if (differ.first == wanted.end()) return {};
+    const uint64_t byte = offset - tensor_.range.begin + static_cast<uint64_t>(differ.first - wanted.begin());
+    findings_.add(fmt::format("{}: tensor \"{}\" differs from the source at its byte {}", path, tensor_.name, byte));
     reported_ = true;
     return {};
   }
+  Result<void> resize(uint64_t /*bytes*/) override { return {}; }
+  Result<void> sync() override { return {}; }
 
-  Result<void> report(const format::TensorEntry& copy, const Error& error) {
+ private:
+  Result<void> report(const Error& error) {
     if (!is_finding(error)) return error;
-    findings_.add(fmt::format("{}: {}", packed_.files()[copy.file].path, error.message));
+    findings_.add(fmt::format("{}: {}", packed_.files()[tensor_.file].path, error.message));
     reported_ = true;
     return {};
   }
 
   format::Repository& repository_;
-  const format::Checkpoint& packed_;
-  std::vector<const format::TensorEntry*> tensors_;  // of the shard, by offset
-  uint64_t at_;
-  size_t next_ = 0;
-  bool reported_ = false;  // one finding a tensor is enough
+  const Checkpoint& packed_;
+  const TensorEntry& tensor_;
   Findings& findings_;
+  const std::stop_token& stop_;
   std::unique_ptr<format::ByteSource> file_;
-  uint32_t file_index_ = 0;
   std::vector<std::byte> buffer_;
+  bool reported_ = false;  // one finding a tensor is enough
 };
 
-std::vector<const format::TensorEntry*> tensors_of(const format::Checkpoint& source, uint64_t file) {
-  std::vector<const format::TensorEntry*> tensors;
-  for (const format::TensorEntry& tensor : source.tensors()) {
-    if (tensor.file == file) tensors.push_back(&tensor);
+/// The packed tensors as targets: a copy's `slot` is the tensor's number in the packed catalogue.
+class ComparedTensors final : public TensorTargets {
+ public:
+  ComparedTensors(format::Repository& repository, const Checkpoint& packed, Findings& findings,
+                  const std::stop_token& stop)
+      : repository_(repository), packed_(packed), findings_(findings), stop_(stop) {}
+
+  Result<TensorTarget> open(const Copy& copy) override {
+    TensorTarget target;
+    target.file =
+        std::make_unique<ComparedTensor>(repository_, packed_, packed_.tensors()[copy.slot], findings_, stop_);
+    return target;
   }
-  std::sort(tensors.begin(), tensors.end(), [](const auto* a, const auto* b) {
-    return std::tie(a->range.begin, a->range.end) < std::tie(b->range.begin, b->range.end);
-  });
-  return tensors;
+  void close(const Copy& /*copy*/, const TensorTarget& /*target*/) override {}
+
+ private:
+  format::Repository& repository_;
+  const Checkpoint& packed_;
+  Findings& findings_;
+  const std::stop_token& stop_;
+};
+
+/// The ways of all tensors from the source to where they are packed. Those that are packed with another size are left
+/// out: compare_catalogues has found them.
+Plan comparison_plan(const Product& product, const Checkpoint& source, const Checkpoint& packed) {
+  Plan plan;
+  plan.shards.resize(source.files().size());
+  for (size_t i = 0; i < product.makings.size(); ++i) {
+    const Making& making = product.makings[i];
+    const TensorEntry& wanted = product.result.tensors()[i];
+    const TensorEntry* stored = packed.find(wanted.name);
+    if (stored == nullptr || stored->range.size() != wanted.range.size()) continue;
+    const TensorEntry& from = source.tensors()[making.source];
+    plan.shards[from.file].push_back({.tensor = making.source,
+                                      .source = from.range,
+                                      .file = stored->file,
+                                      .slot = static_cast<uint32_t>(stored - packed.tensors().data()),
+                                      .offset = stored->range.begin,
+                                      .bytes = wanted.range.size(),
+                                      .conversion = making.conversion,
+                                      .scales = making.scales});
+  }
+  for (std::vector<Copy>& copies : plan.shards) {
+    sort_copies(copies);
+    plan.reads.push_back({.whole = false, .ranges = wanted_ranges(copies)});
+  }
+  return plan;
 }
 
 }  // namespace
 
-Result<VerifyReport> verify_against_source(format::Repository& packed, const format::Checkpoint& catalogue,
-                                           format::Repository& source_repository, const format::Checkpoint& source,
+Result<VerifyReport> verify_against_source(format::Repository& packed, const Checkpoint& catalogue,
+                                           format::Repository& source_repository, const Checkpoint& source,
                                            unsigned jobs, format::Progress& progress, const std::stop_token& stop) {
+  auto recipe = parse_recipe(format::canonical_json(catalogue.manifest()->recipe));
+  if (!recipe) return recipe.error().in(packed.locate(format::kManifestPath));
+  TRY_ASSIGN(const SourceFacts facts, find_facts(*recipe, source, source_repository, jobs, stop));
+  TRY_ASSIGN(const Product product, make_product(*recipe, source, facts));
   VerifyReport report{.files = source.files().size(),
-                      .tensors = source.tensors().size(),
-                      .bytes = source.payload_bytes(),
+                      .tensors = product.result.tensors().size(),
+                      .bytes = product.result.payload_bytes(),
                       .findings = {}};
   Findings findings;
-  compare_catalogues(catalogue, source, findings);
-  progress.started("comparing", report.bytes, report.files);
+  compare_catalogues(catalogue, product.result, findings);
+  const Plan plan = comparison_plan(product, source, catalogue);
+  uint64_t to_read = 0;
+  for (const ShardRead& read : plan.reads)
+    to_read += read.bytes();
+  progress.started("comparing", to_read, report.files);
   const auto one = [&](uint64_t shard, const std::stop_token& stop_one) -> Result<void> {
     const format::CheckpointFile& file = source.files()[shard];
-    TRY_ASSIGN(const auto bytes, source_repository.open(file.path, stop_one));
-    ShardComparison comparison(packed, catalogue, tensors_of(source, shard), file.data_start, findings);
-    const format::ByteSink sink = [&](std::span<const std::byte> piece) -> Result<void> {
-      TRY(comparison.take(piece, stop_one));
-      progress.advanced(piece.size());
-      return {};
-    };
-    TRY(bytes->stream({file.data_start, file.size_bytes}, sink, stop_one));
+    ComparedTensors targets(packed, catalogue, findings, stop_one);
+    Scatter scatter(plan, source, shard, targets, tensor_reading(source_repository, source, stop_one));
+    if (!plan.reads[shard].ranges.empty()) {
+      TRY_ASSIGN(const auto bytes, source_repository.open(file.path, stop_one));
+      const format::ByteSink sink = [&](std::span<const std::byte> piece) -> Result<void> {
+        TRY(scatter.take(piece));
+        progress.advanced(piece.size());
+        return {};
+      };
+      for (const ByteRange& range : plan.reads[shard].ranges) {
+        TRY(scatter.begin_range(range.begin));
+        TRY(bytes->stream(range, sink, stop_one));
+      }
+    }
+    const auto done = scatter.finish();
+    if (!done) return done.error().in(source_repository.locate(file.path));
     progress.file_done();
     return {};
   };

@@ -55,6 +55,8 @@ Result<int> repack_or_error(const RepackFlags& flags, const Context& context) {
   TRY_ASSIGN(const RepackOutlook outlook, prepare_repack(*repository, options, context.stop));
   for (const std::string& warning : outlook.source.warnings())
     context.progress.note("warning: " + format::printable(warning));
+  for (const std::string& warning : outlook.plan.warnings)
+    context.progress.note("warning: " + format::printable(warning));
   if (flags.dry_run) {
     print_outlook(outlook, *repository);
     return 0;

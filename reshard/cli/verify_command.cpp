@@ -91,7 +91,10 @@ Result<int> verify_or_error(const VerifyFlags& flags, const Context& context) {
   TRY_ASSIGN(const VerifyReport bytes,
              verify_against_source(*packed.repository, packed.checkpoint, *source.repository, source.checkpoint,
                                    flags.jobs, context.progress, context.stop));
-  return std::max(status, report(flags.folder, bytes, "equal to the source, byte for byte"));
+  const bool plain = holds_source_bytes(*packed.checkpoint.manifest());
+  return std::max(status, report(flags.folder, bytes,
+                                 plain ? "equal to the source, byte for byte"
+                                       : "equal to what its recipe makes of the source, byte for byte"));
 }
 
 }  // namespace

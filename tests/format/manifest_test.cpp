@@ -33,7 +33,7 @@ Manifest sample() {
   manifest.recipe = {{"by", "expert"}};
   manifest.plan = std::string(64, 'a');
   manifest.origin = {"hub", "org/name", "main"};
-  manifest.coverage = {.layers = 1, .experts = 1, .tensors = 3, .payload_bytes = 24};
+  manifest.coverage = {{.layers = 1, .experts = 1, .tensors = 3, .payload_bytes = 24}};
   manifest.source = {{"model.safetensors", 100, format::sha256("source")}};
   manifest.layouts = {{{{"model.embed_tokens.weight", Dtype::bf16, {4, 2}, {0, 16}}}},
                       {{{"model.layers.{layer}.mlp.experts.{expert}.w", Dtype::f8_e4m3, {2, 2}, {0, 4}},
