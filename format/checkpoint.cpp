@@ -138,6 +138,8 @@ class CheckpointBuilder {
     checkpoint_.by_name_.reserve(tensors);
     for (const PackedFile& file : manifest.files)
       TRY(add_packed(file, manifest.layouts[file.layout]));
+    for (const auto& [name, target] : manifest.aliases)
+      TRY(add_alias(name, target));
     checkpoint_.manifest_ = std::move(manifest);
     return {};
   }
@@ -160,6 +162,22 @@ class CheckpointBuilder {
     const ExpertKey key = packed.experts[static_cast<size_t>(missing - present.begin())].key;
     return Error{ErrorKind::invalid, fmt::format("{}: lists layer {}, expert {} and holds none of its tensors",
                                                  packed.path, key.layer.value, key.expert.value)};
+  }
+
+  Result<void> add_alias(const std::string& name, const std::string& target) {
+    const auto found = checkpoint_.by_name_.find(target);
+    if (found == checkpoint_.by_name_.end() || checkpoint_.tensors_[found->second].is_alias) {
+      return Error{ErrorKind::invalid,
+                   fmt::format("alias \"{}\" stands for \"{}\", which no file holds", name, target)};
+    }
+    TensorEntry entry = checkpoint_.tensors_[found->second];
+    if (entry.place.expert) {
+      return Error{ErrorKind::invalid, fmt::format("alias \"{}\" stands for a tensor of an expert", name)};
+    }
+    entry.name = name;
+    entry.is_alias = true;
+    const std::string& path = checkpoint_.files_[entry.file].path;
+    return add(std::move(entry), path);
   }
 
   Result<void> count(uint64_t size_bytes, const std::string& path) {

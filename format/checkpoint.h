@@ -28,6 +28,7 @@ struct TensorEntry {
   uint32_t file = 0;             // index into Checkpoint::files
   ByteRange range;               // absolute in that file
   std::optional<Digest> digest;  // known for packed repositories; else what was learnt of an earlier reading
+  bool is_alias = false;         // its bytes are stored once for it and another tensor, which is listed too
 };
 
 /// One file that holds tensors.

@@ -76,6 +76,7 @@ Json manifest_json(const Manifest& manifest) {
                {"files", Json::array()},
                {"companions", Json::array()},
                {kSealKey, ""}};
+  if (!manifest.aliases.empty()) json[kAliasesKey] = manifest.aliases;
   if (manifest.layer_map) json[kLayerMapKey] = layer_map_json(*manifest.layer_map);
   if (!manifest.origin.repository.empty()) json["origin"]["repository"] = manifest.origin.repository;
   if (!manifest.origin.revision.empty()) json["origin"]["revision"] = manifest.origin.revision;

@@ -4,6 +4,7 @@
 // (a newer major version, or a requirement that this version lacks; both are named).
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -22,6 +23,8 @@ inline constexpr char kManifestPath[] = "manifest.json";
 inline constexpr char kIndexPath[] = "model.safetensors.index.json";
 /// Field of the layer map, and the name under which `requires` lists it.
 inline constexpr char kLayerMapKey[] = "layer_map";
+/// Field of the aliases, and the name under which `requires` lists it.
+inline constexpr char kAliasesKey[] = "aliases";
 /// Field that holds the digest of the manifest's text without it.
 inline constexpr char kSealKey[] = "seal";
 inline constexpr char kHeadersPath[] = "provenance/headers.json.zst";
@@ -114,6 +117,8 @@ struct Manifest {
   std::vector<Layout> layouts;
   std::vector<PackedFile> files;          // by path
   std::vector<CompanionFile> companions;  // by path
+  /// Tensors whose bytes are those of another one, and which: stored once. Then `requirements` has kAliasesKey.
+  std::map<std::string, std::string> aliases;
 };
 
 /// Canonical text, ending in a newline; its field "seal" is the SHA-256 of the text with an empty seal.

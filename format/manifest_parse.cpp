@@ -14,7 +14,7 @@ namespace dspack::format {
 namespace {
 
 // What this version of the program can read beyond the plain format.
-const std::set<std::string> kKnownRequirements{kLayerMapKey};
+const std::set<std::string> kKnownRequirements{kLayerMapKey, kAliasesKey};
 
 Error invalid(std::string message) {
   return {ErrorKind::invalid, std::move(message)};
@@ -234,6 +234,21 @@ Result<void> read_layer_map(const Json& json, Manifest& manifest) {
   return {};
 }
 
+/// As read_layer_map: a reader that passed over aliases would miss tensors.
+Result<void> read_aliases(const Json& json, Manifest& manifest) {
+  const bool required = std::ranges::find(manifest.requirements, kAliasesKey) != manifest.requirements.end();
+  if (required != json.contains(kAliasesKey)) {
+    return invalid(fmt::format(R"(one of the field "{0}" and the requirement "{0}" lacks the other)", kAliasesKey));
+  }
+  if (!required) return {};
+  TRY_ASSIGN(const Json* aliases, json_object(json, kAliasesKey));
+  for (const auto& [name, target] : aliases->items()) {
+    if (!target.is_string()) return invalid(fmt::format("alias \"{}\" stands for no name", name));
+    manifest.aliases.emplace(name, target.get<std::string>());
+  }
+  return {};
+}
+
 Result<void> read_provenance(const Json& json, Manifest& manifest) {
   TRY_ASSIGN(manifest.program, json_string(json, "program"));
   TRY_ASSIGN(const Json* recipe, json_object(json, "recipe"));
@@ -310,6 +325,7 @@ Result<Manifest> parse_manifest(std::string_view text) {
     return Error{ErrorKind::corrupt, "its seal does not fit its content: it was changed after it was written"};
   }
   TRY(read_layer_map(json, manifest));
+  TRY(read_aliases(json, manifest));
   TRY(read_provenance(json, manifest));
   TRY(read_files(json, manifest));
   return manifest;

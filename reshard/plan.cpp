@@ -75,6 +75,12 @@ std::vector<ShardRead> make_reads(const std::vector<std::vector<Copy>>& shards, 
 format::Json facts_json(const Recipe& recipe, const SourceFacts& facts, const format::Checkpoint& source) {
   format::Json json;
   if (recipe.drop_mtp && facts.decoder_layers) json["decoder_layers"] = *facts.decoder_layers;
+  for (const std::vector<uint32_t>& group : facts.alike) {
+    format::Json names = format::Json::array();
+    for (const uint32_t tensor : group)
+      names.push_back(source.tensors()[tensor].name);
+    json["alike"].push_back(std::move(names));
+  }
   for (const uint32_t scales : facts.exact_scales)
     json["exact_scales"].push_back(source.tensors()[scales].name);
   return json;
@@ -128,6 +134,7 @@ Result<Plan> make_plan(const Recipe& recipe, const format::Checkpoint& source, c
   Plan plan;
   plan.recipe = recipe;
   plan.complete = product.complete;
+  plan.aliases = product.aliases;
   plan.warnings = std::move(product.warnings);
   plan.files = plan_files(recipe.by, product.result);
   for (const PlannedFile& file : plan.files) {

@@ -42,6 +42,7 @@ struct ShardRead {
 struct Plan {
   Recipe recipe;                          // of a repack: its layers, if any, are a LayerMap
   format::Checkpoint result;              // what the repository is to hold
+  std::vector<Alias> aliases;             // as in Product
   bool complete = true;                   // as in Product
   std::vector<std::string> warnings;      // as in Product
   std::vector<PlannedFile> files;         // by path; their tensors are those of `result`

@@ -107,6 +107,22 @@ std::vector<std::string> idle_parts(const Recipe& recipe, const Checkpoint& sour
   return warnings;
 }
 
+/// Of each group of equal tensors that are stored as they are, the first is stored for all.
+std::map<uint32_t, uint32_t> find_aliases(const Recipe& recipe, const SourceFacts& facts,
+                                          const std::vector<bool>& taken, const Changes& changed) {
+  std::map<uint32_t, uint32_t> stored;
+  if (!recipe.dedupe) return stored;
+  for (const std::vector<uint32_t>& group : facts.alike) {
+    std::optional<uint32_t> first;
+    for (const uint32_t tensor : group) {
+      if (!taken[tensor] || changed.by_tensor.contains(tensor)) continue;
+      if (first) stored.emplace(tensor, *first);
+      if (!first) first = tensor;
+    }
+  }
+  return stored;
+}
+
 }  // namespace
 
 Result<Product> make_product(const Recipe& recipe, const Checkpoint& source, const SourceFacts& facts) {
@@ -115,15 +131,19 @@ Result<Product> make_product(const Recipe& recipe, const Checkpoint& source, con
   Product product;
   product.warnings = idle_parts(recipe, source, changed.applied);
   product.complete = taken.complete;
+  const std::map<uint32_t, uint32_t> stored_as = find_aliases(recipe, facts, taken.taken, changed);
+  for (const auto& [tensor, stored] : stored_as)
+    product.aliases.push_back({tensor, stored});
   std::vector<TensorEntry> result;
   std::vector<bool> used(source.tensors().size(), false);
   for (uint32_t i = 0; i < source.tensors().size(); ++i) {
     const auto change = changed.by_tensor.find(i);
     if (change == changed.by_tensor.end()) {
       if (!taken.taken[i]) continue;
+      used[i] = true;
+      if (stored_as.contains(i)) continue;
       result.push_back(source.tensors()[i]);
       product.makings.push_back({.source = i});
-      used[i] = true;
       continue;
     }
     used[i] = true;

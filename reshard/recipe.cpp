@@ -16,8 +16,9 @@ constexpr char kInclude[] = "include";
 constexpr char kExclude[] = "exclude";
 constexpr char kDropMtp[] = "drop_mtp";
 constexpr char kTransforms[] = "transform";
-constexpr std::array<std::string_view, 7> kKeys{kBy,      kLayerMap,   kRatioRepeat, kInclude,
-                                                kExclude, kTransforms, kDropMtp};
+constexpr char kDedupe[] = "dedupe";
+constexpr std::array<std::string_view, 8> kKeys{kBy,      kLayerMap,   kRatioRepeat, kInclude,
+                                                kExclude, kTransforms, kDedupe,      kDropMtp};
 
 Error invalid(std::string message) {
   return {ErrorKind::invalid, std::move(message)};
@@ -91,6 +92,7 @@ Result<Recipe> parse_recipe(std::string_view json) {
   TRY_ASSIGN(recipe.selection.include, parse_selectors(object, kInclude));
   TRY_ASSIGN(recipe.selection.exclude, parse_selectors(object, kExclude));
   TRY_ASSIGN(recipe.transforms, parse_transforms(object));
+  TRY_ASSIGN(recipe.dedupe, parse_flag(object, kDedupe));
   TRY_ASSIGN(recipe.drop_mtp, parse_flag(object, kDropMtp));
   return recipe;
 }
@@ -108,6 +110,7 @@ format::Json recipe_json(const Recipe& recipe) {
   if (!recipe.selection.exclude.empty()) json[kExclude] = selectors_json(recipe.selection.exclude);
   for (const Transform& transform : recipe.transforms)
     json[kTransforms].push_back(transform_json(transform));
+  if (recipe.dedupe) json[kDedupe] = true;
   if (recipe.drop_mtp) json[kDropMtp] = true;
   return json;
 }

@@ -24,6 +24,7 @@ struct Recipe {
   std::optional<format::LayerSelection> layers{};  // that a token passes; absent: all, once each
   Selection selection{};                           // tensors that are taken
   std::vector<Transform> transforms{};             // of each weight the first that fits
+  bool dedupe = false;                             // store equal tensors once
   bool drop_mtp = false;                           // leave out the multi-token-prediction module
 };
 

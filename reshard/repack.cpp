@@ -111,9 +111,8 @@ Result<void> check_list(const Declarations& list, const format::Checkpoint& sour
   return {};
 }
 
-/// Scales were read apart from their shard when a conversion needed them: they must be those that came with it, which
-/// was compared with what is declared.
-Result<void> check_scales(const Plan& plan, const format::Checkpoint& source, const std::vector<ShardDone>& yielded) {
+/// The digests of tensors whose bytes passed as they are, stored or not.
+std::map<uint32_t, format::Digest> streamed_digests(const Plan& plan, const std::vector<ShardDone>& yielded) {
   std::map<uint32_t, format::Digest> streamed;
   for (size_t shard = 0; shard < yielded.size(); ++shard) {
     for (size_t i = 0; i < plan.shards[shard].size(); ++i) {
@@ -121,6 +120,28 @@ Result<void> check_scales(const Plan& plan, const format::Checkpoint& source, co
       if (copy.conversion == Conversion::none) streamed[copy.tensor] = yielded[shard].tensors[i].whole;
     }
   }
+  return streamed;
+}
+
+/// Samples said that tensors are equal; now it is known.
+Result<void> check_aliases(const Plan& plan, const format::Checkpoint& source, const std::vector<ShardDone>& yielded) {
+  if (plan.aliases.empty()) return {};
+  const auto streamed = streamed_digests(plan, yielded);
+  for (const Alias& alias : plan.aliases) {
+    if (streamed.at(alias.tensor) == streamed.at(alias.stored)) continue;
+    return Error{
+        ErrorKind::unsupported,
+        fmt::format("tensors \"{}\" and \"{}\" are equal where they were sampled, and not everywhere; remove the "
+                    "output folder and repack without dedupe",
+                    source.tensors()[alias.tensor].name, source.tensors()[alias.stored].name)};
+  }
+  return {};
+}
+
+/// Scales were read apart from their shard when a conversion needed them: they must be those that came with it, which
+/// was compared with what is declared.
+Result<void> check_scales(const Plan& plan, const format::Checkpoint& source, const std::vector<ShardDone>& yielded) {
+  const auto streamed = streamed_digests(plan, yielded);
   for (size_t shard = 0; shard < yielded.size(); ++shard) {
     for (size_t i = 0; i < plan.shards[shard].size(); ++i) {
       const Copy& copy = plan.shards[shard][i];
@@ -189,6 +210,7 @@ Result<RepackOutcome> repack(const RepackOutlook& outlook, format::Repository& r
   const StreamInput input{plan, outlook.source, repository, options.out, files, options.jobs, options.declared};
   TRY_ASSIGN(const std::vector<ShardDone> yielded, stream_shards(input, done.state, writer, progress, stop));
   TRY(check_scales(plan, outlook.source, yielded));
+  TRY(check_aliases(plan, outlook.source, yielded));
   std::vector<std::optional<format::Digest>> shard_digests;
   for (const ShardDone& shard : yielded)
     shard_digests.push_back(shard.sha256);

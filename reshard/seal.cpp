@@ -120,6 +120,9 @@ Result<void> seal_repository(const SealInput& input, DurableFolders& folders, fo
     manifest.layer_map = std::get<format::LayerMap>(*layers);  // resolve_layers has seen to that
     manifest.requirements.emplace_back(format::kLayerMapKey);
   }
+  for (const Alias& alias : outlook.plan.aliases)
+    manifest.aliases.emplace(outlook.source.tensors()[alias.tensor].name, outlook.source.tensors()[alias.stored].name);
+  if (!manifest.aliases.empty()) manifest.requirements.emplace_back(format::kAliasesKey);
   manifest.origin = origin_of(input.repository);
   for (size_t i = 0; i < input.shard_digests.size(); ++i) {
     const format::CheckpointFile& shard = outlook.source.files()[i];

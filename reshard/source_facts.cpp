@@ -6,6 +6,7 @@
 
 #include "format/base/parallel.h"
 #include "kernels/convert.h"
+#include "reshard/alike_tensors.h"
 #include "reshard/resolve_layers.h"
 #include "reshard/tensor_reader.h"
 #include "reshard/transform/rules.h"
@@ -69,6 +70,9 @@ Result<SourceFacts> find_facts(const Recipe& recipe, const format::Checkpoint& s
   SourceFacts facts;
   if (recipe.drop_mtp) {
     TRY_ASSIGN(facts.decoder_layers, decoder_layers(repository, stop));
+  }
+  if (recipe.dedupe) {
+    TRY_ASSIGN(facts.alike, alike_tensors(recipe.selection, source, repository, jobs, stop));
   }
   const bool narrows = std::ranges::any_of(recipe.transforms,
                                            [](const Transform& t) { return t.kind == TransformKind::scales_to_e8m0; });

@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <atomic>
+#include <set>
 
 #include "format/base/parallel.h"
 #include "reshard/findings.h"
@@ -30,10 +30,24 @@ void compare_catalogues(const Checkpoint& packed, const Checkpoint& wanted, Find
     }
   }
   for (const TensorEntry& tensor : packed.tensors()) {
-    if (wanted.find(tensor.name) == nullptr) {
+    if (!tensor.is_alias && wanted.find(tensor.name) == nullptr) {
       findings.add(
           fmt::format("{}: tensor \"{}\" is not in the source", packed.files()[tensor.file].path, tensor.name));
     }
+  }
+}
+
+/// The same of tensors that are stored once for several names.
+void compare_aliases(const Checkpoint& packed, const Product& product, const Checkpoint& source, Findings& findings) {
+  std::set<std::string_view> wanted;
+  for (const Alias& alias : product.aliases) {
+    const std::string& name = source.tensors()[alias.tensor].name;
+    wanted.insert(name);
+    if (packed.find(name) == nullptr) findings.add(fmt::format("tensor \"{}\" of the source is missing", name));
+  }
+  for (const TensorEntry& tensor : packed.tensors()) {
+    if (tensor.is_alias && !wanted.contains(tensor.name))
+      findings.add(fmt::format("alias \"{}\" is not in the source, or not of equal bytes", tensor.name));
   }
 }
 
@@ -125,6 +139,17 @@ Plan comparison_plan(const Product& product, const Checkpoint& source, const Che
                                       .conversion = making.conversion,
                                       .scales = making.scales});
   }
+  for (const Alias& alias : product.aliases) {
+    const TensorEntry& from = source.tensors()[alias.tensor];
+    const TensorEntry* stored = packed.find(from.name);
+    if (stored == nullptr || stored->range.size() != from.range.size()) continue;
+    plan.shards[from.file].push_back({.tensor = alias.tensor,
+                                      .source = from.range,
+                                      .file = stored->file,
+                                      .slot = static_cast<uint32_t>(stored - packed.tensors().data()),
+                                      .offset = stored->range.begin,
+                                      .bytes = from.range.size()});
+  }
   for (std::vector<Copy>& copies : plan.shards) {
     sort_copies(copies);
     plan.reads.push_back({.whole = false, .ranges = wanted_ranges(copies)});
@@ -147,6 +172,7 @@ Result<VerifyReport> verify_against_source(format::Repository& packed, const Che
                       .findings = {}};
   Findings findings;
   compare_catalogues(catalogue, product.result, findings);
+  compare_aliases(catalogue, product, source, findings);
   const Plan plan = comparison_plan(product, source, catalogue);
   uint64_t to_read = 0;
   for (const ShardRead& read : plan.reads)

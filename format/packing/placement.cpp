@@ -51,6 +51,7 @@ std::string path_of(const Placement& file, const Grouping& grouping) {
 std::vector<Placement> place_by_layer(const Grouping& grouping, const Checkpoint& source) {
   std::map<FileKey, Placement> files;
   for (uint32_t i = 0; i < source.tensors().size(); ++i) {
+    if (source.tensors()[i].is_alias) continue;
     const TensorName& name = source.tensors()[i].place;
     const FileKey key = file_key(name, grouping);
     Placement& file = files[key];
@@ -126,8 +127,9 @@ class FileSizeBound {
 std::vector<Placement> place_by_size(uint64_t limit_bytes, const Checkpoint& source) {
   const auto weights = weights_of_scales(source);
   std::map<UnitKey, std::vector<uint32_t>> units;
-  for (uint32_t i = 0; i < source.tensors().size(); ++i)
-    units[unit_key(source.tensors()[i], weights)].push_back(i);
+  for (uint32_t i = 0; i < source.tensors().size(); ++i) {
+    if (!source.tensors()[i].is_alias) units[unit_key(source.tensors()[i], weights)].push_back(i);
+  }
 
   std::vector<Placement> shards(1);
   FileSizeBound size;

@@ -26,7 +26,7 @@ struct Placement {
   std::vector<PlacedTensor> tensors;  // in no particular order
 };
 
-/// Files by path; every tensor of the catalogue is in exactly one of them, and so is every expert.
+/// Files by path; every tensor of the catalogue that is no alias is in exactly one of them, and so is every expert.
 [[nodiscard]] std::vector<Placement> place_tensors(const Grouping& grouping, const Checkpoint& source);
 
 }  // namespace dspack::format

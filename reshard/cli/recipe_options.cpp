@@ -52,6 +52,10 @@ void add_recipe_options(CLI::App& app, RepackFlags& flags) {
       ->check(checked_by(parse_transform, "transform"))
       ->type_name("KIND")
       ->excludes(file);
+  app.add_flag(
+         "--dedupe", flags.dedupe,
+         "Store equal tensors once, as DeepSeek-V3's two embeddings and output heads are (unpack gives both back)")
+      ->excludes(file);
   app.add_flag("--drop-mtp", flags.drop_mtp, "Leave out the multi-token-prediction module")->excludes(file);
 }
 
@@ -79,6 +83,7 @@ Result<Recipe> recipe_of(const RepackFlags& flags) {
     TRY_ASSIGN(Transform transform, parse_transform(text));
     recipe.transforms.push_back(std::move(transform));
   }
+  recipe.dedupe = flags.dedupe;
   recipe.drop_mtp = flags.drop_mtp;
   return recipe;
 }

@@ -20,7 +20,7 @@ uint64_t always_needed_bytes(const format::Checkpoint& catalogue) {
   uint64_t bytes = 0;
   for (uint32_t i = 0; i < catalogue.tensors().size(); ++i) {
     const format::TensorEntry& tensor = catalogue.tensors()[i];
-    if (!tensor.place.expert && rows_per_cache_block(catalogue, i) == 0) bytes += tensor.range.size();
+    if (!tensor.is_alias && !tensor.place.expert && rows_per_cache_block(catalogue, i) == 0) bytes += tensor.range.size();
   }
   return bytes;
 }
@@ -46,8 +46,9 @@ RemoteStorage::RemoteStorage(format::Repository& origin, const format::Checkpoin
       rows_(origin_, *cache_, space_, options.connections),
       by_file_(catalogue.files().size()),
       is_checked_(catalogue.tensors().size()) {
-  for (uint32_t i = 0; i < catalogue.tensors().size(); ++i)
-    by_file_[catalogue.tensors()[i].file].push_back(i);
+  for (uint32_t i = 0; i < catalogue.tensors().size(); ++i) {
+    if (!catalogue.tensors()[i].is_alias) by_file_[catalogue.tensors()[i].file].push_back(i);
+  }
   for (std::vector<uint32_t>& tensors : by_file_) {
     std::ranges::sort(tensors, {}, [&](uint32_t t) {
       return std::pair(catalogue.tensors()[t].range.begin, catalogue.tensors()[t].range.end);

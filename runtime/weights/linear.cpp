@@ -48,13 +48,30 @@ std::string place_of(const format::Checkpoint& checkpoint, const format::TensorE
   return fmt::format("{}: {}", checkpoint.files()[tensor.file].path, tensor.name);
 }
 
+Error missing_tensor(const format::Checkpoint& checkpoint, std::string_view name) {
+  const auto& manifest = checkpoint.manifest();
+  if (!manifest || !manifest->coverage.of) {
+    return {ErrorKind::not_found,
+            fmt::format("tensor {} is missing from the checkpoint; the download may be incomplete", name)};
+  }
+  const format::Coverage& coverage = manifest->coverage;
+  const format::Origin& origin = manifest->origin;
+  const std::string whole = origin.repository.empty() ? "the checkpoint that it was made from"
+                                                      : fmt::format("hf://{}@{}", origin.repository, origin.revision);
+  return {
+      ErrorKind::not_found,
+      fmt::format("tensor {} is absent: this packed repository holds a part of the model, {} of {} layers, {} of {} "
+                  "experts and {} of {} tensors (recipe {}); run {}, or pack more of it",
+                  name, coverage.layers, coverage.of->layers, coverage.experts, coverage.of->experts, coverage.tensors,
+                  coverage.of->tensors, format::canonical_json(manifest->recipe), whole)};
+}
+
 Result<const format::TensorEntry*> find_tensor(const format::Checkpoint& checkpoint, std::string_view name) {
   if (const auto* found = checkpoint.find(name); found != nullptr) return found;
   if (const auto* found = checkpoint.find(std::string(format::kWrapperPrefix).append(name)); found != nullptr) {
     return found;
   }
-  return Error{ErrorKind::not_found,
-               fmt::format("tensor {} is missing from the checkpoint; the download may be incomplete", name)};
+  return missing_tensor(checkpoint, name);
 }
 
 Result<const format::TensorEntry*> find_tensor(const format::Checkpoint& checkpoint, std::string_view name,

@@ -48,6 +48,9 @@ struct LinearSource {
 [[nodiscard]] Result<LinearSource> find_linear(const format::Checkpoint& checkpoint, std::string_view name,
                                                uint32_t out, uint32_t in, const std::optional<BlockSize>& block);
 
+/// Why a tensor is not there: the checkpoint is incomplete, or was packed as a part of a model.
+[[nodiscard]] Error missing_tensor(const format::Checkpoint& checkpoint, std::string_view name);
+
 /// The tensor `name`, or that of a language model within another model (format::kWrapperPrefix). Errors: not_found,
 /// with the remedy.
 [[nodiscard]] Result<const format::TensorEntry*> find_tensor(const format::Checkpoint& checkpoint,
