@@ -155,7 +155,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if kind == "ignore_range" and isinstance(reply.content, Content):
             begin, end, request.range = 0, reply.content.size, None
             reply.status = 200 if reply.status == 206 else reply.status
-        self.finish(request, reply, begin, end, fault, kind, options)
+        self.send(request, reply, begin, end, fault, kind, options)
 
     def answer_changing(self, request):
         """The fault is taken first: some keep the request from being carried out, some alter what it brings."""
@@ -168,7 +168,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.hang_up(with_reset=kind == "reset")
         self.read_body(request, kind, options)
         if kind == "status":
-            return self.finish(request, Reply(500), 0, 0, fault, kind, options)
+            return self.send(request, Reply(500), 0, 0, fault, kind, options)
         if kind == "corrupt_upload" and request.body:
             middle = len(request.body) // 2
             request.body = request.body[:middle] + bytes([request.body[middle] ^ 1]) + request.body[middle + 1:]
@@ -176,7 +176,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             request.body = request.body[:-int(options.get("delta", 7))]
         reply = self.answer(request)
         begin, end = self.asked_range(request, reply)
-        self.finish(request, reply, begin, end, fault, kind, options)
+        self.send(request, reply, begin, end, fault, kind, options)
 
     def answer(self, request):
         try:
@@ -240,7 +240,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         request.range = (begin, end)
         return begin, end
 
-    def finish(self, request, reply, begin, end, fault, kind, options):
+    def send(self, request, reply, begin, end, fault, kind, options):
         if kind == "delay" or (kind == "lost" and "delay" in options):
             self.server.closing.wait(float(options.get("seconds" if kind == "delay" else "delay", 1)))
         if kind == "lost" and "status" not in options:
