@@ -113,6 +113,6 @@ def tree_ids(files: Dict[str, File]):
 def make_commit(files, parent, title, message, author, time):
     folders = tree_ids(files)
     who = "%s <%s@users.noreply.hub.test> %d +0000" % (author, author, int(time))
-    text = "tree %s\n%sauthor %s\ncommitter %s\n\n%s\n\n%s\n" % (
-        folders[""], "parent %s\n" % parent if parent else "", who, who, title, message)
+    text = "tree %s\n%sauthor %s\ncommitter %s\n\n%s\n" % (
+        folders[""], "parent %s\n" % parent if parent else "", who, who, "\n\n".join(filter(None, (title, message))))
     return Commit(git_hash("commit", text.encode()), parent, title, message, author, time, dict(files), folders)
