@@ -269,7 +269,8 @@ class HubServer:
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repo", action="append", default=[], metavar="ORG/NAME=FOLDER")
+    parser.add_argument("--repo", action="append", default=[], metavar="ORG/NAME[=FOLDER]",
+                        help="a repository, with the folder's files")
     parser.add_argument("--private", action="append", default=[], metavar="ORG/NAME", help="hide it from strangers")
     parser.add_argument("--gated", action="append", default=[], metavar="ORG/NAME", help="nobody may read its files")
     parser.add_argument("--port", type=int, default=0)
@@ -288,9 +289,9 @@ def main():
                     chunk_size=arguments.chunk_size)
     for text in arguments.repo:
         name, _, folder = text.partition("=")
-        if not Path(folder).is_dir():
+        if folder and not Path(folder).is_dir():
             sys.exit("hub_server: %s is not a folder" % folder)
-        hub.add(name, folder, private=name in arguments.private, gated=name in arguments.gated)
+        hub.add(name, folder or None, private=name in arguments.private, gated=name in arguments.gated)
     for text in arguments.fault:
         method, pattern, kind, options = parse_fault(text)
         hub.add_fault(method, pattern, kind, **options)

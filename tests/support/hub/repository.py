@@ -1,6 +1,8 @@
 """One repository: its commits, branches, tags and pull requests, and the large objects that it holds."""
 
 import fnmatch
+import functools
+import re
 import time
 from dataclasses import dataclass, field
 from typing import Dict, List, Optional
@@ -112,7 +114,7 @@ class Repository:
 
     def stores_as_lfs(self, path, commit: Commit, extra_attributes=""):
         attributes = commit.files[ATTRIBUTES].content.read().decode() if ATTRIBUTES in commit.files else ""
-        return any(matches(pattern, path) for pattern in lfs_patterns(attributes + "\n" + extra_attributes))
+        return lfs_matcher(attributes + "\n" + extra_attributes)(path)
 
     # Changing -----------------------------------------------------------------------------------------------------
 
@@ -136,9 +138,8 @@ class Repository:
     def with_attributes(self, files: Dict[str, File]):
         """The same files, with a line in .gitattributes for each LFS file that no pattern covers."""
         text = files[ATTRIBUTES].content.read().decode() if ATTRIBUTES in files else ""
-        patterns = lfs_patterns(text)
-        missing = [path for path in sorted(files)
-                   if files[path].lfs and not any(matches(pattern, path) for pattern in patterns)]
+        covered = lfs_matcher(text)
+        missing = [path for path in sorted(files) if files[path].lfs and not covered(path)]
         if not missing:
             return files
         if text and not text.endswith("\n"):
@@ -192,14 +193,14 @@ def oid_at(commit, path):
     return blob(commit.files, path) or commit.folders.get(path)
 
 
-def lfs_patterns(attributes: str):
+@functools.lru_cache(maxsize=100)
+def lfs_matcher(attributes: str):
+    """path -> whether .gitattributes makes it an LFS object. A pattern without a slash is for names in any folder."""
     rows = [line.split() for line in attributes.splitlines()]
-    return [row[0].replace("[[:space:]]", " ") for row in rows if "filter=lfs" in row[1:]]
-
-
-def matches(pattern, path):
-    """gitattributes: a pattern without a slash is for names in any folder."""
-    return fnmatch.fnmatchcase(path if "/" in pattern else path.rpartition("/")[2], pattern.replace("/**/", "/*"))
+    patterns = [row[0].replace("[[:space:]]", " ").replace("/**/", "/*") for row in rows if "filter=lfs" in row[1:]]
+    names, paths = (re.compile("|".join(fnmatch.translate(pattern) for pattern in some) or r"(?!)")
+                    for some in ([text for text in patterns if "/" not in text], [text for text in patterns if "/" in text]))
+    return lambda path: bool(names.match(path.rpartition("/")[2]) or paths.match(path))
 
 
 def iso(seconds):

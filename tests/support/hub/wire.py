@@ -155,6 +155,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if kind == "ignore_range" and isinstance(reply.content, Content):
             begin, end, request.range = 0, reply.content.size, None
             reply.status = 200 if reply.status == 206 else reply.status
+            reply.headers.pop("Content-Range", None)
         self.send(request, reply, begin, end, fault, kind, options)
 
     def answer_changing(self, request):
