@@ -1,10 +1,8 @@
-"""The server that plays the Hub in these tests, held to the Hub's protocol by the official client, huggingface_hub.
+"""The server that plays the Hub in these tests, held to the Hub's protocol by the official client: what changes there.
 
-Each operation is judged twice: by what the server holds afterwards, and by what the client sees. The client lives in a
-virtual environment (scripts/common.sh makes it); this file restarts itself under that environment's Python.
+Each operation is judged twice: by what the server holds afterwards, and by what the client sees.
 """
 
-import hashlib
 import os
 import subprocess
 import sys
@@ -12,76 +10,11 @@ import time
 import unittest
 from pathlib import Path
 
-CLIENT_VERSION = "2.4.0"
-RESTARTED = "DSPACK_TEST_RESTARTED"
-TOKEN = "hf_secret_of_the_test"
-
-
-def restart_under_the_client():
-    """Variables of the client are read when it is imported: they are set before."""
-    python = os.environ.get("DSPACK_TEST_PYTHON", "")
-    if not os.access(python, os.X_OK):
-        print("DID NOT RUN: huggingface_hub is not installed: DSPACK_TEST_PYTHON (%s) is no Python; scripts/test makes it"
-              % (python or "not set"), flush=True)
-        sys.exit(77)
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "HUGGING"))}
-    settings = {"HF_HUB_DISABLE_XET": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1", "HF_HUB_DISABLE_TELEMETRY": "1",
-                "HF_HUB_DISABLE_IMPLICIT_TOKEN": "1", "HF_HOME": "/nonexistent", RESTARTED: "1"}
-    os.execve(python, [python, "-B", "-W", "ignore::DeprecationWarning", *sys.argv], {**kept, **settings})
-
-
-if RESTARTED not in os.environ:
-    restart_under_the_client()
-
-from unittest import mock  # noqa: E402
-
-import huggingface_hub  # noqa: E402
-from common import EndToEnd, clean_environment, main  # noqa: E402
-from huggingface_hub import CommitOperationAdd, CommitOperationCopy, CommitOperationDelete, HfApi  # noqa: E402
-from huggingface_hub import errors  # noqa: E402
-from huggingface_hub.utils._runtime import is_xet_available  # noqa: E402
-from hub_server import HubServer  # noqa: E402
-
-
-def sha256(data):
-    return hashlib.sha256(data).hexdigest()
-
-
-class Client(EndToEnd):
-    """`self.api` speaks to `self.hub` with the token of the account that may do everything."""
-    options = {}
-
-    def setUp(self):
-        super().setUp()
-        self.hub = HubServer(token=TOKEN, **self.options)
-        self.hub.__enter__()
-        self.addCleanup(self.hub.__exit__)
-        self.addCleanup(self.hub.assert_token_stayed_home)
-        self.api = self.client(TOKEN)
-
-    def client(self, token=False):
-        return HfApi(endpoint=self.hub.url, token=token)
-
-    def folder(self, files, name="folder"):
-        for path, data in files.items():
-            place = self.scratch / name / path
-            place.parent.mkdir(parents=True, exist_ok=True)
-            place.write_bytes(data)
-        return self.scratch / name
-
-    def assert_holds(self, repo, files, revision="main"):
-        """Exactly these files (and the Hub's .gitattributes), on the server and as the client lists and downloads them."""
-        wanted = {path: sha256(data) for path, data in files.items()}
-        held = self.hub.files(repo, revision)
-        held.pop(".gitattributes")
-        self.assertEqual(held, wanted)
-        listed = set(self.api.list_repo_files(repo, revision=revision))
-        self.assertEqual(listed, {".gitattributes", *wanted})
-        place = self.scratch / ("seen-" + os.urandom(4).hex())
-        folder = Path(self.api.snapshot_download(repo, revision=revision, local_dir=place))
-        seen = {str(path.relative_to(folder)): sha256(path.read_bytes()) for path in folder.rglob("*")
-                if path.is_file() and ".cache" not in path.parts and path.name != ".gitattributes"}
-        self.assertEqual(seen, wanted)
+from hub_client import CLIENT_VERSION, TOKEN, Client, sha256  # first: it restarts this file where the client is
+from common import clean_environment, main
+import huggingface_hub
+from huggingface_hub import CommitOperationAdd, CommitOperationCopy, CommitOperationDelete, errors
+from huggingface_hub.utils._runtime import is_xet_available
 
 
 class Installed(unittest.TestCase):
@@ -125,7 +58,8 @@ class Repositories(Client):
         self.api.upload_file(path_or_fileobj=b"one", path_in_repo="a.txt", repo_id="org/old")
         self.api.move_repo("org/old", "org/new")
         self.assertEqual(self.api.model_info("org/old").id, "org/new")
-        self.assertEqual(Path(self.api.hf_hub_download("org/old", "a.txt", cache_dir=self.scratch)).read_bytes(), b"one")
+        downloaded = self.api.hf_hub_download("org/old", "a.txt", cache_dir=self.scratch)
+        self.assertEqual(Path(downloaded).read_bytes(), b"one")
         self.api.upload_file(path_or_fileobj=b"two", path_in_repo="b.bin", repo_id="org/old")
         self.assert_holds("org/new", {"a.txt": b"one", "b.bin": b"two"})
         locations = {entry.raw_path for entry in self.hub.requests() if entry.status == 307}
@@ -197,7 +131,8 @@ class Uploads(Client):
     def test_a_folder(self):
         files = {"layers/%02d/expert %d.safetensors" % (layer, expert): os.urandom(200 + 300 * expert)
                  for layer in range(3) for expert in range(5)}
-        files.update({"README.md": b"---\nlicense: mit\n---\n# Model\n", "config.json": b"{}", "d/\u00e4 #?&%20.txt": b"odd"})
+        files.update({"README.md": b"---\nlicense: mit\n---\n# Model\n", "config.json": b"{}",
+                      "d/\u00e4 #?&%20.txt": b"odd"})
         self.api.upload_folder(repo_id="org/model", folder_path=self.folder(files))
         self.assert_holds("org/model", files)
         self.assertEqual(len(self.hub.commits("org/model")), 2)
@@ -345,7 +280,8 @@ class PullRequests(Client):
         for number in range(12):
             self.put(b"%d" % number, "a.txt", create_pr=True, commit_message="Number %d" % number)
         self.api.change_discussion_status("org/model", 3, new_status="closed")
-        found = list(self.api.get_repo_discussions("org/model", discussion_type="pull_request", discussion_status="open"))
+        found = list(self.api.get_repo_discussions("org/model", discussion_type="pull_request",
+                                                   discussion_status="open"))
         self.assertEqual([item.num for item in found], [12, 11, 10, 9, 8, 7, 6, 5, 4, 2, 1])
         self.assertEqual(found[0].title, "Number 11")
 
@@ -361,162 +297,6 @@ class PullRequests(Client):
             stranger.merge_pull_request("org/model", 1)
         self.assert_holds("org/model", {})
         self.assert_holds("org/model", {"a.bin": data}, revision="refs/pr/1")
-
-
-class Downloads(Client):
-    options = {"page_size": 4}
-
-    def setUp(self):
-        super().setUp()
-        self.files = {"config.json": b'{"a": 1}', "m.safetensors": os.urandom(5000), "sub/a.txt": b"text", "sub/b.txt": b"",
-                      "sub/deep/n.safetensors": os.urandom(10), "with space+%.txt": b"odd"}
-        self.hub.add("org/model", self.folder(self.files, "model"))
-        self.head = self.hub.commits("org/model")[0]
-
-    def get(self, path, api=None, **options):
-        return Path((api or self.api).hf_hub_download("org/model", path, cache_dir=self.scratch / "cache", **options))
-
-    def test_everything(self):
-        for redirected in (False, True):
-            with self.subTest(small_file_redirect=redirected):
-                self.hub.small_file_redirect = redirected
-                self.assert_holds("org/model", self.files)
-
-    def test_model_info(self):
-        info = self.api.model_info("org/model", files_metadata=True)
-        self.assertEqual((info.sha, info.author, info.disabled), (self.head.id, "org", False))
-        for sibling in info.siblings:
-            file = self.head.files[sibling.rfilename]
-            self.assertEqual((sibling.size, sibling.blob_id), (file.size, file.oid))
-            self.assertEqual(sibling.lfs.sha256 if sibling.lfs else None, file.content.sha256 if file.lfs else None)
-        self.assertEqual({sibling.rfilename for sibling in info.siblings}, {".gitattributes", *self.files})
-        first = self.hub.commits("org/model")[-1].id
-        self.assertEqual([sibling.rfilename for sibling in self.api.model_info("org/model", revision=first).siblings],
-                         [".gitattributes"])
-        self.assertEqual(self.api.model_info("org/model", expand=["sha"]).sha, self.head.id)
-
-    def test_trees(self):
-        def paths(*arguments, **options):
-            return [entry.path for entry in self.api.list_repo_tree("org/model", *arguments, **options)]
-        top = [".gitattributes", "config.json", "m.safetensors", "sub", "with space+%.txt"]
-        self.assertEqual(paths(), top)
-        self.assertEqual(paths("sub"), ["sub/a.txt", "sub/b.txt", "sub/deep"])
-        self.assertEqual(paths(recursive=True), top[:4] + ["sub/a.txt", "sub/b.txt", "sub/deep", "sub/deep/n.safetensors"]
-                         + top[4:])
-        pages = [entry for entry in self.hub.requests("GET", "*/tree/*") if "recursive=true" in entry.raw_path]
-        self.assertEqual(len(pages), 3)
-        with self.assertRaises(errors.EntryNotFoundError):
-            paths("absent")
-        changed = self.hub.commit("org/model", {"sub/a.txt": b"new"}, "Change one")
-        last = {entry.path: entry.last_commit.oid for entry in self.api.list_repo_tree("org/model", expand=True,
-                                                                                     recursive=True)}
-        self.assertEqual((last["sub/a.txt"], last["sub"], last["config.json"]), (changed, changed, self.head.id))
-
-    def test_paths_info(self):
-        found = self.api.get_paths_info("org/model", ["m.safetensors", "sub", "absent", "config.json"])
-        self.assertEqual([entry.path for entry in found], ["m.safetensors", "sub", "config.json"])
-        self.assertEqual((found[0].lfs.sha256, found[0].size), (sha256(self.files["m.safetensors"]), 5000))
-        self.assertEqual((found[1].tree_id, found[2].lfs), (self.head.folders["sub"], None))
-
-    def test_a_large_file_comes_from_the_storage_without_the_token(self):
-        self.assertEqual(self.get("m.safetensors").read_bytes(), self.files["m.safetensors"])
-        self.assertEqual(self.get("m.safetensors").resolve().name, sha256(self.files["m.safetensors"]))
-        head = self.hub.requests("HEAD")[0]
-        self.assertEqual((head.status, head.authorization), (302, "Bearer " + TOKEN))
-        read, = self.hub.requests("GET", host="storage")
-        self.assertEqual((read.status, read.authorization), (200, None))
-        self.assertNotEqual(self.hub.url.rpartition(":")[0], self.hub.storage_url.rpartition(":")[0])
-
-    def test_small_files_are_named_by_their_git_blob(self):
-        self.assertEqual(self.get("config.json").resolve().name, self.head.files["config.json"].oid)
-        self.assertEqual(self.get("config.json").parent.name, self.head.id)
-
-    def test_revisions(self):
-        for revision in ("main", "refs/heads/main", self.head.id, self.head.id[:7]):
-            with self.subTest(revision):
-                self.assertEqual(self.get("config.json", revision=revision).parent.name, self.head.id)
-        with self.assertRaises(errors.RevisionNotFoundError):
-            self.get("config.json", revision="v9")
-        with self.assertRaises(errors.EntryNotFoundError):
-            self.get("absent.json")
-        absent = self.scratch / "cache" / "models--org--model" / ".no_exist" / self.head.id / "absent.json"
-        self.assertTrue(absent.is_file())
-
-    def test_a_body_that_breaks_off_is_continued(self):
-        fault = self.hub.add_fault("GET", "objects/*", "cut", times=1)
-        with mock.patch.object(huggingface_hub.constants, "DOWNLOAD_CHUNK_SIZE", 1000), self.assertLogs("huggingface_hub"):
-            self.assertEqual(self.get("m.safetensors").read_bytes(), self.files["m.safetensors"])
-        self.assertEqual(fault.struck, 1)
-        self.assertEqual([(entry.status, entry.range) for entry in self.hub.requests("GET", host="storage")],
-                         [(200, None), (206, (2000, 5000))])
-
-    def test_an_expired_link_is_forbidden(self):
-        self.hub.link_seconds = -1
-        with self.assertRaises(errors.HfHubHTTPError) as refused:
-            self.get("m.safetensors")
-        self.assertEqual(refused.exception.response.status_code, 403)
-        self.hub.link_seconds = 60
-        self.get("m.safetensors")
-
-
-class Access(Client):
-    def setUp(self):
-        super().setUp()
-        folder = self.folder({"a.txt": b"a", "m.bin": b"m"})
-        self.hub.add("org/private", folder, private=True)
-        self.hub.add("org/gated", folder, gated=True, granted=["guest"])
-        self.hub.add("org/public", folder)
-        self.hub.add_token("hf_guest", "guest")
-        self.hub.add_token("hf_stranger", "stranger")
-        self.hub.add_token("hf_member", "member", namespaces=["org"])
-
-    def get(self, repo, token, path="a.txt"):
-        cache = self.scratch / os.urandom(4).hex()
-        return Path(self.client(token).hf_hub_download(repo, path, cache_dir=cache)).read_bytes()
-
-    def status(self, error, *arguments):
-        with self.assertRaises(error) as refused:
-            self.get(*arguments)
-        cause = refused.exception
-        while not hasattr(cause, "response"):
-            cause = cause.__cause__
-        self.assertTrue(cause.request_id.startswith("Root="), cause.request_id)
-        return cause.response.status_code
-
-    def test_public(self):
-        self.assertEqual(self.get("org/public", False), b"a")
-        self.assertEqual(self.get("org/public", "hf_stranger", "m.bin"), b"m")
-
-    def test_missing(self):
-        self.assertEqual(self.status(errors.RepositoryNotFoundError, "org/absent", False), 401)
-        self.assertEqual(self.status(errors.RepositoryNotFoundError, "org/absent", TOKEN), 404)
-
-    def test_private(self):
-        self.assertEqual(self.status(errors.RepositoryNotFoundError, "org/private", False), 401)
-        self.assertEqual(self.status(errors.RepositoryNotFoundError, "org/private", "hf_stranger"), 404)
-        self.assertEqual(self.get("org/private", "hf_member"), b"a")
-        self.assertEqual(self.client(False).repo_exists("org/private"), False)
-        self.assertEqual(self.client("hf_member").repo_exists("org/private"), True)
-
-    def test_gated(self):
-        self.assertEqual(self.status(errors.GatedRepoError, "org/gated", False), 401)
-        self.assertEqual(self.status(errors.GatedRepoError, "org/gated", "hf_stranger"), 403)
-        self.assertEqual(self.get("org/gated", "hf_guest", "m.bin"), b"m")
-        self.assertEqual(self.client(False).model_info("org/gated").gated, "manual")
-        self.assertIn("m.bin", self.client(False).list_repo_files("org/gated"))
-
-    def test_a_token_that_nobody_has(self):
-        self.assertEqual(self.status(errors.HfHubHTTPError, "org/public", "hf_unknown"), 401)
-
-    def test_who_may_create(self):
-        with self.assertRaises(errors.HfHubHTTPError) as refused:
-            self.client("hf_stranger").create_repo("org/new")
-        self.assertEqual(refused.exception.response.status_code, 403)
-        with self.assertRaises(errors.HfHubHTTPError) as refused:
-            self.client(False).create_repo("org/new")
-        self.assertEqual(refused.exception.response.status_code, 401)
-        self.client("hf_member").create_repo("org/new")
-        self.assertTrue(self.hub.exists("org/new"))
 
 
 class Trouble(Client):
@@ -540,8 +320,8 @@ class Trouble(Client):
     def test_the_client_reads_the_rate_limit_it_is_told(self):
         self.hub.rate_limits["api"] = (1, 300)
         self.api.model_info("org/model")
-        with self.assertRaisesRegex(errors.HfHubHTTPError, r"'api' rate limit.*\n?.*Retry after \d+ seconds \(0/1 requests "
-                                                           r"remaining in current 300s window\)"):
+        with self.assertRaisesRegex(errors.HfHubHTTPError, r"'api' rate limit.*\n?.*Retry after \d+ seconds \(0/1 "
+                                                           r"requests remaining in current 300s window\)"):
             self.api.model_info("org/model")
 
     def test_a_server_error_is_tried_again(self):

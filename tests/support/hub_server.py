@@ -16,7 +16,8 @@ As a module:
 
 From the command line (prints its URL as the first line, then one line a request with --verbose):
 
-    hub_server.py [--repo ORG/NAME=FOLDER ...] [--port N] [--token T] [--link-seconds S] [--fault 'METHOD PATTERN:KIND...']
+    hub_server.py [--repo ORG/NAME[=FOLDER] ...] [--port N] [--token T] [--link-seconds S]
+                  [--fault 'METHOD PATTERN:KIND:key=value,...']
 
 There are two hosts: the Hub (127.0.0.1) and its storage (127.0.0.2, another port), to which large files are redirected
 and uploaded by signed links that expire. `hub.token` may write everything; add_token() makes accounts that may less.

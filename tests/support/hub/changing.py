@@ -274,6 +274,6 @@ def check_folders(hub, files):
         counts[folder] = counts.get(folder, 0) + 1
     for folder, count in counts.items():
         if count > hub.folder_entries_limit:
-            raise Refused(400, "Your push was rejected because it contains too many files per directory. Each directory "
-                               "in your git repo can only contain up to %d files. Offending: %s (%d)"
+            raise Refused(400, "Your push was rejected because it contains too many files per directory. Each "
+                               "directory in your git repo can only contain up to %d files. Offending: %s (%d)"
                           % (hub.folder_entries_limit, folder or "/", count))

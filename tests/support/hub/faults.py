@@ -11,7 +11,7 @@ a shell pattern, on the Hub's host, the storage host, or both (`host`). Kinds:
     stall            the same, but the connection stays open and silent for `seconds` (default: an hour)
     lost             the request is carried out, the connection is reset without an answer; with `status` (and `body`)
                      that is answered instead, as a gateway does that gave up waiting. `delay` seconds pass first
-    slow             bodies come and go at `rate` bytes per second; a change of fault.options["rate"] takes effect at once
+    slow             bodies come and go at `rate` bytes per second; a change of fault.options["rate"] works at once
     delay            the answer comes `seconds` later
     headers          the answer's headers are changed as `headers` says (a dict; None takes one away)
     corrupt          a download has one bit flipped: byte `at` of the file (strikes only answers that hold it), or the
@@ -20,9 +20,9 @@ a shell pattern, on the Hub's host, the storage host, or both (`host`). Kinds:
     corrupt_upload   the body is stored with one bit flipped and answered as if nothing had happened
     truncate_upload  the body is stored without its last `delta` bytes (default: 7)
 
-`times` limits how often a fault strikes (default: always), `skip` lets so many matching requests pass first, `every` lets
-only each so many-th strike, `chance` makes it random (the server's `random_seed`), `min_bytes` spares small bodies: the
-request's for uploads, the answer's for the rest. Of several faults that match, the first added strikes.
+`times` limits how often a fault strikes (default: always), `skip` lets so many matching requests pass first, `every`
+strikes only each so-many-th after them, `chance` makes it random (the server's `random_seed`), `min_bytes` spares small
+bodies: the request's for uploads, the answer's for the rest. Of several faults that match, the first added strikes.
 """
 
 import fnmatch

@@ -1,7 +1,7 @@
 """LFS: which objects to send and where (batch), the end of a multipart upload, and the check of what came (verify).
 
-Objects belong to one repository, as on the Hub. An object counts as stored once it was verified; until then a batch asks
-for it again. A finished multipart upload is gone: to finish it a second time is NoSuchUpload, as in S3.
+Objects belong to one repository, as on the Hub. An object counts as stored once it was verified; until then a batch
+asks for it again. A finished multipart upload is gone: to finish it a second time is NoSuchUpload, as in S3.
 """
 
 import re

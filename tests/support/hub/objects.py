@@ -9,7 +9,7 @@ READ_BYTES = 1 << 20
 
 
 class Content:
-    """The bytes of a file: in memory, or in a file on disk that nobody changes. Its digest is taken when first asked."""
+    """The bytes of a file: in memory, or in a file on disk that nobody changes. The digest is taken when asked for."""
 
     def __init__(self, data: Optional[bytes] = None, path: Optional[str] = None):
         self._data = data

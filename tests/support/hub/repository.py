@@ -148,8 +148,8 @@ class Repository:
         return {**files, ATTRIBUTES: regular_file(text.encode())}
 
     def open_pull(self, title, description, author, branch="main", status="open") -> PullRequest:
-        base = self.head(branch)
-        pull = PullRequest(len(self.pulls) + 1, title, description, author, status, time.time(), branch, base.id, base.id)
+        base = self.head(branch).id
+        pull = PullRequest(len(self.pulls) + 1, title, description, author, status, time.time(), branch, base, base)
         pull.events.append(event(pull, "comment", author, {
             "edited": False, "hidden": False, "latest": {"raw": description, "html": "", "updatedAt": iso(pull.time)}}))
         self.pulls[pull.num] = pull
@@ -198,9 +198,12 @@ def lfs_matcher(attributes: str):
     """path -> whether .gitattributes makes it an LFS object. A pattern without a slash is for names in any folder."""
     rows = [line.split() for line in attributes.splitlines()]
     patterns = [row[0].replace("[[:space:]]", " ").replace("/**/", "/*") for row in rows if "filter=lfs" in row[1:]]
-    names, paths = (re.compile("|".join(fnmatch.translate(pattern) for pattern in some) or r"(?!)")
-                    for some in ([text for text in patterns if "/" not in text], [text for text in patterns if "/" in text]))
-    return lambda path: bool(names.match(path.rpartition("/")[2]) or paths.match(path))
+
+    def any_of(some):
+        return re.compile("|".join(map(fnmatch.translate, some)) or r"(?!)")
+    for_names = any_of(pattern for pattern in patterns if "/" not in pattern)
+    for_paths = any_of(pattern for pattern in patterns if "/" in pattern)
+    return lambda path: bool(for_names.match(path.rpartition("/")[2]) or for_paths.match(path))
 
 
 def iso(seconds):

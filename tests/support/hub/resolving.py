@@ -43,8 +43,9 @@ def resolve_cache(hub, request, repo, commit, path):
 def small_file(file, path, headers):
     kind = "application/json" if path.endswith(".json") else "text/plain; charset=utf-8"
     name = urllib.parse.quote(path.rpartition("/")[2])
-    return Reply(200, file.content, {"Content-Type": kind, "ETag": '"%s"' % file.etag, **headers,
-                                     "Content-Disposition": "inline; filename*=UTF-8''%s; filename=\"%s\";" % (name, name)})
+    return Reply(200, file.content, {
+        "Content-Type": kind, "ETag": '"%s"' % file.etag,
+        "Content-Disposition": "inline; filename*=UTF-8''%s; filename=\"%s\";" % (name, name), **headers})
 
 
 def split_revision(request):

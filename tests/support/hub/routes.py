@@ -65,7 +65,7 @@ def answer(hub, request):
 
 
 def count_request(hub, request):
-    """The headers that tell of the rate limit; refuses what is beyond it. Windows are fixed and begin with a request."""
+    """The headers that tell of the rate limit; refuses what is beyond it. A window begins with a request."""
     bucket = "api" if request.path.startswith("api/") or "/info/lfs/" in request.path else "resolvers"
     if bucket not in hub.rate_limits:
         return {}

@@ -1,7 +1,7 @@
 """The other host, as S3 and the CDN are: signed links that expire, for reading and for writing large objects.
 
-A link's signature is all that a request needs. An Authorization header beside it is refused, as S3 does, and stays in the
-log: a token has no business here.
+A link's signature is all that a request needs. An Authorization header beside it is refused, as S3 does, and stays in
+the log: a token has no business here.
 """
 
 import hashlib

@@ -22,8 +22,8 @@ LOGGED_BODY_BYTES = 1 << 20
 
 @dataclass
 class Request:
-    """A request, and one line of the log. `range` is [begin, end) as answered; `received` and `sent` count body bytes;
-    `body` is kept in the log where it is small (JSON, commits)."""
+    """A request, and one line of the log. `range` is [begin, end) as answered; `status` stays 0 where no answer was
+    given; `received` and `sent` count body bytes; `body` is kept in the log where it is small (JSON, commits)."""
     time: float
     host: str  # "hub" or "storage"
     connection: int
@@ -65,7 +65,8 @@ class Reply:
 
 
 def json_reply(value, status=200, headers=None):
-    return Reply(status, json.dumps(value).encode(), {"Content-Type": "application/json; charset=utf-8", **(headers or {})})
+    kind = {"Content-Type": "application/json; charset=utf-8"}
+    return Reply(status, json.dumps(value).encode(), {**kind, **(headers or {})})
 
 
 def refusal(error: Refused):
