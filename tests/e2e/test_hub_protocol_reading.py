@@ -25,10 +25,12 @@ class Downloads(Client):
         return Path((api or self.api).hf_hub_download("org/model", path, cache_dir=self.scratch / "cache", **options))
 
     def test_everything(self):
-        for redirected in (False, True):
-            with self.subTest(small_file_redirect=redirected):
-                self.hub.small_file_redirect = redirected
+        for redirected, xet in ((False, False), (True, False), (False, True)):
+            with self.subTest(small_file_redirect=redirected, announce_xet=xet):
+                self.hub.small_file_redirect, self.hub.announce_xet = redirected, xet
                 self.assert_holds("org/model", self.files)
+        held = self.api.get_paths_info("org/model", "m.safetensors")[0]
+        self.assertEqual(held.xet_hash, self.head.files["m.safetensors"].xet_hash)
 
     def test_model_info(self):
         info = self.api.model_info("org/model", files_metadata=True)

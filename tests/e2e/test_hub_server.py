@@ -209,6 +209,14 @@ class Faults(Server):
         self.assertTrue(10 < struck(1)[1] < 40)
 
 
+class Defects(Server):
+    def test_what_the_server_did_not_expect_does_not_pass_unseen(self):
+        with self.assertRaisesRegex(RuntimeError, r"hub_server failed 1 times(.|\n)*AttributeError"):
+            with HubServer() as hub:
+                with self.assertRaises(BROKEN):
+                    self.ask("POST", hub.url + "/api/validate-yaml", ["a list"])
+
+
 class CommandLine(Server):
     def test_it_serves_and_fails_as_told(self):
         self.fill({"config.json": b"{}"})

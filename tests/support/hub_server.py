@@ -22,7 +22,7 @@ From the command line (prints its URL as the first line, then one line a request
 There are two hosts: the Hub (127.0.0.1) and its storage (127.0.0.2, another port), to which large files are redirected
 and uploaded by signed links that expire. `hub.token` may write everything; add_token() makes accounts that may less.
 A request without a token sees what is public. What goes wrong on request is described in hub/faults.py; what each
-endpoint does, in the other files of that folder.
+endpoint does, in the other files of that folder. The official client uploads here with HF_HUB_DISABLE_XET=1.
 
 Standard library only; Python 3.9 or later.
 """
@@ -36,7 +36,7 @@ from pathlib import Path
 from typing import Dict, List, Optional
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from hub import changing, large_files, listing, pulls, resolving, routes  # noqa: E402,F401  (they register routes)
+from hub import changing, large_files, listing, pulls, resolving, routes  # noqa: E402,F401  (they register themselves)
 from hub.faults import Faults, parse_fault  # noqa: E402
 from hub.objects import Commit, Content, lfs_file, regular_file  # noqa: E402
 from hub.repository import PullRequest, Refused, Repository  # noqa: E402
@@ -82,10 +82,12 @@ class HubServer:
         # {"api" or "resolvers": (requests, seconds of the window)}; `retry_after` adds that header to a 429.
         self.rate_limits: Dict[str, tuple] = {}
         self.retry_after = False
-        # Variants of the real Hub: whether a 401 names RepoNotFound; small files behind a relative redirect; actions
-        # that point to the official host whatever the client's endpoint is.
+        # Variants of the real Hub: whether a 401 names RepoNotFound; small files behind a relative redirect; large
+        # files said to be on Xet as well (there is no Xet here); actions that point to the official host, whatever the
+        # client's endpoint is.
         self.code_with_401 = True
         self.small_file_redirect = False
+        self.announce_xet = False
         self.official_action_urls = False
         for name, value in options.items():
             if not hasattr(self, name):
@@ -99,6 +101,7 @@ class HubServer:
         self.repositories: Dict[str, Repository] = {}
         self.renames: Dict[str, str] = {}
         self.rate_windows: Dict[tuple, tuple] = {}
+        self.defects: List[str] = []  # tracebacks of what this server did not expect; leaving `with` raises the first
         self._number = 0
         self.storage = Storage(self)
         self._hub_host = Host(self, "hub", "127.0.0.1", port, lambda request: routes.answer(self, request))
@@ -114,6 +117,8 @@ class HubServer:
     def __exit__(self, *_):
         self._hub_host.stop()
         self._storage_host.stop()
+        if self.defects:
+            raise RuntimeError("hub_server failed %d times, first with:\n%s" % (len(self.defects), self.defects[0]))
 
     @property
     def action_url(self):
@@ -280,6 +285,7 @@ def main():
     parser.add_argument("--page-size", type=int, default=1000, help="entries of a page of a listing")
     parser.add_argument("--multipart-threshold", type=int, default=5 * 1024 * MIB, metavar="BYTES")
     parser.add_argument("--chunk-size", type=int, default=64 * MIB, metavar="BYTES", help="of a multipart upload")
+    parser.add_argument("--rate-limit", action="append", default=[], metavar="api|resolvers:REQUESTS:SECONDS")
     parser.add_argument("--random-seed", type=int, default=0)
     parser.add_argument("--verbose", action="store_true", help="print every request")
     parser.add_argument("--fault", action="append", default=[], metavar="'METHOD PATTERN:KIND[:key=value,...]'")
@@ -288,6 +294,9 @@ def main():
                     link_seconds=arguments.link_seconds, upload_link_seconds=arguments.link_seconds,
                     page_size=arguments.page_size, multipart_threshold=arguments.multipart_threshold,
                     chunk_size=arguments.chunk_size)
+    for text in arguments.rate_limit:
+        bucket, requests, seconds = text.split(":")
+        hub.rate_limits[bucket] = (int(requests), float(seconds))
     for text in arguments.repo:
         name, _, folder = text.partition("=")
         if folder and not Path(folder).is_dir():

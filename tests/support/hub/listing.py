@@ -50,13 +50,15 @@ def revision_info(hub, request, repo, revision):
     return json_reply(value)
 
 
-def entry(repository, commit, path, expand):
+def entry(repository, commit, path, expand, with_xet):
     """A file or folder as trees and paths-info describe it, or None where there is neither."""
     if path in commit.files:
         file = commit.files[path]
         value = {"type": "file", "oid": file.oid, "size": file.size, "path": path}
         if file.lfs:
             value["lfs"] = {"oid": file.content.sha256, "size": file.size, "pointerSize": file.pointer_size}
+            if with_xet:
+                value["xetHash"] = file.xet_hash
     elif path in commit.folders and path:
         value = {"type": "directory", "oid": commit.folders[path], "size": 0, "path": path}
     else:
@@ -89,7 +91,8 @@ def subtree(hub, request, repo, revision, folder):
     paths.sort(key=lambda path: (path + "/" if path in commit.folders else path).encode())  # as git does
     expand = flag(request, "expand")
     size = min(hub.page_size, int(request.argument("limit") or hub.page_size))
-    return page(hub, request, paths, size, lambda path: entry(repository, commit, path, expand))
+    return page(hub, request, paths, size, lambda path: entry(
+        repository, commit, path, expand, hub.announce_xet))
 
 
 def flag(request, name):
@@ -123,7 +126,7 @@ def paths_info(hub, request, repo, revision):
         paths, expand = form.get("paths", []), form.get("expand", [""])[-1] in ("true", "True", "1")
     if len(paths) > PATHS_INFO_LIMIT:
         raise Refused(413, "too many parameters")
-    entries = [entry(repository, commit, path.strip("/"), expand) for path in paths]
+    entries = [entry(repository, commit, path.strip("/"), expand, hub.announce_xet) for path in paths]
     return json_reply([value for value in entries if value])
 
 

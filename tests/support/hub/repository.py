@@ -86,6 +86,8 @@ class Repository:
         pull = self.pull_of(revision)
         if pull:
             return self.history[pull.head]
+        if revision in self.history:
+            return self.history[revision]
         found = [commit for key, commit in self.history.items() if len(revision) >= 7 and key.startswith(revision)]
         if len(found) == 1:
             return found[0]

@@ -19,6 +19,9 @@ def resolve(hub, request, repo, rest):
         raise Refused(404, "Entry not found", "EntryNotFound", headers)
     if file.lfs:
         headers.update({"X-Linked-Size": str(file.size), "X-Linked-Etag": '"%s"' % file.etag})
+        if hub.announce_xet:
+            token = "%s/api/models/%s/xet-read-token/%s" % (hub.url, repository.id, commit.id)
+            headers.update({"X-Xet-Hash": file.xet_hash, "Link": '<%s>; rel="xet-auth"' % token})
         name = urllib.parse.quote(path.rpartition("/")[2])
         return moved(hub.storage.read_link(repository, file.content.sha256, name), 302, headers)
     if hub.small_file_redirect:
