@@ -219,8 +219,8 @@ class Uploads(Client):
         files = {"a/m.safetensors": os.urandom(2000), "config.json": b"{}"}
         environment = clean_environment(self.scratch, {"HF_ENDPOINT": self.hub.url, "HF_TOKEN": TOKEN,
                                                        "HF_HUB_DISABLE_XET": "1"})
-        done = subprocess.run([Path(sys.executable).parent / "hf", "upload", "org/other", self.folder(files), "."],
-                              env=environment, capture_output=True, text=True, timeout=120)
+        done = subprocess.run([sys.executable, "-m", "huggingface_hub.cli.hf", "upload", "org/other", self.folder(files),
+                               "."], env=environment, capture_output=True, text=True, timeout=120)
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assert_holds("org/other", files)
 
