@@ -146,15 +146,15 @@ class Commits(Server):
                           ("lfs", False, False), ("regular", False, True), ("regular", True, False)])
 
     def test_rate_limits(self):
-        self.hub.rate_limits = {"api": (2, 0.5), "resolvers": (1, 60)}
+        self.hub.rate_limits = {"api": (2, 2.0), "resolvers": (1, 60)}
         self.hub.retry_after = True
         first, _, third = [self.ask("GET", "api/models/org/model") for _ in range(3)]
         self.assertEqual((first.status, first.headers["RateLimit"][:9], third.status), (200, '"api";r=1', 429))
         self.assertRegex(third.headers["RateLimit"], r'^"api";r=0;t=\d+$')
-        self.assertEqual(third.headers["Retry-After"], "1")
+        self.assertIn(third.headers["Retry-After"], ("1", "2"))
         self.assertEqual(self.ask("GET", "api/models/org/model", token=False).status, 200)  # counted for itself
         self.assertEqual([self.ask("GET", "org/model/resolve/main/config.json").status for _ in range(2)], [200, 429])
-        time.sleep(0.55)
+        time.sleep(2.05)
         self.assertEqual(self.ask("GET", "api/models/org/model").status, 200)
 
     @unittest.skipUnless(shutil.which("git"), "SKIPPED: no git to compare with")
