@@ -6,7 +6,7 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 packages=(
   g++ cmake ninja-build pkg-config
   libcurl4-openssl-dev nlohmann-json3-dev libzstd-dev libtbb-dev libssl-dev libpcre2-dev libfmt-dev libcli11-dev
-  doctest-dev python3 busybox curl
+  doctest-dev python3 python3-venv busybox curl
 )
 
 say() { printf '\n== %s\n' "$*"; }
@@ -27,6 +27,21 @@ install_missing() {
   fi
   "${sudo[@]}" apt-get update -qq
   "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+}
+
+# A Python with the official client of the Hub, to which a test holds the server that plays the Hub. Made once; where it
+# cannot be had, that test says that it did not run.
+hub_client=2.4.0
+install_hub_client() {
+  local folder=$root/build/python
+  if "$folder/bin/python3" -c "import huggingface_hub as h; assert h.__version__ == '$hub_client'" 2>/dev/null; then
+    return
+  fi
+  say "installing huggingface_hub $hub_client into build/python"
+  if ! { python3 -m venv --clear "$folder" && "$folder/bin/pip" install -q "huggingface_hub==$hub_client"; }; then
+    rm -rf "$folder"
+    say "it could not be installed: tests that need it will not run"
+  fi
 }
 
 build_folder() {
