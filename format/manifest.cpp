@@ -39,6 +39,10 @@ Json file_json(const PackedFile& file) {
     json["experts"].push_back(
         {{"layer", expert.key.layer.value}, {"expert", expert.key.expert.value}, {"sha256", to_hex(expert.digest)}});
   }
+  if (file.zstd) {
+    json[kZstdKey] = {
+        {"size", file.zstd->size_bytes}, {"sha256", to_hex(file.zstd->sha256)}, {"frames", file.zstd->frames}};
+  }
   for (const RowBlocks& blocks : file.row_blocks) {
     json["row_blocks"].push_back({{"tensor", blocks.tensor},
                                   {"rows_per_block", blocks.rows_per_block},
@@ -100,6 +104,18 @@ std::string write_manifest(const Manifest& manifest) {
   Json json = manifest_json(manifest);
   json[kSealKey] = to_hex(sha256(canonical_json(json)));
   return canonical_json(json) + "\n";
+}
+
+StoredFile stored_file(const PackedFile& file) {
+  if (!file.zstd) return {file.path, file.size_bytes, file.sha256};
+  return {std::string(file.path).append(kCompressedSuffix), file.zstd->size_bytes, file.zstd->sha256};
+}
+
+std::vector<uint64_t> frame_cuts(const PackedFile& file, const Layout& layout) {
+  std::vector<uint64_t> begins;
+  for (const LayoutTensor& tensor : layout.tensors)
+    begins.push_back(file.data_start + tensor.data.begin);
+  return frame_cuts(begins, file.size_bytes);
 }
 
 std::string tensor_name(const PackedFile& file, const LayoutTensor& tensor) {

@@ -11,6 +11,7 @@
 
 #include "format/base/ids.h"
 #include "format/base/result.h"
+#include "format/compressed/frames.h"
 #include "format/digest.h"
 #include "format/dtype.h"
 #include "format/json.h"
@@ -25,6 +26,8 @@ inline constexpr char kIndexPath[] = "model.safetensors.index.json";
 inline constexpr char kLayerMapKey[] = "layer_map";
 /// Field of the aliases, and the name under which `requires` lists it.
 inline constexpr char kAliasesKey[] = "aliases";
+/// Field of a file's compressed form, and the name under which `requires` lists it.
+inline constexpr char kZstdKey[] = "zstd";
 /// Field that holds the digest of the manifest's text without it.
 inline constexpr char kSealKey[] = "seal";
 inline constexpr char kHeadersPath[] = "provenance/headers.json.zst";
@@ -65,7 +68,8 @@ struct PackedFile {
   uint64_t size_bytes = 0;
   uint64_t data_start = 0;
   Digest sha256;
-  std::vector<Digest> tensors;  // in the layout's order
+  std::vector<Digest> tensors;         // in the layout's order
+  std::optional<CompressedForm> zstd;  // stored compressed, as path + kCompressedSuffix; size and digests above are raw
   std::vector<RowBlocks> row_blocks;
 };
 
@@ -124,6 +128,16 @@ struct Manifest {
 /// Canonical text, ending in a newline; its field "seal" is the SHA-256 of the text with an empty seal.
 [[nodiscard]] std::string write_manifest(const Manifest& manifest);
 [[nodiscard]] Result<Manifest> parse_manifest(std::string_view text);
+
+/// Where and how a file lies in the repository, compressed or not.
+struct StoredFile {
+  std::string path;
+  uint64_t size_bytes = 0;
+  Digest sha256;
+};
+[[nodiscard]] StoredFile stored_file(const PackedFile& file);
+/// Where the raw bytes of a file are cut when it is compressed.
+[[nodiscard]] std::vector<uint64_t> frame_cuts(const PackedFile& file, const Layout& layout);
 
 /// The name in `file` of a tensor of its layout. Precondition: the file lists every expert that the layout names, which
 /// parse_manifest has checked.

@@ -14,7 +14,7 @@ namespace dspack::format {
 namespace {
 
 // What this version of the program can read beyond the plain format.
-const std::set<std::string> kKnownRequirements{kLayerMapKey, kAliasesKey};
+const std::set<std::string> kKnownRequirements{kLayerMapKey, kAliasesKey, kZstdKey};
 
 Error invalid(std::string message) {
   return {ErrorKind::invalid, std::move(message)};
@@ -130,6 +130,20 @@ KnownLayout known(const Layout& layout) {
   return result;
 }
 
+Result<CompressedForm> read_compressed(const Json& json, const PackedFile& file, const Layout& layout) {
+  CompressedForm form;
+  TRY_ASSIGN(form.size_bytes, json_uint(json, "size"));
+  TRY_ASSIGN(form.sha256, read_digest(json, "sha256"));
+  TRY_ASSIGN(const Json* frames, json_array(json, "frames"));
+  for (const Json& bytes : *frames) {
+    if (!bytes.is_number_unsigned() || bytes.get<uint64_t>() > 2 * kMostFrameBytes)
+      return invalid("\"frames\" has an entry that is no size of a frame");
+    form.frames.push_back(bytes.get<uint32_t>());
+  }
+  TRY(frame_table(frame_cuts(file, layout), form));
+  return form;
+}
+
 Result<PackedFile> read_file(const Json& json, const std::vector<KnownLayout>& layouts) {
   if (!json.is_object()) return invalid("an entry of \"files\" is not an object");
   PackedFile file;
@@ -157,6 +171,12 @@ Result<PackedFile> read_file(const Json& json, const std::vector<KnownLayout>& l
   const uint64_t payload = layout.tensors.empty() ? 0 : layout.tensors.back().data.end;
   if (file.tensors.size() != layout.tensors.size() || checked_add(file.data_start, payload) != file.size_bytes) {
     return invalid(fmt::format("{}: its size or tensors do not fit its layout", file.path));
+  }
+  if (json.contains(kZstdKey)) {
+    TRY_ASSIGN(const Json* zstd, json_object(json, kZstdKey));
+    auto form = read_compressed(*zstd, file, layout);
+    if (!form) return form.error().in(file.path);
+    file.zstd = std::move(*form);
   }
   if (json.contains("row_blocks")) {
     TRY_ASSIGN(const Json* entries, json_array(json, "row_blocks"));
@@ -295,7 +315,7 @@ Result<void> read_files(const Json& json, Manifest& manifest) {
   TRY_ASSIGN(const Json* files, json_array(json, "files"));
   for (const Json& entry : *files) {
     TRY_ASSIGN(PackedFile file, read_file(entry, known_layouts));
-    TRY(claim(file.path));
+    TRY(claim(stored_file(file).path));
     for (const PackedExpert& expert : file.experts) {
       if (experts.insert(expert.key).second) continue;
       return invalid(fmt::format("{}: layer {}, expert {} is in another file too", file.path, expert.key.layer.value,
@@ -328,6 +348,10 @@ Result<Manifest> parse_manifest(std::string_view text) {
   TRY(read_aliases(json, manifest));
   TRY(read_provenance(json, manifest));
   TRY(read_files(json, manifest));
+  const bool compressed = std::ranges::any_of(manifest.files, [](const PackedFile& f) { return f.zstd.has_value(); });
+  const bool required = std::ranges::find(manifest.requirements, kZstdKey) != manifest.requirements.end();
+  if (compressed != required)
+    return invalid(fmt::format(R"(compressed files and the requirement "{}" lack each other)", kZstdKey));
   return manifest;
 }
 

@@ -72,12 +72,31 @@ Result<ShardDone> read_shard(const Json& json) {
   return record;
 }
 
+Result<format::CompressedForm> read_compressed(const Json& json) {
+  if (!json.is_object()) return Error{ErrorKind::corrupt, "a compressed file's record is malformed"};
+  format::CompressedForm form;
+  TRY_ASSIGN(form.size_bytes, format::json_uint(json, "size"));
+  TRY_ASSIGN(form.sha256, read_digest(json.value("sha256", Json())));
+  TRY_ASSIGN(const Json* frames, format::json_array(json, "frames"));
+  for (const Json& bytes : *frames) {
+    if (!bytes.is_number_unsigned() || bytes.get<uint64_t>() > UINT32_MAX)
+      return Error{ErrorKind::corrupt, "a compressed file's frames are malformed"};
+    form.frames.push_back(bytes.get<uint32_t>());
+  }
+  return form;
+}
+
 Result<void> read_sealed(const Json& json, JournalState& state) {
   TRY_ASSIGN(const Json* files, format::json_array(json, "files"));
   for (const Json& entry : *files) {
-    if (!entry.is_array() || entry.size() != 2 || !entry[0].is_number_unsigned())
+    if (!entry.is_array() || entry.size() < 2 || entry.size() > 3 || !entry[0].is_number_unsigned())
       return Error{ErrorKind::corrupt, "a sealed file's record is malformed"};
-    TRY_ASSIGN(state.files[entry[0].get<uint64_t>()], read_digest(entry[1]));
+    FileSealed sealed{.file = entry[0].get<uint64_t>(), .sha256 = {}};
+    TRY_ASSIGN(sealed.sha256, read_digest(entry[1]));
+    if (entry.size() == 3) {
+      TRY_ASSIGN(sealed.zstd, read_compressed(entry[2]));
+    }
+    state.files[sealed.file] = std::move(sealed);
   }
   return {};
 }
@@ -143,8 +162,15 @@ std::string journal_line(const ShardDone& record) {
 
 std::string journal_line(const std::vector<FileSealed>& record) {
   Json files = Json::array();
-  for (const FileSealed& sealed : record)
-    files.push_back({sealed.file, to_hex(sealed.sha256)});
+  for (const FileSealed& sealed : record) {
+    Json entry = Json::array({sealed.file, to_hex(sealed.sha256)});
+    if (sealed.zstd) {
+      entry.push_back({{"size", sealed.zstd->size_bytes},
+                       {"sha256", to_hex(sealed.zstd->sha256)},
+                       {"frames", sealed.zstd->frames}});
+    }
+    files.push_back(std::move(entry));
+  }
   return journal_line(Json{{"files", std::move(files)}});
 }
 

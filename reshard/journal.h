@@ -11,6 +11,7 @@
 #include <variant>
 #include <vector>
 
+#include "format/compressed/frames.h"
 #include "format/digest.h"
 #include "format/file_system.h"
 #include "format/json.h"
@@ -38,11 +39,12 @@ struct ShardDone {
 struct FileSealed {
   uint64_t file = 0;  // index of Plan::files
   format::Digest sha256;
+  std::optional<format::CompressedForm> zstd{};  // how it is stored, if that is compressed
 };
 
 struct JournalState {
   std::map<uint64_t, ShardDone> shards;
-  std::map<uint64_t, format::Digest> files;  // sealed: number and SHA-256
+  std::map<uint64_t, FileSealed> files;  // sealed, by number
 };
 
 /// Loaded: the run can go on. Fresh: there is no journal yet. Damaged: a record is broken and good ones follow.

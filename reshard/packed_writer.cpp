@@ -1,5 +1,7 @@
 #include "reshard/packed_writer.h"
 
+#include "reshard/compress.h"
+
 #include <algorithm>
 #include <array>
 #include <set>
@@ -36,7 +38,8 @@ Path PackedWriter::part_path(uint32_t file) const {
 }
 
 Path PackedWriter::final_path(uint32_t file) const {
-  return out_ / plan_.files[file].path;
+  const std::string& path = plan_.files[file].path;
+  return plan_.recipe.zstd_level ? out_ / std::string(path).append(format::kCompressedSuffix) : out_ / path;
 }
 
 void PackedWriter::know(const Copy& copy, const TensorDigests& digests) {
@@ -70,12 +73,15 @@ Result<void> PackedWriter::take_back(uint32_t file, const JournalState& journall
   TRY_ASSIGN(const auto info, files_.stat(final_path(file)));
   const auto record = journalled.files.find(file);
   const bool complete = state.unknown == 0;
-  const bool whole = info && info->size_bytes == plan_.files[file].size_bytes;
-  if (record != journalled.files.end() && complete && whole) {
+  const bool recorded = record != journalled.files.end();
+  const uint64_t size_bytes =
+      recorded && record->second.zstd ? record->second.zstd->size_bytes : plan_.files[file].size_bytes;
+  if (recorded && complete && info && info->size_bytes == size_bytes) {
     state.sealed = record->second;
-    return {};
+    // Of a compressed file the raw one goes last.
+    return plan_.recipe.zstd_level ? files_.remove_tree(part_path(file)) : Result<void>();
   }
-  if (info) {  // renamed, but not recorded, or not as it was
+  if (info && !plan_.recipe.zstd_level) {  // renamed, but not recorded, or not as it was
     TRY(folders_.make(part_path(file).parent_path()));
     TRY(files_.rename(final_path(file), part_path(file)));
   }
@@ -186,15 +192,28 @@ Result<void> PackedWriter::seal(const std::vector<uint32_t>& complete) {
     const std::lock_guard lock(state.mutex);
     TRY_ASSIGN(const Digest digest, finish_digest(file, state));
     TRY(folders_.make(final_path(file).parent_path()));
-    TRY(files_.rename(part_path(file), final_path(file)));
+    std::optional<format::CompressedForm> zstd;
+    Path made = part_path(file);
+    if (plan_.recipe.zstd_level) {
+      made += format::kCompressedSuffix;
+      const PlannedFile& planned = plan_.files[file];
+      TRY_ASSIGN(zstd,
+                 compress_file(files_, part_path(file), made, format::frame_cuts(planned.offsets, planned.size_bytes),
+                               *plan_.recipe.zstd_level));
+    }
+    TRY(files_.rename(made, final_path(file)));
     folders.insert(final_path(file).parent_path());
-    state.sealed = digest;
+    state.sealed = FileSealed{.file = file, .sha256 = digest, .zstd = std::move(zstd)};
     state.hash.reset();
-    sealed.push_back({file, digest});
+    sealed.push_back(*state.sealed);
   }
   for (const Path& folder : folders)
     TRY(files_.sync_folder(folder));
-  return journal_.append(sealed);
+  TRY(journal_.append(sealed));
+  if (!plan_.recipe.zstd_level) return {};
+  for (const uint32_t file : complete)
+    TRY(files_.remove_tree(part_path(file)));
+  return {};
 }
 
 Result<uint64_t> PackedWriter::missing_bytes() const {
@@ -208,7 +227,7 @@ Result<uint64_t> PackedWriter::missing_bytes() const {
 std::vector<FileDigests> PackedWriter::digests() const {
   std::vector<FileDigests> all;
   for (const auto& state : states_) {
-    FileDigests file{.sha256 = state->sealed.value(), .tensors = {}};
+    FileDigests file{.sha256 = state->sealed.value().sha256, .zstd = state->sealed->zstd, .tensors = {}};
     for (const std::optional<TensorDigests>& tensor : state->tensors)
       file.tensors.push_back(tensor.value());
     all.push_back(std::move(file));

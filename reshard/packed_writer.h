@@ -37,7 +37,8 @@ class TensorTargets {
 
 /// Of one planned file that is there whole.
 struct FileDigests {
-  format::Digest sha256;
+  format::Digest sha256;  // of its raw bytes
+  std::optional<format::CompressedForm> zstd{};
   std::vector<TensorDigests> tensors;  // in the file's order
 };
 
@@ -68,7 +69,7 @@ class PackedWriter final : public TensorTargets {
   struct State {
     mutable std::mutex mutex;  // guards all of it
     bool prepared = false;
-    std::optional<format::Digest> sealed;
+    std::optional<FileSealed> sealed;
     std::vector<std::optional<TensorDigests>> tensors;
     uint64_t unknown = 0;  // of `tensors`
     // The file's digest grows with the tensors that happen to come in the file's own order, which for released

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include <fmt/format.h>
+#include <zstd.h>
 
 #include "dspack_version.h"
 
@@ -74,6 +75,7 @@ std::vector<ShardRead> make_reads(const std::vector<std::vector<Copy>>& shards, 
 /// What the plan knows from the weights and not from headers; null if that is nothing.
 format::Json facts_json(const Recipe& recipe, const SourceFacts& facts, const format::Checkpoint& source) {
   format::Json json;
+  if (recipe.zstd_level) json["zstd"] = ZSTD_versionString();  // another version may compress to other bytes
   if (recipe.drop_mtp && facts.decoder_layers) json["decoder_layers"] = *facts.decoder_layers;
   for (const std::vector<uint32_t>& group : facts.alike) {
     format::Json names = format::Json::array();

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 
 namespace dspack::reshard {
 namespace {
@@ -17,8 +18,9 @@ constexpr char kExclude[] = "exclude";
 constexpr char kDropMtp[] = "drop_mtp";
 constexpr char kTransforms[] = "transform";
 constexpr char kDedupe[] = "dedupe";
-constexpr std::array<std::string_view, 8> kKeys{kBy,      kLayerMap,   kRatioRepeat, kInclude,
-                                                kExclude, kTransforms, kDedupe,      kDropMtp};
+constexpr char kCompress[] = "compress";
+constexpr std::array<std::string_view, 9> kKeys{kBy,         kLayerMap, kRatioRepeat, kInclude, kExclude,
+                                                kTransforms, kDedupe,   kCompress,    kDropMtp};
 
 Error invalid(std::string message) {
   return {ErrorKind::invalid, std::move(message)};
@@ -78,6 +80,20 @@ Result<bool> parse_flag(const format::Json& recipe, const char* key) {
 
 }  // namespace
 
+Result<int> parse_compression(std::string_view text) {
+  constexpr std::string_view kName = "zstd";
+  if (text == kName) return kDefaultZstdLevel;
+  if (text.starts_with("zstd:")) {
+    int level = 0;
+    const std::string_view digits = text.substr(kName.size() + 1);
+    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), level);
+    if (error == std::errc() && end == digits.data() + digits.size() && level >= 1 && level <= kMostZstdLevel)
+      return level;
+  }
+  return invalid(fmt::format("\"{}\" is no compression; there is \"zstd\" and \"zstd:LEVEL\" with a level from 1 to {}",
+                             text, kMostZstdLevel));
+}
+
 Result<Recipe> parse_recipe(std::string_view json) {
   TRY_ASSIGN(const format::Json object, format::parse_json(json));
   if (!object.is_object()) return invalid("a recipe is a JSON object, as {\"by\":\"expert\"}");
@@ -93,6 +109,10 @@ Result<Recipe> parse_recipe(std::string_view json) {
   TRY_ASSIGN(recipe.selection.exclude, parse_selectors(object, kExclude));
   TRY_ASSIGN(recipe.transforms, parse_transforms(object));
   TRY_ASSIGN(recipe.dedupe, parse_flag(object, kDedupe));
+  if (object.contains(kCompress)) {
+    TRY_ASSIGN(const std::string text, format::json_string(object, kCompress));
+    TRY_ASSIGN(recipe.zstd_level, parse_compression(text));
+  }
   TRY_ASSIGN(recipe.drop_mtp, parse_flag(object, kDropMtp));
   return recipe;
 }
@@ -111,6 +131,7 @@ format::Json recipe_json(const Recipe& recipe) {
   for (const Transform& transform : recipe.transforms)
     json[kTransforms].push_back(transform_json(transform));
   if (recipe.dedupe) json[kDedupe] = true;
+  if (recipe.zstd_level) json[kCompress] = fmt::format("zstd:{}", *recipe.zstd_level);
   if (recipe.drop_mtp) json[kDropMtp] = true;
   return json;
 }

@@ -24,9 +24,17 @@ struct Recipe {
   std::optional<format::LayerSelection> layers{};  // that a token passes; absent: all, once each
   Selection selection{};                           // tensors that are taken
   std::vector<Transform> transforms{};             // of each weight the first that fits
+  std::optional<int> zstd_level{};                 // store weight files compressed
   bool dedupe = false;                             // store equal tensors once
   bool drop_mtp = false;                           // leave out the multi-token-prediction module
 };
+
+/// FP8 and BF16 weights have no matches to look for, only values of unequal frequency: higher levels give next to
+/// nothing and take longer (docs/recipes.md has the figures).
+inline constexpr int kDefaultZstdLevel = 1;
+inline constexpr int kMostZstdLevel = 19;
+/// "zstd" or "zstd:LEVEL" -> the level.
+[[nodiscard]] Result<int> parse_compression(std::string_view text);
 
 /// A recipe file: a JSON object with the key "by" and others of docs/recipes.md.
 [[nodiscard]] Result<Recipe> parse_recipe(std::string_view json);

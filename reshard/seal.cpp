@@ -65,6 +65,7 @@ PackedFile packed_file(const PlannedFile& planned, const FileDigests& digests, c
                   .data_start = planned.data_start,
                   .sha256 = digests.sha256,
                   .tensors = {},
+                  .zstd = digests.zstd,
                   .row_blocks = {}};
   std::map<ExpertKey, std::vector<format::NamedDigest>> experts;
   for (size_t slot = 0; slot < planned.tensors.size(); ++slot) {
@@ -122,6 +123,7 @@ Result<void> seal_repository(const SealInput& input, DurableFolders& folders, fo
   }
   for (const Alias& alias : outlook.plan.aliases)
     manifest.aliases.emplace(outlook.source.tensors()[alias.tensor].name, outlook.source.tensors()[alias.stored].name);
+  if (outlook.plan.recipe.zstd_level) manifest.requirements.emplace_back(format::kZstdKey);
   if (!manifest.aliases.empty()) manifest.requirements.emplace_back(format::kAliasesKey);
   manifest.origin = origin_of(input.repository);
   for (size_t i = 0; i < input.shard_digests.size(); ++i) {
@@ -141,9 +143,9 @@ Result<void> seal_repository(const SealInput& input, DurableFolders& folders, fo
   }
   TRY_ASSIGN(const std::string headers, kept_headers(outlook.source));
   std::vector<std::pair<std::string, std::string>> written{
-      {format::kIndexPath, packed_index(outlook.plan)},
-      {format::kHeadersPath, headers},
-      {"README.md", model_card(manifest, outlook.plan.recipe, has_card)}};
+      {format::kHeadersPath, headers}, {"README.md", model_card(manifest, outlook.plan.recipe, has_card)}};
+  // Other loaders cannot read compressed files: an index would promise them what is not there.
+  if (!outlook.plan.recipe.zstd_level) written.emplace_back(format::kIndexPath, packed_index(outlook.plan));
   if (outlook.changed_config) written.emplace_back(kConfigPath, *outlook.changed_config);
   for (const auto& [path, text] : written) {
     TRY_ASSIGN(format::CompanionFile file, write_companion(path, text, out, files, folders));

@@ -17,6 +17,7 @@ struct RepackFlags {
   std::vector<std::string> exclude;
   std::vector<std::string> transforms;
   bool dedupe = false;
+  std::string compress;  // empty: not
   bool drop_mtp = false;
   std::string out;
   std::string checksum_list;  // a file that sha256sum wrote; empty: none

@@ -52,6 +52,11 @@ void add_recipe_options(CLI::App& app, RepackFlags& flags) {
       ->check(checked_by(parse_transform, "transform"))
       ->type_name("KIND")
       ->excludes(file);
+  app.add_option("--compress", flags.compress,
+                 "Store weight files compressed, as zstd or zstd:LEVEL: smaller, and read by dsrun alone")
+      ->check(checked_by(parse_compression, "compression"))
+      ->type_name("HOW")
+      ->excludes(file);
   app.add_flag(
          "--dedupe", flags.dedupe,
          "Store equal tensors once, as DeepSeek-V3's two embeddings and output heads are (unpack gives both back)")
@@ -82,6 +87,9 @@ Result<Recipe> recipe_of(const RepackFlags& flags) {
   for (const std::string& text : flags.transforms) {
     TRY_ASSIGN(Transform transform, parse_transform(text));
     recipe.transforms.push_back(std::move(transform));
+  }
+  if (!flags.compress.empty()) {
+    TRY_ASSIGN(recipe.zstd_level, parse_compression(flags.compress));
   }
   recipe.dedupe = flags.dedupe;
   recipe.drop_mtp = flags.drop_mtp;

@@ -6,6 +6,7 @@
 #include "format/cli/output.h"
 #include "format/cli/process.h"
 #include "format/cli/terminal_progress.h"
+#include "format/compressed/expanding_repository.h"
 
 namespace dspack::runtime {
 
@@ -33,7 +34,8 @@ Result<std::unique_ptr<format::Repository>> open_place(const std::string& place,
   options.counters = counters;
   options.on_pause = [shown = progress.get()](std::string_view text) { shown->note(format::printable(text)); };
   TRY_ASSIGN(auto repository, format::open_repository(place, options, format::posix_file_system()));
-  if (repository->kind() == format::RepositoryKind::local) return repository;
+  if (repository->kind() == format::RepositoryKind::local)
+    return format::make_expanding_repository(std::move(repository));
   const format::Path root =
       access.cache_folder.empty() ? format::user_cache_folder() / "dspack" : format::Path(access.cache_folder);
   TRY_ASSIGN(auto opened, RemotePlace::open({.origin = std::move(repository),

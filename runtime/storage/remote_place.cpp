@@ -4,6 +4,7 @@
 
 #include <cctype>
 
+#include "format/compressed/expanding_repository.h"
 #include "format/source/http_headers.h"
 
 namespace dspack::runtime {
@@ -34,12 +35,13 @@ Result<std::unique_ptr<RemotePlace>> RemotePlace::open(Parts parts, format::File
   const std::string origin = origin_of(*place->parts_.origin);
   TRY_ASSIGN(place->folder_,
              format::CacheFolder::open(files, cache_folder_of(place->parts_.cache_root, origin), origin));
-  TRY_ASSIGN(place->cached_, format::CachedRepository::open(std::move(place->parts_.origin), *place->folder_, stop));
+  TRY_ASSIGN(auto cached, format::CachedRepository::open(std::move(place->parts_.origin), *place->folder_, stop));
+  place->files_ = format::make_expanding_repository(std::move(cached));
   return place;
 }
 
 Result<std::unique_ptr<RemoteStorage>> RemotePlace::open_storage(format::Checkpoint& catalogue) {
-  return RemoteStorage::open(*cached_, catalogue, *folder_, parts_.storage, *parts_.progress);
+  return RemoteStorage::open(*files_, catalogue, *folder_, parts_.storage, *parts_.progress);
 }
 
 }  // namespace dspack::runtime

@@ -40,35 +40,35 @@ class RemotePlace final : public format::Repository {
   [[nodiscard]] Result<std::unique_ptr<RemoteStorage>> open_storage(format::Checkpoint& catalogue);
   [[nodiscard]] const format::TransferCounters& counters() const { return *parts_.counters; }
 
-  [[nodiscard]] format::RepositoryKind kind() const override { return cached_->kind(); }
-  [[nodiscard]] std::string description() const override { return cached_->description(); }
-  [[nodiscard]] std::string locate(std::string_view path) const override { return cached_->locate(path); }
+  [[nodiscard]] format::RepositoryKind kind() const override { return files_->kind(); }
+  [[nodiscard]] std::string description() const override { return files_->description(); }
+  [[nodiscard]] std::string locate(std::string_view path) const override { return files_->locate(path); }
   [[nodiscard]] Result<std::unique_ptr<format::ByteSource>> open(std::string_view path, std::stop_token stop) override {
-    return cached_->open(path, std::move(stop));
+    return files_->open(path, std::move(stop));
   }
   [[nodiscard]] Result<std::unique_ptr<format::ByteSource>> open_known(std::string_view path,
                                                                        const format::KnownFile& known,
                                                                        std::stop_token stop) override {
-    return cached_->open_known(path, known, std::move(stop));
+    return files_->open_known(path, known, std::move(stop));
   }
   [[nodiscard]] Result<std::string> read_text(std::string_view path, uint64_t limit_bytes,
                                               std::stop_token stop) override {
-    return cached_->read_text(path, limit_bytes, std::move(stop));
+    return files_->read_text(path, limit_bytes, std::move(stop));
   }
   [[nodiscard]] Result<std::optional<std::vector<std::string>>> list(std::stop_token stop) override {
-    return cached_->list(std::move(stop));
+    return files_->list(std::move(stop));
   }
   [[nodiscard]] Result<std::optional<format::DeclaredFile>> declared(std::string_view path,
                                                                      std::stop_token stop) override {
-    return cached_->declared(path, std::move(stop));
+    return files_->declared(path, std::move(stop));
   }
 
  private:
   explicit RemotePlace(Parts parts) : parts_(std::move(parts)) {}
 
-  Parts parts_;  // its origin has moved into cached_
+  Parts parts_;  // its origin has moved into files_
   std::unique_ptr<format::CacheFolder> folder_;
-  std::unique_ptr<format::CachedRepository> cached_;
+  std::unique_ptr<format::Repository> files_;  // the origin, its small files kept, its weights as they are meant
 };
 
 }  // namespace dspack::runtime

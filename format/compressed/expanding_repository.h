@@ -1,0 +1,16 @@
+// A repository as it is meant, over one whose weight files may be stored compressed: files have the names, sizes and
+// bytes that the manifest's layouts speak of, wherever and however they lie. Which are compressed it learns when the
+// manifest is read through it.
+// Threads: as Repository. Lifetime: owns the one below. Memory: the frames of a read. Errors: as the one below; corrupt
+// (bytes that do not decompress).
+#pragma once
+
+#include <memory>
+
+#include "format/source/repository.h"
+
+namespace dspack::format {
+
+[[nodiscard]] std::unique_ptr<Repository> make_expanding_repository(std::unique_ptr<Repository> stored);
+
+}  // namespace dspack::format
