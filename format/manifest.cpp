@@ -92,6 +92,10 @@ std::string write_manifest(const Manifest& manifest) {
   return canonical_json(json) + "\n";
 }
 
+bool has_requirement(const Manifest& manifest, std::string_view name) {
+  return std::ranges::find(manifest.requirements, name) != manifest.requirements.end();
+}
+
 std::string tensor_name(const PackedFile& file, const LayoutTensor& tensor) {
   if (!file.layer) return tensor.name;
   const std::optional<size_t> entry = template_entry(tensor.name);

@@ -22,6 +22,10 @@ inline constexpr char kManifestPath[] = "manifest.json";
 inline constexpr char kIndexPath[] = "model.safetensors.index.json";
 /// Field of the layer map, and the name under which `requires` lists it.
 inline constexpr char kLayerMapKey[] = "layer_map";
+/// In `requires`: the numbers of some names stand elsewhere than in V3's names.
+inline constexpr char kNameFamiliesKey[] = "name_families";
+/// In `requires`: some tensors are slices of the source's, one an expert; the kept headers have the whole ones.
+inline constexpr char kFusedExpertsKey[] = "fused_experts";
 /// Field that holds the digest of the manifest's text without it.
 inline constexpr char kSealKey[] = "seal";
 inline constexpr char kHeadersPath[] = "provenance/headers.json.zst";
@@ -111,6 +115,9 @@ struct Manifest {
 /// Canonical text, ending in a newline; its field "seal" is the SHA-256 of the text with an empty seal.
 [[nodiscard]] std::string write_manifest(const Manifest& manifest);
 [[nodiscard]] Result<Manifest> parse_manifest(std::string_view text);
+
+/// Whether `requires` has this name.
+[[nodiscard]] bool has_requirement(const Manifest& manifest, std::string_view name);
 
 /// The name in `file` of a tensor of its layout. Precondition: the file lists every expert that the layout names, which
 /// parse_manifest has checked.

@@ -79,6 +79,17 @@ PackedFile packed_file(const PlannedFile& planned, const FileDigests& digests, c
   return file;
 }
 
+/// What a reader must know of names to read these.
+void require_names(Manifest& manifest, const format::Checkpoint& source) {
+  const auto require = [&manifest](const char* feature) {
+    if (!has_requirement(manifest, feature)) manifest.requirements.emplace_back(feature);
+  };
+  if (std::ranges::any_of(source.tensors(),
+                          [](const auto& tensor) { return format::needs_name_families(tensor.name); }))
+    require(format::kNameFamiliesKey);
+  if (!source.fused().empty()) require(format::kFusedExpertsKey);
+}
+
 }  // namespace
 
 void describe_files(Manifest& manifest, const std::vector<PlannedFile>& planned,
@@ -92,6 +103,7 @@ void describe_files(Manifest& manifest, const std::vector<PlannedFile>& planned,
     file.layout = known->second;
     manifest.files.push_back(std::move(file));
   }
+  require_names(manifest, source);
   std::set<LayerId> layers;
   for (const format::TensorEntry& tensor : source.tensors()) {
     if (tensor.place.layer) layers.insert(*tensor.place.layer);
@@ -128,10 +140,9 @@ Result<void> seal_repository(const SealInput& input, DurableFolders& folders, fo
     manifest.companions.push_back(std::move(file));
   }
   TRY_ASSIGN(const std::string headers, kept_headers(outlook.source));
-  const std::pair<std::string, std::string> written[] = {
-      {format::kIndexPath, packed_index(outlook.plan, outlook.source)},
-      {format::kHeadersPath, headers},
-      {"README.md", model_card(manifest, outlook.plan.recipe, has_card)}};
+  std::vector<std::pair<std::string, std::string>> written{
+      {format::kHeadersPath, headers}, {"README.md", model_card(manifest, outlook.plan.recipe, has_card)}};
+  if (others_can_read(manifest)) written.emplace_back(format::kIndexPath, packed_index(outlook.plan, outlook.source));
   for (const auto& [path, text] : written) {
     TRY_ASSIGN(format::CompanionFile file, write_companion(path, text, out, files, folders));
     manifest.companions.push_back(std::move(file));

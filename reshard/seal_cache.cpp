@@ -219,9 +219,9 @@ Result<format::Manifest> regrouped(const Job& job, const std::vector<FileDigests
     for (const uint32_t tensor : file.tensors)
       map[job.catalogue.tensors()[tensor].name] = file.path;
   }
-  const std::pair<std::string, std::string> written[] = {
-      {format::kIndexPath, hub_index(job.catalogue.payload_bytes(), std::move(map))},
-      {"README.md", model_card(manifest, recipe, has_card)}};
+  std::vector<std::pair<std::string, std::string>> written{{"README.md", model_card(manifest, recipe, has_card)}};
+  if (others_can_read(manifest))
+    written.emplace_back(format::kIndexPath, hub_index(job.catalogue.payload_bytes(), std::move(map)));
   for (const auto& [path, text] : written) {
     TRY_ASSIGN(format::CompanionFile file, write_companion(path, text, job.folder.root(), job.folder.files(), folders));
     companions.push_back(std::move(file));
