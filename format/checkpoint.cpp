@@ -178,7 +178,7 @@ class CheckpointBuilder {
     if (missing == present.end()) return {};
     const ExpertKey key = packed.experts[static_cast<size_t>(missing - present.begin())].key;
     return Error{ErrorKind::invalid, fmt::format("{}: lists layer {}, expert {} and holds none of its tensors",
-                                                 packed.path, key.layer.value, key.expert.value)};
+                                                 packed.path, layer_text(key.layer), key.expert.value)};
   }
 
   Result<void> count(uint64_t size_bytes, const std::string& path) {

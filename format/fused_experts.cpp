@@ -59,8 +59,9 @@ std::optional<std::string> doubt(const Fused& tensors) {
     if (tensor->shape[0] != first.shape[0])
       return fmt::format("{} and {} differ in the number of experts", described(first), described(*tensor));
   }
-  const bool matrices =
-      std::ranges::any_of(tensors, [](const TensorInfo* tensor) { return tensor->shape.size() >= 3; });
+  const bool matrices = std::ranges::any_of(tensors, [](const TensorInfo* tensor) {
+    return tensor->shape.size() >= 3 && parse_fused_name(tensor->name)->projection;
+  });
   if (!matrices) return described(first) + " is no matrix of each expert, nor is any beside it";
   return std::nullopt;
 }

@@ -259,8 +259,8 @@ Result<void> read_files(const Json& json, Manifest& manifest) {
     TRY(claim(file.path));
     for (const PackedExpert& expert : file.experts) {
       if (experts.insert(expert.key).second) continue;
-      return invalid(fmt::format("{}: layer {}, expert {} is in another file too", file.path, expert.key.layer.value,
-                                 expert.key.expert.value));
+      return invalid(fmt::format("{}: layer {}, expert {} is in another file too", file.path,
+                                 layer_text(expert.key.layer), expert.key.expert.value));
     }
     manifest.files.push_back(std::move(file));
   }
