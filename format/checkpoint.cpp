@@ -6,7 +6,9 @@
 
 #include "format/base/checked.h"
 #include "format/base/parallel.h"
+#include "format/fused_experts.h"
 #include "format/index.h"
+#include "format/unknown_experts.h"
 
 namespace dspack::format {
 namespace {
@@ -16,7 +18,15 @@ constexpr uint64_t kMaxManifestBytes = 512ULL << 20;
 constexpr uint64_t kMaxIndexBytes = 256ULL << 20;
 // 4 EiB: no disk holds it, and sums of sizes below it cannot overflow.
 constexpr uint64_t kMaxTotalBytes = 1ULL << 62;
-constexpr char kSingleFile[] = "model.safetensors";
+
+/// How an ordinary checkpoint's files are called.
+struct ShardNames {
+  const char* index;
+  const char* single;  // where one file needs no index
+};
+// The second are Mistral's; where a repository has both, the first have the names that other programs know.
+constexpr ShardNames kShardNames[] = {{kIndexPath, "model.safetensors"},
+                                      {kConsolidatedIndexPath, "consolidated.safetensors"}};
 
 struct Shard {
   CheckpointFile file;
@@ -50,19 +60,20 @@ Result<Shard> read_shard(Repository& repository, const std::string& path, const 
 /// Fills a Checkpoint and holds its rules: names are unique, experts are found by their key.
 class CheckpointBuilder {
  public:
-  Result<void> add_shard(Shard shard) {
+  Result<void> add_shard(Shard shard, const FusedExperts& fused) {
     TRY(count(shard.file.size_bytes, shard.file.path));
-    const auto file = narrow<uint32_t>(checkpoint_.files_.size());
     for (TensorInfo& tensor : shard.header.tensors) {
-      const ByteRange range{shard.header.data_start + tensor.data.begin, shard.header.data_start + tensor.data.end};
-      TensorEntry entry{.name = std::move(tensor.name),
-                        .place = {},
-                        .dtype = tensor.dtype,
-                        .shape = std::move(tensor.shape),
-                        .file = file,
-                        .range = range,
-                        .digest = {}};
-      TRY(add(std::move(entry), shard.file.path));
+      auto slices = fused.split(tensor);
+      if (!slices) {
+        TRY(add_stored(std::move(tensor), shard));
+        continue;
+      }
+      checkpoint_.fused_.push_back({.name = std::move(tensor.name),
+                                    .file = narrow<uint32_t>(checkpoint_.files_.size()),
+                                    .first = narrow<uint32_t>(checkpoint_.tensors_.size()),
+                                    .slices = narrow<uint32_t>(slices->size())});
+      for (TensorInfo& slice : *slices)
+        TRY(add_stored(std::move(slice), shard));
     }
     checkpoint_.files_.push_back(std::move(shard.file));
     return {};
@@ -93,19 +104,28 @@ class CheckpointBuilder {
 
   /// Compares what the index promises with what the shards hold.
   Result<void> check_index(const Index& index) {
+    std::unordered_map<std::string_view, uint32_t> fused;  // name -> file
+    for (const FusedTensor& tensor : checkpoint_.fused_)
+      fused.emplace(tensor.name, tensor.file);
     for (const auto& [name, number] : index.weight_map) {
       const std::string& path = index.files[number];
       const TensorEntry* entry = checkpoint_.find(name);
-      if (entry == nullptr || checkpoint_.files_[entry->file].path != path) {
+      const auto whole = entry == nullptr ? fused.find(name) : fused.end();
+      const bool found = entry != nullptr || whole != fused.end();
+      if (!found || checkpoint_.files_[entry != nullptr ? entry->file : whole->second].path != path) {
         return Error{ErrorKind::invalid,
                      fmt::format("tensor \"{}\" should be in {}, which does not hold it", name, path)};
       }
     }
-    for (const TensorEntry& entry : checkpoint_.tensors_) {
-      if (!index.weight_map.contains(entry.name)) {
+    size_t next_fused = 0;
+    for (size_t i = 0; i < checkpoint_.tensors_.size(); ++i) {
+      const bool sliced = next_fused < checkpoint_.fused_.size() && checkpoint_.fused_[next_fused].first == i;
+      const std::string& name = sliced ? checkpoint_.fused_[next_fused].name : checkpoint_.tensors_[i].name;
+      if (!index.weight_map.contains(name)) {
         checkpoint_.warnings_.push_back(fmt::format("{}: tensor \"{}\" is not in the index; it is kept",
-                                                    checkpoint_.files_[entry.file].path, entry.name));
+                                                    checkpoint_.files_[checkpoint_.tensors_[i].file].path, name));
       }
+      if (sliced) i += checkpoint_.fused_[next_fused++].slices - 1;
     }
     return {};
   }
@@ -117,6 +137,13 @@ class CheckpointBuilder {
     checkpoint_.tensors_.push_back(std::move(entry));
     return {};
   }
+
+  void doubt_experts(std::optional<std::string> doubt) {
+    if (!doubt) return;
+    checkpoint_.warnings_.push_back(*doubt);
+    checkpoint_.expert_doubts_.push_back(std::move(*doubt));
+  }
+  [[nodiscard]] std::span<const TensorEntry> tensors() const { return checkpoint_.tensors_; }
 
   Checkpoint finish() {
     for (uint32_t i = 0; i < checkpoint_.tensors_.size(); ++i) {
@@ -161,7 +188,7 @@ class CheckpointBuilder {
     if (missing == present.end()) return {};
     const ExpertKey key = packed.experts[static_cast<size_t>(missing - present.begin())].key;
     return Error{ErrorKind::invalid, fmt::format("{}: lists layer {}, expert {} and holds none of its tensors",
-                                                 packed.path, key.layer.value, key.expert.value)};
+                                                 packed.path, layer_text(key.layer), key.expert.value)};
   }
 
   Result<void> add_alias(const std::string& name, const std::string& target) {
@@ -188,6 +215,19 @@ class CheckpointBuilder {
     }
     total_bytes_ = *total;
     return {};
+  }
+
+  /// A tensor, or a slice of one, of the shard that is being added.
+  Result<void> add_stored(TensorInfo tensor, const Shard& shard) {
+    const uint64_t start = shard.header.data_start;
+    TensorEntry entry{.name = std::move(tensor.name),
+                      .place = {},
+                      .dtype = tensor.dtype,
+                      .shape = std::move(tensor.shape),
+                      .file = narrow<uint32_t>(checkpoint_.files_.size()),
+                      .range = {start + tensor.data.begin, start + tensor.data.end},
+                      .digest = {}};
+    return add(std::move(entry), shard.file.path);
   }
 
   Result<void> add(TensorEntry entry, const std::string& path) {
@@ -217,28 +257,53 @@ Result<Checkpoint> open_packed(std::string_view text) {
   return builder.finish();
 }
 
+/// `index`, at `index_path`, or nullptr for files that need none.
 Result<Checkpoint> open_shards(Repository& repository, const std::vector<std::string>& paths, const Index* index,
-                               unsigned jobs, const std::stop_token& stop) {
+                               const char* index_path, unsigned jobs, const std::stop_token& stop) {
   std::vector<std::optional<Shard>> shards(paths.size());
   const auto read_one = [&](uint64_t number, const std::stop_token& stop_one) -> Result<void> {
     auto shard = read_shard(repository, paths[number], stop_one);
     if (!shard && shard.error().kind == ErrorKind::not_found && index != nullptr) {
       return Error{ErrorKind::not_found,
-                   fmt::format("{} names a shard that is missing: {}", kIndexPath, shard.error().message)};
+                   fmt::format("{} names a shard that is missing: {}", index_path, shard.error().message)};
     }
     if (!shard) return shard.error();
     shards[number] = std::move(shard).value();
     return {};
   };
   TRY(run_jobs(paths.size(), jobs, read_one, stop));
+  std::vector<std::span<const TensorInfo>> stored;
+  for (const std::optional<Shard>& shard : shards)
+    stored.emplace_back(shard->header.tensors);
+  const FusedExperts fused(stored);
   CheckpointBuilder builder;
   for (std::optional<Shard>& shard : shards)
-    if (const auto added = builder.add_shard(std::move(*shard)); !added.has_value())
+    if (const auto added = builder.add_shard(std::move(*shard), fused); !added.has_value())
       return added.error().in(repository.description());
   if (index != nullptr) {
-    if (const auto fits = builder.check_index(*index); !fits) return fits.error().in(repository.locate(kIndexPath));
+    if (const auto fits = builder.check_index(*index); !fits) return fits.error().in(repository.locate(index_path));
   }
+  builder.doubt_experts(fused.warning());
+  builder.doubt_experts(unknown_experts(builder.tensors()));
   return builder.finish();
+}
+
+/// nullopt: neither the index nor the single file is there.
+Result<std::optional<Checkpoint>> open_ordinary(Repository& repository, const ShardNames& names, unsigned jobs,
+                                                const std::stop_token& stop) {
+  auto index_text = repository.read_text(names.index, kMaxIndexBytes, stop);
+  if (index_text) {
+    auto index = parse_index(*index_text);
+    if (!index) return index.error().in(repository.locate(names.index));
+    *index_text = std::string();  // V3's is 9 MB: not to be held while the shards are read
+    TRY_ASSIGN(Checkpoint opened, open_shards(repository, index->files, &*index, names.index, jobs, stop));
+    return std::optional(std::move(opened));
+  }
+  if (index_text.error().kind != ErrorKind::not_found) return index_text.error();
+  auto single = open_shards(repository, {names.single}, nullptr, names.index, jobs, stop);
+  if (!single && single.error().kind == ErrorKind::not_found) return std::optional<Checkpoint>();
+  if (!single) return single.error();
+  return std::optional(std::move(single).value());
 }
 
 Error no_checkpoint(Repository& repository, const std::stop_token& stop) {
@@ -247,8 +312,9 @@ Error no_checkpoint(Repository& repository, const std::stop_token& stop) {
             fmt::format("{}: an unfinished packed repository; run the same reshard command again to complete it",
                         repository.description())};
   }
-  return {ErrorKind::not_found, fmt::format("{}: not a checkpoint: it has none of {}, {} and {}",
-                                            repository.description(), kManifestPath, kIndexPath, kSingleFile)};
+  return {ErrorKind::not_found,
+          fmt::format("{}: not a checkpoint: it has none of {}, {} and {}, nor a {}", repository.description(),
+                      kManifestPath, kIndexPath, kShardNames[0].single, kConsolidatedIndexPath)};
 }
 
 }  // namespace
@@ -261,17 +327,12 @@ Result<Checkpoint> Checkpoint::open(Repository& repository, unsigned jobs, const
     return packed;
   }
   if (manifest.error().kind != ErrorKind::not_found) return manifest.error();
-  auto index_text = repository.read_text(kIndexPath, kMaxIndexBytes, stop);
-  if (index_text) {
-    auto index = parse_index(*index_text);
-    if (!index) return index.error().in(repository.locate(kIndexPath));
-    *index_text = std::string();  // V3's is 9 MB: not to be held while the shards are read
-    return open_shards(repository, index->files, &*index, jobs, stop);
+  for (const ShardNames& names : kShardNames) {
+    auto opened = open_ordinary(repository, names, jobs, stop);
+    if (!opened) return opened.error();
+    if (*opened) return std::move(**opened);
   }
-  if (index_text.error().kind != ErrorKind::not_found) return index_text.error();
-  auto single = open_shards(repository, {kSingleFile}, nullptr, jobs, stop);
-  if (!single && single.error().kind == ErrorKind::not_found) return no_checkpoint(repository, stop);
-  return single;
+  return no_checkpoint(repository, stop);
 }
 
 Result<Checkpoint> Checkpoint::of(std::vector<TensorEntry> tensors) {

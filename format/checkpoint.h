@@ -40,6 +40,14 @@ struct CheckpointFile {
   std::string header;   // the first data_start bytes as they are; empty for a packed repository
 };
 
+/// A tensor that holds all routed experts of a layer: the catalogue has its slices instead, one tensor an expert.
+struct FusedTensor {
+  std::string name;
+  uint32_t file = 0;    // index into Checkpoint::files
+  uint32_t first = 0;   // index into Checkpoint::tensors; the others follow
+  uint32_t slices = 0;  // one for each expert, from 0 on
+};
+
 /// Adjacent bytes of one file.
 struct Extent {
   uint32_t file = 0;  // index into Checkpoint::files
@@ -50,7 +58,8 @@ struct Extent {
 class Checkpoint {
  public:
   /// Reads the manifest of a packed repository, or the index and every shard's header (up to `jobs` at a time) of an
-  /// ordinary one (model.safetensors.index.json, else a single model.safetensors).
+  /// ordinary one (model.safetensors.index.json, else a single model.safetensors; else Mistral's "consolidated" of
+  /// both).
   [[nodiscard]] static Result<Checkpoint> open(Repository& repository, unsigned jobs, const std::stop_token& stop);
   /// A catalogue of tensors that lie nowhere yet: what a recipe makes. Files and offsets mean nothing, sizes do.
   /// Errors: invalid (two tensors of one name).
@@ -70,6 +79,10 @@ class Checkpoint {
   [[nodiscard]] const std::optional<Manifest>& manifest() const { return manifest_; }
   /// What is odd but not refused, for the user: tensors that the index does not list, say.
   [[nodiscard]] const std::vector<std::string>& warnings() const { return warnings_; }
+  /// Those of the warnings that speak of experts which experts() may lack.
+  [[nodiscard]] const std::vector<std::string>& expert_doubts() const { return expert_doubts_; }
+  /// Tensors of an ordinary checkpoint that tensors() has in slices.
+  [[nodiscard]] const std::vector<FusedTensor>& fused() const { return fused_; }
   [[nodiscard]] uint64_t payload_bytes() const;
   /// What the bytes of a tensor must be, learnt elsewhere than from a manifest. Before others read the catalogue.
   void learn_digest(uint32_t tensor, const Digest& digest) { tensors_[tensor].digest = digest; }
@@ -82,6 +95,8 @@ class Checkpoint {
   std::map<ExpertKey, std::vector<uint32_t>> experts_;
   std::optional<Manifest> manifest_;
   std::vector<std::string> warnings_;
+  std::vector<std::string> expert_doubts_;
+  std::vector<FusedTensor> fused_;
 };
 
 }  // namespace dspack::format

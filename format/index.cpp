@@ -7,8 +7,13 @@
 #include "format/base/checked.h"
 #include "format/file_system.h"
 #include "format/json.h"
+#include "format/manifest.h"
 
 namespace dspack::format {
+
+bool is_index_path(std::string_view path) {
+  return path == kIndexPath || path == kConsolidatedIndexPath;
+}
 
 Result<Index> parse_index(std::string_view text) {
   TRY_ASSIGN(const Json root, parse_json(text));

@@ -1,4 +1,5 @@
-// model.safetensors.index.json: which file of a sharded checkpoint holds which tensor.
+// model.safetensors.index.json, and Mistral's consolidated.safetensors.index.json: which file of a sharded checkpoint
+// holds which tensor.
 // Threads: thread-safe (a pure function). Errors: invalid, naming the tensor or the key.
 // Source: the files that transformers' save_pretrained writes.
 #pragma once
@@ -12,6 +13,11 @@
 #include "format/base/result.h"
 
 namespace dspack::format {
+
+/// The index of checkpoints in Mistral's own names.
+inline constexpr char kConsolidatedIndexPath[] = "consolidated.safetensors.index.json";
+/// Whether this is the path of either index.
+[[nodiscard]] bool is_index_path(std::string_view path);
 
 struct Index {
   std::vector<std::string> files;              // distinct, sorted; each stays below the repository

@@ -118,6 +118,10 @@ std::vector<uint64_t> frame_cuts(const PackedFile& file, const Layout& layout) {
   return frame_cuts(begins, file.size_bytes);
 }
 
+bool has_requirement(const Manifest& manifest, std::string_view name) {
+  return std::ranges::find(manifest.requirements, name) != manifest.requirements.end();
+}
+
 std::string tensor_name(const PackedFile& file, const LayoutTensor& tensor) {
   if (!file.layer) return tensor.name;
   const std::optional<size_t> entry = template_entry(tensor.name);

@@ -28,6 +28,10 @@ inline constexpr char kLayerMapKey[] = "layer_map";
 inline constexpr char kAliasesKey[] = "aliases";
 /// Field of a file's compressed form, and the name under which `requires` lists it.
 inline constexpr char kZstdKey[] = "zstd";
+/// In `requires`: the numbers of some names stand elsewhere than in V3's names.
+inline constexpr char kNameFamiliesKey[] = "name_families";
+/// In `requires`: some tensors are slices of the source's, one an expert; the kept headers have the whole ones.
+inline constexpr char kFusedExpertsKey[] = "fused_experts";
 /// Field that holds the digest of the manifest's text without it.
 inline constexpr char kSealKey[] = "seal";
 inline constexpr char kHeadersPath[] = "provenance/headers.json.zst";
@@ -138,6 +142,9 @@ struct StoredFile {
 [[nodiscard]] StoredFile stored_file(const PackedFile& file);
 /// Where the raw bytes of a file are cut when it is compressed.
 [[nodiscard]] std::vector<uint64_t> frame_cuts(const PackedFile& file, const Layout& layout);
+
+/// Whether `requires` has this name.
+[[nodiscard]] bool has_requirement(const Manifest& manifest, std::string_view name);
 
 /// The name in `file` of a tensor of its layout. Precondition: the file lists every expert that the layout names, which
 /// parse_manifest has checked.

@@ -14,7 +14,7 @@ namespace dspack::format {
 namespace {
 
 // What this version of the program can read beyond the plain format.
-const std::set<std::string> kKnownRequirements{kLayerMapKey, kAliasesKey, kZstdKey};
+const std::set<std::string> kKnownRequirements{kLayerMapKey, kAliasesKey, kZstdKey, kNameFamiliesKey, kFusedExpertsKey};
 
 Error invalid(std::string message) {
   return {ErrorKind::invalid, std::move(message)};
@@ -243,7 +243,7 @@ Result<void> read_format(const Json& json, Manifest& manifest) {
 
 /// A reader that passed over the map would run another model: both the map and the requirement, or neither.
 Result<void> read_layer_map(const Json& json, Manifest& manifest) {
-  const bool required = std::ranges::find(manifest.requirements, kLayerMapKey) != manifest.requirements.end();
+  const bool required = has_requirement(manifest, kLayerMapKey);
   if (required != json.contains(kLayerMapKey)) {
     return invalid(fmt::format(R"(one of the field "{0}" and the requirement "{0}" lacks the other)", kLayerMapKey));
   }
@@ -318,8 +318,8 @@ Result<void> read_files(const Json& json, Manifest& manifest) {
     TRY(claim(stored_file(file).path));
     for (const PackedExpert& expert : file.experts) {
       if (experts.insert(expert.key).second) continue;
-      return invalid(fmt::format("{}: layer {}, expert {} is in another file too", file.path, expert.key.layer.value,
-                                 expert.key.expert.value));
+      return invalid(fmt::format("{}: layer {}, expert {} is in another file too", file.path,
+                                 layer_text(expert.key.layer), expert.key.expert.value));
     }
     manifest.files.push_back(std::move(file));
   }

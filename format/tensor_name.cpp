@@ -1,8 +1,12 @@
 #include "format/tensor_name.h"
 
+#include <algorithm>
 #include <array>
 #include <charconv>
+#include <span>
 #include <utility>
+
+#include "format/name_families.h"
 
 namespace dspack::format {
 namespace {
@@ -20,85 +24,100 @@ constexpr std::array<std::pair<Role, std::string_view>, 10> kRoles{{
     {Role::other, "other"},
 }};
 
-// What stands behind "model.layers.<n>." and what it means. Longest match is not needed: no prefix begins another.
-constexpr std::array<std::pair<std::string_view, Role>, 14> kLayerParts{{
-    {"self_attn.", Role::attention},
-    {"input_layernorm.", Role::norm},
-    {"post_attention_layernorm.", Role::norm},
-    {"mlp.gate.", Role::router},
-    {"mlp.shared_experts.", Role::shared_expert},
-    {"mlp.experts.", Role::routed_expert},
-    {"mlp.gate_proj.", Role::dense_mlp},
-    {"mlp.up_proj.", Role::dense_mlp},
-    {"mlp.down_proj.", Role::dense_mlp},
-    {"enorm.", Role::mtp},
-    {"hnorm.", Role::mtp},
-    {"eh_proj.", Role::mtp},
-    {"shared_head.", Role::mtp},
-    {"embed_tokens.", Role::mtp},
-}};
+/// Longer ones are no names of released tensors, and a slice repeats them for every expert.
+constexpr size_t kMaxFusedNameBytes = 512;
 
-constexpr std::string_view kLayersPrefix = "model.layers.";
-constexpr std::string_view kExpertsPart = "mlp.experts.";
+// What older readers know.
+constexpr std::array<std::string_view, 2> kFirstStacks{"model.layers.", "language_model.model.layers."};
+constexpr std::string_view kFirstExperts = "mlp.experts.";
 
-/// Takes "<number>." (at most kMaxId) from the front of `text`. Numbers with a leading zero are not numbers of ours.
-std::optional<uint32_t> take_number(std::string_view& text) {
+constexpr std::string_view kLayerPlaceholder = "{layer}.";
+
+/// Takes "<number>." (at most `most`) from the front of `text`. Numbers with a leading zero are not numbers of ours.
+std::optional<uint32_t> take_number(std::string_view& text, uint32_t most) {
   const size_t dot = text.find('.');
   if (dot == std::string_view::npos || dot == 0 || (dot > 1 && text.front() == '0')) return std::nullopt;
   uint32_t number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + dot, number);
-  if (error != std::errc() || end != text.data() + dot || number > kMaxId) return std::nullopt;
+  if (error != std::errc() || end != text.data() + dot || number > most) return std::nullopt;
   text.remove_prefix(dot + 1);
   return number;
 }
 
+/// What stands before the number of a layer, with the prefix.
+struct Stack {
+  std::string_view text;  // "model.layers."; empty: no such name
+  bool mtp = false;
+};
+
+Stack find_stack(std::string_view name) {
+  for (const std::string_view prefix : name_prefixes()) {
+    if (!name.starts_with(prefix)) continue;
+    for (const NameStack& stack : name_stacks()) {
+      if (name.substr(prefix.size()).starts_with(stack.begin))
+        return {name.substr(0, prefix.size() + stack.begin.size()), stack.mtp};
+    }
+  }
+  return {};
+}
+
+/// What stands before the number of an expert in what follows a layer's number; empty: nothing of that kind.
+std::string_view find_experts(std::string_view part) {
+  for (const NameFamily& family : name_families()) {
+    if (part.starts_with(family.experts)) return part.substr(0, family.experts.size());
+  }
+  return {};
+}
+
+std::optional<LayerId> take_layer(std::string_view& text, bool mtp) {
+  const uint32_t most = mtp ? kMaxId - kFirstMtpLayer : kFirstMtpLayer - 1;
+  const std::optional<uint32_t> number = take_number(text, most);
+  if (!number) return std::nullopt;
+  return LayerId(mtp ? kFirstMtpLayer + *number : *number);
+}
+
 struct Split {
-  std::string_view wrapper;  // kWrapperPrefix or nothing
-  std::optional<LayerId> layer;
+  Stack stack;
+  std::optional<LayerId> layer;  // none: the rest is empty
+  std::string_view part;         // behind the layer's number
+  std::string_view experts;      // of `part`: up to an expert's number, there or not
   std::optional<ExpertId> expert;
-  std::string_view part;  // behind the layer number
-  std::string_view rest;  // behind the expert number
+  std::string_view rest;  // behind `experts` and the number
 };
 
 Split split_name(std::string_view name) {
-  const std::string_view bare = without_wrapper(name);
-  if (!bare.starts_with(kLayersPrefix)) return {};
-  std::string_view part = bare.substr(kLayersPrefix.size());
-  const std::optional<uint32_t> layer = take_number(part);
-  if (!layer) return {};
-  Split split{.wrapper = name.substr(0, name.size() - bare.size()),
-              .layer = LayerId(*layer),
-              .expert = {},
-              .part = part,
-              .rest = {}};
-  if (part.starts_with(kExpertsPart)) {
-    std::string_view rest = part.substr(kExpertsPart.size());
-    if (const std::optional<uint32_t> expert = take_number(rest)) {
-      split.expert = ExpertId(*expert);
-      split.rest = rest;
-    }
-  }
+  Split split{.stack = find_stack(name), .layer = {}, .part = {}, .experts = {}, .expert = {}, .rest = {}};
+  if (split.stack.text.empty()) return split;
+  std::string_view part = name.substr(split.stack.text.size());
+  split.layer = take_layer(part, split.stack.mtp);
+  if (!split.layer) return split;
+  split.part = part;
+  split.experts = find_experts(part);
+  split.rest = part.substr(split.experts.size());
+  if (split.experts.empty()) return split;
+  if (const std::optional<uint32_t> expert = take_number(split.rest, kMaxId)) split.expert = ExpertId(*expert);
   return split;
 }
 
-// Templates: the layer alone, and an expert of the file.
-constexpr std::string_view kLayerTemplate = "model.layers.{layer}.";
-constexpr std::string_view kExpertTemplate = "model.layers.{layer}.mlp.experts.{expert";
-
-/// What stands in a template for an expert's number: "{expert}" or "{expert[K]}".
-struct Placeholder {
-  size_t end = 0;    // in the template, behind the closing brace
-  size_t entry = 0;  // K
+/// A template: as Split, with placeholders for the numbers.
+struct TemplateSplit {
+  std::string_view begin;       // up to the layer's number; of an MTP module that is numbered apart, the number too
+  bool has_layer = false;       // "{layer}." follows
+  std::string_view part;        // behind that
+  std::string_view experts;     // of `part`: up to the placeholder of an expert
+  std::optional<size_t> entry;  // K of "{expert[K]}", 0 of "{expert}"; none: no such placeholder
+  std::string_view rest;        // behind the placeholder and its dot
 };
 
-std::optional<Placeholder> find_placeholder(std::string_view whole) {
-  const std::string_view text = without_wrapper(whole);
-  if (!text.starts_with(kExpertTemplate)) return std::nullopt;
-  Placeholder found;
-  std::string_view rest = text.substr(kExpertTemplate.size());
+/// Takes "{expert}." or "{expert[K]}." from the front of `text`; K.
+std::optional<size_t> take_expert_placeholder(std::string_view& text) {
+  constexpr std::string_view kBegin = "{expert";
+  if (!text.starts_with(kBegin)) return std::nullopt;
+  std::string_view rest = text.substr(kBegin.size());
+  size_t entry = 0;
   if (rest.starts_with('[')) {
     const char* const digits = rest.data() + 1;
-    const auto [stop, error] = std::from_chars(digits, rest.data() + rest.size(), found.entry);
+    const auto [stop, error] = std::from_chars(digits, rest.data() + rest.size(), entry);
     const bool canonical = error == std::errc() && (*digits != '0' || stop == digits + 1);
     if (!canonical) return std::nullopt;
     rest.remove_prefix(static_cast<size_t>(stop - rest.data()));
@@ -106,8 +125,61 @@ std::optional<Placeholder> find_placeholder(std::string_view whole) {
     rest.remove_prefix(1);
   }
   if (!rest.starts_with("}.")) return std::nullopt;
-  found.end = whole.size() - rest.size() + 1;
-  return found;
+  text = rest.substr(2);
+  return entry;
+}
+
+/// nullopt: a text that stands for itself.
+std::optional<TemplateSplit> split_template(std::string_view text) {
+  const Stack stack = find_stack(text);
+  if (stack.text.empty()) return std::nullopt;
+  std::string_view part = text.substr(stack.text.size());
+  TemplateSplit split;
+  if (stack.mtp) {
+    if (!take_layer(part, true)) return std::nullopt;
+    split.begin = text.substr(0, text.size() - part.size());
+  } else {
+    if (!part.starts_with(kLayerPlaceholder)) return std::nullopt;
+    split.begin = stack.text;
+    split.has_layer = true;
+    part.remove_prefix(kLayerPlaceholder.size());
+  }
+  split.part = part;
+  split.experts = find_experts(part);
+  split.rest = part.substr(split.experts.size());
+  if (!split.experts.empty()) split.entry = take_expert_placeholder(split.rest);
+  return split;
+}
+
+std::optional<Role> find_role(std::span<const NamePart> parts, std::string_view text) {
+  const auto found = std::ranges::find_if(parts, [text](const NamePart& part) { return text.starts_with(part.begin); });
+  return found == parts.end() ? std::nullopt : std::optional(found->role);
+}
+
+Role role_in_layer(std::string_view part) {
+  for (const NameFamily& family : name_families()) {
+    if (const std::optional<Role> role = find_role(family.layer, part)) return *role;
+  }
+  return Role::other;
+}
+
+Role role_outside_of_layers(std::string_view name) {
+  for (const std::string_view prefix : name_prefixes()) {
+    if (!name.starts_with(prefix)) continue;
+    for (const NameFamily& family : name_families()) {
+      if (const std::optional<Role> role = find_role(family.global, name.substr(prefix.size()))) return *role;
+    }
+  }
+  return Role::other;
+}
+
+/// The word that a component is, or begins with before an underscore.
+const ProjectionWord* find_projection(std::string_view component) {
+  for (const ProjectionWord& projection : projection_words()) {
+    if (!component.starts_with(projection.word)) continue;
+    if (component.size() == projection.word.size() || component[projection.word.size()] == '_') return &projection;
+  }
+  return nullptr;
 }
 
 }  // namespace
@@ -131,54 +203,90 @@ std::string_view without_wrapper(std::string_view name) {
 }
 
 TensorName parse_tensor_name(std::string_view name) {
-  const std::string_view bare = without_wrapper(name);
-  if (bare.starts_with("model.embed_tokens.")) return {.role = Role::embed, .layer = {}, .expert = {}};
-  if (bare.starts_with("model.norm.") || bare.starts_with("lm_head."))
-    return {.role = Role::head, .layer = {}, .expert = {}};
   const Split split = split_name(name);
-  TensorName parsed{.role = Role::other, .layer = split.layer, .expert = split.expert};
-  for (const auto& [part, role] : kLayerParts) {
-    if (split.part.starts_with(part)) parsed.role = role;
+  TensorName parsed{.role = Role::routed_expert, .layer = split.layer, .expert = split.expert};
+  if (split.expert) return parsed;
+  if (split.layer) {
+    parsed.role = role_in_layer(split.part);
+  } else {
+    parsed.role = split.stack.mtp ? Role::mtp : role_outside_of_layers(name);  // "mtp.fc.weight"
   }
-  if (parsed.role == Role::routed_expert && !parsed.expert) parsed.role = Role::other;  // "mlp.experts.gate_up_proj"
   return parsed;
 }
 
+std::string layer_text(LayerId layer) {
+  if (is_numbered_apart(layer)) return "mtp." + std::to_string(layer.value - kFirstMtpLayer);
+  return std::to_string(layer.value);
+}
+
+std::optional<FusedName> parse_fused_name(std::string_view name) {
+  if (name.size() > kMaxFusedNameBytes) return std::nullopt;
+  const Split split = split_name(name);
+  if (!split.layer || split.experts.empty() || split.expert || split.rest.empty()) return std::nullopt;
+  const size_t dot = split.rest.find('.');
+  if (dot != std::string_view::npos && split.rest.find('.', dot + 1) != std::string_view::npos) return std::nullopt;
+  return FusedName{.layer = *split.layer,
+                   .number_at = name.size() - split.rest.size(),
+                   .projection = find_projection(split.rest.substr(0, dot)) != nullptr};
+}
+
+std::string slice_name(std::string_view name, const FusedName& fused, ExpertId expert) {
+  std::string slice(name.substr(0, fused.number_at));
+  return slice.append(std::to_string(expert.value)).append(".").append(name.substr(fused.number_at));
+}
+
 uint32_t order_of_use(std::string_view name) {
-  if (name.find(".up_proj.") != std::string_view::npos) return 1;
-  return name.find(".down_proj.") != std::string_view::npos ? 2 : 0;
+  while (!name.empty()) {
+    const std::string_view component = name.substr(0, name.find('.'));
+    if (const ProjectionWord* projection = find_projection(component)) return projection->use;
+    name.remove_prefix(std::min(name.size(), component.size() + 1));
+  }
+  return 0;
 }
 
 std::string name_template(std::string_view name, std::optional<size_t> entry) {
   const Split split = split_name(name);
   if (!split.layer) return std::string(name);
-  std::string text(split.wrapper);
-  if (!split.expert) return text.append(kLayerTemplate).append(split.part);
-  text.append(kExpertTemplate);
+  std::string text(name.substr(0, name.size() - split.part.size()));
+  if (!split.stack.mtp) text.assign(split.stack.text).append(kLayerPlaceholder);
+  if (!split.expert) return text.append(split.part);
+  text.append(split.experts).append("{expert");
   if (entry) text.append("[").append(std::to_string(*entry)).append("]");
   return text.append("}.").append(split.rest);
 }
 
 std::optional<size_t> template_entry(std::string_view text) {
-  const std::optional<Placeholder> found = find_placeholder(text);
-  return found ? std::optional(found->entry) : std::nullopt;
+  const std::optional<TemplateSplit> split = split_template(text);
+  return split ? split->entry : std::nullopt;
 }
 
 std::string expand_template(std::string_view text, std::optional<LayerId> layer, std::optional<ExpertId> expert) {
-  const std::string_view bare = without_wrapper(text);
-  if (!layer || !bare.starts_with(kLayerTemplate)) return std::string(text);
-  std::string name(text.substr(0, text.size() - bare.size()));
-  name.append(kLayersPrefix).append(std::to_string(layer->value)).append(".");
-  const std::optional<Placeholder> found = expert ? find_placeholder(text) : std::nullopt;
-  if (!found) return name.append(bare.substr(kLayerTemplate.size()));
-  name.append(kExpertsPart).append(std::to_string(expert->value));
-  return name.append(text.substr(found->end));
+  const std::optional<TemplateSplit> split = split_template(text);
+  if (!layer || !split) return std::string(text);
+  std::string name(split->begin);
+  if (split->has_layer) name.append(std::to_string(layer->value)).append(".");
+  if (!expert || !split->entry) return name.append(split->part);
+  return name.append(split->experts).append(std::to_string(expert->value)).append(".").append(split->rest);
+}
+
+bool needs_name_families(std::string_view name) {
+  const Split split = split_name(name);
+  if (!split.layer) return false;
+  if (std::ranges::find(kFirstStacks, split.stack.text) == kFirstStacks.end()) return true;
+  return split.expert && split.experts != kFirstExperts;
 }
 
 std::vector<std::string> scale_names(std::string_view weight_name) {
   const std::string name(weight_name);
   std::vector<std::string> names{name + "_scale_inv", name + "_scale"};
-  if (name.ends_with(".weight")) names.push_back(name.substr(0, name.size() - 6) + "scale");
+  constexpr std::string_view kBlocks = "_blocks";  // gpt-oss
+  if (weight_name.ends_with(".weight")) {
+    const std::string module(weight_name.substr(0, weight_name.size() - std::string_view("weight").size()));
+    names.push_back(module + "scale");
+    names.push_back(module + "qscale_weight");  // Mistral
+  } else if (weight_name.ends_with(kBlocks)) {
+    names.push_back(std::string(weight_name.substr(0, weight_name.size() - kBlocks.size())) + "_scales");
+  }
   return names;
 }
 

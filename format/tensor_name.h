@@ -1,6 +1,6 @@
-// What a tensor's name says: layer, expert, role. The only place that knows names.
-// Threads: thread-safe (pure functions). Source: the released indexes of the DeepSeek-V2/V3 family (Hugging Face
-// names).
+// What a tensor's name says: layer, expert, role. With the tables of format/name_families.h the only place that knows
+// names.
+// Threads: thread-safe (pure functions). Source: name_families.h; docs/format.md lists the families.
 #pragma once
 
 #include <cstdint>
@@ -17,13 +17,13 @@ namespace dspack::format {
 enum class Role {
   embed,          // token embedding
   head,           // final norm and output head
-  attention,      // self_attn.*
+  attention,      // and what stands in its place: linear attention
   norm,           // the layer's two norms
-  router,         // mlp.gate.*
-  shared_expert,  // mlp.shared_experts.*
-  routed_expert,  // mlp.experts.<id>.*
-  dense_mlp,      // mlp.{gate,up,down}_proj.* of a layer without experts
-  mtp,            // what only the MTP module has: enorm, hnorm, eh_proj, shared_head, its own embed_tokens
+  router,         // with its bias or table
+  shared_expert,  // with its gate
+  routed_expert,  // a tensor of one expert, or the slice of a fused one
+  dense_mlp,      // of a layer without experts
+  mtp,            // what only an MTP module has: enorm, hnorm, eh_proj, shared_head, its own embedding
   other,          // anything not recognised
 };
 
@@ -38,23 +38,48 @@ struct TensorName {
 
 [[nodiscard]] TensorName parse_tensor_name(std::string_view name);
 
+/// MTP modules that a checkpoint numbers apart from the model's layers ("mtp.0.", "mtp.layers.0.") are the layers from
+/// this one on. Where a module continues the numbers of the layers, as V3's layer 61, it is that layer.
+inline constexpr uint32_t kFirstMtpLayer = 60000;
+[[nodiscard]] constexpr bool is_numbered_apart(LayerId layer) {
+  return layer.value >= kFirstMtpLayer;
+}
+/// For people: "61", or "mtp.0".
+[[nodiscard]] std::string layer_text(LayerId layer);
+
+/// What the name of a tensor says that stands where experts have their numbers and has none, as
+/// "mlp.experts.down_proj": it may hold all experts of its layer.
+struct FusedName {
+  LayerId layer;
+  size_t number_at = 0;     // where in the name an expert's number and a dot would stand
+  bool projection = false;  // begins as the matrices of an expert do ("gate_up_proj_blocks")
+};
+[[nodiscard]] std::optional<FusedName> parse_fused_name(std::string_view name);
+/// The name of one expert's slice: "mlp.experts.7.down_proj".
+[[nodiscard]] std::string slice_name(std::string_view name, const FusedName& fused, ExpertId expert);
+
 /// What stands before the names of a language model that is part of another model (Kimi-K2.5: a model with pictures).
 inline constexpr std::string_view kWrapperPrefix = "language_model.";
 /// The name without that; the rest of this file sees through it.
 [[nodiscard]] std::string_view without_wrapper(std::string_view name);
 
 /// When an MLP needs a tensor: 0 the gate projection (and whatever belongs to no MLP), 1 the up projection, 2 the down
-/// projection, each with its scales. Released checkpoints have the same order.
+/// projection, each with its scales; w1, w3 and w2 are other names of the three. Released checkpoints have the same
+/// order.
 [[nodiscard]] uint32_t order_of_use(std::string_view name);
 
 /// The name with its layer and expert number replaced by "{layer}" and "{expert}", so that alike files share one text.
-/// In a file of several experts `entry` tells which of them is meant: "{expert[entry]}".
+/// In a file of several experts `entry` tells which of them is meant: "{expert[entry]}". The number of an MTP module
+/// that is_numbered_apart stays.
 [[nodiscard]] std::string name_template(std::string_view name, std::optional<size_t> entry = {});
 /// Which entry of its file's experts a template stands for: 0 for "{expert}", K for "{expert[K]}"; nullopt: none.
 [[nodiscard]] std::optional<size_t> template_entry(std::string_view text);
 /// The inverse of name_template, given the expert of the template's entry.
 [[nodiscard]] std::string expand_template(std::string_view text, std::optional<LayerId> layer,
                                           std::optional<ExpertId> expert);
+
+/// Whether the first readers of the format, which knew V3's names alone, would misread this name's numbers.
+[[nodiscard]] bool needs_name_families(std::string_view name);
 
 /// For a quantised weight: the names under which its scale may stand beside it, most usual first.
 [[nodiscard]] std::vector<std::string> scale_names(std::string_view weight_name);

@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "format/base/parallel.h"
+#include "format/index.h"
 
 namespace dspack::reshard {
 namespace {
@@ -20,7 +21,7 @@ constexpr int kZstdLevel = 9;  // of 12 MB of headers it leaves 230 kB in 0.1 s;
 
 // Where the source's own files go whose names a packed repository needs for itself.
 constexpr char kSourceCard[] = "README.source.md";
-constexpr char kSourceIndex[] = "provenance/model.safetensors.index.json";
+constexpr std::string_view kSourceIndexFolder = "provenance/";
 
 // What released repositories of the family carry beside their weights, for places that cannot be listed.
 constexpr const char* kUsualNames[] = {
@@ -43,7 +44,10 @@ constexpr const char* kUsualNames[] = {
     "LICENSE.txt",
     "NOTICE",
     "README.md",
+    "params.json",
+    "tekken.json",
     format::kIndexPath,
+    format::kConsolidatedIndexPath,
 };
 
 /// Python modules that config.json's auto_map names: "configuration_deepseek.DeepseekV3Config" -> its file.
@@ -69,7 +73,7 @@ bool is_weight_file(std::string_view path) {
 
 std::string packed_path(const std::string& source_path) {
   if (source_path == "README.md") return kSourceCard;
-  if (source_path == format::kIndexPath) return kSourceIndex;
+  if (format::is_index_path(source_path)) return std::string(kSourceIndexFolder).append(source_path);
   return source_path;
 }
 
@@ -83,7 +87,10 @@ bool is_taken(const std::string& path) {
 
 std::optional<std::string> source_name(const std::string& packed_path) {
   if (packed_path == kSourceCard) return "README.md";
-  if (packed_path == kSourceIndex) return format::kIndexPath;
+  if (packed_path.starts_with(kSourceIndexFolder)) {
+    std::string name = packed_path.substr(kSourceIndexFolder.size());
+    if (format::is_index_path(name)) return name;
+  }
   if (is_taken(packed_path)) return std::nullopt;
   return packed_path;
 }
@@ -179,6 +186,10 @@ Result<format::CompanionFile> write_companion(const std::string& path, std::stri
 std::string hub_index(uint64_t payload_bytes, Json weight_map) {
   const Json index = {{"metadata", {{"total_size", payload_bytes}}}, {"weight_map", std::move(weight_map)}};
   return index.dump(2) + "\n";
+}
+
+bool others_can_read(const format::Manifest& manifest) {
+  return !has_requirement(manifest, format::kFusedExpertsKey) && !has_requirement(manifest, format::kZstdKey);
 }
 
 std::string packed_index(const Plan& plan) {

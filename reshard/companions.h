@@ -62,6 +62,10 @@ inline constexpr char kSourceConfig[] = "config.source.json";
 /// enough to rebuild the shards.
 [[nodiscard]] Result<std::string> kept_headers(const format::Checkpoint& source);
 
+/// Whether other loaders know the names of the packed tensors. If not, there is no index: they would take what they do
+/// not find for absent, and some would go on without it.
+[[nodiscard]] bool others_can_read(const format::Manifest& manifest);
+
 /// README.md of the packed repository.
 [[nodiscard]] std::string model_card(const format::Manifest& manifest, const Recipe& recipe, bool has_source_card);
 

@@ -9,6 +9,7 @@
 #include <fmt/ranges.h>
 
 #include "format/base/parallel.h"
+#include "format/index.h"
 #include "reshard/companions.h"
 #include "reshard/tensor_digests.h"
 
@@ -135,7 +136,7 @@ Result<void> diff_companions(const DiffSide& a, const DiffSide& b, unsigned jobs
       names.insert(candidates.begin(), candidates.end());
     }
   }
-  names.erase(format::kIndexPath);
+  std::erase_if(names, [](const std::string& name) { return format::is_index_path(name); });
   for (size_t i = 0; i < 2; ++i) {
     if (sides[i]->catalogue.manifest()) continue;
     TRY_ASSIGN(digests[i], read_companions(sides[i]->repository, names, jobs, report.bytes_read, stop));

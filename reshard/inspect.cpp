@@ -49,9 +49,16 @@ std::string inspect_text(const format::Checkpoint& checkpoint, const format::Rep
       fmt::format("{}\n{}: {} files, {} tensors, {} payload bytes, {} layers, {} routed experts\n\n",
                   repository.description(), checkpoint.manifest() ? "packed repository" : "checkpoint",
                   checkpoint.files().size(), all.tensors, all.bytes, layers.size(), checkpoint.experts().size());
+  uint64_t slices = 0;
+  for (const format::FusedTensor& tensor : checkpoint.fused())
+    slices += tensor.slices;
   if (checkpoint.manifest() && checkpoint.manifest()->layer_map) {
     const format::LayerMap& map = *checkpoint.manifest()->layer_map;
     text += fmt::format("layer map: {} ({} in all)\n\n", format::to_string(map), map.size());
+  }
+  if (!checkpoint.fused().empty()) {
+    text += fmt::format("{} tensors hold all experts of their layer and are seen as {}, one an expert\n\n",
+                        checkpoint.fused().size(), slices);
   }
   text += fmt::format("  {:<16}{:>10}{:>20}\n", "role", "tensors", "bytes");
   for (const auto& [role, total] : roles)
@@ -61,8 +68,9 @@ std::string inspect_text(const format::Checkpoint& checkpoint, const format::Rep
     text += row(dtype, total);
   text += fmt::format("\n  {:<8}{:>10}{:>20}{:>10}{:>20}\n", "layer", "tensors", "bytes", "experts", "expert bytes");
   for (const auto& [layer, total] : layers) {
-    text += fmt::format("  {:<8}{:>10}{:>20}{:>10}{:>20}\n", layer.value, total.dense.tensors + total.routed.tensors,
-                        total.dense.bytes + total.routed.bytes, total.experts, total.routed.bytes);
+    text += fmt::format("  {:<8}{:>10}{:>20}{:>10}{:>20}\n", format::layer_text(layer),
+                        total.dense.tensors + total.routed.tensors, total.dense.bytes + total.routed.bytes,
+                        total.experts, total.routed.bytes);
   }
   return text;
 }

@@ -38,9 +38,10 @@ std::string model_card(const format::Manifest& manifest, const Recipe& recipe, b
       "The weights are the source's, byte for byte: {} tensors, {} bytes in {} layers.\n"
       "{}.\n"
       "The manifest tells where each expert lies, so that a program can read only what the router picks.\n"
-      "All weight files are ordinary safetensors files, listed in `{}`.\n\n",
+      "All weight files are ordinary safetensors files{}.\n\n",
       manifest.coverage.tensors, manifest.coverage.payload_bytes, manifest.coverage.layers,
-      files_of(recipe.by, manifest.coverage.experts), format::kIndexPath);
+      files_of(recipe.by, manifest.coverage.experts),
+      others_can_read(manifest) ? fmt::format(", listed in `{}`", format::kIndexPath) : "");
   card += fmt::format("Packed by {} with recipe `{}`.\n\n", manifest.program, format::canonical_json(manifest.recipe));
   if (manifest.layer_map) {
     card += fmt::format(
@@ -48,9 +49,15 @@ std::string model_card(const format::Manifest& manifest, const Recipe& recipe, b
         "nothing of the map and run the model that the source is.\n\n",
         format::to_string(*manifest.layer_map));
   }
-  card +=
-      "## Use\n\n```\ndsrun . -p \"Hello\"\n```\n\nOther loaders open the folder through its index, as any "
-      "checkpoint.\n\n";
+  card += "## Use\n\n";
+  if (others_can_read(manifest)) {
+    card += "```\ndsrun . -p \"Hello\"\n```\n\nOther loaders open the folder through its index, as any checkpoint.\n\n";
+  } else {
+    card +=
+        "The source keeps the experts of a layer in one tensor; here each expert has a tensor of its own, which is "
+        "its\n"
+        "slice. Other loaders do not know these names. For them:\n\n```\nreshard unpack . --out FOLDER\n```\n\n";
+  }
   card += "## Verify\n\n```\nreshard verify .\nreshard verify . --source SOURCE\n```\n\n";
   card +=
       "The first checks every file and tensor against the digests in `manifest.json`; the second compares every "

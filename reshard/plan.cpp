@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <zstd.h>
 
 #include "dspack_version.h"
@@ -24,6 +25,14 @@ Result<void> check_names(const format::Checkpoint& source) {
                                                      source.files()[entry.file].path, entry.name)};
   }
   return {};
+}
+
+/// Experts that are there and not found would all come into one file, which is not what was asked for.
+Result<void> check_experts(const Recipe& recipe, const format::Checkpoint& source) {
+  if (recipe.by.kind == Grouping::Kind::shard || !source.experts().empty() || source.expert_doubts().empty()) return {};
+  return Error{ErrorKind::unsupported,
+               fmt::format("no expert was found to group by: {}; shards hold tensors of any names: --by shard:5GB",
+                           fmt::join(source.expert_doubts(), "; "))};
 }
 
 std::vector<std::vector<Copy>> make_copies(const std::vector<PlannedFile>& files, const Product& product,
@@ -132,6 +141,7 @@ Result<Plan> make_plan(const Recipe& recipe, const format::Checkpoint& source, c
     return Error{ErrorKind::unsupported, "the source is a packed repository already; name the original checkpoint"};
   }
   TRY(check_names(source));
+  TRY(check_experts(recipe, source));
   TRY_ASSIGN(Product product, make_product(recipe, source, facts));
   Plan plan;
   plan.recipe = recipe;

@@ -1,7 +1,7 @@
 // The plan: recipe x catalogue -> the files to make and the copies that fill them. Pure, printable, no I/O.
 // Threads: immutable once made. Lifetime: refers to the catalogue by index; keep both together.
 // Errors: those of product.h, and invalid (a header that no reader takes), unsupported (a source that is packed
-// already, a name that the manifest cannot hold).
+// already, a name that the manifest cannot hold, experts to group by whose names are of no known family).
 #pragma once
 
 #include <optional>

@@ -7,6 +7,8 @@
 
 #include <fmt/format.h>
 
+#include "format/fused_experts.h"
+
 namespace dspack::reshard {
 namespace {
 
@@ -48,7 +50,7 @@ Result<Json> read_kept_headers(format::Repository& packed, const format::Manifes
   return json;
 }
 
-/// The image of one shard from its header text.
+/// The image of one shard from its header text. A tensor that is not packed as it is was packed in slices.
 Result<ShardImage> image_of(const format::SourceShard& shard, const std::string& text,
                             const format::Checkpoint& catalogue, std::vector<bool>& used) {
   TRY_ASSIGN(const format::SafetensorsHeader header, format::parse_header(text, shard.size_bytes));
@@ -59,7 +61,7 @@ Result<ShardImage> image_of(const format::SourceShard& shard, const std::string&
                    .sha256 = shard.sha256};
   for (size_t i = 0; i < 8; ++i)
     image.header[i] = static_cast<char>((text.size() >> (8 * i)) & 0xff);
-  for (const format::TensorInfo& tensor : header.tensors) {
+  const auto use = [&](const format::TensorInfo& tensor) -> Result<void> {
     const format::TensorEntry* packed = catalogue.find(tensor.name);
     if (packed == nullptr || packed->dtype != tensor.dtype || packed->shape != tensor.shape) {
       return Error{ErrorKind::invalid, fmt::format("tensor \"{}\" {}", tensor.name,
@@ -70,8 +72,33 @@ Result<ShardImage> image_of(const format::SourceShard& shard, const std::string&
     if (used[index]) return Error{ErrorKind::invalid, fmt::format("tensor \"{}\" is in two shards", tensor.name)};
     used[index] = true;
     image.tensors.push_back(index);
+    return {};
+  };
+  for (const format::TensorInfo& tensor : header.tensors) {
+    const auto slices = catalogue.find(tensor.name) == nullptr ? format::slices_of(tensor) : std::nullopt;
+    if (!slices) {
+      TRY(use(tensor));
+      continue;
+    }
+    for (const format::TensorInfo& slice : *slices)
+      TRY(use(slice));
   }
   return image;
+}
+
+/// Catalogue indices of a tensor's slices: all or none of them.
+Result<std::vector<uint32_t>> find_slices(const std::vector<format::TensorInfo>& slices, const std::string& name,
+                                          const format::Checkpoint& catalogue) {
+  std::vector<uint32_t> found;
+  for (const format::TensorInfo& slice : slices) {
+    const format::TensorEntry* packed = catalogue.find(slice.name);
+    if (packed == nullptr || packed->dtype != slice.dtype || packed->shape != slice.shape) continue;
+    found.push_back(static_cast<uint32_t>(packed - catalogue.tensors().data()));
+  }
+  if (found.empty() || found.size() == slices.size()) return found;
+  return Error{ErrorKind::invalid,
+               fmt::format("\"{}\" cannot be put together: {} of its {} experts are in the packed repository", name,
+                           found.size(), slices.size())};
 }
 
 }  // namespace
@@ -108,6 +135,29 @@ Result<std::vector<ShardImage>> source_shards(format::Repository& packed, const 
     return Error{ErrorKind::invalid, fmt::format("{}: tensor \"{}\" is in no source shard", place, tensor.name)};
   }
   return images;
+}
+
+Result<std::vector<WholeTensor>> whole_tensors(format::Repository& packed, const format::Checkpoint& catalogue,
+                                               const std::stop_token& stop) {
+  const format::Manifest& manifest = *catalogue.manifest();
+  if (!has_requirement(manifest, format::kFusedExpertsKey)) return std::vector<WholeTensor>();
+  TRY_ASSIGN(const Json headers, read_kept_headers(packed, manifest, stop));
+  const std::string place = packed.locate(format::kHeadersPath);
+  std::vector<WholeTensor> whole;
+  for (const format::SourceShard& shard : manifest.source) {
+    const auto text = headers.find(shard.path);
+    if (text == headers.end() || !text->is_string())
+      return Error{ErrorKind::invalid, fmt::format("{}: has no header of source shard {}", place, shard.path)};
+    auto header = format::parse_header(text->get_ref<const std::string&>(), shard.size_bytes);
+    if (!header) return header.error().in(fmt::format("{}: source shard {}", place, shard.path));
+    for (format::TensorInfo& tensor : header->tensors) {
+      const auto slices = catalogue.find(tensor.name) == nullptr ? format::slices_of(tensor) : std::nullopt;
+      if (!slices) continue;
+      TRY_ASSIGN(std::vector<uint32_t> found, find_slices(*slices, tensor.name, catalogue));
+      if (!found.empty()) whole.push_back({std::move(tensor), std::move(found)});
+    }
+  }
+  return whole;
 }
 
 Result<RebuiltShard> rebuild(const ShardImage& image, const format::Checkpoint& catalogue, TensorReader& reader,

@@ -28,6 +28,18 @@ struct ShardImage {
                                                             const format::Checkpoint& catalogue,
                                                             const std::stop_token& stop);
 
+/// A tensor of the source that was packed in slices, one an expert.
+struct WholeTensor {
+  format::TensorInfo info;       // `data` as in its source shard
+  std::vector<uint32_t> slices;  // catalogue indices, in the order of their bytes
+};
+
+/// Those of the repository, by the kept headers; none where the manifest requires no fused_experts. Errors: invalid
+/// (some of a tensor's slices are here and others are not).
+[[nodiscard]] Result<std::vector<WholeTensor>> whole_tensors(format::Repository& packed,
+                                                             const format::Checkpoint& catalogue,
+                                                             const std::stop_token& stop);
+
 struct RebuiltShard {
   format::Digest sha256;             // of all that passed
   std::vector<std::string> damaged;  // one line a tensor that differs from its digest: "<file>: tensor ..."

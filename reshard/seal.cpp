@@ -93,10 +93,22 @@ format::Extension extension_of(const format::Checkpoint& catalogue) {
           .payload_bytes = catalogue.payload_bytes()};
 }
 
+/// What a reader must know of names to read these.
+void require_names(Manifest& manifest, const format::Checkpoint& result, const format::Checkpoint& source) {
+  const auto require = [&manifest](const char* feature) {
+    if (!has_requirement(manifest, feature)) manifest.requirements.emplace_back(feature);
+  };
+  if (std::ranges::any_of(result.tensors(),
+                          [](const auto& tensor) { return format::needs_name_families(tensor.name); }))
+    require(format::kNameFamiliesKey);
+  if (!source.fused().empty()) require(format::kFusedExpertsKey);
+}
+
 }  // namespace
 
 void describe_files(Manifest& manifest, const std::vector<PlannedFile>& planned,
-                    const std::vector<FileDigests>& digests, const format::Checkpoint& result) {
+                    const std::vector<FileDigests>& digests, const format::Checkpoint& result,
+                    const format::Checkpoint& source) {
   std::map<std::string, uint64_t> layouts;
   for (size_t i = 0; i < planned.size(); ++i) {
     PackedFile file = packed_file(planned[i], digests[i], result);
@@ -107,6 +119,7 @@ void describe_files(Manifest& manifest, const std::vector<PlannedFile>& planned,
     manifest.files.push_back(std::move(file));
   }
   static_cast<format::Extension&>(manifest.coverage) = extension_of(result);
+  require_names(manifest, result, source);
 }
 
 Result<void> seal_repository(const SealInput& input, DurableFolders& folders, format::FileSystem& files,
@@ -131,7 +144,7 @@ Result<void> seal_repository(const SealInput& input, DurableFolders& folders, fo
     const auto& digest = input.shard_digests[i];
     manifest.source.push_back({shard.path, shard.size_bytes, digest, digest ? 0 : outlook.plan.reads[i].bytes()});
   }
-  describe_files(manifest, outlook.plan.files, input.file_digests, outlook.plan.result);
+  describe_files(manifest, outlook.plan.files, input.file_digests, outlook.plan.result, outlook.source);
   if (!outlook.plan.complete) manifest.coverage.of = extension_of(outlook.source);
   manifest.rounding_errors = rounding_errors(outlook.plan, input.file_digests);
 
@@ -144,8 +157,7 @@ Result<void> seal_repository(const SealInput& input, DurableFolders& folders, fo
   TRY_ASSIGN(const std::string headers, kept_headers(outlook.source));
   std::vector<std::pair<std::string, std::string>> written{
       {format::kHeadersPath, headers}, {"README.md", model_card(manifest, outlook.plan.recipe, has_card)}};
-  // Other loaders cannot read compressed files: an index would promise them what is not there.
-  if (!outlook.plan.recipe.zstd_level) written.emplace_back(format::kIndexPath, packed_index(outlook.plan));
+  if (others_can_read(manifest)) written.emplace_back(format::kIndexPath, packed_index(outlook.plan));
   if (outlook.changed_config) written.emplace_back(kConfigPath, *outlook.changed_config);
   for (const auto& [path, text] : written) {
     TRY_ASSIGN(format::CompanionFile file, write_companion(path, text, out, files, folders));

@@ -17,8 +17,10 @@ struct SealInput {
 [[nodiscard]] Result<void> seal_repository(const SealInput& input, DurableFolders& folders, format::FileSystem& files,
                                            const std::stop_token& stop);
 
-/// Adds layouts, files and coverage to a manifest. `result`: what the files hold.
+/// Adds layouts, files, coverage and what readers must know of names to a manifest. `result`: what the files hold;
+/// `source`: what it was made of.
 void describe_files(format::Manifest& manifest, const std::vector<format::PlannedFile>& planned,
-                    const std::vector<FileDigests>& digests, const format::Checkpoint& result);
+                    const std::vector<FileDigests>& digests, const format::Checkpoint& result,
+                    const format::Checkpoint& source);
 
 }  // namespace dspack::reshard

@@ -187,6 +187,11 @@ Result<void> copy_packed_companion(const Job& job, const format::CompanionFile& 
 
 /// The plan's digest of repacking what the origin was made from.
 Result<std::string> original_plan(const Job& job, const Recipe& recipe) {
+  const format::Manifest& manifest = *job.catalogue.manifest();
+  if (!holds_source_bytes(manifest)) {  // what was decided on the source's weights is known to the origin's plan alone
+    return to_hex(format::sha256(format::canonical_json(
+        {{"program", kVersion}, {"recipe", recipe_json(recipe)}, {"regrouped", manifest.plan}})));
+  }
   TRY_ASSIGN(const std::vector<ShardImage> shards, source_shards(job.origin, job.catalogue, job.stop));
   std::vector<PlanSource> sources;
   sources.reserve(shards.size());
@@ -198,14 +203,18 @@ Result<std::string> original_plan(const Job& job, const Recipe& recipe) {
 /// The origin's manifest, with the files that are here instead of its own.
 Result<format::Manifest> regrouped(const Job& job, const std::vector<FileDigests>& files, DurableFolders& folders) {
   format::Manifest manifest = *job.catalogue.manifest();
-  Recipe recipe;
-  if (manifest.layer_map) recipe.layers = *manifest.layer_map;
+  auto parsed = parse_recipe(format::canonical_json(manifest.recipe));
+  if (!parsed) return parsed.error().in(job.origin.locate(format::kManifestPath));
+  Recipe recipe = std::move(*parsed);  // the origin's, but for how its files are made
+  recipe.by = {};
+  recipe.zstd_level.reset();
+  std::erase(manifest.requirements, format::kZstdKey);
   manifest.program = fmt::format("dspack {}", kVersion);
   manifest.recipe = recipe_json(recipe);
   TRY_ASSIGN(manifest.plan, original_plan(job, recipe));
   manifest.layouts.clear();
   manifest.files.clear();
-  describe_files(manifest, job.cache.planned(), files, job.catalogue);
+  describe_files(manifest, job.cache.planned(), files, job.catalogue, job.catalogue);
   bool has_card = false;
   std::vector<format::CompanionFile> companions;
   for (const format::CompanionFile& file : manifest.companions) {
@@ -219,9 +228,9 @@ Result<format::Manifest> regrouped(const Job& job, const std::vector<FileDigests
     for (const uint32_t tensor : file.tensors)
       map[job.catalogue.tensors()[tensor].name] = file.path;
   }
-  const std::pair<std::string, std::string> written[] = {
-      {format::kIndexPath, hub_index(job.catalogue.payload_bytes(), std::move(map))},
-      {"README.md", model_card(manifest, recipe, has_card)}};
+  std::vector<std::pair<std::string, std::string>> written{{"README.md", model_card(manifest, recipe, has_card)}};
+  if (others_can_read(manifest))
+    written.emplace_back(format::kIndexPath, hub_index(job.catalogue.payload_bytes(), std::move(map)));
   for (const auto& [path, text] : written) {
     TRY_ASSIGN(format::CompanionFile file, write_companion(path, text, job.folder.root(), job.folder.files(), folders));
     companions.push_back(std::move(file));
@@ -234,7 +243,7 @@ Result<format::Manifest> regrouped(const Job& job, const std::vector<FileDigests
 /// Whether the files here are the origin's, one by one.
 bool are_the_origins(const Job& job, const std::vector<FileDigests>& files) {
   const format::Manifest& manifest = *job.catalogue.manifest();
-  if (manifest.files.size() != files.size()) return false;
+  if (manifest.files.size() != files.size() || has_requirement(manifest, format::kZstdKey)) return false;
   for (size_t i = 0; i < files.size(); ++i) {
     if (manifest.files[i].path != job.cache.planned()[i].path || manifest.files[i].sha256 != files[i].sha256)
       return false;

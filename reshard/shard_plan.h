@@ -16,9 +16,11 @@ namespace dspack::reshard {
 /// Shards of at most `shard_bytes` of tensors each (a larger tensor gets one of its own), filled in natural order:
 /// model-00001-of-000NN.safetensors, or one model.safetensors. Within a shard larger elements come first, as the
 /// official writer has it, so that every tensor is aligned to its element.
-[[nodiscard]] std::vector<ShardImage> plan_shards(const format::Checkpoint& catalogue, uint64_t shard_bytes);
+/// Tensors that were packed in slices become whole again; they stand where the first of their slices would.
+[[nodiscard]] std::vector<ShardImage> plan_shards(const format::Checkpoint& catalogue, uint64_t shard_bytes,
+                                                  const std::vector<WholeTensor>& whole = {});
 
-/// The index of such shards; of more than one.
-[[nodiscard]] std::string shard_index(const std::vector<ShardImage>& shards, const format::Checkpoint& catalogue);
+/// The index of such shards, whose tensors have `payload_bytes` in all; of more than one.
+[[nodiscard]] std::string shard_index(const std::vector<ShardImage>& shards, uint64_t payload_bytes);
 
 }  // namespace dspack::reshard

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "format/base/parallel.h"
+#include "format/index.h"
 #include "reshard/output_folder.h"
 #include "reshard/shard_plan.h"
 
@@ -144,17 +145,19 @@ Result<UnpackPlan> prepare_unpack(format::Repository& packed, const format::Chec
   if (options.exact) {
     TRY_ASSIGN(plan.shards, source_shards(packed, catalogue, stop));
   } else {
-    plan.shards = plan_shards(catalogue, options.shard_bytes);
-    if (plan.shards.size() > 1) plan.index = shard_index(plan.shards, catalogue);
+    TRY_ASSIGN(const std::vector<WholeTensor> whole, whole_tensors(packed, catalogue, stop));
+    plan.shards = plan_shards(catalogue, options.shard_bytes, whole);
+    if (plan.shards.size() > 1) plan.index = shard_index(plan.shards, catalogue.payload_bytes());
   }
   for (const format::CompanionFile& file : catalogue.manifest()->companions) {
     const auto name = source_name(file.path);
     // Of shards that there will not be, or of a model that this is not.
-    const bool stale = (!options.exact && name == format::kIndexPath) || (!same_model && name == kSourceConfig);
+    const bool stale =
+        name && ((!options.exact && format::is_index_path(*name)) || (!same_model && *name == kSourceConfig));
     if (name && !stale) plan.companions.push_back({file.path, *name, file.size_bytes, file.sha256});
   }
   std::stable_partition(plan.companions.begin(), plan.companions.end(),
-                        [](const Companion& companion) { return companion.path != format::kIndexPath; });
+                        [](const Companion& companion) { return !format::is_index_path(companion.path); });
   TRY(check_names(plan));
   return plan;
 }

@@ -101,7 +101,7 @@ class PartHasher {
       const auto& [key, digest] = file_.experts[i];
       if (digest == experts[i]) continue;
       lines.push_back(fmt::format("layer {}, expert {}: the expert's digest does not fit those of its tensors",
-                                  key.layer.value, key.expert.value));
+                                  format::layer_text(key.layer), key.expert.value));
     }
     return lines;
   }

@@ -39,7 +39,9 @@ FileKey file_key(const TensorName& name, const Grouping& grouping) {
 
 std::string path_of(const Placement& file, const Grouping& grouping) {
   if (!file.layer) return fmt::format("model/{}.safetensors", file.part);
-  const std::string folder = fmt::format("model/layers/{:03}", file.layer->value);
+  const std::string folder = is_numbered_apart(*file.layer)
+                                 ? fmt::format("model/mtp/{:03}", file.layer->value - kFirstMtpLayer)
+                                 : fmt::format("model/layers/{:03}", file.layer->value);
   if (file.experts.empty()) return folder + "/dense.safetensors";
   if (grouping.kind == Grouping::Kind::layer) return folder + "/experts.safetensors";
   const uint32_t first = file.experts.front().expert.value;
@@ -86,6 +88,7 @@ struct UnitKey {
 std::unordered_map<std::string_view, std::string_view> weights_of_scales(const Checkpoint& source) {
   std::unordered_map<std::string_view, std::string_view> weights;
   for (const TensorEntry& tensor : source.tensors()) {
+    if (tensor.place.expert) continue;  // an expert is not parted anyway
     for (const std::string& name : scale_names(tensor.name)) {
       if (const TensorEntry* scale = source.find(name)) weights.emplace(scale->name, tensor.name);
     }

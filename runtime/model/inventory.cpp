@@ -19,7 +19,8 @@ constexpr std::string_view kTopVectors[] = {"model.embed_tokens.weight", "model.
                                             "model.rotary_emb.inv_freq"};
 constexpr std::string_view kPictureParts[] = {"vision_tower.", "mm_projector.", "multi_modal_projector."};
 
-// Below, what follows "model.layers.<n>.".
+constexpr std::string_view kLayerTemplate = "model.layers.{layer}.";
+// Below, what follows it.
 constexpr std::string_view kVectors[] = {"input_layernorm.weight", "post_attention_layernorm.weight",
                                          "self_attn.kv_a_layernorm.weight", "self_attn.rotary_emb.inv_freq",
                                          // for an FP8 cache; this program's is FP32
@@ -77,7 +78,8 @@ bool known(const format::Checkpoint& checkpoint, const ModelConfig& config, cons
   const LayerId layer = *tensor.place.layer;
   if (layer.value >= config.layers) return is_mtp(checkpoint, config, layer);
   const std::string text = format::name_template(name);
-  const std::string_view part = std::string_view(text).substr(std::string_view("model.layers.{layer}.").size());
+  if (!text.starts_with(kLayerTemplate)) return false;  // another family's names
+  const std::string_view part = std::string_view(text).substr(kLayerTemplate.size());
   if (known_attention(config, part)) return true;
   return config.is_moe(layer) ? known_moe(config, part, tensor.place.expert) : of_linear(kDense, part);
 }

@@ -1,5 +1,8 @@
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <initializer_list>
+
 #include "format/tensor_name.h"
 
 using namespace dspack;
@@ -7,14 +10,37 @@ using namespace dspack::format;
 using format::parse_tensor_name;
 using format::Role;
 
+namespace {
+
+struct Case {
+  const char* name;
+  Role role;
+  int layer;   // -1: none
+  int expert;  // -1: none
+};
+
+void check_names(std::initializer_list<Case> cases) {
+  for (const Case& entry : cases) {
+    CAPTURE(entry.name);
+    const format::TensorName name = parse_tensor_name(entry.name);
+    CHECK(to_string(name.role) == to_string(entry.role));
+    CHECK((name.layer ? static_cast<int>(name.layer->value) : -1) == entry.layer);
+    CHECK((name.expert ? static_cast<int>(name.expert->value) : -1) == entry.expert);
+    // Every name comes back from its template, alone and as one of several.
+    for (const std::optional<size_t> entry_of : {std::optional<size_t>(), std::optional<size_t>(12)}) {
+      const std::string text = format::name_template(entry.name, entry_of);
+      CHECK(expand_template(text, name.layer, name.expert) == entry.name);
+      CHECK(format::template_entry(text) == (name.expert ? std::optional(entry_of.value_or(0)) : std::nullopt));
+    }
+  }
+}
+
+constexpr int kMtp0 = format::kFirstMtpLayer;
+
+}  // namespace
+
 TEST_CASE("tensor name: roles, layers and experts of the V3 family") {
-  struct Case {
-    const char* name;
-    Role role;
-    int layer;   // -1: none
-    int expert;  // -1: none
-  };
-  const Case cases[] = {
+  check_names({
       {"model.embed_tokens.weight", Role::embed, -1, -1},
       {"model.norm.weight", Role::head, -1, -1},
       {"lm_head.weight", Role::head, -1, -1},
@@ -42,14 +68,170 @@ TEST_CASE("tensor name: roles, layers and experts of the V3 family") {
       {"language_model.language_model.model.layers.3.mlp.gate.weight", Role::other, -1, -1},
       {"other_model.model.layers.3.mlp.gate.weight", Role::other, -1, -1},
       {"", Role::other, -1, -1},
-  };
-  for (const Case& entry : cases) {
-    CAPTURE(entry.name);
-    const format::TensorName name = parse_tensor_name(entry.name);
-    CHECK(to_string(name.role) == to_string(entry.role));
-    CHECK((name.layer ? static_cast<int>(name.layer->value) : -1) == entry.layer);
-    CHECK((name.expert ? static_cast<int>(name.expert->value) : -1) == entry.expert);
+  });
+}
+
+TEST_CASE("tensor name: DeepSeek's own names, V4") {
+  check_names({
+      {"embed.weight", Role::embed, -1, -1},
+      {"head.weight", Role::head, -1, -1},
+      {"norm.weight", Role::head, -1, -1},
+      {"hc_head_fn", Role::head, -1, -1},
+      {"layers.0.attn.wq_a.weight", Role::attention, 0, -1},
+      {"layers.0.attn.wq_a.scale", Role::attention, 0, -1},
+      {"layers.2.attn.indexer.compressor.wkv.weight", Role::attention, 2, -1},
+      {"layers.2.attn.attn_sink", Role::attention, 2, -1},
+      {"layers.2.attn_norm.weight", Role::norm, 2, -1},
+      {"layers.2.ffn_norm.weight", Role::norm, 2, -1},
+      {"layers.2.hc_attn_fn", Role::other, 2, -1},
+      {"layers.3.ffn.gate.weight", Role::router, 3, -1},
+      {"layers.3.ffn.gate.bias", Role::router, 3, -1},
+      {"layers.0.ffn.gate.tid2eid", Role::router, 0, -1},
+      {"layers.1.ffn.w1.weight", Role::dense_mlp, 1, -1},
+      {"layers.3.ffn.shared_experts.w1.scale", Role::shared_expert, 3, -1},
+      {"layers.42.ffn.experts.255.w2.scale", Role::routed_expert, 42, 255},
+      {"mtp.0.ffn.experts.7.w3.weight", Role::routed_expert, kMtp0, 7},
+      {"mtp.1.attn.wkv.weight", Role::attention, kMtp0 + 1, -1},
+      {"mtp.0.e_proj.scale", Role::mtp, kMtp0, -1},
+      {"mtp.0.h_proj.weight", Role::mtp, kMtp0, -1},
+      {"mtp.0.enorm.weight", Role::mtp, kMtp0, -1},
+      {"mtp.0.norm.weight", Role::mtp, kMtp0, -1},
+      {"mtp.0.hc_head_base", Role::mtp, kMtp0, -1},
+      {"mtp.5535.attn.wkv.weight", Role::attention, 65535, -1},
+      {"mtp.5536.attn.wkv.weight", Role::mtp, -1, -1},
+      {"mtp.01.attn.wkv.weight", Role::mtp, -1, -1},
+      {"mtp.layers.0.mlp.experts.511.gate_proj.weight", Role::routed_expert, kMtp0, 511},
+      {"mtp.fc.weight", Role::mtp, -1, -1},
+      {"mtp.pre_fc_norm_hidden.weight", Role::mtp, -1, -1},
+      {"layers.59999.attn_norm.weight", Role::norm, 59999, -1},
+      {"layers.60000.attn_norm.weight", Role::other, -1, -1},
+  });
+  CHECK(format::layer_text(LayerId(61)) == "61");
+  CHECK(format::layer_text(LayerId(kMtp0 + 3)) == "mtp.3");
+}
+
+TEST_CASE("tensor name: Mistral's own names") {
+  check_names({
+      {"tok_embeddings.weight", Role::embed, -1, -1},
+      {"output.weight", Role::head, -1, -1},
+      {"layers.0.attention.wkv_a_with_mqa.qscale_weight", Role::attention, 0, -1},
+      {"layers.0.attention_norm.weight", Role::norm, 0, -1},
+      {"layers.0.ffn_norm.weight", Role::norm, 0, -1},
+      {"layers.0.feed_forward.w2.qscale_act", Role::dense_mlp, 0, -1},
+      {"layers.3.gate.weight", Role::router, 3, -1},
+      {"layers.3.shared_experts.w3.weight", Role::shared_expert, 3, -1},
+      {"layers.60.experts.127.w1.qscale_act", Role::routed_expert, 60, 127},
+      {"vision_encoder.transformer.layers.3.attention.wq.weight", Role::other, -1, -1},
+  });
+}
+
+TEST_CASE("tensor name: Qwen, Mixtral, Llama-4, gpt-oss") {
+  check_names({
+      {"model.layers.3.mlp.shared_expert.up_proj.weight", Role::shared_expert, 3, -1},
+      {"model.layers.3.mlp.shared_expert_gate.weight", Role::shared_expert, 3, -1},
+      {"model.layers.3.linear_attn.A_log", Role::attention, 3, -1},
+      {"model.layers.3.mlp.router.weight", Role::router, 3, -1},
+      {"model.layers.3.block_sparse_moe.gate.weight", Role::router, 3, -1},
+      {"model.layers.3.block_sparse_moe.e_score_correction_bias", Role::router, 3, -1},
+      {"model.layers.3.block_sparse_moe.experts.7.w1.weight", Role::routed_expert, 3, 7},
+      {"model.layers.3.feed_forward.router.weight", Role::router, 3, -1},
+      {"model.layers.3.feed_forward.expert_bias", Role::router, 3, -1},
+      {"model.layers.3.feed_forward.shared_expert.up_proj.weight", Role::shared_expert, 3, -1},
+      {"model.layers.3.feed_forward.down_proj.weight", Role::dense_mlp, 3, -1},
+      {"model.layers.3.feed_forward.experts.7.gate_up_proj", Role::routed_expert, 3, 7},
+      {"model.layers.3.mlp.experts.7.gate_up_proj_blocks", Role::routed_expert, 3, 7},
+  });
+}
+
+TEST_CASE("tensor name: what may stand before a family's names") {
+  for (const std::string prefix : {"", "model.", "language_model.", "language_model.model.", "model.language_model.",
+                                   "thinker.", "thinker.model."}) {
+    CAPTURE(prefix);
+    const std::string expert = prefix + "layers.4.mlp.experts.25.up_proj.weight";
+    const std::string embed = prefix + "embed_tokens.weight";
+    check_names({{expert.c_str(), Role::routed_expert, 4, 25}, {embed.c_str(), Role::embed, -1, -1}});
+    CHECK(format::name_template(expert, 3) == prefix + "layers.{layer}.mlp.experts.{expert[3]}.up_proj.weight");
   }
+  check_names({{"talker.model.layers.0.mlp.experts.3.up_proj.weight", Role::other, -1, -1},
+               {"model.visual.blocks.0.norm1.weight", Role::other, -1, -1},
+               {"model.model.layers.0.mlp.gate.weight", Role::other, -1, -1}});
+}
+
+TEST_CASE("tensor name: the number of an MTP module that is counted apart stays in the template") {
+  const std::string text = format::name_template("mtp.0.ffn.experts.7.w1.weight", 2);
+  CHECK(text == "mtp.0.ffn.experts.{expert[2]}.w1.weight");
+  CHECK(expand_template(text, LayerId(kMtp0), ExpertId(7)) == "mtp.0.ffn.experts.7.w1.weight");
+  CHECK_FALSE(format::template_entry("layers.3.ffn.experts.{expert}.w1.weight"));  // a name, not a template
+}
+
+TEST_CASE("tensor name: where a fused tensor's expert would have its number") {
+  struct Fused {
+    const char* name;
+    const char* slice;
+    bool projection;
+  };
+  for (const Fused& fused : std::initializer_list<Fused>{
+           {"model.layers.3.mlp.experts.gate_up_proj", "model.layers.3.mlp.experts.9.gate_up_proj", true},
+           {"model.layers.3.mlp.experts.down_proj.weight", "model.layers.3.mlp.experts.9.down_proj.weight", true},
+           {"model.layers.3.mlp.experts.down_proj_bias", "model.layers.3.mlp.experts.9.down_proj_bias", true},
+           {"language_model.model.layers.3.feed_forward.experts.down_proj",
+            "language_model.model.layers.3.feed_forward.experts.9.down_proj", true},
+           {"mtp.layers.0.mlp.experts.gate_up_proj", "mtp.layers.0.mlp.experts.9.gate_up_proj", true},
+           {"model.layers.3.mlp.experts.bias", "model.layers.3.mlp.experts.9.bias", false},
+           {"model.layers.3.mlp.experts.w13_weight", "model.layers.3.mlp.experts.9.w13_weight", true},
+           {"model.layers.3.mlp.experts.w1x", "model.layers.3.mlp.experts.9.w1x", false}}) {
+    CAPTURE(fused.name);
+    const auto parsed = format::parse_fused_name(fused.name);
+    REQUIRE(parsed);
+    CHECK(parsed->projection == fused.projection);
+    const std::string slice = format::slice_name(fused.name, *parsed, ExpertId(9));
+    CHECK(slice == fused.slice);
+    const format::TensorName place = parse_tensor_name(slice);
+    CHECK((place.layer == parsed->layer && place.expert == ExpertId(9) && place.role == Role::routed_expert));
+  }
+  const std::string long_name = "model.layers.3.mlp.experts.down_proj_" + std::string(500, 'x');
+  for (const std::string_view name :
+       {std::string_view("model.layers.3.mlp.experts.7.down_proj"), std::string_view("model.layers.3.mlp.experts."),
+        std::string_view("model.layers.3.mlp.experts.a.b.c"), std::string_view("model.layers.x.mlp.experts.down_proj"),
+        std::string_view("model.layers.3.mlp.shared_experts.down_proj"), std::string_view("experts.down_proj"),
+        std::string_view(long_name)}) {
+    CAPTURE(name);
+    CHECK_FALSE(format::parse_fused_name(name));
+  }
+}
+
+TEST_CASE("tensor name: what readers of V3's names alone would misread") {
+  for (const char* name :
+       {"model.layers.3.mlp.experts.7.up_proj.weight", "language_model.model.layers.3.mlp.gate.weight", "norm.weight",
+        "model.layers.3.block_sparse_moe.gate.weight", "tok_embeddings.weight", "anything"})
+    CHECK_MESSAGE(!format::needs_name_families(name), name);
+  for (const char* name : {"model.layers.3.block_sparse_moe.experts.7.w1.weight", "layers.3.mlp.gate.weight",
+                           "mtp.0.norm.weight", "model.language_model.layers.3.mlp.experts.7.up_proj.weight"})
+    CHECK_MESSAGE(format::needs_name_families(name), name);
+}
+
+TEST_CASE("tensor name: the order in which an MLP uses its matrices, in every family") {
+  const auto use = [](const char* name) { return format::order_of_use(name); };
+  for (const char* name : {"model.layers.3.mlp.experts.7.gate_proj.weight", "layers.3.ffn.experts.7.w1.scale",
+                           "model.layers.3.mlp.experts.7.gate_up_proj_blocks", "layers.3.attn.wq_a.weight", "x", ""})
+    CHECK_MESSAGE(use(name) == 0, name);
+  for (const char* name : {"model.layers.3.mlp.up_proj.weight_scale_inv", "layers.3.experts.7.w3.qscale_weight"})
+    CHECK_MESSAGE(use(name) == 1, name);
+  for (const char* name : {"model.layers.3.mlp.experts.7.down_proj.weight", "layers.3.ffn.experts.7.w2.weight",
+                           "model.layers.3.mlp.experts.7.down_proj", "model.layers.3.mlp.experts.7.down_proj_bias"})
+    CHECK_MESSAGE(use(name) == 2, name);
+}
+
+TEST_CASE("tensor name: where a weight's scale may be") {
+  const auto has = [](const char* weight, std::string_view scale) {
+    const std::vector<std::string> names = format::scale_names(weight);
+    return std::find(names.begin(), names.end(), scale) != names.end();
+  };
+  CHECK(format::scale_names("a.weight").front() == "a.weight_scale_inv");
+  CHECK(has("layers.3.ffn.experts.7.w1.weight", "layers.3.ffn.experts.7.w1.scale"));
+  CHECK(has("layers.3.experts.7.w1.weight", "layers.3.experts.7.w1.qscale_weight"));
+  CHECK(has("a.gate_up_proj_blocks", "a.gate_up_proj_scales"));
+  CHECK(has("a.gate_up_proj", "a.gate_up_proj_scale"));
 }
 
 TEST_CASE("tensor name: a template and its numbers give the name back") {

@@ -102,12 +102,9 @@ struct Lab {
   SmallCheckpoint original;
 };
 
-}  // namespace
-
-TEST_CASE("seal: a complete cache is what repacking by expert makes, whatever the origin's grouping") {
-  Lab lab;
+void check_seals(Lab& lab, std::initializer_list<const char*> origins) {
   const auto expected = tree(lab.packed("expert"));
-  for (const std::string by : {"expert", "layer", "shard:100kB", "ordinary"}) {
+  for (const std::string by : origins) {
     CAPTURE(by);
     std::filesystem::remove_all(lab.cache());
     lab.fill(by == "ordinary" ? lab.source.path() : lab.packed(by));
@@ -123,6 +120,24 @@ TEST_CASE("seal: a complete cache is what repacking by expert makes, whatever th
     CHECK(made.size() == expected.size());
     CHECK(lab.seal()->was_sealed);
   }
+}
+
+}  // namespace
+
+TEST_CASE("seal: a complete cache is what repacking by expert makes, whatever the origin's grouping") {
+  Lab lab;
+  check_seals(lab, {"expert", "layer", "shard:100kB", "ordinary"});
+}
+
+TEST_CASE("seal: so it is with experts in slices and names of other families") {
+  Lab lab;
+  lab.original.add(0, "model.layers.2.mlp.experts.gate_up_proj", "BF16", {3, 4, 2}, 2);
+  lab.original.add(1, "model.layers.2.mlp.experts.down_proj", "BF16", {3, 2, 2}, 2);
+  lab.original.add(2, "layers.3.ffn.experts.0.w1.weight", "U8", {4}, 1);
+  lab.original.add(1, "mtp.0.ffn.experts.0.w1.weight", "U8", {4}, 1);
+  lab.original.write(lab.source);
+  check_seals(lab, {"layer", "shard:100kB", "ordinary"});
+  CHECK_FALSE(tree(lab.cache()).contains("model.safetensors.index.json"));
 }
 
 TEST_CASE("seal: what is missing is counted and named, and nothing is sealed") {
