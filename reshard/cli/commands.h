@@ -21,6 +21,8 @@ struct RepackFlags {
 struct InspectFlags {
   std::string source;
   bool json = false;
+  std::string html;  // a file to write, "-" for stdout; empty: no page
+  std::string by;    // the grouping that the page compares with; empty: by expert
   unsigned jobs = 16;
 };
 

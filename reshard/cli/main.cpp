@@ -8,9 +8,9 @@
 #include "format/cli/process.h"
 #include "format/cli/terminal_progress.h"
 #include "reshard/cli/commands.h"
+#include "reshard/cli/inspect_command.h"
 #include "reshard/cli/network_options.h"
 #include "reshard/cli/provenance_options.h"
-#include "reshard/recipe.h"
 
 namespace {
 
@@ -30,6 +30,7 @@ constexpr char kExamples[] =
     "  reshard ./DeepSeek-V3 --by expert --out ./ds-packed --dry-run  what would be read and written\n"
     "  reshard ./DeepSeek-V3 --by layer --out ./ds-packed             one file for all routed experts of a layer\n"
     "  reshard inspect ./ds-packed                                    totals by role and layer\n"
+    "  reshard inspect ./DeepSeek-V3 --html map.html                  a page that shows where every expert lies\n"
     "  reshard verify ./ds-packed --source ./DeepSeek-V3              every digest, then every byte\n"
     "  reshard verify ./ds-packed --upstream                          that the bytes are those which the Hub declares\n"
     "  reshard unpack ./ds-packed --exact --out ./DeepSeek-V3         the original shards again, byte for byte\n"
@@ -40,12 +41,6 @@ constexpr char kExamples[] =
     "Environment: HF_ENDPOINT (default https://huggingface.co), HF_TOKEN, HF_TOKEN_PATH, HF_HOME; http_proxy,\n"
     "https_proxy, no_proxy; CURL_CA_BUNDLE or SSL_CERT_FILE for certificates of your own.\n"
     "Exit status: 0 done, 1 failed, 2 wrong usage, 130 interrupted.";
-
-/// Empty if it is a grouping; otherwise what is wrong, as CLI11 wants it.
-std::string grouping_problem(const std::string& text) {
-  const auto grouping = dspack::reshard::parse_grouping(text);
-  return grouping ? "" : grouping.error().message;
-}
 
 }  // namespace
 
@@ -61,7 +56,7 @@ int main(int argc, char** argv) {
       app.add_option("--by", repack.by,
                      "How to group: expert (one file for each routed expert), expert:N (for N of a layer), layer "
                      "(for all of a layer) or shard:SIZE (files of up to SIZE bytes, as 5GB or 4GiB)")
-          ->check(CLI::Validator([](std::string& text) { return grouping_problem(text); }, "", "grouping"))
+          ->check(dspack::reshard::is_grouping())
           ->type_name("GROUPING");
   auto* recipe =
       app.add_option("--recipe", repack.recipe, "Take the grouping, and a layer map if it has one, from a recipe file")
@@ -78,13 +73,7 @@ int main(int argc, char** argv) {
   app.add_flag("--dry-run", repack.dry_run, "Print what would be read and written, and stop");
 
   dspack::reshard::InspectFlags inspect;
-  CLI::App* inspect_verb = app.add_subcommand("inspect", "Show what a checkpoint or packed repository holds");
-  inspect_verb->add_option("SOURCE", inspect.source, "Local folder, http(s):// folder or org/name[@revision]")
-      ->required();
-  inspect_verb->add_flag("--json", inspect.json, "One JSON object a tensor: name, dtype, shape, url or file, range");
-  dspack::reshard::add_jobs(*inspect_verb, inspect.jobs, "Headers read at a time");
-  dspack::reshard::add_network_options(*inspect_verb, network);
-
+  CLI::App* inspect_verb = declare_inspect(app, inspect, network);
   dspack::reshard::VerifyFlags verify;
   CLI::App* verify_verb = declare_verify(app, verify, network);
   dspack::reshard::UnpackFlags unpack;
