@@ -56,6 +56,11 @@ struct SealFlags {
   unsigned jobs = 4;
 };
 
+struct LinkFlags {
+  std::string folder;
+  std::string out;
+};
+
 /// What every verb needs from the process.
 struct Context {
   format::RemoteOptions remote;
@@ -67,6 +72,7 @@ struct Context {
 [[nodiscard]] int run_inspect(const InspectFlags& flags, const Context& context);
 [[nodiscard]] int run_verify(const VerifyFlags& flags, const Context& context);
 [[nodiscard]] int run_unpack(const UnpackFlags& flags, const Context& context);
+[[nodiscard]] int run_link(const LinkFlags& flags, const Context& context);
 [[nodiscard]] int run_seal(const SealFlags& flags, const Context& context);
 [[nodiscard]] int run_diff(const DiffFlags& flags, const Context& context);
 

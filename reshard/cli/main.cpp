@@ -9,6 +9,7 @@
 #include "format/cli/terminal_progress.h"
 #include "reshard/cli/commands.h"
 #include "reshard/cli/inspect_command.h"
+#include "reshard/cli/link_command.h"
 #include "reshard/cli/network_options.h"
 #include "reshard/cli/provenance_options.h"
 
@@ -34,6 +35,7 @@ constexpr char kExamples[] =
     "  reshard verify ./ds-packed --source ./DeepSeek-V3              every digest, then every byte\n"
     "  reshard verify ./ds-packed --upstream                          that the bytes are those which the Hub declares\n"
     "  reshard unpack ./ds-packed --exact --out ./DeepSeek-V3         the original shards again, byte for byte\n"
+    "  reshard link ./ds-packed --out ./ds-flat                       a folder that vLLM and SGLang open\n"
     "  reshard seal ~/.cache/dspack/NAME                              what dsrun has fetched becomes a packed "
     "repository\n"
     "  reshard diff ./ds-packed org/other-model                       tensor by tensor\n"
@@ -78,6 +80,8 @@ int main(int argc, char** argv) {
   CLI::App* verify_verb = declare_verify(app, verify, network);
   dspack::reshard::UnpackFlags unpack;
   CLI::App* unpack_verb = declare_unpack(app, unpack, network);
+  dspack::reshard::LinkFlags link;
+  CLI::App* link_verb = declare_link(app, link);
   dspack::reshard::SealFlags seal;
   CLI::App* seal_verb = declare_seal(app, seal, network);
   dspack::reshard::DiffFlags diff;
@@ -93,7 +97,7 @@ int main(int argc, char** argv) {
     const bool has_target = out->count() > 0 || repack.dry_run;
     if (repacks && (by->count() + recipe->count() == 0 || !has_target)) {
       throw CLI::RequiredError(
-          "--by GROUPING (or --recipe FILE) and --out DIR, or a verb (inspect, verify, unpack, seal, diff)");
+          "--by GROUPING (or --recipe FILE) and --out DIR, or a verb (inspect, verify, unpack, link, seal, diff)");
     }
   } catch (const CLI::ParseError& error) {
     return dspack::format::finish_output(app.exit(error) == 0 ? 0 : 2);
@@ -109,6 +113,8 @@ int main(int argc, char** argv) {
     status = run_verify(verify, context);
   } else if (unpack_verb->parsed()) {
     status = run_unpack(unpack, context);
+  } else if (link_verb->parsed()) {
+    status = run_link(link, context);
   } else if (seal_verb->parsed()) {
     status = run_seal(seal, context);
   } else if (diff_verb->parsed()) {
