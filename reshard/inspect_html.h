@@ -7,6 +7,7 @@
 #include <string>
 
 #include "format/checkpoint.h"
+#include "format/json.h"
 #include "format/packing/grouping.h"
 
 namespace dspack::reshard {

@@ -129,7 +129,10 @@ Result<LinkOutcome> make_links(const LinkPlan& plan, const Path& packed, const P
   TRY_ASSIGN(const Found found, look(place, record, files));  // again: another run may just have ended
   TRY(files.remove_tree(work / "new"));                       // of a run that was killed
   TRY(files.remove_tree(work / "old"));
-  TRY(fill(work / "new", content, plan, record, files));
+  if (const auto filled = fill(work / "new", content, plan, record, files); !filled) {
+    TRY(files.remove_tree(work));
+    return filled.error();
+  }
   if (found != Found::nothing) TRY(files.rename(place, work / "old"));
   TRY(files.rename(work / "new", place));
   TRY(files.sync_folder(parent));
