@@ -106,6 +106,15 @@ Result<void> fill(const Path& folder, const Content& content, const LinkPlan& pl
   return format::write_sealed(files, folder / kLinkRecord, record);
 }
 
+/// Removes what a run left that was killed when the folder was in its place already.
+Result<void> clear_remains(const Path& work, FileSystem& files) {
+  TRY_ASSIGN(const auto there, files.stat(work));
+  if (!there) return {};
+  const auto lock = files.lock(work / "lock");
+  if (!lock) return lock.error().kind == ErrorKind::conflict ? Result<void>() : lock.error();
+  return files.remove_tree(work);
+}
+
 }  // namespace
 
 Result<LinkOutcome> make_links(const LinkPlan& plan, const Path& packed, const Path& flat, FileSystem& files) {
@@ -123,7 +132,10 @@ Result<LinkOutcome> make_links(const LinkPlan& plan, const Path& packed, const P
   const Path work = parent / ("." + place.filename().string() + ".reshard-link");
   format::DurableFolders folders(files, parent);
   TRY_ASSIGN(const Found seen, look(place, record, files));  // a refusal leaves nothing behind
-  if (seen == Found::same_result) return LinkOutcome::already_there;
+  if (seen == Found::same_result) {
+    TRY(clear_remains(work, files));
+    return LinkOutcome::already_there;
+  }
   TRY(folders.make(work));
   TRY_ASSIGN(const auto lock, files.lock(work / "lock"));
   TRY_ASSIGN(const Found found, look(place, record, files));  // again: another run may just have ended

@@ -177,6 +177,11 @@ class Loaders(Link):
 
 
 class Folder(Link):
+    @staticmethod
+    def state(folder):
+        return {path.name: (path.lstat().st_ino, path.lstat().st_mtime_ns, path.lstat().st_size)
+                for path in folder.iterdir()}
+
     def test_everything_but_index_and_record_is_a_relative_link(self):
         flat = self.linked(packed_tiny("expert"))
         for path in flat.iterdir():
@@ -215,9 +220,9 @@ class Folder(Link):
 
     def test_again_is_told_and_changes_nothing(self):
         flat = self.linked(packed_tiny("layer"))
-        before = {path: path.lstat().st_mtime_ns for path in flat.iterdir()}
+        before = self.state(flat)
         self.assertRegex(self.assert_ok(self.link(packed_tiny("layer"), flat)).stdout, "has the links to .* already")
-        self.assertEqual({path: path.lstat().st_mtime_ns for path in flat.iterdir()}, before)
+        self.assertEqual(self.state(flat), before)
 
     def test_an_earlier_result_is_brought_up_to_date(self):
         flat = self.linked(packed_tiny("expert"))
@@ -249,10 +254,10 @@ class Folder(Link):
             with self.subTest(name):
                 flat = self.linked(packed_tiny("layer"))
                 change(flat)
-                before = {path.name: path.lstat() for path in flat.iterdir()}
+                before = self.state(flat)
                 result = self.link(packed_tiny("expert"), flat)
                 self.assert_refused(result, "holds what reshard link did not put there", name.strip())
-                self.assertEqual({path.name: path.lstat() for path in flat.iterdir()}, before)
+                self.assertEqual(self.state(flat), before)
                 shutil.rmtree(flat)
 
     def test_places_that_cannot_be(self):
