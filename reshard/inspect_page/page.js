@@ -56,7 +56,7 @@ function drawLegend(model, map) {
   if (files.length <= COLOURS.length) {
     return fill("legend", ...files.map((file, i) => make("span", {}, swatch(colour(i)), make("code", {}, printable(file.path)))));
   }
-  return fill("legend", ...COLOURS.map((each) => swatch(each)), make("span", {}, exact(files.length) +
+  return fill("legend", make("span", {}, ...COLOURS.map((each) => swatch(each))), make("span", {}, exact(files.length) +
     " files in the order of their names; the colours begin again after " + COLOURS.length + ". A parted cell lies in several."));
 }
 
