@@ -2,6 +2,7 @@
 
 #include <openssl/evp.h>
 
+#include <algorithm>
 #include <array>
 
 #include <fmt/format.h>
@@ -39,6 +40,24 @@ std::string about_checkpoint(const format::Checkpoint& checkpoint) {
   const format::Origin& origin = manifest->origin;
   return fmt::format("A packed repository, made by {} from {}{}.", manifest->program, files(manifest->source.size()),
                      origin.repository.empty() ? "" : fmt::format(" of {}@{}", origin.repository, origin.revision));
+}
+
+/// A page is there to be passed on: what stands before the "@" of an address (user:password) is not to be in it.
+void remove_credentials(const std::string& place, PageTexts& texts) {
+  const size_t scheme = place.find("://");
+  if (scheme == std::string::npos) return;
+  const size_t begin = scheme + 3;
+  const size_t end = place.substr(0, place.find('/', begin)).rfind('@');
+  if (end == std::string::npos || end < begin) return;
+  const std::string secret = place.substr(begin, end + 1 - begin);
+  const auto clean = [&](std::string& text) {
+    for (size_t at = 0; (at = text.find(secret, at)) != std::string::npos;)
+      text.erase(at, secret.size());
+  };
+  clean(texts.place);
+  clean(texts.before_reason);
+  for (std::string& warning : texts.warnings)
+    clean(warning);
 }
 
 struct Sides {
@@ -131,6 +150,7 @@ Result<std::string> inspect_html(const format::Checkpoint& checkpoint, format::R
   } else {
     sides = ordinary_sides(checkpoint, by.value_or(format::Grouping{}), texts);
   }
+  remove_credentials(repository.description(), texts);
   TRY_ASSIGN(const Json data, page_data(checkpoint, texts, sides.before, sides.after));
   return page_around(data);
 }

@@ -20,7 +20,7 @@ using Content = std::map<std::string, std::string>;
 Result<void> read_content(const Path& folder, const std::string& below, FileSystem& files, Content& content) {
   TRY_ASSIGN(const std::vector<std::string> names, files.list(folder / below));
   for (const std::string& name : names) {
-    const std::string path = below.empty() ? name : below + "/" + name;
+    const std::string path = below.empty() ? name : fmt::format("{}/{}", below, name);
     TRY_ASSIGN(const auto target, files.read_link(folder / path));
     if (target) {
       content[path] = "link " + target->string();
@@ -100,7 +100,7 @@ Result<void> fill(const Path& folder, const Content& content, const LinkPlan& pl
       return Error{ErrorKind::unsupported,
                    made.error().message + "; choose a folder on another one, or make a copy with reshard unpack"};
     }
-    TRY(made);
+    if (!made) return made.error();
   }
   TRY(format::write_sealed(files, folder / format::kIndexPath, plan.index));
   return format::write_sealed(files, folder / kLinkRecord, record);

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "format/cli/output.h"
+#include "format/cli/terminal_progress.h"
 #include "reshard/cli/opened.h"
 #include "reshard/inspect.h"
 #include "reshard/inspect_html.h"
@@ -26,6 +27,11 @@ Result<void> check_page_place(const std::string& file, format::FileSystem& files
                fmt::format("{}: the folder {} does not exist; create it first", file, folder.string())};
 }
 
+void print_warnings(const format::Checkpoint& checkpoint) {
+  for (const std::string& warning : checkpoint.warnings())
+    format::print_error("warning: " + format::printable(warning));
+}
+
 Result<int> write_page(const InspectFlags& flags, const Context& context) {
   const bool to_stdout = flags.html == "-";
   format::FileSystem& files = format::posix_file_system();
@@ -36,6 +42,7 @@ Result<int> write_page(const InspectFlags& flags, const Context& context) {
   }
   TRY_ASSIGN(const Opened opened, open_place(flags.source, flags.jobs, context));
   TRY_ASSIGN(const std::string page, inspect_html(opened.checkpoint, *opened.repository, by, context.stop));
+  print_warnings(opened.checkpoint);
   if (to_stdout) {
     format::print_out(page);
     return 0;
@@ -50,8 +57,7 @@ Result<int> write_text(const InspectFlags& flags, const Context& context) {
   TRY_ASSIGN(const Opened opened, open_place(flags.source, flags.jobs, context));
   format::print_out(flags.json ? inspect_json(opened.checkpoint, *opened.repository)
                                : inspect_text(opened.checkpoint, *opened.repository));
-  for (const std::string& warning : opened.checkpoint.warnings())
-    format::print_error("warning: " + format::printable(warning));
+  print_warnings(opened.checkpoint);
   return 0;
 }
 

@@ -38,8 +38,9 @@ class CheckpointMap {
     this.left = this.gutter + this.restWidth + (width < 560 ? 4 : 10);
     const gaps = 2 * Math.floor(Math.max(0, columns - 1) / this.tick());
     const fits = columns ? (width - this.left - gaps - 4) / columns : 0;  // 4: the frame of a chosen last cell
-    this.cellWidth = Math.min(22, Math.max(1, fits >= 8 ? Math.floor(fits) : fits));
-    this.cellHeight = rows <= 24 ? 20 : rows <= 100 ? 11 : 6;
+    // A canvas has its limits; no model comes near these.
+    this.cellWidth = Math.min(22, Math.max(Math.min(1, 8000 / columns), fits >= 8 ? Math.floor(fits) : fits));
+    this.cellHeight = rows <= 24 ? 20 : rows <= 100 ? 11 : Math.min(6, 9000 / rows);
     this.width = Math.max(this.left + gaps + columns * this.cellWidth + 4, Math.min(width, 220));
     this.height = this.y(rows - 1) + this.cellHeight + 3;
   }
@@ -61,7 +62,8 @@ class CheckpointMap {
     const left = snap(this.x(column));
     const top = this.y(this.line.get(unit.row));
     const gap = this.cellWidth >= 8 || column === REST ? 1 : 0;
-    return [left, top, Math.max(1 / this.ratio, snap(this.x(column) + wide) - left - gap), this.cellHeight - 1];
+    return [left, top, Math.max(1 / this.ratio, snap(this.x(column) + wide) - left - gap),
+            Math.max(this.cellHeight - 1, this.cellHeight / 2)];
   }
 
   draw() {

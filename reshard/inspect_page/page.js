@@ -85,7 +85,7 @@ function start() {
   document.title = printable(model.place);
   fill("kind", model.kind);
   fill("place", make("span", { class: "name" }, printable(model.place)));
-  fill("about", model.about);
+  fill("about", printable(model.about));
   fill("warnings", ...model.warnings.map((text) => make("li", { class: "name" }, printable(text))));
   find("warnings").hidden = model.warnings.length === 0;
   fill("footer", "Made by reshard inspect (" + model.program + "). The page is complete in itself and loads nothing.");

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import safetensors_io
 from checkpoints import packed_tiny, write_small
-from common import EndToEnd, main, tree
+from common import INDEX, EndToEnd, main, tree
 from browser import Browser, find_browser  # in tests/support, which common puts into the path
 from inspect_page import Page, digest
 
@@ -131,6 +131,25 @@ class Content(InspectHtml):
         page = self.page(server.url)
         self.assertEqual(page.places("before"), header_places(self.data()))
         self.assertEqual([request.path for request in server.log if request.path.endswith(".safetensors")], [])
+
+    def test_a_password_in_the_address_stays_out_of_it(self):
+        packed = Path(shutil.copytree(packed_tiny("layer"), self.scratch / "packed"))
+        os.remove(packed / "provenance" / "headers.json.zst")  # so that there is a reason, with the address, too
+        server = self.serve(packed)
+        page = self.page(server.url.replace("http://", "http://me:s3cret@"))
+        self.assertEqual(page.catalogue["place"].rstrip("/"), server.url.rstrip("/"))
+        self.assertIn("headers.json.zst", page.catalogue["before_reason"])
+        self.assertNotIn("s3cret", page.text)
+
+    def test_what_is_odd_is_said_here_and_there(self):
+        source = write_small(self.scratch / "source")
+        index = json.loads((source / INDEX).read_text())
+        del index["weight_map"]["model.norm.weight"]
+        (source / INDEX).write_text(json.dumps(index))
+        result = self.assert_ok(self.run_program("inspect", source, "--html", self.scratch / "page.html"))
+        self.assertRegex(result.stderr, r'^warning: [^\n]*"model.norm.weight"[^\n]*\n$')
+        warnings = Page((self.scratch / "page.html").read_text()).catalogue["warnings"]
+        self.assertEqual(["warning: %s\n" % text for text in warnings], [result.stderr])
 
     def test_a_layer_map_is_told(self):
         recipe = self.scratch / "recipe.json"
