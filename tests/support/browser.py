@@ -37,7 +37,7 @@ class Browser:
         self.requests = []  # addresses that were loaded, or asked for in vain
         self.number = 0
         self.buffer = b""
-        self.events = []
+        self.loaded = set()  # which navigations have ended
 
     def __enter__(self):
         to_browser, self.output = os.pipe()
@@ -60,6 +60,7 @@ class Browser:
         self.session = self.call("Target.attachToTarget", targetId=page, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.call(domain + ".enable")
+        self.call("Page.setLifecycleEventsEnabled", enabled=True)
         return self
 
     def __exit__(self, *_):
@@ -104,8 +105,9 @@ class Browser:
 
     def note(self, event):
         method, parameters = event.get("method"), event.get("params", {})
-        self.events.append(method)
-        if method == "Runtime.exceptionThrown":
+        if method == "Page.lifecycleEvent" and parameters["name"] == "load":
+            self.loaded.add(parameters["loaderId"])
+        elif method == "Runtime.exceptionThrown":
             self.complaints.append(json.dumps(parameters["exceptionDetails"]))
         elif method == "Runtime.consoleAPICalled" and parameters["type"] in ("error", "warning", "assert"):
             self.complaints.append(json.dumps(parameters["args"]))
@@ -122,10 +124,9 @@ class Browser:
     def open(self, address):
         """Loads a page anew, and returns the seconds that it took."""
         self.call("Page.navigate", url="about:blank")  # or another fragment would not load it again
-        self.events.clear()
         began = time.monotonic()
-        self.call("Page.navigate", url=address)
-        while "Page.loadEventFired" not in self.events:
+        navigation = self.call("Page.navigate", url=address)["loaderId"]
+        while navigation not in self.loaded:
             self.note(self.receive())
         return time.monotonic() - began
 
