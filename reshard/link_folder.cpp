@@ -1,4 +1,6 @@
 // The flat folder of `reshard link` on the disk: made beside its place, moved there whole, known again later.
+#include <algorithm>
+
 #include <fmt/format.h>
 
 #include "format/durable_folders.h"
@@ -14,47 +16,64 @@ using format::Path;
 
 constexpr uint64_t kMaxRecordBytes = 256ULL << 20;  // V3's record is 2 MB, its index 9 MB
 
-/// Everything in a folder and below: what links say, the digest of files, "" for folders.
+/// What is in the folder, by path: "folder", or "link" or "file" with the digest of what it says. Digests, since the
+/// record is JSON and a path need not be text that JSON can hold.
 using Content = std::map<std::string, std::string>;
 
-Result<void> read_content(const Path& folder, const std::string& below, FileSystem& files, Content& content) {
-  TRY_ASSIGN(const std::vector<std::string> names, files.list(folder / below));
-  for (const std::string& name : names) {
-    const std::string path = below.empty() ? name : fmt::format("{}/{}", below, name);
-    TRY_ASSIGN(const auto target, files.read_link(folder / path));
-    if (target) {
-      content[path] = "link " + target->string();
-      continue;
-    }
-    TRY_ASSIGN(const auto info, files.stat(folder / path));
-    if (info && info->is_directory) {
-      content[path] = "folder";
-      TRY(read_content(folder, path, files, content));
-    } else if (info && info->is_regular && info->size_bytes <= kMaxRecordBytes) {
-      TRY_ASSIGN(const std::string text, read_text(files, folder / path, kMaxRecordBytes));
-      content[path] = "file " + to_hex(format::sha256(text));
-    } else {
-      content[path] = "something else";
-    }
-  }
-  return {};
+std::string digest_of(std::string_view kind, std::string_view says) {
+  return fmt::format("{} {}", kind, to_hex(format::sha256(says)));
+}
+
+/// Where a link of the folder leads.
+Path target_of(const std::string& name, const std::string& path, const Path& packed, const Path& flat) {
+  return (packed / path).lexically_relative((flat / name).parent_path());
 }
 
 /// What the folder will hold, its record left out.
 Content planned_content(const LinkPlan& plan, const Path& packed, const Path& flat) {
   Content content;
   for (const auto& [name, path] : plan.links) {
-    const Path link = flat / name;
-    content[name] = "link " + (packed / path).lexically_relative(link.parent_path()).string();
+    content[name] = digest_of("link", target_of(name, path, packed, flat).string());
     for (Path folder = Path(name).parent_path(); !folder.empty(); folder = folder.parent_path())
       content[folder.string()] = "folder";
   }
-  content[format::kIndexPath] = "file " + to_hex(format::sha256(plan.index));
+  content[format::kIndexPath] = digest_of("file", plan.index);
   return content;
 }
 
 std::string record_text(const Content& content) {
   return format::canonical_json({{"made_by", "reshard link"}, {"content", content}}) + "\n";
+}
+
+/// What is at a path; empty for what no record has. A file is read only if a record has one there.
+Result<std::string> what_is(const Path& path, const Json& recorded, FileSystem& files) {
+  TRY_ASSIGN(const auto target, files.read_link(path));
+  if (target) return digest_of("link", target->string());
+  TRY_ASSIGN(const auto info, files.stat(path));
+  if (info && info->is_directory) return std::string("folder");
+  const bool is_known = recorded.is_string() && recorded.get_ref<const std::string&>().starts_with("file ");
+  if (!is_known || !info || !info->is_regular || info->size_bytes > kMaxRecordBytes) return std::string();
+  TRY_ASSIGN(const std::string text, read_text(files, path, kMaxRecordBytes));
+  return digest_of("file", text);
+}
+
+/// The first thing in the folder that is not as the record has it; nullopt: there is none. Counts what is.
+Result<std::optional<std::string>> find_foreign(const Path& folder, const std::string& below, const Json& record,
+                                                size_t& known, FileSystem& files) {
+  TRY_ASSIGN(const std::vector<std::string> names, files.list(folder / below));
+  for (const std::string& name : names) {
+    const std::string path = below.empty() ? name : fmt::format("{}/{}", below, name);
+    if (path == kLinkRecord) continue;
+    const auto recorded = record.find(path);
+    if (recorded == record.end()) return std::optional(path);
+    TRY_ASSIGN(const std::string found, what_is(folder / path, *recorded, files));
+    if (found.empty() || *recorded != found) return std::optional(path);
+    ++known;
+    if (found != "folder") continue;
+    TRY_ASSIGN(const auto inside, find_foreign(folder, path, record, known, files));
+    if (inside) return inside;
+  }
+  return std::optional<std::string>();
 }
 
 enum class Found { nothing, earlier_result, same_result };
@@ -67,43 +86,49 @@ Result<Found> look(const Path& flat, const std::string& record, FileSystem& file
   if (link || !info->is_directory) {
     return Error{ErrorKind::conflict, flat.string() + ": exists and is not a folder"};
   }
-  Content content;
-  TRY(read_content(flat, "", files, content));
-  if (content.empty()) return Found::nothing;
+  TRY_ASSIGN(const std::vector<std::string> names, files.list(flat));
+  if (names.empty()) return Found::nothing;
   const auto refuse = [&](const std::string& name) -> Error {
     return {
         ErrorKind::conflict,
         fmt::format("{}: holds what reshard link did not put there ({}); choose another folder", flat.string(), name)};
   };
-  if (content.erase(kLinkRecord) == 0) return refuse(content.begin()->first);
+  if (std::ranges::find(names, kLinkRecord) == names.end()) return refuse(names.front());
   TRY_ASSIGN(const std::string text, read_text(files, flat / kLinkRecord, kMaxRecordBytes));
   const auto known = format::parse_json(text);
-  if (!known || !known->is_object() || !known->contains("content")) return refuse(kLinkRecord);
-  const Json& before = (*known)["content"];
-  for (const auto& [name, what] : content) {
-    if (!before.contains(name) || before[name] != what) return refuse(name);
+  if (!known || !known->is_object() || !known->contains("content") || !(*known)["content"].is_object()) {
+    return refuse(kLinkRecord);
   }
+  const Json& content = (*known)["content"];
+  size_t unchanged = 0;
+  TRY_ASSIGN(const auto foreign, find_foreign(flat, "", content, unchanged, files));
+  if (foreign) return refuse(*foreign);
   // What somebody has removed since is no loss: the folder is made anew.
-  return text == record && before.size() == content.size() ? Found::same_result : Found::earlier_result;
+  return text == record && content.size() == unchanged ? Found::same_result : Found::earlier_result;
 }
 
-Result<void> fill(const Path& folder, const Content& content, const LinkPlan& plan, const std::string& record,
-                  FileSystem& files) {
-  constexpr size_t kWord = 5;  // "link "
+/// What the folder is to be.
+struct Wanted {
+  const LinkPlan& plan;
+  Path packed;
+  Path flat;
+  std::string record;
+};
+
+Result<void> fill(const Path& folder, const Wanted& wanted, FileSystem& files) {
   format::DurableFolders folders(files, folder);
   TRY(folders.make(folder));
-  for (const auto& [name, what] : content) {
-    if (!what.starts_with("link ")) continue;
+  for (const auto& [name, path] : wanted.plan.links) {
     TRY(folders.make((folder / name).parent_path()));
-    const auto made = files.make_link(what.substr(kWord), folder / name);
+    const auto made = files.make_link(target_of(name, path, wanted.packed, wanted.flat), folder / name);
     if (!made && made.error().kind == ErrorKind::unsupported) {
       return Error{ErrorKind::unsupported,
                    made.error().message + "; choose a folder on another one, or make a copy with reshard unpack"};
     }
     if (!made) return made.error();
   }
-  TRY(format::write_sealed(files, folder / format::kIndexPath, plan.index));
-  return format::write_sealed(files, folder / kLinkRecord, record);
+  TRY(format::write_sealed(files, folder / format::kIndexPath, wanted.plan.index));
+  return format::write_sealed(files, folder / kLinkRecord, wanted.record);
 }
 
 /// Removes what a run left that was killed when the folder was in its place already.
@@ -125,23 +150,22 @@ Result<LinkOutcome> make_links(const LinkPlan& plan, const Path& packed, const P
   Path place = std::filesystem::weakly_canonical(std::filesystem::absolute(flat, code), code);
   if (code) return Error{ErrorKind::io, fmt::format("{}: {}", flat.string(), code.message())};
   if (!place.has_filename()) place = place.parent_path();
-  const Content content = planned_content(plan, from, place);
-  const std::string record = record_text(content);
+  const Wanted wanted{plan, from, place, record_text(planned_content(plan, from, place))};
 
   const Path parent = place.parent_path();
   const Path work = parent / ("." + place.filename().string() + ".reshard-link");
   format::DurableFolders folders(files, parent);
-  TRY_ASSIGN(const Found seen, look(place, record, files));  // a refusal leaves nothing behind
+  TRY_ASSIGN(const Found seen, look(place, wanted.record, files));  // a refusal leaves nothing behind
   if (seen == Found::same_result) {
     TRY(clear_remains(work, files));
     return LinkOutcome::already_there;
   }
   TRY(folders.make(work));
   TRY_ASSIGN(const auto lock, files.lock(work / "lock"));
-  TRY_ASSIGN(const Found found, look(place, record, files));  // again: another run may just have ended
-  TRY(files.remove_tree(work / "new"));                       // of a run that was killed
+  TRY_ASSIGN(const Found found, look(place, wanted.record, files));  // again: another run may just have ended
+  TRY(files.remove_tree(work / "new"));                              // of a run that was killed
   TRY(files.remove_tree(work / "old"));
-  if (const auto filled = fill(work / "new", content, plan, record, files); !filled) {
+  if (const auto filled = fill(work / "new", wanted, files); !filled) {
     TRY(files.remove_tree(work));
     return filled.error();
   }

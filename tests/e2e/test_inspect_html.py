@@ -116,6 +116,12 @@ class Content(InspectHtml):
     def hostile_source_folder(self):
         return next(self.scratch.glob("a<img*"))
 
+    def test_a_folder_whose_name_is_no_text(self):
+        source = Path(os.fsdecode(os.fsencode(self.scratch) + b"/caf\xe9"))
+        write_small(source)
+        page = self.page(source)
+        self.assertTrue(page.catalogue["place"].endswith("/caf\ufffd"), page.catalogue["place"])
+
     def test_names_of_no_known_kind_and_holes_of_no_bytes(self):
         source = self.scratch / "source"
         source.mkdir()

@@ -274,6 +274,25 @@ class Folder(Link):
                 self.assert_refused(self.link(packed, flat), needle)
         self.assertEqual(tree(self.scratch), before)
 
+    def test_folders_whose_names_are_no_text(self):
+        for name in (b"caf\xe9 \xff", "\u202e<b>\n".encode()):
+            folder = Path(os.fsdecode(os.fsencode(self.scratch) + b"/" + name))
+            folder.mkdir()
+            shutil.copytree(packed_tiny("layer"), folder / "packed")
+            for text in ("weight files", "already"):
+                self.assertIn(text, self.assert_ok(self.link(folder / "packed", folder / "flat")).stdout)
+            self.assertEqual(len(read_files(by_vllm(folder / "flat"))), 2059)
+
+    def test_a_folder_of_somebody_else_is_refused_without_being_read(self):
+        flat = self.scratch / "flat"
+        flat.mkdir()
+        with open(flat / "large", "wb") as file:
+            file.truncate(1 << 40)
+        for record in (None, {"content": {"large": "file x"}}, {"content": []}, []):
+            if record is not None:
+                (flat / RECORD).write_text(json.dumps(record))
+            self.assert_refused(self.link(packed_tiny("layer"), flat), "holds what reshard link did not put there")
+
     def test_an_empty_folder_is_filled_and_remains_of_a_killed_run_are_cleared(self):
         flat, work = self.scratch / "flat", self.scratch / ".flat.reshard-link"
         flat.mkdir()
