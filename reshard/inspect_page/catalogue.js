@@ -86,6 +86,11 @@ function dtypeColour(model, dtype) {
   return colour(model.dtypeRank.get(dtype));
 }
 
+// The arrangements that there are: [[word, arrangement]].
+function sides(model) {
+  return [["before", model.before], ["after", model.after]].filter(([, side]) => side);
+}
+
 // One row a layer and part, in the order of the units: {name, layer, rest: unit or null, experts: Map(id -> unit)}.
 function rowsOf(units) {
   const rows = new Map();

@@ -6,7 +6,8 @@ const MOST_LISTED = 1000;
 
 function drawChosen(model, unit) {
   fill("chosen-title", unitTitle(unit));
-  const parts = [make("p", { class: "hint" }, count(unit.kinds.length, "tensor") + ", " + exact(unit.bytes) + " bytes")];
+  const size = count(unit.kinds.length, "tensor") + ", " + exact(unit.bytes) + " bytes";
+  const parts = [make("p", { class: "hint" }, size)];
   if (model.before) parts.push(drawSide(model, model.before, unit, "before", "Before packing", model.before_title));
   else parts.push(make("section", { class: "side" }, make("h3", {}, "Before packing"),
                        make("p", { class: "name" }, "Not shown: " + printable(model.before_reason))));
@@ -42,8 +43,9 @@ function drawFile(model, arrangement, unit, side, number, extents) {
   const list = make("ul", { class: "extents" });
   for (const extent of extents.slice(0, MOST_LISTED)) {
     const data = { side, file: file.path, begin: extent.begin, end: extent.end };
+    const more = "(" + exact(extent.end - extent.begin) + " bytes; " + pagePlace(extent.begin) + ")";
     list.append(make("li", { data }, exact(extent.begin) + " – " + exact(extent.end) + " ",
-      make("span", { class: "where" }, "(" + exact(extent.end - extent.begin) + " bytes; " + pagePlace(extent.begin) + ")")));
+                     make("span", { class: "where" }, more)));
   }
   if (extents.length > MOST_LISTED) list.append(make("li", {}, "and " + exact(extents.length - MOST_LISTED) + " more"));
   made.append(list);
@@ -58,8 +60,9 @@ function pagePlace(begin) {
 // The whole file, and in it the extents to scale.
 function track(file, extents) {
   const percentOf = (bytes) => (file.bytes ? (100 * bytes) / file.bytes : 0);
-  const label = "Of " + exact(file.bytes) + " bytes: " + extents.slice(0, 20)
-    .map((extent) => percentOf(extent.begin).toFixed(1) + " % to " + percentOf(extent.end).toFixed(1) + " %").join(", ");
+  const words = (bytes) => percentOf(bytes).toFixed(1) + " %";
+  const label = "Of " + exact(file.bytes) + " bytes: " +
+    extents.slice(0, 20).map((extent) => words(extent.begin) + " to " + words(extent.end)).join(", ");
   const made = make("div", { class: "track", role: "img", "aria-label": label });
   for (const extent of extents.slice(0, MOST_PIECES)) {
     const mark = make("i", {});
@@ -85,8 +88,9 @@ function pieceBar(model, unit, extents) {
     const kind = model.kinds[unit.kinds[piece.i]];
     const bytes = piece.end - piece.begin;
     const small = bytes * 12 < all;
-    const box = make("div", { class: small ? "piece small" : "piece",
-                              title: printable(shortName(kind)) + ", " + exact(bytes) + " bytes" }, printable(shortName(kind)));
+    const name = printable(shortName(kind));
+    const title = name + ", " + exact(bytes) + " bytes";
+    const box = make("div", { class: small ? "piece small" : "piece", title }, name);
     box.style.flexGrow = bytes;
     box.style.background = colour(colours[piece.i]);
     made.append(box);
@@ -100,14 +104,13 @@ function tensorTable(model, unit) {
     return exact(begin) + " – " + exact(begin + bytes);
   };
   const colours = colourNumbers(model, unit);
-  const sides = [["before", model.before], ["after", model.after]].filter(([, arrangement]) => arrangement);
-  const labels = ["dtype", "shape", "bytes", ...sides.map(([word]) => "bytes of the file, " + word)];
+  const labels = ["dtype", "shape", "bytes", ...sides(model).map(([word]) => "bytes of the file, " + word)];
   const rows = unit.kinds.slice(0, MOST_LISTED).map((number, i) => {
     const kind = model.kinds[number];
     const name = make("th", { scope: "row" }, make("div", { class: "tagged" }, swatch(colour(colours[i])),
                                                   nameCode(tensorName(model, unit, i))));
     const values = [model.dtypes[kind.dtype], "[" + kind.shape.join(", ") + "]", exact(kind.bytes),
-                    ...sides.map(([, arrangement]) => range(arrangement, i, kind.bytes))];
+                    ...sides(model).map(([, arrangement]) => range(arrangement, i, kind.bytes))];
     return make("tr", { data: { tensor: i } }, name, ...values.map((value, column) =>
       make("td", { class: column < 2 ? "short" : "number", data: { label: labels[column] } }, value)));
   });

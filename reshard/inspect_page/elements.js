@@ -64,7 +64,8 @@ function percent(part, whole) {
 }
 
 // Colours that most colour-blind people tell apart (after Okabe and Ito), and which differ in brightness, too.
-const COLOURS = ["#3d8fc6", "#e6a11b", "#1fa37b", "#d48ab2", "#7cc8ee", "#dc6a2b", "#e8dc55", "#8c8fa8", "#b79a63", "#9d7ad1"];
+const COLOURS = ["#3d8fc6", "#e6a11b", "#1fa37b", "#d48ab2", "#7cc8ee",
+                 "#dc6a2b", "#e8dc55", "#8c8fa8", "#b79a63", "#9d7ad1"];
 
 function colour(number) {
   return COLOURS[number % COLOURS.length];

@@ -1,4 +1,4 @@
-// The map: a row for each layer and part, a column for each routed expert, before them one cell for the rest of the row.
+// The map: a row for each layer and part, a column for each routed expert; before them one cell for the row's rest.
 "use strict";
 
 const REST = -1;  // the column of a row's rest
@@ -108,7 +108,8 @@ class CheckpointMap {
   drawCell(pen, unit) {
     const [left, top, width, height] = this.box(unit);
     if (this.mode !== "shard" || !this.arrangement) {
-      pen.fillStyle = this.mode === "dtype" ? dtypeColour(this.model, mainDtype(this.model, unit)) : this.sizeColour(unit.bytes);
+      pen.fillStyle = this.mode === "dtype" ? dtypeColour(this.model, mainDtype(this.model, unit))
+                                            : this.sizeColour(unit.bytes);
       pen.fillRect(left, top, width, height);
       return;
     }

@@ -27,9 +27,9 @@ function hashOf(unit, mode) {
 
 // What the line below the map says of a unit.
 function describe(model, unit) {
-  const places = [["before: ", model.before], ["after: ", model.after]].filter(([, side]) => side).map(([word, side]) => {
+  const places = sides(model).map(([word, side]) => {
     const files = filesOf(model, side, unit).map(([file]) => printable(side.files[file].path));
-    return word + files.slice(0, 3).join(" and ") + (files.length > 3 ? " and " + (files.length - 3) + " more" : "");
+    return word + ": " + files.slice(0, 3).join(" and ") + (files.length > 3 ? " and " + (files.length - 3) + " more" : "");
   });
   return unitTitle(unit) + ": " + human(unit.bytes) + " in " + count(unit.kinds.length, "tensor") + ", most of it " +
     model.dtypes[mainDtype(model, unit)] + "; " + places.join("; ");
@@ -37,9 +37,10 @@ function describe(model, unit) {
 
 function drawLegend(model, map) {
   if (map.mode === "size") {
-    if (map.smallest === map.largest) return fill("legend", swatch(map.sizeColour(map.largest)), human(map.largest) + " each");
-    return fill("legend", human(map.smallest), make("span", { class: "ramp", role: "img", "aria-label": "small to large" }),
-                human(map.largest), make("span", {}, "(logarithmic)"));
+    const largest = human(map.largest);
+    if (map.smallest === map.largest) return fill("legend", swatch(map.sizeColour(map.largest)), largest + " each");
+    const ramp = make("span", { class: "ramp", role: "img", "aria-label": "small to large" });
+    return fill("legend", human(map.smallest), ramp, largest, make("span", {}, "(logarithmic)"));
   }
   if (map.mode === "dtype") {
     const bytes = new Map();
@@ -54,10 +55,11 @@ function drawLegend(model, map) {
   }
   const files = map.arrangement.files;
   if (files.length <= COLOURS.length) {
-    return fill("legend", ...files.map((file, i) => make("span", {}, swatch(colour(i)), make("code", {}, printable(file.path)))));
+    return fill("legend", ...files.map((file, i) => make("span", {}, swatch(colour(i)), nameCode(file.path))));
   }
   return fill("legend", make("span", {}, ...COLOURS.map((each) => swatch(each))), make("span", {}, exact(files.length) +
-    " files in the order of their names; the colours begin again after " + COLOURS.length + ". A parted cell lies in several."));
+    " files in the order of their names; the colours begin again after " + COLOURS.length +
+    ". A parted cell lies in several."));
 }
 
 // The two lists beside the drawing, which lead everywhere that the map does.
@@ -89,8 +91,8 @@ function start() {
   fill("warnings", ...model.warnings.map((text) => make("li", { class: "name" }, printable(text))));
   find("warnings").hidden = model.warnings.length === 0;
   fill("footer", "Made by reshard inspect (" + model.program + "). The page is complete in itself and loads nothing.");
-  fill("map-hint", "A row for each layer, a column for each routed expert; the first, wide cell is the rest of the layer. " +
-    "Point, or use the arrow keys.");
+  fill("map-hint", "A row for each layer, a column for each routed expert; the first, wide cell is the rest of the " +
+    "layer. Point, or use the arrow keys.");
   if (model.units.length === 0) return;
 
   drawFigures(model);
@@ -106,7 +108,8 @@ function start() {
     map.mode = modeOfHash(model, location.hash);
     document.querySelector('input[value="' + map.mode + '"]').checked = true;
     redraw();
-    find("map").setAttribute("aria-label", "Map of " + count(model.units.length, "part") + ". Chosen: " + unitTitle(map.chosen));
+    const label = "Map of " + count(model.units.length, "part") + ". Chosen: " + unitTitle(map.chosen);
+    find("map").setAttribute("aria-label", label);
     find("map").dataset.cells = model.units.length;
     fill("readout", describe(model, map.chosen));
     fillChooser(model, map.chosen);
@@ -157,7 +160,9 @@ function wire(map, model, choose, redraw) {
     choose(map.chosen);
   });
   window.addEventListener("resize", redraw);
-  for (const query of ["(prefers-color-scheme: dark)", "print"]) window.matchMedia(query).addEventListener("change", redraw);
+  for (const query of ["(prefers-color-scheme: dark)", "print"]) {
+    window.matchMedia(query).addEventListener("change", redraw);
+  }
 }
 
 start();

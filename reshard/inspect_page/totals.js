@@ -25,7 +25,7 @@ function expertReads(model, arrangement) {
 function drawFigures(model) {
   const layers = model.rows.filter((row) => typeof row.name === "number").length;
   const experts = model.units.filter((unit) => unit.expert !== null).length;
-  const files = [model.before, model.after].filter((side) => side).map((side) => exact(side.files.length));
+  const files = sides(model).map(([, side]) => exact(side.files.length));
   const bytes = model.units.reduce((sum, unit) => sum + unit.bytes, 0);
   const figures = [
     ["Weights", human(bytes), exact(bytes) + " bytes"],
@@ -35,7 +35,7 @@ function drawFigures(model) {
     ["Files", files.join(" → "), files.length === 2 ? "before → after packing" : "packed"],
   ];
   if (experts) {
-    const each = [model.before, model.after].filter((side) => side).map((side) => {
+    const each = sides(model).map(([, side]) => {
       const reads = expertReads(model, side);
       return (reads.extents / reads.experts).toFixed(2);
     });
@@ -49,7 +49,8 @@ function expertsEach(model) {
   const counts = model.rows.map((row) => row.experts.size).filter((size) => size > 0);
   if (counts.length === 0) return "no name tells of one";
   const [least, most] = [Math.min(...counts), Math.max(...counts)];
-  return (least === most ? exact(most) : exact(least) + " to " + exact(most)) + " in each of " + count(counts.length, "layer");
+  const each = least === most ? exact(most) : exact(least) + " to " + exact(most);
+  return each + " in each of " + count(counts.length, "layer");
 }
 
 function drawTotals(model) {
@@ -80,14 +81,11 @@ function tableOf(caption, headings, rows, options) {
   return make("div", { class: options.wide ? "scroll wide" : "scroll" }, table);
 }
 
-function sides(model) {
-  return [["before packing", model.before], ["after packing", model.after]].filter(([, side]) => side);
-}
-
 function fileTable(model) {
+  const payload = model.units.reduce((sum, unit) => sum + unit.bytes, 0);
   const rows = [["files", (side) => exact(side.files.length)],
     ["bytes", (side) => exact(total(side))],
-    ["of them headers and padding", (side) => exact(total(side) - model.units.reduce((sum, unit) => sum + unit.bytes, 0))],
+    ["of them headers and padding", (side) => exact(total(side) - payload)],
     ["smallest file", (side) => exact(side.files.reduce((least, file) => Math.min(least, file.bytes), Infinity))],
     ["largest file", (side) => exact(side.files.reduce((most, file) => Math.max(most, file.bytes), 0))]];
   return compareTable(model, "Files", "files", rows);
@@ -110,7 +108,7 @@ function packingTable(model) {
 }
 
 function compareTable(model, caption, id, rows) {
-  return tableOf(caption, ["", ...sides(model).map(([word]) => word)], rows.map(([name, value]) =>
+  return tableOf(caption, ["", ...sides(model).map(([word]) => word + " packing")], rows.map(([name, value]) =>
     make("tr", {}, make("th", { scope: "row" }, name),
          ...sides(model).map(([, side]) => make("td", { class: "number" }, value(side))))), { id: "by-" + id });
 }
