@@ -35,10 +35,13 @@ std::string embedded_json(const Json& data) {
 
 std::string about_checkpoint(const format::Checkpoint& checkpoint) {
   const auto& manifest = checkpoint.manifest();
-  const auto files = [](size_t count) { return count == 1 ? "1 file" : fmt::format("{} files", count); };
-  if (!manifest) return fmt::format("An ordinary checkpoint of {}.", files(checkpoint.files().size()));
+  const auto files = [](size_t count, std::string_view kind) {
+    return fmt::format("{} {}{}", count, kind, count == 1 ? "" : "s");
+  };
+  if (!manifest) return fmt::format("An ordinary checkpoint of {}.", files(checkpoint.files().size(), "file"));
   const format::Origin& origin = manifest->origin;
-  return fmt::format("A packed repository, made by {} from {}{}.", manifest->program, files(manifest->source.size()),
+  return fmt::format("A packed repository, made by {} from {}{}.", manifest->program,
+                     files(manifest->source.size(), "source file"),
                      origin.repository.empty() ? "" : fmt::format(" of {}@{}", origin.repository, origin.revision));
 }
 
