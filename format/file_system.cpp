@@ -9,6 +9,14 @@ Result<std::unique_ptr<ReadFile>> FileSystem::open_read_as(const Path& path, Rea
   return Error{ErrorKind::unsupported, fmt::format("{}: can only be read through the page cache here", path.string())};
 }
 
+Result<void> FileSystem::make_link(const Path& /*target*/, const Path& link) {
+  return Error{ErrorKind::unsupported, link.string() + ": this file system has no symbolic links"};
+}
+
+Result<std::optional<Path>> FileSystem::read_link(const Path& /*path*/) {
+  return std::optional<Path>();
+}
+
 Result<std::string> read_text(FileSystem& files, const Path& path, uint64_t limit_bytes) {
   TRY_ASSIGN(const auto file, files.open_read(path));
   if (file->size_bytes() > limit_bytes) {

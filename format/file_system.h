@@ -87,7 +87,12 @@ class FileSystem {
   [[nodiscard]] virtual Result<std::vector<std::string>> list(const Path& folder) = 0;
   [[nodiscard]] virtual Result<void> make_folders(const Path& folder) = 0;
   [[nodiscard]] virtual Result<void> rename(const Path& from, const Path& to) = 0;
-  /// Removing what is not there succeeds.
+  /// Makes `link` a symbolic link to `target`, which is stored as it is written. Something is there: conflict. A file
+  /// system without such links: unsupported.
+  [[nodiscard]] virtual Result<void> make_link(const Path& target, const Path& link);
+  /// What a symbolic link was made with; nullopt: there is none.
+  [[nodiscard]] virtual Result<std::optional<Path>> read_link(const Path& path);
+  /// Removing what is not there succeeds. Of a link, the link is removed.
   [[nodiscard]] virtual Result<void> remove_tree(const Path& path) = 0;
   /// Makes the names in a folder survive a loss of power.
   [[nodiscard]] virtual Result<void> sync_folder(const Path& folder) = 0;

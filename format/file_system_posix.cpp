@@ -158,6 +158,25 @@ class PosixFileSystem final : public FileSystem {
     return {};
   }
 
+  Result<void> make_link(const Path& target, const Path& link) override {
+    if (::symlink(target.c_str(), link.c_str()) == 0) return {};
+    if (errno == EEXIST) return Error{ErrorKind::conflict, link.string() + ": exists already"};
+    // What file systems without them answer: EPERM the local ones, the others those across a network.
+    if (errno == EPERM || errno == EOPNOTSUPP || errno == ENOSYS) {
+      return Error{ErrorKind::unsupported, link.string() + ": this file system has no symbolic links"};
+    }
+    return system_error(link, "make a link", errno);
+  }
+
+  Result<std::optional<Path>> read_link(const Path& path) override {
+    std::error_code code;
+    const std::filesystem::file_status status = std::filesystem::symlink_status(path, code);
+    if (status.type() != std::filesystem::file_type::symlink) return std::optional<Path>();
+    Path target = std::filesystem::read_symlink(path, code);
+    if (code) return system_error(path, "read the link", code.value());
+    return std::optional(std::move(target));
+  }
+
   Result<void> remove_tree(const Path& path) override {
     std::error_code code;
     std::filesystem::remove_all(path, code);

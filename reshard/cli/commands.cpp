@@ -10,7 +10,6 @@
 #include "format/cli/terminal_progress.h"
 #include "reshard/cli/opened.h"
 #include "reshard/cli/recipe_options.h"
-#include "reshard/inspect.h"
 #include "reshard/repack.h"
 
 namespace dspack::reshard {
@@ -81,17 +80,6 @@ Result<int> repack_or_error(const RepackFlags& flags, const Context& context) {
 
 int run_repack(const RepackFlags& flags, const Context& context) {
   return status_of(repack_or_error(flags, context));
-}
-
-int run_inspect(const InspectFlags& flags, const Context& context) {
-  const auto opened = open_place(flags.source, flags.jobs, context);
-  if (!opened) return fail(opened.error());
-  const std::string text = flags.json ? inspect_json(opened->checkpoint, *opened->repository)
-                                      : inspect_text(opened->checkpoint, *opened->repository);
-  print_out(text);
-  for (const std::string& warning : opened->checkpoint.warnings())
-    print_error("warning: " + format::printable(warning));
-  return 0;
 }
 
 }  // namespace dspack::reshard

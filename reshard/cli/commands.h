@@ -28,6 +28,8 @@ struct RepackFlags {
 struct InspectFlags {
   std::string source;
   bool json = false;
+  std::string html;  // a file to write, "-" for stdout; empty: no page
+  std::string by;    // the grouping that the page compares with; empty: by expert
   unsigned jobs = 16;
 };
 
@@ -61,6 +63,11 @@ struct SealFlags {
   unsigned jobs = 4;
 };
 
+struct LinkFlags {
+  std::string folder;
+  std::string out;
+};
+
 /// What every verb needs from the process.
 struct Context {
   format::RemoteOptions remote;
@@ -72,6 +79,7 @@ struct Context {
 [[nodiscard]] int run_inspect(const InspectFlags& flags, const Context& context);
 [[nodiscard]] int run_verify(const VerifyFlags& flags, const Context& context);
 [[nodiscard]] int run_unpack(const UnpackFlags& flags, const Context& context);
+[[nodiscard]] int run_link(const LinkFlags& flags, const Context& context);
 [[nodiscard]] int run_seal(const SealFlags& flags, const Context& context);
 [[nodiscard]] int run_diff(const DiffFlags& flags, const Context& context);
 

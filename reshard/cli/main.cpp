@@ -8,6 +8,8 @@
 #include "format/cli/process.h"
 #include "format/cli/terminal_progress.h"
 #include "reshard/cli/commands.h"
+#include "reshard/cli/inspect_command.h"
+#include "reshard/cli/link_command.h"
 #include "reshard/cli/network_options.h"
 #include "reshard/cli/provenance_options.h"
 #include "reshard/cli/recipe_options.h"
@@ -32,9 +34,11 @@ constexpr char kExamples[] =
     "  reshard --by layer --include layers=3-5 --out ./part           of three layers what they hold, and no more is "
     "read\n"
     "  reshard inspect ./ds-packed                                    totals by role and layer\n"
+    "  reshard inspect ./DeepSeek-V3 --html map.html                  a page that shows where every expert lies\n"
     "  reshard verify ./ds-packed --source ./DeepSeek-V3              every digest, then every byte\n"
     "  reshard verify ./ds-packed --upstream                          that the bytes are those which the Hub declares\n"
     "  reshard unpack ./ds-packed --exact --out ./DeepSeek-V3         the original shards again, byte for byte\n"
+    "  reshard link ./ds-packed --out ./ds-flat                       a folder that vLLM and SGLang open\n"
     "  reshard seal ~/.cache/dspack/NAME                              what dsrun has fetched becomes a packed "
     "repository\n"
     "  reshard diff ./ds-packed org/other-model                       tensor by tensor\n"
@@ -65,17 +69,13 @@ int main(int argc, char** argv) {
   app.add_flag("--dry-run", repack.dry_run, "Print what would be read and written, and stop");
 
   dspack::reshard::InspectFlags inspect;
-  CLI::App* inspect_verb = app.add_subcommand("inspect", "Show what a checkpoint or packed repository holds");
-  inspect_verb->add_option("SOURCE", inspect.source, "Local folder, http(s):// folder or org/name[@revision]")
-      ->required();
-  inspect_verb->add_flag("--json", inspect.json, "One JSON object a tensor: name, dtype, shape, url or file, range");
-  dspack::reshard::add_jobs(*inspect_verb, inspect.jobs, "Headers read at a time");
-  dspack::reshard::add_network_options(*inspect_verb, network);
-
+  CLI::App* inspect_verb = declare_inspect(app, inspect, network);
   dspack::reshard::VerifyFlags verify;
   CLI::App* verify_verb = declare_verify(app, verify, network);
   dspack::reshard::UnpackFlags unpack;
   CLI::App* unpack_verb = declare_unpack(app, unpack, network);
+  dspack::reshard::LinkFlags link;
+  CLI::App* link_verb = declare_link(app, link);
   dspack::reshard::SealFlags seal;
   CLI::App* seal_verb = declare_seal(app, seal, network);
   dspack::reshard::DiffFlags diff;
@@ -91,7 +91,7 @@ int main(int argc, char** argv) {
     const bool has_target = out->count() > 0 || repack.dry_run;
     if (repacks && (!names_recipe(repack) || !has_target)) {
       throw CLI::RequiredError(
-          "--by GROUPING (or --recipe FILE) and --out DIR, or a verb (inspect, verify, unpack, seal, diff)");
+          "--by GROUPING (or --recipe FILE) and --out DIR, or a verb (inspect, verify, unpack, link, seal, diff)");
     }
   } catch (const CLI::ParseError& error) {
     return dspack::format::finish_output(app.exit(error) == 0 ? 0 : 2);
@@ -107,6 +107,8 @@ int main(int argc, char** argv) {
     status = run_verify(verify, context);
   } else if (unpack_verb->parsed()) {
     status = run_unpack(unpack, context);
+  } else if (link_verb->parsed()) {
+    status = run_link(link, context);
   } else if (seal_verb->parsed()) {
     status = run_seal(seal, context);
   } else if (diff_verb->parsed()) {

@@ -3,6 +3,7 @@
 #include "format/base/size_text.h"
 #include "format/cli/output.h"
 #include "format/cli/process.h"
+#include "format/packing/grouping.h"
 #include "format/source/rate_limit.h"
 
 namespace dspack::reshard {
@@ -34,6 +35,14 @@ format::RemoteOptions remote_options(const NetworkFlags& flags, format::Progress
 
 void add_jobs(CLI::App& verb, unsigned& jobs, const std::string& what) {
   verb.add_option("--jobs", jobs, what)->capture_default_str()->check(CLI::Range(1U, kMaxJobs));
+}
+
+CLI::Validator is_grouping() {
+  const auto problem = [](std::string& text) {
+    const auto grouping = format::parse_grouping(text);
+    return grouping ? std::string() : grouping.error().message;
+  };
+  return {problem, "", "grouping"};
 }
 
 CLI::Option* add_size(CLI::App& verb, const std::string& name, uint64_t& bytes, const std::string& what) {

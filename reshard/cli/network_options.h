@@ -26,6 +26,9 @@ void add_network_options(CLI::App& verb, NetworkFlags& flags);
 /// --jobs: so many that their connections and files stay below the usual limit of 1,024 open files.
 void add_jobs(CLI::App& verb, unsigned& jobs, const std::string& what);
 
+/// Accepts a grouping alone: "expert", "expert:N", "layer" or "shard:SIZE"; anything else is wrong usage.
+[[nodiscard]] CLI::Validator is_grouping();
+
 /// A size such as "5GB"; anything else is wrong usage.
 CLI::Option* add_size(CLI::App& verb, const std::string& name, uint64_t& bytes, const std::string& what);
 

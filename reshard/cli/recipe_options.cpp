@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "reshard/cli/network_options.h"
+
 namespace dspack::reshard {
 namespace {
 
@@ -37,7 +39,7 @@ void add_recipe_options(CLI::App& app, RepackFlags& flags) {
   app.add_option("--by", flags.by,
                  "How to group: expert (one file for each routed expert), expert:N (for N of a layer), layer "
                  "(for all of a layer) or shard:SIZE (files of up to SIZE bytes, as 5GB or 4GiB)")
-      ->check(checked_by(parse_grouping, "grouping"))
+      ->check(is_grouping())
       ->type_name("GROUPING")
       ->excludes(file);
   add_selectors(app, "--include", flags.include,

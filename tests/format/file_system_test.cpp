@@ -97,6 +97,26 @@ TEST_CASE("files: a lock is exclusive and ends with its holder") {
   CHECK(files.lock(folder.path() / "lock").has_value());
 }
 
+TEST_CASE("files: a link says what it was made with, wherever that leads, and is removed without it") {
+  const test::TempFolder folder;
+  format::FileSystem& files = format::posix_file_system();
+  const format::Path link = folder.path() / "link";
+  CHECK(files.read_link(link).value() == std::nullopt);
+  REQUIRE(files.make_link("../nowhere/x", link));
+  CHECK(files.read_link(link).value() == format::Path("../nowhere/x"));
+  CHECK(files.stat(link).value() == std::nullopt);
+  const auto again = files.make_link("y", link);
+  REQUIRE_FALSE(again);
+  CHECK(again.error().kind == ErrorKind::conflict);
+  REQUIRE(files.remove_tree(link));
+  REQUIRE(files.make_folders(folder.path() / "target" / "inner"));
+  REQUIRE(files.make_link("target", link));
+  CHECK(files.stat(link).value()->is_directory);
+  REQUIRE(files.remove_tree(link));
+  CHECK(files.stat(folder.path() / "target" / "inner").value()->is_directory);
+  CHECK(files.read_link(folder.path() / "target").value() == std::nullopt);
+}
+
 TEST_CASE("files: a sealed write replaces the old file and leaves no temporary") {
   const test::TempFolder folder;
   format::FileSystem& files = format::posix_file_system();

@@ -27,6 +27,8 @@ class FaultyFileSystem final : public format::FileSystem {
   void fail_with(const DiskFault& fault) { fault_ = fault; }
   /// Every open_read_as with this mode is refused as unsupported.
   void lack(format::ReadMode mode) { lacks_ = mode; }
+  /// No symbolic link can be made.
+  void lack_links() { lacks_links_ = true; }
   void set_free_bytes(uint64_t bytes) { free_bytes_ = bytes; }
   [[nodiscard]] uint64_t operations() const { return operations_; }
 
@@ -61,6 +63,14 @@ class FaultyFileSystem final : public format::FileSystem {
   Result<void> rename(const format::Path& from, const format::Path& to) override {
     TRY(step());
     return real_.rename(from, to);
+  }
+  Result<void> make_link(const format::Path& target, const format::Path& link) override {
+    TRY(step(Effect::grows));
+    return lacks_links_ ? FileSystem::make_link(target, link) : real_.make_link(target, link);
+  }
+  Result<std::optional<format::Path>> read_link(const format::Path& path) override {
+    TRY(step());
+    return real_.read_link(path);
   }
   Result<void> remove_tree(const format::Path& path) override {
     TRY(step());
@@ -135,6 +145,7 @@ class FaultyFileSystem final : public format::FileSystem {
   DiskFault fault_;
   std::optional<uint64_t> free_bytes_;
   std::optional<format::ReadMode> lacks_;
+  bool lacks_links_ = false;
 };
 
 }  // namespace dspack::test

@@ -1,0 +1,57 @@
+// `reshard link`: a packed repository as vLLM, SGLang and others want to find a checkpoint.
+#include "reshard/cli/link_command.h"
+
+#include <fmt/format.h>
+
+#include "format/cli/output.h"
+#include "reshard/cli/opened.h"
+#include "reshard/link.h"
+#include "reshard/output_folder.h"
+
+namespace dspack::reshard {
+namespace {
+
+Result<int> link_or_error(const LinkFlags& flags, const Context& context) {
+  format::FileSystem& files = format::posix_file_system();
+  TRY_ASSIGN(const auto repository, open_repository(flags.folder, context.remote, files));
+  if (repository->kind() != format::RepositoryKind::local) {
+    return Error{ErrorKind::unsupported,
+                 fmt::format("{}: links lead to files of this machine; fetch the repository first", flags.folder)};
+  }
+  TRY(check_apart(*repository, flags.out));
+  TRY_ASSIGN(const Opened packed, open_packed(flags.folder, 1, context));
+  const auto plan = plan_links(packed.checkpoint);
+  if (!plan) return plan.error().in(flags.folder);
+  TRY(check_present(*plan, *packed.checkpoint.manifest(), flags.folder, files));
+  TRY_ASSIGN(const LinkOutcome outcome, make_links(*plan, flags.folder, flags.out, files));
+  for (const std::string& warning : plan->warnings)
+    format::print_error("warning: " + format::printable(warning));
+  const std::string what = fmt::format("links to {} weight files and {} others of {}", plan->weights,
+                                       plan->links.size() - plan->weights, flags.folder);
+  switch (outcome) {
+    case LinkOutcome::made: format::print_out(fmt::format("{}: {}\n", flags.out, what)); break;
+    case LinkOutcome::updated: format::print_out(fmt::format("{}: brought up to date: {}\n", flags.out, what)); break;
+    case LinkOutcome::already_there: format::print_out(fmt::format("{}: has the {} already\n", flags.out, what)); break;
+  }
+  return 0;
+}
+
+}  // namespace
+
+CLI::App* declare_link(CLI::App& app, LinkFlags& flags) {
+  CLI::App* verb = app.add_subcommand("link", "Make a flat folder of links that vLLM and SGLang open as a checkpoint");
+  verb->add_option("DIR", flags.folder, "Packed repository, a local folder")->required();
+  verb->add_option("--out", flags.out, "Folder for the links; a result of an earlier run is brought up to date")
+      ->required()
+      ->type_name("FLAT");
+  verb->footer(
+      "The links are relative: move both folders together, and mount both in a container.\n"
+      "transformers needs no links; it opens the packed repository as it is.");
+  return verb;
+}
+
+int run_link(const LinkFlags& flags, const Context& context) {
+  return status_of(link_or_error(flags, context));
+}
+
+}  // namespace dspack::reshard
