@@ -175,9 +175,9 @@ struct Publishing {
                           counted(sent.commits, "commit", "commits"), seconds,
                           sent.bytes == 0 ? "" : fmt::format(", {}/s", human_bytes(static_cast<uint64_t>(rate)))));
     if (!outcome.pull_request) return;
-    print_out(fmt::format("pull     request {} {}: {}/discussions/{}\n", *outcome.pull_request,
-                          outcome.merged ? "is merged" : "waits to be merged", hub.address().page(),
-                          *outcome.pull_request));
+    print_out(fmt::format("{}: {}/discussions/{}\n",
+                          outcome.merged ? "merged   pull request" : "opened   pull request, to be merged by others",
+                          hub.address().page(), *outcome.pull_request));
   }
 
   void print_equal(const std::string& where) const {
