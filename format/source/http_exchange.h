@@ -35,6 +35,9 @@ struct HttpCall {
   std::optional<FileSlice> slice{};
   uint64_t answer_limit_bytes = 16ULL << 20;
   long silence_seconds = 60;  // no byte either way for so long: the answer counts as lost
+  /// On a connection of its own. On one that was used before, curl takes a server that closes without an answer for one
+  /// that had closed already, and sends the request again: no harm to most, but a second pull request is one too many.
+  bool only_once = false;
 };
 
 struct HttpReply {

@@ -54,6 +54,7 @@ class HttpClient::Exchange {
     curl_easy_setopt(curl, CURLOPT_WRITEDATA, this);
     curl_easy_setopt(curl, CURLOPT_XFERINFOFUNCTION, &Exchange::on_progress);
     curl_easy_setopt(curl, CURLOPT_XFERINFODATA, this);
+    if (call_.only_once) curl_easy_setopt(curl, CURLOPT_FRESH_CONNECT, 1L);
     set_bearer(curl, call_.bearer_token);
     if (call_.slice) {
       send_slice(curl);

@@ -90,7 +90,8 @@ Error HubApi::refused(const HttpReply& reply, const std::string& name) const {
   }
 }
 
-std::variant<HttpReply, HttpFailure> HubApi::attempt(const HttpCall& call, const std::stop_token& stop) const {
+std::variant<HttpReply, HttpFailure> HubApi::attempt(HttpCall call, const std::stop_token& stop) const {
+  call.only_once = true;
   auto outcome = client_.attempt(call, stop);
   if (auto* failure = std::get_if<HttpFailure>(&outcome)) {
     failure->error = cleaned(failure->error);
@@ -213,10 +214,11 @@ Attempted<std::string> HubApi::commit(const std::string& revision, std::string b
   HttpCall call = post(address_.api("/commit/" + encoded_revision(revision)), std::move(body));
   call.headers = {kLines};
   call.silence_seconds = kCommitSilenceSeconds;
-  auto outcome = attempt(call, stop);
+  const std::string name = call.name;
+  auto outcome = attempt(std::move(call), stop);
   if (auto* failure = std::get_if<HttpFailure>(&outcome)) return std::move(*failure);
   auto id = read_commit(std::get<HttpReply>(outcome).body);
-  if (!id) return HttpFailure{cleaned(id.error().in(call.name))};
+  if (!id) return HttpFailure{cleaned(id.error().in(name))};
   return std::move(*id);
 }
 
@@ -247,8 +249,8 @@ Attempted<uint64_t> HubApi::open_pull_request(const std::string& title, const st
 }
 
 Attempted<std::monostate> HubApi::mark_ready(uint64_t number, const std::stop_token& stop) const {
-  const HttpCall call = post(address_.api(fmt::format("/discussions/{}/status", number)), R"({"status":"open"})");
-  auto outcome = attempt(call, stop);
+  auto outcome =
+      attempt(post(address_.api(fmt::format("/discussions/{}/status", number)), R"({"status":"open"})"), stop);
   if (auto* failure = std::get_if<HttpFailure>(&outcome)) return std::move(*failure);
   return std::monostate();
 }
@@ -256,7 +258,7 @@ Attempted<std::monostate> HubApi::mark_ready(uint64_t number, const std::stop_to
 Attempted<std::monostate> HubApi::merge(uint64_t number, const std::stop_token& stop) const {
   HttpCall call = post(address_.api(fmt::format("/discussions/{}/merge", number)), "{}");
   call.silence_seconds = kCommitSilenceSeconds;
-  auto outcome = attempt(call, stop);
+  auto outcome = attempt(std::move(call), stop);
   if (auto* failure = std::get_if<HttpFailure>(&outcome)) return std::move(*failure);
   return std::monostate();
 }

@@ -85,7 +85,7 @@ class HubApi {
  private:
   [[nodiscard]] format::HttpCall get(const std::string& url) const;
   [[nodiscard]] format::HttpCall post(const std::string& url, std::string body) const;
-  [[nodiscard]] std::variant<format::HttpReply, format::HttpFailure> attempt(const format::HttpCall& call,
+  [[nodiscard]] std::variant<format::HttpReply, format::HttpFailure> attempt(format::HttpCall call,
                                                                              const std::stop_token& stop) const;
   [[nodiscard]] Result<std::string> text_of(const format::HttpCall& call, const std::stop_token& stop) const;
 

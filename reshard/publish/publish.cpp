@@ -34,11 +34,18 @@ class Publication {
       if (situation.pull_request) outcome_.pull_request = situation.pull_request->number;
       auto done = step(situation);
       if (auto* failure = std::get_if<HttpFailure>(&done)) {
+        // A merge that is refused may have been made by somebody else: look before that is said.
+        const bool merging = situation.pull_request && situation.difference.none();
+        const bool last_look = !failure->may_pass && merging && failure->error.kind != ErrorKind::cancelled;
+        if (last_look) {
+          TRY_ASSIGN(situation, look());
+          if (situation.on_branch) break;
+        }
         if (!failure->may_pass) return failure->error;
         TRY(job_.hub.client().pause(*failure, ++failures, job_.stop));
       }
       const auto before = progress_of(situation);
-      TRY_ASSIGN(situation, find_situation(job_.hub, job_.target, job_.sealed, job_.files, job_.jobs, job_.stop));
+      TRY_ASSIGN(situation, look());
       if (progress_of(situation) != before) {
         failures = 0;
       } else if (std::holds_alternative<std::monostate>(done)) {
@@ -56,6 +63,10 @@ class Publication {
   }
 
  private:
+  Result<Situation> look() {
+    return find_situation(job_.hub, job_.target, job_.sealed, job_.files, job_.jobs, job_.stop);
+  }
+
   /// The next thing to do.
   Attempted<std::monostate> step(const Situation& situation) {
     const HubApi& hub = job_.hub;
