@@ -20,7 +20,6 @@ constexpr uint64_t kMaxConfigBytes = 16 << 20;
 constexpr int kZstdLevel = 9;  // of 12 MB of headers it leaves 230 kB in 0.1 s; level 19 200 kB in 10 s and 85 MB
 
 // Where the source's own files go whose names a packed repository needs for itself.
-constexpr char kSourceCard[] = "README.source.md";
 constexpr char kSourceIndex[] = "provenance/model.safetensors.index.json";
 
 // What released repositories of the family carry beside their weights, for places that cannot be listed.
@@ -69,7 +68,7 @@ bool is_weight_file(std::string_view path) {
 }
 
 std::string packed_path(const std::string& source_path) {
-  if (source_path == "README.md") return kSourceCard;
+  if (source_path == "README.md") return kSourceCardPath;
   if (source_path == format::kIndexPath) return kSourceIndex;
   return source_path;
 }
@@ -83,7 +82,7 @@ bool is_taken(const std::string& path) {
 }  // namespace
 
 std::optional<std::string> source_name(const std::string& packed_path) {
-  if (packed_path == kSourceCard) return "README.md";
+  if (packed_path == kSourceCardPath) return "README.md";
   if (packed_path == kSourceIndex) return format::kIndexPath;
   if (is_taken(packed_path)) return std::nullopt;
   return packed_path;

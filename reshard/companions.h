@@ -57,7 +57,14 @@ struct Companion {
 /// enough to rebuild the shards.
 [[nodiscard]] Result<std::string> kept_headers(const format::Checkpoint& source);
 
-/// README.md of the packed repository.
-[[nodiscard]] std::string model_card(const format::Manifest& manifest, const Recipe& recipe, bool has_source_card);
+/// Where the source's own README.md goes.
+inline constexpr char kSourceCardPath[] = "README.source.md";
+
+/// README.md of the packed repository: equal manifests and source cards give equal bytes.
+[[nodiscard]] std::string model_card(const format::Manifest& manifest, const Recipe& recipe,
+                                     const std::optional<std::string>& source_card);
+
+/// The source's card, where it has been copied into a packed repository. nullopt: it has none.
+[[nodiscard]] Result<std::optional<std::string>> read_source_card(const format::Path& packed, format::FileSystem& files);
 
 }  // namespace dspack::reshard

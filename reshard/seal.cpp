@@ -121,17 +121,16 @@ Result<void> seal_repository(const SealInput& input, DurableFolders& folders, fo
   }
   describe_files(manifest, outlook.plan.files, input.file_digests, outlook.source);
 
-  bool has_card = false;
   for (const Companion& companion : outlook.companions) {
     TRY_ASSIGN(format::CompanionFile file, copy_companion(companion, input.repository, out, files, folders, stop));
-    has_card = has_card || companion.source_path == "README.md";
     manifest.companions.push_back(std::move(file));
   }
   TRY_ASSIGN(const std::string headers, kept_headers(outlook.source));
+  TRY_ASSIGN(const auto source_card, read_source_card(out, files));
   const std::pair<std::string, std::string> written[] = {
       {format::kIndexPath, packed_index(outlook.plan, outlook.source)},
       {format::kHeadersPath, headers},
-      {"README.md", model_card(manifest, outlook.plan.recipe, has_card)}};
+      {"README.md", model_card(manifest, outlook.plan.recipe, source_card)}};
   for (const auto& [path, text] : written) {
     TRY_ASSIGN(format::CompanionFile file, write_companion(path, text, out, files, folders));
     manifest.companions.push_back(std::move(file));

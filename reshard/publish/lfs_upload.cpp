@@ -58,8 +58,10 @@ Result<void> LfsUpload::send(const LocalFile& file, LfsObject answer, const std:
       done();
       return {};
     }
+    const uint64_t told = sending.told;
     TRY_ASSIGN(const Outcome outcome, send_by(sending, answer, stop));
     if (outcome == Outcome::stored) break;
+    if (sending.told > told) renewals = 0;  // it came further than ever before
     if (renewals == kMaxRenewals) {
       return Error{ErrorKind::network, fmt::format("{}: refused {} times, with fresh links each time: {}", file.path,
                                                    kMaxRenewals + 1, sending.refusal)};
