@@ -4,7 +4,9 @@ replaces and what it refuses to touch."""
 import json
 import re
 import resource
+import shutil
 import signal
+import subprocess
 
 import safetensors_io
 from checkpoints import EXPERT_0, packed_tiny, raw, write_small
@@ -43,6 +45,17 @@ class Publish(PublishCase):
         self.assert_ok(self.run_program("unpack", REPO, "--exact", "--out", out, env=environment))
         for shard in self.data().glob("*.safetensors"):
             self.assertEqual((out / shard.name).read_bytes(), shard.read_bytes(), shard.name)
+
+    def test_what_was_published_runs_from_there(self):
+        hub = self.new_hub()
+        self.assert_ok(self.publish(hub, None, "--private"))
+
+        def say(place, *arguments):
+            return self.assert_ok(self.run_program(place, "-p", "What is the capital of France?", "-n", 12, *arguments,
+                                                   program="DSPACK_DSRUN", env=self.environment(hub))).stdout
+        here = say(self.folder)
+        self.assertIn("Paris", here)
+        self.assertEqual(say("hf://" + REPO, "--cache", self.scratch / "cache"), here)
 
     def test_the_same_command_again_does_nothing(self):
         hub = self.new_hub()
@@ -378,6 +391,18 @@ class Before(PublishCase):
         result = self.assert_ok(self.run_program("publish", folder, "--repo", REPO, "--dry-run"))
         self.assertRegex(result.stderr, r"^warning: 10\d+ files: .*--by layer")
         self.assertIn("commits  104\n", result.stdout)
+
+
+class Card(PublishCase):
+    def test_its_own_command_verifies_the_files(self):
+        """The command that needs nothing of ours, as it stands in the card."""
+        folder = shutil.copytree(packed_tiny(), self.scratch / "copy")
+        text = (folder / "README.md").read_text()
+        command = text[text.index("python3 -c"):text.index("reshard verify .\n")]
+        self.assertEqual(subprocess.run(command, shell=True, cwd=folder).returncode, 0)
+        (folder / "config.json").write_text("{}")
+        checked = subprocess.run(command, shell=True, cwd=folder, capture_output=True, text=True)
+        self.assertEqual((checked.returncode, checked.stdout), (1, "config.json: FAILED\n"))
 
 
 class Interrupt(PublishCase):
