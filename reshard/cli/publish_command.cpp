@@ -22,6 +22,9 @@ using format::printable;
 // Above that, viewers refuse the index, and every file costs its readers a rate-limited request.
 constexpr uint64_t kManyFiles = 10'000;
 
+constexpr char kCardPath[] = "README.md";
+constexpr uint64_t kMaxCardBytes = 16 << 20;
+
 constexpr uint64_t kSmallUplink = 100'000'000 / 8;  // bytes per second
 constexpr uint64_t kLargeUplink = 1'000'000'000 / 8;
 
@@ -108,6 +111,13 @@ struct Publishing {
     return context.remote.rate_limit ? context.remote.rate_limit->bytes_per_second() : 0;
   }
 
+  Result<void> check_card() {
+    if (std::ranges::find(sealed.files, kCardPath, &LocalFile::path) == sealed.files.end()) return {};
+    TRY_ASSIGN(const std::string card,
+               format::read_text(format::posix_file_system(), sealed.folder / kCardPath, kMaxCardBytes));
+    return hub.check_card(card, context.stop);
+  }
+
   Result<int> dry_run() {
     Situation situation;
     situation.difference = compare(sealed.files, {});
@@ -153,6 +163,7 @@ struct Publishing {
     }
     TRY_ASSIGN(Situation situation, look());
     TRY(check_digests(sealed, format::posix_file_system(), flags.jobs, context.progress, context.stop));
+    if (!situation.complete(target)) TRY(check_card());
     warn_of_many_files(sealed.files.size(), context.progress);
     print_outlook(publish_outlook(sealed, situation), flags.folder, hub.address(), target,
                   there_words(situation, target), limit_rate());

@@ -45,7 +45,10 @@ Result<std::string> commit_body(const CommitHead& head, const PlannedCommit& com
     TRY_ASSIGN(const std::string content, format::read_text(files, sealed.folder / file.path, file.size_bytes));
     if (content.size() != file.size_bytes || format::sha256(content) != file.sha256)
       return Error{ErrorKind::corrupt, fmt::format("{}: changed while it was published", file.path)};
-    body += line("file", {{"path", file.path}, {"encoding", "base64"}, {"content", base64(format::as_bytes(content))}});
+    // Put together by hand: the content is most of the text, and is not to be copied through a JSON value.
+    body += R"({"key":"file","value":{"content":")";
+    body += base64(format::as_bytes(content));
+    body += fmt::format(R"(","encoding":"base64","path":{}}}}}{})", format::canonical_json(file.path), "\n");
   }
   for (const std::string& path : commit.deleted)
     body += line("deletedFile", {{"path", path}});

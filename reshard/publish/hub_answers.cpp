@@ -144,20 +144,27 @@ Result<uint64_t> read_opened(std::string_view text) {
 
 std::string refusal_words(std::string_view error_message_header, std::string_view body) {
   if (!error_message_header.empty()) return std::string(error_message_header);
+  std::string words;
+  const auto add = [&words](std::string_view more) { words.append(words.empty() ? "" : "; ").append(more); };
   if (const auto json = format::parse_json(body); json && json->is_object()) {
     for (const char* key : {"error", "message"}) {
-      if (const auto words = json->find(key); words != json->end() && words->is_string())
-        return words->get<std::string>();
+      if (const auto found = json->find(key); found != json->end() && found->is_string())
+        return found->get<std::string>();
     }
-    return {};
+    const auto errors = json->find("errors");
+    if (errors == json->end() || !errors->is_array()) return {};
+    for (const Json& error : *errors) {
+      if (const auto message = format::json_string(error.is_object() ? error : Json::object(), "message"))
+        add(*message);
+    }
+    return words;
   }
-  std::string words;
   for (const std::string_view tag : {"Code", "Message"}) {
     const std::string open = fmt::format("<{}>", tag);
     const size_t begin = body.find(open);
     if (begin == std::string_view::npos) continue;
     const std::string_view rest = body.substr(begin + open.size());
-    words += (words.empty() ? "" : ": ") + std::string(rest.substr(0, std::min(rest.find('<'), rest.size())));
+    add(rest.substr(0, std::min(rest.find('<'), rest.size())));
   }
   return words;
 }

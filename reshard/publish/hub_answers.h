@@ -88,8 +88,8 @@ struct PullRequestPage {
 /// The number of the pull request that was opened.
 [[nodiscard]] Result<uint64_t> read_opened(std::string_view text);
 
-/// The words of a refusal: X-Error-Message's, else "error" of a JSON object, else <Code> and <Message> of a storage's
-/// XML (which may hold signatures beside them). Empty: none.
+/// The words of a refusal: X-Error-Message's, else "error" or the messages of "errors" of a JSON object, else <Code>
+/// and <Message> of a storage's XML (which may hold signatures beside them). Empty: none.
 [[nodiscard]] std::string refusal_words(std::string_view error_message_header, std::string_view body);
 
 }  // namespace dspack::reshard

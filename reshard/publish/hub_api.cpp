@@ -16,6 +16,9 @@ using format::HttpFailure;
 using format::HttpReply;
 using format::Json;
 
+// Ten times what the Hub allows.
+constexpr size_t kMaxFiles = 1'000'000;
+
 // A listing of the most files that the Hub allows (100,000) has 100 pages; servers with smaller ones exist.
 constexpr unsigned kMaxPages = 10'000;
 
@@ -143,6 +146,8 @@ Result<RemoteTree> HubApi::tree(const std::string& revision, const std::stop_tok
     if (const auto read = read_tree_page(reply.body, tree); !read) return cleaned(read.error().in(call.name));
     const auto next = format::next_page(reply.header("link"));
     if (!next) return tree;
+    if (tree.size() > kMaxFiles)
+      return Error{ErrorKind::budget, fmt::format("{}: lists more than {} files", call.name, kMaxFiles)};
     seen.insert(url);
     url = next->starts_with('/') ? address_.endpoint + *next : at_endpoint(*next, address_.endpoint);
     if (seen.contains(url)) return Error{ErrorKind::invalid, call.name + ": the listing's pages go in a circle"};
@@ -169,6 +174,17 @@ Result<void> HubApi::create_branch(const std::string& branch, const std::stop_to
   TRY_ASSIGN(const HttpReply reply, client_.exchange(call, stop));
   if (reply.good() || reply.status == 409) return {};
   return refused(reply, call.name);
+}
+
+Result<void> HubApi::check_card(const std::string& text, const std::stop_token& stop) const {
+  const Json body = {{"content", text}, {"repoType", "model"}};
+  const HttpCall call = post(address_.endpoint + "/api/validate-yaml", format::canonical_json(body));
+  TRY_ASSIGN(const HttpReply reply, client_.exchange(call, stop));
+  if (reply.status != 400) return {};
+  return Error{ErrorKind::invalid,
+               fmt::format("README.md: the Hub does not take the fields at its top ({}); correct those "
+                           "of the source's own card, from which they are, and pack it again",
+                           words_of(reply))};
 }
 
 Result<std::vector<UploadMode>> HubApi::preupload(const std::string& revision, const std::vector<Sample>& samples,

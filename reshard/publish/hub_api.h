@@ -53,6 +53,10 @@ class HubApi {
   /// Succeeds where the branch exists already.
   [[nodiscard]] Result<void> create_branch(const std::string& branch, const std::stop_token& stop) const;
 
+  /// Whether the Hub will take a card with this text (README.md): asked before anything is sent, since the card comes
+  /// last. A server that does not check cards takes any.
+  [[nodiscard]] Result<void> check_card(const std::string& text, const std::stop_token& stop) const;
+
   /// At most 256 files.
   [[nodiscard]] Result<std::vector<UploadMode>> preupload(const std::string& revision,
                                                           const std::vector<Sample>& samples,

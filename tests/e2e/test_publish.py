@@ -394,6 +394,17 @@ class Before(PublishCase):
 
 
 class Card(PublishCase):
+    def test_a_card_that_the_hub_will_not_take_is_found_out_first(self):
+        hub = self.new_hub()
+        hub.add_fault("POST", "api/validate-yaml", "status", status=400,
+                      body=json.dumps({"errors": [{"message": '"license" must be one of [...]'}], "warnings": []}))
+        result = self.publish(hub)
+        self.assert_refused(result, "README.md", '"license" must be one of [...]', "source's own card")
+        self.assertFalse(hub.exists(REPO))
+        hub.clear_faults()
+        hub.add_fault("POST", "api/validate-yaml", "404")  # a mirror that has no such call
+        self.assert_ok(self.publish(hub))
+
     def test_its_own_command_verifies_the_files(self):
         """The command that needs nothing of ours, as it stands in the card."""
         folder = shutil.copytree(packed_tiny(), self.scratch / "copy")

@@ -78,7 +78,7 @@ class Faults(PublishCase):
         result = self.publish(hub)
         self.assertEqual(result.code, 1, str(result))
         self.assertIn("with fresh links each time", result.stderr)
-        self.assertIn("AccessDenied: Request has expired", result.stderr)
+        self.assertIn("AccessDenied; Request has expired", result.stderr)
         self.assertEqual(set(hub.files(REPO)), {".gitattributes"})
 
     def test_bytes_that_arrive_wrong_are_sent_again(self):

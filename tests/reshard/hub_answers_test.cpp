@@ -171,9 +171,10 @@ TEST_CASE("hub answers: the words of a refusal, without what lies beside them") 
   CHECK(reshard::refusal_words("You are late", "{}") == "You are late");
   CHECK(reshard::refusal_words("", R"({"error":"no space"})") == "no space");
   CHECK(reshard::refusal_words("", R"({"error":{"a":1}})").empty());
+  CHECK(reshard::refusal_words("", R"({"errors":[{"message":"a"},1,{"message":"b"}]})") == "a; b");
   CHECK(reshard::refusal_words("",
                                "<Error><Code>AccessDenied</Code><Message>Request has expired</Message>"
-                               "<StringToSign>SECRET</StringToSign></Error>") == "AccessDenied: Request has expired");
+                               "<StringToSign>SECRET</StringToSign></Error>") == "AccessDenied; Request has expired");
   CHECK(reshard::refusal_words("", "<Code>never closed") == "never closed");
   CHECK(reshard::refusal_words("", "<html>gateway</html>").empty());
 }
