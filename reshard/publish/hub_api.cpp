@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "format/json.h"
+#include "format/source/http_repository.h"
 #include "reshard/publish/encoding.h"
 
 namespace dspack::reshard {
@@ -88,7 +89,7 @@ Error HubApi::refused(const HttpReply& reply, const std::string& name) const {
                                                    address_.repository));
     case 404: return error(ErrorKind::not_found, "not found");
     case 409:
-    case 412: return error(ErrorKind::conflict, "it is in the way of something else");
+    case 412: return error(ErrorKind::conflict, "conflicts with what is there");
     default: return error(ErrorKind::network, "refused");
   }
 }
@@ -154,6 +155,27 @@ Result<RemoteTree> HubApi::tree(const std::string& revision, const std::stop_tok
   }
   return Error{ErrorKind::invalid,
                fmt::format("{}: the listing has more than {} pages", address_.api("/tree"), kMaxPages)};
+}
+
+Result<std::string> HubApi::read_text(const std::string& revision, const std::string& path, uint64_t limit_bytes,
+                                      const std::stop_token& stop) const {
+  constexpr uint64_t kNoProgress = 0;  // a repeated attempt begins anew
+  const std::string url =
+      fmt::format("{}/resolve/{}/{}", address_.page(), encoded_revision(revision), format::url_path(path));
+  std::string text;
+  const format::ByteSink keep = [&](std::span<const std::byte> bytes) -> Result<void> {
+    if (text.size() + bytes.size() > limit_bytes)
+      return Error{ErrorKind::budget, fmt::format("{}: is longer than {} bytes", url, limit_bytes)};
+    text.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    return {};
+  };
+  const auto request = [&] {
+    text.clear();
+    return format::HttpRequest{.url = url, .range = {}, .bearer_token = address_.token, .expected_version = {}};
+  };
+  if (const auto got = client_.get({.next = request, .sink = keep, .received = kNoProgress}, stop); !got)
+    return cleaned(got.error());
+  return text;
 }
 
 Result<void> HubApi::create_repository(Visibility visibility, const std::stop_token& stop) const {

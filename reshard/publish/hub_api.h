@@ -47,6 +47,10 @@ class HubApi {
   /// Every file of a revision.
   [[nodiscard]] Result<RemoteTree> tree(const std::string& revision, const std::stop_token& stop) const;
 
+  /// A whole file, from wherever the Hub keeps it. Longer than `limit_bytes`: budget.
+  [[nodiscard]] Result<std::string> read_text(const std::string& revision, const std::string& path,
+                                              uint64_t limit_bytes, const std::stop_token& stop) const;
+
   enum class Visibility { as_usual, only_private };
   /// Succeeds where the repository exists already.
   [[nodiscard]] Result<void> create_repository(Visibility visibility, const std::stop_token& stop) const;

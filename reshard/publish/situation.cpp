@@ -1,5 +1,7 @@
 #include "reshard/publish/situation.h"
 
+#include <set>
+
 #include <fmt/format.h>
 
 #include "format/manifest.h"
@@ -7,6 +9,7 @@
 namespace dspack::reshard {
 namespace {
 
+constexpr uint64_t kMaxManifestBytes = 512ULL << 20;
 constexpr size_t kShownDigits = 16;  // of the manifest's digest, in a title
 
 struct Looking {
@@ -43,16 +46,40 @@ struct Looking {
     return read(revision, presence.info.head, situation);
   }
 
-  /// What is not ours is not ours to delete.
-  Result<void> check_foreign(const Situation& situation) const {
-    if (situation.sealed) return {};
-    const std::vector<std::string> others = foreign(situation.difference.extra);
+  /// What is not ours is not ours to delete: what the manifest of the branch names is, and what an unfinished
+  /// publication leaves.
+  Result<void> check_foreign(const Situation& situation, const std::string& branch_head) const {
+    std::vector<std::string> others = foreign(situation.difference.extra);
+    if (!others.empty() && situation.sealed) {
+      TRY_ASSIGN(const std::set<std::string> old, files_of_manifest(branch_head));
+      std::erase_if(others, [&](const std::string& path) { return old.contains(path); });
+    }
     if (others.empty()) return {};
     return Error{ErrorKind::conflict,
                  fmt::format("{}: holds files that are no part of a packed repository ({}{}); publish into another "
                              "repository, or into a branch without them (--revision), or delete them first",
                              hub.address().page(), others.front(),
                              others.size() == 1 ? "" : fmt::format(" and {} more", others.size() - 1))};
+  }
+
+  /// Of the repository that is to be replaced.
+  Result<std::set<std::string>> files_of_manifest(const std::string& head) const {
+    const std::string& revision = head.empty() ? target.branch : head;
+    TRY_ASSIGN(const std::string text, hub.read_text(revision, format::kManifestPath, kMaxManifestBytes, stop));
+    const auto manifest = format::parse_manifest(text);
+    if (!manifest) {
+      return Error{
+          ErrorKind::conflict,
+          fmt::format("{}: has a {} that is not that of a packed repository which this version knows ({}), and "
+                      "files that it may not delete; publish into another repository, or delete them first",
+                      hub.address().page(), format::kManifestPath, manifest.error().message)};
+    }
+    std::set<std::string> paths;
+    for (const format::PackedFile& file : manifest->files)
+      paths.insert(file.path);
+    for (const format::CompanionFile& file : manifest->companions)
+      paths.insert(file.path);
+    return paths;
   }
 };
 
@@ -88,9 +115,10 @@ Result<Situation> find_situation(const HubApi& hub, const PublishTarget& target,
   const bool replaces = situation.sealed && target.branch == kDefaultRevision;
   situation.by_pull_request = target.create_pull_request || replaces;
   if (situation.on_branch) return situation;
-  TRY(looking.check_foreign(situation));
-  if (situation.by_pull_request) TRY(looking.look_at_pull_request(situation));
-  TRY(looking.check_foreign(situation));
+  TRY(looking.check_foreign(situation, presence.info.head));
+  if (!situation.by_pull_request) return situation;
+  TRY(looking.look_at_pull_request(situation));
+  TRY(looking.check_foreign(situation, presence.info.head));
   return situation;
 }
 

@@ -183,6 +183,11 @@ class Replace(PublishCase):
         self.assertIn("3 differences", result.stderr)
         self.hub.commit(REPO, {"config.json": (self.folder / "config.json").read_bytes().replace(b"1", b"2")})
         self.assertIn("config.json: has other content there", self.publish(self.hub, None, "--check").stdout)
+        # Somebody's own file is not deleted, whoever's repository it is.
+        changes = len(self.hub.requests("POST", "*"))
+        self.assert_refused(self.publish(self.hub), "no part of a packed repository (notes.txt)", "delete them first")
+        self.assertEqual(len(self.hub.requests("POST", "*")), changes)
+        self.hub.commit(REPO, {"notes.txt": None})
         self.assert_ok(self.publish(self.hub))
         self.assert_published(self.hub)
         self.assert_ok(self.publish(self.hub, None, "--check"))
@@ -224,6 +229,7 @@ class Replace(PublishCase):
         result = self.publish(self.hub, self.layered)
         self.assertEqual(result.code, 1, str(result))
         self.assertIn("pull request 1", result.stderr)
+        self.assertIn("conflicts with what is there (HTTP 409", result.stderr)
         self.assertIn("close that and run the same command again", result.stderr)
         self.hub.repositories[REPO].pulls[1].status = "closed"
         self.assert_ok(self.publish(self.hub, self.layered))
@@ -323,6 +329,25 @@ class Refuse(PublishCase):
         result = self.publish(hub)
         self.assert_refused_unchanged(hub, result, REPO, "no part of a packed repository", "model-00001-of-000005")
         self.assertEqual(len(hub.commits(REPO)), 2)
+
+    def test_another_kind_of_manifest_is_no_licence_to_delete(self):
+        hub = self.new_hub()
+        hub.add(REPO, self.data())
+        hub.commit(REPO, {"manifest.json": b'{"name": "a web application"}'})
+        result = self.publish(hub)
+        self.assert_refused_unchanged(hub, result, REPO, "not that of a packed repository", "delete")
+
+    def test_old_files_that_the_old_manifest_names_are_deleted(self):
+        source = write_small(self.scratch / "source")
+        (source / "NOTICE").write_text("old")
+        folder, hub = self.scratch / "packed", self.new_hub()
+        self.assert_ok(self.repack(source, folder))
+        for revision in ("main", "b"):
+            self.assert_ok(self.publish(hub, folder, "--revision", revision))
+            self.assertIn("NOTICE", hub.files(REPO, revision))
+            self.assert_ok(self.publish(hub, self.folder, "--revision", revision))
+            self.assert_published(hub, revision=revision)
+            self.assert_commits_in_order(hub, revision)
 
     def test_a_renamed_repository(self):
         hub = self.new_hub()
