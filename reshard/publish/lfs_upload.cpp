@@ -49,7 +49,8 @@ Result<void> LfsUpload::send(const LocalFile& file, LfsObject answer, const std:
     progress_.advanced(file.size_bytes - sending.told);
     progress_.file_done();
   };
-  for (unsigned renewals = 0;; ++renewals) {
+  unsigned idle = 0;  // refusals in a row that came no further than those before
+  for (;;) {
     if (!answer.refusal.empty()) {
       return Error{ErrorKind::network, fmt::format("{}: the Hub refuses it ({})", file.path,
                                                    public_words(answer.refusal, hub_.address().token))};
@@ -61,10 +62,10 @@ Result<void> LfsUpload::send(const LocalFile& file, LfsObject answer, const std:
     const uint64_t told = sending.told;
     TRY_ASSIGN(const Outcome outcome, send_by(sending, answer, stop));
     if (outcome == Outcome::stored) break;
-    if (sending.told > told) renewals = 0;  // it came further than ever before
-    if (renewals == kMaxRenewals) {
-      return Error{ErrorKind::network, fmt::format("{}: refused {} times, with fresh links each time: {}", file.path,
-                                                   kMaxRenewals + 1, sending.refusal)};
+    idle = sending.told > told ? 0 : idle + 1;
+    if (idle > kMaxRenewals) {
+      return Error{ErrorKind::network, fmt::format("{}: refused again and again, with fresh links each time: {}",
+                                                   file.path, sending.refusal)};
     }
     TRY_ASSIGN(const auto answers, hub_.batch(revision_, {{file.sha256, file.size_bytes}}, stop));
     answer = answers.front();

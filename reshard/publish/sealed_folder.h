@@ -3,6 +3,7 @@
 // corrupt (it is no longer what was sealed; what differs is named), io, and those of the manifest.
 #pragma once
 
+#include <stop_token>
 #include <string>
 #include <vector>
 

@@ -79,14 +79,13 @@ class Sender {
   Attempted<std::monostate> run() {
     announce();
     Result<void> done;
-    for (size_t i = 0; done.has_value() && i <= commits_.size(); ++i)
+    for (size_t i = 0; done.has_value() && !commit_failure_ && i <= commits_.size(); ++i)
       done = step(i);
     sent_.files += upload_.sent_files();
     sent_.bytes += upload_.sent_bytes();
     job_.progress.finished();
-    // A commit that was stopped because something else failed is not what failed.
-    if (commit_failure_ && commit_failure_->error.kind != ErrorKind::cancelled) return std::move(*commit_failure_);
     if (!done) return HttpFailure{done.error()};
+    if (commit_failure_) return std::move(*commit_failure_);
     return std::monostate();
   }
 
@@ -135,9 +134,9 @@ class Sender {
     if (auto* failure = std::get_if<HttpFailure>(&outcome)) {
       // The branch has moved: by somebody else, or by this very commit, whose answer was lost.
       if (failure->error.kind == ErrorKind::conflict) failure->may_pass = true;
-      Error error = failure->error;
-      commit_failure_ = std::move(*failure);
-      return error;
+      if (!failure->may_pass) return failure->error;
+      commit_failure_ = std::move(*failure);  // looked for when the files that are on their way have arrived
+      return {};
     }
     head_ = std::get<std::string>(outcome);
     ++sent_.commits;
@@ -150,7 +149,7 @@ class Sender {
   LfsUpload upload_;
   std::string head_;  // the newest commit; written by one job at a time
   Sent& sent_;
-  std::optional<HttpFailure> commit_failure_;
+  std::optional<HttpFailure> commit_failure_;  // one that may pass
 };
 
 }  // namespace

@@ -14,7 +14,7 @@ from checkpoints import packed_tiny
 from common import main, seeded_random
 from publishing import REPO, PublishCase
 
-KILLS = 50 if faults.LONG else 5
+KILLS = 50 if faults.LONG else 4
 ROUNDS_AT_ONCE = 5  # most of their time is pauses
 KILLED_WITHIN = 4.0  # seconds; an undisturbed run takes half of one, the pauses of a disturbed one make it several
 
@@ -57,7 +57,7 @@ class Round:
 
     def strike(self):
         for method, pattern, kind, chance, options in STRIKES:
-            self.hub.add_fault(method, pattern, kind, chance=chance, **options)
+            self.hub.add_fault(method, pattern, kind, chance=chance if faults.LONG else chance * 0.4, **options)
 
     def begin(self, folder):
         return self.case.start_publishing(self.hub, folder, "--jobs", self.random.choice((1, 4, 9)), "--retries", 30)
