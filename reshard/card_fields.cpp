@@ -53,8 +53,8 @@ std::map<std::string, std::string> card_fields(std::string_view card) {
 
 std::string packed_card_fields(const format::Manifest& manifest, std::string_view source_card) {
   std::map<std::string, std::string> source = card_fields(source_card);
-  // Whatever library opens the source's files may not know what a reader of these must know.
-  if (!manifest.requirements.empty()) source[std::string(kLibrary)] = "dspack";
+  // Whatever library opens the source's files knows nothing of the map.
+  if (manifest.layer_map) source[std::string(kLibrary)] = "dspack";
   std::string block = "---\n";
   if (!manifest.origin.repository.empty()) block += fmt::format("base_model: {}\n", manifest.origin.repository);
   for (const std::string_view field : kKept) {

@@ -65,6 +65,7 @@ inline constexpr char kSourceCardPath[] = "README.source.md";
                                      const std::optional<std::string>& source_card);
 
 /// The source's card, where it has been copied into a packed repository. nullopt: it has none.
-[[nodiscard]] Result<std::optional<std::string>> read_source_card(const format::Path& packed, format::FileSystem& files);
+[[nodiscard]] Result<std::optional<std::string>> read_source_card(const format::Path& packed,
+                                                                  format::FileSystem& files);
 
 }  // namespace dspack::reshard

@@ -28,7 +28,7 @@ TEST_CASE("card fields: what holds for the same bytes is kept, the source is the
   CHECK(reshard::packed_card_fields(manifest, source) ==
         "---\nbase_model: deepseek-ai/DeepSeek-V3\nlicense: \"other\"\nlicense_name: \"deepseek\"\n"
         "library_name: \"transformers\"\ntags:\n- dspack\n- mixture-of-experts\n---\n\n");
-  manifest.requirements.emplace_back(format::kLayerMapKey);
+  manifest.layer_map.emplace();
   manifest.origin = {"folder", "", ""};
   CHECK(reshard::packed_card_fields(manifest, source) ==
         "---\nlicense: \"other\"\nlicense_name: \"deepseek\"\nlibrary_name: \"dspack\"\ntags:\n- dspack\n"
