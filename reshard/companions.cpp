@@ -20,7 +20,6 @@ using format::Path;
 constexpr int kZstdLevel = 9;  // of 12 MB of headers it leaves 230 kB in 0.1 s; level 19 200 kB in 10 s and 85 MB
 
 // Where the source's own files go whose names a packed repository needs for itself.
-constexpr char kSourceCard[] = "README.source.md";
 constexpr std::string_view kSourceIndexFolder = "provenance/";
 
 // What released repositories of the family carry beside their weights, for places that cannot be listed.
@@ -72,7 +71,7 @@ bool is_weight_file(std::string_view path) {
 }
 
 std::string packed_path(const std::string& source_path) {
-  if (source_path == "README.md") return kSourceCard;
+  if (source_path == "README.md") return kSourceCardPath;
   if (format::is_index_path(source_path)) return std::string(kSourceIndexFolder).append(source_path);
   return source_path;
 }
@@ -86,7 +85,7 @@ bool is_taken(const std::string& path) {
 }  // namespace
 
 std::optional<std::string> source_name(const std::string& packed_path) {
-  if (packed_path == kSourceCard) return "README.md";
+  if (packed_path == kSourceCardPath) return "README.md";
   if (packed_path.starts_with(kSourceIndexFolder)) {
     std::string name = packed_path.substr(kSourceIndexFolder.size());
     if (format::is_index_path(name)) return name;

@@ -66,7 +66,15 @@ inline constexpr char kSourceConfig[] = "config.source.json";
 /// not find for absent, and some would go on without it.
 [[nodiscard]] bool others_can_read(const format::Manifest& manifest);
 
-/// README.md of the packed repository.
-[[nodiscard]] std::string model_card(const format::Manifest& manifest, const Recipe& recipe, bool has_source_card);
+/// Where the source's own README.md goes.
+inline constexpr char kSourceCardPath[] = "README.source.md";
+
+/// README.md of the packed repository: equal manifests and source cards give equal bytes.
+[[nodiscard]] std::string model_card(const format::Manifest& manifest, const Recipe& recipe,
+                                     const std::optional<std::string>& source_card);
+
+/// The source's card, where it has been copied into a packed repository. nullopt: it has none.
+[[nodiscard]] Result<std::optional<std::string>> read_source_card(const format::Path& packed,
+                                                                  format::FileSystem& files);
 
 }  // namespace dspack::reshard

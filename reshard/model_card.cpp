@@ -1,10 +1,13 @@
 #include <fmt/format.h>
 
+#include "reshard/card_fields.h"
 #include "reshard/companions.h"
 
 namespace dspack::reshard {
 
 namespace {
+
+constexpr size_t kListedShards = 300;  // V3 has 163; a longer list is left to the manifest
 
 /// What the weight files are, in words.
 std::string files_of(const Grouping& grouping, uint64_t experts) {
@@ -24,47 +27,139 @@ std::string files_of(const Grouping& grouping, uint64_t experts) {
   return {};
 }
 
-}  // namespace
+/// What the weights are, compared with the source's.
+std::string weights_of(const format::Manifest& manifest) {
+  if (manifest.recipe.contains("transform")) return "The weights are the source's, converted as the recipe says";
+  if (manifest.coverage.of) {
+    return fmt::format("A part of the model, byte for byte the source's; of {} tensors in {} layers these",
+                       manifest.coverage.of->tensors, manifest.coverage.of->layers);
+  }
+  if (manifest.recipe.contains("drop_mtp"))
+    return "The weights are the source's, byte for byte, without the multi-token-prediction module";
+  return "The weights are the source's, byte for byte";
+}
 
-std::string model_card(const format::Manifest& manifest, const Recipe& recipe, bool has_source_card) {
-  const format::Origin& origin = manifest.origin;
-  std::string card;
-  if (!origin.repository.empty())
-    card += fmt::format("---\nbase_model: {}\nlibrary_name: dspack\n---\n\n", origin.repository);
-  card += "# A packed checkpoint\n\n";
-  if (!origin.repository.empty())
-    card += fmt::format("Made from `{}`, revision `{}`.\n", origin.repository, origin.revision);
-  card += fmt::format(
-      "The weights are the source's, byte for byte: {} tensors, {} bytes in {} layers.\n"
+/// What kind of files these are.
+std::string form_of(const format::Manifest& manifest) {
+  if (has_requirement(manifest, format::kZstdKey)) {
+    return "The weight files are safetensors files in independent zstd frames, which dspack reads as they are; "
+           "`zstd -d` makes\nordinary ones of them.";
+  }
+  if (!others_can_read(manifest)) return "All weight files are ordinary safetensors files.";
+  return fmt::format("All weight files are ordinary safetensors files, listed in `{}`.", format::kIndexPath);
+}
+
+std::string introduction(const format::Manifest& manifest, const Recipe& recipe, const std::string& name) {
+  std::string text = name.empty() ? "# A packed checkpoint\n\n" : fmt::format("# {}, packed\n\n", name);
+  text += fmt::format(
+      "{}: {} tensors, {} bytes in {} layers.\n"
       "{}.\n"
-      "The manifest tells where each expert lies, so that a program can read only what the router picks.\n"
-      "All weight files are ordinary safetensors files{}.\n\n",
-      manifest.coverage.tensors, manifest.coverage.payload_bytes, manifest.coverage.layers,
-      files_of(recipe.by, manifest.coverage.experts),
-      others_can_read(manifest) ? fmt::format(", listed in `{}`", format::kIndexPath) : "");
-  card += fmt::format("Packed by {} with recipe `{}`.\n\n", manifest.program, format::canonical_json(manifest.recipe));
+      "`{}` tells where each expert lies, so that a program can read only what the router picks.\n"
+      "{}\n\n",
+      weights_of(manifest), manifest.coverage.tensors, manifest.coverage.payload_bytes, manifest.coverage.layers,
+      files_of(recipe.by, manifest.coverage.experts), format::kManifestPath, form_of(manifest));
   if (manifest.layer_map) {
-    card += fmt::format(
+    text += fmt::format(
         "Layer map: `dsrun` passes the layers in the order {}. Each is stored once. Other loaders know\n"
         "nothing of the map and run the model that the source is.\n\n",
         format::to_string(*manifest.layer_map));
   }
-  card += "## Use\n\n";
-  if (others_can_read(manifest)) {
-    card += "```\ndsrun . -p \"Hello\"\n```\n\nOther loaders open the folder through its index, as any checkpoint.\n\n";
-  } else {
-    card +=
-        "The source keeps the experts of a layer in one tensor; here each expert has a tensor of its own, which is "
-        "its\n"
-        "slice. Other loaders do not know these names. For them:\n\n```\nreshard unpack . --out FOLDER\n```\n\n";
+  return text;
+}
+
+std::string usage(const format::Manifest& manifest, const std::string& name) {
+  std::string text = fmt::format(
+      "## Use\n\n"
+      "With dspack, from a folder; or from the Hub without downloading it first, one expert at a time, as the router "
+      "asks\n"
+      "for them (in place of `ORG/{0}`, the name of this repository):\n\n"
+      "```\ndsrun . -p \"Hello\"\ndsrun hf://ORG/{0} -p \"Hello\"\n```\n\n",
+      name.empty() ? "NAME" : name);
+  if (!others_can_read(manifest)) {
+    const bool fused = has_requirement(manifest, format::kFusedExpertsKey);
+    text += fused ? "The source keeps the experts of a layer in one tensor; here each expert has a tensor of its own, "
+                    "which is its\nslice. Other loaders do not know these names. For them:\n\n"
+                  : "Other loaders do not read compressed files. For them:\n\n";
+    return text + "```\nreshard unpack . --out FOLDER\n```\n\n";
   }
-  card += "## Verify\n\n```\nreshard verify .\nreshard verify . --source SOURCE\n```\n\n";
-  card +=
-      "The first checks every file and tensor against the digests in `manifest.json`; the second compares every "
-      "tensor\n"
-      "with the source, byte for byte. The source shards' own headers are kept in `provenance/`.\n";
-  if (has_source_card) card += "\nThe source's own card: [README.source.md](README.source.md).\n";
+  return text + fmt::format(
+                    "With transformers, which finds the files through the index:\n\n"
+                    "```python\nfrom transformers import AutoModelForCausalLM, AutoTokenizer\n\n"
+                    "model = AutoModelForCausalLM.from_pretrained(\"ORG/{0}\")\n"
+                    "tokenizer = AutoTokenizer.from_pretrained(\"ORG/{0}\")\n```\n\n"
+                    "With vLLM, where its version follows the index if no safetensors file lies at the top of the "
+                    "folder, as here. "
+                    "Versions\nthat do not, and SGLang, look at the top only: `reshard link . --out FLAT` makes a "
+                    "folder for them, "
+                    "of "
+                    "links to these\nfiles.\n\n",
+                    name.empty() ? "NAME" : name);
+}
+
+std::string verification(const format::Manifest& manifest) {
+  std::string text = fmt::format(
+      "## Verify\n\n"
+      "`{}` has the SHA-256 of every file, tensor and expert. Its own is what this command prints:\n\n"
+      "```\nsha256sum {}\n```\n\n",
+      format::kManifestPath, format::kManifestPath);
+  if (has_requirement(manifest, format::kZstdKey)) {
+    text += "Every file and tensor:\n\n```\nreshard verify .\n```\n\n";
+  } else {
+    text += fmt::format(
+        "Every file, with nothing but Python and coreutils, or every file and tensor with dspack:\n\n"
+        "```\npython3 -c 'import json; m = json.load(open(\"{}\")); print(*(f[\"sha256\"] + \"  \" + f[\"path\"]\n"
+        "  for f in m[\"files\"] + m[\"companions\"]), sep=\"\\n\")' | sha256sum --check --quiet\n"
+        "reshard verify .\n```\n\n",
+        format::kManifestPath);
+  }
+  if (!holds_source_bytes(manifest))
+    return text +
+           "That they are what the recipe makes of the source:\n\n```\nreshard verify . --source SOURCE\n```\n\n";
+  text +=
+      "That they are the source's: the first rebuilds the SHA-256 of every source file from these files and the kept "
+      "headers\nin `provenance/`, and compares it with what is declared where they were released; the second compares "
+      "every tensor\nbyte for byte; the third makes the original files again.\n\n";
+  text += fmt::format(
+      "```\nreshard verify . --upstream{}\nreshard verify . --source SOURCE\n"
+      "reshard unpack . --exact --out DIR\n```\n\n",
+      manifest.origin.repository.empty() ? " SOURCE" : "");
+  return text;
+}
+
+std::string provenance(const format::Manifest& manifest) {
+  std::string text = "## Provenance\n\n";
+  if (!manifest.origin.repository.empty()) {
+    text += fmt::format("Made from [{0}](https://huggingface.co/{0}), revision `{1}`.\n", manifest.origin.repository,
+                        manifest.origin.revision);
+  }
+  text += fmt::format("Packed by {} with recipe `{}`.\n", manifest.program, format::canonical_json(manifest.recipe));
+  if (manifest.source.size() > kListedShards)
+    return text + fmt::format("`{}` lists the {} source files.\n", format::kManifestPath, manifest.source.size());
+  text += "\n| source file | bytes | SHA-256 |\n|---|---|---|\n";
+  for (const format::SourceShard& shard : manifest.source)
+    text += fmt::format("| {} | {} | {} |\n", markdown(shard.path), shard.size_bytes,
+                        shard.sha256 ? to_hex(*shard.sha256) : fmt::format("{} bytes were read", shard.read_bytes));
+  return text;
+}
+
+}  // namespace
+
+std::string model_card(const format::Manifest& manifest, const Recipe& recipe,
+                       const std::optional<std::string>& source_card) {
+  const std::string& repository = manifest.origin.repository;
+  const std::string name = repository.empty() ? "" : repository.substr(repository.find('/') + 1);
+  std::string card = packed_card_fields(manifest, source_card.value_or(""));
+  card += introduction(manifest, recipe, name) + usage(manifest, name) + verification(manifest) + provenance(manifest);
+  if (source_card) card += fmt::format("\nThe source's own card: [{0}]({0}).\n", kSourceCardPath);
   return card;
+}
+
+Result<std::optional<std::string>> read_source_card(const format::Path& packed, format::FileSystem& files) {
+  constexpr uint64_t kMaxCardBytes = 16 << 20;
+  TRY_ASSIGN(const auto found, files.stat(packed / kSourceCardPath));
+  if (!found) return std::optional<std::string>();
+  TRY_ASSIGN(std::string text, format::read_text(files, packed / kSourceCardPath, kMaxCardBytes));
+  return std::optional(std::move(text));
 }
 
 }  // namespace dspack::reshard

@@ -148,15 +148,14 @@ Result<void> seal_repository(const SealInput& input, DurableFolders& folders, fo
   if (!outlook.plan.complete) manifest.coverage.of = extension_of(outlook.source);
   manifest.rounding_errors = rounding_errors(outlook.plan, input.file_digests);
 
-  bool has_card = false;
   for (const Companion& companion : outlook.companions) {
     TRY_ASSIGN(format::CompanionFile file, copy_companion(companion, input.repository, out, files, folders, stop));
-    has_card = has_card || companion.source_path == "README.md";
     manifest.companions.push_back(std::move(file));
   }
   TRY_ASSIGN(const std::string headers, kept_headers(outlook.source));
+  TRY_ASSIGN(const auto source_card, read_source_card(out, files));
   std::vector<std::pair<std::string, std::string>> written{
-      {format::kHeadersPath, headers}, {"README.md", model_card(manifest, outlook.plan.recipe, has_card)}};
+      {format::kHeadersPath, headers}, {"README.md", model_card(manifest, outlook.plan.recipe, source_card)}};
   if (others_can_read(manifest)) written.emplace_back(format::kIndexPath, packed_index(outlook.plan));
   if (outlook.changed_config) written.emplace_back(kConfigPath, *outlook.changed_config);
   for (const auto& [path, text] : written) {

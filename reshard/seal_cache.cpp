@@ -215,10 +215,8 @@ Result<format::Manifest> regrouped(const Job& job, const std::vector<FileDigests
   manifest.layouts.clear();
   manifest.files.clear();
   describe_files(manifest, job.cache.planned(), files, job.catalogue, job.catalogue);
-  bool has_card = false;
   std::vector<format::CompanionFile> companions;
   for (const format::CompanionFile& file : manifest.companions) {
-    has_card = has_card || file.path == "README.source.md";
     if (file.path == format::kIndexPath || file.path == "README.md") continue;
     TRY(copy_packed_companion(job, file, folders));
     companions.push_back(file);
@@ -228,7 +226,8 @@ Result<format::Manifest> regrouped(const Job& job, const std::vector<FileDigests
     for (const uint32_t tensor : file.tensors)
       map[job.catalogue.tensors()[tensor].name] = file.path;
   }
-  std::vector<std::pair<std::string, std::string>> written{{"README.md", model_card(manifest, recipe, has_card)}};
+  TRY_ASSIGN(const auto source_card, read_source_card(job.folder.root(), job.folder.files()));
+  std::vector<std::pair<std::string, std::string>> written{{"README.md", model_card(manifest, recipe, source_card)}};
   if (others_can_read(manifest))
     written.emplace_back(format::kIndexPath, hub_index(job.catalogue.payload_bytes(), std::move(map)));
   for (const auto& [path, text] : written) {

@@ -30,6 +30,10 @@ class InterruptWatch {
   std::jthread thread_;
 };
 
+/// A peer that closes a connection while something is sent over it is then an error of that sending, not a signal
+/// (SIGPIPE) that ends the process; a closed stdout likewise.
+void ignore_broken_connections();
+
 /// Exit status for an error: 130 when the user interrupted, else 1.
 [[nodiscard]] int exit_status(const Error& error);
 

@@ -80,6 +80,10 @@ InterruptWatch::~InterruptWatch() {
   pthread_kill(thread_.native_handle(), SIGTERM);  // NOLINT(bugprone-bad-signal-to-kill-thread,cert-pos44-c)
 }
 
+void ignore_broken_connections() {
+  ::signal(SIGPIPE, SIG_IGN);
+}
+
 int exit_status(const Error& error) {
   return error.kind == ErrorKind::cancelled ? 130 : 1;
 }

@@ -1,19 +1,17 @@
 #include "format/source/http_client.h"
 
-#include <curl/curl.h>
-
 #include <algorithm>
 #include <cstring>
 
 #include <fmt/format.h>
 
+#include "format/source/curl_settings.h"
+
 namespace dspack::format {
 namespace {
 
-constexpr long kConnectSeconds = 15;
 constexpr long kStallSeconds = 30;           // no byte for so long: the connection counts as lost
 constexpr long kReceiveBytes = 512L * 1024;  // curl's own buffer; larger pieces mean fewer calls of the sink
-constexpr long kIdleConnections = 2;         // kept by each handle: one to the Hub, one to where it redirects
 constexpr size_t kErrorBodyBytes = 300;      // of a refusal, for the message
 
 void initialise_curl() {
@@ -44,27 +42,17 @@ class HttpClient::Transfer {
 
  private:
   void configure(CURL* curl) {
-    curl_easy_reset(curl);  // keeps connections, DNS and TLS sessions
+    set_common(curl, options_, error_text_);
     curl_easy_setopt(curl, CURLOPT_URL, request_.url.c_str());
-    curl_easy_setopt(curl, CURLOPT_NOSIGNAL, 1L);
-    curl_easy_setopt(curl, CURLOPT_PROTOCOLS_STR, "http,https");
     curl_easy_setopt(curl, CURLOPT_REDIR_PROTOCOLS_STR, "http,https");
     curl_easy_setopt(curl, CURLOPT_FOLLOWLOCATION, 1L);
     curl_easy_setopt(curl, CURLOPT_MAXREDIRS, 10L);
-    curl_easy_setopt(curl, CURLOPT_CONNECTTIMEOUT, kConnectSeconds);
-    curl_easy_setopt(curl, CURLOPT_LOW_SPEED_LIMIT, 1L);
     curl_easy_setopt(curl, CURLOPT_LOW_SPEED_TIME, kStallSeconds);
     curl_easy_setopt(curl, CURLOPT_BUFFERSIZE, kReceiveBytes);
-    curl_easy_setopt(curl, CURLOPT_MAXCONNECTS, kIdleConnections);
-    curl_easy_setopt(curl, CURLOPT_HTTP_VERSION, static_cast<long>(CURL_HTTP_VERSION_2TLS));
-    if (!options_.certificate_file.empty()) curl_easy_setopt(curl, CURLOPT_CAINFO, options_.certificate_file.c_str());
-    curl_easy_setopt(curl, CURLOPT_USERAGENT, "dspack");
-    curl_easy_setopt(curl, CURLOPT_ERRORBUFFER, error_text_.data());
     curl_easy_setopt(curl, CURLOPT_HEADERFUNCTION, &Transfer::on_header);
     curl_easy_setopt(curl, CURLOPT_HEADERDATA, this);
     curl_easy_setopt(curl, CURLOPT_WRITEFUNCTION, &Transfer::on_body);
     curl_easy_setopt(curl, CURLOPT_WRITEDATA, this);
-    curl_easy_setopt(curl, CURLOPT_NOPROGRESS, 0L);
     curl_easy_setopt(curl, CURLOPT_XFERINFOFUNCTION, &Transfer::on_progress);
     curl_easy_setopt(curl, CURLOPT_XFERINFODATA, this);
     if (request_.range) {
@@ -75,10 +63,7 @@ class HttpClient::Transfer {
       curl_easy_setopt(curl, CURLOPT_NOBODY, 1L);
       curl_easy_setopt(curl, CURLOPT_FOLLOWLOCATION, 0L);
     }
-    if (!request_.bearer_token.empty()) {
-      curl_easy_setopt(curl, CURLOPT_HTTPAUTH, CURLAUTH_BEARER);
-      curl_easy_setopt(curl, CURLOPT_XOAUTH2_BEARER, request_.bearer_token.c_str());
-    }
+    set_bearer(curl, request_.bearer_token);
     curl_ = curl;
   }
 
@@ -156,18 +141,9 @@ class HttpClient::Transfer {
     if (request_.range && received_ > answer_.range_bytes())
       return answer_.fail(ErrorKind::corrupt, "the server sent more than its range");
     if (code != CURLE_OK) {
-      const std::string detail = error_text_[0] != '\0' ? error_text_.data() : curl_easy_strerror(code);
-      const bool resolve = code == CURLE_COULDNT_RESOLVE_HOST || code == CURLE_COULDNT_RESOLVE_PROXY;
-      const bool connect = resolve || code == CURLE_COULDNT_CONNECT;
-      const bool final = code == CURLE_URL_MALFORMAT || code == CURLE_UNSUPPORTED_PROTOCOL ||
-                         code == CURLE_TOO_MANY_REDIRECTS || code == CURLE_PEER_FAILED_VERIFICATION ||
-                         code == CURLE_SSL_CACERT_BADFILE;
-      HttpFailure failure = answer_.fail(
-          ErrorKind::network,
-          connect ? fmt::format("cannot reach the server ({}); check the address and the connection", detail)
-                  : fmt::format("transfer failed ({})", detail),
-          !final);
-      failure.no_such_host = resolve;
+      const CurlVerdict verdict = verdict_of(code, error_text_);
+      HttpFailure failure = answer_.fail(ErrorKind::network, verdict.reason, verdict.may_pass);
+      failure.no_such_host = verdict.no_such_host;
       return failure;
     }
     if (request_.range && received_ != answer_.range_bytes()) {
@@ -188,7 +164,7 @@ class HttpClient::Transfer {
   std::optional<HttpFailure> refusal_;
   std::optional<Error> sink_error_;
   std::string error_body_;
-  std::array<char, CURL_ERROR_SIZE> error_text_{};
+  CurlErrorText error_text_{};
 };
 
 HttpClient::HttpClient(HttpClientOptions options) : options_(std::move(options)) {

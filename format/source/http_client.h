@@ -1,7 +1,7 @@
-// HTTP GET with byte ranges over libcurl: one request at a time per call, connections re-used between calls, HTTP/2
-// where a server offers it over TLS. Threads: thread-safe. Errors: network (cannot connect, lost, refused), not_found
-// (404), unsupported (a whole file in answer to a range), corrupt (a wrong range or length), cancelled, and whatever
-// the sink returns.
+// HTTP over libcurl: GET with byte ranges, and requests with a body: one at a time per call, connections re-used
+// between calls, HTTP/2 where a server offers it over TLS. Threads: thread-safe. Errors: network (cannot connect, lost,
+// refused), not_found (404), unsupported (a whole file in answer to a range), corrupt (a wrong range or length),
+// cancelled, and whatever the sink returns.
 #pragma once
 
 #include <memory>
@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "format/source/http_answer.h"
+#include "format/source/http_exchange.h"
 #include "format/source/rate_limit.h"
 #include "format/source/repository.h"
 
@@ -40,8 +41,13 @@ class HttpClient {
   [[nodiscard]] std::variant<HttpResponse, HttpFailure> get(const HttpRequest& request, const ByteSink& sink,
                                                             const std::stop_token& stop, const HeadSink& on_head = {});
 
+  /// One request with its whole answer, whatever the status. A failure is one of the transport: whether the request was
+  /// carried out is then not known.
+  [[nodiscard]] std::variant<HttpReply, HttpFailure> exchange(const HttpCall& call, const std::stop_token& stop);
+
  private:
   class Transfer;
+  class Exchange;
   void* take_handle();
   void give_handle(void* handle);
 

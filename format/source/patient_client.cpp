@@ -56,12 +56,35 @@ Result<HttpResponse> PatientClient::get(const Transfer& transfer, const std::sto
       transfer.on_link_expired();
       continue;
     }
-    TRY(judge(failure, failures));
-    const double pause = std::max(backoff_seconds(failures, random_fraction()), failure.wait_seconds.value_or(0));
-    if (on_pause_ && pause >= kToldPauseSeconds)
-      on_pause_(fmt::format("{}; trying again in {:.0f} s", failure.error.message, pause));
-    if (!wait_for(pause, stop)) return Error{ErrorKind::cancelled, "stopped on request"};
+    TRY(pause(failure, failures, stop));
   }
+}
+
+std::variant<HttpReply, HttpFailure> PatientClient::attempt(const HttpCall& call, const std::stop_token& stop) {
+  auto outcome = client_.exchange(call, stop);
+  const auto* reply = std::get_if<HttpReply>(&outcome);
+  if (reply == nullptr) return outcome;
+  answered_ = true;
+  if (auto failure = passing_failure(*reply, call.name)) return std::move(*failure);
+  return outcome;
+}
+
+Result<HttpReply> PatientClient::exchange(const HttpCall& call, const std::stop_token& stop) {
+  for (unsigned failures = 1;; ++failures) {
+    auto outcome = attempt(call, stop);
+    if (auto* reply = std::get_if<HttpReply>(&outcome)) return std::move(*reply);
+    if (counters_) ++counters_->retries;
+    TRY(pause(std::get<HttpFailure>(outcome), failures, stop));
+  }
+}
+
+Result<void> PatientClient::pause(const HttpFailure& failure, unsigned failures, const std::stop_token& stop) const {
+  TRY(judge(failure, failures));
+  const double seconds = std::max(backoff_seconds(failures, random_fraction()), failure.wait_seconds.value_or(0));
+  if (on_pause_ && seconds >= kToldPauseSeconds)
+    on_pause_(fmt::format("{}; trying again in {:.0f} s", failure.error.message, seconds));
+  if (!wait_for(seconds, stop)) return Error{ErrorKind::cancelled, "stopped on request"};
+  return {};
 }
 
 Result<void> PatientClient::judge(const HttpFailure& failure, unsigned failures) const {

@@ -27,6 +27,14 @@ class PatientClient {
   };
   [[nodiscard]] Result<HttpResponse> get(const Transfer& transfer, const std::stop_token& stop);
 
+  /// One request with a body, made again until its answer is final (see passing_failure): for what may be carried out
+  /// twice without harm.
+  [[nodiscard]] Result<HttpReply> exchange(const HttpCall& call, const std::stop_token& stop);
+  /// The same in one attempt: for what must be looked for before it is repeated.
+  [[nodiscard]] std::variant<HttpReply, HttpFailure> attempt(const HttpCall& call, const std::stop_token& stop);
+  /// Waits before a repetition. An error: it is of no use to try again.
+  [[nodiscard]] Result<void> pause(const HttpFailure& failure, unsigned failures, const std::stop_token& stop) const;
+
  private:
   /// An error: it is of no use to try again.
   [[nodiscard]] Result<void> judge(const HttpFailure& failure, unsigned failures) const;

@@ -16,6 +16,8 @@ class RateLimit {
   /// Precondition: bytes_per_second > 0.
   explicit RateLimit(uint64_t bytes_per_second) : rate_(static_cast<double>(bytes_per_second)) {}
 
+  [[nodiscard]] uint64_t bytes_per_second() const { return static_cast<uint64_t>(rate_); }
+
   /// Waits for `bytes` to have their turn, behind those that came before; false if a stop is requested meanwhile.
   [[nodiscard]] bool pass(uint64_t bytes, const std::stop_token& stop);
 

@@ -68,6 +68,17 @@ struct LinkFlags {
   std::string out;
 };
 
+struct PublishFlags {
+  std::string folder;
+  std::string repository;  // "org/name"
+  std::string branch;      // empty: the default one
+  bool only_private = false;
+  bool create_pull_request = false;
+  bool dry_run = false;
+  bool check_only = false;
+  unsigned jobs = 4;
+};
+
 /// What every verb needs from the process.
 struct Context {
   format::RemoteOptions remote;
@@ -82,5 +93,6 @@ struct Context {
 [[nodiscard]] int run_link(const LinkFlags& flags, const Context& context);
 [[nodiscard]] int run_seal(const SealFlags& flags, const Context& context);
 [[nodiscard]] int run_diff(const DiffFlags& flags, const Context& context);
+[[nodiscard]] int run_publish(const PublishFlags& flags, const Context& context);
 
 }  // namespace dspack::reshard

@@ -12,6 +12,7 @@
 #include "reshard/cli/link_command.h"
 #include "reshard/cli/network_options.h"
 #include "reshard/cli/provenance_options.h"
+#include "reshard/cli/publish_options.h"
 #include "reshard/cli/recipe_options.h"
 
 namespace {
@@ -42,6 +43,7 @@ constexpr char kExamples[] =
     "  reshard seal ~/.cache/dspack/NAME                              what dsrun has fetched becomes a packed "
     "repository\n"
     "  reshard diff ./ds-packed org/other-model                       tensor by tensor\n"
+    "  reshard publish ./ds-packed --repo ORG/NAME                    to the Hub; --dry-run says what that means\n"
     "\n"
     "Environment: HF_ENDPOINT (default https://huggingface.co), HF_TOKEN, HF_TOKEN_PATH, HF_HOME; http_proxy,\n"
     "https_proxy, no_proxy; CURL_CA_BUNDLE or SSL_CERT_FILE for certificates of your own.\n"
@@ -80,6 +82,8 @@ int main(int argc, char** argv) {
   CLI::App* seal_verb = declare_seal(app, seal, network);
   dspack::reshard::DiffFlags diff;
   CLI::App* diff_verb = declare_diff(app, diff, network);
+  dspack::reshard::PublishFlags publish;
+  CLI::App* publish_verb = declare_publish(app, publish, network);
 
   app.require_subcommand(0, 1);
   app.failure_message([](const CLI::App* /*app*/, const CLI::Error& error) {
@@ -91,7 +95,8 @@ int main(int argc, char** argv) {
     const bool has_target = out->count() > 0 || repack.dry_run;
     if (repacks && (!names_recipe(repack) || !has_target)) {
       throw CLI::RequiredError(
-          "--by GROUPING (or --recipe FILE) and --out DIR, or a verb (inspect, verify, unpack, link, seal, diff)");
+          "--by GROUPING (or --recipe FILE) and --out DIR, or a verb (inspect, verify, unpack, link, seal, diff, "
+          "publish)");
     }
   } catch (const CLI::ParseError& error) {
     return dspack::format::finish_output(app.exit(error) == 0 ? 0 : 2);
@@ -113,6 +118,9 @@ int main(int argc, char** argv) {
     status = run_seal(seal, context);
   } else if (diff_verb->parsed()) {
     status = run_diff(diff, context);
+  } else if (publish_verb->parsed()) {
+    dspack::format::ignore_broken_connections();
+    status = run_publish(publish, context);
   } else {
     status = run_repack(repack, context);
   }

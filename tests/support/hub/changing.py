@@ -114,19 +114,22 @@ def create_tag(hub, request, repo, revision):
 # Commits ------------------------------------------------------------------------------------------------------------
 
 
-def target(hub, request, repo):
-    """The repository that a commit is meant for, and whether it becomes a pull request, which every reader may open."""
+def target(hub, request, repo, revision):
+    """The repository that a commit is meant for, and whether it becomes a pull request. Every reader may open one, and
+    whoever opened it may add to it."""
     pull = request.argument("create_pr") in ("1", "true", "True")
-    repository = find(hub, request, repo, write=not pull)
-    if identify(hub, request) is None:
+    account = identify(hub, request)
+    if account is None:
         raise Refused(401, NO_LOGIN)
-    return repository, pull
+    opened = find(hub, request, repo).pull_of(revision)
+    own = opened is not None and opened.author == account.name
+    return find(hub, request, repo, write=not (pull or own)), pull
 
 
 @route("POST", "api/models/{repo}/preupload/{revision}")
 def preupload(hub, request, repo, revision):
     """For each file: as an LFS object or in the commit, whether .gitignore names it, what lies at its path now."""
-    repository, _ = target(hub, request, repo)
+    repository, _ = target(hub, request, repo, revision)
     commit = repository.head(revision)
     asked = request.json()
     files = asked.get("files")
@@ -163,7 +166,7 @@ def checked_path(path):
 
 @route("POST", "api/models/{repo}/commit/{revision}")
 def commit(hub, request, repo, revision):
-    repository, as_pull = target(hub, request, repo)
+    repository, as_pull = target(hub, request, repo, revision)
     account = identify(hub, request)
     if not request.headers.get("content-type", "").startswith("application/x-ndjson"):
         raise Refused(400, "a commit is application/x-ndjson")

@@ -1,0 +1,172 @@
+#include "reshard/publish/hub_answers.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "format/json.h"
+
+namespace dspack::reshard {
+namespace {
+
+using format::Json;
+
+Error malformed(std::string_view what) {
+  return {ErrorKind::invalid, fmt::format("the Hub's answer breaks its protocol: {}", what)};
+}
+
+/// An object, or an error.
+Result<Json> parse_object(std::string_view text) {
+  auto parsed = format::parse_json(text);
+  if (!parsed) return malformed(parsed.error().message);
+  if (!parsed->is_object()) return malformed("not a JSON object");
+  return parsed;
+}
+
+/// The error of a field, in words that say whose it is.
+template <class T>
+Result<T> field(Result<T> value) {
+  if (value) return value;
+  return malformed(value.error().message);
+}
+
+Result<std::string> git_id(const Json& object, std::string_view key) {
+  TRY_ASSIGN(std::string id, field(format::json_string(object, key)));
+  const bool hex = std::ranges::all_of(id, [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); });
+  if (hex && id.size() >= 7 && id.size() <= 64) return id;
+  return malformed(fmt::format("\"{}\" is no id of git", key));
+}
+
+Result<format::Digest> digest(const Json& object, std::string_view key) {
+  TRY_ASSIGN(const std::string hex, field(format::json_string(object, key)));
+  if (const auto found = format::parse_digest(hex)) return *found;
+  return malformed(fmt::format("\"{}\" is no SHA-256", key));
+}
+
+Result<RemoteFile> remote_file(const Json& entry) {
+  RemoteFile file;
+  const auto lfs = entry.find("lfs");
+  if (lfs == entry.end() || lfs->is_null()) {
+    TRY_ASSIGN(file.size_bytes, field(format::json_uint(entry, "size")));
+    TRY_ASSIGN(file.blob, git_id(entry, "oid"));
+    return file;
+  }
+  if (!lfs->is_object()) return malformed("\"lfs\" is not an object");
+  TRY_ASSIGN(file.size_bytes, field(format::json_uint(*lfs, "size")));
+  TRY_ASSIGN(file.sha256, digest(*lfs, "oid"));
+  return file;
+}
+
+}  // namespace
+
+Result<void> read_tree_page(std::string_view text, RemoteTree& tree) {
+  const auto page = format::parse_json(text);
+  if (!page) return malformed(page.error().message);
+  if (!page->is_array()) return malformed("a listing that is not an array");
+  for (const Json& entry : *page) {
+    if (!entry.is_object()) return malformed("an entry of a listing that is not an object");
+    TRY_ASSIGN(const std::string type, field(format::json_string(entry, "type")));
+    if (type != "file") continue;
+    TRY_ASSIGN(std::string path, field(format::json_string(entry, "path")));
+    TRY_ASSIGN(RemoteFile file, remote_file(entry));
+    const auto [known, added] = tree.emplace(std::move(path), std::move(file));
+    if (!added) return malformed(fmt::format("{} is listed twice", known->first));
+  }
+  return {};
+}
+
+Result<RepositoryInfo> read_repository_info(std::string_view text) {
+  TRY_ASSIGN(const Json object, parse_object(text));
+  RepositoryInfo info;
+  const auto is_private = object.find("private");
+  if (is_private == object.end() || !is_private->is_boolean()) return malformed("\"private\" is missing");
+  info.is_private = is_private->get<bool>();
+  if (const auto sha = object.find("sha"); sha != object.end() && !sha->is_null()) {
+    TRY_ASSIGN(info.head, git_id(object, "sha"));
+  }
+  return info;
+}
+
+Result<std::vector<UploadMode>> read_preupload(std::string_view text, const std::vector<std::string>& paths) {
+  TRY_ASSIGN(const Json object, parse_object(text));
+  TRY_ASSIGN(const Json* files, field(format::json_array(object, "files")));
+  std::map<std::string, UploadMode> modes;
+  for (const Json& file : *files) {
+    if (!file.is_object()) return malformed("a file that is not an object");
+    TRY_ASSIGN(std::string path, field(format::json_string(file, "path")));
+    TRY_ASSIGN(const std::string mode, field(format::json_string(file, "uploadMode")));
+    if (mode != "lfs" && mode != "regular") return malformed(fmt::format("unknown uploadMode \"{}\"", mode));
+    const auto ignored = file.find("shouldIgnore");
+    modes[std::move(path)] = {mode == "lfs", ignored != file.end() && ignored->is_boolean() && ignored->get<bool>()};
+  }
+  std::vector<UploadMode> answers;
+  answers.reserve(paths.size());
+  for (const std::string& path : paths) {
+    const auto found = modes.find(path);
+    if (found == modes.end()) return malformed(fmt::format("no uploadMode for {}", path));
+    answers.push_back(found->second);
+  }
+  return answers;
+}
+
+Result<std::string> read_commit(std::string_view text) {
+  TRY_ASSIGN(const Json object, parse_object(text));
+  return git_id(object, "commitOid");
+}
+
+Result<PullRequestPage> read_pull_requests(std::string_view text) {
+  TRY_ASSIGN(const Json object, parse_object(text));
+  TRY_ASSIGN(const Json* discussions, field(format::json_array(object, "discussions")));
+  PullRequestPage page;
+  for (const Json& discussion : *discussions) {
+    if (!discussion.is_object()) return malformed("a discussion that is not an object");
+    const auto is_pull_request = discussion.find("isPullRequest");
+    if (is_pull_request == discussion.end() || !is_pull_request->is_boolean() || !is_pull_request->get<bool>())
+      continue;
+    PullRequest found;
+    TRY_ASSIGN(found.number, field(format::json_uint(discussion, "num")));
+    TRY_ASSIGN(found.title, field(format::json_string(discussion, "title")));
+    TRY_ASSIGN(found.status, field(format::json_string(discussion, "status")));
+    page.pull_requests.push_back(std::move(found));
+  }
+  TRY_ASSIGN(const uint64_t start, field(format::json_uint(object, "start")));
+  TRY_ASSIGN(const uint64_t count, field(format::json_uint(object, "count")));
+  page.is_last = discussions->empty() || start >= count || discussions->size() >= count - start;
+  return page;
+}
+
+Result<uint64_t> read_opened(std::string_view text) {
+  TRY_ASSIGN(const Json object, parse_object(text));
+  TRY_ASSIGN(const uint64_t number, field(format::json_uint(object, "num")));
+  if (number == 0) return malformed("a pull request without a number");
+  return number;
+}
+
+std::string refusal_words(std::string_view error_message_header, std::string_view body) {
+  if (!error_message_header.empty()) return std::string(error_message_header);
+  std::string words;
+  const auto add = [&words](std::string_view more) { words.append(words.empty() ? "" : "; ").append(more); };
+  if (const auto json = format::parse_json(body); json && json->is_object()) {
+    for (const char* key : {"error", "message"}) {
+      if (const auto found = json->find(key); found != json->end() && found->is_string())
+        return found->get<std::string>();
+    }
+    const auto errors = json->find("errors");
+    if (errors == json->end() || !errors->is_array()) return {};
+    for (const Json& error : *errors) {
+      if (const auto message = format::json_string(error.is_object() ? error : Json::object(), "message"))
+        add(*message);
+    }
+    return words;
+  }
+  for (const std::string_view tag : {"Code", "Message"}) {
+    const std::string open = fmt::format("<{}>", tag);
+    const size_t begin = body.find(open);
+    if (begin == std::string_view::npos) continue;
+    const std::string_view rest = body.substr(begin + open.size());
+    add(rest.substr(0, std::min(rest.find('<'), rest.size())));
+  }
+  return words;
+}
+
+}  // namespace dspack::reshard

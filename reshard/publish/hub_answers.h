@@ -1,0 +1,95 @@
+// What a Hub answers, read strictly: sizes, digests, links and names come from a stranger. No transport in it.
+// Threads: plain values and pure functions. Errors: invalid, with the field. Source: the Hub's HTTP API and the Git LFS
+// batch API, as huggingface_hub (hf_api.py, lfs.py, _commit_api.py) uses them.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "format/base/ids.h"
+#include "format/base/result.h"
+#include "format/digest.h"
+
+namespace dspack::reshard {
+
+/// A file of a repository, as its listing says.
+struct RemoteFile {
+  uint64_t size_bytes = 0;
+  std::string blob;                      // git's name for a regular file's content, 40 or 64 hex digits
+  std::optional<format::Digest> sha256;  // of a file in the large file storage
+};
+using RemoteTree = std::map<std::string, RemoteFile>;
+
+/// Adds one page of a listing. A path that comes twice: invalid.
+[[nodiscard]] Result<void> read_tree_page(std::string_view text, RemoteTree& tree);
+
+struct RepositoryInfo {
+  bool is_private = false;
+  std::string head;  // id of the newest commit; empty: none yet
+};
+[[nodiscard]] Result<RepositoryInfo> read_repository_info(std::string_view text);
+
+/// How a file is to be sent.
+struct UploadMode {
+  bool large = false;    // to the large file storage; else in the commit itself
+  bool ignored = false;  // the repository's .gitignore names it
+};
+/// One mode for each path, in their order. A path without an answer: invalid.
+[[nodiscard]] Result<std::vector<UploadMode>> read_preupload(std::string_view text,
+                                                             const std::vector<std::string>& paths);
+
+/// What to do about an object of the large file storage.
+struct LfsAction {
+  std::string href;
+  std::vector<std::pair<std::string, std::string>> header;  // names and values as sent
+};
+struct LfsObject {
+  format::Digest oid;
+  std::optional<LfsAction> upload;  // nullopt: it is stored already
+  std::optional<LfsAction> verify;
+  std::string refusal;  // the server's words; empty: none
+};
+/// One answer for each object, in their order. An object without an answer: invalid.
+[[nodiscard]] Result<std::vector<LfsObject>> read_batch(std::string_view text, const std::vector<format::Digest>& oids);
+
+/// A part of an object and where it goes.
+struct UploadPart {
+  std::string url;
+  ByteRange range;
+};
+struct UploadWay {
+  std::vector<UploadPart> parts;     // one, or those of a multipart upload in their order
+  bool multipart = false;            // then `href` of the action completes it
+  std::vector<std::string> headers;  // "Name: value", of an upload in one piece
+};
+/// Cuts an object of `size_bytes` as an upload action asks for it.
+[[nodiscard]] Result<UploadWay> upload_way(const LfsAction& action, uint64_t size_bytes);
+
+/// The id of the commit that was made.
+[[nodiscard]] Result<std::string> read_commit(std::string_view text);
+
+struct PullRequest {
+  uint64_t number = 0;
+  std::string title;
+  std::string status;  // draft, open, closed, merged
+  [[nodiscard]] std::string revision() const { return "refs/pr/" + std::to_string(number); }
+  [[nodiscard]] bool unfinished() const { return status == "draft" || status == "open"; }
+};
+struct PullRequestPage {
+  std::vector<PullRequest> pull_requests;
+  bool is_last = true;
+};
+[[nodiscard]] Result<PullRequestPage> read_pull_requests(std::string_view text);
+/// The number of the pull request that was opened.
+[[nodiscard]] Result<uint64_t> read_opened(std::string_view text);
+
+/// The words of a refusal: X-Error-Message's, else "error" or the messages of "errors" of a JSON object, else <Code>
+/// and <Message> of a storage's XML (which may hold signatures beside them). Empty: none.
+[[nodiscard]] std::string refusal_words(std::string_view error_message_header, std::string_view body);
+
+}  // namespace dspack::reshard

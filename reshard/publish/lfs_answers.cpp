@@ -1,0 +1,153 @@
+// The answers of the large file storage: what is stored, and how the rest is to be sent.
+#include <algorithm>
+#include <cctype>
+#include <map>
+
+#include <fmt/format.h>
+
+#include "format/json.h"
+#include "format/source/http_headers.h"
+#include "reshard/publish/hub_answers.h"
+
+namespace dspack::reshard {
+namespace {
+
+using format::Json;
+
+constexpr uint64_t kMaxParts = 10'000;  // S3's limit
+constexpr size_t kMaxHeaderBytes = 16 << 10;
+
+Error malformed(std::string_view what) {
+  return {ErrorKind::invalid, fmt::format("the Hub's answer about large files breaks its protocol: {}", what)};
+}
+
+bool is_http_url(std::string_view url) {
+  const bool plain = std::ranges::all_of(url, [](unsigned char c) { return c > ' ' && c != 0x7f; });
+  return plain && (url.starts_with("https://") || url.starts_with("http://"));
+}
+
+/// A value that cannot end its line and forge another one.
+bool is_header_text(std::string_view text) {
+  return text.size() <= kMaxHeaderBytes &&
+         std::ranges::none_of(text, [](unsigned char c) { return c < ' ' || c == 0x7f; });
+}
+
+bool is_header_name(std::string_view name) {
+  return !name.empty() && is_header_text(name) && name.find_first_of(" :") == std::string_view::npos;
+}
+
+Result<LfsAction> read_action(const Json& action) {
+  if (!action.is_object()) return malformed("an action that is not an object");
+  const auto href = action.find("href");
+  if (href == action.end() || !href->is_string() || !is_http_url(href->get_ref<const std::string&>()))
+    return malformed("an action without an http(s) address");
+  LfsAction read{.href = href->get<std::string>(), .header = {}};
+  const auto header = action.find("header");
+  if (header == action.end() || header->is_null()) return read;
+  if (!header->is_object()) return malformed("\"header\" is not an object");
+  for (const auto& [name, value] : header->items()) {
+    std::string text;
+    if (value.is_string()) text = value.get<std::string>();
+    if (value.is_number_unsigned()) text = std::to_string(value.get<uint64_t>());
+    if (!is_header_name(name) || text.empty() || !is_header_text(text)) return malformed("a header that is not text");
+    read.header.emplace_back(name, std::move(text));
+  }
+  return read;
+}
+
+Result<std::optional<LfsAction>> optional_action(const Json& actions, const char* name) {
+  const auto found = actions.find(name);
+  if (found == actions.end() || found->is_null()) return std::optional<LfsAction>();
+  TRY_ASSIGN(LfsAction action, read_action(*found));
+  return std::optional(std::move(action));
+}
+
+Result<LfsObject> read_object(const Json& object) {
+  if (!object.is_object()) return malformed("an object that is not a JSON object");
+  const auto oid = object.find("oid");
+  const auto digest = oid != object.end() && oid->is_string() ? format::parse_digest(oid->get_ref<const std::string&>())
+                                                              : std::optional<format::Digest>();
+  if (!digest) return malformed("an object without a SHA-256");
+  LfsObject read{.oid = *digest, .upload = {}, .verify = {}, .refusal = {}};
+  if (const auto error = object.find("error"); error != object.end() && !error->is_null()) {
+    const auto message = error->is_object() ? error->find("message") : error->end();
+    const bool has_words = error->is_object() && message != error->end() && message->is_string();
+    read.refusal = has_words ? message->get<std::string>() : "without a reason";
+    return read;
+  }
+  const auto actions = object.find("actions");
+  if (actions == object.end() || actions->is_null()) return read;
+  if (!actions->is_object()) return malformed("\"actions\" is not an object");
+  TRY_ASSIGN(read.upload, optional_action(*actions, "upload"));
+  TRY_ASSIGN(read.verify, optional_action(*actions, "verify"));
+  return read;
+}
+
+bool is_number(std::string_view text) {
+  return !text.empty() && std::ranges::all_of(text, [](unsigned char c) { return std::isdigit(c) != 0; });
+}
+
+Result<UploadWay> multipart_way(const LfsAction& action, uint64_t size_bytes, uint64_t chunk_bytes) {
+  // Not by adding up: a hostile chunk size must not overflow.
+  const uint64_t count = size_bytes / chunk_bytes + (size_bytes % chunk_bytes == 0 ? 0 : 1);
+  if (count > kMaxParts) return malformed(fmt::format("{} parts", count));
+  std::map<uint64_t, std::string> urls;
+  for (const auto& [name, value] : action.header) {
+    if (!is_number(name)) continue;
+    const auto number = format::parse_decimal(name);
+    if (!number || !is_http_url(value)) return malformed("a part without a number and an http(s) address");
+    if (!urls.emplace(*number, value).second) return malformed(fmt::format("part {} has two addresses", *number));
+  }
+  if (urls.size() != count || count == 0 || urls.begin()->first != 1 || urls.rbegin()->first != count) {
+    return malformed(
+        fmt::format("{} bytes in parts of {} are {} parts; it names {}", size_bytes, chunk_bytes, count, urls.size()));
+  }
+  UploadWay way{.parts = {}, .multipart = true, .headers = {}};
+  for (auto& [number, url] : urls) {
+    const uint64_t begin = (number - 1) * chunk_bytes;
+    way.parts.push_back({std::move(url), {begin, begin + std::min(chunk_bytes, size_bytes - begin)}});
+  }
+  return way;
+}
+
+}  // namespace
+
+Result<std::vector<LfsObject>> read_batch(std::string_view text, const std::vector<format::Digest>& oids) {
+  const auto parsed = format::parse_json(text);
+  if (!parsed) return malformed(parsed.error().message);
+  const auto objects = parsed->is_object() ? parsed->find("objects") : parsed->end();
+  if (!parsed->is_object() || objects == parsed->end() || !objects->is_array()) return malformed("no \"objects\"");
+  if (const auto transfer = parsed->find("transfer"); transfer != parsed->end() && transfer->is_string()) {
+    const auto& name = transfer->get_ref<const std::string&>();
+    if (name != "basic" && name != "multipart")
+      return malformed(fmt::format("it chose the transfer \"{}\", which was not offered", name));
+  }
+  std::map<format::Digest, LfsObject> answers;
+  for (const Json& object : *objects) {
+    TRY_ASSIGN(LfsObject read, read_object(object));
+    answers.insert_or_assign(read.oid, std::move(read));
+  }
+  std::vector<LfsObject> ordered;
+  ordered.reserve(oids.size());
+  for (const format::Digest& oid : oids) {
+    const auto found = answers.find(oid);
+    if (found == answers.end()) return malformed(fmt::format("nothing about the object {}", to_hex(oid)));
+    ordered.push_back(found->second);
+  }
+  return ordered;
+}
+
+Result<UploadWay> upload_way(const LfsAction& action, uint64_t size_bytes) {
+  const auto chunk = std::ranges::find(action.header, "chunk_size", &std::pair<std::string, std::string>::first);
+  if (chunk != action.header.end()) {
+    const auto bytes = format::parse_decimal(chunk->second);
+    if (!bytes || *bytes == 0) return malformed("\"chunk_size\" is not a number of bytes");
+    return multipart_way(action, size_bytes, *bytes);
+  }
+  UploadWay way{.parts = {{action.href, {0, size_bytes}}}, .multipart = false, .headers = {}};
+  for (const auto& [name, value] : action.header)
+    way.headers.push_back(fmt::format("{}: {}", name, value));
+  return way;
+}
+
+}  // namespace dspack::reshard

@@ -1,0 +1,154 @@
+#include "reshard/publish/lfs_upload.h"
+
+#include <algorithm>
+#include <array>
+
+#include <fmt/format.h>
+
+#include "format/json.h"
+
+namespace dspack::reshard {
+namespace {
+
+using format::HttpCall;
+using format::HttpReply;
+using format::Json;
+
+// Signed links live for minutes to hours. A storage that refuses a fresh one again and again does not do it for its
+// age.
+constexpr unsigned kMaxRenewals = 3;
+
+// A storage may take its time to put the parts of a large object together.
+constexpr long kCompletionSilenceSeconds = 180;
+
+constexpr uint64_t kMaxStorageAnswerBytes = 1 << 20;
+
+/// Refusals that fresh links can mend: expired (401, 403; S3 also says 400), an upload that the storage has given up
+/// (404, 410, 409), bytes that did not arrive as they left (422).
+bool is_mendable(long status) {
+  constexpr std::array kStatuses{400L, 401L, 403L, 404L, 409L, 410L, 422L};
+  return std::ranges::find(kStatuses, status) != kStatuses.end();
+}
+
+}  // namespace
+
+/// One file while it is sent.
+struct LfsUpload::Sending {
+  const LocalFile& file;
+  std::unique_ptr<format::ReadFile> bytes;
+  uint64_t told = 0;    // bytes that progress knows of: what is sent again is not told again
+  std::string refusal;  // of the last attempt
+};
+
+Result<void> LfsUpload::send(const LocalFile& file, LfsObject answer, const std::stop_token& stop) {
+  TRY_ASSIGN(auto bytes, files_.open_read(sealed_.folder / file.path));
+  if (bytes->size_bytes() != file.size_bytes)
+    return Error{ErrorKind::corrupt, fmt::format("{}: changed while it was published", file.path)};
+  Sending sending{.file = file, .bytes = std::move(bytes), .told = 0, .refusal = {}};
+  const auto done = [&] {
+    progress_.advanced(file.size_bytes - sending.told);
+    progress_.file_done();
+  };
+  unsigned idle = 0;  // refusals in a row that came no further than those before
+  for (;;) {
+    if (!answer.refusal.empty()) {
+      return Error{ErrorKind::network, fmt::format("{}: the Hub refuses it ({})", file.path,
+                                                   public_words(answer.refusal, hub_.address().token))};
+    }
+    if (!answer.upload) {
+      done();
+      return {};
+    }
+    const uint64_t told = sending.told;
+    TRY_ASSIGN(const Outcome outcome, send_by(sending, answer, stop));
+    if (outcome == Outcome::stored) break;
+    idle = sending.told > told ? 0 : idle + 1;
+    if (idle > kMaxRenewals) {
+      return Error{ErrorKind::network, fmt::format("{}: refused again and again, with fresh links each time: {}",
+                                                   file.path, sending.refusal)};
+    }
+    TRY_ASSIGN(const auto answers, hub_.batch(revision_, {{file.sha256, file.size_bytes}}, stop));
+    answer = answers.front();
+  }
+  done();
+  ++sent_files_;
+  sent_bytes_ += file.size_bytes;
+  return {};
+}
+
+Result<LfsUpload::Outcome> LfsUpload::send_by(Sending& sending, const LfsObject& answer, const std::stop_token& stop) {
+  const LocalFile& file = sending.file;
+  const auto way = upload_way(*answer.upload, file.size_bytes);
+  if (!way) return way.error().in(file.path);
+  Json parts = Json::array();
+  for (const UploadPart& part : way->parts) {
+    std::string etag;
+    TRY_ASSIGN(const Outcome outcome, send_part(sending, part, way->headers, etag, stop));
+    if (outcome == Outcome::refused) return outcome;
+    if (way->multipart && etag.empty())
+      return Error{ErrorKind::invalid,
+                   fmt::format("{}: the storage took part {} without an ETag", file.path, parts.size() + 1)};
+    parts.push_back({{"partNumber", parts.size() + 1}, {"etag", etag}});
+  }
+  if (way->multipart) {
+    const Json whole = {{"oid", to_hex(file.sha256)}, {"parts", std::move(parts)}};
+    TRY_ASSIGN(const Outcome outcome,
+               tell(sending, answer.upload->href, format::canonical_json(whole),
+                    {"Accept: application/vnd.git-lfs+json", "Content-Type: application/vnd.git-lfs+json"}, stop));
+    // Refused because it was done before, and the answer was lost? Then the object is there.
+    if (outcome == Outcome::refused && !answer.verify) return outcome;
+  }
+  if (!answer.verify) return Outcome::stored;
+  const Json object = {{"oid", to_hex(file.sha256)}, {"size", file.size_bytes}};
+  return tell(sending, answer.verify->href, object.dump(), {"Content-Type: application/json"}, stop);
+}
+
+Result<LfsUpload::Outcome> LfsUpload::send_part(Sending& sending, const UploadPart& part,
+                                                const std::vector<std::string>& headers, std::string& etag,
+                                                const std::stop_token& stop) {
+  const std::string url = at_endpoint(part.url, hub_.address().endpoint);
+  const auto on_sent = [&](uint64_t sent) {
+    const uint64_t at = part.range.begin + sent;
+    if (at <= sending.told) return;
+    progress_.advanced(at - sending.told);
+    sending.told = at;
+  };
+  const HttpCall call{.method = "PUT",
+                      .url = url,
+                      .name = fmt::format("{} to {}", sending.file.path, public_url(url)),
+                      .bearer_token = {},
+                      .headers = headers,
+                      .slice = format::FileSlice{sending.bytes.get(), part.range, on_sent},
+                      .answer_limit_bytes = kMaxStorageAnswerBytes};
+  TRY_ASSIGN(const HttpReply reply, hub_.client().exchange(call, stop));
+  if (reply.good()) {
+    etag = reply.header("etag");
+    return Outcome::stored;
+  }
+  return refused(sending, reply, call.name);
+}
+
+/// Calls of the Hub itself: completion of a multipart upload, verification.
+Result<LfsUpload::Outcome> LfsUpload::tell(Sending& sending, const std::string& href, std::string body,
+                                           std::vector<std::string> headers, const std::stop_token& stop) {
+  const std::string url = at_endpoint(href, hub_.address().endpoint);
+  const HttpCall call{.method = "POST",
+                      .url = url,
+                      .name = fmt::format("{} at {}", sending.file.path, public_url(url)),
+                      .bearer_token = token_for(hub_.address(), url),
+                      .headers = std::move(headers),
+                      .body = std::move(body),
+                      .answer_limit_bytes = kMaxStorageAnswerBytes,
+                      .silence_seconds = kCompletionSilenceSeconds};
+  TRY_ASSIGN(const HttpReply reply, hub_.client().exchange(call, stop));
+  if (reply.good()) return Outcome::stored;
+  return refused(sending, reply, call.name);
+}
+
+Result<LfsUpload::Outcome> LfsUpload::refused(Sending& sending, const HttpReply& reply, const std::string& name) const {
+  sending.refusal = fmt::format("{}: refused ({})", name, hub_.words_of(reply));
+  if (is_mendable(reply.status)) return Outcome::refused;
+  return Error{ErrorKind::network, sending.refusal};
+}
+
+}  // namespace dspack::reshard

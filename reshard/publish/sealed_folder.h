@@ -1,0 +1,45 @@
+// The folder that is published: sealed, complete, and as its manifest says.
+// Threads: one call at a time; digests are computed `jobs` files at a time. Errors: conflict (not sealed, unfinished),
+// corrupt (it is no longer what was sealed; what differs is named), io, and those of the manifest.
+#pragma once
+
+#include <stop_token>
+#include <string>
+#include <vector>
+
+#include "format/digest.h"
+#include "format/file_system.h"
+#include "format/progress.h"
+#include "reshard/publish/hub_answers.h"
+
+namespace dspack::reshard {
+
+struct LocalFile {
+  std::string path;
+  uint64_t size_bytes = 0;
+  format::Digest sha256;  // as the manifest says; the manifest's own as it is read
+  std::string blob;       // git's name for the content; empty: not computed (see name_blobs)
+};
+
+struct SealedFolder {
+  format::Path folder;
+  std::vector<LocalFile> files;    // by path, the manifest among them
+  format::Digest manifest_sha256;  // identifies what is published
+  uint64_t total_bytes = 0;
+};
+
+/// Reads the manifest and compares it with the folder by names and sizes. Names that begin with a dot are passed over,
+/// as everywhere.
+[[nodiscard]] Result<SealedFolder> open_sealed(const format::Path& folder, format::FileSystem& files,
+                                               const std::stop_token& stop);
+
+/// Reads every file and compares it with its digest.
+[[nodiscard]] Result<void> check_digests(const SealedFolder& sealed, format::FileSystem& files, unsigned jobs,
+                                         format::Progress& progress, const std::stop_token& stop);
+
+/// Computes LocalFile::blob where `remote` has a regular file of the same size to compare it with. Errors: also
+/// corrupt, where the content is not that of the digest.
+[[nodiscard]] Result<void> name_blobs(SealedFolder& sealed, const RemoteTree& remote, format::FileSystem& files,
+                                      unsigned jobs, const std::stop_token& stop);
+
+}  // namespace dspack::reshard

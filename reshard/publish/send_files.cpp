@@ -1,0 +1,171 @@
+#include "reshard/publish/send_files.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include <fmt/format.h>
+
+#include "format/base/parallel.h"
+#include "format/manifest.h"
+#include "reshard/publish/commit_body.h"
+
+namespace dspack::reshard {
+namespace {
+
+using format::HttpFailure;
+
+constexpr size_t kPreuploadFiles = 256;  // the Hub's limit
+constexpr uint64_t kSampleBytes = 512;   // by which it tells text from binary
+
+/// Files to be committed with how they travel: large, or in the commit itself.
+Result<std::vector<PendingFile>> ask_modes(const SendJob& job, const std::string& revision,
+                                           const std::vector<size_t>& wanted) {
+  std::vector<PendingFile> pending(wanted.size());
+  const uint64_t calls = (wanted.size() + kPreuploadFiles - 1) / kPreuploadFiles;
+  const auto ask = [&](uint64_t call, const std::stop_token& stop) -> Result<void> {
+    const size_t begin = call * kPreuploadFiles;
+    const size_t end = std::min(wanted.size(), begin + kPreuploadFiles);
+    std::vector<Sample> samples;
+    for (size_t i = begin; i < end; ++i) {
+      const LocalFile& file = job.sealed.files[wanted[i]];
+      TRY_ASSIGN(const auto bytes, job.files.open_read(job.sealed.folder / file.path));
+      Sample sample{file.path, file.size_bytes, std::string(std::min(kSampleBytes, bytes->size_bytes()), '\0')};
+      TRY(bytes->read(0, std::as_writable_bytes(std::span(sample.first_bytes))));
+      samples.push_back(std::move(sample));
+    }
+    TRY_ASSIGN(const std::vector<UploadMode> modes, job.hub.preupload(revision, samples, stop));
+    for (size_t i = begin; i < end; ++i) {
+      const LocalFile& file = job.sealed.files[wanted[i]];
+      if (modes[i - begin].ignored) {
+        return Error{ErrorKind::conflict,
+                     fmt::format("{}: the repository's .gitignore keeps {} out; take that line out of it, or publish "
+                                 "elsewhere",
+                                 job.hub.address().page(), file.path)};
+      }
+      // A storage has no place for an object without bytes.
+      pending[i] = {wanted[i], modes[i - begin].large && file.size_bytes > 0};
+    }
+    return {};
+  };
+  TRY(run_jobs(calls, job.jobs, ask, job.stop));
+  return pending;
+}
+
+/// The large objects of a commit, each once.
+std::vector<const LocalFile*> objects_of(const PlannedCommit& commit, const SealedFolder& sealed) {
+  std::map<format::Digest, const LocalFile*> objects;
+  for (const PendingFile& pending : commit.files) {
+    if (pending.large) objects.emplace(sealed.files[pending.file].sha256, &sealed.files[pending.file]);
+  }
+  std::vector<const LocalFile*> list;
+  for (const auto& [digest, file] : objects)
+    list.push_back(file);
+  std::ranges::sort(list, {}, &LocalFile::path);
+  return list;
+}
+
+/// Commits in order; while one is made, the files of the next are sent.
+class Sender {
+ public:
+  Sender(const SendJob& job, const Situation& situation, const std::vector<PlannedCommit>& commits, Sent& sent)
+      : job_(job),
+        situation_(situation),
+        commits_(commits),
+        upload_(job.hub, situation.revision, job.sealed, job.files, job.progress),
+        head_(situation.head),
+        sent_(sent) {}
+
+  Attempted<std::monostate> run() {
+    announce();
+    Result<void> done;
+    for (size_t i = 0; done.has_value() && !commit_failure_ && i <= commits_.size(); ++i)
+      done = step(i);
+    sent_.files += upload_.sent_files();
+    sent_.bytes += upload_.sent_bytes();
+    job_.progress.finished();
+    if (!done) return HttpFailure{done.error()};
+    if (commit_failure_) return std::move(*commit_failure_);
+    return std::monostate();
+  }
+
+ private:
+  void announce() {
+    uint64_t bytes = 0;
+    uint64_t count = 0;
+    for (const PlannedCommit& commit : commits_) {
+      for (const LocalFile* file : objects_of(commit, job_.sealed)) {
+        bytes += file->size_bytes;
+        ++count;
+      }
+    }
+    job_.progress.started("sending", bytes, count);
+  }
+
+  /// Sends the files of commit `number` (none behind the last) and makes the commit before it.
+  Result<void> step(size_t number) {
+    std::vector<const LocalFile*> objects;
+    std::vector<LfsObject> answers;
+    if (number < commits_.size()) objects = objects_of(commits_[number], job_.sealed);
+    if (!objects.empty()) {
+      std::vector<LfsRequest> requests;
+      for (const LocalFile* file : objects)
+        requests.push_back({file->sha256, file->size_bytes});
+      TRY_ASSIGN(answers, job_.hub.batch(situation_.revision, requests, job_.stop));
+    }
+    const uint64_t commits = number > 0 ? 1 : 0;
+    const auto one = [&](uint64_t i, const std::stop_token& stop) -> Result<void> {
+      if (i < commits) return commit(number - 1, stop);
+      return upload_.send(*objects[i - commits], answers[i - commits], stop);
+    };
+    return run_jobs(commits + objects.size(), job_.jobs + static_cast<unsigned>(commits), one, job_.stop);
+  }
+
+  Result<void> commit(size_t number, const std::stop_token& stop) {
+    const PlannedCommit& planned = commits_[number];
+    const std::string manifest = to_hex(job_.sealed.manifest_sha256).substr(0, 16);
+    const CommitHead head{.summary = planned.seals && commits_.size() == 1
+                                         ? fmt::format("Packed repository {}", manifest)
+                                         : fmt::format("Packed repository {}: part {} of {}{}", manifest, number + 1,
+                                                       commits_.size(), planned.seals ? ", seal" : ""),
+                          .parent = head_};
+    TRY_ASSIGN(std::string body, commit_body(head, planned, job_.sealed, job_.files));
+    auto outcome = job_.hub.commit(situation_.revision, std::move(body), stop);
+    if (auto* failure = std::get_if<HttpFailure>(&outcome)) {
+      // The branch has moved: by somebody else, or by this very commit, whose answer was lost.
+      if (failure->error.kind == ErrorKind::conflict) failure->may_pass = true;
+      if (!failure->may_pass) return failure->error;
+      commit_failure_ = std::move(*failure);  // looked for when the files that are on their way have arrived
+      return {};
+    }
+    head_ = std::get<std::string>(outcome);
+    ++sent_.commits;
+    return {};
+  }
+
+  const SendJob& job_;
+  const Situation& situation_;
+  const std::vector<PlannedCommit>& commits_;
+  LfsUpload upload_;
+  std::string head_;  // the newest commit; written by one job at a time
+  Sent& sent_;
+  std::optional<HttpFailure> commit_failure_;  // one that may pass
+};
+
+}  // namespace
+
+Attempted<std::monostate> send_files(const SendJob& job, const Situation& situation, Sent& sent) {
+  std::vector<size_t> wanted = situation.difference.to_send;
+  const bool sealed = situation.tree.contains(format::kManifestPath);
+  const auto manifest = static_cast<size_t>(
+      std::ranges::find(job.sealed.files, format::kManifestPath, &LocalFile::path) - job.sealed.files.begin());
+  // A manifest that is there goes first and comes back last.
+  if (sealed && std::ranges::find(wanted, manifest) == wanted.end()) wanted.push_back(manifest);
+  const auto pending = ask_modes(job, situation.revision, wanted);
+  if (!pending) return HttpFailure{pending.error()};
+  const std::vector<PlannedCommit> commits =
+      plan_commits(job.sealed.files, *pending, situation.difference.extra, sealed);
+  return Sender(job, situation, commits, sent).run();
+}
+
+}  // namespace dspack::reshard

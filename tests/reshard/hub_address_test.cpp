@@ -1,0 +1,79 @@
+#include <doctest/doctest.h>
+
+#include "reshard/publish/encoding.h"
+#include "reshard/publish/hub_address.h"
+
+using namespace dspack;
+using reshard::HubAddress;
+
+TEST_CASE("hub address: names of repositories") {
+  for (const char* good : {"me/ds", "hf://me/ds", "some-org/my.model_1", "A1/b"})
+    CHECK(reshard::parse_repository_name(good).has_value());
+  CHECK(reshard::parse_repository_name("hf://me/ds").value() == "me/ds");
+  const std::string long_name = std::string("me/").append(97, 'a');
+  for (const char* bad : {"", "ds", "/ds", "me/", "me/ds/x", "me/ds@main", "me/..", "me/a--b", "me/-a", "me/a.",
+                          "me/a b", "me/a?b", "https://huggingface.co/me/ds", "../ds", long_name.c_str()}) {
+    CAPTURE(bad);
+    CHECK_FALSE(reshard::parse_repository_name(bad).has_value());
+  }
+}
+
+TEST_CASE("hub address: a revision is one part of a path") {
+  CHECK(reshard::encoded_revision("refs/pr/1") == "refs%2Fpr%2F1");
+  CHECK(reshard::encoded_revision("v1.0 #?") == "v1.0%20%23%3F");
+  const HubAddress hub{"https://hub", "t", "me/ds"};
+  CHECK(hub.api("/tree/main") == "https://hub/api/models/me/ds/tree/main");
+  CHECK(hub.organization() == "me");
+  CHECK(hub.name() == "ds");
+  format::RemoteOptions remote;
+  remote.hub_endpoint = "https://mirror//";
+  CHECK(reshard::hub_address(remote, "me/ds").endpoint == "https://mirror");
+}
+
+TEST_CASE("hub address: actions at the official host are meant for the endpoint") {
+  using reshard::at_endpoint;
+  CHECK(at_endpoint("https://huggingface.co/api/x?a=1", "http://mirror:8") == "http://mirror:8/api/x?a=1");
+  CHECK(at_endpoint("https://huggingface.co/api/x", "https://huggingface.co") == "https://huggingface.co/api/x");
+  CHECK(at_endpoint("https://huggingface.co.evil.org/x", "http://m") == "https://huggingface.co.evil.org/x");
+  CHECK(at_endpoint("https://s3/x?u=https://huggingface.co/y", "http://m") ==
+        "https://s3/x?u=https://huggingface.co/y");
+}
+
+TEST_CASE("hub address: the token is for the endpoint's scheme, host and port") {
+  const HubAddress hub{"https://hub:8", "secret", "me/ds"};
+  CHECK(token_for(hub, "https://hub:8/api") == "secret");
+  for (const char* other : {"http://hub:8/api", "https://hub/api", "https://hub:80/api", "https://hub:8.evil.org/",
+                            "https://hub:8@evil.org/", "https://evil.org/https://hub:8/"}) {
+    CAPTURE(other);
+    CHECK(token_for(hub, other).empty());
+  }
+}
+
+TEST_CASE("hub address: neither token nor signature is for messages") {
+  using reshard::public_words;
+  CHECK(reshard::public_url("https://u:p@s3/x?Signature=1#f") == "https://s3/x");
+  CHECK(public_words("bad token hf_secret, hf_secret!", "hf_secret") == "bad token [token], [token]!");
+  CHECK(public_words("see https://s3/x?Signature=abc and \"http://h/?k=v\"", "") ==
+        "see https://s3/x?... and \"http://h/?...\"");
+  std::string words(295, 'x');
+  words += "hf_secret";
+  const std::string cut = public_words(words, "hf_secret");
+  CHECK(cut.size() <= 300);
+  CHECK(cut.find("hf_") == std::string::npos);
+  CHECK(public_words(std::string(1 << 22, '?'), "t").size() <= 300);
+}
+
+TEST_CASE("encoding: git's name for a small file, and base64") {
+  const auto blob = [](std::string_view text) {
+    reshard::GitBlobHash hash(text.size());
+    hash.update(format::as_bytes(text));
+    return hash.finish();
+  };
+  CHECK(blob("") == "e69de29bb2d1d6434b8b29ae775ad8c2e48c5391");  // git hash-object /dev/null
+  CHECK(blob("Hello, World!") == "b45ef6fec89518d314f546fd6c3025367b721684");
+  const auto encode = [](std::string_view text) { return reshard::base64(format::as_bytes(text)); };
+  CHECK(encode("").empty());
+  CHECK(encode("f") == "Zg==");
+  CHECK(encode("foobar") == "Zm9vYmFy");
+  CHECK(encode(std::string_view("\xff\x00\xfe", 3)) == "/wD+");
+}

@@ -1,0 +1,180 @@
+#include <doctest/doctest.h>
+
+#include <fmt/format.h>
+
+#include "reshard/publish/hub_answers.h"
+
+using namespace dspack;
+using reshard::LfsAction;
+using reshard::RemoteTree;
+
+namespace {
+
+const std::string kSha(64, 'a');
+const std::string kOther(64, 'b');
+const std::string kBlob(40, 'c');
+
+format::Digest digest(const std::string& hex) {
+  return format::parse_digest(hex).value();
+}
+
+std::string file_entry(const std::string& path) {
+  return R"({"type":"file","path":")" + path + R"(","size":3,"oid":")" + kBlob + R"("})";
+}
+
+}  // namespace
+
+TEST_CASE("hub answers: a listing tells small files by git's name, large ones by SHA-256") {
+  RemoteTree tree;
+  const std::string page = R"([{"type":"directory","path":"model","oid":"x","size":0},)" + file_entry("config.json") +
+                           R"(,{"type":"file","path":"m.safetensors","size":9,"oid":")" + kBlob +
+                           R"(","lfs":{"oid":")" + kSha + R"(","size":9,"pointerSize":134}}])";
+  REQUIRE(read_tree_page(page, tree).has_value());
+  REQUIRE(tree.size() == 2);
+  CHECK(tree["config.json"].blob == kBlob);
+  CHECK_FALSE(tree["config.json"].sha256.has_value());
+  CHECK(tree["m.safetensors"].sha256 == digest(kSha));
+  CHECK(tree["m.safetensors"].size_bytes == 9);
+  CHECK(read_tree_page("[" + file_entry("config.json") + "]", tree).error().message.find("listed twice") !=
+        std::string::npos);
+}
+
+TEST_CASE("hub answers: a listing that breaks the protocol is refused") {
+  for (const char* page : {"", "{}", "[1]", "[{}]", R"([{"type":"file"}])", R"([{"type":"file","path":"a","size":-1}])",
+                           R"([{"type":"file","path":"a","size":1e9,"oid":"0123456789"}])",
+                           R"([{"type":"file","path":"a","size":1,"oid":"not hex here"}])",
+                           R"([{"type":"file","path":"a","size":1,"oid":"0123456","lfs":1}])",
+                           R"([{"type":"file","path":"a","size":1,"oid":"0123456","lfs":{"oid":"ff","size":1}}])",
+                           R"([{"type":"file","path":1,"size":1,"oid":"0123456"}])"}) {
+    CAPTURE(page);
+    RemoteTree tree;
+    const auto read = reshard::read_tree_page(page, tree);
+    REQUIRE_FALSE(read.has_value());
+    CHECK(read.error().kind == ErrorKind::invalid);
+  }
+}
+
+TEST_CASE("hub answers: a repository without a commit, and one that hides whether it is private") {
+  CHECK(reshard::read_repository_info(R"({"private":true,"sha":null})").value().head.empty());
+  CHECK(reshard::read_repository_info(R"({"private":true,"sha":")" + kBlob + R"("})").value().is_private);
+  CHECK_FALSE(reshard::read_repository_info(R"({"sha":"0123456"})").has_value());
+  CHECK_FALSE(reshard::read_repository_info(R"({"private":false,"sha":"main"})").has_value());
+}
+
+TEST_CASE("hub answers: every file asked for has its mode, in the order of asking") {
+  const std::string text = R"({"files":[{"path":"b","uploadMode":"regular","shouldIgnore":true},)"
+                           R"({"path":"a","uploadMode":"lfs","shouldIgnore":false,"oid":"x"},)"
+                           R"({"path":"c","uploadMode":"lfs"}]})";
+  const auto modes = reshard::read_preupload(text, {"a", "b"}).value();
+  CHECK((modes[0].large && !modes[0].ignored));
+  CHECK((!modes[1].large && modes[1].ignored));
+  CHECK(reshard::read_preupload(text, {"d"}).error().message.find("no uploadMode for d") != std::string::npos);
+  CHECK_FALSE(reshard::read_preupload(R"({"files":[{"path":"a","uploadMode":"xet"}]})", {"a"}).has_value());
+}
+
+TEST_CASE("hub answers: an object without actions is stored, one with an error is refused") {
+  const std::string text = R"({"transfer":"basic","objects":[{"oid":")" + kOther +
+                           R"(","size":1,"error":{"code":422,"message":"too large"}},{"oid":")" + kSha +
+                           R"(","size":1,"actions":{"upload":{"href":"https://s3/x?sig=1","header":{"X-A":"b"}},)"
+                           R"("verify":{"href":"https://hub/verify"}}}]})";
+  const auto objects = reshard::read_batch(text, {digest(kSha), digest(kOther)}).value();
+  REQUIRE(objects[0].upload.has_value());
+  CHECK(objects[0].upload->href == "https://s3/x?sig=1");
+  CHECK(objects[0].verify->href == "https://hub/verify");
+  CHECK(objects[1].refusal == "too large");
+  const auto stored =
+      reshard::read_batch(R"({"objects":[{"oid":")" + kSha + R"(","size":1}]})", {digest(kSha)}).value();
+  CHECK_FALSE(stored[0].upload.has_value());
+  CHECK(stored[0].refusal.empty());
+  CHECK_FALSE(reshard::read_batch(R"({"objects":[]})", {digest(kSha)}).has_value());
+}
+
+TEST_CASE("hub answers: actions that could do harm are refused") {
+  for (const char* action :
+       {R"({})", R"({"href":1})", R"({"href":"file:///etc/passwd"})", R"({"href":"https://x\r\nHost: y"})",
+        R"({"href":"https://x","header":[]})", R"({"href":"https://x","header":{"A":"b\r\nC: d"}})",
+        R"({"href":"https://x","header":{"A b":"c"}})", R"({"href":"https://x","header":{"A":null}})"}) {
+    CAPTURE(action);
+    const std::string text =
+        fmt::format(R"({{"objects":[{{"oid":"{}","size":1,"actions":{{"upload":{}}}}}]}})", kSha, action);
+    const auto objects = reshard::read_batch(text, {digest(kSha)});
+    REQUIRE_FALSE(objects.has_value());
+    CHECK(objects.error().kind == ErrorKind::invalid);
+  }
+  CHECK_FALSE(reshard::read_batch(R"({"transfer":"xet","objects":[]})", {}).has_value());
+}
+
+TEST_CASE("multipart: parts are ordered by number, cover the file and nothing else") {
+  LfsAction action{.href = "https://hub/complete", .header = {{"chunk_size", "4"}}};
+  for (int part = 12; part >= 1; --part)
+    action.header.emplace_back(std::to_string(part), fmt::format("https://s3/{}", part));
+  const auto way = reshard::upload_way(action, 45).value();
+  REQUIRE(way.multipart);
+  REQUIRE(way.parts.size() == 12);
+  for (size_t i = 0; i < way.parts.size(); ++i) {
+    CHECK(way.parts[i].url == fmt::format("https://s3/{}", i + 1));
+    CHECK(way.parts[i].range.begin == i * 4);
+    CHECK(way.parts[i].range.end == std::min<uint64_t>(45, i * 4 + 4));
+  }
+  CHECK(way.headers.empty());
+  // Padded numbers are numbers.
+  CHECK(reshard::upload_way({"https://hub/c", {{"chunk_size", "8"}, {"00001", "https://s3/1"}}}, 8)
+            .value()
+            .parts.size() == 1);
+}
+
+TEST_CASE("multipart: parts that do not fit the file are refused") {
+  using Header = std::vector<std::pair<std::string, std::string>>;
+  const std::string url = "https://s3/p";
+  for (const Header& header :
+       {Header{{"chunk_size", "0"}, {"1", url}}, Header{{"chunk_size", "x"}, {"1", url}},
+        Header{{"chunk_size", "-4"}, {"1", url}}, Header{{"chunk_size", "4"}, {"1", url}}, Header{{"chunk_size", "8"}},
+        Header{{"chunk_size", "8"}, {"2", url}}, Header{{"chunk_size", "8"}, {"0", url}},
+        Header{{"chunk_size", "8"}, {"1", url}, {"2", url}}, Header{{"chunk_size", "8"}, {"1", url}, {"01", url}},
+        Header{{"chunk_size", "1"}, {"1", url}}, Header{{"chunk_size", "8"}, {"99999999999999999999", url}},
+        Header{{"chunk_size", "18446744073709551615"}, {"1", url}, {"2", url}}}) {
+    CAPTURE(header.size());
+    const auto way = reshard::upload_way({"https://hub/complete", header}, 8);
+    REQUIRE_FALSE(way.has_value());
+    CHECK(way.error().kind == ErrorKind::invalid);
+  }
+  // One byte a part of a terabyte: counted, not built.
+  CHECK_FALSE(reshard::upload_way({"https://hub/complete", {{"chunk_size", "1"}}}, 1ULL << 40).has_value());
+}
+
+TEST_CASE("upload in one piece: the whole file, with the headers that the storage wants") {
+  const auto way = reshard::upload_way({"https://s3/x", {{"x-amz-checksum", "abc"}}}, 10).value();
+  CHECK_FALSE(way.multipart);
+  REQUIRE(way.parts.size() == 1);
+  CHECK(way.parts[0].range.end == 10);
+  CHECK(way.headers == std::vector<std::string>{"x-amz-checksum: abc"});
+}
+
+TEST_CASE("hub answers: pull requests, page by page; plain discussions are passed over") {
+  const std::string pull = R"({"num":3,"title":"t","status":"draft","isPullRequest":true})";
+  const std::string talk = R"({"num":2,"title":"t","status":"open","isPullRequest":false})";
+  const auto first =
+      reshard::read_pull_requests(R"({"discussions":[)" + pull + "," + talk + R"(],"count":3,"start":0})").value();
+  REQUIRE(first.pull_requests.size() == 1);
+  CHECK(first.pull_requests[0].revision() == "refs/pr/3");
+  CHECK(first.pull_requests[0].unfinished());
+  CHECK_FALSE(first.is_last);
+  CHECK(reshard::read_pull_requests(R"({"discussions":[)" + pull + R"(],"count":3,"start":2})").value().is_last);
+  CHECK(reshard::read_pull_requests(R"({"discussions":[],"count":99,"start":0})").value().is_last);  // or it never ends
+  CHECK_FALSE(reshard::read_pull_requests(R"({"discussions":[{"num":-3}],"count":1})").has_value());
+  CHECK(reshard::read_opened(R"({"num":7})").value() == 7);
+  CHECK_FALSE(reshard::read_opened(R"({"num":0})").has_value());
+  CHECK_FALSE(reshard::read_commit(R"({"commitOid":"../../x"})").has_value());
+}
+
+TEST_CASE("hub answers: the words of a refusal, without what lies beside them") {
+  CHECK(reshard::refusal_words("You are late", "{}") == "You are late");
+  CHECK(reshard::refusal_words("", R"({"error":"no space"})") == "no space");
+  CHECK(reshard::refusal_words("", R"({"error":{"a":1}})").empty());
+  CHECK(reshard::refusal_words("", R"({"errors":[{"message":"a"},1,{"message":"b"}]})") == "a; b");
+  CHECK(reshard::refusal_words("",
+                               "<Error><Code>AccessDenied</Code><Message>Request has expired</Message>"
+                               "<StringToSign>SECRET</StringToSign></Error>") == "AccessDenied; Request has expired");
+  CHECK(reshard::refusal_words("", "<Code>never closed") == "never closed");
+  CHECK(reshard::refusal_words("", "<html>gateway</html>").empty());
+}
