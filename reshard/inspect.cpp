@@ -68,13 +68,14 @@ std::string inspect_text(const format::Checkpoint& checkpoint, const format::Rep
 }
 
 std::string inspect_json(const format::Checkpoint& checkpoint, const format::Repository& repository) {
-  const char* place = repository.kind() == format::RepositoryKind::local ? "file" : "url";
   std::string text;
   for (const format::TensorEntry& tensor : checkpoint.tensors()) {
+    const std::string where = repository.locate(checkpoint.files()[tensor.file].path);
+    const char* place = where.find("://") == std::string::npos ? "file" : "url";
     const format::Json line = {{"name", tensor.name},
                                {"dtype", to_string(tensor.dtype)},
                                {"shape", tensor.shape},
-                               {place, repository.locate(checkpoint.files()[tensor.file].path)},
+                               {place, where},
                                {"range", {tensor.range.begin, tensor.range.end}}};
     text += format::canonical_json(line) + "\n";
   }

@@ -60,7 +60,7 @@ Result<Digest> stream_shard(Run& run, uint64_t shard, const std::stop_token& sto
     run.progress.advanced(piece.size());
     return {};
   };
-  const bool remote = input.repository.kind() != format::RepositoryKind::local;
+  const bool remote = !input.repository.is_local();
   const format::LaneCount lanes = [&run, remote] { return remote ? run.lanes() : 1; };
   TRY(format::stream_in_lanes(*bytes, {file.data_start, file.size_bytes}, lanes, sink, stop));
   const auto done = scatter.finish();

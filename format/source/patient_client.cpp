@@ -30,9 +30,9 @@ double random_fraction() {
 }  // namespace
 
 PatientClient::PatientClient(const RemoteOptions& options)
-    : client_({options.certificate_file, options.rate_limit, options.counters}),
+    : client_({options.certificate_file, options.rate_limit, options.counters, options.stall_seconds}),
       attempts_(options.attempts),
-      on_pause_(options.on_pause),
+      on_note_(options.on_note),
       counters_(options.counters) {}
 
 Result<HttpResponse> PatientClient::get(const Transfer& transfer, const std::stop_token& stop) {
@@ -41,10 +41,11 @@ Result<HttpResponse> PatientClient::get(const Transfer& transfer, const std::sto
   for (unsigned failures = 1;; ++failures) {
     auto outcome = client_.get(transfer.next(), transfer.sink, stop, transfer.on_head);
     if (auto* response = std::get_if<HttpResponse>(&outcome)) {
-      answered_ = true;
+      answered_ = contacted_ = true;
       return std::move(*response);
     }
-    const auto& failure = std::get<HttpFailure>(outcome);
+    auto& failure = std::get<HttpFailure>(outcome);
+    if (failure.status != 0) contacted_ = true;
     if (transfer.on_failure) transfer.on_failure();
     if (transfer.received != progress) {
       failures = 1;
@@ -52,20 +53,24 @@ Result<HttpResponse> PatientClient::get(const Transfer& transfer, const std::sto
     }
     progress = transfer.received;
     if (counters_) ++counters_->retries;
-    if (failure.link_expired && transfer.on_link_expired && expired++ < kMaxExpiredLinks) {
-      transfer.on_link_expired();
-      continue;
+    if (failure.link_expired && transfer.on_link_expired) {
+      if (expired++ < kMaxExpiredLinks) {
+        transfer.on_link_expired();
+        continue;
+      }
+      failure.error.message += fmt::format(
+          "; so are {} new ones, so it is not their age. Try again later, or from another network", kMaxExpiredLinks);
     }
-    TRY(judge(failure, failures));
+    TRY(judge(failure, failures, transfer.explain));
     const double pause = std::max(backoff_seconds(failures, random_fraction()), failure.wait_seconds.value_or(0));
-    if (on_pause_ && pause >= kToldPauseSeconds)
-      on_pause_(fmt::format("{}; trying again in {:.0f} s", failure.error.message, pause));
+    if (on_note_ && pause >= kToldPauseSeconds)
+      on_note_(fmt::format("{}; trying again in {:.0f} s", failure.error.message, pause));
     if (!wait_for(pause, stop)) return Error{ErrorKind::cancelled, "stopped on request"};
   }
 }
 
-Result<void> PatientClient::judge(const HttpFailure& failure, unsigned failures) const {
-  if (!failure.may_pass || (failure.no_such_host && !answered_)) return failure.error;
+Result<void> PatientClient::judge(const HttpFailure& failure, unsigned failures, const ExplainFailure& explain) const {
+  if (!failure.may_pass || (failure.no_such_host && !answered_)) return explain ? explain(failure) : failure.error;
   const unsigned attempts = answered_ ? attempts_ : std::min(attempts_, kFirstContactAttempts);
   if (failures >= attempts)
     return Error{failure.error.kind, fmt::format("{}; gave up after {} attempts", failure.error.message, failures)};
