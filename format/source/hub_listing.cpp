@@ -47,6 +47,25 @@ Result<ListedFile> parse_file(const Json& entry) {
   return file;
 }
 
+/// Sees to it that a listing ends, whatever a server sends.
+class Pages {
+ public:
+  Result<void> take(const std::string& url) {
+    if (!seen_.insert(url).second) return not_a_listing("its pages go in a circle");
+    if (seen_.size() <= kMaxPages) return {};
+    return Error{ErrorKind::budget, fmt::format("the listing has more than {} pages", kMaxPages)};
+  }
+  Result<void> count(uint64_t bytes) {
+    bytes_ += bytes;
+    if (bytes_ <= kMaxListingBytes) return {};
+    return Error{ErrorKind::budget, fmt::format("the listing has more than {} bytes", kMaxListingBytes)};
+  }
+
+ private:
+  std::set<std::string> seen_;
+  uint64_t bytes_ = 0;
+};
+
 }  // namespace
 
 Result<void> parse_tree_page(std::string_view text, std::vector<ListedFile>& files) {
@@ -58,6 +77,8 @@ Result<void> parse_tree_page(std::string_view text, std::vector<ListedFile>& fil
     if (type != "file") continue;
     auto file = parse_file(entry);
     if (!file) return file.error();
+    if (const auto reason = unsafe_path_reason(file->path))
+      return not_a_listing(fmt::format("{}: {}", file->path, *reason));
     if (!is_hidden(file->path)) files.push_back(*std::move(file));
   }
   return {};
@@ -85,30 +106,25 @@ Result<std::optional<std::vector<ListedFile>>> list_tree(PatientClient& client, 
                             .has_token = !door.token.empty()},
                            failure);
   };
+  const std::string first = hub_api_url(door.endpoint, name, "tree") + "?recursive=true&expand=false";
+  const auto wrong = [&first](const Error& error) { return error.in(without_queries(first)); };
   std::vector<ListedFile> files;
-  std::set<std::string> seen;
-  uint64_t bytes = 0;
-  std::string url = hub_api_url(door.endpoint, name, "tree") + "?recursive=true&expand=false";
-  while (!url.empty()) {
-    const auto wrong = [&url](const Error& error) { return error.in(without_queries(url)); };
-    if (!seen.insert(url).second) return wrong(not_a_listing("its pages go in a circle"));
-    if (seen.size() > kMaxPages)
-      return wrong({ErrorKind::budget, fmt::format("the listing has more than {} pages", kMaxPages)});
+  Pages pages;
+  for (std::string url = first; !url.empty();) {
+    if (const auto taken = pages.take(url); !taken) return wrong(taken.error());
     const HttpRequest request{.url = url, .range = {}, .bearer_token = door.token, .expected_version = {}};
     const auto page = get_text(client, request, kMaxPageBytes, stop, explain);
-    if (!page && page.error().kind == ErrorKind::not_found && seen.size() == 1)
+    if (!page && page.error().kind == ErrorKind::not_found && url == first)
       return std::optional<std::vector<ListedFile>>();
     if (!page) return page.error();
-    bytes += page->text.size();
-    if (bytes > kMaxListingBytes)
-      return wrong({ErrorKind::budget, fmt::format("the listing has more than {} bytes", kMaxListingBytes)});
+    if (const auto counted = pages.count(page->text.size()); !counted) return wrong(counted.error());
     if (const auto parsed = parse_tree_page(page->text, files); !parsed) return wrong(parsed.error());
     const std::string& next = page->head.next_page;
     const auto same_host = same_host_url(url, next);
     if (!next.empty() && !same_host) return wrong(not_a_listing("it goes on at another host"));
     url = same_host.value_or("");
   }
-  TRY(sort_listing(files));
+  if (const auto sorted = sort_listing(files); !sorted) return wrong(sorted.error());
   return std::optional(std::move(files));
 }
 

@@ -77,8 +77,10 @@ Error HubRepository::not_here(std::string_view path) const {
 /// What is opened must be what was listed, where a listing was asked for.
 Result<void> HubRepository::check_listed(std::string_view path, const ByteSource& source) {
   const std::lock_guard lock(mutex_);
-  const ListedFile* listed = listing_ && *listing_ ? find_listed(**listing_, path) : nullptr;
-  if (listed == nullptr) return {};
+  if (!listing_ || !*listing_) return {};
+  const ListedFile* listed = find_listed(**listing_, path);
+  if (listed == nullptr)
+    return Error{ErrorKind::corrupt, fmt::format("{}: is there, and the Hub does not list it", locate(path))};
   if (listed->size_bytes != source.size_bytes()) {
     return Error{ErrorKind::corrupt, fmt::format("{}: has {} bytes, the Hub lists it with {}; fetch it again",
                                                  locate(path), source.size_bytes(), listed->size_bytes)};

@@ -128,6 +128,7 @@ TEST_CASE("hub listing: files with sizes and LFS digests, without folders and hi
 TEST_CASE("hub listing: what contradicts itself is refused") {
   for (const char* text : {"", "{}", "[1]", R"([{"path":"a","size":1}])", R"([{"type":"file","size":1}])",
                            R"([{"type":"file","path":"a"}])", R"([{"type":"file","path":"a","size":-1}])",
+                           R"([{"type":"file","path":"../a","size":1}])", R"([{"type":"file","path":"/a","size":1}])",
                            R"([{"type":"file","path":"a","size":1,"lfs":1}])",
                            R"([{"type":"file","path":"a","size":1,"lfs":{"oid":"abc","size":1}}])"}) {
     CAPTURE(text);
