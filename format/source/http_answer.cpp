@@ -13,6 +13,9 @@ void HttpAnswer::add_line(std::string_view line) {
   if (judged_) return;
   if (line.starts_with("HTTP/")) {
     HttpResponse before = std::exchange(response_, {});
+    const bool leads_on =
+        !before.location.empty() && (!before.location.starts_with('/') || before.location.starts_with("//"));
+    if (leads_on) is_elsewhere_ = !same_host_url(request_.url, before.location);
     response_.linked_etag = std::move(before.linked_etag);
     response_.linked_bytes = before.linked_bytes;
     response_.repo_commit = std::move(before.repo_commit);
@@ -66,9 +69,19 @@ std::optional<HttpFailure> HttpAnswer::judge(long status) {
   return failure;
 }
 
+/// Refused by the storage, not by who redirects there: perhaps for the link's age.
+bool HttpAnswer::is_link_refused() const {
+  if (!request_.is_link && !is_elsewhere_) return false;
+  const long status = response_.status;
+  if (status == 400 || status == 401 || status == 403) return true;
+  // A plain server may redirect to where a file is or is not; the Hub redirects only for what there is.
+  const bool is_known = request_.is_link || !request_.expected_commit.empty();
+  return is_known && (status == 404 || status == 410);
+}
+
 std::optional<HttpFailure> HttpAnswer::judge_status() {
   const long status = response_.status;
-  if (request_.is_link && (status == 400 || status == 401 || status == 403 || status == 404 || status == 410)) {
+  if (is_link_refused()) {
     HttpFailure failure = fail(ErrorKind::network, fmt::format("the link to its bytes is refused (HTTP {})", status));
     failure.link_expired = true;
     return failure;

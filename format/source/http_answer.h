@@ -47,7 +47,7 @@ struct HttpFailure {
   Error error;
   bool may_pass = false;
   std::optional<double> wait_seconds = std::nullopt;  // what the server asks for (RateLimit, Retry-After)
-  bool link_expired = false;                          // of a link; the file's own address may lead to a new one
+  bool link_expired = false;                          // or is none; the file's own address may lead to a new one
   bool no_such_host = false;     // or a name server out of reach: may pass only where the host was known before
   long status = 0;               // 0: there was no answer
   std::string error_code = {};   // X-Error-Code: RepoNotFound, GatedRepo, ...
@@ -80,6 +80,7 @@ class HttpAnswer {
 
  private:
   [[nodiscard]] bool says_empty() const;
+  [[nodiscard]] bool is_link_refused() const;
   std::optional<HttpFailure> judge_status();
   std::optional<HttpFailure> judge_range();
   [[nodiscard]] std::optional<HttpFailure> judge_version() const;
@@ -93,6 +94,7 @@ class HttpAnswer {
   std::optional<uint64_t> rate_limit_reset_;
   std::string error_code_;
   std::string error_message_;
+  bool is_elsewhere_ = false;  // a redirect has led to another host than the request's
   bool empty_file_ = false;
   bool judged_ = false;
 };

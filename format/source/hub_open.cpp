@@ -25,6 +25,10 @@ class Opening {
   }
 
   Result<std::unique_ptr<Repository>> open(const std::stop_token& stop) {
+    if (!door_.endpoint.starts_with("https://") && !door_.endpoint.starts_with("http://")) {
+      return Error{ErrorKind::invalid,
+                   fmt::format("HF_ENDPOINT is {}, which is no address: it begins with https://", door_.endpoint)};
+    }
     TRY_ASSIGN(const Meaning meaning, find_meaning(stop));
     HubRepository::Parts parts{
         .door = door_,

@@ -202,6 +202,18 @@ TEST_CASE("http answer: a refused link may be an old one") {
   request.is_link = true;
   for (const long status : {400L, 401L, 403L, 404L, 410L})
     CHECK(answer(request, {}).judge(status)->link_expired);
+  const auto refused = [](long status, std::string_view location, std::string commit) {
+    HttpRequest asked = part({0, 4});
+    asked.expected_commit = std::move(commit);
+    const std::string line = fmt::format("Location: {}", location);
+    return answer(asked, {"HTTP/1.1 302 Found", line, "HTTP/1.1 403 Forbidden"}).judge(status)->link_expired;
+  };
+  CHECK(refused(403, "https://storage/x?signed", ""));
+  CHECK(refused(403, "//storage/x", ""));
+  CHECK(refused(404, "https://storage/x?signed", "c1"));
+  CHECK_FALSE(refused(404, "https://storage/x", ""));
+  CHECK_FALSE(refused(403, "/elsewhere", "c1"));
+  CHECK_FALSE(refused(403, "http://h/elsewhere", "c1"));
   CHECK_FALSE(answer(request, {}).judge(416)->link_expired);
   CHECK_FALSE(answer(kWhole, {}).judge(403)->link_expired);
 }
