@@ -74,6 +74,13 @@ Error HubRepository::not_here(std::string_view path) const {
                       path, weights.files, weights.missing.size(), weights.missing.front(), *parts_.offline, remedy)};
 }
 
+/// Where all weights are here, a Hub out of reach need not stop anybody.
+Error HubRepository::with_hint(Error error) const {
+  if (error.kind == ErrorKind::network && is_local() && !parts_.client->was_answered())
+    error.message += "; HF_HUB_OFFLINE=1 does without the Hub, on the local cache's word";
+  return error;
+}
+
 /// What is opened must be what was listed, where a listing was asked for.
 Result<void> HubRepository::check_listed(std::string_view path, const ByteSource& source) {
   const std::lock_guard lock(mutex_);
@@ -99,7 +106,7 @@ Result<std::unique_ptr<ByteSource>> HubRepository::open(std::string_view path, s
   } else {
     if (parts_.offline) return not_here(path);
     auto remote = http_source(path);
-    TRY(remote->probe(stop));
+    if (const auto probed = remote->probe(stop); !probed) return with_hint(probed.error());
     source = std::move(remote);
   }
   TRY(check_listed(path, *source));
@@ -126,8 +133,9 @@ Result<std::unique_ptr<ReadFile>> HubRepository::open_file(std::string_view path
 Result<std::string> HubRepository::read_text(std::string_view path, uint64_t limit_bytes, std::stop_token stop) {
   if (const auto local = local_file(path)) return format::read_text(files_, local->path, limit_bytes);
   if (parts_.offline) return not_here(path);
-  TRY_ASSIGN(HttpText text, get_text(*parts_.client, request_of(path), limit_bytes, stop, explain()));
-  return std::move(text.text);
+  auto text = get_text(*parts_.client, request_of(path), limit_bytes, stop, explain());
+  if (!text) return with_hint(text.error());
+  return std::move(text->text);
 }
 
 /// Asked for once.
@@ -135,12 +143,7 @@ Result<const HubRepository::Listing*> HubRepository::listing(const std::stop_tok
   const std::lock_guard lock(mutex_);
   if (!listing_) {
     auto listed = list_tree(*parts_.client, parts_.door, name_, stop);
-    if (!listed && is_local() && !parts_.client->was_answered()) {
-      return Error{
-          listed.error().kind,
-          fmt::format("{}; HF_HUB_OFFLINE=1 does without the Hub, on the local cache's word", listed.error().message)};
-    }
-    if (!listed) return listed.error();
+    if (!listed) return with_hint(listed.error());
     listing_ = *std::move(listed);
   }
   return &*listing_;

@@ -60,6 +60,7 @@ class HubRepository final : public Repository {
   /// For the whole of a file.
   [[nodiscard]] HttpRequest request_of(std::string_view path) const;
   [[nodiscard]] Error not_here(std::string_view path) const;
+  [[nodiscard]] Error with_hint(Error error) const;
   Result<Listing> list_snapshot(const std::stop_token& stop);
   Result<const Listing*> listing(const std::stop_token& stop);
   Result<std::optional<DeclaredFile>> ask_declared(std::string_view path, const std::stop_token& stop);

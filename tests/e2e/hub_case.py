@@ -1,6 +1,7 @@
 """What the tests of the Hub as source share: a Hub with one small checkpoint, and the words to judge what came of it."""
 
 import json
+import os
 
 from checkpoints import write_small
 from common import EndToEnd
@@ -44,6 +45,23 @@ class HubCase(EndToEnd):
         for path in paths:
             self.assertEqual((out / path).read_bytes(), (self.whole / path).read_bytes(), path)
         self.assert_ok(self.run_program("verify", out, "--source", self.source))
+
+    def fill_cache(self, repo="o/n", revision="main", leave_out=(), cache=None):
+        """A snapshot as huggingface_hub leaves it. Returns its folder."""
+        root = (cache or self.scratch / "hub") / ("models--" + repo.replace("/", "--"))
+        commit = self.hub.repositories[repo].head(revision)
+        snapshot = root / "snapshots" / commit.id
+        for path, file in commit.files.items():
+            if path in leave_out:
+                continue
+            blob, link = root / "blobs" / file.etag, snapshot / path
+            for folder in (blob.parent, link.parent):
+                folder.mkdir(parents=True, exist_ok=True)
+            blob.write_bytes(file.content.read())
+            link.symlink_to(os.path.relpath(blob, link.parent))
+        (root / "refs").mkdir(exist_ok=True)
+        (root / "refs" / revision).write_text(commit.id)
+        return snapshot
 
     def asked(self, method="*", path="*", host="*"):
         return [(entry.method, entry.path) for entry in self.hub.requests(method, path, host)]
