@@ -71,9 +71,11 @@ std::string hub_api_url(std::string_view endpoint, const HubName& name, std::str
 std::optional<std::string> repository_of_url(std::string_view endpoint, std::string_view url) {
   if (!url.starts_with(endpoint) || !url.substr(endpoint.size()).starts_with('/')) return std::nullopt;
   const std::string_view path = url.substr(endpoint.size() + 1);
-  const size_t resolve = path.find("/resolve/");
-  if (resolve == std::string_view::npos || !is_repository(path.substr(0, resolve))) return std::nullopt;
-  return std::string(path.substr(0, resolve));
+  const size_t slash = path.find('/');
+  const size_t end = slash == std::string_view::npos ? slash : path.find('/', slash + 1);
+  if (end == std::string_view::npos || !is_repository(path.substr(0, end))) return std::nullopt;
+  if (!path.substr(end).starts_with("/resolve/")) return std::nullopt;
+  return std::string(path.substr(0, end));
 }
 
 }  // namespace dspack::format

@@ -74,6 +74,7 @@ TEST_CASE("hub name: addresses") {
         "https://hub/org/name/resolve/refs%2Fpr%2F1/a%20b/c.json");
   CHECK(format::hub_api_url("https://hub", name, "tree") == "https://hub/api/models/org/name/tree/refs%2Fpr%2F1");
   CHECK(format::repository_of_url("https://hub", "https://hub/new/name2/resolve/main/x") == "new/name2");
+  CHECK(format::repository_of_url("https://hub", "https://hub/resolve/resolve/resolve/main/x") == "resolve/resolve");
   for (const char* url :
        {"https://hub/api/resolve-cache/models/o/n/c/x", "https://hub.evil/o/n/resolve/main/x",
         "https://hub/a/b/c/resolve/main/x", "https://hub/../n/resolve/main/x", "https://hub/resolve/"}) {
