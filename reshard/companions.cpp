@@ -97,6 +97,8 @@ Result<std::vector<Companion>> list_companions(format::Repository& repository, u
   if (listed) {
     for (const format::ListedFile& file : *listed) {
       if (is_weight_file(file.path)) continue;
+      // What may not be read is better found now than when the weights are done; across a network that costs requests.
+      if (repository.is_local()) TRY(repository.open(file.path, stop));
       companions.push_back({file.path, packed_path(file.path), file.size_bytes, file.sha256});
     }
     return companions;
