@@ -1,6 +1,7 @@
 #include "reshard/repack.h"
 
 #include <algorithm>
+#include <map>
 
 #include <fmt/format.h>
 
@@ -127,6 +128,33 @@ Result<void> check_list(const Declarations& list, const format::Checkpoint& sour
   return {};
 }
 
+/// What was catalogued must be what the place lists, where it lists with digests: else a run would begin on what it
+/// cannot end with.
+Result<void> check_listing(const format::Checkpoint& source, format::Repository& repository,
+                           const std::stop_token& stop) {
+  if (!repository.hub_origin()) return {};
+  const auto listed = repository.list(stop);
+  if (!listed) return listed.error();
+  if (!*listed) return {};
+  std::map<std::string_view, const format::ListedFile*> files;
+  for (const format::ListedFile& file : **listed)
+    files.emplace(file.path, &file);
+  for (const format::CheckpointFile& shard : source.files()) {
+    const auto found = files.find(shard.path);
+    const auto wrong = [&](const std::string& reason) {
+      return Error{ErrorKind::corrupt, fmt::format("{}: {}", repository.locate(shard.path), reason)};
+    };
+    if (found == files.end()) return wrong("is there, and the Hub does not list it");
+    const format::ListedFile& file = *found->second;
+    if (file.size_bytes != shard.size_bytes)
+      return wrong(fmt::format("has {} bytes, the Hub lists it with {}", shard.size_bytes, file.size_bytes));
+    const auto digest = format::parse_digest(shard.version);
+    if (file.sha256 && digest && *file.sha256 != *digest)
+      return wrong(fmt::format("its digest is {}, the Hub lists it with {}", shard.version, to_hex(*file.sha256)));
+  }
+  return {};
+}
+
 }  // namespace
 
 Result<RepackOutlook> prepare_repack(format::Repository& repository, const RepackOptions& options,
@@ -134,6 +162,7 @@ Result<RepackOutlook> prepare_repack(format::Repository& repository, const Repac
   TRY(check_apart(repository, options.out));
   TRY_ASSIGN(format::Checkpoint source, format::Checkpoint::open(repository, options.jobs, stop));
   if (options.declared) TRY(check_list(*options.declared, source, repository));
+  TRY(check_listing(source, repository, stop));
   TRY_ASSIGN(const Recipe recipe, resolve_layers(options.recipe, repository, stop));
   auto plan = make_plan(recipe, source);
   if (!plan) return plan.error().in(repository.description());

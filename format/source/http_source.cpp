@@ -30,16 +30,19 @@ Result<void> HttpSource::probe(const std::stop_token& stop) {
   };
   const auto before = [this] { head_.clear(); };  // a repeated attempt starts at the beginning
   const auto first = [] { return ByteRange{0, kProbeBytes}; };
-  TRY_ASSIGN(const HttpResponse response, fetch(first, before, keep, kNoProgress, stop));
+  // The Hub's own words come with its redirect, not from the storage that a later attempt may ask directly.
+  HttpResponse address;
+  const HeadSink resolved = [&address](const HttpResponse& head) { address = head; };
+  TRY_ASSIGN(const HttpResponse response, fetch(first, before, keep, kNoProgress, stop, resolved));
   if (!response.file_bytes)
     return Error{ErrorKind::corrupt, link_.address() + ": the server does not say how large the file is"};
-  const bool is_linked = !file_.commit.empty() && !response.linked_etag.empty();
-  if (is_linked && response.linked_bytes.value_or(*response.file_bytes) != *response.file_bytes) {
+  const bool is_linked = !file_.commit.empty() && !address.linked_etag.empty();
+  if (is_linked && address.linked_bytes.value_or(*response.file_bytes) != *response.file_bytes) {
     return Error{ErrorKind::corrupt,
                  fmt::format("{}: has {} bytes where the Hub keeps it, and the Hub says {}; try again later",
-                             link_.address(), *response.file_bytes, *response.linked_bytes)};
+                             link_.address(), *response.file_bytes, *address.linked_bytes)};
   }
-  known_ = {*response.file_bytes, is_linked ? response.linked_etag : response.version};
+  known_ = {*response.file_bytes, is_linked ? address.linked_etag : response.version};
   (is_linked ? linked_etag_ : etag_) = known_.version;
   return {};
 }
@@ -84,10 +87,13 @@ Result<void> HttpSource::stream(ByteRange range, const ByteSink& sink, std::stop
 }
 
 Result<HttpResponse> HttpSource::fetch(const std::function<ByteRange()>& range, const std::function<void()>& before,
-                                       const ByteSink& sink, const uint64_t& received, const std::stop_token& stop) {
+                                       const ByteSink& sink, const uint64_t& received, const std::stop_token& stop,
+                                       const HeadSink& resolved) {
   FileLink::Target target;
   const auto answered = [&](const HttpResponse& response) {
-    if (std::exchange(target.resolves, false)) link_.resolved(response.effective_url);
+    if (!std::exchange(target.resolves, false)) return;
+    link_.resolved(response.effective_url);
+    if (resolved) resolved(response);
   };
   const auto failed = [&] {
     if (std::exchange(target.resolves, false)) link_.failed();

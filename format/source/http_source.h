@@ -37,9 +37,11 @@ class HttpSource final : public ByteSource {
   [[nodiscard]] Result<void> stream(ByteRange range, const ByteSink& sink, std::stop_token stop) override;
 
  private:
-  /// One range, from wherever the file's address leads. `before` each attempt.
+  /// One range, from wherever the file's address leads. `before` each attempt; `resolved` with the answer of the
+  /// address itself.
   Result<HttpResponse> fetch(const std::function<ByteRange()>& range, const std::function<void()>& before,
-                             const ByteSink& sink, const uint64_t& received, const std::stop_token& stop);
+                             const ByteSink& sink, const uint64_t& received, const std::stop_token& stop,
+                             const HeadSink& resolved = {});
 
   PatientClient& client_;
   HttpFile file_;

@@ -81,36 +81,13 @@ Error HubRepository::with_hint(Error error) const {
   return error;
 }
 
-/// What is opened must be what was listed, where a listing was asked for.
-Result<void> HubRepository::check_listed(std::string_view path, const ByteSource& source) {
-  const std::lock_guard lock(mutex_);
-  if (!listing_ || !*listing_) return {};
-  const ListedFile* listed = find_listed(**listing_, path);
-  if (listed == nullptr)
-    return Error{ErrorKind::corrupt, fmt::format("{}: is there, and the Hub does not list it", locate(path))};
-  if (listed->size_bytes != source.size_bytes()) {
-    return Error{ErrorKind::corrupt, fmt::format("{}: has {} bytes, the Hub lists it with {}; fetch it again",
-                                                 locate(path), source.size_bytes(), listed->size_bytes)};
-  }
-  const auto digest = parse_digest(source.version());
-  if (!listed->sha256 || !digest || *listed->sha256 == *digest) return {};
-  return Error{ErrorKind::corrupt, fmt::format("{}: its digest is {}, the Hub lists it with {}; fetch it again",
-                                               locate(path), to_hex(*digest), to_hex(*listed->sha256))};
-}
-
 Result<std::unique_ptr<ByteSource>> HubRepository::open(std::string_view path, std::stop_token stop) {
-  std::unique_ptr<ByteSource> source;
-  if (const auto local = local_file(path)) {
-    const auto version = local->etag.empty() ? std::nullopt : std::optional(local->etag);
-    TRY_ASSIGN(source, open_local_source(files_, local->path, version));
-  } else {
-    if (parts_.offline) return not_here(path);
-    auto remote = http_source(path);
-    if (const auto probed = remote->probe(stop); !probed) return with_hint(probed.error());
-    source = std::move(remote);
-  }
-  TRY(check_listed(path, *source));
-  return source;
+  if (const auto local = local_file(path))
+    return open_local_source(files_, local->path, local->etag.empty() ? std::nullopt : std::optional(local->etag));
+  if (parts_.offline) return not_here(path);
+  auto source = http_source(path);
+  if (const auto probed = source->probe(stop); !probed) return with_hint(probed.error());
+  return std::unique_ptr<ByteSource>(std::move(source));
 }
 
 Result<std::unique_ptr<ByteSource>> HubRepository::open_known(std::string_view path, const KnownFile& known,

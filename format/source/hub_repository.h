@@ -64,7 +64,6 @@ class HubRepository final : public Repository {
   Result<Listing> list_snapshot(const std::stop_token& stop);
   Result<const Listing*> listing(const std::stop_token& stop);
   Result<std::optional<DeclaredFile>> ask_declared(std::string_view path, const std::stop_token& stop);
-  [[nodiscard]] Result<void> check_listed(std::string_view path, const ByteSource& source);
 
   Parts parts_;
   HubName name_;  // with the commit as its revision

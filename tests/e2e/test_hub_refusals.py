@@ -169,6 +169,15 @@ class Links(HubCase):
         resolved = self.hub.requests("GET", "*.safetensors", host="hub")
         self.assertEqual(len(resolved), 2 * len(SHARDS), "once for the catalogue, once to be read")
 
+    def test_a_first_answer_that_is_cut(self):
+        for skip in range(4):  # of the catalogue's request for either shard, and of the one that begins to read it
+            self.hub.clear_faults()
+            cut = self.hub.add_fault("GET", "objects/*", "cut", host="storage", min_bytes=1000, times=1, skip=skip)
+            out = self.scratch / str(skip)
+            self.assert_ok(self.pack("o/n", "--jobs", 1, out=out))
+            self.assert_same_weights(out)
+            self.assertEqual(cut.struck, 1)
+
     def test_a_flipped_bit_is_never_sealed(self):
         self.hub.add_fault("GET", "objects/*", "corrupt", at=5_000_000, host="storage")
         self.assert_refused(self.pack("o/n", "--jobs", 1), SHARDS[0], "SHA-256", "o/n@main", "declares")
