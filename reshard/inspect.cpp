@@ -68,9 +68,12 @@ std::string inspect_text(const format::Checkpoint& checkpoint, const format::Rep
 }
 
 std::string inspect_json(const format::Checkpoint& checkpoint, const format::Repository& repository) {
+  std::vector<std::string> places;
+  for (const format::CheckpointFile& file : checkpoint.files())
+    places.push_back(repository.locate(file.path));
   std::string text;
   for (const format::TensorEntry& tensor : checkpoint.tensors()) {
-    const std::string where = repository.locate(checkpoint.files()[tensor.file].path);
+    const std::string& where = places[tensor.file];
     const char* place = where.find("://") == std::string::npos ? "file" : "url";
     const format::Json line = {{"name", tensor.name},
                                {"dtype", to_string(tensor.dtype)},

@@ -8,7 +8,7 @@ namespace dspack::format {
 namespace {
 
 constexpr uint64_t kMaxTokenBytes = 4096;
-constexpr uint64_t kMaxTimeoutSeconds = 24 * 3600;
+constexpr uint64_t kMaxTimeoutSeconds = 86400;
 
 std::string variable(const char* name) {
   const char* value = std::getenv(name);  // NOLINT(concurrency-mt-unsafe): main thread, before others start

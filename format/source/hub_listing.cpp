@@ -107,7 +107,7 @@ Result<std::optional<std::vector<ListedFile>>> list_tree(PatientClient& client, 
                            failure);
   };
   const std::string first = hub_api_url(door.endpoint, name, "tree") + "?recursive=true&expand=false";
-  const auto wrong = [&first](const Error& error) { return error.in(without_queries(first)); };
+  const auto wrong = [&first](const Error& error) { return error.in(without_password(without_queries(first))); };
   std::vector<ListedFile> files;
   Pages pages;
   for (std::string url = first; !url.empty();) {

@@ -58,7 +58,9 @@ std::string denied(const HubRequest& asked, const HttpFailure& failure) {
 
 }  // namespace
 
-Error explain_refusal(const HubRequest& asked, const HttpFailure& failure) {
+Error explain_refusal(const HubRequest& request, const HttpFailure& failure) {
+  HubRequest asked = request;
+  asked.endpoint = without_password(request.endpoint);
   const std::string page = hub_page_url(asked.endpoint, asked.repository);
   const auto refusal = [&](const std::string& reason) {
     return Error{ErrorKind::network, fmt::format("{}: {} {}", page, reason, answer_of(failure))};

@@ -18,6 +18,6 @@ struct HubRequest {
 
 /// `failure` in the user's words. Kinds: not_found is kept for a file that is not there, which callers may do without;
 /// a repository or revision that is not there is `network`, like all that this failure may be otherwise.
-[[nodiscard]] Error explain_refusal(const HubRequest& asked, const HttpFailure& failure);
+[[nodiscard]] Error explain_refusal(const HubRequest& request, const HttpFailure& failure);
 
 }  // namespace dspack::format

@@ -60,7 +60,7 @@ Error HubRepository::not_here(std::string_view path) const {
   const std::string remedy =
       fmt::format("fetch it first: hf download {} --revision {}", name_.repository, name_.revision);
   if (!parts_.snapshot) {
-    return {ErrorKind::network, fmt::format("{}: {}, and the local cache has nothing of this commit; {}", url_of(path),
+    return {ErrorKind::network, fmt::format("{}: {}, and the local cache has nothing of this commit; {}", locate(path),
                                             *parts_.offline, remedy)};
   }
   const std::string folder = parts_.snapshot->folder().string();
@@ -155,7 +155,7 @@ Result<std::optional<DeclaredFile>> HubRepository::declared(std::string_view pat
   if (!*all) return ask_declared(path, stop);
   const ListedFile* listed = find_listed(**all, path);
   if (listed == nullptr)
-    return Error{ErrorKind::not_found, fmt::format("{}: the repository has no such file", url_of(path))};
+    return Error{ErrorKind::not_found, fmt::format("{}: the repository has no such file", locate(path))};
   return listed->sha256 ? std::optional(DeclaredFile{*listed->sha256, listed->size_bytes}) : std::nullopt;
 }
 
@@ -178,7 +178,7 @@ Result<std::optional<DeclaredFile>> HubRepository::ask_declared(std::string_view
     if (!next) return std::optional<DeclaredFile>();
     request.url = *next;
   }
-  return Error{ErrorKind::network, fmt::format("{}: redirected more than {} times", url_of(path), kMaxRenames)};
+  return Error{ErrorKind::network, fmt::format("{}: redirected more than {} times", locate(path), kMaxRenames)};
 }
 
 }  // namespace dspack::format

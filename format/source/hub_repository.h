@@ -36,7 +36,7 @@ class HubRepository final : public Repository {
   [[nodiscard]] std::string description() const override;
   [[nodiscard]] std::string locate(std::string_view path) const override {
     const auto local = local_file(path);
-    return local ? local->path.string() : url_of(path);
+    return local ? local->path.string() : without_password(url_of(path));
   }
 
   [[nodiscard]] Result<std::unique_ptr<ByteSource>> open(std::string_view path, std::stop_token stop) override;

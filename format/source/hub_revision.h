@@ -24,7 +24,7 @@ struct HubCommit {
 /// One HEAD request for config.json, whose answer names the commit whether the file is there or not, and tells at once
 /// if its files may not be read; a renamed repository takes one more. Where a server names it only for files that are
 /// there, the API is asked.
-[[nodiscard]] Result<HubCommit> resolve_revision(PatientClient& client, const HubDoor& door, const HubName& name,
+[[nodiscard]] Result<HubCommit> resolve_revision(PatientClient& client, const HubDoor& door, const HubName& asked,
                                                  const std::stop_token& stop);
 
 }  // namespace dspack::format

@@ -9,7 +9,7 @@
 namespace dspack::format {
 
 Result<std::unique_ptr<Repository>> open_repository(std::string_view place, const RemoteOptions& options,
-                                                    FileSystem& files, std::stop_token stop) {
+                                                    FileSystem& files, const std::stop_token& stop) {
   if (place.starts_with("http://") || place.starts_with("https://")) return make_http_repository(place, options);
   if (place.starts_with("hf://")) {
     const std::optional<HubName> name = parse_hub_name(place.substr(5));

@@ -128,6 +128,6 @@ struct RemoteOptions {
 /// A local folder of that name wins over a repository on the Hub. Only for the latter is anything asked: which commit
 /// the revision means. Errors: also those of hub_repository.h.
 [[nodiscard]] Result<std::unique_ptr<Repository>> open_repository(std::string_view place, const RemoteOptions& options,
-                                                                  FileSystem& files, std::stop_token stop = {});
+                                                                  FileSystem& files, const std::stop_token& stop = {});
 
 }  // namespace dspack::format

@@ -101,6 +101,15 @@ TEST_CASE("hub refusal: each says what it is and what to do") {
   CHECK(holds(explained(refusal(403, ""), true), "fine-grained"));
 }
 
+TEST_CASE("hub refusal: a password in the endpoint is not shown") {
+  const format::HubRequest asked{.endpoint = "https://u:s3cr3t@hub", .repository = "o/n", .revision = "main"};
+  for (const char* code : {"", "GatedRepo", "RepoNotFound", "RevisionNotFound"}) {
+    const std::string text = format::explain_refusal(asked, refusal(401, code)).message;
+    CHECK_MESSAGE(holds(text, "https://hub/o/n"), text);
+    CHECK_MESSAGE(!holds(text, "s3cr3t"), text);
+  }
+}
+
 TEST_CASE("hub refusal: a missing file and a refused link are no verdict on the repository") {
   HttpFailure missing = refusal(404, "EntryNotFound");
   missing.error = {ErrorKind::not_found, "not found"};
@@ -170,7 +179,7 @@ TEST_CASE("hub commits: what a name meant is remembered, and nothing else is bel
 TEST_CASE("hub: a commit is opened without a request, and named in every address") {
   const std::string place = "org/name@" + kCommit;
   format::RemoteOptions options;
-  options.hub_endpoint = "http://127.0.0.1:9/";
+  options.hub_endpoint = "http://u:s3cr3t@127.0.0.1:9/";
   const auto repository = format::open_repository(place, options, format::posix_file_system()).value();
   CHECK(repository->kind() == format::RepositoryKind::hub);
   CHECK_FALSE(repository->is_local());
