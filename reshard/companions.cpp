@@ -82,6 +82,45 @@ bool is_taken(const std::string& path) {
          path == format::kHeadersPath;
 }
 
+/// Names to try where a place cannot be listed.
+Result<std::vector<std::string>> usual_candidates(format::Repository& repository, const std::stop_token& stop) {
+  std::set<std::string> paths(std::begin(kUsualNames), std::end(kUsualNames));
+  const auto config = repository.read_text(kConfigPath, kMaxConfigBytes, stop);
+  if (config) paths.merge(auto_map_modules(*config));
+  if (!config && config.error().kind != ErrorKind::not_found) return config.error();
+  return std::vector<std::string>(paths.begin(), paths.end());
+}
+
+/// The source's non-weight files, whatever they are called.
+Result<std::vector<Companion>> list_companions(format::Repository& repository, unsigned jobs,
+                                               const std::stop_token& stop) {
+  std::vector<Companion> companions;
+  TRY_ASSIGN(const auto listed, repository.list(stop));
+  if (listed) {
+    for (const format::ListedFile& file : *listed) {
+      if (is_weight_file(file.path)) continue;
+      // What may not be read is better found now than when the weights are done; across a network that costs requests.
+      if (repository.is_local()) TRY(repository.open(file.path, stop));
+      companions.push_back({file.path, packed_path(file.path), file.size_bytes, file.sha256});
+    }
+    return companions;
+  }
+  TRY_ASSIGN(const std::vector<std::string> paths, usual_candidates(repository, stop));
+  std::vector<std::optional<Companion>> found(paths.size());
+  const auto look = [&](uint64_t i, const std::stop_token& stop_one) -> Result<void> {
+    const auto source = repository.open(paths[i], stop_one);
+    if (!source && source.error().kind == ErrorKind::not_found) return {};
+    if (!source) return source.error();
+    found[i] = Companion{paths[i], packed_path(paths[i]), (*source)->size_bytes()};
+    return {};
+  };
+  TRY(run_jobs(paths.size(), jobs, look, stop));
+  for (const std::optional<Companion>& companion : found) {
+    if (companion) companions.push_back(*companion);
+  }
+  return companions;
+}
+
 }  // namespace
 
 std::optional<std::string> source_name(const std::string& packed_path) {
@@ -98,48 +137,35 @@ Result<std::vector<std::string>> companion_candidates(format::Repository& reposi
   TRY_ASSIGN(const auto listed, repository.list(stop));
   if (listed) {
     std::vector<std::string> paths;
-    std::copy_if(listed->begin(), listed->end(), std::back_inserter(paths),
-                 [](const std::string& p) { return !is_weight_file(p); });
+    for (const format::ListedFile& file : *listed) {
+      if (!is_weight_file(file.path)) paths.push_back(file.path);
+    }
     return paths;
   }
-  std::set<std::string> paths(std::begin(kUsualNames), std::end(kUsualNames));
-  const auto config = repository.read_text(kConfigPath, kMaxConfigBytes, stop);
-  if (config) paths.merge(auto_map_modules(*config));
-  if (!config && config.error().kind != ErrorKind::not_found) return config.error();
-  return std::vector<std::string>(paths.begin(), paths.end());
+  return usual_candidates(repository, stop);
 }
 
 Result<std::vector<Companion>> find_companions(format::Repository& repository, unsigned jobs,
                                                const std::stop_token& stop) {
-  TRY_ASSIGN(const std::vector<std::string> paths, companion_candidates(repository, stop));
-  std::vector<std::optional<Companion>> found(paths.size());
-  const auto look = [&](uint64_t i, const std::stop_token& stop_one) -> Result<void> {
-    const auto source = repository.open(paths[i], stop_one);
-    if (!source && source.error().kind == ErrorKind::not_found) return {};
-    if (!source) return source.error();
-    found[i] = Companion{paths[i], packed_path(paths[i]), (*source)->size_bytes()};
-    return {};
-  };
-  TRY(run_jobs(paths.size(), jobs, look, stop));
+  TRY_ASSIGN(const std::vector<Companion> found, list_companions(repository, jobs, stop));
   std::vector<Companion> companions;
   std::map<std::string, std::string> taken;  // path in the packed repository -> path in the source
-  for (const std::optional<Companion>& companion : found) {
-    if (!companion) continue;
-    if (const auto reason = format::unsafe_path_reason(companion->path)) {
-      return Error{ErrorKind::invalid, fmt::format("{}: {}", repository.locate(companion->source_path), *reason)};
+  for (const Companion& companion : found) {
+    if (const auto reason = format::unsafe_path_reason(companion.path)) {
+      return Error{ErrorKind::invalid, fmt::format("{}: {}", repository.locate(companion.source_path), *reason)};
     }
-    if (is_taken(companion->path) || companion->path.starts_with("model/")) {
+    if (is_taken(companion.path) || companion.path.starts_with("model/")) {
       return Error{ErrorKind::conflict,
                    fmt::format("{}: a packed repository needs this name for itself; move the file away",
-                               repository.locate(companion->source_path))};
+                               repository.locate(companion.source_path))};
     }
-    const auto [other, added] = taken.emplace(companion->path, companion->source_path);
+    const auto [other, added] = taken.emplace(companion.path, companion.source_path);
     if (!added) {
       return Error{ErrorKind::conflict, fmt::format("{}: would be stored as {}, like {}; move one of the two away",
-                                                    repository.locate(companion->source_path), companion->path,
+                                                    repository.locate(companion.source_path), companion.path,
                                                     repository.locate(other->second))};
     }
-    companions.push_back(*companion);
+    companions.push_back(companion);
   }
   return companions;
 }

@@ -76,13 +76,17 @@ std::string inspect_text(const format::Checkpoint& checkpoint, const format::Rep
 }
 
 std::string inspect_json(const format::Checkpoint& checkpoint, const format::Repository& repository) {
-  const char* place = repository.kind() == format::RepositoryKind::local ? "file" : "url";
+  std::vector<std::string> places;
+  for (const format::CheckpointFile& file : checkpoint.files())
+    places.push_back(repository.locate(file.path));
   std::string text;
   for (const format::TensorEntry& tensor : checkpoint.tensors()) {
+    const std::string& where = places[tensor.file];
+    const char* place = where.find("://") == std::string::npos ? "file" : "url";
     const format::Json line = {{"name", tensor.name},
                                {"dtype", to_string(tensor.dtype)},
                                {"shape", tensor.shape},
-                               {place, repository.locate(checkpoint.files()[tensor.file].path)},
+                               {place, where},
                                {"range", {tensor.range.begin, tensor.range.end}}};
     text += format::canonical_json(line) + "\n";
   }

@@ -3,8 +3,11 @@
 #include <algorithm>
 #include <limits>
 #include <optional>
+#include <utility>
 
 #include <fmt/format.h>
+
+#include "format/source/hub_name.h"
 
 namespace dspack::reshard {
 namespace {
@@ -112,6 +115,28 @@ Result<void> apply(const Json& json, JournalState& state) {
   return Error{ErrorKind::corrupt, "a record of an unknown kind"};
 }
 
+/// What is left of an identity when the way of asking is left out.
+Json without_asked(Json identity) {
+  identity.erase(kAskedKey);
+  return identity;
+}
+
+std::optional<format::HubOrigin> read_origin(const Json& identity) {
+  const auto asked = format::json_string(identity, kAskedKey);
+  const auto origin = format::json_object(identity, kOriginKey);
+  if (!asked || !origin) return std::nullopt;
+  const auto repository = format::json_string(**origin, "repository");
+  const auto commit = format::json_string(**origin, "commit");
+  const auto name = repository ? format::parse_hub_name(*repository) : std::nullopt;
+  if (!name || name->repository != *repository || !commit || !format::is_commit_id(*commit)) return std::nullopt;
+  return format::HubOrigin{*repository, *commit, *asked};
+}
+
+std::string origin_text(const Json& identity) {
+  const auto origin = read_origin(identity);
+  return origin ? fmt::format("{} at commit {}", origin->repository, origin->commit) : "a folder";
+}
+
 /// Which part of the identity differs, in words.
 std::string difference(const Json& recorded, const Json& now) {
   const auto field = [](const Json& identity, std::string_view key) {
@@ -121,6 +146,8 @@ std::string difference(const Json& recorded, const Json& now) {
     return fmt::format("it was begun by version {}", field(recorded, "program"));
   }
   if (field(recorded, "plan") != field(now, "plan")) return "it was begun with another recipe or from another source";
+  if (recorded.value(kOriginKey, Json()) != now.value(kOriginKey, Json()))
+    return fmt::format("it was begun from {}", origin_text(recorded));
   return "the source has changed since it was begun";
 }
 
@@ -131,7 +158,7 @@ JournalLoad parse_journal(std::string_view text, const Json& identity) {
   bool first = true;
   std::optional<JournalForeign> foreign;
   const auto take = [&](const Json& record) -> Result<void> {
-    if (first && record != identity) {
+    if (first && without_asked(record) != without_asked(identity)) {
       foreign = JournalForeign{difference(record, identity)};
       return Error{ErrorKind::conflict, foreign->reason};
     }
@@ -145,6 +172,17 @@ JournalLoad parse_journal(std::string_view text, const Json& identity) {
   if (first) return JournalFresh{};
   loaded.valid_bytes = scan.valid_bytes;
   return loaded;
+}
+
+std::optional<format::HubOrigin> journal_origin(std::string_view text) {
+  std::optional<format::HubOrigin> origin;
+  bool first = true;
+  const auto take = [&](const Json& record) -> Result<void> {
+    if (std::exchange(first, false)) origin = read_origin(record);
+    return {};
+  };
+  (void)format::scan_records(text, take);
+  return origin;
 }
 
 std::string journal_line(const Json& identity) {

@@ -16,6 +16,7 @@
 #include "format/file_system.h"
 #include "format/json.h"
 #include "format/record_log.h"
+#include "format/source/repository.h"
 #include "kernels/convert.h"
 
 namespace dspack::reshard {
@@ -63,8 +64,16 @@ struct JournalForeign {
 };
 using JournalLoad = std::variant<JournalLoaded, JournalFresh, JournalDamaged, JournalForeign>;
 
-/// `identity` tells plan, program and source versions; it is the first record.
+/// `identity` tells plan, program and source versions; it is the first record. Its field kAskedKey is not compared: the
+/// same commit may be asked for in several ways.
 [[nodiscard]] JournalLoad parse_journal(std::string_view text, const format::Json& identity);
+
+inline constexpr char kAskedKey[] = "asked";    // "org/name@revision", as it was asked for
+inline constexpr char kOriginKey[] = "origin";  // of a source on the Hub: {"repository","commit"}
+
+/// The repository on the Hub that unfinished work was begun from. nullopt: another kind of source, or no journal that
+/// could be read.
+[[nodiscard]] std::optional<format::HubOrigin> journal_origin(std::string_view text);
 
 // The lines that a Journal appends, each with its check and its end of line.
 [[nodiscard]] std::string journal_line(const format::Json& identity);

@@ -26,21 +26,40 @@ constexpr uint64_t kMaxManifestBytes = 512ULL << 20;
 constexpr uint64_t kBookkeepingBytesPerTensor = 512;
 
 /// Plan and state of the source, for the first record of the journal: a resume must find the same.
-Json run_identity(const Plan& plan, const format::Checkpoint& source) {
+Json run_identity(const Plan& plan, const format::Checkpoint& source, const format::Repository& repository) {
   Json versions = Json::array();
   for (const format::CheckpointFile& file : source.files())
     versions.push_back({file.path, file.version});
-  return {{"journal", 1}, {"program", kVersion}, {"plan", plan.digest}, {"source", std::move(versions)}};
+  Json identity = {{"journal", 1}, {"program", kVersion}, {"plan", plan.digest}, {"source", std::move(versions)}};
+  if (const auto hub = repository.hub_origin()) {
+    identity[kOriginKey] = {{"repository", hub->repository}, {"commit", hub->commit}};
+    identity[kAskedKey] = hub->asked;
+  }
+  return identity;
+}
+
+/// Equal plans are made of equal headers; the bytes behind them, and the small files, are a commit's.
+Result<void> check_origin(const Path& out, const format::Origin& origin, const format::Repository& repository) {
+  const auto hub = repository.hub_origin();
+  if (!hub || origin.kind != "hub" || origin.revision == hub->commit) return {};
+  return Error{ErrorKind::conflict,
+               fmt::format("{}: holds a packed repository of {} at commit {}, and {} is commit {} now; choose another "
+                           "folder or remove it (what is there is complete: verify checks it)",
+                           out.string(), origin.repository, origin.revision, hub->asked, hub->commit)};
 }
 
 /// Whether a finished repository of this very plan is there already.
-Result<bool> is_complete(const Path& out, const Plan& plan, format::FileSystem& files) {
+Result<bool> is_complete(const Path& out, const Plan& plan, const format::Repository& repository,
+                         format::FileSystem& files) {
   const auto text = read_text(files, out / format::kManifestPath, kMaxManifestBytes);
   if (!text && text.error().kind == ErrorKind::not_found) return false;
   if (!text) return text.error();
   const auto manifest = format::parse_manifest(*text);
   if (!manifest) return manifest.error().in((out / format::kManifestPath).string());
-  if (manifest->plan == plan.digest) return true;
+  if (manifest->plan == plan.digest) {
+    TRY(check_origin(out, manifest->origin, repository));
+    return true;
+  }
   return Error{
       ErrorKind::conflict,
       fmt::format("{}: holds a packed repository made from another source, with another recipe or by another version; "
@@ -155,6 +174,33 @@ Result<void> check_scales(const Plan& plan, const format::Checkpoint& source, co
   return {};
 }
 
+/// What was catalogued must be what the place lists, where it lists with digests: else a run would begin on what it
+/// cannot end with.
+Result<void> check_listing(const format::Checkpoint& source, format::Repository& repository,
+                           const std::stop_token& stop) {
+  if (!repository.hub_origin()) return {};
+  const auto listed = repository.list(stop);
+  if (!listed) return listed.error();
+  if (!*listed) return {};
+  std::map<std::string_view, const format::ListedFile*> files;
+  for (const format::ListedFile& file : **listed)
+    files.emplace(file.path, &file);
+  for (const format::CheckpointFile& shard : source.files()) {
+    const auto found = files.find(shard.path);
+    const auto wrong = [&](const std::string& reason) {
+      return Error{ErrorKind::corrupt, fmt::format("{}: {}", repository.locate(shard.path), reason)};
+    };
+    if (found == files.end()) return wrong("is there, and the Hub does not list it");
+    const format::ListedFile& file = *found->second;
+    if (file.size_bytes != shard.size_bytes)
+      return wrong(fmt::format("has {} bytes, the Hub lists it with {}", shard.size_bytes, file.size_bytes));
+    const auto digest = format::parse_digest(shard.version);
+    if (file.sha256 && digest && *file.sha256 != *digest)
+      return wrong(fmt::format("its digest is {}, the Hub lists it with {}", shard.version, to_hex(*file.sha256)));
+  }
+  return {};
+}
+
 }  // namespace
 
 Result<RepackOutlook> prepare_repack(format::Repository& repository, const RepackOptions& options,
@@ -162,6 +208,7 @@ Result<RepackOutlook> prepare_repack(format::Repository& repository, const Repac
   TRY(check_apart(repository, options.out));
   TRY_ASSIGN(format::Checkpoint source, format::Checkpoint::open(repository, options.jobs, stop));
   if (options.declared) TRY(check_list(*options.declared, source, repository));
+  TRY(check_listing(source, repository, stop));
   TRY_ASSIGN(const Recipe recipe, resolve_layers(options.recipe, repository, stop));
   TRY_ASSIGN(const SourceFacts facts, find_facts(recipe, source, repository, options.jobs, stop));
   auto plan = make_plan(recipe, source, facts);
@@ -175,21 +222,28 @@ Result<RepackOutlook> prepare_repack(format::Repository& repository, const Repac
   return outlook;
 }
 
+Result<std::optional<format::HubOrigin>> begun_from(const Path& out, format::FileSystem& files) {
+  const auto text = read_text(files, work_mark(out, WorkKind::repack), kMaxJournalBytes);
+  if (text) return journal_origin(*text);
+  if (text.error().kind == ErrorKind::not_found) return std::optional<format::HubOrigin>();
+  return text.error();
+}
+
 Result<RepackOutcome> repack(const RepackOutlook& outlook, format::Repository& repository, const RepackOptions& options,
                              format::FileSystem& files, format::Progress& progress, const std::stop_token& stop) {
   const Plan& plan = outlook.plan;
-  TRY_ASSIGN(const bool complete, is_complete(options.out, plan, files));
+  TRY_ASSIGN(const bool complete, is_complete(options.out, plan, repository, files));
   if (complete) return finish_complete(options.out, files);
   TRY(check_target(options.out, WorkKind::repack, files));
   const Path journal_path = work_mark(options.out, WorkKind::repack);
-  const Json identity = run_identity(plan, outlook.source);
+  const Json identity = run_identity(plan, outlook.source, repository);
   TRY_ASSIGN(const JournalLoaded before, load_journal(journal_path, identity, files));
   TRY_ASSIGN(const uint64_t need, bytes_to_write(outlook, before.state, options.out, files));
   TRY(check_disk(need, options.out, files));
 
   TRY_ASSIGN(const auto lock, lock_work_folder(options.out, files));
   // Again under the lock: another run may have gone on, or have finished, since.
-  TRY_ASSIGN(const bool completed_meanwhile, is_complete(options.out, plan, files));
+  TRY_ASSIGN(const bool completed_meanwhile, is_complete(options.out, plan, repository, files));
   if (completed_meanwhile) return finish_complete(options.out, files);
   TRY_ASSIGN(const JournalLoaded done, load_journal(journal_path, identity, files));
   TRY(check_records(done.state, plan, journal_path));

@@ -18,10 +18,9 @@ using format::PackedFile;
 
 format::Origin origin_of(const format::Repository& repository) {
   // The same files give the same packed repository wherever they lay: a folder's path or address is not recorded.
-  if (repository.kind() != format::RepositoryKind::hub) return {"folder", "", ""};
-  const std::string name = repository.description();  // "org/name@revision"
-  const size_t at = name.find('@');
-  return {"hub", name.substr(0, at), name.substr(at + 1)};
+  const auto hub = repository.hub_origin();
+  if (!hub) return {"folder", "", ""};
+  return {"hub", hub->repository, hub->commit};
 }
 
 /// As format::tensor_name reads it: literal in a file of no single layer.

@@ -278,7 +278,7 @@ Result<SealOutcome> seal_cache(const Path& folder, const format::RemoteOptions& 
     return SealOutcome{.was_sealed = true};
   }
   TRY_ASSIGN(const auto cache_folder, CacheFolder::open(files, folder, ""));
-  TRY_ASSIGN(auto repository, open_repository(cache_folder->origin(), remote, files));
+  TRY_ASSIGN(auto repository, open_repository(cache_folder->origin(), remote, files, stop));
   TRY_ASSIGN(const auto origin, CachedRepository::open(std::move(repository), *cache_folder, stop));
   TRY_ASSIGN(const format::Checkpoint catalogue, format::Checkpoint::open(*origin, jobs, stop));
   {

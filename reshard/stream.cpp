@@ -32,9 +32,13 @@ Result<void> check_declared(const StreamInput& input, const format::CheckpointFi
                             const std::stop_token& stop) {
   const auto compare = [&](const format::DeclaredFile& wanted, const std::string& by) -> Result<void> {
     if (wanted.sha256 == sha256) return {};
+    const std::string place = input.repository.locate(file.path);
+    const bool is_cached = input.repository.hub_origin() && place.find("://") == std::string::npos;
     return Error{ErrorKind::corrupt,
-                 fmt::format("{}: what was read has SHA-256 {}, {} declares {}; damaged on the way, or another file",
-                             input.repository.locate(file.path), to_hex(sha256), by, to_hex(wanted.sha256))};
+                 fmt::format("{}: what was read has SHA-256 {}, {} declares {}; {}", place, to_hex(sha256), by,
+                             to_hex(wanted.sha256),
+                             is_cached ? "damaged in the local cache: remove it, and it is fetched again"
+                                       : "damaged on the way, or another file")};
   };
   if (input.declared) TRY(compare(input.declared->files.at(file.path), input.declared->by));
   TRY_ASSIGN(const auto on_hub, input.repository.declared(file.path, stop));
@@ -62,7 +66,7 @@ Result<ShardDone> stream_shard(Run& run, uint64_t shard, const std::stop_token& 
       run.progress.advanced(piece.size());
       return {};
     };
-    const bool remote = input.repository.kind() != format::RepositoryKind::local;
+    const bool remote = !input.repository.is_local();
     const format::LaneCount lanes = [&run, remote] { return remote ? run.lanes() : 1; };
     for (const ByteRange& range : wanted.ranges) {
       TRY(scatter.begin_range(range.begin));

@@ -21,6 +21,7 @@ class CachedRepository final : public Repository {
                                                                       CacheFolder& folder, const std::stop_token& stop);
 
   [[nodiscard]] RepositoryKind kind() const override { return origin_->kind(); }
+  [[nodiscard]] std::optional<HubOrigin> hub_origin() const override { return origin_->hub_origin(); }
   [[nodiscard]] std::string description() const override { return origin_->description(); }
   [[nodiscard]] std::string locate(std::string_view path) const override { return origin_->locate(path); }
   /// A shard's source reads its header from the cache, and the rest from the origin.
@@ -31,7 +32,7 @@ class CachedRepository final : public Repository {
   }
   [[nodiscard]] Result<std::string> read_text(std::string_view path, uint64_t limit_bytes,
                                               std::stop_token stop) override;
-  [[nodiscard]] Result<std::optional<std::vector<std::string>>> list(std::stop_token stop) override {
+  [[nodiscard]] Result<std::optional<std::vector<ListedFile>>> list(std::stop_token stop) override {
     return origin_->list(std::move(stop));
   }
   [[nodiscard]] Result<std::optional<DeclaredFile>> declared(std::string_view path, std::stop_token stop) override {

@@ -9,9 +9,22 @@
 
 namespace dspack::format {
 
-/// HF_ENDPOINT, HF_TOKEN, and the token file (HF_TOKEN_PATH, else $HF_HOME/token, else ~/.cache/huggingface/token),
-/// as huggingface_hub reads them; CURL_CA_BUNDLE, else SSL_CERT_FILE, as curl reads them.
+/// What the help texts say of the environment.
+inline constexpr char kEnvironmentHelp[] =
+    "Environment: HF_ENDPOINT (default https://huggingface.co); HF_TOKEN, HF_TOKEN_PATH or \"hf auth login\" for a\n"
+    "token, HF_HUB_DISABLE_IMPLICIT_TOKEN=1 for none; HF_HUB_CACHE, HF_HOME (snapshots of the Hub's local cache are\n"
+    "read instead of the network); HF_HUB_OFFLINE=1 (no request to the Hub); HF_HUB_DOWNLOAD_TIMEOUT (seconds of\n"
+    "silence, default 30); http_proxy, https_proxy, no_proxy; CURL_CA_BUNDLE or SSL_CERT_FILE for certificates of\n"
+    "your own.";
+
+/// As huggingface_hub reads them: HF_ENDPOINT; HF_TOKEN, else the token file (HF_TOKEN_PATH, else $HF_HOME/token, else
+/// ~/.cache/huggingface/token), unless HF_HUB_DISABLE_IMPLICIT_TOKEN; HF_HUB_CACHE, else HUGGINGFACE_HUB_CACHE, else
+/// $HF_HOME/hub; HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE; HF_HUB_DOWNLOAD_TIMEOUT. As curl reads them: CURL_CA_BUNDLE,
+/// else SSL_CERT_FILE. Where there is a token, core dumps are forbidden.
 [[nodiscard]] RemoteOptions remote_options_from_environment();
+
+/// From here on the process leaves no core dump, and its memory cannot be read by other processes of the same user.
+void forbid_core_dumps();
 
 /// $XDG_CACHE_HOME, else ~/.cache.
 [[nodiscard]] Path user_cache_folder();

@@ -1,34 +1,13 @@
 #include <pthread.h>
 #include <signal.h>  // NOLINT(modernize-deprecated-headers): POSIX, not C
+#include <sys/prctl.h>
 #include <unistd.h>
-
-#include <cstdlib>
 
 #include "format/cli/process.h"
 #include "format/cli/terminal_progress.h"
 
 namespace dspack::format {
 namespace {
-
-constexpr uint64_t kMaxTokenBytes = 4096;
-
-std::string variable(const char* name) {
-  const char* value = std::getenv(name);  // NOLINT(concurrency-mt-unsafe): main thread, before others start
-  return value == nullptr ? "" : value;
-}
-
-std::string first_word(std::string_view text) {
-  const size_t begin = text.find_first_not_of(" \t\r\n");
-  if (begin == std::string_view::npos) return "";
-  return std::string(text.substr(begin, text.find_first_of(" \t\r\n", begin) - begin));
-}
-
-Path token_path() {
-  if (const std::string path = variable("HF_TOKEN_PATH"); !path.empty()) return path;
-  if (const std::string home = variable("HF_HOME"); !home.empty()) return Path(home) / "token";
-  if (const std::string cache = variable("XDG_CACHE_HOME"); !cache.empty()) return Path(cache) / "huggingface/token";
-  return Path(variable("HOME")) / ".cache/huggingface/token";
-}
 
 sigset_t interrupts() {
   sigset_t set;
@@ -40,23 +19,10 @@ sigset_t interrupts() {
 
 }  // namespace
 
-RemoteOptions remote_options_from_environment() {
-  RemoteOptions options;
-  if (const std::string endpoint = variable("HF_ENDPOINT"); !endpoint.empty()) options.hub_endpoint = endpoint;
-  options.certificate_file = variable("CURL_CA_BUNDLE");
-  if (options.certificate_file.empty()) options.certificate_file = variable("SSL_CERT_FILE");
-  options.hub_token = first_word(variable("HF_TOKEN"));
-  if (options.hub_token.empty()) {
-    // No token file is the usual case and no error.
-    if (const auto text = read_text(posix_file_system(), token_path(), kMaxTokenBytes))
-      options.hub_token = first_word(*text);
-  }
-  return options;
-}
-
-Path user_cache_folder() {
-  if (const std::string cache = variable("XDG_CACHE_HOME"); !cache.empty()) return cache;
-  return Path(variable("HOME")) / ".cache";
+void forbid_core_dumps() {
+  // The kernel then writes no core, hands none to a program that collects them (which a limit on their size does not
+  // prevent), and lets no other process of the user read this one's memory. It cannot fail with these arguments.
+  (void)prctl(PR_SET_DUMPABLE, 0L, 0L, 0L, 0L);
 }
 
 InterruptWatch::InterruptWatch() {

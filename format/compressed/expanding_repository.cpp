@@ -134,6 +134,8 @@ class ExpandingRepository final : public Repository {
   explicit ExpandingRepository(std::unique_ptr<Repository> stored) : stored_(std::move(stored)) {}
 
   RepositoryKind kind() const override { return stored_->kind(); }
+  bool is_local() const override { return stored_->is_local(); }
+  std::optional<HubOrigin> hub_origin() const override { return stored_->hub_origin(); }
   std::string description() const override { return stored_->description(); }
   std::string locate(std::string_view path) const override { return stored_->locate(stored_path(path)); }
 
@@ -171,7 +173,7 @@ class ExpandingRepository final : public Repository {
     return text;
   }
 
-  Result<std::optional<std::vector<std::string>>> list(std::stop_token stop) override {
+  Result<std::optional<std::vector<ListedFile>>> list(std::stop_token stop) override {
     return stored_->list(std::move(stop));
   }
   Result<std::optional<DeclaredFile>> declared(std::string_view path, std::stop_token stop) override {

@@ -31,6 +31,7 @@ inline void set_common(CURL* curl, const HttpClientOptions& options, CurlErrorTe
 
 inline void set_bearer(CURL* curl, const std::string& token) {
   if (token.empty()) return;
+  curl_easy_setopt(curl, CURLOPT_UNRESTRICTED_AUTH, 0L);  // not to another scheme, host or port that it redirects to
   curl_easy_setopt(curl, CURLOPT_HTTPAUTH, CURLAUTH_BEARER);
   curl_easy_setopt(curl, CURLOPT_XOAUTH2_BEARER, token.c_str());
 }

@@ -1,45 +1,52 @@
 #include "format/source/http_answer.h"
 
 #include <algorithm>
-#include <cctype>
+#include <utility>
 
 #include <fmt/format.h>
 
+#include "format/source/refusal_text.h"
+
 namespace dspack::format {
-namespace {
-
-bool iequals(std::string_view a, std::string_view b) {
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](char x, char y) {
-    return std::tolower(static_cast<unsigned char>(x)) == std::tolower(static_cast<unsigned char>(y));
-  });
-}
-
-}  // namespace
 
 void HttpAnswer::add_line(std::string_view line) {
   if (judged_) return;
   if (line.starts_with("HTTP/")) {
-    response_ = {};
+    HttpResponse before = std::exchange(response_, {});
+    const bool leads_on =
+        !before.location.empty() && (!before.location.starts_with('/') || before.location.starts_with("//"));
+    if (leads_on) is_elsewhere_ = !same_host_url(request_.url, before.location);
+    response_.linked_etag = std::move(before.linked_etag);
+    response_.linked_bytes = before.linked_bytes;
+    response_.repo_commit = std::move(before.repo_commit);
     content_range_.reset();
     unsatisfied_size_.reset();
     retry_after_.reset();
+    rate_limit_reset_.reset();
+    error_code_.clear();
+    error_message_.clear();
     return;
   }
   const size_t colon = line.find(':');
   if (colon == std::string_view::npos) return;
   const std::string_view name = line.substr(0, colon);
   const std::string_view value = trim_header(line.substr(colon + 1));
-  if (iequals(name, "etag")) response_.version = strip_etag(value);
-  if (iequals(name, "last-modified") && response_.version.empty()) response_.version = value;
-  if (iequals(name, "content-range")) {
+  if (equal_ignoring_case(name, "etag")) response_.version = strip_etag(value);
+  if (equal_ignoring_case(name, "last-modified") && response_.version.empty()) response_.version = value;
+  if (equal_ignoring_case(name, "content-range")) {
     content_range_ = parse_content_range(value);
     unsatisfied_size_ = parse_unsatisfied_range(value);
   }
-  if (iequals(name, "content-length")) response_.file_bytes = parse_decimal(value);
-  if (iequals(name, "x-linked-etag")) response_.linked_etag = strip_etag(value);
-  if (iequals(name, "x-linked-size")) response_.linked_bytes = parse_decimal(value);
-  if (iequals(name, "location")) response_.location = value;
-  if (iequals(name, "retry-after")) retry_after_ = parse_decimal(value);
+  if (equal_ignoring_case(name, "content-length")) response_.file_bytes = parse_decimal(value);
+  if (equal_ignoring_case(name, "x-linked-etag")) response_.linked_etag = strip_etag(value);
+  if (equal_ignoring_case(name, "x-linked-size")) response_.linked_bytes = parse_decimal(value);
+  if (equal_ignoring_case(name, "x-repo-commit")) response_.repo_commit = value;
+  if (equal_ignoring_case(name, "location")) response_.location = value;
+  if (equal_ignoring_case(name, "link") && response_.next_page.empty()) response_.next_page = parse_next_link(value);
+  if (equal_ignoring_case(name, "retry-after")) retry_after_ = parse_decimal(value);
+  if (equal_ignoring_case(name, "ratelimit")) rate_limit_reset_ = parse_rate_limit(value);
+  if (equal_ignoring_case(name, "x-error-code")) error_code_ = value;
+  if (equal_ignoring_case(name, "x-error-message")) error_message_ = refusal_text(value);
 }
 
 HttpFailure HttpAnswer::fail(ErrorKind kind, std::string_view reason, bool may_pass) const {
@@ -52,20 +59,47 @@ HttpFailure HttpAnswer::fail(ErrorKind kind, std::string_view reason, bool may_p
 std::optional<HttpFailure> HttpAnswer::judge(long status) {
   judged_ = true;
   response_.status = status;
-  if (request_.is_link && (status == 401 || status == 403 || status == 404 || status == 410)) {
-    HttpFailure failure = fail(ErrorKind::network, fmt::format("the link has expired (HTTP {})", status));
+  std::optional<HttpFailure> failure = judge_status();
+  if (!failure) failure = judge_origin();
+  if (!failure) return std::nullopt;
+  failure->status = status;
+  failure->error_code = error_code_;
+  failure->repo_commit = response_.repo_commit;
+  failure->words = error_message_;
+  return failure;
+}
+
+/// Refused by the storage, not by who redirects there: perhaps for the link's age.
+bool HttpAnswer::is_link_refused() const {
+  if (!request_.is_link && !is_elsewhere_) return false;
+  const long status = response_.status;
+  if (status == 400 || status == 401 || status == 403) return true;
+  // A plain server may redirect to where a file is or is not; the Hub redirects only for what there is.
+  const bool is_known = request_.is_link || !request_.expected_commit.empty();
+  return is_known && (status == 404 || status == 410);
+}
+
+std::optional<HttpFailure> HttpAnswer::judge_status() {
+  const long status = response_.status;
+  if (is_link_refused()) {
+    HttpFailure failure = fail(ErrorKind::network, fmt::format("the link to its bytes is refused (HTTP {})", status));
     failure.link_expired = true;
     return failure;
   }
   if (status == 404 || status == 410) return fail(ErrorKind::not_found, fmt::format("not found (HTTP {})", status));
   if (status == 401 || status == 403) {
-    return fail(
-        ErrorKind::network,
-        fmt::format("access denied (HTTP {}): private or gated? Set HF_TOKEN to a token that may read it", status));
+    return fail(ErrorKind::network, fmt::format("access denied (HTTP {})", status));
   }
   if (status == 408 || status == 429 || status >= 500) {
-    HttpFailure failure = fail(ErrorKind::network, fmt::format("the server answered HTTP {}", status), true);
+    constexpr long kTooManyRequests = 429;
+    HttpFailure failure = fail(
+        ErrorKind::network,
+        fmt::format("the server answered HTTP {}{}", status, status == kTooManyRequests ? ", too many requests" : ""),
+        true);
     if (retry_after_) failure.wait_seconds = static_cast<double>(*retry_after_);
+    // The count begins anew when so many seconds are over, not before.
+    if (status == kTooManyRequests && rate_limit_reset_)
+      failure.wait_seconds = static_cast<double>(*rate_limit_reset_) + 1;
     return failure;
   }
   if (request_.head_only && status >= 200 && status < 400) return std::nullopt;
@@ -121,6 +155,22 @@ std::optional<HttpFailure> HttpAnswer::judge_version() const {
     return fail(ErrorKind::corrupt, fmt::format("the file changed on the server while it was read (its version {} "
                                                 "became {})",
                                                 request_.expected_version, response_.version));
+  }
+  return std::nullopt;
+}
+
+std::optional<HttpFailure> HttpAnswer::judge_origin() const {
+  const auto differs = [](const std::string& wanted, const std::string& got) {
+    return !wanted.empty() && !got.empty() && wanted != got;
+  };
+  if (differs(request_.expected_commit, response_.repo_commit)) {
+    return fail(ErrorKind::corrupt, fmt::format("the server answers for commit {} where {} was asked for; a cache or "
+                                                "proxy in between mixes them up",
+                                                response_.repo_commit, request_.expected_commit));
+  }
+  if (differs(request_.expected_linked_etag, response_.linked_etag)) {
+    return fail(ErrorKind::corrupt, fmt::format("is another file now: its digest was {} and is {}",
+                                                request_.expected_linked_etag, response_.linked_etag));
   }
   return std::nullopt;
 }

@@ -1,6 +1,7 @@
 // The head of an HTTP answer, judged against the request before any byte of the body is used. No transport in it.
 // Threads: an HttpAnswer belongs to one thread at a time. Lifetime: it borrows the request. Source: RFC 9110, sections
-// 14.4 (Content-Range), 15 (status codes) and 10.2.3 (Retry-After; seconds only, a date is passed over).
+// 14.4 (Content-Range), 15 (status codes) and 10.2.3 (Retry-After; seconds only, a date is passed over); the Hub's own
+// headers as huggingface_hub reads them (file_download.py, utils/_http.py).
 #pragma once
 
 #include <cstdint>
@@ -23,16 +24,21 @@ struct HttpRequest {
   std::string name{};                        // what errors call it; empty: `url`. A link may hold what is not for logs
   bool is_link = false;    // `url` is where an earlier answer led: it may expire, which then is no verdict on the file
   bool head_only = false;  // HEAD, and redirects are not followed: the first answer is what is asked for
+  std::string expected_commit{};       // empty: any; otherwise an answer that names another is `corrupt`
+  std::string expected_linked_etag{};  // likewise
 };
 
 struct HttpResponse {
   long status = 0;
   std::string version;                 // ETag without quotes and W/, else Last-Modified, else empty
   std::optional<uint64_t> file_bytes;  // size of the whole file, from Content-Range or Content-Length
-  // What the Hub says of a file that it keeps elsewhere, and where that is.
+  // What the Hub says of a file that it keeps elsewhere, and where that is. The answers of a chain of redirects count
+  // together: the Hub names these, and the storage where it redirects does not know them.
   std::string linked_etag;               // X-Linked-Etag without quotes and W/
   std::optional<uint64_t> linked_bytes;  // X-Linked-Size
+  std::string repo_commit;               // X-Repo-Commit
   std::string location;                  // as sent
+  std::string next_page;                 // target of Link: rel="next", as sent
   std::string effective_url;             // the answer's own, behind all redirects
 };
 
@@ -40,9 +46,13 @@ struct HttpResponse {
 struct HttpFailure {
   Error error;
   bool may_pass = false;
-  std::optional<double> wait_seconds = std::nullopt;  // what the server asks for (Retry-After)
-  bool link_expired = false;                          // of a link; the file's own address may lead to a new one
-  bool no_such_host = false;  // or a name server out of reach: may pass only where the host was known before
+  std::optional<double> wait_seconds = std::nullopt;  // what the server asks for (RateLimit, Retry-After)
+  bool link_expired = false;                          // or is none; the file's own address may lead to a new one
+  bool no_such_host = false;     // or a name server out of reach: may pass only where the host was known before
+  long status = 0;               // 0: there was no answer
+  std::string error_code = {};   // X-Error-Code: RepoNotFound, GatedRepo, ...
+  std::string repo_commit = {};  // X-Repo-Commit, which comes with a refusal too
+  std::string words = {};        // what the server says to it, for people: X-Error-Message, else of the body
 };
 
 /// Collects the lines of an answer's head, then judges them.
@@ -70,14 +80,21 @@ class HttpAnswer {
 
  private:
   [[nodiscard]] bool says_empty() const;
+  [[nodiscard]] bool is_link_refused() const;
+  std::optional<HttpFailure> judge_status();
   std::optional<HttpFailure> judge_range();
   [[nodiscard]] std::optional<HttpFailure> judge_version() const;
+  [[nodiscard]] std::optional<HttpFailure> judge_origin() const;
 
   const HttpRequest& request_;
   HttpResponse response_;
   std::optional<ContentRange> content_range_;
   std::optional<uint64_t> unsatisfied_size_;
   std::optional<uint64_t> retry_after_;
+  std::optional<uint64_t> rate_limit_reset_;
+  std::string error_code_;
+  std::string error_message_;
+  bool is_elsewhere_ = false;  // a redirect has led to another host than the request's
   bool empty_file_ = false;
   bool judged_ = false;
 };

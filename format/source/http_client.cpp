@@ -6,13 +6,13 @@
 #include <fmt/format.h>
 
 #include "format/source/curl_settings.h"
+#include "format/source/refusal_text.h"
 
 namespace dspack::format {
 namespace {
 
-constexpr long kStallSeconds = 30;           // no byte for so long: the connection counts as lost
 constexpr long kReceiveBytes = 512L * 1024;  // curl's own buffer; larger pieces mean fewer calls of the sink
-constexpr size_t kErrorBodyBytes = 300;      // of a refusal, for the message
+constexpr size_t kErrorBodyBytes = 4096;     // of a refusal, for the message
 
 void initialise_curl() {
   static const CURLcode once = curl_global_init(CURL_GLOBAL_DEFAULT);
@@ -47,7 +47,7 @@ class HttpClient::Transfer {
     curl_easy_setopt(curl, CURLOPT_REDIR_PROTOCOLS_STR, "http,https");
     curl_easy_setopt(curl, CURLOPT_FOLLOWLOCATION, 1L);
     curl_easy_setopt(curl, CURLOPT_MAXREDIRS, 10L);
-    curl_easy_setopt(curl, CURLOPT_LOW_SPEED_TIME, kStallSeconds);
+    curl_easy_setopt(curl, CURLOPT_LOW_SPEED_TIME, static_cast<long>(options_.stall_seconds));
     curl_easy_setopt(curl, CURLOPT_BUFFERSIZE, kReceiveBytes);
     curl_easy_setopt(curl, CURLOPT_HEADERFUNCTION, &Transfer::on_header);
     curl_easy_setopt(curl, CURLOPT_HEADERDATA, this);
@@ -133,9 +133,9 @@ class HttpClient::Transfer {
       return HttpFailure{Error{ErrorKind::cancelled, "stopped on request"}, false, {}};
     if (code == CURLE_OK) judge_head();
     if (refusal_) {
-      if (!error_body_.empty() && answer_.response().status >= 400 && error_body_.front() != '<') {
-        refusal_->error.message += fmt::format(" ({})", trim_header(error_body_));
-      }
+      if (refusal_->words.empty() && refusal_->status >= 400) refusal_->words = refusal_text(error_body_);
+      refusal_->words = without_secret(std::move(refusal_->words), request_.bearer_token);
+      if (!refusal_->words.empty()) refusal_->error.message += fmt::format(" ({})", refusal_->words);
       return refusal_;
     }
     if (request_.range && received_ > answer_.range_bytes())

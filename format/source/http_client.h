@@ -23,6 +23,7 @@ struct HttpClientOptions {
   std::string certificate_file;                  // of authorities to trust; empty: the system's
   std::shared_ptr<RateLimit> rate_limit;         // nullptr: none
   std::shared_ptr<TransferCounters> counters{};  // nullptr: not counted
+  unsigned stall_seconds = 30;                   // no byte for so long: the connection counts as lost
 };
 
 /// Called when the head of a good answer is there, before the sink sees a byte; not for an answer without a body.

@@ -1,8 +1,37 @@
 #include "format/source/http_headers.h"
 
+#include <algorithm>
+#include <cctype>
 #include <charconv>
+#include <vector>
 
 namespace dspack::format {
+namespace {
+
+/// The parts of a header between separators, without blanks; a separator in quotes or between < and > is none.
+std::vector<std::string_view> split_header(std::string_view text, char separator) {
+  std::vector<std::string_view> parts;
+  bool quoted = false;
+  bool angled = false;
+  size_t begin = 0;
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (text[i] == '"') quoted = !quoted;
+    if (!quoted && text[i] == '<') angled = true;
+    if (!quoted && text[i] == '>') angled = false;
+    if (text[i] != separator || quoted || angled) continue;
+    parts.push_back(trim_header(text.substr(begin, i - begin)));
+    begin = i + 1;
+  }
+  parts.push_back(trim_header(text.substr(begin)));
+  return parts;
+}
+
+bool is_next(std::string_view parameter) {
+  if (!equal_ignoring_case(parameter.substr(0, 4), "rel=")) return false;
+  return equal_ignoring_case(strip_etag(parameter.substr(4)), "next");
+}
+
+}  // namespace
 
 std::optional<ContentRange> parse_content_range(std::string_view text) {
   if (!text.starts_with("bytes ")) return std::nullopt;
@@ -27,6 +56,36 @@ std::optional<uint64_t> parse_decimal(std::string_view text) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   if (error != std::errc() || end != text.data() + text.size() || text.empty()) return std::nullopt;
   return number;
+}
+
+std::optional<uint64_t> parse_rate_limit(std::string_view text) {
+  std::optional<uint64_t> wait;
+  for (const std::string_view limit : split_header(text, ',')) {
+    std::optional<uint64_t> remaining;
+    std::optional<uint64_t> reset;
+    for (const std::string_view parameter : split_header(limit, ';')) {
+      if (parameter.starts_with("r=")) remaining = parse_decimal(parameter.substr(2));
+      if (parameter.starts_with("t=")) reset = parse_decimal(parameter.substr(2));
+    }
+    if (remaining == 0 && reset) wait = std::max(wait.value_or(0), *reset);
+  }
+  return wait;
+}
+
+std::string parse_next_link(std::string_view text) {
+  for (const std::string_view link : split_header(text, ',')) {
+    const std::vector<std::string_view> parts = split_header(link, ';');
+    const std::string_view target = parts.front();
+    if (target.size() < 2 || !target.starts_with('<') || !target.ends_with('>')) continue;
+    if (std::any_of(parts.begin() + 1, parts.end(), is_next)) return std::string(target.substr(1, target.size() - 2));
+  }
+  return {};
+}
+
+bool equal_ignoring_case(std::string_view a, std::string_view b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](char x, char y) {
+    return std::tolower(static_cast<unsigned char>(x)) == std::tolower(static_cast<unsigned char>(y));
+  });
 }
 
 std::string strip_etag(std::string_view etag) {

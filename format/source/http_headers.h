@@ -1,5 +1,6 @@
 // The few parts of HTTP's headers that ranged reading needs. All of them come from strangers.
-// Threads: thread-safe (pure functions). Source: RFC 9110, sections 8.8.3 (ETag) and 14.4 (Content-Range).
+// Threads: thread-safe (pure functions). Source: RFC 9110, sections 8.8.3 (ETag) and 14.4 (Content-Range); RFC 8288
+// (Link); draft-ietf-httpapi-ratelimit-headers-08 (RateLimit), as the Hub writes it.
 #pragma once
 
 #include <optional>
@@ -25,6 +26,13 @@ struct ContentRange {
 /// A whole number and nothing else.
 [[nodiscard]] std::optional<uint64_t> parse_decimal(std::string_view text);
 
+/// `"api";r=0;t=55`, of one or several limits: the seconds until the last of those that are used up (r=0) is reset.
+/// nullopt: none is, or not of that form.
+[[nodiscard]] std::optional<uint64_t> parse_rate_limit(std::string_view text);
+
+/// The target of `<URL>; rel="next"` among the links of a Link header; empty: there is none.
+[[nodiscard]] std::string parse_next_link(std::string_view text);
+
 /// Without the mark of a weak tag and without quotes.
 [[nodiscard]] std::string strip_etag(std::string_view etag);
 
@@ -33,6 +41,9 @@ struct ContentRange {
 
 /// Where a Location leads, if it stays with the scheme, host and port of `url`; nullopt: elsewhere, or nowhere.
 [[nodiscard]] std::optional<std::string> same_host_url(std::string_view url, std::string_view location);
+
+/// Whether two names of headers, say, are the same but for upper and lower case.
+[[nodiscard]] bool equal_ignoring_case(std::string_view a, std::string_view b);
 
 /// "http://user:secret@host/x" as it may be shown: "http://host/x".
 [[nodiscard]] std::string without_password(std::string_view url);

@@ -1,4 +1,4 @@
-// A repository in an HTTP folder: any server that honours Range, or the Hub's resolve URLs.
+// A repository in an HTTP folder: any server that honours Range.
 // Threads: thread-safe. Errors: as HttpClient; failures that may pass are repeated with growing pauses.
 #pragma once
 
@@ -6,14 +6,8 @@
 
 namespace dspack::format {
 
-struct HttpFolder {
-  RepositoryKind kind = RepositoryKind::http;
-  std::string description;  // what the user asked for
-  std::string base_url;     // without a trailing slash; paths are appended
-  std::string token;        // bearer token for this host, or empty
-};
-
-[[nodiscard]] std::unique_ptr<Repository> make_http_repository(HttpFolder folder, const RemoteOptions& options);
+/// `url` as the user wrote it.
+[[nodiscard]] std::unique_ptr<Repository> make_http_repository(std::string_view url, const RemoteOptions& options);
 
 /// A path as part of a URL: everything but unreserved characters and "/" percent-encoded.
 [[nodiscard]] std::string url_path(std::string_view path);

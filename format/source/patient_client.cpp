@@ -30,9 +30,9 @@ double random_fraction() {
 }  // namespace
 
 PatientClient::PatientClient(const RemoteOptions& options)
-    : client_({options.certificate_file, options.rate_limit, options.counters}),
+    : client_({options.certificate_file, options.rate_limit, options.counters, options.stall_seconds}),
       attempts_(options.attempts),
-      on_pause_(options.on_pause),
+      on_note_(options.on_note),
       counters_(options.counters) {}
 
 Result<HttpResponse> PatientClient::get(const Transfer& transfer, const std::stop_token& stop) {
@@ -41,10 +41,11 @@ Result<HttpResponse> PatientClient::get(const Transfer& transfer, const std::sto
   for (unsigned failures = 1;; ++failures) {
     auto outcome = client_.get(transfer.next(), transfer.sink, stop, transfer.on_head);
     if (auto* response = std::get_if<HttpResponse>(&outcome)) {
-      answered_ = true;
+      answered_ = contacted_ = true;
       return std::move(*response);
     }
-    const auto& failure = std::get<HttpFailure>(outcome);
+    auto& failure = std::get<HttpFailure>(outcome);
+    if (failure.status != 0) contacted_ = true;
     if (transfer.on_failure) transfer.on_failure();
     if (transfer.received != progress) {
       failures = 1;
@@ -52,11 +53,15 @@ Result<HttpResponse> PatientClient::get(const Transfer& transfer, const std::sto
     }
     progress = transfer.received;
     if (counters_) ++counters_->retries;
-    if (failure.link_expired && transfer.on_link_expired && expired++ < kMaxExpiredLinks) {
-      transfer.on_link_expired();
-      continue;
+    if (failure.link_expired && transfer.on_link_expired) {
+      if (expired++ < kMaxExpiredLinks) {
+        transfer.on_link_expired();
+        continue;
+      }
+      failure.error.message += fmt::format(
+          "; so are {} new ones, so it is not their age. Try again later, or from another network", kMaxExpiredLinks);
     }
-    TRY(pause(failure, failures, stop));
+    TRY(pause(failure, failures, stop, transfer.explain));
   }
 }
 
@@ -64,7 +69,7 @@ std::variant<HttpReply, HttpFailure> PatientClient::attempt(const HttpCall& call
   auto outcome = client_.exchange(call, stop);
   const auto* reply = std::get_if<HttpReply>(&outcome);
   if (reply == nullptr) return outcome;
-  answered_ = true;
+  answered_ = contacted_ = true;
   if (auto failure = passing_failure(*reply, call.name)) return std::move(*failure);
   return outcome;
 }
@@ -78,17 +83,18 @@ Result<HttpReply> PatientClient::exchange(const HttpCall& call, const std::stop_
   }
 }
 
-Result<void> PatientClient::pause(const HttpFailure& failure, unsigned failures, const std::stop_token& stop) const {
-  TRY(judge(failure, failures));
+Result<void> PatientClient::pause(const HttpFailure& failure, unsigned failures, const std::stop_token& stop,
+                                  const ExplainFailure& explain) const {
+  TRY(judge(failure, failures, explain));
   const double seconds = std::max(backoff_seconds(failures, random_fraction()), failure.wait_seconds.value_or(0));
-  if (on_pause_ && seconds >= kToldPauseSeconds)
-    on_pause_(fmt::format("{}; trying again in {:.0f} s", failure.error.message, seconds));
+  if (on_note_ && seconds >= kToldPauseSeconds)
+    on_note_(fmt::format("{}; trying again in {:.0f} s", failure.error.message, seconds));
   if (!wait_for(seconds, stop)) return Error{ErrorKind::cancelled, "stopped on request"};
   return {};
 }
 
-Result<void> PatientClient::judge(const HttpFailure& failure, unsigned failures) const {
-  if (!failure.may_pass || (failure.no_such_host && !answered_)) return failure.error;
+Result<void> PatientClient::judge(const HttpFailure& failure, unsigned failures, const ExplainFailure& explain) const {
+  if (!failure.may_pass || (failure.no_such_host && !answered_)) return explain ? explain(failure) : failure.error;
   const unsigned attempts = answered_ ? attempts_ : std::min(attempts_, kFirstContactAttempts);
   if (failures >= attempts)
     return Error{failure.error.kind, fmt::format("{}; gave up after {} attempts", failure.error.message, failures)};

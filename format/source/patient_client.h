@@ -10,6 +10,9 @@
 
 namespace dspack::format {
 
+/// The error of a failure that is final, in the words of who knows the place; its own where it has none to add.
+using ExplainFailure = std::function<Error(const HttpFailure&)>;
+
 class PatientClient {
  public:
   explicit PatientClient(const RemoteOptions& options);
@@ -24,6 +27,7 @@ class PatientClient {
     HeadSink on_head{};                       // see http_client.h
     std::function<void()> on_failure{};       // an attempt failed
     std::function<void()> on_link_expired{};  // and that because its link has expired; unset: final
+    ExplainFailure explain{};                 // unset: the failure's own error
   };
   [[nodiscard]] Result<HttpResponse> get(const Transfer& transfer, const std::stop_token& stop);
 
@@ -33,17 +37,21 @@ class PatientClient {
   /// The same in one attempt: for what must be looked for before it is repeated.
   [[nodiscard]] std::variant<HttpReply, HttpFailure> attempt(const HttpCall& call, const std::stop_token& stop);
   /// Waits before a repetition. An error: it is of no use to try again.
-  [[nodiscard]] Result<void> pause(const HttpFailure& failure, unsigned failures, const std::stop_token& stop) const;
+  [[nodiscard]] Result<void> pause(const HttpFailure& failure, unsigned failures, const std::stop_token& stop,
+                                   const ExplainFailure& explain = {}) const;
+  /// Whether anybody was ever reached, if only to be refused.
+  [[nodiscard]] bool was_answered() const { return contacted_; }
 
  private:
   /// An error: it is of no use to try again.
-  [[nodiscard]] Result<void> judge(const HttpFailure& failure, unsigned failures) const;
+  [[nodiscard]] Result<void> judge(const HttpFailure& failure, unsigned failures, const ExplainFailure& explain) const;
 
   HttpClient client_;
   unsigned attempts_;
-  std::function<void(std::string_view)> on_pause_;
+  std::function<void(std::string_view)> on_note_;
   std::shared_ptr<TransferCounters> counters_;
-  std::atomic<bool> answered_{false};  // whether the server was ever reached
+  std::atomic<bool> answered_{false};   // whether there was ever a good answer
+  std::atomic<bool> contacted_{false};  // whether there was any
 };
 
 }  // namespace dspack::format

@@ -46,19 +46,37 @@ struct DeclaredFile {
   std::optional<uint64_t> size_bytes;
 };
 
+/// A file as a place lists it.
+struct ListedFile {
+  std::string path;
+  uint64_t size_bytes = 0;
+  std::optional<Digest> sha256 = std::nullopt;  // where the place declares it (an LFS file of the Hub)
+};
+
+/// Where a repository on the Hub stands: its name and the commit that every request goes to.
+struct HubOrigin {
+  std::string repository;  // "org/name", the present name of a renamed one
+  std::string commit;      // hexadecimal, of whatever length the Hub's ids have
+  std::string asked;       // "org/name@revision", as it was asked for
+};
+
 enum class RepositoryKind { local, http, hub };
 
 class Repository {
  public:
   virtual ~Repository() = default;
   [[nodiscard]] virtual RepositoryKind kind() const = 0;
-  /// For people: the folder or URL that was asked for, with the revision.
+  /// Whether all its weights lie on this machine's disks, whatever kind of place it is: then open_file works.
+  [[nodiscard]] virtual bool is_local() const { return kind() == RepositoryKind::local; }
+  /// nullopt: not on the Hub.
+  [[nodiscard]] virtual std::optional<HubOrigin> hub_origin() const { return std::nullopt; }
+  /// For people: the folder or URL that was asked for; of a repository on the Hub its name, revision and commit.
   [[nodiscard]] virtual std::string description() const = 0;
   /// Path or URL of one of its files.
   [[nodiscard]] virtual std::string locate(std::string_view path) const = 0;
   [[nodiscard]] virtual Result<std::unique_ptr<ByteSource>> open(std::string_view path, std::stop_token stop) = 0;
-  /// A file of a local folder, with a way of reading. Errors: those of FileSystem::open_read_as; unsupported where
-  /// files are not local.
+  /// A file on a local disk, with a way of reading. Errors: those of FileSystem::open_read_as; unsupported where files
+  /// are not local.
   [[nodiscard]] virtual Result<std::unique_ptr<ReadFile>> open_file(std::string_view path, ReadMode mode);
   /// The same for a file of which enough is known: a place across a network is not asked before the first read. Errors:
   /// also corrupt, there or when reading, if it has another size or version.
@@ -67,10 +85,10 @@ class Repository {
   /// A whole small file; larger than `limit_bytes`: budget.
   [[nodiscard]] virtual Result<std::string> read_text(std::string_view path, uint64_t limit_bytes,
                                                       std::stop_token stop) = 0;
-  /// Paths of all files, sorted, where the place can list them; nullopt where it cannot (a plain HTTP folder).
-  [[nodiscard]] virtual Result<std::optional<std::vector<std::string>>> list(std::stop_token stop) = 0;
-  /// The SHA-256 that the place declares for a file: on the Hub that of an LFS file; one HEAD request, none of the
-  /// file's bytes. nullopt: it declares none (a plain folder, a small file of the Hub).
+  /// All files but hidden ones, by path, where the place can list them; nullopt where it cannot (a plain HTTP folder).
+  [[nodiscard]] virtual Result<std::optional<std::vector<ListedFile>>> list(std::stop_token stop) = 0;
+  /// The SHA-256 that the place declares for a file, without any of its bytes: on the Hub that of an LFS file. nullopt:
+  /// it declares none (a plain folder, a small file of the Hub).
   [[nodiscard]] virtual Result<std::optional<DeclaredFile>> declared(std::string_view path, std::stop_token stop) = 0;
 };
 
@@ -88,19 +106,28 @@ struct TransferCounters {
 struct RemoteOptions {
   std::string hub_endpoint = "https://huggingface.co";
   std::string hub_token;  // sent to the Hub's host only
+  Path hub_cache;         // the Hub's local cache, whose snapshots are read and never written; empty: none
+  Path hub_commits;  // a folder that remembers which commit a name meant, for when the Hub is not there; empty: none
+  bool hub_offline = false;  // no request is made to the Hub
+  /// For work that goes on: what is asked for as `asked` is this commit, whatever it may mean by now.
+  std::optional<HubOrigin> hub_pinned;
   /// Per request, on failures that may pass, counted from the last byte that came. With pauses that grow to a minute
   /// the default outlasts some five minutes without a network.
   unsigned attempts = 12;
   std::string certificate_file;                // of authorities to trust; empty: the system's
   std::shared_ptr<RateLimit> rate_limit;       // over all connections; nullptr: none
   std::shared_ptr<TransferCounters> counters;  // of all requests; nullptr: not counted
-  /// Told about every pause of five seconds or more, since otherwise nothing is seen to happen. Thread-safe.
-  std::function<void(std::string_view)> on_pause;
+  /// No byte for so long: a connection counts as lost.
+  unsigned stall_seconds = 30;
+  /// Told what the user should know and is no error: every pause of five seconds or more, since otherwise nothing is
+  /// seen to happen; that a local snapshot is used; another name. Thread-safe.
+  std::function<void(std::string_view)> on_note;
 };
 
 /// A place, as a user writes it: "org/name[@revision]", "hf://org/name[@revision]", "http(s)://...", or a local folder.
-/// A local folder of that name wins over a repository on the Hub.
+/// A local folder of that name wins over a repository on the Hub. Only for the latter is anything asked: which commit
+/// the revision means. Errors: also those of hub_repository.h.
 [[nodiscard]] Result<std::unique_ptr<Repository>> open_repository(std::string_view place, const RemoteOptions& options,
-                                                                  FileSystem& files);
+                                                                  FileSystem& files, const std::stop_token& stop = {});
 
 }  // namespace dspack::format

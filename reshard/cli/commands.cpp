@@ -44,9 +44,27 @@ void print_outlook(const RepackOutlook& outlook, const format::Repository& repos
   }
 }
 
+/// Work that was begun on the Hub goes on at the commit that it was begun with, wherever the branch is by now.
+Result<std::unique_ptr<format::Repository>> open_source(const RepackFlags& flags, const Context& context) {
+  format::RemoteOptions remote = context.remote;
+  if (!flags.out.empty()) {
+    TRY_ASSIGN(remote.hub_pinned, begun_from(flags.out, format::posix_file_system()));
+  }
+  TRY_ASSIGN(auto repository, open_repository(flags.source, remote, format::posix_file_system(), context.stop));
+  const auto hub = repository->hub_origin();
+  const bool goes_on = hub && remote.hub_pinned && hub->asked == remote.hub_pinned->asked;
+  if (goes_on && hub->asked != fmt::format("{}@{}", hub->repository, hub->commit)) {
+    context.progress.note(
+        fmt::format("{}: unfinished work on {} at commit {}; going on with that commit (remove the "
+                    "folder to pack what the name means now)",
+                    flags.out, hub->asked, hub->commit));
+  }
+  return repository;
+}
+
 Result<int> repack_or_error(const RepackFlags& flags, const Context& context) {
   TRY_ASSIGN(const Recipe recipe, recipe_of(flags));
-  TRY_ASSIGN(const auto repository, open_repository(flags.source, context.remote, format::posix_file_system()));
+  TRY_ASSIGN(const auto repository, open_source(flags, context));
   RepackOptions options{.recipe = recipe, .out = flags.out, .jobs = flags.jobs};
   if (!flags.checksum_list.empty()) {
     TRY_ASSIGN(options.declared, read_checksum_list(flags.checksum_list));

@@ -23,7 +23,8 @@ constexpr char kAbout[] =
     "Repacks a DeepSeek-type checkpoint, into one safetensors file a layer and routed expert, say, in one streaming "
     "pass.\n"
     "\n"
-    "SOURCE is a local folder, an http(s):// folder, or a repository on the Hugging Face Hub: org/name[@revision].\n"
+    "SOURCE is a local folder, an http(s):// folder, or a repository on the Hugging Face Hub: org/name[@revision] or\n"
+    "hf://org/name[@revision], of which one commit is taken, from beginning to end.\n"
     "A run that was killed or lost its connection goes on when the same command is given again.";
 
 constexpr char kExamples[] =
@@ -43,17 +44,15 @@ constexpr char kExamples[] =
     "  reshard seal ~/.cache/dspack/NAME                              what dsrun has fetched becomes a packed "
     "repository\n"
     "  reshard diff ./ds-packed org/other-model                       tensor by tensor\n"
-    "  reshard publish ./ds-packed --repo ORG/NAME                    to the Hub; --dry-run says what that means\n"
-    "\n"
-    "Environment: HF_ENDPOINT (default https://huggingface.co), HF_TOKEN, HF_TOKEN_PATH, HF_HOME; http_proxy,\n"
-    "https_proxy, no_proxy; CURL_CA_BUNDLE or SSL_CERT_FILE for certificates of your own.\n"
-    "Exit status: 0 done, 1 failed, 2 wrong usage, 130 interrupted.";
+    "  reshard publish ./ds-packed --repo ORG/NAME                    to the Hub; --dry-run says what that means\n";
+
+constexpr char kExitStatus[] = "Exit status: 0 done, 1 failed, 2 wrong usage, 130 interrupted.";
 
 }  // namespace
 
 int main(int argc, char** argv) {
   CLI::App app{kAbout, "reshard"};
-  app.footer(kExamples);
+  app.footer(fmt::format("{}\n{}\n{}", kExamples, dspack::format::kEnvironmentHelp, kExitStatus));
   app.set_version_flag("--version", fmt::format("reshard (dspack) {}", dspack::kVersion));
 
   dspack::reshard::NetworkFlags network;  // of whichever verb is parsed

@@ -9,7 +9,7 @@
 namespace dspack::reshard {
 
 Result<Opened> open_place(const std::string& place, unsigned jobs, const Context& context) {
-  TRY_ASSIGN(auto repository, open_repository(place, context.remote, format::posix_file_system()));
+  TRY_ASSIGN(auto repository, open_repository(place, context.remote, format::posix_file_system(), context.stop));
   repository = format::make_expanding_repository(std::move(repository));
   TRY_ASSIGN(auto checkpoint, format::Checkpoint::open(*repository, jobs, context.stop));
   return Opened{std::move(repository), std::move(checkpoint)};

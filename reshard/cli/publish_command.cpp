@@ -122,7 +122,7 @@ struct Publishing {
     Situation situation;
     situation.difference = compare(sealed.files, {});
     std::string there = "not asked: there is no token";
-    if (!context.remote.hub_token.empty()) {
+    if (!context.remote.hub_token.empty() && !context.remote.hub_offline) {
       auto asked = look();
       if (!asked && asked.error().kind == ErrorKind::cancelled) return asked.error();
       there = asked ? there_words(*asked, target) : "could not be asked: " + printable(asked.error().message);
@@ -201,6 +201,9 @@ Result<int> publish_or_error(const PublishFlags& flags, const Context& context) 
   TRY_ASSIGN(SealedFolder sealed, open_sealed(flags.folder, format::posix_file_system(), context.stop));
   Publishing publishing(flags, context, std::move(sealed));
   if (flags.dry_run) return publishing.dry_run();
+  if (context.remote.hub_offline)
+    return Error{ErrorKind::network,
+                 "publishing needs the Hub, and HF_HUB_OFFLINE says to stay away from it; unset it"};
   if (flags.check_only) return publishing.check();
   return publishing.publish_it();
 }

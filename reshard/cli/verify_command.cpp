@@ -64,7 +64,7 @@ Result<std::vector<Declarations>> read_declarations(const VerifyFlags& flags, co
       if (!origin) return origin.error().in(flags.folder);
       place = *origin;
     }
-    TRY_ASSIGN(const auto source, open_repository(place, context.remote, format::posix_file_system()));
+    TRY_ASSIGN(const auto source, open_repository(place, context.remote, format::posix_file_system(), context.stop));
     TRY_ASSIGN(Declarations of_source, declarations_of(*source, manifest, flags.jobs, context.stop));
     declared.push_back(std::move(of_source));
   }

@@ -86,8 +86,8 @@ Result<SealedFolder> open_sealed(const format::Path& folder, format::FileSystem&
       findings.push_back(fmt::format("{} has {} bytes, {} were sealed", file.path, info->size_bytes, file.size_bytes));
   }
   TRY_ASSIGN(const auto listed, repository->list(stop));
-  for (const std::string& path : listed.value_or(std::vector<std::string>())) {
-    if (!expected.contains(path)) findings.push_back(path + " was not sealed (move it away)");
+  for (const format::ListedFile& file : listed.value_or(std::vector<format::ListedFile>())) {
+    if (!expected.contains(file.path)) findings.push_back(file.path + " was not sealed (move it away)");
   }
   TRY(judge(folder, findings));
   return sealed;

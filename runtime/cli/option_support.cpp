@@ -51,7 +51,7 @@ std::optional<Exit> parse(CLI::App& app, std::vector<std::string> arguments) {
 }
 
 void add_folder(CLI::App& app, std::string& folder) {
-  app.add_option("DIR", folder, "Folder of the model, or its address: http(s)://..., hf://org/name")
+  app.add_option("DIR", folder, "Folder of the model, or its address: http(s)://..., org/name[@revision], hf://...")
       ->required()
       ->type_name("");
 }

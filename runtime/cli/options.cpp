@@ -7,6 +7,7 @@
 #include <array>
 
 #include "dspack_version.h"
+#include "format/cli/process.h"
 #include "runtime/cli/fetch_options.h"
 #include "runtime/cli/mtp_options.h"
 #include "runtime/cli/option_support.h"
@@ -35,15 +36,18 @@ Examples:
   dsrun ./ds-packed -p "Once upon a time" --raw -n 100 --temp 0.7 --seed 1
   git diff | dsrun ./ds-packed -p - --stats run.json
   dsrun ./ds-packed                     chat: /help lists its commands
+  dsrun hf://org/ds-packed -p "Hi"      from the Hugging Face Hub; what is fetched is kept (--cache)
 
-DIR is a packed repository (reshard makes them) or an ordinary checkpoint folder. Only the experts that the router picks
-are read. Status: 0 done, 1 failed, 2 wrong usage, 130 interrupted.
+DIR is a packed repository (reshard makes them) or an ordinary checkpoint: a folder, http(s)://..., or a repository on
+the Hub, org/name[@revision] or hf://org/name[@revision]. Only the experts that the router picks are read.
 )";
+
+constexpr char kExitStatus[] = "Status: 0 done, 1 failed, 2 wrong usage, 130 interrupted.\n";
 
 CommandLine parse_run(std::vector<std::string> arguments) {
   RunOptions options;
   auto app = make_app("dsrun", "Runs mixture-of-experts models of the DeepSeek-V3 kind.");
-  app->footer(kExamples);
+  app->footer(fmt::format("{}\n{}\n{}", kExamples, format::kEnvironmentHelp, kExitStatus));
   app->set_version_flag("--version", kVersion, "Print the version");
   add_folder(*app, options.folder);
   auto* prompt = app->add_option("-p,--prompt", options.prompt, "What to answer; - reads it from standard input");

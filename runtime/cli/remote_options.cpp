@@ -28,19 +28,19 @@ void add_remote_options(CLI::App& app, RemoteAccess& access) {
 
 Result<std::unique_ptr<format::Repository>> open_place(const std::string& place, const RemoteAccess& access,
                                                        const std::stop_token& stop) {
-  auto progress = std::make_unique<format::TerminalProgress>(stderr, format::stderr_is_terminal());
+  const auto progress = std::make_shared<format::TerminalProgress>(stderr, format::stderr_is_terminal());
   const auto counters = std::make_shared<format::TransferCounters>();
   format::RemoteOptions options = format::remote_options_from_environment();
   options.counters = counters;
-  options.on_pause = [shown = progress.get()](std::string_view text) { shown->note(format::printable(text)); };
-  TRY_ASSIGN(auto repository, format::open_repository(place, options, format::posix_file_system()));
-  if (repository->kind() == format::RepositoryKind::local)
-    return format::make_expanding_repository(std::move(repository));
+  options.on_note = [shown = progress](std::string_view text) { shown->note(format::printable(text)); };
   const format::Path root =
       access.cache_folder.empty() ? format::user_cache_folder() / "dspack" : format::Path(access.cache_folder);
+  options.hub_commits = root / "hub-commits";
+  TRY_ASSIGN(auto repository, format::open_repository(place, options, format::posix_file_system(), stop));
+  if (repository->is_local()) return format::make_expanding_repository(std::move(repository));
   TRY_ASSIGN(auto opened, RemotePlace::open({.origin = std::move(repository),
                                              .counters = counters,
-                                             .progress = std::move(progress),
+                                             .progress = progress,
                                              .cache_root = root,
                                              .storage = access.storage},
                                             format::posix_file_system(), stop));

@@ -61,7 +61,7 @@ Result<ChatTemplate> recognise(const std::optional<std::string>& source) {
 
 Result<uint64_t> tokenizer_bytes(format::Repository& repository, const std::stop_token& stop) {
   for (const char* file : {kTokenizerFile, kTiktokenFile}) {
-    if (repository.kind() == format::RepositoryKind::local) {
+    if (repository.is_local()) {
       const auto source = repository.open(file, stop);
       if (source) return (*source)->size_bytes();
       if (source.error().kind != ErrorKind::not_found) return source.error();

@@ -233,7 +233,7 @@ std::optional<IoMethod> parse_io_method(std::string_view name) {
 
 Result<IoChoice> choose_io(format::Repository& repository, const format::Checkpoint& checkpoint, IoMethod asked,
                            const IoProbe& probe, const std::stop_token& stop) {
-  if (repository.kind() != format::RepositoryKind::local) return IoChoice{.reason = "not a local folder"};
+  if (!repository.is_local()) return IoChoice{.reason = "not a local folder"};
   if (asked != IoMethod::automatic) {
     IoChoice choice{.mode = ReadMode::once, .is_required = true, .reason = "asked for"};
     if (asked == IoMethod::direct) choice.mode = ReadMode::direct;

@@ -10,7 +10,8 @@
 namespace dspack::runtime {
 
 std::string origin_of(const format::Repository& repository) {
-  if (repository.kind() == format::RepositoryKind::hub) return "hf://" + repository.description();
+  // The commit, not the name: what is kept of one is of no use for another.
+  if (const auto hub = repository.hub_origin()) return fmt::format("hf://{}@{}", hub->repository, hub->commit);
   return format::without_password(repository.locate(""));
 }
 

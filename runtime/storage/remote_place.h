@@ -28,7 +28,7 @@ class RemotePlace final : public format::Repository {
   struct Parts {
     std::unique_ptr<format::Repository> origin;
     std::shared_ptr<format::TransferCounters> counters;  // of the origin
-    std::unique_ptr<format::Progress> progress;
+    std::shared_ptr<format::Progress> progress;          // the origin may tell it of pauses
     format::Path cache_root;
     RemoteStorageOptions storage;
   };
@@ -41,6 +41,7 @@ class RemotePlace final : public format::Repository {
   [[nodiscard]] const format::TransferCounters& counters() const { return *parts_.counters; }
 
   [[nodiscard]] format::RepositoryKind kind() const override { return files_->kind(); }
+  [[nodiscard]] std::optional<format::HubOrigin> hub_origin() const override { return files_->hub_origin(); }
   [[nodiscard]] std::string description() const override { return files_->description(); }
   [[nodiscard]] std::string locate(std::string_view path) const override { return files_->locate(path); }
   [[nodiscard]] Result<std::unique_ptr<format::ByteSource>> open(std::string_view path, std::stop_token stop) override {
@@ -55,7 +56,7 @@ class RemotePlace final : public format::Repository {
                                               std::stop_token stop) override {
     return files_->read_text(path, limit_bytes, std::move(stop));
   }
-  [[nodiscard]] Result<std::optional<std::vector<std::string>>> list(std::stop_token stop) override {
+  [[nodiscard]] Result<std::optional<std::vector<format::ListedFile>>> list(std::stop_token stop) override {
     return files_->list(std::move(stop));
   }
   [[nodiscard]] Result<std::optional<format::DeclaredFile>> declared(std::string_view path,

@@ -19,6 +19,7 @@ import unittest
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "support"))
+from hub_server import HubServer  # noqa: E402,F401
 from range_server import RangeServer  # noqa: E402,F401  (re-exported to the tests)
 
 SKIPPED = 77  # the exit status that CTest takes for "did not run"
@@ -81,6 +82,13 @@ class EndToEnd(unittest.TestCase):
         server.__enter__()
         self.addCleanup(server.__exit__)
         return server
+
+    def serve_hub(self, **options):
+        """A server that speaks the Hub's protocol."""
+        hub = HubServer(**options)
+        hub.__enter__()
+        self.addCleanup(hub.__exit__)
+        return hub
 
     # Running ----------------------------------------------------------------------------------------------------
 

@@ -75,7 +75,7 @@ class Lasting(Network):
         cases = {"no ranges": (SHARDS[1], "ignore_range", {}, ["byte ranges"]),
                  "404 of a shard": (SHARDS[1], "404", {}, ["missing", "404"]),
                  "410 of a shard": (SHARDS[1], "410", {}, ["410"]),
-                 "403 of a shard": (SHARDS[1], "403", {}, ["403", "HF_TOKEN"]),
+                 "403 of a shard": (SHARDS[1], "403", {}, ["access denied", "403"]),
                  "401 of the index": (INDEX, "401", {}, ["401"]),
                  "403 with a page": (SHARDS[1], "403", dict(body="<html>\n<b>no</b>\n</html>"), ["403"]),
                  "403 with lines": (SHARDS[1], "403", dict(body="denied\n\tby policy\nreshard: all is well"), ["denied"]),

@@ -40,8 +40,9 @@ class Exact(EndToEnd):
         server = self.serve(packed_tiny())
         self.assert_ok(self.unpack(server.url, self.scratch / "http"))
         self.assert_same(self.data(), self.scratch / "http")
-        server.renames["me/tiny/resolve/v1/"] = ""
-        self.assert_ok(self.unpack("me/tiny@v1", self.scratch / "hub", env={"HF_ENDPOINT": server.url}))
+        hub = self.serve_hub()
+        hub.add("me/tiny", packed_tiny(), revision="v1")
+        self.assert_ok(self.unpack("me/tiny@v1", self.scratch / "hub", env={"HF_ENDPOINT": hub.url}))
         self.assert_same(self.data(), self.scratch / "hub")
 
     def test_what_other_writers_may_do(self):

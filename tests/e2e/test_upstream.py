@@ -2,12 +2,14 @@
 
 import hashlib
 import json
+import shutil
 
 import safetensors_io
 from checkpoints import EXPERT_0, SHARDS, packed_tiny, write_small
 from common import INDEX, EndToEnd, flip_bit, main, seeded_random
 
 TOKEN = "hf_secret_of_the_test"
+COMMIT = "c0" * 20
 GIT_BLOB = "ab" * 20  # what the Hub has for small files: not a SHA-256 of the content
 
 
@@ -25,13 +27,14 @@ class Upstream(EndToEnd):
         self.packed = self.scratch / "packed"
         self.list = self.scratch / "sums"
 
-    def hub(self, *prefixes, linked=True, **options):
-        """A Hub that keeps shards elsewhere, and that elsewhere."""
+    def hub(self, *repositories, linked=True, **options):
+        """A Hub that keeps shards elsewhere and has no listing, and that elsewhere."""
         storage = self.serve(self.scratch / "root")
-        hub = self.serve(self.scratch / "root", **options)
+        hub = self.serve(self.scratch / "root", commit=COMMIT, **options)
         for server in (hub, storage):
-            for prefix in prefixes:
-                server.renames[prefix] = "files/"
+            for repository in repositories:
+                for revision in ("main", COMMIT):
+                    server.renames["%s/resolve/%s/" % (repository, revision)] = "files/"
         if linked:
             hub.add_fault("*.safetensors", "redirect", to=storage.url, linked=True)
         return hub, storage
@@ -53,33 +56,50 @@ class Upstream(EndToEnd):
                 self.assertIn(word, line, str(result))
 
     def test_the_hub_is_asked_and_sends_no_payload(self):
-        hub, storage = self.hub("o/n/resolve/main/", token=TOKEN)
-        self.pack_from(hub)
-        before = len(hub.requests()), len(storage.requests())
-        env = {"HF_ENDPOINT": hub.url, "HF_TOKEN": TOKEN}
-        for place in ([], ["o/n"], ["hf://o/n@main"]):
+        hub = self.serve_hub()
+        hub.add("o/n", self.source, private=True)
+        env = {"HF_ENDPOINT": hub.url, "HF_TOKEN": hub.token}
+        self.assert_ok(self.repack("o/n", self.packed, env=env))
+        commit = json.loads((self.packed / "manifest.json").read_text())["origin"]["revision"]
+        before = len(hub.requests())
+        for place, name in ([], "o/n@" + commit), (["o/n"], "o/n@main (commit %s)" % commit[:12]), (["hf://o/n@main"], "o/n@main"):
             result = self.assert_ok(self.verify("--upstream", *place, env=env))
             self.assertIn("2 source shards", result.stdout)
-            self.assertIn("as o/n@main declares", result.stdout)
+            self.assertIn("as %s" % name, result.stdout)
             for shard in SHARDS:
                 digest = hashlib.sha256((self.source / shard).read_bytes()).hexdigest()
                 self.assertIn("%s: SHA-256 %s rebuilt\n" % (shard, digest), result.stdout)
-        asked = hub.requests()[before[0]:]
+        asked = [(request.method, request.path) for request in hub.requests()[before:]]
+        head, tree = ("HEAD", "o/n/resolve/main/config.json"), ("GET", "api/models/o/n/tree/" + commit)
+        self.assertEqual(asked, [tree, head, tree, head, tree])
+
+    def test_a_hub_without_a_listing_is_asked_file_by_file(self):
+        hub, storage = self.hub("o/n", token=TOKEN)
+        self.pack_from(hub)
+        before = len(hub.requests()), len(storage.requests())
+        self.assert_ok(self.verify("--upstream", env={"HF_ENDPOINT": hub.url, "HF_TOKEN": TOKEN}))
+        asked = [request for request in hub.requests()[before[0]:] if not request.path.startswith("api/")]
         self.assertEqual({request.method for request in asked}, {"HEAD"})
         self.assertEqual(len(storage.requests()), before[1], "a link was followed")
-        self.assertTrue(all(request.authorization == "Bearer " + TOKEN for request in asked))
+        self.assertTrue(all(request.authorization == "Bearer " + TOKEN for request in hub.requests()))
 
     def test_a_repack_believes_neither_the_hub_s_storage_nor_a_server(self):
-        hub, storage = self.hub("o/n/resolve/main/", token=TOKEN)
+        hub, storage = self.hub("o/n", token=TOKEN)
         env = {"HF_ENDPOINT": hub.url, "HF_TOKEN": TOKEN}
         hub.clear_faults()
         hub.add_fault("*.safetensors", "redirect", to=storage.url, linked=True, etag="0" * 64)
-        self.assert_refused(self.repack("o/n", self.packed, "--jobs", 1, env=env), SHARDS[0], "SHA-256", "o/n@main declares 0000")
+        self.assert_refused(self.repack("o/n", self.packed, "--jobs", 1, env=env), SHARDS[0], "SHA-256", "o/n@main (commit c0c0c0c0c0c0) declares 0000")
         self.assert_absent(self.packed / "manifest.json")
         self.assertFalse(list(self.packed.glob("model/**/*.safetensors")), "sealed")
         hub.clear_faults()
+        shutil.rmtree(self.packed)
         hub.add_fault("*.safetensors", "redirect", to=storage.url, linked=True)
-        self.assert_ok(self.repack("o/n", self.packed, env=env))
+        storage.add_fault("*" + SHARDS[0], "corrupt", at=(self.source / SHARDS[0]).stat().st_size - 1)
+        self.assert_refused(self.repack("o/n", self.packed, "--jobs", 1, env=env), SHARDS[0], "SHA-256", "declares")
+        self.assertFalse(list(self.packed.glob("model/**/*.safetensors")), "sealed")
+        storage.clear_faults()
+        result = self.assert_ok(self.repack("o/n", self.packed, env=env))
+        self.assertIn("going on with that commit", result.stderr)
 
     def test_a_repack_from_a_list(self):
         self.list.write_text(checksum_list(self.source))
@@ -93,28 +113,28 @@ class Upstream(EndToEnd):
         self.assert_absent(other / "manifest.json")
 
     def test_a_plain_etag_may_declare_it_too(self):
-        hub, _ = self.hub("o/n/resolve/main/", linked=False)
+        hub, _ = self.hub("o/n", linked=False)
         self.pack_from(hub)
         for shard in SHARDS:
             hub.add_fault("*" + shard, "change_etag", etag=hashlib.sha256((self.source / shard).read_bytes()).hexdigest())
         self.assert_ok(self.verify("--upstream", env={"HF_ENDPOINT": hub.url}))
 
     def test_a_renamed_repository(self):
-        hub, storage = self.hub("o/n/resolve/main/", "new/name/resolve/main/", linked=False)
+        hub, storage = self.hub("o/n", "new/name", linked=False)
         self.pack_from(hub)
         hub.add_fault("o/n/*", "redirect", to="", status=307, within="o/n:new/name")
         hub.add_fault("new/name/*.safetensors", "redirect", to=storage.url, linked=True)
         self.assert_ok(self.verify("--upstream", env={"HF_ENDPOINT": hub.url}))
 
     def test_what_the_hub_declares_differently(self):
-        hub, storage = self.hub("o/n/resolve/main/", linked=False)
+        hub, storage = self.hub("o/n", linked=False)
         self.pack_from(hub)
         env = {"HF_ENDPOINT": hub.url}
         hub.add_fault("*" + SHARDS[0], "redirect", to=storage.url, linked=True)
         other = hub.add_fault("*" + SHARDS[1], "redirect", to=storage.url, linked=True, etag="cd" * 32)
-        self.assert_findings(self.verify("--upstream", env=env), (SHARDS[1], "cd" * 32, "o/n@main declares"))
+        self.assert_findings(self.verify("--upstream", env=env), (SHARDS[1], "cd" * 32, "o/n@%s declares" % COMMIT))
         other.options["etag"] = GIT_BLOB
-        self.assert_findings(self.verify("--upstream", env=env), (SHARDS[1], "not declared by o/n@main"))
+        self.assert_findings(self.verify("--upstream", env=env), (SHARDS[1], "not declared by o/n@" + COMMIT))
         other.options.update(etag="", size=17)
         self.assert_findings(self.verify("--upstream", env=env), (SHARDS[1], "declares 17"))
         hub.clear_faults()
@@ -123,10 +143,10 @@ class Upstream(EndToEnd):
         self.assert_findings(self.verify("--upstream", env=env), (SHARDS[1], "not declared"))
 
     def test_a_hub_that_declares_nothing_or_does_not_answer(self):
-        hub, _ = self.hub("o/n/resolve/main/", linked=False)
+        hub, _ = self.hub("o/n", linked=False)
         self.pack_from(hub)
         env = {"HF_ENDPOINT": hub.url}
-        self.assert_refused(self.verify("--upstream", env=env), "o/n@main", "declares none", "--sha256")
+        self.assert_refused(self.verify("--upstream", env=env), "o/n@" + COMMIT, "declares none", "--sha256")
         self.assert_refused(self.verify("--upstream", "o/other", env=env), "o/other@main", "declares none")
         hub.add_fault("*", "401")
         self.assert_refused(self.verify("--upstream", env=env), "HTTP 401", "HF_TOKEN")

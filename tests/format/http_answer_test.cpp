@@ -1,6 +1,10 @@
 #include <doctest/doctest.h>
 
 #include <initializer_list>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
 
 #include "format/source/http_answer.h"
 
@@ -140,4 +144,82 @@ TEST_CASE("http answer: a HEAD request is answered by the first answer, redirect
   CHECK(moved.response().location == "/other");
   CHECK(refusal(request, 404) == ErrorKind::not_found);
   CHECK(refusal(request, 503) == ErrorKind::network);
+}
+
+TEST_CASE("http answer: what the Hub says of a file counts across its redirect to the storage") {
+  HttpRequest request = part({0, 4});
+  request.expected_commit = "c1";
+  request.expected_linked_etag = "d1";
+  const auto lines = [](std::string_view commit, std::string_view etag) {
+    return std::vector<std::string>{"HTTP/1.1 302 Found",
+                                    fmt::format("X-Repo-Commit: {}", commit),
+                                    fmt::format("X-Linked-Etag: \"{}\"", etag),
+                                    "X-Linked-Size: 4",
+                                    "X-Error-Code: Old",
+                                    "HTTP/1.1 206 Partial Content",
+                                    "Content-Range: bytes 0-3/4",
+                                    "ETag: \"e\""};
+  };
+  const auto judged = [&](std::string_view commit, std::string_view etag) {
+    HttpAnswer chain(request);
+    for (const std::string& line : lines(commit, etag))
+      chain.add_line(line);
+    const auto failure = chain.judge(206);
+    if (!failure) CHECK(chain.response().linked_bytes == 4);
+    if (failure) CHECK(failure->error_code.empty());  // of the first answer
+    return failure ? std::optional(failure->error.kind) : std::nullopt;
+  };
+  CHECK_FALSE(judged("c1", "d1").has_value());
+  CHECK_FALSE(judged("", "").has_value());
+  CHECK(judged("c2", "d1") == ErrorKind::corrupt);
+  CHECK(judged("c1", "d2") == ErrorKind::corrupt);
+}
+
+TEST_CASE("http answer: a refusal tells the Hub's code, its words and its commit") {
+  const auto failure =
+      answer(kWhole, {"x-error-code: GatedRepo", "x-error-message: see https://h/x?token=s3", "x-repo-commit: c1"})
+          .judge(403);
+  REQUIRE(failure.has_value());
+  CHECK(failure->status == 403);
+  CHECK(failure->error_code == "GatedRepo");
+  CHECK(failure->words == "see https://h/x?...");
+  CHECK(failure->repo_commit == "c1");
+}
+
+TEST_CASE("http answer: too many requests wait for the count to begin anew") {
+  const auto wait = [](long status, std::initializer_list<std::string_view> lines) {
+    return answer(kWhole, lines).judge(status)->wait_seconds;
+  };
+  CHECK(wait(429, {"RateLimit: \"api\";r=0;t=55"}) == 56);
+  CHECK(wait(429, {"RateLimit: \"api\";r=0;t=55", "Retry-After: 7"}) == 56);
+  CHECK(wait(429, {"RateLimit: \"api\";r=3;t=55", "Retry-After: 7"}) == 7);
+  CHECK(wait(503, {"RateLimit: \"api\";r=0;t=55", "Retry-After: 7"}) == 7);
+  CHECK_FALSE(wait(429, {"RateLimit: nonsense"}).has_value());
+}
+
+TEST_CASE("http answer: a refused link may be an old one") {
+  HttpRequest request = kWhole;
+  request.is_link = true;
+  for (const long status : {400L, 401L, 403L, 404L, 410L})
+    CHECK(answer(request, {}).judge(status)->link_expired);
+  const auto refused = [](long status, std::string_view location, std::string commit) {
+    HttpRequest asked = part({0, 4});
+    asked.expected_commit = std::move(commit);
+    const std::string line = fmt::format("Location: {}", location);
+    return answer(asked, {"HTTP/1.1 302 Found", line, "HTTP/1.1 403 Forbidden"}).judge(status)->link_expired;
+  };
+  CHECK(refused(403, "https://storage/x?signed", ""));
+  CHECK(refused(403, "//storage/x", ""));
+  CHECK(refused(404, "https://storage/x?signed", "c1"));
+  CHECK_FALSE(refused(404, "https://storage/x", ""));
+  CHECK_FALSE(refused(403, "/elsewhere", "c1"));
+  CHECK_FALSE(refused(403, "http://h/elsewhere", "c1"));
+  CHECK_FALSE(answer(request, {}).judge(416)->link_expired);
+  CHECK_FALSE(answer(kWhole, {}).judge(403)->link_expired);
+}
+
+TEST_CASE("http answer: the next page of a listing") {
+  HttpAnswer paged = answer(kWhole, {"Link: <https://h/x>; rel=\"xet-auth\"", "Link: <https://h/2>; rel=\"next\""});
+  CHECK_FALSE(paged.judge(200).has_value());
+  CHECK(paged.response().next_page == "https://h/2");
 }

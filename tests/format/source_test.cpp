@@ -10,28 +10,15 @@
 
 using namespace dspack;
 using format::open_repository;
-using format::RepositoryKind;
 
 namespace {
 
-std::string located(std::string_view place, const format::RemoteOptions& options = {}) {
-  const auto repository = open_repository(place, options, format::posix_file_system());
+std::string located(std::string_view place) {
+  const auto repository = open_repository(place, {}, format::posix_file_system());
   return repository ? (*repository)->locate("config.json") : repository.error().message;
 }
 
 }  // namespace
-
-TEST_CASE("place: the Hub's names resolve to its URLs") {
-  CHECK(located("deepseek-ai/DeepSeek-V3") ==
-        "https://huggingface.co/deepseek-ai/DeepSeek-V3/resolve/main/config.json");
-  CHECK(located("hf://deepseek-ai/DeepSeek-V3@refs/pr/1") ==
-        "https://huggingface.co/deepseek-ai/DeepSeek-V3/resolve/refs%2Fpr%2F1/config.json");
-  CHECK(located("org/name@abc") == "https://huggingface.co/org/name/resolve/abc/config.json");
-  format::RemoteOptions options;
-  options.hub_endpoint = "http://localhost:1/";
-  CHECK(located("org/name", options) == "http://localhost:1/org/name/resolve/main/config.json");
-  CHECK(open_repository("org/name", {}, format::posix_file_system()).value()->kind() == RepositoryKind::hub);
-}
 
 TEST_CASE("place: URLs and folders") {
   const test::TempFolder folder;
@@ -39,8 +26,8 @@ TEST_CASE("place: URLs and folders") {
   CHECK(located(folder.path().string()) == (folder.path() / "config.json").string());
   folder.write("f", "x");
   CHECK(located((folder.path() / "f").string()).find("is a file") != std::string::npos);
-  for (const char* place :
-       {"/no/such/folder", "./org/name", "a/b/c", "name", "hf://name", "org/", "org/name@", "o rg/name"}) {
+  for (const char* place : {"/no/such/folder", "./org/name", "a/b/c", "name", "hf://name", "hf://o/n@../x", "org/",
+                            "org/name@", "o rg/name"}) {
     CAPTURE(place);
     CHECK_FALSE(open_repository(place, {}, format::posix_file_system()).has_value());
   }
@@ -57,7 +44,11 @@ TEST_CASE("local repository: lists files below it, without hidden ones") {
   folder.write("a/c.txt", "2");
   folder.write(".git/config", "3");
   const auto repository = open_repository(folder.path().string(), {}, format::posix_file_system()).value();
-  CHECK(repository->list({}).value().value() == std::vector<std::string>{"a/c.txt", "b.txt"});
+  const auto listed = repository->list({}).value().value();
+  REQUIRE(listed.size() == 2);
+  CHECK(listed[0].path == "a/c.txt");
+  CHECK(listed[1].path == "b.txt");
+  CHECK(listed[1].size_bytes == 1);
   std::string streamed;
   const auto sink = [&](std::span<const std::byte> bytes) -> Result<void> {
     streamed.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
@@ -136,5 +127,27 @@ TEST_CASE("http headers: a redirect is followed on the same host only") {
                                "https://h:1.evil/c", "c"}) {
     CAPTURE(location);
     CHECK_FALSE(same_host_url("https://h:1/a/b", location).has_value());
+  }
+}
+
+TEST_CASE("http headers: the longest wait of the limits that are used up") {
+  using format::parse_rate_limit;
+  CHECK(parse_rate_limit("\"api\";r=0;t=55") == 55);
+  CHECK(parse_rate_limit("\"api\"; r=0; t=55, \"resolvers\";r=0;t=70") == 70);
+  CHECK(parse_rate_limit("\"a,b;c\";t=3;r=0") == 3);
+  for (const char* text : {"", "\"api\";r=1;t=55", "\"api\";r=0", "t=55", "r=0;t=-1", "r=0;t=99999999999999999999"}) {
+    CAPTURE(text);
+    CHECK_FALSE(parse_rate_limit(text).has_value());
+  }
+}
+
+TEST_CASE("http headers: the next page among links") {
+  using format::parse_next_link;
+  CHECK(parse_next_link("<https://h/a?cursor=x%3D%3D&b=1>; rel=\"next\"") == "https://h/a?cursor=x%3D%3D&b=1");
+  CHECK(parse_next_link("<https://h/a,b>; rel=\"xet-auth\", </c>; type=\"x\"; rel=next") == "/c");
+  for (const char* text :
+       {"", "<a>", "<a>; rel=\"prev\"", "a; rel=\"next\"", "<a; rel=\"next\"", "<a>; title=\"rel=next\""}) {
+    CAPTURE(text);
+    CHECK(parse_next_link(text).empty());
   }
 }

@@ -22,8 +22,8 @@ class MemoryRepository final : public format::Repository {
   format::RepositoryKind kind() const override { return format::RepositoryKind::local; }
   std::string description() const override { return "memory"; }
   std::string locate(std::string_view path) const override { return std::string(path); }
-  Result<std::optional<std::vector<std::string>>> list(std::stop_token /*stop*/) override {
-    return std::optional<std::vector<std::string>>();
+  Result<std::optional<std::vector<format::ListedFile>>> list(std::stop_token /*stop*/) override {
+    return std::optional<std::vector<format::ListedFile>>();
   }
   Result<std::optional<format::DeclaredFile>> declared(std::string_view /*path*/, std::stop_token /*stop*/) override {
     return std::optional<format::DeclaredFile>();

@@ -102,6 +102,30 @@ TEST_CASE("journal: another plan, version or source is foreign, with the reason"
   CHECK(reason("source", {"x"}).find("source has changed") != std::string::npos);
 }
 
+TEST_CASE("journal: of a source on the Hub it tells the commit, however it was asked for") {
+  const auto identity = [](const std::string& commit, const std::string& asked) {
+    format::Json json = kIdentity;
+    json[reshard::kOriginKey] = {{"repository", "org/name"}, {"commit", commit}};
+    json[reshard::kAskedKey] = asked;
+    return json;
+  };
+  const std::string commit(40, 'a');
+  const std::string text = reshard::journal_line(identity(commit, "org/name@main"));
+  const auto origin = reshard::journal_origin(text);
+  REQUIRE(origin.has_value());
+  CHECK(origin->repository == "org/name");
+  CHECK(origin->commit == commit);
+  CHECK(origin->asked == "org/name@main");
+  CHECK(std::holds_alternative<reshard::JournalLoaded>(parse_journal(text, identity(commit, "org/name@" + commit))));
+  const auto other = parse_journal(text, identity(std::string(40, 'b'), "org/name@main"));
+  REQUIRE(std::holds_alternative<reshard::JournalForeign>(other));
+  CHECK(std::get<reshard::JournalForeign>(other).reason == "it was begun from org/name at commit " + commit);
+  CHECK_FALSE(reshard::journal_origin(reshard::journal_line(kIdentity)).has_value());
+  CHECK_FALSE(reshard::journal_origin(text.substr(0, text.size() / 2)).has_value());
+  for (const format::Json& damaged : {identity("main", "org/name@main"), identity("../x", "org/name@main")})
+    CHECK_FALSE(reshard::journal_origin(reshard::journal_line(damaged)).has_value());
+}
+
 TEST_CASE("journal: nothing, or a torn first record, is a fresh start") {
   CHECK(std::holds_alternative<reshard::JournalFresh>(parse_journal("", kIdentity)));
   CHECK(std::holds_alternative<reshard::JournalFresh>(parse_journal("0123456789abcdef {\"jour", kIdentity)));

@@ -39,8 +39,8 @@ class CountingOrigin final : public format::Repository {
     ++counts_.opens;
     return real_->read_text(path, limit_bytes, stop);
   }
-  Result<std::optional<std::vector<std::string>>> list(std::stop_token) override {
-    return std::optional<std::vector<std::string>>();
+  Result<std::optional<std::vector<format::ListedFile>>> list(std::stop_token) override {
+    return std::optional<std::vector<format::ListedFile>>();
   }
   Result<std::optional<format::DeclaredFile>> declared(std::string_view, std::stop_token) override {
     return std::optional<format::DeclaredFile>();

@@ -75,6 +75,12 @@ class Structure(unittest.TestCase):
             code = re.sub(r"//.*", "", text)
             self.assertIsNone(forbidden.search(code), f"{name} prints, ends the process or reads the environment")
 
+    def test_no_output_is_coloured(self):
+        # So NO_COLOR is honoured without being read.
+        colour = re.compile(r"(\\(x1b|033|e|u001b)|\x1b)\[[0-9;]*m")
+        for name, text in sources(*ROOMS):
+            self.assertIsNone(colour.search(text), f"{name} colours what it prints: read NO_COLOR first")
+
     def test_headers_say_what_they_are(self):
         for name, text in sources(*ROOMS):
             if name.endswith(".h"):

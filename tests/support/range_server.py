@@ -88,10 +88,11 @@ class RangeServer(http.server.ThreadingHTTPServer):
     block_on_close = False
     request_queue_size = 128
 
-    def __init__(self, root, port=0, rate=None, token=None, random_seed=0, verbose=False):
+    def __init__(self, root, port=0, rate=None, token=None, random_seed=0, verbose=False, commit=None):
         self.root = os.path.abspath(root)
         self.rate = rate  # bytes per second and connection
         self.token = token  # a bearer token without which every answer is 401
+        self.commit = commit  # X-Repo-Commit of every answer, as the Hub has it: what of the Hub this server can play
         self.verbose = verbose
         self.log: List[Request] = []
         self.virtual: Dict[str, Tuple[bytes, int]] = {}  # path -> first bytes, size; the rest reads as zeros
@@ -318,6 +319,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def start(self, status, headers):
         self.entry.status = status
         self.send_response(status)
+        if self.server.commit:
+            self.send_header("X-Repo-Commit", self.server.commit)
         for name, value in headers.items():
             self.send_header(name, value)
         self.end_headers()

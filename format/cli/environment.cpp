@@ -1,0 +1,77 @@
+// What the environment says of remote places. Source: huggingface_hub, constants.py, and docs/hub.md here.
+#include <cstdlib>
+
+#include "format/cli/process.h"
+#include "format/source/http_headers.h"
+
+namespace dspack::format {
+namespace {
+
+constexpr uint64_t kMaxTokenBytes = 4096;
+constexpr uint64_t kMaxTimeoutSeconds = 86400;
+
+std::string variable(const char* name) {
+  const char* value = std::getenv(name);  // NOLINT(concurrency-mt-unsafe): main thread, before others start
+  return value == nullptr ? "" : value;
+}
+
+/// Of the first variable that is set and not empty.
+std::string first_of(std::initializer_list<const char*> names) {
+  for (const char* name : names) {
+    if (std::string value = variable(name); !value.empty()) return value;
+  }
+  return "";
+}
+
+bool is_on(const char* name) {
+  const std::string value = variable(name);
+  for (const std::string_view on : {"1", "ON", "YES", "TRUE"}) {
+    if (equal_ignoring_case(value, on)) return true;
+  }
+  return false;
+}
+
+std::string first_word(std::string_view text) {
+  const size_t begin = text.find_first_not_of(" \t\r\n");
+  if (begin == std::string_view::npos) return "";
+  return std::string(text.substr(begin, text.find_first_of(" \t\r\n", begin) - begin));
+}
+
+Path hub_home() {
+  if (const std::string home = variable("HF_HOME"); !home.empty()) return home;
+  return user_cache_folder() / "huggingface";
+}
+
+std::string hub_token() {
+  if (is_on("HF_HUB_DISABLE_IMPLICIT_TOKEN")) return "";
+  if (std::string token = first_word(variable("HF_TOKEN")); !token.empty()) return token;
+  const std::string path = variable("HF_TOKEN_PATH");
+  // No token file is the usual case and no error.
+  const auto text = read_text(posix_file_system(), path.empty() ? hub_home() / "token" : Path(path), kMaxTokenBytes);
+  return text ? first_word(*text) : "";
+}
+
+}  // namespace
+
+RemoteOptions remote_options_from_environment() {
+  RemoteOptions options;
+  if (const std::string endpoint = variable("HF_ENDPOINT"); !endpoint.empty()) options.hub_endpoint = endpoint;
+  const std::string cache = first_of({"HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"});
+  options.hub_cache = cache.empty() ? hub_home() / "hub" : Path(cache);
+  options.hub_offline = is_on("HF_HUB_OFFLINE") || is_on("TRANSFORMERS_OFFLINE");
+  options.certificate_file = first_of({"CURL_CA_BUNDLE", "SSL_CERT_FILE"});
+  const auto timeout = parse_decimal(variable("HF_HUB_DOWNLOAD_TIMEOUT"));
+  if (timeout && *timeout > 0 && *timeout <= kMaxTimeoutSeconds)
+    options.stall_seconds = static_cast<unsigned>(*timeout);
+  options.hub_token = hub_token();
+  // libcurl, TLS and the environment keep copies of it that nobody can wipe.
+  if (!options.hub_token.empty()) forbid_core_dumps();
+  return options;
+}
+
+Path user_cache_folder() {
+  if (const std::string cache = variable("XDG_CACHE_HOME"); !cache.empty()) return cache;
+  return Path(variable("HOME")) / ".cache";
+}
+
+}  // namespace dspack::format

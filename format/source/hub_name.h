@@ -1,0 +1,35 @@
+// How a repository on the Hugging Face Hub is called, and the addresses that follow from it.
+// Threads: thread-safe (pure functions). Source: huggingface_hub, constants.py and file_download.py.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace dspack::format {
+
+struct HubName {
+  std::string repository;  // "org/name"
+  std::string revision;    // branch, tag, refs/pr/N, or a commit
+};
+
+/// "org/name" or "org/name@revision", with "main" where none is given. nullopt: not of that form.
+[[nodiscard]] std::optional<HubName> parse_hub_name(std::string_view text);
+
+/// Whether a revision is the whole id of a commit, which never means another: 40 hexadecimal digits, or 64 where a
+/// repository counts with SHA-256.
+[[nodiscard]] bool is_commit(std::string_view revision);
+/// Whether it could be an id that a server calls a commit: 7 to 64 hexadecimal digits.
+[[nodiscard]] bool is_commit_id(std::string_view text);
+
+/// "https://huggingface.co/org/name"
+[[nodiscard]] std::string hub_page_url(std::string_view endpoint, std::string_view repository);
+/// Of a file: ".../org/name/resolve/revision/path".
+[[nodiscard]] std::string hub_file_url(std::string_view endpoint, const HubName& name, std::string_view path);
+/// Of the API: ".../api/models/org/name/what/revision".
+[[nodiscard]] std::string hub_api_url(std::string_view endpoint, const HubName& name, std::string_view what);
+
+/// The repository in the path of a file's URL at `endpoint`; nullopt: it is none. So a redirect tells a new name.
+[[nodiscard]] std::optional<std::string> repository_of_url(std::string_view endpoint, std::string_view url);
+
+}  // namespace dspack::format

@@ -1,0 +1,77 @@
+#include "format/source/hub_refusal.h"
+
+#include <fmt/format.h>
+
+#include "format/source/hub_name.h"
+
+namespace dspack::format {
+namespace {
+
+constexpr char kSignIn[] = "set HF_TOKEN to a token of yours, or run \"hf auth login\"";
+
+/// "(HTTP 401: what the server says)"
+std::string answer_of(const HttpFailure& failure) {
+  return failure.words.empty() ? fmt::format("(HTTP {})", failure.status)
+                               : fmt::format("(HTTP {}: {})", failure.status, failure.words);
+}
+
+std::string gated(const HubRequest& asked, const std::string& page) {
+  return asked.has_token ? fmt::format(
+                               "is gated, and the account of your token has no access yet: open {} in a "
+                               "browser, accept its terms there (some owners grant access by hand), and see "
+                               "to it that the token may read gated repositories",
+                               page)
+                         : fmt::format("is gated: open {} in a browser and accept its terms, then {}", page, kSignIn);
+}
+
+std::string no_repository(const HubRequest& asked) {
+  return asked.has_token
+             ? fmt::format(
+                   "there is no such repository on {}, or it is private and your token may not read it: check "
+                   "the spelling, or take a token of an account that has access",
+                   asked.endpoint)
+             : fmt::format(
+                   "there is no such repository on {}, or it is private: check the spelling; for a private "
+                   "one {}",
+                   asked.endpoint, kSignIn);
+}
+
+std::string no_revision(const HubRequest& asked, const std::string& page) {
+  return is_commit(asked.revision)
+             ? fmt::format(
+                   "has no commit {}: it was mistyped, or the history was rewritten since; "
+                   "{}/commits/main lists what there is",
+                   asked.revision, page)
+             : fmt::format("has no branch, tag or commit \"{}\"; {}/tree/main lists them", asked.revision, page);
+}
+
+std::string denied(const HubRequest& asked, const HttpFailure& failure) {
+  constexpr long kUnauthorized = 401;
+  if (!asked.has_token) return fmt::format("access is denied: is it private or gated? If so, {}", kSignIn);
+  return failure.status == kUnauthorized
+             ? "the Hub does not accept your token: it is wrong or has expired. Set HF_TOKEN to a good one, or run "
+               "\"hf auth login\""
+             : "access is denied to your token: if it is a fine-grained one, it must name this repository (set "
+               "HF_TOKEN "
+               "to one that may read it)";
+}
+
+}  // namespace
+
+Error explain_refusal(const HubRequest& request, const HttpFailure& failure) {
+  HubRequest asked = request;
+  asked.endpoint = without_password(request.endpoint);
+  const std::string page = hub_page_url(asked.endpoint, asked.repository);
+  const auto refusal = [&](const std::string& reason) {
+    return Error{ErrorKind::network, fmt::format("{}: {} {}", page, reason, answer_of(failure))};
+  };
+  const bool names_token = failure.words.find("redentials") != std::string::npos;
+  if (asked.has_token && failure.status == 401 && names_token) return refusal(denied(asked, failure));
+  if (failure.error_code == "GatedRepo") return refusal(gated(asked, page));
+  if (failure.error_code == "RepoNotFound") return refusal(no_repository(asked));
+  if (failure.error_code == "RevisionNotFound") return refusal(no_revision(asked, page));
+  if ((failure.status == 401 || failure.status == 403) && !failure.link_expired) return refusal(denied(asked, failure));
+  return failure.error;
+}
+
+}  // namespace dspack::format

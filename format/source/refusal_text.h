@@ -1,0 +1,23 @@
+// What a server says to its refusal, fit for an error message: one short line, and nothing of a link that could be used
+// by who reads it.
+// Threads: thread-safe (pure functions).
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace dspack::format {
+
+/// Of a body (or a header): "error" or "message" of JSON, Code and Message of a storage's XML, else the text itself;
+/// not a page of HTML. At most kRefusalTextBytes, without control characters; empty: nothing of use.
+[[nodiscard]] std::string refusal_text(std::string_view body);
+
+inline constexpr size_t kRefusalTextBytes = 300;
+
+/// The text with "?..." cut off every URL in it: what follows may be a signature.
+[[nodiscard]] std::string without_queries(std::string_view text);
+
+/// The text with every occurrence of `secret` replaced; an empty secret leaves it as it is.
+[[nodiscard]] std::string without_secret(std::string text, std::string_view secret);
+
+}  // namespace dspack::format
