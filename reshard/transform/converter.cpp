@@ -1,6 +1,7 @@
 #include "reshard/transform/converter.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include <fmt/format.h>
@@ -68,6 +69,12 @@ class Dequantiser final : public RowConverter {
     const std::span<const uint8_t> values(reinterpret_cast<const uint8_t*>(row.data()), row.size());
     const auto scales = std::span(scales_).subspan(row_ / kBlock * row_scales_, row_scales_);
     loss_ += kernels::dequantise_row(values, scales, kBlock, std::span<T>(out_));
+    if (!std::isfinite(loss_.squared_error)) {
+      return Error{ErrorKind::unsupported,
+                   fmt::format("holds a value in row {} that is too large for {} bits; keep the tensor from the "
+                               "transform by a selector",
+                               row_, 8 * sizeof(T))};
+    }
     ++row_;
     return sink(std::as_bytes(std::span(out_)));
   }
@@ -95,7 +102,9 @@ class Quantiser final : public RowConverter {
   Result<void> convert(std::span<const std::byte> rows, const ByteSink& sink) override {
     const std::vector<uint16_t> values = values_of<uint16_t>(rows);
     if (!kernels::block_scales(values, columns_, kBlock, scales_)) {
-      return Error{ErrorKind::unsupported, "holds an infinity or NaN, which FP8 with a scale cannot"};
+      return Error{ErrorKind::unsupported,
+                   "holds an infinity or NaN, which FP8 with a scale cannot; keep the tensor from "
+                   "the transform by a selector"};
     }
     if (scales_only_) return sink(std::as_bytes(std::span(scales_)));
     std::vector<uint8_t> fp8(values.size());
@@ -132,13 +141,22 @@ class ScaleNarrower final : public RowConverter {
 
 }  // namespace
 
+std::vector<float> scale_values(Dtype dtype, std::span<const std::byte> bytes) {
+  if (dtype == Dtype::f32) return values_of<float>(bytes);
+  DSPACK_CHECK(dtype == Dtype::f8_e8m0, "scales of another type");
+  std::vector<float> values;
+  for (const uint8_t exponent : values_of<uint8_t>(bytes))
+    values.push_back(f8_e8m0_to_f32(exponent));
+  return values;
+}
+
 std::unique_ptr<Converter> make_converter(Conversion conversion, const format::TensorEntry& source,
-                                          std::vector<std::byte> scales) {
+                                          std::vector<float> scales) {
   const auto columns = [&] { return source.shape.at(1); };
   switch (conversion) {
     case Conversion::none: break;
-    case Conversion::fp8_to_bf16: return std::make_unique<Dequantiser<uint16_t>>(columns(), values_of<float>(scales));
-    case Conversion::fp8_to_f32: return std::make_unique<Dequantiser<float>>(columns(), values_of<float>(scales));
+    case Conversion::fp8_to_bf16: return std::make_unique<Dequantiser<uint16_t>>(columns(), std::move(scales));
+    case Conversion::fp8_to_f32: return std::make_unique<Dequantiser<float>>(columns(), std::move(scales));
     case Conversion::bf16_to_fp8: return std::make_unique<Quantiser>(columns(), false);
     case Conversion::bf16_scales: return std::make_unique<Quantiser>(columns(), true);
     case Conversion::f32_to_e8m0: return std::make_unique<ScaleNarrower>();
