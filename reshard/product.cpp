@@ -105,6 +105,8 @@ Result<Changes> changes(const Recipe& recipe, const Checkpoint& source, const So
   return result;
 }
 
+constexpr size_t kMaxWarnings = 10;
+
 /// What a recipe names and a source does not have: more likely a slip than meant.
 std::vector<std::string> idle_parts(const Recipe& recipe, const Checkpoint& source, const std::vector<bool>& applied) {
   std::vector<std::string> warnings;
@@ -126,6 +128,10 @@ std::vector<std::string> idle_parts(const Recipe& recipe, const Checkpoint& sour
                                    format::canonical_json(transform_json(transform)),
                                    narrows ? "no scale tensor has powers of two alone" : "no tensor is of that kind"));
   }
+  if (warnings.size() <= kMaxWarnings) return warnings;
+  const size_t more = warnings.size() - kMaxWarnings;
+  warnings.resize(kMaxWarnings);
+  warnings.push_back(fmt::format("{} more parts of the recipe fit nothing", more));
   return warnings;
 }
 

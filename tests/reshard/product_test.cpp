@@ -113,6 +113,11 @@ TEST_CASE("product: parts of a recipe that concern nothing are told") {
   CHECK(mentions(warnings(R"("transform":"bf16-to-fp8")").at(0), "no tensor is of that kind"));
   CHECK(mentions(warnings(R"("transform":"scales-to-e8m0")").at(0), "no scale tensor has powers of two alone"));
   CHECK(warnings(R"("transform":["fp8-to-bf16","fp8-to-f32"])").size() == 1);
+  std::string many = R"("include":[{"name":"*"})";
+  for (int i = 0; i < 500; ++i)
+    many += R"(,{"layers":9})";
+  CHECK(warnings(many + "]").size() == 11);
+  CHECK(warnings(many + "]").back() == "490 more parts of the recipe fit nothing");
 }
 
 TEST_CASE("product: FP8 with its scales becomes one tensor of the same shape") {
