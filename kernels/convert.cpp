@@ -61,16 +61,21 @@ Loss dequantise_row(std::span<const uint8_t> row, std::span<const float> scales,
 
 bool block_scales(std::span<const uint16_t> rows, uint64_t columns, uint64_t block, std::span<float> scales) {
   DSPACK_CHECK(scales.size() == ceil_div(columns, block), "scales do not fit the rows");
-  std::ranges::fill(scales, 0.0F);
+  // Without their sign, finite BF16 values are in the order of their bits.
+  constexpr uint16_t kMagnitude = 0x7fff;
+  constexpr uint16_t kInfinity = 0x7f80;
   bool finite = true;
-  for (size_t i = 0; i < rows.size(); ++i) {
-    const float magnitude = std::fabs(bf16_to_f32(rows[i]));
-    finite = finite && std::isfinite(magnitude);
-    float& largest = scales[(i % columns) / block];
-    largest = std::max(largest, magnitude);
+  for (size_t b = 0; b < scales.size(); ++b) {
+    const size_t begin = b * block;
+    const size_t end = std::min<size_t>(columns, begin + block);
+    uint16_t largest = 0;
+    for (size_t row = 0; row < rows.size(); row += columns) {
+      for (size_t i = row + begin; i < row + end; ++i)
+        largest = std::max(largest, static_cast<uint16_t>(rows[i] & kMagnitude));
+    }
+    finite = finite && largest < kInfinity;
+    scales[b] = largest == 0 ? 1.0F : bf16_to_f32(largest) / kLargestE4m3;
   }
-  for (float& scale : scales)
-    scale = scale == 0.0F ? 1.0F : scale / kLargestE4m3;
   return finite;
 }
 
@@ -79,13 +84,19 @@ Loss quantise_rows(std::span<const uint16_t> rows, uint64_t columns, std::span<c
   DSPACK_CHECK(rows.size() == fp8.size() && scales.size() == ceil_div(columns, block), "spans do not fit");
   const std::array<float, 256>& values = e4m3_values();
   Loss loss;
-  for (size_t i = 0; i < rows.size(); ++i) {
-    const float scale = scales[(i % columns) / block];
-    const float meant = bf16_to_f32(rows[i]);
-    fp8[i] = f32_to_f8_e4m3(meant / scale);
-    const double error = static_cast<double>(values[fp8[i]]) * static_cast<double>(scale) - static_cast<double>(meant);
-    loss.squared_error += error * error;
-    loss.squared_value += static_cast<double>(meant) * static_cast<double>(meant);
+  for (size_t row = 0; row < rows.size(); row += columns) {
+    for (size_t b = 0; b < scales.size(); ++b) {
+      const float scale = scales[b];
+      const size_t end = row + std::min<size_t>(columns, (b + 1) * block);
+      for (size_t i = row + b * block; i < end; ++i) {
+        const float meant = bf16_to_f32(rows[i]);
+        fp8[i] = f32_to_f8_e4m3(meant / scale);
+        const double stored = static_cast<double>(values[fp8[i]]) * static_cast<double>(scale);
+        const double error = stored - static_cast<double>(meant);
+        loss.squared_error += error * error;
+        loss.squared_value += static_cast<double>(meant) * static_cast<double>(meant);
+      }
+    }
   }
   return loss;
 }
