@@ -24,20 +24,44 @@ const std::array<float, 256>& e4m3_values() {
   return values;
 }
 
-/// `store` takes an index and an FP32 product, and returns what is stored as FP32.
-template <class Store>
-Loss dequantise(std::span<const uint8_t> row, std::span<const float> scales, uint64_t block, const Store& store) {
-  DSPACK_CHECK(scales.size() == ceil_div(row.size(), block), "scales do not fit the row");
+/// What one scale makes of every E4M3 code. A block has far more values than there are codes.
+template <class T>
+struct CodeTable {
+  std::array<T, 256> stored;
+  std::array<double, 256> squared_error;
+  std::array<double, 256> squared_value;
+};
+
+/// `store` takes an FP32 product and returns what is stored; `load` gives that as FP32.
+template <class T, class Store, class Load>
+void fill(CodeTable<T>& table, float scale, const Store& store, const Load& load) {
   const std::array<float, 256>& values = e4m3_values();
+  for (size_t code = 0; code < values.size(); ++code) {
+    table.stored[code] = store(values[code] * scale);
+    const double meant = static_cast<double>(values[code]) * static_cast<double>(scale);  // exact in FP64
+    const double error = static_cast<double>(load(table.stored[code])) - meant;
+    const bool counts = std::isfinite(meant);  // NaN stays NaN, and costs nothing
+    table.squared_error[code] = counts ? error * error : 0;
+    table.squared_value[code] = counts ? meant * meant : 0;
+  }
+}
+
+template <class T, class Store, class Load>
+Loss dequantise(std::span<const uint8_t> rows, uint64_t columns, std::span<const float> scales, uint64_t block,
+                std::span<T> out, const Store& store, const Load& load) {
+  DSPACK_CHECK(rows.size() == out.size() && scales.size() == ceil_div(columns, block), "spans do not fit");
+  CodeTable<T> table;
   Loss loss;
-  for (size_t begin = 0, b = 0; begin < row.size(); begin += block, ++b) {
-    const size_t end = std::min<size_t>(row.size(), begin + block);
-    for (size_t i = begin; i < end; ++i) {
-      const double meant = static_cast<double>(values[row[i]]) * static_cast<double>(scales[b]);  // exact in FP64
-      const double error = static_cast<double>(store(i, values[row[i]] * scales[b])) - meant;
-      if (!std::isfinite(meant)) continue;  // NaN stays NaN
-      loss.squared_error += error * error;
-      loss.squared_value += meant * meant;
+  for (size_t b = 0; b < scales.size(); ++b) {
+    fill(table, scales[b], store, load);
+    const size_t begin = b * block;
+    const size_t end = std::min<size_t>(columns, begin + block);
+    for (size_t row = 0; row < rows.size(); row += columns) {
+      for (size_t i = row + begin; i < row + end; ++i) {
+        out[i] = table.stored[rows[i]];
+        loss.squared_error += table.squared_error[rows[i]];
+        loss.squared_value += table.squared_value[rows[i]];
+      }
     }
   }
   return loss;
@@ -45,18 +69,15 @@ Loss dequantise(std::span<const uint8_t> row, std::span<const float> scales, uin
 
 }  // namespace
 
-Loss dequantise_row(std::span<const uint8_t> row, std::span<const float> scales, uint64_t block,
-                    std::span<uint16_t> bf16) {
-  DSPACK_CHECK(row.size() == bf16.size(), "rows of different lengths");
-  return dequantise(row, scales, block, [&](size_t i, float value) {
-    bf16[i] = f32_to_bf16(value);
-    return bf16_to_f32(bf16[i]);
-  });
+Loss dequantise_rows(std::span<const uint8_t> rows, uint64_t columns, std::span<const float> scales, uint64_t block,
+                     std::span<uint16_t> bf16) {
+  return dequantise(rows, columns, scales, block, bf16, f32_to_bf16, bf16_to_f32);
 }
 
-Loss dequantise_row(std::span<const uint8_t> row, std::span<const float> scales, uint64_t block, std::span<float> f32) {
-  DSPACK_CHECK(row.size() == f32.size(), "rows of different lengths");
-  return dequantise(row, scales, block, [&](size_t i, float value) { return f32[i] = value; });
+Loss dequantise_rows(std::span<const uint8_t> rows, uint64_t columns, std::span<const float> scales, uint64_t block,
+                     std::span<float> f32) {
+  const auto same = [](float value) { return value; };
+  return dequantise(rows, columns, scales, block, f32, same, same);
 }
 
 bool block_scales(std::span<const uint16_t> rows, uint64_t columns, uint64_t block, std::span<float> scales) {

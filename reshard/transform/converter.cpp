@@ -60,29 +60,34 @@ template <class T>
 class Dequantiser final : public RowConverter {
  public:
   Dequantiser(uint64_t columns, std::vector<float> scales)
-      : RowConverter(columns, 1), scales_(std::move(scales)), row_scales_(ceil_div(columns, kBlock)), out_(columns) {}
+      : RowConverter(columns, kBlock),
+        columns_(columns),
+        scales_(std::move(scales)),
+        row_scales_(ceil_div(columns, kBlock)) {}
 
   std::optional<kernels::Loss> loss() const override { return loss_; }
 
  protected:
-  Result<void> convert(std::span<const std::byte> row, const ByteSink& sink) override {
-    const std::span<const uint8_t> values(reinterpret_cast<const uint8_t*>(row.data()), row.size());
-    const auto scales = std::span(scales_).subspan(row_ / kBlock * row_scales_, row_scales_);
-    loss_ += kernels::dequantise_row(values, scales, kBlock, std::span<T>(out_));
+  Result<void> convert(std::span<const std::byte> rows, const ByteSink& sink) override {
+    const std::span<const uint8_t> values(reinterpret_cast<const uint8_t*>(rows.data()), rows.size());
+    const auto scales = std::span(scales_).subspan(blocks_ * row_scales_, row_scales_);
+    out_.resize(values.size());
+    loss_ += kernels::dequantise_rows(values, columns_, scales, kBlock, std::span<T>(out_));
     if (!std::isfinite(loss_.squared_error)) {
       return Error{ErrorKind::unsupported,
-                   fmt::format("holds a value in row {} that is too large for {} bits; keep the tensor from the "
-                               "transform by a selector",
-                               row_, 8 * sizeof(T))};
+                   fmt::format("holds a value in its rows from {} that is too large for {} bits; keep the tensor from "
+                               "the transform by a selector",
+                               blocks_ * kBlock, 8 * sizeof(T))};
     }
-    ++row_;
+    ++blocks_;
     return sink(std::as_bytes(std::span(out_)));
   }
 
  private:
+  uint64_t columns_;
   std::vector<float> scales_;
   uint64_t row_scales_;
-  uint64_t row_ = 0;
+  uint64_t blocks_ = 0;  // of rows, converted
   std::vector<T> out_;
   kernels::Loss loss_;
 };

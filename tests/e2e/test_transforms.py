@@ -412,7 +412,7 @@ class Refused(Transforms):
                 self.assert_refused_transform(source, "bf16-to-fp8", name, "infinity or NaN", "selector", began=True)
         source = self.source_of({name: (FP8, [1, 2], b"\x38\x7e"),
                                  name + "_scale_inv": ("F32", [1, 1], struct.pack("<f", 2.0**120))})
-        self.assert_refused_transform(source, "fp8-to-bf16", name, "row 0", "too large for 16 bits", began=True)
+        self.assert_refused_transform(source, "fp8-to-bf16", name, "rows from 0", "too large for 16 bits", began=True)
 
     def test_scales_that_do_not_fit(self):
         name = "model.layers.0.self_attn.o_proj.weight"

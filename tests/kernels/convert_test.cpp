@@ -65,24 +65,25 @@ Matrix random_matrix(uint64_t rows, uint64_t columns, float spread, std::mt19937
 
 TEST_CASE("convert: every FP8 value with scales of every size becomes the FP32 product, kept or rounded to BF16") {
   std::mt19937 engine(7);
-  std::vector<uint8_t> row(256);
-  for (size_t i = 0; i < row.size(); ++i)
-    row[i] = static_cast<uint8_t>(i);
+  constexpr uint64_t kColumns = 256;
+  constexpr uint64_t kBlock = 100;  // the last is ragged
+  std::vector<uint8_t> rows(3 * kColumns);
+  for (size_t i = 0; i < rows.size(); ++i)  // so that every code meets every block
+    rows[i] = static_cast<uint8_t>(i + i / kColumns * kBlock);
   for (int trial = 0; trial < 300; ++trial) {
     // Any mantissa, and exponents for which no product overflows.
     const auto random_scale = [&] {
       return std::bit_cast<float>(static_cast<uint32_t>((engine() & 0x007fffffU) | (engine() % 240 << 23)));
     };
     const std::vector<float> scales{random_scale(), random_scale(), random_scale()};
-    constexpr uint64_t kBlock = 100;  // the last is ragged
-    std::vector<float> f32(row.size());
-    std::vector<uint16_t> bf16(row.size());
-    const kernels::Loss kept = kernels::dequantise_row(row, scales, kBlock, std::span(f32));
-    const kernels::Loss rounded = kernels::dequantise_row(row, scales, kBlock, std::span(bf16));
+    std::vector<float> f32(rows.size());
+    std::vector<uint16_t> bf16(rows.size());
+    const kernels::Loss kept = kernels::dequantise_rows(rows, kColumns, scales, kBlock, std::span(f32));
+    const kernels::Loss rounded = kernels::dequantise_rows(rows, kColumns, scales, kBlock, std::span(bf16));
     kernels::Loss kept_wanted;
     kernels::Loss rounded_wanted;
-    for (size_t i = 0; i < row.size(); ++i) {
-      const double meant = e4m3(row[i]) * double{scales[i / kBlock]};
+    for (size_t i = 0; i < rows.size(); ++i) {
+      const double meant = e4m3(rows[i]) * double{scales[i % kColumns / kBlock]};
       if (std::isnan(meant)) {
         REQUIRE(std::isnan(f32[i]));
         REQUIRE(std::isnan(bf16_to_f32(bf16[i])));
@@ -108,11 +109,11 @@ TEST_CASE("convert: what FP32 or BF16 cannot hold shows as an infinite loss") {
   std::vector<float> f32(1);
   std::vector<uint16_t> bf16(1);
   const std::vector<float> too_large{0x1p120F};
-  CHECK(std::isinf(kernels::dequantise_row(row, too_large, 128, std::span(f32)).squared_error));
+  CHECK(std::isinf(kernels::dequantise_rows(row, 1, too_large, 128, std::span(f32)).squared_error));
   const float last = std::numeric_limits<float>::max() / 448;  // an FP32 value, beyond the largest of BF16
   const std::vector<float> large{last};
-  CHECK(std::isfinite(kernels::dequantise_row(row, large, 128, std::span(f32)).squared_error));
-  CHECK(std::isinf(kernels::dequantise_row(row, large, 128, std::span(bf16)).squared_error));
+  CHECK(std::isfinite(kernels::dequantise_rows(row, 1, large, 128, std::span(f32)).squared_error));
+  CHECK(std::isinf(kernels::dequantise_rows(row, 1, large, 128, std::span(bf16)).squared_error));
 }
 
 TEST_CASE("convert: block scales are the largest magnitude over 448, one of a block of zeros is 1") {

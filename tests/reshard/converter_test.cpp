@@ -195,7 +195,7 @@ TEST_CASE("converter: values that have no such form are refused with what to do"
   const std::string values = {0x38, 0x38, 0x38, 0x38, 0x7e, 0x38};
   const std::vector<float> too_large{std::numeric_limits<float>::max() / 448};
   refused(convert(Conversion::fp8_to_bf16, fp8, too_large, values), ErrorKind::unsupported,
-          "in row 1 that is too large");
+          "in its rows from 0 that is too large");
   CHECK_FALSE(convert(Conversion::fp8_to_f32, fp8, too_large, values).error);
   refused(convert(Conversion::fp8_to_f32, fp8, {0x1p127F}, values), ErrorKind::unsupported, "for 32 bits");
 
