@@ -132,6 +132,7 @@ class CheckpointBuilder {
 
   /// A tensor that is in no file.
   Result<void> add_made(TensorEntry entry) {
+    TRY(count(entry.range.size(), entry.name));
     const auto [known, added] = checkpoint_.by_name_.emplace(entry.name, narrow<uint32_t>(checkpoint_.tensors_.size()));
     if (!added) return Error{ErrorKind::invalid, fmt::format("tensor \"{}\" would be made twice", entry.name)};
     checkpoint_.tensors_.push_back(std::move(entry));

@@ -62,7 +62,7 @@ class Checkpoint {
   /// both).
   [[nodiscard]] static Result<Checkpoint> open(Repository& repository, unsigned jobs, const std::stop_token& stop);
   /// A catalogue of tensors that lie nowhere yet: what a recipe makes. Files and offsets mean nothing, sizes do.
-  /// Errors: invalid (two tensors of one name).
+  /// Errors: invalid (two tensors of one name, sizes that no disk holds).
   [[nodiscard]] static Result<Checkpoint> of(std::vector<TensorEntry> tensors);
 
   [[nodiscard]] const std::vector<CheckpointFile>& files() const { return files_; }

@@ -207,6 +207,9 @@ Result<SourceShard> read_shard(const Json& json) {
     return shard;
   }
   TRY_ASSIGN(shard.read_bytes, json_uint(json, "read"));
+  if (shard.read_bytes > shard.size_bytes) {
+    return invalid(fmt::format("{}: {} bytes were read of {}", shard.path, shard.read_bytes, shard.size_bytes));
+  }
   return shard;
 }
 
@@ -217,6 +220,30 @@ Result<Extension> read_extension(const Json& json) {
   TRY_ASSIGN(extension.tensors, json_uint(json, "tensors"));
   TRY_ASSIGN(extension.payload_bytes, json_uint(json, "payload_bytes"));
   return extension;
+}
+
+Result<double> read_error(const Json& json) {
+  const auto value = json.find("relative_rms");
+  if (value != json.end() && value->is_number() && value->get<double>() >= 0) return value->get<double>();
+  return invalid("\"relative_rms\" is missing or no number from 0");
+}
+
+/// Checked, and kept as it is: what it tells is for people.
+Result<Json> read_rounding_errors(const Json& json) {
+  TRY_ASSIGN(const Json* roles, json_object(json, "rounding_errors"));
+  for (const auto& [role, errors] : roles->items()) {
+    const auto checked = [&errors = errors]() -> Result<void> {
+      if (!errors.is_object()) return invalid("is no object");
+      TRY(json_uint(errors, "tensors"));
+      TRY(read_error(errors));
+      TRY_ASSIGN(const Json* worst, json_object(errors, "worst"));
+      TRY(json_string(*worst, "name"));
+      TRY(read_error(*worst));
+      return {};
+    }();
+    if (!checked) return checked.error().in(fmt::format("\"rounding_errors\" of \"{}\"", role));
+  }
+  return *roles;
 }
 
 Result<void> read_format(const Json& json, Manifest& manifest) {
@@ -288,7 +315,9 @@ Result<void> read_provenance(const Json& json, Manifest& manifest) {
     TRY_ASSIGN(const Json* of, json_object(*coverage, "of"));
     TRY_ASSIGN(manifest.coverage.of, read_extension(*of));
   }
-  if (json.contains("rounding_errors")) manifest.rounding_errors = json["rounding_errors"];
+  if (json.contains("rounding_errors")) {
+    TRY_ASSIGN(manifest.rounding_errors, read_rounding_errors(json));
+  }
   TRY_ASSIGN(const Json* source, json_array(json, "source"));
   for (const Json& entry : *source) {
     TRY_ASSIGN(SourceShard shard, read_shard(entry));

@@ -21,11 +21,13 @@ struct Loss {
   }
 };
 
-/// One row of FP8 E4M3 values, `block` columns to a scale: FP32 products, rounded to BF16 or kept. Spans: in columns,
-/// ceil(columns / block) scales, as many values out.
-Loss dequantise_row(std::span<const uint8_t> row, std::span<const float> scales, uint64_t block,
-                    std::span<uint16_t> bf16);
-Loss dequantise_row(std::span<const uint8_t> row, std::span<const float> scales, uint64_t block, std::span<float> f32);
+/// Rows of FP8 E4M3 values [rows, columns] that share their scales, `block` columns to one: FP32 products, rounded to
+/// BF16 or kept. ceil(columns / block) scales, as many values out as in. The loss is infinite if a finite product is
+/// too large for what is stored.
+Loss dequantise_rows(std::span<const uint8_t> rows, uint64_t columns, std::span<const float> scales, uint64_t block,
+                     std::span<uint16_t> bf16);
+Loss dequantise_rows(std::span<const uint8_t> rows, uint64_t columns, std::span<const float> scales, uint64_t block,
+                     std::span<float> f32);
 
 /// The scales of up to `block` rows of BF16 values [rows, columns]: a block's largest magnitude / 448, E4M3's largest
 /// value; 1 for a block of zeros. A NaN or infinity has no scale: false.

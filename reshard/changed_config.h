@@ -1,7 +1,8 @@
 // config.json of a packed repository whose recipe makes another model of the source: without the MTP module, or with
 // weights of another type. The source's own is kept beside it.
 // Threads: pure but for reading config.json. Errors: not_found, invalid (no config.json, or none that can be changed),
-// conflict (the name for the source's own is taken).
+// unsupported (it describes a quantisation that the transforms do not know), conflict (the name for the source's own is
+// taken).
 #pragma once
 
 #include <optional>

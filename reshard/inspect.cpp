@@ -28,6 +28,26 @@ std::string row(std::string_view name, const Total& total) {
   return fmt::format("  {:<16}{:>10}{:>20}\n", name, total.tensors, total.bytes);
 }
 
+/// What a recipe has made of its source, where that is not the same model in other files.
+std::string changes_text(const format::Manifest& manifest) {
+  if (holds_source_bytes(manifest)) return {};
+  std::string text = fmt::format("recipe: {}\n", format::canonical_json(manifest.recipe));
+  if (const auto& of = manifest.coverage.of) {
+    text += fmt::format("part of a source of {} tensors, {} payload bytes, {} layers, {} routed experts\n", of->tensors,
+                        of->payload_bytes, of->layers, of->experts);
+  }
+  if (!manifest.rounding_errors.is_null()) {
+    text += fmt::format("\n  {:<16}{:>10}{:>20}  {}\n", "rounded", "tensors", "relative RMS", "worst");
+    for (const auto& [role, errors] : manifest.rounding_errors.items()) {
+      const format::Json& worst = errors["worst"];
+      text += fmt::format("  {:<16}{:>10}{:>20.3e}  {:.3e} {}\n", role, errors["tensors"].get<uint64_t>(),
+                          errors["relative_rms"].get<double>(), worst["relative_rms"].get<double>(),
+                          worst["name"].get_ref<const std::string&>());
+    }
+  }
+  return text + "\n";
+}
+
 }  // namespace
 
 std::string inspect_text(const format::Checkpoint& checkpoint, const format::Repository& repository) {
@@ -52,6 +72,7 @@ std::string inspect_text(const format::Checkpoint& checkpoint, const format::Rep
   uint64_t slices = 0;
   for (const format::FusedTensor& tensor : checkpoint.fused())
     slices += tensor.slices;
+  if (checkpoint.manifest()) text += changes_text(*checkpoint.manifest());
   if (checkpoint.manifest() && checkpoint.manifest()->layer_map) {
     const format::LayerMap& map = *checkpoint.manifest()->layer_map;
     text += fmt::format("layer map: {} ({} in all)\n\n", format::to_string(map), map.size());

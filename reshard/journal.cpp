@@ -1,7 +1,5 @@
 #include "reshard/journal.h"
 
-#include <algorithm>
-#include <limits>
 #include <optional>
 #include <utility>
 
@@ -55,9 +53,8 @@ Json tensor_json(const TensorDigests& digests) {
   if (!digests.scales && !digests.loss) return list;
   Json entry = {{"sha256", std::move(list)}};
   if (digests.scales) entry["scales"] = to_hex(*digests.scales);
-  // JSON knows no infinity, which a hostile scale can make of a sum.
-  const auto finite = [](double sum) { return std::min(sum, std::numeric_limits<double>::max()); };
-  if (digests.loss) entry["loss"] = {finite(digests.loss->squared_error), finite(digests.loss->squared_value)};
+  // Written so that they read back as the same numbers: a resumed run must end with the same manifest.
+  if (digests.loss) entry["loss"] = {digests.loss->squared_error, digests.loss->squared_value};
   return entry;
 }
 

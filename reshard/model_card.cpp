@@ -27,16 +27,18 @@ std::string files_of(const Grouping& grouping, uint64_t experts) {
   return {};
 }
 
-/// What the weights are, compared with the source's.
+/// What the tensors are, compared with the source's.
 std::string weights_of(const format::Manifest& manifest) {
-  if (manifest.recipe.contains("transform")) return "The weights are the source's, converted as the recipe says";
-  if (manifest.coverage.of) {
-    return fmt::format("A part of the model, byte for byte the source's; of {} tensors in {} layers these",
-                       manifest.coverage.of->tensors, manifest.coverage.of->layers);
-  }
-  if (manifest.recipe.contains("drop_mtp"))
-    return "The weights are the source's, byte for byte, without the multi-token-prediction module";
-  return "The weights are the source's, byte for byte";
+  const format::Coverage& coverage = manifest.coverage;
+  const std::string here =
+      fmt::format("{} tensors, {} bytes in {} layers", coverage.tensors, coverage.payload_bytes, coverage.layers);
+  if (holds_source_bytes(manifest)) return fmt::format("The weights are the source's, byte for byte: {}.\n", here);
+  std::string text = fmt::format("The weights are what the recipe below makes of the source's: {}", here);
+  if (const auto& of = coverage.of) text += fmt::format(", of its {} tensors in {} layers", of->tensors, of->layers);
+  text += ".\n";
+  if (!manifest.rounding_errors.is_null())
+    text += "What rounding has cost is in the manifest's field `rounding_errors`.\n";
+  return text;
 }
 
 /// What kind of files these are.
@@ -52,12 +54,11 @@ std::string form_of(const format::Manifest& manifest) {
 std::string introduction(const format::Manifest& manifest, const Recipe& recipe, const std::string& name) {
   std::string text = name.empty() ? "# A packed checkpoint\n\n" : fmt::format("# {}, packed\n\n", name);
   text += fmt::format(
-      "{}: {} tensors, {} bytes in {} layers.\n"
+      "{}"
       "{}.\n"
       "`{}` tells where each expert lies, so that a program can read only what the router picks.\n"
       "{}\n\n",
-      weights_of(manifest), manifest.coverage.tensors, manifest.coverage.payload_bytes, manifest.coverage.layers,
-      files_of(recipe.by, manifest.coverage.experts), format::kManifestPath, form_of(manifest));
+      weights_of(manifest), files_of(recipe.by, manifest.coverage.experts), format::kManifestPath, form_of(manifest));
   if (manifest.layer_map) {
     text += fmt::format(
         "Layer map: `dsrun` passes the layers in the order {}. Each is stored once. Other loaders know\n"
@@ -82,6 +83,7 @@ std::string usage(const format::Manifest& manifest, const std::string& name) {
                   : "Other loaders do not read compressed files. For them:\n\n";
     return text + "```\nreshard unpack . --out FOLDER\n```\n\n";
   }
+  if (manifest.coverage.of) return text + "Other loaders need the whole model, of which this is a part.\n\n";
   return text + fmt::format(
                     "With transformers, which finds the files through the index:\n\n"
                     "```python\nfrom transformers import AutoModelForCausalLM, AutoTokenizer\n\n"

@@ -18,17 +18,39 @@ bool is_mtp(const TensorEntry& tensor, const SourceFacts& facts) {
   return tensor.place.layer && tensor.place.layer->value >= facts.decoder_layers.value();
 }
 
+/// The MTP module is what stands behind the decoder's layers, and nothing else does. With a config.json of another
+/// model half a module would be left out, or layers of the decoder.
+Result<void> check_mtp(const Checkpoint& source, uint32_t decoder_layers) {
+  std::map<LayerId, bool> is_mtp_layer;
+  for (const TensorEntry& tensor : source.tensors()) {
+    if (tensor.place.layer) is_mtp_layer[*tensor.place.layer] |= tensor.place.role == format::Role::mtp;
+  }
+  for (const auto& [layer, mtp] : is_mtp_layer) {
+    if (mtp == (layer.value >= decoder_layers)) continue;
+    return Error{ErrorKind::invalid,
+                 fmt::format("config.json counts {} layers (num_hidden_layers), but layer {} {}: which is the MTP "
+                             "module cannot be told; name what to leave out with \"exclude\"",
+                             decoder_layers, layer.value,
+                             mtp ? "has tensors of an MTP module" : "has no tensor that only an MTP module has")};
+  }
+  return {};
+}
+
 /// Which tensors of the source a recipe takes.
 struct Taken {
   std::vector<bool> taken;
   bool complete = true;
+  bool drops_mtp = false;  // there was one, and it is left out
 };
 
 Taken take(const Recipe& recipe, const Checkpoint& source, const SourceFacts& facts) {
   Taken result{std::vector<bool>(source.tensors().size(), false)};
   for (size_t i = 0; i < source.tensors().size(); ++i) {
     const TensorEntry& tensor = source.tensors()[i];
-    if (recipe.drop_mtp && is_mtp(tensor, facts)) continue;
+    if (recipe.drop_mtp && is_mtp(tensor, facts)) {
+      result.drops_mtp = true;
+      continue;
+    }
     result.taken[i] = takes(recipe.selection, tensor);
     result.complete = result.complete && result.taken[i];
   }
@@ -83,6 +105,8 @@ Result<Changes> changes(const Recipe& recipe, const Checkpoint& source, const So
   return result;
 }
 
+constexpr size_t kMaxWarnings = 10;
+
 /// What a recipe names and a source does not have: more likely a slip than meant.
 std::vector<std::string> idle_parts(const Recipe& recipe, const Checkpoint& source, const std::vector<bool>& applied) {
   std::vector<std::string> warnings;
@@ -104,6 +128,10 @@ std::vector<std::string> idle_parts(const Recipe& recipe, const Checkpoint& sour
                                    format::canonical_json(transform_json(transform)),
                                    narrows ? "no scale tensor has powers of two alone" : "no tensor is of that kind"));
   }
+  if (warnings.size() <= kMaxWarnings) return warnings;
+  const size_t more = warnings.size() - kMaxWarnings;
+  warnings.resize(kMaxWarnings);
+  warnings.push_back(fmt::format("{} more parts of the recipe fit nothing", more));
   return warnings;
 }
 
@@ -126,10 +154,13 @@ std::map<uint32_t, uint32_t> find_aliases(const Recipe& recipe, const SourceFact
 }  // namespace
 
 Result<Product> make_product(const Recipe& recipe, const Checkpoint& source, const SourceFacts& facts) {
+  if (recipe.drop_mtp) TRY(check_mtp(source, facts.decoder_layers.value()));
   const Taken taken = take(recipe, source, facts);
   TRY_ASSIGN(Changes changed, changes(recipe, source, facts, taken.taken));
   Product product;
   product.warnings = idle_parts(recipe, source, changed.applied);
+  if (recipe.drop_mtp && !taken.drops_mtp)
+    product.warnings.emplace_back("drop_mtp leaves out nothing: the source has no MTP module");
   product.complete = taken.complete;
   const std::map<uint32_t, uint32_t> stored_as = find_aliases(recipe, facts, taken.taken, changed);
   for (const auto& [tensor, stored] : stored_as)

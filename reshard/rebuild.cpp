@@ -103,15 +103,28 @@ Result<std::vector<uint32_t>> find_slices(const std::vector<format::TensorInfo>&
 
 }  // namespace
 
-Result<std::vector<ShardImage>> source_shards(format::Repository& packed, const format::Checkpoint& catalogue,
-                                              const std::stop_token& stop) {
-  const format::Manifest& manifest = *catalogue.manifest();
+Result<void> check_rebuildable(const format::Repository& packed, const format::Manifest& manifest) {
   if (!holds_source_bytes(manifest)) {
     return Error{ErrorKind::unsupported,
                  fmt::format("{}: was made with the recipe {}, which leaves out or converts weights, so the source's "
-                             "shards cannot be rebuilt from it",
+                             "shards cannot be rebuilt from it (reshard verify --source SOURCE applies the recipe "
+                             "once more and compares)",
                              packed.description(), format::canonical_json(manifest.recipe))};
   }
+  for (const format::SourceShard& shard : manifest.source) {
+    if (shard.sha256) continue;
+    return Error{ErrorKind::invalid,
+                 fmt::format("{}: says that it holds all of source shard {}, and that not all of it "
+                             "was read",
+                             packed.locate(format::kManifestPath), shard.path)};
+  }
+  return {};
+}
+
+Result<std::vector<ShardImage>> source_shards(format::Repository& packed, const format::Checkpoint& catalogue,
+                                              const std::stop_token& stop) {
+  const format::Manifest& manifest = *catalogue.manifest();
+  TRY(check_rebuildable(packed, manifest));
   TRY_ASSIGN(const Json headers, read_kept_headers(packed, manifest, stop));
   const std::string place = packed.locate(format::kHeadersPath);
   std::vector<bool> used(catalogue.tensors().size(), false);

@@ -23,7 +23,12 @@ struct ShardImage {
   std::optional<format::Digest> sha256;  // what it must be, where that is known
 };
 
+/// Whether its source's shards can be put together again at all. Errors: unsupported, with the recipe that is in the
+/// way; invalid (a manifest that contradicts itself).
+[[nodiscard]] Result<void> check_rebuildable(const format::Repository& packed, const format::Manifest& manifest);
+
 /// The shards that the repository was made from, in the manifest's order. Every packed tensor is in exactly one.
+/// Errors: those of check_rebuildable too.
 [[nodiscard]] Result<std::vector<ShardImage>> source_shards(format::Repository& packed,
                                                             const format::Checkpoint& catalogue,
                                                             const std::stop_token& stop);

@@ -9,12 +9,22 @@ namespace dspack::reshard {
 
 ReadTensor tensor_reading(format::Repository& repository, const format::Checkpoint& source,
                           const std::stop_token& stop) {
-  return [&repository, &source, &stop](uint32_t tensor) -> Result<std::vector<std::byte>> {
+  struct Opened {
+    std::optional<uint32_t> file;
+    std::unique_ptr<format::ByteSource> bytes;
+  };
+  // Shared because a std::function can be copied.
+  return [&repository, &source, &stop,
+          open = std::make_shared<Opened>()](uint32_t tensor) -> Result<std::vector<std::byte>> {
     const format::TensorEntry& entry = source.tensors()[tensor];
-    const format::CheckpointFile& file = source.files()[entry.file];
-    TRY_ASSIGN(const auto bytes, repository.open_known(file.path, {file.size_bytes, file.version}, stop));
+    if (open->file != entry.file) {
+      const format::CheckpointFile& file = source.files()[entry.file];
+      open->file.reset();
+      TRY_ASSIGN(open->bytes, repository.open_known(file.path, {file.size_bytes, file.version}, stop));
+      open->file = entry.file;
+    }
     std::vector<std::byte> whole(entry.range.size());
-    TRY(bytes->read(entry.range.begin, whole, stop));
+    TRY(open->bytes->read(entry.range.begin, whole, stop));
     return whole;
   };
 }
@@ -102,7 +112,7 @@ Result<void> Scatter::take(std::span<const std::byte> bytes) {
     const auto part = bytes.first(std::min<uint64_t>(bytes.size(), copy.source.end - at_));
     // One outlet that converts nothing digests for the shard too.
     const bool digested = outlets_.size() == 1 && copy.conversion == Conversion::none;
-    if (!digested) shard_hash_.update(part);
+    if (whole_ && !digested) shard_hash_.update(part);
     for (const auto& outlet : outlets_) {
       if (auto taken = outlet->take(part); !taken.has_value())
         return taken.error().in(fmt::format("tensor \"{}\"", source_.tensors()[copy.tensor].name));
@@ -130,7 +140,7 @@ size_t Scatter::group_end() const {
 
 Result<void> Scatter::begin_tensors() {
   const size_t end = group_end();
-  const bool alone = end == next_ + 1 && copies_[next_].conversion == Conversion::none;
+  const bool alone = whole_ && end == next_ + 1 && copies_[next_].conversion == Conversion::none;
   for (size_t i = next_; i < end; ++i) {
     const Copy& copy = copies_[i];
     const format::TensorEntry& tensor = source_.tensors()[copy.tensor];
@@ -146,10 +156,11 @@ Result<void> Scatter::begin_tensors() {
       outlets_.back()->convert(make_converter(copy.conversion, tensor, {}));
       continue;
     }
-    TRY_ASSIGN(std::vector<std::byte> scales, read_(*copy.scales));
+    TRY_ASSIGN(const std::vector<std::byte> scales, read_(*copy.scales));
     format::Sha256 hash;
     hash.update(scales);
-    outlets_.back()->convert(make_converter(copy.conversion, tensor, std::move(scales)), hash.finish());
+    const Dtype dtype = source_.tensors()[*copy.scales].dtype;
+    outlets_.back()->convert(make_converter(copy.conversion, tensor, scale_values(dtype, scales)), hash.finish());
   }
   return {};
 }

@@ -16,7 +16,8 @@ namespace dspack::reshard {
 
 /// Reads a tensor of the source whole, for conversions: its scales.
 using ReadTensor = std::function<Result<std::vector<std::byte>>(uint32_t tensor)>;
-/// As that: opens the tensor's file anew. Borrows what it is given.
+/// As that, for one thread. A file stays open until the next one is asked for: off the Hub each opening is a request of
+/// which there may be few. Borrows what it is given.
 [[nodiscard]] ReadTensor tensor_reading(format::Repository& repository, const format::Checkpoint& source,
                                         const std::stop_token& stop);
 

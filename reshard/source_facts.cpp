@@ -1,7 +1,8 @@
 #include "reshard/source_facts.h"
 
 #include <algorithm>
-#include <cstring>
+#include <array>
+#include <bit>
 #include <mutex>
 
 #include "format/base/parallel.h"
@@ -16,14 +17,24 @@ namespace {
 
 using format::TensorEntry;
 
-bool all_powers_of_two(std::span<const std::byte> bytes) {
-  for (size_t at = 0; at + sizeof(float) <= bytes.size(); at += sizeof(float)) {
-    float value = 0;
-    std::memcpy(&value, bytes.data() + at, sizeof(float));
-    if (!kernels::exact_e8m0(value)) return false;
+/// Whether all values of an F32 tensor are powers of two, told from its bytes as they come.
+class PowersOfTwo {
+ public:
+  void take(std::span<const std::byte> bytes) {
+    for (const std::byte byte : bytes) {
+      value_[filled_++] = byte;
+      if (filled_ < value_.size()) continue;
+      filled_ = 0;
+      all_ = all_ && kernels::exact_e8m0(std::bit_cast<float>(value_)).has_value();
+    }
   }
-  return true;
-}
+  [[nodiscard]] bool all() const { return all_; }
+
+ private:
+  std::array<std::byte, sizeof(float)> value_{};
+  size_t filled_ = 0;
+  bool all_ = true;
+};
 
 /// Reads the scales of one file, front to back.
 Result<void> look_at(const std::vector<uint32_t>& scales, const format::Checkpoint& source,
@@ -31,22 +42,29 @@ Result<void> look_at(const std::vector<uint32_t>& scales, const format::Checkpoi
                      const std::stop_token& stop) {
   TensorReader reader(repository, source);
   for (const uint32_t scale : scales) {
-    std::vector<std::byte> bytes;
-    const format::ByteSink keep = [&](std::span<const std::byte> piece) -> Result<void> {
-      bytes.insert(bytes.end(), piece.begin(), piece.end());
+    PowersOfTwo values;
+    const format::ByteSink look = [&](std::span<const std::byte> piece) -> Result<void> {
+      values.take(piece);
       return {};
     };
-    TRY(reader.stream(source.tensors()[scale], keep, stop));
-    if (all_powers_of_two(bytes)) is_exact(scale);
+    TRY(reader.stream(source.tensors()[scale], look, stop));
+    if (values.all()) is_exact(scale);
   }
   return {};
 }
 
 Result<std::set<uint32_t>> exact_scales(const Recipe& recipe, const format::Checkpoint& source,
                                         format::Repository& repository, unsigned jobs, const std::stop_token& stop) {
+  const auto is_narrowed = [&](const TensorEntry& weight) {
+    return takes(recipe.selection, weight) && std::ranges::any_of(recipe.transforms, [&](const Transform& transform) {
+             return transform.kind == TransformKind::scales_to_e8m0 && fits(transform.where, weight);
+           });
+  };
   std::vector<std::vector<uint32_t>> by_file(source.files().size());
-  for (const uint32_t scale : narrowable_scales(source)) {
-    if (takes(recipe.selection, source.tensors()[scale])) by_file[source.tensors()[scale].file].push_back(scale);
+  for (const TensorEntry& weight : source.tensors()) {
+    const std::optional<uint32_t> scale = is_narrowed(weight) ? narrowable_scales(weight, source) : std::nullopt;
+    if (scale && takes(recipe.selection, source.tensors()[*scale]))
+      by_file[source.tensors()[*scale].file].push_back(*scale);
   }
   for (std::vector<uint32_t>& scales : by_file)
     std::ranges::sort(scales, {}, [&](uint32_t i) { return source.tensors()[i].range.begin; });

@@ -19,6 +19,24 @@ using format::human_bytes;
 using format::print_error;
 using format::print_out;
 
+/// Scales are read by themselves when a weight that needs them comes by, wherever they lie.
+struct ScaleReads {
+  uint64_t requests = 0;
+  uint64_t bytes = 0;
+};
+
+ScaleReads scale_reads(const RepackOutlook& outlook) {
+  ScaleReads reads;
+  for (const std::vector<Copy>& copies : outlook.plan.shards) {
+    for (const Copy& copy : copies) {
+      if (!copy.scales) continue;
+      ++reads.requests;
+      reads.bytes += outlook.source.tensors()[*copy.scales].range.size();
+    }
+  }
+  return reads;
+}
+
 void print_outlook(const RepackOutlook& outlook, const format::Repository& repository) {
   const format::Checkpoint& source = outlook.source;
   print_out(fmt::format("source   {}: {} files, {} tensors, {} routed experts, {}\n", repository.description(),
@@ -32,6 +50,10 @@ void print_outlook(const RepackOutlook& outlook, const format::Repository& repos
   const std::string parts = ranges == 0 ? "" : fmt::format(" and {} of parts", ranges);
   print_out(fmt::format("to read  {} bytes in {} requests of whole shards{}, {} other files ({})\n", plan.source_bytes,
                         whole, parts, outlook.companions.size(), human_bytes(outlook.companion_bytes)));
+  if (const ScaleReads scales = scale_reads(outlook); scales.requests != 0) {
+    print_out(fmt::format("         {} bytes of scales once more, in {} requests, when their weights are converted\n",
+                          scales.bytes, scales.requests));
+  }
   if (!plan.complete) {
     print_out(fmt::format("to keep  {} tensors and {} routed experts of these, {}\n", plan.result.tensors().size(),
                           plan.result.experts().size(), human_bytes(plan.result.payload_bytes())));
@@ -74,6 +96,11 @@ Result<int> repack_or_error(const RepackFlags& flags, const Context& context) {
     context.progress.note("warning: " + format::printable(warning));
   for (const std::string& warning : outlook.plan.warnings)
     context.progress.note("warning: " + format::printable(warning));
+  const auto parts = std::ranges::count_if(outlook.plan.reads, [](const ShardRead& read) { return !read.whole; });
+  if (options.declared && parts != 0) {
+    context.progress.note(fmt::format("warning: {} of {} shards are not read whole, which {} can say nothing about",
+                                      parts, outlook.plan.reads.size(), flags.checksum_list));
+  }
   if (flags.dry_run) {
     print_outlook(outlook, *repository);
     return 0;

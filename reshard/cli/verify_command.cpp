@@ -77,6 +77,8 @@ Result<std::vector<Declarations>> read_declarations(const VerifyFlags& flags, co
 
 Result<int> verify_or_error(const VerifyFlags& flags, const Context& context) {
   TRY_ASSIGN(const Opened packed, open_packed(flags.folder, flags.jobs, context));
+  if (flags.upstream || !flags.checksum_list.empty())
+    TRY(check_rebuildable(*packed.repository, *packed.checkpoint.manifest()));
   TRY_ASSIGN(const auto declared, read_declarations(flags, *packed.checkpoint.manifest(), context));
   TRY_ASSIGN(const VerifyReport digests,
              verify_digests(*packed.repository, packed.checkpoint, flags.jobs, context.progress, context.stop));

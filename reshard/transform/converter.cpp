@@ -1,6 +1,7 @@
 #include "reshard/transform/converter.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include <fmt/format.h>
@@ -59,23 +60,34 @@ template <class T>
 class Dequantiser final : public RowConverter {
  public:
   Dequantiser(uint64_t columns, std::vector<float> scales)
-      : RowConverter(columns, 1), scales_(std::move(scales)), row_scales_(ceil_div(columns, kBlock)), out_(columns) {}
+      : RowConverter(columns, kBlock),
+        columns_(columns),
+        scales_(std::move(scales)),
+        row_scales_(ceil_div(columns, kBlock)) {}
 
   std::optional<kernels::Loss> loss() const override { return loss_; }
 
  protected:
-  Result<void> convert(std::span<const std::byte> row, const ByteSink& sink) override {
-    const std::span<const uint8_t> values(reinterpret_cast<const uint8_t*>(row.data()), row.size());
-    const auto scales = std::span(scales_).subspan(row_ / kBlock * row_scales_, row_scales_);
-    loss_ += kernels::dequantise_row(values, scales, kBlock, std::span<T>(out_));
-    ++row_;
+  Result<void> convert(std::span<const std::byte> rows, const ByteSink& sink) override {
+    const std::span<const uint8_t> values(reinterpret_cast<const uint8_t*>(rows.data()), rows.size());
+    const auto scales = std::span(scales_).subspan(blocks_ * row_scales_, row_scales_);
+    out_.resize(values.size());
+    loss_ += kernels::dequantise_rows(values, columns_, scales, kBlock, std::span<T>(out_));
+    if (!std::isfinite(loss_.squared_error)) {
+      return Error{ErrorKind::unsupported,
+                   fmt::format("holds a value in its rows from {} that is too large for {} bits; keep the tensor from "
+                               "the transform by a selector",
+                               blocks_ * kBlock, 8 * sizeof(T))};
+    }
+    ++blocks_;
     return sink(std::as_bytes(std::span(out_)));
   }
 
  private:
+  uint64_t columns_;
   std::vector<float> scales_;
   uint64_t row_scales_;
-  uint64_t row_ = 0;
+  uint64_t blocks_ = 0;  // of rows, converted
   std::vector<T> out_;
   kernels::Loss loss_;
 };
@@ -95,7 +107,9 @@ class Quantiser final : public RowConverter {
   Result<void> convert(std::span<const std::byte> rows, const ByteSink& sink) override {
     const std::vector<uint16_t> values = values_of<uint16_t>(rows);
     if (!kernels::block_scales(values, columns_, kBlock, scales_)) {
-      return Error{ErrorKind::unsupported, "holds an infinity or NaN, which FP8 with a scale cannot"};
+      return Error{ErrorKind::unsupported,
+                   "holds an infinity or NaN, which FP8 with a scale cannot; keep the tensor from "
+                   "the transform by a selector"};
     }
     if (scales_only_) return sink(std::as_bytes(std::span(scales_)));
     std::vector<uint8_t> fp8(values.size());
@@ -132,13 +146,22 @@ class ScaleNarrower final : public RowConverter {
 
 }  // namespace
 
+std::vector<float> scale_values(Dtype dtype, std::span<const std::byte> bytes) {
+  if (dtype == Dtype::f32) return values_of<float>(bytes);
+  DSPACK_CHECK(dtype == Dtype::f8_e8m0, "scales of another type");
+  std::vector<float> values;
+  for (const uint8_t exponent : values_of<uint8_t>(bytes))
+    values.push_back(f8_e8m0_to_f32(exponent));
+  return values;
+}
+
 std::unique_ptr<Converter> make_converter(Conversion conversion, const format::TensorEntry& source,
-                                          std::vector<std::byte> scales) {
+                                          std::vector<float> scales) {
   const auto columns = [&] { return source.shape.at(1); };
   switch (conversion) {
     case Conversion::none: break;
-    case Conversion::fp8_to_bf16: return std::make_unique<Dequantiser<uint16_t>>(columns(), values_of<float>(scales));
-    case Conversion::fp8_to_f32: return std::make_unique<Dequantiser<float>>(columns(), values_of<float>(scales));
+    case Conversion::fp8_to_bf16: return std::make_unique<Dequantiser<uint16_t>>(columns(), std::move(scales));
+    case Conversion::fp8_to_f32: return std::make_unique<Dequantiser<float>>(columns(), std::move(scales));
     case Conversion::bf16_to_fp8: return std::make_unique<Quantiser>(columns(), false);
     case Conversion::bf16_scales: return std::make_unique<Quantiser>(columns(), true);
     case Conversion::f32_to_e8m0: return std::make_unique<ScaleNarrower>();

@@ -1,6 +1,7 @@
 // The bytes of one tensor on their way through a conversion, a piece at a time.
 // Threads: a converter belongs to one thread at a time. Memory: up to one block of rows, 128 x columns values.
-// Errors: corrupt (too few bytes), unsupported (values that have no such form, named by the caller's place).
+// Errors: unsupported (values that have no such form), corrupt (scales that were powers of two and are not). The caller
+// names the tensor.
 #pragma once
 
 #include <memory>
@@ -21,13 +22,16 @@ class Converter {
   [[nodiscard]] virtual Result<void> take(std::span<const std::byte> bytes, const format::ByteSink& sink) = 0;
   /// After the last byte.
   [[nodiscard]] virtual Result<void> finish(const format::ByteSink& sink) = 0;
-  /// What rounding has cost so far; nullopt: this conversion loses nothing by its nature.
+  /// What rounding has cost so far, finite; nullopt: this conversion loses nothing by its nature.
   [[nodiscard]] virtual std::optional<kernels::Loss> loss() const { return std::nullopt; }
 };
 
-/// `scales`: the bytes of the tensor that the conversion needs whole; empty if it needs none. Precondition: a
-/// conversion other than `none`, with shapes as rules.h makes them.
+/// The values of a scale tensor, F32 or E8M0, from its bytes.
+[[nodiscard]] std::vector<float> scale_values(Dtype dtype, std::span<const std::byte> bytes);
+
+/// `scales`: one value a block, row by row, if the conversion needs them. Precondition: a conversion other than `none`,
+/// with shapes as rules.h makes them.
 [[nodiscard]] std::unique_ptr<Converter> make_converter(Conversion conversion, const format::TensorEntry& source,
-                                                        std::vector<std::byte> scales);
+                                                        std::vector<float> scales);
 
 }  // namespace dspack::reshard

@@ -40,9 +40,26 @@ const TensorEntry* find_scales(const TensorEntry& weight, const format::Checkpoi
   return nullptr;
 }
 
+/// Whether `values` of `each_bytes` fit into memory while a tensor is converted.
+Result<void> check_held(const TensorEntry& tensor, std::optional<uint64_t> values, uint64_t each_bytes) {
+  const std::optional<uint64_t> bytes = values ? checked_mul(*values, each_bytes) : std::nullopt;
+  if (bytes && *bytes <= kMaxHeldBytes) return {};
+  return Error{ErrorKind::unsupported,
+               fmt::format("\"{}\" of shape [{}] would need more than {} bytes at once to be converted", tensor.name,
+                           fmt::join(tensor.shape, ","), kMaxHeldBytes)};
+}
+
 Result<std::optional<Change>> dequantise(const RuleInput& input, Dtype to, Conversion conversion) {
-  if (!is_fp8_matrix(input.weight)) return std::optional<Change>();
+  if (input.weight.dtype != Dtype::f8_e4m3) return std::optional<Change>();
+  if (!is_fp8_matrix(input.weight)) {
+    return Error{
+        ErrorKind::unsupported,
+        fmt::format("FP8 tensor \"{}\" of shape [{}] is no matrix named *.weight, and transforms know no other; "
+                    "keep it from them by a selector",
+                    input.weight.name, fmt::join(input.weight.shape, ","))};
+  }
   TRY_ASSIGN(const uint32_t scales, block_scales(input.weight, input.source));
+  TRY(check_held(input.weight, checked_mul(input.weight.shape[1], kBlock), bits_of(to) / 8));
   Change change{.replaced = {input.index, scales}, .made = {}};
   change.made.push_back({.of = input.index,
                          .entry = made_entry(input.weight.name, to, input.weight.shape),
@@ -70,21 +87,22 @@ Result<uint32_t> block_scales(const TensorEntry& weight, const format::Checkpoin
                                                  format::scale_names(weight.name).front())};
   }
   const std::vector<uint64_t> grid{ceil_div(weight.shape[0], kBlock), ceil_div(weight.shape[1], kBlock)};
-  if (scales->dtype == Dtype::f32 && scales->shape == grid) return index_of(*scales, source);
-  return Error{ErrorKind::unsupported,
-               fmt::format("\"{}\" is {} of shape [{}]; transforms know F32 scales of blocks of {} x {}, here [{}]",
-                           scales->name, to_string(scales->dtype), fmt::join(scales->shape, ","), kBlock, kBlock,
-                           fmt::join(grid, ","))};
+  const bool known = scales->dtype == Dtype::f32 || scales->dtype == Dtype::f8_e8m0;
+  if (!known || scales->shape != grid) {
+    return Error{ErrorKind::unsupported,
+                 fmt::format("\"{}\" is {} of shape [{}]; transforms know F32 and E8M0 scales of blocks of {} x {}, "
+                             "here [{}]",
+                             scales->name, to_string(scales->dtype), fmt::join(scales->shape, ","), kBlock, kBlock,
+                             fmt::join(grid, ","))};
+  }
+  TRY(check_held(*scales, checked_mul(grid[0], grid[1]), sizeof(float)));
+  return index_of(*scales, source);
 }
 
-std::vector<uint32_t> narrowable_scales(const format::Checkpoint& source) {
-  std::vector<uint32_t> found;
-  for (const TensorEntry& tensor : source.tensors()) {
-    if (!is_fp8_matrix(tensor)) continue;
-    const TensorEntry* scales = find_scales(tensor, source);
-    if (scales != nullptr && scales->dtype == Dtype::f32) found.push_back(index_of(*scales, source));
-  }
-  return found;
+std::optional<uint32_t> narrowable_scales(const TensorEntry& weight, const format::Checkpoint& source) {
+  const TensorEntry* scales = is_fp8_matrix(weight) ? find_scales(weight, source) : nullptr;
+  if (scales == nullptr || scales->dtype != Dtype::f32) return std::nullopt;
+  return index_of(*scales, source);
 }
 
 Result<std::optional<Change>> dequantise_to_bf16(const RuleInput& input) {
@@ -100,6 +118,7 @@ Result<std::optional<Change>> quantise_to_fp8(const RuleInput& input) {
   const bool concerned = weight.dtype == Dtype::bf16 && weight.shape.size() == 2 && weight.range.size() != 0 &&
                          weight.name.ends_with(".weight") && is_quantised_role(weight);
   if (!concerned) return std::optional<Change>();
+  TRY(check_held(weight, checked_mul(weight.shape[1], kBlock), sizeof(uint16_t)));
   Change change{.replaced = {input.index}, .made = {}};
   change.made.push_back({.of = input.index,
                          .entry = made_entry(weight.name, Dtype::f8_e4m3, weight.shape),
@@ -114,14 +133,12 @@ Result<std::optional<Change>> quantise_to_fp8(const RuleInput& input) {
 }
 
 Result<std::optional<Change>> narrow_scales(const RuleInput& input) {
-  if (!is_fp8_matrix(input.weight)) return std::optional<Change>();
-  const TensorEntry* scales = find_scales(input.weight, input.source);
-  if (scales == nullptr || scales->dtype != Dtype::f32) return std::optional<Change>();
-  const uint32_t index = index_of(*scales, input.source);
-  if (!input.exact_scales(index)) return std::optional<Change>();
-  Change change{.replaced = {index}, .made = {}};
-  change.made.push_back({.of = index,
-                         .entry = made_entry(scales->name, Dtype::f8_e8m0, scales->shape),
+  const std::optional<uint32_t> index = narrowable_scales(input.weight, input.source);
+  if (!index || !input.exact_scales(*index)) return std::optional<Change>();
+  const TensorEntry& scales = input.source.tensors()[*index];
+  Change change{.replaced = {*index}, .made = {}};
+  change.made.push_back({.of = *index,
+                         .entry = made_entry(scales.name, Dtype::f8_e8m0, scales.shape),
                          .conversion = Conversion::f32_to_e8m0,
                          .scales = {}});
   return std::optional(std::move(change));

@@ -1,5 +1,6 @@
 // What each transform makes of a weight: names, dtypes and shapes. The arithmetic is in converter.h.
-// Threads: pure functions. Errors: invalid (a scale that is missing or does not fit), unsupported (another block size).
+// Threads: pure functions. Errors: invalid (a scale that is missing), unsupported (one that does not fit, FP8 that is
+// no matrix, sizes that no model has).
 #pragma once
 
 #include "reshard/transform/transform.h"
@@ -8,6 +9,9 @@ namespace dspack::reshard {
 
 /// Rows and columns of a block that shares one scale. Source: DeepSeek-V3's README_WEIGHTS.md, "weight_block_size".
 inline constexpr uint64_t kBlock = 128;
+/// The most that a conversion may hold of one tensor: its scales, or the rows that are converted together. Both are a
+/// few MB of the largest matrix of DeepSeek-V3; a header that asks for more is not one of a model's.
+inline constexpr uint64_t kMaxHeldBytes = 256ULL << 20;
 
 struct RuleInput {
   uint32_t index;                     // of the weight
@@ -25,10 +29,11 @@ struct RuleInput {
 /// Embedding, output head, router, norms and what the MTP module has of its own are not.
 [[nodiscard]] bool is_quantised_role(const format::TensorEntry& tensor);
 
-/// The scale tensor of an FP8 matrix in blocks of 128 x 128, as a catalogue index: F32, one value a block.
+/// The scale tensor of an FP8 matrix in blocks of 128 x 128, as a catalogue index: F32 or E8M0, one value a block.
 [[nodiscard]] Result<uint32_t> block_scales(const format::TensorEntry& weight, const format::Checkpoint& source);
 
-/// Scale tensors that narrow_scales might change: of FP8 matrices, F32.
-[[nodiscard]] std::vector<uint32_t> narrowable_scales(const format::Checkpoint& source);
+/// The scale tensor that narrow_scales might change for a weight, as a catalogue index: of an FP8 matrix, F32.
+[[nodiscard]] std::optional<uint32_t> narrowable_scales(const format::TensorEntry& weight,
+                                                        const format::Checkpoint& source);
 
 }  // namespace dspack::reshard

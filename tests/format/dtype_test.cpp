@@ -1,8 +1,11 @@
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
+#include <limits>
 #include <random>
+#include <vector>
 
 #include "format/dtype.h"
 
@@ -89,5 +92,51 @@ TEST_CASE("dtype: F16 agrees with the compiler's own conversion for every code")
     } else {
       REQUIRE(std::bit_cast<uint32_t>(ours) == std::bit_cast<uint32_t>(theirs));
     }
+  }
+}
+
+TEST_CASE("dtype: rounding to E4M3 takes the nearest value, of two as near the even one") {
+  // All values up to the largest, by the specification: a code's magnitude grows with it, and its last bit is the
+  // mantissa's.
+  std::vector<double> values;
+  for (int code = 0; code <= 0x7e; ++code)
+    values.push_back(code < 8 ? code * 0x1p-9 : (8 + code % 8) * std::exp2(code / 8 - 10));
+  const auto both_signs = [](float value, uint8_t wanted) {
+    CAPTURE(value);
+    REQUIRE(f32_to_f8_e4m3(value) == wanted);
+    REQUIRE(f32_to_f8_e4m3(-value) == (wanted | 0x80));
+  };
+  for (uint8_t code = 0; code <= 0x7e; ++code) {
+    const auto value = static_cast<float>(values[code]);
+    REQUIRE(f8_e4m3_to_f32(code) == value);
+    both_signs(value, code);
+    if (code == 0x7e) break;
+    const auto next = static_cast<uint8_t>(code + 1);
+    const auto middle = static_cast<float>((values[code] + values[next]) / 2);  // an FP32 value
+    both_signs(middle, code % 2 == 0 ? code : next);
+    both_signs(std::nextafter(middle, 0.0F), code);
+    both_signs(std::nextafter(middle, 1000.0F), next);
+    both_signs(std::nextafter(value, 1000.0F), code);
+    both_signs(std::nextafter(static_cast<float>(values[next]), 0.0F), next);
+  }
+  for (const float large : {448.0F, 449.0F, 463.9F, 464.0F, 480.0F, 1e9F, std::numeric_limits<float>::max(),
+                            std::numeric_limits<float>::infinity()})
+    both_signs(large, 0x7e);
+  for (const uint32_t nan : {0x7fc00000U, 0xffc00000U, 0x7f800001U, 0xff812345U})
+    CHECK(f32_to_f8_e4m3(std::bit_cast<float>(nan)) == (nan >> 31 != 0 ? 0xff : 0x7f));
+  std::mt19937 engine(std::random_device{}());
+  for (int i = 0; i < 200000; ++i) {  // of all exponents near those of E4M3
+    const auto value =
+        std::bit_cast<float>(static_cast<uint32_t>((engine() & 0x7fffffU) | ((engine() % 24 + 112) << 23)));
+    const auto above = std::lower_bound(values.begin(), values.end(), double{value});
+    if (above == values.end()) {
+      both_signs(value, 0x7e);
+      continue;
+    }
+    const auto high = static_cast<uint8_t>(above - values.begin());
+    const auto low = static_cast<uint8_t>(high == 0 ? 0 : high - 1);
+    const double up = values[high] - double{value};
+    const double down = double{value} - values[low];
+    both_signs(value, up < down || (up == down && high % 2 == 0) ? high : low);
   }
 }

@@ -134,6 +134,42 @@ TEST_CASE("manifest: a layer map reads back, and is required of readers") {
   CHECK(write_manifest(*read) == text);
 }
 
+TEST_CASE("manifest: what a part is of, what was read of a shard and what rounding cost read back") {
+  Manifest manifest = sample();
+  CHECK(holds_source_bytes(manifest));
+  manifest.coverage.of = {.layers = 61, .experts = 1000, .tensors = 1ULL << 60, .payload_bytes = 1ULL << 61};
+  manifest.source.push_back({"model-2.safetensors", 100, {}, 40});
+  manifest.source.push_back({"model-3.safetensors", 100, {}, 0});
+  manifest.rounding_errors = {
+      {"attention",
+       {{"tensors", 2}, {"relative_rms", 0.1 + 0.2}, {"worst", {{"name", "x"}, {"relative_rms", 1.0 / 3}}}}}};
+  const std::string text = write_manifest(manifest);
+  const auto read = format::parse_manifest(text);
+  REQUIRE_MESSAGE(read.has_value(), read.error().message);
+  CHECK(read->coverage.of == manifest.coverage.of);
+  CHECK(read->coverage.tensors == 3);
+  CHECK(read->source[0].sha256 == format::sha256("source"));
+  CHECK_FALSE(read->source[1].sha256);
+  CHECK(read->source[1].read_bytes == 40);
+  CHECK(read->source[2].read_bytes == 0);
+  CHECK(read->rounding_errors["attention"]["relative_rms"].get<double>() == 0.1 + 0.2);
+  CHECK(write_manifest(*read) == text);
+  CHECK_FALSE(holds_source_bytes(*read));
+}
+
+TEST_CASE("manifest: the source's shards are in it unless a recipe left out or converted something") {
+  for (const auto& [recipe, holds] :
+       {std::pair<Json, bool>{{{"by", "layer"}}, true},
+        {{{"by", "layer"}, {"layer_map", "0,1,1"}}, true},
+        {{{"by", "layer"}, {"include", {{{"layers", "0-99"}}}}}, true},  // if it left out nothing
+        {{{"by", "layer"}, {"drop_mtp", true}}, false},
+        {{{"by", "layer"}, {"transform", {{{"kind", "fp8-to-bf16"}}}}}, false}}) {
+    Manifest manifest = sample();
+    manifest.recipe = recipe;
+    CHECK(holds_source_bytes(manifest) == holds);
+  }
+}
+
 TEST_CASE("manifest: contradictions and escapes are refused") {
   struct Case {
     const char* name;
@@ -182,6 +218,32 @@ TEST_CASE("manifest: contradictions and escapes are refused") {
       {"files is no list", [](Json& j) { j["files"] = 3; }},
       {"file is no object", [](Json& j) { j["files"][0] = 3; }},
       {"missing recipe", [](Json& j) { j.erase("recipe"); }},
+      {"shard without digest or what was read", [](Json& j) { j["source"][0].erase("sha256"); }},
+      {"more read than there is",
+       [](Json& j) {
+         j["source"][0].erase("sha256");
+         j["source"][0]["read"] = 101;
+       }},
+      {"part of something that is no object", [](Json& j) { j["coverage"]["of"] = 3; }},
+      {"part of something of no size",
+       [](Json& j) {
+         j["coverage"]["of"] = {{"layers", 1}};
+       }},
+      {"rounding errors that are no object", [](Json& j) { j["rounding_errors"] = 3; }},
+      {"rounding errors of null", [](Json& j) { j["rounding_errors"] = nullptr; }},
+      {"rounding error that is no object",
+       [](Json& j) {
+         j["rounding_errors"] = {{"norm", 3}};
+       }},
+      {"rounding error that is no number",
+       [](Json& j) {
+         j["rounding_errors"] = {
+             {"norm", {{"tensors", 1}, {"relative_rms", nullptr}, {"worst", {{"name", "x"}, {"relative_rms", 0.5}}}}}};
+       }},
+      {"rounding error without a worst tensor",
+       [](Json& j) {
+         j["rounding_errors"] = {{"norm", {{"tensors", 1}, {"relative_rms", 0.5}}}};
+       }},
       {"layer map that is not required",
        [](Json& j) {
          j["layer_map"] = {0, 1, 1};

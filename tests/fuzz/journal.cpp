@@ -24,8 +24,8 @@ std::string text_of(const JournalState& state) {
     DSPACK_CHECK(record.shard == number, "a record under another number");
     text += reshard::journal_line(record);
   }
-  for (const auto& [number, digest] : state.files)
-    text += reshard::journal_line(std::vector<reshard::FileSealed>{{number, digest}});
+  for (const auto& [number, sealed] : state.files)
+    text += reshard::journal_line(std::vector<reshard::FileSealed>{sealed});
   return text;
 }
 

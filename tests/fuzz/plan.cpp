@@ -1,8 +1,10 @@
-// The plan for a checkpoint. Input: a grouping on the first line; then a checkpoint as checkpoint_input.h says.
+// The plan for a checkpoint. Input: a grouping or a recipe on the first line; then a checkpoint as checkpoint_input.h
+// says.
 #include <algorithm>
 #include <set>
 
 #include "reshard/plan.h"
+#include "reshard/transform/rules.h"
 #include "tests/fuzz/catalogue.h"
 #include "tests/fuzz/checkpoint_input.h"
 
@@ -40,37 +42,80 @@ void check_grouping(const PlannedFile& file, const Grouping& by) {
   DSPACK_CHECK(file.tensors.size() == 1 || file.experts.size() == 1, "a file that is too large without need");
 }
 
-/// Every tensor has one place; every shard is read from its first byte of data to its last.
-void check_copies(const Plan& plan, const Checkpoint& source) {
-  std::vector<unsigned> copies(source.tensors().size());
-  for (size_t shard = 0; shard < plan.shards.size(); ++shard) {
-    uint64_t end = source.files()[shard].data_start;
-    for (const reshard::Copy& copy : plan.shards[shard]) {
-      DSPACK_CHECK(copy.source.begin == end, "a hole in what is read");
-      end = copy.source.end;
-      ++copies.at(copy.tensor);
-      const PlannedFile& file = plan.files.at(copy.file);
-      DSPACK_CHECK(file.tensors.at(copy.slot) == copy.tensor && file.offsets[copy.slot] == copy.offset, file.path);
-    }
-    DSPACK_CHECK(end == source.files()[shard].size_bytes, "a shard that is not read to its end");
+/// What is read of a shard: ascending, apart, within the file, and all of it where it is read whole.
+void check_read(const reshard::ShardRead& read, const std::vector<reshard::Copy>& copies,
+                const format::CheckpointFile& file) {
+  uint64_t end = file.data_start;
+  for (const ByteRange& range : read.ranges) {
+    DSPACK_CHECK(range.begin >= end && range.end >= range.begin && range.end <= file.size_bytes, file.path);
+    end = range.end;
   }
-  for (const unsigned count : copies)
+  if (read.whole) DSPACK_CHECK(read.bytes() == file.size_bytes - file.data_start, file.path);
+  for (const reshard::Copy& copy : copies) {
+    const auto holds = [&](const ByteRange& range) {
+      return range.begin <= copy.source.begin && copy.source.end <= range.end;
+    };
+    DSPACK_CHECK(copy.source.size() == 0 || std::ranges::any_of(read.ranges, holds), "a copy of what is not read");
+  }
+}
+
+/// Every tensor of the result has one place, in the order of the source; nothing else is read but what those need.
+void check_copies(const Plan& plan, const Checkpoint& source) {
+  std::vector<unsigned> made(plan.result.tensors().size());
+  for (size_t shard = 0; shard < plan.shards.size(); ++shard) {
+    check_read(plan.reads[shard], plan.shards[shard], source.files()[shard]);
+    ByteRange last{0, 0};
+    for (const reshard::Copy& copy : plan.shards[shard]) {
+      const format::TensorEntry& from = source.tensors().at(copy.tensor);
+      DSPACK_CHECK(from.file == shard && copy.source == from.range, from.name);
+      DSPACK_CHECK(copy.source.begin >= last.end || copy.source == last, "copies out of order");
+      last = copy.source;
+      if (copy.scales) DSPACK_CHECK(*copy.scales < source.tensors().size(), from.name);
+      if (copy.file == reshard::kNoFile) continue;
+      const PlannedFile& file = plan.files.at(copy.file);
+      const uint32_t number = file.tensors.at(copy.slot);
+      const format::TensorEntry& to = plan.result.tensors()[number];
+      DSPACK_CHECK(file.offsets[copy.slot] == copy.offset && to.range.size() == copy.bytes, file.path);
+      DSPACK_CHECK(format::tensor_bytes(to.dtype, to.shape) == copy.bytes, to.name);
+      if (copy.conversion == reshard::Conversion::none)
+        DSPACK_CHECK(to.name == from.name && to.dtype == from.dtype && to.shape == from.shape, to.name);
+      ++made[number];
+    }
+  }
+  for (const unsigned count : made)
     DSPACK_CHECK(count == 1, "a tensor without a place, or with two");
+}
+
+/// A grouping, or a recipe's JSON.
+Result<reshard::Recipe> recipe_of(std::string_view line) {
+  if (line.starts_with('{')) return reshard::parse_recipe(line);
+  reshard::Recipe recipe;
+  TRY_ASSIGN(recipe.by, reshard::parse_grouping(line));
+  return recipe;
+}
+
+/// As if config.json counted one layer, and every scale were a power of two.
+reshard::SourceFacts facts_of(const Checkpoint& source) {
+  reshard::SourceFacts facts{.decoder_layers = 1, .exact_scales = {}};
+  for (const format::TensorEntry& tensor : source.tensors()) {
+    if (const auto scales = reshard::narrowable_scales(tensor, source)) facts.exact_scales.insert(*scales);
+  }
+  return facts;
 }
 
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   std::string_view text = fuzz::as_text(data, size);
-  const auto by = reshard::parse_grouping(fuzz::take(text, '\n'));
-  if (!by) {
-    fuzz::check_refusal(by.error());
+  const auto recipe = recipe_of(fuzz::take(text, '\n'));
+  if (!recipe) {
+    fuzz::check_refusal(recipe.error());
     return 0;
   }
   fuzz::MemoryRepository repository = fuzz::repository_of(text);
   const auto source = Checkpoint::open(repository, 1, {});
   if (!source) return 0;  // the target "checkpoint" looks at these
-  const auto plan = reshard::make_plan({.by = *by}, *source);
+  const auto plan = reshard::make_plan(*recipe, *source, facts_of(*source));
   if (!plan) {
     fuzz::check_refusal(plan.error());
     return 0;
@@ -81,8 +126,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     DSPACK_CHECK(last == nullptr || *last < file.path, "files out of order, or one path twice");
     last = &file.path;
     output_bytes = checked_add(output_bytes, file.size_bytes).value();
-    check_file(file, *source);
-    check_grouping(file, *by);
+    check_file(file, plan->result);
+    check_grouping(file, recipe->by);
   }
   DSPACK_CHECK(output_bytes == plan->output_bytes, "a wrong sum of bytes");
   check_copies(*plan, *source);

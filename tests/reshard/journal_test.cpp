@@ -1,10 +1,16 @@
 #include <doctest/doctest.h>
 
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <random>
+
 #include "reshard/journal.h"
 #include "tests/support/temp_folder.h"
 
 using namespace dspack;
 using reshard::Journal;
+using reshard::journal_line;
 using reshard::parse_journal;
 
 namespace {
@@ -29,7 +35,7 @@ TEST_CASE("journal: what was appended is loaded") {
   const auto* loaded = std::get_if<reshard::JournalLoaded>(&load);
   REQUIRE(loaded != nullptr);
   CHECK(loaded->valid_bytes == text.size());
-  CHECK(loaded->state.files.at(5) == format::sha256("file"));
+  CHECK(loaded->state.files.at(5).sha256 == format::sha256("file"));
   REQUIRE(loaded->state.shards.at(2).tensors.size() == 2);
   CHECK(loaded->state.shards.at(2).tensors[0].row_blocks[0] == format::sha256("b"));
 }
@@ -143,4 +149,78 @@ TEST_CASE("journal: a resumed journal drops the torn tail and goes on") {
   }
   const auto load = parse_journal(folder.read("journal"), kIdentity);
   CHECK(std::get<reshard::JournalLoaded>(load).state.files.size() == 2);
+}
+
+TEST_CASE(
+    "journal: a shard that was read in part has no digest of its own, and one of a conversion says what it cost") {
+  reshard::ShardDone record{.shard = 3, .sha256 = {}, .tensors = {{format::sha256("plain"), {}}}};
+  record.tensors.push_back({.whole = format::sha256("bf16"),
+                            .row_blocks = {},
+                            .scales = format::sha256("scales"),
+                            .loss = kernels::Loss{0.1, 1.0 / 3}});
+  record.tensors.push_back({.whole = format::sha256("e8m0"), .row_blocks = {format::sha256("b")}, .scales = {}});
+  const std::string text = journal_line(kIdentity) + journal_line(record);
+  const auto load = parse_journal(text, kIdentity);
+  REQUIRE(std::holds_alternative<reshard::JournalLoaded>(load));
+  const reshard::ShardDone& read = std::get<reshard::JournalLoaded>(load).state.shards.at(3);
+  CHECK_FALSE(read.sha256);
+  REQUIRE(read.tensors.size() == 3);
+  CHECK(read.tensors[0].whole == format::sha256("plain"));
+  CHECK_FALSE(read.tensors[0].scales);
+  CHECK_FALSE(read.tensors[0].loss);
+  CHECK(read.tensors[1].whole == format::sha256("bf16"));
+  CHECK(read.tensors[1].scales == format::sha256("scales"));
+  REQUIRE(read.tensors[1].loss);
+  CHECK(read.tensors[2].row_blocks == std::vector{format::sha256("b")});
+  CHECK(journal_line(read) == journal_line(record));
+}
+
+TEST_CASE("journal: losses come back to the last bit") {
+  std::mt19937_64 engine(4);
+  std::vector<double> sums{0,
+                           1e-300,
+                           std::numeric_limits<double>::max(),
+                           std::numeric_limits<double>::denorm_min(),
+                           2,
+                           1e15,
+                           123456789012345678.0,
+                           0.1 + 0.2};
+  for (int i = 0; i < 2000; ++i) {
+    const auto any = std::bit_cast<double>(engine() >> 1);  // not negative
+    if (std::isfinite(any)) sums.push_back(any);
+  }
+  reshard::ShardDone record{.shard = 0, .sha256 = {}, .tensors = {}};
+  for (const double sum : sums)
+    record.tensors.push_back({.whole = {}, .row_blocks = {}, .scales = {}, .loss = kernels::Loss{sum, 1}});
+  const auto load = parse_journal(journal_line(kIdentity) + journal_line(record), kIdentity);
+  const auto& tensors = std::get<reshard::JournalLoaded>(load).state.shards.at(0).tensors;
+  REQUIRE(tensors.size() == sums.size());
+  for (size_t i = 0; i < sums.size(); ++i)
+    CHECK(std::bit_cast<uint64_t>(tensors[i].loss->squared_error) == std::bit_cast<uint64_t>(sums[i]));
+}
+
+TEST_CASE("journal: malformed digests, scales and losses are damage") {
+  const std::string digest = to_hex(format::sha256("x"));
+  const auto damage = [](const format::Json& tensor) {
+    const std::string text = journal_line(kIdentity) +
+                             format::record_line({{"shard", 0}, {"tensors", format::Json::array({tensor})}}) +
+                             journal_line(std::vector<reshard::FileSealed>{});
+    const auto load = parse_journal(text, kIdentity);
+    const auto* damaged = std::get_if<reshard::JournalDamaged>(&load);
+    return damaged == nullptr ? std::string() : damaged->reason;
+  };
+  using format::Json;
+  CHECK(damage(Json::array({digest})).empty());
+  CHECK(damage({{"sha256", Json::array({digest})}, {"loss", {1, 2.5}}}).empty());
+  for (const Json& tensor :
+       {Json(), Json(3), Json::array(), Json::object(), Json({{"sha256", digest}}), Json({{"sha256", Json::array()}}),
+        Json::array({3}), Json::array({digest.substr(1)}), Json({{"sha256", Json::array({digest})}, {"scales", 3}}),
+        Json({{"sha256", Json::array({digest})}, {"scales", "00"}}),
+        Json({{"sha256", Json::array({digest})}, {"loss", 3}}),
+        Json({{"sha256", Json::array({digest})}, {"loss", {1}}}),
+        Json({{"sha256", Json::array({digest})}, {"loss", {1, nullptr}}}),
+        Json({{"sha256", Json::array({digest})}, {"loss", {1, 2, 3}}})}) {
+    CAPTURE(tensor.dump());
+    CHECK_FALSE(damage(tensor).empty());
+  }
 }

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <vector>
 
 #include "reshard/recipe.h"
 
@@ -63,7 +64,7 @@ TEST_CASE("recipe: groupings that are none are refused with what is wrong") {
 
 TEST_CASE("recipe: a file says what the flag says, and unknown keys are named") {
   CHECK(to_string(parse_recipe(R"( {"by": "expert:8"} )").value().by) == "expert:8");
-  CHECK(mentions(parse_recipe(R"({"by":"layer","dedupe":true})").error().message, "unknown key \"dedupe\""));
+  CHECK(mentions(parse_recipe(R"({"by":"layer","grouping":true})").error().message, "unknown key \"grouping\""));
   CHECK(mentions(parse_recipe("{}").error().message, "\"by\""));
   CHECK(mentions(parse_recipe(R"({"by":8})").error().message, "\"by\""));
   CHECK(mentions(parse_recipe(R"({"by":"expert:0"})").error().message, "expert:0"));
@@ -92,7 +93,84 @@ TEST_CASE("recipe: layers as a text, as a list or by shares of the depth") {
     CHECK(mentions(canonical(fmt::format(R"(,"ratio_repeat":{})", value)), "\"ratio_repeat\": "));
 }
 
-TEST_CASE("recipe: every file of the folder is a recipe, and stands in its table with the flag that means the same") {
+TEST_CASE("recipe: selections, transforms and dropping read back as they were written") {
+  const auto canonical = [](const std::string& rest) {
+    const auto recipe = parse_recipe(R"({"by":"layer",)" + rest + "}");
+    if (!recipe) return recipe.error().message;
+    format::Json json = reshard::recipe_json(*recipe);
+    const auto again = parse_recipe(json.dump());
+    REQUIRE_MESSAGE(again.has_value(), again.error().message);
+    CHECK(reshard::recipe_json(*again) == json);
+    json.erase("by");
+    return format::canonical_json(json);
+  };
+  CHECK(canonical(R"("include":{"layers":3})") == R"({"include":[{"layers":"3"}]})");
+  CHECK(canonical(R"("include":[{"layers":"5,3-4"},{"role":"head"}],"exclude":{"name":"*x"})") ==
+        R"({"exclude":[{"name":["*x"]}],"include":[{"layers":"3-5"},{"role":["head"]}]})");
+  CHECK(canonical(R"("transform":"fp8-to-bf16")") == R"({"transform":[{"kind":"fp8-to-bf16"}]})");
+  CHECK(canonical(R"("transform":"fp8-to-bf16 role=attention layers=1")") ==
+        R"({"transform":[{"kind":"fp8-to-bf16","layers":"1","role":["attention"]}]})");
+  CHECK(canonical(R"("transform":{"kind":"scales-to-e8m0"})") == R"({"transform":[{"kind":"scales-to-e8m0"}]})");
+  CHECK(canonical(R"("transform":["bf16-to-fp8",{"kind":"fp8-to-f32","experts":0}])") ==
+        R"({"transform":[{"kind":"bf16-to-fp8"},{"experts":"0","kind":"fp8-to-f32"}]})");
+  CHECK(canonical(R"("drop_mtp":true)") == R"({"drop_mtp":true})");
+  CHECK(canonical(R"("drop_mtp":false)") == "{}");
+  CHECK(canonical(R"("transform":[])") == "{}");
+
+  CHECK(mentions(canonical(R"("include":[])"), "\"include\": an empty list says nothing"));
+  CHECK(mentions(canonical(R"("exclude":{"layer":1})"), "\"exclude\": unknown key \"layer\""));
+  CHECK(mentions(canonical(R"("drop_mtp":1)"), "\"drop_mtp\" is neither true nor false"));
+  CHECK(
+      mentions(canonical(R"("transform":"fp8")"), "\"transform\": \"fp8\" is no transform; there are \"fp8-to-bf16\""));
+  CHECK(mentions(canonical(R"("transform":"fp8-to-bf16 x")"), "\"transform\": \"x\" is not of the form key=value"));
+  CHECK(mentions(canonical(R"("transform":3)"), "\"transform\": a transform is an object"));
+  CHECK(mentions(canonical(R"("transform":[["fp8-to-bf16"]])"), "\"transform\": a transform is an object"));
+  CHECK(mentions(canonical(R"("transform":{"role":"norm"})"), "\"transform\": \"kind\""));
+  CHECK(mentions(canonical(R"("transform":{"kind":"fp8-to-f32","roles":"norm"})"), "unknown key \"roles\""));
+}
+
+namespace {
+
+/// The recipe that flags of a command line say; as in "--by layer --include \"layers=3-5\" --drop-mtp".
+reshard::Recipe recipe_of_flags(const std::string& text) {
+  std::vector<std::string> words(1);
+  bool quoted = false;
+  for (const char c : text) {
+    if (c == '"') {
+      quoted = !quoted;
+    } else if (c == ' ' && !quoted) {
+      words.emplace_back();
+    } else {
+      words.back() += c;
+    }
+  }
+  reshard::Recipe recipe;
+  for (size_t i = 0; i < words.size(); ++i) {
+    CAPTURE(words[i]);
+    if (words[i] == "--drop-mtp") {
+      recipe.drop_mtp = true;
+      continue;
+    }
+    REQUIRE(i + 1 < words.size());
+    const std::string& value = words[i + 1];
+    if (words[i] == "--by")
+      recipe.by = parse_grouping(value).value();
+    else if (words[i] == "--include")
+      recipe.selection.include.push_back(reshard::parse_selector(value).value());
+    else if (words[i] == "--exclude")
+      recipe.selection.exclude.push_back(reshard::parse_selector(value).value());
+    else if (words[i] == "--transform")
+      recipe.transforms.push_back(reshard::parse_transform(value).value());
+    else
+      FAIL("a flag that this test does not know");
+    ++i;
+  }
+  return recipe;
+}
+
+}  // namespace
+
+TEST_CASE("recipe: every file of the folder is a recipe, and stands in its table with the flags that mean the same") {
   const std::filesystem::path folder = DSPACK_ROOT "/recipes";
   std::ifstream table_file(folder / "README.md");
   const std::string table{std::istreambuf_iterator<char>(table_file), {}};
@@ -105,9 +183,18 @@ TEST_CASE("recipe: every file of the folder is a recipe, and stands in its table
     const std::string text{std::istreambuf_iterator<char>(file), {}};
     const auto recipe = parse_recipe(text);
     REQUIRE_MESSAGE(recipe.has_value(), recipe.error().message);
-    const std::string by = format::parse_json(text).value()["by"];
-    CHECK(mentions(table, "| [" + name + "](" + name + ") | `--by " + by + "` |"));
+    const std::string row = fmt::format("| [{0}]({0}) | `", name);
+    const size_t at = table.find(row);
+    REQUIRE_MESSAGE(at != std::string::npos, "no row begins with " << row);
+    const size_t begin = at + row.size();
+    const std::string flags = table.substr(begin, table.find('`', begin) - begin);
+    CHECK(format::canonical_json(reshard::recipe_json(recipe_of_flags(flags))) ==
+          format::canonical_json(reshard::recipe_json(*recipe)));
     ++recipes;
   }
-  CHECK(recipes == 4);
+  size_t rows = 0;
+  for (size_t at = table.find("\n| ["); at != std::string::npos; at = table.find("\n| [", at + 1))
+    ++rows;
+  CHECK(recipes == rows);
+  CHECK(recipes >= 10);
 }

@@ -1,0 +1,168 @@
+"""The number formats of weights and the conversions between them, written down a second time from their definitions:
+OCP's 8-bit floating point for E4M3, IEEE 754's rounding to nearest, ties to even, DeepSeek-V3's block scales
+(inference/kernel.py: weight_dequant is value times scale in FP32, act_quant is scale = largest magnitude / 448), OCP's
+microscaling formats for E8M0. Exact arithmetic: fractions, or products that fit a double."""
+
+import array
+import bisect
+import collections
+import math
+import struct
+import sys
+from fractions import Fraction
+
+BLOCK = 128
+
+
+def e4m3_value(code):
+    """Sign, 4 bits of exponent with bias 7, 3 of mantissa; no infinity."""
+    sign = -1.0 if code & 0x80 else 1.0
+    exponent, mantissa = code >> 3 & 15, code & 7
+    if exponent == 15 and mantissa == 7:
+        return math.nan
+    return sign * (mantissa * 2.0**-9 if exponent == 0 else (8 + mantissa) * 2.0**(exponent - 10))
+
+
+E4M3 = [e4m3_value(code) for code in range(256)]
+MAGNITUDES = [Fraction(value) for value in E4M3[:127]]  # ascending
+
+
+def nearest_e4m3(value):
+    """The code of the nearest of all values; of two as near, the one whose mantissa is even. Beyond 448: that."""
+    sign = 0x80 if math.copysign(1, value) < 0 else 0
+    magnitude = abs(Fraction(value))
+    above = bisect.bisect_left(MAGNITUDES, magnitude)
+    if above == len(MAGNITUDES):
+        return sign | 126
+    if above == 0:
+        return sign
+    up, down = MAGNITUDES[above] - magnitude, magnitude - MAGNITUDES[above - 1]
+    return sign | (above if up < down or (up == down and above % 2 == 0) else above - 1)
+
+
+def rounded(value, precision):
+    """The nearest value of a binary format with so many bits of mantissa (the first one included) and FP32's exponents;
+    ties to even. Of a fraction or a double, as a double that holds it."""
+    if value == 0:
+        return 0.0
+    exact = Fraction(value)
+    size = abs(exact)
+    exponent = size.numerator.bit_length() - size.denominator.bit_length()
+    if Fraction(2) ** exponent > size:
+        exponent -= 1
+    quantum = Fraction(2) ** (max(exponent, -126) - (precision - 1))
+    return float(round(exact / quantum) * quantum)  # round() of a fraction takes the even one of two as near
+
+
+def to_f32(value):
+    return rounded(value, 24)
+
+
+def to_bf16(value):
+    return rounded(value, 8)
+
+
+def f32_bytes(value, negative):
+    raw = struct.pack("<f", value)
+    return raw[:3] + bytes([raw[3] | (0x80 if negative else 0)])
+
+
+def f32_values(raw):
+    return list(struct.unpack("<%df" % (len(raw) // 4), raw))
+
+
+def bf16_value(code):
+    return struct.unpack("<f", struct.pack("<I", code << 16))[0]
+
+
+def bf16_codes(raw):
+    codes = array.array("H", raw)
+    if sys.byteorder == "big":
+        codes.byteswap()
+    return codes
+
+
+class Loss:
+    """Sums over values of (stored - meant)^2 and meant^2; each summand is exact or rounded once."""
+
+    def __init__(self):
+        self.errors, self.values = [], []
+
+    def add(self, stored, meant, count):
+        self.errors.append(count * (stored - meant) ** 2)
+        self.values.append(count * meant ** 2)
+
+    def join(self, other):
+        self.errors.append(math.fsum(other.errors))
+        self.values.append(math.fsum(other.values))
+
+    def relative_rms(self):
+        error = math.fsum(self.errors)
+        return math.sqrt(error / math.fsum(self.values)) if error else 0.0
+
+
+def blocks(rows, columns):
+    """(first row, last row, first column, last column, number) of each block, row by row."""
+    per_row = -(-columns // BLOCK)
+    for top in range(0, rows, BLOCK):
+        for left in range(0, columns, BLOCK):
+            yield (top, min(top + BLOCK, rows), left, min(left + BLOCK, columns),
+                   top // BLOCK * per_row + left // BLOCK)
+
+
+def dequantised(raw, shape, scales, dtype):
+    """The bytes of FP8 values times their blocks' scales (doubles), as BF16 or F32, and what rounding cost."""
+    rows, columns = shape
+    width, narrow = (2, to_bf16) if dtype == "BF16" else (4, to_f32)
+    out = bytearray(rows * columns * width)
+    loss = Loss()
+    for top, bottom, left, right, number in blocks(rows, columns):
+        segments = [raw[row * columns + left:row * columns + right] for row in range(top, bottom)]
+        planes = [bytearray(256) for _ in range(width)]
+        for code, count in collections.Counter(b"".join(segments)).items():
+            meant = E4M3[code] * scales[number]  # 4 bits by 24: exact in a double
+            stored = narrow(to_f32(meant))
+            negative = (code >= 0x80) != (scales[number] < 0)
+            for plane, byte in zip(planes, f32_bytes(stored, negative)[4 - width:]):
+                plane[code] = byte
+            loss.add(stored, meant, count)
+        for row, segment in zip(range(top, bottom), segments):
+            begin, end = (row * columns + left) * width, (row * columns + right) * width
+            for place, plane in enumerate(planes):
+                out[begin + place:end:width] = segment.translate(bytes(plane))
+    return bytes(out), loss
+
+
+def quantised(raw, shape):
+    """The FP8 bytes of BF16 values, the F32 bytes of their blocks' scales, and what rounding cost."""
+    rows, columns = shape
+    codes = bf16_codes(raw)
+    out = bytearray(rows * columns)
+    scales = b""
+    loss = Loss()
+    for top, bottom, left, right, _ in blocks(rows, columns):
+        segments = [codes[row * columns + left:row * columns + right] for row in range(top, bottom)]
+        counts = collections.Counter(code for segment in segments for code in segment)
+        largest = max(abs(bf16_value(code)) for code in counts)
+        scale = to_f32(Fraction(largest) / 448) if largest else 1.0
+        scales += struct.pack("<f", scale)
+        table = {}
+        for code, count in counts.items():
+            value = bf16_value(code)
+            quotient = math.copysign(to_f32(Fraction(value) / Fraction(scale)), value)
+            table[code] = nearest_e4m3(quotient)
+            loss.add(E4M3[table[code]] * scale, value, count)
+        for row, segment in zip(range(top, bottom), segments):
+            out[row * columns + left:row * columns + right] = bytes(map(table.__getitem__, segment))
+    return bytes(out), scales, loss
+
+
+def e8m0_codes(raw):
+    """The E8M0 bytes of F32 scales that are all powers of two from 2^-127 to 2^127; None if one is not."""
+    codes = bytearray()
+    for value in f32_values(raw):
+        mantissa, exponent = math.frexp(value)  # value = mantissa * 2^exponent, 0.5 <= mantissa < 1
+        if mantissa != 0.5 or not 0 <= exponent - 1 + 127 <= 254:
+            return None
+        codes.append(exponent - 1 + 127)
+    return bytes(codes)
