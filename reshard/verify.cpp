@@ -180,8 +180,24 @@ struct Check {
     TRY_ASSIGN(const bool read, read_all(
                                     file.path, file.size_bytes, [&](auto bytes) { hasher.take(bytes); }, stop));
     if (!read) return {};
-    for (const std::string& line : hasher.finish())
+    const std::vector<std::string> lines = hasher.finish();
+    for (const std::string& line : lines)
       findings.add(fmt::format("{}: {}", file.path, line));
+    return lines.empty() && file.zstd ? compressed(file, stop) : Result<void>();
+  }
+
+  /// What lies between a file's frames no tensor's digest covers.
+  Result<void> compressed(const PackedFile& file, const std::stop_token& stop) const {
+    const format::StoredFile stored = stored_file(file);
+    TRY_ASSIGN(const auto source, repository.open(stored.path, stop));
+    Sha256 hash;
+    const format::ByteSink sink = [&](std::span<const std::byte> bytes) -> Result<void> {
+      hash.update(bytes);
+      return {};
+    };
+    TRY(source->stream({0, stored.size_bytes}, sink, stop));
+    if (hash.finish() != stored.sha256)
+      findings.add(fmt::format("{}: differs from its digest outside of its tensors", stored.path));
     return {};
   }
 

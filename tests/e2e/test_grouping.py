@@ -163,7 +163,7 @@ class Recipes(Grouping):
 
     def test_recipes_that_are_none_are_refused_by_name(self):
         recipe = self.scratch / "recipe.json"
-        for text, needle in (('{"by":"layer","dedupe":true}', '"dedupe"'), ("{}", '"by"'), ("", "JSON"),
+        for text, needle in (('{"by":"layer","shrink":true}', '"shrink"'), ("{}", '"by"'), ("", "JSON"),
                              ("[]", "object"), ('{"by":"expert:0"}', "expert:0"), ('{"by":"shard:1"}', "too small")):
             with self.subTest(text):
                 recipe.write_text(text)
