@@ -163,7 +163,7 @@ class Manifests(Families):
             card = (packed / "README.md").read_text()
             self.assertEqual((packed / INDEX).exists(), not family.fused)
             self.assertEqual("Other loaders do not know these names" in card, bool(family.fused))
-            self.assertEqual("through its index" in card, not family.fused)
+            self.assertEqual("through the index" in card, not family.fused)
             self.assertTrue((packed / "provenance" / family.index).is_file())
             self.assertFalse((packed / "consolidated.safetensors.index.json").exists())
 
