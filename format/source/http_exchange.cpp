@@ -16,18 +16,6 @@ std::string lower_case(std::string_view text) {
   return lower;
 }
 
-/// The number behind ";t=" in the first item of a RateLimit list.
-std::optional<uint64_t> window_seconds(std::string_view rate_limit) {
-  std::string_view item = rate_limit.substr(0, rate_limit.find(','));
-  while (!item.empty()) {
-    const std::string_view field = trim_header(item.substr(0, item.find(';')));
-    if (field.starts_with("t=")) return parse_decimal(field.substr(2));
-    const size_t end = item.find(';');
-    item = end == std::string_view::npos ? std::string_view() : item.substr(end + 1);
-  }
-  return std::nullopt;
-}
-
 }  // namespace
 
 std::string_view HttpReply::header(std::string_view lower_case_name) const {
@@ -47,7 +35,7 @@ void add_reply_line(HttpReply& reply, std::string_view line) {
 
 std::optional<double> asked_wait_seconds(const HttpReply& reply) {
   if (const auto seconds = parse_decimal(reply.header("retry-after"))) return static_cast<double>(*seconds);
-  if (const auto seconds = window_seconds(reply.header("ratelimit"))) return static_cast<double>(*seconds) + 1;
+  if (const auto seconds = parse_rate_limit(reply.header("ratelimit"))) return static_cast<double>(*seconds) + 1;
   return std::nullopt;
 }
 
@@ -57,21 +45,6 @@ std::optional<HttpFailure> passing_failure(const HttpReply& reply, std::string_v
                       true};
   failure.wait_seconds = asked_wait_seconds(reply);
   return failure;
-}
-
-std::optional<std::string> next_page(std::string_view link_header) {
-  while (!link_header.empty()) {
-    const size_t begin = link_header.find('<');
-    const size_t end = link_header.find('>', begin == std::string_view::npos ? 0 : begin);
-    if (begin == std::string_view::npos || end == std::string_view::npos) return std::nullopt;
-    const std::string_view url = link_header.substr(begin + 1, end - begin - 1);
-    link_header.remove_prefix(end + 1);
-    const std::string_view parameters = link_header.substr(0, link_header.find('<'));
-    if (parameters.find("rel=\"next\"") != std::string_view::npos ||
-        parameters.find("rel=next") != std::string_view::npos)
-      return std::string(url);
-  }
-  return std::nullopt;
 }
 
 }  // namespace dspack::format

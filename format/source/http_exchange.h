@@ -61,7 +61,4 @@ void add_reply_line(HttpReply& reply, std::string_view line);
 /// all the same, unless the status is 429.
 [[nodiscard]] std::optional<HttpFailure> passing_failure(const HttpReply& reply, std::string_view name);
 
-/// The URL of a `Link: <URL>; rel="next"`; nullopt: there is no further page.
-[[nodiscard]] std::optional<std::string> next_page(std::string_view link_header);
-
 }  // namespace dspack::format

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "format/json.h"
+#include "format/source/http_headers.h"
 #include "format/source/http_repository.h"
 #include "reshard/publish/encoding.h"
 
@@ -145,12 +146,12 @@ Result<RemoteTree> HubApi::tree(const std::string& revision, const std::stop_tok
     TRY_ASSIGN(const HttpReply reply, client_.exchange(call, stop));
     if (!reply.good()) return refused(reply, call.name);
     if (const auto read = read_tree_page(reply.body, tree); !read) return cleaned(read.error().in(call.name));
-    const auto next = format::next_page(reply.header("link"));
-    if (!next) return tree;
+    const std::string next = format::parse_next_link(reply.header("link"));
+    if (next.empty()) return tree;
     if (tree.size() > kMaxFiles)
       return Error{ErrorKind::budget, fmt::format("{}: lists more than {} files", call.name, kMaxFiles)};
     seen.insert(url);
-    url = next->starts_with('/') ? address_.endpoint + *next : at_endpoint(*next, address_.endpoint);
+    url = next.starts_with('/') ? address_.endpoint + next : at_endpoint(next, address_.endpoint);
     if (seen.contains(url)) return Error{ErrorKind::invalid, call.name + ": the listing's pages go in a circle"};
   }
   return Error{ErrorKind::invalid,

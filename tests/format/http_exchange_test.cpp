@@ -50,11 +50,3 @@ TEST_CASE("exchange: 408, 429 and 5xx may pass, all else is final") {
   for (const long status : {200L, 204L, 301L, 400L, 401L, 403L, 404L, 409L, 412L, 413L})
     CHECK_FALSE(passing_failure(reply(status, {}), "x").has_value());
 }
-
-TEST_CASE("exchange: the next page of a listing") {
-  CHECK(format::next_page("<https://hub/api?cursor=a%3D>; rel=\"next\"") == "https://hub/api?cursor=a%3D");
-  CHECK(format::next_page("<https://hub/1>; rel=\"prev\", <https://hub/3>; rel=\"next\"") == "https://hub/3");
-  CHECK(format::next_page("</api/x?p=2>; rel=next") == "/api/x?p=2");
-  for (const char* none : {"", "<https://hub/1>; rel=\"prev\"", "<https://hub/1", "rel=\"next\"", ">;<", "<>"})
-    CHECK_FALSE(format::next_page(none).has_value());
-}

@@ -83,7 +83,7 @@ void check_head(std::string_view text) {
     add_reply_line(reply, line);
   const auto failure = passing_failure(reply, "n");
   DSPACK_CHECK(failure && failure->may_pass && failure->wait_seconds.value_or(0) >= 0, "a busy server is final");
-  (void)format::next_page(reply.header("link"));
+  (void)format::parse_next_link(reply.header("link"));
 }
 
 void check_card(std::string_view text) {
