@@ -92,6 +92,8 @@ std::string flat_name(std::string_view path) {
 Result<LinkPlan> plan_links(const format::Checkpoint& packed) {
   const Manifest& manifest = *packed.manifest();
   TRY(check_requirements(manifest));
+  if (manifest.coverage.of)
+    return Error{ErrorKind::unsupported, "it holds a part of the model, and other loaders need all of it"};
   Planner planner;
   TRY(planner.add_weights(packed));
   TRY(planner.add_companions(manifest));
