@@ -276,7 +276,11 @@ class WhatIsSaidOfThem(Transforms):
         self.assertIn("differs from the source at its byte", result.stdout)
         # One value of one scale, of which each value of its block is made.
         name = "model.layers.4.self_attn.o_proj.weight"
-        other = self.copy_with(lambda n, dtype, shape, raw: raw[:-1] + bytes([raw[-1] ^ 1]) if n == name + "_scale_inv" else raw)
+
+        def change(tensor, dtype, shape, raw):
+            return raw[:-1] + bytes([raw[-1] ^ 1]) if tensor == name + "_scale_inv" else raw
+
+        other = self.copy_with(change)
         result = self.run_program("verify", converted_tiny("fp8-to-bf16"), "--source", other)
         self.assertEqual(result.code, 1, str(result))
         findings = [line for line in result.stdout.split("\n") if "tensor \"" in line]
