@@ -354,6 +354,21 @@ class Combined(Transforms):
                 self.assert_same_tree(out, converted_tiny(transform))
 
 
+class OffTheHub(Transforms):
+    def test_a_thousand_scales_take_a_few_resolutions(self):
+        """The Hub answers few requests a minute for where a file lies; ranges of it, then, are free."""
+        hub, storage = self.serve(self.data()), self.serve(self.data())
+        for server in (hub, storage):
+            server.renames["o/n/resolve/main/"] = ""
+        hub.add_fault("*.safetensors", "redirect", to=storage.url)
+        out = self.scratch / "packed"
+        self.assert_ok(self.repack("o/n", out, "--transform", "fp8-to-bf16", "--jobs", 3, env={"HF_ENDPOINT": hub.url}))
+        self.assert_tensors(out, safetensors_io.read_checkpoint(converted_tiny("fp8-to-bf16")))
+        self.assertGreater(len(storage.requests("*.safetensors")), 1008)
+        asked = [request for request in hub.requests("*.safetensors") if request.method == "GET"]
+        self.assertLess(len(asked), 30)
+
+
 class Interrupted(Transforms):
     """A transform needs scales of other shards, and leaves figures that no file holds: both outlive a kill."""
 
