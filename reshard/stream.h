@@ -2,8 +2,8 @@
 // time; its bytes are scattered into the partial files and digested on the way. When fewer shards than jobs are left,
 // the connections that have become free fetch ranges of the remaining ones. Threads: called once. Memory: a job has the
 // receive buffer of its connection (half a MiB) and one staging buffer (2 MiB), or, while it lends its connection, one
-// piece (4 MiB). Errors: as the source and the writer; corrupt if a file changed since the catalogue was read, or is
-// not what is declared; budget if the disk runs full.
+// piece (4 MiB); what conversions hold comes on top (converter.h). Errors: as the source and the writer; corrupt if a
+// file changed since the catalogue was read, or is not what is declared; budget if the disk runs full.
 #pragma once
 
 #include "format/progress.h"

@@ -1,7 +1,7 @@
 // The bytes of one tensor on their way through a conversion, a piece at a time.
-// Threads: a converter belongs to one thread at a time. Memory: up to one block of rows, 128 x columns values.
-// Errors: unsupported (values that have no such form), corrupt (scales that were powers of two and are not). The caller
-// names the tensor.
+// Threads: a converter belongs to one thread at a time. Memory: a block of rows, 128 x columns values, before and
+// after; and the scales of one tensor. Errors: unsupported (values that have no such form), corrupt (scales that were
+// powers of two and are not). The caller names the tensor.
 #pragma once
 
 #include <memory>

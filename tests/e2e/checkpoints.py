@@ -105,21 +105,21 @@ def packing_seconds():
 
 
 @functools.lru_cache(maxsize=None)
-def _made(source, *arguments):
+def _made(*arguments):
+    """What reshard makes with these arguments."""
     scratch = Path(tempfile.mkdtemp(prefix="dspack-e2e-shared-"))
     atexit.register(shutil.rmtree, scratch, ignore_errors=True)
-    command = [path_from_environment("DSPACK_RESHARD"), *arguments[:1], source, *arguments[1:], "--out", scratch / "out"]
-    subprocess.run([part for part in command if part != ""], check=True, env=clean_environment(scratch),
-                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    subprocess.run([path_from_environment("DSPACK_RESHARD"), *arguments, "--out", scratch / "out"], check=True,
+                   env=clean_environment(scratch), stdout=subprocess.DEVNULL)
     return scratch / "out"
 
 
 def converted_tiny(transform, by="expert"):
     """The small trained checkpoint with a transform; to be read only. "bf16-to-fp8" is made of bf16_tiny()."""
     source = bf16_tiny() if transform == "bf16-to-fp8" else Path(path_from_environment("DSPACK_TEST_DATA")) / "tiny-v3"
-    return _made(source, "", "--by", by, "--transform", transform)
+    return _made(source, "--by", by, "--transform", transform)
 
 
 def bf16_tiny():
     """The small trained checkpoint as ordinary shards of BF16; to be read only."""
-    return _made(converted_tiny("fp8-to-bf16"), "unpack", "--shard-size", "8MB")
+    return _made("unpack", converted_tiny("fp8-to-bf16"), "--shard-size", "8MB")

@@ -276,7 +276,11 @@ class WhatIsSaidOfThem(Transforms):
         self.assertIn("differs from the source at its byte", result.stdout)
         # One value of one scale, of which each value of its block is made.
         name = "model.layers.4.self_attn.o_proj.weight"
-        other = self.copy_with(lambda n, dtype, shape, raw: raw[:-1] + bytes([raw[-1] ^ 1]) if n == name + "_scale_inv" else raw)
+
+        def change(tensor, dtype, shape, raw):
+            return raw[:-1] + bytes([raw[-1] ^ 1]) if tensor == name + "_scale_inv" else raw
+
+        other = self.copy_with(change)
         result = self.run_program("verify", converted_tiny("fp8-to-bf16"), "--source", other)
         self.assertEqual(result.code, 1, str(result))
         findings = [line for line in result.stdout.split("\n") if "tensor \"" in line]
@@ -348,6 +352,21 @@ class Combined(Transforms):
                 out = self.scratch / ("%s-%d" % (transform, jobs))
                 self.assert_ok(self.repack(source, out, "--transform", transform, "--jobs", jobs))
                 self.assert_same_tree(out, converted_tiny(transform))
+
+
+class OffTheHub(Transforms):
+    def test_a_thousand_scales_take_a_few_resolutions(self):
+        """The Hub answers few requests a minute for where a file lies; ranges of it, then, are free."""
+        hub, storage = self.serve(self.data()), self.serve(self.data())
+        for server in (hub, storage):
+            server.renames["o/n/resolve/main/"] = ""
+        hub.add_fault("*.safetensors", "redirect", to=storage.url)
+        out = self.scratch / "packed"
+        self.assert_ok(self.repack("o/n", out, "--transform", "fp8-to-bf16", "--jobs", 3, env={"HF_ENDPOINT": hub.url}))
+        self.assert_tensors(out, safetensors_io.read_checkpoint(converted_tiny("fp8-to-bf16")))
+        self.assertGreater(len(storage.requests("*.safetensors")), 1008)
+        asked = [request for request in hub.requests("*.safetensors") if request.method == "GET"]
+        self.assertLess(len(asked), 30)
 
 
 class Interrupted(Transforms):

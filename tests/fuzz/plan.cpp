@@ -36,10 +36,20 @@ void check_file(const PlannedFile& file, const Checkpoint& source) {
   DSPACK_CHECK(parsed.has_value(), parsed.error().message);
 }
 
-void check_grouping(const PlannedFile& file, const Grouping& by) {
+/// A tensor with its scales.
+bool is_one_with_scales(const PlannedFile& file, const Checkpoint& result) {
+  return std::ranges::any_of(file.tensors, [&](uint32_t weight) {
+    const std::vector<std::string> scales = format::scale_names(result.tensors()[weight].name);
+    return std::ranges::all_of(file.tensors, [&](uint32_t other) {
+      return other == weight || std::ranges::find(scales, result.tensors()[other].name) != scales.end();
+    });
+  });
+}
+
+void check_grouping(const PlannedFile& file, const Grouping& by, const Checkpoint& result) {
   if (by.kind == Grouping::Kind::expert) DSPACK_CHECK(file.experts.size() <= by.experts_per_file, file.path);
   if (by.kind != Grouping::Kind::shard || file.size_bytes <= by.shard_bytes) return;
-  DSPACK_CHECK(file.tensors.size() == 1 || file.experts.size() == 1, "a file that is too large without need");
+  DSPACK_CHECK(file.experts.size() == 1 || is_one_with_scales(file, result), "a file that is too large without need");
 }
 
 /// What is read of a shard: ascending, apart, within the file, and all of it where it is read whole.
@@ -127,7 +137,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     last = &file.path;
     output_bytes = checked_add(output_bytes, file.size_bytes).value();
     check_file(file, plan->result);
-    check_grouping(file, recipe->by);
+    check_grouping(file, recipe->by, plan->result);
   }
   DSPACK_CHECK(output_bytes == plan->output_bytes, "a wrong sum of bytes");
   check_copies(*plan, *source);

@@ -1,5 +1,7 @@
 #include <doctest/doctest.h>
 
+#include <cstring>
+
 #include "reshard/repack.h"
 #include "reshard/verify.h"
 #include "tests/support/faulty_file_system.h"
@@ -11,11 +13,15 @@ using test::TempFolder;
 
 namespace {
 
-/// Repacks `source` into `out` through `files`; the source itself is read from the real disk.
+/// Repacks `source` into `out` through `files`; the source itself is read from the real disk. `what`: a grouping, or
+/// the JSON of a recipe.
 Result<reshard::RepackOutcome> run(const TempFolder& source, const format::Path& out, format::FileSystem& files,
-                                   unsigned jobs = 1, std::string_view by = "expert") {
+                                   unsigned jobs = 1, std::string_view what = "expert") {
   TRY_ASSIGN(const auto repository, open_repository(source.path().string(), {}, format::posix_file_system()));
-  const reshard::RepackOptions options{.recipe = {.by = reshard::parse_grouping(by).value()}, .out = out, .jobs = jobs};
+  const bool json = what.starts_with('{');
+  const reshard::Recipe recipe =
+      json ? reshard::parse_recipe(what).value() : reshard::Recipe{.by = reshard::parse_grouping(what).value()};
+  const reshard::RepackOptions options{.recipe = recipe, .out = out, .jobs = jobs};
   TRY_ASSIGN(const reshard::RepackOutlook outlook, reshard::prepare_repack(*repository, options, {}));
   format::SilentProgress progress;
   return reshard::repack(outlook, *repository, options, files, progress, {});
@@ -121,6 +127,57 @@ TEST_CASE("repack: failing at any operation, the next run ends with the same byt
       REQUIRE_MESSAGE(resumed.has_value(), resumed.error().message);
       REQUIRE(test::tree(out) == whole);
       std::filesystem::remove_all(out);
+    }
+  }
+}
+
+TEST_CASE("repack: a recipe that converts and leaves out survives a failure at any operation as well") {
+  const TempFolder source;
+  const TempFolder target;
+  SmallCheckpoint checkpoint;
+  checkpoint.add(1, "model.layers.0.mlp.down_proj.weight", "BF16", {150, 130}, 2);
+  uint32_t number = 0;
+  for (size_t shard = 0; shard < 3; ++shard) {
+    for (test::RawTensor& tensor : checkpoint.shard(shard)) {  // scales and values as weights have them, not any bits
+      const auto scale = 0.001F * static_cast<float>(++number);
+      if (tensor.name.ends_with("_scale_inv")) std::memcpy(tensor.bytes.data(), &scale, sizeof(scale));
+      if (tensor.dtype != "BF16") continue;
+      for (size_t i = 1; i < tensor.bytes.size(); i += 2)
+        tensor.bytes[i] = static_cast<char>(tensor.bytes[i] & 0xbf);  // below 2
+    }
+  }
+  checkpoint.write(source);
+  source.write("config.json", R"({"num_hidden_layers":1,"num_nextn_predict_layers":1})");
+  // Scales lie in other shards than their weights; figures of errors live in the journal alone until the end.
+  const std::vector<std::string> recipes = {
+      R"({"by":"layer","transform":["fp8-to-bf16","bf16-to-fp8"]})",
+      R"({"by":"expert","drop_mtp":true,"exclude":{"experts":1},"transform":"fp8-to-f32 role=attention"})",
+      R"({"by":"shard:20000","include":[{"layers":1,"role":"routed_expert"},{"role":"head"}]})"};
+  for (size_t r = 0; r < recipes.size(); ++r) {
+    test::FaultyFileSystem counting(format::posix_file_system());
+    const format::Path out = target.path() / std::to_string(r);
+    const auto made = run(source, out, counting, 1, recipes[r]);
+    REQUIRE_MESSAGE(made.has_value(), made.error().message);
+    const auto whole = test::tree(out);
+    CHECK(findings(out).empty());
+    REQUIRE(run(source, target.path() / "many", format::posix_file_system(), 8, recipes[r]).has_value());
+    CHECK(test::tree(target.path() / "many") == whole);
+    std::filesystem::remove_all(target.path() / "many");
+    const auto manifest = format::parse_manifest(whole.at("manifest.json")).value();
+    CHECK(manifest.rounding_errors.is_null() == (r == 2));
+    CHECK(manifest.coverage.of.has_value() == (r != 0));
+    CHECK(whole.contains("config.source.json") == (r != 2));
+    for (uint64_t operation = 0; operation < counting.operations(); ++operation) {
+      CAPTURE(recipes[r]);
+      CAPTURE(operation);
+      const format::Path cut = target.path() / "cut";
+      test::FaultyFileSystem failing(format::posix_file_system());
+      failing.fail_from(operation);
+      REQUIRE_FALSE(run(source, cut, failing, 1, recipes[r]).has_value());
+      const auto resumed = run(source, cut, format::posix_file_system(), 1, recipes[r]);
+      REQUIRE_MESSAGE(resumed.has_value(), resumed.error().message);
+      REQUIRE(test::tree(cut) == whole);
+      std::filesystem::remove_all(cut);
     }
   }
 }

@@ -2,8 +2,9 @@
 
     python check_transformers.py DIR_A DIR_B
 
-Loads both with AutoModelForCausalLM.from_pretrained on the CPU (block-FP8 weights are dequantised; see
-dequantise_patch.py for why that needs a patch) and compares the state dicts exactly. Weights that the model class
+Loads both with AutoModelForCausalLM.from_pretrained on the CPU (block-FP8 weights are dequantised in FP32; see
+dequantise_patch.py for why that needs a patch) and compares the state dicts exactly. So DIR_B may also be DIR_A with the
+transform fp8-to-f32. Weights that the model class
 leaves aside (the MTP module) are not seen here; check_safetensors.py sees them.
 """
 import sys
@@ -21,7 +22,7 @@ def load(folder):
     config = json.loads((pathlib.Path(folder) / "config.json").read_text())
     if "quantization_config" in config:
         return dequantise_patch.load(folder)
-    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")  # as above
 
 
 def main(a, b):

@@ -2,7 +2,7 @@
 """What transforms cost: in accuracy and for the model's predictions on the small trained checkpoint, in time on matrices
 of DeepSeek-V3's shapes. Prints the tables of docs/recipes.md.
 
-    tests/bench/transforms.py --reshard build/reshard/reshard --dsrun build/runtime/dsrun --work DIR [--repeat 5]
+    tests/bench/bench_transforms.py --reshard build/reshard/reshard --dsrun build/runtime/dsrun --work DIR [--repeat 5]
 
 Errors are those that the manifest records. Predictions are compared with those of the checkpoint that a transform was
 given and of the first one, token by token of a text in windows of 64 (KL divergence in nats, agreement on the likeliest
