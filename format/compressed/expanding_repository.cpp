@@ -23,24 +23,27 @@ using CompressedFiles = std::map<std::string, CompressedFile, std::less<>>;  // 
 /// Frames that are read at once when a long range streams by.
 constexpr uint64_t kStreamBytes = 4 * kMostFrameBytes;
 
-/// Reads a raw range: `read` fetches stored bytes.
+/// Reads a raw range of the file that errors call `place`: `read` fetches stored bytes.
 template <class Read>
-Result<void> read_expanded(const FrameTable& table, uint64_t offset, std::span<std::byte> into, const Read& read) {
+Result<void> read_expanded(const CompressedFile& file, const std::string& place, uint64_t offset,
+                           std::span<std::byte> into, const Read& read) {
+  if (offset > file.raw_bytes || into.size() > file.raw_bytes - offset) {
+    return Error{ErrorKind::corrupt, fmt::format("{}: {} bytes at {} were asked for, the file has {}", place,
+                                                 into.size(), offset, file.raw_bytes)};
+  }
   const ByteRange raw{offset, offset + into.size()};
-  const FrameRun run = frames_of(table, raw);
+  const FrameRun run = frames_of(file.table, raw);
   if (run.first == run.last) return {};
-  const uint64_t begin = table.stored[run.first];
-  std::vector<std::byte> stored(table.stored[run.last] - begin);
+  const uint64_t begin = file.table.stored[run.first];
+  std::vector<std::byte> stored(file.table.stored[run.last] - begin);
   TRY(read(begin, std::span(stored)));
   for (size_t i = run.first; i < run.last; ++i) {
-    const auto frame = std::span(stored).subspan(table.stored[i] - begin, table.stored[i + 1] - table.stored[i]);
-    TRY(expand_frame(table, i, frame, raw, into));
+    const ByteRange frame{file.table.stored[i] - begin, file.table.stored[i + 1] - begin};
+    const auto bytes = std::span(stored).subspan(frame.begin, frame.size());
+    if (const auto expanded = expand_frame(file.table, i, bytes, raw, into); !expanded.has_value())
+      return expanded.error().in(place);
   }
   return {};
-}
-
-Error beyond(uint64_t end, uint64_t size_bytes) {
-  return {ErrorKind::corrupt, fmt::format("bytes up to {} were asked for, the file has {}", end, size_bytes)};
 }
 
 class ExpandedSource final : public ByteSource {
@@ -53,11 +56,8 @@ class ExpandedSource final : public ByteSource {
   const std::string& version() const override { return stored_->version(); }
 
   Result<void> read(uint64_t offset, std::span<std::byte> into, std::stop_token stop) override {
-    if (offset > file_.raw_bytes || into.size() > file_.raw_bytes - offset)
-      return beyond(offset + into.size(), file_.raw_bytes).in(place_);
     const auto fetch = [&](uint64_t at, std::span<std::byte> bytes) { return stored_->read(at, bytes, stop); };
-    auto read = read_expanded(file_.table, offset, into, fetch);
-    return read.has_value() || read.error().kind != ErrorKind::corrupt ? read : read.error().in(place_);
+    return read_expanded(file_, place_, offset, into, fetch);
   }
 
   Result<void> stream(ByteRange range, const ByteSink& sink, std::stop_token stop) override {
@@ -91,11 +91,8 @@ class ExpandedFile final : public ReadFile {
   uint64_t size_bytes() const override { return file_.raw_bytes; }
 
   Result<void> read(uint64_t offset, std::span<std::byte> into) const override {
-    if (offset > file_.raw_bytes || into.size() > file_.raw_bytes - offset)
-      return beyond(offset + into.size(), file_.raw_bytes).in(place_);
     const auto fetch = [&](uint64_t at, std::span<std::byte> bytes) { return stored_->read(at, bytes); };
-    auto read = read_expanded(file_.table, offset, into, fetch);
-    return read.has_value() || read.error().kind != ErrorKind::corrupt ? read : read.error().in(place_);
+    return read_expanded(file_, place_, offset, into, fetch);
   }
 
   std::optional<uint64_t> cached_bytes(ByteRange range) const override {
