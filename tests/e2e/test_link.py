@@ -305,6 +305,15 @@ class Folder(Link):
 
 
 class Refusals(Link):
+    def test_what_other_loaders_cannot_use(self):
+        for name, flags, reason in (("part", ["--include", "layers=1-2"], "a part of the model"),
+                                    ("small", ["--compress", "zstd"], "zstd"), ("once", ["--dedupe"], "aliases")):
+            with self.subTest(name):
+                packed = self.scratch / name
+                self.assert_ok(self.repack(self.data(), packed, *flags, by="layer"))
+                self.assert_refused(self.link(packed, self.scratch / "flat"), reason)
+                self.assert_absent(self.scratch / "flat")
+
     def reseal(self, packed, change):
         manifest = json.loads((packed / "manifest.json").read_text())
         change(manifest)
