@@ -53,6 +53,9 @@ class WriteFile {
   [[nodiscard]] virtual Result<void> sync() = 0;
 };
 
+/// Exclusive: nobody else holds the lock. Shared: others may hold it so, and none exclusively.
+enum class LockKind { exclusive, shared };
+
 /// Held until destruction; also released by the system when the process dies.
 class FileLock {
  public:
@@ -98,8 +101,8 @@ class FileSystem {
   [[nodiscard]] virtual Result<void> sync_folder(const Path& folder) = 0;
   /// Bytes that this user may still write to the disk that holds `path` (or its nearest existing parent).
   [[nodiscard]] virtual Result<uint64_t> free_bytes(const Path& path) = 0;
-  /// Takes an exclusive lock on a file (created if absent) without waiting. Held elsewhere: conflict.
-  [[nodiscard]] virtual Result<std::unique_ptr<FileLock>> lock(const Path& path) = 0;
+  /// Takes a lock on a file (created if absent) without waiting. Held elsewhere in a way that excludes this: conflict.
+  [[nodiscard]] virtual Result<std::unique_ptr<FileLock>> lock(const Path& path, LockKind kind) = 0;
 };
 
 /// The operating system's own files.

@@ -200,10 +200,10 @@ class PosixFileSystem final : public FileSystem {
     return static_cast<uint64_t>(space.available);
   }
 
-  Result<std::unique_ptr<FileLock>> lock(const Path& path) override {
+  Result<std::unique_ptr<FileLock>> lock(const Path& path, LockKind kind) override {
     for (;;) {
       TRY_ASSIGN(Descriptor fd, open_descriptor(path, O_RDWR | O_CREAT, "open the lock file"));
-      if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
+      if (::flock(fd.get(), (kind == LockKind::shared ? LOCK_SH : LOCK_EX) | LOCK_NB) != 0) {
         if (errno != EWOULDBLOCK) return system_error(path, "lock", errno);
         return Error{ErrorKind::conflict, path.string() + ": locked by another running process"};
       }

@@ -112,9 +112,10 @@ Result<void> apply(const Json& json, JournalState& state) {
   return Error{ErrorKind::corrupt, "a record of an unknown kind"};
 }
 
-/// What is left of an identity when the way of asking is left out.
-Json without_asked(Json identity) {
-  identity.erase(kAskedKey);
+/// What of an identity must be equal.
+Json compared(Json identity) {
+  for (const char* key : {kAskedKey, kPlaceKey, kRecipeKey})
+    identity.erase(key);
   return identity;
 }
 
@@ -143,6 +144,7 @@ std::string difference(const Json& recorded, const Json& now) {
     return fmt::format("it was begun by version {}", field(recorded, "program"));
   }
   if (field(recorded, "plan") != field(now, "plan")) return "it was begun with another recipe or from another source";
+  if (field(recorded, kPartKey) != field(now, kPartKey)) return "it is of another part";
   if (recorded.value(kOriginKey, Json()) != now.value(kOriginKey, Json()))
     return fmt::format("it was begun from {}", origin_text(recorded));
   return "the source has changed since it was begun";
@@ -155,7 +157,7 @@ JournalLoad parse_journal(std::string_view text, const Json& identity) {
   bool first = true;
   std::optional<JournalForeign> foreign;
   const auto take = [&](const Json& record) -> Result<void> {
-    if (first && without_asked(record) != without_asked(identity)) {
+    if (first && compared(record) != compared(identity)) {
       foreign = JournalForeign{difference(record, identity)};
       return Error{ErrorKind::conflict, foreign->reason};
     }
@@ -171,15 +173,16 @@ JournalLoad parse_journal(std::string_view text, const Json& identity) {
   return loaded;
 }
 
-std::optional<format::HubOrigin> journal_origin(std::string_view text) {
-  std::optional<format::HubOrigin> origin;
-  bool first = true;
+std::optional<JournalHead> journal_head(std::string_view text) {
+  std::optional<JournalHead> head;
   const auto take = [&](const Json& record) -> Result<void> {
-    if (std::exchange(first, false)) origin = read_origin(record);
+    if (head) return {};
+    const auto place = format::json_string(record, kPlaceKey);
+    head = JournalHead{read_origin(record), place ? *place : "", record.value(kRecipeKey, Json())};
     return {};
   };
   (void)format::scan_records(text, take);
-  return origin;
+  return head;
 }
 
 std::string journal_line(const Json& identity) {

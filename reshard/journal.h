@@ -64,16 +64,24 @@ struct JournalForeign {
 };
 using JournalLoad = std::variant<JournalLoaded, JournalFresh, JournalDamaged, JournalForeign>;
 
-/// `identity` tells plan, program and source versions; it is the first record. Its field kAskedKey is not compared: the
-/// same commit may be asked for in several ways.
+/// `identity` tells plan, program and source versions, and of a part which; it is the first record. Its fields
+/// kAskedKey, kPlaceKey and kRecipeKey are not compared: the same may be asked for in several ways.
 [[nodiscard]] JournalLoad parse_journal(std::string_view text, const format::Json& identity);
 
 inline constexpr char kAskedKey[] = "asked";    // "org/name@revision", as it was asked for
 inline constexpr char kOriginKey[] = "origin";  // of a source on the Hub: {"repository","commit"}
+inline constexpr char kPartKey[] = "part";      // "2/4"
+inline constexpr char kPlaceKey[] = "place";    // of another source: a folder's absolute path, an address
+inline constexpr char kRecipeKey[] = "recipe";  // as in a recipe file
 
-/// The repository on the Hub that unfinished work was begun from. nullopt: another kind of source, or no journal that
-/// could be read.
-[[nodiscard]] std::optional<format::HubOrigin> journal_origin(std::string_view text);
+/// How unfinished work was begun, so that whoever goes on with it can do the same.
+struct JournalHead {
+  std::optional<format::HubOrigin> origin;  // of a source on the Hub
+  std::string place;                        // of another one; empty: not recorded
+  format::Json recipe;                      // null: not recorded
+};
+/// nullopt: no journal that could be read.
+[[nodiscard]] std::optional<JournalHead> journal_head(std::string_view text);
 
 // The lines that a Journal appends, each with its check and its end of line.
 [[nodiscard]] std::string journal_line(const format::Json& identity);

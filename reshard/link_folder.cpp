@@ -135,7 +135,7 @@ Result<void> fill(const Path& folder, const Wanted& wanted, FileSystem& files) {
 Result<void> clear_remains(const Path& work, FileSystem& files) {
   TRY_ASSIGN(const auto there, files.stat(work));
   if (!there) return {};
-  const auto lock = files.lock(work / "lock");
+  const auto lock = files.lock(work / "lock", format::LockKind::exclusive);
   if (!lock) return lock.error().kind == ErrorKind::conflict ? Result<void>() : lock.error();
   return files.remove_tree(work);
 }
@@ -161,7 +161,7 @@ Result<LinkOutcome> make_links(const LinkPlan& plan, const Path& packed, const P
     return LinkOutcome::already_there;
   }
   TRY(folders.make(work));
-  TRY_ASSIGN(const auto lock, files.lock(work / "lock"));
+  TRY_ASSIGN(const auto lock, files.lock(work / "lock", format::LockKind::exclusive));
   TRY_ASSIGN(const Found found, look(place, wanted.record, files));  // again: another run may just have ended
   TRY(files.remove_tree(work / "new"));                              // of a run that was killed
   TRY(files.remove_tree(work / "old"));

@@ -8,10 +8,33 @@ namespace {
 using format::is_within;
 using format::Path;
 
+const char* kind_text(WorkKind kind) {
+  switch (kind) {
+    case WorkKind::repack: return "unfinished repacking";
+    case WorkKind::parts: return "parts of a repack (with --part; at the end reshard seal)";
+    case WorkKind::unpack: return "unfinished unpacking";
+  }
+  return "";
+}
+
+/// Whose unfinished work it is. A journal beside parts is that of the run that they have been joined into.
+Result<std::optional<WorkKind>> work_in(const Path& out, format::FileSystem& files) {
+  for (const WorkKind kind : {WorkKind::unpack, WorkKind::repack, WorkKind::parts}) {
+    TRY_ASSIGN(const auto mark, files.stat(work_mark(out, kind)));
+    if (mark) return std::optional(kind);
+  }
+  return std::optional<WorkKind>();
+}
+
 }  // namespace
 
 Path work_mark(const Path& out, WorkKind kind) {
-  return work_folder(out) / (kind == WorkKind::repack ? "journal" : "unpack");
+  switch (kind) {
+    case WorkKind::repack: return work_folder(out) / "journal";
+    case WorkKind::parts: return work_folder(out) / "parts";
+    case WorkKind::unpack: return work_folder(out) / "unpack";
+  }
+  return {};
 }
 
 Result<void> check_apart(const format::Repository& source, const Path& out) {
@@ -37,22 +60,22 @@ Result<void> check_target(const Path& out, WorkKind kind, format::FileSystem& fi
   if (!info->is_directory) return Error{ErrorKind::conflict, out.string() + ": exists and is not a folder"};
   TRY_ASSIGN(const std::vector<std::string> names, files.list(out));
   TRY_ASSIGN(const auto work, files.stat(work_folder(out)));
-  const bool repacks = kind == WorkKind::repack;
-  TRY_ASSIGN(const auto foreign, files.stat(work_mark(out, repacks ? WorkKind::unpack : WorkKind::repack)));
-  if (foreign) {
-    return Error{ErrorKind::conflict,
-                 fmt::format("{}: holds unfinished {}; complete that with its own command, or choose another folder",
-                             out.string(), repacks ? "unpacking" : "repacking")};
+  TRY_ASSIGN(const std::optional<WorkKind> there, work_in(out, files));
+  if (there && *there != kind) {
+    return Error{ErrorKind::conflict, fmt::format("{}: holds {}; complete that with its own command, or choose another "
+                                                  "folder",
+                                                  out.string(), kind_text(*there))};
   }
   if (names.empty() || work) return {};
   return Error{ErrorKind::conflict,
                out.string() + ": not empty, and not the unfinished work of an earlier run; choose another folder"};
 }
 
-Result<std::unique_ptr<format::FileLock>> lock_work_folder(const Path& out, format::FileSystem& files) {
+Result<std::unique_ptr<format::FileLock>> lock_work_folder(const Path& out, format::LockKind kind,
+                                                           format::FileSystem& files) {
   DurableFolders folders(files, out);
   TRY(folders.make(work_folder(out)));  // first of all, so that check_target knows the folder again
-  auto lock = files.lock(work_folder(out) / "lock");
+  auto lock = files.lock(work_folder(out) / "lock", kind);
   if (!lock && lock.error().kind == ErrorKind::conflict) {
     return Error{ErrorKind::conflict, fmt::format("{}: another reshard is working on this folder", out.string())};
   }

@@ -23,6 +23,7 @@ using format::DurableFolders;
 /// What a run does in its output folder; each kind knows its own unfinished work again by a file in the work folder.
 enum class WorkKind {
   repack,  // .reshard/journal
+  parts,   // .reshard/parts/, of a repack
   unpack,  // .reshard/unpack
 };
 [[nodiscard]] format::Path work_mark(const format::Path& out, WorkKind kind);
@@ -30,11 +31,12 @@ enum class WorkKind {
 /// Refuses an output inside the source, which the next run would take for part of it, and a source inside the output.
 [[nodiscard]] Result<void> check_apart(const format::Repository& source, const format::Path& out);
 
-/// A folder that holds anything but unfinished work of this kind is not ours to fill.
+/// A folder that holds anything but unfinished work of this kind is not ours to fill. Parts that `reshard seal` is
+/// joining lie beside the journal that it goes on with.
 [[nodiscard]] Result<void> check_target(const format::Path& out, WorkKind kind, format::FileSystem& files);
 
-/// Marks the folder as work in progress and takes its lock.
-[[nodiscard]] Result<std::unique_ptr<format::FileLock>> lock_work_folder(const format::Path& out,
+/// Marks the folder as work in progress and takes its lock: alone for a whole run, shared among parts.
+[[nodiscard]] Result<std::unique_ptr<format::FileLock>> lock_work_folder(const format::Path& out, format::LockKind kind,
                                                                          format::FileSystem& files);
 
 /// Whether `need_bytes` more bytes fit on the disk that holds `out`.

@@ -18,14 +18,14 @@ using format::Path;
 // What a file's digest lacks is read back in pieces of this size: one such buffer a job.
 constexpr uint64_t kReadBackBytes = 1 << 20;
 
-Path part_folder(const Path& out) {
-  return work_folder(out) / "part";
-}
-
 }  // namespace
 
-PackedWriter::PackedWriter(const Plan& plan, Path out, format::FileSystem& files, Journal& journal)
-    : plan_(plan), out_(std::move(out)), files_(files), journal_(journal), folders_(files, out_) {
+Path partial_path(const RunScope& scope, const PlannedFile& file) {
+  return scope.work / "part" / file.path;
+}
+
+PackedWriter::PackedWriter(const Plan& plan, const RunScope& scope, format::FileSystem& files, Journal& journal)
+    : plan_(plan), scope_(scope), files_(files), journal_(journal), folders_(files, scope.out) {
   for (const PlannedFile& file : plan.files) {
     states_.push_back(std::make_unique<State>());
     states_.back()->tensors.resize(file.tensors.size());
@@ -34,12 +34,12 @@ PackedWriter::PackedWriter(const Plan& plan, Path out, format::FileSystem& files
 }
 
 Path PackedWriter::part_path(uint32_t file) const {
-  return part_folder(out_) / plan_.files[file].path;
+  return partial_path(scope_, plan_.files[file]);
 }
 
 Path PackedWriter::final_path(uint32_t file) const {
   const std::string& path = plan_.files[file].path;
-  return plan_.recipe.zstd_level ? out_ / std::string(path).append(format::kCompressedSuffix) : out_ / path;
+  return plan_.recipe.zstd_level ? scope_.out / std::string(path).append(format::kCompressedSuffix) : scope_.out / path;
 }
 
 void PackedWriter::know(const Copy& copy, const TensorDigests& digests) {
@@ -54,8 +54,10 @@ Result<void> PackedWriter::resume(const JournalState& state) {
     for (size_t i = 0; i < done.tensors.size(); ++i)
       know(plan_.shards[shard][i], done.tensors[i]);
   }
+  const std::vector<uint64_t> own = bytes_per_file(plan_, scope_.shards);
   std::vector<uint32_t> complete;
   for (uint32_t file = 0; file < states_.size(); ++file) {
+    if (own[file] == 0) continue;  // another part's
     TRY(take_back(file, state));
     State& entry = *states_[file];
     if (entry.sealed || entry.unknown != 0) continue;
@@ -89,7 +91,7 @@ Result<void> PackedWriter::take_back(uint32_t file, const JournalState& journall
   TRY_ASSIGN(const auto part, files_.stat(part_path(file)));
   if (part) return {};
   return Error{ErrorKind::conflict, fmt::format("{}: was made by an earlier run and is gone; remove {} to start again",
-                                                final_path(file).string(), out_.string())};
+                                                final_path(file).string(), scope_.out.string())};
 }
 
 Result<void> PackedWriter::prepare(uint32_t file, State& state) {
@@ -178,7 +180,7 @@ Result<Digest> PackedWriter::finish_digest(uint32_t file, State& state) const {
         ErrorKind::corrupt,
         fmt::format("{}: tensor \"{}\" reads back differently from what was written; is the disk sound? "
                     "Remove {} to start again",
-                    part_path(file).string(), plan_.result.tensors()[planned.tensors[slot]].name, out_.string())};
+                    part_path(file).string(), plan_.result.tensors()[planned.tensors[slot]].name, scope_.out.string())};
   }
   return state.hash->finish();
 }
@@ -221,7 +223,7 @@ Result<uint64_t> PackedWriter::missing_bytes() const {
     const std::lock_guard lock(states_[file]->mutex);
     return states_[file]->sealed.has_value();
   };
-  return reshard::missing_bytes(plan_, sealed, out_, files_);
+  return reshard::missing_bytes(plan_, scope_, sealed, files_);
 }
 
 std::vector<FileDigests> PackedWriter::digests() const {
@@ -235,17 +237,17 @@ std::vector<FileDigests> PackedWriter::digests() const {
   return all;
 }
 
-Result<uint64_t> missing_bytes(const Plan& plan, const std::function<bool(uint32_t)>& sealed, const Path& out,
+Result<uint64_t> missing_bytes(const Plan& plan, const RunScope& scope, const std::function<bool(uint32_t)>& sealed,
                                format::FileSystem& files) {
+  const std::vector<uint64_t> wanted = bytes_per_file(plan, scope.shards);
   uint64_t missing = 0;
   for (uint32_t file = 0; file < plan.files.size(); ++file) {
-    if (sealed(file)) continue;
-    TRY_ASSIGN(auto info, files.stat(part_folder(out) / plan.files[file].path));
+    if (wanted[file] == 0 || sealed(file)) continue;
+    TRY_ASSIGN(auto info, files.stat(partial_path(scope, plan.files[file])));
     if (!info) {  // renamed by a run that was killed before it said so
-      TRY_ASSIGN(info, files.stat(out / plan.files[file].path));
+      TRY_ASSIGN(info, files.stat(scope.out / plan.files[file].path));
     }
-    const uint64_t there = info ? std::min(info->allocated_bytes, plan.files[file].size_bytes) : 0;
-    missing += plan.files[file].size_bytes - there;
+    missing += wanted[file] - (info ? std::min(info->allocated_bytes, wanted[file]) : 0);
   }
   return missing;
 }

@@ -1,8 +1,7 @@
-// The files of a packed repository while they are being made: partial files under .reshard/part/, filled by positional
-// writes from several shards at once. When a shard is done, its bytes are made durable and journalled; files that then
-// have all their bytes are renamed to their final names.
-// Threads: thread-safe. Lifetime: borrows everything it is given. Errors: io, budget, corrupt (what is on the disk is
-// not what was written).
+// The files of a packed repository while they are being made: partial files under part/ of the work folder, filled by
+// positional writes from several shards at once. When a shard is done, its bytes are made durable and journalled; files
+// that then have all their bytes are renamed to their final names. Threads: thread-safe. Lifetime: borrows everything
+// it is given. Errors: io, budget, corrupt (what is on the disk is not what was written).
 #pragma once
 
 #include <functional>
@@ -15,6 +14,7 @@
 #include "format/file_system.h"
 #include "reshard/journal.h"
 #include "reshard/output_folder.h"
+#include "reshard/part.h"
 #include "reshard/plan.h"
 
 namespace dspack::reshard {
@@ -44,7 +44,7 @@ struct FileDigests {
 
 class PackedWriter final : public TensorTargets {
  public:
-  PackedWriter(const Plan& plan, format::Path out, format::FileSystem& files, Journal& journal);
+  PackedWriter(const Plan& plan, const RunScope& scope, format::FileSystem& files, Journal& journal);
 
   /// Takes over what an earlier run has done: sealed files, and the digests of tensors whose shards are done. Files
   /// that had all their bytes but no record are read, compared and sealed.
@@ -58,7 +58,7 @@ class PackedWriter final : public TensorTargets {
   /// the files that are complete now.
   [[nodiscard]] Result<void> shard_done(const ShardDone& record);
 
-  /// Disk that the files still need: their sizes without what they already occupy.
+  /// Disk that is still needed for what comes from the scope's shards, without what is already occupied.
   [[nodiscard]] Result<uint64_t> missing_bytes() const;
 
   /// Of all files, once every one is sealed.
@@ -88,15 +88,18 @@ class PackedWriter final : public TensorTargets {
   Result<format::Digest> finish_digest(uint32_t file, State& state) const;
 
   const Plan& plan_;
-  format::Path out_;
+  RunScope scope_;
   format::FileSystem& files_;
   Journal& journal_;
   DurableFolders folders_;
   std::vector<std::unique_ptr<State>> states_;  // per file of the plan
 };
 
-/// Disk that the files of a plan still need below `out`, given which are sealed.
-[[nodiscard]] Result<uint64_t> missing_bytes(const Plan& plan, const std::function<bool(uint32_t)>& sealed,
-                                             const format::Path& out, format::FileSystem& files);
+/// Where a file of the plan lies until it has all its bytes.
+[[nodiscard]] format::Path partial_path(const RunScope& scope, const format::PlannedFile& file);
+
+/// Disk that is still needed for what comes from the scope's shards, given which files are sealed.
+[[nodiscard]] Result<uint64_t> missing_bytes(const Plan& plan, const RunScope& scope,
+                                             const std::function<bool(uint32_t)>& sealed, format::FileSystem& files);
 
 }  // namespace dspack::reshard

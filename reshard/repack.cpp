@@ -5,11 +5,10 @@
 
 #include <fmt/format.h>
 
-#include "dspack_version.h"
-#include "format/base/checked.h"
 #include "reshard/changed_config.h"
 #include "reshard/output_folder.h"
 #include "reshard/resolve_layers.h"
+#include "reshard/run_state.h"
 #include "reshard/seal.h"
 #include "reshard/source_facts.h"
 #include "reshard/stream.h"
@@ -20,100 +19,15 @@ namespace {
 using format::Json;
 using format::Path;
 
-constexpr uint64_t kMaxJournalBytes = 512ULL << 20;
-constexpr uint64_t kMaxManifestBytes = 512ULL << 20;
 // Manifest, index, card and journal beside the planned files: a few hundred bytes a tensor.
 constexpr uint64_t kBookkeepingBytesPerTensor = 512;
 
-/// Plan and state of the source, for the first record of the journal: a resume must find the same.
-Json run_identity(const Plan& plan, const format::Checkpoint& source, const format::Repository& repository) {
-  Json versions = Json::array();
-  for (const format::CheckpointFile& file : source.files())
-    versions.push_back({file.path, file.version});
-  Json identity = {{"journal", 1}, {"program", kVersion}, {"plan", plan.digest}, {"source", std::move(versions)}};
-  if (const auto hub = repository.hub_origin()) {
-    identity[kOriginKey] = {{"repository", hub->repository}, {"commit", hub->commit}};
-    identity[kAskedKey] = hub->asked;
-  }
-  return identity;
-}
-
-/// Equal plans are made of equal headers; the bytes behind them, and the small files, are a commit's.
-Result<void> check_origin(const Path& out, const format::Origin& origin, const format::Repository& repository) {
-  const auto hub = repository.hub_origin();
-  if (!hub || origin.kind != "hub" || origin.revision == hub->commit) return {};
-  return Error{ErrorKind::conflict,
-               fmt::format("{}: holds a packed repository of {} at commit {}, and {} is commit {} now; choose another "
-                           "folder or remove it (what is there is complete: verify checks it)",
-                           out.string(), origin.repository, origin.revision, hub->asked, hub->commit)};
-}
-
-/// Whether a finished repository of this very plan is there already.
-Result<bool> is_complete(const Path& out, const Plan& plan, const format::Repository& repository,
-                         format::FileSystem& files) {
-  const auto text = read_text(files, out / format::kManifestPath, kMaxManifestBytes);
-  if (!text && text.error().kind == ErrorKind::not_found) return false;
-  if (!text) return text.error();
-  const auto manifest = format::parse_manifest(*text);
-  if (!manifest) return manifest.error().in((out / format::kManifestPath).string());
-  if (manifest->plan == plan.digest) {
-    TRY(check_origin(out, manifest->origin, repository));
-    return true;
-  }
-  return Error{
-      ErrorKind::conflict,
-      fmt::format("{}: holds a packed repository made from another source, with another recipe or by another version; "
-                  "choose another folder or remove it",
-                  out.string())};
-}
-
-/// What a run does that was killed between the manifest's rename and its end.
-Result<RepackOutcome> finish_complete(const Path& out, format::FileSystem& files) {
-  TRY_ASSIGN(const auto work, files.stat(work_folder(out)));
-  if (work) {
-    TRY(files.sync_folder(out));  // the work folder may go only when the manifest's name is durable
-    TRY(files.remove_tree(work_folder(out)));
-  }
-  return RepackOutcome::already_complete;
-}
-
 /// Bytes that the run has still to write.
-Result<uint64_t> bytes_to_write(const RepackOutlook& outlook, const JournalState& done, const Path& out,
+Result<uint64_t> bytes_to_write(const RepackOutlook& outlook, const RunScope& scope, const JournalState& done,
                                 format::FileSystem& files) {
   const auto sealed = [&done](uint32_t file) { return done.files.contains(file); };
-  TRY_ASSIGN(const uint64_t missing, missing_bytes(outlook.plan, sealed, out, files));
+  TRY_ASSIGN(const uint64_t missing, missing_bytes(outlook.plan, scope, sealed, files));
   return missing + outlook.companion_bytes + outlook.source.tensors().size() * kBookkeepingBytesPerTensor;
-}
-
-Result<JournalLoaded> load_journal(const Path& path, const Json& identity, format::FileSystem& files) {
-  auto text = read_text(files, path, kMaxJournalBytes);
-  if (!text && text.error().kind == ErrorKind::not_found) return JournalLoaded{};
-  if (!text) return text.error();
-  JournalLoad load = parse_journal(*text, identity);
-  if (auto* loaded = std::get_if<JournalLoaded>(&load)) return std::move(*loaded);
-  if (const auto* damaged = std::get_if<JournalDamaged>(&load)) {
-    return Error{ErrorKind::corrupt, fmt::format("{}: damaged at byte {}: {}; remove the output folder and start again",
-                                                 path.string(), damaged->offset, damaged->reason)};
-  }
-  if (const auto* foreign = std::get_if<JournalForeign>(&load)) {
-    return Error{
-        ErrorKind::conflict,
-        fmt::format("{}: unfinished work that cannot be continued: {}; remove the output folder to start again",
-                    path.string(), foreign->reason)};
-  }
-  return JournalLoaded{};
-}
-
-/// Records that no longer fit the plan would be used as indices: refuse them.
-Result<void> check_records(const JournalState& state, const Plan& plan, const Path& journal) {
-  bool fits =
-      std::all_of(state.files.begin(), state.files.end(), [&](const auto& r) { return r.first < plan.files.size(); });
-  for (const auto& [shard, record] : state.shards) {
-    fits = fits && shard < plan.shards.size() && record.tensors.size() == plan.shards[shard].size();
-  }
-  if (fits) return {};
-  return Error{ErrorKind::corrupt,
-               journal.string() + ": records do not fit the plan; remove the output folder and start again"};
 }
 
 /// A list that does not name every shard, or another size, proves nothing: better told before than after the transfer.
@@ -222,46 +136,35 @@ Result<RepackOutlook> prepare_repack(format::Repository& repository, const Repac
   return outlook;
 }
 
-Result<std::optional<format::HubOrigin>> begun_from(const Path& out, format::FileSystem& files) {
-  const auto text = read_text(files, work_mark(out, WorkKind::repack), kMaxJournalBytes);
-  if (text) return journal_origin(*text);
-  if (text.error().kind == ErrorKind::not_found) return std::optional<format::HubOrigin>();
-  return text.error();
-}
-
 Result<RepackOutcome> repack(const RepackOutlook& outlook, format::Repository& repository, const RepackOptions& options,
                              format::FileSystem& files, format::Progress& progress, const std::stop_token& stop) {
-  const Plan& plan = outlook.plan;
-  TRY_ASSIGN(const bool complete, is_complete(options.out, plan, repository, files));
+  TRY_ASSIGN(const bool complete, is_complete(options.out, outlook.plan, repository, files));
   if (complete) return finish_complete(options.out, files);
   TRY(check_target(options.out, WorkKind::repack, files));
-  const Path journal_path = work_mark(options.out, WorkKind::repack);
-  const Json identity = run_identity(plan, outlook.source, repository);
-  TRY_ASSIGN(const JournalLoaded before, load_journal(journal_path, identity, files));
-  TRY_ASSIGN(const uint64_t need, bytes_to_write(outlook, before.state, options.out, files));
+  const RunScope scope = whole_scope(outlook.plan, options.out);
+  TRY_ASSIGN(const JournalLoaded before, load_journal(scope, run_identity(outlook, repository), outlook.plan, files));
+  TRY_ASSIGN(const uint64_t need, bytes_to_write(outlook, scope, before.state, files));
   TRY(check_disk(need, options.out, files));
 
-  TRY_ASSIGN(const auto lock, lock_work_folder(options.out, files));
+  TRY_ASSIGN(const auto lock, lock_work_folder(options.out, format::LockKind::exclusive, files));
   // Again under the lock: another run may have gone on, or have finished, since.
-  TRY_ASSIGN(const bool completed_meanwhile, is_complete(options.out, plan, repository, files));
+  TRY_ASSIGN(const bool completed_meanwhile, is_complete(options.out, outlook.plan, repository, files));
   if (completed_meanwhile) return finish_complete(options.out, files);
-  TRY_ASSIGN(const JournalLoaded done, load_journal(journal_path, identity, files));
-  TRY(check_records(done.state, plan, journal_path));
-  TRY_ASSIGN(const auto journal, Journal::open(files, journal_path, identity, done.valid_bytes));
-  PackedWriter writer(plan, options.out, files, *journal);
-  TRY(writer.resume(done.state));
+  TRY(check_target(options.out, WorkKind::repack, files));
+  TRY(complete_run(outlook, repository, options, files, progress, stop));
+  return RepackOutcome::made;
+}
 
-  uint64_t todo_bytes = 0;
-  for (uint64_t shard = 0; shard < plan.shards.size(); ++shard) {
-    if (done.state.shards.contains(shard)) continue;
-    const ShardRead& read = plan.reads[shard];
-    todo_bytes += read.whole ? outlook.source.files()[shard].size_bytes : read.bytes();
-  }
-  if (!done.state.shards.empty())
-    progress.note(
-        fmt::format("resuming: {} of {} source shards are done", done.state.shards.size(), plan.shards.size()));
-  progress.started("packing", todo_bytes, plan.shards.size());
-  const StreamInput input{plan, outlook.source, repository, options.out, files, options.jobs, options.declared};
+Result<void> complete_run(const RepackOutlook& outlook, format::Repository& repository, const RepackOptions& options,
+                          format::FileSystem& files, format::Progress& progress, const std::stop_token& stop) {
+  const Plan& plan = outlook.plan;
+  const RunScope scope = whole_scope(plan, options.out);
+  const Json identity = run_identity(outlook, repository);
+  TRY_ASSIGN(const JournalLoaded done, load_journal(scope, identity, plan, files));
+  TRY_ASSIGN(const auto journal, Journal::open(files, journal_path(scope), identity, done.valid_bytes));
+  PackedWriter writer(plan, scope, files, *journal);
+  TRY(writer.resume(done.state));
+  const StreamInput input{plan, outlook.source, repository, scope, files, options.jobs, options.declared};
   TRY_ASSIGN(const std::vector<ShardDone> yielded, stream_shards(input, done.state, writer, progress, stop));
   TRY(check_scales(plan, outlook.source, yielded));
   TRY(check_aliases(plan, outlook.source, yielded));
@@ -270,7 +173,7 @@ Result<RepackOutcome> repack(const RepackOutlook& outlook, format::Repository& r
     shard_digests.push_back(shard.sha256);
   TRY(seal_repository({outlook, repository, options, shard_digests, writer.digests()}, writer.folders(), files, stop));
   progress.finished();
-  return RepackOutcome::made;
+  return {};
 }
 
 }  // namespace dspack::reshard

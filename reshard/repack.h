@@ -35,11 +35,13 @@ struct RepackOutlook {
 
 enum class RepackOutcome { made, already_complete };
 
-/// The repository on the Hub that unfinished work in `out` was begun from, so that it is gone on with at that commit.
-[[nodiscard]] Result<std::optional<format::HubOrigin>> begun_from(const format::Path& out, format::FileSystem& files);
-
 [[nodiscard]] Result<RepackOutcome> repack(const RepackOutlook& outlook, format::Repository& repository,
                                            const RepackOptions& options, format::FileSystem& files,
                                            format::Progress& progress, const std::stop_token& stop);
+
+/// The same behind its first checks, for who holds the folder's lock: from what the journal says to the manifest.
+[[nodiscard]] Result<void> complete_run(const RepackOutlook& outlook, format::Repository& repository,
+                                        const RepackOptions& options, format::FileSystem& files,
+                                        format::Progress& progress, const std::stop_token& stop);
 
 }  // namespace dspack::reshard

@@ -50,7 +50,7 @@ Result<ShardDone> stream_shard(Run& run, uint64_t shard, const std::stop_token& 
   const StreamInput& input = run.input;
   // Others may write to the same disk: what cannot end well is better stopped now than at the last byte.
   TRY_ASSIGN(const uint64_t need, run.writer.missing_bytes());
-  TRY(check_disk(need, input.out, input.files));
+  TRY(check_disk(need, input.scope.out, input.files));
   const format::CheckpointFile& file = input.source.files()[shard];
   const ShardRead& wanted = input.plan.reads[shard];
   const std::string place = input.repository.locate(file.path);
@@ -86,12 +86,19 @@ Result<std::vector<ShardDone>> stream_shards(const StreamInput& input, const Jou
                                              format::Progress& progress, const std::stop_token& stop) {
   std::vector<ShardDone> yielded(input.plan.shards.size());
   std::vector<uint64_t> todo;
-  for (uint64_t shard = 0; shard < yielded.size(); ++shard) {
+  uint64_t todo_bytes = 0;
+  for (const uint64_t shard : input.scope.shards) {
+    if (done.shards.contains(shard)) continue;
+    todo.push_back(shard);
+    todo_bytes += shard_bytes(input.plan, input.source, shard);
+  }
+  const size_t shards = input.scope.shards.size();
+  if (!todo.empty() && todo.size() != shards)
+    progress.note(fmt::format("resuming: {} of {} source shards are done", shards - todo.size(), shards));
+  progress.started("packing", todo_bytes, shards);
+  for (const uint64_t shard : input.scope.shards) {
     const auto record = done.shards.find(shard);
-    if (record == done.shards.end()) {
-      todo.push_back(shard);
-      continue;
-    }
+    if (record == done.shards.end()) continue;
     yielded[shard] = record->second;
     if (const auto& sha256 = record->second.sha256) {
       TRY(check_declared(input, input.source.files()[shard], *sha256, stop));

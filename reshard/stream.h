@@ -16,13 +16,14 @@ struct StreamInput {
   const Plan& plan;
   const format::Checkpoint& source;
   format::Repository& repository;
-  const format::Path& out;
+  const RunScope& scope;
   format::FileSystem& files;
   unsigned jobs = 4;
   const std::optional<Declarations>& declared;  // as in RepackOptions
 };
 
-/// Returns what every source shard has yielded, those that `done` already knows included.
+/// Returns what the source shards of the scope have yielded, those that `done` already knows included; by number, with
+/// nothing for others.
 [[nodiscard]] Result<std::vector<ShardDone>> stream_shards(const StreamInput& input, const JournalState& done,
                                                            PackedWriter& writer, format::Progress& progress,
                                                            const std::stop_token& stop);

@@ -186,7 +186,7 @@ Result<UnpackOutcome> unpack(const UnpackPlan& plan, format::Repository& packed,
     need_bytes += companion.size_bytes;
   TRY(check_disk(need_bytes, out, files));
 
-  TRY_ASSIGN(const auto lock, lock_work_folder(out, files));
+  TRY_ASSIGN(const auto lock, lock_work_folder(out, format::LockKind::exclusive, files));
   TRY_ASSIGN([[maybe_unused]] const bool still_begun,
              has_begun(out, identity, files));  // again under the lock: a run with other options may have come between
   TRY(files.remove_tree(work_folder(out) / "part"));  // what an earlier run left half done

@@ -47,7 +47,7 @@ Result<std::unique_ptr<CacheFolder>> CacheFolder::open(FileSystem& files, Path r
   TRY(check_folder(root, files));
   std::unique_ptr<CacheFolder> folder(new CacheFolder(files, std::move(root)));
   TRY(folder->folders_.make(cache_work_folder(folder->root_)));
-  auto lock = files.lock(cache_work_folder(folder->root_) / "lock");
+  auto lock = files.lock(cache_work_folder(folder->root_) / "lock", LockKind::exclusive);
   if (!lock && lock.error().kind == ErrorKind::conflict) {
     return Error{ErrorKind::conflict,
                  fmt::format("{}: another program uses this cache; wait for it, or choose another folder with --cache",

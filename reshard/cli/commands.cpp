@@ -10,7 +10,7 @@
 #include "format/cli/terminal_progress.h"
 #include "reshard/cli/opened.h"
 #include "reshard/cli/recipe_options.h"
-#include "reshard/repack.h"
+#include "reshard/repack_part.h"
 
 namespace dspack::reshard {
 namespace {
@@ -37,7 +37,27 @@ ScaleReads scale_reads(const RepackOutlook& outlook) {
   return reads;
 }
 
-void print_outlook(const RepackOutlook& outlook, const format::Repository& repository) {
+void print_part(const RepackOutlook& outlook, Part part) {
+  const Plan& plan = outlook.plan;
+  const std::vector<uint64_t> shards = shards_of(plan, part);
+  uint64_t bytes = 0;
+  for (const uint64_t shard : shards)
+    bytes += shard_bytes(plan, outlook.source, shard);
+  const std::vector<uint64_t> own = bytes_per_file(plan, shards);
+  uint64_t whole_files = 0;
+  uint64_t shared_files = 0;
+  for (size_t file = 0; file < own.size(); ++file) {
+    if (own[file] == plan.files[file].size_bytes)
+      ++whole_files;
+    else if (own[file] != 0)
+      ++shared_files;
+  }
+  print_out(fmt::format("part     {}: {} of {} source shards, {} bytes; {} files wholly, {} with other parts\n",
+                        to_string(part), shards.size(), outlook.source.files().size(), bytes, whole_files,
+                        shared_files));
+}
+
+void print_outlook(const RepackOutlook& outlook, const format::Repository& repository, std::optional<Part> part) {
   const format::Checkpoint& source = outlook.source;
   print_out(fmt::format("source   {}: {} files, {} tensors, {} routed experts, {}\n", repository.description(),
                         source.files().size(), source.tensors().size(), source.experts().size(),
@@ -60,6 +80,7 @@ void print_outlook(const RepackOutlook& outlook, const format::Repository& repos
   }
   print_out(
       fmt::format("to write {} bytes in {} weight files\n", outlook.plan.output_bytes, outlook.plan.files.size()));
+  if (part) print_part(outlook, *part);
   if (const auto& layers = outlook.plan.recipe.layers) {
     const auto& map = std::get<format::LayerMap>(*layers);
     print_out(fmt::format("layers   {} ({} in all)\n", format::to_string(map), map.size()));
@@ -70,7 +91,8 @@ void print_outlook(const RepackOutlook& outlook, const format::Repository& repos
 Result<std::unique_ptr<format::Repository>> open_source(const RepackFlags& flags, const Context& context) {
   format::RemoteOptions remote = context.remote;
   if (!flags.out.empty()) {
-    TRY_ASSIGN(remote.hub_pinned, begun_from(flags.out, format::posix_file_system()));
+    TRY_ASSIGN(const auto begun, unfinished_work(flags.out, format::posix_file_system()));
+    if (begun) remote.hub_pinned = begun->origin;
   }
   TRY_ASSIGN(auto repository, open_repository(flags.source, remote, format::posix_file_system(), context.stop));
   const auto hub = repository->hub_origin();
@@ -84,8 +106,28 @@ Result<std::unique_ptr<format::Repository>> open_source(const RepackFlags& flags
   return repository;
 }
 
+Result<int> part_or_error(const RepackFlags& flags, const RepackOutlook& outlook, format::Repository& repository,
+                          const RepackOptions& options, Part part, const Context& context) {
+  TRY_ASSIGN(const PartOutcome outcome, repack_part(outlook, repository, options, part, format::posix_file_system(),
+                                                    context.progress, context.stop));
+  if (outcome.repository_is_complete) {
+    print_out(fmt::format("{}: complete already\n", flags.out));
+    return 0;
+  }
+  const std::string next = outcome.done_parts == part.count
+                               ? fmt::format("all parts are: reshard seal {} joins them", flags.out)
+                               : fmt::format("{} of {} parts are done here", outcome.done_parts, part.count);
+  print_out(fmt::format("{}: part {} is done, {} source shards ({} read now); {}\n", flags.out, to_string(part),
+                        outcome.shards, human_bytes(outcome.read_bytes), next));
+  return 0;
+}
+
 Result<int> repack_or_error(const RepackFlags& flags, const Context& context) {
   TRY_ASSIGN(const Recipe recipe, recipe_of(flags));
+  std::optional<Part> part;
+  if (!flags.part.empty()) {
+    TRY_ASSIGN(part, parse_part(flags.part));
+  }
   TRY_ASSIGN(const auto repository, open_source(flags, context));
   RepackOptions options{.recipe = recipe, .out = flags.out, .jobs = flags.jobs};
   if (!flags.checksum_list.empty()) {
@@ -102,9 +144,10 @@ Result<int> repack_or_error(const RepackFlags& flags, const Context& context) {
                                       parts, outlook.plan.reads.size(), flags.checksum_list));
   }
   if (flags.dry_run) {
-    print_outlook(outlook, *repository);
+    print_outlook(outlook, *repository, part);
     return 0;
   }
+  if (part) return part_or_error(flags, outlook, *repository, options, *part, context);
   const auto begin = std::chrono::steady_clock::now();
   TRY_ASSIGN(const RepackOutcome outcome,
              repack(outlook, *repository, options, format::posix_file_system(), context.progress, context.stop));

@@ -20,6 +20,7 @@ struct RepackFlags {
   std::string compress;  // empty: not
   bool drop_mtp = false;
   std::string out;
+  std::string part;           // "2/4"; empty: all of it
   std::string checksum_list;  // a file that sha256sum wrote; empty: none
   unsigned jobs = 4;
   bool dry_run = false;
@@ -60,6 +61,7 @@ struct DiffFlags {
 
 struct SealFlags {
   std::string folder;
+  std::string source;  // of what parts have packed, where it is elsewhere now; empty: as it was
   unsigned jobs = 4;
 };
 

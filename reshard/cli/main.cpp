@@ -14,6 +14,7 @@
 #include "reshard/cli/provenance_options.h"
 #include "reshard/cli/publish_options.h"
 #include "reshard/cli/recipe_options.h"
+#include "reshard/part.h"
 
 namespace {
 
@@ -35,6 +36,8 @@ constexpr char kExamples[] =
     "  reshard ./DeepSeek-V3 --by layer --out ./ds-packed             one file for all routed experts of a layer\n"
     "  reshard --by layer --include layers=3-5 --out ./part           of three layers what they hold, and no more is "
     "read\n"
+    "  reshard --by expert --out ./ds-packed --part 2/4               a quarter of the work, on one of four machines\n"
+    "  reshard seal ./ds-packed                                       joins the parts when all are done\n"
     "  reshard inspect ./ds-packed                                    totals by role and layer\n"
     "  reshard inspect ./DeepSeek-V3 --html map.html                  a page that shows where every expert lies\n"
     "  reshard verify ./ds-packed --source ./DeepSeek-V3              every digest, then every byte\n"
@@ -65,6 +68,14 @@ int main(int argc, char** argv) {
          "Refuse source files that are not those of this list, which sha256sum wrote: \"hex  path\". What the Hub "
          "declares is checked without asking")
       ->type_name("FILE");
+  app.add_option("--part", repack.part,
+                 "Do one of N parts, on this machine or another: a part reads source shards of its own. When all are "
+                 "done, reshard seal joins them")
+      ->type_name("I/N")
+      ->check([](const std::string& text) {
+        const auto part = dspack::reshard::parse_part(text);
+        return part ? std::string() : part.error().message;
+      });
   dspack::reshard::add_jobs(app, repack.jobs, "Source shards read at a time; bounds memory and connections");
   dspack::reshard::add_network_options(app, network);
   app.add_flag("--dry-run", repack.dry_run, "Print what would be read and written, and stop");

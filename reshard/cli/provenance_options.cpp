@@ -41,10 +41,15 @@ CLI::App* declare_unpack(CLI::App& app, UnpackFlags& flags, NetworkFlags& networ
 
 CLI::App* declare_seal(CLI::App& app, SealFlags& flags, NetworkFlags& network) {
   CLI::App* verb =
-      app.add_subcommand("seal", "Make a packed repository of a folder in which dsrun keeps what it fetches");
-  verb->add_option("DIR", flags.folder, "A folder below dsrun's --cache")->required();
+      app.add_subcommand("seal", "Make a packed repository of what parts have packed, or of what dsrun has fetched");
+  verb->add_option("DIR", flags.folder, "The --out of reshard --part, or a folder below dsrun's --cache")->required();
+  verb->add_option("--source", flags.source,
+                   "Of parts: where their source is for this machine, if that is another place than for them");
   add_jobs(*verb, flags.jobs, "Files read at a time");
   add_network_options(*verb, network);
+  verb->footer(
+      "Parts: all must be done; the result is that of one process, byte for byte. A folder of dsrun's: nothing may be\n"
+      "missing. Killed or interrupted, the same command goes on.");
   return verb;
 }
 

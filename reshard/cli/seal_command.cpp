@@ -1,15 +1,49 @@
-// `reshard seal`: makes a packed repository of what dsrun has kept of a distant one.
+// `reshard seal`: makes a packed repository of what parts have packed, or of what dsrun has kept of a distant one.
 #include <fmt/format.h>
 
 #include "format/cli/output.h"
 #include "format/cli/terminal_progress.h"
 #include "reshard/cli/opened.h"
+#include "reshard/run_state.h"
 #include "reshard/seal_cache.h"
+#include "reshard/seal_parts.h"
 
 namespace dspack::reshard {
 namespace {
 
+/// Where the source of unfinished work is, as open_repository takes it.
+Result<std::string> source_of(const SealFlags& flags, const JournalHead& begun) {
+  if (!flags.source.empty()) return flags.source;
+  if (begun.origin) return "hf://" + begun.origin->asked;
+  if (!begun.place.empty()) return begun.place;
+  return Error{ErrorKind::invalid, flags.folder + ": does not say where its source is; name it with --source"};
+}
+
+Result<int> seal_work(const SealFlags& flags, const JournalHead& begun, const Context& context) {
+  TRY_ASSIGN(const std::string source, source_of(flags, begun));
+  auto recipe = parse_recipe(begun.recipe.dump());
+  if (!recipe) return recipe.error().in(flags.folder + ": the recipe that its journal tells");
+  format::RemoteOptions remote = context.remote;
+  remote.hub_pinned = begun.origin;
+  TRY_ASSIGN(const auto repository, open_repository(source, remote, format::posix_file_system(), context.stop));
+  const RepackOptions options{.recipe = std::move(*recipe), .out = flags.folder, .jobs = flags.jobs};
+  TRY_ASSIGN(const RepackOutlook outlook, prepare_repack(*repository, options, context.stop));
+  TRY_ASSIGN(const RepackOutcome outcome,
+             seal_parts(outlook, *repository, options, format::posix_file_system(), context.progress, context.stop));
+  if (outcome == RepackOutcome::already_complete) {
+    format::print_out(fmt::format("{}: complete already\n", flags.folder));
+    return 0;
+  }
+  format::print_out(fmt::format("{}: sealed, {} tensors ({}) in {} weight files, {} routed experts\n", flags.folder,
+                                outlook.plan.result.tensors().size(),
+                                format::human_bytes(outlook.plan.result.payload_bytes()), outlook.plan.files.size(),
+                                outlook.plan.result.experts().size()));
+  return 0;
+}
+
 Result<int> seal_or_error(const SealFlags& flags, const Context& context) {
+  TRY_ASSIGN(const auto begun, unfinished_work(flags.folder, format::posix_file_system()));
+  if (begun) return seal_work(flags, *begun, context);
   TRY_ASSIGN(const SealOutcome outcome, seal_cache(flags.folder, context.remote, flags.jobs,
                                                    format::posix_file_system(), context.progress, context.stop));
   if (outcome.missing_files != 0) {

@@ -115,6 +115,41 @@ TEST_CASE("power: lost with four shards in flight, the next run ends with the sa
   }
 }
 
+TEST_CASE("power: lost at any operation of three parts, and while they are joined, the result is that of one process") {
+  const RepackLab lab(1, 3);
+  REQUIRE(lab.whole() == RepackLab().whole());
+  FaultTally tally("power lost at every operation of three parts and of their joining");
+  for (uint64_t operation = 0; operation < lab.operations(); ++operation) {
+    const auto cut = cut_at(lab, RepackLab::fresh_disk(), operation);
+    for (uint32_t which = 0; which < std::size(kLosses); ++which) {
+      const unsigned seeds = test::long_faults() ? kLosses[which].seeds_long : 1;
+      for (uint32_t seed = 0; seed < seeds; ++seed) {
+        const auto found = cut->after_power_loss(kLosses[which].survival, seed);
+        tally.add(
+            fmt::format("operation {} of {}, {}, seed {}", operation, lab.operations(), kLosses[which].name, seed),
+            lab.finish(*found));
+      }
+    }
+  }
+}
+
+TEST_CASE("power: lost again and again while parts go on and are joined, the last run ends with the same bytes") {
+  const RepackLab lab(1, 3);
+  FaultTally tally("parts: killed or power lost in each of four runs, random moments");
+  const unsigned chains = test::long_faults() ? 5000 : 200;
+  for (uint32_t seed = 0; seed < chains; ++seed) {
+    std::mt19937 random(seed);
+    auto disk = RepackLab::fresh_disk();
+    std::string failure;
+    for (int loss = 0; loss < 4 && failure.empty(); ++loss) {
+      disk = cut_at(lab, std::move(disk), random() % lab.operations());
+      if (random() % 2 == 0) disk = disk->after_power_loss(random_survival(random), random());
+      failure = lab.wrongly_sealed(*disk);
+    }
+    tally.add(fmt::format("seed {}", seed), failure.empty() ? lab.finish(*disk) : failure);
+  }
+}
+
 TEST_CASE("power: the test's own disk forgets what was not synced, and only that") {
   CrashFileSystem disk;
   REQUIRE(disk.make_folders("/a"));

@@ -6,7 +6,8 @@
 #include <string>
 
 #include "reshard/journal.h"
-#include "reshard/repack.h"
+#include "reshard/repack_part.h"
+#include "reshard/seal_parts.h"
 #include "tests/support/crash_file_system.h"
 #include "tests/support/faulty_file_system.h"
 #include "tests/support/small_checkpoint.h"
@@ -17,7 +18,9 @@ class RepackLab {
  public:
   static constexpr const char* kOut = "/disk/models/packed";
 
-  explicit RepackLab(unsigned jobs = 1) : options_{.recipe = {}, .out = kOut, .jobs = jobs} {
+  /// `parts`: how many share the work, one after the other, before they are joined; 0: one run does all of it.
+  explicit RepackLab(unsigned jobs = 1, uint32_t parts = 0)
+      : options_{.recipe = {}, .out = kOut, .jobs = jobs}, parts_(parts) {
     SmallCheckpoint().write(source_);
     repository_ = open_repository(source_.path().string(), {}, format::posix_file_system()).value();
     outlook_ = std::make_unique<reshard::RepackOutlook>(reshard::prepare_repack(*repository_, options_, {}).value());
@@ -40,7 +43,15 @@ class RepackLab {
 
   [[nodiscard]] Result<reshard::RepackOutcome> run(format::FileSystem& files) const {
     format::SilentProgress progress;
-    return reshard::repack(*outlook_, *repository_, options_, files, progress, {});
+    if (parts_ == 0) return reshard::repack(*outlook_, *repository_, options_, files, progress, {});
+    for (uint32_t number = 1; number <= parts_; ++number) {
+      const auto done = reshard::repack_part(*outlook_, *repository_, options_, {number, parts_}, files, progress, {});
+      // When the joining has begun, a part says so and has nothing to do.
+      const bool joined = !done && done.error().message.find("are being joined") != std::string::npos;
+      const bool goes_on = !done && done.error().message.find("unfinished repacking") != std::string::npos;
+      if (!done && !joined && !goes_on) return done.error();
+    }
+    return reshard::seal_parts(*outlook_, *repository_, options_, files, progress, {});
   }
 
   /// What of an unfinished output is wrongly taken for done; empty: nothing.
@@ -55,14 +66,16 @@ class RepackLab {
         if (!found.contains(path) || !whole_except(path)) return path + " does not fit the manifest";
       }
     }
-    const auto journal = found.find(".reshard/journal");
-    if (journal == found.end()) return "";
-    const auto load = reshard::parse_journal(journal->second, identity_of(journal->second));
-    const auto* loaded = std::get_if<reshard::JournalLoaded>(&load);
-    if (loaded == nullptr) return std::holds_alternative<reshard::JournalFresh>(load) ? "" : "the journal is damaged";
-    for (const auto& [file, record] : loaded->state.files) {
-      const std::string& path = outlook_->plan.files[file].path;
-      if (found.contains(path) && !whole_except(path)) return path + " is sealed and wrong";
+    for (const auto& [journal, text] : found) {
+      if (!journal.starts_with(".reshard/") || !journal.ends_with("/journal")) continue;
+      const auto load = reshard::parse_journal(text, identity_of(text));
+      if (std::holds_alternative<reshard::JournalFresh>(load)) continue;
+      const auto* loaded = std::get_if<reshard::JournalLoaded>(&load);
+      if (loaded == nullptr) return journal + " is damaged";
+      for (const auto& [file, record] : loaded->state.files) {
+        const std::string& path = outlook_->plan.files[file].path;
+        if (found.contains(path) && !whole_except(path)) return path + " is sealed and wrong";
+      }
     }
     return "";
   }
@@ -102,6 +115,7 @@ class RepackLab {
 
   TempFolder source_;
   reshard::RepackOptions options_;
+  uint32_t parts_;
   std::unique_ptr<format::Repository> repository_;
   std::unique_ptr<reshard::RepackOutlook> outlook_;
   std::map<std::string, std::string> whole_;

@@ -86,15 +86,24 @@ TEST_CASE("files: errors tell kind and place") {
   CHECK(files.free_bytes(folder.path() / "not/yet/there").value() > 0);
 }
 
-TEST_CASE("files: a lock is exclusive and ends with its holder") {
+TEST_CASE("files: a lock is held by one, or shared by many, and ends with its holders") {
+  using format::LockKind;
   const test::TempFolder folder;
+  const format::Path path = folder.path() / "lock";
   format::FileSystem& files = format::posix_file_system();
   {
-    const auto first = files.lock(folder.path() / "lock");
-    REQUIRE(first.has_value());
-    CHECK(files.lock(folder.path() / "lock").error().kind == ErrorKind::conflict);
+    const auto alone = files.lock(path, LockKind::exclusive);
+    REQUIRE(alone.has_value());
+    CHECK(files.lock(path, LockKind::exclusive).error().kind == ErrorKind::conflict);
+    CHECK(files.lock(path, LockKind::shared).error().kind == ErrorKind::conflict);
   }
-  CHECK(files.lock(folder.path() / "lock").has_value());
+  {
+    const auto one = files.lock(path, LockKind::shared);
+    REQUIRE(one.has_value());
+    { CHECK(files.lock(path, LockKind::shared).has_value()); }
+    CHECK(files.lock(path, LockKind::exclusive).error().kind == ErrorKind::conflict);
+  }
+  CHECK(files.lock(path, LockKind::exclusive).has_value());
 }
 
 TEST_CASE("files: a link says what it was made with, wherever that leads, and is removed without it") {

@@ -117,7 +117,7 @@ TEST_CASE("journal: of a source on the Hub it tells the commit, however it was a
   };
   const std::string commit(40, 'a');
   const std::string text = reshard::journal_line(identity(commit, "org/name@main"));
-  const auto origin = reshard::journal_origin(text);
+  const auto origin = reshard::journal_head(text).value().origin;
   REQUIRE(origin.has_value());
   CHECK(origin->repository == "org/name");
   CHECK(origin->commit == commit);
@@ -126,10 +126,10 @@ TEST_CASE("journal: of a source on the Hub it tells the commit, however it was a
   const auto other = parse_journal(text, identity(std::string(40, 'b'), "org/name@main"));
   REQUIRE(std::holds_alternative<reshard::JournalForeign>(other));
   CHECK(std::get<reshard::JournalForeign>(other).reason == "it was begun from org/name at commit " + commit);
-  CHECK_FALSE(reshard::journal_origin(reshard::journal_line(kIdentity)).has_value());
-  CHECK_FALSE(reshard::journal_origin(text.substr(0, text.size() / 2)).has_value());
+  CHECK_FALSE(reshard::journal_head(reshard::journal_line(kIdentity))->origin.has_value());
+  CHECK_FALSE(reshard::journal_head(text.substr(0, text.size() / 2)).has_value());
   for (const format::Json& damaged : {identity("main", "org/name@main"), identity("../x", "org/name@main")})
-    CHECK_FALSE(reshard::journal_origin(reshard::journal_line(damaged)).has_value());
+    CHECK_FALSE(reshard::journal_head(reshard::journal_line(damaged))->origin.has_value());
 }
 
 TEST_CASE("journal: nothing, or a torn first record, is a fresh start") {

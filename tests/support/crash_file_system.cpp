@@ -109,12 +109,13 @@ class CrashFileSystem::Writer final : public format::WriteFile {
 
 class CrashFileSystem::Lock final : public format::FileLock {
  public:
-  Lock(CrashFileSystem& files, NodePtr node) : files_(files), node_(std::move(node)) {
-    files_.locked_.insert(node_.get());
+  Lock(CrashFileSystem& files, NodePtr node, format::LockKind kind) : files_(files), node_(std::move(node)) {
+    ++files_.locked_.try_emplace(node_.get(), Held{kind, 0}).first->second.holders;
   }
   ~Lock() override {
     const std::lock_guard lock(files_.mutex_);
-    files_.locked_.erase(node_.get());
+    const auto held = files_.locked_.find(node_.get());
+    if (--held->second.holders == 0) files_.locked_.erase(held);
   }
   Lock(const Lock&) = delete;
   Lock& operator=(const Lock&) = delete;
@@ -271,12 +272,15 @@ uint64_t CrashFileSystem::used_bytes(const Node& node) {
   return used;
 }
 
-Result<std::unique_ptr<format::FileLock>> CrashFileSystem::lock(const Path& path) {
+Result<std::unique_ptr<format::FileLock>> CrashFileSystem::lock(const Path& path, format::LockKind kind) {
   TRY(open_write(path, format::OpenMode::keep));
   const std::lock_guard guard(mutex_);
   TRY_ASSIGN(const Place place, find(path));
-  if (locked_.contains(place.node.get())) return Error{ErrorKind::conflict, path.string() + ": locked"};
-  return std::unique_ptr<format::FileLock>(std::make_unique<Lock>(*this, place.node));
+  const auto held = locked_.find(place.node.get());
+  if (held != locked_.end() &&
+      (kind == format::LockKind::exclusive || held->second.kind == format::LockKind::exclusive))
+    return Error{ErrorKind::conflict, path.string() + ": locked"};
+  return std::unique_ptr<format::FileLock>(std::make_unique<Lock>(*this, place.node, kind));
 }
 
 std::string CrashFileSystem::surviving_bytes(const Node& file, Survival survival, std::mt19937& random) {

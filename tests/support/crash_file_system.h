@@ -51,7 +51,7 @@ class CrashFileSystem final : public format::FileSystem {
   Result<void> remove_tree(const format::Path& path) override;
   Result<void> sync_folder(const format::Path& folder) override;
   Result<uint64_t> free_bytes(const format::Path& path) override;
-  Result<std::unique_ptr<format::FileLock>> lock(const format::Path& path) override;
+  Result<std::unique_ptr<format::FileLock>> lock(const format::Path& path, format::LockKind kind) override;
 
  private:
   struct Node;
@@ -85,7 +85,11 @@ class CrashFileSystem final : public format::FileSystem {
   mutable std::mutex mutex_;
   NodePtr root_;
   std::list<NameChange> unsynced_names_;  // in order
-  std::set<const Node*> locked_;
+  struct Held {
+    format::LockKind kind;
+    unsigned holders;
+  };
+  std::map<const Node*, Held> locked_;
   int64_t clock_ = 0;
   uint64_t capacity_bytes_ = uint64_t{1} << 40;
 };

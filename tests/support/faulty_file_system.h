@@ -84,9 +84,9 @@ class FaultyFileSystem final : public format::FileSystem {
     TRY(step());
     return free_bytes_ ? *free_bytes_ : real_.free_bytes(path);
   }
-  Result<std::unique_ptr<format::FileLock>> lock(const format::Path& path) override {
+  Result<std::unique_ptr<format::FileLock>> lock(const format::Path& path, format::LockKind kind) override {
     TRY(step(Effect::grows));
-    return real_.lock(path);
+    return real_.lock(path, kind);
   }
 
  private:
