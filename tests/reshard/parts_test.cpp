@@ -23,6 +23,7 @@ class Lab {
   explicit Lab(std::string_view recipe) {
     SmallCheckpoint().write(source_);
     options_.recipe = reshard::parse_recipe(recipe).value();
+    options_.jobs = 1;  // then operations come in one order
     repository_ = open_repository(source_.path().string(), {}, format::posix_file_system()).value();
     outlook_ = std::make_unique<reshard::RepackOutlook>(reshard::prepare_repack(*repository_, options_, {}).value());
   }
