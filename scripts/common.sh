@@ -9,9 +9,10 @@ packages=(
   doctest-dev python3 python3-venv busybox curl
 )
 
-# What tests alone use: a browser looks at the page of `reshard inspect --html`. Ubuntu has none as a package (its
-# chromium is a snap); where there is none, those tests say that they did not run.
-test_packages=()
+# What tests alone use: a Slurm of one node for scripts/slurm-pack, and a browser that looks at the page of
+# `reshard inspect --html`. Ubuntu has none as a package (its chromium is a snap); where there is none, those tests say
+# that they did not run.
+test_packages=(slurmctld slurmd slurm-client munge)
 if grep -qx 'ID=debian' /etc/os-release 2>/dev/null; then
   test_packages+=(chromium)
 fi
