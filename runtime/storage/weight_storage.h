@@ -60,8 +60,8 @@ class WeightStorage {
 
   /// Whether reading costs a transfer over a network, at least the first time.
   [[nodiscard]] virtual bool is_distant() const { return false; }
-  /// Bytes that one read should have at most, so that several go on at once.
-  [[nodiscard]] virtual uint64_t block_bytes() const = 0;
+  /// Bytes that one read of this file should have at most, so that several go on at once.
+  [[nodiscard]] virtual uint64_t block_bytes(uint32_t file) const = 0;
   /// Reads that should go on at once.
   [[nodiscard]] virtual unsigned depth() const = 0;
 };
