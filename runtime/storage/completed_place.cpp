@@ -83,6 +83,11 @@ Result<format::Checkpoint> CompletedPlace::open_catalogue(uint32_t layers, const
   const auto end = manifest.recipe.contains("drop_mtp") ? std::optional(layers) : std::nullopt;
   auto completion = format::complete(part_catalogue_, *rest_catalogue_, end);
   if (!completion) return another_checkpoint(completion.error());
+  if (completion->absent.empty()) {
+    return Error{ErrorKind::not_found,
+                 fmt::format("{} has nothing of what {} lacks; name another place with --absent-from",
+                             rest_->description(), part_->description())};
+  }
   own_ = std::move(completion->own);
   absent_ = std::move(completion->absent);
   return std::move(completion->catalogue);
