@@ -7,7 +7,7 @@ import re
 import shutil
 
 import safetensors_io
-from checkpoints import packed_tiny
+from checkpoints import bf16_tiny, packed_tiny
 from common import flip_bit, main
 from hub_case import HubCase
 
@@ -234,12 +234,17 @@ class Converted(Parts):
                                         program="DSPACK_DSRUN", env=self.env()))
         return out.read_bytes()
 
-    def check(self, transform, layers):
+    def check(self, transform, layers, source=HubCase.data(), place="o/n"):
         """A part that was converted, and the rest as released: equal to a whole of which that part was converted."""
-        self.make("--include", "layers=" + layers, "--transform", transform)
+        self.make("--include", "layers=" + layers, "--transform", transform, place=place)
         mixed = self.scratch / "mixed"
-        self.assert_ok(self.repack(self.data(), mixed, "--transform", "%s layers=%s" % (transform, layers)))
+        self.assert_ok(self.repack(source, mixed, "--transform", "%s layers=%s" % (transform, layers)))
         self.assertEqual(self.logits(self.part, "--absent-from", "origin", "--cache", self.cache), self.logits(mixed))
+
+    def test_bf16_to_fp8(self):
+        """Of a source without a quantization_config, which the part has got."""
+        self.hub.add("o/bf16", bf16_tiny())
+        self.check("bf16-to-fp8", "2-3", source=bf16_tiny(), place="o/bf16")
 
     def test_fp8_to_bf16(self):
         self.check("fp8-to-bf16", "2-3")

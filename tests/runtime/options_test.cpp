@@ -63,6 +63,17 @@ TEST_CASE("command line: ways of reading") {
   CHECK(std::get<Exit>(wrong).status == 2);
 }
 
+TEST_CASE("command line: where what is absent comes from") {
+  CHECK(parsed<RunOptions>({"dir"}).load.remote.absent_from.empty());
+  CHECK(parsed<RunOptions>({"dir", "--absent-from", "origin"}).load.remote.absent_from == "origin");
+  CHECK(parsed<PlanOptions>({"plan", "dir", "--absent-from", "hf://o/n"}).load.remote.absent_from == "hf://o/n");
+  const CommandLine nowhere = parse_command_line({"dir", "--absent-from", ""});
+  REQUIRE(std::holds_alternative<Exit>(nowhere));
+  CHECK(std::get<Exit>(nowhere).status == 2);
+  // Text is the part's own.
+  CHECK(std::holds_alternative<Exit>(parse_command_line({"tokenize", "dir", "-p", "x", "--absent-from", "origin"})));
+}
+
 TEST_CASE("command line: sampling") {
   const auto run =
       parsed<RunOptions>({"--stop", "a b", "--stop", "-", "--logit-bias", "7:-inf", "--logit-bias=8:1.5", "--top-k",
