@@ -50,12 +50,27 @@ Result<void> compare_manifests(const Manifest& part, const Manifest& other) {
   return differs(kHeadersPath, "does not have the headers of the part's source");
 }
 
+/// Two parts may have no tensor in common: then their commits must speak for them, where they have some.
+Result<void> compare_commits(const Checkpoint& part, const Checkpoint& other) {
+  const Origin& ours = part.manifest()->origin;
+  const Origin& theirs = other.manifest()->origin;
+  if (ours.revision.empty() || theirs.revision.empty() || ours.revision == theirs.revision) return {};
+  if (!witnesses(part, other).empty()) return {};
+  return differs("source",
+                 fmt::format("was {}@{} and the part's {}@{}, and the two have no small tensor in common that "
+                             "could show whether these are the same",
+                             theirs.repository, theirs.revision, ours.repository, ours.revision));
+}
+
 }  // namespace
 
 Result<void> compare_sources(const Checkpoint& part, const Json& kept_headers, const Checkpoint& other,
                              bool versions_are_digests) {
   const Manifest& manifest = *part.manifest();
-  if (other.manifest()) return compare_manifests(manifest, *other.manifest());
+  if (other.manifest()) {
+    TRY(compare_manifests(manifest, *other.manifest()));
+    return compare_commits(part, other);
+  }
   std::map<std::string_view, const CheckpointFile*> there;
   for (const CheckpointFile& file : other.files())
     there.emplace(file.path, &file);

@@ -13,7 +13,8 @@ namespace dspack::format {
 /// Compares the shards that the part's manifest names with those at the other place: paths, sizes, headers
 /// (`kept_headers`: read_kept_headers of the part), and their SHA-256 where both sides know it: the part of shards that
 /// were read whole, the place (`versions_are_digests`: the Hub) of all. A packed repository as the other place has
-/// the same source, by its manifest and the digest of the headers that it keeps.
+/// the same source, by its manifest and the digest of the headers that it keeps, and not another commit where there are
+/// no witnesses.
 [[nodiscard]] Result<void> compare_sources(const Checkpoint& part, const Json& kept_headers, const Checkpoint& other,
                                            bool versions_are_digests);
 

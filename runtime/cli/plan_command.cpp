@@ -208,7 +208,7 @@ Result<int> run_plan(const PlanOptions& options, const std::stop_token& stop) {
   TRY_ASSIGN(auto checkpoint, open_catalogue(*repository, outlook.config.layers, stop));
   if (auto* place = dynamic_cast<CompletedPlace*>(repository.get())) {
     outlook.absent = place->absent_weights();
-    outlook.absent_from = place->rest().description();
+    outlook.absent_from = place->rest_address();
   }
   TRY(refuse_unknown_tensors(checkpoint, outlook.config));
   TRY_ASSIGN(const auto device, kernels::make_cpu_device({.threads = options.load.threads,

@@ -35,9 +35,9 @@ std::vector<Block> split(const SlotPlan& plan, std::span<std::byte> slot, const 
   return blocks;
 }
 
-// Whether a manifest speaks of the file.
+// Whether a manifest speaks of the file: of another one its version is known.
 bool is_packed(const format::Checkpoint& checkpoint, uint32_t file) {
-  return checkpoint.manifest() && file < checkpoint.manifest()->files.size();
+  return checkpoint.manifest() && checkpoint.files()[file].version.empty();
 }
 
 // Shared by the jobs of its blocks: the last one that ends finishes the expert.

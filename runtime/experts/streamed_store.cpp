@@ -309,6 +309,7 @@ void StreamedStore::count_eviction(const Slot& slot) {
 size_t StreamedStore::prefill_window(LayerId layer) const {
   const SlotPool& pool = *pool_of_layer_.at(layer);
   const auto& experts = storage_.checkpoint().experts();
+  // How one of the layer's experts is read; where they lie in two places, others may be read otherwise.
   const auto first = experts.lower_bound({layer, ExpertId(0)});
   const uint32_t file = first == experts.end() ? 0 : storage_.checkpoint().tensors()[first->second.front()].file;
   const uint64_t in_flight = ceil_div(storage_.depth() * storage_.block_bytes(file), pool.slot_bytes());

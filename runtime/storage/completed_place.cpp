@@ -6,6 +6,7 @@
 
 #include "format/kept_headers.h"
 #include "format/part/same_source.h"
+#include "runtime/storage/remote_place.h"
 
 namespace dspack::runtime {
 namespace {
@@ -64,10 +65,14 @@ bool CompletedPlace::is_origin() const {
   return hub && !origin.revision.empty() && hub->commit == origin.revision;
 }
 
+std::string CompletedPlace::rest_address() const {
+  return rest_->is_local() ? rest_->description() : origin_of(*rest_);
+}
+
 Error CompletedPlace::another_checkpoint(const Error& difference) const {
   return {difference.kind,
-          fmt::format("{} is not what {} was made from: {}; name the place that is, with --absent-from",
-                      rest_->description(), part_->description(), difference.message)};
+          fmt::format("{} is not what {} was made from: {}; name the place that is, with --absent-from", rest_address(),
+                      part_->description(), difference.message)};
 }
 
 Result<format::Checkpoint> CompletedPlace::open_catalogue(uint32_t layers, const std::stop_token& stop) {
@@ -85,8 +90,8 @@ Result<format::Checkpoint> CompletedPlace::open_catalogue(uint32_t layers, const
   if (!completion) return another_checkpoint(completion.error());
   if (completion->absent.empty()) {
     return Error{ErrorKind::not_found,
-                 fmt::format("{} has nothing of what {} lacks; name another place with --absent-from",
-                             rest_->description(), part_->description())};
+                 fmt::format("{} has nothing of what {} lacks; name another place with --absent-from", rest_address(),
+                             part_->description())};
   }
   own_ = std::move(completion->own);
   absent_ = std::move(completion->absent);

@@ -48,6 +48,8 @@ class CompletedPlace final : public format::Repository {
   [[nodiscard]] AbsentWeights absent_weights() const;
   /// Whether the rest is the commit that the manifest names: then it needs no proof beyond its shape.
   [[nodiscard]] bool is_origin() const;
+  /// The address of the rest, without secrets.
+  [[nodiscard]] std::string rest_address() const;
   /// A difference between the two, for people.
   [[nodiscard]] Error another_checkpoint(const Error& difference) const;
 

@@ -219,7 +219,7 @@ class FromTheHub(Parts):
         self.make("--include", "layers=2-3")
         arguments = ["plan", self.part, "--absent-from", "origin", "--cache", self.cache]
         result = self.assert_ok(self.run_program(*arguments, program="DSPACK_DSRUN", env=self.env()))
-        self.assertRegex(result.stdout, r"absent: 192 experts \(\d.*\) and \d+ other tensors \(.*\), read from o/n@")
+        self.assertRegex(result.stdout, r"absent: 192 experts \(\d.*\) and \d+ other tensors \(.*\), read from hf://o/n@")
         result = self.assert_ok(self.run_program(*arguments, "--json", program="DSPACK_DSRUN", env=self.env()))
         absent = json.loads(result.stdout)["absent"]
         self.assertEqual(absent["experts"], 192)

@@ -264,6 +264,23 @@ TEST_CASE("same source: digests count where both sides know them") {
   CHECK(has(difference(packed(manifest), {}, packed(other)), "had more shards"));
 }
 
+TEST_CASE("same source: parts with nothing in common are of one commit") {
+  const Checkpoint whole = small();
+  Manifest part = manifest_of(whole, in_layer_1);
+  Manifest other = manifest_of(whole, [](const std::string& name) { return !in_layer_1(name); });
+  CHECK(difference(packed(part), {}, packed(other)) == "none");
+  part.origin = {.kind = "hub", .repository = "o/n", .revision = std::string(40, 'a')};
+  CHECK(difference(packed(part), {}, packed(other)) == "none");
+  other.origin = {.kind = "hub", .repository = "o/mirror", .revision = std::string(40, 'a')};
+  CHECK(difference(packed(part), {}, packed(other)) == "none");
+  other.origin.revision.back() = 'b';
+  CHECK(has(difference(packed(part), {}, packed(other)), "its source was o/mirror@aaaa"));
+  // What both have can speak for itself.
+  Manifest overlapping = manifest_of(whole, [](const std::string& name) { return !has(name, "experts"); });
+  overlapping.origin = other.origin;
+  CHECK(difference(packed(part), {}, packed(overlapping)) == "none");
+}
+
 TEST_CASE("same source: witnesses are small, alike in both, and those of no expert where there are some") {
   const Checkpoint whole = small();
   const auto names = [&](const Checkpoint& part) {
