@@ -208,7 +208,7 @@ class FromTheHub(Parts):
     def test_a_part_that_is_distant_itself(self):
         self.make("--include", "layers=2-3")
         self.hub.add("o/part", self.part)
-        run = lambda: self.run_model("hf://o/part", "--absent-from", "origin")  # noqa: E731
+        run = functools.partial(self.run_model, "hf://o/part", "--absent-from", "origin")
         self.assert_fails(self.run_model("hf://o/part"), "--absent-from origin")
         self.assert_text(run())
         before = len(self.hub.requests(host="storage"))
