@@ -4,8 +4,8 @@
 
 #include <fmt/format.h>
 
-#include "format/base/checked.h"
 #include "format/base/parallel.h"
+#include "format/checkpoint_builder.h"
 #include "format/fused_experts.h"
 #include "format/index.h"
 #include "format/unknown_experts.h"
@@ -16,8 +16,6 @@ namespace {
 // V3's manifest is about 15 MB, its index 9 MB; what is far beyond is not a file of this kind.
 constexpr uint64_t kMaxManifestBytes = 512ULL << 20;
 constexpr uint64_t kMaxIndexBytes = 256ULL << 20;
-// 4 EiB: no disk holds it, and sums of sizes below it cannot overflow.
-constexpr uint64_t kMaxTotalBytes = 1ULL << 62;
 
 /// How an ordinary checkpoint's files are called.
 struct ShardNames {
@@ -27,11 +25,6 @@ struct ShardNames {
 // The second are Mistral's; where a repository has both, the first have the names that other programs know.
 constexpr ShardNames kShardNames[] = {{kIndexPath, "model.safetensors"},
                                       {kConsolidatedIndexPath, "consolidated.safetensors"}};
-
-struct Shard {
-  CheckpointFile file;
-  SafetensorsHeader header;
-};
 
 Result<Shard> read_shard(Repository& repository, const std::string& path, const std::stop_token& stop) {
   TRY_ASSIGN(const auto source, repository.open(path, stop));
@@ -54,202 +47,6 @@ Result<Shard> read_shard(Repository& repository, const std::string& path, const 
   shard.file.header = first + json;
   return shard;
 }
-
-}  // namespace
-
-/// Fills a Checkpoint and holds its rules: names are unique, experts are found by their key.
-class CheckpointBuilder {
- public:
-  Result<void> add_shard(Shard shard, const FusedExperts& fused) {
-    TRY(count(shard.file.size_bytes, shard.file.path));
-    for (TensorInfo& tensor : shard.header.tensors) {
-      auto slices = fused.split(tensor);
-      if (!slices) {
-        TRY(add_stored(std::move(tensor), shard));
-        continue;
-      }
-      checkpoint_.fused_.push_back({.name = std::move(tensor.name),
-                                    .file = narrow<uint32_t>(checkpoint_.files_.size()),
-                                    .first = narrow<uint32_t>(checkpoint_.tensors_.size()),
-                                    .slices = narrow<uint32_t>(slices->size())});
-      for (TensorInfo& slice : *slices)
-        TRY(add_stored(std::move(slice), shard));
-    }
-    checkpoint_.files_.push_back(std::move(shard.file));
-    return {};
-  }
-
-  Result<void> add_packed(const PackedFile& packed, const Layout& layout) {
-    TRY(count(packed.size_bytes, packed.path));
-    const auto file = narrow<uint32_t>(checkpoint_.files_.size());
-    const size_t first = checkpoint_.tensors_.size();
-    for (size_t i = 0; i < layout.tensors.size(); ++i) {
-      const LayoutTensor& tensor = layout.tensors[i];
-      TensorEntry entry{.name = tensor_name(packed, tensor),
-                        .place = {},
-                        .dtype = tensor.dtype,
-                        .shape = tensor.shape,
-                        .file = file,
-                        .range = {packed.data_start + tensor.data.begin, packed.data_start + tensor.data.end},
-                        .digest = packed.tensors[i]};
-      TRY(add(std::move(entry), packed.path));
-    }
-    checkpoint_.files_.push_back({.path = packed.path,
-                                  .size_bytes = packed.size_bytes,
-                                  .data_start = packed.data_start,
-                                  .version = {},
-                                  .header = {}});
-    return check_experts(packed, std::span(checkpoint_.tensors_).subspan(first));
-  }
-
-  /// Compares what the index promises with what the shards hold.
-  Result<void> check_index(const Index& index) {
-    std::unordered_map<std::string_view, uint32_t> fused;  // name -> file
-    for (const FusedTensor& tensor : checkpoint_.fused_)
-      fused.emplace(tensor.name, tensor.file);
-    for (const auto& [name, number] : index.weight_map) {
-      const std::string& path = index.files[number];
-      const TensorEntry* entry = checkpoint_.find(name);
-      const auto whole = entry == nullptr ? fused.find(name) : fused.end();
-      const bool found = entry != nullptr || whole != fused.end();
-      if (!found || checkpoint_.files_[entry != nullptr ? entry->file : whole->second].path != path) {
-        return Error{ErrorKind::invalid,
-                     fmt::format("tensor \"{}\" should be in {}, which does not hold it", name, path)};
-      }
-    }
-    size_t next_fused = 0;
-    for (size_t i = 0; i < checkpoint_.tensors_.size(); ++i) {
-      const bool sliced = next_fused < checkpoint_.fused_.size() && checkpoint_.fused_[next_fused].first == i;
-      const std::string& name = sliced ? checkpoint_.fused_[next_fused].name : checkpoint_.tensors_[i].name;
-      if (!index.weight_map.contains(name)) {
-        checkpoint_.warnings_.push_back(fmt::format("{}: tensor \"{}\" is not in the index; it is kept",
-                                                    checkpoint_.files_[checkpoint_.tensors_[i].file].path, name));
-      }
-      if (sliced) i += checkpoint_.fused_[next_fused++].slices - 1;
-    }
-    return {};
-  }
-
-  /// A tensor that is in no file.
-  Result<void> add_made(TensorEntry entry) {
-    TRY(count(entry.range.size(), entry.name));
-    const auto [known, added] = checkpoint_.by_name_.emplace(entry.name, narrow<uint32_t>(checkpoint_.tensors_.size()));
-    if (!added) return Error{ErrorKind::invalid, fmt::format("tensor \"{}\" would be made twice", entry.name)};
-    checkpoint_.tensors_.push_back(std::move(entry));
-    return {};
-  }
-
-  void doubt_experts(std::optional<std::string> doubt) {
-    if (!doubt) return;
-    checkpoint_.warnings_.push_back(*doubt);
-    checkpoint_.expert_doubts_.push_back(std::move(*doubt));
-  }
-  [[nodiscard]] std::span<const TensorEntry> tensors() const { return checkpoint_.tensors_; }
-
-  Checkpoint finish() {
-    for (uint32_t i = 0; i < checkpoint_.tensors_.size(); ++i) {
-      const TensorName& place = checkpoint_.tensors_[i].place;
-      if (place.expert) checkpoint_.experts_[{*place.layer, *place.expert}].push_back(i);
-    }
-    for (auto& [key, tensors] : checkpoint_.experts_) {
-      std::sort(tensors.begin(), tensors.end(),
-                [this](uint32_t a, uint32_t b) { return checkpoint_.tensors_[a].name < checkpoint_.tensors_[b].name; });
-    }
-    return std::move(checkpoint_);
-  }
-
-  Result<void> set_manifest(Manifest manifest) {
-    size_t tensors = 0;
-    for (const PackedFile& file : manifest.files)
-      tensors += manifest.layouts[file.layout].tensors.size();
-    checkpoint_.tensors_.reserve(tensors);
-    checkpoint_.by_name_.reserve(tensors);
-    for (const PackedFile& file : manifest.files)
-      TRY(add_packed(file, manifest.layouts[file.layout]));
-    for (const auto& [name, target] : manifest.aliases)
-      TRY(add_alias(name, target));
-    checkpoint_.manifest_ = std::move(manifest);
-    return {};
-  }
-
- private:
-  /// A file lists exactly the experts that it holds, or their digests would say nothing about them.
-  static Result<void> check_experts(const PackedFile& packed, std::span<const TensorEntry> tensors) {
-    std::vector<bool> present(packed.experts.size());
-    for (const TensorEntry& tensor : tensors) {
-      if (!tensor.place.expert) continue;
-      const auto expert = find_expert(packed, {*tensor.place.layer, *tensor.place.expert});
-      if (!expert) {
-        return Error{ErrorKind::invalid, fmt::format("{}: tensor \"{}\" is of an expert that the file does not list",
-                                                     packed.path, tensor.name)};
-      }
-      present[*expert] = true;
-    }
-    const auto missing = std::find(present.begin(), present.end(), false);
-    if (missing == present.end()) return {};
-    const ExpertKey key = packed.experts[static_cast<size_t>(missing - present.begin())].key;
-    return Error{ErrorKind::invalid, fmt::format("{}: lists layer {}, expert {} and holds none of its tensors",
-                                                 packed.path, layer_text(key.layer), key.expert.value)};
-  }
-
-  Result<void> add_alias(const std::string& name, const std::string& target) {
-    const auto found = checkpoint_.by_name_.find(target);
-    if (found == checkpoint_.by_name_.end() || checkpoint_.tensors_[found->second].is_alias) {
-      return Error{ErrorKind::invalid,
-                   fmt::format("alias \"{}\" stands for \"{}\", which no file holds", name, target)};
-    }
-    TensorEntry entry = checkpoint_.tensors_[found->second];
-    if (entry.place.expert) {
-      return Error{ErrorKind::invalid, fmt::format("alias \"{}\" stands for a tensor of an expert", name)};
-    }
-    entry.name = name;
-    entry.is_alias = true;
-    const std::string& path = checkpoint_.files_[entry.file].path;
-    return add(std::move(entry), path);
-  }
-
-  Result<void> count(uint64_t size_bytes, const std::string& path) {
-    const std::optional<uint64_t> total = checked_add(total_bytes_, size_bytes);
-    if (!total || *total > kMaxTotalBytes) {
-      return Error{ErrorKind::invalid,
-                   fmt::format("{}: claims {} bytes, which is no size of a file", path, size_bytes)};
-    }
-    total_bytes_ = *total;
-    return {};
-  }
-
-  /// A tensor, or a slice of one, of the shard that is being added.
-  Result<void> add_stored(TensorInfo tensor, const Shard& shard) {
-    const uint64_t start = shard.header.data_start;
-    TensorEntry entry{.name = std::move(tensor.name),
-                      .place = {},
-                      .dtype = tensor.dtype,
-                      .shape = std::move(tensor.shape),
-                      .file = narrow<uint32_t>(checkpoint_.files_.size()),
-                      .range = {start + tensor.data.begin, start + tensor.data.end},
-                      .digest = {}};
-    return add(std::move(entry), shard.file.path);
-  }
-
-  Result<void> add(TensorEntry entry, const std::string& path) {
-    const auto number = narrow<uint32_t>(checkpoint_.tensors_.size());
-    const auto [known, added] = checkpoint_.by_name_.emplace(entry.name, number);
-    if (!added) {
-      // A shard that the loop has not pushed yet is the one being added now.
-      const uint32_t other = checkpoint_.tensors_[known->second].file;
-      const std::string& first = other < checkpoint_.files_.size() ? checkpoint_.files_[other].path : path;
-      return Error{ErrorKind::invalid, fmt::format("tensor \"{}\" is in both {} and {}", entry.name, first, path)};
-    }
-    entry.place = parse_tensor_name(entry.name);
-    checkpoint_.tensors_.push_back(std::move(entry));
-    return {};
-  }
-
-  Checkpoint checkpoint_;
-  uint64_t total_bytes_ = 0;
-};
-
-namespace {
 
 Result<Checkpoint> open_packed(std::string_view text) {
   TRY_ASSIGN(Manifest manifest, parse_manifest(text));

@@ -1,54 +1,17 @@
 #include "reshard/rebuild.h"
 
-#include <zstd.h>
-
 #include <algorithm>
 #include <array>
 
 #include <fmt/format.h>
 
 #include "format/fused_experts.h"
+#include "format/kept_headers.h"
 
 namespace dspack::reshard {
 namespace {
 
 using format::Json;
-
-// V3's headers are 9.5 MB of text in 0.5 MB; what is far beyond is not such a file.
-constexpr uint64_t kMaxCompressedBytes = 256ULL << 20;
-constexpr uint64_t kMaxHeadersBytes = 1ULL << 30;
-
-Result<std::string> decompress(std::string_view compressed) {
-  const unsigned long long size = ZSTD_getFrameContentSize(compressed.data(), compressed.size());
-  if (size == ZSTD_CONTENTSIZE_ERROR || size == ZSTD_CONTENTSIZE_UNKNOWN || size > kMaxHeadersBytes) {
-    return Error{ErrorKind::corrupt, "not a zstd frame of a sensible size"};
-  }
-  std::string text(size, '\0');
-  const size_t got = ZSTD_decompress(text.data(), text.size(), compressed.data(), compressed.size());
-  if (ZSTD_isError(got) != 0 || got != text.size()) return Error{ErrorKind::corrupt, "cannot be decompressed"};
-  return text;
-}
-
-/// Header texts by shard, as they were kept.
-Result<Json> read_kept_headers(format::Repository& packed, const format::Manifest& manifest,
-                               const std::stop_token& stop) {
-  const auto kept = std::find_if(manifest.companions.begin(), manifest.companions.end(),
-                                 [](const auto& file) { return file.path == format::kHeadersPath; });
-  if (kept == manifest.companions.end()) {
-    return Error{ErrorKind::unsupported,
-                 fmt::format("{}: keeps no headers of its source ({}), so its shards cannot be rebuilt",
-                             packed.description(), format::kHeadersPath)};
-  }
-  TRY_ASSIGN(const std::string compressed, packed.read_text(format::kHeadersPath, kMaxCompressedBytes, stop));
-  const std::string place = packed.locate(format::kHeadersPath);
-  if (format::sha256(compressed) != kept->sha256) return Error{ErrorKind::corrupt, place + ": differs from its digest"};
-  const auto text = decompress(compressed);
-  if (!text) return text.error().in(place);
-  auto json = format::parse_json(*text);
-  if (!json) return json.error().in(place);
-  if (!json->is_object()) return Error{ErrorKind::invalid, place + ": is no JSON object"};
-  return json;
-}
 
 /// The image of one shard from its header text. A tensor that is not packed as it is was packed in slices.
 Result<ShardImage> image_of(const format::SourceShard& shard, const std::string& text,
@@ -125,7 +88,7 @@ Result<std::vector<ShardImage>> source_shards(format::Repository& packed, const 
                                               const std::stop_token& stop) {
   const format::Manifest& manifest = *catalogue.manifest();
   TRY(check_rebuildable(packed, manifest));
-  TRY_ASSIGN(const Json headers, read_kept_headers(packed, manifest, stop));
+  TRY_ASSIGN(const Json headers, format::read_kept_headers(packed, manifest, stop));
   const std::string place = packed.locate(format::kHeadersPath);
   std::vector<bool> used(catalogue.tensors().size(), false);
   std::vector<ShardImage> images;
@@ -154,7 +117,7 @@ Result<std::vector<WholeTensor>> whole_tensors(format::Repository& packed, const
                                                const std::stop_token& stop) {
   const format::Manifest& manifest = *catalogue.manifest();
   if (!has_requirement(manifest, format::kFusedExpertsKey)) return std::vector<WholeTensor>();
-  TRY_ASSIGN(const Json headers, read_kept_headers(packed, manifest, stop));
+  TRY_ASSIGN(const Json headers, format::read_kept_headers(packed, manifest, stop));
   const std::string place = packed.locate(format::kHeadersPath);
   std::vector<WholeTensor> whole;
   for (const format::SourceShard& shard : manifest.source) {

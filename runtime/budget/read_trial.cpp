@@ -112,7 +112,10 @@ Result<ReadTimes> time_reads(kernels::Device& device, WeightStorage& storage, co
   TRY_ASSIGN(const SlotPlan plan, plan_slot(storage.checkpoint(), keys.front(), shape));
   ReadTimes times;
   times.expert_bytes = plan.stored_bytes;
-  times.tier = storage.tier_of(keys.front());
+  // Where the two are mixed, a sample of them is timed, and the slower one is what it takes.
+  const bool is_far =
+      std::ranges::any_of(keys, [&](ExpertKey key) { return storage.tier_of(key) == StorageTier::network; });
+  times.tier = is_far ? StorageTier::network : StorageTier::disk;
   times.count = static_cast<uint32_t>(std::clamp<size_t>(keys.size() / 2, 1, count));
   ReadTrial trial(device, storage, shape);
   std::vector<double> alone;

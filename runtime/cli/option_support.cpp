@@ -67,6 +67,7 @@ void add_load_options(CLI::App& app, LoadOptions& load) {
       ->type_name("NAME");
   add_memory_options(app, load.memory);
   add_remote_options(app, load.remote);
+  add_absent_option(app, load.remote);
   auto* layers = add_parsed(app, "--layers", format::parse_layers, load.layers,
                             "Pass these layers in this order; repeated ones share their weights")
                      ->type_name("LAYERS")

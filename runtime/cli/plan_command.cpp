@@ -13,13 +13,13 @@
 #include "runtime/cli/remote_options.h"
 #include "runtime/generate/load_plan.h"
 #include "runtime/model/inventory.h"
+#include "runtime/storage/completed_place.h"
 #include "runtime/storage/open_storage.h"
 
 namespace dspack::runtime {
 
 namespace {
 
-constexpr unsigned kHeaderJobs = 8;
 constexpr double kReadSeconds = 0.5;
 // The compute of a prompt is measured with so many rows at most.
 constexpr uint32_t kTrialRows = 64;
@@ -34,6 +34,8 @@ struct Outlook {
   ReadTimes reads;
   std::vector<DecodeEstimate> decodes;  // cold first, then by what is assumed
   PrefillEstimate prefill;
+  std::optional<AbsentWeights> absent;  // of a part of a model
+  std::string absent_from;
 };
 
 SpeedShape speed_shape(const ModelConfig& config, const format::LayerMap& layers) {
@@ -110,6 +112,14 @@ std::string memory_text(const Outlook& outlook) {
   return text;
 }
 
+std::string absent_text(const Outlook& outlook) {
+  if (!outlook.absent) return {};
+  const AbsentWeights& absent = *outlook.absent;
+  return fmt::format("absent: {} experts ({}) and {} other tensors ({}), read from {}\n", absent.experts,
+                     size_words(absent.expert_bytes), absent.other_tensors, size_words(absent.other_bytes),
+                     outlook.absent_from);
+}
+
 std::string_view place_of(const ReadTimes& reads) {
   return reads.tier == StorageTier::network ? "link" : "disk";
 }
@@ -160,26 +170,33 @@ format::Json json_of(const Outlook& outlook, const PlanOptions& options) {
                        {"bytes", estimate.bytes}});
   }
   const ReadTimes& reads = outlook.reads;
-  return {{"memory", to_json(outlook.plan.memory)},
-          {"context", outlook.plan.model.context},
-          {"device", outlook.device},
-          {"measured",
-           {{"dense_layer_seconds", outlook.decode.dense_layer},
-            {"moe_layer_seconds", outlook.decode.moe_layer},
-            {"experts_seconds", outlook.decode.experts},
-            {"head_seconds", outlook.decode.head},
-            {"tier", place_of(reads)},
-            {"read_bytes_per_second", reads.rate()},
-            {"read_one_seconds", reads.one},
-            {"read_several_seconds", reads.several},
-            {"read_several", reads.count},
-            {"expert_bytes", reads.expert_bytes}}},
-          {"decode", std::move(decodes)},
-          {"prefill",
-           {{"tokens", outlook.prefill.tokens},
-            {"seconds", outlook.prefill.seconds},
-            {"bytes", outlook.prefill.bytes},
-            {"experts", outlook.prefill.experts}}}};
+  format::Json json = {{"memory", to_json(outlook.plan.memory)},
+                       {"context", outlook.plan.model.context},
+                       {"device", outlook.device},
+                       {"measured",
+                        {{"dense_layer_seconds", outlook.decode.dense_layer},
+                         {"moe_layer_seconds", outlook.decode.moe_layer},
+                         {"experts_seconds", outlook.decode.experts},
+                         {"head_seconds", outlook.decode.head},
+                         {"tier", place_of(reads)},
+                         {"read_bytes_per_second", reads.rate()},
+                         {"read_one_seconds", reads.one},
+                         {"read_several_seconds", reads.several},
+                         {"read_several", reads.count},
+                         {"expert_bytes", reads.expert_bytes}}},
+                       {"decode", std::move(decodes)},
+                       {"prefill",
+                        {{"tokens", outlook.prefill.tokens},
+                         {"seconds", outlook.prefill.seconds},
+                         {"bytes", outlook.prefill.bytes},
+                         {"experts", outlook.prefill.experts}}}};
+  if (const auto& absent = outlook.absent) {
+    json["absent"] = {{"experts", absent->experts},
+                      {"expert_bytes", absent->expert_bytes},
+                      {"other_tensors", absent->other_tensors},
+                      {"other_bytes", absent->other_bytes}};
+  }
+  return json;
 }
 
 }  // namespace
@@ -188,7 +205,11 @@ Result<int> run_plan(const PlanOptions& options, const std::stop_token& stop) {
   TRY_ASSIGN(const auto repository, open_place(options.folder, options.load.remote, stop));
   Outlook outlook;
   TRY_ASSIGN(outlook.config, read_model_config(*repository, stop));
-  TRY_ASSIGN(auto checkpoint, format::Checkpoint::open(*repository, kHeaderJobs, stop));
+  TRY_ASSIGN(auto checkpoint, open_catalogue(*repository, outlook.config.layers, stop));
+  if (auto* place = dynamic_cast<CompletedPlace*>(repository.get())) {
+    outlook.absent = place->absent_weights();
+    outlook.absent_from = place->rest_address();
+  }
   TRY(refuse_unknown_tensors(checkpoint, outlook.config));
   TRY_ASSIGN(const auto device, kernels::make_cpu_device({.threads = options.load.threads,
                                                           .instruction_set = options.load.instruction_set}));
@@ -206,7 +227,7 @@ Result<int> run_plan(const PlanOptions& options, const std::stop_token& stop) {
     format::print_out(json_of(outlook, options).dump(2) + "\n");
     return 0;
   }
-  format::print_out(memory_text(outlook) + speed_text(outlook, options));
+  format::print_out(memory_text(outlook) + absent_text(outlook) + speed_text(outlook, options));
   const std::string note = memory_note(outlook.plan.memory, options.load.policy);
   if (!note.empty()) format::print_out("note: " + note + "\n");
   return 0;

@@ -7,6 +7,7 @@
 #include "format/cli/process.h"
 #include "format/cli/terminal_progress.h"
 #include "format/compressed/expanding_repository.h"
+#include "runtime/storage/completed_place.h"
 
 namespace dspack::runtime {
 
@@ -26,8 +27,10 @@ void add_remote_options(CLI::App& app, RemoteAccess& access) {
       ->type_name("SIZE");
 }
 
-Result<std::unique_ptr<format::Repository>> open_place(const std::string& place, const RemoteAccess& access,
-                                                       const std::stop_token& stop) {
+namespace {
+
+Result<std::unique_ptr<format::Repository>> open_one(const std::string& place, const RemoteAccess& access,
+                                                     const std::stop_token& stop) {
   const auto progress = std::make_shared<format::TerminalProgress>(stderr, format::stderr_is_terminal());
   const auto counters = std::make_shared<format::TransferCounters>();
   format::RemoteOptions options = format::remote_options_from_environment();
@@ -45,6 +48,27 @@ Result<std::unique_ptr<format::Repository>> open_place(const std::string& place,
                                              .storage = access.storage},
                                             format::posix_file_system(), stop));
   return std::unique_ptr<format::Repository>(std::move(opened));
+}
+
+}  // namespace
+
+void add_absent_option(CLI::App& app, RemoteAccess& access) {
+  app.add_option("--absent-from", access.absent_from,
+                 "DIR holds a part of a model (reshard --include ...): read what it lacks from here, a folder or an "
+                 "address as DIR may be; the word origin: from the Hub, the very commit that it was made from. What is "
+                 "fetched is kept (--cache)")
+      ->type_name("PLACE")
+      ->check(
+          CLI::Validator([](std::string& place) { return std::string(place.empty() ? "no place is named" : ""); }, ""));
+}
+
+Result<std::unique_ptr<format::Repository>> open_place(const std::string& place, const RemoteAccess& access,
+                                                       const std::stop_token& stop) {
+  TRY_ASSIGN(auto repository, open_one(place, access, stop));
+  if (access.absent_from.empty()) return repository;
+  const auto opener = [&](const std::string& rest) { return open_one(rest, access, stop); };
+  TRY_ASSIGN(auto completed, CompletedPlace::open(std::move(repository), access.absent_from, opener, stop));
+  return std::unique_ptr<format::Repository>(std::move(completed));
 }
 
 }  // namespace dspack::runtime

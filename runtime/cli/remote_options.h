@@ -15,8 +15,12 @@ namespace dspack::runtime {
 /// --cache and --disk. `access` must live until the command line was parsed.
 void add_remote_options(CLI::App& app, RemoteAccess& access);
 
-/// A local folder, or a distant place with its cache: an http(s):// folder or a repository of the Hub. Errors:
-/// not_found; those of cache and network.
+/// --absent-from, for what reads weights. The same holds for `access`.
+void add_absent_option(CLI::App& app, RemoteAccess& access);
+
+/// A local folder, or a distant place with its cache: an http(s):// folder or a repository of the Hub; of a
+/// part of a model both together, where `access` says where the rest is. Errors: not_found; those of cache and
+/// network, and of CompletedPlace.
 [[nodiscard]] Result<std::unique_ptr<format::Repository>> open_place(const std::string& place,
                                                                      const RemoteAccess& access,
                                                                      const std::stop_token& stop);

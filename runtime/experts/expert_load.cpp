@@ -19,10 +19,11 @@ struct Block {
 
 // Pieces of at most `most` bytes whose inner bounds are multiples of that in the file: the page cache works in large
 // aligned pieces, and two reads that meet within one would both have it read.
-std::vector<Block> split(const SlotPlan& plan, std::span<std::byte> slot, uint64_t most) {
-  const uint64_t unit = std::max(most / kPageBytes * kPageBytes, kPageBytes);
+std::vector<Block> split(const SlotPlan& plan, std::span<std::byte> slot, const WeightStorage& storage) {
   std::vector<Block> blocks;
   for (const SlotPlan::Part& part : plan.parts) {
+    const uint64_t most = storage.block_bytes(part.extent.file);
+    const uint64_t unit = std::max(most / kPageBytes * kPageBytes, kPageBytes);
     const ByteRange range = part.extent.range;
     for (uint64_t at = range.begin; at < range.end;) {
       const uint64_t end = std::min(range.end, (at / unit + 1) * unit);
@@ -32,6 +33,11 @@ std::vector<Block> split(const SlotPlan& plan, std::span<std::byte> slot, uint64
     }
   }
   return blocks;
+}
+
+// Whether a manifest speaks of the file: of another one its version is known.
+bool is_packed(const format::Checkpoint& checkpoint, uint32_t file) {
+  return checkpoint.manifest() && checkpoint.files()[file].version.empty();
 }
 
 // Shared by the jobs of its blocks: the last one that ends finishes the expert.
@@ -81,7 +87,7 @@ class Load {
 }  // namespace
 
 void start_load(WeightStorage& storage, TransferPool& pool, ExpertLoadRequest request) {
-  const std::vector<Block> blocks = split(request.plan, request.slot, storage.block_bytes());
+  const std::vector<Block> blocks = split(request.plan, request.slot, storage);
   DSPACK_CHECK(!blocks.empty(), "an expert without bytes");
   const Urgency urgency = request.urgency;
   const uint64_t group = request.group;
@@ -105,11 +111,11 @@ Result<void> check_digests(const WeightStorage& storage, std::span<const TensorB
     format::Sha256 hash;
     hash.update(stored.bytes);
     if (hash.finish() == *wanted) continue;
-    return Error{
-        ErrorKind::corrupt,
-        fmt::format("{} has other bytes than {}", place_of(checkpoint, *stored.tensor),
-                    checkpoint.manifest() ? "the manifest says (SHA-256); fetch the file again"
-                                          : "when it was first fetched (SHA-256); the weights there have changed")};
+    return Error{ErrorKind::corrupt,
+                 fmt::format("{} has other bytes than {}", place_of(checkpoint, *stored.tensor),
+                             is_packed(checkpoint, stored.tensor->file)
+                                 ? "the manifest says (SHA-256); fetch the file again"
+                                 : "when it was first fetched (SHA-256); the weights there have changed")};
   }
   return {};
 }

@@ -308,7 +308,11 @@ void StreamedStore::count_eviction(const Slot& slot) {
 // ones. A prefill's layer could use all slots at once, but then it would push out what decoding needs of other layers.
 size_t StreamedStore::prefill_window(LayerId layer) const {
   const SlotPool& pool = *pool_of_layer_.at(layer);
-  const uint64_t in_flight = ceil_div(storage_.depth() * storage_.block_bytes(), pool.slot_bytes());
+  const auto& experts = storage_.checkpoint().experts();
+  // How one of the layer's experts is read; where they lie in two places, others may be read otherwise.
+  const auto first = experts.lower_bound({layer, ExpertId(0)});
+  const uint32_t file = first == experts.end() ? 0 : storage_.checkpoint().tensors()[first->second.front()].file;
+  const uint64_t in_flight = ceil_div(storage_.depth() * storage_.block_bytes(file), pool.slot_bytes());
   const uint64_t busy = 2 * std::clamp<uint64_t>(in_flight, 2, storage_.depth());
   return std::max(busy, pool.limit() / 8);
 }

@@ -15,9 +15,6 @@ namespace dspack::runtime {
 
 namespace {
 
-// Headers of an ordinary checkpoint that are read at the same time.
-constexpr unsigned kHeaderJobs = 8;
-
 Result<std::vector<uint32_t>> read_eos_tokens(format::Repository& repository, const ModelConfig& config,
                                               const std::stop_token& stop) {
   constexpr char kFile[] = "generation_config.json";
@@ -44,7 +41,7 @@ Result<std::unique_ptr<LoadedModel>> LoadedModel::load(std::unique_ptr<format::R
                                                        const LoadOptions& options, const std::stop_token& stop) {
   TRY_ASSIGN(const ModelConfig config, read_model_config(*repository, stop));
   TRY_ASSIGN(auto eos_tokens, read_eos_tokens(*repository, config, stop));
-  TRY_ASSIGN(auto checkpoint, format::Checkpoint::open(*repository, kHeaderJobs, stop));
+  TRY_ASSIGN(auto checkpoint, open_catalogue(*repository, config.layers, stop));
   std::unique_ptr<LoadedModel> loaded(new LoadedModel(std::move(repository), std::move(checkpoint)));
   loaded->eos_tokens_ = std::move(eos_tokens);
   TRY(refuse_unknown_tensors(loaded->checkpoint_, config));
@@ -60,8 +57,7 @@ Result<void> LoadedModel::assemble(const ModelConfig& config, const LoadOptions&
              open_storage(*repository_, checkpoint_,
                           {.io = options.io, .verify = options.verify, .device = device_.get()}, stop));
   io_ = std::move(opened.io);
-  remote_place_ = opened.place;
-  remote_storage_ = opened.remote;
+  remotes_ = std::move(opened.remotes);
   storage_ = std::move(opened.storage);
   if (options.wrap_storage) storage_ = options.wrap_storage(std::move(storage_));
   files_ = std::make_unique<CheckpointFiles>(*storage_);

@@ -21,6 +21,7 @@
 #include "runtime/model/model.h"
 #include "runtime/storage/io_choice.h"
 #include "runtime/storage/local_storage.h"
+#include "runtime/storage/open_storage.h"
 #include "runtime/storage/remote_place.h"
 
 namespace dspack::runtime {
@@ -76,9 +77,8 @@ class LoadedModel {
   [[nodiscard]] const kernels::Device& device() const { return *device_; }
   /// What was decided about memory before anything was loaded.
   [[nodiscard]] const MemoryPlan& memory_plan() const { return memory_plan_; }
-  /// nullptr: the weights lie in a local folder.
-  [[nodiscard]] const RemotePlace* remote_place() const { return remote_place_; }
-  [[nodiscard]] const RemoteStorage* remote_storage() const { return remote_storage_; }
+  /// Distant places that weights come from. None: they lie in local folders.
+  [[nodiscard]] const std::vector<OpenedRemote>& remotes() const { return remotes_; }
   [[nodiscard]] kernels::Queue& queue() { return *queue_; }
   /// Brings the recorded routes so far into their file, if there is one.
   [[nodiscard]] Result<void> flush_routes();
@@ -97,8 +97,7 @@ class LoadedModel {
   std::vector<uint32_t> eos_tokens_;
   IoChoice io_;
   std::unique_ptr<WeightStorage> storage_;
-  RemotePlace* remote_place_ = nullptr;      // what repository_ is, if it is distant
-  RemoteStorage* remote_storage_ = nullptr;  // what storage_ is then
+  std::vector<OpenedRemote> remotes_;  // of repository_ and storage_
   std::unique_ptr<CheckpointFiles> files_;
   MemoryPlan memory_plan_;
   std::unique_ptr<kernels::Device> device_;

@@ -72,13 +72,17 @@ format::Json bound_json(const DecodeBound& bound, double seconds) {
 }
 
 std::optional<RunStats::Network> network_stats(const LoadedModel& loaded) {
-  if (loaded.remote_storage() == nullptr) return std::nullopt;
-  const format::TransferCounters& counters = loaded.remote_place()->counters();
-  return RunStats::Network{.traffic = loaded.remote_storage()->traffic(),
-                           .requests = counters.requests,
-                           .resolutions = counters.resolutions,
-                           .retries = counters.retries,
-                           .body_bytes = counters.bytes};
+  if (loaded.remotes().empty()) return std::nullopt;
+  RunStats::Network all;
+  for (const OpenedRemote& remote : loaded.remotes()) {
+    const format::TransferCounters& counters = remote.place->counters();
+    all.traffic += remote.storage->traffic();
+    all.requests += counters.requests;
+    all.resolutions += counters.resolutions;
+    all.retries += counters.retries;
+    all.body_bytes += counters.bytes;
+  }
+  return all;
 }
 
 format::Json network_json(const RunStats::Network& network, uint64_t tokens) {

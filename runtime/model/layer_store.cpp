@@ -102,8 +102,9 @@ void LayerStore::start_reading(Streamed& layer, Place& place) {
           [&storage, &tensor, into](const auto& stop) { return read_widened(storage, tensor, into, stop); });
       continue;
     }
-    for (uint64_t done = 0; done < total; done += storage.block_bytes()) {
-      const auto into = memory.subspan(part.offset + done, std::min(storage.block_bytes(), total - done));
+    const uint64_t block = storage.block_bytes(tensor.file);
+    for (uint64_t done = 0; done < total; done += block) {
+      const auto into = memory.subspan(part.offset + done, std::min(block, total - done));
       pieces.emplace_back(
           [&storage, &tensor, done, into](const auto& stop) { return read_block(storage, tensor, done, into, stop); });
     }

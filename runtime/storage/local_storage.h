@@ -44,7 +44,9 @@ class LocalStorage final : public WeightStorage {
                                   const std::stop_token& /*stop*/) override {
     return {};
   }
-  [[nodiscard]] uint64_t block_bytes() const override { return is_buffered() ? kBufferedBlockBytes : kLocalBlockBytes; }
+  [[nodiscard]] uint64_t block_bytes(uint32_t /*file*/) const override {
+    return is_buffered() ? kBufferedBlockBytes : kLocalBlockBytes;
+  }
   [[nodiscard]] unsigned depth() const override { return kLocalDepth; }
 
  private:

@@ -41,8 +41,9 @@ Result<std::unique_ptr<RemotePlace>> RemotePlace::open(Parts parts, format::File
   return place;
 }
 
-Result<std::unique_ptr<RemoteStorage>> RemotePlace::open_storage(format::Checkpoint& catalogue) {
-  return RemoteStorage::open(*files_, catalogue, *folder_, parts_.storage, *parts_.progress);
+Result<std::unique_ptr<RemoteStorage>> RemotePlace::open_storage(format::Checkpoint& catalogue,
+                                                                 std::optional<std::span<const uint32_t>> wanted) {
+  return RemoteStorage::open(*files_, catalogue, *folder_, parts_.storage, *parts_.progress, wanted);
 }
 
 }  // namespace dspack::runtime

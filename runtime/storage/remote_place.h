@@ -15,6 +15,7 @@ namespace dspack::runtime {
 /// What the user says of distant places.
 struct RemoteAccess {
   std::string cache_folder;  // of all caches; empty: the user's own
+  std::string absent_from;   // where what a part of a model lacks is read: CompletedPlace::open; empty: nowhere
   RemoteStorageOptions storage;
 };
 
@@ -36,8 +37,9 @@ class RemotePlace final : public format::Repository {
   [[nodiscard]] static Result<std::unique_ptr<RemotePlace>> open(Parts parts, format::FileSystem& files,
                                                                  const std::stop_token& stop);
 
-  /// The catalogue must be of this place, and learns digests of earlier runs.
-  [[nodiscard]] Result<std::unique_ptr<RemoteStorage>> open_storage(format::Checkpoint& catalogue);
+  /// The catalogue must be of this place, and learns digests of earlier runs. `wanted`: as of RemoteStorage::open.
+  [[nodiscard]] Result<std::unique_ptr<RemoteStorage>> open_storage(
+      format::Checkpoint& catalogue, std::optional<std::span<const uint32_t>> wanted = {});
   [[nodiscard]] const format::TransferCounters& counters() const { return *parts_.counters; }
 
   [[nodiscard]] format::RepositoryKind kind() const override { return files_->kind(); }

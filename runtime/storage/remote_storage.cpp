@@ -16,12 +16,21 @@ using format::Digest;
 constexpr uint64_t kPieceBytes = 1ULL << 20;
 
 /// What a cache must have room for: all that is neither an expert's nor read by rows.
-uint64_t always_needed_bytes(const format::Checkpoint& catalogue) {
-  uint64_t bytes = 0;
-  for (uint32_t i = 0; i < catalogue.tensors().size(); ++i) {
+uint64_t always_needed_bytes(const format::Checkpoint& catalogue,
+                             const std::optional<std::span<const uint32_t>>& wanted) {
+  const auto bytes_of = [&](uint32_t i) -> uint64_t {
     const format::TensorEntry& tensor = catalogue.tensors()[i];
-    if (!tensor.is_alias && !tensor.place.expert && rows_per_cache_block(catalogue, i) == 0) bytes += tensor.range.size();
+    const bool counts = !tensor.is_alias && !tensor.place.expert && rows_per_cache_block(catalogue, i) == 0;
+    return counts ? tensor.range.size() : 0;
+  };
+  uint64_t bytes = 0;
+  if (wanted) {
+    for (const uint32_t i : *wanted)
+      bytes += bytes_of(i);
+    return bytes;
   }
+  for (uint32_t i = 0; i < catalogue.tensors().size(); ++i)
+    bytes += bytes_of(i);
   return bytes;
 }
 
@@ -59,8 +68,9 @@ RemoteStorage::RemoteStorage(format::Repository& origin, const format::Checkpoin
 Result<std::unique_ptr<RemoteStorage>> RemoteStorage::open(format::Repository& origin, format::Checkpoint& catalogue,
                                                            format::CacheFolder& folder,
                                                            const RemoteStorageOptions& options,
-                                                           format::Progress& progress) {
-  const uint64_t least = always_needed_bytes(catalogue);
+                                                           format::Progress& progress,
+                                                           std::optional<std::span<const uint32_t>> wanted) {
+  const uint64_t least = always_needed_bytes(catalogue, wanted);
   if (options.disk_bytes != 0 && options.disk_bytes < least) {
     return Error{ErrorKind::budget,
                  fmt::format("--disk {}: the cache must have room for the {} bytes that every token needs; allow more",
@@ -296,6 +306,16 @@ Result<void> RemoteStorage::keep(ExpertKey expert, std::span<const TensorBytes> 
   }
   cache_->remember(expert, bytes);
   return {};
+}
+
+RemoteTraffic& RemoteTraffic::operator+=(const RemoteTraffic& other) {
+  for (size_t i = 0; i < kWeightPurposes; ++i) {
+    network_bytes[i] += other.network_bytes[i];
+    cache_bytes[i] += other.cache_bytes[i];
+  }
+  refetches += other.refetches;
+  cache_size_bytes += other.cache_size_bytes;
+  return *this;
 }
 
 RemoteTraffic RemoteStorage::traffic() const {

@@ -29,17 +29,17 @@ struct RemoteTraffic {
   std::array<uint64_t, kWeightPurposes> cache_bytes{};
   uint64_t refetches = 0;
   uint64_t cache_size_bytes = 0;
+  RemoteTraffic& operator+=(const RemoteTraffic& other);
 };
 
 class RemoteStorage final : public WeightStorage {
  public:
-  /// Adds to the catalogue the digests that earlier runs have taken. Errors: also budget, if the bound is too small for
-  /// what every token needs.
-  [[nodiscard]] static Result<std::unique_ptr<RemoteStorage>> open(format::Repository& origin,
-                                                                   format::Checkpoint& catalogue,
-                                                                   format::CacheFolder& folder,
-                                                                   const RemoteStorageOptions& options,
-                                                                   format::Progress& progress);
+  /// Adds to the catalogue the digests that earlier runs have taken. `wanted`: the tensors that will be asked for;
+  /// nullopt: all. Errors: also budget, if the bound is too small for what every token needs of these.
+  [[nodiscard]] static Result<std::unique_ptr<RemoteStorage>> open(
+      format::Repository& origin, format::Checkpoint& catalogue, format::CacheFolder& folder,
+      const RemoteStorageOptions& options, format::Progress& progress,
+      std::optional<std::span<const uint32_t>> wanted = {});
 
   [[nodiscard]] const format::Checkpoint& checkpoint() const override { return origin_.catalogue(); }
   /// What lies between tensors, headers say, reads as zeros.
@@ -54,7 +54,7 @@ class RemoteStorage final : public WeightStorage {
   [[nodiscard]] Result<void> keep(ExpertKey expert, std::span<const TensorBytes> tensors,
                                   const std::stop_token& stop) override;
   [[nodiscard]] bool is_distant() const override { return true; }
-  [[nodiscard]] uint64_t block_bytes() const override { return kBlockBytes; }
+  [[nodiscard]] uint64_t block_bytes(uint32_t /*file*/) const override { return kBlockBytes; }
   [[nodiscard]] unsigned depth() const override { return options_.connections; }
 
   [[nodiscard]] RemoteTraffic traffic() const;

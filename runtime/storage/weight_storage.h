@@ -1,6 +1,6 @@
-// Where the bytes of a checkpoint's weights come from while a model runs: a local folder, or a place across the network
-// with a cache on disk. One address space for all: a file of the catalogue and a range in it; where these bytes lie at
-// the moment is the storage's business.
+// Where the bytes of a checkpoint's weights come from while a model runs: a local folder, a place across the network
+// with a cache on disk, or one of these for a part of the weights and one for the rest. One address space for all: a
+// file of the catalogue and a range in it; where these bytes lie at the moment is the storage's business.
 // Threads: thread-safe; many reads run at once. Lifetime: borrows the catalogue. Errors: not_found, io, network,
 // corrupt (a file's length is not what the catalogue says, a digest does not fit), budget (no space for the cache),
 // cancelled; each names the file.
@@ -60,8 +60,8 @@ class WeightStorage {
 
   /// Whether reading costs a transfer over a network, at least the first time.
   [[nodiscard]] virtual bool is_distant() const { return false; }
-  /// Bytes that one read should have at most, so that several go on at once.
-  [[nodiscard]] virtual uint64_t block_bytes() const = 0;
+  /// Bytes that one read of this file should have at most, so that several go on at once.
+  [[nodiscard]] virtual uint64_t block_bytes(uint32_t file) const = 0;
   /// Reads that should go on at once.
   [[nodiscard]] virtual unsigned depth() const = 0;
 };

@@ -56,14 +56,17 @@ Error missing_tensor(const format::Checkpoint& checkpoint, std::string_view name
   }
   const format::Coverage& coverage = manifest->coverage;
   const format::Origin& origin = manifest->origin;
-  const std::string whole = origin.repository.empty() ? "the checkpoint that it was made from"
-                                                      : fmt::format("hf://{}@{}", origin.repository, origin.revision);
+  const std::string remedy =
+      origin.repository.empty()
+          ? "--absent-from PLACE reads the rest from the folder or address that it was made from"
+          : fmt::format("--absent-from origin reads the rest from where it was made from, hf://{}@{}",
+                        origin.repository, origin.revision);
   return {
       ErrorKind::not_found,
       fmt::format("tensor {} is absent: this packed repository holds a part of the model, {} of {} layers, {} of {} "
-                  "experts and {} of {} tensors (recipe {}); run {}, or pack more of it",
+                  "experts and {} of {} tensors (recipe {}); {}, or pack more of it",
                   name, coverage.layers, coverage.of->layers, coverage.experts, coverage.of->experts, coverage.tensors,
-                  coverage.of->tensors, format::canonical_json(manifest->recipe), whole)};
+                  coverage.of->tensors, format::canonical_json(manifest->recipe), remedy)};
 }
 
 Result<const format::TensorEntry*> find_tensor(const format::Checkpoint& checkpoint, std::string_view name) {

@@ -56,7 +56,7 @@ class HttpStorage final : public WeightStorage {
                     const std::stop_token& /*stop*/) override {
     return {};
   }
-  uint64_t block_bytes() const override { return kLocalBlockBytes; }
+  uint64_t block_bytes(uint32_t /*file*/) const override { return kLocalBlockBytes; }
   unsigned depth() const override { return kLocalDepth; }
 
  private:
@@ -89,7 +89,9 @@ class TunedStorage final : public WeightStorage {
   Result<void> keep(ExpertKey expert, std::span<const TensorBytes> tensors, const std::stop_token& stop) override {
     return real_.keep(expert, tensors, stop);
   }
-  uint64_t block_bytes() const override { return block_bytes_ == 0 ? real_.block_bytes() : block_bytes_; }
+  uint64_t block_bytes(uint32_t file) const override {
+    return block_bytes_ == 0 ? real_.block_bytes(file) : block_bytes_;
+  }
   unsigned depth() const override { return depth_; }
 
  private:

@@ -37,7 +37,7 @@ class ThrottledStorage final : public WeightStorage {
                                   const std::stop_token& stop) override {
     return inner_->keep(expert, tensors, stop);
   }
-  [[nodiscard]] uint64_t block_bytes() const override { return inner_->block_bytes(); }
+  [[nodiscard]] uint64_t block_bytes(uint32_t file) const override { return inner_->block_bytes(file); }
   [[nodiscard]] unsigned depth() const override { return inner_->depth(); }
 
  private:

@@ -63,6 +63,12 @@ TEST_CASE("command line: ways of reading") {
   CHECK(std::get<Exit>(wrong).status == 2);
 }
 
+TEST_CASE("command line: where what is absent comes from") {
+  CHECK(parsed<RunOptions>({"dir"}).load.remote.absent_from.empty());
+  CHECK(parsed<RunOptions>({"dir", "--absent-from", "origin"}).load.remote.absent_from == "origin");
+  CHECK(parsed<PlanOptions>({"plan", "dir", "--absent-from", "hf://o/n"}).load.remote.absent_from == "hf://o/n");
+}
+
 TEST_CASE("command line: sampling") {
   const auto run =
       parsed<RunOptions>({"--stop", "a b", "--stop", "-", "--logit-bias", "7:-inf", "--logit-bias=8:1.5", "--top-k",
@@ -212,6 +218,8 @@ TEST_CASE("command line: mistakes are one line with status 2") {
       {"dir", "--ratio-repeat", "0,1"},
       {"dir", "--layers", "0", "--ratio-repeat", "(0,1)"},
       {"tokenize", "dir", "-p", "x", "--layers", "0"},
+      {"tokenize", "dir", "-p", "x", "--absent-from", "origin"},  // text is a part's own
+      {"dir", "--absent-from", ""},
       {"tokenize", "dir"},
       {"tokenize", "dir", "-p", "x", "--chat", "f.json"},
       {"dir", "-p", "x", "--chat", "f.json"},

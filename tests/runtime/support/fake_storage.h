@@ -94,7 +94,7 @@ class FakeStorage final : public runtime::WeightStorage {
   [[nodiscard]] bool must_verify(ExpertKey) const override { return verify_; }
   Result<void> keep(ExpertKey key, std::span<const runtime::TensorBytes> tensors, const std::stop_token&) override;
   // Two blocks an expert: the reads of four experts can be held back at once.
-  [[nodiscard]] uint64_t block_bytes() const override { return 1 << 20; }
+  [[nodiscard]] uint64_t block_bytes(uint32_t /*file*/) const override { return 1 << 20; }
   [[nodiscard]] unsigned depth() const override { return depth_; }
 
  private:

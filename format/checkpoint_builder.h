@@ -1,0 +1,57 @@
+// Fills a Checkpoint and holds its rules: names are unique, sizes are sizes that a disk can have, experts are found by
+// their key. For those who make catalogues; everybody else asks Checkpoint.
+// Threads: single-thread. Lifetime: owns what it is given, until finish. Errors: invalid (contradictory headers,
+// indexes and manifests), naming the file and the tensor.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+
+#include "format/checkpoint.h"
+#include "format/fused_experts.h"
+#include "format/index.h"
+#include "format/manifest.h"
+#include "format/safetensors.h"
+
+namespace dspack::format {
+
+/// A file of an ordinary checkpoint with its header read.
+struct Shard {
+  CheckpointFile file;
+  SafetensorsHeader header;
+};
+
+class CheckpointBuilder {
+ public:
+  /// A file of an ordinary checkpoint; of its fused tensors the slices.
+  Result<void> add_shard(Shard shard, const FusedExperts& fused);
+  /// All that a packed repository holds.
+  Result<void> set_manifest(Manifest manifest);
+  /// A tensor that is in no file.
+  Result<void> add_made(TensorEntry entry);
+  /// Files, and tensors in them, as other catalogues have them: TensorEntry::file counts in these files. `manifest`:
+  /// what the whole is said to be; its files, if it has any, are the first of these.
+  Result<void> add_known(std::vector<CheckpointFile> files, std::vector<TensorEntry> tensors, Manifest manifest);
+  /// Compares what the index promises with what the shards hold.
+  Result<void> check_index(const Index& index);
+  void doubt_experts(std::optional<std::string> doubt);
+
+  [[nodiscard]] std::span<const TensorEntry> tensors() const { return checkpoint_.tensors_; }
+  Checkpoint finish();
+
+ private:
+  Result<void> add_packed(const PackedFile& packed, const Layout& layout);
+  /// A file lists exactly the experts that it holds, or their digests would say nothing about them.
+  static Result<void> check_experts(const PackedFile& packed, std::span<const TensorEntry> tensors);
+  Result<void> add_alias(const std::string& name, const std::string& target);
+  Result<void> count(uint64_t size_bytes, const std::string& path);
+  /// A tensor, or a slice of one, of the shard that is being added.
+  Result<void> add_stored(TensorInfo tensor, const Shard& shard);
+  Result<void> add(TensorEntry entry, const std::string& path);
+
+  Checkpoint checkpoint_;
+  uint64_t total_bytes_ = 0;
+};
+
+}  // namespace dspack::format
