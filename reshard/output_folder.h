@@ -17,6 +17,10 @@ namespace dspack::reshard {
 [[nodiscard]] inline format::Path work_folder(const format::Path& out) {
   return out / ".reshard";
 }
+/// Files that do not yet have all their bytes, or not their final form.
+[[nodiscard]] inline format::Path part_folder(const format::Path& out) {
+  return work_folder(out) / "part";
+}
 
 using format::DurableFolders;
 

@@ -18,14 +18,10 @@ using format::Path;
 // What a file's digest lacks is read back in pieces of this size: one such buffer a job.
 constexpr uint64_t kReadBackBytes = 1 << 20;
 
-Path part_folder(const Path& out) {
-  return work_folder(out) / "part";
-}
-
 }  // namespace
 
-PackedWriter::PackedWriter(const Plan& plan, Path out, format::FileSystem& files, Journal& journal)
-    : plan_(plan), out_(std::move(out)), files_(files), journal_(journal), folders_(files, out_) {
+PackedWriter::PackedWriter(const Plan& plan, Path out, format::FileSystem& files, Journal& journal, const DiskUse& use)
+    : plan_(plan), out_(std::move(out)), files_(files), journal_(journal), use_(use), folders_(files, out_) {
   for (const PlannedFile& file : plan.files) {
     states_.push_back(std::make_unique<State>());
     states_.back()->tensors.resize(file.tensors.size());
@@ -183,8 +179,21 @@ Result<Digest> PackedWriter::finish_digest(uint32_t file, State& state) const {
   return state.hash->finish();
 }
 
-Result<void> PackedWriter::seal(const std::vector<uint32_t>& complete) {
-  if (complete.empty()) return {};
+/// Compressed files in batches: until its record is durable a file lies there raw as well.
+Result<void> PackedWriter::seal(std::span<const uint32_t> complete) {
+  while (!complete.empty()) {
+    size_t count = plan_.recipe.zstd_level ? 1 : complete.size();
+    for (uint64_t bytes = 0; count < complete.size(); ++count) {
+      bytes += plan_.files[complete[count - 1]].size_bytes;
+      if (bytes >= use_.batch_bytes) break;
+    }
+    TRY(seal_batch(complete.first(count)));
+    complete = complete.subspan(count);
+  }
+  return {};
+}
+
+Result<void> PackedWriter::seal_batch(std::span<const uint32_t> complete) {
   std::vector<FileSealed> sealed;
   std::set<Path> folders;
   for (const uint32_t file : complete) {
@@ -203,16 +212,18 @@ Result<void> PackedWriter::seal(const std::vector<uint32_t>& complete) {
     }
     TRY(files_.rename(made, final_path(file)));
     folders.insert(final_path(file).parent_path());
-    state.sealed = FileSealed{.file = file, .sha256 = digest, .zstd = std::move(zstd)};
     state.hash.reset();
-    sealed.push_back(*state.sealed);
+    sealed.push_back({.file = file, .sha256 = digest, .zstd = std::move(zstd)});
   }
   for (const Path& folder : folders)
     TRY(files_.sync_folder(folder));
   TRY(journal_.append(sealed));
-  if (!plan_.recipe.zstd_level) return {};
-  for (const uint32_t file : complete)
-    TRY(files_.remove_tree(part_path(file)));
+  for (size_t i = 0; i < sealed.size(); ++i) {
+    if (plan_.recipe.zstd_level) TRY(files_.remove_tree(part_path(complete[i])));
+    State& state = *states_[complete[i]];
+    const std::lock_guard lock(state.mutex);
+    state.sealed = std::move(sealed[i]);
+  }
   return {};
 }
 
@@ -221,7 +232,7 @@ Result<uint64_t> PackedWriter::missing_bytes() const {
     const std::lock_guard lock(states_[file]->mutex);
     return states_[file]->sealed.has_value();
   };
-  return reshard::missing_bytes(plan_, sealed, out_, files_);
+  return reshard::missing_bytes(plan_, sealed, use_, out_, files_);
 }
 
 std::vector<FileDigests> PackedWriter::digests() const {
@@ -233,21 +244,6 @@ std::vector<FileDigests> PackedWriter::digests() const {
     all.push_back(std::move(file));
   }
   return all;
-}
-
-Result<uint64_t> missing_bytes(const Plan& plan, const std::function<bool(uint32_t)>& sealed, const Path& out,
-                               format::FileSystem& files) {
-  uint64_t missing = 0;
-  for (uint32_t file = 0; file < plan.files.size(); ++file) {
-    if (sealed(file)) continue;
-    TRY_ASSIGN(auto info, files.stat(part_folder(out) / plan.files[file].path));
-    if (!info) {  // renamed by a run that was killed before it said so
-      TRY_ASSIGN(info, files.stat(out / plan.files[file].path));
-    }
-    const uint64_t there = info ? std::min(info->allocated_bytes, plan.files[file].size_bytes) : 0;
-    missing += plan.files[file].size_bytes - there;
-  }
-  return missing;
 }
 
 }  // namespace dspack::reshard

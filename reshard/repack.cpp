@@ -77,12 +77,17 @@ Result<RepackOutcome> finish_complete(const Path& out, format::FileSystem& files
   return RepackOutcome::already_complete;
 }
 
-/// Bytes that the run has still to write.
-Result<uint64_t> bytes_to_write(const RepackOutlook& outlook, const JournalState& done, const Path& out,
+/// What comes beside the weight files.
+uint64_t other_bytes(const RepackOutlook& outlook) {
+  return outlook.companion_bytes + outlook.source.tensors().size() * kBookkeepingBytesPerTensor;
+}
+
+/// Disk that the run still needs.
+Result<uint64_t> bytes_to_write(const RepackOutlook& outlook, const JournalState& done, const RepackOptions& options,
                                 format::FileSystem& files) {
   const auto sealed = [&done](uint32_t file) { return done.files.contains(file); };
-  TRY_ASSIGN(const uint64_t missing, missing_bytes(outlook.plan, sealed, out, files));
-  return missing + outlook.companion_bytes + outlook.source.tensors().size() * kBookkeepingBytesPerTensor;
+  TRY_ASSIGN(const uint64_t missing, missing_bytes(outlook.plan, sealed, disk_use(options), options.out, files));
+  return missing + other_bytes(outlook);
 }
 
 Result<JournalLoaded> load_journal(const Path& path, const Json& identity, format::FileSystem& files) {
@@ -203,6 +208,10 @@ Result<void> check_listing(const format::Checkpoint& source, format::Repository&
 
 }  // namespace
 
+uint64_t disk_bytes(const RepackOutlook& outlook, const DiskUse& use) {
+  return disk_bytes(outlook.plan, use) + other_bytes(outlook);
+}
+
 Result<RepackOutlook> prepare_repack(format::Repository& repository, const RepackOptions& options,
                                      const std::stop_token& stop) {
   TRY(check_apart(repository, options.out));
@@ -238,7 +247,7 @@ Result<RepackOutcome> repack(const RepackOutlook& outlook, format::Repository& r
   const Path journal_path = work_mark(options.out, WorkKind::repack);
   const Json identity = run_identity(plan, outlook.source, repository);
   TRY_ASSIGN(const JournalLoaded before, load_journal(journal_path, identity, files));
-  TRY_ASSIGN(const uint64_t need, bytes_to_write(outlook, before.state, options.out, files));
+  TRY_ASSIGN(const uint64_t need, bytes_to_write(outlook, before.state, options, files));
   TRY(check_disk(need, options.out, files));
 
   TRY_ASSIGN(const auto lock, lock_work_folder(options.out, files));
@@ -248,7 +257,7 @@ Result<RepackOutcome> repack(const RepackOutlook& outlook, format::Repository& r
   TRY_ASSIGN(const JournalLoaded done, load_journal(journal_path, identity, files));
   TRY(check_records(done.state, plan, journal_path));
   TRY_ASSIGN(const auto journal, Journal::open(files, journal_path, identity, done.valid_bytes));
-  PackedWriter writer(plan, options.out, files, *journal);
+  PackedWriter writer(plan, options.out, files, *journal, disk_use(options));
   TRY(writer.resume(done.state));
 
   uint64_t todo_bytes = 0;

@@ -37,7 +37,7 @@ ScaleReads scale_reads(const RepackOutlook& outlook) {
   return reads;
 }
 
-void print_outlook(const RepackOutlook& outlook, const format::Repository& repository) {
+void print_outlook(const RepackOutlook& outlook, const format::Repository& repository, const DiskUse& use) {
   const format::Checkpoint& source = outlook.source;
   print_out(fmt::format("source   {}: {} files, {} tensors, {} routed experts, {}\n", repository.description(),
                         source.files().size(), source.tensors().size(), source.experts().size(),
@@ -60,6 +60,10 @@ void print_outlook(const RepackOutlook& outlook, const format::Repository& repos
   }
   print_out(
       fmt::format("to write {} bytes in {} weight files\n", outlook.plan.output_bytes, outlook.plan.files.size()));
+  if (plan.recipe.zstd_level) {
+    print_out(fmt::format("disk     at most {} at once, if nothing can be compressed\n",
+                          human_bytes(disk_bytes(outlook, use))));
+  }
   if (const auto& layers = outlook.plan.recipe.layers) {
     const auto& map = std::get<format::LayerMap>(*layers);
     print_out(fmt::format("layers   {} ({} in all)\n", format::to_string(map), map.size()));
@@ -102,7 +106,7 @@ Result<int> repack_or_error(const RepackFlags& flags, const Context& context) {
                                       parts, outlook.plan.reads.size(), flags.checksum_list));
   }
   if (flags.dry_run) {
-    print_outlook(outlook, *repository);
+    print_outlook(outlook, *repository, disk_use(options));
     return 0;
   }
   const auto begin = std::chrono::steady_clock::now();
