@@ -4,27 +4,14 @@
 
 #include <fmt/format.h>
 
+#include "format/base/checked.h"
 #include "format/base/page_buffer.h"
 
 namespace dspack::format {
 namespace {
 
-// Raw bytes whose frames are read from a disk at once.
-constexpr uint64_t kRunBytes = 4 * kMostFrameBytes;
 // A decompression context (96 KiB with zstd 1.5.4), rounded up for other versions.
 constexpr uint64_t kContextBytes = 256ULL << 10;
-
-/// From frame `first`, those that are read at once.
-FrameRun run_from(const FrameTable& table, size_t first, size_t last) {
-  size_t end = first + 1;
-  while (end < last && table.raw[end + 1] - table.raw[first] <= kRunBytes)
-    ++end;
-  return {first, end};
-}
-
-ByteRange stored_range(const FrameTable& table, FrameRun run) {
-  return {table.stored[run.first], table.stored[run.last]};
-}
 
 Result<void> check_range(const CompressedFile& file, const std::string& place, ByteRange raw) {
   if (raw.begin <= raw.end && raw.end <= file.raw_bytes) return {};
@@ -38,8 +25,8 @@ Result<void> expand(const CompressedFile& file, const std::string& place, size_t
   return expanded ? expanded : expanded.error().in(place);
 }
 
-/// Where a thread reads stored bytes to. Its own, since fresh pages for every read cost as much as a tenth of the
-/// decompression; used within a call that calls nobody back.
+/// Where a thread reads stored bytes to. Kept, since fresh memory for every frame would be paid for in page faults;
+/// used within a call that calls nobody back.
 std::span<std::byte> own_buffer(uint64_t bytes) {
   thread_local PageBuffer buffer(0);
   if (buffer.bytes().size() < bytes) {
@@ -59,11 +46,10 @@ class ExpandedFile final : public ReadFile {
   Result<void> read(uint64_t offset, std::span<std::byte> into) const override {
     const ByteRange raw{offset, offset + into.size()};
     TRY(check_range(*file_, place_, raw));
-    const FrameRun all = frames_of(file_->table, raw);
-    for (size_t first = all.first; first < all.last;) {
-      const FrameRun run = run_from(file_->table, first, all.last);
-      TRY(read_run(run, raw, into));
-      first = run.last;
+    const FrameRun run = frames_of(file_->table, raw);
+    for (size_t i = run.first; i < run.last; ++i) {
+      TRY_ASSIGN(const auto frame, read_frame(i));
+      TRY(expand(*file_, place_, i, frame, raw, into));
     }
     return {};
   }
@@ -71,25 +57,21 @@ class ExpandedFile final : public ReadFile {
   std::optional<uint64_t> cached_bytes(ByteRange range) const override {
     const FrameRun run = frames_of(file_->table, range);
     if (run.first == run.last) return 0;
-    const ByteRange stored = stored_range(file_->table, run);
+    const ByteRange stored{file_->table.stored[run.first], file_->table.stored[run.last]};
     const auto cached = stored_->cached_bytes(stored);
     if (!cached) return std::nullopt;
     return *cached * range.size() / std::max<uint64_t>(1, stored.size());
   }
 
  private:
-  Result<void> read_run(FrameRun run, ByteRange raw, std::span<std::byte> into) const {
-    const ByteRange stored = stored_range(file_->table, run);
-    // Memory and offset equally far behind a page, so that a direct read needs no copy.
-    const uint64_t lead = stored.begin % kPageBytes;
-    const auto bytes = own_buffer(lead + stored.size()).subspan(lead, stored.size());
-    TRY(stored_->read(stored.begin, bytes));
-    for (size_t i = run.first; i < run.last; ++i) {
-      const auto frame =
-          bytes.subspan(file_->table.stored[i] - stored.begin, file_->table.stored[i + 1] - file_->table.stored[i]);
-      TRY(expand(*file_, place_, i, frame, raw, into));
-    }
-    return {};
+  /// In whole pages, so that a direct read is one and needs no copy.
+  Result<std::span<const std::byte>> read_frame(size_t number) const {
+    const ByteRange frame{file_->table.stored[number], file_->table.stored[number + 1]};
+    const uint64_t begin = frame.begin / kPageBytes * kPageBytes;
+    const uint64_t end = std::min(round_up(frame.end, kPageBytes), stored_->size_bytes());
+    const auto bytes = own_buffer(end - begin).first(end - begin);
+    TRY(stored_->read(begin, bytes));
+    return std::span<const std::byte>(bytes.subspan(frame.begin - begin, frame.size()));
   }
 
   std::unique_ptr<ReadFile> stored_;
@@ -164,7 +146,7 @@ class ExpandedSource final : public ByteSource {
     if (run.first == run.last) return {};
     FrameAssembly frames(file_->table, run, on_frame);
     const auto take = [&frames](std::span<const std::byte> bytes) { return frames.take(bytes); };
-    return stored_->stream(stored_range(file_->table, run), take, std::move(stop));
+    return stored_->stream({file_->table.stored[run.first], file_->table.stored[run.last]}, take, std::move(stop));
   }
 
   std::unique_ptr<ByteSource> stored_;
@@ -185,14 +167,13 @@ std::unique_ptr<ByteSource> make_expanded_source(std::unique_ptr<ByteSource> sto
 }
 
 uint64_t reading_bytes(const FrameTable& table) {
-  const size_t frames = table.stored.size() - 1;
-  uint64_t run_bytes = 0;
-  uint64_t frame_bytes = 0;
-  for (size_t i = 0; i < frames; ++i) {
-    run_bytes = std::max(run_bytes, stored_range(table, run_from(table, i, frames)).size());
-    frame_bytes = std::max(frame_bytes, table.raw[i + 1] - table.raw[i]);
+  uint64_t stored_bytes = 0;
+  uint64_t raw_bytes = 0;
+  for (size_t i = 0; i + 1 < table.stored.size(); ++i) {
+    stored_bytes = std::max(stored_bytes, table.stored[i + 1] - table.stored[i]);
+    raw_bytes = std::max(raw_bytes, table.raw[i + 1] - table.raw[i]);
   }
-  return kPageBytes + run_bytes + frame_bytes + kContextBytes;
+  return round_up(stored_bytes, kPageBytes) + kPageBytes + raw_bytes + kContextBytes;
 }
 
 }  // namespace dspack::format

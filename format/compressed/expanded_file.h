@@ -26,8 +26,8 @@ struct CompressedFile {
                                                                std::shared_ptr<const CompressedFile> file,
                                                                std::string place);
 
-/// Most that one thread holds while it reads the file: what it has read and not yet decompressed, a frame of which only
-/// a part is wanted, and zstd's own state.
+/// Most that one thread holds while it reads the file: a frame as it is stored, one of which only a part is wanted, and
+/// zstd's own state.
 [[nodiscard]] uint64_t reading_bytes(const FrameTable& table);
 
 }  // namespace dspack::format

@@ -6,19 +6,11 @@
 
 #include <fmt/format.h>
 
-#include "format/compressed/expanded_file.h"
-
 namespace dspack::format {
 namespace {
 
 using CompressedFiles =
     std::map<std::string, std::shared_ptr<const CompressedFile>, std::less<>>;  // by path as it is meant
-
-FrameTable table_of(const Manifest& manifest, const PackedFile& file) {
-  auto table = frame_table(frame_cuts(file, manifest.layouts[file.layout]), *file.zstd);
-  DSPACK_CHECK(table.has_value(), "parse_manifest has looked at the frames");
-  return std::move(*table);
-}
 
 /// What a manifest says of compressed files; nothing if it is none, or says nothing: its reader will tell what is
 /// wrong.
@@ -28,8 +20,7 @@ CompressedFiles compressed_files(std::string_view manifest_text) {
   if (!manifest) return files;
   for (const PackedFile& file : manifest->files) {
     if (!file.zstd) continue;
-    files.emplace(file.path, std::make_shared<const CompressedFile>(
-                                 CompressedFile{file.size_bytes, file.zstd->size_bytes, table_of(*manifest, file)}));
+    files.emplace(file.path, std::make_shared<const CompressedFile>(compressed_file(*manifest, file)));
   }
   return files;
 }
@@ -117,10 +108,16 @@ std::unique_ptr<Repository> make_expanding_repository(std::unique_ptr<Repository
   return std::make_unique<ExpandingRepository>(std::move(stored));
 }
 
+CompressedFile compressed_file(const Manifest& manifest, const PackedFile& file) {
+  auto table = frame_table(frame_cuts(file, manifest.layouts[file.layout]), *file.zstd);
+  DSPACK_CHECK(table.has_value(), "parse_manifest has looked at the frames");
+  return {file.size_bytes, file.zstd->size_bytes, std::move(*table)};
+}
+
 uint64_t reading_bytes(const Manifest& manifest) {
   uint64_t most = 0;
   for (const PackedFile& file : manifest.files)
-    if (file.zstd) most = std::max(most, reading_bytes(table_of(manifest, file)));
+    if (file.zstd) most = std::max(most, reading_bytes(compressed_file(manifest, file).table));
   return most;
 }
 

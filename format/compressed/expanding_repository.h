@@ -7,12 +7,16 @@
 
 #include <memory>
 
+#include "format/compressed/expanded_file.h"
 #include "format/manifest.h"
 #include "format/source/repository.h"
 
 namespace dspack::format {
 
 [[nodiscard]] std::unique_ptr<Repository> make_expanding_repository(std::unique_ptr<Repository> stored);
+
+/// How a file that is stored compressed lies. Precondition: the manifest was parsed, and the file is.
+[[nodiscard]] CompressedFile compressed_file(const Manifest& manifest, const PackedFile& file);
 
 /// Most that one thread holds while it reads files of a repository (expanded_file.h); 0: none is compressed.
 [[nodiscard]] uint64_t reading_bytes(const Manifest& manifest);

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "format/base/page_buffer.h"
+
 using namespace dspack;
 using format::CompressedFile;
 
@@ -35,7 +37,8 @@ class MemoryFile final : public format::ReadFile {
   explicit MemoryFile(Stored& stored) : stored_(stored) {}
   uint64_t size_bytes() const override { return stored_.bytes.size(); }
   Result<void> read(uint64_t offset, std::span<std::byte> into) const override {
-    CHECK(offset % kPageBytes == reinterpret_cast<uintptr_t>(into.data()) % kPageBytes);  // as direct reads want it
+    CHECK(offset % kPageBytes == 0);  // as direct reads want it
+    CHECK(reinterpret_cast<uintptr_t>(into.data()) % kPageBytes == 0);
     std::ranges::copy(stored_.taken(offset, into.size()), into.begin());
     return {};
   }
@@ -145,8 +148,10 @@ TEST_CASE("expanded file: readers whose pieces end at multiples of 1 MiB need no
       std::vector<std::byte> got(std::min(4 * kMiB, kSize - at));
       REQUIRE((distant ? source->read(at, got, {}) : file->read(at, got)).has_value());
     }
-    CHECK(stored.read_bytes == frames_bytes);
-    CHECK(stored.requests == pieces);
+    // From a disk in whole pages, frame by frame; across a network just what is needed, in one request a piece.
+    CHECK(stored.read_bytes >= frames_bytes);
+    CHECK(stored.read_bytes <= frames_bytes + (distant ? 0 : 2 * kPageBytes * stored.file->table.stored.size()));
+    CHECK((!distant || stored.requests == pieces));
   }
 }
 
@@ -156,7 +161,7 @@ TEST_CASE("expanded file: however much is asked for, no more is read at once tha
   std::vector<std::byte> all(kSize);
   REQUIRE(file->read(0, all).has_value());
   CHECK(stored.longest + kMiB < reading_bytes(stored.file->table));
-  CHECK(reading_bytes(stored.file->table) < 6 * kMiB);
+  CHECK(reading_bytes(stored.file->table) < 3 * kMiB);
   const Stored small = stored_file({4096}, 20'000);  // a small model holds little
   CHECK(reading_bytes(small.file->table) < 20'000 + 20'000 + kMiB / 2);
 }

@@ -103,7 +103,7 @@ TEST_CASE("disk need: on a disk that has just what is asked for a run ends, and 
   }
 }
 
-TEST_CASE("disk need: without compression it is what is written; with it, a batch's raw files lie there besides") {
+TEST_CASE("disk need: the larger a batch, the more lies there both raw and compressed") {
   const TempFolder source;
   write_source(source, false);
   const TempFolder target;
@@ -114,10 +114,8 @@ TEST_CASE("disk need: without compression it is what is written; with it, a batc
     std::filesystem::remove_all(out);
     return disk.most_bytes();
   };
-  const uint64_t plain = most({R"({"by":"expert"})"});
   const uint64_t one_by_one = most({R"({"by":"expert","compress":"zstd"})"});
   const uint64_t at_once = most({R"({"by":"expert","compress":"zstd"})", 1, kPlenty});
-  CHECK(one_by_one > plain);
   CHECK(at_once > one_by_one + 40'000);  // a shard brings two or three of the large files
 }
 
