@@ -140,6 +140,8 @@ Result<CompressedForm> read_compressed(const Json& json, const PackedFile& file,
       return invalid("\"frames\" has an entry that is no size of a frame");
     form.frames.push_back(bytes.get<uint32_t>());
   }
+  if (file.size_bytes / kMostFrameBytes > form.frames.size())  // else cutting a made-up size would take all memory
+    return invalid(fmt::format("lists {} compressed frames for {} bytes", form.frames.size(), file.size_bytes));
   TRY(frame_table(frame_cuts(file, layout), form));
   return form;
 }

@@ -174,7 +174,7 @@ Result<format::CompanionFile> copy_companion(const Companion& companion, format:
                                              const Path& out, format::FileSystem& files, DurableFolders& folders,
                                              const std::stop_token& stop) {
   const Path target = out / companion.path;
-  const Path part = work_folder(out) / "part" / companion.path;
+  const Path part = part_folder(out) / companion.path;
   TRY(folders.make(target.parent_path()));
   TRY(folders.make(part.parent_path()));
   format::Sha256 hash;

@@ -1,5 +1,5 @@
 // Compresses a finished weight file into independent frames.
-// Threads: thread-safe. Memory: one frame raw and one compressed. Errors: io, budget.
+// Threads: thread-safe. Memory: one frame raw, one compressed, and 4 MiB to be written. Errors: io, budget.
 #pragma once
 
 #include <vector>

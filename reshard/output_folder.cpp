@@ -83,11 +83,15 @@ Result<std::unique_ptr<format::FileLock>> lock_work_folder(const Path& out, form
 }
 
 Result<void> check_disk(uint64_t need_bytes, const Path& out, format::FileSystem& files) {
-  TRY_ASSIGN(const uint64_t free, files.free_bytes(out));
-  if (need_bytes <= free) return {};
+  TRY_ASSIGN(const uint64_t free_bytes, files.free_bytes(out));
+  return check_disk(need_bytes, free_bytes, out);
+}
+
+Result<void> check_disk(uint64_t need_bytes, uint64_t free_bytes, const Path& out) {
+  if (need_bytes <= free_bytes) return {};
   return Error{ErrorKind::budget,
                fmt::format("{}: too little disk: {} bytes are needed, {} are free ({} more are wanted)", out.string(),
-                           need_bytes, free, need_bytes - free)};
+                           need_bytes, free_bytes, need_bytes - free_bytes)};
 }
 
 }  // namespace dspack::reshard

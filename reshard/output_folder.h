@@ -17,6 +17,10 @@ namespace dspack::reshard {
 [[nodiscard]] inline format::Path work_folder(const format::Path& out) {
   return out / ".reshard";
 }
+/// Files that do not yet have all their bytes, or not their final form.
+[[nodiscard]] inline format::Path part_folder(const format::Path& out) {
+  return work_folder(out) / "part";
+}
 
 using format::DurableFolders;
 
@@ -39,7 +43,9 @@ enum class WorkKind {
 [[nodiscard]] Result<std::unique_ptr<format::FileLock>> lock_work_folder(const format::Path& out, format::LockKind kind,
                                                                          format::FileSystem& files);
 
-/// Whether `need_bytes` more bytes fit on the disk that holds `out`.
+/// Whether `need_bytes` more bytes fit into `free_bytes` of the disk that holds `out`.
+[[nodiscard]] Result<void> check_disk(uint64_t need_bytes, uint64_t free_bytes, const format::Path& out);
+/// Into what is free now.
 [[nodiscard]] Result<void> check_disk(uint64_t need_bytes, const format::Path& out, format::FileSystem& files);
 
 }  // namespace dspack::reshard

@@ -20,12 +20,9 @@ constexpr uint64_t kReadBackBytes = 1 << 20;
 
 }  // namespace
 
-Path partial_path(const RunScope& scope, const PlannedFile& file) {
-  return scope.work / "part" / file.path;
-}
-
-PackedWriter::PackedWriter(const Plan& plan, const RunScope& scope, format::FileSystem& files, Journal& journal)
-    : plan_(plan), scope_(scope), files_(files), journal_(journal), folders_(files, scope.out) {
+PackedWriter::PackedWriter(const Plan& plan, const RunScope& scope, format::FileSystem& files, Journal& journal,
+                           const DiskUse& use)
+    : plan_(plan), scope_(scope), files_(files), journal_(journal), use_(use), folders_(files, scope.out) {
   for (const PlannedFile& file : plan.files) {
     states_.push_back(std::make_unique<State>());
     states_.back()->tensors.resize(file.tensors.size());
@@ -185,8 +182,21 @@ Result<Digest> PackedWriter::finish_digest(uint32_t file, State& state) const {
   return state.hash->finish();
 }
 
-Result<void> PackedWriter::seal(const std::vector<uint32_t>& complete) {
-  if (complete.empty()) return {};
+/// Compressed files in batches: until its record is durable a file lies there raw as well.
+Result<void> PackedWriter::seal(std::span<const uint32_t> complete) {
+  while (!complete.empty()) {
+    size_t count = plan_.recipe.zstd_level ? 1 : complete.size();
+    for (uint64_t bytes = 0; count < complete.size(); ++count) {
+      bytes += plan_.files[complete[count - 1]].size_bytes;
+      if (bytes >= use_.batch_bytes) break;
+    }
+    TRY(seal_batch(complete.first(count)));
+    complete = complete.subspan(count);
+  }
+  return {};
+}
+
+Result<void> PackedWriter::seal_batch(std::span<const uint32_t> complete) {
   std::vector<FileSealed> sealed;
   std::set<Path> folders;
   for (const uint32_t file : complete) {
@@ -205,16 +215,18 @@ Result<void> PackedWriter::seal(const std::vector<uint32_t>& complete) {
     }
     TRY(files_.rename(made, final_path(file)));
     folders.insert(final_path(file).parent_path());
-    state.sealed = FileSealed{.file = file, .sha256 = digest, .zstd = std::move(zstd)};
     state.hash.reset();
-    sealed.push_back(*state.sealed);
+    sealed.push_back({.file = file, .sha256 = digest, .zstd = std::move(zstd)});
   }
   for (const Path& folder : folders)
     TRY(files_.sync_folder(folder));
   TRY(journal_.append(sealed));
-  if (!plan_.recipe.zstd_level) return {};
-  for (const uint32_t file : complete)
-    TRY(files_.remove_tree(part_path(file)));
+  for (size_t i = 0; i < sealed.size(); ++i) {
+    if (plan_.recipe.zstd_level) TRY(files_.remove_tree(part_path(complete[i])));
+    State& state = *states_[complete[i]];
+    const std::lock_guard lock(state.mutex);
+    state.sealed = std::move(sealed[i]);
+  }
   return {};
 }
 
@@ -223,7 +235,7 @@ Result<uint64_t> PackedWriter::missing_bytes() const {
     const std::lock_guard lock(states_[file]->mutex);
     return states_[file]->sealed.has_value();
   };
-  return reshard::missing_bytes(plan_, scope_, sealed, files_);
+  return reshard::missing_bytes(plan_, scope_, sealed, {.jobs = 0, .batch_bytes = 0}, files_);
 }
 
 std::vector<FileDigests> PackedWriter::digests() const {
@@ -235,21 +247,6 @@ std::vector<FileDigests> PackedWriter::digests() const {
     all.push_back(std::move(file));
   }
   return all;
-}
-
-Result<uint64_t> missing_bytes(const Plan& plan, const RunScope& scope, const std::function<bool(uint32_t)>& sealed,
-                               format::FileSystem& files) {
-  const std::vector<uint64_t> wanted = bytes_per_file(plan, scope.shards);
-  uint64_t missing = 0;
-  for (uint32_t file = 0; file < plan.files.size(); ++file) {
-    if (wanted[file] == 0 || sealed(file)) continue;
-    TRY_ASSIGN(auto info, files.stat(partial_path(scope, plan.files[file])));
-    if (!info) {  // renamed by a run that was killed before it said so
-      TRY_ASSIGN(info, files.stat(scope.out / plan.files[file].path));
-    }
-    missing += wanted[file] - (info ? std::min(info->allocated_bytes, wanted[file]) : 0);
-  }
-  return missing;
 }
 
 }  // namespace dspack::reshard

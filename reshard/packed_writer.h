@@ -1,10 +1,10 @@
 // The files of a packed repository while they are being made: partial files under part/ of the work folder, filled by
 // positional writes from several shards at once. When a shard is done, its bytes are made durable and journalled; files
-// that then have all their bytes are renamed to their final names. Threads: thread-safe. Lifetime: borrows everything
-// it is given. Errors: io, budget, corrupt (what is on the disk is not what was written).
+// that then have all their bytes are renamed to their final names, or compressed to them.
+// Threads: thread-safe. Lifetime: borrows everything it is given. Errors: io, budget, corrupt (what is on the disk is
+// not what was written).
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -12,6 +12,7 @@
 
 #include "format/digest.h"
 #include "format/file_system.h"
+#include "reshard/disk_need.h"
 #include "reshard/journal.h"
 #include "reshard/output_folder.h"
 #include "reshard/part.h"
@@ -44,7 +45,8 @@ struct FileDigests {
 
 class PackedWriter final : public TensorTargets {
  public:
-  PackedWriter(const Plan& plan, const RunScope& scope, format::FileSystem& files, Journal& journal);
+  PackedWriter(const Plan& plan, const RunScope& scope, format::FileSystem& files, Journal& journal,
+               const DiskUse& use);
 
   /// Takes over what an earlier run has done: sealed files, and the digests of tensors whose shards are done. Files
   /// that had all their bytes but no record are read, compared and sealed.
@@ -58,7 +60,8 @@ class PackedWriter final : public TensorTargets {
   /// the files that are complete now.
   [[nodiscard]] Result<void> shard_done(const ShardDone& record);
 
-  /// Disk that is still needed for what comes from the scope's shards, without what is already occupied.
+  /// Disk that is still needed at least for what comes from the scope's shards, while jobs write: without the room in
+  /// which they compress, of which nobody can say at one moment how much is in use.
   [[nodiscard]] Result<uint64_t> missing_bytes() const;
 
   /// Of all files, once every one is sealed.
@@ -84,22 +87,17 @@ class PackedWriter final : public TensorTargets {
   void know(const Copy& copy, const TensorDigests& digests);
   Result<void> prepare(uint32_t file, State& state);
   Result<void> take_back(uint32_t file, const JournalState& journalled);
-  Result<void> seal(const std::vector<uint32_t>& complete);
+  Result<void> seal(std::span<const uint32_t> complete);
+  Result<void> seal_batch(std::span<const uint32_t> complete);
   Result<format::Digest> finish_digest(uint32_t file, State& state) const;
 
   const Plan& plan_;
   RunScope scope_;
   format::FileSystem& files_;
   Journal& journal_;
+  DiskUse use_;
   DurableFolders folders_;
   std::vector<std::unique_ptr<State>> states_;  // per file of the plan
 };
-
-/// Where a file of the plan lies until it has all its bytes.
-[[nodiscard]] format::Path partial_path(const RunScope& scope, const format::PlannedFile& file);
-
-/// Disk that is still needed for what comes from the scope's shards, given which files are sealed.
-[[nodiscard]] Result<uint64_t> missing_bytes(const Plan& plan, const RunScope& scope,
-                                             const std::function<bool(uint32_t)>& sealed, format::FileSystem& files);
 
 }  // namespace dspack::reshard

@@ -54,7 +54,7 @@ std::vector<uint64_t> shards_of(const Plan& plan, Part part) {
   return shards;
 }
 
-format::Path part_folder(const format::Path& out, Part part) {
+format::Path work_of_part(const format::Path& out, Part part) {
   return work_mark(out, WorkKind::parts) / fmt::format("{}-of-{}", part.number, part.count);
 }
 
@@ -65,7 +65,11 @@ RunScope whole_scope(const Plan& plan, const format::Path& out) {
 }
 
 RunScope part_scope(const Plan& plan, const format::Path& out, Part part) {
-  return {out, part_folder(out, part), shards_of(plan, part)};
+  return {out, work_of_part(out, part), shards_of(plan, part)};
+}
+
+format::Path partial_path(const RunScope& scope, const format::PlannedFile& file) {
+  return scope.work / "part" / file.path;
 }
 
 std::vector<uint64_t> bytes_per_file(const Plan& plan, const std::vector<uint64_t>& shards) {

@@ -32,7 +32,7 @@ inline constexpr uint32_t kMostParts = 10'000;
 [[nodiscard]] std::vector<uint64_t> shards_of(const Plan& plan, Part part);
 
 /// Where a part keeps what is unfinished: .reshard/parts/2-of-4
-[[nodiscard]] format::Path part_folder(const format::Path& out, Part part);
+[[nodiscard]] format::Path work_of_part(const format::Path& out, Part part);
 
 /// What a process works on, and where.
 struct RunScope {
@@ -42,6 +42,9 @@ struct RunScope {
 };
 [[nodiscard]] RunScope whole_scope(const Plan& plan, const format::Path& out);
 [[nodiscard]] RunScope part_scope(const Plan& plan, const format::Path& out, Part part);
+
+/// Where a file of the plan lies until it has all its bytes.
+[[nodiscard]] format::Path partial_path(const RunScope& scope, const format::PlannedFile& file);
 
 /// Of each file of the plan what is written when these shards are read: the tensors that come from them and, if there
 /// are any, the header. All shards: the files' sizes.

@@ -22,12 +22,17 @@ using format::Path;
 // Manifest, index, card and journal beside the planned files: a few hundred bytes a tensor.
 constexpr uint64_t kBookkeepingBytesPerTensor = 512;
 
-/// Bytes that the run has still to write.
+/// What comes beside the weight files.
+uint64_t other_bytes(const RepackOutlook& outlook) {
+  return outlook.companion_bytes + outlook.source.tensors().size() * kBookkeepingBytesPerTensor;
+}
+
+/// Disk that the run still needs.
 Result<uint64_t> bytes_to_write(const RepackOutlook& outlook, const RunScope& scope, const JournalState& done,
-                                format::FileSystem& files) {
+                                const RepackOptions& options, format::FileSystem& files) {
   const auto sealed = [&done](uint32_t file) { return done.files.contains(file); };
-  TRY_ASSIGN(const uint64_t missing, missing_bytes(outlook.plan, scope, sealed, files));
-  return missing + outlook.companion_bytes + outlook.source.tensors().size() * kBookkeepingBytesPerTensor;
+  TRY_ASSIGN(const uint64_t missing, missing_bytes(outlook.plan, scope, sealed, disk_use(options), files));
+  return missing + other_bytes(outlook);
 }
 
 /// A list that does not name every shard, or another size, proves nothing: better told before than after the transfer.
@@ -117,6 +122,10 @@ Result<void> check_listing(const format::Checkpoint& source, format::Repository&
 
 }  // namespace
 
+uint64_t disk_bytes(const RepackOutlook& outlook, const DiskUse& use) {
+  return disk_bytes(outlook.plan, use) + other_bytes(outlook);
+}
+
 Result<RepackOutlook> prepare_repack(format::Repository& repository, const RepackOptions& options,
                                      const std::stop_token& stop) {
   TRY(check_apart(repository, options.out));
@@ -143,7 +152,7 @@ Result<RepackOutcome> repack(const RepackOutlook& outlook, format::Repository& r
   TRY(check_target(options.out, WorkKind::repack, files));
   const RunScope scope = whole_scope(outlook.plan, options.out);
   TRY_ASSIGN(const JournalLoaded before, load_journal(scope, run_identity(outlook, repository), outlook.plan, files));
-  TRY_ASSIGN(const uint64_t need, bytes_to_write(outlook, scope, before.state, files));
+  TRY_ASSIGN(const uint64_t need, bytes_to_write(outlook, scope, before.state, options, files));
   TRY(check_disk(need, options.out, files));
 
   TRY_ASSIGN(const auto lock, lock_work_folder(options.out, format::LockKind::exclusive, files));
@@ -162,7 +171,7 @@ Result<void> complete_run(const RepackOutlook& outlook, format::Repository& repo
   const Json identity = run_identity(outlook, repository);
   TRY_ASSIGN(const JournalLoaded done, load_journal(scope, identity, plan, files));
   TRY_ASSIGN(const auto journal, Journal::open(files, journal_path(scope), identity, done.valid_bytes));
-  PackedWriter writer(plan, scope, files, *journal);
+  PackedWriter writer(plan, scope, files, *journal, disk_use(options));
   TRY(writer.resume(done.state));
   const StreamInput input{plan, outlook.source, repository, scope, files, options.jobs, options.declared};
   TRY_ASSIGN(const std::vector<ShardDone> yielded, stream_shards(input, done.state, writer, progress, stop));

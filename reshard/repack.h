@@ -9,6 +9,7 @@
 #include "format/progress.h"
 #include "reshard/companions.h"
 #include "reshard/declarations.h"
+#include "reshard/disk_need.h"
 #include "reshard/plan.h"
 
 namespace dspack::reshard {
@@ -17,9 +18,14 @@ struct RepackOptions {
   Recipe recipe;
   format::Path out;
   unsigned jobs = 4;
+  uint64_t seal_batch_bytes = DiskUse().batch_bytes;
   /// What the source's shards must be; each must be named in it. The Hub's own declarations are asked for besides.
   std::optional<Declarations> declared = std::nullopt;
 };
+
+[[nodiscard]] inline DiskUse disk_use(const RepackOptions& options) {
+  return {.jobs = options.jobs, .batch_bytes = options.seal_batch_bytes};
+}
 
 /// What a run will do, known before it does anything.
 struct RepackOutlook {
@@ -29,6 +35,9 @@ struct RepackOutlook {
   uint64_t companion_bytes = 0;
   std::optional<std::string> changed_config{};  // config.json of the result, where it is not the source's
 };
+
+/// Most disk that it takes at once.
+[[nodiscard]] uint64_t disk_bytes(const RepackOutlook& outlook, const DiskUse& use);
 
 [[nodiscard]] Result<RepackOutlook> prepare_repack(format::Repository& repository, const RepackOptions& options,
                                                    const std::stop_token& stop);

@@ -12,7 +12,7 @@ namespace {
 
 using format::Path;
 
-/// "2-of-4", as part_folder names it.
+/// "2-of-4", as work_of_part names it.
 std::optional<Part> part_of_folder(const std::string& name) {
   constexpr std::string_view kOf = "-of-";
   const size_t at = name.find(kOf);
@@ -22,9 +22,8 @@ std::optional<Part> part_of_folder(const std::string& name) {
 }
 
 /// Once parts are being joined, some of their files have moved.
-Result<void> check_not_joined(const Plan& plan, const Path& out, format::FileSystem& files) {
-  const Path joined = whole_scope(plan, out).work / "part";
-  TRY_ASSIGN(const auto there, files.stat(joined));
+Result<void> check_not_joined(const Path& out, format::FileSystem& files) {
+  TRY_ASSIGN(const auto there, files.stat(part_folder(out)));
   if (!there) return {};
   return Error{ErrorKind::conflict, fmt::format("{}: its parts are being joined; reshard seal {} goes on with that",
                                                 out.string(), out.string())};
@@ -73,11 +72,11 @@ Result<PartOutcome> repack_part(const RepackOutlook& outlook, format::Repository
   TRY_ASSIGN(const bool complete, is_complete(options.out, plan, repository, files));
   if (complete) return nothing_to_do;
   TRY(check_target(options.out, WorkKind::parts, files));
-  TRY(check_not_joined(plan, options.out, files));
+  TRY(check_not_joined(options.out, files));
   const format::Json identity = run_identity(outlook, repository, part);
   TRY_ASSIGN(const JournalLoaded before, load_journal(scope, identity, plan, files));
   const auto sealed = [&before](uint32_t file) { return before.state.files.contains(file); };
-  TRY_ASSIGN(const uint64_t need, missing_bytes(plan, scope, sealed, files));
+  TRY_ASSIGN(const uint64_t need, missing_bytes(plan, scope, sealed, disk_use(options), files));
   TRY(check_disk(need, options.out, files));
 
   TRY_ASSIGN(const auto shared, lock_work_folder(options.out, format::LockKind::shared, files));
@@ -85,14 +84,14 @@ Result<PartOutcome> repack_part(const RepackOutlook& outlook, format::Repository
   TRY_ASSIGN(const bool completed_meanwhile, is_complete(options.out, plan, repository, files));
   if (completed_meanwhile) return nothing_to_do;
   TRY(check_target(options.out, WorkKind::parts, files));
-  TRY(check_not_joined(plan, options.out, files));
+  TRY(check_not_joined(options.out, files));
   DurableFolders folders(files, options.out);
   TRY(folders.make(scope.work));
   TRY_ASSIGN(const auto lock, lock_part(scope.work, part, files));
   TRY_ASSIGN(const JournalLoaded done, load_journal(scope, identity, plan, files));
   TRY_ASSIGN(const auto journal, Journal::open(files, journal_path(scope), identity, done.valid_bytes));
   TRY(load_parts(outlook, repository, options.out, files));  // with this one among them, all must be of one run
-  PackedWriter writer(plan, scope, files, *journal);
+  PackedWriter writer(plan, scope, files, *journal, disk_use(options));
   TRY(writer.resume(done.state));
 
   PartOutcome outcome{.shards = scope.shards.size()};

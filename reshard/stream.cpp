@@ -49,8 +49,10 @@ Result<void> check_declared(const StreamInput& input, const format::CheckpointFi
 Result<ShardDone> stream_shard(Run& run, uint64_t shard, const std::stop_token& stop) {
   const StreamInput& input = run.input;
   // Others may write to the same disk: what cannot end well is better stopped now than at the last byte.
+  // What other jobs write between the two questions must not count as missing: the disk is asked first.
+  TRY_ASSIGN(const uint64_t free_bytes, input.files.free_bytes(input.scope.out));
   TRY_ASSIGN(const uint64_t need, run.writer.missing_bytes());
-  TRY(check_disk(need, input.scope.out, input.files));
+  TRY(check_disk(need, free_bytes, input.scope.out));
   const format::CheckpointFile& file = input.source.files()[shard];
   const ShardRead& wanted = input.plan.reads[shard];
   const std::string place = input.repository.locate(file.path);

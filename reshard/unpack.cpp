@@ -72,7 +72,7 @@ class ShardMaker {
         progress_(progress) {}
 
   Result<void> make(const ShardImage& image, const std::stop_token& stop) const {
-    const Path part = work_folder(out_) / "part" / image.path;
+    const Path part = part_folder(out_) / image.path;
     const Path target = out_ / image.path;
     TRY(folders_.make(part.parent_path()));
     TRY(folders_.make(target.parent_path()));
@@ -189,7 +189,7 @@ Result<UnpackOutcome> unpack(const UnpackPlan& plan, format::Repository& packed,
   TRY_ASSIGN(const auto lock, lock_work_folder(out, format::LockKind::exclusive, files));
   TRY_ASSIGN([[maybe_unused]] const bool still_begun,
              has_begun(out, identity, files));  // again under the lock: a run with other options may have come between
-  TRY(files.remove_tree(work_folder(out) / "part"));  // what an earlier run left half done
+  TRY(files.remove_tree(part_folder(out)));     // what an earlier run left half done
   TRY(format::write_sealed(files, work_mark(out, WorkKind::unpack), identity));
   const size_t done = plan.shards.size() - todo.size();
   if (done != 0) progress.note(fmt::format("resuming: {} of {} shards are done", done, plan.shards.size()));

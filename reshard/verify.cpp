@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "format/base/parallel.h"
+#include "format/compressed/expanding_repository.h"
 #include "reshard/findings.h"
 
 namespace dspack::reshard {
@@ -143,31 +144,59 @@ class PartHasher {
   std::vector<size_t> damaged_;
 };
 
+/// Another source, whose stream is hashed on its way.
+class HashedSource final : public format::ByteSource {
+ public:
+  HashedSource(format::ByteSource& source, Sha256& hash) : source_(source), hash_(hash) {}
+
+  uint64_t size_bytes() const override { return source_.size_bytes(); }
+  const std::string& version() const override { return source_.version(); }
+  Result<void> read(uint64_t offset, std::span<std::byte> into, std::stop_token stop) override {
+    return source_.read(offset, into, std::move(stop));
+  }
+  Result<void> stream(ByteRange range, const format::ByteSink& sink, std::stop_token stop) override {
+    const auto hash_and_pass = [&](std::span<const std::byte> bytes) -> Result<void> {
+      hash_.update(bytes);
+      return sink(bytes);
+    };
+    return source_.stream(range, hash_and_pass, std::move(stop));
+  }
+
+ private:
+  format::ByteSource& source_;
+  Sha256& hash_;
+};
+
 struct Check {
   format::Repository& repository;
+  const format::Manifest& manifest;
   Findings& findings;
   format::Progress& progress;
 
-  /// Opens a file and passes all its bytes on; false if it cannot be used, which is then a finding.
-  Result<bool> read_all(const std::string& path, uint64_t size_bytes,
-                        const std::function<void(std::span<const std::byte>)>& take,
-                        const std::stop_token& stop) const {
-    const auto file = repository.open(path, stop);
+  /// Opens a file; null if it cannot be used, which is then a finding.
+  Result<std::unique_ptr<format::ByteSource>> open(const std::string& path, uint64_t size_bytes,
+                                                   const std::stop_token& stop) const {
+    auto file = repository.open(path, stop);
     if (!file && !is_finding(file.error())) return file.error();
     if (!file) {
       findings.add(fmt::format("{}: {}", path, file.error().message));
-      return false;
+      return std::unique_ptr<format::ByteSource>();
     }
-    if ((*file)->size_bytes() != size_bytes) {
-      findings.add(fmt::format("{}: has {} bytes, the manifest says {}", path, (*file)->size_bytes(), size_bytes));
-      return false;
-    }
+    if ((*file)->size_bytes() == size_bytes) return file;
+    findings.add(fmt::format("{}: has {} bytes, the manifest says {}", path, (*file)->size_bytes(), size_bytes));
+    return std::unique_ptr<format::ByteSource>();
+  }
+
+  /// Passes all bytes of a file on; false if that failed, which is then a finding.
+  Result<bool> read_all(format::ByteSource& file, const std::string& path,
+                        const std::function<void(std::span<const std::byte>)>& take,
+                        const std::stop_token& stop) const {
     const format::ByteSink sink = [&](std::span<const std::byte> bytes) -> Result<void> {
       take(bytes);
       progress.advanced(bytes.size());
       return {};
     };
-    const auto read = (*file)->stream({0, size_bytes}, sink, stop);
+    const auto read = file.stream({0, file.size_bytes()}, sink, stop);
     progress.file_done();
     if (read) return true;
     if (!is_finding(read.error())) return read.error();
@@ -175,36 +204,45 @@ struct Check {
     return false;
   }
 
-  Result<void> packed(const PackedFile& file, const Layout& layout, const std::stop_token& stop) const {
-    PartHasher hasher(file, layout);
-    TRY_ASSIGN(const bool read, read_all(
-                                    file.path, file.size_bytes, [&](auto bytes) { hasher.take(bytes); }, stop));
-    if (!read) return {};
-    const std::vector<std::string> lines = hasher.finish();
-    for (const std::string& line : lines)
-      findings.add(fmt::format("{}: {}", file.path, line));
-    return lines.empty() && file.zstd ? compressed(file, stop) : Result<void>();
-  }
-
-  /// What lies between a file's frames no tensor's digest covers.
-  Result<void> compressed(const PackedFile& file, const std::stop_token& stop) const {
+  Result<void> packed(const PackedFile& file, const std::stop_token& stop) const {
     const format::StoredFile stored = stored_file(file);
-    TRY_ASSIGN(const auto source, repository.open(stored.path, stop));
-    Sha256 hash;
-    const format::ByteSink sink = [&](std::span<const std::byte> bytes) -> Result<void> {
-      hash.update(bytes);
+    TRY_ASSIGN(auto source, open(stored.path, stored.size_bytes, stop));
+    if (!source) return {};
+    PartHasher hasher(file, manifest.layouts[file.layout]);
+    const auto take = [&hasher](std::span<const std::byte> bytes) { hasher.take(bytes); };
+    if (!file.zstd) {
+      TRY_ASSIGN(const bool read, read_all(*source, file.path, take, stop));
+      if (read) add(file.path, hasher.finish());
       return {};
-    };
-    TRY(source->stream({0, stored.size_bytes}, sink, stop));
-    if (hash.finish() != stored.sha256)
-      findings.add(fmt::format("{}: differs from its digest outside of its tensors", stored.path));
+    }
+    auto table = std::make_shared<const format::CompressedFile>(compressed_file(manifest, file));
+    const ByteRange behind{table->table.stored.back(), stored.size_bytes};
+    Sha256 hash;
+    HashedSource hashed(*source, hash);
+    const auto expanded = make_expanded_source(std::make_unique<HashedSource>(hashed), std::move(table), stored.path);
+    TRY_ASSIGN(const bool read, read_all(*expanded, file.path, take, stop));
+    if (!read) return {};
+    std::vector<std::string> lines = hasher.finish();
+    // What lies between and behind the frames no tensor's digest covers.
+    const auto nothing = [](std::span<const std::byte>) -> Result<void> { return {}; };
+    TRY(hashed.stream(behind, nothing, stop));
+    if (hash.finish() != stored.sha256 && lines.empty())
+      lines.emplace_back("its compressed file differs from its digest");
+    add(file.path, lines);
     return {};
   }
 
+  void add(const std::string& path, const std::vector<std::string>& lines) const {
+    for (const std::string& line : lines)
+      findings.add(fmt::format("{}: {}", path, line));
+  }
+
   Result<void> companion(const format::CompanionFile& file, const std::stop_token& stop) const {
+    TRY_ASSIGN(const auto source, open(file.path, file.size_bytes, stop));
+    if (!source) return {};
     Sha256 hash;
     TRY_ASSIGN(const bool read, read_all(
-                                    file.path, file.size_bytes, [&](auto bytes) { hash.update(bytes); }, stop));
+                                    *source, file.path, [&](auto bytes) { hash.update(bytes); }, stop));
     if (read && hash.finish() != file.sha256) findings.add(fmt::format("{}: differs from its digest", file.path));
     return {};
   }
@@ -225,10 +263,10 @@ Result<VerifyReport> verify_digests(format::Repository& packed, const format::Ch
     report.bytes += file.size_bytes;
   progress.started("verifying", report.bytes, report.files);
   Findings findings;
-  const Check check{packed, findings, progress};
+  const Check check{packed, manifest, findings, progress};
   const auto one = [&](uint64_t i, const std::stop_token& stop_one) -> Result<void> {
     if (i >= manifest.files.size()) return check.companion(manifest.companions[i - manifest.files.size()], stop_one);
-    return check.packed(manifest.files[i], manifest.layouts[manifest.files[i].layout], stop_one);
+    return check.packed(manifest.files[i], stop_one);
   };
   TRY(run_jobs(report.files, jobs, one, stop));
   progress.finished();

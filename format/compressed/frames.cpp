@@ -49,8 +49,9 @@ Result<void> expand(std::span<const std::byte> stored, std::span<std::byte> into
 std::vector<uint64_t> frame_cuts(std::span<const uint64_t> tensors, uint64_t size_bytes) {
   std::vector<uint64_t> cuts{0};
   const auto cut_to = [&](uint64_t end) {
-    while (end - cuts.back() > kMostFrameBytes)
-      cuts.push_back(cuts.back() + kMostFrameBytes);
+    const auto next = [&] { return (cuts.back() / kMostFrameBytes + 1) * kMostFrameBytes; };
+    while (next() < end)
+      cuts.push_back(next());
     if (end != cuts.back()) cuts.push_back(end);
   };
   for (const uint64_t begin : tensors)
@@ -65,8 +66,10 @@ Result<FrameTable> frame_table(std::vector<uint64_t> cuts, const CompressedForm&
                                                  form.frames.size(), cuts.size() - 1)};
   }
   FrameTable table{.raw = std::move(cuts), .stored = {0}};
-  for (const uint32_t bytes : form.frames)
+  for (const uint32_t bytes : form.frames) {
+    if (bytes == 0) return Error{ErrorKind::invalid, "lists a compressed frame without bytes"};
     table.stored.push_back(table.stored.back() + bytes);
+  }
   if (table.stored.back() + seek_table_bytes(form.frames.size()) != form.size_bytes)
     return Error{ErrorKind::invalid, "its compressed frames do not make up its compressed size"};
   return table;

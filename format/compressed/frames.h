@@ -1,5 +1,6 @@
 // A weight file that is stored compressed: independent zstd frames of at most 1 MiB raw, none of them across a tensor's
-// bounds, so that any tensor, or part of one, is read without the rest; behind them a table in zstd's seekable format.
+// bounds or a multiple of 1 MiB, so that any tensor is read without the rest, and readers whose pieces end at such
+// multiples need no frame twice; behind them a table in zstd's seekable format.
 // Threads: plain values and pure functions. Errors: invalid (frames that do not fit the file), corrupt (bytes that do
 // not decompress). Source: RFC 8878 (zstd); zstd's contrib/seekable_format, version 0.1.0.
 #pragma once
@@ -34,8 +35,8 @@ struct FrameTable {
   std::vector<uint64_t> stored;
 };
 
-/// Where the raw bytes of a file are cut: its beginning, the data's, each tensor's, whatever lies 1 MiB behind one of
-/// these, and its end. `tensors`: absolute and ascending.
+/// Where the raw bytes of a file are cut: its beginning, the data's, each tensor's, every multiple of 1 MiB, and its
+/// end. `tensors`: absolute and ascending.
 [[nodiscard]] std::vector<uint64_t> frame_cuts(std::span<const uint64_t> tensors, uint64_t size_bytes);
 
 [[nodiscard]] Result<FrameTable> frame_table(std::vector<uint64_t> cuts, const CompressedForm& form);

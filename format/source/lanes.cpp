@@ -14,13 +14,14 @@ namespace {
 
 using Piece = std::vector<std::byte>;
 
-/// The pieces of a range between those who fetch them and the one who hands them on.
+/// The pieces of a range between those who fetch them and the one who hands them on. Bounds within the range are
+/// multiples of kPieceBytes of the file, where no compressed frame is cut in two.
 class PieceQueue {
  public:
   PieceQueue(ByteSource& source, ByteRange range, const std::stop_token& stop)
       : source_(source),
         range_(range),
-        count_(ceil_div(range.size(), kPieceBytes)),
+        count_(range.size() == 0 ? 0 : ceil_div(range.end, kPieceBytes) - range.begin / kPieceBytes),
         pass_on_(stop, [this] { stop_all_.request_stop(); }) {}
 
   ~PieceQueue() { stop_all_.request_stop(); }
@@ -60,8 +61,9 @@ class PieceQueue {
       spare_ = {};
       lock.unlock();
 
-      const uint64_t begin = range_.begin + number * kPieceBytes;
-      piece.resize(std::min(kPieceBytes, range_.end - begin));
+      const uint64_t grid = (range_.begin / kPieceBytes + number) * kPieceBytes;
+      const uint64_t begin = std::max(range_.begin, grid);
+      piece.resize(std::min(range_.end, grid + kPieceBytes) - begin);
       const Result<void> read = source_.read(begin, piece, stop);
       lock.lock();
       if (read.has_value()) {

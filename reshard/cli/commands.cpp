@@ -57,7 +57,8 @@ void print_part(const RepackOutlook& outlook, Part part) {
                         shared_files));
 }
 
-void print_outlook(const RepackOutlook& outlook, const format::Repository& repository, std::optional<Part> part) {
+void print_outlook(const RepackOutlook& outlook, const format::Repository& repository, std::optional<Part> part,
+                   const DiskUse& use) {
   const format::Checkpoint& source = outlook.source;
   print_out(fmt::format("source   {}: {} files, {} tensors, {} routed experts, {}\n", repository.description(),
                         source.files().size(), source.tensors().size(), source.experts().size(),
@@ -81,6 +82,10 @@ void print_outlook(const RepackOutlook& outlook, const format::Repository& repos
   print_out(
       fmt::format("to write {} bytes in {} weight files\n", outlook.plan.output_bytes, outlook.plan.files.size()));
   if (part) print_part(outlook, *part);
+  if (plan.recipe.zstd_level && !part) {
+    print_out(fmt::format("disk     at most {} at once, if nothing can be compressed\n",
+                          human_bytes(disk_bytes(outlook, use))));
+  }
   if (const auto& layers = outlook.plan.recipe.layers) {
     const auto& map = std::get<format::LayerMap>(*layers);
     print_out(fmt::format("layers   {} ({} in all)\n", format::to_string(map), map.size()));
@@ -144,7 +149,7 @@ Result<int> repack_or_error(const RepackFlags& flags, const Context& context) {
                                       parts, outlook.plan.reads.size(), flags.checksum_list));
   }
   if (flags.dry_run) {
-    print_outlook(outlook, *repository, part);
+    print_outlook(outlook, *repository, part, disk_use(options));
     return 0;
   }
   if (part) return part_or_error(flags, outlook, *repository, options, *part, context);

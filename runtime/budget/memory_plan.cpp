@@ -59,6 +59,7 @@ class Planner {
     plan_.limit_bytes = limits.bytes;
     plan_.process_bytes = needs.process_bytes;
     plan_.reserve_bytes = needs.reserve_bytes;
+    plan_.decompression_bytes = needs.decompression_bytes;
     plan_.head_bytes = needs.head_bytes;
     plan_.mtp_bytes = needs.mtp_bytes;
     plan_.kv_bytes = needs.kv_bytes;
@@ -112,7 +113,7 @@ class Planner {
   void choose_chunk() {
     set_chunk(needs_.longest_chunk);
     if (!limits_.bytes) return;
-    const uint64_t always = sum(sum(plan_.process_bytes, plan_.reserve_bytes), plan_.kv_bytes);
+    const uint64_t always = sum(around_the_model(), plan_.kv_bytes);
     const uint64_t left = *limits_.bytes > always ? *limits_.bytes - always : 0;
     while (plan_.max_rows > 1 && plan_.activation_bytes > left / kActivationShare)
       set_chunk((plan_.max_rows + 1) / 2);
@@ -124,6 +125,10 @@ class Planner {
     plan_.layer_buffers = 0;
     plan_.streamed_bytes = 0;
     plan_.streamed.clear();
+  }
+
+  [[nodiscard]] uint64_t around_the_model() const {
+    return sum(sum(plan_.process_bytes, plan_.reserve_bytes), plan_.decompression_bytes);
   }
 
   [[nodiscard]] bool fits() const { return !limits_.bytes || plan_.total_bytes() <= *limits_.bytes; }
@@ -161,15 +166,14 @@ class Planner {
   [[nodiscard]] Error too_little() const {
     const std::string module =
         plan_.mtp_bytes == 0 ? "" : fmt::format(", {} for the MTP module (--mtp off)", size_words(plan_.mtp_bytes));
-    return {
-        ErrorKind::budget,
-        fmt::format("{} is too little; this run needs at least {} bytes ({}): {} for the process itself, {} for the "
-                    "KV cache, {} for activations, {} for {} experts, {} for the output head and one layer{}. "
-                    "Allow that much, or shorten the context with --ctx, or halve its cache with --kv-dtype bf16",
-                    limits_.source, plan_.total_bytes(), size_words(plan_.total_bytes()),
-                    size_words(sum(plan_.process_bytes, plan_.reserve_bytes)), size_words(plan_.kv_bytes),
-                    size_words(plan_.activation_bytes), size_words(plan_.slot_bytes), slot_total(),
-                    size_words(sum(plan_.head_bytes, plan_.layer_buffer_bytes)), module)};
+    return {ErrorKind::budget,
+            fmt::format(
+                "{} is too little; this run needs at least {} bytes ({}): {} for the process itself, {} for the "
+                "KV cache, {} for activations, {} for {} experts, {} for the output head and one layer{}. "
+                "Allow that much, or shorten the context with --ctx, or halve its cache with --kv-dtype bf16",
+                limits_.source, plan_.total_bytes(), size_words(plan_.total_bytes()), size_words(around_the_model()),
+                size_words(plan_.kv_bytes), size_words(plan_.activation_bytes), size_words(plan_.slot_bytes),
+                slot_total(), size_words(sum(plan_.head_bytes, plan_.layer_buffer_bytes)), module)};
   }
 
   [[nodiscard]] Error contradiction() const {
@@ -213,8 +217,8 @@ class Planner {
 
 uint64_t MemoryPlan::total_bytes() const {
   uint64_t total = 0;
-  for (const uint64_t part : {process_bytes, reserve_bytes, head_bytes, mtp_bytes, kv_bytes, activation_bytes,
-                              resident_layer_bytes, layer_buffer_bytes, slot_bytes})
+  for (const uint64_t part : {process_bytes, reserve_bytes, decompression_bytes, head_bytes, mtp_bytes, kv_bytes,
+                              activation_bytes, resident_layer_bytes, layer_buffer_bytes, slot_bytes})
     total = sum(total, part);
   return total;
 }

@@ -1,7 +1,8 @@
 // What lies in memory while a model runs, decided before anything is loaded: which always-needed layers stay, how many
 // experts have a slot, how long a chunk of a prompt may be.
 //
-//   limit = process + reserve + head + MTP + KV cache + activations + layers (or buffers to stream them) + slots
+//   limit = process + reserve + decompression + head + MTP + KV cache + activations + layers (or buffers to stream
+//   them) + slots
 //
 // Layers come before slots: a layer's bytes are used in every pass, an expert's in some. Threads: pure functions on
 // plain values. Errors: budget, with the number that would do and the remedy.
@@ -27,14 +28,15 @@ struct MemoryNeeds {
     uint64_t bytes = 0;
     uint32_t uses = 1;  // in one pass
   };
-  std::vector<Layer> layers;        // each physical layer of the pass once, ascending
-  uint64_t process_bytes = 0;       // resident before anything of the plan is allocated
-  uint64_t reserve_bytes = 0;       // what is allocated besides: tokenizer, logits, buffers of transfers
-  uint64_t head_bytes = 0;          // output head and final norm
-  uint64_t mtp_bytes = 0;           // all of the MTP module's
-  uint64_t kv_bytes = 0;            // KV cache
-  uint32_t longest_chunk = 1;       // rows that are worth going through the model at once
-  std::vector<SlotLayout> layouts;  // of the experts' slots; empty: a dense model
+  std::vector<Layer> layers;         // each physical layer of the pass once, ascending
+  uint64_t process_bytes = 0;        // resident before anything of the plan is allocated
+  uint64_t reserve_bytes = 0;        // what is allocated besides: tokenizer, logits, buffers of transfers
+  uint64_t decompression_bytes = 0;  // what threads hold that read compressed files
+  uint64_t head_bytes = 0;           // output head and final norm
+  uint64_t mtp_bytes = 0;            // all of the MTP module's
+  uint64_t kv_bytes = 0;             // KV cache
+  uint32_t longest_chunk = 1;        // rows that are worth going through the model at once
+  std::vector<SlotLayout> layouts;   // of the experts' slots; empty: a dense model
   uint32_t top_k = 0;
   uint64_t experts_per_token = 0;  // in one pass
   /// Activations of chunks of so many rows; grows with them.
@@ -53,6 +55,7 @@ struct MemoryPlan {
   std::optional<uint64_t> limit_bytes;
   uint64_t process_bytes = 0;
   uint64_t reserve_bytes = 0;
+  uint64_t decompression_bytes = 0;
   uint64_t head_bytes = 0;
   uint64_t mtp_bytes = 0;
   uint64_t kv_bytes = 0;

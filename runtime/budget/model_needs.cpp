@@ -4,6 +4,7 @@
 #include <map>
 
 #include "format/base/checked.h"
+#include "format/compressed/expanding_repository.h"
 #include "runtime/experts/grouped_executor.h"
 #include "runtime/model/mtp.h"
 
@@ -68,6 +69,8 @@ Result<MemoryNeeds> find_needs(const LoadContext& context, const ModelConfig& co
     largest_tensor = std::max(largest_tensor, tensor.range.size());
   needs.process_bytes = options.process_bytes;
   needs.reserve_bytes = reserve(config, options, largest_tensor, checkpoint.experts().size());
+  if (checkpoint.manifest())
+    needs.decompression_bytes = options.readers * format::reading_bytes(*checkpoint.manifest());
   needs.longest_chunk = options.model.max_rows;
   needs.activation_bytes = [config, model = options.model](uint32_t rows) mutable {
     model.max_rows = rows;

@@ -13,6 +13,7 @@ struct NeedsOptions {
   std::set<LayerId> expert_layers;  // whose experts a run may want
   bool with_mtp = false;            // the module will be loaded
   unsigned threads = 1;             // that compute or read
+  unsigned readers = 1;             // of these: that read
   uint64_t text_bytes = 0;          // of the tokenizer's file
   uint64_t process_bytes = 0;       // resident now
 };

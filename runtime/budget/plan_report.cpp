@@ -11,6 +11,7 @@ format::Json to_json(const MemoryPlan& plan) {
           {"bytes",
            {{"process", plan.process_bytes},
             {"reserve", plan.reserve_bytes},
+            {"decompression", plan.decompression_bytes},
             {"head", plan.head_bytes},
             {"mtp", plan.mtp_bytes},
             {"kv_cache", plan.kv_bytes},

@@ -91,6 +91,7 @@ std::string memory_text(const Outlook& outlook) {
                                                     size_words(*plan.limit_bytes))
                                       : fmt::format("memory: {}\n", size_words(plan.total_bytes()));
   text += line("process, tokenizer, buffers", size_words(plan.process_bytes + plan.reserve_bytes), "");
+  if (plan.decompression_bytes > 0) text += line("decompression", size_words(plan.decompression_bytes), "");
   text += line("output head", size_words(plan.head_bytes), "");
   text += line("layers", size_words(plan.resident_layer_bytes),
                fmt::format("{} of {} stay", layers - plan.streamed.size(), layers));

@@ -81,10 +81,12 @@ Result<LoadPlan> plan_load(const LoadContext& context, format::Repository& repos
   if (plan.with_mtp) plan.expert_layers.insert(LayerId(config.layers));
   const auto system = read_system_memory();
   const unsigned computing = options.threads != 0 ? options.threads : std::thread::hardware_concurrency();
+  const unsigned reading = 2 * context.files.storage().depth();  // experts' pool, and that of layers that stream
   NeedsOptions needs{.model = model,
                      .expert_layers = plan.expert_layers,
                      .with_mtp = plan.with_mtp,
-                     .threads = computing + 2 * context.files.storage().depth(),
+                     .threads = computing + reading,
+                     .readers = reading + 1,  // what is always needed, and rows, the calling thread reads
                      .text_bytes = 0,
                      .process_bytes = system ? system->resident_bytes : 0};
   TRY_ASSIGN(needs.text_bytes, tokenizer_bytes(repository, stop));

@@ -18,7 +18,7 @@
 #include <string>
 #include <vector>
 
-#include "format/source/repository.h"
+#include "format/compressed/expanding_repository.h"
 #include "kernels/cpu/cpu_device.h"
 #include "runtime/experts/policy/lru.h"
 #include "runtime/experts/streamed_store.h"
@@ -157,7 +157,8 @@ uint64_t bring(StreamedStore& store, LayerId layer, std::span<const ExpertId> ex
 }
 
 int run(const Settings& settings) {
-  const auto repository = value_of(format::open_repository(settings.place, {}, format::posix_file_system()));
+  const auto repository = format::make_expanding_repository(
+      value_of(format::open_repository(settings.place, {}, format::posix_file_system())));
   const format::Checkpoint checkpoint = value_of(format::Checkpoint::open(*repository, 8, {}));
   const ModelConfig config = value_of(read_model_config(*repository, {}));
   const auto device = value_of(kernels::make_cpu_device({.threads = 1, .instruction_set = {}}));

@@ -114,6 +114,11 @@ def _made(*arguments):
     return scratch / "out"
 
 
+def compressed_tiny(by="expert"):
+    """The small trained checkpoint, packed and compressed; to be read only."""
+    return _made(Path(path_from_environment("DSPACK_TEST_DATA")) / "tiny-v3", "--by", by, "--compress", "zstd")
+
+
 def converted_tiny(transform, by="expert"):
     """The small trained checkpoint with a transform; to be read only. "bf16-to-fp8" is made of bf16_tiny()."""
     source = bf16_tiny() if transform == "bf16-to-fp8" else Path(path_from_environment("DSPACK_TEST_DATA")) / "tiny-v3"

@@ -5,7 +5,7 @@ import re
 import unittest
 from pathlib import Path
 
-from checkpoints import packed_tiny
+from checkpoints import compressed_tiny, packed_tiny
 from common import EndToEnd, main, path_from_environment
 
 QUESTION, ANSWER = "What is the capital of Spain?", "The capital of Spain is Madrid.\n"
@@ -30,10 +30,10 @@ class Budgets(EndToEnd):
     def assert_refuses(self, *arguments, needles):
         self.assert_refused(self.ask(*arguments), *needles, program="dsrun")
 
-    def floor_bytes(self):
+    def floor_bytes(self, folder=None):
         """What the program says that it needs at least; some pages more or less from run to run, under a sanitizer
         megabytes."""
-        message = self.ask("--ram", "1MB").stderr
+        message = self.ask("--ram", "1MB", folder=folder).stderr
         return int(re.search(r"at least (\d+) bytes", message).group(1))
 
     def test_the_text_does_not_depend_on_the_number_of_slots(self):
@@ -56,6 +56,23 @@ class Budgets(EndToEnd):
                 self.assertEqual(plan["total"], sum(plan["bytes"].values()))
                 if not SANITIZED:
                     self.assertLessEqual(stats["memory_bytes"]["process_peak"], plan["limit"])
+
+    def test_reading_compressed_files_is_in_the_plan(self):
+        plain = self.assert_answers()["memory_plan"]["bytes"]
+        self.assertEqual(plain["decompression"], 0)
+        for by in ("expert", "layer"):
+            folder = compressed_tiny(by)
+            least = self.floor_bytes(folder)
+            for more, io in ((8_000_000, "auto"),) if SANITIZED else ((1_000_000, "auto"), (1_000_000, "direct"),
+                                                                      (4_000_000, "auto"), (12_000_000, "mmap")):
+                with self.subTest(by=by, more=more, io=io):
+                    stats = self.assert_answers("--ram", least + more, "--io", io, folder=folder)
+                    plan = stats["memory_plan"]
+                    self.assertGreater(plan["bytes"]["decompression"], 0)
+                    self.assertEqual(plan["total"], sum(plan["bytes"].values()))
+                    self.assertLessEqual(plan["total"], least + more)
+                    if not SANITIZED:
+                        self.assertLessEqual(stats["memory_bytes"]["process_peak"], plan["limit"])
 
     def run_at_the_floor(self):
         """A process is some pages larger or smaller from run to run, so the floor has to be met."""

@@ -112,7 +112,7 @@ class Compress(StoredForms):
                 self.assert_frames(out, manifest)
                 self.assert_round_trip(out)
                 self.assertEqual(self.text_of(out), wanted)
-                self.assertEqual(self.text_of(out, "--ram", "40MB"), wanted)
+                self.assertEqual(self.text_of(out, "--experts", "12%"), wanted)
 
     def assert_frames(self, out, manifest):
         """Frames as the manifest lists them, none across a tensor's bounds, and a table that fits: read by hand."""

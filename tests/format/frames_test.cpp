@@ -40,12 +40,15 @@ Sample sample(const std::vector<uint64_t>& tensors, uint64_t size_bytes) {
 
 }  // namespace
 
-TEST_CASE("frames: cut at the data, at every tensor, and 1 MiB behind a cut") {
+TEST_CASE("frames: cut at the data, at every tensor, and at every multiple of 1 MiB") {
   CHECK(format::frame_cuts(std::vector<uint64_t>{4096, 4096 + 100}, 4096 + 200) ==
         std::vector<uint64_t>{0, 4096, 4196, 4296});
   CHECK(format::frame_cuts(std::vector<uint64_t>{4096}, 4096 + 2 * kMiB + 1) ==
-        std::vector<uint64_t>{0, 4096, 4096 + kMiB, 4096 + 2 * kMiB, 4096 + 2 * kMiB + 1});
-  CHECK(format::frame_cuts(std::vector<uint64_t>{4096}, 4096 + kMiB) == std::vector<uint64_t>{0, 4096, 4096 + kMiB});
+        std::vector<uint64_t>{0, 4096, kMiB, 2 * kMiB, 4096 + 2 * kMiB + 1});
+  CHECK(format::frame_cuts(std::vector<uint64_t>{4096}, 4 * kMiB) ==
+        std::vector<uint64_t>{0, 4096, kMiB, 2 * kMiB, 3 * kMiB, 4 * kMiB});
+  CHECK(format::frame_cuts(std::vector<uint64_t>{kMiB, 2 * kMiB}, 2 * kMiB + 5) ==
+        std::vector<uint64_t>{0, kMiB, 2 * kMiB, 2 * kMiB + 5});
   // Tensors without bytes make no frame.
   CHECK(format::frame_cuts(std::vector<uint64_t>{4096, 4096, 5000}, 5000) == std::vector<uint64_t>{0, 4096, 5000});
 }
@@ -53,8 +56,9 @@ TEST_CASE("frames: cut at the data, at every tensor, and 1 MiB behind a cut") {
 TEST_CASE("frames: any range of the raw bytes comes out of the frames that hold it") {
   const Sample made = sample({4096, 4096 + 1'500'000, 4096 + 1'500'300}, 4096 + 3'000'000);
   const uint64_t size = made.raw.size();
-  for (const ByteRange raw : {ByteRange{0, size}, ByteRange{0, 1}, ByteRange{4095, 4097}, ByteRange{4096, 4096 + kMiB},
-                              ByteRange{1'500'000, 1'600'000}, ByteRange{size - 1, size}, ByteRange{77, 77}}) {
+  for (const ByteRange raw :
+       {ByteRange{0, size}, ByteRange{0, 1}, ByteRange{4095, 4097}, ByteRange{4096, 4096 + kMiB},
+        ByteRange{kMiB, 2 * kMiB}, ByteRange{1'500'000, 1'600'000}, ByteRange{size - 1, size}, ByteRange{77, 77}}) {
     CAPTURE(raw.begin);
     CAPTURE(raw.end);
     std::vector<std::byte> out(raw.size());

@@ -16,6 +16,7 @@ MemoryNeeds v3() {
     needs.layers.push_back({.id = LayerId(layer), .bytes = layer < 3 ? 583 * kMB : 233 * kMB});
   needs.process_bytes = 60 * kMB;
   needs.reserve_bytes = 140 * kMB;
+  needs.decompression_bytes = 100 * kMB;
   needs.head_bytes = 1'850 * kMB;
   needs.kv_bytes = 576 * kMB;
   needs.longest_chunk = 4096;

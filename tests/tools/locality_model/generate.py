@@ -4,6 +4,7 @@ speaks a known text: token 0, 1, 2, ... around. So `dsrun FOLDER --tokens 0 -n 1
 
     generate.py FOLDER                     # 384 experts of V3's shapes: 44,051,072 bytes each, 17.3 GB in all
     generate.py FOLDER --deep              # V3's 61 layers and its MTP module, in small: 0.4 GB
+    generate.py FOLDER --weights trained   # FP8 bytes distributed as trained ones (trained.py), not evenly
     generate.py FOLDER --set n_routed_experts=128 --reuse 0.41 ...
 
 Needs NumPy. Every expert has bytes of its own. For each of the text's tokens there may be another one that might have
@@ -22,6 +23,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import routes  # noqa: E402
 import v3_checkpoint  # noqa: E402
+from trained import TrainedWeights  # noqa: E402
 from weights import Space, Tables  # noqa: E402
 
 # V3's experts, few of them, with little else that every token needs.
@@ -36,14 +38,17 @@ DEEP_MARKS = 64
 
 
 class Payload(v3_checkpoint.RandomPayload):
-    """Tensors of the tables; random bytes for the rest."""
+    """Tensors of the tables; for the rest random bytes, or `trained` ones."""
 
-    def __init__(self, tables, seed):
+    def __init__(self, tables, seed, trained=None):
         super().__init__(seed)
-        self.tables = tables
+        self.tables, self.trained = tables, trained
 
     def write(self, file, tensor):
         known = self.tables.tensor(tensor.name, tensor.shape)
+        if known is None and self.trained and tensor.dtype == "F8_E4M3":
+            self.trained.write(file, tensor.name, tensor.shape)
+            return
         if known is None:
             super().write(file, tensor)
             return
@@ -97,6 +102,8 @@ def main():
                         help="share of the next layer's experts that its router finds on this layer's state")
     parser.add_argument("--acceptance", type=float, default=0.82, help="share of the MTP module's right drafts")
     parser.add_argument("--marks", type=int, help="distinct marks (weights.py)")
+    parser.add_argument("--weights", choices=("random", "trained"), default="random",
+                        help="what the bytes of FP8 weights are like that decide nothing")
     parser.add_argument("--shard-bytes", type=int, default=4 << 30)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
@@ -110,7 +117,8 @@ def main():
         shards = v3_checkpoint.make_shards(config, shard_bytes=arguments.shard_bytes)
     except ValueError as error:
         sys.exit(f"generate.py: {error}")
-    v3_checkpoint.write_checkpoint(arguments.folder, config, shards, Payload(tables, arguments.seed))
+    trained = TrainedWeights(arguments.seed) if arguments.weights == "trained" else None
+    v3_checkpoint.write_checkpoint(arguments.folder, config, shards, Payload(tables, arguments.seed, trained))
     np.save(arguments.folder / "routes.npy", plan.routes.astype(np.uint16))  # [tokens, layers with experts, top_k]
     print(json.dumps(report(plan, tables, config), indent=2))
 
