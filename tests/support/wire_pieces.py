@@ -25,8 +25,10 @@ class TestServer(http.server.ThreadingHTTPServer):
         self.server_close()
 
     def handle_error(self, request, client_address):
-        """A client that goes away in the middle is the tests' daily bread; all else is not_expected()."""
-        if not isinstance(sys.exc_info()[1], OSError):
+        """A client that goes away in the middle is the tests' daily bread; all else is not_expected(), so is a file that was
+        taken away under the server."""
+        error = sys.exc_info()[1]
+        if not isinstance(error, OSError) or isinstance(error, FileNotFoundError):
             self.not_expected(request, client_address)
 
     def not_expected(self, request, client_address):
