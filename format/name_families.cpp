@@ -86,11 +86,14 @@ constexpr NamePart kMistralGlobal[] = {
 };
 
 constexpr NameFamily kFamilies[] = {
-    {.experts = "mlp.experts.", .layer = kTransformersLayer, .global = kTransformersGlobal},
-    {.experts = "block_sparse_moe.experts.", .layer = kMixtralLayer, .global = {}},
-    {.experts = "feed_forward.experts.", .layer = kLlamaLayer, .global = {}},
-    {.experts = "ffn.experts.", .layer = kDeepSeekLayer, .global = kDeepSeekGlobal},
-    {.experts = "experts.", .layer = kMistralLayer, .global = kMistralGlobal},
+    {.author = NameAuthor::transformers,
+     .experts = "mlp.experts.",
+     .layer = kTransformersLayer,
+     .global = kTransformersGlobal},
+    {.author = NameAuthor::transformers, .experts = "block_sparse_moe.experts.", .layer = kMixtralLayer, .global = {}},
+    {.author = NameAuthor::transformers, .experts = "feed_forward.experts.", .layer = kLlamaLayer, .global = {}},
+    {.author = NameAuthor::deepseek, .experts = "ffn.experts.", .layer = kDeepSeekLayer, .global = kDeepSeekGlobal},
+    {.author = NameAuthor::mistral, .experts = "experts.", .layer = kMistralLayer, .global = kMistralGlobal},
 };
 
 constexpr std::string_view kPrefixes[] = {

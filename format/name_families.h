@@ -17,6 +17,7 @@ struct NamePart {
 };
 
 struct NameFamily {
+  NameAuthor author = NameAuthor::transformers;
   std::string_view experts;          // between a layer's number and an expert's: "mlp.experts."
   std::span<const NamePart> layer;   // behind a layer's number; none of all families' begins another
   std::span<const NamePart> global;  // of tensors of no layer, behind the prefix

@@ -276,6 +276,13 @@ bool needs_name_families(std::string_view name) {
   return split.expert && split.experts != kFirstExperts;
 }
 
+std::optional<NameAuthor> name_author(std::string_view name) {
+  const Split split = split_name(name);
+  if (!split.expert) return std::nullopt;
+  const auto family = std::ranges::find(name_families(), split.experts, &NameFamily::experts);
+  return family->author;
+}
+
 std::vector<std::string> scale_names(std::string_view weight_name) {
   const std::string name(weight_name);
   std::vector<std::string> names{name + "_scale_inv", name + "_scale"};

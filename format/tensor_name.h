@@ -81,6 +81,15 @@ inline constexpr std::string_view kWrapperPrefix = "language_model.";
 /// Whether the first readers of the format, which knew V3's names alone, would misread this name's numbers.
 [[nodiscard]] bool needs_name_families(std::string_view name);
 
+/// Whose code the names of a checkpoint are from, which decides what else can read them.
+enum class NameAuthor {
+  transformers,  // also what it converts while it loads: Mixtral's, Llama-4's
+  deepseek,      // DeepSeek's own code, and DeepSeek-V4
+  mistral,       // Mistral's own code: Mistral-Large-3
+};
+/// nullopt: the name of no routed expert. Other names do not tell: families share some ("ffn_norm.").
+[[nodiscard]] std::optional<NameAuthor> name_author(std::string_view name);
+
 /// For a quantised weight: the names under which its scale may stand beside it, most usual first.
 [[nodiscard]] std::vector<std::string> scale_names(std::string_view weight_name);
 

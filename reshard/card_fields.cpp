@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "format/source/http_headers.h"
+#include "reshard/other_loaders.h"
 
 namespace dspack::reshard {
 namespace {
@@ -53,9 +54,9 @@ std::map<std::string, std::string> card_fields(std::string_view card) {
 
 std::string packed_card_fields(const format::Manifest& manifest, std::string_view source_card) {
   std::map<std::string, std::string> source = card_fields(source_card);
-  // Whatever library opens the source's files knows nothing of the map.
-  const bool others_read =
-      !has_requirement(manifest, format::kZstdKey) && !has_requirement(manifest, format::kFusedExpertsKey);
+  // Whatever library opens the source's files knows nothing of the map; those that know Mistral's own names look for
+  // them in files of other names.
+  const bool others_read = !unreadable_reason(manifest) && name_author(manifest) != format::NameAuthor::mistral;
   if (manifest.layer_map || !others_read) source[std::string(kLibrary)] = "dspack";
   std::string block = "---\n";
   if (!manifest.origin.repository.empty()) block += fmt::format("base_model: {}\n", manifest.origin.repository);

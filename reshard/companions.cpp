@@ -213,10 +213,6 @@ std::string hub_index(uint64_t payload_bytes, Json weight_map) {
   return index.dump(2) + "\n";
 }
 
-bool others_can_read(const format::Manifest& manifest) {
-  return !has_requirement(manifest, format::kFusedExpertsKey) && !has_requirement(manifest, format::kZstdKey);
-}
-
 std::string packed_index(const Plan& plan) {
   Json map = Json::object();
   for (const PlannedFile& file : plan.files) {

@@ -55,16 +55,13 @@ inline constexpr char kSourceConfig[] = "config.source.json";
 /// An index as the Hub has it: {"metadata":{"total_size":...},"weight_map":{tensor: file}}.
 [[nodiscard]] std::string hub_index(uint64_t payload_bytes, format::Json weight_map);
 
-/// The ordinary Hub index over the packed files, so that other loaders open the folder as it is.
+/// The ordinary Hub index over the packed files, so that other loaders open the folder as it is. Where they cannot
+/// (other_loaders.h) there must be none: they would take what they do not find for absent, and some would go on without.
 [[nodiscard]] std::string packed_index(const Plan& plan);
 
 /// Every source shard's original header, zstd-compressed JSON {"<shard>": "<header text>"}: with the packed bytes it is
 /// enough to rebuild the shards.
 [[nodiscard]] Result<std::string> kept_headers(const format::Checkpoint& source);
-
-/// Whether other loaders know the names of the packed tensors. If not, there is no index: they would take what they do
-/// not find for absent, and some would go on without it.
-[[nodiscard]] bool others_can_read(const format::Manifest& manifest);
 
 /// Where the source's own README.md goes.
 inline constexpr char kSourceCardPath[] = "README.source.md";

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "format/json.h"
+#include "reshard/other_loaders.h"
 
 namespace dspack::reshard {
 namespace {
@@ -48,6 +49,16 @@ std::string changes_text(const format::Manifest& manifest) {
   return text + "\n";
 }
 
+/// What other programs make of it.
+std::string others_text(const format::Manifest& manifest) {
+  std::string text;
+  if (const auto reason = unreadable_reason(manifest))
+    text += fmt::format("other programs cannot read it: {}; reshard unpack makes an ordinary checkpoint\n\n", *reason);
+  if (const std::string_view readers = readers_of_names(name_author(manifest)); !readers.empty())
+    text += fmt::format("{}\n\n", readers);
+  return text;
+}
+
 }  // namespace
 
 std::string inspect_text(const format::Checkpoint& checkpoint, const format::Repository& repository) {
@@ -72,14 +83,16 @@ std::string inspect_text(const format::Checkpoint& checkpoint, const format::Rep
   uint64_t slices = 0;
   for (const format::FusedTensor& tensor : checkpoint.fused())
     slices += tensor.slices;
-  if (checkpoint.manifest()) text += changes_text(*checkpoint.manifest());
+  if (checkpoint.manifest()) text += changes_text(*checkpoint.manifest()) + others_text(*checkpoint.manifest());
   if (checkpoint.manifest() && checkpoint.manifest()->layer_map) {
     const format::LayerMap& map = *checkpoint.manifest()->layer_map;
     text += fmt::format("layer map: {} ({} in all)\n\n", format::to_string(map), map.size());
   }
   if (!checkpoint.fused().empty()) {
-    text += fmt::format("{} tensors hold all experts of their layer and are seen as {}, one an expert\n\n",
-                        checkpoint.fused().size(), slices);
+    text += fmt::format(
+        "{} tensors hold all experts of their layer and are seen as {}, one an expert. So they are packed, and other "
+        "programs then need what reshard unpack makes of it\n\n",
+        checkpoint.fused().size(), slices);
   }
   text += fmt::format("  {:<16}{:>10}{:>20}\n", "role", "tensors", "bytes");
   for (const auto& [role, total] : roles)

@@ -11,6 +11,7 @@
 #include "reshard/arrangement.h"
 #include "reshard/inspect_data.h"
 #include "reshard/inspect_page.h"
+#include "reshard/other_loaders.h"
 
 namespace dspack::reshard {
 namespace {
@@ -149,6 +150,10 @@ Result<std::string> inspect_html(const format::Checkpoint& checkpoint, format::R
                   .warnings = checkpoint.warnings()};
   Sides sides;
   if (checkpoint.manifest()) {
+    if (const auto reason = unreadable_reason(*checkpoint.manifest())) {
+      texts.warnings.push_back(
+          fmt::format("other programs cannot read it: {}; reshard unpack makes an ordinary checkpoint", *reason));
+    }
     TRY_ASSIGN(sides, packed_sides(checkpoint, repository, texts, stop));
   } else {
     sides = ordinary_sides(checkpoint, by.value_or(format::Grouping{}), texts);

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "reshard/companions.h"
+#include "reshard/other_loaders.h"
 
 namespace dspack::reshard {
 namespace {
@@ -13,19 +14,23 @@ using format::Manifest;
 
 constexpr std::string_view kWeightEnding = ".safetensors";
 
-/// Whatever else a manifest requires of its readers is something that other loaders do not know.
+/// Whatever a manifest requires of its readers is something that other loaders do not know, but for other models'
+/// names, which their loaders know, and a layer map, of which they are warned.
 Result<void> check_requirements(const Manifest& manifest) {
-  std::vector<std::string> strange;
-  std::ranges::copy_if(manifest.requirements, std::back_inserter(strange),
-                       [](const std::string& name) { return name != format::kLayerMapKey; });
-  for (const format::PackedFile& file : manifest.files) {
-    if (!file.path.ends_with(kWeightEnding)) strange.push_back(file.path);
-    if (!strange.empty()) break;
+  const auto refuse = [](std::string_view reason) {
+    return Error{ErrorKind::unsupported,
+                 fmt::format("other programs cannot read it: {}; reshard unpack makes an ordinary checkpoint", reason)};
+  };
+  if (const auto reason = unreadable_reason(manifest)) return refuse(*reason);
+  if (has_requirement(manifest, format::kAliasesKey))
+    return refuse("equal tensors are stored once (aliases), and they look for each by its name");
+  for (const std::string& name : manifest.requirements) {
+    if (name != format::kLayerMapKey && name != format::kNameFamiliesKey) return refuse("it requires " + name);
   }
-  if (strange.empty()) return {};
-  return Error{ErrorKind::unsupported,
-               fmt::format("other loaders cannot read it, because of {}; reshard unpack makes an ordinary checkpoint",
-                           fmt::join(strange, ", "))};
+  for (const format::PackedFile& file : manifest.files) {
+    if (!file.path.ends_with(kWeightEnding)) return refuse(file.path + " is no safetensors file by its name");
+  }
+  return {};
 }
 
 class Planner {
@@ -65,11 +70,14 @@ class Planner {
   }
 
   void add_warnings(const Manifest& manifest) {
-    if (!manifest.layer_map) return;
-    plan_.warnings.push_back(
-        fmt::format("the repository has a layer map ({}), which other programs pass by: they run "
-                    "each layer of the model once",
-                    format::to_string(*manifest.layer_map)));
+    if (manifest.layer_map) {
+      plan_.warnings.push_back(
+          fmt::format("the repository has a layer map ({}), which other programs pass by: they run "
+                      "each layer of the model once",
+                      format::to_string(*manifest.layer_map)));
+    }
+    if (const std::string_view readers = readers_of_names(name_author(manifest)); !readers.empty())
+      plan_.warnings.emplace_back(readers);
   }
 
   LinkPlan take() { return std::move(plan_); }

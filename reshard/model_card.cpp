@@ -2,6 +2,7 @@
 
 #include "reshard/card_fields.h"
 #include "reshard/companions.h"
+#include "reshard/other_loaders.h"
 
 namespace dspack::reshard {
 
@@ -47,7 +48,7 @@ std::string form_of(const format::Manifest& manifest) {
     return "The weight files are safetensors files in independent zstd frames, which dspack reads as they are; "
            "`zstd -d` makes\nordinary ones of them.";
   }
-  if (!others_can_read(manifest)) return "All weight files are ordinary safetensors files.";
+  if (unreadable_reason(manifest)) return "All weight files are ordinary safetensors files.";
   return fmt::format("All weight files are ordinary safetensors files, listed in `{}`.", format::kIndexPath);
 }
 
@@ -68,34 +69,62 @@ std::string introduction(const format::Manifest& manifest, const Recipe& recipe,
   return text;
 }
 
-std::string usage(const format::Manifest& manifest, const std::string& name) {
-  std::string text = fmt::format(
-      "## Use\n\n"
-      "With dspack, from a folder; or from the Hub without downloading it first, one expert at a time, as the router "
-      "asks\n"
-      "for them (in place of `ORG/{0}`, the name of this repository):\n\n"
-      "```\ndsrun . -p \"Hello\"\ndsrun hf://ORG/{0} -p \"Hello\"\n```\n\n",
-      name.empty() ? "NAME" : name);
-  if (!others_can_read(manifest)) {
-    const bool fused = has_requirement(manifest, format::kFusedExpertsKey);
-    text += fused ? "The source keeps the experts of a layer in one tensor; here each expert has a tensor of its own, "
-                    "which is its\nslice. Other loaders do not know these names. For them:\n\n"
-                  : "Other loaders do not read compressed files. For them:\n\n";
-    return text + "```\nreshard unpack . --out FOLDER\n```\n\n";
+/// What dspack itself does with it.
+std::string usage_with_dspack(format::NameAuthor author, const std::string& name) {
+  if (author != format::NameAuthor::transformers) {
+    return "`dsrun` does not run models whose tensors have these names yet. What dspack does with them is below: "
+           "verify "
+           "them, and\nmake the original files again.\n\n";
   }
+  return fmt::format(
+      "With dspack, if `dsrun` runs the model (DeepSeek-V2, V3 and R1, Kimi-K2 and their relatives), from a folder; or "
+      "from the\nHub without downloading it first, one expert at a time, as the router asks for them (in place of "
+      "`ORG/{0}`, the name\nof this repository):\n\n"
+      "```\ndsrun . -p \"Hello\"\ndsrun hf://ORG/{0} -p \"Hello\"\n```\n\n",
+      name);
+}
+
+std::string usage_unpacked(std::string_view reason) {
+  return fmt::format(
+      "Other programs cannot read it as it is: {}.\nFor them:\n\n```\nreshard unpack . --out FOLDER\n```\n\n", reason);
+}
+
+std::string usage_with_transformers(const std::string& name) {
+  return fmt::format(
+      "With transformers, which finds the files through the index:\n\n"
+      "```python\nfrom transformers import AutoModelForCausalLM, AutoTokenizer\n\n"
+      "model = AutoModelForCausalLM.from_pretrained(\"ORG/{0}\")\n"
+      "tokenizer = AutoTokenizer.from_pretrained(\"ORG/{0}\")\n```\n\n",
+      name);
+}
+
+std::string usage_with_servers(const format::Manifest& manifest, format::NameAuthor author) {
+  if (author != format::NameAuthor::mistral) {
+    return "With vLLM, where its version follows the index if no safetensors file lies at the top of the folder, as "
+           "here. "
+           "Versions\nthat do not, and SGLang, look at the top only: `reshard link . --out FLAT` makes a folder for "
+           "them, "
+           "of links to these\nfiles.\n\n";
+  }
+  if (!holds_source_bytes(manifest)) return "";
+  return "For vLLM and SGLang, the source's own files again:\n\n```\nreshard unpack . --exact --out FOLDER\n```\n\n";
+}
+
+std::string usage(const format::Manifest& manifest, const std::string& name) {
+  const format::NameAuthor author = name_author(manifest);
+  std::string text = "## Use\n\n";
+  if (const std::string_view readers = readers_of_names(author); !readers.empty()) text.append(readers).append("\n\n");
+  text += usage_with_dspack(author, name);
+  if (const auto reason = unreadable_reason(manifest)) return text + usage_unpacked(*reason);
   if (manifest.coverage.of) return text + "Other loaders need the whole model, of which this is a part.\n\n";
-  return text + fmt::format(
-                    "With transformers, which finds the files through the index:\n\n"
-                    "```python\nfrom transformers import AutoModelForCausalLM, AutoTokenizer\n\n"
-                    "model = AutoModelForCausalLM.from_pretrained(\"ORG/{0}\")\n"
-                    "tokenizer = AutoTokenizer.from_pretrained(\"ORG/{0}\")\n```\n\n"
-                    "With vLLM, where its version follows the index if no safetensors file lies at the top of the "
-                    "folder, as here. "
-                    "Versions\nthat do not, and SGLang, look at the top only: `reshard link . --out FLAT` makes a "
-                    "folder for them, "
-                    "of "
-                    "links to these\nfiles.\n\n",
-                    name.empty() ? "NAME" : name);
+  if (!manifest.aliases.empty()) {
+    text += fmt::format(
+        "Equal tensors are stored once: the index lacks {} of the source's names, whose bytes are another's. Loaders "
+        "that "
+        "look for\nthem by name need what `reshard unpack . --out FOLDER` makes.\n\n",
+        manifest.aliases.size());
+  }
+  return text + usage_with_transformers(name) + usage_with_servers(manifest, author);
 }
 
 std::string verification(const format::Manifest& manifest) {
@@ -151,7 +180,8 @@ std::string model_card(const format::Manifest& manifest, const Recipe& recipe,
   const std::string& repository = manifest.origin.repository;
   const std::string name = repository.empty() ? "" : repository.substr(repository.find('/') + 1);
   std::string card = packed_card_fields(manifest, source_card.value_or(""));
-  card += introduction(manifest, recipe, name) + usage(manifest, name) + verification(manifest) + provenance(manifest);
+  card += introduction(manifest, recipe, name) + usage(manifest, name.empty() ? "NAME" : name) +
+          verification(manifest) + provenance(manifest);
   if (source_card) card += fmt::format("\nThe source's own card: [{0}]({0}).\n", kSourceCardPath);
   return card;
 }

@@ -8,6 +8,7 @@
 
 #include "dspack_version.h"
 #include "reshard/changed_config.h"
+#include "reshard/other_loaders.h"
 #include "reshard/transform/rounding_errors.h"
 
 namespace dspack::reshard {
@@ -155,7 +156,7 @@ Result<void> seal_repository(const SealInput& input, DurableFolders& folders, fo
   TRY_ASSIGN(const auto source_card, read_source_card(out, files));
   std::vector<std::pair<std::string, std::string>> written{
       {format::kHeadersPath, headers}, {"README.md", model_card(manifest, outlook.plan.recipe, source_card)}};
-  if (others_can_read(manifest)) written.emplace_back(format::kIndexPath, packed_index(outlook.plan));
+  if (!unreadable_reason(manifest)) written.emplace_back(format::kIndexPath, packed_index(outlook.plan));
   if (outlook.changed_config) written.emplace_back(kConfigPath, *outlook.changed_config);
   for (const auto& [path, text] : written) {
     TRY_ASSIGN(format::CompanionFile file, write_companion(path, text, out, files, folders));

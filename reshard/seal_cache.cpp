@@ -8,6 +8,7 @@
 #include "dspack_version.h"
 #include "format/base/parallel.h"
 #include "format/cache/cached_repository.h"
+#include "reshard/other_loaders.h"
 #include "reshard/rebuild.h"
 #include "reshard/seal.h"
 
@@ -228,7 +229,7 @@ Result<format::Manifest> regrouped(const Job& job, const std::vector<FileDigests
   }
   TRY_ASSIGN(const auto source_card, read_source_card(job.folder.root(), job.folder.files()));
   std::vector<std::pair<std::string, std::string>> written{{"README.md", model_card(manifest, recipe, source_card)}};
-  if (others_can_read(manifest))
+  if (!unreadable_reason(manifest))
     written.emplace_back(format::kIndexPath, hub_index(job.catalogue.payload_bytes(), std::move(map)));
   for (const auto& [path, text] : written) {
     TRY_ASSIGN(format::CompanionFile file, write_companion(path, text, job.folder.root(), job.folder.files(), folders));

@@ -8,7 +8,6 @@
 #include "format/json.h"
 #include "format/source/http_text.h"
 #include "format/source/hub_refusal.h"
-#include "format/source/refusal_text.h"
 
 namespace dspack::format {
 namespace {
@@ -33,11 +32,16 @@ std::optional<Digest> parse_oid(std::string_view text) {
   return parse_digest(text);
 }
 
-Result<ListedFile> parse_file(const Json& entry) {
-  ListedFile file;
+Result<HubFile> parse_file(const Json& entry) {
+  HubFile file;
   TRY_ASSIGN(file.path, json_string(entry, "path"));
   TRY_ASSIGN(file.size_bytes, json_uint(entry, "size"));
-  if (!entry.contains("lfs") || entry["lfs"].is_null()) return file;
+  if (!entry.contains("lfs") || entry["lfs"].is_null()) {
+    if (!entry.contains("oid")) return file;
+    TRY_ASSIGN(file.blob, json_string(entry, "oid"));
+    if (!is_commit_id(file.blob)) return not_a_listing(fmt::format("the id of {} is none of git's", file.path));
+    return file;
+  }
   TRY_ASSIGN(const Json* lfs, json_object(entry, "lfs"));
   TRY_ASSIGN(const std::string oid, json_string(*lfs, "oid"));
   TRY_ASSIGN(const uint64_t size_bytes, json_uint(*lfs, "size"));
@@ -68,7 +72,7 @@ class Pages {
 
 }  // namespace
 
-Result<void> parse_tree_page(std::string_view text, std::vector<ListedFile>& files) {
+Result<void> parse_tree_page(std::string_view text, std::vector<HubFile>& files) {
   TRY_ASSIGN(const Json page, parse_json(text));
   if (!page.is_array()) return not_a_listing("it is no array");
   for (const Json& entry : page) {
@@ -79,16 +83,22 @@ Result<void> parse_tree_page(std::string_view text, std::vector<ListedFile>& fil
     if (!file) return file.error();
     if (const auto reason = unsafe_path_reason(file->path))
       return not_a_listing(fmt::format("{}: {}", file->path, *reason));
-    if (!is_hidden(file->path)) files.push_back(*std::move(file));
+    files.push_back(*std::move(file));
   }
   return {};
 }
 
-Result<void> sort_listing(std::vector<ListedFile>& files) {
+Result<void> sort_listing(std::vector<HubFile>& files) {
   std::ranges::sort(files, {}, &ListedFile::path);
   const auto twice = std::ranges::adjacent_find(files, {}, &ListedFile::path);
   if (twice == files.end()) return {};
   return not_a_listing(fmt::format("{} is in it twice", twice->path));
+}
+
+std::vector<ListedFile> visible_files(const std::vector<HubFile>& files) {
+  std::vector<ListedFile> visible;
+  std::ranges::copy_if(files, std::back_inserter(visible), [](const HubFile& file) { return !is_hidden(file.path); });
+  return visible;
 }
 
 const ListedFile* find_listed(const std::vector<ListedFile>& files, std::string_view path) {
@@ -97,8 +107,8 @@ const ListedFile* find_listed(const std::vector<ListedFile>& files, std::string_
   return found != files.end() && found->path == path ? &*found : nullptr;
 }
 
-Result<std::optional<std::vector<ListedFile>>> list_tree(PatientClient& client, const HubDoor& door,
-                                                         const HubName& name, const std::stop_token& stop) {
+Result<std::optional<std::vector<HubFile>>> list_tree(PatientClient& client, const HubDoor& door, const HubName& name,
+                                                      const std::stop_token& stop) {
   const ExplainFailure explain = [&](const HttpFailure& failure) {
     return explain_refusal({.endpoint = door.endpoint,
                             .repository = name.repository,
@@ -106,20 +116,27 @@ Result<std::optional<std::vector<ListedFile>>> list_tree(PatientClient& client, 
                             .has_token = !door.token.empty()},
                            failure);
   };
-  const std::string first = hub_api_url(door.endpoint, name, "tree") + "?recursive=true&expand=false";
-  const auto wrong = [&first](const Error& error) { return error.in(without_password(without_queries(first))); };
-  std::vector<ListedFile> files;
+  const std::string address = hub_api_url(door.endpoint, name, "tree");
+  const std::string first = address + "?recursive=true&expand=false";
+  const std::string shown = without_password(address);
+  const auto wrong = [&shown](const Error& error) { return error.in(shown); };
+  std::vector<HubFile> files;
   Pages pages;
   for (std::string url = first; !url.empty();) {
     if (const auto taken = pages.take(url); !taken) return wrong(taken.error());
-    const HttpRequest request{.url = url, .range = {}, .bearer_token = door.token, .expected_version = {}};
+    const HttpRequest request{.url = url,
+                              .range = {},
+                              .bearer_token = door.token,
+                              .expected_version = {},
+                              .expected_bytes = {},
+                              .name = shown};
     const auto page = get_text(client, request, kMaxPageBytes, stop, explain);
     if (!page && page.error().kind == ErrorKind::not_found && url == first)
-      return std::optional<std::vector<ListedFile>>();
+      return std::optional<std::vector<HubFile>>();
     if (!page) return page.error();
     if (const auto counted = pages.count(page->text.size()); !counted) return wrong(counted.error());
     if (const auto parsed = parse_tree_page(page->text, files); !parsed) return wrong(parsed.error());
-    const std::string& next = page->head.next_page;
+    const std::string next = at_endpoint(page->head.next_page, door.endpoint);
     const auto same_host = same_host_url(url, next);
     if (!next.empty() && !same_host) return wrong(not_a_listing("it goes on at another host"));
     url = same_host.value_or("");

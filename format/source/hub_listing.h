@@ -1,4 +1,4 @@
-// All files of a commit on the Hub with their sizes and LFS digests, by the paginated tree API: a few requests, where a
+// All files of a revision on the Hub with their sizes and digests, by the paginated tree API: a few requests, where a
 // HEAD a file would be thousands.
 // Threads: thread-safe. Errors: network; invalid (not a listing, or one without end); budget (longer than any
 // repository's may be).
@@ -13,19 +13,27 @@
 
 namespace dspack::format {
 
-/// Adds the files of one page, an array of {"type":"file"|"directory","path","size","lfs":{"oid","size"}}; hidden ones
-/// (.gitattributes) are left out. Errors: invalid.
-[[nodiscard]] Result<void> parse_tree_page(std::string_view text, std::vector<ListedFile>& files);
+/// What the Hub tells of a file.
+struct HubFile : ListedFile {
+  std::string
+      blob;  // git's name for the content of a regular file, 7 to 64 hexadecimal digits; empty: not told, or LFS
+};
+
+/// Adds the files of one page, an array of {"type":"file"|"directory","path","size","oid","lfs":{"oid","size"}}.
+/// Errors: invalid.
+[[nodiscard]] Result<void> parse_tree_page(std::string_view text, std::vector<HubFile>& files);
 
 /// Puts files in the order of their paths. Errors: invalid (one is listed twice).
-[[nodiscard]] Result<void> sort_listing(std::vector<ListedFile>& files);
+[[nodiscard]] Result<void> sort_listing(std::vector<HubFile>& files);
+
+/// Those that belong to a checkpoint: without the hidden ones (.gitattributes).
+[[nodiscard]] std::vector<ListedFile> visible_files(const std::vector<HubFile>& files);
 
 /// nullptr: not in it. The listing must be sorted.
 [[nodiscard]] const ListedFile* find_listed(const std::vector<ListedFile>& files, std::string_view path);
 
-/// The whole listing, sorted; `name.revision` is the commit. nullopt: the server has no such API.
-[[nodiscard]] Result<std::optional<std::vector<ListedFile>>> list_tree(PatientClient& client, const HubDoor& door,
-                                                                       const HubName& name,
-                                                                       const std::stop_token& stop);
+/// The whole listing of `name.revision`, sorted, hidden files included. nullopt: the server has no such API.
+[[nodiscard]] Result<std::optional<std::vector<HubFile>>> list_tree(PatientClient& client, const HubDoor& door,
+                                                                    const HubName& name, const std::stop_token& stop);
 
 }  // namespace dspack::format

@@ -11,6 +11,7 @@
 namespace dspack::format {
 namespace {
 
+constexpr std::string_view kDefaultEndpoint = "https://huggingface.co";
 constexpr size_t kMaxRevisionBytes = 250;  // git's own names end there
 
 bool is_name(std::string_view text) {
@@ -66,6 +67,11 @@ std::string hub_file_url(std::string_view endpoint, const HubName& name, std::st
 
 std::string hub_api_url(std::string_view endpoint, const HubName& name, std::string_view what) {
   return fmt::format("{}/api/models/{}/{}/{}", endpoint, name.repository, what, url_component(name.revision));
+}
+
+std::string at_endpoint(const std::string& url, const std::string& endpoint) {
+  const bool ours = url.starts_with(kDefaultEndpoint) && url.substr(kDefaultEndpoint.size()).starts_with('/');
+  return ours && endpoint != kDefaultEndpoint ? endpoint + url.substr(kDefaultEndpoint.size()) : url;
 }
 
 std::optional<std::string> repository_of_url(std::string_view endpoint, std::string_view url) {

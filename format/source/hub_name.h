@@ -29,6 +29,10 @@ struct HubName {
 /// Of the API: ".../api/models/org/name/what/revision".
 [[nodiscard]] std::string hub_api_url(std::string_view endpoint, const HubName& name, std::string_view what);
 
+/// A Hub behind another endpoint (a mirror, a proxy) may name addresses at https://huggingface.co: they are meant for
+/// the endpoint.
+[[nodiscard]] std::string at_endpoint(const std::string& url, const std::string& endpoint);
+
 /// The repository in the path of a file's URL at `endpoint`; nullopt: it is none. So a redirect tells a new name.
 [[nodiscard]] std::optional<std::string> repository_of_url(std::string_view endpoint, std::string_view url);
 

@@ -121,7 +121,7 @@ Result<const HubRepository::Listing*> HubRepository::listing(const std::stop_tok
   if (!listing_) {
     auto listed = list_tree(*parts_.client, parts_.door, name_, stop);
     if (!listed) return with_hint(listed.error());
-    listing_ = *std::move(listed);
+    listing_ = *listed ? Listing(visible_files(**listed)) : std::nullopt;
   }
   return &*listing_;
 }

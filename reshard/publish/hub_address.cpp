@@ -11,7 +11,6 @@
 namespace dspack::reshard {
 namespace {
 
-constexpr std::string_view kDefaultEndpoint = "https://huggingface.co";
 constexpr size_t kMaxNameBytes = 96;  // the Hub's own limit for either part
 constexpr size_t kShownBytes = 300;
 
@@ -71,11 +70,6 @@ std::string encoded_revision(std::string_view revision) {
   std::string encoded = format::url_path(revision);
   replace_all(encoded, "/", "%2F");
   return encoded;
-}
-
-std::string at_endpoint(const std::string& url, const std::string& endpoint) {
-  const bool ours = url.starts_with(kDefaultEndpoint) && url.substr(kDefaultEndpoint.size()).starts_with('/');
-  return ours && endpoint != kDefaultEndpoint ? endpoint + url.substr(kDefaultEndpoint.size()) : url;
 }
 
 std::string token_for(const HubAddress& hub, const std::string& url) {

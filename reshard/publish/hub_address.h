@@ -34,10 +34,6 @@ struct HubAddress {
 /// A revision as one part of a path: "refs/pr/1" is "refs%2Fpr%2F1".
 [[nodiscard]] std::string encoded_revision(std::string_view revision);
 
-/// A Hub behind another endpoint (a mirror, a proxy) may name actions at https://huggingface.co: they are meant for the
-/// endpoint.
-[[nodiscard]] std::string at_endpoint(const std::string& url, const std::string& endpoint);
-
 /// The token, if the URL is the endpoint's own scheme, host and port; else nothing.
 [[nodiscard]] std::string token_for(const HubAddress& hub, const std::string& url);
 

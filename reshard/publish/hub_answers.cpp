@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "format/json.h"
+#include "format/source/hub_name.h"
 
 namespace dspack::reshard {
 namespace {
@@ -32,48 +33,11 @@ Result<T> field(Result<T> value) {
 
 Result<std::string> git_id(const Json& object, std::string_view key) {
   TRY_ASSIGN(std::string id, field(format::json_string(object, key)));
-  const bool hex = std::ranges::all_of(id, [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); });
-  if (hex && id.size() >= 7 && id.size() <= 64) return id;
+  if (format::is_commit_id(id)) return id;
   return malformed(fmt::format("\"{}\" is no id of git", key));
 }
 
-Result<format::Digest> digest(const Json& object, std::string_view key) {
-  TRY_ASSIGN(const std::string hex, field(format::json_string(object, key)));
-  if (const auto found = format::parse_digest(hex)) return *found;
-  return malformed(fmt::format("\"{}\" is no SHA-256", key));
-}
-
-Result<RemoteFile> remote_file(const Json& entry) {
-  RemoteFile file;
-  const auto lfs = entry.find("lfs");
-  if (lfs == entry.end() || lfs->is_null()) {
-    TRY_ASSIGN(file.size_bytes, field(format::json_uint(entry, "size")));
-    TRY_ASSIGN(file.blob, git_id(entry, "oid"));
-    return file;
-  }
-  if (!lfs->is_object()) return malformed("\"lfs\" is not an object");
-  TRY_ASSIGN(file.size_bytes, field(format::json_uint(*lfs, "size")));
-  TRY_ASSIGN(file.sha256, digest(*lfs, "oid"));
-  return file;
-}
-
 }  // namespace
-
-Result<void> read_tree_page(std::string_view text, RemoteTree& tree) {
-  const auto page = format::parse_json(text);
-  if (!page) return malformed(page.error().message);
-  if (!page->is_array()) return malformed("a listing that is not an array");
-  for (const Json& entry : *page) {
-    if (!entry.is_object()) return malformed("an entry of a listing that is not an object");
-    TRY_ASSIGN(const std::string type, field(format::json_string(entry, "type")));
-    if (type != "file") continue;
-    TRY_ASSIGN(std::string path, field(format::json_string(entry, "path")));
-    TRY_ASSIGN(RemoteFile file, remote_file(entry));
-    const auto [known, added] = tree.emplace(std::move(path), std::move(file));
-    if (!added) return malformed(fmt::format("{} is listed twice", known->first));
-  }
-  return {};
-}
 
 Result<RepositoryInfo> read_repository_info(std::string_view text) {
   TRY_ASSIGN(const Json object, parse_object(text));

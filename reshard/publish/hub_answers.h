@@ -25,9 +25,6 @@ struct RemoteFile {
 };
 using RemoteTree = std::map<std::string, RemoteFile>;
 
-/// Adds one page of a listing. A path that comes twice: invalid.
-[[nodiscard]] Result<void> read_tree_page(std::string_view text, RemoteTree& tree);
-
 struct RepositoryInfo {
   bool is_private = false;
   std::string head;  // id of the newest commit; empty: none yet

@@ -1,13 +1,13 @@
 #include "reshard/publish/hub_api.h"
 
 #include <algorithm>
-#include <set>
 
 #include <fmt/format.h>
 
 #include "format/json.h"
 #include "format/source/http_headers.h"
 #include "format/source/http_repository.h"
+#include "format/source/hub_listing.h"
 #include "reshard/publish/encoding.h"
 
 namespace dspack::reshard {
@@ -18,10 +18,7 @@ using format::HttpFailure;
 using format::HttpReply;
 using format::Json;
 
-// Ten times what the Hub allows.
-constexpr size_t kMaxFiles = 1'000'000;
-
-// A listing of the most files that the Hub allows (100,000) has 100 pages; servers with smaller ones exist.
+// Of pull requests; the Hub has 50 on a page.
 constexpr unsigned kMaxPages = 10'000;
 
 // The Hub gives a commit a minute; its answer may take longer than any other.
@@ -137,25 +134,18 @@ Result<Presence> HubApi::look(const std::string& revision, const std::stop_token
 }
 
 Result<RemoteTree> HubApi::tree(const std::string& revision, const std::stop_token& stop) const {
+  const format::HubName name{address_.repository, revision};
+  auto listed = format::list_tree(client_, {.endpoint = address_.endpoint, .token = address_.token}, name, stop);
+  if (!listed) return cleaned(listed.error());
+  const std::string url = public_url(format::hub_api_url(address_.endpoint, name, "tree"));
+  if (!*listed) return Error{ErrorKind::not_found, url + ": not found"};
   RemoteTree tree;
-  std::set<std::string> seen;
-  std::string url = address_.api("/tree/" + encoded_revision(revision)) + "?recursive=true&expand=false";
-  for (unsigned page = 0; page < kMaxPages; ++page) {
-    HttpCall call = get(url);
-    call.bearer_token = token_for(address_, url);
-    TRY_ASSIGN(const HttpReply reply, client_.exchange(call, stop));
-    if (!reply.good()) return refused(reply, call.name);
-    if (const auto read = read_tree_page(reply.body, tree); !read) return cleaned(read.error().in(call.name));
-    const std::string next = format::parse_next_link(reply.header("link"));
-    if (next.empty()) return tree;
-    if (tree.size() > kMaxFiles)
-      return Error{ErrorKind::budget, fmt::format("{}: lists more than {} files", call.name, kMaxFiles)};
-    seen.insert(url);
-    url = next.starts_with('/') ? address_.endpoint + next : at_endpoint(next, address_.endpoint);
-    if (seen.contains(url)) return Error{ErrorKind::invalid, call.name + ": the listing's pages go in a circle"};
+  for (format::HubFile& file : **listed) {
+    if (!file.sha256 && file.blob.empty())
+      return Error{ErrorKind::invalid, fmt::format("{}: tells no id of {}", url, file.path)};
+    tree.emplace(std::move(file.path), RemoteFile{file.size_bytes, std::move(file.blob), file.sha256});
   }
-  return Error{ErrorKind::invalid,
-               fmt::format("{}: the listing has more than {} pages", address_.api("/tree"), kMaxPages)};
+  return tree;
 }
 
 Result<std::string> HubApi::read_text(const std::string& revision, const std::string& path, uint64_t limit_bytes,

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "format/json.h"
+#include "format/source/hub_name.h"
 
 namespace dspack::reshard {
 namespace {
@@ -106,7 +107,7 @@ Result<LfsUpload::Outcome> LfsUpload::send_by(Sending& sending, const LfsObject&
 Result<LfsUpload::Outcome> LfsUpload::send_part(Sending& sending, const UploadPart& part,
                                                 const std::vector<std::string>& headers, std::string& etag,
                                                 const std::stop_token& stop) {
-  const std::string url = at_endpoint(part.url, hub_.address().endpoint);
+  const std::string url = format::at_endpoint(part.url, hub_.address().endpoint);
   const auto on_sent = [&](uint64_t sent) {
     const uint64_t at = part.range.begin + sent;
     if (at <= sending.told) return;
@@ -131,7 +132,7 @@ Result<LfsUpload::Outcome> LfsUpload::send_part(Sending& sending, const UploadPa
 /// Calls of the Hub itself: completion of a multipart upload, verification.
 Result<LfsUpload::Outcome> LfsUpload::tell(Sending& sending, const std::string& href, std::string body,
                                            std::vector<std::string> headers, const std::stop_token& stop) {
-  const std::string url = at_endpoint(href, hub_.address().endpoint);
+  const std::string url = format::at_endpoint(href, hub_.address().endpoint);
   const HttpCall call{.method = "POST",
                       .url = url,
                       .name = fmt::format("{} at {}", sending.file.path, public_url(url)),

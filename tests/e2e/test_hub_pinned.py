@@ -209,6 +209,14 @@ class Listing(HubCase):
             self.assert_refused(self.pack(), "the Hub does not list it")
         self.assertFalse((self.scratch / "evil").exists())
 
+    def test_a_mirror_whose_next_page_is_named_at_the_official_host(self):
+        self.hub.page_size = 3
+        link = '<https://huggingface.co/api/models/o/n/tree/%s?recursive=true&expand=false&cursor=3>; rel="next"'
+        fault = self.hub.add_fault("GET", self.tree, "headers", headers={"Link": link % self.commit_of()}, times=1)
+        self.assert_ok(self.pack())
+        self.assertEqual(fault.struck, 1)
+        self.assert_same_weights()
+
     def test_pages_without_end(self):
         self.hub.page_size = 3
         circle = "%s/api/models/o/n/tree/%s?recursive=true&expand=false" % (self.hub.url, self.commit_of())

@@ -156,16 +156,70 @@ class Manifests(Families):
             self.assertEqual(self.requirements(name), wanted, name)
 
     def test_what_other_loaders_would_misread_has_no_index(self):
-        for name in ("deepseek", "mistral-own", "gpt-oss"):
+        for name in FAMILIES:
             family, source = self.written(name)
             packed = self.scratch / name / "packed"
             self.assert_ok(self.repack(source, packed))
-            card = (packed / "README.md").read_text()
-            self.assertEqual((packed / INDEX).exists(), not family.fused)
-            self.assertEqual("Other loaders do not know these names" in card, bool(family.fused))
-            self.assertEqual("through the index" in card, not family.fused)
+            self.assertEqual((packed / INDEX).exists(), not family.fused, name)
             self.assertTrue((packed / "provenance" / family.index).is_file())
             self.assertFalse((packed / "consolidated.safetensors.index.json").exists())
+
+
+NOT_READ = "other programs do not know the names of slices"
+OWN = {"deepseek-own": "`deepseek_v4` alone", "mistral-own": "`mistral_large4` alone"}
+
+
+class WhoReadsThem(Families):
+    """Card, `link` and `inspect` say the same of who else reads a family's names."""
+
+    def setUp(self):
+        super().setUp()
+        self.packed = {}
+        for name in FAMILIES:
+            family, source = self.written(name)
+            self.packed[name] = family, self.scratch / name / "packed"
+            self.assert_ok(self.repack(source, self.packed[name][1], by="layer"))
+
+    def test_the_card(self):
+        for name, (family, packed) in self.packed.items():
+            with self.subTest(name):
+                card = (packed / "README.md").read_text()
+                self.assertEqual(NOT_READ in card, bool(family.fused))
+                self.assertEqual("reshard unpack . --out FOLDER" in card, bool(family.fused))
+                self.assertEqual("from_pretrained" in card, not family.fused)
+                self.assertEqual("reshard link" in card, not family.fused and name != "mistral-own")
+                self.assertEqual("dsrun ." in card, name not in OWN)
+                for own, words in OWN.items():
+                    self.assertEqual(words in card, own == name)
+                if name == "mistral-own":
+                    self.assertIn("files again:\n\n```\nreshard unpack . --exact --out FOLDER\n```\n", card)
+
+    def test_inspect(self):
+        for name, (family, packed) in self.packed.items():
+            with self.subTest(name):
+                text = self.assert_ok(self.run_program("inspect", packed)).stdout
+                self.assertEqual(NOT_READ + "; reshard unpack makes" in text, bool(family.fused))
+                self.assertEqual("other programs cannot read it" in text, bool(family.fused))
+                for own, words in OWN.items():
+                    self.assertEqual(words in text, own == name)
+                source = self.assert_ok(self.run_program("inspect", self.scratch / name / "source")).stdout
+                self.assertEqual("other programs then need what reshard unpack makes" in source, bool(family.fused))
+                page = self.assert_ok(self.run_program("inspect", packed, "--html", "-")).stdout
+                self.assertEqual(NOT_READ in page, bool(family.fused))
+
+    def test_link(self):
+        """Names of other models are no hindrance: a link is refused only where nobody would know the tensors."""
+        for name, (family, packed) in self.packed.items():
+            with self.subTest(name):
+                flat = self.scratch / name / "flat"
+                result = self.run_program("link", packed, "--out", flat)
+                if family.fused:
+                    self.assert_refused(result, NOT_READ, "reshard unpack makes an ordinary checkpoint")
+                    self.assert_absent(flat)
+                    continue
+                self.assert_ok(result)
+                self.assertEqual(safetensors_io.read_checkpoint(flat), family.tensors)
+                self.assertRegex(result.stderr, r"^warning: [^\n]*%s[^\n]*\n$" % OWN[name] if name in OWN else "^$")
 
 
 class Refused(Families):

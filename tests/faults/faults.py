@@ -80,6 +80,14 @@ class ServerCase(FaultCase):
         for first in range(0, count, SIDE_BY_SIDE):
             yield from [start(number) for number in range(first, min(count, first + SIDE_BY_SIDE))]
 
+    def assert_completed(self, server, out, whole, again):
+        """Once the server behaves, the run that was stopped or disturbed goes on to the undisturbed one's result. `again` gives
+        the outcome of the same command."""
+        self.assert_nothing_wrong_sealed(out, whole)
+        server.clear_faults()
+        self.assert_ok(again())
+        self.assert_same_tree(out, whole)
+
     def begin(self, name, number, faulty):
         """A run against a server of its own with these faults: (description, server, output, process)."""
         server = self.serve(self.source, random_seed=self.random.random())

@@ -48,6 +48,9 @@ class Hub(faults.ServerCase):
         process = self.start("o/n", "--by", "expert", "--out", out, "--jobs", jobs, "--limit-rate", "250KB", env=self.env(hub))
         return "%s, --jobs %d, links of %.1f s" % (armed, jobs, hub.link_seconds), hub, whole, out, process
 
+    def complete(self, hub, out, whole):
+        self.assert_completed(hub, out, whole, lambda: self.repack("o/n", out, env=self.env(hub)))
+
     def assert_no_token_left(self, hub, result):
         self.assertEqual(hub.token_leaks(), [])
         for secret in (hub.token, "Signature="):
@@ -66,9 +69,7 @@ class Hub(faults.ServerCase):
                     self.assert_no_token_left(hub, result)
                     if result.code != 0:  # two faults of that kind, one behind the other
                         self.assertIn("it is not their age", self.assert_stopped_clearly(result))
-                        self.assert_nothing_wrong_sealed(out, whole)
-                        hub.clear_faults()
-                        self.assert_ok(self.repack("o/n", out, env=self.env(hub)))
+                        self.complete(hub, out, whole)
                     self.assert_same_tree(out, whole)
                     expired += len([entry for entry in hub.requests(host="storage")
                                     if entry.status == 403 and entry.fault == ""])
@@ -87,10 +88,7 @@ class Hub(faults.ServerCase):
                         stopped += 1
                         self.assertIn("/o/n", self.assert_stopped_clearly(result))
                     self.assert_no_token_left(hub, result)
-                    self.assert_nothing_wrong_sealed(out, whole)
-                    hub.clear_faults()
-                    self.assert_ok(self.repack("o/n", out, env=self.env(hub)))
-                    self.assert_same_tree(out, whole)
+                    self.complete(hub, out, whole)
         self.assertGreaterEqual(stopped, RUNS // 3, "the faults hardly struck")
 
     def test_one_bit_flipped_by_the_storage(self):
@@ -110,10 +108,7 @@ class Hub(faults.ServerCase):
                     line = self.assert_stopped_clearly(self.finish(process))
                     self.assertIn("SHA-256", line)
                     self.assertIn(shard, line)
-                    self.assert_nothing_wrong_sealed(out, whole)
-                    hub.clear_faults()
-                    self.assert_ok(self.repack("o/n", out, env=self.env(hub)))
-                    self.assert_same_tree(out, whole)
+                    self.complete(hub, out, whole)
 
     def test_killed_while_the_branch_moves(self):
         with self.tally("the Hub: kill -9 at random moments, then the branch moves: goes on at its commit") as tally:

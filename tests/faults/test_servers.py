@@ -34,9 +34,7 @@ class Servers(faults.ServerCase):
                         # Five failures in a row may come about by chance; the index is asked for whole, so that a short
                         # answer of consistent length shows only by its content.
                         self.assertRegex(self.assert_stopped_clearly(result), "gave up after 5 attempts|not valid JSON")
-                        self.assert_nothing_wrong_sealed(out, self.whole)
-                        server.clear_faults()
-                        self.assert_ok(self.repack(server.url, out))
+                        self.assert_completed(server, out, self.whole, lambda: self.repack(server.url, out))
                     self.assert_same_tree(out, self.whole)
 
     def test_faults_that_last(self):
@@ -55,10 +53,7 @@ class Servers(faults.ServerCase):
                     if result.code != 0:
                         stopped += 1
                         self.assertIn("%s/%s" % (server.url, armed[0].pattern), self.assert_stopped_clearly(result))
-                    self.assert_nothing_wrong_sealed(out, self.whole)
-                    server.clear_faults()
-                    self.assert_ok(self.repack(server.url, out))
-                    self.assert_same_tree(out, self.whole)
+                    self.assert_completed(server, out, self.whole, lambda: self.repack(server.url, out))
         self.assertGreaterEqual(stopped, LASTING // 3, "the faults hardly struck")
 
 

@@ -9,6 +9,7 @@
 
 using namespace dspack;
 using format::HttpFailure;
+using format::HubFile;
 using format::ListedFile;
 
 namespace {
@@ -34,8 +35,8 @@ bool holds(const std::string& text, std::string_view part) {
   return text.find(part) != std::string::npos;
 }
 
-std::vector<ListedFile> page(std::string_view text) {
-  std::vector<ListedFile> files;
+std::vector<HubFile> page(std::string_view text) {
+  std::vector<HubFile> files;
   const auto parsed = format::parse_tree_page(text, files);
   REQUIRE_MESSAGE(parsed.has_value(), parsed.error().message);
   return files;
@@ -53,6 +54,15 @@ TEST_CASE("hub name: repository and revision, which must stay where they are put
     CHECK_FALSE(format::parse_hub_name(text).has_value());
   }
   CHECK_FALSE(format::parse_hub_name("org/name@" + std::string(300, 'x')).has_value());
+}
+
+TEST_CASE("hub name: addresses at the official host are meant for the endpoint") {
+  using format::at_endpoint;
+  CHECK(at_endpoint("https://huggingface.co/api/x?a=1", "http://mirror:8") == "http://mirror:8/api/x?a=1");
+  CHECK(at_endpoint("https://huggingface.co/api/x", "https://huggingface.co") == "https://huggingface.co/api/x");
+  CHECK(at_endpoint("https://huggingface.co.evil.org/x", "http://m") == "https://huggingface.co.evil.org/x");
+  CHECK(at_endpoint("https://s3/x?u=https://huggingface.co/y", "http://m") ==
+        "https://s3/x?u=https://huggingface.co/y");
 }
 
 TEST_CASE("hub name: what is a commit, and what could be one") {
@@ -120,38 +130,49 @@ TEST_CASE("hub refusal: a missing file and a refused link are no verdict on the 
   CHECK(format::explain_refusal(asked, link).message == "plain");
 }
 
-TEST_CASE("hub listing: files with sizes and LFS digests, without folders and hidden files") {
-  const auto files = page(R"([{"type":"directory","path":"a","size":0,"oid":"x"},
-    {"type":"file","path":"a/w.safetensors","size":12,"oid":"y","lfs":{"oid":")" +
-                          std::string(64, 'b') + R"(","size":12,"pointerSize":130},"xetHash":"z"},
-    {"type":"file","path":".gitattributes","size":3,"oid":"y"},{"type":"file","path":"a/.x/y","size":3,"oid":"y"},
-    {"type":"file","path":"config.json","size":5,"oid":"y"}])");
-  REQUIRE(files.size() == 2);
+TEST_CASE("hub listing: small files have git's name, large ones a SHA-256; folders are passed over") {
+  const std::string blob(40, 'c');
+  const std::string entry = R"("type":"file","oid":")" + blob + R"(","path":)";
+  const auto files =
+      page(R"([{"type":"directory","path":"a","size":0,"oid":"x"},{)" + entry +
+           R"("a/w.safetensors","size":12,"lfs":{"oid":")" + std::string(64, 'b') +
+           R"(","size":12,"pointerSize":130},"xetHash":"z"},{)" + entry + R"(".gitattributes","size":3},{)" + entry +
+           R"("a/.x/y","size":3},{)" + entry + R"("config.json","size":5},
+    {"type":"file","path":"untold","size":1}])");
+  REQUIRE(files.size() == 5);
   CHECK(files[0].path == "a/w.safetensors");
   CHECK(files[0].size_bytes == 12);
   CHECK(format::to_hex(files[0].sha256.value()) == std::string(64, 'b'));
-  CHECK_FALSE(files[1].sha256.has_value());
-  CHECK(format::find_listed(files, "config.json")->size_bytes == 5);
-  CHECK(format::find_listed(files, "b") == nullptr);
+  CHECK(files[0].blob.empty());
+  CHECK_FALSE(files[3].sha256.has_value());
+  CHECK(files[3].blob == blob);
+  CHECK(files[4].blob.empty());
+  const std::vector<ListedFile> visible = format::visible_files(files);
+  REQUIRE(visible.size() == 3);
+  CHECK(format::find_listed(visible, "config.json")->size_bytes == 5);
+  CHECK(format::find_listed(visible, "b") == nullptr);
 }
 
 TEST_CASE("hub listing: what contradicts itself is refused") {
-  for (const char* text : {"", "{}", "[1]", R"([{"path":"a","size":1}])", R"([{"type":"file","size":1}])",
-                           R"([{"type":"file","path":"a"}])", R"([{"type":"file","path":"a","size":-1}])",
-                           R"([{"type":"file","path":"../a","size":1}])", R"([{"type":"file","path":"/a","size":1}])",
-                           R"([{"type":"file","path":"a","size":1,"lfs":1}])",
-                           R"([{"type":"file","path":"a","size":1,"lfs":{"oid":"abc","size":1}}])"}) {
+  for (const char* text :
+       {"", "{}", "[1]", R"([{"path":"a","size":1}])", R"([{"type":"file","size":1}])",
+        R"([{"type":"file","path":"a"}])", R"([{"type":"file","path":"a","size":-1}])",
+        R"([{"type":"file","path":"../a","size":1}])", R"([{"type":"file","path":"/a","size":1}])",
+        R"([{"type":"file","path":1,"size":1}])", R"([{"type":"file","path":"a","size":1e9}])",
+        R"([{"type":"file","path":"a","size":1,"oid":"not hex here"}])",
+        R"([{"type":"file","path":"a","size":1,"oid":7}])", R"([{"type":"file","path":"a","size":1,"lfs":1}])",
+        R"([{"type":"file","path":"a","size":1,"lfs":{"oid":"abc","size":1}}])"}) {
     CAPTURE(text);
-    std::vector<ListedFile> files;
+    std::vector<HubFile> files;
     CHECK_FALSE(format::parse_tree_page(text, files).has_value());
   }
-  std::vector<ListedFile> files;
+  std::vector<HubFile> files;
   const std::string two_sizes =
       R"([{"type":"file","path":"a","size":1,"lfs":{"oid":")" + std::string(64, 'b') + R"(","size":2}}])";
   CHECK_FALSE(format::parse_tree_page(two_sizes, files).has_value());
-  std::vector<ListedFile> twice{{.path = "b"}, {.path = "a"}, {.path = "b"}};
+  std::vector<HubFile> twice{{{.path = "b"}, {}}, {{.path = "a"}, {}}, {{.path = "b"}, {}}};
   CHECK_FALSE(format::sort_listing(twice).has_value());
-  std::vector<ListedFile> once{{.path = "b"}, {.path = "a"}};
+  std::vector<HubFile> once{{{.path = "b"}, {}}, {{.path = "a"}, {}}};
   CHECK(format::sort_listing(once).has_value());
   CHECK(once.front().path == "a");
 }

@@ -210,6 +210,21 @@ TEST_CASE("tensor name: what readers of V3's names alone would misread") {
     CHECK_MESSAGE(format::needs_name_families(name), name);
 }
 
+TEST_CASE("tensor name: whose names an expert's are") {
+  using enum format::NameAuthor;
+  for (const auto& [name, author] :
+       {std::pair("model.layers.3.mlp.experts.7.up_proj.weight", transformers),
+        std::pair("language_model.model.layers.3.mlp.experts.7.up_proj", transformers),
+        std::pair("model.layers.3.block_sparse_moe.experts.7.w1.weight", transformers),
+        std::pair("model.layers.3.feed_forward.experts.7.w1.weight", transformers),
+        std::pair("layers.3.ffn.experts.7.w1.scale", deepseek), std::pair("mtp.0.ffn.experts.7.w1.weight", deepseek),
+        std::pair("layers.3.experts.7.w1.qscale_act", mistral)})
+    CHECK_MESSAGE(format::name_author(name) == author, name);
+  for (const char* name :
+       {"layers.3.ffn_norm.weight", "layers.3.ffn.experts.w1", "layers.3.gate.weight", "norm.weight", ""})
+    CHECK_MESSAGE(!format::name_author(name), name);
+}
+
 TEST_CASE("tensor name: the order in which an MLP uses its matrices, in every family") {
   const auto use = [](const char* name) { return format::order_of_use(name); };
   for (const char* name : {"model.layers.3.mlp.experts.7.gate_proj.weight", "layers.3.ffn.experts.7.w1.scale",

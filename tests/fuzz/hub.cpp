@@ -20,21 +20,24 @@ bool holds(std::string_view text, std::string_view part) {
 }
 
 void check_listing(std::string_view text) {
-  std::vector<format::ListedFile> files;
+  std::vector<format::HubFile> files;
   const auto parsed = format::parse_tree_page(text, files);
   if (!parsed) {
     fuzz::check_refusal(parsed.error());
     return;
   }
-  for (const format::ListedFile& file : files)
+  for (const format::HubFile& file : files) {
     DSPACK_CHECK(!format::unsafe_path_reason(file.path), file.path);
+    DSPACK_CHECK(file.blob.empty() || (!file.sha256 && format::is_commit_id(file.blob)), file.path);
+  }
   std::set<std::string> paths;
-  for (const format::ListedFile& file : files)
+  for (const format::HubFile& file : files)
     paths.insert(file.path);
   const bool sorted = format::sort_listing(files).has_value();
   DSPACK_CHECK(sorted == (paths.size() == files.size()), "a file that is listed twice");
-  for (const format::ListedFile& file : files)
-    DSPACK_CHECK(!sorted || format::find_listed(files, file.path) == &file, file.path);
+  const std::vector<format::ListedFile> visible = format::visible_files(files);
+  for (const format::ListedFile& file : visible)
+    DSPACK_CHECK(!sorted || format::find_listed(visible, file.path) == &file, file.path);
 }
 
 void check_words(std::string_view text) {

@@ -1,10 +1,11 @@
-// What a Hub answers when something is published to it. Input: the first line says which answer it is ("tree", "info",
+// What a Hub answers when something is published to it. Input: the first line says which answer it is ("info",
 // "modes", "batch SIZE", "commit", "pulls", "opened", "words", "head"), the rest is its text. "card" is the YAML block
 // of a source's model card.
 #include <algorithm>
 
 #include "format/source/http_exchange.h"
 #include "format/source/http_headers.h"
+#include "format/source/hub_name.h"
 #include "reshard/card_fields.h"
 #include "reshard/publish/hub_address.h"
 #include "reshard/publish/hub_answers.h"
@@ -26,21 +27,8 @@ void judge(const Result<T>& read, const Check& check) {
   }
 }
 
-bool is_git_id(const std::string& id) {
-  return id.size() >= 7 && id.size() <= 64 && id.find_first_not_of("0123456789abcdef") == std::string::npos;
-}
-
 bool is_one_line(std::string_view text) {
   return std::ranges::none_of(text, [](unsigned char c) { return c < ' ' || c == 0x7f; });
-}
-
-void check_tree(std::string_view text) {
-  reshard::RemoteTree tree;
-  if (const auto read = reshard::read_tree_page(text, tree); !read) return fuzz::check_refusal(read.error());
-  for (const auto& [path, file] : tree)
-    DSPACK_CHECK(file.sha256.has_value() != is_git_id(file.blob), path);
-  // The same page again repeats every file.
-  DSPACK_CHECK(tree.empty() || !reshard::read_tree_page(text, tree), "a file was taken twice");
 }
 
 void check_way(const reshard::LfsAction& action, uint64_t size_bytes) {
@@ -100,14 +88,13 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   std::string_view text = fuzz::as_text(data, size);
   std::string_view first = fuzz::take(text, '\n');
   const std::string_view kind = fuzz::take(first, ' ');
-  if (kind == "tree") check_tree(text);
   if (kind == "batch") check_batch(text, format::parse_decimal(first).value_or(1));
   if (kind == "words") check_words(text);
   if (kind == "head") check_head(text);
   if (kind == "card") check_card(text);
   if (kind == "info") {
     judge(reshard::read_repository_info(text), [](const reshard::RepositoryInfo& info) {
-      DSPACK_CHECK(info.head.empty() || is_git_id(info.head), info.head);
+      DSPACK_CHECK(info.head.empty() || format::is_commit_id(info.head), info.head);
     });
   }
   if (kind == "modes") {
@@ -116,7 +103,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     });
   }
   if (kind == "commit")
-    judge(reshard::read_commit(text), [](const std::string& id) { DSPACK_CHECK(is_git_id(id), id); });
+    judge(reshard::read_commit(text), [](const std::string& id) { DSPACK_CHECK(format::is_commit_id(id), id); });
   if (kind == "opened")
     judge(reshard::read_opened(text), [](uint64_t number) { DSPACK_CHECK(number > 0, "no number"); });
   if (kind == "pulls") judge(reshard::read_pull_requests(text), [](const auto&) {});

@@ -6,7 +6,6 @@
 
 using namespace dspack;
 using reshard::LfsAction;
-using reshard::RemoteTree;
 
 namespace {
 
@@ -18,41 +17,7 @@ format::Digest digest(const std::string& hex) {
   return format::parse_digest(hex).value();
 }
 
-std::string file_entry(const std::string& path) {
-  return R"({"type":"file","path":")" + path + R"(","size":3,"oid":")" + kBlob + R"("})";
-}
-
 }  // namespace
-
-TEST_CASE("hub answers: a listing tells small files by git's name, large ones by SHA-256") {
-  RemoteTree tree;
-  const std::string page = R"([{"type":"directory","path":"model","oid":"x","size":0},)" + file_entry("config.json") +
-                           R"(,{"type":"file","path":"m.safetensors","size":9,"oid":")" + kBlob +
-                           R"(","lfs":{"oid":")" + kSha + R"(","size":9,"pointerSize":134}}])";
-  REQUIRE(read_tree_page(page, tree).has_value());
-  REQUIRE(tree.size() == 2);
-  CHECK(tree["config.json"].blob == kBlob);
-  CHECK_FALSE(tree["config.json"].sha256.has_value());
-  CHECK(tree["m.safetensors"].sha256 == digest(kSha));
-  CHECK(tree["m.safetensors"].size_bytes == 9);
-  CHECK(read_tree_page("[" + file_entry("config.json") + "]", tree).error().message.find("listed twice") !=
-        std::string::npos);
-}
-
-TEST_CASE("hub answers: a listing that breaks the protocol is refused") {
-  for (const char* page : {"", "{}", "[1]", "[{}]", R"([{"type":"file"}])", R"([{"type":"file","path":"a","size":-1}])",
-                           R"([{"type":"file","path":"a","size":1e9,"oid":"0123456789"}])",
-                           R"([{"type":"file","path":"a","size":1,"oid":"not hex here"}])",
-                           R"([{"type":"file","path":"a","size":1,"oid":"0123456","lfs":1}])",
-                           R"([{"type":"file","path":"a","size":1,"oid":"0123456","lfs":{"oid":"ff","size":1}}])",
-                           R"([{"type":"file","path":1,"size":1,"oid":"0123456"}])"}) {
-    CAPTURE(page);
-    RemoteTree tree;
-    const auto read = reshard::read_tree_page(page, tree);
-    REQUIRE_FALSE(read.has_value());
-    CHECK(read.error().kind == ErrorKind::invalid);
-  }
-}
 
 TEST_CASE("hub answers: a repository without a commit, and one that hides whether it is private") {
   CHECK(reshard::read_repository_info(R"({"private":true,"sha":null})").value().head.empty());

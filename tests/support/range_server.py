@@ -39,20 +39,19 @@ Standard library only; Python 3.9 or later.
 import argparse
 import fnmatch
 import hashlib
-import http.server
 import os
 import random
 import re
-import socket
-import struct
 import sys
 import threading
 import time
 import urllib.parse
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Dict, List, Optional, Tuple
 
-PIECE_BYTES = 64 * 1024
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from wire_pieces import TestHandler, TestServer, strikes  # noqa: E402
 
 
 @dataclass
@@ -61,9 +60,11 @@ class Fault:
     kind: str
     times: Optional[int] = None
     skip: int = 0
+    every: int = 1
     chance: float = 1.0
     min_bytes: int = 0
     options: Dict[str, object] = field(default_factory=dict)
+    matched: int = 0
     struck: int = 0
 
 
@@ -83,11 +84,7 @@ class Request:
     fault: str = ""
 
 
-class RangeServer(http.server.ThreadingHTTPServer):
-    daemon_threads = True
-    block_on_close = False
-    request_queue_size = 128
-
+class RangeServer(TestServer):
     def __init__(self, root, port=0, rate=None, token=None, random_seed=0, verbose=False, commit=None):
         self.root = os.path.abspath(root)
         self.rate = rate  # bytes per second and connection
@@ -105,17 +102,11 @@ class RangeServer(http.server.ThreadingHTTPServer):
         self.url = "http://127.0.0.1:%d" % self.server_address[1]
 
     def __enter__(self):
-        threading.Thread(target=self.serve_forever, args=(0.05,), daemon=True).start()
+        self.start()
         return self
 
     def __exit__(self, *_):
-        self.shutdown()
-        self.server_close()
-
-    def handle_error(self, request, client_address):
-        """A client that goes away in the middle is the tests' daily bread, not an error of the server."""
-        if not isinstance(sys.exc_info()[1], OSError):
-            super().handle_error(request, client_address)
+        self.stop()
 
     def add_fault(self, pattern, kind, times=None, skip=0, chance=1.0, min_bytes=0, **options):
         if kind.isdigit():
@@ -123,7 +114,7 @@ class RangeServer(http.server.ThreadingHTTPServer):
             kind = "status"
         if kind not in KINDS:
             raise ValueError("unknown fault %r" % kind)
-        fault = Fault(pattern, kind, times, skip, chance, min_bytes, options)
+        fault = Fault(pattern, kind, times, skip, chance=chance, min_bytes=min_bytes, options=options)
         with self._lock:
             self._faults.append(fault)
         return fault
@@ -138,21 +129,8 @@ class RangeServer(http.server.ThreadingHTTPServer):
 
     def take_fault(self, path, begin, end):
         with self._lock:
-            for fault in self._faults:
-                if not fnmatch.fnmatch(path, fault.pattern) or end - begin < fault.min_bytes:
-                    continue
-                if fault.kind == "corrupt" and not begin <= int(fault.options["at"]) < end:
-                    continue
-                if fault.times is not None and fault.struck >= fault.times:
-                    continue
-                if fault.skip > 0:
-                    fault.skip -= 1
-                    continue
-                if self._random.random() >= fault.chance:
-                    continue
-                fault.struck += 1
-                return fault
-        return None
+            return next((fault for fault in self._faults if fnmatch.fnmatch(path, fault.pattern)
+                         and strikes(fault, self._random, end - begin, begin)), None)
 
     def record(self, entry):
         with self._lock:
@@ -177,11 +155,8 @@ KINDS = {"ignore_range", "truncate", "reset", "stall", "corrupt", "status", "wro
          "change_etag", "no_version", "shrink", "redirect", "slow"}
 
 
-class Handler(http.server.BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
+class Handler(TestHandler):
     server_version = "range_server"
-    disable_nagle_algorithm = True
-    timeout = 60
 
     def setup(self):
         super().setup()
@@ -286,20 +261,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def send_content(self, content, begin, end, rate_now, flipped=-1):
         source = open(content, "rb") if isinstance(content, str) else None
-        sent = 0
         try:
-            while begin + sent < end:
-                rate = rate_now()
-                # Small pieces of a slow answer, so that it flows evenly.
-                piece = min(PIECE_BYTES, end - begin - sent, max(1, int(rate / 50)) if rate else PIECE_BYTES)
-                due = time.monotonic() + (piece / rate if rate else 0)
-                data = bytearray(self.piece(content, source, begin + sent, piece))
-                if 0 <= flipped - begin - sent < piece:
-                    data[flipped - begin - sent] ^= 1
-                self.wfile.write(data)
-                sent += piece
-                self.entry.sent = sent
-                time.sleep(max(0.0, due - time.monotonic()))
+            self.send_paced(lambda at, count: self.piece(content, source, at, count), begin, end, rate_now, flipped, self.entry)
         finally:
             if source:
                 source.close()
@@ -324,17 +287,6 @@ class Handler(http.server.BaseHTTPRequestHandler):
         for name, value in headers.items():
             self.send_header(name, value)
         self.end_headers()
-
-    def hang_up(self, with_reset):
-        self.close_connection = True
-        if with_reset:
-            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        else:
-            self.connection.shutdown(socket.SHUT_RDWR)
-        self.connection.close()
-
-    def log_message(self, *_):
-        pass
 
 
 def parse_fault(text):

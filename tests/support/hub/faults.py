@@ -31,6 +31,8 @@ import threading
 from dataclasses import dataclass, field
 from typing import Dict, List, Optional
 
+from wire_pieces import strikes
+
 KINDS = {"status", "reset", "cut", "stall", "lost", "slow", "delay", "headers", "corrupt", "ignore_range",
          "corrupt_upload", "truncate_upload"}
 
@@ -79,22 +81,9 @@ class Faults:
     def take(self, host, method, path, size, begin=0) -> Optional[Fault]:
         """The fault that strikes a request with `size` bytes of body (from byte `begin` of a file), if one does."""
         with self._lock:
-            for fault in self._list:
-                if not (fnmatch.fnmatchcase(host, fault.host) and fnmatch.fnmatchcase(method, fault.method)
-                        and fnmatch.fnmatchcase(path, fault.pattern)) or size < fault.min_bytes:
-                    continue
-                if fault.kind == "corrupt" and not begin <= int(fault.options.get("at", begin)) < begin + size:
-                    continue
-                if fault.times is not None and fault.struck >= fault.times:
-                    continue
-                fault.matched += 1
-                if fault.matched <= fault.skip or (fault.matched - fault.skip) % fault.every:
-                    continue
-                if self._random.random() >= fault.chance:
-                    continue
-                fault.struck += 1
-                return fault
-        return None
+            return next((fault for fault in self._list if fnmatch.fnmatchcase(host, fault.host)
+                         and fnmatch.fnmatchcase(method, fault.method) and fnmatch.fnmatchcase(path, fault.pattern)
+                         and strikes(fault, self._random, size, begin)), None)
 
 
 def parse_fault(text):

@@ -1,11 +1,7 @@
 """HTTP as the hub's two hosts speak it: requests with their bodies, replies, ranges, faults, and the log."""
 
-import http.server
 import json
 import re
-import socket
-import struct
-import sys
 import threading
 import time
 import traceback
@@ -13,10 +9,11 @@ import urllib.parse
 from dataclasses import dataclass, field
 from typing import Dict, Optional, Tuple, Union
 
+from wire_pieces import PIECE_BYTES, TestHandler, TestServer
+
 from .objects import Content
 from .repository import Refused
 
-PIECE_BYTES = 64 * 1024
 LOGGED_BODY_BYTES = 1 << 20
 
 
@@ -80,11 +77,8 @@ def refusal(error: Refused):
     return json_reply({"error": error.message}, error.status, headers)
 
 
-class Host(http.server.ThreadingHTTPServer):
+class Host(TestServer):
     """One host of the hub. `answer` is called with each request, under no lock, and returns a Reply."""
-    daemon_threads = True
-    block_on_close = False
-    request_queue_size = 128
 
     def __init__(self, hub, name, address, port, answer):
         self.hub, self.name, self.answer = hub, name, answer
@@ -92,30 +86,22 @@ class Host(http.server.ThreadingHTTPServer):
         super().__init__((address, port), Handler)
         self.url = "http://%s:%d" % (address, self.server_address[1])
 
-    def start(self):
-        threading.Thread(target=self.serve_forever, args=(0.05,), daemon=True).start()
-
     def stop(self):
         self.closing.set()
-        self.shutdown()
-        self.server_close()
+        super().stop()
 
-    def handle_error(self, request, client_address):
-        """A client that goes away in the middle is the tests' daily bread. All else is a defect of this server, or a
-        request that it did not expect: the connection drops, and the hub's end tells of it."""
-        if not isinstance(sys.exc_info()[1], OSError):
-            self.hub.defects.append(traceback.format_exc())
+    def not_expected(self, request, client_address):
+        """A defect of this server, or a request that it did not expect: the connection drops, and the hub's end tells of
+        it."""
+        self.hub.defects.append(traceback.format_exc())
 
 
 class HungUp(Exception):
     """The connection was ended on purpose."""
 
 
-class Handler(http.server.BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
+class Handler(TestHandler):
     server_version = "hub_server"
-    disable_nagle_algorithm = True
-    timeout = 60
 
     def setup(self):
         super().setup()
@@ -288,20 +274,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.end_headers()
 
     def send_content(self, request, content, begin, end, rate_now, flipped):
-        sent = 0
-        while begin + sent < end:
-            rate = rate_now()
-            # Small pieces of a slow answer, so that it flows evenly.
-            piece = min(PIECE_BYTES, end - begin - sent, max(1, int(rate / 50)) if rate else PIECE_BYTES)
-            due = time.monotonic() + (piece / rate if rate else 0)
-            at = begin + sent
-            data = bytearray(content.read(at, at + piece) if isinstance(content, Content) else content[at:at + piece])
-            if at <= flipped < at + piece:
-                data[flipped - at] ^= 1
-            self.wfile.write(data)
-            sent += piece
-            request.sent = sent
-            time.sleep(max(0.0, due - time.monotonic()))
+        is_file = isinstance(content, Content)
+        self.send_paced(lambda at, count: content.read(at, at + count) if is_file else content[at:at + count], begin, end,
+                        rate_now, flipped, request)
 
     def give_up(self, kind, options):
         if kind == "stall":
@@ -309,16 +284,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.hang_up(with_reset=kind == "reset")
 
     def hang_up(self, with_reset):
-        self.close_connection = True
-        if with_reset:
-            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        else:
-            self.connection.shutdown(socket.SHUT_RDWR)
-        self.connection.close()
+        super().hang_up(with_reset)
         raise HungUp()
-
-    def log_message(self, *_):
-        pass
 
 
 class Log:
