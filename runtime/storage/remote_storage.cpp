@@ -20,7 +20,8 @@ uint64_t always_needed_bytes(const format::Checkpoint& catalogue) {
   uint64_t bytes = 0;
   for (uint32_t i = 0; i < catalogue.tensors().size(); ++i) {
     const format::TensorEntry& tensor = catalogue.tensors()[i];
-    if (!tensor.is_alias && !tensor.place.expert && rows_per_cache_block(catalogue, i) == 0) bytes += tensor.range.size();
+    if (!tensor.is_alias && !tensor.place.expert && rows_per_cache_block(catalogue, i) == 0)
+      bytes += tensor.range.size();
   }
   return bytes;
 }
