@@ -34,6 +34,13 @@ def path_from_environment(name):
     return str(Path(value).resolve())
 
 
+def is_sanitized(program="DSPACK_RESHARD"):
+    """Whether a program was built with a sanitizer: its shadow of the memory, and its handlers of signals, are then not
+    the program's own, and no limit on memory fits them."""
+    content = Path(path_from_environment(program)).read_bytes()
+    return any(mark in content for mark in (b"__asan_init", b"__tsan_init"))
+
+
 class Result:
     def __init__(self, command, code, stdout, stderr):
         self.command, self.code = command, code
