@@ -71,6 +71,7 @@ Result<Checkpoint> open_shards(Repository& repository, const std::vector<std::st
   };
   TRY(run_jobs(paths.size(), jobs, read_one, stop));
   std::vector<std::span<const TensorInfo>> stored;
+  stored.reserve(shards.size());
   for (const std::optional<Shard>& shard : shards)
     stored.emplace_back(shard->header.tensors);
   const FusedExperts fused(stored);

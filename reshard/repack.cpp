@@ -178,6 +178,7 @@ Result<void> complete_run(const RepackOutlook& outlook, format::Repository& repo
   TRY(check_scales(plan, outlook.source, yielded));
   TRY(check_aliases(plan, outlook.source, yielded));
   std::vector<std::optional<format::Digest>> shard_digests;
+  shard_digests.reserve(yielded.size());
   for (const ShardDone& shard : yielded)
     shard_digests.push_back(shard.sha256);
   TRY(seal_repository({outlook, repository, options, shard_digests, writer.digests()}, writer.folders(), files, stop));

@@ -122,6 +122,7 @@ class PartHasher {
       if (expert) named[*expert].push_back({name(i), tensor.dtype, tensor.shape, file_.tensors[i]});
     }
     std::vector<format::Digest> digests;
+    digests.reserve(named.size());
     for (std::vector<format::NamedDigest>& tensors : named)
       digests.push_back(format::expert_digest(std::move(tensors)));
     return digests;

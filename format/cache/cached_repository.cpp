@@ -31,7 +31,7 @@ class BegunSource final : public ByteSource {
   Result<void> read(uint64_t offset, std::span<std::byte> into, std::stop_token stop) override {
     const uint64_t begin = std::min<uint64_t>(offset, head_.size());
     const uint64_t here = std::min<uint64_t>(into.size(), head_.size() - begin);
-    std::memcpy(into.data(), head_.data() + begin, here);
+    if (here != 0) std::memcpy(into.data(), head_.data() + begin, here);
     if (here == into.size()) return {};
     TRY_ASSIGN(const auto rest, origin_.open_known(path_, known_, stop));
     return rest->read(offset + here, into.subspan(here), stop);

@@ -16,7 +16,6 @@ namespace dspack::reshard {
 namespace {
 
 using format::human_bytes;
-using format::print_error;
 using format::print_out;
 
 /// Scales are read by themselves when a weight that needs them comes by, wherever they lie.

@@ -35,7 +35,7 @@ std::string counted(uint64_t count, std::string_view one, std::string_view many)
 std::string duration(uint64_t bytes, uint64_t bytes_per_second) {
   const uint64_t seconds = bytes / bytes_per_second;
   if (seconds < 100) return fmt::format("{} s", std::max<uint64_t>(1, seconds));
-  if (seconds < 100 * 60) return fmt::format("{} min", seconds / 60);
+  if (seconds < uint64_t{100} * 60) return fmt::format("{} min", seconds / 60);
   return fmt::format("{:.1f} h", static_cast<double>(seconds) / 3600);
 }
 

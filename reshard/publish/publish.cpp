@@ -18,7 +18,7 @@ auto progress_of(const Situation& situation) {
                     situation.difference.extra.size(), situation.head);
 }
 
-Attempted<std::monostate> attempted(Result<void> done) {
+Attempted<std::monostate> attempted(const Result<void>& done) {
   if (!done) return HttpFailure{done.error()};
   return std::monostate();
 }

@@ -59,6 +59,7 @@ std::vector<const LocalFile*> objects_of(const PlannedCommit& commit, const Seal
     if (pending.large) objects.emplace(sealed.files[pending.file].sha256, &sealed.files[pending.file]);
   }
   std::vector<const LocalFile*> list;
+  list.reserve(objects.size());
   for (const auto& [digest, file] : objects)
     list.push_back(file);
   std::ranges::sort(list, {}, &LocalFile::path);
@@ -109,6 +110,7 @@ class Sender {
     if (number < commits_.size()) objects = objects_of(commits_[number], job_.sealed);
     if (!objects.empty()) {
       std::vector<LfsRequest> requests;
+      requests.reserve(objects.size());
       for (const LocalFile* file : objects)
         requests.push_back({file->sha256, file->size_bytes});
       TRY_ASSIGN(answers, job_.hub.batch(situation_.revision, requests, job_.stop));

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 
 #include <fmt/format.h>
 
@@ -17,7 +16,7 @@ using format::ByteSink;
 template <class T>
 std::vector<T> values_of(std::span<const std::byte> bytes) {
   std::vector<T> values(bytes.size() / sizeof(T));
-  std::memcpy(values.data(), bytes.data(), values.size() * sizeof(T));
+  std::ranges::copy(bytes.first(values.size() * sizeof(T)), std::as_writable_bytes(std::span(values)).begin());
   return values;
 }
 

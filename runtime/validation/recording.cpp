@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
 
 #include "format/base/checked.h"
 #include "runtime/validation/module_names.h"
@@ -21,7 +20,7 @@ constexpr std::string_view kLanguageModel = "language_model.";
 template <class Stored, class Value>
 std::vector<Value> values_of(std::span<const std::byte> bytes) {
   std::vector<Stored> stored(bytes.size() / sizeof(Stored));
-  std::memcpy(stored.data(), bytes.data(), stored.size() * sizeof(Stored));
+  std::ranges::copy(bytes.first(stored.size() * sizeof(Stored)), std::as_writable_bytes(std::span(stored)).begin());
   return {stored.begin(), stored.end()};
 }
 

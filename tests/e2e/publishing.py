@@ -10,6 +10,7 @@ from hub_server import HubServer
 
 TOKEN = "hf_" + "s3cretOfTheTest" * 2
 REPO = "me/ds-packed"
+COMPLETE = "every path, size and digest is that of the manifest"
 SEALING = {"manifest.json", "model.safetensors.index.json", "README.md"}
 NEVER_SHOWN = (TOKEN, "Signature=", "signature=", "?Expires")
 

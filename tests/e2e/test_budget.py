@@ -3,16 +3,15 @@
 import json
 import re
 import unittest
-from pathlib import Path
 
 from checkpoints import compressed_tiny, packed_tiny
-from common import EndToEnd, main, path_from_environment
+from common import EndToEnd, is_sanitized, main
 
 QUESTION, ANSWER = "What is the capital of Spain?", "The capital of Spain is Madrid.\n"
 EXPERTS = 256
 FLOOR = 6  # top_k of the small model, and two on their way
 # Sanitizers keep freed memory and shadow the rest; what a process takes then is theirs, not the plan's.
-SANITIZED = any(mark in Path(path_from_environment("DSPACK_DSRUN")).read_bytes() for mark in (b"__asan_init", b"__tsan_init"))
+SANITIZED = is_sanitized("DSPACK_DSRUN")
 
 
 class Budgets(EndToEnd):

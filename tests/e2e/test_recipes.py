@@ -1,69 +1,16 @@
-"""Recipes that take a part: what is in the result, what is read of the source and what is not, what the manifest says,
-how a run goes on that was killed; the multi-token-prediction module left out; mistakes in recipes and flags."""
+"""Recipes that take a part: what is in the result and what the manifest says of it; the multi-token-prediction module left
+out; mistakes in recipes and flags."""
 
 import hashlib
 import json
 import shutil
 
-import safetensors_io
-from checkpoints import SHARDS, packed_tiny, raw, write_small
-from common import INDEX, EndToEnd, main
-
-QUESTION, ANSWER = "What is the capital of Spain?", "The capital of Spain is Madrid.\n"
-PROBE = 65536  # bytes of a distant file that are asked for when it is opened
-GAP = 65536  # bytes between wanted ones that are read along
-TINY = ["model-%05d-of-000005.safetensors" % (number + 1) for number in range(5)]
+from checkpoints import packed_tiny
+from common import main
+from selecting import ANSWER, TINY, RecipeCase, in_layers, ranges_of
 
 
-def in_layers(*layers):
-    return lambda name: any(name.startswith("model.layers.%d." % layer) for layer in layers)
-
-
-def ranges_of(path, wanted):
-    """Where the tensors of a shard that are wanted lie: [begin, end) of the file, near ones as one; and their bytes."""
-    header = json.loads(path.read_bytes()[8:8 + int.from_bytes(path.read_bytes()[:8], "little")])
-    start = 8 + int.from_bytes(path.read_bytes()[:8], "little")
-    ranges = []
-    for info in sorted((info for name, info in header.items() if name != "__metadata__" and wanted(name)),
-                       key=lambda info: info["data_offsets"]):
-        begin, end = (start + offset for offset in info["data_offsets"])
-        if begin == end:
-            continue
-        if ranges and begin <= ranges[-1][1] + GAP:
-            ranges[-1][1] = end
-        else:
-            ranges.append([begin, end])
-    return ranges
-
-
-class Recipes(EndToEnd):
-    def setUp(self):
-        super().setUp()
-        self.out = self.scratch / "packed"
-
-    def manifest(self, packed=None):
-        return json.loads(((packed or self.out) / "manifest.json").read_text())
-
-    def assert_holds(self, packed, source, wanted):
-        """Exactly those tensors of the source, byte for byte."""
-        expected = {name: value for name, value in safetensors_io.read_checkpoint(source).items() if wanted(name)}
-        self.assertTrue(expected)
-        found = safetensors_io.read_checkpoint(packed)
-        self.assertEqual(sorted(set(found) ^ set(expected)), [])
-        self.assertEqual([name for name in expected if expected[name] != found[name]], [])
-        index = json.loads((packed / INDEX).read_text())["weight_map"]
-        self.assertEqual(sorted(index), sorted(expected))
-
-    def assert_verified(self, packed, source):
-        self.assert_ok(self.run_program("verify", packed))
-        said = self.assert_ok(self.run_program("verify", packed, "--source", source)).stdout
-        self.assertIn("equal to what its recipe makes of the source", said)
-
-    def ask(self, folder, *arguments):
-        return self.run_program(folder, "-p", QUESTION, *arguments, program="DSPACK_DSRUN")
-
-
-class Parts(Recipes):
+class Parts(RecipeCase):
     def test_layers_in_every_grouping(self):
         for by in ("expert", "expert:8", "layer", "shard:1MB"):
             out = self.scratch / by
@@ -166,139 +113,7 @@ class Parts(Recipes):
         self.assert_holds(self.out, self.data(), lambda n: ".mlp.experts." in n and in_layers(1, 2)(n))
 
 
-class Reading(Recipes):
-    """What is asked of a server: of each shard its header, and the ranges that are wanted."""
-
-    def body_bytes(self, server, name):
-        return sum(request.sent for request in server.requests(name))
-
-    def assert_read(self, server, source, names, wanted):
-        for name in names:
-            ranges = ranges_of(source / name, wanted)
-            requests = [request for request in server.requests(name) if request.method == "GET"]
-            probes = [request for request in requests if request.range[0] == 0]
-            size = (source / name).stat().st_size
-            header = 8 + int.from_bytes((source / name).read_bytes()[:8], "little")
-            asked = sum(end - begin for begin, end in ranges)
-            # Opened once for its header and once more if something is wanted; a header longer than that is asked for.
-            most = asked + (2 if ranges else 1) * min(PROBE, size) + max(0, header - PROBE)
-            self.assertLessEqual(self.body_bytes(server, name), most, name)
-            self.assertLessEqual(len(probes), 2 if ranges else 1, name)
-            for begin, end in ranges:
-                self.assertTrue(any(r.range[0] <= max(begin, PROBE) and r.range[1] >= end for r in requests)
-                                or end <= PROBE, "%s: %d to %d" % (name, begin, end))
-
-    def test_no_more_than_is_wanted(self):
-        for number, (arguments, wanted) in enumerate([
-                (["--include", "layers=3"], in_layers(3)),
-                (["--include", "layers=2 experts=5"], lambda n: n.startswith("model.layers.2.mlp.experts.5.")),
-                (["--include", "role=embed"], lambda n: n == "model.embed_tokens.weight")]):
-            with self.subTest(arguments=arguments):
-                server = self.serve(self.data())
-                out = self.scratch / str(number)
-                self.assert_ok(self.repack(server.url, out, *arguments))
-                self.assert_holds(out, self.data(), wanted)
-                self.assert_read(server, self.data(), TINY, wanted)
-                # The same from the disk, and the same again with more at a time.
-                local, many = self.scratch / ("local%d" % number), self.scratch / ("many%d" % number)
-                self.assert_ok(self.repack(self.data(), local, *arguments))
-                self.assert_ok(self.repack(server.url, many, *arguments, "--jobs", 8))
-                self.assert_same_tree(out, local)
-                self.assert_same_tree(out, many)
-
-    def test_tensors_of_no_bytes_at_the_borders_of_what_is_read(self):
-        shards = [{"a.none": ("U8", [0, 5], b""), "a.gap": ("U8", [200_000], raw(200_000, 1)), "a.two": ("F32", [0], b""),
-                   "a.some": ("U8", [3], b"abc"), "b.none": ("F32", [7, 0], b""), "z.gap": ("U8", [100_000], raw(100_000, 2)),
-                   "a.last": ("U8", [0], b"")},
-                  {"a.only": ("BF16", [0], b""), "b.more": ("U8", [70_000], raw(70_000, 3))}]
-        source = write_small(self.scratch / "source", shards)
-        for number, pattern in enumerate(("?.[nstl]*", "a.none", "a.only", "a.last", "b.none", "a.some")):
-            with self.subTest(pattern=pattern):
-                empty = pattern not in ("?.[nstl]*", "a.some")
-                server = self.serve(source)
-                for place, name in ((source, "local"), (server.url, "http")):
-                    out = self.scratch / ("%s%d" % (name, number))
-                    self.assert_ok(self.repack(place, out, "--include", "name=" + pattern))
-                    wanted = safetensors_io.read_checkpoint(out)
-                    self.assert_verified(out, source)
-                    self.assertEqual(sum(len(value[2]) for value in wanted.values()) == 0, empty)
-                self.assert_same_tree(self.scratch / ("local%d" % number), self.scratch / ("http%d" % number))
-
-    def test_a_dry_run_tells_what_would_be_read(self):
-        def dry_run(*arguments):
-            return self.assert_ok(self.run_program(self.data(), "--by", "expert", *arguments, "--dry-run")).stdout
-
-        text = dry_run("--include", "layers=3")
-        read = sum(end - begin for name in TINY for begin, end in ranges_of(self.data() / name, in_layers(3)))
-        self.assertIn("to read  %d bytes in 0 requests of whole shards and " % read, text)
-        self.assertIn("to keep  406 tensors and 64 routed experts of these", text)
-        text = dry_run("--transform", "fp8-to-bf16")
-        scales = [len(data) for name, (_, _, data) in safetensors_io.read_checkpoint(self.data()).items()
-                  if name.endswith("_scale_inv")]
-        self.assertIn("         %d bytes of scales once more, in %d requests" % (sum(scales), len(scales)), text)
-        self.assertNotIn("to keep", text)
-
-    def test_a_list_of_digests_says_nothing_about_parts_and_that_is_told(self):
-        sums = self.scratch / "SHA256SUMS"
-        whole = {shard["path"]: shard["sha256"] for shard in self.manifest(packed_tiny())["source"]}
-        sums.write_text("".join("%s  %s\n" % (digest, path) for path, digest in whole.items()))
-        result = self.assert_ok(self.repack(self.data(), self.out, "--include", "layers=3", "--sha256", sums))
-        self.assertIn("5 of 5 shards are not read whole", result.stderr)
-        # Of one that is read whole it says what it always does.
-        sums.write_text(sums.read_text().replace(whole[TINY[1]], "0" * 64))
-        header = json.loads((self.data() / INDEX).read_text())["weight_map"]
-        names = [name for name, path in header.items() if path == TINY[1]]
-        arguments = [part for name in names for part in ("--include", "name=" + name)]
-        self.assert_refused(self.repack(self.data(), self.scratch / "x", *arguments, "--sha256", sums), TINY[1], "0000",
-                            notes=["warning: 4 of 5 shards"])
-
-    def test_a_file_that_changes_between_header_and_bytes_is_refused(self):
-        source = self.copy_source()
-        server = self.serve(source)
-        server.add_fault(TINY[3], "change_etag", skip=1, etag='"another"')
-        self.assert_refused(self.repack(server.url, self.out, "--include", "layers=3-4"), TINY[3], "changed")
-        self.assert_absent(self.out / "manifest.json")
-
-
-class Interrupted(Recipes):
-    ARGUMENTS = ["--include", "layers=1-4", "--exclude", "experts=10-19"]
-
-    def wanted(self, name):
-        expert = int(name.split(".")[5]) if ".mlp.experts." in name else None
-        return in_layers(1, 2, 3, 4)(name) and expert not in range(10, 20)
-
-    def test_killed_within_each_shard_and_gone_on(self):
-        whole = self.scratch / "whole"
-        self.assert_ok(self.repack(self.data(), whole, *self.ARGUMENTS))
-        self.assert_holds(whole, self.data(), self.wanted)
-        names = [name for name in TINY if ranges_of(self.data() / name, self.wanted)]
-        self.assertGreater(len(names), 3)
-        for name in names:
-            server = self.serve(self.data())
-            slow = server.add_fault(name, "slow", min_bytes=PROBE + 1, rate=100_000)
-            process = self.start(server.url, "--by", "expert", "--out", self.out, *self.ARGUMENTS, "--jobs", 1)
-            self.wait_until(lambda: slow.struck, "shard " + name)
-            process.kill()
-            self.finish(process)
-            self.assert_unfinished(self.out)
-        server = self.serve(self.data())
-        result = self.assert_ok(self.repack(server.url, self.out, *self.ARGUMENTS))
-        self.assertIn("resuming: ", result.stderr)
-        self.assert_same_tree(self.out, whole)
-        for name in names[:-1]:
-            self.assertEqual(len(server.requests(name)), 1, "%s is done: its header alone is needed" % name)
-
-    def test_another_selection_does_not_go_on_with_it(self):
-        server = self.serve(self.data())
-        refused = server.add_fault(TINY[3], "403", skip=1)
-        self.assert_refused(self.repack(server.url, self.out, *self.ARGUMENTS, "--jobs", 1), "403")
-        self.assertTrue(refused.struck)
-        server.clear_faults()
-        self.assert_refused(self.repack(server.url, self.out, "--include", "layers=1-4"), "another recipe")
-        self.assert_ok(self.repack(server.url, self.out, *self.ARGUMENTS))
-
-
-class WithoutMtp(Recipes):
+class WithoutMtp(RecipeCase):
     def test_the_module_is_left_out_and_the_text_stays(self):
         self.assert_ok(self.repack(self.data(), self.out, "--drop-mtp"))
         self.assert_holds(self.out, self.data(), lambda name: not in_layers(5)(name))
@@ -353,7 +168,7 @@ class WithoutMtp(Recipes):
         self.assertIn("warning: drop_mtp leaves out nothing", result.stderr)
 
 
-class Mistakes(Recipes):
+class Mistakes(RecipeCase):
     def test_wrong_flags_are_status_2_before_anything_is_asked_of_a_server(self):
         server = self.serve(self.data())
         for arguments, needle in ((["--include", ""], "is empty"), (["--include", "layers"], "key=value"),

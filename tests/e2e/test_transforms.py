@@ -8,97 +8,12 @@ import struct
 
 import safetensors_io
 import weight_formats
-from checkpoints import SHARDS, bf16_tiny, converted_tiny, packed_tiny, write_small
-from common import EndToEnd, flip_bit, main, seeded_random, tree
-
-QUESTION, ANSWER = "What is the capital of Spain?", "The capital of Spain is Madrid.\n"
-FP8 = "F8_E4M3"
-QUANTISED = ("self_attn.", "mlp.gate_proj.", "mlp.up_proj.", "mlp.down_proj.", "mlp.shared_experts.", "mlp.experts.")
-SUMS = 1e-12  # of rounding in the program's FP64 sums
+from checkpoints import bf16_tiny, converted_tiny, packed_tiny, write_small
+from common import flip_bit, main, seeded_random
+from transforming import ANSWER, FP8, QUANTISED, SUMS, TransformCase, dequantised, quantised
 
 
-def role(name):
-    """As the manifest names it."""
-    for part, known in (("self_attn.", "attention"), ("shared_experts.", "shared_expert"), (".experts.", "routed_expert"),
-                        ("mlp.", "dense_mlp")):
-        if part in name:
-            return known
-    raise ValueError(name)
-
-
-def scales_of(tensors, name):
-    return weight_formats.f32_values(tensors[name + "_scale_inv"][2])
-
-
-def dequantised(tensors, dtype):
-    """(all tensors that should come of FP8 tensors, {name: loss})"""
-    made, losses = {}, {}
-    for name, (kind, shape, raw) in tensors.items():
-        if kind == FP8:
-            data, losses[name] = weight_formats.dequantised(raw, shape, scales_of(tensors, name), dtype)
-            made[name] = (dtype, shape, data)
-        elif not name.endswith("_scale_inv"):
-            made[name] = (kind, shape, raw)
-    return made, losses
-
-
-def quantised(tensors):
-    made, losses = {}, {}
-    for name, (kind, shape, raw) in tensors.items():
-        made[name] = (kind, shape, raw)
-        if kind == "BF16" and len(shape) == 2 and name.endswith(".weight") and any(p in name for p in QUANTISED):
-            data, scales, losses[name] = weight_formats.quantised(raw, shape)
-            made[name] = (FP8, shape, data)
-            made[name + "_scale_inv"] = ("F32", [-(-size // weight_formats.BLOCK) for size in shape], scales)
-    return made, losses
-
-
-class Transforms(EndToEnd):
-    def manifest(self, packed):
-        return json.loads((packed / "manifest.json").read_text())
-
-    def ask(self, folder, *arguments):
-        return self.assert_ok(self.run_program(folder, "-p", QUESTION, *arguments, program="DSPACK_DSRUN")).stdout
-
-    def assert_tensors(self, packed, wanted):
-        found = safetensors_io.read_checkpoint(packed)
-        self.assertEqual(sorted(set(found) ^ set(wanted)), [])
-        self.assertEqual([name for name in wanted if found[name][:2] != wanted[name][:2]], [], "dtypes and shapes")
-        self.assertEqual([name for name in wanted if found[name][2] != wanted[name][2]], [], "bytes")
-
-    def assert_errors(self, packed, losses):
-        """The manifest's figures are those of the tensors that were rounded, by role."""
-        stated = self.manifest(packed)["rounding_errors"]
-        roles = {}
-        for name, loss in losses.items():
-            roles.setdefault(role(name), {})[name] = loss
-        self.assertEqual(sorted(stated), sorted(roles))
-        for name, of_role in roles.items():
-            total = weight_formats.Loss()
-            for loss in of_role.values():
-                total.join(loss)
-            errors = {tensor: loss.relative_rms() for tensor, loss in of_role.items()}
-            worst = max(errors.values())
-            self.assertEqual(stated[name]["tensors"], len(of_role))
-            self.assertAlmostEqual(stated[name]["relative_rms"] / total.relative_rms(), 1, delta=SUMS)
-            self.assertAlmostEqual(stated[name]["worst"]["relative_rms"] / worst, 1, delta=SUMS)
-            self.assertAlmostEqual(errors[stated[name]["worst"]["name"]] / worst, 1, delta=SUMS)
-
-    def assert_verified(self, packed, source):
-        self.assert_ok(self.run_program("verify", packed))
-        said = self.assert_ok(self.run_program("verify", packed, "--source", source)).stdout
-        self.assertIn("equal to what its recipe makes of the source", said)
-
-    def copy_with(self, change):
-        """A copy of the small checkpoint in which change(name, dtype, shape, raw) gives each tensor's bytes."""
-        source = self.copy_source("changed")
-        for path in sorted(source.glob("*.safetensors")):
-            tensors = safetensors_io.parse(path.read_bytes())[0]
-            safetensors_io.write(path, {name: (*value[:2], change(name, *value)) for name, value in tensors.items()})
-        return source
-
-
-class Bytes(Transforms):
+class Bytes(TransformCase):
     def test_fp8_to_bf16_and_f32(self):
         source = safetensors_io.read_checkpoint(self.data())
         for dtype, transform in (("BF16", "fp8-to-bf16"), ("F32", "fp8-to-f32")):
@@ -212,7 +127,7 @@ class Bytes(Transforms):
         self.assertIn(" 0 differ", self.assert_ok(self.run_program("diff", self.scratch / "a", self.scratch / "b")).stdout)
 
 
-class WhatIsSaidOfThem(Transforms):
+class WhatIsSaidOfThem(TransformCase):
     def test_the_manifest_tells_the_recipe_and_every_shard_was_read_whole(self):
         plain = self.manifest(packed_tiny())
         for transform in ("fp8-to-bf16", "fp8-to-f32"):
@@ -293,7 +208,7 @@ class WhatIsSaidOfThem(Transforms):
             self.assertEqual(self.ask(converted_tiny(transform), "--mtp", 1), ANSWER, transform)
 
 
-class Combined(Transforms):
+class Combined(TransformCase):
     def assert_dtypes(self, packed, expected):
         for name, (dtype, _, _) in safetensors_io.read_checkpoint(packed).items():
             if name.endswith(".weight") and any(part in name for part in QUANTISED) and "norm" not in name:
@@ -352,114 +267,6 @@ class Combined(Transforms):
                 out = self.scratch / ("%s-%d" % (transform, jobs))
                 self.assert_ok(self.repack(source, out, "--transform", transform, "--jobs", jobs))
                 self.assert_same_tree(out, converted_tiny(transform))
-
-
-class OffTheHub(Transforms):
-    def test_a_thousand_scales_take_a_few_resolutions(self):
-        """The Hub answers few requests a minute for where a file lies; ranges of it, then, are free."""
-        hub = self.serve_hub()
-        hub.add("o/n", self.data())
-        out = self.scratch / "packed"
-        self.assert_ok(self.repack("o/n", out, "--transform", "fp8-to-bf16", "--jobs", 3, env={"HF_ENDPOINT": hub.url}))
-        self.assert_tensors(out, safetensors_io.read_checkpoint(converted_tiny("fp8-to-bf16")))
-        stored = [request for request in hub.requests("GET") if request.host != "hub"]
-        self.assertGreater(len(stored), 1008)
-        self.assertLess(len(hub.requests("GET", "*.safetensors", "hub")), 30)
-
-
-class Interrupted(Transforms):
-    """A transform needs scales of other shards, and leaves figures that no file holds: both outlive a kill."""
-
-    def test_killed_at_every_shard_and_within(self):
-        for transform in ("fp8-to-bf16", "bf16-to-fp8"):
-            folder = bf16_tiny() if transform == "bf16-to-fp8" else self.data()
-            names = sorted(path.name for path in folder.glob("*.safetensors"))
-            out = self.scratch / transform
-            for name in names:
-                server = self.serve(folder)
-                # Past the probe, and past the scales: what is slow is the shard itself.
-                slow = server.add_fault(name, "slow", min_bytes=1_000_000, rate=300_000)
-                process = self.start(server.url, "--by", "expert", "--transform", transform, "--out", out, "--jobs", 1)
-                self.wait_until(lambda: slow.struck, "shard " + name)
-                process.kill()
-                self.finish(process)
-                self.assert_unfinished(out)
-            server.clear_faults()
-            result = self.assert_ok(self.repack(server.url, out, "--transform", transform))
-            self.assertIn("resuming: %d of %d" % (len(names) - 1, len(names)), result.stderr)
-            self.assert_same_tree(out, converted_tiny(transform))
-
-    def test_scales_that_were_read_differently_twice_are_refused(self):
-        tensors = [{}, {}]
-        name = "model.layers.0.self_attn.o_proj.weight"
-        tensors[0][name] = (FP8, [640, 1000], bytes(640_000))
-        tensors[1]["before"] = ("U8", [300_000], bytes(300_000))
-        tensors[1][name + "_scale_inv"] = ("F32", [5, 8], struct.pack("<40f", *range(40)))
-        source = write_small(self.scratch / "source", tensors)
-        raw = (source / SHARDS[1]).read_bytes()
-        server = self.serve(source)
-        server.add_fault(SHARDS[1], "corrupt", times=1, at=len(raw) - 1)  # on its way to be used, or to be digested
-        out = self.scratch / "packed"
-        self.assert_refused(self.repack(server.url, out, "--transform", "fp8-to-bf16", by="layer"),
-                            name + "_scale_inv", "read differently twice")
-        self.assert_absent(out / "manifest.json")
-
-
-class Refused(Transforms):
-    def source_of(self, tensors, config=None):
-        number = len(list(self.scratch.glob("source-*")))
-        source = write_small(self.scratch / ("source-%d" % number),
-                             [tensors, {"model.norm.weight": ("BF16", [2], b"1234")}])
-        (source / "config.json").write_text(json.dumps(config or {}))
-        return source
-
-    def assert_refused_transform(self, source, transform, *needles, began=False):
-        out = self.scratch / "packed"
-        self.assert_refused(self.repack(source, out, "--transform", transform, by="layer"), *needles)
-        self.assert_absent(out / "manifest.json")
-        if not began:
-            self.assert_absent(out)
-        shutil.rmtree(out, ignore_errors=True)
-
-    def test_what_no_number_format_holds(self):
-        name = "model.layers.0.self_attn.o_proj.weight"
-        for code in (0x7f80, 0xff80, 0x7fc1):
-            with self.subTest(code=code):
-                source = self.source_of({name: ("BF16", [2, 3], struct.pack("<6H", 0, 1, 2, 3, code, 5))})
-                self.assert_refused_transform(source, "bf16-to-fp8", name, "infinity or NaN", "selector", began=True)
-        source = self.source_of({name: (FP8, [1, 2], b"\x38\x7e"),
-                                 name + "_scale_inv": ("F32", [1, 1], struct.pack("<f", 2.0**120))})
-        self.assert_refused_transform(source, "fp8-to-bf16", name, "rows from 0", "too large for 16 bits", began=True)
-
-    def test_scales_that_do_not_fit(self):
-        name = "model.layers.0.self_attn.o_proj.weight"
-        for dtype, shape, size in (("F32", [1, 2], 8), ("F32", [1], 4), ("F32", [2, 1], 8), ("BF16", [1, 1], 2)):
-            with self.subTest(dtype=dtype, shape=shape):
-                source = self.source_of({name: (FP8, [1, 2], b"ab"), name + "_scale_inv": (dtype, shape, bytes(size))})
-                self.assert_refused_transform(source, "fp8-to-bf16", name + "_scale_inv", "blocks of 128 x 128")
-
-    def test_a_config_that_describes_something_else(self):
-        name = "model.layers.0.self_attn.o_proj.weight"
-        tensors = {name: (FP8, [1, 2], b"ab"), name + "_scale_inv": ("F32", [1, 1], b"\0\0\x80\x3f")}
-        for described, needle in (({"quant_method": "gptq"}, "quant_method"),
-                                  ({"quant_method": "fp8", "weight_block_size": [64, 64]}, "weight_block_size")):
-            with self.subTest(needle=needle):
-                source = self.source_of(tensors, {"quantization_config": described})
-                self.assert_refused_transform(source, "fp8-to-bf16", "config.json", needle)
-        source = self.source_of(tensors)
-        for text in ("[]", "{", "", "{\"a\":1,\"a\":2}", "[" * 100_000, "{\"a\":\"" + "x" * (17 << 20) + "\"}"):
-            (source / "config.json").write_text(text)
-            self.assert_refused_transform(source, "fp8-to-bf16", "config.json")
-        (source / "config.json").unlink()
-        self.assert_refused_transform(source, "fp8-to-bf16", "config.json")
-
-    def test_the_name_for_the_source_s_config_is_taken(self):
-        source = self.copy_source()
-        (source / "config.source.json").write_text("{}")
-        self.assert_refused(self.repack(source, self.scratch / "packed", "--transform", "fp8-to-bf16"),
-                            "config.source.json", "move the file away")
-        self.assert_ok(self.repack(source, self.scratch / "packed"))  # without a change it is a file like any other
-        self.assertEqual(tree(self.scratch / "packed")["config.source.json"], tree(source)["config.source.json"])
 
 
 if __name__ == "__main__":

@@ -5,8 +5,8 @@ import json
 import shutil
 
 import safetensors_io
-from checkpoints import EXPERT_0, SHARDS, packed_tiny, write_small
-from common import INDEX, EndToEnd, flip_bit, main, seeded_random
+from checkpoints import SHARDS, write_small
+from common import EndToEnd, flip_bit, main, seeded_random
 
 TOKEN = "hf_secret_of_the_test"
 COMMIT = "c0" * 20

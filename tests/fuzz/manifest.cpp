@@ -48,6 +48,11 @@ bool same(const format::RowBlocks& a, const format::RowBlocks& b) {
   return a.tensor == b.tensor && a.rows_per_block == b.rows_per_block && a.digests == b.digests;
 }
 
+bool same(const std::optional<format::CompressedForm>& a, const std::optional<format::CompressedForm>& b) {
+  if (!a || !b) return !a && !b;
+  return a->size_bytes == b->size_bytes && a->sha256 == b->sha256 && a->frames == b->frames;
+}
+
 bool same(const format::LayoutTensor& a, const format::LayoutTensor& b) {
   return a.name == b.name && a.dtype == b.dtype && a.shape == b.shape && a.data == b.data;
 }
@@ -68,6 +73,7 @@ bool same_files(const Manifest& a, const Manifest& b) {
     const format::PackedFile& y = b.files[i];
     if (x.path != y.path || x.part != y.part || x.layer != y.layer || x.layout != y.layout) return false;
     if (x.size_bytes != y.size_bytes || x.data_start != y.data_start || x.sha256 != y.sha256) return false;
+    if (!same(x.zstd, y.zstd)) return false;
     if (x.tensors != y.tensors || !same_lists(x.experts, y.experts) || !same_lists(x.row_blocks, y.row_blocks))
       return false;
   }

@@ -224,6 +224,7 @@ TEST_CASE("converter: scales come as F32 or as E8M0") {
   const std::vector<float> powers{0.25F, 1.0F, 0x1p-127F, 0x1p127F};
   const std::string narrow = {125, 127, 0, '\xfe'};
   CHECK(reshard::scale_values(Dtype::f32, format::as_bytes(as_text(powers))) == powers);
+  CHECK(reshard::scale_values(Dtype::f32, {}).empty());
   CHECK(reshard::scale_values(Dtype::f8_e8m0, format::as_bytes(narrow)) == powers);
   CHECK(convert(Conversion::f32_to_e8m0, matrix(Dtype::f32, {2, 2}), {}, as_text(powers)).bytes == narrow);
 }
