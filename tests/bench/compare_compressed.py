@@ -158,13 +158,14 @@ class Bench:
         experts = 40
         for threads in (1, 2):
             def speed(level):
-                line = run(self.options.bench_io, self.packed(level), "buffered", experts, 1, 8, 0, threads)
-                return json.loads(line)["bytes_per_second"] / 1e6
+                line = json.loads(run(self.options.bench_io, self.packed(level), "buffered", experts, 1, 8, 0, threads))
+                return line["bytes_per_second"] / 1e6, line["processor_seconds"] / line["bytes"] * 1e9
             speed(None), speed(1)  # into the page cache
             results = in_turn({"raw": lambda: speed(None), "zstd:1": lambda: speed(1)}, self.options.repeat)
-            for name, speeds in results.items():
-                print("expand  %-7s %d thread%s from the page cache: %s MB/s raw" % (
-                    name, threads, "s" if threads > 1 else " ", spread(speeds, "%.0f")), flush=True)
+            for name, runs in results.items():
+                print("expand  %-7s %d thread%s from the page cache: %s MB/s raw, %s processor seconds a GB" % (
+                    name, threads, "s" if threads > 1 else " ", spread([one[0] for one in runs], "%.0f"),
+                    spread([one[1] for one in runs])), flush=True)
 
     # Decoding ------------------------------------------------------------------------------------------------------
 
