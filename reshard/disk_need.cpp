@@ -36,7 +36,8 @@ class Sum {
 
   [[nodiscard]] uint64_t bytes(const DiskUse& use) const {
     if (!plan_.recipe.zstd_level) return stored_ + pieces_;
-    return stored_ + pieces_ + std::min(raw_, use.jobs * (use.batch_bytes + largest_));
+    const uint64_t sealing = std::min<uint64_t>(use.jobs, plan_.shards.size());  // a job has one shard at a time
+    return stored_ + pieces_ + std::min(raw_, sealing * (use.batch_bytes + largest_));
   }
 
  private:

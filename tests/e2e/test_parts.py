@@ -66,7 +66,7 @@ class Parts(PartCase):
         self.assert_ok(self.part(2, server.url, self.out))
         read = {path.name for path in self.data().glob("*.safetensors")
                 if any(entry.sent > 1_000_000 for entry in server.requests(path.name))}
-        self.assertEqual(read, {"model-00003-of-00005.safetensors"})
+        self.assertEqual(read, {"model-00003-of-000005.safetensors"})
         dry = self.assert_ok(self.part(2, server.url, self.out, "--dry-run")).stdout
         self.assertRegex(dry, r"part     2/3: 1 of 5 source shards, \d+ bytes; \d+ files wholly, 2 with other parts\n")
 

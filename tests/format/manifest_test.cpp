@@ -270,6 +270,35 @@ TEST_CASE("manifest: contradictions and escapes are refused") {
   CHECK_FALSE(format::parse_manifest("").has_value());
 }
 
+TEST_CASE("manifest: how a compressed file lies reads back, and frames that do not fit it are refused") {
+  const auto with = [](const Json& frames, uint64_t size_bytes, const std::function<void(Json&)>& more) {
+    return format::parse_manifest(changed([&](Json& j) {
+      j["requires"] = {"zstd"};
+      j["files"][0]["zstd"] = {{"frames", frames}, {"sha256", to_hex(format::sha256("z"))}, {"size", size_bytes}};
+      if (more) more(j);
+    }));
+  };
+  const uint64_t table_bytes = format::seek_table_bytes(2);
+  const auto read = with({30, 20}, 50 + table_bytes, {});  // the header, and the tensor
+  REQUIRE_MESSAGE(read.has_value(), read.error().message);
+  CHECK(read->files[0].zstd->frames == std::vector<uint32_t>{30, 20});
+  CHECK(stored_file(read->files[0]).path == "model/embed.safetensors.zst");
+  CHECK(stored_file(read->files[0]).size_bytes == 50 + table_bytes);
+  const auto huge = [](Json& j) {  // cut into frames of 1 MiB it would not fit into memory
+    j["layouts"][0]["tensors"][0]["shape"] = {1ULL << 49, 2};
+    j["layouts"][0]["tensors"][0]["data_offsets"] = {0, 1ULL << 51};
+    j["files"][0]["size"] = 4096 + (1ULL << 51);
+    j["files"][0].erase("row_blocks");
+  };
+  for (const auto& wrong :
+       {with({30, 20, 1}, 51 + format::seek_table_bytes(3), {}), with({50}, 50 + format::seek_table_bytes(1), {}),
+        with({30, 20}, 51 + table_bytes, {}), with({50, 0}, 50 + table_bytes, {}), with({30, -20}, 10, {}),
+        with({30, 1ULL << 33}, (1ULL << 33) + 30 + table_bytes, {}), with({30, 20}, 50 + table_bytes, huge)}) {
+    REQUIRE_FALSE(wrong.has_value());
+    CHECK(wrong.error().kind == ErrorKind::invalid);
+  }
+}
+
 TEST_CASE("manifest: names are expanded by the file's layer and experts, and literal without a layer") {
   const Manifest manifest = sample();
   const auto names = [&](size_t file) {

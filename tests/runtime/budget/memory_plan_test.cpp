@@ -77,8 +77,8 @@ TEST_CASE("memory plan: the floor is a number that works, and one byte less does
   CHECK(refused.error().kind == ErrorKind::budget);
   CHECK(refused.error().message.starts_with("--ram 1GB is too little"));
   CHECK(refused.error().message.find("--ctx") != std::string::npos);
-  // process, reserve, head, cache, one row, ten experts, one buffer of the largest layer
-  const uint64_t floor = (60 + 140 + 1850 + 576 + 20 + 440 + 583) * kMB + 320'000;
+  // process, reserve, decompression, head, cache, one row, ten experts, one buffer of the largest layer
+  const uint64_t floor = (60 + 140 + 100 + 1850 + 576 + 20 + 440 + 583) * kMB + 320'000;
   CHECK(refused.error().message.find(std::to_string(floor) + " bytes") != std::string::npos);
   const MemoryPlan plan = plan_of(needs, {.bytes = floor, .source = "--ram", .experts = {}});
   CHECK(plan.slot_count == 10);
