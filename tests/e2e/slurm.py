@@ -97,9 +97,9 @@ class Slurm:
 
     def run(self, *command, cwd=None):
         return subprocess.run(list(map(str, command)), env=self.environment, cwd=cwd, stdin=subprocess.DEVNULL,
-                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True, timeout=120)
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True, timeout=600)
 
-    def wait(self, what, condition, seconds=120):
+    def wait(self, what, condition, seconds=600):
         deadline = time.monotonic() + seconds
         while not condition():
             dead = [daemon.args[0] for daemon in self.daemons if daemon.poll() is not None]
