@@ -269,7 +269,7 @@ TEST_CASE("parts: too little disk is refused by what the part itself writes, bef
   CHECK(sum == all + repeated);  // headers of files in several parts stand in each
 }
 
-TEST_CASE("parts: failing at any operation of a part or of the joining, the next call ends with the same bytes") {
+TEST_CASE("parts: failing at an operation of a part or of the joining, the next call ends with the same bytes") {
   for (const std::string_view recipe : kRecipes) {
     CAPTURE(recipe);
     Lab lab(recipe);
@@ -291,7 +291,9 @@ TEST_CASE("parts: failing at any operation of a part or of the joining, the next
     REQUIRE(run(counting).has_value());
     REQUIRE(test::tree(out) == whole);
     std::filesystem::remove_all(out);
-    for (uint64_t operation = 0; operation < counting.operations(); ++operation) {
+    // Each operation for one recipe; of the others, which differ in few of them, every fifth.
+    const uint64_t step = recipe == kRecipes[1] ? 1 : 5;
+    for (uint64_t operation = 0; operation < counting.operations(); operation += step) {
       CAPTURE(operation);
       test::FaultyFileSystem failing(format::posix_file_system());
       failing.fail_from(operation);
