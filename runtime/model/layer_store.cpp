@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <condition_variable>
 #include <mutex>
+#include <utility>
 
 #include "kernels/cpu/cpu_device.h"
 #include "runtime/model/names.h"
@@ -48,7 +49,7 @@ uint64_t widened_bytes(const format::TensorEntry& tensor) {
 
 }  // namespace
 
-LayerStore::LayerStore(const LoadContext& context, const format::LayerMap& pass) : context_(context), pass_(pass) {}
+LayerStore::LayerStore(const LoadContext& context, format::LayerMap pass) : context_(context), pass_(std::move(pass)) {}
 LayerStore::~LayerStore() = default;
 
 Result<std::unique_ptr<LayerStore>> LayerStore::load(const LoadContext& context, const ModelConfig& config,

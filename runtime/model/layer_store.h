@@ -60,7 +60,7 @@ class LayerStore {
     std::shared_ptr<Reading> reading;  // until it was waited for
   };
 
-  LayerStore(const LoadContext& context, const format::LayerMap& pass);
+  LayerStore(const LoadContext& context, format::LayerMap pass);
   Result<void> make_places(uint32_t buffers);
   void start_reading(Streamed& layer, Place& place);
   Result<void> finish_reading(Place& place, const std::stop_token& stop);
