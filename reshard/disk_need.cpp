@@ -74,10 +74,11 @@ Result<uint64_t> missing_bytes(const Plan& plan, const RunScope& scope, const st
       continue;
     }
     sum.add(file);
-    const std::string stored = file.path + std::string(plan.recipe.zstd_level ? format::kCompressedSuffix : "");
     TRY(look_at(partial, file.size_bytes));
-    if (plan.recipe.zstd_level) TRY(look_at(scope.work / "part" / stored, most_stored_bytes(plan, file)));
-    TRY(look_at(scope.out / stored, most_stored_bytes(plan, file)));  // renamed, and not yet recorded
+    if (plan.recipe.zstd_level) {
+      TRY(look_at(format::Path(partial) += format::kCompressedSuffix, most_stored_bytes(plan, file)));
+    }
+    TRY(look_at(final_path(plan, scope, file), most_stored_bytes(plan, file)));  // renamed, and not yet recorded
   }
   return sum.bytes(use) - std::min(sum.bytes(use), there);
 }

@@ -55,18 +55,13 @@ Error gone(const Path& path, Part part) {
                   path.string(), to_string(part))};
 }
 
-Path final_path(const Plan& plan, const Path& out, uint64_t file) {
-  Path path = out / plan.files[file].path;
-  if (plan.recipe.zstd_level) path += format::kCompressedSuffix;
-  return path;
-}
-
 /// Files that parts have sealed must be here: folders may have been put together from several machines.
 Result<std::set<uint64_t>> sealed_files(const Job& job, const std::vector<LoadedPart>& parts) {
+  const RunScope whole = whole_scope(job.plan, job.out);
   std::set<uint64_t> sealed;
   for (const LoadedPart& loaded : parts) {
     for (const auto& [file, record] : loaded.state.files) {
-      const Path path = final_path(job.plan, job.out, file);
+      const Path path = final_path(job.plan, whole, job.plan.files[file]);
       TRY_ASSIGN(const auto info, job.files.stat(path));
       const uint64_t size_bytes = record.zstd ? record.zstd->size_bytes : job.plan.files[file].size_bytes;
       if (!info || info->size_bytes != size_bytes) return gone(path, loaded.part);
@@ -115,7 +110,7 @@ Result<std::vector<Joint>> find_joints(const Job& job, const std::vector<LoadedP
       away += share.is_there ? 0 : 1;
     }
     // Renamed by its only part, which was killed before it could say so: what goes on from here finds it.
-    TRY_ASSIGN(const auto final_info, job.files.stat(final_path(job.plan, job.out, file)));
+    TRY_ASSIGN(const auto final_info, job.files.stat(final_path(job.plan, whole, job.plan.files[file])));
     if (joint.shares.size() == 1 && away == 1 && final_info) continue;
     if (away > (joint.target_is_there ? 1 : 0)) {
       const auto lost = std::ranges::find(joint.shares, false, &Share::is_there);

@@ -35,8 +35,7 @@ Path PackedWriter::part_path(uint32_t file) const {
 }
 
 Path PackedWriter::final_path(uint32_t file) const {
-  const std::string& path = plan_.files[file].path;
-  return plan_.recipe.zstd_level ? scope_.out / std::string(path).append(format::kCompressedSuffix) : scope_.out / path;
+  return reshard::final_path(plan_, scope_, plan_.files[file]);
 }
 
 void PackedWriter::know(const Copy& copy, const TensorDigests& digests) {

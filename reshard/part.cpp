@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "format/compressed/frames.h"
 #include "reshard/output_folder.h"
 
 namespace dspack::reshard {
@@ -70,6 +71,12 @@ RunScope part_scope(const Plan& plan, const format::Path& out, Part part) {
 
 format::Path partial_path(const RunScope& scope, const format::PlannedFile& file) {
   return scope.work / "part" / file.path;
+}
+
+format::Path final_path(const Plan& plan, const RunScope& scope, const format::PlannedFile& file) {
+  format::Path path = scope.out / file.path;
+  if (plan.recipe.zstd_level) path += format::kCompressedSuffix;
+  return path;
 }
 
 std::vector<uint64_t> bytes_per_file(const Plan& plan, const std::vector<uint64_t>& shards) {

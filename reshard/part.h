@@ -46,6 +46,9 @@ struct RunScope {
 /// Where a file of the plan lies until it has all its bytes.
 [[nodiscard]] format::Path partial_path(const RunScope& scope, const format::PlannedFile& file);
 
+/// And where it lies from then on, compressed or not.
+[[nodiscard]] format::Path final_path(const Plan& plan, const RunScope& scope, const format::PlannedFile& file);
+
 /// Of each file of the plan what is written when these shards are read: the tensors that come from them and, if there
 /// are any, the header. All shards: the files' sizes.
 [[nodiscard]] std::vector<uint64_t> bytes_per_file(const Plan& plan, const std::vector<uint64_t>& shards);

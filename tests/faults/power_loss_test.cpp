@@ -36,6 +36,21 @@ Survival random_survival(std::mt19937& random) {
   return kLosses[random() % std::size(kLosses)].survival;
 }
 
+/// Four runs, each cut at a random operation, then one to the end. `kills`: every other cut leaves the power on.
+void cut_again_and_again(const RepackLab& lab, FaultTally& tally, unsigned chains, bool kills) {
+  for (uint32_t seed = 0; seed < chains; ++seed) {
+    std::mt19937 random(seed);
+    auto disk = RepackLab::fresh_disk();
+    std::string failure;
+    for (int loss = 0; loss < 4 && failure.empty(); ++loss) {
+      disk = cut_at(lab, std::move(disk), random() % lab.operations());
+      if (!kills || random() % 2 == 0) disk = disk->after_power_loss(random_survival(random), random());
+      failure = lab.wrongly_sealed(*disk);
+    }
+    tally.add(fmt::format("seed {}", seed), failure.empty() ? lab.finish(*disk) : failure);
+  }
+}
+
 }  // namespace
 
 TEST_CASE("power: lost at any operation, the next run ends with the same bytes") {
@@ -58,20 +73,8 @@ TEST_CASE("power: lost at any operation, the next run ends with the same bytes")
 }
 
 TEST_CASE("power: lost again and again while going on, the last run ends with the same bytes") {
-  const RepackLab lab;
   FaultTally tally("power lost again in each of three resumes, random moments");
-  const unsigned chains = test::long_faults() ? 5000 : 300;
-  for (uint32_t seed = 0; seed < chains; ++seed) {
-    std::mt19937 random(seed);
-    auto disk = RepackLab::fresh_disk();
-    std::string failure;
-    for (int loss = 0; loss < 4 && failure.empty(); ++loss) {
-      disk = cut_at(lab, std::move(disk), random() % lab.operations());
-      disk = disk->after_power_loss(random_survival(random), random());
-      failure = lab.wrongly_sealed(*disk);
-    }
-    tally.add(fmt::format("seed {}", seed), failure.empty() ? lab.finish(*disk) : failure);
-  }
+  cut_again_and_again(RepackLab(), tally, test::long_faults() ? 5000 : 300, false);
 }
 
 TEST_CASE("power: lost in a run that goes on after a kill, the last run ends with the same bytes") {
@@ -134,20 +137,8 @@ TEST_CASE("power: lost at any operation of three parts, and while they are joine
 }
 
 TEST_CASE("power: lost again and again while parts go on and are joined, the last run ends with the same bytes") {
-  const RepackLab lab(1, 3);
   FaultTally tally("parts: killed or power lost in each of four runs, random moments");
-  const unsigned chains = test::long_faults() ? 5000 : 200;
-  for (uint32_t seed = 0; seed < chains; ++seed) {
-    std::mt19937 random(seed);
-    auto disk = RepackLab::fresh_disk();
-    std::string failure;
-    for (int loss = 0; loss < 4 && failure.empty(); ++loss) {
-      disk = cut_at(lab, std::move(disk), random() % lab.operations());
-      if (random() % 2 == 0) disk = disk->after_power_loss(random_survival(random), random());
-      failure = lab.wrongly_sealed(*disk);
-    }
-    tally.add(fmt::format("seed {}", seed), failure.empty() ? lab.finish(*disk) : failure);
-  }
+  cut_again_and_again(RepackLab(1, 3), tally, test::long_faults() ? 5000 : 200, true);
 }
 
 TEST_CASE("power: the test's own disk forgets what was not synced, and only that") {
