@@ -283,7 +283,7 @@ Result<SealOutcome> seal_cache(const Path& folder, const format::RemoteOptions& 
   TRY_ASSIGN(const auto origin, CachedRepository::open(std::move(repository), *cache_folder, stop));
   TRY_ASSIGN(const format::Checkpoint catalogue, format::Checkpoint::open(*origin, jobs, stop));
   {
-    TRY_ASSIGN(const auto cache, WeightCache::open(*cache_folder, catalogue, 0));
+    TRY_ASSIGN(const auto cache, WeightCache::open(*cache_folder, catalogue, {}));
     SealOutcome outcome = what_is_missing(*cache);
     if (outcome.missing_files != 0) return outcome;
     const Job job{*cache_folder, *origin, catalogue, *cache, jobs, progress, stop};

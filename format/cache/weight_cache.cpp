@@ -51,8 +51,8 @@ std::optional<Digest> declared_block(const Checkpoint& catalogue, uint32_t tenso
   return blocks->digests[block];
 }
 
-WeightCache::WeightCache(CacheFolder& folder, const Checkpoint& catalogue, uint64_t limit_bytes)
-    : folder_(folder), catalogue_(catalogue), limit_bytes_(limit_bytes), planned_(plan_files({}, catalogue)) {
+WeightCache::WeightCache(CacheFolder& folder, const Checkpoint& catalogue, CacheLimit limit)
+    : folder_(folder), catalogue_(catalogue), limit_(limit), planned_(plan_files({}, catalogue)) {
   places_.resize(catalogue.tensors().size());
   files_.resize(planned_.size());
   for (uint32_t file = 0; file < planned_.size(); ++file) {
@@ -69,10 +69,11 @@ WeightCache::~WeightCache() {
 }
 
 Result<std::unique_ptr<WeightCache>> WeightCache::open(CacheFolder& folder, const Checkpoint& catalogue,
-                                                       uint64_t limit_bytes) {
-  std::unique_ptr<WeightCache> cache(new WeightCache(folder, catalogue, limit_bytes));
+                                                       CacheLimit limit) {
+  std::unique_ptr<WeightCache> cache(new WeightCache(folder, catalogue, limit));
   TRY(cache->take_over());
   TRY(cache->remove_strays());
+  TRY(cache->make_room(0));
   return cache;
 }
 
@@ -181,7 +182,7 @@ Result<void> WeightCache::claim(std::span<const std::pair<uint32_t, Digest>> ten
     for (const auto& [tensor, digest] : tensors) {
       const Place place = places_[tensor];
       if (files_[place.file].tensors.insert_or_assign(place.slot, digest).second)
-        size_bytes_ += catalogue_.tensors()[tensor].range.size();
+        whole_bytes_ += catalogue_.tensors()[tensor].range.size();
     }
   }
   for (const auto& [file, kept] : parts)
@@ -189,21 +190,32 @@ Result<void> WeightCache::claim(std::span<const std::pair<uint32_t, Digest>> ten
   return {};
 }
 
-Result<void> WeightCache::claim_blocks(uint32_t tensor, const std::map<uint64_t, Digest>& blocks) {
+Result<bool> WeightCache::keep_blocks(uint32_t tensor, const std::map<uint64_t, Block>& blocks) {
   const Place place = places_[tensor];
   const PlannedFile& planned = planned_[place.file];
+  uint64_t bytes = 0;
+  for (const auto& [block, content] : blocks)
+    bytes += content.bytes.size();
+  TRY_ASSIGN(const auto room, make_room(bytes));
+  if (!room) return false;
+  std::map<uint64_t, Digest> digests;
+  for (const auto& [block, content] : blocks) {
+    TRY(write(tensor, block * block_bytes(tensor, 0), content.bytes));
+    digests.emplace(block, content.digest);
+  }
   TRY_ASSIGN(const auto open, writer(place.file));
   TRY(open->sync());
   TRY(folder_.files().sync_folder(path_of(place.file).parent_path()));
   KeptParts parts;
-  parts.row_blocks.emplace(place.slot, blocks);
+  parts.row_blocks.emplace(place.slot, digests);
   TRY(folder_.journal().append(cache_line(planned.path, parts)));
   const std::lock_guard lock(mutex_);
-  for (const auto& [block, digest] : blocks) {
+  for (const auto& [block, digest] : digests) {
     if (files_[place.file].blocks[place.slot].insert_or_assign(block, digest).second)
-      size_bytes_ += block_bytes(tensor, block);
+      other_bytes_ += block_bytes(tensor, block);
   }
-  return {};
+  room->leave();
+  return true;
 }
 
 bool WeightCache::has_all_tensors(uint32_t file) const {
@@ -257,8 +269,8 @@ Result<bool> WeightCache::keep_expert(ExpertKey expert, std::span<const std::spa
   const uint32_t file = file_of_.at(expert);
   const PlannedFile& planned = planned_[file];
   if (has_expert(expert)) return true;
-  TRY_ASSIGN(const bool has_room, make_room(planned.size_bytes, file));
-  if (!has_room) return false;
+  TRY_ASSIGN(const auto room, make_room(planned.size_bytes));
+  if (!room) return false;
   const Path part = folder_.part_path(planned.path);
   auto kept = write_expert(file, expert, tensors);
   if (!kept) {
@@ -276,7 +288,8 @@ Result<bool> WeightCache::keep_expert(ExpertKey expert, std::span<const std::spa
   const std::lock_guard lock(mutex_);
   files_[file].whole = std::move(*kept);
   files_[file].last_use = ++clock_;
-  size_bytes_ += planned.size_bytes;
+  other_bytes_ += planned.size_bytes;
+  room->leave();
   return true;
 }
 
@@ -308,69 +321,6 @@ void WeightCache::remember(ExpertKey expert, std::span<const std::span<const std
   files_[file].first_fetch = std::move(digests);
 }
 
-// Removing -----------------------------------------------------------------------------------------------------------
-
-Result<bool> WeightCache::make_room(uint64_t bytes, uint32_t for_file) {
-  if (limit_bytes_ == 0) return true;
-  for (;;) {
-    std::optional<uint32_t> oldest;
-    {
-      const std::lock_guard lock(mutex_);
-      if (size_bytes_ + bytes <= limit_bytes_) return true;
-      for (uint32_t file = 0; file < files_.size(); ++file) {
-        if (!files_[file].whole || file == for_file) continue;
-        if (!oldest || files_[file].last_use < files_[*oldest].last_use) oldest = file;
-      }
-    }
-    if (!oldest) return false;
-    TRY(remove_expert(*oldest));
-  }
-}
-
-/// The file goes first: should the process die before the record, the next run misses it and says so.
-Result<void> WeightCache::remove_expert(uint32_t file) {
-  {
-    const std::lock_guard lock(mutex_);
-    File& entry = files_[file];
-    if (!entry.whole) return {};
-    if (!entry.whole->tensors.empty()) entry.first_fetch = std::move(entry.whole->tensors);
-    entry.whole.reset();
-    size_bytes_ -= planned_[file].size_bytes;
-    std::erase_if(readers_, [file](const OpenReader& open) { return open.file == file; });
-  }
-  TRY(folder_.files().remove_tree(final_path(file)));
-  return folder_.journal().append(cache_line_removed(planned_[file].path));
-}
-
-void WeightCache::note_use(ExpertKey expert) {
-  const auto found = file_of_.find(expert);
-  if (found == file_of_.end()) return;
-  const std::lock_guard lock(mutex_);
-  File& file = files_[found->second];
-  if (!file.whole) return;
-  file.last_use = ++clock_;
-  if (limit_bytes_ != 0) used_.push_back(planned_[found->second].path);
-}
-
-Result<void> WeightCache::drop_expert(ExpertKey expert) {
-  return remove_expert(file_of_.at(expert));
-}
-
-Result<void> WeightCache::drop_tensor(uint32_t tensor) {
-  const Place place = places_[tensor];
-  {
-    const std::lock_guard lock(mutex_);
-    File& file = files_[place.file];
-    if (file.tensors.erase(place.slot) > 0) size_bytes_ -= catalogue_.tensors()[tensor].range.size();
-    if (const auto blocks = file.blocks.find(place.slot); blocks != file.blocks.end()) {
-      for (const auto& [block, digest] : blocks->second)
-        size_bytes_ -= block_bytes(tensor, block);
-      file.blocks.erase(blocks);
-    }
-  }
-  return folder_.journal().append(cache_line_removed(planned_[place.file].path, {place.slot}));
-}
-
 // What there is ------------------------------------------------------------------------------------------------------
 
 uint64_t WeightCache::blocks_of(uint32_t tensor) const {
@@ -386,7 +336,7 @@ uint64_t WeightCache::block_bytes(uint32_t tensor, uint64_t block) const {
 
 uint64_t WeightCache::size_bytes() const {
   const std::lock_guard lock(mutex_);
-  return size_bytes_;
+  return whole_bytes_ + other_bytes_;
 }
 
 bool WeightCache::is_whole(uint32_t file) const {

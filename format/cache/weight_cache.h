@@ -12,6 +12,7 @@
 #include <optional>
 #include <span>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "format/cache/cache_folder.h"
@@ -27,11 +28,16 @@ namespace dspack::format {
 /// What the origin's manifest says of a block; nullopt: nothing.
 [[nodiscard]] std::optional<Digest> declared_block(const Checkpoint& catalogue, uint32_t tensor, uint64_t block);
 
+struct CacheLimit {
+  uint64_t bytes = 0;            // of all that is kept; 0: no limit
+  uint64_t set_aside_bytes = 0;  // of these, for tensors that are claimed whole: neither experts nor blocks take them
+};
+
 class WeightCache {
  public:
-  /// `limit_bytes`: of all files together; 0: none. Takes away what an earlier process left half-written.
+  /// Takes away what an earlier process left half-written, and experts that are above the limit.
   [[nodiscard]] static Result<std::unique_ptr<WeightCache>> open(CacheFolder& folder, const Checkpoint& catalogue,
-                                                                 uint64_t limit_bytes);
+                                                                 CacheLimit limit);
   ~WeightCache();
 
   [[nodiscard]] bool has_expert(ExpertKey expert) const;
@@ -46,11 +52,18 @@ class WeightCache {
   /// Bytes of a tensor, from `offset` relative to its first. Precondition: they are kept.
   [[nodiscard]] Result<void> read(uint32_t tensor, uint64_t offset, std::span<std::byte> into);
 
+  /// A block's bytes and their digest.
+  struct Block {
+    std::span<const std::byte> bytes;
+    Digest digest{};
+  };
+
   /// Puts bytes of a tensor of no expert where they belong, without claiming them.
   [[nodiscard]] Result<void> write(uint32_t tensor, uint64_t offset, std::span<const std::byte> bytes);
   /// Claims tensors that were written whole, with the digests of their bytes.
   [[nodiscard]] Result<void> claim(std::span<const std::pair<uint32_t, Digest>> tensors);
-  [[nodiscard]] Result<void> claim_blocks(uint32_t tensor, const std::map<uint64_t, Digest>& blocks);
+  /// Writes and claims blocks of a tensor; experts make room for them as for an expert. False: there is no room.
+  [[nodiscard]] Result<bool> keep_blocks(uint32_t tensor, const std::map<uint64_t, Block>& blocks);
 
   /// Writes and claims a whole expert. `tensors`: bytes in Checkpoint::expert order. Others that were not used for
   /// longest make room, as far as the limit asks. False: there is no room even so.
@@ -66,7 +79,7 @@ class WeightCache {
   [[nodiscard]] Result<void> drop_tensor(uint32_t tensor);
 
   [[nodiscard]] uint64_t size_bytes() const;
-  [[nodiscard]] uint64_t limit_bytes() const { return limit_bytes_; }
+  [[nodiscard]] uint64_t limit_bytes() const { return limit_.bytes; }
   /// All files that there can be, by path.
   [[nodiscard]] const std::vector<PlannedFile>& planned() const { return planned_; }
   /// Whether a planned file is here whole: at its final path, or all blocks of it in its part.
@@ -93,12 +106,33 @@ class WeightCache {
     uint64_t last_use = 0;
   };
 
-  WeightCache(CacheFolder& folder, const Checkpoint& catalogue, uint64_t limit_bytes);
+  /// Bytes that somebody is writing, counted until they are claimed or given up.
+  class Room {
+   public:
+    /// Under the cache's mutex.
+    Room(WeightCache& cache, uint64_t bytes) : cache_(cache), bytes_(bytes) { cache.reserved_bytes_ += bytes; }
+    ~Room() {
+      if (bytes_ == 0) return;
+      const std::lock_guard lock(cache_.mutex_);
+      leave();
+    }
+    Room(const Room&) = delete;
+    Room& operator=(const Room&) = delete;
+    /// Under the cache's mutex: together with the claim of the bytes, so that they are counted once.
+    void leave() { cache_.reserved_bytes_ -= std::exchange(bytes_, 0); }
+
+   private:
+    WeightCache& cache_;
+    uint64_t bytes_;
+  };
+
+  WeightCache(CacheFolder& folder, const Checkpoint& catalogue, CacheLimit limit);
   Result<void> take_over();
   Result<void> take_over_expert(uint32_t file, const KeptFile& kept);
   Result<void> take_over_parts(uint32_t file, const KeptParts& parts);
   Result<void> remove_strays();
-  Result<bool> make_room(uint64_t bytes, uint32_t for_file);
+  Result<std::unique_ptr<Room>> make_room(uint64_t bytes);
+  [[nodiscard]] uint64_t taken_bytes() const;  // under the mutex
   Result<void> remove_expert(uint32_t file);
   Result<void> move_if_whole(uint32_t file);
   [[nodiscard]] Result<void> compare_with_first(uint32_t file, const std::vector<Digest>& tensors) const;
@@ -113,13 +147,15 @@ class WeightCache {
 
   CacheFolder& folder_;
   const Checkpoint& catalogue_;
-  uint64_t limit_bytes_;
+  CacheLimit limit_;
   std::vector<PlannedFile> planned_;
   std::vector<Place> places_;              // by tensor
   std::map<ExpertKey, uint32_t> file_of_;  // an expert's file
   mutable std::mutex mutex_;               // guards what follows
   std::vector<File> files_;
-  uint64_t size_bytes_ = 0;
+  uint64_t whole_bytes_ = 0;     // of tensors that are claimed whole
+  uint64_t other_bytes_ = 0;     // of experts and blocks
+  uint64_t reserved_bytes_ = 0;  // of rooms
   uint64_t clock_ = 0;
   std::vector<std::string> used_;  // in this run, for the journal
   struct OpenReader {

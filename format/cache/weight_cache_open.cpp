@@ -49,7 +49,7 @@ Result<void> WeightCache::take_over_expert(uint32_t file, const KeptFile& kept) 
   if (!fits || !info || info->size_bytes != planned.size_bytes)
     return folder_.journal().append(cache_line_removed(planned.path));
   files_[file].whole = kept;
-  size_bytes_ += planned.size_bytes;
+  other_bytes_ += planned.size_bytes;
   return {};
 }
 
@@ -68,7 +68,7 @@ Result<void> WeightCache::take_over_parts(uint32_t file, const KeptParts& parts)
   for (const auto& [slot, digest] : parts.tensors) {
     if (slot >= planned.tensors.size()) continue;
     entry.tensors.emplace(narrow<uint32_t>(slot), digest);
-    size_bytes_ += catalogue_.tensors()[planned.tensors[slot]].range.size();
+    whole_bytes_ += catalogue_.tensors()[planned.tensors[slot]].range.size();
   }
   for (const auto& [slot, blocks] : parts.row_blocks) {
     if (slot >= planned.tensors.size()) continue;
@@ -76,7 +76,7 @@ Result<void> WeightCache::take_over_parts(uint32_t file, const KeptParts& parts)
     for (const auto& [block, digest] : blocks) {
       if (block >= blocks_of(tensor)) continue;
       entry.blocks[narrow<uint32_t>(slot)].emplace(block, digest);
-      size_bytes_ += block_bytes(tensor, block);
+      other_bytes_ += block_bytes(tensor, block);
     }
   }
   return entry.is_moved ? Result<void>() : move_if_whole(file);

@@ -76,7 +76,8 @@ Result<std::unique_ptr<RemoteStorage>> RemoteStorage::open(format::Repository& o
                  fmt::format("--disk {}: the cache must have room for the {} bytes that every token needs; allow more",
                              options.disk_bytes, least)};
   }
-  TRY_ASSIGN(auto cache, format::WeightCache::open(folder, catalogue, options.disk_bytes));
+  TRY_ASSIGN(auto cache,
+             format::WeightCache::open(folder, catalogue, {.bytes = options.disk_bytes, .set_aside_bytes = least}));
   learn_digests(catalogue, *cache);
   return std::unique_ptr<RemoteStorage>(new RemoteStorage(origin, catalogue, std::move(cache), options, progress));
 }

@@ -66,15 +66,13 @@ Result<RowFetcher::Fetched> RowFetcher::fetch_block(uint32_t tensor, uint64_t bl
 }
 
 Result<void> RowFetcher::keep(uint32_t tensor, std::map<uint64_t, Fetched> fetched) {
-  std::map<uint64_t, Digest> digests;
-  const auto write = [&]() -> Result<void> {
-    for (const auto& [block, got] : fetched) {
-      TRY(cache_.write(tensor, range_of(tensor, block).begin, got.bytes));
-      digests.emplace(block, got.digest);
-    }
-    return cache_.claim_blocks(tensor, digests);
-  };
-  if (!space_.is_full()) TRY(space_.judge(write()));
+  if (!space_.is_full()) {
+    std::map<uint64_t, format::WeightCache::Block> blocks;
+    for (const auto& [block, got] : fetched)
+      blocks.emplace(block, format::WeightCache::Block{.bytes = got.bytes, .digest = got.digest});
+    const auto kept = cache_.keep_blocks(tensor, blocks);
+    if (!kept) TRY(space_.judge(kept.error()));
+  }
   for (auto& [block, got] : fetched) {
     if (cache_.has_block(tensor, block)) {
       checked_.emplace(tensor, block);

@@ -131,10 +131,20 @@ struct Lab {
   /// `flip`: with one bit that is not what was read.
   static Result<void> keep(Run& run, ExpertKey key, bool flip = false) {
     std::vector<std::string> bytes;
-    std::vector<TensorBytes> tensors;
     for (const uint32_t tensor : run.catalogue.expert(key))
       bytes.push_back(read(run, run.catalogue.tensors()[tensor]));
     if (flip) bytes.back().back() ^= 1;
+    return keep(run, key, bytes);
+  }
+  /// As if it had been read while it was in the cache: with a bound it may leave it at any time.
+  [[nodiscard]] Result<void> keep_truth(Run& run, ExpertKey key) const {
+    std::vector<std::string> bytes;
+    for (const uint32_t tensor : run.catalogue.expert(key))
+      bytes.push_back(truth(run, run.catalogue.tensors()[tensor]));
+    return keep(run, key, bytes);
+  }
+  static Result<void> keep(Run& run, ExpertKey key, const std::vector<std::string>& bytes) {
+    std::vector<TensorBytes> tensors;
     for (size_t i = 0; i < bytes.size(); ++i) {
       tensors.push_back({.tensor = &run.catalogue.tensors()[run.catalogue.expert(key)[i]],
                          .bytes = std::as_bytes(std::span(bytes[i]))});
@@ -276,6 +286,51 @@ TEST_CASE("remote storage: a bounded cache removes what was not used for longest
   CHECK(run->storage->tier_of(experts[2]) == StorageTier::disk);
   CHECK(run->storage->traffic().cache_size_bytes <= kBound);
   CHECK(run->storage->must_verify(experts[0]));
+}
+
+TEST_CASE("remote storage: the bound holds while threads keep experts, rows and tensors at the same time") {
+  Lab lab;
+  const uint64_t everything = [&] {
+    const auto run = lab.good_run();
+    for (const format::TensorEntry& tensor : run->catalogue.tensors())
+      if (!tensor.place.expert) REQUIRE_FALSE(Lab::read(*run, tensor).empty());
+    const uint64_t others = run->storage->traffic().cache_size_bytes;
+    for (const auto& [key, tensors] : run->catalogue.experts())
+      REQUIRE(Lab::keep(*run, key).has_value());
+    const uint64_t all = run->storage->traffic().cache_size_bytes;
+    REQUIRE(all > 2 * others);
+    return all;
+  }();
+  // The first opens what the run above has kept without a bound.
+  for (const uint64_t bound : {everything - 1, everything * 3 / 4, everything / 2}) {
+    CAPTURE(bound);
+    const auto run = lab.good_run(bound);
+    std::atomic<uint64_t> highest = run->storage->traffic().cache_size_bytes;
+    CHECK(highest <= bound);
+    std::atomic<bool> is_done{false};
+    std::jthread watcher([&] {
+      while (!is_done)
+        highest = std::max(highest.load(), run->storage->traffic().cache_size_bytes);
+    });
+    {
+      std::vector<std::jthread> keepers;
+      for (unsigned thread = 0; thread < 4; ++thread) {
+        keepers.emplace_back([&, thread] {
+          for (unsigned round = 0; round < 3; ++round) {
+            for (const auto& [key, tensors] : run->catalogue.experts())
+              if (key.expert.value % 4 == thread) CHECK(lab.keep_truth(*run, key).has_value());
+            if (thread != 0) continue;
+            for (const format::TensorEntry& tensor : run->catalogue.tensors())
+              if (!tensor.place.expert) CHECK(Lab::read(*run, tensor) == lab.truth(*run, tensor));
+          }
+        });
+      }
+    }
+    is_done = true;
+    watcher.join();
+    CHECK(highest <= bound);
+    CHECK(run->storage->traffic().cache_size_bytes > bound / 2);
+  }
 }
 
 TEST_CASE("remote storage: an expert that is fetched again must be what it was, kept or not") {
