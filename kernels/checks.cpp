@@ -86,6 +86,14 @@ void check_heads(const HeadLinearArgs& args, uint32_t x_length, uint32_t y_lengt
   check_floats(args.y, strided_bytes(args.rows, args.y_row_stride, args.heads, args.y_head_stride, y_length));
 }
 
+/// Positions that an operation on `rows` rows may reach.
+uint64_t positions_of(const LivePosition& live, uint64_t first, uint64_t rows) {
+  if (live.empty()) return sum(first, rows);
+  check_floats(live.value, sizeof(uint32_t));
+  DSPACK_CHECK(sum(first, rows) <= live.limit, "more rows than there are positions");
+  return live.limit;
+}
+
 }  // namespace
 
 void check_extent(Slice place, uint64_t bytes) {
@@ -121,14 +129,15 @@ void check_rope(const RopeArgs& args) {
   DSPACK_CHECK(args.dim % 2 == 0, "rotary dimension is odd");
   if (args.rows == 0 || args.heads == 0 || args.dim == 0) return;
   check_floats(args.data, strided_bytes(args.rows, args.row_stride, args.heads, args.head_stride, args.dim));
-  check_floats(args.cos_sin, product(product(sum(args.first_position, args.rows), args.dim), kFloatBytes));
+  check_floats(args.cos_sin,
+               product(product(positions_of(args.live, args.first_position, args.rows), args.dim), kFloatBytes));
 }
 
 void check_mla_attend(const MlaAttendArgs& args) {
   if (args.rows == 0 || args.heads == 0) return;
   DSPACK_CHECK(args.latent_dim > 0 && args.latent_dim < kLargestDimension, "latent dimension out of range");
   DSPACK_CHECK(product(args.rows, args.heads) < kLargestDimension, "too many rows in one call");
-  const uint64_t positions = sum(args.first_position, args.rows);
+  const uint64_t positions = positions_of(args.live, args.first_position, args.rows);
   DSPACK_CHECK(positions < kLargestDimension, "position out of range");
   const uint64_t latent_bytes = product(product(product(args.rows, args.heads), args.latent_dim), kFloatBytes);
   check_floats(args.query_latent, latent_bytes);
@@ -139,9 +148,9 @@ void check_mla_attend(const MlaAttendArgs& args) {
                strided_bytes(args.rows, args.rope_row_stride, args.heads, args.rope_head_stride, args.rope_dim));
 }
 
-void check_stored_rows(const Rows& rows, Slice stored, Dtype dtype) {
+void check_stored_rows(const Rows& rows, Slice stored, Dtype dtype, const LivePosition& live) {
   check_rows(rows);
-  check_stored(stored, dtype, product(rows.rows, rows.cols));
+  check_stored(stored, dtype, product(positions_of(live, 0, rows.rows), rows.cols));
 }
 
 void check_same_shape(const Rows& a, const Rows& b) {
@@ -171,6 +180,22 @@ void check_indexed_rows(const Rows& to, const Rows& from, std::span<const uint32
   const Rows& listed = use == IndexUse::gather ? to : from;
   DSPACK_CHECK(listed.rows == rows.size(), "one index a row");
   DSPACK_CHECK(std::ranges::all_of(rows, [&](uint32_t row) { return row < indexed.rows; }), "row index out of range");
+}
+
+void check_argmax(const Rows& x, Slice ids) {
+  check_rows(x);
+  DSPACK_CHECK(x.cols > 0, "the largest of nothing");
+  check_floats(ids, product(x.rows, sizeof(uint32_t)));
+}
+
+void check_experts(const ExpertsArgs& args, uint64_t scratch_bytes) {
+  DSPACK_CHECK(args.table != nullptr && args.top_k > 0 && args.top_k <= args.table->size(), "no table for so many");
+  check_same_shape(args.x, args.y);
+  check_disjoint(args.x, args.y);
+  const uint64_t routed = product(args.x.rows, args.top_k);
+  check_floats(args.ids, product(routed, sizeof(uint32_t)));
+  check_floats(args.weights, product(routed, kFloatBytes));
+  check_extent(args.scratch, scratch_bytes);
 }
 
 void check_combine(const Rows& y, const Rows& parts, Slice weights, uint32_t top_k) {

@@ -21,10 +21,13 @@ void check_head_linear_transposed(const HeadLinearArgs& args);
 void check_rms_norm(const Rows& x, Slice gain, const Rows& y);
 void check_rope(const RopeArgs& args);
 void check_mla_attend(const MlaAttendArgs& args);
-void check_stored_rows(const Rows& rows, Slice stored, Dtype dtype);
+void check_stored_rows(const Rows& rows, Slice stored, Dtype dtype, const LivePosition& live = {});
 void check_same_shape(const Rows& a, const Rows& b);
 void check_route(const RouterArgs& args);
 void check_indexed_rows(const Rows& to, const Rows& from, std::span<const uint32_t> rows, IndexUse use);
+void check_argmax(const Rows& x, Slice ids);
+/// `scratch_bytes`: what the device says that the call needs.
+void check_experts(const ExpertsArgs& args, uint64_t scratch_bytes);
 void check_combine(const Rows& y, const Rows& parts, Slice weights, uint32_t top_k);
 
 }  // namespace dspack::kernels

@@ -14,6 +14,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string_view>
@@ -28,6 +29,8 @@ class Buffer {
  public:
   virtual ~Buffer() = default;
   [[nodiscard]] virtual uint64_t size_bytes() const = 0;
+  /// The memory itself, where the host can address it; else empty.
+  [[nodiscard]] virtual std::span<std::byte> host() { return {}; }
 };
 
 /// A place in a buffer; borrows the buffer.
@@ -59,6 +62,14 @@ struct Weight {
   uint32_t block_in = 0;
 };
 
+/// A position that is known when an operation runs and not yet when it is enqueued: the u32 at `value`, added to what
+/// the arguments say. So one recorded Step serves every token.
+struct LivePosition {
+  Slice value;
+  uint32_t limit = 0;  // positions that there are: the sum and the rows behind it stay within
+  [[nodiscard]] bool empty() const { return value.empty(); }
+};
+
 /// Rotary embedding of `rows` tokens, `heads` vectors each, rotated in place in interleaved pairs (x[2k], x[2k+1])
 /// (DeepSeek-V3 inference/model.py). `data` points at the first rotary value of the first head.
 struct RopeArgs {
@@ -70,6 +81,7 @@ struct RopeArgs {
   uint32_t row_stride = 0;      // values between rows
   uint32_t first_position = 0;  // row r stands at position first_position + r
   Slice cos_sin;                // FP32 [positions, dim/2, 2]: cosine, sine
+  LivePosition live = {};       // added to first_position
 };
 
 /// Attention over the latent cache (absorbed MLA: multi-query attention with keys [latent | rope], values [latent]).
@@ -88,6 +100,7 @@ struct MlaAttendArgs {
   uint32_t first_position = 0;
   float scale = 0;
   Dtype cache_dtype = Dtype::f32;  // f32, bf16 or f16
+  LivePosition live = {};          // added to first_position
 };
 
 /// Multiplies, head by head, with a part of the rows of one stored matrix: head h owns the rows
@@ -129,6 +142,45 @@ struct RouterArgs {
   float scale = 1;        // routed_scaling_factor
 };
 
+/// The matrices of one expert: gate and up [inner, hidden], down [hidden, inner].
+struct ExpertMatrices {
+  Weight gate, up, down;
+};
+
+/// Where the experts of one layer lie, for the device to look up. Borrows their buffers.
+class ExpertTable {
+ public:
+  virtual ~ExpertTable() = default;
+  [[nodiscard]] virtual uint32_t size() const = 0;
+};
+
+/// What Device::experts_scratch_bytes needs to know of the calls that a scratch buffer serves.
+struct ExpertsShape {
+  uint32_t hidden = 0;
+  uint32_t inner = 0;
+  uint32_t experts = 0;
+  uint32_t top_k = 0;
+  uint32_t rows = 0;  // tokens of one call at most
+};
+
+/// All routed experts of one layer: y[t] = sum over slot < top_k, in this order, of
+/// weights[t, slot] * down(silu(gate(x[t])) * up(x[t])) with the matrices of expert ids[t, slot].
+struct ExpertsArgs {
+  const ExpertTable* table = nullptr;
+  Rows x;         // [tokens, hidden]
+  Slice ids;      // u32 [tokens, top_k], each below table->size()
+  Slice weights;  // FP32 [tokens, top_k]
+  uint32_t top_k = 0;
+  Slice scratch;  // of Device::experts_scratch_bytes for at least so many tokens, 256-byte aligned
+  Rows y;         // [tokens, hidden]; not x
+};
+
+/// Operations that were recorded once and run as one (a CUDA graph).
+class Step {
+ public:
+  virtual ~Step() = default;
+};
+
 class Queue {
  public:
   virtual ~Queue() = default;
@@ -158,8 +210,11 @@ class Queue {
 
   virtual void route(const RouterArgs& args) = 0;
 
+  virtual void run_experts(const ExpertsArgs& args) = 0;
+
   /// Stores rows one behind the other as `dtype` (f32, bf16, f16), each value rounded to the nearest, ties to even.
-  virtual void store_rows(Slice to, Dtype dtype, const Rows& from) = 0;
+  /// With a live position the first goes so many rows behind `to`.
+  virtual void store_rows(Slice to, Dtype dtype, const Rows& from, const LivePosition& live = {}) = 0;
   /// Rows that were stored so; exact.
   virtual void load_rows(const Rows& to, Slice from, Dtype dtype) = 0;
 
@@ -169,6 +224,21 @@ class Queue {
   virtual void scatter_rows(const Rows& to, const Rows& from, std::span<const uint32_t> rows) = 0;
   /// y[r] = sum over slot < top_k, in this order, of weights[r, slot] * parts[r * top_k + slot].
   virtual void combine(const Rows& y, const Rows& parts, Slice weights, uint32_t top_k) = 0;
+
+  /// ids[r] (u32) = the index of the largest value of row r, the lowest of equals; NaN is never larger.
+  virtual void argmax(const Rows& x, Slice ids) = 0;
+
+  /// Calls `operations`; what it enqueues on this queue is recorded and not run. It uploads and downloads nothing and
+  /// does not synchronise. Null: this device does not record, and nothing was called.
+  [[nodiscard]] virtual std::unique_ptr<Step> record(const std::function<void()>& operations) = 0;
+  /// Enqueues what was recorded on this queue. The buffers that it used must still be there.
+  virtual void run(Step& step) = 0;
+};
+
+/// Memory of a device, in bytes; 0: unknown.
+struct DeviceMemory {
+  uint64_t total_bytes = 0;
+  uint64_t free_bytes = 0;
 };
 
 class Device {
@@ -179,6 +249,14 @@ class Device {
   /// Uninitialised memory, aligned to at least 64 bytes. Errors: budget.
   [[nodiscard]] virtual Result<std::unique_ptr<Buffer>> allocate(uint64_t bytes) = 0;
   [[nodiscard]] virtual std::unique_ptr<Queue> make_queue() = 0;
+  /// Whether buffers lie in the host's memory (Buffer::host).
+  [[nodiscard]] virtual bool is_host() const = 0;
+  [[nodiscard]] virtual DeviceMemory memory() const = 0;
+  /// A table of experts that lie in this device's buffers. Errors: unsupported (experts of one layer that differ in
+  /// shape or in how they are stored), budget.
+  [[nodiscard]] virtual Result<std::unique_ptr<ExpertTable>> make_expert_table(
+      std::span<const ExpertMatrices> experts) = 0;
+  [[nodiscard]] virtual uint64_t experts_scratch_bytes(const ExpertsShape& shape) const = 0;
 };
 
 }  // namespace dspack::kernels

@@ -7,6 +7,7 @@
 
 #include "format/base/check.h"
 #include "kernels/cpu/cpu_queue.h"
+#include "kernels/cpu/experts.h"
 #include "kernels/cpu/ops_table.h"
 #include "kernels/cpu/workers.h"
 
@@ -35,7 +36,7 @@ class CpuBuffer final : public Buffer {
  public:
   CpuBuffer(std::byte* memory, uint64_t bytes) : memory_(memory), bytes_(bytes) {}
   [[nodiscard]] uint64_t size_bytes() const override { return bytes_; }
-  [[nodiscard]] std::span<std::byte> bytes() { return {memory_.get(), bytes_}; }
+  [[nodiscard]] std::span<std::byte> host() override { return {memory_.get(), bytes_}; }
 
  private:
   std::unique_ptr<std::byte, Free> memory_;
@@ -53,6 +54,15 @@ class CpuDevice final : public Device {
   [[nodiscard]] std::string_view description() const override { return description_; }
   [[nodiscard]] Result<std::unique_ptr<Buffer>> allocate(uint64_t bytes) override;
   [[nodiscard]] std::unique_ptr<Queue> make_queue() override { return make_cpu_queue(ops_, workers_); }
+  [[nodiscard]] bool is_host() const override { return true; }
+  [[nodiscard]] DeviceMemory memory() const override { return {}; }
+  [[nodiscard]] Result<std::unique_ptr<ExpertTable>> make_expert_table(
+      std::span<const ExpertMatrices> experts) override {
+    return std::unique_ptr<ExpertTable>(std::make_unique<CpuExpertTable>(experts));
+  }
+  [[nodiscard]] uint64_t experts_scratch_bytes(const ExpertsShape& shape) const override {
+    return grouped_experts_scratch_bytes(shape);
+  }
 
  private:
   const CpuOps& ops_;
@@ -79,9 +89,8 @@ Result<std::unique_ptr<Device>> make_cpu_device(const CpuOptions& options) {
 }
 
 std::span<std::byte> host_bytes(Buffer& buffer) {
-  auto* mine = dynamic_cast<CpuBuffer*>(&buffer);
-  DSPACK_CHECK(mine != nullptr, "a buffer of another device");
-  return mine->bytes();
+  DSPACK_CHECK(!buffer.host().empty() || buffer.size_bytes() == 0, "a buffer that the host cannot address");
+  return buffer.host();
 }
 
 }  // namespace dspack::kernels

@@ -18,7 +18,8 @@ struct CpuOptions {
 
 [[nodiscard]] Result<std::unique_ptr<Device>> make_cpu_device(const CpuOptions& options);
 
-/// The memory of a buffer of the CPU device, for zero-copy reads into it and for tests.
+/// The memory of a buffer that the host can address, for zero-copy reads into it and for tests. Any other is a
+/// programming error.
 [[nodiscard]] std::span<std::byte> host_bytes(Buffer& buffer);
 
 }  // namespace dspack::kernels

@@ -1,11 +1,13 @@
 #include "kernels/cpu/cpu_queue.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "format/base/check.h"
 #include "kernels/checks.h"
 #include "kernels/cpu/cpu_device.h"
+#include "kernels/cpu/experts.h"
 #include "kernels/cpu/rope.h"
 #include "kernels/cpu/route.h"
 #include "kernels/cpu/stored_rows.h"
@@ -18,6 +20,14 @@ std::byte* host(Slice place) {
 }
 float* floats(Slice place) {
   return place.empty() ? nullptr : reinterpret_cast<float*>(host(place));
+}
+
+/// What a live position is now; the rows from there on must exist.
+uint32_t position_now(const LivePosition& live, uint32_t first, uint32_t rows) {
+  if (live.empty()) return first;
+  const uint64_t now = uint64_t{first} + *reinterpret_cast<const uint32_t*>(host(live.value));
+  DSPACK_CHECK(now + rows <= live.limit, "a live position beyond the last");
+  return static_cast<uint32_t>(now);
 }
 
 MatrixView view(const Weight& weight) {
@@ -97,7 +107,7 @@ class CpuQueue final : public Queue {
   void rms_norm(const Rows& x, Slice gain, float epsilon, const Rows& y) override;
   void rope(const RopeArgs& args) override;
   void mla_attend(const MlaAttendArgs& args) override;
-  void store_rows(Slice to, Dtype dtype, const Rows& from) override;
+  void store_rows(Slice to, Dtype dtype, const Rows& from, const LivePosition& live) override;
   void load_rows(const Rows& to, Slice from, Dtype dtype) override;
   void silu_multiply(const Rows& gate, const Rows& up) override;
   void add(const Rows& y, const Rows& x) override;
@@ -105,6 +115,11 @@ class CpuQueue final : public Queue {
   void gather_rows(const Rows& to, const Rows& from, std::span<const uint32_t> rows) override;
   void scatter_rows(const Rows& to, const Rows& from, std::span<const uint32_t> rows) override;
   void combine(const Rows& y, const Rows& parts, Slice weights, uint32_t top_k) override;
+  void run_experts(const ExpertsArgs& args) override;
+  void argmax(const Rows& x, Slice ids) override;
+  // Everything here has run when it returns: there is nothing to gain by recording.
+  std::unique_ptr<Step> record(const std::function<void()>&) override { return nullptr; }
+  void run(Step&) override { DSPACK_CHECK(false, "the CPU device records nothing"); }
 
  private:
   const CpuOps& ops_;
@@ -205,10 +220,11 @@ void CpuQueue::rms_norm(const Rows& x, Slice gain, float epsilon, const Rows& y)
 void CpuQueue::rope(const RopeArgs& args) {
   check_rope(args);
   if (args.rows == 0 || args.heads == 0 || args.dim == 0) return;
+  const uint32_t position = position_now(args.live, args.first_position, args.rows);
   workers_.split(args.rows, uint64_t{args.heads} * args.dim, [&](uint32_t begin, uint32_t end) {
     RopeArgs part = args;
     part.rows = end - begin;
-    part.first_position += begin;
+    part.first_position = position + begin;
     rotate(part, floats(args.data) + uint64_t{begin} * args.row_stride, floats(args.cos_sin));
   });
 }
@@ -216,6 +232,7 @@ void CpuQueue::rope(const RopeArgs& args) {
 void CpuQueue::mla_attend(const MlaAttendArgs& args) {
   check_mla_attend(args);
   if (args.rows == 0 || args.heads == 0) return;
+  const uint32_t position = position_now(args.live, args.first_position, args.rows);
   const AttendTask task{.query_latent = floats(args.query_latent),
                         .query_rope = floats(args.query_rope),
                         .cache = host(args.cache),
@@ -225,19 +242,20 @@ void CpuQueue::mla_attend(const MlaAttendArgs& args) {
                         .rope_dim = args.rope_dim,
                         .rope_row_stride = args.rope_row_stride,
                         .rope_head_stride = args.rope_head_stride,
-                        .first_position = args.first_position,
+                        .first_position = position,
                         .scale = args.scale};
   const AttendFunction function = attend_function(ops_, args.cache_dtype);
-  const uint64_t positions = uint64_t{args.first_position} + args.rows;
+  const uint64_t positions = uint64_t{position} + args.rows;
   workers_.split(args.rows * args.heads, positions * (2ULL * args.latent_dim + args.rope_dim),
                  [&](uint32_t begin, uint32_t end) {
                    function(task, {begin, end});
                  });
 }
 
-void CpuQueue::store_rows(Slice to, Dtype dtype, const Rows& from) {
-  check_stored_rows(from, to, dtype);
+void CpuQueue::store_rows(Slice to, Dtype dtype, const Rows& from, const LivePosition& live) {
+  check_stored_rows(from, to, dtype, live);
   if (from.rows == 0 || from.cols == 0) return;
+  to = to.at(uint64_t{position_now(live, 0, from.rows)} * from.cols * (bits_of(dtype) / 8));
   workers_.split(from.rows, from.cols, [&](uint32_t begin, uint32_t end) {
     store_values(host(to), dtype, floats(from.data), {.cols = from.cols, .stride = from.stride}, {begin, end});
   });
@@ -307,6 +325,30 @@ void CpuQueue::combine(const Rows& y, const Rows& parts, Slice weights, uint32_t
   workers_.split(y.rows, uint64_t{y.cols} * top_k, [&](uint32_t begin, uint32_t end) {
     ops_.combine(task, {begin, end});
   });
+}
+
+void CpuQueue::run_experts(const ExpertsArgs& args) {
+  const auto& table = static_cast<const CpuExpertTable&>(*args.table);
+  check_experts(args, grouped_experts_scratch_bytes({.hidden = args.x.cols,
+                                                     .inner = table[0].gate.out,
+                                                     .experts = table.size(),
+                                                     .top_k = args.top_k,
+                                                     .rows = args.x.rows}));
+  if (args.x.rows == 0) return;
+  const auto* ids = reinterpret_cast<const uint32_t*>(host(args.ids));
+  run_experts_grouped(*this, table, {ids, size_t{args.x.rows} * args.top_k}, args);
+}
+
+void CpuQueue::argmax(const Rows& x, Slice ids) {
+  check_argmax(x, ids);
+  for (uint64_t row = 0; row < x.rows; ++row) {
+    const float* values = floats(x.data) + row * x.stride;
+    uint32_t best = 0;
+    for (uint32_t i = 1; i < x.cols; ++i) {
+      if (values[i] > values[best] || (std::isnan(values[best]) && !std::isnan(values[i]))) best = i;
+    }
+    reinterpret_cast<uint32_t*>(host(ids))[row] = best;
+  }
 }
 
 }  // namespace

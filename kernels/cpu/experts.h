@@ -1,0 +1,29 @@
+// The routed experts of a layer on the CPU: tokens grouped by expert, so that each is multiplied once for all of its
+// tokens, results added up in the router's order.
+// Threads: one call at a time a queue. Lifetime: a table borrows the experts' buffers; scratch is borrowed for the
+// call. Errors: none; shapes have been checked.
+#pragma once
+
+#include <vector>
+
+#include "kernels/ops.h"
+
+namespace dspack::kernels {
+
+class CpuExpertTable final : public ExpertTable {
+ public:
+  explicit CpuExpertTable(std::span<const ExpertMatrices> experts) : experts_(experts.begin(), experts.end()) {}
+  [[nodiscard]] uint32_t size() const override { return static_cast<uint32_t>(experts_.size()); }
+  [[nodiscard]] const ExpertMatrices& operator[](uint32_t expert) const { return experts_[expert]; }
+
+ private:
+  std::vector<ExpertMatrices> experts_;
+};
+
+[[nodiscard]] uint64_t grouped_experts_scratch_bytes(const ExpertsShape& shape);
+
+/// By the other operations of `queue`. ids: those of args, which the host can read.
+void run_experts_grouped(Queue& queue, const CpuExpertTable& table, std::span<const uint32_t> ids,
+                         const ExpertsArgs& args);
+
+}  // namespace dspack::kernels
