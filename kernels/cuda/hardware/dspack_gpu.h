@@ -1,0 +1,216 @@
+// What kernels may use of a GPU, on NVIDIA hardware. The test suite has a second header of this name, which gives the
+// same words another meaning (threads of a block that take turns on the CPU); the build picks the folder.
+//
+// Kernels know no other CUDA than this. There is no static shared memory: a kernel gets its bytes from the launch
+// (`shared_memory`), uninitialised. A warp is 32 threads; every thread of a block must reach every block barrier.
+// Source: PTX ISA 8.7 (mma.m16n8k16 fragments: 9.7.14.5.8), CUDA programming guide.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "kernels/cuda/cuda_check.h"
+#include "kernels/cuda/runtime.h"
+
+namespace dspack::gpu {
+
+inline constexpr unsigned kWarpThreads = 32;
+
+// Where a thread is
+// ----------------------------------------------------------------------------------------------------
+
+__device__ inline unsigned thread_index() {
+  return threadIdx.x;
+}
+__device__ inline unsigned block_threads() {
+  return blockDim.x;
+}
+__device__ inline unsigned lane_index() {
+  return threadIdx.x % kWarpThreads;
+}
+__device__ inline unsigned warp_index() {
+  return threadIdx.x / kWarpThreads;
+}
+__device__ inline uint3 block_index() {
+  return blockIdx;
+}
+__device__ inline dim3 grid_blocks() {
+  return gridDim;
+}
+
+// Memory
+// ---------------------------------------------------------------------------------------------------------------
+
+/// The launch's shared memory of this block, 128-byte aligned.
+template <class T>
+__device__ inline T* shared_memory() {
+  extern __shared__ __align__(128) unsigned char dspack_shared_memory[];
+  return reinterpret_cast<T*>(dspack_shared_memory);
+}
+
+/// 16 bytes, aligned, that nobody reads again soon (weights): past the first-level cache.
+__device__ inline uint4 load_streaming(const void* from) {
+  uint4 value;
+  asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
+               : "l"(from));
+  return value;
+}
+
+/// Starts copying 16 bytes, both places aligned; where not `valid` the place becomes zeros and nothing is read.
+__device__ inline void copy_async(void* shared, const void* global, bool valid) {
+  const auto to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+               :
+               : "r"(to), "l"(global), "r"(valid ? 16 : 0)
+               : "memory");
+}
+/// Ends a group of this thread's copies.
+__device__ inline void copy_commit() {
+  asm volatile("cp.async.commit_group;" : : : "memory");
+}
+/// Waits until at most `kPending` groups of this thread are under way. Other threads' copies need a block barrier too.
+template <int kPending>
+__device__ inline void copy_wait() {
+  asm volatile("cp.async.wait_group %0;" : : "n"(kPending) : "memory");
+}
+
+// Together
+// -------------------------------------------------------------------------------------------------------------
+
+__device__ inline void block_barrier() {
+  __syncthreads();
+}
+__device__ inline void warp_barrier() {
+  __syncwarp();
+}
+// All 32 lanes take part.
+__device__ inline float shuffle_xor(float value, unsigned mask) {
+  return __shfl_xor_sync(0xffffffffU, value, static_cast<int>(mask));
+}
+__device__ inline unsigned shuffle_xor(unsigned value, unsigned mask) {
+  return __shfl_xor_sync(0xffffffffU, value, static_cast<int>(mask));
+}
+__device__ inline float shuffle(float value, unsigned lane) {
+  return __shfl_sync(0xffffffffU, value, static_cast<int>(lane));
+}
+__device__ inline unsigned shuffle(unsigned value, unsigned lane) {
+  return __shfl_sync(0xffffffffU, value, static_cast<int>(lane));
+}
+/// Bit l: whether lane l's flag is set.
+__device__ inline unsigned ballot(bool flag) {
+  return __ballot_sync(0xffffffffU, flag);
+}
+
+// Numbers
+// --------------------------------------------------------------------------------------------------------------
+
+__device__ inline float fused_multiply_add(float a, float b, float c) {
+  return __fmaf_rn(a, b, c);
+}
+__device__ inline float bits_to_float(uint32_t bits) {
+  return __uint_as_float(bits);
+}
+__device__ inline uint32_t float_to_bits(float value) {
+  return __float_as_uint(value);
+}
+/// e^x within 2 units in the last place.
+__device__ inline float exponential(float x) {
+  return expf(x);
+}
+__device__ inline double exponential(double x) {
+  return exp(x);
+}
+__device__ inline float square_root(float x) {
+  return __fsqrt_rn(x);
+}
+__device__ inline float divide(float a, float b) {
+  return __fdiv_rn(a, b);
+}
+/// Two F16 in a word, the lower half first; exact.
+__device__ inline float2 halves_to_floats(uint32_t halves) {
+  float2 values;
+  asm("{.reg .f16 low, high;\n mov.b32 {low, high}, %2;\n cvt.f32.f16 %0, low;\n cvt.f32.f16 %1, high;}"
+      : "=f"(values.x), "=f"(values.y)
+      : "r"(halves));
+  return values;
+}
+/// Rounded to the nearest F16, ties to even; `low` in the lower half.
+__device__ inline uint32_t floats_to_halves(float low, float high) {
+  uint32_t halves;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(halves) : "f"(high), "f"(low));
+  return halves;
+}
+/// Rounded to the nearest BF16, ties to even; `low` in the lower half.
+__device__ inline uint32_t floats_to_bf16s(float low, float high) {
+  uint32_t pair;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  return pair;
+}
+/// Products of two pairs of BF16, each rounded to BF16; subnormal numbers count.
+__device__ inline uint32_t multiply_bf16s(uint32_t a, uint32_t b) {
+  uint32_t pair;
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(pair) : "r"(a), "r"(b), "r"(0x80008000U));
+  return pair;
+}
+/// Bytes of {a, b} (a: 0 to 3) that the four nibbles of `selector` name.
+__device__ inline uint32_t select_bytes(uint32_t a, uint32_t b, uint32_t selector) {
+  return __byte_perm(a, b, selector);
+}
+
+// Tensor cores
+// ---------------------------------------------------------------------------------------------------------
+
+/// d += a b with a [16, 16] and b [16, 8] in BF16, d [16, 8] in FP32, spread over the warp. With g = lane / 4 and
+/// q = lane % 4, low half first:
+///   a[0] = a(g, 2q..)   a[1] = a(g+8, 2q..)   a[2] = a(g, 2q+8..)   a[3] = a(g+8, 2q+8..)
+///   b[0] = b(2q.., g)   b[1] = b(2q+8.., g)
+///   d[0] = d(g, 2q)     d[1] = d(g, 2q+1)     d[2] = d(g+8, 2q)     d[3] = d(g+8, 2q+1)
+__device__ inline void multiply_tile(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+      "{%0, %1, %2, %3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+/// Four 8 x 8 matrices of 16-bit values from shared memory: lanes 8i to 8i+7 name the rows (16 bytes, aligned) of
+/// matrix i; tile[i] of a lane is the pair at row lane / 4, columns 2 (lane % 4).. of matrix i.
+__device__ inline void load_tiles(uint32_t (&tile)[4], const void* row) {
+  const auto from = static_cast<unsigned>(__cvta_generic_to_shared(row));
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(tile[0]), "=r"(tile[1]), "=r"(tile[2]), "=r"(tile[3])
+               : "r"(from)
+               : "memory");
+}
+/// The same, each matrix transposed.
+__device__ inline void load_tiles_transposed(uint32_t (&tile)[4], const void* row) {
+  const auto from = static_cast<unsigned>(__cvta_generic_to_shared(row));
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(tile[0]), "=r"(tile[1]), "=r"(tile[2]), "=r"(tile[3])
+               : "r"(from)
+               : "memory");
+}
+
+// Launching
+// ------------------------------------------------------------------------------------------------------------
+
+/// Runs a kernel behind what the stream holds. `shape` is within the device's limits; a kernel that needs more than 48
+/// KiB of shared memory is allowed it here.
+template <class... Parameters, class... Arguments>
+void launch(Stream& stream, const LaunchShape& shape, void (*kernel)(Parameters...), const Arguments&... arguments) {
+  constexpr unsigned kAlwaysAllowed = 48U << 10U;
+  if (shape.shared_bytes > kAlwaysAllowed) {
+    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                               static_cast<int>(shape.shared_bytes)));
+  }
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(shape.grid_x, shape.grid_y, shape.grid_z);
+  config.blockDim = dim3(shape.threads);
+  config.dynamicSmemBytes = shape.shared_bytes;
+  config.stream = static_cast<cudaStream_t>(stream.handle());
+  check(cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...));
+}
+
+}  // namespace dspack::gpu

@@ -1,0 +1,68 @@
+// The host's side of a GPU: memory, streams, recorded graphs. Free of CUDA's headers, so that the test suite can put a
+// GPU of its own behind it; on NVIDIA hardware cuda_runtime.cpp implements it.
+// Threads: a Stream belongs to one thread at a time, the rest is thread-safe. Lifetime: host memory of a copy is
+// borrowed until the stream is synchronised; a graph's buffers must outlive it. Errors: opening and allocating return
+// them (not_found, unsupported, budget); any other CUDA failure leaves nothing to go on with and is a DSPACK_CHECK.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "format/base/result.h"
+
+namespace dspack::gpu {
+
+/// How many threads a kernel runs on.
+struct LaunchShape {
+  unsigned grid_x = 1, grid_y = 1, grid_z = 1;  // blocks; y and z at most 65,535
+  unsigned threads = 1;                         // of a block, at most 1,024
+  unsigned shared_bytes = 0;                    // of a block
+};
+
+struct Properties {
+  std::string name;
+  unsigned major = 0, minor = 0;  // compute capability
+  unsigned multiprocessors = 0;
+  uint64_t shared_bytes_per_block = 0;  // that a launch may ask for
+  uint64_t total_bytes = 0;
+};
+
+/// Makes a device the one that this process uses. Errors: not_found (no driver, no such device, each with its reason).
+[[nodiscard]] Result<Properties> open_device(unsigned index);
+/// Memory that is free now.
+[[nodiscard]] uint64_t free_bytes();
+
+/// Device memory, 256-byte aligned, uninitialised. Errors: budget.
+[[nodiscard]] Result<void*> allocate(uint64_t bytes);
+void release(void* memory);
+/// Host memory that the device copies from and to without a detour. Errors: budget.
+[[nodiscard]] Result<void*> allocate_pinned(uint64_t bytes);
+void release_pinned(void* memory);
+
+/// Work that was recorded on a stream.
+class Graph {
+ public:
+  virtual ~Graph() = default;
+};
+
+/// Work in order.
+class Stream {
+ public:
+  virtual ~Stream() = default;
+  /// cudaStream_t.
+  [[nodiscard]] virtual void* handle() = 0;
+  virtual void copy_to_device(void* to, const void* from, uint64_t bytes) = 0;
+  virtual void copy_to_host(void* to, const void* from, uint64_t bytes) = 0;
+  /// The places may overlap only if they are the same.
+  virtual void copy_on_device(void* to, const void* from, uint64_t bytes) = 0;
+  virtual void fill(void* to, uint8_t value, uint64_t bytes) = 0;
+  virtual void synchronize() = 0;
+  /// From here on launches and copies on the device are recorded and not run.
+  virtual void begin_recording() = 0;
+  [[nodiscard]] virtual std::unique_ptr<Graph> end_recording() = 0;
+  virtual void run(Graph& graph) = 0;
+};
+[[nodiscard]] std::unique_ptr<Stream> make_stream();
+
+}  // namespace dspack::gpu
