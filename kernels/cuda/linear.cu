@@ -10,7 +10,7 @@
 
 #include "kernels/cuda/device/dot.cuh"
 
-namespace dspack::kernels {
+namespace dspack::kernels::cuda {
 namespace {
 
 constexpr unsigned kWarpsOfBlock = 8;
@@ -118,4 +118,4 @@ void linear_exact(gpu::Stream& stream, const LinearTask& task, unsigned multipro
   run<device::StoredF32>(stream, task, choice);
 }
 
-}  // namespace dspack::kernels
+}  // namespace dspack::kernels::cuda

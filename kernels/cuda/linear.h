@@ -6,7 +6,7 @@
 #include "kernels/cuda/matrix.h"
 #include "kernels/cuda/runtime.h"
 
-namespace dspack::kernels {
+namespace dspack::kernels::cuda {
 
 struct LinearTask {
   Dtype dtype = Dtype::f32;  // of the weight: f8_e4m3, bf16, f16, f32
@@ -28,4 +28,4 @@ struct LinearChoice {
 
 void linear_exact(gpu::Stream& stream, const LinearTask& task, unsigned multiprocessors);
 
-}  // namespace dspack::kernels
+}  // namespace dspack::kernels::cuda

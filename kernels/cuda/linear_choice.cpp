@@ -3,7 +3,7 @@
 #include "format/base/checked.h"
 #include "kernels/cuda/linear.h"
 
-namespace dspack::kernels {
+namespace dspack::kernels::cuda {
 namespace {
 
 constexpr unsigned kWarp = 32;
@@ -59,4 +59,4 @@ LinearChoice choose_linear(Dtype dtype, uint32_t out, uint32_t in, uint32_t rows
   return choice;
 }
 
-}  // namespace dspack::kernels
+}  // namespace dspack::kernels::cuda

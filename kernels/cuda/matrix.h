@@ -6,7 +6,7 @@
 
 #include "format/dtype.h"
 
-namespace dspack::kernels {
+namespace dspack::kernels::cuda {
 
 /// A weight matrix [out, in], row-major and dense. Values are data * scale of their block.
 struct Matrix {
@@ -36,4 +36,4 @@ struct RowsAt {
   uint64_t stride = 0;
 };
 
-}  // namespace dspack::kernels
+}  // namespace dspack::kernels::cuda

@@ -8,7 +8,7 @@
 
 #include <dspack_gpu.h>
 
-namespace dspack::kernels::device {
+namespace dspack::kernels::cuda::device {
 
 struct StoredF8 {
   static constexpr unsigned kBytes = 1;
@@ -80,4 +80,4 @@ struct StoredF32 {
   }
 };
 
-}  // namespace dspack::kernels::device
+}  // namespace dspack::kernels::cuda::device

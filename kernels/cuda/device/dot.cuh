@@ -15,7 +15,7 @@
 #include "kernels/cuda/device/decode.cuh"
 #include "kernels/cuda/matrix.h"
 
-namespace dspack::kernels::device {
+namespace dspack::kernels::cuda::device {
 
 /// The row of scales that belongs to a matrix row; null: none.
 __device__ __forceinline__ const float* scales_of(const Matrix& matrix, uint32_t row) {
@@ -159,4 +159,4 @@ __device__ __forceinline__ float sum_of_warp(float value) {
   return value;
 }
 
-}  // namespace dspack::kernels::device
+}  // namespace dspack::kernels::cuda::device

@@ -9,7 +9,7 @@
 namespace dspack::test {
 namespace {
 
-namespace device = kernels::device;
+namespace device = kernels::cuda::device;
 
 template <class Stored>
 __global__ void decode_kernel(const uint4* bytes, float* quarters, float* single) {

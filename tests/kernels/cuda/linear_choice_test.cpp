@@ -3,8 +3,8 @@
 #include "kernels/cuda/linear.h"
 
 using namespace dspack;
-using kernels::choose_linear;
-using kernels::LinearChoice;
+using kernels::cuda::choose_linear;
+using kernels::cuda::LinearChoice;
 
 namespace {
 
