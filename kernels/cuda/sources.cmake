@@ -1,8 +1,11 @@
 # What the CUDA device is made of: compiled by nvcc for hardware, and by the C++ compiler for the GPU that the test suite
 # plays.
 set(dspack_cuda_kernels
+  ${PROJECT_SOURCE_DIR}/kernels/cuda/attend_exact.cu
+  ${PROJECT_SOURCE_DIR}/kernels/cuda/attend_merge.cu
   ${PROJECT_SOURCE_DIR}/kernels/cuda/linear.cu
   ${PROJECT_SOURCE_DIR}/kernels/cuda/linear_tensor.cu)
 set(dspack_cuda_host
+  ${PROJECT_SOURCE_DIR}/kernels/cuda/attend_choice.cpp
   ${PROJECT_SOURCE_DIR}/kernels/cuda/linear_choice.cpp
   ${PROJECT_SOURCE_DIR}/kernels/cuda/linear_tensor_choice.cpp)
