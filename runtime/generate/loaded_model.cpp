@@ -52,6 +52,7 @@ Result<std::unique_ptr<LoadedModel>> LoadedModel::load(std::unique_ptr<format::R
 Result<void> LoadedModel::assemble(const ModelConfig& config, const LoadOptions& options, const std::stop_token& stop) {
   TRY_ASSIGN(device_,
              kernels::make_cpu_device({.threads = options.threads, .instruction_set = options.instruction_set}));
+  if (options.wrap_device) device_ = options.wrap_device(std::move(device_));
   queue_ = device_->make_queue();
   TRY_ASSIGN(OpenedStorage opened,
              open_storage(*repository_, checkpoint_,
@@ -63,7 +64,8 @@ Result<void> LoadedModel::assemble(const ModelConfig& config, const LoadOptions&
   files_ = std::make_unique<CheckpointFiles>(*storage_);
   const LoadContext context{.device = *device_, .queue = *queue_, .files = *files_, .fp8_block = config.fp8_block};
   TRY_ASSIGN(PolicyFactory policy, find_policy(options.policy));
-  TRY_ASSIGN(const LoadPlan plan, plan_load(context, *repository_, config, options, stop));
+  TRY_ASSIGN(LoadPlan plan, plan_load(context, *repository_, config, options, stop));
+  if (options.resident_experts) plan.model.streaming = {};
   memory_plan_ = plan.memory;
   // Not before it is known to fit: this may be a download.
   TRY(storage_->expect(always_needed(checkpoint_, config, plan.model.layer_map, plan.with_mtp), stop));
@@ -75,19 +77,22 @@ Result<void> LoadedModel::assemble(const ModelConfig& config, const LoadOptions&
       .policy = std::move(policy),
       .prefetch = options.prefetch,
       .max_fetch = options.max_fetch};
-  TRY_ASSIGN(store_, StreamedStore::make(*device_, *storage_, store));
   const ExecutorShape shape{.hidden = config.hidden,
                             .expert_inner = config.expert_inner,
                             .experts = config.experts,
                             .top_k = config.top_k,
                             .wave_tokens = plan.model.max_rows};
-  TRY_ASSIGN(executor_, GroupedExecutor::make(*device_, *queue_, *store_, shape));
+  const RoutedExperts::Parts parts{
+      .device = *device_, .queue = *queue_, .storage = *storage_, .progress = options.progress.get()};
+  const auto placement = options.resident_experts ? ExpertPlacement::resident : ExpertPlacement::streamed;
+  TRY_ASSIGN(RoutedExperts experts, RoutedExperts::make(parts, placement, store, shape, stop));
+  experts_.emplace(std::move(experts));
   if (!options.route_trace.empty()) {
     TRY_ASSIGN(recorder_, RouteRecorder::create(format::posix_file_system(), options.route_trace,
                                                 route_header(checkpoint_, config.model_type, config.top_k)));
-    executor_->set_recorder(recorder_.get());
+    experts_->set_recorder(recorder_.get());
   }
-  TRY_ASSIGN(model_, Model::load(context, config, plan.model, *executor_, stop));
+  TRY_ASSIGN(model_, Model::load(context, config, plan.model, experts_->executor(), stop));
   if (!options.speculation) return {};
   return add_speculation(context, *options.speculation, stop);
 }

@@ -13,10 +13,9 @@
 #include "format/layer_map.h"
 #include "format/source/repository.h"
 #include "runtime/budget/memory_plan.h"
-#include "runtime/experts/grouped_executor.h"
 #include "runtime/experts/policy/policy_catalogue.h"
-#include "runtime/experts/streamed_store.h"
 #include "runtime/experts/trace/route_recorder.h"
+#include "runtime/generate/routed_experts.h"
 #include "runtime/generate/speculator.h"
 #include "runtime/model/model.h"
 #include "runtime/storage/io_choice.h"
@@ -41,6 +40,12 @@ struct LoadOptions {
   std::optional<uint64_t> max_fetch = {};           // of StreamedStoreOptions
   /// Puts a storage of the caller's own in front of the model's. Empty: none.
   std::function<std::unique_ptr<WeightStorage>(std::unique_ptr<WeightStorage>)> wrap_storage = {};
+  /// All routed experts lie in device memory, read before the run; what is said of slots and streaming is without
+  /// effect then.
+  bool resident_experts = false;
+  std::shared_ptr<format::Progress> progress = {};  // of loading resident experts; null: nobody looks
+  /// Puts a device of the caller's own in front of the model's. Empty: none.
+  std::function<std::unique_ptr<kernels::Device>(std::unique_ptr<kernels::Device>)> wrap_device = {};
   RemoteAccess remote = {};  // for whoever opens the place
   /// Drafting with the MTP module. Unset: none. A number of drafts needs a module (errors: unsupported, not_found);
   /// without a number a model that has none runs without.
@@ -69,11 +74,10 @@ class LoadedModel {
   [[nodiscard]] format::Repository& repository() { return *repository_; }
   [[nodiscard]] const format::Checkpoint& checkpoint() const { return checkpoint_; }
   [[nodiscard]] const CheckpointFiles& files() const { return *files_; }
-  [[nodiscard]] const StreamedStore& store() const { return *store_; }
-  [[nodiscard]] StreamedStore& store() { return *store_; }
+  [[nodiscard]] const RoutedExperts& experts() const { return *experts_; }
+  [[nodiscard]] RoutedExperts& experts() { return *experts_; }
   /// How local weights are read.
   [[nodiscard]] const IoChoice& io() const { return io_; }
-  [[nodiscard]] const GroupedExecutor& executor() const { return *executor_; }
   [[nodiscard]] const kernels::Device& device() const { return *device_; }
   /// What was decided about memory before anything was loaded.
   [[nodiscard]] const MemoryPlan& memory_plan() const { return memory_plan_; }
@@ -102,9 +106,8 @@ class LoadedModel {
   MemoryPlan memory_plan_;
   std::unique_ptr<kernels::Device> device_;
   std::unique_ptr<kernels::Queue> queue_;
-  std::unique_ptr<StreamedStore> store_;
   std::unique_ptr<RouteRecorder> recorder_;
-  std::unique_ptr<GroupedExecutor> executor_;
+  std::optional<RoutedExperts> experts_;
   std::unique_ptr<Model> model_;
   std::unique_ptr<MtpModule> mtp_;
   std::optional<Speculator> speculator_;

@@ -141,14 +141,14 @@ RunStats collect_stats(LoadedModel& loaded, const SessionTimes& times) {
   stats.layer_map = model.layer_map();
   stats.times = times;
   stats.io = loaded.io();
-  stats.experts = loaded.store().stats();
-  stats.decode_bound = loaded.executor().decode_bound();
+  stats.experts = loaded.experts().stats();
+  stats.decode_bound = loaded.experts().decode_bound();
   stats.bytes_read = {.always_needed = files.bytes_read(ReadPurpose::always_needed),
                       .embedding = files.bytes_read(ReadPurpose::embedding),
                       .experts = stats.experts.bytes_read()};
   stats.memory_bytes = {.weights = model.weight_bytes(),
                         .kv_cache = model.cache().size_bytes(),
-                        .scratch = model.scratch_bytes() + loaded.executor().scratch_bytes(),
+                        .scratch = model.scratch_bytes() + loaded.experts().scratch_bytes(),
                         .experts = stats.experts.resident_bytes};
   stats.memory_plan = loaded.memory_plan();
   if (const auto peak = peak_resident_bytes()) stats.process_peak_bytes = *peak;
