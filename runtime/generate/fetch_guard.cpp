@@ -26,6 +26,7 @@ std::string outlook_line(const FetchOutlook& outlook, uint64_t tokens, std::opti
 }
 
 Result<void> FetchGuard::begin_prompt(uint64_t tokens) {
+  if (!loaded_.streams_experts()) return {};
   const Model& model = loaded_.model();
   const FetchOutlook outlook =
       loaded_.store().begin_prompt({.layers = {model.layer_map().begin(), model.layer_map().end()},

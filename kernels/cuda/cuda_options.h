@@ -1,0 +1,17 @@
+// What a CUDA device is made with. Free of CUDA's headers.
+// Threads: plain values.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/precision.h"
+
+namespace dspack::kernels {
+
+struct CudaOptions {
+  unsigned index = 0;  // of the GPUs that the driver shows
+  Precision precision = Precision::exact;
+  uint64_t vram_bytes = 0;  // that the device's buffers may take together; 0: no limit but the card's
+};
+
+}  // namespace dspack::kernels

@@ -1,0 +1,30 @@
+// How exactly a device computes. A speed figure names its mode.
+// Threads: pure functions. Errors: none.
+#pragma once
+
+#include <array>
+#include <optional>
+#include <string_view>
+
+namespace dspack::kernels {
+
+enum class Precision {
+  exact,  // the contract of ops.h; the CPU knows no other
+  bf16,   // activations are rounded to BF16 where tensor cores multiply them
+  fp8,    // and to FP8 E4M3, with a scale for each block, where the weights are FP8; the latent cache likewise
+};
+
+inline constexpr std::array<std::string_view, 3> kPrecisionNames = {"exact", "bf16", "fp8"};
+
+[[nodiscard]] constexpr std::string_view to_string(Precision precision) {
+  return kPrecisionNames.at(static_cast<size_t>(precision));
+}
+
+[[nodiscard]] constexpr std::optional<Precision> parse_precision(std::string_view name) {
+  for (size_t i = 0; i < kPrecisionNames.size(); ++i) {
+    if (kPrecisionNames.at(i) == name) return static_cast<Precision>(i);
+  }
+  return std::nullopt;
+}
+
+}  // namespace dspack::kernels
