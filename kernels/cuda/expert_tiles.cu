@@ -4,7 +4,7 @@
 
 #include <dspack_gpu.h>
 
-namespace dspack::kernels {
+namespace dspack::kernels::cuda {
 namespace {
 
 struct TilesTask {
@@ -103,4 +103,4 @@ ExpertTiles make_expert_tiles(gpu::Stream& stream, const ExpertsTask& task, cons
   return {.tiles = scratch.tiles, .tile_count = scratch.tile_count, .order = scratch.order, .ids = nullptr};
 }
 
-}  // namespace dspack::kernels
+}  // namespace dspack::kernels::cuda

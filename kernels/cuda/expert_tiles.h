@@ -5,7 +5,7 @@
 
 #include "kernels/cuda/experts.h"
 
-namespace dspack::kernels {
+namespace dspack::kernels::cuda {
 
 /// Assignments order[first .. first + count) belong to `expert`.
 struct ExpertTile {
@@ -57,4 +57,4 @@ inline constexpr uint32_t kExactTile = 4;
 [[nodiscard]] ExpertsChoice choose_experts(const MatrixForm& form, uint32_t matrices, uint32_t tokens, uint32_t top_k,
                                            uint32_t experts);
 
-}  // namespace dspack::kernels
+}  // namespace dspack::kernels::cuda

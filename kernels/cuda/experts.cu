@@ -14,7 +14,7 @@
 #include "kernels/cuda/elementwise.h"
 #include "kernels/cuda/expert_tiles.h"
 
-namespace dspack::kernels {
+namespace dspack::kernels::cuda {
 namespace {
 
 constexpr unsigned kWarpsOfBlock = 8;
@@ -222,4 +222,4 @@ void run_experts(gpu::Stream& stream, const ExpertsTask& task) {
                             .top_k = task.top_k});
 }
 
-}  // namespace dspack::kernels
+}  // namespace dspack::kernels::cuda

@@ -15,7 +15,7 @@
 #include "kernels/cuda/runtime.h"
 #include "kernels/ops.h"
 
-namespace dspack::kernels {
+namespace dspack::kernels::cuda {
 
 /// Where one expert lies, on the device. Scales are null where the form has none.
 struct ExpertEntry {
@@ -63,4 +63,4 @@ struct ExpertsTask {
 /// input row and its slots alone.
 void run_experts(gpu::Stream& stream, const ExpertsTask& task);
 
-}  // namespace dspack::kernels
+}  // namespace dspack::kernels::cuda

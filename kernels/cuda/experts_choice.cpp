@@ -3,7 +3,7 @@
 #include "format/base/checked.h"
 #include "kernels/cuda/expert_tiles.h"
 
-namespace dspack::kernels {
+namespace dspack::kernels::cuda {
 namespace {
 
 constexpr unsigned kWarp = 32;
@@ -93,4 +93,4 @@ ExpertsChoice choose_experts(const MatrixForm& form, uint32_t matrices, uint32_t
   return choice;
 }
 
-}  // namespace dspack::kernels
+}  // namespace dspack::kernels::cuda

@@ -8,7 +8,7 @@
 
 #include "kernels/cuda/device/best.cuh"
 
-namespace dspack::kernels {
+namespace dspack::kernels::cuda {
 namespace {
 
 constexpr unsigned kMostWarps = 8;
@@ -186,4 +186,4 @@ void run_route(gpu::Stream& stream, const RouteTask& task) {
   gpu::launch(stream, choose_route_launch(task), route_kernel, task);
 }
 
-}  // namespace dspack::kernels
+}  // namespace dspack::kernels::cuda
