@@ -6,7 +6,7 @@
 #include "kernels/cuda/device/dot.cuh"
 #include "kernels/cuda/device/silu.cuh"
 
-namespace dspack::kernels {
+namespace dspack::kernels::cuda {
 namespace {
 
 /// Calls operation(row, col) for this thread's part of the rows and columns.
@@ -169,4 +169,4 @@ void run_scatter_rows(gpu::Stream& stream, const MoveRowsTask& task) {
   launch_rows(stream, scatter_rows_kernel, task);
 }
 
-}  // namespace dspack::kernels
+}  // namespace dspack::kernels::cuda

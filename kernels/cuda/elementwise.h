@@ -10,7 +10,7 @@
 #include "kernels/cuda/matrix.h"
 #include "kernels/cuda/runtime.h"
 
-namespace dspack::kernels {
+namespace dspack::kernels::cuda {
 
 /// y = x / sqrt(mean(x^2) + epsilon) * gain. y may be x. The sum of squares is added up in an order that `cols` alone
 /// decides: thread t of a block takes t, t + threads, ... by fma; then lanes 16 apart, 8, 4, 2, 1; then warp by warp.
@@ -97,4 +97,4 @@ void run_scatter_rows(gpu::Stream& stream, const MoveRowsTask& task);
 [[nodiscard]] gpu::LaunchShape choose_rows_launch(uint32_t rows, uint32_t cols);
 [[nodiscard]] gpu::LaunchShape choose_norm_launch(uint32_t rows, uint32_t cols);
 
-}  // namespace dspack::kernels
+}  // namespace dspack::kernels::cuda

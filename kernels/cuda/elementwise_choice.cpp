@@ -3,7 +3,7 @@
 #include "format/base/checked.h"
 #include "kernels/cuda/elementwise.h"
 
-namespace dspack::kernels {
+namespace dspack::kernels::cuda {
 namespace {
 
 constexpr unsigned kWarp = 32;
@@ -29,4 +29,4 @@ gpu::LaunchShape choose_norm_launch(uint32_t rows, uint32_t cols) {
           .shared_bytes = static_cast<unsigned>(threads / kWarp * sizeof(float))};
 }
 
-}  // namespace dspack::kernels
+}  // namespace dspack::kernels::cuda

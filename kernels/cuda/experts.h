@@ -15,7 +15,7 @@
 #include "kernels/cuda/runtime.h"
 #include "kernels/ops.h"
 
-namespace dspack::kernels {
+namespace dspack::kernels::cuda {
 
 /// Where one expert lies, on the device. Scales are null where the form has none.
 struct ExpertEntry {
@@ -46,8 +46,8 @@ struct ExpertForm {
 struct ExpertsTask {
   const ExpertEntry* table = nullptr;
   ExpertForm form;
-  uint32_t experts = 0;    // in the table
-  RowsAt<const float> x;   // [tokens, hidden]
+  uint32_t experts = 0;            // in the table
+  RowsAt<const float> x;           // [tokens, hidden]
   const uint32_t* ids = nullptr;   // [tokens, top_k], each below `experts`
   const float* weights = nullptr;  // [tokens, top_k]
   uint32_t tokens = 0;
@@ -63,4 +63,4 @@ struct ExpertsTask {
 /// input row and its slots alone.
 void run_experts(gpu::Stream& stream, const ExpertsTask& task);
 
-}  // namespace dspack::kernels
+}  // namespace dspack::kernels::cuda

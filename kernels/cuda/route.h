@@ -12,7 +12,7 @@
 #include "kernels/cuda/runtime.h"
 #include "kernels/ops.h"
 
-namespace dspack::kernels {
+namespace dspack::kernels::cuda {
 
 /// RouterArgs on addresses.
 struct RouteTask {
@@ -35,4 +35,4 @@ void run_route(gpu::Stream& stream, const RouteTask& task);
 /// A block a row. Pure.
 [[nodiscard]] gpu::LaunchShape choose_route_launch(const RouteTask& task);
 
-}  // namespace dspack::kernels
+}  // namespace dspack::kernels::cuda

@@ -4,7 +4,7 @@
 
 #include "kernels/cuda/device/best.cuh"
 
-namespace dspack::kernels {
+namespace dspack::kernels::cuda {
 namespace {
 
 constexpr unsigned kMostWarps = 32;
@@ -56,4 +56,4 @@ void run_argmax(gpu::Stream& stream, const ArgmaxTask& task) {
   gpu::launch(stream, choose_argmax_launch(task.rows, task.cols), argmax_kernel, task);
 }
 
-}  // namespace dspack::kernels
+}  // namespace dspack::kernels::cuda

@@ -4,7 +4,7 @@
 
 #include <dspack_gpu.h>
 
-namespace dspack::kernels::device {
+namespace dspack::kernels::cuda::device {
 
 inline constexpr uint32_t kNoIndex = 0xffffffffU;
 
@@ -30,4 +30,4 @@ __device__ __forceinline__ Best best_of_warp(Best best) {
   return best;
 }
 
-}  // namespace dspack::kernels::device
+}  // namespace dspack::kernels::cuda::device
