@@ -12,11 +12,3 @@ pkg_check_modules(PCRE2 REQUIRED IMPORTED_TARGET libpcre2-8)
 if(DSPACK_TESTS)
   find_package(doctest REQUIRED)
 endif()
-
-# Nothing needs CUDA yet; its absence is normal and said in one line.
-find_package(CUDAToolkit QUIET)
-if(CUDAToolkit_FOUND)
-  message(STATUS "CUDA ${CUDAToolkit_VERSION} found (no target uses it yet)")
-else()
-  message(STATUS "CUDA not found: CPU only")
-endif()

@@ -14,8 +14,8 @@ set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 add_library(dspack_settings INTERFACE)
 target_include_directories(dspack_settings INTERFACE ${PROJECT_SOURCE_DIR} ${PROJECT_BINARY_DIR}/generated)
 # -ffp-contract=off: a product and a sum are fused only where a kernel says so, or results would depend on the compiler.
-target_compile_options(dspack_settings INTERFACE
-  -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wnon-virtual-dtor -Werror -ffp-contract=off)
+target_compile_options(dspack_settings INTERFACE $<$<COMPILE_LANGUAGE:CXX>:
+  -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wnon-virtual-dtor -Werror -ffp-contract=off>)
 if(DSPACK_SANITIZE)
   target_compile_options(dspack_settings INTERFACE
     -fsanitize=${DSPACK_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)

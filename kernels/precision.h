@@ -1,29 +1,28 @@
-// How a device computes: named, so that every figure can say which it is. Threads: pure functions.
+// How exactly a device computes. A speed figure names its mode.
+// Threads: pure functions. Errors: none.
 #pragma once
 
+#include <array>
 #include <optional>
 #include <string_view>
 
 namespace dspack::kernels {
 
 enum class Precision {
-  exact,  // FP32 activations, accumulation and latent cache; the contract of ops.h
-  bf16,   // activations rounded to BF16 where they meet weights or the cache; tensor cores, FP32 accumulation
-  fp8,    // as bf16, and activations first rounded to E4M3 with one scale for each 128, as DeepSeek's own code does
+  exact,  // the contract of ops.h; the CPU knows no other
+  bf16,   // activations are rounded to BF16 where tensor cores multiply them
+  fp8,    // and to FP8 E4M3, with a scale for each block, where the weights are FP8; the latent cache likewise
 };
 
+inline constexpr std::array<std::string_view, 3> kPrecisionNames = {"exact", "bf16", "fp8"};
+
 [[nodiscard]] constexpr std::string_view to_string(Precision precision) {
-  switch (precision) {
-    case Precision::exact: return "exact";
-    case Precision::bf16: return "bf16";
-    case Precision::fp8: return "fp8";
-  }
-  return "";
+  return kPrecisionNames.at(static_cast<size_t>(precision));
 }
 
 [[nodiscard]] constexpr std::optional<Precision> parse_precision(std::string_view name) {
-  for (const Precision precision : {Precision::exact, Precision::bf16, Precision::fp8}) {
-    if (name == to_string(precision)) return precision;
+  for (size_t i = 0; i < kPrecisionNames.size(); ++i) {
+    if (kPrecisionNames.at(i) == name) return static_cast<Precision>(i);
   }
   return std::nullopt;
 }

@@ -1,4 +1,5 @@
-// What a CUDA device is made with. Threads: plain values.
+// What a CUDA device is made with. Free of CUDA's headers.
+// Threads: plain values.
 #pragma once
 
 #include <cstdint>
@@ -8,9 +9,9 @@
 namespace dspack::kernels {
 
 struct CudaOptions {
-  unsigned index = 0;  // among the devices that the driver shows
+  unsigned index = 0;  // of the GPUs that the driver shows
   Precision precision = Precision::exact;
-  uint64_t vram_bytes = 0;  // that it may allocate; 0: what the card has
+  uint64_t vram_bytes = 0;  // that the device's buffers may take together; 0: no limit but the card's
 };
 
 }  // namespace dspack::kernels

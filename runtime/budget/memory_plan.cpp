@@ -218,7 +218,7 @@ class Planner {
 uint64_t MemoryPlan::total_bytes() const {
   uint64_t total = 0;
   for (const uint64_t part : {process_bytes, reserve_bytes, decompression_bytes, head_bytes, mtp_bytes, kv_bytes,
-                              activation_bytes, resident_layer_bytes, layer_buffer_bytes, slot_bytes})
+                              activation_bytes, resident_layer_bytes, layer_buffer_bytes, slot_bytes, staging_bytes})
     total = sum(total, part);
   return total;
 }
@@ -229,6 +229,37 @@ uint64_t least_slots(uint32_t top_k) {
 
 Result<MemoryPlan> make_memory_plan(const MemoryNeeds& needs, const MemoryLimits& limits) {
   return Planner(needs, limits).make();
+}
+
+Result<MemoryPlan> make_gpu_memory_plan(const MemoryNeeds& needs, const MemoryLimits& limits, const VramLimits& vram) {
+  MemoryPlan plan;
+  for (const SlotLayout& layout : needs.layouts) {
+    plan.experts += layout.experts;
+    plan.slots.push_back(layout.experts);
+    plan.token_bytes = std::max(plan.token_bytes, product(needs.experts_per_token, layout.slot_bytes));
+  }
+  plan.slot_count = plan.experts;
+  plan.experts_per_token = needs.experts_per_token;
+  if (limits.experts && limits.experts->of(plan.experts) < plan.experts) {
+    return Error{
+        ErrorKind::budget,
+        fmt::format("--experts: a GPU holds all {} experts or none; leave it out, or use --device cpu", plan.experts)};
+  }
+  TRY_ASSIGN(plan.vram, make_vram_plan(needs, vram));
+  plan.max_rows = plan.vram->max_rows;
+  plan.limit_bytes = limits.bytes;
+  plan.process_bytes = needs.process_bytes;
+  plan.reserve_bytes = needs.reserve_bytes;
+  plan.decompression_bytes = needs.decompression_bytes;
+  plan.staging_bytes = needs.staging_bytes;
+  if (!limits.bytes || plan.total_bytes() <= *limits.bytes) return plan;
+  return Error{
+      ErrorKind::budget,
+      fmt::format(
+          "{} is too little; besides the GPU's memory this run needs at least {} bytes ({}): {} for the process "
+          "itself, {} for weights on their way to the GPU. Allow that much",
+          limits.source, plan.total_bytes(), size_words(plan.total_bytes()),
+          size_words(plan.total_bytes() - plan.staging_bytes), size_words(plan.staging_bytes))};
 }
 
 std::string memory_note(const MemoryPlan& plan, std::string_view policy) {

@@ -4,6 +4,10 @@
 //   limit = process + reserve + decompression + head + MTP + KV cache + activations + layers (or buffers to stream
 //   them) + slots
 //
+// Where a GPU computes, all of the model lies in its memory (vram_plan.h), and this process's holds what reads it:
+//
+//   limit = process + reserve + decompression + staging
+//
 // Layers come before slots: a layer's bytes are used in every pass, an expert's in some. Threads: pure functions on
 // plain values. Errors: budget, with the number that would do and the remedy.
 #pragma once
@@ -17,6 +21,7 @@
 #include "format/base/ids.h"
 #include "format/base/result.h"
 #include "runtime/budget/memory_options.h"
+#include "runtime/budget/vram_plan.h"
 #include "runtime/experts/slot_layouts.h"
 
 namespace dspack::runtime {
@@ -35,6 +40,7 @@ struct MemoryNeeds {
   uint64_t head_bytes = 0;           // output head and final norm
   uint64_t mtp_bytes = 0;            // all of the MTP module's
   uint64_t kv_bytes = 0;             // KV cache
+  uint64_t staging_bytes = 0;        // of files on their way to a GPU
   uint32_t longest_chunk = 1;        // rows that are worth going through the model at once
   std::vector<SlotLayout> layouts;   // of the experts' slots; empty: a dense model
   uint32_t top_k = 0;
@@ -63,6 +69,7 @@ struct MemoryPlan {
   uint64_t resident_layer_bytes = 0;
   uint64_t layer_buffer_bytes = 0;  // of all rotating buffers
   uint64_t slot_bytes = 0;          // of all slots
+  uint64_t staging_bytes = 0;
   [[nodiscard]] uint64_t total_bytes() const;
 
   uint32_t max_rows = 1;          // of a chunk
@@ -73,13 +80,17 @@ struct MemoryPlan {
   uint64_t slot_count = 0;        // their sum
   uint64_t experts = 0;           // of the checkpoint
   uint64_t experts_per_token = 0;
-  uint64_t token_bytes = 0;  // of experts_per_token
+  uint64_t token_bytes = 0;      // of experts_per_token
+  std::optional<VramPlan> vram;  // a GPU holds the model: all layers and experts are there
 };
 
 /// Slots that each layout has at least: one row's experts of one layer, and two that are on their way.
 [[nodiscard]] uint64_t least_slots(uint32_t top_k);
 
 [[nodiscard]] Result<MemoryPlan> make_memory_plan(const MemoryNeeds& needs, const MemoryLimits& limits);
+/// For a model that lies in a GPU's memory. Errors: also a number of experts that is not all of them.
+[[nodiscard]] Result<MemoryPlan> make_gpu_memory_plan(const MemoryNeeds& needs, const MemoryLimits& limits,
+                                                      const VramLimits& vram);
 
 /// What the user should know of a plan that is tight: nothing, or a line. `policy`: the name of the one in use.
 [[nodiscard]] std::string memory_note(const MemoryPlan& plan, std::string_view policy);

@@ -26,6 +26,16 @@ constexpr uint64_t kExpertBytes = 1024;
 constexpr uint64_t kLogitRows = 64;
 constexpr uint64_t kSamplerBytes = 16;
 
+// Experts that are read while others are copied to a GPU.
+constexpr uint64_t kStagedExperts = 4;
+
+uint64_t staging_bytes(const std::vector<SlotLayout>& layouts) {
+  uint64_t largest = 0;
+  for (const SlotLayout& layout : layouts)
+    largest = std::max(largest, layout.slot_bytes);
+  return checked_mul(largest, kStagedExperts).value_or(UINT64_MAX);
+}
+
 uint64_t reserve(const ModelConfig& config, const NeedsOptions& options, uint64_t largest_tensor, uint64_t experts) {
   return kHeapBytes + kThreadBytes * options.threads + std::min(2 * largest_tensor, kStagingBytes) +
          kTextFactor * options.text_bytes + kExpertBytes * experts +
@@ -72,9 +82,17 @@ Result<MemoryNeeds> find_needs(const LoadContext& context, const ModelConfig& co
   if (checkpoint.manifest())
     needs.decompression_bytes = options.readers * format::reading_bytes(*checkpoint.manifest());
   needs.longest_chunk = options.model.max_rows;
-  needs.activation_bytes = [config, model = options.model](uint32_t rows) mutable {
+  if (!context.device.is_host()) needs.staging_bytes = staging_bytes(needs.layouts);
+  needs.activation_bytes = [config, model = options.model, &device = context.device](uint32_t rows) mutable {
     model.max_rows = rows;
     model.wave_rows = wave_rows_for(rows);
+    if (!device.is_host()) {
+      return Model::scratch_bytes_for(config, model) + device.experts_scratch_bytes({.hidden = config.hidden,
+                                                                                     .inner = config.expert_inner,
+                                                                                     .experts = config.experts,
+                                                                                     .top_k = config.top_k,
+                                                                                     .rows = rows});
+    }
     const ExecutorShape executor{.hidden = config.hidden,
                                  .expert_inner = config.expert_inner,
                                  .experts = config.experts,

@@ -1,6 +1,7 @@
 // What a checkpoint's model needs in memory, from its catalogue: nothing of its weights is read.
 // Threads: single-thread. Lifetime: borrows what the LoadContext borrows for the call; the result's function copies
-// what it needs. Errors: those of finding weights (linear.h); budget (a KV cache beyond 2^64 bytes).
+// what it needs, but borrows the device. Errors: those of finding weights (linear.h); budget (a KV cache beyond 2^64
+// bytes).
 #pragma once
 
 #include "runtime/budget/memory_plan.h"

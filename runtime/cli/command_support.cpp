@@ -66,7 +66,8 @@ Result<std::unique_ptr<LoadedModel>> load_model(const std::string& folder, const
   auto loaded = LoadedModel::load(std::move(repository), options, stop);
   if (!loaded) return loaded;
   note_layers((*loaded)->model());
-  note(memory_note((*loaded)->memory_plan(), (*loaded)->store().stats().policy));
+  note((*loaded)->chosen().note());
+  note(memory_note((*loaded)->memory_plan(), (*loaded)->experts().stats().policy));
   return loaded;
 }
 

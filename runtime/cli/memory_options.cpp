@@ -4,11 +4,8 @@
 
 namespace dspack::runtime {
 
-namespace {
-
-template <class Parser>
-CLI::Option* add_amount(CLI::App& app, const std::string& name, Parser parser, std::optional<Amount>& into,
-                        const std::string& about) {
+CLI::Option* add_amount(CLI::App& app, const std::string& name, Result<Amount> (*parser)(std::string_view),
+                        std::optional<Amount>& into, const std::string& about) {
   const auto take = [name, parser, &into](const std::string& text) {
     auto parsed = parser(text);
     if (!parsed) throw CLI::ValidationError(name, parsed.error().message);
@@ -16,8 +13,6 @@ CLI::Option* add_amount(CLI::App& app, const std::string& name, Parser parser, s
   };
   return app.add_option_function<std::string>(name, take, about);
 }
-
-}  // namespace
 
 void add_memory_options(CLI::App& app, MemoryOptions& memory) {
   add_amount(app, "--ram", parse_memory_amount, memory.ram,

@@ -8,6 +8,9 @@
 
 namespace dspack::runtime {
 
+/// An option whose text `parser` makes an Amount of.
+CLI::Option* add_amount(CLI::App& app, const std::string& name, Result<Amount> (*parser)(std::string_view),
+                        std::optional<Amount>& into, const std::string& about);
 /// --ram, --experts and --kv-dtype. `memory` must live until the command line was parsed.
 void add_memory_options(CLI::App& app, MemoryOptions& memory);
 

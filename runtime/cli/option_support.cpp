@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "dspack_version.h"
+#include "runtime/cli/device_options.h"
 #include "runtime/cli/io_options.h"
 #include "runtime/cli/memory_options.h"
 #include "runtime/cli/remote_options.h"
@@ -65,6 +66,10 @@ void add_load_options(CLI::App& app, LoadOptions& load) {
       ->type_name("N");
   app.add_option("--cpu", load.instruction_set, "Instruction set: scalar, avx2 or avx512 (default: the widest)")
       ->type_name("NAME");
+  add_device_options(app, load.device);
+  app.callback([&load] {
+    if (const std::string text = contradiction_of(load.device); !text.empty()) throw CLI::ParseError(text, 2);
+  });
   add_memory_options(app, load.memory);
   add_remote_options(app, load.remote);
   add_absent_option(app, load.remote);

@@ -14,7 +14,8 @@ namespace dspack::runtime {
 
 [[nodiscard]] std::unique_ptr<CLI::App> make_app(const std::string& name, const std::string& about);
 void add_folder(CLI::App& app, std::string& folder);
-/// --ctx, --threads, --cpu, --ram, --experts, --kv-dtype, --cache, --disk, --absent-from, --layers, --ratio-repeat,
+/// --ctx, --threads, --cpu, --device, --vram, --precision, --cuda-library, --ram, --experts, --kv-dtype, --cache,
+/// --disk, --absent-from, --layers, --ratio-repeat,
 /// --io and --verify.
 void add_load_options(CLI::App& app, LoadOptions& load);
 /// --temp, --top-k ... --seed.

@@ -5,7 +5,6 @@
 
 #include "format/base/size_text.h"
 #include "format/cli/output.h"
-#include "kernels/cpu/cpu_device.h"
 #include "runtime/budget/plan_report.h"
 #include "runtime/budget/speed_estimate.h"
 #include "runtime/cli/command_support.h"
@@ -30,6 +29,8 @@ struct Outlook {
   LoadPlan plan;
   SpeedShape shape;
   std::string device;
+  kernels::Precision precision = kernels::Precision::exact;
+  bool is_measured = false;  // what follows
   ComputeTimes decode;
   ReadTimes reads;
   std::vector<DecodeEstimate> decodes;  // cold first, then by what is assumed
@@ -73,6 +74,7 @@ Result<void> measure(const LoadContext& context, const PlanOptions& options, Out
     outlook.decodes.push_back(decode(local_hit_rate(plan)));
   }
   outlook.prefill = estimate_prefill(outlook.shape, plan, prefill, rows, outlook.reads, prompt);
+  outlook.is_measured = true;
   return {};
 }
 
@@ -84,12 +86,43 @@ std::string line(std::string_view name, std::string_view size, std::string_view 
   return fmt::format("  {:<28} {:>9}{}{}\n", name, size, more.empty() ? "" : "   ", more);
 }
 
+std::string of_allowed(uint64_t total, const std::optional<uint64_t>& limit) {
+  return limit ? fmt::format("{} of the {} allowed\n", size_words(total), size_words(*limit))
+               : size_words(total) + "\n";
+}
+
+std::string cache_text(const Outlook& outlook) {
+  return fmt::format("{} positions, {}", outlook.plan.model.context, to_string(outlook.plan.model.kv_dtype));
+}
+
+// Where a GPU holds the model.
+std::string vram_text(const Outlook& outlook, const VramPlan& vram) {
+  const MemoryPlan& plan = outlook.plan.memory;
+  std::string text = fmt::format("device: {}, precision {}\n", outlook.device, kernels::to_string(outlook.precision));
+  text += fmt::format("its memory: {}", of_allowed(vram.total_bytes(), vram.limit_bytes));
+  text += line("driver, allocation", size_words(vram.reserve_bytes),
+               fmt::format("the card has {}, {} free", size_words(vram.card_bytes), size_words(vram.free_bytes)));
+  text += line("output head", size_words(vram.head_bytes), "");
+  text += line("layers", size_words(vram.layer_bytes), fmt::format("{}", outlook.plan.needs.layers.size()));
+  if (vram.mtp_bytes > 0) text += line("MTP module", size_words(vram.mtp_bytes), "");
+  text += line("KV cache", size_words(vram.kv_bytes), cache_text(outlook));
+  text += line("activations", size_words(vram.activation_bytes), fmt::format("{} tokens at once", vram.max_rows));
+  if (plan.experts > 0) {
+    text += line("experts", size_words(vram.expert_bytes),
+                 fmt::format("all {}; a token goes to {} ({})", plan.experts, plan.experts_per_token,
+                             size_words(plan.token_bytes)));
+  }
+  text += fmt::format("memory: {}", of_allowed(plan.total_bytes(), plan.limit_bytes));
+  text += line("process, tokenizer, buffers", size_words(plan.process_bytes + plan.reserve_bytes), "");
+  if (plan.decompression_bytes > 0) text += line("decompression", size_words(plan.decompression_bytes), "");
+  return text + line("weights on their way", size_words(plan.staging_bytes), "");
+}
+
 std::string memory_text(const Outlook& outlook) {
   const MemoryPlan& plan = outlook.plan.memory;
+  if (plan.vram) return vram_text(outlook, *plan.vram);
   const size_t layers = outlook.plan.needs.layers.size();
-  std::string text = plan.limit_bytes ? fmt::format("memory: {} of the {} allowed\n", size_words(plan.total_bytes()),
-                                                    size_words(*plan.limit_bytes))
-                                      : fmt::format("memory: {}\n", size_words(plan.total_bytes()));
+  std::string text = fmt::format("memory: {}", of_allowed(plan.total_bytes(), plan.limit_bytes));
   text += line("process, tokenizer, buffers", size_words(plan.process_bytes + plan.reserve_bytes), "");
   if (plan.decompression_bytes > 0) text += line("decompression", size_words(plan.decompression_bytes), "");
   text += line("output head", size_words(plan.head_bytes), "");
@@ -101,8 +134,7 @@ std::string memory_text(const Outlook& outlook) {
         fmt::format("{} layers, {}, are read in every pass", plan.streamed.size(), size_words(plan.streamed_bytes)));
   }
   if (plan.mtp_bytes > 0) text += line("MTP module", size_words(plan.mtp_bytes), "");
-  text += line("KV cache", size_words(plan.kv_bytes),
-               fmt::format("{} positions, {}", outlook.plan.model.context, to_string(outlook.plan.model.kv_dtype)));
+  text += line("KV cache", size_words(plan.kv_bytes), cache_text(outlook));
   text += line("activations", size_words(plan.activation_bytes), fmt::format("{} tokens at once", plan.max_rows));
   if (plan.experts > 0) {
     text +=
@@ -126,6 +158,7 @@ std::string_view place_of(const ReadTimes& reads) {
 }
 
 std::string speed_text(const Outlook& outlook, const PlanOptions& options) {
+  if (!outlook.is_measured) return "speed: not estimated for a GPU; run it, and --stats says\n";
   const ReadTimes& reads = outlook.reads;
   std::string text = fmt::format("measured: {}\n", outlook.device);
   const auto rate = [](double bytes, double seconds) {
@@ -158,7 +191,7 @@ std::string speed_text(const Outlook& outlook, const PlanOptions& options) {
   return text;
 }
 
-format::Json json_of(const Outlook& outlook, const PlanOptions& options) {
+void add_speed(const Outlook& outlook, const PlanOptions& options, format::Json& json) {
   format::Json decodes = format::Json::array();
   const std::vector<std::string> names = options.hit_rate ? std::vector<std::string>{"cold", "given"}
                                                           : std::vector<std::string>{"cold", "uniform", "local"};
@@ -171,26 +204,29 @@ format::Json json_of(const Outlook& outlook, const PlanOptions& options) {
                        {"bytes", estimate.bytes}});
   }
   const ReadTimes& reads = outlook.reads;
+  json["measured"] = {{"dense_layer_seconds", outlook.decode.dense_layer},
+                      {"moe_layer_seconds", outlook.decode.moe_layer},
+                      {"experts_seconds", outlook.decode.experts},
+                      {"head_seconds", outlook.decode.head},
+                      {"tier", place_of(reads)},
+                      {"read_bytes_per_second", reads.rate()},
+                      {"read_one_seconds", reads.one},
+                      {"read_several_seconds", reads.several},
+                      {"read_several", reads.count},
+                      {"expert_bytes", reads.expert_bytes}};
+  json["decode"] = std::move(decodes);
+  json["prefill"] = {{"tokens", outlook.prefill.tokens},
+                     {"seconds", outlook.prefill.seconds},
+                     {"bytes", outlook.prefill.bytes},
+                     {"experts", outlook.prefill.experts}};
+}
+
+format::Json json_of(const Outlook& outlook, const PlanOptions& options) {
   format::Json json = {{"memory", to_json(outlook.plan.memory)},
                        {"context", outlook.plan.model.context},
                        {"device", outlook.device},
-                       {"measured",
-                        {{"dense_layer_seconds", outlook.decode.dense_layer},
-                         {"moe_layer_seconds", outlook.decode.moe_layer},
-                         {"experts_seconds", outlook.decode.experts},
-                         {"head_seconds", outlook.decode.head},
-                         {"tier", place_of(reads)},
-                         {"read_bytes_per_second", reads.rate()},
-                         {"read_one_seconds", reads.one},
-                         {"read_several_seconds", reads.several},
-                         {"read_several", reads.count},
-                         {"expert_bytes", reads.expert_bytes}}},
-                       {"decode", std::move(decodes)},
-                       {"prefill",
-                        {{"tokens", outlook.prefill.tokens},
-                         {"seconds", outlook.prefill.seconds},
-                         {"bytes", outlook.prefill.bytes},
-                         {"experts", outlook.prefill.experts}}}};
+                       {"precision", kernels::to_string(outlook.precision)}};
+  if (outlook.is_measured) add_speed(outlook, options, json);
   if (const auto& absent = outlook.absent) {
     json["absent"] = {{"experts", absent->experts},
                       {"expert_bytes", absent->expert_bytes},
@@ -212,25 +248,30 @@ Result<int> run_plan(const PlanOptions& options, const std::stop_token& stop) {
     outlook.absent_from = place->rest_address();
   }
   TRY(refuse_unknown_tensors(checkpoint, outlook.config));
-  TRY_ASSIGN(const auto device, kernels::make_cpu_device({.threads = options.load.threads,
-                                                          .instruction_set = options.load.instruction_set}));
-  const auto queue = device->make_queue();
+  TRY_ASSIGN(ChosenDevice chosen,
+             choose_device(options.load.device,
+                           {.threads = options.load.threads, .instruction_set = options.load.instruction_set}));
   TRY_ASSIGN(const OpenedStorage opened,
              open_storage(*repository, checkpoint,
-                          {.io = options.load.io, .verify = options.load.verify, .device = device.get()}, stop));
+                          {.io = options.load.io, .verify = options.load.verify, .device = &chosen.host()}, stop));
   CheckpointFiles files(*opened.storage);
-  const LoadContext context{.device = *device, .queue = *queue, .files = files, .fp8_block = outlook.config.fp8_block};
-  TRY_ASSIGN(outlook.plan, plan_load(context, *repository, outlook.config, options.load, stop));
+  TRY_ASSIGN(outlook.plan, plan_load(chosen, files, *repository, outlook.config, options.load, stop));
   outlook.shape = speed_shape(outlook.config, outlook.plan.model.layer_map);
-  outlook.device = device->description();
-  TRY(measure(context, options, outlook, stop));
+  outlook.device = chosen.device().description();
+  outlook.precision = chosen.precision();
+  note(chosen.note());
+  if (!chosen.is_gpu()) {
+    const LoadContext context{
+        .device = chosen.host(), .queue = chosen.queue(), .files = files, .fp8_block = outlook.config.fp8_block};
+    TRY(measure(context, options, outlook, stop));
+  }
   if (options.json) {
     format::print_out(json_of(outlook, options).dump(2) + "\n");
     return 0;
   }
   format::print_out(memory_text(outlook) + absent_text(outlook) + speed_text(outlook, options));
-  const std::string note = memory_note(outlook.plan.memory, options.load.policy);
-  if (!note.empty()) format::print_out("note: " + note + "\n");
+  const std::string tight = memory_note(outlook.plan.memory, options.load.policy);
+  if (!tight.empty()) format::print_out("note: " + tight + "\n");
   return 0;
 }
 

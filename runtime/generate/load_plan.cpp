@@ -57,10 +57,8 @@ Result<MemoryLimits> memory_limits(const MemoryOptions& options, const Result<Sy
   return limits;
 }
 
-}  // namespace
-
-Result<LoadPlan> plan_load(const LoadContext& context, format::Repository& repository, const ModelConfig& config,
-                           const LoadOptions& options, const std::stop_token& stop) {
+Result<LoadPlan> plan_for(const ChosenDevice& chosen, const LoadContext& context, format::Repository& repository,
+                          const ModelConfig& config, const LoadOptions& options, const std::stop_token& stop) {
   const format::Checkpoint& checkpoint = context.files.checkpoint();
   LoadPlan plan;
   ModelOptions& model = plan.model;
@@ -92,12 +90,28 @@ Result<LoadPlan> plan_load(const LoadContext& context, format::Repository& repos
   TRY_ASSIGN(needs.text_bytes, tokenizer_bytes(repository, stop));
   TRY_ASSIGN(plan.needs, find_needs(context, config, needs));
   TRY_ASSIGN(const MemoryLimits limits, memory_limits(options.memory, system));
-  TRY_ASSIGN(plan.memory, make_memory_plan(plan.needs, limits));
+  TRY_ASSIGN(plan.memory, chosen.is_gpu() ? make_gpu_memory_plan(plan.needs, limits, chosen.vram_limits())
+                                          : make_memory_plan(plan.needs, limits));
   model.max_rows = plan.memory.max_rows;
   model.wave_rows = wave_rows_for(model.max_rows);
   model.streaming.layers = {plan.memory.streamed.begin(), plan.memory.streamed.end()};
   model.streaming.buffers = plan.memory.layer_buffers;
   return plan;
+}
+
+}  // namespace
+
+Result<LoadPlan> plan_load(ChosenDevice& chosen, CheckpointFiles& files, format::Repository& repository,
+                           const ModelConfig& config, const LoadOptions& options, const std::stop_token& stop) {
+  const auto make = [&] {
+    const LoadContext context{
+        .device = chosen.device(), .queue = chosen.queue(), .files = files, .fp8_block = config.fp8_block};
+    return plan_for(chosen, context, repository, config, options, stop);
+  };
+  auto plan = make();
+  if (plan || !chosen.may_use_host() || plan.error().kind != ErrorKind::budget) return plan;
+  chosen.use_host(plan.error().message);
+  return make();
 }
 
 }  // namespace dspack::runtime

@@ -17,8 +17,9 @@ struct LoadPlan {
   MemoryPlan memory;
 };
 
-/// The memory that the system says it has now counts where no --ram is given.
-[[nodiscard]] Result<LoadPlan> plan_load(const LoadContext& context, format::Repository& repository,
+/// The memory that the system says it has now counts where no --ram is given. Where nobody has asked for the GPU that
+/// was chosen and it cannot hold the model, the choice becomes the CPU.
+[[nodiscard]] Result<LoadPlan> plan_load(ChosenDevice& chosen, CheckpointFiles& files, format::Repository& repository,
                                          const ModelConfig& config, const LoadOptions& options,
                                          const std::stop_token& stop);
 

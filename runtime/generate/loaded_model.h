@@ -13,10 +13,10 @@
 #include "format/layer_map.h"
 #include "format/source/repository.h"
 #include "runtime/budget/memory_plan.h"
-#include "runtime/experts/grouped_executor.h"
 #include "runtime/experts/policy/policy_catalogue.h"
-#include "runtime/experts/streamed_store.h"
 #include "runtime/experts/trace/route_recorder.h"
+#include "runtime/generate/device_choice.h"
+#include "runtime/generate/routed_experts.h"
 #include "runtime/generate/speculator.h"
 #include "runtime/model/model.h"
 #include "runtime/storage/io_choice.h"
@@ -25,6 +25,8 @@
 #include "runtime/storage/remote_place.h"
 
 namespace dspack::runtime {
+
+struct LoadPlan;
 
 struct LoadOptions {
   std::optional<uint32_t> context;  // positions; absent: what the model allows, but at most kDefaultContext
@@ -37,10 +39,17 @@ struct LoadOptions {
   std::string policy{kDefaultPolicy};  // which expert leaves a slot: policy_catalogue.h
   std::string route_trace = {};        // file for the routes of the run; empty: none
   MemoryOptions memory = {};
+  DeviceOptions device = {};
   PrefetchMode prefetch = PrefetchMode::automatic;  // reading experts before they are wanted
   std::optional<uint64_t> max_fetch = {};           // of StreamedStoreOptions
   /// Puts a storage of the caller's own in front of the model's. Empty: none.
   std::function<std::unique_ptr<WeightStorage>(std::unique_ptr<WeightStorage>)> wrap_storage = {};
+  /// All routed experts lie in device memory, read before the run; what is said of slots and streaming is without
+  /// effect then.
+  bool resident_experts = false;
+  std::shared_ptr<format::Progress> progress = {};  // of loading resident experts; null: nobody looks
+  /// Puts a device of the caller's own in front of the model's. Empty: none.
+  std::function<std::unique_ptr<kernels::Device>(std::unique_ptr<kernels::Device>)> wrap_device = {};
   RemoteAccess remote = {};  // for whoever opens the place
   /// Drafting with the MTP module. Unset: none. A number of drafts needs a module (errors: unsupported, not_found);
   /// without a number a model that has none runs without.
@@ -69,17 +78,18 @@ class LoadedModel {
   [[nodiscard]] format::Repository& repository() { return *repository_; }
   [[nodiscard]] const format::Checkpoint& checkpoint() const { return checkpoint_; }
   [[nodiscard]] const CheckpointFiles& files() const { return *files_; }
-  [[nodiscard]] const StreamedStore& store() const { return *store_; }
-  [[nodiscard]] StreamedStore& store() { return *store_; }
+  [[nodiscard]] const RoutedExperts& experts() const { return *experts_; }
+  [[nodiscard]] RoutedExperts& experts() { return *experts_; }
   /// How local weights are read.
   [[nodiscard]] const IoChoice& io() const { return io_; }
-  [[nodiscard]] const GroupedExecutor& executor() const { return *executor_; }
-  [[nodiscard]] const kernels::Device& device() const { return *device_; }
+  /// Which device runs it, and its memory.
+  [[nodiscard]] const ChosenDevice& chosen() const { return *chosen_; }
+  [[nodiscard]] const kernels::Device& device() const { return chosen_->device(); }
   /// What was decided about memory before anything was loaded.
   [[nodiscard]] const MemoryPlan& memory_plan() const { return memory_plan_; }
   /// Distant places that weights come from. None: they lie in local folders.
   [[nodiscard]] const std::vector<OpenedRemote>& remotes() const { return remotes_; }
-  [[nodiscard]] kernels::Queue& queue() { return *queue_; }
+  [[nodiscard]] kernels::Queue& queue() { return chosen_->queue(); }
   /// Brings the recorded routes so far into their file, if there is one.
   [[nodiscard]] Result<void> flush_routes();
   /// Tokens that end an answer: those of generation_config.json, else of config.json.
@@ -89,6 +99,8 @@ class LoadedModel {
   LoadedModel(std::unique_ptr<format::Repository> repository, format::Checkpoint checkpoint)
       : repository_(std::move(repository)), checkpoint_(std::move(checkpoint)) {}
   Result<void> assemble(const ModelConfig& config, const LoadOptions& options, const std::stop_token& stop);
+  Result<void> make_experts(const ModelConfig& config, const LoadPlan& plan, const LoadOptions& options,
+                            PolicyFactory policy, const std::stop_token& stop);
   Result<void> add_speculation(const LoadContext& context, const SpeculationOptions& options,
                                const std::stop_token& stop);
 
@@ -100,11 +112,9 @@ class LoadedModel {
   std::vector<OpenedRemote> remotes_;  // of repository_ and storage_
   std::unique_ptr<CheckpointFiles> files_;
   MemoryPlan memory_plan_;
-  std::unique_ptr<kernels::Device> device_;
-  std::unique_ptr<kernels::Queue> queue_;
-  std::unique_ptr<StreamedStore> store_;
+  std::optional<ChosenDevice> chosen_;
   std::unique_ptr<RouteRecorder> recorder_;
-  std::unique_ptr<GroupedExecutor> executor_;
+  std::optional<RoutedExperts> experts_;
   std::unique_ptr<Model> model_;
   std::unique_ptr<MtpModule> mtp_;
   std::optional<Speculator> speculator_;

@@ -130,6 +130,13 @@ format::Json expert_json(const RunStats& stats) {
           {"layers", std::move(layers)}};
 }
 
+std::optional<RunStats::VramBytes> vram_bytes(const ChosenDevice& chosen) {
+  if (!chosen.is_gpu()) return std::nullopt;
+  const kernels::DeviceMemory now = chosen.device().memory();
+  const uint64_t before = chosen.memory_before().free_bytes;
+  return RunStats::VramBytes{.card = now.total_bytes, .used = before - std::min(before, now.free_bytes)};
+}
+
 }  // namespace
 
 RunStats collect_stats(LoadedModel& loaded, const SessionTimes& times) {
@@ -141,14 +148,16 @@ RunStats collect_stats(LoadedModel& loaded, const SessionTimes& times) {
   stats.layer_map = model.layer_map();
   stats.times = times;
   stats.io = loaded.io();
-  stats.experts = loaded.store().stats();
-  stats.decode_bound = loaded.executor().decode_bound();
+  stats.experts = loaded.experts().stats();
+  stats.decode_bound = loaded.experts().decode_bound();
+  stats.precision = loaded.chosen().precision();
+  stats.vram = vram_bytes(loaded.chosen());
   stats.bytes_read = {.always_needed = files.bytes_read(ReadPurpose::always_needed),
                       .embedding = files.bytes_read(ReadPurpose::embedding),
                       .experts = stats.experts.bytes_read()};
   stats.memory_bytes = {.weights = model.weight_bytes(),
                         .kv_cache = model.cache().size_bytes(),
-                        .scratch = model.scratch_bytes() + loaded.executor().scratch_bytes(),
+                        .scratch = model.scratch_bytes() + loaded.experts().scratch_bytes(),
                         .experts = stats.experts.resident_bytes};
   stats.memory_plan = loaded.memory_plan();
   if (const auto peak = peak_resident_bytes()) stats.process_peak_bytes = *peak;
@@ -169,6 +178,7 @@ format::Json to_json(const RunStats& stats) {
   const RunStats::BytesRead& read = stats.bytes_read;
   const RunStats::MemoryBytes& memory = stats.memory_bytes;
   format::Json json = {{"device", stats.device},
+                       {"precision", kernels::to_string(stats.precision)},
                        {"context", stats.context},
                        {"layer_map", format::layer_map_json(stats.layer_map)},
                        {"prefill", speed(stats.times.prefill_tokens, stats.times.prefill_seconds)},
@@ -187,6 +197,7 @@ format::Json to_json(const RunStats& stats) {
                        {"io", to_json(stats.io)},
                        {"experts", expert_json(stats)}};
   json["memory_plan"] = to_json(stats.memory_plan);
+  if (stats.vram) json["vram"] = {{"card", stats.vram->card}, {"used", stats.vram->used}};
   if (stats.process_peak_bytes) json["memory_bytes"]["process_peak"] = *stats.process_peak_bytes;
   if (stats.network) {
     json["network"] = network_json(*stats.network, stats.times.prefill_tokens + stats.times.decode_tokens);

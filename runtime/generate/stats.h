@@ -17,6 +17,7 @@ namespace dspack::runtime {
 
 struct RunStats {
   std::string device;
+  kernels::Precision precision = kernels::Precision::exact;
   uint64_t context = 0;        // positions
   format::LayerMap layer_map;  // the layers that a token passes, in order
   SessionTimes times;
@@ -31,8 +32,13 @@ struct RunStats {
     uint64_t scratch = 0;
     uint64_t experts = 0;
   } memory_bytes;
-  IoChoice io;                                 // how local weights were read
-  MemoryPlan memory_plan;                      // what was decided before loading
+  IoChoice io;             // how local weights were read
+  MemoryPlan memory_plan;  // what was decided before loading
+  struct VramBytes {
+    uint64_t card = 0;
+    uint64_t used = 0;  // since the device was made, by all of the card's users
+  };
+  std::optional<VramBytes> vram;               // of a GPU
   std::optional<uint64_t> process_peak_bytes;  // most resident memory so far; absent: the system does not say
   ExpertStoreStats experts;
   DecodeBound decode_bound;      // of decode passes

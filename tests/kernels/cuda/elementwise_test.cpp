@@ -17,7 +17,7 @@ float* put_with_gaps(GpuLab& lab, const std::vector<float>& values, uint32_t row
   std::vector<float> stored(size_t{rows} * (cols + kGap), poison());
   for (size_t i = 0; i < values.size(); ++i)
     stored[i / cols * (cols + kGap) + i % cols] = values[i];
-  return lab.put(stored, 1);
+  return lab.put(stored, sizeof(float));
 }
 std::vector<float> get_with_gaps(GpuLab& lab, const float* place, uint32_t rows, uint32_t cols) {
   return dense(lab.get(place, size_t{rows} * (cols + kGap)), rows, cols, cols + kGap);
@@ -39,7 +39,7 @@ std::vector<float> norm(const std::vector<float>& x, const std::vector<float>& g
 
 template <class Operation>
 std::vector<float> pair(const std::vector<float>& a, const std::vector<float>& b, uint32_t cols, Operation operation) {
-  GpuLab lab;
+  GpuLab lab(0);
   const auto rows = static_cast<uint32_t>(a.size() / cols);
   float* to = put_with_gaps(lab, a, rows, cols);
   operation(lab.stream(), cuda::RowPairTask{.to = {to, cols + kGap},
@@ -123,7 +123,7 @@ TEST_CASE("cuda: the weighted sum takes the slots of a row in their order") {
   for (const uint32_t top_k : {1U, 2U, 8U}) {
     constexpr uint32_t kRows = 5;
     constexpr uint32_t kCols = 37;
-    GpuLab lab;
+    GpuLab lab(0);
     const auto parts = random.normals(size_t{kRows} * top_k * kCols);
     const auto weights = random.normals(size_t{kRows} * top_k);
     float* y = put_with_gaps(lab, {}, kRows, kCols);
@@ -152,8 +152,8 @@ TEST_CASE("cuda: rotation is the CPU's, bit for bit, at fixed and live positions
     constexpr uint32_t kRows = 3, kHeads = 5, kDim = 6, kHeadStride = 9, kRowStride = 50, kPositions = 12, kFirst = 2;
     const auto x = random.normals(size_t{kRows} * kRowStride);
     const auto table = random.normals(size_t{kPositions} * kDim);
-    GpuLab lab;
-    float* data = lab.put(x, 1);
+    GpuLab lab(0);
+    float* data = lab.put(x, sizeof(float));
     cuda::run_rotate(lab.stream(), {.data = data,
                                     .rows = kRows,
                                     .heads = kHeads,
@@ -192,7 +192,7 @@ TEST_CASE("cuda: rows are stored and loaded as on the CPU, at fixed and live pos
       values[6] = std::bit_cast<float>(0x3f801000U);  // between two of F16
       values[7] = -std::numeric_limits<float>::infinity();
       values[8] = std::nanf("");
-      GpuLab lab;
+      GpuLab lab(0);
       auto* stored = lab.put(std::vector<uint8_t>(kRoom * kCols * bytes, 0xaa));
       cuda::run_store_rows(lab.stream(), {.to = stored,
                                           .dtype = dtype,
@@ -228,7 +228,7 @@ TEST_CASE("cuda: rows are gathered and scattered by an index on the device") {
   constexpr uint32_t kRows = 7, kCols = 300;
   const auto x = random.normals(size_t{kRows} * kCols);
   const std::vector<uint32_t> index{6, 2, 0, 5};
-  GpuLab lab;
+  GpuLab lab(0);
   const float* from = put_with_gaps(lab, x, kRows, kCols);
   float* gathered = put_with_gaps(lab, {}, 4, kCols);
   float* scattered = put_with_gaps(lab, std::vector<float>(x.size(), -1.0F), kRows, kCols);
@@ -249,7 +249,7 @@ TEST_CASE("cuda: rows are gathered and scattered by an index on the device") {
 }
 
 TEST_CASE("cuda: no rows is no launch") {
-  GpuLab lab;
+  GpuLab lab(0);
   const uint64_t before = gpu::emulator_counts().launches;
   cuda::run_add(lab.stream(), {});
   cuda::run_rms_norm(lab.stream(), {});

@@ -153,7 +153,7 @@ TEST_CASE("cuda: one recording of routed experts serves every routing") {
   for (const uint32_t tokens : {1U, 6U}) {
     const Routing first = random_routing(c, tokens, random);
     const Routing second = random_routing(c, tokens, random);
-    GpuLab lab;
+    GpuLab lab(0);
     const auto task = put_experts(lab, c, experts);
     std::unique_ptr<gpu::Graph> graph;
     const auto got = run_on(lab, task, first, [&](gpu::Stream& stream, const cuda::ExpertsTask& whole) {

@@ -1,7 +1,8 @@
-// What a test of CUDA kernels needs: a stream, device memory with awkward offsets and poisoned contents, by the words
-// of kernels/cuda/runtime.h alone, so that a test may run on hardware, too. Threads: one thread a GpuLab. Lifetime:
-// memory lives as long as its GpuLab. Errors: fail the test case.
+// What tests of CUDA kernels need: a stream and device memory that goes with the test. Threads: one thread a lab.
+// Lifetime: addresses live as long as their lab. Errors: fail the test case.
 #pragma once
+
+#include <doctest/doctest.h>
 
 #include <cstring>
 #include <memory>
@@ -15,34 +16,39 @@ namespace dspack::test {
 
 class GpuLab {
  public:
-  /// seed: of the order in which the emulated GPU's threads run.
-  explicit GpuLab(uint64_t seed = 0) {
-    gpu::configure_emulator({.seed = seed});
+  /// `seed`: of the order in which blocks and threads take turns.
+  explicit GpuLab(uint64_t seed) {
+    gpu::EmulatorSettings settings;
+    settings.seed = seed;
+    gpu::configure_emulator(settings);
+    const auto properties = gpu::open_device(0);
+    REQUIRE(properties.has_value());
     stream_ = gpu::make_stream();
-  }
-  ~GpuLab() {
-    stream_->synchronize();
-    for (void* memory : memory_)
-      gpu::release(memory);
   }
   GpuLab(const GpuLab&) = delete;
   GpuLab& operator=(const GpuLab&) = delete;
+  ~GpuLab() {
+    stream_->synchronize();
+    for (void* place : places_)
+      gpu::release(place);
+  }
 
   gpu::Stream& stream() { return *stream_; }
 
-  /// Exactly these values, so that the sanitizer sees every byte that is touched beyond; `offset`: from a multiple of
-  /// 256 bytes, in values.
+  /// `offset_bytes` behind a multiple of 256 bytes, and no byte more than `values`.
   template <class T>
-  T* put(const std::vector<T>& values, size_t offset = 0) {
-    auto memory = gpu::allocate((values.size() + offset) * sizeof(T));
-    REQUIRE(memory.has_value());
-    memory_.push_back(memory.value());
-    T* place = static_cast<T*>(memory.value()) + offset;
-    stream_->copy_to_device(place, values.data(), values.size() * sizeof(T));
+  T* put(const std::vector<T>& values, size_t offset_bytes = 0) {
+    auto place = gpu::allocate(offset_bytes + values.size() * sizeof(T));
+    REQUIRE(place.has_value());
+    places_.push_back(*place);
+    auto* at = static_cast<std::byte*>(*place) + offset_bytes;
+    stream_->copy_to_device(at, values.data(), values.size() * sizeof(T));
     stream_->synchronize();
-    return place;
+    return reinterpret_cast<T*>(at);
   }
-  float* poisoned(size_t count, size_t offset = 0) { return put(std::vector<float>(count, poison()), offset); }
+  float* poisoned(size_t count, size_t offset_bytes = 0) {
+    return put(std::vector<float>(count, poison()), offset_bytes);
+  }
   template <class T>
   std::vector<T> get(const T* place, size_t count) {
     std::vector<T> values(count);
@@ -53,7 +59,7 @@ class GpuLab {
 
  private:
   std::unique_ptr<gpu::Stream> stream_;
-  std::vector<void*> memory_;
+  std::vector<void*> places_;
 };
 
 }  // namespace dspack::test

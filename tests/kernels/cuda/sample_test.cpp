@@ -21,7 +21,7 @@ void check(const std::vector<float>& values, uint32_t rows, uint32_t cols, uint3
   CAPTURE(cols);
   CAPTURE(stride);
   GpuLab lab(random.below(1000));
-  const cuda::ArgmaxTask task{.x = {.data = lab.put(values, random.below(4)), .stride = stride},
+  const cuda::ArgmaxTask task{.x = {.data = lab.put(values, random.below(4) * sizeof(float)), .stride = stride},
                               .ids = lab.put(std::vector<uint32_t>(rows, 0xdeadbeef)),
                               .rows = rows,
                               .cols = cols};

@@ -1,0 +1,76 @@
+#include "kernels/load_cuda.h"
+
+#include <dlfcn.h>
+
+#include <array>
+#include <filesystem>
+
+#include "dspack_cuda_build.h"
+#include "kernels/cuda/library_entry.h"
+
+namespace dspack::kernels {
+
+namespace {
+
+constexpr char kFile[] = "libdspack_cuda.so";
+// Seen from the program's folder: all in one, a build tree, an installation.
+constexpr std::array<const char*, 3> kFolders = {".", "../kernels/cuda", "../lib"};
+
+Error absent(const std::filesystem::path& beside) {
+  if (const std::string_view reason = kCudaAbsence; !reason.empty()) {
+    return {ErrorKind::not_found, "this build has no CUDA library: " + std::string(reason)};
+  }
+  return {ErrorKind::not_found, std::string(kFile) + " is not in " + beside.string() +
+                                    ", nor in ../kernels/cuda or ../lib beside it; name it with --cuda-library"};
+}
+
+Result<std::string> find_library() {
+  std::error_code error;
+  const auto program = std::filesystem::read_symlink("/proc/self/exe", error);
+  if (error) {
+    return Error{ErrorKind::not_found, "this system does not say where the program lies (/proc/self/exe); name " +
+                                           std::string(kFile) + " with --cuda-library"};
+  }
+  for (const char* folder : kFolders) {
+    const auto path = (program.parent_path() / folder / kFile).lexically_normal();
+    if (std::filesystem::exists(path, error)) return path.string();
+  }
+  return absent(program.parent_path());
+}
+
+Result<void*> load_entry(const std::string& library) {
+  // A name without a folder would be looked for where the system's libraries are.
+  const std::string path = library.find('/') == std::string::npos ? "./" + library : library;
+  void* const handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (handle == nullptr) {
+    const char* reason = dlerror();  // NOLINT(concurrency-mt-unsafe): of this thread
+    return Error{ErrorKind::not_found,
+                 "the CUDA library does not load: " + std::string(reason == nullptr ? library.c_str() : reason)};
+  }
+  void* const symbol = dlsym(handle, kCudaEntryName);
+  if (symbol == nullptr) {
+    return Error{ErrorKind::unsupported,
+                 library + " is no CUDA library of dspack (it has no " + std::string(kCudaEntryName) + ")"};
+  }
+  return symbol;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Device>> load_cuda_device(const std::string& library, const CudaOptions& options) {
+  std::string path = library;
+  if (path.empty()) {
+    TRY_ASSIGN(path, find_library());
+  }
+  TRY_ASSIGN(void* const entry, load_entry(path));
+  const auto make_device = reinterpret_cast<CudaEntry>(entry);
+  CudaOutcome outcome;
+  if (make_device(kKernelsInterface, &options, &outcome) != kKernelsInterface) {
+    return Error{ErrorKind::unsupported,
+                 path + " was built with another version of this program; build the two together"};
+  }
+  DSPACK_CHECK(outcome.has_value(), "the CUDA library has made nothing, nor said why");
+  return *std::move(outcome);
+}
+
+}  // namespace dspack::kernels

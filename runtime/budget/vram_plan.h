@@ -1,0 +1,49 @@
+// What lies in a GPU's memory while a model runs on it, decided before anything is loaded: all of the model or nothing,
+// and how long a chunk of a prompt may be.
+//
+//   limit = reserve + head + MTP + KV cache + activations + layers + experts
+//
+// Threads: pure functions on plain values. Errors: budget, with the number that would do and the remedy.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "format/base/result.h"
+#include "format/json.h"
+
+namespace dspack::runtime {
+
+struct MemoryNeeds;
+
+/// What a plan may take of a GPU's memory. Bytes; a card of 0: nothing is known of it.
+struct VramLimits {
+  std::string device;                   // for the error: "NVIDIA H100"
+  uint64_t card_bytes = 0;              // that it has
+  uint64_t free_bytes = 0;              // that are free now
+  std::optional<uint64_t> asked_bytes;  // --vram
+};
+
+struct VramPlan {
+  uint64_t card_bytes = 0;
+  uint64_t free_bytes = 0;
+  std::optional<uint64_t> limit_bytes;
+  uint64_t reserve_bytes = 0;  // what is allocated besides, and what allocating in pieces wastes
+  uint64_t head_bytes = 0;
+  uint64_t mtp_bytes = 0;
+  uint64_t kv_bytes = 0;
+  uint64_t activation_bytes = 0;
+  uint64_t layer_bytes = 0;
+  uint64_t expert_bytes = 0;
+  [[nodiscard]] uint64_t total_bytes() const;
+
+  uint32_t max_rows = 1;  // of a chunk
+};
+
+[[nodiscard]] Result<VramPlan> make_vram_plan(const MemoryNeeds& needs, const VramLimits& limits);
+
+/// "limit": null where there is none.
+[[nodiscard]] format::Json to_json(const VramPlan& plan);
+
+}  // namespace dspack::runtime
