@@ -47,7 +47,8 @@ __device__ void add_up(uint32_t* values, uint32_t count) {
   if (lane == 0) values[count] = before;
 }
 
-__device__ void write_expert(const TilesTask& task, uint32_t expert, uint32_t place, uint32_t count, ExpertTile* tiles) {
+__device__ void write_expert(const TilesTask& task, uint32_t expert, uint32_t place, uint32_t count,
+                             ExpertTile* tiles) {
   const unsigned lane = gpu::lane_index();
   for (uint32_t first = 0, found = 0; found < count; first += gpu::kWarpThreads) {
     const unsigned matches = match_assignments(task, first, expert);

@@ -53,6 +53,10 @@ struct ExpertsChoice {
   gpu::LaunchShape shape;      // x: tiles, y: groups of matrix rows
 };
 inline constexpr uint32_t kExactTile = 4;
+/// Assignments that a tile of exact products has at most. (Two tokens fill no larger one: a router's choices differ.)
+[[nodiscard]] constexpr uint32_t exact_tile(uint32_t tokens) {
+  return tokens < 3 ? tokens : kExactTile;
+}
 /// matrices: that are multiplied at once, 2 for gate and up, 1 for down.
 [[nodiscard]] ExpertsChoice choose_experts(const MatrixForm& form, uint32_t matrices, uint32_t tokens, uint32_t top_k,
                                            uint32_t experts);

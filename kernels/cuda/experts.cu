@@ -66,7 +66,9 @@ struct GateUp {
     matrices[1].data = entry.up;
     matrices[1].scale = entry.up_scale;
   }
-  static __device__ __forceinline__ float finish(const float (&sums)[2]) { return device::silu_times(sums[0], sums[1]); }
+  static __device__ __forceinline__ float finish(const float (&sums)[2]) {
+    return device::silu_times(sums[0], sums[1]);
+  }
 };
 
 struct Down {
@@ -165,16 +167,14 @@ void launch_product(gpu::Stream& stream, const ExpertsChoice& choice, const Prod
 
 template <class Product, class Stored>
 void launch_odd_product(gpu::Stream& stream, const ExpertsChoice& choice, const ProductTask& task, bool is_aligned) {
-  if (is_aligned)
-    return gpu::launch(stream, choice.shape, product_kernel<Product, Stored, true, kExactTile>, task);
+  if (is_aligned) return gpu::launch(stream, choice.shape, product_kernel<Product, Stored, true, kExactTile>, task);
   gpu::launch(stream, choice.shape, product_kernel<Product, Stored, false, kExactTile>, task);
 }
 
 /// `task`: without form and staged_groups.
 template <class Product>
 void run_product(gpu::Stream& stream, const ExpertsTask& experts, const MatrixForm& form, ProductTask task) {
-  const ExpertsChoice choice =
-      choose_experts(form, Product::kMatrices, experts.tokens, experts.top_k, experts.experts);
+  const ExpertsChoice choice = choose_experts(form, Product::kMatrices, experts.tokens, experts.top_k, experts.experts);
   task.form = {.out = form.out, .in = form.in, .block_out = form.block_out, .block_in = form.block_in};
   task.staged_groups = choice.staged_groups;
   const bool is_aligned = has_aligned_rows(form);
@@ -187,8 +187,7 @@ void run_product(gpu::Stream& stream, const ExpertsTask& experts, const MatrixFo
     if (is_aligned) return launch_product<Product, device::StoredBf16>(stream, choice, task);
     return launch_odd_product<Product, device::StoredBf16>(stream, choice, task, is_aligned);
   }
-  if (form.dtype == Dtype::f16)
-    return launch_odd_product<Product, device::StoredF16>(stream, choice, task, is_aligned);
+  if (form.dtype == Dtype::f16) return launch_odd_product<Product, device::StoredF16>(stream, choice, task, is_aligned);
   launch_odd_product<Product, device::StoredF32>(stream, choice, task, is_aligned);
 }
 
@@ -200,12 +199,12 @@ void run_experts(gpu::Stream& stream, const ExpertsTask& task) {
   const uint32_t inner = task.form.gate_up.out;
   DSPACK_CHECK(task.form.down.in == inner && task.form.down.out == hidden, "an expert's matrices do not fit");
   DSPACK_CHECK(uint64_t{task.tokens} * task.top_k <= std::numeric_limits<uint32_t>::max(), "too many tokens");
-  const ExpertsScratch scratch = lay_out_experts(task.scratch, {.hidden = hidden,
-                                                                .inner = inner,
-                                                                .experts = task.experts,
-                                                                .top_k = task.top_k,
-                                                                .rows = task.tokens});
-  ProductTask product{.table = task.table, .tiles = make_expert_tiles(stream, task, scratch, kExactTile)};
+  const ExpertsScratch scratch = lay_out_experts(
+      task.scratch,
+      {.hidden = hidden, .inner = inner, .experts = task.experts, .top_k = task.top_k, .rows = task.tokens});
+  ProductTask product{};
+  product.table = task.table;
+  product.tiles = make_expert_tiles(stream, task, scratch, exact_tile(task.tokens));
   product.x = task.x;
   product.slots = task.top_k;
   product.y = {.data = scratch.inner, .stride = inner};

@@ -46,8 +46,8 @@ struct ExpertForm {
 struct ExpertsTask {
   const ExpertEntry* table = nullptr;
   ExpertForm form;
-  uint32_t experts = 0;    // in the table
-  RowsAt<const float> x;   // [tokens, hidden]
+  uint32_t experts = 0;            // in the table
+  RowsAt<const float> x;           // [tokens, hidden]
   const uint32_t* ids = nullptr;   // [tokens, top_k], each below `experts`
   const float* weights = nullptr;  // [tokens, top_k]
   uint32_t tokens = 0;

@@ -55,7 +55,8 @@ ExpertsScratch lay_out_experts(void* scratch, const ExpertsShape& shape) {
   };
   add(places.inner, assignments * shape.inner);
   add(places.parts, assignments * shape.hidden);
-  add(places.tiles, most_expert_tiles(assignments, shape.experts, kExactTile));
+  constexpr uint32_t kSmallestTile = 2;  // of those that are written down
+  add(places.tiles, most_expert_tiles(assignments, shape.experts, kSmallestTile));
   add(places.tile_count, 1);
   add(places.order, assignments);
   return places;
@@ -85,7 +86,7 @@ ExpertsChoice choose_experts(const MatrixForm& form, uint32_t matrices, uint32_t
       std::clamp<uint64_t>(groups * choice.tokens, choice.tokens, std::max<uint64_t>(kSharedBytes / group_bytes, 1)));
   const uint64_t row_groups = ceil_div(form.out, kRowsOfBlock);
   const uint64_t turn_bytes = uint64_t{kRowsOfBlock} * matrices * form.in * (bits_of(form.dtype) / 8);
-  const uint64_t tiles = most_expert_tiles(uint64_t{tokens} * top_k, experts, tokens == 1 ? 1 : kExactTile);
+  const uint64_t tiles = most_expert_tiles(uint64_t{tokens} * top_k, experts, exact_tile(tokens));
   choice.shape.grid_x = narrow<unsigned>(tokens == 1 ? top_k : tiles);
   choice.shape.grid_y = static_cast<unsigned>(ceil_div(row_groups, turns_for(row_groups, turn_bytes, tiles)));
   choice.shape.threads = kWarpsOfBlock * kWarp;

@@ -177,8 +177,8 @@ gpu::LaunchShape choose_route_launch(const RouteTask& task) {
   const unsigned warps = (task.experts + gpu::kWarpThreads - 1) / gpu::kWarpThreads;
   return {.grid_x = task.rows,
           .threads = (warps < kMostWarps ? warps : kMostWarps) * gpu::kWarpThreads,
-          .shared_bytes = static_cast<unsigned>(kMostWarps * sizeof(double) +
-                                                2 * sizeof(float) * (task.experts + task.groups))};
+          .shared_bytes =
+              static_cast<unsigned>(kMostWarps * sizeof(double) + 2 * sizeof(float) * (task.experts + task.groups))};
 }
 
 void run_route(gpu::Stream& stream, const RouteTask& task) {
