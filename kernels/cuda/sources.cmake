@@ -3,6 +3,7 @@
 set(dspack_cuda_kernels
   ${PROJECT_SOURCE_DIR}/kernels/cuda/attend_exact.cu
   ${PROJECT_SOURCE_DIR}/kernels/cuda/attend_merge.cu
+  ${PROJECT_SOURCE_DIR}/kernels/cuda/attend_tensor.cu
   ${PROJECT_SOURCE_DIR}/kernels/cuda/linear.cu)
 set(dspack_cuda_host
   ${PROJECT_SOURCE_DIR}/kernels/cuda/attend_choice.cpp
