@@ -4,7 +4,9 @@ set(dspack_cuda_kernels
   ${PROJECT_SOURCE_DIR}/kernels/cuda/attend_exact.cu
   ${PROJECT_SOURCE_DIR}/kernels/cuda/attend_merge.cu
   ${PROJECT_SOURCE_DIR}/kernels/cuda/attend_tensor.cu
+  ${PROJECT_SOURCE_DIR}/kernels/cuda/head_linear.cu
   ${PROJECT_SOURCE_DIR}/kernels/cuda/linear.cu)
 set(dspack_cuda_host
   ${PROJECT_SOURCE_DIR}/kernels/cuda/attend_choice.cpp
+  ${PROJECT_SOURCE_DIR}/kernels/cuda/head_linear_choice.cpp
   ${PROJECT_SOURCE_DIR}/kernels/cuda/linear_choice.cpp)

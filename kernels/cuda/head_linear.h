@@ -1,0 +1,44 @@
+// HeadLinearArgs of kernels/ops.h on CUDA, in FP32 with exactly decoded weights: how absorbed MLA multiplies with parts
+// of kv_b_proj. A weight is read once for up to eight tokens; a value depends on its token and the weight alone.
+// Threads: enqueues. Lifetime: the addresses are borrowed until the stream has run. Errors: none; shapes have been
+// checked (kernels/checks.h).
+#pragma once
+
+#include "kernels/cuda/matrix.h"
+#include "kernels/cuda/runtime.h"
+
+namespace dspack::kernels {
+
+/// HeadLinearArgs with addresses.
+struct HeadLinearTask {
+  Dtype dtype = Dtype::f32;  // of the weight: f8_e4m3, bf16, f16, f32
+  Matrix weight;
+  uint32_t heads = 0;
+  uint32_t head_rows = 0;
+  uint32_t first_row = 0;
+  uint32_t rows_used = 0;
+  const float* x = nullptr;
+  uint32_t x_row_stride = 0;
+  uint32_t x_head_stride = 0;
+  float* y = nullptr;
+  uint32_t y_row_stride = 0;
+  uint32_t y_head_stride = 0;
+  uint32_t rows = 0;  // tokens
+};
+
+/// How a product is spread over a GPU. Pure.
+struct HeadLinearChoice {
+  unsigned tokens = 1;         // that a block works on: 1, 2, 4 or 8
+  uint32_t blocks_a_head = 1;  // of rows, or of columns (transposed)
+  uint32_t tile_groups = 1;    // plain: groups of 32 chunks of an input row in shared memory at once
+  gpu::LaunchShape shape;
+};
+[[nodiscard]] HeadLinearChoice choose_head_linear(const HeadLinearTask& task);
+[[nodiscard]] HeadLinearChoice choose_head_linear_transposed(const HeadLinearTask& task);
+
+/// y[r, h, d] = sum over j < in of x[r, h, j] * weight[row(h, d), j], d < rows_used.
+void head_linear_exact(gpu::Stream& stream, const HeadLinearTask& task);
+/// y[r, h, j] = sum over d < rows_used of x[r, h, d] * weight[row(h, d), j], j < in.
+void head_linear_transposed_exact(gpu::Stream& stream, const HeadLinearTask& task);
+
+}  // namespace dspack::kernels
