@@ -19,6 +19,7 @@ set(dspack_cuda_host
   cuda_queue.cpp
   elementwise_choice.cpp
   experts_choice.cpp
+  head_linear_choice.cpp
   linear_choice.cpp
   linear_tensor_choice.cpp)
 # Of the program's own libraries; compiled once more, since those are not made for a shared object.
