@@ -133,13 +133,13 @@ KERNEL_CASE("linear: the bits depend on neither rows in the call, threads, nor i
                                     WeightCase{dtype, 203, 645, 0, 0}}) {
       CAPTURE(shape);
       const RandomWeight weight = random_weight(shape, random);
-      constexpr uint32_t kRows = 39;
+      constexpr uint32_t kRows = kRowCounts[std::size(kRowCounts) - 1];
       const auto x = random.normals(size_t{kRows} * shape.in);
       const auto wanted = row_by_row(Set::kName, weight, x, kRows);
-      for (const unsigned threads : {1U, 2U, 3U}) {
+      for (unsigned threads = 1; threads <= kMostThreads; ++threads) {
         Lab lab(Set::kName, threads);
         const kernels::Weight stored = weight.put(lab);
-        for (const uint32_t rows : {1U, 2U, 3U, 4U, 7U, 12U, 13U, kRows}) {
+        for (const uint32_t rows : kRowCounts) {
           CAPTURE(threads);
           CAPTURE(rows);
           const auto used = static_cast<std::ptrdiff_t>(size_t{rows} * shape.in);
