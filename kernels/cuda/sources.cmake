@@ -6,6 +6,7 @@ set(dspack_cuda_kernels
   ${PROJECT_SOURCE_DIR}/kernels/cuda/elementwise.cu
   ${PROJECT_SOURCE_DIR}/kernels/cuda/expert_tiles.cu
   ${PROJECT_SOURCE_DIR}/kernels/cuda/experts.cu
+  ${PROJECT_SOURCE_DIR}/kernels/cuda/experts_tensor.cu
   ${PROJECT_SOURCE_DIR}/kernels/cuda/linear.cu
   ${PROJECT_SOURCE_DIR}/kernels/cuda/linear_tensor.cu
   ${PROJECT_SOURCE_DIR}/kernels/cuda/route.cu
@@ -14,5 +15,6 @@ set(dspack_cuda_host
   ${PROJECT_SOURCE_DIR}/kernels/cuda/attend_choice.cpp
   ${PROJECT_SOURCE_DIR}/kernels/cuda/elementwise_choice.cpp
   ${PROJECT_SOURCE_DIR}/kernels/cuda/experts_choice.cpp
+  ${PROJECT_SOURCE_DIR}/kernels/cuda/experts_tensor_choice.cpp
   ${PROJECT_SOURCE_DIR}/kernels/cuda/linear_choice.cpp
   ${PROJECT_SOURCE_DIR}/kernels/cuda/linear_tensor_choice.cpp)
