@@ -21,7 +21,7 @@
 #include "format/dtype.h"
 #include "kernels/cuda/runtime.h"
 
-namespace dspack::kernels {
+namespace dspack::kernels::cuda {
 
 /// What launches are chosen by.
 struct AttendShape {
@@ -83,4 +83,4 @@ void attend_tensor(gpu::Stream& stream, const MlaAttendTask& task, AttendChoice 
 /// So many queries keep a GPU busy without splits, whose partial results would cost more than the cache itself.
 inline constexpr uint32_t kUnsplitQueries = 8192;
 
-}  // namespace dspack::kernels
+}  // namespace dspack::kernels::cuda

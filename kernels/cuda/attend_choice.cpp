@@ -5,7 +5,7 @@
 #include "kernels/cuda/attend.h"
 #include "kernels/cuda/attend_tiles.h"
 
-namespace dspack::kernels {
+namespace dspack::kernels::cuda {
 namespace {
 
 constexpr uint64_t kScratchBytes = 128ULL << 20;
@@ -100,4 +100,4 @@ uint64_t attend_scratch_bytes(const AttendShape& shape) {
   return bytes;
 }
 
-}  // namespace dspack::kernels
+}  // namespace dspack::kernels::cuda

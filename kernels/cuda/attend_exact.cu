@@ -10,7 +10,7 @@
 #include "kernels/cuda/attend_runs.h"
 #include "kernels/cuda/device/decode.cuh"
 
-namespace dspack::kernels {
+namespace dspack::kernels::cuda {
 namespace {
 
 constexpr uint32_t kQueries = kExactTile.queries;
@@ -278,4 +278,4 @@ void attend_exact(gpu::Stream& stream, const MlaAttendTask& task) {
   run_exact<device::StoredF32>(stream, task);
 }
 
-}  // namespace dspack::kernels
+}  // namespace dspack::kernels::cuda

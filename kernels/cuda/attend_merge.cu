@@ -5,7 +5,7 @@
 // Only splits that the row has are read: none of them is empty.
 #include "kernels/cuda/attend_runs.h"
 
-namespace dspack::kernels {
+namespace dspack::kernels::cuda {
 namespace {
 
 constexpr unsigned kThreads = 256;
@@ -51,4 +51,4 @@ void merge_splits(gpu::Stream& stream, const device::AttendRun& run) {
   gpu::launch(stream, shape, merge_kernel, run);
 }
 
-}  // namespace dspack::kernels
+}  // namespace dspack::kernels::cuda

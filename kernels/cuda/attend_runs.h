@@ -9,7 +9,7 @@
 #include "kernels/cuda/attend.h"
 #include "kernels/cuda/device/attend_split.cuh"
 
-namespace dspack::kernels {
+namespace dspack::kernels::cuda {
 
 /// out = the splits of every query, merged in their order.
 void merge_splits(gpu::Stream& stream, const device::AttendRun& run);
@@ -52,4 +52,4 @@ void for_each_run(gpu::Stream& stream, const MlaAttendTask& task, AttendChoice c
   }
 }
 
-}  // namespace dspack::kernels
+}  // namespace dspack::kernels::cuda

@@ -5,7 +5,7 @@
 
 #include "kernels/cuda/attend.h"
 
-namespace dspack::kernels {
+namespace dspack::kernels::cuda {
 
 inline constexpr uint32_t kSplitUnit = 64;  // splits are multiples of so many positions
 inline constexpr uint32_t kSplitStats = 2;  // floats beside a split's values: its maximum and its sum of weights
@@ -78,4 +78,4 @@ struct TensorTile {
   return rows * tensor_row_bytes(key_dim) + weights + uint64_t{tile.queries} * (tile.score_parts() + 1) * 4;
 }
 
-}  // namespace dspack::kernels
+}  // namespace dspack::kernels::cuda

@@ -199,8 +199,19 @@ void CudaQueue::add(const Rows& y, const Rows& x) {
 void CudaQueue::route(const RouterArgs& args) {
   check_route(args);
   if (args.rows == 0) return;
-  run_route(*stream_,
-            route_task(args, floats(args.logits), floats(args.bias), numbers(args.ids), floats(args.weights)));
+  run_route(*stream_, {.logits = floats(args.logits),
+                       .bias = floats(args.bias),
+                       .ids = numbers(args.ids),
+                       .weights = floats(args.weights),
+                       .rows = args.rows,
+                       .experts = args.experts,
+                       .top_k = args.top_k,
+                       .groups = args.groups,
+                       .groups_kept = args.groups_kept,
+                       .score = args.score,
+                       .group_score = args.group_score,
+                       .normalise = args.normalise,
+                       .scale = args.scale});
 }
 
 void CudaQueue::run_experts(const ExpertsArgs& args) {
@@ -248,7 +259,7 @@ const uint32_t* CudaQueue::on_device(std::span<const uint32_t> rows) {
   const uint64_t bytes = rows.size_bytes();
   if (index_bytes_ + bytes > index_space_.size_bytes()) {
     synchronize();  // what was there has been used
-    index_space_.at_least(std::max(bytes, kSpace));
+    (void)index_space_.at_least(std::max(bytes, kSpace));
   }
   std::byte* to = index_space_.at_least(0) + index_bytes_;
   index_bytes_ += bytes;
@@ -287,9 +298,7 @@ void CudaQueue::combine(const Rows& y, const Rows& parts, Slice weights, uint32_
 void CudaQueue::argmax(const Rows& x, Slice ids) {
   check_argmax(x, ids);
   if (x.rows == 0) return;
-  ArgmaxTask task{.x = inputs_at(x), .ids = numbers(ids), .scratch = nullptr, .rows = x.rows, .cols = x.cols};
-  task.scratch = workspace_.at_least(argmax_scratch_bytes(x.rows, x.cols));
-  run_argmax(*stream_, task);
+  run_argmax(*stream_, {.x = inputs_at(x), .ids = numbers(ids), .rows = x.rows, .cols = x.cols});
 }
 
 std::unique_ptr<Step> CudaQueue::record(const std::function<void()>& operations) {

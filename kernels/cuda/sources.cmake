@@ -1,20 +1,34 @@
 # What the CUDA device is made of: compiled by nvcc for hardware, and by the C++ compiler for the GPU that the test suite
 # plays.
 set(dspack_cuda_kernels
-  ${PROJECT_SOURCE_DIR}/kernels/cuda/attend_exact.cu
-  ${PROJECT_SOURCE_DIR}/kernels/cuda/attend_merge.cu
-  ${PROJECT_SOURCE_DIR}/kernels/cuda/elementwise.cu
-  ${PROJECT_SOURCE_DIR}/kernels/cuda/expert_tiles.cu
-  ${PROJECT_SOURCE_DIR}/kernels/cuda/experts.cu
-  ${PROJECT_SOURCE_DIR}/kernels/cuda/experts_tensor.cu
-  ${PROJECT_SOURCE_DIR}/kernels/cuda/linear.cu
-  ${PROJECT_SOURCE_DIR}/kernels/cuda/linear_tensor.cu
-  ${PROJECT_SOURCE_DIR}/kernels/cuda/route.cu
-  ${PROJECT_SOURCE_DIR}/kernels/cuda/sample.cu)
+  attend_exact.cu
+  attend_merge.cu
+  attend_tensor.cu
+  elementwise.cu
+  expert_tiles.cu
+  experts.cu
+  experts_tensor.cu
+  head_linear.cu
+  linear.cu
+  linear_tensor.cu
+  route.cu
+  sample.cu)
 set(dspack_cuda_host
-  ${PROJECT_SOURCE_DIR}/kernels/cuda/attend_choice.cpp
-  ${PROJECT_SOURCE_DIR}/kernels/cuda/elementwise_choice.cpp
-  ${PROJECT_SOURCE_DIR}/kernels/cuda/experts_choice.cpp
-  ${PROJECT_SOURCE_DIR}/kernels/cuda/experts_tensor_choice.cpp
-  ${PROJECT_SOURCE_DIR}/kernels/cuda/linear_choice.cpp
-  ${PROJECT_SOURCE_DIR}/kernels/cuda/linear_tensor_choice.cpp)
+  attend_choice.cpp
+  cuda_device.cpp
+  cuda_memory.cpp
+  cuda_queue.cpp
+  elementwise_choice.cpp
+  experts_choice.cpp
+  experts_tensor_choice.cpp
+  linear_choice.cpp
+  linear_tensor_choice.cpp)
+# Of the program's own libraries; compiled once more, since those are not made for a shared object.
+set(dspack_cuda_shared
+  kernels/checks.cpp
+  format/base/check.cpp
+  format/base/result.cpp
+  format/dtype.cpp)
+list(TRANSFORM dspack_cuda_shared PREPEND ${PROJECT_SOURCE_DIR}/)
+list(TRANSFORM dspack_cuda_kernels PREPEND ${PROJECT_SOURCE_DIR}/kernels/cuda/)
+list(TRANSFORM dspack_cuda_host PREPEND ${PROJECT_SOURCE_DIR}/kernels/cuda/)

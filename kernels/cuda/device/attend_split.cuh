@@ -5,7 +5,7 @@
 
 #include "kernels/cuda/attend_tiles.h"
 
-namespace dspack::kernels::device {
+namespace dspack::kernels::cuda::device {
 
 /// Arguments of the kernels, for the queries of one run.
 struct AttendRun {
@@ -104,4 +104,4 @@ __device__ __forceinline__ float factor_of(float before, float now) {
   return before == now ? 1.0F : gpu::exponential(before - now);
 }
 
-}  // namespace dspack::kernels::device
+}  // namespace dspack::kernels::cuda::device
