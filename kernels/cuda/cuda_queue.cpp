@@ -39,6 +39,22 @@ bool is_empty(const Rows& rows) {
   return rows.rows == 0 || rows.cols == 0;
 }
 
+HeadLinearTask head_task(const HeadLinearArgs& args) {
+  return {.dtype = args.weight.dtype,
+          .weight = matrix_of(args.weight),
+          .heads = args.heads,
+          .head_rows = args.head_rows,
+          .first_row = args.first_row,
+          .rows_used = args.rows_used,
+          .x = floats(args.x),
+          .x_row_stride = args.x_row_stride,
+          .x_head_stride = args.x_head_stride,
+          .y = floats(args.y),
+          .y_row_stride = args.y_row_stride,
+          .y_head_stride = args.y_head_stride,
+          .rows = args.rows};
+}
+
 class RecordedStep final : public Step {
  public:
   explicit RecordedStep(std::unique_ptr<gpu::Graph> graph) : graph_(std::move(graph)) {}
@@ -129,13 +145,13 @@ void CudaQueue::linear(const Weight& weight, const Rows& x, const Rows& y) {
 void CudaQueue::head_linear(const HeadLinearArgs& args) {
   check_head_linear(args);
   if (args.rows == 0 || args.heads == 0 || args.rows_used == 0) return;
-  cuda::head_linear(*stream_, head_task(args, matrix_of(args.weight), floats(args.x), floats(args.y)));
+  head_linear_exact(*stream_, head_task(args));
 }
 
 void CudaQueue::head_linear_transposed(const HeadLinearArgs& args) {
   check_head_linear_transposed(args);
   if (args.rows == 0 || args.heads == 0 || args.weight.in == 0) return;
-  cuda::head_linear_transposed(*stream_, head_task(args, matrix_of(args.weight), floats(args.x), floats(args.y)));
+  head_linear_transposed_exact(*stream_, head_task(args));
 }
 
 void CudaQueue::rms_norm(const Rows& x, Slice gain, float epsilon, const Rows& y) {

@@ -21,6 +21,7 @@ set(dspack_cuda_host
   elementwise_choice.cpp
   experts_choice.cpp
   experts_tensor_choice.cpp
+  head_linear_choice.cpp
   linear_choice.cpp
   linear_tensor_choice.cpp)
 # Of the program's own libraries; compiled once more, since those are not made for a shared object.

@@ -111,8 +111,9 @@ KERNEL_CASE("linear: no rows is no work") {
 }
 
 /// The plainest kernels, one row a call, one thread: what all else must equal.
-std::vector<float> row_by_row(const RandomWeight& weight, const std::vector<float>& x, uint32_t rows) {
-  Lab lab(kPlainestSet, 1);
+std::vector<float> row_by_row(const std::string& set, const RandomWeight& weight, const std::vector<float>& x,
+                              uint32_t rows) {
+  Lab lab(plainest_of(set), 1);
   const kernels::Weight stored = weight.put(lab);
   std::vector<float> all;
   for (uint32_t r = 0; r < rows; ++r) {
@@ -134,7 +135,7 @@ KERNEL_CASE("linear: the bits depend on neither rows in the call, threads, nor i
       const RandomWeight weight = random_weight(shape, random);
       constexpr uint32_t kRows = 39;
       const auto x = random.normals(size_t{kRows} * shape.in);
-      const auto wanted = row_by_row(weight, x, kRows);
+      const auto wanted = row_by_row(Set::kName, weight, x, kRows);
       for (const unsigned threads : {1U, 2U, 3U}) {
         Lab lab(Set::kName, threads);
         const kernels::Weight stored = weight.put(lab);

@@ -23,8 +23,12 @@ struct Avx512 {
   static constexpr const char* kName = "avx512";
 };
 
-/// What all sets must equal bit for bit.
+/// What all sets must equal bit for bit; and where there is no choice of one.
 inline constexpr const char* kPlainestSet = "scalar";
+
+inline const char* plainest_of(const std::string& /*set*/) {
+  return kPlainestSet;
+}
 
 inline bool runs_here(const std::string& set) {
   return kernels::select_cpu_ops(kernels::detect_cpu_features(), set).has_value();
