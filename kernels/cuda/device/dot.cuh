@@ -23,6 +23,24 @@ __device__ __forceinline__ const float* scales_of(const Matrix& matrix, uint32_t
   return matrix.scale + uint64_t{row / matrix.block_out} * ((matrix.in - 1) / matrix.block_in + 1);
 }
 
+/// Chunks of a row to the scales of their blocks, each chunk whole in one. A division by multiplying: exact while
+/// chunks times chunks of a block stay below 2^32, which has_aligned_rows sees to.
+template <class Stored>
+struct BlockOfChunk {
+  uint32_t reciprocal;  // 2^32 / chunks of a block, rounded up; 0: all is one block
+  uint32_t is_chunk;    // all ones where a block is one chunk, whose reciprocal would not fit
+
+  __device__ __forceinline__ explicit BlockOfChunk(const Matrix& matrix) {
+    const bool is_one_block = matrix.scale == nullptr || matrix.block_in >= matrix.in;
+    const uint32_t chunks = is_one_block ? 0 : matrix.block_in / Stored::kPer16;
+    reciprocal = chunks < 2 ? 0 : 0xffffffffU / chunks + 1;
+    is_chunk = chunks == 1 ? 0xffffffffU : 0;
+  }
+  __device__ __forceinline__ uint32_t operator()(uint32_t chunk) const {
+    return static_cast<uint32_t>(uint64_t{chunk} * reciprocal >> 32U) + (chunk & is_chunk);
+  }
+};
+
 /// Values that 32 chunks hold.
 template <class Stored>
 inline constexpr unsigned kGroupValues = gpu::kWarpThreads* Stored::kPer16;
@@ -122,6 +140,7 @@ __device__ __forceinline__ void add_chunks(const Matrix& matrix, const uint32_t 
       data[row] = static_cast<const uint8_t*>(matrix.data) + rows[row] * row_bytes;
       scales[row] = scales_of(matrix, rows[row]);
     }
+    const BlockOfChunk<Stored> block_of(matrix);
     // Loads of several chunks are under way before the first is used: what hides the memory's latency.
     constexpr unsigned kAhead = 4;
     for (uint32_t chunk = first + lane; chunk < end; chunk += kAhead * lanes) {
@@ -141,7 +160,7 @@ __device__ __forceinline__ void add_chunks(const Matrix& matrix, const uint32_t 
         float scale[kRows];
 #pragma unroll
         for (unsigned row = 0; row < kRows; ++row)
-          scale[row] = scales[row] == nullptr ? 1.0F : scales[row][at * Stored::kPer16 / matrix.block_in];
+          scale[row] = scales[row] == nullptr ? 1.0F : scales[row][block_of(at)];
         add_chunk<Stored>(bytes[ahead], scale, place(at), stride, totals);
       }
     }
