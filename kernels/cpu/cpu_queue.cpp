@@ -345,7 +345,8 @@ void CpuQueue::argmax(const Rows& x, Slice ids) {
     const float* values = floats(x.data) + row * x.stride;
     uint32_t best = 0;
     for (uint32_t i = 1; i < x.cols; ++i) {
-      if (values[i] > values[best] || (std::isnan(values[best]) && !std::isnan(values[i]))) best = i;
+      if (std::isnan(values[best])) break;
+      if (values[i] > values[best] || std::isnan(values[i])) best = i;
     }
     reinterpret_cast<uint32_t*>(host(ids))[row] = best;
   }

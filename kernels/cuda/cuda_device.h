@@ -1,5 +1,6 @@
-// The CUDA device: runs operations on one GPU, in order, behind the host's back.
-// Threads: thread-safe. Errors: not_found (no driver, no such GPU), unsupported (a GPU that is too old), budget.
+// The CUDA device: buffers in the GPU's memory, a queue for each stream.
+// Threads: thread-safe. Errors: not_found (no driver or no such GPU), unsupported (a GPU older than compute capability
+// 8.0), budget.
 #pragma once
 
 #include <memory>

@@ -171,7 +171,7 @@ class Trial {
                          *copies[turn++ % copies.size()],
                          {.hidden = rows_in(*scratch, hidden, pass_.rows, config_.hidden),
                           .cache = cache.layer(0),
-                          .first_position = pass_.position,
+                          .position = {.first = pass_.position},
                           .cos_sin = {.buffer = scratch.get(), .offset_bytes = table}}));
           context_.queue.synchronize();
           return {};

@@ -67,7 +67,7 @@ Result<std::unique_ptr<LoadedModel>> load_model(const std::string& folder, const
   if (!loaded) return loaded;
   note_layers((*loaded)->model());
   note((*loaded)->chosen().note());
-  note(memory_note((*loaded)->memory_plan(), options.policy));
+  note(memory_note((*loaded)->memory_plan(), (*loaded)->experts().stats().policy));
   return loaded;
 }
 

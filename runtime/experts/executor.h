@@ -39,6 +39,9 @@ class ExpertExecutor {
   /// y[t] = sum over slot, in the router's order, of weights[t, slot] * expert(ids[t, slot])(x[t]). y [tokens, hidden].
   [[nodiscard]] virtual Result<void> run(const RoutedTokens& tokens, const kernels::Rows& y,
                                          const std::stop_token& stop) = 0;
+  /// Whether `run` enqueues the same operations whatever the router has picked, reads nothing back and waits for
+  /// nothing, so that a pass can be recorded (Queue::record).
+  [[nodiscard]] virtual bool can_record() const { return false; }
   /// See ExpertStore.
   [[nodiscard]] virtual bool wants_forecast() const { return false; }
   virtual void expect(LayerId /*layer*/, std::span<const ExpertId> /*experts*/) {}

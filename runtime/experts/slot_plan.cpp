@@ -88,6 +88,12 @@ Result<SlotPlan> plan_slot(const format::Checkpoint& checkpoint, ExpertKey key, 
   return planner.finish();
 }
 
+Error explained(const Error& error, ExpertKey key) {
+  Error placed = error.in(fmt::format("layer {}, expert {}", key.layer.value, key.expert.value));
+  if (error.kind == ErrorKind::not_found) placed.message += "; fetch it from where the repository is from";
+  return placed;
+}
+
 void finish_slot(const SlotPlan& plan, std::span<std::byte> slot) {
   for (const SlotPlan::Move& move : plan.moves) {
     const auto stored = slot.subspan(move.from, move.tensor->range.size());

@@ -57,6 +57,9 @@ struct SlotPlan {
 /// Errors: not_found for an expert that the checkpoint lacks.
 [[nodiscard]] Result<SlotPlan> plan_slot(const format::Checkpoint& checkpoint, ExpertKey key, const ExpertShape& shape);
 
+/// An error of getting an expert, with its layer and number and, where it is missing, the remedy.
+[[nodiscard]] Error explained(const Error& error, ExpertKey key);
+
 /// Does the plan's moves in a slot whose parts have arrived.
 void finish_slot(const SlotPlan& plan, std::span<std::byte> slot);
 

@@ -46,13 +46,14 @@ struct ExpertStoreStats {
   uint64_t slot_bytes = 0;  // of all slots, used or not
   uint64_t resident_experts = 0;
   uint64_t resident_bytes = 0;                            // memory of slots that were ever used
+  uint64_t loaded_bytes = 0;                              // read before the first pass: resident experts
   std::set<ExpertKey> read_experts;                       // each once, however often it was read
   std::map<LayerId, std::set<std::string>> opened_files;  // by layer, relative to the repository
 
   [[nodiscard]] uint64_t hits() const { return phases[0].hits + phases[0].late + phases[1].hits + phases[1].late; }
   [[nodiscard]] uint64_t misses() const { return phases[0].all_misses() + phases[1].all_misses(); }
   [[nodiscard]] uint64_t bytes_read() const {
-    uint64_t sum = 0;
+    uint64_t sum = loaded_bytes;
     for (const PhaseStats& phase : phases)
       sum += phase.bytes[0] + phase.bytes[1] + phase.prefetched_bytes;
     return sum;

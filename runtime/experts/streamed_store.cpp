@@ -1,7 +1,5 @@
 #include "runtime/experts/streamed_store.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <chrono>
 #include <deque>
@@ -16,12 +14,6 @@ namespace {
 
 // One is read while the slot of the next is found; more would only delay what comes to be wanted.
 constexpr uint64_t kMostPrefetches = 2;
-
-Error explained(const Error& error, ExpertKey key) {
-  Error placed = error.in(fmt::format("layer {}, expert {}", key.layer.value, key.expert.value));
-  if (error.kind == ErrorKind::not_found) placed.message += "; fetch it from where the repository is from";
-  return placed;
-}
 
 }  // namespace
 

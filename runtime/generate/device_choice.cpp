@@ -48,6 +48,16 @@ VramLimits ChosenDevice::vram_limits() const {
   return limits;
 }
 
+void ChosenDevice::wrap(
+    const std::function<std::unique_ptr<kernels::Device>(std::unique_ptr<kernels::Device>)>& around) {
+  // Files are still read into the memory of a CPU device.
+  auto inner = gpu_ ? std::move(gpu_) : std::move(*kernels::make_cpu_device(cpu_));
+  queue_.reset();
+  gpu_ = around(std::move(inner));
+  queue_ = gpu_->make_queue();
+  before_ = gpu_->memory();
+}
+
 void ChosenDevice::use_host(const std::string& reason) {
   DSPACK_CHECK(may_use_host(), "a GPU that was asked for");
   queue_.reset();
@@ -61,6 +71,7 @@ Result<ChosenDevice> choose_device(const DeviceOptions& options, const kernels::
   chosen.is_automatic_ = options.kind == DeviceKind::automatic;
   chosen.precision_ = options.precision;
   chosen.vram_ = options.vram;
+  chosen.cpu_ = cpu;
   TRY_ASSIGN(chosen.host_, kernels::make_cpu_device(cpu));
   chosen.queue_ = chosen.host_->make_queue();
   if (options.kind == DeviceKind::cpu) return chosen;

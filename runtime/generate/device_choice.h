@@ -4,6 +4,7 @@
 // unsupported (an instruction set).
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -46,6 +47,8 @@ class ChosenDevice {
 
   /// Whether nobody has asked for the GPU, so that the CPU may take its place.
   [[nodiscard]] bool may_use_host() const { return is_gpu() && is_automatic_; }
+  /// Another device computes in the place of the one that was chosen, made of it: for tests.
+  void wrap(const std::function<std::unique_ptr<kernels::Device>(std::unique_ptr<kernels::Device>)>& around);
   /// The CPU computes from now on. Nothing of the GPU may be in use any more.
   void use_host(const std::string& reason);
 
@@ -53,6 +56,7 @@ class ChosenDevice {
   friend Result<ChosenDevice> choose_device(const DeviceOptions& options, const kernels::CpuOptions& cpu);
   ChosenDevice() = default;
 
+  kernels::CpuOptions cpu_;
   bool is_automatic_ = false;
   kernels::Precision precision_ = kernels::Precision::exact;
   std::optional<Amount> vram_;

@@ -26,21 +26,21 @@ std::string outlook_line(const FetchOutlook& outlook, uint64_t tokens, std::opti
 }
 
 Result<void> FetchGuard::begin_prompt(uint64_t tokens) {
-  if (!loaded_.streams_experts()) return {};
+  StreamedStore* const store = loaded_.experts().store();
+  if (store == nullptr) return {};  // every expert is there
   const Model& model = loaded_.model();
-  const FetchOutlook outlook =
-      loaded_.store().begin_prompt({.layers = {model.layer_map().begin(), model.layer_map().end()},
-                                    .top_k = model.config().top_k,
-                                    .tokens = tokens,
-                                    .chunk = model.max_rows()});
-  const std::optional<uint64_t> most = loaded_.store().max_fetch();
+  const FetchOutlook outlook = store->begin_prompt({.layers = {model.layer_map().begin(), model.layer_map().end()},
+                                                    .top_k = model.config().top_k,
+                                                    .tokens = tokens,
+                                                    .chunk = model.max_rows()});
+  const std::optional<uint64_t> most = store->max_fetch();
   if (most && outlook.bytes > *most) {
     return Error{ErrorKind::budget,
                  fmt::format("the {} tokens of the prompt are expected to read {} of experts, more than --max-fetch "
                              "allows ({}); shorten the prompt or allow more",
                              tokens, size_words(outlook.bytes), size_words(*most))};
   }
-  if (const std::string line = outlook_line(outlook, tokens, loaded_.store().bytes_per_second()); !line.empty()) {
+  if (const std::string line = outlook_line(outlook, tokens, store->bytes_per_second()); !line.empty()) {
     say_(line);
   }
   return {};

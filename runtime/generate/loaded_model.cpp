@@ -51,6 +51,7 @@ Result<std::unique_ptr<LoadedModel>> LoadedModel::load(std::unique_ptr<format::R
 Result<void> LoadedModel::assemble(const ModelConfig& config, const LoadOptions& options, const std::stop_token& stop) {
   TRY_ASSIGN(chosen_,
              choose_device(options.device, {.threads = options.threads, .instruction_set = options.instruction_set}));
+  if (options.wrap_device) chosen_->wrap(options.wrap_device);
   TRY_ASSIGN(OpenedStorage opened,
              open_storage(*repository_, checkpoint_,
                           {.io = options.io, .verify = options.verify, .device = &chosen_->host()}, stop));
@@ -60,29 +61,21 @@ Result<void> LoadedModel::assemble(const ModelConfig& config, const LoadOptions&
   if (options.wrap_storage) storage_ = options.wrap_storage(std::move(storage_));
   files_ = std::make_unique<CheckpointFiles>(*storage_);
   TRY_ASSIGN(PolicyFactory policy, find_policy(options.policy));
-  TRY_ASSIGN(const LoadPlan plan, plan_load(*chosen_, *files_, *repository_, config, options, stop));
+  TRY_ASSIGN(LoadPlan plan, plan_load(*chosen_, *files_, *repository_, config, options, stop));
+  if (options.resident_experts) plan.model.streaming = {};
   memory_plan_ = plan.memory;
   // Not before it is known to fit: this may be a download.
   TRY(storage_->expect(always_needed(checkpoint_, config, plan.model.layer_map, plan.with_mtp), stop));
   const LoadContext context{
       .device = chosen_->device(), .queue = chosen_->queue(), .files = *files_, .fp8_block = config.fp8_block};
-  TRY_ASSIGN(ExpertExecutor* const executor, make_executor(config, plan, options, std::move(policy)));
-  TRY_ASSIGN(model_, Model::load(context, config, plan.model, *executor, stop));
+  TRY(make_experts(config, plan, options, std::move(policy), stop));
+  TRY_ASSIGN(model_, Model::load(context, config, plan.model, experts_->executor(), stop));
   if (!options.speculation) return {};
   return add_speculation(context, *options.speculation, stop);
 }
 
-Result<ExpertExecutor*> LoadedModel::make_executor(const ModelConfig& config, const LoadPlan& plan,
-                                                   const LoadOptions& options, PolicyFactory policy) {
-  if (!chosen_->is_gpu()) {
-    TRY(make_streamed_executor(config, plan, options, std::move(policy)));
-    return executor_.get();
-  }
-  return Error{ErrorKind::unsupported, "this version does not run routed experts on a GPU yet; use --device cpu"};
-}
-
-Result<void> LoadedModel::make_streamed_executor(const ModelConfig& config, const LoadPlan& plan,
-                                                 const LoadOptions& options, PolicyFactory policy) {
+Result<void> LoadedModel::make_experts(const ModelConfig& config, const LoadPlan& plan, const LoadOptions& options,
+                                       PolicyFactory policy, const std::stop_token& stop) {
   const StreamedStoreOptions store{
       .shape = {.hidden = config.hidden, .expert_inner = config.expert_inner, .fp8_block = config.fp8_block},
       .layers = plan.expert_layers,
@@ -91,17 +84,23 @@ Result<void> LoadedModel::make_streamed_executor(const ModelConfig& config, cons
       .policy = std::move(policy),
       .prefetch = options.prefetch,
       .max_fetch = options.max_fetch};
-  TRY_ASSIGN(store_, StreamedStore::make(chosen_->host(), *storage_, store));
   const ExecutorShape shape{.hidden = config.hidden,
                             .expert_inner = config.expert_inner,
                             .experts = config.experts,
                             .top_k = config.top_k,
                             .wave_tokens = plan.model.max_rows};
-  TRY_ASSIGN(executor_, GroupedExecutor::make(chosen_->host(), chosen_->queue(), *store_, shape));
+  const RoutedExperts::Parts parts{.device = chosen_->device(),
+                                   .queue = chosen_->queue(),
+                                   .storage = *storage_,
+                                   .progress = options.progress.get()};
+  const bool all_at_once = chosen_->is_gpu() || options.resident_experts;
+  const auto placement = all_at_once ? ExpertPlacement::resident : ExpertPlacement::streamed;
+  TRY_ASSIGN(RoutedExperts experts, RoutedExperts::make(parts, placement, store, shape, stop));
+  experts_.emplace(std::move(experts));
   if (options.route_trace.empty()) return {};
   TRY_ASSIGN(recorder_, RouteRecorder::create(format::posix_file_system(), options.route_trace,
                                               route_header(checkpoint_, config.model_type, config.top_k)));
-  executor_->set_recorder(recorder_.get());
+  experts_->set_recorder(recorder_.get());
   return {};
 }
 

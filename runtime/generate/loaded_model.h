@@ -13,11 +13,10 @@
 #include "format/layer_map.h"
 #include "format/source/repository.h"
 #include "runtime/budget/memory_plan.h"
-#include "runtime/experts/grouped_executor.h"
 #include "runtime/experts/policy/policy_catalogue.h"
-#include "runtime/experts/streamed_store.h"
 #include "runtime/experts/trace/route_recorder.h"
 #include "runtime/generate/device_choice.h"
+#include "runtime/generate/routed_experts.h"
 #include "runtime/generate/speculator.h"
 #include "runtime/model/model.h"
 #include "runtime/storage/io_choice.h"
@@ -45,6 +44,12 @@ struct LoadOptions {
   std::optional<uint64_t> max_fetch = {};           // of StreamedStoreOptions
   /// Puts a storage of the caller's own in front of the model's. Empty: none.
   std::function<std::unique_ptr<WeightStorage>(std::unique_ptr<WeightStorage>)> wrap_storage = {};
+  /// All routed experts lie in device memory, read before the run; what is said of slots and streaming is without
+  /// effect then.
+  bool resident_experts = false;
+  std::shared_ptr<format::Progress> progress = {};  // of loading resident experts; null: nobody looks
+  /// Puts a device of the caller's own in front of the model's. Empty: none.
+  std::function<std::unique_ptr<kernels::Device>(std::unique_ptr<kernels::Device>)> wrap_device = {};
   RemoteAccess remote = {};  // for whoever opens the place
   /// Drafting with the MTP module. Unset: none. A number of drafts needs a module (errors: unsupported, not_found);
   /// without a number a model that has none runs without.
@@ -73,14 +78,10 @@ class LoadedModel {
   [[nodiscard]] format::Repository& repository() { return *repository_; }
   [[nodiscard]] const format::Checkpoint& checkpoint() const { return checkpoint_; }
   [[nodiscard]] const CheckpointFiles& files() const { return *files_; }
-  /// Whether experts are read when they are wanted. Else a GPU holds all of them, and there is neither a store nor an
-  /// executor of this kind.
-  [[nodiscard]] bool streams_experts() const { return store_ != nullptr; }
-  [[nodiscard]] const StreamedStore& store() const { return *store_; }
-  [[nodiscard]] StreamedStore& store() { return *store_; }
+  [[nodiscard]] const RoutedExperts& experts() const { return *experts_; }
+  [[nodiscard]] RoutedExperts& experts() { return *experts_; }
   /// How local weights are read.
   [[nodiscard]] const IoChoice& io() const { return io_; }
-  [[nodiscard]] const GroupedExecutor& executor() const { return *executor_; }
   /// Which device runs it, and its memory.
   [[nodiscard]] const ChosenDevice& chosen() const { return *chosen_; }
   [[nodiscard]] const kernels::Device& device() const { return chosen_->device(); }
@@ -98,10 +99,8 @@ class LoadedModel {
   LoadedModel(std::unique_ptr<format::Repository> repository, format::Checkpoint checkpoint)
       : repository_(std::move(repository)), checkpoint_(std::move(checkpoint)) {}
   Result<void> assemble(const ModelConfig& config, const LoadOptions& options, const std::stop_token& stop);
-  Result<ExpertExecutor*> make_executor(const ModelConfig& config, const LoadPlan& plan, const LoadOptions& options,
-                                        PolicyFactory policy);
-  Result<void> make_streamed_executor(const ModelConfig& config, const LoadPlan& plan, const LoadOptions& options,
-                                      PolicyFactory policy);
+  Result<void> make_experts(const ModelConfig& config, const LoadPlan& plan, const LoadOptions& options,
+                            PolicyFactory policy, const std::stop_token& stop);
   Result<void> add_speculation(const LoadContext& context, const SpeculationOptions& options,
                                const std::stop_token& stop);
 
@@ -114,9 +113,8 @@ class LoadedModel {
   std::unique_ptr<CheckpointFiles> files_;
   MemoryPlan memory_plan_;
   std::optional<ChosenDevice> chosen_;
-  std::unique_ptr<StreamedStore> store_;
   std::unique_ptr<RouteRecorder> recorder_;
-  std::unique_ptr<GroupedExecutor> executor_;
+  std::optional<RoutedExperts> experts_;
   std::unique_ptr<Model> model_;
   std::unique_ptr<MtpModule> mtp_;
   std::optional<Speculator> speculator_;

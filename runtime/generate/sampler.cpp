@@ -161,7 +161,7 @@ Result<std::vector<Candidate>> Sampler::distribution(std::span<const float> logi
 }
 
 Result<uint32_t> Sampler::sample(std::span<const float> logits, std::span<const uint32_t> context) {
-  if (options_.temperature == 0 && !adjusts_logits()) return find_best(logits);
+  if (takes_highest()) return find_best(logits);
   TRY_ASSIGN(const std::vector<Candidate> candidates, distribution(logits, context));
   if (options_.temperature == 0) return candidates.front().token;
   double rest = uniform();

@@ -50,6 +50,9 @@ class Sampler {
   /// Whether the options fit a model of `vocab` tokens; the same error as the first call of `sample` would give.
   [[nodiscard]] Result<void> check_vocab(size_t vocab) const;
 
+  /// Whether `sample` chooses the highest logit as it stands, the lowest index among equals, whatever the context is.
+  [[nodiscard]] bool takes_highest() const { return options_.temperature == 0 && !adjusts_logits(); }
+
   /// `context`: the tokens so far, prompt and answer, which the repetition penalty concerns.
   [[nodiscard]] Result<uint32_t> sample(std::span<const float> logits, std::span<const uint32_t> context);
 

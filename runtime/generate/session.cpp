@@ -83,11 +83,18 @@ Result<HiddenStates> Session::prefill(std::span<const uint32_t> prompt, const st
   return hidden;
 }
 
+Result<uint32_t> Session::choose(const kernels::Rows& final, std::span<const uint32_t> context, Sampler& sampler) {
+  if (sampler.takes_highest()) {
+    if (const auto token = model_.likeliest(final)) return *token;
+  }
+  logits_.resize(model_.config().vocab);
+  model_.logits(final, logits_);
+  return sampler.sample(logits_, context);
+}
+
 // The answer's first token.
 Result<std::vector<uint32_t>> Session::begin(const HiddenStates& hidden, Sampler& sampler) {
-  logits_.resize(model_.config().vocab);
-  model_.logits(rows_of(hidden.final, hidden.final.rows - 1, 1), logits_);
-  TRY_ASSIGN(const uint32_t token, sampler.sample(logits_, cached_));
+  TRY_ASSIGN(const uint32_t token, choose(rows_of(hidden.final, hidden.final.rows - 1, 1), cached_, sampler));
   return std::vector<uint32_t>{token};
 }
 
@@ -101,15 +108,15 @@ Result<std::vector<uint32_t>> Session::step(std::span<const uint32_t> tokens, ui
     run.insert(run.end(), drafts.begin(), drafts.end());
   }
   TRY_ASSIGN(const HiddenStates hidden, append(run, Phase::decode, stop));
-  logits_.resize(run.size() * model_.config().vocab);
-  model_.logits(hidden.final, logits_);
   std::vector<uint32_t> certain;
   if (speculator_ != nullptr) {
+    logits_.resize(run.size() * model_.config().vocab);
+    model_.logits(hidden.final, logits_);
     TRY_ASSIGN(certain, speculator_->verify(tokens, logits_, sampler));
     model_.experts().accept_drafts(static_cast<uint32_t>(certain.size()) - 1);
     roll_back(tokens.size() + certain.size() - 1);
   } else {
-    TRY_ASSIGN(const uint32_t token, sampler.sample(logits_, tokens));
+    TRY_ASSIGN(const uint32_t token, choose(hidden.final, tokens, sampler));
     certain.push_back(token);
   }
   ++times_.decode_passes;

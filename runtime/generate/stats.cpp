@@ -130,21 +130,6 @@ format::Json expert_json(const RunStats& stats) {
           {"layers", std::move(layers)}};
 }
 
-// Where a GPU holds all experts there is no store: none was read twice, none is missing.
-void collect_experts(const LoadedModel& loaded, RunStats& stats) {
-  if (!loaded.streams_experts()) {
-    const MemoryPlan& plan = loaded.memory_plan();
-    stats.experts.slots = plan.slot_count;
-    stats.experts.policy = "resident";
-    stats.experts.resident_experts = plan.experts;
-    stats.experts.resident_bytes = plan.vram ? plan.vram->expert_bytes : 0;
-    return;
-  }
-  stats.experts = loaded.store().stats();
-  stats.decode_bound = loaded.executor().decode_bound();
-  stats.memory_bytes.scratch += loaded.executor().scratch_bytes();
-}
-
 std::optional<RunStats::VramBytes> vram_bytes(const ChosenDevice& chosen) {
   if (!chosen.is_gpu()) return std::nullopt;
   const kernels::DeviceMemory now = chosen.device().memory();
@@ -163,16 +148,17 @@ RunStats collect_stats(LoadedModel& loaded, const SessionTimes& times) {
   stats.layer_map = model.layer_map();
   stats.times = times;
   stats.io = loaded.io();
-  collect_experts(loaded, stats);
+  stats.experts = loaded.experts().stats();
+  stats.decode_bound = loaded.experts().decode_bound();
   stats.precision = loaded.chosen().precision();
   stats.vram = vram_bytes(loaded.chosen());
   stats.bytes_read = {.always_needed = files.bytes_read(ReadPurpose::always_needed),
                       .embedding = files.bytes_read(ReadPurpose::embedding),
                       .experts = stats.experts.bytes_read()};
-  stats.memory_bytes.weights = model.weight_bytes();
-  stats.memory_bytes.kv_cache = model.cache().size_bytes();
-  stats.memory_bytes.scratch += model.scratch_bytes();
-  stats.memory_bytes.experts = stats.experts.resident_bytes;
+  stats.memory_bytes = {.weights = model.weight_bytes(),
+                        .kv_cache = model.cache().size_bytes(),
+                        .scratch = model.scratch_bytes() + loaded.experts().scratch_bytes(),
+                        .experts = stats.experts.resident_bytes};
   stats.memory_plan = loaded.memory_plan();
   if (const auto peak = peak_resident_bytes()) stats.process_peak_bytes = *peak;
   std::set<LayerId> read_layers(stats.layer_map.begin(), stats.layer_map.end());

@@ -1,5 +1,6 @@
 #include "runtime/model/attention.h"
 
+#include <algorithm>
 #include <vector>
 
 #include "runtime/model/expanded_attention.h"
@@ -50,17 +51,20 @@ Attention::Attention(const ModelConfig& config, const AttentionOptions& options,
   const uint64_t expanded_positions = form_ == AttentionForm::expanded ? options.context : 0;
   expanded_at_ = plan.add(expanded_positions * config.heads * head_rows(config));
   const bool in_place = cache_dtype_ == Dtype::f32;
-  new_rows_at_ = plan.add(in_place ? 0 : rows * config.cache_dim());
+  const uint64_t live_rows = std::min(rows, uint64_t{kMostRecordedRows});
+  new_rows_at_ = plan.add((in_place ? live_rows : rows) * config.cache_dim());
   cache_values_at_ = plan.add(in_place ? 0 : expanded_positions * config.cache_dim());
 }
 
 // kv_a's output is the cache's row as it is: latent, then rotary key. The latent is normalised and the key rotated
-// there: in the cache itself if that is FP32, else before they are rounded into it.
+// there: in the cache itself if that is FP32 and the row's place is known, else before they are stored in it.
 void Attention::fill_cache(kernels::Queue& queue, kernels::Buffer& scratch, const AttentionWeights& weights,
                            const Input& input, const TraceScope& trace) const {
   DSPACK_CHECK(input.cache.dtype == cache_dtype_, "a cache of another type");
-  const bool in_place = cache_dtype_ == Dtype::f32;
-  const kernels::Slice stored = input.cache.at(input.first_position);
+  const PassPosition& position = input.position;
+  const bool in_place = cache_dtype_ == Dtype::f32 && position.live.empty();
+  DSPACK_CHECK(position.live.empty() || input.x.rows <= kMostRecordedRows, "too many rows at a live position");
+  const kernels::Slice stored = input.cache.at(position.first);
   const kernels::Rows rows{.data = in_place ? stored : kernels::Slice{.buffer = &scratch, .offset_bytes = new_rows_at_},
                            .rows = input.x.rows,
                            .cols = config_.cache_dim(),
@@ -75,9 +79,13 @@ void Attention::fill_cache(kernels::Queue& queue, kernels::Buffer& scratch, cons
               .dim = config_.rope_dim,
               .head_stride = config_.rope_dim,
               .row_stride = rows.stride,
-              .first_position = input.first_position,
-              .cos_sin = input.cos_sin});
-  if (!in_place) queue.store_rows(stored, cache_dtype_, rows);
+              .first_position = position.first,
+              .cos_sin = input.cos_sin,
+              .live = position.live});
+  if (in_place) return;
+  kernels::LivePosition behind = position.live;  // `stored` stands at position.first already
+  if (!behind.empty()) behind.limit -= position.first;
+  queue.store_rows(stored, cache_dtype_, rows, behind);
 }
 
 // Each head's query is [nope | rope]; the second part is rotated in place.
@@ -103,8 +111,9 @@ void Attention::make_queries(kernels::Queue& queue, kernels::Buffer& scratch, co
               .dim = config_.rope_dim,
               .head_stride = config_.query_dim(),
               .row_stride = width,
-              .first_position = input.first_position,
-              .cos_sin = input.cos_sin});
+              .first_position = input.position.first,
+              .cos_sin = input.cos_sin,
+              .live = input.position.live});
 }
 
 kernels::HeadLinearArgs Attention::heads_of_kv_b(const AttentionWeights& weights, uint32_t rows) const {
@@ -162,9 +171,10 @@ void Attention::attend_absorbed(kernels::Queue& queue, kernels::Buffer& scratch,
                     .rope_dim = config_.rope_dim,
                     .rope_row_stride = q_width,
                     .rope_head_stride = config_.query_dim(),
-                    .first_position = input.first_position,
+                    .first_position = input.position.first,
                     .scale = scale_,
-                    .cache_dtype = cache_dtype_});
+                    .cache_dtype = cache_dtype_,
+                    .live = input.position.live});
 
   kernels::HeadLinearArgs values = heads_of_kv_b(weights, rows);
   values.first_row = config_.nope_dim;
@@ -182,7 +192,9 @@ void Attention::attend_absorbed(kernels::Queue& queue, kernels::Buffer& scratch,
 void Attention::attend_expanded(kernels::Queue& queue, kernels::Buffer& scratch, const AttentionWeights& weights,
                                 const Input& input, const TraceScope& trace) const {
   const auto place = [&](uint64_t offset) { return kernels::Slice{.buffer = &scratch, .offset_bytes = offset}; };
-  const uint32_t positions = input.first_position + input.x.rows;
+  DSPACK_CHECK(input.position.live.empty(), "the expanded form needs to know where it stands");
+  const uint32_t first_position = input.position.first;
+  const uint32_t positions = first_position + input.x.rows;
   const uint32_t width = config_.heads * head_rows(config_);
   const kernels::Rows expanded{.data = place(expanded_at_), .rows = positions, .cols = width, .stride = width};
   const bool in_place = cache_dtype_ == Dtype::f32;
@@ -194,9 +206,9 @@ void Attention::attend_expanded(kernels::Queue& queue, kernels::Buffer& scratch,
   kernels::Rows latents = cached;
   latents.cols = config_.kv_rank;
   const TraceScope module = trace.child("kv_b_proj");
-  module.input(rows_of(latents, input.first_position, input.x.rows));
+  module.input(rows_of(latents, first_position, input.x.rows));
   weights.kv_b.apply(queue, latents, expanded);
-  module.output(rows_of(expanded, input.first_position, input.x.rows));
+  module.output(rows_of(expanded, first_position, input.x.rows));
 
   const auto values = [&](kernels::Slice from, size_t count) {
     std::vector<float> host(count);
@@ -219,7 +231,7 @@ void Attention::attend_expanded(kernels::Queue& queue, kernels::Buffer& scratch,
                       .rope_dim = config_.rope_dim,
                       .value_dim = config_.value_dim,
                       .cache_dim = config_.cache_dim(),
-                      .first_position = input.first_position,
+                      .first_position = first_position,
                       .scale = scale_});
   queue.upload(place(heads_at_), std::as_bytes(std::span(out)));
   queue.synchronize();

@@ -9,6 +9,7 @@
 
 #include "runtime/model/config.h"
 #include "runtime/model/kv_cache.h"
+#include "runtime/model/recorded_pass.h"
 #include "runtime/model/scratch.h"
 #include "runtime/model/trace.h"
 #include "runtime/weights/weight_group.h"
@@ -47,10 +48,11 @@ class Attention {
   struct Input {
     kernels::Rows x;  // [rows, hidden], normalised; at most wave_rows
     CacheRows cache;  // [capacity, kv_rank + rope_dim] of the layer
-    uint32_t first_position = 0;
+    PassPosition position;
     kernels::Slice cos_sin;  // see kernels::RopeArgs
   };
-  /// Appends the tokens to the cache at first_position and attends: y [rows, hidden].
+  /// Appends the tokens to the cache at the position and attends: y [rows, hidden]. At a live position: at most
+  /// kMostRecordedRows rows, and not in the expanded form.
   void run(kernels::Queue& queue, kernels::Buffer& scratch, const AttentionWeights& weights, const Input& input,
            const kernels::Rows& y, const TraceScope& trace = {}) const;
 

@@ -68,7 +68,7 @@ void LayerRunner::attend(const Context& context, const LayerWeights& weights, co
     attention_.run(context.queue, context.scratch, weights.attention,
                    {.x = normalised,
                     .cache = input.cache,
-                    .first_position = input.first_position + first,
+                    .position = {.first = input.position.first + first, .live = input.position.live},
                     .cos_sin = input.cos_sin},
                    output, module);
     module.output(output);

@@ -48,8 +48,8 @@ class LayerRunner {
   };
   struct Input {
     kernels::Rows hidden;  // [rows, hidden], the residual stream; changed in place
-    CacheRows cache;       // the layer's, with `first_position` tokens in it
-    uint32_t first_position = 0;
+    CacheRows cache;       // the layer's, with as many tokens in it as `position` says
+    PassPosition position;
     kernels::Slice cos_sin;
   };
   [[nodiscard]] Result<void> run(const Context& context, const LayerWeights& weights, const Input& input) const;

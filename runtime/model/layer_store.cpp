@@ -82,7 +82,8 @@ Result<void> LayerStore::make_places(uint32_t buffers) {
   for (size_t i = 0; i < std::min<size_t>(buffers, streamed_.size()); ++i) {
     auto memory = context_.device.allocate(largest);
     if (!memory) return memory.error().in("memory for layers that are read in every pass");
-    places_.push_back({.memory = std::move(*memory), .holds = nullptr, .reading = nullptr});
+    places_.push_back({.memory = std::move(*memory), .staging = {}, .holds = nullptr, .reading = nullptr});
+    if (!context_.device.is_host()) places_.back().staging.resize(largest);
   }
   transfers_ = std::make_unique<TransferPool>(context_.files.storage().depth());
   return {};
@@ -90,7 +91,7 @@ Result<void> LayerStore::make_places(uint32_t buffers) {
 
 void LayerStore::start_reading(Streamed& layer, Place& place) {
   WeightStorage& storage = context_.files.storage();
-  const std::span<std::byte> memory = kernels::host_bytes(*place.memory);
+  const std::span<std::byte> memory = place.staging.empty() ? kernels::host_bytes(*place.memory) : place.staging;
   const auto reading = std::make_shared<Reading>();
   std::vector<std::function<Result<void>(const std::stop_token&)>> pieces;
   for (const WeightGroup::Part& part : layer.group->parts()) {
@@ -133,7 +134,13 @@ Result<void> LayerStore::finish_reading(Place& place, const std::stop_token& sto
   lock.unlock();
   const LayerId layer = place.holds->weights.id;
   place.reading = nullptr;
-  if (!error) return {};
+  if (!error) {
+    if (place.staging.empty()) return {};
+    context_.queue.upload({.buffer = place.memory.get()},
+                          std::span(place.staging).first(place.holds->group->size_bytes()));
+    context_.queue.synchronize();  // the staging memory is used again
+    return {};
+  }
   place.holds = nullptr;  // the next pass may have more luck
   return error->in(names::layer(layer));
 }

@@ -56,6 +56,7 @@ class LayerStore {
   // A place for one streamed layer.
   struct Place {
     std::unique_ptr<kernels::Buffer> memory;
+    std::vector<std::byte> staging;    // what is read, where the host cannot address `memory`; else empty
     Streamed* holds = nullptr;         // read, or being read
     std::shared_ptr<Reading> reading;  // until it was waited for
   };

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "runtime/model/names.h"
 #include "runtime/model/rope.h"
@@ -45,6 +46,8 @@ Model::Places Model::lay_out(const ModelConfig& config, const ModelOptions& opti
   places.residual = plan.add(uint64_t{options.max_rows} * config.hidden);
   places.logits = plan.add(uint64_t{kLogitRows} * config.vocab);
   places.cos_sin = plan.add(uint64_t{options.context} * config.rope_dim);
+  places.position = plan.add(1);
+  places.choice = plan.add(1);
   return places;
 }
 
@@ -87,6 +90,7 @@ Result<void> Model::allocate() {
   TRY_ASSIGN(KvCache cache, KvCache::make(device_, depth, options_.context, config_.cache_dim(), options_.kv_dtype));
   cache_.emplace(std::move(cache));
   TRY_ASSIGN(scratch_, device_.allocate(plan_.size_bytes()));
+  recorded_.emplace(queue_, kernels::Slice{.buffer = scratch_.get(), .offset_bytes = at_.position}, options_.context);
   const kernels::Slice table{.buffer = scratch_.get(), .offset_bytes = at_.cos_sin};
   for (uint32_t first = 0; first < options_.context; first += kTableRows) {
     const uint32_t count = std::min(kTableRows, options_.context - first);
@@ -113,16 +117,23 @@ Result<HiddenStates> Model::forward(std::span<const uint32_t> tokens, const std:
   DSPACK_CHECK(tokens.size() <= cache_->capacity() - cache_->length(), "the cache is full");
   DSPACK_CHECK(std::ranges::max(tokens) < config_.vocab, "a token outside the vocabulary");
   const auto rows = static_cast<uint32_t>(tokens.size());
-  const auto rows_at = [&](uint64_t offset) {
-    return kernels::Rows{.data = {.buffer = scratch_.get(), .offset_bytes = offset},
-                         .rows = rows,
-                         .cols = config_.hidden,
-                         .stride = config_.hidden};
-  };
-  const kernels::Rows hidden = rows_at(at_.residual);
+  const kernels::Rows hidden = rows_at(at_.residual, rows);
   TRY(embedding_->lookup(queue_, tokens, hidden, stop));
   TraceScope(trace_, "model.embed_tokens").output(hidden);
   if (observer) observer(std::nullopt, hidden);
+  if (can_record() && !observer) {
+    TRY(recorded_->run(rows, cache_->length(),
+                       [&](const PassPosition& position) { return run_layers(hidden, position, stop, {}); }));
+  } else {
+    TRY(run_layers(hidden, {.first = cache_->length()}, stop, observer));
+  }
+  queue_.synchronize();
+  cache_->advance(rows);
+  return HiddenStates{.residual = hidden, .final = rows_at(runner_.idle_rows_at(), rows)};
+}
+
+Result<void> Model::run_layers(const kernels::Rows& hidden, const PassPosition& position, const std::stop_token& stop,
+                               const ForwardObserver& observer) {
   const bool is_foreseen = executor_.wants_forecast();
   for (uint32_t index = 0; index < options_.layer_map.size(); ++index) {
     if (stop.stop_requested()) return Error{ErrorKind::cancelled, "the run was interrupted"};
@@ -138,16 +149,26 @@ Result<HiddenStates> Model::forward(std::span<const uint32_t> tokens, const std:
     TRY(runner_.run(context, *weights,
                     {.hidden = hidden,
                      .cache = cache_->layer(index),
-                     .first_position = cache_->length(),
+                     .position = position,
                      .cos_sin = {.buffer = scratch_.get(), .offset_bytes = at_.cos_sin}}));
     if (observer) observer(index, hidden);
     if (trace_ != nullptr) TRY(trace_->status());
   }
-  const kernels::Rows final = rows_at(runner_.idle_rows_at());
-  runtime::normalise(queue_, hidden, final_norm_, config_.norm_epsilon, final, TraceScope(trace_, "model"), "norm");
-  queue_.synchronize();
-  cache_->advance(rows);
-  return HiddenStates{.residual = hidden, .final = final};
+  runtime::normalise(queue_, hidden, final_norm_, config_.norm_epsilon, rows_at(runner_.idle_rows_at(), hidden.rows),
+                     TraceScope(trace_, "model"), "norm");
+  return {};
+}
+
+bool Model::can_record() const {
+  return executor_.can_record() && trace_ == nullptr && options_.streaming.layers.empty() &&
+         options_.attention == AttentionForm::absorbed;
+}
+
+kernels::Rows Model::rows_at(uint64_t offset, uint32_t rows) const {
+  return {.data = {.buffer = scratch_.get(), .offset_bytes = offset},
+          .rows = rows,
+          .cols = config_.hidden,
+          .stride = config_.hidden};
 }
 
 void Model::foresee(uint32_t index, const kernels::Rows& residual, const kernels::Rows& shared) {
@@ -161,27 +182,50 @@ void Model::foresee(uint32_t index, const kernels::Rows& residual, const kernels
 
 kernels::Rows Model::workspace(uint32_t rows) const {
   DSPACK_CHECK(rows <= options_.max_rows, "the workspace is smaller");
-  return {.data = {.buffer = scratch_.get(), .offset_bytes = at_.residual},
-          .rows = rows,
-          .cols = config_.hidden,
-          .stride = config_.hidden};
+  return rows_at(at_.residual, rows);
 }
 
 void Model::normalise(const kernels::Rows& residual, const kernels::Rows& final) {
   queue_.rms_norm(residual, final_norm_, config_.norm_epsilon, final);
 }
 
-Result<void> Model::run_further_layer(const LayerWeights& weights, const kernels::Rows& hidden, const KvCache& cache,
+Result<void> Model::run_further_layer(const FurtherLayer& layer, const kernels::Rows& hidden,
                                       const std::stop_token& stop) {
+  const KvCache& cache = layer.cache;
   DSPACK_CHECK(hidden.rows <= options_.max_rows && hidden.rows <= cache.capacity() - cache.length(), "no room");
   const bool is_long = hidden.rows > kMostDecodeRows;
   executor_.begin_pass(
       {.phase = is_long ? Phase::prefill : Phase::decode, .rows = hidden.rows, .draft_rows = hidden.rows});
-  return runner_.run({.queue = queue_, .scratch = *scratch_, .executor = executor_, .stop = stop}, weights,
-                     {.hidden = hidden,
-                      .cache = cache.layer(0),
-                      .first_position = cache.length(),
-                      .cos_sin = {.buffer = scratch_.get(), .offset_bytes = at_.cos_sin}});
+  const auto run = [&](const PassPosition& position) {
+    return runner_.run({.queue = queue_, .scratch = *scratch_, .executor = executor_, .stop = stop}, layer.weights,
+                       {.hidden = hidden,
+                        .cache = cache.layer(0),
+                        .position = position,
+                        .cos_sin = {.buffer = scratch_.get(), .offset_bytes = at_.cos_sin}});
+  };
+  if (!can_record()) return run({.first = cache.length()});
+  return layer.recorded.run(hidden.rows, cache.length(), run);
+}
+
+std::optional<uint32_t> Model::likeliest(const kernels::Rows& final) {
+  DSPACK_CHECK(final.rows == 1, "one hidden state at a time");
+  if (device_.is_host() || trace_ != nullptr) return std::nullopt;
+  const kernels::Rows row{.data = {.buffer = scratch_.get(), .offset_bytes = at_.logits},
+                          .rows = 1,
+                          .cols = config_.vocab,
+                          .stride = config_.vocab};
+  const kernels::Slice choice{.buffer = scratch_.get(), .offset_bytes = at_.choice};
+  head_.apply(queue_, final, row);
+  queue_.argmax(row, choice);
+  uint32_t token = 0;
+  queue_.download(std::as_writable_bytes(std::span(&token, 1)), choice);
+  queue_.synchronize();
+  DSPACK_CHECK(token < config_.vocab, "the highest of other logits");
+  // Infinity and NaN are the largest there are, so it is enough to look at this one.
+  float logit = 0;
+  queue_.download(std::as_writable_bytes(std::span(&logit, 1)), row.data.at(uint64_t{token} * sizeof(float)));
+  queue_.synchronize();
+  return std::isfinite(logit) ? std::optional(token) : std::nullopt;
 }
 
 void Model::logits(const kernels::Rows& final, std::span<float> into) {

@@ -64,6 +64,9 @@ class Model {
 
   /// Logits of some final hidden states: FP32 [rows, vocab] into host memory.
   void logits(const kernels::Rows& final, std::span<float> into);
+  /// Of one final hidden state the token with the highest logit, the lowest of equals, where the device can tell for
+  /// less than the logits cost. Nullopt: look at the logits; they lie in the host's memory, or are not all finite.
+  [[nodiscard]] std::optional<uint32_t> likeliest(const kernels::Rows& final);
 
   /// For a module that goes on where the pass ends (mtp.h). It borrows the scratch memory of the pass: what is here
   /// overwrites the last HiddenStates.
@@ -73,10 +76,15 @@ class Model {
   [[nodiscard]] kernels::Rows workspace(uint32_t rows) const;
   /// The final norm: residual -> final. They may be the same rows.
   void normalise(const kernels::Rows& residual, const kernels::Rows& final);
-  /// Runs one layer on `hidden` in place, with a cache of one layer that it does not advance; a pass of its own, of
-  /// drafted rows alone, for the experts. After an error `hidden` is undefined.
-  [[nodiscard]] Result<void> run_further_layer(const LayerWeights& weights, const kernels::Rows& hidden,
-                                               const KvCache& cache, const std::stop_token& stop);
+  struct FurtherLayer {
+    const LayerWeights& weights;
+    const KvCache& cache;    // of one layer
+    RecordedPass& recorded;  // of this layer alone
+  };
+  /// Runs one layer in place on `hidden`, the first rows of the workspace; it does not advance the layer's cache. A
+  /// pass of its own, of drafted rows alone, for the experts. After an error `hidden` is undefined.
+  [[nodiscard]] Result<void> run_further_layer(const FurtherLayer& layer, const kernels::Rows& hidden,
+                                               const std::stop_token& stop);
   /// As `logits`, with another head.
   void logits(const kernels::Rows& final, const Linear& head, std::span<float> into);
 
@@ -92,6 +100,12 @@ class Model {
   Model(const LoadContext& context, const ModelConfig& config, const ModelOptions& options, ExpertExecutor& executor);
   Result<void> load_weights(const LoadContext& context, const std::stop_token& stop);
   Result<void> allocate();
+  /// Enqueues all layers and the final norm. `observer` and forecasts only at a known position.
+  Result<void> run_layers(const kernels::Rows& hidden, const PassPosition& position, const std::stop_token& stop,
+                          const ForwardObserver& observer);
+  /// Whether passes of a few rows are the same operations every time and wait for nothing.
+  [[nodiscard]] bool can_record() const;
+  [[nodiscard]] kernels::Rows rows_at(uint64_t offset, uint32_t rows) const;
   /// Tells the executor what the MoE layer that follows place `index` of the pass is likely to want.
   void foresee(uint32_t index, const kernels::Rows& residual, const kernels::Rows& shared);
 
@@ -103,7 +117,7 @@ class Model {
   Trace* trace_ = nullptr;
   ScratchPlan plan_;
   struct Places {
-    uint64_t residual = 0, logits = 0, cos_sin = 0;
+    uint64_t residual = 0, logits = 0, cos_sin = 0, position = 0, choice = 0;
   };
   static Places lay_out(const ModelConfig& config, const ModelOptions& options, ScratchPlan& plan);
   static LayerRunner make_runner(const ModelConfig& config, const ModelOptions& options, ScratchPlan& plan);
@@ -118,6 +132,7 @@ class Model {
   Linear head_;                // [vocab, hidden]
   std::optional<KvCache> cache_;
   std::unique_ptr<kernels::Buffer> scratch_;
+  std::optional<RecordedPass> recorded_;  // all layers and the final norm
 };
 
 }  // namespace dspack::runtime

@@ -36,6 +36,8 @@ Result<std::unique_ptr<MtpModule>> MtpModule::load(const LoadContext& context, M
   std::unique_ptr<MtpModule> module(new MtpModule(context, model, std::move(cache)));
   module->at_ = lay_out(config, context_positions);
   TRY_ASSIGN(module->scratch_, context.device.allocate(module->at_.size_bytes));
+  module->recorded_.emplace(module->queue_, kernels::Slice{module->scratch_.get(), module->at_.position},
+                            context_positions);
   const uint64_t before = context.files.bytes_read(ReadPurpose::always_needed);
   TRY(module->load_weights(context, stop));
   TRY(module->share_or_load_head(context, stop));
@@ -58,6 +60,7 @@ MtpModule::Places MtpModule::lay_out(const ModelConfig& config, uint32_t positio
   Places places;
   places.residuals = plan.add(uint64_t{positions} * config.hidden);
   places.pairs = plan.add(uint64_t{kWaveRows} * 2 * config.hidden);
+  places.position = plan.add(1);
   places.size_bytes = plan.size_bytes();
   return places;
 }
@@ -174,7 +177,7 @@ Result<void> MtpModule::catch_up(std::span<const uint32_t> next, MtpHidden hidde
       states = z;
     }
     TRY(project(next.subspan(first, count), states, z, stop));
-    TRY(model_.run_further_layer(*layer_, z, cache_, stop));
+    TRY(model_.run_further_layer({.weights = *layer_, .cache = cache_, .recorded = *recorded_}, z, stop));
     queue_.synchronize();
     cache_.advance(count);
     last_ = rows_of(z, count - 1, 1);
@@ -209,7 +212,7 @@ Result<void> MtpModule::chain(uint32_t token, MtpHidden hidden, const std::stop_
     last_ = z;
   }
   TRY(project({&token, 1}, last_, z, stop));
-  TRY(model_.run_further_layer(*layer_, z, cache_, stop));
+  TRY(model_.run_further_layer({.weights = *layer_, .cache = cache_, .recorded = *recorded_}, z, stop));
   queue_.synchronize();
   cache_.advance(1);
   caught_up_ = 0;

@@ -88,6 +88,7 @@ class MtpModule {
   [[nodiscard]] static Result<WeightGroup> find_own(const LoadContext& context, const ModelConfig& config, Own& own);
   struct Places {
     uint64_t residuals = 0, pairs = 0;  // [context, hidden], [wave, 2 * hidden]
+    uint64_t position = 0;              // of a recorded pass
     uint64_t size_bytes = 0;
   };
   [[nodiscard]] static Places lay_out(const ModelConfig& config, uint32_t positions);
@@ -109,7 +110,8 @@ class MtpModule {
   std::optional<Embedding> embedding_;  // absent: the model's
   KvCache cache_;
   std::unique_ptr<kernels::Buffer> scratch_;
-  Places at_;  // in scratch_
+  Places at_;                             // in scratch_
+  std::optional<RecordedPass> recorded_;  // of the layer
   uint32_t pending_ = 0;
   uint32_t caught_up_ = 0;  // positions of the last catch_up
   kernels::Rows last_;

@@ -77,7 +77,7 @@ class Measurement {
   /// Memory of the device may lie in huge pages, into which a direct read is twice as fast.
   Result<void> allocate() {
     const uint64_t bytes = probe_.block_bytes * probe_.depth;
-    if (probe_.device == nullptr) {
+    if (probe_.device == nullptr || !probe_.device->is_host()) {
       ordinary_ = std::make_unique<PageBuffer>(bytes);
       into_ = ordinary_->bytes();
     } else {

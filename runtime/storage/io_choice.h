@@ -43,7 +43,8 @@ struct IoProbe {
   uint64_t block_bytes = 2ULL << 20;     // smaller than real ones, for the sake of slow disks
   unsigned depth = kLocalDepth;
   uint64_t seed = 1;
-  kernels::Device* device = nullptr;  // read into memory of its kind, as slots have; nullptr: into ordinary memory
+  kernels::Device* device =
+      nullptr;  // read into memory of its kind, as slots have; nullptr or no host's: into ordinary memory
 };
 
 [[nodiscard]] Result<IoChoice> choose_io(format::Repository& repository, const format::Checkpoint& checkpoint,

@@ -38,14 +38,14 @@ uint32_t pass(LoadedModel& loaded, uint32_t token, std::vector<float>& logits) {
 
 Round decode(LoadedModel& loaded, uint32_t tokens, uint32_t& token) {
   std::vector<float> logits(loaded.model().config().vocab);
-  const DecodeBound bound = loaded.executor().decode_bound();
-  const PhaseStats counts = loaded.store().stats().phases[static_cast<size_t>(Phase::decode)];
+  const DecodeBound bound = loaded.experts().decode_bound();
+  const PhaseStats counts = loaded.experts().stats().phases[static_cast<size_t>(Phase::decode)];
   const auto start = Clock::now();
   for (uint32_t i = 0; i < tokens; ++i)
     token = pass(loaded, token, logits);
   Round round{.seconds = std::chrono::duration<double>(Clock::now() - start).count(),
-              .bound = loaded.executor().decode_bound().since(bound),
-              .counts = loaded.store().stats().phases[static_cast<size_t>(Phase::decode)]};
+              .bound = loaded.experts().decode_bound().since(bound),
+              .counts = loaded.experts().stats().phases[static_cast<size_t>(Phase::decode)]};
   round.counts.hits -= counts.hits;
   round.counts.late -= counts.late;
   for (size_t tier = 0; tier < 2; ++tier) {
@@ -73,7 +73,7 @@ void print(const Round& round, uint32_t tokens) {
 int run(const StarvedOptions& options) {
   const auto rounds = static_cast<uint32_t>(options.rounds);
   const auto loaded = load_starved(options, (rounds + 1) * options.tokens + 1, std::nullopt);
-  const ExpertStoreStats stats = loaded->store().stats();
+  const ExpertStoreStats stats = loaded->experts().stats();
   fmt::print("{}; {} of {} experts have slots, {:.2f} GB; policy {}\n", loaded->device().description(), stats.slots,
              loaded->checkpoint().experts().size(), 1e-9 * static_cast<double>(stats.slot_bytes), stats.policy);
   uint32_t token = 0;

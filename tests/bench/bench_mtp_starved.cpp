@@ -33,10 +33,10 @@ std::vector<uint32_t> decode(LoadedModel& loaded, Mode& mode, uint32_t first, ui
   std::vector<uint32_t> prompt(kPromptTokens);
   for (uint32_t i = 0; i < kPromptTokens; ++i)
     prompt[i] = first + i;
-  const PhaseStats before = loaded.store().stats().phases[static_cast<size_t>(Phase::decode)];
+  const PhaseStats before = loaded.experts().stats().phases[static_cast<size_t>(Phase::decode)];
   const Answer answer = value_of(
       session.generate(prompt, {.max_tokens = count, .end_tokens = {}}, sampler, [](uint32_t) { return true; }, {}));
-  mode.counts = loaded.store().stats().phases[static_cast<size_t>(Phase::decode)];
+  mode.counts = loaded.experts().stats().phases[static_cast<size_t>(Phase::decode)];
   mode.counts.misses[0] -= before.misses[0];
   mode.counts.draft_misses -= before.draft_misses;
   const SessionTimes& times = session.times();
@@ -49,7 +49,7 @@ std::vector<uint32_t> decode(LoadedModel& loaded, Mode& mode, uint32_t first, ui
 int run(const StarvedOptions& options) {
   const auto loaded =
       load_starved(options, kPromptTokens + options.tokens + 16, SpeculationOptions{.drafts = std::nullopt});
-  const ExpertStoreStats stats = loaded->store().stats();
+  const ExpertStoreStats stats = loaded->experts().stats();
   fmt::print("{}; {} of {} experts have slots; policy {}; {} tokens follow {}\n", loaded->device().description(),
              stats.slots, loaded->checkpoint().experts().size(), stats.policy, options.tokens, kPromptTokens);
   std::vector<Mode> modes = {{.name = "off", .speculation = std::nullopt},

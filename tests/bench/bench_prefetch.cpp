@@ -38,7 +38,7 @@ class Runner {
   }
 
   void print(const std::vector<double>& ratios, const std::vector<double>& seconds, uint32_t tokens) const {
-    const ExpertStoreStats stats = loaded_->store().stats();
+    const ExpertStoreStats stats = loaded_->experts().stats();
     const PhaseStats& counts = stats.phases[static_cast<size_t>(Phase::decode)];
     const auto share = [](uint64_t part, uint64_t whole) {
       return whole == 0 ? 0.0 : 100 * static_cast<double>(part) / static_cast<double>(whole);

@@ -158,7 +158,7 @@ KERNEL_CASE("elementwise: the bits depend on neither threads nor instruction set
   constexpr uint32_t kCols = 4099;
   const auto x = random.normals(size_t{kRows} * kCols);
   const auto other = random.normals(x.size());
-  Lab plainest("scalar", 1);
+  Lab plainest(kPlainestSet, 1);
   const auto wanted = run_all(plainest, x, other, kRows, kCols);
   for (const unsigned threads : {1U, 2U, 3U}) {
     Lab lab(Set::kName, threads);

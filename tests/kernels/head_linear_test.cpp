@@ -143,7 +143,7 @@ KERNEL_CASE("head_linear: the bits depend on neither rows in the call, threads, 
       const size_t x_row = size_t{c.heads} * lengths(c, direction).x;
       const auto x = random.normals(kRows * x_row);
       std::vector<float> wanted;
-      Lab plainest("scalar", 1);
+      Lab plainest(kPlainestSet, 1);
       const kernels::Weight stored = weight.put(plainest);
       for (uint32_t r = 0; r < kRows; ++r) {
         const auto first = x.begin() + static_cast<std::ptrdiff_t>(r * x_row);

@@ -14,25 +14,10 @@
 #include <string>
 #include <vector>
 
-#include "kernels/cpu/cpu_device.h"
-#include "kernels/cpu/ops_table.h"
+#include "kernel_sets.h"  // of the folder that the build picks: what the tests run on
+#include "kernels/ops.h"
 
 namespace dspack::test {
-
-// The instruction sets that may exist, as types, so that each becomes a test case of its own.
-struct Scalar {
-  static constexpr const char* kName = "scalar";
-};
-struct Avx2 {
-  static constexpr const char* kName = "avx2";
-};
-struct Avx512 {
-  static constexpr const char* kName = "avx512";
-};
-
-inline bool runs_here(const std::string& set) {
-  return kernels::select_cpu_ops(kernels::detect_cpu_features(), set).has_value();
-}
 
 /// DSPACK_TEST_SEED repeats a run; otherwise every run sees other numbers.
 class Random {
@@ -70,26 +55,27 @@ inline bool is_poison(float value) {
 
 class Lab {
  public:
-  explicit Lab(const std::string& set, unsigned threads = 2) {
-    auto made = kernels::make_cpu_device({.threads = threads, .instruction_set = set});
+  explicit Lab(const std::string& set, unsigned threads = 2) : set_(set) {
+    auto made = make_set_device(set, threads);
     REQUIRE(made.has_value());
     device_ = std::move(made).value();
-    // The suite of one instruction set must not pass by running another.
-    REQUIRE(std::string(device_->description()).starts_with("cpu " + set + ","));
+    // The suite of one set must not pass by running another.
+    REQUIRE(std::string(device_->description()).starts_with(description_of(set)));
     queue_ = device_->make_queue();
   }
 
   kernels::Queue& queue() { return *queue_; }
   kernels::Device& device() { return *device_; }
 
-  /// Exactly `count` bytes behind an offset of `element_bytes`: aligned to elements and no more, and the sanitizer sees
-  /// every byte that is read or written beyond.
+  /// Exactly `count` bytes behind an offset: the sanitizer sees every byte that is read or written beyond.
   kernels::Slice raw(const void* data, size_t count, size_t element_bytes) {
-    auto buffer = device_->allocate(element_bytes + count);
+    const size_t offset = offset_for(set_, element_bytes);
+    auto buffer = device_->allocate(offset + count);
     REQUIRE(buffer.has_value());
     buffers_.push_back(std::move(buffer).value());
-    const kernels::Slice place{buffers_.back().get(), element_bytes};
+    const kernels::Slice place{buffers_.back().get(), offset};
     queue_->upload(place, {static_cast<const std::byte*>(data), count});
+    queue_->synchronize();
     return place;
   }
   template <class T>
@@ -106,6 +92,7 @@ class Lab {
   }
 
  private:
+  std::string set_;
   std::unique_ptr<kernels::Device> device_;
   std::unique_ptr<kernels::Queue> queue_;
   std::vector<std::unique_ptr<kernels::Buffer>> buffers_;
@@ -131,16 +118,12 @@ inline std::vector<float> dense(const std::vector<float>& stored, size_t rows, s
 
 }  // namespace dspack::test
 
-TYPE_TO_STRING_AS("scalar", dspack::test::Scalar);
-TYPE_TO_STRING_AS("avx2", dspack::test::Avx2);
-TYPE_TO_STRING_AS("avx512", dspack::test::Avx512);
-
-/// A test case per instruction set. One that this processor or program lacks says so; CTest counts it as skipped.
-#define KERNEL_CASE(name) TEST_CASE_TEMPLATE(name, Set, dspack::test::Scalar, dspack::test::Avx2, dspack::test::Avx512)
-#define SKIP_UNLESS_SET_RUNS()                                                              \
-  do {                                                                                      \
-    if (!dspack::test::runs_here(Set::kName)) {                                             \
-      MESSAGE("SKIPPED: this machine or program lacks the instruction set " << Set::kName); \
-      return;                                                                               \
-    }                                                                                       \
+/// A test case for each set. One that this processor or program lacks says so; CTest counts it as skipped.
+#define KERNEL_CASE(name) TEST_CASE_TEMPLATE(name, Set, DSPACK_KERNEL_SETS)
+#define SKIP_UNLESS_SET_RUNS()                                               \
+  do {                                                                       \
+    if (!dspack::test::runs_here(Set::kName)) {                              \
+      MESSAGE("SKIPPED: this machine or program cannot run " << Set::kName); \
+      return;                                                                \
+    }                                                                        \
   } while (false)

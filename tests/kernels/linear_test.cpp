@@ -27,10 +27,10 @@ std::vector<float> run_linear(Lab& lab, const kernels::Weight& weight, const std
   return dense(lab.get(y, size_t{c.rows} * y_stride), c.rows, weight.out, y_stride);
 }
 
-/// Roundings on the way of one term into its output: the fma chain of its lane, one fma per block, four sums of lanes.
+/// See kernel_sets.h.
 double steps(const WeightCase& weight) {
   const uint64_t block = weight.block_out == 0 ? weight.in : std::min(weight.block_in, weight.in);
-  return static_cast<double>(ceil_div(block, 16) + ceil_div(weight.in, block) + 4);
+  return dot_steps(bits_of(weight.dtype), block, weight.in);
 }
 
 void check_against_reference(Lab& lab, const LinearCase& c, Random& random) {
@@ -110,9 +110,9 @@ KERNEL_CASE("linear: no rows is no work") {
   CHECK(run_linear(lab, weight.put(lab), {}, {weight.shape, 0, 0, 0}).empty());
 }
 
-/// The scalar kernels, one row a call, one thread: what all else must equal.
+/// The plainest kernels, one row a call, one thread: what all else must equal.
 std::vector<float> row_by_row(const RandomWeight& weight, const std::vector<float>& x, uint32_t rows) {
-  Lab lab("scalar", 1);
+  Lab lab(kPlainestSet, 1);
   const kernels::Weight stored = weight.put(lab);
   std::vector<float> all;
   for (uint32_t r = 0; r < rows; ++r) {

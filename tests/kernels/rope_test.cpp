@@ -22,7 +22,7 @@ TEST_CASE("rope: is a complex multiplication of interleaved pairs, and touches n
     table.push_back(std::sin(angle));
   }
   const auto before = random.normals(size_t{kRows} * kRowStride);
-  Lab lab("scalar");
+  Lab lab(kPlainestSet);
   const kernels::Slice data = lab.put(before);
   lab.queue().rope({.data = data.at(kStart * sizeof(float)),
                     .rows = kRows,
@@ -60,8 +60,8 @@ TEST_CASE("rope: one row a call and all rows at once give the same bits") {
   constexpr uint32_t kRow = kHeads * kDim;
   const auto x = random.normals(size_t{kRows} * kRow);
   const auto table = random.normals(size_t{kRows} * kDim);
-  Lab together("scalar", 3);
-  Lab apart("scalar", 1);
+  Lab together(kPlainestSet, 3);
+  Lab apart(kPlainestSet, 1);
   const kernels::Slice a = together.put(x);
   const kernels::Slice b = apart.put(x);
   const kernels::Slice cos_sin = apart.put(table);

@@ -122,7 +122,7 @@ TEST_CASE("route: agrees with sorting everything, with and without bias, groups 
     CAPTURE(args.groups);
     CAPTURE(args.groups_kept);
     CAPTURE(args.top_k);
-    Lab lab("scalar", 1);
+    Lab lab(kPlainestSet, 1);
     const Routed got = run_route(lab, args, logits, bias);
     for (uint32_t row = 0; row < args.rows; ++row)
       check_row(args, got, logits, bias, row);
@@ -130,7 +130,7 @@ TEST_CASE("route: agrees with sorting everything, with and without bias, groups 
 }
 
 TEST_CASE("route: the bias chooses and the score weighs") {
-  Lab lab("scalar", 1);
+  Lab lab(kPlainestSet, 1);
   RouterArgs args;
   args.rows = 1;
   args.experts = 4;
@@ -142,7 +142,7 @@ TEST_CASE("route: the bias chooses and the score weighs") {
 }
 
 TEST_CASE("route: an expert of a dropped group is not chosen, however good, and however negative the others") {
-  Lab lab("scalar", 1);
+  Lab lab(kPlainestSet, 1);
   RouterArgs args;
   args.rows = 1;
   args.experts = 6;
@@ -155,7 +155,7 @@ TEST_CASE("route: an expert of a dropped group is not chosen, however good, and 
 }
 
 TEST_CASE("route: NaN gives some experts, all of them different and in range") {
-  Lab lab("scalar", 1);
+  Lab lab(kPlainestSet, 1);
   RouterArgs args;
   args.rows = 1;
   args.experts = 8;
@@ -182,12 +182,12 @@ TEST_CASE("route: a row's result does not depend on the others or on threads") {
   args.top_k = 8;
   const auto logits = random.normals(size_t{args.rows} * args.experts);
   const auto bias = random.normals(args.experts);
-  Lab together("scalar", 3);
+  Lab together(kPlainestSet, 3);
   const Routed all = run_route(together, args, logits, bias);
   RouterArgs one = args;
   one.rows = 1;
   for (uint32_t row = 0; row < args.rows; ++row) {
-    Lab lab("scalar", 1);
+    Lab lab(kPlainestSet, 1);
     const auto first = logits.begin() + static_cast<std::ptrdiff_t>(row * args.experts);
     const Routed alone = run_route(lab, one, {first, first + args.experts}, bias);
     CHECK(std::equal(alone.ids.begin(), alone.ids.end(), all.ids.begin() + row * args.top_k));

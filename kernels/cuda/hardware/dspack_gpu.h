@@ -136,6 +136,34 @@ __device__ inline float2 halves_to_floats(uint32_t halves) {
       : "r"(halves));
   return values;
 }
+/// Products of two pairs of F16.
+__device__ inline uint32_t multiply_halves(uint32_t a, uint32_t b) {
+  uint32_t pair;
+  asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(pair) : "r"(a), "r"(b));
+  return pair;
+}
+/// Four E4M3 codes to F16, two in a word, in order; exact, NaN stays NaN.
+__device__ inline uint2 f8_to_halves(uint32_t codes) {
+  uint2 halves;
+#if __CUDA_ARCH__ >= 890
+  asm("{.reg .b16 low, high;\n mov.b32 {low, high}, %2;\n cvt.rn.f16x2.e4m3x2 %0, low;\n"
+      " cvt.rn.f16x2.e4m3x2 %1, high;}"
+      : "=r"(halves.x), "=r"(halves.y)
+      : "r"(codes));
+#else
+  // An F16 with the code's seven bits behind its sign is the value times 2^-8, subnormal codes too. NaN (all seven set)
+  // gets an exponent of ones instead.
+  const auto widen = [](uint32_t high_bytes) {
+    const uint32_t magnitude = (high_bytes >> 1U) & 0x3f803f80U;
+    const uint32_t nan = ((magnitude + 0x00800080U) & 0x40004000U) >> 14U;
+    const uint32_t scaled = multiply_halves(magnitude, 0x5c005c00U);  // 2^8
+    return (high_bytes & 0x80008000U) | scaled | nan * 0x7c00U;
+  };
+  halves.x = widen(__byte_perm(codes, 0, 0x1404));
+  halves.y = widen(__byte_perm(codes, 0, 0x3424));
+#endif
+  return halves;
+}
 /// Rounded to the nearest F16, ties to even; `low` in the lower half.
 __device__ inline uint32_t floats_to_halves(float low, float high) {
   uint32_t halves;

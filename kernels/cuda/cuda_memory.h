@@ -1,0 +1,62 @@
+// Memory of the GPU as ops.h wants it: buffers, and tables of experts.
+// Threads: thread-safe. Lifetime: a buffer gives its bytes back to the budget that it came from. Errors: budget.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <span>
+
+#include "kernels/cuda/experts.h"
+#include "kernels/cuda/runtime.h"
+#include "kernels/ops.h"
+
+namespace dspack::kernels::cuda {
+
+/// Bytes that a device may allocate, and has.
+struct Budget {
+  uint64_t limit_bytes = 0;  // 0: what the card has
+  std::atomic<uint64_t> used_bytes{0};
+};
+
+class CudaBuffer final : public Buffer {
+ public:
+  [[nodiscard]] static Result<std::unique_ptr<CudaBuffer>> make(uint64_t bytes, std::shared_ptr<Budget> budget);
+  ~CudaBuffer() override;
+  CudaBuffer(const CudaBuffer&) = delete;
+  CudaBuffer& operator=(const CudaBuffer&) = delete;
+
+  [[nodiscard]] uint64_t size_bytes() const override { return bytes_; }
+  [[nodiscard]] std::byte* address() const { return memory_; }
+
+ private:
+  CudaBuffer(std::byte* memory, uint64_t bytes, std::shared_ptr<Budget> budget)
+      : memory_(memory), bytes_(bytes), budget_(std::move(budget)) {}
+  std::byte* memory_;
+  uint64_t bytes_;
+  std::shared_ptr<Budget> budget_;
+};
+
+/// Where a slice is on the device; null for an empty one.
+[[nodiscard]] std::byte* address_of(Slice place);
+
+/// The weight as kernels get it.
+[[nodiscard]] Matrix matrix_of(const Weight& weight);
+
+class CudaExpertTable final : public ExpertTable {
+ public:
+  /// Errors: unsupported (experts that differ in how they are stored), budget.
+  [[nodiscard]] static Result<std::unique_ptr<ExpertTable>> make(std::span<const ExpertMatrices> experts,
+                                                                 std::shared_ptr<Budget> budget);
+  [[nodiscard]] uint32_t size() const override { return size_; }
+  [[nodiscard]] const ExpertForm& form() const { return form_; }
+  [[nodiscard]] const ExpertEntry* entries() const { return reinterpret_cast<const ExpertEntry*>(memory_->address()); }
+
+ private:
+  CudaExpertTable(std::unique_ptr<CudaBuffer> memory, const ExpertForm& form, uint32_t size)
+      : memory_(std::move(memory)), form_(form), size_(size) {}
+  std::unique_ptr<CudaBuffer> memory_;
+  ExpertForm form_;
+  uint32_t size_;
+};
+
+}  // namespace dspack::kernels::cuda

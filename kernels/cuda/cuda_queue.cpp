@@ -1,0 +1,320 @@
+#include "kernels/cuda/cuda_queue.h"
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "format/base/check.h"
+#include "kernels/checks.h"
+#include "kernels/cuda/attend.h"
+#include "kernels/cuda/cuda_memory.h"
+#include "kernels/cuda/elementwise.h"
+#include "kernels/cuda/experts.h"
+#include "kernels/cuda/head_linear.h"
+#include "kernels/cuda/linear.h"
+#include "kernels/cuda/linear_tensor.h"
+#include "kernels/cuda/route.h"
+#include "kernels/cuda/sample.h"
+#include "kernels/cuda/workspace.h"
+
+namespace dspack::kernels::cuda {
+namespace {
+
+float* floats(Slice place) {
+  return reinterpret_cast<float*>(address_of(place));
+}
+uint32_t* numbers(Slice place) {
+  return reinterpret_cast<uint32_t*>(address_of(place));
+}
+RowsAt<float> rows_at(const Rows& rows) {
+  return {.data = floats(rows.data), .stride = rows.stride};
+}
+RowsAt<const float> inputs_at(const Rows& rows) {
+  return {.data = floats(rows.data), .stride = rows.stride};
+}
+RowPairTask pair(const Rows& to, const Rows& from) {
+  return {.to = rows_at(to), .from = inputs_at(from), .rows = to.rows, .cols = to.cols};
+}
+bool is_empty(const Rows& rows) {
+  return rows.rows == 0 || rows.cols == 0;
+}
+
+class RecordedStep final : public Step {
+ public:
+  explicit RecordedStep(std::unique_ptr<gpu::Graph> graph) : graph_(std::move(graph)) {}
+  [[nodiscard]] gpu::Graph& graph() { return *graph_; }
+
+ private:
+  std::unique_ptr<gpu::Graph> graph_;
+};
+
+class CudaQueue final : public Queue {
+ public:
+  CudaQueue(gpu::Properties properties, Precision precision)
+      : properties_(std::move(properties)), precision_(precision), stream_(gpu::make_stream()) {}
+
+  void upload(Slice to, std::span<const std::byte> from) override;
+  void download(std::span<std::byte> to, Slice from) override;
+  void copy(Slice to, Slice from, uint64_t bytes) override;
+  void synchronize() override;
+
+  void linear(const Weight& weight, const Rows& x, const Rows& y) override;
+  void head_linear_transposed(const HeadLinearArgs& args) override;
+  void head_linear(const HeadLinearArgs& args) override;
+  void rms_norm(const Rows& x, Slice gain, float epsilon, const Rows& y) override;
+  void rope(const RopeArgs& args) override;
+  void mla_attend(const MlaAttendArgs& args) override;
+  void silu_multiply(const Rows& gate, const Rows& up) override;
+  void add(const Rows& y, const Rows& x) override;
+  void route(const RouterArgs& args) override;
+  void run_experts(const ExpertsArgs& args) override;
+  void store_rows(Slice to, Dtype dtype, const Rows& from, const LivePosition& live) override;
+  void load_rows(const Rows& to, Slice from, Dtype dtype) override;
+  void gather_rows(const Rows& to, const Rows& from, std::span<const uint32_t> rows) override;
+  void scatter_rows(const Rows& to, const Rows& from, std::span<const uint32_t> rows) override;
+  void combine(const Rows& y, const Rows& parts, Slice weights, uint32_t top_k) override;
+  void argmax(const Rows& x, Slice ids) override;
+
+  std::unique_ptr<Step> record(const std::function<void()>& operations) override;
+  void run(Step& step) override;
+
+ private:
+  const uint32_t* on_device(std::span<const uint32_t> rows);
+
+  gpu::Properties properties_;
+  Precision precision_;
+  std::unique_ptr<gpu::Stream> stream_;
+  Workspace workspace_;
+  std::vector<std::vector<uint32_t>> indices_;  // on their way to the device; until the next synchronize
+  Workspace index_space_;
+  uint64_t index_bytes_ = 0;  // of index_space_ in use
+};
+
+void CudaQueue::upload(Slice to, std::span<const std::byte> from) {
+  check_extent(to, from.size());
+  if (!from.empty()) stream_->copy_to_device(address_of(to), from.data(), from.size());
+}
+
+void CudaQueue::download(std::span<std::byte> to, Slice from) {
+  check_extent(from, to.size());
+  if (!to.empty()) stream_->copy_to_host(to.data(), address_of(from), to.size());
+}
+
+void CudaQueue::copy(Slice to, Slice from, uint64_t bytes) {
+  check_extent(to, bytes);
+  check_extent(from, bytes);
+  if (bytes == 0 || address_of(to) == address_of(from)) return;
+  const bool apart = to.buffer != from.buffer || to.offset_bytes + bytes <= from.offset_bytes ||
+                     from.offset_bytes + bytes <= to.offset_bytes;
+  DSPACK_CHECK(apart, "a copy onto a part of itself");
+  stream_->copy_on_device(address_of(to), address_of(from), bytes);
+}
+
+void CudaQueue::synchronize() {
+  stream_->synchronize();
+  indices_.clear();
+  index_bytes_ = 0;
+}
+
+void CudaQueue::linear(const Weight& weight, const Rows& x, const Rows& y) {
+  check_linear(weight, x, y);
+  if (x.rows == 0 || weight.out == 0) return;
+  const LinearTask task{
+      .dtype = weight.dtype, .weight = matrix_of(weight), .x = inputs_at(x), .y = rows_at(y), .rows = x.rows};
+  if (precision_ != Precision::exact && fits_tensor_cores(task.dtype, task.weight))
+    return linear_tensor(*stream_, task, precision_);
+  linear_exact(*stream_, task, properties_.multiprocessors);
+}
+
+void CudaQueue::head_linear(const HeadLinearArgs& args) {
+  check_head_linear(args);
+  if (args.rows == 0 || args.heads == 0 || args.rows_used == 0) return;
+  cuda::head_linear(*stream_, head_task(args, matrix_of(args.weight), floats(args.x), floats(args.y)));
+}
+
+void CudaQueue::head_linear_transposed(const HeadLinearArgs& args) {
+  check_head_linear_transposed(args);
+  if (args.rows == 0 || args.heads == 0 || args.weight.in == 0) return;
+  cuda::head_linear_transposed(*stream_, head_task(args, matrix_of(args.weight), floats(args.x), floats(args.y)));
+}
+
+void CudaQueue::rms_norm(const Rows& x, Slice gain, float epsilon, const Rows& y) {
+  check_rms_norm(x, gain, y);
+  if (is_empty(x)) return;
+  run_rms_norm(
+      *stream_,
+      {.x = inputs_at(x), .y = rows_at(y), .gain = floats(gain), .epsilon = epsilon, .rows = x.rows, .cols = x.cols});
+}
+
+void CudaQueue::rope(const RopeArgs& args) {
+  check_rope(args);
+  if (args.rows == 0 || args.heads == 0 || args.dim == 0) return;
+  run_rotate(*stream_, {.data = floats(args.data),
+                        .rows = args.rows,
+                        .heads = args.heads,
+                        .dim = args.dim,
+                        .head_stride = args.head_stride,
+                        .row_stride = args.row_stride,
+                        .first_position = args.first_position,
+                        .cos_sin = floats(args.cos_sin),
+                        .live = numbers(args.live.value)});
+}
+
+void CudaQueue::mla_attend(const MlaAttendArgs& args) {
+  check_mla_attend(args);
+  if (args.rows == 0 || args.heads == 0) return;
+  MlaAttendTask task{.query_latent = floats(args.query_latent),
+                     .query_rope = floats(args.query_rope),
+                     .cache = address_of(args.cache),
+                     .out = floats(args.out),
+                     .partial = nullptr,
+                     .live_position = numbers(args.live.value),
+                     .rows = args.rows,
+                     .heads = args.heads,
+                     .latent_dim = args.latent_dim,
+                     .rope_dim = args.rope_dim,
+                     .rope_row_stride = args.rope_row_stride,
+                     .rope_head_stride = args.rope_head_stride,
+                     .first_position = args.first_position,
+                     .position_limit = args.live.empty() ? args.first_position + args.rows : args.live.limit,
+                     .scale = args.scale,
+                     .cache_dtype = args.cache_dtype};
+  const AttendShape shape = shape_of(task);
+  task.partial = reinterpret_cast<float*>(workspace_.at_least(attend_scratch_bytes(shape)));
+  const AttendChoice choice = attend_choice(shape, properties_);
+  if (precision_ == Precision::exact || choice == AttendChoice::exact) return attend_exact(*stream_, task);
+  attend_tensor(*stream_, task, choice);
+}
+
+void CudaQueue::silu_multiply(const Rows& gate, const Rows& up) {
+  check_same_shape(gate, up);
+  if (!is_empty(gate)) run_silu_multiply(*stream_, pair(gate, up));
+}
+
+void CudaQueue::add(const Rows& y, const Rows& x) {
+  check_same_shape(y, x);
+  if (!is_empty(y)) run_add(*stream_, pair(y, x));
+}
+
+void CudaQueue::route(const RouterArgs& args) {
+  check_route(args);
+  if (args.rows == 0) return;
+  run_route(*stream_, {.logits = floats(args.logits),
+                       .bias = floats(args.bias),
+                       .ids = numbers(args.ids),
+                       .weights = floats(args.weights),
+                       .rows = args.rows,
+                       .experts = args.experts,
+                       .top_k = args.top_k,
+                       .groups = args.groups,
+                       .groups_kept = args.groups_kept,
+                       .score = args.score,
+                       .group_score = args.group_score,
+                       .normalise = args.normalise,
+                       .scale = args.scale});
+}
+
+void CudaQueue::run_experts(const ExpertsArgs& args) {
+  const auto& table = static_cast<const CudaExpertTable&>(*args.table);
+  check_experts(args, experts_scratch_bytes({.hidden = args.x.cols,
+                                             .inner = table.form().gate_up.out,
+                                             .experts = table.size(),
+                                             .top_k = args.top_k,
+                                             .rows = args.x.rows}));
+  DSPACK_CHECK(args.x.cols == table.form().gate_up.in, "experts of another model");
+  if (args.x.rows == 0) return;
+  cuda::run_experts(*stream_, {.table = table.entries(),
+                               .form = table.form(),
+                               .experts = table.size(),
+                               .x = inputs_at(args.x),
+                               .ids = numbers(args.ids),
+                               .weights = floats(args.weights),
+                               .tokens = args.x.rows,
+                               .top_k = args.top_k,
+                               .scratch = address_of(args.scratch),
+                               .y = rows_at(args.y)});
+}
+
+void CudaQueue::store_rows(Slice to, Dtype dtype, const Rows& from, const LivePosition& live) {
+  check_stored_rows(from, to, dtype, live);
+  if (is_empty(from)) return;
+  run_store_rows(*stream_, {.to = address_of(to),
+                            .dtype = dtype,
+                            .from = inputs_at(from),
+                            .rows = from.rows,
+                            .cols = from.cols,
+                            .live = numbers(live.value)});
+}
+
+void CudaQueue::load_rows(const Rows& to, Slice from, Dtype dtype) {
+  check_stored_rows(to, from, dtype);
+  if (is_empty(to)) return;
+  run_load_rows(*stream_,
+                {.to = rows_at(to), .from = address_of(from), .dtype = dtype, .rows = to.rows, .cols = to.cols});
+}
+
+/// The caller's memory is borrowed for the call only, the copy happens later.
+const uint32_t* CudaQueue::on_device(std::span<const uint32_t> rows) {
+  constexpr uint64_t kSpace = 1 << 20;
+  const uint64_t bytes = rows.size_bytes();
+  if (index_bytes_ + bytes > index_space_.size_bytes()) {
+    synchronize();  // what was there has been used
+    index_space_.at_least(std::max(bytes, kSpace));
+  }
+  std::byte* to = index_space_.at_least(0) + index_bytes_;
+  index_bytes_ += bytes;
+  indices_.emplace_back(rows.begin(), rows.end());
+  stream_->copy_to_device(to, indices_.back().data(), bytes);
+  return reinterpret_cast<const uint32_t*>(to);
+}
+
+void CudaQueue::gather_rows(const Rows& to, const Rows& from, std::span<const uint32_t> rows) {
+  check_indexed_rows(to, from, rows, IndexUse::gather);
+  if (is_empty(to)) return;
+  run_gather_rows(
+      *stream_,
+      {.to = rows_at(to), .from = inputs_at(from), .index = on_device(rows), .rows = to.rows, .cols = to.cols});
+}
+
+void CudaQueue::scatter_rows(const Rows& to, const Rows& from, std::span<const uint32_t> rows) {
+  check_indexed_rows(to, from, rows, IndexUse::scatter);
+  if (is_empty(from)) return;
+  run_scatter_rows(
+      *stream_,
+      {.to = rows_at(to), .from = inputs_at(from), .index = on_device(rows), .rows = from.rows, .cols = from.cols});
+}
+
+void CudaQueue::combine(const Rows& y, const Rows& parts, Slice weights, uint32_t top_k) {
+  check_combine(y, parts, weights, top_k);
+  if (is_empty(y)) return;
+  run_weighted_sum(*stream_, {.y = rows_at(y),
+                              .parts = inputs_at(parts),
+                              .weights = floats(weights),
+                              .rows = y.rows,
+                              .cols = y.cols,
+                              .top_k = top_k});
+}
+
+void CudaQueue::argmax(const Rows& x, Slice ids) {
+  check_argmax(x, ids);
+  if (x.rows == 0) return;
+  run_argmax(*stream_, {.x = inputs_at(x), .ids = numbers(ids), .rows = x.rows, .cols = x.cols});
+}
+
+std::unique_ptr<Step> CudaQueue::record(const std::function<void()>& operations) {
+  stream_->begin_recording();
+  operations();
+  return std::make_unique<RecordedStep>(stream_->end_recording());
+}
+
+void CudaQueue::run(Step& step) {
+  stream_->run(static_cast<RecordedStep&>(step).graph());
+}
+
+}  // namespace
+
+std::unique_ptr<Queue> make_cuda_queue(const gpu::Properties& properties, Precision precision) {
+  return std::make_unique<CudaQueue>(properties, precision);
+}
+
+}  // namespace dspack::kernels::cuda

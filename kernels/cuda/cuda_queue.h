@@ -1,0 +1,17 @@
+// The queue of the CUDA device: checks an operation, turns its slices into addresses, launches its kernels on a stream.
+// Threads: one thread at a time. Lifetime: owns its stream; borrows nothing but the buffers of what was enqueued.
+// Errors: shapes that do not fit, and buffers of another device, are programming errors; so is a GPU without memory for
+// the queue's own workspace.
+#pragma once
+
+#include <memory>
+
+#include "kernels/cuda/runtime.h"
+#include "kernels/ops.h"
+#include "kernels/precision.h"
+
+namespace dspack::kernels::cuda {
+
+[[nodiscard]] std::unique_ptr<Queue> make_cuda_queue(const gpu::Properties& properties, Precision precision);
+
+}  // namespace dspack::kernels::cuda

@@ -1,0 +1,143 @@
+#include <cuda_runtime_api.h>
+
+#include <atomic>
+#include <string>
+
+#include "format/base/check.h"
+#include "kernels/cuda/cuda_check.h"
+#include "kernels/cuda/runtime.h"
+
+namespace dspack::gpu {
+namespace {
+
+// The device of this process; each thread has to be told before it allocates or makes streams.
+std::atomic<int> device_in_use{0};
+
+std::string words(cudaError_t status) {
+  return std::string(cudaGetErrorString(status)) + " (" + cudaGetErrorName(status) + ")";
+}
+
+class CudaGraph final : public Graph {
+ public:
+  explicit CudaGraph(cudaGraph_t recorded) {
+    check(cudaGraphInstantiate(&ready_, recorded, 0));
+    check(cudaGraphDestroy(recorded));
+  }
+  ~CudaGraph() override { cudaGraphExecDestroy(ready_); }
+  [[nodiscard]] cudaGraphExec_t ready() const { return ready_; }
+
+ private:
+  cudaGraphExec_t ready_ = nullptr;
+};
+
+class CudaStream final : public Stream {
+ public:
+  CudaStream() { check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking)); }
+  ~CudaStream() override {
+    cudaStreamSynchronize(stream_);
+    cudaStreamDestroy(stream_);
+  }
+  void* handle() override { return stream_; }
+  void copy_to_device(void* to, const void* from, uint64_t bytes) override {
+    check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, stream_));
+  }
+  void copy_to_host(void* to, const void* from, uint64_t bytes) override {
+    check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, stream_));
+  }
+  void copy_on_device(void* to, const void* from, uint64_t bytes) override {
+    check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream_));
+  }
+  void fill(void* to, uint8_t value, uint64_t bytes) override { check(cudaMemsetAsync(to, value, bytes, stream_)); }
+  void synchronize() override { check(cudaStreamSynchronize(stream_)); }
+  void begin_recording() override { check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeRelaxed)); }
+  std::unique_ptr<Graph> end_recording() override {
+    cudaGraph_t recorded = nullptr;
+    check(cudaStreamEndCapture(stream_, &recorded));
+    return std::make_unique<CudaGraph>(recorded);
+  }
+  void run(Graph& graph) override { check(cudaGraphLaunch(static_cast<CudaGraph&>(graph).ready(), stream_)); }
+
+ private:
+  cudaStream_t stream_ = nullptr;
+};
+
+void use_device() {
+  check(cudaSetDevice(device_in_use));
+}
+
+}  // namespace
+
+void check(cudaError_t status, std::source_location at) {
+  DSPACK_CHECK(status == cudaSuccess,
+               std::string(at.file_name()) + ":" + std::to_string(at.line()) + ": CUDA: " + words(status));
+}
+
+Result<Properties> open_device(unsigned index) {
+  int count = 0;
+  if (const cudaError_t status = cudaGetDeviceCount(&count); status != cudaSuccess) {
+    cudaGetLastError();  // it is told, and nobody else shall meet it
+    return Error{ErrorKind::not_found, "no CUDA GPU can be used: " + words(status)};
+  }
+  if (index >= static_cast<unsigned>(count)) {
+    return Error{ErrorKind::not_found,
+                 "there is no GPU " + std::to_string(index) + ": the driver shows " + std::to_string(count)};
+  }
+  const int device = static_cast<int>(index);
+  if (const cudaError_t status = cudaSetDevice(device); status != cudaSuccess) {
+    cudaGetLastError();
+    return Error{ErrorKind::not_found, "GPU " + std::to_string(index) + " cannot be used: " + words(status)};
+  }
+  device_in_use = device;
+  cudaDeviceProp properties = {};
+  check(cudaGetDeviceProperties(&properties, device));
+  return Properties{.name = properties.name,
+                    .major = static_cast<unsigned>(properties.major),
+                    .minor = static_cast<unsigned>(properties.minor),
+                    .multiprocessors = static_cast<unsigned>(properties.multiProcessorCount),
+                    .shared_bytes_per_block = properties.sharedMemPerBlockOptin,
+                    .total_bytes = properties.totalGlobalMem};
+}
+
+uint64_t free_bytes() {
+  use_device();
+  size_t free = 0;
+  size_t total = 0;
+  check(cudaMemGetInfo(&free, &total));
+  return free;
+}
+
+Result<void*> allocate(uint64_t bytes) {
+  use_device();
+  void* memory = nullptr;
+  const cudaError_t status = cudaMalloc(&memory, bytes == 0 ? 1 : bytes);
+  if (status == cudaSuccess) return memory;
+  cudaGetLastError();
+  const Error refusal{ErrorKind::budget, "cannot allocate " + std::to_string(bytes) + " bytes of GPU memory"};
+  if (status == cudaErrorMemoryAllocation) return refusal;
+  check(status);
+  return refusal;
+}
+
+void release(void* memory) {
+  // At the end of the process the driver may have gone first.
+  if (const cudaError_t status = cudaFree(memory); status != cudaErrorCudartUnloading) check(status);
+}
+
+Result<void*> allocate_pinned(uint64_t bytes) {
+  use_device();
+  void* memory = nullptr;
+  if (cudaMallocHost(&memory, bytes == 0 ? 1 : bytes) == cudaSuccess) return memory;
+  cudaGetLastError();
+  return Error{ErrorKind::budget, "cannot allocate " + std::to_string(bytes) + " bytes of pinned memory"};
+}
+
+void release_pinned(void* memory) {
+  if (const cudaError_t status = cudaFreeHost(memory); status != cudaErrorCudartUnloading) check(status);
+}
+
+std::unique_ptr<Stream> make_stream() {
+  use_device();
+  return std::make_unique<CudaStream>();
+}
+
+}  // namespace dspack::gpu

@@ -1,0 +1,107 @@
+// What both attention kernels do alike: which positions a block works on, and where its part of the result goes.
+#pragma once
+
+#include <dspack_gpu.h>
+
+#include "kernels/cuda/attend_tiles.h"
+
+namespace dspack::kernels::cuda::device {
+
+/// Arguments of the kernels, for the queries of one run.
+struct AttendRun {
+  const float* query_latent;  // [queries, latent_dim]
+  const float* query_rope;
+  const void* cache;
+  float* out;            // [queries, latent_dim]
+  float* values;         // [queries, slots, value_stride]
+  float* stats;          // [queries, slots]: maximum, sum of weights
+  const uint32_t* live;  // or null
+  uint32_t queries;
+  uint32_t heads;
+  uint32_t latent_dim;
+  uint32_t key_dim;
+  uint32_t rope_row_stride;
+  uint32_t rope_head_stride;
+  uint32_t first_position;
+  uint32_t most_splits;
+  uint32_t slots;
+  uint32_t value_stride;
+  uint32_t key_stride;  // of keys and queries in shared memory: floats, or bytes of BF16
+  float scale;
+};
+
+struct PositionRange {
+  uint32_t begin;
+  uint32_t end;
+  [[nodiscard]] __device__ __forceinline__ bool holds(uint32_t position) const {
+    return position >= begin && position < end;
+  }
+};
+
+__device__ __forceinline__ float minus_infinity() {
+  return gpu::bits_to_float(0xff800000U);
+}
+/// The larger; the second where the first is no number.
+__device__ __forceinline__ float larger(float a, float b) {
+  return a > b ? a : b;
+}
+
+/// Positions that row `row` of the run sees.
+__device__ __forceinline__ uint32_t positions_of(const AttendRun& run, uint32_t row) {
+  const uint32_t live = run.live == nullptr ? 0 : *run.live;
+  return run.first_position + live + row + 1;
+}
+
+/// Positions of a split of a row that sees `positions`: what the value of a row depends on.
+__device__ __forceinline__ uint32_t split_length(uint32_t positions, uint32_t most_splits) {
+  const uint32_t even = (positions - 1) / most_splits + 1;
+  return (even + kSplitUnit - 1) / kSplitUnit * kSplitUnit;
+}
+
+__device__ __forceinline__ PositionRange range_of_split(uint32_t positions, uint32_t most_splits, uint32_t split) {
+  const uint32_t length = split_length(positions, most_splits);
+  const uint32_t begin = split * length < positions ? split * length : positions;
+  return {begin, length < positions - begin ? begin + length : positions};
+}
+
+/// The range of query `query` in split `split`; empty behind the last query.
+__device__ __forceinline__ PositionRange range_of_query(const AttendRun& run, uint32_t query, uint32_t split) {
+  if (query >= run.queries) return {0, 0};
+  return range_of_split(positions_of(run, query / run.heads), run.most_splits, split);
+}
+
+/// What holds the ranges of `count` queries from `first` on in this split: rows whose splits differ in length share a
+/// block where their number of positions passes a multiple of 64 times the number of splits. Empty: nothing to do.
+__device__ __forceinline__ PositionRange range_of_block(const AttendRun& run, uint32_t first, uint32_t count,
+                                                        uint32_t split) {
+  const uint32_t last = (first + count < run.queries ? first + count : run.queries) - 1;
+  PositionRange all = {0xffffffffU, 0};
+  for (uint32_t row = first / run.heads; row <= last / run.heads; ++row) {
+    const PositionRange range = range_of_split(positions_of(run, row), run.most_splits, split);
+    if (range.begin == range.end) continue;
+    all.begin = range.begin < all.begin ? range.begin : all.begin;
+    all.end = range.end > all.end ? range.end : all.end;
+  }
+  return all.end == 0 ? PositionRange{0, 0} : all;
+}
+
+/// Value `column` of a query: its latent part, then its rotary one.
+__device__ __forceinline__ float query_value(const AttendRun& run, uint32_t query, uint32_t column) {
+  if (column < run.latent_dim) return run.query_latent[uint64_t{query} * run.latent_dim + column];
+  const uint64_t row = uint64_t{query / run.heads} * run.rope_row_stride;
+  const uint64_t head = uint64_t{query % run.heads} * run.rope_head_stride;
+  return run.query_rope[row + head + (column - run.latent_dim)];
+}
+
+/// Where a query's split has its values and statistics.
+__device__ __forceinline__ uint64_t slot_of(const AttendRun& run, uint32_t query, uint32_t split) {
+  return uint64_t{query} * run.slots + split;
+}
+
+/// The factor of what was summed relative to maximum `before`, now that it is `now`. Both minus infinity: nothing was
+/// summed.
+__device__ __forceinline__ float factor_of(float before, float now) {
+  return before == now ? 1.0F : gpu::exponential(before - now);
+}
+
+}  // namespace dspack::kernels::cuda::device

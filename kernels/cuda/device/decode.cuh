@@ -1,0 +1,83 @@
+// Stored elements as FP32, without rounding: one type for each way in which weights are stored, all of one form.
+//   kBytes        of an element
+//   kPer16        elements in 16 bytes, which a lane reads at once
+//   kQuarters     groups of four elements in them
+//   decode        group `quarter` of 16 bytes
+//   decode_one    one element, wherever it lies
+#pragma once
+
+#include <dspack_gpu.h>
+
+namespace dspack::kernels::cuda::device {
+
+struct StoredF8 {
+  static constexpr unsigned kBytes = 1;
+  static constexpr unsigned kPer16 = 16;
+  static constexpr unsigned kQuarters = 4;
+
+  static __device__ __forceinline__ void decode_word(uint32_t word, float (&values)[4]) {
+    const uint2 halves = gpu::f8_to_halves(word);
+    const float2 first = gpu::halves_to_floats(halves.x);
+    const float2 second = gpu::halves_to_floats(halves.y);
+    values[0] = first.x;
+    values[1] = first.y;
+    values[2] = second.x;
+    values[3] = second.y;
+  }
+  static __device__ __forceinline__ void decode(const uint4& bytes, unsigned quarter, float (&values)[4]) {
+    decode_word(quarter == 0 ? bytes.x : quarter == 1 ? bytes.y : quarter == 2 ? bytes.z : bytes.w, values);
+  }
+  static __device__ __forceinline__ float decode_one(const void* data, uint64_t index) {
+    const uint32_t code = static_cast<const uint8_t*>(data)[index];
+    return gpu::halves_to_floats(gpu::f8_to_halves(code).x).x;
+  }
+};
+
+/// Two elements in a word.
+template <class Two>
+struct Stored16 {
+  static constexpr unsigned kBytes = 2;
+  static constexpr unsigned kPer16 = 8;
+  static constexpr unsigned kQuarters = 2;
+
+  static __device__ __forceinline__ void decode(const uint4& bytes, unsigned quarter, float (&values)[4]) {
+    const float2 first = Two::decode(quarter == 0 ? bytes.x : bytes.z);
+    const float2 second = Two::decode(quarter == 0 ? bytes.y : bytes.w);
+    values[0] = first.x;
+    values[1] = first.y;
+    values[2] = second.x;
+    values[3] = second.y;
+  }
+  static __device__ __forceinline__ float decode_one(const void* data, uint64_t index) {
+    return Two::decode(static_cast<const uint16_t*>(data)[index]).x;
+  }
+};
+
+struct TwoBf16 {
+  static __device__ __forceinline__ float2 decode(uint32_t word) {
+    return make_float2(gpu::bits_to_float(word << 16U), gpu::bits_to_float(word & 0xffff0000U));
+  }
+};
+struct TwoF16 {
+  static __device__ __forceinline__ float2 decode(uint32_t word) { return gpu::halves_to_floats(word); }
+};
+using StoredBf16 = Stored16<TwoBf16>;
+using StoredF16 = Stored16<TwoF16>;
+
+struct StoredF32 {
+  static constexpr unsigned kBytes = 4;
+  static constexpr unsigned kPer16 = 4;
+  static constexpr unsigned kQuarters = 1;
+
+  static __device__ __forceinline__ void decode(const uint4& bytes, unsigned /*quarter*/, float (&values)[4]) {
+    values[0] = gpu::bits_to_float(bytes.x);
+    values[1] = gpu::bits_to_float(bytes.y);
+    values[2] = gpu::bits_to_float(bytes.z);
+    values[3] = gpu::bits_to_float(bytes.w);
+  }
+  static __device__ __forceinline__ float decode_one(const void* data, uint64_t index) {
+    return static_cast<const float*>(data)[index];
+  }
+};
+
+}  // namespace dspack::kernels::cuda::device

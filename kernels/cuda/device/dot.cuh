@@ -1,0 +1,162 @@
+// Dot products of matrix rows with a few input rows, in FP32: the inner loop of every matrix-vector product.
+//
+// A row is cut into chunks of 16 bytes. Lane l of the `lanes` that share a row takes the chunks l, l + lanes, ...:
+//
+//   chunk     0   1   2 .. 31 | 32 33 .. 63 | ..          32 chunks: a group
+//   lane      0   1   2 .. 31 |  0  1 .. 31 | ..          (lanes = 32)
+//
+// It sums the products of a chunk by fma, ascending, from zero; the sum takes fma(sum, scale, total). Then the lanes'
+// totals are added 16 apart, 8, 4, 2, 1. None of it depends on how many input rows there are.
+//
+// Inputs lie in shared memory as [group][quarter of a chunk][lane] of four values, so that the 32 lanes of a load touch
+// every bank once.
+#pragma once
+
+#include "kernels/cuda/device/decode.cuh"
+#include "kernels/cuda/matrix.h"
+
+namespace dspack::kernels::cuda::device {
+
+/// The row of scales that belongs to a matrix row; null: none.
+__device__ __forceinline__ const float* scales_of(const Matrix& matrix, uint32_t row) {
+  if (matrix.scale == nullptr) return nullptr;
+  return matrix.scale + uint64_t{row / matrix.block_out} * ((matrix.in - 1) / matrix.block_in + 1);
+}
+
+/// Values that 32 chunks hold.
+template <class Stored>
+inline constexpr unsigned kGroupValues = gpu::kWarpThreads* Stored::kPer16;
+
+/// Puts `groups` groups of an input row, from value `first` on, into shared memory; zeros behind its end. Every thread
+/// of the block takes part; a barrier must follow.
+template <class Stored>
+__device__ __forceinline__ void stage_input(const float* x, uint32_t in, uint32_t first, uint32_t groups,
+                                            float4* shared) {
+  const unsigned warps = gpu::block_threads() / gpu::kWarpThreads;
+  const unsigned lane = gpu::lane_index();
+  for (uint32_t item = gpu::warp_index(); item < groups * Stored::kQuarters; item += warps) {
+    const uint32_t group = item / Stored::kQuarters;
+    const uint32_t quarter = item % Stored::kQuarters;
+    const uint32_t at = first + group * kGroupValues<Stored> + lane * Stored::kPer16 + quarter * 4;
+    float values[4];
+#pragma unroll
+    for (unsigned i = 0; i < 4; ++i)
+      values[i] = at + i < in ? x[at + i] : 0.0F;
+    shared[item * gpu::kWarpThreads + lane] = make_float4(values[0], values[1], values[2], values[3]);
+  }
+}
+
+/// totals[r][t] += scale[r] * (chunk r . input t). `inputs`: this lane's place in the chunk's group of the first input
+/// row; the next row lies `stride` further.
+template <class Stored, unsigned kRows, unsigned kTokens>
+__device__ __forceinline__ void add_chunk(const uint4 (&chunk)[kRows], const float (&scale)[kRows],
+                                          const float4* inputs, uint32_t stride, float (&totals)[kRows][kTokens]) {
+  float sums[kRows][kTokens] = {};
+#pragma unroll
+  for (unsigned quarter = 0; quarter < Stored::kQuarters; ++quarter) {
+    float weights[kRows][4];
+#pragma unroll
+    for (unsigned row = 0; row < kRows; ++row)
+      Stored::decode(chunk[row], quarter, weights[row]);
+#pragma unroll
+    for (unsigned token = 0; token < kTokens; ++token) {
+      const float4 x = inputs[token * stride + quarter * gpu::kWarpThreads];
+#pragma unroll
+      for (unsigned row = 0; row < kRows; ++row) {
+        float& sum = sums[row][token];
+        sum = gpu::fused_multiply_add(weights[row][0], x.x, sum);
+        sum = gpu::fused_multiply_add(weights[row][1], x.y, sum);
+        sum = gpu::fused_multiply_add(weights[row][2], x.z, sum);
+        sum = gpu::fused_multiply_add(weights[row][3], x.w, sum);
+      }
+    }
+  }
+#pragma unroll
+  for (unsigned row = 0; row < kRows; ++row) {
+#pragma unroll
+    for (unsigned token = 0; token < kTokens; ++token)
+      totals[row][token] = gpu::fused_multiply_add(sums[row][token], scale[row], totals[row][token]);
+  }
+}
+
+/// For rows whose chunks are not aligned, do not fill 16 bytes, or cross blocks: element by element. Each product,
+/// rounded, takes fma with the scale of its own block.
+template <class Stored, unsigned kRows, unsigned kTokens>
+__device__ __forceinline__ void add_odd_chunk(const Matrix& matrix, const uint32_t (&rows)[kRows], uint32_t chunk,
+                                              const float4* inputs, uint32_t stride, float (&totals)[kRows][kTokens]) {
+#pragma unroll
+  for (unsigned i = 0; i < Stored::kPer16; ++i) {
+    const uint32_t column = chunk * Stored::kPer16 + i;
+    if (column >= matrix.in) break;
+#pragma unroll
+    for (unsigned row = 0; row < kRows; ++row) {
+      const float weight = Stored::decode_one(matrix.data, uint64_t{rows[row]} * matrix.in + column);
+      const float* scales = scales_of(matrix, rows[row]);
+      const float scale = scales == nullptr ? 1.0F : scales[column / matrix.block_in];
+#pragma unroll
+      for (unsigned token = 0; token < kTokens; ++token) {
+        const auto* values = reinterpret_cast<const float*>(inputs + token * stride + i / 4 * gpu::kWarpThreads);
+        totals[row][token] = gpu::fused_multiply_add(weight * values[i % 4], scale, totals[row][token]);
+      }
+    }
+  }
+}
+
+/// What `lanes` lanes, of which this is number `lane`, add for the chunks [first, end) of their rows; the inputs in
+/// shared memory begin with chunk `first`, a multiple of 32. kAligned: every row begins at 16 bytes and every chunk
+/// lies in one block.
+template <class Stored, bool kAligned, unsigned kRows, unsigned kTokens>
+__device__ __forceinline__ void add_chunks(const Matrix& matrix, const uint32_t (&rows)[kRows], uint32_t first,
+                                           uint32_t end, uint32_t lane, uint32_t lanes, const float4* inputs,
+                                           uint32_t stride, float (&totals)[kRows][kTokens]) {
+  const auto place = [&](uint32_t chunk) {
+    const uint32_t in_tile = chunk - first;
+    return inputs + in_tile / gpu::kWarpThreads * (Stored::kQuarters * gpu::kWarpThreads) + in_tile % gpu::kWarpThreads;
+  };
+  if constexpr (kAligned) {
+    const uint64_t row_bytes = uint64_t{matrix.in} * Stored::kBytes;
+    const uint8_t* data[kRows];
+    const float* scales[kRows];
+#pragma unroll
+    for (unsigned row = 0; row < kRows; ++row) {
+      data[row] = static_cast<const uint8_t*>(matrix.data) + rows[row] * row_bytes;
+      scales[row] = scales_of(matrix, rows[row]);
+    }
+    // Loads of several chunks are under way before the first is used: what hides the memory's latency.
+    constexpr unsigned kAhead = 4;
+    for (uint32_t chunk = first + lane; chunk < end; chunk += kAhead * lanes) {
+      uint4 bytes[kAhead][kRows];
+#pragma unroll
+      for (unsigned ahead = 0; ahead < kAhead; ++ahead) {
+#pragma unroll
+        for (unsigned row = 0; row < kRows; ++row) {
+          const uint32_t at = chunk + ahead * lanes;
+          bytes[ahead][row] = at < end ? gpu::load_streaming(data[row] + uint64_t{at} * 16) : make_uint4(0, 0, 0, 0);
+        }
+      }
+#pragma unroll
+      for (unsigned ahead = 0; ahead < kAhead; ++ahead) {
+        const uint32_t at = chunk + ahead * lanes;
+        if (at >= end) break;
+        float scale[kRows];
+#pragma unroll
+        for (unsigned row = 0; row < kRows; ++row)
+          scale[row] = scales[row] == nullptr ? 1.0F : scales[row][at * Stored::kPer16 / matrix.block_in];
+        add_chunk<Stored>(bytes[ahead], scale, place(at), stride, totals);
+      }
+    }
+  } else {
+    for (uint32_t chunk = first + lane; chunk < end; chunk += lanes)
+      add_odd_chunk<Stored>(matrix, rows, chunk, place(chunk), stride, totals);
+  }
+}
+
+/// The sum over the lanes of a warp, in every lane.
+__device__ __forceinline__ float sum_of_warp(float value) {
+#pragma unroll
+  for (unsigned apart = gpu::kWarpThreads / 2; apart > 0; apart /= 2)
+    value += gpu::shuffle_xor(value, apart);
+  return value;
+}
+
+}  // namespace dspack::kernels::cuda::device

@@ -1,0 +1,64 @@
+// Input rows as the tensor cores take them: BF16, and in precision fp8 codes of E4M3 with a scale for each 128 values.
+// Source: DeepSeek-V3 inference/kernel.py, act_quant: scale = largest magnitude / 448.
+#pragma once
+
+#include <dspack_gpu.h>
+
+namespace dspack::kernels::cuda::device {
+
+inline constexpr unsigned kRoundedBlock = 128;  // values that share a scale: four for each lane of a warp
+
+/// The nearest number that E4M3 has, ties to even; |value| up to 448. It is exact in BF16.
+__device__ __forceinline__ float round_to_e4m3(float value) {
+  constexpr uint32_t kSign = 0x80000000U;
+  constexpr float kSmallestNormal = 0.015625F;  // 2^-6
+  constexpr float kUnitIsSubnormal = 16384.0F;  // FP32 numbers around it are 2^-9 apart, as E4M3's subnormal ones are
+  const uint32_t bits = gpu::float_to_bits(value);
+  const float magnitude = gpu::bits_to_float(bits & ~kSign);
+  float rounded = (magnitude + kUnitIsSubnormal) - kUnitIsSubnormal;
+  if (!(magnitude < kSmallestNormal)) {  // NaN stays NaN
+    constexpr unsigned kDropped = 20;    // of 23 bits of the mantissa
+    const uint32_t half = (1U << (kDropped - 1)) - 1 + ((bits >> kDropped) & 1U);
+    rounded = magnitude <= 448.0F ? gpu::bits_to_float(((bits & ~kSign) + half) >> kDropped << kDropped) : magnitude;
+  }
+  return gpu::bits_to_float(gpu::float_to_bits(rounded) | (bits & kSign));
+}
+
+/// Rounds four values of each lane, which together are a block, to E4M3; returns what they are multiples of.
+__device__ __forceinline__ float round_block(float (&values)[4]) {
+  float largest = 0;
+#pragma unroll
+  for (unsigned i = 0; i < 4; ++i) {
+    const float magnitude = values[i] < 0 ? -values[i] : values[i];
+    largest = magnitude > largest ? magnitude : largest;
+  }
+#pragma unroll
+  for (unsigned apart = gpu::kWarpThreads / 2; apart > 0; apart /= 2) {
+    const float other = gpu::shuffle_xor(largest, apart);
+    largest = other > largest ? other : largest;
+  }
+  constexpr float kLargestE4m3 = 448.0F;
+  const float scale = largest > 0 ? gpu::divide(largest, kLargestE4m3) : 1.0F;
+#pragma unroll
+  for (unsigned i = 0; i < 4; ++i)
+    values[i] = round_to_e4m3(gpu::divide(values[i], scale));
+  return scale;
+}
+
+/// One block of one row to shared memory as BF16: `to` takes 256 bytes, `scale_to` what they are multiples of (fp8).
+/// Values from `end` on are zeros.
+template <bool kFp8>
+__device__ __forceinline__ void stage_rounded_block(const float* from, int64_t end, uint2* to, float* scale_to) {
+  const unsigned lane = gpu::lane_index();
+  float values[4];
+#pragma unroll
+  for (unsigned i = 0; i < 4; ++i)
+    values[i] = static_cast<int64_t>(lane * 4 + i) < end ? from[lane * 4 + i] : 0.0F;
+  if constexpr (kFp8) {
+    const float scale = round_block(values);
+    if (lane == 0) *scale_to = scale;
+  }
+  to[lane] = make_uint2(gpu::floats_to_bf16s(values[0], values[1]), gpu::floats_to_bf16s(values[2], values[3]));
+}
+
+}  // namespace dspack::kernels::cuda::device

@@ -1,0 +1,172 @@
+#include "kernels/cuda/elementwise.h"
+
+#include <dspack_gpu.h>
+
+#include "format/base/check.h"
+#include "kernels/cuda/device/dot.cuh"
+#include "kernels/cuda/device/silu.cuh"
+
+namespace dspack::kernels::cuda {
+namespace {
+
+/// Calls operation(row, col) for this thread's part of the rows and columns.
+template <class Operation>
+__device__ __forceinline__ void for_each_value(uint32_t rows, uint32_t cols, Operation operation) {
+  const uint64_t col = uint64_t{gpu::block_index().x} * gpu::block_threads() + gpu::thread_index();
+  if (col >= cols) return;
+  for (uint64_t row = gpu::block_index().y; row < rows; row += gpu::grid_blocks().y)
+    operation(row, col);
+}
+
+/// A product that is rounded: no compiler makes one operation of it and the sum that it goes into.
+__device__ __forceinline__ float rounded_product(float a, float b) {
+  return gpu::fused_multiply_add(a, b, -0.0F);
+}
+
+__global__ void rms_norm_kernel(RmsNormTask task) {
+  auto* sums = gpu::shared_memory<float>();
+  const unsigned warps = gpu::block_threads() / gpu::kWarpThreads;
+  for (uint64_t row = gpu::block_index().y; row < task.rows; row += gpu::grid_blocks().y) {
+    const float* x = task.x.data + row * task.x.stride;
+    float* y = task.y.data + row * task.y.stride;
+    float squares = 0;
+    for (uint32_t i = gpu::thread_index(); i < task.cols; i += gpu::block_threads())
+      squares = gpu::fused_multiply_add(x[i], x[i], squares);
+    squares = device::sum_of_warp(squares);
+    if (gpu::lane_index() == 0) sums[gpu::warp_index()] = squares;
+    gpu::block_barrier();  // the warps' sums are there
+    float sum = 0;
+    for (unsigned warp = 0; warp < warps; ++warp)
+      sum += sums[warp];
+    gpu::block_barrier();  // and have been read before those of the next row come
+    const float mean = gpu::divide(sum, static_cast<float>(task.cols));
+    const float inverse = gpu::divide(1.0F, gpu::square_root(mean + task.epsilon));
+    for (uint32_t i = gpu::thread_index(); i < task.cols; i += gpu::block_threads())
+      y[i] = x[i] * inverse * task.gain[i];
+  }
+}
+
+__global__ void silu_multiply_kernel(RowPairTask task) {
+  for_each_value(task.rows, task.cols, [&](uint64_t row, uint64_t col) {
+    float& to = task.to.data[row * task.to.stride + col];
+    to = device::silu_times(to, task.from.data[row * task.from.stride + col]);
+  });
+}
+
+__global__ void add_kernel(RowPairTask task) {
+  for_each_value(task.rows, task.cols, [&](uint64_t row, uint64_t col) {
+    task.to.data[row * task.to.stride + col] += task.from.data[row * task.from.stride + col];
+  });
+}
+
+__global__ void weighted_sum_kernel(WeightedSumTask task) {
+  for_each_value(task.rows, task.cols, [&](uint64_t row, uint64_t col) {
+    float sum = 0;
+    for (uint32_t slot = 0; slot < task.top_k; ++slot) {
+      const uint64_t part = row * task.top_k + slot;
+      sum = gpu::fused_multiply_add(task.weights[part], task.parts.data[part * task.parts.stride + col], sum);
+    }
+    task.y.data[row * task.y.stride + col] = sum;
+  });
+}
+
+/// (x[2k] + i x[2k+1]) * (cos + i sin), rounded after each operation. A "column" is a pair of one head.
+__global__ void rotate_kernel(RotateTask task) {
+  const uint32_t pairs = task.dim / 2;
+  const uint64_t first = uint64_t{task.first_position} + (task.live == nullptr ? 0 : *task.live);
+  for_each_value(task.rows, task.heads * pairs, [&](uint64_t row, uint64_t col) {
+    const uint64_t k = col % pairs * 2;
+    float* x = task.data + row * task.row_stride + col / pairs * task.head_stride + k;
+    const float* at = task.cos_sin + (first + row) * task.dim + k;
+    const float real = x[0];
+    const float imaginary = x[1];
+    x[0] = rounded_product(real, at[0]) - rounded_product(imaginary, at[1]);
+    x[1] = rounded_product(real, at[1]) + rounded_product(imaginary, at[0]);
+  });
+}
+
+__global__ void store_rows_kernel(StoreRowsTask task) {
+  const uint64_t first = task.live == nullptr ? 0 : *task.live;
+  for_each_value(task.rows, task.cols, [&](uint64_t row, uint64_t col) {
+    const float value = task.from.data[row * task.from.stride + col];
+    const uint64_t place = (first + row) * task.cols + col;
+    if (task.dtype == Dtype::f32) {
+      static_cast<float*>(task.to)[place] = value;
+    } else {
+      const uint32_t bits =
+          task.dtype == Dtype::bf16 ? gpu::floats_to_bf16s(value, 0.0F) : gpu::floats_to_halves(value, 0.0F);
+      static_cast<uint16_t*>(task.to)[place] = static_cast<uint16_t>(bits & 0xffffU);
+    }
+  });
+}
+
+__global__ void load_rows_kernel(LoadRowsTask task) {
+  for_each_value(task.rows, task.cols, [&](uint64_t row, uint64_t col) {
+    const uint64_t place = row * task.cols + col;
+    float& to = task.to.data[row * task.to.stride + col];
+    if (task.dtype == Dtype::f32) {
+      to = device::StoredF32::decode_one(task.from, place);
+    } else {
+      to = task.dtype == Dtype::bf16 ? device::StoredBf16::decode_one(task.from, place)
+                                     : device::StoredF16::decode_one(task.from, place);
+    }
+  });
+}
+
+__global__ void gather_rows_kernel(MoveRowsTask task) {
+  for_each_value(task.rows, task.cols, [&](uint64_t row, uint64_t col) {
+    task.to.data[row * task.to.stride + col] = task.from.data[task.index[row] * task.from.stride + col];
+  });
+}
+
+__global__ void scatter_rows_kernel(MoveRowsTask task) {
+  for_each_value(task.rows, task.cols, [&](uint64_t row, uint64_t col) {
+    task.to.data[task.index[row] * task.to.stride + col] = task.from.data[row * task.from.stride + col];
+  });
+}
+
+template <class Task>
+void launch_rows(gpu::Stream& stream, void (*kernel)(Task), const Task& task) {
+  if (task.rows == 0 || task.cols == 0) return;
+  gpu::launch(stream, choose_rows_launch(task.rows, task.cols), kernel, task);
+}
+
+}  // namespace
+
+void run_rms_norm(gpu::Stream& stream, const RmsNormTask& task) {
+  if (task.rows == 0 || task.cols == 0) return;
+  gpu::launch(stream, choose_norm_launch(task.rows, task.cols), rms_norm_kernel, task);
+}
+
+void run_silu_multiply(gpu::Stream& stream, const RowPairTask& task) {
+  launch_rows(stream, silu_multiply_kernel, task);
+}
+void run_add(gpu::Stream& stream, const RowPairTask& task) {
+  launch_rows(stream, add_kernel, task);
+}
+void run_weighted_sum(gpu::Stream& stream, const WeightedSumTask& task) {
+  launch_rows(stream, weighted_sum_kernel, task);
+}
+
+void run_rotate(gpu::Stream& stream, const RotateTask& task) {
+  const uint32_t pairs = task.heads * (task.dim / 2);
+  if (task.rows == 0 || pairs == 0) return;
+  gpu::launch(stream, choose_rows_launch(task.rows, pairs), rotate_kernel, task);
+}
+
+void run_store_rows(gpu::Stream& stream, const StoreRowsTask& task) {
+  DSPACK_CHECK(task.dtype == Dtype::f32 || task.dtype == Dtype::bf16 || task.dtype == Dtype::f16, "rows of this type");
+  launch_rows(stream, store_rows_kernel, task);
+}
+void run_load_rows(gpu::Stream& stream, const LoadRowsTask& task) {
+  DSPACK_CHECK(task.dtype == Dtype::f32 || task.dtype == Dtype::bf16 || task.dtype == Dtype::f16, "rows of this type");
+  launch_rows(stream, load_rows_kernel, task);
+}
+void run_gather_rows(gpu::Stream& stream, const MoveRowsTask& task) {
+  launch_rows(stream, gather_rows_kernel, task);
+}
+void run_scatter_rows(gpu::Stream& stream, const MoveRowsTask& task) {
+  launch_rows(stream, scatter_rows_kernel, task);
+}
+
+}  // namespace dspack::kernels::cuda

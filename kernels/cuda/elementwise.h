@@ -1,0 +1,100 @@
+// Operations on rows on a GPU: norm, activation, sums, rotation, conversion, moving. What each computes is said in
+// kernels/ops.h; the CPU's order of roundings is kept except in the norm's sum of squares.
+// Threads: enqueue. Lifetime: device memory is borrowed until the stream has run. Errors: none; shapes have been
+// checked; positions and row numbers that lie on the device are not.
+#pragma once
+
+#include <cstdint>
+
+#include "format/dtype.h"
+#include "kernels/cuda/matrix.h"
+#include "kernels/cuda/runtime.h"
+
+namespace dspack::kernels::cuda {
+
+/// y = x / sqrt(mean(x^2) + epsilon) * gain. y may be x. The sum of squares is added up in an order that `cols` alone
+/// decides: thread t of a block takes t, t + threads, ... by fma; then lanes 16 apart, 8, 4, 2, 1; then warp by warp.
+struct RmsNormTask {
+  RowsAt<const float> x;
+  RowsAt<float> y;
+  const float* gain = nullptr;
+  float epsilon = 0;
+  uint32_t rows = 0;
+  uint32_t cols = 0;
+};
+void run_rms_norm(gpu::Stream& stream, const RmsNormTask& task);
+
+/// Two operands of the same shape; `to` is read and written.
+struct RowPairTask {
+  RowsAt<float> to;
+  RowsAt<const float> from;
+  uint32_t rows = 0;
+  uint32_t cols = 0;
+};
+/// to = silu(to) * from.
+void run_silu_multiply(gpu::Stream& stream, const RowPairTask& task);
+/// to += from.
+void run_add(gpu::Stream& stream, const RowPairTask& task);
+
+/// y[r] = sum over slot < top_k, in this order and by fma from zero, of weights[r, slot] * parts[r * top_k + slot].
+struct WeightedSumTask {
+  RowsAt<float> y;
+  RowsAt<const float> parts;
+  const float* weights = nullptr;  // [rows, top_k]
+  uint32_t rows = 0;
+  uint32_t cols = 0;
+  uint32_t top_k = 0;
+};
+void run_weighted_sum(gpu::Stream& stream, const WeightedSumTask& task);
+
+/// RopeArgs on addresses. Row r stands at position first_position + *live + r.
+struct RotateTask {
+  float* data = nullptr;
+  uint32_t rows = 0;
+  uint32_t heads = 0;
+  uint32_t dim = 0;
+  uint64_t head_stride = 0;
+  uint64_t row_stride = 0;
+  uint32_t first_position = 0;
+  const float* cos_sin = nullptr;
+  const uint32_t* live = nullptr;  // null: 0
+};
+void run_rotate(gpu::Stream& stream, const RotateTask& task);
+
+/// Rows one behind the other as f32, bf16 or f16; the first goes *live rows behind `to`.
+struct StoreRowsTask {
+  void* to = nullptr;
+  Dtype dtype = Dtype::f32;
+  RowsAt<const float> from;
+  uint32_t rows = 0;
+  uint32_t cols = 0;
+  const uint32_t* live = nullptr;  // null: 0
+};
+void run_store_rows(gpu::Stream& stream, const StoreRowsTask& task);
+
+struct LoadRowsTask {
+  RowsAt<float> to;
+  const void* from = nullptr;
+  Dtype dtype = Dtype::f32;
+  uint32_t rows = 0;
+  uint32_t cols = 0;
+};
+void run_load_rows(gpu::Stream& stream, const LoadRowsTask& task);
+
+struct MoveRowsTask {
+  RowsAt<float> to;
+  RowsAt<const float> from;
+  const uint32_t* index = nullptr;  // [rows], on the device
+  uint32_t rows = 0;
+  uint32_t cols = 0;
+};
+/// to[i] = from[index[i]].
+void run_gather_rows(gpu::Stream& stream, const MoveRowsTask& task);
+/// to[index[i]] = from[i]; no row appears twice.
+void run_scatter_rows(gpu::Stream& stream, const MoveRowsTask& task);
+
+// Launch choices: pure. Kernels go through rows with the stride of grid_y.
+[[nodiscard]] gpu::LaunchShape choose_rows_launch(uint32_t rows, uint32_t cols);
+[[nodiscard]] gpu::LaunchShape choose_norm_launch(uint32_t rows, uint32_t cols);
+
+}  // namespace dspack::kernels::cuda

@@ -1,0 +1,64 @@
+// Assignments of tokens to experts, sorted by expert and cut into tiles: what the products of routed experts share, and
+// the choices of their launches. Threads: pure functions; enqueueing as the stream. Lifetime: device memory is borrowed
+// until the stream has run. Errors: none.
+#pragma once
+
+#include "kernels/cuda/experts.h"
+
+namespace dspack::kernels::cuda {
+
+/// Assignments order[first .. first + count) belong to `expert`.
+struct ExpertTile {
+  uint32_t expert = 0;
+  uint32_t first = 0;
+  uint32_t count = 0;
+  uint32_t unused = 0;
+};
+
+/// Tiles on the device. For one token there are none: every assignment is a tile of its own, its expert ids[it].
+struct ExpertTiles {
+  const ExpertTile* tiles = nullptr;
+  const uint32_t* tile_count = nullptr;
+  const uint32_t* order = nullptr;
+  const uint32_t* ids = nullptr;
+};
+
+/// Places in a scratch buffer.
+struct ExpertsScratch {
+  float* inner = nullptr;  // [tokens * top_k, inner]: act(gate) * up, by assignment
+  float* parts = nullptr;  // [tokens * top_k, hidden]: what an expert gives, by assignment
+  ExpertTile* tiles = nullptr;
+  uint32_t* tile_count = nullptr;
+  uint32_t* order = nullptr;
+  uint64_t size_bytes = 0;
+};
+[[nodiscard]] ExpertsScratch lay_out_experts(void* scratch, const ExpertsShape& shape);
+
+/// Tiles of `tile` assignments that the worst routing can need.
+[[nodiscard]] uint64_t most_expert_tiles(uint64_t assignments, uint32_t experts, uint32_t tile);
+
+/// Sorts the assignments of a task by expert, stably, and cuts tiles of at most `tile`. Always in the same order.
+[[nodiscard]] ExpertTiles make_expert_tiles(gpu::Stream& stream, const ExpertsTask& task, const ExpertsScratch& scratch,
+                                            uint32_t tile);
+
+[[nodiscard]] gpu::LaunchShape choose_expert_tiles_launch(uint32_t experts);
+
+/// Whether rows are read 16 bytes at a time, all of one scale block (has_aligned_rows).
+[[nodiscard]] bool has_aligned_rows(const MatrixForm& form);
+
+/// How the exact product with one matrix of each expert runs.
+struct ExpertsChoice {
+  unsigned tokens = 1;         // that a tile may hold: 1, 2 or kExactTile
+  uint32_t staged_groups = 1;  // groups of 32 chunks in shared memory at once, of all input rows together
+  gpu::LaunchShape shape;      // x: tiles, y: groups of matrix rows
+};
+inline constexpr uint32_t kExactTile = 4;
+/// Assignments that a tile of exact products has at most. (Two tokens fill no larger one: a router's choices differ.)
+[[nodiscard]] constexpr uint32_t exact_tile(uint32_t tokens) {
+  return tokens < 3 ? tokens : kExactTile;
+}
+/// matrices: that are multiplied at once, 2 for gate and up, 1 for down.
+[[nodiscard]] ExpertsChoice choose_experts(const MatrixForm& form, uint32_t matrices, uint32_t tokens, uint32_t top_k,
+                                           uint32_t experts);
+
+}  // namespace dspack::kernels::cuda

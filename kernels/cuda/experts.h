@@ -1,0 +1,66 @@
+// The routed experts of a layer on a GPU: all of them in one launch per step, found through a table on the device, so
+// that what is launched depends on shapes alone and one recorded graph serves every routing.
+//
+// Steps: assignments (token * top_k + slot) are sorted by expert and cut into tiles of one expert (one token needs no
+// sorting); gate, up and SiLU; down; the sum over slots in the router's order, by fma. Weights are read once a tile.
+// Threads: as the stream. Lifetime: device memory is borrowed until the stream has run. Errors: shapes that do not fit
+// are DSPACK_CHECKs; expert numbers lie on the device and are not checked: one that is not below `experts` reads beyond
+// the table (one token) or leaves its part unwritten.
+#pragma once
+
+#include <cstdint>
+
+#include "format/dtype.h"
+#include "kernels/cuda/matrix.h"
+#include "kernels/cuda/runtime.h"
+#include "kernels/ops.h"
+
+namespace dspack::kernels::cuda {
+
+/// Where one expert lies, on the device. Scales are null where the form has none.
+struct ExpertEntry {
+  const void* gate = nullptr;
+  const float* gate_scale = nullptr;
+  const void* up = nullptr;
+  const float* up_scale = nullptr;
+  const void* down = nullptr;
+  const float* down_scale = nullptr;
+};
+
+/// What a matrix of every expert of a layer looks like (see Weight). block_out 0: no scale.
+struct MatrixForm {
+  Dtype dtype = Dtype::f32;  // f8_e4m3, bf16, f16 or f32
+  uint32_t out = 0;
+  uint32_t in = 0;
+  uint32_t block_out = 0;
+  uint32_t block_in = 0;
+  bool starts_aligned = false;  // every expert's data begins at a multiple of 16 bytes
+};
+
+/// Gate and up [inner, hidden] are stored alike; down [hidden, inner].
+struct ExpertForm {
+  MatrixForm gate_up;
+  MatrixForm down;
+};
+
+struct ExpertsTask {
+  const ExpertEntry* table = nullptr;
+  ExpertForm form;
+  uint32_t experts = 0;            // in the table
+  RowsAt<const float> x;           // [tokens, hidden]
+  const uint32_t* ids = nullptr;   // [tokens, top_k], each below `experts`
+  const float* weights = nullptr;  // [tokens, top_k]
+  uint32_t tokens = 0;
+  uint32_t top_k = 0;
+  void* scratch = nullptr;  // of experts_scratch_bytes for at least so many tokens, 256-byte aligned
+  RowsAt<float> y;          // [tokens, hidden]; not x
+};
+
+/// Grows with every number of the shape. Serves run_experts and run_experts_tensor.
+[[nodiscard]] uint64_t experts_scratch_bytes(const ExpertsShape& shape);
+
+/// Precision mode `exact` (kernels/ops.h): FP32 activations and accumulation; the value of an output depends on its
+/// input row and its slots alone.
+void run_experts(gpu::Stream& stream, const ExpertsTask& task);
+
+}  // namespace dspack::kernels::cuda

@@ -1,0 +1,121 @@
+// A block has 8 warps; `warps_a_row` of them share two matrix rows at a time, whose chunks they take by turns
+// (dot.cuh).
+//
+//   warp        0   1   2   3   4   5   6   7        warps_a_row = 2
+//   rows of     \-A-/   \-B-/   \-C-/   \-D-/        8 rows a turn of the block
+//
+// The input rows of the block (1 to 8) lie in shared memory, a tile of columns at a time. Blocks go through the matrix
+// with the stride of the grid, so that an input which fits one tile is staged once.
+#include "kernels/cuda/linear.h"
+
+#include "kernels/cuda/device/dot.cuh"
+
+namespace dspack::kernels::cuda {
+namespace {
+
+constexpr unsigned kWarpsOfBlock = 8;
+constexpr unsigned kRowsOfWarp = 2;
+
+struct LinearPlan {
+  unsigned warps_a_row;
+  uint32_t tile_groups;
+};
+
+/// Adds up what the warps of a row have, in their order, and stores it.
+template <unsigned kTokens>
+__device__ void store_totals(const LinearTask& task, const LinearPlan& plan, uint32_t first_row, uint32_t first_token,
+                             float (&totals)[kRowsOfWarp][kTokens], float* shared) {
+  const unsigned warp = gpu::warp_index();
+  const unsigned lane = gpu::lane_index();
+#pragma unroll
+  for (unsigned row = 0; row < kRowsOfWarp; ++row) {
+#pragma unroll
+    for (unsigned token = 0; token < kTokens; ++token) {
+      const float total = device::sum_of_warp(totals[row][token]);
+      if (lane == 0) shared[(warp * kRowsOfWarp + row) * kTokens + token] = total;
+    }
+  }
+  gpu::block_barrier();  // the totals of all warps are written before one of them reads them
+  if (warp % plan.warps_a_row == 0 && lane < kRowsOfWarp * kTokens) {
+    const unsigned row = lane / kTokens;
+    const unsigned token = lane % kTokens;
+    float sum = 0;
+    for (unsigned part = 0; part < plan.warps_a_row; ++part)
+      sum += shared[((warp + part) * kRowsOfWarp + row) * kTokens + token];
+    if (first_row + row < task.weight.out && first_token + token < task.rows)
+      task.y.data[(first_token + token) * task.y.stride + first_row + row] = sum;
+  }
+  gpu::block_barrier();  // and are read before the next rows' are written
+}
+
+template <class Stored, unsigned kTokens, bool kAligned>
+__global__ void __launch_bounds__(kWarpsOfBlock* gpu::kWarpThreads) linear_kernel(LinearTask task, LinearPlan plan) {
+  const uint64_t token_group = gpu::block_index().y + uint64_t{gpu::block_index().z} * gpu::grid_blocks().y;
+  if (token_group * kTokens >= task.rows) return;
+  const auto first_token = static_cast<uint32_t>(token_group * kTokens);
+  const unsigned lanes = plan.warps_a_row * gpu::kWarpThreads;
+  const unsigned rows_of_block = kWarpsOfBlock / plan.warps_a_row * kRowsOfWarp;
+  const unsigned part = gpu::warp_index() % plan.warps_a_row;
+  const uint32_t chunks = (task.weight.in - 1) / Stored::kPer16 + 1;
+  const uint32_t tile_chunks = plan.tile_groups * gpu::kWarpThreads;
+  const uint32_t stride = plan.tile_groups * Stored::kQuarters * gpu::kWarpThreads;
+  auto* inputs = gpu::shared_memory<float4>();
+  auto* sums = reinterpret_cast<float*>(inputs + kTokens * stride);
+  bool is_staged = false;
+  for (uint32_t block_row = gpu::block_index().x * rows_of_block; block_row < task.weight.out;
+       block_row += gpu::grid_blocks().x * rows_of_block) {
+    const uint32_t first_row = block_row + gpu::warp_index() / plan.warps_a_row * kRowsOfWarp;
+    uint32_t rows[kRowsOfWarp];
+#pragma unroll
+    for (unsigned row = 0; row < kRowsOfWarp; ++row)
+      rows[row] = first_row + row < task.weight.out ? first_row + row : task.weight.out - 1;  // computed, not stored
+    float totals[kRowsOfWarp][kTokens] = {};
+    for (uint32_t first = 0; first < chunks; first += tile_chunks) {
+      if (!is_staged) {
+        gpu::block_barrier();  // every warp is done with the tile before
+        for (unsigned token = 0; token < kTokens; ++token) {
+          if (first_token + token >= task.rows) break;
+          device::stage_input<Stored>(task.x.data + (first_token + token) * task.x.stride, task.weight.in,
+                                      first * Stored::kPer16, plan.tile_groups, inputs + token * stride);
+        }
+        gpu::block_barrier();  // the tile is there
+        is_staged = chunks <= tile_chunks;
+      }
+      const uint32_t end = first + tile_chunks < chunks ? first + tile_chunks : chunks;
+      device::add_chunks<Stored, kAligned>(task.weight, rows, first, end, part * gpu::kWarpThreads + gpu::lane_index(),
+                                           lanes, inputs, stride, totals);
+    }
+    store_totals(task, plan, first_row, first_token, totals, sums);
+  }
+}
+
+template <class Stored, bool kAligned>
+void launch_linear(gpu::Stream& stream, const LinearTask& task, const LinearChoice& choice) {
+  const LinearPlan plan{.warps_a_row = choice.warps_a_row, .tile_groups = choice.tile_groups};
+  switch (choice.tokens) {
+    case 1: return gpu::launch(stream, choice.shape, linear_kernel<Stored, 1, kAligned>, task, plan);
+    case 2: return gpu::launch(stream, choice.shape, linear_kernel<Stored, 2, kAligned>, task, plan);
+    case 4: return gpu::launch(stream, choice.shape, linear_kernel<Stored, 4, kAligned>, task, plan);
+    default: return gpu::launch(stream, choice.shape, linear_kernel<Stored, 8, kAligned>, task, plan);
+  }
+}
+
+template <class Stored>
+void run(gpu::Stream& stream, const LinearTask& task, const LinearChoice& choice) {
+  if (has_aligned_rows(task.weight, task.dtype)) return launch_linear<Stored, true>(stream, task, choice);
+  launch_linear<Stored, false>(stream, task, choice);
+}
+
+}  // namespace
+
+void linear_exact(gpu::Stream& stream, const LinearTask& task, unsigned multiprocessors) {
+  if (task.rows == 0 || task.weight.out == 0) return;
+  const LinearChoice choice = choose_linear(task.dtype, task.weight.out, task.weight.in, task.rows, multiprocessors);
+  // The checks admit these types only.
+  if (task.dtype == Dtype::f8_e4m3) return run<device::StoredF8>(stream, task, choice);
+  if (task.dtype == Dtype::bf16) return run<device::StoredBf16>(stream, task, choice);
+  if (task.dtype == Dtype::f16) return run<device::StoredF16>(stream, task, choice);
+  run<device::StoredF32>(stream, task, choice);
+}
+
+}  // namespace dspack::kernels::cuda

@@ -1,0 +1,24 @@
+# What the CUDA device is made of: compiled by nvcc for hardware, and by the C++ compiler for the GPU that the test suite
+# plays.
+set(dspack_cuda_kernels
+  attend_exact.cu
+  attend_merge.cu
+  elementwise.cu
+  expert_tiles.cu
+  experts.cu
+  head_linear.cu
+  linear.cu
+  linear_tensor.cu
+  route.cu
+  sample.cu)
+set(dspack_cuda_host
+  attend_choice.cpp
+  cuda_device.cpp
+  cuda_memory.cpp
+  cuda_queue.cpp
+  elementwise_choice.cpp
+  experts_choice.cpp
+  linear_choice.cpp
+  linear_tensor_choice.cpp)
+list(TRANSFORM dspack_cuda_kernels PREPEND ${PROJECT_SOURCE_DIR}/kernels/cuda/)
+list(TRANSFORM dspack_cuda_host PREPEND ${PROJECT_SOURCE_DIR}/kernels/cuda/)

@@ -1,0 +1,39 @@
+// Memory that a queue's operations share one after the other. It grows; what it was before stays, since a recorded step
+// may still use it. Threads: its queue's. Errors: a GPU without memory is a DSPACK_CHECK: plans leave room for it.
+#pragma once
+
+#include <vector>
+
+#include "format/base/check.h"
+#include "kernels/cuda/runtime.h"
+
+namespace dspack::kernels::cuda {
+
+class Workspace {
+ public:
+  Workspace() = default;
+  ~Workspace() {
+    for (void* memory : memory_)
+      gpu::release(memory);
+  }
+  Workspace(const Workspace&) = delete;
+  Workspace& operator=(const Workspace&) = delete;
+
+  /// 256-byte aligned.
+  [[nodiscard]] std::byte* at_least(uint64_t bytes) {
+    if (bytes > size_bytes_) {
+      auto memory = gpu::allocate(bytes);
+      DSPACK_CHECK(memory.has_value(), "no GPU memory for a workspace: " + memory.error().message);
+      memory_.push_back(*memory);
+      size_bytes_ = bytes;
+    }
+    return memory_.empty() ? nullptr : static_cast<std::byte*>(memory_.back());
+  }
+  [[nodiscard]] uint64_t size_bytes() const { return size_bytes_; }
+
+ private:
+  std::vector<void*> memory_;
+  uint64_t size_bytes_ = 0;
+};
+
+}  // namespace dspack::kernels::cuda

@@ -1,0 +1,224 @@
+#include "kernels/cuda/linear_tensor.h"
+
+#include <array>
+
+#include "tests/kernels/weights.h"
+#include "tests/support/emulated_gpu/emulator.h"
+#include "tests/support/numeric.h"
+
+namespace dspack::test {
+namespace {
+
+namespace cuda = kernels::cuda;
+using kernels::Precision;
+
+constexpr uint32_t kInputBlock = 128;
+
+double round_to_bf16(double value) {
+  const int exponent = std::ilogb(value);
+  return value == 0 ? 0 : std::ldexp(std::nearbyint(std::ldexp(value, 7 - exponent)), exponent - 7);
+}
+
+/// By trying all codes: the nearest, of two equally near ones the even code.
+double round_to_e4m3_by_search(double value) {
+  static const std::array<double, 127> codes = [] {
+    std::array<double, 127> all{};
+    for (size_t code = 0; code < all.size(); ++code)
+      all[code] = decode_e4m3(static_cast<uint8_t>(code));
+    return all;
+  }();
+  size_t best = 0;
+  for (size_t code = 1; code < codes.size(); ++code) {
+    const double now = std::abs(codes[code] - std::abs(value));
+    const double before = std::abs(codes[best] - std::abs(value));
+    if (now < before || (now == before && code % 2 == 0)) best = code;
+  }
+  return std::copysign(codes[best], value);
+}
+
+/// What the tensor cores get in the place of x, and the FP32 division and product that fp8 adds.
+std::vector<double> rounded_inputs(const std::vector<float>& x, uint32_t rows, uint32_t in, Precision precision) {
+  std::vector<double> rounded(x.begin(), x.end());
+  if (precision == Precision::bf16) {
+    for (double& value : rounded)
+      value = round_to_bf16(value);
+    return rounded;
+  }
+  for (size_t row = 0; row < rows; ++row) {
+    for (size_t first = 0; first < in; first += kInputBlock) {
+      const auto begin = rounded.begin() + static_cast<std::ptrdiff_t>(row * in + first);
+      const auto end = begin + static_cast<std::ptrdiff_t>(std::min<size_t>(kInputBlock, in - first));
+      float largest = 0;
+      for (auto value = begin; value != end; ++value)
+        largest = std::max(largest, std::abs(static_cast<float>(*value)));
+      const float scale = largest > 0 ? largest / 448.0F : 1.0F;
+      for (auto value = begin; value != end; ++value)
+        *value = round_to_e4m3_by_search(static_cast<double>(static_cast<float>(*value) / scale)) *
+                 static_cast<double>(scale);
+    }
+  }
+  return rounded;
+}
+
+struct Case {
+  WeightCase weight;
+  uint32_t rows;
+};
+
+std::ostream& operator<<(std::ostream& out, const Case& c) {
+  return out << c.weight << ", " << c.rows << " rows";
+}
+
+/// Device memory that a test fills.
+template <class T>
+T* on_device(const std::vector<T>& values, std::vector<void*>& all) {
+  void* memory = gpu::allocate(values.size() * sizeof(T)).value();
+  std::memcpy(memory, values.data(), values.size() * sizeof(T));
+  all.push_back(memory);
+  return static_cast<T*>(memory);
+}
+
+std::vector<float> run(const RandomWeight& weight, const std::vector<float>& x, uint32_t rows, Precision precision,
+                       uint64_t seed) {
+  gpu::configure_emulator({.seed = seed});
+  std::vector<void*> memory;
+  const kernels::cuda::Matrix matrix{.data = on_device(weight.bytes, memory),
+                                     .scale = weight.scales.empty() ? nullptr : on_device(weight.scales, memory),
+                                     .out = weight.shape.out,
+                                     .in = weight.shape.in,
+                                     .block_out = std::max(1U, weight.shape.block_out),
+                                     .block_in = std::max(1U, weight.shape.block_in)};
+  REQUIRE(kernels::cuda::fits_tensor_cores(weight.shape.dtype, matrix));
+  float* y = on_device(std::vector<float>(size_t{rows} * matrix.out, poison()), memory);
+  const auto stream = gpu::make_stream();
+  cuda::linear_tensor(*stream,
+                      {.dtype = weight.shape.dtype,
+                       .weight = matrix,
+                       .x = {.data = on_device(x, memory), .stride = matrix.in},
+                       .y = {.data = y, .stride = matrix.out},
+                       .rows = rows},
+                      precision);
+  stream->synchronize();
+  std::vector<float> result(y, y + size_t{rows} * matrix.out);
+  for (void* place : memory)
+    gpu::release(place);
+  return result;
+}
+
+void check(const Case& c, Precision precision, Random& random) {
+  CAPTURE(c);
+  CAPTURE(to_string(precision));
+  const RandomWeight weight = random_weight(c.weight, random);
+  const auto x = random.normals(size_t{c.rows} * c.weight.in);
+  const auto got = run(weight, x, c.rows, precision, random.below(1000));
+  const auto inputs = rounded_inputs(x, c.rows, c.weight.in, precision);
+  Doubles wanted;
+  Doubles bound;
+  for (uint32_t row = 0; row < c.rows; ++row) {
+    for (uint32_t out = 0; out < c.weight.out; ++out) {
+      Sum sum;
+      for (uint32_t in = 0; in < c.weight.in; ++in)
+        sum.add(inputs[size_t{row} * c.weight.in + in] * weight.matrix.at(out, in));
+      wanted.push_back(sum.value);
+      // Products are exact. A tile of 16 columns is added with one rounding here (hardware: a few), then the chunks by
+      // fma, then up to eight warps; the scales' product and, for fp8, its division by the same bound.
+      const double steps = c.weight.in / 16.0 + 16;
+      bound.push_back(1.001 * steps * kRoundoff * sum.magnitude + 1e-40);
+    }
+  }
+  CHECK(beyond_bound(got, wanted, bound) == 0);
+}
+
+constexpr Precision kModes[] = {Precision::bf16, Precision::fp8};
+
+}  // namespace
+
+TEST_CASE("cuda: products on the tensor cores equal those of rounded inputs") {
+  Random random;
+  CAPTURE(random.seed());
+  for (const Precision precision : kModes) {
+    for (const Case& c : std::initializer_list<Case>{
+             {{Dtype::f8_e4m3, 1, 16, 0, 0}, 1},
+             {{Dtype::f8_e4m3, 130, 272, 128, 128}, 3},
+             {{Dtype::f8_e4m3, 33, 304, 128, 64}, 9},
+             {{Dtype::f8_e4m3, 17, 1600, 1, 1600}, 17},
+             {{Dtype::f8_e4m3, 70, 512, 70, 512}, 33},
+             {{Dtype::f8_e4m3, 20, 640, 16, 128}, 70},
+             {{Dtype::bf16, 19, 8, 0, 0}, 2},
+             {{Dtype::bf16, 48, 328, 0, 0}, 12},
+             {{Dtype::bf16, 15, 1200, 3, 96}, 40},
+             {{Dtype::bf16, 40, 264, 0, 0}, 65},
+         })
+      check(c, precision, random);
+  }
+}
+
+TEST_CASE("cuda: DeepSeek-V3's shapes on the tensor cores, few columns") {
+  Random random;
+  CAPTURE(random.seed());
+  check({{Dtype::f8_e4m3, 576, 1536, 128, 128}, 1}, Precision::bf16, random);
+  check({{Dtype::f8_e4m3, 64, 7168, 128, 128}, 8}, Precision::fp8, random);
+}
+
+TEST_CASE("cuda: a product on the tensor cores hangs on its own input row alone") {
+  Random random;
+  CAPTURE(random.seed());
+  for (const Precision precision : kModes) {
+    for (const Dtype dtype : {Dtype::f8_e4m3, Dtype::bf16}) {
+      const WeightCase shape{dtype, 37, 640, dtype == Dtype::f8_e4m3 ? 128U : 0U, dtype == Dtype::f8_e4m3 ? 128U : 0U};
+      const RandomWeight weight = random_weight(shape, random);
+      constexpr uint32_t kRows = 70;
+      const auto x = random.normals(size_t{kRows} * shape.in);
+      const auto all = run(weight, x, kRows, precision, 1);
+      CHECK(all == run(weight, x, kRows, precision, 2));  // another order of threads
+      for (const uint32_t row : {0U, 7U, 8U, 69U}) {
+        const auto first = x.begin() + static_cast<std::ptrdiff_t>(size_t{row} * shape.in);
+        const auto alone = run(weight, {first, first + shape.in}, 1, precision, 3);
+        CHECK(
+            std::equal(alone.begin(), alone.end(), all.begin() + static_cast<std::ptrdiff_t>(size_t{row} * shape.out)));
+      }
+    }
+  }
+}
+
+TEST_CASE("cuda: what the tensor cores do not multiply exactly is left to the others") {
+  kernels::cuda::Matrix matrix{.data = reinterpret_cast<const void*>(0x1000), .scale = nullptr, .out = 8, .in = 64};
+  const float scale = 1;
+  CHECK(kernels::cuda::fits_tensor_cores(Dtype::f8_e4m3, matrix));
+  CHECK(kernels::cuda::fits_tensor_cores(Dtype::bf16, matrix));
+  CHECK_FALSE(kernels::cuda::fits_tensor_cores(Dtype::f16, matrix));
+  CHECK_FALSE(kernels::cuda::fits_tensor_cores(Dtype::f32, matrix));
+  matrix.data = reinterpret_cast<const void*>(0x1008);
+  CHECK_FALSE(kernels::cuda::fits_tensor_cores(Dtype::f8_e4m3, matrix));
+  matrix.data = reinterpret_cast<const void*>(0x1000);
+  matrix.in = 65;
+  CHECK_FALSE(kernels::cuda::fits_tensor_cores(Dtype::f8_e4m3, matrix));
+  matrix.in = 192;
+  matrix.scale = &scale;
+  matrix.block_in = 32;
+  CHECK_FALSE(kernels::cuda::fits_tensor_cores(Dtype::f8_e4m3, matrix));
+  CHECK(kernels::cuda::fits_tensor_cores(Dtype::bf16, matrix));
+}
+
+TEST_CASE("cuda: launches on the tensor cores are within every card's limits, their sums fixed by the weight") {
+  constexpr unsigned kSharedOfAll = 99 << 10;
+  for (const auto& [dtype, out, in] :
+       std::initializer_list<std::tuple<Dtype, uint32_t, uint32_t>>{{Dtype::f8_e4m3, 1536, 7168},
+                                                                    {Dtype::f8_e4m3, 18432, 7168},
+                                                                    {Dtype::bf16, 129280, 7168},
+                                                                    {Dtype::f8_e4m3, 576, 7168},
+                                                                    {Dtype::bf16, 256, 7168},
+                                                                    {Dtype::f8_e4m3, 16, 16}}) {
+    const unsigned warps = kernels::cuda::choose_linear_tensor(dtype, out, in, 1).warps_a_row;
+    for (const uint32_t rows : {1U, 8U, 9U, 64U, 65U, 4096U, 5'000'000U}) {
+      const kernels::cuda::TensorChoice choice = kernels::cuda::choose_linear_tensor(dtype, out, in, rows);
+      CHECK(choice.warps_a_row == warps);
+      CHECK(choice.shape.shared_bytes <= kSharedOfAll);
+      CHECK(choice.tile_columns % kInputBlock == 0);
+      CHECK(uint64_t{choice.shape.grid_y} * choice.shape.grid_z * choice.token_tiles * 8 >= rows);
+      CHECK(uint64_t{choice.shape.grid_x} * choice.row_tiles * 16 * 8 / choice.warps_a_row >= out);
+    }
+  }
+}
+
+}  // namespace dspack::test

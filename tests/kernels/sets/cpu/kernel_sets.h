@@ -1,0 +1,54 @@
+// The CPU's instruction sets, as what the kernel tests run on. Threads: pure functions.
+#pragma once
+
+#include <doctest/doctest.h>
+
+#include <memory>
+#include <string>
+
+#include "format/base/checked.h"
+#include "kernels/cpu/cpu_device.h"
+#include "kernels/cpu/ops_table.h"
+
+namespace dspack::test {
+
+// As types, so that each becomes a test case of its own.
+struct Scalar {
+  static constexpr const char* kName = "scalar";
+};
+struct Avx2 {
+  static constexpr const char* kName = "avx2";
+};
+struct Avx512 {
+  static constexpr const char* kName = "avx512";
+};
+
+/// What all sets must equal bit for bit.
+inline constexpr const char* kPlainestSet = "scalar";
+
+inline bool runs_here(const std::string& set) {
+  return kernels::select_cpu_ops(kernels::detect_cpu_features(), set).has_value();
+}
+inline Result<std::unique_ptr<kernels::Device>> make_set_device(const std::string& set, unsigned threads) {
+  return kernels::make_cpu_device({.threads = threads, .instruction_set = set});
+}
+inline std::string description_of(const std::string& set) {
+  return "cpu " + set + ",";
+}
+/// Bytes from the start of a buffer to what a test puts there: aligned to elements and no more.
+inline size_t offset_for(const std::string& /*set*/, size_t element_bytes) {
+  return element_bytes;
+}
+/// Roundings on the way of one term into its dot product: the fma chain of its lane, one fma per block, four sums of
+/// lanes.
+inline double dot_steps(unsigned /*element_bits*/, uint64_t block, uint64_t in) {
+  return static_cast<double>(ceil_div(block, 16) + ceil_div(in, block) + 4);
+}
+
+}  // namespace dspack::test
+
+TYPE_TO_STRING_AS("scalar", dspack::test::Scalar);
+TYPE_TO_STRING_AS("avx2", dspack::test::Avx2);
+TYPE_TO_STRING_AS("avx512", dspack::test::Avx512);
+
+#define DSPACK_KERNEL_SETS dspack::test::Scalar, dspack::test::Avx2, dspack::test::Avx512

@@ -1,0 +1,55 @@
+// The CUDA device on the emulated GPU, as what the kernel tests run on. Threads: pure functions but for the emulator's
+// settings.
+#pragma once
+
+#include <doctest/doctest.h>
+
+#include <memory>
+#include <random>
+#include <string>
+
+#include "format/base/checked.h"
+#include "kernels/cuda/cuda_device.h"
+#include "tests/support/emulated_gpu/emulator.h"
+
+namespace dspack::test {
+
+// Weights where loading puts them, and weights that are aligned to their elements and no more, which other kernels
+// multiply.
+struct Emulated {
+  static constexpr const char* kName = "emulated";
+};
+struct EmulatedOdd {
+  static constexpr const char* kName = "emulated odd";
+};
+
+inline constexpr const char* kPlainestSet = "emulated";
+
+inline bool runs_here(const std::string& /*set*/) {
+  return true;
+}
+/// Every device sees another order of threads and blocks.
+inline Result<std::unique_ptr<kernels::Device>> make_set_device(const std::string& /*set*/, unsigned /*threads*/) {
+  gpu::configure_emulator({.seed = std::random_device{}()});
+  return kernels::make_cuda_device({});
+}
+inline std::string description_of(const std::string& /*set*/) {
+  return "cuda emulated GPU, sm_90, exact";
+}
+inline size_t offset_for(const std::string& set, size_t element_bytes) {
+  constexpr size_t kAsLoaded = 256;
+  return set == Emulated::kName ? kAsLoaded : element_bytes;
+}
+/// Roundings on the way of one term into its dot product (kernels/cuda/device/dot.cuh): its chunk, the chunks of its
+/// lane (element by element where they are not aligned), a product and a scale, five sums of lanes, four of warps.
+inline double dot_steps(unsigned element_bits, uint64_t /*block*/, uint64_t in) {
+  const uint64_t per_chunk = 128 / element_bits;
+  return static_cast<double>(per_chunk * ceil_div(ceil_div(in, per_chunk), 32) + 11);
+}
+
+}  // namespace dspack::test
+
+TYPE_TO_STRING_AS("emulated", dspack::test::Emulated);
+TYPE_TO_STRING_AS("emulated odd", dspack::test::EmulatedOdd);
+
+#define DSPACK_KERNEL_SETS dspack::test::Emulated, dspack::test::EmulatedOdd

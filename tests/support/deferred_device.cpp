@@ -1,0 +1,302 @@
+#include "tests/support/deferred_device.h"
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <vector>
+
+#include "format/base/check.h"
+
+namespace dspack::test {
+namespace {
+
+using kernels::Buffer;
+using kernels::ExpertMatrices;
+using kernels::ExpertTable;
+using kernels::HeadLinearArgs;
+using kernels::LivePosition;
+using kernels::Queue;
+using kernels::Rows;
+using kernels::Slice;
+using kernels::Step;
+using kernels::Weight;
+
+constexpr std::byte kPoison{0xFF};
+
+/// What a buffer's operations know of it.
+struct Memory {
+  std::unique_ptr<Buffer> inner;
+  bool is_gone = false;
+};
+using Uses = std::vector<std::shared_ptr<Memory>>;
+
+class DeferredBuffer final : public Buffer {
+ public:
+  explicit DeferredBuffer(std::unique_ptr<Buffer> inner) : memory_(std::make_shared<Memory>()) {
+    memory_->inner = std::move(inner);
+    std::ranges::fill(memory_->inner->host(), kPoison);
+  }
+  ~DeferredBuffer() override { memory_->is_gone = true; }
+  DeferredBuffer(const DeferredBuffer&) = delete;
+  DeferredBuffer& operator=(const DeferredBuffer&) = delete;
+  [[nodiscard]] uint64_t size_bytes() const override { return memory_->inner->size_bytes(); }
+  [[nodiscard]] const std::shared_ptr<Memory>& memory() const { return memory_; }
+
+ private:
+  std::shared_ptr<Memory> memory_;
+};
+
+/// Turns places of this device into places of the one below, and remembers whose they were.
+class Translation {
+ public:
+  Slice operator()(Slice place) {
+    if (place.empty()) return place;
+    auto* buffer = dynamic_cast<DeferredBuffer*>(place.buffer);
+    DSPACK_CHECK(buffer != nullptr, "a buffer of another device");
+    uses.push_back(buffer->memory());
+    return {.buffer = buffer->memory()->inner.get(), .offset_bytes = place.offset_bytes};
+  }
+  Rows operator()(Rows rows) {
+    rows.data = (*this)(rows.data);
+    return rows;
+  }
+  Weight operator()(Weight weight) {
+    weight.data = (*this)(weight.data);
+    weight.scale = (*this)(weight.scale);
+    return weight;
+  }
+  LivePosition operator()(LivePosition live) {
+    live.value = (*this)(live.value);
+    return live;
+  }
+
+  Uses uses;
+};
+
+struct DeferredTable final : ExpertTable {
+  [[nodiscard]] uint32_t size() const override { return inner->size(); }
+  std::unique_ptr<ExpertTable> inner;
+  Uses uses;
+};
+
+struct Operation {
+  Uses uses;
+  std::function<void(Queue&)> run;
+};
+using Operations = std::vector<Operation>;
+
+struct DeferredStep final : Step {
+  std::shared_ptr<Operations> operations = std::make_shared<Operations>();
+};
+
+class DeferredQueue final : public Queue {
+ public:
+  DeferredQueue(std::unique_ptr<Queue> inner, std::shared_ptr<DeferredCounts> counts)
+      : inner_(std::move(inner)), counts_(std::move(counts)) {}
+
+  void upload(Slice to, std::span<const std::byte> from) override {
+    check_not_recording();
+    counts_->uploaded_bytes += from.size();
+    Translation inner;
+    enqueue(inner, [to = inner(to), from, then = std::vector(from.begin(), from.end())](Queue& queue) {
+      DSPACK_CHECK(std::ranges::equal(from, then), "what is uploaded has changed before it was");
+      queue.upload(to, from);
+    });
+  }
+  void download(std::span<std::byte> to, Slice from) override {
+    check_not_recording();
+    counts_->downloaded_bytes += to.size();
+    std::ranges::fill(to, kPoison);
+    Translation inner;
+    enqueue(inner, [to, from = inner(from)](Queue& queue) { queue.download(to, from); });
+  }
+  void copy(Slice to, Slice from, uint64_t bytes) override {
+    Translation inner;
+    enqueue(inner, [to = inner(to), from = inner(from), bytes](Queue& queue) { queue.copy(to, from, bytes); });
+  }
+  void synchronize() override {
+    check_not_recording();
+    ++counts_->synchronisations;
+    const Operations all = std::move(pending_);
+    pending_.clear();
+    for (const Operation& operation : all)
+      run_now(operation);
+  }
+
+  void linear(const Weight& weight, const Rows& x, const Rows& y) override {
+    Translation inner;
+    enqueue(inner, [weight = inner(weight), x = inner(x), y = inner(y)](Queue& queue) { queue.linear(weight, x, y); });
+  }
+  void head_linear_transposed(const HeadLinearArgs& args) override {
+    Translation inner;
+    enqueue(inner, [args = heads(inner, args)](Queue& queue) { queue.head_linear_transposed(args); });
+  }
+  void head_linear(const HeadLinearArgs& args) override {
+    Translation inner;
+    enqueue(inner, [args = heads(inner, args)](Queue& queue) { queue.head_linear(args); });
+  }
+  void rms_norm(const Rows& x, Slice gain, float epsilon, const Rows& y) override {
+    Translation inner;
+    enqueue(inner, [x = inner(x), gain = inner(gain), epsilon, y = inner(y)](Queue& queue) {
+      queue.rms_norm(x, gain, epsilon, y);
+    });
+  }
+  void rope(const kernels::RopeArgs& args) override {
+    Translation inner;
+    kernels::RopeArgs below = args;
+    below.data = inner(args.data);
+    below.cos_sin = inner(args.cos_sin);
+    below.live = inner(args.live);
+    enqueue(inner, [below](Queue& queue) { queue.rope(below); });
+  }
+  void mla_attend(const kernels::MlaAttendArgs& args) override {
+    Translation inner;
+    kernels::MlaAttendArgs below = args;
+    below.query_latent = inner(args.query_latent);
+    below.query_rope = inner(args.query_rope);
+    below.cache = inner(args.cache);
+    below.out = inner(args.out);
+    below.live = inner(args.live);
+    enqueue(inner, [below](Queue& queue) { queue.mla_attend(below); });
+  }
+  void silu_multiply(const Rows& gate, const Rows& up) override {
+    Translation inner;
+    enqueue(inner, [gate = inner(gate), up = inner(up)](Queue& queue) { queue.silu_multiply(gate, up); });
+  }
+  void add(const Rows& y, const Rows& x) override {
+    Translation inner;
+    enqueue(inner, [y = inner(y), x = inner(x)](Queue& queue) { queue.add(y, x); });
+  }
+  void route(const kernels::RouterArgs& args) override {
+    Translation inner;
+    kernels::RouterArgs below = args;
+    below.logits = inner(args.logits);
+    below.bias = inner(args.bias);
+    below.ids = inner(args.ids);
+    below.weights = inner(args.weights);
+    enqueue(inner, [below](Queue& queue) { queue.route(below); });
+  }
+  void run_experts(const kernels::ExpertsArgs& args) override {
+    const auto* table = dynamic_cast<const DeferredTable*>(args.table);
+    DSPACK_CHECK(table != nullptr, "a table of another device");
+    Translation inner;
+    kernels::ExpertsArgs below = args;
+    below.table = table->inner.get();
+    below.x = inner(args.x);
+    below.ids = inner(args.ids);
+    below.weights = inner(args.weights);
+    below.scratch = inner(args.scratch);
+    below.y = inner(args.y);
+    inner.uses.insert(inner.uses.end(), table->uses.begin(), table->uses.end());
+    enqueue(inner, [below](Queue& queue) { queue.run_experts(below); });
+  }
+  void store_rows(Slice to, Dtype dtype, const Rows& from, const LivePosition& live) override {
+    Translation inner;
+    enqueue(inner, [to = inner(to), dtype, from = inner(from), live = inner(live)](Queue& queue) {
+      queue.store_rows(to, dtype, from, live);
+    });
+  }
+  void load_rows(const Rows& to, Slice from, Dtype dtype) override {
+    Translation inner;
+    enqueue(inner, [to = inner(to), from = inner(from), dtype](Queue& queue) { queue.load_rows(to, from, dtype); });
+  }
+  void gather_rows(const Rows& to, const Rows& from, std::span<const uint32_t> rows) override {
+    Translation inner;
+    enqueue(inner, [to = inner(to), from = inner(from), index = std::vector(rows.begin(), rows.end())](Queue& queue) {
+      queue.gather_rows(to, from, index);
+    });
+  }
+  void scatter_rows(const Rows& to, const Rows& from, std::span<const uint32_t> rows) override {
+    Translation inner;
+    enqueue(inner, [to = inner(to), from = inner(from), index = std::vector(rows.begin(), rows.end())](Queue& queue) {
+      queue.scatter_rows(to, from, index);
+    });
+  }
+  void combine(const Rows& y, const Rows& parts, Slice weights, uint32_t top_k) override {
+    Translation inner;
+    enqueue(inner, [y = inner(y), parts = inner(parts), weights = inner(weights), top_k](Queue& queue) {
+      queue.combine(y, parts, weights, top_k);
+    });
+  }
+  void argmax(const Rows& x, Slice ids) override {
+    Translation inner;
+    enqueue(inner, [x = inner(x), ids = inner(ids)](Queue& queue) { queue.argmax(x, ids); });
+  }
+
+  std::unique_ptr<Step> record(const std::function<void()>& operations) override {
+    check_not_recording();
+    ++counts_->recordings;
+    auto step = std::make_unique<DeferredStep>();
+    recording_ = step->operations.get();
+    operations();
+    recording_ = nullptr;
+    return step;
+  }
+  void run(Step& step) override {
+    check_not_recording();
+    auto* mine = dynamic_cast<DeferredStep*>(&step);
+    DSPACK_CHECK(mine != nullptr, "a step of another device");
+    ++counts_->steps;
+    pending_.push_back({.uses = {}, .run = [this, operations = mine->operations](Queue&) {
+                          for (const Operation& operation : *operations)
+                            run_now(operation);
+                        }});
+  }
+
+ private:
+  static HeadLinearArgs heads(Translation& inner, HeadLinearArgs args) {
+    args.weight = inner(args.weight);
+    args.x = inner(args.x);
+    args.y = inner(args.y);
+    return args;
+  }
+  void check_not_recording() const {
+    DSPACK_CHECK(recording_ == nullptr, "a recording uploads, downloads, waits or runs a step");
+  }
+  void enqueue(Translation& inner, std::function<void(Queue&)> run) {
+    if (recording_ == nullptr) ++counts_->operations;
+    (recording_ == nullptr ? pending_ : *recording_).push_back({std::move(inner.uses), std::move(run)});
+  }
+  void run_now(const Operation& operation) {
+    for (const auto& memory : operation.uses)
+      DSPACK_CHECK(!memory->is_gone, "a buffer has gone before an operation on it has run");
+    operation.run(*inner_);
+  }
+
+  std::unique_ptr<Queue> inner_;
+  std::shared_ptr<DeferredCounts> counts_;
+  Operations pending_;
+  Operations* recording_ = nullptr;
+};
+
+}  // namespace
+
+DeferredDevice::DeferredDevice(std::unique_ptr<kernels::Device> inner) : inner_(std::move(inner)) {
+  DSPACK_CHECK(inner_->is_host(), "made of another device than a host's");
+}
+
+Result<std::unique_ptr<Buffer>> DeferredDevice::allocate(uint64_t bytes) {
+  TRY_ASSIGN(auto inner, inner_->allocate(bytes));
+  return std::unique_ptr<Buffer>(std::make_unique<DeferredBuffer>(std::move(inner)));
+}
+
+std::unique_ptr<Queue> DeferredDevice::make_queue() {
+  return std::make_unique<DeferredQueue>(inner_->make_queue(), counts_);
+}
+
+Result<std::unique_ptr<ExpertTable>> DeferredDevice::make_expert_table(std::span<const ExpertMatrices> experts) {
+  Translation inner;
+  std::vector<ExpertMatrices> below;
+  for (const ExpertMatrices& expert : experts)
+    below.push_back({.gate = inner(expert.gate), .up = inner(expert.up), .down = inner(expert.down)});
+  auto table = std::make_unique<DeferredTable>();
+  TRY_ASSIGN(table->inner, inner_->make_expert_table(below));
+  table->uses = std::move(inner.uses);
+  return std::unique_ptr<ExpertTable>(std::move(table));
+}
+
+uint64_t DeferredDevice::experts_scratch_bytes(const kernels::ExpertsShape& shape) const {
+  return inner_->experts_scratch_bytes(shape);
+}
+
+}  // namespace dspack::test

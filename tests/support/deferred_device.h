@@ -1,0 +1,51 @@
+// A device as a GPU is, made of the CPU's: nothing has run when an operation returns, the host cannot address its
+// memory, and operations can be recorded. What works on it does not lean on a device that runs everything at once.
+//
+// What it makes visible:
+//   - a missing synchronise: what is downloaded is poison until then (0xFF: NaN, and ids that no table has);
+//   - a host span that is changed before the synchronise after its upload: refused when the upload runs;
+//   - a buffer that goes while an operation on it has not run: refused;
+//   - memory that was never written: fresh buffers are poisoned;
+//   - a recording that uploads, downloads or waits, or that is nested: refused.
+// Refused: DSPACK_CHECK. Threads, lifetime: as kernels/ops.h. A queue that goes drops what has not run.
+#pragma once
+
+#include <memory>
+
+#include "kernels/ops.h"
+
+namespace dspack::test {
+
+/// What the queues of a device were asked to do.
+struct DeferredCounts {
+  uint64_t synchronisations = 0;
+  uint64_t operations = 0;  // enqueued one by one: not recorded, not in a step
+  uint64_t recordings = 0;
+  uint64_t steps = 0;  // runs of what was recorded
+  uint64_t uploaded_bytes = 0;
+  uint64_t downloaded_bytes = 0;
+};
+
+class DeferredDevice final : public kernels::Device {
+ public:
+  /// `inner` must be a host's.
+  explicit DeferredDevice(std::unique_ptr<kernels::Device> inner);
+
+  [[nodiscard]] std::string_view description() const override { return "deferred"; }
+  [[nodiscard]] Result<std::unique_ptr<kernels::Buffer>> allocate(uint64_t bytes) override;
+  [[nodiscard]] std::unique_ptr<kernels::Queue> make_queue() override;
+  [[nodiscard]] bool is_host() const override { return false; }
+  [[nodiscard]] kernels::DeviceMemory memory() const override { return {}; }
+  [[nodiscard]] Result<std::unique_ptr<kernels::ExpertTable>> make_expert_table(
+      std::span<const kernels::ExpertMatrices> experts) override;
+  [[nodiscard]] uint64_t experts_scratch_bytes(const kernels::ExpertsShape& shape) const override;
+
+  /// Of all of its queues; it outlives the device.
+  [[nodiscard]] std::shared_ptr<const DeferredCounts> counts() const { return counts_; }
+
+ private:
+  std::unique_ptr<kernels::Device> inner_;
+  std::shared_ptr<DeferredCounts> counts_ = std::make_shared<DeferredCounts>();
+};
+
+}  // namespace dspack::test

@@ -1,0 +1,147 @@
+#include "tests/support/emulated_gpu/block_runner.h"
+
+#include <cstring>
+#include <string>
+
+#include "format/base/check.h"
+
+namespace dspack::gpu {
+namespace {
+
+constexpr unsigned kWarp = 32;
+
+std::string words(const std::source_location& at) {
+  return std::string(at.file_name()) + ":" + std::to_string(at.line()) + " (" + at.function_name() + ")";
+}
+
+bool same_place(const std::source_location& a, const std::source_location& b) {
+  return a.line() == b.line() && a.column() == b.column() && std::strcmp(a.file_name(), b.file_name()) == 0;
+}
+
+}  // namespace
+
+void BlockRunner::run(const ThreadPlace& place, const std::function<void()>& body) {
+  count_ = place.threads;
+  waiting_ = 0;
+  done_ = 0;
+  while (threads_.size() < count_)
+    threads_.push_back(std::make_unique<Thread>());
+  warps_.resize(count_ / kWarp);
+  for (Warp& warp : warps_)
+    warp.waiting = 0;
+  for (unsigned i = 0; i < count_; ++i) {
+    Thread& thread = *threads_[i];
+    thread.place = place;
+    thread.place.thread = i;
+    thread.waits = Waits::no;
+    thread.exchanges = 0;
+    thread.open_group.clear();
+    thread.groups.clear();
+    thread.fiber.start(body);
+    ready_.push_back(&thread);
+  }
+  while (!ready_.empty()) {
+    std::swap(ready_[random_() % ready_.size()], ready_.back());
+    current_ = ready_.back();
+    ready_.pop_back();
+    current_->fiber.resume();
+    if (current_->fiber.is_done()) ++done_;
+  }
+  if (done_ == count_) return;
+  for (unsigned i = 0; i < count_; ++i) {
+    const Thread& thread = *threads_[i];
+    DSPACK_CHECK(thread.waits == Waits::no,
+                 "thread " + std::to_string(i) + " waits for others that do not come at " + words(thread.at));
+  }
+}
+
+void BlockRunner::wait(Waits what, const std::source_location& at) {
+  current_->waits = what;
+  current_->at = at;
+  current_->fiber.yield();
+}
+
+void BlockRunner::block_barrier(const std::source_location& at) {
+  ++waiting_;
+  if (waiting_ < count_) return wait(Waits::block, at);
+  for (unsigned i = 0; i < count_; ++i) {
+    const Thread& thread = *threads_[i];
+    DSPACK_CHECK(&thread == current_ || same_place(thread.at, at),
+                 "threads of a block meet at two barriers: " + words(thread.at) + " and " + words(at));
+  }
+  waiting_ = 0;
+  release_block();
+  // Whoever came last does not go on first.
+  ready_.push_back(current_);
+  current_->fiber.yield();
+}
+
+void BlockRunner::release_block() {
+  for (unsigned i = 0; i < count_; ++i) {
+    Thread& thread = *threads_[i];
+    if (&thread == current_) continue;
+    thread.waits = Waits::no;
+    ready_.push_back(&thread);
+  }
+}
+
+void BlockRunner::release_warp(unsigned warp) {
+  for (unsigned lane = 0; lane < kWarp; ++lane) {
+    Thread& thread = *threads_[warp * kWarp + lane];
+    if (&thread == current_) continue;
+    thread.waits = Waits::no;
+    ready_.push_back(&thread);
+  }
+}
+
+const ExchangeWords* BlockRunner::exchange(const ExchangeWords& mine, const std::source_location& at) {
+  Thread& self = *current_;
+  const unsigned index = self.place.thread / kWarp;
+  Warp& warp = warps_[index];
+  auto& all = warp.words[self.exchanges++ % 2];
+  std::memcpy(all[self.place.thread % kWarp], mine, sizeof(ExchangeWords));
+  if (++warp.waiting < kWarp) {
+    wait(Waits::warp, at);
+    return all;
+  }
+  for (unsigned lane = 0; lane < kWarp; ++lane) {
+    const Thread& thread = *threads_[index * kWarp + lane];
+    DSPACK_CHECK(&thread == &self || same_place(thread.at, at),
+                 "lanes of a warp meet at two places: " + words(thread.at) + " and " + words(at));
+  }
+  warp.waiting = 0;
+  release_warp(index);
+  ready_.push_back(&self);
+  self.fiber.yield();
+  return all;
+}
+
+void BlockRunner::carry_out(const Copy& copy) {
+  constexpr size_t kBytes = 16;
+  if (copy.valid) {
+    std::memcpy(copy.to, copy.from, kBytes);
+  } else {
+    std::memset(copy.to, 0, kBytes);
+  }
+}
+
+void BlockRunner::start_copy(void* shared, const void* global, bool valid) {
+  const Copy copy{.to = shared, .from = global, .valid = valid};
+  if (random_() % 2 == 0) return carry_out(copy);
+  current_->open_group.push_back(copy);
+}
+
+void BlockRunner::end_copy_group() {
+  current_->groups.push_back(std::move(current_->open_group));
+  current_->open_group.clear();
+}
+
+void BlockRunner::wait_for_copies(size_t pending_groups) {
+  auto& groups = current_->groups;
+  for (; groups.size() > pending_groups; groups.pop_front()) {
+    for (const Copy& copy : groups.front())
+      carry_out(copy);
+  }
+}
+
+}  // namespace dspack::gpu

@@ -1,0 +1,244 @@
+#include "tests/support/emulated_gpu/emulator.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <numeric>
+#include <random>
+#include <set>
+#include <vector>
+
+#include "format/base/check.h"
+#include "tests/support/emulated_gpu/block_runner.h"
+
+namespace dspack::gpu {
+namespace {
+
+constexpr uint8_t kPoison = 0xff;  // NaN in every type that kernels read
+constexpr uint64_t kAlignment = 256;
+constexpr unsigned kMostThreads = 1024;
+constexpr unsigned kMostBlocksYz = 65'535;
+constexpr size_t kShuffledBlocks = 1 << 16;  // of larger grids only the beginning is random
+
+class EmulatedStream;
+
+struct State {
+  std::recursive_mutex mutex;
+  EmulatorSettings settings;
+  EmulatorCounts counts;
+  std::unique_ptr<BlockRunner> runner = std::make_unique<BlockRunner>(0);
+  std::mt19937_64 random;
+  std::map<const std::byte*, uint64_t> allocations;
+  std::set<EmulatedStream*> streams;
+};
+
+State& state() {
+  static State the_state;
+  return the_state;
+}
+
+class EmulatedGraph final : public Graph {
+ public:
+  std::vector<std::function<void()>> work;
+};
+
+class EmulatedStream final : public Stream {
+ public:
+  EmulatedStream() {
+    const std::lock_guard lock(state().mutex);
+    state().streams.insert(this);
+  }
+  ~EmulatedStream() override {
+    synchronize();
+    const std::lock_guard lock(state().mutex);
+    state().streams.erase(this);
+  }
+  void* handle() override { return this; }
+  void copy_to_device(void* to, const void* from, uint64_t bytes) override {
+    DSPACK_CHECK(recording_ == nullptr, "host memory cannot be recorded");
+    copy(to, from, bytes);
+  }
+  void copy_to_host(void* to, const void* from, uint64_t bytes) override {
+    DSPACK_CHECK(recording_ == nullptr, "host memory cannot be recorded");
+    copy(to, from, bytes);
+  }
+  void copy_on_device(void* to, const void* from, uint64_t bytes) override { copy(to, from, bytes); }
+  void fill(void* to, uint8_t value, uint64_t bytes) override {
+    add([=] { std::memset(to, value, bytes); });
+  }
+  void synchronize() override {
+    DSPACK_CHECK(recording_ == nullptr, "a stream that records cannot be synchronised");
+    const std::lock_guard lock(state().mutex);
+    std::vector<std::function<void()>> work;
+    work.swap(work_);
+    for (const auto& item : work)
+      item();
+  }
+  void begin_recording() override {
+    DSPACK_CHECK(recording_ == nullptr, "the stream records already");
+    recording_ = std::make_unique<EmulatedGraph>();
+  }
+  std::unique_ptr<Graph> end_recording() override { return std::move(recording_); }
+  void run(Graph& graph) override {
+    DSPACK_CHECK(recording_ == nullptr, "a graph within a graph");
+    auto* mine = &static_cast<EmulatedGraph&>(graph);
+    add([mine] {
+      ++state().counts.graph_runs;
+      for (const auto& item : mine->work)
+        item();
+    });
+  }
+  void add(std::function<void()> work) { (recording_ ? recording_->work : work_).push_back(std::move(work)); }
+
+ private:
+  void copy(void* to, const void* from, uint64_t bytes) {
+    add([=] {
+      if (bytes != 0) std::memmove(to, from, bytes);
+    });
+  }
+  std::vector<std::function<void()>> work_;
+  std::unique_ptr<EmulatedGraph> recording_;
+};
+
+void check_shape(const LaunchShape& shape) {
+  DSPACK_CHECK(shape.grid_x > 0 && shape.grid_y > 0 && shape.grid_z > 0, "a grid without blocks");
+  DSPACK_CHECK(shape.grid_x < 1U << 31U && shape.grid_y <= kMostBlocksYz && shape.grid_z <= kMostBlocksYz,
+               "more blocks than a grid may have");
+  DSPACK_CHECK(shape.threads > 0 && shape.threads <= kMostThreads && shape.threads % 32 == 0,
+               "threads of a block: whole warps, at most 1,024");
+  DSPACK_CHECK(shape.shared_bytes <= state().settings.shared_bytes_per_block, "more shared memory than there is");
+}
+
+struct FreeAligned {
+  void operator()(void* memory) const { std::free(memory); }  // NOLINT: counterpart of aligned_alloc
+};
+
+}  // namespace
+
+void configure_emulator(const EmulatorSettings& settings) {
+  const std::lock_guard lock(state().mutex);
+  state().settings = settings;
+  state().runner = std::make_unique<BlockRunner>(settings.seed);
+  state().random.seed(settings.seed);
+}
+
+EmulatorCounts emulator_counts() {
+  const std::lock_guard lock(state().mutex);
+  return state().counts;
+}
+
+void run_grid(const LaunchShape& shape, const std::function<void()>& thread) {
+  const std::lock_guard lock(state().mutex);
+  check_shape(shape);
+  ++state().counts.launches;
+  // As long as was asked for, so that the address sanitizer sees the end.
+  constexpr uint64_t kSharedAlignment = 128;
+  void* memory = nullptr;
+  if (shape.shared_bytes > 0)
+    DSPACK_CHECK(posix_memalign(&memory, kSharedAlignment, shape.shared_bytes) == 0, "no shared memory");
+  const std::unique_ptr<unsigned char, FreeAligned> shared(static_cast<unsigned char*>(memory));
+  const uint64_t blocks = uint64_t{shape.grid_x} * shape.grid_y * shape.grid_z;
+  std::vector<uint64_t> order(std::min<uint64_t>(blocks, kShuffledBlocks));
+  std::iota(order.begin(), order.end(), 0);
+  std::ranges::shuffle(order, state().random);
+  for (uint64_t i = 0; i < blocks; ++i) {
+    const uint64_t block = i < order.size() ? order[i] : i;
+    if (shared) std::memset(shared.get(), kPoison, shape.shared_bytes);
+    ThreadPlace place{.thread = 0, .threads = shape.threads, .block = {}, .grid = {}, .shared = shared.get()};
+    place.grid[0] = shape.grid_x;
+    place.grid[1] = shape.grid_y;
+    place.grid[2] = shape.grid_z;
+    place.block[0] = static_cast<unsigned>(block % shape.grid_x);
+    place.block[1] = static_cast<unsigned>(block / shape.grid_x % shape.grid_y);
+    place.block[2] = static_cast<unsigned>(block / shape.grid_x / shape.grid_y);
+    state().runner->run(place, thread);
+  }
+}
+
+void enqueue(Stream& stream, std::function<void()> work) {
+  static_cast<EmulatedStream&>(stream).add(std::move(work));
+}
+
+const ThreadPlace& thread_place() {
+  return state().runner->current_place();
+}
+void reach_block_barrier(const std::source_location& at) {
+  state().runner->block_barrier(at);
+}
+const ExchangeWords* exchange_in_warp(const ExchangeWords& mine, const std::source_location& at) {
+  return state().runner->exchange(mine, at);
+}
+void start_copy(void* shared, const void* global, bool valid) {
+  state().runner->start_copy(shared, global, valid);
+}
+void end_copy_group() {
+  state().runner->end_copy_group();
+}
+void wait_for_copies(unsigned pending_groups) {
+  state().runner->wait_for_copies(pending_groups);
+}
+
+// runtime.h
+// --------------------------------------------------------------------------------------------------------------
+
+Result<Properties> open_device(unsigned index) {
+  const EmulatorSettings& settings = state().settings;
+  if (!settings.is_there || index != 0)
+    return Error{ErrorKind::not_found, "there is no emulated GPU " + std::to_string(index)};
+  return Properties{.name = "emulated GPU",
+                    .major = settings.major,
+                    .minor = settings.minor,
+                    .multiprocessors = 4,
+                    .shared_bytes_per_block = settings.shared_bytes_per_block,
+                    .total_bytes = settings.memory_bytes};
+}
+
+uint64_t free_bytes() {
+  const std::lock_guard lock(state().mutex);
+  return state().settings.memory_bytes - std::min(state().settings.memory_bytes, state().counts.allocated_bytes);
+}
+
+Result<void*> allocate(uint64_t bytes) {
+  const std::lock_guard lock(state().mutex);
+  const Error refusal{ErrorKind::budget, "cannot allocate " + std::to_string(bytes) + " bytes of GPU memory"};
+  if (bytes > free_bytes()) return refusal;
+  // The address sanitizer sees the end of a buffer at its last byte: aligned_alloc rounds up, posix_memalign does not.
+  void* memory = nullptr;
+  if (posix_memalign(&memory, kAlignment, std::max<uint64_t>(bytes, 1)) != 0) return refusal;
+  std::memset(memory, kPoison, bytes);
+  state().allocations.emplace(static_cast<std::byte*>(memory), bytes);
+  EmulatorCounts& counts = state().counts;
+  counts.allocated_bytes += bytes;
+  counts.most_allocated_bytes = std::max(counts.most_allocated_bytes, counts.allocated_bytes);
+  return memory;
+}
+
+void release(void* memory) {
+  const std::lock_guard lock(state().mutex);
+  for (EmulatedStream* stream : state().streams)
+    stream->synchronize();
+  const auto found = state().allocations.find(static_cast<std::byte*>(memory));
+  DSPACK_CHECK(found != state().allocations.end(), "memory that was not allocated");
+  state().counts.allocated_bytes -= found->second;
+  state().allocations.erase(found);
+  FreeAligned()(memory);
+}
+
+Result<void*> allocate_pinned(uint64_t bytes) {
+  void* memory = nullptr;
+  if (posix_memalign(&memory, kAlignment, std::max<uint64_t>(bytes, 1)) != 0)
+    return Error{ErrorKind::budget, "cannot allocate " + std::to_string(bytes) + " bytes of pinned memory"};
+  return memory;
+}
+
+void release_pinned(void* memory) {
+  FreeAligned()(memory);
+}
+
+std::unique_ptr<Stream> make_stream() {
+  return std::make_unique<EmulatedStream>();
+}
+
+}  // namespace dspack::gpu

@@ -1,0 +1,66 @@
+// A GPU that the test suite plays on the CPU: kernels/cuda compiled as C++ against the dspack_gpu.h beside this file.
+// It is not a model of speed; it is stricter than hardware, so that mistakes show:
+//   * Threads of a block take turns in random order, from one barrier to the next: what a missing barrier would let
+//   race
+//     comes out differently from seed to seed. Blocks run in random order, too.
+//   * A barrier that some threads do not reach, or that threads reach at two places of the source, ends the process; so
+//     do shuffles without all 32 lanes, unaligned vector loads, launches beyond the limits.
+//   * Device and shared memory is filled with NaN patterns; under the address sanitizer every buffer has red zones.
+//   * Asynchronous copies arrive as early or as late as they may.
+//   * A stream does nothing until it is synchronised (or memory is released): host memory that was borrowed for less
+//     shows, so does a result that is used before it is there.
+// Threads: one launch at a time runs; streams as in runtime.h. Lifetime: settings are the process's. Errors: as in
+// runtime.h, and DSPACK_CHECK for what kernels do wrong.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <source_location>
+
+#include "kernels/cuda/runtime.h"
+
+namespace dspack::gpu {
+
+struct EmulatorSettings {
+  uint64_t seed = 0;  // of the order of blocks, threads and copies
+  uint64_t memory_bytes = 4ULL << 30;
+  uint64_t shared_bytes_per_block = 227 << 10;
+  unsigned major = 9, minor = 0;
+  bool is_there = true;  // false: open_device finds none
+};
+void configure_emulator(const EmulatorSettings& settings);
+
+struct EmulatorCounts {
+  uint64_t launches = 0;  // also those that a graph runs
+  uint64_t graph_runs = 0;
+  uint64_t allocated_bytes = 0;  // now
+  uint64_t most_allocated_bytes = 0;
+};
+[[nodiscard]] EmulatorCounts emulator_counts();
+
+/// Runs `thread` for every thread of every block, now.
+void run_grid(const LaunchShape& shape, const std::function<void()>& thread);
+/// Puts work behind what the stream holds, or into its recording.
+void enqueue(Stream& stream, std::function<void()> work);
+
+// What a running thread may ask for
+// -------------------------------------------------------------------------------------
+
+struct ThreadPlace {
+  unsigned thread = 0, threads = 0;
+  unsigned block[3] = {}, grid[3] = {};
+  unsigned char* shared = nullptr;
+};
+[[nodiscard]] const ThreadPlace& thread_place();
+void reach_block_barrier(const std::source_location& at);
+
+inline constexpr unsigned kExchangeWords = 8;
+using ExchangeWords = uint32_t[kExchangeWords];
+/// Gives `mine` to the other lanes of the warp, waits until all have given theirs, and returns all 32.
+const ExchangeWords* exchange_in_warp(const ExchangeWords& mine, const std::source_location& at);
+
+void start_copy(void* shared, const void* global, bool valid);
+void end_copy_group();
+void wait_for_copies(unsigned pending_groups);
+
+}  // namespace dspack::gpu
