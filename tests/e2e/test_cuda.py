@@ -179,6 +179,7 @@ class Memory(OnGpu):
         self.assertEqual(planned["memory"]["bytes"]["slots"], 0)
         _, stats = self.with_stats(self.data(), "-p", QUESTION, "--ctx", 256, *CHOICE)
         self.assertEqual(stats["memory_plan"]["vram"]["bytes"], vram["bytes"])
+        self.assertEqual(stats["memory_bytes"]["experts"], vram["bytes"]["experts"])
         self.assertEqual(stats["vram"]["card"], vram["card"])
         self.assertEqual(stats["device"], planned["device"])
         said = self.assert_ok(self.dsrun("plan", self.data(), *CHOICE)).stdout

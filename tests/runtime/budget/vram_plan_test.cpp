@@ -20,6 +20,7 @@ MemoryNeeds lite() {
     if (layer > 0) layout.layers.emplace_back(layer);
   }
   needs.layouts = {layout};
+  needs.resident_expert_bytes = 1664 * 17'299'968ULL;  // without what slots leave free
   needs.process_bytes = 200 * kMB;
   needs.reserve_bytes = 100 * kMB;
   needs.decompression_bytes = 30 * kMB;
@@ -60,7 +61,7 @@ uint64_t named_bytes(const std::string& message) {
 
 TEST_CASE("vram plan: all of the model and the longest chunk, where there is room") {
   const VramPlan plan = plan_of(lite(), card(84 * kGB));
-  CHECK(plan.expert_bytes == 1664 * 17'300'000ULL);
+  CHECK(plan.expert_bytes == 1664 * 17'299'968ULL);
   CHECK(plan.layer_bytes == (150 + 26 * 60) * kMB);
   CHECK(plan.max_rows == 4096);
   CHECK(plan.limit_bytes == 84 * kGB);
@@ -77,7 +78,7 @@ TEST_CASE(
     CAPTURE(free);
     const VramPlan plan = plan_of(lite(), card(free));
     CHECK(plan.total_bytes() <= free);
-    CHECK(plan.expert_bytes == 1664 * 17'300'000ULL);
+    CHECK(plan.expert_bytes == 1664 * 17'299'968ULL);
     CHECK(plan.max_rows >= rows_before);
     rows_before = plan.max_rows;
   }
@@ -104,6 +105,7 @@ TEST_CASE("vram plan: a small card keeps a small reserve") {
   MemoryNeeds needs = lite();
   const VramLimits small{.device = "s", .card_bytes = 64ULL << 20, .free_bytes = 64ULL << 20, .asked_bytes = {}};
   needs.layouts.clear();
+  needs.resident_expert_bytes = 0;
   needs.layers.clear();
   needs.head_bytes = needs.mtp_bytes = needs.kv_bytes = 0;
   needs.activation_bytes = [](uint32_t) { return kMB; };
@@ -112,7 +114,7 @@ TEST_CASE("vram plan: a small card keeps a small reserve") {
 
 TEST_CASE("vram plan: needs beyond 2^64 bytes are refused, not wrapped") {
   MemoryNeeds hostile = lite();
-  hostile.layouts[0].experts = UINT64_MAX / 2;
+  hostile.resident_expert_bytes = UINT64_MAX - 10;
   CHECK(named_bytes(refusal_of(hostile, card(84 * kGB))) == UINT64_MAX);
 }
 
