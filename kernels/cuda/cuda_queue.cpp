@@ -259,7 +259,7 @@ const uint32_t* CudaQueue::on_device(std::span<const uint32_t> rows) {
   const uint64_t bytes = rows.size_bytes();
   if (index_bytes_ + bytes > index_space_.size_bytes()) {
     synchronize();  // what was there has been used
-    index_space_.at_least(std::max(bytes, kSpace));
+    (void)index_space_.at_least(std::max(bytes, kSpace));
   }
   std::byte* to = index_space_.at_least(0) + index_bytes_;
   index_bytes_ += bytes;

@@ -35,6 +35,8 @@ struct MatrixForm {
   uint32_t block_out = 0;
   uint32_t block_in = 0;
   bool starts_aligned = false;  // every expert's data begins at a multiple of 16 bytes
+
+  [[nodiscard]] bool operator==(const MatrixForm&) const = default;
 };
 
 /// Gate and up [inner, hidden] are stored alike; down [hidden, inner].

@@ -1,6 +1,6 @@
 // provisional: one thread an output
-#include "kernels/cuda/head_linear.h"
 #include "kernels/cuda/device/dot.cuh"
+#include "kernels/cuda/head_linear.h"
 namespace dspack::kernels::cuda {
 namespace {
 template <class S, bool kT>
@@ -16,7 +16,9 @@ __global__ void naive(HeadLinearTask t) {
     const uint32_t row = h * t.head_rows + t.first_row + (kT ? k : o);
     const uint32_t col = kT ? o : k;
     const float* s = device::scales_of(t.weight, row);
-    sum = gpu::fused_multiply_add(S::decode_one(t.weight.data, uint64_t{row} * t.weight.in + col) * (s ? s[col / t.weight.block_in] : 1.0F), x[k], sum);
+    sum = gpu::fused_multiply_add(
+        S::decode_one(t.weight.data, uint64_t{row} * t.weight.in + col) * (s ? s[col / t.weight.block_in] : 1.0F), x[k],
+        sum);
   }
   t.y[uint64_t{r} * t.y_row_stride + uint64_t{h} * t.y_head_stride + o] = sum;
 }
@@ -29,7 +31,11 @@ void run(gpu::Stream& st, const HeadLinearTask& t) {
   if (t.dtype == Dtype::f16) gpu::launch(st, s, naive<device::StoredF16, kT>, t);
   if (t.dtype == Dtype::f32) gpu::launch(st, s, naive<device::StoredF32, kT>, t);
 }
+}  // namespace
+void head_linear(gpu::Stream& stream, const HeadLinearTask& task) {
+  run<false>(stream, task);
 }
-void head_linear(gpu::Stream& stream, const HeadLinearTask& task) { run<false>(stream, task); }
-void head_linear_transposed(gpu::Stream& stream, const HeadLinearTask& task) { run<true>(stream, task); }
+void head_linear_transposed(gpu::Stream& stream, const HeadLinearTask& task) {
+  run<true>(stream, task);
 }
+}  // namespace dspack::kernels::cuda

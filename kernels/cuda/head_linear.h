@@ -15,7 +15,8 @@ struct HeadLinearTask {
   uint32_t rows;
 };
 inline HeadLinearTask head_task(const HeadLinearArgs& a, const Matrix& w, const float* x, float* y) {
-  return {a.weight.dtype, w, a.heads, a.head_rows, a.first_row, a.rows_used, x, a.x_row_stride, a.x_head_stride, y, a.y_row_stride, a.y_head_stride, a.rows};
+  return {a.weight.dtype,  w, a.heads,        a.head_rows,     a.first_row, a.rows_used, x, a.x_row_stride,
+          a.x_head_stride, y, a.y_row_stride, a.y_head_stride, a.rows};
 }
 void head_linear(gpu::Stream& stream, const HeadLinearTask& task);
 void head_linear_transposed(gpu::Stream& stream, const HeadLinearTask& task);

@@ -3,6 +3,7 @@
 set(dspack_cuda_kernels
   attend_exact.cu
   attend_merge.cu
+  attend_tensor.cu
   elementwise.cu
   expert_tiles.cu
   experts.cu
@@ -20,5 +21,12 @@ set(dspack_cuda_host
   experts_choice.cpp
   linear_choice.cpp
   linear_tensor_choice.cpp)
+# Of the program's own libraries; compiled once more, since those are not made for a shared object.
+set(dspack_cuda_shared
+  kernels/checks.cpp
+  format/base/check.cpp
+  format/base/result.cpp
+  format/dtype.cpp)
+list(TRANSFORM dspack_cuda_shared PREPEND ${PROJECT_SOURCE_DIR}/)
 list(TRANSFORM dspack_cuda_kernels PREPEND ${PROJECT_SOURCE_DIR}/kernels/cuda/)
 list(TRANSFORM dspack_cuda_host PREPEND ${PROJECT_SOURCE_DIR}/kernels/cuda/)

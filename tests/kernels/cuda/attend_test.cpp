@@ -1,146 +1,12 @@
-#include "kernels/cuda/attend.h"
-
-#include <algorithm>
-
-#include "tests/kernels/cuda/gpu_lab.h"
-#include "tests/kernels/reference.h"
-#include "tests/support/numeric.h"
+#include "tests/kernels/cuda/attend_lab.h"
 
 namespace dspack::test {
 namespace {
 
-using kernels::AttendChoice;
+using kernels::cuda::AttendChoice;
 
-struct AttendCase {
-  uint32_t rows = 1;
-  uint32_t heads = 1;
-  uint32_t latent = 16;
-  uint32_t rope = 8;
-  uint32_t first_position = 0;
-  float sharpness = 1;  // factor of the latent queries
-  Dtype dtype = Dtype::f32;
-  size_t cache_offset = 0;  // bytes behind an aligned place
-};
-
-std::ostream& operator<<(std::ostream& out, const AttendCase& c) {
-  return out << c.rows << " rows from position " << c.first_position << ", " << c.heads << " heads, latent " << c.latent
-             << ", rope " << c.rope << ", sharpness " << c.sharpness << ", cache " << to_string(c.dtype) << " at "
-             << c.cache_offset;
-}
-
-constexpr uint32_t kRopeGap = 3;
-
-struct AttendInput {
-  std::vector<float> latent;  // queries [rows, heads, latent]
-  std::vector<float> rope;    // queries [rows, heads, rope + 3], as if cut from a wider projection
-  std::vector<float> cache;   // [positions, latent + rope], values of the cache's type
-};
-
-float stored_value(float value, Dtype dtype) {
-  if (dtype == Dtype::bf16) return bf16_to_f32(f32_to_bf16(value));
-  if (dtype == Dtype::f16) return f16_to_f32(f32_to_f16(value));
-  return value;
-}
-
-AttendInput random_input(const AttendCase& c, Random& random) {
-  AttendInput input;
-  const size_t queries = size_t{c.rows} * c.heads;
-  input.latent = random.normals(queries * c.latent);
-  for (float& value : input.latent)
-    value *= c.sharpness;
-  input.rope = random.normals(queries * (c.rope + kRopeGap));
-  input.cache = random.normals(size_t{c.first_position + c.rows} * (c.latent + c.rope));
-  for (float& value : input.cache)
-    value = stored_value(value, c.dtype);
-  return input;
-}
-
-float softmax_scale(const AttendCase& c) {
-  return 1.0F / std::sqrt(static_cast<float>(c.latent + c.rope));
-}
-
-const void* put_cache(GpuLab& lab, const AttendInput& input, const AttendCase& c) {
-  if (c.dtype == Dtype::f32) return lab.put(input.cache, c.cache_offset);
-  std::vector<uint16_t> bits;
-  for (const float value : input.cache)
-    bits.push_back(c.dtype == Dtype::bf16 ? f32_to_bf16(value) : f32_to_f16(value));
-  return lab.put(bits, c.cache_offset);
-}
-
-enum class Position { known, live };
-
-/// How the same rows are asked for.
-struct Call {
-  uint32_t first = 0;  // rows of the input
-  uint32_t rows = 0;
-  uint32_t capacity = 0;  // positions, for live ones
-  Position position = Position::known;
-  AttendChoice choice = AttendChoice::exact;
-};
-
-Call all_rows(const AttendCase& c) {
-  return {.first = 0, .rows = c.rows, .capacity = c.first_position + c.rows};
-}
-
-std::vector<float> run_attend(GpuLab& lab, const AttendInput& input, const AttendCase& c, const Call& call) {
-  const size_t count = size_t{call.rows} * c.heads * c.latent;
-  const uint32_t rope_stride = c.rope + kRopeGap;
-  const uint32_t position = c.first_position + call.first;
-  float* out = lab.poisoned(count, sizeof(float));
-  const uint32_t known = call.position == Position::live ? position / 3 : position;
-  kernels::MlaAttendTask task{
-      .query_latent = lab.put(input.latent, sizeof(float)) + size_t{call.first} * c.heads * c.latent,
-      .query_rope = lab.put(input.rope, sizeof(float)) + size_t{call.first} * c.heads * rope_stride,
-      .cache = put_cache(lab, input, c),
-      .out = out,
-      .rows = call.rows,
-      .heads = c.heads,
-      .latent_dim = c.latent,
-      .rope_dim = c.rope,
-      .rope_row_stride = c.heads * rope_stride,
-      .rope_head_stride = rope_stride,
-      .first_position = known,
-      .position_limit = call.capacity,
-      .scale = softmax_scale(c),
-      .cache_dtype = c.dtype};
-  if (call.position == Position::live) task.live_position = lab.put(std::vector<uint32_t>{position - known});
-  task.partial = lab.poisoned(kernels::attend_scratch_bytes(shape_of(task)) / sizeof(float));
-  if (call.choice == AttendChoice::exact) {
-    attend_exact(lab.stream(), task);
-  } else {
-    REQUIRE(call.choice == AttendChoice::exact);
-  }
-  return lab.get(out, count);
-}
-
-Doubles reference(const AttendInput& input, const AttendCase& c) {
-  Doubles out(size_t{c.rows} * c.heads * c.latent);
-  const size_t key = c.latent + c.rope;
-  for (size_t q = 0; q < size_t{c.rows} * c.heads; ++q) {
-    Doubles scores(c.first_position + q / c.heads + 1);
-    for (size_t p = 0; p < scores.size(); ++p) {
-      for (size_t i = 0; i < c.latent; ++i) {
-        scores[p] += static_cast<double>(input.latent[q * c.latent + i]) * input.cache[p * key + i];
-      }
-      for (size_t i = 0; i < c.rope; ++i) {
-        scores[p] += static_cast<double>(input.rope[q * (c.rope + kRopeGap) + i]) * input.cache[p * key + c.latent + i];
-      }
-      scores[p] *= softmax_scale(c);
-    }
-    const Doubles weights = softmax(scores);
-    for (size_t p = 0; p < scores.size(); ++p) {
-      for (size_t i = 0; i < c.latent; ++i)
-        out[q * c.latent + i] += weights[p] * input.cache[p * key + i];
-    }
-  }
-  return out;
-}
-
-void check_exact(const AttendCase& c, Random& random) {
-  CAPTURE(c);
-  GpuLab lab(random.seed());
-  const AttendInput input = random_input(c, random);
-  const ErrorReport report = compare(run_attend(lab, input, c, all_rows(c)), reference(input, c), c.latent);
+void check_error(const std::vector<float>& got, const AttendInput& input, const AttendCase& c) {
+  const ErrorReport report = compare(got, reference(input, c).values, c.latent);
   CAPTURE(report);
   CHECK_FALSE(report.count_mismatch);
   CHECK(report.not_a_number == 0);
@@ -149,6 +15,13 @@ void check_exact(const AttendCase& c, Random& random) {
   // far less; weights, sums and merging add a few u of their own.
   const double relative = 60 * kRoundoff * std::max(1.0F, c.sharpness);
   CHECK(report.nmse < relative * relative);
+}
+
+void check_exact(const AttendCase& c, Random& random) {
+  CAPTURE(c);
+  GpuLab lab(random.seed());
+  const AttendInput input = random_input(c, random);
+  check_error(run_attend(lab, input, c, all_rows(c)), input, c);
 }
 
 }  // namespace
@@ -178,12 +51,18 @@ TEST_CASE("cuda: exact attention on keys that are wider than a panel, values wid
   check_exact({1, 2, 1031, 30, 20, 1, Dtype::f32}, random);
 }
 
-TEST_CASE("cuda: exact attention over many positions") {
+TEST_CASE("cuda: exact attention over many positions, where splits become longer") {
   Random random;
   CAPTURE(random.seed());
-  check_exact({1, 2, 8, 2, 20'000}, random);
-  // Around the position from which on splits are longer; both lengths in one block.
-  check_exact({6, 2, 8, 4, 128 * 64 - 3}, random);
+  // 128 splits of 64 positions end with the second row: both lengths meet in one block.
+  const AttendCase c{3, 2, 8, 4, 128 * 64 - 2};
+  GpuLab lab(random.seed());
+  const AttendInput input = random_input(c, random);
+  const auto all = run_attend(lab, input, c, all_rows(c));
+  check_error(all, input, c);
+  // The last row alone, its position in device memory, of a cache that could be longer.
+  const auto last = run_attend(lab, input, c, {.first = 2, .rows = 1, .capacity = 163'840, .position = Position::live});
+  CHECK(first_difference(last, std::span(all).last(last.size())) == last.size());
 }
 
 TEST_CASE("cuda: exact attention decodes every type of cache, aligned or not") {
@@ -206,30 +85,13 @@ TEST_CASE("cuda: exact attention: scores beyond the range of exp do no harm") {
     CHECK(std::isfinite(value));
 }
 
-TEST_CASE(
-    "cuda: exact attention: a row's bits depend on neither its neighbours, capacity, nor who knows its position") {
+TEST_CASE("cuda: exact attention: a row's bits depend on its position and query alone, whoever knows the position") {
   Random random;
   CAPTURE(random.seed());
-  // 128 splits of 64 positions end within these rows.
-  const AttendCase c{7, 3, 24, 8, 128 * 64 - 4, 3};
+  const AttendCase c{7, 3, 24, 8, 124, 3};
   const AttendInput input = random_input(c, random);
-  const size_t row = size_t{c.heads} * c.latent;
   GpuLab lab(random.seed());
-  const auto wanted = run_attend(lab, input, c, all_rows(c));
-  for (const uint32_t rows : {1U, 2U}) {
-    std::vector<float> got;
-    for (uint32_t first = 0; first < c.rows; first += rows) {
-      const uint32_t count = std::min(rows, c.rows - first);
-      const auto part = run_attend(lab, input, c, {.first = first, .rows = count, .capacity = 0});
-      got.insert(got.end(), part.begin(), part.end());
-    }
-    CHECK(first_difference(got, wanted) == wanted.size());
-  }
-  for (const uint32_t capacity : {c.first_position + c.rows, 163'840U}) {
-    const auto live =
-        run_attend(lab, input, c, {.first = 2, .rows = 3, .capacity = capacity, .position = Position::live});
-    CHECK(first_difference(live, std::span(wanted).subspan(2 * row, 3 * row)) == live.size());
-  }
+  check_rows_alone(lab, input, c, AttendChoice::exact);
 }
 
 TEST_CASE("cuda: exact attention: the order of threads and blocks changes no bit") {
