@@ -39,12 +39,16 @@ Result<std::string> find_library() {
 }
 
 Result<void*> load_entry(const std::string& library) {
+  std::error_code error;
+  if (!std::filesystem::exists(library, error)) {
+    return Error{ErrorKind::not_found, "there is no CUDA library " + library};
+  }
   // A name without a folder would be looked for where the system's libraries are.
   const std::string path = library.find('/') == std::string::npos ? "./" + library : library;
   void* const handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) {
     const char* reason = dlerror();  // NOLINT(concurrency-mt-unsafe): of this thread
-    return Error{ErrorKind::not_found,
+    return Error{ErrorKind::unsupported,
                  "the CUDA library does not load: " + std::string(reason == nullptr ? library.c_str() : reason)};
   }
   void* const symbol = dlsym(handle, kCudaEntryName);

@@ -1,8 +1,8 @@
 // Makes a CUDA device out of a library that is loaded while the program runs, so that nothing but the library needs
 // CUDA: neither for building nor for running.
 // Threads: thread-safe. Lifetime: the library stays loaded until the process ends. Errors, each in one line that says
-// exactly why: not_found (no library, or it does not load, or there is no driver or no such GPU), unsupported (no
-// library of dspack or one of another build; a GPU that is too old), budget.
+// exactly why: not_found (no library, no driver or no such GPU), unsupported (a library that does not load, is none of
+// dspack, or of another build; a GPU that is too old), budget.
 #pragma once
 
 #include <memory>

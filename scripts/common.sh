@@ -70,6 +70,12 @@ build() {
   cmake --build "$folder" -- --quiet "$@"
 }
 
+# Why the build in this folder has no CUDA library; nothing where it has. The toolkit is not installed by scripts: it
+# is large, and its absence is normal.
+cuda_absence() {
+  sed -n 's/^DSPACK_CUDA_ABSENCE:INTERNAL=//p' "$1/CMakeCache.txt"
+}
+
 # Scratch folders in memory where there is room: the end-to-end cases sync thousands of files.
 use_scratch_in_memory() {
   if [ -z "${TMPDIR:-}" ] && [ -w /dev/shm ] && [ "$(df --output=avail -k /dev/shm | tail -n 1)" -gt 1000000 ]; then

@@ -33,16 +33,17 @@ struct MemoryNeeds {
     uint64_t bytes = 0;
     uint32_t uses = 1;  // in one pass
   };
-  std::vector<Layer> layers;         // each physical layer of the pass once, ascending
-  uint64_t process_bytes = 0;        // resident before anything of the plan is allocated
-  uint64_t reserve_bytes = 0;        // what is allocated besides: tokenizer, logits, buffers of transfers
-  uint64_t decompression_bytes = 0;  // what threads hold that read compressed files
-  uint64_t head_bytes = 0;           // output head and final norm
-  uint64_t mtp_bytes = 0;            // all of the MTP module's
-  uint64_t kv_bytes = 0;             // KV cache
-  uint64_t staging_bytes = 0;        // of files on their way to a GPU
-  uint32_t longest_chunk = 1;        // rows that are worth going through the model at once
-  std::vector<SlotLayout> layouts;   // of the experts' slots; empty: a dense model
+  std::vector<Layer> layers;           // each physical layer of the pass once, ascending
+  uint64_t process_bytes = 0;          // resident before anything of the plan is allocated
+  uint64_t reserve_bytes = 0;          // what is allocated besides: tokenizer, logits, buffers of transfers
+  uint64_t decompression_bytes = 0;    // what threads hold that read compressed files
+  uint64_t head_bytes = 0;             // output head and final norm
+  uint64_t mtp_bytes = 0;              // all of the MTP module's
+  uint64_t kv_bytes = 0;               // KV cache
+  uint64_t resident_expert_bytes = 0;  // all experts, on a device that holds them
+  uint64_t staging_bytes = 0;          // of those that are on their way to it
+  uint32_t longest_chunk = 1;          // rows that are worth going through the model at once
+  std::vector<SlotLayout> layouts;     // of the experts' slots; empty: a dense model
   uint32_t top_k = 0;
   uint64_t experts_per_token = 0;  // in one pass
   /// Activations of chunks of so many rows; grows with them.

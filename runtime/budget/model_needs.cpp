@@ -6,6 +6,8 @@
 #include "format/base/checked.h"
 #include "format/compressed/expanding_repository.h"
 #include "runtime/experts/grouped_executor.h"
+#include "runtime/experts/resident_executor.h"
+#include "runtime/experts/resident_experts.h"
 #include "runtime/model/mtp.h"
 
 namespace dspack::runtime {
@@ -26,14 +28,14 @@ constexpr uint64_t kExpertBytes = 1024;
 constexpr uint64_t kLogitRows = 64;
 constexpr uint64_t kSamplerBytes = 16;
 
-// Experts that are read while others are copied to a GPU.
-constexpr uint64_t kStagedExperts = 4;
-
-uint64_t staging_bytes(const std::vector<SlotLayout>& layouts) {
-  uint64_t largest = 0;
-  for (const SlotLayout& layout : layouts)
-    largest = std::max(largest, layout.slot_bytes);
-  return checked_mul(largest, kStagedExperts).value_or(UINT64_MAX);
+// For a device that holds all experts.
+Result<void> add_resident_experts(const format::Checkpoint& checkpoint, const ResidentOptions& options,
+                                  MemoryNeeds& needs) {
+  TRY_ASSIGN(needs.resident_expert_bytes, ResidentExperts::bytes_for(checkpoint, options));
+  const std::vector<uint64_t> slots = share_slots(needs.layouts, kReaderSlots);
+  for (size_t i = 0; i < slots.size(); ++i)
+    needs.staging_bytes += slots[i] * needs.layouts[i].slot_bytes;
+  return {};
 }
 
 uint64_t reserve(const ModelConfig& config, const NeedsOptions& options, uint64_t largest_tensor, uint64_t experts) {
@@ -72,6 +74,10 @@ Result<MemoryNeeds> find_needs(const LoadContext& context, const ModelConfig& co
     const ExpertShape shape{
         .hidden = config.hidden, .expert_inner = config.expert_inner, .fp8_block = config.fp8_block};
     TRY_ASSIGN(needs.layouts, slot_layouts(checkpoint, shape, options.expert_layers));
+    if (!context.device.is_host()) {
+      TRY(add_resident_experts(checkpoint, {.shape = shape, .experts = config.experts, .layers = options.expert_layers},
+                               needs));
+    }
     needs.top_k = config.top_k;
   }
   uint64_t largest_tensor = 0;
@@ -82,23 +88,17 @@ Result<MemoryNeeds> find_needs(const LoadContext& context, const ModelConfig& co
   if (checkpoint.manifest())
     needs.decompression_bytes = options.readers * format::reading_bytes(*checkpoint.manifest());
   needs.longest_chunk = options.model.max_rows;
-  if (!context.device.is_host()) needs.staging_bytes = staging_bytes(needs.layouts);
   needs.activation_bytes = [config, model = options.model, &device = context.device](uint32_t rows) mutable {
     model.max_rows = rows;
     model.wave_rows = wave_rows_for(rows);
-    if (!device.is_host()) {
-      return Model::scratch_bytes_for(config, model) + device.experts_scratch_bytes({.hidden = config.hidden,
-                                                                                     .inner = config.expert_inner,
-                                                                                     .experts = config.experts,
-                                                                                     .top_k = config.top_k,
-                                                                                     .rows = rows});
-    }
     const ExecutorShape executor{.hidden = config.hidden,
                                  .expert_inner = config.expert_inner,
                                  .experts = config.experts,
                                  .top_k = config.top_k,
                                  .wave_tokens = rows};
-    return Model::scratch_bytes_for(config, model) + GroupedExecutor::scratch_bytes_for(executor);
+    const uint64_t experts = device.is_host() ? GroupedExecutor::scratch_bytes_for(executor)
+                                              : ResidentExecutor::scratch_bytes_for(device, executor);
+    return Model::scratch_bytes_for(config, model) + experts;
   };
   return needs;
 }

@@ -77,12 +77,10 @@ Result<VramPlan> make_vram_plan(const MemoryNeeds& needs, const VramLimits& limi
                 .reserve_bytes = reserve(needs, limits.card_bytes),
                 .head_bytes = needs.head_bytes,
                 .mtp_bytes = needs.mtp_bytes,
-                .kv_bytes = needs.kv_bytes};
+                .kv_bytes = needs.kv_bytes,
+                .expert_bytes = needs.resident_expert_bytes};
   for (const MemoryNeeds::Layer& layer : needs.layers)
     plan.layer_bytes = sum(plan.layer_bytes, layer.bytes);
-  for (const SlotLayout& layout : needs.layouts) {
-    plan.expert_bytes = sum(plan.expert_bytes, checked_mul(layout.slot_bytes, layout.experts).value_or(UINT64_MAX));
-  }
   for (plan.max_rows = needs.longest_chunk;; plan.max_rows = (plan.max_rows + 1) / 2) {
     plan.activation_bytes = needs.activation_bytes(plan.max_rows);
     if (!plan.limit_bytes || plan.total_bytes() <= *plan.limit_bytes) return plan;

@@ -13,10 +13,6 @@ namespace {
 
 // Where every matrix begins: what the widest loads of any device want, several times over.
 constexpr uint64_t kAlignment = 256;
-// Experts in the host's memory while they are read: enough that reading does not pause for an upload, also where an
-// expert is read by one thread from its beginning to its end. Of V3: 530 MB.
-constexpr uint64_t kReaderSlots = 12;
-
 constexpr std::array<const char*, 3> kProjections = {"gate_proj", "up_proj", "down_proj"};
 
 uint64_t data_bytes_of(const kernels::Weight& form) {

@@ -22,6 +22,10 @@
 
 namespace dspack::runtime {
 
+/// Experts in the host's memory while they are read: enough that reading does not pause for an upload, also where an
+/// expert is read by one thread from its beginning to its end. Of V3: 530 MB.
+inline constexpr uint64_t kReaderSlots = 12;
+
 struct ResidentOptions {
   ExpertShape shape;
   uint32_t experts = 0;      // of each layer

@@ -84,7 +84,8 @@ Result<ChosenDevice> choose_device(const DeviceOptions& options, const kernels::
     return chosen;
   }
   if (!chosen.is_automatic_) {
-    return Error{gpu.error().kind, fmt::format("--device cuda: {}, or use --device cpu", gpu.error().message)};
+    return Error{gpu.error().kind,
+                 fmt::format("--device cuda: {} (--device cpu runs without a GPU)", gpu.error().message)};
   }
   chosen.note_ = fmt::format("device: {}; no GPU: {}", chosen.host_->description(), gpu.error().message);
   return chosen;

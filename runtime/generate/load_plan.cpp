@@ -109,7 +109,9 @@ Result<LoadPlan> plan_load(ChosenDevice& chosen, CheckpointFiles& files, format:
     return plan_for(chosen, context, repository, config, options, stop);
   };
   auto plan = make();
-  if (plan || !chosen.may_use_host() || plan.error().kind != ErrorKind::budget) return plan;
+  if (plan || !chosen.may_use_host()) return plan;
+  const ErrorKind kind = plan.error().kind;
+  if (kind != ErrorKind::budget && kind != ErrorKind::unsupported) return plan;
   chosen.use_host(plan.error().message);
   return make();
 }

@@ -22,14 +22,28 @@ MAY_INCLUDE = {
 }
 
 # Headers of the operating system, and the only files that may use them.
-SYSTEM_HEADERS = re.compile(r"^(unistd|fcntl|termios|signal|pthread|sys/[a-z_]+)\.h$|^csignal$")
+SYSTEM_HEADERS = re.compile(r"^(unistd|fcntl|termios|signal|pthread|dlfcn|sys/[a-z_]+)\.h$|^csignal$")
 SYSTEM_FILES = {
     "format/descriptor_posix.cpp",
     "format/file_system_posix.cpp",
     "format/read_file_posix.cpp",
     "format/cli/process_posix.cpp",
     "kernels/cpu/cpu_device.cpp",  # memory, not files: huge pages
+    "kernels/load_cuda.cpp",  # a library that is loaded while the program runs
     "runtime/cli/terminal_posix.cpp",
+}
+
+# The CUDA library is a room of its own: what others may include of it, and who may include what CUDA brings.
+CUDA_ROOM = "kernels/cuda/"
+CUDA_FOR_OTHERS = {
+    "kernels/cuda/cuda_options.h": ("kernels/", "runtime/"),
+    "kernels/cuda/library_entry.h": ("kernels/",),
+}
+CUDA_HEADERS = re.compile(r"^(cuda|cublas|cub/|cooperative_groups|device_launch|nvtx|mma\.h|crt/)")
+CUDA_FILES = {
+    "kernels/cuda/cuda_check.h",
+    "kernels/cuda/cuda_runtime.cpp",
+    "kernels/cuda/hardware/dspack_gpu.h",
 }
 
 
@@ -67,6 +81,20 @@ class Structure(unittest.TestCase):
                 if target.startswith("curl/"):
                     self.assertTrue(name.startswith("format/source/"), f"{name} includes <{target}>")
 
+    def test_cuda_stays_in_its_room(self):
+        checked = 0
+        for name, text in sources(*ROOMS):
+            for target in INCLUDE.findall(text):
+                if CUDA_HEADERS.match(target):
+                    checked += 1
+                    self.assertIn(name, CUDA_FILES, f"{name} includes <{target}>; kernels know dspack_gpu.h alone")
+                if target.startswith(CUDA_ROOM) and not name.startswith(CUDA_ROOM):
+                    self.assertTrue(name.startswith(CUDA_FOR_OTHERS.get(target, ())), f"{name} includes {target}")
+                if target == "dspack_gpu.h":
+                    self.assertTrue(name.startswith(CUDA_ROOM), f"{name} includes {target}")
+                    self.assertIn(name.rsplit(".", 1)[1], ("cu", "cuh"), f"{name} is no kernel, but includes {target}")
+        self.assertGreater(checked, 0, "nobody includes CUDA: is the check looking for the right names?")
+
     def test_libraries_do_not_print_exit_or_read_the_environment(self):
         forbidden = re.compile(r"std::cout|std::cerr|\bfmt::print\b|\bprintf\(|std::exit\(|\b_exit\(|\bgetenv\b")
         for name, text in sources(*ROOMS):
@@ -83,7 +111,7 @@ class Structure(unittest.TestCase):
 
     def test_headers_say_what_they_are(self):
         for name, text in sources(*ROOMS):
-            if name.endswith(".h"):
+            if name.endswith((".h", ".cuh")):
                 self.assertTrue(text.startswith("//"), f"{name} does not begin with a comment that says what it is")
                 self.assertIn("#pragma once", text, name)
 

@@ -1,0 +1,205 @@
+"""dsrun --device: what it says where there is no GPU, and on one the same text and numbers as on the CPU.
+
+DSPACK_TEST_CUDA_LIBRARY: the CUDA library to use instead of the program's own; it must then work.
+"""
+
+import array
+import functools
+import json
+import os
+import re
+import subprocess
+import unittest
+from pathlib import Path
+
+import safetensors_io
+from checkpoints import packed_tiny
+from common import EndToEnd, clean_environment, main, path_from_environment
+
+QUESTION, ANSWER = "What is the capital of Spain?", "The capital of Spain is Madrid.\n"
+LIBRARY = os.environ.get("DSPACK_TEST_CUDA_LIBRARY", "")
+CHOICE = ("--device", "cuda", *(("--cuda-library", LIBRARY) if LIBRARY else ()))
+# Which of a machine's GPUs are for this process is said here.
+VISIBLE = {key: os.environ[key] for key in ("CUDA_VISIBLE_DEVICES",) if key in os.environ}
+FAMILY = ("f16", "f32", "fp8-channel", "fp8-tensor", "glm-4.7-flash", "kimi-k2", "v2-lite", "v2.5", "v3", "v3.1-e8m0")
+EXACT_NMSE = 1e-6
+
+
+@functools.lru_cache(maxsize=None)
+def absence():
+    """Why nothing can be tried on a GPU; empty where it can. A library that was given must work, and so must the
+    program's own where there is a GPU: then nothing is skipped."""
+    tiny = Path(path_from_environment("DSPACK_TEST_DATA")) / "tiny-v3"
+    tried = subprocess.run([path_from_environment("DSPACK_DSRUN"), "plan", tiny, *CHOICE], capture_output=True,
+                           env=clean_environment("/nonexistent", VISIBLE), check=False)
+    said = tried.stderr.decode("utf-8", "replace").strip()
+    is_built = "this build has no CUDA library" not in said
+    is_broken = "does not load" in said or "build the two together" in said
+    if tried.returncode == 0 or LIBRARY or is_broken or (is_built and os.path.exists("/dev/nvidiactl")):
+        return ""
+    return said
+
+
+class Cuda(EndToEnd):
+    def dsrun(self, *arguments):
+        return self.run_program(*arguments, program="DSPACK_DSRUN", env=VISIBLE)
+
+    def with_stats(self, *arguments):
+        """(what was printed, the statistics)"""
+        path = self.scratch / "stats.json"
+        path.unlink(missing_ok=True)
+        result = self.assert_ok(self.dsrun(*arguments, "--stats", path))
+        return result.stdout, json.loads(path.read_text())
+
+    def refused(self, *arguments):
+        return self.dsrun(self.data(), "-p", QUESTION, *arguments)
+
+
+class Choosing(Cuda):
+    """On every machine."""
+
+    def test_the_cpu_needs_no_gpu(self):
+        said, stats = self.with_stats(self.data(), "-p", QUESTION, "--device", "cpu")
+        self.assertEqual(said, ANSWER)
+        self.assertTrue(stats["device"].startswith("cpu "), stats["device"])
+        self.assertEqual(stats["precision"], "exact")
+        self.assertNotIn("vram", stats)
+        self.assertNotIn("vram", stats["memory_plan"])
+
+    def test_without_a_word_something_runs(self):
+        self.assertEqual(self.with_stats(self.data(), "-p", QUESTION)[0], ANSWER)
+
+    def test_a_library_that_is_not_there(self):
+        missing = self.scratch / "libdspack_cuda.so"
+        self.assert_refused(self.refused("--device", "cuda", "--cuda-library", missing), "--device cuda: ",
+                            "there is no CUDA library %s" % missing, "--device cpu", program="dsrun")
+
+    def test_a_file_that_is_no_library(self):
+        text = self.scratch / "text.so"
+        text.write_text("text")
+        self.assert_refused(self.refused("--device", "cuda", "--cuda-library", text), "does not load", text,
+                            program="dsrun")
+        said, stats = self.with_stats(self.data(), "-p", QUESTION, "--cuda-library", text)
+        self.assertEqual(said, ANSWER)  # nobody has asked for a GPU by name
+        self.assertTrue(stats["device"].startswith("cpu "), stats["device"])
+
+    def test_flags_that_contradict_each_other_are_wrong_usage(self):
+        for flags in (("--device", "cpu", "--precision", "bf16"), ("--precision", "fp8"),
+                      ("--device", "cpu", "--vram", "1GB"), ("--device", "tpu"), ("--device", "cuda:x")):
+            with self.subTest(flags=flags):
+                self.assertEqual(self.refused(*flags).code, 2)
+
+    def test_where_there_is_no_gpu_it_says_so(self):
+        if not absence():
+            return  # the other classes run
+        self.assert_refused(self.refused("--device", "cuda"), "--device cuda: ", "--device cpu", program="dsrun")
+        self.assert_refused(self.dsrun("plan", self.data(), "--device", "cuda"), "--device cuda: ", program="dsrun")
+
+
+class OnGpu(Cuda):
+    def setUp(self):
+        super().setUp()
+        if absence():
+            self.skipTest("nothing was tried on a GPU: " + absence())
+
+    def number_that_would_do(self, *arguments):
+        refused = self.refused(*CHOICE, "--vram", "100KB", *arguments)
+        self.assert_refused(refused, "--vram 100 kB is too little", "--device cpu", program="dsrun")
+        return int(re.search(r"at least (\d+) bytes", refused.stderr).group(1))
+
+    def logits(self, folder, tokens, *arguments):
+        path = self.scratch / "logits.safetensors"
+        path.unlink(missing_ok=True)
+        self.assert_ok(self.dsrun("logits", folder, "--tokens", ",".join(map(str, tokens)), "--out", path, *arguments))
+        values = array.array("f")
+        values.frombytes(safetensors_io.parse(path.read_bytes())[0]["logits"][2])
+        return values
+
+    def assert_close(self, values, expected):
+        self.assertEqual(len(values), len(expected))
+        wrong = sum((a - b) ** 2 for a, b in zip(values, expected))
+        self.assertLessEqual(wrong / sum(b * b for b in expected), EXACT_NMSE)
+
+
+class Text(OnGpu):
+    def test_it_says_what_the_cpu_says(self):
+        for folder in (self.data(), packed_tiny()):
+            for mtp in ((), ("--mtp", "1"), ("--mtp", "2"), ("--mtp", "off")):
+                with self.subTest(folder=folder.name, mtp=mtp):
+                    arguments = (folder, "-p", "Once upon a time", "--raw", "-n", 48, "--ctx", 256, *mtp)
+                    expected = self.assert_ok(self.dsrun(*arguments, "--device", "cpu")).stdout
+                    said, stats = self.with_stats(*arguments, *CHOICE)
+                    self.assertEqual(said, expected)
+                    self.assertFalse(stats["device"].startswith("cpu "), stats["device"])
+
+    def test_auto_takes_the_gpu_only_where_the_model_fits(self):
+        library = CHOICE[2:]
+        said, stats = self.with_stats(self.data(), "-p", QUESTION, "--device", "auto", *library)
+        self.assertEqual(said, ANSWER)
+        self.assertFalse(stats["device"].startswith("cpu "), stats["device"])
+        for flags in (("--vram", "100KB"), ("--experts", "25%")):
+            with self.subTest(flags=flags):
+                said, stats = self.with_stats(self.data(), "-p", QUESTION, "--device", "auto", *library, *flags)
+                self.assertEqual(said, ANSWER)
+                self.assertTrue(stats["device"].startswith("cpu "), stats["device"])
+
+    def test_every_precision_runs_and_is_named(self):
+        for precision in ("exact", "bf16", "fp8"):
+            with self.subTest(precision=precision):
+                said, stats = self.with_stats(self.data(), "-p", QUESTION, *CHOICE, "--precision", precision)
+                self.assertEqual(stats["precision"], precision)
+                self.assertEqual(said, ANSWER)  # it is sure of this
+
+
+class Numbers(OnGpu):
+    def test_exact_logits_are_the_cpus_for_every_stored_form(self):
+        tokens = [(7 * i * i + 3 * i) % 60 for i in range(40)]
+        for name in FAMILY:
+            folder = self.data("family") / name
+            with self.subTest(name):
+                expected = self.logits(folder, tokens, "--device", "cpu")
+                self.assert_close(self.logits(folder, tokens, *CHOICE), expected)
+                self.assert_close(self.logits(folder, tokens, *CHOICE, "--chunk", 7), expected)
+
+    def test_a_smaller_cache_gives_the_cpus_numbers_too(self):
+        tokens = list(range(40))
+        for dtype in ("bf16", "f16"):
+            with self.subTest(dtype=dtype):
+                expected = self.logits(self.data(), tokens, "--device", "cpu", "--kv-dtype", dtype)
+                self.assert_close(self.logits(self.data(), tokens, *CHOICE, "--kv-dtype", dtype), expected)
+
+
+class Memory(OnGpu):
+    def test_the_plan_is_what_the_run_then_has(self):
+        planned = json.loads(self.assert_ok(self.dsrun("plan", self.data(), "--ctx", 256, "--json", *CHOICE)).stdout)
+        vram = planned["memory"]["vram"]
+        self.assertEqual(vram["total"], sum(vram["bytes"].values()))
+        self.assertLessEqual(vram["total"], vram["free"])
+        self.assertLessEqual(vram["free"], vram["card"])
+        self.assertEqual(planned["memory"]["bytes"]["slots"], 0)
+        _, stats = self.with_stats(self.data(), "-p", QUESTION, "--ctx", 256, *CHOICE)
+        self.assertEqual(stats["memory_plan"]["vram"]["bytes"], vram["bytes"])
+        self.assertEqual(stats["memory_bytes"]["experts"], vram["bytes"]["experts"])
+        self.assertEqual(stats["vram"]["card"], vram["card"])
+        self.assertEqual(stats["device"], planned["device"])
+        said = self.assert_ok(self.dsrun("plan", self.data(), *CHOICE)).stdout
+        for line in ("device: ", "precision exact", "its memory: ", "experts", "weights on their way"):
+            self.assertIn(line, said)
+
+    def test_a_number_that_would_do_does(self):
+        least = self.number_that_would_do("--ctx", 256)
+        result = self.dsrun(self.data(), "-p", QUESTION, "--ctx", 256, *CHOICE, "--vram", least)
+        self.assertEqual(self.assert_ok(result).stdout, ANSWER)
+        self.assert_refused(self.refused(*CHOICE, "--ctx", 256, "--vram", least - 1), "is too little", program="dsrun")
+
+    def test_a_share_is_of_the_card(self):
+        _, stats = self.with_stats(self.data(), "-p", QUESTION, *CHOICE, "--vram", "50%")
+        vram = stats["memory_plan"]["vram"]
+        self.assertEqual(vram["limit"], min(vram["free"], vram["card"] // 2))
+
+    def test_some_of_the_experts_is_refused(self):
+        self.assert_refused(self.refused(*CHOICE, "--experts", "50%"), "--experts", program="dsrun")
+
+
+if __name__ == "__main__":
+    main()

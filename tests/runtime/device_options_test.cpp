@@ -1,0 +1,84 @@
+#include <doctest/doctest.h>
+
+#include "runtime/cli/options.h"
+
+namespace dspack::runtime {
+namespace {
+
+// Of dsrun dir -p x and these; the text of a mistake otherwise.
+std::variant<DeviceOptions, std::string> device_of(const std::vector<std::string>& more) {
+  std::vector<std::string> arguments = {"dir", "-p", "x"};
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  const CommandLine command = parse_command_line(arguments);
+  if (const auto* exit = std::get_if<Exit>(&command)) {
+    CHECK(exit->status == 2);
+    return exit->text;
+  }
+  return std::get<RunOptions>(command).load.device;
+}
+
+DeviceOptions parsed(const std::vector<std::string>& more) {
+  auto device = device_of(more);
+  if (const auto* text = std::get_if<std::string>(&device)) FAIL(*text);
+  return std::get<DeviceOptions>(device);
+}
+
+std::string mistake(const std::vector<std::string>& more) {
+  auto device = device_of(more);
+  REQUIRE(std::holds_alternative<std::string>(device));
+  return std::get<std::string>(device);
+}
+
+TEST_CASE("command line: the device") {
+  CHECK(parsed({}).kind == DeviceKind::automatic);
+  CHECK(parsed({"--device", "auto"}).kind == DeviceKind::automatic);
+  CHECK(parsed({"--device", "cpu"}).kind == DeviceKind::cpu);
+  CHECK(parsed({"--device", "cuda"}).kind == DeviceKind::cuda);
+  CHECK(parsed({"--device", "cuda"}).gpu == 0);
+  CHECK(parsed({"--device", "cuda:3"}).kind == DeviceKind::cuda);
+  CHECK(parsed({"--device", "cuda:3"}).gpu == 3);
+  for (const char* wrong : {"gpu", "cuda:", "cuda:x", "cuda:-1", "cuda:1x", "cuda:99999999999", "CPU", ""}) {
+    CAPTURE(wrong);
+    CHECK(mistake({"--device", wrong}).find("--device") != std::string::npos);
+  }
+}
+
+TEST_CASE("command line: what a GPU may take and how exact it is") {
+  const DeviceOptions device =
+      parsed({"--device", "cuda", "--vram", "40GB", "--precision", "bf16", "--cuda-library", "l"});
+  CHECK(device.vram == Amount{.number = 40'000'000'000, .percent = {}});
+  CHECK(device.precision == kernels::Precision::bf16);
+  CHECK(device.cuda_library == "l");
+  CHECK(parsed({"--vram", "50%"}).vram == Amount{.number = 0, .percent = 50});
+  CHECK(parsed({"--device", "cuda", "--precision", "fp8"}).precision == kernels::Precision::fp8);
+  CHECK(parsed({"--precision", "exact"}).precision == kernels::Precision::exact);
+  CHECK(parsed({"--device", "cpu", "--precision", "exact"}).kind == DeviceKind::cpu);
+  CHECK(mistake({"--device", "cuda", "--precision", "fp4"}).find("--precision") != std::string::npos);
+  CHECK(mistake({"--vram", "0%"}).find("--vram") != std::string::npos);
+}
+
+TEST_CASE("command line: a CPU has no memory of its own, no precision but one, and needs no library") {
+  CHECK(mistake({"--device", "cpu", "--precision", "bf16"}).find("--device cuda") != std::string::npos);
+  CHECK(mistake({"--precision", "fp8"}).find("--device cuda") != std::string::npos);
+  CHECK(mistake({"--device", "cpu", "--vram", "1GB"}).find("--vram") != std::string::npos);
+  CHECK(mistake({"--cuda-library", "l", "--device", "cpu"}).find("--cuda-library") != std::string::npos);
+}
+
+TEST_CASE("command line: every verb that loads a model knows devices") {
+  const auto device = [](const std::vector<std::string>& arguments) {
+    const CommandLine command = parse_command_line(arguments);
+    if (const auto* logits = std::get_if<LogitsOptions>(&command)) return logits->load.device;
+    if (const auto* eval = std::get_if<EvalOptions>(&command)) return eval->load.device;
+    if (const auto* record = std::get_if<RecordOptions>(&command)) return record->load.device;
+    if (const auto* compare = std::get_if<CompareOptions>(&command)) return compare->load.device;
+    return std::get<PlanOptions>(command).load.device;
+  };
+  CHECK(device({"logits", "d", "--tokens", "1", "--out", "o", "--device", "cuda:1"}).gpu == 1);
+  CHECK(device({"eval", "d", "--text", "t", "--device", "cuda:1"}).gpu == 1);
+  CHECK(device({"record", "d", "--tokens", "1", "--out", "o", "--device", "cuda:1"}).gpu == 1);
+  CHECK(device({"compare", "d", "--reference", "r", "--device", "cuda:1"}).gpu == 1);
+  CHECK(device({"plan", "d", "--device", "cuda:1"}).gpu == 1);
+}
+
+}  // namespace
+}  // namespace dspack::runtime
