@@ -55,7 +55,17 @@ TEST_CASE("cuda: exact attention over many positions, where splits become longer
   Random random;
   CAPTURE(random.seed());
   // 128 splits of 64 positions end with the second row: both lengths meet in one block.
-  check_exact({3, 2, 8, 4, 128 * 64 - 2}, random);
+  const AttendCase c{3, 2, 8, 4, 128 * 64 - 2};
+  GpuLab lab(random.seed());
+  const AttendInput input = random_input(c, random);
+  const auto all = run_attend(lab, input, c, all_rows(c));
+  check_error(all, input, c);
+  // Rows alone; the last one's position in device memory, of a cache that could be longer.
+  const size_t row = size_t{c.heads} * c.latent;
+  const auto second = run_attend(lab, input, c, {.first = 1, .rows = 1});
+  CHECK(first_difference(second, std::span(all).subspan(row, row)) == row);
+  const auto last = run_attend(lab, input, c, {.first = 2, .rows = 1, .capacity = 163'840, .position = Position::live});
+  CHECK(first_difference(last, std::span(all).last(row)) == row);
 }
 
 TEST_CASE("cuda: exact attention decodes every type of cache, aligned or not") {
