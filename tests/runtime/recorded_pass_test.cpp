@@ -10,6 +10,7 @@
 #include "tests/runtime/support/stored_tensors.h"
 #include "tests/support/deferred_device.h"
 #include "tests/support/numeric.h"
+#include "tests/support/temp_folder.h"
 
 namespace dspack::runtime {
 namespace {
@@ -221,6 +222,26 @@ TEST_CASE("recorded pass: texts are the streamed run's, greedy and at random, wi
   }
 }
 
+TEST_CASE("recorded pass: recorded routes are the streamed run's; a pass whose routes are wanted is no step") {
+  const auto prompt = test::golden_prompts()[0].tokens;
+  const test::TempFolder folder;
+  const auto routes = [&](const std::string& name, const LoadOptions& options) {
+    LoadOptions recording = options;
+    recording.route_trace = (folder.path() / name).string();
+    const auto model = loaded(test::tiny_folder(), recording);
+    say(*model, prompt, {});
+    REQUIRE(model->flush_routes());
+    return test::read_file(recording.route_trace);
+  };
+  for (const auto& options : {options_of(), options_of(SpeculationOptions{.drafts = 2})}) {
+    Counts counts;
+    const std::string wanted = routes("streamed", options);
+    CHECK(wanted.size() > 1000);
+    CHECK(routes("device", deferred(options, counts)) == wanted);
+    CHECK(counts->steps == 0);
+  }
+}
+
 TEST_CASE("recorded pass: a greedy token costs eight bytes from the device") {
   Counts counts;
   const auto model = loaded(test::tiny_folder(), deferred(options_of(), counts));
@@ -229,6 +250,29 @@ TEST_CASE("recorded pass: a greedy token costs eight bytes from the device") {
   const uint64_t before = counts->downloaded_bytes;
   CHECK(say(*model, prompt, {}) == said);
   CHECK(counts->downloaded_bytes - before <= 8 * (said.tokens.size() + 1));
+}
+
+TEST_CASE("recorded pass: an interruption ends an answer between two steps") {
+  for (const auto& options : {options_of(), options_of(SpeculationOptions{.drafts = 1})}) {
+    Counts counts;
+    const auto model = loaded(test::tiny_folder(), deferred(options, counts));
+    Session session(model->model(), model->speculator());
+    auto sampler = Sampler::make({});
+    REQUIRE(sampler);
+    std::stop_source stop;
+    uint32_t heard = 0;
+    const auto answer = session.generate(
+        test::golden_prompts()[0].tokens, {.max_tokens = 24, .end_tokens = {}}, *sampler,
+        [&](uint32_t) {
+          if (++heard == 9) stop.request_stop();
+          return true;
+        },
+        stop.get_token());
+    REQUIRE(answer);
+    CHECK(answer->reason == StopReason::interrupted);
+    CHECK(answer->tokens.size() == 9);
+    CHECK(counts->steps > 0);
+  }
 }
 
 TEST_CASE("recorded pass: a logit that is no number is told of, as on the CPU") {

@@ -172,8 +172,8 @@ class Listener final : public Trace {
   uint32_t tokens_;
 };
 
-TEST_CASE("resident executor: who listens to single experts hears them, and the result is the same") {
-  Place place(test::tiny_folder());
+void check_listening(bool is_deferred) {
+  Place place(test::tiny_folder(), is_deferred);
   auto experts = place.load(place.options());
   REQUIRE(experts);
   auto executor = ResidentExecutor::make(*place.device, *place.queue, **experts, place.executor_shape(64));
@@ -196,6 +196,11 @@ TEST_CASE("resident executor: who listens to single experts hears them, and the 
   tokens.routed.trace = {};
   CHECK(tokens.run(**executor) == plain);
   CHECK(called == 2);
+}
+
+TEST_CASE("resident executor: who listens to single experts hears them, and the result is the same") {
+  check_listening(false);
+  check_listening(true);
 }
 
 class CountingProgress final : public format::Progress {
