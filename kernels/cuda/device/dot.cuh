@@ -12,6 +12,7 @@
 // every bank once.
 #pragma once
 
+#include "kernels/cuda/device/block_of_chunk.cuh"
 #include "kernels/cuda/device/decode.cuh"
 #include "kernels/cuda/matrix.h"
 
@@ -22,24 +23,6 @@ __device__ __forceinline__ const float* scales_of(const Matrix& matrix, uint32_t
   if (matrix.scale == nullptr) return nullptr;
   return matrix.scale + uint64_t{row / matrix.block_out} * ((matrix.in - 1) / matrix.block_in + 1);
 }
-
-/// Chunks of a row to the scales of their blocks, each chunk whole in one. A division by multiplying: exact while
-/// chunks times chunks of a block stay below 2^32, which has_aligned_rows sees to.
-template <class Stored>
-struct BlockOfChunk {
-  uint32_t reciprocal;  // 2^32 / chunks of a block, rounded up; 0: all is one block
-  uint32_t is_chunk;    // all ones where a block is one chunk, whose reciprocal would not fit
-
-  __device__ __forceinline__ explicit BlockOfChunk(const Matrix& matrix) {
-    const bool is_one_block = matrix.scale == nullptr || matrix.block_in >= matrix.in;
-    const uint32_t chunks = is_one_block ? 0 : matrix.block_in / Stored::kPer16;
-    reciprocal = chunks < 2 ? 0 : 0xffffffffU / chunks + 1;
-    is_chunk = chunks == 1 ? 0xffffffffU : 0;
-  }
-  __device__ __forceinline__ uint32_t operator()(uint32_t chunk) const {
-    return static_cast<uint32_t>(uint64_t{chunk} * reciprocal >> 32U) + (chunk & is_chunk);
-  }
-};
 
 /// Values that 32 chunks hold.
 template <class Stored>

@@ -1,15 +1,23 @@
-#include "kernels/cuda/device/dot.cuh"
+#include "kernels/cuda/device/block_of_chunk.cuh"
 
 #include "tests/kernels/lab.h"
 
 namespace dspack::test {
 
+namespace {
+
 namespace cuda = kernels::cuda;
+
+struct E4m3 {
+  static constexpr unsigned kPer16 = 16;
+};
+
+}  // namespace
 
 TEST_CASE("cuda: the block of a chunk is that of a division, up to the largest matrices") {
   Random random;
   CAPTURE(random.seed());
-  constexpr uint32_t kPer16 = cuda::device::StoredF8::kPer16;
+  constexpr uint32_t kPer16 = E4m3::kPer16;
   const float scale = 1;
   for (int i = 0; i < 2000; ++i) {
     const uint32_t block = (1U + random.below(1U << random.below(20))) * kPer16;
@@ -25,7 +33,7 @@ TEST_CASE("cuda: the block of a chunk is that of a division, up to the largest m
     CAPTURE(matrix.in);
     CAPTURE(block);
     REQUIRE(cuda::has_aligned_rows(matrix, Dtype::f8_e4m3));
-    const cuda::device::BlockOfChunk<cuda::device::StoredF8> block_of(matrix);
+    const cuda::device::BlockOfChunk<E4m3> block_of(matrix);
     const uint32_t per_block = block / kPer16;
     for (const uint64_t chunk : {uint64_t{0}, chunks - 1, (chunks - 1) / per_block * per_block,
                                  std::max<uint64_t>(chunks / per_block * per_block, 1) - 1,
