@@ -105,6 +105,14 @@ TEST_CASE("cuda: tensor attention over many positions, where splits become longe
   CHECK(first_difference(last, std::span(all).last(last.size())) == last.size());
 }
 
+TEST_CASE("cuda: tensor attention of splits that are several tiles long, in every layout") {
+  Random random;
+  CAPTURE(random.seed());
+  for (const AttendChoice choice : kTensorChoices) {
+    check_tensor({1, 5, 16, 16, 128 * 64 + 40, 3, Dtype::bf16}, choice, random);
+  }
+}
+
 TEST_CASE("cuda: tensor attention of so many queries that no row is cut") {
   Random random;
   CAPTURE(random.seed());
