@@ -42,7 +42,7 @@ def absence():
     is_broken = "does not load" in said or "build the two together" in said
     if tried.returncode == 0 or LIBRARY or is_broken or (is_built and os.path.exists("/dev/nvidiactl")):
         return ""
-    return said
+    return re.sub(r"^dsrun: --device cuda: | \(--device cpu .*\)$", "", said)
 
 
 class Cuda(EndToEnd):
