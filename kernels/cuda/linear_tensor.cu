@@ -7,6 +7,7 @@
 //   next 16          warp          4    5    6    7    4 ..
 #include "kernels/cuda/linear_tensor.h"
 
+#include "kernels/cuda/device/block_of_chunk.cuh"
 #include "kernels/cuda/device/dot.cuh"
 #include "kernels/cuda/device/rounding.cuh"
 #include "kernels/cuda/device/tile.cuh"
@@ -55,22 +56,42 @@ struct TensorBlock {
     }
   }
 
-  /// totals += the chunk at `column` of the tile at `first`.
-  __device__ __forceinline__ void add_chunk(const uint4 (&upper)[kRowTiles], const uint4 (&lower)[kRowTiles],
-                                            uint32_t first, uint32_t column, uint32_t first_row, Sums& totals) const {
+  /// The rows of this lane, in the upper and lower half of each tile.
+  struct RowsOfLane {
+    const uint8_t* data[kRowTiles][2];
+    const float* scales[kRowTiles][2];  // null: none
+  };
+
+  /// Rows that there are not are computed as the last one, and not stored.
+  __device__ __forceinline__ RowsOfLane find_rows(uint32_t first_row) const {
+    RowsOfLane rows;
+#pragma unroll
+    for (unsigned tile = 0; tile < kRowTiles; ++tile) {
+#pragma unroll
+      for (unsigned half = 0; half < 2; ++half) {
+        uint32_t row = first_row + tile * kTileRows + half * 8 + gpu::lane_index() / 4;
+        row = row < task.weight.out ? row : task.weight.out - 1;
+        rows.data[tile][half] =
+            static_cast<const uint8_t*>(task.weight.data) + uint64_t{row} * task.weight.in * Stored::kBytes;
+        rows.scales[tile][half] = device::scales_of(task.weight, row);
+      }
+    }
+    return rows;
+  }
+
+  /// totals += the chunk at `column` of the tile, all of whose weights lie in scale block `block` of their row.
+  __device__ __forceinline__ void add_chunk(const uint4 (&bytes)[kRowTiles][2], const RowsOfLane& rows, uint32_t block,
+                                            uint32_t column, Sums& totals) const {
     const unsigned group = gpu::lane_index() / 4;
     const unsigned quad = gpu::lane_index() % 4;
     device::TileWeights<Stored> weights[kRowTiles];
     float scales[kRowTiles][2];
 #pragma unroll
     for (unsigned tile = 0; tile < kRowTiles; ++tile) {
-      weights[tile] = device::decode_rows<Stored>(upper[tile], lower[tile]);
+      weights[tile] = device::decode_rows<Stored>(bytes[tile][0], bytes[tile][1]);
 #pragma unroll
-      for (unsigned half = 0; half < 2; ++half) {
-        const uint32_t row = row_at(first_row, tile, half);
-        const float* scale = device::scales_of(task.weight, row);
-        scales[tile][half] = scale == nullptr ? 1.0F : scale[(first + column) / task.weight.block_in];
-      }
+      for (unsigned half = 0; half < 2; ++half)
+        scales[tile][half] = rows.scales[tile][half] == nullptr ? 1.0F : rows.scales[tile][half][block];
     }
 #pragma unroll
     for (unsigned tokens = 0; tokens < kTokenTiles; ++tokens) {
@@ -96,22 +117,15 @@ struct TensorBlock {
     }
   }
 
-  /// Rows that there are not are computed as the last one, and not stored.
-  __device__ uint32_t row_at(uint32_t first_row, unsigned tile, unsigned half) const {
-    const uint32_t row = first_row + tile * kTileRows + half * 8 + gpu::lane_index() / 4;
-    return row < task.weight.out ? row : task.weight.out - 1;
-  }
-
   /// The chunks of the tile [first, end) of columns that are this warp's.
-  __device__ void add_tile(uint32_t first, uint32_t end, uint32_t first_row, unsigned part, Sums& totals) const {
-    const uint64_t row_stride = uint64_t{task.weight.in} * Stored::kBytes;
+  __device__ void add_tile(uint32_t first, uint32_t end, const RowsOfLane& rows, unsigned part, Sums& totals) const {
     const unsigned quad = gpu::lane_index() % 4;
     const uint32_t turn = plan.warps_a_row * kChunk;
+    const device::BlockOfChunk<Stored> block_of(task.weight);
     // Weights of several chunks are under way before the first is used.
     constexpr unsigned kAhead = kTokenTiles == 1 ? 4 : 2;
     for (uint32_t at = first + part * kChunk; at < end; at += kAhead * turn) {
-      uint4 upper[kAhead][kRowTiles];
-      uint4 lower[kAhead][kRowTiles];
+      uint4 bytes[kAhead][kRowTiles][2];
 #pragma unroll
       for (unsigned ahead = 0; ahead < kAhead; ++ahead) {
         // The last chunk of a row may be shorter: its pieces of 16 bytes are whole.
@@ -119,17 +133,17 @@ struct TensorBlock {
         const bool is_there = at + ahead * turn < end && column < task.weight.in;
 #pragma unroll
         for (unsigned tile = 0; tile < kRowTiles; ++tile) {
-          const auto* data = static_cast<const uint8_t*>(task.weight.data) + uint64_t{column} * Stored::kBytes;
-          upper[ahead][tile] =
-              is_there ? gpu::load_streaming(data + row_at(first_row, tile, 0) * row_stride) : make_uint4(0, 0, 0, 0);
-          lower[ahead][tile] =
-              is_there ? gpu::load_streaming(data + row_at(first_row, tile, 1) * row_stride) : make_uint4(0, 0, 0, 0);
+#pragma unroll
+          for (unsigned half = 0; half < 2; ++half) {
+            const uint8_t* data = rows.data[tile][half] + uint64_t{column} * Stored::kBytes;
+            bytes[ahead][tile][half] = is_there ? gpu::load_streaming(data) : make_uint4(0, 0, 0, 0);
+          }
         }
       }
 #pragma unroll
       for (unsigned ahead = 0; ahead < kAhead; ++ahead) {
         const uint32_t column = at + ahead * turn;
-        if (column < end) add_chunk(upper[ahead], lower[ahead], first, column - first, first_row, totals);
+        if (column < end) add_chunk(bytes[ahead], rows, block_of(column / Stored::kPer16), column - first, totals);
       }
     }
   }
@@ -184,13 +198,14 @@ __global__ void __launch_bounds__(kWarpsOfBlock* gpu::kWarpThreads) tensor_kerne
   const uint32_t first_row =
       (gpu::block_index().x * (kWarpsOfBlock / plan.warps_a_row) + gpu::warp_index() / plan.warps_a_row) * kRowTiles *
       kTileRows;
+  const typename Block::RowsOfLane rows = block.find_rows(first_row);
   typename Block::Sums totals = {};
   for (uint32_t first = 0; first < task.weight.in; first += plan.tile_columns) {
     gpu::block_barrier();  // every warp is done with the tile before
     block.stage(first);
     gpu::block_barrier();  // the tile is there
     const uint32_t end = task.weight.in - first < plan.tile_columns ? task.weight.in : first + plan.tile_columns;
-    block.add_tile(first, end, first_row, part, totals);
+    block.add_tile(first, end, rows, part, totals);
   }
   if (plan.warps_a_row > 1) block.add_up(part, totals);
   if (part == 0) block.store(first_row, totals);
