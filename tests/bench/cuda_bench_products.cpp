@@ -43,6 +43,11 @@ constexpr Shape kPrefillShapes[] = {{"q_b", 24576, 1536, Dtype::f8_e4m3},
                                     {"dense down", 7168, 18432, Dtype::f8_e4m3},
                                     {"o", 7168, 16384, Dtype::bf16}};
 
+/// Tokens of a pass: one, or those of a verify step.
+std::vector<uint32_t> decode_rows(const CudaBench& bench) {
+  return bench.options().quick ? std::vector<uint32_t>{1, 3} : std::vector<uint32_t>{1, 2, 4, 8};
+}
+
 std::string name_of(const char* operation, const Shape& shape) {
   return fmt::format("{} {} [{}, {}] {}", operation, shape.name, shape.out, shape.in, to_string(shape.dtype));
 }
@@ -217,19 +222,19 @@ void measure_layer(CudaBench& bench, const Layer& layer, uint32_t tokens) {
 void measure_products(CudaBench& bench) {
   const std::span<const Shape> shapes =
       bench.options().quick ? std::span<const Shape>(kQuickShapes) : std::span<const Shape>(kDecodeShapes);
-  constexpr uint32_t kRows[] = {1, 2, 4, 8};
+  const std::vector<uint32_t> row_counts = decode_rows(bench);
   for (const Shape& shape : shapes)
-    measure_linear(bench, shape, kRows);
-  for (const uint32_t rows : kRows)
+    measure_linear(bench, shape, row_counts);
+  for (const uint32_t rows : row_counts)
     measure_head_linear(bench, rows);
 }
 
 void measure_experts(CudaBench& bench) {
   Memory memory = bench.memory();
   const Layer layer(bench, memory);
-  for (const uint32_t tokens : {1U, 2U, 4U, 8U})
+  for (const uint32_t tokens : decode_rows(bench))
     measure_layer(bench, layer, tokens);
-  measure_layer(bench, layer, bench.sized(512U, 20U));
+  measure_layer(bench, layer, bench.sized(512U, 9U));
 }
 
 void measure_prefill_products(CudaBench& bench) {
