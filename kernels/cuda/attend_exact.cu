@@ -7,7 +7,7 @@
 //
 // Keys wider than a panel (V3's fit one) pass panel by panel, and the columns of the values are then loaded again;
 // values of more than 512 columns are spread over blocks, each of which repeats the scores.
-#include "kernels/cuda/attend_runs.h"
+#include "kernels/cuda/device/attend_runs.cuh"
 #include "kernels/cuda/device/decode.cuh"
 
 namespace dspack::kernels::cuda {

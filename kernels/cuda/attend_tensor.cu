@@ -16,7 +16,7 @@
 // With two stages the next tile is on its way (copy_async) while one is used; a cache that is not BF16, or not aligned,
 // is rounded through registers.
 #include "format/base/check.h"
-#include "kernels/cuda/attend_runs.h"
+#include "kernels/cuda/device/attend_runs.cuh"
 #include "kernels/cuda/device/decode.cuh"
 
 namespace dspack::kernels::cuda {

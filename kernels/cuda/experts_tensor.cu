@@ -4,6 +4,7 @@
 // (device/tile.cuh).
 #include "kernels/cuda/experts_tensor.h"
 
+#include "kernels/cuda/device/block_of_chunk.cuh"
 #include "kernels/cuda/device/dot.cuh"
 #include "kernels/cuda/device/expert_product.cuh"
 #include "kernels/cuda/device/rounding.cuh"
@@ -55,18 +56,34 @@ struct TensorTile {
     }
   }
 
-  __device__ __forceinline__ const Matrix& matrix_of(unsigned row_tile) const {
-    return matrices[row_tile % Product::kMatrices];
-  }
-  /// Of the lane's upper (half 0) or lower row of a row tile; beyond the last: the last, which is not stored.
-  __device__ __forceinline__ uint32_t row_at(uint32_t first_row, unsigned row_tile, unsigned half) const {
-    const uint32_t row = first_row + row_tile / Product::kMatrices * kTileRows + half * 8 + gpu::lane_index() / 4;
-    return row < task.form.out ? row : task.form.out - 1;
+  /// What a lane multiplies: of each row tile its upper and its lower row.
+  struct Rows {
+    const uint8_t* data[kRowTiles][2];
+    const float* scales[kRowTiles][2];  // null: none
+  };
+
+  /// Rows beyond the last are computed as the last, and not stored.
+  __device__ __forceinline__ Rows find_rows(uint32_t first_row) const {
+    Rows rows;
+#pragma unroll
+    for (unsigned row_tile = 0; row_tile < kRowTiles; ++row_tile) {
+      const Matrix& matrix = matrices[row_tile % Product::kMatrices];
+#pragma unroll
+      for (unsigned half = 0; half < 2; ++half) {
+        uint32_t row = first_row + row_tile / Product::kMatrices * kTileRows + half * 8 + gpu::lane_index() / 4;
+        row = row < task.form.out ? row : task.form.out - 1;
+        rows.data[row_tile][half] =
+            static_cast<const uint8_t*>(matrix.data) + uint64_t{row} * task.form.in * Stored::kBytes;
+        rows.scales[row_tile][half] = device::scales_of(matrix, row);
+      }
+    }
+    return rows;
   }
 
-  /// totals += the chunk at `column` of the staged columns, which begin at `first`.
-  __device__ __forceinline__ void add_chunk(const uint4 (&bytes)[kRowTiles][2], uint32_t first, uint32_t column,
-                                            uint32_t first_row, Sums& totals) const {
+  /// totals += the chunk at `column` of the staged columns, all of whose weights lie in scale block `block` of their
+  /// row.
+  __device__ __forceinline__ void add_chunk(const uint4 (&bytes)[kRowTiles][2], const Rows& rows, uint32_t block,
+                                            uint32_t column, Sums& totals) const {
     const unsigned group = gpu::lane_index() / 4;
     const unsigned quad = gpu::lane_index() % 4;
     device::TileWeights<Stored> weights[kRowTiles];
@@ -76,8 +93,8 @@ struct TensorTile {
       weights[row_tile] = device::decode_rows<Stored>(bytes[row_tile][0], bytes[row_tile][1]);
 #pragma unroll
       for (unsigned half = 0; half < 2; ++half) {
-        const float* scale = device::scales_of(matrix_of(row_tile), row_at(first_row, row_tile, half));
-        scales[row_tile][half] = scale == nullptr ? 1.0F : scale[(first + column) / task.form.block_in];
+        const float* scale = rows.scales[row_tile][half];
+        scales[row_tile][half] = scale == nullptr ? 1.0F : scale[block];
       }
     }
 #pragma unroll
@@ -105,11 +122,11 @@ struct TensorTile {
   }
 
   /// The columns [first, end), which are staged.
-  __device__ void add_columns(uint32_t first, uint32_t end, uint32_t first_row, Sums& totals) const {
-    const uint64_t row_stride = uint64_t{task.form.in} * Stored::kBytes;
+  __device__ void add_columns(uint32_t first, uint32_t end, const Rows& rows, Sums& totals) const {
     const unsigned quad = gpu::lane_index() % 4;
+    const device::BlockOfChunk<Stored> block_of(matrices[0]);
     // Weights of several chunks are under way before the first is used.
-    constexpr unsigned kAhead = kTokenTiles == 1 ? 4 : 2;
+    constexpr unsigned kAhead = kTokenTiles == 1 ? 4 : kTokenTiles < 8 ? 2 : 1;
     for (uint32_t at = first; at < end; at += kAhead * kChunk) {
       uint4 bytes[kAhead][kRowTiles][2];
 #pragma unroll
@@ -119,19 +136,17 @@ struct TensorTile {
         const bool is_there = at + ahead * kChunk < end && column < task.form.in;
 #pragma unroll
         for (unsigned row_tile = 0; row_tile < kRowTiles; ++row_tile) {
-          const auto* data = static_cast<const uint8_t*>(matrix_of(row_tile).data) + uint64_t{column} * Stored::kBytes;
 #pragma unroll
           for (unsigned half = 0; half < 2; ++half) {
-            bytes[ahead][row_tile][half] =
-                is_there ? gpu::load_streaming(data + row_at(first_row, row_tile, half) * row_stride)
-                         : make_uint4(0, 0, 0, 0);
+            const uint8_t* from = rows.data[row_tile][half] + uint64_t{column} * Stored::kBytes;
+            bytes[ahead][row_tile][half] = is_there ? gpu::load_streaming(from) : make_uint4(0, 0, 0, 0);
           }
         }
       }
 #pragma unroll
       for (unsigned ahead = 0; ahead < kAhead; ++ahead) {
         const uint32_t column = at + ahead * kChunk;
-        if (column < end) add_chunk(bytes[ahead], first, column - first, first_row, totals);
+        if (column < end) add_chunk(bytes[ahead], rows, block_of(column / Stored::kPer16), column - first, totals);
       }
     }
   }
@@ -164,13 +179,14 @@ struct TensorTile {
     for (uint32_t block_row = gpu::block_index().y * rows_of_block; block_row < task.form.out;
          block_row += gpu::grid_blocks().y * rows_of_block) {
       const uint32_t first_row = block_row + gpu::warp_index() * kOutputs;
+      const Rows rows = find_rows(first_row);
       Sums totals = {};
       for (uint32_t first = 0; first < task.form.in; first += staged_columns) {
         gpu::block_barrier();  // every warp is done with the columns before
         stage(first);
         gpu::block_barrier();  // the inputs are there
         const uint32_t behind = first + staged_columns;
-        add_columns(first, behind < task.form.in ? behind : task.form.in, first_row, totals);
+        add_columns(first, behind < task.form.in ? behind : task.form.in, rows, totals);
       }
       store(first_row, totals);
     }
@@ -187,8 +203,10 @@ __device__ void run_tile(const device::ExpertProduct& task, const device::TileAt
   work.run();
 }
 
+// Of many tokens two blocks share a multiprocessor, so that one multiplies while the other rounds its inputs; it
+// costs a few spilled registers.
 template <class Product, class Stored, unsigned kMostTokenTiles, bool kFp8>
-__global__ void __launch_bounds__(kMostWarps* gpu::kWarpThreads)
+__global__ void __launch_bounds__(kMostWarps* gpu::kWarpThreads, kMostTokenTiles == 1 ? 1 : 2)
     tensor_kernel(device::ExpertProduct task, uint32_t staged_columns) {
   const device::TileAt tile = device::find_tile(task.tiles);
   if (tile.count == 0) return;
