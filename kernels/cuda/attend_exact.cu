@@ -7,7 +7,7 @@
 //
 // Keys wider than a panel (V3's fit one) pass panel by panel, and the columns of the values are then loaded again;
 // values of more than 512 columns are spread over blocks, each of which repeats the scores.
-#include "kernels/cuda/attend_runs.h"
+#include "kernels/cuda/device/attend_runs.cuh"
 #include "kernels/cuda/device/decode.cuh"
 
 namespace dspack::kernels::cuda {
@@ -222,8 +222,8 @@ __global__ void __launch_bounds__(kExactTile.threads, 2) exact_kernel(device::At
   const uint32_t split = gpu::block_index().y;
   const uint32_t first_column = gpu::block_index().z * kColumns;
   if (first_query >= run.queries) return;
-  const device::PositionRange block = device::range_of_block(run, first_query, kQueries, split);
-  if (block.begin == block.end) return;
+  const device::BlockPositions block = device::positions_of_block(run, first_query, kQueries, split);
+  if (block.end == 0) return;
   const uint32_t my_query = first_query + gpu::thread_index() / kPositions;
   const device::PositionRange mine = device::range_of_query(run, my_query, split);
   const Shared shared = shared_of(run);
@@ -233,7 +233,7 @@ __global__ void __launch_bounds__(kExactTile.threads, 2) exact_kernel(device::At
   Softmax softmax = {device::minus_infinity(), 0};
   float4 values[kQueriesOfHalf] = {};
   if (is_whole) load_queries(run, first_query, {0, run.key_dim}, shared);
-  for (uint32_t position = block.begin; position < block.end; position += kPositions) {
+  for (uint32_t position = block.begin; position < block.end; position = block.behind(position, kPositions)) {
     float scores[kQueriesOfThread][kPositionsOfThread] = {};
     for (uint32_t first = 0; first < run.key_dim; first += kPanel) {
       const Columns panel = {first, run.key_dim - first < kPanel ? run.key_dim - first : kPanel};

@@ -3,7 +3,7 @@
 //   M = max m[s]     w[s] = exp(m[s] - M)     out = sum of w[s] O[s] / sum of w[s] l[s], s ascending
 //
 // Only splits that the row has are read: none of them is empty.
-#include "kernels/cuda/attend_runs.h"
+#include "kernels/cuda/device/attend_runs.cuh"
 
 namespace dspack::kernels::cuda {
 namespace {

@@ -16,7 +16,7 @@
 // With two stages the next tile is on its way (copy_async) while one is used; a cache that is not BF16, or not aligned,
 // is rounded through registers.
 #include "format/base/check.h"
-#include "kernels/cuda/attend_runs.h"
+#include "kernels/cuda/device/attend_runs.cuh"
 #include "kernels/cuda/device/decode.cuh"
 
 namespace dspack::kernels::cuda {
@@ -302,8 +302,8 @@ __global__ void __launch_bounds__(Layout<kChoice>::kThreads) tensor_kernel(devic
   const uint32_t first_query = gpu::block_index().x * L::kTile.queries;
   const uint32_t split = gpu::block_index().y;
   if (first_query >= run.queries) return;
-  const device::PositionRange block = device::range_of_block(run, first_query, L::kTile.queries, split);
-  if (block.begin == block.end) return;
+  const device::BlockPositions block = device::positions_of_block(run, first_query, L::kTile.queries, split);
+  if (block.end == 0) return;
   const Shared shared = shared_of<kChoice>(run);
   const unsigned warp = gpu::warp_index();
   const unsigned lane = gpu::lane_index();
@@ -327,7 +327,7 @@ __global__ void __launch_bounds__(Layout<kChoice>::kThreads) tensor_kernel(devic
     gpu::copy_commit();
   }
   unsigned char* keys = shared.keys;
-  for (uint32_t position = block.begin; position < block.end; position += kPositions) {
+  for (uint32_t position = block.begin; position < block.end; position = block.behind(position, kPositions)) {
     if constexpr (kStages == 1) {
       gpu::block_barrier();  // the keys before have been used
       load_keys<Keys>(run, position, block.end, keys, shared.row_bytes);
@@ -336,8 +336,9 @@ __global__ void __launch_bounds__(Layout<kChoice>::kThreads) tensor_kernel(devic
     gpu::copy_wait<0>();
     gpu::block_barrier();  // the keys are there; with two stages, those before have been used
     unsigned char* next = shared.keys + (keys == shared.keys ? stage_bytes : 0);
-    if (kStages == 2 && position + kPositions < block.end) {
-      load_keys<Keys>(run, position + kPositions, block.end, next, shared.row_bytes);
+    const uint32_t next_position = block.behind(position, kPositions);
+    if (kStages == 2 && next_position < block.end) {
+      load_keys<Keys>(run, next_position, block.end, next, shared.row_bytes);
       gpu::copy_commit();
     }
     float scores[L::kScoreTiles][4] = {};

@@ -10,6 +10,7 @@
 #include "kernels/cuda/cuda_memory.h"
 #include "kernels/cuda/elementwise.h"
 #include "kernels/cuda/experts.h"
+#include "kernels/cuda/experts_tensor.h"
 #include "kernels/cuda/head_linear.h"
 #include "kernels/cuda/linear.h"
 #include "kernels/cuda/linear_tensor.h"
@@ -37,6 +38,22 @@ RowPairTask pair(const Rows& to, const Rows& from) {
 }
 bool is_empty(const Rows& rows) {
   return rows.rows == 0 || rows.cols == 0;
+}
+
+HeadLinearTask head_task(const HeadLinearArgs& args) {
+  return {.dtype = args.weight.dtype,
+          .weight = matrix_of(args.weight),
+          .heads = args.heads,
+          .head_rows = args.head_rows,
+          .first_row = args.first_row,
+          .rows_used = args.rows_used,
+          .x = floats(args.x),
+          .x_row_stride = args.x_row_stride,
+          .x_head_stride = args.x_head_stride,
+          .y = floats(args.y),
+          .y_row_stride = args.y_row_stride,
+          .y_head_stride = args.y_head_stride,
+          .rows = args.rows};
 }
 
 class RecordedStep final : public Step {
@@ -129,13 +146,13 @@ void CudaQueue::linear(const Weight& weight, const Rows& x, const Rows& y) {
 void CudaQueue::head_linear(const HeadLinearArgs& args) {
   check_head_linear(args);
   if (args.rows == 0 || args.heads == 0 || args.rows_used == 0) return;
-  cuda::head_linear(*stream_, head_task(args, matrix_of(args.weight), floats(args.x), floats(args.y)));
+  head_linear_exact(*stream_, head_task(args));
 }
 
 void CudaQueue::head_linear_transposed(const HeadLinearArgs& args) {
   check_head_linear_transposed(args);
   if (args.rows == 0 || args.heads == 0 || args.weight.in == 0) return;
-  cuda::head_linear_transposed(*stream_, head_task(args, matrix_of(args.weight), floats(args.x), floats(args.y)));
+  head_linear_transposed_exact(*stream_, head_task(args));
 }
 
 void CudaQueue::rms_norm(const Rows& x, Slice gain, float epsilon, const Rows& y) {
@@ -223,16 +240,19 @@ void CudaQueue::run_experts(const ExpertsArgs& args) {
                                              .rows = args.x.rows}));
   DSPACK_CHECK(args.x.cols == table.form().gate_up.in, "experts of another model");
   if (args.x.rows == 0) return;
-  cuda::run_experts(*stream_, {.table = table.entries(),
-                               .form = table.form(),
-                               .experts = table.size(),
-                               .x = inputs_at(args.x),
-                               .ids = numbers(args.ids),
-                               .weights = floats(args.weights),
-                               .tokens = args.x.rows,
-                               .top_k = args.top_k,
-                               .scratch = address_of(args.scratch),
-                               .y = rows_at(args.y)});
+  const ExpertsTask task{.table = table.entries(),
+                         .form = table.form(),
+                         .experts = table.size(),
+                         .x = inputs_at(args.x),
+                         .ids = numbers(args.ids),
+                         .weights = floats(args.weights),
+                         .tokens = args.x.rows,
+                         .top_k = args.top_k,
+                         .scratch = address_of(args.scratch),
+                         .y = rows_at(args.y)};
+  if (precision_ != Precision::exact && experts_fit_tensor_cores(task.form))
+    return run_experts_tensor(*stream_, task, precision_);
+  cuda::run_experts(*stream_, task);
 }
 
 void CudaQueue::store_rows(Slice to, Dtype dtype, const Rows& from, const LivePosition& live) {

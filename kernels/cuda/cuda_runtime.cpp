@@ -82,9 +82,8 @@ void use_device() {
 
 }  // namespace
 
-void check(cudaError_t status, std::source_location at) {
-  DSPACK_CHECK(status == cudaSuccess,
-               std::string(at.file_name()) + ":" + std::to_string(at.line()) + ": CUDA: " + words(status));
+void check(cudaError_t status, const char* file, int line) {
+  DSPACK_CHECK(status == cudaSuccess, std::string(file) + ":" + std::to_string(line) + ": CUDA: " + words(status));
 }
 
 Result<Properties> open_device(unsigned index) {

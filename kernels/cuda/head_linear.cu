@@ -1,41 +1,294 @@
-// provisional: one thread an output
-#include "kernels/cuda/device/dot.cuh"
+// Plain: a block takes 32 rows of one head, four a warp, and up to eight tokens, whose inputs lie in shared memory.
+// Lanes share a row chunk by chunk (dot.cuh).
+//
+// Transposed: a block takes 32 chunks of columns of one head, one a lane, and its warps take the head's rows by turns:
+//
+//   warp w   rows w, w + 8, w + 16, ..     sums[token][column of the chunk] += (input * scale) * weight, by fma
+//
+// Then the sums of the eight warps are added in their order.
 #include "kernels/cuda/head_linear.h"
+
+#include "kernels/cuda/device/dot.cuh"
+#include "kernels/cuda/head_linear_tiles.h"
+
 namespace dspack::kernels::cuda {
 namespace {
-template <class S, bool kT>
-__global__ void naive(HeadLinearTask t) {
-  const uint64_t i = uint64_t{gpu::block_index().x} * gpu::block_threads() + gpu::thread_index();
-  const uint32_t width = kT ? t.weight.in : t.rows_used;
-  if (i >= uint64_t{t.rows} * t.heads * width) return;
-  const auto o = uint32_t(i % width), h = uint32_t(i / width % t.heads), r = uint32_t(i / width / t.heads);
-  float sum = 0;
-  const float* x = t.x + uint64_t{r} * t.x_row_stride + uint64_t{h} * t.x_head_stride;
-  const uint32_t n = kT ? t.rows_used : t.weight.in;
-  for (uint32_t k = 0; k < n; ++k) {
-    const uint32_t row = h * t.head_rows + t.first_row + (kT ? k : o);
-    const uint32_t col = kT ? o : k;
-    const float* s = device::scales_of(t.weight, row);
-    sum = gpu::fused_multiply_add(
-        S::decode_one(t.weight.data, uint64_t{row} * t.weight.in + col) * (s ? s[col / t.weight.block_in] : 1.0F), x[k],
-        sum);
+
+constexpr unsigned kThreads = kHeadWarps * gpu::kWarpThreads;
+
+struct Part {
+  uint32_t head;
+  uint32_t block;  // of the head
+  uint32_t first_token;
+  uint32_t tokens;  // 0: none is left
+};
+
+template <unsigned kTokens>
+__device__ __forceinline__ Part part_of_block(const HeadLinearTask& task, uint32_t blocks_a_head) {
+  const uint64_t group = gpu::block_index().y + uint64_t{gpu::block_index().z} * gpu::grid_blocks().y;
+  const uint64_t first = group * kTokens;
+  const uint64_t left = first < task.rows ? task.rows - first : 0;
+  return {gpu::block_index().x / blocks_a_head, gpu::block_index().x % blocks_a_head, static_cast<uint32_t>(first),
+          static_cast<uint32_t>(left < kTokens ? left : kTokens)};
+}
+
+__device__ __forceinline__ const float* input_of(const HeadLinearTask& task, uint32_t token, uint32_t head) {
+  return task.x + uint64_t{token} * task.x_row_stride + uint64_t{head} * task.x_head_stride;
+}
+__device__ __forceinline__ float* output_of(const HeadLinearTask& task, uint32_t token, uint32_t head) {
+  return task.y + uint64_t{token} * task.y_row_stride + uint64_t{head} * task.y_head_stride;
+}
+
+// Plain
+// ---------------------------------------------------------------------------------------------------------------
+
+template <class Stored, unsigned kTokens, bool kAligned>
+__global__ void __launch_bounds__(kThreads)
+    plain_kernel(HeadLinearTask task, uint32_t blocks_a_head, uint32_t tile_groups) {
+  const Part part = part_of_block<kTokens>(task, blocks_a_head);
+  if (part.tokens == 0) return;
+  const unsigned lane = gpu::lane_index();
+  const uint32_t first_row = (part.block * kHeadWarps + gpu::warp_index()) * kHeadRowsOfWarp;
+  uint32_t rows[kHeadRowsOfWarp];
+#pragma unroll
+  for (unsigned i = 0; i < kHeadRowsOfWarp; ++i) {
+    const uint32_t row = first_row + i < task.rows_used ? first_row + i : task.rows_used - 1;  // computed, not stored
+    rows[i] = part.head * task.head_rows + task.first_row + row;
   }
-  t.y[uint64_t{r} * t.y_row_stride + uint64_t{h} * t.y_head_stride + o] = sum;
+  const uint32_t chunks = (task.weight.in - 1) / Stored::kPer16 + 1;
+  const uint32_t tile_chunks = tile_groups * gpu::kWarpThreads;
+  const uint32_t stride = tile_groups * Stored::kQuarters * gpu::kWarpThreads;
+  auto* inputs = gpu::shared_memory<float4>();
+  float totals[kHeadRowsOfWarp][kTokens] = {};
+  for (uint32_t first = 0; first < chunks; first += tile_chunks) {
+    gpu::block_barrier();  // every warp is done with the tile before
+    for (unsigned token = 0; token < part.tokens; ++token)
+      device::stage_input<Stored>(input_of(task, part.first_token + token, part.head), task.weight.in,
+                                  first * Stored::kPer16, tile_groups, inputs + token * stride);
+    gpu::block_barrier();  // the tile is there
+    const uint32_t end = first + tile_chunks < chunks ? first + tile_chunks : chunks;
+    device::add_chunks<Stored, kAligned>(task.weight, rows, first, end, lane, gpu::kWarpThreads, inputs, stride,
+                                         totals);
+  }
+#pragma unroll
+  for (unsigned i = 0; i < kHeadRowsOfWarp; ++i) {
+#pragma unroll
+    for (unsigned token = 0; token < kTokens; ++token) {
+      const float total = device::sum_of_warp(totals[i][token]);
+      const bool is_there = token < part.tokens && first_row + i < task.rows_used;
+      if (is_there && lane == 0) output_of(task, part.first_token + token, part.head)[first_row + i] = total;
+    }
+  }
 }
-template <bool kT>
-void run(gpu::Stream& st, const HeadLinearTask& t) {
-  const uint64_t n = uint64_t{t.rows} * t.heads * (kT ? t.weight.in : t.rows_used);
-  const gpu::LaunchShape s{.grid_x = unsigned((n + 127) / 128), .threads = 128};
-  if (t.dtype == Dtype::f8_e4m3) gpu::launch(st, s, naive<device::StoredF8, kT>, t);
-  if (t.dtype == Dtype::bf16) gpu::launch(st, s, naive<device::StoredBf16, kT>, t);
-  if (t.dtype == Dtype::f16) gpu::launch(st, s, naive<device::StoredF16, kT>, t);
-  if (t.dtype == Dtype::f32) gpu::launch(st, s, naive<device::StoredF32, kT>, t);
+
+// Transposed
+// ----------------------------------------------------------------------------------------------------------
+
+struct RowTile {
+  float* inputs;         // [kHeadRowTile, tokens]
+  uint32_t* scale_rows;  // [kHeadRowTile]
+  uint32_t first_row;    // of the matrix
+  uint32_t rows;
+};
+
+/// Inputs of rows [first, first + tile.rows) of the head; zeros for tokens that are not there.
+template <unsigned kTokens>
+__device__ __forceinline__ void stage_rows(const HeadLinearTask& task, const Part& part, uint32_t first,
+                                           const RowTile& tile) {
+  for (uint32_t row = gpu::thread_index(); row < tile.rows; row += kThreads) {
+    if (task.weight.scale != nullptr) tile.scale_rows[row] = (tile.first_row + row) / task.weight.block_out;
+#pragma unroll
+    for (unsigned token = 0; token < kTokens; ++token) {
+      const bool is_there = token < part.tokens;
+      tile.inputs[row * kTokens + token] =
+          is_there ? input_of(task, part.first_token + token, part.head)[first + row] : 0.0F;
+    }
+  }
 }
+
+/// The lane's chunk of one row, as decoded groups of four.
+template <class Stored, bool kAligned>
+struct RowChunk {
+  uint4 bytes;
+  float odd[kAligned ? 1 : Stored::kPer16];
+
+  __device__ __forceinline__ void load(const Matrix& matrix, uint64_t row, uint32_t column) {
+    const uint64_t at = row * matrix.in + column;
+    if constexpr (kAligned) {
+      const auto* data = static_cast<const uint8_t*>(matrix.data);
+      bytes = column < matrix.in ? gpu::load_streaming(data + at * Stored::kBytes) : make_uint4(0, 0, 0, 0);
+    } else {
+#pragma unroll
+      for (unsigned i = 0; i < Stored::kPer16; ++i)
+        odd[i] = column + i < matrix.in ? Stored::decode_one(matrix.data, at + i) : 0.0F;
+    }
+  }
+  __device__ __forceinline__ void decode(unsigned quarter, float (&values)[4]) const {
+    if constexpr (kAligned) {
+      Stored::decode(bytes, quarter, values);
+    } else {
+#pragma unroll
+      for (unsigned i = 0; i < 4; ++i)
+        values[i] = odd[quarter * 4 + i];
+    }
+  }
+};
+
+/// The scale of column `column` in the row of scales `scale_row`.
+__device__ __forceinline__ float scale_at(const Matrix& matrix, uint32_t scale_row, uint32_t column) {
+  if (matrix.scale == nullptr || column >= matrix.in) return 1.0F;
+  const uint32_t across = (matrix.in - 1) / matrix.block_in + 1;
+  return matrix.scale[uint64_t{scale_row} * across + column / matrix.block_in];
+}
+
+/// sums[token][i] += input[token] * scale * weight[i] for one row. Aligned chunks have one scale.
+template <class Stored, bool kAligned, unsigned kTokens>
+__device__ __forceinline__ void add_row(const Matrix& matrix, const RowChunk<Stored, kAligned>& chunk,
+                                        uint32_t scale_row, uint32_t column, const float* inputs,
+                                        float (&sums)[kTokens][Stored::kPer16]) {
+  const float chunk_scale = kAligned ? scale_at(matrix, scale_row, column) : 1.0F;
+  float scaled[kTokens];
+#pragma unroll
+  for (unsigned token = 0; token < kTokens; ++token)
+    scaled[token] = inputs[token] * chunk_scale;
+#pragma unroll
+  for (unsigned quarter = 0; quarter < Stored::kQuarters; ++quarter) {
+    float weights[4];
+    chunk.decode(quarter, weights);
+#pragma unroll
+    for (unsigned i = 0; i < 4; ++i) {
+      const float scale = kAligned ? 1.0F : scale_at(matrix, scale_row, column + quarter * 4 + i);
+#pragma unroll
+      for (unsigned token = 0; token < kTokens; ++token) {
+        float& sum = sums[token][quarter * 4 + i];
+        sum = gpu::fused_multiply_add(kAligned ? scaled[token] : scaled[token] * scale, weights[i], sum);
+      }
+    }
+  }
+}
+
+/// This warp's rows of the tile.
+template <class Stored, bool kAligned, unsigned kTokens>
+__device__ __forceinline__ void add_rows(const Matrix& matrix, const RowTile& tile, uint32_t column,
+                                         float (&sums)[kTokens][Stored::kPer16]) {
+  // Loads of several rows are under way before the first is used: what hides the memory's latency.
+  constexpr unsigned kAhead = kAligned ? 4 : 1;
+  for (uint32_t row = gpu::warp_index(); row < tile.rows; row += kAhead * kHeadWarps) {
+    RowChunk<Stored, kAligned> chunks[kAhead];
+#pragma unroll
+    for (unsigned ahead = 0; ahead < kAhead; ++ahead) {
+      const uint32_t at = row + ahead * kHeadWarps;
+      if (at < tile.rows) chunks[ahead].load(matrix, uint64_t{tile.first_row} + at, column);
+    }
+#pragma unroll
+    for (unsigned ahead = 0; ahead < kAhead; ++ahead) {
+      const uint32_t at = row + ahead * kHeadWarps;
+      if (at >= tile.rows) break;
+      add_row<Stored, kAligned, kTokens>(matrix, chunks[ahead], tile.scale_rows[at], column, tile.inputs + at * kTokens,
+                                         sums);
+    }
+  }
+}
+
+/// Adds the sums of the warps and stores them, token by token. Within a warp's sums, groups of four of different lanes
+/// lie side by side.
+template <class Stored, unsigned kTokens>
+__device__ __forceinline__ void store_sums(const HeadLinearTask& task, const Part& part, uint32_t first_column,
+                                           const float (&sums)[kTokens][Stored::kPer16], float4* shared) {
+  constexpr unsigned kWarpQuads = Stored::kQuarters * gpu::kWarpThreads;
+#pragma unroll
+  for (unsigned token = 0; token < kTokens; ++token) {
+    const float(&mine)[Stored::kPer16] = sums[token];
+#pragma unroll
+    for (unsigned quarter = 0; quarter < Stored::kQuarters; ++quarter)
+      shared[gpu::warp_index() * kWarpQuads + quarter * gpu::kWarpThreads + gpu::lane_index()] =
+          make_float4(mine[quarter * 4], mine[quarter * 4 + 1], mine[quarter * 4 + 2], mine[quarter * 4 + 3]);
+    gpu::block_barrier();  // the sums of all warps are there
+    for (uint32_t i = gpu::thread_index(); i < device::kGroupValues<Stored>; i += kThreads) {
+      const uint32_t quad = i % Stored::kPer16 / 4 * gpu::kWarpThreads + i / Stored::kPer16;
+      float total = 0;
+#pragma unroll
+      for (unsigned warp = 0; warp < kHeadWarps; ++warp)
+        total += reinterpret_cast<const float*>(shared + warp * kWarpQuads + quad)[i % 4];
+      const bool is_there = token < part.tokens && first_column + i < task.weight.in;
+      if (is_there) output_of(task, part.first_token + token, part.head)[first_column + i] = total;
+    }
+    gpu::block_barrier();  // and have been added
+  }
+}
+
+template <class Stored, unsigned kTokens, bool kAligned>
+__global__ void __launch_bounds__(kThreads) transposed_kernel(HeadLinearTask task, uint32_t blocks_a_head) {
+  const Part part = part_of_block<kTokens>(task, blocks_a_head);
+  if (part.tokens == 0) return;
+  const uint32_t first_column = part.block * device::kGroupValues<Stored>;
+  const uint32_t column = first_column + gpu::lane_index() * Stored::kPer16;
+  auto* shared_sums = gpu::shared_memory<float4>();
+  RowTile tile;
+  tile.inputs = reinterpret_cast<float*>(shared_sums + kHeadWarps * Stored::kQuarters * gpu::kWarpThreads);
+  tile.scale_rows = reinterpret_cast<uint32_t*>(tile.inputs + kHeadRowTile * kTokens);
+  float sums[kTokens][Stored::kPer16] = {};
+  for (uint32_t first = 0; first < task.rows_used; first += kHeadRowTile) {
+    tile.first_row = part.head * task.head_rows + task.first_row + first;
+    tile.rows = task.rows_used - first < kHeadRowTile ? task.rows_used - first : kHeadRowTile;
+    gpu::block_barrier();  // every warp is done with the tile before
+    stage_rows<kTokens>(task, part, first, tile);
+    gpu::block_barrier();  // the tile is there
+    add_rows<Stored, kAligned, kTokens>(task.weight, tile, column, sums);
+  }
+  store_sums<Stored, kTokens>(task, part, first_column, sums, shared_sums);
+}
+
+// Which of them
+// -------------------------------------------------------------------------------------------------------
+
+enum class Direction { plain, transposed };
+
+template <Direction kDirection, class Stored, unsigned kTokens, bool kAligned>
+void launch_one(gpu::Stream& stream, const HeadLinearTask& task, const HeadLinearChoice& choice) {
+  if constexpr (kDirection == Direction::plain) {
+    gpu::launch(stream, choice.shape, plain_kernel<Stored, kTokens, kAligned>, task, choice.blocks_a_head,
+                choice.tile_groups);
+  } else {
+    gpu::launch(stream, choice.shape, transposed_kernel<Stored, kTokens, kAligned>, task, choice.blocks_a_head);
+  }
+}
+
+template <Direction kDirection, class Stored, bool kAligned>
+void launch_tokens(gpu::Stream& stream, const HeadLinearTask& task, const HeadLinearChoice& choice) {
+  switch (choice.tokens) {
+    case 1: return launch_one<kDirection, Stored, 1, kAligned>(stream, task, choice);
+    case 2: return launch_one<kDirection, Stored, 2, kAligned>(stream, task, choice);
+    case 4: return launch_one<kDirection, Stored, 4, kAligned>(stream, task, choice);
+    default: return launch_one<kDirection, Stored, 8, kAligned>(stream, task, choice);
+  }
+}
+
+template <Direction kDirection, class Stored>
+void run_stored(gpu::Stream& stream, const HeadLinearTask& task, const HeadLinearChoice& choice) {
+  if (has_aligned_rows(task.weight, task.dtype)) return launch_tokens<kDirection, Stored, true>(stream, task, choice);
+  launch_tokens<kDirection, Stored, false>(stream, task, choice);
+}
+
+template <Direction kDirection>
+void run(gpu::Stream& stream, const HeadLinearTask& task, const HeadLinearChoice& choice) {
+  // The checks admit these types only.
+  if (task.dtype == Dtype::f8_e4m3) return run_stored<kDirection, device::StoredF8>(stream, task, choice);
+  if (task.dtype == Dtype::bf16) return run_stored<kDirection, device::StoredBf16>(stream, task, choice);
+  if (task.dtype == Dtype::f16) return run_stored<kDirection, device::StoredF16>(stream, task, choice);
+  run_stored<kDirection, device::StoredF32>(stream, task, choice);
+}
+
 }  // namespace
-void head_linear(gpu::Stream& stream, const HeadLinearTask& task) {
-  run<false>(stream, task);
+
+void head_linear_exact(gpu::Stream& stream, const HeadLinearTask& task) {
+  if (task.rows == 0 || task.heads == 0 || task.rows_used == 0) return;
+  run<Direction::plain>(stream, task, choose_head_linear(task));
 }
-void head_linear_transposed(gpu::Stream& stream, const HeadLinearTask& task) {
-  run<true>(stream, task);
+
+void head_linear_transposed_exact(gpu::Stream& stream, const HeadLinearTask& task) {
+  if (task.rows == 0 || task.heads == 0) return;
+  run<Direction::transposed>(stream, task, choose_head_linear_transposed(task));
 }
+
 }  // namespace dspack::kernels::cuda

@@ -1,23 +1,44 @@
-// provisional
+// HeadLinearArgs of kernels/ops.h on CUDA, in FP32 with exactly decoded weights: how absorbed MLA multiplies with parts
+// of kv_b_proj. A weight is read once for up to eight tokens; a value depends on its token and the weight alone.
+// Threads: enqueues. Lifetime: the addresses are borrowed until the stream has run. Errors: none; shapes have been
+// checked (kernels/checks.h).
 #pragma once
+
 #include "kernels/cuda/matrix.h"
 #include "kernels/cuda/runtime.h"
-#include "kernels/ops.h"
+
 namespace dspack::kernels::cuda {
+
+/// HeadLinearArgs with addresses.
 struct HeadLinearTask {
-  Dtype dtype;
+  Dtype dtype = Dtype::f32;  // of the weight: f8_e4m3, bf16, f16, f32
   Matrix weight;
-  uint32_t heads, head_rows, first_row, rows_used;
-  const float* x;
-  uint32_t x_row_stride, x_head_stride;
-  float* y;
-  uint32_t y_row_stride, y_head_stride;
-  uint32_t rows;
+  uint32_t heads = 0;
+  uint32_t head_rows = 0;
+  uint32_t first_row = 0;
+  uint32_t rows_used = 0;
+  const float* x = nullptr;
+  uint32_t x_row_stride = 0;
+  uint32_t x_head_stride = 0;
+  float* y = nullptr;
+  uint32_t y_row_stride = 0;
+  uint32_t y_head_stride = 0;
+  uint32_t rows = 0;  // tokens
 };
-inline HeadLinearTask head_task(const HeadLinearArgs& a, const Matrix& w, const float* x, float* y) {
-  return {a.weight.dtype,  w, a.heads,        a.head_rows,     a.first_row, a.rows_used, x, a.x_row_stride,
-          a.x_head_stride, y, a.y_row_stride, a.y_head_stride, a.rows};
-}
-void head_linear(gpu::Stream& stream, const HeadLinearTask& task);
-void head_linear_transposed(gpu::Stream& stream, const HeadLinearTask& task);
+
+/// How a product is spread over a GPU. Pure.
+struct HeadLinearChoice {
+  unsigned tokens = 1;         // that a block works on: 1, 2, 4 or 8
+  uint32_t blocks_a_head = 1;  // of rows, or of columns (transposed)
+  uint32_t tile_groups = 1;    // plain: groups of 32 chunks of an input row in shared memory at once
+  gpu::LaunchShape shape;
+};
+[[nodiscard]] HeadLinearChoice choose_head_linear(const HeadLinearTask& task);
+[[nodiscard]] HeadLinearChoice choose_head_linear_transposed(const HeadLinearTask& task);
+
+/// y[r, h, d] = sum over j < in of x[r, h, j] * weight[row(h, d), j], d < rows_used.
+void head_linear_exact(gpu::Stream& stream, const HeadLinearTask& task);
+/// y[r, h, j] = sum over d < rows_used of x[r, h, d] * weight[row(h, d), j], j < in.
+void head_linear_transposed_exact(gpu::Stream& stream, const HeadLinearTask& task);
+
 }  // namespace dspack::kernels::cuda

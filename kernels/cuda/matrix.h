@@ -24,8 +24,11 @@ struct Matrix {
   constexpr uint64_t kPiece = 16;
   const uint64_t bytes = bits_of(dtype) / 8;
   const bool rows_fit = reinterpret_cast<uint64_t>(matrix.data) % kPiece == 0 && matrix.in * bytes % kPiece == 0;
+  // The second condition is that of device::BlockOfChunk; no real matrix is near it.
+  const uint64_t block_bytes = matrix.block_in * bytes;
   const bool one_block =
-      matrix.scale == nullptr || matrix.block_in >= matrix.in || matrix.block_in * bytes % kPiece == 0;
+      matrix.scale == nullptr || matrix.block_in >= matrix.in ||
+      (block_bytes % kPiece == 0 && matrix.in * bytes / kPiece * (block_bytes / kPiece) < uint64_t{1} << 32U);
   return rows_fit && one_block;
 }
 

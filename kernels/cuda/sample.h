@@ -10,9 +10,9 @@
 
 namespace dspack::kernels::cuda {
 
-/// ids[r] = the index of the largest of x[r]'s `cols` values, the lowest of equals; NaN is never larger. Nothing but
-/// NaN: 0. A block a row: a vocabulary of 129,280 values is half a megabyte, which one multiprocessor reads from the
-/// cache in the time that a second launch takes.
+/// ids[r] = the index of the largest of x[r]'s `cols` values, the lowest of equals; NaN counts as the largest (ops.h).
+/// A block a row: a vocabulary of 129,280 values is half a megabyte, which one multiprocessor reads from the cache in
+/// the time that a second launch takes.
 struct ArgmaxTask {
   RowsAt<const float> x;
   uint32_t* ids = nullptr;

@@ -7,6 +7,7 @@ set(dspack_cuda_kernels
   elementwise.cu
   expert_tiles.cu
   experts.cu
+  experts_tensor.cu
   head_linear.cu
   linear.cu
   linear_tensor.cu
@@ -19,6 +20,8 @@ set(dspack_cuda_host
   cuda_queue.cpp
   elementwise_choice.cpp
   experts_choice.cpp
+  experts_tensor_choice.cpp
+  head_linear_choice.cpp
   linear_choice.cpp
   linear_tensor_choice.cpp)
 # Of the program's own libraries; compiled once more, since those are not made for a shared object.

@@ -63,10 +63,15 @@ Result<std::unique_ptr<LoadedModel>> load_model(const std::string& folder, const
                                                 const std::stop_token& stop) {
   TRY_ASSIGN(auto repository, open_place(folder, options.remote, stop));
   note(fmt::format("loading {}", folder));
-  auto loaded = LoadedModel::load(std::move(repository), options, stop);
+  LoadOptions shown = options;
+  if (!shown.progress) {
+    shown.progress = std::make_shared<format::TerminalProgress>(stderr, format::stderr_is_terminal());
+  }
+  auto loaded = LoadedModel::load(std::move(repository), shown, stop);
   if (!loaded) return loaded;
   note_layers((*loaded)->model());
   note((*loaded)->chosen().note());
+  if (options.resident_experts) return loaded;  // there is nothing to say of slots
   note(memory_note((*loaded)->memory_plan(), (*loaded)->experts().stats().policy));
   return loaded;
 }

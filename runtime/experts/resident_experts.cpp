@@ -35,6 +35,16 @@ Error stored_otherwise(ExpertKey key, const char* projection) {
                       key.layer.value, key.expert.value, projection)};
 }
 
+Result<std::unique_ptr<StreamedStore>> make_reader(kernels::Device& host, WeightStorage& storage,
+                                                   const ResidentOptions& options) {
+  StreamedStoreOptions store;
+  store.shape = options.shape;
+  store.layers = options.layers;
+  store.slots = kReaderSlots;
+  store.policy = [](uint64_t, uint64_t) { return std::make_unique<LruPolicy>(); };
+  return StreamedStore::make(host, storage, store);
+}
+
 }  // namespace
 
 ResidentExperts::Layout ResidentExperts::layout_of(const SlotPlan& plan) {
@@ -96,13 +106,7 @@ Result<std::unique_ptr<ResidentExperts>> ResidentExperts::load(kernels::Device& 
   TRY_ASSIGN(const auto layouts, lay_out(storage.checkpoint(), options));
   TRY(experts->allocate(device, layouts, options.experts));
   TRY_ASSIGN(const auto host, kernels::make_cpu_device({.threads = 1, .instruction_set = {}}));
-  TRY_ASSIGN(
-      const auto reader,
-      StreamedStore::make(
-          *host, storage,
-          {.shape = options.shape, .layers = options.layers, .slots = kReaderSlots, .policy = [](uint64_t, uint64_t) {
-             return std::make_unique<LruPolicy>();
-           }}));
+  TRY_ASSIGN(const auto reader, make_reader(*host, storage, options));
   reader->begin_pass({.phase = Phase::prefill, .rows = 1, .draft_rows = 0});
   format::SilentProgress silent;
   format::Progress& told = progress == nullptr ? static_cast<format::Progress&>(silent) : *progress;
@@ -126,26 +130,27 @@ Result<void> ResidentExperts::allocate(kernels::Device& device, const std::map<L
     auto memory = device.allocate(layout.expert_bytes * experts);
     if (!memory) return memory.error().in(fmt::format("memory for the {} experts of layer {}", experts, id.value));
     layer.memory = std::move(*memory);
+    for (uint64_t expert = 0; expert < experts; ++expert)
+      layer.experts.push_back(weights_at(layout, {layer.memory.get(), expert * layout.expert_bytes}));
     std::vector<kernels::ExpertMatrices> matrices;
-    for (uint64_t expert = 0; expert < experts; ++expert) {
-      const auto weight = [&](const Place& place) {
-        const kernels::Slice begin{.buffer = layer.memory.get(), .offset_bytes = expert * layout.expert_bytes};
-        kernels::Weight bound = place.matrix.form;
-        bound.data = begin.at(place.matrix.data);
-        if (place.matrix.scale) bound.scale = begin.at(*place.matrix.scale);
-        return bound;
-      };
-      matrices.push_back(
-          {.gate = weight(layout.places[0]), .up = weight(layout.places[1]), .down = weight(layout.places[2])});
-      layer.experts.push_back({.gate = Linear(matrices.back().gate),
-                               .up = Linear(matrices.back().up),
-                               .down = Linear(matrices.back().down)});
+    for (const ExpertWeights& expert : layer.experts) {
+      matrices.push_back({.gate = expert.gate.weight(), .up = expert.up.weight(), .down = expert.down.weight()});
     }
     auto table = device.make_expert_table(matrices);
     if (!table) return table.error().in(fmt::format("layer {}", id.value));
     layer.table = std::move(*table);
   }
   return {};
+}
+
+ExpertWeights ResidentExperts::weights_at(const Layout& layout, kernels::Slice begin) {
+  const auto linear = [&](const Place& place) {
+    kernels::Weight weight = place.matrix.form;
+    weight.data = begin.at(place.matrix.data);
+    if (place.matrix.scale) weight.scale = begin.at(*place.matrix.scale);
+    return Linear(weight);
+  };
+  return {.gate = linear(layout.places[0]), .up = linear(layout.places[1]), .down = linear(layout.places[2])};
 }
 
 // Experts are uploaded in the order of their arrival, while the next ones are read.

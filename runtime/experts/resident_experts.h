@@ -8,6 +8,7 @@
 // (experts of one layer that differ in how they are stored); budget (device memory); cancelled.
 #pragma once
 
+#include <array>
 #include <map>
 #include <memory>
 #include <set>
@@ -72,6 +73,7 @@ class ResidentExperts {
   [[nodiscard]] static Result<std::map<LayerId, Layout>> lay_out(const format::Checkpoint& checkpoint,
                                                                  const ResidentOptions& options);
   [[nodiscard]] static Layout layout_of(const SlotPlan& plan);
+  [[nodiscard]] static ExpertWeights weights_at(const Layout& layout, kernels::Slice begin);
   Result<void> allocate(kernels::Device& device, const std::map<LayerId, Layout>& layouts, uint32_t experts);
   Result<void> fill(Layer& layer, LayerId id, ExpertStore& reader, kernels::Queue& queue, format::Progress& progress,
                     const std::stop_token& stop);

@@ -21,6 +21,11 @@ Result<void> add_head(WeightGroup& group, const ModelConfig& config, kernels::Sl
   TRY(group.add_vector(&norm, names::kFinalNorm, config.hidden));
   return group.add_linear(&head, names::kHead, config.vocab, config.hidden);
 }
+
+Error interrupted() {
+  return {ErrorKind::cancelled, "the run was interrupted"};
+}
+
 // A further layer that reads more rows than drafting ever does catches up on a prompt.
 constexpr uint32_t kMostDecodeRows = 16;
 
@@ -121,6 +126,7 @@ Result<HiddenStates> Model::forward(std::span<const uint32_t> tokens, const std:
   TRY(embedding_->lookup(queue_, tokens, hidden, stop));
   TraceScope(trace_, "model.embed_tokens").output(hidden);
   if (observer) observer(std::nullopt, hidden);
+  if (stop.stop_requested()) return interrupted();  // a step asks no more
   if (can_record() && !observer) {
     TRY(recorded_->run(rows, cache_->length(),
                        [&](const PassPosition& position) { return run_layers(hidden, position, stop, {}); }));
@@ -136,7 +142,7 @@ Result<void> Model::run_layers(const kernels::Rows& hidden, const PassPosition& 
                                const ForwardObserver& observer) {
   const bool is_foreseen = executor_.wants_forecast();
   for (uint32_t index = 0; index < options_.layer_map.size(); ++index) {
-    if (stop.stop_requested()) return Error{ErrorKind::cancelled, "the run was interrupted"};
+    if (stop.stop_requested()) return interrupted();
     TRY_ASSIGN(const LayerWeights* weights, layers_->weights(index, stop));
     const TraceScope scope = trace_ == nullptr ? TraceScope() : TraceScope(trace_, names::layer(LayerId(index)));
     LayerRunner::Context context{
@@ -204,6 +210,7 @@ Result<void> Model::run_further_layer(const FurtherLayer& layer, const kernels::
                         .cos_sin = {.buffer = scratch_.get(), .offset_bytes = at_.cos_sin}});
   };
   if (!can_record()) return run({.first = cache.length()});
+  if (stop.stop_requested()) return interrupted();
   return layer.recorded.run(hidden.rows, cache.length(), run);
 }
 

@@ -133,9 +133,9 @@ KERNEL_CASE("mla_attend: the bits depend on neither chunking, threads, nor instr
   CAPTURE(random.seed());
   const AttendCase all{9, 11, 72, 12, 120, 3};
   const AttendInput input = random_input(all, random);
-  Lab plainest(kPlainestSet, 1);
+  Lab plainest(plainest_of(Set::kName), 1);
   const auto wanted = run_attend(plainest, input, all, 0);
-  for (const unsigned threads : {1U, 2U, 3U}) {
+  for (unsigned threads = 1; threads <= kMostThreads; ++threads) {
     for (const uint32_t chunk : {1U, 2U, 7U, 9U}) {
       CAPTURE(threads);
       CAPTURE(chunk);
@@ -167,7 +167,7 @@ KERNEL_CASE("mla_attend: a smaller cache gives the bits of an FP32 cache that ho
       for (float& value : rounded.cache) {
         value = dtype == Dtype::bf16 ? bf16_to_f32(f32_to_bf16(value)) : f16_to_f32(f32_to_f16(value));
       }
-      Lab plainest(kPlainestSet, 1);
+      Lab plainest(plainest_of(Set::kName), 1);
       const auto wanted = run_attend(plainest, rounded, c, 0);
       CHECK(first_difference(run_attend(lab, input, c, 0, dtype), wanted) == wanted.size());
     }

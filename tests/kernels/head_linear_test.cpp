@@ -143,7 +143,7 @@ KERNEL_CASE("head_linear: the bits depend on neither rows in the call, threads, 
       const size_t x_row = size_t{c.heads} * lengths(c, direction).x;
       const auto x = random.normals(kRows * x_row);
       std::vector<float> wanted;
-      Lab plainest(kPlainestSet, 1);
+      Lab plainest(plainest_of(Set::kName), 1);
       const kernels::Weight stored = weight.put(plainest);
       for (uint32_t r = 0; r < kRows; ++r) {
         const auto first = x.begin() + static_cast<std::ptrdiff_t>(r * x_row);
@@ -152,7 +152,7 @@ KERNEL_CASE("head_linear: the bits depend on neither rows in the call, threads, 
       }
       c.rows = kRows;
       CAPTURE(c);
-      for (const unsigned threads : {1U, 2U, 3U}) {
+      for (unsigned threads = 1; threads <= kMostThreads; ++threads) {
         Lab lab(Set::kName, threads);
         CHECK(first_difference(run_heads(lab, weight.put(lab), x, c, direction), wanted) == wanted.size());
       }

@@ -111,8 +111,9 @@ KERNEL_CASE("linear: no rows is no work") {
 }
 
 /// The plainest kernels, one row a call, one thread: what all else must equal.
-std::vector<float> row_by_row(const RandomWeight& weight, const std::vector<float>& x, uint32_t rows) {
-  Lab lab(kPlainestSet, 1);
+std::vector<float> row_by_row(const std::string& set, const RandomWeight& weight, const std::vector<float>& x,
+                              uint32_t rows) {
+  Lab lab(plainest_of(set), 1);
   const kernels::Weight stored = weight.put(lab);
   std::vector<float> all;
   for (uint32_t r = 0; r < rows; ++r) {
@@ -132,13 +133,13 @@ KERNEL_CASE("linear: the bits depend on neither rows in the call, threads, nor i
                                     WeightCase{dtype, 203, 645, 0, 0}}) {
       CAPTURE(shape);
       const RandomWeight weight = random_weight(shape, random);
-      constexpr uint32_t kRows = 39;
+      constexpr uint32_t kRows = kRowCounts[std::size(kRowCounts) - 1];
       const auto x = random.normals(size_t{kRows} * shape.in);
-      const auto wanted = row_by_row(weight, x, kRows);
-      for (const unsigned threads : {1U, 2U, 3U}) {
+      const auto wanted = row_by_row(Set::kName, weight, x, kRows);
+      for (unsigned threads = 1; threads <= kMostThreads; ++threads) {
         Lab lab(Set::kName, threads);
         const kernels::Weight stored = weight.put(lab);
-        for (const uint32_t rows : {1U, 2U, 3U, 4U, 7U, 12U, 13U, kRows}) {
+        for (const uint32_t rows : kRowCounts) {
           CAPTURE(threads);
           CAPTURE(rows);
           const auto used = static_cast<std::ptrdiff_t>(size_t{rows} * shape.in);

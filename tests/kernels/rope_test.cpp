@@ -6,6 +6,7 @@ namespace dspack::test {
 namespace {
 
 TEST_CASE("rope: is a complex multiplication of interleaved pairs, and touches nothing else") {
+  SKIP_UNLESS_RUNS(kPlainestSet);
   Random random;
   CAPTURE(random.seed());
   constexpr uint32_t kRows = 5;
@@ -52,6 +53,7 @@ TEST_CASE("rope: is a complex multiplication of interleaved pairs, and touches n
 }
 
 TEST_CASE("rope: one row a call and all rows at once give the same bits") {
+  SKIP_UNLESS_RUNS(kPlainestSet);
   Random random;
   CAPTURE(random.seed());
   constexpr uint32_t kRows = 64;

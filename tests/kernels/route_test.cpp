@@ -105,6 +105,7 @@ RouterArgs random_router(Random& random) {
 }
 
 TEST_CASE("route: agrees with sorting everything, with and without bias, groups and ties") {
+  SKIP_UNLESS_RUNS(kPlainestSet);
   Random random;
   CAPTURE(random.seed());
   for (int i = 0; i < 300; ++i) {
@@ -130,6 +131,7 @@ TEST_CASE("route: agrees with sorting everything, with and without bias, groups 
 }
 
 TEST_CASE("route: the bias chooses and the score weighs") {
+  SKIP_UNLESS_RUNS(kPlainestSet);
   Lab lab(kPlainestSet, 1);
   RouterArgs args;
   args.rows = 1;
@@ -142,6 +144,7 @@ TEST_CASE("route: the bias chooses and the score weighs") {
 }
 
 TEST_CASE("route: an expert of a dropped group is not chosen, however good, and however negative the others") {
+  SKIP_UNLESS_RUNS(kPlainestSet);
   Lab lab(kPlainestSet, 1);
   RouterArgs args;
   args.rows = 1;
@@ -155,6 +158,7 @@ TEST_CASE("route: an expert of a dropped group is not chosen, however good, and 
 }
 
 TEST_CASE("route: NaN gives some experts, all of them different and in range") {
+  SKIP_UNLESS_RUNS(kPlainestSet);
   Lab lab(kPlainestSet, 1);
   RouterArgs args;
   args.rows = 1;
@@ -172,6 +176,7 @@ TEST_CASE("route: NaN gives some experts, all of them different and in range") {
 }
 
 TEST_CASE("route: a row's result does not depend on the others or on threads") {
+  SKIP_UNLESS_RUNS(kPlainestSet);
   Random random;
   CAPTURE(random.seed());
   RouterArgs args;

@@ -55,6 +55,18 @@ TEST_CASE("layer store: whatever streams, the bits are the same") {
   }
 }
 
+TEST_CASE("layer store: layers stream to a device whose memory the host cannot address") {
+  const std::vector<uint32_t> tokens = {5, 6, 7, 8};
+  test::RecordingModel whole(test::tiny_folder(), {});
+  const std::vector<float> wanted = last_logits(whole, tokens);
+  for (const uint32_t buffers : {1U, 2U}) {
+    CAPTURE(buffers);
+    test::RecordingModel rig(test::tiny_folder(),
+                             {.streaming = {.layers = layers({1, 2, 4}), .buffers = buffers}, .is_deferred = true});
+    CHECK(test::first_difference(last_logits(rig, tokens), wanted) == wanted.size());
+  }
+}
+
 TEST_CASE("layer store: a pass that was given up does no harm") {
   const std::vector<uint32_t> tokens = {5, 6, 7};
   test::RecordingModel whole(test::tiny_folder(), {});

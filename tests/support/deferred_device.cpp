@@ -271,11 +271,14 @@ class DeferredQueue final : public Queue {
 
 }  // namespace
 
-DeferredDevice::DeferredDevice(std::unique_ptr<kernels::Device> inner) : inner_(std::move(inner)) {
+DeferredDevice::DeferredDevice(std::unique_ptr<kernels::Device> inner, uint64_t most_bytes)
+    : inner_(std::move(inner)), bytes_left_(most_bytes) {
   DSPACK_CHECK(inner_->is_host(), "made of another device than a host's");
 }
 
 Result<std::unique_ptr<Buffer>> DeferredDevice::allocate(uint64_t bytes) {
+  if (bytes > bytes_left_) return Error{ErrorKind::budget, "the device's memory is full"};
+  bytes_left_ -= bytes;
   TRY_ASSIGN(auto inner, inner_->allocate(bytes));
   return std::unique_ptr<Buffer>(std::make_unique<DeferredBuffer>(std::move(inner)));
 }

@@ -28,8 +28,8 @@ struct DeferredCounts {
 
 class DeferredDevice final : public kernels::Device {
  public:
-  /// `inner` must be a host's.
-  explicit DeferredDevice(std::unique_ptr<kernels::Device> inner);
+  /// `inner` must be a host's. Of more than `most_bytes` in all, allocation refuses the rest.
+  explicit DeferredDevice(std::unique_ptr<kernels::Device> inner, uint64_t most_bytes = UINT64_MAX);
 
   [[nodiscard]] std::string_view description() const override { return "deferred"; }
   [[nodiscard]] Result<std::unique_ptr<kernels::Buffer>> allocate(uint64_t bytes) override;
@@ -45,6 +45,7 @@ class DeferredDevice final : public kernels::Device {
 
  private:
   std::unique_ptr<kernels::Device> inner_;
+  uint64_t bytes_left_;
   std::shared_ptr<DeferredCounts> counts_ = std::make_shared<DeferredCounts>();
 };
 

@@ -70,19 +70,37 @@ __device__ __forceinline__ PositionRange range_of_query(const AttendRun& run, ui
   return range_of_split(positions_of(run, query / run.heads), run.most_splits, split);
 }
 
-/// What holds the ranges of `count` queries from `first` on in this split: rows whose splits differ in length share a
-/// block where their number of positions passes a multiple of 64 times the number of splits. Empty: nothing to do.
-__device__ __forceinline__ PositionRange range_of_block(const AttendRun& run, uint32_t first, uint32_t count,
-                                                        uint32_t split) {
+/// The positions of a split that any query of a block sees. Rows of a block have splits of two lengths at most, where
+/// their number of positions passes 64 times the number of splits; between the two there may be a gap.
+struct BlockPositions {
+  uint32_t begin;
+  uint32_t gap_begin;
+  uint32_t gap_end;
+  uint32_t end;  // 0: nothing to do
+  /// What follows the tile of `step` positions at `position`.
+  [[nodiscard]] __device__ __forceinline__ uint32_t behind(uint32_t position, uint32_t step) const {
+    const uint32_t next = position + step;
+    return next >= gap_begin && next < gap_end ? gap_end : next;
+  }
+};
+
+__device__ __forceinline__ BlockPositions positions_of_block(const AttendRun& run, uint32_t first, uint32_t count,
+                                                             uint32_t split) {
   const uint32_t last = (first + count < run.queries ? first + count : run.queries) - 1;
-  PositionRange all = {0xffffffffU, 0};
+  BlockPositions all = {0xffffffffU, 0, 0, 0};
   for (uint32_t row = first / run.heads; row <= last / run.heads; ++row) {
     const PositionRange range = range_of_split(positions_of(run, row), run.most_splits, split);
     if (range.begin == range.end) continue;
-    all.begin = range.begin < all.begin ? range.begin : all.begin;
+    if (all.end == 0) {
+      all = {range.begin, range.end, range.begin, range.end};
+    } else if (range.begin == all.begin) {
+      all.gap_begin = range.end > all.gap_begin ? range.end : all.gap_begin;
+    } else {  // a later row with longer splits: they begin later
+      all.gap_end = range.begin;
+    }
     all.end = range.end > all.end ? range.end : all.end;
   }
-  return all.end == 0 ? PositionRange{0, 0} : all;
+  return all;
 }
 
 /// Value `column` of a query: its latent part, then its rotary one.

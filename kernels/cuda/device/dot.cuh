@@ -12,6 +12,7 @@
 // every bank once.
 #pragma once
 
+#include "kernels/cuda/device/block_of_chunk.cuh"
 #include "kernels/cuda/device/decode.cuh"
 #include "kernels/cuda/matrix.h"
 
@@ -122,6 +123,7 @@ __device__ __forceinline__ void add_chunks(const Matrix& matrix, const uint32_t 
       data[row] = static_cast<const uint8_t*>(matrix.data) + rows[row] * row_bytes;
       scales[row] = scales_of(matrix, rows[row]);
     }
+    const BlockOfChunk<Stored> block_of(matrix);
     // Loads of several chunks are under way before the first is used: what hides the memory's latency.
     constexpr unsigned kAhead = 4;
     for (uint32_t chunk = first + lane; chunk < end; chunk += kAhead * lanes) {
@@ -141,7 +143,7 @@ __device__ __forceinline__ void add_chunks(const Matrix& matrix, const uint32_t 
         float scale[kRows];
 #pragma unroll
         for (unsigned row = 0; row < kRows; ++row)
-          scale[row] = scales[row] == nullptr ? 1.0F : scales[row][at * Stored::kPer16 / matrix.block_in];
+          scale[row] = scales[row] == nullptr ? 1.0F : scales[row][block_of(at)];
         add_chunk<Stored>(bytes[ahead], scale, place(at), stride, totals);
       }
     }

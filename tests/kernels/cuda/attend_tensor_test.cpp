@@ -92,7 +92,25 @@ TEST_CASE("cuda: tensor attention at DeepSeek-V3's sizes") {
 TEST_CASE("cuda: tensor attention over many positions, where splits become longer") {
   Random random;
   CAPTURE(random.seed());
-  check_tensor({3, 2, 16, 0, 128 * 64 - 2, 1, Dtype::bf16}, AttendChoice::tensor_16x2, random);
+  // 128 splits of 64 positions end with the second row: both lengths meet in one block.
+  const AttendCase c{3, 2, 16, 0, 128 * 64 - 2, 1, Dtype::bf16};
+  const AttendChoice choice = AttendChoice::tensor_16x2;
+  GpuLab lab(random.seed());
+  const AttendInput input = random_input(c, random);
+  const auto all = run_attend(lab, input, c, {.rows = c.rows, .choice = choice});
+  check_rounded(all, input, c);
+  // The last row alone, its position in device memory, of a cache that could be longer.
+  const auto last = run_attend(
+      lab, input, c, {.first = 2, .rows = 1, .capacity = 163'840, .position = Position::live, .choice = choice});
+  CHECK(first_difference(last, std::span(all).last(last.size())) == last.size());
+}
+
+TEST_CASE("cuda: tensor attention of splits that are several tiles long, in every layout") {
+  Random random;
+  CAPTURE(random.seed());
+  for (const AttendChoice choice : kTensorChoices) {
+    check_tensor({1, 5, 16, 16, 128 * 64 + 40, 3, Dtype::bf16}, choice, random);
+  }
 }
 
 TEST_CASE("cuda: tensor attention of so many queries that no row is cut") {

@@ -47,7 +47,7 @@ void check_type(Dtype dtype) {
   CAPTURE(random.seed());
   for (const ExpertsCase& c : awkward_cases(dtype)) {
     const auto experts = random_experts(c, random);
-    for (const uint32_t tokens : {1U, 2U, 9U})
+    for (const uint32_t tokens : {1U, random.between(2, 4)})
       check(c, experts, random_routing(c, tokens, random), random);
   }
 }
@@ -99,9 +99,9 @@ TEST_CASE("cuda: routed experts of DeepSeek-V3's sizes, cut") {
   Random random;
   CAPTURE(random.seed());
   for (const auto& [hidden, inner] : {std::pair{7168U, 16U}, std::pair{20U, 2048U}}) {
-    const ExpertsCase c{Dtype::f8_e4m3, 3, hidden, inner, 128, 128, 2};
+    const ExpertsCase c{Dtype::f8_e4m3, 2, hidden, inner, 128, 128, 1};
     const auto experts = random_experts(c, random);
-    for (const uint32_t tokens : {1U, 3U})
+    for (const uint32_t tokens : {1U, 2U})
       check(c, experts, random_routing(c, tokens, random), random);
   }
 }

@@ -8,12 +8,12 @@ namespace {
 namespace cuda = kernels::cuda;
 
 uint32_t plain_argmax(const float* values, size_t count) {
-  size_t best = count;
+  size_t best = 0;
   for (size_t i = 0; i < count; ++i) {
-    if (std::isnan(values[i])) continue;
-    if (best == count || values[i] > values[best]) best = i;
+    if (std::isnan(values[i])) return static_cast<uint32_t>(i);
+    if (values[i] > values[best]) best = i;
   }
-  return best == count ? 0 : static_cast<uint32_t>(best);
+  return static_cast<uint32_t>(best);
 }
 
 void check(const std::vector<float>& values, uint32_t rows, uint32_t cols, uint32_t stride, Random& random) {
@@ -33,7 +33,7 @@ void check(const std::vector<float>& values, uint32_t rows, uint32_t cols, uint3
 
 }  // namespace
 
-TEST_CASE("cuda: argmax takes the lowest of the largest, NaN never, in rows of every length and place") {
+TEST_CASE("cuda: argmax takes the lowest of the largest, NaN before all, in rows of every length and place") {
   Random random;
   CAPTURE(random.seed());
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
@@ -43,7 +43,8 @@ TEST_CASE("cuda: argmax takes the lowest of the largest, NaN never, in rows of e
       const uint32_t stride = cols + random.below(4);
       std::vector<float> values(size_t{rows} * stride);
       for (float& value : values) {
-        value = kind == 0 ? random.normal() : static_cast<float>(random.below(3));
+        value =
+            kind == 0 ? random.normal() : static_cast<float>(random.below(3)) * (random.below(2) == 0 ? 1.0F : -1.0F);
         if (kind == 2 && random.below(2) == 0) value = std::nanf("");
         if (kind == 3) value = random.below(2) == 0 ? std::nanf("") : -kInfinity;
       }

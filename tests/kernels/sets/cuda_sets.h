@@ -3,10 +3,20 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 #include "format/base/checked.h"
 
 namespace dspack::test {
+
+/// What a set must equal bit for bit: itself. Rows that begin at odd places are summed in another order.
+inline std::string plainest_of(const std::string& set) {
+  return set;
+}
+
+/// For tests that compare bits: threads of a device at most, and rows of a call.
+inline constexpr unsigned kMostThreads = 1;
+inline constexpr uint32_t kRowCounts[] = {1, 3, 8, 13};
 
 /// Where loading puts weights: bytes that they are aligned to.
 inline constexpr size_t kAsLoaded = 256;

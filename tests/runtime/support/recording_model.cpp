@@ -4,6 +4,7 @@
 
 #include "kernels/cpu/cpu_device.h"
 #include "runtime/experts/policy/lru.h"
+#include "tests/support/deferred_device.h"
 
 namespace dspack::test {
 
@@ -29,6 +30,7 @@ RecordingModel::RecordingModel(const std::filesystem::path& folder, const RigOpt
   auto device = kernels::make_cpu_device({.threads = options.threads, .instruction_set = {}});
   REQUIRE(device);
   device_ = std::move(*device);
+  if (options.is_deferred) device_ = std::make_unique<DeferredDevice>(std::move(device_));
   queue_ = device_->make_queue();
   assemble(*config, options);
 }
@@ -51,22 +53,24 @@ void RecordingModel::assemble(const runtime::ModelConfig& config, const RigOptio
   files_ = std::make_unique<runtime::CheckpointFiles>(*storage_);
   const runtime::LoadContext context{
       .device = *device_, .queue = *queue_, .files = *files_, .fp8_block = config.fp8_block};
-  auto store = runtime::StreamedStore::make(
-      *device_, *storage_,
-      {.shape = {.hidden = config.hidden, .expert_inner = config.expert_inner, .fp8_block = config.fp8_block},
-       .slots = options.slots,
-       .policy = [](uint64_t, uint64_t) { return std::make_unique<runtime::LruPolicy>(); }});
-  REQUIRE_MESSAGE(store, (store ? "" : store.error().message));
-  store_ = std::move(*store);
-  auto executor = runtime::GroupedExecutor::make(*device_, *queue_, *store_,
-                                                 {.hidden = config.hidden,
-                                                  .expert_inner = config.expert_inner,
-                                                  .experts = config.experts,
-                                                  .top_k = config.top_k,
-                                                  .wave_tokens = options.wave_tokens});
-  REQUIRE(executor);
-  executor_ = std::move(*executor);
-  recorder_ = std::make_unique<RecordingExecutor>(*queue_, *executor_, config.top_k);
+  runtime::StreamedStoreOptions store{
+      .shape = {.hidden = config.hidden, .expert_inner = config.expert_inner, .fp8_block = config.fp8_block},
+      .slots = options.slots,
+      .policy = [](uint64_t, uint64_t) { return std::make_unique<runtime::LruPolicy>(); }};
+  for (const auto& [key, tensors] : checkpoint_->experts())
+    store.layers.insert(key.layer);
+  const auto placement = options.is_deferred ? runtime::ExpertPlacement::resident : runtime::ExpertPlacement::streamed;
+  auto experts =
+      runtime::RoutedExperts::make({.device = *device_, .queue = *queue_, .storage = *storage_}, placement, store,
+                                   {.hidden = config.hidden,
+                                    .expert_inner = config.expert_inner,
+                                    .experts = config.experts,
+                                    .top_k = config.top_k,
+                                    .wave_tokens = options.wave_tokens},
+                                   {});
+  REQUIRE_MESSAGE(experts, (experts ? "" : experts.error().message));
+  experts_.emplace(std::move(*experts));
+  recorder_ = std::make_unique<RecordingExecutor>(*queue_, experts_->executor(), config.top_k);
   auto model = runtime::Model::load(context, config,
                                     {.context = options.context,
                                      .max_rows = options.max_rows,

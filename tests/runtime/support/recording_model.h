@@ -48,6 +48,8 @@ struct RigOptions {
   runtime::AttentionForm attention = runtime::AttentionForm::absorbed;
   Dtype kv_dtype = Dtype::f32;
   runtime::LayerStreaming streaming = {};
+  /// On a device whose memory the host cannot address (deferred_device.h), with resident experts.
+  bool is_deferred = false;
 };
 
 class RecordingModel {
@@ -62,7 +64,7 @@ class RecordingModel {
   /// The model's MTP module, loaded when first asked for.
   [[nodiscard]] runtime::MtpModule& mtp();
   [[nodiscard]] const RecordingExecutor& recorder() const { return *recorder_; }
-  [[nodiscard]] const runtime::StreamedStore& store() const { return *store_; }
+  [[nodiscard]] const runtime::StreamedStore& store() { return *experts_->store(); }
   [[nodiscard]] const runtime::CheckpointFiles& files() const { return *files_; }
 
  private:
@@ -74,8 +76,7 @@ class RecordingModel {
   std::unique_ptr<kernels::Queue> queue_;
   std::unique_ptr<runtime::LocalStorage> storage_;
   std::unique_ptr<runtime::CheckpointFiles> files_;
-  std::unique_ptr<runtime::StreamedStore> store_;
-  std::unique_ptr<runtime::GroupedExecutor> executor_;
+  std::optional<runtime::RoutedExperts> experts_;
   std::unique_ptr<RecordingExecutor> recorder_;
   std::unique_ptr<runtime::Model> model_;
   std::unique_ptr<runtime::MtpModule> mtp_;

@@ -23,8 +23,16 @@ struct Avx512 {
   static constexpr const char* kName = "avx512";
 };
 
-/// What all sets must equal bit for bit.
+/// What all sets must equal bit for bit; and where there is no choice of one.
 inline constexpr const char* kPlainestSet = "scalar";
+
+inline const char* plainest_of(const std::string& /*set*/) {
+  return kPlainestSet;
+}
+
+/// For tests that compare bits: threads of a device at most, and rows of a call.
+inline constexpr unsigned kMostThreads = 3;
+inline constexpr uint32_t kRowCounts[] = {1, 2, 3, 4, 7, 12, 13, 39};
 
 inline bool runs_here(const std::string& set) {
   return kernels::select_cpu_ops(kernels::detect_cpu_features(), set).has_value();

@@ -37,7 +37,7 @@ inline std::string description_of(const std::string& /*set*/) {
   return "cuda emulated GPU, sm_90, exact";
 }
 inline size_t offset_for(const std::string& set, size_t element_bytes) {
-  return set == Emulated::kName ? kAsLoaded : element_bytes;
+  return set != EmulatedOdd::kName ? kAsLoaded : element_bytes;
 }
 
 }  // namespace dspack::test

@@ -22,9 +22,10 @@ struct GpuOdd {
 
 inline constexpr const char* kPlainestSet = "gpu";
 
-/// Whether there is one shows when it is opened: real_gpu tells.
+/// Prints "SKIPPED: " with the reason where there is no GPU; a device that ought to work and does not fails the case.
 inline bool runs_here(const std::string& /*set*/) {
-  return true;
+  static const bool has_gpu = real_gpu() != nullptr;
+  return has_gpu;
 }
 inline Result<std::unique_ptr<kernels::Device>> make_set_device(const std::string& /*set*/, unsigned /*threads*/) {
   auto gpu = real_gpu();
@@ -35,7 +36,7 @@ inline std::string description_of(const std::string& /*set*/) {
   return "cuda ";
 }
 inline size_t offset_for(const std::string& set, size_t element_bytes) {
-  return set == Gpu::kName ? kAsLoaded : element_bytes;
+  return set != GpuOdd::kName ? kAsLoaded : element_bytes;
 }
 
 }  // namespace dspack::test

@@ -1,0 +1,103 @@
+// What the products of routed experts have in common: which tile a block works on, what is multiplied, and what becomes
+// of the sums.
+#pragma once
+
+#include <limits>
+
+#include "format/base/check.h"
+#include "kernels/cuda/device/silu.cuh"
+#include "kernels/cuda/elementwise.h"
+#include "kernels/cuda/expert_tiles.h"
+#include "kernels/cuda/matrix.h"
+
+namespace dspack::kernels::cuda::device {
+
+/// One step for all experts. Assignment a reads input row a / slots and writes output row a.
+struct ExpertProduct {
+  const ExpertEntry* table;
+  ExpertTiles tiles;
+  Matrix form;  // without addresses
+  RowsAt<const float> x;
+  uint32_t slots;
+  RowsAt<float> y;
+};
+
+/// A block's tile. None: count is 0.
+struct TileAt {
+  uint32_t expert = 0;
+  uint32_t first = 0;
+  uint32_t count = 0;
+};
+
+/// Tile block_index().x.
+__device__ __forceinline__ TileAt find_tile(const ExpertTiles& tiles) {
+  const uint32_t index = gpu::block_index().x;
+  if (tiles.tiles == nullptr) return {tiles.ids[index], index, 1};
+  if (index >= *tiles.tile_count) return {};
+  const ExpertTile found = tiles.tiles[index];
+  return {found.expert, found.first, found.count};
+}
+
+/// Assignment `i` of a tile.
+__device__ __forceinline__ uint32_t assignment_of(const ExpertTiles& tiles, const TileAt& tile, uint32_t i) {
+  return tiles.order == nullptr ? tile.first + i : tiles.order[tile.first + i];
+}
+
+/// silu(gate) * up.
+struct GateUp {
+  static constexpr unsigned kMatrices = 2;
+  static __device__ __forceinline__ void find(const ExpertEntry& entry, Matrix (&matrices)[2]) {
+    matrices[0].data = entry.gate;
+    matrices[0].scale = entry.gate_scale;
+    matrices[1].data = entry.up;
+    matrices[1].scale = entry.up_scale;
+  }
+  static __device__ __forceinline__ float finish(const float (&sums)[2]) { return silu_times(sums[0], sums[1]); }
+};
+
+struct Down {
+  static constexpr unsigned kMatrices = 1;
+  static __device__ __forceinline__ void find(const ExpertEntry& entry, Matrix (&matrices)[1]) {
+    matrices[0].data = entry.down;
+    matrices[0].scale = entry.down_scale;
+  }
+  static __device__ __forceinline__ float finish(const float (&sums)[1]) { return sums[0]; }
+};
+
+/// All steps of a task. run(GateUp() or Down(), form, product) enqueues a product; `tile`: assignments of a tile at
+/// most.
+template <class Run>
+void run_expert_steps(gpu::Stream& stream, const ExpertsTask& task, uint32_t tile, Run run) {
+  if (task.tokens == 0) return;
+  const uint32_t hidden = task.form.gate_up.in;
+  const uint32_t inner = task.form.gate_up.out;
+  DSPACK_CHECK(task.form.down.in == inner && task.form.down.out == hidden, "an expert's matrices do not fit");
+  DSPACK_CHECK(uint64_t{task.tokens} * task.top_k <= std::numeric_limits<uint32_t>::max(), "too many tokens");
+  const ExpertsScratch scratch = lay_out_experts(
+      task.scratch,
+      {.hidden = hidden, .inner = inner, .experts = task.experts, .top_k = task.top_k, .rows = task.tokens});
+  ExpertProduct product{};
+  product.table = task.table;
+  product.tiles = make_expert_tiles(stream, task, scratch, tile);
+  product.x = task.x;
+  product.slots = task.top_k;
+  product.y = {.data = scratch.inner, .stride = inner};
+  run(GateUp(), task.form.gate_up, product);
+  product.x = {.data = scratch.inner, .stride = inner};
+  product.slots = 1;
+  product.y = {.data = scratch.parts, .stride = hidden};
+  run(Down(), task.form.down, product);
+  run_weighted_sum(stream, {.y = task.y,
+                            .parts = {.data = scratch.parts, .stride = hidden},
+                            .weights = task.weights,
+                            .rows = task.tokens,
+                            .cols = hidden,
+                            .top_k = task.top_k});
+}
+
+/// A matrix of every expert, without addresses.
+inline Matrix matrix_of(const MatrixForm& form) {
+  return {.out = form.out, .in = form.in, .block_out = form.block_out, .block_in = form.block_in};
+}
+
+}  // namespace dspack::kernels::cuda::device

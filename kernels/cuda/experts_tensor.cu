@@ -1,0 +1,154 @@
+// A block takes one tile (up to 8 or 64 assignments of one expert); each of its warps two times 16 matrix rows: the
+// same 16 of gate and up, or 32 of down. The tile's inputs, rounded to BF16, lie in shared memory, a part of their
+// columns at a time; weights come from global memory straight into the registers of the lanes that multiply them
+// (device/tile.cuh).
+#include "kernels/cuda/experts_tensor.h"
+
+#include "kernels/cuda/device/expert_product.cuh"
+#include "kernels/cuda/device/tensor_rows.cuh"
+
+namespace dspack::kernels::cuda {
+namespace {
+
+constexpr unsigned kMostWarps = 8;
+constexpr unsigned kRowTiles = 2;
+
+using device::kTileRows;
+using device::kTileTokens;
+
+/// One tile, up to kTokenTiles * 8 assignments.
+template <class Product, class Stored, unsigned kTokenTiles, bool kFp8>
+struct TensorTile {
+  static constexpr unsigned kOutputs = kTileRows * kRowTiles / Product::kMatrices;  // of a warp
+
+  using Rows = device::TensorRows<Stored, kTokenTiles, kRowTiles, kFp8>;
+  using Sums = typename Rows::Sums;
+
+  const device::ExpertProduct& task;
+  const device::TileAt& tile;
+  Matrix matrices[Product::kMatrices];
+  device::StagedInputs inputs;
+
+  /// The inputs' columns from `first` on.
+  __device__ void stage(uint32_t first) const {
+    inputs.template stage<kFp8>(first, task.form.in, [&](uint32_t token) -> const float* {
+      if (token >= tile.count) return nullptr;
+      return task.x.data + device::assignment_of(task.tiles, tile, token) / task.slots * task.x.stride;
+    });
+  }
+
+  __device__ __forceinline__ Rows find_rows(uint32_t first_row) const {
+    Rows rows;
+#pragma unroll
+    for (unsigned row_tile = 0; row_tile < kRowTiles; ++row_tile)
+      rows.find(row_tile, matrices[row_tile % Product::kMatrices],
+                first_row + row_tile / Product::kMatrices * kTileRows);
+    return rows;
+  }
+
+  __device__ void store(uint32_t first_row, const Sums& totals) const {
+    const unsigned group = gpu::lane_index() / 4;
+    const unsigned quad = gpu::lane_index() % 4;
+#pragma unroll
+    for (unsigned tokens = 0; tokens < kTokenTiles; ++tokens) {
+#pragma unroll
+      for (unsigned i = 0; i < 4; ++i) {
+        const uint32_t token = tokens * kTileTokens + 2 * quad + i % 2;
+        if (token >= tile.count) continue;
+        float* y = task.y.data + device::assignment_of(task.tiles, tile, token) * task.y.stride;
+#pragma unroll
+        for (unsigned part = 0; part < kRowTiles / Product::kMatrices; ++part) {
+          const uint32_t row = first_row + part * kTileRows + i / 2 * 8 + group;
+          float sums[Product::kMatrices];
+#pragma unroll
+          for (unsigned matrix = 0; matrix < Product::kMatrices; ++matrix)
+            sums[matrix] = totals[part * Product::kMatrices + matrix][tokens][i];
+          if (row < task.form.out) y[row] = Product::finish(sums);
+        }
+      }
+    }
+  }
+
+  __device__ void run() const {
+    const uint32_t rows_of_block = gpu::block_threads() / gpu::kWarpThreads * kOutputs;
+    for (uint32_t block_row = gpu::block_index().y * rows_of_block; block_row < task.form.out;
+         block_row += gpu::grid_blocks().y * rows_of_block) {
+      const uint32_t first_row = block_row + gpu::warp_index() * kOutputs;
+      const Rows rows = find_rows(first_row);
+      Sums totals = {};
+      for (uint32_t first = 0; first < task.form.in; first += inputs.columns) {
+        gpu::block_barrier();  // every warp is done with the columns before
+        stage(first);
+        gpu::block_barrier();  // the inputs are there
+        const uint32_t behind = first + inputs.columns;
+        constexpr unsigned kAhead = kTokenTiles == 1 ? 4 : kTokenTiles < 8 ? 2 : 1;
+        rows.template add_columns<kAhead>(matrices[0],
+                                          {.staged_first = first,
+                                           .begin = first,
+                                           .end = behind < task.form.in ? behind : task.form.in,
+                                           .turn = Rows::kChunk},
+                                          inputs, totals);
+      }
+      store(first_row, totals);
+    }
+  }
+};
+
+template <class Product, class Stored, unsigned kTokenTiles, bool kFp8>
+__device__ void run_tile(const device::ExpertProduct& task, const device::TileAt& tile, uint32_t staged_columns) {
+  TensorTile<Product, Stored, kTokenTiles, kFp8> work{
+      task, tile, {}, {gpu::shared_memory<unsigned char>(), staged_columns, kTokenTiles * kTileTokens}};
+  for (Matrix& matrix : work.matrices)
+    matrix = task.form;
+  Product::find(task.table[tile.expert], work.matrices);
+  work.run();
+}
+
+// Of many tokens two blocks share a multiprocessor, so that one multiplies while the other rounds its inputs; it
+// costs a few spilled registers.
+template <class Product, class Stored, unsigned kMostTokenTiles, bool kFp8>
+__global__ void __launch_bounds__(kMostWarps* gpu::kWarpThreads, kMostTokenTiles == 1 ? 1 : 2)
+    tensor_kernel(device::ExpertProduct task, uint32_t staged_columns) {
+  const device::TileAt tile = device::find_tile(task.tiles);
+  if (tile.count == 0) return;
+  if constexpr (kMostTokenTiles > 1) {
+    if (tile.count > 4 * kTileTokens)
+      return run_tile<Product, Stored, kMostTokenTiles, kFp8>(task, tile, staged_columns);
+    if (tile.count > 2 * kTileTokens) return run_tile<Product, Stored, 4, kFp8>(task, tile, staged_columns);
+    if (tile.count > kTileTokens) return run_tile<Product, Stored, 2, kFp8>(task, tile, staged_columns);
+  }
+  run_tile<Product, Stored, 1, kFp8>(task, tile, staged_columns);
+}
+
+template <class Product, class Stored, bool kFp8>
+void launch_product(gpu::Stream& stream, const ExpertsTask& experts, const MatrixForm& form,
+                    device::ExpertProduct task) {
+  const ExpertsTensorChoice choice = choose_experts_tensor(form, TensorTile<Product, Stored, 1, kFp8>::kOutputs,
+                                                           experts.tokens, experts.top_k, experts.experts);
+  task.form = device::matrix_of(form);
+  const auto launch = [&](auto kernel) { gpu::launch(stream, choice.shape, kernel, task, choice.staged_columns); };
+  if (choice.token_tiles == 1) return launch(tensor_kernel<Product, Stored, 1, kFp8>);
+  launch(tensor_kernel<Product, Stored, 8, kFp8>);
+}
+
+template <class Stored, bool kFp8>
+void run(gpu::Stream& stream, const ExpertsTask& task) {
+  device::run_expert_steps(stream, task, tensor_tile(task.tokens),
+                           [&]<class Product>(Product, const MatrixForm& form, const device::ExpertProduct& product) {
+                             launch_product<Product, Stored, kFp8>(stream, task, form, product);
+                           });
+}
+
+}  // namespace
+
+void run_experts_tensor(gpu::Stream& stream, const ExpertsTask& task, Precision precision) {
+  DSPACK_CHECK(experts_fit_tensor_cores(task.form), "experts that the tensor cores do not multiply exactly");
+  const bool is_fp8 = precision == Precision::fp8;
+  if (task.form.gate_up.dtype == Dtype::f8_e4m3) {
+    is_fp8 ? run<device::StoredF8, true>(stream, task) : run<device::StoredF8, false>(stream, task);
+  } else {
+    is_fp8 ? run<device::StoredBf16, true>(stream, task) : run<device::StoredBf16, false>(stream, task);
+  }
+}
+
+}  // namespace dspack::kernels::cuda

@@ -1,0 +1,57 @@
+#include <algorithm>
+
+#include "format/base/checked.h"
+#include "kernels/cuda/experts_tensor.h"
+#include "kernels/cuda/linear_tensor.h"
+
+namespace dspack::kernels::cuda {
+namespace {
+
+constexpr unsigned kWarp = 32;
+constexpr uint64_t kTileTokens = 8;
+constexpr uint64_t kSharedBytes = 48 << 10;  // two blocks share the smallest multiprocessor's memory
+constexpr uint64_t kScaleColumns = 128;      // that share an input's scale
+constexpr uint64_t kRowPadding = 16;         // bytes: eight input rows begin at different banks
+constexpr uint64_t kMostBlocks = 65'535;     // in y
+
+bool fits(const MatrixForm& form) {
+  static constexpr float kSome = 1;
+  return form.starts_aligned && fits_tensor_cores(form.dtype, {.data = nullptr,
+                                                               .scale = form.block_out == 0 ? nullptr : &kSome,
+                                                               .out = form.out,
+                                                               .in = form.in,
+                                                               .block_out = form.block_out,
+                                                               .block_in = form.block_in});
+}
+
+}  // namespace
+
+bool experts_fit_tensor_cores(const ExpertForm& form) {
+  return fits(form.gate_up) && fits(form.down) && form.gate_up.dtype == form.down.dtype;
+}
+
+ExpertsTensorChoice choose_experts_tensor(const MatrixForm& form, uint32_t outputs_of_warp, uint32_t tokens,
+                                          uint32_t top_k, uint32_t experts) {
+  const uint32_t tile = tensor_tile(tokens);
+  ExpertsTensorChoice choice;
+  choice.token_tiles = static_cast<unsigned>(tile / kTileTokens);
+  // Few tokens: small blocks, that all multiprocessors get some. Many: large ones, since each rounds its inputs anew.
+  const unsigned warps = choice.token_tiles == 1 ? 4 : 8;
+  const uint64_t columns = round_up(form.in, kScaleColumns);
+  const auto bytes_of = [&](uint64_t staged) {
+    return tile * (staged * 2 + kRowPadding + staged / kScaleColumns * sizeof(float));
+  };
+  uint64_t staged = kScaleColumns;
+  while (staged < columns && bytes_of(staged + kScaleColumns) <= kSharedBytes)
+    staged += kScaleColumns;
+  choice.staged_columns = static_cast<uint32_t>(staged);
+  const uint64_t row_groups = ceil_div(form.out, uint64_t{outputs_of_warp} * warps);
+  const uint64_t tiles = tokens == 1 ? top_k : most_expert_tiles(uint64_t{tokens} * top_k, experts, tile);
+  choice.shape.grid_x = narrow<unsigned>(tiles);
+  choice.shape.grid_y = static_cast<unsigned>(std::min(row_groups, kMostBlocks));
+  choice.shape.threads = warps * kWarp;
+  choice.shape.shared_bytes = static_cast<unsigned>(bytes_of(staged));
+  return choice;
+}
+
+}  // namespace dspack::kernels::cuda

@@ -1,0 +1,98 @@
+// Attention over the latent cache: one or two positions of a decode step, many of a prompt.
+#include <fmt/format.h>
+
+#include "tests/bench/cuda_bench.h"
+
+namespace dspack::bench {
+namespace {
+
+using kernels::MlaAttendArgs;
+using kernels::Slice;
+
+struct Heads {
+  uint32_t heads, latent, rope;
+  [[nodiscard]] uint32_t key() const { return latent + rope; }
+};
+
+Heads heads_of(const CudaBench& bench) {
+  return {bench.sized<uint32_t>(128, 16), 512, 64};  // the tensor-core kernels are for these widths
+}
+
+MlaAttendArgs attend_args(Memory& memory, const Heads& heads, uint32_t rows) {
+  return {.query_latent = memory.rows(rows, heads.heads * heads.latent).data,
+          .query_rope = memory.rows(rows, heads.heads * heads.rope).data,
+          .cache = {},
+          .out = memory.rows(rows, heads.heads * heads.latent).data,
+          .rows = rows,
+          .heads = heads.heads,
+          .latent_dim = heads.latent,
+          .rope_dim = heads.rope,
+          .rope_row_stride = heads.heads * heads.rope,
+          .rope_head_stride = heads.rope,
+          .scale = 0.0722F};  // 1 / sqrt(128 + 64)
+}
+
+/// The last row sees `positions`, the one before it one less.
+Work attend_work(const Heads& heads, uint32_t rows, uint32_t positions, Dtype cache) {
+  double seen = 0;
+  for (uint32_t r = 0; r < rows; ++r)
+    seen += positions - r;
+  const double vectors = static_cast<double>(rows) * heads.heads;
+  return {.bytes = static_cast<double>(positions) * heads.key() * bits_of(cache) / 8 +
+                   4 * vectors * (heads.key() + heads.latent),
+          .operations = 2 * seen * heads.heads * (heads.key() + heads.latent)};
+}
+
+void measure_decode(CudaBench& bench, Dtype cache, uint32_t positions, uint32_t room) {
+  const Heads heads = heads_of(bench);
+  for (const uint32_t rows : {1U, 2U}) {
+    Memory memory = bench.memory();
+    MlaAttendArgs args = attend_args(memory, heads, rows);
+    const Rotation caches(memory, cache, uint64_t{room} * heads.key(), bench.pool_bytes());
+    const uint32_t first = positions - rows;
+    args.cache_dtype = cache;
+    args.live = {.value = memory.upload(std::as_bytes(std::span(&first, 1))), .limit = room};
+    const double seconds = bench.seconds_per_launch(caches.places(), [&](uint32_t i) {
+      args.cache = caches.at(i);
+      bench.queue().mla_attend(args);
+    });
+    bench.print(fmt::format("mla_attend {} heads, {} positions of {}, cache {}", heads.heads, positions, room,
+                            to_string(cache)),
+                rows, attend_work(heads, rows, positions, cache), seconds);
+  }
+}
+
+}  // namespace
+
+void measure_decode_attention(CudaBench& bench) {
+  constexpr uint32_t kMost = 131072;
+  for (const Dtype cache : {Dtype::f32, Dtype::bf16}) {
+    if (bench.options().quick) {
+      measure_decode(bench, cache, 40, 48);
+      continue;
+    }
+    for (const uint32_t positions : {1024U, 8192U, 32768U, kMost})
+      measure_decode(bench, cache, positions, positions);
+    measure_decode(bench, cache, 1024, kMost);  // a recorded step is made for all the room that there is
+  }
+}
+
+void measure_prefill_attention(CudaBench& bench) {
+  const Heads heads = heads_of(bench);
+  const auto rows = bench.sized<uint32_t>(512, 4);
+  for (const Dtype cache : {Dtype::f32, Dtype::bf16}) {
+    for (const uint32_t positions : {bench.sized(512U, 8U), bench.sized(4096U, 24U)}) {
+      Memory memory = bench.memory();
+      MlaAttendArgs args = attend_args(memory, heads, rows);
+      args.cache = memory.numbers(cache, uint64_t{positions} * heads.key());
+      args.cache_dtype = cache;
+      args.first_position = positions - rows;
+      const double seconds = bench.seconds_per_launch(1, [&](uint32_t) { bench.queue().mla_attend(args); });
+      bench.print(fmt::format("mla_attend {} heads, prefill up to {} positions, cache {}", heads.heads, positions,
+                              to_string(cache)),
+                  rows, attend_work(heads, rows, positions, cache), seconds);
+    }
+  }
+}
+
+}  // namespace dspack::bench

@@ -1,0 +1,54 @@
+#include "kernels/cuda/device/block_of_chunk.cuh"
+
+#include "tests/kernels/lab.h"
+
+namespace dspack::test {
+
+namespace {
+
+namespace cuda = kernels::cuda;
+
+struct E4m3 {
+  static constexpr unsigned kPer16 = 16;
+};
+
+}  // namespace
+
+TEST_CASE("cuda: the block of a chunk is that of a division, up to the largest matrices") {
+  Random random;
+  CAPTURE(random.seed());
+  constexpr uint32_t kPer16 = E4m3::kPer16;
+  const float scale = 1;
+  for (int i = 0; i < 2000; ++i) {
+    const uint32_t block = (1U + random.below(1U << random.below(20))) * kPer16;
+    // Random, or as many chunks as there may be with such blocks.
+    const uint64_t most = std::min((uint64_t{1} << 32U) / (block / kPer16) - 1, uint64_t{0xffffffffU} / kPer16);
+    const uint64_t chunks = i % 2 == 0 ? most : 1 + random.below(static_cast<uint32_t>(most));
+    const cuda::Matrix matrix{.data = nullptr,
+                              .scale = &scale,
+                              .out = 1,
+                              .in = static_cast<uint32_t>(chunks * kPer16),
+                              .block_out = 1,
+                              .block_in = block};
+    CAPTURE(matrix.in);
+    CAPTURE(block);
+    REQUIRE(cuda::has_aligned_rows(matrix, Dtype::f8_e4m3));
+    const cuda::device::BlockOfChunk<E4m3> block_of(matrix);
+    const uint32_t per_block = block / kPer16;
+    for (const uint64_t chunk : {uint64_t{0}, chunks - 1, (chunks - 1) / per_block * per_block,
+                                 std::max<uint64_t>(chunks / per_block * per_block, 1) - 1,
+                                 uint64_t{random.below(static_cast<uint32_t>(chunks))}})
+      CHECK(block_of(static_cast<uint32_t>(chunk)) == chunk / per_block);
+  }
+}
+
+TEST_CASE("cuda: rows with more chunks than the blocks' division is exact for are not read by chunks") {
+  const float scale = 1;
+  cuda::Matrix matrix{
+      .data = nullptr, .scale = &scale, .out = 1, .in = 1U << 21U, .block_out = 1, .block_in = 1U << 20U};
+  CHECK_FALSE(cuda::has_aligned_rows(matrix, Dtype::f8_e4m3));
+  matrix.block_in = 128;
+  CHECK(cuda::has_aligned_rows(matrix, Dtype::f8_e4m3));
+}
+
+}  // namespace dspack::test

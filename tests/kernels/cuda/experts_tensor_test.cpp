@@ -1,0 +1,176 @@
+#include "kernels/cuda/experts_tensor.h"
+
+#include "tests/kernels/cuda/experts_lab.h"
+#include "tests/kernels/cuda/rounded_inputs.h"
+
+namespace dspack::test {
+namespace {
+
+namespace cuda = kernels::cuda;
+using kernels::Precision;
+
+constexpr Precision kModes[] = {Precision::bf16, Precision::fp8};
+
+/// Products are exact. A tile of 16 columns is added with one rounding here (hardware: a few), then the chunks by fma;
+/// the scales' product and, for fp8, the inputs' division are bounded by the rest.
+double tensor_steps(uint32_t in) {
+  return in / 16.0 + 16;
+}
+
+struct Result {
+  std::vector<float> inner;  // [tokens * top_k, inner]: the input of down, before it is rounded
+  std::vector<float> y;
+};
+
+Result run(const ExpertsCase& c, const std::vector<RandomExpert>& experts, const Routing& routing, Precision precision,
+           uint64_t seed) {
+  GpuLab lab(seed);
+  void* scratch = nullptr;
+  Result result;
+  result.y =
+      run_on(lab, put_experts(lab, c, experts), routing, [&](gpu::Stream& stream, const cuda::ExpertsTask& task) {
+        REQUIRE(cuda::experts_fit_tensor_cores(task.form));
+        cuda::run_experts_tensor(stream, task, precision);
+        scratch = task.scratch;
+      });
+  const auto places = cuda::lay_out_experts(
+      scratch, {.hidden = c.hidden, .inner = c.inner, .experts = c.experts, .top_k = c.top_k, .rows = routing.tokens});
+  result.inner = lab.get(places.inner, size_t{routing.tokens} * c.top_k * c.inner);
+  return result;
+}
+
+Bounded rounded(const float* row, uint32_t count, Precision precision) {
+  return {rounded_inputs(std::vector<float>(row, row + count), 1, count, precision), Doubles(count, 0.0)};
+}
+
+void check(const ExpertsCase& c, uint32_t tokens, Precision precision, Random& random) {
+  CAPTURE(c);
+  CAPTURE(tokens);
+  CAPTURE(to_string(precision));
+  const auto experts = random_experts(c, random);
+  const Routing routing = random_routing(c, tokens, random);
+  const Result got = run(c, experts, routing, precision, random.below(1000));
+  Bounded inner;
+  Bounded y;
+  for (uint32_t token = 0; token < tokens; ++token) {
+    const Bounded x = rounded(routing.x.data() + size_t{token} * c.hidden, c.hidden, precision);
+    std::vector<Sum> sums(c.hidden);
+    Doubles errors(c.hidden, 0.0);
+    for (uint32_t assignment = token * c.top_k; assignment < (token + 1) * c.top_k; ++assignment) {
+      const RandomExpert& expert = experts[routing.ids[assignment]];
+      const Bounded row =
+          activate(multiply(expert.gate.matrix, x, tensor_steps), multiply(expert.up.matrix, x, tensor_steps));
+      inner.values.insert(inner.values.end(), row.values.begin(), row.values.end());
+      inner.bounds.insert(inner.bounds.end(), row.bounds.begin(), row.bounds.end());
+      // From what down was given: its own bound is not drowned by that of rounding.
+      const Bounded input = rounded(got.inner.data() + size_t{assignment} * c.inner, c.inner, precision);
+      const Bounded part = multiply(expert.down.matrix, input, tensor_steps);
+      for (uint32_t i = 0; i < c.hidden; ++i) {
+        sums[i].add(routing.weights[assignment] * part.values[i]);
+        errors[i] += std::abs(routing.weights[assignment]) * part.bounds[i];
+      }
+    }
+    for (uint32_t i = 0; i < c.hidden; ++i) {
+      y.values.push_back(sums[i].value);
+      y.bounds.push_back(errors[i] + 1.001 * c.top_k * kRoundoff * (sums[i].magnitude + errors[i]));
+    }
+  }
+  CHECK(beyond_bound(got.inner, inner.values, inner.bounds) == 0);
+  CHECK(beyond_bound(got.y, y.values, y.bounds) == 0);
+}
+
+}  // namespace
+
+TEST_CASE("cuda: routed experts on the tensor cores equal those of rounded inputs, few tokens") {
+  Random random;
+  CAPTURE(random.seed());
+  for (const Precision precision : kModes) {
+    for (const ExpertsCase& c : std::initializer_list<ExpertsCase>{{Dtype::f8_e4m3, 3, 16, 16, 0, 0, 1},
+                                                                   {Dtype::f8_e4m3, 5, 272, 144, 128, 128, 2},
+                                                                   {Dtype::bf16, 4, 72, 40, 0, 0, 3},
+                                                                   {Dtype::bf16, 3, 136, 200, 32, 64, 2}}) {
+      for (const uint32_t tokens : {1U, 2U, 8U})
+        check(c, tokens, precision, random);
+    }
+  }
+}
+
+TEST_CASE("cuda: routed experts on the tensor cores equal those of rounded inputs, many tokens") {
+  Random random;
+  CAPTURE(random.seed());
+  for (const Precision precision : kModes) {
+    check({Dtype::f8_e4m3, 2, 144, 80, 128, 128, 1}, 140, precision, random);  // tiles of 64 and of fewer
+    check({Dtype::f8_e4m3, 9, 80, 48, 16, 64, 3}, 40, precision, random);
+    check({Dtype::bf16, 4, 40, 72, 0, 0, 2}, 50, precision, random);
+  }
+}
+
+TEST_CASE("cuda: routed experts of DeepSeek-V3's sizes on the tensor cores, cut") {
+  Random random;
+  CAPTURE(random.seed());
+  check({Dtype::f8_e4m3, 2, 7168, 16, 128, 128, 1}, 1, Precision::bf16, random);
+  check({Dtype::f8_e4m3, 2, 16, 2048, 128, 128, 1}, 10, Precision::fp8, random);
+}
+
+TEST_CASE("cuda: on the tensor cores, too, a token's experts hang on it alone") {
+  Random random;
+  CAPTURE(random.seed());
+  for (const Precision precision : kModes) {
+    for (const Dtype dtype : {Dtype::f8_e4m3, Dtype::bf16}) {
+      const ExpertsCase c{dtype, 3, 144, 64, 64, 64, 2};
+      CAPTURE(c);
+      const auto experts = random_experts(c, random);
+      const Routing together = random_routing(c, 40, random);
+      const auto all = run(c, experts, together, precision, 1).y;
+      CHECK(all == run(c, experts, together, precision, 2).y);
+      for (const uint32_t token : {0U, 17U, 39U}) {
+        const auto first = all.begin() + static_cast<std::ptrdiff_t>(token * c.hidden);
+        const auto alone = run(c, experts, part_of(together, c, token), precision, 3).y;
+        CHECK(std::equal(alone.begin(), alone.end(), first));
+      }
+    }
+  }
+}
+
+TEST_CASE("cuda: experts that the tensor cores do not multiply exactly are left to the others") {
+  const cuda::MatrixForm good{Dtype::f8_e4m3, 48, 64, 128, 128, true};
+  const cuda::MatrixForm down{Dtype::f8_e4m3, 64, 48, 128, 128, true};
+  CHECK(cuda::experts_fit_tensor_cores({good, down}));
+  cuda::MatrixForm bad = good;
+  bad.starts_aligned = false;
+  CHECK_FALSE(cuda::experts_fit_tensor_cores({bad, down}));
+  bad = good;
+  bad.dtype = Dtype::f16;
+  CHECK_FALSE(cuda::experts_fit_tensor_cores({bad, down}));
+  bad = down;
+  bad.in = 50;
+  CHECK_FALSE(cuda::experts_fit_tensor_cores({good, bad}));
+  bad = down;
+  bad.dtype = Dtype::bf16;
+  CHECK_FALSE(cuda::experts_fit_tensor_cores({good, bad}));
+}
+
+TEST_CASE("cuda: launches of routed experts on the tensor cores are within every card's limits") {
+  constexpr unsigned kSharedOfAll = 99 << 10;
+  for (const auto& [dtype, out, in] :
+       std::initializer_list<std::tuple<Dtype, uint32_t, uint32_t>>{{Dtype::f8_e4m3, 2048, 7168},
+                                                                    {Dtype::f8_e4m3, 7168, 2048},
+                                                                    {Dtype::bf16, 1408, 2048},
+                                                                    {Dtype::bf16, 8, 8},
+                                                                    {Dtype::bf16, 30'000'000, 8}}) {
+    for (const uint32_t tokens : {1U, 8U, 9U, 4096U, 1'000'000U}) {
+      const auto choice = cuda::choose_experts_tensor({dtype, out, in, 0, 0, true}, 16, tokens, 8, 256);
+      CHECK(choice.shape.grid_x >= 1);
+      CHECK(choice.shape.grid_y >= 1);
+      CHECK(choice.shape.grid_y <= 65'535);
+      CHECK(choice.shape.threads <= 256);
+      CHECK(choice.shape.shared_bytes <= kSharedOfAll);
+      CHECK(choice.staged_columns % kInputBlock == 0);
+      CHECK(choice.token_tiles * 8 == cuda::tensor_tile(tokens));
+    }
+  }
+  const auto gate_up = cuda::choose_experts_tensor({Dtype::f8_e4m3, 2048, 7168, 128, 128, true}, 16, 1, 8, 256);
+  CHECK(gate_up.shape.grid_x * gate_up.shape.grid_y == 256);
+}
+
+}  // namespace dspack::test

@@ -1,0 +1,300 @@
+// A whole model with resident experts, on the CPU and on a device that runs nothing before it must, records passes and
+// has memory of its own: logits and texts are those of a streamed run, bit for bit.
+#include "runtime/model/recorded_pass.h"
+
+#include <doctest/doctest.h>
+
+#include "runtime/generate/session.h"
+#include "runtime/model/scratch.h"
+#include "tests/runtime/support/family.h"
+#include "tests/runtime/support/stored_tensors.h"
+#include "tests/support/deferred_device.h"
+#include "tests/support/numeric.h"
+#include "tests/support/temp_folder.h"
+
+namespace dspack::runtime {
+namespace {
+
+using Counts = std::shared_ptr<const test::DeferredCounts>;
+
+LoadOptions options_of(const std::optional<SpeculationOptions>& speculation = {}) {
+  LoadOptions options;
+  options.context = 160;
+  options.threads = 2;
+  options.io = IoMethod::buffered;
+  options.prefetch = PrefetchMode::off;
+  options.speculation = speculation;
+  return options;
+}
+
+LoadOptions resident(LoadOptions options) {
+  options.resident_experts = true;
+  return options;
+}
+
+LoadOptions deferred(LoadOptions options, Counts& counts) {
+  options.resident_experts = true;
+  options.wrap_device = [&counts](std::unique_ptr<kernels::Device> inner) {
+    auto device = std::make_unique<test::DeferredDevice>(std::move(inner));
+    counts = device->counts();
+    return device;
+  };
+  return options;
+}
+
+std::unique_ptr<LoadedModel> loaded(const std::filesystem::path& folder, const LoadOptions& options) {
+  auto model = test::load_folder(folder, options);
+  REQUIRE_MESSAGE(model, (model ? "" : model.error().message));
+  return std::move(*model);
+}
+
+/// Appends the tokens in one pass; its logits.
+std::vector<float> pass(LoadedModel& model, std::span<const uint32_t> tokens) {
+  Model& main = model.model();
+  const auto rows = static_cast<uint32_t>(tokens.size());
+  main.experts().begin_pass({.phase = Phase::decode, .rows = rows, .draft_rows = rows - 1});
+  const auto states = main.forward(tokens, {});
+  REQUIRE_MESSAGE(states, (states ? "" : states.error().message));
+  std::vector<float> logits(tokens.size() * main.config().vocab);
+  main.logits(states->final, logits);
+  return logits;
+}
+
+/// Chunks of a prompt, decoding by one and by several rows, and positions that are taken back.
+std::vector<float> course(LoadedModel& model, std::span<const uint32_t> tokens) {
+  std::vector<float> all;
+  const auto append = [&](size_t count) {
+    const uint32_t at = model.model().cache().length();
+    const std::vector<float> logits = pass(model, tokens.subspan(at, count));
+    all.insert(all.end(), logits.begin(), logits.end());
+  };
+  for (const size_t count : {11U, 11U, 5U, 1U, 1U, 1U, 3U, 3U, 1U, 3U})
+    append(count);
+  model.model().cache().truncate(30);
+  for (const size_t count : {1U, 3U, 5U, 1U})
+    append(count);
+  return all;
+}
+
+std::vector<uint32_t> some_tokens(const ModelConfig& config, size_t count) {
+  std::vector<uint32_t> tokens(count);
+  for (size_t i = 0; i < count; ++i)
+    tokens[i] = static_cast<uint32_t>((i * 131 + 17) % config.vocab);
+  return tokens;
+}
+
+TEST_CASE("recorded pass: logits of a whole course are the streamed run's, bit for bit") {
+  for (const Dtype kv_dtype : {Dtype::f32, Dtype::bf16}) {
+    CAPTURE(to_string(kv_dtype));
+    LoadOptions options = options_of();
+    options.memory.kv_dtype = kv_dtype;
+    const auto streamed = loaded(test::tiny_folder(), options);
+    const auto tokens = some_tokens(streamed->model().config(), 60);
+    const std::vector<float> wanted = course(*streamed, tokens);
+
+    const auto host = loaded(test::tiny_folder(), resident(options));
+    CHECK(test::first_difference(course(*host, tokens), wanted) == wanted.size());
+
+    Counts counts;
+    const auto device = loaded(test::tiny_folder(), deferred(options, counts));
+    CHECK(test::first_difference(course(*device, tokens), wanted) == wanted.size());
+    CHECK(counts->recordings == 3);  // of 1, 3 and 5 rows, when each came for the second time
+    CHECK(counts->steps == 9);       // all passes but those of 11 rows, and the first of each of these
+  }
+}
+
+TEST_CASE("recorded pass: of a token it uploads its row and the position, and enqueues one step") {
+  Counts counts;
+  const auto model = loaded(test::tiny_folder(), deferred(options_of(), counts));
+  const ModelConfig& config = model->model().config();
+  const auto tokens = some_tokens(config, 8);
+  for (size_t i = 0; i < 3; ++i)
+    pass(*model, std::span(tokens).subspan(i, 1));
+  const test::DeferredCounts before = *counts;
+  model->model().experts().begin_pass({});
+  REQUIRE(model->model().forward(std::span(tokens).subspan(3, 1), {}));
+  CHECK(counts->steps - before.steps == 1);
+  CHECK(counts->recordings == before.recordings);
+  CHECK(counts->operations - before.operations == 2);
+  CHECK(counts->uploaded_bytes - before.uploaded_bytes == config.hidden * sizeof(float) + sizeof(uint32_t));
+  CHECK(counts->downloaded_bytes == before.downloaded_bytes);
+}
+
+TEST_CASE("recorded pass: every variant of the family on a device with memory of its own") {
+  for (const std::string& name : test::family_variants()) {
+    CAPTURE(name);
+    const auto folder = test::family_folder() / name;
+    LoadOptions options = options_of();
+    options.context = {};  // what each allows
+    const auto streamed = loaded(folder, options);
+    const auto tokens = some_tokens(streamed->model().config(), 24);
+    Counts counts;
+    const auto device = loaded(folder, deferred(options, counts));
+    for (const size_t count : {9U, 1U, 1U, 1U, 2U, 2U, 2U}) {
+      const uint32_t at = streamed->model().cache().length();
+      const auto part = std::span(tokens).subspan(at, count);
+      const std::vector<float> wanted = pass(*streamed, part);
+      CHECK(test::first_difference(pass(*device, part), wanted) == wanted.size());
+    }
+    CHECK(counts->steps == 4);
+  }
+}
+
+/// Logits of the MTP module: of all positions, then of chains of drafts behind the last one.
+std::vector<float> foretold(LoadedModel& model, std::span<const uint32_t> tokens) {
+  MtpModule& module = *model.mtp();
+  const size_t vocab = model.model().config().vocab;
+  std::vector<float> all;
+  const auto append = [&](const kernels::Rows& rows) {
+    std::vector<float> logits(rows.rows * vocab);
+    module.logits(rows, logits);
+    all.insert(all.end(), logits.begin(), logits.end());
+  };
+  for (const size_t count : {5U, 2U, 2U, 1U, 2U, 1U}) {
+    const uint32_t at = model.model().cache().length();
+    const auto states = model.model().forward(tokens.subspan(at, count), {});
+    REQUIRE(states);
+    module.observe(states->residual);
+    REQUIRE(module.catch_up(tokens.subspan(at + 1, count), MtpHidden::post_norm, {},
+                            [&](uint32_t, const kernels::Rows& rows) { append(rows); }));
+    for (const uint32_t draft : {3U, 4U}) {
+      REQUIRE(module.chain(draft, MtpHidden::post_norm, {}));
+      append(module.last());
+    }
+    module.truncate(model.model().cache().length());
+  }
+  return all;
+}
+
+TEST_CASE("recorded pass: the MTP module's layer is recorded, too, and foretells the same") {
+  const auto options = options_of(SpeculationOptions{.drafts = 1});
+  const auto streamed = loaded(test::tiny_folder(), options);
+  const auto tokens = some_tokens(streamed->model().config(), 20);
+  const std::vector<float> wanted = foretold(*streamed, tokens);
+  Counts counts;
+  const auto device = loaded(test::tiny_folder(), deferred(options, counts));
+  CHECK(test::first_difference(foretold(*device, tokens), wanted) == wanted.size());
+  CHECK(counts->recordings == 4);          // the model's and the module's, of one row and of two
+  CHECK(counts->steps == 1 + 2 + 13 + 2);  // all passes but the first of each and the one of five rows
+}
+
+struct Said {
+  std::vector<uint32_t> tokens;
+  uint64_t drafted = 0, accepted = 0;
+  bool operator==(const Said&) const = default;
+};
+
+Said say(LoadedModel& model, const std::vector<uint32_t>& prompt, const SamplerOptions& sampling) {
+  Session session(model.model(), model.speculator());
+  session.clear();
+  auto sampler = Sampler::make(sampling);
+  REQUIRE(sampler);
+  const auto answer =
+      session.generate(prompt, {.max_tokens = 24, .end_tokens = {1}}, *sampler, [](uint32_t) { return true; }, {});
+  REQUIRE_MESSAGE(answer, (answer ? "" : answer.error().message));
+  Said said{.tokens = answer->tokens};
+  if (const Speculator* speculator = model.speculator()) {
+    said.drafted = speculator->stats().drafted;
+    said.accepted = speculator->stats().accepted;
+  }
+  return said;
+}
+
+TEST_CASE("recorded pass: texts are the streamed run's, greedy and at random, with and without the MTP module") {
+  const auto prompts = test::golden_prompts();
+  const std::vector<SamplerOptions> samplings = {{}, {.repetition_penalty = 1.1}, {.temperature = 0.8, .seed = 7}};
+  for (const std::optional<uint32_t> drafts : {std::optional<uint32_t>(), std::optional(1U), std::optional(3U)}) {
+    CAPTURE(drafts.value_or(0));
+    const auto options = options_of(drafts ? std::optional(SpeculationOptions{.drafts = drafts}) : std::nullopt);
+    Counts counts;
+    const auto streamed = loaded(test::tiny_folder(), options);
+    const auto host = loaded(test::tiny_folder(), resident(options));
+    const auto device = loaded(test::tiny_folder(), deferred(options, counts));
+    for (const SamplerOptions& sampling : samplings) {
+      const Said wanted = say(*streamed, prompts[0].tokens, sampling);
+      CHECK(say(*host, prompts[0].tokens, sampling) == wanted);
+      CHECK(say(*device, prompts[0].tokens, sampling) == wanted);
+      CHECK(wanted.tokens.size() > 4);
+      if (drafts) CHECK(wanted.accepted > 0);
+    }
+    CHECK(counts->steps > 10);
+    CHECK(counts->recordings <= 2 * kMostRecordedRows);
+  }
+}
+
+TEST_CASE("recorded pass: recorded routes are the streamed run's; a pass whose routes are wanted is no step") {
+  const auto prompt = test::golden_prompts()[0].tokens;
+  const test::TempFolder folder;
+  const auto routes = [&](const std::string& name, const LoadOptions& options) {
+    LoadOptions recording = options;
+    recording.route_trace = (folder.path() / name).string();
+    const auto model = loaded(test::tiny_folder(), recording);
+    say(*model, prompt, {});
+    REQUIRE(model->flush_routes());
+    return test::read_file(recording.route_trace);
+  };
+  for (const auto& options : {options_of(), options_of(SpeculationOptions{.drafts = 2})}) {
+    Counts counts;
+    const std::string wanted = routes("streamed", options);
+    CHECK(wanted.size() > 1000);
+    CHECK(routes("device", deferred(options, counts)) == wanted);
+    CHECK(counts->steps == 0);
+  }
+}
+
+TEST_CASE("recorded pass: a greedy token costs eight bytes from the device") {
+  Counts counts;
+  const auto model = loaded(test::tiny_folder(), deferred(options_of(), counts));
+  const auto prompt = test::golden_prompts()[0].tokens;
+  const Said said = say(*model, prompt, {});
+  const uint64_t before = counts->downloaded_bytes;
+  CHECK(say(*model, prompt, {}) == said);
+  CHECK(counts->downloaded_bytes - before <= 8 * (said.tokens.size() + 1));
+}
+
+TEST_CASE("recorded pass: an interruption ends an answer between two steps") {
+  for (const auto& options : {options_of(), options_of(SpeculationOptions{.drafts = 1})}) {
+    Counts counts;
+    const auto model = loaded(test::tiny_folder(), deferred(options, counts));
+    Session session(model->model(), model->speculator());
+    auto sampler = Sampler::make({});
+    REQUIRE(sampler);
+    std::stop_source stop;
+    uint32_t heard = 0;
+    const auto answer = session.generate(
+        test::golden_prompts()[0].tokens, {.max_tokens = 24, .end_tokens = {}}, *sampler,
+        [&](uint32_t) {
+          if (++heard == 9) stop.request_stop();
+          return true;
+        },
+        stop.get_token());
+    REQUIRE(answer);
+    CHECK(answer->reason == StopReason::interrupted);
+    CHECK(answer->tokens.size() == 9);
+    CHECK(counts->steps > 0);
+  }
+}
+
+TEST_CASE("recorded pass: a logit that is no number is told of, as on the CPU") {
+  test::AlteredVariant variant("f32");
+  test::RawTensor& head = variant.tensor("lm_head.weight");
+  const size_t row_bytes = head.bytes.size() / head.shape[0];
+  std::fill_n(head.bytes.begin() + static_cast<ptrdiff_t>(20 * row_bytes), row_bytes, '\xFF');
+  const auto folder = variant.write();
+  const auto refusal = [](LoadedModel& model) {
+    Session session(model.model());
+    auto sampler = Sampler::make({});
+    REQUIRE(sampler);
+    const auto answer = session.generate(std::vector<uint32_t>{5, 6}, {.max_tokens = 2, .end_tokens = {}}, *sampler,
+                                         [](uint32_t) { return true; }, {});
+    REQUIRE_FALSE(answer);
+    return answer.error().message;
+  };
+  Counts counts;
+  const std::string wanted = refusal(*loaded(folder, options_of()));
+  CHECK(wanted.find("logit 20 is") != std::string::npos);
+  CHECK(refusal(*loaded(folder, deferred(options_of(), counts))) == wanted);
+}
+
+}  // namespace
+}  // namespace dspack::runtime
