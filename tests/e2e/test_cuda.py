@@ -142,7 +142,7 @@ class Text(OnGpu):
         said, stats = self.with_stats(self.data(), "-p", QUESTION, "--device", "auto", *library)
         self.assertEqual(said, ANSWER)
         self.assertFalse(stats["device"].startswith("cpu "), stats["device"])
-        for flags in (("--vram", "100KB"), ("--experts", "25%")):
+        for flags in (("--vram", "100KB"), ("--experts", "25%"), ("--max-fetch", "8MB")):
             with self.subTest(flags=flags):
                 said, stats = self.with_stats(self.data(), "-p", QUESTION, "--device", "auto", *library, *flags)
                 self.assertEqual(said, ANSWER)
@@ -201,6 +201,9 @@ class Memory(OnGpu):
         _, stats = self.with_stats(self.data(), "-p", QUESTION, *CHOICE, "--vram", "50%")
         vram = stats["memory_plan"]["vram"]
         self.assertEqual(vram["limit"], min(vram["free"], vram["card"] // 2))
+
+    def test_fewer_bytes_than_all_experts_have_are_refused(self):
+        self.assert_refused(self.refused(*CHOICE, "--max-fetch", "5MB"), "--max-fetch", "--device cpu", program="dsrun")
 
     def test_some_of_the_experts_is_refused(self):
         self.assert_refused(self.refused(*CHOICE, "--experts", "50%"), "--experts", program="dsrun")
