@@ -14,6 +14,7 @@ namespace {
 
 // Rows of logits at once; 16 of V3 are 8 MB.
 constexpr uint32_t kLogitRows = 16;
+static_assert(kLogitRows >= kMostRecordedRows);
 // Positions of the rotary table that are made at once, so that a long context needs no second copy of it.
 constexpr uint32_t kTableRows = 4096;
 
@@ -52,7 +53,7 @@ Model::Places Model::lay_out(const ModelConfig& config, const ModelOptions& opti
   places.logits = plan.add(uint64_t{kLogitRows} * config.vocab);
   places.cos_sin = plan.add(uint64_t{options.context} * config.rope_dim);
   places.position = plan.add(1);
-  places.choice = plan.add(1);
+  places.choice = plan.add(kMostRecordedRows);
   return places;
 }
 
@@ -127,14 +128,21 @@ Result<HiddenStates> Model::forward(std::span<const uint32_t> tokens, const std:
   TraceScope(trace_, "model.embed_tokens").output(hidden);
   if (observer) observer(std::nullopt, hidden);
   if (stop.stop_requested()) return interrupted();  // a step asks no more
+  scored_rows_ = 0;
+  const bool is_scored = can_record() && !observer && !device_.is_host() && rows <= kMostRecordedRows;
   if (can_record() && !observer) {
-    TRY(recorded_->run(rows, cache_->length(),
-                       [&](const PassPosition& position) { return run_layers(hidden, position, stop, {}); }));
+    const auto operations = [&](const PassPosition& position) -> Result<void> {
+      TRY(run_layers(hidden, position, stop, {}));
+      if (is_scored) score(rows_at(runner_.idle_rows_at(), rows));
+      return {};
+    };
+    TRY(recorded_->run(rows, cache_->length(), operations));
   } else {
     TRY(run_layers(hidden, {.first = cache_->length()}, stop, observer));
   }
   queue_.synchronize();
   cache_->advance(rows);
+  if (is_scored) scored_rows_ = rows;
   return HiddenStates{.residual = hidden, .final = rows_at(runner_.idle_rows_at(), rows)};
 }
 
@@ -198,6 +206,7 @@ void Model::normalise(const kernels::Rows& residual, const kernels::Rows& final)
 Result<void> Model::run_further_layer(const FurtherLayer& layer, const kernels::Rows& hidden,
                                       const std::stop_token& stop) {
   const KvCache& cache = layer.cache;
+  scored_rows_ = 0;  // the rows that were scored lie where the layer computes
   DSPACK_CHECK(hidden.rows <= options_.max_rows && hidden.rows <= cache.capacity() - cache.length(), "no room");
   const bool is_long = hidden.rows > kMostDecodeRows;
   executor_.begin_pass(
@@ -214,23 +223,47 @@ Result<void> Model::run_further_layer(const FurtherLayer& layer, const kernels::
   return layer.recorded.run(hidden.rows, cache.length(), run);
 }
 
+kernels::Rows Model::logits_at(uint32_t first, uint32_t rows) const {
+  return {
+      .data = {.buffer = scratch_.get(), .offset_bytes = at_.logits + uint64_t{first} * config_.vocab * sizeof(float)},
+      .rows = rows,
+      .cols = config_.vocab,
+      .stride = config_.vocab};
+}
+
+// At most kMostRecordedRows.
+void Model::score(const kernels::Rows& final) {
+  const kernels::Rows logits = logits_at(0, final.rows);
+  head_.apply(queue_, final, logits);
+  queue_.argmax(logits, {.buffer = scratch_.get(), .offset_bytes = at_.choice});
+}
+
+std::optional<uint32_t> Model::scored_at(const kernels::Rows& final) const {
+  const uint64_t begin = runner_.idle_rows_at();
+  if (final.data.buffer != scratch_.get() || final.data.offset_bytes < begin) return std::nullopt;
+  const uint64_t first = (final.data.offset_bytes - begin) / (uint64_t{config_.hidden} * sizeof(float));
+  if (first + final.rows > scored_rows_) return std::nullopt;
+  return static_cast<uint32_t>(first);
+}
+
 std::optional<uint32_t> Model::likeliest(const kernels::Rows& final) {
   DSPACK_CHECK(final.rows == 1, "one hidden state at a time");
   if (device_.is_host() || trace_ != nullptr) return std::nullopt;
-  const kernels::Rows row{.data = {.buffer = scratch_.get(), .offset_bytes = at_.logits},
-                          .rows = 1,
-                          .cols = config_.vocab,
-                          .stride = config_.vocab};
-  const kernels::Slice choice{.buffer = scratch_.get(), .offset_bytes = at_.choice};
-  head_.apply(queue_, final, row);
-  queue_.argmax(row, choice);
+  std::optional<uint32_t> row = scored_at(final);
+  if (!row) {
+    scored_rows_ = 0;  // their place is taken
+    score(final);
+    row = 0;
+  }
   uint32_t token = 0;
-  queue_.download(std::as_writable_bytes(std::span(&token, 1)), choice);
+  const kernels::Slice choices{.buffer = scratch_.get(), .offset_bytes = at_.choice};
+  queue_.download(std::as_writable_bytes(std::span(&token, 1)), choices.at(uint64_t{*row} * sizeof(uint32_t)));
   queue_.synchronize();
   DSPACK_CHECK(token < config_.vocab, "the highest of other logits");
   // Infinity and NaN are the largest there are, so it is enough to look at this one.
   float logit = 0;
-  queue_.download(std::as_writable_bytes(std::span(&logit, 1)), row.data.at(uint64_t{token} * sizeof(float)));
+  queue_.download(std::as_writable_bytes(std::span(&logit, 1)),
+                  logits_at(*row, 1).data.at(uint64_t{token} * sizeof(float)));
   queue_.synchronize();
   return std::isfinite(logit) ? std::optional(token) : std::nullopt;
 }
@@ -241,12 +274,16 @@ void Model::logits(const kernels::Rows& final, std::span<float> into) {
 
 void Model::logits(const kernels::Rows& final, const Linear& head, std::span<float> into) {
   DSPACK_CHECK(into.size() == size_t{final.rows} * config_.vocab, "no place for the logits");
+  const std::optional<uint32_t> scored = &head == &head_ ? scored_at(final) : std::nullopt;
+  if (scored) {
+    queue_.download(std::as_writable_bytes(into), logits_at(*scored, final.rows).data);
+    queue_.synchronize();
+    return;
+  }
+  scored_rows_ = 0;  // their place is taken
   for (uint32_t first = 0; first < final.rows; first += kLogitRows) {
     const uint32_t count = std::min(kLogitRows, final.rows - first);
-    const kernels::Rows wave{.data = {.buffer = scratch_.get(), .offset_bytes = at_.logits},
-                             .rows = count,
-                             .cols = config_.vocab,
-                             .stride = config_.vocab};
+    const kernels::Rows wave = logits_at(0, count);
     const TraceScope module(&head == &head_ ? trace_ : nullptr, "lm_head");
     module.input(rows_of(final, first, count));
     head.apply(queue_, rows_of(final, first, count), wave);

@@ -97,6 +97,12 @@ class Model {
   [[nodiscard]] static Result<uint64_t> head_bytes(const LoadContext& context, const ModelConfig& config);
 
  private:
+  /// Enqueues logits of some final states and the highest of each.
+  void score(const kernels::Rows& final);
+  /// The first of the pass's rows that `final` is, if all of them have been scored and lie there still.
+  [[nodiscard]] std::optional<uint32_t> scored_at(const kernels::Rows& final) const;
+  [[nodiscard]] kernels::Rows logits_at(uint32_t first, uint32_t rows) const;
+
   Model(const LoadContext& context, const ModelConfig& config, const ModelOptions& options, ExpertExecutor& executor);
   Result<void> load_weights(const LoadContext& context, const std::stop_token& stop);
   Result<void> allocate();
@@ -115,6 +121,7 @@ class Model {
   ModelConfig config_;
   ModelOptions options_;
   Trace* trace_ = nullptr;
+  uint32_t scored_rows_ = 0;  // of the last pass, whose logits are on the device: a recorded pass ends with them
   ScratchPlan plan_;
   struct Places {
     uint64_t residual = 0, logits = 0, cos_sin = 0, position = 0, choice = 0;
