@@ -1,5 +1,6 @@
 // Operations whose time is that of a launch. Their data stays in the cache, as it does in a decode step. Their floor is
-// bytes over bandwidth like that of all others; what they are to be compared with is the shortest launch, the first row.
+// bytes over bandwidth like that of all others; what they are to be compared with is the shortest launch, the first
+// row.
 #include <fmt/format.h>
 
 #include "tests/bench/cuda_bench.h"
