@@ -56,7 +56,8 @@ inline constexpr char kSourceConfig[] = "config.source.json";
 [[nodiscard]] std::string hub_index(uint64_t payload_bytes, format::Json weight_map);
 
 /// The ordinary Hub index over the packed files, so that other loaders open the folder as it is. Where they cannot
-/// (other_loaders.h) there must be none: they would take what they do not find for absent, and some would go on without.
+/// (other_loaders.h) there must be none: they would take what they do not find for absent, and some would go on
+/// without.
 [[nodiscard]] std::string packed_index(const Plan& plan);
 
 /// Every source shard's original header, zstd-compressed JSON {"<shard>": "<header text>"}: with the packed bytes it is

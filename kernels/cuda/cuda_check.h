@@ -3,11 +3,9 @@
 
 #include <cuda_runtime_api.h>
 
-#include <source_location>
-
 namespace dspack::gpu {
 
 /// A programming error or a lost device ends the process with the status, its text and the place of the call.
-void check(cudaError_t status, std::source_location at = std::source_location::current());
+void check(cudaError_t status, const char* file = __builtin_FILE(), int line = __builtin_LINE());
 
 }  // namespace dspack::gpu

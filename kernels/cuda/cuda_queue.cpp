@@ -10,6 +10,7 @@
 #include "kernels/cuda/cuda_memory.h"
 #include "kernels/cuda/elementwise.h"
 #include "kernels/cuda/experts.h"
+#include "kernels/cuda/experts_tensor.h"
 #include "kernels/cuda/head_linear.h"
 #include "kernels/cuda/linear.h"
 #include "kernels/cuda/linear_tensor.h"
@@ -239,16 +240,19 @@ void CudaQueue::run_experts(const ExpertsArgs& args) {
                                              .rows = args.x.rows}));
   DSPACK_CHECK(args.x.cols == table.form().gate_up.in, "experts of another model");
   if (args.x.rows == 0) return;
-  cuda::run_experts(*stream_, {.table = table.entries(),
-                               .form = table.form(),
-                               .experts = table.size(),
-                               .x = inputs_at(args.x),
-                               .ids = numbers(args.ids),
-                               .weights = floats(args.weights),
-                               .tokens = args.x.rows,
-                               .top_k = args.top_k,
-                               .scratch = address_of(args.scratch),
-                               .y = rows_at(args.y)});
+  const ExpertsTask task{.table = table.entries(),
+                         .form = table.form(),
+                         .experts = table.size(),
+                         .x = inputs_at(args.x),
+                         .ids = numbers(args.ids),
+                         .weights = floats(args.weights),
+                         .tokens = args.x.rows,
+                         .top_k = args.top_k,
+                         .scratch = address_of(args.scratch),
+                         .y = rows_at(args.y)};
+  if (precision_ != Precision::exact && experts_fit_tensor_cores(task.form))
+    return run_experts_tensor(*stream_, task, precision_);
+  cuda::run_experts(*stream_, task);
 }
 
 void CudaQueue::store_rows(Slice to, Dtype dtype, const Rows& from, const LivePosition& live) {

@@ -61,22 +61,36 @@ class CudaStream final : public Stream {
   cudaStream_t stream_ = nullptr;
 };
 
+// Why the driver shows no GPU, for who has to do something about it.
+Error no_gpu(cudaError_t status) {
+  int driver = 0;
+  if (cudaDriverGetVersion(&driver) == cudaSuccess && driver == 0) {
+    return {ErrorKind::not_found, "this machine has no NVIDIA driver"};
+  }
+  if (status == cudaErrorNoDevice) return {ErrorKind::not_found, "the NVIDIA driver shows no GPU"};
+  if (status != cudaErrorInsufficientDriver) return {ErrorKind::not_found, "no GPU can be used: " + words(status)};
+  const auto version = [](int number) {
+    return std::to_string(number / 1000) + "." + std::to_string(number % 1000 / 10);
+  };
+  return {ErrorKind::not_found, "the NVIDIA driver is too old: it knows CUDA " + version(driver) +
+                                    ", the library was built with " + version(CUDART_VERSION)};
+}
+
 void use_device() {
   check(cudaSetDevice(device_in_use));
 }
 
 }  // namespace
 
-void check(cudaError_t status, std::source_location at) {
-  DSPACK_CHECK(status == cudaSuccess,
-               std::string(at.file_name()) + ":" + std::to_string(at.line()) + ": CUDA: " + words(status));
+void check(cudaError_t status, const char* file, int line) {
+  DSPACK_CHECK(status == cudaSuccess, std::string(file) + ":" + std::to_string(line) + ": CUDA: " + words(status));
 }
 
 Result<Properties> open_device(unsigned index) {
   int count = 0;
   if (const cudaError_t status = cudaGetDeviceCount(&count); status != cudaSuccess) {
     cudaGetLastError();  // it is told, and nobody else shall meet it
-    return Error{ErrorKind::not_found, "no CUDA GPU can be used: " + words(status)};
+    return no_gpu(status);
   }
   if (index >= static_cast<unsigned>(count)) {
     return Error{ErrorKind::not_found,

@@ -4,151 +4,46 @@
 // (device/tile.cuh).
 #include "kernels/cuda/experts_tensor.h"
 
-#include "kernels/cuda/device/block_of_chunk.cuh"
-#include "kernels/cuda/device/dot.cuh"
 #include "kernels/cuda/device/expert_product.cuh"
-#include "kernels/cuda/device/rounding.cuh"
-#include "kernels/cuda/device/tile.cuh"
+#include "kernels/cuda/device/tensor_rows.cuh"
 
 namespace dspack::kernels::cuda {
 namespace {
 
 constexpr unsigned kMostWarps = 8;
-constexpr unsigned kTileRows = 16;
-constexpr unsigned kTileTokens = 8;
 constexpr unsigned kRowTiles = 2;
-constexpr unsigned kRowPaddingBytes = 16;
+
+using device::kTileRows;
+using device::kTileTokens;
 
 /// One tile, up to kTokenTiles * 8 assignments.
 template <class Product, class Stored, unsigned kTokenTiles, bool kFp8>
 struct TensorTile {
-  static constexpr unsigned kChunk = 4 * Stored::kPer16;                            // columns
   static constexpr unsigned kOutputs = kTileRows * kRowTiles / Product::kMatrices;  // of a warp
 
-  using Sums = float[kRowTiles][kTokenTiles][4];
+  using Rows = device::TensorRows<Stored, kTokenTiles, kRowTiles, kFp8>;
+  using Sums = typename Rows::Sums;
 
   const device::ExpertProduct& task;
   const device::TileAt& tile;
   Matrix matrices[Product::kMatrices];
-  uint32_t staged_columns;  // a multiple of 128
-  unsigned char* shared;
+  device::StagedInputs inputs;
 
-  __device__ uint32_t row_bytes() const { return staged_columns * 2 + kRowPaddingBytes; }
-  __device__ uint32_t scales_a_row() const { return staged_columns / device::kRoundedBlock; }
-  __device__ float* input_scales() const {
-    return reinterpret_cast<float*>(shared + kTokenTiles * kTileTokens * row_bytes());
-  }
-
-  /// The inputs' columns from `first` on. Assignments that there are not become zeros.
+  /// The inputs' columns from `first` on.
   __device__ void stage(uint32_t first) const {
-    const uint32_t blocks = scales_a_row();
-    const unsigned warps = gpu::block_threads() / gpu::kWarpThreads;
-    for (uint32_t item = gpu::warp_index(); item < kTokenTiles * kTileTokens * blocks; item += warps) {
-      const uint32_t token = item / blocks;
-      const uint32_t column = first + item % blocks * device::kRoundedBlock;
-      const bool is_there = token < tile.count && column < task.form.in;
-      const float* from = task.x.data;
-      if (is_there) from += device::assignment_of(task.tiles, tile, token) / task.slots * task.x.stride + column;
-      device::stage_rounded_block<kFp8>(
-          from, is_there ? static_cast<int64_t>(task.form.in - column) : 0,
-          reinterpret_cast<uint2*>(shared + token * row_bytes() + item % blocks * device::kRoundedBlock * 2),
-          input_scales() + token * blocks + item % blocks);
-    }
+    inputs.template stage<kFp8>(first, task.form.in, [&](uint32_t token) -> const float* {
+      if (token >= tile.count) return nullptr;
+      return task.x.data + device::assignment_of(task.tiles, tile, token) / task.slots * task.x.stride;
+    });
   }
 
-  /// What a lane multiplies: of each row tile its upper and its lower row.
-  struct Rows {
-    const uint8_t* data[kRowTiles][2];
-    const float* scales[kRowTiles][2];  // null: none
-  };
-
-  /// Rows beyond the last are computed as the last, and not stored.
   __device__ __forceinline__ Rows find_rows(uint32_t first_row) const {
     Rows rows;
 #pragma unroll
-    for (unsigned row_tile = 0; row_tile < kRowTiles; ++row_tile) {
-      const Matrix& matrix = matrices[row_tile % Product::kMatrices];
-#pragma unroll
-      for (unsigned half = 0; half < 2; ++half) {
-        uint32_t row = first_row + row_tile / Product::kMatrices * kTileRows + half * 8 + gpu::lane_index() / 4;
-        row = row < task.form.out ? row : task.form.out - 1;
-        rows.data[row_tile][half] =
-            static_cast<const uint8_t*>(matrix.data) + uint64_t{row} * task.form.in * Stored::kBytes;
-        rows.scales[row_tile][half] = device::scales_of(matrix, row);
-      }
-    }
+    for (unsigned row_tile = 0; row_tile < kRowTiles; ++row_tile)
+      rows.find(row_tile, matrices[row_tile % Product::kMatrices],
+                first_row + row_tile / Product::kMatrices * kTileRows);
     return rows;
-  }
-
-  /// totals += the chunk at `column` of the staged columns, all of whose weights lie in scale block `block` of their
-  /// row.
-  __device__ __forceinline__ void add_chunk(const uint4 (&bytes)[kRowTiles][2], const Rows& rows, uint32_t block,
-                                            uint32_t column, Sums& totals) const {
-    const unsigned group = gpu::lane_index() / 4;
-    const unsigned quad = gpu::lane_index() % 4;
-    device::TileWeights<Stored> weights[kRowTiles];
-    float scales[kRowTiles][2];
-#pragma unroll
-    for (unsigned row_tile = 0; row_tile < kRowTiles; ++row_tile) {
-      weights[row_tile] = device::decode_rows<Stored>(bytes[row_tile][0], bytes[row_tile][1]);
-#pragma unroll
-      for (unsigned half = 0; half < 2; ++half) {
-        const float* scale = rows.scales[row_tile][half];
-        scales[row_tile][half] = scale == nullptr ? 1.0F : scale[block];
-      }
-    }
-#pragma unroll
-    for (unsigned tokens = 0; tokens < kTokenTiles; ++tokens) {
-      const auto inputs = device::load_inputs<Stored>(reinterpret_cast<const uint4*>(
-          shared + (tokens * kTileTokens + group) * row_bytes() + (column + quad * Stored::kPer16) * 2));
-      float input_scale[2] = {1.0F, 1.0F};
-      if constexpr (kFp8) {
-#pragma unroll
-        for (unsigned i = 0; i < 2; ++i)
-          input_scale[i] =
-              input_scales()[(tokens * kTileTokens + 2 * quad + i) * scales_a_row() + column / device::kRoundedBlock];
-      }
-#pragma unroll
-      for (unsigned row_tile = 0; row_tile < kRowTiles; ++row_tile) {
-        float sums[4] = {};
-        device::multiply_chunk<Stored>(sums, weights[row_tile], inputs);
-#pragma unroll
-        for (unsigned i = 0; i < 4; ++i) {
-          float& total = totals[row_tile][tokens][i];
-          total = gpu::fused_multiply_add(sums[i], scales[row_tile][i / 2] * input_scale[i % 2], total);
-        }
-      }
-    }
-  }
-
-  /// The columns [first, end), which are staged.
-  __device__ void add_columns(uint32_t first, uint32_t end, const Rows& rows, Sums& totals) const {
-    const unsigned quad = gpu::lane_index() % 4;
-    const device::BlockOfChunk<Stored> block_of(matrices[0]);
-    // Weights of several chunks are under way before the first is used.
-    constexpr unsigned kAhead = kTokenTiles == 1 ? 4 : kTokenTiles < 8 ? 2 : 1;
-    for (uint32_t at = first; at < end; at += kAhead * kChunk) {
-      uint4 bytes[kAhead][kRowTiles][2];
-#pragma unroll
-      for (unsigned ahead = 0; ahead < kAhead; ++ahead) {
-        // The last chunk of a row may be shorter: its pieces of 16 bytes are whole.
-        const uint32_t column = at + ahead * kChunk + quad * Stored::kPer16;
-        const bool is_there = at + ahead * kChunk < end && column < task.form.in;
-#pragma unroll
-        for (unsigned row_tile = 0; row_tile < kRowTiles; ++row_tile) {
-#pragma unroll
-          for (unsigned half = 0; half < 2; ++half) {
-            const uint8_t* from = rows.data[row_tile][half] + uint64_t{column} * Stored::kBytes;
-            bytes[ahead][row_tile][half] = is_there ? gpu::load_streaming(from) : make_uint4(0, 0, 0, 0);
-          }
-        }
-      }
-#pragma unroll
-      for (unsigned ahead = 0; ahead < kAhead; ++ahead) {
-        const uint32_t column = at + ahead * kChunk;
-        if (column < end) add_chunk(bytes[ahead], rows, block_of(column / Stored::kPer16), column - first, totals);
-      }
-    }
   }
 
   __device__ void store(uint32_t first_row, const Sums& totals) const {
@@ -181,12 +76,18 @@ struct TensorTile {
       const uint32_t first_row = block_row + gpu::warp_index() * kOutputs;
       const Rows rows = find_rows(first_row);
       Sums totals = {};
-      for (uint32_t first = 0; first < task.form.in; first += staged_columns) {
+      for (uint32_t first = 0; first < task.form.in; first += inputs.columns) {
         gpu::block_barrier();  // every warp is done with the columns before
         stage(first);
         gpu::block_barrier();  // the inputs are there
-        const uint32_t behind = first + staged_columns;
-        add_columns(first, behind < task.form.in ? behind : task.form.in, rows, totals);
+        const uint32_t behind = first + inputs.columns;
+        constexpr unsigned kAhead = kTokenTiles == 1 ? 4 : kTokenTiles < 8 ? 2 : 1;
+        rows.template add_columns<kAhead>(matrices[0],
+                                          {.staged_first = first,
+                                           .begin = first,
+                                           .end = behind < task.form.in ? behind : task.form.in,
+                                           .turn = Rows::kChunk},
+                                          inputs, totals);
       }
       store(first_row, totals);
     }
@@ -196,7 +97,7 @@ struct TensorTile {
 template <class Product, class Stored, unsigned kTokenTiles, bool kFp8>
 __device__ void run_tile(const device::ExpertProduct& task, const device::TileAt& tile, uint32_t staged_columns) {
   TensorTile<Product, Stored, kTokenTiles, kFp8> work{
-      task, tile, {}, staged_columns, gpu::shared_memory<unsigned char>()};
+      task, tile, {}, {gpu::shared_memory<unsigned char>(), staged_columns, kTokenTiles * kTileTokens}};
   for (Matrix& matrix : work.matrices)
     matrix = task.form;
   Product::find(task.table[tile.expert], work.matrices);

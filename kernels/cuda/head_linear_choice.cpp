@@ -33,7 +33,7 @@ HeadLinearChoice spread(const HeadLinearTask& task, uint64_t blocks_a_head) {
 }  // namespace
 
 HeadLinearChoice choose_head_linear(const HeadLinearTask& task) {
-  HeadLinearChoice choice = spread(task, ceil_div(task.rows_used, kHeadWarps * kHeadRowsOfWarp));
+  HeadLinearChoice choice = spread(task, ceil_div(task.rows_used, uint64_t{kHeadWarps} * kHeadRowsOfWarp));
   const uint32_t group_values = kWarp * values_a_chunk(task.dtype);
   const uint64_t group_bytes = uint64_t{group_values} * sizeof(float) * choice.tokens;
   const uint64_t that_fit = std::max<uint64_t>(1, kSharedBytes / group_bytes);

@@ -47,8 +47,8 @@ LinearChoice choose_linear(Dtype dtype, uint32_t out, uint32_t in, uint32_t rows
   const uint64_t groups = ceil_div(chunks, kWarp);
   const uint64_t that_fit = std::max<uint64_t>(1, kSharedBytes / (group_bytes * turn)) * turn;
   choice.tile_groups = static_cast<uint32_t>(std::min(that_fit, ceil_div(groups, turn) * turn));
-  const uint32_t row_groups = static_cast<uint32_t>(ceil_div(out, kRowsOfWarp * kWarpsOfBlock / choice.warps_a_row));
-  const uint32_t token_groups = static_cast<uint32_t>(ceil_div(rows, choice.tokens));
+  const auto row_groups = static_cast<uint32_t>(ceil_div(out, kRowsOfWarp * kWarpsOfBlock / choice.warps_a_row));
+  const auto token_groups = static_cast<uint32_t>(ceil_div(rows, choice.tokens));
   constexpr uint32_t kMostBlocks = 65'535;  // in y; more follow in z
   choice.shape.grid_x = std::min(row_groups, std::max(1U, multiprocessors * kBlocksOfMultiprocessor));
   choice.shape.grid_y = std::min(token_groups, kMostBlocks);

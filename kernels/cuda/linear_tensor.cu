@@ -7,17 +7,14 @@
 //   next 16          warp          4    5    6    7    4 ..
 #include "kernels/cuda/linear_tensor.h"
 
-#include "kernels/cuda/device/dot.cuh"
-#include "kernels/cuda/device/rounding.cuh"
-#include "kernels/cuda/device/tile.cuh"
+#include "kernels/cuda/device/tensor_rows.cuh"
 
 namespace dspack::kernels::cuda {
 namespace {
 
 constexpr unsigned kWarpsOfBlock = 8;
-constexpr unsigned kTileRows = 16;
-constexpr unsigned kTileTokens = 8;
-constexpr unsigned kRowPaddingBytes = 16;
+using device::kTileRows;
+using device::kTileTokens;
 
 struct TensorPlan {
   unsigned warps_a_row;
@@ -27,111 +24,19 @@ struct TensorPlan {
 template <class Stored, unsigned kTokenTiles, unsigned kRowTiles, bool kFp8>
 struct TensorBlock {
   static constexpr unsigned kTokens = kTokenTiles * kTileTokens;
-  static constexpr unsigned kChunk = 4 * Stored::kPer16;  // columns
-
-  using Sums = float[kRowTiles][kTokenTiles][4];
+  using Rows = device::TensorRows<Stored, kTokenTiles, kRowTiles, kFp8>;
+  using Sums = typename Rows::Sums;
 
   const LinearTask& task;
   const TensorPlan& plan;
   uint32_t first_token;
-  unsigned char* shared;
+  device::StagedInputs inputs;
 
-  __device__ uint32_t row_bytes() const { return plan.tile_columns * 2 + kRowPaddingBytes; }
-  __device__ float* input_scales() const { return reinterpret_cast<float*>(shared + kTokens * row_bytes()); }
-  __device__ uint32_t scales_a_row() const { return plan.tile_columns / device::kRoundedBlock; }
-
-  /// The inputs' columns from `first` on. Input rows that there are not become zeros.
+  /// The inputs' columns from `first` on.
   __device__ void stage(uint32_t first) const {
-    const uint32_t blocks = scales_a_row();
-    for (uint32_t item = gpu::warp_index(); item < kTokens * blocks; item += kWarpsOfBlock) {
-      const uint32_t token = item / blocks;
-      const uint32_t column = first + item % blocks * device::kRoundedBlock;
-      const bool is_there = first_token + token < task.rows && column < task.weight.in;
-      const float* from = is_there ? task.x.data + (first_token + token) * task.x.stride + column : task.x.data;
-      device::stage_rounded_block<kFp8>(
-          from, is_there ? static_cast<int64_t>(task.weight.in - column) : 0,
-          reinterpret_cast<uint2*>(shared + token * row_bytes() + item % blocks * device::kRoundedBlock * 2),
-          input_scales() + token * blocks + item % blocks);
-    }
-  }
-
-  /// totals += the chunk at `column` of the tile at `first`.
-  __device__ __forceinline__ void add_chunk(const uint4 (&upper)[kRowTiles], const uint4 (&lower)[kRowTiles],
-                                            uint32_t first, uint32_t column, uint32_t first_row, Sums& totals) const {
-    const unsigned group = gpu::lane_index() / 4;
-    const unsigned quad = gpu::lane_index() % 4;
-    device::TileWeights<Stored> weights[kRowTiles];
-    float scales[kRowTiles][2];
-#pragma unroll
-    for (unsigned tile = 0; tile < kRowTiles; ++tile) {
-      weights[tile] = device::decode_rows<Stored>(upper[tile], lower[tile]);
-#pragma unroll
-      for (unsigned half = 0; half < 2; ++half) {
-        const uint32_t row = row_at(first_row, tile, half);
-        const float* scale = device::scales_of(task.weight, row);
-        scales[tile][half] = scale == nullptr ? 1.0F : scale[(first + column) / task.weight.block_in];
-      }
-    }
-#pragma unroll
-    for (unsigned tokens = 0; tokens < kTokenTiles; ++tokens) {
-      const auto inputs = device::load_inputs<Stored>(reinterpret_cast<const uint4*>(
-          shared + (tokens * kTileTokens + group) * row_bytes() + (column + quad * Stored::kPer16) * 2));
-      float input_scale[2] = {1.0F, 1.0F};
-      if constexpr (kFp8) {
-#pragma unroll
-        for (unsigned i = 0; i < 2; ++i)
-          input_scale[i] =
-              input_scales()[(tokens * kTileTokens + 2 * quad + i) * scales_a_row() + column / device::kRoundedBlock];
-      }
-#pragma unroll
-      for (unsigned tile = 0; tile < kRowTiles; ++tile) {
-        float sums[4] = {};
-        device::multiply_chunk<Stored>(sums, weights[tile], inputs);
-#pragma unroll
-        for (unsigned i = 0; i < 4; ++i) {
-          float& total = totals[tile][tokens][i];
-          total = gpu::fused_multiply_add(sums[i], scales[tile][i / 2] * input_scale[i % 2], total);
-        }
-      }
-    }
-  }
-
-  /// Rows that there are not are computed as the last one, and not stored.
-  __device__ uint32_t row_at(uint32_t first_row, unsigned tile, unsigned half) const {
-    const uint32_t row = first_row + tile * kTileRows + half * 8 + gpu::lane_index() / 4;
-    return row < task.weight.out ? row : task.weight.out - 1;
-  }
-
-  /// The chunks of the tile [first, end) of columns that are this warp's.
-  __device__ void add_tile(uint32_t first, uint32_t end, uint32_t first_row, unsigned part, Sums& totals) const {
-    const uint64_t row_stride = uint64_t{task.weight.in} * Stored::kBytes;
-    const unsigned quad = gpu::lane_index() % 4;
-    const uint32_t turn = plan.warps_a_row * kChunk;
-    // Weights of several chunks are under way before the first is used.
-    constexpr unsigned kAhead = kTokenTiles == 1 ? 4 : 2;
-    for (uint32_t at = first + part * kChunk; at < end; at += kAhead * turn) {
-      uint4 upper[kAhead][kRowTiles];
-      uint4 lower[kAhead][kRowTiles];
-#pragma unroll
-      for (unsigned ahead = 0; ahead < kAhead; ++ahead) {
-        // The last chunk of a row may be shorter: its pieces of 16 bytes are whole.
-        const uint32_t column = at + ahead * turn + quad * Stored::kPer16;
-        const bool is_there = at + ahead * turn < end && column < task.weight.in;
-#pragma unroll
-        for (unsigned tile = 0; tile < kRowTiles; ++tile) {
-          const auto* data = static_cast<const uint8_t*>(task.weight.data) + uint64_t{column} * Stored::kBytes;
-          upper[ahead][tile] =
-              is_there ? gpu::load_streaming(data + row_at(first_row, tile, 0) * row_stride) : make_uint4(0, 0, 0, 0);
-          lower[ahead][tile] =
-              is_there ? gpu::load_streaming(data + row_at(first_row, tile, 1) * row_stride) : make_uint4(0, 0, 0, 0);
-        }
-      }
-#pragma unroll
-      for (unsigned ahead = 0; ahead < kAhead; ++ahead) {
-        const uint32_t column = at + ahead * turn;
-        if (column < end) add_chunk(upper[ahead], lower[ahead], first, column - first, first_row, totals);
-      }
-    }
+    inputs.template stage<kFp8>(first, task.weight.in, [&](uint32_t token) {
+      return first_token + token < task.rows ? task.x.data + (first_token + token) * task.x.stride : nullptr;
+    });
   }
 
   __device__ void store(uint32_t first_row, const Sums& totals) const {
@@ -155,7 +60,7 @@ struct TensorBlock {
   /// Adds up what the warps of a row have, in their order, in the first of them. The inputs are no longer needed.
   __device__ void add_up(unsigned part, Sums& totals) const {
     constexpr unsigned kValues = kRowTiles * kTokenTiles * 4;
-    auto* sums = reinterpret_cast<float*>(shared);
+    auto* sums = reinterpret_cast<float*>(inputs.shared);
     float* flat = &totals[0][0][0];
     gpu::block_barrier();  // every warp is done with the inputs, which lie where the sums go
     if (part > 0) {
@@ -176,21 +81,32 @@ __global__ void __launch_bounds__(kWarpsOfBlock* gpu::kWarpThreads) tensor_kerne
   using Block = TensorBlock<Stored, kTokenTiles, kRowTiles, kFp8>;
   const uint64_t token_group = gpu::block_index().y + uint64_t{gpu::block_index().z} * gpu::grid_blocks().y;
   if (token_group * Block::kTokens >= task.rows) return;
-  const Block block{.task = task,
-                    .plan = plan,
-                    .first_token = static_cast<uint32_t>(token_group * Block::kTokens),
-                    .shared = gpu::shared_memory<unsigned char>()};
+  const Block block{
+      .task = task,
+      .plan = plan,
+      .first_token = static_cast<uint32_t>(token_group * Block::kTokens),
+      .inputs = {.shared = gpu::shared_memory<unsigned char>(), .columns = plan.tile_columns, .rows = Block::kTokens}};
   const unsigned part = gpu::warp_index() % plan.warps_a_row;
   const uint32_t first_row =
       (gpu::block_index().x * (kWarpsOfBlock / plan.warps_a_row) + gpu::warp_index() / plan.warps_a_row) * kRowTiles *
       kTileRows;
+  typename Block::Rows rows;
+#pragma unroll
+  for (unsigned tile = 0; tile < kRowTiles; ++tile)
+    rows.find(tile, task.weight, first_row + tile * kTileRows);
   typename Block::Sums totals = {};
   for (uint32_t first = 0; first < task.weight.in; first += plan.tile_columns) {
     gpu::block_barrier();  // every warp is done with the tile before
     block.stage(first);
     gpu::block_barrier();  // the tile is there
     const uint32_t end = task.weight.in - first < plan.tile_columns ? task.weight.in : first + plan.tile_columns;
-    block.add_tile(first, end, first_row, part, totals);
+    constexpr unsigned kAhead = kTokenTiles == 1 ? 4 : 2;
+    rows.template add_columns<kAhead>(task.weight,
+                                      {.staged_first = first,
+                                       .begin = first + part * Block::Rows::kChunk,
+                                       .end = end,
+                                       .turn = plan.warps_a_row * Block::Rows::kChunk},
+                                      block.inputs, totals);
   }
   if (plan.warps_a_row > 1) block.add_up(part, totals);
   if (part == 0) block.store(first_row, totals);

@@ -40,8 +40,8 @@ std::optional<uint64_t> limit_of(const VramLimits& limits) {
 }
 
 std::string source_of(const VramLimits& limits) {
-  const std::string free = fmt::format("the memory that is free on {} ({} of {})", limits.device,
-                                       size_words(limits.free_bytes), size_words(limits.card_bytes));
+  std::string free = fmt::format("the memory that is free on {} ({} of {})", limits.device,
+                                 size_words(limits.free_bytes), size_words(limits.card_bytes));
   if (!limits.asked_bytes) return free;
   if (limits.card_bytes > 0 && *limits.asked_bytes > limits.free_bytes) return free;
   return fmt::format("--vram {}", size_words(*limits.asked_bytes));

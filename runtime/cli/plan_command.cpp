@@ -98,7 +98,7 @@ std::string cache_text(const Outlook& outlook) {
 // Where a GPU holds the model.
 std::string vram_text(const Outlook& outlook, const VramPlan& vram) {
   const MemoryPlan& plan = outlook.plan.memory;
-  std::string text = fmt::format("device: {}, precision {}\n", outlook.device, kernels::to_string(outlook.precision));
+  std::string text = fmt::format("device: {}\n", outlook.device);
   text += fmt::format("its memory: {}", of_allowed(vram.total_bytes(), vram.limit_bytes));
   text += line("driver, allocation", size_words(vram.reserve_bytes),
                fmt::format("the card has {}, {} free", size_words(vram.card_bytes), size_words(vram.free_bytes)));

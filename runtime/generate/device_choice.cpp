@@ -54,8 +54,8 @@ void ChosenDevice::wrap(
   auto inner = gpu_ ? std::move(gpu_) : std::move(*kernels::make_cpu_device(cpu_));
   queue_.reset();
   gpu_ = around(std::move(inner));
-  queue_ = gpu_->make_queue();
   before_ = gpu_->memory();
+  queue_ = gpu_->make_queue();
 }
 
 void ChosenDevice::use_host(const std::string& reason) {
@@ -78,8 +78,8 @@ Result<ChosenDevice> choose_device(const DeviceOptions& options, const kernels::
   auto gpu = kernels::load_cuda_device(options.cuda_library, cuda_options(options));
   if (gpu) {
     chosen.gpu_ = std::move(*gpu);
+    chosen.before_ = chosen.gpu_->memory();  // before the queue takes any of it: what is asked for is for both
     chosen.queue_ = chosen.gpu_->make_queue();
-    chosen.before_ = chosen.gpu_->memory();
     if (chosen.is_automatic_) chosen.note_ = fmt::format("device: {}", chosen.gpu_->description());
     return chosen;
   }

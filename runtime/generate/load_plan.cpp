@@ -89,6 +89,12 @@ Result<LoadPlan> plan_for(const ChosenDevice& chosen, const LoadContext& context
                      .process_bytes = system ? system->resident_bytes : 0};
   TRY_ASSIGN(needs.text_bytes, tokenizer_bytes(repository, stop));
   TRY_ASSIGN(plan.needs, find_needs(context, config, needs));
+  if (options.max_fetch && plan.needs.resident_expert_bytes > *options.max_fetch) {
+    return Error{ErrorKind::budget,
+                 fmt::format("a GPU holds all experts: reading them ({}) is more than --max-fetch "
+                             "allows ({}); allow more, or use --device cpu",
+                             size_words(plan.needs.resident_expert_bytes), size_words(*options.max_fetch))};
+  }
   TRY_ASSIGN(const MemoryLimits limits, memory_limits(options.memory, system));
   TRY_ASSIGN(plan.memory, chosen.is_gpu() ? make_gpu_memory_plan(plan.needs, limits, chosen.vram_limits())
                                           : make_memory_plan(plan.needs, limits));

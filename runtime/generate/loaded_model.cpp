@@ -89,10 +89,8 @@ Result<void> LoadedModel::make_experts(const ModelConfig& config, const LoadPlan
                             .experts = config.experts,
                             .top_k = config.top_k,
                             .wave_tokens = plan.model.max_rows};
-  const RoutedExperts::Parts parts{.device = chosen_->device(),
-                                   .queue = chosen_->queue(),
-                                   .storage = *storage_,
-                                   .progress = options.progress.get()};
+  const RoutedExperts::Parts parts{
+      .device = chosen_->device(), .queue = chosen_->queue(), .storage = *storage_, .progress = options.progress.get()};
   const bool all_at_once = chosen_->is_gpu() || options.resident_experts;
   const auto placement = all_at_once ? ExpertPlacement::resident : ExpertPlacement::streamed;
   TRY_ASSIGN(RoutedExperts experts, RoutedExperts::make(parts, placement, store, shape, stop));

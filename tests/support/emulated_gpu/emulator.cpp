@@ -29,7 +29,7 @@ struct State {
   EmulatorSettings settings;
   EmulatorCounts counts;
   std::unique_ptr<BlockRunner> runner = std::make_unique<BlockRunner>(0);
-  std::mt19937_64 random;
+  std::mt19937_64 random{0};  // EmulatorSettings::seed
   std::map<const std::byte*, uint64_t> allocations;
   std::set<EmulatedStream*> streams;
 };

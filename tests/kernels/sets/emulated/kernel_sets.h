@@ -8,8 +8,8 @@
 #include <random>
 #include <string>
 
-#include "format/base/checked.h"
 #include "kernels/cuda/cuda_device.h"
+#include "tests/kernels/sets/cuda_sets.h"
 #include "tests/support/emulated_gpu/emulator.h"
 
 namespace dspack::test {
@@ -25,15 +25,6 @@ struct EmulatedOdd {
 
 inline constexpr const char* kPlainestSet = "emulated";
 
-/// What a set must equal bit for bit: itself. Rows that begin at odd places are summed in another order.
-inline std::string plainest_of(const std::string& set) {
-  return set;
-}
-
-/// For tests that compare bits: threads of a device at most, and rows of a call.
-inline constexpr unsigned kMostThreads = 1;
-inline constexpr uint32_t kRowCounts[] = {1, 3, 8, 13};
-
 inline bool runs_here(const std::string& /*set*/) {
   return true;
 }
@@ -46,14 +37,7 @@ inline std::string description_of(const std::string& /*set*/) {
   return "cuda emulated GPU, sm_90, exact";
 }
 inline size_t offset_for(const std::string& set, size_t element_bytes) {
-  constexpr size_t kAsLoaded = 256;
   return set != EmulatedOdd::kName ? kAsLoaded : element_bytes;
-}
-/// Roundings on the way of one term into its dot product (kernels/cuda/device/dot.cuh): its chunk, the chunks of its
-/// lane (element by element where they are not aligned), a product and a scale, five sums of lanes, four of warps.
-inline double dot_steps(unsigned element_bits, uint64_t /*block*/, uint64_t in) {
-  const uint64_t per_chunk = 128 / element_bits;
-  return static_cast<double>(per_chunk * ceil_div(ceil_div(in, per_chunk), 32) + 11);
 }
 
 }  // namespace dspack::test
