@@ -3,7 +3,8 @@
 //   bench_cuda [--cuda-library FILE] [--device N] [--precision exact|bf16|fp8] [--only SECTION,...]
 //              [--matrix-rate TFLOP/s] [--quick]
 //
-// Sections: products, experts, attention, prefill, small. One table row a line:
+// Sections: products, experts, attention, prefill, small, layers (all of a decode step but embedding and head). One
+// table row a line:
 //   floor     max(bytes / copy bandwidth, operations / matrix rate), both measured at the start of the same run:
 //             bandwidth by copying within the GPU's memory (bytes read + bytes written), the matrix rate by linear() of
 //             precision bf16 with a large BF16 matrix and as many rows. The latter is this project's own kernel, not
@@ -28,15 +29,19 @@ namespace {
 constexpr int kNoGpu = 77;
 constexpr const char* kUsage =
     "usage: bench_cuda [--cuda-library FILE] [--device N] [--precision exact|bf16|fp8]\n"
-    "                  [--only products,experts,attention,prefill,small] [--matrix-rate TFLOP/s] [--quick]\n";
+    "                  [--only products,experts,attention,prefill,small,layers] [--matrix-rate TFLOP/s] [--quick]\n";
 
 struct Section {
   const char* name;
   void (*measure)(CudaBench&);
 };
-constexpr Section kSections[] = {{"products", measure_products},          {"experts", measure_experts},
-                                 {"attention", measure_decode_attention}, {"prefill", measure_prefill_products},
-                                 {"prefill", measure_prefill_attention},  {"small", measure_small}};
+constexpr Section kSections[] = {{"products", measure_products},
+                                 {"experts", measure_experts},
+                                 {"attention", measure_decode_attention},
+                                 {"prefill", measure_prefill_products},
+                                 {"prefill", measure_prefill_attention},
+                                 {"small", measure_small},
+                                 {"layers", measure_layers}};
 
 bool is_section(const std::string& name) {
   return std::ranges::any_of(kSections, [&](const Section& section) { return section.name == name; });

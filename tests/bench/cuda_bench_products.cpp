@@ -4,10 +4,8 @@
 #include <algorithm>
 #include <numeric>
 #include <set>
-#include <stdexcept>
 
-#include "format/base/checked.h"
-#include "tests/bench/cuda_bench.h"
+#include "tests/bench/cuda_bench_weights.h"
 
 namespace dspack::bench {
 namespace {
@@ -15,15 +13,6 @@ namespace {
 using kernels::Rows;
 using kernels::Slice;
 using kernels::Weight;
-
-constexpr uint32_t kBlock = 128;
-
-struct Shape {
-  const char* name;
-  uint32_t out;
-  uint32_t in;
-  Dtype dtype;
-};
 
 // DeepSeek-V3.
 constexpr Shape kDecodeShapes[] = {{"q_a", 1536, 7168, Dtype::f8_e4m3},
@@ -52,25 +41,6 @@ std::string name_of(const char* operation, const Shape& shape) {
   return fmt::format("{} {} [{}, {}] {}", operation, shape.name, shape.out, shape.in, to_string(shape.dtype));
 }
 
-double bytes_of(const Shape& shape) {
-  return static_cast<double>(shape.out) * shape.in * bits_of(shape.dtype) / 8;
-}
-
-Slice scales(Memory& memory, uint32_t out, uint32_t in) {
-  return memory.numbers(Dtype::f32, uint64_t{ceil_div(out, kBlock)} * ceil_div(in, kBlock));
-}
-
-Weight weight_of(const Shape& shape, Slice data, Slice scale) {
-  const uint32_t block = shape.dtype == Dtype::f8_e4m3 ? kBlock : 0;
-  return {.dtype = shape.dtype,
-          .out = shape.out,
-          .in = shape.in,
-          .data = data,
-          .scale = block > 0 ? scale : Slice{},
-          .block_out = block,
-          .block_in = block};
-}
-
 /// linear() of one shape for several numbers of rows.
 void measure_linear(CudaBench& bench, const Shape& shape, std::span<const uint32_t> row_counts) {
   Memory memory = bench.memory();
@@ -82,10 +52,9 @@ void measure_linear(CudaBench& bench, const Shape& shape, std::span<const uint32
     x.rows = y.rows = rows;
     const double seconds = bench.seconds_per_launch(
         weights.places(), [&](uint32_t i) { bench.queue().linear(weight_of(shape, weights.at(i), scale), x, y); });
-    const double values = static_cast<double>(shape.out) * shape.in;
     const double activations = 4.0 * rows * (static_cast<double>(shape.in) + shape.out);
     bench.print(name_of("linear", shape), rows,
-                {.bytes = bytes_of(shape) + activations, .operations = 2 * rows * values}, seconds);
+                {.bytes = shape.bytes() + activations, .operations = 2 * rows * shape.values()}, seconds);
   }
 }
 
@@ -128,41 +97,6 @@ void measure_head_linear(CudaBench& bench, uint32_t rows) {
   }));
 }
 
-/// The routed experts of one layer, in one buffer.
-class Layer {
- public:
-  Layer(CudaBench& bench, Memory& memory)
-      : hidden_(bench.sized<uint32_t>(7168, 128)), inner_(bench.sized<uint32_t>(2048, 128)) {
-    const uint64_t matrix = uint64_t{hidden_} * inner_;
-    const kernels::DeviceMemory device = bench.device().memory();
-    const uint64_t room = device.free_bytes / 10 * 8 / (3 * matrix);  // the rest is for scratch and activations
-    count_ = bench.sized<uint32_t>(static_cast<uint32_t>(std::min<uint64_t>(room, 256)), 8);
-    if (count_ < 16 && !bench.options().quick) throw std::runtime_error("no memory for 16 experts");
-    const Slice data = memory.numbers(Dtype::f8_e4m3, 3 * matrix * count_);
-    const Slice wide = scales(memory, inner_, hidden_), tall = scales(memory, hidden_, inner_);
-    const Shape in{"gate", inner_, hidden_, Dtype::f8_e4m3}, out{"down", hidden_, inner_, Dtype::f8_e4m3};
-    std::vector<kernels::ExpertMatrices> experts;
-    for (uint64_t i = 0; i < count_; ++i) {
-      const Slice place = data.at(3 * matrix * i);
-      experts.push_back({.gate = weight_of(in, place, wide),
-                         .up = weight_of(in, place.at(matrix), wide),
-                         .down = weight_of(out, place.at(2 * matrix), tall)});
-    }
-    auto table = bench.device().make_expert_table(experts);
-    if (!table) throw std::runtime_error(table.error().message);
-    table_ = std::move(*table);
-  }
-
-  [[nodiscard]] uint32_t hidden() const { return hidden_; }
-  [[nodiscard]] uint32_t inner() const { return inner_; }
-  [[nodiscard]] uint32_t count() const { return count_; }
-  [[nodiscard]] const kernels::ExpertTable& table() const { return *table_; }
-
- private:
-  uint32_t hidden_, inner_, count_ = 0;
-  std::unique_ptr<kernels::ExpertTable> table_;
-};
-
 /// Experts of several calls, drawn evenly, those of one token all different.
 struct Routes {
   std::vector<uint32_t> ids;    // [calls, tokens, top_k]
@@ -186,29 +120,24 @@ Routes draw_routes(uint32_t calls, uint32_t tokens, uint32_t top_k, uint32_t exp
   return routes;
 }
 
-void measure_layer(CudaBench& bench, const Layer& layer, uint32_t tokens) {
+void measure_layer(CudaBench& bench, const RoutedExperts& layer, uint32_t tokens) {
   constexpr uint32_t kCalls = 64;
   const auto top_k = bench.sized<uint32_t>(8, 2);
   const Routes routes = draw_routes(kCalls, tokens, top_k, layer.count());
   Memory memory = bench.memory();
   const Slice ids = memory.upload(std::as_bytes(std::span(routes.ids)));
-  kernels::ExpertsArgs args{
-      .table = &layer.table(),
-      .x = memory.rows(tokens, layer.hidden()),
-      .ids = ids,
-      .weights = memory.rows(tokens, top_k).data,
-      .top_k = top_k,
-      .scratch = memory.uninitialised(bench.device().experts_scratch_bytes({.hidden = layer.hidden(),
-                                                                            .inner = layer.inner(),
-                                                                            .experts = layer.count(),
-                                                                            .top_k = top_k,
-                                                                            .rows = tokens})),
-      .y = memory.rows(tokens, layer.hidden())};
+  kernels::ExpertsArgs args{.table = &layer.table(),
+                            .x = memory.rows(tokens, layer.hidden()),
+                            .ids = ids,
+                            .weights = memory.rows(tokens, top_k).data,
+                            .top_k = top_k,
+                            .scratch = layer.make_scratch(bench, memory, tokens, top_k),
+                            .y = memory.rows(tokens, layer.hidden())};
   const double seconds = bench.seconds_per_launch(kCalls, [&](uint32_t i) {
     args.ids = ids.at(uint64_t{i % kCalls} * tokens * top_k * sizeof(uint32_t));
     bench.queue().run_experts(args);
   });
-  const double values = 3.0 * layer.hidden() * layer.inner();
+  const double values = layer.values_of_one();
   bench.print(fmt::format("run_experts {} x [{}, {}], top {}: {:.1f} a call", layer.count(), layer.inner(),
                           layer.hidden(), top_k, routes.experts_per_call),
               tokens,
@@ -231,7 +160,7 @@ void measure_products(CudaBench& bench) {
 
 void measure_experts(CudaBench& bench) {
   Memory memory = bench.memory();
-  const Layer layer(bench, memory);
+  const RoutedExperts layer(bench, memory);
   for (const uint32_t tokens : decode_rows(bench))
     measure_layer(bench, layer, tokens);
   measure_layer(bench, layer, bench.sized(512U, 9U));

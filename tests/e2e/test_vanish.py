@@ -23,7 +23,7 @@ class Vanish(EndToEnd):
         super().setUp()
         self.folder = shutil.copytree(packed_tiny(), self.scratch / "packed")
 
-    def start(self, *arguments):
+    def ask_first(self, *arguments):
         """(a run that waits for its second question, what it said to the first; nothing if it did not begin)"""
         command = [path_from_environment("DSPACK_DSRUN"), str(self.folder), *map(str, arguments)]
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -37,7 +37,7 @@ class Vanish(EndToEnd):
 
     def answer_one(self, *arguments):
         """A run that has answered one question and waits for the next."""
-        process, said = self.start(*arguments)
+        process, said = self.ask_first(*arguments)
         self.assertEqual(said, ANSWER)
         return process
 
@@ -99,7 +99,7 @@ class Vanish(EndToEnd):
         self.assertTrue(plan["streamed_layers"], plan)
         # What a process takes of itself differs from run to run; all layers would take a megabyte.
         for margin in range(100_000, 500_000, 50_000):
-            process, said = self.start("--ctx", 256, "--ram", floor + more + margin)
+            process, said = self.ask_first("--ctx", 256, "--ram", floor + more + margin)
             if said:
                 break
         self.assertEqual(said, ANSWER)
