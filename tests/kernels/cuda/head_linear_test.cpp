@@ -34,7 +34,8 @@ Lengths lengths(const HeadCase& c, Direction direction) {
 }
 
 kernels::cuda::Matrix put(GpuLab& lab, const RandomWeight& weight, size_t offset_bytes = 0) {
-  kernels::cuda::Matrix matrix{.data = lab.put(weight.bytes, offset_bytes), .out = weight.shape.out, .in = weight.shape.in};
+  kernels::cuda::Matrix matrix{
+      .data = lab.put(weight.bytes, offset_bytes), .out = weight.shape.out, .in = weight.shape.in};
   if (weight.scales.empty()) return matrix;
   matrix.scale = lab.put(weight.scales);
   matrix.block_out = weight.shape.block_out;
@@ -43,25 +44,25 @@ kernels::cuda::Matrix put(GpuLab& lab, const RandomWeight& weight, size_t offset
 }
 
 /// x and y are laid out [rows, heads, length] with a gap of 2 behind every head of y and of 1 behind every row.
-std::vector<float> run_heads(GpuLab& lab, const kernels::cuda::Matrix& matrix, std::span<const float> x, const HeadCase& c,
-                             Direction direction) {
+std::vector<float> run_heads(GpuLab& lab, const kernels::cuda::Matrix& matrix, std::span<const float> x,
+                             const HeadCase& c, Direction direction) {
   const Lengths length = lengths(c, direction);
   const uint32_t head_stride = length.y + 2;
   const uint32_t row_stride = c.heads * head_stride + 1;
   float* y = lab.poisoned(size_t{c.rows} * row_stride, sizeof(float));
   const kernels::cuda::HeadLinearTask task{.dtype = c.weight.dtype,
-                                     .weight = matrix,
-                                     .heads = c.heads,
-                                     .head_rows = c.head_rows,
-                                     .first_row = c.first_row,
-                                     .rows_used = c.rows_used,
-                                     .x = lab.put(std::vector<float>(x.begin(), x.end()), sizeof(float)),
-                                     .x_row_stride = c.heads * length.x,
-                                     .x_head_stride = length.x,
-                                     .y = y,
-                                     .y_row_stride = row_stride,
-                                     .y_head_stride = head_stride,
-                                     .rows = c.rows};
+                                           .weight = matrix,
+                                           .heads = c.heads,
+                                           .head_rows = c.head_rows,
+                                           .first_row = c.first_row,
+                                           .rows_used = c.rows_used,
+                                           .x = lab.put(std::vector<float>(x.begin(), x.end()), sizeof(float)),
+                                           .x_row_stride = c.heads * length.x,
+                                           .x_head_stride = length.x,
+                                           .y = y,
+                                           .y_row_stride = row_stride,
+                                           .y_head_stride = head_stride,
+                                           .rows = c.rows};
   if (direction == Direction::plain) {
     head_linear_exact(lab.stream(), task);
   } else {
