@@ -120,11 +120,11 @@ inline std::vector<float> dense(const std::vector<float>& stored, size_t rows, s
 
 /// A test case for each set. One that this processor or program lacks says so; CTest counts it as skipped.
 #define KERNEL_CASE(name) TEST_CASE_TEMPLATE(name, Set, DSPACK_KERNEL_SETS)
-#define SKIP_UNLESS_RUNS(set)                                         \
-  do {                                                                \
-    if (!dspack::test::runs_here(set)) {                              \
-      MESSAGE("SKIPPED: this machine or program cannot run " << set); \
-      return;                                                         \
-    }                                                                 \
+#define SKIP_UNLESS_RUNS(set)                                                      \
+  do {                                                                             \
+    if (!dspack::test::runs_here(set)) {                                           \
+      MESSAGE("SKIPPED: this machine or program cannot run " << std::string(set)); \
+      return;                                                                      \
+    }                                                                              \
   } while (false)
 #define SKIP_UNLESS_SET_RUNS() SKIP_UNLESS_RUNS(Set::kName)
