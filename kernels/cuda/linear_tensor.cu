@@ -128,12 +128,8 @@ void run(gpu::Stream& stream, const LinearTask& task) {
 
 void linear_tensor(gpu::Stream& stream, const LinearTask& task, Precision precision) {
   if (task.rows == 0 || task.weight.out == 0) return;
-  const bool is_fp8 = precision == Precision::fp8;
-  if (task.dtype == Dtype::f8_e4m3) {
-    is_fp8 ? run<device::StoredF8, true>(stream, task) : run<device::StoredF8, false>(stream, task);
-  } else {
-    is_fp8 ? run<device::StoredBf16, true>(stream, task) : run<device::StoredBf16, false>(stream, task);
-  }
+  if (task.dtype == Dtype::bf16) return run<device::StoredBf16, false>(stream, task);
+  precision == Precision::fp8 ? run<device::StoredF8, true>(stream, task) : run<device::StoredF8, false>(stream, task);
 }
 
 }  // namespace dspack::kernels::cuda

@@ -23,7 +23,8 @@ struct TensorChoice {
 };
 [[nodiscard]] TensorChoice choose_linear_tensor(Dtype dtype, uint32_t out, uint32_t in, uint32_t rows);
 
-/// Precondition: fits_tensor_cores. `precision`: bf16 or fp8.
+/// Precondition: fits_tensor_cores. `precision`: bf16 or fp8, which rounds the inputs of FP8 weights only, as
+/// DeepSeek's own code does: router and head are BF16.
 void linear_tensor(gpu::Stream& stream, const LinearTask& task, Precision precision);
 
 }  // namespace dspack::kernels::cuda

@@ -39,8 +39,8 @@ Result run(const ExpertsCase& c, const std::vector<RandomExpert>& experts, const
   return result;
 }
 
-Bounded rounded(const float* row, uint32_t count, Precision precision) {
-  return {rounded_inputs(std::vector<float>(row, row + count), 1, count, precision), Doubles(count, 0.0)};
+Bounded rounded(const float* row, uint32_t count, Precision precision, Dtype weights) {
+  return {rounded_inputs(std::vector<float>(row, row + count), 1, count, precision, weights), Doubles(count, 0.0)};
 }
 
 void check(const ExpertsCase& c, uint32_t tokens, Precision precision, Random& random) {
@@ -53,7 +53,7 @@ void check(const ExpertsCase& c, uint32_t tokens, Precision precision, Random& r
   Bounded inner;
   Bounded y;
   for (uint32_t token = 0; token < tokens; ++token) {
-    const Bounded x = rounded(routing.x.data() + size_t{token} * c.hidden, c.hidden, precision);
+    const Bounded x = rounded(routing.x.data() + size_t{token} * c.hidden, c.hidden, precision, c.dtype);
     std::vector<Sum> sums(c.hidden);
     Doubles errors(c.hidden, 0.0);
     for (uint32_t assignment = token * c.top_k; assignment < (token + 1) * c.top_k; ++assignment) {
@@ -63,7 +63,7 @@ void check(const ExpertsCase& c, uint32_t tokens, Precision precision, Random& r
       inner.values.insert(inner.values.end(), row.values.begin(), row.values.end());
       inner.bounds.insert(inner.bounds.end(), row.bounds.begin(), row.bounds.end());
       // From what down was given: its own bound is not drowned by that of rounding.
-      const Bounded input = rounded(got.inner.data() + size_t{assignment} * c.inner, c.inner, precision);
+      const Bounded input = rounded(got.inner.data() + size_t{assignment} * c.inner, c.inner, precision, c.dtype);
       const Bounded part = multiply(expert.down.matrix, input, tensor_steps);
       for (uint32_t i = 0; i < c.hidden; ++i) {
         sums[i].add(routing.weights[assignment] * part.values[i]);

@@ -62,7 +62,7 @@ void check(const Case& c, Precision precision, Random& random) {
   const RandomWeight weight = random_weight(c.weight, random);
   const auto x = random.normals(size_t{c.rows} * c.weight.in);
   const auto got = run(weight, x, c.rows, precision, random.below(1000));
-  const auto inputs = rounded_inputs(x, c.rows, c.weight.in, precision);
+  const auto inputs = rounded_inputs(x, c.rows, c.weight.in, precision, c.weight.dtype);
   Doubles wanted;
   Doubles bound;
   for (uint32_t row = 0; row < c.rows; ++row) {

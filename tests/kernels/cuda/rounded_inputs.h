@@ -36,11 +36,12 @@ inline double round_to_e4m3_by_search(double value) {
   return std::copysign(codes[best], value);
 }
 
-/// What the tensor cores get in the place of x, and the FP32 division and product that fp8 adds.
+/// What the tensor cores get in the place of x, and the FP32 division and product that fp8 adds: to the inputs of FP8
+/// weights only.
 inline std::vector<double> rounded_inputs(const std::vector<float>& x, uint32_t rows, uint32_t in,
-                                          kernels::Precision precision) {
+                                          kernels::Precision precision, Dtype weights) {
   std::vector<double> rounded(x.begin(), x.end());
-  if (precision == kernels::Precision::bf16) {
+  if (precision == kernels::Precision::bf16 || weights == Dtype::bf16) {
     for (double& value : rounded)
       value = round_to_bf16(value);
     return rounded;
