@@ -5,6 +5,7 @@
 // file that is kept is gone or shorter, a second fetch differs from the first); each names the file.
 #pragma once
 
+#include <condition_variable>
 #include <list>
 #include <map>
 #include <memory>
@@ -119,7 +120,10 @@ class WeightCache {
     Room(const Room&) = delete;
     Room& operator=(const Room&) = delete;
     /// Under the cache's mutex: together with the claim of the bytes, so that they are counted once.
-    void leave() { cache_.reserved_bytes_ -= std::exchange(bytes_, 0); }
+    void leave() {
+      cache_.reserved_bytes_ -= std::exchange(bytes_, 0);
+      cache_.room_left_.notify_all();
+    }
 
    private:
     WeightCache& cache_;
@@ -156,6 +160,7 @@ class WeightCache {
   uint64_t whole_bytes_ = 0;     // of tensors that are claimed whole
   uint64_t other_bytes_ = 0;     // of experts and blocks
   uint64_t reserved_bytes_ = 0;  // of rooms
+  std::condition_variable room_left_;
   uint64_t clock_ = 0;
   std::vector<std::string> used_;  // in this run, for the journal
   struct OpenReader {

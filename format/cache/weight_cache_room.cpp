@@ -9,19 +9,28 @@ uint64_t WeightCache::taken_bytes() const {
   return std::max(whole_bytes_, limit_.set_aside_bytes) + other_bytes_ + reserved_bytes_;
 }
 
-/// Null: there is none.
+/// Null: there is none, even without experts; then none was removed for it. Without bytes, what is above the limit
+/// goes. What others are writing may be removed when it is there, so it is waited for: nobody asks for room who has
+/// some.
 Result<std::unique_ptr<WeightCache::Room>> WeightCache::make_room(uint64_t bytes) {
   for (;;) {
     std::optional<uint32_t> oldest;
     {
-      const std::lock_guard lock(mutex_);
+      std::unique_lock lock(mutex_);
       if (limit_.bytes == 0 || taken_bytes() + bytes <= limit_.bytes) return std::make_unique<Room>(*this, bytes);
+      uint64_t removable_bytes = reserved_bytes_;
       for (uint32_t file = 0; file < files_.size(); ++file) {
         if (!files_[file].whole) continue;
+        removable_bytes += planned_[file].size_bytes;
         if (!oldest || files_[file].last_use < files_[*oldest].last_use) oldest = file;
       }
+      if (bytes > 0 && taken_bytes() + bytes > limit_.bytes + removable_bytes) return std::unique_ptr<Room>();
+      if (!oldest && reserved_bytes_ == 0) return std::unique_ptr<Room>();
+      if (!oldest) {
+        room_left_.wait(lock);
+        continue;
+      }
     }
-    if (!oldest) return std::unique_ptr<Room>();
     TRY(remove_expert(*oldest));
   }
 }
