@@ -1,32 +1,8 @@
-#include "tests/kernels/weights.h"
+#include "tests/kernels/head_case.h"
 #include "tests/support/numeric.h"
 
 namespace dspack::test {
 namespace {
-
-struct HeadCase {
-  WeightCase weight;  // out = heads * head_rows
-  uint32_t heads = 1;
-  uint32_t head_rows = 1;
-  uint32_t first_row = 0;
-  uint32_t rows_used = 1;
-  uint32_t rows = 1;
-};
-
-std::ostream& operator<<(std::ostream& out, const HeadCase& c) {
-  return out << c.weight << ", " << c.heads << " heads of " << c.head_rows << " rows, used " << c.first_row << " + "
-             << c.rows_used << ", " << c.rows << " rows";
-}
-
-enum class Direction { plain, transposed };
-
-struct Lengths {
-  uint32_t x = 0;
-  uint32_t y = 0;
-};
-Lengths lengths(const HeadCase& c, Direction direction) {
-  return direction == Direction::plain ? Lengths{c.weight.in, c.rows_used} : Lengths{c.rows_used, c.weight.in};
-}
 
 /// x and y are laid out [rows, heads, length] with a gap of 2 behind every head of y and of 1 behind every row.
 std::vector<float> run_heads(Lab& lab, const kernels::Weight& weight, const std::vector<float>& x, const HeadCase& c,

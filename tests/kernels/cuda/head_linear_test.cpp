@@ -3,35 +3,11 @@
 #include <span>
 
 #include "tests/kernels/cuda/gpu_lab.h"
-#include "tests/kernels/weights.h"
+#include "tests/kernels/head_case.h"
 #include "tests/support/numeric.h"
 
 namespace dspack::test {
 namespace {
-
-struct HeadCase {
-  WeightCase weight;  // out = heads * head_rows
-  uint32_t heads = 1;
-  uint32_t head_rows = 1;
-  uint32_t first_row = 0;
-  uint32_t rows_used = 1;
-  uint32_t rows = 1;
-};
-
-std::ostream& operator<<(std::ostream& out, const HeadCase& c) {
-  return out << c.weight << ", " << c.heads << " heads of " << c.head_rows << " rows, used " << c.first_row << " + "
-             << c.rows_used << ", " << c.rows << " rows";
-}
-
-enum class Direction { plain, transposed };
-
-struct Lengths {
-  uint32_t x = 0;
-  uint32_t y = 0;
-};
-Lengths lengths(const HeadCase& c, Direction direction) {
-  return direction == Direction::plain ? Lengths{c.weight.in, c.rows_used} : Lengths{c.rows_used, c.weight.in};
-}
 
 kernels::cuda::Matrix put(GpuLab& lab, const RandomWeight& weight, size_t offset_bytes = 0) {
   kernels::cuda::Matrix matrix{
