@@ -198,6 +198,20 @@ void check_experts(const ExpertsArgs& args, uint64_t scratch_bytes) {
   check_extent(args.scratch, scratch_bytes);
 }
 
+void check_expert_parts(const ExpertPartsArgs& args, uint64_t scratch_bytes) {
+  DSPACK_CHECK(args.table != nullptr && args.top_k > 0, "no table");
+  check_rows(args.x);
+  check_rows(args.parts);
+  DSPACK_CHECK(args.parts.cols == args.x.cols, "rows differ in length");
+  DSPACK_CHECK(args.parts.rows == product(args.x.rows, args.top_k), "top_k parts a row");
+  for (const ExpertGroup& group : args.groups) {
+    DSPACK_CHECK(group.entry < args.table->size(), "no such expert in the table");
+    for (const uint32_t part : group.parts)
+      DSPACK_CHECK(part < args.parts.rows, "no such part");
+  }
+  check_extent(args.scratch, scratch_bytes);
+}
+
 void check_combine(const Rows& y, const Rows& parts, Slice weights, uint32_t top_k) {
   check_rows(y);
   check_rows(parts);

@@ -28,6 +28,7 @@ void check_indexed_rows(const Rows& to, const Rows& from, std::span<const uint32
 void check_argmax(const Rows& x, Slice ids);
 /// `scratch_bytes`: what the device says that the call needs.
 void check_experts(const ExpertsArgs& args, uint64_t scratch_bytes);
+void check_expert_parts(const ExpertPartsArgs& args, uint64_t scratch_bytes);
 void check_combine(const Rows& y, const Rows& parts, Slice weights, uint32_t top_k);
 
 }  // namespace dspack::kernels

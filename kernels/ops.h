@@ -3,8 +3,10 @@
 // A Device makes Buffers and Queues. A Queue is an ordered list of operations: each sees the effects of the ones before
 // it. An operation may return before it has run; `synchronize` waits for all of them. The CPU device runs every
 // operation at once and in full.
+// Queues of one device run beside each other; `mark` and `wait` say what of one comes before what of another.
 // Threads: a Device is thread-safe; a Queue belongs to one thread at a time. Lifetime: a Slice borrows its Buffer; host
-// spans are borrowed until the next `synchronize`, index spans only for the call. Errors: allocation returns a Result
+// spans are borrowed until the next `synchronize`, or until an event behind the operation is reached, index spans only
+// for the call. Errors: allocation returns a Result
 // (budget); shapes that do not fit are programming errors (DSPACK_CHECK), since the loader has checked the checkpoint.
 //
 // Exactness (the contract of precision mode `exact`): activations and accumulation are FP32, small weight types are
@@ -175,6 +177,36 @@ struct ExpertsArgs {
   Rows y;         // [tokens, hidden]; not x
 };
 
+/// Of one expert: which assignments of a call go to it, as token * top_k + slot, ascending.
+struct ExpertGroup {
+  uint32_t entry = 0;  // in the table
+  std::span<const uint32_t> parts;
+};
+
+/// Some of a layer's experts by themselves, where they are not all at hand at once: for every assignment `part` of a
+/// group, parts[part] = down(silu(gate(x[t])) * up(x[t])) with t = part / top_k. Other rows of `parts` stay as they
+/// are. A row is the same, bit for bit, in whatever groups and calls it is computed, and `combine` adds the rows up as
+/// `run_experts` does.
+struct ExpertPartsArgs {
+  const ExpertTable* table = nullptr;
+  Rows x;                               // [tokens, hidden]
+  std::span<const ExpertGroup> groups;  // borrowed for the call; no part appears twice
+  uint32_t top_k = 0;
+  Slice scratch;  // of Device::experts_scratch_bytes for at least so many tokens, 256-byte aligned
+  Rows parts;     // [tokens * top_k, hidden]; neither x nor in scratch
+};
+
+/// A point in a queue's work, reached when all that was enqueued before it has run.
+class Event {
+ public:
+  virtual ~Event() = default;
+  [[nodiscard]] virtual bool is_reached() = 0;
+  /// Returns when it is reached.
+  virtual void wait() = 0;
+  /// By the device's clock, from when `earlier` was reached, which is of the same device. Both are reached.
+  [[nodiscard]] virtual double seconds_since(const Event& earlier) const = 0;
+};
+
 /// Operations that were recorded once and run as one (a CUDA graph).
 class Step {
  public:
@@ -189,6 +221,11 @@ class Queue {
   virtual void download(std::span<std::byte> to, Slice from) = 0;
   virtual void copy(Slice to, Slice from, uint64_t bytes) = 0;
   virtual void synchronize() = 0;
+  /// What was enqueued so far. Not while recording.
+  [[nodiscard]] virtual std::shared_ptr<Event> mark() = 0;
+  /// What is enqueued from now on runs after the event, which may be of another queue of this device. Not while
+  /// recording.
+  virtual void wait(const Event& event) = 0;
 
   /// y[r, o] = sum over i of x[r, i] * weight[o, i]. x [rows, in], y [rows, out].
   virtual void linear(const Weight& weight, const Rows& x, const Rows& y) = 0;
@@ -211,6 +248,7 @@ class Queue {
   virtual void route(const RouterArgs& args) = 0;
 
   virtual void run_experts(const ExpertsArgs& args) = 0;
+  virtual void run_expert_parts(const ExpertPartsArgs& args) = 0;
 
   /// Stores rows one behind the other as `dtype` (f32, bf16, f16), each value rounded to the nearest, ties to even.
   /// With a live position the first goes so many rows behind `to`.
@@ -249,6 +287,9 @@ class Device {
   [[nodiscard]] virtual std::string_view description() const = 0;
   /// Uninitialised memory, aligned to at least 64 bytes. Errors: budget.
   [[nodiscard]] virtual Result<std::unique_ptr<Buffer>> allocate(uint64_t bytes) = 0;
+  /// Memory of the host, page-aligned, from and to which this device copies without a detour and while it computes
+  /// (pinned). Errors: budget.
+  [[nodiscard]] virtual Result<std::unique_ptr<Buffer>> allocate_host(uint64_t bytes) = 0;
   [[nodiscard]] virtual std::unique_ptr<Queue> make_queue() = 0;
   /// Whether buffers lie in the host's memory (Buffer::host).
   [[nodiscard]] virtual bool is_host() const = 0;

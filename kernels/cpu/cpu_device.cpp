@@ -53,6 +53,7 @@ class CpuDevice final : public Device {
 
   [[nodiscard]] std::string_view description() const override { return description_; }
   [[nodiscard]] Result<std::unique_ptr<Buffer>> allocate(uint64_t bytes) override;
+  [[nodiscard]] Result<std::unique_ptr<Buffer>> allocate_host(uint64_t bytes) override { return allocate(bytes); }
   [[nodiscard]] std::unique_ptr<Queue> make_queue() override { return make_cpu_queue(ops_, workers_); }
   [[nodiscard]] bool is_host() const override { return true; }
   [[nodiscard]] DeviceMemory memory() const override { return {}; }

@@ -1,6 +1,7 @@
 #include "kernels/cpu/cpu_queue.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstring>
 
@@ -92,6 +93,19 @@ void for_each_head(uint32_t begin, uint32_t end, uint32_t per_head, Part part) {
   }
 }
 
+/// Everything that was enqueued before it has run.
+class Now final : public Event {
+ public:
+  [[nodiscard]] bool is_reached() override { return true; }
+  void wait() override {}
+  [[nodiscard]] double seconds_since(const Event& earlier) const override {
+    return std::chrono::duration<double>(time_ - dynamic_cast<const Now&>(earlier).time_).count();
+  }
+
+ private:
+  std::chrono::steady_clock::time_point time_ = std::chrono::steady_clock::now();
+};
+
 class CpuQueue final : public Queue {
  public:
   CpuQueue(const CpuOps& ops, Workers& workers) : ops_(ops), workers_(workers) {}
@@ -100,6 +114,8 @@ class CpuQueue final : public Queue {
   void download(std::span<std::byte> to, Slice from) override;
   void copy(Slice to, Slice from, uint64_t bytes) override;
   void synchronize() override {}
+  std::shared_ptr<Event> mark() override { return std::make_shared<Now>(); }
+  void wait(const Event&) override {}
 
   void linear(const Weight& weight, const Rows& x, const Rows& y) override;
   void head_linear_transposed(const HeadLinearArgs& args) override;
@@ -116,6 +132,7 @@ class CpuQueue final : public Queue {
   void scatter_rows(const Rows& to, const Rows& from, std::span<const uint32_t> rows) override;
   void combine(const Rows& y, const Rows& parts, Slice weights, uint32_t top_k) override;
   void run_experts(const ExpertsArgs& args) override;
+  void run_expert_parts(const ExpertPartsArgs& args) override;
   void argmax(const Rows& x, Slice ids) override;
   // Everything here has run when it returns: there is nothing to gain by recording.
   std::unique_ptr<Step> record(const std::function<void()>&) override { return nullptr; }
@@ -337,6 +354,16 @@ void CpuQueue::run_experts(const ExpertsArgs& args) {
   if (args.x.rows == 0) return;
   const auto* ids = reinterpret_cast<const uint32_t*>(host(args.ids));
   run_experts_grouped(*this, table, {ids, size_t{args.x.rows} * args.top_k}, args);
+}
+
+void CpuQueue::run_expert_parts(const ExpertPartsArgs& args) {
+  const auto& table = static_cast<const CpuExpertTable&>(*args.table);
+  check_expert_parts(args, grouped_experts_scratch_bytes({.hidden = args.x.cols,
+                                                          .inner = table[0].gate.out,
+                                                          .experts = table.size(),
+                                                          .top_k = args.top_k,
+                                                          .rows = args.x.rows}));
+  run_grouped_parts(*this, table, args);
 }
 
 void CpuQueue::argmax(const Rows& x, Slice ids) {

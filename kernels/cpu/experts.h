@@ -25,5 +25,7 @@ class CpuExpertTable final : public ExpertTable {
 /// By the other operations of `queue`. ids: those of args, which the host can read.
 void run_experts_grouped(Queue& queue, const CpuExpertTable& table, std::span<const uint32_t> ids,
                          const ExpertsArgs& args);
+/// The same of single experts, without the sum.
+void run_grouped_parts(Queue& queue, const CpuExpertTable& table, const ExpertPartsArgs& args);
 
 }  // namespace dspack::kernels

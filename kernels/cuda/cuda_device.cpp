@@ -25,6 +25,9 @@ class CudaDevice final : public Device {
     TRY_ASSIGN(auto buffer, cuda::CudaBuffer::make(bytes, budget_));
     return std::unique_ptr<Buffer>(std::move(buffer));
   }
+  [[nodiscard]] Result<std::unique_ptr<Buffer>> allocate_host(uint64_t bytes) override {
+    return cuda::PinnedBuffer::make(bytes);
+  }
   [[nodiscard]] std::unique_ptr<Queue> make_queue() override { return cuda::make_cuda_queue(properties_, precision_); }
   [[nodiscard]] bool is_host() const override { return false; }
   [[nodiscard]] DeviceMemory memory() const override {

@@ -53,6 +53,11 @@ CudaBuffer::~CudaBuffer() {
   budget_->used_bytes -= bytes_;
 }
 
+Result<std::unique_ptr<Buffer>> PinnedBuffer::make(uint64_t bytes) {
+  TRY_ASSIGN(void* const memory, gpu::allocate_pinned(bytes));
+  return std::unique_ptr<Buffer>(new PinnedBuffer(memory, bytes));
+}
+
 std::byte* address_of(Slice place) {
   if (place.empty()) return nullptr;
   DSPACK_CHECK(place.buffer->host().empty(), "a buffer of another device");

@@ -36,6 +36,23 @@ class CudaBuffer final : public Buffer {
   std::shared_ptr<Budget> budget_;
 };
 
+/// Memory of the host that the device copies from and to by itself.
+class PinnedBuffer final : public Buffer {
+ public:
+  [[nodiscard]] static Result<std::unique_ptr<Buffer>> make(uint64_t bytes);
+  ~PinnedBuffer() override { gpu::release_pinned(memory_); }
+  PinnedBuffer(const PinnedBuffer&) = delete;
+  PinnedBuffer& operator=(const PinnedBuffer&) = delete;
+
+  [[nodiscard]] uint64_t size_bytes() const override { return bytes_; }
+  [[nodiscard]] std::span<std::byte> host() override { return {static_cast<std::byte*>(memory_), bytes_}; }
+
+ private:
+  PinnedBuffer(void* memory, uint64_t bytes) : memory_(memory), bytes_(bytes) {}
+  void* memory_;
+  uint64_t bytes_;
+};
+
 /// Where a slice is on the device; null for an empty one.
 [[nodiscard]] std::byte* address_of(Slice place);
 

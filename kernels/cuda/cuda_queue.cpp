@@ -65,6 +65,20 @@ class RecordedStep final : public Step {
   std::unique_ptr<gpu::Graph> graph_;
 };
 
+class CudaEvent final : public Event {
+ public:
+  explicit CudaEvent(std::shared_ptr<gpu::Event> event) : event_(std::move(event)) {}
+  [[nodiscard]] bool is_reached() override { return event_->is_reached(); }
+  void wait() override { event_->wait(); }
+  [[nodiscard]] double seconds_since(const Event& earlier) const override {
+    return event_->seconds_since(static_cast<const CudaEvent&>(earlier).event());
+  }
+  [[nodiscard]] const gpu::Event& event() const { return *event_; }
+
+ private:
+  std::shared_ptr<gpu::Event> event_;
+};
+
 class CudaQueue final : public Queue {
  public:
   CudaQueue(gpu::Properties properties, Precision precision)
@@ -74,6 +88,8 @@ class CudaQueue final : public Queue {
   void download(std::span<std::byte> to, Slice from) override;
   void copy(Slice to, Slice from, uint64_t bytes) override;
   void synchronize() override;
+  std::shared_ptr<Event> mark() override { return std::make_shared<CudaEvent>(stream_->mark()); }
+  void wait(const Event& event) override { stream_->wait(static_cast<const CudaEvent&>(event).event()); }
 
   void linear(const Weight& weight, const Rows& x, const Rows& y) override;
   void head_linear_transposed(const HeadLinearArgs& args) override;
@@ -85,6 +101,7 @@ class CudaQueue final : public Queue {
   void add(const Rows& y, const Rows& x) override;
   void route(const RouterArgs& args) override;
   void run_experts(const ExpertsArgs& args) override;
+  void run_expert_parts(const ExpertPartsArgs&) override { DSPACK_CHECK(false, "TODO"); }
   void store_rows(Slice to, Dtype dtype, const Rows& from, const LivePosition& live) override;
   void load_rows(const Rows& to, Slice from, Dtype dtype) override;
   void gather_rows(const Rows& to, const Rows& from, std::span<const uint32_t> rows) override;

@@ -30,6 +30,30 @@ class CudaGraph final : public Graph {
   cudaGraphExec_t ready_ = nullptr;
 };
 
+class CudaEvent final : public Event {
+ public:
+  CudaEvent() { check(cudaEventCreate(&event_)); }
+  ~CudaEvent() override { cudaEventDestroy(event_); }
+  CudaEvent(const CudaEvent&) = delete;
+  CudaEvent& operator=(const CudaEvent&) = delete;
+  [[nodiscard]] bool is_reached() override {
+    const cudaError_t status = cudaEventQuery(event_);
+    if (status == cudaErrorNotReady) return false;
+    check(status);
+    return true;
+  }
+  void wait() override { check(cudaEventSynchronize(event_)); }
+  [[nodiscard]] double seconds_since(const Event& earlier) const override {
+    float milliseconds = 0;
+    check(cudaEventElapsedTime(&milliseconds, static_cast<const CudaEvent&>(earlier).event_, event_));
+    return milliseconds / 1e3;
+  }
+  [[nodiscard]] cudaEvent_t event() const { return event_; }
+
+ private:
+  cudaEvent_t event_ = nullptr;
+};
+
 class CudaStream final : public Stream {
  public:
   CudaStream() { check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking)); }
@@ -49,6 +73,14 @@ class CudaStream final : public Stream {
   }
   void fill(void* to, uint8_t value, uint64_t bytes) override { check(cudaMemsetAsync(to, value, bytes, stream_)); }
   void synchronize() override { check(cudaStreamSynchronize(stream_)); }
+  std::shared_ptr<Event> mark() override {
+    auto event = std::make_shared<CudaEvent>();
+    check(cudaEventRecord(event->event(), stream_));
+    return event;
+  }
+  void wait(const Event& event) override {
+    check(cudaStreamWaitEvent(stream_, static_cast<const CudaEvent&>(event).event(), 0));
+  }
   void begin_recording() override { check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeRelaxed)); }
   std::unique_ptr<Graph> end_recording() override {
     cudaGraph_t recorded = nullptr;

@@ -13,8 +13,8 @@ namespace dspack::kernels::cuda {
 /// run_experts.
 [[nodiscard]] bool experts_fit_tensor_cores(const ExpertForm& form);
 
-/// Precondition: experts_fit_tensor_cores. `precision`: bf16 or fp8 (linear_tensor.h). The value of an output depends on its input row
-/// and its slots alone.
+/// Precondition: experts_fit_tensor_cores. `precision`: bf16 or fp8 (linear_tensor.h). The value of an output depends
+/// on its input row and its slots alone.
 void run_experts_tensor(gpu::Stream& stream, const ExpertsTask& task, Precision precision);
 
 /// How a product runs. Pure.

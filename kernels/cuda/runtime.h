@@ -46,6 +46,16 @@ class Graph {
   virtual ~Graph() = default;
 };
 
+/// A point in a stream's work, with the time at which it was reached.
+class Event {
+ public:
+  virtual ~Event() = default;
+  [[nodiscard]] virtual bool is_reached() = 0;
+  virtual void wait() = 0;
+  /// Both are reached.
+  [[nodiscard]] virtual double seconds_since(const Event& earlier) const = 0;
+};
+
 /// Work in order.
 class Stream {
  public:
@@ -58,6 +68,10 @@ class Stream {
   virtual void copy_on_device(void* to, const void* from, uint64_t bytes) = 0;
   virtual void fill(void* to, uint8_t value, uint64_t bytes) = 0;
   virtual void synchronize() = 0;
+  /// What the stream holds so far.
+  [[nodiscard]] virtual std::shared_ptr<Event> mark() = 0;
+  /// What follows runs after the event, which may be of another stream.
+  virtual void wait(const Event& event) = 0;
   /// From here on launches and copies on the device are recorded and not run.
   virtual void begin_recording() = 0;
   [[nodiscard]] virtual std::unique_ptr<Graph> end_recording() = 0;

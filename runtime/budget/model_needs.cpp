@@ -29,7 +29,7 @@ constexpr uint64_t kLogitRows = 64;
 constexpr uint64_t kSamplerBytes = 16;
 
 // For a device that holds all experts.
-Result<void> add_resident_experts(const format::Checkpoint& checkpoint, const ResidentOptions& options,
+Result<void> add_resident_experts(const format::Checkpoint& checkpoint, const DeviceExperts& options,
                                   MemoryNeeds& needs) {
   TRY_ASSIGN(needs.resident_expert_bytes, ResidentExperts::bytes_for(checkpoint, options));
   const std::vector<uint64_t> slots = share_slots(needs.layouts, kReaderSlots);

@@ -15,6 +15,7 @@ struct ExpertTimes {
   double misses = 0;     // computing the others
   double last_miss = 0;  // of these, the one computed last
   double transfer = 0;   // from the request to the arrival of the last missing expert
+  double host = 0;       // a device's experts that the CPU computed beside it
 };
 
 /// Sums over layers and passes, and what follows from them.
@@ -24,7 +25,8 @@ class DecodeBound {
     experts_ += layer.total;
     compute_ += layer.hits + layer.misses;
     transfer_ += layer.transfer;
-    bound_ += std::max(layer.hits, layer.transfer) + layer.last_miss;
+    host_ += layer.host;
+    bound_ += std::max({layer.hits, layer.transfer, layer.host}) + layer.last_miss;
   }
 
   /// What was added since `earlier` was copied from this.
@@ -33,24 +35,28 @@ class DecodeBound {
     rest.experts_ -= earlier.experts_;
     rest.compute_ -= earlier.compute_;
     rest.transfer_ -= earlier.transfer_;
+    rest.host_ -= earlier.host_;
     rest.bound_ -= earlier.bound_;
     return rest;
   }
 
   /// Seconds that passes of `seconds` altogether could not do without: everything but the routed MoE, and for each
-  /// layer max(compute of hits, transfer of misses) + compute of the last miss.
+  /// layer max(compute of hits, transfer of misses, what the CPU computed) + compute of the last miss.
   [[nodiscard]] double seconds(double seconds) const { return outside(seconds) + bound_; }
   /// max(all compute, all transfer): what perfect foresight would leave.
-  [[nodiscard]] double with_foresight(double seconds) const { return std::max(outside(seconds) + compute_, transfer_); }
+  [[nodiscard]] double with_foresight(double seconds) const {
+    return std::max({outside(seconds) + compute_, transfer_, host_});
+  }
   /// Of the passes' `seconds`, those outside of the routed MoE.
   [[nodiscard]] double outside(double seconds) const { return std::max(0.0, seconds - experts_); }
 
   [[nodiscard]] double expert_seconds() const { return experts_; }
   [[nodiscard]] double compute_seconds() const { return compute_; }
   [[nodiscard]] double transfer_seconds() const { return transfer_; }
+  [[nodiscard]] double host_seconds() const { return host_; }
 
  private:
-  double experts_ = 0, compute_ = 0, transfer_ = 0, bound_ = 0;
+  double experts_ = 0, compute_ = 0, transfer_ = 0, host_ = 0, bound_ = 0;
 };
 
 }  // namespace dspack::runtime

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include "format/base/checked.h"
 #include "kernels/cpu/cpu_device.h"
 #include "runtime/experts/policy/lru.h"
 #include "runtime/experts/streamed_store.h"
@@ -11,35 +10,11 @@ namespace dspack::runtime {
 
 namespace {
 
-// Where every matrix begins: what the widest loads of any device want, several times over.
-constexpr uint64_t kAlignment = 256;
-constexpr std::array<const char*, 3> kProjections = {"gate_proj", "up_proj", "down_proj"};
-
-uint64_t data_bytes_of(const kernels::Weight& form) {
-  return uint64_t{form.out} * form.in * (bits_of(form.dtype) / 8);
-}
-
-uint64_t scale_bytes_of(const kernels::Weight& form) {
-  return ceil_div(form.out, form.block_out) * ceil_div(form.in, form.block_in) * sizeof(float);
-}
-
-bool is_stored_alike(const SlotPlan::Matrix& a, const SlotPlan::Matrix& b) {
-  return a.form.dtype == b.form.dtype && a.scale.has_value() == b.scale.has_value() &&
-         a.form.block_out == b.form.block_out && a.form.block_in == b.form.block_in;
-}
-
-Error stored_otherwise(ExpertKey key, const char* projection) {
-  return {ErrorKind::unsupported,
-          fmt::format("layer {}, expert {}: its {} is stored in another way than that of the layer's first expert; "
-                      "experts that stay in device memory must be stored alike; run on the CPU (--device cpu)",
-                      key.layer.value, key.expert.value, projection)};
-}
-
 Result<std::unique_ptr<StreamedStore>> make_reader(kernels::Device& host, WeightStorage& storage,
-                                                   const ResidentOptions& options) {
+                                                   const DeviceExperts& wanted) {
   StreamedStoreOptions store;
-  store.shape = options.shape;
-  store.layers = options.layers;
+  store.shape = wanted.shape;
+  store.layers = wanted.layers;
   store.slots = kReaderSlots;
   store.policy = [](uint64_t, uint64_t) { return std::make_unique<LruPolicy>(); };
   return StreamedStore::make(host, storage, store);
@@ -47,66 +22,24 @@ Result<std::unique_ptr<StreamedStore>> make_reader(kernels::Device& host, Weight
 
 }  // namespace
 
-ResidentExperts::Layout ResidentExperts::layout_of(const SlotPlan& plan) {
-  Layout layout;
-  uint64_t end = 0;
-  const auto place = [&](uint64_t bytes) {
-    const uint64_t at = end;
-    end = round_up(end + bytes, kAlignment);
-    return at;
-  };
-  for (size_t i = 0; i < layout.places.size(); ++i) {
-    Place& to = layout.places[i];
-    to.matrix.form = plan.matrices[i].form;
-    to.data_bytes = data_bytes_of(to.matrix.form);
-    to.matrix.data = place(to.data_bytes);
-    if (!plan.matrices[i].scale) continue;
-    to.scale_bytes = scale_bytes_of(to.matrix.form);
-    to.matrix.scale = place(to.scale_bytes);
-  }
-  layout.expert_bytes = end;
-  return layout;
-}
-
-// Looks at every expert, so that one that is missing is told of before tens of gigabytes are read.
-Result<std::map<LayerId, ResidentExperts::Layout>> ResidentExperts::lay_out(const format::Checkpoint& checkpoint,
-                                                                            const ResidentOptions& options) {
-  std::map<LayerId, Layout> layouts;
-  for (const LayerId layer : options.layers) {
-    for (uint32_t expert = 0; expert < options.experts; ++expert) {
-      const ExpertKey key{.layer = layer, .expert = ExpertId(expert)};
-      const auto plan = plan_slot(checkpoint, key, options.shape);
-      if (!plan) return explained(plan.error(), key);
-      const auto [place, is_first] = layouts.try_emplace(layer);
-      if (is_first) place->second = layout_of(*plan);
-      for (size_t i = 0; i < kProjections.size(); ++i) {
-        if (!is_stored_alike(place->second.places[i].matrix, plan->matrices[i])) {
-          return stored_otherwise(key, kProjections[i]);
-        }
-      }
-    }
-  }
-  return layouts;
-}
-
-Result<uint64_t> ResidentExperts::bytes_for(const format::Checkpoint& checkpoint, const ResidentOptions& options) {
-  TRY_ASSIGN(const auto layouts, lay_out(checkpoint, options));
+Result<uint64_t> ResidentExperts::bytes_for(const format::Checkpoint& checkpoint, const DeviceExperts& wanted) {
+  TRY_ASSIGN(const auto layouts, lay_out_experts(checkpoint, wanted, ExpertPresence::all));
   uint64_t bytes = 0;
   for (const auto& [id, layout] : layouts)
-    bytes += layout.expert_bytes * options.experts;
+    bytes += layout.expert_bytes * wanted.experts;
   return bytes;
 }
 
 Result<std::unique_ptr<ResidentExperts>> ResidentExperts::load(kernels::Device& device, kernels::Queue& queue,
-                                                               WeightStorage& storage, const ResidentOptions& options,
+                                                               WeightStorage& storage, const DeviceExperts& wanted,
                                                                format::Progress* progress,
                                                                const std::stop_token& stop) {
   std::unique_ptr<ResidentExperts> experts(new ResidentExperts);
-  if (options.layers.empty()) return experts;
-  TRY_ASSIGN(const auto layouts, lay_out(storage.checkpoint(), options));
-  TRY(experts->allocate(device, layouts, options.experts));
+  if (wanted.layers.empty()) return experts;
+  TRY_ASSIGN(const auto layouts, lay_out_experts(storage.checkpoint(), wanted, ExpertPresence::all));
+  TRY(experts->allocate(device, layouts, wanted.experts));
   TRY_ASSIGN(const auto host, kernels::make_cpu_device({.threads = 1, .instruction_set = {}}));
-  TRY_ASSIGN(const auto reader, make_reader(*host, storage, options));
+  TRY_ASSIGN(const auto reader, make_reader(*host, storage, wanted));
   reader->begin_pass({.phase = Phase::prefill, .rows = 1, .draft_rows = 0});
   format::SilentProgress silent;
   format::Progress& told = progress == nullptr ? static_cast<format::Progress&>(silent) : *progress;
@@ -122,7 +55,7 @@ Result<std::unique_ptr<ResidentExperts>> ResidentExperts::load(kernels::Device& 
   return experts;
 }
 
-Result<void> ResidentExperts::allocate(kernels::Device& device, const std::map<LayerId, Layout>& layouts,
+Result<void> ResidentExperts::allocate(kernels::Device& device, const std::map<LayerId, ExpertLayout>& layouts,
                                        uint32_t experts) {
   for (const auto& [id, layout] : layouts) {
     Layer& layer = layers_[id];
@@ -143,16 +76,6 @@ Result<void> ResidentExperts::allocate(kernels::Device& device, const std::map<L
   return {};
 }
 
-ExpertWeights ResidentExperts::weights_at(const Layout& layout, kernels::Slice begin) {
-  const auto linear = [&](const Place& place) {
-    kernels::Weight weight = place.matrix.form;
-    weight.data = begin.at(place.matrix.data);
-    if (place.matrix.scale) weight.scale = begin.at(*place.matrix.scale);
-    return Linear(weight);
-  };
-  return {.gate = linear(layout.places[0]), .up = linear(layout.places[1]), .down = linear(layout.places[2])};
-}
-
 // Experts are uploaded in the order of their arrival, while the next ones are read.
 Result<void> ResidentExperts::fill(Layer& layer, LayerId id, ExpertStore& reader, kernels::Queue& queue,
                                    format::Progress& progress, const std::stop_token& stop) {
@@ -160,20 +83,10 @@ Result<void> ResidentExperts::fill(Layer& layer, LayerId id, ExpertStore& reader
   for (uint32_t expert = 0; expert < layer.experts.size(); ++expert)
     demands.push_back({.expert = ExpertId(expert), .rows = 1, .first_row = 0, .last_row = 0});
   TRY_ASSIGN(const auto request, reader.request(id, std::move(demands)));
-  const auto upload = [&](kernels::Slice to, kernels::Slice from, uint64_t bytes) {
-    queue.upload(to, kernels::host_bytes(*from.buffer).subspan(from.offset_bytes, bytes));
-  };
   for (size_t taken = 0; taken < layer.experts.size(); ++taken) {
     if (stop.stop_requested()) return Error{ErrorKind::cancelled, "loading was interrupted"};
     TRY_ASSIGN(const ExpertLease lease, request->next(stop));
-    const ExpertWeights& to = layer.experts[lease.index()];
-    const std::array<const Linear*, 3> from = {&lease.weights().gate, &lease.weights().up, &lease.weights().down};
-    const std::array<const Linear*, 3> into = {&to.gate, &to.up, &to.down};
-    for (size_t i = 0; i < from.size(); ++i) {
-      const Place& place = layer.layout.places[i];
-      upload(into[i]->weight().data, from[i]->weight().data, place.data_bytes);
-      if (place.matrix.scale) upload(into[i]->weight().scale, from[i]->weight().scale, place.scale_bytes);
-    }
+    upload_expert(queue, layer.layout, lease.weights(), layer.experts[lease.index()]);
     queue.synchronize();  // the lease ends here
     progress.advanced(layer.layout.expert_bytes);
   }

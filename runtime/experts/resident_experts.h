@@ -8,16 +8,14 @@
 // (experts of one layer that differ in how they are stored); budget (device memory); cancelled.
 #pragma once
 
-#include <array>
 #include <map>
 #include <memory>
-#include <set>
 #include <stop_token>
 #include <vector>
 
 #include "format/progress.h"
+#include "runtime/experts/expert_layout.h"
 #include "runtime/experts/expert_store.h"
-#include "runtime/experts/slot_plan.h"
 #include "runtime/experts/store_stats.h"
 #include "runtime/storage/weight_storage.h"
 
@@ -27,22 +25,16 @@ namespace dspack::runtime {
 /// expert is read by one thread from its beginning to its end. Of V3: 530 MB.
 inline constexpr uint64_t kReaderSlots = 12;
 
-struct ResidentOptions {
-  ExpertShape shape;
-  uint32_t experts = 0;      // of each layer
-  std::set<LayerId> layers;  // whose experts a run may want
-};
-
 class ResidentExperts {
  public:
   /// `progress`: told of the bytes that have reached the device; nullptr: nobody is.
   [[nodiscard]] static Result<std::unique_ptr<ResidentExperts>> load(kernels::Device& device, kernels::Queue& queue,
                                                                      WeightStorage& storage,
-                                                                     const ResidentOptions& options,
+                                                                     const DeviceExperts& wanted,
                                                                      format::Progress* progress,
                                                                      const std::stop_token& stop);
   /// Device memory that they would take; nothing is read. Errors: those of `load` that the catalogue tells.
-  [[nodiscard]] static Result<uint64_t> bytes_for(const format::Checkpoint& checkpoint, const ResidentOptions& options);
+  [[nodiscard]] static Result<uint64_t> bytes_for(const format::Checkpoint& checkpoint, const DeviceExperts& wanted);
 
   /// Precondition of both: the layer is among those loaded.
   [[nodiscard]] const kernels::ExpertTable& table(LayerId layer) const { return *at(layer).table; }
@@ -53,28 +45,15 @@ class ResidentExperts {
   [[nodiscard]] const ExpertStoreStats& stats() const { return stats_; }
 
  private:
-  /// Where an expert's matrices lie, counted from the expert's place.
-  struct Place {
-    SlotPlan::Matrix matrix;
-    uint64_t data_bytes = 0, scale_bytes = 0;
-  };
-  struct Layout {
-    std::array<Place, 3> places;  // gate, up, down
-    uint64_t expert_bytes = 0;
-  };
   struct Layer {
-    Layout layout;
+    ExpertLayout layout;
     std::unique_ptr<kernels::Buffer> memory;
     std::vector<ExpertWeights> experts;
     std::unique_ptr<kernels::ExpertTable> table;
   };
 
   ResidentExperts() = default;
-  [[nodiscard]] static Result<std::map<LayerId, Layout>> lay_out(const format::Checkpoint& checkpoint,
-                                                                 const ResidentOptions& options);
-  [[nodiscard]] static Layout layout_of(const SlotPlan& plan);
-  [[nodiscard]] static ExpertWeights weights_at(const Layout& layout, kernels::Slice begin);
-  Result<void> allocate(kernels::Device& device, const std::map<LayerId, Layout>& layouts, uint32_t experts);
+  Result<void> allocate(kernels::Device& device, const std::map<LayerId, ExpertLayout>& layouts, uint32_t experts);
   Result<void> fill(Layer& layer, LayerId id, ExpertStore& reader, kernels::Queue& queue, format::Progress& progress,
                     const std::stop_token& stop);
   void keep_stats(const ExpertStoreStats& reading);

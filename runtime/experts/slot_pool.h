@@ -1,5 +1,6 @@
 // Slots of memory for experts of one layout, and which expert lies in which. Memory is taken when a slot is first used.
-// Threads: single-thread (the store's lock). Lifetime: borrows the device; a Slot stays where it is. Errors: budget.
+// Threads: single-thread (the store's lock). Lifetime: what gives memory must outlive it; a Slot stays where it is.
+// Errors: budget.
 #pragma once
 
 #include <chrono>
@@ -36,9 +37,12 @@ struct Slot {
   [[nodiscard]] std::span<std::byte> bytes() const;
 };
 
+/// Gives the memory of a slot. Errors: budget.
+using SlotMemory = std::function<Result<std::unique_ptr<kernels::Buffer>>(uint64_t bytes)>;
+
 class SlotPool {
  public:
-  SlotPool(kernels::Device& device, uint64_t slot_bytes, uint64_t limit, std::unique_ptr<EvictionPolicy> policy);
+  SlotPool(SlotMemory memory, uint64_t slot_bytes, uint64_t limit, std::unique_ptr<EvictionPolicy> policy);
 
   /// nullptr: the expert is in no slot.
   [[nodiscard]] Slot* find(ExpertKey key);
@@ -46,6 +50,9 @@ class SlotPool {
   /// called for an expert that has to leave; one that is `spared` stays.
   [[nodiscard]] Result<Slot*> take(ExpertKey key, uint64_t number, const std::function<void(const Slot&)>& evicted,
                                    const std::function<bool(ExpertKey)>& spared = {});
+  /// A spare expert lies in faster memory as well. Where one has to go, spare ones go first, the one that became so
+  /// last before the others, for it will be the longest there.
+  void set_spare(Slot& slot, bool is_spare);
   /// Makes a slot without pins empty.
   void clear(Slot& slot);
 
@@ -57,13 +64,15 @@ class SlotPool {
 
  private:
   [[nodiscard]] bool may_go(ExpertKey key) const;
+  [[nodiscard]] std::optional<ExpertKey> victim(const std::function<bool(ExpertKey)>& may_leave) const;
 
-  kernels::Device& device_;
+  SlotMemory memory_;
   uint64_t slot_bytes_;
   uint64_t limit_;
   std::unique_ptr<EvictionPolicy> policy_;
   std::vector<std::unique_ptr<Slot>> slots_;
   std::vector<Slot*> empty_;
+  std::vector<ExpertKey> spares_;  // in the order in which they became so
   struct Hash {
     size_t operator()(ExpertKey key) const {
       return std::hash<uint64_t>()(uint64_t{key.layer.value} << 32U | key.expert.value);

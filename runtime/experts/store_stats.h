@@ -5,11 +5,13 @@
 #include <array>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 
 #include "format/base/ids.h"
 #include "runtime/experts/eviction_policy.h"
+#include "runtime/experts/vram/vram_stats.h"
 #include "runtime/storage/weight_storage.h"
 
 namespace dspack::runtime {
@@ -49,6 +51,7 @@ struct ExpertStoreStats {
   uint64_t loaded_bytes = 0;                              // read before the first pass: resident experts
   std::set<ExpertKey> read_experts;                       // each once, however often it was read
   std::map<LayerId, std::set<std::string>> opened_files;  // by layer, relative to the repository
+  std::optional<VramStats> vram;                          // of the tier above, where a GPU holds some of the experts
 
   [[nodiscard]] uint64_t hits() const { return phases[0].hits + phases[0].late + phases[1].hits + phases[1].late; }
   [[nodiscard]] uint64_t misses() const { return phases[0].all_misses() + phases[1].all_misses(); }

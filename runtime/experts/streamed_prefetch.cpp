@@ -7,7 +7,7 @@ namespace dspack::runtime {
 
 // While slots are left, an expert is read once whatever comes, and only those that are wanted should be.
 bool StreamedStore::is_prefetching() const {
-  return pass_.phase == Phase::decode && governor_.is_on() && (has_evicted_ || options_.prefetch == PrefetchMode::on);
+  return phase() == Phase::decode && governor_.is_on() && (has_evicted_ || options_.prefetch == PrefetchMode::on);
 }
 
 bool StreamedStore::wants_forecast() const {
@@ -33,7 +33,7 @@ bool StreamedStore::start_prefetch(ExpertKey key) {
       [this](ExpertKey candidate) { return forecast_.is_near(candidate); });
   if (!slot || *slot == nullptr) return false;
   if ((*slot)->number == slots_.size()) slots_.push_back(*slot);
-  (*pool)->policy().prefetched(key, pass_number_);
+  (*pool)->policy().prefetched(key, uses_.number());
   (*slot)->is_prefetch = true;
   (*slot)->may_fail = true;
   if (!begin_reading(**slot, Urgency::prefetch)) {
@@ -64,7 +64,7 @@ void StreamedStore::end_forecast(LayerId layer, std::span<const ExpertDemand> de
 void StreamedStore::end_pass() {
   const PhaseStats& now = prefetch_counts();
   const PhaseStats& before = course_.before;
-  if (pass_.phase == Phase::decode && course_.layers > 1 && has_evicted_) {
+  if (phase() == Phase::decode && course_.layers > 1 && has_evicted_) {
     const uint64_t misses = now.all_misses() - before.all_misses();
     governor_.record({.seconds = std::chrono::duration<double>(course_.end - course_.start).count(),
                       .experts = misses + now.hits + now.late - before.hits - before.late,

@@ -42,19 +42,19 @@ class StreamedStore::Request final : public ExpertRequest {
         missing_.push_back(i);
         continue;
       }
-      store_.count_hit(*slot, store_.use_of(layer_, demands_[i]));
+      store_.count_hit(*slot, store_.uses_.use_of(layer_, demands_[i]));
       ++slot->pins;
       const bool is_ready = slot->state == Slot::State::ready;
       (is_ready ? ready_ : coming_).push_back({.index = i, .slot = slot, .was_missing = !is_ready});
     }
-    if (store_.pass_.phase == Phase::prefill) order_missing();
+    if (store_.phase() == Phase::prefill) order_missing();
     return start_missing();
   }
 
   // With the lock held: as many of the missing as there are slots for, and in a prefill as the window allows.
   Result<void> start_missing() {
-    while (!missing_.empty() && (store_.pass_.phase == Phase::decode || ahead() < store_.prefill_window(layer_))) {
-      auto slot = store_.start_miss(store_.use_of(layer_, demands_[missing_.front()]));
+    while (!missing_.empty() && (store_.phase() == Phase::decode || ahead() < store_.prefill_window(layer_))) {
+      auto slot = store_.start_miss(store_.uses_.use_of(layer_, demands_[missing_.front()]));
       if (!slot) return slot.error();
       if (*slot == nullptr) return {};
       ++(*slot)->pins;
@@ -183,8 +183,9 @@ Result<void> StreamedStore::make_pools() {
              slot_layouts(storage_.checkpoint(), options_.shape, options_.layers));
   const std::vector<uint64_t> limits = share_slots(layouts, options_.slots, options_.least_slots);
   for (size_t i = 0; i < layouts.size(); ++i) {
-    pools_.push_back(std::make_unique<SlotPool>(device_, layouts[i].slot_bytes, limits[i],
-                                                options_.policy(limits[i], options_.seed + i)));
+    const SlotMemory of_device = [this](uint64_t bytes) { return device_.allocate(bytes); };
+    pools_.push_back(std::make_unique<SlotPool>(options_.memory ? options_.memory : of_device, layouts[i].slot_bytes,
+                                                limits[i], options_.policy(limits[i], options_.seed + i)));
     for (const LayerId layer : layouts[i].layers)
       pool_of_layer_[layer] = pools_.back().get();
     stats_.slots += limits[i];
@@ -207,21 +208,16 @@ Result<SlotPool*> StreamedStore::pool_of(ExpertKey key) {
 void StreamedStore::begin_pass(const ExpertPass& pass) {
   const std::lock_guard lock(mutex_);
   end_pass();
-  pass_ = pass;
-  ++pass_number_;
+  uses_.begin_pass(pass);
   ++counts().passes;
-  draft_uses_.clear();
 }
 
 void StreamedStore::accept_drafts(uint32_t rows) {
   const std::lock_guard lock(mutex_);
-  const uint32_t first_draft = pass_.rows - std::min(pass_.rows, pass_.draft_rows);
-  for (const auto& [row, use] : draft_uses_) {
-    if (row - first_draft >= rows) continue;
+  for (const ExpertUse& use : uses_.accept_drafts(rows)) {
     SlotPool& pool = *pool_of_layer_.at(use.key.layer);
     if (pool.find(use.key) != nullptr) pool.policy().hit(use);
   }
-  draft_uses_.clear();
 }
 
 MissCounts StreamedStore::miss_counts() const {
@@ -235,13 +231,21 @@ MissCounts StreamedStore::miss_counts() const {
   return counts;
 }
 
-ExpertUse StreamedStore::use_of(LayerId layer, const ExpertDemand& demand) const {
-  return {.key = {.layer = layer, .expert = demand.expert},
-          .pass = pass_number_,
-          .phase = pass_.phase,
-          .rows = demand.rows,
-          .last_row = pass_.rows - std::min(pass_.rows, demand.last_row + 1),
-          .is_draft = demand.first_row + pass_.draft_rows >= pass_.rows && pass_.draft_rows > 0};
+void StreamedStore::set_copied(ExpertKey key, bool is_copied) {
+  const std::lock_guard lock(mutex_);
+  const auto pool = pool_of_layer_.find(key.layer);
+  if (pool == pool_of_layer_.end()) return;
+  if (Slot* const slot = pool->second->find(key)) pool->second->set_spare(*slot, is_copied);
+}
+
+std::optional<ExpertLease> StreamedStore::lease_if_ready(ExpertKey key) {
+  const std::lock_guard lock(mutex_);
+  const auto pool = pool_of_layer_.find(key.layer);
+  if (pool == pool_of_layer_.end()) return std::nullopt;
+  Slot* const slot = pool->second->find(key);
+  if (slot == nullptr || slot->state != Slot::State::ready) return std::nullopt;
+  ++slot->pins;
+  return ExpertLease(0, slot->weights, this, slot->number);
 }
 
 Result<std::unique_ptr<ExpertRequest>> StreamedStore::request(LayerId layer, std::vector<ExpertDemand> demands) {
@@ -252,12 +256,7 @@ Result<std::unique_ptr<ExpertRequest>> StreamedStore::request(LayerId layer, std
   {
     const std::lock_guard lock(mutex_);
     request_ = made.get();
-    for (const ExpertDemand& demand : demands) {
-      ExpertUse use = use_of(layer, demand);
-      if (!use.is_draft) continue;
-      use.is_draft = false;  // as it counts once the draft has stood
-      draft_uses_.emplace_back(demand.first_row, use);
-    }
+    uses_.remember_drafts(layer, demands);
     begun = made->begin();
   }
   if (!begun) return begun.error();

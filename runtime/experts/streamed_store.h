@@ -17,6 +17,7 @@
 #include "runtime/experts/expert_store.h"
 #include "runtime/experts/fetch_outlook.h"
 #include "runtime/experts/forecast.h"
+#include "runtime/experts/pass_uses.h"
 #include "runtime/experts/prefetch_governor.h"
 #include "runtime/experts/slot_pool.h"
 #include "runtime/experts/store_stats.h"
@@ -32,6 +33,7 @@ struct StreamedStoreOptions {
   uint64_t seed = 1;
   PrefetchMode prefetch = PrefetchMode::off;
   std::optional<uint64_t> max_fetch = {};  // bytes of experts that are read for a prompt and its answer
+  SlotMemory memory = {};                  // of slots; empty: the device's
 };
 
 class StreamedStore final : public ExpertStore, private ExpertLease::Pin {
@@ -43,7 +45,7 @@ class StreamedStore final : public ExpertStore, private ExpertLease::Pin {
   ~StreamedStore() override;
 
   void begin_pass(const ExpertPass& pass) override;
-  [[nodiscard]] const ExpertPass& pass() const override { return pass_; }
+  [[nodiscard]] const ExpertPass& pass() const override { return uses_.pass(); }
   void accept_drafts(uint32_t rows) override;
   [[nodiscard]] MissCounts miss_counts() const override;
   [[nodiscard]] Result<std::unique_ptr<ExpertRequest>> request(LayerId layer,
@@ -51,6 +53,16 @@ class StreamedStore final : public ExpertStore, private ExpertLease::Pin {
   [[nodiscard]] bool wants_forecast() const override;
   /// Reads what is missing of them while nothing is wanted at once.
   void expect(LayerId layer, std::span<const ExpertId> experts) override;
+
+  [[nodiscard]] const format::Checkpoint& checkpoint() const { return storage_.checkpoint(); }
+
+  // For a store above this one, which holds copies of experts in faster memory.
+
+  /// Whether there is such a copy: then the expert is the first to leave its slot here. Of one that has no slot:
+  /// nothing.
+  void set_copied(ExpertKey key, bool is_copied);
+  /// An expert that is in a slot, without being counted or waited for; nullopt: it is not there.
+  [[nodiscard]] std::optional<ExpertLease> lease_if_ready(ExpertKey key);
 
   /// A prompt begins, from which on --max-fetch counts. What reading its experts is expected to take.
   [[nodiscard]] FetchOutlook begin_prompt(const PromptShape& prompt);
@@ -69,10 +81,10 @@ class StreamedStore final : public ExpertStore, private ExpertLease::Pin {
 
   // All of these with the lock held.
   [[nodiscard]] Result<SlotPool*> pool_of(ExpertKey key);
-  [[nodiscard]] PhaseStats& counts() { return stats_.phases[static_cast<size_t>(pass_.phase)]; }
+  [[nodiscard]] PhaseStats& counts() { return stats_.phases[static_cast<size_t>(phase())]; }
   [[nodiscard]] PhaseStats& prefetch_counts() { return stats_.phases[static_cast<size_t>(Phase::decode)]; }
   [[nodiscard]] uint64_t& loading(Urgency urgency) { return loading_[static_cast<size_t>(urgency)]; }
-  [[nodiscard]] ExpertUse use_of(LayerId layer, const ExpertDemand& demand) const;
+  [[nodiscard]] Phase phase() const { return uses_.pass().phase; }
   void count_hit(Slot& slot, const ExpertUse& use);
   void count_eviction(const Slot& slot);
   Result<Slot*> start_miss(const ExpertUse& use);
@@ -97,17 +109,15 @@ class StreamedStore final : public ExpertStore, private ExpertLease::Pin {
   kernels::Device& device_;
   WeightStorage& storage_;
   StreamedStoreOptions options_;
-  ExpertPass pass_;
-  uint64_t pass_number_ = 0;
+  PassUses uses_;
 
   mutable std::mutex mutex_;
   std::condition_variable_any changed_;           // a slot has become ready, failed or free
   bool has_changed_ = false;                      // guarded by mutex_: since the request last looked
   std::vector<std::unique_ptr<SlotPool>> pools_;  // guarded by mutex_, as all that follows
   std::map<LayerId, SlotPool*> pool_of_layer_;
-  std::vector<Slot*> slots_;                                // by number
-  std::vector<std::pair<uint32_t, ExpertUse>> draft_uses_;  // of this pass, with their first row
-  uint64_t keeping_ = 0;                                    // experts on their way to the cache
+  std::vector<Slot*> slots_;  // by number
+  uint64_t keeping_ = 0;      // experts on their way to the cache
   std::optional<Error> keep_error_;
   Request* request_ = nullptr;  // the present one
   ExpertStoreStats stats_;

@@ -1,6 +1,7 @@
 #include "tests/support/deferred_device.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <functional>
 #include <vector>
@@ -11,6 +12,7 @@ namespace dspack::test {
 namespace {
 
 using kernels::Buffer;
+using kernels::Event;
 using kernels::ExpertMatrices;
 using kernels::ExpertTable;
 using kernels::HeadLinearArgs;
@@ -85,14 +87,39 @@ struct Operation {
 };
 using Operations = std::vector<Operation>;
 
+class DeferredEvent final : public Event {
+ public:
+  DeferredEvent(std::shared_ptr<StreamOrder> order, std::shared_ptr<StreamOrder::Event> event)
+      : order_(std::move(order)), event_(std::move(event)) {}
+  bool is_reached() override {
+    if (!event_->is_reached) order_->run_some();
+    return event_->is_reached;
+  }
+  void wait() override { order_->run_until(*event_); }
+  [[nodiscard]] double seconds_since(const Event& earlier) const override {
+    const auto& other = *dynamic_cast<const DeferredEvent&>(earlier).event_;
+    DSPACK_CHECK(event_->is_reached && other.is_reached, "the time of an event that is not reached");
+    return std::chrono::duration<double>(event_->when - other.when).count();
+  }
+  [[nodiscard]] const std::shared_ptr<StreamOrder::Event>& event() const { return event_; }
+
+ private:
+  std::shared_ptr<StreamOrder> order_;
+  std::shared_ptr<StreamOrder::Event> event_;
+};
+
 struct DeferredStep final : Step {
   std::shared_ptr<Operations> operations = std::make_shared<Operations>();
 };
 
 class DeferredQueue final : public Queue {
  public:
-  DeferredQueue(std::unique_ptr<Queue> inner, std::shared_ptr<DeferredCounts> counts)
-      : inner_(std::move(inner)), counts_(std::move(counts)) {}
+  DeferredQueue(std::unique_ptr<Queue> inner, std::shared_ptr<DeferredCounts> counts,
+                std::shared_ptr<StreamOrder> order)
+      : inner_(std::move(inner)), counts_(std::move(counts)), order_(std::move(order)), stream_(order_->add_stream()) {}
+  ~DeferredQueue() override { order_->remove_stream(stream_); }
+  DeferredQueue(const DeferredQueue&) = delete;
+  DeferredQueue& operator=(const DeferredQueue&) = delete;
 
   void upload(Slice to, std::span<const std::byte> from) override {
     check_not_recording();
@@ -117,10 +144,15 @@ class DeferredQueue final : public Queue {
   void synchronize() override {
     check_not_recording();
     ++counts_->synchronisations;
-    const Operations all = std::move(pending_);
-    pending_.clear();
-    for (const Operation& operation : all)
-      run_now(operation);
+    order_->run_all(stream_);
+  }
+  std::shared_ptr<Event> mark() override {
+    check_not_recording();
+    return std::make_shared<DeferredEvent>(order_, order_->mark(stream_));
+  }
+  void wait(const Event& event) override {
+    check_not_recording();
+    order_->wait(stream_, dynamic_cast<const DeferredEvent&>(event).event());
   }
 
   void linear(const Weight& weight, const Rows& x, const Rows& y) override {
@@ -190,6 +222,27 @@ class DeferredQueue final : public Queue {
     inner.uses.insert(inner.uses.end(), table->uses.begin(), table->uses.end());
     enqueue(inner, [below](Queue& queue) { queue.run_experts(below); });
   }
+  void run_expert_parts(const kernels::ExpertPartsArgs& args) override {
+    const auto* table = dynamic_cast<const DeferredTable*>(args.table);
+    DSPACK_CHECK(table != nullptr, "a table of another device");
+    Translation inner;
+    kernels::ExpertPartsArgs below = args;
+    below.table = table->inner.get();
+    below.x = inner(args.x);
+    below.scratch = inner(args.scratch);
+    below.parts = inner(args.parts);
+    inner.uses.insert(inner.uses.end(), table->uses.begin(), table->uses.end());
+    std::vector<std::pair<uint32_t, std::vector<uint32_t>>> groups;
+    for (const kernels::ExpertGroup& group : args.groups)
+      groups.emplace_back(group.entry, std::vector(group.parts.begin(), group.parts.end()));
+    enqueue(inner, [below, groups = std::move(groups)](Queue& queue) mutable {
+      std::vector<kernels::ExpertGroup> mine;
+      for (const auto& [entry, parts] : groups)
+        mine.push_back({.entry = entry, .parts = parts});
+      below.groups = mine;
+      queue.run_expert_parts(below);
+    });
+  }
   void store_rows(Slice to, Dtype dtype, const Rows& from, const LivePosition& live) override {
     Translation inner;
     enqueue(inner, [to = inner(to), dtype, from = inner(from), live = inner(live)](Queue& queue) {
@@ -237,10 +290,10 @@ class DeferredQueue final : public Queue {
     auto* mine = dynamic_cast<DeferredStep*>(&step);
     DSPACK_CHECK(mine != nullptr, "a step of another device");
     ++counts_->steps;
-    pending_.push_back({.uses = {}, .run = [this, operations = mine->operations](Queue&) {
-                          for (const Operation& operation : *operations)
-                            run_now(operation);
-                        }});
+    order_->add(stream_, [this, operations = mine->operations] {
+      for (const Operation& operation : *operations)
+        run_now(operation);
+    });
   }
 
  private:
@@ -254,8 +307,10 @@ class DeferredQueue final : public Queue {
     DSPACK_CHECK(recording_ == nullptr, "a recording uploads, downloads, waits or runs a step");
   }
   void enqueue(Translation& inner, std::function<void(Queue&)> run) {
-    if (recording_ == nullptr) ++counts_->operations;
-    (recording_ == nullptr ? pending_ : *recording_).push_back({std::move(inner.uses), std::move(run)});
+    Operation operation{std::move(inner.uses), std::move(run)};
+    if (recording_ != nullptr) return recording_->push_back(std::move(operation));
+    ++counts_->operations;
+    order_->add(stream_, [this, operation = std::move(operation)] { run_now(operation); });
   }
   void run_now(const Operation& operation) {
     for (const auto& memory : operation.uses)
@@ -265,14 +320,15 @@ class DeferredQueue final : public Queue {
 
   std::unique_ptr<Queue> inner_;
   std::shared_ptr<DeferredCounts> counts_;
-  Operations pending_;
+  std::shared_ptr<StreamOrder> order_;
+  StreamOrder::StreamId stream_;
   Operations* recording_ = nullptr;
 };
 
 }  // namespace
 
-DeferredDevice::DeferredDevice(std::unique_ptr<kernels::Device> inner, uint64_t most_bytes)
-    : inner_(std::move(inner)), bytes_left_(most_bytes) {
+DeferredDevice::DeferredDevice(std::unique_ptr<kernels::Device> inner, uint64_t most_bytes, uint64_t seed)
+    : inner_(std::move(inner)), bytes_left_(most_bytes), order_(std::make_shared<StreamOrder>(seed)) {
   DSPACK_CHECK(inner_->is_host(), "made of another device than a host's");
 }
 
@@ -283,8 +339,12 @@ Result<std::unique_ptr<Buffer>> DeferredDevice::allocate(uint64_t bytes) {
   return std::unique_ptr<Buffer>(std::make_unique<DeferredBuffer>(std::move(inner)));
 }
 
+Result<std::unique_ptr<Buffer>> DeferredDevice::allocate_host(uint64_t bytes) {
+  return inner_->allocate(bytes);
+}
+
 std::unique_ptr<Queue> DeferredDevice::make_queue() {
-  return std::make_unique<DeferredQueue>(inner_->make_queue(), counts_);
+  return std::make_unique<DeferredQueue>(inner_->make_queue(), counts_, order_);
 }
 
 Result<std::unique_ptr<ExpertTable>> DeferredDevice::make_expert_table(std::span<const ExpertMatrices> experts) {

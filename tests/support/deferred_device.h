@@ -6,13 +6,15 @@
 //   - a host span that is changed before the synchronise after its upload: refused when the upload runs;
 //   - a buffer that goes while an operation on it has not run: refused;
 //   - memory that was never written: fresh buffers are poisoned;
-//   - a recording that uploads, downloads or waits, or that is nested: refused.
+//   - a recording that uploads, downloads or waits, or that is nested: refused;
+//   - what one queue does before another, where no event says so: queues run in random order (stream_order.h).
 // Refused: DSPACK_CHECK. Threads, lifetime: as kernels/ops.h. A queue that goes drops what has not run.
 #pragma once
 
 #include <memory>
 
 #include "kernels/ops.h"
+#include "tests/support/stream_order.h"
 
 namespace dspack::test {
 
@@ -29,10 +31,12 @@ struct DeferredCounts {
 class DeferredDevice final : public kernels::Device {
  public:
   /// `inner` must be a host's. Of more than `most_bytes` in all, allocation refuses the rest.
-  explicit DeferredDevice(std::unique_ptr<kernels::Device> inner, uint64_t most_bytes = UINT64_MAX);
+  /// Equal seeds give equal orders of its queues.
+  explicit DeferredDevice(std::unique_ptr<kernels::Device> inner, uint64_t most_bytes = UINT64_MAX, uint64_t seed = 1);
 
   [[nodiscard]] std::string_view description() const override { return "deferred"; }
   [[nodiscard]] Result<std::unique_ptr<kernels::Buffer>> allocate(uint64_t bytes) override;
+  [[nodiscard]] Result<std::unique_ptr<kernels::Buffer>> allocate_host(uint64_t bytes) override;
   [[nodiscard]] std::unique_ptr<kernels::Queue> make_queue() override;
   [[nodiscard]] bool is_host() const override { return false; }
   [[nodiscard]] kernels::DeviceMemory memory() const override { return {}; }
@@ -46,6 +50,7 @@ class DeferredDevice final : public kernels::Device {
  private:
   std::unique_ptr<kernels::Device> inner_;
   uint64_t bytes_left_;
+  std::shared_ptr<StreamOrder> order_;
   std::shared_ptr<DeferredCounts> counts_ = std::make_shared<DeferredCounts>();
 };
 

@@ -12,6 +12,7 @@
 
 #include "format/base/check.h"
 #include "tests/support/emulated_gpu/block_runner.h"
+#include "tests/support/stream_order.h"
 
 namespace dspack::gpu {
 namespace {
@@ -32,6 +33,7 @@ struct State {
   std::mt19937_64 random{0};  // EmulatorSettings::seed
   std::map<const std::byte*, uint64_t> allocations;
   std::set<EmulatedStream*> streams;
+  test::StreamOrder order{0};
 };
 
 State& state() {
@@ -44,16 +46,41 @@ class EmulatedGraph final : public Graph {
   std::vector<std::function<void()>> work;
 };
 
+class EmulatedEvent final : public Event {
+ public:
+  explicit EmulatedEvent(std::shared_ptr<test::StreamOrder::Event> event) : event_(std::move(event)) {}
+  [[nodiscard]] bool is_reached() override {
+    const std::lock_guard lock(state().mutex);
+    if (!event_->is_reached) state().order.run_some();
+    return event_->is_reached;
+  }
+  void wait() override {
+    const std::lock_guard lock(state().mutex);
+    state().order.run_until(*event_);
+  }
+  [[nodiscard]] double seconds_since(const Event& earlier) const override {
+    const auto& other = *static_cast<const EmulatedEvent&>(earlier).event_;
+    DSPACK_CHECK(event_->is_reached && other.is_reached, "the time of an event that is not reached");
+    return std::chrono::duration<double>(event_->when - other.when).count();
+  }
+  [[nodiscard]] const std::shared_ptr<test::StreamOrder::Event>& event() const { return event_; }
+
+ private:
+  std::shared_ptr<test::StreamOrder::Event> event_;
+};
+
 class EmulatedStream final : public Stream {
  public:
   EmulatedStream() {
     const std::lock_guard lock(state().mutex);
     state().streams.insert(this);
+    id_ = state().order.add_stream();
   }
   ~EmulatedStream() override {
     synchronize();
     const std::lock_guard lock(state().mutex);
     state().streams.erase(this);
+    state().order.remove_stream(id_);
   }
   void* handle() override { return this; }
   void copy_to_device(void* to, const void* from, uint64_t bytes) override {
@@ -71,10 +98,17 @@ class EmulatedStream final : public Stream {
   void synchronize() override {
     DSPACK_CHECK(recording_ == nullptr, "a stream that records cannot be synchronised");
     const std::lock_guard lock(state().mutex);
-    std::vector<std::function<void()>> work;
-    work.swap(work_);
-    for (const auto& item : work)
-      item();
+    state().order.run_all(id_);
+  }
+  std::shared_ptr<Event> mark() override {
+    DSPACK_CHECK(recording_ == nullptr, "an event of a recording");
+    const std::lock_guard lock(state().mutex);
+    return std::make_shared<EmulatedEvent>(state().order.mark(id_));
+  }
+  void wait(const Event& event) override {
+    DSPACK_CHECK(recording_ == nullptr, "a recording that waits for an event");
+    const std::lock_guard lock(state().mutex);
+    state().order.wait(id_, static_cast<const EmulatedEvent&>(event).event());
   }
   void begin_recording() override {
     DSPACK_CHECK(recording_ == nullptr, "the stream records already");
@@ -90,7 +124,11 @@ class EmulatedStream final : public Stream {
         item();
     });
   }
-  void add(std::function<void()> work) { (recording_ ? recording_->work : work_).push_back(std::move(work)); }
+  void add(std::function<void()> work) {
+    if (recording_) return recording_->work.push_back(std::move(work));
+    const std::lock_guard lock(state().mutex);
+    state().order.add(id_, std::move(work));
+  }
 
  private:
   void copy(void* to, const void* from, uint64_t bytes) {
@@ -98,7 +136,7 @@ class EmulatedStream final : public Stream {
       if (bytes != 0) std::memmove(to, from, bytes);
     });
   }
-  std::vector<std::function<void()>> work_;
+  test::StreamOrder::StreamId id_ = 0;
   std::unique_ptr<EmulatedGraph> recording_;
 };
 
@@ -122,6 +160,7 @@ void configure_emulator(const EmulatorSettings& settings) {
   state().settings = settings;
   state().runner = std::make_unique<BlockRunner>(settings.seed);
   state().random.seed(settings.seed);
+  state().order.seed(settings.seed);
 }
 
 EmulatorCounts emulator_counts() {

@@ -7,8 +7,10 @@
 //     do shuffles without all 32 lanes, unaligned vector loads, launches beyond the limits.
 //   * Device and shared memory is filled with NaN patterns; under the address sanitizer every buffer has red zones.
 //   * Asynchronous copies arrive as early or as late as they may.
-//   * A stream does nothing until it is synchronised (or memory is released): host memory that was borrowed for less
-//     shows, so does a result that is used before it is there.
+//   * A stream does nothing until it is synchronised (or memory is released, or an event is asked for): host memory
+//   that
+//     was borrowed for less shows, so does a result that is used before it is there. Streams run beside each other in
+//     random order (stream_order.h): what lacks an event between them shows.
 // Threads: one launch at a time runs; streams as in runtime.h. Lifetime: settings are the process's. Errors: as in
 // runtime.h, and DSPACK_CHECK for what kernels do wrong.
 #pragma once

@@ -1,0 +1,58 @@
+// Where an expert's matrices lie in device memory: side by side, each where the widest loads want it, without what lies
+// around them in files.
+// Threads: pure functions; uploading as the queue. Lifetime: a layout is a plain value. Errors: those of plan_slot;
+// not_found for an expert that the checkpoint lacks, where all are needed; unsupported (experts of one layer that are
+// stored differently).
+#pragma once
+
+#include <array>
+#include <map>
+#include <set>
+
+#include "runtime/experts/slot_layouts.h"
+#include "runtime/experts/slot_plan.h"
+
+namespace dspack::runtime {
+
+struct ExpertLayout {
+  /// A matrix, counted from the expert's first byte.
+  struct Place {
+    SlotPlan::Matrix matrix;
+    uint64_t data_bytes = 0, scale_bytes = 0;
+  };
+  std::array<Place, 3> places;  // gate, up, down
+  uint64_t expert_bytes = 0;
+};
+
+/// Which experts a device is to hold.
+struct DeviceExperts {
+  ExpertShape shape;
+  uint32_t experts = 0;      // of each layer
+  std::set<LayerId> layers;  // whose experts a run may want
+};
+
+/// Some: an expert that is missing matters when the router picks it.
+enum class ExpertPresence { all, some };
+
+/// The layout of each layer's experts. Looks at every expert, so that one that is missing or stored otherwise is told
+/// of before tens of gigabytes are read. A layer without any usable expert is left out.
+[[nodiscard]] Result<std::map<LayerId, ExpertLayout>> lay_out_experts(const format::Checkpoint& checkpoint,
+                                                                      const DeviceExperts& wanted,
+                                                                      ExpertPresence presence);
+
+/// Whether one table can hold experts of both.
+[[nodiscard]] bool is_same_layout(const ExpertLayout& a, const ExpertLayout& b);
+
+/// Layers whose experts share slots in device memory: those of one layout. In order of their first layer.
+[[nodiscard]] std::vector<SlotLayout> device_slot_layouts(const std::map<LayerId, ExpertLayout>& layouts,
+                                                          uint32_t experts);
+
+/// The weights of an expert that begins at `begin`.
+[[nodiscard]] ExpertWeights weights_at(const ExpertLayout& layout, kernels::Slice begin);
+
+/// Enqueues the copies of an expert's matrices. `from` lies in the host's memory, which is borrowed as for
+/// Queue::upload.
+void upload_expert(kernels::Queue& queue, const ExpertLayout& layout, const ExpertWeights& from,
+                   const ExpertWeights& to);
+
+}  // namespace dspack::runtime

@@ -1,0 +1,317 @@
+// Experts of which a device holds some: whatever it holds, and in whatever order copies and work run, the result is
+// that of the CPU's executor, bit for bit.
+#include "runtime/experts/vram/tiered_executor.h"
+
+#include <doctest/doctest.h>
+
+#include <map>
+
+#include "runtime/experts/policy/lru.h"
+#include "runtime/experts/policy/policy_catalogue.h"
+#include "tests/runtime/support/expert_place.h"
+#include "tests/runtime/support/family.h"
+#include "tests/runtime/support/overlaid_model.h"
+#include "tests/runtime/support/stored_tensors.h"
+
+namespace dspack::runtime {
+namespace {
+
+using test::ExpertPlace;
+using test::RoutedRows;
+
+constexpr LayerId kFirst(1);
+constexpr LayerId kSecond(2);
+
+PolicyFactory lru() {
+  return [](uint64_t, uint64_t) { return std::make_unique<LruPolicy>(); };
+}
+
+struct TierSize {
+  uint64_t vram = 0;              // slots
+  std::optional<uint64_t> ram{};  // absent: for all
+};
+
+/// A device that holds some experts over a store that holds others.
+struct Tiers {
+  Tiers(ExpertPlace& place, const TierSize& size, const MissOptions& miss = {.mode = MissMode::move},
+        uint32_t wave_tokens = 7, PrefetchMode prefetch = PrefetchMode::off) {
+    auto cpu = kernels::make_cpu_device({.threads = 2, .instruction_set = {}});
+    REQUIRE(cpu);
+    host = std::move(*cpu);
+    auto made = StreamedStore::make(*host, *place.storage,
+                                    {.shape = place.shape(),
+                                     .layers = {kFirst, kSecond},
+                                     .slots = size.ram,
+                                     .least_slots = 1,
+                                     .policy = lru(),
+                                     .prefetch = prefetch,
+                                     .memory = [&](uint64_t bytes) { return place.device->allocate_host(bytes); }});
+    REQUIRE(made);
+    store = std::move(*made);
+    auto tiered = TieredExecutor::make(
+        {.device = *place.device, .queue = *place.queue, .host = *host, .store = *store},
+        place.executor_shape(wave_tokens),
+        {.experts = place.options({kFirst, kSecond}), .slots = size.vram, .policy = lru(), .prefetch = prefetch}, miss);
+    REQUIRE_MESSAGE(tiered, (tiered ? "" : tiered.error().message));
+    executor = std::move(*tiered);
+  }
+  [[nodiscard]] const VramPhaseStats counts(Phase phase = Phase::decode) const {
+    return executor->stats().vram->phases[static_cast<size_t>(phase)];
+  }
+
+  std::unique_ptr<kernels::Device> host;
+  std::unique_ptr<StreamedStore> store;
+  std::unique_ptr<TieredExecutor> executor;
+};
+
+/// What the CPU's executor makes of the same tokens.
+class Reference {
+ public:
+  explicit Reference(const std::filesystem::path& folder) : place_(folder) {
+    auto made =
+        StreamedStore::make(*place_.device, *place_.storage,
+                            {.shape = place_.shape(), .layers = {kFirst, kSecond}, .slots = {}, .policy = lru()});
+    REQUIRE(made);
+    store_ = std::move(*made);
+    auto grouped = GroupedExecutor::make(*place_.device, *place_.queue, *store_, place_.executor_shape(64));
+    REQUIRE(grouped);
+    grouped_ = std::move(*grouped);
+  }
+  std::vector<float> run(LayerId layer, uint32_t count, unsigned seed, uint32_t most_experts = UINT32_MAX) {
+    RoutedRows rows(place_, layer, count, seed, most_experts);
+    return rows.run(*grouped_);
+  }
+
+ private:
+  ExpertPlace place_;
+  std::unique_ptr<StreamedStore> store_;
+  std::unique_ptr<GroupedExecutor> grouped_;
+};
+
+void check_some_passes(Reference& reference, ExpertPlace& place, Tiers& tiers,
+                       std::vector<LayerId> layers = {kFirst, kSecond}) {
+  unsigned seed = 0;
+  for (const uint32_t count : {1U, 1U, 2U, 1U, 7U, 1U, 16U, 1U, 23U, 1U}) {
+    for (const LayerId layer : layers) {
+      CAPTURE(count);
+      CAPTURE(layer.value);
+      RoutedRows rows(place, layer, count, ++seed);
+      const Phase phase = count > 16 ? Phase::prefill : Phase::decode;
+      REQUIRE(rows.run(*tiers.executor, phase) == reference.run(layer, count, seed));
+    }
+  }
+}
+
+TEST_CASE("tiered executor: bit for bit the CPU's result at every size of either tier") {
+  Reference reference(test::tiny_folder());
+  for (const bool is_deferred : {false, true}) {
+    for (const uint64_t vram : {0, 1, 3, 9, 64, 128}) {
+      for (const uint64_t ram : {1, 2, 6, 128}) {
+        CAPTURE(is_deferred);
+        CAPTURE(vram);
+        CAPTURE(ram);
+        ExpertPlace place(test::tiny_folder(), is_deferred, UINT64_MAX, vram + ram);
+        Tiers tiers(place, {.vram = vram, .ram = ram});
+        check_some_passes(reference, place, tiers);
+      }
+    }
+  }
+}
+
+TEST_CASE("tiered executor: the same whoever computes what is missing") {
+  Reference reference(test::tiny_folder());
+  for (const MissMode mode : {MissMode::automatic, MissMode::compute}) {
+    for (const uint64_t seed : {1, 2, 3}) {
+      ExpertPlace place(test::tiny_folder(), true, UINT64_MAX, seed);
+      Tiers tiers(place, {.vram = 5, .ram = 4}, {.mode = mode});
+      check_some_passes(reference, place, tiers);
+      if (mode == MissMode::compute) CHECK(tiers.counts().moved == 0);
+      CHECK(tiers.counts().computed > 0);
+      CHECK(tiers.counts(Phase::prefill).computed == 0);
+    }
+  }
+}
+
+TEST_CASE("tiered executor: other stored types, and experts that lie in a slot in another way than in a file") {
+  for (const char* name : {"f16", "fp8-channel"}) {
+    const auto folder = test::family_folder() / name;
+    CAPTURE(name);
+    Reference reference(folder);
+    ExpertPlace place(folder, true);
+    Tiers tiers(place, {.vram = 3, .ram = 4});
+    check_some_passes(reference, place, tiers, {kFirst});
+  }
+}
+
+TEST_CASE("tiered executor: hits, misses, evictions and bytes are counted") {
+  ExpertPlace place(test::tiny_folder(), true);
+  const uint32_t top_k = place.config.top_k;
+  Tiers tiers(place, {.vram = top_k});
+  RoutedRows rows(place, kFirst, 1, 5);
+  const auto first = rows.run(*tiers.executor);
+  CHECK(tiers.counts().moved == top_k);
+  CHECK(tiers.counts().hits + tiers.counts().late == 0);
+  CHECK(rows.run(*tiers.executor) == first);
+  CHECK(tiers.counts().moved == top_k);
+  CHECK(tiers.counts().hits + tiers.counts().late == top_k);
+  CHECK(tiers.counts().evictions == 0);
+  const auto stats = tiers.executor->stats();
+  CHECK(stats.vram->used == top_k);
+  CHECK(stats.vram->slots == top_k);
+  CHECK(stats.vram->phases[1].moved_bytes == top_k * (stats.vram->bytes / (top_k + kVramWindow)));
+  CHECK(stats.misses() == top_k);  // of the host's memory
+  CHECK(tiers.executor->miss_counts().misses == top_k);
+
+  RoutedRows others(place, kSecond, 1, 6);
+  (void)others.run(*tiers.executor);
+  CHECK(tiers.counts().moved == 2 * top_k);
+  CHECK(tiers.counts().evictions == top_k);
+}
+
+// By the clock of a device that does everything at once; the other plays with time.
+TEST_CASE("tiered executor: the bound of decoding is no more than what it took") {
+  ExpertPlace place(test::tiny_folder());
+  Tiers tiers(place, {.vram = 6, .ram = 4});
+  for (unsigned seed = 1; seed < 8; ++seed) {
+    RoutedRows rows(place, kFirst, 1, seed);
+    (void)rows.run(*tiers.executor);
+  }
+  const DecodeBound& bound = tiers.executor->decode_bound();
+  CHECK(bound.expert_seconds() > 0);
+  CHECK(bound.compute_seconds() > 0);
+  CHECK(bound.transfer_seconds() > 0);
+  CHECK(bound.seconds(bound.expert_seconds()) <= bound.expert_seconds());
+  CHECK(bound.seconds(bound.expert_seconds()) > 0);
+}
+
+TEST_CASE("tiered executor: what the device holds leaves the host's memory first") {
+  ExpertPlace place(test::tiny_folder(), true);
+  const uint32_t top_k = place.config.top_k;
+  // Room for two tokens' experts in each tier: those of three tokens stay in one of the two.
+  Tiers tiers(place, {.vram = 2 * top_k, .ram = 2 * top_k});
+  const auto run = [&](unsigned seed) {
+    RoutedRows rows(place, kFirst, 1, seed);
+    (void)rows.run(*tiers.executor);
+  };
+  const auto reads = [&] { return tiers.executor->stats().misses(); };
+  for (const unsigned seed : {1, 2, 3})
+    run(seed);
+  const uint64_t before = reads();
+  CHECK(before > 2 * top_k);
+  for (const unsigned seed : {3, 2, 1})
+    run(seed);
+  CHECK(reads() == before);
+  // A prefill pushes nothing out of the device's memory.
+  const uint64_t evictions = tiers.counts().evictions;
+  RoutedRows prompt(place, kSecond, 20, 9);
+  (void)prompt.run(*tiers.executor, Phase::prefill);
+  CHECK(tiers.counts().evictions + tiers.counts(Phase::prefill).evictions == evictions);
+  const uint64_t moved = tiers.counts().moved;
+  run(1);
+  CHECK(tiers.counts().moved == moved);
+}
+
+TEST_CASE("tiered executor: what was expected is copied while other work runs, and found there") {
+  ExpertPlace place(test::tiny_folder(), true);
+  const uint32_t top_k = place.config.top_k;
+  Tiers tiers(place, {.vram = 4 * top_k}, {.mode = MissMode::move}, 7, PrefetchMode::on);
+  RoutedRows second(place, kSecond, 1, 6);
+  const auto want = second.run(*tiers.executor);  // now the host has them
+  for (unsigned seed = 10; seed < 30; ++seed) {   // and the device no longer
+    RoutedRows rows(place, kFirst, 1, seed);
+    (void)rows.run(*tiers.executor);
+  }
+  std::vector<uint32_t> ids(top_k);
+  place.queue->download(std::as_writable_bytes(std::span(ids)), second.routed.ids);
+  place.queue->synchronize();
+  std::vector<ExpertId> expected;
+  for (const uint32_t id : ids)
+    expected.emplace_back(id);
+  RoutedRows first(place, kFirst, 1, 5);
+  first.routed.meanwhile = [&] { tiers.executor->expect(kSecond, expected); };
+  REQUIRE(tiers.executor->wants_forecast());
+  const uint64_t before = tiers.counts().moved;
+  (void)first.run(*tiers.executor);
+  const uint64_t moved = tiers.counts().moved;
+  CHECK(moved >= before);
+  CHECK(tiers.counts().prefetches == top_k);
+  tiers.executor->begin_pass({.phase = Phase::decode, .rows = 1, .draft_rows = 0});
+  CHECK(second.run(*tiers.executor) == want);
+  CHECK(tiers.counts().moved == moved);
+  CHECK(tiers.counts().useful_prefetches == top_k);
+  CHECK(tiers.counts().wasted_bytes == 0);
+}
+
+/// Keeps how many rows of each module it is told of, and hears `tokens` rows of each token.
+class Listener final : public Trace {
+ public:
+  explicit Listener(uint32_t tokens) : tokens_(tokens) {}
+  [[nodiscard]] uint32_t tokens() const override { return tokens_; }
+  void input(std::string_view, const kernels::Rows&, uint32_t) override {}
+  void output(std::string_view module, const kernels::Rows& rows, uint32_t) override {
+    heard[std::string(module)] += rows.rows;
+  }
+  void routing(std::string_view, const Routing&) override {}
+  [[nodiscard]] Result<void> status() const override { return {}; }
+  std::map<std::string, uint32_t> heard;
+
+ private:
+  uint32_t tokens_;
+};
+
+TEST_CASE("tiered executor: who listens to single experts hears them, and the result is the same") {
+  ExpertPlace place(test::tiny_folder(), true);
+  Tiers tiers(place, {.vram = 3, .ram = 2}, {.mode = MissMode::move}, 64);
+  RoutedRows rows(place, kFirst, 6, 9);
+  const auto plain = rows.run(*tiers.executor);
+  Listener listener(6);
+  rows.routed.trace = TraceScope(&listener, "experts");
+  CHECK(rows.run(*tiers.executor) == plain);
+  uint32_t heard = 0;
+  for (const auto& [module, count] : listener.heard)
+    if (std::ranges::count(module, '.') == 1) heard += count;  // an expert, not one of its matrices
+  CHECK(heard == 6 * place.config.top_k);
+  rows.routed.trace = {};
+  CHECK(rows.run(*tiers.executor) == plain);
+}
+
+TEST_CASE("tiered executor: an expert that is missing, an interruption and too little memory are errors") {
+  const test::OverlaidModel part({.drop_prefix = "model.layers.1.mlp.experts."});
+  ExpertPlace place(part.path(), true);
+  Tiers tiers(place, {.vram = 3});
+  RoutedRows rows(place, kFirst, 1, 1);
+  tiers.executor->begin_pass({.phase = Phase::decode, .rows = 1, .draft_rows = 0});
+  const auto missing = tiers.executor->run(rows.routed, rows.y, {});
+  REQUIRE_FALSE(missing);
+  CAPTURE(missing.error().message);
+  CHECK(missing.error().kind == ErrorKind::not_found);
+  CHECK(missing.error().message.find("layer 1, expert") != std::string::npos);
+
+  ExpertPlace whole(test::tiny_folder(), true);
+  Tiers running(whole, {.vram = 3});
+  RoutedRows some(whole, kFirst, 1, 1);
+  std::stop_source stop;
+  stop.request_stop();
+  running.executor->begin_pass({.phase = Phase::decode, .rows = 1, .draft_rows = 0});
+  const auto stopped = running.executor->run(some.routed, some.y, stop.get_token());
+  REQUIRE_FALSE(stopped);
+  CHECK(stopped.error().kind == ErrorKind::cancelled);
+  CHECK(some.run(*running.executor).size() == some.y.cols);  // and it goes on
+
+  ExpertPlace small(test::tiny_folder(), true, 1 << 16);
+  auto host = kernels::make_cpu_device({});
+  REQUIRE(host);
+  auto store = StreamedStore::make(**host, *small.storage,
+                                   {.shape = small.shape(), .layers = {kFirst}, .slots = 4, .policy = lru()});
+  REQUIRE(store);
+  const auto refused = TieredExecutor::make(
+      {.device = *small.device, .queue = *small.queue, .host = **host, .store = **store}, small.executor_shape(4),
+      {.experts = small.options({kFirst}), .slots = 64, .policy = lru()}, {});
+  REQUIRE_FALSE(refused);
+  CAPTURE(refused.error().message);
+  CHECK(refused.error().kind == ErrorKind::budget);
+  CHECK(refused.error().message.find("66 experts") != std::string::npos);
+}
+
+}  // namespace
+}  // namespace dspack::runtime
