@@ -231,48 +231,18 @@ Result<MemoryPlan> make_memory_plan(const MemoryNeeds& needs, const MemoryLimits
   return Planner(needs, limits).make();
 }
 
-Result<MemoryPlan> make_gpu_memory_plan(const MemoryNeeds& needs, const MemoryLimits& limits, const VramLimits& vram) {
-  MemoryPlan plan;
-  for (const SlotLayout& layout : needs.layouts) {
-    plan.experts += layout.experts;
-    plan.slots.push_back(layout.experts);
-    plan.token_bytes = std::max(plan.token_bytes, product(needs.experts_per_token, layout.slot_bytes));
-  }
-  plan.slot_count = plan.experts;
-  plan.experts_per_token = needs.experts_per_token;
-  if (limits.experts && limits.experts->of(plan.experts) < plan.experts) {
-    return Error{
-        ErrorKind::budget,
-        fmt::format("--experts: a GPU holds all {} experts or none; leave it out, or use --device cpu", plan.experts)};
-  }
-  TRY_ASSIGN(plan.vram, make_vram_plan(needs, vram));
-  plan.max_rows = plan.vram->max_rows;
-  plan.limit_bytes = limits.bytes;
-  plan.process_bytes = needs.process_bytes;
-  plan.reserve_bytes = needs.reserve_bytes;
-  plan.decompression_bytes = needs.decompression_bytes;
-  plan.staging_bytes = needs.staging_bytes;
-  if (!limits.bytes || plan.total_bytes() <= *limits.bytes) return plan;
-  return Error{
-      ErrorKind::budget,
-      fmt::format(
-          "{} is too little; besides the GPU's memory this run needs at least {} bytes ({}): {} for the process "
-          "itself, {} for weights on their way to the GPU. Allow that much",
-          limits.source, plan.total_bytes(), size_words(plan.total_bytes()),
-          size_words(plan.total_bytes() - plan.staging_bytes), size_words(plan.staging_bytes))};
-}
-
 std::string memory_note(const MemoryPlan& plan, std::string_view policy) {
   std::string note;
   if (!plan.streamed.empty()) {
     note = fmt::format("{} of the always-needed layers do not fit and are read in every pass ({})",
                        plan.streamed.size(), size_words(plan.streamed_bytes));
   }
-  if (plan.slot_count < plan.experts_per_token && plan.slot_count < plan.experts) {
+  const uint64_t held = plan.slot_count + (plan.vram ? plan.vram->slots.value_or(0) : 0);
+  if (held < plan.experts_per_token && held < plan.experts) {
     note += fmt::format(
         "{}memory holds {} experts, below one token's {} ({}): least recently used would never hit; "
         "using policy {}",
-        note.empty() ? "" : "; ", plan.slot_count, plan.experts_per_token, size_words(plan.token_bytes), policy);
+        note.empty() ? "" : "; ", held, plan.experts_per_token, size_words(plan.token_bytes), policy);
   }
   return note;
 }

@@ -4,9 +4,13 @@
 //   limit = process + reserve + decompression + head + MTP + KV cache + activations + layers (or buffers to stream
 //   them) + slots
 //
-// Where a GPU computes, all of the model lies in its memory (vram_plan.h), and this process's holds what reads it:
+// Where a GPU computes (vram_plan.h) and holds all of the model, this process's memory holds what reads it:
 //
 //   limit = process + reserve + decompression + staging
+//
+// and where it holds some of the experts, others:
+//
+//   limit = process + reserve + decompression + activations of experts that the CPU computes + slots
 //
 // Layers come before slots: a layer's bytes are used in every pass, an expert's in some. Threads: pure functions on
 // plain values. Errors: budget, with the number that would do and the remedy.
@@ -33,21 +37,26 @@ struct MemoryNeeds {
     uint64_t bytes = 0;
     uint32_t uses = 1;  // in one pass
   };
-  std::vector<Layer> layers;           // each physical layer of the pass once, ascending
-  uint64_t process_bytes = 0;          // resident before anything of the plan is allocated
-  uint64_t reserve_bytes = 0;          // what is allocated besides: tokenizer, logits, buffers of transfers
-  uint64_t decompression_bytes = 0;    // what threads hold that read compressed files
-  uint64_t head_bytes = 0;             // output head and final norm
-  uint64_t mtp_bytes = 0;              // all of the MTP module's
-  uint64_t kv_bytes = 0;               // KV cache
-  uint64_t resident_expert_bytes = 0;  // all experts, on a device that holds them
-  uint64_t staging_bytes = 0;          // of those that are on their way to it
-  uint32_t longest_chunk = 1;          // rows that are worth going through the model at once
-  std::vector<SlotLayout> layouts;     // of the experts' slots; empty: a dense model
+  std::vector<Layer> layers;               // each physical layer of the pass once, ascending
+  uint64_t process_bytes = 0;              // resident before anything of the plan is allocated
+  uint64_t reserve_bytes = 0;              // what is allocated besides: tokenizer, logits, buffers of transfers
+  uint64_t decompression_bytes = 0;        // what threads hold that read compressed files
+  uint64_t head_bytes = 0;                 // output head and final norm
+  uint64_t mtp_bytes = 0;                  // all of the MTP module's
+  uint64_t kv_bytes = 0;                   // KV cache
+  uint64_t resident_expert_bytes = 0;      // all experts, on a device that holds them; only if `may_be_resident`
+  bool may_be_resident = true;             // false: some are missing, which matters when a router picks them
+  uint64_t staging_bytes = 0;              // of those that are on their way to it
+  uint64_t host_scratch_bytes = 0;         // of the CPU, where it computes experts for a device that holds some
+  std::vector<SlotLayout> device_layouts;  // of slots in a device's memory
+  uint32_t longest_chunk = 1;              // rows that are worth going through the model at once
+  std::vector<SlotLayout> layouts;         // of the experts' slots; empty: a dense model
   uint32_t top_k = 0;
   uint64_t experts_per_token = 0;  // in one pass
   /// Activations of chunks of so many rows; grows with them.
   std::function<uint64_t(uint32_t rows)> activation_bytes;
+  /// The same on a device that holds some of the experts.
+  std::function<uint64_t(uint32_t rows)> tiered_activation_bytes;
 };
 
 /// What a plan may take.
@@ -82,16 +91,22 @@ struct MemoryPlan {
   uint64_t experts = 0;           // of the checkpoint
   uint64_t experts_per_token = 0;
   uint64_t token_bytes = 0;      // of experts_per_token
-  std::optional<VramPlan> vram;  // a GPU holds the model: all layers and experts are there
+  std::optional<VramPlan> vram;  // a GPU computes: all layers are there, and experts as it says
 };
 
 /// Slots that each layout has at least: one row's experts of one layer, and two that are on their way.
 [[nodiscard]] uint64_t least_slots(uint32_t top_k);
 
 [[nodiscard]] Result<MemoryPlan> make_memory_plan(const MemoryNeeds& needs, const MemoryLimits& limits);
-/// For a model that lies in a GPU's memory. Errors: also a number of experts that is not all of them.
+/// What a user says of a GPU's experts.
+struct GpuExperts {
+  std::optional<Amount> vram;  // in its memory; unset: all if they fit, else as many as do
+  bool as_they_come = false;   // not all are to be read before the first token, though they may fit
+};
+/// For a model that a GPU computes: all of it lies there, or all but experts that its memory does not hold. Errors:
+/// also a GPU without room for the rest of the model.
 [[nodiscard]] Result<MemoryPlan> make_gpu_memory_plan(const MemoryNeeds& needs, const MemoryLimits& limits,
-                                                      const VramLimits& vram);
+                                                      const VramLimits& vram, const GpuExperts& experts = {});
 
 /// What the user should know of a plan that is tight: nothing, or a line. `policy`: the name of the one in use.
 [[nodiscard]] std::string memory_note(const MemoryPlan& plan, std::string_view policy);

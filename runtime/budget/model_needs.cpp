@@ -8,6 +8,7 @@
 #include "runtime/experts/grouped_executor.h"
 #include "runtime/experts/resident_executor.h"
 #include "runtime/experts/resident_experts.h"
+#include "runtime/experts/vram/tiered_executor.h"
 #include "runtime/model/mtp.h"
 
 namespace dspack::runtime {
@@ -28,14 +29,26 @@ constexpr uint64_t kExpertBytes = 1024;
 constexpr uint64_t kLogitRows = 64;
 constexpr uint64_t kSamplerBytes = 16;
 
-// For a device that holds all experts.
-Result<void> add_resident_experts(const format::Checkpoint& checkpoint, const DeviceExperts& options,
-                                  MemoryNeeds& needs) {
-  TRY_ASSIGN(needs.resident_expert_bytes, ResidentExperts::bytes_for(checkpoint, options));
+// For a device that holds all experts, or some.
+Result<void> add_device_experts(const format::Checkpoint& checkpoint, const DeviceExperts& wanted, MemoryNeeds& needs) {
+  const auto all = ResidentExperts::bytes_for(checkpoint, wanted);
+  if (!all && all.error().kind != ErrorKind::not_found) return all.error();
+  needs.may_be_resident = all.has_value();
+  if (all) needs.resident_expert_bytes = *all;
+  TRY_ASSIGN(const auto layouts, lay_out_experts(checkpoint, wanted, ExpertPresence::some));
+  needs.device_layouts = device_slot_layouts(layouts, wanted.experts);
   const std::vector<uint64_t> slots = share_slots(needs.layouts, kReaderSlots);
   for (size_t i = 0; i < slots.size(); ++i)
     needs.staging_bytes += slots[i] * needs.layouts[i].slot_bytes;
   return {};
+}
+
+ExecutorShape executor_shape(const ModelConfig& config, uint32_t rows) {
+  return {.hidden = config.hidden,
+          .expert_inner = config.expert_inner,
+          .experts = config.experts,
+          .top_k = config.top_k,
+          .wave_tokens = rows};
 }
 
 uint64_t reserve(const ModelConfig& config, const NeedsOptions& options, uint64_t largest_tensor, uint64_t experts) {
@@ -75,8 +88,8 @@ Result<MemoryNeeds> find_needs(const LoadContext& context, const ModelConfig& co
         .hidden = config.hidden, .expert_inner = config.expert_inner, .fp8_block = config.fp8_block};
     TRY_ASSIGN(needs.layouts, slot_layouts(checkpoint, shape, options.expert_layers));
     if (!context.device.is_host()) {
-      TRY(add_resident_experts(checkpoint, {.shape = shape, .experts = config.experts, .layers = options.expert_layers},
-                               needs));
+      TRY(add_device_experts(checkpoint, {.shape = shape, .experts = config.experts, .layers = options.expert_layers},
+                             needs));
     }
     needs.top_k = config.top_k;
   }
@@ -88,18 +101,24 @@ Result<MemoryNeeds> find_needs(const LoadContext& context, const ModelConfig& co
   if (checkpoint.manifest())
     needs.decompression_bytes = options.readers * format::reading_bytes(*checkpoint.manifest());
   needs.longest_chunk = options.model.max_rows;
-  needs.activation_bytes = [config, model = options.model, &device = context.device](uint32_t rows) mutable {
+  const std::function<uint64_t(uint32_t)> of_model = [config, model = options.model](uint32_t rows) mutable {
     model.max_rows = rows;
     model.wave_rows = wave_rows_for(rows);
-    const ExecutorShape executor{.hidden = config.hidden,
-                                 .expert_inner = config.expert_inner,
-                                 .experts = config.experts,
-                                 .top_k = config.top_k,
-                                 .wave_tokens = rows};
-    const uint64_t experts = device.is_host() ? GroupedExecutor::scratch_bytes_for(executor)
-                                              : ResidentExecutor::scratch_bytes_for(device, executor);
-    return Model::scratch_bytes_for(config, model) + experts;
+    return Model::scratch_bytes_for(config, model);
   };
+  const kernels::Device& device = context.device;
+  needs.activation_bytes = [config, of_model, &device](uint32_t rows) {
+    const ExecutorShape executor = executor_shape(config, rows);
+    return of_model(rows) + (device.is_host() ? GroupedExecutor::scratch_bytes_for(executor)
+                                              : ResidentExecutor::scratch_bytes_for(device, executor));
+  };
+  needs.tiered_activation_bytes = [config, of_model, &device](uint32_t rows) {
+    return of_model(rows) + TieredExecutor::scratch_bytes_for(device, executor_shape(config, rows));
+  };
+  if (options.host != nullptr && config.top_k > 0) {
+    needs.host_scratch_bytes =
+        TieredExecutor::host_bytes_for(*options.host, executor_shape(config, options.model.max_rows));
+  }
   return needs;
 }
 

@@ -10,13 +10,14 @@
 namespace dspack::runtime {
 
 struct NeedsOptions {
-  ModelOptions model;               // context, attention, KV cache's type and layer map; its chunk is the longest
-  std::set<LayerId> expert_layers;  // whose experts a run may want
-  bool with_mtp = false;            // the module will be loaded
-  unsigned threads = 1;             // that compute or read
-  unsigned readers = 1;             // of these: that read
-  uint64_t text_bytes = 0;          // of the tokenizer's file
-  uint64_t process_bytes = 0;       // resident now
+  ModelOptions model;                     // context, attention, KV cache's type and layer map; its chunk is the longest
+  std::set<LayerId> expert_layers;        // whose experts a run may want
+  bool with_mtp = false;                  // the module will be loaded
+  unsigned threads = 1;                   // that compute or read
+  unsigned readers = 1;                   // of these: that read
+  uint64_t text_bytes = 0;                // of the tokenizer's file
+  uint64_t process_bytes = 0;             // resident now
+  const kernels::Device* host = nullptr;  // the CPU's, where another device computes
 };
 
 /// The rows that go through attention and MLPs at once in chunks of so many.

@@ -7,6 +7,7 @@
 #include "format/base/checked.h"
 #include "format/base/size_text.h"
 #include "runtime/budget/memory_plan.h"
+#include "runtime/experts/vram/vram_pool.h"
 
 namespace dspack::runtime {
 
@@ -18,6 +19,8 @@ constexpr uint64_t kPieceBytes = 2ULL << 20;
 // share.
 constexpr uint64_t kDriverBytes = 256ULL << 20;
 constexpr uint64_t kDriverShare = 32;
+// Activations may take this share of what is left for them and experts: as in memory_plan.cpp.
+constexpr uint64_t kActivationShare = 8;
 
 // A sum that stays at the largest number instead of wrapping: such a need fits nowhere.
 uint64_t sum(uint64_t a, uint64_t b) {
@@ -60,6 +63,80 @@ Error too_little(const VramPlan& plan, const VramLimits& limits) {
               size_words(plan.activation_bytes), size_words(plan.reserve_bytes), module)};
 }
 
+Error too_little_for_layers(const VramPlan& plan, const VramLimits& limits) {
+  const std::string module =
+      plan.mtp_bytes == 0 ? "" : fmt::format(", {} for the MTP module (--mtp off)", size_words(plan.mtp_bytes));
+  return {ErrorKind::budget,
+          fmt::format("{} is too little for what every token needs; it takes at least {} bytes ({}): {} for layers and "
+                      "output head, {} for the KV cache, {} for activations, {} for {} experts, {} in reserve{}. Allow "
+                      "that much, or shorten the context with --ctx, or halve its cache with --kv-dtype bf16, or use "
+                      "--device cpu",
+                      source_of(limits), plan.total_bytes(), size_words(plan.total_bytes()),
+                      size_words(sum(plan.layer_bytes, plan.head_bytes)), size_words(plan.kv_bytes),
+                      size_words(plan.activation_bytes), size_words(plan.expert_bytes),
+                      plan.slots == 0U ? "two" : std::to_string(*plan.slots), size_words(plan.reserve_bytes), module)};
+}
+
+class TieredPlanner {
+ public:
+  TieredPlanner(const MemoryNeeds& needs, VramPlan plan) : needs_(needs), plan_(std::move(plan)) {
+    for (const SlotLayout& layout : needs.device_layouts)
+      experts_ += layout.experts;
+    set_slots(0);
+  }
+
+  [[nodiscard]] VramPlan& plan() { return plan_; }
+  [[nodiscard]] uint64_t experts() const { return experts_; }
+  [[nodiscard]] bool fits() const { return !plan_.limit_bytes || plan_.total_bytes() <= *plan_.limit_bytes; }
+
+  void set_slots(uint64_t slots) {
+    const std::vector<uint64_t> shares = share_slots(needs_.device_layouts, slots, 0);
+    plan_.slots = 0;
+    plan_.expert_bytes = 0;
+    for (size_t i = 0; i < shares.size(); ++i) {
+      *plan_.slots += shares[i];
+      plan_.expert_bytes = sum(plan_.expert_bytes, VramPool::bytes_for(needs_.device_layouts[i].slot_bytes, shares[i]));
+    }
+  }
+
+  /// The longest chunk whose activations stay within their share of what is left, or that is all there is room for.
+  void choose_chunk() {
+    set_chunk(needs_.longest_chunk);
+    if (!plan_.limit_bytes) return;
+    const uint64_t always = plan_.total_bytes() - plan_.activation_bytes;
+    const uint64_t left = *plan_.limit_bytes - std::min(*plan_.limit_bytes, always);
+    while (plan_.max_rows > 1 && plan_.activation_bytes > left / kActivationShare)
+      set_chunk((plan_.max_rows + 1) / 2);
+  }
+
+  /// As many slots as there is room for.
+  void add_slots() {
+    uint64_t low = 0;
+    uint64_t high = experts_;
+    while (low < high) {
+      const uint64_t middle = low + (high - low + 1) / 2;
+      set_slots(middle);
+      if (fits()) {
+        low = middle;
+      } else {
+        high = middle - 1;
+      }
+    }
+    for (set_slots(low); !fits() && low > 0;)
+      set_slots(--low);
+  }
+
+ private:
+  void set_chunk(uint32_t rows) {
+    plan_.max_rows = rows;
+    plan_.activation_bytes = needs_.tiered_activation_bytes(rows);
+  }
+
+  const MemoryNeeds& needs_;
+  VramPlan plan_;
+  uint64_t experts_ = 0;
+};
+
 }  // namespace
 
 uint64_t VramPlan::total_bytes() const {
@@ -70,22 +147,41 @@ uint64_t VramPlan::total_bytes() const {
   return total;
 }
 
-Result<VramPlan> make_vram_plan(const MemoryNeeds& needs, const VramLimits& limits) {
+namespace {
+
+VramPlan without_experts(const MemoryNeeds& needs, const VramLimits& limits) {
   VramPlan plan{.card_bytes = limits.card_bytes,
                 .free_bytes = limits.free_bytes,
                 .limit_bytes = limit_of(limits),
                 .reserve_bytes = reserve(needs, limits.card_bytes),
                 .head_bytes = needs.head_bytes,
                 .mtp_bytes = needs.mtp_bytes,
-                .kv_bytes = needs.kv_bytes,
-                .expert_bytes = needs.resident_expert_bytes};
+                .kv_bytes = needs.kv_bytes};
   for (const MemoryNeeds::Layer& layer : needs.layers)
     plan.layer_bytes = sum(plan.layer_bytes, layer.bytes);
+  return plan;
+}
+
+}  // namespace
+
+Result<VramPlan> make_vram_plan(const MemoryNeeds& needs, const VramLimits& limits) {
+  VramPlan plan = without_experts(needs, limits);
+  plan.expert_bytes = needs.resident_expert_bytes;
   for (plan.max_rows = needs.longest_chunk;; plan.max_rows = (plan.max_rows + 1) / 2) {
     plan.activation_bytes = needs.activation_bytes(plan.max_rows);
     if (!plan.limit_bytes || plan.total_bytes() <= *plan.limit_bytes) return plan;
     if (plan.max_rows == 1) return too_little(plan, limits);
   }
+}
+
+Result<VramPlan> make_tiered_vram_plan(const MemoryNeeds& needs, const VramLimits& limits,
+                                       const std::optional<Amount>& experts) {
+  TieredPlanner planner(needs, without_experts(needs, limits));
+  if (experts) planner.set_slots(std::min(experts->of(planner.experts()), planner.experts()));
+  planner.choose_chunk();
+  if (!planner.fits()) return too_little_for_layers(planner.plan(), limits);
+  if (!experts) planner.add_slots();
+  return planner.plan();
 }
 
 format::Json to_json(const VramPlan& plan) {
@@ -100,7 +196,8 @@ format::Json to_json(const VramPlan& plan) {
             {"kv_cache", plan.kv_bytes},
             {"activations", plan.activation_bytes},
             {"layers", plan.layer_bytes},
-            {"experts", plan.expert_bytes}}}};
+            {"experts", plan.expert_bytes}}},
+          {"slots", plan.slots ? format::Json(*plan.slots) : format::Json()}};
 }
 
 }  // namespace dspack::runtime

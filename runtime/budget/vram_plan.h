@@ -1,5 +1,5 @@
-// What lies in a GPU's memory while a model runs on it, decided before anything is loaded: all of the model or nothing,
-// and how long a chunk of a prompt may be.
+// What lies in a GPU's memory while a model runs on it, decided before anything is loaded: all of the model, or all but
+// those experts for which there is no room, and how long a chunk of a prompt may be.
 //
 //   limit = reserve + head + MTP + KV cache + activations + layers + experts
 //
@@ -12,6 +12,7 @@
 
 #include "format/base/result.h"
 #include "format/json.h"
+#include "runtime/budget/memory_options.h"
 
 namespace dspack::runtime {
 
@@ -35,15 +36,21 @@ struct VramPlan {
   uint64_t kv_bytes = 0;
   uint64_t activation_bytes = 0;
   uint64_t layer_bytes = 0;
-  uint64_t expert_bytes = 0;
+  uint64_t expert_bytes = 0;           // of all that it holds, those that pass through included
+  std::optional<uint64_t> slots = {};  // for experts that it keeps; unset: it keeps all
+  [[nodiscard]] bool holds_all() const { return !slots; }
   [[nodiscard]] uint64_t total_bytes() const;
 
   uint32_t max_rows = 1;  // of a chunk
 };
 
+/// All of the model.
 [[nodiscard]] Result<VramPlan> make_vram_plan(const MemoryNeeds& needs, const VramLimits& limits);
+/// All but some experts: of these so many as are asked for, else as many as fit.
+[[nodiscard]] Result<VramPlan> make_tiered_vram_plan(const MemoryNeeds& needs, const VramLimits& limits,
+                                                     const std::optional<Amount>& experts);
 
-/// "limit": null where there is none.
+/// "limit": null where there is none; "slots": null where all experts are there.
 [[nodiscard]] format::Json to_json(const VramPlan& plan);
 
 }  // namespace dspack::runtime

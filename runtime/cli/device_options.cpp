@@ -1,6 +1,7 @@
 #include "runtime/cli/device_options.h"
 
 #include "runtime/cli/memory_options.h"
+#include "runtime/cli/tier_options.h"
 
 namespace dspack::runtime {
 
@@ -13,7 +14,7 @@ void add_device_options(CLI::App& app, DeviceOptions& device) {
   };
   app.add_option_function<std::string>("--device", take_device,
                                        "What computes: cpu, cuda (the first GPU), cuda:N, or auto (default: a GPU that "
-                                       "holds all of the model, else the CPU; docs/cuda.md)")
+                                       "has room for a token's layers, else the CPU; docs/cuda.md)")
       ->type_name("NAME");
   add_amount(app, "--vram", parse_memory_amount, device.vram,
              "Most of the GPU's memory for this run: 24GB, 50% of the card's (default: what is free)")
@@ -27,6 +28,7 @@ void add_device_options(CLI::App& app, DeviceOptions& device) {
       ->type_name("NAME");
   app.add_option("--cuda-library", device.cuda_library, "libdspack_cuda.so (default: the one beside the program)")
       ->type_name("FILE");
+  add_tier_options(app, device);
 }
 
 std::string contradiction_of(const DeviceOptions& device) {
@@ -36,7 +38,7 @@ std::string contradiction_of(const DeviceOptions& device) {
   if (device.kind != DeviceKind::cpu) return {};
   if (device.vram) return "--vram is for a GPU; leave it out, or use --device cuda";
   if (!device.cuda_library.empty()) return "--cuda-library is for a GPU; leave it out, or use --device cuda";
-  return {};
+  return tier_contradiction_of(device);
 }
 
 }  // namespace dspack::runtime

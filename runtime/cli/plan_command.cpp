@@ -10,6 +10,7 @@
 #include "runtime/cli/command_support.h"
 #include "runtime/cli/commands.h"
 #include "runtime/cli/remote_options.h"
+#include "runtime/experts/vram/vram_pool.h"
 #include "runtime/generate/load_plan.h"
 #include "runtime/model/inventory.h"
 #include "runtime/storage/completed_place.h"
@@ -95,7 +96,7 @@ std::string cache_text(const Outlook& outlook) {
   return fmt::format("{} positions, {}", outlook.plan.model.context, to_string(outlook.plan.model.kv_dtype));
 }
 
-// Where a GPU holds the model.
+// Where a GPU computes.
 std::string vram_text(const Outlook& outlook, const VramPlan& vram) {
   const MemoryPlan& plan = outlook.plan.memory;
   std::string text = fmt::format("device: {}\n", outlook.device);
@@ -108,14 +109,21 @@ std::string vram_text(const Outlook& outlook, const VramPlan& vram) {
   text += line("KV cache", size_words(vram.kv_bytes), cache_text(outlook));
   text += line("activations", size_words(vram.activation_bytes), fmt::format("{} tokens at once", vram.max_rows));
   if (plan.experts > 0) {
-    text += line("experts", size_words(vram.expert_bytes),
-                 fmt::format("all {}; a token goes to {} ({})", plan.experts, plan.experts_per_token,
-                             size_words(plan.token_bytes)));
+    const std::string kept = vram.holds_all()
+                                 ? fmt::format("all {}", plan.experts)
+                                 : fmt::format("{} of {} ({}), and {} that pass through", *vram.slots, plan.experts,
+                                               share(*vram.slots, plan.experts), kVramWindow);
+    text +=
+        line("experts", size_words(vram.expert_bytes),
+             fmt::format("{}; a token goes to {} ({})", kept, plan.experts_per_token, size_words(plan.token_bytes)));
   }
   text += fmt::format("memory: {}", of_allowed(plan.total_bytes(), plan.limit_bytes));
   text += line("process, tokenizer, buffers", size_words(plan.process_bytes + plan.reserve_bytes), "");
   if (plan.decompression_bytes > 0) text += line("decompression", size_words(plan.decompression_bytes), "");
-  return text + line("weights on their way", size_words(plan.staging_bytes), "");
+  if (vram.holds_all()) return text + line("weights on their way", size_words(plan.staging_bytes), "");
+  text += line("experts that the CPU computes", size_words(plan.activation_bytes), "");
+  return text + line("experts", size_words(plan.slot_bytes),
+                     fmt::format("{} of {} ({})", plan.slot_count, plan.experts, share(plan.slot_count, plan.experts)));
 }
 
 std::string memory_text(const Outlook& outlook) {

@@ -13,6 +13,7 @@
 #include "kernels/cuda/cuda_options.h"
 #include "runtime/budget/memory_options.h"
 #include "runtime/budget/vram_plan.h"
+#include "runtime/experts/vram/miss_choice.h"
 
 namespace dspack::runtime {
 
@@ -22,8 +23,10 @@ struct DeviceOptions {
   DeviceKind kind = DeviceKind::cpu;
   unsigned gpu = 0;                                          // of those that the driver shows
   kernels::Precision precision = kernels::Precision::exact;  // of a GPU
-  std::optional<Amount> vram = {};  // most of a GPU's memory for this run; a share is of the card's
-  std::string cuda_library = {};    // empty: the one that belongs to the program
+  std::optional<Amount> vram = {};          // most of a GPU's memory for this run; a share is of the card's
+  std::optional<Amount> vram_experts = {};  // routed experts in its memory; unset: as many as fit
+  MissOptions miss = {};                    // what becomes of the others
+  std::string cuda_library = {};            // empty: the one that belongs to the program
 };
 
 /// "auto", "cpu", "cuda" or "cuda:N". False: none of these.

@@ -57,7 +57,23 @@ Result<MemoryLimits> memory_limits(const MemoryOptions& options, const Result<Sy
   return limits;
 }
 
-Result<LoadPlan> plan_for(const ChosenDevice& chosen, const LoadContext& context, format::Repository& repository,
+// Whether experts would come over a network: then those that no router picks are left where they are.
+bool is_distant(const WeightStorage& storage, const std::set<LayerId>& layers) {
+  return std::ranges::any_of(storage.checkpoint().experts(), [&](const auto& expert) {
+    return layers.contains(expert.first.layer) && storage.tier_of(expert.first) == StorageTier::network;
+  });
+}
+
+Result<void> check_max_fetch(const LoadPlan& plan, const LoadOptions& options) {
+  const bool reads_all = plan.memory.vram && plan.memory.vram->holds_all();
+  if (!reads_all || !options.max_fetch || plan.needs.resident_expert_bytes <= *options.max_fetch) return {};
+  return Error{ErrorKind::budget,
+               fmt::format("the GPU is to hold all experts: reading them ({}) is more than --max-fetch allows ({}); "
+                           "allow more, or fewer experts there (--vram-experts), or use --device cpu",
+                           size_words(plan.needs.resident_expert_bytes), size_words(*options.max_fetch))};
+}
+
+Result<LoadPlan> plan_for(ChosenDevice& chosen, const LoadContext& context, format::Repository& repository,
                           const ModelConfig& config, const LoadOptions& options, const std::stop_token& stop) {
   const format::Checkpoint& checkpoint = context.files.checkpoint();
   LoadPlan plan;
@@ -86,18 +102,16 @@ Result<LoadPlan> plan_for(const ChosenDevice& chosen, const LoadContext& context
                      .threads = computing + reading,
                      .readers = reading + 1,  // what is always needed, and rows, the calling thread reads
                      .text_bytes = 0,
-                     .process_bytes = system ? system->resident_bytes : 0};
+                     .process_bytes = system ? system->resident_bytes : 0,
+                     .host = chosen.is_gpu() ? &chosen.host() : nullptr};
   TRY_ASSIGN(needs.text_bytes, tokenizer_bytes(repository, stop));
   TRY_ASSIGN(plan.needs, find_needs(context, config, needs));
-  if (options.max_fetch && plan.needs.resident_expert_bytes > *options.max_fetch) {
-    return Error{ErrorKind::budget,
-                 fmt::format("a GPU holds all experts: reading them ({}) is more than --max-fetch "
-                             "allows ({}); allow more, or use --device cpu",
-                             size_words(plan.needs.resident_expert_bytes), size_words(*options.max_fetch))};
-  }
   TRY_ASSIGN(const MemoryLimits limits, memory_limits(options.memory, system));
-  TRY_ASSIGN(plan.memory, chosen.is_gpu() ? make_gpu_memory_plan(plan.needs, limits, chosen.vram_limits())
+  const GpuExperts on_gpu{.vram = options.device.vram_experts,
+                          .as_they_come = is_distant(context.files.storage(), plan.expert_layers)};
+  TRY_ASSIGN(plan.memory, chosen.is_gpu() ? make_gpu_memory_plan(plan.needs, limits, chosen.vram_limits(), on_gpu)
                                           : make_memory_plan(plan.needs, limits));
+  TRY(check_max_fetch(plan, options));
   model.max_rows = plan.memory.max_rows;
   model.wave_rows = wave_rows_for(model.max_rows);
   model.streaming.layers = {plan.memory.streamed.begin(), plan.memory.streamed.end()};

@@ -89,11 +89,20 @@ Result<void> LoadedModel::make_experts(const ModelConfig& config, const LoadPlan
                             .experts = config.experts,
                             .top_k = config.top_k,
                             .wave_tokens = plan.model.max_rows};
-  const RoutedExperts::Parts parts{
-      .device = chosen_->device(), .queue = chosen_->queue(), .storage = *storage_, .progress = options.progress.get()};
-  const bool all_at_once = chosen_->is_gpu() || options.resident_experts;
-  const auto placement = all_at_once ? ExpertPlacement::resident : ExpertPlacement::streamed;
-  TRY_ASSIGN(RoutedExperts experts, RoutedExperts::make(parts, placement, store, shape, stop));
+  const RoutedExperts::Parts parts{.device = chosen_->device(),
+                                   .queue = chosen_->queue(),
+                                   .storage = *storage_,
+                                   .host = &chosen_->host(),
+                                   .progress = options.progress.get()};
+  const std::optional<VramPlan>& vram = plan.memory.vram;
+  RoutedExperts::Options routed{.store = store, .shape = shape, .miss = options.device.miss};
+  if (options.resident_experts || (vram && vram->holds_all())) {
+    routed.placement = ExpertPlacement::resident;
+  } else if (vram) {
+    routed.placement = ExpertPlacement::tiered;
+    routed.vram_slots = *vram->slots;
+  }
+  TRY_ASSIGN(RoutedExperts experts, RoutedExperts::make(parts, routed, stop));
   experts_.emplace(std::move(experts));
   if (options.route_trace.empty()) return {};
   TRY_ASSIGN(recorder_, RouteRecorder::create(format::posix_file_system(), options.route_trace,

@@ -59,6 +59,33 @@ format::Json prefetch_json(const ExpertStoreStats& stats) {
       {"forecast", {{"demands", counts.foreseeable}, {"expected", counts.expected}, {"foreseen", counts.foreseen}}}};
 }
 
+format::Json vram_phase_json(const VramPhaseStats& counts) {
+  return {{"hits", counts.hits},           {"late", counts.late},
+          {"moved", counts.moved},         {"moved_bytes", counts.moved_bytes},
+          {"computed", counts.computed},   {"computed_bytes", counts.computed_bytes},
+          {"evictions", counts.evictions}, {"waiting_seconds", counts.waiting_seconds}};
+}
+
+// The tier of experts in a GPU's memory; what it lacks is a demand of the host's, which the counts beside it are of.
+format::Json vram_json(const VramStats& stats) {
+  const VramPhaseStats& decode = stats.phases[static_cast<size_t>(Phase::decode)];
+  return {{"slots", stats.slots},
+          {"used", stats.used},
+          {"bytes", stats.bytes},
+          {"miss", stats.miss},
+          {"deterministic", stats.is_deterministic},
+          {"draft_misses", stats.draft_misses},
+          {"link_bytes_per_second", stats.link_bytes_per_second},
+          {"cpu_bytes_per_second", stats.cpu_bytes_per_second},
+          {"prefill", vram_phase_json(stats.phases[static_cast<size_t>(Phase::prefill)])},
+          {"decode", vram_phase_json(decode)},
+          {"prefetch",
+           {{"experts", decode.prefetches},
+            {"bytes", decode.prefetched_bytes},
+            {"useful", decode.useful_prefetches},
+            {"wasted_bytes", decode.wasted_bytes}}}};
+}
+
 // What decoding took, beside the least that it could take (decode_bound.h).
 format::Json bound_json(const DecodeBound& bound, double seconds) {
   const auto ratio = [&](double limit) { return limit > 0 ? seconds / limit : 0.0; };
@@ -68,7 +95,8 @@ format::Json bound_json(const DecodeBound& bound, double seconds) {
           {"ratio_with_foresight", ratio(bound.with_foresight(seconds))},
           {"outside_of_experts", bound.outside(seconds)},
           {"compute", bound.compute_seconds()},
-          {"transfer", bound.transfer_seconds()}};
+          {"transfer", bound.transfer_seconds()},
+          {"host_compute", bound.host_seconds()}};
 }
 
 std::optional<RunStats::Network> network_stats(const LoadedModel& loaded) {
@@ -115,19 +143,21 @@ format::Json expert_json(const RunStats& stats) {
     layers.push_back({{"layer", layer.value}, {"read", read[layer]}, {"opened_files", files}});
     opened.insert(files.begin(), files.end());
   }
-  return {{"present", stats.present_experts},
-          {"read", stats.experts.read_experts.size()},
-          {"hits", stats.experts.hits()},
-          {"misses", stats.experts.misses()},
-          {"policy", stats.experts.policy},
-          {"slots", stats.experts.slots},
-          {"prefill", phase_json(stats.experts, Phase::prefill)},
-          {"decode", phase_json(stats.experts, Phase::decode)},
-          {"decode_bound", bound_json(stats.decode_bound, stats.times.decode_seconds)},
-          {"prefetch", prefetch_json(stats.experts)},
-          {"files", stats.expert_files},
-          {"opened_files", opened.size()},
-          {"layers", std::move(layers)}};
+  format::Json json = {{"present", stats.present_experts},
+                       {"read", stats.experts.read_experts.size()},
+                       {"hits", stats.experts.hits()},
+                       {"misses", stats.experts.misses()},
+                       {"policy", stats.experts.policy},
+                       {"slots", stats.experts.slots},
+                       {"prefill", phase_json(stats.experts, Phase::prefill)},
+                       {"decode", phase_json(stats.experts, Phase::decode)},
+                       {"decode_bound", bound_json(stats.decode_bound, stats.times.decode_seconds)},
+                       {"prefetch", prefetch_json(stats.experts)},
+                       {"files", stats.expert_files},
+                       {"opened_files", opened.size()},
+                       {"layers", std::move(layers)}};
+  if (stats.experts.vram) json["vram"] = vram_json(*stats.experts.vram);
+  return json;
 }
 
 std::optional<RunStats::VramBytes> vram_bytes(const ChosenDevice& chosen) {

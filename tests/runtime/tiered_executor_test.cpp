@@ -125,7 +125,7 @@ TEST_CASE("tiered executor: the same whoever computes what is missing") {
       ExpertPlace place(test::tiny_folder(), true, UINT64_MAX, seed);
       Tiers tiers(place, {.vram = 5, .ram = 4}, {.mode = mode});
       check_some_passes(reference, place, tiers);
-      if (mode == MissMode::compute) CHECK(tiers.counts().moved == 0);
+      if (mode == MissMode::compute) CHECK(tiers.counts().moved == 5);  // what there was room for
       CHECK(tiers.counts().computed > 0);
       CHECK(tiers.counts(Phase::prefill).computed == 0);
     }

@@ -12,6 +12,7 @@
 
 namespace dspack::runtime {
 
+/// compute: where a device has room left, experts are copied there all the same.
 enum class MissMode { automatic, move, compute };
 [[nodiscard]] std::string_view to_string(MissMode mode);
 
@@ -49,7 +50,7 @@ struct MissBacklog {
 };
 
 enum class MissWay { move, compute };
-/// For an expert that has arrived in the host's memory.
+/// For an expert that has arrived in the host's memory, and for which the device has no empty slot.
 [[nodiscard]] MissWay choose_miss_way(const MissOptions& options, const MissRates& rates, const MissBacklog& backlog,
                                       uint64_t bytes, uint32_t rows);
 

@@ -242,6 +242,7 @@ Result<TieredExecutor::Missing> TieredExecutor::compute_hits(const Wave& wave, s
   course.hits = parts_.queue.mark();
   for (VramSlot* const slot : used)
     slot->used_until = course.hits;
+  missing.fills = tier_->empty_slots(wave.tokens.layer);
   std::vector<ExpertDemand> wanted;
   for (const size_t i : missing.groups)
     wanted.push_back(groups[i].demand);
@@ -301,6 +302,14 @@ Result<void> TieredExecutor::compute_missing(const Wave& wave, std::span<const G
   return {};
 }
 
+// With `compute` the cache is filled all the same, by experts in their own order, whichever arrives first: what is
+// computed where must not depend on a disk.
+MissWay TieredExecutor::way_of(LayerId layer, const Missing& missing, size_t index, uint32_t rows) const {
+  if (miss_.mode == MissMode::compute) return index < missing.fills ? MissWay::move : MissWay::compute;
+  return choose_miss_way(miss_, tier_->rates(), {.link = tier_->backlog_seconds(), .cpu = missing.host_seconds},
+                         tier_->expert_bytes(layer), rows);
+}
+
 Result<void> TieredExecutor::assign_next(const Wave& wave, std::span<const Group> groups, Missing& missing,
                                          Course& course, const std::stop_token& stop) {
   TRY_ASSIGN(ExpertLease lease, missing.request->next(stop));
@@ -309,11 +318,7 @@ Result<void> TieredExecutor::assign_next(const Wave& wave, std::span<const Group
   const Group& group = groups[index];
   const uint64_t bytes = tier_->expert_bytes(wave.tokens.layer);
   tier_->reap();
-  const bool is_computed =
-      may_compute() &&
-      choose_miss_way(miss_, tier_->rates(), {.link = tier_->backlog_seconds(), .cpu = missing.host_seconds}, bytes,
-                      group.demand.rows) == MissWay::compute;
-  if (is_computed) {
+  if (may_compute() && way_of(wave.tokens.layer, missing, lease.index(), group.demand.rows) == MissWay::compute) {
     missing.host_seconds += tier_->rates().compute_seconds(bytes, group.demand.rows).value_or(0);
     missing.for_host.push_back({.group = index, .lease = std::move(lease)});
     return {};

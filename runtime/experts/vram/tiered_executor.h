@@ -91,6 +91,7 @@ class TieredExecutor final : public ExpertExecutor {
     std::vector<size_t> groups;              // without a slot
     std::unique_ptr<ExpertRequest> request;  // of them; null: none is missing
     size_t taken = 0;
+    uint64_t fills = 0;  // of them, by place in `groups`, those for which the cache has an empty slot
     std::vector<std::pair<size_t, VramSlot*>> under_way;  // to the cache's slots, and not yet enqueued to be computed
     std::deque<HostWork> for_host;
     double host_seconds = 0;  // that those are expected to take
@@ -114,6 +115,7 @@ class TieredExecutor final : public ExpertExecutor {
   /// Adds up the times of layers whose work has run.
   void settle() const;
   [[nodiscard]] bool may_compute() const;
+  [[nodiscard]] MissWay way_of(LayerId layer, const Missing& missing, size_t index, uint32_t rows) const;
   [[nodiscard]] Result<GroupedExecutor*> one_by_one();
 
   Parts parts_;

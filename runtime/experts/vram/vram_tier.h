@@ -72,6 +72,10 @@ class VramTier {
   [[nodiscard]] uint64_t expert_bytes(LayerId layer) const { return pool_of(layer).layout().expert_bytes; }
   [[nodiscard]] MissRates& rates() { return rates_; }
   [[nodiscard]] const MissRates& rates() const { return rates_; }
+  /// Slots of the layer's cache that hold nothing.
+  [[nodiscard]] uint64_t empty_slots(LayerId layer) const {
+    return pool_of_layer_.contains(layer) ? pool_of(layer).slots() - pool_of(layer).used() : 0;
+  }
   [[nodiscard]] VramStats stats() const;
 
  private:

@@ -59,15 +59,14 @@ void RecordingModel::assemble(const runtime::ModelConfig& config, const RigOptio
       .policy = [](uint64_t, uint64_t) { return std::make_unique<runtime::LruPolicy>(); }};
   for (const auto& [key, tensors] : checkpoint_->experts())
     store.layers.insert(key.layer);
-  const auto placement = options.is_deferred ? runtime::ExpertPlacement::resident : runtime::ExpertPlacement::streamed;
-  auto experts =
-      runtime::RoutedExperts::make({.device = *device_, .queue = *queue_, .storage = *storage_}, placement, store,
-                                   {.hidden = config.hidden,
-                                    .expert_inner = config.expert_inner,
-                                    .experts = config.experts,
-                                    .top_k = config.top_k,
-                                    .wave_tokens = options.wave_tokens},
-                                   {});
+  runtime::RoutedExperts::Options routed{.store = store,
+                                         .shape = {.hidden = config.hidden,
+                                                   .expert_inner = config.expert_inner,
+                                                   .experts = config.experts,
+                                                   .top_k = config.top_k,
+                                                   .wave_tokens = options.wave_tokens}};
+  if (options.is_deferred) routed.placement = runtime::ExpertPlacement::resident;
+  auto experts = runtime::RoutedExperts::make({.device = *device_, .queue = *queue_, .storage = *storage_}, routed, {});
   REQUIRE_MESSAGE(experts, (experts ? "" : experts.error().message));
   experts_.emplace(std::move(*experts));
   recorder_ = std::make_unique<RecordingExecutor>(*queue_, experts_->executor(), config.top_k);

@@ -1,0 +1,81 @@
+// The plan of both memories, where a GPU computes.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "format/base/checked.h"
+#include "format/base/size_text.h"
+#include "runtime/budget/memory_plan.h"
+
+namespace dspack::runtime {
+
+namespace {
+
+uint64_t product(uint64_t a, uint64_t b) {
+  return checked_mul(a, b).value_or(UINT64_MAX);
+}
+
+uint64_t all_experts(const MemoryNeeds& needs) {
+  uint64_t experts = 0;
+  for (const SlotLayout& layout : needs.layouts)
+    experts += layout.experts;
+  return experts;
+}
+
+// The GPU holds everything.
+Result<MemoryPlan> plan_resident(const MemoryNeeds& needs, const MemoryLimits& limits, const VramLimits& vram) {
+  MemoryPlan plan;
+  for (const SlotLayout& layout : needs.layouts) {
+    plan.slots.push_back(layout.experts);
+    plan.token_bytes = std::max(plan.token_bytes, product(needs.experts_per_token, layout.slot_bytes));
+  }
+  plan.experts = all_experts(needs);
+  plan.slot_count = plan.experts;
+  plan.experts_per_token = needs.experts_per_token;
+  TRY_ASSIGN(plan.vram, make_vram_plan(needs, vram));
+  plan.max_rows = plan.vram->max_rows;
+  plan.limit_bytes = limits.bytes;
+  plan.process_bytes = needs.process_bytes;
+  plan.reserve_bytes = needs.reserve_bytes;
+  plan.decompression_bytes = needs.decompression_bytes;
+  plan.staging_bytes = needs.staging_bytes;
+  if (!limits.bytes || plan.total_bytes() <= *limits.bytes) return plan;
+  return Error{
+      ErrorKind::budget,
+      fmt::format(
+          "{} is too little; besides the GPU's memory this run needs at least {} bytes ({}): {} for the process "
+          "itself, {} for weights on their way to the GPU. Allow that much",
+          limits.source, plan.total_bytes(), size_words(plan.total_bytes()),
+          size_words(plan.total_bytes() - plan.staging_bytes), size_words(plan.staging_bytes))};
+}
+
+// The GPU holds everything but some experts; of the model this process holds experts alone.
+Result<MemoryPlan> plan_tiered(const MemoryNeeds& needs, const MemoryLimits& limits, const VramLimits& vram,
+                               const GpuExperts& experts) {
+  TRY_ASSIGN(VramPlan of_device, make_tiered_vram_plan(needs, vram, experts.vram));
+  MemoryNeeds of_host = needs;
+  of_host.layers.clear();
+  of_host.head_bytes = of_host.mtp_bytes = of_host.kv_bytes = 0;
+  of_host.longest_chunk = 1;
+  of_host.activation_bytes = [bytes = needs.host_scratch_bytes](uint32_t) { return bytes; };
+  TRY_ASSIGN(MemoryPlan plan, make_memory_plan(of_host, limits));
+  plan.max_rows = of_device.max_rows;
+  plan.vram = std::move(of_device);
+  return plan;
+}
+
+}  // namespace
+
+Result<MemoryPlan> make_gpu_memory_plan(const MemoryNeeds& needs, const MemoryLimits& limits, const VramLimits& vram,
+                                        const GpuExperts& experts) {
+  const uint64_t all = all_experts(needs);
+  const bool are_all_asked = !experts.vram || experts.vram->of(all) >= all;
+  const bool is_streamed = experts.as_they_come && !experts.vram;
+  if (all == 0) return plan_resident(needs, limits, vram);
+  if (!are_all_asked || is_streamed || !needs.may_be_resident) return plan_tiered(needs, limits, vram, experts);
+  auto resident = plan_resident(needs, limits, vram);
+  if (resident || experts.vram) return resident;
+  return plan_tiered(needs, limits, vram, experts);
+}
+
+}  // namespace dspack::runtime
