@@ -10,6 +10,7 @@
 #include "kernels/cuda/cuda_memory.h"
 #include "kernels/cuda/elementwise.h"
 #include "kernels/cuda/experts.h"
+#include "kernels/cuda/experts_fused.h"
 #include "kernels/cuda/experts_tensor.h"
 #include "kernels/cuda/head_linear.h"
 #include "kernels/cuda/linear.h"
@@ -68,7 +69,10 @@ class RecordedStep final : public Step {
 class CudaQueue final : public Queue {
  public:
   CudaQueue(gpu::Properties properties, Precision precision)
-      : properties_(std::move(properties)), precision_(precision), stream_(gpu::make_stream()) {}
+      : properties_(std::move(properties)), precision_(precision), stream_(gpu::make_stream()) {
+    constexpr uint64_t kBytes = kFusedCounters * sizeof(uint32_t);
+    stream_->fill(expert_counters_.at_least(kBytes), 0, kBytes);  // what is recorded finds them so
+  }
 
   void upload(Slice to, std::span<const std::byte> from) override;
   void download(std::span<std::byte> to, Slice from) override;
@@ -102,6 +106,7 @@ class CudaQueue final : public Queue {
   Precision precision_;
   std::unique_ptr<gpu::Stream> stream_;
   Workspace workspace_;
+  Workspace expert_counters_;                   // ExpertsTask::counters
   std::vector<std::vector<uint32_t>> indices_;  // on their way to the device; until the next synchronize
   Workspace index_space_;
   uint64_t index_bytes_ = 0;  // of index_space_ in use
@@ -249,7 +254,8 @@ void CudaQueue::run_experts(const ExpertsArgs& args) {
                          .tokens = args.x.rows,
                          .top_k = args.top_k,
                          .scratch = address_of(args.scratch),
-                         .y = rows_at(args.y)};
+                         .y = rows_at(args.y),
+                         .counters = reinterpret_cast<uint32_t*>(expert_counters_.at_least(0))};
   if (precision_ != Precision::exact && experts_fit_tensor_cores(task.form))
     return run_experts_tensor(*stream_, task, precision_);
   cuda::run_experts(*stream_, task);

@@ -13,8 +13,8 @@ namespace dspack::kernels::cuda {
 /// run_experts.
 [[nodiscard]] bool experts_fit_tensor_cores(const ExpertForm& form);
 
-/// Precondition: experts_fit_tensor_cores. `precision`: bf16 or fp8 (linear_tensor.h). The value of an output depends on its input row
-/// and its slots alone.
+/// Precondition: experts_fit_tensor_cores. `precision`: bf16 or fp8 (linear_tensor.h). The value of an output depends
+/// on its input row and its slots alone.
 void run_experts_tensor(gpu::Stream& stream, const ExpertsTask& task, Precision precision);
 
 /// How a product runs. Pure.
@@ -26,6 +26,13 @@ struct ExpertsTensorChoice {
 /// outputs_of_warp: 16 for gate and up, 32 for down.
 [[nodiscard]] ExpertsTensorChoice choose_experts_tensor(const MatrixForm& form, uint32_t outputs_of_warp,
                                                         uint32_t tokens, uint32_t top_k, uint32_t experts);
+/// Warps of a block. Few tokens: small blocks, that all multiprocessors get some. Many: large ones, since each rounds
+/// its inputs anew.
+[[nodiscard]] constexpr unsigned expert_tensor_warps(unsigned token_tiles) {
+  constexpr unsigned kFew = 4;
+  constexpr unsigned kMany = 8;
+  return token_tiles == 1 ? kFew : kMany;
+}
 /// Assignments of a tile.
 [[nodiscard]] constexpr uint32_t tensor_tile(uint32_t tokens) {
   constexpr uint32_t kFew = 8;

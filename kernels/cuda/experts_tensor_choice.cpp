@@ -35,8 +35,7 @@ ExpertsTensorChoice choose_experts_tensor(const MatrixForm& form, uint32_t outpu
   const uint32_t tile = tensor_tile(tokens);
   ExpertsTensorChoice choice;
   choice.token_tiles = static_cast<unsigned>(tile / kTileTokens);
-  // Few tokens: small blocks, that all multiprocessors get some. Many: large ones, since each rounds its inputs anew.
-  const unsigned warps = choice.token_tiles == 1 ? 4 : 8;
+  const unsigned warps = expert_tensor_warps(choice.token_tiles);
   const uint64_t columns = round_up(form.in, kScaleColumns);
   const auto bytes_of = [&](uint64_t staged) {
     return tile * (staged * 2 + kRowPadding + staged / kScaleColumns * sizeof(float));

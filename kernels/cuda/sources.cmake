@@ -20,6 +20,7 @@ set(dspack_cuda_host
   cuda_queue.cpp
   elementwise_choice.cpp
   experts_choice.cpp
+  experts_fused_choice.cpp
   experts_tensor_choice.cpp
   head_linear_choice.cpp
   linear_choice.cpp
