@@ -27,10 +27,10 @@ struct ExpertsTensorChoice {
 [[nodiscard]] ExpertsTensorChoice choose_experts_tensor(const MatrixForm& form, uint32_t outputs_of_warp,
                                                         uint32_t tokens, uint32_t top_k, uint32_t experts);
 /// Warps of a block. Few tokens: small blocks, that all multiprocessors get some. Many: large ones, since each rounds
-/// its inputs anew.
+/// its inputs anew; six warps: of two blocks three to a scheduler, 168 registers each.
 [[nodiscard]] constexpr unsigned expert_tensor_warps(unsigned token_tiles) {
   constexpr unsigned kFew = 4;
-  constexpr unsigned kMany = 8;
+  constexpr unsigned kMany = 6;
   return token_tiles == 1 ? kFew : kMany;
 }
 /// Assignments of a tile.
