@@ -9,7 +9,9 @@
 #include "kernels/cuda/attend.h"
 #include "kernels/cuda/cuda_memory.h"
 #include "kernels/cuda/elementwise.h"
+#include "kernels/cuda/expert_groups.h"
 #include "kernels/cuda/experts.h"
+#include "kernels/cuda/experts_fused.h"
 #include "kernels/cuda/experts_tensor.h"
 #include "kernels/cuda/head_linear.h"
 #include "kernels/cuda/linear.h"
@@ -82,7 +84,10 @@ class CudaEvent final : public Event {
 class CudaQueue final : public Queue {
  public:
   CudaQueue(gpu::Properties properties, Precision precision)
-      : properties_(std::move(properties)), precision_(precision), stream_(gpu::make_stream()) {}
+      : properties_(std::move(properties)), precision_(precision), stream_(gpu::make_stream()) {
+    constexpr uint64_t kBytes = kFusedCounters * sizeof(uint32_t);
+    stream_->fill(expert_counters_.at_least(kBytes), 0, kBytes);  // what is recorded finds them so
+  }
 
   void upload(Slice to, std::span<const std::byte> from) override;
   void download(std::span<std::byte> to, Slice from) override;
@@ -101,7 +106,7 @@ class CudaQueue final : public Queue {
   void add(const Rows& y, const Rows& x) override;
   void route(const RouterArgs& args) override;
   void run_experts(const ExpertsArgs& args) override;
-  void run_expert_parts(const ExpertPartsArgs&) override { DSPACK_CHECK(false, "TODO"); }
+  void run_expert_parts(const ExpertPartsArgs& args) override;
   void store_rows(Slice to, Dtype dtype, const Rows& from, const LivePosition& live) override;
   void load_rows(const Rows& to, Slice from, Dtype dtype) override;
   void gather_rows(const Rows& to, const Rows& from, std::span<const uint32_t> rows) override;
@@ -119,6 +124,7 @@ class CudaQueue final : public Queue {
   Precision precision_;
   std::unique_ptr<gpu::Stream> stream_;
   Workspace workspace_;
+  Workspace expert_counters_;                   // ExpertsTask::counters
   std::vector<std::vector<uint32_t>> indices_;  // on their way to the device; until the next synchronize
   Workspace index_space_;
   uint64_t index_bytes_ = 0;  // of index_space_ in use
@@ -266,9 +272,35 @@ void CudaQueue::run_experts(const ExpertsArgs& args) {
                          .tokens = args.x.rows,
                          .top_k = args.top_k,
                          .scratch = address_of(args.scratch),
-                         .y = rows_at(args.y)};
+                         .y = rows_at(args.y),
+                         .counters = reinterpret_cast<uint32_t*>(expert_counters_.at_least(0))};
   if (precision_ != Precision::exact && experts_fit_tensor_cores(task.form))
     return run_experts_tensor(*stream_, task, precision_);
+  cuda::run_experts(*stream_, task);
+}
+
+void CudaQueue::run_expert_parts(const ExpertPartsArgs& args) {
+  const auto& table = static_cast<const CudaExpertTable&>(*args.table);
+  check_expert_parts(args, experts_scratch_bytes({.hidden = args.x.cols,
+                                                  .inner = table.form().gate_up.out,
+                                                  .experts = table.size(),
+                                                  .top_k = args.top_k,
+                                                  .rows = args.x.rows}));
+  DSPACK_CHECK(args.x.cols == table.form().gate_up.in, "experts of another model");
+  const uint32_t most = largest_group(args.groups);
+  if (most == 0) return;
+  const bool on_tensor_cores = precision_ != Precision::exact && experts_fit_tensor_cores(table.form());
+  const ExpertGroupWords cut = cut_expert_groups(args.groups, on_tensor_cores ? tensor_tile(most) : exact_tile(most));
+  const ExpertsTask task{.table = table.entries(),
+                         .form = table.form(),
+                         .experts = table.size(),
+                         .x = inputs_at(args.x),
+                         .tokens = args.x.rows,
+                         .top_k = args.top_k,
+                         .scratch = address_of(args.scratch),
+                         .cut = cut.at(on_device(cut.words), most),
+                         .parts = rows_at(args.parts)};
+  if (on_tensor_cores) return run_experts_tensor(*stream_, task, precision_);
   cuda::run_experts(*stream_, task);
 }
 

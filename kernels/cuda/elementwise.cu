@@ -5,6 +5,7 @@
 #include "format/base/check.h"
 #include "kernels/cuda/device/dot.cuh"
 #include "kernels/cuda/device/silu.cuh"
+#include "kernels/cuda/device/weighted_sum.cuh"
 
 namespace dspack::kernels::cuda {
 namespace {
@@ -60,14 +61,7 @@ __global__ void add_kernel(RowPairTask task) {
 }
 
 __global__ void weighted_sum_kernel(WeightedSumTask task) {
-  for_each_value(task.rows, task.cols, [&](uint64_t row, uint64_t col) {
-    float sum = 0;
-    for (uint32_t slot = 0; slot < task.top_k; ++slot) {
-      const uint64_t part = row * task.top_k + slot;
-      sum = gpu::fused_multiply_add(task.weights[part], task.parts.data[part * task.parts.stride + col], sum);
-    }
-    task.y.data[row * task.y.stride + col] = sum;
-  });
+  for_each_value(task.rows, task.cols, [&](uint64_t row, uint64_t col) { device::sum_weighted(task, row, col); });
 }
 
 /// (x[2k] + i x[2k+1]) * (cos + i sin), rounded after each operation. A "column" is a pair of one head.

@@ -92,6 +92,12 @@ __global__ void tiles_kernel(TilesTask task) {
 
 ExpertTiles make_expert_tiles(gpu::Stream& stream, const ExpertsTask& task, const ExpertsScratch& scratch,
                               uint32_t tile) {
+  if (task.cut.tiles > 0) {
+    return {.tiles = reinterpret_cast<const ExpertTile*>(task.cut.words + 1),
+            .tile_count = task.cut.words,
+            .order = task.cut.words + task.cut.order_at,
+            .ids = nullptr};
+  }
   if (task.tokens == 1) return {.ids = task.ids};
   const TilesTask tiles{.ids = task.ids,
                         .assignments = task.tokens * task.top_k,

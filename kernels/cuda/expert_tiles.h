@@ -37,7 +37,10 @@ struct ExpertsScratch {
 /// Tiles of `tile` assignments that the worst routing can need.
 [[nodiscard]] uint64_t most_expert_tiles(uint64_t assignments, uint32_t experts, uint32_t tile);
 
-/// Sorts the assignments of a task by expert, stably, and cuts tiles of at most `tile`. Always in the same order.
+/// Tiles of a task, at most.
+[[nodiscard]] uint64_t expert_tiles_of(const ExpertsTask& task, uint32_t tile);
+
+/// Those that were cut beforehand; else sorts the assignments of a task by expert, stably, and cuts tiles of at most `tile`. Always in the same order.
 [[nodiscard]] ExpertTiles make_expert_tiles(gpu::Stream& stream, const ExpertsTask& task, const ExpertsScratch& scratch,
                                             uint32_t tile);
 
@@ -58,7 +61,7 @@ inline constexpr uint32_t kExactTile = 4;
   return tokens < 3 ? tokens : kExactTile;
 }
 /// matrices: that are multiplied at once, 2 for gate and up, 1 for down.
-[[nodiscard]] ExpertsChoice choose_experts(const MatrixForm& form, uint32_t matrices, uint32_t tokens, uint32_t top_k,
-                                           uint32_t experts);
+/// tokens: that an expert gets at most; tiles: of the worst routing.
+[[nodiscard]] ExpertsChoice choose_experts(const MatrixForm& form, uint32_t matrices, uint32_t tokens, uint64_t tiles);
 
 }  // namespace dspack::kernels::cuda

@@ -10,12 +10,14 @@
 
 #include "kernels/cuda/device/dot.cuh"
 #include "kernels/cuda/device/expert_product.cuh"
+#include "kernels/cuda/device/fused_experts.cuh"
 
 namespace dspack::kernels::cuda {
 namespace {
 
 constexpr unsigned kWarpsOfBlock = 8;
 constexpr unsigned kRowsOfWarp = 2;
+constexpr unsigned kRowsOfBlock = kWarpsOfBlock * kRowsOfWarp;
 
 /// The outputs of two matrix rows.
 template <class Product, unsigned kTokens>
@@ -37,7 +39,8 @@ __device__ __forceinline__ void store_outputs(const device::ExpertProduct& task,
 }
 
 template <class Product, class Stored, bool kAligned, unsigned kTokens>
-__device__ void multiply_tile(const device::ExpertProduct& task, const device::TileAt& tile, uint32_t staged_groups) {
+__device__ void multiply_tile(const device::ExpertProduct& task, const device::TileAt& tile,
+                              const device::RowTurns& turns, uint32_t staged_groups) {
   Matrix matrices[Product::kMatrices];
   for (Matrix& matrix : matrices)
     matrix = task.form;
@@ -46,7 +49,6 @@ __device__ void multiply_tile(const device::ExpertProduct& task, const device::T
 #pragma unroll
   for (unsigned token = 0; token < kTokens; ++token)
     assignments[token] = token < tile.count ? device::assignment_of(task.tiles, tile, token) : 0;
-  constexpr unsigned kRowsOfBlock = kWarpsOfBlock * kRowsOfWarp;
   const uint32_t chunks = (task.form.in - 1) / Stored::kPer16 + 1;
   const uint32_t all_groups = (chunks - 1) / gpu::kWarpThreads + 1;
   const uint32_t that_fit = staged_groups / kTokens;
@@ -54,8 +56,8 @@ __device__ void multiply_tile(const device::ExpertProduct& task, const device::T
   const uint32_t stride = groups * Stored::kQuarters * gpu::kWarpThreads;
   auto* inputs = gpu::shared_memory<float4>();
   bool is_staged = false;
-  for (uint32_t block_row = gpu::block_index().y * kRowsOfBlock; block_row < task.form.out;
-       block_row += gpu::grid_blocks().y * kRowsOfBlock) {
+  for (uint32_t block_row = turns.first * kRowsOfBlock; block_row < task.form.out;
+       block_row += turns.step * kRowsOfBlock) {
     const uint32_t first_row = block_row + gpu::warp_index() * kRowsOfWarp;
     uint32_t rows[kRowsOfWarp];
 #pragma unroll
@@ -85,54 +87,112 @@ __device__ void multiply_tile(const device::ExpertProduct& task, const device::T
   }
 }
 
-template <class Product, class Stored, bool kAligned, unsigned kMost>
+/// Tiles of up to kMost assignments.
+template <class Stored, bool kAligned, unsigned kMost>
+struct ExactTiles {
+  using Weights = Stored;
+  static __device__ __forceinline__ uint32_t rows_of_down() { return kRowsOfBlock; }
+
+  template <class Product>
+  static __device__ __forceinline__ void multiply(const device::ExpertProduct& task, const device::TileAt& tile,
+                                                  const device::RowTurns& turns, uint32_t staged_groups) {
+    if constexpr (kMost > 2) {
+      if (tile.count > 2) {
+        return multiply_tile<Product, Stored, kAligned, kExactTile>(task, tile, turns, staged_groups);
+      }
+    }
+    if constexpr (kMost > 1) {
+      if (tile.count > 1) return multiply_tile<Product, Stored, kAligned, 2>(task, tile, turns, staged_groups);
+    }
+    multiply_tile<Product, Stored, kAligned, 1>(task, tile, turns, staged_groups);
+  }
+};
+
+template <class Product, class Tiles>
 __global__ void __launch_bounds__(kWarpsOfBlock* gpu::kWarpThreads)
     product_kernel(device::ExpertProduct task, uint32_t staged_groups) {
-  const device::TileAt tile = device::find_tile(task.tiles);
+  const device::TileAt tile = device::find_tile(task.tiles, gpu::block_index().x);
   if (tile.count == 0) return;
-  if constexpr (kMost > 2) {
-    if (tile.count > 2) return multiply_tile<Product, Stored, kAligned, kExactTile>(task, tile, staged_groups);
-  }
-  if constexpr (kMost > 1) {
-    if (tile.count > 1) return multiply_tile<Product, Stored, kAligned, 2>(task, tile, staged_groups);
-  }
-  multiply_tile<Product, Stored, kAligned, 1>(task, tile, staged_groups);
+  Tiles::template multiply<Product>(task, tile, {gpu::block_index().y, gpu::grid_blocks().y}, staged_groups);
 }
 
-template <class Product, class Stored>
-void launch_product(gpu::Stream& stream, const ExpertsChoice& choice, const device::ExpertProduct& task,
-                    bool is_aligned) {
-  const auto launch = [&](auto kernel) { gpu::launch(stream, choice.shape, kernel, task, choice.staged_groups); };
-  if (!is_aligned) return launch(product_kernel<Product, Stored, false, kExactTile>);
+template <class Tiles>
+__global__ void __launch_bounds__(kWarpsOfBlock* gpu::kWarpThreads) fused_kernel(device::FusedTask task) {
+  device::run_fused_block<Tiles>(task);
+}
+
+/// Calls operation(ExactTiles) with what serves these weights; `tokens` as choose_experts says.
+template <class Stored, class Operation>
+void with_tiles(bool is_aligned, uint32_t tokens, Operation operation) {
+  if (!is_aligned) return operation(ExactTiles<Stored, false, kExactTile>());
   if constexpr (Stored::kBytes == 1 || std::is_same_v<Stored, device::StoredBf16>) {
-    if (choice.tokens == 1) return launch(product_kernel<Product, Stored, true, 1>);
-    if (choice.tokens == 2) return launch(product_kernel<Product, Stored, true, 2>);
+    if (tokens == 1) return operation(ExactTiles<Stored, true, 1>());
+    if (tokens == 2) return operation(ExactTiles<Stored, true, 2>());
   }
-  launch(product_kernel<Product, Stored, true, kExactTile>);
+  operation(ExactTiles<Stored, true, kExactTile>());
 }
 
-/// `task`: without form.
 template <class Product>
-void run_product(gpu::Stream& stream, const ExpertsTask& experts, const MatrixForm& form, device::ExpertProduct task) {
-  const ExpertsChoice choice = choose_experts(form, Product::kMatrices, experts.tokens, experts.top_k, experts.experts);
-  task.form = device::matrix_of(form);
-  const bool is_aligned = has_aligned_rows(form);
+void run_product(gpu::Stream& stream, const ExpertsTask& experts, const MatrixForm& form,
+                 const device::ExpertProduct& task) {
+  const uint32_t most = most_tokens(experts);
+  const ExpertsChoice choice =
+      choose_experts(form, Product::kMatrices, most, expert_tiles_of(experts, exact_tile(most)));
+  const auto run = [&]<class Stored>(Stored) {
+    with_tiles<Stored>(has_aligned_rows(form), choice.tokens, [&]<class Tiles>(Tiles) {
+      gpu::launch(stream, choice.shape, product_kernel<Product, Tiles>, task, choice.staged_groups);
+    });
+  };
   switch (form.dtype) {
-    case Dtype::f8_e4m3: return launch_product<Product, device::StoredF8>(stream, choice, task, is_aligned);
-    case Dtype::bf16: return launch_product<Product, device::StoredBf16>(stream, choice, task, is_aligned);
-    case Dtype::f16: return launch_product<Product, device::StoredF16>(stream, choice, task, is_aligned);
-    default:
-      return launch_product<Product, device::StoredF32>(stream, choice, task, is_aligned);  // no others are let in
+    case Dtype::f8_e4m3: return run(device::StoredF8());
+    case Dtype::bf16: return run(device::StoredBf16());
+    case Dtype::f16: return run(device::StoredF16());
+    default: return run(device::StoredF32());  // no others are let in
   }
+}
+
+template <class Stored>
+void run_fused(gpu::Stream& stream, uint32_t tokens, const gpu::LaunchShape& shape, const device::FusedTask& task) {
+  if (tokens == 1) return gpu::launch(stream, shape, fused_kernel<ExactTiles<Stored, true, 1>>, task);
+  if (tokens == 2) return gpu::launch(stream, shape, fused_kernel<ExactTiles<Stored, true, 2>>, task);
+  gpu::launch(stream, shape, fused_kernel<ExactTiles<Stored, true, kExactTile>>, task);
+}
+
+/// Whether one launch has been enqueued for all steps.
+bool run_fused(gpu::Stream& stream, const ExpertsTask& task, const device::ExpertSteps& steps) {
+  const Dtype dtype = task.form.gate_up.dtype;
+  // Types and layouts that are rare have no such kernel.
+  const bool is_common = (dtype == Dtype::f8_e4m3 || dtype == Dtype::bf16) && task.form.down.dtype == dtype &&
+                         has_aligned_rows(task.form.gate_up) && has_aligned_rows(task.form.down);
+  // What was cut is not added up.
+  if (task.counters == nullptr || task.cut.tiles > 0 || !is_common) return false;
+  const auto choose = [&](const MatrixForm& form, uint32_t matrices) {
+    return choose_experts(form, matrices, task.tokens, expert_tiles_of(task, exact_tile(task.tokens)));
+  };
+  const ExpertsChoice gate_up = choose(task.form.gate_up, device::GateUp::kMatrices);
+  const ExpertsChoice down = choose(task.form.down, device::Down::kMatrices);
+  const auto shape = choose_fused_experts(gate_up.shape, down.shape, task.tokens, exact_tile(task.tokens));
+  if (!shape.has_value()) return false;
+  const device::FusedTask fused{.steps = steps,
+                                .gate_up_staged = gate_up.staged_groups,
+                                .down_staged = down.staged_groups,
+                                .assignments = task.tokens * task.top_k,
+                                .shape = *shape,
+                                .counters = lay_out_fused_counters(task.counters, *shape, task.tokens)};
+  dtype == Dtype::f8_e4m3 ? run_fused<device::StoredF8>(stream, task.tokens, shape->launch, fused)
+                          : run_fused<device::StoredBf16>(stream, task.tokens, shape->launch, fused);
+  return true;
 }
 
 }  // namespace
 
 void run_experts(gpu::Stream& stream, const ExpertsTask& task) {
-  device::run_expert_steps(stream, task, exact_tile(task.tokens),
-                           [&]<class Product>(Product, const MatrixForm& form, const device::ExpertProduct& product) {
-                             run_product<Product>(stream, task, form, product);
-                           });
+  if (task.tokens == 0) return;
+  const device::ExpertSteps steps = device::begin_expert_steps(stream, task, exact_tile(most_tokens(task)));
+  if (run_fused(stream, task, steps)) return;
+  run_product<device::GateUp>(stream, task, task.form.gate_up, steps.gate_up);
+  run_product<device::Down>(stream, task, task.form.down, steps.down);
+  if (task.cut.tiles == 0) run_weighted_sum(stream, steps.sum);
 }
 
 }  // namespace dspack::kernels::cuda

@@ -1,11 +1,13 @@
 // The routed experts of a layer on a GPU: all of them in one launch per step, found through a table on the device, so
 // that what is launched depends on shapes alone and one recorded graph serves every routing.
 //
+// Few tokens take one launch (experts_fused.h), more of them one a step.
+//
 // Steps: assignments (token * top_k + slot) are sorted by expert and cut into tiles of one expert (one token needs no
 // sorting); gate, up and SiLU; down; the sum over slots in the router's order, by fma. Weights are read once a tile.
 // Threads: as the stream. Lifetime: device memory is borrowed until the stream has run. Errors: shapes that do not fit
 // are DSPACK_CHECKs; expert numbers lie on the device and are not checked: one that is not below `experts` reads beyond
-// the table (one token) or leaves its part unwritten.
+// the table (one token) or leaves its part, or its token's row, unwritten.
 #pragma once
 
 #include <cstdint>
@@ -45,6 +47,14 @@ struct ExpertForm {
   MatrixForm down;
 };
 
+/// Assignments of some experts, cut into tiles by the host (expert_groups.h), instead of all by ids.
+struct CutTiles {
+  const uint32_t* words = nullptr;  // on the device
+  uint32_t tiles = 0;               // 0: nothing was cut
+  uint32_t order_at = 0;            // words before the order of assignments
+  uint32_t most = 0;                // assignments of one expert
+};
+
 struct ExpertsTask {
   const ExpertEntry* table = nullptr;
   ExpertForm form;
@@ -55,8 +65,20 @@ struct ExpertsTask {
   uint32_t tokens = 0;
   uint32_t top_k = 0;
   void* scratch = nullptr;  // of experts_scratch_bytes for at least so many tokens, 256-byte aligned
-  RowsAt<float> y;          // [tokens, hidden]; not x
+  RowsAt<float> y = {};     // [tokens, hidden]; not x
+  /// Where they are, what an expert gives goes to `parts`, by assignment, and nothing is added up: ids, weights and y are
+  /// not looked at.
+  CutTiles cut = {};
+  RowsAt<float> parts = {};  // [tokens * top_k, hidden]
+  /// kFusedCounters words (experts_fused.h), zero, that no other stream uses; they are zero again when the stream has
+  /// run. Null: one launch a step, with the same bits.
+  uint32_t* counters = nullptr;
 };
+
+/// Tokens that an expert gets at most.
+[[nodiscard]] inline uint32_t most_tokens(const ExpertsTask& task) {
+  return task.cut.tiles > 0 ? task.cut.most : task.tokens;
+}
 
 /// Grows with every number of the shape. Serves run_experts and run_experts_tensor.
 [[nodiscard]] uint64_t experts_scratch_bytes(const ExpertsShape& shape);

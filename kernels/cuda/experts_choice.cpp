@@ -73,8 +73,13 @@ gpu::LaunchShape choose_expert_tiles_launch(uint32_t experts) {
   return {.threads = warps * kWarp, .shared_bytes = narrow<unsigned>(shared_bytes)};
 }
 
-ExpertsChoice choose_experts(const MatrixForm& form, uint32_t matrices, uint32_t tokens, uint32_t top_k,
-                             uint32_t experts) {
+uint64_t expert_tiles_of(const ExpertsTask& task, uint32_t tile) {
+  if (task.cut.tiles > 0) return task.cut.tiles;
+  if (task.tokens == 1) return task.top_k;
+  return most_expert_tiles(uint64_t{task.tokens} * task.top_k, task.experts, tile);
+}
+
+ExpertsChoice choose_experts(const MatrixForm& form, uint32_t matrices, uint32_t tokens, uint64_t tiles) {
   ExpertsChoice choice;
   // Types and layouts that are rare have one kernel, which serves any number of tokens.
   const bool is_common = has_aligned_rows(form) && (form.dtype == Dtype::f8_e4m3 || form.dtype == Dtype::bf16);
@@ -86,8 +91,7 @@ ExpertsChoice choose_experts(const MatrixForm& form, uint32_t matrices, uint32_t
       std::clamp<uint64_t>(groups * choice.tokens, choice.tokens, std::max<uint64_t>(kSharedBytes / group_bytes, 1)));
   const uint64_t row_groups = ceil_div(form.out, kRowsOfBlock);
   const uint64_t turn_bytes = uint64_t{kRowsOfBlock} * matrices * form.in * (bits_of(form.dtype) / 8);
-  const uint64_t tiles = most_expert_tiles(uint64_t{tokens} * top_k, experts, exact_tile(tokens));
-  choice.shape.grid_x = narrow<unsigned>(tokens == 1 ? top_k : tiles);
+  choice.shape.grid_x = narrow<unsigned>(tiles);
   choice.shape.grid_y = static_cast<unsigned>(ceil_div(row_groups, turns_for(row_groups, turn_bytes, tiles)));
   choice.shape.threads = kWarpsOfBlock * kWarp;
   choice.shape.shared_bytes = static_cast<unsigned>(choice.staged_groups * group_bytes);

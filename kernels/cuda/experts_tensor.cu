@@ -4,13 +4,12 @@
 // (device/tile.cuh).
 #include "kernels/cuda/experts_tensor.h"
 
-#include "kernels/cuda/device/expert_product.cuh"
+#include "kernels/cuda/device/fused_experts.cuh"
 #include "kernels/cuda/device/tensor_rows.cuh"
 
 namespace dspack::kernels::cuda {
 namespace {
 
-constexpr unsigned kMostWarps = 8;
 constexpr unsigned kRowTiles = 2;
 
 using device::kTileRows;
@@ -69,10 +68,10 @@ struct TensorTile {
     }
   }
 
-  __device__ void run() const {
+  __device__ void run(const device::RowTurns& turns) const {
     const uint32_t rows_of_block = gpu::block_threads() / gpu::kWarpThreads * kOutputs;
-    for (uint32_t block_row = gpu::block_index().y * rows_of_block; block_row < task.form.out;
-         block_row += gpu::grid_blocks().y * rows_of_block) {
+    for (uint32_t block_row = turns.first * rows_of_block; block_row < task.form.out;
+         block_row += turns.step * rows_of_block) {
       const uint32_t first_row = block_row + gpu::warp_index() * kOutputs;
       const Rows rows = find_rows(first_row);
       Sums totals = {};
@@ -94,38 +93,67 @@ struct TensorTile {
   }
 };
 
-template <class Product, class Stored, unsigned kTokenTiles, bool kFp8>
-__device__ void run_tile(const device::ExpertProduct& task, const device::TileAt& tile, uint32_t staged_columns) {
-  TensorTile<Product, Stored, kTokenTiles, kFp8> work{
-      task, tile, {}, {gpu::shared_memory<unsigned char>(), staged_columns, kTokenTiles * kTileTokens}};
-  for (Matrix& matrix : work.matrices)
-    matrix = task.form;
-  Product::find(task.table[tile.expert], work.matrices);
-  work.run();
+/// Tiles of up to kMost * 8 assignments.
+template <class Stored, unsigned kMost, bool kFp8>
+struct TensorTiles {
+  using Weights = Stored;
+  static __device__ __forceinline__ uint32_t rows_of_down() {
+    return gpu::block_threads() / gpu::kWarpThreads * TensorTile<device::Down, Stored, 1, kFp8>::kOutputs;
+  }
+
+  template <class Product, unsigned kTokenTiles>
+  static __device__ __forceinline__ void run(const device::ExpertProduct& task, const device::TileAt& tile,
+                                             const device::RowTurns& turns, uint32_t staged_columns) {
+    TensorTile<Product, Stored, kTokenTiles, kFp8> work{
+        task, tile, {}, {gpu::shared_memory<unsigned char>(), staged_columns, kTokenTiles * kTileTokens}};
+    for (Matrix& matrix : work.matrices)
+      matrix = task.form;
+    Product::find(task.table[tile.expert], work.matrices);
+    work.run(turns);
+  }
+
+  template <class Product>
+  static __device__ __forceinline__ void multiply(const device::ExpertProduct& task, const device::TileAt& tile,
+                                                  const device::RowTurns& turns, uint32_t staged_columns) {
+    if constexpr (kMost > 1) {
+      if (tile.count > 4 * kTileTokens) return run<Product, kMost>(task, tile, turns, staged_columns);
+      if (tile.count > 2 * kTileTokens) return run<Product, 4>(task, tile, turns, staged_columns);
+      if (tile.count > kTileTokens) return run<Product, 2>(task, tile, turns, staged_columns);
+    }
+    run<Product, 1>(task, tile, turns, staged_columns);
+  }
+};
+
+// Blocks that share a multiprocessor: one multiplies while another rounds its inputs.
+template <unsigned kMost>
+constexpr unsigned kBlocks = kMost == 1 ? 3 : 2;
+template <unsigned kMost>
+constexpr unsigned kThreads = expert_tensor_warps(kMost) * gpu::kWarpThreads;
+
+template <class Product, class Stored, unsigned kMost, bool kFp8>
+__global__ void __launch_bounds__(kThreads<kMost>, kBlocks<kMost>)
+    tensor_kernel(device::ExpertProduct task, uint32_t staged_columns) {
+  const device::TileAt tile = device::find_tile(task.tiles, gpu::block_index().x);
+  if (tile.count == 0) return;
+  TensorTiles<Stored, kMost, kFp8>::template multiply<Product>(task, tile, {gpu::block_index().y, gpu::grid_blocks().y},
+                                                               staged_columns);
 }
 
-// Of many tokens two blocks share a multiprocessor, so that one multiplies while the other rounds its inputs; it
-// costs a few spilled registers.
-template <class Product, class Stored, unsigned kMostTokenTiles, bool kFp8>
-__global__ void __launch_bounds__(kMostWarps* gpu::kWarpThreads, kMostTokenTiles == 1 ? 1 : 2)
-    tensor_kernel(device::ExpertProduct task, uint32_t staged_columns) {
-  const device::TileAt tile = device::find_tile(task.tiles);
-  if (tile.count == 0) return;
-  if constexpr (kMostTokenTiles > 1) {
-    if (tile.count > 4 * kTileTokens)
-      return run_tile<Product, Stored, kMostTokenTiles, kFp8>(task, tile, staged_columns);
-    if (tile.count > 2 * kTileTokens) return run_tile<Product, Stored, 4, kFp8>(task, tile, staged_columns);
-    if (tile.count > kTileTokens) return run_tile<Product, Stored, 2, kFp8>(task, tile, staged_columns);
-  }
-  run_tile<Product, Stored, 1, kFp8>(task, tile, staged_columns);
+template <class Stored, bool kFp8>
+__global__ void __launch_bounds__(kThreads<1>, kBlocks<1>) fused_tensor_kernel(device::FusedTask task) {
+  device::run_fused_block<TensorTiles<Stored, 1, kFp8>>(task);
+}
+
+/// How separate launches run.
+template <class Product>
+ExpertsTensorChoice choose(const ExpertsTask& task, const MatrixForm& form) {
+  constexpr uint32_t kOutputs = TensorTile<Product, device::StoredF8, 1, false>::kOutputs;
+  const uint32_t most = most_tokens(task);
+  return choose_experts_tensor(form, kOutputs, most, expert_tiles_of(task, tensor_tile(most)));
 }
 
 template <class Product, class Stored, bool kFp8>
-void launch_product(gpu::Stream& stream, const ExpertsTask& experts, const MatrixForm& form,
-                    device::ExpertProduct task) {
-  const ExpertsTensorChoice choice = choose_experts_tensor(form, TensorTile<Product, Stored, 1, kFp8>::kOutputs,
-                                                           experts.tokens, experts.top_k, experts.experts);
-  task.form = device::matrix_of(form);
+void run_product(gpu::Stream& stream, const ExpertsTensorChoice& choice, const device::ExpertProduct& task) {
   const auto launch = [&](auto kernel) { gpu::launch(stream, choice.shape, kernel, task, choice.staged_columns); };
   if (choice.token_tiles == 1) return launch(tensor_kernel<Product, Stored, 1, kFp8>);
   launch(tensor_kernel<Product, Stored, 8, kFp8>);
@@ -133,16 +161,30 @@ void launch_product(gpu::Stream& stream, const ExpertsTask& experts, const Matri
 
 template <class Stored, bool kFp8>
 void run(gpu::Stream& stream, const ExpertsTask& task) {
-  device::run_expert_steps(stream, task, tensor_tile(task.tokens),
-                           [&]<class Product>(Product, const MatrixForm& form, const device::ExpertProduct& product) {
-                             launch_product<Product, Stored, kFp8>(stream, task, form, product);
-                           });
+  const uint32_t tile = tensor_tile(most_tokens(task));
+  const device::ExpertSteps steps = device::begin_expert_steps(stream, task, tile);
+  const ExpertsTensorChoice gate_up = choose<device::GateUp>(task, task.form.gate_up);
+  const ExpertsTensorChoice down = choose<device::Down>(task, task.form.down);
+  const auto shape = choose_fused_experts(gate_up.shape, down.shape, task.tokens, tile);
+  if (task.counters != nullptr && task.cut.tiles == 0 && shape.has_value()) {
+    const device::FusedTask fused{.steps = steps,
+                                  .gate_up_staged = gate_up.staged_columns,
+                                  .down_staged = down.staged_columns,
+                                  .assignments = task.tokens * task.top_k,
+                                  .shape = *shape,
+                                  .counters = lay_out_fused_counters(task.counters, *shape, task.tokens)};
+    return gpu::launch(stream, shape->launch, fused_tensor_kernel<Stored, kFp8>, fused);
+  }
+  run_product<device::GateUp, Stored, kFp8>(stream, gate_up, steps.gate_up);
+  run_product<device::Down, Stored, kFp8>(stream, down, steps.down);
+  if (task.cut.tiles == 0) run_weighted_sum(stream, steps.sum);
 }
 
 }  // namespace
 
 void run_experts_tensor(gpu::Stream& stream, const ExpertsTask& task, Precision precision) {
   DSPACK_CHECK(experts_fit_tensor_cores(task.form), "experts that the tensor cores do not multiply exactly");
+  if (task.tokens == 0) return;
   if (task.form.gate_up.dtype == Dtype::bf16) return run<device::StoredBf16, false>(stream, task);
   precision == Precision::fp8 ? run<device::StoredF8, true>(stream, task) : run<device::StoredF8, false>(stream, task);
 }

@@ -23,9 +23,16 @@ struct ExpertsTensorChoice {
   uint32_t staged_columns = 0;  // of the inputs, in shared memory at once, for a full tile
   gpu::LaunchShape shape;       // x: tiles, y: groups of matrix rows
 };
-/// outputs_of_warp: 16 for gate and up, 32 for down.
+/// tokens, tiles: as choose_experts. outputs_of_warp: 16 for gate and up, 32 for down.
 [[nodiscard]] ExpertsTensorChoice choose_experts_tensor(const MatrixForm& form, uint32_t outputs_of_warp,
-                                                        uint32_t tokens, uint32_t top_k, uint32_t experts);
+                                                        uint32_t tokens, uint64_t tiles);
+/// Warps of a block. Few tokens: small blocks, that all multiprocessors get some. Many: large ones, since each rounds
+/// its inputs anew; six warps: of two blocks three to a scheduler, 168 registers each.
+[[nodiscard]] constexpr unsigned expert_tensor_warps(unsigned token_tiles) {
+  constexpr unsigned kFew = 4;
+  constexpr unsigned kMany = 6;
+  return token_tiles == 1 ? kFew : kMany;
+}
 /// Assignments of a tile.
 [[nodiscard]] constexpr uint32_t tensor_tile(uint32_t tokens) {
   constexpr uint32_t kFew = 8;

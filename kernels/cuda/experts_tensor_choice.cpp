@@ -31,12 +31,11 @@ bool experts_fit_tensor_cores(const ExpertForm& form) {
 }
 
 ExpertsTensorChoice choose_experts_tensor(const MatrixForm& form, uint32_t outputs_of_warp, uint32_t tokens,
-                                          uint32_t top_k, uint32_t experts) {
+                                          uint64_t tiles) {
   const uint32_t tile = tensor_tile(tokens);
   ExpertsTensorChoice choice;
   choice.token_tiles = static_cast<unsigned>(tile / kTileTokens);
-  // Few tokens: small blocks, that all multiprocessors get some. Many: large ones, since each rounds its inputs anew.
-  const unsigned warps = choice.token_tiles == 1 ? 4 : 8;
+  const unsigned warps = expert_tensor_warps(choice.token_tiles);
   const uint64_t columns = round_up(form.in, kScaleColumns);
   const auto bytes_of = [&](uint64_t staged) {
     return tile * (staged * 2 + kRowPadding + staged / kScaleColumns * sizeof(float));
@@ -46,7 +45,6 @@ ExpertsTensorChoice choose_experts_tensor(const MatrixForm& form, uint32_t outpu
     staged += kScaleColumns;
   choice.staged_columns = static_cast<uint32_t>(staged);
   const uint64_t row_groups = ceil_div(form.out, uint64_t{outputs_of_warp} * warps);
-  const uint64_t tiles = tokens == 1 ? top_k : most_expert_tiles(uint64_t{tokens} * top_k, experts, tile);
   choice.shape.grid_x = narrow<unsigned>(tiles);
   choice.shape.grid_y = static_cast<unsigned>(std::min(row_groups, kMostBlocks));
   choice.shape.threads = warps * kWarp;

@@ -19,7 +19,9 @@ set(dspack_cuda_host
   cuda_memory.cpp
   cuda_queue.cpp
   elementwise_choice.cpp
+  expert_groups.cpp
   experts_choice.cpp
+  experts_fused_choice.cpp
   experts_tensor_choice.cpp
   head_linear_choice.cpp
   linear_choice.cpp

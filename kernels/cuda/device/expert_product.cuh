@@ -22,6 +22,12 @@ struct ExpertProduct {
   RowsAt<float> y;
 };
 
+/// Which groups of matrix rows a block takes: first, first + step, ..
+struct RowTurns {
+  uint32_t first = 0;
+  uint32_t step = 0;
+};
+
 /// A block's tile. None: count is 0.
 struct TileAt {
   uint32_t expert = 0;
@@ -29,9 +35,7 @@ struct TileAt {
   uint32_t count = 0;
 };
 
-/// Tile block_index().x.
-__device__ __forceinline__ TileAt find_tile(const ExpertTiles& tiles) {
-  const uint32_t index = gpu::block_index().x;
+__device__ __forceinline__ TileAt find_tile(const ExpertTiles& tiles, uint32_t index) {
   if (tiles.tiles == nullptr) return {tiles.ids[index], index, 1};
   if (index >= *tiles.tile_count) return {};
   const ExpertTile found = tiles.tiles[index];
@@ -64,11 +68,20 @@ struct Down {
   static __device__ __forceinline__ float finish(const float (&sums)[1]) { return sums[0]; }
 };
 
-/// All steps of a task. run(GateUp() or Down(), form, product) enqueues a product; `tile`: assignments of a tile at
-/// most.
-template <class Run>
-void run_expert_steps(gpu::Stream& stream, const ExpertsTask& task, uint32_t tile, Run run) {
-  if (task.tokens == 0) return;
+/// A matrix of every expert, without addresses.
+inline Matrix matrix_of(const MatrixForm& form) {
+  return {.out = form.out, .in = form.in, .block_out = form.block_out, .block_in = form.block_in};
+}
+
+/// What is to be done once the tiles are made.
+struct ExpertSteps {
+  ExpertProduct gate_up;
+  ExpertProduct down;
+  WeightedSumTask sum;
+};
+
+/// Makes the tiles, of at most `tile` assignments. Precondition: there are tokens.
+inline ExpertSteps begin_expert_steps(gpu::Stream& stream, const ExpertsTask& task, uint32_t tile) {
   const uint32_t hidden = task.form.gate_up.in;
   const uint32_t inner = task.form.gate_up.out;
   DSPACK_CHECK(task.form.down.in == inner && task.form.down.out == hidden, "an expert's matrices do not fit");
@@ -76,28 +89,25 @@ void run_expert_steps(gpu::Stream& stream, const ExpertsTask& task, uint32_t til
   const ExpertsScratch scratch = lay_out_experts(
       task.scratch,
       {.hidden = hidden, .inner = inner, .experts = task.experts, .top_k = task.top_k, .rows = task.tokens});
-  ExpertProduct product{};
-  product.table = task.table;
-  product.tiles = make_expert_tiles(stream, task, scratch, tile);
-  product.x = task.x;
-  product.slots = task.top_k;
-  product.y = {.data = scratch.inner, .stride = inner};
-  run(GateUp(), task.form.gate_up, product);
-  product.x = {.data = scratch.inner, .stride = inner};
-  product.slots = 1;
-  product.y = {.data = scratch.parts, .stride = hidden};
-  run(Down(), task.form.down, product);
-  run_weighted_sum(stream, {.y = task.y,
-                            .parts = {.data = scratch.parts, .stride = hidden},
-                            .weights = task.weights,
-                            .rows = task.tokens,
-                            .cols = hidden,
-                            .top_k = task.top_k});
-}
-
-/// A matrix of every expert, without addresses.
-inline Matrix matrix_of(const MatrixForm& form) {
-  return {.out = form.out, .in = form.in, .block_out = form.block_out, .block_in = form.block_in};
+  const ExpertTiles tiles = make_expert_tiles(stream, task, scratch, tile);
+  return {.gate_up = {.table = task.table,
+                      .tiles = tiles,
+                      .form = matrix_of(task.form.gate_up),
+                      .x = task.x,
+                      .slots = task.top_k,
+                      .y = {.data = scratch.inner, .stride = inner}},
+          .down = {.table = task.table,
+                   .tiles = tiles,
+                   .form = matrix_of(task.form.down),
+                   .x = {.data = scratch.inner, .stride = inner},
+                   .slots = 1,
+                   .y = task.cut.tiles > 0 ? task.parts : RowsAt<float>{.data = scratch.parts, .stride = hidden}},
+          .sum = {.y = task.y,
+                  .parts = {.data = scratch.parts, .stride = hidden},
+                  .weights = task.weights,
+                  .rows = task.tokens,
+                  .cols = hidden,
+                  .top_k = task.top_k}};
 }
 
 }  // namespace dspack::kernels::cuda::device

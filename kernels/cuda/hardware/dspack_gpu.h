@@ -58,6 +58,11 @@ __device__ inline uint4 load_streaming(const void* from) {
   return value;
 }
 
+/// Starts bringing the 128 bytes around an address of global memory into the second-level cache.
+__device__ inline void prefetch(const void* from) {
+  asm volatile("prefetch.global.L2 [%0];" : : "l"(from));
+}
+
 /// Starts copying 16 bytes, both places aligned; where not `valid` the place becomes zeros and nothing is read.
 __device__ inline void copy_async(void* shared, const void* global, bool valid) {
   const auto to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
@@ -101,6 +106,35 @@ __device__ inline unsigned shuffle(unsigned value, unsigned lane) {
 /// Bit l: whether lane l's flag is set.
 __device__ inline unsigned ballot(bool flag) {
   return __ballot_sync(0xffffffffU, flag);
+}
+
+// Between blocks of a launch
+// -----------------------------------------------------------------------------------------
+
+/// Adds one to a counter in global memory that other blocks add to, and returns what was there. It orders nothing but
+/// itself: whoever gets n began after those that got less.
+__device__ inline uint32_t take_ticket(uint32_t* counter) {
+  uint32_t before;
+  asm volatile("atom.relaxed.gpu.global.add.u32 %0, [%1], 1;" : "=r"(before) : "l"(counter) : "memory");
+  return before;
+}
+/// The same, and what this thread wrote or, before a block barrier, its block, is there for whoever finds the new count
+/// by count_up or wait_for_count, and for that thread's block behind a block barrier.
+__device__ inline uint32_t count_up(uint32_t* counter) {
+  uint32_t before;
+  asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;" : "=r"(before) : "l"(counter) : "memory");
+  return before;
+}
+/// Waits until a counter is at least `count`. Only for what blocks bring that surely run: a block that has not begun
+/// may never begin while others wait for it.
+__device__ inline void wait_for_count(const uint32_t* counter, uint32_t count) {
+  constexpr unsigned kNanoseconds = 100;  // leaves the multiprocessor to blocks that have work
+  for (;;) {
+    uint32_t now;
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"(counter) : "memory");
+    if (now >= count) return;
+    __nanosleep(kNanoseconds);
+  }
 }
 
 // Numbers

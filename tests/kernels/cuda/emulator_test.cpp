@@ -3,37 +3,15 @@
 
 #include <doctest/doctest.h>
 #include <dspack_gpu.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <set>
 #include <vector>
 
+#include "tests/kernels/cuda/emulator_lab.h"
 #include "tests/kernels/lab.h"
 
 namespace dspack::test {
 namespace {
-
-/// Whether `work` ends a process of its own as DSPACK_CHECK does.
-template <class Work>
-bool aborts(Work work) {
-  const pid_t child = fork();
-  if (child == 0) {
-    close(STDERR_FILENO);  // what it says is expected
-    work();
-    _exit(0);
-  }
-  int status = 0;
-  waitpid(child, &status, 0);
-  return WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT;
-}
-
-template <class... Parameters, class... Arguments>
-void run(const gpu::LaunchShape& shape, void (*kernel)(Parameters...), Arguments... arguments) {
-  const auto stream = gpu::make_stream();
-  gpu::launch(*stream, shape, kernel, arguments...);
-  stream->synchronize();
-}
 
 /// Each thread hands a number to its neighbour.
 __global__ void hand_on(unsigned* out, bool with_barrier) {

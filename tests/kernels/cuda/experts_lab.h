@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "kernels/cuda/experts.h"
+#include "kernels/cuda/experts_fused.h"
 #include "tests/kernels/cuda/gpu_lab.h"
 #include "tests/kernels/weights.h"
 #include "tests/support/numeric.h"
@@ -98,7 +98,8 @@ inline kernels::cuda::ExpertsTask put_experts(GpuLab& lab, const ExpertsCase& c,
   return task;
 }
 
-/// Runs `operation` (run_experts or run_experts_tensor) with poisoned scratch and outputs and gaps between rows.
+/// Runs `operation` (run_experts or run_experts_tensor) with poisoned scratch and outputs and gaps between rows; few
+/// tokens in one launch, unless the operation takes the counters away.
 template <class Operation>
 std::vector<float> run_on(GpuLab& lab, kernels::cuda::ExpertsTask task, const Routing& routing, Operation operation) {
   constexpr uint32_t kGap = 3;
@@ -119,7 +120,10 @@ std::vector<float> run_on(GpuLab& lab, kernels::cuda::ExpertsTask task, const Ro
   task.tokens = routing.tokens;
   task.scratch = lab.put(std::vector<uint8_t>(scratch_bytes, 0xff));
   task.y = {.data = y, .stride = stride};
+  task.counters = lab.put(std::vector<uint32_t>(kernels::cuda::kFusedCounters, 0));
   operation(lab.stream(), task);
+  const auto counters = lab.get(task.counters, kernels::cuda::kFusedCounters);
+  CHECK(std::ranges::count(counters, 0U) == kernels::cuda::kFusedCounters);
   return dense(lab.get(y, x.size()), routing.tokens, hidden, stride);
 }
 

@@ -159,7 +159,8 @@ TEST_CASE("cuda: launches of routed experts on the tensor cores are within every
                                                                     {Dtype::bf16, 8, 8},
                                                                     {Dtype::bf16, 30'000'000, 8}}) {
     for (const uint32_t tokens : {1U, 8U, 9U, 4096U, 1'000'000U}) {
-      const auto choice = cuda::choose_experts_tensor({dtype, out, in, 0, 0, true}, 16, tokens, 8, 256);
+      const uint64_t tiles = tokens == 1 ? 8 : cuda::most_expert_tiles(8ULL * tokens, 256, cuda::tensor_tile(tokens));
+      const auto choice = cuda::choose_experts_tensor({dtype, out, in, 0, 0, true}, 16, tokens, tiles);
       CHECK(choice.shape.grid_x >= 1);
       CHECK(choice.shape.grid_y >= 1);
       CHECK(choice.shape.grid_y <= 65'535);
@@ -169,7 +170,7 @@ TEST_CASE("cuda: launches of routed experts on the tensor cores are within every
       CHECK(choice.token_tiles * 8 == cuda::tensor_tile(tokens));
     }
   }
-  const auto gate_up = cuda::choose_experts_tensor({Dtype::f8_e4m3, 2048, 7168, 128, 128, true}, 16, 1, 8, 256);
+  const auto gate_up = cuda::choose_experts_tensor({Dtype::f8_e4m3, 2048, 7168, 128, 128, true}, 16, 1, 8);
   CHECK(gate_up.shape.grid_x * gate_up.shape.grid_y == 256);
 }
 

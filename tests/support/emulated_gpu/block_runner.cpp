@@ -20,7 +20,7 @@ bool same_place(const std::source_location& a, const std::source_location& b) {
 
 }  // namespace
 
-void BlockRunner::run(const ThreadPlace& place, const std::function<void()>& body) {
+void BlockRunner::start(const ThreadPlace& place, const std::function<void()>& body) {
   count_ = place.threads;
   waiting_ = 0;
   done_ = 0;
@@ -40,19 +40,39 @@ void BlockRunner::run(const ThreadPlace& place, const std::function<void()>& bod
     thread.fiber.start(body);
     ready_.push_back(&thread);
   }
-  while (!ready_.empty()) {
-    std::swap(ready_[random_() % ready_.size()], ready_.back());
-    current_ = ready_.back();
-    ready_.pop_back();
-    current_->fiber.resume();
-    if (current_->fiber.is_done()) ++done_;
-  }
-  if (done_ == count_) return;
+}
+
+bool BlockRunner::is_ready() {
+  std::erase_if(counting_, [&](Thread* thread) {
+    if (*thread->counter < thread->wanted) return false;
+    thread->waits = Waits::no;
+    ready_.push_back(thread);
+    return true;
+  });
+  return !ready_.empty();
+}
+
+void BlockRunner::step() {
+  std::swap(ready_[random_() % ready_.size()], ready_.back());
+  current_ = ready_.back();
+  ready_.pop_back();
+  current_->fiber.resume();
+  if (current_->fiber.is_done()) ++done_;
+}
+
+std::string BlockRunner::what_is_missing() const {
+  const Thread* first = nullptr;
   for (unsigned i = 0; i < count_; ++i) {
     const Thread& thread = *threads_[i];
-    DSPACK_CHECK(thread.waits == Waits::no,
-                 "thread " + std::to_string(i) + " waits for others that do not come at " + words(thread.at));
+    if (thread.waits == Waits::no) continue;
+    if (first == nullptr) first = &thread;
+    if (thread.waits == Waits::count) first = &thread;  // which is why others wait
   }
+  DSPACK_CHECK(first != nullptr, "nobody waits");
+  const std::string who = "thread " + std::to_string(first->place.thread) + " waits for ";
+  if (first->waits != Waits::count) return who + "others that do not come at " + words(first->at);
+  return who + "a count of " + std::to_string(first->wanted) + " that stays " + std::to_string(*first->counter) +
+         " at " + words(first->at);
 }
 
 void BlockRunner::wait(Waits what, const std::source_location& at) {
@@ -71,9 +91,19 @@ void BlockRunner::block_barrier(const std::source_location& at) {
   }
   waiting_ = 0;
   release_block();
-  // Whoever came last does not go on first.
+  take_turns();  // whoever came last does not go on first
+}
+
+void BlockRunner::take_turns() {
   ready_.push_back(current_);
   current_->fiber.yield();
+}
+
+void BlockRunner::wait_for_count(const uint32_t* counter, uint32_t count, const std::source_location& at) {
+  current_->counter = counter;
+  current_->wanted = count;
+  counting_.push_back(current_);
+  wait(Waits::count, at);
 }
 
 void BlockRunner::release_block() {
@@ -111,8 +141,7 @@ const ExchangeWords* BlockRunner::exchange(const ExchangeWords& mine, const std:
   }
   warp.waiting = 0;
   release_warp(index);
-  ready_.push_back(&self);
-  self.fiber.yield();
+  take_turns();
   return all;
 }
 

@@ -1,11 +1,12 @@
 // Runs the threads of one block as fibers. See emulator.h for what it is strict about.
-// Threads: belongs to one thread. Lifetime: one runner serves many blocks. Errors: DSPACK_CHECK for what kernels do
-// wrong.
+// Threads: belongs to one thread. Lifetime: one runner serves many blocks, one after the other; what a block borrows
+// (body, shared memory) lives until it is done. Errors: DSPACK_CHECK for what kernels do wrong.
 #pragma once
 
 #include <deque>
 #include <memory>
 #include <random>
+#include <string>
 #include <vector>
 
 #include "tests/support/emulated_gpu/emulator.h"
@@ -17,18 +18,28 @@ class BlockRunner {
  public:
   explicit BlockRunner(uint64_t seed) : random_(seed) {}
 
-  /// `place`: of the block's first thread.
-  void run(const ThreadPlace& place, const std::function<void()>& body);
+  /// `place`: of the block's first thread. Precondition: is_done().
+  void start(const ThreadPlace& place, const std::function<void()>& body);
+  /// Whether some thread can go on; threads that wait for a count look at it again.
+  [[nodiscard]] bool is_ready();
+  /// One thread goes on, up to where it waits next. Precondition: is_ready().
+  void step();
+  [[nodiscard]] bool is_done() const { return done_ == count_; }
+  /// What a thread waits for in vain, if nothing can go on. Precondition: not done.
+  [[nodiscard]] std::string what_is_missing() const;
 
   [[nodiscard]] const ThreadPlace& current_place() const { return current_->place; }
   void block_barrier(const std::source_location& at);
+  /// Others, of any block, may go on before this thread does.
+  void take_turns();
+  void wait_for_count(const uint32_t* counter, uint32_t count, const std::source_location& at);
   const ExchangeWords* exchange(const ExchangeWords& mine, const std::source_location& at);
   void start_copy(void* shared, const void* global, bool valid);
   void end_copy_group();
   void wait_for_copies(size_t pending_groups);
 
  private:
-  enum class Waits { no, block, warp };
+  enum class Waits { no, block, warp, count };
   struct Copy {
     void* to;
     const void* from;
@@ -38,7 +49,9 @@ class BlockRunner {
     Fiber fiber;
     ThreadPlace place;
     Waits waits = Waits::no;
-    std::source_location at;  // of the barrier that it waits for
+    std::source_location at;  // of what it waits for
+    const uint32_t* counter = nullptr;
+    uint32_t wanted = 0;  // of the counter
     unsigned exchanges = 0;
     std::vector<Copy> open_group;
     std::deque<std::vector<Copy>> groups;
@@ -57,6 +70,7 @@ class BlockRunner {
   std::vector<std::unique_ptr<Thread>> threads_;
   std::vector<Warp> warps_;
   std::vector<Thread*> ready_;
+  std::vector<Thread*> counting_;  // that wait for a count
   Thread* current_ = nullptr;
   unsigned count_ = 0;    // threads of this block
   unsigned waiting_ = 0;  // for the block's barrier

@@ -94,6 +94,10 @@ inline uint4 load_streaming(const void* from) {
   std::memcpy(&value, from, sizeof(value));
   return value;
 }
+/// Reads a byte, so that the address sanitizer sees where.
+inline void prefetch(const void* from) {
+  (void)*static_cast<const volatile unsigned char*>(from);
+}
 inline void copy_async(void* shared, const void* global, bool valid) {
   check_aligned(shared);
   if (valid) check_aligned(global);
@@ -133,6 +137,22 @@ inline unsigned ballot(bool flag, const Place& at = Place::current()) {
   for (unsigned lane = 0; lane < kWarpThreads; ++lane)
     bits |= all[lane][0] << lane;
   return bits;
+}
+
+inline void check_counter(const uint32_t* counter) {
+  DSPACK_CHECK(reinterpret_cast<uintptr_t>(counter) % sizeof(*counter) == 0, "a counter at an odd place");
+}
+inline uint32_t take_ticket(uint32_t* counter) {
+  check_counter(counter);
+  return add_to_count(counter);
+}
+inline uint32_t count_up(uint32_t* counter) {
+  check_counter(counter);
+  return add_to_count(counter);
+}
+inline void wait_for_count(const uint32_t* counter, uint32_t count, const Place& at = Place::current()) {
+  check_counter(counter);
+  wait_for_count_at(counter, count, at);
 }
 
 inline float fused_multiply_add(float a, float b, float c) {

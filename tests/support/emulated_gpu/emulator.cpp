@@ -1,17 +1,16 @@
 #include "tests/support/emulated_gpu/emulator.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <map>
 #include <mutex>
-#include <numeric>
-#include <random>
 #include <set>
 #include <vector>
 
 #include "format/base/check.h"
-#include "tests/support/emulated_gpu/block_runner.h"
+#include "tests/support/emulated_gpu/grid_runner.h"
 #include "tests/support/stream_order.h"
 
 namespace dspack::gpu {
@@ -21,7 +20,6 @@ constexpr uint8_t kPoison = 0xff;  // NaN in every type that kernels read
 constexpr uint64_t kAlignment = 256;
 constexpr unsigned kMostThreads = 1024;
 constexpr unsigned kMostBlocksYz = 65'535;
-constexpr size_t kShuffledBlocks = 1 << 16;  // of larger grids only the beginning is random
 
 class EmulatedStream;
 
@@ -29,8 +27,7 @@ struct State {
   std::recursive_mutex mutex;
   EmulatorSettings settings;
   EmulatorCounts counts;
-  std::unique_ptr<BlockRunner> runner = std::make_unique<BlockRunner>(0);
-  std::mt19937_64 random{0};  // EmulatorSettings::seed
+  std::unique_ptr<GridRunner> runner = std::make_unique<GridRunner>(0);  // EmulatorSettings::seed
   std::map<const std::byte*, uint64_t> allocations;
   std::set<EmulatedStream*> streams;
   test::StreamOrder order{0};
@@ -158,8 +155,7 @@ struct FreeAligned {
 void configure_emulator(const EmulatorSettings& settings) {
   const std::lock_guard lock(state().mutex);
   state().settings = settings;
-  state().runner = std::make_unique<BlockRunner>(settings.seed);
-  state().random.seed(settings.seed);
+  state().runner = std::make_unique<GridRunner>(settings.seed);
   state().order.seed(settings.seed);
 }
 
@@ -172,28 +168,7 @@ void run_grid(const LaunchShape& shape, const std::function<void()>& thread) {
   const std::lock_guard lock(state().mutex);
   check_shape(shape);
   ++state().counts.launches;
-  // As long as was asked for, so that the address sanitizer sees the end.
-  constexpr uint64_t kSharedAlignment = 128;
-  void* memory = nullptr;
-  if (shape.shared_bytes > 0)
-    DSPACK_CHECK(posix_memalign(&memory, kSharedAlignment, shape.shared_bytes) == 0, "no shared memory");
-  const std::unique_ptr<unsigned char, FreeAligned> shared(static_cast<unsigned char*>(memory));
-  const uint64_t blocks = uint64_t{shape.grid_x} * shape.grid_y * shape.grid_z;
-  std::vector<uint64_t> order(std::min<uint64_t>(blocks, kShuffledBlocks));
-  std::iota(order.begin(), order.end(), 0);
-  std::ranges::shuffle(order, state().random);
-  for (uint64_t i = 0; i < blocks; ++i) {
-    const uint64_t block = i < order.size() ? order[i] : i;
-    if (shared) std::memset(shared.get(), kPoison, shape.shared_bytes);
-    ThreadPlace place{.thread = 0, .threads = shape.threads, .block = {}, .grid = {}, .shared = shared.get()};
-    place.grid[0] = shape.grid_x;
-    place.grid[1] = shape.grid_y;
-    place.grid[2] = shape.grid_z;
-    place.block[0] = static_cast<unsigned>(block % shape.grid_x);
-    place.block[1] = static_cast<unsigned>(block / shape.grid_x % shape.grid_y);
-    place.block[2] = static_cast<unsigned>(block / shape.grid_x / shape.grid_y);
-    state().runner->run(place, thread);
-  }
+  state().runner->run(shape, thread);
 }
 
 void enqueue(Stream& stream, std::function<void()> work) {
@@ -201,22 +176,32 @@ void enqueue(Stream& stream, std::function<void()> work) {
 }
 
 const ThreadPlace& thread_place() {
-  return state().runner->current_place();
+  return state().runner->current().current_place();
 }
 void reach_block_barrier(const std::source_location& at) {
-  state().runner->block_barrier(at);
+  state().runner->current().block_barrier(at);
 }
 const ExchangeWords* exchange_in_warp(const ExchangeWords& mine, const std::source_location& at) {
-  return state().runner->exchange(mine, at);
+  return state().runner->current().exchange(mine, at);
 }
 void start_copy(void* shared, const void* global, bool valid) {
-  state().runner->start_copy(shared, global, valid);
+  state().runner->current().start_copy(shared, global, valid);
 }
 void end_copy_group() {
-  state().runner->end_copy_group();
+  state().runner->current().end_copy_group();
 }
 void wait_for_copies(unsigned pending_groups) {
-  state().runner->wait_for_copies(pending_groups);
+  state().runner->current().wait_for_copies(pending_groups);
+}
+uint32_t add_to_count(uint32_t* counter) {
+  state().runner->meet();
+  const uint32_t before = (*counter)++;
+  state().runner->current().take_turns();
+  return before;
+}
+void wait_for_count_at(const uint32_t* counter, uint32_t count, const std::source_location& at) {
+  state().runner->meet();
+  state().runner->current().wait_for_count(counter, count, at);
 }
 
 // runtime.h

@@ -1,8 +1,8 @@
 // A GPU that the test suite plays on the CPU: kernels/cuda compiled as C++ against the dspack_gpu.h beside this file.
 // It is not a model of speed; it is stricter than hardware, so that mistakes show:
 //   * Threads of a block take turns in random order, from one barrier to the next: what a missing barrier would let
-//   race
-//     comes out differently from seed to seed. Blocks run in random order, too.
+//     race comes out differently from seed to seed. Blocks run in random order, too, and those that exchange counts run
+//     beside each other, one to four at once; a count that no running block can bring ends the process.
 //   * A barrier that some threads do not reach, or that threads reach at two places of the source, ends the process; so
 //     do shuffles without all 32 lanes, unaligned vector loads, launches beyond the limits.
 //   * Device and shared memory is filled with NaN patterns; under the address sanitizer every buffer has red zones.
@@ -64,5 +64,8 @@ const ExchangeWords* exchange_in_warp(const ExchangeWords& mine, const std::sour
 void start_copy(void* shared, const void* global, bool valid);
 void end_copy_group();
 void wait_for_copies(unsigned pending_groups);
+
+uint32_t add_to_count(uint32_t* counter);
+void wait_for_count_at(const uint32_t* counter, uint32_t count, const std::source_location& at);
 
 }  // namespace dspack::gpu

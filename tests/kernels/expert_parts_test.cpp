@@ -1,0 +1,198 @@
+// Routed experts a few at a time: whatever groups and calls they come in, the bits are those of all at once; and queues
+// of one device that wait for each other.
+#include "tests/kernels/lab.h"
+#include "tests/kernels/weights.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace dspack::test {
+namespace {
+
+struct PartsCase {
+  Dtype dtype;
+  uint32_t experts, hidden, inner, block, top_k, tokens;
+};
+
+/// Experts on the device, tokens and their routes.
+struct PutExperts {
+  PutExperts(Lab& lab, const PartsCase& c, Random& random) : shape(c) {
+    std::vector<kernels::ExpertMatrices> matrices;
+    const auto put = [&](uint32_t out, uint32_t in) {
+      return random_weight({c.dtype, out, in, c.block, c.block}, random).put(lab);
+    };
+    for (uint32_t i = 0; i < c.experts; ++i)
+      matrices.push_back(
+          {.gate = put(c.inner, c.hidden), .up = put(c.inner, c.hidden), .down = put(c.hidden, c.inner)});
+    auto made = lab.device().make_expert_table(matrices);
+    REQUIRE(made);
+    table = std::move(*made);
+    std::vector<uint32_t> order(c.experts);
+    std::iota(order.begin(), order.end(), 0U);
+    for (uint32_t token = 0; token < c.tokens; ++token) {
+      std::vector<uint32_t> left = order;
+      for (uint32_t slot = 0; slot < c.top_k; ++slot) {
+        const uint32_t at = random.below(static_cast<uint32_t>(left.size()));
+        ids.push_back(left[at]);
+        left.erase(left.begin() + at);
+      }
+    }
+    x = {.data = lab.put(random.normals(size_t{c.tokens} * c.hidden)),
+         .rows = c.tokens,
+         .cols = c.hidden,
+         .stride = c.hidden};
+    std::vector<float> mixed;
+    for (size_t i = 0; i < ids.size(); ++i)
+      mixed.push_back(random.uniform(0.05F, 1.0F));
+    weights = lab.put(mixed);
+    auto allocated = lab.device().allocate(lab.device().experts_scratch_bytes(
+        {.hidden = c.hidden, .inner = c.inner, .experts = c.experts, .top_k = c.top_k, .rows = c.tokens}));
+    REQUIRE(allocated);
+    scratch = std::move(*allocated);
+  }
+
+  std::vector<float> at_once(Lab& lab) const {
+    const size_t count = size_t{shape.tokens} * shape.hidden;
+    const kernels::Rows y{
+        .data = lab.poisoned(count), .rows = shape.tokens, .cols = shape.hidden, .stride = shape.hidden};
+    lab.queue().run_experts({.table = table.get(),
+                             .x = x,
+                             .ids = lab.put(ids),
+                             .weights = weights,
+                             .top_k = shape.top_k,
+                             .scratch = {.buffer = scratch.get(), .offset_bytes = 0},
+                             .y = y});
+    return lab.get(y.data, count);
+  }
+
+  PartsCase shape;
+  std::unique_ptr<kernels::ExpertTable> table;
+  std::vector<uint32_t> ids;
+  kernels::Rows x;
+  kernels::Slice weights;
+  std::unique_ptr<kernels::Buffer> scratch;
+};
+
+/// Experts that some assignments go to, in a random order.
+std::vector<std::pair<uint32_t, std::vector<uint32_t>>> groups_of(const std::vector<uint32_t>& ids, Random& random) {
+  std::vector<std::pair<uint32_t, std::vector<uint32_t>>> groups;
+  for (uint32_t part = 0; part < ids.size(); ++part) {
+    const auto found = std::ranges::find(groups, ids[part], [](const auto& group) { return group.first; });
+    if (found == groups.end()) {
+      groups.insert(groups.begin() + random.below(static_cast<uint32_t>(groups.size()) + 1), {ids[part], {part}});
+    } else {
+      found->second.push_back(part);
+    }
+  }
+  return groups;
+}
+
+void check_parts(Lab& lab, const PartsCase& c, Random& random) {
+  CAPTURE(to_string(c.dtype));
+  CAPTURE(c.tokens);
+  const PutExperts experts(lab, c, random);
+  const size_t rows = size_t{c.tokens} * c.top_k;
+  const uint32_t stride = c.hidden + 5;
+  const kernels::Rows parts{
+      .data = lab.poisoned(rows * stride - 5), .rows = static_cast<uint32_t>(rows), .cols = c.hidden, .stride = stride};
+  const auto groups = groups_of(experts.ids, random);
+  std::vector<bool> is_done(rows);
+  for (size_t first = 0; first < groups.size();) {
+    const size_t count = std::min<size_t>(random.between(1, 3), groups.size() - first);
+    std::vector<kernels::ExpertGroup> some;
+    for (size_t i = first; i < first + count; ++i) {
+      some.push_back({.entry = groups[i].first, .parts = groups[i].second});
+      for (const uint32_t part : groups[i].second)
+        is_done[part] = true;
+    }
+    lab.queue().run_expert_parts({.table = experts.table.get(),
+                                  .x = experts.x,
+                                  .groups = some,
+                                  .top_k = c.top_k,
+                                  .scratch = {.buffer = experts.scratch.get(), .offset_bytes = 0},
+                                  .parts = parts});
+    first += count;
+    const auto stored = lab.get(parts.data, rows * stride - 5);
+    const auto values = dense(stored, rows, c.hidden, stride);
+    for (size_t part = 0; part < rows; ++part)
+      REQUIRE(is_poison(values[part * c.hidden]) == !is_done[part]);
+  }
+  const size_t count = size_t{c.tokens} * c.hidden;
+  const kernels::Rows y{.data = lab.poisoned(count), .rows = c.tokens, .cols = c.hidden, .stride = c.hidden};
+  lab.queue().combine(y, parts, experts.weights, c.top_k);
+  CHECK(lab.get(y.data, count) == experts.at_once(lab));
+}
+
+}  // namespace
+
+KERNEL_CASE("expert parts: in any groups and calls, the bits of all at once") {
+  SKIP_UNLESS_SET_RUNS();
+  Random random;
+  INFO("seed ", random.seed());
+  Lab lab(Set::kName);
+  for (const PartsCase& c :
+       {PartsCase{Dtype::f8_e4m3, 5, 160, 48, 128, 3, 1}, PartsCase{Dtype::f8_e4m3, 5, 160, 48, 128, 3, 2},
+        PartsCase{Dtype::f8_e4m3, 6, 96, 33, 16, 2, 13}, PartsCase{Dtype::bf16, 4, 80, 32, 0, 2, 5},
+        PartsCase{Dtype::f16, 4, 33, 17, 0, 2, 3}, PartsCase{Dtype::f32, 3, 20, 9, 0, 1, 4}})
+    check_parts(lab, c, random);
+}
+
+KERNEL_CASE("expert parts: no groups, and groups of nothing, change nothing") {
+  SKIP_UNLESS_SET_RUNS();
+  Random random;
+  Lab lab(Set::kName);
+  const PartsCase c{Dtype::bf16, 2, 16, 8, 0, 2, 2};
+  const PutExperts experts(lab, c, random);
+  const kernels::Rows parts{.data = lab.poisoned(4 * 16), .rows = 4, .cols = 16, .stride = 16};
+  const kernels::ExpertGroup nothing{.entry = 1, .parts = {}};
+  for (const std::span<const kernels::ExpertGroup> groups :
+       {std::span<const kernels::ExpertGroup>(), std::span<const kernels::ExpertGroup>(&nothing, 1)}) {
+    lab.queue().run_expert_parts({.table = experts.table.get(),
+                                  .x = experts.x,
+                                  .groups = groups,
+                                  .top_k = c.top_k,
+                                  .scratch = {.buffer = experts.scratch.get(), .offset_bytes = 0},
+                                  .parts = parts});
+  }
+  const auto stored = lab.get(parts.data, 4 * 16);
+  CHECK(std::ranges::all_of(stored, is_poison));
+}
+
+KERNEL_CASE("queues of a device: what waits for an event of another comes behind it") {
+  SKIP_UNLESS_SET_RUNS();
+  Random random;
+  Lab lab(Set::kName);
+  constexpr size_t kCount = 257;
+  constexpr int kTurns = 9;
+  auto other = lab.device().make_queue();
+  auto pinned = lab.device().allocate_host(kTurns * kCount * sizeof(float));
+  REQUIRE(pinned);
+  const std::vector<float> values = random.normals(kTurns * kCount);
+  std::memcpy((*pinned)->host().data(), values.data(), kTurns * kCount * sizeof(float));
+  const auto rows = [&](kernels::Slice place) {
+    return kernels::Rows{.data = place, .rows = 1, .cols = kCount, .stride = kCount};
+  };
+  const kernels::Rows slot = rows(lab.poisoned(kCount));
+  const kernels::Rows sum = rows(lab.put(std::vector<float>(kCount, 0.0F)));
+  const auto begin = lab.queue().mark();
+  std::shared_ptr<kernels::Event> used;
+  for (int turn = 0; turn < kTurns; ++turn) {
+    if (used != nullptr) other->wait(*used);
+    other->upload(slot.data, (*pinned)->host().subspan(turn * kCount * sizeof(float), kCount * sizeof(float)));
+    const auto arrived = other->mark();
+    lab.queue().wait(*arrived);
+    lab.queue().add(sum, slot);
+    used = lab.queue().mark();
+  }
+  used->wait();
+  CHECK(used->is_reached());
+  CHECK(begin->is_reached());
+  CHECK(used->seconds_since(*begin) >= 0);
+  std::vector<float> wanted(kCount, 0.0F);
+  for (int turn = 0; turn < kTurns; ++turn)
+    for (size_t i = 0; i < kCount; ++i)
+      wanted[i] += values[turn * kCount + i];
+  CHECK(lab.get(sum.data, kCount) == wanted);
+}
+
+}  // namespace dspack::test
