@@ -302,10 +302,10 @@ Result<void> TieredExecutor::compute_missing(const Wave& wave, std::span<const G
   return {};
 }
 
-// With `compute` the cache is filled all the same, by experts in their own order, whichever arrives first: what is
-// computed where must not depend on a disk.
+// The cache is filled in any case, by experts in their own order, whichever arrives first: with `compute` it must not
+// depend on a disk who computes what.
 MissWay TieredExecutor::way_of(LayerId layer, const Missing& missing, size_t index, uint32_t rows) const {
-  if (miss_.mode == MissMode::compute) return index < missing.fills ? MissWay::move : MissWay::compute;
+  if (index < missing.fills) return MissWay::move;
   return choose_miss_way(miss_, tier_->rates(), {.link = tier_->backlog_seconds(), .cpu = missing.host_seconds},
                          tier_->expert_bytes(layer), rows);
 }
@@ -336,7 +336,7 @@ Result<void> TieredExecutor::assign_next(const Wave& wave, std::span<const Group
 
 void TieredExecutor::compute_on_host(const Wave& wave, std::span<const Group> groups, Missing& missing,
                                      Course& course) {
-  const HostWork work = std::move(missing.for_host.front());
+  HostWork work = std::move(missing.for_host.front());
   missing.for_host.pop_front();
   const Group& group = groups[work.group];
   const uint64_t bytes = tier_->expert_bytes(wave.tokens.layer);
@@ -347,6 +347,8 @@ void TieredExecutor::compute_on_host(const Wave& wave, std::span<const Group> gr
   tier_->count_computed(wave.tokens.layer, group.demand);
   course.host_seconds += seconds;
   course.last_on_host = seconds;
+  // So that the cache follows what is wanted also where the CPU is the faster, as far as that costs nothing.
+  if (miss_.mode == MissMode::automatic) tier_->promote(wave.tokens.layer, group.demand, std::move(work.lease));
 }
 
 void TieredExecutor::settle() const {

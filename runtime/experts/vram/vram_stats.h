@@ -18,6 +18,8 @@ struct VramPhaseStats {
   uint64_t moved_bytes = 0;
   uint64_t computed = 0;        // misses that the CPU computed where they lay
   uint64_t computed_bytes = 0;  // of their weights
+  uint64_t promoted = 0;        // of these: copied afterwards, while the link was idle
+  uint64_t promoted_bytes = 0;
   uint64_t evictions = 0;
   double waiting_seconds = 0;  // the device stood still for experts: they were copied, read or computed elsewhere
   // Copies on the chance; counted with the decode passes, which cause them.

@@ -143,6 +143,20 @@ void VramTier::count_computed(LayerId layer, const ExpertDemand& demand) {
   if (uses_.use_of(layer, demand).is_draft) ++stats_.draft_misses;
 }
 
+void VramTier::promote(LayerId layer, const ExpertDemand& demand, ExpertLease host) {
+  reap();
+  if (!under_way_.empty()) return;
+  VramPool& pool = pool_of(layer);
+  const ExpertUse use = uses_.use_of(layer, demand);
+  VramSlot* const slot = take(pool, use.key, true);
+  if (slot == nullptr) return;
+  ++counts().promoted;
+  counts().promoted_bytes += pool.layout().expert_bytes;
+  copy(pool, *slot, std::move(host));
+  pool.policy().inserted(use);
+  host_.set_copied(use.key, true);
+}
+
 bool VramTier::is_prefetching() const {
   return uses_.pass().phase == Phase::decode && governor_.is_on() &&
          (has_evicted_ || options_.prefetch == PrefetchMode::on);

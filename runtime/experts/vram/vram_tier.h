@@ -52,6 +52,8 @@ class VramTier {
   }
   /// The CPU has computed a missing expert.
   void count_computed(LayerId layer, const ExpertDemand& demand);
+  /// Enqueues the copy of an expert that the CPU has computed, for the next time; not while other copies are under way.
+  void promote(LayerId layer, const ExpertDemand& demand, ExpertLease host);
   /// The device was idle for want of experts.
   void count_waiting(Phase phase, double seconds) {
     stats_.phases[static_cast<size_t>(phase)].waiting_seconds += seconds;
