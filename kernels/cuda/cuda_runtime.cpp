@@ -1,7 +1,9 @@
 #include <cuda_runtime_api.h>
 
 #include <atomic>
+#include <mutex>
 #include <string>
+#include <vector>
 
 #include "format/base/check.h"
 #include "kernels/cuda/cuda_check.h"
@@ -30,10 +32,40 @@ class CudaGraph final : public Graph {
   cudaGraphExec_t ready_ = nullptr;
 };
 
+// Events that nobody uses any more, for those who want one next: a pass marks hundreds of points, and making an event
+// takes longer than recording it. Never destroyed: at the end of the process the driver may have gone first.
+class EventPool {
+ public:
+  [[nodiscard]] cudaEvent_t take() {
+    const std::lock_guard lock(mutex_);
+    cudaEvent_t event = nullptr;
+    if (free_.empty()) {
+      check(cudaEventCreate(&event));
+    } else {
+      event = free_.back();
+      free_.pop_back();
+    }
+    return event;
+  }
+  void give_back(cudaEvent_t event) {
+    const std::lock_guard lock(mutex_);
+    free_.push_back(event);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<cudaEvent_t> free_;  // guarded by mutex_
+};
+
+EventPool& event_pool() {
+  static auto& pool = *new EventPool;
+  return pool;
+}
+
 class CudaEvent final : public Event {
  public:
-  CudaEvent() { check(cudaEventCreate(&event_)); }
-  ~CudaEvent() override { cudaEventDestroy(event_); }
+  CudaEvent() : event_(event_pool().take()) {}
+  ~CudaEvent() override { event_pool().give_back(event_); }
   CudaEvent(const CudaEvent&) = delete;
   CudaEvent& operator=(const CudaEvent&) = delete;
   [[nodiscard]] bool is_reached() override {
@@ -51,7 +83,7 @@ class CudaEvent final : public Event {
   [[nodiscard]] cudaEvent_t event() const { return event_; }
 
  private:
-  cudaEvent_t event_ = nullptr;
+  cudaEvent_t event_;
 };
 
 class CudaStream final : public Stream {

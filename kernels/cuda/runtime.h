@@ -36,7 +36,7 @@ struct Properties {
 /// Device memory, 256-byte aligned, uninitialised. Errors: budget.
 [[nodiscard]] Result<void*> allocate(uint64_t bytes);
 void release(void* memory);
-/// Host memory that the device copies from and to without a detour. Errors: budget.
+/// Host memory that the device copies from and to without a detour, page-aligned. Errors: budget.
 [[nodiscard]] Result<void*> allocate_pinned(uint64_t bytes);
 void release_pinned(void* memory);
 

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <deque>
+
 #include "kernels/cpu/cpu_device.h"
 #include "runtime/experts/policy/lru.h"
 #include "runtime/experts/streamed_store.h"
@@ -10,9 +12,13 @@ namespace dspack::runtime {
 
 namespace {
 
-Result<std::unique_ptr<StreamedStore>> make_reader(kernels::Device& host, WeightStorage& storage,
-                                                   const DeviceExperts& wanted) {
+// Copies under way while the next expert is awaited: one that runs, and one behind it.
+constexpr size_t kCopiesUnderWay = 2;
+
+Result<std::unique_ptr<StreamedStore>> make_reader(kernels::Device& host, kernels::Device& device,
+                                                   WeightStorage& storage, const DeviceExperts& wanted) {
   StreamedStoreOptions store;
+  store.memory = [&device](uint64_t bytes) { return device.allocate_host(bytes); };
   store.shape = wanted.shape;
   store.layers = wanted.layers;
   store.slots = kReaderSlots;
@@ -39,7 +45,7 @@ Result<std::unique_ptr<ResidentExperts>> ResidentExperts::load(kernels::Device& 
   TRY_ASSIGN(const auto layouts, lay_out_experts(storage.checkpoint(), wanted, ExpertPresence::all));
   TRY(experts->allocate(device, layouts, wanted.experts));
   TRY_ASSIGN(const auto host, kernels::make_cpu_device({.threads = 1, .instruction_set = {}}));
-  TRY_ASSIGN(const auto reader, make_reader(*host, storage, wanted));
+  TRY_ASSIGN(const auto reader, make_reader(*host, device, storage, wanted));
   reader->begin_pass({.phase = Phase::prefill, .rows = 1, .draft_rows = 0});
   format::SilentProgress silent;
   format::Progress& told = progress == nullptr ? static_cast<format::Progress&>(silent) : *progress;
@@ -83,14 +89,35 @@ Result<void> ResidentExperts::fill(Layer& layer, LayerId id, ExpertStore& reader
   for (uint32_t expert = 0; expert < layer.experts.size(); ++expert)
     demands.push_back({.expert = ExpertId(expert), .rows = 1, .first_row = 0, .last_row = 0});
   TRY_ASSIGN(const auto request, reader.request(id, std::move(demands)));
-  for (size_t taken = 0; taken < layer.experts.size(); ++taken) {
-    if (stop.stop_requested()) return Error{ErrorKind::cancelled, "loading was interrupted"};
-    TRY_ASSIGN(const ExpertLease lease, request->next(stop));
-    upload_expert(queue, layer.layout, lease.weights(), layer.experts[lease.index()]);
-    queue.synchronize();  // the lease ends here
+  struct Copy {
+    ExpertLease lease;
+    std::shared_ptr<kernels::Event> end;
+  };
+  std::deque<Copy> under_way;  // goes before the request, and what it borrows after the copies have run
+  const auto finish_oldest = [&] {
+    under_way.front().end->wait();
+    under_way.pop_front();  // the lease ends here
     progress.advanced(layer.layout.expert_bytes);
+  };
+  Result<void> loaded;
+  for (size_t taken = 0; taken < layer.experts.size() && loaded; ++taken) {
+    if (stop.stop_requested()) {
+      loaded = Error{ErrorKind::cancelled, "loading was interrupted"};
+      break;
+    }
+    while (under_way.size() >= kCopiesUnderWay)
+      finish_oldest();
+    auto lease = request->next(stop);
+    if (!lease) {
+      loaded = lease.error();
+      break;
+    }
+    upload_expert(queue, layer.layout, lease->weights(), layer.experts[lease->index()]);
+    under_way.push_back({.lease = std::move(*lease), .end = queue.mark()});
   }
-  return {};
+  while (!under_way.empty())
+    finish_oldest();
+  return loaded;
 }
 
 void ResidentExperts::keep_stats(const ExpertStoreStats& reading) {

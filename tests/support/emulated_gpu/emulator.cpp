@@ -251,8 +251,9 @@ void release(void* memory) {
 }
 
 Result<void*> allocate_pinned(uint64_t bytes) {
+  constexpr uint64_t kPage = 4096;
   void* memory = nullptr;
-  if (posix_memalign(&memory, kAlignment, std::max<uint64_t>(bytes, 1)) != 0)
+  if (posix_memalign(&memory, kPage, std::max<uint64_t>(bytes, 1)) != 0)
     return Error{ErrorKind::budget, "cannot allocate " + std::to_string(bytes) + " bytes of pinned memory"};
   return memory;
 }
