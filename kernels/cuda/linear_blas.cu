@@ -27,7 +27,8 @@ __global__ void round_to_bf16_kernel(RoundInputsTask task) {
   }
 }
 
-/// The code of a number that E4M3 has; NaN for everything beyond.
+/// The code of a number that E4M3 has, or of one that is larger than 448 by rounding: a block's largest value divided by
+/// its scale. NaN for NaN, and what infinity has become.
 __device__ __forceinline__ uint32_t e4m3_code(float value) {
   constexpr uint32_t kNan = 0x7f;
   const uint32_t bits = gpu::float_to_bits(value);
@@ -35,7 +36,7 @@ __device__ __forceinline__ uint32_t e4m3_code(float value) {
   uint32_t code = kNan;
   if (magnitude < 0.015625F) {  // subnormal: multiples of 2^-9
     code = static_cast<uint32_t>(magnitude * 512.0F);
-  } else if (magnitude <= 448.0F) {
+  } else if (magnitude < 464.0F) {
     code = ((bits & 0x7fffffffU) >> 20U) - (120U << 3U);  // the exponent's bias is 7 and not 127
   }
   return ((bits >> 24U) & 0x80U) | code;
