@@ -24,6 +24,7 @@ struct DeviceOptions {
   kernels::Precision precision = kernels::Precision::exact;  // of a GPU
   std::optional<Amount> vram = {};  // most of a GPU's memory for this run; a share is of the card's
   std::string cuda_library = {};    // empty: the one that belongs to the program
+  std::string cublaslt = {};        // CudaOptions::cublaslt
 };
 
 /// "auto", "cpu", "cuda" or "cuda:N". False: none of these.
