@@ -27,7 +27,7 @@ std::string Blas::words() const {
   std::string said = ", cuBLASLt " + use->library->version_words();
   if (use->has_no_memory) return said + " (not used: no GPU memory for its workspace)";
   const uint64_t refused = use->refused_shapes;
-  return refused == 0 ? said : said + " (it refused " + std::to_string(refused) + " shapes of products)";
+  return refused == 0 ? said : said + " (shapes of products that it refused: " + std::to_string(refused) + ")";
 }
 
 /// Errors: a library that was asked for by name and does not load.

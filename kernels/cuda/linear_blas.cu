@@ -8,10 +8,7 @@ namespace dspack::kernels::cuda {
 namespace {
 
 constexpr unsigned kWarpsOfBlock = 8;
-
-__device__ __forceinline__ uint32_t bf16_pair(float low, float high) {
-  return gpu::floats_to_bf16s(low, high);
-}
+static_assert(device::kRoundedBlock == kBlasScaleBlock);
 
 /// A thread rounds eight values: 32 bytes in, 16 out.
 __global__ void round_to_bf16_kernel(RoundInputsTask task) {
@@ -22,13 +19,13 @@ __global__ void round_to_bf16_kernel(RoundInputsTask task) {
     const float4 low = from[0];
     const float4 high = from[1];
     auto* to = reinterpret_cast<uint4*>(static_cast<uint16_t*>(task.to) + row * task.in) + piece;
-    *to = make_uint4(bf16_pair(low.x, low.y), bf16_pair(low.z, low.w), bf16_pair(high.x, high.y),
-                     bf16_pair(high.z, high.w));
+    *to = make_uint4(gpu::floats_to_bf16s(low.x, low.y), gpu::floats_to_bf16s(low.z, low.w),
+                     gpu::floats_to_bf16s(high.x, high.y), gpu::floats_to_bf16s(high.z, high.w));
   }
 }
 
-/// The code of a number that E4M3 has, or of one that is larger than 448 by rounding: a block's largest value divided by
-/// its scale. NaN for NaN, and what infinity has become.
+/// The code of a number that E4M3 has, or of one that is larger than 448 by rounding: a block's largest value divided
+/// by its scale. NaN for NaN, and what infinity has become.
 __device__ __forceinline__ uint32_t e4m3_code(float value) {
   constexpr uint32_t kNan = 0x7f;
   const uint32_t bits = gpu::float_to_bits(value);
@@ -79,8 +76,8 @@ __global__ void decode_weight_kernel(DecodeWeightTask task) {
     for (unsigned quarter = 0; quarter < Stored::kQuarters; ++quarter) {
       float values[4];
       Stored::decode(bytes, quarter, values);
-      pairs[quarter * 2] = bf16_pair(values[0] * scale, values[1] * scale);
-      pairs[quarter * 2 + 1] = bf16_pair(values[2] * scale, values[3] * scale);
+      pairs[quarter * 2] = gpu::floats_to_bf16s(values[0] * scale, values[1] * scale);
+      pairs[quarter * 2 + 1] = gpu::floats_to_bf16s(values[2] * scale, values[3] * scale);
     }
     auto* to = reinterpret_cast<uint4*>(static_cast<uint16_t*>(task.to) + uint64_t{row} * task.weight.in) +
                uint64_t{chunk} * (Stored::kPer16 / 8);

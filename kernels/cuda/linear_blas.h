@@ -76,8 +76,8 @@ class LinearBlas {
   LinearBlas& operator=(const LinearBlas&) = delete;
 
   /// Enqueues the product, where cuBLASLt should do it and does. False: it is another kernel's; what may have been
-  /// enqueued writes nothing but y. On a stream that records, only products that have run before are cuBLASLt's: the
-  /// first of a shape loads code, which a recording need not survive.
+  /// enqueued writes y, which that kernel overwrites. On a stream that records, only products that have run before are
+  /// cuBLASLt's: the first of a shape loads code, which a recording need not survive.
   [[nodiscard]] bool run(gpu::Stream& stream, const LinearTask& task, bool is_recording);
 
  private:

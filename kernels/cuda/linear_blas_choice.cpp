@@ -16,7 +16,6 @@ constexpr uint32_t kLeastRowsDecoded = 512;
 constexpr uint32_t kRowUnit = 128;  // of parts: a tile of any of the library's kernels
 
 constexpr size_t kFirstVersionWithBlockScaling = 120'900;
-constexpr uint32_t kScaleBlock = 128;
 // cuBLAS documentation, "Scaling factors layouts" (M and N multiples of 4) and cublasLtMatmul (dimensions that support
 // 16-byte alignment: 16 codes of FP8).
 constexpr uint32_t kRowMultiple = 4;
@@ -30,7 +29,7 @@ bool is_aligned(const void* place) {
 bool has_aligned_places(const LinearTask& task) {
   constexpr uint64_t kFloats = 4;
   return is_aligned(task.x.data) && task.x.stride % kFloats == 0 && is_aligned(task.y.data) &&
-         task.y.stride % kFloats == 0 && task.weight.in % 8 == 0 && has_aligned_rows(task.weight, task.dtype);
+         task.y.stride % kFloats == 0 && has_aligned_rows(task.weight, task.dtype);
 }
 
 BlasPath path_for(const LinearTask& task, Precision precision, const BlasCard& card) {
@@ -38,9 +37,10 @@ BlasPath path_for(const LinearTask& task, Precision precision, const BlasCard& c
   if (precision == Precision::exact || task.rows < kLeastRows || !has_aligned_places(task)) return BlasPath::none;
   if (task.dtype == Dtype::bf16 && weight.scale == nullptr) return BlasPath::bf16;
   // linear_tensor does the rows that are left over.
-  const bool has_blocks = task.dtype == Dtype::f8_e4m3 && weight.scale != nullptr && weight.block_out == kScaleBlock &&
-                          weight.block_in == kScaleBlock && weight.out % kF8Multiple == 0 &&
-                          weight.in % kF8Multiple == 0 && fits_tensor_cores(task.dtype, weight);
+  const bool has_blocks = task.dtype == Dtype::f8_e4m3 && weight.scale != nullptr &&
+                          weight.block_out == kBlasScaleBlock && weight.block_in == kBlasScaleBlock &&
+                          weight.out % kF8Multiple == 0 && weight.in % kF8Multiple == 0 &&
+                          fits_tensor_cores(task.dtype, weight);
   if (precision == Precision::fp8 && card.has_block_scaling && has_blocks) return BlasPath::fp8;
   const bool is_decodable = task.dtype == Dtype::f8_e4m3 || task.dtype == Dtype::bf16;
   return is_decodable && task.rows >= kLeastRowsDecoded ? BlasPath::bf16_decoded : BlasPath::none;

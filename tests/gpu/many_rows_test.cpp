@@ -3,44 +3,13 @@
 #include <doctest/doctest.h>
 
 #include "tests/gpu/real_gpu.h"
-#include "tests/kernels/weights.h"
+#include "tests/kernels/linear_on_device.h"
 #include "tests/support/numeric.h"
 
 namespace dspack::test {
 namespace {
 
 using kernels::Precision;
-
-/// linear() on a queue of its own.
-std::vector<float> multiply(kernels::Device& device, const RandomWeight& weight, const std::vector<float>& x,
-                            uint32_t rows) {
-  std::vector<std::unique_ptr<kernels::Buffer>> keep;
-  const auto queue = device.make_queue();
-  const auto put = [&](const auto& values) {
-    const auto bytes = std::as_bytes(std::span(values));
-    auto buffer = device.allocate(bytes.size());
-    REQUIRE(buffer.has_value());
-    keep.push_back(std::move(*buffer));
-    queue->upload({keep.back().get(), 0}, bytes);
-    queue->synchronize();
-    return kernels::Slice{keep.back().get(), 0};
-  };
-  const WeightCase& shape = weight.shape;
-  std::vector<float> y(size_t{rows} * shape.out, poison());
-  const kernels::Slice to = put(y);
-  queue->linear({.dtype = shape.dtype,
-                 .out = shape.out,
-                 .in = shape.in,
-                 .data = put(weight.bytes),
-                 .scale = weight.scales.empty() ? kernels::Slice{} : put(weight.scales),
-                 .block_out = shape.block_out,
-                 .block_in = shape.block_in},
-                {.data = put(x), .rows = rows, .cols = shape.in, .stride = shape.in},
-                {.data = to, .rows = rows, .cols = shape.out, .stride = shape.out});
-  queue->download(std::as_writable_bytes(std::span(y)), to);
-  queue->synchronize();
-  return y;
-}
 
 /// Rounding alone: BF16 has 8 bits, so inputs and decoded weights bring some 2.5e-6 together; E4M3 has 4, some 7e-4. A
 /// scale at the wrong place would bring about 1.

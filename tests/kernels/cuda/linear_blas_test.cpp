@@ -1,6 +1,7 @@
 #include "kernels/cuda/linear_blas.h"
 
 #include "tests/kernels/cuda/blas_lab.h"
+#include "tests/kernels/linear_on_device.h"
 
 namespace dspack::test {
 namespace {
@@ -217,37 +218,6 @@ std::string described(Precision precision, const std::string& cublaslt) {
   return std::string(device_with(precision, cublaslt)->description());
 }
 
-kernels::Slice uploaded(kernels::Device& device, kernels::Queue& queue, std::span<const std::byte> bytes,
-                        std::vector<std::unique_ptr<kernels::Buffer>>& keep) {
-  keep.push_back(device.allocate(bytes.size()).value());
-  const kernels::Slice place{keep.back().get(), 0};
-  queue.upload(place, bytes);
-  queue.synchronize();
-  return place;
-}
-
-/// linear() of a queue.
-std::vector<float> multiply(kernels::Device& device, const RandomWeight& weight, const std::vector<float>& x,
-                            uint32_t rows) {
-  std::vector<std::unique_ptr<kernels::Buffer>> keep;
-  const auto queue = device.make_queue();
-  const auto put = [&](const auto& values) { return uploaded(device, *queue, std::as_bytes(std::span(values)), keep); };
-  std::vector<float> y(size_t{rows} * weight.shape.out, poison());
-  const kernels::Slice to = put(y);
-  queue->linear({.dtype = weight.shape.dtype,
-                 .out = weight.shape.out,
-                 .in = weight.shape.in,
-                 .data = put(weight.bytes),
-                 .scale = weight.scales.empty() ? kernels::Slice{} : put(weight.scales),
-                 .block_out = weight.shape.block_out,
-                 .block_in = weight.shape.block_in},
-                {.data = put(x), .rows = rows, .cols = weight.shape.in, .stride = weight.shape.in},
-                {.data = to, .rows = rows, .cols = weight.shape.out, .stride = weight.shape.out});
-  queue->download(std::as_writable_bytes(std::span(y)), to);
-  queue->synchronize();
-  return y;
-}
-
 }  // namespace
 
 TEST_CASE("cuda: a device says whether it has cuBLASLt, and why not") {
@@ -298,7 +268,8 @@ TEST_CASE("cuda: linear() is computed where cuBLASLt refuses, and the device tel
   const std::string_view before = refused->description();
   CHECK(multiply(*refused, weight, x, 65) ==
         multiply(*device_with(Precision::bf16, kernels::kNoCublasLt), weight, x, 65));
-  CHECK(refused->description() == "cuda emulated GPU, sm_90, bf16, cuBLASLt 13.1.0 (it refused 1 shapes of products)");
+  CHECK(refused->description() ==
+        "cuda emulated GPU, sm_90, bf16, cuBLASLt 13.1.0 (shapes of products that it refused: 1)");
   CHECK(before == "cuda emulated GPU, sm_90, bf16, cuBLASLt 13.1.0");
 }
 
