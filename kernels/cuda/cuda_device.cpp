@@ -1,26 +1,56 @@
 #include "kernels/cuda/cuda_device.h"
 
 #include <algorithm>
+#include <deque>
+#include <mutex>
 #include <string>
 
 #include "kernels/cuda/cuda_memory.h"
 #include "kernels/cuda/cuda_queue.h"
+#include "kernels/cuda/linear_blas.h"
 
 namespace dspack::kernels {
 namespace {
 
 constexpr unsigned kOldestMajor = 8;  // BF16 on the tensor cores, asynchronous copies
 
+/// cuBLASLt, or why it is not there; neither in precision exact, which has no use for it.
+struct Blas {
+  std::shared_ptr<cuda::BlasUse> use = {};
+  std::string absence = {};
+  /// ", cuBLASLt 13.1.0", with what it has refused to do.
+  [[nodiscard]] std::string words() const;
+};
+
+std::string Blas::words() const {
+  if (use == nullptr) return absence.empty() ? "" : ", without cuBLASLt (" + absence + ")";
+  std::string said = ", cuBLASLt " + use->library->version_words();
+  if (use->has_no_memory) return said + " (not used: no GPU memory for its workspace)";
+  const uint64_t refused = use->refused_shapes;
+  return refused == 0 ? said : said + " (shapes of products that it refused: " + std::to_string(refused) + ")";
+}
+
+/// Errors: a library that was asked for by name and does not load.
+Result<Blas> find_blas(const CudaOptions& options) {
+  if (options.precision == Precision::exact) return Blas{};
+  if (options.cublaslt == kNoCublasLt) return Blas{.absence = "off"};
+  auto library = gpu::cublaslt::open_library(options.cublaslt);
+  if (library) return Blas{.use = std::make_shared<cuda::BlasUse>(std::move(*library))};
+  if (!options.cublaslt.empty()) return library.error();
+  return Blas{.absence = library.error().message};
+}
+
 class CudaDevice final : public Device {
  public:
-  CudaDevice(gpu::Properties properties, const CudaOptions& options)
-      : properties_(std::move(properties)), precision_(options.precision), budget_(std::make_shared<cuda::Budget>()) {
+  CudaDevice(gpu::Properties properties, const CudaOptions& options, Blas blas)
+      : properties_(std::move(properties)),
+        precision_(options.precision),
+        blas_(std::move(blas)),
+        budget_(std::make_shared<cuda::Budget>()) {
     budget_->limit_bytes = options.vram_bytes;
-    description_ = "cuda " + properties_.name + ", sm_" + std::to_string(properties_.major) +
-                   std::to_string(properties_.minor) + ", " + std::string(to_string(precision_));
   }
 
-  [[nodiscard]] std::string_view description() const override { return description_; }
+  [[nodiscard]] std::string_view description() const override;
   [[nodiscard]] Result<std::unique_ptr<Buffer>> allocate(uint64_t bytes) override {
     TRY_ASSIGN(auto buffer, cuda::CudaBuffer::make(bytes, budget_));
     return std::unique_ptr<Buffer>(std::move(buffer));
@@ -28,7 +58,9 @@ class CudaDevice final : public Device {
   [[nodiscard]] Result<std::unique_ptr<Buffer>> allocate_host(uint64_t bytes) override {
     return cuda::PinnedBuffer::make(bytes);
   }
-  [[nodiscard]] std::unique_ptr<Queue> make_queue() override { return cuda::make_cuda_queue(properties_, precision_); }
+  [[nodiscard]] std::unique_ptr<Queue> make_queue() override {
+    return cuda::make_cuda_queue(properties_, precision_, blas_.use);
+  }
   [[nodiscard]] bool is_host() const override { return false; }
   [[nodiscard]] DeviceMemory memory() const override {
     const uint64_t free = gpu::free_bytes();
@@ -47,9 +79,19 @@ class CudaDevice final : public Device {
  private:
   gpu::Properties properties_;
   Precision precision_;
+  Blas blas_;
   std::shared_ptr<cuda::Budget> budget_;
-  std::string description_;
+  mutable std::mutex mutex_;                      // of descriptions_
+  mutable std::deque<std::string> descriptions_;  // all that were given, since callers keep views; few: refusals are
 };
+
+std::string_view CudaDevice::description() const {
+  std::string now = "cuda " + properties_.name + ", sm_" + std::to_string(properties_.major) +
+                    std::to_string(properties_.minor) + ", " + std::string(to_string(precision_)) + blas_.words();
+  const std::lock_guard lock(mutex_);
+  if (descriptions_.empty() || descriptions_.back() != now) descriptions_.push_back(std::move(now));
+  return descriptions_.back();
+}
 
 }  // namespace
 
@@ -60,7 +102,8 @@ Result<std::unique_ptr<Device>> make_cuda_device(const CudaOptions& options) {
                                              std::to_string(properties.major) + "." + std::to_string(properties.minor) +
                                              "; the kernels need 8.0 or later"};
   }
-  return std::unique_ptr<Device>(std::make_unique<CudaDevice>(std::move(properties), options));
+  TRY_ASSIGN(Blas blas, find_blas(options));
+  return std::unique_ptr<Device>(std::make_unique<CudaDevice>(std::move(properties), options, std::move(blas)));
 }
 
 }  // namespace dspack::kernels

@@ -83,10 +83,11 @@ class CudaEvent final : public Event {
 
 class CudaQueue final : public Queue {
  public:
-  CudaQueue(gpu::Properties properties, Precision precision)
+  CudaQueue(gpu::Properties properties, Precision precision, std::shared_ptr<BlasUse> blas)
       : properties_(std::move(properties)), precision_(precision), stream_(gpu::make_stream()) {
     constexpr uint64_t kBytes = kFusedCounters * sizeof(uint32_t);
     stream_->fill(expert_counters_.at_least(kBytes), 0, kBytes);  // what is recorded finds them so
+    if (blas != nullptr) blas_ = std::make_unique<LinearBlas>(std::move(blas), properties_, precision_);
   }
 
   void upload(Slice to, std::span<const std::byte> from) override;
@@ -122,6 +123,8 @@ class CudaQueue final : public Queue {
 
   gpu::Properties properties_;
   Precision precision_;
+  std::unique_ptr<LinearBlas> blas_;  // null: there is no cuBLASLt
+  bool is_recording_ = false;
   std::unique_ptr<gpu::Stream> stream_;
   Workspace workspace_;
   Workspace expert_counters_;                   // ExpertsTask::counters
@@ -161,6 +164,7 @@ void CudaQueue::linear(const Weight& weight, const Rows& x, const Rows& y) {
   if (x.rows == 0 || weight.out == 0) return;
   const LinearTask task{
       .dtype = weight.dtype, .weight = matrix_of(weight), .x = inputs_at(x), .y = rows_at(y), .rows = x.rows};
+  if (blas_ != nullptr && blas_->run(*stream_, task, is_recording_)) return;
   if (precision_ != Precision::exact && fits_tensor_cores(task.dtype, task.weight))
     return linear_tensor(*stream_, task, precision_);
   linear_exact(*stream_, task, properties_.multiprocessors);
@@ -372,7 +376,9 @@ void CudaQueue::argmax(const Rows& x, Slice ids) {
 
 std::unique_ptr<Step> CudaQueue::record(const std::function<void()>& operations) {
   stream_->begin_recording();
+  is_recording_ = true;
   operations();
+  is_recording_ = false;
   return std::make_unique<RecordedStep>(stream_->end_recording());
 }
 
@@ -382,8 +388,9 @@ void CudaQueue::run(Step& step) {
 
 }  // namespace
 
-std::unique_ptr<Queue> make_cuda_queue(const gpu::Properties& properties, Precision precision) {
-  return std::make_unique<CudaQueue>(properties, precision);
+std::unique_ptr<Queue> make_cuda_queue(const gpu::Properties& properties, Precision precision,
+                                       std::shared_ptr<BlasUse> blas) {
+  return std::make_unique<CudaQueue>(properties, precision, std::move(blas));
 }
 
 }  // namespace dspack::kernels::cuda

@@ -6,12 +6,15 @@
 
 #include <memory>
 
+#include "kernels/cuda/linear_blas.h"
 #include "kernels/cuda/runtime.h"
 #include "kernels/ops.h"
 #include "kernels/precision.h"
 
 namespace dspack::kernels::cuda {
 
-[[nodiscard]] std::unique_ptr<Queue> make_cuda_queue(const gpu::Properties& properties, Precision precision);
+/// `blas`: null where there is no cuBLASLt.
+[[nodiscard]] std::unique_ptr<Queue> make_cuda_queue(const gpu::Properties& properties, Precision precision,
+                                                     std::shared_ptr<BlasUse> blas);
 
 }  // namespace dspack::kernels::cuda

@@ -10,11 +10,13 @@ set(dspack_cuda_kernels
   experts_tensor.cu
   head_linear.cu
   linear.cu
+  linear_blas.cu
   linear_tensor.cu
   route.cu
   sample.cu)
 set(dspack_cuda_host
   attend_choice.cpp
+  cublaslt_matmul.cpp
   cuda_device.cpp
   cuda_memory.cpp
   cuda_queue.cpp
@@ -24,6 +26,8 @@ set(dspack_cuda_host
   experts_fused_choice.cpp
   experts_tensor_choice.cpp
   head_linear_choice.cpp
+  linear_blas.cpp
+  linear_blas_choice.cpp
   linear_choice.cpp
   linear_tensor_choice.cpp)
 # Of the program's own libraries; compiled once more, since those are not made for a shared object.

@@ -28,12 +28,20 @@ void add_device_options(CLI::App& app, DeviceOptions& device) {
       ->type_name("NAME");
   app.add_option("--cuda-library", device.cuda_library, "libdspack_cuda.so (default: the one beside the program)")
       ->type_name("FILE");
+  app.add_option(
+         "--cublaslt", device.cublaslt,
+         "libcublasLt for long prompts in precisions bf16 and fp8, or off (default: .so.13 or .so.12, where the "
+         "system's loader finds them)")
+      ->type_name("FILE|off");
   add_tier_options(app, device);
 }
 
 std::string contradiction_of(const DeviceOptions& device) {
   if (device.precision != kernels::Precision::exact && device.kind != DeviceKind::cuda) {
     return "--precision: a CPU is always exact; add --device cuda";
+  }
+  if (!device.cublaslt.empty() && device.precision == kernels::Precision::exact) {
+    return "--cublaslt: precision exact has no use for it; add --precision bf16 or fp8";
   }
   if (device.kind != DeviceKind::cpu) return {};
   if (device.vram) return "--vram is for a GPU; leave it out, or use --device cuda";

@@ -13,7 +13,10 @@ namespace {
 kernels::CudaOptions cuda_options(const DeviceOptions& options) {
   // A share waits for the plan, which knows the card.
   const bool is_number = options.vram && !options.vram->percent;
-  return {.index = options.gpu, .precision = options.precision, .vram_bytes = is_number ? options.vram->number : 0};
+  return {.index = options.gpu,
+          .precision = options.precision,
+          .vram_bytes = is_number ? options.vram->number : 0,
+          .cublaslt = options.cublaslt};
 }
 
 }  // namespace

@@ -27,6 +27,7 @@ struct DeviceOptions {
   std::optional<Amount> vram_experts = {};  // routed experts in its memory; unset: as many as fit
   MissOptions miss = {};                    // what becomes of the others
   std::string cuda_library = {};            // empty: the one that belongs to the program
+  std::string cublaslt = {};                // CudaOptions::cublaslt
 };
 
 /// "auto", "cpu", "cuda" or "cuda:N". False: none of these.

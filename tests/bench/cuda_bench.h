@@ -90,6 +90,11 @@ class CudaBench {
   [[nodiscard]] double seconds_per_launch(uint32_t least_launches, const std::function<void(uint32_t)>& launch);
 
   void set_limits(const Limits& limits) { limits_ = limits; }
+  [[nodiscard]] const Limits& limits() const { return limits_; }
+  /// Whether the device's products of many rows are cuBLASLt's.
+  [[nodiscard]] bool has_cublaslt() const {
+    return device_.description().find(", cuBLASLt ") != std::string_view::npos;
+  }
   static void print_heading();
   /// One row of the table. `what`: operation, shape and number type.
   void print(const std::string& what, uint32_t rows, const Work& work, double seconds) const;
@@ -100,6 +105,9 @@ class CudaBench {
   std::unique_ptr<kernels::Queue> queue_;
   Limits limits_;
 };
+
+/// Ends the process where there is no such device.
+[[nodiscard]] std::unique_ptr<kernels::Device> device_of(const CudaBenchOptions& options);  // bench_cuda.cpp
 
 // The sections, each in a file of its own or with its kin.
 [[nodiscard]] Limits measure_limits(CudaBench& bench);  // bench_cuda.cpp

@@ -42,7 +42,8 @@ std::string name_of(const char* operation, const Shape& shape) {
 }
 
 /// linear() of one shape for several numbers of rows.
-void measure_linear(CudaBench& bench, const Shape& shape, std::span<const uint32_t> row_counts) {
+void measure_linear(CudaBench& bench, const Shape& shape, std::span<const uint32_t> row_counts,
+                    const char* name = "linear") {
   Memory memory = bench.memory();
   const Rotation weights(memory, shape.dtype, uint64_t{shape.out} * shape.in, bench.pool_bytes());
   const Slice scale = scales(memory, shape.out, shape.in);
@@ -53,7 +54,7 @@ void measure_linear(CudaBench& bench, const Shape& shape, std::span<const uint32
     const double seconds = bench.seconds_per_launch(
         weights.places(), [&](uint32_t i) { bench.queue().linear(weight_of(shape, weights.at(i), scale), x, y); });
     const double activations = 4.0 * rows * (static_cast<double>(shape.in) + shape.out);
-    bench.print(name_of("linear", shape), rows,
+    bench.print(name_of(name, shape), rows,
                 {.bytes = shape.bytes() + activations, .operations = 2 * rows * shape.values()}, seconds);
   }
 }
@@ -167,10 +168,21 @@ void measure_experts(CudaBench& bench) {
 }
 
 void measure_prefill_products(CudaBench& bench) {
-  constexpr uint32_t kRows[] = {512, 4096}, kQuickRows[] = {40};
-  if (bench.options().quick) return measure_linear(bench, kQuickShapes[0], kQuickRows);
-  for (const Shape& shape : kPrefillShapes)
-    measure_linear(bench, shape, kRows);
+  constexpr uint32_t kRows[] = {512, 4096}, kQuickRows[] = {40, 70};
+  const std::span<const Shape> shapes =
+      bench.options().quick ? std::span<const Shape>(kQuickShapes) : std::span<const Shape>(kPrefillShapes);
+  const std::span<const uint32_t> rows =
+      bench.options().quick ? std::span<const uint32_t>(kQuickRows) : std::span<const uint32_t>(kRows);
+  CudaBenchOptions own_options = bench.options();
+  own_options.cuda.cublaslt = kernels::kNoCublasLt;
+  const auto own_device = bench.has_cublaslt() ? device_of(own_options) : nullptr;
+  for (const Shape& shape : shapes) {
+    measure_linear(bench, shape, rows);
+    if (own_device == nullptr) continue;
+    CudaBench own(*own_device, own_options);
+    own.set_limits(bench.limits());
+    measure_linear(own, shape, rows, "linear, own kernels");
+  }
 }
 
 }  // namespace dspack::bench

@@ -28,6 +28,8 @@ FAMILY = ("f16", "f32", "fp8-channel", "fp8-tensor", "glm-4.7-flash", "kimi-k2",
 FAMILY = ("f16", "v2-lite", "v3.1-e8m0") if EMULATED else FAMILY
 ROWS = 10 if EMULATED else 40
 ANSWER_TOKENS = 5 if EMULATED else 48
+# cuBLASLt: the emulated GPU's own, or the system's.
+CUBLASLT = ("--cublaslt", "emulated") if EMULATED else ()
 
 
 @functools.lru_cache(maxsize=None)
@@ -153,6 +155,7 @@ class Text(OnGpu):
             with self.subTest(precision=precision):
                 said, stats = self.with_stats(self.data(), "-p", QUESTION, *CHOICE, "--precision", precision)
                 self.assertEqual(stats["precision"], precision)
+                self.assertEqual("cuBLASLt" in stats["device"], precision != "exact", stats["device"])
                 self.assertEqual(said, ANSWER)  # it is sure of this
 
 
@@ -165,6 +168,12 @@ class Numbers(OnGpu):
                 expected = self.logits(folder, tokens, "--device", "cpu")
                 self.assert_close(self.logits(folder, tokens, *CHOICE), expected)
                 self.assert_close(self.logits(folder, tokens, *CHOICE, "--chunk", 7), expected)
+
+    def test_a_prompt_long_enough_for_cublaslt_gives_the_numbers_of_the_programs_own_kernels(self):
+        tokens = [(7 * i * i + 3 * i) % 60 for i in range(66)]
+        rounded = (*CHOICE, "--precision", "bf16", "--ctx", "66")
+        expected = self.logits(self.data(), tokens, *rounded, "--cublaslt", "off")
+        self.assert_close(self.logits(self.data(), tokens, *rounded, *CUBLASLT), expected)
 
     def test_a_smaller_cache_gives_the_cpus_numbers_too(self):
         tokens = list(range(ROWS))

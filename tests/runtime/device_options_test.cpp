@@ -45,10 +45,11 @@ TEST_CASE("command line: the device") {
 
 TEST_CASE("command line: what a GPU may take and how exact it is") {
   const DeviceOptions device =
-      parsed({"--device", "cuda", "--vram", "40GB", "--precision", "bf16", "--cuda-library", "l"});
+      parsed({"--device", "cuda", "--vram", "40GB", "--precision", "bf16", "--cuda-library", "l", "--cublaslt", "b"});
   CHECK(device.vram == Amount{.number = 40'000'000'000, .percent = {}});
   CHECK(device.precision == kernels::Precision::bf16);
   CHECK(device.cuda_library == "l");
+  CHECK(device.cublaslt == "b");
   CHECK(parsed({"--vram", "50%"}).vram == Amount{.number = 0, .percent = 50});
   CHECK(parsed({"--device", "cuda", "--precision", "fp8"}).precision == kernels::Precision::fp8);
   CHECK(parsed({"--precision", "exact"}).precision == kernels::Precision::exact);
@@ -62,6 +63,7 @@ TEST_CASE("command line: a CPU has no memory of its own, no precision but one, a
   CHECK(mistake({"--precision", "fp8"}).find("--device cuda") != std::string::npos);
   CHECK(mistake({"--device", "cpu", "--vram", "1GB"}).find("--vram") != std::string::npos);
   CHECK(mistake({"--cuda-library", "l", "--device", "cpu"}).find("--cuda-library") != std::string::npos);
+  CHECK(mistake({"--cublaslt", "b", "--device", "cuda"}).find("--precision bf16") != std::string::npos);
 }
 
 TEST_CASE("command line: every verb that loads a model knows devices") {

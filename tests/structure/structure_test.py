@@ -29,6 +29,7 @@ SYSTEM_FILES = {
     "format/read_file_posix.cpp",
     "format/cli/process_posix.cpp",
     "kernels/cpu/cpu_device.cpp",  # memory, not files: huge pages
+    "kernels/cuda/cublaslt_library.cpp",  # as load_cuda.cpp
     "kernels/load_cuda.cpp",  # a library that is loaded while the program runs
     "runtime/cli/terminal_posix.cpp",
 }
@@ -41,6 +42,7 @@ CUDA_FOR_OTHERS = {
 }
 CUDA_HEADERS = re.compile(r"^(cuda|cublas|cub/|cooperative_groups|device_launch|nvtx|mma\.h|crt/)")
 CUDA_FILES = {
+    "kernels/cuda/cublaslt_library.cpp",
     "kernels/cuda/cuda_check.h",
     "kernels/cuda/cuda_runtime.cpp",
     "kernels/cuda/hardware/dspack_gpu.h",

@@ -175,6 +175,19 @@ void enqueue(Stream& stream, std::function<void()> work) {
   static_cast<EmulatedStream&>(stream).add(std::move(work));
 }
 
+void enqueue_on(void* handle, std::function<void()> work) {
+  static_cast<EmulatedStream*>(handle)->add(std::move(work));
+}
+
+bool is_device_memory(const void* from, uint64_t bytes) {
+  const std::lock_guard lock(state().mutex);
+  const auto* place = static_cast<const std::byte*>(from);
+  auto found = state().allocations.upper_bound(place);
+  if (found == state().allocations.begin()) return false;
+  --found;
+  return place + bytes <= found->first + found->second;
+}
+
 const ThreadPlace& thread_place() {
   return state().runner->current().current_place();
 }

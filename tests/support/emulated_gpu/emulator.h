@@ -44,6 +44,10 @@ struct EmulatorCounts {
 void run_grid(const LaunchShape& shape, const std::function<void()>& thread);
 /// Puts work behind what the stream holds, or into its recording.
 void enqueue(Stream& stream, std::function<void()> work);
+/// The same for Stream::handle().
+void enqueue_on(void* handle, std::function<void()> work);
+/// Whether so many bytes are all of one allocation.
+[[nodiscard]] bool is_device_memory(const void* from, uint64_t bytes);
 
 // What a running thread may ask for
 // -------------------------------------------------------------------------------------

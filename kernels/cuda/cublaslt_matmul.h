@@ -1,0 +1,99 @@
+// Products by cuBLASLt: the library as it was loaded, and a product of one shape with its descriptors and the algorithm
+// that the library's heuristic chose.
+// Threads: a Library is thread-safe; a Matmul belongs to one thread at a time. Lifetime: a Matmul borrows its Library.
+// Errors: a product that the library does not do is an empty result or false; any other failure leaves nothing to go on
+// with and is a DSPACK_CHECK.
+#pragma once
+
+#include <compare>
+#include <memory>
+#include <string>
+
+#include "format/base/result.h"
+#include "kernels/cuda/cublaslt_api.h"
+
+namespace dspack::gpu::cublaslt {
+
+class Library {
+ public:
+  /// Errors: unsupported (a library that does not start on this machine). `name`: for messages.
+  [[nodiscard]] static Result<std::unique_ptr<Library>> start(const Functions& functions, const std::string& name);
+  ~Library();
+  Library(const Library&) = delete;
+  Library& operator=(const Library&) = delete;
+
+  [[nodiscard]] const Functions& functions() const { return functions_; }
+  [[nodiscard]] Handle handle() const { return handle_; }
+  [[nodiscard]] size_t version() const { return functions_.get_version(); }
+  /// "13.1.0".
+  [[nodiscard]] std::string version_words() const;
+
+ private:
+  Library(const Functions& functions, Handle handle) : functions_(functions), handle_(handle) {}
+  Functions functions_;
+  Handle handle_;
+};
+
+/// The library that `file` names; empty: libcublasLt.so.13, or else .12, where the system's loader finds them. It stays
+/// loaded until the process ends. Errors: not_found, unsupported. On NVIDIA hardware cublaslt_library.cpp has it, the
+/// test suite's GPU has its own.
+[[nodiscard]] Result<std::unique_ptr<Library>> open_library(const std::string& file);
+
+/// y[n, m] = x[n, k] . weight[m, k], all three row-major. To cuBLASLt, whose matrices are column-major, it is D = A^T B
+/// with A the weight, B the inputs and D the outputs: its "TN" format, the only one that FP8 has before Blackwell.
+///
+///            cuBLASLt             here
+///   A        [k, m], lda          weight [m, k], rows lda apart
+///   B        [k, n], ldb          x [n, k], rows ldb apart
+///   D        [m, n], ldd          y [n, m], FP32, rows ldd apart
+struct MatmulShape {
+  DataType type = DataType::bf16;  // of weight and inputs. f8_e4m3: with scales
+  uint64_t m = 0, n = 0, k = 0;
+  uint64_t lda = 0, ldb = 0, ldd = 0;
+  [[nodiscard]] auto operator<=>(const MatmulShape&) const = default;
+};
+
+/// Addresses are multiples of 16 bytes. Layout of the scales (cuBLAS documentation, "128-element 1D and 128x128 2D
+/// Block Scaling For FP8 Data Types", "Scaling factors layouts"), with L = ceil(k / 128):
+///   a_scale  for 128 x 128 weights: [ceil(m / 128), L rounded up to 4], the last dimension contiguous (K-major)
+///   b_scale  for 128 values of an input row: [L, n], the last dimension contiguous (N-major), n a multiple of 4
+struct MatmulPlaces {
+  const void* a = nullptr;
+  const void* b = nullptr;
+  float* d = nullptr;
+  const float* a_scale = nullptr;  // f8_e4m3 only
+  const float* b_scale = nullptr;
+};
+
+/// 256-byte aligned, as the library wants it.
+struct MatmulWorkspace {
+  void* memory = nullptr;
+  uint64_t bytes = 0;
+};
+
+class Matmul {
+ public:
+  /// Null: the library does not do it. `places`: those of a call, of which descriptors keep the scales'.
+  [[nodiscard]] static std::unique_ptr<Matmul> plan(const Library& library, const MatmulShape& shape,
+                                                    const MatmulPlaces& places, uint64_t workspace_bytes);
+  ~Matmul();
+  Matmul(const Matmul&) = delete;
+  Matmul& operator=(const Matmul&) = delete;
+
+  /// Enqueues the product. False: the library does not do it after all, and has enqueued nothing.
+  [[nodiscard]] bool run(const MatmulPlaces& places, const MatmulWorkspace& workspace, void* stream);
+
+ private:
+  Matmul(const Library& library, const MatmulShape& shape);
+  [[nodiscard]] bool describe();
+  [[nodiscard]] bool set_scales(const MatmulPlaces& places);
+  [[nodiscard]] bool find_algorithm(uint64_t workspace_bytes);
+
+  const Library& library_;
+  MatmulShape shape_;
+  MatmulDesc desc_ = nullptr;
+  MatrixLayout a_ = nullptr, b_ = nullptr, d_ = nullptr;
+  Algorithm algorithm_;
+};
+
+}  // namespace dspack::gpu::cublaslt

@@ -1,0 +1,106 @@
+// y = weight . x for many rows by cuBLASLt, for precision modes bf16 and fp8: prefill, where NVIDIA's own kernels reach
+// a part of the matrix rate that mma.sync cannot (docs/cuda-kernels.md).
+//
+//   path          weights                          inputs                        products
+//   bf16          BF16, where they lie             rounded to BF16               BF16
+//   bf16_decoded  E4M3, or BF16 with scales:       rounded to BF16               BF16
+//                 value * scale rounded to BF16,
+//                 a slab of rows at a time
+//   fp8           E4M3 with scales of 128 x 128,   rounded to E4M3, a scale for  FP8 with block scaling
+//                 where they lie                   each 128 (as linear_tensor)
+//
+// Sums are FP32 in an order of the library's choosing, which may hang on the number of rows: unlike linear_tensor's, a
+// value is not the same in every call that computes it. bf16_decoded rounds weights that linear_tensor takes exactly,
+// unless their scales are powers of two.
+#pragma once
+
+#include <atomic>
+#include <map>
+#include <memory>
+
+#include "kernels/cuda/cublaslt_matmul.h"
+#include "kernels/cuda/linear.h"
+#include "kernels/precision.h"
+
+namespace dspack::kernels::cuda {
+
+/// Bytes of GPU memory that a queue's products by cuBLASLt share.
+struct BlasLimits {
+  uint64_t weight_bytes = 64 << 20;   // decoded at once
+  uint64_t input_bytes = 32 << 20;    // rounded at once
+  uint64_t library_bytes = 32 << 20;  // for cuBLASLt, as cublasSetWorkspace() recommends for Hopper and Blackwell
+  [[nodiscard]] uint64_t total() const { return weight_bytes + input_bytes + library_bytes; }
+};
+
+/// What a queue takes of the GPU's memory for these products, at the first one, and keeps: for plans. Pure.
+[[nodiscard]] uint64_t linear_blas_workspace_bytes(Precision precision, bool has_library);
+
+/// What a card with a library can do. Pure.
+struct BlasCard {
+  bool has_block_scaling = false;  // FP8 with a scale for each 128 or 128 x 128: compute capability 9.0, cuBLAS 12.9
+};
+[[nodiscard]] BlasCard blas_card(const gpu::Properties& properties, size_t library_version);
+
+enum class BlasPath { none, bf16, bf16_decoded, fp8 };
+
+struct BlasChoice {
+  BlasPath path = BlasPath::none;
+  uint32_t rows = 0;          // input rows that go to cuBLASLt; fp8 leaves up to three to linear_tensor
+  uint32_t rows_at_once = 0;  // that are rounded at once
+  uint32_t weight_rows_at_once = 0;
+};
+/// Pure: of rows, shape, number types, precision, the card, and of addresses only what they are multiples of.
+[[nodiscard]] BlasChoice choose_linear_blas(const LinearTask& task, Precision precision, const BlasCard& card,
+                                            const BlasLimits& limits);
+
+/// The library of a device, and what became of the products that it was asked for. Threads: thread-safe.
+struct BlasUse {
+  explicit BlasUse(std::unique_ptr<gpu::cublaslt::Library> loaded) : library(std::move(loaded)) {}
+  std::unique_ptr<gpu::cublaslt::Library> library;
+  std::atomic<uint64_t> refused_shapes{0};  // that the library does not multiply
+  std::atomic<bool> has_no_memory{false};   // for its workspace
+};
+
+/// Threads: a queue's. Lifetime: borrows the task's addresses until the stream has run; keeps its workspace, since a
+/// recorded step may use it.
+class LinearBlas {
+ public:
+  LinearBlas(std::shared_ptr<BlasUse> use, const gpu::Properties& properties, Precision precision,
+             const BlasLimits& limits = {})
+      : use_(std::move(use)),
+        card_(blas_card(properties, use_->library->version())),
+        precision_(precision),
+        limits_(limits) {}
+  ~LinearBlas();
+  LinearBlas(const LinearBlas&) = delete;
+  LinearBlas& operator=(const LinearBlas&) = delete;
+
+  /// Enqueues the product, where cuBLASLt should do it and does. False: it is another kernel's; what may have been
+  /// enqueued writes y, which that kernel overwrites. On a stream that records, only products that have run before are
+  /// cuBLASLt's: the first of a shape loads code, which a recording need not survive.
+  [[nodiscard]] bool run(gpu::Stream& stream, const LinearTask& task, bool is_recording);
+
+ private:
+  struct Plan {
+    std::unique_ptr<gpu::cublaslt::Matmul> matmul;  // null: refused
+    bool has_run = false;
+  };
+  struct Part;
+
+  [[nodiscard]] bool has_workspace(bool is_recording);
+  [[nodiscard]] bool run(gpu::Stream& stream, const LinearTask& task, const BlasChoice& choice, bool is_recording);
+  [[nodiscard]] Part part_of(const LinearTask& task, const BlasChoice& choice, uint32_t row, uint32_t out) const;
+  [[nodiscard]] Plan& plan(const Part& part);
+  void round_inputs(gpu::Stream& stream, const LinearTask& task, const BlasChoice& choice, uint32_t row);
+  void prepare_weight(gpu::Stream& stream, const LinearTask& task, const BlasChoice& choice, uint32_t out);
+  [[nodiscard]] bool multiply(gpu::Stream& stream, const Part& part);
+
+  std::shared_ptr<BlasUse> use_;
+  BlasCard card_;
+  Precision precision_;
+  BlasLimits limits_;
+  std::byte* workspace_ = nullptr;  // decoded weights or their scales, rounded inputs, the library's own
+  std::map<gpu::cublaslt::MatmulShape, Plan> plans_;
+};
+
+}  // namespace dspack::kernels::cuda
