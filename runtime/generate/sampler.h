@@ -64,8 +64,9 @@ class Sampler {
   /// `context`: the tokens so far, prompt and answer, which the repetition penalty concerns.
   [[nodiscard]] Result<uint32_t> sample(std::span<const float> logits, std::span<const uint32_t> context);
 
-  /// What `sample` chooses from, with probabilities that sum to 1. Greedy: the highest logit, the lowest index among
-  /// equals. Else with top_p < 1: likeliest first, lowest index first among equals; with top_p = 1: in order of index.
+  /// What `sample` chooses from, with probabilities that sum to 1 (also of tokens that are too unlikely to be drawn).
+  /// Greedy: the highest logit, the lowest index among equals. Else with top_p < 1: likeliest first, lowest index first
+  /// among equals; with top_p = 1: in order of index.
   [[nodiscard]] Result<std::vector<Candidate>> distribution(std::span<const float> logits,
                                                             std::span<const uint32_t> context) const;
 
