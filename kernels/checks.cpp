@@ -5,6 +5,7 @@
 
 #include "format/base/check.h"
 #include "format/base/checked.h"
+#include "kernels/sample_weights.h"
 
 namespace dspack::kernels {
 namespace {
@@ -186,6 +187,16 @@ void check_argmax(const Rows& x, Slice ids) {
   check_rows(x);
   DSPACK_CHECK(x.cols > 0, "the largest of nothing");
   check_floats(ids, product(x.rows, sizeof(uint32_t)));
+}
+
+void check_sample(const SampleArgs& args) {
+  check_rows(args.logits);
+  DSPACK_CHECK(args.logits.cols > 0 && args.logits.cols <= kMostSampled, "nothing to draw from, or too much");
+  check_extent(args.settings, sizeof(SampleSettings));
+  check_extent(args.uniforms, product(args.logits.rows, sizeof(double)));
+  DSPACK_CHECK(args.settings.offset_bytes % sizeof(double) == 0 && args.uniforms.offset_bytes % sizeof(double) == 0,
+               "FP64 values at an odd offset");
+  check_floats(args.ids, product(args.logits.rows, sizeof(uint32_t)));
 }
 
 void check_experts(const ExpertsArgs& args, uint64_t scratch_bytes) {

@@ -26,6 +26,7 @@ void check_same_shape(const Rows& a, const Rows& b);
 void check_route(const RouterArgs& args);
 void check_indexed_rows(const Rows& to, const Rows& from, std::span<const uint32_t> rows, IndexUse use);
 void check_argmax(const Rows& x, Slice ids);
+void check_sample(const SampleArgs& args);
 /// `scratch_bytes`: what the device says that the call needs.
 void check_experts(const ExpertsArgs& args, uint64_t scratch_bytes);
 void check_expert_parts(const ExpertPartsArgs& args, uint64_t scratch_bytes);

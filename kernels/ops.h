@@ -207,6 +207,27 @@ class Event {
   [[nodiscard]] virtual double seconds_since(const Event& earlier) const = 0;
 };
 
+/// How tokens are drawn (runtime/generate/sampler.h has the steps). It lies in device memory, so that one recorded Step
+/// serves whatever is asked for.
+struct SampleSettings {
+  double temperature = 1;  // finite, > 0
+  double top_p = 1;        // > 0, <= 1; 1: all
+  double min_p = 0;        // >= 0, <= 1; 0: all
+  uint32_t top_k = 0;      // 0: all
+  uint32_t unused = 0;
+  [[nodiscard]] bool operator==(const SampleSettings&) const = default;
+};
+
+/// One token of every row, by one number of each. Which one is settled to the last bit (sample_weights.h): for the same
+/// logits, settings and number every device chooses the same.
+struct SampleArgs {
+  Rows logits;     // at least one column, at most kMostSampled
+  Slice settings;  // a SampleSettings
+  Slice uniforms;  // double [rows], in [0, 1)
+  Slice ids;       // out: u32 [rows]; kNoToken where a logit is NaN or +infinity, or none is above -infinity
+};
+inline constexpr uint32_t kNoToken = UINT32_MAX;
+
 /// Operations that were recorded once and run as one (a CUDA graph).
 class Step {
  public:
@@ -266,6 +287,7 @@ class Queue {
   /// ids[r] (u32) = the index of the largest value of row r, the lowest of equals. NaN counts as
   /// the largest, so that whoever looks at the value that was found overlooks none.
   virtual void argmax(const Rows& x, Slice ids) = 0;
+  virtual void sample(const SampleArgs& args) = 0;
 
   /// Calls `operations`; what it enqueues on this queue is recorded and not run. It uploads and downloads nothing and
   /// does not synchronise. Null: this device does not record, and nothing was called.

@@ -12,6 +12,7 @@
 #include "kernels/cpu/rope.h"
 #include "kernels/cpu/route.h"
 #include "kernels/cpu/stored_rows.h"
+#include "kernels/sampling.h"
 
 namespace dspack::kernels {
 namespace {
@@ -134,6 +135,7 @@ class CpuQueue final : public Queue {
   void run_experts(const ExpertsArgs& args) override;
   void run_expert_parts(const ExpertPartsArgs& args) override;
   void argmax(const Rows& x, Slice ids) override;
+  void sample(const SampleArgs& args) override;
   // Everything here has run when it returns: there is nothing to gain by recording.
   std::unique_ptr<Step> record(const std::function<void()>&) override { return nullptr; }
   void run(Step&) override { DSPACK_CHECK(false, "the CPU device records nothing"); }
@@ -376,6 +378,17 @@ void CpuQueue::argmax(const Rows& x, Slice ids) {
       if (values[i] > values[best] || std::isnan(values[i])) best = i;
     }
     reinterpret_cast<uint32_t*>(host(ids))[row] = best;
+  }
+}
+
+void CpuQueue::sample(const SampleArgs& args) {
+  check_sample(args);
+  if (args.logits.rows == 0) return;
+  const auto& settings = *reinterpret_cast<const SampleSettings*>(host(args.settings));
+  const auto* uniforms = reinterpret_cast<const double*>(host(args.uniforms));
+  for (uint64_t row = 0; row < args.logits.rows; ++row) {
+    const float* logits = floats(args.logits.data) + row * args.logits.stride;
+    reinterpret_cast<uint32_t*>(host(args.ids))[row] = sample_row({logits, args.logits.cols}, settings, uniforms[row]);
   }
 }
 

@@ -114,6 +114,7 @@ class CudaQueue final : public Queue {
   void scatter_rows(const Rows& to, const Rows& from, std::span<const uint32_t> rows) override;
   void combine(const Rows& y, const Rows& parts, Slice weights, uint32_t top_k) override;
   void argmax(const Rows& x, Slice ids) override;
+  void sample(const SampleArgs& args) override;
 
   std::unique_ptr<Step> record(const std::function<void()>& operations) override;
   void run(Step& step) override;
@@ -372,6 +373,20 @@ void CudaQueue::argmax(const Rows& x, Slice ids) {
   check_argmax(x, ids);
   if (x.rows == 0) return;
   run_argmax(*stream_, {.x = inputs_at(x), .ids = numbers(ids), .rows = x.rows, .cols = x.cols});
+}
+
+void CudaQueue::sample(const SampleArgs& args) {
+  check_sample(args);
+  const Rows& logits = args.logits;
+  if (logits.rows == 0) return;
+  std::byte* scratch = workspace_.at_least(sample_scratch_bytes(logits.rows, logits.cols));
+  run_sample(*stream_, {.logits = inputs_at(logits),
+                        .settings = reinterpret_cast<const SampleSettings*>(address_of(args.settings)),
+                        .uniforms = reinterpret_cast<const double*>(address_of(args.uniforms)),
+                        .ids = numbers(args.ids),
+                        .rows = logits.rows,
+                        .cols = logits.cols,
+                        .scratch = lay_out_sample(scratch, logits.rows, logits.cols)});
 }
 
 std::unique_ptr<Step> CudaQueue::record(const std::function<void()>& operations) {

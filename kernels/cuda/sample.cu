@@ -2,18 +2,12 @@
 
 #include <dspack_gpu.h>
 
+#include "kernels/cuda/device/order.cuh"
+
 namespace dspack::kernels::cuda {
 namespace {
 
 constexpr unsigned kMostWarps = 32;
-
-/// A value as a number that compares as it does: NaN above everything, both zeros the same. None is 0.
-__device__ __forceinline__ uint32_t order_of(float value) {
-  constexpr uint32_t kSign = 0x80000000U;
-  if (value != value) return 0xffffffffU;
-  const uint32_t bits = gpu::float_to_bits(value + 0.0F);
-  return (bits & kSign) != 0 ? ~bits : bits | kSign;
-}
 
 struct Highest {
   uint32_t order = 0;  // below that of every value
@@ -37,7 +31,7 @@ __device__ __forceinline__ Highest highest_of_warp(Highest highest) {
 /// What this thread sees of a row: single values up to a multiple of 16 bytes, then four at once, then the rest.
 __device__ Highest highest_of_thread(const float* values, uint32_t cols) {
   Highest highest;
-  const auto see = [&](float value, uint32_t index) { highest = higher_of(highest, {order_of(value), index}); };
+  const auto see = [&](float value, uint32_t index) { highest = higher_of(highest, {device::order_of(value), index}); };
   const auto misplaced = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(values) / sizeof(float) % 4);
   const uint32_t head = (4 - misplaced) % 4 < cols ? (4 - misplaced) % 4 : cols;
   const uint32_t fours = (cols - head) / 4;

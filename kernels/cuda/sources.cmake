@@ -13,7 +13,9 @@ set(dspack_cuda_kernels
   linear_blas.cu
   linear_tensor.cu
   route.cu
-  sample.cu)
+  sample.cu
+  sample_choose.cu
+  sample_survey.cu)
 set(dspack_cuda_host
   attend_choice.cpp
   cublaslt_matmul.cpp

@@ -2,10 +2,10 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cmath>
-#include <functional>
 #include <limits>
+
+#include "kernels/sample_weights.h"
 
 namespace dspack::runtime {
 namespace {
@@ -29,63 +29,19 @@ Result<uint32_t> find_best(std::span<const T> logits) {
   return best;
 }
 
-double sum_of(std::span<const Candidate> candidates) {
+/// Probabilities of what is left, without tokens that are impossible.
+std::vector<Candidate> softmax(std::span<const kernels::LikelyToken> tokens, double highest, double temperature) {
+  std::vector<Candidate> candidates;
+  candidates.reserve(tokens.size());
   double sum = 0;
-  for (const Candidate& candidate : candidates)
-    sum += candidate.probability;
-  return sum;
-}
-
-void scale_to_one(std::vector<Candidate>& candidates) {
-  const double sum = sum_of(candidates);
+  for (const kernels::LikelyToken& token : tokens) {
+    const double weight = std::exp((token.logit - highest) / temperature);
+    if (weight > 0) candidates.push_back({token.token, weight});
+    sum += weight;
+  }
   for (Candidate& candidate : candidates)
     candidate.probability /= sum;
-}
-
-/// Excludes all logits below the k-th highest.
-void keep_highest(std::span<double> logits, size_t k) {
-  if (k >= logits.size()) return;
-  std::vector<double> sorted(logits.begin(), logits.end());
-  const auto kth = sorted.begin() + static_cast<std::ptrdiff_t>(k - 1);
-  std::nth_element(sorted.begin(), kth, sorted.end(), std::greater<>());
-  for (double& logit : logits)
-    if (logit < *kth) logit = -kInfinity;
-}
-
-/// Softmax in the order of index, without tokens that are impossible.
-std::vector<Candidate> softmax(std::span<const double> logits, double highest, double temperature) {
-  std::vector<Candidate> candidates;
-  candidates.reserve(logits.size());
-  for (uint32_t i = 0; i < logits.size(); ++i) {
-    const double weight = std::exp((logits[i] - highest) / temperature);
-    if (weight > 0) candidates.push_back({i, weight});
-  }
-  scale_to_one(candidates);
   return candidates;
-}
-
-void keep_nucleus(std::vector<Candidate>& candidates, double top_p) {
-  // A token of the nucleus has at least this probability, or the others could not sum to 1. Saves sorting the tail.
-  const double floor = (1 - top_p) / static_cast<double>(candidates.size());
-  const auto hopeless = [floor](const Candidate& candidate) { return candidate.probability < floor; };
-  candidates.erase(std::remove_if(candidates.begin(), candidates.end(), hopeless), candidates.end());
-  std::sort(candidates.begin(), candidates.end(), [](const Candidate& a, const Candidate& b) {
-    return a.probability != b.probability ? a.probability > b.probability : a.token < b.token;
-  });
-  size_t count = 0;
-  double sum = 0;
-  while (count < candidates.size() && (count == 0 || sum < top_p))
-    sum += candidates[count++].probability;
-  candidates.resize(count);
-  scale_to_one(candidates);
-}
-
-void drop_unlikely(std::vector<Candidate>& candidates, double min_p) {
-  double highest = 0;
-  for (const Candidate& candidate : candidates)
-    highest = std::max(highest, candidate.probability);
-  std::erase_if(candidates, [&](const Candidate& candidate) { return candidate.probability < min_p * highest; });
-  scale_to_one(candidates);
 }
 
 Result<void> check_bias(const std::map<uint32_t, double>& bias) {
@@ -124,7 +80,24 @@ Result<void> Sampler::check_vocab(size_t vocab) const {
 }
 
 double Sampler::uniform() {
-  return static_cast<double>(random_() >> 11) * 0x1p-53;
+  const double number = next_uniform();
+  next_.reset();
+  return number;
+}
+
+double Sampler::next_uniform() {
+  if (!next_) next_ = static_cast<double>(random_() >> 11) * 0x1p-53;
+  return *next_;
+}
+
+kernels::SampleSettings Sampler::settings() const {
+  return {
+      .temperature = options_.temperature, .top_p = options_.top_p, .min_p = options_.min_p, .top_k = options_.top_k};
+}
+
+std::optional<kernels::SampleSettings> Sampler::drawn_as_they_stand() const {
+  if (options_.temperature == 0 || adjusts_logits()) return std::nullopt;
+  return settings();
 }
 
 bool Sampler::adjusts_logits() const {
@@ -147,30 +120,30 @@ Result<std::vector<double>> Sampler::adjusted(std::span<const float> logits, std
   return changed;
 }
 
-Result<std::vector<Candidate>> Sampler::distribution(std::span<const float> logits,
-                                                     std::span<const uint32_t> context) const {
+Result<Sampler::Adjusted> Sampler::adjust(std::span<const float> logits, std::span<const uint32_t> context) const {
   TRY(find_best(logits));
   TRY_ASSIGN(std::vector<double> changed, adjusted(logits, context));
   TRY_ASSIGN(const uint32_t best, find_best(std::span<const double>(changed)));
-  if (options_.temperature == 0) return std::vector<Candidate>{{best, 1.0}};
-  if (options_.top_k > 0) keep_highest(changed, options_.top_k);
-  std::vector<Candidate> candidates = softmax(changed, changed[best], options_.temperature);
-  if (options_.top_p < 1) keep_nucleus(candidates, options_.top_p);
-  if (options_.min_p > 0) drop_unlikely(candidates, options_.min_p);
-  return candidates;
+  if (options_.temperature > 0 && logits.size() > kernels::kMostSampled) {
+    return Error{ErrorKind::invalid, fmt::format("{} logits are too many to draw from", logits.size())};
+  }
+  return Adjusted{.logits = std::move(changed), .best = best};
+}
+
+Result<std::vector<Candidate>> Sampler::distribution(std::span<const float> logits,
+                                                     std::span<const uint32_t> context) const {
+  TRY_ASSIGN(const Adjusted changed, adjust(logits, context));
+  if (options_.temperature == 0) return std::vector<Candidate>{{changed.best, 1.0}};
+  const double highest = changed.logits[changed.best];
+  return softmax(kernels::likely_tokens(changed.logits, highest, settings()), highest, options_.temperature);
 }
 
 Result<uint32_t> Sampler::sample(std::span<const float> logits, std::span<const uint32_t> context) {
   if (takes_highest()) return find_best(logits);
-  TRY_ASSIGN(const std::vector<Candidate> candidates, distribution(logits, context));
-  if (options_.temperature == 0) return candidates.front().token;
-  double rest = uniform();
-  for (const Candidate& candidate : candidates) {
-    rest -= candidate.probability;
-    if (rest < 0) return candidate.token;
-  }
-  // Rounding can leave a trace of `rest`; it belongs to the last token.
-  return candidates.back().token;
+  TRY_ASSIGN(const Adjusted changed, adjust(logits, context));
+  if (options_.temperature == 0) return changed.best;
+  return kernels::draw_token(kernels::likely_tokens(changed.logits, changed.logits[changed.best], settings()),
+                             uniform());
 }
 
 }  // namespace dspack::runtime

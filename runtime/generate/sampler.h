@@ -8,23 +8,27 @@
 //   4. top-k: tokens below the k-th highest logit are left out (its equals stay);
 //   5. top-p: of the softmax over what is left, the smallest set of the likeliest tokens whose sum is at least top_p;
 //   6. min-p: tokens less likely than min_p times the likeliest are left out.
-// All in double precision.
+// Logits are double precision. What a token weighs beside others is counted in units of 2^-44 of the likeliest
+// (kernels/sample_weights.h), in which sums are exact: so a GPU that has the same logits draws the same token, whatever
+// order it sums in. A token below 2^-45 of the likeliest is never drawn.
 //
 // The random numbers depend on the seed alone: std::mt19937_64, whose sequence the standard fixes, seeded with `seed`;
 // one draw a token, of which the upper 53 bits divided by 2^53 are the number in [0, 1). (The distributions of <random>
 // differ from library to library and are not used.) Greedy choice draws nothing.
 // Threads: belongs to one thread. Lifetime: logits and context are borrowed for the call. Errors: make: invalid
-// (options); the rest: invalid (no logits; NaN or +infinity among them; nothing but -infinity, which means: excluded; a
-// bias for a token that has no logit).
+// (options); the rest: invalid (no logits, or more than can be drawn from; NaN or +infinity among them; nothing but
+// -infinity, which means: excluded; a bias for a token that has no logit).
 #pragma once
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <random>
 #include <span>
 #include <vector>
 
 #include "format/base/result.h"
+#include "kernels/sampling.h"
 
 namespace dspack::runtime {
 
@@ -53,25 +57,40 @@ class Sampler {
   /// Whether `sample` chooses the highest logit as it stands, the lowest index among equals, whatever the context is.
   [[nodiscard]] bool takes_highest() const { return options_.temperature == 0 && !adjusts_logits(); }
 
+  /// If `sample` draws from the logits as they stand, whatever the context is: how. It then draws with the number that
+  /// `next_uniform` tells.
+  [[nodiscard]] std::optional<kernels::SampleSettings> drawn_as_they_stand() const;
+
   /// `context`: the tokens so far, prompt and answer, which the repetition penalty concerns.
   [[nodiscard]] Result<uint32_t> sample(std::span<const float> logits, std::span<const uint32_t> context);
 
-  /// What `sample` chooses from, with probabilities that sum to 1. Greedy: the highest logit, the lowest index among
-  /// equals. Else with top_p < 1: likeliest first, lowest index first among equals; with top_p = 1: in order of index.
+  /// What `sample` chooses from, with probabilities that sum to 1 (also of tokens that are too unlikely to be drawn).
+  /// Greedy: the highest logit, the lowest index among equals. Else with top_p < 1: likeliest first, lowest index first
+  /// among equals; with top_p = 1: in order of index.
   [[nodiscard]] Result<std::vector<Candidate>> distribution(std::span<const float> logits,
                                                             std::span<const uint32_t> context) const;
 
   /// The next random number, in [0, 1).
   [[nodiscard]] double uniform();
+  /// What `uniform` is going to return next.
+  [[nodiscard]] double next_uniform();
 
  private:
   explicit Sampler(const SamplerOptions& options) : options_(options), random_(options.seed) {}
   [[nodiscard]] bool adjusts_logits() const;
+  [[nodiscard]] kernels::SampleSettings settings() const;
   [[nodiscard]] Result<std::vector<double>> adjusted(std::span<const float> logits,
                                                      std::span<const uint32_t> context) const;
+  struct Adjusted {
+    std::vector<double> logits;
+    uint32_t best = 0;
+  };
+  /// Errors: as `sample`.
+  [[nodiscard]] Result<Adjusted> adjust(std::span<const float> logits, std::span<const uint32_t> context) const;
 
   SamplerOptions options_;
   std::mt19937_64 random_;
+  std::optional<double> next_;  // drawn already
 };
 
 }  // namespace dspack::runtime

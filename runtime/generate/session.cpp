@@ -20,6 +20,13 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
+/// How `sampler` is going to draw the next token, if the context has no say in it.
+std::optional<TokenDraw> draw_of(Sampler& sampler) {
+  const auto settings = sampler.drawn_as_they_stand();
+  if (!settings) return std::nullopt;
+  return TokenDraw{.settings = *settings, .uniform = sampler.next_uniform()};
+}
+
 }  // namespace
 
 void Session::clear() {
@@ -49,10 +56,11 @@ Result<void> Session::check(std::span<const uint32_t> prompt) const {
                            prompt.size(), capacity, model_.config().longest_context())};
 }
 
-Result<HiddenStates> Session::append(std::span<const uint32_t> tokens, Phase phase, const std::stop_token& stop) {
+Result<HiddenStates> Session::append(std::span<const uint32_t> tokens, Phase phase, const std::stop_token& stop,
+                                     const std::optional<TokenDraw>& draw) {
   const auto rows = static_cast<uint32_t>(tokens.size());
   model_.experts().begin_pass({.phase = phase, .rows = rows, .draft_rows = phase == Phase::decode ? rows - 1 : 0});
-  TRY_ASSIGN(const HiddenStates hidden, model_.forward(tokens, stop));
+  TRY_ASSIGN(const HiddenStates hidden, model_.forward(tokens, stop, {}, draw));
   cached_.insert(cached_.end(), tokens.begin(), tokens.end());
   if (speculator_ != nullptr) speculator_->observe(hidden);
   return hidden;
@@ -85,11 +93,26 @@ Result<HiddenStates> Session::prefill(std::span<const uint32_t> prompt, const st
 
 Result<uint32_t> Session::choose(const kernels::Rows& final, std::span<const uint32_t> context, Sampler& sampler) {
   if (sampler.takes_highest()) {
-    if (const auto token = model_.likeliest(final)) return *token;
+    if (const auto tokens = model_.likeliest(final)) return tokens->front();
+  } else if (const auto draw = draw_of(sampler)) {
+    if (const auto token = model_.drawn(final, *draw)) {
+      (void)sampler.uniform();  // this number has been used
+      return *token;
+    }
   }
   logits_.resize(model_.config().vocab);
   model_.logits(final, logits_);
   return sampler.sample(logits_, context);
+}
+
+Result<std::vector<uint32_t>> Session::verify(const kernels::Rows& final, std::span<const uint32_t> tokens,
+                                              Sampler& sampler) {
+  if (sampler.takes_highest()) {
+    if (const auto likeliest = model_.likeliest(final)) return speculator_->verify(*likeliest);
+  }
+  logits_.resize(uint64_t{final.rows} * model_.config().vocab);
+  model_.logits(final, logits_);
+  return speculator_->verify(tokens, logits_, sampler);
 }
 
 // The answer's first token.
@@ -107,12 +130,11 @@ Result<std::vector<uint32_t>> Session::step(std::span<const uint32_t> tokens, ui
     TRY_ASSIGN(const auto drafts, speculator_->propose(tokens, most_drafts, sampler, stop));
     run.insert(run.end(), drafts.begin(), drafts.end());
   }
-  TRY_ASSIGN(const HiddenStates hidden, append(run, Phase::decode, stop));
+  const auto draw = speculator_ == nullptr ? draw_of(sampler) : std::nullopt;
+  TRY_ASSIGN(const HiddenStates hidden, append(run, Phase::decode, stop, draw));
   std::vector<uint32_t> certain;
   if (speculator_ != nullptr) {
-    logits_.resize(run.size() * model_.config().vocab);
-    model_.logits(hidden.final, logits_);
-    TRY_ASSIGN(certain, speculator_->verify(tokens, logits_, sampler));
+    TRY_ASSIGN(certain, verify(hidden.final, tokens, sampler));
     model_.experts().accept_drafts(static_cast<uint32_t>(certain.size()) - 1);
     roll_back(tokens.size() + certain.size() - 1);
   } else {

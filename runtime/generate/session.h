@@ -76,12 +76,16 @@ class Session {
 
  private:
   [[nodiscard]] Result<void> check(std::span<const uint32_t> prompt) const;
-  [[nodiscard]] Result<HiddenStates> append(std::span<const uint32_t> tokens, Phase phase, const std::stop_token& stop);
+  [[nodiscard]] Result<HiddenStates> append(std::span<const uint32_t> tokens, Phase phase, const std::stop_token& stop,
+                                            const std::optional<TokenDraw>& draw = std::nullopt);
   [[nodiscard]] size_t common_length(std::span<const uint32_t> prompt) const;
   [[nodiscard]] Result<HiddenStates> prefill(std::span<const uint32_t> prompt, const std::stop_token& stop);
   /// The token that follows `context`, of whose last one `final` is the hidden state.
   [[nodiscard]] Result<uint32_t> choose(const kernels::Rows& final, std::span<const uint32_t> context,
                                         Sampler& sampler);
+  /// What follows `tokens` for certain, of whose last one and the drafts behind it `final` are the hidden states.
+  [[nodiscard]] Result<std::vector<uint32_t>> verify(const kernels::Rows& final, std::span<const uint32_t> tokens,
+                                                     Sampler& sampler);
   [[nodiscard]] Result<std::vector<uint32_t>> begin(const HiddenStates& hidden, Sampler& sampler);
   [[nodiscard]] Result<std::vector<uint32_t>> step(std::span<const uint32_t> tokens, uint32_t most_drafts,
                                                    Sampler& sampler, const std::stop_token& stop);

@@ -58,17 +58,25 @@ Result<void> Speculator::catch_up(std::span<const uint32_t> tokens, const std::s
   return {};
 }
 
+// What the module's last output makes of the token behind `context`.
+Result<std::vector<Candidate>> Speculator::proposal(std::span<const uint32_t> context, const Sampler& sampler) {
+  if (sampler.takes_highest()) {
+    if (const auto token = module_.likeliest(module_.last())) return std::vector<Candidate>{{*token, 1.0}};
+  }
+  logits_.resize(model_.config().vocab);
+  module_.logits(module_.last(), logits_);
+  return sampler.distribution(logits_, context);
+}
+
 Result<void> Speculator::draft(std::span<const uint32_t> tokens, uint32_t count, Sampler& sampler,
                                const std::stop_token& stop) {
   TRY(catch_up(tokens, stop));
   std::vector<uint32_t> context(tokens.begin(), tokens.end());
-  logits_.resize(model_.config().vocab);
   while (drafts_.size() < count) {
     if (!drafts_.empty()) TRY(module_.chain(drafts_.back(), hidden(), stop));
-    module_.logits(module_.last(), logits_);
-    TRY_ASSIGN(std::vector<Candidate> proposal, sampler.distribution(logits_, context));
-    drafts_.push_back(draw(proposal, sum_of(proposal), [&] { return sampler.uniform(); }));
-    proposals_.push_back(std::move(proposal));
+    TRY_ASSIGN(std::vector<Candidate> proposed, proposal(context, sampler));
+    drafts_.push_back(draw(proposed, sum_of(proposed), [&] { return sampler.uniform(); }));
+    proposals_.push_back(std::move(proposed));
     context.push_back(drafts_.back());
   }
   return {};
@@ -115,6 +123,14 @@ Result<std::vector<uint32_t>> Speculator::verify(std::span<const uint32_t> token
   }
   count(accepted);
   return certain();
+}
+
+std::vector<uint32_t> Speculator::verify(std::span<const uint32_t> likeliest) {
+  DSPACK_CHECK(likeliest.size() == drafts_.size() + 1, "tokens of other rows");
+  const auto differing = std::ranges::mismatch(drafts_, likeliest).in1;
+  const auto accepted = static_cast<uint32_t>(differing - drafts_.begin());
+  count(accepted);
+  return {likeliest.begin(), likeliest.begin() + accepted + 1};
 }
 
 void Speculator::count(uint32_t accepted) {

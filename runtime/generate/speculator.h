@@ -63,6 +63,9 @@ class Speculator {
   [[nodiscard]] Result<std::vector<uint32_t>> verify(std::span<const uint32_t> tokens, std::span<const float> logits,
                                                      Sampler& sampler);
 
+  /// The same for a sampler that takes the highest logit, given the token that has it of each row.
+  [[nodiscard]] std::vector<uint32_t> verify(std::span<const uint32_t> likeliest);
+
   [[nodiscard]] const MtpModule& module() const { return module_; }
   [[nodiscard]] const SpeculationOptions& options() const { return options_; }
   [[nodiscard]] const SpeculationStats& stats() const { return stats_; }
@@ -74,6 +77,7 @@ class Speculator {
 
   Result<void> catch_up(std::span<const uint32_t> tokens, const std::stop_token& stop);
   Result<void> draft(std::span<const uint32_t> tokens, uint32_t count, Sampler& sampler, const std::stop_token& stop);
+  [[nodiscard]] Result<std::vector<Candidate>> proposal(std::span<const uint32_t> context, const Sampler& sampler);
   void count(uint32_t accepted);
 
   Model& model_;

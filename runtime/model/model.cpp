@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 
+#include "kernels/sample_weights.h"
 #include "runtime/model/names.h"
 #include "runtime/model/rope.h"
 
@@ -54,6 +56,7 @@ Model::Places Model::lay_out(const ModelConfig& config, const ModelOptions& opti
   places.cos_sin = plan.add(uint64_t{options.context} * config.rope_dim);
   places.position = plan.add(1);
   places.choice = plan.add(kMostRecordedRows);
+  places.draw = plan.add(sizeof(TokenDraw) / sizeof(float));
   return places;
 }
 
@@ -96,7 +99,9 @@ Result<void> Model::allocate() {
   TRY_ASSIGN(KvCache cache, KvCache::make(device_, depth, options_.context, config_.cache_dim(), options_.kv_dtype));
   cache_.emplace(std::move(cache));
   TRY_ASSIGN(scratch_, device_.allocate(plan_.size_bytes()));
-  recorded_.emplace(queue_, kernels::Slice{.buffer = scratch_.get(), .offset_bytes = at_.position}, options_.context);
+  const kernels::Slice position{.buffer = scratch_.get(), .offset_bytes = at_.position};
+  recorded_.emplace(queue_, position, options_.context);
+  recorded_drawing_.emplace(queue_, position, options_.context);
   const kernels::Slice table{.buffer = scratch_.get(), .offset_bytes = at_.cos_sin};
   for (uint32_t first = 0; first < options_.context; first += kTableRows) {
     const uint32_t count = std::min(kTableRows, options_.context - first);
@@ -118,7 +123,7 @@ Result<void> Model::load_weights(const LoadContext& context, const std::stop_tok
 }
 
 Result<HiddenStates> Model::forward(std::span<const uint32_t> tokens, const std::stop_token& stop,
-                                    const ForwardObserver& observer) {
+                                    const ForwardObserver& observer, const std::optional<TokenDraw>& draw) {
   DSPACK_CHECK(!tokens.empty() && tokens.size() <= options_.max_rows, "a chunk of this length has no room");
   DSPACK_CHECK(tokens.size() <= cache_->capacity() - cache_->length(), "the cache is full");
   DSPACK_CHECK(std::ranges::max(tokens) < config_.vocab, "a token outside the vocabulary");
@@ -130,19 +135,22 @@ Result<HiddenStates> Model::forward(std::span<const uint32_t> tokens, const std:
   if (stop.stop_requested()) return interrupted();  // a step asks no more
   scored_rows_ = 0;
   const bool is_scored = can_record() && !observer && !device_.is_host() && rows <= kMostRecordedRows;
+  const bool is_drawn = is_scored && draw && rows == 1 && can_draw();
+  if (is_drawn) upload(*draw);
   if (can_record() && !observer) {
     const auto operations = [&](const PassPosition& position) -> Result<void> {
       TRY(run_layers(hidden, position, stop, {}));
-      if (is_scored) score(rows_at(runner_.idle_rows_at(), rows));
+      if (is_scored) score(rows_at(runner_.idle_rows_at(), rows), head_, is_drawn ? Choice::drawn : Choice::highest);
       return {};
     };
-    TRY(recorded_->run(rows, cache_->length(), operations));
+    TRY((is_drawn ? recorded_drawing_ : recorded_)->run(rows, cache_->length(), operations));
   } else {
     TRY(run_layers(hidden, {.first = cache_->length()}, stop, observer));
   }
   queue_.synchronize();
   cache_->advance(rows);
   if (is_scored) scored_rows_ = rows;
+  if (!is_drawn) draw_.reset();
   return HiddenStates{.residual = hidden, .final = rows_at(runner_.idle_rows_at(), rows)};
 }
 
@@ -232,10 +240,38 @@ kernels::Rows Model::logits_at(uint32_t first, uint32_t rows) const {
 }
 
 // At most kMostRecordedRows.
-void Model::score(const kernels::Rows& final) {
+void Model::score(const kernels::Rows& final, const Linear& head, Choice choice) {
   const kernels::Rows logits = logits_at(0, final.rows);
-  head_.apply(queue_, final, logits);
-  queue_.argmax(logits, {.buffer = scratch_.get(), .offset_bytes = at_.choice});
+  head.apply(queue_, final, logits);
+  choose(logits, choice);
+}
+
+void Model::choose(const kernels::Rows& logits, Choice choice) {
+  const kernels::Slice ids{.buffer = scratch_.get(), .offset_bytes = at_.choice};
+  if (choice == Choice::highest) return queue_.argmax(logits, ids);
+  const kernels::Slice draw{.buffer = scratch_.get(), .offset_bytes = at_.draw};
+  queue_.sample({.logits = logits,
+                 .settings = draw.at(offsetof(TokenDraw, settings)),
+                 .uniforms = draw.at(offsetof(TokenDraw, uniform)),
+                 .ids = ids});
+}
+
+// Borrows draw_ until the queue is synchronised.
+void Model::upload(const TokenDraw& draw) {
+  draw_ = draw;
+  queue_.upload({.buffer = scratch_.get(), .offset_bytes = at_.draw}, std::as_bytes(std::span(&*draw_, 1)));
+}
+
+std::vector<uint32_t> Model::chosen(uint32_t first, uint32_t rows) {
+  std::vector<uint32_t> tokens(rows);
+  const kernels::Slice choices{.buffer = scratch_.get(), .offset_bytes = at_.choice};
+  queue_.download(std::as_writable_bytes(std::span(tokens)), choices.at(uint64_t{first} * sizeof(uint32_t)));
+  queue_.synchronize();
+  return tokens;
+}
+
+bool Model::can_draw() const {
+  return config_.vocab <= kernels::kMostSampled;
 }
 
 std::optional<uint32_t> Model::scored_at(const kernels::Rows& final) const {
@@ -246,26 +282,44 @@ std::optional<uint32_t> Model::scored_at(const kernels::Rows& final) const {
   return static_cast<uint32_t>(first);
 }
 
-std::optional<uint32_t> Model::likeliest(const kernels::Rows& final) {
-  DSPACK_CHECK(final.rows == 1, "one hidden state at a time");
-  if (device_.is_host() || trace_ != nullptr) return std::nullopt;
-  std::optional<uint32_t> row = scored_at(final);
-  if (!row) {
+std::optional<std::vector<uint32_t>> Model::likeliest(const kernels::Rows& final) {
+  return likeliest(final, head_);
+}
+
+std::optional<std::vector<uint32_t>> Model::likeliest(const kernels::Rows& final, const Linear& head) {
+  if (device_.is_host() || trace_ != nullptr || final.rows > kMostRecordedRows) return std::nullopt;
+  std::optional<uint32_t> first = &head == &head_ ? scored_at(final) : std::nullopt;
+  if (!first || draw_) {
     scored_rows_ = 0;  // their place is taken
-    score(final);
+    draw_.reset();
+    score(final, head, Choice::highest);
+    first = 0;
+  }
+  const std::vector<uint32_t> tokens = chosen(*first, final.rows);
+  // Infinity and NaN are the largest there are, so it is enough to look at these.
+  std::vector<float> highest(tokens.size());
+  for (uint32_t row = 0; row < final.rows; ++row) {
+    DSPACK_CHECK(tokens[row] < config_.vocab, "the highest of other logits");
+    queue_.download(std::as_writable_bytes(std::span(highest).subspan(row, 1)),
+                    logits_at(*first + row, 1).data.at(uint64_t{tokens[row]} * sizeof(float)));
+  }
+  queue_.synchronize();
+  const bool are_finite = std::ranges::all_of(highest, [](float logit) { return std::isfinite(logit); });
+  return are_finite ? std::optional(tokens) : std::nullopt;
+}
+
+std::optional<uint32_t> Model::drawn(const kernels::Rows& final, const TokenDraw& draw) {
+  DSPACK_CHECK(final.rows == 1, "one hidden state at a time");
+  if (device_.is_host() || trace_ != nullptr || !can_draw()) return std::nullopt;
+  std::optional<uint32_t> row = scored_at(final);
+  if (!row || draw_ != draw) {
+    scored_rows_ = 0;  // their place is taken
+    upload(draw);
+    score(final, head_, Choice::drawn);
     row = 0;
   }
-  uint32_t token = 0;
-  const kernels::Slice choices{.buffer = scratch_.get(), .offset_bytes = at_.choice};
-  queue_.download(std::as_writable_bytes(std::span(&token, 1)), choices.at(uint64_t{*row} * sizeof(uint32_t)));
-  queue_.synchronize();
-  DSPACK_CHECK(token < config_.vocab, "the highest of other logits");
-  // Infinity and NaN are the largest there are, so it is enough to look at this one.
-  float logit = 0;
-  queue_.download(std::as_writable_bytes(std::span(&logit, 1)),
-                  logits_at(*row, 1).data.at(uint64_t{token} * sizeof(float)));
-  queue_.synchronize();
-  return std::isfinite(logit) ? std::optional(token) : std::nullopt;
+  const uint32_t token = chosen(*row, 1).front();
+  return token == kernels::kNoToken ? std::nullopt : std::optional(token);
 }
 
 void Model::logits(const kernels::Rows& final, std::span<float> into) {

@@ -39,6 +39,13 @@ struct HiddenStates {
 /// pass, counted from 0.
 using ForwardObserver = std::function<void(std::optional<uint32_t> index, const kernels::Rows& hidden)>;
 
+/// How the token behind a pass is drawn, and by which number in [0, 1).
+struct TokenDraw {
+  kernels::SampleSettings settings;
+  double uniform = 0;
+  [[nodiscard]] bool operator==(const TokenDraw&) const = default;
+};
+
 class Model {
  public:
   [[nodiscard]] static Result<std::unique_ptr<Model>> load(const LoadContext& context, const ModelConfig& config,
@@ -55,8 +62,10 @@ class Model {
   [[nodiscard]] const std::vector<LayerId>& layer_map() const { return options_.layer_map; }
 
   /// Appends `tokens` (1 to max_rows, all below vocab, with room in the cache). After an error the cache is as before.
+  /// `draw`: what `drawn` is going to be asked of a pass of one token, which a device that draws then does at once.
   [[nodiscard]] Result<HiddenStates> forward(std::span<const uint32_t> tokens, const std::stop_token& stop,
-                                             const ForwardObserver& observer = {});
+                                             const ForwardObserver& observer = {},
+                                             const std::optional<TokenDraw>& draw = std::nullopt);
 
   /// Tells `trace` of the modules of every pass from now on, until it is called with null. Layers are named by their
   /// place in the pass: as in a checkpoint in which repeated layers are physically copied.
@@ -64,9 +73,12 @@ class Model {
 
   /// Logits of some final hidden states: FP32 [rows, vocab] into host memory.
   void logits(const kernels::Rows& final, std::span<float> into);
-  /// Of one final hidden state the token with the highest logit, the lowest of equals, where the device can tell for
-  /// less than the logits cost. Nullopt: look at the logits; they lie in the host's memory, or are not all finite.
-  [[nodiscard]] std::optional<uint32_t> likeliest(const kernels::Rows& final);
+  /// Of final hidden states the tokens with the highest logits, the lowest of equals, where the device can tell for
+  /// less than the logits cost. Nullopt: look at the logits; they lie in the host's memory, are not all finite, or
+  /// there are more than kMostRecordedRows.
+  [[nodiscard]] std::optional<std::vector<uint32_t>> likeliest(const kernels::Rows& final);
+  /// Likewise of one state the token that `draw` names, the one that the sampler would draw from the logits.
+  [[nodiscard]] std::optional<uint32_t> drawn(const kernels::Rows& final, const TokenDraw& draw);
 
   /// For a module that goes on where the pass ends (mtp.h). It borrows the scratch memory of the pass: what is here
   /// overwrites the last HiddenStates.
@@ -85,8 +97,9 @@ class Model {
   /// pass of its own, of drafted rows alone, for the experts. After an error `hidden` is undefined.
   [[nodiscard]] Result<void> run_further_layer(const FurtherLayer& layer, const kernels::Rows& hidden,
                                                const std::stop_token& stop);
-  /// As `logits`, with another head.
+  /// As `logits` and `likeliest`, with another head.
   void logits(const kernels::Rows& final, const Linear& head, std::span<float> into);
+  [[nodiscard]] std::optional<std::vector<uint32_t>> likeliest(const kernels::Rows& final, const Linear& head);
 
   [[nodiscard]] uint64_t weight_bytes() const;   // always-needed weights
   [[nodiscard]] uint64_t scratch_bytes() const;  // activations and tables, without the cache
@@ -97,8 +110,12 @@ class Model {
   [[nodiscard]] static Result<uint64_t> head_bytes(const LoadContext& context, const ModelConfig& config);
 
  private:
-  /// Enqueues logits of some final states and the highest of each.
-  void score(const kernels::Rows& final);
+  enum class Choice { highest, drawn };
+  /// Enqueues logits of some final states and the choice of each; of one state only, if it is drawn.
+  void score(const kernels::Rows& final, const Linear& head, Choice choice);
+  void choose(const kernels::Rows& logits, Choice choice);
+  void upload(const TokenDraw& draw);
+  [[nodiscard]] std::vector<uint32_t> chosen(uint32_t first, uint32_t rows);
   /// The first of the pass's rows that `final` is, if all of them have been scored and lie there still.
   [[nodiscard]] std::optional<uint32_t> scored_at(const kernels::Rows& final) const;
   [[nodiscard]] kernels::Rows logits_at(uint32_t first, uint32_t rows) const;
@@ -111,6 +128,7 @@ class Model {
                           const ForwardObserver& observer);
   /// Whether passes of a few rows are the same operations every time and wait for nothing.
   [[nodiscard]] bool can_record() const;
+  [[nodiscard]] bool can_draw() const;
   [[nodiscard]] kernels::Rows rows_at(uint64_t offset, uint32_t rows) const;
   /// Tells the executor what the MoE layer that follows place `index` of the pass is likely to want.
   void foresee(uint32_t index, const kernels::Rows& residual, const kernels::Rows& shared);
@@ -121,10 +139,11 @@ class Model {
   ModelConfig config_;
   ModelOptions options_;
   Trace* trace_ = nullptr;
-  uint32_t scored_rows_ = 0;  // of the last pass, whose logits are on the device: a recorded pass ends with them
+  uint32_t scored_rows_ = 0;       // of the last pass, whose logits are on the device: a recorded pass ends with them
+  std::optional<TokenDraw> draw_;  // that made the choice among them; absent: the highest was chosen
   ScratchPlan plan_;
   struct Places {
-    uint64_t residual = 0, logits = 0, cos_sin = 0, position = 0, choice = 0;
+    uint64_t residual = 0, logits = 0, cos_sin = 0, position = 0, choice = 0, draw = 0;
   };
   static Places lay_out(const ModelConfig& config, const ModelOptions& options, ScratchPlan& plan);
   static LayerRunner make_runner(const ModelConfig& config, const ModelOptions& options, ScratchPlan& plan);
@@ -139,7 +158,8 @@ class Model {
   Linear head_;                // [vocab, hidden]
   std::optional<KvCache> cache_;
   std::unique_ptr<kernels::Buffer> scratch_;
-  std::optional<RecordedPass> recorded_;  // all layers and the final norm
+  std::optional<RecordedPass> recorded_;          // all layers, the final norm, and where it pays the choice
+  std::optional<RecordedPass> recorded_drawing_;  // the same with a choice that is drawn
 };
 
 }  // namespace dspack::runtime

@@ -231,6 +231,13 @@ void MtpModule::logits(const kernels::Rows& outputs, std::span<float> into) {
   }
 }
 
+std::optional<uint32_t> MtpModule::likeliest(const kernels::Rows& output) {
+  const kernels::Rows final = place(at_.pairs, 1, model_.config().hidden);
+  queue_.rms_norm(output, own_.output_norm, model_.config().norm_epsilon, final);
+  const auto tokens = model_.likeliest(final, head_ ? *head_ : model_.head());
+  return tokens ? std::optional(tokens->front()) : std::nullopt;
+}
+
 uint64_t MtpModule::weight_bytes() const {
   return layer_->memory->size_bytes() + own_memory_->size_bytes() +
          (head_memory_ ? head_memory_->size_bytes() : uint64_t{0});

@@ -67,6 +67,8 @@ class MtpModule {
 
   /// Logits of outputs: FP32 [rows, vocab] into host memory.
   void logits(const kernels::Rows& outputs, std::span<float> into);
+  /// Of one output the token with the highest logit, as Model::likeliest.
+  [[nodiscard]] std::optional<uint32_t> likeliest(const kernels::Rows& output);
 
   [[nodiscard]] LayerId layer() const { return layer_->id; }
   [[nodiscard]] bool shares_head() const { return head_ == nullptr; }

@@ -76,6 +76,16 @@ class Small {
     const Slice ids = memory_.uninitialised(uint64_t{rows} * 4);
     time(fmt::format("argmax [{}]", vocab), rows, 4.0 * rows * vocab, [&] { queue().argmax(logits, ids); });
   }
+  void sample(uint32_t rows, std::string_view how, const kernels::SampleSettings& settings) {
+    const auto vocab = bench_.sized<uint32_t>(129280, 300);
+    const std::vector<double> uniforms(rows, 0.6);
+    const kernels::SampleArgs args{.logits = memory_.rows(rows, vocab),
+                                   .settings = memory_.upload(std::as_bytes(std::span(&settings, 1))),
+                                   .uniforms = memory_.upload(std::as_bytes(std::span(uniforms))),
+                                   .ids = memory_.uninitialised(uint64_t{rows} * 4)};
+    time(fmt::format("sample [{}], {}: four launches", vocab, how), rows, 4.0 * rows * vocab,
+         [&] { queue().sample(args); });
+  }
 
  private:
   kernels::Queue& queue() { return bench_.queue(); }
@@ -110,6 +120,9 @@ void measure_small(CudaBench& bench) {
     small.store(rows);
     small.route(rows);
     small.argmax(rows);
+    small.sample(rows, "all of it", {});
+    small.sample(rows, "top-k 40, top-p 0.9", {.temperature = 0.8, .top_p = 0.9, .top_k = 40});
+    small.sample(rows, "top-p 0.9", {.temperature = 0.2, .top_p = 0.9});
   }
 }
 

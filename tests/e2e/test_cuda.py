@@ -139,6 +139,21 @@ class Text(OnGpu):
                     self.assertEqual(said, expected)
                     self.assertFalse(stats["device"].startswith("cpu "), stats["device"])
 
+    def test_one_seed_draws_what_it_draws_on_the_cpu(self):
+        ways = [("--temp", 0.8, "--top-k", 40, "--top-p", 0.9, "--seed", 7), ("--temp", 3, "--top-k", 99, "--seed", 8)]
+        if not EMULATED:
+            ways += [("--temp", 2, "--seed", 9), ("--temp", 2, "--top-p", 0.95, "--min-p", 0.05, "--seed", 10),
+                     ("--temp", 1, "--repetition-penalty", 1.2, "--logit-bias", "5:2", "--seed", 11)]
+        for way in ways:
+            for mtp in ("off", "1"):
+                with self.subTest(way=way, mtp=mtp):
+                    arguments = (self.data(), "-p", "Once upon a time", "--raw", "-n", ANSWER_TOKENS, "--ctx", 256,
+                                 "--mtp", mtp, *way)
+                    expected = self.assert_ok(self.dsrun(*arguments, "--device", "cpu")).stdout
+                    said, stats = self.with_stats(*arguments, *CHOICE)
+                    self.assertEqual(said, expected)
+                    self.assertFalse(stats["device"].startswith("cpu "), stats["device"])
+
     def test_auto_takes_the_gpu_only_where_the_model_fits(self):
         library = CHOICE[2:]
         said, stats = self.with_stats(self.data(), "-p", QUESTION, "--device", "auto", *library)

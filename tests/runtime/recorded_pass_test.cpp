@@ -4,6 +4,9 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
+
+#include "kernels/sampling.h"
 #include "runtime/generate/session.h"
 #include "runtime/model/scratch.h"
 #include "tests/runtime/support/family.h"
@@ -202,7 +205,12 @@ Said say(LoadedModel& model, const std::vector<uint32_t>& prompt, const SamplerO
 
 TEST_CASE("recorded pass: texts are the streamed run's, greedy and at random, with and without the MTP module") {
   const auto prompts = test::golden_prompts();
-  const std::vector<SamplerOptions> samplings = {{}, {.repetition_penalty = 1.1}, {.temperature = 0.8, .seed = 7}};
+  const std::vector<SamplerOptions> samplings = {{},
+                                                 {.repetition_penalty = 1.1},
+                                                 {.temperature = 0.8, .seed = 7},
+                                                 {.temperature = 3, .top_k = 40, .top_p = 0.9, .seed = 7},
+                                                 {.temperature = 2, .min_p = 0.05, .seed = 8},
+                                                 {.temperature = 1, .logit_bias = {{5, 1.0}}, .seed = 9}};
   for (const std::optional<uint32_t> drafts : {std::optional<uint32_t>(), std::optional(1U), std::optional(3U)}) {
     CAPTURE(drafts.value_or(0));
     const auto options = options_of(drafts ? std::optional(SpeculationOptions{.drafts = drafts}) : std::nullopt);
@@ -252,6 +260,91 @@ TEST_CASE("recorded pass: a greedy token costs eight bytes from the device") {
   CHECK(counts->downloaded_bytes - before <= 8 * (said.tokens.size() + 1));
 }
 
+TEST_CASE("recorded pass: greedy drafts and what becomes of them cost eight bytes each") {
+  Counts counts;
+  const auto model = loaded(test::tiny_folder(), deferred(options_of(SpeculationOptions{.drafts = 2}), counts));
+  const auto prompt = test::golden_prompts()[0].tokens;
+  const uint64_t before = counts->downloaded_bytes;
+  const Said said = say(*model, prompt, {});
+  const uint64_t steps = model->speculator()->stats().steps;
+  CHECK(said.accepted > 0);
+  CHECK(counts->downloaded_bytes - before <= 8 * (1 + said.drafted + said.drafted + steps));
+}
+
+TEST_CASE("recorded pass: a token drawn on the device costs four bytes from it, and one step") {
+  Counts counts;
+  const auto model = loaded(test::tiny_folder(), deferred(options_of(), counts));
+  const auto prompt = test::golden_prompts()[0].tokens;
+  const SamplerOptions sampling{.temperature = 3, .top_p = 0.95, .seed = 3};  // or the text is the greedy one
+  const Said said = say(*model, prompt, sampling);
+  CHECK(said.tokens != say(*model, prompt, {}).tokens);
+  const test::DeferredCounts before = *counts;
+  CHECK(say(*model, prompt, sampling) == said);
+  CHECK(counts->downloaded_bytes - before.downloaded_bytes <= 4 * (said.tokens.size() + 1));
+  CHECK(counts->steps - before.steps >= said.tokens.size() - 1);
+  CHECK(counts->recordings == 2);  // one for greedy answers, one for those that are drawn
+}
+
+TEST_CASE("recorded pass: settings change from answer to answer, and the same step serves them") {
+  Counts counts;
+  const auto streamed = loaded(test::tiny_folder(), options_of());
+  const auto device = loaded(test::tiny_folder(), deferred(options_of(), counts));
+  const auto prompt = test::golden_prompts()[1].tokens;
+  for (const SamplerOptions& sampling :
+       {SamplerOptions{.temperature = 0.5, .seed = 1}, SamplerOptions{.temperature = 3, .top_k = 5, .seed = 2},
+        SamplerOptions{}, SamplerOptions{.temperature = 3, .top_k = 50, .top_p = 0.5, .seed = 2}})
+    CHECK(say(*device, prompt, sampling) == say(*streamed, prompt, sampling));
+  CHECK(counts->recordings == 2);
+}
+
+TEST_CASE("recorded pass: an interrupted answer leaves the random numbers where the CPU leaves them") {
+  const auto prompt = test::golden_prompts()[0].tokens;
+  const auto said = [&](LoadedModel& model) {
+    Session session(model.model());
+    auto sampler = Sampler::make({.temperature = 3, .seed = 5});
+    REQUIRE(sampler);
+    std::vector<uint32_t> heard;
+    for (const size_t most : {4U, 40U}) {
+      std::stop_source stop;
+      const auto on_token = [&](uint32_t token) {
+        heard.push_back(token);
+        if (heard.size() == most) stop.request_stop();
+        return true;
+      };
+      REQUIRE(session.generate(prompt, {.max_tokens = 12, .end_tokens = {}}, *sampler, on_token, stop.get_token()));
+    }
+    return heard;
+  };
+  Counts counts;
+  const auto wanted = said(*loaded(test::tiny_folder(), options_of()));
+  CHECK(wanted.size() == 16);
+  CHECK(said(*loaded(test::tiny_folder(), deferred(options_of(), counts))) == wanted);
+}
+
+TEST_CASE("recorded pass: the likeliest of a pass that has drawn is still to be had, and other draws are") {
+  Counts counts;
+  const auto streamed = loaded(test::tiny_folder(), options_of());
+  const auto device = loaded(test::tiny_folder(), deferred(options_of(), counts));
+  const std::vector<uint32_t> tokens = {7};
+  const TokenDraw draw{.settings = {.temperature = 5}, .uniform = 0.9};
+  const TokenDraw other{.settings = {.temperature = 5}, .uniform = 0.1};
+  const std::vector<float> logits = pass(*streamed, tokens);
+  for (int i = 0; i < 3; ++i) {
+    CAPTURE(i);
+    device->model().cache().truncate(0);
+    device->model().experts().begin_pass({});
+    const auto states = device->model().forward(tokens, {}, {}, draw);
+    REQUIRE(states);
+    const auto drawn = [&](const TokenDraw& each) { return kernels::sample_row(logits, each.settings, each.uniform); };
+    CHECK(device->model().drawn(states->final, draw) == drawn(draw));
+    CHECK(device->model().drawn(states->final, other) == drawn(other));
+    CHECK(drawn(other) != drawn(draw));
+    const auto highest = static_cast<uint32_t>(std::ranges::max_element(logits) - logits.begin());
+    CHECK(device->model().likeliest(states->final) == std::vector{highest});
+    CHECK(device->model().drawn(states->final, draw) == drawn(draw));
+  }
+}
+
 TEST_CASE("recorded pass: an interruption ends an answer between two steps") {
   for (const auto& options : {options_of(), options_of(SpeculationOptions{.drafts = 1})}) {
     Counts counts;
@@ -281,19 +374,21 @@ TEST_CASE("recorded pass: a logit that is no number is told of, as on the CPU") 
   const size_t row_bytes = head.bytes.size() / head.shape[0];
   std::fill_n(head.bytes.begin() + static_cast<ptrdiff_t>(20 * row_bytes), row_bytes, '\xFF');
   const auto folder = variant.write();
-  const auto refusal = [](LoadedModel& model) {
+  const auto refusal = [](LoadedModel& model, double temperature) {
     Session session(model.model());
-    auto sampler = Sampler::make({});
+    auto sampler = Sampler::make({.temperature = temperature});
     REQUIRE(sampler);
     const auto answer = session.generate(std::vector<uint32_t>{5, 6}, {.max_tokens = 2, .end_tokens = {}}, *sampler,
                                          [](uint32_t) { return true; }, {});
     REQUIRE_FALSE(answer);
     return answer.error().message;
   };
-  Counts counts;
-  const std::string wanted = refusal(*loaded(folder, options_of()));
-  CHECK(wanted.find("logit 20 is") != std::string::npos);
-  CHECK(refusal(*loaded(folder, deferred(options_of(), counts))) == wanted);
+  for (const double temperature : {0.0, 0.7}) {
+    Counts counts;
+    const std::string wanted = refusal(*loaded(folder, options_of()), temperature);
+    CHECK(wanted.find("logit 20 is") != std::string::npos);
+    CHECK(refusal(*loaded(folder, deferred(options_of(), counts)), temperature) == wanted);
+  }
 }
 
 }  // namespace

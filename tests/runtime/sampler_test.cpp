@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <limits>
+#include <random>
 
 #include "tests/runtime/text/golden.h"
 
@@ -192,4 +193,49 @@ TEST_CASE("sampler: equals of the k-th highest stay") {
   const std::vector<float> logits{1, 2, 3, 2, 0};
   CHECK(tokens_of(sampler({.temperature = 1, .top_k = 2}).distribution(logits, {})) == std::vector<uint32_t>{1, 2, 3});
   CHECK(tokens_of(sampler({.temperature = 1, .top_k = 1}).distribution(logits, {})) == std::vector<uint32_t>{2});
+}
+
+TEST_CASE("sampler: what is drawn is what sums in double precision name, but for their rounding") {
+  std::mt19937_64 engine(11);
+  std::normal_distribution<float> normal;
+  for (const double top_p : {1.0, 0.9}) {
+    for (int i = 0; i < 2000; ++i) {
+      std::vector<float> logits(200);
+      for (float& logit : logits)
+        logit = 4 * normal(engine);
+      const SamplerOptions options{.temperature = 0.9, .top_k = 50, .top_p = top_p, .seed = static_cast<uint64_t>(i)};
+      const auto candidates = sampler(options).distribution(logits, {});
+      REQUIRE(candidates.has_value());
+      const double uniform = sampler(options).next_uniform();
+      const uint32_t drawn = *sampler(options).sample(logits, {});
+      double before = 0;
+      for (const Candidate& candidate : *candidates) {
+        if (candidate.token == drawn) {
+          CHECK(uniform >= before - 1e-12);
+          CHECK(uniform < before + candidate.probability + 1e-12);
+        }
+        before += candidate.probability;
+      }
+      CHECK(before == doctest::Approx(1));
+    }
+  }
+}
+
+TEST_CASE("sampler: a number that was looked at is the one that is drawn next") {
+  Sampler a = sampler({.temperature = 1, .seed = 4});
+  Sampler b = sampler({.temperature = 1, .seed = 4});
+  for (int i = 0; i < 5; ++i) {
+    const double next = a.next_uniform();
+    CHECK(a.next_uniform() == next);
+    CHECK(a.uniform() == next);
+    CHECK(b.uniform() == next);
+  }
+}
+
+TEST_CASE("sampler: only settings that need neither context nor bias are drawn from the logits as they stand") {
+  CHECK(sampler({.temperature = 0.8, .top_k = 40}).drawn_as_they_stand() ==
+        kernels::SampleSettings{.temperature = 0.8, .top_k = 40});
+  CHECK_FALSE(sampler({.top_k = 40}).drawn_as_they_stand());
+  CHECK_FALSE(sampler({.temperature = 1, .repetition_penalty = 1.1}).drawn_as_they_stand());
+  CHECK_FALSE(sampler({.temperature = 1, .logit_bias = {{3, 1.0}}}).drawn_as_they_stand());
 }

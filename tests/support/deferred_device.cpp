@@ -19,6 +19,7 @@ using kernels::HeadLinearArgs;
 using kernels::LivePosition;
 using kernels::Queue;
 using kernels::Rows;
+using kernels::SampleArgs;
 using kernels::Slice;
 using kernels::Step;
 using kernels::Weight;
@@ -274,6 +275,15 @@ class DeferredQueue final : public Queue {
   void argmax(const Rows& x, Slice ids) override {
     Translation inner;
     enqueue(inner, [x = inner(x), ids = inner(ids)](Queue& queue) { queue.argmax(x, ids); });
+  }
+  void sample(const SampleArgs& args) override {
+    Translation inner;
+    SampleArgs mine = args;
+    mine.logits = inner(args.logits);
+    mine.settings = inner(args.settings);
+    mine.uniforms = inner(args.uniforms);
+    mine.ids = inner(args.ids);
+    enqueue(inner, [mine](Queue& queue) { queue.sample(mine); });
   }
 
   std::unique_ptr<Step> record(const std::function<void()>& operations) override {

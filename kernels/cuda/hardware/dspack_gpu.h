@@ -137,11 +137,24 @@ __device__ inline void wait_for_count(const uint32_t* counter, uint32_t count) {
   }
 }
 
+/// Adds to a place that other threads add to at the same time. Of whole numbers only, whose sum knows no order.
+__device__ inline void add_together(uint64_t* place, uint64_t value) {
+  static_assert(sizeof(unsigned long long) == sizeof(uint64_t));
+  atomicAdd(reinterpret_cast<unsigned long long*>(place), static_cast<unsigned long long>(value));
+}
+
 // Numbers
 // --------------------------------------------------------------------------------------------------------------
 
 __device__ inline float fused_multiply_add(float a, float b, float c) {
   return __fmaf_rn(a, b, c);
+}
+/// The lowest bit that is set; there is one.
+__device__ inline unsigned lowest_bit(unsigned bits) {
+  return static_cast<unsigned>(__ffs(static_cast<int>(bits))) - 1;
+}
+__device__ inline unsigned count_bits(unsigned bits) {
+  return static_cast<unsigned>(__popc(bits));
 }
 __device__ inline float bits_to_float(uint32_t bits) {
   return __uint_as_float(bits);

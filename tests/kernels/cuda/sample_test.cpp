@@ -1,5 +1,9 @@
 #include "kernels/cuda/sample.h"
 
+#include <dspack_gpu.h>
+
+#include "kernels/sample_weights.h"
+#include "kernels/sampling.h"
 #include "tests/kernels/cuda/gpu_lab.h"
 
 namespace dspack::test {
@@ -29,6 +33,23 @@ void check(const std::vector<float>& values, uint32_t rows, uint32_t cols, uint3
   const auto ids = lab.get(task.ids, rows);
   for (size_t row = 0; row < rows; ++row)
     CHECK(ids[row] == plain_argmax(values.data() + row * stride, cols));
+}
+
+/// Draws one token of each row by run_sample; scratch memory has no byte more than it asks for.
+std::vector<uint32_t> drawn(const std::vector<float>& logits, uint32_t cols, const kernels::SampleSettings& settings,
+                            const std::vector<double>& uniforms, Random& random) {
+  GpuLab lab(random.below(1000));
+  const auto rows = static_cast<uint32_t>(uniforms.size());
+  const std::vector<std::byte> scratch(cuda::sample_scratch_bytes(rows, cols), std::byte{0xff});
+  const cuda::SampleTask task{.logits = {.data = lab.put(logits, random.below(4) * sizeof(float)), .stride = cols},
+                              .settings = lab.put(std::vector{settings}),
+                              .uniforms = lab.put(uniforms),
+                              .ids = lab.put(std::vector<uint32_t>(rows, 0xdeadbeef)),
+                              .rows = rows,
+                              .cols = cols,
+                              .scratch = cuda::lay_out_sample(lab.put(scratch), rows, cols)};
+  cuda::run_sample(lab.stream(), task);
+  return lab.get(task.ids, rows);
 }
 
 }  // namespace
@@ -65,6 +86,66 @@ TEST_CASE("cuda: argmax of vocabularies, the largest value in the first and last
     check(values, 1, cols, cols, random);
     values[0] = 100;
     check(values, 1, cols, cols, random);
+  }
+}
+
+TEST_CASE("cuda: of vocabularies the token is drawn that the host draws") {
+  Random random;
+  CAPTURE(random.seed());
+  const auto check_one = [&](uint32_t cols, const kernels::SampleSettings& settings) {
+    CAPTURE(cols);
+    CAPTURE(settings.top_k);
+    CAPTURE(settings.top_p);
+    CAPTURE(settings.min_p);
+    std::vector<float> logits = random.normals(cols);
+    for (float& logit : logits)
+      logit *= 3;
+    const double uniform = static_cast<double>(random.uniform(0, 0.9999F));
+    CAPTURE(uniform);
+    CHECK(drawn(logits, cols, settings, {uniform}, random).front() == kernels::sample_row(logits, settings, uniform));
+  };
+  check_one(129'280, {.temperature = 0.8, .top_p = 0.9, .top_k = 40});  // 32 warps
+  check_one(17'001, {.temperature = 0.8});
+  check_one(17'001, {.temperature = 0.6, .top_p = 0.95});
+  check_one(17'001, {.min_p = 0.01});
+  check_one(17'001, {.top_k = 3000});  // more than there are chunks
+  check_one(17'001, {.top_p = 0.5, .min_p = 0.02});
+  const std::vector<float> flat(10'000, 1.0F);
+  CHECK(drawn(flat, 10'000, {.top_p = 0.5}, {0.99999}, random).front() == 4'999);
+}
+
+TEST_CASE("cuda: thousands of draws of one distribution are the host's") {
+  Random random;
+  CAPTURE(random.seed());
+  constexpr uint32_t kCols = 40;
+  constexpr uint32_t kRows = 700;
+  const std::vector<float> of_row = random.normals(kCols);
+  std::vector<float> logits;
+  std::vector<double> uniforms;
+  for (uint32_t row = 0; row < kRows; ++row) {
+    logits.insert(logits.end(), of_row.begin(), of_row.end());
+    uniforms.push_back(static_cast<double>(random.below(UINT32_MAX)) / 0x1p32);
+  }
+  for (const kernels::SampleSettings& settings :
+       {kernels::SampleSettings{.temperature = 0.8}, kernels::SampleSettings{.temperature = 0.8, .top_p = 0.9}}) {
+    const auto found = drawn(logits, kCols, settings, uniforms, random);
+    uint32_t differing = 0;
+    for (uint32_t row = 0; row < kRows; ++row)
+      differing += found[row] == kernels::sample_row(of_row, settings, uniforms[row]) ? 0 : 1;
+    CHECK(differing == 0);
+  }
+}
+
+TEST_CASE("cuda: launches that draw fit every vocabulary") {
+  for (const uint32_t cols : {1U, 128U, 129U, 4096U, 129'280U, kernels::kMostSampled}) {
+    const auto chunks = cuda::choose_chunks_launch(3, cols);
+    CHECK(uint64_t{chunks.grid_x} * chunks.threads / gpu::kWarpThreads >= cuda::sample_chunks(cols));
+    CHECK(chunks.grid_y == 3);
+    const auto rows = cuda::choose_row_launch(3, cols);
+    CHECK(rows.grid_x == 3);
+    CHECK(rows.threads >= gpu::kWarpThreads);
+    CHECK(rows.threads <= 1024);
+    CHECK(rows.threads % gpu::kWarpThreads == 0);
   }
 }
 

@@ -2,6 +2,7 @@
 // kernels/cuda/hardware/dspack_gpu.h, which says what they mean. emulator.h says what is strict here.
 #pragma once
 
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -155,8 +156,21 @@ inline void wait_for_count(const uint32_t* counter, uint32_t count, const Place&
   wait_for_count_at(counter, count, at);
 }
 
+/// Threads take turns at barriers only, so this is one step for them.
+inline void add_together(uint64_t* place, uint64_t value) {
+  DSPACK_CHECK(reinterpret_cast<uintptr_t>(place) % sizeof(value) == 0, "8 bytes at an odd place");
+  *place += value;
+}
+
+inline unsigned lowest_bit(unsigned bits) {
+  DSPACK_CHECK(bits != 0, "the lowest bit of none");
+  return static_cast<unsigned>(std::countr_zero(bits));
+}
 inline float fused_multiply_add(float a, float b, float c) {
   return std::fma(a, b, c);
+}
+inline unsigned count_bits(unsigned bits) {
+  return static_cast<unsigned>(std::popcount(bits));
 }
 inline float bits_to_float(uint32_t bits) {
   return std::bit_cast<float>(bits);

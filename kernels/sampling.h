@@ -1,0 +1,32 @@
+// Drawing a token from logits on the host: what is left of them after top-k, top-p and min-p, and which of that a
+// number in [0, 1) names. The steps are those of runtime/generate/sampler.h, the arithmetic that of sample_weights.h.
+// Threads: pure functions. Lifetime: spans are borrowed for the call. Errors: none; see the preconditions.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kernels/ops.h"
+
+namespace dspack::kernels {
+
+struct LikelyToken {
+  uint32_t token = 0;
+  uint64_t weight = 0;  // in units; 0: is never drawn
+  double logit = 0;
+};
+
+/// In the order in which they are drawn: by index, or with top_p < 1 by logit, the highest first, the lowest index
+/// first among equals. Minus infinity is left out. Precondition: `highest` is the highest of the logits, and finite;
+/// there are at most kMostSampled.
+[[nodiscard]] std::vector<LikelyToken> likely_tokens(std::span<const double> logits, double highest,
+                                                     const SampleSettings& settings);
+
+/// Precondition: one of the tokens weighs something, as one of likely_tokens always does.
+[[nodiscard]] uint32_t draw_token(std::span<const LikelyToken> tokens, double uniform);
+
+/// The operation of ops.h for one row.
+[[nodiscard]] uint32_t sample_row(std::span<const float> logits, const SampleSettings& settings, double uniform);
+
+}  // namespace dspack::kernels
