@@ -144,7 +144,15 @@ Result<void> TieredExecutor::run(const RoutedTokens& tokens, const kernels::Rows
     TRY_ASSIGN(GroupedExecutor * grouped, one_by_one());
     return grouped->run(tokens, y, stop);
   }
+  const auto done = run_waves(tokens, y, stop);
+  if (!done) parts_.queue.synchronize();  // what was enqueued borrows the caller's memory
+  return done;
+}
+
+Result<void> TieredExecutor::run_waves(const RoutedTokens& tokens, const kernels::Rows& y,
+                                       const std::stop_token& stop) {
   for (uint32_t first = 0; first < tokens.x.rows; first += shape_.wave_tokens) {
+    if (stop.stop_requested()) return Error{ErrorKind::cancelled, "the run was interrupted"};
     const uint32_t count = std::min(shape_.wave_tokens, tokens.x.rows - first);
     const uint64_t routed = uint64_t{first} * shape_.top_k * sizeof(float);
     const Wave wave{.tokens = {.layer = tokens.layer,
