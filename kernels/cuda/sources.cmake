@@ -9,6 +9,7 @@ set(dspack_cuda_kernels
   experts.cu
   experts_tensor.cu
   head_linear.cu
+  latent_rows.cu
   linear.cu
   linear_tensor.cu
   route.cu
@@ -22,6 +23,7 @@ set(dspack_cuda_host
   experts_choice.cpp
   experts_tensor_choice.cpp
   head_linear_choice.cpp
+  latent_rows_choice.cpp
   linear_choice.cpp
   linear_tensor_choice.cpp)
 # Of the program's own libraries; compiled once more, since those are not made for a shared object.
