@@ -171,12 +171,11 @@ class Text(OnGpu):
 
     def test_an_fp8_cache_says_what_the_cpu_says_with_and_without_drafts(self):
         expected = self.assert_ok(self.dsrun(self.data(), "-p", QUESTION, "--device", "cpu", "--kv-dtype", "fp8")).stdout
-        for mtp in ("off", "1"):
-            for precision in ("exact", "fp8"):
-                with self.subTest(mtp=mtp, precision=precision):
-                    said, stats = self.with_stats(self.data(), "-p", QUESTION, *CHOICE, "--kv-dtype", "fp8", "--mtp", mtp,
-                                                  "--precision", precision)
-                    self.assertEqual(said, expected)
+        for mtp, precision in (("off", "exact"), ("1", "fp8")):
+            with self.subTest(mtp=mtp, precision=precision):
+                said = self.assert_ok(self.dsrun(self.data(), "-p", QUESTION, *CHOICE, "--kv-dtype", "fp8", "--mtp", mtp,
+                                                 "--precision", precision)).stdout
+                self.assertEqual(said, expected)
 
 
 class Numbers(OnGpu):
