@@ -95,7 +95,7 @@ struct Fp8TensorKeys {
   /// Rows lie one behind the other in `to`, too. They take no more room than a tile: a scale for 128 values is less
   /// than the byte that each of them needs less than in BF16.
   static __device__ __forceinline__ void copy(const AttendRun& run, uint32_t first, uint32_t end, unsigned char* to) {
-    const uint32_t row_bytes = static_cast<uint32_t>(run.fp8_row.bytes);
+    const auto row_bytes = static_cast<uint32_t>(run.fp8_row.bytes);
     const uint32_t rows = end - first < kTensorPositions ? end - first : kTensorPositions;
     const auto* from = static_cast<const uint8_t*>(run.cache) + uint64_t{first} * row_bytes;
     for (uint32_t at = gpu::thread_index() * 16; at < rows * row_bytes; at += gpu::block_threads() * 16)
