@@ -28,7 +28,7 @@ uint8_t code_of(float value, float scale) {
 }
 
 void store_tile(std::byte* codes, std::byte* scale_to, std::span<const float> values) {
-  float largest = 0;  // NaN is larger than nothing
+  float largest = 0;  // no NaN is larger
   for (const float value : values)
     largest = std::fabs(value) > largest ? std::fabs(value) : largest;
   float scale = largest / kLargestE4m3;

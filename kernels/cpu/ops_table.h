@@ -93,7 +93,7 @@ struct CombineTask {
   uint32_t cols = 0;
 };
 
-/// Positions that attention works on at once.
+/// Positions that attention works on at once: of V3, 64 x 576 values are 147 KB and stay in the second-level cache.
 inline constexpr uint32_t kAttendPositions = 64;
 
 /// MlaAttendArgs on host pointers. An item is one head of one row: item = row * heads + head.
