@@ -54,6 +54,13 @@ void check_stored(Slice place, Dtype dtype, uint64_t values) {
   DSPACK_CHECK(place.offset_bytes % element_bytes == 0, "stored values at an odd offset");
 }
 
+/// `rows` rows of a latent cache.
+void check_cache(Slice place, Dtype dtype, uint64_t rows, LatentShape shape) {
+  if (dtype != Dtype::f8_e4m3) return check_stored(place, dtype, product(rows, sum(shape.latent_dim, shape.rope_dim)));
+  check_extent(place, product(rows, fp8_row(shape).bytes));
+  DSPACK_CHECK(place.offset_bytes % 16 == 0, "FP8 rows at an odd offset");
+}
+
 void check_weight(const Weight& weight) {
   DSPACK_CHECK(is_weight_type(weight.dtype),
                "no arithmetic on weights of type " + std::string(to_string(weight.dtype)));
@@ -143,7 +150,7 @@ void check_mla_attend(const MlaAttendArgs& args) {
   const uint64_t latent_bytes = product(product(product(args.rows, args.heads), args.latent_dim), kFloatBytes);
   check_floats(args.query_latent, latent_bytes);
   check_floats(args.out, latent_bytes);
-  check_stored(args.cache, args.cache_dtype, product(positions, sum(args.latent_dim, args.rope_dim)));
+  check_cache(args.cache, args.cache_dtype, positions, {args.latent_dim, args.rope_dim});
   if (args.rope_dim == 0) return;
   check_floats(args.query_rope,
                strided_bytes(args.rows, args.rope_row_stride, args.heads, args.rope_head_stride, args.rope_dim));
@@ -152,6 +159,12 @@ void check_mla_attend(const MlaAttendArgs& args) {
 void check_stored_rows(const Rows& rows, Slice stored, Dtype dtype, const LivePosition& live) {
   check_rows(rows);
   check_stored(stored, dtype, product(positions_of(live, 0, rows.rows), rows.cols));
+}
+
+void check_stored_latents(const Rows& rows, Slice stored, LatentShape shape, const LivePosition& live) {
+  check_rows(rows);
+  DSPACK_CHECK(rows.cols == sum(shape.latent_dim, shape.rope_dim), "rows of another latent");
+  check_cache(stored, Dtype::f8_e4m3, positions_of(live, 0, rows.rows), shape);
 }
 
 void check_same_shape(const Rows& a, const Rows& b) {

@@ -23,6 +23,7 @@
 
 #include "format/base/result.h"
 #include "format/dtype.h"
+#include "kernels/latent_rows.h"
 
 namespace dspack::kernels {
 
@@ -91,7 +92,7 @@ struct RopeArgs {
 struct MlaAttendArgs {
   Slice query_latent;  // FP32 [rows, heads, latent_dim]
   Slice query_rope;    // FP32, head h of row r at r * rope_row_stride + h * rope_head_stride, rope_dim values
-  Slice cache;         // [positions, latent_dim + rope_dim] of cache_dtype, decoded exactly
+  Slice cache;         // [positions] rows of cache_dtype (latent_rows.h), decoded exactly; FP8: 16-byte aligned
   Slice out;           // FP32 [rows, heads, latent_dim]
   uint32_t rows = 0;
   uint32_t heads = 0;
@@ -101,7 +102,7 @@ struct MlaAttendArgs {
   uint32_t rope_head_stride = 0;
   uint32_t first_position = 0;
   float scale = 0;
-  Dtype cache_dtype = Dtype::f32;  // f32, bf16 or f16
+  Dtype cache_dtype = Dtype::f32;  // f32, bf16, f16 or f8_e4m3
   LivePosition live = {};          // added to first_position
 };
 
@@ -276,6 +277,13 @@ class Queue {
   virtual void store_rows(Slice to, Dtype dtype, const Rows& from, const LivePosition& live = {}) = 0;
   /// Rows that were stored so; exact.
   virtual void load_rows(const Rows& to, Slice from, Dtype dtype) = 0;
+
+  /// Stores rows [latent | rope] one behind the other in FP8 (latent_rows.h); `to` is 16-byte aligned. Codes are
+  /// rounded to the nearest, ties to even, and every device stores the same bits (but of a NaN in the rotary key).
+  /// With a live position the first goes so many rows behind `to`.
+  virtual void store_latents(Slice to, LatentShape shape, const Rows& from, const LivePosition& live = {}) = 0;
+  /// Rows that were stored so; exact.
+  virtual void load_latents(const Rows& to, Slice from, LatentShape shape) = 0;
 
   /// to[i] = from[rows[i]] for every i.
   virtual void gather_rows(const Rows& to, const Rows& from, std::span<const uint32_t> rows) = 0;

@@ -8,7 +8,8 @@
 //
 // Blocks are counted from position 0 and every head has its own sums: a head's result depends on its query and on the
 // positions that it sees, never on the group, the row's place in the call, or how the prompt was cut. The cache may be
-// of a smaller type (L): its values become FP32 exactly, in registers, and from there on nothing differs.
+// of a smaller type (L): its values become FP32 exactly, in registers, and from there on nothing differs. Rows of FP8
+// are decoded block by block before (attend_fp8.inl.h).
 #pragma once
 
 #include "kernels/cpu/dot_tile.inl.h"
@@ -20,7 +21,7 @@ namespace dspack::kernels {
 namespace {
 
 constexpr uint32_t kHeadGroup = 8;
-constexpr uint32_t kBlockPositions = 64;  // 64 x 576 values are 147 KB: a block stays in the second-level cache
+constexpr uint32_t kBlockPositions = kAttendPositions;
 
 struct AttendGroup {
   const float* latent[kHeadGroup];  // queries
@@ -176,9 +177,17 @@ inline void start_group(const AttendTask& task, uint32_t row, uint32_t head, uin
   }
 }
 
-template <class V, class L>
+/// Blocks that are multiplied where they lie in the cache.
+template <class L>
+struct StoredBlocks {
+  static const std::byte* at(const AttendTask& task, uint32_t begin, uint32_t /*n*/) {
+    return task.cache + begin * key_bytes_of<L>(task);
+  }
+};
+
+/// Blocks::at gives the rows of `n` positions from `begin` on as L loads them.
+template <class V, class L, class Blocks = StoredBlocks<L>>
 void attend_items(const AttendTask& task, RowRange items) {
-  const size_t key_bytes = key_bytes_of<L>(task);
   AttendGroup group;
   for (uint32_t item = items.begin; item < items.end; item += group.heads) {
     const uint32_t row = item / task.heads;
@@ -186,7 +195,8 @@ void attend_items(const AttendTask& task, RowRange items) {
     const uint32_t positions = task.first_position + row + 1;
     start_group(task, row, head, smaller(kHeadGroup, smaller(task.heads - head, items.end - item)), group);
     for (uint32_t begin = 0; begin < positions; begin += kBlockPositions) {
-      attend_block<V, L>(task, task.cache + begin * key_bytes, smaller(kBlockPositions, positions - begin), group);
+      const uint32_t n = smaller(kBlockPositions, positions - begin);
+      attend_block<V, L>(task, Blocks::at(task, begin, n), n, group);
     }
     for (uint32_t h = 0; h < group.heads; ++h) {
       for (uint32_t i = 0; i < task.latent_dim; ++i)

@@ -4,11 +4,13 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
+#include <vector>
 
 #include "format/base/check.h"
 #include "kernels/checks.h"
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/cpu/experts.h"
+#include "kernels/cpu/latent_rows.h"
 #include "kernels/cpu/rope.h"
 #include "kernels/cpu/route.h"
 #include "kernels/cpu/stored_rows.h"
@@ -72,6 +74,7 @@ using AttendFunction = void (*)(const AttendTask&, RowRange);
 AttendFunction attend_function(const CpuOps& ops, Dtype dtype) {
   if (dtype == Dtype::bf16) return ops.attend_bf16;
   if (dtype == Dtype::f16) return ops.attend_f16;
+  if (dtype == Dtype::f8_e4m3) return ops.attend_f8_e4m3;
   return ops.attend_f32;
 }
 
@@ -126,6 +129,8 @@ class CpuQueue final : public Queue {
   void mla_attend(const MlaAttendArgs& args) override;
   void store_rows(Slice to, Dtype dtype, const Rows& from, const LivePosition& live) override;
   void load_rows(const Rows& to, Slice from, Dtype dtype) override;
+  void store_latents(Slice to, LatentShape shape, const Rows& from, const LivePosition& live) override;
+  void load_latents(const Rows& to, Slice from, LatentShape shape) override;
   void silu_multiply(const Rows& gate, const Rows& up) override;
   void add(const Rows& y, const Rows& x) override;
   void route(const RouterArgs& args) override;
@@ -262,12 +267,18 @@ void CpuQueue::mla_attend(const MlaAttendArgs& args) {
                         .rope_row_stride = args.rope_row_stride,
                         .rope_head_stride = args.rope_head_stride,
                         .first_position = position,
-                        .scale = args.scale};
+                        .scale = args.scale,
+                        .fp8_row = fp8_row({args.latent_dim, args.rope_dim})};
+  const uint64_t block_values =
+      args.cache_dtype == Dtype::f8_e4m3 ? kAttendPositions * (uint64_t{args.latent_dim} + args.rope_dim) : 0;
   const AttendFunction function = attend_function(ops_, args.cache_dtype);
   const uint64_t positions = uint64_t{position} + args.rows;
   workers_.split(args.rows * args.heads, positions * (2ULL * args.latent_dim + args.rope_dim),
                  [&](uint32_t begin, uint32_t end) {
-                   function(task, {begin, end});
+                   std::vector<float> block(block_values);
+                   AttendTask part = task;
+                   part.block = block.data();
+                   function(part, {begin, end});
                  });
 }
 
@@ -285,6 +296,24 @@ void CpuQueue::load_rows(const Rows& to, Slice from, Dtype dtype) {
   if (to.rows == 0 || to.cols == 0) return;
   workers_.split(to.rows, to.cols, [&](uint32_t begin, uint32_t end) {
     load_values(floats(to.data), {.cols = to.cols, .stride = to.stride}, host(from), dtype, {begin, end});
+  });
+}
+
+void CpuQueue::store_latents(Slice to, LatentShape shape, const Rows& from, const LivePosition& live) {
+  check_stored_latents(from, to, shape, live);
+  if (from.rows == 0) return;
+  constexpr uint64_t kCost = 8;  // of dividing and rounding, in multiply-adds
+  to = to.at(position_now(live, 0, from.rows) * fp8_row(shape).bytes);
+  workers_.split(from.rows, kCost * from.cols, [&](uint32_t begin, uint32_t end) {
+    store_latent_rows(host(to), shape, floats(from.data), from.stride, {begin, end});
+  });
+}
+
+void CpuQueue::load_latents(const Rows& to, Slice from, LatentShape shape) {
+  check_stored_latents(to, from, shape);
+  if (to.rows == 0) return;
+  workers_.split(to.rows, to.cols, [&](uint32_t begin, uint32_t end) {
+    load_latent_rows(floats(to.data), to.stride, host(from), shape, {begin, end});
   });
 }
 

@@ -19,6 +19,7 @@
 #include <string_view>
 
 #include "format/base/result.h"
+#include "kernels/latent_rows.h"
 
 namespace dspack::kernels {
 
@@ -92,6 +93,9 @@ struct CombineTask {
   uint32_t cols = 0;
 };
 
+/// Positions that attention works on at once: of V3, 64 x 576 values are 147 KB and stay in the second-level cache.
+inline constexpr uint32_t kAttendPositions = 64;
+
 /// MlaAttendArgs on host pointers. An item is one head of one row: item = row * heads + head.
 struct AttendTask {
   const float* query_latent = nullptr;
@@ -105,6 +109,8 @@ struct AttendTask {
   uint64_t rope_head_stride = 0;
   uint32_t first_position = 0;
   float scale = 0;
+  Fp8Row fp8_row = {};     // of an FP8 cache
+  float* block = nullptr;  // [kAttendPositions, latent_dim + rope_dim]: where rows of an FP8 cache are decoded
 };
 
 /// One instruction set. No slot is ever null.
@@ -125,6 +131,7 @@ struct CpuOps {
   void (*attend_f32)(const AttendTask& task, RowRange items);
   void (*attend_bf16)(const AttendTask& task, RowRange items);
   void (*attend_f16)(const AttendTask& task, RowRange items);
+  void (*attend_f8_e4m3)(const AttendTask& task, RowRange items);
 };
 
 /// What the processor can run, each including all that the table of that name needs.

@@ -13,6 +13,7 @@
 #pragma once
 
 #include "kernels/cpu/attend.inl.h"
+#include "kernels/cpu/attend_fp8.inl.h"
 #include "kernels/cpu/columns.inl.h"
 #include "kernels/cpu/elementwise.inl.h"
 #include "kernels/cpu/linear.inl.h"
@@ -41,6 +42,7 @@ consteval CpuOps make_table(std::string_view name) {
       .attend_f32 = attend_items<V, LoadF32>,
       .attend_bf16 = attend_items<V, LoadBf16>,
       .attend_f16 = attend_items<V, LoadF16>,
+      .attend_f8_e4m3 = attend_items<V, LoadF32, DecodedBlocks<V>>,
   };
 }
 

@@ -36,7 +36,7 @@ struct AttendShape {
 struct MlaAttendTask {
   const float* query_latent = nullptr;      // [rows, heads, latent_dim]
   const float* query_rope = nullptr;        // head h of row r at r * rope_row_stride + h * rope_head_stride
-  const void* cache = nullptr;              // [position_limit, latent_dim + rope_dim] of cache_dtype
+  const void* cache = nullptr;              // [position_limit] rows of cache_dtype; FP8: 16-byte aligned
   float* out = nullptr;                     // [rows, heads, latent_dim]
   float* partial = nullptr;                 // scratch of attend_scratch_bytes, 256-byte aligned
   const uint32_t* live_position = nullptr;  // added to first_position; null: nothing is
@@ -49,7 +49,7 @@ struct MlaAttendTask {
   uint32_t first_position = 0;
   uint32_t position_limit = 0;
   float scale = 0;
-  Dtype cache_dtype = Dtype::f32;  // f32, bf16 or f16
+  Dtype cache_dtype = Dtype::f32;  // f32, bf16, f16 or f8_e4m3 (kernels/latent_rows.h)
 };
 [[nodiscard]] AttendShape shape_of(const MlaAttendTask& task);
 

@@ -8,7 +8,7 @@
 // Keys wider than a panel (V3's fit one) pass panel by panel, and the columns of the values are then loaded again;
 // values of more than 512 columns are spread over blocks, each of which repeats the scores.
 #include "kernels/cuda/device/attend_runs.cuh"
-#include "kernels/cuda/device/decode.cuh"
+#include "kernels/cuda/device/exact_keys.cuh"
 
 namespace dspack::kernels::cuda {
 namespace {
@@ -44,16 +44,9 @@ __device__ __forceinline__ Shared shared_of(const device::AttendRun& run) {
   return shared;
 }
 
-/// Columns of a key, or query, that are in shared memory.
-struct Columns {
-  uint32_t first;
-  uint32_t count;
-  [[nodiscard]] __device__ __forceinline__ uint32_t padded() const { return (count + 3) / 4 * 4; }
-};
-
 /// Zeros behind the last column and the last query.
-__device__ __forceinline__ void load_queries(const device::AttendRun& run, uint32_t first_query, Columns columns,
-                                             const Shared& shared) {
+__device__ __forceinline__ void load_queries(const device::AttendRun& run, uint32_t first_query,
+                                             device::KeyColumns columns, const Shared& shared) {
   for (uint32_t row = gpu::warp_index(); row < kQueries; row += kWarps) {
     const uint32_t query = first_query + row;
     for (uint32_t i = gpu::lane_index(); i < columns.padded(); i += gpu::kWarpThreads) {
@@ -63,39 +56,13 @@ __device__ __forceinline__ void load_queries(const device::AttendRun& run, uint3
   }
 }
 
-/// 16 bytes, decoded.
-template <class Stored>
-__device__ __forceinline__ void store_decoded(const uint4& bytes, float* to) {
-#pragma unroll
-  for (unsigned quarter = 0; quarter < Stored::kQuarters; ++quarter) {
-    float values[4];
-    Stored::decode(bytes, quarter, values);
-    reinterpret_cast<float4*>(to)[quarter] = make_float4(values[0], values[1], values[2], values[3]);
-  }
-}
-
-/// The columns of the keys from `first_position` on; zeros from `end` on and behind the last column. kAligned: every
-/// row of the cache begins at a multiple of 16 bytes; what fills the last 16 of the columns are other columns of the
-/// row.
-template <class Stored, bool kAligned>
+/// The columns of the keys from `first_position` on; zeros from `end` on and behind the last column.
+template <class Keys>
 __device__ __forceinline__ void load_keys(const device::AttendRun& run, uint32_t first_position, uint32_t end,
-                                          Columns columns, const Shared& shared) {
+                                          device::KeyColumns columns, const Shared& shared) {
   for (uint32_t row = gpu::warp_index(); row < kPositions; row += kWarps) {
-    const bool is_there = first_position + row < end;
-    const uint64_t at = uint64_t{first_position + row} * run.key_dim + columns.first;
-    float* to = shared.keys + row * shared.stride;
-    if constexpr (kAligned) {
-      const auto* from = static_cast<const uint8_t*>(run.cache) + at * Stored::kBytes;
-      for (uint32_t i = gpu::lane_index() * Stored::kPer16; i < columns.count;
-           i += gpu::kWarpThreads * Stored::kPer16) {
-        const uint4 bytes =
-            is_there ? *reinterpret_cast<const uint4*>(from + uint64_t{i} * Stored::kBytes) : make_uint4(0, 0, 0, 0);
-        store_decoded<Stored>(bytes, to + i);
-      }
-    } else {
-      for (uint32_t i = gpu::lane_index(); i < columns.padded(); i += gpu::kWarpThreads)
-        to[i] = is_there && i < columns.count ? Stored::decode_one(run.cache, at + i) : 0.0F;
-    }
+    const uint32_t position = first_position + row;
+    Keys::load(run, position, position < end, columns, shared.keys + row * shared.stride);
   }
 }
 
@@ -216,7 +183,7 @@ __device__ __forceinline__ void store_split(const device::AttendRun& run, uint32
   }
 }
 
-template <class Stored, bool kAligned>
+template <class Keys>
 __global__ void __launch_bounds__(kExactTile.threads, 2) exact_kernel(device::AttendRun run) {
   const uint32_t first_query = gpu::block_index().x * kQueries;
   const uint32_t split = gpu::block_index().y;
@@ -236,10 +203,10 @@ __global__ void __launch_bounds__(kExactTile.threads, 2) exact_kernel(device::At
   for (uint32_t position = block.begin; position < block.end; position = block.behind(position, kPositions)) {
     float scores[kQueriesOfThread][kPositionsOfThread] = {};
     for (uint32_t first = 0; first < run.key_dim; first += kPanel) {
-      const Columns panel = {first, run.key_dim - first < kPanel ? run.key_dim - first : kPanel};
+      const device::KeyColumns panel = {first, run.key_dim - first < kPanel ? run.key_dim - first : kPanel};
       gpu::block_barrier();  // the keys before have been used
       if (!is_whole) load_queries(run, first_query, panel, shared);
-      load_keys<Stored, kAligned>(run, position, block.end, panel, shared);
+      load_keys<Keys>(run, position, block.end, panel, shared);
       gpu::block_barrier();  // keys and queries are there
       add_scores(shared, panel.padded() / 4, scores);
     }
@@ -247,7 +214,7 @@ __global__ void __launch_bounds__(kExactTile.threads, 2) exact_kernel(device::At
     gpu::block_barrier();  // the scores of all parts are there
     const uint32_t my_position = position + gpu::thread_index() % kPositions;
     weigh(shared, mine.holds(my_position), run.scale, softmax);
-    if (!is_whole) load_keys<Stored, kAligned>(run, position, block.end, {first_column, columns}, shared);
+    if (!is_whole) load_keys<Keys>(run, position, block.end, {first_column, columns}, shared);
     gpu::block_barrier();  // weights, factors and values are there
     if (quad * 4 < columns) add_values(shared, (is_whole ? first_column : 0) + quad * 4, values);
   }
@@ -260,22 +227,34 @@ __global__ void __launch_bounds__(kExactTile.threads, 2) exact_kernel(device::At
   }
 }
 
-template <class Stored>
+template <class Keys>
 void run_exact(gpu::Stream& stream, const MlaAttendTask& task) {
+  for_each_run(stream, task, AttendChoice::exact, [&](const device::AttendRun& run, const gpu::LaunchShape& shape) {
+    gpu::launch(stream, shape, exact_kernel<Keys>, run);
+  });
+}
+
+template <class Stored>
+void run_stored(gpu::Stream& stream, const MlaAttendTask& task) {
   const uint64_t row_bytes = uint64_t{task.latent_dim + task.rope_dim} * Stored::kBytes;
   const bool is_aligned = reinterpret_cast<uint64_t>(task.cache) % 16 == 0 && row_bytes % 16 == 0;
-  for_each_run(stream, task, AttendChoice::exact, [&](const device::AttendRun& run, const gpu::LaunchShape& shape) {
-    gpu::launch(stream, shape, is_aligned ? exact_kernel<Stored, true> : exact_kernel<Stored, false>, run);
-  });
+  if (is_aligned) return run_exact<device::StoredKeys<Stored, true>>(stream, task);
+  run_exact<device::StoredKeys<Stored, false>>(stream, task);
+}
+
+void run_fp8(gpu::Stream& stream, const MlaAttendTask& task) {
+  if (task.latent_dim % 16 == 0 && task.rope_dim % 8 == 0) return run_exact<device::Fp8Keys<true>>(stream, task);
+  run_exact<device::Fp8Keys<false>>(stream, task);
 }
 
 }  // namespace
 
 void attend_exact(gpu::Stream& stream, const MlaAttendTask& task) {
   // The checks admit these types only.
-  if (task.cache_dtype == Dtype::bf16) return run_exact<device::StoredBf16>(stream, task);
-  if (task.cache_dtype == Dtype::f16) return run_exact<device::StoredF16>(stream, task);
-  run_exact<device::StoredF32>(stream, task);
+  if (task.cache_dtype == Dtype::bf16) return run_stored<device::StoredBf16>(stream, task);
+  if (task.cache_dtype == Dtype::f16) return run_stored<device::StoredF16>(stream, task);
+  if (task.cache_dtype == Dtype::f8_e4m3) return run_fp8(stream, task);
+  run_stored<device::StoredF32>(stream, task);
 }
 
 }  // namespace dspack::kernels::cuda

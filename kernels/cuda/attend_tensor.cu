@@ -1,254 +1,21 @@
 // The first kernel of attention on tensor cores (mma.m16n8k16, BF16): a block takes 64 or 16 queries through the
-// positions of one split, 64 keys at a time.
+// positions of one split, 64 keys at a time. How keys come to shared memory: device/tensor_keys.cuh; what the warps do
+// with them: device/tensor_attend.cuh.
 //
-//   scores  [queries, 64]  = queries . keys     warps: (16 queries) x (a part of the 64 positions)
-//   softmax in FP32; weights rounded to BF16 -> shared memory
-//   values  [queries, 512] += weights . keys    warps: (32 or 16 queries) x (128 of the 512 columns), in registers
-//
-// The values are columns of the same tile, read transposed. Why 64 queries: with V3's 128 heads a key does 242
-// operations a byte of BF16 cache, so that what bounds the kernel is how often a tile goes from shared memory to
-// registers; every query of a block shares that, and 64 x 512 sums in FP32 are half of the registers there are.
-//
-// A row in shared memory begins at a multiple of 128 bytes; its 16-byte pieces are permuted within each 128: piece p of
-// row r lies at p ^ (r % 8). So eight rows at one column (load_tiles) touch all 32 banks once, and so do eight pieces
-// of one row (filling).
-//
-// With two stages the next tile is on its way (copy_async) while one is used; a cache that is not BF16, or not aligned,
-// is rounded through registers.
+// Why 64 queries: with V3's 128 heads a key does 242 operations a byte of BF16 cache, so that what bounds the kernel is
+// how often a tile goes from shared memory to registers; every query of a block shares that, and 64 x 512 sums in FP32
+// are half of the registers there are.
 #include "format/base/check.h"
 #include "kernels/cuda/device/attend_runs.cuh"
-#include "kernels/cuda/device/decode.cuh"
+#include "kernels/cuda/device/tensor_attend.cuh"
 
 namespace dspack::kernels::cuda {
 namespace {
 
-constexpr uint32_t kPositions = kTensorPositions;
-constexpr unsigned kPieceValues = 8;      // BF16 values in 16 bytes
-constexpr unsigned kColumnsOfWarp = 128;  // of the values
-constexpr unsigned kColumnWarps = kTensorColumns / kColumnsOfWarp;
-constexpr uint32_t kWeightBytes = kPositions * 2;  // a row of weights in shared memory
-
-/// How a tile is spread over warps, as constants.
-template <AttendChoice kChoice>
-struct Layout {
-  static constexpr TensorTile kTile = tensor_tile(kChoice);
-  static constexpr unsigned kThreads = kTile.warps * gpu::kWarpThreads;
-  static constexpr unsigned kQueryTiles = kTile.queries / 16;
-  static constexpr unsigned kParts = kTile.score_parts();
-  static constexpr unsigned kScoreTiles = kPositions / kParts / 8;  // of 8 positions, of a warp
-  static constexpr unsigned kValueQueryTiles = kQueryTiles * kColumnWarps / kTile.warps;
-  static_assert(kScoreTiles % 2 == 0 && kValueQueryTiles * kTile.warps == kQueryTiles * kColumnWarps);
-};
-
-struct Shared {
-  unsigned char* queries;  // [queries, row bytes]
-  unsigned char* keys;     // [stages, kPositions, row bytes]
-  unsigned char* weights;  // [queries, kPositions] BF16
-  float* maxima;           // [parts, queries]
-  float* factors;          // [queries]
-  uint32_t row_bytes;
-};
-
-template <AttendChoice kChoice>
-__device__ __forceinline__ Shared shared_of(const device::AttendRun& run) {
-  using L = Layout<kChoice>;
-  Shared shared;
-  shared.row_bytes = run.key_stride;
-  shared.queries = gpu::shared_memory<unsigned char>();
-  shared.keys = shared.queries + L::kTile.queries * shared.row_bytes;
-  shared.weights = shared.keys + L::kTile.stages * kPositions * shared.row_bytes;
-  shared.maxima = reinterpret_cast<float*>(shared.weights + L::kTile.queries * kWeightBytes);
-  shared.factors = shared.maxima + L::kParts * L::kTile.queries;
-  return shared;
-}
-
-/// Where piece `piece` of row `row` lies.
-__device__ __forceinline__ uint32_t swizzled(uint32_t row, uint32_t row_bytes, uint32_t piece) {
-  return row * row_bytes + (piece ^ (row % 8)) * 16;
-}
-
-__device__ __forceinline__ uint4 rounded(const float (&values)[kPieceValues]) {
-  return make_uint4(gpu::floats_to_bf16s(values[0], values[1]), gpu::floats_to_bf16s(values[2], values[3]),
-                    gpu::floats_to_bf16s(values[4], values[5]), gpu::floats_to_bf16s(values[6], values[7]));
-}
-
-/// Zeros behind the last query.
-__device__ __forceinline__ void load_queries(const device::AttendRun& run, uint32_t first_query, uint32_t count,
-                                             const Shared& shared) {
-  const unsigned warps = gpu::block_threads() / gpu::kWarpThreads;
-  for (uint32_t row = gpu::warp_index(); row < count; row += warps) {
-    const uint32_t query = first_query + row;
-    for (uint32_t piece = gpu::lane_index(); piece < run.key_dim / kPieceValues; piece += gpu::kWarpThreads) {
-      float values[kPieceValues];
-#pragma unroll
-      for (unsigned i = 0; i < kPieceValues; ++i)
-        values[i] = query < run.queries ? device::query_value(run, query, piece * kPieceValues + i) : 0.0F;
-      *reinterpret_cast<uint4*>(shared.queries + swizzled(row, shared.row_bytes, piece)) = rounded(values);
-    }
-  }
-}
-
-/// A BF16 cache whose rows begin at multiples of 16 bytes, as it is.
-struct CopyKeys {
-  static __device__ __forceinline__ void load(const device::AttendRun& run, uint32_t position, bool is_there,
-                                              uint32_t piece, void* to) {
-    const uint64_t at = (is_there ? uint64_t{position} * run.key_dim : 0) + piece * kPieceValues;
-    gpu::copy_async(to, static_cast<const uint16_t*>(run.cache) + at, is_there);
-  }
-};
-
-/// Any other cache, value by value.
-template <class Stored>
-struct RoundKeys {
-  static __device__ __forceinline__ void load(const device::AttendRun& run, uint32_t position, bool is_there,
-                                              uint32_t piece, void* to) {
-    const uint64_t at = uint64_t{position} * run.key_dim + piece * kPieceValues;
-    float values[kPieceValues];
-#pragma unroll
-    for (unsigned i = 0; i < kPieceValues; ++i)
-      values[i] = is_there ? Stored::decode_one(run.cache, at + i) : 0.0F;
-    *static_cast<uint4*>(to) = rounded(values);
-  }
-};
-
-/// The keys from `first` on; zeros from `end` on.
-template <class Keys>
-__device__ __forceinline__ void load_keys(const device::AttendRun& run, uint32_t first, uint32_t end,
-                                          unsigned char* keys, uint32_t row_bytes) {
-  const unsigned warps = gpu::block_threads() / gpu::kWarpThreads;
-  for (uint32_t row = gpu::warp_index(); row < kPositions; row += warps) {
-    for (uint32_t piece = gpu::lane_index(); piece < run.key_dim / kPieceValues; piece += gpu::kWarpThreads)
-      Keys::load(run, first + row, first + row < end, piece, keys + swizzled(row, row_bytes, piece));
-  }
-}
-
-/// Scores of 16 queries with this warp's part of the positions.
-template <unsigned kTiles>
-__device__ __forceinline__ void compute_scores(const unsigned char* queries, const unsigned char* keys,
-                                               uint32_t query_row, uint32_t key_row, uint32_t row_bytes, uint32_t steps,
-                                               float (&scores)[kTiles][4]) {
-  const unsigned lane = gpu::lane_index();
-  const uint32_t my_query = query_row + lane % 16;
-  const uint32_t my_key = key_row + lane / 16 * 8 + lane % 8;
-  for (uint32_t step = 0; step < steps; ++step) {
-    uint32_t a[4];
-    gpu::load_tiles(a, queries + swizzled(my_query, row_bytes, step * 2 + lane / 16));
-#pragma unroll
-    for (unsigned tile = 0; tile < kTiles; tile += 2) {
-      uint32_t b[4];
-      gpu::load_tiles(b, keys + swizzled(my_key + tile * 8, row_bytes, step * 2 + lane / 8 % 2));
-      const uint32_t first[2] = {b[0], b[1]};
-      const uint32_t second[2] = {b[2], b[3]};
-      gpu::multiply_tile(scores[tile], a, first);
-      gpu::multiply_tile(scores[tile + 1], a, second);
-    }
-  }
-}
-
-/// The two queries whose scores a lane has: rows lane / 4 and lane / 4 + 8 of its tile. Alike in all parts but for the
-/// sum, which is that of the lane's own columns.
-struct Softmax {
-  device::PositionRange range[2];
-  float maximum[2];
-  float sum[2];
-};
-
-/// Hides what a query does not see, and finds the maximum of each query in this warp's part.
-template <unsigned kTiles>
-__device__ __forceinline__ void scale_and_hide(float (&scores)[kTiles][4], const Softmax& softmax, float scale,
-                                               uint32_t first_position, float (&maxima)[2]) {
-#pragma unroll
-  for (unsigned half = 0; half < 2; ++half) {
-    maxima[half] = device::minus_infinity();
-#pragma unroll
-    for (unsigned tile = 0; tile < kTiles; ++tile) {
-#pragma unroll
-      for (unsigned i = 0; i < 2; ++i) {
-        const uint32_t position = first_position + tile * 8 + gpu::lane_index() % 4 * 2 + i;
-        float& score = scores[tile][half * 2 + i];
-        score = softmax.range[half].holds(position) ? score * scale : device::minus_infinity();
-        maxima[half] = device::larger(score, maxima[half]);
-      }
-    }
-    maxima[half] = device::larger(gpu::shuffle_xor(maxima[half], 1), maxima[half]);
-    maxima[half] = device::larger(gpu::shuffle_xor(maxima[half], 2), maxima[half]);
-  }
-}
-
-/// Scores become weights relative to the new maximum, in shared memory; returns the factors of what came before.
-template <unsigned kTiles>
-__device__ __forceinline__ void weigh(const float (&scores)[kTiles][4], const float (&maxima)[2], uint32_t query_row,
-                                      uint32_t first_column, unsigned char* weights, Softmax& softmax,
-                                      float (&factors)[2]) {
-  const unsigned lane = gpu::lane_index();
-#pragma unroll
-  for (unsigned half = 0; half < 2; ++half) {
-    const uint32_t row = query_row + lane / 4 + half * 8;
-    factors[half] = device::factor_of(softmax.maximum[half], maxima[half]);
-    softmax.maximum[half] = maxima[half];
-    float sum = 0;
-#pragma unroll
-    for (unsigned tile = 0; tile < kTiles; ++tile) {
-      float pair[2];
-#pragma unroll
-      for (unsigned i = 0; i < 2; ++i) {
-        const float score = scores[tile][half * 2 + i];
-        pair[i] = score == device::minus_infinity() ? 0.0F : gpu::exponential(score - maxima[half]);
-        sum += pair[i];
-      }
-      const uint32_t at = swizzled(row, kWeightBytes, first_column / 8 + tile) + lane % 4 * 4;
-      *reinterpret_cast<uint32_t*>(weights + at) = gpu::floats_to_bf16s(pair[0], pair[1]);
-    }
-    softmax.sum[half] = gpu::fused_multiply_add(softmax.sum[half], factors[half], sum);
-  }
-}
-
-/// values = values * factor + weights . keys for this warp's queries and columns.
-template <unsigned kQueryTiles>
-__device__ __forceinline__ void add_values(const Shared& shared, const unsigned char* keys, uint32_t query_row,
-                                           uint32_t column, uint32_t columns,
-                                           float (&values)[kQueryTiles][kColumnsOfWarp / 8][4]) {
-  const unsigned lane = gpu::lane_index();
-#pragma unroll
-  for (unsigned tile = 0; tile < kQueryTiles; ++tile) {
-    const float low = shared.factors[query_row + tile * 16 + lane / 4];
-    const float high = shared.factors[query_row + tile * 16 + lane / 4 + 8];
-#pragma unroll
-    for (auto& value : values[tile]) {
-      value[0] *= low;
-      value[1] *= low;
-      value[2] *= high;
-      value[3] *= high;
-    }
-  }
-#pragma unroll
-  for (unsigned step = 0; step < kPositions / 16; ++step) {
-    uint32_t a[kQueryTiles][4];
-#pragma unroll
-    for (unsigned tile = 0; tile < kQueryTiles; ++tile)
-      gpu::load_tiles(a[tile],
-                      shared.weights + swizzled(query_row + tile * 16 + lane % 16, kWeightBytes, step * 2 + lane / 16));
-#pragma unroll
-    for (unsigned pair = 0; pair < kColumnsOfWarp / 16; ++pair) {
-      if (column + pair * 16 >= columns) break;
-      uint32_t b[4];
-      gpu::load_tiles_transposed(
-          b, keys + swizzled(step * 16 + lane % 16, shared.row_bytes, column / 8 + pair * 2 + lane / 16));
-      const uint32_t first[2] = {b[0], b[1]};
-      const uint32_t second[2] = {b[2], b[3]};
-#pragma unroll
-      for (unsigned tile = 0; tile < kQueryTiles; ++tile) {
-        gpu::multiply_tile(values[tile][pair * 2], a[tile], first);
-        gpu::multiply_tile(values[tile][pair * 2 + 1], a[tile], second);
-      }
-    }
-  }
-}
-
 template <unsigned kQueryTiles>
 __device__ __forceinline__ void store_values(const device::AttendRun& run, uint32_t first_query, uint32_t split,
                                              uint32_t column,
-                                             const float (&values)[kQueryTiles][kColumnsOfWarp / 8][4]) {
+                                             const float (&values)[kQueryTiles][device::kColumnsOfWarp / 8][4]) {
   const unsigned lane = gpu::lane_index();
 #pragma unroll
   for (unsigned tile = 0; tile < kQueryTiles; ++tile) {
@@ -258,7 +25,7 @@ __device__ __forceinline__ void store_values(const device::AttendRun& run, uint3
       if (query >= run.queries) continue;
       float* to = run.values + device::slot_of(run, query, split) * run.value_stride;
 #pragma unroll
-      for (unsigned i = 0; i < kColumnsOfWarp / 8; ++i) {
+      for (unsigned i = 0; i < device::kColumnsOfWarp / 8; ++i) {
         const uint32_t at = column + i * 8 + lane % 4 * 2;
         if (at < run.latent_dim)
           *reinterpret_cast<float2*>(to + at) = make_float2(values[tile][i][half * 2], values[tile][i][half * 2 + 1]);
@@ -270,9 +37,9 @@ __device__ __forceinline__ void store_values(const device::AttendRun& run, uint3
 /// The statistics of every query: the sums of its lanes, then of the parts in their order.
 template <AttendChoice kChoice>
 __device__ __forceinline__ void store_stats(const device::AttendRun& run, uint32_t first_query, uint32_t split,
-                                            uint32_t query_row, uint32_t part, const Softmax& softmax,
-                                            const Shared& shared) {
-  using L = Layout<kChoice>;
+                                            uint32_t query_row, uint32_t part, const device::TensorSoftmax& softmax,
+                                            const device::TensorShared& shared) {
+  using L = device::TensorLayout<kChoice>;
   const unsigned lane = gpu::lane_index();
 #pragma unroll
   for (unsigned half = 0; half < 2; ++half) {
@@ -296,55 +63,38 @@ __device__ __forceinline__ void store_stats(const device::AttendRun& run, uint32
 }
 
 template <AttendChoice kChoice, class Keys>
-__global__ void __launch_bounds__(Layout<kChoice>::kThreads) tensor_kernel(device::AttendRun run) {
-  using L = Layout<kChoice>;
-  constexpr unsigned kStages = L::kTile.stages;
+__global__ void __launch_bounds__(device::TensorLayout<kChoice>::kThreads) tensor_kernel(device::AttendRun run) {
+  using L = device::TensorLayout<kChoice>;
   const uint32_t first_query = gpu::block_index().x * L::kTile.queries;
   const uint32_t split = gpu::block_index().y;
   if (first_query >= run.queries) return;
   const device::BlockPositions block = device::positions_of_block(run, first_query, L::kTile.queries, split);
   if (block.end == 0) return;
-  const Shared shared = shared_of<kChoice>(run);
+  const device::TensorShared shared = device::tensor_shared<kChoice>(run);
   const unsigned warp = gpu::warp_index();
   const unsigned lane = gpu::lane_index();
   const uint32_t query_row = warp % L::kQueryTiles * 16;  // scores
   const uint32_t part = warp / L::kQueryTiles;
-  const uint32_t part_column = part * (kPositions / L::kParts);
-  const uint32_t value_row = warp / kColumnWarps * (L::kValueQueryTiles * 16);  // values
-  const uint32_t column = warp % kColumnWarps * kColumnsOfWarp;
-  const uint32_t stage_bytes = kPositions * shared.row_bytes;
-  Softmax softmax;
+  const uint32_t part_column = part * (kTensorPositions / L::kParts);
+  const uint32_t value_row = warp / device::kColumnWarps * (L::kValueQueryTiles * 16);  // values
+  const uint32_t column = warp % device::kColumnWarps * device::kColumnsOfWarp;
+  device::TensorSoftmax softmax;
 #pragma unroll
   for (unsigned half = 0; half < 2; ++half) {
     softmax.range[half] = device::range_of_query(run, first_query + query_row + lane / 4 + half * 8, split);
     softmax.maximum[half] = device::minus_infinity();
     softmax.sum[half] = 0;
   }
-  float values[L::kValueQueryTiles][kColumnsOfWarp / 8][4] = {};
-  load_queries(run, first_query, L::kTile.queries, shared);
-  if constexpr (kStages == 2) {
-    load_keys<Keys>(run, block.begin, block.end, shared.keys, shared.row_bytes);
-    gpu::copy_commit();
-  }
-  unsigned char* keys = shared.keys;
-  for (uint32_t position = block.begin; position < block.end; position = block.behind(position, kPositions)) {
-    if constexpr (kStages == 1) {
-      gpu::block_barrier();  // the keys before have been used
-      load_keys<Keys>(run, position, block.end, keys, shared.row_bytes);
-      gpu::copy_commit();
-    }
-    gpu::copy_wait<0>();
-    gpu::block_barrier();  // the keys are there; with two stages, those before have been used
-    unsigned char* next = shared.keys + (keys == shared.keys ? stage_bytes : 0);
-    const uint32_t next_position = block.behind(position, kPositions);
-    if (kStages == 2 && next_position < block.end) {
-      load_keys<Keys>(run, next_position, block.end, next, shared.row_bytes);
-      gpu::copy_commit();
-    }
+  float values[L::kValueQueryTiles][device::kColumnsOfWarp / 8][4] = {};
+  device::load_tensor_queries(run, first_query, L::kTile.queries, shared.queries, shared.row_bytes);
+  device::KeyTiles<Keys, L::kTile.stages> tiles(run, block.end, shared.keys, shared.row_bytes);
+  tiles.start(block.begin);
+  for (uint32_t position = block.begin; position < block.end; position = block.behind(position, kTensorPositions)) {
+    const unsigned char* keys = tiles.take(position, block.behind(position, kTensorPositions));
     float scores[L::kScoreTiles][4] = {};
-    compute_scores(shared.queries, keys, query_row, part_column, shared.row_bytes, run.key_dim / 16, scores);
+    device::compute_scores(shared.queries, keys, query_row, part_column, shared.row_bytes, run.key_dim / 16, scores);
     float maxima[2];
-    scale_and_hide(scores, softmax, run.scale, position + part_column, maxima);
+    device::scale_and_hide(scores, softmax, run.scale, position + part_column, maxima);
 #pragma unroll
     for (unsigned half = 0; half < 2; ++half) {
       if (lane % 4 == 0) shared.maxima[part * L::kTile.queries + query_row + lane / 4 + half * 8] = maxima[half];
@@ -359,14 +109,13 @@ __global__ void __launch_bounds__(Layout<kChoice>::kThreads) tensor_kernel(devic
         maxima[half] =
             device::larger(shared.maxima[i * L::kTile.queries + query_row + lane / 4 + half * 8], maxima[half]);
     }
-    weigh(scores, maxima, query_row, part_column, shared.weights, softmax, factors);
+    device::weigh(scores, maxima, query_row, part_column, shared.weights, softmax, factors);
     if (part == 0 && lane % 4 == 0) {
       shared.factors[query_row + lane / 4] = factors[0];
       shared.factors[query_row + lane / 4 + 8] = factors[1];
     }
     gpu::block_barrier();  // weights and factors are there
-    add_values(shared, keys, value_row, column, run.latent_dim, values);
-    if constexpr (kStages == 2) keys = next;
+    device::add_values(shared, keys, value_row, column, run.latent_dim, values);
   }
   store_values(run, first_query + value_row, split, column, values);
   gpu::block_barrier();  // the last factors have been used
@@ -380,14 +129,15 @@ void run_tensor(gpu::Stream& stream, const MlaAttendTask& task) {
   });
 }
 
-/// Rounding has nothing to gain from a second tile: it waits for its loads.
+/// Rounding value by value has nothing to gain from a second tile: it waits for its loads.
 template <AttendChoice kCopied, AttendChoice kRounded>
 void run_choice(gpu::Stream& stream, const MlaAttendTask& task) {
+  if (task.cache_dtype == Dtype::f8_e4m3) return run_tensor<kCopied, device::Fp8TensorKeys>(stream, task);
   const bool is_aligned = reinterpret_cast<uint64_t>(task.cache) % 16 == 0;
-  if (task.cache_dtype == Dtype::bf16 && is_aligned) return run_tensor<kCopied, CopyKeys>(stream, task);
-  if (task.cache_dtype == Dtype::bf16) return run_tensor<kRounded, RoundKeys<device::StoredBf16>>(stream, task);
-  if (task.cache_dtype == Dtype::f16) return run_tensor<kRounded, RoundKeys<device::StoredF16>>(stream, task);
-  run_tensor<kRounded, RoundKeys<device::StoredF32>>(stream, task);
+  if (task.cache_dtype == Dtype::bf16 && is_aligned) return run_tensor<kCopied, device::CopyKeys>(stream, task);
+  if (task.cache_dtype == Dtype::bf16) return run_tensor<kRounded, device::RoundKeys<device::StoredBf16>>(stream, task);
+  if (task.cache_dtype == Dtype::f16) return run_tensor<kRounded, device::RoundKeys<device::StoredF16>>(stream, task);
+  run_tensor<kRounded, device::RoundKeys<device::StoredF32>>(stream, task);
 }
 
 }  // namespace

@@ -66,7 +66,7 @@ struct TensorTile {
 }
 
 /// Bytes of a query or key in shared memory: BF16, rounded up to 128, within which the 16-byte pieces of a row are
-/// permuted (swizzle in attend_tensor.cu).
+/// permuted (device/tensor_keys.cuh).
 [[nodiscard]] constexpr uint32_t tensor_row_bytes(uint32_t key_dim) {
   return (key_dim + 63) / 64 * 128;
 }

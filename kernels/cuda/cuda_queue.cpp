@@ -14,6 +14,7 @@
 #include "kernels/cuda/experts_fused.h"
 #include "kernels/cuda/experts_tensor.h"
 #include "kernels/cuda/head_linear.h"
+#include "kernels/cuda/latent_rows.h"
 #include "kernels/cuda/linear.h"
 #include "kernels/cuda/linear_tensor.h"
 #include "kernels/cuda/route.h"
@@ -110,6 +111,8 @@ class CudaQueue final : public Queue {
   void run_expert_parts(const ExpertPartsArgs& args) override;
   void store_rows(Slice to, Dtype dtype, const Rows& from, const LivePosition& live) override;
   void load_rows(const Rows& to, Slice from, Dtype dtype) override;
+  void store_latents(Slice to, LatentShape shape, const Rows& from, const LivePosition& live) override;
+  void load_latents(const Rows& to, Slice from, LatentShape shape) override;
   void gather_rows(const Rows& to, const Rows& from, std::span<const uint32_t> rows) override;
   void scatter_rows(const Rows& to, const Rows& from, std::span<const uint32_t> rows) override;
   void combine(const Rows& y, const Rows& parts, Slice weights, uint32_t top_k) override;
@@ -325,6 +328,28 @@ void CudaQueue::load_rows(const Rows& to, Slice from, Dtype dtype) {
   if (is_empty(to)) return;
   run_load_rows(*stream_,
                 {.to = rows_at(to), .from = address_of(from), .dtype = dtype, .rows = to.rows, .cols = to.cols});
+}
+
+void CudaQueue::store_latents(Slice to, LatentShape shape, const Rows& from, const LivePosition& live) {
+  check_stored_latents(from, to, shape, live);
+  if (is_empty(from)) return;
+  run_store_latents(*stream_, {.to = reinterpret_cast<uint8_t*>(address_of(to)),
+                               .shape = shape,
+                               .row = fp8_row(shape),
+                               .tiles = latent_tiles(shape.latent_dim),
+                               .from = inputs_at(from),
+                               .rows = from.rows,
+                               .live = numbers(live.value)});
+}
+
+void CudaQueue::load_latents(const Rows& to, Slice from, LatentShape shape) {
+  check_stored_latents(to, from, shape);
+  if (is_empty(to)) return;
+  run_load_latents(*stream_, {.to = rows_at(to),
+                              .from = reinterpret_cast<const uint8_t*>(address_of(from)),
+                              .shape = shape,
+                              .row = fp8_row(shape),
+                              .rows = to.rows});
 }
 
 /// The caller's memory is borrowed for the call only, the copy happens later.

@@ -9,6 +9,7 @@ set(dspack_cuda_kernels
   experts.cu
   experts_tensor.cu
   head_linear.cu
+  latent_rows.cu
   linear.cu
   linear_blas.cu
   linear_tensor.cu
@@ -28,6 +29,7 @@ set(dspack_cuda_host
   experts_fused_choice.cpp
   experts_tensor_choice.cpp
   head_linear_choice.cpp
+  latent_rows_choice.cpp
   linear_blas.cpp
   linear_blas_choice.cpp
   linear_choice.cpp

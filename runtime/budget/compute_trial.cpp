@@ -160,7 +160,7 @@ class Trial {
         options_.max_rows, options_.wave_rows, plan);
     TRY_ASSIGN(const auto scratch, zeros(context_.device, plan.size_bytes()));
     TRY_ASSIGN(KvCache cache,
-               KvCache::make(context_.device, 1, options_.context, config_.cache_dim(), options_.kv_dtype));
+               KvCache::make(context_.device, 1, options_.context, config_.cache_shape(), options_.kv_dtype));
     context_.queue.synchronize();
     std::memset(kernels::host_bytes(*cache.layer(0).data.buffer).data(), 0, cache.size_bytes());
     NoExperts executor;

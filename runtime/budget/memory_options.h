@@ -31,7 +31,8 @@ struct MemoryOptions {
   std::optional<Amount> ram;
   /// Experts that memory holds at most; a share is of all that the layers of the pass have. Unset: as many as fit.
   std::optional<Amount> experts;
-  Dtype kv_dtype = Dtype::f32;  // of the KV cache: f32 (exact), bf16 or f16
+  /// Of the KV cache: f32 (exact), bf16, f16 or f8_e4m3. Unset: what the precision means.
+  std::optional<Dtype> kv_dtype;
 };
 
 }  // namespace dspack::runtime

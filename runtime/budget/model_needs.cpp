@@ -79,7 +79,7 @@ Result<MemoryNeeds> find_needs(const LoadContext& context, const ModelConfig& co
   if (options.with_mtp) {
     TRY_ASSIGN(needs.mtp_bytes, MtpModule::bytes_for(context, config, options.model.context, options.model.kv_dtype));
   }
-  const auto kv = KvCache::bytes_of(options.model.layer_map.size(), options.model.context, config.cache_dim(),
+  const auto kv = KvCache::bytes_of(options.model.layer_map.size(), options.model.context, config.cache_shape(),
                                     options.model.kv_dtype);
   if (!kv) return Error{ErrorKind::budget, "the KV cache would exceed 2^64 bytes; ask for less with --ctx"};
   needs.kv_bytes = *kv;

@@ -21,11 +21,13 @@ void add_memory_options(CLI::App& app, MemoryOptions& memory) {
   add_amount(app, "--experts", parse_expert_amount, memory.experts,
              "Most routed experts in memory at once (default: as many as fit)")
       ->type_name("N|%");
-  static const std::map<std::string, Dtype> kDtypes = {{"f32", Dtype::f32}, {"bf16", Dtype::bf16}, {"f16", Dtype::f16}};
+  static const std::map<std::string, Dtype> kDtypes = {
+      {"f32", Dtype::f32}, {"bf16", Dtype::bf16}, {"f16", Dtype::f16}, {"fp8", Dtype::f8_e4m3}};
   app.add_option_function<std::string>(
          "--kv-dtype", [&memory](const std::string& name) { memory.kv_dtype = kDtypes.at(name); },
-         "Numbers of the KV cache: f32 (default, exact), bf16 or f16 (half the memory; docs/experts.md)")
-      ->check(CLI::IsMember({"f32", "bf16", "f16"}).description(""))
+         "Numbers of the KV cache: f32 (exact), bf16 or f16 (half the memory), fp8 (28 %; docs/experts.md). "
+         "Default: f32, or fp8 with --precision fp8")
+      ->check(CLI::IsMember({"f32", "bf16", "f16", "fp8"}).description(""))
       ->type_name("NAME");
 }
 

@@ -87,7 +87,8 @@ Result<LoadPlan> plan_for(ChosenDevice& chosen, const LoadContext& context, form
   model.max_rows = std::min(model.context, kMaxChunk);
   model.wave_rows = wave_rows_for(model.max_rows);
   model.attention = options.attention;
-  model.kv_dtype = options.memory.kv_dtype;
+  const Dtype usual = chosen.precision() == kernels::Precision::fp8 ? Dtype::f8_e4m3 : Dtype::f32;
+  model.kv_dtype = options.memory.kv_dtype.value_or(usual);
   plan.with_mtp = options.speculation && MtpModule::is_present(checkpoint, config);
   for (const LayerId layer : model.layer_map) {
     if (config.is_moe(layer)) plan.expert_layers.insert(layer);

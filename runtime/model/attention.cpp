@@ -85,6 +85,7 @@ void Attention::fill_cache(kernels::Queue& queue, kernels::Buffer& scratch, cons
   if (in_place) return;
   kernels::LivePosition behind = position.live;  // `stored` stands at position.first already
   if (!behind.empty()) behind.limit -= position.first;
+  if (cache_dtype_ == Dtype::f8_e4m3) return queue.store_latents(stored, config_.cache_shape(), rows, behind);
   queue.store_rows(stored, cache_dtype_, rows, behind);
 }
 
@@ -202,7 +203,11 @@ void Attention::attend_expanded(kernels::Queue& queue, kernels::Buffer& scratch,
                              .rows = positions,
                              .cols = config_.cache_dim(),
                              .stride = config_.cache_dim()};
-  if (!in_place) queue.load_rows(cached, input.cache.data, cache_dtype_);
+  if (cache_dtype_ == Dtype::f8_e4m3) {
+    queue.load_latents(cached, input.cache.data, config_.cache_shape());
+  } else if (!in_place) {
+    queue.load_rows(cached, input.cache.data, cache_dtype_);
+  }
   kernels::Rows latents = cached;
   latents.cols = config_.kv_rank;
   const TraceScope module = trace.child("kv_b_proj");

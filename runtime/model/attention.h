@@ -36,7 +36,7 @@ enum class AttentionForm { absorbed, expanded };
 struct AttentionOptions {
   AttentionForm form = AttentionForm::absorbed;
   uint32_t context = 0;            // positions of the cache
-  Dtype cache_dtype = Dtype::f32;  // of the cache: f32 (exact), bf16 or f16
+  Dtype cache_dtype = Dtype::f32;  // of the cache: f32 (exact), bf16, f16 or f8_e4m3
 };
 
 class Attention {
@@ -47,7 +47,7 @@ class Attention {
 
   struct Input {
     kernels::Rows x;  // [rows, hidden], normalised; at most wave_rows
-    CacheRows cache;  // [capacity, kv_rank + rope_dim] of the layer
+    CacheRows cache;  // of the layer
     PassPosition position;
     kernels::Slice cos_sin;  // see kernels::RopeArgs
   };

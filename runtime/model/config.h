@@ -83,6 +83,7 @@ struct ModelConfig {
   [[nodiscard]] uint32_t query_dim() const { return nope_dim + rope_dim; }
   /// Numbers that the cache holds for a token and layer: latent, then rotary key.
   [[nodiscard]] uint32_t cache_dim() const { return kv_rank + rope_dim; }
+  [[nodiscard]] kernels::LatentShape cache_shape() const { return {.latent_dim = kv_rank, .rope_dim = rope_dim}; }
   /// The longest context in which this program computes what the model defines.
   [[nodiscard]] uint32_t longest_context() const {
     return dense_positions == 0 ? max_positions : std::min(max_positions, dense_positions);

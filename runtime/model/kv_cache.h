@@ -1,7 +1,7 @@
 // The latent KV cache: for each layer of the pass and each position the normalised latent and the rotated key, in FP32
-// (exact) or rounded to BF16 or F16, allocated in full at once so that a long answer cannot run out of memory half-way.
-// A physical layer that a layer map repeats has one such layer for each time. Threads: single-thread. Lifetime: owns
-// its buffer. Errors: budget.
+// (exact) or rounded to BF16, F16 or FP8 (kernels/latent_rows.h), allocated in full at once so that a long answer
+// cannot run out of memory half-way. A physical layer that a layer map repeats has one such layer for each time.
+// Threads: single-thread. Lifetime: owns its buffer. Errors: budget.
 #pragma once
 
 #include <memory>
@@ -12,26 +12,24 @@
 
 namespace dspack::runtime {
 
-/// The cache of one layer: dense rows [capacity, values].
+/// The cache of one layer: `capacity` rows, one behind the other.
 struct CacheRows {
   kernels::Slice data;
-  Dtype dtype = Dtype::f32;  // f32, bf16 or f16
+  Dtype dtype = Dtype::f32;  // f32, bf16, f16 or f8_e4m3
   uint32_t capacity = 0;
-  uint32_t values = 0;
+  uint64_t row_bytes = 0;
 
   /// Where a position's row begins.
-  [[nodiscard]] kernels::Slice at(uint32_t position) const {
-    return data.at(uint64_t{position} * values * (bits_of(dtype) / 8));
-  }
+  [[nodiscard]] kernels::Slice at(uint32_t position) const { return data.at(position * row_bytes); }
 };
 
 class KvCache {
  public:
-  /// Room for `capacity` positions of `layers` layers, `values` numbers each, stored as `dtype`: f32, bf16 or f16.
+  /// Room for `capacity` positions of `layers` layers, stored as `dtype`: f32, bf16, f16 or f8_e4m3.
   [[nodiscard]] static Result<KvCache> make(kernels::Device& device, uint32_t layers, uint32_t capacity,
-                                            uint32_t values, Dtype dtype);
+                                            kernels::LatentShape shape, Dtype dtype);
   /// Memory of such a cache; nullopt: beyond 2^64.
-  [[nodiscard]] static std::optional<uint64_t> bytes_of(uint64_t layers, uint64_t capacity, uint64_t values,
+  [[nodiscard]] static std::optional<uint64_t> bytes_of(uint64_t layers, uint64_t capacity, kernels::LatentShape shape,
                                                         Dtype dtype);
 
   [[nodiscard]] uint32_t capacity() const { return capacity_; }
@@ -55,7 +53,7 @@ class KvCache {
   std::unique_ptr<kernels::Buffer> buffer_;
   uint32_t layers_ = 0;
   uint32_t capacity_ = 0;
-  uint32_t values_ = 0;
+  uint64_t row_bytes_ = 0;
   uint32_t length_ = 0;
   Dtype dtype_ = Dtype::f32;
 };

@@ -96,7 +96,7 @@ Result<std::unique_ptr<Model>> Model::load(const LoadContext& context, const Mod
 
 Result<void> Model::allocate() {
   const auto depth = static_cast<uint32_t>(options_.layer_map.size());
-  TRY_ASSIGN(KvCache cache, KvCache::make(device_, depth, options_.context, config_.cache_dim(), options_.kv_dtype));
+  TRY_ASSIGN(KvCache cache, KvCache::make(device_, depth, options_.context, config_.cache_shape(), options_.kv_dtype));
   cache_.emplace(std::move(cache));
   TRY_ASSIGN(scratch_, device_.allocate(plan_.size_bytes()));
   const kernels::Slice position{.buffer = scratch_.get(), .offset_bytes = at_.position};

@@ -23,7 +23,7 @@ struct ModelOptions {
   uint32_t max_rows = 4096;  // longest chunk; its activations (V3: 3 x 28 kB a row) stay in memory layer by layer
   uint32_t wave_rows = 256;  // rows in attention and MLPs at once; V3: 0.7 MB of scratch a row
   AttentionForm attention = AttentionForm::absorbed;
-  Dtype kv_dtype = Dtype::f32;  // of the KV cache: f32 (exact), bf16 or f16
+  Dtype kv_dtype = Dtype::f32;  // of the KV cache: f32 (exact), bf16, f16 or f8_e4m3
   /// The layers in the order in which a token passes them; one that comes twice is loaded once. Empty: all, once each.
   std::vector<LayerId> layer_map = {};
   LayerStreaming streaming = {};  // layers that memory has no room for

@@ -32,7 +32,7 @@ Result<std::unique_ptr<MtpModule>> MtpModule::load(const LoadContext& context, M
   const ModelConfig& config = model.config();
   const uint32_t context_positions = model.cache().capacity();
   TRY_ASSIGN(KvCache cache,
-             KvCache::make(context.device, 1, context_positions, config.cache_dim(), model.cache().dtype()));
+             KvCache::make(context.device, 1, context_positions, config.cache_shape(), model.cache().dtype()));
   std::unique_ptr<MtpModule> module(new MtpModule(context, model, std::move(cache)));
   module->at_ = lay_out(config, context_positions);
   TRY_ASSIGN(module->scratch_, context.device.allocate(module->at_.size_bytes));
@@ -67,7 +67,7 @@ MtpModule::Places MtpModule::lay_out(const ModelConfig& config, uint32_t positio
 
 Result<uint64_t> MtpModule::bytes_for(const LoadContext& context, const ModelConfig& config, uint32_t positions,
                                       Dtype cache_dtype) {
-  const auto cache = KvCache::bytes_of(1, positions, config.cache_dim(), cache_dtype);
+  const auto cache = KvCache::bytes_of(1, positions, config.cache_shape(), cache_dtype);
   if (!cache) return Error{ErrorKind::budget, "the MTP module's KV cache would exceed 2^64 bytes; use less --ctx"};
   LayerWeights layer;
   Own own;

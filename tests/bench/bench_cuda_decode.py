@@ -23,7 +23,7 @@ import tempfile
 from pathlib import Path
 
 PRECISIONS = ("exact", "bf16", "fp8")
-CACHE_BYTES = {"f32": 4, "bf16": 2, "f16": 2}
+CACHES = ("f32", "bf16", "f16", "fp8")
 COPY = re.compile(r"^copy bandwidth: ([0-9.]+) GB/s$", re.MULTILINE)
 
 
@@ -43,13 +43,20 @@ def copy_bandwidth(args, library):
     return float(COPY.search(said).group(1)), said.splitlines()[0]
 
 
+def cache_row_bytes(config, cache):
+    """Of one position of one layer (kernels/latent_rows.h)."""
+    latent, rope = config["kv_lora_rank"], config["qk_rope_head_dim"]
+    if cache != "fp8":
+        return (latent + rope) * (4 if cache == "f32" else 2)
+    return sum(-(-part // 16) * 16 for part in (latent, -(-latent // 128) * 4, 2 * rope))
+
+
 def bytes_of_token(args, choice, position):
     """What a token that stands at this position reads."""
     plan = json.loads(run(args.dsrun, "plan", args.folder, "--json", *choice))["memory"]
     held = plan["vram"]["bytes"]
     config = json.loads((args.folder / "config.json").read_text())
-    values = (config["kv_lora_rank"] + config["qk_rope_head_dim"]) * config["num_hidden_layers"]
-    cache = values * position * CACHE_BYTES[args.kv_dtype]
+    cache = cache_row_bytes(config, args.kv_dtype) * config["num_hidden_layers"] * position
     return held["head"] + held["layers"] + plan["token_bytes"] + cache
 
 
@@ -69,7 +76,7 @@ def main():
     parser.add_argument("--cuda-library", help="the CUDA library to load, if not the program's own")
     parser.add_argument("--device", default="cuda", help="cuda or cuda:N")
     parser.add_argument("--precision", nargs="+", choices=PRECISIONS, default=PRECISIONS)
-    parser.add_argument("--kv-dtype", choices=CACHE_BYTES, default="bf16")
+    parser.add_argument("--kv-dtype", choices=CACHES, default="bf16")
     parser.add_argument("--positions", nargs="+", type=int, default=[32, 1024, 8192], help="lengths of the prompts")
     parser.add_argument("--tokens", type=int, default=64, help="to decode each time")
     parser.add_argument("--rounds", type=int, default=5)

@@ -27,7 +27,7 @@ sys.path.insert(0, str(ROOT / "tests" / "e2e"))
 import safetensors_io  # noqa: E402
 
 PRECISIONS = ("exact", "bf16", "fp8")
-CACHES = ("f32", "bf16", "f16")
+CACHES = ("f32", "bf16", "f16", "fp8")
 
 
 class Distance:

@@ -12,6 +12,13 @@ using kernels::Slice;
 struct Heads {
   uint32_t heads, latent, rope;
   [[nodiscard]] uint32_t key() const { return latent + rope; }
+  [[nodiscard]] double row_bytes(Dtype cache) const {
+    return static_cast<double>(kernels::cache_row_bytes(cache, {latent, rope}));
+  }
+  /// Numbers of the cache's type that fill so many rows. Those of FP8 are any bytes, scales as well: none is NaN.
+  [[nodiscard]] uint64_t numbers(Dtype cache, uint64_t rows) const {
+    return rows * kernels::cache_row_bytes(cache, {latent, rope}) * 8 / bits_of(cache);
+  }
 };
 
 Heads heads_of(const CudaBench& bench) {
@@ -38,8 +45,7 @@ Work attend_work(const Heads& heads, uint32_t rows, uint32_t positions, Dtype ca
   for (uint32_t r = 0; r < rows; ++r)
     seen += positions - r;
   const double vectors = static_cast<double>(rows) * heads.heads;
-  return {.bytes = static_cast<double>(positions) * heads.key() * bits_of(cache) / 8 +
-                   4 * vectors * (heads.key() + heads.latent),
+  return {.bytes = positions * heads.row_bytes(cache) + 4 * vectors * (heads.key() + heads.latent),
           .operations = 2 * seen * heads.heads * (heads.key() + heads.latent)};
 }
 
@@ -48,7 +54,7 @@ void measure_decode(CudaBench& bench, Dtype cache, uint32_t positions, uint32_t 
   for (const uint32_t rows : {1U, 2U}) {
     Memory memory = bench.memory();
     MlaAttendArgs args = attend_args(memory, heads, rows);
-    const Rotation caches(memory, cache, uint64_t{room} * heads.key(), bench.pool_bytes());
+    const Rotation caches(memory, cache, heads.numbers(cache, room), bench.pool_bytes());
     const uint32_t first = positions - rows;
     args.cache_dtype = cache;
     args.live = {.value = memory.upload(std::as_bytes(std::span(&first, 1))), .limit = room};
@@ -66,7 +72,7 @@ void measure_decode(CudaBench& bench, Dtype cache, uint32_t positions, uint32_t 
 
 void measure_decode_attention(CudaBench& bench) {
   constexpr uint32_t kMost = 131072;
-  for (const Dtype cache : {Dtype::f32, Dtype::bf16}) {
+  for (const Dtype cache : {Dtype::f32, Dtype::bf16, Dtype::f8_e4m3}) {
     if (bench.options().quick) {
       measure_decode(bench, cache, 40, 48);
       continue;
@@ -80,11 +86,11 @@ void measure_decode_attention(CudaBench& bench) {
 void measure_prefill_attention(CudaBench& bench) {
   const Heads heads = heads_of(bench);
   const auto rows = bench.sized<uint32_t>(512, 4);
-  for (const Dtype cache : {Dtype::f32, Dtype::bf16}) {
+  for (const Dtype cache : {Dtype::f32, Dtype::bf16, Dtype::f8_e4m3}) {
     for (const uint32_t positions : {bench.sized(512U, 8U), bench.sized(4096U, 24U)}) {
       Memory memory = bench.memory();
       MlaAttendArgs args = attend_args(memory, heads, rows);
-      args.cache = memory.numbers(cache, uint64_t{positions} * heads.key());
+      args.cache = memory.numbers(cache, heads.numbers(cache, positions));
       args.cache_dtype = cache;
       args.first_position = positions - rows;
       const double seconds = bench.seconds_per_launch(1, [&](uint32_t) { bench.queue().mla_attend(args); });

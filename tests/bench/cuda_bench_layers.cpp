@@ -42,8 +42,9 @@ class Layers {
         sizes_(sizes),
         positions_(positions),
         memory_(bench.memory()),
-        caches_(memory_, Dtype::bf16, uint64_t{positions} * (Sizes::kLatent + Sizes::kRope),
-                uint64_t{Sizes::kLayers} * positions * (Sizes::kLatent + Sizes::kRope) * 2),
+        cache_(bench.options().cuda.precision == kernels::Precision::fp8 ? Dtype::f8_e4m3 : Dtype::bf16),
+        caches_(memory_, cache_, positions * row_bytes() * 8 / bits_of(cache_),
+                Sizes::kLayers * positions * row_bytes()),
         experts_(bench, memory_) {
     const uint32_t at = positions - 1;
     position_ = {.value = memory_.upload(std::as_bytes(std::span(&at, 1))), .limit = positions};
@@ -63,15 +64,24 @@ class Layers {
       work.bytes += weight->bytes();
       work.operations += 2 * weight->values();
     }
-    work.bytes += 2.0 * positions_ * (Sizes::kLatent + Sizes::kRope);
+    work.bytes += static_cast<double>(positions_ * row_bytes());
     work.operations += 2.0 * positions_ * sizes_.heads * (2 * Sizes::kLatent + Sizes::kRope);
     return work;
   }
   [[nodiscard]] uint32_t expert_count() const { return experts_.count(); }
+  [[nodiscard]] Dtype cache() const { return cache_; }
 
  private:
+  static constexpr kernels::LatentShape kRow{.latent_dim = Sizes::kLatent, .rope_dim = Sizes::kRope};
+
   kernels::Queue& queue() { return bench_.queue(); }
   LayerWeights fp8(uint32_t out, uint32_t in) { return {memory_, {"", out, in, Dtype::f8_e4m3}}; }
+
+  [[nodiscard]] uint64_t row_bytes() const { return kernels::cache_row_bytes(cache_, kRow); }
+  void store(uint32_t layer) {
+    if (cache_ == Dtype::f8_e4m3) return queue().store_latents(caches_.at(layer), kRow, kv_, position_);
+    queue().store_rows(caches_.at(layer), cache_, kv_, position_);
+  }
 
   void attention(uint32_t layer) {
     constexpr uint32_t kKey = Sizes::kNope + Sizes::kRope, kHeadRows = Sizes::kNope + Sizes::kValue;
@@ -80,7 +90,7 @@ class Layers {
     const Rows latent{.data = kv_.data, .rows = 1, .cols = Sizes::kLatent, .stride = kv_.stride};
     queue().rms_norm(latent, gain_, 1e-6F, latent);
     queue().rope(rope(kv_.data.at(Sizes::kLatent * sizeof(float)), 1, Sizes::kRope));
-    queue().store_rows(caches_.at(layer), Dtype::bf16, kv_, position_);
+    store(layer);
     queue().linear(q_a_.of(layer), normed_, q_low_);
     queue().rms_norm(q_low_, gain_, 1e-6F, q_low_);
     queue().linear(q_b_.of(layer), q_low_, q_);
@@ -109,7 +119,7 @@ class Layers {
                         .rope_row_stride = q_.stride,
                         .rope_head_stride = kKey,
                         .scale = 0.0722F,
-                        .cache_dtype = Dtype::bf16,
+                        .cache_dtype = cache_,
                         .live = position_});
     heads.first_row = Sizes::kNope;
     heads.rows_used = Sizes::kValue;
@@ -168,6 +178,7 @@ class Layers {
   Sizes sizes_;
   uint32_t positions_;
   Memory memory_;
+  Dtype cache_;  // FP8 as --precision fp8 has it, else BF16
   Rotation caches_;
   RoutedExperts experts_;
   kernels::LivePosition position_;
@@ -209,9 +220,9 @@ void measure_layers(CudaBench& bench) {
   for (const uint32_t positions : contexts) {
     Layers layers(bench, sizes, positions);
     const double seconds = layers.seconds();
-    bench.print(
-        fmt::format("a whole MoE layer, {} experts, {} positions, cache BF16", layers.expert_count(), positions), 1,
-        layers.work(), seconds);
+    bench.print(fmt::format("a whole MoE layer, {} experts, {} positions, cache {}", layers.expert_count(), positions,
+                            to_string(layers.cache())),
+                1, layers.work(), seconds);
   }
 }
 

@@ -55,6 +55,11 @@ class Small {
     const Slice to = memory_.uninitialised(uint64_t{kPositions} * kWidth * 2);
     time("store_rows [576] bf16, live position", rows, 6.0 * rows * kWidth,
          [&] { queue().store_rows(to, Dtype::bf16, from, live(kPositions)); });
+    constexpr kernels::LatentShape kShape{.latent_dim = 512, .rope_dim = 64};
+    const uint64_t row_bytes = kernels::fp8_row(kShape).bytes;
+    const Slice fp8 = memory_.uninitialised(kPositions * row_bytes);
+    time("store_latents [512 + 64], live position", rows, rows * (4.0 * kWidth + static_cast<double>(row_bytes)),
+         [&] { queue().store_latents(fp8, kShape, from, live(kPositions)); });
   }
   void route(uint32_t rows) {
     constexpr uint32_t kExperts = 256, kTop = 8;

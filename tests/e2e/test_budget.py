@@ -102,7 +102,7 @@ class Budgets(EndToEnd):
 
     def test_a_value_that_is_none_is_wrong_usage(self):
         for flag, value in (("--ram", "0%"), ("--ram", "1.5"), ("--ram", "x"), ("--experts", "0"),
-                            ("--experts", "101%"), ("--kv-dtype", "fp8")):
+                            ("--experts", "101%"), ("--kv-dtype", "fp4")):
             with self.subTest(flag=flag, value=value):
                 result = self.ask(flag, value)
                 self.assertEqual(result.code, 2, str(result))
@@ -113,6 +113,11 @@ class Budgets(EndToEnd):
         for dtype in ("bf16", "f16"):
             with self.subTest(dtype=dtype):
                 self.assertEqual(self.assert_answers("--kv-dtype", dtype)["memory_bytes"]["kv_cache"] * 2, exact)
+
+    def test_an_fp8_cache_takes_what_its_rows_take_and_says_the_same(self):
+        # 80 codes, a scale in 16 bytes, 16 rotary values of BF16, where FP32 has 96 values.
+        exact = self.assert_answers()["memory_bytes"]["kv_cache"]
+        self.assertEqual(self.assert_answers("--kv-dtype", "fp8")["memory_bytes"]["kv_cache"] * 384, exact * 128)
 
 
 if __name__ == "__main__":

@@ -173,6 +173,28 @@ class Text(OnGpu):
                 self.assertEqual("cuBLASLt" in stats["device"], precision != "exact", stats["device"])
                 self.assertEqual(said, ANSWER)  # it is sure of this
 
+    def test_precision_fp8_means_an_fp8_cache_unless_another_is_named(self):
+        def planned(*flags):
+            result = self.dsrun("plan", self.data(), "--json", "--ctx", 256, *flags)
+            return json.loads(self.assert_ok(result).stdout)["memory"]["bytes" if "cpu" in flags else "vram"]
+        caches = {}
+        for name, flags in (("usual", ()), ("bf16", ("--precision", "bf16")), ("fp8", ("--precision", "fp8")),
+                            ("named", ("--precision", "fp8", "--kv-dtype", "f32")), ("alone", ("--kv-dtype", "fp8"))):
+            caches[name] = planned(*CHOICE, *flags)["bytes"]["kv_cache"]
+        self.assertEqual(caches["usual"], caches["bf16"])
+        self.assertEqual(caches["usual"], caches["named"])
+        self.assertEqual(caches["fp8"] * 384, caches["usual"] * 128)  # of tiny-v3, test_budget.py says why
+        self.assertEqual(caches["fp8"], caches["alone"])
+        self.assertEqual(caches["fp8"], planned("--device", "cpu", "--kv-dtype", "fp8")["kv_cache"])
+
+    def test_an_fp8_cache_says_what_the_cpu_says_with_and_without_drafts(self):
+        expected = self.assert_ok(self.dsrun(self.data(), "-p", QUESTION, "--device", "cpu", "--kv-dtype", "fp8")).stdout
+        for mtp, precision in (("off", "exact"), ("1", "fp8")):
+            with self.subTest(mtp=mtp, precision=precision):
+                said = self.assert_ok(self.dsrun(self.data(), "-p", QUESTION, *CHOICE, "--kv-dtype", "fp8", "--mtp", mtp,
+                                                 "--precision", precision)).stdout
+                self.assertEqual(said, expected)
+
 
 class Numbers(OnGpu):
     def test_exact_logits_are_the_cpus_for_every_stored_form(self):
@@ -192,7 +214,7 @@ class Numbers(OnGpu):
 
     def test_a_smaller_cache_gives_the_cpus_numbers_too(self):
         tokens = list(range(ROWS))
-        for dtype in ("bf16", "f16"):
+        for dtype in ("bf16", "f16", "fp8"):
             with self.subTest(dtype=dtype):
                 expected = self.logits(self.data(), tokens, "--device", "cpu", "--kv-dtype", dtype)
                 self.assert_close(self.logits(self.data(), tokens, *CHOICE, "--kv-dtype", dtype), expected)

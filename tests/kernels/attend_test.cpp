@@ -43,12 +43,36 @@ float softmax_scale(const AttendCase& c) {
 }
 
 /// The cache's rows as the device stores them.
-kernels::Slice stored_cache(Lab& lab, const AttendInput& input, uint32_t cols, Dtype dtype) {
-  const std::vector<uint8_t> zeros(input.cache.size() * (bits_of(dtype) / 8));
-  const kernels::Slice place = lab.raw(zeros.data(), zeros.size(), sizeof(float));
-  const auto rows = static_cast<uint32_t>(input.cache.size() / cols);
-  lab.queue().store_rows(place, dtype, {.data = lab.put(input.cache), .rows = rows, .cols = cols, .stride = cols});
+kernels::Slice stored_cache(Lab& lab, const AttendInput& input, const AttendCase& c, Dtype dtype) {
+  const kernels::LatentShape shape{.latent_dim = c.latent, .rope_dim = c.rope};
+  const uint32_t cols = c.latent + c.rope;
+  const auto count = static_cast<uint32_t>(input.cache.size() / cols);
+  const kernels::Rows rows{.data = lab.put(input.cache), .rows = count, .cols = cols, .stride = cols};
+  const bool is_fp8 = dtype == Dtype::f8_e4m3;
+  const std::vector<uint8_t> blank(count * cache_row_bytes(dtype, shape), 0xff);
+  const kernels::Slice place = lab.raw(blank.data(), blank.size(), is_fp8 ? 16 : sizeof(float));
+  if (is_fp8) {
+    lab.queue().store_latents(place, shape, rows);
+  } else {
+    lab.queue().store_rows(place, dtype, rows);
+  }
   return place;
+}
+
+/// The values of a cache of this type.
+std::vector<float> stored_values(Lab& lab, const AttendInput& input, const AttendCase& c, Dtype dtype) {
+  const uint32_t cols = c.latent + c.rope;
+  const kernels::Rows rows{.data = lab.poisoned(input.cache.size()),
+                           .rows = static_cast<uint32_t>(input.cache.size() / cols),
+                           .cols = cols,
+                           .stride = cols};
+  const kernels::Slice place = stored_cache(lab, input, c, dtype);
+  if (dtype == Dtype::f8_e4m3) {
+    lab.queue().load_latents(rows, place, {.latent_dim = c.latent, .rope_dim = c.rope});
+  } else {
+    lab.queue().load_rows(rows, place, dtype);
+  }
+  return lab.get(rows.data, input.cache.size());
 }
 
 /// `c.rows` rows of the input from row `first` on.
@@ -59,7 +83,7 @@ std::vector<float> run_attend(Lab& lab, const AttendInput& input, const AttendCa
   const uint32_t rope_stride = c.rope + kRopeGap;
   lab.queue().mla_attend({.query_latent = lab.put(input.latent).at(uint64_t{first} * c.heads * c.latent * 4),
                           .query_rope = lab.put(input.rope).at(uint64_t{first} * c.heads * rope_stride * 4),
-                          .cache = stored_cache(lab, input, c.latent + c.rope, dtype),
+                          .cache = stored_cache(lab, input, c, dtype),
                           .out = out,
                           .rows = c.rows,
                           .heads = c.heads,
@@ -156,17 +180,17 @@ KERNEL_CASE("mla_attend: a smaller cache gives the bits of an FP32 cache that ho
   SKIP_UNLESS_SET_RUNS();
   Random random;
   CAPTURE(random.seed());
-  for (const AttendCase& c : {AttendCase{1, 1, 16, 8, 0, 1}, AttendCase{3, 9, 33, 10, 200, 1},
-                              AttendCase{2, 8, 512, 64, 130, 1}, AttendCase{2, 5, 16, 0, 10, 1}}) {
+  for (const AttendCase& c :
+       {AttendCase{1, 1, 16, 8, 0, 1}, AttendCase{3, 9, 33, 10, 200, 1}, AttendCase{2, 8, 512, 64, 130, 1},
+        AttendCase{2, 5, 16, 0, 10, 1}, AttendCase{2, 3, 1104, 40, 70, 1}, AttendCase{2, 3, 1101, 7, 20, 1}}) {
     const AttendInput input = random_input(c, random);
-    for (const Dtype dtype : {Dtype::bf16, Dtype::f16}) {
+    for (const Dtype dtype : {Dtype::bf16, Dtype::f16, Dtype::f8_e4m3}) {
       CAPTURE(c);
       CAPTURE(to_string(dtype));
       Lab lab(Set::kName);
       AttendInput rounded = input;
-      for (float& value : rounded.cache) {
-        value = dtype == Dtype::bf16 ? bf16_to_f32(f32_to_bf16(value)) : f16_to_f32(f32_to_f16(value));
-      }
+      rounded.cache = stored_values(lab, input, c, dtype);
+      CHECK(rounded.cache != input.cache);
       Lab plainest(plainest_of(Set::kName), 1);
       const auto wanted = run_attend(plainest, rounded, c, 0);
       CHECK(first_difference(run_attend(lab, input, c, 0, dtype), wanted) == wanted.size());

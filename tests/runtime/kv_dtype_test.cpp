@@ -27,7 +27,8 @@ std::vector<double> doubles(const std::vector<float>& values) {
 
 TEST_CASE("KV cache types: the error of the logits, in both forms of attention") {
   const auto prompts = test::golden_prompts();
-  for (const auto& [dtype, most] : {std::pair(Dtype::bf16, 1e-3), std::pair(Dtype::f16, 1e-5)}) {
+  for (const auto& [dtype, most] :
+       {std::pair(Dtype::bf16, 1e-3), std::pair(Dtype::f16, 1e-5), std::pair(Dtype::f8_e4m3, 1e-3)}) {
     CAPTURE(to_string(dtype));
     double worst = 0;
     size_t rows = 0;
@@ -59,20 +60,23 @@ TEST_CASE("KV cache types: the error of the logits, in both forms of attention")
 
 TEST_CASE("KV cache types: the bits do not depend on chunks, threads or waves") {
   const std::vector<uint32_t> tokens = test::golden_prompts().front().logits_tokens;
-  for (const Dtype dtype : {Dtype::bf16, Dtype::f16}) {
+  for (const Dtype dtype : {Dtype::bf16, Dtype::f16, Dtype::f8_e4m3}) {
     const std::vector<float> wanted = logits_of({.kv_dtype = dtype}, tokens);
     CHECK(test::first_difference(logits_of({.threads = 2, .wave_rows = 5, .kv_dtype = dtype}, tokens, 3), wanted) ==
           wanted.size());
   }
 }
 
-TEST_CASE("KV cache types: half the memory") {
+TEST_CASE("KV cache types: what they take") {
   const auto device = kernels::make_cpu_device({.threads = 1, .instruction_set = {}});
   REQUIRE(device);
-  CHECK(KvCache::make(**device, 3, 5, 7, Dtype::f32)->size_bytes() == 3 * 5 * 7 * 4);
-  CHECK(KvCache::make(**device, 3, 5, 7, Dtype::bf16)->size_bytes() == 3 * 5 * 7 * 2);
-  CHECK_FALSE(KvCache::bytes_of(UINT64_MAX, 2, 1, Dtype::bf16));
-  CHECK_FALSE(KvCache::make(**device, UINT32_MAX, UINT32_MAX, UINT32_MAX, Dtype::f32));
+  CHECK(KvCache::make(**device, 3, 5, {5, 2}, Dtype::f32)->size_bytes() == 3 * 5 * 7 * 4);
+  CHECK(KvCache::make(**device, 3, 5, {5, 2}, Dtype::bf16)->size_bytes() == 3 * 5 * 7 * 2);
+  CHECK(KvCache::make(**device, 3, 5, {512, 64}, Dtype::f8_e4m3)->size_bytes() == 3 * 5 * 656);
+  const auto cache = KvCache::make(**device, 3, 5, {24, 16}, Dtype::f8_e4m3);
+  CHECK(cache->layer(2).at(3).offset_bytes == (2 * 5 + 3) * (32 + 16 + 32));
+  CHECK_FALSE(KvCache::bytes_of(UINT64_MAX, 2, {1, 0}, Dtype::bf16));
+  CHECK_FALSE(KvCache::make(**device, UINT32_MAX, UINT32_MAX, {UINT32_MAX, 0}, Dtype::f32));
 }
 
 }  // namespace

@@ -144,7 +144,8 @@ TEST_CASE("command line: memory") {
   const auto usual = parsed<RunOptions>({"dir", "-p", "x"});
   CHECK_FALSE(usual.load.memory.ram);
   CHECK_FALSE(usual.load.memory.experts);
-  CHECK(usual.load.memory.kv_dtype == Dtype::f32);
+  CHECK_FALSE(usual.load.memory.kv_dtype.has_value());
+  CHECK(parsed<RunOptions>({"dir", "-p", "x", "--kv-dtype", "fp8"}).load.memory.kv_dtype == Dtype::f8_e4m3);
   const auto plan = parsed<PlanOptions>({"plan", "dir", "--ram", "50%", "--ctx", "64", "--prompt-tokens", "7",
                                          "--hit-rate", "40", "--mtp", "1", "--json"});
   CHECK(plan.folder == "dir");

@@ -87,7 +87,7 @@ std::vector<uint32_t> some_tokens(const ModelConfig& config, size_t count) {
 }
 
 TEST_CASE("recorded pass: logits of a whole course are the streamed run's, bit for bit") {
-  for (const Dtype kv_dtype : {Dtype::f32, Dtype::bf16}) {
+  for (const Dtype kv_dtype : {Dtype::f32, Dtype::bf16, Dtype::f8_e4m3}) {
     CAPTURE(to_string(kv_dtype));
     LoadOptions options = options_of();
     options.memory.kv_dtype = kv_dtype;

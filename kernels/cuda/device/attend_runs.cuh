@@ -46,7 +46,8 @@ void for_each_run(gpu::Stream& stream, const MlaAttendTask& task, AttendChoice c
         .slots = splits.slots,
         .value_stride = value_stride(task.latent_dim),
         .key_stride = choice == AttendChoice::exact ? exact_stride(key_dim) : tensor_row_bytes(key_dim),
-        .scale = task.scale};
+        .scale = task.scale,
+        .fp8_row = fp8_row({task.latent_dim, task.rope_dim})};
     launch_splits(run, launch);
     merge_splits(stream, run);
   }

@@ -4,6 +4,7 @@
 #include <dspack_gpu.h>
 
 #include "kernels/cuda/attend_tiles.h"
+#include "kernels/latent_rows.h"
 
 namespace dspack::kernels::cuda::device {
 
@@ -28,6 +29,7 @@ struct AttendRun {
   uint32_t value_stride;
   uint32_t key_stride;  // of keys and queries in shared memory: floats, or bytes of BF16
   float scale;
+  Fp8Row fp8_row;  // of an FP8 cache
 };
 
 struct PositionRange {

@@ -24,8 +24,10 @@ __device__ __forceinline__ float round_to_e4m3(float value) {
   return gpu::bits_to_float(gpu::float_to_bits(rounded) | (bits & kSign));
 }
 
-/// Rounds four values of each lane, which together are a block, to E4M3; returns what they are multiples of.
-__device__ __forceinline__ float round_block(float (&values)[4]) {
+inline constexpr float kLargestE4m3 = 448.0F;
+
+/// The largest magnitude of four values of each lane; NaN is none.
+__device__ __forceinline__ float largest_of_block(const float (&values)[4]) {
   float largest = 0;
 #pragma unroll
   for (unsigned i = 0; i < 4; ++i) {
@@ -37,7 +39,12 @@ __device__ __forceinline__ float round_block(float (&values)[4]) {
     const float other = gpu::shuffle_xor(largest, apart);
     largest = other > largest ? other : largest;
   }
-  constexpr float kLargestE4m3 = 448.0F;
+  return largest;
+}
+
+/// Rounds four values of each lane, which together are a block, to E4M3; returns what they are multiples of.
+__device__ __forceinline__ float round_block(float (&values)[4]) {
+  const float largest = largest_of_block(values);
   const float scale = largest > 0 ? gpu::divide(largest, kLargestE4m3) : 1.0F;
 #pragma unroll
   for (unsigned i = 0; i < 4; ++i)

@@ -1,8 +1,11 @@
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <vector>
 
 #include "kernels/cuda/attend.h"
+#include "kernels/cuda/attend_tiles.h"
+#include "kernels/cuda/latent_rows.h"
 
 namespace dspack::kernels::cuda {
 namespace {
@@ -123,6 +126,26 @@ TEST_CASE("cuda: what a row of exact attention depends on follows from the numbe
       AttendShape other = shape;
       other.heads = heads;
       CHECK(attend_splits(other, AttendChoice::exact).most == attend_splits(one, AttendChoice::exact).most);
+    }
+  }
+}
+
+TEST_CASE("cuda: FP8 rows of a tile fit the stage in which they wait to be decoded") {
+  for (uint32_t latent = 16; latent <= kTensorColumns; latent += 16) {
+    for (uint32_t rope = 0; latent + rope <= kTensorKeyDim; rope += 16) {
+      if (fp8_row({latent, rope}).bytes > tensor_row_bytes(latent + rope)) FAIL_CHECK(latent, " + ", rope);
+    }
+  }
+}
+
+TEST_CASE("cuda: every tile of a latent that is stored has a warp, and what is behind them, too") {
+  for (const uint32_t latent : {1U, 128U, 129U, 512U, 1024U, 1025U, 5000U}) {
+    for (const uint32_t rows : {1U, 3U, 70'000U}) {
+      const gpu::LaunchShape launch = choose_store_latents_launch(rows, latent);
+      CHECK(launch.grid_x * launch.threads / 32 >= latent_tiles(latent) + 1);
+      CHECK(launch.grid_x * launch.threads / 32 < latent_tiles(latent) + 1 + launch.threads / 32);
+      CHECK(launch.threads <= 256);
+      CHECK(launch.grid_y == std::min(rows, 65'535U));
     }
   }
 }

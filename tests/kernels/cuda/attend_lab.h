@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "kernels/cpu/latent_rows.h"
 #include "kernels/cuda/attend.h"
 #include "tests/kernels/cuda/gpu_lab.h"
 #include "tests/kernels/reference.h"
@@ -45,6 +46,15 @@ inline float stored_value(float value, Dtype dtype) {
   return value;
 }
 
+/// The CPU's FP8 rows of a cache.
+inline std::vector<std::byte> fp8_rows(const std::vector<float>& cache, const AttendCase& c) {
+  const kernels::LatentShape shape{.latent_dim = c.latent, .rope_dim = c.rope};
+  const auto rows = static_cast<uint32_t>(cache.size() / (c.latent + c.rope));
+  std::vector<std::byte> bytes(rows * kernels::fp8_row(shape).bytes);
+  kernels::store_latent_rows(bytes.data(), shape, cache.data(), c.latent + c.rope, {0, rows});
+  return bytes;
+}
+
 inline AttendInput random_input(const AttendCase& c, Random& random) {
   AttendInput input;
   const size_t queries = size_t{c.rows} * c.heads;
@@ -53,6 +63,12 @@ inline AttendInput random_input(const AttendCase& c, Random& random) {
     value *= c.sharpness;
   input.rope = random.normals(queries * (c.rope + kRopeGap));
   input.cache = random.normals(size_t{c.first_position + c.rows} * (c.latent + c.rope));
+  if (c.dtype == Dtype::f8_e4m3) {
+    const auto rows = static_cast<uint32_t>(input.cache.size() / (c.latent + c.rope));
+    kernels::load_latent_rows(input.cache.data(), c.latent + c.rope, fp8_rows(input.cache, c).data(),
+                              {.latent_dim = c.latent, .rope_dim = c.rope}, {0, rows});
+    return input;
+  }
   for (float& value : input.cache)
     value = stored_value(value, c.dtype);
   return input;
@@ -64,6 +80,7 @@ inline float softmax_scale(const AttendCase& c) {
 
 inline const void* put_cache(GpuLab& lab, const AttendInput& input, const AttendCase& c) {
   if (c.dtype == Dtype::f32) return lab.put(input.cache, c.cache_offset);
+  if (c.dtype == Dtype::f8_e4m3) return lab.put(fp8_rows(input.cache, c), c.cache_offset);
   std::vector<uint16_t> bits;
   for (const float value : input.cache)
     bits.push_back(c.dtype == Dtype::bf16 ? f32_to_bf16(value) : f32_to_f16(value));

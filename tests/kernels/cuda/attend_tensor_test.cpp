@@ -71,6 +71,17 @@ TEST_CASE("cuda: tensor attention agrees with double precision within the roundi
   }
 }
 
+TEST_CASE("cuda: tensor attention of FP8 rows, decoded from memory or behind the tile before") {
+  Random random;
+  CAPTURE(random.seed());
+  for (const AttendChoice choice : kTensorChoices) {
+    for (const AttendCase& c :
+         {AttendCase{1, 5, 16, 16, 70, 1, Dtype::f8_e4m3}, AttendCase{3, 9, 48, 0, 63, 1, Dtype::f8_e4m3, 16},
+          AttendCase{5, 4, 144, 32, 130, 1, Dtype::f8_e4m3}, AttendCase{70, 2, 32, 16, 0, 1, Dtype::f8_e4m3}})
+      check_tensor(c, choice, random);
+  }
+}
+
 TEST_CASE("cuda: tensor attention rounds caches of other types, and takes them unaligned") {
   Random random;
   CAPTURE(random.seed());
@@ -87,6 +98,8 @@ TEST_CASE("cuda: tensor attention at DeepSeek-V3's sizes") {
   CAPTURE(random.seed());
   check_tensor({1, 128, 512, 64, 70, 1, Dtype::bf16}, AttendChoice::tensor_64x2, random);
   check_tensor({2, 16, 512, 64, 130, 3, Dtype::bf16}, AttendChoice::tensor_16x2, random);
+  check_tensor({1, 128, 512, 64, 70, 1, Dtype::f8_e4m3}, AttendChoice::tensor_64x2, random);
+  check_tensor({2, 16, 512, 64, 130, 3, Dtype::f8_e4m3}, AttendChoice::tensor_16x1, random);
 }
 
 TEST_CASE("cuda: tensor attention over many positions, where splits become longer") {
@@ -110,6 +123,7 @@ TEST_CASE("cuda: tensor attention of splits that are several tiles long, in ever
   CAPTURE(random.seed());
   for (const AttendChoice choice : kTensorChoices) {
     check_tensor({1, 5, 16, 16, 128 * 64 + 40, 3, Dtype::bf16}, choice, random);
+    check_tensor({1, 5, 16, 16, 128 * 64 + 40, 3, Dtype::f8_e4m3}, choice, random);
   }
 }
 
@@ -122,25 +136,31 @@ TEST_CASE("cuda: tensor attention of so many queries that no row is cut") {
 TEST_CASE("cuda: tensor attention: a row's bits depend on neither its neighbours, tiles, nor who knows its position") {
   Random random;
   CAPTURE(random.seed());
-  const AttendCase c{5, 3, 32, 16, 125, 3, Dtype::bf16};
-  const AttendInput input = random_input(c, random);
-  GpuLab lab(random.seed());
-  for (const AttendChoice choice : {AttendChoice::tensor_64x2, AttendChoice::tensor_16x1})
-    check_rows_alone(lab, input, c, choice);
+  for (const Dtype dtype : {Dtype::bf16, Dtype::f8_e4m3}) {
+    const AttendCase c{5, 3, 32, 16, 125, 3, dtype};
+    CAPTURE(c);
+    const AttendInput input = random_input(c, random);
+    GpuLab lab(random.seed());
+    for (const AttendChoice choice : {AttendChoice::tensor_64x2, AttendChoice::tensor_16x1})
+      check_rows_alone(lab, input, c, choice);
+  }
 }
 
 TEST_CASE("cuda: tensor attention: the order of threads and blocks changes no bit") {
   Random random;
   CAPTURE(random.seed());
-  const AttendCase c{3, 5, 48, 16, 150, 2, Dtype::bf16};
-  const AttendInput input = random_input(c, random);
-  for (const AttendChoice choice : kTensorChoices) {
-    CAPTURE(static_cast<int>(choice));
-    GpuLab first(1);
-    const auto wanted = run_attend(first, input, c, {.rows = c.rows, .choice = choice});
-    for (const uint64_t seed : {2, 3, 4}) {
-      GpuLab lab(seed);
-      CHECK(first_difference(run_attend(lab, input, c, {.rows = c.rows, .choice = choice}), wanted) == wanted.size());
+  for (const Dtype dtype : {Dtype::bf16, Dtype::f8_e4m3}) {
+    const AttendCase c{3, 5, 48, 16, 150, 2, dtype};
+    CAPTURE(c);
+    const AttendInput input = random_input(c, random);
+    for (const AttendChoice choice : kTensorChoices) {
+      CAPTURE(static_cast<int>(choice));
+      GpuLab first(1);
+      const auto wanted = run_attend(first, input, c, {.rows = c.rows, .choice = choice});
+      for (const uint64_t seed : {2, 3, 4}) {
+        GpuLab lab(seed);
+        CHECK(first_difference(run_attend(lab, input, c, {.rows = c.rows, .choice = choice}), wanted) == wanted.size());
+      }
     }
   }
 }

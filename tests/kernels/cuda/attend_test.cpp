@@ -41,6 +41,7 @@ TEST_CASE("cuda: exact attention at DeepSeek-V3's sizes") {
   CAPTURE(random.seed());
   check_exact({1, 128, 512, 64, 70, 1, Dtype::bf16}, random);
   check_exact({2, 16, 512, 64, 130, 1, Dtype::f32}, random);
+  check_exact({2, 16, 512, 64, 130, 1, Dtype::f8_e4m3}, random);
 }
 
 TEST_CASE("cuda: exact attention on keys that are wider than a panel, values wider than a block") {
@@ -49,6 +50,8 @@ TEST_CASE("cuda: exact attention on keys that are wider than a panel, values wid
   check_exact({2, 3, 560, 16, 40, 1, Dtype::bf16}, random);
   check_exact({2, 3, 1100, 100, 70, 1, Dtype::f16}, random);
   check_exact({1, 2, 1031, 30, 20, 1, Dtype::f32}, random);
+  check_exact({2, 3, 1104, 40, 70, 1, Dtype::f8_e4m3}, random);
+  check_exact({1, 2, 1031, 30, 20, 1, Dtype::f8_e4m3}, random);
 }
 
 TEST_CASE("cuda: exact attention over many positions, where splits become longer") {
@@ -77,6 +80,10 @@ TEST_CASE("cuda: exact attention decodes every type of cache, aligned or not") {
       check_exact({2, 3, 31, 6, 70, 1, dtype, elements * bits_of(dtype) / 8}, random);
     }
   }
+  for (const AttendCase& c :
+       {AttendCase{2, 3, 48, 16, 70, 1, Dtype::f8_e4m3, 16}, AttendCase{2, 3, 31, 6, 70, 1, Dtype::f8_e4m3, 16},
+        AttendCase{2, 3, 144, 0, 70, 1, Dtype::f8_e4m3}, AttendCase{2, 3, 32, 5, 70, 1, Dtype::f8_e4m3}})
+    check_exact(c, random);
 }
 
 TEST_CASE("cuda: exact attention: scores beyond the range of exp do no harm") {
@@ -91,17 +98,20 @@ TEST_CASE("cuda: exact attention: scores beyond the range of exp do no harm") {
 TEST_CASE("cuda: exact attention: a row's bits depend on its position and query alone, whoever knows the position") {
   Random random;
   CAPTURE(random.seed());
-  const AttendCase c{7, 3, 24, 8, 124, 3};
-  const AttendInput input = random_input(c, random);
-  GpuLab lab(random.seed());
-  check_rows_alone(lab, input, c, AttendChoice::exact);
+  for (const Dtype dtype : {Dtype::f32, Dtype::f8_e4m3}) {
+    const AttendCase c{7, 3, 24, 8, 124, 3, dtype};
+    CAPTURE(c);
+    const AttendInput input = random_input(c, random);
+    GpuLab lab(random.seed());
+    check_rows_alone(lab, input, c, AttendChoice::exact);
+  }
 }
 
 TEST_CASE("cuda: exact attention: the order of threads and blocks changes no bit") {
   Random random;
   CAPTURE(random.seed());
   for (const AttendCase& c : {AttendCase{3, 5, 33, 10, 150, 2}, AttendCase{1, 4, 512, 64, 65, 2, Dtype::bf16},
-                              AttendCase{1, 2, 600, 20, 30, 2}}) {
+                              AttendCase{1, 2, 600, 20, 30, 2}, AttendCase{2, 4, 144, 16, 65, 2, Dtype::f8_e4m3}}) {
     CAPTURE(c);
     const AttendInput input = random_input(c, random);
     GpuLab first(1);

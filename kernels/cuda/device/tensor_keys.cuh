@@ -1,0 +1,212 @@
+// The operands of attention on tensor cores in shared memory: rows of queries, keys and weights in BF16, and how keys
+// get there from each way in which a cache is stored.
+//
+// A row begins at a multiple of 128 bytes; its 16-byte pieces are permuted within each 128: piece p of row r lies at
+// p ^ (r % 8). So eight rows at one column (load_tiles) touch all 32 banks once, and so do eight pieces of one row
+// (filling).
+#pragma once
+
+#include "kernels/cuda/device/attend_split.cuh"
+#include "kernels/cuda/device/decode.cuh"
+#include "kernels/cuda/device/fp8_rows.cuh"
+
+namespace dspack::kernels::cuda::device {
+
+inline constexpr unsigned kPieceValues = 8;  // BF16 values in 16 bytes
+
+/// Where piece `piece` of row `row` lies.
+__device__ __forceinline__ uint32_t swizzled(uint32_t row, uint32_t row_bytes, uint32_t piece) {
+  return row * row_bytes + (piece ^ (row % 8)) * 16;
+}
+
+__device__ __forceinline__ uint4 round_piece(const float (&values)[kPieceValues]) {
+  return make_uint4(gpu::floats_to_bf16s(values[0], values[1]), gpu::floats_to_bf16s(values[2], values[3]),
+                    gpu::floats_to_bf16s(values[4], values[5]), gpu::floats_to_bf16s(values[6], values[7]));
+}
+
+/// Zeros behind the last query.
+__device__ __forceinline__ void load_tensor_queries(const AttendRun& run, uint32_t first_query, uint32_t count,
+                                                    unsigned char* queries, uint32_t row_bytes) {
+  const unsigned warps = gpu::block_threads() / gpu::kWarpThreads;
+  for (uint32_t row = gpu::warp_index(); row < count; row += warps) {
+    const uint32_t query = first_query + row;
+    for (uint32_t piece = gpu::lane_index(); piece < run.key_dim / kPieceValues; piece += gpu::kWarpThreads) {
+      float values[kPieceValues];
+#pragma unroll
+      for (unsigned i = 0; i < kPieceValues; ++i)
+        values[i] = query < run.queries ? query_value(run, query, piece * kPieceValues + i) : 0.0F;
+      *reinterpret_cast<uint4*>(queries + swizzled(row, row_bytes, piece)) = round_piece(values);
+    }
+  }
+}
+
+/// Where keys go: a tile of kTensorPositions rows.
+struct KeyTile {
+  unsigned char* rows;
+  uint32_t row_bytes;
+  [[nodiscard]] __device__ __forceinline__ uint4* at(uint32_t row, uint32_t piece) const {
+    return reinterpret_cast<uint4*>(rows + swizzled(row, row_bytes, piece));
+  }
+};
+
+// Keys of one form: load(run, first, end, tile), which every thread of the block calls, brings the keys from `first`
+// on, zeros from `end` on. kStaged: so does copy, but as they are stored, and decode takes them from there.
+
+/// A BF16 cache whose rows begin at multiples of 16 bytes, as it is.
+struct CopyKeys {
+  static constexpr bool kStaged = false;
+  static __device__ __forceinline__ void load(const AttendRun& run, uint32_t first, uint32_t end, const KeyTile& tile) {
+    const unsigned warps = gpu::block_threads() / gpu::kWarpThreads;
+    for (uint32_t row = gpu::warp_index(); row < kTensorPositions; row += warps) {
+      const bool is_there = first + row < end;
+      const auto* from = static_cast<const uint16_t*>(run.cache) + (is_there ? uint64_t{first + row} * run.key_dim : 0);
+      for (uint32_t piece = gpu::lane_index(); piece < run.key_dim / kPieceValues; piece += gpu::kWarpThreads)
+        gpu::copy_async(tile.at(row, piece), from + piece * kPieceValues, is_there);
+    }
+  }
+};
+
+/// Any other cache of FP32, BF16 or F16, value by value.
+template <class Stored>
+struct RoundKeys {
+  static constexpr bool kStaged = false;
+  static __device__ __forceinline__ void load(const AttendRun& run, uint32_t first, uint32_t end, const KeyTile& tile) {
+    const unsigned warps = gpu::block_threads() / gpu::kWarpThreads;
+    for (uint32_t row = gpu::warp_index(); row < kTensorPositions; row += warps) {
+      for (uint32_t piece = gpu::lane_index(); piece < run.key_dim / kPieceValues; piece += gpu::kWarpThreads) {
+        const uint64_t at = uint64_t{first + row} * run.key_dim + piece * kPieceValues;
+        float values[kPieceValues];
+#pragma unroll
+        for (unsigned i = 0; i < kPieceValues; ++i)
+          values[i] = first + row < end ? Stored::decode_one(run.cache, at + i) : 0.0F;
+        *tile.at(row, piece) = round_piece(values);
+      }
+    }
+  }
+};
+
+/// FP8 (kernels/latent_rows.h): values, each a code times its scale in FP32, rounded to BF16; the rotary key as it is.
+struct Fp8TensorKeys {
+  static constexpr bool kStaged = true;
+
+  static __device__ __forceinline__ void load(const AttendRun& run, uint32_t first, uint32_t end, const KeyTile& tile) {
+    decode_rows(run, static_cast<const uint8_t*>(run.cache) + first * run.fp8_row.bytes, end - first, tile);
+  }
+  /// Rows lie one behind the other in `to`, too. They take no more room than a tile: a scale for 128 values is less
+  /// than the byte that each of them needs less than in BF16.
+  static __device__ __forceinline__ void copy(const AttendRun& run, uint32_t first, uint32_t end, unsigned char* to) {
+    const auto row_bytes = static_cast<uint32_t>(run.fp8_row.bytes);
+    const uint32_t rows = end - first < kTensorPositions ? end - first : kTensorPositions;
+    const auto* from = static_cast<const uint8_t*>(run.cache) + uint64_t{first} * row_bytes;
+    for (uint32_t at = gpu::thread_index() * 16; at < rows * row_bytes; at += gpu::block_threads() * 16)
+      gpu::copy_async(to + at, from + at, true);
+  }
+  static __device__ __forceinline__ void decode(const AttendRun& run, uint32_t first, uint32_t end,
+                                                const unsigned char* from, const KeyTile& tile) {
+    decode_rows(run, from, end - first, tile);
+  }
+
+ private:
+  /// The first `count` of a tile's rows; the others are zeros.
+  static __device__ __forceinline__ void decode_rows(const AttendRun& run, const uint8_t* from, uint32_t count,
+                                                     const KeyTile& tile) {
+    const unsigned warps = gpu::block_threads() / gpu::kWarpThreads;
+    for (uint32_t row = gpu::warp_index(); row < kTensorPositions; row += warps) {
+      const uint8_t* stored = from + row * run.fp8_row.bytes;
+      for (uint32_t column = gpu::lane_index() * StoredF8::kPer16; column < run.latent_dim;
+           column += gpu::kWarpThreads * StoredF8::kPer16)
+        decode_sixteen(run, stored, row < count, column, row, tile);
+      const auto* rope = reinterpret_cast<const uint4*>(stored + run.fp8_row.rope_at);
+      const uint32_t first_piece = run.latent_dim / kPieceValues;
+      for (uint32_t i = gpu::lane_index(); first_piece + i < run.key_dim / kPieceValues; i += gpu::kWarpThreads)
+        *tile.at(row, first_piece + i) = row < count ? rope[i] : make_uint4(0, 0, 0, 0);
+    }
+  }
+  static __device__ __forceinline__ void decode_sixteen(const AttendRun& run, const uint8_t* stored, bool is_there,
+                                                        uint32_t column, uint32_t row, const KeyTile& tile) {
+    const uint4 codes = is_there ? *reinterpret_cast<const uint4*>(stored + column) : make_uint4(0, 0, 0, 0);
+    const float scale = is_there ? fp8_row_scale(stored, run.fp8_row, column) : 0.0F;
+    uint4 pieces[2];
+#pragma unroll
+    for (unsigned i = 0; i < 2; ++i) {
+      float values[kPieceValues];
+#pragma unroll
+      for (unsigned half = 0; half < 2; ++half) {
+        float four[4];
+        StoredF8::decode(codes, i * 2 + half, four);
+#pragma unroll
+        for (unsigned j = 0; j < 4; ++j)
+          values[half * 4 + j] = four[j] * scale;
+      }
+      pieces[i] = round_piece(values);
+    }
+    // Lanes 0 to 3 of eight write even pieces while the others write odd ones: all banks once.
+    const uint32_t piece = column / kPieceValues;
+    const unsigned odd = gpu::lane_index() / 4 % 2;
+    *tile.at(row, piece + odd) = odd == 0 ? pieces[0] : pieces[1];
+    *tile.at(row, piece + (odd ^ 1U)) = odd == 0 ? pieces[1] : pieces[0];
+  }
+};
+
+/// Brings the tiles of a split to shared memory, one after the other. Every thread of the block calls everything.
+///   one stage                 a tile is loaded when it is wanted
+///   two stages                the next tile is on its way (copy_async) while one is used
+///   two stages, kStaged       so are the next tile's rows as they are stored, in the second stage
+template <class Keys, unsigned kStages>
+class KeyTiles {
+ public:
+  __device__ __forceinline__ KeyTiles(const AttendRun& run, uint32_t end, unsigned char* stages, uint32_t row_bytes)
+      : run_(run), end_(end), tile_{stages, row_bytes}, other_(stages + kTensorPositions * row_bytes) {}
+
+  __device__ __forceinline__ void start(uint32_t first) {
+    if constexpr (kStages == 2) fetch(first, other_);
+  }
+
+  /// The tile at `first`, behind which comes the one at `next`. No thread uses the tile before any more, and all
+  /// threads see this one.
+  __device__ __forceinline__ const unsigned char* take(uint32_t first, uint32_t next) {
+    if constexpr (kStages == 1) {
+      gpu::block_barrier();  // the keys before have been used
+      Keys::load(run_, first, end_, tile_);
+      gpu::copy_commit();
+      gpu::copy_wait<0>();
+      gpu::block_barrier();  // the keys are there
+    } else if constexpr (kStaged) {
+      gpu::copy_wait<0>();
+      gpu::block_barrier();  // the rows are there, and the keys before have been used
+      Keys::decode(run_, first, end_, other_, tile_);
+      gpu::block_barrier();  // the keys are there, and the rows have been used
+      if (next < end_) fetch(next, other_);
+    } else {
+      gpu::copy_wait<0>();
+      gpu::block_barrier();  // the keys are there, and those before have been used
+      turn();
+      if (next < end_) fetch(next, other_);
+    }
+    return tile_.rows;
+  }
+
+ private:
+  static constexpr bool kStaged = Keys::kStaged;
+
+  __device__ __forceinline__ void fetch(uint32_t first, unsigned char* to) {
+    if constexpr (kStaged) {
+      Keys::copy(run_, first, end_, to);
+    } else {
+      Keys::load(run_, first, end_, {to, tile_.row_bytes});
+    }
+    gpu::copy_commit();
+  }
+  __device__ __forceinline__ void turn() {
+    unsigned char* used = tile_.rows;
+    tile_.rows = other_;
+    other_ = used;
+  }
+
+  const AttendRun& run_;
+  uint32_t end_;
+  KeyTile tile_;
+  unsigned char* other_;
+};
+
+}  // namespace dspack::kernels::cuda::device

@@ -1,0 +1,44 @@
+// Rows of a latent cache to and from FP8 (kernels/latent_rows.h) on CUDA. What is stored are the CPU's bits.
+//
+// A warp takes one tile of a row, four values a lane, or what is behind the tiles: the rest of the scales' 16 bytes,
+// and the rotary key. Threads: enqueues. Lifetime: the addresses are borrowed until the stream has run. Errors: none;
+// shapes have been checked (kernels/checks.h).
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cuda/matrix.h"
+#include "kernels/cuda/runtime.h"
+#include "kernels/latent_rows.h"
+
+namespace dspack::kernels::cuda {
+
+/// The first row goes *live rows behind `to`.
+struct StoreLatentsTask {
+  uint8_t* to = nullptr;  // 16-byte aligned
+  LatentShape shape;
+  Fp8Row row;          // of the shape
+  uint32_t tiles = 0;  // likewise
+  RowsAt<const float> from;
+  uint32_t rows = 0;
+  const uint32_t* live = nullptr;  // null: 0
+};
+void run_store_latents(gpu::Stream& stream, const StoreLatentsTask& task);
+
+struct LoadLatentsTask {
+  RowsAt<float> to;
+  const uint8_t* from = nullptr;
+  LatentShape shape;
+  Fp8Row row;
+  uint32_t rows = 0;
+};
+void run_load_latents(gpu::Stream& stream, const LoadLatentsTask& task);
+
+/// Tiles of a row.
+[[nodiscard]] constexpr uint32_t latent_tiles(uint32_t latent_dim) {
+  return (latent_dim + kLatentTile - 1) / kLatentTile;
+}
+/// A warp for each tile and one more. Pure; the kernel goes through rows with the stride of grid_y.
+[[nodiscard]] gpu::LaunchShape choose_store_latents_launch(uint32_t rows, uint32_t latent_dim);
+
+}  // namespace dspack::kernels::cuda
