@@ -29,11 +29,10 @@ __device__ void walk_weights(const device::RowView& row, uint64_t least, Visit v
       });
 }
 
-/// All that may be drawn in the order of value: what is above `order`, and so many units of its equals; nothing lighter
-/// than `least`.
+/// What may be drawn, by value: all above `order` and some of its equals, less what min-p leaves out.
 struct Nucleus {
   uint32_t order;
-  uint64_t least;
+  uint64_t least;  // nothing in it is lighter
   uint64_t sum;
 };
 
@@ -59,31 +58,21 @@ __device__ Nucleus find_nucleus(const SampleTask& task, const device::RowView& v
     });
     nucleus.sum = device::sum_of_block(left, memory.of_warps);
     if (is_unlikely(weight, min_p)) of_equals = 0;
-    const auto floor = static_cast<uint64_t>(min_p * static_cast<double>(kHeaviest));
-    const uint64_t likely = floor + (is_unlikely(floor, min_p) ? 1 : 0);
-    nucleus.least = likely > least ? likely : least;
   }
   nucleus.sum += of_equals;
   return nucleus;
 }
 
-/// From the likeliest on.
-__device__ void draw_by_value(const SampleTask& task, const device::RowView& view, ChoiceMemory& memory, uint64_t sum) {
-  const uint32_t row = gpu::block_index().x;
-  const Nucleus nucleus = find_nucleus(task, view, memory, sum);
-  const uint64_t place = place_of(task.uniforms[row], nucleus.sum);
-  const device::Selected at = device::select_at(memory.select, place, [&](auto visit) {
-    walk_weights(view, nucleus.least, [&](uint32_t order, uint64_t weight, bool takes_part) {
-      visit(order, weight, takes_part && order >= nucleus.order);
-    });
-  });
+/// Stores the index of the value of this order that so many others come before.
+__device__ void store_equal_at(const device::RowView& view, uint32_t order, uint64_t rank, ChoiceMemory& memory,
+                               uint32_t* id) {
   const auto is_equal = [&](uint32_t i, bool is_there) {
-    return is_there && device::order_of(view.logits[i]) == at.order;
+    return is_there && device::order_of(view.logits[i]) == order;
   };
   const auto count_of_chunk = [&](uint32_t chunk, bool is_there) {
     uint64_t count = 0;
     const uint32_t first = chunk - gpu::lane_index();
-    unsigned left = gpu::ballot(is_there && view.highest[chunk] >= at.order);
+    unsigned left = gpu::ballot(is_there && view.highest[chunk] >= order);
     for (; left != 0; left &= left - 1) {
       const unsigned lane = gpu::lowest_bit(left);
       for (uint32_t piece = 0; piece < kSampleChunk; piece += gpu::kWarpThreads) {
@@ -94,10 +83,23 @@ __device__ void draw_by_value(const SampleTask& task, const device::RowView& vie
     }
     return count;
   };
-  const uint64_t rank = at.place / weight_at(task, row, at.order);
   gpu::block_barrier();  // sums of warps have been read
-  device::store_index_at(view, rank, memory.of_warps, task.ids + row, count_of_chunk,
+  device::store_index_at(view, rank, memory.of_warps, id, count_of_chunk,
                          [&](uint32_t i, bool is_there) { return uint64_t{is_equal(i, is_there) ? 1U : 0U}; });
+}
+
+/// From the likeliest on.
+__device__ void draw_by_value(const SampleTask& task, const device::RowView& view, ChoiceMemory& memory, uint64_t sum) {
+  const uint32_t row = gpu::block_index().x;
+  const double min_p = task.settings->min_p;
+  const Nucleus nucleus = find_nucleus(task, view, memory, sum);
+  const uint64_t place = place_of(task.uniforms[row], nucleus.sum);
+  const device::Selected at = device::select_at(memory.select, place, [&](auto visit) {
+    walk_weights(view, nucleus.least, [&](uint32_t order, uint64_t weight, bool takes_part) {
+      visit(order, weight, takes_part && order >= nucleus.order && !is_unlikely(weight, min_p));
+    });
+  });
+  store_equal_at(view, at.order, at.place / weight_at(task, row, at.order), memory, task.ids + row);
 }
 
 /// In the order of index.
