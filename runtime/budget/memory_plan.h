@@ -48,6 +48,8 @@ struct MemoryNeeds {
   uint64_t experts_per_token = 0;  // in one pass
   /// Activations of chunks of so many rows; grows with them.
   std::function<uint64_t(uint32_t rows)> activation_bytes;
+  /// What the device's queue takes for itself with such chunks; grows with them. Empty: nothing.
+  std::function<uint64_t(uint32_t rows)> workspace_bytes;
 };
 
 /// What a plan may take.

@@ -107,6 +107,7 @@ std::string vram_text(const Outlook& outlook, const VramPlan& vram) {
   if (vram.mtp_bytes > 0) text += line("MTP module", size_words(vram.mtp_bytes), "");
   text += line("KV cache", size_words(vram.kv_bytes), cache_text(outlook));
   text += line("activations", size_words(vram.activation_bytes), fmt::format("{} tokens at once", vram.max_rows));
+  text += line("workspace", size_words(vram.workspace_bytes), "of kernels");
   if (plan.experts > 0) {
     text += line("experts", size_words(vram.expert_bytes),
                  fmt::format("all {}; a token goes to {} ({})", plan.experts, plan.experts_per_token,

@@ -57,7 +57,7 @@ Result<MemoryLimits> memory_limits(const MemoryOptions& options, const Result<Sy
   return limits;
 }
 
-Result<LoadPlan> plan_for(const ChosenDevice& chosen, const LoadContext& context, format::Repository& repository,
+Result<LoadPlan> plan_for(ChosenDevice& chosen, const LoadContext& context, format::Repository& repository,
                           const ModelConfig& config, const LoadOptions& options, const std::stop_token& stop) {
   const format::Checkpoint& checkpoint = context.files.checkpoint();
   LoadPlan plan;
@@ -100,6 +100,7 @@ Result<LoadPlan> plan_for(const ChosenDevice& chosen, const LoadContext& context
                                           : make_memory_plan(plan.needs, limits));
   model.max_rows = plan.memory.max_rows;
   model.wave_rows = wave_rows_for(model.max_rows);
+  chosen.queue().expect(workspace_shape(config, model));
   model.streaming.layers = {plan.memory.streamed.begin(), plan.memory.streamed.end()};
   model.streaming.buffers = plan.memory.layer_buffers;
   return plan;
