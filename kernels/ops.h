@@ -229,6 +229,15 @@ struct SampleArgs {
 };
 inline constexpr uint32_t kNoToken = UINT32_MAX;
 
+/// The largest calls that a queue is to expect.
+struct WorkspaceShape {
+  uint32_t rows = 0;  // of one call of mla_attend
+  uint32_t heads = 0;
+  uint32_t latent_dim = 0;
+  uint32_t rope_dim = 0;
+  uint32_t positions = 0;  // of a cache
+};
+
 /// Operations that were recorded once and run as one (a CUDA graph).
 class Step {
  public:
@@ -238,6 +247,10 @@ class Step {
 class Queue {
  public:
   virtual ~Queue() = default;
+
+  /// What calls are to come. While none is larger, the queue takes no more of the device's memory for itself than
+  /// Device::workspace_bytes says; a larger one works, and takes more. Nothing is taken yet.
+  virtual void expect(const WorkspaceShape& /*largest*/) {}
 
   virtual void upload(Slice to, std::span<const std::byte> from) = 0;
   virtual void download(std::span<std::byte> to, Slice from) = 0;
@@ -329,6 +342,9 @@ class Device {
   [[nodiscard]] virtual Result<std::unique_ptr<ExpertTable>> make_expert_table(
       std::span<const ExpertMatrices> experts) = 0;
   [[nodiscard]] virtual uint64_t experts_scratch_bytes(const ExpertsShape& shape) const = 0;
+  /// Most that a queue takes of this device's memory besides buffers (Queue::expect). Grows with every number of the
+  /// shape.
+  [[nodiscard]] virtual uint64_t workspace_bytes(const WorkspaceShape& /*largest*/) const { return 0; }
 };
 
 }  // namespace dspack::kernels

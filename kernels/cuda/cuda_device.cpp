@@ -8,6 +8,7 @@
 #include "kernels/cuda/cuda_memory.h"
 #include "kernels/cuda/cuda_queue.h"
 #include "kernels/cuda/linear_blas.h"
+#include "kernels/cuda/queue_workspace.h"
 
 namespace dspack::kernels {
 namespace {
@@ -74,6 +75,9 @@ class CudaDevice final : public Device {
   }
   [[nodiscard]] uint64_t experts_scratch_bytes(const ExpertsShape& shape) const override {
     return cuda::experts_scratch_bytes(shape);
+  }
+  [[nodiscard]] uint64_t workspace_bytes(const WorkspaceShape& largest) const override {
+    return cuda::queue_workspace_bytes(largest) + cuda::linear_blas_workspace_bytes(precision_, blas_.use != nullptr);
   }
 
  private:

@@ -11,12 +11,12 @@
 #include "kernels/cuda/elementwise.h"
 #include "kernels/cuda/expert_groups.h"
 #include "kernels/cuda/experts.h"
-#include "kernels/cuda/experts_fused.h"
 #include "kernels/cuda/experts_tensor.h"
 #include "kernels/cuda/head_linear.h"
 #include "kernels/cuda/latent_rows.h"
 #include "kernels/cuda/linear.h"
 #include "kernels/cuda/linear_tensor.h"
+#include "kernels/cuda/queue_workspace.h"
 #include "kernels/cuda/route.h"
 #include "kernels/cuda/sample.h"
 #include "kernels/cuda/workspace.h"
@@ -86,11 +86,12 @@ class CudaQueue final : public Queue {
  public:
   CudaQueue(gpu::Properties properties, Precision precision, std::shared_ptr<BlasUse> blas)
       : properties_(std::move(properties)), precision_(precision), stream_(gpu::make_stream()) {
-    constexpr uint64_t kBytes = kFusedCounters * sizeof(uint32_t);
-    stream_->fill(expert_counters_.at_least(kBytes), 0, kBytes);  // what is recorded finds them so
+    // What is recorded finds them so.
+    stream_->fill(expert_counters_.at_least(kExpertCounterBytes), 0, kExpertCounterBytes);
     if (blas != nullptr) blas_ = std::make_unique<LinearBlas>(std::move(blas), properties_, precision_);
   }
 
+  void expect(const WorkspaceShape& largest) override { expected_bytes_ = attention_workspace_bytes(largest); }
   void upload(Slice to, std::span<const std::byte> from) override;
   void download(std::span<std::byte> to, Slice from) override;
   void copy(Slice to, Slice from, uint64_t bytes) override;
@@ -131,6 +132,7 @@ class CudaQueue final : public Queue {
   bool is_recording_ = false;
   std::unique_ptr<gpu::Stream> stream_;
   Workspace workspace_;
+  uint64_t expected_bytes_ = 0;                 // of workspace_, for the largest call
   Workspace expert_counters_;                   // ExpertsTask::counters
   std::vector<std::vector<uint32_t>> indices_;  // on their way to the device; until the next synchronize
   Workspace index_space_;
@@ -228,7 +230,9 @@ void CudaQueue::mla_attend(const MlaAttendArgs& args) {
                      .scale = args.scale,
                      .cache_dtype = args.cache_dtype};
   const AttendShape shape = shape_of(task);
-  task.partial = reinterpret_cast<float*>(workspace_.at_least(attend_scratch_bytes(shape)));
+  // As much as the largest call needs at once: what is outgrown stays until the queue goes.
+  const uint64_t bytes = std::max(attend_scratch_bytes(shape), expected_bytes_);
+  task.partial = reinterpret_cast<float*>(workspace_.at_least(bytes));
   const AttendChoice choice = attend_choice(shape, properties_);
   if (precision_ == Precision::exact || choice == AttendChoice::exact) return attend_exact(*stream_, task);
   attend_tensor(*stream_, task, choice);
@@ -354,11 +358,10 @@ void CudaQueue::load_latents(const Rows& to, Slice from, LatentShape shape) {
 
 /// The caller's memory is borrowed for the call only, the copy happens later.
 const uint32_t* CudaQueue::on_device(std::span<const uint32_t> rows) {
-  constexpr uint64_t kSpace = 1 << 20;
   const uint64_t bytes = rows.size_bytes();
   if (index_bytes_ + bytes > index_space_.size_bytes()) {
     synchronize();  // what was there has been used
-    (void)index_space_.at_least(std::max(bytes, kSpace));
+    (void)index_space_.at_least(std::max(bytes, kIndexSpaceBytes));
   }
   std::byte* to = index_space_.at_least(0) + index_bytes_;
   index_bytes_ += bytes;

@@ -1,6 +1,6 @@
-// Assignments of some of a layer's experts as kernels take them (ExpertTiles), cut by the host: for who computes experts
-// as they become available.
-// Threads: pure functions. Lifetime: plain values. Errors: none; groups have been checked (check_expert_parts).
+// Assignments of some of a layer's experts as kernels take them (ExpertTiles), cut by the host: for who computes
+// experts as they become available. Threads: pure functions. Lifetime: plain values. Errors: none; groups have been
+// checked (check_expert_parts).
 #pragma once
 
 #include <span>

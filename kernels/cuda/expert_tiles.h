@@ -40,7 +40,8 @@ struct ExpertsScratch {
 /// Tiles of a task, at most.
 [[nodiscard]] uint64_t expert_tiles_of(const ExpertsTask& task, uint32_t tile);
 
-/// Those that were cut beforehand; else sorts the assignments of a task by expert, stably, and cuts tiles of at most `tile`. Always in the same order.
+/// Those that were cut beforehand; else sorts the assignments of a task by expert, stably, and cuts tiles of at most
+/// `tile`. Always in the same order.
 [[nodiscard]] ExpertTiles make_expert_tiles(gpu::Stream& stream, const ExpertsTask& task, const ExpertsScratch& scratch,
                                             uint32_t tile);
 

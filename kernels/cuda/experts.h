@@ -66,8 +66,8 @@ struct ExpertsTask {
   uint32_t top_k = 0;
   void* scratch = nullptr;  // of experts_scratch_bytes for at least so many tokens, 256-byte aligned
   RowsAt<float> y = {};     // [tokens, hidden]; not x
-  /// Where they are, what an expert gives goes to `parts`, by assignment, and nothing is added up: ids, weights and y are
-  /// not looked at.
+  /// Where they are, what an expert gives goes to `parts`, by assignment, and nothing is added up: ids, weights and y
+  /// are not looked at.
   CutTiles cut = {};
   RowsAt<float> parts = {};  // [tokens * top_k, hidden]
   /// kFusedCounters words (experts_fused.h), zero, that no other stream uses; they are zero again when the stream has

@@ -57,6 +57,8 @@ struct MemoryNeeds {
   std::function<uint64_t(uint32_t rows)> activation_bytes;
   /// The same on a device that holds some of the experts.
   std::function<uint64_t(uint32_t rows)> tiered_activation_bytes;
+  /// What the device's queue takes for itself with such chunks; grows with them. Empty: nothing.
+  std::function<uint64_t(uint32_t rows)> workspace_bytes;
 };
 
 /// What a plan may take.

@@ -63,6 +63,14 @@ uint32_t wave_rows_for(uint32_t max_rows) {
   return std::min(ModelOptions().wave_rows, max_rows);
 }
 
+kernels::WorkspaceShape workspace_shape(const ModelConfig& config, const ModelOptions& options) {
+  return {.rows = options.wave_rows,
+          .heads = config.heads,
+          .latent_dim = config.kv_rank,
+          .rope_dim = config.rope_dim,
+          .positions = options.context};
+}
+
 Result<MemoryNeeds> find_needs(const LoadContext& context, const ModelConfig& config, const NeedsOptions& options) {
   const format::Checkpoint& checkpoint = context.files.checkpoint();
   MemoryNeeds needs;
@@ -119,6 +127,10 @@ Result<MemoryNeeds> find_needs(const LoadContext& context, const ModelConfig& co
     needs.host_scratch_bytes =
         TieredExecutor::host_bytes_for(*options.host, executor_shape(config, options.model.max_rows));
   }
+  needs.workspace_bytes = [config, model = options.model, &device](uint32_t rows) mutable {
+    model.wave_rows = wave_rows_for(rows);
+    return device.workspace_bytes(workspace_shape(config, model));
+  };
   return needs;
 }
 

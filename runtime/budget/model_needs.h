@@ -23,6 +23,9 @@ struct NeedsOptions {
 /// The rows that go through attention and MLPs at once in chunks of so many.
 [[nodiscard]] uint32_t wave_rows_for(uint32_t max_rows);
 
+/// The largest calls of a model in chunks of options.wave_rows.
+[[nodiscard]] kernels::WorkspaceShape workspace_shape(const ModelConfig& config, const ModelOptions& options);
+
 [[nodiscard]] Result<MemoryNeeds> find_needs(const LoadContext& context, const ModelConfig& config,
                                              const NeedsOptions& options);
 

@@ -27,9 +27,10 @@ uint64_t sum(uint64_t a, uint64_t b) {
   return checked_add(a, b).value_or(UINT64_MAX);
 }
 
-// Allocations: one for each layer, one for the experts of each layer, and head, MTP module, caches, activations.
+// Allocations: one for each layer, one for the experts of each layer, and head, MTP module, caches, activations,
+// workspace.
 uint64_t reserve(const MemoryNeeds& needs, uint64_t card_bytes) {
-  constexpr uint64_t kOthers = 8;
+  constexpr uint64_t kOthers = 12;
   uint64_t allocations = needs.layers.size() + kOthers;
   for (const SlotLayout& layout : needs.layouts)
     allocations += layout.layers.size();
@@ -53,14 +54,15 @@ std::string source_of(const VramLimits& limits) {
 Error too_little(const VramPlan& plan, const VramLimits& limits) {
   const std::string module =
       plan.mtp_bytes == 0 ? "" : fmt::format(", {} for the MTP module (--mtp off)", size_words(plan.mtp_bytes));
-  return {ErrorKind::budget,
-          fmt::format(
-              "{} is too little for all of the model; it needs at least {} bytes ({}): {} for experts, {} for layers "
-              "and output head, {} for the KV cache, {} for activations, {} in reserve{}. Allow that much, or shorten "
-              "the context with --ctx, or halve its cache with --kv-dtype bf16, or use --device cpu",
-              source_of(limits), plan.total_bytes(), size_words(plan.total_bytes()), size_words(plan.expert_bytes),
-              size_words(sum(plan.layer_bytes, plan.head_bytes)), size_words(plan.kv_bytes),
-              size_words(plan.activation_bytes), size_words(plan.reserve_bytes), module)};
+  return {
+      ErrorKind::budget,
+      fmt::format(
+          "{} is too little for all of the model; it needs at least {} bytes ({}): {} for experts, {} for layers "
+          "and output head, {} for the KV cache, {} for activations, {} for workspace, {} in reserve{}. Allow that "
+          "much, or shorten the context with --ctx, or halve its cache with --kv-dtype bf16, or use --device cpu",
+          source_of(limits), plan.total_bytes(), size_words(plan.total_bytes()), size_words(plan.expert_bytes),
+          size_words(sum(plan.layer_bytes, plan.head_bytes)), size_words(plan.kv_bytes),
+          size_words(plan.activation_bytes), size_words(plan.workspace_bytes), size_words(plan.reserve_bytes), module)};
 }
 
 Error too_little_for_layers(const VramPlan& plan, const VramLimits& limits) {
@@ -130,6 +132,7 @@ class TieredPlanner {
   void set_chunk(uint32_t rows) {
     plan_.max_rows = rows;
     plan_.activation_bytes = needs_.tiered_activation_bytes(rows);
+    if (needs_.workspace_bytes) plan_.workspace_bytes = needs_.workspace_bytes(rows);
   }
 
   const MemoryNeeds& needs_;
@@ -142,7 +145,7 @@ class TieredPlanner {
 uint64_t VramPlan::total_bytes() const {
   uint64_t total = 0;
   for (const uint64_t part :
-       {reserve_bytes, head_bytes, mtp_bytes, kv_bytes, activation_bytes, layer_bytes, expert_bytes})
+       {reserve_bytes, head_bytes, mtp_bytes, kv_bytes, activation_bytes, workspace_bytes, layer_bytes, expert_bytes})
     total = sum(total, part);
   return total;
 }
@@ -169,6 +172,7 @@ Result<VramPlan> make_vram_plan(const MemoryNeeds& needs, const VramLimits& limi
   plan.expert_bytes = needs.resident_expert_bytes;
   for (plan.max_rows = needs.longest_chunk;; plan.max_rows = (plan.max_rows + 1) / 2) {
     plan.activation_bytes = needs.activation_bytes(plan.max_rows);
+    if (needs.workspace_bytes) plan.workspace_bytes = needs.workspace_bytes(plan.max_rows);
     if (!plan.limit_bytes || plan.total_bytes() <= *plan.limit_bytes) return plan;
     if (plan.max_rows == 1) return too_little(plan, limits);
   }
@@ -195,6 +199,7 @@ format::Json to_json(const VramPlan& plan) {
             {"mtp", plan.mtp_bytes},
             {"kv_cache", plan.kv_bytes},
             {"activations", plan.activation_bytes},
+            {"workspace", plan.workspace_bytes},
             {"layers", plan.layer_bytes},
             {"experts", plan.expert_bytes}}},
           {"slots", plan.slots ? format::Json(*plan.slots) : format::Json()}};

@@ -1,7 +1,7 @@
 // What lies in a GPU's memory while a model runs on it, decided before anything is loaded: all of the model, or all but
 // those experts for which there is no room, and how long a chunk of a prompt may be.
 //
-//   limit = reserve + head + MTP + KV cache + activations + layers + experts
+//   limit = reserve + head + MTP + KV cache + activations + workspace + layers + experts
 //
 // Threads: pure functions on plain values. Errors: budget, with the number that would do and the remedy.
 #pragma once
@@ -35,6 +35,7 @@ struct VramPlan {
   uint64_t mtp_bytes = 0;
   uint64_t kv_bytes = 0;
   uint64_t activation_bytes = 0;
+  uint64_t workspace_bytes = 0;  // of the queue: partial results of attention, counters
   uint64_t layer_bytes = 0;
   uint64_t expert_bytes = 0;           // of all that it holds, those that pass through included
   std::optional<uint64_t> slots = {};  // for experts that it keeps; unset: it keeps all

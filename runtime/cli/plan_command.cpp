@@ -108,6 +108,7 @@ std::string vram_text(const Outlook& outlook, const VramPlan& vram) {
   if (vram.mtp_bytes > 0) text += line("MTP module", size_words(vram.mtp_bytes), "");
   text += line("KV cache", size_words(vram.kv_bytes), cache_text(outlook));
   text += line("activations", size_words(vram.activation_bytes), fmt::format("{} tokens at once", vram.max_rows));
+  text += line("workspace", size_words(vram.workspace_bytes), "of kernels");
   if (plan.experts > 0) {
     const std::string kept = vram.holds_all()
                                  ? fmt::format("all {}", plan.experts)

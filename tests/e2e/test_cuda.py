@@ -251,6 +251,19 @@ class Memory(OnGpu):
     def test_fewer_bytes_than_all_experts_have_are_refused(self):
         self.assert_refused(self.refused(*CHOICE, "--max-fetch", "5MB"), "--max-fetch", "--device cpu", program="dsrun")
 
+    def test_auto_says_before_it_starts_what_it_downloads(self):
+        server = self.serve(self.data())
+        said = "experts are downloaded before the first token"
+
+        def run(device, cache):
+            result = self.dsrun(server.url, "--cache", self.scratch / cache, "-p", QUESTION, "-n", 1, "--ctx", 256,
+                                "--device", device, *CHOICE[2:])
+            return self.assert_ok(result).stderr
+
+        self.assertRegex(run("auto", "first"), r"[0-9] [kM]B of " + said)
+        self.assertNotIn(said, run("auto", "first"))  # it lies in the cache now
+        self.assertNotIn(said, run("cuda", "second"))  # asked for by name
+
     def test_some_of_the_experts_is_refused(self):
         self.assert_refused(self.refused(*CHOICE, "--experts", "50%"), "--experts", program="dsrun")
 

@@ -3,6 +3,8 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
+
 #include "runtime/budget/memory_plan.h"
 
 namespace dspack::runtime {
@@ -30,6 +32,7 @@ MemoryNeeds lite() {
   needs.kv_bytes = 250 * kMB;
   needs.longest_chunk = 4096;
   needs.activation_bytes = [](uint32_t rows) { return 10 * kMB + rows * 500'000ULL; };
+  needs.workspace_bytes = [](uint32_t rows) { return kMB + std::min(rows, 256U) * 500'000ULL; };
   needs.top_k = 6;
   needs.experts_per_token = 26 * 6;
   return needs;
@@ -66,7 +69,8 @@ TEST_CASE("vram plan: all of the model and the longest chunk, where there is roo
   CHECK(plan.max_rows == 4096);
   CHECK(plan.limit_bytes == 84 * kGB);
   CHECK(plan.total_bytes() == plan.reserve_bytes + plan.head_bytes + plan.mtp_bytes + plan.kv_bytes +
-                                  plan.activation_bytes + plan.layer_bytes + plan.expert_bytes);
+                                  plan.activation_bytes + plan.workspace_bytes + plan.layer_bytes + plan.expert_bytes);
+  CHECK(plan.workspace_bytes == 129 * kMB);
   CHECK(plan.reserve_bytes >= 256ULL << 20);
 }
 
@@ -101,6 +105,17 @@ TEST_CASE("vram plan: a card that says nothing of itself has no limit but the on
         50 * kGB);
 }
 
+TEST_CASE("vram plan: workspace that does not fit makes the chunk shorter, and is named") {
+  MemoryNeeds needs = lite();
+  const uint64_t longest = plan_of(needs, card(84 * kGB)).total_bytes();
+  needs.workspace_bytes = [](uint32_t rows) { return rows > 1000 ? 10 * kGB : 3 * kMB; };
+  const VramPlan plan = plan_of(needs, card(longest));
+  CHECK(plan.max_rows == 512);
+  CHECK(plan.workspace_bytes == 3 * kMB);
+  needs.workspace_bytes = [](uint32_t) { return 77 * kGB; };
+  CHECK(refusal_of(needs, card(84 * kGB)).find("77.0 GB for workspace") != std::string::npos);
+}
+
 TEST_CASE("vram plan: a small card keeps a small reserve") {
   MemoryNeeds needs = lite();
   const VramLimits small{.device = "s", .card_bytes = 64ULL << 20, .free_bytes = 64ULL << 20, .asked_bytes = {}};
@@ -109,6 +124,7 @@ TEST_CASE("vram plan: a small card keeps a small reserve") {
   needs.layers.clear();
   needs.head_bytes = needs.mtp_bytes = needs.kv_bytes = 0;
   needs.activation_bytes = [](uint32_t) { return kMB; };
+  needs.workspace_bytes = {};
   CHECK(plan_of(needs, small).reserve_bytes <= (64ULL << 20) / 16);
 }
 
