@@ -310,10 +310,10 @@ Result<void> TieredExecutor::compute_missing(const Wave& wave, std::span<const G
   return {};
 }
 
-// The cache is filled in any case, by experts in their own order, whichever arrives first: with `compute` it must not
-// depend on a disk who computes what.
-MissWay TieredExecutor::way_of(LayerId layer, const Missing& missing, size_t index, uint32_t rows) const {
-  if (index < missing.fills) return MissWay::move;
+// Empty slots are filled in any case, by experts in their own order, whichever arrives first: with `compute` it must
+// not depend on a disk who computes what.
+MissWay TieredExecutor::way_of(LayerId layer, const Missing& missing, size_t place, uint32_t rows) const {
+  if (place < missing.fills) return MissWay::move;
   return choose_miss_way(miss_, tier_->rates(), {.link = tier_->backlog_seconds(), .cpu = missing.host_seconds},
                          tier_->expert_bytes(layer), rows);
 }
@@ -322,16 +322,18 @@ Result<void> TieredExecutor::assign_next(const Wave& wave, std::span<const Group
                                          Course& course, const std::stop_token& stop) {
   TRY_ASSIGN(ExpertLease lease, missing.request->next(stop));
   ++missing.taken;
-  const size_t index = missing.groups[lease.index()];
+  const size_t place = lease.index();
+  const size_t index = missing.groups[place];
   const Group& group = groups[index];
   const uint64_t bytes = tier_->expert_bytes(wave.tokens.layer);
   tier_->reap();
-  if (may_compute() && way_of(wave.tokens.layer, missing, lease.index(), group.demand.rows) == MissWay::compute) {
+  if (may_compute() && way_of(wave.tokens.layer, missing, place, group.demand.rows) == MissWay::compute) {
     missing.host_seconds += tier_->rates().compute_seconds(bytes, group.demand.rows).value_or(0);
     missing.for_host.push_back({.group = index, .lease = std::move(lease)});
     return {};
   }
-  VramSlot& slot = tier_->move(wave.tokens.layer, group.demand, std::move(lease));
+  const bool is_filled = miss_.mode == MissMode::compute || pass_.phase == Phase::prefill;
+  VramSlot& slot = tier_->move(wave.tokens.layer, group.demand, std::move(lease), !is_filled || place < missing.fills);
   course.last_on_host = 0;
   // A slot of the window soon gets the next expert: what reads it comes before.
   if (!slot.is_kept) {

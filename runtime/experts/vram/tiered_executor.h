@@ -116,7 +116,8 @@ class TieredExecutor final : public ExpertExecutor {
   /// Adds up the times of layers whose work has run.
   void settle() const;
   [[nodiscard]] bool may_compute() const;
-  [[nodiscard]] MissWay way_of(LayerId layer, const Missing& missing, size_t index, uint32_t rows) const;
+  /// `place`: in Missing::groups.
+  [[nodiscard]] MissWay way_of(LayerId layer, const Missing& missing, size_t place, uint32_t rows) const;
   [[nodiscard]] Result<GroupedExecutor*> one_by_one();
 
   Parts parts_;

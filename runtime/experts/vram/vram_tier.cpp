@@ -6,6 +6,13 @@
 
 namespace dspack::runtime {
 
+namespace {
+
+// Copies on the chance that may be under way: more would stand before what the next layer turns out to want.
+constexpr auto kMostPrefetches = 2;
+
+}  // namespace
+
 VramTier::VramTier(kernels::Device& device, StreamedStore& host, const VramTierOptions& options)
     : host_(host), options_(options), copies_(device.make_queue()), governor_(options.prefetch) {}
 
@@ -111,13 +118,13 @@ VramSlot* VramTier::take(VramPool& pool, ExpertKey key, bool may_evict) {
   return slot;
 }
 
-VramSlot& VramTier::move(LayerId layer, const ExpertDemand& demand, ExpertLease host) {
+VramSlot& VramTier::move(LayerId layer, const ExpertDemand& demand, ExpertLease host, bool may_keep) {
   VramPool& pool = pool_of(layer);
   const ExpertUse use = uses_.use_of(layer, demand);
   ++counts().moved;
   counts().moved_bytes += pool.layout().expert_bytes;
   if (use.is_draft) ++stats_.draft_misses;
-  VramSlot* const kept = take(pool, use.key, use.phase == Phase::decode);
+  VramSlot* const kept = may_keep ? take(pool, use.key, use.phase == Phase::decode) : nullptr;
   VramSlot& slot = kept == nullptr ? pool.window() : *kept;
   copy(pool, slot, std::move(host));
   if (kept != nullptr) {
@@ -167,7 +174,10 @@ void VramTier::prefetch(LayerId layer, std::span<const ExpertId> experts) {
   VramPool& pool = pool_of(layer);
   for (const ExpertId expert : experts)
     expected_.insert({.layer = layer, .expert = expert});
+  reap();
+  auto left = kMostPrefetches - std::ranges::count_if(under_way_, &Copy::is_prefetch);
   for (const ExpertId expert : experts) {
+    if (left <= 0) return;
     const ExpertKey key{.layer = layer, .expert = expert};
     if (pool.find(key) != nullptr) continue;
     auto host = host_.lease_if_ready(key);
@@ -180,6 +190,7 @@ void VramTier::prefetch(LayerId layer, std::span<const ExpertId> experts) {
     prefetch_counts().prefetched_bytes += pool.layout().expert_bytes;
     copy(pool, *slot, *std::move(host));
     host_.set_copied(key, true);
+    --left;
   }
 }
 

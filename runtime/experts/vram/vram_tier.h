@@ -44,9 +44,9 @@ class VramTier {
   void begin_layer(LayerId layer, std::span<const ExpertDemand> demands);
   /// The slot of an expert that is there or on its way, counted as used; nullptr: it is missing.
   [[nodiscard]] VramSlot* use(LayerId layer, const ExpertDemand& demand);
-  /// Enqueues the copy of a missing expert. A decode pass keeps it, and drops what the policy gives up; a prefill keeps
-  /// it only where there is room.
-  [[nodiscard]] VramSlot& move(LayerId layer, const ExpertDemand& demand, ExpertLease host);
+  /// Enqueues the copy of a missing expert. If it may be kept, a decode pass keeps it, and drops what the policy gives
+  /// up; a prefill keeps it only where there is room.
+  [[nodiscard]] VramSlot& move(LayerId layer, const ExpertDemand& demand, ExpertLease host, bool may_keep = true);
   [[nodiscard]] bool holds(ExpertKey key) const {
     return pool_of_layer_.contains(key.layer) && pool_of(key.layer).find(key) != nullptr;
   }
@@ -85,6 +85,7 @@ class VramTier {
     ExpertLease host;
     std::shared_ptr<kernels::Event> begin, end;
     uint64_t bytes = 0;
+    bool is_prefetch = false;
   };
   VramTier(kernels::Device& device, StreamedStore& host, const VramTierOptions& options);
   [[nodiscard]] VramPool& pool_of(LayerId layer) const;
