@@ -86,8 +86,6 @@ class CudaQueue final : public Queue {
  public:
   CudaQueue(gpu::Properties properties, Precision precision, std::shared_ptr<BlasUse> blas)
       : properties_(std::move(properties)), precision_(precision), stream_(gpu::make_stream()) {
-    // What is recorded finds them so.
-    stream_->fill(expert_counters_.at_least(kExpertCounterBytes), 0, kExpertCounterBytes);
     if (blas != nullptr) blas_ = std::make_unique<LinearBlas>(std::move(blas), properties_, precision_);
   }
 
@@ -125,6 +123,7 @@ class CudaQueue final : public Queue {
 
  private:
   const uint32_t* on_device(std::span<const uint32_t> rows);
+  uint32_t* expert_counters();
 
   gpu::Properties properties_;
   Precision precision_;
@@ -133,7 +132,7 @@ class CudaQueue final : public Queue {
   std::unique_ptr<gpu::Stream> stream_;
   Workspace workspace_;
   uint64_t expected_bytes_ = 0;                 // of workspace_, for the largest call
-  Workspace expert_counters_;                   // ExpertsTask::counters
+  Workspace counter_space_;                     // ExpertsTask::counters
   std::vector<std::vector<uint32_t>> indices_;  // on their way to the device; until the next synchronize
   Workspace index_space_;
   uint64_t index_bytes_ = 0;  // of index_space_ in use
@@ -266,6 +265,14 @@ void CudaQueue::route(const RouterArgs& args) {
                        .scale = args.scale});
 }
 
+/// Zero from their first use on. Not taken with the queue: a GPU that is full is found out by the plan.
+uint32_t* CudaQueue::expert_counters() {
+  const bool is_first = counter_space_.size_bytes() == 0;
+  std::byte* counters = counter_space_.at_least(kExpertCounterBytes);
+  if (is_first) stream_->fill(counters, 0, kExpertCounterBytes);
+  return reinterpret_cast<uint32_t*>(counters);
+}
+
 void CudaQueue::run_experts(const ExpertsArgs& args) {
   const auto& table = static_cast<const CudaExpertTable&>(*args.table);
   check_experts(args, experts_scratch_bytes({.hidden = args.x.cols,
@@ -285,7 +292,7 @@ void CudaQueue::run_experts(const ExpertsArgs& args) {
                          .top_k = args.top_k,
                          .scratch = address_of(args.scratch),
                          .y = rows_at(args.y),
-                         .counters = reinterpret_cast<uint32_t*>(expert_counters_.at_least(0))};
+                         .counters = expert_counters()};
   if (precision_ != Precision::exact && experts_fit_tensor_cores(task.form))
     return run_experts_tensor(*stream_, task, precision_);
   cuda::run_experts(*stream_, task);
@@ -418,6 +425,7 @@ void CudaQueue::sample(const SampleArgs& args) {
 }
 
 std::unique_ptr<Step> CudaQueue::record(const std::function<void()>& operations) {
+  (void)expert_counters();  // they become zero now, and not when what is recorded runs
   stream_->begin_recording();
   is_recording_ = true;
   operations();
