@@ -1,5 +1,5 @@
-// Which device runs a model: a GPU where one is asked for, or where nothing is said and there is one that holds all of
-// the model; else the CPU.
+// Which device runs a model: a GPU where one is asked for, or where nothing is said and there is one with room for what
+// every token needs; else the CPU.
 // Threads: single-thread. Lifetime: owns device and queue. Errors: those of load_cuda_device where a GPU was asked for;
 // unsupported (an instruction set).
 #pragma once

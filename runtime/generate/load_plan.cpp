@@ -108,8 +108,9 @@ Result<LoadPlan> plan_for(ChosenDevice& chosen, const LoadContext& context, form
   TRY_ASSIGN(needs.text_bytes, tokenizer_bytes(repository, stop));
   TRY_ASSIGN(plan.needs, find_needs(context, config, needs));
   TRY_ASSIGN(const MemoryLimits limits, memory_limits(options.memory, system));
+  const bool are_too_many = options.max_fetch && plan.needs.resident_expert_bytes > *options.max_fetch;
   const GpuExperts on_gpu{.vram = options.device.vram_experts,
-                          .as_they_come = is_distant(context.files.storage(), plan.expert_layers)};
+                          .as_they_come = are_too_many || is_distant(context.files.storage(), plan.expert_layers)};
   TRY_ASSIGN(plan.memory, chosen.is_gpu() ? make_gpu_memory_plan(plan.needs, limits, chosen.vram_limits(), on_gpu)
                                           : make_memory_plan(plan.needs, limits));
   TRY(check_max_fetch(plan, options));
@@ -119,29 +120,6 @@ Result<LoadPlan> plan_for(ChosenDevice& chosen, const LoadContext& context, form
   model.streaming.layers = {plan.memory.streamed.begin(), plan.memory.streamed.end()};
   model.streaming.buffers = plan.memory.layer_buffers;
   return plan;
-}
-
-// Of experts that come over a network.
-uint64_t distant_bytes(const WeightStorage& storage, const std::set<LayerId>& layers) {
-  const format::Checkpoint& checkpoint = storage.checkpoint();
-  uint64_t bytes = 0;
-  for (const auto& [expert, tensors] : checkpoint.experts()) {
-    if (!layers.contains(expert.layer) || storage.tier_of(expert) != StorageTier::network) continue;
-    for (const uint32_t tensor : tensors)
-      bytes += checkpoint.tensors()[tensor].range.size();
-  }
-  return bytes;
-}
-
-// Nobody has asked for the GPU by name, so nobody need know that it wants all experts before the first token.
-void announce_download(const LoadPlan& plan, const WeightStorage& storage, format::Progress& progress) {
-  if (!plan.memory.vram || !plan.memory.vram->holds_all()) return;
-  const uint64_t bytes = distant_bytes(storage, plan.expert_layers);
-  if (bytes == 0) return;
-  progress.note(
-      fmt::format("the GPU holds all of the model: {} of experts are downloaded before the first token "
-                  "(--device cpu downloads them as they are wanted)",
-                  size_words(bytes)));
 }
 
 }  // namespace
@@ -154,7 +132,6 @@ Result<LoadPlan> plan_load(ChosenDevice& chosen, CheckpointFiles& files, format:
     return plan_for(chosen, context, repository, config, options, stop);
   };
   auto plan = make();
-  if (plan && chosen.may_use_host() && options.progress) announce_download(*plan, files.storage(), *options.progress);
   if (plan || !chosen.may_use_host()) return plan;
   const ErrorKind kind = plan.error().kind;
   if (kind != ErrorKind::budget && kind != ErrorKind::unsupported) return plan;
