@@ -63,16 +63,7 @@ class Round {
   std::unique_ptr<kernels::Step> step_;  // null: nothing is recorded
 };
 
-}  // namespace
-
-double median(std::vector<double> values) {
-  if (values.empty()) return 0;
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::ranges::nth_element(values, middle);
-  return *middle;
-}
-
-Result<double> seconds_a_turn(kernels::Queue& queue, const TurnTiming& how, const Turn& turn,
+Result<double> median_seconds(kernels::Queue& queue, const TurnTiming& how, const Turn& turn,
                               const std::stop_token& stop) {
   // A device loads what it runs when it is first called.
   TRY(awaited_seconds(queue, turn, 0));
@@ -92,8 +83,23 @@ Result<double> seconds_a_turn(kernels::Queue& queue, const TurnTiming& how, cons
     }
     seconds.push_back(once);
   }
-  queue.synchronize();
   return median(std::move(seconds));
+}
+
+}  // namespace
+
+double median(std::vector<double> values) {
+  if (values.empty()) return 0;
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::ranges::nth_element(values, middle);
+  return *middle;
+}
+
+Result<double> seconds_a_turn(kernels::Queue& queue, const TurnTiming& how, const Turn& turn,
+                              const std::stop_token& stop) {
+  auto seconds = median_seconds(queue, how, turn, stop);
+  queue.synchronize();  // also after a turn that failed, whose memory goes
+  return seconds;
 }
 
 }  // namespace dspack::runtime
