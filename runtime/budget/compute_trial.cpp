@@ -1,8 +1,6 @@
 #include "runtime/budget/compute_trial.h"
 
 #include <algorithm>
-#include <chrono>
-#include <cstring>
 #include <numeric>
 #include <random>
 #include <set>
@@ -10,47 +8,40 @@
 
 #include "format/base/checked.h"
 #include "kernels/cpu/cpu_device.h"
+#include "runtime/budget/trial_expert.h"
 #include "runtime/experts/grouped_executor.h"
-#include "runtime/experts/slot_plan.h"
 #include "runtime/model/names.h"
 
 namespace dspack::runtime {
 
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
-constexpr double kTrialSeconds = 0.2;
-constexpr size_t kLeastTurns = 3;
+// Of a device's memory, that is filled from the host; the rest is copied from there.
+constexpr uint64_t kStagingBytes = 1ULL << 20;
 
 /// Memory that is really there: a page that was never written is read from nowhere.
-Result<std::unique_ptr<kernels::Buffer>> zeros(kernels::Device& device, uint64_t bytes) {
-  TRY_ASSIGN(auto buffer, device.allocate(bytes));
-  const std::span<std::byte> memory = kernels::host_bytes(*buffer);
-  std::memset(memory.data(), 0, memory.size());
+Result<std::unique_ptr<kernels::Buffer>> zeros(const LoadContext& context, uint64_t bytes) {
+  TRY_ASSIGN(auto buffer, context.device.allocate(bytes));
+  if (context.device.is_host()) {
+    std::ranges::fill(kernels::host_bytes(*buffer), std::byte{0});
+    return buffer;
+  }
+  const std::vector<std::byte> staging(std::min(bytes, kStagingBytes));
+  context.queue.upload({.buffer = buffer.get(), .offset_bytes = 0}, staging);
+  for (uint64_t done = staging.size(); done < bytes;) {
+    const uint64_t more = std::min(done, bytes - done);
+    context.queue.copy({.buffer = buffer.get(), .offset_bytes = done}, {.buffer = buffer.get(), .offset_bytes = 0},
+                       more);
+    done += more;
+  }
+  context.queue.synchronize();
   return buffer;
 }
 
 /// Copies of `bytes` that make memory the place where they come from, as in a pass of `in_a_pass` such pieces.
-uint64_t copies_of(uint64_t bytes, uint64_t in_a_pass) {
-  return std::clamp<uint64_t>(kTrialBytes / std::max<uint64_t>(1, bytes), 1, std::max<uint64_t>(1, in_a_pass));
-}
-
-// Median seconds of one turn; the first one warms up.
-template <class Turn>
-Result<double> median_seconds(Turn turn, const std::stop_token& stop) {
-  TRY(turn());
-  std::vector<double> seconds;
-  const auto start = Clock::now();
-  while (seconds.size() < kLeastTurns || std::chrono::duration<double>(Clock::now() - start).count() < kTrialSeconds) {
-    if (stop.stop_requested()) return Error{ErrorKind::cancelled, "the run was interrupted"};
-    const auto before = Clock::now();
-    TRY(turn());
-    seconds.push_back(std::chrono::duration<double>(Clock::now() - before).count());
-  }
-  const auto middle = seconds.begin() + static_cast<std::ptrdiff_t>(seconds.size() / 2);
-  std::ranges::nth_element(seconds, middle);
-  return *middle;
+uint64_t copies_of(const kernels::Device& device, uint64_t bytes, uint64_t in_a_pass) {
+  const uint64_t most = device.is_host() ? kTrialBytes : kDeviceTrialBytes;
+  return std::clamp<uint64_t>(most / std::max<uint64_t>(1, bytes), 1, std::max<uint64_t>(1, in_a_pass));
 }
 
 class NoExperts final : public ExpertExecutor {
@@ -66,10 +57,10 @@ class NoExperts final : public ExpertExecutor {
 /// Every expert is in memory: one of a few that take turns.
 class BlankExperts final : public ExpertStore {
  public:
-  static Result<std::unique_ptr<BlankExperts>> make(kernels::Device& device, const SlotPlan& plan, uint64_t copies) {
+  static Result<std::unique_ptr<BlankExperts>> make(const LoadContext& context, const SlotPlan& plan, uint64_t copies) {
     auto store = std::unique_ptr<BlankExperts>(new BlankExperts);
     for (uint64_t i = 0; i < copies; ++i) {
-      TRY_ASSIGN(auto memory, zeros(device, plan.slot_bytes));
+      TRY_ASSIGN(auto memory, zeros(context, plan.slot_bytes));
       store->weights_.push_back(weights_in(plan, *memory));
       store->memory_.push_back(std::move(memory));
     }
@@ -118,11 +109,27 @@ class Trial {
 
   Result<ComputeTimes> run() {
     ComputeTimes times;
+    if (!layers_of(true).empty()) {
+      TRY_ASSIGN(times, run_experts());
+    }
     TRY_ASSIGN(times.dense_layer, time_layer(false));
     TRY_ASSIGN(times.moe_layer, time_layer(true));
-    if (times.moe_layer > 0) TRY(time_experts(times));
     TRY_ASSIGN(times.head, time_head());
     return times;
+  }
+
+  Result<ComputeTimes> run_experts() {
+    const std::vector<LayerId> layers = layers_of(true);
+    TRY_ASSIGN(
+        const TrialExpert like,
+        find_trial_expert(
+            context_.files.checkpoint(),
+            {.shape = {.hidden = config_.hidden, .expert_inner = config_.expert_inner, .fp8_block = config_.fp8_block},
+             .experts = config_.experts,
+             .layers = {layers.begin(), layers.end()}}));
+    const uint64_t in_a_pass = std::min<uint64_t>(layers.size() * uint64_t{config_.top_k} * pass_.rows,
+                                                  context_.files.checkpoint().experts().size());
+    return context_.device.is_host() ? time_grouped(like.slot, in_a_pass) : time_table(like.layout, in_a_pass);
   }
 
  private:
@@ -145,93 +152,165 @@ class Trial {
     LayerWeights first;
     TRY_ASSIGN(const WeightGroup needs, find_layer(context_, config_, layers.front(), first));
     std::vector<std::unique_ptr<LayerWeights>> copies;
-    for (uint64_t i = 0; i < copies_of(needs.size_bytes(), layers.size()); ++i) {
+    for (uint64_t i = 0;
+         i < copies_of(context_.device, needs.size_bytes(), std::set(layers.begin(), layers.end()).size()); ++i) {
       auto weights = std::make_unique<LayerWeights>();
       TRY_ASSIGN(WeightGroup group, find_layer(context_, config_, layers.front(), *weights));
-      TRY_ASSIGN(weights->memory, zeros(context_.device, group.size_bytes()));
+      TRY_ASSIGN(weights->memory, zeros(context_, group.size_bytes()));
       group.bind(*weights->memory);
       copies.push_back(std::move(weights));
     }
     ScratchPlan plan;
     const uint64_t hidden = plan.add(uint64_t{pass_.rows} * config_.hidden);
     const uint64_t table = plan.add(uint64_t{options_.context} * config_.rope_dim);
+    const uint64_t row_bytes = kernels::cache_row_bytes(options_.kv_dtype, config_.cache_shape());
+    const uint64_t cached = plan.add(ceil_div(options_.context * row_bytes, sizeof(float)));
+    const uint64_t position = plan.add(1);
     const LayerRunner runner(
         config_, {.form = options_.attention, .context = options_.context, .cache_dtype = options_.kv_dtype},
         options_.max_rows, options_.wave_rows, plan);
-    TRY_ASSIGN(const auto scratch, zeros(context_.device, plan.size_bytes()));
-    TRY_ASSIGN(KvCache cache,
-               KvCache::make(context_.device, 1, options_.context, config_.cache_shape(), options_.kv_dtype));
+    TRY_ASSIGN(const auto scratch, zeros(context_, plan.size_bytes()));
+    context_.queue.upload({.buffer = scratch.get(), .offset_bytes = position},
+                          std::as_bytes(std::span(&pass_.position, 1)));
     context_.queue.synchronize();
-    std::memset(kernels::host_bytes(*cache.layer(0).data.buffer).data(), 0, cache.size_bytes());
+    const CacheRows cache{.data = {.buffer = scratch.get(), .offset_bytes = cached},
+                          .dtype = options_.kv_dtype,
+                          .capacity = options_.context,
+                          .row_bytes = row_bytes};
     NoExperts executor;
-    size_t turn = 0;
-    return median_seconds(
-        [&]() -> Result<void> {
-          TRY(runner.run({.queue = context_.queue, .scratch = *scratch, .executor = executor, .stop = stop_},
-                         *copies[turn++ % copies.size()],
-                         {.hidden = rows_in(*scratch, hidden, pass_.rows, config_.hidden),
-                          .cache = cache.layer(0),
-                          .position = {.first = pass_.position},
-                          .cos_sin = {.buffer = scratch.get(), .offset_bytes = table}}));
-          context_.queue.synchronize();
-          return {};
+    return seconds_a_turn(
+        context_.queue, pass_.timing,
+        [&](size_t number) {
+          return runner.run({.queue = context_.queue, .scratch = *scratch, .executor = executor, .stop = stop_},
+                            *copies[number % copies.size()],
+                            {.hidden = rows_in(*scratch, hidden, pass_.rows, config_.hidden),
+                             .cache = cache,
+                             .position = position_at({.buffer = scratch.get(), .offset_bytes = position}),
+                             .cos_sin = {.buffer = scratch.get(), .offset_bytes = table}});
         },
         stop_);
   }
 
-  // Ids of every row: top_k different ones, all alike likely.
-  std::vector<uint32_t> random_routes(std::mt19937& random) const {
+  /// Where a pass is recorded it looks up where it stands.
+  [[nodiscard]] PassPosition position_at(kernels::Slice place) const {
+    if (pass_.timing.pace != Pace::recorded) return {.first = pass_.position};
+    return {.first = 0, .live = {.value = place, .limit = options_.context}};
+  }
+
+  // Ids of every row: different ones, all alike likely.
+  [[nodiscard]] std::vector<uint32_t> random_routes(uint32_t top_k) const {
+    std::mt19937 random(1);  // NOLINT(cert-msc32-c,cert-msc51-cpp): the same routes every time
     std::vector<uint32_t> ids;
     std::vector<uint32_t> all(config_.experts);
     std::iota(all.begin(), all.end(), 0U);
     for (uint32_t row = 0; row < pass_.rows; ++row) {
       std::ranges::shuffle(all, random);
-      ids.insert(ids.end(), all.begin(), all.begin() + config_.top_k);
+      ids.insert(ids.end(), all.begin(), all.begin() + top_k);
     }
     return ids;
   }
 
-  Result<void> time_experts(ComputeTimes& times) {
-    const std::vector<LayerId> layers = layers_of(true);
-    const format::Checkpoint& checkpoint = context_.files.checkpoint();
-    const auto any = checkpoint.experts().lower_bound({.layer = layers.front(), .expert = ExpertId(0)});
-    if (any == checkpoint.experts().end()) return Error{ErrorKind::not_found, "the checkpoint holds no routed expert"};
-    TRY_ASSIGN(
-        const SlotPlan slot,
-        plan_slot(checkpoint, any->first,
-                  {.hidden = config_.hidden, .expert_inner = config_.expert_inner, .fp8_block = config_.fp8_block}));
+  // One expert after the other, as the CPU runs them.
+  Result<ComputeTimes> time_grouped(const SlotPlan& slot, uint64_t in_a_pass) {
+    ComputeTimes times;
     times.expert_bytes = static_cast<double>(slot.slot_bytes);
-    const uint64_t in_a_pass =
-        std::min<uint64_t>(layers.size() * uint64_t{config_.top_k} * pass_.rows, checkpoint.experts().size());
-    TRY_ASSIGN(const auto store, BlankExperts::make(context_.device, slot, copies_of(slot.slot_bytes, in_a_pass)));
+    TRY_ASSIGN(const auto store,
+               BlankExperts::make(context_, slot, copies_of(context_.device, slot.slot_bytes, in_a_pass)));
     TRY_ASSIGN(const auto executor, GroupedExecutor::make(context_.device, context_.queue, *store,
                                                           {.hidden = config_.hidden,
                                                            .expert_inner = config_.expert_inner,
                                                            .experts = config_.experts,
                                                            .top_k = config_.top_k,
                                                            .wave_tokens = pass_.rows}));
+    const std::vector<uint32_t> routes = random_routes(config_.top_k);
+    times.distinct = static_cast<double>(std::set<uint32_t>(routes.begin(), routes.end()).size());
+    TRY_ASSIGN(const Routed routed, route(routes));
+    executor->begin_pass({.phase = pass_.rows == 1 ? Phase::decode : Phase::prefill, .rows = pass_.rows});
+    TRY_ASSIGN(
+        times.experts,
+        seconds_a_turn(
+            context_.queue, {.pace = Pace::awaited, .seconds = pass_.timing.seconds},
+            [&](size_t) {
+              return executor->run(
+                  {.layer = layers_of(true).front(), .x = routed.x, .ids = routed.ids, .weights = routed.weights},
+                  routed.y, stop_);
+            },
+            stop_));
+    return times;
+  }
+
+  // A layer's experts in one operation, as a device runs those that it holds. Of one token they are different copies,
+  // and others from turn to turn; where memory has fewer copies than a token wants experts, fewer are run.
+  Result<ComputeTimes> time_table(const ExpertLayout& layout, uint64_t in_a_pass) {
+    const uint64_t most = std::min({in_a_pass, pass_.most_experts, uint64_t{config_.experts}});
+    const uint64_t copies = copies_of(context_.device, layout.expert_bytes, most);
+    TRY_ASSIGN(const auto memory, zeros(context_, copies * layout.expert_bytes));
+    std::vector<kernels::ExpertMatrices> matrices;
+    for (uint32_t expert = 0; expert < config_.experts; ++expert) {
+      const ExpertWeights weights = weights_at(layout, {memory.get(), expert % copies * layout.expert_bytes});
+      matrices.push_back({.gate = weights.gate.weight(), .up = weights.up.weight(), .down = weights.down.weight()});
+    }
+    TRY_ASSIGN(const auto table, context_.device.make_expert_table(matrices));
+    const auto top_k = static_cast<uint32_t>(std::min<uint64_t>(config_.top_k, copies));
+    const uint64_t choices = pass_.rows == 1 ? copies : 1;  // that take turns
+    std::vector<uint32_t> routes = random_routes(top_k);
+    if (pass_.rows == 1) {
+      routes.clear();
+      for (uint64_t i = 0; i < choices * top_k; ++i)
+        routes.push_back(static_cast<uint32_t>(i % copies));
+    }
+    TRY_ASSIGN(const Routed routed, route(routes));
+    TRY_ASSIGN(const auto scratch,
+               context_.device.allocate(context_.device.experts_scratch_bytes({.hidden = config_.hidden,
+                                                                               .inner = config_.expert_inner,
+                                                                               .experts = config_.experts,
+                                                                               .top_k = top_k,
+                                                                               .rows = pass_.rows})));
+    const Pace pace = pass_.timing.pace == Pace::recorded ? Pace::recorded : Pace::enqueued;
+    ComputeTimes times;
+    TRY_ASSIGN(times.experts, seconds_a_turn(
+                                  context_.queue, {.pace = pace, .seconds = pass_.timing.seconds},
+                                  [&](size_t number) -> Result<void> {
+                                    const uint64_t choice = number % choices * top_k * sizeof(uint32_t);
+                                    context_.queue.run_experts({.table = table.get(),
+                                                                .x = routed.x,
+                                                                .ids = routed.ids.at(choice),
+                                                                .weights = routed.weights,
+                                                                .top_k = top_k,
+                                                                .scratch = {.buffer = scratch.get()},
+                                                                .y = routed.y});
+                                    return {};
+                                  },
+                                  stop_));
+    const double of_token = static_cast<double>(config_.top_k) / top_k;
+    times.experts *= of_token;
+    const std::set<uint32_t> distinct(routes.begin(), routes.end());
+    times.distinct = pass_.rows == 1 ? config_.top_k : of_token * static_cast<double>(distinct.size());
+    times.expert_bytes = static_cast<double>(layout.expert_bytes);
+    return times;
+  }
+
+  /// A layer's input and output, and which experts it goes to.
+  struct Routed {
+    std::unique_ptr<kernels::Buffer> memory;
+    kernels::Rows x, y;
+    kernels::Slice ids, weights;
+  };
+  Result<Routed> route(std::span<const uint32_t> routes) {
     ScratchPlan plan;
     const uint64_t x = plan.add(uint64_t{pass_.rows} * config_.hidden);
     const uint64_t y = plan.add(uint64_t{pass_.rows} * config_.hidden);
-    const uint64_t ids = plan.add(uint64_t{pass_.rows} * config_.top_k);
+    const uint64_t ids = plan.add(routes.size());
     const uint64_t weights = plan.add(uint64_t{pass_.rows} * config_.top_k);
-    TRY_ASSIGN(const auto scratch, zeros(context_.device, plan.size_bytes()));
-    std::mt19937 random(1);  // NOLINT(cert-msc32-c,cert-msc51-cpp): the same routes every time
-    const std::vector<uint32_t> routes = random_routes(random);
-    times.distinct = static_cast<double>(std::set<uint32_t>(routes.begin(), routes.end()).size());
-    context_.queue.upload({.buffer = scratch.get(), .offset_bytes = ids}, std::as_bytes(std::span(routes)));
-    executor->begin_pass({.phase = pass_.rows == 1 ? Phase::decode : Phase::prefill, .rows = pass_.rows});
-    TRY_ASSIGN(times.experts, median_seconds(
-                                  [&] {
-                                    return executor->run(
-                                        {.layer = layers.front(),
-                                         .x = rows_in(*scratch, x, pass_.rows, config_.hidden),
-                                         .ids = {.buffer = scratch.get(), .offset_bytes = ids},
-                                         .weights = {.buffer = scratch.get(), .offset_bytes = weights}},
-                                        rows_in(*scratch, y, pass_.rows, config_.hidden), stop_);
-                                  },
-                                  stop_));
-    return {};
+    Routed routed;
+    TRY_ASSIGN(routed.memory, zeros(context_, plan.size_bytes()));
+    routed.x = rows_in(*routed.memory, x, pass_.rows, config_.hidden);
+    routed.y = rows_in(*routed.memory, y, pass_.rows, config_.hidden);
+    routed.ids = {.buffer = routed.memory.get(), .offset_bytes = ids};
+    routed.weights = {.buffer = routed.memory.get(), .offset_bytes = weights};
+    context_.queue.upload(routed.ids, std::as_bytes(routes));
+    context_.queue.synchronize();
+    return routed;
   }
 
   // A part of the head's rows, where all of them are much memory.
@@ -240,20 +319,20 @@ class Trial {
                                                       config_.hidden, context_.fp8_block));
     kernels::Weight weight = source.form;
     const uint64_t row_bytes = uint64_t{config_.hidden} * (bits_of(weight.dtype) / 8);
-    weight.out = static_cast<uint32_t>(std::clamp<uint64_t>(kTrialBytes / row_bytes, 1, config_.vocab));
+    weight.out = static_cast<uint32_t>(copies_of(context_.device, row_bytes, config_.vocab));
     ScratchPlan plan;
     const uint64_t x = plan.add(config_.hidden);
     const uint64_t y = plan.add(weight.out);
     const uint64_t scale = plan.add(source.scale_values());
     const uint64_t data = plan.add(ceil_div(weight.out * row_bytes, sizeof(float)));
-    TRY_ASSIGN(const auto scratch, zeros(context_.device, plan.size_bytes()));
+    TRY_ASSIGN(const auto scratch, zeros(context_, plan.size_bytes()));
     weight.data = {.buffer = scratch.get(), .offset_bytes = data};
     if (source.scale != nullptr) weight.scale = {.buffer = scratch.get(), .offset_bytes = scale};
-    TRY_ASSIGN(const double part, median_seconds(
-                                      [&]() -> Result<void> {
+    TRY_ASSIGN(const double part, seconds_a_turn(
+                                      context_.queue, {.pace = Pace::awaited, .seconds = pass_.timing.seconds},
+                                      [&](size_t) -> Result<void> {
                                         context_.queue.linear(weight, rows_in(*scratch, x, 1, config_.hidden),
                                                               rows_in(*scratch, y, 1, weight.out));
-                                        context_.queue.synchronize();
                                         return {};
                                       },
                                       stop_));
@@ -272,6 +351,11 @@ class Trial {
 Result<ComputeTimes> time_compute(const LoadContext& context, const ModelConfig& config, const ModelOptions& options,
                                   const TrialPass& pass, const std::stop_token& stop) {
   return Trial(context, config, options, pass, stop).run();
+}
+
+Result<ComputeTimes> time_experts(const LoadContext& context, const ModelConfig& config, const ModelOptions& options,
+                                  const TrialPass& pass, const std::stop_token& stop) {
+  return Trial(context, config, options, pass, stop).run_experts();
 }
 
 }  // namespace dspack::runtime

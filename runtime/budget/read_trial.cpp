@@ -8,6 +8,7 @@
 #include <set>
 
 #include "kernels/cpu/cpu_device.h"
+#include "runtime/budget/turn_timer.h"
 #include "runtime/experts/expert_load.h"
 
 namespace dspack::runtime {
@@ -15,13 +16,6 @@ namespace dspack::runtime {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-double median(std::vector<double> values) {
-  if (values.empty()) return 0;
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::ranges::nth_element(values, middle);
-  return *middle;
-}
 
 // Experts on their way.
 class Arrivals {

@@ -21,11 +21,15 @@ struct SpeedShape {
   uint32_t experts = 0;  // of a layer
 };
 
-/// Seconds of one token's decode, bytes read for it. `hit_rate`: the share of a token's experts that are in memory.
+/// One token's decode.
 struct DecodeEstimate {
-  double hit_rate = 0;
+  double hit_rate = 0;  // the share of its experts that are in some memory
   double seconds = 0;
-  double bytes = 0;
+  double bytes = 0;  // read for it
+  // Where a GPU holds some of the experts (tier_estimate.h):
+  double vram_hit_rate = 0;  // in the GPU's
+  double link_bytes = 0;     // copied there
+  double host_bytes = 0;     // of experts that the CPU computes
   [[nodiscard]] double tokens_per_second() const { return seconds > 0 ? 1 / seconds : 0; }
 };
 [[nodiscard]] DecodeEstimate estimate_decode(const SpeedShape& shape, const MemoryPlan& plan,
@@ -45,6 +49,7 @@ struct PrefillEstimate {
   double experts = 0;  // read; an expert counts again for each chunk that needs it
   double bytes = 0;
   double seconds = 0;
+  double link_bytes = 0;  // copied to a GPU that holds some
 };
 /// `compute`: of a pass of `measured_rows`; longer chunks are scaled.
 [[nodiscard]] PrefillEstimate estimate_prefill(const SpeedShape& shape, const MemoryPlan& plan,

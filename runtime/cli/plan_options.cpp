@@ -19,8 +19,8 @@ CommandLine parse_plan(std::vector<std::string> arguments) {
       ->check(between(1U, 1U << 26U))
       ->type_name("N");
   app->add_option("--hit-rate", options.hit_rate,
-                  "Share of a token's experts that memory holds, as --stats or dsrun replay tell it (default: two "
-                  "assumptions)")
+                  "Share of a token's experts that memory holds (of a GPU that holds some: its memory), as --stats or "
+                  "dsrun replay tell it (default: two assumptions)")
       ->check(between(0.0, 100.0))
       ->type_name("%");
   app->add_flag("--json", options.json, "For machines");

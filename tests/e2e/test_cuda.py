@@ -238,6 +238,36 @@ class Memory(OnGpu):
         for line in ("device: ", "exact", "its memory: ", "experts", "weights on their way"):
             self.assertIn(line, said)
 
+    def test_the_plan_expects_a_speed(self):
+        """Of all experts on the GPU, and of some."""
+        plan = lambda *more: json.loads(  # noqa: E731
+            self.assert_ok(self.dsrun("plan", self.data(), "--ctx", 256, "--json", *CHOICE, *more)).stdout)
+        planned = plan()
+        self.assertEqual([decode["assumption"] for decode in planned["decode"]], ["resident"])
+        self.assertGreater(planned["decode"][0]["tokens_per_second"], 0)
+        self.assertGreater(planned["loading_seconds"], 0)
+        self.assertGreater(planned["measured"]["memory_bytes_per_second"], 0)
+        self.assertGreater(planned["measured"]["link"]["bytes_per_second"], 0)
+        self.assertNotIn("cpu_expert_seconds", planned["measured"])
+        planned = plan("--vram-experts", 64, "--experts", 128, "--miss", "move")
+        measured = planned["measured"]
+        self.assertGreater(measured["cpu_expert_seconds"], 0)
+        cold, uniform, local = planned["decode"]
+        self.assertEqual((cold["hit_rate"], cold["vram_hit_rate"]), (0, 0))
+        self.assertEqual(cold["bytes"], measured["expert_bytes"] * planned["memory"]["experts_per_token"])
+        self.assertAlmostEqual(uniform["vram_hit_rate"], 0.25)
+        self.assertAlmostEqual(uniform["hit_rate"], 0.75)
+        self.assertGreater(local["vram_hit_rate"], uniform["vram_hit_rate"])
+        for decode in planned["decode"]:
+            self.assertGreater(decode["tokens_per_second"], 0)
+            self.assertEqual(decode["cpu_bytes"], 0)
+            moved = (1 - decode["vram_hit_rate"]) * planned["memory"]["experts_per_token"]
+            self.assertAlmostEqual(decode["link_bytes"], moved * measured["link"]["expert_bytes"], delta=1)
+        self.assertGreater(planned["prefill"]["link_bytes"], 0)
+        said = self.assert_ok(self.dsrun("plan", self.data(), *CHOICE, "--vram-experts", "25%")).stdout
+        for line in ("64 of 256 (25.0 %)", "measured: ", "link", "cpu", "disk", "expected, exact:", "usual locality"):
+            self.assertIn(line, said)
+
     def test_a_number_that_would_do_does(self):
         least = self.number_that_would_do("--ctx", 256)
         result = self.dsrun(self.data(), "-p", QUESTION, "--ctx", 256, *CHOICE, "--vram", least)
@@ -261,6 +291,17 @@ class Memory(OnGpu):
         experts = stats["experts"]
         self.assertEqual(experts["vram"]["slots"], experts["present"])  # there is room for all
         self.assertLess(experts["read"], experts["present"])
+
+    def test_some_of_the_experts_there_and_some_here(self):
+        said, stats = self.with_stats(self.data(), "-p", QUESTION, *CHOICE, "--vram-experts", "25%", "--experts", "50%",
+                                      "--deterministic")
+        self.assertEqual(said, ANSWER)
+        self.assertEqual(stats["memory_plan"]["vram"]["slots"], 64)
+        self.assertEqual(stats["memory_plan"]["slots"], 128)
+        # What the host's memory may hold is no matter where the GPU holds all.
+        said, stats = self.with_stats(self.data(), "-p", QUESTION, *CHOICE, "--experts", "50%")
+        self.assertEqual(said, ANSWER)
+        self.assertIsNone(stats["memory_plan"]["vram"]["slots"])
 
 
 if __name__ == "__main__":

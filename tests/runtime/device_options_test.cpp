@@ -66,6 +66,40 @@ TEST_CASE("command line: a CPU has no memory of its own, no precision but one, a
   CHECK(mistake({"--cublaslt", "b", "--device", "cuda"}).find("--precision bf16") != std::string::npos);
 }
 
+TEST_CASE("command line: experts in a GPU's memory, and what becomes of the others") {
+  const auto vram = [](const char* amount) {
+    return parsed({"--device", "cuda", "--vram-experts", amount}).vram_experts;
+  };
+  CHECK_FALSE(parsed({"--device", "cuda"}).vram_experts);
+  CHECK(vram("464") == Amount{.number = 464, .percent = {}});
+  CHECK(vram("25%") == Amount{.number = 0, .percent = 25});
+  CHECK(vram("0") == Amount{});
+  CHECK(vram("0%") == Amount{});
+  CHECK(vram("100%") == Amount{.number = 0, .percent = 100});
+  CHECK(parsed({"--vram-experts", "7"}).kind == DeviceKind::automatic);
+  for (const char* wrong : {"", "x", "-1", "5GB", "101%", "-5%", "0x10", "1.5", "%", "18446744073709551616"}) {
+    CAPTURE(wrong);
+    CHECK(mistake({"--device", "cuda", "--vram-experts", wrong}).find("--vram-experts") != std::string::npos);
+  }
+  const auto miss = [](const std::vector<std::string>& more) { return parsed(more).miss; };
+  CHECK(miss({}).mode == MissMode::automatic);
+  CHECK_FALSE(miss({}).is_deterministic);
+  CHECK(miss({"--miss", "auto"}).mode == MissMode::automatic);
+  CHECK(miss({"--device", "cuda", "--miss", "move"}).mode == MissMode::move);
+  CHECK(miss({"--device", "cuda", "--miss", "compute"}).mode == MissMode::compute);
+  CHECK(miss({"--deterministic"}).is_deterministic);
+  CHECK(mistake({"--miss", "copy"}).find("--miss") != std::string::npos);
+  CHECK(mistake({"--miss", ""}).find("--miss") != std::string::npos);
+}
+
+TEST_CASE("command line: a CPU has no tier above its memory") {
+  CHECK(mistake({"--device", "cpu", "--vram-experts", "5"}).find("--vram-experts is for a GPU") != std::string::npos);
+  CHECK(mistake({"--device", "cpu", "--miss", "move"}).find("--miss is for a GPU") != std::string::npos);
+  CHECK(mistake({"--device", "cpu", "--miss", "compute"}).find("--miss is for a GPU") != std::string::npos);
+  // What a CPU does is what these ask for.
+  CHECK(parsed({"--device", "cpu", "--miss", "auto", "--deterministic"}).kind == DeviceKind::cpu);
+}
+
 TEST_CASE("command line: every verb that loads a model knows devices") {
   const auto device = [](const std::vector<std::string>& arguments) {
     const CommandLine command = parse_command_line(arguments);

@@ -12,6 +12,7 @@ namespace {
 
 constexpr uint64_t kMB = 1'000'000;
 constexpr uint64_t kGB = 1'000'000'000;
+constexpr uint64_t kDeviceExpert = 17'299'968;  // without what slots leave free
 
 // DeepSeek-V2-Lite in BF16: 27 layers, the first dense; 26 x 64 experts of 17.3 MB, 6 a token and layer.
 MemoryNeeds lite() {
@@ -22,17 +23,20 @@ MemoryNeeds lite() {
     if (layer > 0) layout.layers.emplace_back(layer);
   }
   needs.layouts = {layout};
-  needs.resident_expert_bytes = 1664 * 17'299'968ULL;  // without what slots leave free
+  needs.resident_expert_bytes = 1664 * kDeviceExpert;
   needs.process_bytes = 200 * kMB;
   needs.reserve_bytes = 100 * kMB;
   needs.decompression_bytes = 30 * kMB;
-  needs.staging_bytes = 70 * kMB;
+  needs.staging_bytes = 12 * 17'300'000ULL;
   needs.head_bytes = 420 * kMB;
   needs.mtp_bytes = 300 * kMB;
   needs.kv_bytes = 250 * kMB;
   needs.longest_chunk = 4096;
   needs.activation_bytes = [](uint32_t rows) { return 10 * kMB + rows * 500'000ULL; };
   needs.workspace_bytes = [](uint32_t rows) { return kMB + std::min(rows, 256U) * 500'000ULL; };
+  needs.device_layouts = {{.slot_bytes = kDeviceExpert, .experts = 1664, .layers = layout.layers}};
+  needs.tiered_activation_bytes = [](uint32_t rows) { return 20 * kMB + rows * 600'000ULL; };
+  needs.host_scratch_bytes = 3 * kMB;
   needs.top_k = 6;
   needs.experts_per_token = 26 * 6;
   return needs;
@@ -64,7 +68,7 @@ uint64_t named_bytes(const std::string& message) {
 
 TEST_CASE("vram plan: all of the model and the longest chunk, where there is room") {
   const VramPlan plan = plan_of(lite(), card(84 * kGB));
-  CHECK(plan.expert_bytes == 1664 * 17'299'968ULL);
+  CHECK(plan.expert_bytes == 1664 * kDeviceExpert);
   CHECK(plan.layer_bytes == (150 + 26 * 60) * kMB);
   CHECK(plan.max_rows == 4096);
   CHECK(plan.limit_bytes == 84 * kGB);
@@ -82,7 +86,7 @@ TEST_CASE(
     CAPTURE(free);
     const VramPlan plan = plan_of(lite(), card(free));
     CHECK(plan.total_bytes() <= free);
-    CHECK(plan.expert_bytes == 1664 * 17'299'968ULL);
+    CHECK(plan.expert_bytes == 1664 * kDeviceExpert);
     CHECK(plan.max_rows >= rows_before);
     rows_before = plan.max_rows;
   }
@@ -134,35 +138,209 @@ TEST_CASE("vram plan: needs beyond 2^64 bytes are refused, not wrapped") {
   CHECK(named_bytes(refusal_of(hostile, card(84 * kGB))) == UINT64_MAX);
 }
 
-TEST_CASE("memory plan with a GPU: the host keeps the process and what is on its way") {
-  const MemoryNeeds needs = lite();
-  const auto plan = make_gpu_memory_plan(needs, {}, card(84 * kGB));
-  REQUIRE(plan);
-  CHECK(plan->total_bytes() == (200 + 100 + 30 + 70) * kMB);
-  CHECK(plan->slot_count == 1664);
-  CHECK(plan->streamed.empty());
-  CHECK(plan->max_rows == 4096);
-  REQUIRE(plan->vram);
-  CHECK(memory_note(*plan, "x").empty());
-
-  const MemoryLimits enough{.bytes = 400 * kMB, .source = "--ram 400MB", .experts = {}};
-  CHECK(make_gpu_memory_plan(needs, enough, card(84 * kGB)));
-  const MemoryLimits little{.bytes = 400 * kMB - 1, .source = "--ram 400MB", .experts = {}};
-  const auto refused = make_gpu_memory_plan(needs, little, card(84 * kGB));
-  REQUIRE_FALSE(refused);
-  CHECK(refused.error().kind == ErrorKind::budget);
-  CHECK(named_bytes(refused.error().message) == 400 * kMB);
+VramPlan tiered_of(const MemoryNeeds& needs, const VramLimits& limits, const std::optional<Amount>& experts = {}) {
+  auto plan = make_tiered_vram_plan(needs, limits, experts);
+  REQUIRE_MESSAGE(plan, (plan ? "" : plan.error().message));
+  REQUIRE(plan->slots);
+  return *plan;
 }
 
-TEST_CASE("memory plan with a GPU: some of the experts is not what it does") {
-  const auto with = [](const Amount& amount) {
-    return make_gpu_memory_plan(lite(), {.bytes = {}, .source = {}, .experts = amount}, card(84 * kGB));
-  };
-  CHECK(with({.number = 0, .percent = 100}));
-  CHECK(with({.number = 2000, .percent = {}}));
-  const auto refused = with({.number = 0, .percent = 50});
+std::string tiered_refusal(const MemoryNeeds& needs, const VramLimits& limits,
+                           const std::optional<Amount>& experts = {}) {
+  const auto plan = make_tiered_vram_plan(needs, limits, experts);
+  REQUIRE_FALSE(plan);
+  CHECK(plan.error().kind == ErrorKind::budget);
+  return plan.error().message;
+}
+
+constexpr Amount kNone{};
+Amount number(uint64_t experts) {
+  return {.number = experts, .percent = {}};
+}
+Amount percent(double share) {
+  return {.number = 0, .percent = share};
+}
+
+TEST_CASE("tiered vram plan: the floor is everything but experts and two that pass through; it is named and works") {
+  const std::string refusal = tiered_refusal(lite(), card(2 * kGB));
+  CHECK(refusal.starts_with("the memory that is free on a card (2.00 GB of 85.0"));
+  CHECK(refusal.find("for two experts") != std::string::npos);
+  const uint64_t floor = named_bytes(refusal);
+  const VramPlan plan = tiered_of(lite(), card(floor));
+  CHECK(plan.total_bytes() == floor);
+  CHECK(plan.slots == 0);
+  CHECK(plan.max_rows == 1);
+  CHECK(plan.expert_bytes == 2 * kDeviceExpert);
+  CHECK(plan.layer_bytes == (150 + 26 * 60) * kMB);
+  CHECK_FALSE(plan.holds_all());
+  CHECK(named_bytes(tiered_refusal(lite(), card(floor - 1))) == floor);
+}
+
+TEST_CASE("tiered vram plan: more memory means more for experts and activations, and nothing that fits is left out") {
+  const uint64_t floor = named_bytes(tiered_refusal(lite(), card(2 * kGB)));
+  uint64_t used_before = 0;
+  uint64_t slots_before = 0;
+  uint32_t rows_before = 0;
+  for (uint64_t free = floor; free < 36 * kGB; free += 37 * kMB) {
+    CAPTURE(free);
+    const VramPlan plan = tiered_of(lite(), card(free));
+    CHECK(plan.total_bytes() <= free);
+    const bool is_full = plan.slots == 1664U || plan.total_bytes() + kDeviceExpert > free;
+    CHECK(is_full);
+    CHECK(plan.max_rows >= rows_before);
+    // Fewer only where a longer chunk takes their place.
+    if (plan.max_rows == rows_before) CHECK(*plan.slots >= slots_before);
+    const uint64_t used = plan.expert_bytes + plan.activation_bytes;
+    CHECK(used + kDeviceExpert > used_before);
+    used_before = used;
+    slots_before = *plan.slots;
+    rows_before = plan.max_rows;
+  }
+  CHECK(slots_before == 1664);
+  CHECK(rows_before == 4096);
+}
+
+TEST_CASE("tiered vram plan: as many experts as are asked for") {
+  const VramLimits large = card(84 * kGB);
+  CHECK(tiered_of(lite(), large, number(464)).slots == 464U);
+  CHECK(tiered_of(lite(), large, number(464)).expert_bytes == 466 * kDeviceExpert);
+  CHECK(tiered_of(lite(), large, percent(25)).slots == 416U);
+  CHECK(tiered_of(lite(), large, number(99999)).slots == 1664U);
+  CHECK(tiered_of(lite(), large, percent(100)).slots == 1664U);
+  CHECK(tiered_of(lite(), large, kNone).slots == 0U);
+  CHECK(tiered_of(lite(), large, kNone).max_rows == 4096);
+  // More than fit, with the number of bytes that would do.
+  const std::string refusal = tiered_refusal(lite(), card(10 * kGB), number(600));
+  CHECK(refusal.find("for 600 experts") != std::string::npos);
+  CHECK(tiered_of(lite(), card(named_bytes(refusal)), number(600)).slots == 600U);
+  CHECK(named_bytes(tiered_refusal(lite(), card(named_bytes(refusal) - 1), number(600))) == named_bytes(refusal));
+}
+
+TEST_CASE("tiered vram plan: layers of several layouts share the slots, each with a window of its own") {
+  MemoryNeeds needs = lite();
+  needs.device_layouts = {{.slot_bytes = 10 * kMB, .experts = 600, .layers = {}},
+                          {.slot_bytes = 20 * kMB, .experts = 200, .layers = {}}};
+  CHECK(tiered_of(needs, card(84 * kGB), kNone).expert_bytes == 2 * (10 + 20) * kMB);
+  const VramPlan half = tiered_of(needs, card(84 * kGB), number(400));
+  CHECK(half.slots == 400U);
+  CHECK(half.expert_bytes == (302 * 10 + 102 * 20) * kMB);
+  const VramPlan fitted = tiered_of(needs, card(8 * kGB));
+  CHECK(*fitted.slots > 0);
+  CHECK(fitted.total_bytes() <= 8 * kGB);
+  CHECK(fitted.total_bytes() + 30 * kMB > 8 * kGB);
+}
+
+TEST_CASE("tiered vram plan: needs beyond 2^64 bytes are refused, not wrapped") {
+  MemoryNeeds hostile = lite();
+  hostile.kv_bytes = UINT64_MAX - 10;
+  CHECK(named_bytes(tiered_refusal(hostile, card(84 * kGB))) == UINT64_MAX);
+  hostile = lite();
+  hostile.layers[3].bytes = hostile.layers[4].bytes = UINT64_MAX / 2 + 1;
+  CHECK(named_bytes(tiered_refusal(hostile, card(84 * kGB))) == UINT64_MAX);
+}
+
+MemoryLimits ram(std::optional<uint64_t> bytes, std::optional<Amount> experts = {}) {
+  return {.bytes = bytes, .source = "--ram", .experts = experts};
+}
+
+MemoryPlan gpu_plan_of(const MemoryNeeds& needs, const MemoryLimits& limits, const VramLimits& vram,
+                       const GpuExperts& experts = {}) {
+  auto plan = make_gpu_memory_plan(needs, limits, vram, experts);
+  REQUIRE_MESSAGE(plan, (plan ? "" : plan.error().message));
+  REQUIRE(plan->vram);
+  return *plan;
+}
+
+TEST_CASE("memory plan with a GPU: where all fits, the host keeps the process and what is on its way") {
+  const MemoryNeeds needs = lite();
+  const uint64_t least = (200 + 100 + 30) * kMB + needs.staging_bytes;
+  const MemoryPlan plan = gpu_plan_of(needs, {}, card(84 * kGB));
+  CHECK(plan.vram->holds_all());
+  CHECK(plan.total_bytes() == least);
+  CHECK(plan.slot_count == 1664);
+  CHECK(plan.streamed.empty());
+  CHECK(plan.max_rows == 4096);
+  CHECK(memory_note(plan, "x").empty());
+  CHECK(gpu_plan_of(needs, ram(least), card(84 * kGB)).vram->holds_all());
+  // Who insists is told what it takes; else the GPU holds some, for which less of the host's memory will do.
+  const auto refused = make_gpu_memory_plan(needs, ram(least - 1), card(84 * kGB), {.vram = percent(100)});
   REQUIRE_FALSE(refused);
   CHECK(refused.error().kind == ErrorKind::budget);
+  CHECK(named_bytes(refused.error().message) == least);
+  CHECK_FALSE(gpu_plan_of(needs, ram(least - 1), card(84 * kGB)).vram->holds_all());
+}
+
+TEST_CASE(
+    "memory plan with a GPU: all experts there if they fit, else as many as do, over those in the host's memory") {
+  const MemoryPlan plan = gpu_plan_of(lite(), ram(10 * kGB), card(12 * kGB));
+  REQUIRE_FALSE(plan.vram->holds_all());
+  CHECK(*plan.vram->slots > 400);
+  CHECK(plan.vram->total_bytes() <= 12 * kGB);
+  CHECK(plan.max_rows == plan.vram->max_rows);
+  // The host has neither layers nor caches, but experts, and the CPU's scratch for them.
+  CHECK(plan.resident_layer_bytes == 0);
+  CHECK(plan.head_bytes + plan.mtp_bytes + plan.kv_bytes == 0);
+  CHECK(plan.activation_bytes == 3 * kMB);
+  CHECK(plan.slot_count > 500);
+  CHECK(plan.slot_bytes == plan.slot_count * 17'300'000);
+  CHECK(plan.total_bytes() <= 10 * kGB);
+  CHECK(plan.total_bytes() + 17'300'000 > 10 * kGB);
+  CHECK(plan.streamed.empty());
+  CHECK(gpu_plan_of(lite(), ram({}), card(12 * kGB)).slot_count == 1664);
+}
+
+TEST_CASE("memory plan with a GPU: who asks for some has some, though all would fit") {
+  const auto slots = [](const GpuExperts& experts) {
+    return gpu_plan_of(lite(), {}, card(84 * kGB), experts).vram->slots;
+  };
+  CHECK(slots({.vram = number(40)}) == 40U);
+  CHECK(slots({.vram = percent(50)}) == 832U);
+  CHECK(slots({.vram = kNone}) == 0U);
+  CHECK_FALSE(slots({.vram = percent(100)}));
+  CHECK_FALSE(slots({.vram = number(1664)}));
+  // Experts of a distant model come when a router picks them, unless all are asked for.
+  CHECK(slots({.vram = {}, .as_they_come = true}) == 1664U);
+  CHECK_FALSE(slots({.vram = percent(100), .as_they_come = true}));
+  // So where some are missing, which only matters when a router picks them.
+  MemoryNeeds part = lite();
+  part.may_be_resident = false;
+  part.resident_expert_bytes = 0;
+  CHECK(gpu_plan_of(part, {}, card(84 * kGB)).vram->slots == 1664U);
+  CHECK(gpu_plan_of(part, {}, card(84 * kGB), {.vram = percent(100)}).vram->slots == 1664U);
+  MemoryNeeds dense = lite();
+  dense.layouts.clear();
+  dense.device_layouts.clear();
+  dense.resident_expert_bytes = 0;
+  CHECK(gpu_plan_of(dense, {}, card(84 * kGB), {.vram = number(3)}).vram->holds_all());
+}
+
+TEST_CASE("memory plan with a GPU: the host's floor is one layer's experts of a token, and two on their way") {
+  const uint64_t floor = (200 + 100 + 30 + 3) * kMB + 8 * 17'300'000ULL;
+  const auto refused = make_gpu_memory_plan(lite(), ram(100 * kMB), card(12 * kGB));
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().kind == ErrorKind::budget);
+  CHECK(named_bytes(refused.error().message) == floor);
+  CHECK(gpu_plan_of(lite(), ram(floor), card(12 * kGB)).slot_count == 8);
+  CHECK_FALSE(make_gpu_memory_plan(lite(), ram(floor - 1), card(12 * kGB)));
+}
+
+TEST_CASE("memory plan with a GPU: --experts is of the host's memory, and contradicts what it has no room for") {
+  CHECK(gpu_plan_of(lite(), ram({}, number(100)), card(12 * kGB)).slot_count == 100);
+  CHECK(gpu_plan_of(lite(), ram({}, percent(50)), card(12 * kGB)).slot_count == 832);
+  const auto few = make_gpu_memory_plan(lite(), ram({}, number(7)), card(12 * kGB));
+  REQUIRE_FALSE(few);
+  CHECK(few.error().message.find("allow at least 8") != std::string::npos);
+  const auto both = make_gpu_memory_plan(lite(), ram(2 * kGB, number(1000)), card(12 * kGB));
+  REQUIRE_FALSE(both);
+  CHECK(both.error().kind == ErrorKind::budget);
+  CHECK(both.error().message.find("--experts and --ram contradict each other") != std::string::npos);
+  CHECK(both.error().message.find("room for") != std::string::npos);
+}
+
+TEST_CASE("memory plan with a GPU: both memories together are below one token's experts") {
+  const MemoryPlan plan = gpu_plan_of(lite(), ram({}, number(60)), card(84 * kGB), {.vram = number(40)});
+  CHECK(memory_note(plan, "x").find("holds 100 experts, below one token's 156") != std::string::npos);
+  CHECK(memory_note(gpu_plan_of(lite(), ram({}, number(60)), card(84 * kGB), {.vram = number(100)}), "x").empty());
 }
 
 }  // namespace

@@ -1,0 +1,167 @@
+#include "runtime/budget/tier_estimate.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace dspack::runtime {
+
+namespace {
+
+double share_of(uint64_t slots, uint64_t experts) {
+  return experts == 0 ? 1 : std::min(1.0, static_cast<double>(slots) / static_cast<double>(experts));
+}
+
+uint64_t vram_slots(const MemoryPlan& plan) {
+  return plan.vram ? plan.vram->slots.value_or(plan.experts) : 0;
+}
+
+MissMode mode_of(const MissOptions& miss) {
+  return miss.mode == MissMode::automatic && miss.is_deterministic ? MissMode::move : miss.mode;
+}
+
+double ways(uint32_t all, uint32_t some) {
+  double count = 1;
+  for (uint32_t i = 0; i < some; ++i)
+    count = count * (all - i) / (i + 1);
+  return count;
+}
+
+/// Where a token's experts of one layer are.
+struct Places {
+  uint32_t vram = 0, ram = 0, absent = 0;
+  [[nodiscard]] uint32_t misses() const { return ram + absent; }
+};
+
+double gpu_expert(const SpeedShape& shape, const ComputeTimes& gpu) {
+  return shape.top_k > 0 ? gpu.experts / shape.top_k : 0;
+}
+
+// Of the routed experts of one layer, if so many of its misses are moved.
+double layer_seconds(const TierTimes& times, double each, const Places& places, uint32_t moved) {
+  const uint32_t computed = places.misses() - moved;
+  const double of_moved = moved > 0 ? each : 0;
+  const double on_gpu = std::max(places.vram * each, times.link.seconds(moved)) + of_moved;
+  const double on_host = computed * times.host_expert;
+  if (places.absent == 0) return std::max(on_gpu, on_host);
+  constexpr double kNever = std::numeric_limits<double>::infinity();
+  const double last =
+      std::min(moved > 0 ? times.link.seconds(1) + each : kNever, computed > 0 ? times.host_expert : kNever);
+  return std::max({on_gpu, on_host, times.reads.seconds(places.absent) + last});
+}
+
+struct Split {
+  double seconds = 0;
+  uint32_t moved = 0;
+};
+
+Split best_split(const TierTimes& times, double each, const Places& places, MissMode mode) {
+  const uint32_t misses = places.misses();
+  Split best{.seconds = std::numeric_limits<double>::infinity(), .moved = 0};
+  const uint32_t least = mode == MissMode::move ? misses : 0;
+  const uint32_t most = mode == MissMode::compute ? 0 : misses;
+  for (uint32_t moved = least; moved <= most; ++moved) {
+    const double seconds = layer_seconds(times, each, places, moved);
+    // What was moved may be wanted again.
+    if (seconds <= best.seconds) best = {.seconds = seconds, .moved = moved};
+  }
+  return best;
+}
+
+}  // namespace
+
+TierRates uniform_tier_rates(const MemoryPlan& plan) {
+  return tier_rates_at(plan, share_of(vram_slots(plan), plan.experts));
+}
+
+TierRates tier_rates_at(const MemoryPlan& plan, double vram) {
+  const uint64_t others = plan.experts - std::min(plan.experts, vram_slots(plan));
+  return {.vram = vram, .ram = others == 0 ? 0 : (1 - vram) * share_of(plan.slot_count, others)};
+}
+
+TierRates local_tier_rates(const MemoryPlan& plan, const MissOptions& miss) {
+  const TierRates uniform = uniform_tier_rates(plan);
+  const auto local = [](double rate) { return kReusedShare + (1 - kReusedShare) * rate; };
+  if (vram_slots(plan) >= plan.experts_per_token && mode_of(miss) != MissMode::compute)
+    return {.vram = local(uniform.vram), .ram = (1 - kReusedShare) * uniform.ram};
+  if (vram_slots(plan) + plan.slot_count < plan.experts_per_token) return uniform;
+  return {.vram = uniform.vram, .ram = local(uniform.vram + uniform.ram) - uniform.vram};
+}
+
+DecodeEstimate estimate_tiered_decode(const SpeedShape& shape, const TierTimes& times, const MissOptions& miss,
+                                      const TierRates& rates) {
+  const double each = gpu_expert(shape, times.gpu);
+  const double none = std::max(0.0, 1 - rates.vram - rates.ram);
+  double seconds = 0;
+  double moved = 0;
+  double computed = 0;
+  for (uint32_t misses = 0; misses <= shape.top_k; ++misses) {
+    for (uint32_t absent = 0; absent <= misses; ++absent) {
+      const Places places{.vram = shape.top_k - misses, .ram = misses - absent, .absent = absent};
+      const double chance = ways(shape.top_k, misses) * ways(misses, absent) * std::pow(rates.vram, places.vram) *
+                            std::pow(rates.ram, places.ram) * std::pow(none, absent);
+      const Split split = best_split(times, each, places, mode_of(miss));
+      seconds += chance * split.seconds;
+      moved += chance * split.moved;
+      computed += chance * (misses - split.moved);
+    }
+  }
+  const double fixed =
+      shape.dense_layers * times.gpu.dense_layer + shape.moe_layers * times.gpu.moe_layer + times.gpu.head;
+  const double layers = shape.moe_layers;
+  return {.hit_rate = rates.vram + rates.ram,
+          .seconds = fixed + layers * seconds,
+          .bytes = layers * shape.top_k * none * static_cast<double>(times.reads.expert_bytes),
+          .vram_hit_rate = rates.vram,
+          .link_bytes = layers * moved * static_cast<double>(times.link.expert_bytes),
+          .host_bytes = layers * computed * static_cast<double>(times.link.expert_bytes)};
+}
+
+DecodeEstimate estimate_cold_decode(const SpeedShape& shape, const MemoryPlan& plan, const TierTimes& times,
+                                    const MissOptions& miss) {
+  const bool has_room = vram_slots(plan) >= plan.experts_per_token;
+  return estimate_tiered_decode(shape, times,
+                                has_room ? MissOptions{.mode = MissMode::move, .is_deterministic = false} : miss, {});
+}
+
+PrefillEstimate estimate_gpu_prefill(const SpeedShape& shape, const MemoryPlan& plan, const TierTimes& times,
+                                     uint32_t measured_rows, uint32_t tokens) {
+  PrefillEstimate estimate{.tokens = tokens};
+  const bool holds_all = plan.vram && plan.vram->holds_all();
+  const double slots_a_layer =
+      shape.moe_layers == 0 ? 0 : static_cast<double>(vram_slots(plan)) / static_cast<double>(shape.moe_layers);
+  for (uint32_t done = 0; done < tokens;) {
+    const uint32_t rows = std::min(plan.max_rows, tokens - done);
+    const double longer = static_cast<double>(rows) / measured_rows;
+    const double distinct = distinct_experts(shape, rows);
+    // What went before and still lies somewhere: in the GPU's memory as far as there was room, in the host's if all of
+    // it has room in both.
+    const double before = distinct_experts(shape, done);
+    const bool all_fit =
+        before * shape.moe_layers <= static_cast<double>(plan.slot_count) + static_cast<double>(vram_slots(plan));
+    const double in_vram = holds_all ? 1 : std::min(before, slots_a_layer) / std::max(1U, shape.experts);
+    const double in_memory = holds_all ? 1 : std::max(in_vram, all_fit ? before / std::max(1U, shape.experts) : 0);
+    const double moved = distinct * (1 - in_vram);
+    const double missing = distinct * (1 - in_memory);
+    const double computing = longer * times.gpu.experts;
+    const double last = moved > 0 ? computing / distinct : 0;
+    const double reading = missing > 0 ? times.reads.seconds(missing) + times.link.seconds(1) : 0;
+    estimate.experts += missing * shape.moe_layers;
+    estimate.link_bytes += moved * shape.moe_layers * static_cast<double>(times.link.expert_bytes);
+    estimate.seconds += longer * (shape.dense_layers * times.gpu.dense_layer + shape.moe_layers * times.gpu.moe_layer);
+    estimate.seconds += shape.moe_layers * (std::max({computing - last, times.link.seconds(moved), reading}) + last);
+    done += rows;
+  }
+  estimate.bytes = estimate.experts * static_cast<double>(times.reads.expert_bytes);
+  return estimate;
+}
+
+double estimate_loading(const MemoryPlan& plan, const TierTimes& times) {
+  if (!plan.vram) return 0;
+  const VramPlan& vram = *plan.vram;
+  const auto bytes = static_cast<double>(vram.head_bytes + vram.mtp_bytes + vram.layer_bytes + vram.expert_bytes);
+  const double slower = std::min(times.reads.rate(), times.link.rate());
+  return slower > 0 ? bytes / slower : 0;
+}
+
+}  // namespace dspack::runtime
