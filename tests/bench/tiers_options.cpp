@@ -148,12 +148,13 @@ void make_quick(TierBenchOptions& options) {
   options.quick = true;
   options.shape = kShapes[2];
   options.tokens = 2;
-  options.warm_tokens = 3;
+  options.warm_tokens = 1;
   options.rounds = 1;
-  options.prompt = 6;
+  options.prompt = 4;
   options.threads = 2;
   options.attention_us = 1;
   options.vram = {0.25};
+  options.prefetch = {runtime::PrefetchMode::on};
 }
 
 }  // namespace
