@@ -142,7 +142,7 @@ class Text(OnGpu):
         said, stats = self.with_stats(self.data(), "-p", QUESTION, "--device", "auto", *library)
         self.assertEqual(said, ANSWER)
         self.assertFalse(stats["device"].startswith("cpu "), stats["device"])
-        for flags in (("--vram", "100KB"), ("--experts", "25%"), ("--max-fetch", "8MB")):
+        for flags in (("--vram", "100KB"), ("--max-fetch", "8MB")):
             with self.subTest(flags=flags):
                 said, stats = self.with_stats(self.data(), "-p", QUESTION, "--device", "auto", *library, *flags)
                 self.assertEqual(said, ANSWER)
@@ -204,9 +204,6 @@ class Memory(OnGpu):
 
     def test_fewer_bytes_than_all_experts_have_are_refused(self):
         self.assert_refused(self.refused(*CHOICE, "--max-fetch", "5MB"), "--max-fetch", "--device cpu", program="dsrun")
-
-    def test_some_of_the_experts_is_refused(self):
-        self.assert_refused(self.refused(*CHOICE, "--experts", "50%"), "--experts", program="dsrun")
 
 
 if __name__ == "__main__":
