@@ -79,6 +79,8 @@ class Tiers(OnGpu):
             self.assertEqual(counts["moved"] + counts["computed"], host["hits"] + host["late"] + host["misses"], phase)
             self.assertEqual(counts["moved_bytes"], counts["moved"] * expert_bytes)
             self.assertEqual(counts["computed_bytes"], counts["computed"] * expert_bytes)
+            self.assertEqual(counts["promoted_bytes"], counts["promoted"] * expert_bytes)
+            self.assertLessEqual(counts["promoted"], counts["computed"])
             self.assertGreaterEqual(counts["waiting_seconds"], 0)
         self.assertEqual(tier["prefill"]["computed"], 0)
         self.assertGreater(tier["prefill"]["moved"], 0)
