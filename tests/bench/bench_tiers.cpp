@@ -1,7 +1,7 @@
 // Decoding and prefill on a GPU whose memory holds some of the experts, the rest in the host's memory or on a disk,
 // beside what cannot be done without; experts are made up (tiers_experts.h), of a released model's shape.
 //
-//   bench_tiers [--shape v3|lite|tiny] [--layers N] [--vram 50,25,12] [--ram 100,40] [--disk FOLDER] ...
+//   bench_tiers [--shape v3|lite|count|tiny] [--layers N] [--vram 50,25,12] [--ram 100,40] [--disk FOLDER] ...
 //
 // Wrong usage lists all flags. Shares are of the experts of all layers; V3's four layers take 45 GB of the host's
 // memory, fewer are taken where there is less. --ram 100: what the GPU lacks is in memory. Less: so many are, the rest
@@ -25,6 +25,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <limits>
 #include <optional>
 
 #include "kernels/cpu/cpu_device.h"
@@ -42,12 +43,15 @@ uint64_t slots_of(const ModelShape& shape, double share) {
   return static_cast<uint64_t>(std::lround(share * static_cast<double>(shape.experts())));
 }
 
-// As many layers as the shape has, or as device and host have memory for.
+// As many layers as the shape has, or as device and host have memory for; where one does not say, it has.
 uint32_t layers_that_fit(const TierBenchOptions& options, const kernels::Device& device) {
   if (options.layers > 0) return options.layers;
+  const auto room_in = [](uint64_t bytes, double share) {
+    return bytes == 0 ? std::numeric_limits<double>::infinity() : share * static_cast<double>(bytes);
+  };
   const auto system = runtime::read_system_memory();
-  const double room = system ? 0.7 * static_cast<double>(system->available_bytes) : 0;
-  const double card = 0.85 * static_cast<double>(device.memory().free_bytes);
+  const double room = room_in(system ? system->available_bytes : 0, 0.7);
+  const double card = room_in(device.memory().free_bytes, 0.85);
   const double layer = static_cast<double>(options.shape.expert_bytes()) * options.shape.routes.experts;
   uint32_t layers = options.shape.routes.layers;
   while (layers > 1 && (layers * layer * std::ranges::max(options.vram) > card ||

@@ -10,16 +10,19 @@ namespace dspack::bench {
 namespace {
 
 constexpr const char* kUsage =
-    "usage: bench_tiers [--cuda-library FILE] [--device N|cpu] [--precision exact|bf16|fp8] [--shape v3|lite|tiny]\n"
+    "usage: bench_tiers [--cuda-library FILE] [--device N|cpu] [--precision exact|bf16|fp8] [--shape "
+    "v3|lite|count|tiny]\n"
     "                   [--layers N] [--vram 50,25,12] [--ram 100,40] [--disk FOLDER] [--disk-experts N]\n"
     "                   [--miss move,compute,auto] [--prefetch off,on,auto] [--forecast PERCENT RIGHT]\n"
     "                   [--routes weak|middle|strong] [--tokens N] [--warm N] [--rounds N] [--prompt N]\n"
     "                   [--attention MICROSECONDS] [--threads N] [--only decode,prefill] [--quick]\n";
 
-// DeepSeek-V3, DeepSeek-V2-Lite stored as V3 is, and one that an emulated GPU manages.
-constexpr std::array<ModelShape, 3> kShapes = {
+// DeepSeek-V3; DeepSeek-V2-Lite, stored as V3 is; V3's number of experts, each small, so that any machine counts what
+// is hit and copied; and one that an emulated GPU manages.
+constexpr std::array<ModelShape, 4> kShapes = {
     {{"v3", 7168, 2048, {.layers = 4, .experts = 256, .top_k = 8, .groups = 8, .top_groups = 4}},
      {"lite", 2048, 1408, {.layers = 4, .experts = 64, .top_k = 6, .groups = 1, .top_groups = 1}},
+     {"count", 128, 128, {.layers = 4, .experts = 256, .top_k = 8, .groups = 8, .top_groups = 4}},
      {"tiny", 128, 128, {.layers = 2, .experts = 16, .top_k = 2, .groups = 1, .top_groups = 1}}}};
 
 [[noreturn]] void wrong_usage() {
@@ -146,7 +149,7 @@ bool take_device(TierBenchOptions& options, const std::string& flag, const std::
 // Everything is gone through once, nothing is measured.
 void make_quick(TierBenchOptions& options) {
   options.quick = true;
-  options.shape = kShapes[2];
+  options.shape = kShapes.back();
   options.tokens = 2;
   options.warm_tokens = 1;
   options.rounds = 1;
@@ -166,7 +169,7 @@ bool TierBenchOptions::wants(std::string_view section) const {
 TierBenchOptions parse_tier_options(int argc, char** argv) {
   using runtime::MissMode;
   using runtime::PrefetchMode;
-  TierBenchOptions options{.shape = kShapes[0],
+  TierBenchOptions options{.shape = kShapes.front(),
                            .vram = {0.50, 0.25, 0.12},
                            .ram = {1.0, 0.40},
                            .miss = {MissMode::move, MissMode::compute, MissMode::automatic},
