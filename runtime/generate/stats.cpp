@@ -63,6 +63,7 @@ format::Json vram_phase_json(const VramPhaseStats& counts) {
   return {{"hits", counts.hits},           {"late", counts.late},
           {"moved", counts.moved},         {"moved_bytes", counts.moved_bytes},
           {"computed", counts.computed},   {"computed_bytes", counts.computed_bytes},
+          {"promoted", counts.promoted},   {"promoted_bytes", counts.promoted_bytes},
           {"evictions", counts.evictions}, {"waiting_seconds", counts.waiting_seconds}};
 }
 

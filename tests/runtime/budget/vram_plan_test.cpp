@@ -190,7 +190,7 @@ TEST_CASE("tiered vram plan: more memory means more for experts and activations,
     CHECK(plan.max_rows >= rows_before);
     // Fewer only where a longer chunk takes their place.
     if (plan.max_rows == rows_before) CHECK(*plan.slots >= slots_before);
-    const uint64_t used = plan.expert_bytes + plan.activation_bytes;
+    const uint64_t used = plan.expert_bytes + plan.activation_bytes + plan.workspace_bytes;
     CHECK(used + kDeviceExpert > used_before);
     used_before = used;
     slots_before = *plan.slots;
