@@ -52,7 +52,7 @@ Result<MemoryPlan> plan_resident(const MemoryNeeds& needs, const MemoryLimits& l
 // The GPU holds everything but some experts; of the model this process holds experts alone.
 Result<MemoryPlan> plan_tiered(const MemoryNeeds& needs, const MemoryLimits& limits, const VramLimits& vram,
                                const GpuExperts& experts) {
-  TRY_ASSIGN(VramPlan of_device, make_tiered_vram_plan(needs, vram, experts.vram));
+  TRY_ASSIGN(const VramPlan of_device, make_tiered_vram_plan(needs, vram, experts.vram));
   MemoryNeeds of_host = needs;
   of_host.layers.clear();
   of_host.head_bytes = of_host.mtp_bytes = of_host.kv_bytes = 0;
@@ -60,7 +60,7 @@ Result<MemoryPlan> plan_tiered(const MemoryNeeds& needs, const MemoryLimits& lim
   of_host.activation_bytes = [bytes = needs.host_scratch_bytes](uint32_t) { return bytes; };
   TRY_ASSIGN(MemoryPlan plan, make_memory_plan(of_host, limits));
   plan.max_rows = of_device.max_rows;
-  plan.vram = std::move(of_device);
+  plan.vram = of_device;
   return plan;
 }
 

@@ -81,7 +81,7 @@ Error too_little_for_layers(const VramPlan& plan, const VramLimits& limits) {
 
 class TieredPlanner {
  public:
-  TieredPlanner(const MemoryNeeds& needs, VramPlan plan) : needs_(needs), plan_(std::move(plan)) {
+  TieredPlanner(const MemoryNeeds& needs, const VramPlan& plan) : needs_(needs), plan_(plan) {
     for (const SlotLayout& layout : needs.device_layouts)
       experts_ += layout.experts;
     set_slots(0);

@@ -88,13 +88,14 @@ bool is_same_layout(const ExpertLayout& a, const ExpertLayout& b) {
 
 std::vector<SlotLayout> device_slot_layouts(const std::map<LayerId, ExpertLayout>& layouts, uint32_t experts) {
   std::vector<SlotLayout> merged;
-  for (const auto& [layer, layout] : layouts) {
-    const auto alike = std::ranges::find_if(
-        merged, [&](const SlotLayout& other) { return is_same_layout(layouts.at(other.layers.front()), layout); });
+  for (const auto& layer : layouts) {
+    const auto alike = std::ranges::find_if(merged, [&](const SlotLayout& other) {
+      return is_same_layout(layouts.at(other.layers.front()), layer.second);
+    });
     SlotLayout& into = alike == merged.end() ? merged.emplace_back() : *alike;
-    into.slot_bytes = layout.expert_bytes;
+    into.slot_bytes = layer.second.expert_bytes;
     into.experts += experts;
-    into.layers.push_back(layer);
+    into.layers.push_back(layer.first);
   }
   return merged;
 }
