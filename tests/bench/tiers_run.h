@@ -3,8 +3,13 @@
 // Threads: one. Lifetime: borrows device and experts. Errors: std::runtime_error.
 #pragma once
 
+#include <functional>
 #include <map>
+#include <memory>
 #include <random>
+#include <set>
+#include <span>
+#include <vector>
 
 #include "runtime/experts/vram/tiered_executor.h"
 #include "tests/bench/cuda_bench.h"
