@@ -17,7 +17,7 @@
 //              it is not the link that the transfers waited for
 //   wait       the GPU stood still for experts
 // Prefill: limit = max(compute, bytes copied / link rate, bytes read / disk rate). Compute: the routed experts of one
-// layer for the same tokens with all of them in the GPU's memory, times the layers.
+// layer for the same tokens with all of them in the GPU's memory, the shortest of the rounds, times the layers.
 // --device cpu: the CPU in the place of a GPU, which copies nothing while it computes: to try the program with.
 // Link and disk rate are measured at the start, nothing else running. Status 77: no GPU, nothing was measured.
 #include <fmt/format.h>
@@ -25,6 +25,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <limits>
 #include <optional>
 
@@ -153,7 +154,7 @@ void measure(TierBenchOptions options) {
   TierRunner runner(*device, *host, experts,
                     {.shape = options.shape,
                      .profile = options.profile,
-                     .other = {.attention_seconds = 1e-6 * options.attention_us, .has_shared = true},
+                     .attention_seconds = 1e-6 * options.attention_us,
                      .warm_tokens = options.warm_tokens,
                      .tokens = options.tokens,
                      .rounds = options.rounds,

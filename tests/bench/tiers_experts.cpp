@@ -9,6 +9,7 @@
 #include <cstring>
 #include <numeric>
 #include <random>
+#include <string>
 
 #include "format/base/checked.h"
 #include "format/base/page_buffer.h"

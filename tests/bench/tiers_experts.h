@@ -10,8 +10,9 @@
 #include <atomic>
 #include <filesystem>
 #include <memory>
-#include <set>
+#include <span>
 #include <stdexcept>
+#include <utility>
 #include <vector>
 
 #include "runtime/storage/local_storage.h"

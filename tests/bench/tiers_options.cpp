@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdio>
 #include <cstdlib>
+#include <initializer_list>
 #include <sstream>
 
 namespace dspack::bench {
@@ -23,7 +24,7 @@ constexpr std::array<ModelShape, 4> kShapes = {
     {{"v3", 7168, 2048, {.layers = 4, .experts = 256, .top_k = 8, .groups = 8, .top_groups = 4}},
      {"lite", 2048, 1408, {.layers = 4, .experts = 64, .top_k = 6, .groups = 1, .top_groups = 1}},
      {"count", 128, 128, {.layers = 4, .experts = 256, .top_k = 8, .groups = 8, .top_groups = 4}},
-     {"tiny", 128, 128, {.layers = 2, .experts = 16, .top_k = 2, .groups = 1, .top_groups = 1}}}};
+     {"tiny", 128, 128, {.layers = 2, .experts = 8, .top_k = 2, .groups = 1, .top_groups = 1}}}};
 
 [[noreturn]] void wrong_usage() {
   (void)std::fputs(kUsage, stderr);
@@ -150,7 +151,7 @@ bool take_device(TierBenchOptions& options, const std::string& flag, const std::
 void make_quick(TierBenchOptions& options) {
   options.quick = true;
   options.shape = kShapes.back();
-  options.tokens = 2;
+  options.tokens = 1;
   options.warm_tokens = 1;
   options.rounds = 1;
   options.prompt = 4;

@@ -3,9 +3,13 @@
 // Threads: one. Lifetime: borrows device and experts. Errors: std::runtime_error.
 #pragma once
 
+#include <functional>
 #include <map>
-#include <optional>
+#include <memory>
 #include <random>
+#include <set>
+#include <span>
+#include <vector>
 
 #include "runtime/experts/vram/tiered_executor.h"
 #include "tests/bench/cuda_bench.h"
@@ -13,16 +17,10 @@
 
 namespace dspack::bench {
 
-/// What lies between two layers' experts: products of a set length, and the shared expert beside the routed ones.
-struct OtherWork {
-  double attention_seconds = 0;  // 0: none
-  bool has_shared = true;
-};
-
 struct TierWork {
   ModelShape shape;
   const RouteProfile* profile = nullptr;
-  OtherWork other;
+  double attention_seconds = 0;  // products between the layers' experts; 0: none
   uint32_t warm_tokens = 0, tokens = 0, rounds = 0, prompt = 0;
   double forecast_right = 0;  // share of the experts that a forecast names
 };
@@ -42,7 +40,6 @@ struct Round {
   runtime::VramPhaseStats vram = {};   // differences, as the next
   runtime::PhaseStats ram = {};        // of the memory below
   double link_rate = 0, cpu_rate = 0;  // bytes a second, as --miss auto knows them
-  bool has_switched_prefetch_off = false;
 
   [[nodiscard]] double over_bound() const { return seconds / bound.seconds(seconds); }
 };

@@ -2,6 +2,9 @@
 // Threads: one. Errors: none.
 #pragma once
 
+#include <algorithm>
+#include <vector>
+
 #include "tests/bench/tiers_run.h"
 
 namespace dspack::bench {

@@ -159,7 +159,7 @@ class Numbers(Tiers):
         for name in FAMILY if IS_FULL else ("v2-lite", "v3.1-e8m0"):
             folder = self.data("family") / name
             expected = self.logits(folder, tokens, "--device", "cpu")
-            for vram, ram in ((0, FLOOR), (3, 8), (5, None)) if IS_FULL else ((3, FLOOR),):
+            for vram, ram in ((0, FLOOR), (3, FLOOR), (5, None)) if IS_FULL else ((3, FLOOR),):
                 with self.subTest(name, vram=vram, ram=ram):
                     self.assert_close(self.logits(folder, tokens, *CHOICE, "--vram-experts", vram, "--chunk", CHUNK,
                                                   *ram_flags(folder, ram, "off")), expected)
