@@ -50,8 +50,8 @@ class SlotPool {
   /// called for an expert that has to leave; one that is `spared` stays.
   [[nodiscard]] Result<Slot*> take(ExpertKey key, uint64_t number, const std::function<void(const Slot&)>& evicted,
                                    const std::function<bool(ExpertKey)>& spared = {});
-  /// A spare expert lies in faster memory as well. Where one has to go, spare ones go first, the one that became so
-  /// last before the others, for it will be the longest there.
+  /// A spare expert lies in faster memory as well. Where one has to go, spare ones go first, the one of which that was
+  /// said last before the others: it was wanted there last, and will be there longest.
   void set_spare(Slot& slot, bool is_spare);
   /// Makes a slot without pins empty.
   void clear(Slot& slot);

@@ -53,6 +53,7 @@ void VramPool::keep(VramSlot& slot, ExpertKey key) {
   DSPACK_CHECK(!empty_.empty() && &slot == empty_.back() && !slot.is_kept, "a slot that is not the next empty one");
   empty_.pop_back();
   slot.is_kept = true;
+  slot.uses = 0;
   slot.key = key;
   by_key_.emplace(key, &slot);
 }

@@ -22,6 +22,7 @@ struct VramSlot {
   ExpertWeights weights;
   bool is_kept = false;                        // holds `key` for the cache
   bool is_prefetch = false;                    // copied on the chance, and not wanted so far
+  uint32_t uses = 0;                           // since the expert came
   uint32_t pins = 0;                           // leases
   ExpertKey key;                               // if kept
   std::shared_ptr<kernels::Event> arrival;     // of what was copied there last; null: nothing was, or long ago

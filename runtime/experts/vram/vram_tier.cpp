@@ -10,6 +10,10 @@ namespace {
 
 // Copies on the chance that may be under way: more would stand before what the next layer turns out to want.
 constexpr auto kMostPrefetches = 2;
+// An expert that was wanted so often since it came is expected to stay, and need not lie in the host's memory as well.
+// Before, it may leave soon, and what leaves is dropped: then the host's copy is all there is. Of 0 to 5 the best for
+// replayed routes (docs/performance.md).
+constexpr uint32_t kEstablishedUses = 3;
 
 }  // namespace
 
@@ -94,6 +98,7 @@ VramSlot* VramTier::use(LayerId layer, const ExpertDemand& demand) {
   if (slot->is_prefetch) ++prefetch_counts().useful_prefetches;
   slot->is_prefetch = false;
   pool.policy().hit(use);
+  if (++slot->uses >= kEstablishedUses) host_.set_copied(use.key, true);
   return slot;
 }
 
@@ -127,10 +132,7 @@ VramSlot& VramTier::move(LayerId layer, const ExpertDemand& demand, ExpertLease 
   VramSlot* const kept = may_keep ? take(pool, use.key, use.phase == Phase::decode) : nullptr;
   VramSlot& slot = kept == nullptr ? pool.window() : *kept;
   copy(pool, slot, std::move(host));
-  if (kept != nullptr) {
-    pool.policy().inserted(use);
-    host_.set_copied(use.key, true);
-  }
+  if (kept != nullptr) pool.policy().inserted(use);
   return slot;
 }
 
@@ -161,7 +163,6 @@ void VramTier::promote(LayerId layer, const ExpertDemand& demand, ExpertLease ho
   counts().promoted_bytes += pool.layout().expert_bytes;
   copy(pool, *slot, std::move(host));
   pool.policy().inserted(use);
-  host_.set_copied(use.key, true);
 }
 
 bool VramTier::is_prefetching() const {
@@ -189,7 +190,6 @@ void VramTier::prefetch(LayerId layer, std::span<const ExpertId> experts) {
     ++prefetch_counts().prefetches;
     prefetch_counts().prefetched_bytes += pool.layout().expert_bytes;
     copy(pool, *slot, *std::move(host));
-    host_.set_copied(key, true);
     --left;
   }
 }
