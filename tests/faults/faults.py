@@ -14,7 +14,7 @@ from common import EndToEnd, seeded_random, tree  # noqa: E402
 
 LONG = os.environ.get("DSPACK_FAULTS") == "long"
 SIDE_BY_SIDE = 9  # runs against bad servers: most of their time is pauses
-SHOWN = 5  # failures printed a case; the rest says the same
+SHOWN = int(os.environ.get("DSPACK_SHOWN", "5"))  # failures printed a case; the rest says the same
 
 
 class Tally:
