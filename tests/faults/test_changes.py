@@ -33,9 +33,10 @@ class Changes(faults.ServerCase):
             return self.begin("corrupt", number, [(shard, "corrupt", dict(at=at))])
 
         with self.tally("one bit flipped on the way: refused, or found by verify --source") as tally:
-            for what, server, _, out, process in self.side_by_side(CORRUPTIONS, start):
+            for what, server, armed, out, process in self.side_by_side(CORRUPTIONS, start):
                 with tally.repetition(what):
                     result = self.finish(process)
+                    self.assertGreater(armed[0].struck, 0, "did not strike")
                     if result.code == 0:
                         self.assert_found_by_verify(out, self.source)
                     else:
@@ -87,29 +88,41 @@ class Changes(faults.ServerCase):
                     self.assert_same_tree(out, self.whole)
 
     def test_a_file_that_is_replaced_midway(self):
-        with self.tally("a file replaced midway, new ETag and size: refused") as tally:
-            for number in range(CHANGES):
-                with tally.repetition("change %d" % number):
-                    source = self.scratch / ("replaced-%d" % number)
-                    shutil.copytree(self.source, source)
-                    server = self.serve(source)
-                    server.add_fault(SHARDS[0], "truncate", min_bytes=100_000, times=1)
-                    slow = server.add_fault(SHARDS[0], "slow", min_bytes=100, skip=1, rate=300_000)
-                    out = self.scratch / ("replaced-out-%d" % number)
-                    process = self.start(server.url, "--by", "expert", "--out", out, "--jobs", self.random.choice((1, 4)))
-                    self.wait_until(lambda: slow.struck or process.poll() is not None, "the transfer")
-                    time.sleep(self.random.uniform(0, 0.3))
-                    new = (source / SHARDS[0]).read_bytes()
-                    (source / "new").write_bytes(new + b"\0" * (number % 2))
-                    os.replace(source / "new", source / SHARDS[0])
-                    result = self.finish(process)
-                    if result.code == 0:  # the answer in flight was the old file's, whole
-                        self.assert_same_tree(out, self.whole)
-                        continue
-                    self.assertRegex(self.assert_stopped_clearly(result), "changed")
-                    self.assert_nothing_wrong_sealed(out, self.whole)
-                    again = self.assert_stopped_clearly(self.repack(server.url, out))
-                    self.assertRegex(again, "source has changed|trailing bytes")
+        """After half of a shard another file has its name, with other bytes: nothing may be taken from that one."""
+        def other_bytes(content):
+            return content[:-5] + bytes(5)
+
+        kinds = {"new ETag, same size": (other_bytes, False), "new ETag, larger": (lambda content: other_bytes(content) + b"\0", False),
+                 "new ETag, smaller": (lambda content: content[:-5], False),
+                 "same ETag, larger": (lambda content: other_bytes(content) + b"\0", True),
+                 "same ETag, smaller": (lambda content: content[:-5], True)}
+        with self.tally("a file replaced midway, new ETag or size or both: refused") as tally:
+            for number in range(max(CHANGES, len(kinds))):
+                what, (change, same_etag) = list(kinds.items())[number % len(kinds)]
+                with tally.repetition(what):
+                    self.replace_midway("%d" % number, change, same_etag)
+
+    def replace_midway(self, name, change, same_etag):
+        source = self.scratch / ("replaced-" + name)
+        shutil.copytree(self.source, source)
+        server = self.serve(source)
+        shard = source / SHARDS[0]
+        info = shard.stat()
+
+        def replace():
+            (source / "new").write_bytes(change(shard.read_bytes()))
+            os.replace(source / "new", shard)
+            if same_etag:
+                server.add_fault(SHARDS[0], "change_etag", etag="%x-%x" % (info.st_mtime_ns, info.st_size))
+
+        cut = server.add_fault(SHARDS[0], "truncate", min_bytes=100_000, times=1, then=replace)
+        out = self.scratch / ("replaced-out-" + name)
+        result = self.repack(server.url, out, "--jobs", self.random.choice((1, 4)))
+        self.assertEqual(cut.struck, 1, "did not strike")
+        self.assertRegex(self.assert_stopped_clearly(result), "changed")
+        self.assert_nothing_wrong_sealed(out, self.whole)
+        again = self.assert_stopped_clearly(self.repack(server.url, out))
+        self.assertRegex(again, "source has changed|trailing bytes|truncated")
 
 
 if __name__ == "__main__":

@@ -14,7 +14,8 @@ From the command line (prints its URL as the first line, then one line a request
 Faults, each for the paths that match a shell pattern (without the leading slash):
 
     ignore_range         answers 200 with the whole file
-    truncate             promises the whole range and closes the connection after half of it
+    truncate             promises the whole range and closes the connection after half of it; a function `then` is
+                         called in between
     reset                the same, with a TCP reset
     stall                the same, but the connection stays open and silent for `seconds` (default: an hour)
     corrupt              the byte of the file at offset `at` comes with one bit flipped; strikes answers that hold it
@@ -254,6 +255,7 @@ class Handler(TestHandler):
             if kind == "stall":
                 self.wfile.flush()
                 time.sleep(float(fault.options.get("seconds", 3600)))
+            fault.options.get("then", lambda: None)()
             self.hang_up(with_reset=kind == "reset")
         else:
             flipped = int(fault.options["at"]) if kind == "corrupt" else -1
