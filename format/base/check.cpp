@@ -3,11 +3,13 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "format/base/foreign_text.h"
+
 namespace dspack::detail {
 
 void check_failed(const char* condition, const char* file, int line, std::string_view text) {
-  std::fprintf(stderr, "internal error: %.*s (%s) at %s:%d\n", static_cast<int>(text.size()), text.data(), condition,
-               file, line);
+  // The text of an error that was not expected may quote what comes from outside.
+  std::fprintf(stderr, "internal error: %s (%s) at %s:%d\n", message_line(text).c_str(), condition, file, line);
   std::abort();
 }
 

@@ -36,6 +36,6 @@ int main(int count, char** values) {
     return format::finish_output(0);
   }
   const Result<int> status = dispatch(command);
-  if (!status) format::print_error("dsrun: " + format::printable(status.error().message));
+  if (!status) format::print_error("dsrun: " + status.error().message);
   return format::finish_output(status ? *status : format::exit_status(status.error()));
 }
