@@ -1,7 +1,10 @@
+#include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>  // NOLINT(modernize-deprecated-headers): POSIX, not C
 #include <sys/prctl.h>
 #include <unistd.h>
+
+#include <cerrno>
 
 #include "format/cli/process.h"
 #include "format/cli/terminal_progress.h"
@@ -44,6 +47,14 @@ InterruptWatch::~InterruptWatch() {
   thread_.request_stop();
   // To this thread only, which waits for the signal and takes it as a word to look at `quit`: nothing is terminated.
   pthread_kill(thread_.native_handle(), SIGTERM);  // NOLINT(bugprone-bad-signal-to-kill-thread,cert-pos44-c)
+}
+
+void occupy_standard_streams() {
+  for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (::fcntl(stream, F_GETFD) >= 0 || errno != EBADF) continue;
+    // The lowest number that is free, which is this one. Where there is no /dev/null, nothing better can be done.
+    (void)::open("/dev/null", stream == STDIN_FILENO ? O_WRONLY : O_RDONLY);
+  }
 }
 
 void ignore_broken_connections() {

@@ -55,6 +55,7 @@ constexpr char kExitStatus[] = "Exit status: 0 done, 1 failed, 2 wrong usage, 13
 }  // namespace
 
 int main(int argc, char** argv) {
+  dspack::format::occupy_standard_streams();
   CLI::App app{kAbout, "reshard"};
   app.footer(fmt::format("{}\n{}\n{}", kExamples, dspack::format::kEnvironmentHelp, kExitStatus));
   app.set_version_flag("--version", fmt::format("reshard (dspack) {}", dspack::kVersion));

@@ -26,6 +26,7 @@ Result<int> dispatch(const CommandLine& command) {
 }  // namespace
 
 int main(int count, char** values) {
+  format::occupy_standard_streams();
   const CommandLine command = parse_command_line(std::vector<std::string>(values + 1, values + count));
   if (const auto* exit = std::get_if<Exit>(&command)) {
     if (exit->status != 0) {
