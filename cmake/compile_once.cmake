@@ -15,8 +15,10 @@ function(dspack_compile_once)
     dspack_precompiled_set(dspack_precompiled_tests
       LIBRARIES test_settings ${libraries} HEADERS ${common} <doctest/doctest.h>)
   endif()
-  foreach(folder format reshard runtime tests)
-    dspack_compile_folder_once(${PROJECT_SOURCE_DIR}/${folder})
+  get_directory_property(folders DIRECTORY ${PROJECT_SOURCE_DIR} SUBDIRECTORIES)  # without the tests where there are none
+  list(REMOVE_ITEM folders ${PROJECT_SOURCE_DIR}/kernels)
+  foreach(folder IN LISTS folders)
+    dspack_compile_folder_once(${folder})
   endforeach()
 endfunction()
 

@@ -27,7 +27,7 @@ Result<void> DurableFolders::make(const Path& folder) {
   }
   // One at a time from above, so that after a kill the last one alone can lack its sync.
   for (auto made = missing.rbegin(); made != missing.rend(); ++made) {
-    TRY(files_.make_folders(*made));
+    TRY(access_ == FolderAccess::owner ? files_.make_private_folders(*made) : files_.make_folders(*made));
     TRY(sync_name(*made));
     known_.insert(*made);
   }

@@ -9,10 +9,15 @@
 
 namespace dspack::format {
 
+/// Who may look into a folder: whom the user's settings (umask) allow, or the owner alone.
+enum class FolderAccess { usual, owner };
+
 /// Creates an output folder and those below it so that they survive a loss of power, whoever has created them.
 class DurableFolders {
  public:
-  DurableFolders(FileSystem& files, Path out) : files_(files), out_(std::move(out)) {}
+  /// `access`: of the folders that it creates.
+  DurableFolders(FileSystem& files, Path out, FolderAccess access = FolderAccess::usual)
+      : files_(files), out_(std::move(out)), access_(access) {}
   [[nodiscard]] Result<void> make(const Path& folder);
 
  private:
@@ -20,6 +25,7 @@ class DurableFolders {
 
   FileSystem& files_;
   Path out_;
+  FolderAccess access_;
   std::mutex mutex_;
   std::set<Path> known_;  // synced by this run; guarded by mutex_
 };

@@ -153,6 +153,17 @@ class PosixFileSystem final : public FileSystem {
     return {};
   }
 
+  Result<void> make_private_folders(const Path& folder) override {
+    Path made;
+    for (const Path& name : folder) {
+      made /= name;
+      struct ::stat info {};
+      if (::mkdir(made.c_str(), S_IRWXU) == 0 || (::stat(made.c_str(), &info) == 0 && S_ISDIR(info.st_mode))) continue;
+      return system_error(folder, "create the folder", errno);
+    }
+    return {};
+  }
+
   Result<void> rename(const Path& from, const Path& to) override {
     if (::rename(from.c_str(), to.c_str()) != 0) return system_error(from, "rename to " + to.string(), errno);
     return {};

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include "format/base/foreign_text.h"
 #include "format/json.h"
 #include "reshard/diff.h"
 
@@ -30,8 +31,8 @@ std::string section(std::string_view what, const std::vector<Difference>& differ
     for (const Difference& difference : differences) {
       if (difference.kind != name.kind) continue;
       // A name is text from outside; quoted as JSON it cannot forge lines.
-      text += fmt::format("  {}{}\n", format::canonical_json(difference.name),
-                          difference.detail.empty() ? "" : ": " + difference.detail);
+      text += fmt::format("  {}{}\n", brief(format::canonical_json(difference.name)),
+                          difference.detail.empty() ? "" : ": " + brief(difference.detail));
     }
   }
   return text;
@@ -52,7 +53,7 @@ std::string json_lines(std::string_view what, const std::vector<Difference>& dif
 }  // namespace
 
 std::string diff_text(const DiffReport& report) {
-  const std::string maps = report.layer_maps.empty() ? "" : "layer maps: " + report.layer_maps + "\n";
+  const std::string maps = report.layer_maps.empty() ? "" : "layer maps: " + brief(report.layer_maps) + "\n";
   return section("tensors,", report.tensors) + section("companions,", report.companions) + maps +
          fmt::format("{} tensors equal, {} differ; {} companions equal, {} differ; {} bytes read\n",
                      report.equal_tensors, report.tensors.size(), report.equal_companions, report.companions.size(),

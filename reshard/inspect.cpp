@@ -4,11 +4,14 @@
 
 #include <fmt/format.h>
 
+#include "format/base/foreign_text.h"
 #include "format/json.h"
 #include "reshard/other_loaders.h"
 
 namespace dspack::reshard {
 namespace {
+
+constexpr size_t kRecipeBytes = 2000;  // shown of a recipe, which may list every layer and expert
 
 struct Total {
   uint64_t tensors = 0;
@@ -32,7 +35,8 @@ std::string row(std::string_view name, const Total& total) {
 /// What a recipe has made of its source, where that is not the same model in other files.
 std::string changes_text(const format::Manifest& manifest) {
   if (holds_source_bytes(manifest)) return {};
-  std::string text = fmt::format("recipe: {}\n", format::canonical_json(manifest.recipe));
+  std::string text =
+      fmt::format("recipe: {}\n", shortened(printable(format::canonical_json(manifest.recipe)), kRecipeBytes));
   if (const auto& of = manifest.coverage.of) {
     text += fmt::format("part of a source of {} tensors, {} payload bytes, {} layers, {} routed experts\n", of->tensors,
                         of->payload_bytes, of->layers, of->experts);
@@ -41,9 +45,9 @@ std::string changes_text(const format::Manifest& manifest) {
     text += fmt::format("\n  {:<16}{:>10}{:>20}  {}\n", "rounded", "tensors", "relative RMS", "worst");
     for (const auto& [role, errors] : manifest.rounding_errors.items()) {
       const format::Json& worst = errors["worst"];
-      text += fmt::format("  {:<16}{:>10}{:>20.3e}  {:.3e} {}\n", role, errors["tensors"].get<uint64_t>(),
+      text += fmt::format("  {:<16}{:>10}{:>20.3e}  {:.3e} {}\n", brief(role), errors["tensors"].get<uint64_t>(),
                           errors["relative_rms"].get<double>(), worst["relative_rms"].get<double>(),
-                          worst["name"].get_ref<const std::string&>());
+                          brief(worst["name"].get_ref<const std::string&>()));
     }
   }
   return text + "\n";
@@ -53,7 +57,8 @@ std::string changes_text(const format::Manifest& manifest) {
 std::string others_text(const format::Manifest& manifest) {
   std::string text;
   if (const auto reason = unreadable_reason(manifest))
-    text += fmt::format("other programs cannot read it: {}; reshard unpack makes an ordinary checkpoint\n\n", *reason);
+    text += fmt::format("other programs cannot read it: {}; reshard unpack makes an ordinary checkpoint\n\n",
+                        brief(*reason));
   if (const std::string_view readers = readers_of_names(name_author(manifest)); !readers.empty())
     text += fmt::format("{}\n\n", readers);
   return text;
@@ -78,7 +83,7 @@ std::string inspect_text(const format::Checkpoint& checkpoint, const format::Rep
 
   std::string text =
       fmt::format("{}\n{}: {} files, {} tensors, {} payload bytes, {} layers, {} routed experts\n\n",
-                  repository.description(), checkpoint.manifest() ? "packed repository" : "checkpoint",
+                  brief(repository.description()), checkpoint.manifest() ? "packed repository" : "checkpoint",
                   checkpoint.files().size(), all.tensors, all.bytes, layers.size(), checkpoint.experts().size());
   uint64_t slices = 0;
   for (const format::FusedTensor& tensor : checkpoint.fused())

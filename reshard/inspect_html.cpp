@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "format/base/foreign_text.h"
 #include "format/digest.h"
 #include "reshard/arrangement.h"
 #include "reshard/inspect_data.h"
@@ -47,21 +48,11 @@ std::string about_checkpoint(const format::Checkpoint& checkpoint) {
 }
 
 /// A page is there to be passed on: what stands before the "@" of an address (user:password) is not to be in it.
-void remove_credentials(const std::string& place, PageTexts& texts) {
-  const size_t scheme = place.find("://");
-  if (scheme == std::string::npos) return;
-  const size_t begin = scheme + 3;
-  const size_t end = place.substr(0, place.find('/', begin)).rfind('@');
-  if (end == std::string::npos || end < begin) return;
-  const std::string secret = place.substr(begin, end + 1 - begin);
-  const auto clean = [&](std::string& text) {
-    for (size_t at = 0; (at = text.find(secret, at)) != std::string::npos;)
-      text.erase(at, secret.size());
-  };
-  clean(texts.place);
-  clean(texts.before_reason);
+void remove_credentials(PageTexts& texts) {
+  texts.place = without_passwords(texts.place);
+  texts.before_reason = without_passwords(texts.before_reason);
   for (std::string& warning : texts.warnings)
-    clean(warning);
+    warning = without_passwords(warning);
 }
 
 struct Sides {
@@ -158,7 +149,7 @@ Result<std::string> inspect_html(const format::Checkpoint& checkpoint, format::R
   } else {
     sides = ordinary_sides(checkpoint, by.value_or(format::Grouping{}), texts);
   }
-  remove_credentials(repository.description(), texts);
+  remove_credentials(texts);
   TRY_ASSIGN(const Json data, page_data(checkpoint, texts, sides.before, sides.after));
   return page_around(data);
 }

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include "format/base/foreign_text.h"
 #include "reshard/card_fields.h"
 #include "reshard/companions.h"
 #include "reshard/other_loaders.h"
@@ -183,7 +184,7 @@ std::string model_card(const format::Manifest& manifest, const Recipe& recipe,
   card += introduction(manifest, recipe, name) + usage(manifest, name.empty() ? "NAME" : name) +
           verification(manifest) + provenance(manifest);
   if (source_card) card += fmt::format("\nThe source's own card: [{0}]({0}).\n", kSourceCardPath);
-  return card;
+  return printable_text(card);
 }
 
 Result<std::optional<std::string>> read_source_card(const format::Path& packed, format::FileSystem& files) {

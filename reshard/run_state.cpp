@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 
 #include "dspack_version.h"
-#include "format/source/http_headers.h"
 #include "reshard/output_folder.h"
 
 namespace dspack::reshard {
@@ -42,7 +41,7 @@ Result<void> check_records(const JournalState& state, const RunScope& scope, con
 
 /// Where the source is, so that `reshard seal` finds it from another folder; without secrets.
 std::string place_of(const format::Repository& repository) {
-  if (repository.kind() != format::RepositoryKind::local) return format::without_password(repository.description());
+  if (repository.kind() != format::RepositoryKind::local) return repository.description();
   std::error_code unknown;
   const Path absolute = std::filesystem::absolute(repository.description(), unknown);
   return unknown ? repository.description() : absolute.lexically_normal().string();

@@ -6,7 +6,6 @@
 #include <fmt/format.h>
 
 #include "format/base/parallel.h"
-#include "format/source/http_headers.h"
 #include "reshard/companions.h"
 #include "reshard/findings.h"
 
@@ -92,7 +91,7 @@ Result<Declarations> declarations_of(format::Repository& source, const format::M
                                      const std::stop_token& stop) {
   if (source.kind() == format::RepositoryKind::hub) return hub_declarations(source, manifest, jobs, stop);
   const auto list = source.read_text(kChecksumList, kMaxListBytes, stop);
-  if (list) return parse_checksum_list(*list, format::without_password(source.locate(kChecksumList)));
+  if (list) return parse_checksum_list(*list, source.locate(kChecksumList));
   if (list.error().kind != ErrorKind::not_found) return list.error();
   return Error{ErrorKind::not_found, fmt::format("{}: a folder without {} declares no digests; {}",
                                                  source.description(), kChecksumList, kWhatElse)};

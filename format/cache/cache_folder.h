@@ -56,7 +56,9 @@ class CacheFolder {
   [[nodiscard]] Result<void> keep_header(std::string_view path, const Header& header);
 
  private:
-  CacheFolder(FileSystem& files, Path root) : files_(files), root_(std::move(root)), folders_(files, root_) {}
+  // What is kept of a private repository is for who could fetch it.
+  CacheFolder(FileSystem& files, Path root)
+      : files_(files), root_(std::move(root)), folders_(files, root_, FolderAccess::owner) {}
   Result<void> load(std::string origin);
   [[nodiscard]] std::optional<std::string> checked_text(const Path& path, const KeptText& kept);
   Result<void> write(const Path& path, std::string_view text);

@@ -39,7 +39,8 @@ std::string first_word(std::string_view text) {
 
 Path hub_home() {
   if (const std::string home = variable("HF_HOME"); !home.empty()) return home;
-  return user_cache_folder() / "huggingface";
+  const Path cache = user_cache_folder();
+  return cache.empty() ? Path() : cache / "huggingface";
 }
 
 std::string hub_token() {
@@ -47,7 +48,9 @@ std::string hub_token() {
   if (std::string token = first_word(variable("HF_TOKEN")); !token.empty()) return token;
   const std::string path = variable("HF_TOKEN_PATH");
   // No token file is the usual case and no error.
-  const auto text = read_text(posix_file_system(), path.empty() ? hub_home() / "token" : Path(path), kMaxTokenBytes);
+  const Path home = hub_home();
+  if (path.empty() && home.empty()) return "";
+  const auto text = read_text(posix_file_system(), path.empty() ? home / "token" : Path(path), kMaxTokenBytes);
   return text ? first_word(*text) : "";
 }
 
@@ -57,7 +60,8 @@ RemoteOptions remote_options_from_environment() {
   RemoteOptions options;
   if (const std::string endpoint = variable("HF_ENDPOINT"); !endpoint.empty()) options.hub_endpoint = endpoint;
   const std::string cache = first_of({"HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"});
-  options.hub_cache = cache.empty() ? hub_home() / "hub" : Path(cache);
+  const Path home = hub_home();
+  if (!cache.empty() || !home.empty()) options.hub_cache = cache.empty() ? home / "hub" : Path(cache);
   options.hub_offline = is_on("HF_HUB_OFFLINE") || is_on("TRANSFORMERS_OFFLINE");
   options.certificate_file = first_of({"CURL_CA_BUNDLE", "SSL_CERT_FILE"});
   const auto timeout = parse_decimal(variable("HF_HUB_DOWNLOAD_TIMEOUT"));
@@ -70,8 +74,9 @@ RemoteOptions remote_options_from_environment() {
 }
 
 Path user_cache_folder() {
-  if (const std::string cache = variable("XDG_CACHE_HOME"); !cache.empty()) return cache;
-  return Path(variable("HOME")) / ".cache";
+  if (const Path cache = variable("XDG_CACHE_HOME"); cache.is_absolute()) return cache;
+  const Path home = variable("HOME");
+  return home.is_absolute() ? home / ".cache" : Path();
 }
 
 }  // namespace dspack::format

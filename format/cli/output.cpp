@@ -2,27 +2,45 @@
 
 #include <cerrno>
 #include <cstdio>
+#include <string>
 #include <system_error>
 
 #include <fmt/format.h>
 
-namespace dspack::format {
+#include "format/base/foreign_text.h"
+#include "format/cli/terminal_progress.h"
 
-std::string printable(std::string_view text) {
-  std::string line;
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    line += byte < 0x20 || byte == 0x7f ? fmt::format("\\x{:02x}", byte) : std::string(1, c);
-  }
-  return line;
+namespace dspack::format {
+namespace {
+
+void write(std::FILE* stream, std::string_view text) {
+  std::fwrite(text.data(), 1, text.size(), stream);
 }
 
+}  // namespace
+
 void print_out(std::string_view text) {
-  std::fwrite(text.data(), 1, text.size(), stdout);
+  write(stdout, without_passwords(printable_text(text)));
+}
+
+void print_line(std::string_view text) {
+  write(stdout, message_line(text) + "\n");
+}
+
+void print_json(std::string_view json) {
+  write(stdout, printable_text(json));
+}
+
+void print_data(std::string_view data) {
+  write(stdout, stdout_is_terminal() ? printable_text(data) : std::string(data));
 }
 
 void print_error(std::string_view line) {
-  std::fprintf(stderr, "%.*s\n", static_cast<int>(line.size()), line.data());
+  write(stderr, message_line(line) + "\n");
+}
+
+void print_help(std::string_view text) {
+  write(stderr, printable_text(text) + "\n");
 }
 
 int finish_output(int status) {

@@ -20,13 +20,15 @@ inline constexpr char kEnvironmentHelp[] =
 /// As huggingface_hub reads them: HF_ENDPOINT; HF_TOKEN, else the token file (HF_TOKEN_PATH, else $HF_HOME/token, else
 /// ~/.cache/huggingface/token), unless HF_HUB_DISABLE_IMPLICIT_TOKEN; HF_HUB_CACHE, else HUGGINGFACE_HUB_CACHE, else
 /// $HF_HOME/hub; HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE; HF_HUB_DOWNLOAD_TIMEOUT. As curl reads them: CURL_CA_BUNDLE,
-/// else SSL_CERT_FILE. Where there is a token, core dumps are forbidden.
+/// else SSL_CERT_FILE. Where there is a token, core dumps are forbidden. Without HOME there is no token file and no
+/// cache but where HF_TOKEN_PATH, HF_HUB_CACHE, HF_HOME or XDG_CACHE_HOME say.
 [[nodiscard]] RemoteOptions remote_options_from_environment();
 
 /// From here on the process leaves no core dump, and its memory cannot be read by other processes of the same user.
 void forbid_core_dumps();
 
-/// $XDG_CACHE_HOME, else ~/.cache.
+/// $XDG_CACHE_HOME, else $HOME/.cache; empty where neither names a folder from the root on: then there is none, and
+/// what lies in the folder that the program happens to run in is not taken for it.
 [[nodiscard]] Path user_cache_folder();
 
 /// Turns Ctrl-C and SIGTERM into a stop request; the second one ends the process at once with status 130.
@@ -42,6 +44,10 @@ class InterruptWatch {
   std::stop_source source_;
   std::jthread thread_;
 };
+
+/// Standard input, output and error that were closed when the program was started are opened, on /dev/null and the
+/// wrong way round: no file or connection gets their numbers, and using them fails as it would. First of all in main.
+void occupy_standard_streams();
 
 /// A peer that closes a connection while something is sent over it is then an error of that sending, not a signal
 /// (SIGPIPE) that ends the process; a closed stdout likewise.

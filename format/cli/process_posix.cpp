@@ -1,7 +1,10 @@
+#include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>  // NOLINT(modernize-deprecated-headers): POSIX, not C
 #include <sys/prctl.h>
 #include <unistd.h>
+
+#include <cerrno>
 
 #include "format/cli/process.h"
 #include "format/cli/terminal_progress.h"
@@ -46,6 +49,14 @@ InterruptWatch::~InterruptWatch() {
   pthread_kill(thread_.native_handle(), SIGTERM);  // NOLINT(bugprone-bad-signal-to-kill-thread,cert-pos44-c)
 }
 
+void occupy_standard_streams() {
+  for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (::fcntl(stream, F_GETFD) >= 0 || errno != EBADF) continue;
+    // The lowest number that is free, which is this one. Where there is no /dev/null, nothing better can be done.
+    (void)::open("/dev/null", stream == STDIN_FILENO ? O_WRONLY : O_RDONLY);
+  }
+}
+
 void ignore_broken_connections() {
   ::signal(SIGPIPE, SIG_IGN);
 }
@@ -56,6 +67,10 @@ int exit_status(const Error& error) {
 
 bool stderr_is_terminal() {
   return ::isatty(STDERR_FILENO) == 1;
+}
+
+bool stdout_is_terminal() {
+  return ::isatty(STDOUT_FILENO) == 1;
 }
 
 }  // namespace dspack::format

@@ -6,6 +6,8 @@
 
 #include <fmt/format.h>
 
+#include "format/base/foreign_text.h"
+
 namespace dspack::format {
 namespace {
 
@@ -46,7 +48,7 @@ std::string progress_line(const ProgressState& state) {
 
 void TerminalProgress::started(std::string_view what, uint64_t total_bytes, uint64_t total_files) {
   const std::lock_guard lock(mutex_);
-  what_ = what;
+  what_ = brief(what);
   total_bytes_ = total_bytes;
   total_files_ = total_files;
   bytes_ = files_ = 0;
@@ -68,7 +70,7 @@ void TerminalProgress::file_done() {
 void TerminalProgress::note(std::string_view text) {
   const std::lock_guard lock(mutex_);
   clear_line();
-  std::fprintf(stream_, "%.*s\n", static_cast<int>(text.size()), text.data());
+  std::fprintf(stream_, "%s\n", message_line(text).c_str());
 }
 
 void TerminalProgress::finished() {

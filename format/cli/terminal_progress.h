@@ -1,5 +1,5 @@
 // Progress on a terminal: one line that is rewritten, with rate and time left. Where stderr is no terminal only notes
-// are printed.
+// are printed. Texts are shown as foreign_text.h has them: a name cannot steer the terminal.
 // Threads: thread-safe.
 #pragma once
 
@@ -41,8 +41,9 @@ class TerminalProgress final : public Progress {
   bool line_open_ = false;
 };
 
-/// Whether stderr is a terminal that a person looks at.
+/// Whether a terminal that a person looks at shows what is written there.
 [[nodiscard]] bool stderr_is_terminal();
+[[nodiscard]] bool stdout_is_terminal();
 
 /// "688.6 GB", "44.1 MB", "512 B": decimal units, as disks and the Hub count.
 [[nodiscard]] std::string human_bytes(uint64_t bytes);

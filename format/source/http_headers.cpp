@@ -5,6 +5,8 @@
 #include <charconv>
 #include <vector>
 
+#include "format/base/foreign_text.h"
+
 namespace dspack::format {
 namespace {
 
@@ -111,12 +113,7 @@ std::optional<std::string> same_host_url(std::string_view url, std::string_view 
 }
 
 std::string without_password(std::string_view url) {
-  const size_t scheme = url.find("://");
-  if (scheme == std::string_view::npos) return std::string(url);
-  const size_t begin = scheme + 3;
-  const size_t at = url.substr(0, url.find('/', begin)).rfind('@');
-  if (at == std::string_view::npos || at < begin) return std::string(url);
-  return std::string(url.substr(0, begin)).append(url.substr(at + 1));
+  return without_passwords(url);
 }
 
 }  // namespace dspack::format

@@ -35,12 +35,12 @@ Result<void> HttpSource::probe(const std::stop_token& stop) {
   const HeadSink resolved = [&address](const HttpResponse& head) { address = head; };
   TRY_ASSIGN(const HttpResponse response, fetch(first, before, keep, kNoProgress, stop, resolved));
   if (!response.file_bytes)
-    return Error{ErrorKind::corrupt, link_.address() + ": the server does not say how large the file is"};
+    return Error{ErrorKind::corrupt, shown() + ": the server does not say how large the file is"};
   const bool is_linked = !file_.commit.empty() && !address.linked_etag.empty();
   if (is_linked && address.linked_bytes.value_or(*response.file_bytes) != *response.file_bytes) {
     return Error{ErrorKind::corrupt,
-                 fmt::format("{}: has {} bytes where the Hub keeps it, and the Hub says {}; try again later",
-                             link_.address(), *response.file_bytes, *address.linked_bytes)};
+                 fmt::format("{}: has {} bytes where the Hub keeps it, and the Hub says {}; try again later", shown(),
+                             *response.file_bytes, *address.linked_bytes)};
   }
   known_ = {*response.file_bytes, is_linked ? address.linked_etag : response.version};
   (is_linked ? linked_etag_ : etag_) = known_.version;
@@ -65,7 +65,7 @@ Result<void> HttpSource::read(uint64_t offset, std::span<std::byte> into, std::s
 
 Result<void> HttpSource::stream(ByteRange range, const ByteSink& sink, std::stop_token stop) {
   if (range.end > known_.size_bytes) {
-    return Error{ErrorKind::corrupt, fmt::format("{}: bytes {}-{} were asked for, the file has {}", link_.address(),
+    return Error{ErrorKind::corrupt, fmt::format("{}: bytes {}-{} were asked for, the file has {}", shown(),
                                                  range.begin, range.end, known_.size_bytes)};
   }
   uint64_t at = range.begin;
@@ -83,7 +83,7 @@ Result<void> HttpSource::stream(ByteRange range, const ByteSink& sink, std::stop
   TRY(fetch([&] { return ByteRange{at, range.end}; }, [] {}, count, at, stop));
   if (at == range.end) return {};
   return Error{ErrorKind::corrupt,
-               fmt::format("{}: it became shorter while it was read; run the command again", link_.address())};
+               fmt::format("{}: it became shorter while it was read; run the command again", shown())};
 }
 
 Result<HttpResponse> HttpSource::fetch(const std::function<ByteRange()>& range, const std::function<void()>& before,

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "format/source/file_link.h"
+#include "format/source/http_headers.h"
 #include "format/source/patient_client.h"
 #include "format/source/repository.h"
 
@@ -37,6 +38,8 @@ class HttpSource final : public ByteSource {
   [[nodiscard]] Result<void> stream(ByteRange range, const ByteSink& sink, std::stop_token stop) override;
 
  private:
+  /// Its address, for messages.
+  [[nodiscard]] std::string shown() const { return without_password(link_.address()); }
   /// One range, from wherever the file's address leads. `before` each attempt; `resolved` with the answer of the
   /// address itself.
   Result<HttpResponse> fetch(const std::function<ByteRange()>& range, const std::function<void()>& before,

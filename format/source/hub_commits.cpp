@@ -41,7 +41,7 @@ Result<void> remember_commit(const Path& folder, const HubName& name, const HubC
   const Path path = file_of(folder, name);
   const auto kept = read_text(files, path, kMaxBytes);
   if (kept && *kept == text_of(commit)) return {};
-  TRY(files.make_folders(path.parent_path()));
+  TRY(files.make_private_folders(path.parent_path()));
   return write_sealed(files, path, text_of(commit));
 }
 

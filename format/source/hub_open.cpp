@@ -70,7 +70,9 @@ class Opening {
 
   [[nodiscard]] Result<Meaning> remembered(const std::string& why) const {
     if (auto commit = memory()) return Meaning{*std::move(commit), why};
-    const std::string cache = cached_repository_folder(options_.hub_cache, name_.repository).string();
+    const std::string cache = options_.hub_cache.empty()
+                                  ? "there is none: HOME is not set"
+                                  : cached_repository_folder(options_.hub_cache, name_.repository).string();
     return Error{ErrorKind::network,
                  fmt::format("{}: {}, and no cache here knows what it means ({}); fetch it first: hf download {} "
                              "--revision {}",

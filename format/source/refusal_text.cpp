@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "format/base/foreign_text.h"
 #include "format/json.h"
 #include "format/source/http_headers.h"
 
@@ -51,9 +52,7 @@ std::string refusal_text(std::string_view body) {
   std::string text = one_line(body);
   if (text.starts_with('{')) text = one_line(json_text(body));
   if (text.starts_with('<')) text = one_line(xml_text(body));
-  text = without_queries(text);
-  if (text.size() > kRefusalTextBytes) text = text.substr(0, kRefusalTextBytes) + " ...";
-  return text;
+  return brief(without_passwords(without_queries(text)));
 }
 
 std::string without_queries(std::string_view text) {

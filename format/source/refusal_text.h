@@ -9,10 +9,8 @@
 namespace dspack::format {
 
 /// Of a body (or a header): "error" or "message" of JSON, Code and Message of a storage's XML, else the text itself;
-/// not a page of HTML. At most kRefusalTextBytes, without control characters; empty: nothing of use.
+/// not a page of HTML. One line, as brief() of foreign_text.h has it; empty: nothing of use.
 [[nodiscard]] std::string refusal_text(std::string_view body);
-
-inline constexpr size_t kRefusalTextBytes = 300;
 
 /// The text with "?..." cut off every URL in it: what follows may be a signature.
 [[nodiscard]] std::string without_queries(std::string_view text);

@@ -72,7 +72,7 @@ class Repository {
   [[nodiscard]] virtual std::optional<HubOrigin> hub_origin() const { return std::nullopt; }
   /// For people: the folder or URL that was asked for; of a repository on the Hub its name, revision and commit.
   [[nodiscard]] virtual std::string description() const = 0;
-  /// Path or URL of one of its files.
+  /// Path or URL of one of its files; neither this nor the description has the password of an address.
   [[nodiscard]] virtual std::string locate(std::string_view path) const = 0;
   [[nodiscard]] virtual Result<std::unique_ptr<ByteSource>> open(std::string_view path, std::stop_token stop) = 0;
   /// A file on a local disk, with a way of reading. Errors: those of FileSystem::open_read_as; unsupported where files

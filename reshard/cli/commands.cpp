@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "format/base/foreign_text.h"
 #include "format/cli/output.h"
 #include "format/cli/terminal_progress.h"
 #include "reshard/cli/opened.h"
@@ -59,7 +60,7 @@ void print_part(const RepackOutlook& outlook, Part part) {
 void print_outlook(const RepackOutlook& outlook, const format::Repository& repository, std::optional<Part> part,
                    const DiskUse& use) {
   const format::Checkpoint& source = outlook.source;
-  print_out(fmt::format("source   {}: {} files, {} tensors, {} routed experts, {}\n", repository.description(),
+  print_out(fmt::format("source   {}: {} files, {} tensors, {} routed experts, {}\n", brief(repository.description()),
                         source.files().size(), source.tensors().size(), source.experts().size(),
                         human_bytes(source.payload_bytes())));
   const Plan& plan = outlook.plan;
@@ -139,9 +140,9 @@ Result<int> repack_or_error(const RepackFlags& flags, const Context& context) {
   }
   TRY_ASSIGN(const RepackOutlook outlook, prepare_repack(*repository, options, context.stop));
   for (const std::string& warning : outlook.source.warnings())
-    context.progress.note("warning: " + format::printable(warning));
+    context.progress.note("warning: " + warning);
   for (const std::string& warning : outlook.plan.warnings)
-    context.progress.note("warning: " + format::printable(warning));
+    context.progress.note("warning: " + warning);
   const auto parts = std::ranges::count_if(outlook.plan.reads, [](const ShardRead& read) { return !read.whole; });
   if (options.declared && parts != 0) {
     context.progress.note(fmt::format("warning: {} of {} shards are not read whole, which {} can say nothing about",

@@ -29,7 +29,7 @@ Result<void> check_page_place(const std::string& file, format::FileSystem& files
 
 void print_warnings(const format::Checkpoint& checkpoint) {
   for (const std::string& warning : checkpoint.warnings())
-    format::print_error("warning: " + format::printable(warning));
+    format::print_error("warning: " + warning);
 }
 
 Result<int> write_page(const InspectFlags& flags, const Context& context) {
@@ -44,7 +44,7 @@ Result<int> write_page(const InspectFlags& flags, const Context& context) {
   TRY_ASSIGN(const std::string page, inspect_html(opened.checkpoint, *opened.repository, by, context.stop));
   print_warnings(opened.checkpoint);
   if (to_stdout) {
-    format::print_out(page);
+    format::print_data(page);
     return 0;
   }
   TRY(format::write_sealed(files, flags.html, page));
@@ -55,8 +55,10 @@ Result<int> write_page(const InspectFlags& flags, const Context& context) {
 
 Result<int> write_text(const InspectFlags& flags, const Context& context) {
   TRY_ASSIGN(const Opened opened, open_place(flags.source, flags.jobs, context));
-  format::print_out(flags.json ? inspect_json(opened.checkpoint, *opened.repository)
-                               : inspect_text(opened.checkpoint, *opened.repository));
+  if (flags.json)
+    format::print_json(inspect_json(opened.checkpoint, *opened.repository));
+  else
+    format::print_out(inspect_text(opened.checkpoint, *opened.repository));
   print_warnings(opened.checkpoint);
   return 0;
 }

@@ -25,7 +25,7 @@ Result<int> link_or_error(const LinkFlags& flags, const Context& context) {
   TRY(check_present(*plan, *packed.checkpoint.manifest(), flags.folder, files));
   TRY_ASSIGN(const LinkOutcome outcome, make_links(*plan, flags.folder, flags.out, files));
   for (const std::string& warning : plan->warnings)
-    format::print_error("warning: " + format::printable(warning));
+    format::print_error("warning: " + warning);
   const std::string what = fmt::format("links to {} weight files and {} others of {}", plan->weights,
                                        plan->links.size() - plan->weights, flags.folder);
   switch (outcome) {

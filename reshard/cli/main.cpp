@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "dspack_version.h"
+#include "format/base/foreign_text.h"
 #include "format/cli/output.h"
 #include "format/cli/process.h"
 #include "format/cli/terminal_progress.h"
@@ -54,6 +55,7 @@ constexpr char kExitStatus[] = "Exit status: 0 done, 1 failed, 2 wrong usage, 13
 }  // namespace
 
 int main(int argc, char** argv) {
+  dspack::format::occupy_standard_streams();
   CLI::App app{kAbout, "reshard"};
   app.footer(fmt::format("{}\n{}\n{}", kExamples, dspack::format::kEnvironmentHelp, kExitStatus));
   app.set_version_flag("--version", fmt::format("reshard (dspack) {}", dspack::kVersion));
@@ -97,7 +99,7 @@ int main(int argc, char** argv) {
 
   app.require_subcommand(0, 1);
   app.failure_message([](const CLI::App* /*app*/, const CLI::Error& error) {
-    return fmt::format("reshard: {} (reshard --help explains)\n", dspack::format::printable(error.what()));
+    return dspack::message_line(fmt::format("reshard: {} (reshard --help explains)", error.what())) + "\n";
   });
   try {
     app.parse(argc, argv);

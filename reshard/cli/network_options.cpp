@@ -29,7 +29,7 @@ format::RemoteOptions remote_options(const NetworkFlags& flags, format::Progress
   format::RemoteOptions options = format::remote_options_from_environment();
   options.attempts = flags.retries + 1;
   if (flags.limit_rate != 0) options.rate_limit = std::make_shared<format::RateLimit>(flags.limit_rate);
-  options.on_note = [&progress](std::string_view text) { progress.note(format::printable(text)); };
+  options.on_note = [&progress](std::string_view text) { progress.note(text); };
   return options;
 }
 

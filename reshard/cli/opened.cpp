@@ -29,7 +29,7 @@ Result<Declarations> read_checksum_list(const std::string& path) {
 }
 
 int fail(const Error& error) {
-  format::print_error("reshard: " + format::printable(error.message));
+  format::print_error("reshard: " + error.message);
   if (error.kind == ErrorKind::cancelled) format::print_error("reshard: run the same command again to go on");
   return format::exit_status(error);
 }

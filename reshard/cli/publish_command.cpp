@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "format/base/foreign_text.h"
 #include "format/cli/output.h"
 #include "format/cli/terminal_progress.h"
 #include "format/manifest.h"
@@ -16,8 +17,8 @@ namespace {
 
 using format::human_bytes;
 using format::print_error;
+using format::print_line;
 using format::print_out;
-using format::printable;
 
 // Above that, viewers refuse the index, and every file costs its readers a rate-limited request.
 constexpr uint64_t kManyFiles = 10'000;
@@ -125,7 +126,7 @@ struct Publishing {
     if (!context.remote.hub_token.empty() && !context.remote.hub_offline) {
       auto asked = look();
       if (!asked && asked.error().kind == ErrorKind::cancelled) return asked.error();
-      there = asked ? there_words(*asked, target) : "could not be asked: " + printable(asked.error().message);
+      there = asked ? there_words(*asked, target) : "could not be asked: " + message_line(asked.error().message);
       if (asked) situation = std::move(*asked);
     }
     warn_of_many_files(sealed.files.size(), context.progress);
@@ -145,7 +146,7 @@ struct Publishing {
     TRY(name_blobs(sealed, tree, format::posix_file_system(), flags.jobs, context.stop));
     const ListingDifference difference = compare(sealed.files, tree);
     for (const std::string& finding : difference.findings)
-      print_out(printable(finding) + "\n");
+      print_line(finding);
     if (!difference.none()) {
       print_error(fmt::format("reshard: {}: {} from {}; run reshard publish without --check to mend that",
                               hub.address().page(), counted(difference.findings.size(), "difference", "differences"),

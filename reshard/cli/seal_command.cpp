@@ -49,7 +49,7 @@ Result<int> seal_or_error(const SealFlags& flags, const Context& context) {
   if (outcome.missing_files != 0) {
     std::string names;
     for (const std::string& path : outcome.first)
-      names += (names.empty() ? "" : ", ") + format::printable(path);
+      names += (names.empty() ? "" : ", ") + path;
     format::print_error(fmt::format(
         "reshard: {}: {} files are not complete, {} are missing ({}{}); let dsrun go on with it, or pack the place "
         "itself with reshard SOURCE --by expert --out DIR",

@@ -44,7 +44,10 @@ Result<int> diff_or_error(const DiffFlags& flags, const Context& context) {
   TRY_ASSIGN(const DiffReport report,
              diff({*a.repository, a.checkpoint}, {*b.repository, b.checkpoint},
                   {.companions = !flags.tensors_only, .jobs = flags.jobs}, context.progress, context.stop));
-  print_out(flags.json ? diff_json(report) : diff_text(report));
+  if (flags.json)
+    format::print_json(diff_json(report));
+  else
+    print_out(diff_text(report));
   return report.equal() ? 0 : 1;
 }
 

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include "format/base/foreign_text.h"
 #include "format/cli/output.h"
 #include "format/cli/terminal_progress.h"
 #include "reshard/cli/opened.h"
@@ -14,13 +15,13 @@ namespace {
 
 using format::human_bytes;
 using format::print_error;
+using format::print_line;
 using format::print_out;
-using format::printable;
 
 /// Prints what was found, or `clean` if that is nothing. Returns the exit status.
 int report_findings(const std::string& folder, const std::vector<std::string>& findings, const std::string& clean) {
   for (const std::string& finding : findings)
-    print_out(printable(finding) + "\n");
+    print_line(finding);
   if (findings.empty()) {
     print_out(fmt::format("{}: {}\n", folder, clean));
     return 0;
@@ -40,14 +41,14 @@ int report(const std::string& folder, const VerifyReport& verified, std::string_
 int report_upstream(const std::string& folder, const UpstreamReport& upstream,
                     const std::vector<Declarations>& declared, const std::vector<std::string>& known) {
   for (const std::string& line : upstream.shards)
-    print_out(printable(line) + "\n");
+    print_line(line);
   std::vector<std::string> findings;
   std::set_difference(upstream.findings.begin(), upstream.findings.end(), known.begin(), known.end(),
                       std::back_inserter(findings));
   if (findings.empty() && !upstream.findings.empty()) return 1;
-  std::string names = printable(declared.front().by);
+  std::string names = brief(declared.front().by);
   for (size_t i = 1; i < declared.size(); ++i)
-    names += " and " + printable(declared[i].by);
+    names += " and " + brief(declared[i].by);
   return report_findings(folder, findings,
                          fmt::format("{} source shards ({}) are rebuilt from the packed bytes as {} declares",
                                      upstream.shards.size(), human_bytes(upstream.bytes), names));

@@ -4,6 +4,7 @@
 #include <cstdio>
 
 #include "format/cli/output.h"
+#include "format/cli/terminal_progress.h"
 #include "runtime/cli/command_support.h"
 #include "runtime/cli/commands.h"
 #include "runtime/cli/message_assembler.h"
@@ -47,7 +48,7 @@ class Chat {
 };
 
 void show_prompt(const MessageAssembler& assembler) {
-  if (!stdin_is_terminal() || !stdout_is_terminal()) return;
+  if (!stdin_is_terminal() || !format::stdout_is_terminal()) return;
   format::print_out(assembler.is_open() ? "... " : "> ");
   (void)std::fflush(stdout);
 }
@@ -64,7 +65,7 @@ Result<int> Chat::run(ChatTerminal& terminal) {
         if (warned) return kInterruptedStatus;
         warned = true;
         assembler.reset();
-        format::print_error("\n(Ctrl-C again or /exit leaves)");
+        format::print_help("\n(Ctrl-C again or /exit leaves)");
         continue;
       case ChatTerminal::Event::end_of_input: message = assembler.finish(); break;
       case ChatTerminal::Event::line: message = assembler.push(input.line); break;
@@ -84,8 +85,7 @@ Result<Chat::Next> Chat::handle(const std::string& message, ChatTerminal& termin
   // where a program has asked: it goes by the exit status.
   if (auto done = answer(message, terminal); !done) {
     if (!stdin_is_terminal()) return done.error();
-    format::print_error("dsrun: " + format::printable(done.error().message) +
-                        (history_.empty() ? "" : " (/clear starts anew)"));
+    format::print_error("dsrun: " + done.error().message + (history_.empty() ? "" : " (/clear starts anew)"));
   }
   return Next::go_on;
 }
@@ -93,7 +93,7 @@ Result<Chat::Next> Chat::handle(const std::string& message, ChatTerminal& termin
 Chat::Next Chat::command(const std::string& message) {
   if (message == "/exit") return Next::leave;
   if (message == "/help") {
-    format::print_error(kHelp);
+    format::print_help(kHelp);
   } else if (message == "/clear") {
     history_.clear();
     session_.clear();

@@ -17,12 +17,6 @@ namespace dspack::runtime {
 
 namespace {
 
-// What a model says must not be able to steer the terminal.
-bool is_control(char c) {
-  const auto byte = static_cast<unsigned char>(c);
-  return (byte < 0x20 && c != '\n' && c != '\t') || byte == 0x7f;
-}
-
 // Nothing where the pass is the usual one.
 void note_layers(const Model& model) {
   const format::LayerMap& map = model.layer_map();
@@ -118,7 +112,7 @@ Result<void> report_stats(LoadedModel& loaded, const Session& session, const std
 }
 
 AnswerPrinter::AnswerPrinter(const Tokenizer& tokenizer, StopStrings stop)
-    : detokenizer_(tokenizer, SpecialOutput::skip), stop_(std::move(stop)), to_terminal_(stdout_is_terminal()) {}
+    : detokenizer_(tokenizer, SpecialOutput::skip), stop_(std::move(stop)) {}
 
 bool AnswerPrinter::push(uint32_t token) {
   print(stop_.push(detokenizer_.push(token)));
@@ -134,9 +128,7 @@ std::string AnswerPrinter::finish() {
 
 void AnswerPrinter::print(std::string_view text) {
   text_ += text;
-  std::string shown(text);
-  if (to_terminal_) std::ranges::replace_if(shown, is_control, '?');
-  format::print_out(shown);
+  format::print_data(text);
   (void)std::fflush(stdout);  // a person reads along; a failure is noticed at the end
 }
 

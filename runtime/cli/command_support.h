@@ -36,7 +36,7 @@ inline constexpr int kInterruptedStatus = 130;
 /// to stderr where a person sees it.
 [[nodiscard]] Result<void> report_stats(LoadedModel& loaded, const Session& session, const std::string& file);
 
-/// Prints an answer as it comes: whole characters only, on a terminal no control characters but line feed and tab, and
+/// Prints an answer as it comes: whole characters only, nothing that could steer the terminal where stdout is one, and
 /// nothing from a stop string on.
 class AnswerPrinter {
  public:
@@ -51,7 +51,6 @@ class AnswerPrinter {
 
   Detokenizer detokenizer_;
   StopStrings stop_;
-  bool to_terminal_;
   std::string text_;
 };
 

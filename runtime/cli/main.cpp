@@ -26,6 +26,7 @@ Result<int> dispatch(const CommandLine& command) {
 }  // namespace
 
 int main(int count, char** values) {
+  format::occupy_standard_streams();
   const CommandLine command = parse_command_line(std::vector<std::string>(values + 1, values + count));
   if (const auto* exit = std::get_if<Exit>(&command)) {
     if (exit->status != 0) {
@@ -36,6 +37,6 @@ int main(int count, char** values) {
     return format::finish_output(0);
   }
   const Result<int> status = dispatch(command);
-  if (!status) format::print_error("dsrun: " + format::printable(status.error().message));
+  if (!status) format::print_error("dsrun: " + status.error().message);
   return format::finish_output(status ? *status : format::exit_status(status.error()));
 }

@@ -32,7 +32,7 @@ Result<int> run_plan(const PlanOptions& options, const std::stop_token& stop) {
   note(chosen.note());
   TRY(measure(chosen, files, options, outlook, stop));
   if (options.json) {
-    format::print_out(to_json(outlook, options).dump(2) + "\n");
+    format::print_json(to_json(outlook, options).dump(2) + "\n");
     return 0;
   }
   format::print_out(to_text(outlook, options));

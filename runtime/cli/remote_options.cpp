@@ -1,9 +1,10 @@
 #include "runtime/cli/remote_options.h"
 
+#include <fmt/format.h>
+
 #include <cstdio>
 
 #include "format/base/size_text.h"
-#include "format/cli/output.h"
 #include "format/cli/process.h"
 #include "format/cli/terminal_progress.h"
 #include "format/compressed/expanding_repository.h"
@@ -29,18 +30,30 @@ void add_remote_options(CLI::App& app, RemoteAccess& access) {
 
 namespace {
 
+/// Empty: there is none.
+format::Path cache_root(const RemoteAccess& access) {
+  if (!access.cache_folder.empty()) return access.cache_folder;
+  const format::Path folder = format::user_cache_folder();
+  return folder.empty() ? folder : folder / "dspack";
+}
+
 Result<std::unique_ptr<format::Repository>> open_one(const std::string& place, const RemoteAccess& access,
                                                      const std::stop_token& stop) {
   const auto progress = std::make_shared<format::TerminalProgress>(stderr, format::stderr_is_terminal());
   const auto counters = std::make_shared<format::TransferCounters>();
   format::RemoteOptions options = format::remote_options_from_environment();
   options.counters = counters;
-  options.on_note = [shown = progress](std::string_view text) { shown->note(format::printable(text)); };
-  const format::Path root =
-      access.cache_folder.empty() ? format::user_cache_folder() / "dspack" : format::Path(access.cache_folder);
-  options.hub_commits = root / "hub-commits";
+  options.on_note = [shown = progress](std::string_view text) { shown->note(text); };
+  const format::Path root = cache_root(access);
+  if (!root.empty()) options.hub_commits = root / "hub-commits";
   TRY_ASSIGN(auto repository, format::open_repository(place, options, format::posix_file_system(), stop));
   if (repository->is_local()) return format::make_expanding_repository(std::move(repository));
+  if (root.empty()) {
+    return Error{ErrorKind::invalid,
+                 fmt::format("{}: there is no folder for what is fetched: neither XDG_CACHE_HOME nor HOME names one; "
+                             "set one of them, or name a folder with --cache",
+                             place)};
+  }
   TRY_ASSIGN(auto opened, RemotePlace::open({.origin = std::move(repository),
                                              .counters = counters,
                                              .progress = progress,

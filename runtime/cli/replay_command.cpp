@@ -14,7 +14,7 @@ Result<int> run_replay(const ReplayOptions& options, const std::stop_token& stop
   for (const NamedPolicy& policy : eviction_policies()) {
     if (options.policy.empty() || policy.name == options.policy) policies.push_back(policy);
   }
-  if (!options.json) format::print_out(format::printable(options.trace + ": " + describe(workload)) + "\n");
+  if (!options.json) format::print_line(options.trace + ": " + describe(workload));
   std::vector<ReplayReport> reports;
   for (const SlotCount& count : options.slots) {
     if (stop.stop_requested()) return Error{ErrorKind::cancelled, "the replay was interrupted"};
@@ -22,7 +22,7 @@ Result<int> run_replay(const ReplayOptions& options, const std::stop_token& stop
         replay(workload, count.slots(workload.experts(), workload.expert_bytes()), policies, options.seed));
     if (!options.json) format::print_out(to_table(workload, reports.back()));
   }
-  if (options.json) format::print_out(to_json(workload, reports));
+  if (options.json) format::print_json(to_json(workload, reports));
   return 0;
 }
 

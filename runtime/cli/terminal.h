@@ -13,7 +13,6 @@
 namespace dspack::runtime {
 
 [[nodiscard]] bool stdin_is_terminal();
-[[nodiscard]] bool stdout_is_terminal();
 
 class ChatTerminal {
  public:

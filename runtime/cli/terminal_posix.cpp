@@ -14,6 +14,8 @@
 #include <string_view>
 #include <utility>
 
+#include "format/cli/terminal_progress.h"
+
 namespace dspack::runtime {
 
 namespace {
@@ -48,9 +50,6 @@ struct ChatTerminal::Settings {
 bool stdin_is_terminal() {
   return ::isatty(STDIN_FILENO) == 1;
 }
-bool stdout_is_terminal() {
-  return ::isatty(STDOUT_FILENO) == 1;
-}
 
 ChatTerminal::ChatTerminal() {
   const sigset_t set = interrupt_set();
@@ -72,7 +71,7 @@ ChatTerminal::~ChatTerminal() {
 // The terminal keeps its own line editing. Pastes are marked, and the marks are not shown (they would appear as
 // ^[[200~).
 void ChatTerminal::prepare_terminal() {
-  if (!stdin_is_terminal() || !stdout_is_terminal()) return;
+  if (!stdin_is_terminal() || !format::stdout_is_terminal()) return;
   settings_ = std::make_unique<Settings>();
   if (::tcgetattr(STDIN_FILENO, &settings_->before) != 0) {
     settings_.reset();

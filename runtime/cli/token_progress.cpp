@@ -4,6 +4,7 @@
 
 #include <cstdio>
 
+#include "format/base/foreign_text.h"
 #include "format/cli/terminal_progress.h"
 
 namespace dspack::runtime {
@@ -29,7 +30,7 @@ void TokenProgress::show(uint64_t done, std::string_view more) {
   const auto now = Clock::now();
   if (!to_terminal_ || now - drawn_ < kRedraw) return;
   const double seconds = std::chrono::duration<double>(now - begin_).count();
-  fmt::print(stderr, "\r\033[K{}", token_progress_line(what_, done, total_, seconds, more));
+  fmt::print(stderr, "\r\033[K{}", message_line(token_progress_line(what_, done, total_, seconds, more)));
   (void)std::fflush(stderr);
   drawn_ = now;
   line_open_ = true;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 
+#include "format/base/foreign_text.h"
 #include "format/cli/output.h"
 #include "format/file_system.h"
 #include "format/json.h"
@@ -29,6 +30,13 @@ std::string line_of(std::span<const uint32_t> tokens) {
   return fmt::format("{}\n", fmt::join(tokens, " "));
 }
 
+void print_tokens(const Tokenizer& tokenizer, std::span<const uint32_t> tokens, bool as_json) {
+  if (as_json)
+    format::print_json(format::canonical_json(pieces(tokenizer, tokens)) + "\n");
+  else
+    format::print_out(line_of(tokens));
+}
+
 Result<std::string> read_batch(const std::string& file) {
   constexpr uint64_t kMaxBytes = 1ULL << 30;  // texts for comparing tokenizers; far above any prompt
   return format::read_text(format::posix_file_system(), file, kMaxBytes);
@@ -48,7 +56,7 @@ Result<int> tokenize_file(const Tokenizer& tokenizer, const std::string& file, b
   TRY_ASSIGN(const std::string texts, read_batch(file));
   for (const std::string_view text : parts(texts, '\0')) {
     TRY_ASSIGN(const std::vector<uint32_t> tokens, tokenizer.encode(text, SpecialTokens::parse));
-    format::print_out(as_json ? pieces(tokenizer, tokens).dump() + "\n" : line_of(tokens));
+    print_tokens(tokenizer, tokens, as_json);
   }
   return 0;
 }
@@ -59,8 +67,8 @@ Result<std::vector<uint32_t>> parse_ids(std::string_view line, size_t number) {
     uint32_t id = 0;
     const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), id);
     if (error != std::errc() || end != word.data() + word.size()) {
-      return Error{ErrorKind::invalid, fmt::format("line {}: \"{}\" is not a token id; ids have one space between",
-                                                   number, format::printable(word))};
+      return Error{ErrorKind::invalid,
+                   fmt::format("line {}: {} is not a token id; ids have one space between", number, quote(word))};
     }
     ids.push_back(id);
   }
@@ -73,7 +81,7 @@ Result<int> decode_file(const Tokenizer& tokenizer, const std::string& file) {
   for (const std::string_view line : parts(lines, '\n')) {
     const Result<std::vector<uint32_t>> ids = parse_ids(line, ++number);
     if (!ids) return ids.error().in(file);
-    format::print_out(format::Json(tokenizer.decode(*ids, SpecialOutput::keep)).dump() + "\n");
+    format::print_json(format::canonical_json(tokenizer.decode(*ids, SpecialOutput::keep)) + "\n");
   }
   return 0;
 }
@@ -96,11 +104,11 @@ Result<int> run_tokenize(const TokenizeOptions& options, const std::stop_token& 
   if (options.ids_file) return decode_file(tokenizer, *options.ids_file);
   TRY_ASSIGN(const std::string text, text_of(model, options));
   if (options.output == TokenizeOptions::Output::text) {
-    format::print_out(text + "\n");
+    format::print_data(text + "\n");
     return 0;
   }
   TRY_ASSIGN(const std::vector<uint32_t> tokens, tokenizer.encode(text, SpecialTokens::parse));
-  format::print_out(as_json ? pieces(tokenizer, tokens).dump() + "\n" : line_of(tokens));
+  print_tokens(tokenizer, tokens, as_json);
   return 0;
 }
 

@@ -5,14 +5,13 @@
 #include <cctype>
 
 #include "format/compressed/expanding_repository.h"
-#include "format/source/http_headers.h"
 
 namespace dspack::runtime {
 
 std::string origin_of(const format::Repository& repository) {
   // The commit, not the name: what is kept of one is of no use for another.
   if (const auto hub = repository.hub_origin()) return fmt::format("hf://{}@{}", hub->repository, hub->commit);
-  return format::without_password(repository.locate(""));
+  return repository.locate("");
 }
 
 format::Path cache_folder_of(const format::Path& root, const std::string& origin) {

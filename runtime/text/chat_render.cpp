@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "format/base/foreign_text.h"
 #include "runtime/text/json.h"
 
 namespace dspack::runtime {

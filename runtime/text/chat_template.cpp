@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "format/base/foreign_text.h"
 #include "runtime/text/chat_render.h"
 #include "runtime/text/jinja_source.h"
 #include "runtime/text/json.h"

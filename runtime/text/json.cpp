@@ -5,7 +5,6 @@
 #include <nlohmann/json.hpp>
 
 #include "format/json.h"
-#include "runtime/text/unicode.h"
 
 namespace dspack::runtime {
 namespace {
@@ -62,14 +61,6 @@ Result<bool> bool_field(const json& object, const char* key, bool otherwise) {
   if (value == nullptr) return otherwise;
   if (!value->is_boolean()) return wrong_type(key, "true or false", *value);
   return value->get<bool>();
-}
-
-std::string quote(std::string_view text) {
-  constexpr size_t kMaxBytes = 60;
-  std::string shown;
-  for (const char c : text.substr(0, kMaxBytes))
-    shown.push_back(c >= 0 && (c < ' ' || c == 0x7F) ? '?' : c);
-  return fmt::format("\"{}{}\"", to_valid_utf8(shown), text.size() > kMaxBytes ? "..." : "");
 }
 
 }  // namespace dspack::runtime

@@ -26,7 +26,4 @@ namespace dspack::runtime {
 [[nodiscard]] Result<std::string> required_string(const nlohmann::json& object, const char* key);
 [[nodiscard]] Result<bool> bool_field(const nlohmann::json& object, const char* key, bool otherwise);
 
-/// `text` for a message: in quotes, shortened, without control characters.
-[[nodiscard]] std::string quote(std::string_view text);
-
 }  // namespace dspack::runtime

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "format/base/foreign_text.h"
 #include "runtime/text/json.h"
 #include "runtime/text/unicode_properties.h"
 

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "format/base/foreign_text.h"
 #include "runtime/text/base64.h"
 #include "runtime/text/byte_level.h"
 #include "runtime/text/json.h"

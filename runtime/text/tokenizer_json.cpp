@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "format/base/foreign_text.h"
 #include "runtime/text/json.h"
 
 namespace dspack::runtime {

@@ -1,4 +1,4 @@
-// UTF-8 and the few Unicode facts that tokenizers need.
+// Texts in UTF-8 and the few Unicode facts that tokenizers need. format/base/utf8.h takes a text apart;
 // unicode_properties.h knows categories.
 // Threads: thread-safe (pure functions). Errors: none; broken text has a defined meaning.
 #pragma once
@@ -8,18 +8,11 @@
 #include <string>
 #include <string_view>
 
+#include "format/base/utf8.h"
+
 namespace dspack::runtime {
 
 inline constexpr std::string_view kReplacementCharacter = "\xEF\xBF\xBD";  // U+FFFD
-
-/// What the first bytes of a text are: a character, a broken sequence (the longest start of a character that cannot go
-/// on, or one stray byte: what Rust and Python replace by one U+FFFD), or a start of a character that ends too early.
-struct Utf8Unit {
-  enum class Kind { character, broken, incomplete };
-  Kind kind;
-  size_t bytes;
-};
-[[nodiscard]] Utf8Unit first_utf8_unit(std::string_view bytes);
 
 [[nodiscard]] bool is_valid_utf8(std::string_view text);
 /// Every broken or incomplete sequence becomes one U+FFFD.
@@ -30,8 +23,6 @@ struct Utf8Unit {
   const auto byte = static_cast<unsigned char>(lead);
   return byte < 0x80 ? 1 : byte < 0xE0 ? 2 : byte < 0xF0 ? 3 : 4;
 }
-/// The code point of one valid character.
-[[nodiscard]] uint32_t decode_utf8_character(std::string_view character);
 void append_utf8(std::string& text, uint32_t codepoint);
 /// The last character of valid text; empty if there is none.
 [[nodiscard]] std::string_view last_character(std::string_view text);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "format/base/foreign_text.h"
 #include "runtime/text/byte_level.h"
 #include "runtime/text/json.h"
 

@@ -7,6 +7,7 @@
 #include <map>
 #include <vector>
 
+#include "format/base/foreign_text.h"
 #include "runtime/validation/module_names.h"
 
 namespace dspack::runtime {
@@ -28,7 +29,7 @@ std::string relative(const std::optional<ErrorSums>& sums) {
 
 std::string line(const ComparedModule& found, size_t width) {
   const auto of_output = [&](auto value) { return found.output ? number(value(*found.output)) : ""; };
-  std::string text = fmt::format("{:<{}} {:>6} {:>10} {:>10} {:>10} {:>10}", found.module, width, found.rows,
+  std::string text = fmt::format("{:<{}} {:>6} {:>10} {:>10} {:>10} {:>10}", brief(found.module), width, found.rows,
                                  relative(found.output), of_output([](const ErrorSums& sums) { return sums.nmse(); }),
                                  of_output([](const ErrorSums& sums) { return sums.largest; }), relative(found.input));
   if (found.output_departs() || found.input_departs()) text += "  <";
@@ -42,19 +43,19 @@ std::string line(const ComparedModule& found, size_t width) {
 std::string where(const ComparedModule& found, const ComparedModule* before) {
   std::string text;
   if (const std::string around = enclosing_module(found.module); !around.empty()) {
-    text += fmt::format(" within {},", around);
+    text += fmt::format(" within {},", brief(around));
   }
-  if (before != nullptr) text += fmt::format(" after {}, which agrees,", before->module);
+  if (before != nullptr) text += fmt::format(" after {}, which agrees,", brief(before->module));
   return fmt::format("the error arises{} and before this", text);
 }
 
 std::string why(const ComparedModule& found, const ComparedModule* before) {
   if (!found.output_departs()) {
-    return fmt::format("{}, by its input: relative error {}, tolerance {}; {}", found.module, relative(found.input),
-                       number(found.input_tolerance), where(found, before));
+    return fmt::format("{}, by its input: relative error {}, tolerance {}; {}", brief(found.module),
+                       relative(found.input), number(found.input_tolerance), where(found, before));
   }
-  const std::string text = fmt::format("{}: relative error {}, tolerance {}; ", found.module, relative(found.output),
-                                       number(found.output_tolerance));
+  const std::string text = fmt::format("{}: relative error {}, tolerance {}; ", brief(found.module),
+                                       relative(found.output), number(found.output_tolerance));
   if (!found.input) return text + "its input was not recorded";
   if (!found.input_departs()) return text + fmt::format("its input agrees ({})", relative(found.input));
   return text + fmt::format("its input departs as well ({}): {}", relative(found.input), where(found, before));
@@ -69,9 +70,9 @@ std::string list(std::string_view title, const std::vector<NotCompared>& entries
     by_reason[entry.reason].push_back(entry.name);
   std::string text = fmt::format("not compared, {}: {}\n", title, entries.size());
   for (const auto& [reason, names] : by_reason) {
-    text += fmt::format("  {}:", reason);
+    text += fmt::format("  {}:", brief(reason));
     for (size_t i = 0; i < std::min(kShown, names.size()); ++i)
-      text += fmt::format("{} {}", i == 0 ? "" : ",", names[i]);
+      text += fmt::format("{} {}", i == 0 ? "" : ",", brief(names[i]));
     if (names.size() > kShown) text += fmt::format(" and {} more", names.size() - kShown);
     text += "\n";
   }
@@ -110,7 +111,7 @@ Json arises_within(const ComparedModule* first) {
 std::string report_text(const Comparison& comparison) {
   size_t width = 6;
   for (const ComparedModule& found : comparison.modules)
-    width = std::max(width, found.module.size());
+    width = std::max(width, brief(found.module).size());
   std::string text = fmt::format("{:<{}} {:>6} {:>10} {:>10} {:>10} {:>10}\n", "module", width, "rows", "rel. error",
                                  "NMSE", "max abs", "its input");
   for (const ComparedModule& found : comparison.modules)

@@ -24,6 +24,10 @@ from range_server import RangeServer  # noqa: E402,F401  (re-exported to the tes
 
 SKIPPED = 77  # the exit status that CTest takes for "did not run"
 INDEX = "model.safetensors.index.json"
+MESSAGE_BYTES = 400  # a message is shorter, whatever it quotes
+# What no message, report or JSON of the programs holds: control characters, marks that turn the direction of writing,
+# separators of lines and paragraphs, and (of U+FFFD) bytes that were no UTF-8.
+UNPRINTABLE = "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufffd]"
 TIMEOUT_SECONDS = 600  # ends what hangs: under the thread sanitizer, `dsrun plan` takes 80 s of processor time
 
 
@@ -149,7 +153,8 @@ class EndToEnd(unittest.TestCase):
         for text, note in zip(before, notes):
             self.assertTrue(text.startswith(note), str(result))
         self.assertTrue(line.startswith(program + ": "), str(result))
-        self.assertNotRegex(line, "[\x00-\x1f\x7f]", "control characters: " + str(result))
+        self.assertNotRegex(line, UNPRINTABLE, "control characters: " + str(result))
+        self.assertLess(len(line.encode()), MESSAGE_BYTES, str(result))
         for needle in needles:
             self.assertIn(str(needle), line, str(result))
 

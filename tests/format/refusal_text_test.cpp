@@ -1,5 +1,6 @@
 #include <doctest/doctest.h>
 
+#include "format/base/foreign_text.h"
 #include "format/source/refusal_text.h"
 
 using namespace dspack;
@@ -17,7 +18,8 @@ TEST_CASE("refusal text: what a server says, whatever it is wrapped in") {
     CHECK(refusal_text(nothing).empty());
   }
   const std::string cut = refusal_text(std::string(1000, 'x'));
-  CHECK(cut.size() == format::kRefusalTextBytes + 4);
+  CHECK(cut.size() == kPieceBytes);
+  CHECK(refusal_text("see \xC2\x9B\xE2\x80\xAE") == "see \\u009b\\u202e");
 }
 
 TEST_CASE("refusal text: nothing of a signed link") {

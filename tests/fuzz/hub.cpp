@@ -2,6 +2,7 @@
 #include <set>
 #include <string>
 
+#include "format/base/foreign_text.h"
 #include "format/file_system.h"
 #include "format/source/http_headers.h"
 #include "format/source/hub_listing.h"
@@ -42,9 +43,8 @@ void check_listing(std::string_view text) {
 
 void check_words(std::string_view text) {
   const std::string words = format::refusal_text(text);
-  DSPACK_CHECK(words.size() <= format::kRefusalTextBytes + 4, words);
-  for (const char c : words)
-    DSPACK_CHECK(static_cast<unsigned char>(c) >= ' ' && c != 0x7f, words);
+  DSPACK_CHECK(words.size() <= kPieceBytes, words);
+  DSPACK_CHECK(printable(words) == words, words);
   if (holds(text, kSecret)) return;
   const std::string around = std::string(text) + " https://h/x?" + std::string(kSecret) + " " + std::string(text);
   DSPACK_CHECK(!holds(format::without_queries(around), kSecret), around);

@@ -34,6 +34,15 @@ SYSTEM_FILES = {
     "runtime/cli/terminal_posix.cpp",
 }
 
+# The only files that write to stdout and stderr.
+PRINTING_FILES = {
+    "format/base/check.cpp",  # internal errors
+    "format/cli/output.cpp",
+    "format/cli/terminal_progress.cpp",
+    "runtime/cli/terminal_posix.cpp",  # switches the paste mode of a terminal
+    "runtime/cli/token_progress.cpp",
+}
+
 # The CUDA library is a room of its own: what others may include of it, and who may include what CUDA brings.
 CUDA_ROOM = "kernels/cuda/"
 CUDA_FOR_OTHERS = {
@@ -104,6 +113,12 @@ class Structure(unittest.TestCase):
                 continue
             code = re.sub(r"//.*", "", text)
             self.assertIsNone(forbidden.search(code), f"{name} prints, ends the process or reads the environment")
+
+    def test_printing_has_one_place(self):
+        # Text from outside passes format/base/foreign_text.h there; a place that prints by itself would forget to.
+        prints = re.compile(r"\b(fwrite|v?fprintf|printf|fputs|puts|putchar|fputc)\s*\(|\bfmt::print\b|\bstd::(cout|cerr|clog)\b")
+        found = {name for name, text in sources(*ROOMS) if prints.search(re.sub(r"//.*", "", text))}
+        self.assertEqual(found, PRINTING_FILES)
 
     def test_no_output_is_coloured(self):
         # So NO_COLOR is honoured without being read.

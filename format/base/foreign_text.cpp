@@ -1,0 +1,151 @@
+#include "format/base/foreign_text.h"
+
+#include <algorithm>
+
+#include "format/base/utf8.h"
+
+namespace dspack {
+namespace {
+
+constexpr std::string_view kGap = "...";
+constexpr std::string_view kBlank = " \t\r\n";
+
+void append_hex(std::string& line, uint32_t value, int digits) {
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  for (int digit = digits - 1; digit >= 0; --digit)
+    line += kDigits[(value >> (4 * digit)) & 0xF];
+}
+
+/// `kept`: unprintable characters that stay.
+std::string escaped(std::string_view text, std::string_view kept) {
+  std::string shown;
+  shown.reserve(text.size());
+  while (!text.empty()) {
+    const Utf8Unit unit = first_utf8_unit(text);
+    const std::string_view piece = text.substr(0, unit.bytes);
+    text.remove_prefix(unit.bytes);
+    if (unit.kind != Utf8Unit::Kind::character) {
+      for (const char byte : piece) {
+        shown += "\\x";
+        append_hex(shown, static_cast<unsigned char>(byte), 2);
+      }
+      continue;
+    }
+    const uint32_t codepoint = decode_utf8_character(piece);
+    if (!is_unprintable(codepoint) || kept.find(piece) != std::string_view::npos) {
+      shown += piece;
+    } else {
+      shown += "\\u";
+      append_hex(shown, codepoint, 4);
+    }
+  }
+  return shown;
+}
+
+bool continues_character(char byte) {
+  return (static_cast<unsigned char>(byte) & 0xC0u) == 0x80;
+}
+
+/// The text without its end where that would split a character.
+std::string_view first_bytes(std::string_view text, size_t bytes) {
+  if (text.size() <= bytes) return text;
+  while (bytes > 0 && continues_character(text[bytes]))
+    --bytes;
+  return text.substr(0, bytes);
+}
+
+std::string_view last_bytes(std::string_view text, size_t bytes) {
+  size_t begin = text.size() - std::min(bytes, text.size());
+  while (begin < text.size() && continues_character(text[begin]))
+    ++begin;
+  return text.substr(begin);
+}
+
+/// Every word longer than `max_bytes` shortened to that.
+std::string with_short_words(std::string_view line, size_t max_bytes) {
+  std::string shown;
+  while (!line.empty()) {
+    const size_t blanks = std::min(line.find_first_not_of(kBlank), line.size());
+    shown += line.substr(0, blanks);
+    line.remove_prefix(blanks);
+    const size_t word = std::min(line.find_first_of(kBlank), line.size());
+    shown += shortened(line.substr(0, word), max_bytes);
+    line.remove_prefix(word);
+  }
+  return shown;
+}
+
+/// Where what stands between "://" and the host ends, counted from the beginning of `rest`; 0: there is nothing.
+size_t user_info_bytes(std::string_view rest) {
+  constexpr size_t kLongest = 1024;  // no name and password is longer; a text full of "://" costs no more than that
+  constexpr std::string_view kEnds = " \t\r\n\"<>";
+  rest = rest.substr(0, kLongest);
+  const std::string_view authority = rest.substr(0, std::min(rest.find('/'), rest.find_first_of(kEnds)));
+  if (const size_t at = authority.rfind('@'); at != std::string_view::npos) return at + 1;
+  // A password with a slash in it should have been written as %2F. No server is reached so, but a message says it.
+  const size_t colon = authority.rfind(':');
+  if (colon == std::string_view::npos || authority.ends_with(']')) return 0;
+  const bool is_port = authority.find_first_not_of("0123456789", colon + 1) == std::string_view::npos;
+  if (is_port) return 0;
+  const size_t at = rest.substr(0, rest.find_first_of(kEnds)).rfind('@');
+  return at == std::string_view::npos ? 0 : at + 1;
+}
+
+}  // namespace
+
+bool is_unprintable(uint32_t codepoint) {
+  if (codepoint < 0x20 || (codepoint >= 0x7F && codepoint <= 0x9F)) return true;
+  return codepoint == 0x061C || codepoint == 0x200E || codepoint == 0x200F ||
+         (codepoint >= 0x2028 && codepoint <= 0x202E) || (codepoint >= 0x2066 && codepoint <= 0x2069);
+}
+
+std::string printable(std::string_view text) {
+  return escaped(text, "");
+}
+
+std::string printable_text(std::string_view text) {
+  return escaped(text, "\n\t");
+}
+
+std::string shortened(std::string_view text, size_t max_bytes) {
+  if (text.size() <= max_bytes) return std::string(text);
+  if (max_bytes <= kGap.size()) return std::string(kGap.substr(0, max_bytes));
+  const size_t room = max_bytes - kGap.size();
+  return std::string(first_bytes(text, room - room / 2)).append(kGap).append(last_bytes(text, room / 2));
+}
+
+std::string brief(std::string_view text) {
+  return shortened(printable(text), kPieceBytes);
+}
+
+std::string quote(std::string_view text) {
+  constexpr size_t kMaxBytes = 60;
+  const std::string_view shown = first_bytes(text, kMaxBytes);
+  std::string quoted = "\"";
+  quoted.append(printable(shown)).append(shown.size() < text.size() ? kGap : "");
+  return quoted.append("\"");
+}
+
+std::string message_line(std::string_view text) {
+  constexpr size_t kWordBytes = 100;
+  constexpr size_t kLookedAt = 64UL << 10;  // megabytes of a hostile text are not escaped first and cut then
+  const std::string line = without_passwords(printable(shortened(text, kLookedAt)));
+  if (line.size() <= kMessageBytes) return line;
+  return shortened(with_short_words(line, kWordBytes), kMessageBytes);
+}
+
+std::string without_passwords(std::string_view text) {
+  constexpr std::string_view kMark = "://";
+  constexpr std::string_view kHub = "hf";  // of hf://org/name@revision, which has no host
+  std::string shown;
+  for (size_t mark = text.find(kMark); mark != std::string_view::npos; mark = text.find(kMark)) {
+    const size_t begin = mark + kMark.size();
+    shown += text.substr(0, begin);
+    const bool is_hub = text.substr(0, mark).ends_with(kHub);
+    text.remove_prefix(begin);
+    if (!is_hub) text.remove_prefix(user_info_bytes(text));
+  }
+  return shown.append(text);
+}
+
+}  // namespace dspack
