@@ -1,5 +1,6 @@
 // Folders that survive a loss of power.
-// Threads: thread-safe. Lifetime: borrows the FileSystem. Errors: io, budget.
+// Threads: thread-safe. Lifetime: borrows the FileSystem. Errors: io, budget, conflict (a symbolic link below the
+// output folder where one of its folders belongs).
 #pragma once
 
 #include <mutex>
@@ -12,16 +13,19 @@ namespace dspack::format {
 /// Creates an output folder and those below it so that they survive a loss of power, whoever has created them.
 class DurableFolders {
  public:
-  DurableFolders(FileSystem& files, Path out) : files_(files), out_(std::move(out)) {}
+  DurableFolders(FileSystem& files, Path out)
+      : files_(files), out_(out.has_filename() ? std::move(out) : out.parent_path()) {}
   [[nodiscard]] Result<void> make(const Path& folder);
 
  private:
+  [[nodiscard]] Result<void> check_links(const Path& folder);
   [[nodiscard]] Result<void> sync_name(const Path& folder);
 
   FileSystem& files_;
   Path out_;
   std::mutex mutex_;
-  std::set<Path> known_;  // synced by this run; guarded by mutex_
+  std::set<Path> known_;     // synced by this run; guarded by mutex_
+  std::set<Path> unlinked_;  // below out_, looked at and no links; guarded by mutex_
 };
 
 /// Whether `inner` is `outer` or lies below it. Both canonical, or the one made from the other.
