@@ -7,13 +7,6 @@
 #include "format/base/checked.h"
 
 namespace dspack::format {
-namespace {
-
-// 4 EiB: no disk holds it, and sums of sizes below it cannot overflow.
-constexpr uint64_t kMaxTotalBytes = 1ULL << 62;
-
-}  // namespace
-
 Result<void> CheckpointBuilder::add_shard(Shard shard, const FusedExperts& fused) {
   TRY(count(shard.file.size_bytes, shard.file.path));
   for (TensorInfo& tensor : shard.header.tensors) {
@@ -168,13 +161,14 @@ Result<void> CheckpointBuilder::add_alias(const std::string& name, const std::st
   }
   entry.name = name;
   entry.is_alias = true;
+  TRY(count(entry.range.size(), name));  // sums over all tensors, aliases included, must not overflow
   const std::string& path = checkpoint_.files_[entry.file].path;
   return add(std::move(entry), path);
 }
 
 Result<void> CheckpointBuilder::count(uint64_t size_bytes, const std::string& path) {
   const std::optional<uint64_t> total = checked_add(total_bytes_, size_bytes);
-  if (!total || *total > kMaxTotalBytes) {
+  if (!total || *total > kMostBytes) {
     return Error{ErrorKind::invalid, fmt::format("{}: claims {} bytes, which is no size of a file", path, size_bytes)};
   }
   total_bytes_ = *total;

@@ -11,6 +11,7 @@ bool is_within(const Path& inner, const Path& outer) {
 
 Result<void> DurableFolders::make(const Path& folder) {
   const std::lock_guard lock(mutex_);
+  TRY(check_links(folder));
   std::vector<Path> missing;
   Path at = folder;
   for (; !at.empty() && !known_.contains(at) && at != at.parent_path(); at = at.parent_path()) {
@@ -30,6 +31,20 @@ Result<void> DurableFolders::make(const Path& folder) {
     TRY(access_ == FolderAccess::owner ? files_.make_private_folders(*made) : files_.make_folders(*made));
     TRY(sync_name(*made));
     known_.insert(*made);
+  }
+  return {};
+}
+
+/// The output folder itself may be a link: the user named it.
+Result<void> DurableFolders::check_links(const Path& folder) {
+  for (Path at = folder; at != out_ && is_within(at, out_) && !unlinked_.contains(at); at = at.parent_path()) {
+    TRY_ASSIGN(const auto target, files_.read_link(at));
+    if (target) {
+      return Error{ErrorKind::conflict, at.string() +
+                                            ": is a symbolic link where a folder of ours belongs; what it leads to is "
+                                            "not written to: remove the link"};
+    }
+    unlinked_.insert(at);
   }
   return {};
 }

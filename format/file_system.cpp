@@ -1,8 +1,23 @@
 #include "format/file_system.h"
 
+#include <charconv>
+
 #include <fmt/format.h>
 
 namespace dspack::format {
+namespace {
+
+/// C0 and C1 (in UTF-8 0xc2 0x80 to 0xc2 0x9f), which terminals obey.
+bool has_control_character(std::string_view text) {
+  for (size_t i = 0; i < text.size(); ++i) {
+    const auto byte = static_cast<unsigned char>(text[i]);
+    const auto next = i + 1 < text.size() ? static_cast<unsigned char>(text[i + 1]) : 0;
+    if (byte < 0x20 || byte == 0x7f || (byte == 0xc2 && next >= 0x80 && next < 0xa0)) return true;
+  }
+  return false;
+}
+
+}  // namespace
 
 Result<std::unique_ptr<ReadFile>> FileSystem::open_read_as(const Path& path, ReadMode mode) {
   if (mode == ReadMode::buffered) return open_read(path);
@@ -28,31 +43,71 @@ Result<std::string> read_text(FileSystem& files, const Path& path, uint64_t limi
   return text;
 }
 
+Path temporary_of(const Path& path) {
+  return path.parent_path() / fmt::format(".{}.tmp", path.filename().string());
+}
+
+Result<std::unique_ptr<WriteFile>> create_temporary(FileSystem& files, const Path& path) {
+  const Path temporary = temporary_of(path);
+  auto file = files.open_write(temporary, OpenMode::create);
+  if (file || file.error().kind != ErrorKind::conflict) return file;
+  TRY_ASSIGN(const auto there, files.stat(temporary));  // nullopt: a link that leads nowhere
+  if (there && there->is_directory && !there->is_link)
+    return Error{ErrorKind::conflict,
+                 temporary.string() + ": is a folder where a temporary file belongs; move it away"};
+  TRY(files.remove_tree(temporary));
+  return files.open_write(temporary, OpenMode::create);
+}
+
 Result<void> write_sealed(FileSystem& files, const Path& path, std::string_view bytes) {
-  Path temporary = path;
-  temporary += ".tmp";
   {
-    TRY_ASSIGN(const auto file, files.open_write(temporary, OpenMode::truncate));
+    TRY_ASSIGN(const auto file, create_temporary(files, path));
     TRY(file->write(0, as_bytes(bytes)));
     TRY(file->sync());
   }
-  TRY(files.rename(temporary, path));
+  TRY(files.rename(temporary_of(path), path));
   return files.sync_folder(path.has_parent_path() ? path.parent_path() : Path("."));
 }
 
-std::optional<std::string> unsafe_path_reason(std::string_view path) {
+std::optional<int> named_descriptor(const Path& path) {
+  const Path name = path.lexically_normal();
+  if (name == "/dev/stdin") return 0;
+  if (name == "/dev/stdout") return 1;
+  if (name == "/dev/stderr") return 2;
+  if (name.parent_path() != "/dev/fd" && name.parent_path() != "/proc/self/fd") return std::nullopt;
+  const std::string digits = name.filename().string();
+  int number = -1;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
+  const bool whole = error == std::errc() && end == digits.data() + digits.size() && number >= 0;
+  return whole ? std::optional(number) : std::nullopt;
+}
+
+Result<bool> is_stream(FileSystem& files, const Path& path) {
+  if (named_descriptor(path)) return true;
+  TRY_ASSIGN(const auto info, files.stat(path));
+  return info && !info->is_regular && !info->is_directory;
+}
+
+Result<void> write_output(FileSystem& files, const Path& path, std::string_view bytes) {
+  TRY_ASSIGN(const bool stream, is_stream(files, path));
+  if (!stream) return write_sealed(files, path, bytes);
+  TRY_ASSIGN(const auto file, files.open_write(path, OpenMode::keep));
+  return file->write(0, as_bytes(bytes));
+}
+
+std::optional<std::string> unsafe_path_reason(std::string_view path, HiddenNames hidden) {
   if (path.empty()) return "the path is empty";
   if (path.front() == '/') return "the path is absolute";
-  for (const char c : path) {
-    if (c == '\\') return "the path has a backslash";
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) return "the path has a control character";
-  }
+  if (path.find('\\') != std::string_view::npos) return "the path has a backslash";
+  if (has_control_character(path)) return "the path has a control character";
   size_t begin = 0;
   while (begin <= path.size()) {
     const size_t end = std::min(path.find('/', begin), path.size());
     const std::string_view part = path.substr(begin, end - begin);
     if (part == "..") return "the path has a component \"..\"";
     if (part.empty() || part == ".") return "the path has an empty component";
+    if (part.front() == '.' && hidden == HiddenNames::refused)
+      return "the path has a component that begins with a dot, as names of other programs' files do";
     begin = end + 1;
   }
   return std::nullopt;

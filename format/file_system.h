@@ -74,6 +74,7 @@ struct FileInfo {
 enum class OpenMode {
   keep,      // create if absent, keep what is there
   truncate,  // create if absent, empty what is there
+  create,    // create; something is there: conflict
 };
 
 class FileSystem {
@@ -83,6 +84,9 @@ class FileSystem {
   /// open_read, with a way of reading. One that this file system lacks: unsupported (direct reads may also be refused
   /// with that when they are first tried).
   [[nodiscard]] virtual Result<std::unique_ptr<ReadFile>> open_read_as(const Path& path, ReadMode mode);
+  /// Never through a symbolic link, which could make us overwrite any file of this user: conflict. But for the system's
+  /// names of this process's own descriptors (/dev/stdout, /dev/fd/N): these are written from where they are. A device
+  /// or a pipe is written in order, and has neither size nor sync.
   [[nodiscard]] virtual Result<std::unique_ptr<WriteFile>> open_write(const Path& path, OpenMode mode) = 0;
   /// nullopt: nothing there.
   [[nodiscard]] virtual Result<std::optional<FileInfo>> stat(const Path& path) = 0;
@@ -103,7 +107,8 @@ class FileSystem {
   [[nodiscard]] virtual Result<void> sync_folder(const Path& folder) = 0;
   /// Bytes that this user may still write to the disk that holds `path` (or its nearest existing parent).
   [[nodiscard]] virtual Result<uint64_t> free_bytes(const Path& path) = 0;
-  /// Takes a lock on a file (created if absent) without waiting. Held elsewhere in a way that excludes this: conflict.
+  /// Takes a lock on a file (created if absent) without waiting. Held elsewhere in a way that excludes this, or a
+  /// symbolic link: conflict.
   [[nodiscard]] virtual Result<std::unique_ptr<FileLock>> lock(const Path& path, LockKind kind) = 0;
 };
 
@@ -124,9 +129,29 @@ class FileSystem {
 /// there: a sibling temporary is written and synced, then renamed, then the folder is synced.
 [[nodiscard]] Result<void> write_sealed(FileSystem& files, const Path& path, std::string_view bytes);
 
-/// Whether a path from outside (an index, a manifest) stays below the folder it is relative to: no "..", no absolute
-/// path, no empty or dot component, no backslash or control character. Returns the reason if it does not.
-[[nodiscard]] std::optional<std::string> unsafe_path_reason(std::string_view path);
+/// Creates the temporary that will become `path`, at `temporary_of(path)`. What an earlier run has left there, or
+/// somebody has put there, is removed first; a folder is not: conflict.
+[[nodiscard]] Result<std::unique_ptr<WriteFile>> create_temporary(FileSystem& files, const Path& path);
+/// A hidden name, which no file of a repository can have.
+[[nodiscard]] Path temporary_of(const Path& path);
+
+/// Writes a file that a user has named: sealed where that is an ordinary file or nothing yet; what cannot be replaced
+/// (is_stream) is written to as it is.
+[[nodiscard]] Result<void> write_output(FileSystem& files, const Path& path, std::string_view bytes);
+/// Whether a path names a device, a pipe, or a descriptor of this process: /dev/null, /dev/stdout, /dev/fd/N.
+[[nodiscard]] Result<bool> is_stream(FileSystem& files, const Path& path);
+/// The descriptor of this process that a path names in one of the system's ways: /dev/stdout is 1, /dev/fd/N is N.
+[[nodiscard]] std::optional<int> named_descriptor(const Path& path);
+
+/// Whether components that begin with a dot are accepted: .gitattributes is an ordinary part of a listing of the Hub.
+enum class HiddenNames { refused, accepted };
+
+/// The one rule for every relative path from outside (index, manifest, kept headers, journals, listings): it stays
+/// below the folder that it is relative to, cannot pass for a file of another program (.git/config) or of ours
+/// (.reshard, .dspack-cache, temporaries), and can be printed. So no absolute path, no empty component, none that
+/// begins with a dot, no backslash, no control character. Returns the reason if it is broken.
+[[nodiscard]] std::optional<std::string> unsafe_path_reason(std::string_view path,
+                                                            HiddenNames hidden = HiddenNames::refused);
 
 [[nodiscard]] inline std::span<const std::byte> as_bytes(std::string_view text) {
   return std::as_bytes(std::span(text.data(), text.size()));

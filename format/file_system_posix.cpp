@@ -83,7 +83,7 @@ class PosixWriteFile final : public WriteFile {
   /// -1 where the file system has no direct writes. Several threads may write at once: opened by the first.
   int direct_descriptor() {
     std::call_once(direct_once_, [this] {
-      auto opened = open_descriptor(path_, O_WRONLY | O_DIRECT, "open for direct writing");
+      auto opened = open_descriptor(path_, O_WRONLY | O_DIRECT | O_NOFOLLOW, "open for direct writing");
       if (opened) direct_.emplace(std::move(opened).value());
     });
     return direct_ ? direct_->get() : -1;
@@ -94,6 +94,66 @@ class PosixWriteFile final : public WriteFile {
   std::once_flag direct_once_;
   std::optional<Descriptor> direct_;  // set once, by direct_once_
 };
+
+/// A device, a pipe, or whatever a descriptor of this process is: written in order, but for /dev/null and its like.
+class PosixStream final : public WriteFile {
+ public:
+  enum class Order { any, given };
+
+  PosixStream(Path path, Descriptor fd, Order order) : path_(std::move(path)), fd_(std::move(fd)), order_(order) {}
+
+  Result<void> write(uint64_t offset, std::span<const std::byte> from) override {
+    if (order_ == Order::any) return write_all(path_, fd_.get(), offset, from);
+    const std::lock_guard lock(mutex_);
+    if (offset != written_)
+      return Error{ErrorKind::unsupported,
+                   path_.string() + ": is no ordinary file, and this is not written from its beginning to its end"};
+    while (!from.empty()) {
+      const ssize_t put = ::write(fd_.get(), from.data(), from.size());
+      if (put < 0 && errno == EINTR) continue;
+      if (put < 0) return system_error(path_, "write", errno);
+      written_ += static_cast<uint64_t>(put);
+      from = from.subspan(static_cast<size_t>(put));
+    }
+    return {};
+  }
+
+  Result<void> resize(uint64_t /*bytes*/) override { return {}; }
+  Result<void> sync() override { return {}; }
+
+ private:
+  Path path_;
+  Descriptor fd_;
+  Order order_;
+  std::mutex mutex_;
+  uint64_t written_ = 0;  // guarded by mutex_
+};
+
+/// Opens a file to write to it, and nothing that a symbolic link leads to.
+Result<Descriptor> open_own(const Path& path, int flags, std::string_view what) {
+  auto opened = open_descriptor(path, flags | O_NOFOLLOW, what);
+  if (opened) return opened;
+  std::error_code unknown;
+  const std::filesystem::file_type there = std::filesystem::symlink_status(path, unknown).type();
+  if (there == std::filesystem::file_type::symlink) {
+    return Error{ErrorKind::conflict,
+                 path.string() +
+                     ": is a symbolic link; what it leads to is not written to: remove the link, or "
+                     "choose another place"};
+  }
+  const bool exists = there != std::filesystem::file_type::not_found && there != std::filesystem::file_type::none;
+  if ((flags & O_EXCL) != 0 && exists) return Error{ErrorKind::conflict, path.string() + ": exists already"};
+  return opened;
+}
+
+int flags_of(OpenMode mode) {
+  switch (mode) {
+    case OpenMode::keep: return O_RDWR | O_CREAT;
+    case OpenMode::truncate: return O_RDWR | O_CREAT | O_TRUNC;
+    case OpenMode::create: return O_RDWR | O_CREAT | O_EXCL;
+  }
+  return O_RDWR | O_CREAT | O_EXCL;
+}
 
 class PosixLock final : public FileLock {
  public:
@@ -114,8 +174,20 @@ class PosixFileSystem final : public FileSystem {
   }
 
   Result<std::unique_ptr<WriteFile>> open_write(const Path& path, OpenMode mode) override {
-    const int flags = O_RDWR | O_CREAT | (mode == OpenMode::truncate ? O_TRUNC : 0);
-    TRY_ASSIGN(Descriptor fd, open_descriptor(path, flags, "open for writing"));
+    if (const auto number = named_descriptor(path)) {
+      Descriptor copy(::fcntl(*number, F_DUPFD_CLOEXEC, 0));
+      if (copy.get() < 0) return system_error(path, "open for writing", errno);
+      return std::unique_ptr<WriteFile>(
+          std::make_unique<PosixStream>(path, std::move(copy), PosixStream::Order::given));
+    }
+    TRY_ASSIGN(Descriptor fd, open_own(path, flags_of(mode), "open for writing"));
+    struct ::stat info {};
+    if (::fstat(fd.get(), &info) != 0) return system_error(path, "stat", errno);
+    if (!S_ISREG(info.st_mode)) {
+      const bool any = S_ISCHR(info.st_mode) && ::lseek(fd.get(), 0, SEEK_CUR) >= 0;
+      const auto order = any ? PosixStream::Order::any : PosixStream::Order::given;
+      return std::unique_ptr<WriteFile>(std::make_unique<PosixStream>(path, std::move(fd), order));
+    }
     return std::unique_ptr<WriteFile>(std::make_unique<PosixWriteFile>(path, std::move(fd)));
   }
 
@@ -213,7 +285,7 @@ class PosixFileSystem final : public FileSystem {
 
   Result<std::unique_ptr<FileLock>> lock(const Path& path, LockKind kind) override {
     for (;;) {
-      TRY_ASSIGN(Descriptor fd, open_descriptor(path, O_RDWR | O_CREAT, "open the lock file"));
+      TRY_ASSIGN(Descriptor fd, open_own(path, O_RDWR | O_CREAT, "open the lock file"));
       if (::flock(fd.get(), (kind == LockKind::shared ? LOCK_SH : LOCK_EX) | LOCK_NB) != 0) {
         if (errno != EWOULDBLOCK) return system_error(path, "lock", errno);
         return Error{ErrorKind::conflict, path.string() + ": locked by another running process"};

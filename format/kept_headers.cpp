@@ -41,6 +41,10 @@ Result<Json> read_kept_headers(Repository& packed, const Manifest& manifest, con
   auto json = parse_json(*text);
   if (!json) return json.error().in(place);
   if (!json->is_object()) return Error{ErrorKind::invalid, place + ": is no JSON object"};
+  for (const auto& [path, header] : json->items()) {
+    if (const auto reason = unsafe_path_reason(path))
+      return Error{ErrorKind::invalid, fmt::format("{}: names the shard \"{}\": {}", place, path, *reason)};
+  }
   return json;
 }
 

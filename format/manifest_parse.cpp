@@ -38,12 +38,48 @@ Result<std::vector<Digest>> read_digests(const Json& object, std::string_view ke
   return digests;
 }
 
+/// The manifest is no file of the repository that it describes, and nothing that is unpacked may be taken for one.
 Result<std::string> read_path(const Json& object) {
   TRY_ASSIGN(std::string path, json_string(object, "path"));
   if (const auto reason = unsafe_path_reason(path))
     return invalid(fmt::format("path \"{}\" refused: {}", path, *reason));
+  if (path == kManifestPath) return invalid(fmt::format("path \"{}\" refused: it is the manifest's own", path));
   return path;
 }
+
+/// Paths that go together into one folder: each once, and none a folder of another.
+class Paths {
+ public:
+  Result<void> claim(const std::string& path) {
+    if (!files_.insert(path).second) return invalid(fmt::format("{} is listed twice", path));
+    if (folders_.contains(path)) return invalid(fmt::format("{} is listed as a file and as a folder", path));
+    for (size_t slash = path.find('/'); slash != std::string::npos; slash = path.find('/', slash + 1)) {
+      const auto [folder, added] = folders_.insert(path.substr(0, slash));
+      if (added && files_.contains(*folder))
+        return invalid(fmt::format("{} is listed as a file and as a folder", *folder));
+    }
+    return {};
+  }
+
+ private:
+  std::set<std::string> files_;
+  std::set<std::string> folders_;
+};
+
+/// Sizes whose sum must not overflow.
+class Sizes {
+ public:
+  Result<void> add(const std::string& path, uint64_t bytes) {
+    const std::optional<uint64_t> total = checked_add(total_, bytes);
+    if (!total || *total > kMostBytes)
+      return invalid(fmt::format("{}: claims {} bytes, which is no size of a file", path, bytes));
+    total_ = *total;
+    return {};
+  }
+
+ private:
+  uint64_t total_ = 0;
+};
 
 Result<Layout> read_layout(const Json& json) {
   if (!json.is_object()) return invalid("a layout is not an object");
@@ -83,10 +119,20 @@ Result<RowBlocks> read_row_blocks(const Json& json, const Layout& layout) {
   TRY_ASSIGN(blocks.tensor, json_uint(json, "tensor"));
   TRY_ASSIGN(blocks.rows_per_block, json_uint(json, "rows_per_block"));
   TRY_ASSIGN(blocks.digests, read_digests(json, "sha256"));
-  if (blocks.tensor >= layout.tensors.size() || layout.tensors[blocks.tensor].shape.empty() ||
-      blocks.rows_per_block == 0 ||
-      blocks.digests.size() != ceil_div(layout.tensors[blocks.tensor].shape[0], blocks.rows_per_block)) {
-    return invalid("\"row_blocks\" does not fit its tensor");
+  if (blocks.tensor >= layout.tensors.size())
+    return invalid(fmt::format("\"row_blocks\" is of tensor {}, which its layout lacks", blocks.tensor));
+  const LayoutTensor& tensor = layout.tensors[blocks.tensor];
+  const uint64_t rows = tensor.shape.empty() ? 0 : tensor.shape[0];
+  if (rows == 0 || tensor.data.size() == 0 || tensor.data.size() % rows != 0)
+    return invalid(fmt::format("\"row_blocks\" is of tensor \"{}\", whose rows are not whole bytes", tensor.name));
+  // A block may be longer than the tensor: writers choose it by the size of a row alone.
+  const std::optional<uint64_t> block_bytes = checked_mul(tensor.data.size() / rows, blocks.rows_per_block);
+  if (!block_bytes || *block_bytes == 0 || *block_bytes > kMostBytes)
+    return invalid(
+        fmt::format("tensor \"{}\": {} is no number of rows in a block", tensor.name, blocks.rows_per_block));
+  if (const uint64_t count = ceil_div(rows, blocks.rows_per_block); blocks.digests.size() != count) {
+    return invalid(fmt::format("tensor \"{}\": {} digests of row blocks where its {} rows make {}", tensor.name,
+                               blocks.digests.size(), rows, count));
   }
   return blocks;
 }
@@ -171,6 +217,9 @@ Result<PackedFile> read_file(const Json& json, const std::vector<KnownLayout>& l
         fmt::format("{}: its layout names expert [{}], it lists {}", file.path, *last_entry, file.experts.size()));
   }
   const uint64_t payload = layout.tensors.empty() ? 0 : layout.tensors.back().data.end;
+  // Before the data lie the header's length, in 8 bytes, and the header.
+  if (file.data_start <= 8 || file.data_start - 8 > kMaxHeaderBytes)
+    return invalid(fmt::format("{}: its data cannot begin at {}", file.path, file.data_start));
   if (file.tensors.size() != layout.tensors.size() || checked_add(file.data_start, payload) != file.size_bytes) {
     return invalid(fmt::format("{}: its size or tensors do not fit its layout", file.path));
   }
@@ -183,8 +232,11 @@ Result<PackedFile> read_file(const Json& json, const std::vector<KnownLayout>& l
   if (json.contains("row_blocks")) {
     TRY_ASSIGN(const Json* entries, json_array(json, "row_blocks"));
     for (const Json& entry : *entries) {
-      TRY_ASSIGN(RowBlocks blocks, read_row_blocks(entry, layout));
-      file.row_blocks.push_back(std::move(blocks));
+      auto blocks = read_row_blocks(entry, layout);
+      if (!blocks) return blocks.error().in(file.path);
+      if (std::ranges::find(file.row_blocks, blocks->tensor, &RowBlocks::tensor) != file.row_blocks.end())
+        return invalid(fmt::format("{}: has row blocks of tensor {} twice", file.path, blocks->tensor));
+      file.row_blocks.push_back(*std::move(blocks));
     }
   }
   return file;
@@ -321,8 +373,12 @@ Result<void> read_provenance(const Json& json, Manifest& manifest) {
     TRY_ASSIGN(manifest.rounding_errors, read_rounding_errors(json));
   }
   TRY_ASSIGN(const Json* source, json_array(json, "source"));
+  Paths paths;
+  Sizes sizes;
   for (const Json& entry : *source) {
     TRY_ASSIGN(SourceShard shard, read_shard(entry));
+    TRY(paths.claim(shard.path));
+    TRY(sizes.add(shard.path, shard.size_bytes));
     manifest.source.push_back(std::move(shard));
   }
   return {};
@@ -334,11 +390,8 @@ Result<void> read_files(const Json& json, Manifest& manifest) {
     TRY_ASSIGN(Layout layout, read_layout(entry));
     manifest.layouts.push_back(std::move(layout));
   }
-  std::set<std::string> paths;
-  const auto claim = [&paths](const std::string& path) -> Result<void> {
-    if (!paths.insert(path).second) return invalid(fmt::format("{} is listed twice", path));
-    return {};
-  };
+  Paths paths;
+  Sizes sizes;
   std::vector<KnownLayout> known_layouts;
   for (const Layout& layout : manifest.layouts)
     known_layouts.push_back(known(layout));
@@ -346,7 +399,9 @@ Result<void> read_files(const Json& json, Manifest& manifest) {
   TRY_ASSIGN(const Json* files, json_array(json, "files"));
   for (const Json& entry : *files) {
     TRY_ASSIGN(PackedFile file, read_file(entry, known_layouts));
-    TRY(claim(stored_file(file).path));
+    TRY(paths.claim(stored_file(file).path));
+    TRY(sizes.add(file.path, file.size_bytes));
+    if (file.zstd) TRY(sizes.add(file.path, file.zstd->size_bytes));
     for (const PackedExpert& expert : file.experts) {
       if (experts.insert(expert.key).second) continue;
       return invalid(fmt::format("{}: layer {}, expert {} is in another file too", file.path,
@@ -357,7 +412,8 @@ Result<void> read_files(const Json& json, Manifest& manifest) {
   TRY_ASSIGN(const Json* companions, json_array(json, "companions"));
   for (const Json& entry : *companions) {
     TRY_ASSIGN(CompanionFile file, read_companion(entry));
-    TRY(claim(file.path));
+    TRY(paths.claim(file.path));
+    TRY(sizes.add(file.path, file.size_bytes));
     manifest.companions.push_back(std::move(file));
   }
   return {};

@@ -116,6 +116,10 @@ Result<SafetensorsHeader> parse_header(std::string_view json, uint64_t file_byte
   if (!root.is_object()) return invalid("the header is not a JSON object");
   SafetensorsHeader header;
   header.data_start = 8 + json.size();
+  if (file_bytes < header.data_start) {
+    return Error{ErrorKind::corrupt, fmt::format("the header has {} bytes with its length, the whole file {}",
+                                                 header.data_start, file_bytes)};
+  }
   for (const auto& [name, value] : root.items()) {
     if (name == kMetadataKey) {
       TRY_ASSIGN(header.metadata, parse_metadata(value));
@@ -129,7 +133,6 @@ Result<SafetensorsHeader> parse_header(std::string_view json, uint64_t file_byte
   std::sort(header.tensors.begin(), header.tensors.end(), [](const TensorInfo& a, const TensorInfo& b) {
     return std::tie(a.data.begin, a.data.end, a.name) < std::tie(b.data.begin, b.data.end, b.name);
   });
-  DSPACK_CHECK(file_bytes >= header.data_start, "the header is longer than its file");
   TRY(check_coverage(header.tensors, file_bytes - header.data_start));
   return header;
 }

@@ -15,11 +15,10 @@ uint64_t TensorFileWriter::header_room(uint64_t tensors, uint64_t name_bytes, ui
 
 Result<std::unique_ptr<TensorFileWriter>> TensorFileWriter::create(FileSystem& files, const Path& path,
                                                                    uint64_t header_room) {
-  Path temporary = path;
-  temporary += ".tmp";
-  TRY_ASSIGN(auto file, files.open_write(temporary, OpenMode::truncate));
+  TRY_ASSIGN(const bool stream, is_stream(files, path));
+  TRY_ASSIGN(auto file, stream ? files.open_write(path, OpenMode::keep) : create_temporary(files, path));
   return std::unique_ptr<TensorFileWriter>(
-      new TensorFileWriter(files, path, std::move(temporary), header_room, std::move(file)));
+      new TensorFileWriter(files, path, stream ? path : temporary_of(path), header_room, std::move(file)));
 }
 
 TensorFileWriter::TensorFileWriter(FileSystem& files, Path path, Path temporary, uint64_t header_room,
@@ -33,7 +32,7 @@ TensorFileWriter::TensorFileWriter(FileSystem& files, Path path, Path temporary,
 TensorFileWriter::~TensorFileWriter() {
   if (file_ == nullptr) return;
   file_.reset();
-  (void)files_.remove_tree(temporary_);  // the error that led here is the one to tell
+  if (temporary_ != path_) (void)files_.remove_tree(temporary_);  // the error that led here is the one to tell
 }
 
 size_t TensorFileWriter::add(std::string name, Dtype dtype, std::vector<uint64_t> shape) {
@@ -66,8 +65,9 @@ Result<void> TensorFileWriter::seal(const std::map<std::string, std::string>& me
   TRY(file_->write(0, as_bytes(header)));
   TRY(file_->resize(header_room_ + data_bytes_));
   TRY(file_->sync());
-  TRY(files_.rename(temporary_, path_));
+  if (temporary_ != path_) TRY(files_.rename(temporary_, path_));
   file_.reset();
+  if (temporary_ == path_) return {};
   return files_.sync_folder(path_.has_parent_path() ? path_.parent_path() : Path("."));
 }
 

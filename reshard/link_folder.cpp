@@ -132,9 +132,10 @@ Result<void> fill(const Path& folder, const Wanted& wanted, FileSystem& files) {
 }
 
 /// Removes what a run left that was killed when the folder was in its place already.
-Result<void> clear_remains(const Path& work, FileSystem& files) {
+Result<void> clear_remains(const Path& work, format::DurableFolders& folders, FileSystem& files) {
   TRY_ASSIGN(const auto there, files.stat(work));
   if (!there) return {};
+  TRY(folders.make(work));  // refuses a link
   const auto lock = files.lock(work / "lock", format::LockKind::exclusive);
   if (!lock) return lock.error().kind == ErrorKind::conflict ? Result<void>() : lock.error();
   return files.remove_tree(work);
@@ -157,7 +158,7 @@ Result<LinkOutcome> make_links(const LinkPlan& plan, const Path& packed, const P
   format::DurableFolders folders(files, parent);
   TRY_ASSIGN(const Found seen, look(place, wanted.record, files));  // a refusal leaves nothing behind
   if (seen == Found::same_result) {
-    TRY(clear_remains(work, files));
+    TRY(clear_remains(work, folders, files));
     return LinkOutcome::already_there;
   }
   TRY(folders.make(work));

@@ -21,13 +21,18 @@ namespace dspack {
   return a * b;
 }
 
+/// 4 EiB: no disk holds it. Sizes from outside are refused above it, and so are sums of them: what is smaller can be
+/// added, and rounded up to pages, without a further check.
+inline constexpr uint64_t kMostBytes = 1ULL << 62;
+
 /// `value` rounded up to a multiple of `unit` (unit > 0). For sizes that are already known to be sane.
 [[nodiscard]] constexpr uint64_t round_up(uint64_t value, uint64_t unit) {
   return (value + unit - 1) / unit * unit;
 }
 
+/// How many units hold `value` (unit > 0). For sizes of any origin: it cannot overflow.
 [[nodiscard]] constexpr uint64_t ceil_div(uint64_t value, uint64_t unit) {
-  return (value + unit - 1) / unit;
+  return value / unit + (value % unit != 0 ? 1 : 0);
 }
 
 /// A cast between integers that reports instead of changing the value.

@@ -32,9 +32,14 @@ Result<Digest> read_digest(const Json& json) {
   return *digest;
 }
 
+Result<void> check_path(std::string_view path) {
+  if (const auto reason = unsafe_path_reason(path)) return Error{ErrorKind::corrupt, *reason};
+  return {};
+}
+
 Result<std::string> read_path(const Json& record, const char* key) {
   TRY_ASSIGN(std::string path, json_string(record, key));
-  if (const auto reason = unsafe_path_reason(path)) return Error{ErrorKind::corrupt, "a path " + *reason};
+  TRY(check_path(path));
   return path;
 }
 
@@ -111,6 +116,7 @@ Result<void> apply_use(const Json& record, CacheState& state) {
   TRY_ASSIGN(const Json* paths, json_array(record, kUsed));
   for (const Json& path : *paths) {
     if (!path.is_string()) return malformed("a record of use");
+    TRY(check_path(path.get_ref<const std::string&>()));
     state.used.push_back(path.get<std::string>());
   }
   return {};

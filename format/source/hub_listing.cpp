@@ -81,7 +81,7 @@ Result<void> parse_tree_page(std::string_view text, std::vector<HubFile>& files)
     if (type != "file") continue;
     auto file = parse_file(entry);
     if (!file) return file.error();
-    if (const auto reason = unsafe_path_reason(file->path))
+    if (const auto reason = unsafe_path_reason(file->path, HiddenNames::accepted))
       return not_a_listing(fmt::format("{}: {}", file->path, *reason));
     files.push_back(*std::move(file));
   }

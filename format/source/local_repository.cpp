@@ -4,28 +4,51 @@
 
 #include <fmt/format.h>
 
+#include "format/durable_folders.h"
 #include "format/source/local_source.h"
 
 namespace dspack::format {
 namespace {
 
+/// Folders without links in which files may lie.
+using Bounds = std::vector<std::string>;
+
+/// The folder itself; of a snapshot in the Hub's cache (models--ORG--NAME/snapshots/COMMIT) also the folders to which
+/// the Hub's client links: the repository's own blobs, and those that repositories share.
+Bounds bounds_of(const Path& folder) {
+  std::error_code missing;
+  const Path root = std::filesystem::canonical(folder, missing);
+  if (missing) return {folder.string()};
+  Bounds bounds{root.string()};
+  const Path repository = root.parent_path().parent_path();
+  const std::string name = repository.filename().string();
+  if (root.parent_path().filename() != "snapshots" || !name.starts_with("models--")) return bounds;
+  bounds.push_back((repository / "blobs").string());
+  bounds.push_back((repository.parent_path() / "blobs").string());
+  return bounds;
+}
+
 class LocalRepository final : public Repository {
  public:
-  LocalRepository(Path folder, FileSystem& files) : folder_(std::move(folder)), files_(files) {}
+  LocalRepository(Path folder, FileSystem& files, LinkRule links)
+      : folder_(std::move(folder)), files_(files), bounds_(links == LinkRule::inside ? bounds_of(folder_) : Bounds()) {}
 
   RepositoryKind kind() const override { return RepositoryKind::local; }
   std::string description() const override { return folder_.string(); }
   std::string locate(std::string_view path) const override { return (folder_ / path).string(); }
 
   Result<std::unique_ptr<ByteSource>> open(std::string_view path, std::stop_token /*stop*/) override {
+    TRY(check_place(path));
     return open_local_source(files_, folder_ / path);
   }
 
   Result<std::unique_ptr<ReadFile>> open_file(std::string_view path, ReadMode mode) override {
+    TRY(check_place(path));
     return files_.open_read_as(folder_ / path, mode);
   }
 
   Result<std::string> read_text(std::string_view path, uint64_t limit_bytes, std::stop_token /*stop*/) override {
+    TRY(check_place(path));
     return format::read_text(files_, folder_ / path, limit_bytes);
   }
 
@@ -41,6 +64,18 @@ class LocalRepository final : public Repository {
   }
 
  private:
+  /// Whether a file lies, without links, where the rule wants it. What is not there is told by whoever opens it.
+  Result<void> check_place(std::string_view path) const {
+    std::error_code missing;
+    const Path place = bounds_.empty() ? Path() : std::filesystem::canonical(folder_ / path, missing);
+    const auto holds = [&place](const std::string& folder) { return is_within(place, Path(folder)); };
+    if (bounds_.empty() || missing || std::ranges::any_of(bounds_, holds)) return {};
+    return Error{ErrorKind::invalid,
+                 fmt::format("{}: leads out of its folder by a symbolic link, to {}; only what lies in the folder is "
+                             "copied: put the file itself there, or name the folder that it lies in as the source",
+                             locate(path), place.string())};
+  }
+
   Result<void> list_below(const std::string& prefix, std::vector<ListedFile>& found) {
     TRY_ASSIGN(const std::vector<std::string> names, files_.list(folder_ / prefix));
     for (const std::string& name : names) {
@@ -55,6 +90,7 @@ class LocalRepository final : public Repository {
 
   Path folder_;
   FileSystem& files_;
+  Bounds bounds_;  // empty: files may lie anywhere
 };
 
 }  // namespace
@@ -63,8 +99,8 @@ Result<std::unique_ptr<ReadFile>> Repository::open_file(std::string_view path, R
   return Error{ErrorKind::unsupported, fmt::format("{}: not a file of a local folder", locate(path))};
 }
 
-std::unique_ptr<Repository> make_local_repository(Path folder, FileSystem& files) {
-  return std::make_unique<LocalRepository>(std::move(folder), files);
+std::unique_ptr<Repository> make_local_repository(Path folder, FileSystem& files, LinkRule links) {
+  return std::make_unique<LocalRepository>(std::move(folder), files, links);
 }
 
 }  // namespace dspack::format

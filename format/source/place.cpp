@@ -17,7 +17,7 @@ Result<std::unique_ptr<Repository>> open_repository(std::string_view place, cons
     return open_hub_repository(*name, options, files, stop);
   }
   TRY_ASSIGN(const std::optional<FileInfo> info, files.stat(Path(place)));
-  if (info && info->is_directory) return make_local_repository(Path(place), files);
+  if (info && info->is_directory) return make_local_repository(Path(place), files, options.local_links);
   if (info) return Error{ErrorKind::invalid, fmt::format("{}: is a file; a checkpoint is a folder", place)};
   if (const std::optional<HubName> name = parse_hub_name(place); name && place.front() != '.') {
     return open_hub_repository(*name, options, files, stop);

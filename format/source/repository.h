@@ -102,6 +102,11 @@ struct TransferCounters {
   std::atomic<uint64_t> retries{0};      // requests made again
 };
 
+/// What becomes of symbolic links in a local folder that lead out of it. Inside: `invalid` with the link's name, since
+/// what is copied may be published, and a stranger's folder can have a link to any file of this user. Links of a
+/// snapshot in the Hub's cache into that cache's blobs count as inside.
+enum class LinkRule { followed, inside };
+
 /// How to reach remote repositories; main fills it from the environment (HF_ENDPOINT, HF_TOKEN, HF_HOME ...).
 struct RemoteOptions {
   std::string hub_endpoint = "https://huggingface.co";
@@ -119,6 +124,8 @@ struct RemoteOptions {
   std::shared_ptr<TransferCounters> counters;  // of all requests; nullptr: not counted
   /// No byte for so long: a connection counts as lost.
   unsigned stall_seconds = 30;
+  /// Of a local folder. Whoever copies its files asks for `inside`.
+  LinkRule local_links = LinkRule::followed;
   /// Told what the user should know and is no error: every pause of five seconds or more, since otherwise nothing is
   /// seen to happen; that a local snapshot is used; another name. Thread-safe.
   std::function<void(std::string_view)> on_note;

@@ -95,6 +95,7 @@ void print_outlook(const RepackOutlook& outlook, const format::Repository& repos
 /// Work that was begun on the Hub goes on at the commit that it was begun with, wherever the branch is by now.
 Result<std::unique_ptr<format::Repository>> open_source(const RepackFlags& flags, const Context& context) {
   format::RemoteOptions remote = context.remote;
+  remote.local_links = format::LinkRule::inside;
   if (!flags.out.empty()) {
     TRY_ASSIGN(const auto begun, unfinished_work(flags.out, format::posix_file_system()));
     if (begun) remote.hub_pinned = begun->origin;

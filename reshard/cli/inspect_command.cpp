@@ -47,7 +47,7 @@ Result<int> write_page(const InspectFlags& flags, const Context& context) {
     format::print_data(page);
     return 0;
   }
-  TRY(format::write_sealed(files, flags.html, page));
+  TRY(format::write_output(files, flags.html, page));
   format::print_out(fmt::format("{}: {} of {} tensors ({}); open it in a browser\n", flags.html,
                                 format::human_bytes(page.size()), opened.checkpoint.tensors().size(), flags.source));
   return 0;

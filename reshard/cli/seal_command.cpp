@@ -25,6 +25,7 @@ Result<int> seal_work(const SealFlags& flags, const JournalHead& begun, const Co
   if (!recipe) return recipe.error().in(flags.folder + ": the recipe that its journal tells");
   format::RemoteOptions remote = context.remote;
   remote.hub_pinned = begun.origin;
+  remote.local_links = format::LinkRule::inside;
   TRY_ASSIGN(const auto repository, open_repository(source, remote, format::posix_file_system(), context.stop));
   const RepackOptions options{.recipe = std::move(*recipe), .out = flags.folder, .jobs = flags.jobs};
   TRY_ASSIGN(const RepackOutlook outlook, prepare_repack(*repository, options, context.stop));

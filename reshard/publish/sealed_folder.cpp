@@ -40,7 +40,7 @@ using Piece = std::function<void(std::span<const std::byte>)>;
 
 Result<void> read_all(const SealedFolder& sealed, const LocalFile& file, format::FileSystem& files, const Piece& take,
                       const std::stop_token& stop) {
-  const auto repository = format::make_local_repository(sealed.folder, files);
+  const auto repository = format::make_local_repository(sealed.folder, files, format::LinkRule::inside);
   TRY_ASSIGN(const auto source, repository->open(file.path, stop));
   if (source->size_bytes() != file.size_bytes) {
     return Error{ErrorKind::corrupt,
@@ -56,7 +56,7 @@ Result<void> read_all(const SealedFolder& sealed, const LocalFile& file, format:
 }  // namespace
 
 Result<SealedFolder> open_sealed(const format::Path& folder, format::FileSystem& files, const std::stop_token& stop) {
-  const auto repository = format::make_local_repository(folder, files);
+  const auto repository = format::make_local_repository(folder, files, format::LinkRule::inside);
   TRY_ASSIGN(const auto work, files.stat(work_folder(folder)));
   if (work) return not_sealed(folder, "unfinished; run the reshard command that makes it again to complete it");
   TRY_ASSIGN(const auto found, files.stat(folder / format::kManifestPath));
@@ -82,6 +82,7 @@ Result<SealedFolder> open_sealed(const format::Path& folder, format::FileSystem&
     expected.insert(file.path);
     TRY_ASSIGN(const auto info, files.stat(folder / file.path));
     if (!info || !info->is_regular) findings.push_back(file.path + " is missing");
+    if (info && info->is_regular) TRY(repository->open(file.path, stop));  // a link must not lead out of the folder
     if (info && info->is_regular && info->size_bytes != file.size_bytes)
       findings.push_back(fmt::format("{} has {} bytes, {} were sealed", file.path, info->size_bytes, file.size_bytes));
   }

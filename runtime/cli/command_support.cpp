@@ -108,7 +108,7 @@ Result<void> report_stats(LoadedModel& loaded, const Session& session, const std
   const RunStats stats = collect_stats(loaded, session.times());
   note(summary(stats));
   if (file.empty()) return {};
-  return format::write_sealed(format::posix_file_system(), file, to_json(stats).dump(2) + "\n");
+  return format::write_output(format::posix_file_system(), file, to_json(stats).dump(2) + "\n");
 }
 
 AnswerPrinter::AnswerPrinter(const Tokenizer& tokenizer, StopStrings stop)

@@ -72,7 +72,7 @@ Result<int> run_eval(const EvalOptions& options, const std::stop_token& stop) {
                                 surprise.perplexity(), surprise.perplexity_error(), surprise.tokens, read.tokens.size(),
                                 plan.windows.size(), window));
   if (options.json_file.empty()) return 0;
-  TRY(format::write_sealed(format::posix_file_system(), options.json_file,
+  TRY(format::write_output(format::posix_file_system(), options.json_file,
                            to_json(surprise, plan, window, stride).dump(2) + "\n"));
   return 0;
 }

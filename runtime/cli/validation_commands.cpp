@@ -100,7 +100,7 @@ Result<int> run_compare(const CompareOptions& options, const std::stop_token& st
     format::Json json = report_json(comparison);
     json["tokens"] = tokens.size();
     json["inject"] = options.inject;
-    TRY(format::write_sealed(format::posix_file_system(), options.json_file, format::canonical_json(json) + "\n"));
+    TRY(format::write_output(format::posix_file_system(), options.json_file, format::canonical_json(json) + "\n"));
   }
   return comparison.within_tolerance() ? 0 : 1;
 }

@@ -161,6 +161,8 @@ Result<std::unique_ptr<format::ReadFile>> CrashFileSystem::open_read(const Path&
 Result<std::unique_ptr<format::WriteFile>> CrashFileSystem::open_write(const Path& path, format::OpenMode mode) {
   const std::lock_guard lock(mutex_);
   TRY_ASSIGN(Place place, find(path));
+  if (place.node && mode == format::OpenMode::create)
+    return Error{ErrorKind::conflict, path.string() + ": exists already"};
   if (!place.node) {
     place.node = std::make_shared<Node>();
     change({{place.folder, place.name, place.node}});

@@ -1,0 +1,36 @@
+"""Manifests as a stranger may publish them: changed, with a seal that fits."""
+
+import hashlib
+import json
+
+
+def canonical(manifest):
+    return json.dumps(manifest, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
+def read_manifest(packed):
+    return json.loads((packed / "manifest.json").read_text())
+
+
+def reseal(packed, manifest):
+    """Writes a changed manifest and its seal."""
+    seal = hashlib.sha256(canonical({**manifest, "seal": ""}).encode()).hexdigest()
+    (packed / "manifest.json").write_text(canonical({**manifest, "seal": seal}) + "\n")
+
+
+def add_companion(packed, manifest, path, content):
+    """A further file of the repository, and its entry."""
+    (packed / path).parent.mkdir(parents=True, exist_ok=True)
+    (packed / path).write_bytes(content)
+    manifest["companions"].append({"path": path, "size": len(content), "sha256": hashlib.sha256(content).hexdigest()})
+    manifest["companions"].sort(key=lambda companion: companion["path"])
+
+
+def zstd_of(content):
+    """A zstd frame that holds the content uncompressed (RFC 8878, 3.1.1): a header with a size of 4 bytes and a single
+    segment, then raw blocks of at most 128 KiB."""
+    frame = b"\x28\xb5\x2f\xfd" + bytes([0b10100000]) + len(content).to_bytes(4, "little")
+    pieces = [content[i:i + 131072] for i in range(0, len(content), 131072)] or [b""]
+    for number, piece in enumerate(pieces):
+        frame += (len(piece) << 3 | (number + 1 == len(pieces))).to_bytes(3, "little") + piece
+    return frame
