@@ -158,6 +158,7 @@ struct Publishing {
   }
 
   Result<int> publish_it() {
+    if (!context.remote.hub_token_note.empty()) return Error{ErrorKind::network, context.remote.hub_token_note};
     if (context.remote.hub_token.empty()) {
       return Error{ErrorKind::network,
                    "publishing needs a token with write access: set HF_TOKEN, or log in with `hf auth login`"};
