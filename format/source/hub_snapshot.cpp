@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "format/document_bounds.h"
 #include "format/index.h"
 #include "format/manifest.h"
 
@@ -11,7 +12,6 @@ namespace dspack::format {
 namespace {
 
 constexpr uint64_t kMaxRefBytes = 256;
-constexpr uint64_t kMaxManifestBytes = 512ULL << 20;
 constexpr char kSingleFile[] = "model.safetensors";
 
 /// Whether `path` lies below `folder`; both without links and dots.
@@ -68,7 +68,7 @@ std::optional<HubSnapshot::File> HubSnapshot::file(std::string_view path) const 
 std::optional<std::string> HubSnapshot::text(std::string_view path) const {
   const auto found = file(path);
   if (!found) return std::nullopt;
-  auto text = read_text(*files_, found->path, kMaxManifestBytes);
+  auto text = read_text(*files_, found->path, kManifestDocument.bytes);
   return text ? std::optional(*std::move(text)) : std::nullopt;
 }
 

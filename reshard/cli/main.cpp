@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "dspack_version.h"
+#include "format/base/guarded.h"
 #include "format/cli/output.h"
 #include "format/cli/process.h"
 #include "format/cli/terminal_progress.h"
@@ -51,9 +52,8 @@ constexpr char kExamples[] =
 
 constexpr char kExitStatus[] = "Exit status: 0 done, 1 failed, 2 wrong usage, 130 interrupted.";
 
-}  // namespace
-
-int main(int argc, char** argv) {
+/// The exit status.
+int run(int argc, char** argv) {
   CLI::App app{kAbout, "reshard"};
   app.footer(fmt::format("{}\n{}\n{}", kExamples, dspack::format::kEnvironmentHelp, kExitStatus));
   app.set_version_flag("--version", fmt::format("reshard (dspack) {}", dspack::kVersion));
@@ -135,4 +135,13 @@ int main(int argc, char** argv) {
     status = run_repack(repack, context);
   }
   return dspack::format::finish_output(status);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const auto status = dspack::guarded([&]() -> dspack::Result<int> { return run(argc, argv); });
+  if (status) return *status;
+  dspack::format::print_error("reshard: " + status.error().message);
+  return dspack::format::exit_status(status.error());
 }
