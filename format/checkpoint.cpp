@@ -1,11 +1,13 @@
 #include "format/checkpoint.h"
 
 #include <algorithm>
+#include <atomic>
 
 #include <fmt/format.h>
 
 #include "format/base/parallel.h"
 #include "format/checkpoint_builder.h"
+#include "format/document_bounds.h"
 #include "format/fused_experts.h"
 #include "format/index.h"
 #include "format/unknown_experts.h"
@@ -13,9 +15,7 @@
 namespace dspack::format {
 namespace {
 
-// V3's manifest is about 15 MB, its index 9 MB; what is far beyond is not a file of this kind.
-constexpr uint64_t kMaxManifestBytes = 512ULL << 20;
-constexpr uint64_t kMaxIndexBytes = 256ULL << 20;
+constexpr uint64_t kLengthBytes = 8;  // of a header's length, in front of it
 
 /// How an ordinary checkpoint's files are called.
 struct ShardNames {
@@ -26,7 +26,29 @@ struct ShardNames {
 constexpr ShardNames kShardNames[] = {{kIndexPath, "model.safetensors"},
                                       {kConsolidatedIndexPath, "consolidated.safetensors"}};
 
-Result<Shard> read_shard(Repository& repository, const std::string& path, const std::stop_token& stop) {
+/// What the headers of a checkpoint have come to, while several are read at a time.
+class HeaderTotals {
+ public:
+  /// Before the text is read.
+  Result<void> add_bytes(uint64_t bytes) {
+    if (bytes_.fetch_add(bytes) + bytes <= kMaxHeadersBytes) return {};
+    return Error{ErrorKind::budget, fmt::format("the checkpoint's headers come to more than {} bytes, the most that is "
+                                                "read",
+                                                kMaxHeadersBytes)};
+  }
+  Result<void> add_tensors(uint64_t tensors) {
+    if (tensors_.fetch_add(tensors) + tensors <= kMaxTensors) return {};
+    return Error{ErrorKind::budget,
+                 fmt::format("the checkpoint has more than {} tensors, the most that is read", kMaxTensors)};
+  }
+
+ private:
+  std::atomic<uint64_t> bytes_{0};
+  std::atomic<uint64_t> tensors_{0};
+};
+
+Result<Shard> read_shard(Repository& repository, const std::string& path, HeaderTotals& totals,
+                         const std::stop_token& stop) {
   TRY_ASSIGN(const auto source, repository.open(path, stop));
   Shard shard{{.path = path,
                .size_bytes = source->size_bytes(),
@@ -35,20 +57,24 @@ Result<Shard> read_shard(Repository& repository, const std::string& path, const 
                .declared = source->declared(),
                .header = {}},
               {}};
-  const auto read = [&](uint64_t offset, uint64_t bytes) -> Result<std::string> {
-    std::string text(bytes, '\0');
-    TRY(source->read(offset, std::as_writable_bytes(std::span(text)), stop));
-    return text;
+  std::string& text = shard.file.header;
+  /// The text's first `bytes` bytes, of which it has some.
+  const auto read_until = [&](uint64_t bytes) -> Result<void> {
+    const uint64_t known = text.size();
+    text.resize(bytes);
+    return source->read(known, std::as_writable_bytes(std::span(text).subspan(known)), stop);
   };
-  TRY_ASSIGN(const std::string first, read(0, std::min<uint64_t>(8, source->size_bytes())));
-  auto length = parse_header_length(first, source->size_bytes());
+  TRY(read_until(std::min<uint64_t>(kLengthBytes, source->size_bytes())));
+  const auto length = parse_header_length(text, source->size_bytes());
   if (!length) return length.error().in(repository.locate(path));
-  TRY_ASSIGN(const std::string json, read(8, *length));
-  auto header = parse_header(json, source->size_bytes());
+  if (const auto counted = totals.add_bytes(*length); !counted) return counted.error().in(repository.locate(path));
+  TRY(read_until(kLengthBytes + *length));
+  auto header = parse_header(std::string_view(text).substr(kLengthBytes), source->size_bytes());
   if (!header) return header.error().in(repository.locate(path));
+  if (const auto counted = totals.add_tensors(header->tensors.size()); !counted)
+    return counted.error().in(repository.locate(path));
   shard.header = std::move(header).value();
   shard.file.data_start = shard.header.data_start;
-  shard.file.header = first + json;
   return shard;
 }
 
@@ -63,8 +89,9 @@ Result<Checkpoint> open_packed(std::string_view text) {
 Result<Checkpoint> open_shards(Repository& repository, const std::vector<std::string>& paths, const Index* index,
                                const char* index_path, unsigned jobs, const std::stop_token& stop) {
   std::vector<std::optional<Shard>> shards(paths.size());
+  HeaderTotals totals;
   const auto read_one = [&](uint64_t number, const std::stop_token& stop_one) -> Result<void> {
-    auto shard = read_shard(repository, paths[number], stop_one);
+    auto shard = read_shard(repository, paths[number], totals, stop_one);
     if (!shard && shard.error().kind == ErrorKind::not_found && index != nullptr) {
       return Error{ErrorKind::not_found,
                    fmt::format("{} names a shard that is missing: {}", index_path, shard.error().message)};
@@ -94,7 +121,7 @@ Result<Checkpoint> open_shards(Repository& repository, const std::vector<std::st
 /// nullopt: neither the index nor the single file is there.
 Result<std::optional<Checkpoint>> open_ordinary(Repository& repository, const ShardNames& names, unsigned jobs,
                                                 const std::stop_token& stop) {
-  auto index_text = repository.read_text(names.index, kMaxIndexBytes, stop);
+  auto index_text = repository.read_text(names.index, kIndexDocument.bytes, stop);
   if (index_text) {
     auto index = parse_index(*index_text);
     if (!index) return index.error().in(repository.locate(names.index));
@@ -110,7 +137,8 @@ Result<std::optional<Checkpoint>> open_ordinary(Repository& repository, const Sh
 }
 
 Error no_checkpoint(Repository& repository, const std::stop_token& stop) {
-  if (repository.kind() == RepositoryKind::local && repository.read_text(".reshard/journal", kMaxManifestBytes, stop)) {
+  if (repository.kind() == RepositoryKind::local &&
+      repository.read_text(".reshard/journal", kManifestDocument.bytes, stop)) {
     return {ErrorKind::conflict,
             fmt::format("{}: an unfinished packed repository; run the same reshard command again to complete it",
                         repository.description())};
@@ -123,7 +151,7 @@ Error no_checkpoint(Repository& repository, const std::stop_token& stop) {
 }  // namespace
 
 Result<Checkpoint> Checkpoint::open(Repository& repository, unsigned jobs, const std::stop_token& stop) {
-  auto manifest = repository.read_text(kManifestPath, kMaxManifestBytes, stop);
+  auto manifest = repository.read_text(kManifestPath, kManifestDocument.bytes, stop);
   if (manifest) {
     auto packed = open_packed(*manifest);
     if (!packed) return packed.error().in(repository.locate(kManifestPath));

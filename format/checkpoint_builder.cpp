@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "format/base/checked.h"
+#include "format/document_bounds.h"
 
 namespace dspack::format {
 Result<void> CheckpointBuilder::add_shard(Shard shard, const FusedExperts& fused) {
@@ -122,6 +123,9 @@ Result<void> CheckpointBuilder::set_manifest(Manifest manifest) {
   size_t tensors = 0;
   for (const PackedFile& file : manifest.files)
     tensors += manifest.layouts[file.layout].tensors.size();
+  if (tensors > kMaxTensors) {
+    return Error{ErrorKind::budget, fmt::format("names {} tensors; at most {} are read", tensors, kMaxTensors)};
+  }
   checkpoint_.tensors_.reserve(tensors);
   checkpoint_.by_name_.reserve(tensors);
   for (const PackedFile& file : manifest.files)

@@ -17,8 +17,9 @@
 
 namespace dspack::format {
 
-/// More in one checkpoint are no experts: Kimi-K2 has 70,000 tensors of experts.
-inline constexpr uint64_t kMaxSlices = 1 << 20;
+/// More in one checkpoint stay together: a short header names any number of them. Qwen3.5's largest has 61,440 (60
+/// layers of two tensors of 512 experts), gpt-oss 27,648.
+inline constexpr uint64_t kMaxSlices = 250'000;
 
 /// One tensor for each expert of a tensor that is fused: named by slice_name, without the first axis, each with its
 /// part of the bytes. nullopt: its name is none of a fused tensor, or its shape cannot be cut into 2 to kMaxId experts

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "format/base/checked.h"
+#include "format/document_bounds.h"
 #include "format/file_system.h"
 #include "format/json.h"
 #include "format/manifest.h"
@@ -16,7 +17,7 @@ bool is_index_path(std::string_view path) {
 }
 
 Result<Index> parse_index(std::string_view text) {
-  TRY_ASSIGN(const Json root, parse_json(text));
+  TRY_ASSIGN(const Json root, parse_json(text, kIndexDocument));
   if (!root.is_object()) return Error{ErrorKind::invalid, "the index is not a JSON object"};
   TRY_ASSIGN(const Json* map, json_object(root, "weight_map"));
   Index index;

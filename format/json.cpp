@@ -4,6 +4,8 @@
 
 #include <fmt/format.h>
 
+#include "format/document_bounds.h"
+
 namespace dspack::format {
 namespace {
 
@@ -15,6 +17,8 @@ constexpr size_t kMaxDepth = 64;
 /// header is.)
 class StrictBuilder final : public nlohmann::json_sax<Json> {
  public:
+  explicit StrictBuilder(const DocumentBounds& bounds) : bounds_(bounds) {}
+
   bool null() override { return add(Json()); }
   bool boolean(bool value) override { return add(Json(value)); }
   bool number_integer(number_integer_t value) override { return add(Json(value)); }
@@ -29,27 +33,33 @@ class StrictBuilder final : public nlohmann::json_sax<Json> {
   bool end_array() override { return close(); }
 
   bool key(string_t& name) override {
+    if (!count()) return false;
     const auto [member, is_new] = open_.back()->get_ptr<Json::object_t*>()->try_emplace(std::move(name));
-    if (!is_new) problem_ = fmt::format("duplicate key \"{}\"", member->first);
+    if (!is_new) problem_ = invalid(fmt::format("duplicate key \"{}\"", member->first));
     member_ = &member->second;
     return is_new;
   }
 
   bool parse_error(size_t /*position*/, const std::string& /*token*/, const Json::exception& exception) override {
-    // "[json.exception.parse_error.101] parse error at ...": the bracket is of no use to a person.
-    std::string_view what = exception.what();
-    if (const size_t end = what.find("] "); what.starts_with('[') && end != std::string_view::npos) {
-      what.remove_prefix(end + 2);
-    }
-    problem_ = fmt::format("not valid JSON: {}", what);
+    problem_ = json_error(exception);
     return false;
   }
 
-  [[nodiscard]] const std::string& problem() const { return problem_; }
+  [[nodiscard]] const Error& problem() const { return problem_; }
   [[nodiscard]] Json take() { return std::move(root_); }
 
  private:
+  static Error invalid(std::string message) { return {ErrorKind::invalid, std::move(message)}; }
+
+  /// Whether there may be one more value.
+  bool count() {
+    if (++values_ <= bounds_.values) return true;
+    problem_ = {ErrorKind::budget,
+                fmt::format("more than {} keys and values, which is what {} may have", bounds_.values, bounds_.kind)};
+    return false;
+  }
   bool add(Json value) {
+    if (!count()) return false;
     place(std::move(value));
     return true;
   }
@@ -63,10 +73,11 @@ class StrictBuilder final : public nlohmann::json_sax<Json> {
     return member_;
   }
   bool open(Json container) {
+    if (!count()) return false;
     // What is open is the last element of its parent, which therefore does not grow and move it.
     open_.push_back(place(std::move(container)));
     if (open_.size() <= kMaxDepth) return true;
-    problem_ = fmt::format("nested deeper than {} levels", kMaxDepth);
+    problem_ = invalid(fmt::format("nested deeper than {} levels", kMaxDepth));
     return false;
   }
   bool close() {
@@ -74,10 +85,12 @@ class StrictBuilder final : public nlohmann::json_sax<Json> {
     return true;
   }
 
+  DocumentBounds bounds_;
+  uint64_t values_ = 0;
   Json root_;
   std::vector<Json*> open_;  // the objects and arrays that are open, outermost first
   Json* member_ = nullptr;   // of the innermost object, whose value comes next
-  std::string problem_;
+  Error problem_ = invalid("no JSON");
 };
 
 Error missing(std::string_view key, std::string_view wanted) {
@@ -86,9 +99,21 @@ Error missing(std::string_view key, std::string_view wanted) {
 
 }  // namespace
 
-Result<Json> parse_json(std::string_view text) {
-  StrictBuilder builder;
-  if (!Json::sax_parse(text.begin(), text.end(), &builder)) return Error{ErrorKind::invalid, builder.problem()};
+Error json_error(const Json::exception& exception) {
+  // "[json.exception.parse_error.101] parse error at ...": the bracket is of no use to a person.
+  std::string_view what = exception.what();
+  if (const size_t end = what.find("] "); what.starts_with('[') && end != std::string_view::npos) {
+    what.remove_prefix(end + 2);
+  }
+  return {ErrorKind::invalid, fmt::format("not valid JSON: {}", what)};
+}
+
+Result<Json> parse_json(std::string_view text, const DocumentBounds& bounds) {
+  if (text.size() > bounds.bytes) {
+    return Error{ErrorKind::budget, fmt::format("{} bytes; {} may have {}", text.size(), bounds.kind, bounds.bytes)};
+  }
+  StrictBuilder builder(bounds);
+  if (!Json::sax_parse(text.begin(), text.end(), &builder)) return builder.problem();
   return builder.take();
 }
 

@@ -1,5 +1,7 @@
-// JSON from outside, read strictly: duplicate keys, excessive depth and trailing bytes are errors.
-// Threads: thread-safe (pure functions). Errors: invalid, with the place.
+// JSON from outside, read strictly: duplicate keys, excessive depth and trailing bytes are errors. Values are counted
+// before they are kept, so that no short text becomes a large tree.
+// Threads: thread-safe (pure functions). Errors: invalid, with the place; budget (more than the kind of document may
+// hold).
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -11,8 +13,12 @@
 namespace dspack::format {
 
 using Json = nlohmann::json;
+struct DocumentBounds;  // document_bounds.h
 
-[[nodiscard]] Result<Json> parse_json(std::string_view text);
+[[nodiscard]] Result<Json> parse_json(std::string_view text, const DocumentBounds& bounds);
+
+/// What the parser of JSON says of broken text, as a line for people.
+[[nodiscard]] Error json_error(const Json::exception& exception);
 
 /// One line, keys sorted, no spaces: equal values give equal bytes.
 [[nodiscard]] std::string canonical_json(const Json& value);

@@ -6,17 +6,31 @@
 
 #include <fmt/format.h>
 
+#include "format/document_bounds.h"
+
 namespace dspack::format {
 namespace {
 
-// V3's headers are 9.5 MB of text in 0.5 MB; what is far beyond is not such a file.
-constexpr uint64_t kMaxCompressedBytes = 256ULL << 20;
-constexpr uint64_t kMaxHeadersBytes = 1ULL << 30;
+/// What the headers of a manifest's shards can come to: no header is longer than its shard, nor are all together longer
+/// than those of a checkpoint may be. As a text in JSON each byte is one or two, and each shard has a path.
+DocumentBounds bounds_of(const Manifest& manifest) {
+  constexpr uint64_t kAround = 16;  // quotes, a colon, a comma
+  uint64_t headers = 0;
+  uint64_t paths = 2;
+  for (const SourceShard& shard : manifest.source) {
+    headers += std::min(shard.size_bytes, kMaxHeadersBytes - headers);
+    paths += 2 * shard.path.size() + kAround;
+  }
+  return {"what is kept of the headers of these shards", 2 * headers + paths, 2 * manifest.source.size() + 1};
+}
 
-Result<std::string> decompress(std::string_view compressed) {
+Result<std::string> decompress(std::string_view compressed, const DocumentBounds& bounds) {
   const unsigned long long size = ZSTD_getFrameContentSize(compressed.data(), compressed.size());
-  if (size == ZSTD_CONTENTSIZE_ERROR || size == ZSTD_CONTENTSIZE_UNKNOWN || size > kMaxHeadersBytes) {
-    return Error{ErrorKind::corrupt, "not a zstd frame of a sensible size"};
+  if (size == ZSTD_CONTENTSIZE_ERROR || size == ZSTD_CONTENTSIZE_UNKNOWN)
+    return Error{ErrorKind::corrupt, "not a zstd frame that says its size"};
+  if (size > bounds.bytes) {
+    return Error{ErrorKind::budget,
+                 fmt::format("expands to {} bytes; {} may have {}", size, bounds.kind, bounds.bytes)};
   }
   std::string text(size, '\0');
   const size_t got = ZSTD_decompress(text.data(), text.size(), compressed.data(), compressed.size());
@@ -33,12 +47,15 @@ Result<Json> read_kept_headers(Repository& packed, const Manifest& manifest, con
                  fmt::format("{}: keeps no headers of its source ({}), so how its shards lay is not known",
                              packed.description(), kHeadersPath)};
   }
-  TRY_ASSIGN(const std::string compressed, packed.read_text(kHeadersPath, kMaxCompressedBytes, stop));
+  const DocumentBounds bounds = bounds_of(manifest);
+  // What cannot be compressed grows by less than a hundredth.
+  const uint64_t most_compressed = bounds.bytes + bounds.bytes / 64 + 1024;
+  TRY_ASSIGN(const std::string compressed, packed.read_text(kHeadersPath, most_compressed, stop));
   const std::string place = packed.locate(kHeadersPath);
   if (sha256(compressed) != kept->sha256) return Error{ErrorKind::corrupt, place + ": differs from its digest"};
-  const auto text = decompress(compressed);
+  const auto text = decompress(compressed, bounds);
   if (!text) return text.error().in(place);
-  auto json = parse_json(*text);
+  auto json = parse_json(*text, bounds);
   if (!json) return json.error().in(place);
   if (!json->is_object()) return Error{ErrorKind::invalid, place + ": is no JSON object"};
   for (const auto& [path, header] : json->items()) {

@@ -1,6 +1,7 @@
 // The headers that a packed repository keeps of its source's shards (provenance/headers.json.zst).
 // Threads: thread-safe (a pure function, but for the reading). Errors: unsupported (none are kept), corrupt (other
-// bytes than the manifest says, or none that decompress), invalid (no JSON object), those of the repository.
+// bytes than the manifest says, or none that decompress), invalid (no JSON object), budget (more than the
+// manifest's shards can have), those of the repository.
 #pragma once
 
 #include <stop_token>

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "format/base/checked.h"
+#include "format/document_bounds.h"
 #include "format/file_system.h"
 #include "format/manifest.h"
 #include "format/safetensors.h"
@@ -422,7 +423,7 @@ Result<void> read_files(const Json& json, Manifest& manifest) {
 }  // namespace
 
 Result<Manifest> parse_manifest(std::string_view text) {
-  TRY_ASSIGN(Json json, parse_json(text));
+  TRY_ASSIGN(Json json, parse_json(text, kManifestDocument));
   if (!json.is_object()) return invalid("the manifest is not a JSON object");
   Manifest manifest;
   TRY(read_format(json, manifest));  // first, so that a newer version is called newer and not broken

@@ -1,6 +1,7 @@
 #include "format/record_log.h"
 
 #include "format/digest.h"
+#include "format/document_bounds.h"
 
 namespace dspack::format {
 namespace {
@@ -16,7 +17,7 @@ std::optional<Json> parse_line(std::string_view line) {
   if (line.size() < kCheckDigits + 2 || line[kCheckDigits] != ' ') return std::nullopt;
   const std::string_view text = line.substr(kCheckDigits + 1);
   if (check_of(text) != line.substr(0, kCheckDigits)) return std::nullopt;
-  auto json = parse_json(text);
+  auto json = parse_json(text, kRecordDocument);
   if (!json || !json->is_object()) return std::nullopt;
   return std::move(json).value();
 }

@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "format/document_bounds.h"
 #include "reshard/transform/rules.h"
 
 namespace dspack::reshard {
@@ -175,9 +176,9 @@ Result<std::optional<std::string>> changed_config(const Plan& plan, format::Repo
   const bool converted = converts(plan, [](Conversion conversion) { return conversion != Conversion::none; });
   if (!plan.recipe.drop_mtp && !converted) return std::optional<std::string>();
   const std::string place = source.locate(kConfigPath);
-  const auto text = source.read_text(kConfigPath, kMaxConfigBytes, stop);
+  const auto text = source.read_text(kConfigPath, format::kConfigDocument.bytes, stop);
   if (!text) return text.error().in("the recipe changes what config.json says");
-  if (const auto strict = format::parse_json(*text); !strict) return strict.error().in(place);
+  if (const auto strict = format::parse_json(*text, format::kConfigDocument); !strict) return strict.error().in(place);
   OrderedJson config = OrderedJson::parse(*text);
   if (!config.is_object()) return Error{ErrorKind::invalid, place + ": is no JSON object"};
   if (plan.recipe.drop_mtp) language_model(config)["num_nextn_predict_layers"] = 0;

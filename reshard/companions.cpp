@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "format/base/parallel.h"
+#include "format/document_bounds.h"
 #include "format/index.h"
 #include "format/source/http_headers.h"
 
@@ -53,7 +54,7 @@ constexpr const char* kUsualNames[] = {
 /// Python modules that config.json's auto_map names: "configuration_deepseek.DeepseekV3Config" -> its file.
 std::set<std::string> auto_map_modules(std::string_view config_text) {
   std::set<std::string> modules;
-  const auto config = format::parse_json(config_text);
+  const auto config = format::parse_json(config_text, format::kConfigDocument);
   if (!config || !config->is_object() || !config->contains("auto_map")) return modules;
   for (const Json& target : (*config)["auto_map"]) {
     if (!target.is_string()) continue;
@@ -86,7 +87,7 @@ bool is_taken(const std::string& path) {
 /// Names to try where a place cannot be listed.
 Result<std::vector<std::string>> usual_candidates(format::Repository& repository, const std::stop_token& stop) {
   std::set<std::string> paths(std::begin(kUsualNames), std::end(kUsualNames));
-  const auto config = repository.read_text(kConfigPath, kMaxConfigBytes, stop);
+  const auto config = repository.read_text(kConfigPath, format::kConfigDocument.bytes, stop);
   if (config) paths.merge(auto_map_modules(*config));
   if (!config && config.error().kind != ErrorKind::not_found) return config.error();
   return std::vector<std::string>(paths.begin(), paths.end());

@@ -34,7 +34,6 @@ struct Companion {
                                                                     const std::stop_token& stop);
 
 inline constexpr char kConfigPath[] = "config.json";
-inline constexpr uint64_t kMaxConfigBytes = 16ULL << 20;
 /// Where the source's config.json goes if a recipe has changed the model that it describes.
 inline constexpr char kSourceConfig[] = "config.source.json";
 

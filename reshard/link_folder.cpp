@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include "format/document_bounds.h"
 #include "format/durable_folders.h"
 #include "format/json.h"
 #include "reshard/link.h"
@@ -14,7 +15,6 @@ using format::FileSystem;
 using format::Json;
 using format::Path;
 
-constexpr uint64_t kMaxRecordBytes = 256ULL << 20;  // V3's record is 2 MB, its index 9 MB
 
 /// What is in the folder, by path: "folder", or "link" or "file" with the digest of what it says. Digests, since the
 /// record is JSON and a path need not be text that JSON can hold.
@@ -52,8 +52,8 @@ Result<std::string> what_is(const Path& path, const Json& recorded, FileSystem& 
   TRY_ASSIGN(const auto info, files.stat(path));
   if (info && info->is_directory) return std::string("folder");
   const bool is_known = recorded.is_string() && recorded.get_ref<const std::string&>().starts_with("file ");
-  if (!is_known || !info || !info->is_regular || info->size_bytes > kMaxRecordBytes) return std::string();
-  TRY_ASSIGN(const std::string text, read_text(files, path, kMaxRecordBytes));
+  if (!is_known || !info || !info->is_regular || info->size_bytes > format::kLinkRecordDocument.bytes) return std::string();
+  TRY_ASSIGN(const std::string text, read_text(files, path, format::kLinkRecordDocument.bytes));
   return digest_of("file", text);
 }
 
@@ -94,8 +94,8 @@ Result<Found> look(const Path& flat, const std::string& record, FileSystem& file
         fmt::format("{}: holds what reshard link did not put there ({}); choose another folder", flat.string(), name)};
   };
   if (std::ranges::find(names, kLinkRecord) == names.end()) return refuse(names.front());
-  TRY_ASSIGN(const std::string text, read_text(files, flat / kLinkRecord, kMaxRecordBytes));
-  const auto known = format::parse_json(text);
+  TRY_ASSIGN(const std::string text, read_text(files, flat / kLinkRecord, format::kLinkRecordDocument.bytes));
+  const auto known = format::parse_json(text, format::kLinkRecordDocument);
   if (!known || !known->is_object() || !known->contains("content") || !(*known)["content"].is_object()) {
     return refuse(kLinkRecord);
   }

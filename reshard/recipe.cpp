@@ -7,6 +7,8 @@
 #include <array>
 #include <charconv>
 
+#include "format/document_bounds.h"
+
 namespace dspack::reshard {
 namespace {
 
@@ -95,7 +97,7 @@ Result<int> parse_compression(std::string_view text) {
 }
 
 Result<Recipe> parse_recipe(std::string_view json) {
-  TRY_ASSIGN(const format::Json object, format::parse_json(json));
+  TRY_ASSIGN(const format::Json object, format::parse_json(json, format::kRecipeDocument));
   if (!object.is_object()) return invalid("a recipe is a JSON object, as {\"by\":\"expert\"}");
   for (const auto& [key, unused] : object.items()) {
     if (std::ranges::find(kKeys, key) != kKeys.end()) continue;

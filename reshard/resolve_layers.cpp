@@ -2,13 +2,14 @@
 
 #include <fmt/format.h>
 
+#include "format/document_bounds.h"
 #include "reshard/companions.h"
 
 namespace dspack::reshard {
 namespace {
 
 Result<uint32_t> layer_count(std::string_view config) {
-  TRY_ASSIGN(const format::Json json, format::parse_json(config));
+  TRY_ASSIGN(const format::Json json, format::parse_json(config, format::kConfigDocument));
   if (!json.is_object()) return Error{ErrorKind::invalid, "is not a JSON object"};
   // Models with more than one part keep the language model's fields in an object of their own.
   const auto text = json.find("text_config");
@@ -21,7 +22,7 @@ Result<uint32_t> layer_count(std::string_view config) {
 }  // namespace
 
 Result<uint32_t> decoder_layers(format::Repository& source, const std::stop_token& stop) {
-  const auto text = source.read_text(kConfigPath, kMaxConfigBytes, stop);
+  const auto text = source.read_text(kConfigPath, format::kConfigDocument.bytes, stop);
   if (!text) return text.error().in("the recipe needs to know the model's layers, from config.json");
   const auto count = layer_count(*text);
   return count ? count : count.error().in(source.locate(kConfigPath));

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "dspack_version.h"
+#include "format/document_bounds.h"
 #include "reshard/output_folder.h"
 
 namespace dspack::reshard {
@@ -13,8 +14,6 @@ namespace {
 using format::Json;
 using format::Path;
 
-constexpr uint64_t kMaxJournalBytes = 512ULL << 20;
-constexpr uint64_t kMaxManifestBytes = 512ULL << 20;
 
 /// Equal plans are made of equal headers; the bytes behind them, and the small files, are a commit's.
 Result<void> check_origin(const Path& out, const format::Origin& origin, const format::Repository& repository) {
@@ -70,7 +69,7 @@ Json run_identity(const RepackOutlook& outlook, const format::Repository& reposi
 
 Result<bool> is_complete(const Path& out, const Plan& plan, const format::Repository& repository,
                          format::FileSystem& files) {
-  const auto text = read_text(files, out / format::kManifestPath, kMaxManifestBytes);
+  const auto text = read_text(files, out / format::kManifestPath, format::kManifestDocument.bytes);
   if (!text && text.error().kind == ErrorKind::not_found) return false;
   if (!text) return text.error();
   const auto manifest = format::parse_manifest(*text);
@@ -98,7 +97,7 @@ Result<RepackOutcome> finish_complete(const Path& out, format::FileSystem& files
 Result<JournalLoaded> load_journal(const RunScope& scope, const Json& identity, const Plan& plan,
                                    format::FileSystem& files) {
   const Path path = journal_path(scope);
-  auto text = read_text(files, path, kMaxJournalBytes);
+  auto text = read_text(files, path, format::kMaxJournalBytes);
   if (!text && text.error().kind == ErrorKind::not_found) return JournalLoaded{};
   if (!text) return text.error();
   JournalLoad load = parse_journal(*text, identity);
@@ -129,7 +128,7 @@ Result<std::optional<JournalHead>> unfinished_work(const Path& out, format::File
       journals.push_back(parts / name / "journal");
   }
   for (const Path& path : journals) {
-    const auto text = read_text(files, path, kMaxJournalBytes);
+    const auto text = read_text(files, path, format::kMaxJournalBytes);
     if (!text && text.error().kind == ErrorKind::not_found) continue;
     if (!text) return text.error();
     if (auto head = journal_head(*text)) return head;

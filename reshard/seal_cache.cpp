@@ -8,6 +8,7 @@
 #include "dspack_version.h"
 #include "format/base/parallel.h"
 #include "format/cache/cached_repository.h"
+#include "format/document_bounds.h"
 #include "reshard/other_loaders.h"
 #include "reshard/rebuild.h"
 #include "reshard/seal.h"
@@ -24,7 +25,6 @@ using format::WeightCache;
 
 constexpr size_t kNamedFiles = 5;
 constexpr uint64_t kReadBytes = 1 << 20;
-constexpr uint64_t kMaxManifestBytes = 512ULL << 20;
 
 /// Passes a range of a kept file through `take`, a piece at a time.
 Result<void> read_range(const format::ReadFile& file, ByteRange range,
@@ -259,7 +259,7 @@ Result<void> seal_packed(const Job& job) {
   if (are_the_origins(job, files)) {
     for (const format::CompanionFile& companion : job.catalogue.manifest()->companions)
       TRY(copy_packed_companion(job, companion, folders));
-    TRY_ASSIGN(text, job.origin.read_text(format::kManifestPath, kMaxManifestBytes, job.stop));
+    TRY_ASSIGN(text, job.origin.read_text(format::kManifestPath, format::kManifestDocument.bytes, job.stop));
   } else {
     TRY_ASSIGN(const format::Manifest manifest, regrouped(job, files, folders));
     text = write_manifest(manifest);

@@ -7,6 +7,8 @@
 #include <thread>
 #include <vector>
 
+#include "format/base/guarded.h"
+
 namespace dspack {
 
 Result<void> run_jobs(uint64_t count, unsigned threads, const NumberedJob& job, const std::stop_token& stop) {
@@ -21,7 +23,7 @@ Result<void> run_jobs(uint64_t count, unsigned threads, const NumberedJob& job, 
     while (!stop_all.stop_requested()) {
       const uint64_t number = next.fetch_add(1, std::memory_order_relaxed);
       if (number >= count) return;
-      const Result<void> done = job(number, stop_all.get_token());
+      const Result<void> done = guarded([&] { return job(number, stop_all.get_token()); });
       if (done.has_value()) continue;
       const std::lock_guard lock(mutex);
       // A job that was told to stop by another's failure must not hide that failure.
@@ -37,8 +39,14 @@ Result<void> run_jobs(uint64_t count, unsigned threads, const NumberedJob& job, 
   {
     std::vector<std::jthread> workers;
     const uint64_t extra = std::min<uint64_t>(std::max(threads, 1U), std::max<uint64_t>(count, 1)) - 1;
-    for (uint64_t i = 0; i < extra; ++i)
-      workers.emplace_back(work);
+    for (uint64_t i = 0; i < extra; ++i) {
+      // Where no further thread can be had, those that there are do the work.
+      if (!guarded([&]() -> Result<void> {
+            workers.emplace_back(work);
+            return {};
+          }))
+        break;
+    }
     work();
   }
   if (first_error) return *first_error;

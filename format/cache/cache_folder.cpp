@@ -2,12 +2,13 @@
 
 #include <fmt/format.h>
 
+#include "format/document_bounds.h"
+
 namespace dspack::format {
 namespace {
 
-// Of 15,000 experts, each with six digests of a first fetch, it has 10 MB.
-constexpr uint64_t kMaxJournalBytes = 512ULL << 20;
-constexpr uint64_t kMaxTextBytes = 512ULL << 20;
+// The largest kind of small file that is kept.
+constexpr uint64_t kMaxTextBytes = kTokenizerDocument.bytes;
 
 Path journal_path(const Path& root) {
   return cache_work_folder(root) / "journal";

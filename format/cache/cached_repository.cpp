@@ -5,13 +5,13 @@
 #include <algorithm>
 #include <cstring>
 
+#include "format/document_bounds.h"
 #include "format/safetensors.h"
 
 namespace dspack::format {
 namespace {
 
 // V3's manifest is about 15 MB.
-constexpr uint64_t kMaxManifestBytes = 512ULL << 20;
 
 /// What the cache cannot take is only fetched again: no reason to stop.
 Result<void> unless_full(const Result<void>& kept) {
@@ -57,7 +57,7 @@ class BegunSource final : public ByteSource {
 Result<std::unique_ptr<CachedRepository>> CachedRepository::open(std::unique_ptr<Repository> origin,
                                                                  CacheFolder& folder, const std::stop_token& stop) {
   std::unique_ptr<CachedRepository> cached(new CachedRepository(std::move(origin), folder));
-  const auto text = cached->read_text(kManifestPath, kMaxManifestBytes, stop);
+  const auto text = cached->read_text(kManifestPath, kManifestDocument.bytes, stop);
   if (!text && text.error().kind == ErrorKind::not_found) return cached;
   if (!text) return text.error();
   const auto manifest = parse_manifest(*text);

@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "format/base/guarded.h"
 #include "format/source/answer_pace.h"
 #include "format/source/curl_settings.h"
 #include "format/source/refusal_text.h"
@@ -76,15 +77,28 @@ class HttpClient::Transfer {
   }
 
   static size_t on_header(char* data, size_t size, size_t count, void* self) {
-    HttpAnswer& answer = static_cast<Transfer*>(self)->answer_;
-    answer.add_line(std::string_view(data, size * count));
-    return answer.refused_redirect() ? 0 : size * count;
+    auto* const transfer = static_cast<Transfer*>(self);
+    const bool kept = transfer->kept([&] { transfer->answer_.add_line(std::string_view(data, size * count)); });
+    return kept && !transfer->answer_.refused_redirect() ? size * count : 0;
   }
   static size_t on_body(char* data, size_t size, size_t count, void* self) {
-    return static_cast<Transfer*>(self)->body_bytes({data, size * count}) ? size * count : 0;
+    auto* const transfer = static_cast<Transfer*>(self);
+    bool wanted = false;
+    const bool kept = transfer->kept([&] { wanted = transfer->body_bytes({data, size * count}); });
+    return kept && wanted ? size * count : 0;
   }
   static int on_progress(void* self, curl_off_t, curl_off_t, curl_off_t, curl_off_t) {
     return static_cast<Transfer*>(self)->stop_.stop_requested() ? 1 : 0;
+  }
+
+  /// Calls `work` between libcurl's own functions, which no exception may pass; false: memory ran out.
+  bool kept(const std::function<void()>& work) {
+    const auto done = guarded([&]() -> Result<void> {
+      work();
+      return {};
+    });
+    if (!done) sink_error_ = done.error();
+    return done.has_value();
   }
 
   HttpResponse response() {

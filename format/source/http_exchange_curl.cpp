@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "format/base/guarded.h"
 #include "format/source/answer_pace.h"
 #include "format/source/curl_settings.h"
 
@@ -95,11 +96,17 @@ class HttpClient::Exchange {
   }
 
   static size_t on_header(char* data, size_t size, size_t count, void* self) {
-    add_reply_line(static_cast<Exchange*>(self)->reply_, std::string_view(data, size * count));
-    return size * count;
+    auto* const exchange = static_cast<Exchange*>(self);
+    const bool kept = exchange->unless_full([&]() -> Result<void> {
+      add_reply_line(exchange->reply_, std::string_view(data, size * count));
+      return {};
+    });
+    return kept ? size * count : 0;
   }
   static size_t on_body(char* data, size_t size, size_t count, void* self) {
-    return static_cast<Exchange*>(self)->keep({data, size * count}) ? size * count : 0;
+    auto* const exchange = static_cast<Exchange*>(self);
+    const bool kept = exchange->unless_full([&] { return exchange->keep({data, size * count}); });
+    return kept && !exchange->is_too_slow_ ? size * count : 0;
   }
   static size_t on_read(char* into, size_t size, size_t count, void* self) {
     return static_cast<Exchange*>(self)->read({into, size * count});
@@ -113,16 +120,23 @@ class HttpClient::Exchange {
     return static_cast<Exchange*>(self)->stop_.stop_requested() ? 1 : 0;
   }
 
-  bool keep(std::string_view bytes) {
+  /// Whether `work` succeeds, which runs between libcurl's own functions: no exception may pass them.
+  template <class Work>
+  bool unless_full(Work&& work) {
+    const Result<void> done = guarded(work);
+    if (!done) error_ = done.error();
+    return done.has_value();
+  }
+
+  Result<void> keep(std::string_view bytes) {
     is_too_slow_ = !pace_.keeps_up(bytes.size(), AnswerPace::Clock::now());
-    if (is_too_slow_) return false;
+    if (is_too_slow_) return {};
     if (reply_.body.size() + bytes.size() > call_.answer_limit_bytes) {
-      error_ = Error{ErrorKind::budget, fmt::format("{}: the answer is longer than the {} bytes that it may have",
-                                                    call_.name, call_.answer_limit_bytes)};
-      return false;
+      return Error{ErrorKind::budget, fmt::format("{}: the answer is longer than the {} bytes that it may have",
+                                                  call_.name, call_.answer_limit_bytes)};
     }
     reply_.body.append(bytes);
-    return true;
+    return {};
   }
 
   size_t read(std::span<char> into) {

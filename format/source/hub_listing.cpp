@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "format/document_bounds.h"
 #include "format/json.h"
 #include "format/source/http_text.h"
 #include "format/source/hub_refusal.h"
@@ -13,7 +14,6 @@ namespace dspack::format {
 namespace {
 
 // The Hub sends 1,000 entries a page, of some 300 bytes each, and advises against more than 100,000 files.
-constexpr uint64_t kMaxPageBytes = 16ULL << 20;
 constexpr uint64_t kMaxListingBytes = 256ULL << 20;
 constexpr size_t kMaxPages = 2000;
 
@@ -73,7 +73,7 @@ class Pages {
 }  // namespace
 
 Result<void> parse_tree_page(std::string_view text, std::vector<HubFile>& files) {
-  TRY_ASSIGN(const Json page, parse_json(text));
+  TRY_ASSIGN(const Json page, parse_json(text, kHubListingDocument));
   if (!page.is_array()) return not_a_listing("it is no array");
   for (const Json& entry : page) {
     if (!entry.is_object()) return not_a_listing("an entry is no object");
@@ -131,7 +131,7 @@ Result<std::optional<std::vector<HubFile>>> list_tree(PatientClient& client, con
                               .expected_bytes = {},
                               .name = shown,
                               .stays_home = true};
-    const auto page = get_text(client, request, kMaxPageBytes, stop, explain);
+    const auto page = get_text(client, request, kHubListingDocument.bytes, stop, explain);
     if (!page && page.error().kind == ErrorKind::not_found && url == first)
       return std::optional<std::vector<HubFile>>();
     if (!page) return page.error();

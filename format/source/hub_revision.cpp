@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "format/document_bounds.h"
 #include "format/json.h"
 #include "format/source/http_text.h"
 #include "format/source/hub_refusal.h"
@@ -14,9 +15,6 @@ constexpr char kAskedFile[] = "config.json";
 
 // A renamed repository is one, the Hub's own cache of small files another; more in a row are a loop.
 constexpr unsigned kMaxRedirects = 5;
-
-// Names every file of the repository: some 100 bytes each, for the 100,000 that a repository may have.
-constexpr uint64_t kMaxInfoBytes = 64ULL << 20;
 
 HubRequest asked_for(const HubDoor& door, const HubName& name) {
   return {.endpoint = door.endpoint,
@@ -44,8 +42,8 @@ Result<HubCommit> ask_api(PatientClient& client, const HubDoor& door, const HubN
     if (failure.status == kNotFound && failure.error_code.empty()) named.error_code = "RepoNotFound";
     return explain_refusal(asked_for(door, name), named);
   };
-  TRY_ASSIGN(const HttpText info, get_text(client, request, kMaxInfoBytes, stop, explain));
-  const auto json = parse_json(info.text);
+  TRY_ASSIGN(const HttpText info, get_text(client, request, kHubAnswerDocument.bytes, stop, explain));
+  const auto json = parse_json(info.text, kHubAnswerDocument);
   if (!json || !json->is_object()) return not_the_hub(url);
   const auto commit = json_string(*json, "sha");
   if (!commit || !is_commit_id(*commit)) return not_the_hub(url);

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "format/digest.h"
+#include "format/document_bounds.h"
 #include "format/index.h"
 #include "format/manifest.h"
 
@@ -12,7 +13,6 @@ namespace dspack::format {
 namespace {
 
 constexpr uint64_t kMaxRefBytes = 256;
-constexpr uint64_t kMaxManifestBytes = 512ULL << 20;
 constexpr char kBlobs[] = "blobs";  // of a repository, and of all of them
 constexpr char kSingleFile[] = "model.safetensors";
 
@@ -93,7 +93,7 @@ std::optional<Path> HubSnapshot::shared_blob_link(std::string_view path, const P
 std::optional<std::string> HubSnapshot::text(std::string_view path) const {
   const auto found = file(path);
   if (!found) return std::nullopt;
-  auto text = read_text(*files_, found->path, kMaxManifestBytes);
+  auto text = read_text(*files_, found->path, kManifestDocument.bytes);
   return text ? std::optional(*std::move(text)) : std::nullopt;
 }
 

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "format/base/checked.h"
+#include "format/base/guarded.h"
 
 namespace dspack::format {
 namespace {
@@ -63,8 +64,10 @@ class PieceQueue {
 
       const uint64_t grid = (range_.begin / kPieceBytes + number) * kPieceBytes;
       const uint64_t begin = std::max(range_.begin, grid);
-      piece.resize(std::min(range_.end, grid + kPieceBytes) - begin);
-      const Result<void> read = source_.read(begin, piece, stop);
+      const Result<void> read = guarded([&] {
+        piece.resize(std::min(range_.end, grid + kPieceBytes) - begin);
+        return source_.read(begin, piece, stop);
+      });
       lock.lock();
       if (read.has_value()) {
         ready_.emplace(number, std::move(piece));

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "format/base/foreign_text.h"
+#include "format/document_bounds.h"
 #include "format/json.h"
 #include "format/source/http_headers.h"
 
@@ -10,7 +11,7 @@ namespace dspack::format {
 namespace {
 
 std::string json_text(std::string_view body) {
-  const auto json = parse_json(body);
+  const auto json = parse_json(body, kRefusalDocument);
   if (!json || !json->is_object()) return {};
   for (const char* key : {"error", "message"}) {
     if (const auto text = json_string(*json, key)) return *text;

@@ -5,6 +5,7 @@
 
 #include "dspack_version.h"
 #include "format/base/foreign_text.h"
+#include "format/base/guarded.h"
 #include "format/cli/output.h"
 #include "format/cli/process.h"
 #include "format/cli/terminal_progress.h"
@@ -52,10 +53,8 @@ constexpr char kExamples[] =
 
 constexpr char kExitStatus[] = "Exit status: 0 done, 1 failed, 2 wrong usage, 130 interrupted.";
 
-}  // namespace
-
-int main(int argc, char** argv) {
-  dspack::format::occupy_standard_streams();
+/// The exit status.
+int run(int argc, char** argv) {
   CLI::App app{kAbout, "reshard"};
   app.footer(fmt::format("{}\n{}\n{}", kExamples, dspack::format::kEnvironmentHelp, kExitStatus));
   app.set_version_flag("--version", fmt::format("reshard (dspack) {}", dspack::kVersion));
@@ -137,4 +136,14 @@ int main(int argc, char** argv) {
     status = run_repack(repack, context);
   }
   return dspack::format::finish_output(status);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  dspack::format::occupy_standard_streams();
+  const auto status = dspack::guarded([&]() -> dspack::Result<int> { return run(argc, argv); });
+  if (status) return *status;
+  dspack::format::print_error("reshard: " + status.error().message);
+  return dspack::format::exit_status(status.error());
 }

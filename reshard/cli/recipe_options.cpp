@@ -2,12 +2,12 @@
 
 #include <fmt/format.h>
 
+#include "format/document_bounds.h"
 #include "reshard/cli/network_options.h"
 
 namespace dspack::reshard {
 namespace {
 
-constexpr uint64_t kMaxRecipeBytes = 1 << 20;
 
 /// Empty if `parse` takes the text; otherwise what is wrong, as CLI11 wants it.
 template <class Parse>
@@ -72,7 +72,7 @@ bool names_recipe(const RepackFlags& flags) {
 
 Result<Recipe> recipe_of(const RepackFlags& flags) {
   if (!flags.recipe.empty()) {
-    TRY_ASSIGN(const std::string text, format::read_text(format::posix_file_system(), flags.recipe, kMaxRecipeBytes));
+    TRY_ASSIGN(const std::string text, format::read_text(format::posix_file_system(), flags.recipe, format::kRecipeDocument.bytes));
     auto recipe = parse_recipe(text);
     return recipe ? std::move(recipe) : recipe.error().in(flags.recipe);
   }

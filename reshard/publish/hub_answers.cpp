@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "format/document_bounds.h"
 #include "format/json.h"
 #include "format/source/hub_name.h"
 
@@ -18,7 +19,7 @@ Error malformed(std::string_view what) {
 
 /// An object, or an error.
 Result<Json> parse_object(std::string_view text) {
-  auto parsed = format::parse_json(text);
+  auto parsed = format::parse_json(text, format::kHubAnswerDocument);
   if (!parsed) return malformed(parsed.error().message);
   if (!parsed->is_object()) return malformed("not a JSON object");
   return parsed;
@@ -110,7 +111,7 @@ std::string refusal_words(std::string_view error_message_header, std::string_vie
   if (!error_message_header.empty()) return std::string(error_message_header);
   std::string words;
   const auto add = [&words](std::string_view more) { words.append(words.empty() ? "" : "; ").append(more); };
-  if (const auto json = format::parse_json(body); json && json->is_object()) {
+  if (const auto json = format::parse_json(body, format::kRefusalDocument); json && json->is_object()) {
     for (const char* key : {"error", "message"}) {
       if (const auto found = json->find(key); found != json->end() && found->is_string())
         return found->get<std::string>();

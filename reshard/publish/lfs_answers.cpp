@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "format/document_bounds.h"
 #include "format/json.h"
 #include "format/source/http_headers.h"
 #include "format/source/hub_name.h"
@@ -135,7 +136,7 @@ Result<UploadWay> multipart_way(const LfsAction& action, uint64_t size_bytes, ui
 }  // namespace
 
 Result<std::vector<LfsObject>> read_batch(std::string_view text, const std::vector<format::Digest>& oids) {
-  const auto parsed = format::parse_json(text);
+  const auto parsed = format::parse_json(text, format::kHubAnswerDocument);
   if (!parsed) return malformed(parsed.error().message);
   const auto objects = parsed->is_object() ? parsed->find("objects") : parsed->end();
   if (!parsed->is_object() || objects == parsed->end() || !objects->is_array()) return malformed("no \"objects\"");

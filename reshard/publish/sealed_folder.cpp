@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "format/base/parallel.h"
+#include "format/document_bounds.h"
 #include "format/manifest.h"
 #include "format/source/local_repository.h"
 #include "reshard/findings.h"
@@ -16,7 +17,6 @@
 namespace dspack::reshard {
 namespace {
 
-constexpr uint64_t kMaxManifestBytes = 512ULL << 20;
 constexpr size_t kNamed = 5;  // of what differs; the rest is counted
 
 Error not_sealed(const format::Path& folder, std::string_view what) {
@@ -61,7 +61,7 @@ Result<SealedFolder> open_sealed(const format::Path& folder, format::FileSystem&
   if (work) return not_sealed(folder, "unfinished; run the reshard command that makes it again to complete it");
   TRY_ASSIGN(const auto found, files.stat(folder / format::kManifestPath));
   if (!found) return not_sealed(folder, fmt::format("not a packed repository (it has no {})", format::kManifestPath));
-  TRY_ASSIGN(const std::string text, repository->read_text(format::kManifestPath, kMaxManifestBytes, stop));
+  TRY_ASSIGN(const std::string text, repository->read_text(format::kManifestPath, format::kManifestDocument.bytes, stop));
   const auto manifest = format::parse_manifest(text);
   if (!manifest) return manifest.error().in(repository->locate(format::kManifestPath));
 

@@ -4,12 +4,12 @@
 
 #include <fmt/format.h>
 
+#include "format/document_bounds.h"
 #include "format/manifest.h"
 
 namespace dspack::reshard {
 namespace {
 
-constexpr uint64_t kMaxManifestBytes = 512ULL << 20;
 constexpr size_t kShownDigits = 16;  // of the manifest's digest, in a title
 
 struct Looking {
@@ -65,7 +65,7 @@ struct Looking {
   /// Of the repository that is to be replaced.
   Result<std::set<std::string>> files_of_manifest(const std::string& head) const {
     const std::string& revision = head.empty() ? target.branch : head;
-    TRY_ASSIGN(const std::string text, hub.read_text(revision, format::kManifestPath, kMaxManifestBytes, stop));
+    TRY_ASSIGN(const std::string text, hub.read_text(revision, format::kManifestPath, format::kManifestDocument.bytes, stop));
     const auto manifest = format::parse_manifest(text);
     if (!manifest) {
       return Error{

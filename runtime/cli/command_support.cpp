@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "format/base/size_text.h"
 #include "format/cli/output.h"
 #include "format/cli/terminal_progress.h"
 #include "format/file_system.h"
@@ -24,6 +25,16 @@ void note_layers(const Model& model) {
   const bool ascending = std::ranges::adjacent_find(map, std::ranges::greater_equal{}) == map.end();
   if (map.size() == layers && ascending) return;
   note(fmt::format("layers {} ({} in all; the model has {})", format::to_string(map), map.size(), layers));
+}
+
+// Where nobody has asked for a length, and the usual one would take too much.
+void note_room(Model& model, const LoadOptions& options) {
+  const uint32_t usual = std::min(model.config().longest_context(), kDefaultContext);
+  const uint32_t room = model.cache().capacity();
+  if (options.context || room >= usual) return;
+  note(fmt::format("room for {} positions instead of {}, since the KV cache of {} layers takes {} a position; --ctx asks "
+                   "for more",
+                   room, usual, model.layer_map().size(), size_words(model.cache().size_bytes() / room)));
 }
 
 Result<ChatTemplate> choose_template(const std::string& name_or_file) {
@@ -64,6 +75,7 @@ Result<std::unique_ptr<LoadedModel>> load_model(const std::string& folder, const
   auto loaded = LoadedModel::load(std::move(repository), shown, stop);
   if (!loaded) return loaded;
   note_layers((*loaded)->model());
+  note_room((*loaded)->model(), options);
   note((*loaded)->chosen().note());
   if (options.resident_experts) return loaded;  // there is nothing to say of slots
   note(memory_note((*loaded)->memory_plan(), (*loaded)->experts().stats().policy));

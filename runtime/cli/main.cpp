@@ -1,4 +1,5 @@
 // dsrun: runs mixture-of-experts models of the DeepSeek-V3 kind.
+#include "format/base/guarded.h"
 #include "format/cli/output.h"
 #include "format/cli/process.h"
 #include "runtime/cli/commands.h"
@@ -23,20 +24,23 @@ Result<int> dispatch(const CommandLine& command) {
   return run_tokenize(std::get<TokenizeOptions>(command), interrupts.token());
 }
 
+Result<int> run(const std::vector<std::string>& arguments) {
+  const CommandLine command = parse_command_line(arguments);
+  const auto* exit = std::get_if<Exit>(&command);
+  if (exit == nullptr) return dispatch(command);
+  if (exit->status == 0) {
+    format::print_out(exit->text);
+  } else {
+    format::print_error(exit->text.substr(0, exit->text.find_last_not_of('\n') + 1));
+  }
+  return exit->status;
+}
+
 }  // namespace
 
 int main(int count, char** values) {
   format::occupy_standard_streams();
-  const CommandLine command = parse_command_line(std::vector<std::string>(values + 1, values + count));
-  if (const auto* exit = std::get_if<Exit>(&command)) {
-    if (exit->status != 0) {
-      format::print_error(exit->text.substr(0, exit->text.find_last_not_of('\n') + 1));
-      return exit->status;
-    }
-    format::print_out(exit->text);
-    return format::finish_output(0);
-  }
-  const Result<int> status = dispatch(command);
+  const Result<int> status = guarded([&] { return run(std::vector<std::string>(values + 1, values + count)); });
   if (!status) format::print_error("dsrun: " + status.error().message);
   return format::finish_output(status ? *status : format::exit_status(status.error()));
 }

@@ -44,6 +44,12 @@ class EvictionPolicy {
   virtual void removed(ExpertKey key) = 0;
   /// The expert to give up, among those in slots for which `may_go` holds; nullopt: none may. Nothing is removed yet.
   [[nodiscard]] virtual std::optional<ExpertKey> victim(const std::function<bool(ExpertKey)>& may_go) = 0;
+
+  // For who knows which experts may not go, and until when: a replay. It changes no decision; it spares `victim` asking
+  // for each of them every time, which takes long where a layer asks for many.
+  /// The expert, which is in a slot, may not go until `let_go`.
+  virtual void hold(ExpertKey /*key*/) {}
+  virtual void let_go() {}
 };
 
 /// Makes a policy for a number of slots; equal seeds give equal decisions.

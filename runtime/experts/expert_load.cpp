@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "format/base/guarded.h"
 #include "format/base/page_buffer.h"
 
 namespace dspack::runtime {
@@ -50,7 +51,8 @@ class Load {
     if (!failed_.load()) {
       if (stop.stop_requested()) {
         fail({ErrorKind::cancelled, "reading the expert was given up"});
-      } else if (auto read = storage_.read(block.file, block.offset, block.into, stop); !read) {
+      } else if (auto read = guarded([&] { return storage_.read(block.file, block.offset, block.into, stop); });
+                 !read) {
         fail(read.error());
       } else {
         bytes_read_ += block.into.size();
@@ -66,7 +68,7 @@ class Load {
     failed_.store(true);
   }
 
-  void finish() { request_.done({.result = outcome(), .bytes_read = bytes_read_.load()}); }
+  void finish() { request_.done({.result = guarded([this] { return outcome(); }), .bytes_read = bytes_read_.load()}); }
 
   Result<void> outcome() {
     if (error_) return *error_;  // all others have ended

@@ -6,6 +6,7 @@
 
 #include "format/base/checked.h"
 
+#include "format/base/guarded.h"
 #include "runtime/experts/slot_layouts.h"
 
 namespace dspack::runtime {
@@ -394,8 +395,8 @@ void StreamedStore::start_keeping(Slot& slot) {
   ++slot.pins;
   ++keeping_;
   transfers_->submit(Urgency::keep, slot.number, [this, &slot](const std::stop_token& stop) {
-    const auto tensors = tensors_in(slot.plan, slot.bytes());
-    const auto kept = storage_.keep(slot.key, tensors, stop);
+    const auto kept =
+        guarded([&] { return storage_.keep(slot.key, tensors_in(slot.plan, slot.bytes()), stop); });
     const std::lock_guard lock(mutex_);
     if (!kept && !keep_error_) keep_error_ = explained(kept.error(), slot.key);
     unpin(slot);

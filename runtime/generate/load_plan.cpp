@@ -8,6 +8,7 @@
 #include "format/base/size_text.h"
 #include "runtime/budget/system_memory.h"
 #include "runtime/generate/text_model.h"
+#include "runtime/model/kv_cache.h"
 
 namespace dspack::runtime {
 
@@ -15,8 +16,17 @@ namespace {
 
 constexpr uint32_t kMaxChunk = 4096;
 
-Result<uint32_t> context_length(const ModelConfig& config, const std::optional<uint32_t>& asked) {
-  if (!asked) return std::min(config.longest_context(), kDefaultContext);
+/// `model` has its layer map and the cache's type.
+uint32_t default_context(const ModelConfig& config, const ModelOptions& model) {
+  const uint64_t position =
+      KvCache::bytes_of(model.layer_map.size(), 1, config.cache_shape(), model.kv_dtype).value_or(kDefaultCacheBytes);
+  const uint64_t most = std::max<uint64_t>(1, kDefaultCacheBytes / std::max<uint64_t>(position, 1));
+  return static_cast<uint32_t>(std::min<uint64_t>({config.longest_context(), kDefaultContext, most}));
+}
+
+Result<uint32_t> context_length(const ModelConfig& config, const ModelOptions& model,
+                                const std::optional<uint32_t>& asked) {
+  if (!asked) return default_context(config, model);
   if (*asked >= 1 && *asked <= config.longest_context()) return *asked;
   if (*asked >= 1 && config.longest_context() < config.max_positions) {
     return Error{ErrorKind::unsupported,
@@ -78,17 +88,17 @@ Result<LoadPlan> plan_for(ChosenDevice& chosen, const LoadContext& context, form
   const format::Checkpoint& checkpoint = context.files.checkpoint();
   LoadPlan plan;
   ModelOptions& model = plan.model;
-  TRY_ASSIGN(model.context, context_length(config, options.context));
   TRY_ASSIGN(model.layer_map, layer_map(config, options.layers, checkpoint));
   if (model.layer_map.empty()) {
     for (uint32_t layer = 0; layer < config.layers; ++layer)
       model.layer_map.emplace_back(layer);
   }
+  const Dtype usual = chosen.precision() == kernels::Precision::fp8 ? Dtype::f8_e4m3 : Dtype::f32;
+  model.kv_dtype = options.memory.kv_dtype.value_or(usual);
+  TRY_ASSIGN(model.context, context_length(config, model, options.context));
   model.max_rows = std::min(model.context, kMaxChunk);
   model.wave_rows = wave_rows_for(model.max_rows);
   model.attention = options.attention;
-  const Dtype usual = chosen.precision() == kernels::Precision::fp8 ? Dtype::f8_e4m3 : Dtype::f32;
-  model.kv_dtype = options.memory.kv_dtype.value_or(usual);
   plan.with_mtp = options.speculation && MtpModule::is_present(checkpoint, config);
   for (const LayerId layer : model.layer_map) {
     if (config.is_moe(layer)) plan.expert_layers.insert(layer);

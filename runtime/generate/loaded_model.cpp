@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "format/document_bounds.h"
 #include "runtime/generate/load_plan.h"
 #include "runtime/model/inventory.h"
 #include "runtime/model/names.h"
@@ -17,7 +18,7 @@ namespace {
 Result<std::vector<uint32_t>> read_eos_tokens(format::Repository& repository, const ModelConfig& config,
                                               const std::stop_token& stop) {
   constexpr char kFile[] = "generation_config.json";
-  const auto text = repository.read_text(kFile, kMaxTextBytes, stop);
+  const auto text = repository.read_text(kFile, format::kSettingsDocument.bytes, stop);
   if (!text && text.error().kind != ErrorKind::not_found) return text.error();
   if (!text) return config.eos_tokens;
   TRY_ASSIGN(std::vector<uint32_t> tokens, parse_eos_tokens(*text, kFile));
@@ -27,7 +28,7 @@ Result<std::vector<uint32_t>> read_eos_tokens(format::Repository& repository, co
 }  // namespace
 
 Result<ModelConfig> read_model_config(format::Repository& repository, const std::stop_token& stop) {
-  const auto text = repository.read_text("config.json", kMaxTextBytes, stop);
+  const auto text = repository.read_text("config.json", format::kConfigDocument.bytes, stop);
   if (text) return parse_model_config(*text);
   if (text.error().kind != ErrorKind::not_found) return text.error();
   return Error{ErrorKind::not_found,

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "format/document_bounds.h"
 #include "format/layer_map.h"
 #include "format/source/repository.h"
 #include "runtime/budget/memory_plan.h"
@@ -58,8 +59,11 @@ struct LoadOptions {
 
 /// V3's cache takes 577 MB at this length; longer is asked for.
 inline constexpr uint32_t kDefaultContext = 4096;
-/// Above what companions of a checkpoint reach (V3's tokenizer.json has 7.8 MB).
-inline constexpr uint64_t kMaxTextBytes = 256ULL << 20;
+/// Where the cache of so many positions would take more than this, of a model that passes very many layers, it is
+/// shorter until more is asked for: how often a file lets layers be passed does not decide how much memory is taken.
+inline constexpr uint64_t kDefaultCacheBytes = 600'000'000;
+/// Of any companion of a checkpoint; a tokenizer's file is the largest.
+inline constexpr uint64_t kMaxTextBytes = format::kTokenizerDocument.bytes;
 
 /// config.json of a repository. Errors: not_found, saying that this is no checkpoint.
 [[nodiscard]] Result<ModelConfig> read_model_config(format::Repository& repository, const std::stop_token& stop);

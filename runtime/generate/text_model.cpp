@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "format/document_bounds.h"
 #include "runtime/generate/loaded_model.h"
 
 namespace dspack::runtime {
@@ -15,8 +16,8 @@ constexpr char kTemplateFile[] = "chat_template.jinja";
 
 /// A file that may be absent.
 Result<std::optional<std::string>> read_if_there(format::Repository& repository, const char* file,
-                                                 const std::stop_token& stop) {
-  auto text = repository.read_text(file, kMaxTextBytes, stop);
+                                                 uint64_t limit_bytes, const std::stop_token& stop) {
+  auto text = repository.read_text(file, limit_bytes, stop);
   if (text) return std::optional<std::string>(*std::move(text));
   if (text.error().kind != ErrorKind::not_found) return text.error();
   return std::optional<std::string>();
@@ -25,9 +26,9 @@ Result<std::optional<std::string>> read_if_there(format::Repository& repository,
 // tokenizer.json wins where both are, as in transformers.
 Result<Tokenizer> load_tokenizer(format::Repository& repository, const std::optional<std::string>& config,
                                  const std::stop_token& stop) {
-  TRY_ASSIGN(const auto text, read_if_there(repository, kTokenizerFile, stop));
+  TRY_ASSIGN(const auto text, read_if_there(repository, kTokenizerFile, kMaxTextBytes, stop));
   if (text) return Tokenizer::from_json(*text);
-  TRY_ASSIGN(const auto model, read_if_there(repository, kTiktokenFile, stop));
+  TRY_ASSIGN(const auto model, read_if_there(repository, kTiktokenFile, kMaxTextBytes, stop));
   if (model && config) return Tokenizer::from_tiktoken(*model, *config);
   if (model) {
     return Error{ErrorKind::not_found,
@@ -43,7 +44,7 @@ Result<Tokenizer> load_tokenizer(format::Repository& repository, const std::opti
 // Newer repositories keep the template in a file of its own; it wins, as in transformers.
 Result<std::optional<std::string>> template_source(format::Repository& repository, const TokenizerConfig& config,
                                                    const std::stop_token& stop) {
-  auto text = repository.read_text(kTemplateFile, kMaxTextBytes, stop);
+  auto text = repository.read_text(kTemplateFile, format::kSettingsDocument.bytes, stop);
   if (text) return std::optional<std::string>(std::move(*text));
   if (text.error().kind != ErrorKind::not_found) return text.error();
   return config.chat_template;
@@ -76,7 +77,7 @@ Result<uint64_t> tokenizer_bytes(format::Repository& repository, const std::stop
 }
 
 Result<TextModel> TextModel::load(format::Repository& repository, const std::stop_token& stop) {
-  TRY_ASSIGN(const auto text, read_if_there(repository, kConfigFile, stop));
+  TRY_ASSIGN(const auto text, read_if_there(repository, kConfigFile, format::kSettingsDocument.bytes, stop));
   TRY_ASSIGN(Tokenizer tokenizer, load_tokenizer(repository, text, stop));
   TokenizerConfig config;
   if (text) {

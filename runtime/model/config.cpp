@@ -6,6 +6,7 @@
 #include <array>
 
 #include "format/base/checked.h"
+#include "format/document_bounds.h"
 #include "runtime/model/config_fields.h"
 #include "runtime/model/config_keys.h"
 #include "runtime/model/config_rope.h"
@@ -209,7 +210,7 @@ Result<std::vector<uint32_t>> eos_tokens(const format::Json& object, std::string
 }
 
 Result<format::Json> parse_object(std::string_view text, std::string_view file) {
-  auto parsed = format::parse_json(text);
+  auto parsed = format::parse_json(text, format::kConfigDocument);
   if (!parsed) return parsed.error().in(file);
   if (!parsed->is_object()) return Error{ErrorKind::invalid, fmt::format("{}: expected a JSON object", file)};
   return parsed;

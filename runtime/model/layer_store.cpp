@@ -5,6 +5,7 @@
 #include <mutex>
 #include <utility>
 
+#include "format/base/guarded.h"
 #include "kernels/cpu/cpu_device.h"
 #include "runtime/model/names.h"
 
@@ -117,7 +118,7 @@ void LayerStore::start_reading(Streamed& layer, Place& place) {
   reading->pieces_left = pieces.size();
   for (auto& piece : pieces) {
     transfers_->submit(Urgency::demand, 0, [reading, piece = std::move(piece)](const std::stop_token& stop) {
-      reading->finish_piece(piece(stop));
+      reading->finish_piece(guarded([&] { return piece(stop); }));
     });
   }
 }

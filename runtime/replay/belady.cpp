@@ -1,6 +1,5 @@
 #include "runtime/replay/belady.h"
 
-#include <algorithm>
 #include <limits>
 
 namespace dspack::runtime {
@@ -37,26 +36,30 @@ BeladyPolicy::Future& BeladyPolicy::advance(const ExpertUse& use) {
 
 void BeladyPolicy::hit(const ExpertUse& use) {
   in_slots_.erase({futures_.at(packed(use.key)).next(), use.key});
-  in_slots_.emplace(advance(use).next(), use.key);
+  in_slots_.insert({advance(use).next(), use.key});
 }
 
 void BeladyPolicy::inserted(const ExpertUse& use) {
-  in_slots_.emplace(advance(use).next(), use.key);
+  in_slots_.insert({advance(use).next(), use.key});
 }
 
 void BeladyPolicy::prefetched(ExpertKey key, uint64_t /*pass*/) {
-  in_slots_.emplace(futures_[packed(key)].next(), key);
+  in_slots_.insert({futures_[packed(key)].next(), key});
 }
 
 void BeladyPolicy::removed(ExpertKey key) {
   in_slots_.erase({futures_.at(packed(key)).next(), key});
 }
 
+void BeladyPolicy::hold(ExpertKey key) {
+  in_slots_.hold({futures_.at(packed(key)).next(), key});
+}
+
 std::optional<ExpertKey> BeladyPolicy::victim(const std::function<bool(ExpertKey)>& may_go) {
-  const auto found =
-      std::find_if(in_slots_.rbegin(), in_slots_.rend(), [&](const auto& held) { return may_go(held.second); });
-  if (found == in_slots_.rend()) return std::nullopt;
-  return found->second;
+  for (const auto& [step, key] : in_slots_) {
+    if (may_go(key)) return key;
+  }
+  return std::nullopt;
 }
 
 }  // namespace dspack::runtime

@@ -3,11 +3,11 @@
 // give up what the present layer holds. O(log n) a use. Threads, lifetime, errors: see eviction_policy.h.
 #pragma once
 
-#include <set>
 #include <unordered_map>
 #include <vector>
 
 #include "runtime/experts/eviction_policy.h"
+#include "runtime/experts/policy/victim_order.h"
 #include "runtime/replay/workload.h"
 
 namespace dspack::runtime {
@@ -22,6 +22,8 @@ class BeladyPolicy final : public EvictionPolicy {
   void inserted(const ExpertUse& use) override;
   void prefetched(ExpertKey key, uint64_t pass) override;
   void removed(ExpertKey key) override;
+  void hold(ExpertKey key) override;
+  void let_go() override { in_slots_.let_go(); }
   [[nodiscard]] std::optional<ExpertKey> victim(const std::function<bool(ExpertKey)>& may_go) override;
 
  private:
@@ -33,7 +35,8 @@ class BeladyPolicy final : public EvictionPolicy {
   Future& advance(const ExpertUse& use);
 
   std::unordered_map<uint64_t, Future> futures_;
-  std::set<std::pair<uint64_t, ExpertKey>> in_slots_;  // by step of the next use
+  using NextUse = std::pair<uint64_t, ExpertKey>;         // its step
+  VictimOrder<NextUse, std::greater<NextUse>> in_slots_;  // the furthest first
 };
 
 }  // namespace dspack::runtime

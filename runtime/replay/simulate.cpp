@@ -20,7 +20,15 @@ class Slots {
 
   [[nodiscard]] bool has(ExpertKey key) const { return held_by_[index(key)] != 0; }
   void hold(ExpertKey key) { held_by_[index(key)] = wave_; }
-  void begin_wave() { ++wave_; }
+  void begin_wave() {
+    ++wave_;
+    policy_.let_go();
+  }
+  void hit(const ExpertUse& use) {
+    hold(use.key);
+    policy_.hit(use);
+    policy_.hold(use.key);
+  }
 
   void insert(const ExpertUse& use) {
     if (free_ == 0) {
@@ -32,6 +40,7 @@ class Slots {
     }
     hold(use.key);
     policy_.inserted(use);
+    policy_.hold(use.key);
   }
 
  private:
@@ -71,8 +80,7 @@ ReplayResult simulate(const Workload& workload, uint64_t slots, EvictionPolicy& 
         missing.push_back(use);
         continue;
       }
-      held.hold(use.key);
-      policy.hit(use);
+      held.hit(use);
       if (!step.accepted) ++counts.hits;
     }
     if (step.accepted || missing.empty()) continue;

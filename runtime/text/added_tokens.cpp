@@ -27,11 +27,12 @@ void AddedTokens::Tree::insert(std::string_view literal, uint32_t token) {
   tokens_[node] = token;
 }
 
-std::optional<AddedTokens::Tree::Hit> AddedTokens::Tree::longest(std::string_view text) const {
+std::optional<AddedTokens::Tree::Hit> AddedTokens::Tree::longest(std::string_view text, WorkBudget& budget) const {
   if (text.empty() || !starts_[static_cast<unsigned char>(text[0])]) return std::nullopt;
   std::optional<Hit> hit;
   uint32_t node = 0;
   for (size_t i = 0; i < text.size(); ++i) {
+    if (!budget.spend(1)) return std::nullopt;
     const auto child = children_.find((uint64_t{node} << 8) | static_cast<unsigned char>(text[i]));
     if (child == children_.end()) break;
     node = child->second;
@@ -64,11 +65,12 @@ bool AddedTokens::stands_alone(std::string_view text, size_t begin, size_t end) 
   return !is_word(last_character(text.substr(0, begin))) && !is_word(after.substr(0, first_utf8_unit(after).bytes));
 }
 
-void AddedTokens::split_by(const Tree& tree, std::string_view text, std::vector<Segment>& segments) const {
+Result<void> AddedTokens::split_by(const Tree& tree, std::string_view text, WorkBudget& budget,
+                                   std::vector<Segment>& segments) const {
   size_t done = 0;  // may run ahead of `at`: white space that rstrip swallowed can begin another token
   size_t at = 0;
   while (at < text.size()) {
-    const auto hit = tree.longest(text.substr(at));
+    const auto hit = tree.longest(text.substr(at), budget);
     if (!hit) {
       ++at;
       continue;
@@ -78,24 +80,39 @@ void AddedTokens::split_by(const Tree& tree, std::string_view text, std::vector<
     size_t end = at + hit->bytes;
     at = end;
     if (token.single_word && !stands_alone(text, begin, end)) continue;
-    if (token.lstrip) begin = std::max(begin - trailing_white_space(text.substr(0, begin)), done);
-    if (token.rstrip) end += leading_white_space(text.substr(end));
+    if (token.lstrip) {
+      // No further back than the last token: what lies before is taken.
+      const size_t first = std::min(done, begin);
+      begin = std::max(begin - trailing_white_space(text.substr(first, begin - first)), done);
+    }
+    if (token.rstrip) {
+      const size_t spaces = leading_white_space(text.substr(end));
+      end += spaces;
+      if (!budget.pass(spaces)) break;
+    }
     if (done < begin) segments.push_back({text.substr(done, begin - done), std::nullopt});
     segments.push_back({begin < end ? text.substr(begin, end - begin) : std::string_view(), token.id});
     done = end;
   }
+  if (budget.spent() == budget.all()) {
+    return Error{ErrorKind::invalid,
+                 fmt::format("to look for the tokenizer's added tokens takes too long on this text: "
+                             "more than the {} steps that the whole text may take",
+                             budget.all())};
+  }
   if (done < text.size()) segments.push_back({text.substr(done), std::nullopt});
+  return {};
 }
 
-std::vector<AddedTokens::Segment> AddedTokens::split(std::string_view text) const {
+Result<std::vector<AddedTokens::Segment>> AddedTokens::split(std::string_view text, WorkBudget& budget) const {
   std::vector<Segment> first;
-  split_by(as_is_, text, first);
+  TRY(split_by(as_is_, text, budget, first));
   std::vector<Segment> segments;
   for (const Segment& segment : first) {
     if (segment.id) {
       segments.push_back(segment);
     } else {
-      split_by(normalized_, segment.text, segments);
+      TRY(split_by(normalized_, segment.text, budget, segments));
     }
   }
   return segments;

@@ -4,7 +4,7 @@
 // normalized = false on the whole text, then the others on what is left between them. `lstrip` and `rstrip` swallow the
 // white space beside the token; `single_word` matches only where no word character stands beside it.
 // Threads: immutable after build, thread-safe. Lifetime: segments view the text given.
-// Errors: invalid (an empty or overlong literal).
+// Errors: invalid (an empty or overlong literal; a text that takes more steps than are left).
 #pragma once
 
 #include <array>
@@ -17,6 +17,7 @@
 
 #include "format/base/result.h"
 #include "runtime/text/codepoint_set.h"
+#include "runtime/text/work_budget.h"
 
 namespace dspack::runtime {
 
@@ -40,7 +41,7 @@ class AddedTokens {
   [[nodiscard]] static Result<AddedTokens> build(std::vector<AddedToken> tokens);
 
   /// `text` is valid UTF-8. Empty pieces of text are left out.
-  [[nodiscard]] std::vector<Segment> split(std::string_view text) const;
+  [[nodiscard]] Result<std::vector<Segment>> split(std::string_view text, WorkBudget& budget) const;
 
  private:
   /// A tree of bytes over the literals.
@@ -52,7 +53,7 @@ class AddedTokens {
     };
     void insert(std::string_view literal, uint32_t token);
     /// The longest literal at the start of `text`.
-    [[nodiscard]] std::optional<Hit> longest(std::string_view text) const;
+    [[nodiscard]] std::optional<Hit> longest(std::string_view text, WorkBudget& budget) const;
 
    private:
     static constexpr uint32_t kNone = UINT32_MAX;
@@ -62,7 +63,8 @@ class AddedTokens {
   };
 
   AddedTokens() = default;
-  void split_by(const Tree& tree, std::string_view text, std::vector<Segment>& segments) const;
+  [[nodiscard]] Result<void> split_by(const Tree& tree, std::string_view text, WorkBudget& budget,
+                                      std::vector<Segment>& segments) const;
   [[nodiscard]] bool is_word(std::string_view character) const;
   [[nodiscard]] bool stands_alone(std::string_view text, size_t begin, size_t end) const;
 

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "format/document_bounds.h"
 #include "format/json.h"
 #include "runtime/text/json.h"
 
@@ -82,7 +83,7 @@ Result<ChatMessage> read_message(const OrderedJson& value) {
 }  // namespace
 
 Result<Conversation> parse_conversation(std::string_view json_text) {
-  TRY(format::parse_json(json_text));  // strict, but it sorts the keys of objects
+  TRY(format::parse_json(json_text, format::kConversationDocument));  // strict, but it sorts the keys of objects
   if (has_long_integer(json_text)) {
     return Error{ErrorKind::invalid, "a whole number has more than 18 digits; write it as a string"};
   }

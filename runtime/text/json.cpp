@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "format/document_bounds.h"
 #include "format/json.h"
 
 namespace dspack::runtime {
@@ -17,8 +18,8 @@ Error wrong_type(const char* key, std::string_view expected, const json& value) 
 
 }  // namespace
 
-Result<json> parse_json(std::string_view text, std::string_view name) {
-  auto value = format::parse_json(text);
+Result<json> parse_json(std::string_view text, std::string_view name, const format::DocumentBounds& bounds) {
+  auto value = format::parse_json(text, bounds);
   if (!value) return value.error().in(name);
   if (!value->is_object()) return Error{ErrorKind::invalid, fmt::format("{}: not a JSON object", name)};
   return value;

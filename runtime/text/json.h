@@ -11,10 +11,15 @@
 
 #include "format/base/result.h"
 
+namespace dspack::format {
+struct DocumentBounds;  // document_bounds.h
+}
+
 namespace dspack::runtime {
 
 /// An object, read as strictly as format::parse_json does. `name` is the file's name, for messages.
-[[nodiscard]] Result<nlohmann::json> parse_json(std::string_view text, std::string_view name);
+[[nodiscard]] Result<nlohmann::json> parse_json(std::string_view text, std::string_view name,
+                                                const format::DocumentBounds& bounds);
 
 /// The member `key`; null if it is absent or JSON's null.
 [[nodiscard]] const nlohmann::json* find_field(const nlohmann::json& object, const char* key);

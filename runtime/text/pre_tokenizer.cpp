@@ -18,6 +18,9 @@ using nlohmann::json;
 constexpr std::string_view kByteLevelPattern =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
+// Each goes through the whole text, and each pattern takes memory; the family's tokenizers have up to five.
+constexpr unsigned kMaxSteps = 32;
+
 Result<SplitBehavior> parse_behavior(std::string_view name) {
   if (name == "Removed") return SplitBehavior::removed;
   if (name == "Isolated") return SplitBehavior::isolated;
@@ -121,6 +124,9 @@ Result<PreTokenizer> PreTokenizer::from_pattern(std::string_view pattern, RegexD
 }
 
 Result<void> PreTokenizer::add_steps(const json& value) {
+  if (++listed_ > kMaxSteps) {
+    return Error{ErrorKind::unsupported, fmt::format("more than {} steps, one inside another counted", kMaxSteps)};
+  }
   const Result<std::string> type_field = required_string(value, "type");
   if (!type_field) return type_field.error();
   const std::string& type = *type_field;
@@ -177,8 +183,8 @@ Result<void> PreTokenizer::add_byte_level(const json& value) {
   return {};
 }
 
-Result<void> PreTokenizer::run(const Split& step, std::string_view word, Scratch& scratch) {
-  TRY(step.pattern.find_all(word, scratch.regex, scratch.matches));
+Result<void> PreTokenizer::run(const Split& step, std::string_view word, WorkBudget& budget, Scratch& scratch) {
+  TRY(step.pattern.find_all(word, budget, scratch.regex, scratch.matches));
   const std::vector<Piece> pieces = apply_behavior(cover(word.size(), scratch.matches, step.invert), step.behavior);
   for (const Piece& piece : pieces) {
     if (piece.begin != piece.end) scratch.next_words.push_back(word.substr(piece.begin, piece.end - piece.begin));
@@ -186,7 +192,7 @@ Result<void> PreTokenizer::run(const Split& step, std::string_view word, Scratch
   return {};
 }
 
-Result<void> PreTokenizer::split(std::string_view text, Scratch& scratch) const {
+Result<void> PreTokenizer::split(std::string_view text, WorkBudget& budget, Scratch& scratch) const {
   scratch.prefixed.clear();
   scratch.words.clear();
   if (!text.empty()) scratch.words.push_back(text);
@@ -194,7 +200,7 @@ Result<void> PreTokenizer::split(std::string_view text, Scratch& scratch) const 
     scratch.next_words.clear();
     for (const std::string_view word : scratch.words) {
       if (const auto* split = std::get_if<Split>(&step)) {
-        TRY(run(*split, word, scratch));
+        TRY(run(*split, word, budget, scratch));
       } else {
         scratch.next_words.push_back(word.starts_with(' ') ? word : scratch.prefixed.emplace_back(" ").append(word));
       }

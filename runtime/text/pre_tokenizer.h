@@ -47,7 +47,7 @@ class PreTokenizer {
   [[nodiscard]] static Result<PreTokenizer> from_pattern(std::string_view pattern, RegexDialect dialect);
 
   /// The words of valid UTF-8 `text`, in order, none empty: scratch.words.
-  [[nodiscard]] Result<void> split(std::string_view text, Scratch& scratch) const;
+  [[nodiscard]] Result<void> split(std::string_view text, WorkBudget& budget, Scratch& scratch) const;
 
  private:
   struct Split {
@@ -64,9 +64,10 @@ class PreTokenizer {
   [[nodiscard]] Result<void> add_split(const nlohmann::json& value);
   [[nodiscard]] Result<void> add_digits(const nlohmann::json& value);
   [[nodiscard]] Result<void> add_byte_level(const nlohmann::json& value);
-  [[nodiscard]] static Result<void> run(const Split& step, std::string_view word, Scratch& scratch);
+  [[nodiscard]] static Result<void> run(const Split& step, std::string_view word, WorkBudget& budget, Scratch& scratch);
 
   std::vector<Step> steps_;
+  unsigned listed_ = 0;  // steps of the description, sequences included
   bool byte_level_ = false;
 };
 

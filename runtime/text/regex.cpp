@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 #include <pcre2.h>
 
+#include "runtime/text/json.h"
 #include "runtime/text/unicode.h"
 
 namespace dspack::runtime {
@@ -18,8 +19,7 @@ namespace {
 constexpr size_t kMaxPatternBytes = 65'536;         // the family's patterns have less than 1 KB
 constexpr size_t kJitStackBytes = size_t{8} << 20;  // reserved, not touched until a pattern needs it
 constexpr uint32_t kHeapLimitKib = 256 * 1024;      // of the interpreter's backtracking frames
-constexpr uint64_t kStepsPerMatch = 10'000'000;     // Oniguruma's own default (retry-limit-in-match) ...
-constexpr uint64_t kStepsPerCharacter = 16;         // ... but never so low that one long run of spaces exceeds it
+constexpr uint64_t kStepsPerCall = 4;               // what a search costs besides what it passes over
 
 std::string error_text(int code) {
   std::array<PCRE2_UCHAR, 256> text{};
@@ -53,6 +53,8 @@ struct RegexScratch::State {
   pcre2_match_context* context = pcre2_match_context_create(nullptr);
   std::vector<uint8_t> classes;   // of the text, one for each character
   std::vector<uint32_t> offsets;  // of the characters; empty: each is one byte
+  WorkBudget* budget = nullptr;   // of the search under way
+  size_t place = 0;               // of the last callout
   pcre2_jit_stack* stack = pcre2_jit_stack_create(32'768, kJitStackBytes, nullptr);
 
   State() {
@@ -60,7 +62,19 @@ struct RegexScratch::State {
     // Without a stack of its own (no JIT on this processor) PCRE2 interprets, or uses 32 KiB of the thread's stack.
     if (stack != nullptr) pcre2_jit_stack_assign(context, nullptr, stack);
     pcre2_set_heap_limit(context, kHeapLimitKib);
+    pcre2_set_match_limit(context, UINT32_MAX);  // the budget is the limit
+    pcre2_set_callout(context, &State::on_callout, this);
   }
+
+  /// A step of the engine, and what it has passed over since the last one.
+  static int on_callout(pcre2_callout_block* block, void* self) {
+    State& state = *static_cast<State*>(self);
+    const size_t place = block->current_position;
+    const size_t passed = place > state.place ? place - state.place : 0;
+    state.place = place;
+    return state.budget->pass(passed) ? 0 : PCRE2_ERROR_CALLOUT;
+  }
+
   State(const State&) = delete;
   State& operator=(const State&) = delete;
   ~State() {
@@ -83,14 +97,14 @@ Result<Regex> Regex::compile(std::string_view pattern, RegexDialect dialect) {
                  fmt::format("pattern of {} bytes, at most {}", pattern.size(), kMaxPatternBytes)};
   }
   TRY_ASSIGN(const TranslatedPattern translated, translate_pattern(pattern, dialect));
-  return assemble(translated);
+  return assemble(quote(pattern), translated);
 }
 
 Result<Regex> Regex::any_of(const CodepointSet& set) {
-  return assemble({.parts = {{.syntax = "", .set = 0}}, .sets = {set}});
+  return assemble("of digits", {.parts = {{.syntax = "", .set = 0}}, .sets = {set}});
 }
 
-Result<Regex> Regex::assemble(const TranslatedPattern& pattern) {
+Result<Regex> Regex::assemble(std::string shown, const TranslatedPattern& pattern) {
   TRY_ASSIGN(ClassMap classes, ClassMap::build(pattern.sets));
   std::string native;
   if (pattern.starts_with_run) {
@@ -113,33 +127,43 @@ Result<Regex> Regex::assemble(const TranslatedPattern& pattern) {
     return Error{ErrorKind::invalid, fmt::format("pattern is refused by PCRE2: {}", error_text(error))};
   }
   pcre2_jit_compile(code, PCRE2_JIT_COMPLETE);  // where there is no JIT, matching interprets
-  return Regex(std::move(classes), code);
+  return Regex(std::move(shown), std::move(classes), code);
 }
 
 Result<bool> Regex::find(size_t from, RegexScratch& scratch, Match& match) const {
-  const RegexScratch::State& state = *scratch.state_;
+  RegexScratch::State& state = *scratch.state_;
   const std::vector<uint8_t>& text = state.classes;
-  const uint64_t steps = std::max<uint64_t>(kStepsPerMatch, text.size() * kStepsPerCharacter);
-  pcre2_set_match_limit(state.context, static_cast<uint32_t>(std::min<uint64_t>(steps, UINT32_MAX)));
+  state.place = from;
   const auto run = [&](uint32_t options) {
     return pcre2_match(code_.get(), text.data(), text.size(), from, options, state.data, state.context);
   };
   int status = run(0);
   if (status == PCRE2_ERROR_JIT_STACKLIMIT) status = run(PCRE2_NO_JIT);
+  const PCRE2_SIZE* span = pcre2_get_ovector_pointer(state.data);
+  const size_t passed = (status >= 0 ? span[1] : text.size()) - from;
+  const bool enough = state.budget->spend(kStepsPerCall + passed / WorkBudget::kPassedPerStep);
+  if (status == PCRE2_ERROR_CALLOUT || !enough) {
+    return Error{
+        ErrorKind::invalid,
+        fmt::format("the tokenizer's pattern {} takes too long on this text, at character {}: more than the {} "
+                    "steps that the whole text may take",
+                    shown_, from, state.budget->all())};
+  }
   if (status == PCRE2_ERROR_NOMATCH) return false;
   if (status < 0) {
-    return Error{ErrorKind::invalid, fmt::format("a pattern of the tokenizer failed on this text at character {}: {}",
-                                                 from, error_text(status))};
+    return Error{ErrorKind::invalid, fmt::format("the tokenizer's pattern {} failed on this text at character {}: {}",
+                                                 shown_, from, error_text(status))};
   }
-  const PCRE2_SIZE* span = pcre2_get_ovector_pointer(state.data);
   match = {span[0], span[1]};
   return true;
 }
 
-Result<void> Regex::find_all(std::string_view text, RegexScratch& scratch, std::vector<Match>& matches) const {
+Result<void> Regex::find_all(std::string_view text, WorkBudget& budget, RegexScratch& scratch,
+                             std::vector<Match>& matches) const {
   matches.clear();
   if (text.empty()) return {};
   RegexScratch::State& state = *scratch.state_;
+  state.budget = &budget;
   classes_.map(text, state.classes, state.offsets);
   constexpr size_t kNone = std::numeric_limits<size_t>::max();
   size_t last_end = kNone;

@@ -6,8 +6,12 @@
 // no pattern is silently read differently. Characters are told apart by the tables of unicode_properties.h: the engine
 // sees classes of characters (class_map.h), one byte each.
 // Threads: a Regex is immutable and thread-safe; a RegexScratch belongs to one thread. Lifetime: scratch is independent
-// of the Regex. Errors: unsupported (construct), invalid (syntax); matching: invalid where the pattern needs too many
-// steps on this text. Text is never dropped.
+// of the Regex. Errors: unsupported (construct), invalid (syntax); matching: invalid where the pattern needs more steps
+// on this text than are left. Text is never dropped.
+//
+// Steps are counted by callouts of the engine, which the translation puts where a match can be tried in another way
+// (regex_translate.h): its own limits begin anew with every call and every place of the text, and its JIT counts but
+// some of the ways.
 #pragma once
 
 #include <cstddef>
@@ -19,6 +23,7 @@
 #include "format/base/result.h"
 #include "runtime/text/class_map.h"
 #include "runtime/text/regex_translate.h"
+#include "runtime/text/work_budget.h"
 
 struct pcre2_real_code_8;
 
@@ -54,17 +59,20 @@ class Regex {
 
   /// All matches of valid UTF-8 `text`, left to right, not overlapping; an empty match directly behind a match does
   /// not count. Replaces what `matches` held.
-  [[nodiscard]] Result<void> find_all(std::string_view text, RegexScratch& scratch, std::vector<Match>& matches) const;
+  [[nodiscard]] Result<void> find_all(std::string_view text, WorkBudget& budget, RegexScratch& scratch,
+                                      std::vector<Match>& matches) const;
 
  private:
   struct Free {
     void operator()(pcre2_real_code_8* code) const;
   };
-  Regex(ClassMap classes, pcre2_real_code_8* code) : classes_(std::move(classes)), code_(code) {}
-  [[nodiscard]] static Result<Regex> assemble(const TranslatedPattern& pattern);
+  Regex(std::string shown, ClassMap classes, pcre2_real_code_8* code)
+      : shown_(std::move(shown)), classes_(std::move(classes)), code_(code) {}
+  [[nodiscard]] static Result<Regex> assemble(std::string shown, const TranslatedPattern& pattern);
   /// The first match at or behind `from` in the scratch's classes; places are counted in characters.
   [[nodiscard]] Result<bool> find(size_t from, RegexScratch& scratch, Match& match) const;
 
+  std::string shown_;  // the pattern for messages, in quotes
   ClassMap classes_;
   std::unique_ptr<pcre2_real_code_8, Free> code_;
 };

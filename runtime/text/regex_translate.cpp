@@ -8,6 +8,10 @@
 namespace dspack::runtime {
 namespace {
 
+constexpr std::string_view kCallout = "(?C)";
+constexpr unsigned kMostBetweenCallouts = 16;  // characters of a sequence
+constexpr size_t kMaxSets = 4096;              // each is compared with all others; of 256 classes few make sense
+
 constexpr uint32_t kLongS = 0x17F;
 constexpr uint32_t kKelvin = 0x212A;
 
@@ -40,8 +44,10 @@ class Translator {
   Translator(std::string_view pattern, RegexDialect dialect) : cursor_(pattern), dialect_(dialect) {}
 
   Result<TranslatedPattern> run() {
-    while (!cursor_.done())
+    while (!cursor_.done()) {
       TRY(item());
+      if (out_.sets.size() > kMaxSets) return cursor_.refuse("so many different sets of characters");
+    }
     find_run();
     return std::move(out_);
   }
@@ -51,7 +57,14 @@ class Translator {
     if (out_.parts.empty() || out_.parts.back().set) out_.parts.emplace_back();
     out_.parts.back().syntax += text;
   }
+  /// Where the work is counted.
+  void count_here() {
+    syntax(kCallout);
+    since_callout_ = 0;
+  }
   void set(CodepointSet characters) {
+    can_repeat_ = true;
+    if (++since_callout_ > kMostBetweenCallouts) count_here();
     const auto known = std::find(out_.sets.begin(), out_.sets.end(), characters);
     const auto index = static_cast<size_t>(known - out_.sets.begin());
     if (known == out_.sets.end()) out_.sets.push_back(std::move(characters));
@@ -66,41 +79,63 @@ class Translator {
       case ')':
         if (ignore_case_.size() > 1) ignore_case_.pop_back();
         syntax(cursor_.take(1));
+        can_repeat_ = true;
         return {};
       case '{': return counted();
       case '|':
         previous_letter_ = '\0';
         top_level_choice_ = top_level_choice_ || ignore_case_.size() == 1;
-        [[fallthrough]];
+        syntax(cursor_.take(1));
+        count_here();
+        can_repeat_ = false;
+        return {};
       case '*':
       case '+':
-      case '?': syntax(cursor_.take(1)); return {};
+      case '?': return repeated();
       case '^':
       case '$':
         if (dialect_ == RegexDialect::rust) return cursor_.refuse("'^' or '$'");
         syntax(cursor_.take(1));
+        can_repeat_ = true;
         return {};
       default: return character();
     }
   }
 
+  /// * + ? and the same lazy (*?) or possessive (*+).
+  Result<void> repeated() {
+    if (!can_repeat_) return cursor_.refuse("a quantifier that follows nothing");
+    const char kind = cursor_.peek(1);
+    const size_t bytes = kind == '?' || kind == '+' ? 2 : 1;
+    const char after = cursor_.peek(bytes);
+    if (after == '?' || after == '+' || after == '*') return cursor_.refuse("a quantifier behind a quantifier");
+    syntax(cursor_.take(bytes));
+    count_here();
+    can_repeat_ = false;
+    return {};
+  }
+
   Result<void> open_group() {
+    can_repeat_ = false;
     constexpr std::array<std::string_view, 6> kKnown = {"(?:", "(?=", "(?!", "(?<=", "(?<!", "(?>"};
     if (cursor_.next_is("(*")) return cursor_.refuse("'(*'");  // a control verb of PCRE2
     if (cursor_.next_is("(?i:")) {
       (void)cursor_.take(4);
       syntax("(?:");
+      count_here();
       ignore_case_.push_back(true);
       return {};
     }
     ignore_case_.push_back(ignore_case_.back());
     if (!cursor_.next_is("(?")) {
       syntax(cursor_.take(1));
+      count_here();
       return {};
     }
     for (const std::string_view start : kKnown) {
       if (!cursor_.next_is(start)) continue;
       syntax(cursor_.take(start.size()));
+      count_here();
       return {};
     }
     return cursor_.refuse("this kind of group");
@@ -108,6 +143,7 @@ class Translator {
 
   /// {n} {n,} {n,m}
   Result<void> counted() {
+    if (!can_repeat_) return cursor_.refuse("a quantifier that follows nothing");
     size_t end = 1;
     size_t commas = 0;
     for (char c = cursor_.peek(end); (c >= '0' && c <= '9') || c == ','; c = cursor_.peek(++end))
@@ -118,6 +154,8 @@ class Translator {
     const char after = cursor_.peek(end + 1);
     if (after == '?' || after == '+' || after == '*') return cursor_.refuse("'}' followed by another quantifier");
     syntax(cursor_.take(end + 1));
+    count_here();
+    can_repeat_ = false;
     return {};
   }
 
@@ -169,6 +207,8 @@ class Translator {
   std::vector<bool> ignore_case_ = {false};  // by open groups
   char previous_letter_ = '\0';              // the last one under (?i: in this alternative
   bool top_level_choice_ = false;
+  unsigned since_callout_ = 0;  // characters
+  bool can_repeat_ = false;     // a quantifier may follow
 };
 
 }  // namespace

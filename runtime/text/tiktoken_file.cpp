@@ -8,6 +8,7 @@
 #include <set>
 
 #include "format/base/foreign_text.h"
+#include "format/document_bounds.h"
 #include "runtime/text/base64.h"
 #include "runtime/text/byte_level.h"
 #include "runtime/text/json.h"
@@ -144,7 +145,7 @@ Result<void> add_tokens(std::string_view model, Vocabulary& vocabulary) {
 }  // namespace
 
 Result<TokenizerParts> parse_tiktoken(std::string_view model, std::string_view tokenizer_config_json) {
-  TRY_ASSIGN(const json config, parse_json(tokenizer_config_json, kConfigFile));
+  TRY_ASSIGN(const json config, parse_json(tokenizer_config_json, kConfigFile, format::kSettingsDocument));
   TRY(in_file(check_class(config), kConfigFile));
   Vocabulary vocabulary(0);
   TRY(in_file(add_tokens(model, vocabulary), kModelFile));

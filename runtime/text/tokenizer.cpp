@@ -17,6 +17,7 @@ constexpr size_t kMaxTextBytes = size_t{1} << 30;  // positions in a word are 32
 }  // namespace
 
 struct Tokenizer::Scratch {
+  WorkBudget budget;
   PreTokenizer::Scratch words;
   BpeScratch bpe;
 };
@@ -40,7 +41,7 @@ Result<std::vector<uint32_t>> Tokenizer::encode(std::string_view text, SpecialTo
     repaired = to_valid_utf8(text);
     text = repaired;
   }
-  Scratch scratch;
+  Scratch scratch{.budget = WorkBudget(text.size()), .words = {}, .bpe = {}};
   std::vector<uint32_t> ids;
   if (parts_.slicing == Slicing::none) {
     TRY(encode_slice(text, special, scratch, ids));
@@ -54,13 +55,15 @@ Result<std::vector<uint32_t>> Tokenizer::encode(std::string_view text, SpecialTo
 Result<void> Tokenizer::encode_slice(std::string_view text, SpecialTokens special, Scratch& scratch,
                                      std::vector<uint32_t>& ids) const {
   std::vector<AddedTokens::Segment> segments{{text, std::nullopt}};
-  if (special == SpecialTokens::parse) segments = parts_.added_tokens.split(text);
+  if (special == SpecialTokens::parse) {
+    TRY_ASSIGN(segments, parts_.added_tokens.split(text, scratch.budget));
+  }
   for (const AddedTokens::Segment& segment : segments) {
     if (segment.id) {
       ids.push_back(*segment.id);
       continue;
     }
-    TRY(parts_.pre_tokenizer.split(segment.text, scratch.words));
+    TRY(parts_.pre_tokenizer.split(segment.text, scratch.budget, scratch.words));
     for (const std::string_view word : scratch.words.words)
       TRY(parts_.bpe.encode(word, scratch.bpe, ids));
   }

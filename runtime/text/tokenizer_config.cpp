@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "format/document_bounds.h"
 #include "runtime/text/json.h"
 
 namespace dspack::runtime {
@@ -48,7 +49,7 @@ Result<TokenizerConfig> read_config(const json& root) {
 }  // namespace
 
 Result<TokenizerConfig> TokenizerConfig::from_json(std::string_view tokenizer_config_json) {
-  TRY_ASSIGN(const json root, parse_json(tokenizer_config_json, "tokenizer_config.json"));
+  TRY_ASSIGN(const json root, parse_json(tokenizer_config_json, "tokenizer_config.json", format::kSettingsDocument));
   Result<TokenizerConfig> config = read_config(root);
   if (!config) return config.error().in("tokenizer_config.json");
   return config;

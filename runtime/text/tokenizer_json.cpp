@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "format/base/foreign_text.h"
+#include "format/document_bounds.h"
 #include "runtime/text/json.h"
 
 namespace dspack::runtime {
@@ -148,7 +149,7 @@ Result<AddedToken> parse_added_token(const json& value, uint32_t id) {
 }
 
 Result<TokenizerParts> parse_tokenizer_json(std::string_view text) {
-  TRY_ASSIGN(const json root, parse_json(text, "tokenizer.json"));
+  TRY_ASSIGN(const json root, parse_json(text, "tokenizer.json", format::kTokenizerDocument));
   TRY_ASSIGN(const json* model, in_section(object_field(root, "model"), "top level"));
   TRY_ASSIGN(const json* vocab, in_section(object_field(*model, "vocab"), "model"));
   TRY_ASSIGN(const json* added, in_section(array_field(root, "added_tokens"), "top level"));

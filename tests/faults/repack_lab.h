@@ -5,6 +5,7 @@
 #include <map>
 #include <string>
 
+#include "format/document_bounds.h"
 #include "reshard/journal.h"
 #include "reshard/repack_part.h"
 #include "reshard/seal_parts.h"
@@ -109,7 +110,7 @@ class RepackLab {
   /// The journal's own first record: whether it is this run's is for the run to judge.
   static format::Json identity_of(std::string_view journal) {
     const std::string_view line = journal.substr(0, journal.find('\n'));
-    auto json = format::parse_json(line.substr(std::min<size_t>(line.size(), 17)));
+    auto json = format::parse_json(line.substr(std::min<size_t>(line.size(), 17)), format::kManifestDocument);
     return json ? std::move(json).value() : format::Json();
   }
 

@@ -1,6 +1,7 @@
 #include <doctest/doctest.h>
 
 #include "format/checkpoint.h"
+#include "format/document_bounds.h"
 #include "tests/support/small_checkpoint.h"
 
 using namespace dspack;
@@ -82,7 +83,7 @@ TEST_CASE("checkpoint: contradictions between index and shards are refused") {
     CHECK(mentions(error_of(folder), "\"..\""));
   }
   SUBCASE("a tensor is not where the index says") {
-    auto json = *format::parse_json(index);
+    auto json = *format::parse_json(index, format::kManifestDocument);
     json["weight_map"]["ghost.weight"] = SmallCheckpoint::shard_name(0);
     folder.write("model.safetensors.index.json", json.dump());
     CHECK(mentions(error_of(folder), "\"ghost.weight\""));

@@ -1,25 +1,26 @@
 #include <doctest/doctest.h>
 
+#include "format/document_bounds.h"
 #include "format/json.h"
 
 using namespace dspack;
 using namespace dspack::format;
 
 TEST_CASE("json: duplicate keys are refused, at any depth") {
-  CHECK(parse_json(R"({"a":1,"b":{"a":2}})").has_value());
-  CHECK(parse_json(R"({"a":1,"a":2})").error().message == "duplicate key \"a\"");
-  CHECK(parse_json(R"({"x":[{"k":1,"k":1}]})").error().message == "duplicate key \"k\"");
-  CHECK(parse_json(R"({"a":1,"\u0061":2})").error().message == "duplicate key \"a\"");
+  CHECK(parse_json(R"({"a":1,"b":{"a":2}})", kManifestDocument).has_value());
+  CHECK(parse_json(R"({"a":1,"a":2})", kManifestDocument).error().message == "duplicate key \"a\"");
+  CHECK(parse_json(R"({"x":[{"k":1,"k":1}]})", kManifestDocument).error().message == "duplicate key \"k\"");
+  CHECK(parse_json(R"({"a":1,"\u0061":2})", kManifestDocument).error().message == "duplicate key \"a\"");
 }
 
 TEST_CASE("json: hostile nesting stops early") {
   const std::string deep(10'000'000, '[');
-  CHECK(parse_json(deep).error().message == "nested deeper than 64 levels");
+  CHECK(parse_json(deep, kManifestDocument).error().message == "nested deeper than 64 levels");
 }
 
 TEST_CASE("json: broken text is an error with a place, not an exception") {
   for (const char* text : {"", "{", "{\"a\":}", "[1,]", "{} x", "\xff", "{\"a\":\"\xc3\"}", "nul", "1e999999999"}) {
-    const auto parsed = parse_json(text);
+    const auto parsed = parse_json(text, kManifestDocument);
     CAPTURE(text);
     REQUIRE_FALSE(parsed.has_value());
     CHECK(parsed.error().kind == ErrorKind::invalid);
@@ -28,11 +29,11 @@ TEST_CASE("json: broken text is an error with a place, not an exception") {
 }
 
 TEST_CASE("json: equal values give equal bytes") {
-  CHECK(canonical_json(*parse_json(R"({ "b":1, "a":[true, null] })")) == R"({"a":[true,null],"b":1})");
+  CHECK(canonical_json(*parse_json(R"({ "b":1, "a":[true, null] })", kManifestDocument)) == R"({"a":[true,null],"b":1})");
 }
 
 TEST_CASE("json: fields are checked by kind") {
-  const auto json = *parse_json(R"({"n":3,"neg":-1,"f":1.5,"s":"x","a":[],"o":{}})");
+  const auto json = *parse_json(R"({"n":3,"neg":-1,"f":1.5,"s":"x","a":[],"o":{}})", kManifestDocument);
   CHECK(*json_uint(json, "n") == 3);
   CHECK_FALSE(json_uint(json, "neg").has_value());
   CHECK_FALSE(json_uint(json, "f").has_value());

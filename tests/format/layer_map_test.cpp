@@ -1,3 +1,4 @@
+#include "format/document_bounds.h"
 #include "format/layer_map.h"
 
 #include <doctest/doctest.h>
@@ -113,7 +114,7 @@ TEST_CASE("layer map: shares that are none are refused with the place") {
 
 TEST_CASE("layer map: shares of the depth become the layers that exact fractions give") {
   std::ifstream file(DSPACK_ROOT "/tests/data/layer_map_cases.json");
-  const auto cases = parse_json(std::string{std::istreambuf_iterator<char>(file), {}});
+  const auto cases = parse_json(std::string{std::istreambuf_iterator<char>(file), {}}, kManifestDocument);
   REQUIRE_MESSAGE(cases, problem(cases));
   REQUIRE(cases->size() == 76);
   for (const Json& entry : *cases) {
@@ -142,9 +143,9 @@ TEST_CASE("layer map: what does not fit the model is refused") {
 
 TEST_CASE("layer map: lists are checked entry by entry") {
   for (const char* text : {"[]", "{}", "null", "\"0-3\"", "3"})
-    CHECK(problem(layer_map_of(parse_json(text).value())) == "a layer map is a list of at least one layer number");
+    CHECK(problem(layer_map_of(parse_json(text, kManifestDocument).value())) == "a layer map is a list of at least one layer number");
   for (const char* text : {"[-1]", "[1.5]", "[\"1\"]", "[65536]", "[18446744073709551616]", "[[0]]", "[null]"}) {
-    CHECK(problem(layer_map_of(parse_json(text).value())) ==
+    CHECK(problem(layer_map_of(parse_json(text, kManifestDocument).value())) ==
           "a layer map has an entry that is no layer number from 0 to 65535");
   }
   CHECK(problem(layer_map_of(Json(std::vector<uint32_t>(4097, 0)))) ==

@@ -3,6 +3,7 @@
 #include <fstream>
 
 #include "format/checkpoint.h"
+#include "format/document_bounds.h"
 #include "tests/support/temp_folder.h"
 
 using namespace dspack;
@@ -80,7 +81,7 @@ std::string opened(const std::string& manifest) {
 
 /// The sample with a change, sealed anew, so that only the change can be at fault.
 std::string changed(const std::function<void(Json&)>& change) {
-  Json json = *format::parse_json(write_manifest(sample()));
+  Json json = *format::parse_json(write_manifest(sample()), format::kManifestDocument);
   change(json);
   json["seal"] = "";
   json["seal"] = to_hex(format::sha256(canonical_json(json)));

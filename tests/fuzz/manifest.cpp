@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string>
 
+#include "format/document_bounds.h"
 #include "format/manifest.h"
 #include "tests/fuzz/catalogue.h"
 #include "tests/fuzz/memory_repository.h"
@@ -15,7 +16,7 @@ namespace {
 
 /// Canonical text with the seal that fits; nullopt of what is no JSON object.
 std::optional<std::string> sealed(std::string_view text) {
-  auto json = format::parse_json(text);
+  auto json = format::parse_json(text, format::kManifestDocument);
   if (!json || !json->is_object()) return std::nullopt;
   (*json)[format::kSealKey] = "";
   (*json)[format::kSealKey] = to_hex(format::sha256(format::canonical_json(*json)));
@@ -103,8 +104,8 @@ void check_sealed(const std::string& text) {
   DSPACK_CHECK(again.has_value(), again.error().message);
   DSPACK_CHECK(write_manifest(*again) == written, "written twice, two texts");
   DSPACK_CHECK(same_files(*manifest, *again), "something of the files is lost in writing");
-  const Json original = format::parse_json(text).value();
-  const Json kept = format::parse_json(written).value();
+  const Json original = format::parse_json(text, format::kManifestDocument).value();
+  const Json kept = format::parse_json(written, format::kManifestDocument).value();
   DSPACK_CHECK(is_part_of(kept, original), "writing invents or changes something");
   // Nothing was passed over: the text was canonical, and it must be the same.
   if (is_part_of(original, kept)) DSPACK_CHECK(written == text, "a canonical manifest is written differently");

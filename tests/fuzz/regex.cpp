@@ -32,12 +32,13 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view pattern = fuzz::take(input, '\n');
   const std::string text = runtime::to_valid_utf8(input);
   runtime::RegexScratch scratch;
+  runtime::WorkBudget budget(text.size());
   std::vector<Regex::Match> matches;
   for (const RegexDialect dialect : {RegexDialect::oniguruma, RegexDialect::rust}) {
     const auto regex = Regex::compile(pattern, dialect);
     if (!regex) {
       fuzz::check_refusal(regex.error());
-    } else if (const auto found = regex->find_all(text, scratch, matches); found) {
+    } else if (const auto found = regex->find_all(text, budget, scratch, matches); found) {
       check_matches(text, matches);
     } else {
       fuzz::check_refusal(found.error());
@@ -49,7 +50,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto exact = Regex::compile(runtime::escape_pattern(literal));
   if (!exact && exact.error().kind == ErrorKind::unsupported) return 0;  // too long, or too many different characters
   DSPACK_CHECK(exact.has_value(), exact.error().message);
-  DSPACK_CHECK(exact->find_all(literal, scratch, matches).has_value(), literal);
+  runtime::WorkBudget anew(literal.size());
+  DSPACK_CHECK(exact->find_all(literal, anew, scratch, matches).has_value(), literal);
   DSPACK_CHECK(matches.size() == 1 && matches[0].begin == 0 && matches[0].end == literal.size(), literal);
   return 0;
 }

@@ -8,13 +8,14 @@
 #include <string_view>
 
 #include "format/base/checked.h"
+#include "format/document_bounds.h"
 #include "format/json.h"
 
 namespace dspack::fuzz {
 
 /// The furthest end that any tensor claims, relative to the byte buffer.
 inline uint64_t claimed_bytes(std::string_view json) {
-  const auto root = format::parse_json(json);
+  const auto root = format::parse_json(json, format::kManifestDocument);
   uint64_t end = 0;
   if (!root || !root->is_object()) return end;
   for (const format::Json& entry : *root) {

@@ -1,4 +1,5 @@
 // tokenizer.json. Input: its text on the first line, a text to encode behind it.
+#include "format/document_bounds.h"
 #include "format/json.h"
 #include "tests/fuzz/tokenizer_checks.h"
 
@@ -10,7 +11,7 @@ namespace {
 
 /// A tokenizer may be told to drop delimiters; then its ids do not hold the whole text.
 bool drops_text(std::string_view tokenizer_json) {
-  return format::canonical_json(format::parse_json(tokenizer_json).value()["pre_tokenizer"]).find("emoved") !=
+  return format::canonical_json(format::parse_json(tokenizer_json, format::kManifestDocument).value()["pre_tokenizer"]).find("emoved") !=
          std::string::npos;
 }
 

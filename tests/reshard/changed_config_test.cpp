@@ -1,5 +1,6 @@
 #include <doctest/doctest.h>
 
+#include "format/document_bounds.h"
 #include "reshard/changed_config.h"
 #include "tests/support/small_checkpoint.h"
 
@@ -33,7 +34,7 @@ std::string changed(const std::string& recipe, const std::string& config, const 
 Json changed_json(const std::string& recipe, const std::string& config, const SmallCheckpoint& checkpoint = {},
                   const std::vector<std::string>& exact = {}) {
   const std::string text = changed(recipe, config, checkpoint, exact);
-  const auto json = format::parse_json(text);
+  const auto json = format::parse_json(text, format::kManifestDocument);
   REQUIRE_MESSAGE(json.has_value(), text);
   return *json;
 }

@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "format/document_bounds.h"
 #include "format/json.h"
 #include "format/manifest.h"
 #include "reshard/publish/commit_body.h"
@@ -173,11 +174,11 @@ TEST_CASE("commit body: a header and a line for each file; content that has chan
       commit_body({.summary = "s", .parent = "0123456"}, commit, sealed, format::posix_file_system()).value();
   std::vector<format::Json> lines;
   for (size_t at = 0; at < body.size(); at = body.find('\n', at) + 1)
-    lines.push_back(format::parse_json(body.substr(at, body.find('\n', at) - at)).value());
+    lines.push_back(format::parse_json(body.substr(at, body.find('\n', at) - at), format::kManifestDocument).value());
   REQUIRE(lines.size() == 4);
   CHECK(lines[0]["value"]["parentCommit"] == "0123456");
   CHECK(lines[1] == format::parse_json(R"({"key":"file","value":{"content":"e30K","encoding":"base64",)"
-                                       R"("path":"config.json"}})")
+                                       R"("path":"config.json"}})", format::kManifestDocument)
                         .value());
   CHECK(lines[2]["key"] == "lfsFile");
   CHECK(lines[2]["value"]["oid"] == to_hex(files[1].sha256));

@@ -1,6 +1,7 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
+#include "format/document_bounds.h"
 #include "reshard/selection.h"
 
 using namespace dspack;
@@ -29,7 +30,7 @@ std::string numbers(std::string_view text) {
 }
 
 std::string problem(const std::string& json) {
-  const auto selectors = reshard::selectors_of(format::parse_json(json).value());
+  const auto selectors = reshard::selectors_of(format::parse_json(json, format::kManifestDocument).value());
   return selectors ? "none" : selectors.error().message;
 }
 
@@ -91,8 +92,8 @@ TEST_CASE("selection: a tensor fits that fits every field; one of no layer or ex
 TEST_CASE("selection: include takes what fits any, exclude then leaves out what fits any") {
   const auto selection = [](const char* include, const char* exclude) {
     reshard::Selection made;
-    if (*include != '\0') made.include = reshard::selectors_of(format::parse_json(include).value()).value();
-    if (*exclude != '\0') made.exclude = reshard::selectors_of(format::parse_json(exclude).value()).value();
+    if (*include != '\0') made.include = reshard::selectors_of(format::parse_json(include, format::kManifestDocument).value()).value();
+    if (*exclude != '\0') made.exclude = reshard::selectors_of(format::parse_json(exclude, format::kManifestDocument).value()).value();
     return made;
   };
   const auto all = selection("", "");
@@ -113,13 +114,13 @@ TEST_CASE("selection: include takes what fits any, exclude then leaves out what 
 TEST_CASE("selection: a JSON selector reads back as it was written, and says the same as a command line") {
   const std::string json =
       R"({"experts":"0-7,9","layers":"3-5","name":["*.weight","x"],"role":["routed_expert","norm"]})";
-  const Selector selector = selector_of(format::parse_json(json).value()).value();
+  const Selector selector = selector_of(format::parse_json(json, format::kManifestDocument).value()).value();
   CHECK(format::canonical_json(reshard::selector_json(selector)) == json);
   const Selector same =
       parse_selector(" layers=3,4-5  role=routed_expert experts=9,0-7 role=norm name=*.weight name=x ").value();
   CHECK(format::canonical_json(reshard::selector_json(same)) == json);
   CHECK(format::canonical_json(reshard::selector_json(
-            selector_of(format::parse_json(R"({"layers":3})").value()).value())) == R"({"layers":"3"})");
+            selector_of(format::parse_json(R"({"layers":3})", format::kManifestDocument).value()).value())) == R"({"layers":"3"})");
 }
 
 TEST_CASE("selection: what is wrong with a selector is said") {

@@ -1,3 +1,4 @@
+#include "format/document_bounds.h"
 #include "runtime/model/config.h"
 
 #include <doctest/doctest.h>
@@ -9,7 +10,7 @@ namespace dspack::runtime {
 namespace {
 
 format::Json tiny_config() {
-  const auto json = format::parse_json(test::read_file(test::tiny_folder() / "config.json"));
+  const auto json = format::parse_json(test::read_file(test::tiny_folder() / "config.json"), format::kManifestDocument);
   REQUIRE(json);
   return *json;
 }

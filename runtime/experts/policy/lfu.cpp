@@ -36,12 +36,12 @@ void LfuPolicy::count(const ExpertUse& use) {
 void LfuPolicy::hit(const ExpertUse& use) {
   in_slots_.erase({count_of(use.key), use.key});
   count(use);
-  in_slots_.emplace(count_of(use.key), use.key);
+  in_slots_.insert({count_of(use.key), use.key});
 }
 
 void LfuPolicy::inserted(const ExpertUse& use) {
   count(use);
-  in_slots_.emplace(count_of(use.key), use.key);
+  in_slots_.insert({count_of(use.key), use.key});
 }
 
 void LfuPolicy::prefetched(ExpertKey key, uint64_t pass) {

@@ -4,10 +4,10 @@
 // errors: see eviction_policy.h. O(log n) a use.
 #pragma once
 
-#include <set>
 #include <unordered_map>
 
 #include "runtime/experts/eviction_policy.h"
+#include "runtime/experts/policy/victim_order.h"
 
 namespace dspack::runtime {
 
@@ -18,6 +18,8 @@ class LfuPolicy final : public EvictionPolicy {
   void inserted(const ExpertUse& use) override;
   void prefetched(ExpertKey key, uint64_t pass) override;
   void removed(ExpertKey key) override;
+  void hold(ExpertKey key) override { in_slots_.hold({count_of(key), key}); }
+  void let_go() override { in_slots_.let_go(); }
   [[nodiscard]] std::optional<ExpertKey> victim(const std::function<bool(ExpertKey)>& may_go) override;
 
  private:
@@ -26,7 +28,7 @@ class LfuPolicy final : public EvictionPolicy {
 
   // log2 of the sum over uses of 2^(pass / half-life): all counts age alike, so their order does not change with time.
   std::unordered_map<uint64_t, double> counts_;
-  std::set<std::pair<double, ExpertKey>> in_slots_;  // least first
+  VictimOrder<std::pair<double, ExpertKey>> in_slots_;  // least first
 };
 
 }  // namespace dspack::runtime

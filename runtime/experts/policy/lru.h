@@ -14,6 +14,8 @@ class LruPolicy final : public EvictionPolicy {
   void inserted(const ExpertUse& use) override { recency_.insert(use); }
   void prefetched(ExpertKey key, uint64_t pass) override { recency_.insert_prefetched(key, pass); }
   void removed(ExpertKey key) override { recency_.remove(key); }
+  void hold(ExpertKey key) override { recency_.hold(key); }
+  void let_go() override { recency_.let_go(); }
   [[nodiscard]] std::optional<ExpertKey> victim(const std::function<bool(ExpertKey)>& may_go) override {
     for (const RecencyOrder::Entry& entry : recency_.order()) {
       if (may_go(entry.key)) return entry.key;

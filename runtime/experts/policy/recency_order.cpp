@@ -25,6 +25,10 @@ void RecencyOrder::remove(ExpertKey key) {
   entries_.erase(at);
 }
 
+void RecencyOrder::hold(ExpertKey key) {
+  if (const auto at = entries_.find(packed(key)); at != entries_.end()) order_.hold(at->second);
+}
+
 void RecencyOrder::put(ExpertKey key, uint64_t pass, uint32_t last_row) {
   const Entry entry{
       .pass = pass, .row = std::numeric_limits<uint32_t>::max() - last_row, .sequence = sequence_++, .key = key};

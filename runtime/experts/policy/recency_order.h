@@ -5,10 +5,10 @@
 #pragma once
 
 #include <cstdint>
-#include <set>
 #include <unordered_map>
 
 #include "runtime/experts/eviction_policy.h"
+#include "runtime/experts/policy/victim_order.h"
 
 namespace dspack::runtime {
 
@@ -34,13 +34,16 @@ class RecencyOrder {
   /// An expert comes that is likely to be used in this pass.
   void insert_prefetched(ExpertKey key, uint64_t pass);
   void remove(ExpertKey key);
+  /// As EvictionPolicy has them.
+  void hold(ExpertKey key);
+  void let_go() { order_.let_go(); }
   /// Oldest first.
-  [[nodiscard]] const std::set<Entry>& order() const { return order_; }
+  [[nodiscard]] const VictimOrder<Entry>& order() const { return order_; }
 
  private:
   void put(ExpertKey key, uint64_t pass, uint32_t last_row);
 
-  std::set<Entry> order_;
+  VictimOrder<Entry> order_;
   std::unordered_map<uint64_t, Entry> entries_;
   uint64_t sequence_ = 0;
 };

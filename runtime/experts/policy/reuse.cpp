@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 namespace dspack::runtime {
 
@@ -26,6 +27,27 @@ void ReusePolicy::removed(ExpertKey key) {
   Expert& expert = expert_of(key);
   expert.in_slot = false;
   if (!expert.is_ranked) std::erase(arrivals_, key);
+}
+
+void ReusePolicy::hold(ExpertKey key) {
+  Expert& expert = expert_of(key);
+  if (std::exchange(expert.is_held, true)) return;
+  held_.push_back(key);
+  // What is held has arrived last, if it has arrived since its layer was ranked.
+  if (arrivals_.empty() || arrivals_.back() != key) return;
+  arrivals_.pop_back();
+  held_arrivals_.push_back(key);
+}
+
+void ReusePolicy::let_go() {
+  for (const ExpertKey key : held_) {
+    Layer& layer = layer_of(key.layer);
+    layer.passed = layer.gone;
+    expert_of(key).is_held = false;
+  }
+  held_.clear();
+  arrivals_.insert(arrivals_.end(), held_arrivals_.begin(), held_arrivals_.end());
+  held_arrivals_.clear();
 }
 
 // What arrives is in no ranking before its layer's visit ends.
@@ -64,7 +86,11 @@ std::optional<uint32_t> ReusePolicy::layer_victim(Layer& layer, const std::funct
   const auto is_candidate = [&](uint32_t i) { return layer.experts[i].in_slot && layer.experts[i].is_ranked; };
   while (layer.gone < layer.ranking.size() && !is_candidate(layer.ranking[layer.gone]))
     ++layer.gone;
-  for (size_t i = layer.gone; i < layer.ranking.size(); ++i) {
+  layer.passed = std::max(layer.passed, layer.gone);
+  while (layer.passed < layer.ranking.size() &&
+         (layer.experts[layer.ranking[layer.passed]].is_held || !is_candidate(layer.ranking[layer.passed])))
+    ++layer.passed;
+  for (size_t i = layer.passed; i < layer.ranking.size(); ++i) {
     const uint32_t expert = layer.ranking[i];
     if (is_candidate(expert) && may_go({layer.id, ExpertId(expert)})) return expert;
   }
@@ -123,6 +149,7 @@ void ReusePolicy::take_prefill(Layer& layer, const LayerVisit& visit) {
 void ReusePolicy::rank(Layer& layer) {
   layer.ranking.clear();
   layer.gone = 0;
+  layer.passed = 0;
   for (uint32_t i = 0; i < layer.experts.size(); ++i) {
     Expert& expert = layer.experts[i];
     expert.value = expert.history.last == 0 ? 0 : value_.value(expert.state);

@@ -22,6 +22,8 @@ class ReusePolicy final : public EvictionPolicy {
   void inserted(const ExpertUse& use) override;
   void prefetched(ExpertKey key, uint64_t pass) override;
   void removed(ExpertKey key) override;
+  void hold(ExpertKey key) override;
+  void let_go() override;
   [[nodiscard]] std::optional<ExpertKey> victim(const std::function<bool(ExpertKey)>& may_go) override;
 
  private:
@@ -31,6 +33,7 @@ class ReusePolicy final : public EvictionPolicy {
     float value = 0;  // 0: never used
     bool in_slot = false;
     bool is_ranked = false;  // in its layer's ranking
+    bool is_held = false;
   };
   struct Layer {
     explicit Layer(LayerId layer) : id(layer) {}
@@ -39,6 +42,7 @@ class ReusePolicy final : public EvictionPolicy {
     std::vector<Expert> experts;    // by number
     std::vector<uint32_t> ranking;  // in slots at the last visit's end, least value first
     size_t gone = 0;                // of the ranking's front: no more in slots
+    size_t passed = 0;              // of the ranking's front: gone or held
   };
 
   Layer& layer_of(LayerId id);
@@ -58,6 +62,8 @@ class ReusePolicy final : public EvictionPolicy {
   std::vector<Layer> layers_;        // ascending
   std::vector<float> discounts_;     // by number of layers ahead
   std::vector<ExpertKey> arrivals_;  // in slots, in no ranking yet
+  std::vector<ExpertKey> held_;
+  std::vector<ExpertKey> held_arrivals_;  // of these: what would be in arrivals_, behind all that is
 };
 
 }  // namespace dspack::runtime

@@ -35,17 +35,16 @@ void S3FifoPolicy::arrive(ExpertKey key) {
     ghosts_.erase(ghost->second);
     remembered_.erase(ghost);
   }
-  Queue& queue = is_small ? small_ : main_;
-  places_[packed(key)] = {.is_small = is_small, .at = queue.insert(queue.end(), key)};
+  (is_small ? small_ : main_).insert({arrivals_, key});
+  places_[packed(key)] = {.is_small = is_small, .arrival = arrivals_++};
 }
 
 void S3FifoPolicy::removed(ExpertKey key) {
   const auto at = places_.find(packed(key));
   if (at == places_.end()) return;
-  if (!at->second.is_small) {
-    main_.erase(at->second.at);
-  } else {
-    small_.erase(at->second.at);
+  const Place& place = at->second;
+  (place.is_small ? small_ : main_).erase({place.arrival, key});
+  if (place.is_small) {
     remembered_[packed(key)] = ghosts_.insert(ghosts_.end(), key);
   }
   places_.erase(at);
@@ -61,13 +60,25 @@ std::optional<ExpertKey> S3FifoPolicy::victim(const std::function<bool(ExpertKey
   return key;
 }
 
+void S3FifoPolicy::hold(ExpertKey key) {
+  const auto at = places_.find(packed(key));
+  if (at != places_.end()) (at->second.is_small ? small_ : main_).hold({at->second.arrival, key});
+}
+
+void S3FifoPolicy::let_go() {
+  small_.let_go();
+  main_.let_go();
+}
+
 std::optional<ExpertKey> S3FifoPolicy::small_victim(const std::function<bool(ExpertKey)>& may_go) {
   for (auto at = small_.begin(); at != small_.end();) {
-    const auto present = at++;
-    if (!may_go(*present)) continue;
-    Place& place = places_.at(packed(*present));
-    if (place.uses == 0) return *present;
-    place = {.is_small = false, .at = main_.insert(main_.end(), *present)};
+    const Arrival present = *at;
+    ++at;
+    if (!may_go(present.second)) continue;
+    Place& place = places_.at(packed(present.second));
+    if (place.uses == 0) return present.second;
+    place = {.is_small = false, .arrival = arrivals_};
+    main_.insert({arrivals_++, present.second});
     small_.erase(present);
   }
   return std::nullopt;
@@ -76,14 +87,18 @@ std::optional<ExpertKey> S3FifoPolicy::small_victim(const std::function<bool(Exp
 std::optional<ExpertKey> S3FifoPolicy::main_victim(const std::function<bool(ExpertKey)>& may_go) {
   // Each round takes a use from all that may go, so the last round finds one, if there is any.
   for (uint32_t round = 0; round <= kMostUses; ++round) {
-    size_t left = main_.size();
-    for (auto at = main_.begin(); left > 0; --left) {
-      const auto present = at++;
-      if (!may_go(*present)) continue;
-      Place& place = places_.at(packed(*present));
-      if (place.uses == 0) return *present;
+    const uint64_t first_moved = arrivals_;  // moved to the end in this round: not to be passed again in it
+    for (auto at = main_.begin(); at != main_.end() && at->first < first_moved;) {
+      const Arrival present = *at;
+      ++at;
+      if (!may_go(present.second)) continue;
+      Place& place = places_.at(packed(present.second));
+      if (place.uses == 0) return present.second;
       --place.uses;
-      main_.splice(main_.end(), main_, present);
+      main_.erase(present);
+      place.arrival = arrivals_;
+      main_.insert({arrivals_++, present.second});
+      if (at == main_.end()) break;
     }
   }
   return std::nullopt;

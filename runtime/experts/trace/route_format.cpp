@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "format/document_bounds.h"
 #include "format/json.h"
 
 namespace dspack::runtime {
@@ -27,7 +28,7 @@ Result<format::Json> parse_object(std::string_view line) {
   if (line.size() > kMaxRouteLineBytes) {
     return invalid(fmt::format("the line has {} bytes; {} are allowed", line.size(), kMaxRouteLineBytes));
   }
-  TRY_ASSIGN(format::Json object, format::parse_json(line));
+  TRY_ASSIGN(format::Json object, format::parse_json(line, format::kTraceLineDocument));
   if (!object.is_object()) return invalid("the line is not a JSON object");
   return object;
 }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "format/document_bounds.h"
 #include "runtime/generate/session.h"
 #include "tests/runtime/support/stored_tensors.h"
 
@@ -14,7 +15,7 @@ std::filesystem::path family_folder() {
 }
 
 format::Json read_json(const std::filesystem::path& path) {
-  auto json = format::parse_json(read_file(path));
+  auto json = format::parse_json(read_file(path), format::kManifestDocument);
   REQUIRE_MESSAGE(json, path.string());
   return std::move(*json);
 }

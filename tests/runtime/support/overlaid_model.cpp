@@ -4,6 +4,7 @@
 
 #include <map>
 
+#include "format/document_bounds.h"
 #include "tests/runtime/support/stored_tensors.h"
 #include "tests/support/small_checkpoint.h"
 
@@ -34,7 +35,7 @@ OverlaidModel::OverlaidModel(const Changes& changes) {
         {.name = name, .dtype = std::string(to_string(tensor.dtype)), .shape = tensor.shape, .bytes = tensor.bytes});
   }
   folder_.write("model.safetensors", safetensors_file(kept));
-  auto config = format::parse_json(read_file(tiny_folder() / "config.json"));
+  auto config = format::parse_json(read_file(tiny_folder() / "config.json"), format::kManifestDocument);
   REQUIRE(config);
   for (const auto& [key, value] : changes.config.items())
     (*config)[key] = value;

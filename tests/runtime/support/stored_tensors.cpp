@@ -5,6 +5,7 @@
 #include <fstream>
 #include <iterator>
 
+#include "format/document_bounds.h"
 #include "format/json.h"
 #include "format/safetensors.h"
 
@@ -39,7 +40,7 @@ std::filesystem::path tiny_folder() {
 }
 
 std::vector<GoldenPrompt> golden_prompts() {
-  const auto json = format::parse_json(read_file(golden_folder() / "prompts.json"));
+  const auto json = format::parse_json(read_file(golden_folder() / "prompts.json"), format::kManifestDocument);
   REQUIRE(json);
   std::vector<GoldenPrompt> prompts;
   for (const format::Json& prompt : json->at("prompts")) {

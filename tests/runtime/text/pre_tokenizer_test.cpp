@@ -17,7 +17,8 @@ Words words_of(const json& steps, std::string_view text) {
   const auto pre_tokenizer = PreTokenizer::from_json({{"type", "Sequence"}, {"pretokenizers", steps}});
   REQUIRE_MESSAGE(pre_tokenizer.has_value(), (pre_tokenizer ? "" : pre_tokenizer.error().message));
   PreTokenizer::Scratch scratch;
-  REQUIRE(pre_tokenizer->split(text, scratch).has_value());
+  WorkBudget budget(text.size());
+  REQUIRE(pre_tokenizer->split(text, budget, scratch).has_value());
   return Words(scratch.words.begin(), scratch.words.end());
 }
 

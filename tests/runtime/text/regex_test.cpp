@@ -14,8 +14,10 @@ std::vector<std::string> all_matches(std::string_view pattern, std::string_view 
   const Result<Regex> regex = Regex::compile(pattern, dialect);
   REQUIRE_MESSAGE(regex.has_value(), (regex ? "" : regex.error().message));
   RegexScratch scratch;
+  WorkBudget budget(text.size());
   std::vector<Regex::Match> matches;
-  REQUIRE(regex->find_all(text, scratch, matches).has_value());
+  const auto searched = regex->find_all(text, budget, scratch, matches);
+  REQUIRE_MESSAGE(searched.has_value(), (searched ? "" : searched.error().message));
   std::vector<std::string> found;
   for (const auto& match : matches)
     found.emplace_back(text.substr(match.begin, match.end - match.begin));
@@ -85,14 +87,68 @@ TEST_CASE("regex: a long run of white space neither overflows nor is dropped") {
   CHECK(all_matches("\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+", spaces) == Strings{spaces});
 }
 
-TEST_CASE("regex: a pattern that explodes on a text is reported") {
-  const auto regex = Regex::compile("(?:a|a|aa)+$");
-  REQUIRE(regex.has_value());
-  RegexScratch scratch;
-  std::vector<Regex::Match> matches;
-  const auto result = regex->find_all(std::string(60, 'a') + "b", scratch, matches);
-  REQUIRE_FALSE(result.has_value());
-  CHECK(result.error().kind == ErrorKind::invalid);
+TEST_CASE("regex: a pattern that explodes on a text is reported, in as many steps wherever the work lies") {
+  const std::string run(6000, 'a');
+  const std::pair<const char*, std::string> cases[] = {
+      {"(?:a|a|aa)+$", std::string(60, 'a') + "b"},  // brackets
+      {"a*a*a*a*a*c", run},                          // no bracket at all
+      {"(?:a|a|a|a)*(?:a|a|a|a)*c", run},            // alternatives
+      {"(?=a*a*a*c)a|b", run},                       // anew at every place
+      {"(?<!a*c)b", "b"},                            // (of no fixed length: refused when it is compiled)
+      {"a*?a*?a*?a*?c", run},
+      {"a{0,500}a{0,500}a{0,500}c", run},
+  };
+  for (const auto& [pattern, text] : cases) {
+    CAPTURE(pattern);
+    const auto regex = Regex::compile(pattern);
+    if (!regex) {
+      CHECK(std::string(pattern).find("(?<!") == 0);
+      continue;
+    }
+    RegexScratch scratch;
+    WorkBudget budget(text.size());
+    std::vector<Regex::Match> matches;
+    const auto result = regex->find_all(text, budget, scratch, matches);
+    REQUIRE_FALSE(result.has_value());
+    CHECK(result.error().kind == ErrorKind::invalid);
+    CHECK_MESSAGE(result.error().message.find("the tokenizer's pattern \"" + std::string(pattern)) == 0,
+                  result.error().message);
+    CHECK(budget.spent() == budget.all());
+    // What is spent stays spent, for the next pattern and the next piece of the text.
+    CHECK_FALSE(Regex::compile("b").value().find_all("b", budget, scratch, matches).has_value());
+  }
+}
+
+TEST_CASE("regex: patterns as they are take a small part of the steps, on any text") {
+  // V3's, GPT-4o's way of words, and GPT-2's.
+  const char* const patterns[] = {
+      R"([!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|)"
+      R"(\s*[\r\n]+|\s+(?!\S)|\s+)",
+      R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm})"
+      R"(\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
+      R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)"};
+  const auto repeated = [](std::string_view unit) {
+    std::string text;
+    while (text.size() < 1'000'000)
+      text += unit;
+    return text;
+  };
+  for (const char* pattern : patterns) {
+    const auto regex = Regex::compile(pattern);
+    REQUIRE_MESSAGE(regex.has_value(), (regex ? "" : regex.error().message));
+    for (const char* unit : {" ", "a", "A", "aA", "\n", " \n", "\t ", "1", "!", " !", "a ", "'", "'s", "模", "模 ", "é", "\u0301",
+                             "The quick brown fox, 1234 jumps.\n\n  ", "if (x) {\n\t\treturn y;\n}\n", "🙂"}) {
+      const std::string text = repeated(unit);
+      CAPTURE(pattern);
+      CAPTURE(unit);
+      RegexScratch scratch;
+      WorkBudget budget(text.size());
+      std::vector<Regex::Match> matches;
+      REQUIRE(regex->find_all(text, budget, scratch, matches).has_value());
+      CHECK(budget.spent() < text.size() * WorkBudget::kStepsPerByte / 5);
+      MESSAGE(unit << ": " << static_cast<double>(budget.spent()) / static_cast<double>(text.size()));
+    }
+  }
 }
 
 TEST_CASE("regex: classes can be put together, excepted from and taken the rest of") {

@@ -1,0 +1,15 @@
+#include "format/base/guarded.h"
+
+#include <string>
+
+namespace dspack {
+
+Error out_of_memory() {
+  return {ErrorKind::budget, "out of memory: more was needed than this machine, or a limit set for the process, gives"};
+}
+
+Error out_of_threads(const std::system_error& reason) {
+  return {ErrorKind::budget, std::string("the system refused a thread or a lock: ") + reason.what()};
+}
+
+}  // namespace dspack
