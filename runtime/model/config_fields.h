@@ -29,7 +29,7 @@ class ConfigFields {
   /// nullptr when absent or null; an error when it is not an object.
   const format::Json* object(std::string_view key);
   /// nullptr when absent or null.
-  [[nodiscard]] const format::Json* find(std::string_view key) const;
+  [[nodiscard]] const format::Json* find(std::string_view key);
 
   /// Fails (unsupported) if the object has a key that nothing has asked for and that is not in `without_effect`: what
   /// it says might change the result.
@@ -44,7 +44,7 @@ class ConfigFields {
   const format::Json& object_;
   std::string place_;
   std::optional<Error> error_;
-  mutable std::set<std::string, std::less<>> asked_;
+  std::set<std::string, std::less<>> asked_;
 };
 
 }  // namespace dspack::runtime
