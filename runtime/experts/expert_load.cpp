@@ -72,7 +72,10 @@ class Load {
 
   Result<void> outcome() {
     if (error_) return *error_;  // all others have ended
-    if (request_.verify) TRY(check_digests(storage_, tensors_in(request_.plan, request_.slot)));
+    if (request_.verify) {
+      TRY(check_digests(storage_, tensors_in(request_.plan, request_.slot)));
+      storage_.trust(request_.key);
+    }
     finish_slot(request_.plan, request_.slot);
     return {};
   }

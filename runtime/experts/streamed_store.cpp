@@ -361,9 +361,11 @@ void StreamedStore::loaded(Slot& slot, const LoadOutcome& outcome) {
 
 // What a network spoils on the way is often whole the second time, and what failed on the chance may not have been due.
 bool StreamedStore::read_again(Slot& slot, const LoadOutcome& outcome) {
-  if (outcome.result || slot.urgency != Urgency::demand) return false;
+  if (outcome.result) return false;
+  // A cache gives up what it has spoilt, whether the expert is wanted yet or not.
   const bool is_spoilt = outcome.result.error().kind == ErrorKind::corrupt && !slot.is_second_try &&
                          (slot.tier == StorageTier::network || storage_.distrust(slot.key));
+  if (slot.urgency != Urgency::demand) return false;
   if (!is_spoilt && !slot.may_fail) return false;
   if (is_spoilt) slot.is_second_try = true;
   if (slot.may_fail) {  // it counted as useful when it was wanted, and was not

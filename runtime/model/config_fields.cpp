@@ -24,10 +24,15 @@ std::string shown_key(const std::string& key) {
 
 }  // namespace
 
-const format::Json* ConfigFields::find(std::string_view key) const {
+const format::Json* ConfigFields::find(std::string_view key) {
   asked_.emplace(key);
   const auto found = object_.find(std::string(key));
   return found == object_.end() || found->is_null() ? nullptr : &*found;
+}
+
+bool ConfigFields::is_null(std::string_view key) const {
+  const auto found = object_.find(std::string(key));
+  return found != object_.end() && found->is_null();
 }
 
 void ConfigFields::refuse_others(std::span<const std::string_view> without_effect) {

@@ -28,8 +28,10 @@ class ConfigFields {
   std::string text(std::string_view key, std::string_view fallback);
   /// nullptr when absent or null; an error when it is not an object.
   const format::Json* object(std::string_view key);
+  /// Whether the key is there and its value is null.
+  [[nodiscard]] bool is_null(std::string_view key) const;
   /// nullptr when absent or null.
-  [[nodiscard]] const format::Json* find(std::string_view key) const;
+  [[nodiscard]] const format::Json* find(std::string_view key);
 
   /// Fails (unsupported) if the object has a key that nothing has asked for and that is not in `without_effect`: what
   /// it says might change the result.
@@ -44,7 +46,7 @@ class ConfigFields {
   const format::Json& object_;
   std::string place_;
   std::optional<Error> error_;
-  mutable std::set<std::string, std::less<>> asked_;
+  std::set<std::string, std::less<>> asked_;
 };
 
 }  // namespace dspack::runtime

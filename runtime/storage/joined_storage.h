@@ -24,6 +24,7 @@ class JoinedStorage final : public WeightStorage {
   [[nodiscard]] StorageTier tier_of(ExpertKey expert) const override { return storage_of(expert).tier_of(expert); }
   [[nodiscard]] bool must_verify(ExpertKey expert) const override { return storage_of(expert).must_verify(expert); }
   [[nodiscard]] std::optional<format::Digest> digest_of(const format::TensorEntry& tensor) const override;
+  void trust(ExpertKey expert) override { storage_of(expert).trust(expert); }
   [[nodiscard]] bool distrust(ExpertKey expert) override { return storage_of(expert).distrust(expert); }
   [[nodiscard]] Result<void> expect(std::span<const format::Extent> extents, const std::stop_token& stop) override;
   [[nodiscard]] Result<void> keep(ExpertKey expert, std::span<const TensorBytes> tensors,

@@ -132,12 +132,15 @@ Result<void> RemoteStorage::read(uint32_t file, uint64_t offset, std::span<std::
 
 Result<void> RemoteStorage::read_expert(ExpertKey expert, const Piece& piece, const std::stop_token& stop) {
   if (cache_->has_expert(expert)) {
-    if (auto read = cache_->read(piece.tensor, piece.in_tensor.begin, piece.into); !read) {
-      // Whatever has become of the file: distrust() takes it away, and the network has it.
-      return Error{ErrorKind::corrupt, read.error().message};
+    if (piece.in_tensor.begin == 0 && piece.tensor == checkpoint().expert(expert).front()) cache_->note_use(expert);
+    const auto read = cache_->read(piece.tensor, piece.in_tensor.begin, piece.into);
+    if (read) {
+      count_cache(WeightPurpose::experts, piece.into.size());
+      return {};
     }
-    count_cache(WeightPurpose::experts, piece.into.size());
-    return {};
+    // Whatever has become of the file: distrust() takes it away, and the network has it.
+    if (cache_->has_expert(expert)) return Error{ErrorKind::corrupt, read.error().message};
+    // With a bound it has left the cache meanwhile.
   }
   const format::TensorEntry& tensor = checkpoint().tensors()[piece.tensor];
   TRY_ASSIGN(format::ByteSource * source, origin_.file(tensor.file, stop));
@@ -240,10 +243,16 @@ StorageTier RemoteStorage::tier_of(ExpertKey expert) const {
 
 // With a bound an expert may leave the cache between this question and its reading.
 bool RemoteStorage::must_verify(ExpertKey expert) const {
-  cache_->note_use(expert);
   if (options_.disk_bytes != 0 || !cache_->has_expert(expert)) return true;
   const std::lock_guard lock(expert_mutex_);
-  return verified_.insert(expert).second;
+  return !verified_.contains(expert);
+}
+
+// What came across the network and is not kept yet is marked by `keep`.
+void RemoteStorage::trust(ExpertKey expert) {
+  if (!cache_->has_expert(expert)) return;
+  const std::lock_guard lock(expert_mutex_);
+  verified_.insert(expert);
 }
 
 std::optional<Digest> RemoteStorage::digest_of(const format::TensorEntry& tensor) const {

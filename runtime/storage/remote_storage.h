@@ -48,6 +48,7 @@ class RemoteStorage final : public WeightStorage {
   [[nodiscard]] StorageTier tier_of(ExpertKey expert) const override;
   [[nodiscard]] bool must_verify(ExpertKey expert) const override;
   [[nodiscard]] std::optional<format::Digest> digest_of(const format::TensorEntry& tensor) const override;
+  void trust(ExpertKey expert) override;
   [[nodiscard]] bool distrust(ExpertKey expert) override;
   /// Of experts nothing: they are fetched when they are read.
   [[nodiscard]] Result<void> expect(std::span<const format::Extent> extents, const std::stop_token& stop) override;
@@ -94,7 +95,7 @@ class RemoteStorage final : public WeightStorage {
   std::optional<uint32_t> in_memory_;           // guarded by whole_mutex_: a tensor for which the cache has no space
   std::vector<std::byte> memory_;               // guarded by whole_mutex_: its bytes
   mutable std::mutex expert_mutex_;
-  mutable std::set<ExpertKey> verified_;  // guarded by expert_mutex_: kept, and handed out for checking in this run
+  std::set<ExpertKey> verified_;  // guarded by expert_mutex_: kept, and of the right digests when last read or written
   std::array<std::atomic<uint64_t>, kWeightPurposes> cache_bytes_{};
 };
 

@@ -45,6 +45,8 @@ class WeightStorage {
   [[nodiscard]] virtual std::optional<format::Digest> digest_of(const format::TensorEntry& tensor) const {
     return tensor.digest;
   }
+  /// The expert was read whole, and its bytes had their digests: while nothing replaces them, they need no check again.
+  virtual void trust(ExpertKey /*expert*/) {}
   /// The expert's bytes did not have their digests. True: another read may bring others, since they came from a cache,
   /// where they are no longer.
   [[nodiscard]] virtual bool distrust(ExpertKey /*expert*/) { return false; }

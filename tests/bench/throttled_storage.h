@@ -33,6 +33,11 @@ class ThrottledStorage final : public WeightStorage {
   }
   [[nodiscard]] StorageTier tier_of(ExpertKey expert) const override { return inner_->tier_of(expert); }
   [[nodiscard]] bool must_verify(ExpertKey expert) const override { return inner_->must_verify(expert); }
+  [[nodiscard]] std::optional<format::Digest> digest_of(const format::TensorEntry& tensor) const override {
+    return inner_->digest_of(tensor);
+  }
+  void trust(ExpertKey expert) override { inner_->trust(expert); }
+  [[nodiscard]] bool distrust(ExpertKey expert) override { return inner_->distrust(expert); }
   [[nodiscard]] Result<void> keep(ExpertKey expert, std::span<const TensorBytes> tensors,
                                   const std::stop_token& stop) override {
     return inner_->keep(expert, tensors, stop);
