@@ -4,6 +4,7 @@
 // catalogued, the plan made and the disk checked; until then nothing is created.
 #pragma once
 
+#include <memory>
 #include <optional>
 
 #include "format/progress.h"
@@ -21,6 +22,8 @@ struct RepackOptions {
   uint64_t seal_batch_bytes = DiskUse().batch_bytes;
   /// What the source's shards must be; each must be named in it. The Hub's own declarations are asked for besides.
   std::optional<Declarations> declared = std::nullopt;
+  /// Of the requests to the source: who is refused uses fewer connections. nullptr: not counted.
+  std::shared_ptr<const format::TransferCounters> counters = nullptr;
 };
 
 [[nodiscard]] inline DiskUse disk_use(const RepackOptions& options) {

@@ -100,6 +100,7 @@ struct TransferCounters {
   std::atomic<uint64_t> resolutions{0};  // of them: those that a place answered by naming another
   std::atomic<uint64_t> bytes{0};        // of bodies
   std::atomic<uint64_t> retries{0};      // requests made again
+  std::atomic<uint64_t> refusals{0};     // answers that ask for fewer requests: 429, 503
 };
 
 /// How to reach remote repositories; main fills it from the environment (HF_ENDPOINT, HF_TOKEN, HF_HOME ...).
