@@ -207,7 +207,8 @@ Result<void> complete_run(const RepackOutlook& outlook, format::Repository& repo
   TRY_ASSIGN(const auto journal, Journal::open(files, journal_path(scope), identity, done.valid_bytes));
   PackedWriter writer(plan, scope, files, *journal, disk_use(options));
   TRY(writer.resume(done.state));
-  const StreamInput input{plan, outlook.source, repository, scope, files, options.jobs, outlook.declared};
+  const StreamInput input{plan,  outlook.source, repository,       scope,
+                          files, options.jobs,   outlook.declared, options.counters};
   TRY_ASSIGN(const std::vector<ShardDone> yielded, stream_shards(input, done.state, writer, progress, stop));
   TRY(check_scales(plan, outlook.source, yielded));
   TRY(check_aliases(plan, outlook.source, yielded));

@@ -4,6 +4,7 @@
 // catalogued, the plan made and the disk checked; until then nothing is created.
 #pragma once
 
+#include <memory>
 #include <optional>
 
 #include "format/progress.h"
@@ -22,6 +23,8 @@ struct RepackOptions {
   /// What the source's shards must be; each must be named in it, other files may be. What the place itself declares
   /// counts besides.
   std::optional<Declarations> declared = std::nullopt;
+  /// Of the requests to the source: who is refused uses fewer connections. nullptr: not counted.
+  std::shared_ptr<const format::TransferCounters> counters = nullptr;
 };
 
 [[nodiscard]] inline DiskUse disk_use(const RepackOptions& options) {

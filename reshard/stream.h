@@ -1,10 +1,15 @@
 // Executes a plan: of every source shard that is not yet done what is wanted is read once, front to back, several at a
-// time; its bytes are scattered into the partial files and digested on the way. When fewer shards than jobs are left,
-// the connections that have become free fetch ranges of the remaining ones. Threads: called once. Memory: a job has the
-// receive buffer of its connection (half a MiB) and one staging buffer (2 MiB), or, while it lends its connection, one
-// piece (4 MiB); what conversions hold comes on top (converter.h). Errors: as the source and the writer; corrupt if a
-// file changed since the catalogue was read, or is not what is declared; budget if the disk runs full.
+// time; its bytes are scattered into the partial files and digested on the way. Over a network a few shards are begun
+// with, more as long as more connections bring more (format/source/connection_growth.h), up to `jobs`; where fewer
+// shards are left than connections pay for, the others fetch ranges of the remaining ones. Threads: called once.
+// Memory: a connection has a receive buffer (half a MiB), a shard under way one staging buffer (2 MiB), and pieces of
+// shards that several connections fetch take what piece_bytes() leaves them: with 16 connections some 170 MiB at most
+// beside the plan, and below 256 MiB with that of DeepSeek-V3; what conversions hold comes on top (converter.h).
+// Errors: as the source and the writer; corrupt if a file changed since the catalogue was read, or is not what is
+// declared; budget if the disk runs full.
 #pragma once
+
+#include <memory>
 
 #include "format/progress.h"
 #include "reshard/declarations.h"
@@ -18,9 +23,14 @@ struct StreamInput {
   format::Repository& repository;
   const RunScope& scope;
   format::FileSystem& files;
-  unsigned jobs = 4;
-  const std::vector<Declarations>& declared;  // as in RepackOutlook
+  unsigned jobs = 4;                                           // connections over a network, files of a folder
+  const std::vector<Declarations>& declared;                   // as in RepackOutlook
+  std::shared_ptr<const format::TransferCounters> counters{};  // as in RepackOptions
 };
+
+/// What a connection fetches of a shard at a time that it shares with others, so that all pieces in memory stay within
+/// what a plan of so many tensors leaves of 256 MiB.
+[[nodiscard]] uint64_t piece_bytes(unsigned connections, uint64_t shards, uint64_t tensors);
 
 /// Returns what the source shards of the scope have yielded, those that `done` already knows included; by number, with
 /// nothing for others.

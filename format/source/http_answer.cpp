@@ -82,6 +82,12 @@ HttpFailure HttpAnswer::fail(ErrorKind kind, std::string_view reason, bool may_p
           {}};
 }
 
+HttpFailure HttpAnswer::fail_wrong(ErrorKind kind, std::string_view reason) const {
+  HttpFailure failure = fail(kind, reason);
+  failure.wrong_answer = true;
+  return failure;
+}
+
 std::optional<HttpFailure> HttpAnswer::judge(long status) {
   judged_ = true;
   response_.status = status;
@@ -148,14 +154,16 @@ std::optional<HttpFailure> HttpAnswer::judge_status() {
     return judge_version();
   }
   if (status == 416 && request_.range && request_.range->begin < unsatisfied_size_.value_or(0)) {
-    return fail(ErrorKind::corrupt, fmt::format("the server refuses bytes {}-{} of a file that it says has {}",
-                                                request_.range->begin, request_.range->end - 1, *unsatisfied_size_));
+    return fail_wrong(ErrorKind::corrupt,
+                      fmt::format("the server refuses bytes {}-{} of a file that it says has {}", request_.range->begin,
+                                  request_.range->end - 1, *unsatisfied_size_));
   }
   if (status == 416)
     return fail(ErrorKind::corrupt, "the server has no such range: the file is shorter than it should be");
   if (request_.range && status == 200) {
-    return fail(ErrorKind::unsupported,
-                "the server ignores byte ranges (it answered 200 with the whole file); use one that supports Range");
+    return fail_wrong(
+        ErrorKind::unsupported,
+        "the server ignores byte ranges (it answered 200 with the whole file); use one that supports Range");
   }
   if (status != (request_.range ? 206 : 200)) {
     return fail(ErrorKind::network, fmt::format("unexpected answer HTTP {}", status));
@@ -172,14 +180,20 @@ bool HttpAnswer::says_empty() const {
 }
 
 std::optional<HttpFailure> HttpAnswer::judge_range() {
-  if (!content_range_) return fail(ErrorKind::corrupt, "the server's answer has no valid Content-Range");
+  if (!content_range_) return fail_wrong(ErrorKind::corrupt, "the server's answer has no valid Content-Range");
   const ByteRange got = content_range_->range;
   const uint64_t end = std::min(request_.range->end, content_range_->total);
   if (got.begin != request_.range->begin || got.end != end) {
-    return fail(ErrorKind::corrupt, fmt::format("asked for bytes {}-{}, the server sent {}-{}", request_.range->begin,
-                                                request_.range->end - 1, got.begin, got.end - 1));
+    return fail_wrong(ErrorKind::corrupt,
+                      fmt::format("asked for bytes {}-{}, the server sent {}-{}", request_.range->begin,
+                                  request_.range->end - 1, got.begin, got.end - 1));
   }
-  response_.file_bytes = content_range_->total;
+  // Fewer bytes are a connection that ends early: what came is right.
+  const std::optional<uint64_t> body = std::exchange(response_.file_bytes, content_range_->total);
+  if (body.value_or(0) > got.size()) {
+    return fail_wrong(ErrorKind::corrupt, fmt::format("asked for bytes {}-{}, the server sent {} bytes for them",
+                                                      request_.range->begin, request_.range->end - 1, *body));
+  }
   const uint64_t expected = request_.expected_bytes.value_or(content_range_->total);
   if (expected != content_range_->total) {
     return fail(ErrorKind::corrupt, fmt::format("has {} bytes on the server, {} are expected: it was replaced",

@@ -52,7 +52,8 @@ struct HttpFailure {
   Error error;
   bool may_pass = false;
   std::optional<double> wait_seconds = std::nullopt;  // what the server asks for (RateLimit, Retry-After)
-  bool link_expired = false;                          // or is none; the file's own address may lead to a new one
+  bool wrong_answer = false;     // it contradicts the request: another try may meet a server that does not
+  bool link_expired = false;     // or is none; the file's own address may lead to a new one
   bool no_such_host = false;     // or a name server out of reach: may pass only where the host was known before
   long status = 0;               // 0: there was no answer
   std::string error_code = {};   // X-Error-Code: RepoNotFound, GatedRepo, ...
@@ -95,6 +96,7 @@ class HttpAnswer {
   std::optional<HttpFailure> judge_status();
   std::optional<HttpFailure> judge_range();
   void judge_declared();
+  [[nodiscard]] HttpFailure fail_wrong(ErrorKind kind, std::string_view reason) const;
   [[nodiscard]] std::optional<HttpFailure> judge_version() const;
   [[nodiscard]] std::optional<HttpFailure> judge_origin() const;
 

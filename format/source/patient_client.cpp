@@ -22,9 +22,19 @@ constexpr double kToldPauseSeconds = 5;
 // A link that expires again at once was not refused for its age: some servers answer 403 to what they do not like.
 constexpr unsigned kMaxExpiredLinks = 3;
 
+// An answer to another question than the one asked: one of many servers behind a name may be at fault, or one moment. A
+// server that does not know ranges at all is not asked for long.
+constexpr unsigned kMaxWrongAnswers = 3;
+
 double random_fraction() {
   thread_local std::minstd_rand generator{std::random_device{}()};
   return std::uniform_real_distribution<double>(0, 1)(generator);
+}
+
+bool asks_for_fewer(long status) {
+  constexpr long kTooManyRequests = 429;
+  constexpr long kUnavailable = 503;
+  return status == kTooManyRequests || status == kUnavailable;
 }
 
 }  // namespace
@@ -38,6 +48,7 @@ PatientClient::PatientClient(const RemoteOptions& options)
 Result<HttpResponse> PatientClient::get(const Transfer& transfer, const std::stop_token& stop) {
   uint64_t progress = transfer.received;
   unsigned expired = 0;
+  unsigned wrong = 0;
   for (unsigned failures = 1;; ++failures) {
     auto outcome = client_.get(transfer.next(), transfer.sink, stop, transfer.on_head);
     if (auto* response = std::get_if<HttpResponse>(&outcome)) {
@@ -49,10 +60,11 @@ Result<HttpResponse> PatientClient::get(const Transfer& transfer, const std::sto
     if (transfer.on_failure) transfer.on_failure();
     if (transfer.received != progress) {
       failures = 1;
-      expired = 0;
+      expired = wrong = 0;
     }
     progress = transfer.received;
     if (counters_) ++counters_->retries;
+    if (counters_ && asks_for_fewer(failure.status)) ++counters_->refusals;
     if (failure.link_expired && transfer.on_link_expired) {
       if (expired++ < kMaxExpiredLinks) {
         transfer.on_link_expired();
@@ -60,6 +72,10 @@ Result<HttpResponse> PatientClient::get(const Transfer& transfer, const std::sto
       }
       failure.error.message += fmt::format(
           "; so are {} new ones, so it is not their age. Try again later, or from another network", kMaxExpiredLinks);
+    }
+    if (failure.wrong_answer) {
+      failure.may_pass = ++wrong < kMaxWrongAnswers;
+      if (!failure.may_pass) failure.error.message += fmt::format("; gave up after {} such answers", wrong);
     }
     TRY(pause(failure, failures, stop, transfer.explain));
   }

@@ -103,6 +103,7 @@ struct TransferCounters {
   std::atomic<uint64_t> resolutions{0};  // of them: those that a place answered by naming another
   std::atomic<uint64_t> bytes{0};        // of bodies
   std::atomic<uint64_t> retries{0};      // requests made again
+  std::atomic<uint64_t> refusals{0};     // answers that ask for fewer requests: 429, 503
 };
 
 /// What becomes of symbolic links in a local folder that lead out of it. Inside: `invalid` with the link's name, since

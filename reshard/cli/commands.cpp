@@ -148,7 +148,10 @@ Result<int> repack_or_error(const RepackFlags& flags, const Context& context) {
     TRY_ASSIGN(part, parse_part(flags.part));
   }
   TRY_ASSIGN(const auto repository, open_source(flags, context));
-  RepackOptions options{.recipe = recipe, .out = flags.out, .jobs = flags.jobs};
+  RepackOptions options{.recipe = recipe,
+                        .out = flags.out,
+                        .jobs = flags.jobs != 0 ? flags.jobs : default_jobs(repository->is_local()),
+                        .counters = context.remote.counters};
   if (!flags.checksum_list.empty()) {
     TRY_ASSIGN(options.declared, read_checksum_list(flags.checksum_list));
   }

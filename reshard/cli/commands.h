@@ -22,7 +22,7 @@ struct RepackFlags {
   std::string out;
   std::string part;           // "2/4"; empty: all of it
   std::string checksum_list;  // a file that sha256sum wrote; empty: none
-  unsigned jobs = 4;
+  unsigned jobs = 0;          // 0: as fits the source
   bool dry_run = false;
 };
 

@@ -77,7 +77,11 @@ int run(int argc, char** argv) {
         const auto part = dspack::reshard::parse_part(text);
         return part ? std::string() : part.error().message;
       });
-  dspack::reshard::add_jobs(app, repack.jobs, "Source shards read at a time; bounds memory and connections");
+  dspack::reshard::add_jobs(app, repack.jobs,
+                            "Source shards read at a time; bounds memory and connections. Over a network a run begins "
+                            "with 4 connections and takes more as long as they bring more, ranges of one shard where "
+                            "shards are few")
+      ->default_str("4 of a folder, 16 over a network");
   dspack::reshard::add_network_options(app, network);
   app.add_flag("--dry-run", repack.dry_run, "Print what would be read and written, and stop");
 

@@ -29,12 +29,19 @@ format::RemoteOptions remote_options(const NetworkFlags& flags, format::Progress
   format::RemoteOptions options = format::remote_options_from_environment();
   options.attempts = flags.retries + 1;
   if (flags.limit_rate != 0) options.rate_limit = std::make_shared<format::RateLimit>(flags.limit_rate);
+  options.counters = std::make_shared<format::TransferCounters>();
   options.on_note = [&progress](std::string_view text) { progress.note(text); };
   return options;
 }
 
-void add_jobs(CLI::App& verb, unsigned& jobs, const std::string& what) {
-  verb.add_option("--jobs", jobs, what)->capture_default_str()->check(CLI::Range(1U, kMaxJobs));
+unsigned default_jobs(bool is_local) {
+  constexpr unsigned kFiles = 4;
+  constexpr unsigned kConnections = 16;  // a run begins with a few and takes more only where more bring more
+  return is_local ? kFiles : kConnections;
+}
+
+CLI::Option* add_jobs(CLI::App& verb, unsigned& jobs, const std::string& what) {
+  return verb.add_option("--jobs", jobs, what)->capture_default_str()->check(CLI::Range(1U, kMaxJobs));
 }
 
 CLI::Validator is_grouping() {

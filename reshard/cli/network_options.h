@@ -23,8 +23,11 @@ void add_network_options(CLI::App& verb, NetworkFlags& flags);
 /// The environment's options, changed as the flags say. Every pause of a request is told to `progress`.
 [[nodiscard]] format::RemoteOptions remote_options(const NetworkFlags& flags, format::Progress& progress);
 
+/// --jobs of a run that packs, where nothing was said: files of a folder at a time, or the most connections.
+[[nodiscard]] unsigned default_jobs(bool is_local);
+
 /// --jobs: so many that their connections and files stay below the usual limit of 1,024 open files.
-void add_jobs(CLI::App& verb, unsigned& jobs, const std::string& what);
+CLI::Option* add_jobs(CLI::App& verb, unsigned& jobs, const std::string& what);
 
 /// Accepts a grouping alone: "expert", "expert:N", "layer" or "shard:SIZE"; anything else is wrong usage.
 [[nodiscard]] CLI::Validator is_grouping();

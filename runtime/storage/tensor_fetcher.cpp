@@ -74,8 +74,9 @@ Result<TensorFetcher::Run> TensorFetcher::fetch_run(const Run& run, unsigned lan
     return {};
   };
   TRY_ASSIGN(format::ByteSource * file, origin_.file(all[run.front()].file, stop));
-  TRY(stream_in_lanes(
-      *file, range, [lanes] { return lanes; }, sink, stop));
+  format::Connections connections({lanes, lanes});
+  TRY_ASSIGN(const auto first, connections.take(0, stop));
+  TRY(stream_in_lanes(*file, range, connections, format::kPieceBytes, sink, stop));
   end_tensors();
   if (!space_.is_full() && !good.empty()) TRY(space_.judge(cache_.claim(good)));
   return bad;

@@ -84,10 +84,10 @@ class Server:
 
 class Run:
     """seconds: with the final sync; rss_bytes: largest of one process, children included; disk_bytes: most that the
-    folders took at once."""
+    folders took at once; read_bytes: of files, from memory or disk, not from sockets."""
 
-    def __init__(self, seconds, rss_bytes, disk_bytes):
-        self.seconds, self.rss_bytes, self.disk_bytes = seconds, rss_bytes, disk_bytes
+    def __init__(self, seconds, rss_bytes, disk_bytes, read_bytes):
+        self.seconds, self.rss_bytes, self.disk_bytes, self.read_bytes = seconds, rss_bytes, disk_bytes, read_bytes
 
     def __str__(self):
         return "%7.2f s  %6.0f MB resident  %6.2f GB on disk" % (self.seconds, self.rss_bytes / 1e6,
@@ -117,28 +117,31 @@ def measure(commands, folders, environment=None):
     watcher = threading.Thread(target=watch)
     os.sync()
     watcher.start()
-    rss = 0
+    rss = read = 0
     try:
         started = time.monotonic()
         for command in commands:
-            rss = max(rss, run_for_rss(command, environment))
+            resident, read_now = run_one(command, environment)
+            rss, read = max(rss, resident), read + read_now
         os.sync()
         seconds = time.monotonic() - started
     finally:
         done.set()
         watcher.join()
-    return Run(seconds, rss, max(peak[0], disk_bytes(folders)))
+    return Run(seconds, rss, max(peak[0], disk_bytes(folders)), read)
 
 
-def run_for_rss(command, environment):
-    """Most resident bytes of the command. By GNU time: what the system says of a child of ours includes what we held
-    ourselves when we started it."""
+def run_one(command, environment):
+    """Most resident bytes of the command, and how many bytes of files it has read. By GNU time: what the system says of
+    a child of ours includes what we held ourselves when we started it."""
     with tempfile.NamedTemporaryFile("r") as report:
-        done = subprocess.run(["time", "-q", "-f", "%M", "-o", report.name, *map(str, command)],
-                              stdout=subprocess.DEVNULL, env={**os.environ, **(environment or {})}, check=False)
-        if done.returncode != 0:
+        process = subprocess.Popen(["time", "-q", "-f", "%M", "-o", report.name, *map(str, command)],
+                                   stdout=subprocess.DEVNULL, env={**os.environ, **(environment or {})})
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # its counts are there until it is waited for
+        read = re.search(r"^rchar: (\d+)", Path("/proc/%d/io" % process.pid).read_text(), re.MULTILINE)
+        if process.wait() != 0:
             sys.exit("failed: " + " ".join(map(str, command)))
-        return int(report.read()) * 1024
+        return int(report.read()) * 1024, int(read[1])
 
 
 def output_folders(work, *names):
@@ -208,10 +211,18 @@ def print_limits(work, size):
         hashed / 1e9, written / 1e9, size / written, size / 1e9), flush=True)
 
 
-def curl_command(server, names, folder, jobs):
-    """Fetches files of the server into a folder, `jobs` at a time."""
+def curl_command(url, names, folder, jobs):
+    """Fetches files of a folder on a server into a folder here, `jobs` at a time."""
     return ["curl", "-sSf", "--no-progress-meter", "-Z", "--parallel-max", jobs, "--create-dirs", "--output-dir",
-            folder, "--remote-name-all", *(server.url + "/" + name for name in names)]
+            folder, "--remote-name-all", *(url + "/" + name for name in names)]
+
+
+def aria2_command(url, names, folder, connections, list_file):
+    """The same, one file at a time over `connections`, as aria2 is used for large files. `list_file` is written."""
+    list_file.write_text("".join("%s/%s\n" % (url, name) for name in names))
+    return ["aria2c", "--quiet", "--no-conf", "--dir", folder, "--input-file", list_file, "--max-concurrent-downloads", 1,
+            "--max-connection-per-server", connections, "--split", connections, "--min-split-size", "1M",
+            "--file-allocation", "none", "--max-tries", 1]
 
 
 # What both programs ask for --------------------------------------------------------------------------------------
@@ -226,16 +237,16 @@ def add_options(parser):
     parser.add_argument("--reshard", type=Path, default=ROOT / "build" / "reshard" / "reshard")
 
 
-def prepare(arguments):
+def prepare(arguments, shards=4):
     """(folder of the checkpoint, its shards' names, their bytes). Made once and read once, so that it lies in the page
     cache if it can."""
     arguments.work.mkdir(parents=True, exist_ok=True)
     source = arguments.source
     if source is None:
-        source = arguments.work / ("source-%d" % arguments.experts)
+        source = arguments.work / ("source-%d%s" % (arguments.experts, "" if shards == 4 else "-in-%d" % shards))
         if not (source / "config.json").exists():  # which is written last
             config = {**v3_checkpoint.V3, "n_routed_experts": arguments.experts}
-            shards = v3_checkpoint.make_shards(config, {3}, count=4)
+            shards = v3_checkpoint.make_shards(config, {3}, count=shards)
             v3_checkpoint.write_checkpoint(source, config, shards, v3_checkpoint.RandomPayload(0))
     names = sorted(path.name for path in source.glob("*.safetensors"))
     if not names:

@@ -35,7 +35,7 @@ def main():
         commands = {
             "reshard": [arguments.reshard, server.url + "/", "--by", "expert", "--out", packed, "--jobs",
                         arguments.jobs],
-            "curl": bench.curl_command(server, names, plain, arguments.jobs)}
+            "curl": bench.curl_command(server.url, names, plain, arguments.jobs)}
         for number in range(1, arguments.repeat + 1):
             for name, command in commands.items():
                 if arguments.cold:

@@ -54,7 +54,7 @@ def main():
         if arguments.download == "hub":
             download = [arguments.python, "-c", DOWNLOAD, bench.REPOSITORY, plain, arguments.jobs]
         else:
-            download = bench.curl_command(server, files, plain, arguments.jobs)
+            download = bench.curl_command(server.url, files, plain, arguments.jobs)
         resave = [arguments.python, Path(__file__).resolve().parent / "peer_resave.py", plain, split]
         commands = {"reshard": [[arguments.reshard, bench.REPOSITORY, "--by", "expert", "--out", packed, "--jobs",
                                  arguments.jobs]],

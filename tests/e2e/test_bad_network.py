@@ -72,7 +72,7 @@ class Lasting(Network):
     """Faults that last. Those of the first kind are repeated for several seconds before the program gives up."""
 
     def start_before(self):
-        cases = {"no ranges": (SHARDS[1], "ignore_range", {}, ["byte ranges"]),
+        cases = {"no ranges": (SHARDS[1], "ignore_range", {}, ["byte ranges", "gave up after 3 such answers"]),
                  "404 of a shard": (SHARDS[1], "404", {}, ["missing", "404"]),
                  "410 of a shard": (SHARDS[1], "410", {}, ["410"]),
                  "403 of a shard": (SHARDS[1], "403", {}, ["access denied", "403"]),
@@ -81,8 +81,8 @@ class Lasting(Network):
                  "403 with lines": (SHARDS[1], "403", dict(body="denied\n\tby policy\nreshard: all is well"), ["denied"]),
                  "400": (SHARDS[1], "400", {}, ["400"]), "418": (SHARDS[1], "418", {}, ["418"]),
                  "204": (SHARDS[1], "204", dict(body=""), ["204"]),
-                 "wrong range": (SHARDS[1], "wrong_content_range", {}, ["asked for bytes"]),
-                 "too long an answer": (SHARDS[0], "wrong_length", dict(delta=7), []),
+                 "wrong range": (SHARDS[1], "wrong_content_range", {}, ["asked for bytes", "gave up after 3 such answers"]),
+                 "too long an answer": (SHARDS[0], "wrong_length", dict(delta=7), ["bytes for them", "gave up after 3 such answers"]),
                  "no end of redirects": (SHARDS[1], "redirect", dict(to=""), ["redirect"]),
                  "redirect to a file": (SHARDS[1], "redirect", dict(to="file:///etc"), []),
                  "404 of the index": (INDEX, "404", {}, ["not a checkpoint"]),
@@ -98,10 +98,10 @@ class Lasting(Network):
             yield name, wanted, out, self.start(server.url, "--by", "expert", "--out", out, "--retries", 4)
 
     def start_during(self):
-        cases = {"403": ("403", {}, ["403"]), "404": ("404", {}, ["404"]), "no ranges": ("ignore_range", {}, ["ranges"]),
+        cases = {"403": ("403", {}, ["403"]), "404": ("404", {}, ["404"]), "no ranges": ("ignore_range", {}, ["ranges", "3 such answers"]),
                  "wrong range": ("wrong_content_range", {}, ["asked for bytes"]),
                  "changed": ("change_etag", {}, ["changed"]), "503": ("503", {}, ["503", "gave up"]),
-                 "reset": ("reset", {}, ["gave up"]), "too long": ("wrong_length", dict(delta=70), [])}
+                 "reset": ("reset", {}, ["gave up"]), "too long": ("wrong_length", dict(delta=70), ["3 such answers"])}
         for name, (kind, options, needles) in cases.items():
             server = self.serve(self.source)
             server.add_fault(SHARDS[1], kind, skip=2, **options)  # two probes pass: catalogue and opening

@@ -8,7 +8,7 @@ import time
 from checkpoints import raw, write_small
 from common import EndToEnd, free_port, main
 
-PIECE = 4 << 20  # docs/performance.md: what a connection that is lent fetches at a time
+PIECE = 8 << 20  # docs/performance.md: most that a connection beside others fetches at a time
 PAYLOAD = 6 * PIECE + 12_345
 
 
@@ -37,6 +37,23 @@ class OneShard(EndToEnd):
         self.assertEqual(len({r.connection for r in ranges}), 3, "as many connections as jobs")
         ends = sorted(r.range for r in ranges)
         self.assertTrue(all(a[1] == b[0] for a, b in zip(ends, ends[1:])), "every byte once: %s" % ends)
+
+    def connections(self, server):
+        return len({r.connection for r in server.log})
+
+    def test_connections_grow_while_more_bring_more(self):
+        # A bound on each connection and none on all: what grows is the rate, up to the 16 connections of the default.
+        server = self.serve(self.source, rate=2_000_000)
+        self.assert_ok(self.repack(server.url, self.scratch / "out"))
+        self.assert_same_tree(self.scratch / "out", self.whole)
+        self.assertGreater(self.connections(server), 6)
+        self.assertLessEqual(self.connections(server), 16 + 1)  # and the one that read alone until others came to help
+
+    def test_jobs_bound_the_connections(self):
+        server = self.serve(self.source, rate=10_000_000)
+        self.assert_ok(self.repack(server.url, self.scratch / "out", "--jobs", 2))
+        self.assert_same_tree(self.scratch / "out", self.whole)
+        self.assertLessEqual(self.connections(server), 2 + 1)
 
     def test_one_job_reads_it_in_one_request(self):
         server = self.serve(self.source)

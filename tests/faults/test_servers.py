@@ -11,11 +11,29 @@ LASTING = 120 if faults.LONG else 18
 # Kind and options; the pauses that a server may ask for are kept short.
 PASSING_KINDS = [("truncate", {}), ("reset", {}), ("wrong_length", dict(delta=-7)), ("503", {}), ("500", {}),
                  ("429", dict(retry_after=1)), ("429", {}), ("408", {})]
+# Answers to another question than the one asked: one is met by another try, three in a row end the run.
+WRONG_KINDS = [("ignore_range", {}), ("wrong_content_range", {}), ("wrong_length", dict(delta=70))]
 LASTING_KINDS = [("403", {}), ("404", {}), ("410", {}), ("ignore_range", {}), ("wrong_content_range", {}),
                  ("wrong_length", dict(delta=70)), ("redirect", dict(to="")), ("change_etag", {})]
 
 
 class Servers(faults.ServerCase):
+    def test_one_wrong_answer(self):
+        cases = [(kind, options, shard, skip) for kind, options in WRONG_KINDS for shard in SHARDS for skip in (0, 1, 2)]
+
+        def start(number):
+            kind, options, shard, skip = cases[number]
+            return self.begin("wrong", number, [(shard, kind, dict(options, skip=skip, times=1))])
+
+        struck = 0
+        with self.tally("one answer of 200 for a range, with a wrong range, too long") as tally:
+            for what, _, armed, out, process in self.side_by_side(len(cases), start):
+                with tally.repetition(what):
+                    self.assert_ok(self.finish(process))
+                    self.assert_same_tree(out, self.whole)
+                    struck += armed[0].struck
+        self.assertGreaterEqual(struck, len(cases) * 2 // 3, "the faults hardly struck")
+
     def test_faults_that_pass(self):
         def start(number):
             faulty = []
