@@ -107,6 +107,10 @@ class FileSystem {
   [[nodiscard]] virtual Result<void> sync_folder(const Path& folder) = 0;
   /// Bytes that this user may still write to the disk that holds `path` (or its nearest existing parent).
   [[nodiscard]] virtual Result<uint64_t> free_bytes(const Path& path) = 0;
+  /// Files and folders (inodes) that this user may still make there. nullopt: the file system sets no number.
+  [[nodiscard]] virtual Result<std::optional<uint64_t>> free_files(const Path& /*path*/) {
+    return std::optional<uint64_t>();
+  }
   /// Takes a lock on a file (created if absent) without waiting. Held elsewhere in a way that excludes this, or a
   /// symbolic link: conflict.
   [[nodiscard]] virtual Result<std::unique_ptr<FileLock>> lock(const Path& path, LockKind kind) = 0;

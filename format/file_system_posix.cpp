@@ -4,6 +4,7 @@
 #include <sys/file.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -34,6 +35,15 @@ Result<void> write_all(const Path& path, int fd, uint64_t offset, std::span<cons
     from = from.subspan(static_cast<size_t>(put));
   }
   return {};
+}
+
+/// The path, or the nearest of its parents that is there.
+Path nearest_existing(const Path& path) {
+  std::error_code code;
+  Path probe = std::filesystem::absolute(path, code);
+  while (!std::filesystem::exists(probe, code) && probe.has_relative_path())
+    probe = probe.parent_path();
+  return probe;
 }
 
 /// Pages that lie whole in a piece which is to be written at `offset`: [begin, end) relative to the piece; empty where
@@ -274,13 +284,19 @@ class PosixFileSystem final : public FileSystem {
   }
 
   Result<uint64_t> free_bytes(const Path& path) override {
+    const Path probe = nearest_existing(path);
     std::error_code code;
-    Path probe = std::filesystem::absolute(path, code);
-    while (!std::filesystem::exists(probe, code) && probe.has_relative_path())
-      probe = probe.parent_path();
     const std::filesystem::space_info space = std::filesystem::space(probe, code);
     if (code) return system_error(probe, "ask for the free space", code.value());
     return static_cast<uint64_t>(space.available);
+  }
+
+  Result<std::optional<uint64_t>> free_files(const Path& path) override {
+    const Path probe = nearest_existing(path);
+    struct ::statvfs disk {};
+    if (::statvfs(probe.c_str(), &disk) != 0) return system_error(probe, "ask for the free files", errno);
+    if (disk.f_files == 0) return std::optional<uint64_t>();  // btrfs and others make inodes as they need them
+    return std::optional<uint64_t>(disk.f_favail);
   }
 
   Result<std::unique_ptr<FileLock>> lock(const Path& path, LockKind kind) override {

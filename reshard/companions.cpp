@@ -141,6 +141,17 @@ std::optional<std::string> source_name(const std::string& packed_path) {
   return packed_path;
 }
 
+bool has_changed_config(const format::Manifest& manifest) {
+  return !holds_source_bytes(manifest) && std::ranges::find(manifest.companions, kSourceConfig,
+                                                            &format::CompanionFile::path) != manifest.companions.end();
+}
+
+std::optional<std::string> source_name(const std::string& packed_path, const format::Manifest& manifest) {
+  const bool is_config = packed_path == kConfigPath || packed_path == kSourceConfig;
+  if (!is_config || !has_changed_config(manifest)) return source_name(packed_path);
+  return packed_path == kSourceConfig ? std::optional<std::string>(kConfigPath) : std::nullopt;
+}
+
 Result<std::vector<std::string>> companion_candidates(format::Repository& repository, const std::stop_token& stop) {
   TRY_ASSIGN(const auto listed, repository.list(stop));
   if (listed) {

@@ -28,6 +28,11 @@ struct Companion {
 /// What a companion of a packed repository is called in its source; nullopt: it is ours (index, card, kept headers).
 [[nodiscard]] std::optional<std::string> source_name(const std::string& packed_path);
 
+/// Whether config.json of a packed repository is one that its recipe has changed; the source's own lies beside it.
+[[nodiscard]] bool has_changed_config(const format::Manifest& manifest);
+/// source_name, where config.json may be such a one: then it is ours, and kSourceConfig is the source's.
+[[nodiscard]] std::optional<std::string> source_name(const std::string& packed_path, const format::Manifest& manifest);
+
 /// Names that non-weight files of a checkpoint have: those that are there, where the place can be listed; else the
 /// usual ones, there or not, and the Python modules that config.json's auto_map names.
 [[nodiscard]] Result<std::vector<std::string>> companion_candidates(format::Repository& repository,

@@ -2,15 +2,13 @@
 
 #include <algorithm>
 #include <map>
-#include <mutex>
 #include <set>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include "format/base/parallel.h"
-#include "format/index.h"
-#include "reshard/companions.h"
+#include "reshard/companion_digests.h"
 #include "reshard/tensor_digests.h"
 
 namespace dspack::reshard {
@@ -85,61 +83,18 @@ Result<void> diff_tensors(const DiffSide& a, const DiffSide& b, unsigned jobs, D
   return {};
 }
 
-/// Digests of companions by the names that they have in the source.
-using CompanionDigests = std::map<std::string, format::Digest>;
-
-CompanionDigests recorded_companions(const format::Manifest& manifest) {
-  CompanionDigests digests;
-  for (const format::CompanionFile& file : manifest.companions) {
-    if (const auto name = source_name(file.path)) digests.emplace(*name, file.sha256);
-  }
-  return digests;
-}
-
-/// Reads those of the named files that are there. Adds to `bytes_read`.
-Result<CompanionDigests> read_companions(format::Repository& repository, const std::set<std::string>& names,
-                                         unsigned jobs, uint64_t& bytes_read, const std::stop_token& stop) {
-  const std::vector<std::string> paths(names.begin(), names.end());
-  CompanionDigests digests;
-  std::mutex mutex;
-  const auto read = [&](uint64_t i, const std::stop_token& stop_one) -> Result<void> {
-    const auto file = repository.open(paths[i], stop_one);
-    if (!file && file.error().kind == ErrorKind::not_found) return {};
-    if (!file) return file.error();
-    format::Sha256 hash;
-    const format::ByteSink sink = [&](std::span<const std::byte> bytes) -> Result<void> {
-      hash.update(bytes);
-      return {};
-    };
-    TRY((*file)->stream({0, (*file)->size_bytes()}, sink, stop_one));
-    const std::lock_guard lock(mutex);
-    digests.emplace(paths[i], hash.finish());
-    bytes_read += (*file)->size_bytes();
-    return {};
-  };
-  TRY(run_jobs(paths.size(), jobs, read, stop));
-  return digests;
-}
-
 Result<void> diff_companions(const DiffSide& a, const DiffSide& b, unsigned jobs, DiffReport& report,
                              const std::stop_token& stop) {
   const DiffSide* sides[] = {&a, &b};
-  CompanionDigests digests[2];
   std::set<std::string> names;  // of both: a place that cannot be listed is asked for what the other one has
-  for (size_t i = 0; i < 2; ++i) {
-    if (const auto& manifest = sides[i]->catalogue.manifest()) {
-      digests[i] = recorded_companions(*manifest);
-      for (const auto& [name, unused] : digests[i])
-        names.insert(name);
-    } else {
-      TRY_ASSIGN(const auto candidates, companion_candidates(sides[i]->repository, stop));
-      names.insert(candidates.begin(), candidates.end());
-    }
+  for (const DiffSide* side : sides) {
+    TRY_ASSIGN(const auto known, companion_names({side->repository, side->catalogue}, stop));
+    names.insert(known.begin(), known.end());
   }
-  std::erase_if(names, [](const std::string& name) { return format::is_index_path(name); });
+  CompanionDigests digests[2];
   for (size_t i = 0; i < 2; ++i) {
-    if (sides[i]->catalogue.manifest()) continue;
-    TRY_ASSIGN(digests[i], read_companions(sides[i]->repository, names, jobs, report.bytes_read, stop));
+    TRY_ASSIGN(digests[i],
+               companion_digests({sides[i]->repository, sides[i]->catalogue}, names, jobs, report.bytes_read, stop));
   }
   for (const std::string& name : names) {
     const auto x = digests[0].find(name);

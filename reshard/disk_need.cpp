@@ -3,6 +3,7 @@
 #include <zstd.h>
 
 #include <algorithm>
+#include <set>
 
 #include "format/compressed/frames.h"
 #include "reshard/output_folder.h"
@@ -81,6 +82,31 @@ Result<uint64_t> missing_bytes(const Plan& plan, const RunScope& scope, const st
     TRY(look_at(final_path(plan, scope, file), most_stored_bytes(plan, file)));  // renamed, and not yet recorded
   }
   return sum.bytes(use) - std::min(sum.bytes(use), there);
+}
+
+Result<uint64_t> missing_files(const Plan& plan, const RunScope& scope, const std::function<bool(uint32_t)>& sealed,
+                               const DiskUse& use, format::FileSystem& files) {
+  const std::vector<uint64_t> own = bytes_per_file(plan, scope.shards);
+  std::set<format::Path> folders;
+  uint64_t count = 0;
+  for (uint32_t number = 0; number < plan.files.size(); ++number) {
+    if (own[number] == 0 || sealed(number)) continue;
+    const format::Path partial = partial_path(scope, plan.files[number]);
+    const format::Path final = final_path(plan, scope, plan.files[number]);
+    TRY_ASSIGN(const auto begun, files.stat(partial));
+    TRY_ASSIGN(const auto made, files.stat(final));
+    if (!begun && !made) ++count;
+    for (const format::Path& path : {partial, final}) {
+      for (format::Path folder = path.parent_path(); folders.insert(folder).second && folder != scope.out;)
+        folder = folder.parent_path();
+    }
+  }
+  for (const format::Path& folder : folders) {
+    TRY_ASSIGN(const auto there, files.stat(folder));
+    if (!there) ++count;
+  }
+  if (!plan.recipe.zstd_level) return count;
+  return count + std::min<uint64_t>(use.jobs, plan.files.size());  // raw and compressed at once, while they are sealed
 }
 
 }  // namespace dspack::reshard

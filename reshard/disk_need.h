@@ -30,4 +30,10 @@ struct DiskUse {
                                              const std::function<bool(uint32_t)>& sealed, const DiskUse& use,
                                              format::FileSystem& files);
 
+/// Files and folders that are still to be made for what comes from the scope's shards: weight files that are nowhere
+/// yet, the folders they lie in, and those once more in which they lie until they have all their bytes.
+[[nodiscard]] Result<uint64_t> missing_files(const Plan& plan, const RunScope& scope,
+                                             const std::function<bool(uint32_t)>& sealed, const DiskUse& use,
+                                             format::FileSystem& files);
+
 }  // namespace dspack::reshard

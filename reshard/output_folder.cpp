@@ -94,4 +94,13 @@ Result<void> check_disk(uint64_t need_bytes, uint64_t free_bytes, const Path& ou
                            need_bytes, free_bytes, need_bytes - free_bytes)};
 }
 
+Result<void> check_free_files(uint64_t need_files, const Path& out, format::FileSystem& files) {
+  TRY_ASSIGN(const std::optional<uint64_t> free_files, files.free_files(out));
+  if (!free_files || need_files <= *free_files) return {};
+  return Error{ErrorKind::budget,
+               fmt::format("{}: too few free inodes: {} files and folders are to be made, {} can be ({} more are "
+                           "wanted; df -i shows them); group into fewer files, or choose another disk",
+                           out.string(), need_files, *free_files, need_files - *free_files)};
+}
+
 }  // namespace dspack::reshard

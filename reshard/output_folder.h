@@ -1,7 +1,7 @@
 // The folder that a run fills: apart from what it is filled from, fit to be filled, held by one run at a time.
 // Threads: thread-safe.
 // Errors: invalid (folders inside each other), conflict (something else is there, another run holds it), budget (too
-// little disk), io.
+// little disk, too few free inodes), io.
 #pragma once
 
 #include <memory>
@@ -47,5 +47,8 @@ enum class WorkKind {
 [[nodiscard]] Result<void> check_disk(uint64_t need_bytes, uint64_t free_bytes, const format::Path& out);
 /// Into what is free now.
 [[nodiscard]] Result<void> check_disk(uint64_t need_bytes, const format::Path& out, format::FileSystem& files);
+
+/// Whether `need_files` more files and folders can be made there: a disk may have bytes left and no inodes.
+[[nodiscard]] Result<void> check_free_files(uint64_t need_files, const format::Path& out, format::FileSystem& files);
 
 }  // namespace dspack::reshard

@@ -86,7 +86,8 @@ Result<void> PackedWriter::take_back(uint32_t file, const JournalState& journall
   if (!complete) return {};
   TRY_ASSIGN(const auto part, files_.stat(part_path(file)));
   if (part) return {};
-  return Error{ErrorKind::conflict, fmt::format("{}: was made by an earlier run and is gone; remove {} to start again",
+  return Error{ErrorKind::conflict, fmt::format("{}: was made by an earlier run and is gone; reshard repair {} fetches "
+                                                "it again and goes on",
                                                 final_path(file).string(), scope_.out.string())};
 }
 
@@ -175,7 +176,7 @@ Result<Digest> PackedWriter::finish_digest(uint32_t file, State& state) const {
     return Error{
         ErrorKind::corrupt,
         fmt::format("{}: tensor \"{}\" reads back differently from what was written; is the disk sound? "
-                    "Remove {} to start again",
+                    "reshard repair {} fetches it again and goes on",
                     part_path(file).string(), plan_.result.tensors()[planned.tensors[slot]].name, scope_.out.string())};
   }
   return state.hash->finish();

@@ -36,6 +36,17 @@ Result<uint64_t> bytes_to_write(const RepackOutlook& outlook, const RunScope& sc
   return missing + other_bytes(outlook);
 }
 
+// Manifest, index, card and kept headers, journal and lock, and their folders.
+constexpr uint64_t kBookkeepingFiles = 10;
+
+/// Files that the run still makes.
+Result<uint64_t> files_to_make(const RepackOutlook& outlook, const RunScope& scope, const JournalState& done,
+                               const RepackOptions& options, format::FileSystem& files) {
+  const auto sealed = [&done](uint32_t file) { return done.files.contains(file); };
+  TRY_ASSIGN(const uint64_t missing, missing_files(outlook.plan, scope, sealed, disk_use(options), files));
+  return missing + outlook.companions.size() + kBookkeepingFiles;
+}
+
 /// A list that does not name every shard, or another size, proves nothing: better told before than after the transfer.
 Result<void> check_list(const Declarations& list, const format::Checkpoint& source,
                         const format::Repository& repository) {
@@ -96,7 +107,8 @@ Result<void> check_aliases(const Plan& plan, const format::Checkpoint& source, c
 
 /// Scales were read apart from their shard when a conversion needed them: they must be those that came with it, which
 /// was compared with what is declared.
-Result<void> check_scales(const Plan& plan, const format::Checkpoint& source, const std::vector<ShardDone>& yielded) {
+Result<void> check_scales(const Plan& plan, const format::Checkpoint& source, const std::vector<ShardDone>& yielded,
+                          const Path& out) {
   const auto streamed = streamed_digests(plan, yielded);
   for (size_t shard = 0; shard < yielded.size(); ++shard) {
     for (size_t i = 0; i < plan.shards[shard].size(); ++i) {
@@ -104,8 +116,8 @@ Result<void> check_scales(const Plan& plan, const format::Checkpoint& source, co
       if (!copy.scales || yielded[shard].tensors[i].scales == streamed.at(*copy.scales)) continue;
       return Error{ErrorKind::corrupt,
                    fmt::format("tensor \"{}\" read differently twice; damaged on the way, or the source has changed: "
-                               "remove the output folder and start again",
-                               source.tensors()[*copy.scales].name)};
+                               "reshard repair {} reads it once more and goes on",
+                               source.tensors()[*copy.scales].name, out.string())};
     }
   }
   return {};
@@ -188,6 +200,8 @@ Result<RepackOutcome> repack(const RepackOutlook& outlook, format::Repository& r
   TRY_ASSIGN(const JournalLoaded before, load_journal(scope, run_identity(outlook, repository), outlook.plan, files));
   TRY_ASSIGN(const uint64_t need, bytes_to_write(outlook, scope, before.state, options, files));
   TRY(check_disk(need, options.out, files));
+  TRY_ASSIGN(const uint64_t need_files, files_to_make(outlook, scope, before.state, options, files));
+  TRY(check_free_files(need_files, options.out, files));
 
   TRY_ASSIGN(const auto lock, lock_work_folder(options.out, format::LockKind::exclusive, files));
   // Again under the lock: another run may have gone on, or have finished, since.
@@ -210,7 +224,7 @@ Result<void> complete_run(const RepackOutlook& outlook, format::Repository& repo
   const StreamInput input{plan,  outlook.source, repository,       scope,
                           files, options.jobs,   outlook.declared, options.counters};
   TRY_ASSIGN(const std::vector<ShardDone> yielded, stream_shards(input, done.state, writer, progress, stop));
-  TRY(check_scales(plan, outlook.source, yielded));
+  TRY(check_scales(plan, outlook.source, yielded, options.out));
   TRY(check_aliases(plan, outlook.source, yielded));
   std::vector<std::optional<format::Digest>> shard_digests;
   shard_digests.reserve(yielded.size());

@@ -78,6 +78,8 @@ Result<PartOutcome> repack_part(const RepackOutlook& outlook, format::Repository
   const auto sealed = [&before](uint32_t file) { return before.state.files.contains(file); };
   TRY_ASSIGN(const uint64_t need, missing_bytes(plan, scope, sealed, disk_use(options), files));
   TRY(check_disk(need, options.out, files));
+  TRY_ASSIGN(const uint64_t need_files, missing_files(plan, scope, sealed, disk_use(options), files));
+  TRY(check_free_files(need_files, options.out, files));
 
   TRY_ASSIGN(const auto shared, lock_work_folder(options.out, format::LockKind::shared, files));
   // Again under the lock: the parts may have been sealed since, or another kind of work begun.

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "dspack_version.h"
 #include "format/document_bounds.h"
@@ -23,6 +24,32 @@ Result<void> check_origin(const Path& out, const format::Origin& origin, const f
                fmt::format("{}: holds a packed repository of {} at commit {}, and {} is commit {} now; choose another "
                            "folder or remove it (what is there is complete: verify checks it)",
                            out.string(), origin.repository, origin.revision, hub->asked, hub->commit)};
+}
+
+/// A manifest says what was sealed, and not that it is still there.
+Result<void> check_all_there(const Path& out, const format::Manifest& manifest, format::FileSystem& files) {
+  constexpr size_t kNamed = 3;
+  std::vector<std::string> named;
+  size_t count = 0;
+  const auto look_at = [&](const std::string& path, uint64_t size_bytes) -> Result<void> {
+    TRY_ASSIGN(const auto info, files.stat(out / path));
+    if (info && info->is_regular && info->size_bytes == size_bytes) return {};
+    if (++count > kNamed) return {};
+    named.push_back(info ? fmt::format("{} has {} bytes instead of {}", path, info->size_bytes, size_bytes)
+                         : path + " is missing");
+    return {};
+  };
+  for (const format::PackedFile& file : manifest.files) {
+    const format::StoredFile stored = stored_file(file);
+    TRY(look_at(stored.path, stored.size_bytes));
+  }
+  for (const format::CompanionFile& file : manifest.companions)
+    TRY(look_at(file.path, file.size_bytes));
+  if (count == 0) return {};
+  const std::string more = count > kNamed ? fmt::format(", and {} more are not as they were", count - kNamed) : "";
+  return Error{ErrorKind::corrupt,
+               fmt::format("{}: was complete, and is damaged: {}{}; reshard repair {} fetches what is lost",
+                           out.string(), fmt::join(named, ", "), more, out.string())};
 }
 
 /// Records that do not fit the plan would be used as indices: refuse them.
@@ -76,6 +103,7 @@ Result<bool> is_complete(const Path& out, const Plan& plan, const format::Reposi
   if (!manifest) return manifest.error().in((out / format::kManifestPath).string());
   if (manifest->plan == plan.digest) {
     TRY(check_origin(out, manifest->origin, repository));
+    TRY(check_all_there(out, *manifest, files));
     return true;
   }
   return Error{
@@ -106,8 +134,9 @@ Result<JournalLoaded> load_journal(const RunScope& scope, const Json& identity, 
     return std::move(*loaded);
   }
   if (const auto* damaged = std::get_if<JournalDamaged>(&load)) {
-    return Error{ErrorKind::corrupt, fmt::format("{}: damaged at byte {}: {}; remove the output folder and start again",
-                                                 path.string(), damaged->offset, damaged->reason)};
+    return Error{ErrorKind::corrupt, fmt::format("{}: damaged at byte {}: {}; reshard repair {} does once more "
+                                                 "what the broken record said, and goes on",
+                                                 path.string(), damaged->offset, damaged->reason, scope.out.string())};
   }
   if (const auto* foreign = std::get_if<JournalForeign>(&load)) {
     return Error{

@@ -16,7 +16,8 @@ namespace dspack::reshard {
 [[nodiscard]] format::Json run_identity(const RepackOutlook& outlook, const format::Repository& repository,
                                         std::optional<Part> part = std::nullopt);
 
-/// Whether a finished repository of this very plan is in `out` already.
+/// Whether a finished repository of this very plan is in `out` already, every file there with its size. Errors: also
+/// corrupt (one is finished, and files are missing or have other sizes).
 [[nodiscard]] Result<bool> is_complete(const format::Path& out, const Plan& plan, const format::Repository& repository,
                                        format::FileSystem& files);
 

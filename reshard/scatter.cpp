@@ -184,4 +184,27 @@ Result<void> Scatter::end_tensors() {
   return {};
 }
 
+Result<ShardDone> scatter_shard(const Plan& plan, const format::Checkpoint& source, uint64_t shard,
+                                format::Repository& repository, TensorTargets& targets, format::Progress& progress,
+                                const std::stop_token& stop) {
+  const format::CheckpointFile& file = source.files()[shard];
+  Scatter scatter(plan, source, shard, targets, tensor_reading(repository, source, stop));
+  if (!plan.reads[shard].ranges.empty()) {
+    TRY_ASSIGN(const auto bytes, repository.open_known(file.path, {file.size_bytes, file.version}, stop));
+    const format::ByteSink sink = [&](std::span<const std::byte> piece) -> Result<void> {
+      TRY(scatter.take(piece));
+      progress.advanced(piece.size());
+      return {};
+    };
+    for (const ByteRange& range : plan.reads[shard].ranges) {
+      TRY(scatter.begin_range(range.begin));
+      TRY(bytes->stream(range, sink, stop));
+    }
+  }
+  auto done = scatter.finish();
+  if (!done) return done.error().in(repository.locate(file.path));
+  progress.file_done();
+  return done;
+}
+
 }  // namespace dspack::reshard

@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 
+#include "format/progress.h"
 #include "reshard/tensor_writer.h"
 #include "reshard/transform/converter.h"
 
@@ -53,5 +54,11 @@ class Scatter {
   format::Sha256 shard_hash_;
   ShardDone done_;
 };
+
+/// Passes what the plan wants of one shard through a Scatter, front to back over one connection. Errors: also corrupt
+/// if the file is not the one that was catalogued. They name the shard.
+[[nodiscard]] Result<ShardDone> scatter_shard(const Plan& plan, const format::Checkpoint& source, uint64_t shard,
+                                              format::Repository& repository, TensorTargets& targets,
+                                              format::Progress& progress, const std::stop_token& stop);
 
 }  // namespace dspack::reshard

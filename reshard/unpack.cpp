@@ -17,6 +17,7 @@ using format::Json;
 using format::Path;
 
 constexpr uint64_t kMaxMarkBytes = 4096;
+constexpr uint64_t kBookkeepingFiles = 6;  // the index, mark, lock, and the folders they lie in
 
 /// What this run makes of what, so that another one does not go on with its files.
 std::string run_identity(const format::Manifest& manifest, const UnpackOptions& options) {
@@ -185,6 +186,7 @@ Result<UnpackOutcome> unpack(const UnpackPlan& plan, format::Repository& packed,
   for (const Companion& companion : plan.companions)
     need_bytes += companion.size_bytes;
   TRY(check_disk(need_bytes, out, files));
+  TRY(check_free_files(todo.size() + plan.companions.size() + kBookkeepingFiles, out, files));
 
   TRY_ASSIGN(const auto lock, lock_work_folder(out, format::LockKind::exclusive, files));
   TRY_ASSIGN([[maybe_unused]] const bool still_begun,

@@ -257,6 +257,7 @@ Result<VerifyReport> verify_digests(format::Repository& packed, const format::Ch
   VerifyReport report{.files = manifest.files.size() + manifest.companions.size(),
                       .tensors = catalogue.tensors().size(),
                       .bytes = 0,
+                      .companions = 0,
                       .findings = {}};
   for (const PackedFile& file : manifest.files)
     report.bytes += file.size_bytes;

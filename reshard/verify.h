@@ -1,6 +1,6 @@
 // `reshard verify DIR [--source SOURCE]`: reads a packed repository again and compares every digest; with a source,
-// every tensor byte for byte as well. Threads: one call; reads `jobs` files at a time. Errors: what keeps it from
-// reading at all (no manifest, network); differences are findings, not errors.
+// every tensor and every other file byte for byte as well. Threads: one call; reads `jobs` files at a time. Errors:
+// what keeps it from reading at all (no manifest, network); differences are findings, not errors.
 #pragma once
 
 #include <string>
@@ -16,6 +16,7 @@ struct VerifyReport {
   uint64_t files = 0;
   uint64_t tensors = 0;
   uint64_t bytes = 0;
+  uint64_t companions = 0;            // other files that were compared with the source's
   std::vector<std::string> findings;  // one line each: file, tensor if known, what is wrong; sorted
 };
 
@@ -24,7 +25,8 @@ struct VerifyReport {
                                                   unsigned jobs, format::Progress& progress,
                                                   const std::stop_token& stop);
 
-/// Every tensor of the source is in the packed repository with the same dtype, shape and bytes, and no other is.
+/// Every tensor of the source is in the packed repository with the same dtype, shape and bytes, and no other is; so are
+/// its files without weights, but for the index, which says where tensors lie and not what they are.
 [[nodiscard]] Result<VerifyReport> verify_against_source(format::Repository& packed,
                                                          const format::Checkpoint& catalogue,
                                                          format::Repository& source_repository,

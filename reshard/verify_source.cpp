@@ -6,6 +6,8 @@
 #include <set>
 
 #include "format/base/parallel.h"
+#include "reshard/changed_config.h"
+#include "reshard/companion_digests.h"
 #include "reshard/findings.h"
 #include "reshard/scatter.h"
 #include "reshard/source_facts.h"
@@ -157,6 +159,39 @@ Plan comparison_plan(const Product& product, const Checkpoint& source, const Che
   return plan;
 }
 
+/// Files without weights. Those of the packed repository were compared with its manifest before.
+Result<void> compare_companions(const format::Manifest& packed, const Plan& plan, format::Repository& repository,
+                                const Checkpoint& source, unsigned jobs, VerifyReport& report, Findings& findings,
+                                const std::stop_token& stop) {
+  CompanionDigests stored = recorded_companions(packed);
+  if (has_changed_config(packed)) {
+    stored[kConfigPath] = stored.at(kSourceConfig);
+    stored.erase(kSourceConfig);
+  }
+  TRY_ASSIGN(std::set<std::string> names, companion_names({repository, source}, stop));
+  for (const auto& [name, unused] : stored)
+    names.insert(name);
+  uint64_t bytes_read = 0;
+  TRY_ASSIGN(const CompanionDigests wanted, companion_digests({repository, source}, names, jobs, bytes_read, stop));
+  for (const auto& [name, digest] : wanted) {
+    const auto found = stored.find(name);
+    if (found == stored.end())
+      findings.add(fmt::format("{}: of the source, is missing", name));
+    else if (found->second != digest)
+      findings.add(fmt::format("{}: differs from the source's", name));
+  }
+  for (const auto& [name, digest] : stored) {
+    if (!wanted.contains(name)) findings.add(fmt::format("{}: is not in the source", name));
+  }
+  report.companions = wanted.size();
+  if (!has_changed_config(packed)) return {};
+  TRY_ASSIGN(const auto config, changed_config(plan, repository, stop));
+  const auto own = std::ranges::find(packed.companions, kConfigPath, &format::CompanionFile::path);
+  if (!config || own == packed.companions.end() || own->sha256 != format::sha256(*config))
+    findings.add(fmt::format("{}: is not what the recipe makes of the source's", kConfigPath));
+  return {};
+}
+
 }  // namespace
 
 Result<VerifyReport> verify_against_source(format::Repository& packed, const Checkpoint& catalogue,
@@ -165,42 +200,30 @@ Result<VerifyReport> verify_against_source(format::Repository& packed, const Che
   auto recipe = parse_recipe(format::canonical_json(catalogue.manifest()->recipe));
   if (!recipe) return recipe.error().in(packed.locate(format::kManifestPath));
   TRY_ASSIGN(const SourceFacts facts, find_facts(*recipe, source, source_repository, jobs, stop));
-  TRY_ASSIGN(const Product product, make_product(*recipe, source, facts));
+  TRY_ASSIGN(Product product, make_product(*recipe, source, facts));
   VerifyReport report{.files = source.files().size(),
                       .tensors = product.result.tensors().size(),
                       .bytes = product.result.payload_bytes(),
+                      .companions = 0,
                       .findings = {}};
   Findings findings;
   compare_catalogues(catalogue, product.result, findings);
   compare_aliases(catalogue, product, source, findings);
-  const Plan plan = comparison_plan(product, source, catalogue);
+  Plan plan = comparison_plan(product, source, catalogue);
   uint64_t to_read = 0;
   for (const ShardRead& read : plan.reads)
     to_read += read.bytes();
   progress.started("comparing", to_read, report.files);
   const auto one = [&](uint64_t shard, const std::stop_token& stop_one) -> Result<void> {
-    const format::CheckpointFile& file = source.files()[shard];
     ComparedTensors targets(packed, catalogue, findings, stop_one);
-    Scatter scatter(plan, source, shard, targets, tensor_reading(source_repository, source, stop_one));
-    if (!plan.reads[shard].ranges.empty()) {
-      TRY_ASSIGN(const auto bytes, source_repository.open(file.path, stop_one));
-      const format::ByteSink sink = [&](std::span<const std::byte> piece) -> Result<void> {
-        TRY(scatter.take(piece));
-        progress.advanced(piece.size());
-        return {};
-      };
-      for (const ByteRange& range : plan.reads[shard].ranges) {
-        TRY(scatter.begin_range(range.begin));
-        TRY(bytes->stream(range, sink, stop_one));
-      }
-    }
-    const auto done = scatter.finish();
-    if (!done) return done.error().in(source_repository.locate(file.path));
-    progress.file_done();
+    TRY(scatter_shard(plan, source, shard, source_repository, targets, progress, stop_one));
     return {};
   };
   TRY(run_jobs(source.files().size(), jobs, one, stop));
   progress.finished();
+  plan.recipe = std::move(*recipe);
+  plan.result = std::move(product.result);
+  TRY(compare_companions(*catalogue.manifest(), plan, source_repository, source, jobs, report, findings, stop));
   report.findings = findings.sorted();
   return report;
 }

@@ -65,6 +65,13 @@ struct SealFlags {
   unsigned jobs = 4;
 };
 
+struct RepairFlags {
+  std::string folder;
+  std::string source;  // empty: where the repository was packed from
+  bool quick = false;  // look at presence and size alone
+  unsigned jobs = 4;
+};
+
 struct LinkFlags {
   std::string folder;
   std::string out;
@@ -91,6 +98,7 @@ struct Context {
 [[nodiscard]] int run_repack(const RepackFlags& flags, const Context& context);
 [[nodiscard]] int run_inspect(const InspectFlags& flags, const Context& context);
 [[nodiscard]] int run_verify(const VerifyFlags& flags, const Context& context);
+[[nodiscard]] int run_repair(const RepairFlags& flags, const Context& context);
 [[nodiscard]] int run_unpack(const UnpackFlags& flags, const Context& context);
 [[nodiscard]] int run_link(const LinkFlags& flags, const Context& context);
 [[nodiscard]] int run_seal(const SealFlags& flags, const Context& context);

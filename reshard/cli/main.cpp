@@ -44,6 +44,7 @@ constexpr char kExamples[] =
     "  reshard inspect ./DeepSeek-V3 --html map.html                  a page that shows where every expert lies\n"
     "  reshard verify ./ds-packed --source ./DeepSeek-V3              every digest, then every byte\n"
     "  reshard verify ./ds-packed --upstream                          that the bytes are those which the Hub declares\n"
+    "  reshard repair ./ds-packed                                     what is lost or damaged there is fetched again\n"
     "  reshard unpack ./ds-packed --exact --out ./DeepSeek-V3         the original shards again, byte for byte\n"
     "  reshard link ./ds-packed --out ./ds-flat                       a folder that vLLM and SGLang open\n"
     "  reshard seal ~/.cache/dspack/NAME                              what dsrun has fetched becomes a packed "
@@ -89,6 +90,8 @@ int run(int argc, char** argv) {
   CLI::App* inspect_verb = declare_inspect(app, inspect, network);
   dspack::reshard::VerifyFlags verify;
   CLI::App* verify_verb = declare_verify(app, verify, network);
+  dspack::reshard::RepairFlags repair;
+  CLI::App* repair_verb = declare_repair(app, repair, network);
   dspack::reshard::UnpackFlags unpack;
   CLI::App* unpack_verb = declare_unpack(app, unpack, network);
   dspack::reshard::LinkFlags link;
@@ -110,8 +113,8 @@ int run(int argc, char** argv) {
     const bool has_target = out->count() > 0 || repack.dry_run;
     if (repacks && (!names_recipe(repack) || !has_target)) {
       throw CLI::RequiredError(
-          "--by GROUPING (or --recipe FILE) and --out DIR, or a verb (inspect, verify, unpack, link, seal, diff, "
-          "publish)");
+          "--by GROUPING (or --recipe FILE) and --out DIR, or a verb (inspect, verify, repair, unpack, link, seal, "
+          "diff, publish)");
     }
   } catch (const CLI::ParseError& error) {
     return dspack::format::finish_output(app.exit(error) == 0 ? 0 : 2);
@@ -125,6 +128,8 @@ int run(int argc, char** argv) {
     status = run_inspect(inspect, context);
   } else if (verify_verb->parsed()) {
     status = run_verify(verify, context);
+  } else if (repair_verb->parsed()) {
+    status = run_repair(repair, context);
   } else if (unpack_verb->parsed()) {
     status = run_unpack(unpack, context);
   } else if (link_verb->parsed()) {

@@ -22,6 +22,13 @@ Result<Opened> open_packed(const std::string& place, unsigned jobs, const Contex
                fmt::format("{}: not a packed repository (it has no {})", place, format::kManifestPath)};
 }
 
+Result<std::string> begun_source(const std::string& folder, const std::string& named, const JournalHead& begun) {
+  if (!named.empty()) return named;
+  if (begun.origin) return "hf://" + begun.origin->asked;
+  if (!begun.place.empty()) return begun.place;
+  return Error{ErrorKind::invalid, folder + ": does not say where its source is; name it with --source"};
+}
+
 Result<Declarations> read_checksum_list(const std::string& path) {
   TRY_ASSIGN(const std::string text, read_text(format::posix_file_system(), path, kMaxListBytes));
   return parse_checksum_list(text, path);

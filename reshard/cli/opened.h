@@ -8,6 +8,7 @@
 #include "format/checkpoint.h"
 #include "reshard/cli/commands.h"
 #include "reshard/declarations.h"
+#include "reshard/journal.h"
 
 namespace dspack::reshard {
 
@@ -20,6 +21,10 @@ struct Opened {
 [[nodiscard]] Result<Opened> open_place(const std::string& place, unsigned jobs, const Context& context);
 /// Refuses a place that is no packed repository.
 [[nodiscard]] Result<Opened> open_packed(const std::string& place, unsigned jobs, const Context& context);
+
+/// Where the source of unfinished work in `folder` is, as open_repository takes it. `named`: by the user; empty: not.
+[[nodiscard]] Result<std::string> begun_source(const std::string& folder, const std::string& named,
+                                               const JournalHead& begun);
 
 /// A local file that sha256sum wrote.
 [[nodiscard]] Result<Declarations> read_checksum_list(const std::string& path);

@@ -22,6 +22,23 @@ CLI::App* declare_verify(CLI::App& app, VerifyFlags& flags, NetworkFlags& networ
   return verb;
 }
 
+CLI::App* declare_repair(CLI::App& app, RepairFlags& flags, NetworkFlags& network) {
+  CLI::App* verb = app.add_subcommand("repair", "Fetch again what a packed repository has lost, or what is damaged");
+  verb->add_option("DIR", flags.folder, "Folder of a packed repository, complete or unfinished")->required();
+  verb->add_option("--source", flags.source,
+                   "What it was packed from, or another copy of the packed repository: folder, http(s):// folder or "
+                   "org/name[@revision]. Default: the repository on the Hub, and the commit, that it was packed from");
+  verb->add_flag("--quick", flags.quick, "Look at presence and size of the files alone, and read none that is there");
+  add_jobs(*verb, flags.jobs, "Files read at a time");
+  add_network_options(*verb, network);
+  verb->footer(
+      "Every file is compared with its digest. Of the source only the tensors are read that are missing or differ; a\n"
+      "file gets its name back when it has the digest that was sealed. An unfinished repository is repaired as far as\n"
+      "it has come, and then completed. Killed or interrupted, the same command goes on.\n"
+      "Exit status: 0 all is as it was sealed, 1 something could not be had again (named on stdout, or on stderr).");
+  return verb;
+}
+
 CLI::App* declare_unpack(CLI::App& app, UnpackFlags& flags, NetworkFlags& network) {
   CLI::App* verb = app.add_subcommand("unpack", "Make ordinary shards of a packed repository");
   verb->add_option("DIR", flags.folder, "Packed repository: folder, http(s):// folder or org/name[@revision]")

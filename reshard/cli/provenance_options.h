@@ -10,6 +10,7 @@
 namespace dspack::reshard {
 
 [[nodiscard]] CLI::App* declare_verify(CLI::App& app, VerifyFlags& flags, NetworkFlags& network);
+[[nodiscard]] CLI::App* declare_repair(CLI::App& app, RepairFlags& flags, NetworkFlags& network);
 [[nodiscard]] CLI::App* declare_unpack(CLI::App& app, UnpackFlags& flags, NetworkFlags& network);
 [[nodiscard]] CLI::App* declare_seal(CLI::App& app, SealFlags& flags, NetworkFlags& network);
 [[nodiscard]] CLI::App* declare_diff(CLI::App& app, DiffFlags& flags, NetworkFlags& network);

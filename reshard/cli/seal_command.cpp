@@ -11,16 +11,8 @@
 namespace dspack::reshard {
 namespace {
 
-/// Where the source of unfinished work is, as open_repository takes it.
-Result<std::string> source_of(const SealFlags& flags, const JournalHead& begun) {
-  if (!flags.source.empty()) return flags.source;
-  if (begun.origin) return "hf://" + begun.origin->asked;
-  if (!begun.place.empty()) return begun.place;
-  return Error{ErrorKind::invalid, flags.folder + ": does not say where its source is; name it with --source"};
-}
-
 Result<int> seal_work(const SealFlags& flags, const JournalHead& begun, const Context& context) {
-  TRY_ASSIGN(const std::string source, source_of(flags, begun));
+  TRY_ASSIGN(const std::string source, begun_source(flags.folder, flags.source, begun));
   auto recipe = parse_recipe(begun.recipe.dump());
   if (!recipe) return recipe.error().in(flags.folder + ": the recipe that its journal tells");
   format::RemoteOptions remote = context.remote;

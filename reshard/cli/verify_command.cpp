@@ -18,8 +18,18 @@ using format::print_error;
 using format::print_line;
 using format::print_out;
 
+/// What mends damage. Only a folder of this machine can be repaired.
+std::string damage_remedy(const std::string& folder, const format::Repository& packed) {
+  if (packed.kind() != format::RepositoryKind::local) return "replace what is named";
+  return fmt::format("reshard repair {} fetches again what is lost or damaged", folder);
+}
+
+// The files are as they were sealed, and what was sealed is not that.
+constexpr char kOtherSourceRemedy[] = "pack that source again, or name the one that was packed";
+
 /// Prints what was found, or `clean` if that is nothing. Returns the exit status.
-int report_findings(const std::string& folder, const std::vector<std::string>& findings, const std::string& clean) {
+int report_findings(const std::string& folder, const std::vector<std::string>& findings, const std::string& clean,
+                    const std::string& remedy) {
   for (const std::string& finding : findings)
     print_line(finding);
   if (findings.empty()) {
@@ -27,14 +37,15 @@ int report_findings(const std::string& folder, const std::vector<std::string>& f
     return 0;
   }
   const std::string count = findings.size() == 1 ? "1 difference" : fmt::format("{} differences", findings.size());
-  print_error(fmt::format("reshard: {}: {} found; repack it, or replace what is named", folder, count));
+  print_error(fmt::format("reshard: {}: {} found; {}", folder, count, remedy));
   return 1;
 }
 
-int report(const std::string& folder, const VerifyReport& verified, std::string_view what) {
-  return report_findings(
-      folder, verified.findings,
-      fmt::format("{}: {} files, {} tensors, {}", what, verified.files, verified.tensors, human_bytes(verified.bytes)));
+int report(const std::string& folder, const VerifyReport& verified, std::string_view what, const std::string& remedy) {
+  std::string clean =
+      fmt::format("{}: {} files, {} tensors, {}", what, verified.files, verified.tensors, human_bytes(verified.bytes));
+  if (verified.companions != 0) clean += fmt::format(", {} other files", verified.companions);
+  return report_findings(folder, verified.findings, clean, remedy);
 }
 
 /// `known`: findings that were printed before; a damaged tensor is named once.
@@ -51,7 +62,8 @@ int report_upstream(const std::string& folder, const UpstreamReport& upstream,
     names += " and " + brief(declared[i].by);
   return report_findings(folder, findings,
                          fmt::format("{} source shards ({}) are rebuilt from the packed bytes as {} declares",
-                                     upstream.shards.size(), human_bytes(upstream.bytes), names));
+                                     upstream.shards.size(), human_bytes(upstream.bytes), names),
+                         kOtherSourceRemedy);
 }
 
 /// All that is declared where the user points to. Asked for first: without it there is nothing to prove.
@@ -83,7 +95,7 @@ Result<int> verify_or_error(const VerifyFlags& flags, const Context& context) {
   TRY_ASSIGN(const auto declared, read_declarations(flags, *packed.checkpoint.manifest(), context));
   TRY_ASSIGN(const VerifyReport digests,
              verify_digests(*packed.repository, packed.checkpoint, flags.jobs, context.progress, context.stop));
-  int status = report(flags.folder, digests, "every digest fits");
+  int status = report(flags.folder, digests, "every digest fits", damage_remedy(flags.folder, *packed.repository));
   if (!declared.empty()) {
     TRY_ASSIGN(const UpstreamReport upstream, verify_upstream(*packed.repository, packed.checkpoint, declared,
                                                               flags.jobs, context.progress, context.stop));
@@ -97,7 +109,8 @@ Result<int> verify_or_error(const VerifyFlags& flags, const Context& context) {
   const bool plain = holds_source_bytes(*packed.checkpoint.manifest());
   return std::max(status, report(flags.folder, bytes,
                                  plain ? "equal to the source, byte for byte"
-                                       : "equal to what its recipe makes of the source, byte for byte"));
+                                       : "equal to what its recipe makes of the source, byte for byte",
+                                 kOtherSourceRemedy));
 }
 
 }  // namespace

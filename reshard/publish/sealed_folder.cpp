@@ -32,8 +32,9 @@ Result<void> judge(const format::Path& folder, const std::vector<std::string>& f
     named += (i == 0 ? "" : "; ") + findings[i];
   if (findings.size() > kNamed) named += fmt::format("; and {} more", findings.size() - kNamed);
   return Error{ErrorKind::corrupt,
-               fmt::format("{}: is not what was sealed: {}. Nothing is published; repack it, or put back what is named",
-                           folder.string(), named)};
+               fmt::format("{}: is not what was sealed: {}. Nothing is published; reshard repair {} fetches again what is "
+                           "lost or damaged",
+                           folder.string(), named, folder.string())};
 }
 
 using Piece = std::function<void(std::span<const std::byte>)>;

@@ -30,6 +30,7 @@ class FaultyFileSystem final : public format::FileSystem {
   /// No symbolic link can be made.
   void lack_links() { lacks_links_ = true; }
   void set_free_bytes(uint64_t bytes) { free_bytes_ = bytes; }
+  void set_free_files(uint64_t files) { free_files_ = files; }
   [[nodiscard]] uint64_t operations() const { return operations_; }
 
   Result<std::unique_ptr<format::ReadFile>> open_read(const format::Path& path) override {
@@ -83,6 +84,9 @@ class FaultyFileSystem final : public format::FileSystem {
   Result<uint64_t> free_bytes(const format::Path& path) override {
     TRY(step());
     return free_bytes_ ? *free_bytes_ : real_.free_bytes(path);
+  }
+  Result<std::optional<uint64_t>> free_files(const format::Path& path) override {
+    return free_files_ ? Result<std::optional<uint64_t>>(free_files_) : real_.free_files(path);
   }
   Result<std::unique_ptr<format::FileLock>> lock(const format::Path& path, format::LockKind kind) override {
     TRY(step(Effect::grows));
@@ -144,6 +148,7 @@ class FaultyFileSystem final : public format::FileSystem {
   std::atomic<uint64_t> operations_{0};
   DiskFault fault_;
   std::optional<uint64_t> free_bytes_;
+  std::optional<uint64_t> free_files_;
   std::optional<format::ReadMode> lacks_;
   bool lacks_links_ = false;
 };
