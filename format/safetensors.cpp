@@ -14,8 +14,6 @@
 namespace dspack::format {
 namespace {
 
-constexpr char kMetadataKey[] = "__metadata__";
-
 Error invalid(std::string message) {
   return {ErrorKind::invalid, std::move(message)};
 }

@@ -216,6 +216,7 @@ TEST_CASE("manifest: contradictions and escapes are refused") {
          j["layouts"][0]["tensors"][0]["shape"] = {32, 1};
          j["files"][0]["row_blocks"][0]["rows_per_block"] = 16;
        }},
+      {"the header's own entry as a tensor", [](Json& j) { j["layouts"][1]["tensors"][1]["name"] = "__metadata__"; }},
       {"hidden file", [](Json& j) { j["files"][0]["path"] = ".git/config"; }},
       {"hidden companion", [](Json& j) { j["companions"][0]["path"] = "a/.b"; }},
       {"hidden shard", [](Json& j) { j["source"][0]["path"] = ".reshard/journal"; }},
