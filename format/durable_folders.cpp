@@ -40,7 +40,7 @@ Result<void> DurableFolders::check_links(const Path& folder) {
   for (Path at = folder; at != out_ && is_within(at, out_) && !unlinked_.contains(at); at = at.parent_path()) {
     TRY_ASSIGN(const auto target, files_.read_link(at));
     if (target) {
-      return Error{ErrorKind::conflict, at.string() +
+      return Error{ErrorKind::invalid, at.string() +
                                             ": is a symbolic link where a folder of ours belongs; what it leads to is "
                                             "not written to: remove the link"};
     }

@@ -145,14 +145,14 @@ Result<Descriptor> open_own(const Path& path, int flags, std::string_view what) 
   if (opened) return opened;
   std::error_code unknown;
   const std::filesystem::file_type there = std::filesystem::symlink_status(path, unknown).type();
+  const bool exists = there != std::filesystem::file_type::not_found && there != std::filesystem::file_type::none;
+  if ((flags & O_EXCL) != 0 && exists) return Error{ErrorKind::conflict, path.string() + ": exists already"};
   if (there == std::filesystem::file_type::symlink) {
-    return Error{ErrorKind::conflict,
+    return Error{ErrorKind::invalid,
                  path.string() +
                      ": is a symbolic link; what it leads to is not written to: remove the link, or "
                      "choose another place"};
   }
-  const bool exists = there != std::filesystem::file_type::not_found && there != std::filesystem::file_type::none;
-  if ((flags & O_EXCL) != 0 && exists) return Error{ErrorKind::conflict, path.string() + ": exists already"};
   return opened;
 }
 

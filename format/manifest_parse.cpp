@@ -91,6 +91,7 @@ Result<Layout> read_layout(const Json& json) {
     if (!entry.is_object()) return invalid("a layout's tensor is not an object");
     LayoutTensor tensor;
     TRY_ASSIGN(tensor.name, json_string(entry, "name"));
+    if (tensor.name == kMetadataKey) return invalid(fmt::format("\"{}\" is no name of a tensor", tensor.name));
     TRY_ASSIGN(const std::string dtype_name, json_string(entry, "dtype"));
     const std::optional<Dtype> dtype = parse_dtype(dtype_name);
     if (!dtype) return invalid(fmt::format("tensor \"{}\" has the unknown dtype \"{}\"", tensor.name, dtype_name));

@@ -19,6 +19,8 @@
 
 namespace dspack::format {
 
+/// The entry of a header that is no tensor.
+inline constexpr char kMetadataKey[] = "__metadata__";
 /// The reference reader refuses longer headers.
 inline constexpr uint64_t kMaxHeaderBytes = 100'000'000;
 /// The entry of a header that is no tensor.

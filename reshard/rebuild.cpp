@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <set>
 
 #include <fmt/format.h>
 
@@ -120,6 +121,7 @@ Result<std::vector<WholeTensor>> whole_tensors(format::Repository& packed, const
   TRY_ASSIGN(const Json headers, format::read_kept_headers(packed, manifest, stop));
   const std::string place = packed.locate(format::kHeadersPath);
   std::vector<WholeTensor> whole;
+  std::set<uint32_t> used;
   for (const format::SourceShard& shard : manifest.source) {
     const auto text = headers.find(shard.path);
     if (text == headers.end() || !text->is_string())
@@ -130,6 +132,11 @@ Result<std::vector<WholeTensor>> whole_tensors(format::Repository& packed, const
       const auto slices = catalogue.find(tensor.name) == nullptr ? format::slices_of(tensor) : std::nullopt;
       if (!slices) continue;
       TRY_ASSIGN(std::vector<uint32_t> found, find_slices(*slices, tensor.name, catalogue));
+      for (const uint32_t slice : found) {
+        if (used.insert(slice).second) continue;
+        return Error{ErrorKind::invalid,
+                     fmt::format("{}: tensor \"{}\" is in two shards", place, catalogue.tensors()[slice].name)};
+      }
       if (!found.empty()) whole.push_back({std::move(tensor), std::move(found)});
     }
   }

@@ -18,7 +18,7 @@ constexpr std::string_view kDefaultEndpoint = "https://huggingface.co";
 constexpr size_t kMaxRevisionBytes = 250;  // git's own names end there
 
 bool is_name(std::string_view text) {
-  return !text.empty() && text != "." && text != ".." && std::all_of(text.begin(), text.end(), [](char c) {
+  return !text.empty() && text.front() != '.' && std::all_of(text.begin(), text.end(), [](char c) {
     return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '-' || c == '_' || c == '.';
   });
 }

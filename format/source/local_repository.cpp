@@ -10,28 +10,35 @@
 namespace dspack::format {
 namespace {
 
-/// Folders without links in which files may lie.
-using Bounds = std::vector<std::string>;
+/// Folders without links in which files may lie; empty ones hold nothing.
+struct Bounds {
+  Path folder;
+  Path blobs;         // of a snapshot in the Hub's cache, models--ORG--NAME/snapshots/COMMIT: the repository's own
+  Path shared_blobs;  // and those that the cache's repositories share
 
-/// The folder itself; of a snapshot in the Hub's cache (models--ORG--NAME/snapshots/COMMIT) also the folders to which
-/// the Hub's client links: the repository's own blobs, and those that repositories share.
+  [[nodiscard]] bool hold(const Path& place) const {
+    const auto inside = [&place](const Path& outer) { return !outer.empty() && is_within(place, outer); };
+    return inside(folder) || inside(blobs) || inside(shared_blobs);
+  }
+};
+
 Bounds bounds_of(const Path& folder) {
   std::error_code missing;
-  const Path root = std::filesystem::canonical(folder, missing);
-  if (missing) return {folder.string()};
-  Bounds bounds{root.string()};
-  const Path repository = root.parent_path().parent_path();
-  const std::string name = repository.filename().string();
-  if (root.parent_path().filename() != "snapshots" || !name.starts_with("models--")) return bounds;
-  bounds.push_back((repository / "blobs").string());
-  bounds.push_back((repository.parent_path() / "blobs").string());
+  Bounds bounds{.folder = std::filesystem::canonical(folder, missing), .blobs = {}, .shared_blobs = {}};
+  const Path snapshots = bounds.folder.parent_path();
+  const Path repository = snapshots.parent_path();
+  if (snapshots.filename() != "snapshots" || !repository.filename().string().starts_with("models--")) return bounds;
+  bounds.blobs = repository / "blobs";
+  bounds.shared_blobs = repository.parent_path() / "blobs";
   return bounds;
 }
 
 class LocalRepository final : public Repository {
  public:
   LocalRepository(Path folder, FileSystem& files, LinkRule links)
-      : folder_(std::move(folder)), files_(files), bounds_(links == LinkRule::inside ? bounds_of(folder_) : Bounds()) {}
+      : folder_(std::move(folder)),
+        files_(files),
+        bounds_(links == LinkRule::inside ? std::optional(bounds_of(folder_)) : std::nullopt) {}
 
   RepositoryKind kind() const override { return RepositoryKind::local; }
   std::string description() const override { return folder_.string(); }
@@ -66,10 +73,10 @@ class LocalRepository final : public Repository {
  private:
   /// Whether a file lies, without links, where the rule wants it. What is not there is told by whoever opens it.
   Result<void> check_place(std::string_view path) const {
+    if (!bounds_) return {};
     std::error_code missing;
-    const Path place = bounds_.empty() ? Path() : std::filesystem::canonical(folder_ / path, missing);
-    const auto holds = [&place](const std::string& folder) { return is_within(place, Path(folder)); };
-    if (bounds_.empty() || missing || std::ranges::any_of(bounds_, holds)) return {};
+    const Path place = std::filesystem::canonical(folder_ / path, missing);
+    if (missing || bounds_->hold(place)) return {};
     return Error{ErrorKind::invalid,
                  fmt::format("{}: leads out of its folder by a symbolic link, to {}; only what lies in the folder is "
                              "copied: put the file itself there, or name the folder that it lies in as the source",
@@ -90,7 +97,7 @@ class LocalRepository final : public Repository {
 
   Path folder_;
   FileSystem& files_;
-  Bounds bounds_;  // empty: files may lie anywhere
+  std::optional<Bounds> bounds_;  // none: files may lie anywhere
 };
 
 }  // namespace

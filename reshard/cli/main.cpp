@@ -62,7 +62,9 @@ int run(int argc, char** argv) {
 
   dspack::reshard::NetworkFlags network;  // of whichever verb is parsed
   dspack::reshard::RepackFlags repack;
-  app.add_option("SOURCE", repack.source, "What to repack")->capture_default_str();
+  app.add_option("SOURCE", repack.source,
+                 "What to repack; a local folder's files must lie in it, not behind links that lead out of it")
+      ->capture_default_str();
   dspack::reshard::add_recipe_options(app, repack);
   auto* out = app.add_option("--out", repack.out, "Folder for the packed repository");
   app.add_option(

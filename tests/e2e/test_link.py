@@ -18,6 +18,7 @@ from pathlib import Path
 import safetensors_io
 from checkpoints import packed_tiny, write_odd, write_small
 from common import INDEX, EndToEnd, main, tree
+from sealing import read_manifest, reseal
 
 GROUPINGS = ("expert", "expert:8", "layer", "shard:2MB", "shard:1GB")
 RECORD = ".reshard-link.json"
@@ -315,13 +316,9 @@ class Refusals(Link):
                 self.assert_absent(self.scratch / "flat")
 
     def reseal(self, packed, change):
-        manifest = json.loads((packed / "manifest.json").read_text())
+        manifest = read_manifest(packed)
         change(manifest)
-        manifest["seal"] = ""
-        text = json.dumps(manifest, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-        manifest["seal"] = hashlib.sha256(text.encode()).hexdigest()
-        text = json.dumps(manifest, sort_keys=True, separators=(",", ":"), ensure_ascii=False) + "\n"
-        (packed / "manifest.json").write_text(text)
+        reseal(packed, manifest)
 
     def refused(self, packed, *needles):
         self.assert_refused(self.link(packed, self.scratch / "flat"), *needles)

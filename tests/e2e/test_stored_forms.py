@@ -7,6 +7,7 @@ import subprocess
 
 import safetensors_io
 from common import EndToEnd, RangeServer, flip_bit, main, seeded_random, tree
+from sealing import reseal
 
 ALIASES = {"model.layers.5.embed_tokens.weight": "model.embed_tokens.weight",
            "model.layers.5.shared_head.head.weight": "lm_head.weight"}
@@ -82,19 +83,10 @@ class Dedupe(StoredForms):
         for target, reason in (("model.nothing.weight", "no file holds"), (name, "no file holds"),
                                ("model.layers.1.mlp.experts.0.up_proj.weight", "of an expert")):
             with self.subTest(target):
-                self.reseal(packed, {**manifest, "aliases": {name: target}})
+                reseal(packed, {**manifest, "aliases": {name: target}})
                 self.assert_refused(self.run_program("verify", packed), "manifest.json", reason)
-        self.reseal(packed, {**manifest, "requires": []})
+        reseal(packed, {**manifest, "requires": []})
         self.assert_refused(self.run_program("verify", packed), "aliases")
-
-    @staticmethod
-    def reseal(packed, manifest):
-        """Writes a changed manifest with a seal that fits: what a hostile publisher can do."""
-        import hashlib
-        text = json.dumps({**manifest, "seal": ""}, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-        seal = hashlib.sha256(text.encode()).hexdigest()
-        whole = json.dumps({**manifest, "seal": seal}, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-        (packed / "manifest.json").write_text(whole + "\n")
 
 
 class Compress(StoredForms):

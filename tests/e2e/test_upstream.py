@@ -7,6 +7,7 @@ import shutil
 import safetensors_io
 from checkpoints import SHARDS, write_small
 from common import EndToEnd, flip_bit, main, seeded_random
+from sealing import reseal
 
 TOKEN = "hf_secret_of_the_test"
 COMMIT = "c0" * 20
@@ -252,11 +253,7 @@ class Forged(EndToEnd):
         self.manifest = json.loads((self.packed / "manifest.json").read_text())
 
     def reseal(self):
-        def canonical():
-            return json.dumps(self.manifest, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-        self.manifest["seal"] = ""
-        self.manifest["seal"] = hashlib.sha256(canonical().encode()).hexdigest()
-        (self.packed / "manifest.json").write_text(canonical() + "\n")
+        reseal(self.packed, self.manifest)
         self.assert_ok(self.run_program("verify", self.packed))
 
     def assert_found(self, *needles):

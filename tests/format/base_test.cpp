@@ -42,6 +42,9 @@ TEST_CASE("checked: sums and products report overflow") {
   CHECK(round_up(4097, 4096) == 8192);
   CHECK(round_up(4096, 4096) == 4096);
   CHECK(ceil_div(576, 128) == 5);
+  CHECK(ceil_div(~0ULL, 2) == 1ULL << 63);
+  CHECK(ceil_div(4, ~0ULL) == 1);
+  CHECK(ceil_div(0, ~0ULL) == 0);
 }
 
 TEST_CASE("jobs: every job runs once, on any number of threads") {

@@ -1,8 +1,10 @@
 #include <doctest/doctest.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 
 #include "format/base/page_buffer.h"
+#include "format/durable_folders.h"
 #include "format/file_system.h"
 #include "tests/support/temp_folder.h"
 
@@ -11,16 +13,138 @@ using format::OpenMode;
 using format::unsafe_path_reason;
 
 TEST_CASE("paths: what would leave its folder is refused with a reason") {
-  for (const char* path :
-       {"", "/etc/passwd", "..", "a/../b", "../a", "a/..", "a//b", "a/", "./a", "a/.", "a\\b", "a\nb", "\x7f"}) {
+  for (const char* path : {"",
+                           "/etc/passwd",
+                           "..",
+                           "a/../b",
+                           "../a",
+                           "a/..",
+                           "a//b",
+                           "a/",
+                           "./a",
+                           "a/.",
+                           "a\\b",
+                           "a\nb",
+                           "\x7f",
+                           "a\xc2\x9b"
+                           "b",
+                           "\xc2\x80",
+                           ".git/config",
+                           "a/.b/c",
+                           ".reshard/part/x",
+                           ".dspack-cache/lock",
+                           ".x",
+                           "..a",
+                           "..."}) {
     CAPTURE(path);
     CHECK(unsafe_path_reason(path).has_value());
   }
   CHECK(unsafe_path_reason(std::string_view("a\0b", 3)).has_value());
-  for (const char* path : {"a", "a/b.c", "model/layers/000/dense.safetensors", "..a", "a..", "...", "a b", "é"}) {
+  for (const char* path : {"a", "a/b.c", "model/layers/000/dense.safetensors", "a..", "a.b.", "a b", "é", "\xc2\xa0"}) {
     CAPTURE(path);
     CHECK_FALSE(unsafe_path_reason(path).has_value());
   }
+}
+
+TEST_CASE("paths: a listing may have hidden names, and nothing else that leads elsewhere") {
+  using format::HiddenNames;
+  for (const char* path : {".gitattributes", ".git/config", "a/.b", "..a"}) {
+    CAPTURE(path);
+    CHECK_FALSE(unsafe_path_reason(path, HiddenNames::accepted).has_value());
+  }
+  for (const char* path : {".", "..", ".a/..", "/.a", ".a//b", ".a\x1b"}) {
+    CAPTURE(path);
+    CHECK(unsafe_path_reason(path, HiddenNames::accepted).has_value());
+  }
+}
+
+TEST_CASE("files: nothing is written, locked or created through a link") {
+  const test::TempFolder folder;
+  format::FileSystem& files = format::posix_file_system();
+  folder.write("target", "precious");
+  for (const char* target : {"target", "nowhere"}) {
+    CAPTURE(target);
+    const format::Path link = folder.path() / "link";
+    REQUIRE(files.make_link(target, link));
+    CHECK(files.open_write(link, OpenMode::keep).error().kind == ErrorKind::invalid);
+    CHECK(files.open_write(link, OpenMode::truncate).error().kind == ErrorKind::invalid);
+    CHECK(files.open_write(link, OpenMode::create).error().kind == ErrorKind::conflict);
+    CHECK(files.lock(link, format::LockKind::exclusive).error().kind == ErrorKind::invalid);
+    REQUIRE(files.remove_tree(link));
+  }
+  CHECK(format::read_text(files, folder.path() / "target", 100).value() == "precious");
+  CHECK_FALSE(std::filesystem::exists(folder.path() / "nowhere"));
+  CHECK(files.open_write(folder.path() / "target", OpenMode::create).error().kind == ErrorKind::conflict);
+  CHECK(files.open_write(folder.path() / "new", OpenMode::create).has_value());
+}
+
+TEST_CASE("files: what lies in a temporary's place is replaced, but for a folder") {
+  const test::TempFolder folder;
+  format::FileSystem& files = format::posix_file_system();
+  folder.write("target", "precious");
+  const format::Path path = folder.path() / "f";
+  REQUIRE(files.make_link("target", format::temporary_of(path)));
+  CHECK(format::write_sealed(files, path, "one"));
+  CHECK(format::read_text(files, path, 100).value() == "one");
+  CHECK(format::read_text(files, folder.path() / "target", 100).value() == "precious");
+  CHECK_FALSE(std::filesystem::is_symlink(path));
+  folder.write(".f.tmp", "left by a run that was killed");
+  CHECK(format::write_sealed(files, path, "two"));
+  CHECK(format::read_text(files, path, 100).value() == "two");
+  REQUIRE(files.make_folders(folder.path() / ".f.tmp/mine"));
+  CHECK(format::write_sealed(files, path, "three").error().kind == ErrorKind::conflict);
+  CHECK(std::filesystem::exists(folder.path() / ".f.tmp/mine"));
+  CHECK(format::read_text(files, path, 100).value() == "two");
+}
+
+TEST_CASE("files: descriptors of this process are known by the system's names for them") {
+  CHECK(format::named_descriptor("/dev/stdout") == 1);
+  CHECK(format::named_descriptor("/dev//stderr") == 2);
+  CHECK(format::named_descriptor("/dev/fd/63") == 63);
+  CHECK(format::named_descriptor("/proc/self/fd/7") == 7);
+  for (const char* path : {"stdout", "/dev/null", "/dev/fd/", "/dev/fd/x", "/dev/fd/1x", "/dev/fd/-1", "/dev/fd/1/x",
+                           "/dev/fd/99999999999"}) {
+    CAPTURE(path);
+    CHECK_FALSE(format::named_descriptor(path).has_value());
+  }
+}
+
+TEST_CASE("files: a pipe is written in order, and is not replaced") {
+  const test::TempFolder folder;
+  format::FileSystem& files = format::posix_file_system();
+  const format::Path pipe = folder.path() / "pipe";
+  REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
+  CHECK(format::is_stream(files, pipe).value());
+  CHECK(format::is_stream(files, "/dev/null").value());
+  CHECK_FALSE(format::is_stream(files, folder.path() / "none").value());
+  CHECK_FALSE(format::is_stream(files, folder.path()).value());
+  const auto file = files.open_write(pipe, OpenMode::truncate).value();
+  CHECK(file->write(0, format::as_bytes("ab")));
+  CHECK(file->resize(0));
+  CHECK(file->write(2, format::as_bytes("cd")));
+  CHECK(file->sync());
+  CHECK(file->write(0, format::as_bytes("e")).error().kind == ErrorKind::unsupported);
+  CHECK(std::filesystem::is_fifo(pipe));
+  const auto null = files.open_write("/dev/null", OpenMode::keep).value();
+  CHECK(null->write(7, format::as_bytes("x")));
+  CHECK(null->write(0, format::as_bytes("y")));
+}
+
+TEST_CASE("folders: a link below the output folder is refused; the output folder itself may be one") {
+  const test::TempFolder folder;
+  format::FileSystem& files = format::posix_file_system();
+  REQUIRE(files.make_folders(folder.path() / "real"));
+  REQUIRE(files.make_folders(folder.path() / "elsewhere"));
+  REQUIRE(files.make_link("real", folder.path() / "out"));
+  for (const char* name : {"out", "out/"}) {
+    format::DurableFolders folders(files, folder.path() / name);
+    CHECK(folders.make(folder.path() / "out/a/b"));
+    REQUIRE(files.make_link(folder.path() / "elsewhere", folder.path() / "out/link"));
+    for (const char* below : {"out/link", "out/link/x", "out/link/x/y"})
+      CHECK(folders.make(folder.path() / below).error().kind == ErrorKind::invalid);
+    REQUIRE(files.remove_tree(folder.path() / "out/link"));
+  }
+  CHECK(std::filesystem::is_empty(folder.path() / "elsewhere"));
 }
 
 TEST_CASE("files: positional writes and reads, and an end that comes too early") {

@@ -48,8 +48,9 @@ TEST_CASE("hub name: repository and revision, which must stay where they are put
   CHECK(format::parse_hub_name("org/name")->revision == "main");
   CHECK(format::parse_hub_name("org/name@refs/pr/7")->revision == "refs/pr/7");
   CHECK(format::parse_hub_name("a-b/c.d_e@v1")->repository == "a-b/c.d_e");
-  for (const char* text : {"", "org", "org/", "/name", "org/name/x", "../name", "org/..", "org/name@", "o rg/name",
-                           "org/name@../../etc", "org/name@a//b", "org/name@/etc", "org/name@a\\b", "org/name@a\nb"}) {
+  for (const char* text :
+       {"", "org", "org/", "/name", "org/name/x", "../name", "org/..", "org/name@", "o rg/name", "org/name@../../etc",
+        ".org/name", "org/.name", "org/name@.a", "org/name@a//b", "org/name@/etc", "org/name@a\\b", "org/name@a\nb"}) {
     CAPTURE(text);
     CHECK_FALSE(format::parse_hub_name(text).has_value());
   }
@@ -149,9 +150,9 @@ TEST_CASE("hub name: addresses") {
   CHECK(format::hub_api_url("https://hub", name, "tree") == "https://hub/api/models/org/name/tree/refs%2Fpr%2F1");
   CHECK(format::repository_of_url("https://hub", "https://hub/new/name2/resolve/main/x") == "new/name2");
   CHECK(format::repository_of_url("https://hub", "https://hub/resolve/resolve/resolve/main/x") == "resolve/resolve");
-  for (const char* url :
-       {"https://hub/api/resolve-cache/models/o/n/c/x", "https://hub.evil/o/n/resolve/main/x",
-        "https://hub/a/b/c/resolve/main/x", "https://hub/../n/resolve/main/x", "https://hub/resolve/"}) {
+  for (const char* url : {"https://hub/api/resolve-cache/models/o/n/c/x", "https://hub.evil/o/n/resolve/main/x",
+                          "https://hub/a/b/c/resolve/main/x", "https://hub/../n/resolve/main/x",
+                          "https://hub/o/.n/resolve/main/x", "https://hub/resolve/"}) {
     CAPTURE(url);
     CHECK_FALSE(format::repository_of_url("https://hub", url).has_value());
   }

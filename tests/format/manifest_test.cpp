@@ -197,6 +197,41 @@ TEST_CASE("manifest: contradictions and escapes are refused") {
       {"row blocks of nothing", [](Json& j) { j["files"][0]["row_blocks"][0]["tensor"] = 5; }},
       {"row blocks of no rows", [](Json& j) { j["files"][0]["row_blocks"][0]["rows_per_block"] = 0; }},
       {"too few row blocks", [](Json& j) { j["files"][0]["row_blocks"][0]["sha256"].erase(0); }},
+      {"row blocks whose bytes wrap to none",
+       [](Json& j) { j["files"][0]["row_blocks"][0]["rows_per_block"] = 1ULL << 62; }},
+      {"row blocks of more rows than can be, and no digest",
+       [](Json& j) {
+         j["files"][0]["row_blocks"][0]["rows_per_block"] = ~0ULL;
+         j["files"][0]["row_blocks"][0]["sha256"] = Json::array();
+       }},
+      {"row blocks of more rows than can be",
+       [](Json& j) {
+         j["files"][0]["row_blocks"][0]["rows_per_block"] = ~0ULL;
+         j["files"][0]["row_blocks"][0]["sha256"].erase(0);
+       }},
+      {"row blocks of one tensor twice",
+       [](Json& j) { j["files"][0]["row_blocks"].push_back(Json(j["files"][0]["row_blocks"][0])); }},
+      {"row blocks of rows that are no whole bytes",
+       [](Json& j) {
+         j["layouts"][0]["tensors"][0]["dtype"] = "F4";
+         j["layouts"][0]["tensors"][0]["shape"] = {32, 1};
+         j["files"][0]["row_blocks"][0]["rows_per_block"] = 16;
+       }},
+      {"the header's own entry as a tensor", [](Json& j) { j["layouts"][1]["tensors"][1]["name"] = "__metadata__"; }},
+      {"hidden file", [](Json& j) { j["files"][0]["path"] = ".git/config"; }},
+      {"hidden companion", [](Json& j) { j["companions"][0]["path"] = "a/.b"; }},
+      {"hidden shard", [](Json& j) { j["source"][0]["path"] = ".reshard/journal"; }},
+      {"the manifest as companion", [](Json& j) { j["companions"][0]["path"] = "manifest.json"; }},
+      {"a folder that is a file", [](Json& j) { j["companions"][0]["path"] = "model"; }},
+      {"a file below a file", [](Json& j) { j["companions"][0]["path"] = "model/embed.safetensors/x"; }},
+      {"a shard that is listed twice", [](Json& j) { j["source"].push_back(Json(j["source"][0])); }},
+      {"companion larger than any", [](Json& j) { j["companions"][0]["size"] = ~0ULL; }},
+      {"shard larger than any", [](Json& j) { j["source"][0]["size"] = ~0ULL; }},
+      {"data that begin before the header",
+       [](Json& j) {
+         j["files"][0]["data_start"] = 8;
+         j["files"][0]["size"] = 24;
+       }},
       {"layer out of range", [](Json& j) { j["files"][1]["layer"] = 70000; }},
       {"expert out of range", [](Json& j) { j["files"][1]["experts"][0]["expert"] = 70000; }},
       {"expert that is no number", [](Json& j) { j["files"][1]["experts"][0]["expert"] = "7"; }},

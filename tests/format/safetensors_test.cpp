@@ -33,6 +33,15 @@ TEST_CASE("safetensors: the length field is checked before anything is read") {
   CHECK_FALSE(format::parse_header_length("1234567", 7).has_value());
 }
 
+TEST_CASE("safetensors: a file that is said to be shorter than its header is corrupt") {
+  for (const uint64_t bytes : {0, 1, 8, 9}) {
+    const auto header = parse_header("{}", bytes);
+    REQUIRE_FALSE(header.has_value());
+    CHECK(header.error().kind == ErrorKind::corrupt);
+  }
+  CHECK(parse_header("{}", 10).has_value());
+}
+
 TEST_CASE("safetensors: what the reference reader accepts, we accept") {
   const auto header = parse(R"({"b":{"dtype":"F32","shape":[2],"data_offsets":[1,9]},"__metadata__":{"format":"pt"},)"
                             R"("a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},)"

@@ -28,7 +28,7 @@ TEST_CASE("tensor file: interleaved pieces end up where they belong") {
   CHECK(writer->missing_bytes(empty) == 0);
   CHECK_FALSE(std::filesystem::exists(folder.path() / "f"));
   REQUIRE(writer->seal({{"program", "test \"1\""}}));
-  CHECK_FALSE(std::filesystem::exists(folder.path() / "f.tmp"));
+  CHECK_FALSE(std::filesystem::exists(folder.path() / ".f.tmp"));
 
   const std::string file = folder.read("f");
   const auto length = parse_header_length(file.substr(0, 8), file.size());
@@ -61,7 +61,7 @@ TEST_CASE("tensor file: without a seal nothing stays") {
   {
     const auto writer = created(folder.path() / "f", kPageBytes);
     REQUIRE(writer->append(writer->add("a", Dtype::u8, {5}), as_bytes("abc")));
-    CHECK(std::filesystem::exists(folder.path() / "f.tmp"));
+    CHECK(std::filesystem::exists(folder.path() / ".f.tmp"));
   }
   CHECK(std::filesystem::is_empty(folder.path()));
   CHECK_FALSE(TensorFileWriter::create(posix_file_system(), folder.path() / "no" / "f", kPageBytes));

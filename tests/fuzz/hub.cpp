@@ -28,7 +28,7 @@ void check_listing(std::string_view text) {
     return;
   }
   for (const format::HubFile& file : files) {
-    DSPACK_CHECK(!format::unsafe_path_reason(file.path), file.path);
+    DSPACK_CHECK(!format::unsafe_path_reason(file.path, format::HiddenNames::accepted), file.path);
     DSPACK_CHECK(file.blob.empty() || (!file.sha256 && format::is_commit_id(file.blob)), file.path);
   }
   std::set<std::string> paths;
@@ -37,8 +37,10 @@ void check_listing(std::string_view text) {
   const bool sorted = format::sort_listing(files).has_value();
   DSPACK_CHECK(sorted == (paths.size() == files.size()), "a file that is listed twice");
   const std::vector<format::ListedFile> visible = format::visible_files(files);
-  for (const format::ListedFile& file : visible)
+  for (const format::ListedFile& file : visible) {
+    DSPACK_CHECK(!format::unsafe_path_reason(file.path), file.path);
     DSPACK_CHECK(!sorted || format::find_listed(visible, file.path) == &file, file.path);
+  }
 }
 
 void check_words(std::string_view text) {

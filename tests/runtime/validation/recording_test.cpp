@@ -183,7 +183,7 @@ TEST_CASE("recording: waves change no tensor, and patterns choose modules") {
       {.tokens = tokens, .form = AttentionForm::absorbed, .patterns = {"x*"}, .path = folder.path() / "none"});
   CHECK_FALSE(none);
   CHECK_FALSE(std::filesystem::exists(folder.path() / "none"));
-  CHECK_FALSE(std::filesystem::exists(folder.path() / "none.tmp"));
+  CHECK_FALSE(std::filesystem::exists(folder.path() / ".none.tmp"));
 }
 
 TEST_CASE("attention: expanded keys and values give the logits of the absorbed form, whatever the wave") {
