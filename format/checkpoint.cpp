@@ -41,6 +41,7 @@ class HeaderTotals {
     return Error{ErrorKind::budget,
                  fmt::format("the checkpoint has more than {} tensors, the most that is read", kMaxTensors)};
   }
+  [[nodiscard]] uint64_t tensors() const { return tensors_; }
 
  private:
   std::atomic<uint64_t> bytes_{0};
@@ -107,6 +108,7 @@ Result<Checkpoint> open_shards(Repository& repository, const std::vector<std::st
     stored.emplace_back(shard->header.tensors);
   const FusedExperts fused(stored);
   CheckpointBuilder builder;
+  builder.expect(totals.tensors());
   for (std::optional<Shard>& shard : shards)
     if (const auto added = builder.add_shard(std::move(*shard), fused); !added.has_value())
       return added.error().in(repository.description());

@@ -8,6 +8,11 @@
 #include "format/document_bounds.h"
 
 namespace dspack::format {
+void CheckpointBuilder::expect(size_t tensors) {
+  checkpoint_.tensors_.reserve(tensors);
+  checkpoint_.by_name_.reserve(tensors);
+}
+
 Result<void> CheckpointBuilder::add_shard(Shard shard, const FusedExperts& fused) {
   TRY(count(shard.file.size_bytes, shard.file.path));
   for (TensorInfo& tensor : shard.header.tensors) {
@@ -90,8 +95,7 @@ Result<void> CheckpointBuilder::add_known(std::vector<CheckpointFile> files, std
   for (const CheckpointFile& file : files)
     TRY(count(file.size_bytes, file.path));
   checkpoint_.files_ = std::move(files);
-  checkpoint_.tensors_.reserve(tensors.size());
-  checkpoint_.by_name_.reserve(tensors.size());
+  expect(tensors.size());
   for (TensorEntry& tensor : tensors) {
     DSPACK_CHECK(tensor.file < checkpoint_.files_.size(), "a tensor of a file that is not among the files");
     const std::string& path = checkpoint_.files_[tensor.file].path;
@@ -126,8 +130,7 @@ Result<void> CheckpointBuilder::set_manifest(Manifest manifest) {
   if (tensors > kMaxTensors) {
     return Error{ErrorKind::budget, fmt::format("names {} tensors; at most {} are read", tensors, kMaxTensors)};
   }
-  checkpoint_.tensors_.reserve(tensors);
-  checkpoint_.by_name_.reserve(tensors);
+  expect(tensors);
   for (const PackedFile& file : manifest.files)
     TRY(add_packed(file, manifest.layouts[file.layout]));
   for (const auto& [name, target] : manifest.aliases)

@@ -24,6 +24,8 @@ struct Shard {
 
 class CheckpointBuilder {
  public:
+  /// So many tensors will come: no memory is moved about while they do.
+  void expect(size_t tensors);
   /// A file of an ordinary checkpoint; of its fused tensors the slices.
   Result<void> add_shard(Shard shard, const FusedExperts& fused);
   /// All that a packed repository holds.

@@ -279,9 +279,9 @@ class Patterns(Bounded):
         return self.assert_bounded(name, "tokenize", model, "--file", path, program="DSPACK_DSRUN", **options)
 
     def test_patterns_that_explode(self):
-        run = "a" * 6000
+        run = "a" * 6000 + "xc"  # so that the engine does not miss the c at once
         for pattern, text in {"a*a*a*c": run, "(?=a*a*c)a|b": run, "(?:a|a|a|aa)*c": run, "(?:a*a|b)*?c": run,
-                              "a{0,900}a{0,900}c": run, "(?=(?:a|a|a)*c)a|b": run * 20}.items():
+                              "a{0,900}a{0,900}c": run, "(?=(?:a|a|a)*c)a|b": "a" * 120_000 + "xc"}.items():
             self.encode("pattern %s" % pattern, self.model([self.split(pattern)]), text, needles=[pattern])
 
     def test_many_steps(self):
@@ -291,9 +291,10 @@ class Patterns(Bounded):
         model = self.model([])
         path = model / "tokenizer.json"
         tokenizer = json.loads(path.read_text())
-        tokenizer["added_tokens"].append(dict(tokenizer["added_tokens"][0], id=tokenizer["added_tokens"][0]["id"],
+        highest = max(token["id"] for token in tokenizer["added_tokens"])
+        vocabulary = max(tokenizer["model"]["vocab"].values())
+        tokenizer["added_tokens"].append(dict(tokenizer["added_tokens"][0], id=max(highest, vocabulary) + 1,
                                               content="a" * 4000 + "b"))
-        del tokenizer["added_tokens"][0]
         path.write_text(json.dumps(tokenizer))
         self.encode("a literal of 4,000 bytes", model, "a" * 10**6, needles=["added tokens"])
 
@@ -309,7 +310,9 @@ class Patterns(Bounded):
 class Runs(Bounded):
     def test_a_layer_map_of_4000_passes(self):
         packed = self.scratch / "packed"
-        self.assert_ok(self.repack(self.data(), packed, "--layers", ",".join(["0-3"] * 1000)))
+        recipe = self.scratch / "recipe.json"
+        recipe.write_text(json.dumps({"by": "expert", "layer_map": [0, 1, 2, 3] * 1000}))
+        self.assert_ok(self.run_program(self.data(), "--recipe", recipe, "--out", packed))
         result = self.assert_bounded("4,000 passes", packed, "-p", "x", "-n", "1", codes=(0,), program="DSPACK_DSRUN")
         self.assertIn("--ctx", result.stderr)
 

@@ -117,15 +117,16 @@ TEST_CASE("fused experts: absurd numbers of experts cost nothing") {
   CHECK_FALSE(format::slices_of(tensor(kExperts + "down_proj", Dtype::u8, {huge, 1, 1})));
   CHECK(mentions(doubt({tensor(kExperts + "down_proj", Dtype::u8, {huge, 1, 1})}), "cannot be cut"));
   std::vector<TensorInfo> layers;
-  for (int i = 0; i < 17; ++i) {
+  constexpr size_t kFitting = format::kMaxSlices / kMaxId;
+  for (size_t i = 0; i <= kFitting; ++i) {
     const std::string prefix = "model.layers." + std::to_string(i) + ".mlp.experts.";
     layers.push_back(tensor(prefix + "down_proj", Dtype::u8, {kMaxId, 1, 1}));
   }
   const FusedExperts fused = decide({layers});
-  CHECK(fused.split(layers[15]).has_value());
-  CHECK_FALSE(fused.split(layers[16]));
-  CHECK(mentions(fused.warning().value(), "layer 16: "));
-  CHECK(mentions(fused.warning().value(), "more than 1048576 tensors"));
+  CHECK(fused.split(layers[kFitting - 1]).has_value());
+  CHECK_FALSE(fused.split(layers[kFitting]));
+  CHECK(mentions(fused.warning().value(), "layer " + std::to_string(kFitting) + ": "));
+  CHECK(mentions(fused.warning().value(), "more than 250000 tensors"));
 }
 
 TEST_CASE("fused experts: a catalogue has the slices, and the index the whole tensors") {

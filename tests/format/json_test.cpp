@@ -18,6 +18,17 @@ TEST_CASE("json: hostile nesting stops early") {
   CHECK(parse_json(deep, kManifestDocument).error().message == "nested deeper than 64 levels");
 }
 
+TEST_CASE("json: values are counted before they are kept, and bytes before they are read") {
+  constexpr DocumentBounds kFew{"a note", 40, 7};
+  CHECK(parse_json(R"({"a":[1,"x",{},[]]})", kFew).has_value());  // the object, its key, the list and its four
+  const auto refused = parse_json(R"({"a":[1,"x",{},[],0]})", kFew);
+  REQUIRE_FALSE(refused.has_value());
+  CHECK(refused.error().kind == ErrorKind::budget);
+  CHECK(refused.error().message == "more than 7 keys and values, which is what a note may have");
+  CHECK_FALSE(parse_json(R"({"a":1,"b":2,"c":3,"d":4})", kFew).has_value());
+  CHECK(parse_json(std::string(41, ' '), kFew).error().message == "41 bytes; a note may have 40");
+}
+
 TEST_CASE("json: broken text is an error with a place, not an exception") {
   for (const char* text : {"", "{", "{\"a\":}", "[1,]", "{} x", "\xff", "{\"a\":\"\xc3\"}", "nul", "1e999999999"}) {
     const auto parsed = parse_json(text, kManifestDocument);
@@ -29,7 +40,8 @@ TEST_CASE("json: broken text is an error with a place, not an exception") {
 }
 
 TEST_CASE("json: equal values give equal bytes") {
-  CHECK(canonical_json(*parse_json(R"({ "b":1, "a":[true, null] })", kManifestDocument)) == R"({"a":[true,null],"b":1})");
+  CHECK(canonical_json(*parse_json(R"({ "b":1, "a":[true, null] })", kManifestDocument)) ==
+        R"({"a":[true,null],"b":1})");
 }
 
 TEST_CASE("json: fields are checked by kind") {

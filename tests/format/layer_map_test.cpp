@@ -1,5 +1,5 @@
-#include "format/document_bounds.h"
 #include "format/layer_map.h"
+#include "format/document_bounds.h"
 
 #include <doctest/doctest.h>
 
@@ -143,7 +143,8 @@ TEST_CASE("layer map: what does not fit the model is refused") {
 
 TEST_CASE("layer map: lists are checked entry by entry") {
   for (const char* text : {"[]", "{}", "null", "\"0-3\"", "3"})
-    CHECK(problem(layer_map_of(parse_json(text, kManifestDocument).value())) == "a layer map is a list of at least one layer number");
+    CHECK(problem(layer_map_of(parse_json(text, kManifestDocument).value())) ==
+          "a layer map is a list of at least one layer number");
   for (const char* text : {"[-1]", "[1.5]", "[\"1\"]", "[65536]", "[18446744073709551616]", "[[0]]", "[null]"}) {
     CHECK(problem(layer_map_of(parse_json(text, kManifestDocument).value())) ==
           "a layer map has an entry that is no layer number from 0 to 65535");

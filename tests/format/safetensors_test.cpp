@@ -1,5 +1,6 @@
 #include <doctest/doctest.h>
 
+#include "format/document_bounds.h"
 #include "format/json.h"
 #include "format/safetensors.h"
 #include "tests/support/small_checkpoint.h"
@@ -100,6 +101,64 @@ TEST_CASE("safetensors: every rule of the reference reader holds") {
     REQUIRE_FALSE(header.has_value());
     CHECK_MESSAGE(header.error().message.find(entry.message) != std::string::npos, header.error().message);
   }
+}
+
+TEST_CASE("safetensors: what a header may have is counted while it is read") {
+  const auto refused = [](const std::string& json) {
+    const auto header = parse(json, 0);
+    REQUIRE_FALSE(header.has_value());
+    CHECK(header.error().kind == ErrorKind::budget);
+    return header.error().message;
+  };
+  const auto repeated = [](size_t count, const auto& entry) {
+    std::string text;
+    for (size_t i = 0; i < count; ++i)
+      text += (i == 0 ? "" : ",") + entry(i);
+    return text;
+  };
+  const auto dimensions = [&](size_t count) {
+    const std::string zeros = repeated(count, [](size_t) { return std::string("0"); });
+    return R"({"a":{"dtype":"U8","shape":[)" + zeros + R"(],"data_offsets":[0,0]}})";
+  };
+  CHECK(parse(dimensions(format::kMaxDimensions), 0).has_value());
+  CHECK(refused(dimensions(format::kMaxDimensions + 1)).find("64 numbers in \"shape\"") != std::string::npos);
+  const auto metadata = [&](size_t count) {
+    const auto entry = [](size_t i) { return "\"" + std::to_string(i) + "\":\"\""; };
+    return R"({"__metadata__":{)" + repeated(count, entry) + "}}";
+  };
+  CHECK(parse(metadata(format::kMaxMetadataEntries), 0)->metadata.size() == format::kMaxMetadataEntries);
+  CHECK(refused(metadata(format::kMaxMetadataEntries + 1)).find("__metadata__") != std::string::npos);
+  const auto tensors = [&](size_t count) {
+    const auto entry = [](size_t i) {
+      return "\"" + std::to_string(i) + R"(":{"dtype":"U8","shape":[0],"data_offsets":[0,0]})";
+    };
+    return "{" + repeated(count, entry) + "}";
+  };
+  CHECK(parse(tensors(format::kMaxTensors), 0)->tensors.size() == format::kMaxTensors);
+  CHECK(refused(tensors(format::kMaxTensors + 1)).find("tensors") != std::string::npos);
+}
+
+TEST_CASE("safetensors: an entry is read in any order, and only as an entry") {
+  CHECK(parse(R"({"a":{"data_offsets":[0,2],"shape":[2],"dtype":"U8"}})", 2).has_value());
+  for (const char* json :
+       {R"({"a":{"dtype":["U8"],"shape":[2],"data_offsets":[0,2]}})",
+        R"({"a":{"dtype":"U8","shape":[[2]],"data_offsets":[0,2]}})",
+        R"({"a":{"dtype":"U8","shape":{"x":2},"data_offsets":[0,2]}})",
+        R"({"a":{"dtype":"U8","shape":null,"data_offsets":[0,2]}})",
+        R"({"a":{"dtype":{"dtype":"U8"},"shape":[2],"data_offsets":[0,2]}})", R"({"a":null})", R"({"a":[]})",
+        R"({"__metadata__":{"a":{}}})", R"({"__metadata__":{"a":null}})", R"({"__metadata__":{},"__metadata__":{}})",
+        R"({"__metadata__":null,"__metadata__":null})", R"({"__metadata__":{"a":"","a":""}})",
+        R"({"a":{"dtype":"U8","shape":[2],"shape":[2],"data_offsets":[0,2]}})", "3", "null", "\"x\""}) {
+    CAPTURE(json);
+    CHECK_FALSE(parse(json, 2).has_value());
+  }
+  // Two of a name, each with a place of its own, and two that are empty.
+  CHECK(parse(R"({"a":{"dtype":"U8","shape":[0],"data_offsets":[0,0]},"\u0061":{"dtype":"U8","shape":[0],)"
+              R"("data_offsets":[0,0]}})",
+              0)
+            .error()
+            .message == "duplicate key \"a\"");
+  CHECK(format::parse_header(R"({"a":{}})", 5).error().kind == ErrorKind::corrupt);
 }
 
 TEST_CASE("safetensors: many tensors at the same place are an overlap, found without much work") {

@@ -11,8 +11,8 @@ namespace {
 
 /// A tokenizer may be told to drop delimiters; then its ids do not hold the whole text.
 bool drops_text(std::string_view tokenizer_json) {
-  return format::canonical_json(format::parse_json(tokenizer_json, format::kManifestDocument).value()["pre_tokenizer"]).find("emoved") !=
-         std::string::npos;
+  return format::canonical_json(format::parse_json(tokenizer_json, format::kManifestDocument).value()["pre_tokenizer"])
+             .find("emoved") != std::string::npos;
 }
 
 }  // namespace

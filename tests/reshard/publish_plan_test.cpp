@@ -178,7 +178,8 @@ TEST_CASE("commit body: a header and a line for each file; content that has chan
   REQUIRE(lines.size() == 4);
   CHECK(lines[0]["value"]["parentCommit"] == "0123456");
   CHECK(lines[1] == format::parse_json(R"({"key":"file","value":{"content":"e30K","encoding":"base64",)"
-                                       R"("path":"config.json"}})", format::kManifestDocument)
+                                       R"("path":"config.json"}})",
+                                       format::kManifestDocument)
                         .value());
   CHECK(lines[2]["key"] == "lfsFile");
   CHECK(lines[2]["value"]["oid"] == to_hex(files[1].sha256));

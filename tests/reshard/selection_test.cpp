@@ -92,8 +92,10 @@ TEST_CASE("selection: a tensor fits that fits every field; one of no layer or ex
 TEST_CASE("selection: include takes what fits any, exclude then leaves out what fits any") {
   const auto selection = [](const char* include, const char* exclude) {
     reshard::Selection made;
-    if (*include != '\0') made.include = reshard::selectors_of(format::parse_json(include, format::kManifestDocument).value()).value();
-    if (*exclude != '\0') made.exclude = reshard::selectors_of(format::parse_json(exclude, format::kManifestDocument).value()).value();
+    if (*include != '\0')
+      made.include = reshard::selectors_of(format::parse_json(include, format::kManifestDocument).value()).value();
+    if (*exclude != '\0')
+      made.exclude = reshard::selectors_of(format::parse_json(exclude, format::kManifestDocument).value()).value();
     return made;
   };
   const auto all = selection("", "");
@@ -120,7 +122,8 @@ TEST_CASE("selection: a JSON selector reads back as it was written, and says the
       parse_selector(" layers=3,4-5  role=routed_expert experts=9,0-7 role=norm name=*.weight name=x ").value();
   CHECK(format::canonical_json(reshard::selector_json(same)) == json);
   CHECK(format::canonical_json(reshard::selector_json(
-            selector_of(format::parse_json(R"({"layers":3})", format::kManifestDocument).value()).value())) == R"({"layers":"3"})");
+            selector_of(format::parse_json(R"({"layers":3})", format::kManifestDocument).value()).value())) ==
+        R"({"layers":"3"})");
 }
 
 TEST_CASE("selection: what is wrong with a selector is said") {

@@ -1,5 +1,5 @@
-#include "format/document_bounds.h"
 #include "runtime/model/config.h"
+#include "format/document_bounds.h"
 
 #include <doctest/doctest.h>
 
