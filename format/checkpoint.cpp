@@ -28,9 +28,13 @@ constexpr ShardNames kShardNames[] = {{kIndexPath, "model.safetensors"},
 
 Result<Shard> read_shard(Repository& repository, const std::string& path, const std::stop_token& stop) {
   TRY_ASSIGN(const auto source, repository.open(path, stop));
-  Shard shard{
-      {.path = path, .size_bytes = source->size_bytes(), .data_start = 0, .version = source->version(), .header = {}},
-      {}};
+  Shard shard{{.path = path,
+               .size_bytes = source->size_bytes(),
+               .data_start = 0,
+               .version = source->version(),
+               .declared = source->declared(),
+               .header = {}},
+              {}};
   const auto read = [&](uint64_t offset, uint64_t bytes) -> Result<std::string> {
     std::string text(bytes, '\0');
     TRY(source->read(offset, std::as_writable_bytes(std::span(text)), stop));

@@ -36,8 +36,9 @@ struct CheckpointFile {
   std::string path;  // relative to the repository
   uint64_t size_bytes = 0;
   uint64_t data_start = 0;
-  std::string version;  // ByteSource::version when opened; empty for a packed repository
-  std::string header;   // the first data_start bytes as they are; empty for a packed repository
+  std::string version;                      // ByteSource::version when opened; empty for a packed repository
+  std::optional<ContentDigest> declared{};  // ByteSource::declared when opened
+  std::string header;                       // the first data_start bytes as they are; empty for a packed repository
 };
 
 /// A tensor that holds all routed experts of a layer: the catalogue has its slices instead, one tensor an expert.

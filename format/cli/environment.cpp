@@ -1,6 +1,8 @@
 // What the environment says of remote places. Source: huggingface_hub, constants.py, and docs/hub.md here.
 #include <cstdlib>
 
+#include <fmt/format.h>
+
 #include "format/cli/process.h"
 #include "format/source/http_headers.h"
 
@@ -64,6 +66,14 @@ RemoteOptions remote_options_from_environment() {
   if (timeout && *timeout > 0 && *timeout <= kMaxTimeoutSeconds)
     options.stall_seconds = static_cast<unsigned>(*timeout);
   options.hub_token = hub_token();
+  if (!options.hub_token.empty() && !is_private_line(options.hub_endpoint) && !is_on("DSPACK_TOKEN_OVER_HTTP")) {
+    options.hub_token.clear();
+    options.hub_token_note = fmt::format(
+        "your token is not sent to {}, where anybody on the way could read it: set HF_ENDPOINT to its https:// "
+        "address, "
+        "or DSPACK_TOKEN_OVER_HTTP=1 on a network that you trust",
+        without_password(options.hub_endpoint));
+  }
   // libcurl, TLS and the environment keep copies of it that nobody can wipe.
   if (!options.hub_token.empty()) forbid_core_dumps();
   return options;

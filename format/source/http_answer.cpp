@@ -9,24 +9,42 @@
 
 namespace dspack::format {
 
+void HttpAnswer::begin_answer(std::string_view status_line) {
+  HttpResponse before = std::exchange(response_, {});
+  const bool leads_on =
+      !before.location.empty() && (!before.location.starts_with('/') || before.location.starts_with("//"));
+  if (leads_on) is_elsewhere_ = !same_host_url(request_.url, before.location);
+  response_.linked_etag = std::move(before.linked_etag);
+  response_.linked_bytes = before.linked_bytes;
+  response_.repo_commit = std::move(before.repo_commit);
+  content_range_.reset();
+  unsatisfied_size_.reset();
+  retry_after_.reset();
+  rate_limit_reset_.reset();
+  error_code_.clear();
+  error_message_.clear();
+  content_md5_.reset();
+  is_encoded_ = false;
+  is_redirect_ = status_in(status_line) / 100 == 3;
+}
+
+void HttpAnswer::judge_redirect() {
+  if (!is_redirect_ || request_.head_only) return;
+  const auto refuse = [this](std::string_view why) {
+    refused_redirect_ =
+        fail(ErrorKind::network, fmt::format("redirects to {}, {}", refusal_text(response_.location), why));
+  };
+  if (is_https(request_.url) && is_http(response_.location))
+    refuse("away from https, so that anybody on the way could change what comes; not followed");
+  else if (request_.stays_home && leads_elsewhere(request_.url, response_.location))
+    refuse(
+        "another host, whose word on this counts for nothing; not followed. If that is the server that you mean, "
+        "name it");
+}
+
 void HttpAnswer::add_line(std::string_view line) {
   if (judged_) return;
-  if (line.starts_with("HTTP/")) {
-    HttpResponse before = std::exchange(response_, {});
-    const bool leads_on =
-        !before.location.empty() && (!before.location.starts_with('/') || before.location.starts_with("//"));
-    if (leads_on) is_elsewhere_ = !same_host_url(request_.url, before.location);
-    response_.linked_etag = std::move(before.linked_etag);
-    response_.linked_bytes = before.linked_bytes;
-    response_.repo_commit = std::move(before.repo_commit);
-    content_range_.reset();
-    unsatisfied_size_.reset();
-    retry_after_.reset();
-    rate_limit_reset_.reset();
-    error_code_.clear();
-    error_message_.clear();
-    return;
-  }
+  if (line.starts_with("HTTP/")) return begin_answer(line);
   const size_t colon = line.find(':');
   if (colon == std::string_view::npos) return;
   const std::string_view name = line.substr(0, colon);
@@ -38,10 +56,18 @@ void HttpAnswer::add_line(std::string_view line) {
     unsatisfied_size_ = parse_unsatisfied_range(value);
   }
   if (equal_ignoring_case(name, "content-length")) response_.file_bytes = parse_decimal(value);
+  if (equal_ignoring_case(name, "content-encoding")) is_encoded_ = !equal_ignoring_case(value, "identity");
+  if (equal_ignoring_case(name, "content-md5"))
+    content_md5_ = content_digest(name, value);
+  else
+    keep_better(response_.declared, content_digest(name, value));
   if (equal_ignoring_case(name, "x-linked-etag")) response_.linked_etag = strip_etag(value);
   if (equal_ignoring_case(name, "x-linked-size")) response_.linked_bytes = parse_decimal(value);
   if (equal_ignoring_case(name, "x-repo-commit")) response_.repo_commit = value;
-  if (equal_ignoring_case(name, "location")) response_.location = value;
+  if (equal_ignoring_case(name, "location")) {
+    response_.location = value;
+    judge_redirect();
+  }
   if (equal_ignoring_case(name, "link") && response_.next_page.empty()) response_.next_page = parse_next_link(value);
   if (equal_ignoring_case(name, "retry-after")) retry_after_ = parse_decimal(value);
   if (equal_ignoring_case(name, "ratelimit")) rate_limit_reset_ = parse_rate_limit(value);
@@ -61,12 +87,24 @@ std::optional<HttpFailure> HttpAnswer::judge(long status) {
   response_.status = status;
   std::optional<HttpFailure> failure = judge_status();
   if (!failure) failure = judge_origin();
+  if (!failure) judge_declared();
   if (!failure) return std::nullopt;
   failure->status = status;
   failure->error_code = error_code_;
   failure->repo_commit = response_.repo_commit;
   failure->words = error_message_;
   return failure;
+}
+
+/// Content-MD5 is that of the body (RFC 1864), and some servers send the file's with a part of it.
+void HttpAnswer::judge_declared() {
+  if (content_range_) {
+    const bool is_whole = content_range_->range.size() == content_range_->total;
+    response_.has_part_md5 = content_md5_ && !is_whole;
+    if (!is_whole) content_md5_.reset();
+  }
+  keep_better(response_.declared, content_md5_);
+  if (is_encoded_) response_.declared.reset();
 }
 
 /// Refused by the storage, not by who redirects there: perhaps for the link's age.

@@ -11,6 +11,7 @@
 
 #include "format/base/ids.h"
 #include "format/base/result.h"
+#include "format/source/content_digest.h"
 #include "format/source/http_headers.h"
 
 namespace dspack::format {
@@ -22,8 +23,10 @@ struct HttpRequest {
   std::string expected_version;              // empty: any; otherwise a different one is `corrupt`: the file has changed
   std::optional<uint64_t> expected_bytes{};  // size that the whole file must have; otherwise `corrupt`
   std::string name{};                        // what errors call it; empty: `url`. A link may hold what is not for logs
-  bool is_link = false;    // `url` is where an earlier answer led: it may expire, which then is no verdict on the file
-  bool head_only = false;  // HEAD, and redirects are not followed: the first answer is what is asked for
+  bool is_link = false;     // `url` is where an earlier answer led: it may expire, which then is no verdict on the file
+  bool head_only = false;   // HEAD, and redirects are not followed: the first answer is what is asked for
+  bool stays_home = false;  // an API's word: a redirect to another scheme, host or port is refused, not followed
+  bool is_payload = false;  // weights, which may come as slowly as they do; all else has a least rate (answer_pace.h)
   std::string expected_commit{};       // empty: any; otherwise an answer that names another is `corrupt`
   std::string expected_linked_etag{};  // likewise
 };
@@ -34,12 +37,14 @@ struct HttpResponse {
   std::optional<uint64_t> file_bytes;  // size of the whole file, from Content-Range or Content-Length
   // What the Hub says of a file that it keeps elsewhere, and where that is. The answers of a chain of redirects count
   // together: the Hub names these, and the storage where it redirects does not know them.
-  std::string linked_etag;               // X-Linked-Etag without quotes and W/
-  std::optional<uint64_t> linked_bytes;  // X-Linked-Size
-  std::string repo_commit;               // X-Repo-Commit
-  std::string location;                  // as sent
-  std::string next_page;                 // target of Link: rel="next", as sent
-  std::string effective_url;             // the answer's own, behind all redirects
+  std::string linked_etag;                  // X-Linked-Etag without quotes and W/
+  std::optional<uint64_t> linked_bytes;     // X-Linked-Size
+  std::string repo_commit;                  // X-Repo-Commit
+  std::string location;                     // as sent
+  std::optional<ContentDigest> declared{};  // what headers say of the whole file; not of a file that is sent encoded
+  bool has_part_md5 = false;                // Content-MD5 came with a part: of which of the two is anybody's guess
+  std::string next_page;                    // target of Link: rel="next", as sent
+  std::string effective_url;                // the answer's own, behind all redirects
 };
 
 /// The outcome of one attempt. `may_pass`: trying again can help.
@@ -64,6 +69,10 @@ class HttpAnswer {
   /// before does not count. Lines behind the body (trailers), thus after judge(), are passed over.
   void add_line(std::string_view line);
 
+  /// A redirect that must not be followed, once its line is there: from https to http, where anybody on the way could
+  /// change what comes, or away from home where the request stays there. nullopt: none.
+  [[nodiscard]] const std::optional<HttpFailure>& refused_redirect() const { return refused_redirect_; }
+
   /// Judges status and headers, once all lines are there. nullopt: good, so what follows are bytes of the file. Errors:
   /// as in http_client.h.
   [[nodiscard]] std::optional<HttpFailure> judge(long status);
@@ -79,10 +88,13 @@ class HttpAnswer {
   [[nodiscard]] HttpFailure fail(ErrorKind kind, std::string_view reason, bool may_pass = false) const;
 
  private:
+  void begin_answer(std::string_view status_line);
+  void judge_redirect();
   [[nodiscard]] bool says_empty() const;
   [[nodiscard]] bool is_link_refused() const;
   std::optional<HttpFailure> judge_status();
   std::optional<HttpFailure> judge_range();
+  void judge_declared();
   [[nodiscard]] std::optional<HttpFailure> judge_version() const;
   [[nodiscard]] std::optional<HttpFailure> judge_origin() const;
 
@@ -94,7 +106,11 @@ class HttpAnswer {
   std::optional<uint64_t> rate_limit_reset_;
   std::string error_code_;
   std::string error_message_;
+  std::optional<HttpFailure> refused_redirect_;
+  bool is_redirect_ = false;   // status 3xx
   bool is_elsewhere_ = false;  // a redirect has led to another host than the request's
+  std::optional<ContentDigest> content_md5_;
+  bool is_encoded_ = false;
   bool empty_file_ = false;
   bool judged_ = false;
 };

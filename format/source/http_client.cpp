@@ -5,14 +5,16 @@
 
 #include <fmt/format.h>
 
+#include "format/source/answer_pace.h"
 #include "format/source/curl_settings.h"
 #include "format/source/refusal_text.h"
 
 namespace dspack::format {
 namespace {
 
-constexpr long kReceiveBytes = 512L * 1024;  // curl's own buffer; larger pieces mean fewer calls of the sink
-constexpr size_t kErrorBodyBytes = 4096;     // of a refusal, for the message
+constexpr long kReceiveBytes = 512L * 1024;    // curl's own buffer; larger pieces mean fewer calls of the sink
+constexpr size_t kErrorBodyBytes = 4096;       // of a refusal, for the message
+constexpr uint64_t kReadErrorBytes = 1 << 16;  // of it at most; a longer one costs the connection
 
 void initialise_curl() {
   static const CURLcode once = curl_global_init(CURL_GLOBAL_DEFAULT);
@@ -26,7 +28,13 @@ class HttpClient::Transfer {
  public:
   Transfer(const HttpRequest& request, const HttpClientOptions& options, const ByteSink& sink,
            const std::stop_token& stop, const HeadSink& on_head)
-      : request_(request), options_(options), sink_(sink), stop_(stop), on_head_(on_head), answer_(request) {}
+      : request_(request),
+        options_(options),
+        sink_(sink),
+        stop_(stop),
+        on_head_(on_head),
+        answer_(request),
+        pace_(options.stall_seconds) {}
 
   std::variant<HttpResponse, HttpFailure> run(CURL* curl) {
     configure(curl);
@@ -68,8 +76,9 @@ class HttpClient::Transfer {
   }
 
   static size_t on_header(char* data, size_t size, size_t count, void* self) {
-    static_cast<Transfer*>(self)->answer_.add_line(std::string_view(data, size * count));
-    return size * count;
+    HttpAnswer& answer = static_cast<Transfer*>(self)->answer_;
+    answer.add_line(std::string_view(data, size * count));
+    return answer.refused_redirect() ? 0 : size * count;
   }
   static size_t on_body(char* data, size_t size, size_t count, void* self) {
     return static_cast<Transfer*>(self)->body_bytes({data, size * count}) ? size * count : 0;
@@ -106,18 +115,27 @@ class HttpClient::Transfer {
 
   bool body_bytes(std::string_view bytes) {
     judge_head();
+    const bool keeps_up = (request_.is_payload && !refusal_) || pace_.keeps_up(bytes.size(), AnswerPace::Clock::now());
     if (refusal_) {
       error_body_.append(bytes.substr(0, kErrorBodyBytes - std::min(kErrorBodyBytes, error_body_.size())));
       // An error page is read to its end, so that the connection can be re-used.
-      return answer_.response().status >= 400;
+      return answer_.response().status >= 400 && keeps_up && pace_.bytes() <= kReadErrorBytes;
+    }
+    if (!keeps_up) {
+      is_too_slow_ = true;
+      return false;
     }
     if (answer_.empty_file()) return true;
     if (received_ == 0 && on_head_) on_head_(response());
     received_ += bytes.size();
     if (request_.range && received_ > answer_.range_bytes()) return false;
-    if (options_.rate_limit && !options_.rate_limit->pass(bytes.size(), stop_)) {
-      sink_error_ = Error{ErrorKind::cancelled, "stopped on request"};
-      return false;
+    if (options_.rate_limit) {
+      const auto before = AnswerPace::Clock::now();
+      if (!options_.rate_limit->pass(bytes.size(), stop_)) {
+        sink_error_ = Error{ErrorKind::cancelled, "stopped on request"};
+        return false;
+      }
+      pace_.paused(AnswerPace::Clock::now() - before);
     }
     if (auto passed = sink_(std::as_bytes(std::span(bytes.data(), bytes.size()))); !passed.has_value()) {
       sink_error_ = passed.error();
@@ -131,6 +149,11 @@ class HttpClient::Transfer {
     if (sink_error_) return HttpFailure{*sink_error_, false, {}};
     if (code == CURLE_ABORTED_BY_CALLBACK)
       return HttpFailure{Error{ErrorKind::cancelled, "stopped on request"}, false, {}};
+    if (answer_.refused_redirect()) return answer_.refused_redirect();
+    if (is_too_slow_) {
+      return answer_.fail(ErrorKind::network,
+                          fmt::format(kTooSlowly, pace_.bytes(), pace_.seconds(AnswerPace::Clock::now())), true);
+    }
     if (code == CURLE_OK) judge_head();
     if (refusal_) {
       if (refusal_->words.empty() && refusal_->status >= 400) refusal_->words = refusal_text(error_body_);
@@ -159,6 +182,8 @@ class HttpClient::Transfer {
   const HeadSink& on_head_;
   CURL* curl_ = nullptr;
   HttpAnswer answer_;
+  AnswerPace pace_;
+  bool is_too_slow_ = false;
   uint64_t received_ = 0;
   bool answer_judged_ = false;
   std::optional<HttpFailure> refusal_;

@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "format/source/answer_pace.h"
 #include "format/source/curl_settings.h"
 
 namespace dspack::format {
@@ -18,7 +19,7 @@ constexpr long kSendBytes = 512L * 1024;  // curl's own buffer for what is sent;
 class HttpClient::Exchange {
  public:
   Exchange(const HttpCall& call, const HttpClientOptions& options, const std::stop_token& stop)
-      : call_(call), options_(options), stop_(stop) {}
+      : call_(call), options_(options), stop_(stop), pace_(options.stall_seconds) {}
   ~Exchange() { curl_slist_free_all(headers_); }
   Exchange(const Exchange&) = delete;
   Exchange& operator=(const Exchange&) = delete;
@@ -35,7 +36,14 @@ class HttpClient::Exchange {
     curl_easy_getinfo(curl, CURLINFO_RESPONSE_CODE, &reply_.status);
     // A server that refuses may close the connection while the body is still on its way: its word counts.
     const bool refused_early = code == CURLE_SEND_ERROR && reply_.status >= 400;
-    if (code == CURLE_OK || refused_early) return std::move(reply_);
+    // Of a refusal enough has come to know that it is one.
+    if (code == CURLE_OK || refused_early || (is_too_slow_ && reply_.status >= 400)) return std::move(reply_);
+    if (is_too_slow_) {
+      const double seconds = pace_.seconds(AnswerPace::Clock::now());
+      return HttpFailure{
+          Error{ErrorKind::network, fmt::format("{}: {}", call_.name, fmt::format(kTooSlowly, pace_.bytes(), seconds))},
+          true};
+    }
     const CurlVerdict verdict = verdict_of(code, error_text_);
     HttpFailure failure{Error{ErrorKind::network, fmt::format("{}: {}", call_.name, verdict.reason)}, verdict.may_pass};
     failure.no_such_host = verdict.no_such_host;
@@ -106,6 +114,8 @@ class HttpClient::Exchange {
   }
 
   bool keep(std::string_view bytes) {
+    is_too_slow_ = !pace_.keeps_up(bytes.size(), AnswerPace::Clock::now());
+    if (is_too_slow_) return false;
     if (reply_.body.size() + bytes.size() > call_.answer_limit_bytes) {
       error_ = Error{ErrorKind::budget, fmt::format("{}: the answer is longer than the {} bytes that it may have",
                                                     call_.name, call_.answer_limit_bytes)};
@@ -135,6 +145,8 @@ class HttpClient::Exchange {
   const HttpClientOptions& options_;
   const std::stop_token& stop_;
   HttpReply reply_;
+  AnswerPace pace_;
+  bool is_too_slow_ = false;
   uint64_t sent_ = 0;
   std::optional<Error> error_;
   curl_slist* headers_ = nullptr;

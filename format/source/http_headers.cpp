@@ -110,6 +110,45 @@ std::optional<std::string> same_host_url(std::string_view url, std::string_view 
   return same ? std::optional(std::string(location)) : std::nullopt;
 }
 
+bool leads_elsewhere(std::string_view url, std::string_view location) {
+  if (same_host_url(url, location)) return location.starts_with("/\\");
+  // What is left must be relative to the path: a scheme has a colon, and clients take a backslash for a slash.
+  const std::string_view path = location.substr(0, location.find_first_of("?#"));
+  return path.empty() || path.starts_with('/') || path.find_first_of(":\\") != std::string_view::npos;
+}
+
+bool is_https(std::string_view url) {
+  constexpr std::string_view kScheme = "https://";
+  return equal_ignoring_case(url.substr(0, kScheme.size()), kScheme);
+}
+
+bool is_http(std::string_view url) {
+  constexpr std::string_view kScheme = "http:";  // clients make do with fewer slashes
+  return equal_ignoring_case(url.substr(0, kScheme.size()), kScheme);
+}
+
+bool is_private_line(std::string_view url) {
+  if (is_https(url)) return true;
+  constexpr std::string_view kScheme = "http://";
+  if (!equal_ignoring_case(url.substr(0, kScheme.size()), kScheme)) return false;
+  std::string_view host = url.substr(kScheme.size());
+  host = host.substr(0, host.find_first_of("/?#\\"));
+  if (const size_t at = host.rfind('@'); at != std::string_view::npos) host.remove_prefix(at + 1);
+  if (host == "[::1]" || host.starts_with("[::1]:")) return true;
+  host = host.substr(0, host.find(':'));
+  if (equal_ignoring_case(host, "localhost")) return true;
+  // 127.evil.com is a name, and not this machine's.
+  const bool is_address = std::ranges::all_of(host, [](char c) { return (c >= '0' && c <= '9') || c == '.'; });
+  return is_address && host.starts_with("127.") && std::ranges::count(host, '.') == 3;
+}
+
+unsigned status_in(std::string_view status_line) {
+  const size_t space = status_line.find(' ');
+  if (space == std::string_view::npos) return 0;
+  const auto status = parse_decimal(status_line.substr(space + 1, 3));
+  return status ? static_cast<unsigned>(*status) : 0;
+}
+
 std::string without_password(std::string_view url) {
   const size_t scheme = url.find("://");
   if (scheme == std::string_view::npos) return std::string(url);

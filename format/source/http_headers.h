@@ -42,6 +42,21 @@ struct ContentRange {
 /// Where a Location leads, if it stays with the scheme, host and port of `url`; nullopt: elsewhere, or nowhere.
 [[nodiscard]] std::optional<std::string> same_host_url(std::string_view url, std::string_view location);
 
+/// Whether a redirect from `url` to `location` leaves its scheme, host and port; in doubt it does.
+[[nodiscard]] bool leads_elsewhere(std::string_view url, std::string_view location);
+
+/// By the scheme, which is written as one likes: "HTTPS://..."
+[[nodiscard]] bool is_https(std::string_view url);
+[[nodiscard]] bool is_http(std::string_view url);
+
+/// Whether what is sent there can be read by nobody on the way: by https, or on this machine alone (localhost,
+/// 127.x.x.x,
+/// ::1).
+[[nodiscard]] bool is_private_line(std::string_view url);
+
+/// 302 of "HTTP/1.1 302 Found"; 0: not of that form.
+[[nodiscard]] unsigned status_in(std::string_view status_line);
+
 /// Whether two names of headers, say, are the same but for upper and lower case.
 [[nodiscard]] bool equal_ignoring_case(std::string_view a, std::string_view b);
 

@@ -33,7 +33,7 @@ Result<void> HttpSource::probe(const std::stop_token& stop) {
   // The Hub's own words come with its redirect, not from the storage that a later attempt may ask directly.
   HttpResponse address;
   const HeadSink resolved = [&address](const HttpResponse& head) { address = head; };
-  TRY_ASSIGN(const HttpResponse response, fetch(first, before, keep, kNoProgress, stop, resolved));
+  TRY_ASSIGN(const HttpResponse response, fetch(What::head, first, before, keep, kNoProgress, stop, resolved));
   if (!response.file_bytes)
     return Error{ErrorKind::corrupt, link_.address() + ": the server does not say how large the file is"};
   const bool is_linked = !file_.commit.empty() && !address.linked_etag.empty();
@@ -44,7 +44,25 @@ Result<void> HttpSource::probe(const std::stop_token& stop) {
   }
   known_ = {*response.file_bytes, is_linked ? address.linked_etag : response.version};
   (is_linked ? linked_etag_ : etag_) = known_.version;
+  declared_ = response.declared;
+  if (!declared_ && response.has_part_md5) declared_ = ask_md5(response.effective_url, stop);
   return {};
+}
+
+/// Nothing depends on it: where it fails nothing is declared.
+std::optional<ContentDigest> HttpSource::ask_md5(const std::string& url, const std::stop_token& stop) {
+  const ByteSink nothing = [](std::span<const std::byte>) { return Result<void>(); };
+  const auto request = [&] {
+    return HttpRequest{.url = url,
+                       .range = {},
+                       .bearer_token = token_for(url, link_.address(), file_.token),
+                       .expected_version = etag_,
+                       .name = link_.address(),
+                       .head_only = true};
+  };
+  const auto head = client_.get({.next = request, .sink = nothing, .received = kNoProgress}, stop);
+  const bool is_file = head && head->status == 200 && head->file_bytes.value_or(known_.size_bytes) == known_.size_bytes;
+  return is_file ? head->declared : std::nullopt;
 }
 
 void HttpSource::know(const KnownFile& known) {
@@ -80,14 +98,20 @@ Result<void> HttpSource::stream(ByteRange range, const ByteSink& sink, std::stop
     at += bytes.size();
     return {};
   };
-  TRY(fetch([&] { return ByteRange{at, range.end}; }, [] {}, count, at, stop));
+  TRY(fetch(
+      What::payload,
+      [&] {
+        return ByteRange{at, range.end};
+      },
+      [] {}, count, at, stop));
   if (at == range.end) return {};
   return Error{ErrorKind::corrupt,
                fmt::format("{}: it became shorter while it was read; run the command again", link_.address())};
 }
 
-Result<HttpResponse> HttpSource::fetch(const std::function<ByteRange()>& range, const std::function<void()>& before,
-                                       const ByteSink& sink, const uint64_t& received, const std::stop_token& stop,
+Result<HttpResponse> HttpSource::fetch(What what, const std::function<ByteRange()>& range,
+                                       const std::function<void()>& before, const ByteSink& sink,
+                                       const uint64_t& received, const std::stop_token& stop,
                                        const HeadSink& resolved) {
   FileLink::Target target;
   const auto answered = [&](const HttpResponse& response) {
@@ -108,6 +132,7 @@ Result<HttpResponse> HttpSource::fetch(const std::function<ByteRange()>& range, 
                        .expected_bytes = must_fit_ ? std::optional(known_.size_bytes) : std::nullopt,
                        .name = link_.address(),
                        .is_link = target.is_link,
+                       .is_payload = what == What::payload,
                        .expected_commit = file_.commit,
                        .expected_linked_etag = linked_etag_};
   };

@@ -33,20 +33,26 @@ class HttpSource final : public ByteSource {
   [[nodiscard]] uint64_t size_bytes() const override { return known_.size_bytes; }
   /// Of a file that the Hub keeps elsewhere its digest, which stays the same wherever a link leads; else the ETag.
   [[nodiscard]] const std::string& version() const override { return known_.version; }
+  [[nodiscard]] std::optional<ContentDigest> declared() const override { return declared_; }
   [[nodiscard]] Result<void> read(uint64_t offset, std::span<std::byte> into, std::stop_token stop) override;
   [[nodiscard]] Result<void> stream(ByteRange range, const ByteSink& sink, std::stop_token stop) override;
 
  private:
+  enum class What { head, payload };
   /// One range, from wherever the file's address leads. `before` each attempt; `resolved` with the answer of the
   /// address itself.
-  Result<HttpResponse> fetch(const std::function<ByteRange()>& range, const std::function<void()>& before,
+  Result<HttpResponse> fetch(What what, const std::function<ByteRange()>& range, const std::function<void()>& before,
                              const ByteSink& sink, const uint64_t& received, const std::stop_token& stop,
                              const HeadSink& resolved = {});
+
+  /// Of the whole file, by a request of its own.
+  std::optional<ContentDigest> ask_md5(const std::string& url, const std::stop_token& stop);
 
   PatientClient& client_;
   HttpFile file_;
   FileLink link_;
   KnownFile known_;
+  std::optional<ContentDigest> declared_;
   std::string etag_;             // that every answer must have; empty: any
   std::string linked_etag_;      // the same for what the Hub says when it redirects
   bool must_fit_ = false;        // size and version are somebody else's word, not this server's first answer

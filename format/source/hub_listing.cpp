@@ -129,7 +129,8 @@ Result<std::optional<std::vector<HubFile>>> list_tree(PatientClient& client, con
                               .bearer_token = door.token,
                               .expected_version = {},
                               .expected_bytes = {},
-                              .name = shown};
+                              .name = shown,
+                              .stays_home = true};
     const auto page = get_text(client, request, kMaxPageBytes, stop, explain);
     if (!page && page.error().kind == ErrorKind::not_found && url == first)
       return std::optional<std::vector<HubFile>>();

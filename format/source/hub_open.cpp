@@ -29,6 +29,7 @@ class Opening {
       return Error{ErrorKind::invalid,
                    fmt::format("HF_ENDPOINT is {}, which is no address: it begins with https://", door_.endpoint)};
     }
+    if (!options_.hub_token_note.empty() && !options_.hub_offline) note(options_.hub_token_note);
     TRY_ASSIGN(const Meaning meaning, find_meaning(stop));
     HubRepository::Parts parts{
         .door = door_,

@@ -36,7 +36,8 @@ Error not_the_hub(const std::string& url) {
 Result<HubCommit> ask_api(PatientClient& client, const HubDoor& door, const HubName& name,
                           const std::stop_token& stop) {
   const std::string url = hub_api_url(door.endpoint, name, "revision");
-  const HttpRequest request{.url = url, .range = {}, .bearer_token = door.token, .expected_version = {}};
+  const HttpRequest request{
+      .url = url, .range = {}, .bearer_token = door.token, .expected_version = {}, .stays_home = true};
   const ExplainFailure explain = [&](const HttpFailure& failure) {
     constexpr long kNotFound = 404;
     HttpFailure named = failure;

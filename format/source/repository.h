@@ -15,6 +15,7 @@
 #include "format/base/result.h"
 #include "format/digest.h"
 #include "format/file_system.h"
+#include "format/source/content_digest.h"
 
 namespace dspack::format {
 
@@ -34,6 +35,8 @@ class ByteSource {
   [[nodiscard]] virtual uint64_t size_bytes() const = 0;  // fixed since opening
   /// What identifies this state of the file: the ETag of a server, size and time of a local file. May be empty.
   [[nodiscard]] virtual const std::string& version() const = 0;
+  /// What the place said of the whole content when the file was opened; nullopt: nothing.
+  [[nodiscard]] virtual std::optional<ContentDigest> declared() const { return std::nullopt; }
   /// Fills `into` from `offset`; never a short success.
   [[nodiscard]] virtual Result<void> read(uint64_t offset, std::span<std::byte> into, std::stop_token stop) = 0;
   /// Passes a range through `sink` in order, holding a bounded buffer only. Resumes by itself after a lost connection.
@@ -105,8 +108,9 @@ struct TransferCounters {
 /// How to reach remote repositories; main fills it from the environment (HF_ENDPOINT, HF_TOKEN, HF_HOME ...).
 struct RemoteOptions {
   std::string hub_endpoint = "https://huggingface.co";
-  std::string hub_token;  // sent to the Hub's host only
-  Path hub_cache;         // the Hub's local cache, whose snapshots are read and never written; empty: none
+  std::string hub_token;         // sent to the Hub's host only
+  std::string hub_token_note{};  // why the token that the user has is not sent; empty: it is, or there is none
+  Path hub_cache;                // the Hub's local cache, whose snapshots are read and never written; empty: none
   Path hub_commits;  // a folder that remembers which commit a name meant, for when the Hub is not there; empty: none
   bool hub_offline = false;  // no request is made to the Hub
   /// For work that goes on: what is asked for as `asked` is this commit, whatever it may mean by now.
@@ -124,7 +128,8 @@ struct RemoteOptions {
   std::function<void(std::string_view)> on_note;
 };
 
-/// A place, as a user writes it: "org/name[@revision]", "hf://org/name[@revision]", "http(s)://...", or a local folder.
+/// A place, as a user writes it: "org/name[@revision]", "hf://org/name[@revision]", an address at huggingface.co as a
+/// browser shows it (pasted_hub_name), "http(s)://...", or a local folder.
 /// A local folder of that name wins over a repository on the Hub. Only for the latter is anything asked: which commit
 /// the revision means. Errors: also those of hub_repository.h.
 [[nodiscard]] Result<std::unique_ptr<Repository>> open_repository(std::string_view place, const RemoteOptions& options,

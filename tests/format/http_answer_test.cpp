@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "format/source/answer_pace.h"
 #include "format/source/http_answer.h"
 
 using namespace dspack;
@@ -222,4 +223,149 @@ TEST_CASE("http answer: the next page of a listing") {
   HttpAnswer paged = answer(kWhole, {"Link: <https://h/x>; rel=\"xet-auth\"", "Link: <https://h/2>; rel=\"next\""});
   CHECK_FALSE(paged.judge(200).has_value());
   CHECK(paged.response().next_page == "https://h/2");
+}
+
+TEST_CASE("http answer: a redirect away from https is not followed, wherever it leads") {
+  HttpRequest request = kWhole;
+  request.url = "https://h/f";
+  for (const char* location : {"http://h/f", "HTTP://other/f", "http:/other/f"}) {
+    const std::string line = fmt::format("Location: {}\r\n", location);
+    const HttpAnswer refused = answer(request, {"HTTP/1.1 302 Found\r\n", line});
+    REQUIRE_MESSAGE(refused.refused_redirect().has_value(), location);
+    CHECK(refused.refused_redirect()->error.kind == ErrorKind::network);
+    CHECK_FALSE(refused.refused_redirect()->may_pass);
+    CHECK_FALSE(answer(request, {"HTTP/1.1 200 OK", line}).refused_redirect().has_value());
+  }
+  for (const char* location : {"https://other/f", "/f", "f", "//other/f"}) {
+    const std::string line = fmt::format("Location: {}", location);
+    CHECK_FALSE_MESSAGE(answer(request, {"HTTP/2 307", line}).refused_redirect().has_value(), location);
+  }
+  CHECK_FALSE(answer(kWhole, {"HTTP/1.1 302 Found", "Location: http://other/f"}).refused_redirect().has_value());
+}
+
+TEST_CASE("http answer: what is one server's word stays with that server") {
+  HttpRequest request = part({0, 4});
+  request.url = "http://h:1/api?x";
+  request.stays_home = true;
+  for (const char* location :
+       {"http://h/api", "http://h:12/api", "https://h:1/api", "//evil/api", "/\\evil/api", "\\\\evil/api", "http:evil",
+        "http://h:1@evil/", "http:\\\\evil", "http://evil/http://h:1/"}) {
+    const std::string line = fmt::format("Location: {}", location);
+    CHECK_MESSAGE(answer(request, {"HTTP/1.1 302 Found", line}).refused_redirect().has_value(), location);
+  }
+  for (const char* location : {"/api/2", "http://h:1/api/2?u=http://evil/", "main?cursor=a:b", "/a:b"}) {
+    const std::string line = fmt::format("Location: {}", location);
+    CHECK_FALSE_MESSAGE(answer(request, {"HTTP/1.1 302 Found", line}).refused_redirect().has_value(), location);
+  }
+  const std::string secret = "Location: http://evil/?signature=" + std::string(5000, 's');
+  const auto refused = answer(request, {"HTTP/1.1 302 Found", secret}).refused_redirect();
+  REQUIRE(refused.has_value());
+  CHECK(refused->error.message.find("signature") == std::string::npos);
+  CHECK(refused->error.message.size() < 600);
+}
+
+TEST_CASE("http answer: a secret goes by https, or to this machine") {
+  for (const char* url : {"https://huggingface.co", "HTTPS://h", "http://127.0.0.1:80", "http://127.1.2.3/x",
+                          "http://localhost", "http://LOCALHOST:1/", "http://[::1]:8080/", "http://me:x@127.0.0.1/"})
+    CHECK_MESSAGE(format::is_private_line(url), url);
+  for (const char* url : {"http://mirror.local", "http://127.evil.org", "http://localhost.evil.org", "http://10.0.0.1",
+                          "http://127.0.0.1@evil.org/", "http://127.0.0.1.evil/", "ftp://localhost", "localhost", "",
+                          "http://[::1].evil", "http://evil\\@127.0.0.1/"})
+    CHECK_FALSE_MESSAGE(format::is_private_line(url), url);
+}
+
+TEST_CASE("http answer: what headers say of the whole file") {
+  constexpr std::string_view kMd5 = "Content-MD5: XUFAKrxLKna5cZ2REBfFkg==";  // of "hello"
+  constexpr std::string_view kMd5Hex = "5d41402abc4b2a76b9719d911017c592";
+  HttpAnswer whole = answer(kWhole, {"HTTP/1.1 200 OK", kMd5});
+  CHECK_FALSE(whole.judge(200).has_value());
+  REQUIRE(whole.response().declared.has_value());
+  CHECK(whole.response().declared->kind == format::HashKind::md5);
+  CHECK(whole.response().declared->hex == kMd5Hex);
+
+  // Of a part it is the part's, or by some servers the file's.
+  const HttpRequest request = part({0, 4});
+  HttpAnswer some = answer(request, {"HTTP/1.1 206 x", "Content-Range: bytes 0-3/5", kMd5});
+  CHECK_FALSE(some.judge(206).has_value());
+  CHECK_FALSE(some.response().declared.has_value());
+  CHECK(some.response().has_part_md5);
+  HttpAnswer all = answer(request, {"HTTP/1.1 206 x", "Content-Range: bytes 0-3/4", kMd5});
+  CHECK_FALSE(all.judge(206).has_value());
+  CHECK(all.response().declared.has_value());
+
+  const std::string sha256 = "X-Checksum-Sha256: " + std::string(64, 'A');
+  HttpAnswer best = answer(request, {"HTTP/1.1 206 x", "Content-Range: bytes 0-3/5",
+                                     "x-checksum-md5: 5d41402abc4b2a76b9719d911017c592", sha256});
+  CHECK_FALSE(best.judge(206).has_value());
+  CHECK(best.response().declared->kind == format::HashKind::sha256);
+  CHECK(best.response().declared->hex == std::string(64, 'a'));
+  HttpAnswer encoded = answer(kWhole, {"HTTP/1.1 200 OK", kMd5, "Content-Encoding: gzip"});
+  CHECK_FALSE(encoded.judge(200).has_value());
+  CHECK_FALSE(encoded.response().declared.has_value());
+  HttpAnswer before = answer(kWhole, {"HTTP/1.1 302 Found", kMd5, "Location: /x", "HTTP/1.1 200 OK"});
+  CHECK_FALSE(before.judge(200).has_value());
+  CHECK_FALSE(before.response().declared.has_value());
+}
+
+TEST_CASE("content digest: the forms of servers, and nothing of what is not such a form") {
+  using format::content_digest;
+  using format::HashKind;
+  const std::string kHello = "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824";
+  const std::string kBase64 = "LPJNul+wow4m6DsqxbninhsWHlwfp0JecwQzYpOLmCQ=";
+  CHECK(content_digest("Repr-Digest", "sha-256=:" + kBase64 + ":")->hex == kHello);
+  CHECK(content_digest("repr-digest", "md5=:XUFAKrxLKna5cZ2REBfFkg==:, sha-256=:" + kBase64 + ":")->hex == kHello);
+  CHECK(content_digest("Digest", "SHA-256=" + kBase64)->kind == HashKind::sha256);
+  CHECK(content_digest("x-amz-checksum-sha256", kBase64)->hex == kHello);
+  CHECK(content_digest("x-goog-hash", "crc32c=mnG7TA==, md5=XUFAKrxLKna5cZ2REBfFkg==")->kind == HashKind::md5);
+  CHECK(content_digest("x-ms-blob-content-md5", "XUFAKrxLKna5cZ2REBfFkg==")->kind == HashKind::md5);
+  CHECK(content_digest("X-Checksum-Sha1", "AAF4C61DDCC5E8A2DABEDE0F3B482CD9AEA9434D")->hex.starts_with("aaf4c6"));
+  CHECK(content_digest("X-Checksum-Sha512", std::string(128, '0'))->kind == HashKind::sha512);
+  for (const auto& [name, value] : std::initializer_list<std::pair<std::string, std::string>>{
+           {"Content-Digest", "sha-256=:" + kBase64 + ":"},  // of the part that is sent
+           {"x-amz-checksum-sha256", kBase64 + "-5"},        // of parts
+           {"x-amz-checksum-crc32", "AAAAAA=="},
+           {"x-checksum-", kHello},
+           {"x-checksum-sha256", kHello.substr(1)},
+           {"x-checksum-sha256", std::string(64, 'g')},
+           {"x-checksum-sha2567", kHello},
+           {"Repr-Digest", ""},
+           {"Repr-Digest", "sha-256"},
+           {"Repr-Digest", "sha-256=:"},
+           {"Repr-Digest", "sha-256=::"},
+           {"Repr-Digest", "sha-256=:" + std::string(44, '=') + ":"},
+           {"Repr-Digest", "sha-256=:" + std::string(44, '!') + ":"},
+           {"Content-MD5", "====" + std::string(20, 'A')},
+           {"ETag", kHello}})
+    CHECK_FALSE_MESSAGE(content_digest(name, value).has_value(), name, ": ", value);
+  for (const auto& [kind, hex] : std::initializer_list<std::pair<HashKind, std::string>>{
+           {HashKind::sha256, kHello},
+           {HashKind::sha1, "aaf4c61ddcc5e8a2dabede0f3b482cd9aea9434d"},
+           {HashKind::md5, "5d41402abc4b2a76b9719d911017c592"}}) {
+    format::ContentHash hash(kind);
+    hash.update(std::as_bytes(std::span("he", 2)));
+    hash.update(std::as_bytes(std::span("llo", 3)));
+    CHECK(hash.finish_hex() == hex);
+  }
+}
+
+TEST_CASE("answer pace: a byte now and then is too slow, what comes in time is not, nor what we wait for ourselves") {
+  using format::AnswerPace;
+  const AnswerPace::Clock::time_point begin{};
+  const auto at = [&](double seconds) {
+    return begin + std::chrono::duration_cast<AnswerPace::Clock::duration>(std::chrono::duration<double>(seconds));
+  };
+  AnswerPace drip(30);
+  bool keeps_up = true;
+  double now = 0;
+  for (; keeps_up && now < 1000; now += 0.4)
+    keeps_up = drip.keeps_up(1, at(now));
+  CHECK_FALSE(keeps_up);
+  CHECK(now < 62);
+  AnswerPace modem(30);
+  for (int second = 0; second < 3600; ++second)
+    CHECK(modem.keeps_up(2000, at(second)));
+  AnswerPace limited(30);
+  CHECK(limited.keeps_up(1, at(0)));
+  limited.paused(std::chrono::seconds(600));
+  CHECK(limited.keeps_up(1, at(600)));
 }

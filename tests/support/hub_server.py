@@ -89,6 +89,8 @@ class HubServer:
         self.small_file_redirect = False
         self.announce_xet = False
         self.official_action_urls = False
+        # A function that is given the actions of an upload, {"upload": ..., "verify": ...}, and may falsify them.
+        self.falsify_actions = None
         for name, value in options.items():
             if not hasattr(self, name):
                 raise TypeError("HubServer has no option %r" % name)

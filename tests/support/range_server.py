@@ -93,6 +93,7 @@ class RangeServer(TestServer):
         self.verbose = verbose
         self.log: List[Request] = []
         self.virtual: Dict[str, Tuple[bytes, int]] = {}  # path -> first bytes, size; the rest reads as zeros
+        self.extra_headers: Dict[str, Dict[str, str]] = {}  # path -> headers of every answer with (a part of) that file
         self.renames: Dict[str, str] = {}  # path prefix as asked for -> folder under root
         self._faults: List[Fault] = []
         self._random = random.Random(random_seed)
@@ -242,6 +243,7 @@ class Handler(TestHandler):
         headers = {"Accept-Ranges": "bytes", "Content-Length": str(length), "Content-Type": "application/octet-stream"}
         if kind not in ("no_version", "shrink"):
             headers["ETag"] = '"%s"' % (fault.options.get("etag", version + "-changed") if kind == "change_etag" else version)
+        headers.update(self.server.extra_headers.get(self.entry.path, {}))
         if status == 206:
             shift = 1 if kind == "wrong_content_range" else 0
             headers["Content-Range"] = "bytes %d-%d/%d" % (begin + shift, end - 1 + shift, size + shift)

@@ -75,7 +75,10 @@ def upload(hub, repository, item, multipart):
             hub.action_url, begun.id, hub.storage.sign("complete", begun.id)),
             "header": {"chunk_size": str(chunk), **parts}}
     verify = {"href": "%s/%s.git/info/lfs/objects/verify" % (hub.action_url, repository.id)}
-    return {"oid": oid, "size": size, "authenticated": True, "actions": {"upload": action, "verify": verify}}
+    actions = {"upload": action, "verify": verify}
+    if hub.falsify_actions:
+        hub.falsify_actions(actions)
+    return {"oid": oid, "size": size, "authenticated": True, "actions": actions}
 
 
 @route("POST", "api/complete_multipart")
