@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "format/digest.h"
 #include "format/index.h"
 #include "format/manifest.h"
 
@@ -12,6 +13,7 @@ namespace {
 
 constexpr uint64_t kMaxRefBytes = 256;
 constexpr uint64_t kMaxManifestBytes = 512ULL << 20;
+constexpr char kBlobs[] = "blobs";  // of a repository, and of all of them
 constexpr char kSingleFile[] = "model.safetensors";
 
 /// Whether `path` lies below `folder`; both without links and dots.
@@ -49,7 +51,9 @@ std::optional<HubSnapshot> HubSnapshot::find(const Path& cache, const HubName& n
   std::error_code failed;
   Path root = std::filesystem::canonical(repository, failed);
   if (failed) return std::nullopt;
-  HubSnapshot snapshot(std::move(root), folder, files);
+  Path store = std::filesystem::canonical(cache, failed) / kBlobs;
+  if (failed) return std::nullopt;
+  HubSnapshot snapshot(std::move(root), std::move(store), folder, files);
   snapshot.weights_ = snapshot.count_weights();
   return snapshot;
 }
@@ -58,11 +62,32 @@ std::optional<HubSnapshot::File> HubSnapshot::file(std::string_view path) const 
   if (unsafe_path_reason(path)) return std::nullopt;
   std::error_code failed;
   const Path target = std::filesystem::canonical(folder_ / path, failed);
-  if (failed || !lies_below(target, root_)) return std::nullopt;
+  if (failed) return std::nullopt;
   const auto info = files_->stat(target);
   if (!info || !*info || !(*info)->is_regular) return std::nullopt;
-  const bool is_blob = target.parent_path() == root_ / "blobs";
-  return File{target, is_blob ? target.filename().string() : std::string()};
+  if (lies_below(target, root_)) {
+    const bool is_blob = target.parent_path() == root_ / kBlobs;
+    return File{target, is_blob ? target.filename().string() : std::string()};
+  }
+  const auto link = shared_blob_link(path, target);
+  if (!link) return std::nullopt;
+  return File{target, link->filename().string()};
+}
+
+/// The repository's own link to a file in the shared store, whose name is the ETAG; nullopt: the file lies elsewhere,
+/// or the snapshot does not lead there by such a link.
+std::optional<Path> HubSnapshot::shared_blob_link(std::string_view path, const Path& target) const {
+  const std::string name = target.filename().string();
+  if (!parse_digest(name) || target != store_ / name.substr(0, 2) / name) return std::nullopt;
+  std::error_code failed;
+  const Path entry = folder_ / path;
+  const Path leads_to = std::filesystem::read_symlink(entry, failed);
+  if (failed) return std::nullopt;
+  const Path link = (entry.parent_path() / leads_to).lexically_normal();
+  // Its folder without links, and not itself: it is one.
+  const Path parent = std::filesystem::canonical(link.parent_path(), failed);
+  if (failed || parent != root_ / kBlobs || std::filesystem::canonical(link, failed) != target) return std::nullopt;
+  return link;
 }
 
 std::optional<std::string> HubSnapshot::text(std::string_view path) const {

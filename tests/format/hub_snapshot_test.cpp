@@ -61,6 +61,49 @@ TEST_CASE("hub snapshot: files lie behind links, whose blobs are named by their 
   CHECK(snapshot->file("plain.json")->etag.empty());
 }
 
+TEST_CASE("hub snapshot: files in the store that repositories share, under the name that the repository's link has") {
+  const Cache cache;
+  const std::string hash(64, 'a');
+  const Path blobs = cache.repository() / "blobs";
+  cache.add("good", "e1", "x");
+  cache.folder.write("blobs/aa/" + hash, "weights");
+  const auto share = [&](const std::string& path, const std::string& etag, const Path& target) {
+    std::filesystem::create_symlink(target, blobs / etag);
+    std::filesystem::create_directories((cache.snapshot() / path).parent_path());
+    std::filesystem::create_symlink(std::filesystem::relative(blobs, (cache.snapshot() / path).parent_path()) / etag,
+                                    cache.snapshot() / path);
+  };
+  share("sub/shared", kDigest, "../../blobs/aa/" + hash);
+  share("absolute", std::string(64, 'b'), cache.folder.path() / "blobs/aa" / hash);
+  const auto snapshot = cache.find();
+  for (const auto& [path, etag] : {std::pair("sub/shared", kDigest), std::pair("absolute", std::string(64, 'b'))}) {
+    const auto file = snapshot->file(path);
+    REQUIRE_MESSAGE(file.has_value(), path);
+    CHECK(file->etag == etag);
+    CHECK(format::read_text(format::posix_file_system(), file->path, 100).value() == "weights");
+  }
+
+  // Nothing else that lies there, and no other way to it.
+  cache.folder.write("blobs/aa/" + std::string(64, 'A'), "s");
+  cache.folder.write("blobs/aa/" + hash + ".refs", "s");
+  cache.folder.write("blobs/ab/" + hash, "s");
+  cache.folder.write("blobs/secret", "s");
+  cache.folder.write("elsewhere/aa/" + hash, "s");
+  cache.folder.write("blobs/ac/ac" + std::string(62, '0'), "s");
+  std::filesystem::create_directories(cache.folder.path() / "blobs/cc");
+  std::filesystem::create_symlink("/etc/passwd", cache.folder.path() / "blobs/cc" / std::string(64, 'c'));
+  share("upper", "e2", "../../blobs/aa/" + std::string(64, 'A'));
+  share("refs", "e3", "../../blobs/aa/" + hash + ".refs");
+  share("prefix", "e4", "../../blobs/ab/" + hash);
+  share("top", "e5", "../../blobs/secret");
+  share("beside", "e6", "../../elsewhere/aa/" + hash);
+  share("onward", "e7", "../../blobs/cc/" + std::string(64, 'c'));
+  share("dangling", "e8", "../../blobs/dd/" + std::string(64, 'd'));
+  std::filesystem::create_symlink("../../../blobs/ac/ac" + std::string(62, '0'), cache.snapshot() / "direct");
+  for (const char* path : {"upper", "refs", "prefix", "top", "beside", "onward", "dangling", "direct"})
+    CHECK_FALSE_MESSAGE(snapshot->file(path).has_value(), path);
+}
+
 TEST_CASE("hub snapshot: what leads out of the repository's folder, or to no file, is not there") {
   const Cache cache;
   cache.add("good", kDigest, "x");
