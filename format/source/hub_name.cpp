@@ -1,11 +1,14 @@
 #include "format/source/hub_name.h"
 
 #include <algorithm>
+#include <array>
 #include <cctype>
+#include <charconv>
 
 #include <fmt/format.h>
 
 #include "format/file_system.h"
+#include "format/source/http_headers.h"
 #include "format/source/http_repository.h"
 
 namespace dspack::format {
@@ -37,7 +40,90 @@ std::string url_component(std::string_view text) {
   return encoded;
 }
 
+std::string_view without_trailing_slashes(std::string_view text) {
+  while (text.ends_with('/'))
+    text.remove_suffix(1);
+  return text;
+}
+
+/// What follows `prefix`, which is written in whatever case; nullopt: it begins otherwise.
+std::optional<std::string_view> behind(std::string_view text, std::string_view prefix) {
+  if (prefix.empty() || !equal_ignoring_case(text.substr(0, prefix.size()), prefix)) return std::nullopt;
+  return text.substr(prefix.size());
+}
+
+/// The path of an address at the Hub, without query and fragment.
+std::optional<std::string_view> path_at_hub(std::string_view text) {
+  for (const std::string_view scheme : {"https://", "http://"}) {
+    if (const auto rest = behind(text, scheme)) text = *rest;
+  }
+  for (const std::string_view host : {"huggingface.co/", "www.huggingface.co/", "hf.co/"}) {
+    if (const auto path = behind(text, host)) return path->substr(0, path->find_first_of("?#"));
+  }
+  return std::nullopt;
+}
+
+/// "refs%2Fpr%2F1" as it is meant. nullopt: a percent sign without two digits.
+std::optional<std::string> percent_decoded(std::string_view text) {
+  std::string decoded;
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (text[i] != '%') {
+      decoded += text[i];
+      continue;
+    }
+    unsigned byte = 0;
+    const char* begin = text.data() + std::min(i + 1, text.size());
+    const char* end = text.data() + std::min(i + 3, text.size());
+    if (const auto [at, error] = std::from_chars(begin, end, byte, 16); error != std::errc() || at != begin + 2)
+      return std::nullopt;
+    decoded += static_cast<char>(byte);
+    i += 2;
+  }
+  return decoded;
+}
+
+/// The revision in what follows "org/name/tree/" or the like, and that of a file.
+std::optional<std::string> pasted_revision(std::string_view kind, std::string_view rest) {
+  constexpr std::array<std::string_view, 4> kOfFiles{"blob", "resolve", "raw", "blame"};
+  constexpr std::array<std::string_view, 3> kOfAll{"tree", "commit", "commits"};
+  const bool names_file = std::ranges::find(kOfFiles, kind) != kOfFiles.end();
+  if (!names_file && std::ranges::find(kOfAll, kind) == kOfAll.end()) return std::nullopt;
+  size_t end = rest.find('/');
+  if (rest.starts_with("refs/")) {  // refs/pr/7: three components, where the slashes are not encoded
+    const size_t second = rest.find('/', 5);
+    end = second == std::string_view::npos ? second : rest.find('/', second + 1);
+  }
+  // A folder of a repository is no checkpoint, and the repository is not what was named.
+  if (!names_file && end != std::string_view::npos) return std::nullopt;
+  return percent_decoded(rest.substr(0, end));
+}
+
 }  // namespace
+
+bool is_hub_address(std::string_view text) {
+  return path_at_hub(text).has_value();
+}
+
+std::optional<HubName> pasted_hub_name(std::string_view text, std::string_view endpoint) {
+  if (const auto name = behind(text, "hf://")) {
+    const std::string_view rest = without_trailing_slashes(*name);
+    const auto model = behind(rest, "models/");
+    return parse_hub_name(model && model->find('/') != std::string_view::npos ? *model : rest);
+  }
+  auto path = path_at_hub(text);
+  if (!path) path = behind(text, endpoint);
+  if (!path) return std::nullopt;
+  std::string_view rest = without_trailing_slashes(path->substr(0, path->find_first_of("?#")));
+  if (!endpoint.empty() && rest.starts_with('/')) rest.remove_prefix(1);
+  const size_t slash = std::min(rest.find('/'), rest.size());
+  const size_t end = std::min(rest.find('/', slash + 1), rest.size());
+  if (end == rest.size() || rest.substr(0, end).find('@') != std::string_view::npos) return parse_hub_name(rest);
+  const std::string_view page = rest.substr(end + 1);
+  const size_t kind = std::min(page.find('/'), page.size());
+  const auto revision = pasted_revision(page.substr(0, kind), page.substr(std::min(kind + 1, page.size())));
+  if (!revision) return std::nullopt;
+  return parse_hub_name(fmt::format("{}@{}", rest.substr(0, end), *revision));
+}
 
 std::optional<HubName> parse_hub_name(std::string_view text) {
   const size_t at = text.find('@');

@@ -16,6 +16,13 @@ struct HubName {
 /// "org/name" or "org/name@revision", with "main" where none is given. nullopt: not of that form.
 [[nodiscard]] std::optional<HubName> parse_hub_name(std::string_view text);
 
+/// What people paste for a name: an address of a page or file at huggingface.co, hf.co or `endpoint`, with or without
+/// "https://" (org/name, org/name/tree/REVISION, org/name/blob/REVISION/FILE, ...), and "hf://models/org/name".
+/// nullopt: none of these, or no whole repository of a model (a folder of one, a data set).
+[[nodiscard]] std::optional<HubName> pasted_hub_name(std::string_view text, std::string_view endpoint);
+/// Whether a text is an address at huggingface.co or hf.co, whatever it names there.
+[[nodiscard]] bool is_hub_address(std::string_view text);
+
 /// Whether a revision is the whole id of a commit, which never means another: 40 hexadecimal digits, or 64 where a
 /// repository counts with SHA-256.
 [[nodiscard]] bool is_commit(std::string_view revision);

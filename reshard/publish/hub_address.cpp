@@ -7,6 +7,7 @@
 
 #include "format/source/http_headers.h"
 #include "format/source/http_repository.h"
+#include "format/source/hub_name.h"
 
 namespace dspack::reshard {
 namespace {
@@ -48,7 +49,9 @@ std::string HubAddress::api(std::string_view tail) const {
 
 Result<std::string> parse_repository_name(std::string_view text) {
   const std::string_view given = text;
-  if (text.starts_with("hf://")) text.remove_prefix(5);
+  // The branch is --revision's business.
+  const auto pasted = format::pasted_hub_name(text, {});
+  if (pasted && pasted->revision == kDefaultRevision) text = pasted->repository;
   const size_t slash = text.find('/');
   if (slash != std::string_view::npos && is_name(text.substr(0, slash)) && is_name(text.substr(slash + 1)))
     return std::string(text);

@@ -26,7 +26,7 @@ struct HubAddress {
   [[nodiscard]] std::string page() const { return endpoint + "/" + repository; }
 };
 
-/// "org/name", also with "hf://" before it. Errors: invalid, with what is allowed.
+/// "org/name", also as it is pasted (pasted_hub_name). Errors: invalid, with what is allowed.
 [[nodiscard]] Result<std::string> parse_repository_name(std::string_view text);
 
 [[nodiscard]] HubAddress hub_address(const format::RemoteOptions& remote, std::string repository);

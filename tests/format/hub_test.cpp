@@ -56,6 +56,70 @@ TEST_CASE("hub name: repository and revision, which must stay where they are put
   CHECK_FALSE(format::parse_hub_name("org/name@" + std::string(300, 'x')).has_value());
 }
 
+TEST_CASE("hub name: as people paste it") {
+  const auto pasted = [](std::string_view text) {
+    const auto name = format::pasted_hub_name(text, "http://mirror:8");
+    return name ? name->repository + "@" + name->revision : std::string();
+  };
+  for (const char* text : {"https://huggingface.co/org/name",
+                           "https://huggingface.co/org/name/",
+                           "http://huggingface.co/org/name",
+                           "HTTPS://HuggingFace.co/org/name",
+                           "https://www.huggingface.co/org/name",
+                           "https://hf.co/org/name",
+                           "huggingface.co/org/name",
+                           "hf.co/org/name/",
+                           "https://huggingface.co/org/name/tree/main",
+                           "https://huggingface.co/org/name/tree/main/",
+                           "https://huggingface.co/org/name?library=transformers#usage",
+                           "https://huggingface.co/org/name/blob/main/config.json",
+                           "https://huggingface.co/org/name/resolve/main/a/b",
+                           "https://huggingface.co/org/name/blob/main/a/b.json?download=true",
+                           "http://mirror:8/org/name",
+                           "http://mirror:8/org/name/tree/main",
+                           "hf://org/name",
+                           "hf://org/name/",
+                           "hf://models/org/name",
+                           "HF://org/name",
+                           "https://huggingface.co/org/name/resolve/main",
+                           "https://huggingface.co/org/name/raw/main/README.md"})
+    CHECK_MESSAGE(pasted(text) == "org/name@main", text);
+  CHECK(pasted("https://huggingface.co/org/name/tree/v1.0") == "org/name@v1.0");
+  CHECK(pasted("https://huggingface.co/org/name/commit/" + kCommit) == "org/name@" + kCommit);
+  CHECK(pasted("https://huggingface.co/org/name/tree/refs%2Fpr%2F7") == "org/name@refs/pr/7");
+  CHECK(pasted("https://huggingface.co/org/name/tree/refs/pr/7") == "org/name@refs/pr/7");
+  CHECK(pasted("https://huggingface.co/org/name/blob/refs/pr/7/config.json") == "org/name@refs/pr/7");
+  CHECK(pasted("https://huggingface.co/org/name@v2") == "org/name@v2");
+  CHECK(pasted("hf://models/name") == "models/name@main");
+  CHECK(pasted("hf://org/name@v2") == "org/name@v2");
+  for (const char* text : {"",
+                           "org/name",
+                           "huggingface.co",
+                           "https://huggingface.co/",
+                           "https://huggingface.co/org",
+                           "https://huggingface.co/datasets/org/name",
+                           "https://huggingface.co/org/name/tree/main/folder",
+                           "https://huggingface.co/org/name/tree",
+                           "https://huggingface.co/org/name/tree/",
+                           "https://huggingface.co.evil/o/n",
+                           "https://huggingface.co/org/name/discussions/3",
+                           "https://huggingface.co/org/name/blob/../x",
+                           "https://huggingface.co/org/name/tree/%2e%2e%2fx",
+                           "https://huggingface.co/org/name/tree/%2",
+                           "https://huggingface.co/org/name/tree/%0a",
+                           "https://huggingface.co/org/..",
+                           "http://mirror:80/org/name",
+                           "http://mirror/org/name",
+                           "hf://",
+                           "hf://models/",
+                           "hf://org/name/x",
+                           "ftp://hf.co/o/n"})
+    CHECK_MESSAGE(pasted(text).empty(), text);
+  CHECK_FALSE(format::pasted_hub_name("http://mirror:8/org/name", "").has_value());
+  CHECK(format::is_hub_address("https://huggingface.co/datasets/o/n"));
+  CHECK_FALSE(format::is_hub_address("https://huggingface.co.evil/o/n"));
+}
+
 TEST_CASE("hub name: addresses at the official host are meant for the endpoint") {
   using format::at_endpoint;
   CHECK(at_endpoint("https://huggingface.co/api/x?a=1", "http://mirror:8") == "http://mirror:8/api/x?a=1");

@@ -9,7 +9,10 @@ using reshard::HubAddress;
 TEST_CASE("hub address: names of repositories") {
   for (const char* good : {"me/ds", "hf://me/ds", "some-org/my.model_1", "A1/b"})
     CHECK(reshard::parse_repository_name(good).has_value());
-  CHECK(reshard::parse_repository_name("hf://me/ds").value() == "me/ds");
+  for (const char* pasted :
+       {"hf://me/ds", "https://huggingface.co/me/ds", "hf.co/me/ds/", "https://hf.co/me/ds/tree/main"})
+    CHECK(reshard::parse_repository_name(pasted).value() == "me/ds");
+  CHECK_FALSE(reshard::parse_repository_name("https://huggingface.co/me/ds/tree/other").has_value());
   const std::string long_name = std::string("me/").append(97, 'a');
   for (const char* bad : {"", "ds", "/ds", "me/", "me/ds/x", "me/ds@main", "me/..", "me/a--b", "me/-a", "me/a.",
                           "me/a b", "me/a?b", "https://huggingface.co/me/ds", "../ds", long_name.c_str()}) {
