@@ -121,7 +121,8 @@ struct Publishing {
   Result<int> dry_run() {
     Situation situation;
     situation.difference = compare(sealed.files, {});
-    std::string there = "not asked: there is no token";
+    const std::string& kept_back = context.remote.hub_token_note;
+    std::string there = "not asked: " + (kept_back.empty() ? "there is no token" : kept_back);
     if (!context.remote.hub_token.empty() && !context.remote.hub_offline) {
       auto asked = look();
       if (!asked && asked.error().kind == ErrorKind::cancelled) return asked.error();
@@ -157,6 +158,7 @@ struct Publishing {
   }
 
   Result<int> publish_it() {
+    if (!context.remote.hub_token_note.empty()) return Error{ErrorKind::network, context.remote.hub_token_note};
     if (context.remote.hub_token.empty()) {
       return Error{ErrorKind::network,
                    "publishing needs a token with write access: set HF_TOKEN, or log in with `hf auth login`"};

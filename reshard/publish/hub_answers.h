@@ -54,6 +54,10 @@ struct LfsObject {
 /// One answer for each object, in their order. An object without an answer: invalid.
 [[nodiscard]] Result<std::vector<LfsObject>> read_batch(std::string_view text, const std::vector<format::Digest>& oids);
 
+/// Whether an object's bytes may go where the answer says: over https where the Hub is asked over https, and the
+/// question whether they have come to the Hub itself, which alone knows. Errors: invalid.
+[[nodiscard]] Result<void> check_places(const LfsObject& object, const std::string& endpoint);
+
 /// A part of an object and where it goes.
 struct UploadPart {
   std::string url;

@@ -1,6 +1,8 @@
 #include "reshard/publish/hub_api.h"
 
 #include <algorithm>
+#include <array>
+#include <cctype>
 
 #include <fmt/format.h>
 
@@ -18,8 +20,8 @@ using format::HttpFailure;
 using format::HttpReply;
 using format::Json;
 
-// Of pull requests; the Hub has 50 on a page.
-constexpr unsigned kMaxPages = 10'000;
+// Of pull requests; the Hub has 50 on a page. A list without end would otherwise be read for hours.
+constexpr unsigned kMaxPages = 400;
 
 // The Hub gives a commit a minute; its answer may take longer than any other.
 constexpr long kCommitSilenceSeconds = 120;
@@ -32,6 +34,15 @@ constexpr char kLines[] = "Content-Type: application/x-ndjson";
 /// The Hub makes one repository of a user at a time.
 bool is_busy(const HttpReply& reply) {
   return reply.status == 409 && reply.body.find("conflicting operation is in progress") != std::string::npos;
+}
+
+/// "Private repository storage limit reached", "Your storage patterns tripped our internal systems", ...: the token has
+/// nothing to do with it.
+bool is_about_room(long status, std::string words) {
+  constexpr std::array kStatuses{402L, 403L, 413L, 507L};
+  std::ranges::transform(words, words.begin(), [](unsigned char c) { return std::tolower(c); });
+  const bool names_it = words.find("storage") != std::string::npos || words.find("quota") != std::string::npos;
+  return names_it && std::ranges::find(kStatuses, status) != kStatuses.end();
 }
 
 template <class T>
@@ -74,6 +85,13 @@ Error HubApi::refused(const HttpReply& reply, const std::string& name) const {
     return error(ErrorKind::network, fmt::format("it answers with a redirect to \"{}\"; if the repository was renamed, "
                                                  "give its new name",
                                                  public_words(reply.header("location"), address_.token)));
+  }
+  if (is_about_room(reply.status, words)) {
+    return error(
+        ErrorKind::network,
+        fmt::format("{} has no room left on the Hub, or no more is granted; free some, or ask the Hub for more, "
+                    "and run the command again: what has been sent is kept",
+                    address_.organization()));
   }
   switch (reply.status) {
     case 401:
@@ -235,6 +253,9 @@ Result<std::vector<LfsObject>> HubApi::batch(const std::string& revision, const 
   TRY_ASSIGN(const std::string text, text_of(call, stop));
   auto answers = read_batch(text, oids);
   if (!answers) return cleaned(answers.error().in(call.name));
+  for (const LfsObject& answer : *answers) {
+    if (const auto safe = check_places(answer, address_.endpoint); !safe) return cleaned(safe.error().in(call.name));
+  }
   return answers;
 }
 

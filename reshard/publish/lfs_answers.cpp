@@ -1,5 +1,6 @@
 // The answers of the large file storage: what is stored, and how the rest is to be sent.
 #include <algorithm>
+#include <array>
 #include <cctype>
 #include <map>
 
@@ -7,6 +8,8 @@
 
 #include "format/json.h"
 #include "format/source/http_headers.h"
+#include "format/source/hub_name.h"
+#include "format/source/refusal_text.h"
 #include "reshard/publish/hub_answers.h"
 
 namespace dspack::reshard {
@@ -14,8 +17,10 @@ namespace {
 
 using format::Json;
 
-constexpr uint64_t kMaxParts = 10'000;  // S3's limit
-constexpr size_t kMaxHeaderBytes = 16 << 10;
+constexpr uint64_t kMaxParts = 10'000;          // S3's limit
+constexpr uint64_t kMaxPartBytes = 5ULL << 30;  // likewise
+constexpr size_t kMaxHeaderBytes = 16 << 10;    // of all that go with one request
+constexpr size_t kMaxHeaders = 100;
 
 Error malformed(std::string_view what) {
   return {ErrorKind::invalid, fmt::format("the Hub's answer about large files breaks its protocol: {}", what)};
@@ -36,6 +41,20 @@ bool is_header_name(std::string_view name) {
   return !name.empty() && is_header_text(name) && name.find_first_of(" :") == std::string_view::npos;
 }
 
+bool is_number(std::string_view text) {
+  return !text.empty() && std::ranges::all_of(text, [](unsigned char c) { return std::isdigit(c) != 0; });
+}
+
+/// Headers by which a request and its connection are made: who may set them can make it wait, or speak for another
+/// host.
+bool belongs_to_connection(std::string_view name) {
+  constexpr std::array<std::string_view, 11> kNames{"connection", "content-length",    "content-range", "expect",
+                                                    "host",       "keep-alive",        "range",         "te",
+                                                    "trailer",    "transfer-encoding", "upgrade"};
+  return std::ranges::any_of(kNames, [&](std::string_view n) { return format::equal_ignoring_case(n, name); }) ||
+         format::equal_ignoring_case(name.substr(0, 6), "proxy-");
+}
+
 Result<LfsAction> read_action(const Json& action) {
   if (!action.is_object()) return malformed("an action that is not an object");
   const auto href = action.find("href");
@@ -45,11 +64,18 @@ Result<LfsAction> read_action(const Json& action) {
   const auto header = action.find("header");
   if (header == action.end() || header->is_null()) return read;
   if (!header->is_object()) return malformed("\"header\" is not an object");
+  size_t bytes = 0;  // of those that are sent: the addresses of parts are no headers
+  size_t count = 0;
   for (const auto& [name, value] : header->items()) {
     std::string text;
     if (value.is_string()) text = value.get<std::string>();
     if (value.is_number_unsigned()) text = std::to_string(value.get<uint64_t>());
     if (!is_header_name(name) || text.empty() || !is_header_text(text)) return malformed("a header that is not text");
+    if (belongs_to_connection(name))
+      return malformed(fmt::format("the header \"{}\" is not the server's to set", name));
+    if (!is_number(name)) bytes += name.size() + text.size();
+    if (!is_number(name) && ++count > kMaxHeaders) return malformed(fmt::format("more than {} headers", kMaxHeaders));
+    if (bytes > kMaxHeaderBytes) return malformed(fmt::format("headers of more than {} bytes", kMaxHeaderBytes));
     read.header.emplace_back(name, std::move(text));
   }
   return read;
@@ -81,10 +107,6 @@ Result<LfsObject> read_object(const Json& object) {
   TRY_ASSIGN(read.upload, optional_action(*actions, "upload"));
   TRY_ASSIGN(read.verify, optional_action(*actions, "verify"));
   return read;
-}
-
-bool is_number(std::string_view text) {
-  return !text.empty() && std::ranges::all_of(text, [](unsigned char c) { return std::isdigit(c) != 0; });
 }
 
 Result<UploadWay> multipart_way(const LfsAction& action, uint64_t size_bytes, uint64_t chunk_bytes) {
@@ -137,11 +159,35 @@ Result<std::vector<LfsObject>> read_batch(std::string_view text, const std::vect
   return ordered;
 }
 
+Result<void> check_places(const LfsObject& object, const std::string& endpoint) {
+  const auto unsafe = [&](const std::string& url) {
+    return format::is_https(endpoint) && format::is_http(format::at_endpoint(url, endpoint));
+  };
+  const auto shown = [](const std::string& url) { return format::refusal_text(format::without_password(url)); };
+  for (const auto* action : {&object.upload, &object.verify}) {
+    if (!*action) continue;
+    std::vector<std::string> urls{(*action)->href};
+    for (const auto& [name, value] : (*action)->header) {
+      if (is_number(name)) urls.push_back(value);
+    }
+    const auto found = std::ranges::find_if(urls, unsafe);
+    if (found == urls.end()) continue;
+    return malformed(
+        fmt::format("it names {} to go to, away from https, where anybody on the way could read and change "
+                    "what is sent",
+                    shown(*found)));
+  }
+  if (!object.verify || format::same_host_url(endpoint + "/", format::at_endpoint(object.verify->href, endpoint)))
+    return {};
+  return malformed(fmt::format("the address {} for verification is at another host", shown(object.verify->href)));
+}
+
 Result<UploadWay> upload_way(const LfsAction& action, uint64_t size_bytes) {
   const auto chunk = std::ranges::find(action.header, "chunk_size", &std::pair<std::string, std::string>::first);
   if (chunk != action.header.end()) {
     const auto bytes = format::parse_decimal(chunk->second);
-    if (!bytes || *bytes == 0) return malformed("\"chunk_size\" is not a number of bytes");
+    if (!bytes || *bytes == 0 || *bytes > kMaxPartBytes)
+      return malformed(fmt::format("\"chunk_size\" is no number of bytes up to {}", kMaxPartBytes));
     return multipart_way(action, size_bytes, *bytes);
   }
   UploadWay way{.parts = {{action.href, {0, size_bytes}}}, .multipart = false, .headers = {}};

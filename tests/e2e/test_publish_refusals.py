@@ -61,6 +61,19 @@ class Refuse(PublishCase):
         self.assertFalse(hub.exists(REPO))
         self.assertEqual(set(hub.files("me/there")), {".gitattributes"})
 
+    def test_a_full_account_is_no_fault_of_the_token(self):
+        for method, path, words in (("POST", "*/objects/batch", "Private repository storage limit reached, please upgrade"),
+                                    ("POST", "api/models/*/preupload/*", "Your storage patterns tripped our internal systems!"),
+                                    ("POST", "api/models/*/commit/*", "You have exceeded your quota")):
+            hub = self.new_hub()
+            hub.add_fault(method, path, "403", headers={"X-Error-Message": words})
+            result = self.publish(hub)
+            self.assertEqual(result.code, 1, str(result))
+            line = result.stderr.rstrip("\n").split("\n")[-1]
+            self.assertIn("me has no room left on the Hub", line)
+            self.assertIn(words, line)
+            self.assertNotIn("token", line.replace("the token's", ""))
+
     def test_a_reader_may_open_a_pull_request(self):
         hub = self.new_hub()
         self.assert_ok(self.publish(hub))

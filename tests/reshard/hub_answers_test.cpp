@@ -58,7 +58,10 @@ TEST_CASE("hub answers: actions that could do harm are refused") {
   for (const char* action :
        {R"({})", R"({"href":1})", R"({"href":"file:///etc/passwd"})", R"({"href":"https://x\r\nHost: y"})",
         R"({"href":"https://x","header":[]})", R"({"href":"https://x","header":{"A":"b\r\nC: d"}})",
-        R"({"href":"https://x","header":{"A b":"c"}})", R"({"href":"https://x","header":{"A":null}})"}) {
+        R"({"href":"https://x","header":{"A b":"c"}})", R"({"href":"https://x","header":{"A":null}})",
+        R"({"href":"https://x","header":{"content-Length":"9"}})", R"({"href":"https://x","header":{"Host":"evil"}})",
+        R"({"href":"https://x","header":{"Transfer-Encoding":"chunked"}})",
+        R"({"href":"https://x","header":{"Proxy-Authorization":"x"}})"}) {
     CAPTURE(action);
     const std::string text =
         fmt::format(R"({{"objects":[{{"oid":"{}","size":1,"actions":{{"upload":{}}}}}]}})", kSha, action);
@@ -67,6 +70,26 @@ TEST_CASE("hub answers: actions that could do harm are refused") {
     CHECK(objects.error().kind == ErrorKind::invalid);
   }
   CHECK_FALSE(reshard::read_batch(R"({"transfer":"xet","objects":[]})", {}).has_value());
+}
+
+TEST_CASE("hub answers: bytes stay on https, and only the Hub says whether they have come") {
+  const std::string hub = "https://hub";
+  const auto fits = [&](const char* upload, const char* verify, const std::string& endpoint, const char* part) {
+    reshard::LfsObject object{.oid = digest(kSha), .upload = {}, .verify = {}, .refusal = {}};
+    object.upload = LfsAction{upload, {{"1", part}, {"X-Forwarded", "http://x"}}};
+    object.verify = LfsAction{verify, {}};
+    return reshard::check_places(object, endpoint).has_value();
+  };
+  CHECK(fits("https://s3/x", "https://hub/verify", hub, "https://s3/1"));
+  CHECK_FALSE(fits("http://s3/x", "https://hub/verify", hub, "https://s3/1"));
+  CHECK_FALSE(fits("https://s3/x", "https://hub/verify", hub, "http://s3/1"));
+  CHECK_FALSE(fits("https://s3/x", "http://hub/verify", hub, "https://s3/1"));
+  CHECK_FALSE(fits("https://s3/x", "https://evil/verify", hub, "https://s3/1"));
+  CHECK_FALSE(fits("https://s3/x", "https://hub.evil/verify", hub, "https://s3/1"));
+  // A Hub of one's own without https, and a mirror whose answers name the official host.
+  CHECK(fits("http://s3/x", "http://me:8/verify", "http://me:8", "http://s3/1"));
+  CHECK(fits("https://s3/x", "https://huggingface.co/verify", "http://me:8", "https://s3/1"));
+  CHECK_FALSE(fits("http://s3/x", "http://me:9/verify", "http://me:8", "http://s3/1"));
 }
 
 TEST_CASE("multipart: parts are ordered by number, cover the file and nothing else") {
@@ -97,6 +120,7 @@ TEST_CASE("multipart: parts that do not fit the file are refused") {
         Header{{"chunk_size", "8"}, {"2", url}}, Header{{"chunk_size", "8"}, {"0", url}},
         Header{{"chunk_size", "8"}, {"1", url}, {"2", url}}, Header{{"chunk_size", "8"}, {"1", url}, {"01", url}},
         Header{{"chunk_size", "1"}, {"1", url}}, Header{{"chunk_size", "8"}, {"99999999999999999999", url}},
+        Header{{"chunk_size", "18446744073709551615"}, {"1", url}}, Header{{"chunk_size", "5368709121"}, {"1", url}},
         Header{{"chunk_size", "18446744073709551615"}, {"1", url}, {"2", url}}}) {
     CAPTURE(header.size());
     const auto way = reshard::upload_way({"https://hub/complete", header}, 8);
