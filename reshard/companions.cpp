@@ -10,6 +10,7 @@
 
 #include "format/base/parallel.h"
 #include "format/index.h"
+#include "format/source/http_headers.h"
 
 namespace dspack::reshard {
 namespace {
@@ -101,7 +102,12 @@ Result<std::vector<Companion>> list_companions(format::Repository& repository, u
       if (is_weight_file(file.path)) continue;
       // What may not be read is better found now than when the weights are done; across a network that costs requests.
       if (repository.is_local()) TRY(repository.open(file.path, stop));
-      companions.push_back({file.path, packed_path(file.path), file.size_bytes, file.sha256});
+      Companion companion{file.path, packed_path(file.path), file.size_bytes};
+      if (file.sha256) {
+        const format::ContentDigest digest{format::HashKind::sha256, to_hex(*file.sha256), {}};
+        companion.declared.push_back({digest, repository.description()});
+      }
+      companions.push_back(std::move(companion));
     }
     return companions;
   }
@@ -111,7 +117,8 @@ Result<std::vector<Companion>> list_companions(format::Repository& repository, u
     const auto source = repository.open(paths[i], stop_one);
     if (!source && source.error().kind == ErrorKind::not_found) return {};
     if (!source) return source.error();
-    found[i] = Companion{paths[i], packed_path(paths[i]), (*source)->size_bytes()};
+    found[i] = Companion{paths[i], packed_path(paths[i]), (*source)->size_bytes(),
+                         declared_of(paths[i], {}, (*source)->declared())};
     return {};
   };
   TRY(run_jobs(paths.size(), jobs, look, stop));
@@ -178,12 +185,14 @@ Result<format::CompanionFile> copy_companion(const Companion& companion, format:
   TRY(folders.make(target.parent_path()));
   TRY(folders.make(part.parent_path()));
   format::Sha256 hash;
+  OtherHashes others(companion.declared);
   uint64_t at = 0;
   {
     TRY_ASSIGN(const auto source, repository.open(companion.source_path, stop));
     TRY_ASSIGN(const auto file, files.open_write(part, format::OpenMode::truncate));
     const format::ByteSink sink = [&](std::span<const std::byte> bytes) -> Result<void> {
       hash.update(bytes);
+      others.update(bytes);
       TRY(file->write(at, bytes));
       at += bytes.size();
       return {};
@@ -192,10 +201,9 @@ Result<format::CompanionFile> copy_companion(const Companion& companion, format:
     TRY(file->sync());
   }
   const format::Digest sha256 = hash.finish();
-  if (companion.sha256 && *companion.sha256 != sha256) {
-    return Error{ErrorKind::corrupt,
-                 fmt::format("{}: differs from its digest", repository.locate(companion.source_path))};
-  }
+  if (const auto fits = check_declared(companion.declared, sha256, others.finish()); !fits)
+    return fits.error().in(
+        fmt::format("{}: differs from its digest", format::without_password(repository.locate(companion.source_path))));
   TRY(files.rename(part, target));
   TRY(files.sync_folder(target.parent_path()));
   return format::CompanionFile{companion.path, at, sha256};

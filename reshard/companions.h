@@ -11,6 +11,7 @@
 #include "format/json.h"
 #include "format/manifest.h"
 #include "format/source/repository.h"
+#include "reshard/declarations.h"
 #include "reshard/packed_writer.h"
 #include "reshard/plan.h"
 
@@ -21,7 +22,7 @@ struct Companion {
   std::string source_path;
   std::string path;  // in the packed repository: README.md becomes README.source.md
   uint64_t size_bytes = 0;
-  std::optional<format::Digest> sha256 = {};  // where it is known what its bytes must be
+  std::vector<Declared> declared = {};  // what its bytes must be
 };
 
 /// What a companion of a packed repository is called in its source; nullopt: it is ours (index, card, kept headers).

@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "format/source/http_headers.h"
 #include "reshard/changed_config.h"
 #include "reshard/output_folder.h"
 #include "reshard/resolve_layers.h"
@@ -47,6 +48,23 @@ Result<void> check_list(const Declarations& list, const format::Checkpoint& sour
                                                  shard.size_bytes, list.by, *entry->second.size_bytes)};
   }
   return {};
+}
+
+/// What is declared of the source's files: by the user's list, and by one that lies beside them.
+Result<std::vector<Declarations>> find_declarations(format::Repository& repository, const RepackOptions& options,
+                                                    std::vector<std::string>& warnings, const std::stop_token& stop) {
+  std::vector<Declarations> lists;
+  if (options.declared) lists.push_back(*options.declared);
+  if (repository.kind() == format::RepositoryKind::hub) return lists;  // its digests are its own
+  const auto text = repository.read_text(kChecksumList, kMaxListBytes, stop);
+  if (!text && text.error().kind == ErrorKind::not_found) return lists;
+  if (!text) return text.error();
+  auto list = parse_checksum_list(*text, format::without_password(repository.locate(kChecksumList)));
+  if (list)
+    lists.push_back(std::move(*list));
+  else
+    warnings.push_back(list.error().message + "; it is not used");
+  return lists;
 }
 
 /// The digests of tensors whose bytes passed as they are, stored or not.
@@ -139,10 +157,26 @@ Result<RepackOutlook> prepare_repack(format::Repository& repository, const Repac
   RepackOutlook outlook{std::move(source), std::move(plan).value(), {}, 0};
   TRY_ASSIGN(outlook.changed_config, changed_config(outlook.plan, repository, stop));
   TRY_ASSIGN(outlook.companions, find_companions(repository, options.jobs, stop));
+  TRY_ASSIGN(outlook.declared, find_declarations(repository, options, outlook.plan.warnings, stop));
+  for (Companion& companion : outlook.companions) {
+    const std::vector<Declared> listed = declared_of(companion.source_path, outlook.declared, std::nullopt);
+    companion.declared.insert(companion.declared.end(), listed.begin(), listed.end());
+  }
   if (outlook.changed_config) TRY(set_aside_config(outlook.companions, repository));
   for (const Companion& companion : outlook.companions)
     outlook.companion_bytes += companion.size_bytes;
   return outlook;
+}
+
+uint64_t unvouched_shards(const RepackOutlook& outlook, const format::Repository& repository,
+                          const std::vector<uint64_t>& shards) {
+  if (repository.kind() != format::RepositoryKind::http) return 0;
+  return static_cast<uint64_t>(std::ranges::count_if(shards, [&](uint64_t shard) {
+    const ShardRead& read = outlook.plan.reads[shard];
+    const format::CheckpointFile& file = outlook.source.files()[shard];
+    const bool vouched = read.whole && !declared_of(file.path, outlook.declared, file.declared).empty();
+    return !read.ranges.empty() && !vouched;
+  }));
 }
 
 Result<RepackOutcome> repack(const RepackOutlook& outlook, format::Repository& repository, const RepackOptions& options,
@@ -173,7 +207,7 @@ Result<void> complete_run(const RepackOutlook& outlook, format::Repository& repo
   TRY_ASSIGN(const auto journal, Journal::open(files, journal_path(scope), identity, done.valid_bytes));
   PackedWriter writer(plan, scope, files, *journal, disk_use(options));
   TRY(writer.resume(done.state));
-  const StreamInput input{plan, outlook.source, repository, scope, files, options.jobs, options.declared};
+  const StreamInput input{plan, outlook.source, repository, scope, files, options.jobs, outlook.declared};
   TRY_ASSIGN(const std::vector<ShardDone> yielded, stream_shards(input, done.state, writer, progress, stop));
   TRY(check_scales(plan, outlook.source, yielded));
   TRY(check_aliases(plan, outlook.source, yielded));

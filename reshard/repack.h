@@ -19,7 +19,8 @@ struct RepackOptions {
   format::Path out;
   unsigned jobs = 4;
   uint64_t seal_batch_bytes = DiskUse().batch_bytes;
-  /// What the source's shards must be; each must be named in it. The Hub's own declarations are asked for besides.
+  /// What the source's shards must be; each must be named in it, other files may be. What the place itself declares
+  /// counts besides.
   std::optional<Declarations> declared = std::nullopt;
 };
 
@@ -33,11 +34,16 @@ struct RepackOutlook {
   Plan plan;
   std::vector<Companion> companions;
   uint64_t companion_bytes = 0;
+  std::vector<Declarations> declared{};         // by the user's list, and by one beside the source
   std::optional<std::string> changed_config{};  // config.json of the result, where it is not the source's
 };
 
 /// Most disk that it takes at once.
 [[nodiscard]] uint64_t disk_bytes(const RepackOutlook& outlook, const DiskUse& use);
+
+/// Of source shards, by number: those that came from a plain server without anybody's word on what they are.
+[[nodiscard]] uint64_t unvouched_shards(const RepackOutlook& outlook, const format::Repository& repository,
+                                        const std::vector<uint64_t>& shards);
 
 [[nodiscard]] Result<RepackOutlook> prepare_repack(format::Repository& repository, const RepackOptions& options,
                                                    const std::stop_token& stop);

@@ -97,7 +97,7 @@ Result<PartOutcome> repack_part(const RepackOutlook& outlook, format::Repository
   PartOutcome outcome{.shards = scope.shards.size()};
   for (const uint64_t shard : scope.shards)
     outcome.read_bytes += done.state.shards.contains(shard) ? 0 : shard_bytes(plan, outlook.source, shard);
-  const StreamInput input{plan, outlook.source, repository, scope, files, options.jobs, options.declared};
+  const StreamInput input{plan, outlook.source, repository, scope, files, options.jobs, outlook.declared};
   TRY(stream_shards(input, done.state, writer, progress, stop));
   progress.finished();
   TRY_ASSIGN(const std::vector<LoadedPart> parts, load_parts(outlook, repository, options.out, files));

@@ -27,23 +27,22 @@ struct Run {
   }
 };
 
-/// Refuses bytes that are not those which a list or the Hub declares, before anything made from them is sealed.
-Result<void> check_declared(const StreamInput& input, const format::CheckpointFile& file, const Digest& sha256,
-                            const std::stop_token& stop) {
-  const auto compare = [&](const format::DeclaredFile& wanted, const std::string& by) -> Result<void> {
-    if (wanted.sha256 == sha256) return {};
-    const std::string place = input.repository.locate(file.path);
-    const bool is_cached = input.repository.hub_origin() && place.find("://") == std::string::npos;
-    return Error{ErrorKind::corrupt,
-                 fmt::format("{}: what was read has SHA-256 {}, {} declares {}; {}", place, to_hex(sha256), by,
-                             to_hex(wanted.sha256),
-                             is_cached ? "damaged in the local cache: remove it, and it is fetched again"
-                                       : "damaged on the way, or another file")};
-  };
-  if (input.declared) TRY(compare(input.declared->files.at(file.path), input.declared->by));
+/// Refuses bytes that are not those which a list or the place declares, before anything made from them is sealed.
+Result<void> check_shard(const StreamInput& input, const format::CheckpointFile& file, const Digest& sha256,
+                         const std::map<format::HashKind, std::string>& others, const std::stop_token& stop) {
+  std::vector<Declared> declared = declared_of(file.path, input.declared, file.declared);
   TRY_ASSIGN(const auto on_hub, input.repository.declared(file.path, stop));
-  if (on_hub) TRY(compare(*on_hub, input.repository.description()));
-  return {};
+  if (on_hub) {
+    declared.push_back({{format::HashKind::sha256, to_hex(on_hub->sha256), {}}, input.repository.description()});
+  }
+  const auto fits = check_declared(declared, sha256, others);
+  if (fits) return {};
+  const std::string place = input.repository.locate(file.path);
+  const bool is_cached = input.repository.hub_origin() && place.find("://") == std::string::npos;
+  return Error{ErrorKind::corrupt,
+               fmt::format("{}: {}; {}", place, fits.error().message,
+                           is_cached ? "damaged in the local cache: remove it, and it is fetched again"
+                                     : "damaged on the way, or another file")};
 }
 
 Result<ShardDone> stream_shard(Run& run, uint64_t shard, const std::stop_token& stop) {
@@ -56,6 +55,9 @@ Result<ShardDone> stream_shard(Run& run, uint64_t shard, const std::stop_token& 
   const format::CheckpointFile& file = input.source.files()[shard];
   const ShardRead& wanted = input.plan.reads[shard];
   const std::string place = input.repository.locate(file.path);
+  // What ranges say nothing of cannot be compared with a digest of the whole.
+  OtherHashes others(wanted.whole ? declared_of(file.path, input.declared, file.declared) : std::vector<Declared>());
+  others.update(std::as_bytes(std::span(file.header)));
   Scatter scatter(input.plan, input.source, shard, run.writer, tensor_reading(input.repository, input.source, stop));
   if (!wanted.ranges.empty()) {
     TRY_ASSIGN(const auto bytes, input.repository.open(file.path, stop));
@@ -65,6 +67,7 @@ Result<ShardDone> stream_shard(Run& run, uint64_t shard, const std::stop_token& 
     if (wanted.whole) run.progress.advanced(file.data_start);
     const format::ByteSink sink = [&](std::span<const std::byte> piece) -> Result<void> {
       TRY(scatter.take(piece));
+      others.update(piece);
       run.progress.advanced(piece.size());
       return {};
     };
@@ -77,7 +80,7 @@ Result<ShardDone> stream_shard(Run& run, uint64_t shard, const std::stop_token& 
   }
   auto done = scatter.finish();
   if (!done) return done.error().in(place);
-  if (done->sha256) TRY(check_declared(input, file, *done->sha256, stop));
+  if (done->sha256) TRY(check_shard(input, file, *done->sha256, others.finish(), stop));
   TRY(run.writer.shard_done(*done));
   return done;
 }
@@ -103,7 +106,7 @@ Result<std::vector<ShardDone>> stream_shards(const StreamInput& input, const Jou
     if (record == done.shards.end()) continue;
     yielded[shard] = record->second;
     if (const auto& sha256 = record->second.sha256) {
-      TRY(check_declared(input, input.source.files()[shard], *sha256, stop));
+      TRY(check_shard(input, input.source.files()[shard], *sha256, {}, stop));
     }
     progress.file_done();
   }

@@ -19,7 +19,7 @@ struct StreamInput {
   const RunScope& scope;
   format::FileSystem& files;
   unsigned jobs = 4;
-  const std::optional<Declarations>& declared;  // as in RepackOptions
+  const std::vector<Declarations>& declared;  // as in RepackOutlook
 };
 
 /// Returns what the source shards of the scope have yielded, those that `done` already knows included; by number, with

@@ -13,9 +13,6 @@
 namespace dspack::reshard {
 namespace {
 
-constexpr char kChecksumList[] = "SHA256SUMS";
-constexpr uint64_t kMaxListBytes = 64ULL << 20;
-
 constexpr char kWhatElse[] =
     "give --sha256 FILE (lines of sha256sum), or compare the bytes themselves with --source SOURCE";
 

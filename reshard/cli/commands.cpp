@@ -8,6 +8,7 @@
 
 #include "format/cli/output.h"
 #include "format/cli/terminal_progress.h"
+#include "format/source/http_headers.h"
 #include "reshard/cli/opened.h"
 #include "reshard/cli/recipe_options.h"
 #include "reshard/repack_part.h"
@@ -110,6 +111,17 @@ Result<std::unique_ptr<format::Repository>> open_source(const RepackFlags& flags
   return repository;
 }
 
+/// Bytes that nobody's digest covers are sealed as they came.
+void tell_of_unvouched(const RepackFlags& flags, const RepackOutlook& outlook, const format::Repository& repository,
+                       const std::vector<uint64_t>& shards, const Context& context) {
+  const uint64_t count = unvouched_shards(outlook, repository, shards);
+  if (count == 0) return;
+  context.progress.note(fmt::format(
+      "note: nothing vouched for the bytes of {} of {} source shards: {} declares no digests of them. Compare with a "
+      "list by who made them, reshard verify {} --sha256 FILE, or with another copy, --source PLACE",
+      count, shards.size(), format::without_password(repository.description()), flags.out));
+}
+
 Result<int> part_or_error(const RepackFlags& flags, const RepackOutlook& outlook, format::Repository& repository,
                           const RepackOptions& options, Part part, const Context& context) {
   TRY_ASSIGN(const PartOutcome outcome, repack_part(outlook, repository, options, part, format::posix_file_system(),
@@ -118,6 +130,7 @@ Result<int> part_or_error(const RepackFlags& flags, const RepackOutlook& outlook
     print_out(fmt::format("{}: complete already\n", flags.out));
     return 0;
   }
+  tell_of_unvouched(flags, outlook, repository, shards_of(outlook.plan, part), context);
   const std::string next = outcome.done_parts == part.count
                                ? fmt::format("all parts are: reshard seal {} joins them", flags.out)
                                : fmt::format("{} of {} parts are done here", outcome.done_parts, part.count);
@@ -160,6 +173,7 @@ Result<int> repack_or_error(const RepackFlags& flags, const Context& context) {
     return 0;
   }
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  tell_of_unvouched(flags, outlook, *repository, whole_scope(outlook.plan, flags.out).shards, context);
   print_out(fmt::format(
       "{}: sealed, {} tensors ({}) in {} weight files, {} routed experts; {:.1f} s, {}/s\n", flags.out,
       outlook.plan.result.tensors().size(), human_bytes(outlook.plan.result.payload_bytes()), outlook.plan.files.size(),

@@ -25,7 +25,7 @@ constexpr char kAbout[] =
     "pass.\n"
     "\n"
     "SOURCE is a local folder, an http(s):// folder, or a repository on the Hugging Face Hub: org/name[@revision] or\n"
-    "hf://org/name[@revision], of which one commit is taken, from beginning to end.\n"
+    "hf://org/name[@revision] or its address in a browser, of which one commit is taken, from beginning to end.\n"
     "A run that was killed or lost its connection goes on when the same command is given again.";
 
 constexpr char kExamples[] =
@@ -65,8 +65,8 @@ int main(int argc, char** argv) {
   auto* out = app.add_option("--out", repack.out, "Folder for the packed repository");
   app.add_option(
          "--sha256", repack.checksum_list,
-         "Refuse source files that are not those of this list, which sha256sum wrote: \"hex  path\". What the Hub "
-         "declares is checked without asking")
+         "Refuse source files that are not those of this list, which sha256sum wrote: \"hex  path\". What the Hub, a "
+         "SHA256SUMS beside the source or its server's headers declare is checked without asking")
       ->type_name("FILE");
   app.add_option("--part", repack.part,
                  "Do one of N parts, on this machine or another: a part reads source shards of its own. When all are "

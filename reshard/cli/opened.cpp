@@ -23,7 +23,6 @@ Result<Opened> open_packed(const std::string& place, unsigned jobs, const Contex
 }
 
 Result<Declarations> read_checksum_list(const std::string& path) {
-  constexpr uint64_t kMaxListBytes = 64ULL << 20;
   TRY_ASSIGN(const std::string text, read_text(format::posix_file_system(), path, kMaxListBytes));
   return parse_checksum_list(text, path);
 }
