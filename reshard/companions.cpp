@@ -214,7 +214,8 @@ Result<format::CompanionFile> copy_companion(const Companion& companion, format:
   }
   const format::Digest sha256 = hash.finish();
   if (const auto fits = check_declared(companion.declared, sha256, others.finish()); !fits)
-    return fits.error().in(format::without_password(repository.locate(companion.source_path)));
+    return fits.error().in(
+        fmt::format("{}: differs from its digest", format::without_password(repository.locate(companion.source_path))));
   TRY(files.rename(part, target));
   TRY(files.sync_folder(target.parent_path()));
   return format::CompanionFile{companion.path, at, sha256};

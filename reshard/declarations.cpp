@@ -13,7 +13,9 @@ std::vector<Declared> declared_of(const std::string& path, const std::vector<Dec
   std::vector<Declared> declared;
   for (const Declarations& list : lists) {
     const auto named = list.files.find(path);
-    if (named != list.files.end()) declared.push_back({{HashKind::sha256, to_hex(named->second.sha256), {}}, list.by});
+    if (named == list.files.end()) continue;
+    const format::ContentDigest digest{HashKind::sha256, to_hex(named->second.sha256), {}};
+    declared.push_back({digest, list.by});
   }
   if (by_place) declared.push_back({*by_place, fmt::format("its server ({})", by_place->by)});
   return declared;

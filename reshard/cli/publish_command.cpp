@@ -122,7 +122,8 @@ struct Publishing {
   Result<int> dry_run() {
     Situation situation;
     situation.difference = compare(sealed.files, {});
-    std::string there = "not asked: there is no token";
+    const std::string& kept_back = context.remote.hub_token_note;
+    std::string there = "not asked: " + (kept_back.empty() ? "there is no token" : kept_back);
     if (!context.remote.hub_token.empty() && !context.remote.hub_offline) {
       auto asked = look();
       if (!asked && asked.error().kind == ErrorKind::cancelled) return asked.error();

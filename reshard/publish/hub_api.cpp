@@ -20,8 +20,8 @@ using format::HttpFailure;
 using format::HttpReply;
 using format::Json;
 
-// Of pull requests; the Hub has 50 on a page.
-constexpr unsigned kMaxPages = 10'000;
+// Of pull requests; the Hub has 50 on a page. A list without end would otherwise be read for hours.
+constexpr unsigned kMaxPages = 400;
 
 // The Hub gives a commit a minute; its answer may take longer than any other.
 constexpr long kCommitSilenceSeconds = 120;

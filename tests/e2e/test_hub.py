@@ -46,6 +46,18 @@ class Names(HubCase):
         self.assertEqual(self.asked(), [])
         self.assert_same_tree(self.out, self.whole)
 
+    def test_addresses_as_a_browser_shows_them(self):
+        for number, place in enumerate((
+                "https://huggingface.co/o/n", "huggingface.co/o/n/", "https://hf.co/o/n/tree/main", self.hub.url + "/o/n",
+                "https://huggingface.co/o/n/blob/main/config.json", "hf://models/o/n", "hf://o/n/",
+                "https://huggingface.co/o/n/tree/" + self.commit_of())):
+            with self.subTest(place):
+                out = self.scratch / str(number)
+                self.assert_ok(self.pack(place, out=out))
+                self.assertEqual(self.origin(out), {"kind": "hub", "repository": "o/n", "revision": self.commit_of()})
+        for place in ("https://huggingface.co/datasets/o/n", "https://huggingface.co/o/n/tree/main/folder", "https://hf.co/o"):
+            self.assert_refused(self.pack(place), place, "names no whole repository of a model", "org/name@revision")
+
     def test_what_is_no_name(self):
         for place in ("hf://name", "hf://o/n@../x", "hf://o/n@a//b"):
             self.assert_refused(self.pack(place), place, "hf://org/name[@revision]")
