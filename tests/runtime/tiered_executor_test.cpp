@@ -228,7 +228,8 @@ TEST_CASE("tiered executor: what has left the device is as good as any in the ho
   CHECK(tiers.executor->stats().misses() == before);
 }
 
-TEST_CASE("tiered executor: what was expected is copied while other work runs, and found there") {
+/// Tells the tiers so many times in a row what the next layer will want, and no copy can have run in between.
+void check_prefetches(int times) {
   ExpertPlace place(test::tiny_folder(), true);
   const uint32_t top_k = place.config.top_k;
   Tiers tiers(place, {.vram = 4 * top_k}, {.mode = MissMode::move}, 7, PrefetchMode::on);
@@ -245,7 +246,10 @@ TEST_CASE("tiered executor: what was expected is copied while other work runs, a
   for (const uint32_t id : ids)
     expected.emplace_back(id);
   RoutedRows first(place, kFirst, 1, 5);
-  first.routed.meanwhile = [&] { tiers.executor->expect(kSecond, expected); };
+  first.routed.meanwhile = [&] {
+    for (int i = 0; i < times; ++i)
+      tiers.executor->expect(kSecond, expected);
+  };
   REQUIRE(tiers.executor->wants_forecast());
   const uint64_t before = tiers.counts().moved;
   (void)first.run(*tiers.executor);
@@ -257,6 +261,14 @@ TEST_CASE("tiered executor: what was expected is copied while other work runs, a
   CHECK(tiers.counts().moved == moved + top_k - 2);
   CHECK(tiers.counts().useful_prefetches == 2);
   CHECK(tiers.counts().wasted_bytes == 0);
+}
+
+TEST_CASE("tiered executor: what was expected is copied while other work runs, and found there") {
+  check_prefetches(1);
+}
+
+TEST_CASE("tiered executor: two copies on the chance may be under way, however often they are asked for") {
+  check_prefetches(2);
 }
 
 /// Keeps how many rows of each module it is told of, and hears `tokens` rows of each token.

@@ -131,19 +131,22 @@ VramSlot& VramTier::move(LayerId layer, const ExpertDemand& demand, ExpertLease 
   if (use.is_draft) ++stats_.draft_misses;
   VramSlot* const kept = may_keep ? take(pool, use.key, use.phase == Phase::decode) : nullptr;
   VramSlot& slot = kept == nullptr ? pool.window() : *kept;
-  copy(pool, slot, std::move(host));
+  copy(pool, slot, std::move(host), CopyReason::wanted);
   if (kept != nullptr) pool.policy().inserted(use);
   return slot;
 }
 
-void VramTier::copy(VramPool& pool, VramSlot& slot, ExpertLease host) {
+void VramTier::copy(VramPool& pool, VramSlot& slot, ExpertLease host, CopyReason reason) {
   if (slot.used_until != nullptr) copies_->wait(*slot.used_until);
   slot.used_until.reset();
   auto begin = copies_->mark();
   upload_expert(*copies_, pool.layout(), host.weights(), slot.weights);
   slot.arrival = copies_->mark();
-  under_way_.push_back(
-      {.host = std::move(host), .begin = std::move(begin), .end = slot.arrival, .bytes = pool.layout().expert_bytes});
+  under_way_.push_back({.host = std::move(host),
+                        .begin = std::move(begin),
+                        .end = slot.arrival,
+                        .bytes = pool.layout().expert_bytes,
+                        .reason = reason});
 }
 
 void VramTier::count_computed(LayerId layer, const ExpertDemand& demand) {
@@ -161,7 +164,7 @@ void VramTier::promote(LayerId layer, const ExpertDemand& demand, ExpertLease ho
   if (slot == nullptr) return;
   ++counts().promoted;
   counts().promoted_bytes += pool.layout().expert_bytes;
-  copy(pool, *slot, std::move(host));
+  copy(pool, *slot, std::move(host), CopyReason::wanted);
   pool.policy().inserted(use);
 }
 
@@ -176,7 +179,7 @@ void VramTier::prefetch(LayerId layer, std::span<const ExpertId> experts) {
   for (const ExpertId expert : experts)
     expected_.insert({.layer = layer, .expert = expert});
   reap();
-  auto left = kMostPrefetches - std::ranges::count_if(under_way_, &Copy::is_prefetch);
+  auto left = kMostPrefetches - std::ranges::count(under_way_, CopyReason::prefetch, &Copy::reason);
   for (const ExpertId expert : experts) {
     if (left <= 0) return;
     const ExpertKey key{.layer = layer, .expert = expert};
@@ -189,7 +192,7 @@ void VramTier::prefetch(LayerId layer, std::span<const ExpertId> experts) {
     pool.policy().prefetched(key, uses_.number());
     ++prefetch_counts().prefetches;
     prefetch_counts().prefetched_bytes += pool.layout().expert_bytes;
-    copy(pool, *slot, *std::move(host));
+    copy(pool, *slot, *std::move(host), CopyReason::prefetch);
     --left;
   }
 }

@@ -81,11 +81,12 @@ class VramTier {
   [[nodiscard]] VramStats stats() const;
 
  private:
+  enum class CopyReason { wanted, prefetch };
   struct Copy {
     ExpertLease host;
     std::shared_ptr<kernels::Event> begin, end;
     uint64_t bytes = 0;
-    bool is_prefetch = false;
+    CopyReason reason = CopyReason::wanted;
   };
   VramTier(kernels::Device& device, StreamedStore& host, const VramTierOptions& options);
   [[nodiscard]] VramPool& pool_of(LayerId layer) const;
@@ -94,7 +95,7 @@ class VramTier {
   /// A slot of the cache for the expert, which it holds from then on; nullptr: none may be had.
   [[nodiscard]] VramSlot* take(VramPool& pool, ExpertKey key, bool may_evict);
   void evict(VramPool& pool, VramSlot& slot);
-  void copy(VramPool& pool, VramSlot& slot, ExpertLease host);
+  void copy(VramPool& pool, VramSlot& slot, ExpertLease host, CopyReason reason);
   void finish(const Copy& copy);
   void end_pass();
 
