@@ -1,8 +1,32 @@
 # Whether the CUDA library is built. Without a toolkit it is not, which is normal and said in one line.
 set(DSPACK_CUDA AUTO CACHE STRING "Build the CUDA library: AUTO (where there is a toolkit), ON (or fail), OFF")
 set_property(CACHE DSPACK_CUDA PROPERTY STRINGS AUTO ON OFF)
-set(DSPACK_CUDA_ARCHITECTURES 90 CACHE STRING "Compute capabilities of the CUDA library, with semicolons between")
+set(DSPACK_CUDA_ARCHITECTURES native CACHE STRING
+  "Compute capabilities of the CUDA library, with semicolons between; native: this machine's GPUs, or without one all that are common")
 set(dspack_cuda_least 12.8)
+
+# dspack_cuda_architectures(LIST): what DSPACK_CUDA_ARCHITECTURES means here. A number alone stands for its machine code
+# and for PTX, from which the driver makes code for later GPUs when the program starts.
+function(dspack_cuda_architectures list)
+  if(NOT DSPACK_CUDA_ARCHITECTURES STREQUAL "native")
+    set(${list} "${DSPACK_CUDA_ARCHITECTURES}" PARENT_SCOPE)
+    return()
+  endif()
+  set(found "")
+  find_program(DSPACK_NVIDIA_SMI nvidia-smi DOC "Says which GPUs there are")
+  if(DSPACK_NVIDIA_SMI)
+    execute_process(COMMAND ${DSPACK_NVIDIA_SMI} --query-gpu=compute_cap --format=csv,noheader
+      OUTPUT_VARIABLE said ERROR_QUIET)
+    string(REGEX MATCHALL "[0-9]+\\.[0-9]" found "${said}")
+    list(TRANSFORM found REPLACE "\\." "")
+    list(REMOVE_DUPLICATES found)
+    list(FILTER found EXCLUDE REGEX "^[0-7].$")  # older than the kernels
+  endif()
+  if(found STREQUAL "")
+    set(found 80-real 86-real 89-real 90)
+  endif()
+  set(${list} "${found}" PARENT_SCOPE)
+endfunction()
 
 # dspack_try_nvcc(REASON): empty, or why this nvcc will not do: its version, or what it says of a file of one kernel.
 function(dspack_try_nvcc reason)
@@ -17,13 +41,13 @@ function(dspack_try_nvcc reason)
     set(${reason} "CUDA ${version} is too old, ${dspack_cuda_least} is the least" PARENT_SCOPE)
     return()
   endif()
-  set(asked "${DSPACK_NVCC} ${version} ${CMAKE_CXX_COMPILER} ${DSPACK_CUDA_ARCHITECTURES}")
+  set(asked "${DSPACK_NVCC} ${version} ${CMAKE_CXX_COMPILER} ${dspack_architectures}")
   if(DSPACK_NVCC_WORKS STREQUAL asked)
     return()
   endif()
   set(file ${PROJECT_BINARY_DIR}/CMakeFiles/cuda_trial.cu)
   file(WRITE ${file} "#include <span>\n__global__ void trial(float* x) { x[threadIdx.x] += 1; }\n")
-  foreach(architecture IN LISTS DSPACK_CUDA_ARCHITECTURES)
+  foreach(architecture IN LISTS dspack_architectures)
     string(REGEX REPLACE "-.*" "" number ${architecture})
     execute_process(
       COMMAND ${DSPACK_NVCC} -std=c++20 -ccbin ${CMAKE_CXX_COMPILER} -arch=sm_${number} -c ${file} -o ${file}.o
@@ -75,6 +99,7 @@ function(dspack_kernels_interface number)
   set(${number} ${digest} PARENT_SCOPE)
 endfunction()
 
+dspack_cuda_architectures(dspack_architectures)
 dspack_cuda_absence(DSPACK_CUDA_ABSENCE)
 set(DSPACK_CUDA_ABSENCE "${DSPACK_CUDA_ABSENCE}" CACHE INTERNAL "Why there is no CUDA library; scripts/test says it")
 dspack_kernels_interface(DSPACK_KERNELS_INTERFACE)
@@ -83,7 +108,7 @@ configure_file(${PROJECT_SOURCE_DIR}/cmake/cuda_build.h.in ${PROJECT_BINARY_DIR}
 if(DSPACK_CUDA_ABSENCE STREQUAL "")
   set(CMAKE_CUDA_COMPILER ${DSPACK_NVCC})
   set(CMAKE_CUDA_HOST_COMPILER ${CMAKE_CXX_COMPILER})
-  set(CMAKE_CUDA_ARCHITECTURES ${DSPACK_CUDA_ARCHITECTURES})
+  set(CMAKE_CUDA_ARCHITECTURES ${dspack_architectures})
   enable_language(CUDA)
   # CMake 3.25 does not know that nvcc 12 and later speak C++20.
   if(NOT DEFINED CMAKE_CUDA20_STANDARD_COMPILE_OPTION)
@@ -91,7 +116,7 @@ if(DSPACK_CUDA_ABSENCE STREQUAL "")
     set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION "-std=c++20")
   endif()
   find_package(CUDAToolkit REQUIRED)
-  message(STATUS "CUDA ${CMAKE_CUDA_COMPILER_VERSION}: the CUDA library is built for ${DSPACK_CUDA_ARCHITECTURES}")
+  message(STATUS "CUDA ${CMAKE_CUDA_COMPILER_VERSION}: the CUDA library is built for ${dspack_architectures}")
 elseif(DSPACK_CUDA STREQUAL "AUTO" OR NOT DSPACK_CUDA)
   message(STATUS "No CUDA library: ${DSPACK_CUDA_ABSENCE}")
 else()

@@ -256,6 +256,16 @@ class Queue {
   virtual void download(std::span<std::byte> to, Slice from) = 0;
   virtual void copy(Slice to, Slice from, uint64_t bytes) = 0;
   virtual void synchronize() = 0;
+  /// What the device could not do, and no operation can say: it is lost, or has no memory left. From then on it runs
+  /// nothing more: what is enqueued is dropped, downloads leave their memory as it was, events are reached. So whoever
+  /// uses results on the host asks after synchronising.
+  [[nodiscard]] virtual std::optional<Error> failure() const { return std::nullopt; }
+  /// Synchronises. Errors: the device's failure.
+  [[nodiscard]] Result<void> finish() {
+    synchronize();
+    if (const auto failed = failure()) return *failed;
+    return {};
+  }
   /// What was enqueued so far. Not while recording.
   [[nodiscard]] virtual std::shared_ptr<Event> mark() = 0;
   /// What is enqueued from now on runs after the event, which may be of another queue of this device. Not while

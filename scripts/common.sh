@@ -60,13 +60,16 @@ build_folder() {
   fi
 }
 
+# More settings for cmake than the preset's.
+configuration=()
+
 # build PRESET [TARGET ...]: configures and builds; quick when nothing has changed.
 build() {
   local preset=$1 folder
   shift
   folder=$(build_folder "$preset")
   say "building ($preset)"
-  (cd "$root" && cmake --preset "$preset" --log-level=WARNING >/dev/null)
+  (cd "$root" && cmake --preset "$preset" --log-level=WARNING "${configuration[@]}" >/dev/null)
   cmake --build "$folder" -- --quiet "$@"
 }
 

@@ -14,9 +14,11 @@ namespace dspack::gpu::cublaslt {
 enum class Status : int32_t {
   success = 0,
   not_initialized = 1,
+  alloc_failed = 3,
   invalid_value = 7,
   arch_mismatch = 8,
   execution_failed = 13,
+  internal_error = 14,
   not_supported = 15,
 };
 enum class DataType : int32_t { f32 = 0, bf16 = 14, f8_e4m3 = 28 };

@@ -1,22 +1,23 @@
 #include "kernels/cuda/cublaslt_matmul.h"
 
-#include "format/base/check.h"
+#include "kernels/cuda/runtime.h"
 
 namespace dspack::gpu::cublaslt {
 namespace {
 
-/// What to say of a status that leaves nothing to go on with.
-void check(Status status, const char* what) {
-  DSPACK_CHECK(status == Status::success,
-               std::string("cuBLASLt: ") + what + ": status " + std::to_string(static_cast<int>(status)));
-}
-
-/// Success, or a product that the library does not do.
+/// Success, or a product that the library does not do: one that it does not know, or for which it finds no memory (it
+/// loads its kernels when they are first wanted, which may be when the card is full). Anything else is a failure of the
+/// device, which is kept.
 bool is_done(Status status, const char* what) {
-  if (status == Status::not_supported || status == Status::invalid_value || status == Status::arch_mismatch)
-    return false;
-  check(status, what);
-  return true;
+  if (status == Status::success) return true;
+  const bool is_refusal = status == Status::not_supported || status == Status::invalid_value ||
+                          status == Status::arch_mismatch || status == Status::alloc_failed ||
+                          status == Status::internal_error;
+  if (!is_refusal) {
+    fail({ErrorKind::io, std::string("the GPU has failed in cuBLASLt: ") + what + ": status " +
+                             std::to_string(static_cast<int>(status))});
+  }
+  return false;
 }
 
 template <class Value>
@@ -44,26 +45,25 @@ std::string Library::version_words() const {
          std::to_string(number % 100);
 }
 
-Matmul::Matmul(const Library& library, const MatmulShape& shape) : library_(library), shape_(shape) {
-  const Functions& with = library_.functions();
-  check(with.matmul_desc_create(&desc_, ComputeType::f32, DataType::f32), "descriptor of a product");
-  const auto layout = [&](MatrixLayout& to, DataType type, uint64_t rows, uint64_t cols, uint64_t apart) {
-    check(with.layout_create(&to, type, rows, cols, static_cast<int64_t>(apart)), "layout of a matrix");
-  };
-  layout(a_, shape.type, shape.k, shape.m, shape.lda);
-  layout(b_, shape.type, shape.k, shape.n, shape.ldb);
-  layout(d_, DataType::f32, shape.m, shape.n, shape.ldd);
-}
-
 Matmul::~Matmul() {
   const Functions& with = library_.functions();
-  for (MatrixLayout layout : {a_, b_, d_})
-    (void)with.layout_destroy(layout);
-  (void)with.matmul_desc_destroy(desc_);
+  for (MatrixLayout layout : {a_, b_, d_}) {
+    if (layout != nullptr) (void)with.layout_destroy(layout);
+  }
+  if (desc_ != nullptr) (void)with.matmul_desc_destroy(desc_);
 }
 
 bool Matmul::describe() {
   const Functions& with = library_.functions();
+  const auto layout = [&](MatrixLayout& to, DataType type, uint64_t rows, uint64_t cols, uint64_t apart) {
+    return is_done(with.layout_create(&to, type, rows, cols, static_cast<int64_t>(apart)), "the layout of a matrix");
+  };
+  if (!is_done(with.matmul_desc_create(&desc_, ComputeType::f32, DataType::f32), "the descriptor of a product") ||
+      !layout(a_, shape_.type, shape_.k, shape_.m, shape_.lda) ||
+      !layout(b_, shape_.type, shape_.k, shape_.n, shape_.ldb) ||
+      !layout(d_, DataType::f32, shape_.m, shape_.n, shape_.ldd)) {
+    return false;
+  }
   if (!set(with, desc_, MatmulAttribute::transpose_a, Operation::transpose)) return false;
   if (!set(with, desc_, MatmulAttribute::transpose_b, Operation::none)) return false;
   // A scale or its mode on a product of BF16 would be an error.
@@ -82,20 +82,23 @@ bool Matmul::set_scales(const MatmulPlaces& places) {
 bool Matmul::find_algorithm(uint64_t workspace_bytes) {
   const Functions& with = library_.functions();
   Preference preference = nullptr;
-  check(with.preference_create(&preference), "preferences");
-  check(with.preference_set(preference, PreferenceAttribute::max_workspace_bytes, &workspace_bytes,
-                            sizeof workspace_bytes),
-        "a preference");
+  if (!is_done(with.preference_create(&preference), "preferences")) return false;
+  const auto prefer = [&](PreferenceAttribute attribute, const auto& value) {
+    return is_done(with.preference_set(preference, attribute, &value, sizeof value), "a preference");
+  };
+  bool is_set = prefer(PreferenceAttribute::max_workspace_bytes, workspace_bytes);
   // An algorithm must do for every call of this shape, wherever its matrices lie.
   constexpr uint32_t kAlignment = 16;
   for (const auto matrix : {PreferenceAttribute::min_alignment_a, PreferenceAttribute::min_alignment_b,
                             PreferenceAttribute::min_alignment_c, PreferenceAttribute::min_alignment_d})
-    check(with.preference_set(preference, matrix, &kAlignment, sizeof kAlignment), "a preference");
+    is_set = is_set && prefer(matrix, kAlignment);
   HeuristicResult result;
   int32_t found = 0;
-  const Status status = with.get_heuristic(library_.handle(), desc_, a_, b_, d_, d_, preference, 1, &result, &found);
+  const bool has_answer =
+      is_set && is_done(with.get_heuristic(library_.handle(), desc_, a_, b_, d_, d_, preference, 1, &result, &found),
+                        "heuristic");
   (void)with.preference_destroy(preference);
-  if (!is_done(status, "heuristic") || found == 0 || result.state != Status::success) return false;
+  if (!has_answer || found == 0 || result.state != Status::success) return false;
   algorithm_ = result.algorithm;
   return true;
 }

@@ -1,8 +1,8 @@
 // Products by cuBLASLt: the library as it was loaded, and a product of one shape with its descriptors and the algorithm
 // that the library's heuristic chose.
 // Threads: a Library is thread-safe; a Matmul belongs to one thread at a time. Lifetime: a Matmul borrows its Library.
-// Errors: a product that the library does not do is an empty result or false; any other failure leaves nothing to go on
-// with and is a DSPACK_CHECK.
+// Errors: a product that the library does not do, or has no memory for, is an empty result or false; any other failure
+// leaves nothing to go on with and is kept (runtime.h, failure).
 #pragma once
 
 #include <compare>
@@ -84,7 +84,7 @@ class Matmul {
   [[nodiscard]] bool run(const MatmulPlaces& places, const MatmulWorkspace& workspace, void* stream);
 
  private:
-  Matmul(const Library& library, const MatmulShape& shape);
+  Matmul(const Library& library, const MatmulShape& shape) : library_(library), shape_(shape) {}
   [[nodiscard]] bool describe();
   [[nodiscard]] bool set_scales(const MatmulPlaces& places);
   [[nodiscard]] bool find_algorithm(uint64_t workspace_bytes);

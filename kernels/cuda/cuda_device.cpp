@@ -7,6 +7,7 @@
 
 #include "kernels/cuda/cuda_memory.h"
 #include "kernels/cuda/cuda_queue.h"
+#include "kernels/cuda/elementwise.h"
 #include "kernels/cuda/linear_blas.h"
 #include "kernels/cuda/queue_workspace.h"
 
@@ -105,6 +106,13 @@ Result<std::unique_ptr<Device>> make_cuda_device(const CudaOptions& options) {
     return Error{ErrorKind::unsupported, properties.name + " has compute capability " +
                                              std::to_string(properties.major) + "." + std::to_string(properties.minor) +
                                              "; the kernels need 8.0 or later"};
+  }
+  if (!cuda::has_code_for_device()) {
+    const std::string number = std::to_string(properties.major) + std::to_string(properties.minor);
+    return Error{ErrorKind::unsupported, "the CUDA library has no code for " + properties.name + " (sm_" + number +
+                                             "), only for " + std::string(gpu::architectures()) +
+                                             "; build it with -D DSPACK_CUDA_ARCHITECTURES=" + number +
+                                             " (docs/cuda.md)"};
   }
   TRY_ASSIGN(Blas blas, find_blas(options));
   return std::unique_ptr<Device>(std::make_unique<CudaDevice>(std::move(properties), options, std::move(blas)));

@@ -94,6 +94,7 @@ class CudaQueue final : public Queue {
   void download(std::span<std::byte> to, Slice from) override;
   void copy(Slice to, Slice from, uint64_t bytes) override;
   void synchronize() override;
+  std::optional<Error> failure() const override { return gpu::failure(); }
   std::shared_ptr<Event> mark() override { return std::make_shared<CudaEvent>(stream_->mark()); }
   void wait(const Event& event) override { stream_->wait(static_cast<const CudaEvent&>(event).event()); }
 

@@ -1,7 +1,7 @@
 // The queue of the CUDA device: checks an operation, turns its slices into addresses, launches its kernels on a stream.
 // Threads: one thread at a time. Lifetime: owns its stream; borrows nothing but the buffers of what was enqueued.
-// Errors: shapes that do not fit, and buffers of another device, are programming errors; so is a GPU without memory for
-// the queue's own workspace.
+// Errors: shapes that do not fit, and buffers of another device, are programming errors; a GPU without memory for the
+// queue's own workspace has failed (Queue::failure).
 #pragma once
 
 #include <memory>

@@ -15,6 +15,10 @@ namespace {
 // The device of this process; each thread has to be told before it allocates or makes streams.
 std::atomic<int> device_in_use{0};
 
+void use_device() {
+  check(cudaSetDevice(device_in_use));
+}
+
 std::string words(cudaError_t status) {
   return std::string(cudaGetErrorString(status)) + " (" + cudaGetErrorName(status) + ")";
 }
@@ -22,10 +26,13 @@ std::string words(cudaError_t status) {
 class CudaGraph final : public Graph {
  public:
   explicit CudaGraph(cudaGraph_t recorded) {
+    if (recorded == nullptr) return;  // the recording has failed
     check(cudaGraphInstantiate(&ready_, recorded, 0));
     check(cudaGraphDestroy(recorded));
   }
-  ~CudaGraph() override { cudaGraphExecDestroy(ready_); }
+  ~CudaGraph() override {
+    if (ready_ != nullptr) cudaGraphExecDestroy(ready_);
+  }
   [[nodiscard]] cudaGraphExec_t ready() const { return ready_; }
 
  private:
@@ -40,6 +47,7 @@ class EventPool {
     const std::lock_guard lock(mutex_);
     cudaEvent_t event = nullptr;
     if (free_.empty()) {
+      use_device();
       check(cudaEventCreate(&event));
     } else {
       event = free_.back();
@@ -65,18 +73,24 @@ EventPool& event_pool() {
 class CudaEvent final : public Event {
  public:
   CudaEvent() : event_(event_pool().take()) {}
-  ~CudaEvent() override { event_pool().give_back(event_); }
+  ~CudaEvent() override {
+    if (event_ != nullptr) event_pool().give_back(event_);
+  }
   CudaEvent(const CudaEvent&) = delete;
   CudaEvent& operator=(const CudaEvent&) = delete;
   [[nodiscard]] bool is_reached() override {
+    if (has_failed()) return true;
     const cudaError_t status = cudaEventQuery(event_);
     if (status == cudaErrorNotReady) return false;
     check(status);
     return true;
   }
-  void wait() override { check(cudaEventSynchronize(event_)); }
+  void wait() override {
+    if (!has_failed()) check(cudaEventSynchronize(event_));
+  }
   [[nodiscard]] double seconds_since(const Event& earlier) const override {
     float milliseconds = 0;
+    if (has_failed()) return 0;
     check(cudaEventElapsedTime(&milliseconds, static_cast<const CudaEvent&>(earlier).event_, event_));
     return milliseconds / 1e3;
   }
@@ -95,34 +109,51 @@ class CudaStream final : public Stream {
   }
   void* handle() override { return stream_; }
   void copy_to_device(void* to, const void* from, uint64_t bytes) override {
-    check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, stream_));
+    copy(to, from, bytes, cudaMemcpyHostToDevice);
   }
   void copy_to_host(void* to, const void* from, uint64_t bytes) override {
-    check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, stream_));
+    copy(to, from, bytes, cudaMemcpyDeviceToHost);
   }
   void copy_on_device(void* to, const void* from, uint64_t bytes) override {
-    check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream_));
+    copy(to, from, bytes, cudaMemcpyDeviceToDevice);
   }
-  void fill(void* to, uint8_t value, uint64_t bytes) override { check(cudaMemsetAsync(to, value, bytes, stream_)); }
-  void synchronize() override { check(cudaStreamSynchronize(stream_)); }
+  void fill(void* to, uint8_t value, uint64_t bytes) override {
+    if (!has_failed()) check(cudaMemsetAsync(to, value, bytes, stream_));
+  }
+  void synchronize() override {
+    // Also behind a failure: what was enqueued before it borrows the host's memory.
+    const cudaError_t status = cudaStreamSynchronize(stream_);
+    if (!has_failed()) check(status);
+  }
   std::shared_ptr<Event> mark() override {
     auto event = std::make_shared<CudaEvent>();
-    check(cudaEventRecord(event->event(), stream_));
+    if (!has_failed()) check(cudaEventRecord(event->event(), stream_));
     return event;
   }
   void wait(const Event& event) override {
-    check(cudaStreamWaitEvent(stream_, static_cast<const CudaEvent&>(event).event(), 0));
+    if (!has_failed()) check(cudaStreamWaitEvent(stream_, static_cast<const CudaEvent&>(event).event(), 0));
   }
-  void begin_recording() override { check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeRelaxed)); }
+  void begin_recording() override {
+    if (has_failed()) return;
+    check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeRelaxed));
+    is_recording_ = !has_failed();
+  }
   std::unique_ptr<Graph> end_recording() override {
     cudaGraph_t recorded = nullptr;
-    check(cudaStreamEndCapture(stream_, &recorded));
+    if (is_recording_) check(cudaStreamEndCapture(stream_, &recorded));
+    is_recording_ = false;
     return std::make_unique<CudaGraph>(recorded);
   }
-  void run(Graph& graph) override { check(cudaGraphLaunch(static_cast<CudaGraph&>(graph).ready(), stream_)); }
+  void run(Graph& graph) override {
+    if (!has_failed()) check(cudaGraphLaunch(static_cast<CudaGraph&>(graph).ready(), stream_));
+  }
 
  private:
+  void copy(void* to, const void* from, uint64_t bytes, cudaMemcpyKind kind) {
+    if (!has_failed()) check(cudaMemcpyAsync(to, from, bytes, kind, stream_));
+  }
   cudaStream_t stream_ = nullptr;
+  bool is_recording_ = false;
 };
 
 // Why the driver shows no GPU, for who has to do something about it.
@@ -140,14 +171,23 @@ Error no_gpu(cudaError_t status) {
                                     ", the library was built with " + version(CUDART_VERSION)};
 }
 
-void use_device() {
-  check(cudaSetDevice(device_in_use));
-}
-
 }  // namespace
 
 void check(cudaError_t status, const char* file, int line) {
-  DSPACK_CHECK(status == cudaSuccess, std::string(file) + ":" + std::to_string(line) + ": CUDA: " + words(status));
+  if (status == cudaSuccess) return;
+  cudaGetLastError();  // it is kept here, and nobody else shall meet it
+  const std::string_view path = file;
+  const std::string what =
+      words(status) + ", " + std::string(path.substr(path.find_last_of('/') + 1)) + ":" + std::to_string(line);
+  if (status == cudaErrorMemoryAllocation || status == cudaErrorLaunchOutOfResources) {
+    fail({ErrorKind::budget, std::string(kNoMemoryLeft) + ": " + what});
+  } else {
+    fail({ErrorKind::io, "the GPU has failed: " + what});
+  }
+}
+
+std::string_view architectures() {
+  return DSPACK_CUDA_ARCHITECTURES;
 }
 
 Result<Properties> open_device(unsigned index) {
@@ -167,7 +207,10 @@ Result<Properties> open_device(unsigned index) {
   }
   device_in_use = device;
   cudaDeviceProp properties = {};
-  check(cudaGetDeviceProperties(&properties, device));
+  if (const cudaError_t status = cudaGetDeviceProperties(&properties, device); status != cudaSuccess) {
+    cudaGetLastError();
+    return Error{ErrorKind::not_found, "GPU " + std::to_string(index) + " cannot be used: " + words(status)};
+  }
   return Properties{.name = properties.name,
                     .major = static_cast<unsigned>(properties.major),
                     .minor = static_cast<unsigned>(properties.minor),
@@ -180,7 +223,7 @@ uint64_t free_bytes() {
   use_device();
   size_t free = 0;
   size_t total = 0;
-  check(cudaMemGetInfo(&free, &total));
+  if (!has_failed()) check(cudaMemGetInfo(&free, &total));
   return free;
 }
 
@@ -191,14 +234,13 @@ Result<void*> allocate(uint64_t bytes) {
   if (status == cudaSuccess) return memory;
   cudaGetLastError();
   const Error refusal{ErrorKind::budget, "cannot allocate " + std::to_string(bytes) + " bytes of GPU memory"};
-  if (status == cudaErrorMemoryAllocation) return refusal;
-  check(status);
+  if (status != cudaErrorMemoryAllocation) check(status);
   return refusal;
 }
 
 void release(void* memory) {
   // At the end of the process the driver may have gone first.
-  if (const cudaError_t status = cudaFree(memory); status != cudaErrorCudartUnloading) check(status);
+  if (const cudaError_t status = cudaFree(memory); status != cudaErrorCudartUnloading && !has_failed()) check(status);
 }
 
 Result<void*> allocate_pinned(uint64_t bytes) {
@@ -210,7 +252,8 @@ Result<void*> allocate_pinned(uint64_t bytes) {
 }
 
 void release_pinned(void* memory) {
-  if (const cudaError_t status = cudaFreeHost(memory); status != cudaErrorCudartUnloading) check(status);
+  const cudaError_t status = cudaFreeHost(memory);
+  if (status != cudaErrorCudartUnloading && !has_failed()) check(status);
 }
 
 std::unique_ptr<Stream> make_stream() {

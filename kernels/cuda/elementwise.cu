@@ -135,6 +135,9 @@ void run_rms_norm(gpu::Stream& stream, const RmsNormTask& task) {
 void run_silu_multiply(gpu::Stream& stream, const RowPairTask& task) {
   launch_rows(stream, silu_multiply_kernel, task);
 }
+bool has_code_for_device() {
+  return gpu::has_code(add_kernel);
+}
 void run_add(gpu::Stream& stream, const RowPairTask& task) {
   launch_rows(stream, add_kernel, task);
 }

@@ -23,6 +23,8 @@ struct RmsNormTask {
   uint32_t cols = 0;
 };
 void run_rms_norm(gpu::Stream& stream, const RmsNormTask& task);
+/// Whether the library has code for the open device: all of its kernels are compiled for the same ones.
+[[nodiscard]] bool has_code_for_device();
 
 /// Two operands of the same shape; `to` is read and written.
 struct RowPairTask {

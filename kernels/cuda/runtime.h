@@ -2,12 +2,14 @@
 // GPU of its own behind it; on NVIDIA hardware cuda_runtime.cpp implements it.
 // Threads: a Stream belongs to one thread at a time, the rest is thread-safe. Lifetime: host memory of a copy is
 // borrowed until the stream is synchronised; a graph's buffers must outlive it. Errors: opening and allocating return
-// them (not_found, unsupported, budget); any other CUDA failure leaves nothing to go on with and is a DSPACK_CHECK.
+// them (not_found, unsupported, budget); any other failure leaves nothing to go on with and is kept (failure).
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
 
 #include "format/base/result.h"
 
@@ -30,7 +32,9 @@ struct Properties {
 
 /// Makes a device the one that this process uses. Errors: not_found (no driver, no such device, each with its reason).
 [[nodiscard]] Result<Properties> open_device(unsigned index);
-/// Memory that is free now.
+/// Compute capabilities that the kernels were compiled for, as the build was told: "80;89;90".
+[[nodiscard]] std::string_view architectures();
+/// Memory that is free now; 0 where the device does not say.
 [[nodiscard]] uint64_t free_bytes();
 
 /// Device memory, 256-byte aligned, uninitialised. Errors: budget.
@@ -39,6 +43,17 @@ void release(void* memory);
 /// Host memory that the device copies from and to without a detour, page-aligned. Errors: budget.
 [[nodiscard]] Result<void*> allocate_pinned(uint64_t bytes);
 void release_pinned(void* memory);
+
+/// The first failure that left nothing to go on with: a card that is lost, or without memory for what must be there.
+/// From then on streams do nothing: what is enqueued is not run, nothing is copied, and every event is reached.
+[[nodiscard]] std::optional<Error> failure();
+[[nodiscard]] bool has_failed();
+inline constexpr char kNoMemoryLeft[] =
+    "the GPU has no memory left for what it computes; let the plan use less of it (--vram), or free what others take";
+/// Keeps a failure, unless there was one before.
+void fail(const Error& error);
+/// For tests: a new device in the same process.
+void forget_failure();
 
 /// Work that was recorded on a stream.
 class Graph {

@@ -28,6 +28,7 @@ set(dspack_cuda_host
   experts_choice.cpp
   experts_fused_choice.cpp
   experts_tensor_choice.cpp
+  failure.cpp
   head_linear_choice.cpp
   latent_rows_choice.cpp
   linear_blas.cpp

@@ -1,10 +1,11 @@
 // Memory that a queue's operations share one after the other. It grows; what it was before stays, since a recorded step
-// may still use it. Threads: its queue's. Errors: a GPU without memory is a DSPACK_CHECK: plans leave room for it.
+// may still use it. Threads: its queue's. Errors: plans leave room for it; a GPU that has none left has failed
+// (gpu::fail), and nothing that is launched from then on uses the address.
 #pragma once
 
+#include <string>
 #include <vector>
 
-#include "format/base/check.h"
 #include "kernels/cuda/runtime.h"
 
 namespace dspack::kernels::cuda {
@@ -23,9 +24,12 @@ class Workspace {
   [[nodiscard]] std::byte* at_least(uint64_t bytes) {
     if (bytes > size_bytes_) {
       auto memory = gpu::allocate(bytes);
-      DSPACK_CHECK(memory.has_value(), "no GPU memory for a workspace: " + memory.error().message);
-      memory_.push_back(*memory);
-      size_bytes_ = bytes;
+      if (memory) {
+        memory_.push_back(*memory);
+        size_bytes_ = bytes;
+      } else {
+        gpu::fail({ErrorKind::budget, std::string(gpu::kNoMemoryLeft) + ": " + memory.error().message});
+      }
     }
     return memory_.empty() ? nullptr : static_cast<std::byte*>(memory_.back());
   }

@@ -34,7 +34,7 @@ Result<std::unique_ptr<kernels::Buffer>> zeros(const LoadContext& context, uint6
                        more);
     done += more;
   }
-  context.queue.synchronize();
+  TRY(context.queue.finish());
   return buffer;
 }
 

@@ -23,7 +23,7 @@ double seconds_since(Clock::time_point start) {
 Result<double> awaited_seconds(kernels::Queue& queue, const Turn& turn, size_t number) {
   const auto start = Clock::now();
   TRY(turn(number));
-  queue.synchronize();
+  TRY(queue.finish());
   return seconds_since(start);
 }
 
@@ -98,7 +98,8 @@ double median(std::vector<double> values) {
 Result<double> seconds_a_turn(kernels::Queue& queue, const TurnTiming& how, const Turn& turn,
                               const std::stop_token& stop) {
   auto seconds = median_seconds(queue, how, turn, stop);
-  queue.synchronize();  // also after a turn that failed, whose memory goes
+  const auto finished = queue.finish();  // also after a turn that failed, whose memory goes
+  if (seconds && !finished) return finished.error();
   return seconds;
 }
 

@@ -60,11 +60,15 @@ void GroupedExecutor::accept_drafts(uint32_t rows) {
 }
 
 Result<void> GroupedExecutor::run(const RoutedTokens& tokens, const kernels::Rows& y, const std::stop_token& stop) {
-  if (recorder_ != nullptr) TRY(recorder_->record(tokens.layer, chosen_experts(tokens)));
+  if (recorder_ != nullptr) {
+    TRY_ASSIGN(const std::vector<uint32_t> chosen, chosen_experts(tokens));
+    TRY(recorder_->record(tokens.layer, chosen));
+  }
   std::vector<uint32_t> tokens_of_expert;  // in all waves; only a trace wants to know
   if (tokens.trace.on()) {
     tokens_of_expert.resize(shape_.experts);
-    for (const uint32_t expert : chosen_experts(tokens))
+    TRY_ASSIGN(const std::vector<uint32_t> chosen, chosen_experts(tokens));
+    for (const uint32_t expert : chosen)
       ++tokens_of_expert[expert];
   }
   for (uint32_t first = 0; first < tokens.x.rows; first += shape_.wave_tokens) {
@@ -83,18 +87,18 @@ Result<void> GroupedExecutor::run(const RoutedTokens& tokens, const kernels::Row
   return {};
 }
 
-std::vector<uint32_t> GroupedExecutor::chosen_experts(const RoutedTokens& tokens) {
+Result<std::vector<uint32_t>> GroupedExecutor::chosen_experts(const RoutedTokens& tokens) {
   std::vector<uint32_t> chosen(size_t{tokens.x.rows} * shape_.top_k);
   queue_.download(std::as_writable_bytes(std::span(chosen)), tokens.ids);
-  queue_.synchronize();
+  TRY(queue_.finish());
   for (const uint32_t expert : chosen)
     DSPACK_CHECK(expert < shape_.experts, fmt::format("layer {}: routed to no expert", tokens.layer.value));
   return chosen;
 }
 
-std::vector<GroupedExecutor::Group> GroupedExecutor::group_by_expert(const RoutedTokens& wave,
-                                                                     std::span<const uint32_t> tokens_of_expert) {
-  const std::vector<uint32_t> chosen = chosen_experts(wave);
+Result<std::vector<GroupedExecutor::Group>> GroupedExecutor::group_by_expert(
+    const RoutedTokens& wave, std::span<const uint32_t> tokens_of_expert) {
+  TRY_ASSIGN(const std::vector<uint32_t> chosen, chosen_experts(wave));
   std::map<uint32_t, Group> by_expert;  // ascending, so that files are met in their usual order
   for (uint32_t part = 0; part < chosen.size(); ++part) {
     Group& group = by_expert[chosen[part]];
@@ -141,7 +145,7 @@ Result<void> GroupedExecutor::run_wave(const Wave& wave, std::span<const uint32_
                                        const std::stop_token& stop) {
   const auto start = Clock::now();
   const RoutedTokens& tokens = wave.tokens;
-  const std::vector<Group> groups = group_by_expert(tokens, tokens_of_expert);
+  TRY_ASSIGN(const std::vector<Group> groups, group_by_expert(tokens, tokens_of_expert));
   ExpertTimes times;
   if (tokens.trace.on()) {
     // Who watches a pass hears of the experts in their own order, not in that of their arrival.

@@ -65,8 +65,8 @@ class GroupedExecutor final : public ExpertExecutor {
     std::vector<uint32_t> parts;   // rows of parts_: token * top_k + slot
   };
 
-  std::vector<uint32_t> chosen_experts(const RoutedTokens& tokens);
-  std::vector<Group> group_by_expert(const RoutedTokens& wave, std::span<const uint32_t> tokens_of_expert);
+  Result<std::vector<uint32_t>> chosen_experts(const RoutedTokens& tokens);
+  Result<std::vector<Group>> group_by_expert(const RoutedTokens& wave, std::span<const uint32_t> tokens_of_expert);
   void multiply(const ExpertWeights& expert, const Group& group, const kernels::Rows& x);
   void multiply_tile(const ExpertWeights& expert, const Group& group, size_t first, size_t count,
                      const kernels::Rows& x);

@@ -72,7 +72,7 @@ Result<GroupedExecutor*> ResidentExecutor::one_by_one() {
 Result<void> ResidentExecutor::record_routes(const RoutedTokens& tokens) {
   std::vector<uint32_t> chosen(size_t{tokens.x.rows} * shape_.top_k);
   queue_.download(std::as_writable_bytes(std::span(chosen)), tokens.ids);
-  queue_.synchronize();
+  TRY(queue_.finish());
   return recorder_->record(tokens.layer, chosen);
 }
 

@@ -117,6 +117,7 @@ Result<void> ResidentExperts::fill(Layer& layer, LayerId id, ExpertStore& reader
   }
   while (!under_way.empty())
     finish_oldest();
+  if (loaded) return queue.finish();
   return loaded;
 }
 

@@ -117,8 +117,10 @@ Result<std::vector<uint32_t>> Session::verify(const kernels::Rows& final, std::s
 
 // The answer's first token.
 Result<std::vector<uint32_t>> Session::begin(const HiddenStates& hidden, Sampler& sampler) {
-  TRY_ASSIGN(const uint32_t token, choose(rows_of(hidden.final, hidden.final.rows - 1, 1), cached_, sampler));
-  return std::vector<uint32_t>{token};
+  const auto token = choose(rows_of(hidden.final, hidden.final.rows - 1, 1), cached_, sampler);
+  TRY(model_.check_device());
+  if (!token) return token.error();
+  return std::vector<uint32_t>{*token};
 }
 
 // One pass over the last of `tokens`, which the cache does not hold yet, and over what may follow it (at most
@@ -134,12 +136,16 @@ Result<std::vector<uint32_t>> Session::step(std::span<const uint32_t> tokens, ui
   TRY_ASSIGN(const HiddenStates hidden, append(run, Phase::decode, stop, draw));
   std::vector<uint32_t> certain;
   if (speculator_ != nullptr) {
-    TRY_ASSIGN(certain, verify(hidden.final, tokens, sampler));
+    auto verified = verify(hidden.final, tokens, sampler);
+    TRY(model_.check_device());
+    TRY_ASSIGN(certain, std::move(verified));
     model_.experts().accept_drafts(static_cast<uint32_t>(certain.size()) - 1);
     roll_back(tokens.size() + certain.size() - 1);
   } else {
-    TRY_ASSIGN(const uint32_t token, choose(hidden.final, tokens, sampler));
-    certain.push_back(token);
+    const auto token = choose(hidden.final, tokens, sampler);
+    TRY(model_.check_device());
+    if (!token) return token.error();
+    certain.push_back(*token);
   }
   ++times_.decode_passes;
   return certain;
@@ -207,6 +213,7 @@ Result<void> Session::logits(std::span<const uint32_t> prompt, uint32_t chunk, c
       const auto part = std::min<uint32_t>(kLogitRows, static_cast<uint32_t>(count) - first);
       rows.resize(size_t{part} * model_.config().vocab);
       model_.logits(rows_of(hidden.final, first, part), rows);
+      TRY(model_.check_device());
       on_rows(rows);
     }
     done += count;

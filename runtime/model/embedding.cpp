@@ -40,8 +40,7 @@ Result<void> Embedding::lookup(kernels::Queue& queue, std::span<const uint32_t> 
     }
     queue.upload(rows_of(rows, i, 1).data, std::as_bytes(std::span(place->second)));
   }
-  queue.synchronize();  // `seen` ends here
-  return {};
+  return queue.finish();  // `seen` ends here
 }
 
 }  // namespace dspack::runtime

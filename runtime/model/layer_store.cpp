@@ -138,8 +138,7 @@ Result<void> LayerStore::finish_reading(Place& place, const std::stop_token& sto
     if (place.staging.empty()) return {};
     context_.queue.upload({.buffer = place.memory.get()},
                           std::span(place.staging).first(place.holds->group->size_bytes()));
-    context_.queue.synchronize();  // the staging memory is used again
-    return {};
+    return context_.queue.finish();  // the staging memory is used again
   }
   place.holds = nullptr;  // the next pass may have more luck
   return error->in(names::layer(layer));
@@ -163,7 +162,7 @@ Result<const LayerWeights*> LayerStore::weights(uint32_t index, const std::stop_
   const auto resident = resident_.find(pass_[index]);
   if (resident != resident_.end()) return static_cast<const LayerWeights*>(resident->second.get());
   Streamed& layer = *streamed_.at(pass_[index]);
-  context_.queue.synchronize();  // what used the other places
+  TRY(context_.queue.finish());  // what used the other places
   Place* place = place_of(layer);
   if (place == nullptr) {
     place = &places_[(current_ + 1) % places_.size()];

@@ -107,7 +107,7 @@ Result<void> Model::allocate() {
     const uint32_t count = std::min(kTableRows, options_.context - first);
     const std::vector<float> rows = rope_table(config_.rope, config_.rope_dim, first, count);
     queue_.upload(table.at(uint64_t{first} * config_.rope_dim * sizeof(float)), std::as_bytes(std::span(rows)));
-    queue_.synchronize();
+    TRY(queue_.finish());
   }
   return {};
 }
@@ -147,7 +147,7 @@ Result<HiddenStates> Model::forward(std::span<const uint32_t> tokens, const std:
   } else {
     TRY(run_layers(hidden, {.first = cache_->length()}, stop, observer));
   }
-  queue_.synchronize();
+  TRY(queue_.finish());
   cache_->advance(rows);
   if (is_scored) scored_rows_ = rows;
   if (!is_drawn) draw_.reset();

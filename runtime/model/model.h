@@ -55,6 +55,12 @@ class Model {
   [[nodiscard]] const ModelConfig& config() const { return config_; }
   [[nodiscard]] KvCache& cache() { return *cache_; }
   [[nodiscard]] uint32_t max_rows() const { return options_.max_rows; }
+  /// What `logits`, `likeliest` and `drawn` gave is worth nothing where the device has failed meanwhile. Errors: its
+  /// failure.
+  [[nodiscard]] Result<void> check_device() const {
+    if (const auto failed = queue_.failure()) return *failed;
+    return {};
+  }
   /// Whoever runs a pass tells it what the pass is for.
   [[nodiscard]] ExpertExecutor& experts() { return executor_; }
 

@@ -178,7 +178,7 @@ Result<void> MtpModule::catch_up(std::span<const uint32_t> next, MtpHidden hidde
     }
     TRY(project(next.subspan(first, count), states, z, stop));
     TRY(model_.run_further_layer({.weights = *layer_, .cache = cache_, .recorded = *recorded_}, z, stop));
-    queue_.synchronize();
+    TRY(queue_.finish());
     cache_.advance(count);
     last_ = rows_of(z, count - 1, 1);
     if (on_rows) on_rows(first, z);
@@ -213,7 +213,7 @@ Result<void> MtpModule::chain(uint32_t token, MtpHidden hidden, const std::stop_
   }
   TRY(project({&token, 1}, last_, z, stop));
   TRY(model_.run_further_layer({.weights = *layer_, .cache = cache_, .recorded = *recorded_}, z, stop));
-  queue_.synchronize();
+  TRY(queue_.finish());
   cache_.advance(1);
   caught_up_ = 0;
   last_ = z;

@@ -89,7 +89,7 @@ Result<void> WeightGroup::read_part(const Part& part, kernels::Slice to, Staging
       ready = std::as_bytes(std::span(staging.values));
     }
     context_.queue.upload(to, ready);
-    context_.queue.synchronize();  // the staging memory is used again
+    TRY(context_.queue.finish());  // the staging memory is used again
     done += piece.size();
     to = to.at(ready.size());
   }

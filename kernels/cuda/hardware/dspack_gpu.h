@@ -268,6 +268,15 @@ __device__ inline void load_tiles_transposed(uint32_t (&tile)[4], const void* ro
                : "memory");
 }
 
+/// Whether the library has code of a kernel for the device. What is loaded for the question serves its first launch.
+template <class... Parameters>
+bool has_code(void (*kernel)(Parameters...)) {
+  cudaFuncAttributes attributes = {};
+  const bool has_it = cudaFuncGetAttributes(&attributes, kernel) == cudaSuccess;
+  cudaGetLastError();  // it is answered, and nobody else shall meet it
+  return has_it;
+}
+
 // Launching
 // ------------------------------------------------------------------------------------------------------------
 
@@ -275,6 +284,7 @@ __device__ inline void load_tiles_transposed(uint32_t (&tile)[4], const void* ro
 /// KiB of shared memory is allowed it here.
 template <class... Parameters, class... Arguments>
 void launch(Stream& stream, const LaunchShape& shape, void (*kernel)(Parameters...), const Arguments&... arguments) {
+  if (has_failed()) return;
   constexpr unsigned kAlwaysAllowed = 48U << 10U;
   if (shape.shared_bytes > kAlwaysAllowed) {
     check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,

@@ -139,7 +139,10 @@ Result<GroupedExecutor*> TieredExecutor::one_by_one() {
 }
 
 Result<void> TieredExecutor::run(const RoutedTokens& tokens, const kernels::Rows& y, const std::stop_token& stop) {
-  if (recorder_ != nullptr) TRY(recorder_->record(tokens.layer, chosen_experts(tokens, false)));
+  if (recorder_ != nullptr) {
+    TRY_ASSIGN(const std::vector<uint32_t> chosen, chosen_experts(tokens, false));
+    TRY(recorder_->record(tokens.layer, chosen));
+  }
   if (tokens.trace.on()) {
     TRY_ASSIGN(GroupedExecutor * grouped, one_by_one());
     return grouped->run(tokens, y, stop);
@@ -171,11 +174,11 @@ Result<void> TieredExecutor::run_waves(const RoutedTokens& tokens, const kernels
 }
 
 // The one place where the host waits for the device.
-std::vector<uint32_t> TieredExecutor::chosen_experts(const RoutedTokens& tokens, bool with_input) {
+Result<std::vector<uint32_t>> TieredExecutor::chosen_experts(const RoutedTokens& tokens, bool with_input) {
   std::vector<uint32_t> chosen(size_t{tokens.x.rows} * shape_.top_k);
   parts_.queue.download(std::as_writable_bytes(std::span(chosen)), tokens.ids);
   if (with_input) host_->begin_layer(parts_.queue, tokens.x);
-  parts_.queue.synchronize();
+  TRY(parts_.queue.finish());
   for (const uint32_t expert : chosen)
     DSPACK_CHECK(expert < shape_.experts, fmt::format("layer {}: routed to no expert", tokens.layer.value));
   return chosen;
@@ -200,7 +203,7 @@ std::vector<TieredExecutor::Group> TieredExecutor::group_by_expert(const Wave& w
 }
 
 Result<void> TieredExecutor::run_wave(const Wave& wave, const kernels::Rows& y, const std::stop_token& stop) {
-  const std::vector<uint32_t> chosen = chosen_experts(wave.tokens, may_compute());
+  TRY_ASSIGN(const std::vector<uint32_t> chosen, chosen_experts(wave.tokens, may_compute()));
   settle();
   tier_->reap();
   const std::vector<Group> groups = group_by_expert(wave, chosen);

@@ -101,7 +101,7 @@ class TieredExecutor final : public ExpertExecutor {
   [[nodiscard]] static kernels::ExpertsShape device_shape(const ExecutorShape& shape);
   [[nodiscard]] Result<void> run_waves(const RoutedTokens& tokens, const kernels::Rows& y, const std::stop_token& stop);
   [[nodiscard]] Result<void> run_wave(const Wave& wave, const kernels::Rows& y, const std::stop_token& stop);
-  [[nodiscard]] std::vector<uint32_t> chosen_experts(const RoutedTokens& tokens, bool with_input);
+  [[nodiscard]] Result<std::vector<uint32_t>> chosen_experts(const RoutedTokens& tokens, bool with_input);
   [[nodiscard]] std::vector<Group> group_by_expert(const Wave& wave, std::span<const uint32_t> chosen) const;
   [[nodiscard]] Result<Missing> compute_hits(const Wave& wave, std::span<const Group> groups, Course& course);
   [[nodiscard]] Result<void> compute_missing(const Wave& wave, std::span<const Group> groups, Missing& missing,

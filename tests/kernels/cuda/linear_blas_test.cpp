@@ -124,15 +124,35 @@ TEST_CASE("cuda: what cuBLASLt refuses is counted, asked for once, and left to o
 TEST_CASE("cuda: a product that has a plan and does not run is left to others") {
   Random random;
   CAPTURE(random.seed());
+  using gpu::cublaslt::Status;
+  // The last two say that the card has no memory left for a kernel that the library loads when it is first wanted.
+  for (const Status status : {Status::not_supported, Status::alloc_failed, Status::internal_error}) {
+    CAPTURE(static_cast<int>(status));
+    gpu::CublasLtSettings settings = kThere;
+    settings.run_status = status;
+    gpu::configure_cublaslt(settings);
+    BlasLab lab(kInPlace, random);
+    BlasUnderTest with(kInPlace);
+    for (int time = 0; time < 2; ++time)
+      CHECK_FALSE(with.blas.run(lab.stream(), lab.task(), false));
+    CHECK(with.use->refused_shapes == 1);
+    CHECK_FALSE(gpu::failure().has_value());
+    lab.stream().synchronize();
+  }
+}
+
+TEST_CASE("cuda: a product that fails while it runs is a failure of the device") {
+  Random random;
+  CAPTURE(random.seed());
   gpu::CublasLtSettings settings = kThere;
-  settings.refuses_to_run = true;
+  settings.run_status = gpu::cublaslt::Status::execution_failed;
   gpu::configure_cublaslt(settings);
   BlasLab lab(kInPlace, random);
   BlasUnderTest with(kInPlace);
-  for (int time = 0; time < 2; ++time)
-    CHECK_FALSE(with.blas.run(lab.stream(), lab.task(), false));
-  CHECK(with.use->refused_shapes == 1);
-  lab.stream().synchronize();
+  CHECK_FALSE(with.blas.run(lab.stream(), lab.task(), false));
+  REQUIRE(gpu::failure().has_value());
+  CHECK(gpu::failure()->message.find("cuBLASLt") != std::string::npos);
+  gpu::forget_failure();
 }
 
 TEST_CASE("cuda: FP8 that cuBLASLt refuses goes to it in BF16") {

@@ -267,8 +267,14 @@ inline void load_tiles_transposed(uint32_t (&tile)[4], const void* row, const Pl
   load_tiles_as(tile, row, true, at);
 }
 
+template <class... Parameters>
+bool has_code(void (* /*kernel*/)(Parameters...)) {
+  return emulator_has_code();
+}
+
 template <class... Parameters, class... Arguments>
 void launch(Stream& stream, const LaunchShape& shape, void (*kernel)(Parameters...), const Arguments&... arguments) {
+  if (!may_launch()) return;
   enqueue(stream, [shape, kernel, all = std::tuple<Parameters...>(static_cast<Parameters>(arguments)...)] {
     run_grid(shape, [&] { std::apply(kernel, all); });
   });

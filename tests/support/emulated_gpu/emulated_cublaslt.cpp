@@ -208,7 +208,7 @@ Status matmul(Handle /*handle*/, MatmulDesc desc, const void* alpha, const void*
   DSPACK_CHECK(std::memcmp(&wanted, algorithm, sizeof wanted) == 0, "cuBLASLt: the algorithm of another shape");
   DSPACK_CHECK(workspace_bytes >= kWorkspaceBytes, "cuBLASLt: too small a workspace");
   check_place(workspace, workspace_bytes, 256, "workspace");
-  if (state().settings.refuses_to_run) return Status::not_supported;
+  if (const Status status = state().settings.run_status; status != Status::success) return status;
   const Product product{.desc = *desc,
                         .a = *a_layout,
                         .b = *b_layout,

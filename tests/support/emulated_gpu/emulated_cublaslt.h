@@ -23,7 +23,7 @@ struct CublasLtSettings {
   bool starts = true;
   /// Whether the heuristic finds no algorithm; empty: it finds one for all that is allowed.
   std::function<bool(cublaslt::DataType, uint64_t m, uint64_t n, uint64_t k)> refuses = {};
-  bool refuses_to_run = false;  // after the heuristic had an algorithm
+  cublaslt::Status run_status = cublaslt::Status::success;  // of a product, after the heuristic had an algorithm
 };
 void configure_cublaslt(const CublasLtSettings& settings);
 

@@ -23,10 +23,29 @@ constexpr unsigned kMostBlocksYz = 65'535;
 
 class EmulatedStream;
 
+EmulatorSettings settings_of_environment() {
+  EmulatorSettings settings;
+  const char* text = std::getenv("DSPACK_EMULATED_GPU");
+  if (text == nullptr) return settings;
+  const std::string_view asked = text;
+  const auto number = [&] { return std::stoull(std::string(asked.substr(asked.find('=') + 1))); };
+  if (asked == "no_code") {
+    settings.has_code = false;
+  } else if (asked.starts_with("memory_lost_at=")) {
+    settings.memory_lost_at = number();
+  } else if (asked.starts_with("launch_refused=")) {
+    settings.launch_refused = number();
+  } else {
+    DSPACK_CHECK(false, "DSPACK_EMULATED_GPU: " + std::string(asked));
+  }
+  return settings;
+}
+
 struct State {
   std::recursive_mutex mutex;
-  EmulatorSettings settings;
+  EmulatorSettings settings = settings_of_environment();
   EmulatorCounts counts;
+  uint64_t asked_launches = 0;                                           // since the settings were made
   std::unique_ptr<GridRunner> runner = std::make_unique<GridRunner>(0);  // EmulatorSettings::seed
   std::map<const std::byte*, uint64_t> allocations;
   std::set<EmulatedStream*> streams;
@@ -122,6 +141,7 @@ class EmulatedStream final : public Stream {
     });
   }
   void add(std::function<void()> work) {
+    if (has_failed()) return;
     if (recording_) return recording_->work.push_back(std::move(work));
     const std::lock_guard lock(state().mutex);
     state().order.add(id_, std::move(work));
@@ -155,6 +175,8 @@ struct FreeAligned {
 void configure_emulator(const EmulatorSettings& settings) {
   const std::lock_guard lock(state().mutex);
   state().settings = settings;
+  state().asked_launches = 0;
+  forget_failure();
   state().runner = std::make_unique<GridRunner>(settings.seed);
   state().order.seed(settings.seed);
 }
@@ -169,6 +191,18 @@ void run_grid(const LaunchShape& shape, const std::function<void()>& thread) {
   check_shape(shape);
   ++state().counts.launches;
   state().runner->run(shape, thread);
+}
+
+bool emulator_has_code() {
+  return state().settings.has_code;
+}
+
+bool may_launch() {
+  if (has_failed()) return false;
+  const std::lock_guard lock(state().mutex);
+  if (++state().asked_launches == state().settings.launch_refused)
+    fail({ErrorKind::budget, std::string(kNoMemoryLeft) + ": launch refused (emulated)"});
+  return !has_failed();
 }
 
 void enqueue(Stream& stream, std::function<void()> work) {
@@ -232,6 +266,10 @@ Result<Properties> open_device(unsigned index) {
                     .total_bytes = settings.memory_bytes};
 }
 
+std::string_view architectures() {
+  return "90";
+}
+
 uint64_t free_bytes() {
   const std::lock_guard lock(state().mutex);
   return state().settings.memory_bytes - std::min(state().settings.memory_bytes, state().counts.allocated_bytes);
@@ -240,7 +278,9 @@ uint64_t free_bytes() {
 Result<void*> allocate(uint64_t bytes) {
   const std::lock_guard lock(state().mutex);
   const Error refusal{ErrorKind::budget, "cannot allocate " + std::to_string(bytes) + " bytes of GPU memory"};
-  if (bytes > free_bytes()) return refusal;
+  const uint64_t lost_at = state().settings.memory_lost_at;
+  const bool is_lost = lost_at != 0 && state().asked_launches >= lost_at;
+  if (is_lost || bytes > free_bytes()) return refusal;
   // The address sanitizer sees the end of a buffer at its last byte: aligned_alloc rounds up, posix_memalign does not.
   void* memory = nullptr;
   if (posix_memalign(&memory, kAlignment, std::max<uint64_t>(bytes, 1)) != 0) return refusal;

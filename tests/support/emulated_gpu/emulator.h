@@ -29,7 +29,13 @@ struct EmulatorSettings {
   uint64_t shared_bytes_per_block = 227 << 10;
   unsigned major = 9, minor = 0;
   bool is_there = true;  // false: open_device finds none
+  bool has_code = true;  // false: the library was built for other GPUs
+  // A card that others fill up meanwhile. Launches count from here on, as they are asked for; 0: never.
+  uint64_t memory_lost_at = 0;  // from this launch on there is no memory to allocate
+  uint64_t launch_refused = 0;  // this launch is
 };
+/// Also forgets a failure. In a process of its own the library reads DSPACK_EMULATED_GPU, "no_code", "memory_lost_at=N"
+/// or "launch_refused=N".
 void configure_emulator(const EmulatorSettings& settings);
 
 struct EmulatorCounts {
@@ -42,6 +48,9 @@ struct EmulatorCounts {
 
 /// Runs `thread` for every thread of every block, now.
 void run_grid(const LaunchShape& shape, const std::function<void()>& thread);
+[[nodiscard]] bool emulator_has_code();
+/// Counts a launch. False: the GPU has failed, or fails with this one.
+[[nodiscard]] bool may_launch();
 /// Puts work behind what the stream holds, or into its recording.
 void enqueue(Stream& stream, std::function<void()> work);
 /// The same for Stream::handle().
