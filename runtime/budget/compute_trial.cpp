@@ -315,7 +315,7 @@ class Trial {
 
   // A part of the head's rows, where all of them are much memory.
   Result<double> time_head() {
-    TRY_ASSIGN(const LinearSource source, find_linear(context_.files.checkpoint(), names::kHead, config_.vocab,
+    TRY_ASSIGN(const LinearSource source, find_linear(context_.files.checkpoint(), config_.head_name(), config_.vocab,
                                                       config_.hidden, context_.fp8_block));
     kernels::Weight weight = source.form;
     const uint64_t row_bytes = uint64_t{config_.hidden} * (bits_of(weight.dtype) / 8);

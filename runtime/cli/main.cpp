@@ -10,9 +10,9 @@ using namespace dspack::runtime;
 
 Result<int> dispatch(const CommandLine& command) {
   const auto* run = std::get_if<RunOptions>(&command);
-  if (run != nullptr && !run->prompt && !run->conversation && run->tokens.empty()) return run_chat(*run);
+  if (run != nullptr && !run->prompt && !run->conversation && !run->tokens.is_given()) return run_chat(*run);
   const format::InterruptWatch interrupts;
-  if (run != nullptr && !run->tokens.empty()) return run_tokens(*run, interrupts.token());
+  if (run != nullptr && run->tokens.is_given()) return run_tokens(*run, interrupts.token());
   if (run != nullptr) return run_generate(*run, interrupts.token());
   if (const auto* logits = std::get_if<LogitsOptions>(&command)) return run_logits(*logits, interrupts.token());
   if (const auto* eval = std::get_if<EvalOptions>(&command)) return run_eval(*eval, interrupts.token());

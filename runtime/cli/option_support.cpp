@@ -8,6 +8,7 @@
 #include "runtime/cli/device_options.h"
 #include "runtime/cli/io_options.h"
 #include "runtime/cli/memory_options.h"
+#include "runtime/cli/prompt.h"
 #include "runtime/cli/remote_options.h"
 
 namespace dspack::runtime {
@@ -85,11 +86,21 @@ void add_load_options(CLI::App& app, LoadOptions& load) {
   add_io_options(app, load);
 }
 
-CLI::Option* add_tokens(CLI::App& app, std::vector<uint32_t>& tokens, const std::string& about) {
-  return app.add_option("--tokens", tokens, about)
-      ->delimiter(',')
-      ->check(CLI::Validator([](std::string& id) { return std::string(id.empty() ? "a token id is empty" : ""); }, ""))
-      ->type_name("1,2,3");
+CLI::Option* add_tokens(CLI::App& app, TokenArgument& tokens, const std::string& about) {
+  const auto take = [&tokens](const std::vector<std::string>& words) {
+    const std::string& first = words.front();
+    if (words.size() == 1 && (first == "-" || (first.starts_with('@') && first.size() > 1))) {
+      tokens.file = first == "-" ? first : first.substr(1);
+      return;
+    }
+    for (const std::string& word : words) {
+      auto ids = parse_token_ids(word);
+      if (ids && ids->empty()) throw CLI::ValidationError("--tokens", "a token id is empty");
+      if (!ids) throw CLI::ValidationError("--tokens", ids.error().message);
+      tokens.ids.insert(tokens.ids.end(), ids->begin(), ids->end());
+    }
+  };
+  return app.add_option_function<std::vector<std::string>>("--tokens", take, about)->type_name("1,2,3|@FILE|-");
 }
 
 void add_chat_options(CLI::App& app, ChatOptions& chat, std::optional<std::string>& thinking) {

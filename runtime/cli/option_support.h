@@ -22,8 +22,8 @@ void add_load_options(CLI::App& app, LoadOptions& load);
 void add_sampling_options(CLI::App& app, SamplerOptions& sampler);
 /// --chat-template and --thinking; the latter's text is read after parsing.
 void add_chat_options(CLI::App& app, ChatOptions& chat, std::optional<std::string>& thinking);
-/// --tokens 1,2,3
-CLI::Option* add_tokens(CLI::App& app, std::vector<uint32_t>& tokens,
+/// --tokens 1,2,3 or @FILE or -; the file is read later.
+CLI::Option* add_tokens(CLI::App& app, TokenArgument& tokens,
                         const std::string& about = "Token ids, with commas between");
 /// Fills in what the options point at. An Exit: help, version, or a mistake.
 [[nodiscard]] std::optional<Exit> parse(CLI::App& app, std::vector<std::string> arguments);

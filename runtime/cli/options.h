@@ -28,7 +28,7 @@ struct RunOptions {
   LoadOptions load;
   std::optional<std::string> prompt;        // "-": standard input
   std::optional<std::string> conversation;  // a file of JSON, "-": standard input
-  std::vector<uint32_t> tokens;             // the prompt as token ids; then the answer is printed as ids, too
+  TokenArgument tokens;                     // the prompt as token ids; then the answer is printed as ids, too
   bool raw = false;                         // continue the prompt as it is, without the chat template
   ChatOptions chat;
   std::optional<uint32_t> max_tokens;
@@ -41,7 +41,7 @@ struct RunOptions {
 struct LogitsOptions {
   std::string folder;
   LoadOptions load;
-  std::vector<uint32_t> tokens;
+  TokenArgument tokens;
   std::string out;
   uint32_t chunk = 0;  // tokens at once; 0: as many as fit
   std::string stats_file;

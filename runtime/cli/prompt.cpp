@@ -2,8 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <charconv>
 #include <cstdio>
 
+#include "format/cli/output.h"
 #include "format/file_system.h"
 #include "runtime/cli/command_support.h"
 
@@ -21,6 +24,43 @@ Result<std::string> read_prompt(const std::string& prompt) {
   }
   if (std::ferror(stdin) != 0) return Error{ErrorKind::io, "standard input cannot be read"};
   return text;
+}
+
+Result<std::vector<uint32_t>> parse_token_ids(std::string_view text) {
+  constexpr std::string_view kSpace = " \t\r\n";
+  std::vector<uint32_t> ids;
+  const auto skip_space = [&] { text.remove_prefix(std::min(text.find_first_not_of(kSpace), text.size())); };
+  skip_space();
+  while (!text.empty()) {
+    const std::string_view word = text.substr(0, text.find_first_of(" \t\r\n,"));
+    uint32_t id = 0;
+    const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), id);
+    if (word.empty() || error != std::errc() || end != word.data() + word.size()) {
+      constexpr size_t kMostShown = 40;
+      return Error{ErrorKind::invalid, fmt::format("number {}: \"{}\" is not a token id", ids.size() + 1,
+                                                   format::printable(word.substr(0, kMostShown)))};
+    }
+    ids.push_back(id);
+    text.remove_prefix(word.size());
+    skip_space();
+    if (!text.starts_with(',')) continue;
+    text.remove_prefix(1);
+    skip_space();
+    if (text.empty()) return Error{ErrorKind::invalid, "no token id follows the last comma"};
+  }
+  return ids;
+}
+
+Result<std::vector<uint32_t>> read_tokens(const TokenArgument& tokens) {
+  if (tokens.file.empty()) return tokens.ids;
+  const std::string place = tokens.file == "-" ? "standard input" : tokens.file;
+  const auto text = tokens.file == "-" ? read_prompt(tokens.file)
+                                       : format::read_text(format::posix_file_system(), tokens.file, kMaxTextBytes);
+  if (!text) return text.error();
+  auto ids = parse_token_ids(*text);
+  if (!ids) return ids.error().in(place);
+  if (ids->empty()) return Error{ErrorKind::invalid, place + ": it holds no token ids"};
+  return ids;
 }
 
 Result<Conversation> read_conversation(const std::string& file) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "runtime/cli/options.h"
@@ -13,6 +14,12 @@ namespace dspack::runtime {
 
 /// The prompt, or for "-" all of standard input. Errors: io; budget (above 64 MiB).
 [[nodiscard]] Result<std::string> read_prompt(const std::string& prompt);
+
+/// Token ids as text: whole numbers with commas, white space or both between. Errors: invalid, naming the place.
+[[nodiscard]] Result<std::vector<uint32_t>> parse_token_ids(std::string_view text);
+
+/// The ids that --tokens has given, or those in its file or on standard input. Errors: those of reading; invalid.
+[[nodiscard]] Result<std::vector<uint32_t>> read_tokens(const TokenArgument& tokens);
 
 /// The conversation in a JSON file, or for "-" in standard input. Errors: those of reading; invalid, naming the file.
 [[nodiscard]] Result<Conversation> read_conversation(const std::string& file);

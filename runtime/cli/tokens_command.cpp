@@ -6,11 +6,13 @@
 #include "format/cli/output.h"
 #include "runtime/cli/command_support.h"
 #include "runtime/cli/commands.h"
+#include "runtime/cli/prompt.h"
 
 namespace dspack::runtime {
 
 Result<int> run_tokens(const RunOptions& options, const std::stop_token& stop) {
   TRY_ASSIGN(Sampler sampler, Sampler::make(options.sampler));
+  TRY_ASSIGN(const std::vector<uint32_t> tokens, read_tokens(options.tokens));
   TRY_ASSIGN(auto loaded, load_model(options.folder, options.load, stop));
   note("token ids in, token ids out: no tokenizer is used");
   Session session(loaded->model(), loaded->speculator());
@@ -22,7 +24,7 @@ Result<int> run_tokens(const RunOptions& options, const std::stop_token& stop) {
     first = false;
     return true;
   };
-  TRY_ASSIGN(const Answer answer, session.generate(options.tokens, generate, sampler, print, stop));
+  TRY_ASSIGN(const Answer answer, session.generate(tokens, generate, sampler, print, stop));
   format::print_out("\n");
   report_end(answer.reason);
   TRY(report_stats(*loaded, session, options.stats_file));

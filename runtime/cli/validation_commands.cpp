@@ -19,7 +19,7 @@ namespace {
 // Empty: the user gave none.
 Result<std::vector<uint32_t>> tokens_of(const PassTokens& asked, const std::string& folder, const RemoteAccess& remote,
                                         const std::stop_token& stop) {
-  if (!asked.prompt) return asked.ids;
+  if (!asked.prompt) return read_tokens(asked);
   TRY_ASSIGN(std::string prompt, read_prompt(*asked.prompt));
   TRY_ASSIGN(auto repository, open_place(folder, remote, stop));
   TRY_ASSIGN(const TextModel text, TextModel::load(*repository, stop));

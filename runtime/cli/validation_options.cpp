@@ -7,7 +7,7 @@ namespace dspack::runtime {
 namespace {
 
 void add_pass_tokens(CLI::App& app, PassTokens& tokens) {
-  CLI::Option* ids = add_tokens(app, tokens.ids);
+  CLI::Option* ids = add_tokens(app, tokens);
   app.add_option("-p,--prompt", tokens.prompt, "A question; - reads it from standard input")
       ->type_name("TEXT")
       ->excludes(ids);
@@ -64,7 +64,7 @@ CommandLine parse_record(std::vector<std::string> arguments) {
   add_load_options(*app, options.load);
   app->get_option("--ctx")->description("Positions to keep room for (default: as many as there are tokens)");
   if (auto exit = parse(*app, std::move(arguments))) return *exit;
-  if (options.tokens.ids.empty() && !options.tokens.prompt) {
+  if (!options.tokens.is_given() && !options.tokens.prompt) {
     return Exit{.status = 2, .text = "dsrun: record needs something to run; give --tokens or -p\n"};
   }
   return options;

@@ -12,8 +12,14 @@
 namespace dspack::runtime {
 
 /// The tokens of a pass: as ids, or as text. Neither: `compare` takes those of the recording.
-struct PassTokens {
+/// Token ids, or where they are.
+struct TokenArgument {
   std::vector<uint32_t> ids;
+  std::string file;  // "-": standard input; empty: `ids` are they
+  [[nodiscard]] bool is_given() const { return !ids.empty() || !file.empty(); }
+};
+
+struct PassTokens : TokenArgument {
   std::optional<std::string> prompt;  // "-": standard input
   bool raw = false;
 };

@@ -18,6 +18,7 @@ using kernels::GroupScore;
 using kernels::ScoreFunction;
 
 constexpr std::string_view kFile = "config.json";
+constexpr std::string_view kTied = "tie_word_embeddings";
 // Far above every released model, and low enough that a product of two sizes in bytes cannot overflow 64 bits.
 constexpr uint32_t kMaxWidth = 1U << 20;
 constexpr uint32_t kMaxVocab = 1U << 24;
@@ -37,6 +38,7 @@ constexpr std::array<std::string_view, 3> kWrapperTypes = {"kimi_k25", "kimi_vl"
 
 void read_sizes(ConfigFields& fields, ModelConfig& config) {
   config.vocab = fields.integer("vocab_size", 1, kMaxVocab);
+  config.ties_head = fields.flag(kTied, false);
   config.hidden = fields.integer("hidden_size", 1, kMaxWidth);
   config.layers = fields.integer("num_hidden_layers", 1, kMaxLayers);
   config.mtp_layers = fields.integer("num_nextn_predict_layers", 0, kMaxLayers, 0);
@@ -178,7 +180,9 @@ void read_moe(ConfigFields& fields, ModelConfig& config) {
   config.dense_inner = fields.integer("intermediate_size", 1, kMaxWidth);
   read_layer_kinds(fields, config);
   config.experts = fields.integer("n_routed_experts", 1, kMaxExperts);
-  config.shared_experts = fields.integer("n_shared_experts", 0, 1024);
+  // Null says that there is none; left out it would mean another number to each implementation.
+  config.shared_experts = fields.integer("n_shared_experts", 0, 1024,
+                                         fields.is_null("n_shared_experts") ? std::optional(0U) : std::nullopt);
   config.expert_inner = fields.integer("moe_intermediate_size", 1, kMaxWidth);
   config.top_k = fields.integer("num_experts_per_tok", 1, 1024);
   if (fields.find("norm_topk_prob") == nullptr) {
@@ -254,13 +258,19 @@ Result<ModelConfig> parse_wrapper(const format::Json& json) {
   refuse_other_values(fields);
   const format::Json* text = fields.object("text_config");
   const format::Json* quantization = fields.object("quantization_config");
+  (void)fields.flag(kTied, false);
   fields.refuse_others(wrapper_keys_without_effect());
   if (fields.error()) return *fields.error();
   const std::string place = fmt::format("{}: in \"text_config\"", kFile);
   ConfigFields inner(*text, place);
   if (const format::Json* own = inner.object("quantization_config"); own != nullptr) quantization = own;
   if (inner.error()) return *inner.error();
-  return parse_language_model(*text, place, quantization);
+  TRY_ASSIGN(ModelConfig config, parse_language_model(*text, place, quantization));
+  if (fields.flag(kTied, config.ties_head) != config.ties_head) {
+    fields.fail(ErrorKind::unsupported, kTied, "\"text_config\" says otherwise; which of them is meant?");
+    return *fields.error();
+  }
+  return config;
 }
 
 const format::Json* text_config(const format::Json& json) {

@@ -16,6 +16,7 @@
 #include "format/base/ids.h"
 #include "format/base/result.h"
 #include "kernels/ops.h"
+#include "runtime/model/names.h"
 #include "runtime/weights/quantization_config.h"
 
 namespace dspack::runtime {
@@ -41,6 +42,7 @@ struct RopeConfig {
 struct ModelConfig {
   std::string model_type;
   uint32_t vocab = 0;
+  bool ties_head = false;  // the output head is the token embedding (tie_word_embeddings)
   uint32_t hidden = 0;
   uint32_t layers = 0;      // decoder layers, without the MTP module
   uint32_t mtp_layers = 0;  // further layers in the checkpoint that a plain run does not read
@@ -80,6 +82,8 @@ struct ModelConfig {
     if (layer.value < moe_layers.size()) return moe_layers[layer.value];
     return layer.value >= first_moe_layer && layer.value % moe_layer_step == 0;
   }
+  /// The tensor of the output head.
+  [[nodiscard]] const char* head_name() const { return ties_head ? names::kEmbedding : names::kHead; }
   [[nodiscard]] uint32_t query_dim() const { return nope_dim + rope_dim; }
   /// Numbers that the cache holds for a token and layer: latent, then rotary key.
   [[nodiscard]] uint32_t cache_dim() const { return kv_rank + rope_dim; }

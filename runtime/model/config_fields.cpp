@@ -30,6 +30,11 @@ const format::Json* ConfigFields::find(std::string_view key) {
   return found == object_.end() || found->is_null() ? nullptr : &*found;
 }
 
+bool ConfigFields::is_null(std::string_view key) const {
+  const auto found = object_.find(std::string(key));
+  return found != object_.end() && found->is_null();
+}
+
 void ConfigFields::refuse_others(std::span<const std::string_view> without_effect) {
   for (const auto& [key, value] : object_.items()) {
     if (asked_.contains(key) || std::ranges::find(without_effect, key) != without_effect.end()) continue;

@@ -28,6 +28,8 @@ class ConfigFields {
   std::string text(std::string_view key, std::string_view fallback);
   /// nullptr when absent or null; an error when it is not an object.
   const format::Json* object(std::string_view key);
+  /// Whether the key is there and its value is null.
+  [[nodiscard]] bool is_null(std::string_view key) const;
   /// nullptr when absent or null.
   [[nodiscard]] const format::Json* find(std::string_view key);
 

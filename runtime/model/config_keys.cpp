@@ -15,10 +15,9 @@ struct OnlyValue {
 };
 
 // Absent and null mean this value in DeepSeek's and transformers' code alike.
-constexpr std::array<OnlyValue, 12> kOnlyValues = {{
+constexpr std::array<OnlyValue, 11> kOnlyValues = {{
     {"attention_bias", "false", "only attention without bias can be run"},
     {"mlp_bias", "false", "only MLPs without bias can be run"},
-    {"tie_word_embeddings", "false", "only models with an output head of their own can be run"},
     {"rope_interleave", "true", "only interleaved rotary pairs can be run"},
     {"partial_rotary_factor", "1", "qk_rope_head_dim must be rotated in full"},
     {"hidden_act", "\"silu\"", "only \"silu\" can be run"},

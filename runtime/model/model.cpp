@@ -9,6 +9,7 @@
 #include "kernels/sample_weights.h"
 #include "runtime/model/names.h"
 #include "runtime/model/rope.h"
+#include "runtime/weights/equal_tensors.h"
 
 namespace dspack::runtime {
 
@@ -22,7 +23,27 @@ constexpr uint32_t kTableRows = 4096;
 
 Result<void> add_head(WeightGroup& group, const ModelConfig& config, kernels::Slice& norm, Linear& head) {
   TRY(group.add_vector(&norm, names::kFinalNorm, config.hidden));
-  return group.add_linear(&head, names::kHead, config.vocab, config.hidden);
+  return group.add_linear(&head, config.head_name(), config.vocab, config.hidden);
+}
+
+// A tied model that is stored with a head all the same: implementations disagree about which of two tables counts.
+Result<void> check_tied_head(const LoadContext& context, const ModelConfig& config, const std::stop_token& stop) {
+  const format::Checkpoint& checkpoint = context.files.checkpoint();
+  const format::TensorEntry* head = checkpoint.find(names::kHead);
+  const format::TensorEntry* embedding = checkpoint.find(names::kEmbedding);
+  if (!config.ties_head || head == nullptr || embedding == nullptr) return {};
+  const bool has_digests = head->digest && embedding->digest;
+  // Of a distant place without digests only pieces would be compared.
+  if (has_digests || !context.files.storage().is_distant()) {
+    TRY_ASSIGN(const bool equal, are_equal(context.files, *head, *embedding, stop));
+    if (equal) return {};
+  }
+  return Error{ErrorKind::invalid,
+               fmt::format("{}: config.json has \"tie_word_embeddings\": true, by which the head is {}, and {}",
+                           place_of(checkpoint, *head), names::kEmbedding,
+                           has_digests || !context.files.storage().is_distant()
+                               ? "it differs; which of them is meant?"
+                               : "from here they cannot be compared; copy the model to this machine (reshard)")};
 }
 
 Error interrupted() {
@@ -115,6 +136,7 @@ Result<void> Model::allocate() {
 Result<void> Model::load_weights(const LoadContext& context, const std::stop_token& stop) {
   TRY_ASSIGN(Embedding embedding, Embedding::make(context.files, names::kEmbedding, config_.vocab, config_.hidden));
   embedding_.emplace(embedding);
+  TRY(check_tied_head(context, config_, stop));
   TRY_ASSIGN(layers_, LayerStore::load(context, config_, options_.layer_map, options_.streaming, stop));
   WeightGroup head(context);
   TRY(add_head(head, config_, final_norm_, head_));

@@ -75,7 +75,7 @@ Result<uint64_t> MtpModule::bytes_for(const LoadContext& context, const ModelCon
   TRY_ASSIGN(const WeightGroup own_group, find_own(context, config, own));
   const format::Checkpoint& checkpoint = context.files.checkpoint();
   const format::TensorEntry* head = checkpoint.find(name_of(config, "shared_head.head.weight"));
-  const format::TensorEntry* original = checkpoint.find(names::kHead);
+  const format::TensorEntry* original = checkpoint.find(config.head_name());
   const bool shared = head == nullptr || (original != nullptr && head->digest && head->digest == original->digest);
   return layer_group.size_bytes() + own_group.size_bytes() + *cache + lay_out(config, positions).size_bytes +
          (shared ? 0 : head->range.size());
@@ -93,7 +93,7 @@ Result<void> MtpModule::share_or_load_head(const LoadContext& context, const std
   const format::Checkpoint& checkpoint = context.files.checkpoint();
   const std::string name = name_of(model_.config(), "shared_head.head.weight");
   const format::TensorEntry* copy = checkpoint.find(name);
-  const format::TensorEntry* original = checkpoint.find(names::kHead);
+  const format::TensorEntry* original = checkpoint.find(model_.config().head_name());
   if (copy == nullptr) return {};
   if (original != nullptr) {
     TRY_ASSIGN(const bool equal, are_equal(context.files, *copy, *original, stop));

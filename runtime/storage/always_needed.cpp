@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <string_view>
 
+#include "format/tensor_name.h"
+
 namespace dspack::runtime {
 
 namespace {
@@ -29,7 +31,12 @@ std::vector<format::Extent> always_needed(const format::Checkpoint& checkpoint, 
   std::vector<format::Extent> extents;
   for (const format::TensorEntry& tensor : checkpoint.tensors()) {
     const format::TensorName& place = tensor.place;
-    if (place.expert || place.role == format::Role::embed) continue;
+    if (place.expert) continue;
+    if (config.ties_head && !place.layer && format::without_wrapper(tensor.name) == config.head_name()) {
+      extents.push_back({.file = tensor.file, .range = tensor.range});
+      continue;
+    }
+    if (place.role == format::Role::embed) continue;
     if (place.layer ? !runs(*place.layer) : place.role != format::Role::head) continue;
     // Without digests nothing says that a table is no copy: it is read when it is known to be wanted.
     if (is_table(tensor) && (!tensor.digest || is_copy(checkpoint, tensor))) continue;

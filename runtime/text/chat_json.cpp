@@ -36,6 +36,29 @@ Result<std::optional<std::string>> text_field(const OrderedJson& object, const c
   return std::optional<std::string>(found->get<std::string>());
 }
 
+/// A message's content: a string, or a list of {"type": "text", "text": "..."}, as OpenAI's clients write it. The
+/// templates take a string, so parts are joined by line feeds, as vLLM and llama.cpp do. Absent and null are nullopt.
+Result<std::optional<std::string>> read_content(const OrderedJson& message) {
+  const auto found = message.find("content");
+  if (found == message.end() || !found->is_array()) return text_field(message, "content");
+  if (found->empty()) return wrong("\"content\"", "a string or a list of texts");
+  std::string text;
+  for (const OrderedJson& part : *found) {
+    if (!part.is_object()) return wrong("a part of \"content\"", "an object");
+    TRY_ASSIGN(const auto type, text_field(part, "type"));
+    TRY_ASSIGN(const auto words, text_field(part, "text"));
+    if (type != "text") {
+      return Error{ErrorKind::unsupported,
+                   fmt::format("a part of \"content\" has the type {}; only \"text\" can be answered",
+                               type ? quote(*type) : "null")};
+    }
+    if (!words) return wrong("\"text\" of a part of \"content\"", "a string");
+    if (&part != &found->front()) text += '\n';
+    text += *words;
+  }
+  return std::optional(std::move(text));
+}
+
 Result<ToolCall> read_call(const OrderedJson& value) {
   const auto function = value.is_object() ? value.find("function") : value.end();
   if (function == value.end() || !function->is_object()) return wrong("\"function\"", "an object");
@@ -60,7 +83,7 @@ Result<ChatMessage> read_message(const OrderedJson& value) {
   TRY_ASSIGN(const auto role, text_field(value, "role"));
   if (!role) return wrong("\"role\"", "a string");
   TRY_ASSIGN(message.role, parse_role(*role));
-  TRY_ASSIGN(message.content, text_field(value, "content"));
+  TRY_ASSIGN(message.content, read_content(value));
   TRY_ASSIGN(message.tool_call_id, text_field(value, "tool_call_id"));
   TRY_ASSIGN(message.name, text_field(value, "name"));
   if (const auto prefix = value.find("prefix"); prefix != value.end()) {

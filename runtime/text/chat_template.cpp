@@ -111,11 +111,13 @@ const ChatTemplate::Known ChatTemplate::kKnown[] = {
 };
 
 Result<Role> parse_role(std::string_view name) {
+  // OpenAI's name for it since 2024; none of the known templates has it.
+  if (name == "developer") return Role::system;
   for (const Role role : {Role::system, Role::user, Role::assistant, Role::tool}) {
     if (name == to_string(role)) return role;
   }
   return Error{ErrorKind::invalid,
-               fmt::format("unknown role {}; known are system, user, assistant, tool", quote(name))};
+               fmt::format("unknown role {}; known are system (or developer), user, assistant, tool", quote(name))};
 }
 
 std::string_view to_string(Role role) {

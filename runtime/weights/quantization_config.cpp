@@ -12,12 +12,13 @@ namespace {
 
 constexpr uint32_t kMaxBlock = 1U << 20;
 
-// Weights are multiplied as they are stored, and activations stay FP32. So how other programs would round activations,
-// and which modules were converted, is without effect.
-constexpr std::array<std::string_view, 4> kFp8WithoutEffect = {"activation_scheme", "modules_to_not_convert",
-                                                               "ignored_layers", "dequantize"};
-constexpr std::array<std::string_view, 6> kCompressedWithoutEffect = {
-    "ignore", "quantization_status", "global_compression_ratio", "version", "registry_requires_subclass", "observer"};
+// Weights are multiplied as they are stored, activations stay FP32, and the KV cache is what --kv-dtype says. So how
+// other programs would round activations and the cache, and which modules were converted, is without effect.
+constexpr std::array<std::string_view, 5> kFp8WithoutEffect = {"activation_scheme", "modules_to_not_convert",
+                                                               "ignored_layers", "dequantize", "kv_cache_scheme"};
+constexpr std::array<std::string_view, 7> kCompressedWithoutEffect = {
+    "ignore",   "quantization_status", "global_compression_ratio", "version", "registry_requires_subclass",
+    "observer", "kv_cache_scheme"};
 constexpr std::array<std::string_view, 3> kGroupWithoutEffect = {"targets", "input_activations", "output_activations"};
 constexpr std::array<std::string_view, 7> kWeightsWithoutEffect = {
     "observer", "observer_kwargs", "actorder", "dynamic", "group_size", "scale_dtype", "zp_dtype"};
@@ -45,7 +46,6 @@ void only(ConfigFields& fields, std::string_view key, const format::Json& value)
 // "quant_method": "fp8", as DeepSeek and transformers write it.
 std::optional<BlockSize> read_fp8(ConfigFields& fields) {
   only(fields, "fmt", "e4m3");
-  only(fields, "kv_cache_scheme", nullptr);
   // ue8m0 says that the scales are powers of two. Their tensors hold them, as F32 or as F8_E8M0.
   const std::string scales = fields.text("scale_fmt", "float");
   if (scales != "float" && scales != "ue8m0") {
@@ -82,7 +82,6 @@ Result<std::optional<BlockSize>> read_group(const format::Json& group, const std
 // block sizes are left to the scales' shapes.
 Result<std::optional<BlockSize>> read_compressed(ConfigFields& fields) {
   only(fields, "format", "float-quantized");
-  only(fields, "kv_cache_scheme", nullptr);
   only(fields, "sparsity_config", format::Json::object());
   only(fields, "transform_config", format::Json::object());
   const format::Json* groups = fields.object("config_groups");

@@ -43,6 +43,31 @@ class Templates(Prompt):
         self.assert_dsrun_refuses(self.rendered(talk, "--thinking", "on"), "--thinking", "deepseek-v3")
         self.assertEqual(self.rendered(talk, "--thinking", "perhaps").code, 2)
 
+    def test_texts_in_parts_and_a_developer(self):
+        parts = [{"role": "developer", "content": [{"type": "text", "text": "s"}]},
+                 {"role": "user", "content": [{"type": "text", "text": "u"}, {"type": "text", "text": "v"}]}]
+        plain = [{"role": "system", "content": "s"}, {"role": "user", "content": "u\nv"}]
+        self.assertEqual(self.assert_ok(self.rendered(parts, "--text")).stdout,
+                         self.assert_ok(self.rendered(plain, "--text")).stdout)
+        picture = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]
+        self.assert_dsrun_refuses(self.rendered(picture, "--text"), "talk.json", "message 0", "image_url")
+
+    def test_many_token_ids_from_a_file_and_from_standard_input(self):
+        ids = [str(number % 1000) for number in range(900)]
+        file = self.scratch / "ids.txt"
+        file.write_text(" ".join(ids) + "\n", encoding="utf-8")
+        said = [self.assert_ok(self.dsrun(self.data(), "--tokens", *how, "-n", "2")).stdout
+                for how in ((",".join(ids),), (f"@{file}",))]
+        self.assertEqual(said[0], said[1])
+        piped = subprocess.run([path_from_environment("DSPACK_DSRUN"), self.data(), "--tokens", "-", "-n", "2"],
+                               input=",\n".join(ids), capture_output=True, text=True, check=False,
+                               env=clean_environment(self.scratch))
+        self.assertEqual((piped.returncode, piped.stdout), (0, said[0]), piped.stderr)
+        file.write_text("1 2 three\n", encoding="utf-8")
+        self.assert_dsrun_refuses(self.dsrun(self.data(), "--tokens", f"@{file}"), "ids.txt", "number 3", "three")
+        file.write_text("\n", encoding="utf-8")
+        self.assert_dsrun_refuses(self.dsrun(self.data(), "--tokens", f"@{file}"), "ids.txt", "no token ids")
+
     def test_ids_of_a_conversation(self):
         golden = json.loads((self.data("tiny-v3-golden") / "chat_cases.json").read_text(encoding="utf-8"))["cases"][0]
         said = self.assert_ok(self.rendered(golden["messages"])).stdout

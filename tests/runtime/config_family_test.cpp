@@ -203,6 +203,8 @@ TEST_CASE("config: how weights are stored is read where it matters, and refused 
   json["quantization_config"]["activation_scheme"] = "static";
   json["quantization_config"]["modules_to_not_convert"] = {"lm_head", "mlp.gate"};
   json["quantization_config"]["weight_block_size"] = {48, 7};
+  // Of the cache of other programs; this one's is what --kv-dtype says.
+  json["quantization_config"]["kv_cache_scheme"] = {{"num_bits", 8}, {"type", "float"}, {"dynamic", false}};
   CHECK(parsed(json).fp8_block == BlockSize{.out = 48, .in = 7});
 }
 
@@ -217,6 +219,9 @@ TEST_CASE("config: compressed-tensors with 8-bit floats") {
   CHECK_FALSE(parsed(with({{"num_bits", 8}, {"type", "float"}, {"strategy", "channel"}})).fp8_block.has_value());
   CHECK(parsed(with({{"num_bits", 8}, {"type", "float"}, {"strategy", "block"}, {"block_structure", {64, 32}}}))
             .fp8_block == BlockSize{.out = 64, .in = 32});
+  format::Json cached = with({{"num_bits", 8}, {"type", "float"}, {"strategy", "channel"}});
+  cached["quantization_config"]["kv_cache_scheme"] = {{"num_bits", 8}, {"type", "float"}, {"strategy", "tensor"}};
+  CHECK(parsed(cached) == parsed(with({{"num_bits", 8}, {"type", "float"}, {"strategy", "channel"}})));
   check_refused(with({{"num_bits", 4}, {"type", "int"}}), ErrorKind::unsupported, "num_bits");
   check_refused(with({{"num_bits", 8}, {"type", "int"}}), ErrorKind::unsupported, "type");
   check_refused(with({{"num_bits", 8}, {"type", "float"}, {"strategy", "group"}}), ErrorKind::unsupported, "strategy");

@@ -97,7 +97,7 @@ TEST_CASE("config: what cannot be run is refused with file, key and value") {
       {"topk_method", "hash", ErrorKind::unsupported},
       {"hidden_act", "gelu", ErrorKind::unsupported},
       {"attention_bias", true, ErrorKind::unsupported},
-      {"tie_word_embeddings", true, ErrorKind::unsupported},
+      {"tie_word_embeddings", "yes", ErrorKind::invalid},
       {"rope_interleave", false, ErrorKind::unsupported},
       {"norm_topk_prob", "yes", ErrorKind::invalid},
       {"rope_scaling", 3, ErrorKind::invalid},

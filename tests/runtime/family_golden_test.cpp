@@ -80,6 +80,59 @@ TEST_CASE("family: a language model within another model gives the same bits") {
   CHECK(test::first_difference(test::logits_of(**wrapped, tokens), wanted) == wanted.size());
 }
 
+/// Makes the head a copy of the embedding, which is what a tied model computes with.
+void copy_head(test::AlteredVariant& altered) {
+  altered.tensor("lm_head.weight").bytes = altered.tensor("model.embed_tokens.weight").bytes;
+}
+
+TEST_CASE("family: a head that is tied to the embedding gives the bits of a copied one, in as much memory") {
+  const auto golden = test::read_safetensors(test::family_folder() / "v2-lite" / "golden.safetensors");
+  const std::vector<uint32_t> tokens = tokens_of(golden.at("long.tokens"));
+  test::AlteredVariant copied("v2-lite");
+  copy_head(copied);
+  auto untied = test::load_folder(copied.write());
+  REQUIRE_MESSAGE(untied, (untied ? "" : untied.error().message));
+  const std::vector<float> wanted = test::logits_of(**untied, tokens);
+  REQUIRE(test::first_difference(wanted, golden.at("long.logits").as<float>()) < wanted.size());
+  for (const bool has_copy : {false, true}) {
+    CAPTURE(has_copy);
+    test::AlteredVariant altered("v2-lite");
+    copy_head(altered);
+    altered.config["tie_word_embeddings"] = true;
+    if (!has_copy) altered.remove("lm_head.weight");
+    auto tied = test::load_folder(altered.write());
+    REQUIRE_MESSAGE(tied, (tied ? "" : tied.error().message));
+    CHECK(test::first_difference(test::logits_of(**tied, tokens), wanted) == wanted.size());
+    CHECK((*tied)->model().weight_bytes() == (*untied)->model().weight_bytes());
+  }
+}
+
+TEST_CASE("family: a tied model with a head of its own that differs is refused") {
+  test::AlteredVariant altered("v2-lite");
+  altered.config["tie_word_embeddings"] = true;
+  const auto refused = test::load_folder(altered.write());
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().kind == ErrorKind::invalid);
+  CHECK(refused.error().message.find("which of them is meant?") != std::string::npos);
+}
+
+TEST_CASE("family: n_shared_experts null is none") {
+  const auto golden = test::read_safetensors(test::family_folder() / "v2-lite" / "golden.safetensors");
+  const std::vector<uint32_t> tokens = tokens_of(golden.at("short.tokens"));
+  const auto without = [&](const format::Json& number) {
+    test::AlteredVariant altered("v2-lite");
+    for (const int layer : {1, 2})
+      for (const char* part : {"gate_proj", "up_proj", "down_proj"})
+        altered.remove("model.layers." + std::to_string(layer) + ".mlp.shared_experts." + part + ".weight");
+    altered.config["n_shared_experts"] = number;
+    auto loaded = test::load_folder(altered.write());
+    REQUIRE_MESSAGE(loaded, (loaded ? "" : loaded.error().message));
+    return test::logits_of(**loaded, tokens);
+  };
+  const std::vector<float> wanted = without(0);
+  CHECK(test::first_difference(without(nullptr), wanted) == wanted.size());
+}
+
 TEST_CASE("family: V3.2 runs up to index_topk positions, and no further") {
   const auto folder = test::family_folder() / "v3.2";
   auto usual = test::load_folder(folder);

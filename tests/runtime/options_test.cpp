@@ -4,6 +4,8 @@
 
 #include <limits>
 
+#include "runtime/cli/prompt.h"
+
 namespace dspack::runtime {
 namespace {
 
@@ -105,13 +107,30 @@ TEST_CASE("command line: drafting with the MTP module") {
 
 TEST_CASE("command line: a prompt of token ids") {
   const auto run = parsed<RunOptions>({"dir", "--tokens", "1,2,3", "-n", "4"});
-  CHECK(run.tokens == std::vector<uint32_t>{1, 2, 3});
+  CHECK(run.tokens.ids == std::vector<uint32_t>{1, 2, 3});
   CHECK_FALSE(run.prompt.has_value());
+  CHECK(parsed<RunOptions>({"dir", "--tokens", "-"}).tokens.file == "-");
+  CHECK(parsed<RunOptions>({"dir", "--tokens", "@a,b"}).tokens.file == "a,b");
+}
+
+TEST_CASE("command line: token ids as a file has them") {
+  for (const char* text : {"1,2,3", "1 2 3\n", " 1, 2 ,3 ", "1\n2\r\n3"}) {
+    CAPTURE(text);
+    const auto ids = parse_token_ids(text);
+    REQUIRE(ids);
+    CHECK(*ids == std::vector<uint32_t>{1, 2, 3});
+  }
+  CHECK(parse_token_ids(" \n")->empty());
+  for (const char* text : {"1,,2", ",1", "1,", "1 x", "-1", "4294967296", "1.5", "0x1"}) {
+    CAPTURE(text);
+    CHECK_FALSE(parse_token_ids(text).has_value());
+  }
+  CHECK(parse_token_ids("7 8 x").error().message == "number 3: \"x\" is not a token id");
 }
 
 TEST_CASE("command line: the other verbs") {
   const auto logits = parsed<LogitsOptions>({"logits", "dir", "--tokens", "1,2,3", "--out", "f", "--chunk", "2"});
-  CHECK(logits.tokens == std::vector<uint32_t>{1, 2, 3});
+  CHECK(logits.tokens.ids == std::vector<uint32_t>{1, 2, 3});
   CHECK(logits.out == "f");
   CHECK(logits.chunk == 2);
   const auto tokenize = parsed<TokenizeOptions>({"tokenize", "dir", "-p", "-x"});
@@ -189,6 +208,11 @@ TEST_CASE("command line: mistakes are one line with status 2") {
       {"dir", "--ctx", "0"},
       {"dir", "--tokens", "1,2", "-p", "x"},
       {"dir", "--tokens", "x"},
+      {"dir", "--tokens", "@"},
+      {"dir", "--tokens", "1,,2"},
+      {"dir", "--tokens", "1,2,"},
+      {"dir", "--tokens", ""},
+      {"dir", "--tokens", "-", "-p", "x"},
       {"dir", "--threads", "0"},
       {"dir", "-p", "x", "--temp", "hot"},
       {"dir", "-p", "x", "--temp", "-1"},

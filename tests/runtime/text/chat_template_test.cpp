@@ -107,6 +107,34 @@ TEST_CASE("chat json: a conversation in OpenAI's form") {
   CHECK(parse_conversation(R"([{"role": "user", "content": "1234567890123456789012"}])").has_value());
 }
 
+TEST_CASE("chat json: content as a list of texts is one text") {
+  const auto content_of = [](const std::string& content) {
+    const auto read = parse_conversation(R"([{"role": "user", "content": )" + content + "}]");
+    REQUIRE_MESSAGE(read, (read ? "" : read.error().message));
+    return read->messages[0].content;
+  };
+  CHECK(content_of(R"([{"type": "text", "text": "Hello"}])") == "Hello");
+  CHECK(content_of(R"([{"type": "text", "text": "a"}, {"type": "text", "text": ""}, {"type": "text", "text": "b"}])") ==
+        "a\n\nb");
+  const auto picture =
+      parse_conversation(R"([{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}])");
+  REQUIRE_FALSE(picture);
+  CHECK(picture.error().kind == ErrorKind::unsupported);
+  CHECK(picture.error().message.find("image_url") != std::string::npos);
+}
+
+TEST_CASE("chat json: a developer speaks as the system") {
+  const auto developer =
+      parse_conversation(R"([{"role": "developer", "content": "s"}, {"role": "user", "content": "u"}])");
+  const auto system = parse_conversation(R"([{"role": "system", "content": "s"}, {"role": "user", "content": "u"}])");
+  REQUIRE(developer);
+  for (const std::string name : {"deepseek-v3.1", "kimi-k2"}) {
+    const auto known = ChatTemplate::named(name);
+    REQUIRE(known);
+    CHECK(*known->render(developer->messages, {}) == *known->render(system->messages, {}));
+  }
+}
+
 TEST_CASE("chat json: mistakes are named by message and field") {
   const std::vector<std::pair<const char*, const char*>> mistakes = {
       {"", "JSON"},
@@ -116,8 +144,10 @@ TEST_CASE("chat json: mistakes are named by message and field") {
       {R"({"messages": [], "tools": {}})", "\"tools\""},
       {R"([3])", "message 0"},
       {R"([{"role": "user"}, {"content": "x"}])", "message 1: \"role\""},
-      {R"([{"role": "developer"}])", "unknown role"},
+      {R"([{"role": "Developer"}])", "unknown role"},
       {R"([{"role": "user", "content": []}])", "\"content\""},
+      {R"([{"role": "user", "content": ["x"]}])", "message 0: a part of \"content\""},
+      {R"([{"role": "user", "content": [{"type": "text"}]}])", "\"text\""},
       {R"([{"role": "user", "prefix": 1}])", "\"prefix\""},
       {R"([{"role": "user", "name": 1}])", "\"name\""},
       {R"([{"role": "assistant", "tool_calls": {}}])", "\"tool_calls\""},
