@@ -1,4 +1,4 @@
-# Libraries from the distribution. scripts/setup names the packages that hold them.
+# Libraries from the distribution. scripts/common.sh names the packages that hold them.
 find_package(PkgConfig REQUIRED)
 find_package(Threads REQUIRED)
 find_package(CURL REQUIRED)

@@ -60,11 +60,15 @@ void GroupedExecutor::accept_drafts(uint32_t rows) {
 }
 
 Result<void> GroupedExecutor::run(const RoutedTokens& tokens, const kernels::Rows& y, const std::stop_token& stop) {
-  if (recorder_ != nullptr) TRY(recorder_->record(tokens.layer, chosen_experts(tokens)));
+  if (recorder_ != nullptr) {
+    TRY_ASSIGN(const std::vector<uint32_t> chosen, chosen_experts(tokens));
+    TRY(recorder_->record(tokens.layer, chosen));
+  }
   std::vector<uint32_t> tokens_of_expert;  // in all waves; only a trace wants to know
   if (tokens.trace.on()) {
     tokens_of_expert.resize(shape_.experts);
-    for (const uint32_t expert : chosen_experts(tokens))
+    TRY_ASSIGN(const std::vector<uint32_t> chosen, chosen_experts(tokens));
+    for (const uint32_t expert : chosen)
       ++tokens_of_expert[expert];
   }
   for (uint32_t first = 0; first < tokens.x.rows; first += shape_.wave_tokens) {

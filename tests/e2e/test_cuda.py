@@ -304,5 +304,37 @@ class Memory(OnGpu):
         self.assertIsNone(stats["memory_plan"]["vram"]["slots"])
 
 
+@unittest.skipUnless(EMULATED, "only the emulated GPU can be told to fail")
+class Edges(Cuda):
+    def played(self, card, *arguments):
+        return self.run_program(*arguments, program="DSPACK_DSRUN", env={**VISIBLE, "DSPACK_EMULATED_GPU": card})
+
+    def test_a_card_without_code_is_refused_and_auto_takes_the_cpu(self):
+        self.assert_refused(self.played("no_code", self.data(), "-p", QUESTION, *CHOICE), "no code for emulated GPU (sm_90)",
+                            "-D DSPACK_CUDA_ARCHITECTURES=90", program="dsrun")
+        path = self.scratch / "stats.json"
+        said = self.assert_ok(self.played("no_code", self.data(), "-p", QUESTION, "--device", "auto", *CHOICE[2:],
+                                          "--stats", path)).stdout
+        self.assertEqual(said, ANSWER)
+        self.assertTrue(json.loads(path.read_text())["device"].startswith("cpu "))
+
+    def test_a_card_that_fills_up_ends_the_run_with_one_line(self):
+        tiers = ("--vram-experts", "25%", "--experts", "50%", "--prefetch", "on", "--miss", "auto")
+        ended = set()
+        for arguments in ((), tiers, ("--mtp", "1")):
+            for card in ("launch_refused=1", "launch_refused=40", "launch_refused=700", "memory_lost_at=1",
+                         "memory_lost_at=40"):
+                with self.subTest(card=card, arguments=arguments):
+                    result = self.played(card, self.data(), "-p", QUESTION, "-n", ANSWER_TOKENS, *CHOICE, *arguments)
+                    self.assertIn(result.code, (0, 1), str(result))
+                    self.assertTrue(ANSWER.startswith(result.stdout.rstrip("\n")), str(result))
+                    if result.code == 1:
+                        self.assertIn("GPU", result.stderr.splitlines()[-1], str(result))
+                        self.assertEqual(result.stderr.count("dsrun: "), 1, str(result))
+                    ended.add((card.split("=")[0], result.code))
+        self.assertIn(("launch_refused", 1), ended)
+        self.assertNotIn(("launch_refused", 0), ended)
+
+
 if __name__ == "__main__":
     main()

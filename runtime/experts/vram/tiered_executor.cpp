@@ -139,7 +139,10 @@ Result<GroupedExecutor*> TieredExecutor::one_by_one() {
 }
 
 Result<void> TieredExecutor::run(const RoutedTokens& tokens, const kernels::Rows& y, const std::stop_token& stop) {
-  if (recorder_ != nullptr) TRY(recorder_->record(tokens.layer, chosen_experts(tokens, false)));
+  if (recorder_ != nullptr) {
+    TRY_ASSIGN(const std::vector<uint32_t> chosen, chosen_experts(tokens, false));
+    TRY(recorder_->record(tokens.layer, chosen));
+  }
   if (tokens.trace.on()) {
     TRY_ASSIGN(GroupedExecutor * grouped, one_by_one());
     return grouped->run(tokens, y, stop);

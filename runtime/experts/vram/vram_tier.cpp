@@ -136,7 +136,7 @@ VramSlot& VramTier::move(LayerId layer, const ExpertDemand& demand, ExpertLease 
   return slot;
 }
 
-void VramTier::copy(VramPool& pool, VramSlot& slot, ExpertLease host, CopyReason) {
+void VramTier::copy(VramPool& pool, VramSlot& slot, ExpertLease host, CopyReason reason) {
   if (slot.used_until != nullptr) copies_->wait(*slot.used_until);
   slot.used_until.reset();
   auto begin = copies_->mark();
@@ -146,7 +146,7 @@ void VramTier::copy(VramPool& pool, VramSlot& slot, ExpertLease host, CopyReason
                         .begin = std::move(begin),
                         .end = slot.arrival,
                         .bytes = pool.layout().expert_bytes,
-                        .reason = CopyReason::wanted});
+                        .reason = reason});
 }
 
 void VramTier::count_computed(LayerId layer, const ExpertDemand& demand) {
