@@ -1,6 +1,7 @@
 # Compiler settings that hold for every target.
 option(DSPACK_TESTS "Build the tests" ON)
 option(DSPACK_FUZZ "Make tests/fuzz libFuzzer programs (clang; the preset \"fuzz\" sets what belongs to it)" OFF)
+option(DSPACK_HARDEN "Checked string functions, guarded stacks, addresses that nobody can guess (not with sanitizers)" ON)
 set(DSPACK_SANITIZE "" CACHE STRING "Sanitizers for every target: address,undefined or thread")
 
 if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
@@ -16,7 +17,7 @@ target_include_directories(dspack_settings INTERFACE ${PROJECT_SOURCE_DIR} ${PRO
 # -ffp-contract=off: a product and a sum are fused only where a kernel says so, or results would depend on the compiler.
 target_compile_options(dspack_settings INTERFACE $<$<COMPILE_LANGUAGE:CXX>:
   -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wnon-virtual-dtor -Werror -ffp-contract=off>)
-if(NOT DSPACK_SANITIZE AND NOT DSPACK_FUZZ)
+if(DSPACK_HARDEN AND NOT DSPACK_SANITIZE AND NOT DSPACK_FUZZ)
   # What is left of a fault in memory that nobody has found: it ends the program instead of serving who sent the bytes.
   # Sanitizers find such faults themselves, and do not know the checked functions of _FORTIFY_SOURCE, which needs an
   # optimiser. What a shared library needs (-fPIC) serves for the addresses of a program (-fPIE) too.

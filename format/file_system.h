@@ -93,8 +93,6 @@ class FileSystem {
   /// Names in a folder, sorted; not recursive.
   [[nodiscard]] virtual Result<std::vector<std::string>> list(const Path& folder) = 0;
   [[nodiscard]] virtual Result<void> make_folders(const Path& folder) = 0;
-  /// The same; nobody but the owner may look into what it creates, where the file system knows owners.
-  [[nodiscard]] virtual Result<void> make_private_folders(const Path& folder) { return make_folders(folder); }
   [[nodiscard]] virtual Result<void> rename(const Path& from, const Path& to) = 0;
   /// Makes `link` a symbolic link to `target`, which is stored as it is written. Something is there: conflict. A file
   /// system without such links: unsupported.
@@ -114,6 +112,8 @@ class FileSystem {
   /// Takes a lock on a file (created if absent) without waiting. Held elsewhere in a way that excludes this, or a
   /// symbolic link: conflict.
   [[nodiscard]] virtual Result<std::unique_ptr<FileLock>> lock(const Path& path, LockKind kind) = 0;
+  /// make_folders; nobody but the owner may look into what it creates, where the file system knows owners.
+  [[nodiscard]] virtual Result<void> make_private_folders(const Path& folder) { return make_folders(folder); }
 };
 
 /// The operating system's own files.

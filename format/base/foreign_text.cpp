@@ -129,9 +129,10 @@ std::string quote(std::string_view text) {
 std::string message_line(std::string_view text) {
   constexpr size_t kWordBytes = 100;
   constexpr size_t kLookedAt = 64UL << 10;  // megabytes of a hostile text are not escaped first and cut then
-  const std::string line = without_passwords(printable(shortened(text, kLookedAt)));
-  if (line.size() <= kMessageBytes) return line;
-  return shortened(with_short_words(line, kWordBytes), kMessageBytes);
+  constexpr size_t kOwnBytes = 520;         // our own longest message is full of figures: what does not fit into --vram
+  std::string line = without_passwords(printable(shortened(text, kLookedAt)));
+  if (line.size() > kMessageBytes) line = with_short_words(line, kWordBytes);
+  return line.size() <= kOwnBytes ? line : shortened(line, kMessageBytes);
 }
 
 std::string without_passwords(std::string_view text) {

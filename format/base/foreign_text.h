@@ -11,7 +11,7 @@
 
 namespace dspack {
 
-/// Bytes of a whole message on one line; what is longer was made long by text from outside.
+/// Bytes of a whole message on one line; what is far longer was made long by text from outside.
 inline constexpr size_t kMessageBytes = 380;
 /// Bytes of one piece of text from outside in a report.
 inline constexpr size_t kPieceBytes = 200;
@@ -37,8 +37,9 @@ inline constexpr size_t kPieceBytes = 200;
 /// The beginning of a piece of text from outside, in quotes: printable, some 60 bytes.
 [[nodiscard]] std::string quote(std::string_view text);
 
-/// A whole message on one line: printable, without passwords, at most kMessageBytes. Of a longer one the long words
-/// lose their middles first, so that what the message says about them stays.
+/// A whole message on one line: printable, without passwords. Of one longer than kMessageBytes the long words lose
+/// their middles, so that what the message says about them stays; what is then far longer still is cut to
+/// kMessageBytes.
 [[nodiscard]] std::string message_line(std::string_view text);
 
 /// The text without the "user:password@" of every URL in it.

@@ -98,6 +98,10 @@ TEST_CASE("foreign text: a message keeps what it says about a long word") {
   CHECK(many.size() <= kMessageBytes);
   CHECK(many.starts_with("file: w"));
   CHECK(many.ends_with(": no key"));
+  std::string figures = "--vram 5.0 GB is too little:";
+  while (figures.size() < 450)
+    figures += " 12.5 GB for this,";
+  CHECK(message_line(figures) == figures);
   CHECK(message_line("one\nreshard: all is well") == "one\\u000areshard: all is well");
 }
 
