@@ -8,6 +8,7 @@
 
 #include "format/cli/output.h"
 #include "format/cli/terminal_progress.h"
+#include "reshard/cli/network_options.h"
 #include "reshard/cli/opened.h"
 #include "reshard/cli/recipe_options.h"
 #include "reshard/repack_part.h"
