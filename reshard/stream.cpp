@@ -1,6 +1,7 @@
 #include "reshard/stream.h"
 
 #include <algorithm>
+#include <optional>
 
 #include <fmt/format.h>
 
@@ -53,6 +54,8 @@ Result<void> check_shard(const StreamInput& input, const format::CheckpointFile&
 
 Result<ShardDone> stream_shard(Run& run, uint64_t shard, const std::stop_token& stop) {
   const StreamInput& input = run.input;
+  std::optional<format::Connections::Permit> connection;
+  TRY_ASSIGN(connection, run.connections.take(shard, stop));
   // Others may write to the same disk: what cannot end well is better stopped now than at the last byte.
   // What other jobs write between the two questions must not count as missing: the disk is asked first.
   TRY_ASSIGN(const uint64_t free_bytes, input.files.free_bytes(input.scope.out));
@@ -66,7 +69,6 @@ Result<ShardDone> stream_shard(Run& run, uint64_t shard, const std::stop_token& 
   others.update(std::as_bytes(std::span(file.header)));
   Scatter scatter(input.plan, input.source, shard, run.writer, tensor_reading(input.repository, input.source, stop));
   if (!wanted.ranges.empty()) {
-    TRY_ASSIGN(const auto connection, run.connections.take(shard, stop));  // until the last byte: others seal meanwhile
     TRY_ASSIGN(const auto bytes, input.repository.open(file.path, stop));
     if (bytes->size_bytes() != file.size_bytes || bytes->version() != file.version) {
       return Error{ErrorKind::corrupt, place + ": the file changed after its header was read; run the command again"};
@@ -87,6 +89,7 @@ Result<ShardDone> stream_shard(Run& run, uint64_t shard, const std::stop_token& 
       }
     }
   }
+  connection.reset();  // another shard is read while this one is sealed
   auto done = scatter.finish();
   if (!done) return done.error().in(place);
   if (done->sha256) TRY(check_shard(input, file, *done->sha256, others.finish(), stop));

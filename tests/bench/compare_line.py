@@ -38,6 +38,7 @@ def parse_arguments():
     parser.add_argument("--round-trip", type=float, default=0.08, help="seconds; 0: no proxy")
     parser.add_argument("--rate", type=float, default=12.5, help="million bytes a second and connection; 0: no bound")
     parser.add_argument("--total-rate", type=float, default=0, help="of all connections together; 0: no bound")
+    parser.add_argument("--before", type=bench.Path, help="another build of reshard, to compare with")
     parser.add_argument("--connections", type=int, default=16, help="of the peers")
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--cold", action="store_true", help="empty the page cache before every run (root)")
@@ -70,8 +71,9 @@ def line_to(server, arguments):
 
 def commands(arguments, line, names, packed, plain):
     jobs = ["--jobs", arguments.jobs] if arguments.jobs else []
-    found = {"reshard --by " + by: [arguments.reshard, line.url + "/", "--by", by, "--out", packed, *jobs]
-             for by in arguments.by}
+    programs = {"reshard": arguments.reshard, **({"before": arguments.before} if arguments.before else {})}
+    found = {"%s --by %s" % (name, by): [program, line.url + "/", "--by", by, "--out", packed, *jobs]
+             for by in arguments.by for name, program in programs.items()}
     found["curl"] = bench.curl_command(line.url, names, plain, arguments.connections)
     if shutil.which("aria2c"):
         found["aria2c"] = bench.aria2_command(line.url, names, plain, arguments.connections,
@@ -84,7 +86,7 @@ def commands(arguments, line, names, packed, plain):
 def print_summary(runs, made, size):
     print()
     median = {name: statistics.median([run.seconds for run in of]) for name, of in runs.items()}
-    peers = [name for name in runs if not name.startswith("reshard")]
+    peers = [name for name in ("curl", "aria2c") if name in runs]
     for name, of in runs.items():
         ratios = "".join("  %.2f of %s" % (median[name] / median[peer], peer) for peer in peers if peer != name)
         print("%-22s %7.2f s (%.2f to %.2f) %7.1f MB/s  %4.0f MB resident  %5.2f GB of files read%s%s" % (

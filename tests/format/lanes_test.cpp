@@ -47,13 +47,13 @@ class FakeSource final : public format::ByteSource {
         part[i] = byte_at(at + i);
       TRY(sink(part));
       at += part.size();
-      bytes += part.size();
+      given += part.size();
     }
     return {};
   }
 
   uint64_t fail_from = kBytes;
-  std::atomic<uint64_t> bytes{0};
+  std::atomic<uint64_t> given{0};
   std::atomic<unsigned> under_way{0};
   std::atomic<unsigned> most_under_way{0};
 
@@ -124,7 +124,7 @@ TEST_CASE("lanes: connections that become free on the way are used from there on
   REQUIRE(line.stream(source, {0, kBytes}, sink).has_value());
   CHECK(check.right);
   CHECK(check.at == kBytes);
-  CHECK(source.bytes == kBytes);
+  CHECK(source.given == kBytes);
   CHECK(source.most_under_way > 1);
 }
 
