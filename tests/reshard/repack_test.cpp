@@ -195,6 +195,29 @@ TEST_CASE("repack: too little disk is refused before anything is created") {
   CHECK_FALSE(std::filesystem::exists(target.path() / "out"));
 }
 
+TEST_CASE("repack: too few free inodes are refused before anything is created") {
+  const TempFolder source;
+  const TempFolder target;
+  SmallCheckpoint().write(source);
+  test::FaultyFileSystem files(format::posix_file_system());
+  files.set_free_files(10);
+  const auto refused = run(source, target.path() / "out", files);
+  REQUIRE_FALSE(refused.has_value());
+  CHECK(refused.error().kind == ErrorKind::budget);
+  CHECK(refused.error().message.find("10 can be") != std::string::npos);
+  CHECK_FALSE(std::filesystem::exists(target.path() / "out"));
+
+  // What is counted is enough, and not much more than is made.
+  uint64_t fewest = 10;
+  for (; !run(source, target.path() / "out", files).has_value(); ++fewest)
+    files.set_free_files(fewest);
+  uint64_t made = 1;
+  for ([[maybe_unused]] const auto& entry : std::filesystem::recursive_directory_iterator(target.path() / "out"))
+    ++made;
+  CHECK(fewest >= made);
+  CHECK(fewest <= 2 * made);
+}
+
 TEST_CASE("repack: a target that holds something else is left alone") {
   const TempFolder source;
   const TempFolder target;
