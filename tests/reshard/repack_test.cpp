@@ -241,8 +241,9 @@ TEST_CASE("repack: a source that changed since the run was begun is not mixed in
   const TempFolder target;
   SmallCheckpoint().write(source);
   test::FaultyFileSystem failing(format::posix_file_system());
-  failing.fail_from(60);
+  failing.fail_from(100);
   REQUIRE_FALSE(run(source, target.path() / "out", failing).has_value());
+  REQUIRE(std::filesystem::exists(target.path() / "out" / ".reshard" / "journal"));
   std::string shard = source.read(SmallCheckpoint::shard_name(0));
   shard.back() ^= 1;
   source.write(SmallCheckpoint::shard_name(0), shard);
