@@ -143,6 +143,7 @@ Result<int> part_or_error(const RepackFlags& flags, const RepackOutlook& outlook
 }
 
 Result<int> repack_or_error(const RepackFlags& flags, const Context& context) {
+  const auto begin = std::chrono::steady_clock::now();  // opening the source and planning count as well
   TRY_ASSIGN(const Recipe recipe, recipe_of(flags));
   std::optional<Part> part;
   if (!flags.part.empty()) {
@@ -171,7 +172,6 @@ Result<int> repack_or_error(const RepackFlags& flags, const Context& context) {
     return 0;
   }
   if (part) return part_or_error(flags, outlook, *repository, options, *part, context);
-  const auto begin = std::chrono::steady_clock::now();
   TRY_ASSIGN(const RepackOutcome outcome,
              repack(outlook, *repository, options, format::posix_file_system(), context.progress, context.stop));
   if (outcome == RepackOutcome::already_complete) {

@@ -113,11 +113,11 @@ Result<int> repair_or_error(const RepairFlags& flags, const Context& context) {
   if (manifest) return repair_complete(flags, options, context);
   TRY_ASSIGN(const auto begun, unfinished_work(folder, files));
   if (begun) return repair_begun(flags, options, *begun, context);
-  return Error{
-      ErrorKind::not_found,
-      fmt::format("{}: has no {}, which says what must be here, and no unfinished repack; if the file is lost, "
-                  "copy it from another copy of the packed repository, else pack the source again",
-                  flags.folder, format::kManifestPath)};
+  return Error{ErrorKind::not_found,
+               fmt::format("{}: has no {}, which says what must be here, and no journal of an unfinished repack that "
+                           "reads; if it is lost, "
+                           "copy it from another copy of the packed repository, else pack the source again",
+                           flags.folder, format::kManifestPath)};
 }
 
 }  // namespace

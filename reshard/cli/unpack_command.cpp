@@ -16,11 +16,11 @@ using format::human_bytes;
 using format::print_out;
 
 Result<int> unpack_or_error(const UnpackFlags& flags, const Context& context) {
+  const auto begin = std::chrono::steady_clock::now();  // opening the place counts as well
   TRY_ASSIGN(const Opened packed, open_packed(flags.folder, flags.jobs, context));
   const UnpackOptions options{
       .out = flags.out, .exact = flags.exact, .shard_bytes = flags.shard_bytes, .jobs = flags.jobs};
   TRY_ASSIGN(const UnpackPlan plan, prepare_unpack(*packed.repository, packed.checkpoint, options, context.stop));
-  const auto begin = std::chrono::steady_clock::now();
   TRY_ASSIGN(const UnpackOutcome outcome, unpack(plan, *packed.repository, packed.checkpoint, options,
                                                  format::posix_file_system(), context.progress, context.stop));
   if (outcome == UnpackOutcome::already_there) {

@@ -40,8 +40,9 @@ Result<void> rewrite(const Path& journal, const std::set<uint64_t>& again, forma
   if (!text && text.error().kind == ErrorKind::not_found) return {};
   if (!text) return text.error();
   const std::string kept = sound_lines(*text, again);
+  if (kept.empty()) return {};  // nothing was recorded yet
   // Without its first record nobody knows whose work it is.
-  const bool has_head = !kept.empty() && text->starts_with(kept.substr(0, kept.find('\n') + 1));
+  const bool has_head = text->starts_with(kept.substr(0, kept.find('\n') + 1));
   if (!has_head) {
     return Error{ErrorKind::corrupt,
                  fmt::format("{}: its first record, which says what was begun here, is damaged; remove this file and "

@@ -2,9 +2,11 @@
 
 import json
 import os
+import re
 import resource
 import shutil
 import subprocess
+import time
 
 import safetensors_io
 from checkpoints import packed_tiny, write_small
@@ -96,6 +98,20 @@ class Repack(EndToEnd):
         again = self.assert_ok(self.repack(self.data(), self.out))
         self.assertIn("complete already", again.stdout)
         self.assertEqual(before, {path: path.stat().st_mtime_ns for path in self.out.rglob("*")})
+
+    def test_the_seconds_of_the_summary_count_from_the_beginning(self):
+        """Opening a far source may take longer than the rest."""
+        for index in (self.data() / INDEX, packed_tiny() / "manifest.json"):
+            server = self.serve(index.parent)
+            server.add_fault(index.name, "slow", times=1, rate=index.stat().st_size // 3)
+            unpacks = index.name == "manifest.json"
+            begin = time.monotonic()
+            result = self.assert_ok(self.run_program("unpack", server.url, "--out", self.scratch / "plain") if unpacks
+                                    else self.repack(server.url, self.out))
+            took = time.monotonic() - begin
+            seconds = float(re.search(r"; (\d+\.\d) s", result.stdout).group(1))
+            self.assertGreater(seconds, 2, str(result))
+            self.assertLessEqual(seconds, took + 0.05)
 
     def test_a_dry_run_tells_the_work_and_does_none(self):
         result = self.assert_ok(self.repack(self.data(), self.out, "--dry-run"))

@@ -150,7 +150,7 @@ class Resume(EndToEnd):
         if result.code == 0:
             self.assert_same_tree(self.out, self.whole)
         else:
-            self.assert_refused(result, sealed[0], "remove")
+            self.assert_refused(result, sealed[0], "reshard repair %s" % self.out)
 
     def test_an_output_inside_the_source_is_refused(self):
         # The next run would take what is there for a part of the source.

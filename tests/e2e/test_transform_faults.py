@@ -46,7 +46,7 @@ class Interrupted(TransformCase):
             self.assertIn("resuming: %d of %d" % (len(names) - 1, len(names)), result.stderr)
             self.assert_same_tree(out, converted_tiny(transform))
 
-    def test_scales_that_were_read_differently_twice_are_refused(self):
+    def test_scales_that_were_read_differently_twice_are_refused_and_read_again_by_repair(self):
         tensors = [{}, {}]
         name = "model.layers.0.self_attn.o_proj.weight"
         tensors[0][name] = (FP8, [640, 1000], bytes(640_000))
@@ -58,8 +58,13 @@ class Interrupted(TransformCase):
         server.add_fault(SHARDS[1], "corrupt", times=1, at=len(raw) - 1)  # on its way to be used, or to be digested
         out = self.scratch / "packed"
         self.assert_refused(self.repack(server.url, out, "--transform", "fp8-to-bf16", by="layer"),
-                            name + "_scale_inv", "read differently twice")
+                            name + "_scale_inv", "read differently twice", "reshard repair %s" % out)
+        self.assert_refused(self.repack(server.url, out, "--transform", "fp8-to-bf16", by="layer"), "differently twice")
         self.assert_absent(out / "manifest.json")
+        self.assert_ok(self.run_program("repair", out))
+        whole = self.scratch / "whole"
+        self.assert_ok(self.repack(source, whole, "--transform", "fp8-to-bf16", by="layer"))
+        self.assert_same_tree(out, whole)
 
 
 class Refused(TransformCase):

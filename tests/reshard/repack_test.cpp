@@ -195,6 +195,29 @@ TEST_CASE("repack: too little disk is refused before anything is created") {
   CHECK_FALSE(std::filesystem::exists(target.path() / "out"));
 }
 
+TEST_CASE("repack: too few free inodes are refused before anything is created") {
+  const TempFolder source;
+  const TempFolder target;
+  SmallCheckpoint().write(source);
+  test::FaultyFileSystem files(format::posix_file_system());
+  files.set_free_files(10);
+  const auto refused = run(source, target.path() / "out", files);
+  REQUIRE_FALSE(refused.has_value());
+  CHECK(refused.error().kind == ErrorKind::budget);
+  CHECK(refused.error().message.find("10 can be") != std::string::npos);
+  CHECK_FALSE(std::filesystem::exists(target.path() / "out"));
+
+  // What is counted is enough, and not much more than is made.
+  uint64_t fewest = 10;
+  for (; !run(source, target.path() / "out", files).has_value(); ++fewest)
+    files.set_free_files(fewest);
+  uint64_t made = 1;
+  for ([[maybe_unused]] const auto& entry : std::filesystem::recursive_directory_iterator(target.path() / "out"))
+    ++made;
+  CHECK(fewest >= made);
+  CHECK(fewest <= 2 * made);
+}
+
 TEST_CASE("repack: a target that holds something else is left alone") {
   const TempFolder source;
   const TempFolder target;
@@ -218,8 +241,9 @@ TEST_CASE("repack: a source that changed since the run was begun is not mixed in
   const TempFolder target;
   SmallCheckpoint().write(source);
   test::FaultyFileSystem failing(format::posix_file_system());
-  failing.fail_from(60);
+  failing.fail_from(100);
   REQUIRE_FALSE(run(source, target.path() / "out", failing).has_value());
+  REQUIRE(std::filesystem::exists(target.path() / "out" / ".reshard" / "journal"));
   std::string shard = source.read(SmallCheckpoint::shard_name(0));
   shard.back() ^= 1;
   source.write(SmallCheckpoint::shard_name(0), shard);
