@@ -12,6 +12,10 @@
 
 namespace dspack::runtime {
 
+using dspack::decode_utf8_character;
+using dspack::first_utf8_unit;
+using dspack::Utf8Unit;
+
 inline constexpr std::string_view kReplacementCharacter = "\xEF\xBF\xBD";  // U+FFFD
 
 [[nodiscard]] bool is_valid_utf8(std::string_view text);
