@@ -175,7 +175,7 @@ Error no_gpu(cudaError_t status) {
 
 void check(cudaError_t status, const char* file, int line) {
   if (status == cudaSuccess) return;
-  cudaGetLastError();  // it is kept here, and nobody else shall meet it
+  cudaGetLastError();  // or a later call would report it once more
   const std::string_view path = file;
   const std::string what =
       words(status) + ", " + std::string(path.substr(path.find_last_of('/') + 1)) + ":" + std::to_string(line);

@@ -320,20 +320,18 @@ class Edges(Cuda):
 
     def test_a_card_that_fills_up_ends_the_run_with_one_line(self):
         tiers = ("--vram-experts", "25%", "--experts", "50%", "--prefetch", "on", "--miss", "auto")
-        ended = set()
+        # Memory that is lost late may never be wanted: such a run may succeed.
+        may_succeed = {"launch_refused=1": False, "launch_refused=40": False, "launch_refused=300": True,
+                       "memory_lost_at=1": False, "memory_lost_at=40": True}
         for arguments in ((), tiers, ("--mtp", "1")):
-            for card in ("launch_refused=1", "launch_refused=40", "launch_refused=700", "memory_lost_at=1",
-                         "memory_lost_at=40"):
+            for card, may in may_succeed.items():
                 with self.subTest(card=card, arguments=arguments):
                     result = self.played(card, self.data(), "-p", QUESTION, "-n", ANSWER_TOKENS, *CHOICE, *arguments)
-                    self.assertIn(result.code, (0, 1), str(result))
+                    self.assertIn(result.code, (0, 1) if may else (1,), str(result))
                     self.assertTrue(ANSWER.startswith(result.stdout.rstrip("\n")), str(result))
                     if result.code == 1:
                         self.assertIn("GPU", result.stderr.splitlines()[-1], str(result))
                         self.assertEqual(result.stderr.count("dsrun: "), 1, str(result))
-                    ended.add((card.split("=")[0], result.code))
-        self.assertIn(("launch_refused", 1), ended)
-        self.assertNotIn(("launch_refused", 0), ended)
 
 
 if __name__ == "__main__":

@@ -273,7 +273,7 @@ template <class... Parameters>
 bool has_code(void (*kernel)(Parameters...)) {
   cudaFuncAttributes attributes = {};
   const bool has_it = cudaFuncGetAttributes(&attributes, kernel) == cudaSuccess;
-  cudaGetLastError();  // it is answered, and nobody else shall meet it
+  cudaGetLastError();  // or the next launch would report it
   return has_it;
 }
 
