@@ -42,8 +42,8 @@ Result<void> DurableFolders::check_links(const Path& folder) {
     TRY_ASSIGN(const auto target, files_.read_link(at));
     if (target) {
       return Error{ErrorKind::invalid, at.string() +
-                                            ": is a symbolic link where a folder of ours belongs; what it leads to is "
-                                            "not written to: remove the link"};
+                                           ": is a symbolic link where a folder of ours belongs; what it leads to is "
+                                           "not written to: remove the link"};
     }
     seen.insert(at);
   }

@@ -232,10 +232,11 @@ Result<PackedFile> read_file(const Json& json, const std::vector<KnownLayout>& l
   }
   if (json.contains("row_blocks")) {
     TRY_ASSIGN(const Json* entries, json_array(json, "row_blocks"));
+    std::set<uint64_t> with_blocks;
     for (const Json& entry : *entries) {
       auto blocks = read_row_blocks(entry, layout);
       if (!blocks) return blocks.error().in(file.path);
-      if (std::ranges::find(file.row_blocks, blocks->tensor, &RowBlocks::tensor) != file.row_blocks.end())
+      if (!with_blocks.insert(blocks->tensor).second)
         return invalid(fmt::format("{}: has row blocks of tensor {} twice", file.path, blocks->tensor));
       file.row_blocks.push_back(*std::move(blocks));
     }
