@@ -403,7 +403,10 @@ Result<void> read_files(const Json& json, Manifest& manifest) {
     TRY_ASSIGN(PackedFile file, read_file(entry, known_layouts));
     TRY(paths.claim(stored_file(file).path));
     TRY(sizes.add(file.path, file.size_bytes));
-    if (file.zstd) TRY(sizes.add(file.path, file.zstd->size_bytes));
+    if (file.zstd) {
+      TRY(paths.claim(file.path));  // by which it is asked for
+      TRY(sizes.add(file.path, file.zstd->size_bytes));
+    }
     for (const PackedExpert& expert : file.experts) {
       if (experts.insert(expert.key).second) continue;
       return invalid(fmt::format("{}: layer {}, expert {} is in another file too", file.path,
