@@ -37,15 +37,17 @@ Result<void> DurableFolders::make(const Path& folder) {
 
 /// The output folder itself may be a link: the user named it.
 Result<void> DurableFolders::check_links(const Path& folder) {
+  std::set<Path> seen;
   for (Path at = folder; at != out_ && is_within(at, out_) && !unlinked_.contains(at); at = at.parent_path()) {
     TRY_ASSIGN(const auto target, files_.read_link(at));
     if (target) {
       return Error{ErrorKind::invalid, at.string() +
-                                            ": is a symbolic link where a folder of ours belongs; what it leads to is "
-                                            "not written to: remove the link"};
+                                           ": is a symbolic link where a folder of ours belongs; what it leads to is "
+                                           "not written to: remove the link"};
     }
-    unlinked_.insert(at);
+    seen.insert(at);
   }
+  unlinked_.merge(seen);  // not before: what lies below a link is none itself
   return {};
 }
 

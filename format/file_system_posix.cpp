@@ -193,6 +193,7 @@ class PosixFileSystem final : public FileSystem {
     TRY_ASSIGN(Descriptor fd, open_own(path, flags_of(mode), "open for writing"));
     struct ::stat info {};
     if (::fstat(fd.get(), &info) != 0) return system_error(path, "stat", errno);
+    if (S_ISBLK(info.st_mode)) return Error{ErrorKind::invalid, path.string() + ": is a disk, not a file"};
     if (!S_ISREG(info.st_mode)) {
       const bool any = S_ISCHR(info.st_mode) && ::lseek(fd.get(), 0, SEEK_CUR) >= 0;
       const auto order = any ? PosixStream::Order::any : PosixStream::Order::given;

@@ -233,10 +233,11 @@ Result<PackedFile> read_file(const Json& json, const std::vector<KnownLayout>& l
   }
   if (json.contains("row_blocks")) {
     TRY_ASSIGN(const Json* entries, json_array(json, "row_blocks"));
+    std::set<uint64_t> with_blocks;
     for (const Json& entry : *entries) {
       auto blocks = read_row_blocks(entry, layout);
       if (!blocks) return blocks.error().in(file.path);
-      if (std::ranges::find(file.row_blocks, blocks->tensor, &RowBlocks::tensor) != file.row_blocks.end())
+      if (!with_blocks.insert(blocks->tensor).second)
         return invalid(fmt::format("{}: has row blocks of tensor {} twice", file.path, blocks->tensor));
       file.row_blocks.push_back(*std::move(blocks));
     }
@@ -403,7 +404,10 @@ Result<void> read_files(const Json& json, Manifest& manifest) {
     TRY_ASSIGN(PackedFile file, read_file(entry, known_layouts));
     TRY(paths.claim(stored_file(file).path));
     TRY(sizes.add(file.path, file.size_bytes));
-    if (file.zstd) TRY(sizes.add(file.path, file.zstd->size_bytes));
+    if (file.zstd) {
+      TRY(paths.claim(file.path));  // by which it is asked for
+      TRY(sizes.add(file.path, file.zstd->size_bytes));
+    }
     for (const PackedExpert& expert : file.experts) {
       if (experts.insert(expert.key).second) continue;
       return invalid(fmt::format("{}: layer {}, expert {} is in another file too", file.path,

@@ -74,9 +74,14 @@ class LocalRepository final : public Repository {
   /// Whether a file lies, without links, where the rule wants it. What is not there is told by whoever opens it.
   Result<void> check_place(std::string_view path) const {
     if (!bounds_) return {};
-    std::error_code missing;
-    const Path place = std::filesystem::canonical(folder_ / path, missing);
-    if (missing || bounds_->hold(place)) return {};
+    std::error_code failed;
+    const Path place = std::filesystem::canonical(folder_ / path, failed);
+    if (failed == std::errc::no_such_file_or_directory || failed == std::errc::not_a_directory) return {};
+    // A link may be made so long that it can be opened and not be followed by name: no answer is no permission.
+    if (failed)
+      return Error{ErrorKind::invalid,
+                   fmt::format("{}: cannot tell where it lies: {}", locate(path), failed.message())};
+    if (bounds_->hold(place)) return {};
     return Error{ErrorKind::invalid,
                  fmt::format("{}: leads out of its folder by a symbolic link, to {}; only what lies in the folder is "
                              "copied: put the file itself there, or name the folder that it lies in as the source",

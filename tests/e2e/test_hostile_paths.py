@@ -186,6 +186,14 @@ class SourceLinks(EndToEnd):
         (self.source / "config.json").symlink_to("../secret/id_ed25519")
         self.refuse(self.source, self.source / "config.json")
 
+    def test_a_link_that_is_too_long_to_be_followed_by_name(self):
+        target = "/" * (4090 - len(str(self.secret))) + str(self.secret)[1:] + "/id_ed25519"
+        (self.source / "tokenizer.model").symlink_to(target[-4095:])
+        self.assertEqual((self.source / "tokenizer.model").read_text(), "PRIVATE KEY\n")
+        result = self.repack(self.source, self.out)
+        self.assert_refused(result, self.source / "tokenizer.model")
+        self.assert_absent(self.out)
+
     def test_a_shard_that_leads_out(self):
         os.rename(self.source / SHARDS[0], self.secret / "x")
         (self.source / SHARDS[0]).symlink_to("../secret/x")
