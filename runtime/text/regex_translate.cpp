@@ -102,13 +102,15 @@ class Translator {
     }
   }
 
+  [[nodiscard]] Error broken(std::string_view what) const { return {ErrorKind::invalid, cursor_.refuse(what).message}; }
+
   /// * + ? and the same lazy (*?) or possessive (*+).
   Result<void> repeated() {
-    if (!can_repeat_) return cursor_.refuse("a quantifier that follows nothing");
+    if (!can_repeat_) return broken("a quantifier that follows nothing");
     const char kind = cursor_.peek(1);
     const size_t bytes = kind == '?' || kind == '+' ? 2 : 1;
     const char after = cursor_.peek(bytes);
-    if (after == '?' || after == '+' || after == '*') return cursor_.refuse("a quantifier behind a quantifier");
+    if (after == '?' || after == '+' || after == '*') return broken("a quantifier behind a quantifier");
     syntax(cursor_.take(bytes));
     count_here();
     can_repeat_ = false;
@@ -143,7 +145,7 @@ class Translator {
 
   /// {n} {n,} {n,m}
   Result<void> counted() {
-    if (!can_repeat_) return cursor_.refuse("a quantifier that follows nothing");
+    if (!can_repeat_) return broken("a quantifier that follows nothing");
     size_t end = 1;
     size_t commas = 0;
     for (char c = cursor_.peek(end); (c >= '0' && c <= '9') || c == ','; c = cursor_.peek(++end))

@@ -11,8 +11,9 @@ namespace dspack::runtime {
 
 class WorkBudget {
  public:
-  /// A step takes 10 to 50 ns: a second for any text, and some five a megabyte. The patterns of released tokenizers
-  /// take up to 14 steps a byte, on the worst of texts.
+  /// A step takes 3 to 5 ns where the engine has a JIT, and some ten times that where it interprets: all of them a
+  /// tenth of a second for any text and half a second a megabyte. Patterns of released tokenizers take up to 10 steps a
+  /// byte on the worst of texts.
   static constexpr uint64_t kBaseSteps = 20'000'000;
   static constexpr uint64_t kStepsPerByte = 100;
   /// Of what is passed over in a straight line: so many bytes or characters are one step.

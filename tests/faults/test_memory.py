@@ -329,20 +329,21 @@ class Runs(Bounded):
         return path
 
     def test_a_replay_with_many_slots(self):
-        """Passes over 200,000 experts, each asked for once in a round."""
-        experts = 50_000
-        steps = ((number * 4 + layer, layer, [[4 * (number % (experts // 4)) + i for i in range(4)]])
-                 for number in range(2 * experts // 4) for layer in range(4))
-        path = self.routes(4, experts, steps)
-        self.assert_bounded("replay of 400,000 uses, 180,000 slots", "replay", path, "--slots", "180000", codes=(0,),
-                            program="DSPACK_DSRUN")
+        """Passes over 180,000 experts of 300 layers, each asked for once in a round, of which nine tenths have slots."""
+        layers, experts = 300, 600
+        steps = ((number, layer, [[4 * (number % (experts // 4)) + i for i in range(4)]])
+                 for number in range(2 * experts // 4) for layer in range(layers))
+        path = self.routes(layers, experts, steps)
+        for policy in ("lru", "lfu", "random-old", "s3-fifo"):
+            self.assert_bounded("replay of 360,000 uses, 162,000 slots: " + policy, "replay", path, "--slots", "162000",
+                                "--policy", policy, codes=(0,), program="DSPACK_DSRUN")
 
     def test_a_replay_of_wide_layers(self):
-        """Prompts that ask for all of a layer's 30,000 experts."""
-        experts = 30_000
+        """Prompts that ask for all of a layer's 10,000 experts."""
+        experts = 10_000
         rows = [[4 * row + i for i in range(4)] for row in range(experts // 4)]
         path = self.routes(2, experts, ((number, number % 2, rows) for number in range(4)))
-        self.assert_bounded("replay of layers of 30,000 experts", "replay", path, "--slots", "45000", codes=(0,),
+        self.assert_bounded("replay of layers of 10,000 experts", "replay", path, "--slots", "15000", codes=(0,),
                             program="DSPACK_DSRUN")
 
 

@@ -88,23 +88,25 @@ TEST_CASE("regex: a long run of white space neither overflows nor is dropped") {
 }
 
 TEST_CASE("regex: a pattern that explodes on a text is reported, in as many steps wherever the work lies") {
-  const std::string run = std::string(6000, 'a') + "xc";  // so that the engine does not miss the c at once
-  const std::pair<const char*, std::string> cases[] = {
-      {"(?:a|a|aa)+$", std::string(60, 'a') + "b"},  // brackets
-      {"a*a*a*a*a*c", run},                          // no bracket at all
-      {"(?:a|a|a|a)*(?:a|a|a|a)*c", run},            // alternatives
-      {"(?=a*a*a*c)a|b", run},                       // anew at every place
-      {"(?<!a*c)b", "b"},                            // (of no fixed length: refused when it is compiled)
-      {"a*?a*?a*?a*?c", run},
-      {"a{0,500}a{0,500}a{0,500}c", run},
+  struct Case {
+    const char* pattern;
+    size_t letters = 6000;
+    const char* end = "xc";  // so that the engine does not miss the c at once
   };
-  for (const auto& [pattern, text] : cases) {
+  const Case cases[] = {
+      {"(?:a|a|aa)+$", 60, "b"},  // brackets
+      {"a*a*a*a*a*c"},            // no bracket at all
+      {"(?:a|a|a|a)*(?:a|a)*c"},  // alternatives
+      {"(?=a*a*a*c)a|b"},         // anew at every place
+      {"a*?a*?a*?a*?c"},          // the shortest first
+      {"a{0,500}a{0,500}a{0,500}c"},
+  };
+  for (const auto& [pattern, letters, end] : cases) {
     CAPTURE(pattern);
+    std::string text(letters, 'a');
+    text.append(end);
     const auto regex = Regex::compile(pattern);
-    if (!regex) {
-      CHECK(std::string(pattern).find("(?<!") == 0);
-      continue;
-    }
+    REQUIRE_MESSAGE(regex.has_value(), (regex ? "" : regex.error().message));
     RegexScratch scratch;
     WorkBudget budget(text.size());
     std::vector<Regex::Match> matches;
