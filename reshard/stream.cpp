@@ -1,7 +1,6 @@
 #include "reshard/stream.h"
 
 #include <algorithm>
-#include <optional>
 
 #include <fmt/format.h>
 
@@ -54,8 +53,7 @@ Result<void> check_shard(const StreamInput& input, const format::CheckpointFile&
 
 Result<ShardDone> stream_shard(Run& run, uint64_t shard, const std::stop_token& stop) {
   const StreamInput& input = run.input;
-  std::optional<format::Connections::Permit> connection;
-  TRY_ASSIGN(connection, run.connections.take(shard, stop));
+  TRY_ASSIGN(auto connection, run.connections.take(shard, stop));
   // Others may write to the same disk: what cannot end well is better stopped now than at the last byte.
   // What other jobs write between the two questions must not count as missing: the disk is asked first.
   TRY_ASSIGN(const uint64_t free_bytes, input.files.free_bytes(input.scope.out));
@@ -89,7 +87,7 @@ Result<ShardDone> stream_shard(Run& run, uint64_t shard, const std::stop_token& 
       }
     }
   }
-  connection.reset();  // another shard is read while this one is sealed
+  connection.give_back();  // another shard is read while this one is sealed
   auto done = scatter.finish();
   if (!done) return done.error().in(place);
   if (done->sha256) TRY(check_shard(input, file, *done->sha256, others.finish(), stop));

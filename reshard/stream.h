@@ -2,11 +2,10 @@
 // time; its bytes are scattered into the partial files and digested on the way. Over a network a few shards are begun
 // with, more as long as more connections bring more (format/source/connection_growth.h), up to `jobs`; where fewer
 // shards are left than connections pay for, the others fetch ranges of the remaining ones. Threads: called once.
-// Memory: a connection has a receive buffer (half a MiB), a shard under way one staging buffer (2 MiB), and pieces of
-// shards that several connections fetch take what piece_bytes() leaves them: with 16 connections some 170 MiB at most
-// beside the plan, and below 256 MiB with that of DeepSeek-V3; what conversions hold comes on top (converter.h).
-// Errors: as the source and the writer; corrupt if a file changed since the catalogue was read, or is not what is
-// declared; budget if the disk runs full.
+// Memory: a connection has a receive buffer (half a MiB), a shard under way one staging buffer (2 MiB); where several
+// connections fetch a shard, its pieces come on top (piece_bytes(): with 16 connections 168 MiB at most, and with the
+// plan of DeepSeek-V3 51 MiB), and what conversions hold (converter.h). Errors: as the source and the writer; corrupt
+// if a file changed since the catalogue was read, or is not what is declared; budget if the disk runs full.
 #pragma once
 
 #include <memory>

@@ -1,7 +1,5 @@
 #include "format/source/connections.h"
 
-#include "format/base/checked.h"
-
 namespace dspack::format {
 namespace {
 
@@ -29,17 +27,15 @@ Result<Connections::Permit> Connections::take(uint64_t number, const std::stop_t
   if (!is_free) return Error{ErrorKind::cancelled, "stopped on request"};
   count_use(Clock::now());
   ++in_use_;
-  ++transfers_;
-  return Permit(*this, true);
+  return Permit(*this);
 }
 
-std::optional<Connections::Permit> Connections::lend(unsigned held) {
+std::optional<Connections::Permit> Connections::lend() {
   const std::lock_guard lock(mutex_);
-  if (in_use_ >= growth_.limit() || !waiting_.empty() || transfers_ == 0) return std::nullopt;
-  if (held >= ceil_div(growth_.limit(), transfers_)) return std::nullopt;
+  if (in_use_ >= growth_.limit() || !waiting_.empty()) return std::nullopt;
   count_use(Clock::now());
   ++in_use_;
-  return Permit(*this, false);
+  return Permit(*this);
 }
 
 bool Connections::are_wanted_back() const {
@@ -73,11 +69,10 @@ unsigned Connections::limit() const {
   return growth_.limit();
 }
 
-void Connections::give_back(bool is_first) {
+void Connections::given_back() {
   const std::lock_guard lock(mutex_);
   count_use(Clock::now());
   --in_use_;
-  if (is_first) --transfers_;
   changed_.notify_all();
 }
 

@@ -26,32 +26,30 @@ class Connections {
   Connections(const Connections&) = delete;
   Connections& operator=(const Connections&) = delete;
 
-  /// The right to use one connection until it is destroyed. Movable.
+  /// The right to use one connection, until it is given back or destroyed.
   class Permit {
    public:
-    Permit(Permit&& other) noexcept : owner_(std::exchange(other.owner_, nullptr)), is_first_(other.is_first_) {}
+    Permit(Permit&& other) noexcept : owner_(std::exchange(other.owner_, nullptr)) {}
     Permit& operator=(Permit&& other) noexcept {
       std::swap(owner_, other.owner_);
-      std::swap(is_first_, other.is_first_);
       return *this;
     }
-    ~Permit() {
-      if (owner_ != nullptr) owner_->give_back(is_first_);
+    ~Permit() { give_back(); }
+    void give_back() {
+      if (Connections* owner = std::exchange(owner_, nullptr)) owner->given_back();
     }
 
    private:
     friend class Connections;
-    Permit(Connections& owner, bool is_first) : owner_(&owner), is_first_(is_first) {}
+    explicit Permit(Connections& owner) : owner_(&owner) {}
     Connections* owner_;
-    bool is_first_;
   };
 
   /// Waits for the first connection of a transfer. Of those that wait the lowest number is next; no two wait with the
   /// same.
   [[nodiscard]] Result<Permit> take(uint64_t number, const std::stop_token& stop);
-  /// A further one for a transfer that has `held`, if one is free, nobody waits for a first one, and the transfer has
-  /// not got its equal share of all.
-  [[nodiscard]] std::optional<Permit> lend(unsigned held);
+  /// A further one, if one is free and nobody waits for a first one.
+  [[nodiscard]] std::optional<Permit> lend();
   /// Whether further connections should be given back as soon as may be.
   [[nodiscard]] bool are_wanted_back() const;
 
@@ -63,7 +61,7 @@ class Connections {
   [[nodiscard]] unsigned limit() const;
 
  private:
-  void give_back(bool is_first);
+  void given_back();
   void count_use(Clock::time_point now);
   void begin_interval(Clock::time_point now);
 
@@ -73,7 +71,6 @@ class Connections {
   std::shared_ptr<const TransferCounters> counters_;
   std::set<uint64_t> waiting_;
   unsigned in_use_ = 0;
-  unsigned transfers_ = 0;
   uint64_t refusals_ = 0;        // seen so far
   Clock::time_point refused_{};  // when the last one was seen
   Clock::time_point began_{};    // the interval; none before the first byte

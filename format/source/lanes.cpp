@@ -7,8 +7,8 @@
 #include <mutex>
 #include <optional>
 #include <thread>
+#include <utility>
 
-#include "format/base/checked.h"
 #include "format/base/guarded.h"
 
 namespace dspack::format {
@@ -18,7 +18,7 @@ using Piece = std::vector<std::byte>;
 using Permit = Connections::Permit;
 
 /// The pieces of a range between those who fetch them and the one who hands them on. Bounds within the range are
-/// multiples of the piece of the file.
+/// multiples of kPieceUnit of the file.
 class PieceQueue {
  public:
   PieceQueue(ByteSource& source, ByteRange range, Connections& connections, uint64_t piece_bytes,
@@ -27,8 +27,8 @@ class PieceQueue {
         range_(range),
         connections_(connections),
         piece_bytes_(piece_bytes),
-        count_(range.size() == 0 ? 0 : ceil_div(range.end, piece_bytes) - range.begin / piece_bytes),
-        pass_on_(stop, [this] { stop_all_.request_stop(); }) {}
+        pass_on_(stop, [this] { stop_all_.request_stop(); }),
+        claimed_(range.begin) {}
 
   ~PieceQueue() { stop_all_.request_stop(); }
   PieceQueue(const PieceQueue&) = delete;
@@ -38,10 +38,9 @@ class PieceQueue {
   Result<void> run(std::optional<Permit> lent, const ByteSink& sink) {
     start_lane(std::nullopt);
     if (lent) start_lane(std::move(lent));
-    for (uint64_t number = 0; number < count_; ++number) {
-      while (auto permit = connections_.lend(reap_lanes()))
-        start_lane(std::move(permit));
-      TRY_ASSIGN(Piece piece, take(number));
+    for (uint64_t at = range_.begin; at < range_.end;) {
+      TRY_ASSIGN(Piece piece, take(at));
+      at += piece.size();
       TRY(sink(piece));
       give_back(std::move(piece));
     }
@@ -55,43 +54,35 @@ class PieceQueue {
     std::jthread thread{};         // last: joined before the rest goes
   };
 
+  /// By the thread of run() alone.
   void start_lane(std::optional<Permit> permit) {
-    {
-      const std::lock_guard lock(mutex_);
-      ++window_;
-      changed_.notify_all();
-    }
-    Lane& lane = lanes_.emplace_back(Lane{.permit = std::move(permit)});
-    lane.thread = std::jthread([this, &lane] { fetch_pieces(lane); });
-  }
-
-  /// Forgets the lanes that have given their connection back. How many are left.
-  unsigned reap_lanes() {
-    std::list<Lane> done;
+    std::list<Lane> done;  // joined last, without the lock
     const std::lock_guard lock(mutex_);
     for (auto lane = lanes_.begin(); lane != lanes_.end();) {
       const auto next = std::next(lane);
       if (lane->is_done) done.splice(done.end(), lanes_, lane);
       lane = next;
     }
-    return static_cast<unsigned>(lanes_.size());
+    ++window_;
+    Lane& lane = lanes_.emplace_back(Lane{.permit = std::move(permit)});
+    lane.thread = std::jthread([this, &lane] { fetch_pieces(lane); });
+    changed_.notify_all();
   }
 
   void fetch_pieces(Lane& lane) {
     const std::stop_token stop = stop_all_.get_token();
     std::unique_lock lock(mutex_);
     while (!lane.permit || !connections_.are_wanted_back()) {
-      const bool wanted =
-          changed_.wait(lock, stop, [this] { return claimed_ >= count_ || claimed_ < taken_ + window_; });
-      if (!wanted || claimed_ >= count_ || stop.stop_requested()) break;
-      const uint64_t number = claimed_++;
+      const bool wanted = changed_.wait(lock, stop, [this] { return claimed_ == range_.end || under_way_ < window_; });
+      if (!wanted || claimed_ == range_.end || stop.stop_requested()) break;
+      const ByteRange range = claim();
       Piece piece = std::move(spare_);
       spare_ = {};
       lock.unlock();
-      const Result<void> fetched = guarded([&] { return fetch(number, piece, stop); });
+      const Result<void> fetched = guarded([&] { return fetch(range, piece, stop); });
       lock.lock();
       if (fetched.has_value()) {
-        ready_.emplace(number, std::move(piece));
+        ready_.emplace(range.begin, std::move(piece));
       } else if (!error_) {
         error_ = fetched.error();
         stop_all_.request_stop();  // the other lanes' pieces are of no use now
@@ -103,33 +94,58 @@ class PieceQueue {
     --window_;
   }
 
-  Result<void> fetch(uint64_t number, Piece& piece, const std::stop_token& stop) {
-    const uint64_t grid = (range_.begin / piece_bytes_ + number) * piece_bytes_;
-    const ByteRange range{std::max(range_.begin, grid), std::min(range_.end, grid + piece_bytes_)};
+  /// The next piece. The last ones are shorter, so that all lanes end at about the same time.
+  ByteRange claim() {
+    const uint64_t size = std::clamp((range_.end - claimed_) / window_, kPieceUnit, piece_bytes_);
+    const uint64_t next_unit = claimed_ / kPieceUnit + 1;
+    const uint64_t end = std::max(next_unit, (claimed_ + size) / kPieceUnit) * kPieceUnit;
+    const ByteRange range{claimed_, std::min(end, range_.end)};
+    claimed_ = range.end;
+    ++under_way_;
+    return range;
+  }
+
+  Result<void> fetch(ByteRange range, Piece& piece, const std::stop_token& stop) {
     piece.resize(range.size());
     size_t filled = 0;
     const ByteSink copy = [&](std::span<const std::byte> bytes) -> Result<void> {
       connections_.received(bytes.size());
       std::ranges::copy(bytes, piece.begin() + static_cast<std::ptrdiff_t>(filled));
       filled += bytes.size();
+      look_for_another();
       return {};
     };
     return source_.stream(range, copy, stop);
   }
 
-  /// Waits for a piece.
-  Result<Piece> take(uint64_t number) {
+  /// A connection that has become free is offered to run().
+  void look_for_another() {
+    const std::lock_guard lock(mutex_);
+    if (offered_ || claimed_ == range_.end) return;
+    offered_ = connections_.lend();
+    if (offered_) changed_.notify_all();
+  }
+
+  /// Waits for the piece that begins at `at`, and sets those to work that are offered meanwhile.
+  Result<Piece> take(uint64_t at) {
     std::unique_lock lock(mutex_);
-    const bool came = changed_.wait(lock, stop_all_.get_token(), [&] { return error_ || ready_.contains(number); });
-    if (error_) return *error_;
-    if (!came) return Error{ErrorKind::cancelled, "stopped on request"};
-    return std::move(ready_.extract(number).mapped());
+    for (;;) {
+      const bool came =
+          changed_.wait(lock, stop_all_.get_token(), [&] { return error_ || offered_ || ready_.contains(at); });
+      if (error_) return *error_;
+      if (!came) return Error{ErrorKind::cancelled, "stopped on request"};
+      if (!offered_) return std::move(ready_.extract(at).mapped());
+      std::optional<Permit> permit = std::exchange(offered_, std::nullopt);
+      lock.unlock();
+      start_lane(std::move(permit));
+      lock.lock();
+    }
   }
 
   void give_back(Piece piece) {
     const std::lock_guard lock(mutex_);
     spare_ = std::move(piece);
-    ++taken_;
+    --under_way_;
     changed_.notify_all();
   }
 
@@ -137,18 +153,18 @@ class PieceQueue {
   ByteRange range_;
   Connections& connections_;
   uint64_t piece_bytes_;
-  uint64_t count_;
   std::stop_source stop_all_;
   std::stop_callback<std::function<void()>> pass_on_;
   std::mutex mutex_;
   std::condition_variable_any changed_;
-  std::map<uint64_t, Piece> ready_;  // guarded by mutex_, as is all that follows but the list of lanes
+  std::map<uint64_t, Piece> ready_;  // by where they begin; guarded by mutex_, as is all that follows
   Piece spare_;                      // memory for the next piece
+  std::optional<Permit> offered_;    // of a lane that is to be started
   std::optional<Error> error_;
-  uint64_t claimed_ = 0;
-  uint64_t taken_ = 0;
-  uint64_t window_ = 1;    // pieces in memory: one a lane, and the one being handed on
-  std::list<Lane> lanes_;  // changed by run() alone; last: joined before what they use goes
+  uint64_t claimed_;        // up to where all is being fetched, or was
+  uint64_t under_way_ = 0;  // pieces in memory
+  uint64_t window_ = 1;     // most of them: one a lane, and the one being handed on
+  std::list<Lane> lanes_;   // changed by run() alone; last: joined before what they use goes
 };
 
 }  // namespace
@@ -158,7 +174,7 @@ Result<void> stream_in_lanes(ByteSource& source, ByteRange range, Connections& c
   uint64_t at = range.begin;
   std::optional<Permit> lent;
   const auto borrow = [&] {
-    if (!lent && range.end - at > 2 * piece_bytes) lent = connections.lend(1);
+    if (!lent && range.end - at > 2 * piece_bytes) lent = connections.lend();
     return lent.has_value();
   };
   if (!borrow()) {

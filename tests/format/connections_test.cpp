@@ -118,17 +118,14 @@ TEST_CASE("connections: those that wait begin in the order of their numbers, and
   CHECK(order == std::vector<uint64_t>{1, 2, 3});
 }
 
-TEST_CASE("connections: spare ones are lent, in equal shares, and wanted back where a transfer waits to begin") {
-  Connections connections({4, 4});
-  CHECK_FALSE(connections.lend(1).has_value());  // there is no transfer
+TEST_CASE("connections: spare ones are lent, and wanted back where a transfer waits to begin") {
+  Connections connections({3, 3});
   const Permit first = must_take(connections, 0);
-  std::optional<Permit> second = must_take(connections, 1);
-  std::optional<Permit> lent = connections.lend(1);
+  std::optional<Permit> lent = connections.lend();
   REQUIRE(lent.has_value());
-  CHECK_FALSE(connections.lend(2).has_value());  // two of four are the share of one of two
-  const auto other = connections.lend(1);
+  const auto other = connections.lend();
   REQUIRE(other.has_value());
-  CHECK_FALSE(connections.lend(1).has_value());  // all are in use
+  CHECK_FALSE(connections.lend().has_value());  // all are in use
   CHECK_FALSE(connections.are_wanted_back());
   bool has_begun = false;
   std::jthread third([&] {
@@ -138,12 +135,12 @@ TEST_CASE("connections: spare ones are lent, in equal shares, and wanted back wh
   while (!connections.are_wanted_back())
     std::this_thread::yield();
   CHECK_FALSE(has_begun);
+  CHECK_FALSE(connections.lend().has_value());
   lent.reset();
   third.join();
   CHECK(has_begun);
   CHECK_FALSE(connections.are_wanted_back());
-  second.reset();
-  CHECK(connections.lend(2).has_value());  // of one that is left the share is four
+  CHECK(connections.lend().has_value());
 }
 
 TEST_CASE("connections: waiting ends with a stop") {
@@ -176,12 +173,12 @@ TEST_CASE("connections: what is received in an interval decides, if all were in 
   };
   pass(10, 10 << 20);
   CHECK(connections.limit() == 2);  // one of two was in use
-  while (auto lent = connections.lend(static_cast<unsigned>(permits.size())))
+  while (auto lent = connections.lend())
     permits.push_back(std::move(*lent));
   CHECK(permits.size() == 2);
   pass(4, 20 << 20);
   CHECK(connections.limit() == 4);
-  while (auto lent = connections.lend(static_cast<unsigned>(permits.size())))
+  while (auto lent = connections.lend())
     permits.push_back(std::move(*lent));
   pass(4, 40 << 20);
   CHECK(connections.limit() == 8);

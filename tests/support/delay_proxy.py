@@ -57,7 +57,7 @@ class Direction:
 
     def __init__(self, reader, writer, delay, paces, window_bytes):
         self.reader, self.writer, self.delay, self.paces = reader, writer, delay, paces
-        self.window_bytes, self.under_way = window_bytes, 0
+        self.window_bytes, self.under_way, self.closed = window_bytes, 0, False
         self.pieces = asyncio.Queue()
         self.room = asyncio.Event()
 
@@ -68,11 +68,11 @@ class Direction:
         extra = first_delay
         try:
             while True:
-                while self.under_way >= self.window_bytes:
+                while self.under_way >= self.window_bytes and not self.closed:
                     self.room.clear()
                     await self.room.wait()
                 piece = await self.reader.read(min(pace.piece_bytes() for pace in self.paces))
-                if not piece:
+                if not piece or self.closed:
                     break
                 wait = max(pace.book(len(piece)) for pace in self.paces)
                 if wait > 0:
@@ -103,7 +103,7 @@ class Direction:
             pass
         # What hangs up on one side is hung up on the other, half a round trip later.
         self.writer.close()
-        self.under_way = 0
+        self.closed = True
         self.room.set()
 
 
