@@ -43,7 +43,7 @@ class Judge {
     TRY_ASSIGN(const auto final, files_.stat(wanted_.final_path(number)));
     TRY_ASSIGN(const auto part, files_.stat(wanted_.part_path(number)));
     const bool quick = scrutiny_ == Scrutiny::outside;
-    const bool readable = !wanted_.zstd_level || file.zstd.has_value();  // how its frames lie is known
+    const bool readable = !file.is_compressed || file.zstd.has_value();  // how its frames lie is known
     if (final && final->is_regular && readable) {
       const uint64_t size_bytes = file.zstd ? file.zstd->size_bytes : file.planned.size_bytes;
       if (file.sha256 && final->size_bytes == size_bytes) {
@@ -54,7 +54,7 @@ class Judge {
       }
       // What a link leads to belongs to others: it is not mended, a file of our own takes the link's place.
       if (!final->is_link) {
-        remains = wanted_.zstd_level ? Remains::compressed : Remains::raw_final;
+        remains = file.is_compressed ? Remains::compressed : Remains::raw_final;
         return false;
       }
     }

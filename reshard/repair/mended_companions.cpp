@@ -37,12 +37,13 @@ Result<bool> fits(const CompanionFile& wanted, const Path& out, Scrutiny scrutin
   return read.has_value() && hash.finish() == wanted.sha256;
 }
 
-/// The index over the files as they lie.
+/// The index over the files as they lie: what is stored, without other names for it.
 std::string index_of(const format::Checkpoint& packed) {
   format::Json map = format::Json::object();
-  for (const format::TensorEntry& tensor : packed.tensors())
-    map[tensor.name] = packed.files()[tensor.file].path;
-  return hub_index(packed.payload_bytes(), std::move(map));
+  for (const format::TensorEntry& tensor : packed.tensors()) {
+    if (!tensor.is_alias) map[tensor.name] = packed.files()[tensor.file].path;
+  }
+  return hub_index(packed.manifest()->coverage.payload_bytes, std::move(map));
 }
 
 /// Has companions again, one after the other.

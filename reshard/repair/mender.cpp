@@ -144,8 +144,9 @@ Result<void> Mender::seal(uint32_t number) {
   Path made = part;
   if (wanted.zstd) {
     made += format::kCompressedSuffix;
+    if (!wanted_.zstd_level) return made_otherwise(final, "the recipe does not say how they are compressed");
     const auto cuts = format::frame_cuts(wanted.planned.offsets, wanted.planned.size_bytes);
-    TRY_ASSIGN(const format::CompressedForm form, compress_file(files_, part, made, cuts, wanted_.zstd_level.value()));
+    TRY_ASSIGN(const format::CompressedForm form, compress_file(files_, part, made, cuts, *wanted_.zstd_level));
     if (form.sha256 != wanted.zstd->sha256) return made_otherwise(final, "zstd compresses them to other bytes");
   }
   TRY(folders_.make(final.parent_path()));

@@ -103,7 +103,8 @@ Result<std::vector<FileDamage>> copy_stored(const WantedFiles& wanted, const Man
   for (FileDamage& file : damage) {
     const format::StoredFile stored = stored_file(manifest.files[file.file]);
     const auto other = others.find(manifest.files[file.file].path);
-    const bool same = wanted.zstd_level && other != others.end() && stored_file(*other->second).sha256 == stored.sha256;
+    const bool same = wanted.files[file.file].is_compressed && other != others.end() &&
+                      stored_file(*other->second).sha256 == stored.sha256;
     if (!same) {
       rest.push_back(std::move(file));
       continue;
@@ -115,19 +116,6 @@ Result<std::vector<FileDamage>> copy_stored(const WantedFiles& wanted, const Man
     progress.advanced(stored.size_bytes);
   }
   return rest;
-}
-
-/// Most that mending takes of the disk, beside what is there.
-uint64_t need_bytes(const WantedFiles& wanted, const Found& found) {
-  uint64_t bytes = 0;
-  for (const FileDamage& file : found.files) {
-    const uint64_t raw = wanted.files[file.file].planned.size_bytes;
-    const bool lies_there = file.remains == Remains::raw_final || file.remains == Remains::partial;
-    bytes += (lies_there ? 0 : raw) + (wanted.zstd_level ? ZSTD_compressBound(raw) : 0);
-  }
-  for (const CompanionFile& file : found.companions)
-    bytes += file.size_bytes;
-  return bytes;
 }
 
 Result<void> mend(const Checkpoint& packed, const Recipe& recipe, const WantedFiles& wanted, const Found& found,
@@ -163,6 +151,17 @@ Result<void> mend(const Checkpoint& packed, const Recipe& recipe, const WantedFi
 }
 
 }  // namespace
+
+Result<void> check_room(const WantedFiles& wanted, const std::vector<FileDamage>& damage, format::FileSystem& files) {
+  uint64_t bytes = 0;
+  for (const FileDamage& file : damage) {
+    const uint64_t raw = wanted.files[file.file].planned.size_bytes;
+    const bool lies_there = file.remains == Remains::raw_final || file.remains == Remains::partial;
+    bytes += (lies_there ? 0 : raw) + (wanted.files[file.file].is_compressed ? ZSTD_compressBound(raw) : 0);
+  }
+  TRY(check_disk(bytes, wanted.out, files));
+  return check_free_files(2 * damage.size(), wanted.out, files);  // of each perhaps a folder, too
+}
 
 Result<void> mend_files(const WantedFiles& wanted, const std::vector<FileDamage>& damage, const Plan& plan,
                         const Checkpoint& source, format::Repository* repository, unsigned jobs,
@@ -212,8 +211,7 @@ Result<RepairReport> repair(const Checkpoint& packed, const RepairOptions& optio
   RepairReport report{.checked_files = manifest.files.size() + manifest.companions.size(),
                       .damaged_files = found.files.size() + found.companions.size()};
   if (!found.none()) {
-    TRY(check_disk(need_bytes(wanted, found), options.folder, files));
-    TRY(check_free_files(2 * report.damaged_files, options.folder, files));
+    TRY(check_room(wanted, found.files, files));
     TRY(mend(packed, *recipe, wanted, found, options, open_source, files, report, progress, stop));
   }
   TRY(files.sync_folder(options.folder));

@@ -37,6 +37,10 @@ struct RepairReport {
                                           const OpenSource& open_source, format::FileSystem& files,
                                           format::Progress& progress, const std::stop_token& stop);
 
+/// Whether the disk has room for what mending takes beside what is there.
+[[nodiscard]] Result<void> check_room(const WantedFiles& wanted, const std::vector<FileDamage>& damage,
+                                      format::FileSystem& files);
+
 /// Fetches what `plan` says into the damaged files and finishes all of them. Adds to `report`. `repository`: null if
 /// the plan fetches nothing.
 [[nodiscard]] Result<void> mend_files(const WantedFiles& wanted, const std::vector<FileDamage>& damage,

@@ -102,6 +102,7 @@ Result<RepairReport> repair_unfinished(const RepackOutlook& outlook, format::Rep
   }
   const WantedFiles wanted = wanted_by_journal(outlook.plan, loaded.state, options.out);
   TRY_ASSIGN(const std::vector<FileDamage> damage, find_damage(wanted, scrutiny, options.jobs, files, progress, stop));
+  TRY(check_room(wanted, damage, files));
   RepairReport report{.checked_files = loaded.state.files.size(), .damaged_files = damage.size()};
   TRY_ASSIGN(const Plan ways, ways_from_source(outlook.plan, wanted, damage, repository.description()));
   TRY(mend_files(wanted, damage, ways, outlook.source, &repository, options.jobs, files, report, progress, stop));

@@ -19,6 +19,7 @@ WantedFile wanted_file(const format::PackedFile& file, const format::Layout& lay
                                 .size_bytes = file.size_bytes},
                     .tensors = {},
                     .sha256 = file.sha256,
+                    .is_compressed = file.zstd.has_value(),
                     .zstd = file.zstd};
   for (size_t slot = 0; slot < layout.tensors.size(); ++slot) {
     const format::TensorEntry* entry = packed.find(tensor_name(file, layout.tensors[slot]));
@@ -38,7 +39,7 @@ format::Path WantedFiles::part_path(uint32_t file) const {
 
 format::Path WantedFiles::final_path(uint32_t file) const {
   format::Path path = out / files[file].planned.path;
-  if (zstd_level) path += format::kCompressedSuffix;
+  if (files[file].is_compressed) path += format::kCompressedSuffix;
   return path;
 }
 
@@ -55,8 +56,11 @@ WantedFiles wanted_by_manifest(const format::Checkpoint& packed, const format::P
 WantedFiles wanted_by_journal(const Plan& plan, const JournalState& done, const format::Path& out) {
   WantedFiles wanted{plan.result, out, plan.recipe.zstd_level, {}};
   wanted.files.reserve(plan.files.size());
-  for (const PlannedFile& file : plan.files)
-    wanted.files.push_back({.planned = file, .tensors = decltype(WantedFile::tensors)(file.tensors.size())});
+  for (const PlannedFile& file : plan.files) {
+    wanted.files.push_back({.planned = file,
+                            .tensors = decltype(WantedFile::tensors)(file.tensors.size()),
+                            .is_compressed = plan.recipe.zstd_level.has_value()});
+  }
   for (const auto& [shard, record] : done.shards) {
     for (size_t i = 0; i < record.tensors.size(); ++i) {
       const Copy& copy = plan.shards[shard][i];

@@ -15,7 +15,8 @@ struct WantedFile {
   PlannedFile planned;                                 // its tensors are those of the catalogue
   std::vector<std::optional<format::Digest>> tensors;  // nullopt: nothing is known of it yet
   std::optional<format::Digest> sha256{};              // of the raw bytes; nullopt: the file is not sealed yet
-  std::optional<format::CompressedForm> zstd{};        // how it is stored under its final name, if compressed
+  bool is_compressed = false;                          // under its final name
+  std::optional<format::CompressedForm> zstd{};        // how, where that is known
 };
 
 struct WantedFiles {

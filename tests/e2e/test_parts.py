@@ -37,6 +37,28 @@ class Parts(PartCase):
                 self.assertIn("packed repository already", self.assert_ok(self.seal(out)).stdout)
                 self.assertIn("complete already", self.assert_ok(self.part(1, self.data(), out, count=5, by=by)).stdout)
 
+    def test_a_part_that_has_lost_files_is_made_again(self):
+        whole = self.scratch / "whole"
+        self.assert_ok(self.repack(self.data(), whole))
+        for number in range(1, COUNT + 1):
+            self.assert_ok(self.part(number, self.data(), self.out))
+        lost = [path for path in (self.out / ".reshard" / "parts" / "2-of-3").rglob("*.safetensors")]
+        sealed = sorted((self.out / "model").rglob("*.safetensors"))
+        self.assertGreater(len(lost), 0)
+        for path in (lost[0], sealed[len(sealed) // 2]):
+            path.unlink()
+        self.assertEqual(self.seal(self.out).code, 1)
+        self.assert_refused(self.run_program("repair", self.out), "remove its folder below", self.out / ".reshard/parts",
+                            notes=["%s: is unfinished" % self.out])
+        for number in (1, 2):
+            shutil.rmtree(self.out / ".reshard" / "parts" / ("%d-of-3" % number))
+            self.assert_ok(self.part(number, self.data(), self.out))
+        if self.seal(self.out).code != 0:  # the sealed one was the third part's
+            shutil.rmtree(self.out / ".reshard" / "parts" / "3-of-3")
+            self.assert_ok(self.part(3, self.data(), self.out))
+            self.assert_ok(self.seal(self.out))
+        self.assert_same_tree(self.out, whole)
+
     def test_recipes_are_shared_as_well(self):
         for recipe in (["--transform", "fp8-to-bf16"], ["--include", "layers=2-3"], ["--dedupe", "--compress", "zstd"],
                        ["--drop-mtp", "--transform", "bf16-to-fp8 role=attention"]):

@@ -208,6 +208,9 @@ TEST_CASE("files: errors tell kind and place") {
   CHECK(format::read_text(files, folder.path() / "big", 99).error().kind == ErrorKind::budget);
   CHECK(format::read_text(files, folder.path() / "big", 100).value().size() == 100);
   CHECK(files.free_bytes(folder.path() / "not/yet/there").value() > 0);
+  const auto free_files = files.free_files(folder.path() / "not/yet/there");
+  REQUIRE(free_files.has_value());
+  CHECK(free_files->value_or(1) > 0);
 }
 
 TEST_CASE("files: a lock is held by one, or shared by many, and ends with its holders") {
