@@ -104,10 +104,7 @@ Result<std::vector<Companion>> list_companions(format::Repository& repository, u
       // What may not be read is better found now than when the weights are done; across a network that costs requests.
       if (repository.is_local()) TRY(repository.open(file.path, stop));
       Companion companion{file.path, packed_path(file.path), file.size_bytes};
-      if (file.sha256) {
-        const format::ContentDigest digest{format::HashKind::sha256, to_hex(*file.sha256), {}};
-        companion.declared.push_back({digest, repository.description()});
-      }
+      if (file.sha256) companion.declared.push_back(declared_sha256(*file.sha256, repository.description()));
       companions.push_back(std::move(companion));
     }
     return companions;

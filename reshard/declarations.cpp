@@ -8,14 +8,17 @@ namespace dspack::reshard {
 
 using format::HashKind;
 
+Declared declared_sha256(const format::Digest& sha256, std::string by) {
+  return {{HashKind::sha256, to_hex(sha256), {}}, std::move(by)};
+}
+
 std::vector<Declared> declared_of(const std::string& path, const std::vector<Declarations>& lists,
                                   const std::optional<format::ContentDigest>& by_place) {
   std::vector<Declared> declared;
   for (const Declarations& list : lists) {
     const auto named = list.files.find(path);
     if (named == list.files.end()) continue;
-    const format::ContentDigest digest{HashKind::sha256, to_hex(named->second.sha256), {}};
-    declared.push_back({digest, list.by});
+    declared.push_back(declared_sha256(named->second.sha256, list.by));
   }
   if (by_place) declared.push_back({*by_place, fmt::format("its server ({})", by_place->by)});
   return declared;

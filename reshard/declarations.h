@@ -31,6 +31,8 @@ struct Declared {
   std::string by;  // who, for people
 };
 
+[[nodiscard]] Declared declared_sha256(const format::Digest& sha256, std::string by);
+
 /// Everything that is declared of a file: by those lists that name it, and by the place itself.
 [[nodiscard]] std::vector<Declared> declared_of(const std::string& path, const std::vector<Declarations>& lists,
                                                 const std::optional<format::ContentDigest>& by_place);

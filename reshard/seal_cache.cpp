@@ -180,11 +180,10 @@ Result<void> seal_ordinary(const Job& job) {
 
 /// A companion of a packed origin, at its own path.
 Result<void> copy_packed_companion(const Job& job, const format::CompanionFile& file, DurableFolders& folders) {
-  const format::ContentDigest digest{format::HashKind::sha256, to_hex(file.sha256), {}};
   const Companion companion{.source_path = file.path,
                             .path = file.path,
                             .size_bytes = file.size_bytes,
-                            .declared = {{digest, format::kManifestPath}}};
+                            .declared = {declared_sha256(file.sha256, format::kManifestPath)}};
   TRY(copy_companion(companion, job.origin, job.folder.root(), job.folder.files(), folders, job.stop));
   return {};
 }

@@ -37,10 +37,7 @@ Result<void> check_shard(const StreamInput& input, const format::CheckpointFile&
                          const std::map<format::HashKind, std::string>& others, const std::stop_token& stop) {
   std::vector<Declared> declared = declared_of(file.path, input.declared, file.declared);
   TRY_ASSIGN(const auto on_hub, input.repository.declared(file.path, stop));
-  if (on_hub) {
-    const format::ContentDigest digest{format::HashKind::sha256, to_hex(on_hub->sha256), {}};
-    declared.push_back({digest, input.repository.description()});
-  }
+  if (on_hub) declared.push_back(declared_sha256(on_hub->sha256, input.repository.description()));
   const auto fits = check_declared(declared, sha256, others);
   if (fits) return {};
   const std::string place = input.repository.locate(file.path);

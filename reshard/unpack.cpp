@@ -156,8 +156,8 @@ Result<UnpackPlan> prepare_unpack(format::Repository& packed, const format::Chec
     const bool stale =
         name && ((!options.exact && format::is_index_path(*name)) || (!same_model && *name == kSourceConfig));
     if (!name || stale) continue;
-    const format::ContentDigest digest{format::HashKind::sha256, to_hex(file.sha256), {}};
-    plan.companions.push_back({file.path, *name, file.size_bytes, {{digest, format::kManifestPath}}});
+    plan.companions.push_back(
+        {file.path, *name, file.size_bytes, {declared_sha256(file.sha256, format::kManifestPath)}});
   }
   std::stable_partition(plan.companions.begin(), plan.companions.end(),
                         [](const Companion& companion) { return !format::is_index_path(companion.path); });

@@ -76,8 +76,10 @@ class Maker {
   }
 
   Result<std::string> copy(const std::string& from, const CompanionFile& wanted) const {
-    const Companion companion{
-        .source_path = from, .path = wanted.path, .size_bytes = wanted.size_bytes, .sha256 = wanted.sha256};
+    const Companion companion{.source_path = from,
+                              .path = wanted.path,
+                              .size_bytes = wanted.size_bytes,
+                              .declared = {declared_sha256(wanted.sha256, format::kManifestPath)}};
     const auto copied = copy_companion(companion, *source_.repository, out_, files_, folders_, stop_);
     if (copied) return std::string();
     const bool not_there = copied.error().kind == ErrorKind::not_found || copied.error().kind == ErrorKind::corrupt;

@@ -109,8 +109,10 @@ Result<std::vector<FileDamage>> copy_stored(const WantedFiles& wanted, const Man
       rest.push_back(std::move(file));
       continue;
     }
-    const Companion companion{
-        .source_path = stored.path, .path = stored.path, .size_bytes = stored.size_bytes, .sha256 = stored.sha256};
+    const Companion companion{.source_path = stored.path,
+                              .path = stored.path,
+                              .size_bytes = stored.size_bytes,
+                              .declared = {declared_sha256(stored.sha256, format::kManifestPath)}};
     TRY(copy_companion(companion, *opened.repository, wanted.out, files, folders, stop));
     TRY(files.remove_tree(wanted.part_path(file.file)));
     progress.advanced(stored.size_bytes);
