@@ -15,7 +15,6 @@ namespace {
 using format::Json;
 using format::Path;
 
-
 /// Equal plans are made of equal headers; the bytes behind them, and the small files, are a commit's.
 Result<void> check_origin(const Path& out, const format::Origin& origin, const format::Repository& repository) {
   const auto hub = repository.hub_origin();
