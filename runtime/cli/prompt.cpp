@@ -6,6 +6,7 @@
 #include <charconv>
 #include <cstdio>
 
+#include "format/base/foreign_text.h"
 #include "format/cli/output.h"
 #include "format/file_system.h"
 #include "runtime/cli/command_support.h"
