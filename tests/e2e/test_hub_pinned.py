@@ -231,7 +231,9 @@ class Listing(HubCase):
     def test_a_server_that_cannot_list(self):
         self.hub.add_fault("GET", "api/*", "404")
         self.assert_ok(self.pack())
-        self.assert_same_weights()
+        self.assert_same_weight_files()
+        self.assertEqual(self.run_program("verify", self.out, "--source", self.source).stdout.splitlines()[1:],
+                         ["figures/a b+c.txt: of the source, is missing", "inference/model.py: of the source, is missing"])
         self.assertTrue((self.out / "tokenizer.json").is_file(), "a usual name")
         self.assertFalse((self.out / "inference").exists())
         self.assertEqual(len(self.asked("HEAD")), 1 + len(SHARDS), "what each shard's digest is")
