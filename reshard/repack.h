@@ -9,8 +9,7 @@
 #include "format/progress.h"
 #include "reshard/companions.h"
 #include "reshard/declarations.h"
-#include "reshard/disk_need.h"
-#include "reshard/plan.h"
+#include "reshard/packed_writer.h"
 
 namespace dspack::reshard {
 
@@ -19,12 +18,18 @@ struct RepackOptions {
   format::Path out;
   unsigned jobs = 4;
   uint64_t seal_batch_bytes = DiskUse().batch_bytes;
+  uint64_t held_bytes = kHeldBytes;
+  uint64_t first_record_bytes = kFirstRecordBytes;
   /// What the source's shards must be; each must be named in it. The Hub's own declarations are asked for besides.
   std::optional<Declarations> declared = std::nullopt;
 };
 
 [[nodiscard]] inline DiskUse disk_use(const RepackOptions& options) {
   return {.jobs = options.jobs, .batch_bytes = options.seal_batch_bytes};
+}
+
+[[nodiscard]] inline WriterLimits writer_limits(const RepackOptions& options) {
+  return {.disk = disk_use(options), .held_bytes = options.held_bytes};
 }
 
 /// What a run will do, known before it does anything.

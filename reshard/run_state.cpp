@@ -27,6 +27,17 @@ Result<void> check_origin(const Path& out, const format::Origin& origin, const f
                            out.string(), origin.repository, origin.revision, hub->asked, hub->commit)};
 }
 
+/// The tensors under way are all copies of the one that comes next, and `at` lies in it.
+bool fits_shard(const ShardBegun& record, const std::vector<Copy>& copies) {
+  const size_t next = record.tensors.size();
+  if (next > copies.size() || (next == copies.size() && !record.begun.empty())) return false;
+  if (record.begun.empty()) return true;
+  const Copy& copy = copies[next];
+  const auto same = std::ranges::count(copies, copy.tensor, &Copy::tensor);
+  return static_cast<size_t>(same) == record.begun.size() && copy.source.begin <= record.at &&
+         record.at <= copy.source.end;
+}
+
 /// Records that do not fit the plan would be used as indices: refuse them.
 Result<void> check_records(const JournalState& state, const RunScope& scope, const Plan& plan, const Path& journal) {
   bool fits =
@@ -35,6 +46,10 @@ Result<void> check_records(const JournalState& state, const RunScope& scope, con
     fits =
         fits && std::ranges::binary_search(scope.shards, shard) && record.tensors.size() == plan.shards[shard].size();
   }
+  for (const auto& [shard, record] : state.begun)
+    fits = fits && std::ranges::binary_search(scope.shards, shard) && fits_shard(record, plan.shards[shard]);
+  for (const FileBegun& record : state.file_hashes)
+    fits = fits && record.file < plan.files.size();
   if (fits) return {};
   return Error{ErrorKind::corrupt,
                journal.string() + ": records do not fit the plan; remove the output folder and start again"};
@@ -54,7 +69,7 @@ Json run_identity(const RepackOutlook& outlook, const format::Repository& reposi
   Json versions = Json::array();
   for (const format::CheckpointFile& file : outlook.source.files())
     versions.push_back({file.path, file.version});
-  Json identity = {{"journal", 1},
+  Json identity = {{"journal", 2},
                    {"program", kVersion},
                    {"plan", outlook.plan.digest},
                    {"source", std::move(versions)},

@@ -1,6 +1,8 @@
 // Executes a plan: of every source shard that is not yet done what is wanted is read once, front to back, several at a
-// time; its bytes are scattered into the partial files and digested on the way. When fewer shards than jobs are left,
-// the connections that have become free fetch ranges of the remaining ones. Threads: called once. Memory: a job has the
+// time; its bytes are scattered into the partial files and digested on the way. Shards are begun from the last to the
+// first, and wait for their turn in files that several feed (turns.h). The connections of jobs that wait, or find no
+// shard any more, fetch ranges of the shards under way. How far a shard has come is recorded again and again, also when
+// the run is stopped. Threads: called once. Memory: a job has the
 // receive buffer of its connection (half a MiB) and one staging buffer (2 MiB), or, while it lends its connection, one
 // piece (4 MiB); what conversions hold comes on top (converter.h). Errors: as the source and the writer; corrupt if a
 // file changed since the catalogue was read, or is not what is declared; budget if the disk runs full.
@@ -19,8 +21,13 @@ struct StreamInput {
   const RunScope& scope;
   format::FileSystem& files;
   unsigned jobs = 4;
-  const std::optional<Declarations>& declared;  // as in RepackOptions
+  const std::optional<Declarations>& declared;      // as in RepackOptions
+  uint64_t first_record_bytes = kFirstRecordBytes;  // likewise
 };
+
+/// What is still to be read of a shard.
+[[nodiscard]] uint64_t unread_bytes(const Plan& plan, const format::Checkpoint& source, const JournalState& done,
+                                    uint64_t shard);
 
 /// Returns what the source shards of the scope have yielded, those that `done` already knows included; by number, with
 /// nothing for others.
