@@ -83,6 +83,13 @@ class Passage {
   }
   [[nodiscard]] size_t recorded() const { return scatter_.recorded(); }
   [[nodiscard]] bool has_record() const { return has_record_; }
+  /// Whether all that is declared of it is of kinds that could not be compared, since an earlier run has read a part.
+  [[nodiscard]] bool is_unvouched() const {
+    const std::vector<Declared> declared = declared_of(file().path, run_.input.declared, file().declared);
+    return recorded_at_ != 0 && wanted().whole && !declared.empty() &&
+           std::ranges::none_of(declared,
+                                [](const Declared& one) { return one.digest.kind == format::HashKind::sha256; });
+  }
   /// Those of its digests that are declared and are not SHA-256. After run().
   [[nodiscard]] std::map<format::HashKind, std::string> others() { return others_.finish(); }
 
@@ -217,6 +224,12 @@ Result<ShardDone> stream_shard(Run& run, uint64_t shard, uint64_t number, const 
       if (fits.error().kind == ErrorKind::corrupt && passage.has_record()) (void)run.writer.forget(shard);
       return fits.error();
     }
+  }
+  if (passage.is_unvouched()) {
+    run.progress.note(fmt::format(
+        "note: nothing vouched for the bytes of {}: an earlier run has read its beginning, so what its server declares "
+        "of the whole was not compared. Compare with another copy, reshard verify {} --source PLACE",
+        run.input.repository.locate(run.input.source.files()[shard].path), run.input.scope.out.string()));
   }
   TRY(run.writer.shard_done(*done, passage.recorded()));
   return done;
