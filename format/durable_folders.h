@@ -1,5 +1,5 @@
 // Folders that survive a loss of power.
-// Threads: thread-safe. Lifetime: borrows the FileSystem. Errors: io, budget, conflict (a symbolic link below the
+// Threads: thread-safe. Lifetime: borrows the FileSystem. Errors: io, budget, invalid (a symbolic link below the
 // output folder where one of its folders belongs).
 #pragma once
 

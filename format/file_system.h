@@ -84,7 +84,7 @@ class FileSystem {
   /// open_read, with a way of reading. One that this file system lacks: unsupported (direct reads may also be refused
   /// with that when they are first tried).
   [[nodiscard]] virtual Result<std::unique_ptr<ReadFile>> open_read_as(const Path& path, ReadMode mode);
-  /// Never through a symbolic link, which could make us overwrite any file of this user: conflict. But for the system's
+  /// Never through a symbolic link, which could make us overwrite any file of this user: invalid. But for the system's
   /// names of this process's own descriptors (/dev/stdout, /dev/fd/N): these are written from where they are. A device
   /// or a pipe is written in order, and has neither size nor sync.
   [[nodiscard]] virtual Result<std::unique_ptr<WriteFile>> open_write(const Path& path, OpenMode mode) = 0;
@@ -109,8 +109,8 @@ class FileSystem {
   [[nodiscard]] virtual Result<std::optional<uint64_t>> free_files(const Path& /*path*/) {
     return std::optional<uint64_t>();
   }
-  /// Takes a lock on a file (created if absent) without waiting. Held elsewhere in a way that excludes this, or a
-  /// symbolic link: conflict.
+  /// Takes a lock on a file (created if absent) without waiting. Held elsewhere in a way that excludes this: conflict.
+  /// A symbolic link: invalid.
   [[nodiscard]] virtual Result<std::unique_ptr<FileLock>> lock(const Path& path, LockKind kind) = 0;
   /// make_folders; nobody but the owner may look into what it creates, where the file system knows owners.
   [[nodiscard]] virtual Result<void> make_private_folders(const Path& folder) { return make_folders(folder); }

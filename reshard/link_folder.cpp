@@ -15,7 +15,6 @@ using format::FileSystem;
 using format::Json;
 using format::Path;
 
-
 /// What is in the folder, by path: "folder", or "link" or "file" with the digest of what it says. Digests, since the
 /// record is JSON and a path need not be text that JSON can hold.
 using Content = std::map<std::string, std::string>;
@@ -52,7 +51,8 @@ Result<std::string> what_is(const Path& path, const Json& recorded, FileSystem& 
   TRY_ASSIGN(const auto info, files.stat(path));
   if (info && info->is_directory) return std::string("folder");
   const bool is_known = recorded.is_string() && recorded.get_ref<const std::string&>().starts_with("file ");
-  if (!is_known || !info || !info->is_regular || info->size_bytes > format::kLinkRecordDocument.bytes) return std::string();
+  if (!is_known || !info || !info->is_regular || info->size_bytes > format::kLinkRecordDocument.bytes)
+    return std::string();
   TRY_ASSIGN(const std::string text, read_text(files, path, format::kLinkRecordDocument.bytes));
   return digest_of("file", text);
 }

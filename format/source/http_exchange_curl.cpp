@@ -12,7 +12,8 @@
 namespace dspack::format {
 namespace {
 
-constexpr long kSendBytes = 512L * 1024;  // curl's own buffer for what is sent; one a transfer
+constexpr long kSendBytes = 512L * 1024;         // curl's own buffer for what is sent; one a transfer
+constexpr uint64_t kMostHeadBytes = 1 << 20;
 
 }  // namespace
 
@@ -98,6 +99,11 @@ class HttpClient::Exchange {
   static size_t on_header(char* data, size_t size, size_t count, void* self) {
     auto* const exchange = static_cast<Exchange*>(self);
     const bool kept = exchange->unless_full([&]() -> Result<void> {
+      exchange->head_bytes_ += size * count;
+      if (exchange->head_bytes_ > kMostHeadBytes) {
+        return Error{ErrorKind::network,
+                     fmt::format("{}: more than {} bytes of header lines", exchange->call_.name, kMostHeadBytes)};
+      }
       add_reply_line(exchange->reply_, std::string_view(data, size * count));
       return {};
     });
@@ -162,6 +168,7 @@ class HttpClient::Exchange {
   AnswerPace pace_;
   bool is_too_slow_ = false;
   uint64_t sent_ = 0;
+  uint64_t head_bytes_ = 0;  // trailers included, which libcurl does not bound
   std::optional<Error> error_;
   curl_slist* headers_ = nullptr;
   CurlErrorText error_text_{};

@@ -44,6 +44,7 @@ Result<void> HttpSource::probe(const std::stop_token& stop) {
   }
   known_ = {*response.file_bytes, is_linked ? address.linked_etag : response.version};
   (is_linked ? linked_etag_ : etag_) = known_.version;
+  is_known_ = true;
   declared_ = response.declared;
   if (!declared_ && response.has_part_md5) declared_ = ask_md5(response.effective_url, stop);
   return {};
@@ -67,7 +68,7 @@ std::optional<ContentDigest> HttpSource::ask_md5(const std::string& url, const s
 
 void HttpSource::know(const KnownFile& known) {
   known_ = known;
-  must_fit_ = true;
+  is_known_ = true;
   const bool is_linked = !file_.commit.empty() && parse_digest(known.version).has_value();
   (is_linked ? linked_etag_ : etag_) = known.version;
 }
@@ -129,7 +130,7 @@ Result<HttpResponse> HttpSource::fetch(What what, const std::function<ByteRange(
                        .range = range(),
                        .bearer_token = token_for(target.url, link_.address(), file_.token),
                        .expected_version = etag_,
-                       .expected_bytes = must_fit_ ? std::optional(known_.size_bytes) : std::nullopt,
+                       .expected_bytes = is_known_ ? std::optional(known_.size_bytes) : std::nullopt,
                        .name = link_.address(),
                        .is_link = target.is_link,
                        .is_payload = what == What::payload,

@@ -58,7 +58,7 @@ class HttpSource final : public ByteSource {
   std::optional<ContentDigest> declared_;
   std::string etag_;             // that every answer must have; empty: any
   std::string linked_etag_;      // the same for what the Hub says when it redirects
-  bool must_fit_ = false;        // size and version are somebody else's word, not this server's first answer
+  bool is_known_ = false;        // size and version: every later answer must fit them
   std::vector<std::byte> head_;  // the first bytes, from the probe
 };
 

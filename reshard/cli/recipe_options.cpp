@@ -8,7 +8,6 @@
 namespace dspack::reshard {
 namespace {
 
-
 /// Empty if `parse` takes the text; otherwise what is wrong, as CLI11 wants it.
 template <class Parse>
 CLI::Validator checked_by(const Parse& parse, const std::string& what) {
@@ -72,7 +71,8 @@ bool names_recipe(const RepackFlags& flags) {
 
 Result<Recipe> recipe_of(const RepackFlags& flags) {
   if (!flags.recipe.empty()) {
-    TRY_ASSIGN(const std::string text, format::read_text(format::posix_file_system(), flags.recipe, format::kRecipeDocument.bytes));
+    TRY_ASSIGN(const std::string text,
+               format::read_text(format::posix_file_system(), flags.recipe, format::kRecipeDocument.bytes));
     auto recipe = parse_recipe(text);
     return recipe ? std::move(recipe) : recipe.error().in(flags.recipe);
   }

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include "format/base/foreign_text.h"
 #include "format/cli/output.h"
 #include "format/cli/terminal_progress.h"
 #include "format/compressed/expanding_repository.h"
@@ -17,7 +18,6 @@ namespace {
 
 using format::human_bytes;
 using format::print_out;
-using format::printable;
 using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point begin) {

@@ -31,10 +31,11 @@ Result<void> judge(const format::Path& folder, const std::vector<std::string>& f
   for (size_t i = 0; i < std::min(kNamed, findings.size()); ++i)
     named += (i == 0 ? "" : "; ") + findings[i];
   if (findings.size() > kNamed) named += fmt::format("; and {} more", findings.size() - kNamed);
-  return Error{ErrorKind::corrupt,
-               fmt::format("{}: is not what was sealed: {}. Nothing is published; reshard repair {} fetches again what is "
-                           "lost or damaged",
-                           folder.string(), named, folder.string())};
+  return Error{
+      ErrorKind::corrupt,
+      fmt::format("{}: is not what was sealed: {}. Nothing is published; reshard repair {} fetches again what is "
+                  "lost or damaged",
+                  folder.string(), named, folder.string())};
 }
 
 using Piece = std::function<void(std::span<const std::byte>)>;
@@ -62,7 +63,8 @@ Result<SealedFolder> open_sealed(const format::Path& folder, format::FileSystem&
   if (work) return not_sealed(folder, "unfinished; run the reshard command that makes it again to complete it");
   TRY_ASSIGN(const auto found, files.stat(folder / format::kManifestPath));
   if (!found) return not_sealed(folder, fmt::format("not a packed repository (it has no {})", format::kManifestPath));
-  TRY_ASSIGN(const std::string text, repository->read_text(format::kManifestPath, format::kManifestDocument.bytes, stop));
+  TRY_ASSIGN(const std::string text,
+             repository->read_text(format::kManifestPath, format::kManifestDocument.bytes, stop));
   const auto manifest = format::parse_manifest(text);
   if (!manifest) return manifest.error().in(repository->locate(format::kManifestPath));
 

@@ -65,7 +65,8 @@ struct Looking {
   /// Of the repository that is to be replaced.
   Result<std::set<std::string>> files_of_manifest(const std::string& head) const {
     const std::string& revision = head.empty() ? target.branch : head;
-    TRY_ASSIGN(const std::string text, hub.read_text(revision, format::kManifestPath, format::kManifestDocument.bytes, stop));
+    TRY_ASSIGN(const std::string text,
+               hub.read_text(revision, format::kManifestPath, format::kManifestDocument.bytes, stop));
     const auto manifest = format::parse_manifest(text);
     if (!manifest) {
       return Error{

@@ -6,6 +6,7 @@
 #include <charconv>
 #include <cstdio>
 
+#include "format/base/foreign_text.h"
 #include "format/cli/output.h"
 #include "format/file_system.h"
 #include "runtime/cli/command_support.h"
@@ -38,7 +39,7 @@ Result<std::vector<uint32_t>> parse_token_ids(std::string_view text) {
     if (word.empty() || error != std::errc() || end != word.data() + word.size()) {
       constexpr size_t kMostShown = 40;
       return Error{ErrorKind::invalid, fmt::format("number {}: \"{}\" is not a token id", ids.size() + 1,
-                                                   format::printable(word.substr(0, kMostShown)))};
+                                                   printable(word.substr(0, kMostShown)))};
     }
     ids.push_back(id);
     text.remove_prefix(word.size());

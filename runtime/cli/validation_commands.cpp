@@ -51,7 +51,8 @@ Result<void> run_pass(LoadedModel& loaded, std::span<const uint32_t> tokens, Tra
 }
 
 Result<std::map<std::string, std::string>> about(LoadedModel& loaded, AttentionForm form, const std::stop_token& stop) {
-  TRY_ASSIGN(const std::string config, loaded.repository().read_text("config.json", format::kConfigDocument.bytes, stop));
+  TRY_ASSIGN(const std::string config,
+             loaded.repository().read_text("config.json", format::kConfigDocument.bytes, stop));
   return std::map<std::string, std::string>{{"program", fmt::format("dsrun {}", kVersion)},
                                             {"device", std::string(loaded.device().description())},
                                             {"model_type", loaded.model().config().model_type},

@@ -68,7 +68,9 @@ class Load {
     failed_.store(true);
   }
 
-  void finish() { request_.done({.result = guarded([this] { return outcome(); }), .bytes_read = bytes_read_.load()}); }
+  void finish() {
+    request_.done({.result = guarded([this] { return outcome(); }), .bytes_read = bytes_read_.load()});
+  }
 
   Result<void> outcome() {
     if (error_) return *error_;  // all others have ended

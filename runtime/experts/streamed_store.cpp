@@ -397,8 +397,7 @@ void StreamedStore::start_keeping(Slot& slot) {
   ++slot.pins;
   ++keeping_;
   transfers_->submit(Urgency::keep, slot.number, [this, &slot](const std::stop_token& stop) {
-    const auto kept =
-        guarded([&] { return storage_.keep(slot.key, tensors_in(slot.plan, slot.bytes()), stop); });
+    const auto kept = guarded([&] { return storage_.keep(slot.key, tensors_in(slot.plan, slot.bytes()), stop); });
     const std::lock_guard lock(mutex_);
     if (!kept && !keep_error_) keep_error_ = explained(kept.error(), slot.key);
     unpin(slot);

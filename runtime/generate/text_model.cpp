@@ -15,8 +15,8 @@ constexpr char kConfigFile[] = "tokenizer_config.json";
 constexpr char kTemplateFile[] = "chat_template.jinja";
 
 /// A file that may be absent.
-Result<std::optional<std::string>> read_if_there(format::Repository& repository, const char* file,
-                                                 uint64_t limit_bytes, const std::stop_token& stop) {
+Result<std::optional<std::string>> read_if_there(format::Repository& repository, const char* file, uint64_t limit_bytes,
+                                                 const std::stop_token& stop) {
   auto text = repository.read_text(file, limit_bytes, stop);
   if (text) return std::optional<std::string>(*std::move(text));
   if (text.error().kind != ErrorKind::not_found) return text.error();

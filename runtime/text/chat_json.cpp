@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "format/base/foreign_text.h"
 #include "format/document_bounds.h"
 #include "format/json.h"
 #include "runtime/text/json.h"

@@ -10,7 +10,7 @@
 #include <fmt/format.h>
 #include <pcre2.h>
 
-#include "runtime/text/json.h"
+#include "format/base/foreign_text.h"
 #include "runtime/text/unicode.h"
 
 namespace dspack::runtime {

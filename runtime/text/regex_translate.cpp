@@ -145,7 +145,7 @@ class Translator {
 
   /// {n} {n,} {n,m}
   Result<void> counted() {
-    if (!can_repeat_) return broken("a quantifier that follows nothing");
+    if (!can_repeat_) return cursor_.refuse("this use of '{'");
     size_t end = 1;
     size_t commas = 0;
     for (char c = cursor_.peek(end); (c >= '0' && c <= '9') || c == ','; c = cursor_.peek(++end))

@@ -138,7 +138,7 @@ class Lasting(Network):
         server = self.serve(self.source)
         server.add_fault(SHARDS[1], "no_version", times=2)  # two probes: catalogue and opening
         server.add_fault(SHARDS[1], "shrink")
-        self.assert_refused(self.repack(server.url, self.out, "--jobs", 1), server.url, SHARDS[1], "became shorter")
+        self.assert_refused(self.repack(server.url, self.out, "--jobs", 1), server.url, SHARDS[1], "it was replaced")
         self.assert_unfinished(self.out)
         server.clear_faults()
         server.add_fault(SHARDS[1], "no_version")

@@ -369,7 +369,7 @@ class Refusals(Link):
                      "model-layers-000-dense.safetensors")
 
     def test_companions_that_would_be_taken_for_weights_or_for_ours(self):
-        for name, needle in (("consolidated.safetensors", "take it for one"), (RECORD, "needs itself")):
+        for name, needle in (("consolidated.safetensors", "take it for one"), (RECORD, "begins with a dot")):
             packed = self.private()
             (packed / name).write_text("x")
             entry = {"path": name, "size": 1, "sha256": hashlib.sha256(b"x").hexdigest()}

@@ -119,7 +119,7 @@ class Changes(faults.ServerCase):
         out = self.scratch / ("replaced-out-" + name)
         result = self.repack(server.url, out, "--jobs", self.random.choice((1, 4)))
         self.assertEqual(cut.struck, 1, "did not strike")
-        self.assertRegex(self.assert_stopped_clearly(result), "changed")
+        self.assertRegex(self.assert_stopped_clearly(result), "changed|replaced")
         self.assert_nothing_wrong_sealed(out, self.whole)
         again = self.assert_stopped_clearly(self.repack(server.url, out))
         self.assertRegex(again, "source has changed|trailing bytes|truncated")

@@ -167,8 +167,8 @@ TEST_CASE("reading: what was not in the page cache is not there after direct, ma
     CHECK(file->cached_bytes({0, kWarm}) == kWarm);
     CHECK(file->cached_bytes({100, 200}) == 100);
     CHECK(reads_right(*file, disk.text(), 0, memory.bytes()));
-    // The kernel may take single pages back at any time, or bring some in; a read that dropped what was there would leave
-    // next to nothing.
+    // The kernel may take single pages back at any time, or bring some in; a read that dropped what was there would
+    // leave next to nothing.
     CHECK(disk.cached() + 64 * kPageBytes >= kWarm);
     CHECK(disk.cached() <= before + 64 * kPageBytes);
   }
