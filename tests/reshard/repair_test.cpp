@@ -162,6 +162,47 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("repair: while a file of an unfinished repository is mended, no digest of files is gone on with") {
+  const TempFolder source;
+  const TempFolder target;
+  SmallCheckpoint().write(source);
+  const format::Path out = target.path() / "out";
+  const format::Path journal = out / ".reshard" / "journal";
+  test::FaultyFileSystem breaking(format::posix_file_system());
+  std::map<std::string, std::string> left;
+  std::string lost;
+  for (uint64_t operation = 40; lost.empty(); ++operation) {
+    std::filesystem::remove_all(out);
+    breaking.fail_from(breaking.operations() + operation);
+    REQUIRE_FALSE(pack(source, out, kRecipes[1], breaking).has_value());
+    left = std::filesystem::exists(journal) ? test::tree(out) : std::map<std::string, std::string>();
+    const auto part = std::ranges::find_if(left, [](const auto& file) { return file.first.ends_with(".safetensors"); });
+    const bool is_recorded = part != left.end() && left.at(".reshard/journal").find("\"shard\"") != std::string::npos;
+    if (is_recorded && part->first.starts_with(".reshard/part/")) lost = part->first;
+  }
+  const std::vector<reshard::FileBegun> hashes{{.file = 0, .hash = format::Sha256().state()}};
+  const reshard::ShardBegun forgets_none{.shard = 0, .at = 0};
+  left[".reshard/journal"] += reshard::journal_line(forgets_none, hashes);
+  size_t mended = 0;
+  bool is_repaired = false;
+  for (uint64_t operation = 0; !is_repaired; ++operation) {
+    CAPTURE(operation);
+    std::filesystem::remove_all(out);
+    for (const auto& [path, bytes] : left) {
+      if (path == lost) continue;
+      std::filesystem::create_directories((out / path).parent_path());
+      write_file(out / path, bytes);
+    }
+    test::FaultyFileSystem failing(format::posix_file_system());
+    failing.fail_from(operation);
+    is_repaired = repair_begun(source, out, kRecipes[1], failing).has_value();
+    if (is_repaired || !std::filesystem::exists(out / lost)) continue;
+    ++mended;
+    CHECK(test::tree(out).at(".reshard/journal").find("hashes") == std::string::npos);
+  }
+  CHECK(mended > 3);
+}
+
 TEST_CASE("repair: too little disk and too few inodes are refused before anything is changed") {
   const TempFolder source;
   const TempFolder target;
