@@ -5,6 +5,7 @@
 #include <openssl/sha.h>
 
 #include <algorithm>
+#include <charconv>
 
 #include "format/base/check.h"
 #include "format/sha256_lanes.h"
@@ -22,27 +23,68 @@ int hex_value(char c) {
   return -1;
 }
 
+void append_hex(std::string& hex, uint8_t byte) {
+  hex.push_back(kHexDigits[byte >> 4]);
+  hex.push_back(kHexDigits[byte & 0xf]);
+}
+
+std::optional<std::string> parse_hex(std::string_view hex) {
+  if (hex.size() % 2 != 0) return std::nullopt;
+  std::string bytes;
+  for (size_t i = 0; i < hex.size(); i += 2) {
+    const int high = hex_value(hex[i]);
+    const int low = hex_value(hex[i + 1]);
+    if (high < 0 || low < 0) return std::nullopt;
+    bytes.push_back(static_cast<char>(high * 16 + low));
+  }
+  return bytes;
+}
+
 }  // namespace
 
 std::string to_hex(const Digest& digest) {
   std::string hex;
   hex.reserve(2 * digest.bytes.size());
-  for (const uint8_t byte : digest.bytes) {
-    hex.push_back(kHexDigits[byte >> 4]);
-    hex.push_back(kHexDigits[byte & 0xf]);
-  }
+  for (const uint8_t byte : digest.bytes)
+    append_hex(hex, byte);
   return hex;
+}
+
+std::string to_text(const Sha256State& state) {
+  std::string text;
+  for (const uint32_t word : state.words) {
+    for (int shift = 24; shift >= 0; shift -= 8)
+      append_hex(text, static_cast<uint8_t>(word >> shift));
+  }
+  text += ' ' + std::to_string(state.bytes) + ' ';
+  for (const char byte : state.rest)
+    append_hex(text, static_cast<uint8_t>(byte));
+  return text;
+}
+
+std::optional<Sha256State> parse_sha256_state(std::string_view text) {
+  const size_t first = text.find(' ');
+  const size_t second = first == std::string_view::npos ? first : text.find(' ', first + 1);
+  if (second == std::string_view::npos) return std::nullopt;
+  const auto words = parse_hex(text.substr(0, first));
+  const auto rest = parse_hex(text.substr(second + 1));
+  const std::string_view bytes = text.substr(first + 1, second - first - 1);
+  Sha256State state;
+  const auto [end, error] = std::from_chars(bytes.data(), bytes.data() + bytes.size(), state.bytes);
+  if (error != std::errc() || end != bytes.data() + bytes.size()) return std::nullopt;
+  if (!words || words->size() != 4 * state.words.size() || !rest || rest->size() != state.bytes % kBlockBytes)
+    return std::nullopt;
+  for (size_t i = 0; i < words->size(); ++i)
+    state.words[i / 4] = state.words[i / 4] << 8 | static_cast<uint8_t>((*words)[i]);
+  state.rest = *rest;
+  return state;
 }
 
 std::optional<Digest> parse_digest(std::string_view hex) {
   Digest digest;
-  if (hex.size() != 2 * digest.bytes.size()) return std::nullopt;
-  for (size_t i = 0; i < digest.bytes.size(); ++i) {
-    const int high = hex_value(hex[2 * i]);
-    const int low = hex_value(hex[2 * i + 1]);
-    if (high < 0 || low < 0) return std::nullopt;
-    digest.bytes[i] = static_cast<uint8_t>(high * 16 + low);
-  }
+  const auto bytes = parse_hex(hex);
+  if (!bytes || bytes->size() != digest.bytes.size()) return std::nullopt;
+  std::copy(bytes->begin(), bytes->end(), digest.bytes.begin());
   return digest;
 }
 
@@ -55,12 +97,13 @@ struct Sha256::Context {
   }
   /// Bytes that are missing to a whole block.
   [[nodiscard]] size_t missing() const { return (kBlockBytes - openssl.num) % kBlockBytes; }
-  /// Accounts for blocks that were taken in past OpenSSL.
-  void count_blocks(size_t blocks) {
-    const uint64_t bits = (uint64_t{openssl.Nh} << 32 | openssl.Nl) + uint64_t{blocks} * kBlockBytes * 8;
-    openssl.Nh = static_cast<SHA_LONG>(bits >> 32);
-    openssl.Nl = static_cast<SHA_LONG>(bits);
+  [[nodiscard]] uint64_t bytes() const { return (uint64_t{openssl.Nh} << 32 | openssl.Nl) / 8; }
+  void set_bytes(uint64_t bytes) {
+    openssl.Nh = static_cast<SHA_LONG>(bytes * 8 >> 32);
+    openssl.Nl = static_cast<SHA_LONG>(bytes * 8);
   }
+  /// Accounts for blocks that were taken in past OpenSSL.
+  void count_blocks(size_t blocks) { set_bytes(bytes() + uint64_t{blocks} * kBlockBytes); }
 };
 
 void Sha256::Free::operator()(Context* context) const {
@@ -69,6 +112,20 @@ void Sha256::Free::operator()(Context* context) const {
 
 Sha256::Sha256() : context_(new Context) {
   context_->start();
+}
+
+Sha256::Sha256(const Sha256State& state) : Sha256() {
+  std::copy(state.words.begin(), state.words.end(), context_->openssl.h);
+  context_->set_bytes(state.bytes - state.rest.size());
+  context_->update(std::as_bytes(std::span(state.rest)));
+}
+
+Sha256State Sha256::state() const {
+  const SHA256_CTX& openssl = context_->openssl;
+  Sha256State state{.words = {}, .bytes = context_->bytes(), .rest = {}};
+  std::copy(std::begin(openssl.h), std::end(openssl.h), state.words.begin());
+  state.rest.assign(reinterpret_cast<const char*>(openssl.data), openssl.num);
+  return state;
 }
 
 void Sha256::update(std::span<const std::byte> bytes) {

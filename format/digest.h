@@ -23,9 +23,25 @@ struct Digest {
 /// 64 lower-case hexadecimal digits, or nullopt.
 [[nodiscard]] std::optional<Digest> parse_digest(std::string_view hex);
 
+/// A digest on its way: what is needed to go on behind the bytes that it has taken.
+struct Sha256State {
+  std::array<uint32_t, 8> words{};  // a to h
+  uint64_t bytes = 0;               // taken so far
+  std::string rest;                 // the bytes % 64 last of them, which make no block yet
+  bool operator==(const Sha256State&) const = default;
+};
+
+/// "WORDS BYTES REST" in hexadecimal, decimal, hexadecimal.
+[[nodiscard]] std::string to_text(const Sha256State& state);
+/// nullopt: to_text does not write such a text.
+[[nodiscard]] std::optional<Sha256State> parse_sha256_state(std::string_view text);
+
 class Sha256 {
  public:
   Sha256();
+  /// Goes on from there.
+  explicit Sha256(const Sha256State& state);
+  [[nodiscard]] Sha256State state() const;
   void update(std::span<const std::byte> bytes);
   /// The digest of all bytes so far; the object starts anew.
   [[nodiscard]] Digest finish();

@@ -46,7 +46,10 @@ Arrangement present_arrangement(const format::Checkpoint& checkpoint) {
 
 Arrangement planned_arrangement(const format::Grouping& by, const format::Checkpoint& checkpoint) {
   Arrangement files;
-  for (format::PlannedFile& file : plan_files(by, checkpoint)) {
+  std::vector<format::Extent> origins;
+  for (const format::TensorEntry& tensor : checkpoint.tensors())
+    origins.push_back({tensor.file, tensor.range});
+  for (format::PlannedFile& file : plan_files(by, checkpoint, format::reading_order(origins))) {
     files.push_back(
         {std::move(file.path), file.size_bytes, file.data_start, std::move(file.tensors), std::move(file.offsets)});
   }

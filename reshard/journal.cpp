@@ -58,6 +58,13 @@ Json tensor_json(const TensorDigests& digests) {
   return entry;
 }
 
+Json tensors_json(const std::vector<TensorDigests>& tensors) {
+  Json list = Json::array();
+  for (const TensorDigests& digests : tensors)
+    list.push_back(tensor_json(digests));
+  return list;
+}
+
 Result<ShardDone> read_shard(const Json& json) {
   ShardDone record;
   TRY_ASSIGN(record.shard, format::json_uint(json, "shard"));
@@ -70,6 +77,84 @@ Result<ShardDone> read_shard(const Json& json) {
     record.tensors.push_back(std::move(digests));
   }
   return record;
+}
+
+Result<format::Sha256State> read_state(const Json& json) {
+  auto state = json.is_string() ? format::parse_sha256_state(json.get<std::string>()) : std::nullopt;
+  if (!state) return Error{ErrorKind::corrupt, "the state of a digest is malformed"};
+  return *std::move(state);
+}
+
+Result<TensorBegun> read_tensor_begun(const Json& list) {
+  if (!list.is_array() || list.size() < 2) return Error{ErrorKind::corrupt, "a tensor's record is malformed"};
+  TensorBegun tensor;
+  TRY_ASSIGN(tensor.whole, read_state(list[0]));
+  if (!list[1].is_null()) {
+    TRY_ASSIGN(tensor.row_block, read_state(list[1]));
+  }
+  for (size_t i = 2; i < list.size(); ++i) {
+    TRY_ASSIGN(const Digest block, read_digest(list[i]));
+    tensor.row_blocks.push_back(block);
+  }
+  return tensor;
+}
+
+Json tensor_begun_json(const TensorBegun& tensor) {
+  Json list = Json::array({to_text(tensor.whole), nullptr});
+  if (tensor.row_block) list[1] = to_text(*tensor.row_block);
+  for (const Digest& block : tensor.row_blocks)
+    list.push_back(to_hex(block));
+  return list;
+}
+
+/// Adds to what earlier records have of the shard.
+Result<void> read_begun(const Json& json, JournalState& state) {
+  ShardBegun record;
+  TRY_ASSIGN(record.shard, format::json_uint(json, "begun"));
+  TRY_ASSIGN(record.at, format::json_uint(json, "at"));
+  TRY_ASSIGN(const uint64_t first, format::json_uint(json, "first"));
+  if (json.contains("hash")) {
+    TRY_ASSIGN(record.hash, read_state(json["hash"]));
+  }
+  if (state.shards.contains(record.shard)) return Error{ErrorKind::corrupt, "a shard is begun that is done"};
+  if (record.at == 0) {  // forgotten, and with it every digest that its bytes may be in
+    state.begun.erase(record.shard);
+    state.file_hashes.clear();
+    return {};
+  }
+  const auto before = state.begun.find(record.shard);
+  if (before != state.begun.end()) record.tensors = std::move(before->second.tensors);
+  if (record.tensors.size() != first) return Error{ErrorKind::corrupt, "a record does not follow those of its shard"};
+  TRY_ASSIGN(const Json* tensors, format::json_array(json, "tensors"));
+  for (const Json& entry : *tensors) {
+    TRY_ASSIGN(TensorDigests digests, read_tensor(entry));
+    record.tensors.push_back(std::move(digests));
+  }
+  TRY_ASSIGN(const Json* begun, format::json_array(json, "open"));
+  for (const Json& entry : *begun) {
+    TRY_ASSIGN(TensorBegun tensor, read_tensor_begun(entry));
+    record.begun.push_back(std::move(tensor));
+  }
+  state.begun[record.shard] = std::move(record);
+  return {};
+}
+
+Result<void> read_hashes(const Json& json, JournalState& state) {
+  if (!json.contains("hashes")) return {};
+  TRY_ASSIGN(const Json* hashes, format::json_array(json, "hashes"));
+  for (const Json& entry : *hashes) {
+    if (!entry.is_array() || entry.size() != 2 || !entry[0].is_number_unsigned())
+      return Error{ErrorKind::corrupt, "the record of a file's digest is malformed"};
+    FileBegun file{.file = entry[0].get<uint64_t>(), .hash = {}};
+    TRY_ASSIGN(file.hash, read_state(entry[1]));
+    state.file_hashes.push_back(std::move(file));
+  }
+  return {};
+}
+
+void add_hashes(Json& json, std::span<const FileBegun> hashes) {
+  for (const FileBegun& file : hashes)
+    json["hashes"].push_back({file.file, to_text(file.hash)});
 }
 
 Result<format::CompressedForm> read_compressed(const Json& json) {
@@ -105,8 +190,13 @@ Result<void> apply(const Json& json, JournalState& state) {
   if (json.contains("shard")) {
     TRY_ASSIGN(ShardDone record, read_shard(json));
     const uint64_t shard = record.shard;
+    state.begun.erase(shard);
     state.shards[shard] = std::move(record);
-    return {};
+    return read_hashes(json, state);
+  }
+  if (json.contains("begun")) {
+    TRY(read_begun(json, state));
+    return read_hashes(json, state);
   }
   if (json.contains("files")) return read_sealed(json, state);
   return Error{ErrorKind::corrupt, "a record of an unknown kind"};
@@ -143,6 +233,8 @@ std::string difference(const Json& recorded, const Json& now) {
   if (field(recorded, "program") != field(now, "program")) {
     return fmt::format("it was begun by version {}", field(recorded, "program"));
   }
+  if (recorded.value("journal", Json()) != now.value("journal", Json()))
+    return "it was begun by a version that kept another journal";
   if (field(recorded, "plan") != field(now, "plan")) return "it was begun with another recipe or from another source";
   if (field(recorded, kPartKey) != field(now, kPartKey)) return "it is of another part";
   if (recorded.value(kOriginKey, Json()) != now.value(kOriginKey, Json()))
@@ -189,12 +281,24 @@ std::string journal_line(const Json& identity) {
   return format::record_line(identity);
 }
 
-std::string journal_line(const ShardDone& record) {
-  Json tensors = Json::array();
-  for (const TensorDigests& digests : record.tensors)
-    tensors.push_back(tensor_json(digests));
-  Json json{{"shard", record.shard}, {"tensors", std::move(tensors)}};
+std::string journal_line(const ShardDone& record, std::span<const FileBegun> hashes) {
+  Json json{{"shard", record.shard}, {"tensors", tensors_json(record.tensors)}};
   if (record.sha256) json["sha256"] = to_hex(*record.sha256);
+  add_hashes(json, hashes);
+  return journal_line(json);
+}
+
+std::string journal_line(const ShardBegun& record, std::span<const FileBegun> hashes) {
+  Json begun = Json::array();
+  for (const TensorBegun& tensor : record.begun)
+    begun.push_back(tensor_begun_json(tensor));
+  Json json{{"begun", record.shard},
+            {"at", record.at},
+            {"first", record.first},
+            {"tensors", tensors_json(record.tensors)},
+            {"open", std::move(begun)}};
+  if (record.hash) json["hash"] = to_text(*record.hash);
+  add_hashes(json, hashes);
   return journal_line(json);
 }
 
@@ -220,8 +324,12 @@ Result<std::unique_ptr<Journal>> Journal::open(format::FileSystem& files, const 
   return journal;
 }
 
-Result<void> Journal::append(const ShardDone& record) {
-  return log_->append(journal_line(record));
+Result<void> Journal::append(const ShardDone& record, std::span<const FileBegun> hashes) {
+  return log_->append(journal_line(record, hashes));
+}
+
+Result<void> Journal::append(const ShardBegun& record, std::span<const FileBegun> hashes) {
+  return log_->append(journal_line(record, hashes));
 }
 
 Result<void> Journal::append(const std::vector<FileSealed>& record) {

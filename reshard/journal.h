@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -36,6 +37,35 @@ struct ShardDone {
   std::vector<TensorDigests> tensors;    // in the order of Plan::shards[shard]
 };
 
+/// A tensor of which the beginning has come.
+struct TensorBegun {
+  format::Sha256State whole;
+  std::vector<format::Digest> row_blocks{};        // those that are whole
+  std::optional<format::Sha256State> row_block{};  // of the one under way, if the tensor has such
+};
+
+/// A source shard of which the beginning was read, all its bytes durable in partial files. `at` 0: what earlier records
+/// have of it does not count.
+struct ShardBegun {
+  uint64_t shard = 0;                         // index of the catalogue's files
+  uint64_t at = 0;                            // offset in the shard of the next byte
+  std::optional<format::Sha256State> hash{};  // of the bytes before, if it is read whole
+  uint64_t first = 0;                         // how many copies of the shard earlier records have
+  std::vector<TensorDigests> tensors{};       // of those that are whole, from `first` on
+  std::vector<TensorBegun> begun{};           // of all copies of the tensor under way; empty: none is
+};
+
+/// How far a shard has come is recorded after so many bytes for the first time in a run, then after twice as many as
+/// before, up to 64 times as many. So a run that is killed loses at most about as much as it has gained: whatever the
+/// rhythm of kills, the work gets done. And at most 256 MiB a shard.
+inline constexpr uint64_t kFirstRecordBytes = 4ULL << 20;
+
+/// The digest of a file's beginning, whose tensors came in the file's order.
+struct FileBegun {
+  uint64_t file = 0;  // index of Plan::files
+  format::Sha256State hash;
+};
+
 /// A file that was checked and renamed to its final name.
 struct FileSealed {
   uint64_t file = 0;  // index of Plan::files
@@ -45,7 +75,9 @@ struct FileSealed {
 
 struct JournalState {
   std::map<uint64_t, ShardDone> shards;
+  std::map<uint64_t, ShardBegun> begun;  // of those that are not done, the last record with all tensors: `first` is 0
   std::map<uint64_t, FileSealed> files;  // sealed, by number
+  std::vector<FileBegun> file_hashes;    // as recorded, several of a file; what they cover may not be durable
 };
 
 /// Loaded: the run can go on. Fresh: there is no journal yet. Damaged: a record is broken and good ones follow.
@@ -85,7 +117,8 @@ struct JournalHead {
 
 // The lines that a Journal appends, each with its check and its end of line.
 [[nodiscard]] std::string journal_line(const format::Json& identity);
-[[nodiscard]] std::string journal_line(const ShardDone& record);
+[[nodiscard]] std::string journal_line(const ShardDone& record, std::span<const FileBegun> hashes = {});
+[[nodiscard]] std::string journal_line(const ShardBegun& record, std::span<const FileBegun> hashes = {});
 [[nodiscard]] std::string journal_line(const std::vector<FileSealed>& record);
 
 class Journal {
@@ -93,7 +126,8 @@ class Journal {
   /// Opens the journal at `path` for appending behind `valid_bytes` (0: starts a new one with `identity`).
   [[nodiscard]] static Result<std::unique_ptr<Journal>> open(format::FileSystem& files, const format::Path& path,
                                                              const format::Json& identity, uint64_t valid_bytes);
-  [[nodiscard]] Result<void> append(const ShardDone& record);
+  [[nodiscard]] Result<void> append(const ShardDone& record, std::span<const FileBegun> hashes = {});
+  [[nodiscard]] Result<void> append(const ShardBegun& record, std::span<const FileBegun> hashes = {});
   [[nodiscard]] Result<void> append(const std::vector<FileSealed>& record);
 
  private:

@@ -3,7 +3,7 @@
 #include "reshard/compress.h"
 
 #include <algorithm>
-#include <array>
+#include <map>
 #include <set>
 
 #include <fmt/format.h>
@@ -15,18 +15,28 @@ using format::Digest;
 using format::OpenMode;
 using format::Path;
 
-// What a file's digest lacks is read back in pieces of this size: one such buffer a job.
-constexpr uint64_t kReadBackBytes = 1 << 20;
+// The digest of a shorter beginning is not recorded: the next run reads it back, and so finds what has been damaged
+// since.
+constexpr uint64_t kRecordedHashBytes = 64ULL << 20;
+// A shard that has less than this part of the holding room for a file does not wait for its turn there.
+constexpr uint64_t kSmallShare = 16;
 
 }  // namespace
 
 PackedWriter::PackedWriter(const Plan& plan, const RunScope& scope, format::FileSystem& files, Journal& journal,
-                           const DiskUse& use)
-    : plan_(plan), scope_(scope), files_(files), journal_(journal), use_(use), folders_(files, scope.out) {
-  for (const PlannedFile& file : plan.files) {
-    states_.push_back(std::make_unique<State>());
-    states_.back()->tensors.resize(file.tensors.size());
-    states_.back()->unknown = file.tensors.size();
+                           const WriterLimits& limits)
+    : plan_(plan),
+      scope_(scope),
+      files_(files),
+      journal_(journal),
+      use_(limits.disk),
+      folders_(files, scope.out),
+      room_(limits.held_bytes),
+      turns_(plan, scope, limits.held_bytes / kSmallShare) {
+  const std::vector<uint64_t> own = bytes_per_file(plan, scope.shards);
+  for (size_t file = 0; file < plan.files.size(); ++file) {
+    states_.push_back(std::make_unique<State>(plan.files[file], plan.result, room_));
+    states_.back()->is_own = own[file] == plan.files[file].size_bytes;
   }
 }
 
@@ -45,11 +55,56 @@ void PackedWriter::know(const Copy& copy, const TensorDigests& digests) {
   state.tensors[copy.slot] = digests;
 }
 
+/// Tensors that an earlier run has written.
+void PackedWriter::find(uint64_t shard, const std::vector<TensorDigests>& tensors) {
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const Copy& copy = plan_.shards[shard][i];
+    if (copy.file == kNoFile) continue;
+    turns_.given(copy);
+    states_[copy.file]->digest.found(copy.slot, tensors[i].whole);
+    states_[copy.file]->recorded[copy.slot] = true;
+    states_[copy.file]->is_begun = true;
+  }
+}
+
+/// Of what is recorded of each file's digest, the longest beginning whose bytes are recorded too.
+void PackedWriter::begin_digests(const JournalState& journalled) {
+  std::map<std::pair<uint32_t, uint32_t>, uint64_t> begun;  // file and slot -> bytes
+  for (const auto& [shard, record] : journalled.begun) {
+    for (size_t i = 0; i < record.begun.size(); ++i) {
+      const Copy& copy = plan_.shards[shard][record.tensors.size() + i];
+      if (copy.file == kNoFile) continue;
+      begun[{copy.file, copy.slot}] = record.at - copy.source.begin;
+      states_[copy.file]->is_begun = true;
+    }
+  }
+  std::map<uint64_t, const format::Sha256State*> longest;
+  for (const FileBegun& recorded : journalled.file_hashes) {
+    const PlannedFile& file = plan_.files[recorded.file];
+    const State& state = *states_[recorded.file];
+    uint32_t slot = 0;
+    uint64_t at = file.data_start;
+    for (; slot < file.tensors.size() && state.digest.has(slot) && at < recorded.hash.bytes; ++slot)
+      at = slot + 1 < file.tensors.size() ? file.offsets[slot + 1] : file.size_bytes;
+    const auto open = begun.find({static_cast<uint32_t>(recorded.file), slot});
+    if (at < recorded.hash.bytes && open != begun.end()) at += open->second;
+    const format::Sha256State*& best = longest[recorded.file];
+    if (at == recorded.hash.bytes && (best == nullptr || best->bytes < at)) best = &recorded.hash;
+  }
+  for (const auto& [file, hash] : longest) {
+    if (hash != nullptr && states_[file]->is_own) states_[file]->digest.begin(*hash);
+  }
+}
+
 Result<void> PackedWriter::resume(const JournalState& state) {
   for (const auto& [shard, done] : state.shards) {
+    find(shard, done.tensors);
     for (size_t i = 0; i < done.tensors.size(); ++i)
       know(plan_.shards[shard][i], done.tensors[i]);
   }
+  for (const auto& [shard, record] : state.begun)
+    find(shard, record.tensors);
+  begin_digests(state);
   const std::vector<uint64_t> own = bytes_per_file(plan_, scope_.shards);
   std::vector<uint32_t> complete;
   for (uint32_t file = 0; file < states_.size(); ++file) {
@@ -57,9 +112,6 @@ Result<void> PackedWriter::resume(const JournalState& state) {
     TRY(take_back(file, state));
     State& entry = *states_[file];
     if (entry.sealed || entry.unknown != 0) continue;
-    TRY(prepare(file, entry));  // its header again, which no digest covers
-    TRY_ASSIGN(const auto part, files_.open_write(part_path(file), OpenMode::keep));
-    TRY(part->sync());
     complete.push_back(file);
   }
   return seal(complete);
@@ -83,12 +135,13 @@ Result<void> PackedWriter::take_back(uint32_t file, const JournalState& journall
     TRY(folders_.make(part_path(file).parent_path()));
     TRY(files_.rename(final_path(file), part_path(file)));
   }
-  if (!complete) return {};
+  if (!state.is_begun) return {};
   TRY_ASSIGN(const auto part, files_.stat(part_path(file)));
-  if (part) return {};
-  return Error{ErrorKind::conflict, fmt::format("{}: was made by an earlier run and is gone; reshard repair {} fetches "
-                                                "it again and goes on",
-                                                final_path(file).string(), scope_.out.string())};
+  if (part && part->size_bytes == plan_.files[file].size_bytes) return {};
+  return Error{
+      ErrorKind::conflict,
+      fmt::format("{}: was {} by an earlier run and is {}; reshard repair {} fetches it again and goes on",
+                  final_path(file).string(), complete ? "made" : "begun", part ? "cut" : "gone", scope_.out.string())};
 }
 
 Result<void> PackedWriter::prepare(uint32_t file, State& state) {
@@ -98,88 +151,120 @@ Result<void> PackedWriter::prepare(uint32_t file, State& state) {
   TRY(part->resize(plan_.files[file].size_bytes));
   const std::string header = planned_header(plan_.files[file], plan_.result);
   TRY(part->write(0, format::as_bytes(header)));
-  state.hash.emplace().update(format::as_bytes(header));
-  state.hashed_bytes = header.size();
+  if (!state.digest.is_begun()) state.digest.begin(header);
   state.prepared = true;
   return {};
 }
 
-Result<TensorTarget> PackedWriter::open(const Copy& copy) {
+OpenWritten PackedWriter::open_written(uint32_t file) const {
+  return [this, file]() -> Result<std::unique_ptr<format::ReadFile>> {
+    TRY_ASSIGN(auto part, files_.open_read(part_path(file)));
+    const uint64_t size_bytes = plan_.files[file].size_bytes;
+    if (part->size_bytes() == size_bytes) return part;
+    return Error{ErrorKind::corrupt, fmt::format("has {} bytes instead of {}", part->size_bytes(), size_bytes)};
+  };
+}
+
+/// What is on the disk is not what was written.
+Error PackedWriter::damaged(uint32_t file, const Error& error) const {
+  if (error.kind != ErrorKind::corrupt) return error;
+  return {ErrorKind::corrupt, fmt::format("{}: {}; is the disk sound? reshard repair {} fetches it again and goes on",
+                                          part_path(file).string(), error.message, scope_.out.string())};
+}
+
+Result<TensorTarget> PackedWriter::open(const Copy& copy, uint64_t done) {
   if (copy.file == kNoFile) return TensorTarget{};
   State& state = *states_[copy.file];
   const std::lock_guard lock(state.mutex);
   TRY(prepare(copy.file, state));
   TensorTarget target;
   TRY_ASSIGN(target.file, files_.open_write(part_path(copy.file), OpenMode::keep));
-  if (!state.hash_in_use && state.hashed_bytes == copy.offset) {
-    state.hash_in_use = true;
-    target.file_hash = &*state.hash;
-  }
+  if (!state.is_own) return target;
+  auto turn = state.digest.turn(copy.slot, done, open_written(copy.file));
+  if (!turn) return damaged(copy.file, turn.error());
+  target.turn = *turn;
+  if (target.turn.held) target.held.reserve(copy.bytes);
   return target;
 }
 
-void PackedWriter::close(const Copy& copy, const TensorTarget& target) {
-  if (target.file_hash == nullptr) return;
+void PackedWriter::close(const Copy& copy, TensorTarget& target, const TensorDigests& digests) {
+  if (copy.file == kNoFile) return;
   State& state = *states_[copy.file];
-  const std::lock_guard lock(state.mutex);
-  state.hashed_bytes = copy.offset + copy.bytes;
-  state.hash_in_use = false;
+  {
+    const std::lock_guard lock(state.mutex);
+    state.digest.end(copy.slot, target.turn, digests.whole, std::move(target.held));
+  }
+  turns_.given(copy);
 }
 
-Result<void> PackedWriter::shard_done(const ShardDone& record) {
-  const std::vector<Copy>& copies = plan_.shards[record.shard];
+/// Also returns the digests of these files' beginnings, where they are worth a record: those of tensors alone that the
+/// journal has once it has these copies. Of another tensor the next run may get other bytes.
+Result<std::vector<FileBegun>> PackedWriter::make_durable(std::span<const Copy> copies,
+                                                          std::span<const format::Sha256* const> mine) {
   std::set<uint32_t> touched;
   std::set<Path> folders;
   for (const Copy& copy : copies) {
     if (copy.file != kNoFile) touched.insert(copy.file);
   }
+  std::vector<FileBegun> hashes;
   for (const uint32_t file : touched) {
     TRY_ASSIGN(const auto part, files_.open_write(part_path(file), OpenMode::keep));
     TRY(part->sync());
     folders.insert(part_path(file).parent_path());
+    const State& state = *states_[file];
+    const std::lock_guard lock(state.mutex);
+    auto hash = state.digest.state(mine);
+    if (!hash || hash->bytes < kRecordedHashBytes || hash->bytes == plan_.files[file].size_bytes) continue;
+    std::vector<bool> recorded = state.recorded;
+    for (const Copy& copy : copies) {
+      if (copy.file == file) recorded[copy.slot] = true;
+    }
+    const auto end = recorded.begin() + static_cast<std::ptrdiff_t>(state.digest.tensors());
+    if (std::find(recorded.begin(), end, false) == end) hashes.push_back({.file = file, .hash = *std::move(hash)});
   }
   for (const Path& folder : folders)
     TRY(files_.sync_folder(folder));
-  TRY(journal_.append(record));
+  return hashes;
+}
+
+void PackedWriter::journalled(std::span<const Copy> copies) {
+  for (const Copy& copy : copies) {
+    if (copy.file == kNoFile) continue;
+    State& state = *states_[copy.file];
+    const std::lock_guard lock(state.mutex);
+    state.recorded[copy.slot] = true;
+  }
+}
+
+Result<void> PackedWriter::shard_begun(const ShardBegun& record, std::span<const format::Sha256* const> mine) {
+  const std::span<const Copy> copies = plan_.shards[record.shard];
+  TRY_ASSIGN(const std::vector<FileBegun> hashes,
+             make_durable(copies.subspan(record.first, record.tensors.size() + record.begun.size()), mine));
+  TRY(journal_.append(record, hashes));
+  journalled(copies.subspan(record.first, record.tensors.size()));
+  return {};
+}
+
+Result<void> PackedWriter::forget(uint64_t shard) {
+  return journal_.append(ShardBegun{.shard = shard});
+}
+
+Result<void> PackedWriter::shard_done(const ShardDone& record, size_t recorded) {
+  const std::vector<Copy>& copies = plan_.shards[record.shard];
+  TRY_ASSIGN(const std::vector<FileBegun> hashes, make_durable(std::span(copies).subspan(recorded), {}));
+  TRY(journal_.append(record, hashes));
+  journalled(copies);
 
   // A file is complete when the shards of all its tensors are recorded; whoever records the last one seals it.
-  std::vector<uint32_t> complete;
+  std::set<uint32_t> complete;
   for (size_t i = 0; i < copies.size(); ++i) {
     if (copies[i].file == kNoFile) continue;
     State& state = *states_[copies[i].file];
     const std::lock_guard lock(state.mutex);
     know(copies[i], record.tensors[i]);
-    if (state.unknown == 0) complete.push_back(copies[i].file);
+    if (state.unknown == 0) complete.insert(copies[i].file);
   }
-  return seal(complete);
-}
-
-Result<Digest> PackedWriter::finish_digest(uint32_t file, State& state) const {
-  const PlannedFile& planned = plan_.files[file];
-  TRY_ASSIGN(const auto part, files_.open_read(part_path(file)));
-  if (part->size_bytes() != planned.size_bytes) {
-    return Error{ErrorKind::corrupt, fmt::format("{}: has {} bytes instead of {}", part_path(file).string(),
-                                                 part->size_bytes(), planned.size_bytes)};
-  }
-  std::vector<std::byte> buffer(std::min(kReadBackBytes, planned.size_bytes - state.hashed_bytes));
-  for (size_t slot = 0; slot < planned.tensors.size(); ++slot) {
-    if (planned.offsets[slot] < state.hashed_bytes) continue;
-    const uint64_t end = slot + 1 < planned.tensors.size() ? planned.offsets[slot + 1] : planned.size_bytes;
-    format::Sha256 tensor;
-    for (uint64_t at = planned.offsets[slot]; at < end;) {
-      const std::span<std::byte> piece(buffer.data(), std::min<uint64_t>(buffer.size(), end - at));
-      TRY(part->read(at, piece));
-      update_together(std::array{&*state.hash, &tensor}, piece);
-      at += piece.size();
-    }
-    if (tensor.finish() == state.tensors[slot]->whole) continue;
-    return Error{
-        ErrorKind::corrupt,
-        fmt::format("{}: tensor \"{}\" reads back differently from what was written; is the disk sound? "
-                    "reshard repair {} fetches it again and goes on",
-                    part_path(file).string(), plan_.result.tensors()[planned.tensors[slot]].name, scope_.out.string())};
-  }
-  return state.hash->finish();
+  return seal(std::vector<uint32_t>(complete.begin(), complete.end()));
 }
 
 /// Compressed files in batches: until its record is durable a file lies there raw as well.
@@ -202,7 +287,13 @@ Result<void> PackedWriter::seal_batch(std::span<const uint32_t> complete) {
   for (const uint32_t file : complete) {
     State& state = *states_[file];
     const std::lock_guard lock(state.mutex);
-    TRY_ASSIGN(const Digest digest, finish_digest(file, state));
+    if (!state.prepared) {  // all its tensors came in earlier runs: its header again, which no digest covers
+      TRY(prepare(file, state));
+      TRY_ASSIGN(const auto part, files_.open_write(part_path(file), OpenMode::keep));
+      TRY(part->sync());
+    }
+    const auto digest = state.digest.finish(open_written(file));
+    if (!digest) return damaged(file, digest.error());
     TRY(folders_.make(final_path(file).parent_path()));
     std::optional<format::CompressedForm> zstd;
     Path made = part_path(file);
@@ -215,8 +306,7 @@ Result<void> PackedWriter::seal_batch(std::span<const uint32_t> complete) {
     }
     TRY(files_.rename(made, final_path(file)));
     folders.insert(final_path(file).parent_path());
-    state.hash.reset();
-    sealed.push_back({.file = file, .sha256 = digest, .zstd = std::move(zstd)});
+    sealed.push_back({.file = file, .sha256 = *digest, .zstd = std::move(zstd)});
   }
   for (const Path& folder : folders)
     TRY(files_.sync_folder(folder));
@@ -236,6 +326,15 @@ Result<uint64_t> PackedWriter::missing_bytes() const {
     return states_[file]->sealed.has_value();
   };
   return reshard::missing_bytes(plan_, scope_, sealed, {.jobs = 0, .batch_bytes = 0}, files_);
+}
+
+uint64_t PackedWriter::read_back_bytes() const {
+  uint64_t bytes = 0;
+  for (const auto& state : states_) {
+    const std::lock_guard lock(state->mutex);
+    bytes += state->digest.read_back_bytes();
+  }
+  return bytes;
 }
 
 std::vector<FileDigests> PackedWriter::digests() const {

@@ -35,6 +35,17 @@ Result<void> check_experts(const Recipe& recipe, const format::Checkpoint& sourc
                            fmt::join(source.expert_doubts(), "; "))};
 }
 
+/// Of the result's tensors, for plan_files: that of the tensors that they are made of.
+std::vector<uint32_t> order_of(FileOrder order, const Product& product, const format::Checkpoint& source) {
+  if (order == FileOrder::of_use) return {};
+  std::vector<format::Extent> origins;
+  for (const Making& making : product.makings) {
+    const TensorEntry& from = source.tensors()[making.source];
+    origins.push_back({from.file, from.range});
+  }
+  return format::reading_order(origins);
+}
+
 std::vector<std::vector<Copy>> make_copies(const std::vector<PlannedFile>& files, const Product& product,
                                            const format::Checkpoint& source) {
   std::vector<std::vector<Copy>> shards(source.files().size());
@@ -126,8 +137,10 @@ uint64_t ShardRead::bytes() const {
   return bytes;
 }
 
-std::string plan_digest(const Recipe& recipe, const std::vector<PlanSource>& source, const format::Json& facts) {
+std::string plan_digest(const Recipe& recipe, const std::vector<PlanSource>& source, const format::Json& facts,
+                        FileOrder order) {
   format::Json json = {{"program", kVersion}, {"recipe", recipe_json(recipe)}, {"source", format::Json::array()}};
+  if (order == FileOrder::of_source) json["order"] = "source";  // the other one is older than this field
   for (const PlanSource& file : source) {
     json["source"].push_back(
         {{"path", file.path}, {"size", file.size_bytes}, {"header", to_hex(format::sha256(file.header))}});
@@ -136,7 +149,8 @@ std::string plan_digest(const Recipe& recipe, const std::vector<PlanSource>& sou
   return to_hex(format::sha256(format::canonical_json(json)));
 }
 
-Result<Plan> make_plan(const Recipe& recipe, const format::Checkpoint& source, const SourceFacts& facts) {
+Result<Plan> make_plan(const Recipe& recipe, const format::Checkpoint& source, const SourceFacts& facts,
+                       FileOrder order) {
   if (source.manifest()) {
     return Error{ErrorKind::unsupported, "the source is a packed repository already; name the original checkpoint"};
   }
@@ -148,7 +162,7 @@ Result<Plan> make_plan(const Recipe& recipe, const format::Checkpoint& source, c
   plan.complete = product.complete;
   plan.aliases = product.aliases;
   plan.warnings = std::move(product.warnings);
-  plan.files = plan_files(recipe.by, product.result);
+  plan.files = plan_files(recipe.by, product.result, order_of(order, product, source));
   for (const PlannedFile& file : plan.files) {
     plan.output_bytes += file.size_bytes;
     if (file.data_start > format::kMaxHeaderBytes) {
@@ -167,7 +181,7 @@ Result<Plan> make_plan(const Recipe& recipe, const format::Checkpoint& source, c
     plan.source_bytes += plan.reads[i].whole ? file.size_bytes : plan.reads[i].bytes();
     shards.push_back({file.path, file.size_bytes, file.header});
   }
-  plan.digest = plan_digest(recipe, shards, facts_json(recipe, facts, source));
+  plan.digest = plan_digest(recipe, shards, facts_json(recipe, facts, source), order);
   plan.result = std::move(product.result);
   return plan;
 }

@@ -53,6 +53,10 @@ struct Plan {
   std::string digest;                     // hex; equal plans of equal program versions give equal files
 };
 
+/// In which order tensors lie in a file, as far as alignment allows: that in which a source is read
+/// (format::reading_order), or that in which an MLP uses them, experts by number, which is that of caches.
+enum class FileOrder { of_source, of_use };
+
 /// Path, size and header (length and JSON) of a source shard, for the plan's digest.
 struct PlanSource {
   std::string_view path;
@@ -62,7 +66,7 @@ struct PlanSource {
 /// Everything that decides the bytes of the result except the weights themselves, as hex. `facts`: what the plan took
 /// from the weights, as JSON; null: nothing.
 [[nodiscard]] std::string plan_digest(const Recipe& recipe, const std::vector<PlanSource>& source,
-                                      const format::Json& facts = {});
+                                      const format::Json& facts = {}, FileOrder order = FileOrder::of_source);
 
 /// By source offset; copies of the same tensor side by side, in the order in which a shard's record has them.
 void sort_copies(std::vector<Copy>& copies);
@@ -71,6 +75,6 @@ void sort_copies(std::vector<Copy>& copies);
 
 /// Layers of the recipe change the digest alone: each is stored once, and dropped ones stay.
 [[nodiscard]] Result<Plan> make_plan(const Recipe& recipe, const format::Checkpoint& source,
-                                     const SourceFacts& facts = {});
+                                     const SourceFacts& facts = {}, FileOrder order = FileOrder::of_source);
 
 }  // namespace dspack::reshard

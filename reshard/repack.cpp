@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "format/base/size_text.h"
 #include "format/source/http_headers.h"
 #include "reshard/changed_config.h"
 #include "reshard/output_folder.h"
@@ -219,11 +220,20 @@ Result<void> complete_run(const RepackOutlook& outlook, format::Repository& repo
   const Json identity = run_identity(outlook, repository);
   TRY_ASSIGN(const JournalLoaded done, load_journal(scope, identity, plan, files));
   TRY_ASSIGN(const auto journal, Journal::open(files, journal_path(scope), identity, done.valid_bytes));
-  PackedWriter writer(plan, scope, files, *journal, disk_use(options));
+  PackedWriter writer(plan, scope, files, *journal, writer_limits(options));
   TRY(writer.resume(done.state));
-  const StreamInput input{plan,  outlook.source, repository,       scope,
-                          files, options.jobs,   outlook.declared, options.counters};
+  const StreamInput input{plan,
+                          outlook.source,
+                          repository,
+                          scope,
+                          files,
+                          options.jobs,
+                          outlook.declared,
+                          options.counters,
+                          options.first_record_bytes};
   TRY_ASSIGN(const std::vector<ShardDone> yielded, stream_shards(input, done.state, writer, progress, stop));
+  if (const uint64_t again = writer.read_back_bytes(); again != 0)
+    progress.note(fmt::format("{} were read back from the output for the digests of files", size_words(again)));
   TRY(check_scales(plan, outlook.source, yielded, options.out));
   TRY(check_aliases(plan, outlook.source, yielded));
   std::vector<std::optional<format::Digest>> shard_digests;

@@ -10,8 +10,7 @@
 #include "format/progress.h"
 #include "reshard/companions.h"
 #include "reshard/declarations.h"
-#include "reshard/disk_need.h"
-#include "reshard/plan.h"
+#include "reshard/packed_writer.h"
 
 namespace dspack::reshard {
 
@@ -20,6 +19,8 @@ struct RepackOptions {
   format::Path out;
   unsigned jobs = 4;
   uint64_t seal_batch_bytes = DiskUse().batch_bytes;
+  uint64_t held_bytes = kHeldBytes;
+  uint64_t first_record_bytes = kFirstRecordBytes;
   /// What the source's shards must be; each must be named in it, other files may be. What the place itself declares
   /// counts besides.
   std::optional<Declarations> declared = std::nullopt;
@@ -29,6 +30,10 @@ struct RepackOptions {
 
 [[nodiscard]] inline DiskUse disk_use(const RepackOptions& options) {
   return {.jobs = options.jobs, .batch_bytes = options.seal_batch_bytes};
+}
+
+[[nodiscard]] inline WriterLimits writer_limits(const RepackOptions& options) {
+  return {.disk = disk_use(options), .held_bytes = options.held_bytes};
 }
 
 /// What a run will do, known before it does anything.

@@ -93,14 +93,21 @@ Result<PartOutcome> repack_part(const RepackOutlook& outlook, format::Repository
   TRY_ASSIGN(const JournalLoaded done, load_journal(scope, identity, plan, files));
   TRY_ASSIGN(const auto journal, Journal::open(files, journal_path(scope), identity, done.valid_bytes));
   TRY(load_parts(outlook, repository, options.out, files));  // with this one among them, all must be of one run
-  PackedWriter writer(plan, scope, files, *journal, disk_use(options));
+  PackedWriter writer(plan, scope, files, *journal, writer_limits(options));
   TRY(writer.resume(done.state));
 
   PartOutcome outcome{.shards = scope.shards.size()};
   for (const uint64_t shard : scope.shards)
-    outcome.read_bytes += done.state.shards.contains(shard) ? 0 : shard_bytes(plan, outlook.source, shard);
-  const StreamInput input{plan,  outlook.source, repository,       scope,
-                          files, options.jobs,   outlook.declared, options.counters};
+    outcome.read_bytes += unread_bytes(plan, outlook.source, done.state, shard);
+  const StreamInput input{plan,
+                          outlook.source,
+                          repository,
+                          scope,
+                          files,
+                          options.jobs,
+                          outlook.declared,
+                          options.counters,
+                          options.first_record_bytes};
   TRY(stream_shards(input, done.state, writer, progress, stop));
   progress.finished();
   TRY_ASSIGN(const std::vector<LoadedPart> parts, load_parts(outlook, repository, options.out, files));

@@ -7,6 +7,7 @@
 
 #include "dspack_version.h"
 #include "format/document_bounds.h"
+#include "reshard/journal_fit.h"
 #include "reshard/output_folder.h"
 
 namespace dspack::reshard {
@@ -51,19 +52,6 @@ Result<void> check_all_there(const Path& out, const format::Manifest& manifest, 
                            out.string(), fmt::join(named, ", "), more, out.string())};
 }
 
-/// Records that do not fit the plan would be used as indices: refuse them.
-Result<void> check_records(const JournalState& state, const RunScope& scope, const Plan& plan, const Path& journal) {
-  bool fits =
-      std::all_of(state.files.begin(), state.files.end(), [&](const auto& r) { return r.first < plan.files.size(); });
-  for (const auto& [shard, record] : state.shards) {
-    fits =
-        fits && std::ranges::binary_search(scope.shards, shard) && record.tensors.size() == plan.shards[shard].size();
-  }
-  if (fits) return {};
-  return Error{ErrorKind::corrupt,
-               journal.string() + ": records do not fit the plan; remove the output folder and start again"};
-}
-
 /// Where the source is, so that `reshard seal` finds it from another folder; without secrets.
 std::string place_of(const format::Repository& repository) {
   if (repository.kind() != format::RepositoryKind::local) return repository.description();
@@ -78,7 +66,7 @@ Json run_identity(const RepackOutlook& outlook, const format::Repository& reposi
   Json versions = Json::array();
   for (const format::CheckpointFile& file : outlook.source.files())
     versions.push_back({file.path, file.version});
-  Json identity = {{"journal", 1},
+  Json identity = {{"journal", 2},
                    {"program", kVersion},
                    {"plan", outlook.plan.digest},
                    {"source", std::move(versions)},
@@ -129,8 +117,9 @@ Result<JournalLoaded> load_journal(const RunScope& scope, const Json& identity, 
   if (!text) return text.error();
   JournalLoad load = parse_journal(*text, identity);
   if (auto* loaded = std::get_if<JournalLoaded>(&load)) {
-    TRY(check_records(loaded->state, scope, plan, path));
-    return std::move(*loaded);
+    if (fits_plan(loaded->state, scope, plan)) return std::move(*loaded);
+    return Error{ErrorKind::corrupt,
+                 path.string() + ": records do not fit the plan; remove the output folder and start again"};
   }
   if (const auto* damaged = std::get_if<JournalDamaged>(&load)) {
     return Error{ErrorKind::corrupt, fmt::format("{}: damaged at byte {}: {}; reshard repair {} does once more "

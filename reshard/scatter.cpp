@@ -29,6 +29,16 @@ ReadTensor tensor_reading(format::Repository& repository, const format::Checkpoi
   };
 }
 
+namespace {
+
+/// Whether any of the copies from `begin` to `end` is a conversion.
+bool converts(std::span<const Copy> copies, size_t begin, size_t end) {
+  return std::ranges::any_of(copies.subspan(begin, end - begin),
+                             [](const Copy& copy) { return copy.conversion != Conversion::none; });
+}
+
+}  // namespace
+
 /// One copy while its tensor's bytes pass.
 class Scatter::Outlet {
  public:
@@ -41,6 +51,10 @@ class Scatter::Outlet {
     scales_ = scales;
   }
   void convert(std::unique_ptr<Converter> converter) { converter_ = std::move(converter); }
+
+  void resume(const TensorBegun& begun, uint64_t done) { writer_.resume(begun, done); }
+  /// Precondition: it converts nothing.
+  Result<TensorBegun> pause() { return writer_.pause(); }
 
   Result<void> take(std::span<const std::byte> bytes) {
     if (!converter_) return writer_.write(bytes);
@@ -57,7 +71,7 @@ class Scatter::Outlet {
     return digests;
   }
 
-  [[nodiscard]] const TensorTarget& target() const { return target_; }
+  [[nodiscard]] TensorTarget& target() { return target_; }
 
  private:
   format::ByteSink sink() {
@@ -88,6 +102,40 @@ Scatter::Scatter(const Plan& plan, const format::Checkpoint& source, uint64_t sh
 
 Scatter::~Scatter() = default;
 
+Result<void> Scatter::resume(const ShardBegun& begun) {
+  done_.tensors = begun.tensors;
+  next_ = recorded_ = begun.tensors.size();
+  at_ = begun.at;
+  if (begun.hash) shard_hash_ = format::Sha256(*begun.hash);
+  if (begun.begun.empty()) return {};
+  const uint64_t done = at_ - copies_[next_].source.begin;
+  TRY(begin_tensors(done));
+  for (size_t i = 0; i < outlets_.size(); ++i)
+    outlets_[i]->resume(begun.begun[i], done);
+  return {};
+}
+
+Result<Scatter::Pause> Scatter::pause() {
+  TRY(end_tensors());
+  Pause pause;
+  ShardBegun& begun = pause.begun;
+  begun = {.shard = done_.shard, .at = at_, .first = recorded_};
+  begun.tensors.assign(done_.tensors.begin() + static_cast<std::ptrdiff_t>(recorded_), done_.tensors.end());
+  if (whole_) begun.hash = shard_hash_.state();
+  if (outlets_.empty()) return pause;
+  if (converts(copies_, next_, group_end())) {
+    begun.at = copies_[next_].source.begin;
+    if (whole_) begun.hash = hash_before_;
+    return pause;
+  }
+  for (const auto& outlet : outlets_) {
+    TRY_ASSIGN(TensorBegun tensor, outlet->pause());
+    begun.begun.push_back(std::move(tensor));
+    if (outlet->target().turn.hash != nullptr) pause.file_hashes.push_back(outlet->target().turn.hash);
+  }
+  return pause;
+}
+
 Result<void> Scatter::begin_range(uint64_t offset) {
   TRY(end_tensors());
   at_ = offset;
@@ -108,7 +156,7 @@ Result<void> Scatter::take(std::span<const std::byte> bytes) {
       bytes = bytes.subspan(skipped);
       continue;
     }
-    if (outlets_.empty()) TRY(begin_tensors());
+    if (outlets_.empty()) TRY(begin_tensors(0));
     const auto part = bytes.first(std::min<uint64_t>(bytes.size(), copy.source.end - at_));
     // One outlet that converts nothing digests for the shard too.
     const bool digested = outlets_.size() == 1 && copy.conversion == Conversion::none;
@@ -120,7 +168,7 @@ Result<void> Scatter::take(std::span<const std::byte> bytes) {
     at_ += part.size();
     bytes = bytes.subspan(part.size());
   }
-  return {};
+  return end_tensors();  // who waits for a tensor must not wait for the one after it
 }
 
 Result<ShardDone> Scatter::finish() {
@@ -138,14 +186,16 @@ size_t Scatter::group_end() const {
   return end;
 }
 
-Result<void> Scatter::begin_tensors() {
+/// `done`: bytes of the tensor that an earlier run has written.
+Result<void> Scatter::begin_tensors(uint64_t done) {
   const size_t end = group_end();
+  if (whole_ && converts(copies_, next_, end)) hash_before_ = shard_hash_.state();
   const bool alone = whole_ && end == next_ + 1 && copies_[next_].conversion == Conversion::none;
   for (size_t i = next_; i < end; ++i) {
     const Copy& copy = copies_[i];
     const format::TensorEntry& tensor = source_.tensors()[copy.tensor];
     if (staging_.size() == i - next_) staging_.emplace_back(kStagingBytes);
-    TRY_ASSIGN(TensorTarget target, targets_.open(copy));
+    TRY_ASSIGN(TensorTarget target, targets_.open(copy, done));
     const bool plain = copy.file != kNoFile && copy.conversion == Conversion::none;
     const uint64_t rows = plain ? rows_per_block(tensor) : 0;
     outlets_.push_back(std::make_unique<Outlet>(copy, std::move(target),
@@ -170,13 +220,13 @@ Result<void> Scatter::end_tensors() {
   while (next_ < copies_.size()) {
     const ByteRange range = copies_[next_].source;
     if (range.size() != 0 && (outlets_.empty() || at_ != range.end)) break;
-    if (outlets_.empty()) TRY(begin_tensors());
+    if (outlets_.empty()) TRY(begin_tensors(0));
     for (size_t i = 0; i < outlets_.size(); ++i) {
       auto digests = outlets_[i]->finish();
       if (!digests)
         return digests.error().in(fmt::format("tensor \"{}\"", source_.tensors()[copies_[next_].tensor].name));
+      targets_.close(copies_[next_ + i], outlets_[i]->target(), *digests);
       done_.tensors.push_back(std::move(*digests));
-      targets_.close(copies_[next_ + i], outlets_[i]->target());
     }
     next_ += outlets_.size();
     outlets_.clear();

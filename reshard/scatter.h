@@ -29,6 +29,21 @@ class Scatter {
   Scatter(const Scatter&) = delete;
   Scatter& operator=(const Scatter&) = delete;
 
+  /// Goes on behind what an earlier run has read. First of all.
+  [[nodiscard]] Result<void> resume(const ShardBegun& begun);
+  /// Offset in the shard of the next byte.
+  [[nodiscard]] uint64_t at() const { return at_; }
+  /// How far it has come, and the digests of files that tensors under way are being added to: for the journal. All
+  /// bytes up to there are written. A tensor that is being converted is left out: it would begin anew.
+  struct Pause {
+    ShardBegun begun;
+    std::vector<const format::Sha256*> file_hashes;
+  };
+  [[nodiscard]] Result<Pause> pause();
+  /// A pause is in the journal: the next one leaves out what it has.
+  void recorded(const ShardBegun& begun) { recorded_ = begun.first + begun.tensors.size(); }
+  [[nodiscard]] size_t recorded() const { return recorded_; }
+
   /// A range of the shard is to come, behind those before.
   [[nodiscard]] Result<void> begin_range(uint64_t offset);
   /// Its next bytes.
@@ -38,7 +53,7 @@ class Scatter {
 
  private:
   class Outlet;
-  Result<void> begin_tensors();
+  Result<void> begin_tensors(uint64_t done);
   Result<void> end_tensors();
   [[nodiscard]] size_t group_end() const;
 
@@ -52,7 +67,9 @@ class Scatter {
   size_t next_ = 0;                               // the first copy of the tensor that comes next, or is under way
   std::vector<std::unique_ptr<Outlet>> outlets_;  // of the tensor under way, one for each of its copies
   format::Sha256 shard_hash_;
+  format::Sha256State hash_before_;  // shard_hash_ where the tensor under way begins, if it is converted
   ShardDone done_;
+  size_t recorded_ = 0;  // copies that the journal has
 };
 
 /// Passes what the plan wants of one shard through a Scatter, front to back over one connection. Errors: also corrupt

@@ -157,7 +157,7 @@ Result<Digest> shard_digest(const Job& job, uint32_t shard, const std::stop_toke
 
 Result<void> seal_ordinary(const Job& job) {
   const Recipe by_expert;
-  TRY_ASSIGN(Plan plan, make_plan(by_expert, job.catalogue));
+  TRY_ASSIGN(Plan plan, make_plan(by_expert, job.catalogue, {}, FileOrder::of_use));
   TRY_ASSIGN(const std::vector<FileDigests> files, digest_files(job));
   std::vector<std::optional<Digest>> shards(job.catalogue.files().size());
   job.progress.started("digesting source shards", job.catalogue.payload_bytes(), shards.size());
@@ -188,7 +188,7 @@ Result<void> copy_packed_companion(const Job& job, const format::CompanionFile& 
   return {};
 }
 
-/// The plan's digest of repacking what the origin was made from.
+/// The plan's digest of repacking what the origin was made from, in the order that files have here.
 Result<std::string> original_plan(const Job& job, const Recipe& recipe) {
   const format::Manifest& manifest = *job.catalogue.manifest();
   if (!holds_source_bytes(manifest)) {  // what was decided on the source's weights is known to the origin's plan alone
@@ -200,7 +200,7 @@ Result<std::string> original_plan(const Job& job, const Recipe& recipe) {
   sources.reserve(shards.size());
   for (const ShardImage& shard : shards)
     sources.push_back({shard.path, shard.size_bytes, shard.header});
-  return plan_digest(recipe, sources);
+  return plan_digest(recipe, sources, {}, FileOrder::of_use);
 }
 
 /// The origin's manifest, with the files that are here instead of its own.

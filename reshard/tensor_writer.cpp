@@ -15,12 +15,30 @@ TensorWriter::TensorWriter(TensorTarget& target, uint64_t offset, uint64_t row_b
       block_bytes_(row_block_bytes),
       block_left_(row_block_bytes) {
   if (shard_hash != nullptr) hashes_.push_back(shard_hash);
-  if (target.file_hash != nullptr) hashes_.push_back(target.file_hash);
+  if (target.turn.hash != nullptr) hashes_.push_back(target.turn.hash);
+}
+
+void TensorWriter::resume(const TensorBegun& begun, uint64_t done) {
+  hash_ = format::Sha256(begun.whole);
+  digests_.row_blocks = begun.row_blocks;
+  if (begun.row_block) block_hash_ = format::Sha256(*begun.row_block);
+  if (block_bytes_ != 0) block_left_ = block_bytes_ - done % block_bytes_;
+  offset_ += done;
+  begin_ = offset_ % kPageBytes;
+  end_ = begin_;
+}
+
+Result<TensorBegun> TensorWriter::pause() {
+  TRY(flush());
+  TensorBegun begun{.whole = hash_.state(), .row_blocks = digests_.row_blocks};
+  if (block_bytes_ != 0) begun.row_block = block_hash_.state();
+  return begun;
 }
 
 Result<void> TensorWriter::write(std::span<const std::byte> bytes) {
   digest(bytes);
   if (!target_.file) return {};
+  if (target_.turn.held) target_.held.insert(target_.held.end(), bytes.begin(), bytes.end());
   while (!bytes.empty()) {
     const auto part = bytes.first(std::min<uint64_t>(bytes.size(), staging_.size() - end_));
     std::copy(part.begin(), part.end(), staging_.begin() + static_cast<std::ptrdiff_t>(end_));

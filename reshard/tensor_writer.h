@@ -20,7 +20,11 @@ class TensorWriter {
   TensorWriter(const TensorWriter&) = delete;  // hashes_ points into it
   TensorWriter& operator=(const TensorWriter&) = delete;
 
+  /// Goes on behind the first `done` bytes, which an earlier run has written. Before the first write.
+  void resume(const TensorBegun& begun, uint64_t done);
   [[nodiscard]] Result<void> write(std::span<const std::byte> bytes);
+  /// Writes what is collected: the file then has all bytes up to here. Where the tensor is.
+  [[nodiscard]] Result<TensorBegun> pause();
   /// After the last byte.
   [[nodiscard]] Result<TensorDigests> finish();
 

@@ -106,13 +106,13 @@ class ComparedTensors final : public TensorTargets {
                   const std::stop_token& stop)
       : repository_(repository), packed_(packed), findings_(findings), stop_(stop) {}
 
-  Result<TensorTarget> open(const Copy& copy) override {
+  Result<TensorTarget> open(const Copy& copy, uint64_t /*done*/) override {
     TensorTarget target;
     target.file =
         std::make_unique<ComparedTensor>(repository_, packed_, packed_.tensors()[copy.slot], findings_, stop_);
     return target;
   }
-  void close(const Copy& /*copy*/, const TensorTarget& /*target*/) override {}
+  void close(const Copy& /*copy*/, TensorTarget& /*target*/, const TensorDigests& /*digests*/) override {}
 
  private:
   format::Repository& repository_;

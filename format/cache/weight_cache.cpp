@@ -52,7 +52,7 @@ std::optional<Digest> declared_block(const Checkpoint& catalogue, uint32_t tenso
 }
 
 WeightCache::WeightCache(CacheFolder& folder, const Checkpoint& catalogue, CacheLimit limit)
-    : folder_(folder), catalogue_(catalogue), limit_(limit), planned_(plan_files({}, catalogue)) {
+    : folder_(folder), catalogue_(catalogue), limit_(limit), planned_(plan_files({}, catalogue, {})) {
   places_.resize(catalogue.tensors().size());
   files_.resize(planned_.size());
   for (uint32_t file = 0; file < planned_.size(); ++file) {

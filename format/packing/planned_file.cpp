@@ -1,9 +1,11 @@
 #include "format/packing/planned_file.h"
 
 #include <algorithm>
+#include <numeric>
 #include <string_view>
 #include <unordered_map>
 
+#include "format/base/check.h"
 #include "format/safetensors.h"
 
 namespace dspack::format {
@@ -13,14 +15,14 @@ namespace {
 constexpr uint64_t kRowBlockBytes = 1 << 20;
 
 /// Puts a file's tensors in order and computes every offset.
-PlannedFile lay_out(Placement placed, const Checkpoint& source) {
+PlannedFile lay_out(Placement placed, const Checkpoint& source, std::span<const uint32_t> order) {
   std::vector<TensorInfo> infos;
   std::vector<uint32_t> units;
   std::unordered_map<std::string_view, uint32_t> by_name;
   for (const PlacedTensor& tensor : placed.tensors) {
     const TensorEntry& entry = source.tensors()[tensor.tensor];
     infos.push_back({entry.name, entry.dtype, entry.shape, {}});
-    units.push_back(tensor.unit);
+    units.push_back(order.empty() ? tensor.unit : order[tensor.tensor]);
     by_name.emplace(entry.name, tensor.tensor);
   }
   arrange_tensors(infos, units);
@@ -42,10 +44,25 @@ PlannedFile lay_out(Placement placed, const Checkpoint& source) {
 
 }  // namespace
 
-std::vector<PlannedFile> plan_files(const Grouping& grouping, const Checkpoint& source) {
+std::vector<uint32_t> reading_order(const std::vector<Extent>& origins) {
+  std::vector<uint32_t> sorted(origins.size());
+  std::iota(sorted.begin(), sorted.end(), uint32_t{0});
+  std::ranges::stable_sort(sorted, [&](uint32_t a, uint32_t b) {
+    if (origins[a].file != origins[b].file) return origins[a].file > origins[b].file;
+    return origins[a].range < origins[b].range;
+  });
+  std::vector<uint32_t> order(origins.size());
+  for (uint32_t i = 0; i < sorted.size(); ++i)
+    order[sorted[i]] = i;
+  return order;
+}
+
+std::vector<PlannedFile> plan_files(const Grouping& grouping, const Checkpoint& source,
+                                    std::span<const uint32_t> order) {
+  DSPACK_CHECK(order.empty() || order.size() == source.tensors().size(), "every tensor needs its place in the order");
   std::vector<PlannedFile> files;
   for (Placement& placed : place_tensors(grouping, source))
-    files.push_back(lay_out(std::move(placed), source));
+    files.push_back(lay_out(std::move(placed), source, order));
   return files;
 }
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -24,8 +25,17 @@ struct PlannedFile {
   uint64_t size_bytes = 0;
 };
 
-/// All files of a grouping, by path; every tensor of the catalogue is in exactly one of them.
-[[nodiscard]] std::vector<PlannedFile> plan_files(const Grouping& grouping, const Checkpoint& source);
+/// For plan_files: the place of each tensor in the order in which a source is read, given where it comes from (equal
+/// extents: as they are listed). Shards come from the last to the first, each front to back: then the end of a shard,
+/// which is the last of it to be read, comes behind the beginning of the next one in a file that has both, so that
+/// neighbouring shards can be read at the same time and files still get their bytes in their order.
+[[nodiscard]] std::vector<uint32_t> reading_order(const std::vector<Extent>& origins);
+
+/// All files of a grouping, by path; every tensor of the catalogue is in exactly one of them. `order`: of each tensor
+/// of the catalogue, different numbers; in a file they ascend as far as alignment allows. Empty: the order of use,
+/// which is that of arrange_tensors.
+[[nodiscard]] std::vector<PlannedFile> plan_files(const Grouping& grouping, const Checkpoint& source,
+                                                  std::span<const uint32_t> order);
 
 /// The header of a planned file.
 [[nodiscard]] std::string planned_header(const PlannedFile& file, const Checkpoint& source);

@@ -30,9 +30,12 @@ class Judge {
     TRY_ASSIGN(const bool whole, is_whole(number, damage.remains, stop));
     if (whole) return std::optional<FileDamage>();
     TRY(look_at_tensors(damage, stop));
-    // A partial file gets its header and its size again from whoever fills it.
-    if (!file.sha256 && damage.slots.empty() && damage.remains != Remains::compressed)
-      return std::optional<FileDamage>();
+    if (file.sha256 || !damage.slots.empty() || damage.remains == Remains::compressed)
+      return std::optional(std::move(damage));
+    // A partial file gets its header again from whoever fills it; one that has lost its end is not filled.
+    const Path path = damage.remains == Remains::partial ? wanted_.part_path(number) : wanted_.final_path(number);
+    TRY_ASSIGN(const auto info, files_.stat(path));
+    if (info && info->size_bytes == file.planned.size_bytes) return std::optional<FileDamage>();
     return std::optional(std::move(damage));
   }
 

@@ -45,7 +45,7 @@ Mender::Mender(const WantedFiles& wanted, const std::vector<FileDamage>& damage,
   }
 }
 
-Result<TensorTarget> Mender::open(const Copy& copy) {
+Result<TensorTarget> Mender::open(const Copy& copy, uint64_t /*done*/) {
   State& state = *states_[copy.file];
   const std::lock_guard lock(state.mutex);
   TRY(prepare(state));

@@ -20,8 +20,8 @@ class Mender final : public TensorTargets {
   Mender(const WantedFiles& wanted, const std::vector<FileDamage>& damage, format::FileSystem& files,
          DurableFolders& folders);
 
-  [[nodiscard]] Result<TensorTarget> open(const Copy& copy) override;
-  void close(const Copy& /*copy*/, const TensorTarget& /*target*/) override {}
+  [[nodiscard]] Result<TensorTarget> open(const Copy& copy, uint64_t done) override;
+  void close(const Copy& /*copy*/, TensorTarget& /*target*/, const TensorDigests& /*digests*/) override {}
 
   /// A shard's copies were written: compares them with what they must be, and finishes the files that lack nothing
   /// now. `place`: the shard, for errors.

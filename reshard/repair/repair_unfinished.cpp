@@ -5,7 +5,10 @@
 
 #include <fmt/format.h>
 
+#include "format/document_bounds.h"
 #include "format/record_log.h"
+#include "format/source/local_source.h"
+#include "reshard/findings.h"
 #include "reshard/repair/ways.h"
 #include "reshard/run_state.h"
 
@@ -14,32 +17,52 @@ namespace {
 
 using format::Path;
 
-constexpr uint64_t kMaxJournalBytes = 512ULL << 20;
+/// What of a journal is kept.
+struct Kept {
+  std::set<uint64_t> again{};  // shards that are to be read once more: nothing that is recorded of them
+  bool file_hashes = true;     // the digests of files' beginnings
+};
 
-/// The lines that read, but for records of shards that are to be read once more. A torn tail goes too.
-std::string sound_lines(std::string_view text, const std::set<uint64_t>& again) {
+/// The lines that read and follow one another, but for what is not to be kept. A torn tail goes too.
+std::string sound_lines(std::string_view text, const Kept& keep) {
   std::string kept;
+  std::map<uint64_t, uint64_t> begun;  // copies that the records kept so far have, of shards that are not done
   while (!text.empty()) {
     const size_t end = std::min(text.find('\n'), text.size() - 1) + 1;
     const std::string_view line = text.substr(0, end);
     text.remove_prefix(end);
-    bool wanted = false;
     const auto take = [&](const format::Json& record) -> Result<void> {
-      const auto shard = format::json_uint(record, "shard");
-      wanted = !shard || !again.contains(*shard);
+      const auto done = format::json_uint(record, "shard");
+      const auto shard = done ? done : format::json_uint(record, "begun");
+      if (shard && keep.again.contains(*shard)) return {};
+      if (done) begun.erase(*done);
+      if (shard && !done) {
+        const auto first = format::json_uint(record, "first");
+        const auto tensors = format::json_array(record, "tensors");
+        const auto at = format::json_uint(record, "at");
+        uint64_t& copies = begun[*shard];
+        if (!at || !first || !tensors || (*at != 0 && *first != copies)) return {};
+        copies = *at == 0 ? 0 : copies + (*tensors)->size();
+      }
+      if (keep.file_hashes || !record.contains("hashes")) {
+        kept += line;
+        return {};
+      }
+      format::Json without = record;
+      without.erase("hashes");
+      kept += journal_line(without);
       return {};
     };
-    const format::RecordScan scan = format::scan_records(line, take);
-    if (scan.valid_bytes == line.size() && wanted) kept += line;
+    (void)format::scan_records(line, take);
   }
   return kept;
 }
 
-Result<void> rewrite(const Path& journal, const std::set<uint64_t>& again, format::FileSystem& files) {
-  auto text = read_text(files, journal, kMaxJournalBytes);
+Result<void> rewrite(const Path& journal, const Kept& keep, format::FileSystem& files) {
+  auto text = read_text(files, journal, format::kMaxJournalBytes);
   if (!text && text.error().kind == ErrorKind::not_found) return {};
   if (!text) return text.error();
-  const std::string kept = sound_lines(*text, again);
+  std::string kept = sound_lines(*text, keep);
   if (kept.empty()) return {};  // nothing was recorded yet
   // Without its first record nobody knows whose work it is.
   const bool has_head = text->starts_with(kept.substr(0, kept.find('\n') + 1));
@@ -49,7 +72,48 @@ Result<void> rewrite(const Path& journal, const std::set<uint64_t>& again, forma
                              "give the command again that began the work (finished files are read anew)",
                              journal.string())};
   }
-  return kept == *text ? Result<void>() : format::write_sealed(files, journal, kept);
+  if (kept == *text) return {};
+  // What is read once more may come otherwise than what those digests have of it.
+  kept = sound_lines(*text, {.again = keep.again, .file_hashes = false});
+  return format::write_sealed(files, journal, kept);
+}
+
+/// Whether what was written of the tensor under way is on the disk as its record says.
+Result<bool> has_beginning(const RunScope& scope, const Plan& plan, const Copy& copy, const format::Sha256State& wanted,
+                           Scrutiny scrutiny, format::FileSystem& files, const std::stop_token& stop) {
+  const PlannedFile& planned = plan.files[copy.file];
+  const Path part = partial_path(scope, planned);
+  TRY_ASSIGN(const auto final, files.stat(final_path(plan, scope, planned)));
+  if (final) return false;  // that is what is mended, and takes the other's place
+  TRY_ASSIGN(const auto info, files.stat(part));
+  if (!info || !info->is_regular || info->is_link || info->size_bytes != planned.size_bytes) return false;
+  if (scrutiny == Scrutiny::outside) return true;
+  format::Sha256 hash;
+  const format::ByteSink sink = [&](std::span<const std::byte> bytes) -> Result<void> {
+    hash.update(bytes);
+    return {};
+  };
+  const auto file = format::open_local_source(files, part);
+  if (!file) return is_finding(file.error()) ? Result<bool>(false) : file.error();
+  const auto read = (*file)->stream({copy.offset, copy.offset + wanted.bytes}, sink, stop);
+  if (!read && !is_finding(read.error())) return read.error();
+  return read.has_value() && hash.state() == wanted;
+}
+
+/// Shards of which the tensor under way has lost what came of it. The state of a shard's digest is known where its
+/// record ends alone, so they are read from their beginnings.
+Result<std::set<uint64_t>> cut_shards(const RunScope& scope, const Plan& plan, const JournalState& done,
+                                      Scrutiny scrutiny, format::FileSystem& files, const std::stop_token& stop) {
+  std::set<uint64_t> cut;
+  for (const auto& [shard, record] : done.begun) {
+    for (size_t i = 0; i < record.begun.size(); ++i) {
+      const Copy& copy = plan.shards[shard][record.tensors.size() + i];
+      if (copy.file == kNoFile) continue;
+      TRY_ASSIGN(const bool there, has_beginning(scope, plan, copy, record.begun[i].whole, scrutiny, files, stop));
+      if (!there) cut.insert(shard);
+    }
+  }
+  return cut;
 }
 
 /// Shards of which scales were read once by themselves and once with the others, and differently: one of the two has
@@ -96,12 +160,18 @@ Result<RepairReport> repair_unfinished(const RepackOutlook& outlook, format::Rep
   const format::Json identity = run_identity(outlook, repository);
   TRY(rewrite(journal_path(scope), {}, files));
   TRY_ASSIGN(JournalLoaded loaded, load_journal(scope, identity, outlook.plan, files));
-  if (const auto again = doubtful_shards(outlook.plan, outlook.source, loaded.state); !again.empty()) {
-    TRY(rewrite(journal_path(scope), again, files));
+  auto again = doubtful_shards(outlook.plan, outlook.source, loaded.state);
+  TRY_ASSIGN(auto cut, cut_shards(scope, outlook.plan, loaded.state, scrutiny, files, stop));
+  again.merge(cut);
+  if (!again.empty()) {
+    TRY(rewrite(journal_path(scope), {.again = again}, files));
     TRY_ASSIGN(loaded, load_journal(scope, identity, outlook.plan, files));
   }
   const WantedFiles wanted = wanted_by_journal(outlook.plan, loaded.state, options.out);
   TRY_ASSIGN(const std::vector<FileDamage> damage, find_damage(wanted, scrutiny, options.jobs, files, progress, stop));
+  // While files are mended they hold less than the journal says. Whoever goes on after a kill must see that: so it
+  // reads back what it seals.
+  if (!damage.empty()) TRY(rewrite(journal_path(scope), {.file_hashes = false}, files));
   TRY(check_room(wanted, damage, files));
   RepairReport report{.checked_files = loaded.state.files.size(), .damaged_files = damage.size()};
   TRY_ASSIGN(const Plan ways, ways_from_source(outlook.plan, wanted, damage, repository.description()));

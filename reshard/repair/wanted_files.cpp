@@ -61,12 +61,16 @@ WantedFiles wanted_by_journal(const Plan& plan, const JournalState& done, const 
                             .tensors = decltype(WantedFile::tensors)(file.tensors.size()),
                             .is_compressed = plan.recipe.zstd_level.has_value()});
   }
-  for (const auto& [shard, record] : done.shards) {
-    for (size_t i = 0; i < record.tensors.size(); ++i) {
+  const auto want = [&](uint64_t shard, const std::vector<TensorDigests>& tensors) {
+    for (size_t i = 0; i < tensors.size(); ++i) {
       const Copy& copy = plan.shards[shard][i];
-      if (copy.file != kNoFile) wanted.files[copy.file].tensors[copy.slot] = record.tensors[i].whole;
+      if (copy.file != kNoFile) wanted.files[copy.file].tensors[copy.slot] = tensors[i].whole;
     }
-  }
+  };
+  for (const auto& [shard, record] : done.shards)
+    want(shard, record.tensors);
+  for (const auto& [shard, record] : done.begun)
+    want(shard, record.tensors);
   for (const auto& [number, sealed] : done.files) {
     WantedFile& file = wanted.files[number];
     file.zstd = sealed.zstd;

@@ -40,7 +40,7 @@ struct WantedFiles {
 [[nodiscard]] WantedFiles wanted_by_manifest(const format::Checkpoint& packed, const format::Path& out,
                                              std::optional<int> zstd_level);
 
-/// Of an unfinished one: the tensors whose shards are recorded, in files that are sealed and in those that are not.
+/// Of an unfinished one: the tensors that are recorded as whole, in files that are sealed and in those that are not.
 [[nodiscard]] WantedFiles wanted_by_journal(const Plan& plan, const JournalState& done, const format::Path& out);
 
 }  // namespace dspack::reshard

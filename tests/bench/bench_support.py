@@ -232,6 +232,8 @@ def add_options(parser):
     parser.add_argument("--source", type=Path, help="folder of a checkpoint (default: one is made in --work: layer 3 of "
                         "DeepSeek-V3 with --experts experts in 4 shards)")
     parser.add_argument("--experts", type=int, default=48, help="of the checkpoint that is made, 44 MB each")
+    parser.add_argument("--order", choices=("released", "text"), default="released",
+                        help="of the tensors of the checkpoint that is made: as in the release, or by name")
     parser.add_argument("--jobs", type=int, default=4, help="shards at a time")
     parser.add_argument("--port", type=int, default=18090, help="for nginx")
     parser.add_argument("--reshard", type=Path, default=ROOT / "build" / "reshard" / "reshard")
@@ -243,10 +245,14 @@ def prepare(arguments, shards=4):
     arguments.work.mkdir(parents=True, exist_ok=True)
     source = arguments.source
     if source is None:
-        source = arguments.work / ("source-%d%s" % (arguments.experts, "" if shards == 4 else "-in-%d" % shards))
+        source = arguments.work / ("source-%d-%s%s" % (arguments.experts, arguments.order,
+                                                       "" if shards == 4 else "-in-%d" % shards))
         if not (source / "config.json").exists():  # which is written last
             config = {**v3_checkpoint.V3, "n_routed_experts": arguments.experts}
-            shards = v3_checkpoint.make_shards(config, {3}, count=shards)
+            tensors = [tensor for tensor in v3_checkpoint.Model(config).tensors() if tensor.part == 3]
+            if arguments.order == "text":
+                tensors.sort(key=lambda tensor: tensor.name)
+            shards = v3_checkpoint.cut_evenly(tensors, shards)
             v3_checkpoint.write_checkpoint(source, config, shards, v3_checkpoint.RandomPayload(0))
     names = sorted(path.name for path in source.glob("*.safetensors"))
     if not names:

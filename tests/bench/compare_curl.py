@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """reshard against a plain download: the same files, from the same server, to the same disk, in turn, both synced.
 
-    tests/bench/compare_curl.py --work /fast/disk/scratch [--source FOLDER] [--jobs 4] [--repeat 5]
+    tests/bench/compare_curl.py --work /fast/disk/scratch [--source FOLDER] [--by layer] [--jobs 4] [--repeat 5]
 
 The peer is `curl -Z --parallel-max JOBS`, which neither digests nor arranges nor checks what it gets. nginx with sendfile
 serves on this machine and takes its share of the cores. Every run is printed; then medians, their ratio, and the limits:
@@ -19,6 +19,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     bench.add_options(parser)
     parser.add_argument("--repeat", type=int, default=5)
+    parser.add_argument("--by", default="expert", help="the grouping")
     parser.add_argument("--cold", action="store_true",
                         help="empty the page cache before every run (root): for a source that does not fit in memory, of "
                              "which the run before would leave more or less behind")
@@ -33,7 +34,7 @@ def main():
     runs = {"reshard": [], "curl": []}
     with bench.Server(source, arguments.port) as server:
         commands = {
-            "reshard": [arguments.reshard, server.url + "/", "--by", "expert", "--out", packed, "--jobs",
+            "reshard": [arguments.reshard, server.url + "/", "--by", arguments.by, "--out", packed, "--jobs",
                         arguments.jobs],
             "curl": bench.curl_command(server.url, names, plain, arguments.jobs)}
         for number in range(1, arguments.repeat + 1):

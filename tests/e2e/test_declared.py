@@ -4,7 +4,7 @@ what is read; and where nothing is declared, a run says so."""
 import base64
 import hashlib
 
-from checkpoints import SHARDS, write_small
+from checkpoints import SHARDS, write_big, write_small
 from common import EndToEnd, main
 
 UNVOUCHED = "nothing vouched for the bytes of %d of %d source shards"
@@ -123,6 +123,22 @@ class Declared(EndToEnd):
         server.clear_faults()
         result = self.assert_ok(self.repack(server.url, self.out))
         self.assertNotIn("nothing vouched", result.stderr)
+
+    def test_a_shard_that_two_runs_have_read(self):
+        self.source = write_big(self.scratch / "big")
+        for header, is_compared in (("X-Checksum-Md5", False), ("X-Checksum-Sha256", True)):
+            with self.subTest(header):
+                server = self.serve(self.source)
+                self.declare(server, header)
+                server.add_fault(SHARDS[0], "truncate", min_bytes=100_000)
+                out = self.scratch / header
+                self.assertEqual(self.repack(server.url, out, "--retries", 0).code, 1)
+                self.assertIn('"begun"', (out / ".reshard" / "journal").read_text())
+                server.clear_faults()
+                result = self.assert_ok(self.repack(server.url, out))
+                self.assertEqual("nothing vouched for the bytes of %s/%s" % (server.url, SHARDS[0]) in result.stderr,
+                                 not is_compared, str(result))
+                self.assertNotIn(SHARDS[1], result.stderr)
 
 
 if __name__ == "__main__":

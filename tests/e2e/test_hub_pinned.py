@@ -24,9 +24,9 @@ class Pinned(HubCase):
         self.hub.add("o/n", self.other_source(), title="Other weights")
 
     def break_off(self):
-        """Leaves unfinished work: the second shard is refused once the first is done."""
-        refused = self.hub.add_fault("GET", "*" + SHARDS[1], "404", skip=1)  # the catalogue's request passes
-        self.assert_refused(self.pack("o/n", "--jobs", 1), SHARDS[1])
+        """Leaves unfinished work: the first shard is refused once the last, which is read first, is done."""
+        refused = self.hub.add_fault("GET", "*" + SHARDS[0], "404", skip=1)  # the catalogue's request passes
+        self.assert_refused(self.pack("o/n", "--jobs", 1), SHARDS[0])
         self.assert_unfinished(self.out)
         self.assertEqual(refused.struck, 1)
         self.hub.clear_faults()

@@ -1,12 +1,14 @@
 """`reshard repair`: what a packed repository has lost is fetched again, that alone, and the result is what was sealed."""
 
+import hashlib
+import json
 import os
 import random
 import shutil
 import signal
 
 import safetensors_io
-from checkpoints import EXPERT_0, SHARDS, packed_tiny, small_tensors, write_small
+from checkpoints import EXPERT_0, SHARDS, packed_tiny, raw, small_tensors, write_small
 from common import INDEX, EndToEnd, flip_bit, main, seeded_random, tree
 from hub_case import HubCase
 
@@ -247,7 +249,7 @@ class RepairTiny(EndToEnd):
 
 
 class Unfinished(EndToEnd):
-    """A run that lost its connection after one of two shards."""
+    """A run that lost its connection after one of two shards, of which the last is read first."""
 
     def setUp(self):
         super().setUp()
@@ -261,8 +263,8 @@ class Unfinished(EndToEnd):
         if not self.whole.exists():
             self.assert_ok(self.repack(self.source, self.whole, *arguments))
         server = self.serve(self.source)
-        server.add_fault(SHARDS[1], "403", skip=1)  # the catalogue's probe passes
-        self.assert_refused(self.repack(server.url, self.out, "--jobs", 1, *arguments), SHARDS[1], "403")
+        server.add_fault(SHARDS[0], "403", skip=1)  # the catalogue's probe passes
+        self.assert_refused(self.repack(server.url, self.out, "--jobs", 1, *arguments), SHARDS[0], "403")
         self.assert_unfinished(self.out)
         server.clear_faults()
         server.log.clear()
@@ -307,7 +309,7 @@ class Unfinished(EndToEnd):
     def test_a_sound_one_is_completed_and_its_shard_not_read_again(self):
         server = self.break_off()
         self.assert_repaired(server, "sealed; 0 files repaired")
-        self.assertEqual(len(server.requests(SHARDS[0])), 1, "only its header is needed again")
+        self.assertEqual(len(server.requests(SHARDS[1])), 1, "only its header is needed again")
 
     def test_a_journal_that_is_damaged_inside(self):
         server = self.break_off()
@@ -329,6 +331,80 @@ class Unfinished(EndToEnd):
         sealed.unlink()
         self.assert_refused(self.repack(server.url, self.out), sealed, "reshard repair %s" % self.out)
         self.assert_repaired(server)
+
+
+class Begun(EndToEnd):
+    """A run that lost its connection in the midst of a shard, of which the journal has the beginning."""
+
+    MATRIX = 64 * 4096
+
+    def setUp(self):
+        super().setUp()
+        tensors = [{"model.layers.0.mlp.%s.weight" % name: ("U8", [self.MATRIX], raw(self.MATRIX, ord(name)))
+                    for name in names} for names in ("abc", "de")]
+        self.source = write_small(self.scratch / "source", tensors)
+        self.whole = self.scratch / "whole"
+        self.out = self.scratch / "packed"
+        self.journal = self.out / ".reshard" / "journal"
+        self.assert_ok(self.repack(self.source, self.whole, by="layer"))
+
+    def break_off(self):
+        shutil.rmtree(self.out, ignore_errors=True)
+        server = self.serve(self.source)
+        server.add_fault(SHARDS[0], "truncate", min_bytes=self.MATRIX)
+        self.assert_refused(self.repack(server.url, self.out, "--jobs", 1, "--retries", 0, by="layer"), SHARDS[0])
+        server.clear_faults()
+        server.log.clear()
+        begun = [json.loads(line[17:]) for line in self.journal.read_text().splitlines() if '"begun"' in line]
+        self.assertEqual([(len(record["tensors"]), len(record["open"])) for record in begun], [(1, 1)])
+        part, = (self.out / ".reshard" / "part").rglob("*.safetensors")
+        return server, part
+
+    def assert_goes_on(self, server, sent):
+        """`sent`: of the shard that was broken off, in matrices."""
+        self.assert_ok(self.run_program("repair", self.out))
+        self.assert_same_tree(self.out, self.whole)
+        self.assert_ok(self.run_program("verify", self.out, "--source", self.source))
+        got = sum(request.sent for request in server.requests(SHARDS[0])) / self.MATRIX
+        self.assertAlmostEqual(got, sent, delta=0.3)
+
+    def at_matrix(self, part, number, share):
+        """An offset in the file, whose matrices are d, e, a, b, c."""
+        return part.stat().st_size - (5 - number) * self.MATRIX + int(share * self.MATRIX)
+
+    def test_a_sound_one_goes_on_where_it_was(self):
+        server, _ = self.break_off()
+        self.assert_goes_on(server, 1.5)
+
+    def test_a_lost_or_cut_file_is_made_again(self):
+        server, part = self.break_off()
+        part.unlink()
+        self.assert_refused(self.repack(server.url, self.out, by="layer"), "is gone; reshard repair %s" % self.out)
+        self.assert_goes_on(server, 3)
+        server, part = self.break_off()
+        os.truncate(part, self.at_matrix(part, 4, 0))
+        self.assert_refused(self.repack(server.url, self.out, by="layer"), "is cut; reshard repair %s" % self.out)
+        self.assert_goes_on(server, 3)
+
+    def test_what_differs_is_fetched_again(self):
+        for number, share, sent, why in ((0, 0.5, 1.5, "of the other shard"), (2, 0.5, 2.5, "a whole tensor"),
+                                         (3, 0.2, 3, "the tensor under way"), (3, 0.9, 1.5, "what has not come yet")):
+            with self.subTest(why=why):
+                server, part = self.break_off()
+                flip_bit(part, self.at_matrix(part, number, share))
+                self.assert_goes_on(server, sent)
+
+    def test_records_that_do_not_follow_one_another(self):
+        server, _ = self.break_off()
+        lines = self.journal.read_bytes().splitlines(keepends=True)
+        number = next(n for n, line in enumerate(lines) if b'"begun"' in line)
+        flip_bit(self.journal, sum(map(len, lines[:number])) + 30)
+        with open(self.journal, "ab") as journal:  # of a run that went on
+            text = json.dumps({"at": 3 * self.MATRIX, "begun": 0, "first": 2, "open": [], "tensors": []},
+                              separators=(",", ":"), sort_keys=True)
+            journal.write(("%s %s\n" % (hashlib.sha256(text.encode()).hexdigest()[:16], text)).encode())
+        self.assert_refused(self.repack(server.url, self.out, by="layer"), self.journal, "reshard repair %s" % self.out)
+        self.assert_goes_on(server, 3)
 
 
 class RepairFromHub(HubCase):

@@ -23,10 +23,11 @@ class Resume(EndToEnd):
         self.journal = self.out / ".reshard" / "journal"
 
     def break_off(self):
-        """Leaves an unfinished output; the second shard is refused once the first is done. Returns its server."""
+        """Leaves an unfinished output; the first shard is refused once the last, which is read first, is done. Returns its
+        server."""
         server = self.serve(self.source)
-        refused = server.add_fault(SHARDS[1], "403", skip=1)  # the catalogue's probe passes
-        self.assert_refused(self.repack(server.url, self.out, "--jobs", 1), SHARDS[1], "403")
+        refused = server.add_fault(SHARDS[0], "403", skip=1)  # the catalogue's probe passes
+        self.assert_refused(self.repack(server.url, self.out, "--jobs", 1), SHARDS[0], "403")
         self.assert_unfinished(self.out)
         self.assertEqual(refused.struck, 1)
         server.clear_faults()
@@ -37,7 +38,7 @@ class Resume(EndToEnd):
         server = self.break_off()
         result = self.assert_ok(self.repack(server.url, self.out))
         self.assertIn("resuming: 1 of 2 source shards are done", result.stderr)
-        self.assertEqual(len(server.requests(SHARDS[0])), 1, "only its header is needed again")
+        self.assertEqual(len(server.requests(SHARDS[1])), 1, "only its header is needed again")
         self.assert_same_tree(self.out, self.whole)
 
     def test_a_torn_last_record_is_dropped(self):
@@ -136,8 +137,8 @@ class Resume(EndToEnd):
 
     def test_partial_files_that_were_damaged_are_never_sealed(self):
         server = self.break_off()
-        # Expert 0's matrices came with the first shard, its scales will come with the second.
-        flip_bit(self.out / ".reshard" / "part" / EXPERT_0, 4096)
+        # Expert 0's scales came with the second shard, its matrices will come with the first.
+        flip_bit(self.out / ".reshard" / "part" / EXPERT_0, -1)
         self.assert_refused(self.repack(server.url, self.out), EXPERT_0, "reads back differently", notes=["resuming: "])
         self.assert_absent(self.out / "manifest.json")
 

@@ -32,7 +32,7 @@ class Interrupted(TransformCase):
             folder = bf16_tiny() if transform == "bf16-to-fp8" else self.data()
             names = sorted(path.name for path in folder.glob("*.safetensors"))
             out = self.scratch / transform
-            for name in names:
+            for name in reversed(names):  # as they are read
                 server = self.serve(folder)
                 # Past the probe, and past the scales: what is slow is the shard itself.
                 slow = server.add_fault(name, "slow", min_bytes=1_000_000, rate=300_000)

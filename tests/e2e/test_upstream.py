@@ -89,14 +89,14 @@ class Upstream(EndToEnd):
         env = {"HF_ENDPOINT": hub.url, "HF_TOKEN": TOKEN}
         hub.clear_faults()
         hub.add_fault("*.safetensors", "redirect", to=storage.url, linked=True, etag="0" * 64)
-        self.assert_refused(self.repack("o/n", self.packed, "--jobs", 1, env=env), SHARDS[0], "SHA-256", "o/n@main (commit c0c0c0c0c0c0) declares 0000")
+        self.assert_refused(self.repack("o/n", self.packed, "--jobs", 1, env=env), SHARDS[1], "SHA-256", "o/n@main (commit c0c0c0c0c0c0) declares 0000")
         self.assert_absent(self.packed / "manifest.json")
         self.assertFalse(list(self.packed.glob("model/**/*.safetensors")), "sealed")
         hub.clear_faults()
         shutil.rmtree(self.packed)
         hub.add_fault("*.safetensors", "redirect", to=storage.url, linked=True)
-        storage.add_fault("*" + SHARDS[0], "corrupt", at=(self.source / SHARDS[0]).stat().st_size - 1)
-        self.assert_refused(self.repack("o/n", self.packed, "--jobs", 1, env=env), SHARDS[0], "SHA-256", "declares")
+        storage.add_fault("*" + SHARDS[1], "corrupt", at=(self.source / SHARDS[1]).stat().st_size - 1)
+        self.assert_refused(self.repack("o/n", self.packed, "--jobs", 1, env=env), SHARDS[1], "SHA-256", "declares")
         self.assertFalse(list(self.packed.glob("model/**/*.safetensors")), "sealed")
         storage.clear_faults()
         result = self.assert_ok(self.repack("o/n", self.packed, env=env))
@@ -110,7 +110,7 @@ class Upstream(EndToEnd):
         self.assert_refused(self.repack(self.source, other, "--sha256", self.list), str(self.list), SHARDS[1])
         wrong = "0" * 64 + "  " + SHARDS[0] + "\n" + "0" * 64 + "  " + SHARDS[1] + "\n"
         self.list.write_text(wrong)
-        self.assert_refused(self.repack(self.source, other, "--sha256", self.list, "--jobs", 1), SHARDS[0], "0000")
+        self.assert_refused(self.repack(self.source, other, "--sha256", self.list, "--jobs", 1), SHARDS[1], "0000")
         self.assert_absent(other / "manifest.json")
 
     def test_a_plain_etag_may_declare_it_too(self):

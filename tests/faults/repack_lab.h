@@ -21,7 +21,12 @@ class RepackLab {
 
   /// `parts`: how many share the work, one after the other, before they are joined; 0: one run does all of it.
   explicit RepackLab(unsigned jobs = 1, uint32_t parts = 0)
-      : options_{.recipe = {}, .out = kOut, .jobs = jobs}, parts_(parts) {
+      : options_{.recipe = {},
+                 .out = kOut,
+                 .jobs = jobs,
+                 .held_bytes = uint64_t{16} * kPageBytes,
+                 .first_record_bytes = 5000},  // in the midst of matrices
+        parts_(parts) {
     SmallCheckpoint().write(source_);
     repository_ = open_repository(source_.path().string(), {}, format::posix_file_system()).value();
     outlook_ = std::make_unique<reshard::RepackOutlook>(reshard::prepare_repack(*repository_, options_, {}).value());

@@ -18,6 +18,7 @@ KILLS_LOCALLY = 80 if faults.LONG else 5
 RATE = 4e6  # bytes per second and connection: streaming takes about as long as everything else
 
 SHARDS = 24
+BIG_SHARD_MB = 36
 
 
 def write_scattered(folder):
@@ -191,6 +192,61 @@ class AtRandomMoments(faults.FaultCase):
     def test_from_a_folder(self):
         self.kill_and_go_on("kill -9 at random moments; folder, --jobs 1 or 4", self.data(), KILLS_LOCALLY,
                             packing_seconds())
+
+
+class AgainAndAgain(faults.FaultCase):
+    """One shard of which no run gets more than a part: what each run has read must be worth something to the next."""
+
+    def setUp(self):
+        super().setUp()
+        self.source = self.scratch / "source"
+        self.source.mkdir()
+        name = "model.safetensors"
+        tensors = {"model.layers.0.mlp.experts.%d.%s.weight" % (expert, part): ("U8", [1 << 20], raw(1 << 10, expert) * 1024)
+                   for expert in range(BIG_SHARD_MB // 3) for part in ("gate_proj", "up_proj", "down_proj")}
+        safetensors_io.write(self.source / name, tensors)
+        safetensors_io.write_index(self.source, dict.fromkeys(tensors, name))
+        (self.source / "config.json").write_text('{"model_type": "deepseek_v3"}')
+        self.size = (self.source / name).stat().st_size
+        self.whole = self.scratch / "whole"
+        self.assert_ok(self.repack(self.source, self.whole))
+
+    def sent(self, server):
+        return sum(request.sent for request in server.requests("model.safetensors"))
+
+    def march(self, signal_number, by, most_sent):
+        """Ends each run when it has got some 6 MB; the bytes that all runs got."""
+        server = self.serve(self.source, rate=20e6)
+        whole = self.whole if by == "expert" else self.scratch / "whole-layer"
+        out = self.scratch / ("%s-%d" % (by, signal_number))
+        if not whole.exists():
+            self.assert_ok(self.repack(self.source, whole, by=by))
+        for _ in range(3 * BIG_SHARD_MB):
+            before = self.sent(server)
+            process = self.start(server.url, "--by", by, "--out", out, "--jobs", 1)
+            while process.poll() is None and self.sent(server) < before + 6e6:
+                time.sleep(0.01)
+            if process.poll() is None:
+                process.send_signal(signal_number)
+            result = self.finish(process)
+            if result.code == 0:
+                break
+            self.assertIn(result.code, (-signal.SIGKILL, 130), str(result))
+            if result.code == 130:
+                self.assertRegex(result.stderr, "stopped on request; [0-9.]+ k?B of what was read will be read again")
+            self.assert_nothing_wrong_sealed(out, whole)
+        else:
+            self.fail("the work is never done")
+        self.assert_same_tree(out, whole)
+        self.assertLess(self.sent(server), most_sent * self.size)
+
+    def test_killed_or_stopped_at_each_few_megabytes_a_run_comes_to_its_end(self):
+        with self.tally("one shard, killed or stopped again and again within it") as tally:
+            for by in ("expert", "layer"):
+                with tally.repetition("kill -9, by " + by):
+                    self.march(signal.SIGKILL, by, 2.5)
+                with tally.repetition("SIGTERM, by " + by):
+                    self.march(signal.SIGTERM, by, 1.6)  # what was on its way is lost, and the server counts it
 
 
 if __name__ == "__main__":

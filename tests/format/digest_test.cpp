@@ -48,6 +48,25 @@ TEST_CASE("digest: several together are the digests that each has alone, whereve
   }
 }
 
+TEST_CASE("digest: one that goes on from its state, by way of a text, is the same, wherever it was cut") {
+  const std::string text = random_text(300, 5);
+  for (size_t cut = 0; cut <= text.size(); ++cut) {
+    Sha256 hash;
+    hash.update(bytes_of(text.substr(0, cut)));
+    const std::string kept = to_text(hash.state());
+    const auto state = format::parse_sha256_state(kept);
+    REQUIRE(state == hash.state());
+    CHECK(state->bytes == cut);
+    Sha256 other(*state);
+    other.update(bytes_of(text.substr(cut)));
+    CHECK(other.finish() == format::sha256(text));
+    hash.update(bytes_of(text.substr(cut)));  // asking has changed nothing
+    CHECK(hash.finish() == format::sha256(text));
+    for (const std::string& wrong : {kept + "0", kept + "00", kept.substr(1), "0" + kept, kept.substr(0, 64)})
+      CHECK_FALSE(format::parse_sha256_state(wrong));
+  }
+}
+
 TEST_CASE("digest: more than 512 MiB, where the bit count leaves 32 bits, in lanes and alone") {
   const std::string piece = random_text(1 << 20, 3);
   Sha256 a;

@@ -16,7 +16,7 @@ using reshard::parse_journal;
 
 namespace {
 
-const format::Json kIdentity = {{"journal", 1}, {"program", "0"}, {"plan", "p"}, {"source", format::Json::array()}};
+const format::Json kIdentity = {{"journal", 2}, {"program", "0"}, {"plan", "p"}, {"source", format::Json::array()}};
 
 /// The state as the journal that would lead to it: equal states, equal texts.
 std::string text_of(const JournalState& state) {

@@ -15,7 +15,7 @@ using reshard::parse_journal;
 
 namespace {
 
-const format::Json kIdentity = {{"journal", 1}, {"program", "0"}, {"plan", "p"}, {"source", format::Json::array()}};
+const format::Json kIdentity = {{"journal", 2}, {"program", "0"}, {"plan", "p"}, {"source", format::Json::array()}};
 
 /// The text of a journal with two records.
 std::string sample(const test::TempFolder& folder) {
@@ -38,6 +38,61 @@ TEST_CASE("journal: what was appended is loaded") {
   CHECK(loaded->state.files.at(5).sha256 == format::sha256("file"));
   REQUIRE(loaded->state.shards.at(2).tensors.size() == 2);
   CHECK(loaded->state.shards.at(2).tensors[0].row_blocks[0] == format::sha256("b"));
+}
+
+TEST_CASE("journal: how far a shard has come is loaded with all its tensors, and forgotten when it is told so") {
+  const test::TempFolder folder;
+  format::Sha256 hash;
+  hash.update(format::as_bytes("some bytes"));
+  const reshard::TensorBegun open{
+      .whole = hash.state(), .row_blocks = {format::sha256("block")}, .row_block = hash.state()};
+  const std::vector<reshard::FileBegun> hashes{{.file = 4, .hash = hash.state()}};
+  const auto journal = Journal::open(format::posix_file_system(), folder.path() / "journal", kIdentity, 0).value();
+  const auto load = [&] {
+    return std::get<reshard::JournalLoaded>(parse_journal(folder.read("journal"), kIdentity)).state;
+  };
+  REQUIRE(journal->append(reshard::ShardBegun{.shard = 3, .at = 100, .tensors = {{format::sha256("t"), {}}}}, hashes));
+  REQUIRE(journal->append(reshard::ShardBegun{.shard = 1, .at = 50, .begun = {{.whole = hash.state()}}}));
+  REQUIRE(journal->append(reshard::ShardBegun{.shard = 3,
+                                              .at = 200,
+                                              .hash = hash.state(),
+                                              .first = 1,
+                                              .tensors = {{format::sha256("u"), {}}},
+                                              .begun = {open}}));
+  const auto state = load();
+  const reshard::ShardBegun& shard = state.begun.at(3);
+  CHECK(shard.at == 200);
+  CHECK(shard.first == 0);
+  CHECK(shard.hash == hash.state());
+  REQUIRE(shard.tensors.size() == 2);
+  CHECK(shard.tensors[1].whole == format::sha256("u"));
+  REQUIRE(shard.begun.size() == 1);
+  CHECK(shard.begun[0].row_block == hash.state());
+  CHECK(shard.begun[0].row_blocks == open.row_blocks);
+  CHECK_FALSE(state.begun.at(1).begun[0].row_block);
+  REQUIRE(state.file_hashes.size() == 1);
+  CHECK(state.file_hashes[0].file == 4);
+  CHECK(state.file_hashes[0].hash == hash.state());
+
+  REQUIRE(journal->append(reshard::ShardBegun{.shard = 3}));
+  CHECK_FALSE(load().begun.contains(3));
+  CHECK(load().file_hashes.empty());
+  REQUIRE(journal->append(reshard::ShardDone{1, format::sha256("shard"), {{format::sha256("t"), {}}}}, hashes));
+  CHECK(load().begun.empty());
+  CHECK(load().file_hashes.size() == 1);
+  const std::string good = folder.read("journal");
+  const std::string gap = good + journal_line(reshard::ShardBegun{.shard = 2, .at = 9, .first = 1});
+  const auto damaged = parse_journal(gap, kIdentity);
+  REQUIRE(std::holds_alternative<reshard::JournalDamaged>(damaged));
+  CHECK(std::get<reshard::JournalDamaged>(damaged).offset == good.size());
+}
+
+TEST_CASE("journal: one of a version that kept other records is foreign") {
+  format::Json old = kIdentity;
+  old["journal"] = 1;
+  const auto load = parse_journal(journal_line(old), kIdentity);
+  REQUIRE(std::holds_alternative<reshard::JournalForeign>(load));
+  CHECK(std::get<reshard::JournalForeign>(load).reason == "it was begun by a version that kept another journal");
 }
 
 TEST_CASE("journal: a tail torn at any byte loses only its own record") {

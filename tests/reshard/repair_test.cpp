@@ -22,7 +22,8 @@ Result<reshard::RepackOutlook> prepare(format::Repository& repository, const res
 }
 
 reshard::RepackOptions options_of(std::string_view recipe, const format::Path& out) {
-  return {.recipe = reshard::parse_recipe(recipe).value(), .out = out, .jobs = 1};
+  // So few bytes that most shards are recorded in the midst of tensors.
+  return {.recipe = reshard::parse_recipe(recipe).value(), .out = out, .jobs = 1, .first_record_bytes = 100};
 }
 
 Result<void> pack(const TempFolder& source, const format::Path& out, std::string_view recipe,
@@ -125,6 +126,7 @@ TEST_CASE(
     REQUIRE(pack(source, target.path() / "whole", recipe, counting).has_value());
     const auto whole = test::tree(target.path() / "whole");
     size_t repaired = 0;
+    size_t begun = 0;
     for (uint64_t operation = 20; operation < counting.operations(); operation += 7) {
       CAPTURE(operation);
       const format::Path out = target.path() / "out";
@@ -133,11 +135,17 @@ TEST_CASE(
       REQUIRE_FALSE(pack(source, out, recipe, failing).has_value());
       if (!std::filesystem::exists(out / ".reshard" / "journal")) continue;
       const auto left = test::tree(out);
+      begun += left.at(".reshard/journal").find(R"("begun")") != std::string::npos ? 1 : 0;
       size_t number = operation;
       for (const auto& [path, bytes] : left) {
         if (path == ".reshard/journal" || path == ".reshard/lock") continue;
-        if (number % 3 == 0) std::filesystem::remove(out / path);
-        if (number % 3 == 1 && !bytes.empty()) write_file(out / path, bytes.substr(0, bytes.size() / 2));
+        if (number % 4 == 0) std::filesystem::remove(out / path);
+        if (number % 4 == 1 && !bytes.empty()) write_file(out / path, bytes.substr(0, bytes.size() / 2));
+        if (number % 4 == 2 && bytes.size() > kPageBytes) {
+          std::string flipped = bytes;
+          flipped[kPageBytes + operation % (bytes.size() - kPageBytes)] ^= 1;
+          write_file(out / path, flipped);
+        }
         ++number;
       }
       if (!left.contains("manifest.json")) {
@@ -149,8 +157,50 @@ TEST_CASE(
       std::filesystem::remove_all(out);
     }
     CHECK(repaired > 10);
+    CHECK(begun > 10);
     std::filesystem::remove_all(target.path() / "whole");
   }
+}
+
+TEST_CASE("repair: while a file of an unfinished repository is mended, no digest of files is gone on with") {
+  const TempFolder source;
+  const TempFolder target;
+  SmallCheckpoint().write(source);
+  const format::Path out = target.path() / "out";
+  const format::Path journal = out / ".reshard" / "journal";
+  test::FaultyFileSystem breaking(format::posix_file_system());
+  std::map<std::string, std::string> left;
+  std::string lost;
+  for (uint64_t operation = 40; lost.empty(); ++operation) {
+    std::filesystem::remove_all(out);
+    breaking.fail_from(breaking.operations() + operation);
+    REQUIRE_FALSE(pack(source, out, kRecipes[1], breaking).has_value());
+    left = std::filesystem::exists(journal) ? test::tree(out) : std::map<std::string, std::string>();
+    const auto part = std::ranges::find_if(left, [](const auto& file) { return file.first.ends_with(".safetensors"); });
+    const bool is_recorded = part != left.end() && left.at(".reshard/journal").find("\"shard\"") != std::string::npos;
+    if (is_recorded && part->first.starts_with(".reshard/part/")) lost = part->first;
+  }
+  const std::vector<reshard::FileBegun> hashes{{.file = 0, .hash = format::Sha256().state()}};
+  const reshard::ShardBegun forgets_none{.shard = 0, .at = 0};
+  left[".reshard/journal"] += reshard::journal_line(forgets_none, hashes);
+  size_t mended = 0;
+  bool is_repaired = false;
+  for (uint64_t operation = 0; !is_repaired; ++operation) {
+    CAPTURE(operation);
+    std::filesystem::remove_all(out);
+    for (const auto& [path, bytes] : left) {
+      if (path == lost) continue;
+      std::filesystem::create_directories((out / path).parent_path());
+      write_file(out / path, bytes);
+    }
+    test::FaultyFileSystem failing(format::posix_file_system());
+    failing.fail_from(operation);
+    is_repaired = repair_begun(source, out, kRecipes[1], failing).has_value();
+    if (is_repaired || !std::filesystem::exists(out / lost)) continue;
+    ++mended;
+    CHECK(test::tree(out).at(".reshard/journal").find("hashes") == std::string::npos);
+  }
+  CHECK(mended > 3);
 }
 
 TEST_CASE("repair: too little disk and too few inodes are refused before anything is changed") {
