@@ -50,7 +50,8 @@ Path temporary_of(const Path& path) {
 Result<std::unique_ptr<WriteFile>> create_temporary(FileSystem& files, const Path& path) {
   const Path temporary = temporary_of(path);
   auto file = files.open_write(temporary, OpenMode::create);
-  if (file || file.error().kind != ErrorKind::conflict) return file;
+  if (file) return file;
+  if (file.error().kind != ErrorKind::conflict) return file.error().in(path.string());  // the name that was asked for
   TRY_ASSIGN(const auto there, files.stat(temporary));  // nullopt: a link that leads nowhere
   if (there && there->is_directory && !there->is_link)
     return Error{ErrorKind::conflict,
