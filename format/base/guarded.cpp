@@ -5,7 +5,7 @@
 namespace dspack {
 
 Error out_of_memory() {
-  return {ErrorKind::budget, "out of memory: more was needed than this machine, or a limit set for the process, gives"};
+  return {ErrorKind::budget, kOutOfMemory};
 }
 
 Error out_of_threads(const std::system_error& reason) {

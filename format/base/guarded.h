@@ -14,6 +14,8 @@
 
 namespace dspack {
 
+inline constexpr char kOutOfMemory[] =
+    "out of memory: more was needed than this machine, or a limit set for the process, gives";
 /// More memory was asked for than the system, or the limit of this process, gives.
 [[nodiscard]] Error out_of_memory();
 /// A thread or a lock could not be made.

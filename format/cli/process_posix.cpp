@@ -5,12 +5,37 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+#include <new>
 
+#include "format/base/guarded.h"
 #include "format/cli/process.h"
 #include "format/cli/terminal_progress.h"
 
 namespace dspack::format {
 namespace {
+
+const char* program_name = "";  // set once, before any other thread runs
+
+void write_error(const char* text) {
+  (void)!::write(STDERR_FILENO, text, std::strlen(text));
+}
+
+[[noreturn]] void terminated() {
+  try {
+    if (const auto reason = std::current_exception()) std::rethrow_exception(reason);
+  } catch (const std::bad_alloc&) {
+    write_error(program_name);
+    write_error(": ");
+    write_error(kOutOfMemory);
+    write_error("\n");
+    ::_exit(1);
+  } catch (...) {  // a mistake of ours: the core shows where
+  }
+  std::abort();
+}
 
 sigset_t interrupts() {
   sigset_t set;
@@ -55,6 +80,11 @@ void occupy_standard_streams() {
     // The lowest number that is free, which is this one. Where there is no /dev/null, nothing better can be done.
     (void)::open("/dev/null", stream == STDIN_FILENO ? O_WRONLY : O_RDONLY);
   }
+}
+
+void end_where_memory_runs_out(const char* program) {
+  program_name = program;
+  std::set_terminate(&terminated);
 }
 
 void ignore_broken_connections() {

@@ -49,7 +49,7 @@ struct CurlVerdict {
   const bool connect = resolve || code == CURLE_COULDNT_CONNECT;
   const bool final = code == CURLE_URL_MALFORMAT || code == CURLE_UNSUPPORTED_PROTOCOL ||
                      code == CURLE_TOO_MANY_REDIRECTS || code == CURLE_PEER_FAILED_VERIFICATION ||
-                     code == CURLE_SSL_CACERT_BADFILE;
+                     code == CURLE_SSL_CACERT_BADFILE || code == CURLE_OUT_OF_MEMORY;
   return {connect ? "cannot reach the server (" + detail + "); check the address and the connection"
                   : "transfer failed (" + detail + ")",
           !final, resolve};

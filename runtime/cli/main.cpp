@@ -40,6 +40,7 @@ Result<int> run(const std::vector<std::string>& arguments) {
 
 int main(int count, char** values) {
   format::occupy_standard_streams();
+  format::end_where_memory_runs_out("dsrun");
   const Result<int> status = guarded([&] { return run(std::vector<std::string>(values + 1, values + count)); });
   if (!status) format::print_error("dsrun: " + status.error().message);
   return format::finish_output(status ? *status : format::exit_status(status.error()));
