@@ -365,8 +365,8 @@ class Begun(EndToEnd):
         self.assert_ok(self.run_program("repair", self.out))
         self.assert_same_tree(self.out, self.whole)
         self.assert_ok(self.run_program("verify", self.out, "--source", self.source))
-        got = sum(request.sent for request in server.requests(SHARDS[0])) / self.MATRIX
-        self.assertAlmostEqual(got, sent, delta=0.3)
+        requests = [request for request in server.requests(SHARDS[0]) if request.range[0] != 0]  # a probe begins there
+        self.assertAlmostEqual(sum(request.sent for request in requests) / self.MATRIX, sent, delta=0.3)
 
     def at_matrix(self, part, number, share):
         """An offset in the file, whose matrices are d, e, a, b, c."""
