@@ -4,17 +4,17 @@
 
 #include <fmt/format.h>
 
+#include "format/base/foreign_text.h"
+
 namespace dspack::format {
 namespace {
 
-/// C0 and C1 (in UTF-8 0xc2 0x80 to 0xc2 0x9f), which terminals obey.
+constexpr size_t kMostPathBytes = 4096;  // Linux's PATH_MAX and NAME_MAX
+constexpr size_t kMostNameBytes = 255;
+
+/// What printable() escapes, invalid UTF-8 apart. Precondition: no backslash.
 bool has_control_character(std::string_view text) {
-  for (size_t i = 0; i < text.size(); ++i) {
-    const auto byte = static_cast<unsigned char>(text[i]);
-    const auto next = i + 1 < text.size() ? static_cast<unsigned char>(text[i + 1]) : 0;
-    if (byte < 0x20 || byte == 0x7f || (byte == 0xc2 && next >= 0x80 && next < 0xa0)) return true;
-  }
-  return false;
+  return printable(text).find("\\u") != std::string::npos;
 }
 
 }  // namespace
@@ -99,6 +99,7 @@ Result<void> write_output(FileSystem& files, const Path& path, std::string_view 
 std::optional<std::string> unsafe_path_reason(std::string_view path, HiddenNames hidden) {
   if (path.empty()) return "the path is empty";
   if (path.front() == '/') return "the path is absolute";
+  if (path.size() > kMostPathBytes) return "the path is too long";
   if (path.find('\\') != std::string_view::npos) return "the path has a backslash";
   if (has_control_character(path)) return "the path has a control character";
   size_t begin = 0;
@@ -106,6 +107,7 @@ std::optional<std::string> unsafe_path_reason(std::string_view path, HiddenNames
     const size_t end = std::min(path.find('/', begin), path.size());
     const std::string_view part = path.substr(begin, end - begin);
     if (part == "..") return "the path has a component \"..\"";
+    if (part.size() > kMostNameBytes) return "the path has a component that is too long";
     if (part.empty() || part == ".") return "the path has an empty component";
     if (part.front() == '.' && hidden == HiddenNames::refused)
       return "the path has a component that begins with a dot, as names of other programs' files do";

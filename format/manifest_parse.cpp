@@ -425,6 +425,26 @@ Result<void> read_files(const Json& json, Manifest& manifest) {
   return {};
 }
 
+/// No more than the files hold, and the aliases that repeat some of it. Precondition: layouts and sizes are checked.
+Result<void> check_coverage(const Manifest& manifest) {
+  uint64_t tensors = 0;
+  uint64_t bytes = 0;
+  for (const PackedFile& file : manifest.files) {
+    tensors += manifest.layouts[file.layout].tensors.size();
+    bytes += file.size_bytes - file.data_start;
+  }
+  const uint64_t aliases = manifest.aliases.size();
+  const Coverage& coverage = manifest.coverage;
+  const std::optional<uint64_t> most_bytes = checked_mul(bytes, 1 + aliases);
+  const bool fits = coverage.tensors <= tensors + aliases && coverage.layers <= coverage.tensors &&
+                    coverage.experts <= coverage.tensors && (!most_bytes || coverage.payload_bytes <= *most_bytes);
+  if (fits) return {};
+  return invalid(
+      fmt::format("\"coverage\" claims {} tensors of {} bytes, {} layers and {} experts; the files have {} "
+                  "tensors of {} bytes",
+                  coverage.tensors, coverage.payload_bytes, coverage.layers, coverage.experts, tensors, bytes));
+}
+
 }  // namespace
 
 Result<Manifest> parse_manifest(std::string_view text) {
@@ -441,6 +461,7 @@ Result<Manifest> parse_manifest(std::string_view text) {
   TRY(read_aliases(json, manifest));
   TRY(read_provenance(json, manifest));
   TRY(read_files(json, manifest));
+  TRY(check_coverage(manifest));
   const bool compressed = std::ranges::any_of(manifest.files, [](const PackedFile& f) { return f.zstd.has_value(); });
   const bool required = std::ranges::find(manifest.requirements, kZstdKey) != manifest.requirements.end();
   if (compressed != required)

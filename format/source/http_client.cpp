@@ -13,10 +13,10 @@
 namespace dspack::format {
 namespace {
 
-constexpr long kReceiveBytes = 512L * 1024;    // curl's own buffer; larger pieces mean fewer calls of the sink
-constexpr uint64_t kMostTrailerBytes = 1 << 16;
-constexpr size_t kErrorBodyBytes = 4096;       // of a refusal, for the message
-constexpr uint64_t kReadErrorBytes = 1 << 16;  // of it at most; a longer one costs the connection
+constexpr long kReceiveBytes = 512L * 1024;     // curl's own buffer; larger pieces mean fewer calls of the sink
+constexpr uint64_t kMostHeaderBytes = 1 << 22;  // ten redirects with the most that libcurl takes
+constexpr size_t kErrorBodyBytes = 4096;        // of a refusal, for the message
+constexpr uint64_t kReadErrorBytes = 1 << 16;   // of it at most; a longer one costs the connection
 
 void initialise_curl() {
   static const CURLcode once = curl_global_init(CURL_GLOBAL_DEFAULT);
@@ -79,7 +79,7 @@ class HttpClient::Transfer {
 
   static size_t on_header(char* data, size_t size, size_t count, void* self) {
     auto* const transfer = static_cast<Transfer*>(self);
-    if (!transfer->takes_trailer(size * count)) return 0;
+    if (!transfer->takes_header(size * count)) return 0;
     const bool kept = transfer->kept([&] { transfer->answer_.add_line(std::string_view(data, size * count)); });
     return kept && !transfer->answer_.refused_redirect() ? size * count : 0;
   }
@@ -93,14 +93,13 @@ class HttpClient::Transfer {
     return static_cast<Transfer*>(self)->stop_.stop_requested() ? 1 : 0;
   }
 
-  /// Lines of a head are bounded by libcurl, those after a chunked body (RFC 9112 section 7.1.2) are not.
-  bool takes_trailer(size_t bytes) {
-    if (!answer_judged_) return true;
-    trailer_bytes_ += bytes;
-    if (trailer_bytes_ <= kMostTrailerBytes) return true;
-    sink_error_ = Error{ErrorKind::network, fmt::format("{}: more than {} bytes of header lines follow the body",
-                                                        request_.name.empty() ? request_.url : request_.name,
-                                                        kMostTrailerBytes)};
+  /// libcurl bounds the lines of each head, and not those after a chunked body (RFC 9112 section 7.1.2).
+  bool takes_header(size_t bytes) {
+    header_bytes_ += bytes;
+    if (header_bytes_ <= kMostHeaderBytes) return true;
+    sink_error_ =
+        Error{ErrorKind::network, fmt::format("{}: more than {} bytes of header lines",
+                                              request_.name.empty() ? request_.url : request_.name, kMostHeaderBytes)};
     return false;
   }
 
@@ -212,7 +211,7 @@ class HttpClient::Transfer {
   AnswerPace pace_;
   bool is_too_slow_ = false;
   uint64_t received_ = 0;
-  uint64_t trailer_bytes_ = 0;
+  uint64_t header_bytes_ = 0;  // of all redirects, trailers included
   bool answer_judged_ = false;
   std::optional<HttpFailure> refusal_;
   std::optional<Error> sink_error_;

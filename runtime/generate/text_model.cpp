@@ -53,9 +53,8 @@ Result<std::optional<std::string>> template_source(format::Repository& repositor
 Result<ChatTemplate> recognise(const std::optional<std::string>& source) {
   if (source) return ChatTemplate::recognise(*source);
   return Error{ErrorKind::not_found,
-               "this repository has no chat template; to render as a known one does, give --chat-template with "
-               "one of " +
-                   ChatTemplate::names()};
+               "this repository has no chat template; --chat-template NAME renders as a known one does (a wrong name "
+               "lists them)"};
 }
 
 }  // namespace

@@ -142,9 +142,9 @@ Result<ChatTemplate> ChatTemplate::recognise(std::string_view jinja_source) {
     why = fmt::format("canonical form: {} bytes, fingerprint {:016x}", canonical->size(), hash);
   }
   return Error{ErrorKind::unsupported,
-               fmt::format("this chat template is not known ({}); to render as a known one does, "
-                           "give --chat-template with one of {}",
-                           why, names())};
+               fmt::format("this chat template is not known ({}); --chat-template NAME renders as a known one does "
+                           "(a wrong name lists them)",
+                           why)};
 }
 
 Result<ChatTemplate> ChatTemplate::named(std::string_view name) {

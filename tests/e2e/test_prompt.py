@@ -89,7 +89,7 @@ class Templates(Prompt):
         folder = self.copy_source()
         (folder / "chat_template.jinja").write_text("{{ messages[0].content }}")
         refused = self.dsrun(folder, "-p", QUESTION)
-        self.assert_dsrun_refuses(refused, "not known", "fingerprint", "--chat-template", "deepseek-v3.1")
+        self.assert_dsrun_refuses(refused, "not known", "fingerprint", "--chat-template", "lists them")
         said = self.assert_ok(self.dsrun(folder, "-p", QUESTION, "--chat-template", "deepseek-v3")).stdout
         self.assertEqual(said, "The capital of France is Paris.\n")
         # A file with a known template: tiny-v3 has DeepSeek-V3's; Jinja cuts the line feeds behind its tags.

@@ -63,6 +63,8 @@ def numbers(document):
 def broken_numbers(document):
     for place in numbers(document):
         for name, number in NUMBERS.items():
+            if number == 2**57 and place[-1] in ("rows_per_block", "size"):
+                continue  # one block of all rows; and a source shard that nobody here has may have any size
             yield "%s is %s" % (title(place), name), place, number
 
 
@@ -126,7 +128,7 @@ def cases(packed, compressed):
         yield manifest_case(packed, name, lambda found, p=place, v=value: replaced(found, p, v))
     for name, text in broken_texts(packed):
         yield manifest_case(packed, name, lambda _, t=text: t)
-    for rows in (2**57, 2**63, 2**64 - 1, 0):
+    for rows in (2**63, 2**64 - 1, 0):
         change = lambda found, r=rows: row_blocks(found, rows_per_block=r)  # noqa: E731
         yield manifest_case(packed, "rows_per_block %d" % rows, change, True)
         yield over_http(packed, "rows_per_block %d, over HTTP" % rows, change)
