@@ -23,18 +23,33 @@ void write_error(const char* text) {
   (void)!::write(STDERR_FILENO, text, std::strlen(text));
 }
 
+/// Whether memory is at its end: then the library may have had none for the exception itself.
+bool is_out_of_memory() {
+  constexpr size_t kSome = 16UL << 20;  // more than a thread's stack
+  void* const some = std::malloc(kSome);
+  std::free(some);
+  return some == nullptr;
+}
+
 [[noreturn]] void terminated() {
+  bool no_memory = false;
   try {
-    if (const auto reason = std::current_exception()) std::rethrow_exception(reason);
+    const auto reason = std::current_exception();
+    if (reason) std::rethrow_exception(reason);
+    no_memory = is_out_of_memory();
   } catch (const std::bad_alloc&) {
-    write_error(program_name);
-    write_error(": ");
-    write_error(kOutOfMemory);
+    no_memory = true;
+  } catch (const std::exception& mistake) {
+    write_error(mistake.what());
     write_error("\n");
-    ::_exit(1);
-  } catch (...) {  // a mistake of ours: the core shows where
+  } catch (...) {  // the core shows what it was
   }
-  std::abort();
+  if (!no_memory) std::abort();
+  write_error(program_name);
+  write_error(": ");
+  write_error(kOutOfMemory);
+  write_error("\n");
+  ::_exit(1);
 }
 
 sigset_t interrupts() {

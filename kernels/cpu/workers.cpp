@@ -7,6 +7,8 @@
 
 #include <algorithm>
 #include <optional>
+#include <stdexcept>
+#include <system_error>
 
 namespace dspack::kernels {
 namespace {
@@ -39,10 +41,14 @@ void Workers::split(uint32_t items, uint64_t item_cost, const std::function<void
   const auto parts = static_cast<uint32_t>(std::min<uint64_t>({threads_, items, affordable}));
   if (parts == 1) return body(0, items);
   const auto bound = [&](uint32_t part) { return static_cast<uint32_t>(uint64_t{items} * part / parts); };
-  arena_->arena.execute([&] {
-    tbb::parallel_for(
-        uint32_t{0}, parts, [&](uint32_t part) { body(bound(part), bound(part + 1)); }, tbb::static_partitioner{});
-  });
+  try {
+    arena_->arena.execute([&] {
+      tbb::parallel_for(
+          uint32_t{0}, parts, [&](uint32_t part) { body(bound(part), bound(part + 1)); }, tbb::static_partitioner{});
+    });
+  } catch (const std::runtime_error& refusal) {  // "pthread_create has failed": bodies throw nothing
+    throw std::system_error(std::make_error_code(std::errc::resource_unavailable_try_again), refusal.what());
+  }
 }
 
 }  // namespace dspack::kernels

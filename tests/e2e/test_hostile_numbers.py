@@ -103,6 +103,7 @@ class RowBlocks(HostileNumbers):
             source = write_small(self.scratch / ("source-" + by),
                                  [{"model.embed_tokens.weight": ("F4", [4, 3], raw(6, 1))},
                                   {"model.norm.weight": ("BF16", [8], raw(16, 4))}])
+            shutil.copy(self.data() / "config.json", source)  # dsrun looks there first
             shutil.rmtree(self.packed)
             self.assert_ok(self.repack(source, self.packed, by="shard:1GB"))
             self.good = read_manifest(self.packed)
