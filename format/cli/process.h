@@ -50,7 +50,7 @@ class InterruptWatch {
 void occupy_standard_streams();
 
 /// Memory that runs out where no error can be returned (nlohmann/json's destructor allocates, for one) ends the process
-/// with one line and status 1, as it does elsewhere; what is on disk is as after a kill. `program`: its name, for ever.
+/// with one line and status 1, as it does elsewhere; what is on disk is as after a kill. `program`: its name.
 void end_where_memory_runs_out(const char* program);
 
 /// A peer that closes a connection while something is sent over it is then an error of that sending, not a signal

@@ -4,11 +4,13 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
 #include <exception>
 #include <new>
+#include <string>
 
 #include "format/base/guarded.h"
 #include "format/cli/process.h"
@@ -17,7 +19,7 @@
 namespace dspack::format {
 namespace {
 
-const char* program_name = "";  // set once, before any other thread runs
+std::string no_memory_line;  // set once, before any other thread runs
 
 void write_error(const char* text) {
   (void)!::write(STDERR_FILENO, text, std::strlen(text));
@@ -45,10 +47,10 @@ bool is_out_of_memory() {
   } catch (...) {  // the core shows what it was
   }
   if (!no_memory) std::abort();
-  write_error(program_name);
-  write_error(": ");
-  write_error(kOutOfMemory);
-  write_error("\n");
+  static std::atomic_flag is_said = ATOMIC_FLAG_INIT;
+  while (is_said.test_and_set())
+    ::pause();  // another thread ends the process
+  write_error(no_memory_line.c_str());
   ::_exit(1);
 }
 
@@ -98,7 +100,7 @@ void occupy_standard_streams() {
 }
 
 void end_where_memory_runs_out(const char* program) {
-  program_name = program;
+  no_memory_line = std::string(program) + ": " + kOutOfMemory + "\n";
   std::set_terminate(&terminated);
 }
 

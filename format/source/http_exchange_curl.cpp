@@ -12,7 +12,7 @@
 namespace dspack::format {
 namespace {
 
-constexpr long kSendBytes = 512L * 1024;         // curl's own buffer for what is sent; one a transfer
+constexpr long kSendBytes = 512L * 1024;  // curl's own buffer for what is sent; one a transfer
 constexpr uint64_t kMostHeadBytes = 1 << 20;
 
 }  // namespace
