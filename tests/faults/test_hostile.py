@@ -2,7 +2,8 @@
 short and harmless, and leaves nothing in the way of another run. The inputs are in the folder hostile, what is demanded
 in hostile/judge.py.
 
-DSPACK_FAULTS=long runs all of them; otherwise every fourth runs, from one that the seed chooses.
+DSPACK_FAULTS=long runs all of them; otherwise every fourth runs (under a sanitizer every twentieth), from one that the seed
+chooses.
 DSPACK_HOSTILE=TEXT runs those whose names have the text."""
 
 import contextlib
@@ -12,12 +13,12 @@ import tempfile
 from pathlib import Path
 
 import faults
-from common import main, seeded_random
+from common import is_sanitized, main, seeded_random
 from checkpoints import write_small
 from hostile import judge, models, network, packed, records, weights, wishes
 from hostile.cases import URL
 
-ONE_OF = 1 if faults.LONG else 4
+ONE_OF = 1 if faults.LONG else 20 if is_sanitized() else 4
 
 
 class Hostile(faults.FaultCase):
