@@ -1,55 +1,23 @@
 """Answers of servers: an HTTP folder and the Hub, by a server that says, byte for byte, what a case has."""
 
 import json
-import socket
-import threading
 
 from checkpoints import SHARDS, write_small
 from common import INDEX
 from hostile.cases import PATHS, RESHARD, URL, Case
+from raw_server import RawServer
 
 
-class Scripted:
-    """A server on loopback: `answer(path, headers)` returns the bytes of a whole answer, head and body, or None for what
-    `sound` has; then the connection is closed."""
+def scripted(answer):
+    """A server on loopback: `answer(path, headers)` returns the pieces of a whole answer, head and body; then the
+    connection is closed."""
+    def say(send, request):
+        first, *headers = request.split("\r\n")
+        path = first.split(" ")[1].lstrip("/").split("?")[0]
+        for piece in answer(path, headers):
+            send(piece)
 
-    def __init__(self, answer):
-        self.answer = answer
-        self.listener = socket.create_server(("127.0.0.1", 0))
-        self.url = "http://127.0.0.1:%d" % self.listener.getsockname()[1]
-        self.thread = threading.Thread(target=self.accept, daemon=True)
-
-    def __enter__(self):
-        self.thread.start()
-        return self
-
-    def __exit__(self, *_):
-        self.listener.close()
-
-    def accept(self):
-        while True:
-            try:
-                connection, _ = self.listener.accept()
-            except OSError:
-                return
-            threading.Thread(target=self.serve, args=(connection,), daemon=True).start()
-
-    def serve(self, connection):
-        with connection:
-            try:
-                request = b""
-                while b"\r\n\r\n" not in request:
-                    piece = connection.recv(65536)
-                    if not piece:
-                        return
-                    request += piece
-                head = request.decode("latin-1").split("\r\n")
-                method, path, _ = head[0].split(" ", 2)
-                for piece in self.answer(method, path.lstrip("/").split("?")[0], head[1:], self.url):
-                    connection.sendall(piece)
-                connection.shutdown(socket.SHUT_WR)
-            except OSError:
-                pass  # the client has had enough
+    return RawServer(say)
 
 
 def whole(status, headers, body, reason="OK"):
@@ -129,9 +97,9 @@ RANGES = {
 def http_case(name, pattern, answer):
     """`answer()` for requests of paths that end so; all else is as a good server has it."""
     def serve(folder):
-        def respond(method, path, headers, _):
+        def respond(path, headers):
             return answer() if path.endswith(pattern) else [sound(folder / "source", path, headers)]
-        return Scripted(respond)
+        return scripted(respond)
 
     def prepare(folder):
         write_small(folder / "source")
@@ -165,12 +133,12 @@ COMMIT = "a" * 40
 def hub_case(name, answers):
     """`answers` maps the ends of paths to functions that make an answer; all else is 404."""
     def serve(_):
-        def respond(method, path, headers, url):
+        def respond(path, headers):
             for pattern, answer in answers.items():
                 if pattern in path:
                     return answer()
             return [whole(404, [("Content-Length", 0)], b"", "Not Found")]
-        return Scripted(respond)
+        return scripted(respond)
 
     def prepare(folder):
         return [(RESHARD, ["org/name", "--by", "expert", "--out", folder / "packed", "--retries", "0"])]
