@@ -1,13 +1,17 @@
-# Whether the CUDA library is built. Without a toolkit it is not, which is normal and said in one line.
-set(DSPACK_CUDA AUTO CACHE STRING "Build the CUDA library: AUTO (where there is a toolkit), ON (or fail), OFF")
+# Whether the CUDA library is built. Without a toolkit, or a GPU to build it for, it is not, which is normal and said in
+# one line.
+set(DSPACK_CUDA AUTO CACHE STRING
+  "Build the CUDA library: AUTO (where there is a toolkit, and a GPU or architectures are named), ON (or fail), OFF")
 set_property(CACHE DSPACK_CUDA PROPERTY STRINGS AUTO ON OFF)
 set(DSPACK_CUDA_ARCHITECTURES native CACHE STRING
   "Compute capabilities of the CUDA library, with semicolons between; native: this machine's GPUs, or without one all that are common")
 set(dspack_cuda_least 12.8)
 
-# dspack_cuda_architectures(LIST): what DSPACK_CUDA_ARCHITECTURES means here. A number alone stands for its machine code
+# dspack_cuda_architectures(LIST ARE_KNOWN): what DSPACK_CUDA_ARCHITECTURES means here, and whether anything says so: a GPU or
+# the user. A number alone stands for its machine code
 # and for PTX, from which the driver makes code for later GPUs when the program starts.
-function(dspack_cuda_architectures list)
+function(dspack_cuda_architectures list are_known)
+  set(${are_known} TRUE PARENT_SCOPE)
   if(NOT DSPACK_CUDA_ARCHITECTURES STREQUAL "native")
     set(${list} "${DSPACK_CUDA_ARCHITECTURES}" PARENT_SCOPE)
     return()
@@ -23,6 +27,7 @@ function(dspack_cuda_architectures list)
     list(FILTER found EXCLUDE REGEX "^[0-7].$")  # older than the kernels
   endif()
   if(found STREQUAL "")
+    set(${are_known} FALSE PARENT_SCOPE)
     set(found 80-real 86-real 89-real 90)
   endif()
   set(${list} "${found}" PARENT_SCOPE)
@@ -73,6 +78,10 @@ function(dspack_cuda_absence reason)
     set(${reason} "sanitizers do not know GPUs (DSPACK_SANITIZE)" PARENT_SCOPE)
     return()
   endif()
+  if(DSPACK_CUDA STREQUAL "AUTO" AND NOT dspack_architectures_are_known)
+    set(${reason} "this machine has no GPU to build it for (DSPACK_CUDA=ON builds it for all that are common)" PARENT_SCOPE)
+    return()
+  endif()
   # Toolkits rarely put themselves into PATH.
   find_program(DSPACK_NVCC nvcc
     HINTS ENV CUDACXX ENV CUDA_HOME ENV CUDA_PATH PATHS /usr/local/cuda /opt/cuda PATH_SUFFIXES bin
@@ -99,7 +108,7 @@ function(dspack_kernels_interface number)
   set(${number} ${digest} PARENT_SCOPE)
 endfunction()
 
-dspack_cuda_architectures(dspack_architectures)
+dspack_cuda_architectures(dspack_architectures dspack_architectures_are_known)
 dspack_cuda_absence(DSPACK_CUDA_ABSENCE)
 set(DSPACK_CUDA_ABSENCE "${DSPACK_CUDA_ABSENCE}" CACHE INTERNAL "Why there is no CUDA library; scripts/test says it")
 dspack_kernels_interface(DSPACK_KERNELS_INTERFACE)

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "format/base/foreign_text.h"
 #include "format/document_bounds.h"
 
 namespace dspack::format {
@@ -105,7 +106,8 @@ Error json_error(const Json::exception& exception) {
   if (const size_t end = what.find("] "); what.starts_with('[') && end != std::string_view::npos) {
     what.remove_prefix(end + 2);
   }
-  return {ErrorKind::invalid, fmt::format("not valid JSON: {}", what)};
+  // It quotes the text from where a word began.
+  return {ErrorKind::invalid, fmt::format("not valid JSON: {}", brief(what))};
 }
 
 Result<Json> parse_json(std::string_view text, const DocumentBounds& bounds) {

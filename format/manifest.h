@@ -74,7 +74,7 @@ struct PackedFile {
   Digest sha256;
   std::vector<Digest> tensors;         // in the layout's order
   std::optional<CompressedForm> zstd;  // stored compressed, as path + kCompressedSuffix; size and digests above are raw
-  std::vector<RowBlocks> row_blocks;
+  std::vector<RowBlocks> row_blocks;   // ascending by tensor
 };
 
 /// Any other file: copied from the source byte for byte, or written by us (index, model card, headers).

@@ -241,6 +241,7 @@ Result<PackedFile> read_file(const Json& json, const std::vector<KnownLayout>& l
         return invalid(fmt::format("{}: has row blocks of tensor {} twice", file.path, blocks->tensor));
       file.row_blocks.push_back(*std::move(blocks));
     }
+    std::ranges::sort(file.row_blocks, {}, &RowBlocks::tensor);
   }
   return file;
 }

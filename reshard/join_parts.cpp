@@ -122,7 +122,7 @@ Result<std::vector<Joint>> find_joints(const Job& job, const std::vector<LoadedP
 }
 
 /// Reads what a share has, compares it with what its part wrote, and copies it into `target`; nullptr: nowhere.
-Result<void> pass(const Job& job, const Share& share, const Path* target, PageBuffer& staging) {
+Result<void> pass(const Job& job, const Share& share, const Path* target, BackgroundWriter& writer) {
   TRY_ASSIGN(const auto from, job.files.open_read(share.path));
   std::vector<std::byte> buffer(kReadBytes);
   for (const Piece& piece : share.pieces) {
@@ -130,17 +130,17 @@ Result<void> pass(const Job& job, const Share& share, const Path* target, PageBu
     if (target != nullptr) {
       TRY_ASSIGN(into.file, job.files.open_write(*target, OpenMode::keep));
     }
-    TensorWriter writer(into, piece.copy->offset, 0, staging, nullptr);
+    TensorWriter tensor(into, piece.copy->offset, 0, writer, nullptr);
     const uint64_t end = piece.copy->offset + piece.copy->bytes;
     for (uint64_t at = piece.copy->offset; at < end;) {
       if (job.stop.stop_requested()) return Error{ErrorKind::cancelled, "stopped on request"};
       const auto bytes = std::span(buffer).first(std::min<uint64_t>(buffer.size(), end - at));
       TRY(from->read(at, bytes));
-      TRY(writer.write(bytes));
+      TRY(tensor.write(bytes));
       at += bytes.size();
       job.progress.advanced(bytes.size());
     }
-    TRY_ASSIGN(const TensorDigests digests, writer.finish());
+    TRY_ASSIGN(const TensorDigests digests, tensor.finish());
     if (digests.whole == piece.digest) continue;
     return Error{ErrorKind::corrupt,
                  fmt::format("{}: tensor \"{}\" does not read as part {} has written it; if the file was copied here, "
@@ -154,19 +154,19 @@ Result<void> pass(const Job& job, const Share& share, const Path* target, PageBu
 
 /// The largest share becomes the file that the others are copied into. It is compared before, while its part's file can
 /// still be put right.
-Result<void> begin_with_largest(const Job& job, const Joint& joint, DurableFolders& folders, PageBuffer& staging) {
+Result<void> begin_with_largest(const Job& job, const Joint& joint, DurableFolders& folders, BackgroundWriter& writer) {
   const Share& largest = joint.shares.front();
-  TRY(pass(job, largest, nullptr, staging));
+  TRY(pass(job, largest, nullptr, writer));
   TRY(folders.make(joint.target.parent_path()));
   TRY(job.files.rename(largest.path, joint.target));
   return {};
 }
 
-Result<void> join(const Job& job, const Joint& joint, DurableFolders& folders, PageBuffer& staging) {
+Result<void> join(const Job& job, const Joint& joint, DurableFolders& folders, BackgroundWriter& writer) {
   const bool begins = !joint.target_is_there;
-  if (begins) TRY(begin_with_largest(job, joint, folders, staging));
+  if (begins) TRY(begin_with_largest(job, joint, folders, writer));
   for (size_t i = begins ? 1 : 0; i < joint.shares.size(); ++i) {
-    if (joint.shares[i].is_there) TRY(pass(job, joint.shares[i], &joint.target, staging));
+    if (joint.shares[i].is_there) TRY(pass(job, joint.shares[i], &joint.target, writer));
   }
   TRY_ASSIGN(const auto whole, job.files.open_write(joint.target, OpenMode::keep));
   TRY(whole->sync());
@@ -197,9 +197,9 @@ Result<void> join_parts(const Plan& plan, const std::vector<LoadedPart>& parts, 
   }
   progress.started("joining", bytes, joints.size());
   DurableFolders folders(files, out);
-  PageBuffer staging(kStagingBytes);
+  BackgroundWriter writer;
   for (const Joint& joint : joints) {
-    TRY(join(job, joint, folders, staging));
+    TRY(join(job, joint, folders, writer));
     progress.file_done();
   }
   progress.finished();

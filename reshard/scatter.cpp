@@ -42,9 +42,9 @@ bool converts(std::span<const Copy> copies, size_t begin, size_t end) {
 /// One copy while its tensor's bytes pass.
 class Scatter::Outlet {
  public:
-  Outlet(const Copy& copy, TensorTarget target, uint64_t row_block_bytes, PageBuffer& staging,
+  Outlet(const Copy& copy, TensorTarget target, uint64_t row_block_bytes, BackgroundWriter& writer,
          format::Sha256* shard_hash)
-      : copy_(copy), target_(std::move(target)), writer_(target_, copy.offset, row_block_bytes, staging, shard_hash) {}
+      : copy_(copy), target_(std::move(target)), writer_(target_, copy.offset, row_block_bytes, writer, shard_hash) {}
 
   void convert(std::unique_ptr<Converter> converter, const format::Digest& scales) {
     converter_ = std::move(converter);
@@ -194,13 +194,13 @@ Result<void> Scatter::begin_tensors(uint64_t done) {
   for (size_t i = next_; i < end; ++i) {
     const Copy& copy = copies_[i];
     const format::TensorEntry& tensor = source_.tensors()[copy.tensor];
-    if (staging_.size() == i - next_) staging_.emplace_back(kStagingBytes);
+    if (writers_.size() == i - next_) writers_.push_back(std::make_unique<BackgroundWriter>());
     TRY_ASSIGN(TensorTarget target, targets_.open(copy, done));
     const bool plain = copy.file != kNoFile && copy.conversion == Conversion::none;
     const uint64_t rows = plain ? rows_per_block(tensor) : 0;
     outlets_.push_back(std::make_unique<Outlet>(copy, std::move(target),
                                                 rows == 0 ? 0 : rows * (copy.source.size() / tensor.shape[0]),
-                                                staging_[i - next_], alone ? &shard_hash_ : nullptr));
+                                                *writers_[i - next_], alone ? &shard_hash_ : nullptr));
     if (copy.conversion == Conversion::none) continue;
     if (!copy.scales) {
       outlets_.back()->convert(make_converter(copy.conversion, tensor, {}));

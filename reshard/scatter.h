@@ -1,8 +1,8 @@
 // The wanted data of one source shard in order, sent piece by piece to the files that its tensors belong to, through
 // conversions where the plan has them.
-// Threads: one. Lifetime: borrows plan, catalogue and targets. Memory: one staging buffer for each tensor that is made
-// of the same bytes at once, and what a conversion holds. Errors: io, budget; corrupt if the bytes do not end with the
-// last tensor; those of conversions, with the tensor's name.
+// Threads: one caller. Lifetime: borrows plan, catalogue and targets. Memory: staging buffers for each tensor that is
+// made of the same bytes at once, and what a conversion holds. Errors: io, budget; corrupt if the bytes do not end with
+// the last tensor; those of conversions, with the tensor's name.
 #pragma once
 
 #include <functional>
@@ -62,8 +62,8 @@ class Scatter {
   TensorTargets& targets_;
   ReadTensor read_;
   bool whole_;
-  std::vector<PageBuffer> staging_;
-  uint64_t at_ = 0;                               // offset in the shard of the next byte
+  std::vector<std::unique_ptr<BackgroundWriter>> writers_;  // one for each of outlets_
+  uint64_t at_ = 0;                                         // offset in the shard of the next byte
   size_t next_ = 0;                               // the first copy of the tensor that comes next, or is under way
   std::vector<std::unique_ptr<Outlet>> outlets_;  // of the tensor under way, one for each of its copies
   format::Sha256 shard_hash_;

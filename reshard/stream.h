@@ -4,7 +4,7 @@
 // few shards are begun with, more as long as more connections bring more (format/source/connection_growth.h), up to
 // `jobs`; where fewer shards are being read than connections pay for, the others fetch ranges of those. How far a shard
 // has come is recorded again and again, also when the run is stopped. Threads: called once.
-// Memory: a connection has a receive buffer (half a MiB), a shard under way one staging buffer (2 MiB); where several
+// Memory: a connection has a receive buffer (half a MiB), a shard under way staging buffers (2 MiB); where several
 // connections fetch a shard, its pieces come on top (piece_bytes(): with 16 connections 168 MiB at most, and with the
 // plan of DeepSeek-V3 51 MiB), what is held until its turn comes (file_digest.h), and what conversions hold
 // (converter.h). Errors: as the source and the writer; corrupt if a file changed since the catalogue was read, or is

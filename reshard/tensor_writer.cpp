@@ -4,10 +4,10 @@
 
 namespace dspack::reshard {
 
-TensorWriter::TensorWriter(TensorTarget& target, uint64_t offset, uint64_t row_block_bytes, PageBuffer& staging,
+TensorWriter::TensorWriter(TensorTarget& target, uint64_t offset, uint64_t row_block_bytes, BackgroundWriter& writer,
                            format::Sha256* shard_hash)
     : target_(target),
-      staging_(staging.bytes()),
+      writer_(writer),
       begin_(offset % kPageBytes),
       end_(begin_),
       offset_(offset),
@@ -29,7 +29,7 @@ void TensorWriter::resume(const TensorBegun& begun, uint64_t done) {
 }
 
 Result<TensorBegun> TensorWriter::pause() {
-  TRY(flush());
+  TRY(flush(false));
   TensorBegun begun{.whole = hash_.state(), .row_blocks = digests_.row_blocks};
   if (block_bytes_ != 0) begun.row_block = block_hash_.state();
   return begun;
@@ -40,17 +40,17 @@ Result<void> TensorWriter::write(std::span<const std::byte> bytes) {
   if (!target_.file) return {};
   if (target_.turn.held) target_.held.insert(target_.held.end(), bytes.begin(), bytes.end());
   while (!bytes.empty()) {
-    const auto part = bytes.first(std::min<uint64_t>(bytes.size(), staging_.size() - end_));
-    std::copy(part.begin(), part.end(), staging_.begin() + static_cast<std::ptrdiff_t>(end_));
+    const auto part = bytes.first(std::min<uint64_t>(bytes.size(), kStagingBytes - end_));
+    std::ranges::copy(part, writer_.buffer().begin() + static_cast<std::ptrdiff_t>(end_));
     end_ += part.size();
-    if (end_ == staging_.size()) TRY(flush());
+    if (end_ == kStagingBytes) TRY(flush(true));
     bytes = bytes.subspan(part.size());
   }
   return {};
 }
 
 Result<TensorDigests> TensorWriter::finish() {
-  TRY(flush());
+  TRY(flush(false));
   if (block_left_ != block_bytes_) end_block();
   digests_.whole = hash_.finish();
   return std::move(digests_);
@@ -72,11 +72,12 @@ void TensorWriter::end_block() {
   block_left_ = block_bytes_;
 }
 
-Result<void> TensorWriter::flush() {
+/// `more`: bytes are to come; without it all is written afterwards.
+Result<void> TensorWriter::flush(bool more) {
   if (!target_.file) return {};
-  TRY(target_.file->write(offset_, staging_.subspan(begin_, end_ - begin_)));
+  TRY(writer_.write(*target_.file, offset_, writer_.buffer().subspan(begin_, end_ - begin_), more));
   offset_ += end_ - begin_;
-  begin_ = end_ % staging_.size();
+  begin_ = offset_ % kPageBytes;
   end_ = begin_;
   return {};
 }

@@ -1,22 +1,20 @@
 // One tensor's bytes on their way into a file: digested in the pieces in which they come, written in large page-aligned
-// ones. Threads: one. Lifetime: borrows target and staging buffer. Errors: io, budget.
+// ones while the next is digested. Threads: one. Lifetime: borrows target and writer. Errors: io, budget.
 #pragma once
 
-#include "format/base/page_buffer.h"
+#include "reshard/background_writer.h"
 #include "reshard/packed_writer.h"
 
 namespace dspack::reshard {
 
-/// Bytes collected before they are written: large against a disk's latency, small enough to hold one per job.
-inline constexpr uint64_t kStagingBytes = 2ULL << 20;
-
 class TensorWriter {
  public:
-  /// `row_block_bytes`: 0, or the size of the blocks that get digests of their own. `staging` has kStagingBytes.
-  /// `shard_hash` takes every byte too, if it is given: the digests of tensor, file and shard are cheapest together.
-  /// A target without a file: the bytes are digested and written nowhere.
-  TensorWriter(TensorTarget& target, uint64_t offset, uint64_t row_block_bytes, PageBuffer& staging,
+  /// `row_block_bytes`: 0, or the size of the blocks that get digests of their own. `shard_hash` takes every byte too,
+  /// if it is given: the digests of tensor, file and shard are cheapest together. A target without a file: the bytes
+  /// are digested and written nowhere.
+  TensorWriter(TensorTarget& target, uint64_t offset, uint64_t row_block_bytes, BackgroundWriter& writer,
                format::Sha256* shard_hash);
+  ~TensorWriter() { writer_.abandon(); }       // the target's file goes next
   TensorWriter(const TensorWriter&) = delete;  // hashes_ points into it
   TensorWriter& operator=(const TensorWriter&) = delete;
 
@@ -31,11 +29,11 @@ class TensorWriter {
  private:
   void digest(std::span<const std::byte> bytes);
   void end_block();
-  Result<void> flush();
+  Result<void> flush(bool more);
 
   TensorTarget& target_;
-  std::span<std::byte> staging_;
-  uint64_t begin_;   // of the filled part of the staging buffer; congruent to the file's offset modulo a page
+  BackgroundWriter& writer_;
+  uint64_t begin_;   // of the filled part of the writer's buffer; congruent to the file's offset modulo a page
   uint64_t end_;     // of the filled part
   uint64_t offset_;  // in the file, of the filled part's first byte
   format::Sha256 hash_;

@@ -9,12 +9,12 @@ packages=(
   doctest-dev python3 python3-venv busybox curl
 )
 
-# What tests alone use: a Slurm of one node for scripts/slurm-pack, and a browser that looks at the page of
-# `reshard inspect --html`. Ubuntu has none as a package (its chromium is a snap); where there is none, those tests say
-# that they did not run.
-test_packages=(slurmctld slurmd slurm-client munge)
+# What a few tests use besides (scripts/test --all): a Slurm of one node for scripts/slurm-pack, and a browser that looks
+# at the page of `reshard inspect --html`. Ubuntu has none as a package (its chromium is a snap); where there is none,
+# those tests say that they did not run.
+service_packages=(slurmctld slurmd slurm-client munge)
 if grep -qx 'ID=debian' /etc/os-release 2>/dev/null; then
-  test_packages+=(chromium)
+  service_packages+=(chromium)
 fi
 
 say() { printf '\n== %s\n' "$*"; }

@@ -22,13 +22,13 @@ bool may_be_a_copy(std::string_view name) {
 const RowBlocks* declared_blocks(const Checkpoint& catalogue, uint32_t tensor) {
   const TensorEntry& entry = catalogue.tensors()[tensor];
   const PackedFile& file = catalogue.manifest()->files[entry.file];
-  for (const RowBlocks& blocks : file.row_blocks) {
-    const Layout& layout = catalogue.manifest()->layouts[file.layout];
-    if (file.data_start + layout.tensors[blocks.tensor].data.begin == entry.range.begin &&
-        layout.tensors[blocks.tensor].data.size() == entry.range.size())
-      return &blocks;
-  }
-  return nullptr;
+  const Layout& layout = catalogue.manifest()->layouts[file.layout];
+  const auto begin = [&](const RowBlocks& blocks) {
+    return file.data_start + layout.tensors[blocks.tensor].data.begin;
+  };
+  const auto found = std::ranges::lower_bound(file.row_blocks, entry.range.begin, {}, begin);
+  if (found == file.row_blocks.end() || begin(*found) != entry.range.begin) return nullptr;
+  return layout.tensors[found->tensor].data.size() == entry.range.size() ? &*found : nullptr;
 }
 
 }  // namespace

@@ -53,6 +53,10 @@ void occupy_standard_streams();
 /// with one line and status 1, as it does elsewhere; what is on disk is as after a kill. `program`: its name.
 void end_where_memory_runs_out(const char* program);
 
+/// Blocks of a MiB and more go back to the system when they are freed. By default the C library keeps some of them for
+/// each thread that has ever had one, beyond what the program says that it needs.
+void return_large_blocks();
+
 /// A peer that closes a connection while something is sent over it is then an error of that sending, not a signal
 /// (SIGPIPE) that ends the process; a closed stdout likewise.
 void ignore_broken_connections();

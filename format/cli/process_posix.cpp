@@ -1,4 +1,5 @@
 #include <fcntl.h>
+#include <malloc.h>
 #include <pthread.h>
 #include <signal.h>  // NOLINT(modernize-deprecated-headers): POSIX, not C
 #include <sys/prctl.h>
@@ -102,6 +103,10 @@ void occupy_standard_streams() {
 void end_where_memory_runs_out(const char* program) {
   no_memory_line = std::string(program) + ": " + kOutOfMemory + "\n";
   std::set_terminate(&terminated);
+}
+
+void return_large_blocks() {
+  (void)::mallopt(M_MMAP_THRESHOLD, 1 << 20);  // once set, the library no longer raises it by itself
 }
 
 void ignore_broken_connections() {

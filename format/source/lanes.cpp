@@ -8,6 +8,7 @@
 #include <optional>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "format/base/guarded.h"
 
@@ -76,8 +77,11 @@ class PieceQueue {
       const bool wanted = changed_.wait(lock, stop, [this] { return claimed_ == range_.end || under_way_ < window_; });
       if (!wanted || claimed_ == range_.end || stop.stop_requested()) break;
       const ByteRange range = claim();
-      Piece piece = std::move(spare_);
-      spare_ = {};
+      Piece piece;
+      if (!spares_.empty()) {
+        piece = std::move(spares_.back());
+        spares_.pop_back();
+      }
       lock.unlock();
       const Result<void> fetched = guarded([&] { return fetch(range, piece, stop); });
       lock.lock();
@@ -144,7 +148,7 @@ class PieceQueue {
 
   void give_back(Piece piece) {
     const std::lock_guard lock(mutex_);
-    spare_ = std::move(piece);
+    spares_.push_back(std::move(piece));
     --under_way_;
     changed_.notify_all();
   }
@@ -158,7 +162,7 @@ class PieceQueue {
   std::mutex mutex_;
   std::condition_variable_any changed_;
   std::map<uint64_t, Piece> ready_;  // by where they begin; guarded by mutex_, as is all that follows
-  Piece spare_;                      // memory for the next piece
+  std::vector<Piece> spares_;        // memory for the next pieces: fresh pages cost more than what is copied into them
   std::optional<Permit> offered_;    // of a lane that is to be started
   std::optional<Error> error_;
   uint64_t claimed_;        // up to where all is being fetched, or was

@@ -154,6 +154,7 @@ int run(int argc, char** argv) {
 int main(int argc, char** argv) {
   dspack::format::occupy_standard_streams();
   dspack::format::end_where_memory_runs_out("reshard");
+  dspack::format::return_large_blocks();
   const auto status = dspack::guarded([&]() -> dspack::Result<int> { return run(argc, argv); });
   if (status) return *status;
   dspack::format::print_error("reshard: " + status.error().message);

@@ -17,7 +17,7 @@
 namespace dspack::reshard {
 namespace {
 
-constexpr size_t kNamed = 5;  // of what differs; the rest is counted
+constexpr size_t kNamed = 2;  // of what differs; the rest is counted
 
 Error not_sealed(const format::Path& folder, std::string_view what) {
   return {ErrorKind::conflict,
@@ -33,9 +33,9 @@ Result<void> judge(const format::Path& folder, const std::vector<std::string>& f
   if (findings.size() > kNamed) named += fmt::format("; and {} more", findings.size() - kNamed);
   return Error{
       ErrorKind::corrupt,
-      fmt::format("{}: is not what was sealed: {}. Nothing is published; reshard repair {} fetches again what is "
-                  "lost or damaged",
-                  folder.string(), named, folder.string())};
+      fmt::format("{}: is not what was sealed: {}. Nothing is published; reshard repair fetches again what is lost or "
+                  "damaged",
+                  folder.string(), named)};
 }
 
 using Piece = std::function<void(std::span<const std::byte>)>;

@@ -213,7 +213,7 @@ def print_limits(work, size):
 
 def curl_command(url, names, folder, jobs):
     """Fetches files of a folder on a server into a folder here, `jobs` at a time."""
-    return ["curl", "-sSf", "--no-progress-meter", "-Z", "--parallel-max", jobs, "--create-dirs", "--output-dir",
+    return ["curl", "-sSf", "--no-progress-meter", "-Z", "--parallel-immediate", "--parallel-max", jobs, "--create-dirs", "--output-dir",
             folder, "--remote-name-all", *(url + "/" + name for name in names)]
 
 
@@ -222,7 +222,7 @@ def aria2_command(url, names, folder, connections, list_file):
     list_file.write_text("".join("%s/%s\n" % (url, name) for name in names))
     return ["aria2c", "--quiet", "--no-conf", "--dir", folder, "--input-file", list_file, "--max-concurrent-downloads", 1,
             "--max-connection-per-server", connections, "--split", connections, "--min-split-size", "1M",
-            "--file-allocation", "none", "--max-tries", 1]
+            "--file-allocation", "none", "--max-tries", 5]
 
 
 # What both programs ask for --------------------------------------------------------------------------------------

@@ -152,24 +152,29 @@ def digest(record):
     return hashlib.sha256(record.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
+def copied(value):
+    """So that no list of VALUES changes, and none comes to hold itself."""
+    return json.loads(json.dumps(value))
+
+
 def damage_json(document, chance):
     for _ in range(chance.choice((1, 1, 1, 2, 4))):
         found = [place for place in places(document) if place]
         if not found:
-            return chance.choice(VALUES)
+            return copied(chance.choice(VALUES))
         place = chance.choice(found)
         holder, key = value_at(document, place[:-1]), place[-1]
         kind = chance.random()
         if kind < 0.6:
-            holder[key] = chance.choice(VALUES)
+            holder[key] = copied(chance.choice(VALUES))
         elif kind < 0.75:
             del holder[key]
         elif kind < 0.9:  # a value from elsewhere
-            holder[key] = json.loads(json.dumps(value_at(document, chance.choice(found))))
+            holder[key] = copied(value_at(document, chance.choice(found)))
         elif isinstance(holder, list):
-            holder.insert(key, json.loads(json.dumps(holder[key])))
+            holder.insert(key, copied(holder[key]))
         else:
-            holder[chance.choice(("x", "path", "a" * 100, "\x1b"))] = holder[key]
+            holder[chance.choice(("x", "path", "a" * 100, "\x1b"))] = copied(holder[key])
     return document
 
 

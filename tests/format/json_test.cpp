@@ -39,6 +39,13 @@ TEST_CASE("json: broken text is an error with a place, not an exception") {
   }
 }
 
+TEST_CASE("json: what stands before an error makes no long message") {
+  const auto parsed = parse_json("[1]" + std::string(3000, ' ') + "x", kManifestDocument);
+  REQUIRE_FALSE(parsed.has_value());
+  CHECK(parsed.error().message.size() < 300);
+  CHECK(parsed.error().message.find("not valid JSON: ") == 0);
+}
+
 TEST_CASE("json: equal values give equal bytes") {
   CHECK(canonical_json(*parse_json(R"({ "b":1, "a":[true, null] })", kManifestDocument)) ==
         R"({"a":[true,null],"b":1})");

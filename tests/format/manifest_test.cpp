@@ -102,6 +102,16 @@ TEST_CASE("manifest: reads back as it was written, and writes the same bytes aga
   CHECK(read->origin.repository == "org/name");
 }
 
+TEST_CASE("manifest: row blocks are found by tensor in whatever order they are listed") {
+  Manifest manifest = sample();
+  manifest.files[3].row_blocks = {{2, 2, {format::sha256("c")}}, {0, 2, {format::sha256("a")}}};
+  const auto read = format::parse_manifest(write_manifest(manifest));
+  REQUIRE_MESSAGE(read.has_value(), read.error().message);
+  REQUIRE(read->files[3].row_blocks.size() == 2);
+  CHECK(read->files[3].row_blocks[0].tensor == 0);
+  CHECK(read->files[3].row_blocks[1].digests[0] == format::sha256("c"));
+}
+
 TEST_CASE("manifest: any changed character breaks the seal") {
   const std::string text = write_manifest(sample());
   for (const char* part : {"\"size\":100", "org/name", "007.safetensors", "\"major\":1"}) {

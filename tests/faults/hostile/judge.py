@@ -67,7 +67,8 @@ def wait(process, deadline):
 
 def faults(outcome, statuses=(1, 2), most_lines=1):
     """What is wrong with an outcome, as sentences; none: nothing. A verb that compares may say why on stdout alone, and one
-    that makes two comparisons what came of each: then `most_lines` is more than 1."""
+    that makes two comparisons what came of each: then `most_lines` is more than 1. What `tokenize --text` prints where there is
+    no terminal is data, byte for byte (e2e_foreign_text looks at a terminal)."""
     if outcome.status is None:
         return ["took more than its time"]
     found = []
@@ -86,6 +87,8 @@ def faults(outcome, statuses=(1, 2), most_lines=1):
     for line in [*stderr.splitlines(), *stdout.splitlines()]:
         if outcome.status != 0 and len(line.encode()) >= LINE_BYTES:
             found.append("printed a line of %d bytes" % len(line.encode()))
+    shown = stderr if outcome.status == 0 and "--text" in outcome.arguments else stderr + stdout
+    for line in shown.splitlines():
         if RULES_A_TERMINAL.search(line):
             found.append("printed a control character: %r" % RULES_A_TERMINAL.search(line).group())
     return found

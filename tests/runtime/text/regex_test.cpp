@@ -54,6 +54,20 @@ TEST_CASE("regex: an empty match directly behind a match does not count") {
   CHECK(all_matches("a", "").empty());
 }
 
+TEST_CASE("regex: (?i: takes both cases of each ASCII letter, and what Unicode folds to one") {
+  CHECK(all_matches("(?i:az)", "az AZ aZ Az bz") == Strings{"az", "AZ", "aZ", "Az"});
+  CHECK(all_matches("(?i:AZ)", "az AZ [z") == Strings{"az", "AZ"});
+  CHECK(all_matches("(?i:k)", "kK\u212Aj") == Strings{"k", "K", "\u212A"});
+  CHECK(all_matches("(?i:s)", "sS\u017Fr") == Strings{"s", "S", "\u017F"});
+  CHECK(all_matches("(?i:'a)b", "'AB 'Ab") == Strings{"'Ab"});  // to its own bracket
+}
+
+TEST_CASE("regex: classes lie in classes to depth 16") {
+  const auto nested = [](size_t depth) { return std::string(depth, '[') + "a" + std::string(depth, ']'); };
+  CHECK(all_matches(nested(16), "ab") == Strings{"a"});
+  CHECK_FALSE(Regex::compile(nested(17), RegexDialect::oniguruma).has_value());
+}
+
 TEST_CASE("regex: an escaped literal matches itself") {
   CHECK(all_matches(escape_pattern("a+(b)|[c]{2}\\ #"), "xa+(b)|[c]{2}\\ #y") == Strings{"a+(b)|[c]{2}\\ #"});
 }

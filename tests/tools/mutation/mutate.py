@@ -1,13 +1,16 @@
 #!/usr/bin/env python3
-"""Damages the code on purpose, one small edit at a time, and looks whether the tests notice.
+"""Damages the code on purpose, in many places, and looks whether the tests notice.
 
-    tests/tools/mutation/mutate.py --count 20 --seed 1 reshard/link.cpp runtime/text
+    tests/tools/mutation/mutate.py --count 100 --seed 1 reshard/link.cpp runtime/text
 
-For each edit: the affected programs are built, the tests of the room run (its doctest program, then the fuzz corpora, then
-the end-to-end cases named in ROOMS), and the file is put back. Prints one line an edit: killed by what, survived, or not
-compiled. An edit that survives is a place to look at, not a verdict: some change nothing that can be seen.
+All edits are compiled into one build, each behind a number, and DSPACK_MUTANT chooses the one that is in force: so a run of
+the tests is all that an edit costs. Edited are whole statements on a line of their own and conditions, one edit a line; what
+does not compile is dropped, after which the same build is tried again. For each edit the tests of its room run (doctest
+programs, then fuzz corpora, then the end-to-end cases named in ROOMS). Prints one line an edit: killed by what, or survived.
+An edit that survives is a place to look at, not a verdict: some change nothing that can be seen.
 
-Needs a finished release build in build/ (or --build). Works on the files in place: give it a tree of its own."""
+Needs a finished release build in build/ (or --build). Works on the files in place, and leaves them edited: give it a tree of
+its own."""
 
 import argparse
 import os
@@ -26,6 +29,7 @@ ROOMS = [
     ("runtime/text", ["runtime/text/text_tests"], ["tokenizer", "tiktoken", "regex", "chat"], ["e2e_prompt", "e2e_chat"]),
     ("runtime/storage", ["runtime/runtime_tests"], [], ["e2e_remote", "e2e_io", "e2e_absent_from"]),
     ("runtime", ["runtime/runtime_tests"], ["config", "routes"], ["e2e_dsrun", "e2e_family"]),
+    ("format/source/http_exchange", ["format/format_tests"], ["http"], ["e2e_publish", "e2e_hostile_hub"]),
     ("format/source", ["format/format_tests"], ["http", "hub"], ["e2e_network", "e2e_bad_network", "e2e_hub", "e2e_hub_cache",
                                                                 "fault_changes", "fault_servers"]),
     ("format/cache", ["format/format_tests", "runtime/runtime_tests"], ["cache_journal"], ["e2e_remote"]),
@@ -51,14 +55,31 @@ EDITS = [("less", r" < ", " <= "), ("less or equal", r" <= ", " < "), ("more", r
 LEFT_ALONE = re.compile(r"^\s*(//|#|\"|R\"|namespace|using|static_assert|constexpr char|\[\[nodiscard\]\] .*;$)|DSPACK_CHECK|fmt::format")
 
 
+# Put before the first line of an edited file.
+SWITCH = ("#include <cstdlib>\n"
+          "inline const int dspack_mutant = std::getenv(\"DSPACK_MUTANT\") ? std::atoi(std::getenv(\"DSPACK_MUTANT\")) : 0;\n")
+# A statement that declares nothing, so that it may stand in a block of its own.
+STATEMENT = re.compile(r"^\s*(return\b.*|(\+\+|--)?[a-z_][\w.>\[\]()*-]*\s*(=|\+=|-=|\|=)\s.*|TRY\(.*\)|[a-z_]\w*((\.|->|::)\w+)*\(.*\)"
+                       r"|(if|while) \(.*\) (return|continue|break)\b.*|continue|break|(\+\+|--)[\w.>-]+);$")
+CONDITION = re.compile(r"^(\s*(?:\} else )?(?:if|while) \()(.*)(\) \{)$")
+BEGINS_ANEW = re.compile(r"([;{}:)]|else|^)\s*(//.*)?$")  # how the line before a statement ends
+
+
 def edits_of(path):
-    for number, line in enumerate(path.read_text().splitlines()):
-        if LEFT_ALONE.search(line):
+    """(line, what, the line as edited) of each place that can be switched."""
+    lines = path.read_text().splitlines()
+    for number, line in enumerate(lines):
+        before = lines[number - 1].rstrip() if number else ""
+        if LEFT_ALONE.search(line) or not BEGINS_ANEW.search(before) or before.endswith("\\"):
             continue
-        code = line.split("//")[0]
+        code = line.split("//")[0].rstrip()
+        if not (STATEMENT.match(code) or CONDITION.match(code)) or code.count("(") != code.count(")") or code.count("{") > code.count("}") + 1:
+            continue
         for what, pattern, replacement in EDITS:
             for found in re.finditer(pattern, code):
-                yield number, what, found, replacement
+                changed = apply(code, what, found, replacement)
+                if changed is not None and changed != code:
+                    yield number, what, changed
 
 
 def apply(line, what, found, replacement):
@@ -75,6 +96,56 @@ def apply(line, what, found, replacement):
     return line[:found.start()] + replacement + line[found.end():]
 
 
+def switched(line, changed, number):
+    """Both forms of a line."""
+    code = line.split("//")[0].rstrip()
+    condition, other = CONDITION.match(code), CONDITION.match(changed)
+    if condition and other:
+        if ";" in condition[2] or "=" in re.sub(r"[<>=!]=", "", condition[2]):
+            return None  # declares something
+        return "%sdspack_mutant == %d ? static_cast<bool>(%s) : static_cast<bool>(%s)%s" % (
+            condition[1], number, other[2], condition[2], condition[3])
+    if condition or code.endswith("{"):
+        return None
+    return "{ if (dspack_mutant == %d) { %s } else { %s } }" % (number, changed.strip(), code.strip())
+
+
+class Mutants:
+    """Edits in force by number, and the files that they are in."""
+
+    def __init__(self, chosen):
+        self.chosen = chosen  # number -> (path, line, what, changed)
+        self.sound = {path: path.read_text() for path, *_ in chosen.values()}
+
+    def write(self):
+        for path, text in self.sound.items():
+            lines = text.splitlines()
+            for number, (where, line, _, changed) in self.chosen.items():
+                if where == path:
+                    lines[line] = switched(lines[line], changed, number)
+            # With #line, so that the numbers of lines stay.
+            path.write_text(SWITCH + '#line 1 "%s"\n' % path + "\n".join(lines) + "\n")
+
+    def build(self, build, targets):
+        """Drops what the compiler refuses, until it refuses nothing."""
+        for _ in range(12):
+            self.write()
+            result = subprocess.run(["ninja", "-C", build, "-k", "0", *targets], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+            if result.returncode == 0:
+                return
+            wrong = {(Path(name).resolve(), int(line) - 1)
+                     for name, line in re.findall(r"^(\S+?):(\d+):\d+: error", result.stdout, re.MULTILINE)}
+            # An error of a function (nothing is returned, a name is not used) may stand some lines away.
+            near = {(path, line + by) for path, line in wrong for by in (0, -1, 1, -2, 2, -3, 3)}
+            refused = [number for number, (path, line, *_) in self.chosen.items() if (path, line) in wrong] or [
+                number for number, (path, line, *_) in self.chosen.items() if (path, line) in near]
+            if not refused:
+                sys.exit("does not build, and no edit is near what is wrong:\n" + result.stdout[-4000:])
+            for number in refused:
+                del self.chosen[number]
+        sys.exit("does not build after twelve attempts")
+
+
 def room_of(path):
     return next(room for room in ROOMS if path.startswith(room[0]))
 
@@ -86,22 +157,17 @@ def run(command, seconds, **options):
         return "hung"
 
 
-def judge(build, path):
-    """What noticed; None: nothing; "" if it did not compile."""
-    _, programs, corpora, cases = room_of(path)
-    targets = [Path(name).name for name in programs] + ["fuzz_" + name for name in corpora]
-    if run(["ninja", "-C", build, *targets], 900):
-        return ""
+def judge(build, name, environment):
+    """What noticed; None: nothing."""
+    _, programs, corpora, cases = room_of(name)
     for program in programs:
-        if run([build / "tests" / program, "-m"], 240, cwd=build / "tests" / Path(program).parent):
+        if run([build / "tests" / program, "-m", "--abort-after=1"], 240, cwd=build / "tests" / Path(program).parent, env=environment):
             return Path(program).name
-    for name in corpora:
-        if run([build / "tests/fuzz" / ("fuzz_" + name), ROOT / "tests/fuzz/corpus" / name], 120):
-            return "fuzz_" + name
-    if cases and run(["ninja", "-C", build, "reshard", "dsrun"], 900):
-        return ""
+    for corpus in corpora:
+        if run([build / "tests/fuzz" / ("fuzz_" + corpus), ROOT / "tests/fuzz/corpus" / corpus], 120, env=environment):
+            return "fuzz_" + corpus
     for case in cases:
-        if run(["ctest", "--test-dir", build, "-R", "^%s$" % case], 900):
+        if run(["ctest", "--test-dir", build, "-R", "^%s$" % case], 900, env=environment):
             return case
     return None
 
@@ -115,33 +181,28 @@ def main():
     options = parser.parse_args()
     files = [file for place in options.places for file in
              (sorted((ROOT / place).rglob("*.cpp")) if (ROOT / place).is_dir() else [ROOT / place])]
-    found = [(file, *edit) for file in files for edit in edits_of(file)]
+    found = {}  # one a line
     chance = random.Random(options.seed)
-    chance.shuffle(found)
-    counts = {"killed": 0, "survived": 0, "not compiled": 0}
-    print("seed %d, %d edits possible" % (options.seed, len(found)), flush=True)
-    for file, number, what, match, replacement in found:
-        if counts["killed"] + counts["survived"] == options.count:
-            break
-        good = file.read_text()
-        times = file.stat()
-        lines = good.split("\n")
-        changed = apply(lines[number], what, match, replacement)
-        if changed is None or changed == lines[number]:
-            continue
+    possible = [(file, *edit) for file in files for edit in edits_of(file)]
+    chance.shuffle(possible)
+    for file, line, what, changed in possible:
+        if (file, line) not in found and switched(file.read_text().splitlines()[line], changed, 1):
+            found[file, line] = (file, line, what, changed)
+    mutants = Mutants(dict(enumerate(list(found.values())[:options.count], start=1)))
+    print("seed %d, %d edits possible on %d lines" % (options.seed, len(possible), len(found)), flush=True)
+    rooms = [room_of(file.relative_to(ROOT).as_posix()) for file, *_ in mutants.chosen.values()]
+    targets = sorted({Path(name).name for room in rooms for name in room[1]} | {"fuzz_" + name for room in rooms for name in room[2]})
+    mutants.build(options.build, ["reshard", "dsrun", *targets])
+    counts = {"killed": 0, "survived": 0}
+    for number, (file, line, what, changed) in mutants.chosen.items():
         name = file.relative_to(ROOT).as_posix()
         begin = time.monotonic()
-        try:
-            file.write_text("\n".join([*lines[:number], changed, *lines[number + 1:]]))
-            by = judge(options.build, name)
-        finally:
-            file.write_text(good)
-            os.utime(file, ns=(times.st_atime_ns, time.time_ns()))
-        verdict = "survived" if by is None else "not compiled" if by == "" else "killed"
+        by = judge(options.build, name, {**os.environ, "DSPACK_MUTANT": str(number)})
+        verdict = "killed" if by else "survived"
         counts[verdict] += 1
-        if verdict != "not compiled":
-            print("%-9s %s:%d %s: `%s` -> `%s`%s (%d s)" % (verdict, name, number + 1, what, lines[number].strip(), changed.strip(),
-                                                         " by " + by if by else "", time.monotonic() - begin), flush=True)
+        print("%-9s %s:%d %s: `%s` -> `%s`%s (%d s)" % (
+            verdict, name, line + 1, what, mutants.sound[file].splitlines()[line].strip(), changed.strip(), " by " + by if by else "",
+            time.monotonic() - begin), flush=True)
     print(", ".join("%d %s" % (count, verdict) for verdict, count in counts.items()))
 
 
