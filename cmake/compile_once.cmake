@@ -58,4 +58,7 @@ function(dspack_compile_target_once target)
   endif()
   target_link_libraries(${target} PRIVATE fmt::fmt)  # the same macros for all, or the compiler refuses
   target_precompile_headers(${target} REUSE_FROM ${set})
+  if(NOT target MATCHES "bench")
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 12)
+  endif()
 endfunction()

@@ -50,7 +50,6 @@ class StrictBuilder final : public nlohmann::json_sax<Json> {
   [[nodiscard]] Json take() { return std::move(root_); }
 
  private:
-  static Error invalid(std::string message) { return {ErrorKind::invalid, std::move(message)}; }
 
   /// Whether there may be one more value.
   bool count() {

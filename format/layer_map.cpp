@@ -11,10 +11,6 @@ namespace {
 // Decimal places of kWholeDepth.
 constexpr size_t kPlaces = 12;
 
-Error invalid(std::string message) {
-  return {ErrorKind::invalid, std::move(message)};
-}
-
 Error too_long() {
   return invalid(fmt::format("the layers would be passed in more than {} steps", kMaxPassLayers));
 }

@@ -17,10 +17,6 @@ namespace {
 // What this version of the program can read beyond the plain format.
 const std::set<std::string> kKnownRequirements{kLayerMapKey, kAliasesKey, kZstdKey, kNameFamiliesKey, kFusedExpertsKey};
 
-Error invalid(std::string message) {
-  return {ErrorKind::invalid, std::move(message)};
-}
-
 Result<Digest> read_digest(const Json& object, std::string_view key) {
   TRY_ASSIGN(const std::string hex, json_string(object, key));
   const std::optional<Digest> digest = parse_digest(hex);

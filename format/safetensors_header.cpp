@@ -13,10 +13,6 @@
 namespace dspack::format {
 namespace {
 
-Error invalid(std::string message) {
-  return {ErrorKind::invalid, std::move(message)};
-}
-
 Error too_many(uint64_t most, std::string_view what) {
   return {ErrorKind::budget, fmt::format("more than {} {}, the most that is read", most, what)};
 }

@@ -24,10 +24,6 @@ constexpr char kCompress[] = "compress";
 constexpr std::array<std::string_view, 9> kKeys{kBy,         kLayerMap, kRatioRepeat, kInclude, kExclude,
                                                 kTransforms, kDedupe,   kCompress,    kDropMtp};
 
-Error invalid(std::string message) {
-  return {ErrorKind::invalid, std::move(message)};
-}
-
 Result<format::LayerMap> parse_layer_map(const format::Json& value) {
   return value.is_string() ? format::parse_layers(value.get<std::string>()) : format::layer_map_of(value);
 }

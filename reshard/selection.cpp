@@ -17,10 +17,6 @@ constexpr char kExperts[] = "experts";
 constexpr char kRole[] = "role";
 constexpr char kName[] = "name";
 
-Error invalid(std::string message) {
-  return {ErrorKind::invalid, std::move(message)};
-}
-
 Result<uint32_t> parse_number(std::string_view text) {
   uint32_t number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);

@@ -21,6 +21,16 @@ namespace dspack {
   return a * b;
 }
 
+/// The sum, or the largest number: a need that fits nowhere.
+[[nodiscard]] constexpr uint64_t saturating_add(uint64_t a, uint64_t b) {
+  return checked_add(a, b).value_or(std::numeric_limits<uint64_t>::max());
+}
+
+/// The product, or the largest number.
+[[nodiscard]] constexpr uint64_t saturating_mul(uint64_t a, uint64_t b) {
+  return checked_mul(a, b).value_or(std::numeric_limits<uint64_t>::max());
+}
+
 /// 4 EiB: no disk holds it. Sizes from outside are refused above it, and so are sums of them: what is smaller can be
 /// added, and rounded up to pages, without a further check.
 inline constexpr uint64_t kMostBytes = 1ULL << 62;

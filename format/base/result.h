@@ -37,6 +37,11 @@ struct [[nodiscard]] Error {
   [[nodiscard]] Error in(std::string_view place) const { return {kind, std::string(place) + ": " + message}; }
 };
 
+/// Input that breaks the rules of its format.
+[[nodiscard]] inline Error invalid(std::string message) {
+  return {ErrorKind::invalid, std::move(message)};
+}
+
 template <class T>
 class [[nodiscard]] Result {
  public:

@@ -11,10 +11,6 @@
 namespace dspack::format {
 namespace {
 
-Error invalid(std::string message) {
-  return {ErrorKind::invalid, std::move(message)};
-}
-
 Result<Grouping> parse_expert_count(std::string_view text) {
   uint64_t count = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), count);

@@ -52,14 +52,14 @@ struct ExpertsScratch {
 
 /// How the exact product with one matrix of each expert runs.
 struct ExpertsChoice {
-  unsigned tokens = 1;         // that a tile may hold: 1, 2 or kExactTile
+  unsigned tokens = 1;         // that a tile may hold: 1, 2 or kExactTokens
   uint32_t staged_groups = 1;  // groups of 32 chunks in shared memory at once, of all input rows together
   gpu::LaunchShape shape;      // x: tiles, y: groups of matrix rows
 };
-inline constexpr uint32_t kExactTile = 4;
+inline constexpr uint32_t kExactTokens = 4;
 /// Assignments that a tile of exact products has at most. (Two tokens fill no larger one: a router's choices differ.)
 [[nodiscard]] constexpr uint32_t exact_tile(uint32_t tokens) {
-  return tokens < 3 ? tokens : kExactTile;
+  return tokens < 3 ? tokens : kExactTokens;
 }
 /// matrices: that are multiplied at once, 2 for gate and up, 1 for down.
 /// tokens: that an expert gets at most; tiles: of the worst routing.

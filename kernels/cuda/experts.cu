@@ -98,7 +98,7 @@ struct ExactTiles {
                                                   const device::RowTurns& turns, uint32_t staged_groups) {
     if constexpr (kMost > 2) {
       if (tile.count > 2) {
-        return multiply_tile<Product, Stored, kAligned, kExactTile>(task, tile, turns, staged_groups);
+        return multiply_tile<Product, Stored, kAligned, kExactTokens>(task, tile, turns, staged_groups);
       }
     }
     if constexpr (kMost > 1) {
@@ -124,12 +124,12 @@ __global__ void __launch_bounds__(kWarpsOfBlock* gpu::kWarpThreads) fused_kernel
 /// Calls operation(ExactTiles) with what serves these weights; `tokens` as choose_experts says.
 template <class Stored, class Operation>
 void with_tiles(bool is_aligned, uint32_t tokens, Operation operation) {
-  if (!is_aligned) return operation(ExactTiles<Stored, false, kExactTile>());
+  if (!is_aligned) return operation(ExactTiles<Stored, false, kExactTokens>());
   if constexpr (Stored::kBytes == 1 || std::is_same_v<Stored, device::StoredBf16>) {
     if (tokens == 1) return operation(ExactTiles<Stored, true, 1>());
     if (tokens == 2) return operation(ExactTiles<Stored, true, 2>());
   }
-  operation(ExactTiles<Stored, true, kExactTile>());
+  operation(ExactTiles<Stored, true, kExactTokens>());
 }
 
 template <class Product>
@@ -155,7 +155,7 @@ template <class Stored>
 void run_fused(gpu::Stream& stream, uint32_t tokens, const gpu::LaunchShape& shape, const device::FusedTask& task) {
   if (tokens == 1) return gpu::launch(stream, shape, fused_kernel<ExactTiles<Stored, true, 1>>, task);
   if (tokens == 2) return gpu::launch(stream, shape, fused_kernel<ExactTiles<Stored, true, 2>>, task);
-  gpu::launch(stream, shape, fused_kernel<ExactTiles<Stored, true, kExactTile>>, task);
+  gpu::launch(stream, shape, fused_kernel<ExactTiles<Stored, true, kExactTokens>>, task);
 }
 
 /// Whether one launch has been enqueued for all steps.

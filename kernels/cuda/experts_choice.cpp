@@ -83,7 +83,7 @@ ExpertsChoice choose_experts(const MatrixForm& form, uint32_t matrices, uint32_t
   ExpertsChoice choice;
   // Types and layouts that are rare have one kernel, which serves any number of tokens.
   const bool is_common = has_aligned_rows(form) && (form.dtype == Dtype::f8_e4m3 || form.dtype == Dtype::bf16);
-  choice.tokens = is_common && tokens <= 2 ? tokens : kExactTile;
+  choice.tokens = is_common && tokens <= 2 ? tokens : kExactTokens;
   const uint32_t per_chunk = 128 / bits_of(form.dtype);
   const uint64_t group_bytes = uint64_t{kWarp} * per_chunk * sizeof(float);
   const uint64_t groups = ceil_div(form.in, uint64_t{kWarp} * per_chunk);

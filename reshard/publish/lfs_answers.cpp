@@ -23,7 +23,7 @@ constexpr uint64_t kMaxPartBytes = 5ULL << 30;  // likewise
 constexpr size_t kMaxHeaderBytes = 16 << 10;    // of all that go with one request
 constexpr size_t kMaxHeaders = 100;
 
-Error malformed(std::string_view what) {
+Error malformed_lfs(std::string_view what) {
   return {ErrorKind::invalid, fmt::format("the Hub's answer about large files breaks its protocol: {}", what)};
 }
 
@@ -57,26 +57,26 @@ bool belongs_to_connection(std::string_view name) {
 }
 
 Result<LfsAction> read_action(const Json& action) {
-  if (!action.is_object()) return malformed("an action that is not an object");
+  if (!action.is_object()) return malformed_lfs("an action that is not an object");
   const auto href = action.find("href");
   if (href == action.end() || !href->is_string() || !is_http_url(href->get_ref<const std::string&>()))
-    return malformed("an action without an http(s) address");
+    return malformed_lfs("an action without an http(s) address");
   LfsAction read{.href = href->get<std::string>(), .header = {}};
   const auto header = action.find("header");
   if (header == action.end() || header->is_null()) return read;
-  if (!header->is_object()) return malformed("\"header\" is not an object");
+  if (!header->is_object()) return malformed_lfs("\"header\" is not an object");
   size_t bytes = 0;  // of those that are sent: the addresses of parts are no headers
   size_t count = 0;
   for (const auto& [name, value] : header->items()) {
     std::string text;
     if (value.is_string()) text = value.get<std::string>();
     if (value.is_number_unsigned()) text = std::to_string(value.get<uint64_t>());
-    if (!is_header_name(name) || text.empty() || !is_header_text(text)) return malformed("a header that is not text");
+    if (!is_header_name(name) || text.empty() || !is_header_text(text)) return malformed_lfs("a header that is not text");
     if (belongs_to_connection(name))
-      return malformed(fmt::format("the header \"{}\" is not the server's to set", name));
+      return malformed_lfs(fmt::format("the header \"{}\" is not the server's to set", name));
     if (!is_number(name)) bytes += name.size() + text.size();
-    if (!is_number(name) && ++count > kMaxHeaders) return malformed(fmt::format("more than {} headers", kMaxHeaders));
-    if (bytes > kMaxHeaderBytes) return malformed(fmt::format("headers of more than {} bytes", kMaxHeaderBytes));
+    if (!is_number(name) && ++count > kMaxHeaders) return malformed_lfs(fmt::format("more than {} headers", kMaxHeaders));
+    if (bytes > kMaxHeaderBytes) return malformed_lfs(fmt::format("headers of more than {} bytes", kMaxHeaderBytes));
     read.header.emplace_back(name, std::move(text));
   }
   return read;
@@ -90,11 +90,11 @@ Result<std::optional<LfsAction>> optional_action(const Json& actions, const char
 }
 
 Result<LfsObject> read_object(const Json& object) {
-  if (!object.is_object()) return malformed("an object that is not a JSON object");
+  if (!object.is_object()) return malformed_lfs("an object that is not a JSON object");
   const auto oid = object.find("oid");
   const auto digest = oid != object.end() && oid->is_string() ? format::parse_digest(oid->get_ref<const std::string&>())
                                                               : std::optional<format::Digest>();
-  if (!digest) return malformed("an object without a SHA-256");
+  if (!digest) return malformed_lfs("an object without a SHA-256");
   LfsObject read{.oid = *digest, .upload = {}, .verify = {}, .refusal = {}};
   if (const auto error = object.find("error"); error != object.end() && !error->is_null()) {
     const auto message = error->is_object() ? error->find("message") : error->end();
@@ -104,7 +104,7 @@ Result<LfsObject> read_object(const Json& object) {
   }
   const auto actions = object.find("actions");
   if (actions == object.end() || actions->is_null()) return read;
-  if (!actions->is_object()) return malformed("\"actions\" is not an object");
+  if (!actions->is_object()) return malformed_lfs("\"actions\" is not an object");
   TRY_ASSIGN(read.upload, optional_action(*actions, "upload"));
   TRY_ASSIGN(read.verify, optional_action(*actions, "verify"));
   return read;
@@ -113,16 +113,16 @@ Result<LfsObject> read_object(const Json& object) {
 Result<UploadWay> multipart_way(const LfsAction& action, uint64_t size_bytes, uint64_t chunk_bytes) {
   // Not by adding up: a hostile chunk size must not overflow.
   const uint64_t count = size_bytes / chunk_bytes + (size_bytes % chunk_bytes == 0 ? 0 : 1);
-  if (count > kMaxParts) return malformed(fmt::format("{} parts", count));
+  if (count > kMaxParts) return malformed_lfs(fmt::format("{} parts", count));
   std::map<uint64_t, std::string> urls;
   for (const auto& [name, value] : action.header) {
     if (!is_number(name)) continue;
     const auto number = format::parse_decimal(name);
-    if (!number || !is_http_url(value)) return malformed("a part without a number and an http(s) address");
-    if (!urls.emplace(*number, value).second) return malformed(fmt::format("part {} has two addresses", *number));
+    if (!number || !is_http_url(value)) return malformed_lfs("a part without a number and an http(s) address");
+    if (!urls.emplace(*number, value).second) return malformed_lfs(fmt::format("part {} has two addresses", *number));
   }
   if (urls.size() != count || count == 0 || urls.begin()->first != 1 || urls.rbegin()->first != count) {
-    return malformed(
+    return malformed_lfs(
         fmt::format("{} bytes in parts of {} are {} parts; it names {}", size_bytes, chunk_bytes, count, urls.size()));
   }
   UploadWay way{.parts = {}, .multipart = true, .headers = {}};
@@ -137,13 +137,13 @@ Result<UploadWay> multipart_way(const LfsAction& action, uint64_t size_bytes, ui
 
 Result<std::vector<LfsObject>> read_batch(std::string_view text, const std::vector<format::Digest>& oids) {
   const auto parsed = format::parse_json(text, format::kHubAnswerDocument);
-  if (!parsed) return malformed(parsed.error().message);
+  if (!parsed) return malformed_lfs(parsed.error().message);
   const auto objects = parsed->is_object() ? parsed->find("objects") : parsed->end();
-  if (!parsed->is_object() || objects == parsed->end() || !objects->is_array()) return malformed("no \"objects\"");
+  if (!parsed->is_object() || objects == parsed->end() || !objects->is_array()) return malformed_lfs("no \"objects\"");
   if (const auto transfer = parsed->find("transfer"); transfer != parsed->end() && transfer->is_string()) {
     const auto& name = transfer->get_ref<const std::string&>();
     if (name != "basic" && name != "multipart")
-      return malformed(fmt::format("it chose the transfer \"{}\", which was not offered", name));
+      return malformed_lfs(fmt::format("it chose the transfer \"{}\", which was not offered", name));
   }
   std::map<format::Digest, LfsObject> answers;
   for (const Json& object : *objects) {
@@ -154,7 +154,7 @@ Result<std::vector<LfsObject>> read_batch(std::string_view text, const std::vect
   ordered.reserve(oids.size());
   for (const format::Digest& oid : oids) {
     const auto found = answers.find(oid);
-    if (found == answers.end()) return malformed(fmt::format("nothing about the object {}", to_hex(oid)));
+    if (found == answers.end()) return malformed_lfs(fmt::format("nothing about the object {}", to_hex(oid)));
     ordered.push_back(found->second);
   }
   return ordered;
@@ -173,14 +173,14 @@ Result<void> check_places(const LfsObject& object, const std::string& endpoint) 
     }
     const auto found = std::ranges::find_if(urls, unsafe);
     if (found == urls.end()) continue;
-    return malformed(
+    return malformed_lfs(
         fmt::format("it names {} to go to, away from https, where anybody on the way could read and change "
                     "what is sent",
                     shown(*found)));
   }
   if (!object.verify || format::same_host_url(endpoint + "/", format::at_endpoint(object.verify->href, endpoint)))
     return {};
-  return malformed(fmt::format("the address {} for verification is at another host", shown(object.verify->href)));
+  return malformed_lfs(fmt::format("the address {} for verification is at another host", shown(object.verify->href)));
 }
 
 Result<UploadWay> upload_way(const LfsAction& action, uint64_t size_bytes) {
@@ -188,7 +188,7 @@ Result<UploadWay> upload_way(const LfsAction& action, uint64_t size_bytes) {
   if (chunk != action.header.end()) {
     const auto bytes = format::parse_decimal(chunk->second);
     if (!bytes || *bytes == 0 || *bytes > kMaxPartBytes)
-      return malformed(fmt::format("\"chunk_size\" is no number of bytes up to {}", kMaxPartBytes));
+      return malformed_lfs(fmt::format("\"chunk_size\" is no number of bytes up to {}", kMaxPartBytes));
     return multipart_way(action, size_bytes, *bytes);
   }
   UploadWay way{.parts = {{action.href, {0, size_bytes}}}, .multipart = false, .headers = {}};

@@ -11,10 +11,6 @@ namespace dspack::runtime {
 
 namespace {
 
-uint64_t product(uint64_t a, uint64_t b) {
-  return checked_mul(a, b).value_or(UINT64_MAX);
-}
-
 uint64_t all_experts(const MemoryNeeds& needs) {
   uint64_t experts = 0;
   for (const SlotLayout& layout : needs.layouts)
@@ -27,7 +23,7 @@ Result<MemoryPlan> plan_resident(const MemoryNeeds& needs, const MemoryLimits& l
   MemoryPlan plan;
   for (const SlotLayout& layout : needs.layouts) {
     plan.slots.push_back(layout.experts);
-    plan.token_bytes = std::max(plan.token_bytes, product(needs.experts_per_token, layout.slot_bytes));
+    plan.token_bytes = std::max(plan.token_bytes, saturating_mul(needs.experts_per_token, layout.slot_bytes));
   }
   plan.experts = all_experts(needs);
   plan.slot_count = plan.experts;

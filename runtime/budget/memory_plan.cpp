@@ -16,26 +16,17 @@ namespace {
 constexpr uint64_t kActivationShare = 8;
 constexpr uint64_t kSlotsOnTheirWay = 2;
 
-// A sum that stays at the largest number instead of wrapping: such a need fits nowhere.
-uint64_t sum(uint64_t a, uint64_t b) {
-  return checked_add(a, b).value_or(UINT64_MAX);
-}
-
-uint64_t product(uint64_t a, uint64_t b) {
-  return checked_mul(a, b).value_or(UINT64_MAX);
-}
-
 uint64_t layer_sum(const std::vector<MemoryNeeds::Layer>& layers) {
   uint64_t bytes = 0;
   for (const MemoryNeeds::Layer& layer : layers)
-    bytes = sum(bytes, layer.bytes);
+    bytes = saturating_add(bytes, layer.bytes);
   return bytes;
 }
 
 uint64_t slot_sum(const std::vector<SlotLayout>& layouts, const std::vector<uint64_t>& slots) {
   uint64_t bytes = 0;
   for (size_t i = 0; i < layouts.size(); ++i)
-    bytes = sum(bytes, product(slots[i], layouts[i].slot_bytes));
+    bytes = saturating_add(bytes, saturating_mul(slots[i], layouts[i].slot_bytes));
   return bytes;
 }
 
@@ -55,7 +46,7 @@ class Planner {
       largest = std::max(largest, layout.slot_bytes);
     }
     plan_.experts_per_token = needs.experts_per_token;
-    plan_.token_bytes = product(needs.experts_per_token, largest);
+    plan_.token_bytes = saturating_mul(needs.experts_per_token, largest);
     plan_.limit_bytes = limits.bytes;
     plan_.process_bytes = needs.process_bytes;
     plan_.reserve_bytes = needs.reserve_bytes;
@@ -113,7 +104,7 @@ class Planner {
   void choose_chunk() {
     set_chunk(needs_.longest_chunk);
     if (!limits_.bytes) return;
-    const uint64_t always = sum(around_the_model(), plan_.kv_bytes);
+    const uint64_t always = saturating_add(around_the_model(), plan_.kv_bytes);
     const uint64_t left = *limits_.bytes > always ? *limits_.bytes - always : 0;
     while (plan_.max_rows > 1 && plan_.activation_bytes > left / kActivationShare)
       set_chunk((plan_.max_rows + 1) / 2);
@@ -128,7 +119,7 @@ class Planner {
   }
 
   [[nodiscard]] uint64_t around_the_model() const {
-    return sum(sum(plan_.process_bytes, plan_.reserve_bytes), plan_.decompression_bytes);
+    return saturating_add(saturating_add(plan_.process_bytes, plan_.reserve_bytes), plan_.decompression_bytes);
   }
 
   [[nodiscard]] bool fits() const { return !limits_.bytes || plan_.total_bytes() <= *limits_.bytes; }
@@ -149,11 +140,11 @@ class Planner {
       for (size_t count = 1; count <= order.size(); ++count) {
         const MemoryNeeds::Layer& layer = order[count - 1];
         plan_.streamed.push_back(layer.id);
-        plan_.streamed_bytes = sum(plan_.streamed_bytes, product(layer.bytes, layer.uses));
+        plan_.streamed_bytes = saturating_add(plan_.streamed_bytes, saturating_mul(layer.bytes, layer.uses));
         plan_.resident_layer_bytes = layer_sum({order.begin() + static_cast<std::ptrdiff_t>(count), order.end()});
         largest = std::max(largest, layer.bytes);
         plan_.layer_buffers = static_cast<uint32_t>(std::min<size_t>(buffers, count));
-        plan_.layer_buffer_bytes = product(plan_.layer_buffers, largest);
+        plan_.layer_buffer_bytes = saturating_mul(plan_.layer_buffers, largest);
         if (!fits()) continue;
         std::ranges::sort(plan_.streamed);
         return true;
@@ -173,7 +164,7 @@ class Planner {
                 "Allow that much, or shorten the context with --ctx, or halve its cache with --kv-dtype bf16",
                 limits_.source, plan_.total_bytes(), size_words(plan_.total_bytes()), size_words(around_the_model()),
                 size_words(plan_.kv_bytes), size_words(plan_.activation_bytes), size_words(plan_.slot_bytes),
-                slot_total(), size_words(sum(plan_.head_bytes, plan_.layer_buffer_bytes)), module)};
+                slot_total(), size_words(saturating_add(plan_.head_bytes, plan_.layer_buffer_bytes)), module)};
   }
 
   [[nodiscard]] Error contradiction() const {
@@ -219,7 +210,7 @@ uint64_t MemoryPlan::total_bytes() const {
   uint64_t total = 0;
   for (const uint64_t part : {process_bytes, reserve_bytes, decompression_bytes, head_bytes, mtp_bytes, kv_bytes,
                               activation_bytes, resident_layer_bytes, layer_buffer_bytes, slot_bytes, staging_bytes})
-    total = sum(total, part);
+    total = saturating_add(total, part);
   return total;
 }
 
@@ -252,7 +243,7 @@ uint64_t default_limit(uint64_t physical_bytes, uint64_t available_bytes, uint64
   constexpr uint64_t kLeast = 512ULL << 20;  // at least this,
   const uint64_t reserve = std::max(physical_bytes / kShare, kLeast);
   const uint64_t within = available_bytes - std::min(available_bytes, std::min(reserve, available_bytes / 2));
-  return sum(within, resident_bytes);  // but never more than half of what is left
+  return saturating_add(within, resident_bytes);  // but never more than half of what is left
 }
 
 }  // namespace dspack::runtime

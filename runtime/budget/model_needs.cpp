@@ -20,7 +20,7 @@ namespace {
 constexpr uint64_t kHeapBytes = 6ULL << 20;
 constexpr uint64_t kThreadBytes = 256ULL << 10;
 // Reading a weight that is not stored as it is used (weight_group.cpp).
-constexpr uint64_t kStagingBytes = 8ULL << 20;
+constexpr uint64_t kLoadBytes = 8ULL << 20;
 // A tokenizer takes ten times its file while it is read (DeepSeek-V3's: 64 MB of 6.4 MB).
 constexpr uint64_t kTextFactor = 12;
 // What a store keeps of each expert: where it lies, when it was used.
@@ -52,7 +52,7 @@ ExecutorShape executor_shape(const ModelConfig& config, uint32_t rows) {
 }
 
 uint64_t reserve(const ModelConfig& config, const NeedsOptions& options, uint64_t largest_tensor, uint64_t experts) {
-  return kHeapBytes + kThreadBytes * options.threads + std::min(2 * largest_tensor, kStagingBytes) +
+  return kHeapBytes + kThreadBytes * options.threads + std::min(2 * largest_tensor, kLoadBytes) +
          kTextFactor * options.text_bytes + kExpertBytes * experts +
          uint64_t{config.vocab} * (kLogitRows * sizeof(float) + kSamplerBytes);
 }

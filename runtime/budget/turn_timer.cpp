@@ -1,3 +1,4 @@
+#include "format/base/seconds.h"
 #include "runtime/budget/turn_timer.h"
 
 #include <algorithm>
@@ -15,10 +16,6 @@ constexpr double kLongTurn = 0.25;
 // Turns that are timed together where they are not awaited: so many that starting them does not count, within so long.
 constexpr double kMostTogether = 16;
 constexpr double kTogetherSeconds = 0.005;
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 Result<double> awaited_seconds(kernels::Queue& queue, const Turn& turn, size_t number) {
   const auto start = Clock::now();

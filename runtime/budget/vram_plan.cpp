@@ -22,11 +22,6 @@ constexpr uint64_t kDriverShare = 32;
 // Activations may take this share of what is left for them and experts: as in memory_plan.cpp.
 constexpr uint64_t kActivationShare = 8;
 
-// A sum that stays at the largest number instead of wrapping: such a need fits nowhere.
-uint64_t sum(uint64_t a, uint64_t b) {
-  return checked_add(a, b).value_or(UINT64_MAX);
-}
-
 // Allocations: one for each layer, one for the experts of each layer, and head, MTP module, caches, activations,
 // workspace.
 uint64_t reserve(const MemoryNeeds& needs, uint64_t card_bytes) {
@@ -61,7 +56,7 @@ Error too_little(const VramPlan& plan, const VramLimits& limits) {
           "and output head, {} for the KV cache, {} for activations, {} for workspace, {} in reserve{}. Allow that "
           "much, or shorten the context with --ctx, or halve its cache with --kv-dtype bf16, or use --device cpu",
           source_of(limits), plan.total_bytes(), size_words(plan.total_bytes()), size_words(plan.expert_bytes),
-          size_words(sum(plan.layer_bytes, plan.head_bytes)), size_words(plan.kv_bytes),
+          size_words(saturating_add(plan.layer_bytes, plan.head_bytes)), size_words(plan.kv_bytes),
           size_words(plan.activation_bytes), size_words(plan.workspace_bytes), size_words(plan.reserve_bytes), module)};
 }
 
@@ -74,7 +69,7 @@ Error too_little_for_layers(const VramPlan& plan, const VramLimits& limits) {
                       "that much, or shorten the context with --ctx, or halve its cache with --kv-dtype bf16, or use "
                       "--device cpu",
                       source_of(limits), plan.total_bytes(), size_words(plan.total_bytes()),
-                      size_words(sum(plan.layer_bytes, plan.head_bytes)), size_words(plan.kv_bytes),
+                      size_words(saturating_add(plan.layer_bytes, plan.head_bytes)), size_words(plan.kv_bytes),
                       size_words(plan.activation_bytes), size_words(plan.expert_bytes),
                       plan.slots == 0U ? "two" : std::to_string(*plan.slots), size_words(plan.reserve_bytes), module)};
 }
@@ -97,7 +92,7 @@ class TieredPlanner {
     plan_.expert_bytes = 0;
     for (size_t i = 0; i < shares.size(); ++i) {
       *plan_.slots += shares[i];
-      plan_.expert_bytes = sum(plan_.expert_bytes, VramPool::bytes_for(needs_.device_layouts[i].slot_bytes, shares[i]));
+      plan_.expert_bytes = saturating_add(plan_.expert_bytes, VramPool::bytes_for(needs_.device_layouts[i].slot_bytes, shares[i]));
     }
   }
 
@@ -146,7 +141,7 @@ uint64_t VramPlan::total_bytes() const {
   uint64_t total = 0;
   for (const uint64_t part :
        {reserve_bytes, head_bytes, mtp_bytes, kv_bytes, activation_bytes, workspace_bytes, layer_bytes, expert_bytes})
-    total = sum(total, part);
+    total = saturating_add(total, part);
   return total;
 }
 
@@ -161,7 +156,7 @@ VramPlan without_experts(const MemoryNeeds& needs, const VramLimits& limits) {
                 .mtp_bytes = needs.mtp_bytes,
                 .kv_bytes = needs.kv_bytes};
   for (const MemoryNeeds::Layer& layer : needs.layers)
-    plan.layer_bytes = sum(plan.layer_bytes, layer.bytes);
+    plan.layer_bytes = saturating_add(plan.layer_bytes, layer.bytes);
   return plan;
 }
 

@@ -7,6 +7,7 @@
 #include <map>
 #include <span>
 
+#include "format/base/seconds.h"
 #include "runtime/model/scratch.h"
 
 namespace dspack::runtime {
@@ -14,10 +15,6 @@ namespace dspack::runtime {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 }  // namespace
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "format/base/seconds.h"
 #include "runtime/model/scratch.h"
 
 namespace dspack::runtime {
@@ -15,10 +16,6 @@ using Clock = std::chrono::steady_clock;
 
 // Rows of logits in memory at once; 64 of V3 are 33 MB.
 constexpr uint32_t kLogitRows = 64;
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 /// How `sampler` is going to draw the next token, if the context has no say in it.
 std::optional<TokenDraw> draw_of(Sampler& sampler) {

@@ -2,15 +2,12 @@
 
 #include <algorithm>
 
+#include "format/base/seconds.h"
 #include "runtime/generate/acceptance.h"
 
 namespace dspack::runtime {
 
 namespace {
-
-double seconds_since(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
 
 double sum_of(std::span<const Candidate> candidates) {
   double sum = 0;

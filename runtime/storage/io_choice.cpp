@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "format/base/seconds.h"
 #include "format/base/checked.h"
 #include "format/base/page_buffer.h"
 #include "format/base/parallel.h"
@@ -40,10 +41,6 @@ std::string_view name_of(ReadMode mode) {
     case ReadMode::mapped: return "mmap";
   }
   DSPACK_CHECK(false, "unknown ReadMode");
-}
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
 uint64_t expert_bytes(const format::Checkpoint& checkpoint) {

@@ -9,9 +9,9 @@
 namespace dspack::runtime {
 namespace {
 
-class Renderer {
+class R1Renderer {
  public:
-  explicit Renderer(Messages messages) : messages_(messages) {}
+  explicit R1Renderer(Messages messages) : messages_(messages) {}
 
   Result<std::string> run(const RenderOptions& options, std::string_view question) {
     TRY_ASSIGN(const std::string system_text, joined_system_texts(messages_));
@@ -74,7 +74,7 @@ class Renderer {
 }  // namespace
 
 Result<std::string> render_deepseek_r1(Messages messages, const RenderOptions& options, std::string_view question) {
-  return Renderer(messages).run(options, question);
+  return R1Renderer(messages).run(options, question);
 }
 
 }  // namespace dspack::runtime

@@ -13,9 +13,9 @@
 namespace dspack::runtime {
 namespace {
 
-class Renderer {
+class V3Renderer {
  public:
-  Renderer(Messages messages, const V3Style& style) : messages_(messages), style_(style) {}
+  V3Renderer(Messages messages, const V3Style& style) : messages_(messages), style_(style) {}
 
   Result<std::string> run(const RenderOptions& options) {
     TRY_ASSIGN(const std::string system_text, system_prompt());
@@ -96,7 +96,7 @@ class Renderer {
 }  // namespace
 
 Result<std::string> render_deepseek_v3(Messages messages, const RenderOptions& options, const V3Style& style) {
-  return Renderer(messages, style).run(options);
+  return V3Renderer(messages, style).run(options);
 }
 
 }  // namespace dspack::runtime

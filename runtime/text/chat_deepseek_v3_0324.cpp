@@ -8,9 +8,9 @@
 namespace dspack::runtime {
 namespace {
 
-class Renderer {
+class V30324Renderer {
  public:
-  Renderer(Messages messages, bool strips_reasoning) : messages_(messages), strips_reasoning_(strips_reasoning) {}
+  V30324Renderer(Messages messages, bool strips_reasoning) : messages_(messages), strips_reasoning_(strips_reasoning) {}
 
   Result<std::string> run(const RenderOptions& options) {
     TRY_ASSIGN(const std::string system_text, joined_system_texts(messages_));
@@ -81,7 +81,7 @@ class Renderer {
 }  // namespace
 
 Result<std::string> render_deepseek_v3_0324(Messages messages, const RenderOptions& options, bool strips_reasoning) {
-  return Renderer(messages, strips_reasoning).run(options);
+  return V30324Renderer(messages, strips_reasoning).run(options);
 }
 
 }  // namespace dspack::runtime

@@ -9,9 +9,9 @@
 namespace dspack::runtime {
 namespace {
 
-class Renderer {
+class V31Renderer {
  public:
-  Renderer(Messages messages, const RenderOptions& options, bool terminus)
+  V31Renderer(Messages messages, const RenderOptions& options, bool terminus)
       : messages_(messages), options_(options), terminus_(terminus) {}
 
   Result<std::string> run() {
@@ -92,7 +92,7 @@ class Renderer {
 }  // namespace
 
 Result<std::string> render_deepseek_v3_1(Messages messages, const RenderOptions& options, bool terminus) {
-  return Renderer(messages, options, terminus).run();
+  return V31Renderer(messages, options, terminus).run();
 }
 
 }  // namespace dspack::runtime

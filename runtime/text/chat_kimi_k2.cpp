@@ -8,14 +8,14 @@
 namespace dspack::runtime {
 namespace {
 
-std::string_view mark_of(Role role) {
+std::string_view kimi_mark(Role role) {
   if (role == Role::user) return "<|im_user|>";
   return role == Role::assistant ? "<|im_assistant|>" : "<|im_system|>";
 }
 
-class Renderer {
+class KimiRenderer {
  public:
-  Renderer(const RenderOptions& options, const KimiStyle& style) : options_(options), style_(style) {}
+  KimiRenderer(const RenderOptions& options, const KimiStyle& style) : options_(options), style_(style) {}
 
   std::string run(Messages messages) {
     if (!options_.tools.empty()) {
@@ -35,7 +35,7 @@ class Renderer {
  private:
   void append(const ChatMessage& message) {
     const bool named = style_.names && message.name && !message.name->empty();
-    text_ += mark_of(message.role);
+    text_ += kimi_mark(message.role);
     text_ += named ? std::string_view(*message.name) : to_string(message.role);
     text_ += "<|im_middle|>";
     if (message.role == Role::tool) {
@@ -73,7 +73,7 @@ class Renderer {
 }  // namespace
 
 Result<std::string> render_kimi_k2(Messages messages, const RenderOptions& options, const KimiStyle& style) {
-  return Renderer(options, style).run(messages);
+  return KimiRenderer(options, style).run(messages);
 }
 
 }  // namespace dspack::runtime

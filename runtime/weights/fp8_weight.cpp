@@ -11,7 +11,7 @@ namespace {
 
 // "scale" is how DeepSeek's own conversion names it. input_scale and activation_scale are factors with which other
 // programs round activations to FP8; here activations stay FP32, which is what they approximate, so they are not read.
-constexpr std::array<std::string_view, 6> kParts = {"weight", "weight_scale_inv", "weight_scale",
+constexpr std::array<std::string_view, 6> kFp8Parts = {"weight", "weight_scale_inv", "weight_scale",
                                                     "scale",  "input_scale",      "activation_scale"};
 
 // The block length of a side of `length` values under `count` scales; 0 when several lengths are possible or none is.
@@ -66,12 +66,12 @@ Result<void> take_blocks(const format::Checkpoint& checkpoint, LinearSource& sou
   return {};
 }
 
-bool stores(const format::Checkpoint& checkpoint, std::string_view name) {
+bool stores_fp8(const format::Checkpoint& checkpoint, std::string_view name) {
   const auto tensor = find_tensor(checkpoint, name);
   return tensor && (*tensor)->dtype == Dtype::f8_e4m3;
 }
 
-Result<LinearSource> find(const format::Checkpoint& checkpoint, const LinearRequest& request) {
+Result<LinearSource> find_fp8(const format::Checkpoint& checkpoint, const LinearRequest& request) {
   TRY_ASSIGN(LinearSource source, find_whole_weight(checkpoint, request));
   source.scale = find_scale(checkpoint, *source.weight);
   if (source.scale == nullptr) return missing_scale(checkpoint, *source.weight);
@@ -87,7 +87,7 @@ Result<LinearSource> find(const format::Checkpoint& checkpoint, const LinearRequ
 }  // namespace
 
 StoredKind fp8_kind() {
-  return {.description = "F8_E4M3", .parts = kParts, .stores = stores, .find = find};
+  return {.description = "F8_E4M3", .parts = kFp8Parts, .stores = stores_fp8, .find = find_fp8};
 }
 
 }  // namespace dspack::runtime

@@ -8,16 +8,16 @@ namespace dspack::runtime {
 
 namespace {
 
-constexpr std::array<std::string_view, 1> kParts = {"weight"};
+constexpr std::array<std::string_view, 1> kPlainParts = {"weight"};
 
-bool stores(const format::Checkpoint& checkpoint, std::string_view name) {
+bool stores_plain(const format::Checkpoint& checkpoint, std::string_view name) {
   const auto tensor = find_tensor(checkpoint, name);
   if (!tensor) return false;
   const Dtype dtype = (*tensor)->dtype;
   return dtype == Dtype::f32 || dtype == Dtype::bf16 || dtype == Dtype::f16;
 }
 
-Result<LinearSource> find(const format::Checkpoint& checkpoint, const LinearRequest& request) {
+Result<LinearSource> find_plain(const format::Checkpoint& checkpoint, const LinearRequest& request) {
   TRY_ASSIGN(LinearSource source, find_whole_weight(checkpoint, request));
   const auto* scale = find_scale(checkpoint, *source.weight);
   if (scale == nullptr) return source;
@@ -29,7 +29,7 @@ Result<LinearSource> find(const format::Checkpoint& checkpoint, const LinearRequ
 }  // namespace
 
 StoredKind plain_kind() {
-  return {.description = "BF16, F16, F32", .parts = kParts, .stores = stores, .find = find};
+  return {.description = "BF16, F16, F32", .parts = kPlainParts, .stores = stores_plain, .find = find_plain};
 }
 
 }  // namespace dspack::runtime

@@ -15,7 +15,7 @@ namespace {
 constexpr uint64_t kAlignment = 64;
 // Large enough that a read is not dominated by its call, small enough to stay in the last-level cache until uploaded.
 // A multiple of every element's size.
-constexpr uint64_t kStagingBytes = 4ULL << 20;
+constexpr uint64_t kUploadBytes = 4ULL << 20;
 
 template <class T>
 T load_as(std::span<const std::byte> stored, size_t index) {
@@ -102,7 +102,7 @@ Result<std::unique_ptr<kernels::Buffer>> WeightGroup::load(ReadPurpose purpose, 
   for (const Part& part : parts_)
     longest = std::max(longest, part.tensor->range.size());
   Staging staging;
-  staging.stored.resize(std::min(longest, kStagingBytes));
+  staging.stored.resize(std::min(longest, kUploadBytes));
   for (const Part& part : parts_) {
     if (stop.stop_requested()) return Error{ErrorKind::cancelled, "loading was interrupted"};
     TRY(read_part(part, {.buffer = buffer.get(), .offset_bytes = part.offset}, staging, purpose, stop));

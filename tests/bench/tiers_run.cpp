@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 
+#include "format/base/seconds.h"
 #include "runtime/experts/policy/policy_catalogue.h"
 #include "runtime/model/scratch.h"
 #include "tests/bench/cuda_bench_weights.h"
@@ -24,10 +25,6 @@ using Clock = std::chrono::steady_clock;
 constexpr uint64_t kRouteSeed = 1;
 constexpr uint64_t kPromptSeed = 2;
 constexpr runtime::BlockSize kBlock{128, 128};
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 LayerId layer_of(uint32_t index) {
   return LayerId(index);

@@ -4,6 +4,8 @@
 #include "tests/faults/repack_lab.h"
 #include "tests/support/fault_tally.h"
 
+namespace dspack::disk_fault_test {
+
 using namespace dspack;
 using test::DiskFault;
 using test::FaultTally;
@@ -116,3 +118,5 @@ TEST_CASE("disk: what lies in partial files is not asked for again when a run go
     tally.add(fmt::format("operation {}", operation), lab.finish(*killed));
   }
 }
+
+}  // namespace dspack::disk_fault_test

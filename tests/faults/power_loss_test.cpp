@@ -4,6 +4,8 @@
 #include "tests/faults/repack_lab.h"
 #include "tests/support/fault_tally.h"
 
+namespace dspack::power_loss_test {
+
 using namespace dspack;
 using test::CrashFileSystem;
 using test::FaultTally;
@@ -170,3 +172,5 @@ TEST_CASE("power: the test's own disk forgets what was not synced, and only that
   CHECK(torn.contains("young" + std::string(8995, '\0')));
   CHECK(torn.contains("young" + std::string(4091, 'x') + std::string(4904, '\0')));
 }
+
+}  // namespace dspack::power_loss_test

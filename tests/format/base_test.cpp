@@ -8,6 +8,8 @@
 #include "format/base/result.h"
 #include "format/base/size_text.h"
 
+namespace dspack::base_test {
+
 using namespace dspack;
 
 namespace {
@@ -125,3 +127,5 @@ TEST_CASE("sizes: whole numbers with decimal and binary units, and nothing else"
     CHECK(parse_size(text).error().message.find("more than any disk") != std::string::npos);
   }
 }
+
+}  // namespace dspack::base_test

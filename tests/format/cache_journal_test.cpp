@@ -2,6 +2,8 @@
 
 #include "format/cache/cache_journal.h"
 
+namespace dspack::cache_journal_test {
+
 using namespace dspack;
 using format::CacheDamaged;
 using format::CacheForeign;
@@ -84,3 +86,5 @@ TEST_CASE("cache journal: damage, other origins and paths that escape") {
       format::cache_line_origin(kOrigin) + format::cache_line_absent("../x") + format::cache_line_absent("a");
   CHECK(std::holds_alternative<CacheDamaged>(format::parse_cache_journal(escapes, kOrigin)));
 }
+
+}  // namespace dspack::cache_journal_test

@@ -4,6 +4,8 @@
 #include "format/document_bounds.h"
 #include "tests/support/small_checkpoint.h"
 
+namespace dspack::checkpoint_test {
+
 using namespace dspack;
 using test::SmallCheckpoint;
 using test::TempFolder;
@@ -124,3 +126,5 @@ TEST_CASE("checkpoint: a folder that holds none says what was looked for") {
   folder.write("manifest.json", "{}");
   CHECK(mentions(error_of(folder), "manifest.json"));
 }
+
+}  // namespace dspack::checkpoint_test

@@ -8,6 +8,8 @@
 
 #include "format/source/connections.h"
 
+namespace dspack::connections_test {
+
 using namespace dspack;
 using format::ConnectionGrowth;
 using format::Connections;
@@ -195,3 +197,5 @@ TEST_CASE("connections: what is received in an interval decides, if all were in 
   CHECK(connections.limit() == 2);
   CHECK(connections.are_wanted_back());
 }
+
+}  // namespace dspack::connections_test

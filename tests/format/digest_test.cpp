@@ -6,6 +6,8 @@
 #include "format/digest.h"
 #include "format/sha256_lanes.h"
 
+namespace dspack::digest_test {
+
 using namespace dspack;
 using format::Sha256;
 
@@ -80,3 +82,5 @@ TEST_CASE("digest: more than 512 MiB, where the bit count leaves 32 bits, in lan
   CHECK(a.finish() == digest);
   CHECK(b.finish() == digest);
 }
+
+}  // namespace dspack::digest_test

@@ -9,6 +9,8 @@
 
 #include "format/dtype.h"
 
+namespace dspack::dtype_test {
+
 using namespace dspack;
 
 TEST_CASE("dtype: names and sizes round-trip for every type that safetensors names") {
@@ -140,3 +142,5 @@ TEST_CASE("dtype: rounding to E4M3 takes the nearest value, of two as near the e
     both_signs(value, up < down || (up == down && high % 2 == 0) ? high : low);
   }
 }
+
+}  // namespace dspack::dtype_test

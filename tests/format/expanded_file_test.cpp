@@ -7,6 +7,8 @@
 
 #include "format/base/page_buffer.h"
 
+namespace dspack::expanded_file_test {
+
 using namespace dspack;
 using format::CompressedFile;
 
@@ -179,3 +181,5 @@ TEST_CASE("expanded file: damaged frames and ranges beyond the end are corrupt, 
     CHECK(read.error().message.starts_with("here"));
   }
 }
+
+}  // namespace dspack::expanded_file_test

@@ -8,6 +8,8 @@
 #include "format/file_system.h"
 #include "tests/support/temp_folder.h"
 
+namespace dspack::file_system_test {
+
 using namespace dspack;
 using format::OpenMode;
 using format::unsafe_path_reason;
@@ -261,3 +263,5 @@ TEST_CASE("files: a sealed write replaces the old file and leaves no temporary")
   CHECK(folder.read("m.json") == "new");
   CHECK(files.list(folder.path()).value() == std::vector<std::string>{"m.json"});
 }
+
+}  // namespace dspack::file_system_test

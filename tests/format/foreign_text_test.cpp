@@ -4,6 +4,8 @@
 
 #include "format/base/foreign_text.h"
 
+namespace dspack::foreign_text_test {
+
 using namespace dspack;
 
 namespace {
@@ -123,3 +125,5 @@ TEST_CASE("foreign text: no URL shows a password") {
     CHECK(shown(same) == same);
   CHECK(message_line("http://u:p@h/x: refused") == "http://h/x: refused");
 }
+
+}  // namespace dspack::foreign_text_test

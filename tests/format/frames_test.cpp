@@ -6,6 +6,8 @@
 #include "format/compressed/frames.h"
 #include "format/file_system.h"
 
+namespace dspack::frames_test {
+
 using namespace dspack;
 using format::CompressedForm;
 using format::FrameTable;
@@ -119,3 +121,5 @@ TEST_CASE("frames: the table is that of zstd's seekable format") {
   CHECK(table[28] == 0);
   CHECK(u32(29) == 0x8F92EAB1);
 }
+
+}  // namespace dspack::frames_test

@@ -4,6 +4,8 @@
 #include "format/fused_experts.h"
 #include "tests/support/small_checkpoint.h"
 
+namespace dspack::fused_experts_test {
+
 using namespace dspack;
 using format::FusedExperts;
 using format::TensorInfo;
@@ -179,3 +181,5 @@ TEST_CASE("fused experts: a catalogue has the slices, and the index the whole te
     CHECK(mentions(kept->warnings()[0], "\"" + prefix + "gate_up_proj\" is not in the index"));
   }
 }
+
+}  // namespace dspack::fused_experts_test

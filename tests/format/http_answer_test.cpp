@@ -9,6 +9,8 @@
 #include "format/source/answer_pace.h"
 #include "format/source/http_answer.h"
 
+namespace dspack::http_answer_test {
+
 using namespace dspack;
 using format::HttpAnswer;
 using format::HttpFailure;
@@ -369,3 +371,5 @@ TEST_CASE("answer pace: a byte now and then is too slow, what comes in time is n
   limited.paused(std::chrono::seconds(600));
   CHECK(limited.keeps_up(1, at(600)));
 }
+
+}  // namespace dspack::http_answer_test

@@ -2,6 +2,8 @@
 
 #include "format/source/http_exchange.h"
 
+namespace dspack::http_exchange_test {
+
 using namespace dspack;
 using format::HttpReply;
 
@@ -50,3 +52,5 @@ TEST_CASE("exchange: 408, 429 and 5xx may pass, all else is final") {
   for (const long status : {200L, 204L, 301L, 400L, 401L, 403L, 404L, 409L, 412L, 413L})
     CHECK_FALSE(passing_failure(reply(status, {}), "x").has_value());
 }
+
+}  // namespace dspack::http_exchange_test

@@ -4,6 +4,8 @@
 #include "format/source/repository.h"
 #include "tests/support/temp_folder.h"
 
+namespace dspack::hub_snapshot_test {
+
 using namespace dspack;
 using format::HubSnapshot;
 using format::Path;
@@ -209,3 +211,5 @@ TEST_CASE("hub snapshot: offline, what is missing is named with the cache and th
     CHECK_MESSAGE(missing.error().message.find(part) != std::string::npos, missing.error().message);
   CHECK(repository->read_text("manifest.json", 100, {}).error().kind == ErrorKind::network);
 }
+
+}  // namespace dspack::hub_snapshot_test

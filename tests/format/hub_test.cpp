@@ -7,6 +7,8 @@
 #include "format/source/repository.h"
 #include "tests/support/temp_folder.h"
 
+namespace dspack::hub_test {
+
 using namespace dspack;
 using format::HttpFailure;
 using format::HubFile;
@@ -282,3 +284,5 @@ TEST_CASE("hub: pinned work goes on at its commit, whatever the name means by no
   CHECK(repository->locate("x") == "http://127.0.0.1:9/new/name/resolve/" + kCommit + "/x");
   CHECK(repository->description() == "org/name@main (commit aaaaaaaaaaaa)");
 }
+
+}  // namespace dspack::hub_test

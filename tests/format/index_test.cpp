@@ -2,6 +2,8 @@
 
 #include "format/index.h"
 
+namespace dspack::index_test {
+
 using namespace dspack;
 using format::parse_index;
 
@@ -22,3 +24,5 @@ TEST_CASE("index: what is no index, or points out of the repository, is invalid"
     CHECK(index.error().kind == ErrorKind::invalid);
   }
 }
+
+}  // namespace dspack::index_test

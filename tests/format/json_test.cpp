@@ -3,6 +3,8 @@
 #include "format/document_bounds.h"
 #include "format/json.h"
 
+namespace dspack::json_test {
+
 using namespace dspack;
 using namespace dspack::format;
 
@@ -64,3 +66,5 @@ TEST_CASE("json: fields are checked by kind") {
   CHECK(json_object(json, "o").has_value());
   CHECK_FALSE(json_object(json, "a").has_value());
 }
+
+}  // namespace dspack::json_test

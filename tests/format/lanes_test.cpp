@@ -8,6 +8,8 @@
 
 #include "format/source/lanes.h"
 
+namespace dspack::lanes_test {
+
 using namespace dspack;
 using format::ByteSink;
 using format::kPieceBytes;
@@ -180,3 +182,5 @@ TEST_CASE("lanes: a lost piece, a sink that refuses and a stop end the transfer 
     CHECK(stopped.error().kind == ErrorKind::cancelled);
   }
 }
+
+}  // namespace dspack::lanes_test

@@ -6,6 +6,8 @@
 #include <fstream>
 #include <map>
 
+namespace dspack::layer_map_test {
+
 using namespace dspack;
 using namespace dspack::format;
 
@@ -152,3 +154,5 @@ TEST_CASE("layer map: lists are checked entry by entry") {
   CHECK(problem(layer_map_of(Json(std::vector<uint32_t>(4097, 0)))) ==
         "the layers would be passed in more than 4096 steps");
 }
+
+}  // namespace dspack::layer_map_test

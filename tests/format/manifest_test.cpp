@@ -6,6 +6,8 @@
 #include "format/document_bounds.h"
 #include "tests/support/temp_folder.h"
 
+namespace dspack::manifest_test {
+
 using namespace dspack;
 using namespace dspack::format;
 using format::Json;
@@ -425,3 +427,5 @@ TEST_CASE("manifest: the example of docs/format.md is one that this program read
   CHECK(manifest->files.size() == 3);
   CHECK(manifest->layouts.size() == 3);
 }
+
+}  // namespace dspack::manifest_test

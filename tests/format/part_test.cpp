@@ -10,6 +10,8 @@
 #include "format/part/same_source.h"
 #include "tests/support/small_checkpoint.h"
 
+namespace dspack::part_test {
+
 using namespace dspack;
 using format::Checkpoint;
 using format::Manifest;
@@ -302,3 +304,5 @@ TEST_CASE("same source: witnesses are small, alike in both, and those of no expe
   converted.layouts[0].tensors[0].dtype = Dtype::f16;
   CHECK(names(packed(converted)).empty());
 }
+
+}  // namespace dspack::part_test

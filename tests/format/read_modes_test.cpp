@@ -16,6 +16,8 @@
 #include "tests/support/small_checkpoint.h"
 #include "tests/support/temp_folder.h"
 
+namespace dspack::read_modes_test {
+
 using namespace dspack;
 using format::ReadMode;
 
@@ -192,3 +194,5 @@ TEST_CASE("reading: an empty file, a missing one and a folder") {
   }
   CHECK(format::open_file_limit() >= 20);
 }
+
+}  // namespace dspack::read_modes_test

@@ -3,6 +3,8 @@
 #include "format/base/foreign_text.h"
 #include "format/source/refusal_text.h"
 
+namespace dspack::refusal_text_test {
+
 using namespace dspack;
 using format::refusal_text;
 
@@ -35,3 +37,5 @@ TEST_CASE("refusal text: a token that a server repeats is not shown") {
   CHECK(format::without_secret("bad token hf_x: hf_x!", "hf_x") == "bad token (token): (token)!");
   CHECK(format::without_secret("as it is", "") == "as it is");
 }
+
+}  // namespace dspack::refusal_text_test

@@ -5,6 +5,8 @@
 #include "format/safetensors.h"
 #include "tests/support/small_checkpoint.h"
 
+namespace dspack::safetensors_test {
+
 using namespace dspack;
 using format::parse_header;
 using format::TensorInfo;
@@ -223,3 +225,5 @@ TEST_CASE("safetensors: units stay together as far as alignment allows") {
                                           "a10.scale", "a2.odd"});
   CHECK(tensors.back().data == ByteRange{24576 + 16, 24576 + 19});
 }
+
+}  // namespace dspack::safetensors_test

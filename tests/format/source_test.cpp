@@ -8,6 +8,8 @@
 #include "format/source/repository.h"
 #include "tests/support/temp_folder.h"
 
+namespace dspack::source_test {
+
 using namespace dspack;
 using format::open_repository;
 
@@ -151,3 +153,5 @@ TEST_CASE("http headers: the next page among links") {
     CHECK(parse_next_link(text).empty());
   }
 }
+
+}  // namespace dspack::source_test

@@ -5,7 +5,7 @@
 
 #include "tests/support/temp_folder.h"
 
-namespace dspack::format {
+namespace dspack::format::tensor_file_test {
 namespace {
 
 std::unique_ptr<TensorFileWriter> created(const Path& path, uint64_t room) {
@@ -68,4 +68,4 @@ TEST_CASE("tensor file: without a seal nothing stays") {
 }
 
 }  // namespace
-}  // namespace dspack::format
+}  // namespace dspack::format::tensor_file_test

@@ -5,6 +5,8 @@
 
 #include "format/tensor_name.h"
 
+namespace dspack::tensor_name_test {
+
 using namespace dspack;
 using namespace dspack::format;
 using format::parse_tensor_name;
@@ -303,3 +305,5 @@ TEST_CASE("tensor name: roles have names that read back") {
   }
   CHECK_FALSE(format::parse_role("expert"));
 }
+
+}  // namespace dspack::tensor_name_test

@@ -6,7 +6,7 @@
 
 #include "tests/gpu/real_gpu.h"
 
-namespace dspack::test {
+namespace dspack::test::device_test {
 namespace {
 
 TEST_CASE("gpu: what is uploaded comes back, after a detour within the device") {
@@ -58,4 +58,4 @@ TEST_CASE("gpu: buffers stay within the memory that the device was allowed") {
 }
 
 }  // namespace
-}  // namespace dspack::test
+}  // namespace dspack::test::device_test

@@ -6,7 +6,7 @@
 #include "tests/kernels/linear_on_device.h"
 #include "tests/support/numeric.h"
 
-namespace dspack::test {
+namespace dspack::test::many_rows_test {
 namespace {
 
 using kernels::Precision;
@@ -44,4 +44,4 @@ TEST_CASE("gpu: products of many rows, by cuBLASLt and by this program's kernels
   }
 }
 
-}  // namespace dspack::test
+}  // namespace dspack::test::many_rows_test

@@ -2,7 +2,7 @@
 #include "tests/kernels/reference.h"
 #include "tests/support/numeric.h"
 
-namespace dspack::test {
+namespace dspack::test::attend_test {
 namespace {
 
 struct AttendCase {
@@ -225,4 +225,4 @@ KERNEL_CASE("store_rows and load_rows: rows with gaps, every type") {
 }
 
 }  // namespace
-}  // namespace dspack::test
+}  // namespace dspack::test::attend_test

@@ -10,6 +10,8 @@
 #include "format/dtype.h"
 #include "kernels/convert.h"
 
+namespace dspack::convert_test {
+
 using namespace dspack;
 
 namespace {
@@ -222,3 +224,5 @@ TEST_CASE("convert: E8M0 takes powers of two from 2^-127 to 2^127 and nothing el
     REQUIRE(kernels::exact_e8m0(value).has_value() == power);
   }
 }
+
+}  // namespace dspack::convert_test

@@ -9,7 +9,7 @@ extern "C" const char* __asan_default_options() {  // NOLINT: the name is the sa
   return "allocator_may_return_null=1";
 }
 
-namespace dspack::test {
+namespace dspack::test::device_test {
 namespace {
 
 using kernels::Rows;
@@ -131,4 +131,4 @@ TEST_CASE("instruction sets: complete tables, the scalar one last and without ne
 }
 
 }  // namespace
-}  // namespace dspack::test
+}  // namespace dspack::test::device_test

@@ -2,7 +2,7 @@
 #include "tests/kernels/reference.h"
 #include "tests/support/numeric.h"
 
-namespace dspack::test {
+namespace dspack::test::elementwise_test {
 namespace {
 
 using kernels::Rows;
@@ -167,4 +167,4 @@ KERNEL_CASE("elementwise: the bits depend on neither threads nor instruction set
 }
 
 }  // namespace
-}  // namespace dspack::test
+}  // namespace dspack::test::elementwise_test

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <numeric>
 
-namespace dspack::test {
+namespace dspack::test::expert_parts_test {
 namespace {
 
 struct PartsCase {
@@ -195,4 +195,4 @@ KERNEL_CASE("queues of a device: what waits for an event of another comes behind
   CHECK(lab.get(sum.data, kCount) == wanted);
 }
 
-}  // namespace dspack::test
+}  // namespace dspack::test::expert_parts_test

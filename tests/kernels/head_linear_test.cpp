@@ -1,7 +1,7 @@
 #include "tests/kernels/head_case.h"
 #include "tests/support/numeric.h"
 
-namespace dspack::test {
+namespace dspack::test::head_linear_test {
 namespace {
 
 /// x and y are laid out [rows, heads, length] with a gap of 2 behind every head of y and of 1 behind every row.
@@ -154,4 +154,4 @@ KERNEL_CASE("head_linear_transposed: all 256 E4M3 codes decode exactly") {
 }
 
 }  // namespace
-}  // namespace dspack::test
+}  // namespace dspack::test::head_linear_test

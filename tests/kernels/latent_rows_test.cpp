@@ -9,7 +9,7 @@
 #include "tests/kernels/lab.h"
 #include "tests/kernels/reference.h"
 
-namespace dspack::test {
+namespace dspack::test::latent_rows_test {
 namespace {
 
 using Bytes = std::vector<uint8_t>;
@@ -235,4 +235,4 @@ TEST_CASE("FP8 rows: FlashMLA's layout for V3, and whole pieces of 16 bytes for 
 }
 
 }  // namespace
-}  // namespace dspack::test
+}  // namespace dspack::test::latent_rows_test

@@ -1,7 +1,7 @@
 #include "tests/kernels/weights.h"
 #include "tests/support/numeric.h"
 
-namespace dspack::test {
+namespace dspack::test::linear_test {
 namespace {
 
 using kernels::Rows;
@@ -184,4 +184,4 @@ KERNEL_CASE("linear: all 256 E4M3 codes decode exactly, in the main loop, single
 }
 
 }  // namespace
-}  // namespace dspack::test
+}  // namespace dspack::test::linear_test

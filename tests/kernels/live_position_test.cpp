@@ -1,7 +1,7 @@
 // Operations whose position is read when they run do what they do when it is known before.
 #include "tests/kernels/lab.h"
 
-namespace dspack::test {
+namespace dspack::test::live_position_test {
 namespace {
 
 constexpr uint32_t kPositions = 24;
@@ -115,4 +115,4 @@ TEST_CASE("argmax: the lowest of equals, and a NaN is not overlooked") {
 }
 
 }  // namespace
-}  // namespace dspack::test
+}  // namespace dspack::test::live_position_test

@@ -2,7 +2,7 @@
 
 #include "kernels/cuda/cublaslt_matmul.h"
 
-namespace dspack::test {
+namespace dspack::test::load_cublaslt_test {
 namespace {
 
 using gpu::cublaslt::open_library;
@@ -35,4 +35,4 @@ TEST_CASE("cuBLASLt: why a library is not used") {
   CHECK(unloadable.message.starts_with("cuBLASLt does not load: "));
 }
 
-}  // namespace dspack::test
+}  // namespace dspack::test::load_cublaslt_test

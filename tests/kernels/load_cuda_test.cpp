@@ -4,7 +4,7 @@
 
 #include "dspack_cuda_build.h"
 
-namespace dspack::test {
+namespace dspack::test::load_cuda_test {
 namespace {
 
 Error refusal_of(const std::string& library, const kernels::CudaOptions& options = {}) {
@@ -55,4 +55,4 @@ TEST_CASE("cuda library: what it says itself comes through, and again when it is
 }
 
 }  // namespace
-}  // namespace dspack::test
+}  // namespace dspack::test::load_cuda_test

@@ -2,7 +2,7 @@
 #include "tests/kernels/reference.h"
 #include "tests/support/numeric.h"
 
-namespace dspack::test {
+namespace dspack::test::rope_test {
 namespace {
 
 TEST_CASE("rope: is a complex multiplication of interleaved pairs, and touches nothing else") {
@@ -75,4 +75,4 @@ TEST_CASE("rope: one row a call and all rows at once give the same bits") {
 }
 
 }  // namespace
-}  // namespace dspack::test
+}  // namespace dspack::test::rope_test

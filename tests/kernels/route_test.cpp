@@ -5,7 +5,7 @@
 #include "tests/kernels/reference.h"
 #include "tests/support/numeric.h"
 
-namespace dspack::test {
+namespace dspack::test::route_test {
 namespace {
 
 using kernels::GroupScore;
@@ -201,4 +201,4 @@ TEST_CASE("route: a row's result does not depend on the others or on threads") {
 }
 
 }  // namespace
-}  // namespace dspack::test
+}  // namespace dspack::test::route_test

@@ -7,7 +7,7 @@
 #include "kernels/sample_weights.h"
 #include "tests/kernels/lab.h"
 
-namespace dspack::test {
+namespace dspack::test::sample_test {
 namespace {
 
 using kernels::SampleSettings;
@@ -226,4 +226,4 @@ TEST_CASE("sample: places of shares are exact") {
 }
 
 }  // namespace
-}  // namespace dspack::test
+}  // namespace dspack::test::sample_test

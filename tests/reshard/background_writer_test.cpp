@@ -8,7 +8,7 @@
 #include <string>
 #include <thread>
 
-namespace dspack::reshard {
+namespace dspack::reshard::background_writer_test {
 namespace {
 
 /// Keeps what is written, and by whom.
@@ -109,4 +109,4 @@ TEST_CASE("background writer: abandon waits, so that the file may go") {
   }
 }
 
-}  // namespace dspack::reshard
+}  // namespace dspack::reshard::background_writer_test

@@ -4,6 +4,8 @@
 #include "reshard/companions.h"
 #include "reshard/other_loaders.h"
 
+namespace dspack::card_fields_test {
+
 using namespace dspack;
 using Fields = std::map<std::string, std::string>;
 
@@ -104,3 +106,5 @@ TEST_CASE("model card: what other programs cannot read, and what unpack is for")
   once.aliases = {{"b", "a"}};
   CHECK((says(once, "the index lacks 1 of") && says(once, "from_pretrained")));
 }
+
+}  // namespace dspack::card_fields_test

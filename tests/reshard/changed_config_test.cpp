@@ -4,6 +4,8 @@
 #include "reshard/changed_config.h"
 #include "tests/support/small_checkpoint.h"
 
+namespace dspack::changed_config_test {
+
 using namespace dspack;
 using format::Json;
 using test::SmallCheckpoint;
@@ -180,3 +182,5 @@ TEST_CASE("changed config: the source's own gets another name, which must be fre
   CHECK(taken.error().kind == ErrorKind::conflict);
   CHECK(mentions(taken.error().message, "config.source.json"));
 }
+
+}  // namespace dspack::changed_config_test

@@ -9,6 +9,8 @@
 #include "format/dtype.h"
 #include "reshard/transform/converter.h"
 
+namespace dspack::converter_test {
+
 using namespace dspack;
 using reshard::Conversion;
 
@@ -228,3 +230,5 @@ TEST_CASE("converter: scales come as F32 or as E8M0") {
   CHECK(reshard::scale_values(Dtype::f8_e8m0, format::as_bytes(narrow)) == powers);
   CHECK(convert(Conversion::f32_to_e8m0, matrix(Dtype::f32, {2, 2}), {}, as_text(powers)).bytes == narrow);
 }
+
+}  // namespace dspack::converter_test

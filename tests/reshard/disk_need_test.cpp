@@ -7,6 +7,8 @@
 #include "tests/support/small_checkpoint.h"
 #include "tests/support/small_disk.h"
 
+namespace dspack::disk_need_test {
+
 using namespace dspack;
 using test::SmallCheckpoint;
 using test::SmallDisk;
@@ -167,3 +169,5 @@ TEST_CASE("disk need: a compressing run that fails at any operation ends with th
     }
   }
 }
+
+}  // namespace dspack::disk_need_test

@@ -3,6 +3,8 @@
 #include "reshard/publish/encoding.h"
 #include "reshard/publish/hub_address.h"
 
+namespace dspack::hub_address_test {
+
 using namespace dspack;
 using reshard::HubAddress;
 
@@ -71,3 +73,5 @@ TEST_CASE("encoding: git's name for a small file, and base64") {
   CHECK(encode("foobar") == "Zm9vYmFy");
   CHECK(encode(std::string_view("\xff\x00\xfe", 3)) == "/wD+");
 }
+
+}  // namespace dspack::hub_address_test

@@ -4,6 +4,8 @@
 
 #include "reshard/publish/hub_answers.h"
 
+namespace dspack::hub_answers_test {
+
 using namespace dspack;
 using reshard::LfsAction;
 
@@ -167,3 +169,5 @@ TEST_CASE("hub answers: the words of a refusal, without what lies beside them") 
   CHECK(reshard::refusal_words("", "<Code>never closed") == "never closed");
   CHECK(reshard::refusal_words("", "<html>gateway</html>").empty());
 }
+
+}  // namespace dspack::hub_answers_test

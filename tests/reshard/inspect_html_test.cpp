@@ -5,6 +5,8 @@
 #include "reshard/inspect_html.h"
 #include "tests/support/small_checkpoint.h"
 
+namespace dspack::inspect_html_test {
+
 using namespace dspack;
 using format::Json;
 using test::SmallCheckpoint;
@@ -80,3 +82,5 @@ TEST_CASE("inspect page: an arrangement is the files' own, tensors by offset, ho
     hole = hole || (runs[i] == 4096 && runs[i + 1] == 0);
   CHECK(hole);
 }
+
+}  // namespace dspack::inspect_html_test

@@ -8,6 +8,8 @@
 #include "tests/support/faulty_file_system.h"
 #include "tests/support/small_checkpoint.h"
 
+namespace dspack::journal_fit_test {
+
 using namespace dspack;
 using reshard::JournalState;
 using test::TempFolder;
@@ -103,3 +105,5 @@ TEST_CASE("journal: records that say what the plan does not have are refused, wh
     CHECK(lied > 50);
   }
 }
+
+}  // namespace dspack::journal_fit_test

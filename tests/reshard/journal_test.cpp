@@ -8,6 +8,8 @@
 #include "reshard/journal.h"
 #include "tests/support/temp_folder.h"
 
+namespace dspack::journal_test {
+
 using namespace dspack;
 using reshard::Journal;
 using reshard::journal_line;
@@ -279,3 +281,5 @@ TEST_CASE("journal: malformed digests, scales and losses are damage") {
     CHECK_FALSE(damage(tensor).empty());
   }
 }
+
+}  // namespace dspack::journal_test

@@ -6,6 +6,8 @@
 #include "tests/support/faulty_file_system.h"
 #include "tests/support/small_checkpoint.h"
 
+namespace dspack::link_test {
+
 using namespace dspack;
 using format::posix_file_system;
 using reshard::flat_name;
@@ -123,3 +125,5 @@ TEST_CASE("link: a file system without links is named, with what to do, and noth
   CHECK(lab.found().empty());
   CHECK_FALSE(std::filesystem::exists(lab.work.path() / ".flat.reshard-link"));
 }
+
+}  // namespace dspack::link_test

@@ -10,6 +10,8 @@
 #include "tests/support/faulty_file_system.h"
 #include "tests/support/small_checkpoint.h"
 
+namespace dspack::parts_test {
+
 using namespace dspack;
 using reshard::Part;
 using test::SmallCheckpoint;
@@ -310,3 +312,5 @@ TEST_CASE("parts: failing at an operation of a part or of the joining, the next 
     }
   }
 }
+
+}  // namespace dspack::parts_test

@@ -6,6 +6,8 @@
 #include "reshard/plan.h"
 #include "tests/support/small_checkpoint.h"
 
+namespace dspack::placement_test {
+
 using namespace dspack;
 using reshard::PlannedFile;
 using test::SmallCheckpoint;
@@ -214,3 +216,5 @@ TEST_CASE("placement: grouped experts are a few extents: their matrices, and the
     }
   }
 }
+
+}  // namespace dspack::placement_test

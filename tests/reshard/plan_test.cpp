@@ -6,6 +6,8 @@
 #include "reshard/plan.h"
 #include "tests/support/small_checkpoint.h"
 
+namespace dspack::plan_test {
+
 using namespace dspack;
 using test::SmallCheckpoint;
 using test::TempFolder;
@@ -300,3 +302,5 @@ TEST_CASE("plan: its digest tells selections, transforms and what was learnt of 
   CHECK(different.size() == 10);
   CHECK(digest(R"("include":{"layers":"0-1"})") == digest(R"("include":{"layers":"1,0"})"));
 }
+
+}  // namespace dspack::plan_test

@@ -5,6 +5,8 @@
 #include "reshard/product.h"
 #include "tests/support/small_checkpoint.h"
 
+namespace dspack::product_test {
+
 using namespace dspack;
 using reshard::Conversion;
 using reshard::make_product;
@@ -259,3 +261,5 @@ TEST_CASE("product: shapes that would take more memory than any model's are refu
   for (const auto& shape : {std::vector<uint64_t>{1, kHuge}, {1, 1ULL << 55}})
     CHECK(mentions(bf16(shape), "at once to be converted"));
 }
+
+}  // namespace dspack::product_test

@@ -8,6 +8,8 @@
 #include "tests/support/faulty_file_system.h"
 #include "tests/support/small_checkpoint.h"
 
+namespace dspack::provenance_test {
+
 using namespace dspack;
 using test::SmallCheckpoint;
 using test::TempFolder;
@@ -228,3 +230,5 @@ TEST_CASE("diff: every kind of difference, and payload read only where digests d
   CHECK(half < payload + 100);
   CHECK(compare(source.path(), source.path(), 8).bytes_read >= 2 * payload);
 }
+
+}  // namespace dspack::provenance_test

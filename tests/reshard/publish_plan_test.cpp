@@ -13,6 +13,8 @@
 #include "reshard/publish/encoding.h"
 #include "tests/support/temp_folder.h"
 
+namespace dspack::publish_plan_test {
+
 using namespace dspack;
 using reshard::CommitLimits;
 using reshard::LocalFile;
@@ -190,3 +192,5 @@ TEST_CASE("commit body: a header and a line for each file; content that has chan
   REQUIRE_FALSE(changed.has_value());
   CHECK(changed.error().kind == ErrorKind::corrupt);
 }
+
+}  // namespace dspack::publish_plan_test

@@ -8,6 +8,8 @@
 #include "tests/support/faulty_file_system.h"
 #include "tests/support/small_checkpoint.h"
 
+namespace dspack::reading_order_test {
+
 using namespace dspack;
 using test::RawTensor;
 using test::TempFolder;
@@ -239,3 +241,5 @@ TEST_CASE("resume: killed again and again in any rhythm, a run comes to its end"
     CHECK(test::tree(out) == test::tree(target.path() / by));
   }
 }
+
+}  // namespace dspack::reading_order_test

@@ -8,6 +8,8 @@
 
 #include "reshard/recipe.h"
 
+namespace dspack::recipe_test {
+
 using namespace dspack;
 using reshard::parse_grouping;
 using reshard::parse_recipe;
@@ -198,3 +200,5 @@ TEST_CASE("recipe: every file of the folder is a recipe, and stands in its table
   CHECK(recipes == rows);
   CHECK(recipes >= 10);
 }
+
+}  // namespace dspack::recipe_test

@@ -7,6 +7,8 @@
 #include "tests/support/faulty_file_system.h"
 #include "tests/support/small_checkpoint.h"
 
+namespace dspack::repack_test {
+
 using namespace dspack;
 using test::SmallCheckpoint;
 using test::TempFolder;
@@ -355,3 +357,5 @@ TEST_CASE("verify: against a source, the tensor and the byte that differ are nam
   CHECK(found[0].find("model.layers.1.mlp.experts.2.down_proj.weight") != std::string::npos);
   CHECK(found[0].find("byte 4095") != std::string::npos);
 }
+
+}  // namespace dspack::repack_test

@@ -7,6 +7,8 @@
 #include "tests/support/faulty_file_system.h"
 #include "tests/support/small_checkpoint.h"
 
+namespace dspack::repair_test {
+
 using namespace dspack;
 using test::SmallCheckpoint;
 using test::TempFolder;
@@ -225,3 +227,5 @@ TEST_CASE("repair: too little disk and too few inodes are refused before anythin
   CHECK(repair(source, out, few).error().message.find("inodes") != std::string::npos);
   CHECK(without_lock() == damaged);
 }
+
+}  // namespace dspack::repair_test

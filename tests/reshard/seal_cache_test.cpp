@@ -12,6 +12,8 @@
 #include "reshard/verify.h"
 #include "tests/support/small_checkpoint.h"
 
+namespace dspack::seal_cache_test {
+
 using namespace dspack;
 using format::CachedRepository;
 using format::CacheFolder;
@@ -197,3 +199,5 @@ TEST_CASE("seal: what has rotten since it was fetched is refused") {
   CHECK(outcome.error().kind == ErrorKind::corrupt);
   CHECK(outcome.error().message.find("001.safetensors") != std::string::npos);
 }
+
+}  // namespace dspack::seal_cache_test

@@ -8,6 +8,8 @@
 #include "tests/support/small_checkpoint.h"
 #include "tests/support/temp_folder.h"
 
+namespace dspack::sealed_folder_test {
+
 using namespace dspack;
 using reshard::SealedFolder;
 using test::TempFolder;
@@ -100,3 +102,5 @@ TEST_CASE("sealed folder: git's names are computed where the server has a small 
     tree[file.path].blob = file.blob;
   CHECK(compare(sealed.files, tree).to_send.size() == 2);
 }
+
+}  // namespace dspack::sealed_folder_test

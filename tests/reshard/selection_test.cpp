@@ -4,6 +4,8 @@
 #include "format/document_bounds.h"
 #include "reshard/selection.h"
 
+namespace dspack::selection_test {
+
 using namespace dspack;
 using reshard::parse_numbers;
 using reshard::parse_selector;
@@ -175,3 +177,5 @@ TEST_CASE("selection: thousands of selectors and of ranges are read and written 
     text += fmt::format("{}{}", i == 0 ? "" : ",", 59'998 - i);
   CHECK(parse_numbers(text).value().size() == 30'000);
 }
+
+}  // namespace dspack::selection_test

@@ -3,6 +3,8 @@
 #include "format/source/lanes.h"
 #include "reshard/stream.h"
 
+namespace dspack::stream_test {
+
 using dspack::reshard::piece_bytes;
 
 namespace {
@@ -37,3 +39,5 @@ TEST_CASE("stream: pieces are whole units, and what is in memory leaves room for
   CHECK(pieces_in_memory(kConnections, 163, kV3Tensors) <= 64 * kMiB);
   CHECK(pieces_in_memory(kConnections, 1, kV3Tensors) <= 64 * kMiB);
 }
+
+}  // namespace dspack::stream_test

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <map>
 
-namespace dspack::runtime {
+namespace dspack::runtime::acceptance_test {
 namespace {
 
 using Distribution = std::vector<Candidate>;
@@ -86,4 +86,4 @@ TEST_CASE("acceptance: distributions that differ by rounding keep the draft") {
 }
 
 }  // namespace
-}  // namespace dspack::runtime
+}  // namespace dspack::runtime::acceptance_test

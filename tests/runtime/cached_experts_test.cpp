@@ -15,7 +15,7 @@
 #include "runtime/storage/remote_place.h"
 #include "tests/support/small_checkpoint.h"
 
-namespace dspack::runtime {
+namespace dspack::runtime::cached_experts_test {
 namespace {
 
 constexpr LayerId kLayer{1};
@@ -263,4 +263,4 @@ TEST_CASE("cached experts: asking whether one must be checked changes nothing") 
 }
 
 }  // namespace
-}  // namespace dspack::runtime
+}  // namespace dspack::runtime::cached_experts_test

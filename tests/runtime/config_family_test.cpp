@@ -5,7 +5,7 @@
 #include "runtime/model/config.h"
 #include "tests/runtime/support/family.h"
 
-namespace dspack::runtime {
+namespace dspack::runtime::config_family_test {
 namespace {
 
 format::Json released(const std::string& name) {
@@ -229,4 +229,4 @@ TEST_CASE("config: compressed-tensors with 8-bit floats") {
 }
 
 }  // namespace
-}  // namespace dspack::runtime
+}  // namespace dspack::runtime::config_family_test

@@ -6,7 +6,7 @@
 #include "format/json.h"
 #include "tests/runtime/support/stored_tensors.h"
 
-namespace dspack::runtime {
+namespace dspack::runtime::config_test {
 namespace {
 
 format::Json tiny_config() {
@@ -140,4 +140,4 @@ TEST_CASE("config: end tokens are a number, a list, or absent") {
 }
 
 }  // namespace
-}  // namespace dspack::runtime
+}  // namespace dspack::runtime::config_test

@@ -3,7 +3,7 @@
 
 #include <doctest/doctest.h>
 
-namespace dspack::runtime {
+namespace dspack::runtime::decode_bound_test {
 namespace {
 
 TEST_CASE("decode bound: hits hide behind transfers, or transfers behind hits") {
@@ -42,4 +42,4 @@ TEST_CASE("decode bound: clocks that disagree give no negative times") {
 }
 
 }  // namespace
-}  // namespace dspack::runtime
+}  // namespace dspack::runtime::decode_bound_test

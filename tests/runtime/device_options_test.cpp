@@ -2,7 +2,7 @@
 
 #include "runtime/cli/options.h"
 
-namespace dspack::runtime {
+namespace dspack::runtime::device_options_test {
 namespace {
 
 // Of dsrun dir -p x and these; the text of a mistake otherwise.
@@ -117,4 +117,4 @@ TEST_CASE("command line: every verb that loads a model knows devices") {
 }
 
 }  // namespace
-}  // namespace dspack::runtime
+}  // namespace dspack::runtime::device_options_test

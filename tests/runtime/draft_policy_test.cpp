@@ -7,7 +7,7 @@
 #include <map>
 #include <random>
 
-namespace dspack::runtime {
+namespace dspack::runtime::draft_policy_test {
 namespace {
 
 struct World {
@@ -201,4 +201,4 @@ TEST_CASE("draft policy: fewer drafts than asked for, where there is no room") {
 }
 
 }  // namespace
-}  // namespace dspack::runtime
+}  // namespace dspack::runtime::draft_policy_test

@@ -9,7 +9,7 @@
 #include "tests/runtime/support/stored_tensors.h"
 #include "tests/support/small_checkpoint.h"
 
-namespace dspack::runtime {
+namespace dspack::runtime::expert_files_test {
 namespace {
 
 std::string expert_file(uint32_t layer, uint32_t expert) {
@@ -143,4 +143,4 @@ TEST_CASE("statistics: speeds, bytes and files of a run") {
 }
 
 }  // namespace
-}  // namespace dspack::runtime
+}  // namespace dspack::runtime::expert_files_test

@@ -15,6 +15,8 @@
 #include "tests/support/small_checkpoint.h"
 #include "tests/support/temp_folder.h"
 
+namespace dspack::expert_load_test {
+
 using namespace dspack;
 using format::ReadMode;
 using runtime::LocalStorage;
@@ -148,3 +150,5 @@ TEST_CASE("expert load: directly or mapped, in pieces that meet and end at multi
     CHECK(reads.back().range.end - reads.front().range.begin == 3 * kMatrixBytes);
   }
 }
+
+}  // namespace dspack::expert_load_test

@@ -8,7 +8,7 @@
 #include "tests/runtime/support/stored_tensors.h"
 #include "tests/support/numeric.h"
 
-namespace dspack::runtime {
+namespace dspack::runtime::family_golden_test {
 namespace {
 
 constexpr double kMaxNmse = 1e-8;
@@ -148,4 +148,4 @@ TEST_CASE("family: V3.2 runs up to index_topk positions, and no further") {
 }
 
 }  // namespace
-}  // namespace dspack::runtime
+}  // namespace dspack::runtime::family_golden_test

@@ -5,7 +5,7 @@
 #include "runtime/generate/fetch_guard.h"
 #include "tests/runtime/support/fake_storage.h"
 
-namespace dspack::runtime {
+namespace dspack::runtime::fetch_outlook_test {
 namespace {
 
 TEST_CASE("outlook: expected experts of a layer") {
@@ -65,4 +65,4 @@ TEST_CASE("outlook: a line for what takes a while, nothing for what does not") {
 }
 
 }  // namespace
-}  // namespace dspack::runtime
+}  // namespace dspack::runtime::fetch_outlook_test

@@ -8,7 +8,7 @@
 #include "tests/runtime/support/stored_tensors.h"
 #include "tests/support/numeric.h"
 
-namespace dspack::runtime {
+namespace dspack::runtime::golden_test {
 namespace {
 
 using test::GoldenPrompt;
@@ -135,4 +135,4 @@ TEST_CASE("exact mode: logits are bitwise equal for any thread count, chunk and 
 }
 
 }  // namespace
-}  // namespace dspack::runtime
+}  // namespace dspack::runtime::golden_test

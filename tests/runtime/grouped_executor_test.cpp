@@ -12,7 +12,7 @@
 #include "kernels/cpu/cpu_device.h"
 #include "tests/support/numeric.h"
 
-namespace dspack::runtime {
+namespace dspack::runtime::grouped_executor_test {
 namespace {
 
 constexpr uint32_t kHidden = 24;
@@ -263,4 +263,4 @@ TEST_CASE("grouped executor: what the store cannot give is the run's error") {
 }
 
 }  // namespace
-}  // namespace dspack::runtime
+}  // namespace dspack::runtime::grouped_executor_test

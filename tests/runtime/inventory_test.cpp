@@ -4,7 +4,7 @@
 #include "runtime/generate/session.h"
 #include "tests/runtime/support/family.h"
 
-namespace dspack::runtime {
+namespace dspack::runtime::inventory_test {
 namespace {
 
 using test::AlteredVariant;
@@ -117,4 +117,4 @@ TEST_CASE("inventory: scales that are missing, of another shape, or of a type th
 }
 
 }  // namespace
-}  // namespace dspack::runtime
+}  // namespace dspack::runtime::inventory_test

@@ -4,6 +4,8 @@
 #include "format/checkpoint_builder.h"
 #include "runtime/storage/joined_storage.h"
 
+namespace dspack::joined_storage_test {
+
 using namespace dspack;
 using format::Checkpoint;
 using format::TensorEntry;
@@ -135,3 +137,5 @@ TEST_CASE("joined storage: each storage is spoken to of its own tensors") {
   CHECK(lab.storage.expect(extents, {}).has_value());
   CHECK(lab.log == "norm:0 whole-2:8 whole-1:32 ");
 }
+
+}  // namespace dspack::joined_storage_test

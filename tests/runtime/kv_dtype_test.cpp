@@ -8,7 +8,7 @@
 #include "tests/runtime/support/stored_tensors.h"
 #include "tests/support/numeric.h"
 
-namespace dspack::runtime {
+namespace dspack::runtime::kv_dtype_test {
 namespace {
 
 std::vector<float> logits_of(const test::RigOptions& options, const std::vector<uint32_t>& tokens, uint32_t chunk = 0) {
@@ -80,4 +80,4 @@ TEST_CASE("KV cache types: what they take") {
 }
 
 }  // namespace
-}  // namespace dspack::runtime
+}  // namespace dspack::runtime::kv_dtype_test

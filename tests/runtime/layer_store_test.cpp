@@ -8,7 +8,7 @@
 #include "tests/runtime/support/stored_tensors.h"
 #include "tests/support/numeric.h"
 
-namespace dspack::runtime {
+namespace dspack::runtime::layer_store_test {
 namespace {
 
 std::set<LayerId> layers(std::initializer_list<uint32_t> ids) {
@@ -87,4 +87,4 @@ TEST_CASE("layer store: a pass that was given up does no harm") {
 }
 
 }  // namespace
-}  // namespace dspack::runtime
+}  // namespace dspack::runtime::layer_store_test

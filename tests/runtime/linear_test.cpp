@@ -8,7 +8,7 @@
 #include "runtime/weights/weight_group.h"
 #include "tests/support/small_checkpoint.h"
 
-namespace dspack::runtime {
+namespace dspack::runtime::linear_test {
 namespace {
 
 using test::RawTensor;
@@ -99,4 +99,4 @@ TEST_CASE("weights: small types widen without rounding") {
 }
 
 }  // namespace
-}  // namespace dspack::runtime
+}  // namespace dspack::runtime::linear_test

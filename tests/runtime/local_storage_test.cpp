@@ -16,6 +16,8 @@
 #include "tests/support/small_checkpoint.h"
 #include "tests/support/temp_folder.h"
 
+namespace dspack::local_storage_test {
+
 using namespace dspack;
 using format::ReadMode;
 using runtime::IoMethod;
@@ -279,3 +281,5 @@ TEST_CASE("choice of I/O: experts in the page cache decide for it, and stay ther
   CHECK_FALSE(warm->direct_rate);
   CHECK(folder.cached() >= ExpertFolder::kExperts * 3 * ExpertFolder::kTensorBytes);
 }
+
+}  // namespace dspack::local_storage_test

@@ -4,7 +4,7 @@
 
 #include <vector>
 
-namespace dspack::runtime {
+namespace dspack::runtime::message_assembler_test {
 namespace {
 
 /// The messages that lines make.
@@ -52,4 +52,4 @@ TEST_CASE("chat input: a reset forgets what has begun") {
 }
 
 }  // namespace
-}  // namespace dspack::runtime
+}  // namespace dspack::runtime::message_assembler_test

@@ -2,7 +2,7 @@
 
 #include <doctest/doctest.h>
 
-namespace dspack::runtime {
+namespace dspack::runtime::miss_choice_test {
 namespace {
 
 constexpr uint64_t kExpert = 44'000'000;
@@ -73,4 +73,4 @@ TEST_CASE("miss rates: the latest counts most, and rows that were not measured c
 }
 
 }  // namespace
-}  // namespace dspack::runtime
+}  // namespace dspack::runtime::miss_choice_test

@@ -8,7 +8,7 @@
 #include "tests/runtime/support/recording_model.h"
 #include "tests/runtime/support/stored_tensors.h"
 
-namespace dspack::runtime {
+namespace dspack::runtime::mtp_hidden_test {
 namespace {
 
 Result<std::unique_ptr<LoadedModel>> load(const std::filesystem::path& folder, const SpeculationOptions& speculation) {
@@ -132,4 +132,4 @@ TEST_CASE("mtp: a model without a module says so, and runs without where that wa
 }
 
 }  // namespace
-}  // namespace dspack::runtime
+}  // namespace dspack::runtime::mtp_hidden_test

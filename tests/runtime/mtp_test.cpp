@@ -8,7 +8,7 @@
 #include "tests/runtime/support/stored_tensors.h"
 #include "tests/support/numeric.h"
 
-namespace dspack::runtime {
+namespace dspack::runtime::mtp_test {
 namespace {
 
 using test::GoldenPrompt;
@@ -137,4 +137,4 @@ TEST_CASE("mtp: embedding and head are the main model's where they are equal") {
 }
 
 }  // namespace
-}  // namespace dspack::runtime
+}  // namespace dspack::runtime::mtp_test

@@ -6,7 +6,7 @@
 
 #include "runtime/cli/prompt.h"
 
-namespace dspack::runtime {
+namespace dspack::runtime::options_test {
 namespace {
 
 template <class T>
@@ -295,4 +295,4 @@ TEST_CASE("command line: help and version go to standard output") {
 }
 
 }  // namespace
-}  // namespace dspack::runtime
+}  // namespace dspack::runtime::options_test

@@ -6,7 +6,7 @@
 #include <functional>
 #include <random>
 
-namespace dspack::runtime {
+namespace dspack::runtime::prefetch_governor_test {
 namespace {
 
 struct World {
@@ -79,4 +79,4 @@ TEST_CASE("prefetch governor: where nothing is missing there is nothing to try")
 }
 
 }  // namespace
-}  // namespace dspack::runtime
+}  // namespace dspack::runtime::prefetch_governor_test

@@ -15,7 +15,7 @@
 #include "tests/support/numeric.h"
 #include "tests/support/temp_folder.h"
 
-namespace dspack::runtime {
+namespace dspack::runtime::recorded_pass_test {
 namespace {
 
 using Counts = std::shared_ptr<const test::DeferredCounts>;
@@ -392,4 +392,4 @@ TEST_CASE("recorded pass: a logit that is no number is told of, as on the CPU") 
 }
 
 }  // namespace
-}  // namespace dspack::runtime
+}  // namespace dspack::runtime::recorded_pass_test

@@ -8,6 +8,8 @@
 #include "tests/support/faulty_file_system.h"
 #include "tests/support/small_checkpoint.h"
 
+namespace dspack::remote_storage_test {
+
 using namespace dspack;
 using namespace dspack::runtime;
 using format::ByteSource;
@@ -382,3 +384,5 @@ TEST_CASE("remote storage: an expert that is fetched again must be what it was, 
     check(lab, **run);
   }
 }
+
+}  // namespace dspack::remote_storage_test

@@ -13,7 +13,7 @@
 #include "tests/runtime/support/overlaid_model.h"
 #include "tests/runtime/support/stored_tensors.h"
 
-namespace dspack::runtime {
+namespace dspack::runtime::resident_executor_test {
 namespace {
 
 using test::ExpertPlace;
@@ -192,4 +192,4 @@ TEST_CASE("resident experts: experts of one layer that are stored in different w
 }
 
 }  // namespace
-}  // namespace dspack::runtime
+}  // namespace dspack::runtime::resident_executor_test

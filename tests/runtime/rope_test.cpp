@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
-namespace dspack::runtime {
+namespace dspack::runtime::rope_test {
 namespace {
 
 RopeConfig v3_rope() {
@@ -73,4 +73,4 @@ TEST_CASE("rope: unequal mscale and mscale_all_dim scale the table, as in transf
 }
 
 }  // namespace
-}  // namespace dspack::runtime
+}  // namespace dspack::runtime::rope_test

@@ -8,6 +8,8 @@
 
 #include "tests/runtime/text/golden.h"
 
+namespace dspack::sampler_test {
+
 using namespace dspack;
 using namespace dspack::runtime;
 
@@ -239,3 +241,5 @@ TEST_CASE("sampler: only settings that need neither context nor bias are drawn f
   CHECK_FALSE(sampler({.temperature = 1, .repetition_penalty = 1.1}).drawn_as_they_stand());
   CHECK_FALSE(sampler({.temperature = 1, .logit_bias = {{3, 1.0}}}).drawn_as_they_stand());
 }
+
+}  // namespace dspack::sampler_test

@@ -5,7 +5,7 @@
 #include "tests/runtime/support/recording_model.h"
 #include "tests/runtime/support/stored_tensors.h"
 
-namespace dspack::runtime {
+namespace dspack::runtime::session_test {
 namespace {
 
 Answer answer_of(Session& session, const std::vector<uint32_t>& prompt, const GenerateOptions& options) {
@@ -192,4 +192,4 @@ TEST_CASE("session: a bias for a token outside the vocabulary is refused before 
 }
 
 }  // namespace
-}  // namespace dspack::runtime
+}  // namespace dspack::runtime::session_test

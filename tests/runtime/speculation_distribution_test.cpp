@@ -9,7 +9,7 @@
 #include "tests/runtime/support/recording_model.h"
 #include "tests/runtime/support/stored_tensors.h"
 
-namespace dspack::runtime {
+namespace dspack::runtime::speculation_distribution_test {
 namespace {
 
 using Tokens = std::vector<uint32_t>;
@@ -156,4 +156,4 @@ TEST_CASE("speculation: answers of three tokens are as frequent as the model say
 }
 
 }  // namespace
-}  // namespace dspack::runtime
+}  // namespace dspack::runtime::speculation_distribution_test

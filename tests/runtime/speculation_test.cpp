@@ -9,7 +9,7 @@
 #include "tests/runtime/support/recording_model.h"
 #include "tests/runtime/support/stored_tensors.h"
 
-namespace dspack::runtime {
+namespace dspack::runtime::speculation_test {
 namespace {
 
 using test::GoldenPrompt;
@@ -215,4 +215,4 @@ TEST_CASE("speculation: one seed and number of drafts give one text above temper
 }
 
 }  // namespace
-}  // namespace dspack::runtime
+}  // namespace dspack::runtime::speculation_test

@@ -9,7 +9,7 @@
 #include "runtime/experts/streamed_store.h"
 #include "tests/runtime/support/fake_storage.h"
 
-namespace dspack::runtime {
+namespace dspack::runtime::streamed_prefetch_test {
 namespace {
 
 using test::ExpertFolder;
@@ -227,4 +227,4 @@ TEST_CASE("prefetch: whatever is expected and fails, every demand is met, and th
 }
 
 }  // namespace
-}  // namespace dspack::runtime
+}  // namespace dspack::runtime::streamed_prefetch_test

@@ -10,7 +10,7 @@
 #include "tests/runtime/support/recording_model.h"
 #include "tests/runtime/support/stored_tensors.h"
 
-namespace dspack::runtime {
+namespace dspack::runtime::streamed_prefill_test {
 namespace {
 
 using test::ExpertFolder;
@@ -149,4 +149,4 @@ TEST_CASE("prefill: a prompt of the trained model reads each expert once with a 
 }
 
 }  // namespace
-}  // namespace dspack::runtime
+}  // namespace dspack::runtime::streamed_prefill_test

@@ -10,7 +10,7 @@
 #include "runtime/experts/policy/lru.h"
 #include "tests/runtime/support/fake_storage.h"
 
-namespace dspack::runtime {
+namespace dspack::runtime::streamed_store_test {
 namespace {
 
 using test::ExpertFolder;
@@ -270,4 +270,4 @@ TEST_CASE("store: an expert that the checkpoint lacks is named") {
 }
 
 }  // namespace
-}  // namespace dspack::runtime
+}  // namespace dspack::runtime::streamed_store_test

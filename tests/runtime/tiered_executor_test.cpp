@@ -14,7 +14,7 @@
 #include "tests/runtime/support/overlaid_model.h"
 #include "tests/runtime/support/stored_tensors.h"
 
-namespace dspack::runtime {
+namespace dspack::runtime::tiered_executor_test {
 namespace {
 
 using test::ExpertPlace;
@@ -343,4 +343,4 @@ TEST_CASE("tiered executor: an expert that is missing, an interruption and too l
 }
 
 }  // namespace
-}  // namespace dspack::runtime
+}  // namespace dspack::runtime::tiered_executor_test

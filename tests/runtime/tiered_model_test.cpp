@@ -7,7 +7,7 @@
 #include "tests/runtime/support/stored_tensors.h"
 #include "tests/support/deferred_device.h"
 
-namespace dspack::runtime {
+namespace dspack::runtime::tiered_model_test {
 namespace {
 
 const std::vector<uint32_t> kPrompt = {1, 17, 59, 5, 42, 7, 7, 31, 2, 60, 33};
@@ -98,4 +98,4 @@ TEST_CASE("tiered model: with a fixed choice equal runs compute the same on the 
 }
 
 }  // namespace
-}  // namespace dspack::runtime
+}  // namespace dspack::runtime::tiered_model_test

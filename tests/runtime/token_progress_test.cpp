@@ -2,7 +2,7 @@
 
 #include <doctest/doctest.h>
 
-namespace dspack::runtime {
+namespace dspack::runtime::token_progress_test {
 namespace {
 
 TEST_CASE("token progress: rate, time left and what else there is to say") {
@@ -13,4 +13,4 @@ TEST_CASE("token progress: rate, time left and what else there is to say") {
 }
 
 }  // namespace
-}  // namespace dspack::runtime
+}  // namespace dspack::runtime::token_progress_test

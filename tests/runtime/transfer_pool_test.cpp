@@ -4,7 +4,7 @@
 
 #include <string>
 
-namespace dspack::runtime {
+namespace dspack::runtime::transfer_pool_test {
 namespace {
 
 /// Jobs that wait at a gate, and a record of the order in which they began.
@@ -71,4 +71,4 @@ TEST_CASE("transfers: hurried jobs are for demand, dropped ones end at once") {
 }
 
 }  // namespace
-}  // namespace dspack::runtime
+}  // namespace dspack::runtime::transfer_pool_test

@@ -14,19 +14,6 @@ Error nothing_there(const Path& path) {
   return {ErrorKind::not_found, path.string() + ": no such file or folder"};
 }
 
-/// A write at an offset, or a new size.
-struct Change {
-  uint64_t offset = 0;
-  std::string bytes;
-  std::optional<uint64_t> size;
-};
-
-void apply_change(const Change& change, std::string& content) {
-  if (change.size) content.resize(*change.size, '\0');
-  if (content.size() < change.offset + change.bytes.size()) content.resize(change.offset + change.bytes.size(), '\0');
-  content.replace(change.offset, change.bytes.size(), change.bytes);
-}
-
 size_t random_below(size_t end, std::mt19937& random) {
   return std::uniform_int_distribution<size_t>(0, end - 1)(random);
 }
@@ -41,6 +28,19 @@ uint64_t allocated_bytes(std::string_view content) {
 
 }  // namespace
 
+/// A write at an offset, or a new size.
+struct CrashFileSystem::Change {
+  uint64_t offset = 0;
+  std::string bytes;
+  std::optional<uint64_t> size;
+
+  void apply_to(std::string& content) const {
+    if (size) content.resize(*size, '\0');
+    if (content.size() < offset + bytes.size()) content.resize(offset + bytes.size(), '\0');
+    content.replace(offset, bytes.size(), bytes);
+  }
+};
+
 struct CrashFileSystem::Node {
   bool is_folder = false;
   int64_t modified_ns = 0;
@@ -53,7 +53,7 @@ struct CrashFileSystem::Node {
   std::map<std::string, NodePtr> durable_names;
 
   void edit(Change change) {
-    apply_change(change, content);
+    change.apply_to(content);
     unsynced.push_back(std::move(change));
   }
 };
@@ -291,14 +291,14 @@ std::string CrashFileSystem::surviving_bytes(const Node& file, Survival survival
   std::vector<std::string> versions = {file.durable_content};
   for (const Change& change : file.unsynced) {
     versions.push_back(versions.back());
-    apply_change(change, versions.back());
+    change.apply_to(versions.back());
   }
   const size_t chosen = random_below(versions.size(), random);
   if (survival == Survival::prefix) {
     if (chosen < file.unsynced.size() && !file.unsynced[chosen].bytes.empty()) {
       Change torn = file.unsynced[chosen];
       torn.bytes.resize(random_below(torn.bytes.size(), random));
-      apply_change(torn, versions[chosen]);
+      torn.apply_to(versions[chosen]);
     }
     return versions[chosen];
   }

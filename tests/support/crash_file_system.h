@@ -54,6 +54,7 @@ class CrashFileSystem final : public format::FileSystem {
   Result<std::unique_ptr<format::FileLock>> lock(const format::Path& path, format::LockKind kind) override;
 
  private:
+  struct Change;
   struct Node;
   using NodePtr = std::shared_ptr<Node>;
   class Reader;

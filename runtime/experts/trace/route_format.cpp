@@ -20,10 +20,6 @@ constexpr uint64_t kMaxTopK = 256;
 constexpr uint64_t kMaxPass = 1ULL << 53U;  // what every JSON reader can hold
 constexpr uint64_t kMaxExpertBytes = 1ULL << 40U;
 
-Error invalid(std::string message) {
-  return {ErrorKind::invalid, std::move(message)};
-}
-
 Result<format::Json> parse_object(std::string_view line) {
   if (line.size() > kMaxRouteLineBytes) {
     return invalid(fmt::format("the line has {} bytes; {} are allowed", line.size(), kMaxRouteLineBytes));

@@ -7,7 +7,7 @@
 #include "kernels/cuda/attend_tiles.h"
 #include "kernels/cuda/latent_rows.h"
 
-namespace dspack::kernels::cuda {
+namespace dspack::kernels::cuda::attend_choice_test {
 namespace {
 
 constexpr AttendShape kV3{.rows = 1, .heads = 128, .latent_dim = 512, .rope_dim = 64, .position_limit = 131'072};
@@ -161,4 +161,4 @@ TEST_CASE("cuda: DeepSeek-V3's attention keeps an H100 busy") {
   CHECK(attend_launch(kV2Lite, AttendChoice::tensor_16x2).grid_y == 128);
 }
 
-}  // namespace dspack::kernels::cuda
+}  // namespace dspack::kernels::cuda::attend_choice_test

@@ -1,6 +1,6 @@
 #include "tests/kernels/cuda/attend_lab.h"
 
-namespace dspack::test {
+namespace dspack::test::attend_tensor_test {
 namespace {
 
 using kernels::cuda::AttendChoice;
@@ -175,4 +175,4 @@ TEST_CASE("cuda: tensor attention: scores beyond the range of exp do no harm") {
     CHECK(std::isfinite(value));
 }
 
-}  // namespace dspack::test
+}  // namespace dspack::test::attend_tensor_test

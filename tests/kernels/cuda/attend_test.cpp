@@ -1,6 +1,6 @@
 #include "tests/kernels/cuda/attend_lab.h"
 
-namespace dspack::test {
+namespace dspack::test::attend_test {
 namespace {
 
 using kernels::cuda::AttendChoice;
@@ -123,4 +123,4 @@ TEST_CASE("cuda: exact attention: the order of threads and blocks changes no bit
   }
 }
 
-}  // namespace dspack::test
+}  // namespace dspack::test::attend_test

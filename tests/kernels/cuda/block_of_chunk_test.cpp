@@ -2,7 +2,7 @@
 
 #include "tests/kernels/lab.h"
 
-namespace dspack::test {
+namespace dspack::test::block_of_chunk_test {
 
 namespace {
 
@@ -51,4 +51,4 @@ TEST_CASE("cuda: rows with more chunks than the blocks' division is exact for ar
   CHECK(cuda::has_aligned_rows(matrix, Dtype::f8_e4m3));
 }
 
-}  // namespace dspack::test
+}  // namespace dspack::test::block_of_chunk_test

@@ -6,7 +6,7 @@
 #include "kernels/cuda/device/decode.cuh"
 #include "tests/kernels/reference.h"
 
-namespace dspack::test {
+namespace dspack::test::decode_test {
 namespace {
 
 namespace device = kernels::cuda::device;
@@ -68,4 +68,4 @@ TEST_CASE("cuda: every code of every stored type is decoded exactly") {
   check_all_codes<device::StoredBf16, uint16_t>(bfloat_or_nan);
 }
 
-}  // namespace dspack::test
+}  // namespace dspack::test::decode_test

@@ -5,7 +5,7 @@
 #include "tests/kernels/reference.h"
 #include "tests/support/numeric.h"
 
-namespace dspack::test {
+namespace dspack::test::elementwise_test {
 namespace {
 
 namespace cuda = kernels::cuda;
@@ -263,4 +263,4 @@ TEST_CASE("cuda: no rows is no launch") {
   CHECK(gpu::emulator_counts().launches == before);
 }
 
-}  // namespace dspack::test
+}  // namespace dspack::test::elementwise_test

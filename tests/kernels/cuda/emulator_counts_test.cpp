@@ -5,7 +5,7 @@
 #include "tests/kernels/cuda/emulator_lab.h"
 #include "tests/support/emulated_gpu/emulator.h"
 
-namespace dspack::test {
+namespace dspack::test::emulator_counts_test {
 namespace {
 
 constexpr unsigned kBlocks = 24;
@@ -105,4 +105,4 @@ TEST_CASE("emulated GPU: a counter at an odd place ends the process") {
   }));
 }
 
-}  // namespace dspack::test
+}  // namespace dspack::test::emulator_counts_test

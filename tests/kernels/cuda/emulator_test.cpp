@@ -10,7 +10,7 @@
 #include "tests/kernels/cuda/emulator_lab.h"
 #include "tests/kernels/lab.h"
 
-namespace dspack::test {
+namespace dspack::test::emulator_test {
 namespace {
 
 /// Each thread hands a number to its neighbour.
@@ -174,4 +174,4 @@ TEST_CASE("emulated GPU: a stream does nothing before it must, and what is recor
   gpu::release(device);
 }
 
-}  // namespace dspack::test
+}  // namespace dspack::test::emulator_test

@@ -4,7 +4,7 @@
 #include "kernels/cuda/experts_tensor.h"
 #include "tests/kernels/cuda/experts_lab.h"
 
-namespace dspack::test {
+namespace dspack::test::experts_fused_test {
 namespace {
 
 namespace cuda = kernels::cuda;
@@ -137,4 +137,4 @@ TEST_CASE("cuda: one launch or separate ones: by tokens, tiles and counters") {
   CHECK_FALSE(with(9, (cuda::kFusedCounters - 8) / 2));
 }
 
-}  // namespace dspack::test
+}  // namespace dspack::test::experts_fused_test

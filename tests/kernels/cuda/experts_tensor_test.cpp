@@ -3,7 +3,7 @@
 #include "tests/kernels/cuda/experts_lab.h"
 #include "tests/kernels/cuda/rounded_inputs.h"
 
-namespace dspack::test {
+namespace dspack::test::experts_tensor_test {
 namespace {
 
 namespace cuda = kernels::cuda;
@@ -174,4 +174,4 @@ TEST_CASE("cuda: launches of routed experts on the tensor cores are within every
   CHECK(gate_up.shape.grid_x * gate_up.shape.grid_y == 256);
 }
 
-}  // namespace dspack::test
+}  // namespace dspack::test::experts_tensor_test

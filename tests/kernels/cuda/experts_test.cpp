@@ -3,7 +3,7 @@
 #include "kernels/cuda/expert_tiles.h"
 #include "tests/kernels/cuda/experts_lab.h"
 
-namespace dspack::test {
+namespace dspack::test::experts_test {
 namespace {
 
 namespace cuda = kernels::cuda;
@@ -257,7 +257,7 @@ TEST_CASE("cuda: launches of routed experts are within every card's limits") {
       CHECK(choice.shape.grid_y <= 65'535);
       CHECK(choice.shape.shared_bytes <= kSharedOfAll);
       CHECK(choice.staged_groups >= choice.tokens);
-      CHECK(choice.tokens >= std::min(tokens, cuda::kExactTile));
+      CHECK(choice.tokens >= std::min(tokens, cuda::kExactTokens));
     }
   }
   // One token of DeepSeek-V3: eight experts, enough blocks for any card, whole inputs in shared memory.
@@ -270,4 +270,4 @@ TEST_CASE("cuda: launches of routed experts are within every card's limits") {
   CHECK(down.shape.shared_bytes == 2048 * sizeof(float));
 }
 
-}  // namespace dspack::test
+}  // namespace dspack::test::experts_test

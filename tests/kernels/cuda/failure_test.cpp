@@ -8,7 +8,7 @@
 #include "tests/support/emulated_gpu/emulated_cublaslt.h"
 #include "tests/support/emulated_gpu/emulator.h"
 
-namespace dspack::test {
+namespace dspack::test::failure_test {
 namespace {
 
 using kernels::Rows;
@@ -106,4 +106,4 @@ TEST_CASE("cuda: memory that is gone when a queue wants its workspace is a failu
   CHECK(failed.error().message.find("--vram") != std::string::npos);
 }
 
-}  // namespace dspack::test
+}  // namespace dspack::test::failure_test

@@ -6,7 +6,7 @@
 #include "tests/kernels/head_case.h"
 #include "tests/support/numeric.h"
 
-namespace dspack::test {
+namespace dspack::test::head_linear_test {
 namespace {
 
 kernels::cuda::Matrix put(GpuLab& lab, const RandomWeight& weight, size_t offset_bytes = 0) {
@@ -224,4 +224,4 @@ TEST_CASE("cuda: head_linear's launches are within every card's limits and cover
   }
 }
 
-}  // namespace dspack::test
+}  // namespace dspack::test::head_linear_test

@@ -2,6 +2,8 @@
 
 #include "kernels/cuda/linear_blas_kernels.h"
 
+namespace dspack::linear_blas_choice_test {
+
 using namespace dspack;
 using namespace dspack::kernels::cuda;
 using kernels::Precision;
@@ -155,3 +157,5 @@ TEST_CASE("cuda: what cuBLASLt takes of the GPU's memory is known before") {
   CHECK(linear_blas_workspace_bytes(Precision::bf16, false) == 0);
   CHECK(linear_blas_workspace_bytes(Precision::fp8, true) == 128ULL << 20);
 }
+
+}  // namespace dspack::linear_blas_choice_test

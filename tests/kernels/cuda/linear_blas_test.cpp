@@ -3,7 +3,7 @@
 #include "tests/kernels/cuda/blas_lab.h"
 #include "tests/kernels/linear_on_device.h"
 
-namespace dspack::test {
+namespace dspack::test::linear_blas_test {
 namespace {
 
 using gpu::cublaslt::DataType;
@@ -293,4 +293,4 @@ TEST_CASE("cuda: linear() is computed where cuBLASLt refuses, and the device tel
   CHECK(before == "cuda emulated GPU, sm_90, bf16, cuBLASLt 13.1.0");
 }
 
-}  // namespace dspack::test
+}  // namespace dspack::test::linear_blas_test

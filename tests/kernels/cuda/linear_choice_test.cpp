@@ -2,6 +2,8 @@
 
 #include "kernels/cuda/linear.h"
 
+namespace dspack::linear_choice_test {
+
 using namespace dspack;
 using kernels::cuda::choose_linear;
 using kernels::cuda::LinearChoice;
@@ -61,3 +63,5 @@ TEST_CASE("cuda: DeepSeek-V3's products keep an H100 busy") {
   CHECK(choose_linear(Dtype::f8_e4m3, 576, 7168, 1, kH100).warps_a_row == 4);
   CHECK(choose_linear(Dtype::f8_e4m3, 18432, 7168, 1, kH100).warps_a_row == 1);
 }
+
+}  // namespace dspack::linear_choice_test

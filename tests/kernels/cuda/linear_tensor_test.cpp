@@ -5,7 +5,7 @@
 #include "tests/support/emulated_gpu/emulator.h"
 #include "tests/support/numeric.h"
 
-namespace dspack::test {
+namespace dspack::test::linear_tensor_test {
 namespace {
 
 namespace cuda = kernels::cuda;
@@ -172,4 +172,4 @@ TEST_CASE("cuda: launches on the tensor cores are within every card's limits, th
   }
 }
 
-}  // namespace dspack::test
+}  // namespace dspack::test::linear_tensor_test

@@ -7,7 +7,7 @@
 #include "tests/kernels/reference.h"
 #include "tests/support/numeric.h"
 
-namespace dspack::test {
+namespace dspack::test::route_test {
 namespace {
 
 namespace cuda = kernels::cuda;
@@ -216,4 +216,4 @@ TEST_CASE("cuda: launches of the router are within every card's limits") {
   }
 }
 
-}  // namespace dspack::test
+}  // namespace dspack::test::route_test

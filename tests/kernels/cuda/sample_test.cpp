@@ -6,7 +6,7 @@
 #include "kernels/sampling.h"
 #include "tests/kernels/cuda/gpu_lab.h"
 
-namespace dspack::test {
+namespace dspack::test::sample_test {
 namespace {
 
 namespace cuda = kernels::cuda;
@@ -149,4 +149,4 @@ TEST_CASE("cuda: launches that draw fit every vocabulary") {
   }
 }
 
-}  // namespace dspack::test
+}  // namespace dspack::test::sample_test

@@ -3,7 +3,7 @@
 
 #include <doctest/doctest.h>
 
-namespace dspack::runtime {
+namespace dspack::runtime::memory_plan_test {
 namespace {
 
 constexpr uint64_t kMB = 1'000'000;
@@ -199,4 +199,4 @@ TEST_CASE("default limit: what is available, and something stays") {
 }
 
 }  // namespace
-}  // namespace dspack::runtime
+}  // namespace dspack::runtime::memory_plan_test

@@ -3,7 +3,7 @@
 
 #include <doctest/doctest.h>
 
-namespace dspack::runtime {
+namespace dspack::runtime::speed_estimate_test {
 namespace {
 
 // DeepSeek-V3 on a machine whose layers take 2 ms, experts 0.5 ms each, and whose disk gives 11 GB/s.
@@ -96,4 +96,4 @@ TEST_CASE("speed: reads of several experts at once") {
 }
 
 }  // namespace
-}  // namespace dspack::runtime
+}  // namespace dspack::runtime::speed_estimate_test

@@ -6,7 +6,7 @@
 #include <map>
 #include <vector>
 
-namespace dspack::runtime {
+namespace dspack::runtime::system_memory_test {
 namespace {
 
 std::optional<uint64_t> leaves(std::string_view groups, const std::map<std::string, std::string>& files) {
@@ -64,4 +64,4 @@ TEST_CASE("system memory: this process") {
 }
 
 }  // namespace
-}  // namespace dspack::runtime
+}  // namespace dspack::runtime::system_memory_test

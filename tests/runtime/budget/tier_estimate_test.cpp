@@ -3,7 +3,7 @@
 
 #include <doctest/doctest.h>
 
-namespace dspack::runtime {
+namespace dspack::runtime::tier_estimate_test {
 namespace {
 
 using doctest::Approx;
@@ -178,4 +178,4 @@ TEST_CASE("tier estimate: copies behind each other") {
 }
 
 }  // namespace
-}  // namespace dspack::runtime
+}  // namespace dspack::runtime::tier_estimate_test

@@ -11,7 +11,7 @@
 #include "runtime/storage/local_storage.h"
 #include "tests/support/deferred_device.h"
 
-namespace dspack::runtime {
+namespace dspack::runtime::trials_test {
 namespace {
 
 std::unique_ptr<kernels::Device> cpu() {
@@ -182,4 +182,4 @@ TEST_CASE("trials: experts cross the link one behind the other, into room for tw
 }
 
 }  // namespace
-}  // namespace dspack::runtime
+}  // namespace dspack::runtime::trials_test

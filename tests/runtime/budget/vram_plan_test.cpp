@@ -7,7 +7,7 @@
 
 #include "runtime/budget/memory_plan.h"
 
-namespace dspack::runtime {
+namespace dspack::runtime::vram_plan_test {
 namespace {
 
 constexpr uint64_t kMB = 1'000'000;
@@ -344,4 +344,4 @@ TEST_CASE("memory plan with a GPU: both memories together are below one token's 
 }
 
 }  // namespace
-}  // namespace dspack::runtime
+}  // namespace dspack::runtime::vram_plan_test

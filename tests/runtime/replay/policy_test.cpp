@@ -10,7 +10,7 @@
 #include "runtime/experts/policy/s3_fifo.h"
 #include "tests/runtime/replay/lab.h"
 
-namespace dspack::runtime {
+namespace dspack::runtime::policy_test {
 namespace {
 
 using lab::key;
@@ -197,4 +197,4 @@ TEST_CASE("reuse: what only drafts have asked for goes first, and so does what a
 }
 
 }  // namespace
-}  // namespace dspack::runtime
+}  // namespace dspack::runtime::policy_test

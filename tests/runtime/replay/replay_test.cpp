@@ -10,7 +10,7 @@
 #include "runtime/replay/report.h"
 #include "tests/runtime/replay/lab.h"
 
-namespace dspack::runtime {
+namespace dspack::runtime::replay_test {
 namespace {
 
 ReplayResult with_lru(const Workload& workload, uint64_t slots) {
@@ -125,4 +125,4 @@ TEST_CASE("replay: drafts that stood count as tokens and as uses, others as neit
 }
 
 }  // namespace
-}  // namespace dspack::runtime
+}  // namespace dspack::runtime::replay_test

@@ -6,7 +6,7 @@
 #include "tests/runtime/replay/lab.h"
 #include "tests/support/temp_folder.h"
 
-namespace dspack::runtime {
+namespace dspack::runtime::route_trace_test {
 namespace {
 
 constexpr char kHeader[] =
@@ -123,4 +123,4 @@ TEST_CASE("routes: a cut line, an empty file, passes in the wrong order") {
 }
 
 }  // namespace
-}  // namespace dspack::runtime
+}  // namespace dspack::runtime::route_trace_test

@@ -2,6 +2,8 @@
 
 #include "small_tokenizer.h"
 
+namespace dspack::bpe_test {
+
 using namespace dspack;
 using namespace dspack::runtime;
 using namespace dspack::runtime::testing;
@@ -74,3 +76,5 @@ TEST_CASE("bpe: a byte without a token is an error, not a silent loss") {
   REQUIRE_FALSE(ids.has_value());
   CHECK(ids.error().kind == ErrorKind::unsupported);
 }
+
+}  // namespace dspack::bpe_test

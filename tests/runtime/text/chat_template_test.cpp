@@ -6,6 +6,8 @@
 #include "runtime/text/chat_json.h"
 #include "runtime/text/python_json.h"
 
+namespace dspack::chat_template_test {
+
 using namespace dspack;
 using namespace dspack::runtime;
 using namespace dspack::runtime::testing;
@@ -188,3 +190,5 @@ TEST_CASE("python json: numbers as Python's repr") {
   for (const auto& [value, text] : numbers)
     CHECK(python_float(value) == text);
 }
+
+}  // namespace dspack::chat_template_test

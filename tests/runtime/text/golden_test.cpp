@@ -6,6 +6,8 @@
 #include "runtime/text/tokenizer.h"
 #include "runtime/text/tokenizer_config.h"
 
+namespace dspack::golden_test {
+
 using namespace dspack;
 using namespace dspack::runtime;
 using namespace dspack::runtime::testing;
@@ -76,3 +78,5 @@ TEST_CASE("golden: conversations render as Jinja renders them, and have the same
     CHECK(*ids == expected.at("ids").get<Ids>());
   }
 }
+
+}  // namespace dspack::golden_test

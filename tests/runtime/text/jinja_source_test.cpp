@@ -2,6 +2,8 @@
 
 #include <doctest/doctest.h>
 
+namespace dspack::jinja_source_test {
+
 using namespace dspack;
 using namespace dspack::runtime;
 
@@ -70,3 +72,5 @@ TEST_CASE("jinja source: what cannot be read is refused") {
     CHECK_FALSE(canonical_jinja(source).has_value());
   }
 }
+
+}  // namespace dspack::jinja_source_test

@@ -2,6 +2,8 @@
 
 #include "small_tokenizer.h"
 
+namespace dspack::pre_tokenizer_test {
+
 using namespace dspack;
 using namespace dspack::runtime;
 using namespace dspack::runtime::testing;
@@ -93,3 +95,5 @@ TEST_CASE("pre-tokenizer: what it cannot do is refused by name") {
   CHECK(kind_of({{"type", 7}}) == ErrorKind::invalid);
   CHECK(kind_of(json::array()) == ErrorKind::invalid);
 }
+
+}  // namespace dspack::pre_tokenizer_test

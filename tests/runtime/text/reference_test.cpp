@@ -6,6 +6,8 @@
 #include "runtime/text/tokenizer.h"
 #include "runtime/text/unicode.h"
 
+namespace dspack::reference_test {
+
 using namespace dspack;
 using namespace dspack::runtime;
 using namespace dspack::runtime::testing;
@@ -89,3 +91,5 @@ TEST_CASE("references: long runs without a place to cut are encoded in time") {
     }
   }
 }
+
+}  // namespace dspack::reference_test

@@ -4,6 +4,8 @@
 
 #include "runtime/text/unicode.h"
 
+namespace dspack::regex_test {
+
 using namespace dspack;
 using namespace dspack::runtime;
 
@@ -223,3 +225,5 @@ TEST_CASE("regex: a pattern may name no more kinds of characters than fit a byte
   CHECK(regex.error().kind == ErrorKind::unsupported);
   CHECK(all_matches(literals.substr(0, 3 * 250), literals) == Strings{literals.substr(0, 3 * 250)});
 }
+
+}  // namespace dspack::regex_test

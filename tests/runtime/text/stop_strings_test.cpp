@@ -4,6 +4,8 @@
 
 #include <random>
 
+namespace dspack::stop_strings_test {
+
 using namespace dspack::runtime;
 
 namespace {
@@ -90,3 +92,5 @@ TEST_CASE("stop strings: what comes out does not depend on the pieces") {
     if (there) CHECK(whole.text.find(strings[0]) == std::string::npos);
   }
 }
+
+}  // namespace dspack::stop_strings_test

@@ -8,6 +8,8 @@
 #include "runtime/text/text_slices.h"
 #include "runtime/text/tokenizer.h"
 
+namespace dspack::tiktoken_test {
+
 using namespace dspack;
 using namespace dspack::runtime;
 
@@ -144,3 +146,5 @@ TEST_CASE("slices: a text ends after 400,000 characters, and within a run after 
   CHECK(sizes(repeat("a ", 200'001)) == Sizes{400'000, 2});
   CHECK(sizes(repeat("a ", 195'000) + repeat("b", 35'000)) == Sizes{400'000, 25'000});
 }
+
+}  // namespace dspack::tiktoken_test

@@ -2,6 +2,8 @@
 
 #include <doctest/doctest.h>
 
+namespace dspack::tokenizer_config_test {
+
 using namespace dspack;
 using namespace dspack::runtime;
 
@@ -46,3 +48,5 @@ TEST_CASE("tokenizer_config.json: wrong types are invalid and named") {
     CHECK(config.error().message.starts_with("tokenizer_config.json"));
   }
 }
+
+}  // namespace dspack::tokenizer_config_test

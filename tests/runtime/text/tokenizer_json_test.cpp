@@ -2,6 +2,8 @@
 
 #include "small_tokenizer.h"
 
+namespace dspack::tokenizer_json_test {
+
 using namespace dspack;
 using namespace dspack::runtime;
 using namespace dspack::runtime::testing;
@@ -164,3 +166,5 @@ TEST_CASE("tokenizer.json: deep nesting is refused") {
   CHECK(mentions(refusal(objects), "nested"));
   CHECK(refusal("{\"model\":\"" + arrays + "\"}").kind == ErrorKind::invalid);  // within a string it is only text
 }
+
+}  // namespace dspack::tokenizer_json_test

@@ -3,6 +3,8 @@
 #include "runtime/text/detokenizer.h"
 #include "small_tokenizer.h"
 
+namespace dspack::tokenizer_test {
+
 using namespace dspack;
 using namespace dspack::runtime;
 using namespace dspack::runtime::testing;
@@ -153,3 +155,5 @@ TEST_CASE("detokenizer: an added token whose characters all spell bytes is those
   CHECK(tokenizer.token_bytes(300) == "\xC3x");
   CHECK(tokenizer.token_bytes(301) == "é ");
 }
+
+}  // namespace dspack::tokenizer_test

@@ -2,6 +2,8 @@
 
 #include <doctest/doctest.h>
 
+namespace dspack::unicode_properties_test {
+
 using namespace dspack::runtime;
 
 namespace {
@@ -57,3 +59,5 @@ TEST_CASE("code point sets: union, intersection, complement") {
   CHECK(letters.contains('z'));
   CHECK_FALSE(letters.contains('`'));
 }
+
+}  // namespace dspack::unicode_properties_test

@@ -4,6 +4,8 @@
 
 #include "runtime/text/byte_level.h"
 
+namespace dspack::unicode_test {
+
 using namespace dspack::runtime;
 
 TEST_CASE("unicode: every code point survives encoding and decoding") {
@@ -48,3 +50,5 @@ TEST_CASE("byte level: all bytes are spelled as in GPT-2, and back") {
   CHECK_FALSE(unspell_bytes("<｜User｜>").has_value());
   CHECK_FALSE(unspell_bytes("a b").has_value());
 }
+
+}  // namespace dspack::unicode_test

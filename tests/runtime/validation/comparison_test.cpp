@@ -8,7 +8,7 @@
 
 #include "runtime/validation/comparison_report.h"
 
-namespace dspack::runtime {
+namespace dspack::runtime::comparison_test {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
@@ -116,4 +116,4 @@ TEST_CASE("comparison: NaN exceeds every tolerance, and the report is JSON all t
 }
 
 }  // namespace
-}  // namespace dspack::runtime
+}  // namespace dspack::runtime::comparison_test

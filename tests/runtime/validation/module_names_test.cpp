@@ -10,7 +10,7 @@
 #include "tests/runtime/support/recording_model.h"
 #include "tests/runtime/support/stored_tensors.h"
 
-namespace dspack::runtime {
+namespace dspack::runtime::module_names_test {
 namespace {
 
 // Keeps names and row counts.
@@ -118,4 +118,4 @@ TEST_CASE("modules: routed experts and routers are known by name") {
 }
 
 }  // namespace
-}  // namespace dspack::runtime
+}  // namespace dspack::runtime::module_names_test

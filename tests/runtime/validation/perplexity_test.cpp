@@ -8,7 +8,7 @@
 #include "tests/runtime/support/recording_model.h"
 #include "tests/runtime/support/stored_tensors.h"
 
-namespace dspack::runtime {
+namespace dspack::runtime::perplexity_test {
 namespace {
 
 TEST_CASE("perplexity: windows score every token once, and none without something before it") {
@@ -80,4 +80,4 @@ TEST_CASE("perplexity: a window's tokens are scored by the logits before them") 
 }
 
 }  // namespace
-}  // namespace dspack::runtime
+}  // namespace dspack::runtime::perplexity_test

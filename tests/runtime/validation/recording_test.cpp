@@ -11,7 +11,7 @@
 #include "tests/support/numeric.h"
 #include "tests/support/temp_folder.h"
 
-namespace dspack::runtime {
+namespace dspack::runtime::recording_test {
 namespace {
 
 struct Stored {
@@ -211,4 +211,4 @@ TEST_CASE("attention: expanded keys and values give the logits of the absorbed f
 }
 
 }  // namespace
-}  // namespace dspack::runtime
+}  // namespace dspack::runtime::recording_test
