@@ -58,9 +58,9 @@ class Result:
 
 
 def clean_environment(home, extra=None):
-    """No proxy, no token and no settings of the person who runs the tests."""
+    """No proxy, no token and no settings of the person who runs the tests. (DSPACK_MUTANT: tests/tools/mutation.)"""
     keep = {key: os.environ[key] for key in ("PATH", "TMPDIR", "LD_LIBRARY_PATH", "ASAN_OPTIONS", "UBSAN_OPTIONS",
-                                             "TSAN_OPTIONS", "LSAN_OPTIONS") if key in os.environ}
+                                             "TSAN_OPTIONS", "LSAN_OPTIONS", "DSPACK_MUTANT") if key in os.environ}
     return {**keep, "HOME": str(home), "HF_HOME": str(home), **(extra or {})}
 
 

@@ -55,9 +55,9 @@ EDITS = [("less", r" < ", " <= "), ("less or equal", r" <= ", " < "), ("more", r
 LEFT_ALONE = re.compile(r"^\s*(//|#|\"|R\"|namespace|using|static_assert|constexpr char|\[\[nodiscard\]\] .*;$)|DSPACK_CHECK|fmt::format")
 
 
-# Put before the first line of an edited file.
-SWITCH = ("#include <cstdlib>\n"
-          "inline const int dspack_mutant = std::getenv(\"DSPACK_MUTANT\") ? std::atoi(std::getenv(\"DSPACK_MUTANT\")) : 0;\n")
+# Put before the first line of an edited file, of which several may be compiled as one.
+SWITCH = ("#ifndef DSPACK_MUTANT\n#define DSPACK_MUTANT\n#include <cstdlib>\n"
+          "inline const int dspack_mutant = std::getenv(\"DSPACK_MUTANT\") ? std::atoi(std::getenv(\"DSPACK_MUTANT\")) : 0;\n#endif\n")
 # A statement that declares nothing, so that it may stand in a block of its own.
 STATEMENT = re.compile(r"^\s*(return\b.*|(\+\+|--)?[a-z_][\w.>\[\]()*-]*\s*(=|\+=|-=|\|=)\s.*|TRY\(.*\)|[a-z_]\w*((\.|->|::)\w+)*\(.*\)"
                        r"|(if|while) \(.*\) (return|continue|break)\b.*|continue|break|(\+\+|--)[\w.>-]+);$")
@@ -161,7 +161,7 @@ def judge(build, name, environment):
     """What noticed; None: nothing."""
     _, programs, corpora, cases = room_of(name)
     for program in programs:
-        if run([build / "tests" / program, "-m", "--abort-after=1"], 240, cwd=build / "tests" / Path(program).parent, env=environment):
+        if run([build / "tests" / program, "-m", "--abort-after=1"], 900, cwd=build / "tests" / Path(program).parent, env=environment):
             return Path(program).name
     for corpus in corpora:
         if run([build / "tests/fuzz" / ("fuzz_" + corpus), ROOT / "tests/fuzz/corpus" / corpus], 120, env=environment):
