@@ -5,7 +5,7 @@
 
 #include <fmt/format.h>
 
-#include "format/source/http_headers.h"
+#include "format/http/headers.h"
 #include "reshard/other_loaders.h"
 
 namespace dspack::reshard {

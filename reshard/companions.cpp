@@ -10,8 +10,8 @@
 
 #include "format/base/parallel.h"
 #include "format/document_bounds.h"
+#include "format/http/headers.h"
 #include "format/index.h"
-#include "format/source/http_headers.h"
 
 namespace dspack::reshard {
 namespace {

@@ -5,7 +5,7 @@
 
 #include <fmt/format.h>
 
-#include "format/source/hub_name.h"
+#include "format/hub/name.h"
 
 namespace dspack::reshard {
 namespace {

@@ -6,7 +6,7 @@
 #include <fmt/format.h>
 
 #include "format/base/size_text.h"
-#include "format/source/http_headers.h"
+#include "format/http/headers.h"
 #include "reshard/changed_config.h"
 #include "reshard/output_folder.h"
 #include "reshard/resolve_layers.h"

@@ -7,7 +7,7 @@
 
 #include "format/base/parallel.h"
 #include "format/base/size_text.h"
-#include "format/source/lanes.h"
+#include "format/http/parallel_ranges.h"
 #include "reshard/scatter.h"
 
 namespace dspack::reshard {
@@ -175,7 +175,7 @@ class Passage {
       return {};
     };
     if (run_.input.repository.is_local()) return bytes_->stream(range, sink, stop_);
-    return format::stream_in_lanes(*bytes_, range, run_.connections, run_.piece_bytes, sink, stop_);
+    return format::stream_in_parallel(*bytes_, range, run_.connections, run_.piece_bytes, sink, stop_);
   }
 
   Result<void> record() {

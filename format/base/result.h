@@ -42,6 +42,11 @@ struct [[nodiscard]] Error {
   return {ErrorKind::invalid, std::move(message)};
 }
 
+/// The caller asked to stop.
+[[nodiscard]] inline Error stopped() {
+  return {ErrorKind::cancelled, "stopped on request"};
+}
+
 template <class T>
 class [[nodiscard]] Result {
  public:

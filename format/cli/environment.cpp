@@ -4,7 +4,7 @@
 #include <fmt/format.h>
 
 #include "format/cli/process.h"
-#include "format/source/http_headers.h"
+#include "format/http/headers.h"
 
 namespace dspack::format {
 namespace {

@@ -15,7 +15,7 @@
 #include "format/base/result.h"
 #include "format/digest.h"
 #include "format/file_system.h"
-#include "format/source/content_digest.h"
+#include "format/http/content_digest.h"
 
 namespace dspack::format {
 

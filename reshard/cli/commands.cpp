@@ -9,7 +9,7 @@
 #include "format/base/foreign_text.h"
 #include "format/cli/output.h"
 #include "format/cli/terminal_progress.h"
-#include "format/source/http_headers.h"
+#include "format/http/headers.h"
 #include "reshard/cli/network_options.h"
 #include "reshard/cli/opened.h"
 #include "reshard/cli/recipe_options.h"

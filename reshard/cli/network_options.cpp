@@ -3,8 +3,8 @@
 #include "format/base/size_text.h"
 #include "format/cli/output.h"
 #include "format/cli/process.h"
+#include "format/http/pace.h"
 #include "format/packing/grouping.h"
-#include "format/source/rate_limit.h"
 
 namespace dspack::reshard {
 namespace {

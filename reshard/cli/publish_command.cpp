@@ -7,8 +7,8 @@
 #include "format/base/foreign_text.h"
 #include "format/cli/output.h"
 #include "format/cli/terminal_progress.h"
+#include "format/http/pace.h"
 #include "format/manifest.h"
-#include "format/source/rate_limit.h"
 #include "reshard/cli/opened.h"
 #include "reshard/publish/publish.h"
 
@@ -60,7 +60,7 @@ std::string there_words(const Situation& situation, const PublishTarget& target)
   return situation.by_pull_request ? "a pull request is opened" : "what is missing is added";
 }
 
-void print_outlook(const PublishOutlook& outlook, const std::string& from, const HubAddress& hub,
+void print_outlook(const PublishOutlook& outlook, const std::string& from, const format::HubClient& hub,
                    const PublishTarget& target, const std::string& there, uint64_t limit_rate) {
   print_out(fmt::format("publish  {} to {} (branch {})\n", from, hub.page(), target.branch));
   print_out(fmt::format("there    {}\n", there));
@@ -82,7 +82,7 @@ void warn_of_many_files(uint64_t files, format::Progress& progress) {
 }
 
 PublishTarget target_of(const PublishFlags& flags) {
-  return {.branch = flags.branch.empty() ? kDefaultRevision : flags.branch,
+  return {.branch = flags.branch.empty() ? format::kDefaultRevision : flags.branch,
           .create_pull_request = flags.create_pull_request,
           .only_private = flags.only_private};
 }
@@ -92,16 +92,16 @@ struct Publishing {
   const PublishFlags& flags;
   const Context& context;
   PublishTarget target;
-  format::PatientClient client;
-  HubApi hub;
+  format::HubClient client;
+  format::HubWriter hub;
   SealedFolder sealed;
 
   Publishing(const PublishFlags& the_flags, const Context& the_context, SealedFolder folder)
       : flags(the_flags),
         context(the_context),
         target(target_of(the_flags)),
-        client(the_context.remote),
-        hub(hub_address(the_context.remote, the_flags.repository), client),
+        client(the_context.remote, the_flags.repository),
+        hub(client),
         sealed(std::move(folder)) {}
 
   Result<Situation> look() {
@@ -131,30 +131,30 @@ struct Publishing {
       if (asked) situation = std::move(*asked);
     }
     warn_of_many_files(sealed.files.size(), context.progress);
-    print_outlook(publish_outlook(sealed, situation), flags.folder, hub.address(), target, there, limit_rate());
+    print_outlook(publish_outlook(sealed, situation), flags.folder, client, target, there, limit_rate());
     return 0;
   }
 
   Result<int> check() {
-    TRY_ASSIGN(const Presence presence, hub.look(target.branch, context.stop));
+    TRY_ASSIGN(const format::Presence presence, hub.look(target.branch, context.stop));
     if (!presence.revision) {
       return Error{ErrorKind::not_found,
-                   fmt::format("{}: {}", hub.address().page(),
+                   fmt::format("{}: {}", client.page(),
                                presence.repository ? fmt::format("has no branch {}", target.branch)
                                                    : "no such repository, or one that this token may not see")};
     }
-    TRY_ASSIGN(const RemoteTree tree, hub.tree(target.branch, context.stop));
+    TRY_ASSIGN(const format::HubTree tree, hub.tree(target.branch, context.stop));
     TRY(name_blobs(sealed, tree, format::posix_file_system(), flags.jobs, context.stop));
     const ListingDifference difference = compare(sealed.files, tree);
     for (const std::string& finding : difference.findings)
       print_line(finding);
     if (!difference.none()) {
       print_error(fmt::format("reshard: {}: {} from {}; run reshard publish without --check to mend that",
-                              hub.address().page(), counted(difference.findings.size(), "difference", "differences"),
+                              client.page(), counted(difference.findings.size(), "difference", "differences"),
                               flags.folder));
       return 1;
     }
-    print_equal(hub.address().page());
+    print_equal(client.page());
     return 0;
   }
 
@@ -168,16 +168,15 @@ struct Publishing {
     TRY(check_digests(sealed, format::posix_file_system(), flags.jobs, context.progress, context.stop));
     if (!situation.complete(target)) TRY(check_card());
     warn_of_many_files(sealed.files.size(), context.progress);
-    print_outlook(publish_outlook(sealed, situation), flags.folder, hub.address(), target,
-                  there_words(situation, target), limit_rate());
+    print_outlook(publish_outlook(sealed, situation), flags.folder, client, target, there_words(situation, target),
+                  limit_rate());
     const auto begin = std::chrono::steady_clock::now();
     const PublishJob job{hub, target, sealed, format::posix_file_system(), context.progress, flags.jobs, context.stop};
     TRY_ASSIGN(const PublishOutcome outcome, publish(job, std::move(situation)));
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     if (!outcome.was_complete) print_done(outcome, seconds);
     const bool waits = outcome.pull_request && !outcome.merged;
-    print_equal(waits ? fmt::format("{}/discussions/{}", hub.address().page(), *outcome.pull_request)
-                      : hub.address().page());
+    print_equal(waits ? fmt::format("{}/discussions/{}", client.page(), *outcome.pull_request) : client.page());
     return 0;
   }
 
@@ -191,7 +190,7 @@ struct Publishing {
     if (!outcome.pull_request) return;
     print_out(fmt::format("{}: {}/discussions/{}\n",
                           outcome.merged ? "merged   pull request" : "opened   pull request, to be merged by others",
-                          hub.address().page(), *outcome.pull_request));
+                          client.page(), *outcome.pull_request));
   }
 
   void print_equal(const std::string& where) const {

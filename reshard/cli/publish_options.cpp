@@ -1,6 +1,6 @@
 #include "reshard/cli/publish_options.h"
 
-#include "reshard/publish/hub_address.h"
+#include "format/hub/name.h"
 
 namespace dspack::reshard {
 
@@ -8,7 +8,7 @@ CLI::App* declare_publish(CLI::App& app, PublishFlags& flags, NetworkFlags& netw
   CLI::App* verb = app.add_subcommand("publish", "Put a packed repository on the Hugging Face Hub");
   verb->add_option("DIR", flags.folder, "A sealed packed repository")->required();
   const auto take_name = [&flags](const std::string& text) {
-    auto name = parse_repository_name(text);
+    auto name = format::parse_repository_name(text);
     if (!name) throw CLI::ValidationError("--repo", name.error().message);
     flags.repository = *name;
   };

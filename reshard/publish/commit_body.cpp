@@ -2,8 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "format/http/content_digest.h"
 #include "format/json.h"
-#include "reshard/publish/encoding.h"
 
 namespace dspack::reshard {
 namespace {
@@ -47,7 +47,7 @@ Result<std::string> commit_body(const CommitHead& head, const PlannedCommit& com
       return Error{ErrorKind::corrupt, fmt::format("{}: changed while it was published", file.path)};
     // Put together by hand: the content is most of the text, and is not to be copied through a JSON value.
     body += R"({"key":"file","value":{"content":")";
-    body += base64(format::as_bytes(content));
+    body += format::base64(format::as_bytes(content));
     body += fmt::format(R"(","encoding":"base64","path":{}}}}}{})", format::canonical_json(file.path), "\n");
   }
   for (const std::string& path : commit.deleted)

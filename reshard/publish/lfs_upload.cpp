@@ -5,22 +5,27 @@
 
 #include <fmt/format.h>
 
+#include "format/http/headers.h"
+#include "format/http/refusal_text.h"
+#include "format/hub/name.h"
 #include "format/json.h"
-#include "format/source/hub_name.h"
 
 namespace dspack::reshard {
 namespace {
 
-using format::HttpCall;
-using format::HttpReply;
+using format::HttpRequest;
+using format::HttpResponse;
 using format::Json;
+using format::LfsObject;
+using format::UploadPart;
 
 // Signed links live for minutes to hours. A storage that refuses a fresh one again and again does not do it for its
 // age.
 constexpr unsigned kMaxRenewals = 3;
 
+constexpr unsigned kSilenceSeconds = 60;
 // A storage may take its time to put the parts of a large object together.
-constexpr long kCompletionSilenceSeconds = 180;
+constexpr unsigned kCompletionSilenceSeconds = 180;
 
 constexpr uint64_t kMaxStorageAnswerBytes = 1 << 20;
 
@@ -53,8 +58,8 @@ Result<void> LfsUpload::send(const LocalFile& file, LfsObject answer, const std:
   unsigned idle = 0;  // refusals in a row that came no further than those before
   for (;;) {
     if (!answer.refusal.empty()) {
-      return Error{ErrorKind::network, fmt::format("{}: the Hub refuses it ({})", file.path,
-                                                   public_words(answer.refusal, hub_.address().token))};
+      const std::string words = format::refusal_text(format::without_secret(answer.refusal, hub_.hub().token()));
+      return Error{ErrorKind::network, fmt::format("{}: the Hub refuses it ({})", file.path, words)};
     }
     if (!answer.upload) {
       done();
@@ -79,7 +84,7 @@ Result<void> LfsUpload::send(const LocalFile& file, LfsObject answer, const std:
 
 Result<LfsUpload::Outcome> LfsUpload::send_by(Sending& sending, const LfsObject& answer, const std::stop_token& stop) {
   const LocalFile& file = sending.file;
-  const auto way = upload_way(*answer.upload, file.size_bytes);
+  const auto way = format::upload_way(*answer.upload, file.size_bytes);
   if (!way) return way.error().in(file.path);
   Json parts = Json::array();
   for (const UploadPart& part : way->parts) {
@@ -107,48 +112,53 @@ Result<LfsUpload::Outcome> LfsUpload::send_by(Sending& sending, const LfsObject&
 Result<LfsUpload::Outcome> LfsUpload::send_part(Sending& sending, const UploadPart& part,
                                                 const std::vector<std::string>& headers, std::string& etag,
                                                 const std::stop_token& stop) {
-  const std::string url = format::at_endpoint(part.url, hub_.address().endpoint);
+  const std::string url = format::at_endpoint(part.url, hub_.hub().endpoint());
   const auto on_sent = [&](uint64_t sent) {
     const uint64_t at = part.range.begin + sent;
     if (at <= sending.told) return;
     progress_.advanced(at - sending.told);
     sending.told = at;
   };
-  const HttpCall call{.method = "PUT",
-                      .url = url,
-                      .name = fmt::format("{} to {}", sending.file.path, public_url(url)),
-                      .bearer_token = {},
-                      .headers = headers,
-                      .slice = format::FileSlice{sending.bytes.get(), part.range, on_sent},
-                      .answer_limit_bytes = kMaxStorageAnswerBytes};
-  TRY_ASSIGN(const HttpReply reply, hub_.client().exchange(call, stop));
-  if (reply.good()) {
-    etag = reply.header("etag");
+  const HttpRequest request{.method = "PUT",
+                            .url = url,
+                            .name = fmt::format("{} to {}", sending.file.path, format::public_url(url)),
+                            .hidden = hub_.hub().token(),
+                            .headers = headers,
+                            .slice = format::FileSlice{sending.bytes.get(), part.range, on_sent},
+                            .any_status = true,
+                            .answer_limit_bytes = kMaxStorageAnswerBytes,
+                            .silence_seconds = kSilenceSeconds};
+  TRY_ASSIGN(const HttpResponse answer, hub_.hub().http().send(request, stop));
+  if (answer.good()) {
+    etag = answer.etag;
     return Outcome::stored;
   }
-  return refused(sending, reply, call.name);
+  return refused(sending, answer, request.name);
 }
 
 /// Calls of the Hub itself: completion of a multipart upload, verification.
 Result<LfsUpload::Outcome> LfsUpload::tell(Sending& sending, const std::string& href, std::string body,
                                            std::vector<std::string> headers, const std::stop_token& stop) {
-  const std::string url = format::at_endpoint(href, hub_.address().endpoint);
-  const HttpCall call{.method = "POST",
-                      .url = url,
-                      .name = fmt::format("{} at {}", sending.file.path, public_url(url)),
-                      .bearer_token = token_for(hub_.address(), url),
-                      .headers = std::move(headers),
-                      .body = std::move(body),
-                      .answer_limit_bytes = kMaxStorageAnswerBytes,
-                      .silence_seconds = kCompletionSilenceSeconds};
-  TRY_ASSIGN(const HttpReply reply, hub_.client().exchange(call, stop));
-  if (reply.good()) return Outcome::stored;
-  return refused(sending, reply, call.name);
+  const std::string url = format::at_endpoint(href, hub_.hub().endpoint());
+  const HttpRequest request{.method = "POST",
+                            .url = url,
+                            .name = fmt::format("{} at {}", sending.file.path, format::public_url(url)),
+                            .bearer_token = hub_.hub().token_for(url),
+                            .hidden = hub_.hub().token(),
+                            .headers = std::move(headers),
+                            .body = std::move(body),
+                            .any_status = true,
+                            .answer_limit_bytes = kMaxStorageAnswerBytes,
+                            .silence_seconds = kCompletionSilenceSeconds};
+  TRY_ASSIGN(const HttpResponse answer, hub_.hub().http().send(request, stop));
+  if (answer.good()) return Outcome::stored;
+  return refused(sending, answer, request.name);
 }
 
-Result<LfsUpload::Outcome> LfsUpload::refused(Sending& sending, const HttpReply& reply, const std::string& name) const {
-  sending.refusal = fmt::format("{}: refused ({})", name, hub_.words_of(reply));
-  if (is_mendable(reply.status)) return Outcome::refused;
+Result<LfsUpload::Outcome> LfsUpload::refused(Sending& sending, const HttpResponse& answer,
+                                              const std::string& name) const {
+  sending.refusal = fmt::format("{}: refused ({})", name, words_of(answer));
+  if (is_mendable(answer.status)) return Outcome::refused;
   return Error{ErrorKind::network, sending.refusal};
 }
 

@@ -9,7 +9,10 @@
 namespace dspack::reshard {
 namespace {
 
+using format::Attempted;
 using format::HttpFailure;
+using format::HubWriter;
+using format::PullRequest;
 
 /// How far it is: what a step must change. Equal ones mean that nothing has come of it.
 auto progress_of(const Situation& situation) {
@@ -42,7 +45,7 @@ class Publication {
           if (situation.on_branch) break;
         }
         if (!failure->may_pass) return failure->error;
-        TRY(job_.hub.client().pause(*failure, ++failures, job_.stop));
+        TRY(job_.hub.hub().http().pause(*failure, ++failures, job_.stop));
       }
       const auto before = progress_of(situation);
       TRY_ASSIGN(situation, look());
@@ -52,9 +55,9 @@ class Publication {
         // A listing may lag behind for a moment, but not for long.
         const HttpFailure idle{Error{ErrorKind::network, fmt::format("{}: the Hub takes what is sent, but nothing of "
                                                                      "it is to be seen (may this token read there?)",
-                                                                     job_.hub.address().page())},
+                                                                     job_.hub.hub().page())},
                                true};
-        TRY(job_.hub.client().pause(idle, ++failures, job_.stop));
+        TRY(job_.hub.hub().http().pause(idle, ++failures, job_.stop));
       }
     }
     if (situation.pull_request) outcome_.pull_request = situation.pull_request->number;
@@ -69,10 +72,10 @@ class Publication {
 
   /// The next thing to do.
   Attempted<std::monostate> step(const Situation& situation) {
-    const HubApi& hub = job_.hub;
+    const HubWriter& hub = job_.hub;
     if (!situation.repository) {
       return attempted(hub.create_repository(
-          job_.target.only_private ? HubApi::Visibility::only_private : HubApi::Visibility::as_usual, job_.stop));
+          job_.target.only_private ? HubWriter::Visibility::only_private : HubWriter::Visibility::as_usual, job_.stop));
     }
     if (!situation.branch) return attempted(hub.create_branch(job_.target.branch, job_.stop));
     if (situation.by_pull_request && !situation.pull_request) return open_pull_request();
@@ -89,7 +92,7 @@ class Publication {
     if (outcome_.pull_request) {  // never a second one for a listing that lags behind
       return HttpFailure{
           Error{ErrorKind::network, fmt::format("{}: pull request {} is not listed (closed by somebody?)",
-                                                job_.hub.address().page(), *outcome_.pull_request)},
+                                                job_.hub.hub().page(), *outcome_.pull_request)},
           true};
     }
     const std::string description = fmt::format(

@@ -27,7 +27,7 @@ struct PublishOutcome {
 };
 
 struct PublishJob {
-  const HubApi& hub;
+  const format::HubWriter& hub;
   const PublishTarget& target;
   SealedFolder& sealed;
   format::FileSystem& files;

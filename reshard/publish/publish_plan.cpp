@@ -12,7 +12,7 @@ namespace {
 constexpr std::string_view kAttributes = ".gitattributes";  // which the Hub writes itself
 
 /// What differs, or nothing.
-std::string difference_of(const LocalFile& file, const RemoteFile& there) {
+std::string difference_of(const LocalFile& file, const format::HubFile& there) {
   if (there.size_bytes != file.size_bytes)
     return fmt::format("has {} bytes there, {} here", there.size_bytes, file.size_bytes);
   if (there.sha256) return *there.sha256 == file.sha256 ? "" : "has another SHA-256 there";
@@ -61,7 +61,7 @@ uint64_t regular_bytes(const std::vector<LocalFile>& local, const std::vector<Pe
 
 }  // namespace
 
-ListingDifference compare(const std::vector<LocalFile>& local, const RemoteTree& remote) {
+ListingDifference compare(const std::vector<LocalFile>& local, const format::HubTree& remote) {
   ListingDifference difference;
   auto there = remote.begin();
   const auto extra_before = [&](const LocalFile* file) {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "reshard/publish/hub_answers.h"
+#include "format/hub/listing.h"
 #include "reshard/publish/sealed_folder.h"
 
 namespace dspack::reshard {
@@ -19,7 +19,7 @@ struct ListingDifference {
   [[nodiscard]] bool none() const { return to_send.empty() && extra.empty(); }
 };
 /// Where a regular file is to be compared, LocalFile::blob must be known (name_blobs); unknown counts as different.
-[[nodiscard]] ListingDifference compare(const std::vector<LocalFile>& local, const RemoteTree& remote);
+[[nodiscard]] ListingDifference compare(const std::vector<LocalFile>& local, const format::HubTree& remote);
 
 /// Of paths that the folder lacks, those that no packed repository would have put there by itself: not to be deleted
 /// unless a manifest says that the repository is a packed one.

@@ -8,11 +8,11 @@
 
 #include "format/base/parallel.h"
 #include "format/document_bounds.h"
+#include "format/http/content_digest.h"
 #include "format/manifest.h"
 #include "format/source/local_repository.h"
 #include "reshard/findings.h"
 #include "reshard/output_folder.h"
-#include "reshard/publish/encoding.h"
 
 namespace dspack::reshard {
 namespace {
@@ -120,7 +120,7 @@ Result<void> check_digests(const SealedFolder& sealed, format::FileSystem& files
   return judge(sealed.folder, findings.sorted());
 }
 
-Result<void> name_blobs(SealedFolder& sealed, const RemoteTree& remote, format::FileSystem& files, unsigned jobs,
+Result<void> name_blobs(SealedFolder& sealed, const format::HubTree& remote, format::FileSystem& files, unsigned jobs,
                         const std::stop_token& stop) {
   std::vector<LocalFile*> wanted;
   for (LocalFile& file : sealed.files) {
@@ -131,7 +131,7 @@ Result<void> name_blobs(SealedFolder& sealed, const RemoteTree& remote, format::
   }
   const auto one = [&](uint64_t i, const std::stop_token& stop_one) -> Result<void> {
     LocalFile& file = *wanted[i];
-    GitBlobHash blob(file.size_bytes);
+    format::ContentHash blob = format::git_blob_hash(file.size_bytes);
     format::Sha256 hash;
     const Piece take = [&](std::span<const std::byte> bytes) {
       blob.update(bytes);
@@ -140,7 +140,7 @@ Result<void> name_blobs(SealedFolder& sealed, const RemoteTree& remote, format::
     const auto read = read_all(sealed, file, files, take, stop_one);
     if (!read) return read.error().in((sealed.folder / file.path).string());
     if (hash.finish() != file.sha256) return judge(sealed.folder, {file.path + " differs from its digest"});
-    file.blob = blob.finish();
+    file.blob = blob.finish_hex();
     return {};
   };
   return run_jobs(wanted.size(), jobs, one, stop);

@@ -9,8 +9,8 @@
 
 #include "format/digest.h"
 #include "format/file_system.h"
+#include "format/hub/listing.h"
 #include "format/progress.h"
-#include "reshard/publish/hub_answers.h"
 
 namespace dspack::reshard {
 
@@ -39,7 +39,7 @@ struct SealedFolder {
 
 /// Computes LocalFile::blob where `remote` has a regular file of the same size to compare it with. Errors: also
 /// corrupt, where the content is not that of the digest.
-[[nodiscard]] Result<void> name_blobs(SealedFolder& sealed, const RemoteTree& remote, format::FileSystem& files,
+[[nodiscard]] Result<void> name_blobs(SealedFolder& sealed, const format::HubTree& remote, format::FileSystem& files,
                                       unsigned jobs, const std::stop_token& stop);
 
 }  // namespace dspack::reshard

@@ -13,7 +13,10 @@
 namespace dspack::reshard {
 namespace {
 
+using format::Attempted;
 using format::HttpFailure;
+using format::LfsObject;
+using format::LfsRequest;
 
 constexpr size_t kPreuploadFiles = 256;  // the Hub's limit
 constexpr uint64_t kSampleBytes = 512;   // by which it tells text from binary
@@ -26,22 +29,22 @@ Result<std::vector<PendingFile>> ask_modes(const SendJob& job, const std::string
   const auto ask = [&](uint64_t call, const std::stop_token& stop) -> Result<void> {
     const size_t begin = call * kPreuploadFiles;
     const size_t end = std::min(wanted.size(), begin + kPreuploadFiles);
-    std::vector<Sample> samples;
+    std::vector<format::Sample> samples;
     for (size_t i = begin; i < end; ++i) {
       const LocalFile& file = job.sealed.files[wanted[i]];
       TRY_ASSIGN(const auto bytes, job.files.open_read(job.sealed.folder / file.path));
-      Sample sample{file.path, file.size_bytes, std::string(std::min(kSampleBytes, bytes->size_bytes()), '\0')};
+      format::Sample sample{file.path, file.size_bytes, std::string(std::min(kSampleBytes, bytes->size_bytes()), '\0')};
       TRY(bytes->read(0, std::as_writable_bytes(std::span(sample.first_bytes))));
       samples.push_back(std::move(sample));
     }
-    TRY_ASSIGN(const std::vector<UploadMode> modes, job.hub.preupload(revision, samples, stop));
+    TRY_ASSIGN(const std::vector<format::UploadMode> modes, job.hub.preupload(revision, samples, stop));
     for (size_t i = begin; i < end; ++i) {
       const LocalFile& file = job.sealed.files[wanted[i]];
       if (modes[i - begin].ignored) {
         return Error{ErrorKind::conflict,
                      fmt::format("{}: the repository's .gitignore keeps {} out; take that line out of it, or publish "
                                  "elsewhere",
-                                 job.hub.address().page(), file.path)};
+                                 job.hub.hub().page(), file.path)};
       }
       // A storage has no place for an object without bytes.
       pending[i] = {wanted[i], modes[i - begin].large && file.size_bytes > 0};

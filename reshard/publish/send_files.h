@@ -1,5 +1,5 @@
 // Brings a revision of a repository to what the folder holds: uploads and commits, as planned.
-// Threads: one call at a time; sends `jobs` files at a time while the commit before is made. Errors: those of HubApi
+// Threads: one call at a time; sends `jobs` files at a time while the commit before is made. Errors: those of HubWriter
 // and LfsUpload. A failure of a commit that may pass, or a branch that has moved: look again, then go on.
 #pragma once
 
@@ -16,7 +16,7 @@ struct Sent {
 };
 
 struct SendJob {
-  const HubApi& hub;
+  const format::HubWriter& hub;
   const SealedFolder& sealed;
   format::FileSystem& files;
   format::Progress& progress;
@@ -25,6 +25,6 @@ struct SendJob {
 };
 
 /// Precondition: situation.revision exists, and something differs.
-[[nodiscard]] Attempted<std::monostate> send_files(const SendJob& job, const Situation& situation, Sent& sent);
+[[nodiscard]] format::Attempted<std::monostate> send_files(const SendJob& job, const Situation& situation, Sent& sent);
 
 }  // namespace dspack::reshard

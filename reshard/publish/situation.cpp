@@ -13,7 +13,7 @@ namespace {
 constexpr size_t kShownDigits = 16;  // of the manifest's digest, in a title
 
 struct Looking {
-  const HubApi& hub;
+  const format::HubWriter& hub;
   const PublishTarget& target;
   SealedFolder& sealed;
   format::FileSystem& files;
@@ -37,11 +37,11 @@ struct Looking {
       return {};
     }
     const std::string revision = situation.pull_request->revision();
-    TRY_ASSIGN(const Presence presence, hub.look(revision, stop));
+    TRY_ASSIGN(const format::Presence presence, hub.look(revision, stop));
     if (!presence.revision) {
       return Error{ErrorKind::not_found, fmt::format("{}: pull request {} has no branch {}; close it and run the same "
                                                      "command again",
-                                                     hub.address().page(), situation.pull_request->number, revision)};
+                                                     hub.hub().page(), situation.pull_request->number, revision)};
     }
     return read(revision, presence.info.head, situation);
   }
@@ -58,7 +58,7 @@ struct Looking {
     return Error{ErrorKind::conflict,
                  fmt::format("{}: holds files that are no part of a packed repository ({}{}); publish into another "
                              "repository, or into a branch without them (--revision), or delete them first",
-                             hub.address().page(), others.front(),
+                             hub.hub().page(), others.front(),
                              others.size() == 1 ? "" : fmt::format(" and {} more", others.size() - 1))};
   }
 
@@ -66,14 +66,14 @@ struct Looking {
   Result<std::set<std::string>> files_of_manifest(const std::string& head) const {
     const std::string& revision = head.empty() ? target.branch : head;
     TRY_ASSIGN(const std::string text,
-               hub.read_text(revision, format::kManifestPath, format::kManifestDocument.bytes, stop));
+               hub.hub().read_text(revision, format::kManifestPath, format::kManifestDocument.bytes, stop));
     const auto manifest = format::parse_manifest(text);
     if (!manifest) {
       return Error{
           ErrorKind::conflict,
           fmt::format("{}: has a {} that is not that of a packed repository which this version knows ({}), and "
                       "files that it may not delete; publish into another repository, or delete them first",
-                      hub.address().page(), format::kManifestPath, manifest.error().message)};
+                      hub.hub().page(), format::kManifestPath, manifest.error().message)};
     }
     std::set<std::string> paths;
     for (const format::PackedFile& file : manifest->files)
@@ -90,21 +90,21 @@ std::string pull_request_title(const format::Digest& manifest) {
   return "Packed repository " + to_hex(manifest).substr(0, kShownDigits);
 }
 
-Result<Situation> find_situation(const HubApi& hub, const PublishTarget& target, SealedFolder& sealed,
+Result<Situation> find_situation(const format::HubWriter& hub, const PublishTarget& target, SealedFolder& sealed,
                                  format::FileSystem& files, unsigned jobs, const std::stop_token& stop) {
   const Looking looking{hub, target, sealed, files, jobs, stop};
   Situation situation;
-  TRY_ASSIGN(const Presence presence, hub.look(target.branch, stop));
+  TRY_ASSIGN(const format::Presence presence, hub.look(target.branch, stop));
   situation.repository = presence.repository;
   situation.branch = presence.revision;
   if (presence.repository && target.only_private && !presence.info.is_private) {
     return Error{ErrorKind::conflict,
                  fmt::format("{}: is public, and --private was asked for; make it private in its settings, or leave "
                              "--private out",
-                             hub.address().page())};
+                             hub.hub().page())};
   }
   if (presence.repository && !presence.revision && target.branch.starts_with("refs/"))
-    return Error{ErrorKind::not_found, fmt::format("{}: has no {}", hub.address().page(), target.branch)};
+    return Error{ErrorKind::not_found, fmt::format("{}: has no {}", hub.hub().page(), target.branch)};
   if (!presence.revision) {
     situation.by_pull_request = target.create_pull_request;
     situation.difference = compare(sealed.files, {});
@@ -113,7 +113,7 @@ Result<Situation> find_situation(const HubApi& hub, const PublishTarget& target,
   TRY(looking.read(target.branch, presence.info.head, situation));
   situation.sealed = situation.tree.contains(format::kManifestPath);
   situation.on_branch = situation.difference.none();
-  const bool replaces = situation.sealed && target.branch == kDefaultRevision;
+  const bool replaces = situation.sealed && target.branch == format::kDefaultRevision;
   situation.by_pull_request = target.create_pull_request || replaces;
   if (situation.on_branch) return situation;
   TRY(looking.check_foreign(situation, presence.info.head));

@@ -1,18 +1,18 @@
 // How far a publication has come, asked of the server alone: nothing is kept locally, so that a run can be killed at
-// any moment and go on from any machine. Threads: one call at a time. Errors: those of HubApi; conflict, where the
+// any moment and go on from any machine. Threads: one call at a time. Errors: those of HubWriter; conflict, where the
 // repository holds what must not be replaced.
 #pragma once
 
 #include <optional>
 #include <string>
 
-#include "reshard/publish/hub_api.h"
+#include "format/hub/writer.h"
 #include "reshard/publish/publish_plan.h"
 
 namespace dspack::reshard {
 
 struct PublishTarget {
-  std::string branch = kDefaultRevision;
+  std::string branch = format::kDefaultRevision;
   bool create_pull_request = false;  // and leave it to be merged
   bool only_private = false;
 };
@@ -23,14 +23,14 @@ struct PublishTarget {
 struct Situation {
   bool repository = false;
   bool branch = false;
-  bool sealed = false;                      // the branch has a manifest: readers take it for whole
-  bool by_pull_request = false;             // what is to be done there
-  std::optional<PullRequest> pull_request;  // which is under way
-  std::string revision;                     // where commits go; empty: a pull request that is still to be opened
-  std::string head;                         // its newest commit; empty: none
-  RemoteTree tree;                          // what it holds
-  ListingDifference difference;             // of that from the folder
-  bool on_branch = false;                   // the branch itself is as the folder: nothing is left to do
+  bool sealed = false;                              // the branch has a manifest: readers take it for whole
+  bool by_pull_request = false;                     // what is to be done there
+  std::optional<format::PullRequest> pull_request;  // which is under way
+  std::string revision;          // where commits go; empty: a pull request that is still to be opened
+  std::string head;              // its newest commit; empty: none
+  format::HubTree tree;          // what it holds
+  ListingDifference difference;  // of that from the folder
+  bool on_branch = false;        // the branch itself is as the folder: nothing is left to do
 
   /// Whether that is all that was asked for.
   [[nodiscard]] bool complete(const PublishTarget& target) const {
@@ -40,7 +40,8 @@ struct Situation {
 };
 
 /// Also computes the names of `sealed`'s small files where they are needed (name_blobs).
-[[nodiscard]] Result<Situation> find_situation(const HubApi& hub, const PublishTarget& target, SealedFolder& sealed,
-                                               format::FileSystem& files, unsigned jobs, const std::stop_token& stop);
+[[nodiscard]] Result<Situation> find_situation(const format::HubWriter& hub, const PublishTarget& target,
+                                               SealedFolder& sealed, format::FileSystem& files, unsigned jobs,
+                                               const std::stop_token& stop);
 
 }  // namespace dspack::reshard

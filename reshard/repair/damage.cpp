@@ -6,7 +6,7 @@
 #include "format/base/check.h"
 #include "format/base/parallel.h"
 #include "format/compressed/expanded_file.h"
-#include "format/source/local_source.h"
+#include "format/source/local_repository.h"
 #include "reshard/findings.h"
 
 namespace dspack::reshard {

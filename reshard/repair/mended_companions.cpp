@@ -6,7 +6,7 @@
 #include <fmt/format.h>
 
 #include "format/base/parallel.h"
-#include "format/source/local_source.h"
+#include "format/source/local_repository.h"
 #include "reshard/changed_config.h"
 #include "reshard/findings.h"
 

@@ -6,7 +6,7 @@
 #include <fmt/format.h>
 
 #include "format/base/check.h"
-#include "format/source/local_source.h"
+#include "format/source/local_repository.h"
 #include "reshard/compress.h"
 
 namespace dspack::reshard {

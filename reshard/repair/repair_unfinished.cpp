@@ -7,7 +7,7 @@
 
 #include "format/document_bounds.h"
 #include "format/record_log.h"
-#include "format/source/local_source.h"
+#include "format/source/local_repository.h"
 #include "reshard/findings.h"
 #include "reshard/repair/ways.h"
 #include "reshard/run_state.h"

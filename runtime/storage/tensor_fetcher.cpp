@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "format/base/parallel.h"
-#include "format/source/lanes.h"
+#include "format/http/parallel_ranges.h"
 
 namespace dspack::runtime {
 namespace {
@@ -76,7 +76,7 @@ Result<TensorFetcher::Run> TensorFetcher::fetch_run(const Run& run, unsigned lan
   TRY_ASSIGN(format::ByteSource * file, origin_.file(all[run.front()].file, stop));
   format::Connections connections({lanes, lanes});
   TRY_ASSIGN(const auto first, connections.take(0, stop));
-  TRY(stream_in_lanes(*file, range, connections, format::kPieceBytes, sink, stop));
+  TRY(stream_in_parallel(*file, range, connections, format::kPieceBytes, sink, stop));
   end_tensors();
   if (!space_.is_full() && !good.empty()) TRY(space_.judge(cache_.claim(good)));
   return bad;

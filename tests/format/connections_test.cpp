@@ -6,7 +6,7 @@
 #include <thread>
 #include <vector>
 
-#include "format/source/connections.h"
+#include "format/http/connections.h"
 
 namespace dspack::connections_test {
 

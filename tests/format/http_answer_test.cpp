@@ -6,8 +6,8 @@
 
 #include <fmt/format.h>
 
-#include "format/source/answer_pace.h"
-#include "format/source/http_answer.h"
+#include "format/http/answer.h"
+#include "format/http/pace.h"
 
 namespace dspack::http_answer_test {
 
@@ -18,10 +18,10 @@ using format::HttpRequest;
 
 namespace {
 
-const HttpRequest kWhole{.url = "http://u:secret@h/f", .range = {}, .bearer_token = {}, .expected_version = {}};
+const HttpRequest kWhole{.url = "http://u:secret@h/f"};
 
 HttpRequest part(ByteRange range, std::string version = {}) {
-  return {.url = "http://h/f", .range = range, .bearer_token = {}, .expected_version = std::move(version)};
+  return {.url = "http://h/f", .range = range, .expected_version = std::move(version)};
 }
 
 HttpAnswer answer(const HttpRequest& request, std::initializer_list<std::string_view> lines) {
@@ -138,7 +138,7 @@ TEST_CASE("http answer: refusals, and which of them may pass") {
 
 TEST_CASE("http answer: a HEAD request is answered by the first answer, redirect or not") {
   HttpRequest request = kWhole;
-  request.head_only = true;
+  request.method = "HEAD";
   HttpAnswer moved = answer(request, {"HTTP/1.1 302 Found", "X-Linked-Etag: \"ab\"", "x-linked-size: 7",
                                       "Location: /other", "Content-Length: 3"});
   CHECK_FALSE(moved.judge(302).has_value());
@@ -197,7 +197,42 @@ TEST_CASE("http answer: too many requests wait for the count to begin anew") {
   CHECK(wait(429, {"RateLimit: \"api\";r=0;t=55", "Retry-After: 7"}) == 56);
   CHECK(wait(429, {"RateLimit: \"api\";r=3;t=55", "Retry-After: 7"}) == 7);
   CHECK(wait(503, {"RateLimit: \"api\";r=0;t=55", "Retry-After: 7"}) == 7);
-  CHECK_FALSE(wait(429, {"RateLimit: nonsense"}).has_value());
+  CHECK(wait(429, {"ratelimit: \"api\"; r=0; t=1 , \"other\";t=900"}) == 2);
+  for (const char* nonsense :
+       {"RateLimit: nonsense", "RateLimit: ", "RateLimit: t", "RateLimit: \"api\";t=", "RateLimit: \"api\";t=-1",
+        "RateLimit: \"api\";t=99999999999999999999", "Retry-After: Fri, 31 Dec 1999 23:59:59 GMT"})
+    CHECK_FALSE(wait(429, {nonsense}).has_value());
+}
+
+TEST_CASE("http answer: of an API's call 408, 429 and 5xx may pass, all else is an answer") {
+  const HttpRequest call{.method = "POST", .url = "https://hub/x", .any_status = true};
+  for (const long status : {408L, 429L, 500L, 502L, 503L, 504L}) {
+    const auto failure = answer(call, {"Retry-After: 2"}).judge(status);
+    REQUIRE(failure.has_value());
+    CHECK(failure->may_pass);
+    CHECK(failure->wait_seconds == 2.0);
+    CHECK(failure->error.message.starts_with("https://hub/x: the server answered HTTP " + std::to_string(status)));
+  }
+  for (const long status : {200L, 204L, 301L, 400L, 401L, 403L, 404L, 409L, 412L, 413L})
+    CHECK_FALSE(answer(call, {}).judge(status).has_value());
+}
+
+TEST_CASE("http answer: an API's call is answered by the last answer, and does not follow a redirect") {
+  const HttpRequest call{.method = "POST", .url = "https://hub/x", .any_status = true};
+  HttpAnswer last =
+      answer(call, {"HTTP/1.1 100 Continue\r\n", "ETag: \"a\"\r\n", "X-Error-Code: Old", "\r\n",
+                    "HTTP/1.1 302 Found\r\n", "ETAG:  \"b\" \r\n", "no header\r\n", "Location: http://elsewhere/\r\n"});
+  CHECK_FALSE(last.refused_redirect().has_value());
+  CHECK_FALSE(last.judge(302).has_value());
+  CHECK(last.response().etag == "\"b\"");
+  CHECK(last.response().error_code.empty());
+  CHECK(last.response().location == "http://elsewhere/");
+}
+
+TEST_CASE("http answer: no secret of the request is in what the server says") {
+  const HttpRequest call{
+      .method = "PUT", .url = "https://s3/x", .bearer_token = "hf_a", .hidden = "hf_b", .any_status = true};
+  CHECK(answer(call, {"X-Error-Message: hf_a and hf_b are bad"}).judge(503)->words == "(token) and (token) are bad");
 }
 
 TEST_CASE("http answer: a refused link may be an old one") {

@@ -1,6 +1,6 @@
 #include <doctest/doctest.h>
 
-#include "format/source/hub_snapshot.h"
+#include "format/hub/snapshot.h"
 #include "format/source/repository.h"
 #include "tests/support/temp_folder.h"
 

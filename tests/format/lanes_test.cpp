@@ -6,7 +6,7 @@
 #include <set>
 #include <thread>
 
-#include "format/source/lanes.h"
+#include "format/http/parallel_ranges.h"
 
 namespace dspack::lanes_test {
 
@@ -93,7 +93,7 @@ struct Line {
 
   Result<void> stream(FakeSource& source, ByteRange range, const ByteSink& sink, const std::stop_token& stop = {},
                       uint64_t piece_bytes = kPieceBytes) {
-    return format::stream_in_lanes(source, range, connections, piece_bytes, sink, stop);
+    return format::stream_in_parallel(source, range, connections, piece_bytes, sink, stop);
   }
 
   format::Connections connections;

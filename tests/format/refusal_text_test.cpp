@@ -1,7 +1,7 @@
 #include <doctest/doctest.h>
 
 #include "format/base/foreign_text.h"
-#include "format/source/refusal_text.h"
+#include "format/http/refusal_text.h"
 
 namespace dspack::refusal_text_test {
 
@@ -15,6 +15,9 @@ TEST_CASE("refusal text: what a server says, whatever it is wrapped in") {
   CHECK(refusal_text("<?xml version=\"1.0\"?>\n<Error><Code>AccessDenied</Code><Message>Request has expired</Message>"
                      "<Expires>2026</Expires></Error>") == "AccessDenied: Request has expired");
   CHECK(refusal_text("<Error><Code>NoSuchKey</Code></Error>") == "NoSuchKey");
+  CHECK(refusal_text(R"({"errors":[{"message":"a"},1,{"message":"b"}]})") == "a; b");
+  CHECK(refusal_text(R"({"error":{"a":1}})").empty());
+  CHECK(refusal_text("<Code>never closed") == "never closed");
   for (const char* nothing : {"", " \r\n", "<html><body>403</body></html>", "{\"error\":", "{}", "<Code>"}) {
     CAPTURE(nothing);
     CHECK(refusal_text(nothing).empty());
@@ -26,6 +29,8 @@ TEST_CASE("refusal text: what a server says, whatever it is wrapped in") {
 
 TEST_CASE("refusal text: nothing of a signed link") {
   CHECK(refusal_text("no: https://cdn/a/b?Expires=1&Signature=abc, try again") == "no: https://cdn/a/b?... try again");
+  CHECK(refusal_text("see https://s3/x?Signature=abc and \"http://h/?k=v\"") ==
+        "see https://s3/x?... and \"http://h/?...\"");
   CHECK(format::without_queries("a http://h/x?s=1 and http://h/y#z end") == "a http://h/x?... and http://h/y?... end");
   CHECK(format::without_queries("\"http://h/x?s\"") == "\"http://h/x?...\"");
   CHECK(format::without_queries("what? nothing://") == "what? nothing://");

@@ -1,10 +1,9 @@
 #include <doctest/doctest.h>
 
-#include "format/source/backoff.h"
-#include "format/source/http_client.h"
-#include "format/source/http_headers.h"
-#include "format/source/http_repository.h"
-#include "format/source/rate_limit.h"
+#include "format/http/client.h"
+#include "format/http/headers.h"
+#include "format/http/http_repository.h"
+#include "format/http/pace.h"
 #include "format/source/repository.h"
 #include "tests/support/temp_folder.h"
 

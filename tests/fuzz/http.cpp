@@ -4,7 +4,7 @@
 #include <cmath>
 #include <string>
 
-#include "format/source/http_answer.h"
+#include "format/http/answer.h"
 #include "tests/fuzz/target.h"
 
 using namespace dspack;
@@ -34,7 +34,7 @@ void check_failure(const HttpFailure& failure) {
 
 void check_good(const HttpRequest& request, const HttpAnswer& answer) {
   const format::HttpResponse& response = answer.response();
-  if (request.head_only) {
+  if (request.is_head()) {
     DSPACK_CHECK(response.status >= 200 && response.status < 400, "a refusal counts as good");
     return;
   }
@@ -75,11 +75,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   std::string_view first = fuzz::take(text, '\n');
   const auto status = format::parse_decimal(fuzz::take(first, ' ')).value_or(0);
   const std::string_view asked = fuzz::take(first, ' ');
-  const HttpRequest request{.url = "http://u:" + std::string(kSecret) + "@h/f",
+  const HttpRequest request{.method = asked == "head" ? "HEAD" : "GET",
+                            .url = "http://u:" + std::string(kSecret) + "@h/f",
                             .range = asked_range(asked),
-                            .bearer_token = {},
-                            .expected_version = std::string(first),
-                            .head_only = asked == "head"};
+                            .expected_version = std::string(first)};
   HttpAnswer answer(request);
   const std::vector<std::string_view> lines = fuzz::split(text, '\n');
   for (const std::string_view line : lines) {

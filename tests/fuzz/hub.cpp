@@ -4,10 +4,10 @@
 
 #include "format/base/foreign_text.h"
 #include "format/file_system.h"
-#include "format/source/http_headers.h"
-#include "format/source/hub_listing.h"
-#include "format/source/hub_name.h"
-#include "format/source/refusal_text.h"
+#include "format/http/headers.h"
+#include "format/http/refusal_text.h"
+#include "format/hub/listing.h"
+#include "format/hub/name.h"
 #include "tests/fuzz/target.h"
 
 using namespace dspack;

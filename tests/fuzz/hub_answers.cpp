@@ -3,12 +3,13 @@
 // of a source's model card.
 #include <algorithm>
 
-#include "format/source/http_exchange.h"
-#include "format/source/http_headers.h"
-#include "format/source/hub_name.h"
+#include "format/http/answer.h"
+#include "format/http/headers.h"
+#include "format/http/refusal_text.h"
+#include "format/hub/answers.h"
+#include "format/hub/lfs.h"
+#include "format/hub/name.h"
 #include "reshard/card_fields.h"
-#include "reshard/publish/hub_address.h"
-#include "reshard/publish/hub_answers.h"
 #include "tests/fuzz/target.h"
 
 using namespace dspack;
@@ -31,12 +32,12 @@ bool is_one_line(std::string_view text) {
   return std::ranges::none_of(text, [](unsigned char c) { return c < ' ' || c == 0x7f; });
 }
 
-void check_way(const reshard::LfsAction& action, uint64_t size_bytes) {
+void check_way(const format::LfsAction& action, uint64_t size_bytes) {
   DSPACK_CHECK(action.href.starts_with("http") && is_one_line(action.href), action.href);
-  judge(reshard::upload_way(action, size_bytes), [&](const reshard::UploadWay& way) {
+  judge(format::upload_way(action, size_bytes), [&](const format::UploadWay& way) {
     DSPACK_CHECK(way.multipart || way.parts.size() == 1, "parts without a multipart upload");
     uint64_t at = 0;
-    for (const reshard::UploadPart& part : way.parts) {
+    for (const format::UploadPart& part : way.parts) {
       DSPACK_CHECK(part.range.begin == at && (part.range.end > at || !way.multipart),
                    "parts with a gap, or of nothing");
       DSPACK_CHECK(part.url.starts_with("http") && is_one_line(part.url), part.url);
@@ -50,28 +51,28 @@ void check_way(const reshard::LfsAction& action, uint64_t size_bytes) {
 
 void check_batch(std::string_view text, uint64_t size_bytes) {
   const format::Digest oid = format::sha256("");
-  judge(reshard::read_batch(text, {oid}), [&](const std::vector<reshard::LfsObject>& objects) {
+  judge(format::read_batch(text, {oid}), [&](const std::vector<format::LfsObject>& objects) {
     DSPACK_CHECK(objects.size() == 1 && objects[0].oid == oid, "another object");
     if (objects[0].upload) check_way(*objects[0].upload, size_bytes);
   });
 }
 
 void check_words(std::string_view text) {
-  const std::string words = reshard::public_words(reshard::refusal_words("", text), kToken);
+  const std::string words = format::refusal_text(format::without_secret(std::string(text), kToken));
   DSPACK_CHECK(words.size() <= 300 && words.find(kToken) == std::string::npos, words);
   const size_t url = words.find("://");
   const size_t query = url == std::string::npos ? url : words.find('?', url);
-  const bool in_url = query != std::string::npos && words.find_first_of(" \t\r\n\"'<>)]}", url) > query;
-  DSPACK_CHECK(!in_url || words.substr(query).starts_with("?...") || words.size() > 295, words);
+  const bool in_url = query != std::string::npos && words.find_first_of(" \t\r\n\"'<>()]}", url) > query;
+  DSPACK_CHECK(!in_url || words.substr(query).starts_with("?...") || words.size() > 195, words);
 }
 
 void check_head(std::string_view text) {
-  format::HttpReply reply{.status = 503, .body = {}, .headers = {}};
+  const format::HttpRequest call{.method = "POST", .url = "https://h/x", .name = "n", .any_status = true};
+  format::HttpAnswer answer(call);
   for (const std::string_view line : fuzz::split(text, '\n'))
-    add_reply_line(reply, line);
-  const auto failure = passing_failure(reply, "n");
+    answer.add_line(line);
+  const auto failure = answer.judge(503);
   DSPACK_CHECK(failure && failure->may_pass && failure->wait_seconds.value_or(0) >= 0, "a busy server is final");
-  (void)format::parse_next_link(reply.header("link"));
 }
 
 void check_card(std::string_view text) {
@@ -93,19 +94,18 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (kind == "head") check_head(text);
   if (kind == "card") check_card(text);
   if (kind == "info") {
-    judge(reshard::read_repository_info(text), [](const reshard::RepositoryInfo& info) {
+    judge(format::read_repository_info(text), [](const format::RepositoryInfo& info) {
       DSPACK_CHECK(info.head.empty() || format::is_commit_id(info.head), info.head);
     });
   }
   if (kind == "modes") {
-    judge(reshard::read_preupload(text, {"a", "b"}), [](const std::vector<reshard::UploadMode>& modes) {
-      DSPACK_CHECK(modes.size() == 2, "not one mode a file");
-    });
+    judge(format::read_preupload(text, {"a", "b"}),
+          [](const std::vector<format::UploadMode>& modes) { DSPACK_CHECK(modes.size() == 2, "not one mode a file"); });
   }
   if (kind == "commit")
-    judge(reshard::read_commit(text), [](const std::string& id) { DSPACK_CHECK(format::is_commit_id(id), id); });
+    judge(format::read_commit(text), [](const std::string& id) { DSPACK_CHECK(format::is_commit_id(id), id); });
   if (kind == "opened")
-    judge(reshard::read_opened(text), [](uint64_t number) { DSPACK_CHECK(number > 0, "no number"); });
-  if (kind == "pulls") judge(reshard::read_pull_requests(text), [](const auto&) {});
+    judge(format::read_opened(text), [](uint64_t number) { DSPACK_CHECK(number > 0, "no number"); });
+  if (kind == "pulls") judge(format::read_pull_requests(text), [](const auto&) {});
   return 0;
 }

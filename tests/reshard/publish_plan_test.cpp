@@ -7,28 +7,28 @@
 #include <fmt/format.h>
 
 #include "format/document_bounds.h"
+#include "format/http/content_digest.h"
 #include "format/json.h"
 #include "format/manifest.h"
 #include "reshard/publish/commit_body.h"
-#include "reshard/publish/encoding.h"
 #include "tests/support/temp_folder.h"
 
 namespace dspack::publish_plan_test {
 
 using namespace dspack;
+using format::HubFile;
+using format::HubTree;
 using reshard::CommitLimits;
 using reshard::LocalFile;
 using reshard::PendingFile;
 using reshard::PlannedCommit;
-using reshard::RemoteFile;
-using reshard::RemoteTree;
 
 namespace {
 
 LocalFile local_file(const std::string& path, const std::string& content) {
-  reshard::GitBlobHash blob(content.size());
+  format::ContentHash blob = format::git_blob_hash(content.size());
   blob.update(format::as_bytes(content));
-  return {path, content.size(), format::sha256(content), blob.finish()};
+  return {path, content.size(), format::sha256(content), blob.finish_hex()};
 }
 
 /// `weights` files of weights, and the others that a packed repository has; by path.
@@ -50,20 +50,21 @@ std::vector<PendingFile> all_of(const std::vector<LocalFile>& files) {
 }
 
 /// Carries commits out.
-void apply(const std::vector<PlannedCommit>& commits, const std::vector<LocalFile>& files, RemoteTree& tree) {
+void apply(const std::vector<PlannedCommit>& commits, const std::vector<LocalFile>& files, HubTree& tree) {
   for (const PlannedCommit& commit : commits) {
     for (const std::string& path : commit.deleted)
       REQUIRE(tree.erase(path) == 1);  // the Hub refuses to delete what is not there
     for (const PendingFile& pending : commit.files) {
       const LocalFile& file = files[pending.file];
-      RemoteFile& there = tree[file.path];
-      there = pending.large ? RemoteFile{file.size_bytes, "", file.sha256} : RemoteFile{file.size_bytes, file.blob, {}};
+      HubFile& there = tree[file.path];
+      there = pending.large ? HubFile{{file.path, file.size_bytes, file.sha256}, ""}
+                            : HubFile{{file.path, file.size_bytes, {}}, file.blob};
     }
   }
 }
 
-RemoteTree tree_of(const std::vector<LocalFile>& files) {
-  RemoteTree tree;
+HubTree tree_of(const std::vector<LocalFile>& files) {
+  HubTree tree;
   apply({{.files = all_of(files), .deleted = {}, .seals = true}}, files, tree);
   return tree;
 }
@@ -72,14 +73,14 @@ RemoteTree tree_of(const std::vector<LocalFile>& files) {
 
 TEST_CASE("publish plan: sizes, digests, missing and extra files are told apart; .gitattributes is the Hub's") {
   const std::vector<LocalFile> files = folder_of(3);
-  RemoteTree tree = tree_of(files);
-  tree[".gitattributes"] = {10, std::string(40, '0'), {}};
+  HubTree tree = tree_of(files);
+  tree[".gitattributes"] = HubFile{{".gitattributes", 10, {}}, std::string(40, '0')};
   CHECK(compare(files, tree).none());
   tree["model/layers/001.safetensors"].size_bytes = 7;
   tree["model/layers/002.safetensors"].sha256 = format::sha256("other");
   tree["config.json"].blob = std::string(40, '1');
   tree.erase("README.md");
-  tree["a"] = tree["model/z"] = {1, std::string(40, '0'), {}};
+  tree["a"] = tree["model/z"] = HubFile{{"", 1, {}}, std::string(40, '0')};
   const auto difference = compare(files, tree);
   CHECK(difference.extra == std::vector<std::string>{"a", "model/z"});
   CHECK(difference.findings ==
@@ -137,7 +138,7 @@ TEST_CASE("publish plan: killed behind any commit, the rest leads to the folder,
       if (random() % 2 == 0) file = local_file(file.path, "old " + file.path);
     }
     const bool was_sealed = random() % 2 == 0;
-    RemoteTree tree;
+    HubTree tree;
     if (was_sealed) tree = tree_of(old);
     const CommitLimits limits{.operations = 1 + random() % 12, .regular_bytes = 1 + random() % 60};
     bool replaces = was_sealed;  // decided once: a branch that lost its manifest may hold old files of any name

@@ -91,9 +91,10 @@ TEST_CASE("sealed folder: what is changed, missing, extra or unfinished is named
 TEST_CASE("sealed folder: git's names are computed where the server has a small file of that size") {
   const Packed packed;
   SealedFolder sealed = packed.open().value();
-  reshard::RemoteTree tree;
+  format::HubTree tree;
   for (const reshard::LocalFile& file : sealed.files)
-    tree[file.path] = {file.size_bytes + (file.path == "README.md" ? 1 : 0), std::string(40, '0'), {}};
+    tree[file.path] =
+        format::HubFile{{file.path, file.size_bytes + (file.path == "README.md" ? 1 : 0), {}}, std::string(40, '0')};
   tree.erase("manifest.json");
   REQUIRE(name_blobs(sealed, tree, format::posix_file_system(), 2, {}).has_value());
   for (const reshard::LocalFile& file : sealed.files)

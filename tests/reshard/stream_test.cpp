@@ -1,6 +1,6 @@
 #include <doctest/doctest.h>
 
-#include "format/source/lanes.h"
+#include "format/http/parallel_ranges.h"
 #include "reshard/stream.h"
 
 namespace dspack::stream_test {

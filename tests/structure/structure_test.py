@@ -90,7 +90,7 @@ class Structure(unittest.TestCase):
                 if SYSTEM_HEADERS.match(target):
                     self.assertIn(name, SYSTEM_FILES, f"{name} includes <{target}>")
                 if target.startswith("curl/"):
-                    self.assertTrue(name.startswith("format/source/"), f"{name} includes <{target}>")
+                    self.assertTrue(name.startswith("format/http/"), f"{name} includes <{target}>")
 
     def test_cuda_stays_in_its_room(self):
         checked = 0

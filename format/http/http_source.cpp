@@ -1,0 +1,164 @@
+#include "format/http/http_source.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace dspack::format {
+namespace {
+
+// Fetched when a file is opened: tells its size and version, and holds the header of nearly every released shard
+// (DeepSeek-V3's are about 58 kB), so that a catalogue costs one request a shard.
+constexpr uint64_t kProbeBytes = 64ULL * 1024;
+
+/// Where the answer's Location leads is another host's business: a token stays with the address it is meant for.
+std::string token_for(const std::string& url, const std::string& address, const std::string& token) {
+  return same_host_url(address, url) ? token : std::string();
+}
+
+}  // namespace
+
+FileLink::Target FileLink::target(const std::stop_token& stop) {
+  std::unique_lock lock(mutex_);
+  (void)changed_.wait(lock, stop, [this] { return state_ != State::asking; });
+  if (state_ == State::known) return {link_.empty() ? address_ : link_, !link_.empty(), false};
+  state_ = State::asking;
+  return {address_, false, true};
+}
+
+void FileLink::resolved(const std::string& url) {
+  const std::lock_guard lock(mutex_);
+  link_ = url == address_ ? std::string() : url;
+  state_ = State::known;
+  changed_.notify_all();
+}
+
+void FileLink::failed() {
+  const std::lock_guard lock(mutex_);
+  if (state_ == State::asking) state_ = State::unknown;
+  changed_.notify_all();
+}
+
+void FileLink::expired(const std::string& url) {
+  const std::lock_guard lock(mutex_);
+  if (state_ != State::known || link_ != url) return;  // another thread has seen to it
+  link_.clear();
+  state_ = State::unknown;
+}
+
+Result<void> HttpSource::probe(const std::stop_token& stop) {
+  constexpr uint64_t kNoProgress = 0;
+  const auto first = [] { return ByteRange{0, kProbeBytes}; };
+  // The Hub's own words come with its redirect, not from the storage that a later attempt may ask directly.
+  HttpResponse address;
+  const HeadSink resolved = [&address](const HttpResponse& head) { address = head; };
+  TRY_ASSIGN(HttpResponse response, fetch(What::head, first, {}, kNoProgress, stop, resolved));
+  if (!response.file_bytes)
+    return Error{ErrorKind::corrupt, shown() + ": the server does not say how large the file is"};
+  const bool is_linked = !file_.commit.empty() && !address.linked_etag.empty();
+  if (is_linked && address.linked_bytes.value_or(*response.file_bytes) != *response.file_bytes) {
+    return Error{ErrorKind::corrupt,
+                 fmt::format("{}: has {} bytes where the Hub keeps it, and the Hub says {}; try again later", shown(),
+                             *response.file_bytes, *address.linked_bytes)};
+  }
+  known_ = {*response.file_bytes, is_linked ? address.linked_etag : response.version};
+  (is_linked ? linked_etag_ : etag_) = known_.version;
+  is_known_ = true;
+  declared_ = response.declared;
+  head_ = std::move(response.body);
+  if (!declared_ && response.has_part_md5) declared_ = ask_md5(response.effective_url, stop);
+  return {};
+}
+
+/// Nothing depends on it: where it fails nothing is declared.
+std::optional<ContentDigest> HttpSource::ask_md5(const std::string& url, const std::stop_token& stop) {
+  const HttpRequest request{.method = "HEAD",
+                            .url = url,
+                            .name = link_.address(),
+                            .bearer_token = token_for(url, link_.address(), file_.token),
+                            .expected_version = etag_};
+  const auto head = client_.send(request, stop);
+  const bool is_file = head && head->status == 200 && head->file_bytes.value_or(known_.size_bytes) == known_.size_bytes;
+  return is_file ? head->declared : std::nullopt;
+}
+
+void HttpSource::know(const KnownFile& known) {
+  known_ = known;
+  is_known_ = true;
+  const bool is_linked = !file_.commit.empty() && parse_digest(known.version).has_value();
+  (is_linked ? linked_etag_ : etag_) = known.version;
+}
+
+Result<void> HttpSource::read(uint64_t offset, std::span<std::byte> into, std::stop_token stop) {
+  std::byte* next = into.data();
+  const ByteSink copy = [&next](std::span<const std::byte> bytes) -> Result<void> {
+    next = std::copy(bytes.begin(), bytes.end(), next);
+    return {};
+  };
+  return stream({offset, offset + into.size()}, copy, stop);
+}
+
+Result<void> HttpSource::stream(ByteRange range, const ByteSink& sink, std::stop_token stop) {
+  if (range.end > known_.size_bytes) {
+    return Error{ErrorKind::corrupt, fmt::format("{}: bytes {}-{} were asked for, the file has {}", shown(),
+                                                 range.begin, range.end, known_.size_bytes)};
+  }
+  uint64_t at = range.begin;
+  if (at < head_.size() && at < range.end) {
+    const auto known = as_bytes(head_).subspan(at, std::min<uint64_t>(head_.size(), range.end) - at);
+    TRY(sink(known));
+    at += known.size();
+  }
+  if (at == range.end) return {};
+  const ByteSink count = [&at, &sink](std::span<const std::byte> bytes) -> Result<void> {
+    TRY(sink(bytes));
+    at += bytes.size();
+    return {};
+  };
+  const auto rest = [&] { return ByteRange{at, range.end}; };
+  TRY(fetch(What::payload, rest, count, at, stop));
+  if (at == range.end) return {};
+  return Error{ErrorKind::corrupt,
+               fmt::format("{}: it became shorter while it was read; run the command again", shown())};
+}
+
+Result<HttpResponse> HttpSource::fetch(What what, const std::function<ByteRange()>& range, const ByteSink& sink,
+                                       const uint64_t& received, const std::stop_token& stop,
+                                       const HeadSink& resolved) {
+  FileLink::Target target;
+  const auto answered = [&](const HttpResponse& response) {
+    if (!std::exchange(target.resolves, false)) return;
+    link_.resolved(response.effective_url);
+    if (resolved) resolved(response);
+  };
+  const auto failed = [&] {
+    if (std::exchange(target.resolves, false)) link_.failed();
+  };
+  const auto next = [&] {
+    target = link_.target(stop);
+    return HttpRequest{.url = target.url,
+                       .name = link_.address(),
+                       .bearer_token = token_for(target.url, link_.address(), file_.token),
+                       .range = range(),
+                       .is_link = target.is_link,
+                       .is_payload = what == What::payload,
+                       .expected_version = etag_,
+                       .expected_bytes = is_known_ ? std::optional(known_.size_bytes) : std::nullopt,
+                       .expected_commit = file_.commit,
+                       .expected_linked_etag = linked_etag_};
+  };
+  auto outcome = client_.send({.next = next,
+                               .sink = sink,
+                               .received = received,
+                               .on_head = answered,
+                               .on_failure = failed,
+                               .on_link_expired = [&] { link_.expired(target.url); },
+                               .explain = file_.explain},
+                              stop);
+  if (outcome) answered(*outcome);  // an answer without a body had no other chance
+  failed();
+  return outcome;
+}
+
+}  // namespace dspack::format

@@ -1,0 +1,115 @@
+#include "format/http/retrying_client.h"
+
+#include <fmt/format.h>
+
+namespace dspack::format {
+namespace {
+
+// The Hub's windows are five minutes long; a server that wants more is better left to the user.
+constexpr double kMaxWaitSeconds = 310;
+
+// A server that never answered is more likely a wrong address than a fault that passes.
+constexpr unsigned kFirstContactAttempts = 5;
+
+// Shorter pauses are not worth a line.
+constexpr double kToldPauseSeconds = 5;
+
+// A link that expires again at once was not refused for its age: some servers answer 403 to what they do not like.
+constexpr unsigned kMaxExpiredLinks = 3;
+
+// An answer to another question than the one asked: one of many servers behind a name may be at fault, or one moment. A
+// server that does not know ranges at all is not asked for long.
+constexpr unsigned kMaxWrongAnswers = 3;
+
+double random_fraction() {
+  thread_local std::minstd_rand generator{std::random_device{}()};
+  return std::uniform_real_distribution<double>(0, 1)(generator);
+}
+
+bool asks_for_fewer(long status) {
+  constexpr long kTooManyRequests = 429;
+  constexpr long kUnavailable = 503;
+  return status == kTooManyRequests || status == kUnavailable;
+}
+
+}  // namespace
+
+RetryingClient::RetryingClient(const RemoteOptions& options)
+    : client_({options.certificate_file, options.rate_limit, options.counters, options.stall_seconds}),
+      attempts_(options.attempts),
+      on_note_(options.on_note),
+      counters_(options.counters) {}
+
+HttpOutcome RetryingClient::send_once(const HttpRequest& request, const ByteSink& sink, const std::stop_token& stop,
+                                      const HeadSink& on_head) {
+  HttpOutcome outcome = client_.send(request, sink, stop, on_head);
+  const auto* failure = std::get_if<HttpFailure>(&outcome);
+  const bool was_answered = failure == nullptr || failure->status != 0;
+  if (was_answered) contacted_ = true;
+  if (failure == nullptr || (was_answered && request.any_status)) answered_ = true;
+  return outcome;
+}
+
+Result<HttpResponse> RetryingClient::send(const Transfer& transfer, const std::stop_token& stop) {
+  uint64_t progress = transfer.received;
+  unsigned expired = 0;
+  unsigned wrong = 0;
+  for (unsigned failures = 1;; ++failures) {
+    HttpOutcome outcome = send_once(transfer.next(), transfer.sink, stop, transfer.on_head);
+    if (auto* response = std::get_if<HttpResponse>(&outcome)) return std::move(*response);
+    auto& failure = std::get<HttpFailure>(outcome);
+    if (transfer.on_failure) transfer.on_failure();
+    if (transfer.received != progress) {
+      failures = 1;
+      expired = wrong = 0;
+    }
+    progress = transfer.received;
+    if (counters_) ++counters_->retries;
+    if (counters_ && asks_for_fewer(failure.status)) ++counters_->refusals;
+    if (failure.link_expired && transfer.on_link_expired) {
+      if (expired++ < kMaxExpiredLinks) {
+        transfer.on_link_expired();
+        continue;
+      }
+      failure.error.message += fmt::format(
+          "; so are {} new ones, so it is not their age. Try again later, or from another network", kMaxExpiredLinks);
+    }
+    if (failure.wrong_answer) {
+      failure.may_pass = ++wrong < kMaxWrongAnswers;
+      if (!failure.may_pass) failure.error.message += fmt::format("; gave up after {} such answers", wrong);
+    }
+    TRY(pause(failure, failures, stop, transfer.explain));
+  }
+}
+
+Result<HttpResponse> RetryingClient::send(const HttpRequest& request, const std::stop_token& stop,
+                                          const ExplainFailure& explain) {
+  constexpr uint64_t kNoProgress = 0;  // a repeated attempt begins anew
+  return send({.next = [&request] { return request; }, .sink = {}, .received = kNoProgress, .explain = explain}, stop);
+}
+
+HttpOutcome RetryingClient::attempt(const HttpRequest& request, const std::stop_token& stop) {
+  return send_once(request, {}, stop, {});
+}
+
+Result<void> RetryingClient::pause(const HttpFailure& failure, unsigned failures, const std::stop_token& stop,
+                                   const ExplainFailure& explain) const {
+  TRY(judge(failure, failures, explain));
+  const double seconds = std::max(backoff_seconds(failures, random_fraction()), failure.wait_seconds.value_or(0));
+  if (on_note_ && seconds >= kToldPauseSeconds)
+    on_note_(fmt::format("{}; trying again in {:.0f} s", failure.error.message, seconds));
+  if (!wait_for(seconds, stop)) return stopped();
+  return {};
+}
+
+Result<void> RetryingClient::judge(const HttpFailure& failure, unsigned failures, const ExplainFailure& explain) const {
+  if (!failure.may_pass || (failure.no_such_host && !answered_)) return explain ? explain(failure) : failure.error;
+  const unsigned attempts = answered_ ? attempts_ : std::min(attempts_, kFirstContactAttempts);
+  if (failures >= attempts)
+    return Error{failure.error.kind, fmt::format("{}; gave up after {} attempts", failure.error.message, failures)};
+  if (failure.wait_seconds.value_or(0) <= kMaxWaitSeconds) return {};
+  return Error{failure.error.kind, fmt::format("{} and asks to wait {:.0f} s; run the command again then",
+                                               failure.error.message, *failure.wait_seconds)};
+}
+
+}  // namespace dspack::format

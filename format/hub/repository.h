@@ -1,0 +1,18 @@
+// A repository on the Hugging Face Hub, at one commit. Files of that commit that the Hub's local cache has are read
+// from there, the others across the network. Threads: thread-safe. Lifetime: borrows the FileSystem. Errors: as
+// Repository; network also for whatever stands between the user and the repository (gated, private, offline and not in
+// a cache), each with what to do.
+#pragma once
+
+#include "format/hub/name.h"
+#include "format/source/repository.h"
+
+namespace dspack::format {
+
+/// Asks the Hub which commit the revision means, unless it is one, options.hub_pinned tells, or the Hub is out of reach
+/// (HF_HUB_OFFLINE, no network) and a cache remembers what it meant last. Tells options.on_note of a local snapshot, a
+/// new name, and an answer from memory. The result borrows `files`.
+[[nodiscard]] Result<std::unique_ptr<Repository>> open_hub_repository(const HubName& name, const RemoteOptions& options,
+                                                                      FileSystem& files, const std::stop_token& stop);
+
+}  // namespace dspack::format

@@ -1,0 +1,62 @@
+// A commit's files in the Hub's local cache, as huggingface_hub and "hf download" keep them; read, never written.
+//   HF_HUB_CACHE/models--org--name/{refs/REVISION, snapshots/COMMIT/PATH -> ../../blobs/ETAG, blobs/ETAG}
+// Files that came by Xet lie in a store that repositories share: models--org--name/blobs/ETAG is a link to
+//   HF_HUB_CACHE/blobs/XX/HASH (XX: the hash's first two digits)
+// Threads: thread-safe. Lifetime: borrows the FileSystem. Errors: none of its own; what is damaged, or leads elsewhere,
+// counts as not there. Source: hub-docs, docs/hub/local-cache.md; huggingface_hub 2.4.0, utils/_shared_blobs.py.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "format/file_system.h"
+#include "format/hub/name.h"
+
+namespace dspack::format {
+
+/// ".../models--org--name"
+[[nodiscard]] Path cached_repository_folder(const Path& cache, std::string_view repository);
+
+/// The commit that a branch or tag meant when it was last downloaded.
+[[nodiscard]] std::optional<std::string> cached_commit(const Path& cache, const HubName& name, FileSystem& files);
+
+class HubSnapshot {
+ public:
+  /// nullopt: the cache has nothing of this commit. `name.revision` is the commit.
+  [[nodiscard]] static std::optional<HubSnapshot> find(const Path& cache, const HubName& name, FileSystem& files);
+
+  [[nodiscard]] const Path& folder() const { return folder_; }
+
+  struct File {
+    Path path;         // of the content, after all links
+    std::string etag;  // what the Hub calls its content: for an LFS file its SHA-256. Empty: not told
+  };
+  /// nullopt: the snapshot does not have it, or not as a regular file within the repository's folder
+  /// or the cache's shared store.
+  [[nodiscard]] std::optional<File> file(std::string_view path) const;
+
+  /// What the manifest or index names as weights.
+  struct Weights {
+    size_t files = 0;
+    std::vector<std::string> missing;  // of them, here
+    [[nodiscard]] bool are_whole() const { return files != 0 && missing.empty(); }
+  };
+  [[nodiscard]] const Weights& weights() const { return weights_; }
+
+ private:
+  HubSnapshot(Path root, Path store, Path folder, FileSystem& files)
+      : root_(std::move(root)), store_(std::move(store)), folder_(std::move(folder)), files_(&files) {}
+  [[nodiscard]] std::optional<Path> shared_blob_link(std::string_view path, const Path& target) const;
+  [[nodiscard]] Weights count_weights() const;
+  [[nodiscard]] std::optional<std::string> text(std::string_view path) const;
+
+  Path root_;    // the repository's folder, without links
+  Path store_;   // what repositories share, without links
+  Path folder_;  // the snapshot
+  FileSystem* files_;
+  Weights weights_;
+};
+
+}  // namespace dspack::format
