@@ -2,6 +2,7 @@
 
 #include "format/checkpoint.h"
 #include "format/document_bounds.h"
+#include "format/unknown_experts.h"
 #include "tests/support/small_checkpoint.h"
 
 namespace dspack::checkpoint_test {
@@ -125,6 +126,26 @@ TEST_CASE("checkpoint: a folder that holds none says what was looked for") {
   CHECK(mentions(error_of(folder), "unfinished"));
   folder.write("manifest.json", "{}");
   CHECK(mentions(error_of(folder), "manifest.json"));
+}
+
+TEST_CASE("checkpoint: experts of no known family are described by the pattern of their names") {
+  const auto described = [](const std::vector<std::string>& names) {
+    std::vector<format::TensorEntry> tensors;
+    for (const std::string& name : names) {
+      format::TensorEntry& tensor = tensors.emplace_back();
+      tensor.name = name;
+      tensor.place.role = format::Role::other;
+    }
+    return format::unknown_experts(tensors);
+  };
+  CHECK(described({"a.0.b", "head"}) == std::nullopt);
+  CHECK(
+      described({"a.0.experts.w1"}) ==
+      "1 tensor speaks of experts and has a name of no known family: \"a.N.experts.w1\" (such as \"a.0.experts.w1\")");
+  CHECK(
+      described({"a.0.experts.w1", "a.12.experts.w1", "expert", "x.0a.expert."}) ==
+      "4 tensors speak of experts and have names of no known family: \"a.N.experts.w1\" (such as \"a.0.experts.w1\"), "
+      "\"expert\", \"x.0a.expert.\"");
 }
 
 }  // namespace dspack::checkpoint_test
