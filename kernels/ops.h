@@ -163,7 +163,8 @@ struct ExpertsShape {
   uint32_t inner = 0;
   uint32_t experts = 0;
   uint32_t top_k = 0;
-  uint32_t rows = 0;  // tokens of one call at most
+  uint32_t rows = 0;        // tokens of one call at most
+  bool parts_only = false;  // Queue::run_expert_parts alone, not run_experts
 };
 
 /// All routed experts of one layer: y[t] = sum over slot < top_k, in this order, of
@@ -180,7 +181,7 @@ struct ExpertsArgs {
 
 /// Of one expert: which assignments of a call go to it, as token * top_k + slot, ascending.
 struct ExpertGroup {
-  uint32_t entry = 0;  // in the table
+  uint32_t entry = 0;  // in the table, if there is one
   std::span<const uint32_t> parts;
 };
 
@@ -190,8 +191,9 @@ struct ExpertGroup {
 /// `run_experts` does.
 struct ExpertPartsArgs {
   const ExpertTable* table = nullptr;
-  Rows x;                               // [tokens, hidden]
-  std::span<const ExpertGroup> groups;  // borrowed for the call; no part appears twice
+  const ExpertMatrices* expert = nullptr;  // in place of a table, on a host's device: the one expert of all groups
+  Rows x;                                  // [tokens, hidden]
+  std::span<const ExpertGroup> groups;     // borrowed for the call; no part appears twice
   uint32_t top_k = 0;
   Slice scratch;  // of Device::experts_scratch_bytes for at least so many tokens, 256-byte aligned
   Rows parts;     // [tokens * top_k, hidden]; neither x nor in scratch

@@ -388,13 +388,14 @@ void CpuQueue::run_experts(const ExpertsArgs& args) {
 }
 
 void CpuQueue::run_expert_parts(const ExpertPartsArgs& args) {
-  const auto& table = static_cast<const CpuExpertTable&>(*args.table);
+  const auto experts = args.table != nullptr ? static_cast<const CpuExpertTable&>(*args.table).all()
+                                             : std::span<const ExpertMatrices>(args.expert, args.expert ? 1 : 0);
   check_expert_parts(args, grouped_experts_scratch_bytes({.hidden = args.x.cols,
-                                                          .inner = table[0].gate.out,
-                                                          .experts = table.size(),
+                                                          .inner = experts[0].gate.out,
                                                           .top_k = args.top_k,
-                                                          .rows = args.x.rows}));
-  run_grouped_parts(*this, table, args);
+                                                          .rows = args.x.rows,
+                                                          .parts_only = true}));
+  run_grouped_parts(*this, experts, args);
 }
 
 void CpuQueue::argmax(const Rows& x, Slice ids) {

@@ -9,8 +9,8 @@
 namespace dspack::kernels {
 namespace {
 
-// That an expert multiplies at once: more would not be faster, and its scratch would not fit a cache.
-constexpr uint32_t kTileRows = 64;
+// That an expert multiplies at once, so that its weights are read from memory once for so many rows.
+constexpr uint32_t kTileRows = 256;
 constexpr uint64_t kAlignment = 64;
 
 /// Offsets in the scratch buffer.
@@ -33,7 +33,7 @@ Places lay_out(const ExpertsShape& shape) {
   places.gate = add(tile * shape.inner);
   places.up = add(tile * shape.inner);
   places.output = add(tile * shape.hidden);
-  places.parts = add(uint64_t{shape.rows} * shape.top_k * shape.hidden);
+  places.parts = add(shape.parts_only ? 0 : uint64_t{shape.rows} * shape.top_k * shape.hidden);
   return places;
 }
 
@@ -43,16 +43,16 @@ uint64_t grouped_experts_scratch_bytes(const ExpertsShape& shape) {
   return lay_out(shape).size_bytes;
 }
 
-void run_grouped_parts(Queue& queue, const CpuExpertTable& table, const ExpertPartsArgs& args) {
+void run_grouped_parts(Queue& queue, std::span<const ExpertMatrices> experts, const ExpertPartsArgs& args) {
   const uint32_t hidden = args.x.cols;
-  const uint32_t inner = table[0].gate.out;
+  const uint32_t inner = experts[0].gate.out;
   const Places at =
-      lay_out({.hidden = hidden, .inner = inner, .experts = table.size(), .top_k = args.top_k, .rows = args.x.rows});
+      lay_out({.hidden = hidden, .inner = inner, .top_k = args.top_k, .rows = args.x.rows, .parts_only = true});
   const auto rows_at = [&](uint64_t offset, size_t rows, uint32_t cols) {
     return Rows{.data = args.scratch.at(offset), .rows = static_cast<uint32_t>(rows), .cols = cols, .stride = cols};
   };
   for (const ExpertGroup& group : args.groups) {
-    const ExpertMatrices& expert = table[group.entry];
+    const ExpertMatrices& expert = experts[group.entry];
     for (size_t first = 0; first < group.parts.size(); first += at.tile_rows) {
       const auto some = group.parts.subspan(first, std::min<size_t>(at.tile_rows, group.parts.size() - first));
       std::vector<uint32_t> tokens;
@@ -90,7 +90,7 @@ void run_experts_grouped(Queue& queue, const CpuExpertTable& table, std::span<co
   const Rows parts{
       .data = args.scratch.at(at.parts), .rows = static_cast<uint32_t>(ids.size()), .cols = hidden, .stride = hidden};
   run_grouped_parts(
-      queue, table,
+      queue, table.all(),
       {.table = &table, .x = args.x, .groups = groups, .top_k = args.top_k, .scratch = args.scratch, .parts = parts});
   queue.combine(args.y, parts, args.weights, args.top_k);
 }

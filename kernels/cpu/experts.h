@@ -15,6 +15,7 @@ class CpuExpertTable final : public ExpertTable {
   explicit CpuExpertTable(std::span<const ExpertMatrices> experts) : experts_(experts.begin(), experts.end()) {}
   [[nodiscard]] uint32_t size() const override { return static_cast<uint32_t>(experts_.size()); }
   [[nodiscard]] const ExpertMatrices& operator[](uint32_t expert) const { return experts_[expert]; }
+  [[nodiscard]] std::span<const ExpertMatrices> all() const { return experts_; }
 
  private:
   std::vector<ExpertMatrices> experts_;
@@ -25,7 +26,7 @@ class CpuExpertTable final : public ExpertTable {
 /// By the other operations of `queue`. ids: those of args, which the host can read.
 void run_experts_grouped(Queue& queue, const CpuExpertTable& table, std::span<const uint32_t> ids,
                          const ExpertsArgs& args);
-/// The same of single experts, without the sum.
-void run_grouped_parts(Queue& queue, const CpuExpertTable& table, const ExpertPartsArgs& args);
+/// The same of single experts, without the sum. `experts`: those of the table, or the one.
+void run_grouped_parts(Queue& queue, std::span<const ExpertMatrices> experts, const ExpertPartsArgs& args);
 
 }  // namespace dspack::kernels

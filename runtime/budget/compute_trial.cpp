@@ -9,7 +9,7 @@
 #include "format/base/checked.h"
 #include "kernels/cpu/cpu_device.h"
 #include "runtime/budget/trial_expert.h"
-#include "runtime/experts/grouped_executor.h"
+#include "runtime/experts/executor.h"
 #include "runtime/model/names.h"
 
 namespace dspack::runtime {
@@ -54,49 +54,6 @@ class NoExperts final : public ExpertExecutor {
   }
 };
 
-/// Every expert is in memory: one of a few that take turns.
-class BlankExperts final : public ExpertStore {
- public:
-  static Result<std::unique_ptr<BlankExperts>> make(const LoadContext& context, const SlotPlan& plan, uint64_t copies) {
-    auto store = std::unique_ptr<BlankExperts>(new BlankExperts);
-    for (uint64_t i = 0; i < copies; ++i) {
-      TRY_ASSIGN(auto memory, zeros(context, plan.slot_bytes));
-      store->weights_.push_back(weights_in(plan, *memory));
-      store->memory_.push_back(std::move(memory));
-    }
-    return store;
-  }
-
-  void begin_pass(const ExpertPass& pass) override { pass_ = pass; }
-  [[nodiscard]] const ExpertPass& pass() const override { return pass_; }
-  void accept_drafts(uint32_t /*rows*/) override {}
-  [[nodiscard]] Result<std::unique_ptr<ExpertRequest>> request(LayerId /*layer*/,
-                                                               std::vector<ExpertDemand> /*demands*/) override {
-    return std::unique_ptr<ExpertRequest>(std::make_unique<Request>(*this));
-  }
-  void expect(LayerId /*layer*/, std::span<const ExpertId> /*experts*/) override {}
-
- private:
-  BlankExperts() = default;
-  class Request final : public ExpertRequest {
-   public:
-    explicit Request(BlankExperts& store) : store_(store) {}
-    [[nodiscard]] Result<ExpertLease> next(const std::stop_token& /*stop*/) override {
-      return ExpertLease(taken_++, store_.weights_[store_.turn_++ % store_.weights_.size()]);
-    }
-    [[nodiscard]] bool is_ready() override { return true; }
-
-   private:
-    BlankExperts& store_;
-    size_t taken_ = 0;
-  };
-
-  ExpertPass pass_;
-  std::vector<std::unique_ptr<kernels::Buffer>> memory_;
-  std::vector<ExpertWeights> weights_;
-  size_t turn_ = 0;
-};
-
 class Trial {
  public:
   Trial(const LoadContext& context, const ModelConfig& config, ModelOptions options, const TrialPass& pass,
@@ -129,7 +86,7 @@ class Trial {
              .layers = {layers.begin(), layers.end()}}));
     const uint64_t in_a_pass = std::min<uint64_t>(layers.size() * uint64_t{config_.top_k} * pass_.rows,
                                                   context_.files.checkpoint().experts().size());
-    return context_.device.is_host() ? time_grouped(like.slot, in_a_pass) : time_table(like.layout, in_a_pass);
+    return time_table(like, in_a_pass);
   }
 
  private:
@@ -210,45 +167,18 @@ class Trial {
     return ids;
   }
 
-  // One expert after the other, as the CPU runs them.
-  Result<ComputeTimes> time_grouped(const SlotPlan& slot, uint64_t in_a_pass) {
-    ComputeTimes times;
-    times.expert_bytes = static_cast<double>(slot.slot_bytes);
-    TRY_ASSIGN(const auto store,
-               BlankExperts::make(context_, slot, copies_of(context_.device, slot.slot_bytes, in_a_pass)));
-    TRY_ASSIGN(const auto executor, GroupedExecutor::make(context_.device, context_.queue, *store,
-                                                          {.hidden = config_.hidden,
-                                                           .expert_inner = config_.expert_inner,
-                                                           .experts = config_.experts,
-                                                           .top_k = config_.top_k,
-                                                           .wave_tokens = pass_.rows}));
-    const std::vector<uint32_t> routes = random_routes(config_.top_k);
-    times.distinct = static_cast<double>(std::set<uint32_t>(routes.begin(), routes.end()).size());
-    TRY_ASSIGN(const Routed routed, route(routes));
-    executor->begin_pass({.phase = pass_.rows == 1 ? Phase::decode : Phase::prefill, .rows = pass_.rows});
-    TRY_ASSIGN(
-        times.experts,
-        seconds_a_turn(
-            context_.queue, {.pace = Pace::awaited, .seconds = pass_.timing.seconds},
-            [&](size_t) {
-              return executor->run(
-                  {.layer = layers_of(true).front(), .x = routed.x, .ids = routed.ids, .weights = routed.weights},
-                  routed.y, stop_);
-            },
-            stop_));
-    return times;
-  }
-
-  // A layer's experts in one operation, as a device runs those that it holds. Of one token they are different copies,
-  // and others from turn to turn; where memory has fewer copies than a token wants experts, fewer are run.
-  Result<ComputeTimes> time_table(const ExpertLayout& layout, uint64_t in_a_pass) {
-    const uint64_t most = std::min({in_a_pass, pass_.most_experts, uint64_t{config_.experts}});
-    const uint64_t copies = copies_of(context_.device, layout.expert_bytes, most);
+  // A layer's experts in one operation. Of one token they are different copies, and others from turn to turn; where
+  // memory has fewer copies than a token wants experts, fewer are run.
+  Result<ComputeTimes> time_table(const TrialExpert& like, uint64_t in_a_pass) {
+    const ExpertLayout& layout = like.layout;
+    const bool is_host = context_.device.is_host();
+    const uint64_t most = is_host ? in_a_pass : std::min(in_a_pass, pass_.most_experts);
+    const uint64_t copies = copies_of(context_.device, layout.expert_bytes, std::min<uint64_t>(most, config_.experts));
     TRY_ASSIGN(const auto memory, zeros(context_, copies * layout.expert_bytes));
     std::vector<kernels::ExpertMatrices> matrices;
     for (uint32_t expert = 0; expert < config_.experts; ++expert) {
       const ExpertWeights weights = weights_at(layout, {memory.get(), expert % copies * layout.expert_bytes});
-      matrices.push_back({.gate = weights.gate.weight(), .up = weights.up.weight(), .down = weights.down.weight()});
+      matrices.push_back(weights.matrices());
     }
     TRY_ASSIGN(const auto table, context_.device.make_expert_table(matrices));
     const auto top_k = static_cast<uint32_t>(std::min<uint64_t>(config_.top_k, copies));
@@ -266,7 +196,8 @@ class Trial {
                                                                                .experts = config_.experts,
                                                                                .top_k = top_k,
                                                                                .rows = pass_.rows})));
-    const Pace pace = pass_.timing.pace == Pace::recorded ? Pace::recorded : Pace::enqueued;
+    const Pace on_device = pass_.timing.pace == Pace::recorded ? Pace::recorded : Pace::enqueued;
+    const Pace pace = is_host ? Pace::awaited : on_device;
     ComputeTimes times;
     TRY_ASSIGN(times.experts, seconds_a_turn(
                                   context_.queue, {.pace = pace, .seconds = pass_.timing.seconds},
@@ -286,7 +217,7 @@ class Trial {
     times.experts *= of_token;
     const std::set<uint32_t> distinct(routes.begin(), routes.end());
     times.distinct = pass_.rows == 1 ? config_.top_k : of_token * static_cast<double>(distinct.size());
-    times.expert_bytes = static_cast<double>(layout.expert_bytes);
+    times.expert_bytes = static_cast<double>(is_host ? like.slot.slot_bytes : layout.expert_bytes);
     return times;
   }
 

@@ -5,7 +5,7 @@
 #include "kernels/cpu/cpu_device.h"
 #include "runtime/budget/trial_expert.h"
 #include "runtime/budget/turn_timer.h"
-#include "runtime/experts/vram/vram_pool.h"
+#include "runtime/experts/device_cache.h"
 
 namespace dspack::runtime {
 

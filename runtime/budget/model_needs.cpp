@@ -5,10 +5,7 @@
 
 #include "format/base/checked.h"
 #include "format/compressed/expanding_repository.h"
-#include "runtime/experts/grouped_executor.h"
-#include "runtime/experts/resident_executor.h"
-#include "runtime/experts/resident_experts.h"
-#include "runtime/experts/vram/tiered_executor.h"
+#include "runtime/experts/routed_experts.h"
 #include "runtime/model/mtp.h"
 
 namespace dspack::runtime {
@@ -31,7 +28,7 @@ constexpr uint64_t kSamplerBytes = 16;
 
 // For a device that holds all experts, or some.
 Result<void> add_device_experts(const format::Checkpoint& checkpoint, const DeviceExperts& wanted, MemoryNeeds& needs) {
-  const auto all = ResidentExperts::bytes_for(checkpoint, wanted);
+  const auto all = DeviceCache::bytes_for_all(checkpoint, wanted);
   if (!all && all.error().kind != ErrorKind::not_found) return all.error();
   needs.may_be_resident = all.has_value();
   if (all) needs.resident_expert_bytes = *all;
@@ -116,16 +113,16 @@ Result<MemoryNeeds> find_needs(const LoadContext& context, const ModelConfig& co
   };
   const kernels::Device& device = context.device;
   needs.activation_bytes = [config, of_model, &device](uint32_t rows) {
-    const ExecutorShape executor = executor_shape(config, rows);
-    return of_model(rows) + (device.is_host() ? GroupedExecutor::scratch_bytes_for(executor)
-                                              : ResidentExecutor::scratch_bytes_for(device, executor));
+    const auto placement = device.is_host() ? ExpertPlacement::streamed : ExpertPlacement::resident;
+    return of_model(rows) + RoutedExperts::scratch_bytes_for(device, executor_shape(config, rows), placement);
   };
   needs.tiered_activation_bytes = [config, of_model, &device](uint32_t rows) {
-    return of_model(rows) + TieredExecutor::scratch_bytes_for(device, executor_shape(config, rows));
+    return of_model(rows) +
+           RoutedExperts::scratch_bytes_for(device, executor_shape(config, rows), ExpertPlacement::tiered);
   };
   if (options.host != nullptr && config.top_k > 0) {
     needs.host_scratch_bytes =
-        TieredExecutor::host_bytes_for(*options.host, executor_shape(config, options.model.max_rows));
+        RoutedExperts::host_bytes_for(*options.host, executor_shape(config, options.model.max_rows));
   }
   needs.workspace_bytes = [config, model = options.model, &device](uint32_t rows) mutable {
     model.wave_rows = wave_rows_for(rows);

@@ -61,7 +61,7 @@ class ReadTrial {
     for (size_t i = 0; i < keys.size(); ++i) {
       start_load(storage_, pool_,
                  {.key = keys[i],
-                  .plan = plans[i],
+                  .plan = &plans[i],
                   .slot = kernels::host_bytes(*slots_[i]),
                   .verify = storage_.must_verify(keys[i]),
                   .done = [&arrivals](const LoadOutcome& outcome) { arrivals.add(outcome.result); }});

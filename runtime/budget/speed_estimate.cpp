@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "runtime/experts/schedule.h"
+
 namespace dspack::runtime {
 
 namespace {
@@ -26,7 +28,8 @@ double expert_seconds(uint32_t top_k, double each, const ReadTimes& reads, doubl
   for (uint32_t missing = 0; missing <= top_k; ++missing) {
     const double chance = ways * std::pow(miss_rate, missing) * std::pow(hit_rate, top_k - missing);
     const double last = missing > 0 ? each : 0;
-    seconds += chance * (std::max((top_k - missing) * each, reads.seconds(missing)) + last);
+    seconds +=
+        chance * layer_seconds({.hits = (top_k - missing) * each, .transfer = reads.seconds(missing), .last = last});
     ways = ways * (top_k - missing) / (missing + 1);
   }
   return seconds;
@@ -77,8 +80,8 @@ PrefillEstimate estimate_prefill(const SpeedShape& shape, const MemoryPlan& plan
     const double each = distinct > 0 ? computing / distinct : 0;
     const double fixed = longer * (shape.dense_layers * compute.dense_layer + shape.moe_layers * compute.moe_layer);
     estimate.experts += missing * shape.moe_layers;
-    estimate.seconds += fixed + shape.moe_layers * (std::max(computing - each, reads.seconds(missing)) + each) +
-                        streaming_seconds(plan, reads, fixed);
+    const double routed = layer_seconds({.hits = computing - each, .transfer = reads.seconds(missing), .last = each});
+    estimate.seconds += fixed + shape.moe_layers * routed + streaming_seconds(plan, reads, fixed);
     estimate.bytes += static_cast<double>(plan.streamed_bytes);
     done += rows;
   }

@@ -1,10 +1,7 @@
-// How fast a plan will run, from what was measured of the machine. The model of a token's time is that of the expert
-// store: layers come one after the other; in each, experts in memory are computed while the others are read.
-//
-//   layer = attention + router + shared experts + max(hits' compute, misses' reads) + one miss's compute
-//
-// averaged over the number of misses, each expert being in memory with the hit rate. Threads: pure functions on plain
-// values. Errors: none.
+// How fast a plan will run, from what was measured of the machine: layers come one after the other, and each takes
+// attention, router, shared experts and what schedule.h says of its routed experts, averaged over the number of misses,
+// each expert being in memory with the hit rate.
+// Threads: pure functions on plain values. Errors: none.
 #pragma once
 
 #include "runtime/budget/compute_trial.h"

@@ -16,10 +16,6 @@ uint64_t vram_slots(const MemoryPlan& plan) {
   return plan.vram ? plan.vram->slots.value_or(plan.experts) : 0;
 }
 
-MissMode mode_of(const MissOptions& miss) {
-  return miss.mode == MissMode::automatic && miss.is_deterministic ? MissMode::move : miss.mode;
-}
-
 double ways(uint32_t all, uint32_t some) {
   double count = 1;
   for (uint32_t i = 0; i < some; ++i)
@@ -37,17 +33,18 @@ double gpu_expert(const SpeedShape& shape, const ComputeTimes& gpu) {
   return shape.top_k > 0 ? gpu.experts / shape.top_k : 0;
 }
 
-// Of the routed experts of one layer, if so many of its misses are moved.
-double layer_seconds(const TierTimes& times, double each, const Places& places, uint32_t moved) {
+// Of the routed experts of one layer, if so many of its misses are moved. What is read goes the same two ways.
+double split_seconds(const TierTimes& times, double each, const Places& places, uint32_t moved) {
   const uint32_t computed = places.misses() - moved;
-  const double of_moved = moved > 0 ? each : 0;
-  const double on_gpu = std::max(places.vram * each, times.link.seconds(moved)) + of_moved;
-  const double on_host = computed * times.host_expert;
-  if (places.absent == 0) return std::max(on_gpu, on_host);
+  const double in_memory = layer_seconds({.hits = places.vram * each,
+                                          .transfer = times.link.seconds(moved),
+                                          .last = moved > 0 ? each : 0,
+                                          .host = computed * times.host_expert});
+  if (places.absent == 0) return in_memory;
   constexpr double kNever = std::numeric_limits<double>::infinity();
   const double last =
       std::min(moved > 0 ? times.link.seconds(1) + each : kNever, computed > 0 ? times.host_expert : kNever);
-  return std::max({on_gpu, on_host, times.reads.seconds(places.absent) + last});
+  return std::max(in_memory, layer_seconds({.transfer = times.reads.seconds(places.absent), .last = last}));
 }
 
 struct Split {
@@ -61,7 +58,7 @@ Split best_split(const TierTimes& times, double each, const Places& places, Miss
   const uint32_t least = mode == MissMode::move ? misses : 0;
   const uint32_t most = mode == MissMode::compute ? 0 : misses;
   for (uint32_t moved = least; moved <= most; ++moved) {
-    const double seconds = layer_seconds(times, each, places, moved);
+    const double seconds = split_seconds(times, each, places, moved);
     // What was moved may be wanted again.
     if (seconds <= best.seconds) best = {.seconds = seconds, .moved = moved};
   }
@@ -82,7 +79,7 @@ TierRates tier_rates_at(const MemoryPlan& plan, double vram) {
 TierRates local_tier_rates(const MemoryPlan& plan, const MissOptions& miss) {
   const TierRates uniform = uniform_tier_rates(plan);
   const auto local = [](double rate) { return kReusedShare + (1 - kReusedShare) * rate; };
-  if (vram_slots(plan) >= plan.experts_per_token && mode_of(miss) != MissMode::compute)
+  if (vram_slots(plan) >= plan.experts_per_token && miss.effective() != MissMode::compute)
     return {.vram = local(uniform.vram), .ram = (1 - kReusedShare) * uniform.ram};
   if (vram_slots(plan) + plan.slot_count < plan.experts_per_token) return uniform;
   return {.vram = uniform.vram, .ram = local(uniform.vram + uniform.ram) - uniform.vram};
@@ -100,7 +97,7 @@ DecodeEstimate estimate_tiered_decode(const SpeedShape& shape, const TierTimes& 
       const Places places{.vram = shape.top_k - misses, .ram = misses - absent, .absent = absent};
       const double chance = ways(shape.top_k, misses) * ways(misses, absent) * std::pow(rates.vram, places.vram) *
                             std::pow(rates.ram, places.ram) * std::pow(none, absent);
-      const Split split = best_split(times, each, places, mode_of(miss));
+      const Split split = best_split(times, each, places, miss.effective());
       seconds += chance * split.seconds;
       moved += chance * split.moved;
       computed += chance * (misses - split.moved);
@@ -149,7 +146,9 @@ PrefillEstimate estimate_gpu_prefill(const SpeedShape& shape, const MemoryPlan& 
     estimate.experts += missing * shape.moe_layers;
     estimate.link_bytes += moved * shape.moe_layers * static_cast<double>(times.link.expert_bytes);
     estimate.seconds += longer * (shape.dense_layers * times.gpu.dense_layer + shape.moe_layers * times.gpu.moe_layer);
-    estimate.seconds += shape.moe_layers * (std::max({computing - last, times.link.seconds(moved), reading}) + last);
+    estimate.seconds += shape.moe_layers * layer_seconds({.hits = computing - last,
+                                                          .transfer = std::max(times.link.seconds(moved), reading),
+                                                          .last = last});
     done += rows;
   }
   estimate.bytes = estimate.experts * static_cast<double>(times.reads.expert_bytes);

@@ -1,18 +1,14 @@
-// How fast a plan will run where a GPU computes, from what was measured of the machine. Where it holds all experts
-// there is computing alone. Where it holds some, layers come one after the other, and in each
-//
-//   on the GPU   max(hits' compute, the link's copies) + one miss's compute
-//   beside it    what the CPU computes of the misses
-//   the disk     reads of what no memory has + what the last of these still needs: copy and compute, or the CPU's
-//
-// run beside each other, so a layer takes what every layer takes and the longest of the three; averaged over where a
-// token's experts are, each in the GPU's memory, in the host's, or in neither. Misses are shared between link and CPU
-// so that a layer ends earliest, unless --miss says otherwise. Threads: pure functions on plain values. Errors: none.
+// How fast a plan will run where a GPU computes, from what was measured of the machine. Where the GPU holds all experts
+// there is computing alone. Where it holds some, layers come one after the other, and each takes what schedule.h says:
+// hits are computed while misses are copied, or computed by the CPU, and what no memory has is read first. Averaged
+// over where a token's experts are, each in the GPU's memory, in the host's, or in neither. Misses are shared between
+// link and CPU so that a layer ends earliest, unless --miss says otherwise. Threads: pure functions on plain values.
+// Errors: none.
 #pragma once
 
 #include "runtime/budget/link_trial.h"
 #include "runtime/budget/speed_estimate.h"
-#include "runtime/experts/vram/miss_choice.h"
+#include "runtime/experts/schedule.h"
 
 namespace dspack::runtime {
 

@@ -7,7 +7,7 @@
 #include "format/base/checked.h"
 #include "format/base/size_text.h"
 #include "runtime/budget/memory_plan.h"
-#include "runtime/experts/vram/vram_pool.h"
+#include "runtime/experts/device_cache.h"
 
 namespace dspack::runtime {
 
@@ -92,7 +92,8 @@ class TieredPlanner {
     plan_.expert_bytes = 0;
     for (size_t i = 0; i < shares.size(); ++i) {
       *plan_.slots += shares[i];
-      plan_.expert_bytes = saturating_add(plan_.expert_bytes, VramPool::bytes_for(needs_.device_layouts[i].slot_bytes, shares[i]));
+      plan_.expert_bytes =
+          saturating_add(plan_.expert_bytes, DeviceCache::bytes_for(needs_.device_layouts[i].slot_bytes, shares[i]));
     }
   }
 

@@ -4,7 +4,7 @@
 
 #include "format/base/size_text.h"
 #include "runtime/budget/plan_report.h"
-#include "runtime/experts/vram/vram_pool.h"
+#include "runtime/experts/device_cache.h"
 
 namespace dspack::runtime {
 

@@ -27,14 +27,21 @@ struct RoutedTokens {
   std::function<void()> meanwhile = {};
 };
 
+struct ExecutorShape {
+  uint32_t hidden = 0;
+  uint32_t expert_inner = 0;
+  uint32_t experts = 0;  // of a layer
+  uint32_t top_k = 0;
+  uint32_t wave_tokens = 4096;  // for which an expert is read once; V3: 8 * 7168 FP32 = 229 kB each
+};
+
 class ExpertExecutor {
  public:
   virtual ~ExpertExecutor() = default;
   /// A pass begins; what is run until the next call belongs to it.
   virtual void begin_pass(const ExpertPass& pass) = 0;
-  /// So many of the pass's drafted rows have stood.
+  /// So many of the pass's drafted rows were accepted.
   virtual void accept_drafts(uint32_t rows) = 0;
-  /// Of the store behind it, if there is one.
   [[nodiscard]] virtual MissCounts miss_counts() const { return {}; }
   /// y[t] = sum over slot, in the router's order, of weights[t, slot] * expert(ids[t, slot])(x[t]). y [tokens, hidden].
   [[nodiscard]] virtual Result<void> run(const RoutedTokens& tokens, const kernels::Rows& y,

@@ -75,10 +75,10 @@ class Load {
   Result<void> outcome() {
     if (error_) return *error_;  // all others have ended
     if (request_.verify) {
-      TRY(check_digests(storage_, tensors_in(request_.plan, request_.slot)));
+      TRY(check_digests(storage_, tensors_in(*request_.plan, request_.slot)));
       storage_.trust(request_.key);
     }
-    finish_slot(request_.plan, request_.slot);
+    finish_slot(*request_.plan, request_.slot);
     return {};
   }
 
@@ -94,7 +94,7 @@ class Load {
 }  // namespace
 
 void start_load(WeightStorage& storage, TransferPool& pool, ExpertLoadRequest request) {
-  const std::vector<Block> blocks = split(request.plan, request.slot, storage);
+  const std::vector<Block> blocks = split(*request.plan, request.slot, storage);
   DSPACK_CHECK(!blocks.empty(), "an expert without bytes");
   const Urgency urgency = request.urgency;
   const uint64_t group = request.group;

@@ -22,8 +22,8 @@ struct LoadOutcome {
 
 struct ExpertLoadRequest {
   ExpertKey key;
-  SlotPlan plan;
-  std::span<std::byte> slot;  // slot_bytes of the plan, on a page
+  const SlotPlan* plan = nullptr;  // borrowed until `done` was called
+  std::span<std::byte> slot;       // slot_bytes of the plan, on a page
   Urgency urgency = Urgency::demand;
   uint64_t group = 0;                     // of TransferPool::submit
   bool verify = false;                    // digests, where the storage knows them; if they fit, it is told

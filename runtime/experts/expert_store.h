@@ -1,10 +1,11 @@
-// Where the weights of routed experts come from. Who needs experts of a layer asks for all of them at once, and takes
-// them one by one as they become ready; tiers, slots, eviction and transfers are behind this. Threads: single-thread.
-// Lifetime: a lease pins its expert in memory until it is dropped; requests and leases do not outlive the store.
-// Errors: those of reading, with layer and expert; budget (no memory for even one); cancelled.
+// Experts in the host's memory, wherever they are read from. An executor asks for all experts of a layer at once and
+// takes them one by one as they become ready; slots, eviction and transfers are the store's business.
+// Threads: single-thread. Lifetime: a lease pins its expert in memory until it is dropped; requests and leases do not
+// outlive the store. Errors: those of reading, with layer and expert; budget (no memory for even one); cancelled.
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <stop_token>
 #include <utility>
@@ -13,6 +14,7 @@
 #include "format/base/ids.h"
 #include "format/base/result.h"
 #include "runtime/experts/eviction_policy.h"
+#include "runtime/experts/store_stats.h"
 #include "runtime/weights/linear.h"
 
 namespace dspack::runtime {
@@ -22,9 +24,14 @@ struct ExpertWeights {
   Linear gate;  // [expert_inner, hidden]
   Linear up;    // [expert_inner, hidden]
   Linear down;  // [hidden, expert_inner]
+
+  /// As kernels take them.
+  [[nodiscard]] kernels::ExpertMatrices matrices() const {
+    return {.gate = gate.weight(), .up = up.weight(), .down = down.weight()};
+  }
 };
 
-/// What a layer wants of one expert.
+/// What a layer wants from one expert.
 struct ExpertDemand {
   ExpertId expert;
   uint32_t rows = 1;       // tokens of the pass that go to it
@@ -32,7 +39,7 @@ struct ExpertDemand {
   uint32_t last_row = 0;
 };
 
-/// Keeps the weights of an expert where they are.
+/// Keeps the weights of an expert in memory.
 class ExpertLease {
  public:
   /// What is pinned. Its release may come from the destructor of a lease only.
@@ -89,14 +96,14 @@ class ExpertRequest {
 struct ExpertPass {
   Phase phase = Phase::decode;
   uint32_t rows = 1;        // tokens
-  uint32_t draft_rows = 0;  // the last rows of the pass: drafted tokens, which may not stand
+  uint32_t draft_rows = 0;  // the last rows of the pass: drafted tokens, which may be rejected
 };
 
 /// Sums over all passes.
 struct MissCounts {
   uint64_t misses = 0;
   uint64_t draft_misses = 0;   // only drafted tokens wanted the expert
-  double waiting_seconds = 0;  // the model stood still for experts
+  double waiting_seconds = 0;  // the model waited for experts
 };
 
 class ExpertStore {
@@ -104,17 +111,24 @@ class ExpertStore {
   virtual ~ExpertStore() = default;
   /// A pass begins; every request until the next call belongs to it.
   virtual void begin_pass(const ExpertPass& pass) = 0;
-  [[nodiscard]] virtual const ExpertPass& pass() const = 0;
-  /// So many of the pass's drafted rows have stood: what they used counts as used.
+  /// So many of the pass's drafted rows were accepted: what they used counts as used.
   virtual void accept_drafts(uint32_t rows) = 0;
   [[nodiscard]] virtual MissCounts miss_counts() const { return {}; }
-  /// All that is missing begins to be read at once. No expert twice.
+  /// All that is missing begins to be read at once. No expert twice; one request at a time.
   [[nodiscard]] virtual Result<std::unique_ptr<ExpertRequest>> request(LayerId layer,
                                                                        std::vector<ExpertDemand> demands) = 0;
   /// Whether `expect` is of use in this pass.
   [[nodiscard]] virtual bool wants_forecast() const { return false; }
   /// The experts that the next layer is likely to want, most likely first. Only a hint.
   virtual void expect(LayerId layer, std::span<const ExpertId> experts) = 0;
+  [[nodiscard]] virtual ExpertStoreStats stats() const { return {}; }
+
+  // For a cache of experts in faster memory.
+
+  /// Whether there is such a copy: then the expert is the first to leave its slot here. Nothing, if it has no slot.
+  virtual void set_copied(ExpertKey /*key*/, bool /*is_copied*/) {}
+  /// An expert that is in memory, without being counted or waited for; nullopt: it is not there.
+  [[nodiscard]] virtual std::optional<ExpertLease> lease_if_ready(ExpertKey /*key*/) { return std::nullopt; }
 };
 
 }  // namespace dspack::runtime

@@ -1,12 +1,19 @@
 #include "runtime/experts/fetch_outlook.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <map>
 
+#include "format/base/size_text.h"
+
 namespace dspack::runtime {
 
 namespace {
+
+// From fewer bytes no rate follows.
+constexpr uint64_t kEnoughBytes = 64'000'000;
 
 struct Layer {
   uint64_t experts = 0, bytes = 0;          // all of them
@@ -66,6 +73,31 @@ FetchOutlook fetch_outlook(const format::Checkpoint& checkpoint, const PromptSha
   return {.experts = static_cast<uint64_t>(std::llround(experts)),
           .bytes = static_cast<uint64_t>(std::llround(bytes)),
           .network_bytes = static_cast<uint64_t>(std::llround(network))};
+}
+
+Result<void> FetchMeter::begin(uint64_t bytes) {
+  if (max_fetch_ && fetched_ + bytes > *max_fetch_) {
+    return Error{
+        ErrorKind::budget,
+        fmt::format("the prompt and its answer have read {} of experts, and --max-fetch allows {}; allow more, "
+                    "or more memory for experts (--ram, --experts), so that fewer are read again",
+                    size_words(fetched_), size_words(*max_fetch_))};
+  }
+  fetched_ += bytes;
+  if (experts_++ == 0) start_ = std::chrono::steady_clock::now();
+  return {};
+}
+
+void FetchMeter::end(uint64_t bytes, uint64_t read) {
+  fetched_ -= std::min(fetched_, bytes - read);
+  bytes_ += read;
+  if (--experts_ > 0) return;
+  seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+}
+
+std::optional<double> FetchMeter::bytes_per_second() const {
+  if (bytes_ < kEnoughBytes || seconds_ <= 0) return std::nullopt;
+  return static_cast<double>(bytes_) / seconds_;
 }
 
 }  // namespace dspack::runtime

@@ -1,11 +1,14 @@
-// What reading a prompt's experts is expected to take, before it begins.
-// Threads: thread-safe (pure functions). Errors: none.
+// What reading a prompt's experts is expected to take, and what it has taken so far.
+// Threads: fetch_outlook is pure; a meter is single-thread. Errors: budget (--max-fetch).
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <set>
 
+#include "format/base/result.h"
 #include "format/checkpoint.h"
 #include "runtime/storage/weight_storage.h"
 
@@ -38,5 +41,28 @@ struct ExpertPlaces {
 
 [[nodiscard]] FetchOutlook fetch_outlook(const format::Checkpoint& checkpoint, const PromptShape& prompt,
                                          const ExpertPlaces& places);
+
+/// Counts the bytes of experts that are read: for one prompt and its answer, and a second.
+class FetchMeter {
+ public:
+  /// `max_fetch`: bytes for a prompt and its answer; absent: no limit.
+  explicit FetchMeter(std::optional<uint64_t> max_fetch) : max_fetch_(max_fetch) {}
+
+  void begin_prompt() { fetched_ = 0; }
+  /// An expert of so many bytes is about to be read. Errors: budget, with the figures.
+  [[nodiscard]] Result<void> begin(uint64_t bytes);
+  /// Reading it has ended, of which so much was read.
+  void end(uint64_t bytes, uint64_t read);
+  /// Of reading in this run; nullopt: too little was read to tell.
+  [[nodiscard]] std::optional<double> bytes_per_second() const;
+
+ private:
+  std::optional<uint64_t> max_fetch_;
+  uint64_t fetched_ = 0;  // since the prompt began
+  std::chrono::steady_clock::time_point start_;
+  uint64_t experts_ = 0;  // on their way
+  uint64_t bytes_ = 0;    // read in all
+  double seconds_ = 0;    // in which any was read
+};
 
 }  // namespace dspack::runtime

@@ -1,4 +1,4 @@
-// What an expert store has done, in numbers.
+// What caches of experts have done, in numbers.
 // Threads: plain values. Errors: none.
 #pragma once
 
@@ -11,23 +11,20 @@
 
 #include "format/base/ids.h"
 #include "runtime/experts/eviction_policy.h"
-#include "runtime/experts/vram/vram_stats.h"
 #include "runtime/storage/weight_storage.h"
 
 namespace dspack::runtime {
 
-/// Of one phase.
-struct PhaseStats {
-  uint64_t passes = 0;
-  uint64_t hits = 0;                 // demands of experts that were in memory
-  uint64_t late = 0;                 // of experts that were on their way
-  std::array<uint64_t, 2> misses{};  // by StorageTier
-  std::array<uint64_t, 2> bytes{};   // read for them
-  uint64_t draft_misses = 0;         // of the misses: only drafted tokens wanted the expert
+/// Of one cache, in host or device memory, and one phase.
+struct CacheCounts {
+  uint64_t hits = 0;          // demands of experts that were in the cache
+  uint64_t late = 0;          // of experts that were on their way there
+  uint64_t missed = 0;        // of the others
+  uint64_t draft_misses = 0;  // of `missed`: only drafted tokens wanted the expert
   uint64_t evictions = 0;
-  double waiting_seconds = 0;  // the model stood still for experts
+  double waiting_seconds = 0;  // the model waited for experts
   // Prefetching; all of it is counted with the decode passes, which cause it.
-  uint64_t prefetches = 0;  // experts that began to be read on the chance
+  uint64_t prefetches = 0;
   uint64_t prefetched_bytes = 0;
   uint64_t useful_prefetches = 0;  // wanted later, while still there
   uint64_t useful_bytes = 0;
@@ -35,8 +32,37 @@ struct PhaseStats {
   uint64_t foreseeable = 0;   // demands of layers for which there was a forecast
   uint64_t foreseen = 0;      // of them, those that it held
   uint64_t expected = 0;      // experts in all of the forecasts
+};
+
+/// Of the host's memory.
+struct PhaseStats : CacheCounts {
+  uint64_t passes = 0;
+  std::array<uint64_t, 2> misses{};  // by StorageTier
+  std::array<uint64_t, 2> bytes{};   // read for them
 
   [[nodiscard]] uint64_t all_misses() const { return misses[0] + misses[1]; }
+};
+
+/// Of a device's memory.
+struct VramPhaseStats : CacheCounts {
+  uint64_t moved = 0;  // misses that were copied there
+  uint64_t moved_bytes = 0;
+  uint64_t computed = 0;        // misses that the CPU computed in the host's memory
+  uint64_t computed_bytes = 0;  // of their weights
+  uint64_t promoted = 0;        // of these: copied afterwards, while the link was idle
+  uint64_t promoted_bytes = 0;
+};
+
+struct VramStats {
+  std::array<VramPhaseStats, kPhases> phases{};  // by Phase
+  uint64_t draft_misses = 0;                     // of both phases
+  std::string miss;                              // auto, move or compute
+  bool is_deterministic = false;
+  uint64_t slots = 0;                // of the cache
+  uint64_t used = 0;                 // of these, now
+  uint64_t bytes = 0;                // of all slots, those of the window included
+  double link_bytes_per_second = 0;  // at which experts were copied lately; 0: none was
+  double cpu_bytes_per_second = 0;   // at which the CPU went through weights of one row lately; 0: it did not
 };
 
 struct ExpertStoreStats {
@@ -51,7 +77,7 @@ struct ExpertStoreStats {
   uint64_t loaded_bytes = 0;                              // read before the first pass: resident experts
   std::set<ExpertKey> read_experts;                       // each once, however often it was read
   std::map<LayerId, std::set<std::string>> opened_files;  // by layer, relative to the repository
-  std::optional<VramStats> vram;                          // of the tier above, where a GPU holds some of the experts
+  std::optional<VramStats> vram;                          // where a GPU holds some of the experts
 
   [[nodiscard]] uint64_t hits() const { return phases[0].hits + phases[0].late + phases[1].hits + phases[1].late; }
   [[nodiscard]] uint64_t misses() const { return phases[0].all_misses() + phases[1].all_misses(); }

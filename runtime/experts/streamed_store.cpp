@@ -1,22 +1,37 @@
 #include "runtime/experts/streamed_store.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
-#include <chrono>
 #include <deque>
 
 #include "format/base/checked.h"
-
 #include "format/base/guarded.h"
-#include "runtime/experts/slot_layouts.h"
+#include "format/base/seconds.h"
+#include "kernels/cpu/cpu_device.h"
 
 namespace dspack::runtime {
 
 namespace {
 
 // One is read while the slot of the next is found; more would only delay what comes to be wanted.
-constexpr uint64_t kMostPrefetches = 2;
+constexpr uint64_t kMaxPrefetches = 2;
 
 }  // namespace
+
+struct StreamedStore::Slot final : CacheSlot {
+  std::unique_ptr<kernels::Buffer> memory;
+  const SlotPlan* plan = nullptr;  // of the expert
+  bool is_loading = false;
+  std::optional<Error> error;            // reading has failed
+  StorageTier tier = StorageTier::disk;  // where it was read from
+  Urgency urgency = Urgency::demand;     // of reading it
+  bool may_fail = false;                 // begun as a prefetch: a failure is no error, it is read again when wanted
+  bool is_second_try = false;
+  std::chrono::steady_clock::time_point arrival;  // if ready: when it became so
+
+  [[nodiscard]] std::span<std::byte> memory_bytes() const { return kernels::host_bytes(*memory); }
+};
 
 // Demands that have a slot are pinned until they are taken; those that have none wait for one.
 class StreamedStore::Request final : public ExpertRequest {
@@ -37,15 +52,15 @@ class StreamedStore::Request final : public ExpertRequest {
   Result<void> begin() {
     for (size_t i = 0; i < demands_.size(); ++i) {
       const ExpertKey key{.layer = layer_, .expert = demands_[i].expert};
-      TRY_ASSIGN(SlotPool * pool, store_.pool_of(key));
-      Slot* const slot = pool->find(key);
+      TRY(store_.check_layer(key));
+      Slot* const slot = store_.find(key);
       if (slot == nullptr) {
         missing_.push_back(i);
         continue;
       }
-      store_.count_hit(*slot, store_.uses_.use_of(layer_, demands_[i]));
+      store_.count_hit(*slot, store_.cache_->use_of(layer_, demands_[i]));
       ++slot->pins;
-      const bool is_ready = slot->state == Slot::State::ready;
+      const bool is_ready = slot->is_ready;
       (is_ready ? ready_ : coming_).push_back({.index = i, .slot = slot, .was_missing = !is_ready});
     }
     if (store_.phase() == Phase::prefill) order_missing();
@@ -55,7 +70,7 @@ class StreamedStore::Request final : public ExpertRequest {
   // With the lock held: as many of the missing as there are slots for, and in a prefill as the window allows.
   Result<void> start_missing() {
     while (!missing_.empty() && (store_.phase() == Phase::decode || ahead() < store_.prefill_window(layer_))) {
-      auto slot = store_.start_miss(store_.uses_.use_of(layer_, demands_[missing_.front()]));
+      auto slot = store_.start_miss(store_.cache_->use_of(layer_, demands_[missing_.front()]));
       if (!slot) return slot.error();
       if (*slot == nullptr) return {};
       ++(*slot)->pins;
@@ -71,8 +86,7 @@ class StreamedStore::Request final : public ExpertRequest {
     if (ready_.empty()) {
       const auto start = std::chrono::steady_clock::now();
       const auto outcome = wait(lock, stop);
-      store_.counts().waiting_seconds +=
-          std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+      store_.cache_->counts().waiting_seconds += seconds_since(start);
       if (!outcome) return outcome.error();
     }
     const Pinned taken = ready_.front();
@@ -91,7 +105,7 @@ class StreamedStore::Request final : public ExpertRequest {
   bool is_ready() override {
     const std::lock_guard lock(store_.mutex_);
     return !ready_.empty() ||
-           std::ranges::any_of(coming_, [](const Pinned& p) { return p.slot->state != Slot::State::loading; });
+           std::ranges::any_of(coming_, [](const Pinned& pinned) { return !pinned.slot->is_loading; });
   }
 
  private:
@@ -115,8 +129,8 @@ class StreamedStore::Request final : public ExpertRequest {
   // Moves what has arrived to `ready_`, and lets more come.
   Result<void> collect() {
     for (auto next = coming_.begin(); next != coming_.end();) {
-      if (next->slot->state == Slot::State::failed) return failure(next);
-      if (next->slot->state == Slot::State::ready) {
+      if (next->slot->error) return failure(next);
+      if (next->slot->is_ready) {
         ready_.push_back(*next);
         next = coming_.erase(next);
       } else {
@@ -159,47 +173,58 @@ class StreamedStore::Request final : public ExpertRequest {
   std::chrono::steady_clock::time_point last_arrival_ = start_;
 };
 
-StreamedStore::StreamedStore(kernels::Device& device, WeightStorage& storage, const StreamedStoreOptions& options)
-    : device_(device),
-      storage_(storage),
-      options_(options),
-      governor_(options.prefetch),
-      transfers_(std::make_unique<TransferPool>(storage.depth())) {}
-
 Result<std::unique_ptr<StreamedStore>> StreamedStore::make(kernels::Device& device, WeightStorage& storage,
                                                            const StreamedStoreOptions& options) {
   std::unique_ptr<StreamedStore> store(new StreamedStore(device, storage, options));
-  TRY(store->make_pools());
+  TRY(store->make_cache());
+  store->transfers_ = std::make_unique<TransferPool>(storage.depth());
   return store;
 }
 
 StreamedStore::~StreamedStore() {
+  if (transfers_ == nullptr) return;
   std::unique_lock lock(mutex_);
-  forecast_.clear();
+  cache_->end_forecast();
   changed_.wait(lock, [this] { return keeping_ == 0; });
 }
 
-Result<void> StreamedStore::make_pools() {
+Result<void> StreamedStore::make_cache() {
   TRY_ASSIGN(const std::vector<SlotLayout> layouts,
              slot_layouts(storage_.checkpoint(), options_.shape, options_.layers));
-  const std::vector<uint64_t> limits = share_slots(layouts, options_.slots, options_.least_slots);
-  for (size_t i = 0; i < layouts.size(); ++i) {
-    const SlotMemory of_device = [this](uint64_t bytes) { return device_.allocate(bytes); };
-    pools_.push_back(std::make_unique<SlotPool>(options_.memory ? options_.memory : of_device, layouts[i].slot_bytes,
-                                                limits[i], options_.policy(limits[i], options_.seed + i)));
-    for (const LayerId layer : layouts[i].layers)
-      pool_of_layer_[layer] = pools_.back().get();
-    stats_.slots += limits[i];
-    stats_.slot_bytes += limits[i] * layouts[i].slot_bytes;
+  const std::vector<uint64_t> slots = share_slots(layouts, options_.slots, options_.least_slots);
+  cache_.emplace(
+      layouts, slots,
+      ExpertCache::Options{.policy = options_.policy,
+                           .seed = options_.seed,
+                           .prefetch = options_.prefetch,
+                           .make_slot = [this](size_t pool, uint64_t place) { return make_slot(pool, place); }});
+  for (const ExpertCache::Pool& pool : cache_->pools()) {
+    stats_.slots += pool.limit;
+    stats_.slot_bytes += pool.limit * pool.layout.slot_bytes;
   }
   stats_.prefetch = to_string(options_.prefetch);
-  if (!pools_.empty()) stats_.policy = pools_.front()->policy().name();
+  if (!cache_->pools().empty()) stats_.policy = cache_->pools().front().policy->name();
   return {};
 }
 
-Result<SlotPool*> StreamedStore::pool_of(ExpertKey key) {
-  const auto found = pool_of_layer_.find(key.layer);
-  if (found != pool_of_layer_.end()) return found->second;
+Result<std::unique_ptr<CacheSlot>> StreamedStore::make_slot(size_t index, uint64_t place) {
+  const ExpertCache::Pool& pool = cache_->pools()[index];
+  auto memory = options_.memory ? options_.memory(pool.layout.slot_bytes) : device_.allocate(pool.layout.slot_bytes);
+  if (!memory) {
+    return memory.error().in(
+        fmt::format("slot {} of {} for experts (fewer with --ram or --experts)", place + 1, pool.limit));
+  }
+  auto slot = std::make_unique<Slot>();
+  slot->memory = std::move(*memory);
+  return std::unique_ptr<CacheSlot>(std::move(slot));
+}
+
+StreamedStore::Slot* StreamedStore::find(ExpertKey key) const {
+  return static_cast<Slot*>(cache_->find(key));
+}
+
+Result<void> StreamedStore::check_layer(ExpertKey key) {
+  if (cache_->has_layer(key.layer)) return {};
   // No expert of the layer can be used; what is wrong with this one?
   const auto plan = plan_slot(storage_.checkpoint(), key, options_.shape);
   if (!plan) return explained(plan.error(), key);
@@ -208,24 +233,21 @@ Result<SlotPool*> StreamedStore::pool_of(ExpertKey key) {
 
 void StreamedStore::begin_pass(const ExpertPass& pass) {
   const std::lock_guard lock(mutex_);
-  end_pass();
-  uses_.begin_pass(pass);
+  cache_->begin_pass(pass, last_release_);
+  last_release_ = std::chrono::steady_clock::now();
   ++counts().passes;
 }
 
 void StreamedStore::accept_drafts(uint32_t rows) {
   const std::lock_guard lock(mutex_);
-  for (const ExpertUse& use : uses_.accept_drafts(rows)) {
-    SlotPool& pool = *pool_of_layer_.at(use.key.layer);
-    if (pool.find(use.key) != nullptr) pool.policy().hit(use);
-  }
+  cache_->accept_drafts(rows);
 }
 
 MissCounts StreamedStore::miss_counts() const {
   const std::lock_guard lock(mutex_);
   MissCounts counts;
-  for (const PhaseStats& phase : stats_.phases) {
-    counts.misses += phase.all_misses();
+  for (const CacheCounts& phase : cache_->all_counts()) {
+    counts.misses += phase.missed;
     counts.draft_misses += phase.draft_misses;
     counts.waiting_seconds += phase.waiting_seconds;
   }
@@ -234,113 +256,144 @@ MissCounts StreamedStore::miss_counts() const {
 
 void StreamedStore::set_copied(ExpertKey key, bool is_copied) {
   const std::lock_guard lock(mutex_);
-  const auto pool = pool_of_layer_.find(key.layer);
-  if (pool == pool_of_layer_.end()) return;
-  if (Slot* const slot = pool->second->find(key)) pool->second->set_spare(*slot, is_copied);
+  cache_->set_spare(key, is_copied);
 }
 
 std::optional<ExpertLease> StreamedStore::lease_if_ready(ExpertKey key) {
   const std::lock_guard lock(mutex_);
-  const auto pool = pool_of_layer_.find(key.layer);
-  if (pool == pool_of_layer_.end()) return std::nullopt;
-  Slot* const slot = pool->second->find(key);
-  if (slot == nullptr || slot->state != Slot::State::ready) return std::nullopt;
+  Slot* const slot = find(key);
+  if (slot == nullptr || !slot->is_ready) return std::nullopt;
   ++slot->pins;
   return ExpertLease(0, slot->weights, this, slot->number);
 }
 
 Result<std::unique_ptr<ExpertRequest>> StreamedStore::request(LayerId layer, std::vector<ExpertDemand> demands) {
+  std::unique_lock lock(mutex_);
   DSPACK_CHECK(request_ == nullptr, "one request at a time");
-  end_forecast(layer, demands);
-  auto made = std::make_unique<Request>(*this, layer, demands);
-  Result<void> begun;
-  {
-    const std::lock_guard lock(mutex_);
-    request_ = made.get();
-    uses_.remember_drafts(layer, demands);
-    begun = made->begin();
+  cache_->begin_layer(layer, demands);
+  std::vector<uint64_t> stale;  // prefetches that nobody is going to want
+  for (const auto& any : cache_->slots()) {
+    const auto& slot = static_cast<const Slot&>(*any);
+    if (slot.is_loading && slot.urgency == Urgency::prefetch && !cache_->is_near(slot.key))
+      stale.push_back(slot.number);
   }
+  lock.unlock();
+  for (const uint64_t slot : stale)
+    transfers_->drop(slot);  // without the lock: it ends in `loaded`
+  auto made = std::make_unique<Request>(*this, layer, std::move(demands));
+  lock.lock();
+  request_ = made.get();
+  const auto begun = made->begin();
+  lock.unlock();
   if (!begun) return begun.error();
   return std::unique_ptr<ExpertRequest>(std::move(made));
 }
 
+void StreamedStore::expect(LayerId layer, std::span<const ExpertId> experts) {
+  const std::lock_guard lock(mutex_);
+  if (!cache_->is_prefetching()) return;
+  cache_->expect(layer, experts);
+  start_prefetches();
+}
+
 void StreamedStore::start_prefetches() {
   const bool is_starved = request_ != nullptr && request_->is_starved();
-  while (loading(Urgency::demand) == 0 && loading(Urgency::prefetch) < kMostPrefetches && !is_starved) {
-    const auto key = forecast_.next();
+  while (loading(Urgency::demand) == 0 && loading(Urgency::prefetch) < kMaxPrefetches && !is_starved) {
+    const auto key = cache_->next_expected();
     if (!key || !start_prefetch(*key)) return;
   }
 }
 
-void StreamedStore::count_hit(Slot& slot, const ExpertUse& use) {
-  if (slot.state == Slot::State::ready) {
-    ++counts().hits;
-  } else {
-    ++counts().late;
-    transfers_->hurry(slot.number);
-    --loading(slot.urgency);
-    slot.urgency = Urgency::demand;
-    ++loading(slot.urgency);
+// False: no slot may go. What fails here is no error: the layer that wants the expert will meet it again.
+bool StreamedStore::start_prefetch(ExpertKey key) {
+  if (!cache_->has_layer(key.layer) || find(key) != nullptr) return true;
+  // Bytes across a network are paid for: there only --prefetch on reads guesses.
+  if (options_.prefetch == PrefetchMode::automatic && storage_.tier_of(key) == StorageTier::network) return true;
+  const auto taken = cache_->insert_prefetch(key);
+  if (!taken || *taken == nullptr) return false;
+  Slot& slot = static_cast<Slot&>(**taken);
+  slot.may_fail = true;
+  slot.is_second_try = false;
+  if (!begin_reading(slot, Urgency::prefetch)) {
+    cache_->clear(slot);
+    return true;
   }
-  if (slot.is_prefetch) {
-    slot.is_prefetch = false;
-    ++prefetch_counts().useful_prefetches;
-    prefetch_counts().useful_bytes += slot.plan.stored_bytes;
-  }
-  pool_of_layer_.at(use.key.layer)->policy().hit(use);
+  ++cache_->prefetch_counts().prefetches;
+  return true;
 }
 
-void StreamedStore::count_eviction(const Slot& slot) {
-  ++counts().evictions;
-  has_evicted_ = true;
-  if (slot.is_prefetch) prefetch_counts().wasted_bytes += slot.plan.stored_bytes;
+void StreamedStore::count_hit(Slot& slot, const ExpertUse& use) {
+  cache_->hit(slot, use, !slot.is_ready);
+  if (!slot.is_loading) return;
+  transfers_->hurry(slot.number);
+  --loading(slot.urgency);
+  slot.urgency = Urgency::demand;
+  ++loading(slot.urgency);
+}
+
+FetchOutlook StreamedStore::begin_prompt(const PromptShape& prompt) {
+  const std::lock_guard lock(mutex_);
+  meter_.begin_prompt();
+  const auto experts = static_cast<double>(storage_.checkpoint().experts().size());
+  return fetch_outlook(storage_.checkpoint(), prompt,
+                       {.cached_share = experts > 0 ? static_cast<double>(stats_.slots) / experts : 0,
+                        .is_in_memory = [this](ExpertKey key) { return find(key) != nullptr; },
+                        .tier_of = [this](ExpertKey key) { return storage_.tier_of(key); }});
 }
 
 // Enough experts for the transfers never to pause, and an eighth of the slots, so that dear experts overlap with cheap
 // ones. A prefill's layer could use all slots at once, but then it would push out what decoding needs of other layers.
 size_t StreamedStore::prefill_window(LayerId layer) const {
-  const SlotPool& pool = *pool_of_layer_.at(layer);
+  const ExpertCache::Pool& pool = cache_->pool_of(layer);
   const auto& experts = storage_.checkpoint().experts();
   // How one of the layer's experts is read; where they lie in two places, others may be read otherwise.
   const auto first = experts.lower_bound({layer, ExpertId(0)});
   const uint32_t file = first == experts.end() ? 0 : storage_.checkpoint().tensors()[first->second.front()].file;
-  const uint64_t in_flight = ceil_div(storage_.depth() * storage_.block_bytes(file), pool.slot_bytes());
+  const uint64_t in_flight = ceil_div(storage_.depth() * storage_.block_bytes(file), pool.layout.slot_bytes);
   const uint64_t busy = 2 * std::clamp<uint64_t>(in_flight, 2, storage_.depth());
-  return std::max(busy, pool.limit() / 8);
+  return std::max(busy, pool.limit / 8);
 }
 
-Result<Slot*> StreamedStore::start_miss(const ExpertUse& use) {
-  SlotPool& pool = *pool_of_layer_.at(use.key.layer);
-  TRY_ASSIGN(Slot * slot, pool.take(use.key, slots_.size(), [this](const Slot& left) { count_eviction(left); }));
-  if (slot == nullptr) return slot;
-  if (slot->number == slots_.size()) slots_.push_back(slot);
-  pool.policy().inserted(use);
-  if (const auto begun = begin_reading(*slot, Urgency::demand); !begun) {
-    pool.clear(*slot);
+Result<StreamedStore::Slot*> StreamedStore::start_miss(const ExpertUse& use) {
+  TRY_ASSIGN(CacheSlot * taken, cache_->insert(use, ExpertCache::Evict::any));
+  if (taken == nullptr) return static_cast<Slot*>(nullptr);
+  Slot& slot = static_cast<Slot&>(*taken);
+  slot.may_fail = false;
+  slot.is_second_try = false;
+  if (const auto begun = begin_reading(slot, Urgency::demand); !begun) {
+    cache_->clear(slot);
     return explained(begun.error(), use.key);
   }
-  ++counts().misses[static_cast<size_t>(slot->tier)];
-  counts().bytes[static_cast<size_t>(slot->tier)] += slot->plan.stored_bytes;
-  if (use.is_draft) ++counts().draft_misses;
-  return slot;
+  cache_->count_miss(use);
+  ++counts().misses[static_cast<size_t>(slot.tier)];
+  counts().bytes[static_cast<size_t>(slot.tier)] += slot.bytes;
+  return &slot;
 }
 
 Result<void> StreamedStore::begin_reading(Slot& slot, Urgency urgency) {
-  TRY_ASSIGN(slot.plan, plan_slot(storage_.checkpoint(), slot.key, options_.shape));
-  DSPACK_CHECK(slot.plan.slot_bytes <= slot.bytes().size(), "an expert larger than its slot");
-  TRY(count_reading(slot));
-  slot.state = Slot::State::loading;
+  auto plan = plans_.find(slot.key);
+  if (plan == plans_.end()) {
+    TRY_ASSIGN(SlotPlan made, plan_slot(storage_.checkpoint(), slot.key, options_.shape));
+    plan = plans_.emplace(slot.key, std::move(made)).first;
+  }
+  slot.plan = &plan->second;
+  DSPACK_CHECK(slot.plan->slot_bytes <= slot.memory_bytes().size(), "an expert larger than its slot");
+  TRY(meter_.begin(slot.plan->stored_bytes));
+  slot.bytes = slot.plan->stored_bytes;
+  slot.is_loading = true;
+  slot.error.reset();
   slot.urgency = urgency;
   ++loading(urgency);
   slot.tier = storage_.tier_of(slot.key);
-  stats_.read_experts.insert(slot.key);
-  auto& files = stats_.opened_files[slot.key.layer];
-  for (const SlotPlan::Part& part : slot.plan.parts)
-    files.insert(storage_.checkpoint().files()[part.extent.file].path);
+  if (stats_.read_experts.insert(slot.key).second) {
+    auto& files = stats_.opened_files[slot.key.layer];
+    for (const SlotPlan::Part& part : slot.plan->parts)
+      files.insert(storage_.checkpoint().files()[part.extent.file].path);
+  }
   start_load(storage_, *transfers_,
              {.key = slot.key,
               .plan = slot.plan,
-              .slot = slot.bytes(),
+              .slot = slot.memory_bytes(),
               .urgency = urgency,
               .group = slot.number,
               .verify = storage_.must_verify(slot.key),
@@ -351,15 +404,16 @@ Result<void> StreamedStore::begin_reading(Slot& slot, Urgency urgency) {
 void StreamedStore::loaded(Slot& slot, const LoadOutcome& outcome) {
   const std::lock_guard lock(mutex_);
   --loading(slot.urgency);
-  count_read(slot, outcome.bytes_read);
-  if (slot.may_fail) prefetch_counts().prefetched_bytes += outcome.bytes_read;
+  slot.is_loading = false;
+  meter_.end(slot.bytes, outcome.bytes_read);
+  if (slot.may_fail) cache_->prefetch_counts().prefetched_bytes += outcome.bytes_read;
   if (!read_again(slot, outcome)) settle(slot, outcome);
   start_prefetches();
   has_changed_ = true;
   changed_.notify_all();
 }
 
-// What a network spoils on the way is often whole the second time, and what failed on the chance may not have been due.
+// What a network spoils on the way is often whole the second time, and what failed as a prefetch may not have been due.
 bool StreamedStore::read_again(Slot& slot, const LoadOutcome& outcome) {
   if (outcome.result) return false;
   // A cache gives up what it has spoilt, whether the expert is wanted yet or not.
@@ -369,35 +423,36 @@ bool StreamedStore::read_again(Slot& slot, const LoadOutcome& outcome) {
   if (!is_spoilt && !slot.may_fail) return false;
   if (is_spoilt) slot.is_second_try = true;
   if (slot.may_fail) {  // it counted as useful when it was wanted, and was not
-    --prefetch_counts().useful_prefetches;
-    prefetch_counts().useful_bytes -= slot.plan.stored_bytes;
-    prefetch_counts().wasted_bytes += outcome.bytes_read;
+    CacheCounts& prefetch = cache_->prefetch_counts();
+    --prefetch.useful_prefetches;
+    prefetch.useful_bytes -= slot.bytes;
+    prefetch.wasted_bytes += outcome.bytes_read;
   }
   slot.may_fail = false;
   if (!begin_reading(slot, Urgency::demand)) return false;
-  counts().bytes[static_cast<size_t>(slot.tier)] += slot.plan.stored_bytes;
+  counts().bytes[static_cast<size_t>(slot.tier)] += slot.bytes;
   return true;
 }
 
 void StreamedStore::settle(Slot& slot, const LoadOutcome& outcome) {
   if (outcome.result) {
-    slot.weights = weights_in(slot.plan, *slot.memory);
-    slot.state = Slot::State::ready;
+    slot.weights = weights_in(*slot.plan, *slot.memory);
+    slot.is_ready = true;
     slot.arrival = std::chrono::steady_clock::now();
     if (slot.tier == StorageTier::network) start_keeping(slot);
     return;
   }
-  slot.state = Slot::State::failed;
   slot.error = outcome.result.error();
-  if (slot.is_prefetch) prefetch_counts().wasted_bytes += outcome.bytes_read;
-  if (slot.pins == 0) pool_of_layer_.at(slot.key.layer)->clear(slot);  // nobody asks for it any more
+  if (slot.is_prefetch) cache_->prefetch_counts().wasted_bytes += outcome.bytes_read;
+  if (slot.pins == 0) cache_->clear(slot);  // nobody asks for it any more
 }
 
 void StreamedStore::start_keeping(Slot& slot) {
   ++slot.pins;
   ++keeping_;
   transfers_->submit(Urgency::keep, slot.number, [this, &slot](const std::stop_token& stop) {
-    const auto kept = guarded([&] { return storage_.keep(slot.key, tensors_in(slot.plan, slot.bytes()), stop); });
+    const auto kept =
+        guarded([&] { return storage_.keep(slot.key, tensors_in(*slot.plan, slot.memory_bytes()), stop); });
     const std::lock_guard lock(mutex_);
     if (!kept && !keep_error_) keep_error_ = explained(kept.error(), slot.key);
     unpin(slot);
@@ -409,18 +464,13 @@ void StreamedStore::start_keeping(Slot& slot) {
 
 void StreamedStore::unpin(Slot& slot) {
   DSPACK_CHECK(slot.pins > 0, "a slot that nobody uses");
-  if (--slot.pins == 0 && slot.state == Slot::State::failed) pool_of_layer_.at(slot.key.layer)->clear(slot);
-}
-
-bool StreamedStore::is_idle() const {
-  return keeping_ == 0 &&
-         std::ranges::none_of(slots_, [](const Slot* slot) { return slot->state == Slot::State::loading; });
+  if (--slot.pins == 0 && slot.error) cache_->clear(slot);
 }
 
 void StreamedStore::release(uint64_t slot) {
   const std::lock_guard lock(mutex_);
-  course_.end = std::chrono::steady_clock::now();
-  unpin(*slots_[slot]);
+  last_release_ = std::chrono::steady_clock::now();
+  unpin(static_cast<Slot&>(*cache_->slots()[slot]));
   if (request_ == nullptr) return;
   // What cannot be started now is tried again, and reported, by the next call of `next`.
   if (const auto started = request_->start_missing(); !started) has_changed_ = true;
@@ -429,11 +479,12 @@ void StreamedStore::release(uint64_t slot) {
 ExpertStoreStats StreamedStore::stats() const {
   const std::lock_guard lock(mutex_);
   ExpertStoreStats stats = stats_;
-  stats.prefetch_switched_off = governor_.has_switched_off();
-  for (const auto& pool : pools_) {
-    stats.resident_experts += pool->used();
-    stats.resident_bytes += pool->slots().size() * pool->slot_bytes();
-  }
+  for (size_t phase = 0; phase < kPhases; ++phase)
+    static_cast<CacheCounts&>(stats.phases[phase]) = cache_->all_counts()[phase];
+  stats.prefetch_switched_off = cache_->governor().has_switched_off();
+  stats.resident_experts = cache_->used();
+  for (const ExpertCache::Pool& pool : cache_->pools())
+    stats.resident_bytes += pool.made * pool.layout.slot_bytes;
   return stats;
 }
 

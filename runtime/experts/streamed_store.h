@@ -1,7 +1,8 @@
-// An expert store within a fixed number of slots: experts stay until their slot is needed; all misses of a layer are
-// read at once by the threads of a pool, each straight into its slot.
-// Threads: one thread asks and takes; the pool's threads read. Lifetime: borrows device and storage. Errors: see
-// expert_store.h.
+// The host's cache of experts: a fixed number of slots, into which all misses of a layer are read at once by the
+// threads of a pool, each straight to its place. What the next layer is expected to want is read while nothing is
+// wanted at once; a prefetch takes no slot whose expert this layer or the next one may need, and is given up when it
+// turns out not to be wanted: of its blocks, those that have not begun are not read. Threads: one thread asks and
+// takes; the pool's threads read. Lifetime: borrows device and storage. Errors: see expert_store.h.
 #pragma once
 
 #include <array>
@@ -13,16 +14,14 @@
 #include <optional>
 #include <vector>
 
+#include "runtime/experts/expert_cache.h"
 #include "runtime/experts/expert_load.h"
-#include "runtime/experts/expert_store.h"
 #include "runtime/experts/fetch_outlook.h"
-#include "runtime/experts/forecast.h"
-#include "runtime/experts/pass_uses.h"
-#include "runtime/experts/prefetch_governor.h"
-#include "runtime/experts/slot_pool.h"
-#include "runtime/experts/store_stats.h"
 
 namespace dspack::runtime {
+
+/// Gives the memory of a slot. Errors: budget.
+using SlotMemory = std::function<Result<std::unique_ptr<kernels::Buffer>>(uint64_t bytes)>;
 
 struct StreamedStoreOptions {
   ExpertShape shape;
@@ -41,103 +40,81 @@ class StreamedStore final : public ExpertStore, private ExpertLease::Pin {
   /// Looks at the layout of every expert. Errors: those of plan_slot.
   [[nodiscard]] static Result<std::unique_ptr<StreamedStore>> make(kernels::Device& device, WeightStorage& storage,
                                                                    const StreamedStoreOptions& options);
-  /// Waits until what is to be kept in a cache is there.
+  /// Waits until what is to be kept in a cache on disk is there.
   ~StreamedStore() override;
 
   void begin_pass(const ExpertPass& pass) override;
-  [[nodiscard]] const ExpertPass& pass() const override { return uses_.pass(); }
   void accept_drafts(uint32_t rows) override;
   [[nodiscard]] MissCounts miss_counts() const override;
   [[nodiscard]] Result<std::unique_ptr<ExpertRequest>> request(LayerId layer,
                                                                std::vector<ExpertDemand> demands) override;
-  [[nodiscard]] bool wants_forecast() const override;
-  /// Reads what is missing of them while nothing is wanted at once.
+  [[nodiscard]] bool wants_forecast() const override {
+    const std::lock_guard lock(mutex_);
+    return cache_->is_prefetching();
+  }
   void expect(LayerId layer, std::span<const ExpertId> experts) override;
-
-  [[nodiscard]] const format::Checkpoint& checkpoint() const { return storage_.checkpoint(); }
-
-  // For a store above this one, which holds copies of experts in faster memory.
-
-  /// Whether there is such a copy: then the expert is the first to leave its slot here. Of one that has no slot:
-  /// nothing.
-  void set_copied(ExpertKey key, bool is_copied);
-  /// An expert that is in a slot, without being counted or waited for; nullopt: it is not there.
-  [[nodiscard]] std::optional<ExpertLease> lease_if_ready(ExpertKey key);
+  void set_copied(ExpertKey key, bool is_copied) override;
+  [[nodiscard]] std::optional<ExpertLease> lease_if_ready(ExpertKey key) override;
+  [[nodiscard]] ExpertStoreStats stats() const override;
 
   /// A prompt begins, from which on --max-fetch counts. What reading its experts is expected to take.
   [[nodiscard]] FetchOutlook begin_prompt(const PromptShape& prompt);
   [[nodiscard]] std::optional<uint64_t> max_fetch() const { return options_.max_fetch; }
   /// At which experts were read so far, in this run; nullopt: too few to tell.
-  [[nodiscard]] std::optional<double> bytes_per_second() const;
-
-  [[nodiscard]] ExpertStoreStats stats() const;
+  [[nodiscard]] std::optional<double> bytes_per_second() const {
+    const std::lock_guard lock(mutex_);
+    return meter_.bytes_per_second();
+  }
 
  private:
+  struct Slot;
   class Request;
   friend class Request;
 
-  StreamedStore(kernels::Device& device, WeightStorage& storage, const StreamedStoreOptions& options);
-  Result<void> make_pools();
+  StreamedStore(kernels::Device& device, WeightStorage& storage, const StreamedStoreOptions& options)
+      : device_(device), storage_(storage), options_(options), meter_(options.max_fetch) {}
+  Result<void> make_cache();
+  [[nodiscard]] Result<std::unique_ptr<CacheSlot>> make_slot(size_t pool, uint64_t place);
 
   // All of these with the lock held.
-  [[nodiscard]] Result<SlotPool*> pool_of(ExpertKey key);
+  [[nodiscard]] Result<void> check_layer(ExpertKey key);
+  [[nodiscard]] Slot* find(ExpertKey key) const;
+  [[nodiscard]] Phase phase() const { return cache_->pass().phase; }
   [[nodiscard]] PhaseStats& counts() { return stats_.phases[static_cast<size_t>(phase())]; }
-  [[nodiscard]] PhaseStats& prefetch_counts() { return stats_.phases[static_cast<size_t>(Phase::decode)]; }
   [[nodiscard]] uint64_t& loading(Urgency urgency) { return loading_[static_cast<size_t>(urgency)]; }
-  [[nodiscard]] Phase phase() const { return uses_.pass().phase; }
   void count_hit(Slot& slot, const ExpertUse& use);
-  void count_eviction(const Slot& slot);
   Result<Slot*> start_miss(const ExpertUse& use);
   [[nodiscard]] size_t prefill_window(LayerId layer) const;
   Result<void> begin_reading(Slot& slot, Urgency urgency);
-  Result<void> count_reading(const Slot& slot);
-  void count_read(const Slot& slot, uint64_t bytes);
   void unpin(Slot& slot);
-  [[nodiscard]] bool is_idle() const;  // nothing is read or kept: no slot becomes free by waiting
-  [[nodiscard]] bool is_prefetching() const;
+  /// Nothing is read or kept: no slot becomes free by waiting.
+  [[nodiscard]] bool is_idle() const { return keeping_ == 0 && loading_ == decltype(loading_)(); }
   void start_prefetches();
   bool start_prefetch(ExpertKey key);
-  void end_pass();
-
-  void end_forecast(LayerId layer, std::span<const ExpertDemand> demands);  // takes the lock
-  void loaded(Slot& slot, const LoadOutcome& outcome);                      // on the pool's threads
-  bool read_again(Slot& slot, const LoadOutcome& outcome);                  // with the lock held
-  void settle(Slot& slot, const LoadOutcome& outcome);                      // with the lock held
+  bool read_again(Slot& slot, const LoadOutcome& outcome);
+  void settle(Slot& slot, const LoadOutcome& outcome);
   void start_keeping(Slot& slot);
+
+  void loaded(Slot& slot, const LoadOutcome& outcome);  // on the pool's threads, takes the lock
   void release(uint64_t slot) override;
 
   kernels::Device& device_;
   WeightStorage& storage_;
   StreamedStoreOptions options_;
-  PassUses uses_;
 
   mutable std::mutex mutex_;
-  std::condition_variable_any changed_;           // a slot has become ready, failed or free
-  bool has_changed_ = false;                      // guarded by mutex_: since the request last looked
-  std::vector<std::unique_ptr<SlotPool>> pools_;  // guarded by mutex_, as all that follows
-  std::map<LayerId, SlotPool*> pool_of_layer_;
-  std::vector<Slot*> slots_;  // by number
-  uint64_t keeping_ = 0;      // experts on their way to the cache
+  std::condition_variable_any changed_;  // a slot has become ready, failed or free
+  bool has_changed_ = false;             // guarded by mutex_, as all that follows: since the request last looked
+  std::optional<ExpertCache> cache_;
+  std::map<ExpertKey, SlotPlan> plans_;  // of experts that were read
+  uint64_t keeping_ = 0;                 // experts on their way to the cache on disk
   std::optional<Error> keep_error_;
   Request* request_ = nullptr;  // the present one
   ExpertStoreStats stats_;
   std::array<uint64_t, kUrgencies> loading_{};  // experts, by the urgency of reading them
-  uint64_t fetched_ = 0;                        // bytes since the prompt began
-  struct Reading {
-    std::chrono::steady_clock::time_point start;
-    uint64_t experts = 0;  // on their way
-    uint64_t bytes = 0;    // read in all
-    double seconds = 0;    // in which any was read
-  } reading_;
-  Forecast forecast_;
-  PrefetchGovernor governor_;
-  bool has_evicted_ = false;
-  struct PassCourse {
-    std::chrono::steady_clock::time_point start, end;
-    uint64_t layers = 0;
-    PhaseStats before;                       // of decode passes
-  } course_;                                 // of the present pass
-  std::unique_ptr<TransferPool> transfers_;  // last: its threads use all of the above
+  FetchMeter meter_;
+  std::chrono::steady_clock::time_point last_release_;  // of a lease in this pass, or its beginning
+  std::unique_ptr<TransferPool> transfers_;             // last: its threads use all of the above
 };
 
 }  // namespace dspack::runtime

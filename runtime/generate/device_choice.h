@@ -13,7 +13,7 @@
 #include "kernels/cuda/cuda_options.h"
 #include "runtime/budget/memory_options.h"
 #include "runtime/budget/vram_plan.h"
-#include "runtime/experts/vram/miss_choice.h"
+#include "runtime/experts/schedule.h"
 
 namespace dspack::runtime {
 

@@ -70,7 +70,7 @@ Result<void> LoadedModel::assemble(const ModelConfig& config, const LoadOptions&
   const LoadContext context{
       .device = chosen_->device(), .queue = chosen_->queue(), .files = *files_, .fp8_block = config.fp8_block};
   TRY(make_experts(config, plan, options, std::move(policy), stop));
-  TRY_ASSIGN(model_, Model::load(context, config, plan.model, experts_->executor(), stop));
+  TRY_ASSIGN(model_, Model::load(context, config, plan.model, *experts_, stop));
   if (!options.speculation) return {};
   return add_speculation(context, *options.speculation, stop);
 }
@@ -90,21 +90,18 @@ Result<void> LoadedModel::make_experts(const ModelConfig& config, const LoadPlan
                             .experts = config.experts,
                             .top_k = config.top_k,
                             .wave_tokens = plan.model.max_rows};
-  const RoutedExperts::Parts parts{.device = chosen_->device(),
-                                   .queue = chosen_->queue(),
-                                   .storage = *storage_,
-                                   .host = &chosen_->host(),
-                                   .progress = options.progress.get()};
   const std::optional<VramPlan>& vram = plan.memory.vram;
-  RoutedExperts::Options routed{.store = store, .shape = shape, .miss = options.device.miss};
+  RoutedExperts::Options routed{
+      .store = store, .shape = shape, .miss = options.device.miss, .progress = options.progress.get()};
   if (options.resident_experts || (vram && vram->holds_all())) {
     routed.placement = ExpertPlacement::resident;
   } else if (vram) {
     routed.placement = ExpertPlacement::tiered;
     routed.vram_slots = *vram->slots;
   }
-  TRY_ASSIGN(RoutedExperts experts, RoutedExperts::make(parts, routed, stop));
-  experts_.emplace(std::move(experts));
+  TRY_ASSIGN(experts_,
+             RoutedExperts::make({.device = chosen_->device(), .queue = chosen_->queue(), .host = &chosen_->host()},
+                                 *storage_, routed, stop));
   if (options.route_trace.empty()) return {};
   TRY_ASSIGN(recorder_, RouteRecorder::create(format::posix_file_system(), options.route_trace,
                                               route_header(checkpoint_, config.model_type, config.top_k)));

@@ -15,9 +15,9 @@
 #include "format/source/repository.h"
 #include "runtime/budget/memory_plan.h"
 #include "runtime/experts/policy/policy_catalogue.h"
+#include "runtime/experts/routed_experts.h"
 #include "runtime/experts/trace/route_recorder.h"
 #include "runtime/generate/device_choice.h"
-#include "runtime/generate/routed_experts.h"
 #include "runtime/generate/speculator.h"
 #include "runtime/model/model.h"
 #include "runtime/storage/io_choice.h"
@@ -118,7 +118,7 @@ class LoadedModel {
   MemoryPlan memory_plan_;
   std::optional<ChosenDevice> chosen_;
   std::unique_ptr<RouteRecorder> recorder_;
-  std::optional<RoutedExperts> experts_;
+  std::unique_ptr<RoutedExperts> experts_;
   std::unique_ptr<Model> model_;
   std::unique_ptr<MtpModule> mtp_;
   std::optional<Speculator> speculator_;

@@ -87,7 +87,7 @@ format::Json vram_json(const VramStats& stats) {
             {"wasted_bytes", decode.wasted_bytes}}}};
 }
 
-// What decoding took, beside the least that it could take (decode_bound.h).
+// What decoding took, beside the least that it could take (schedule.h).
 format::Json bound_json(const DecodeBound& bound, double seconds) {
   const auto ratio = [&](double limit) { return limit > 0 ? seconds / limit : 0.0; };
   return {{"seconds", bound.seconds(seconds)},

@@ -8,7 +8,7 @@
 #include <string>
 
 #include "format/json.h"
-#include "runtime/experts/decode_bound.h"
+#include "runtime/experts/schedule.h"
 #include "runtime/generate/loaded_model.h"
 #include "runtime/generate/mtp_stats.h"
 #include "runtime/generate/session.h"

@@ -8,12 +8,12 @@ namespace dspack::runtime {
 
 namespace {
 
-constexpr uint32_t kMaxPositions = 1U << 26;
+constexpr uint32_t kMaxRopePositions = 1U << 26;
 constexpr double kDefaultTheta = 10000;
 
 RopeConfig::Yarn read_yarn(ConfigFields& fields, uint32_t max_positions) {
   RopeConfig::Yarn yarn;
-  yarn.original_positions = fields.integer("original_max_position_embeddings", 1, kMaxPositions);
+  yarn.original_positions = fields.integer("original_max_position_embeddings", 1, kMaxRopePositions);
   const double by_positions = double{static_cast<double>(max_positions)} / std::max(yarn.original_positions, 1U);
   yarn.factor = fields.number("factor", 1e-3, 1e6, by_positions);
   yarn.beta_fast = fields.number("beta_fast", 1e-3, 1e6, 32);

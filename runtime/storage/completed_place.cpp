@@ -12,14 +12,14 @@ namespace dspack::runtime {
 namespace {
 
 // Headers of an ordinary checkpoint that are read at the same time.
-constexpr unsigned kHeaderJobs = 8;
+constexpr unsigned kPartHeaderJobs = 8;
 
 }  // namespace
 
 Result<std::unique_ptr<CompletedPlace>> CompletedPlace::open(std::unique_ptr<format::Repository> part,
                                                              const std::string& rest, const Opener& opener,
                                                              const std::stop_token& stop) {
-  TRY_ASSIGN(auto catalogue, format::Checkpoint::open(*part, kHeaderJobs, stop));
+  TRY_ASSIGN(auto catalogue, format::Checkpoint::open(*part, kPartHeaderJobs, stop));
   if (!format::is_part(catalogue)) {
     return Error{ErrorKind::invalid,
                  fmt::format("{}: is no part of a model (a packed repository whose recipe left something out), so "
@@ -77,7 +77,7 @@ Error CompletedPlace::another_checkpoint(const Error& difference) const {
 
 Result<format::Checkpoint> CompletedPlace::open_catalogue(uint32_t layers, const std::stop_token& stop) {
   const format::Manifest& manifest = *part_catalogue_.manifest();
-  TRY_ASSIGN(rest_catalogue_, format::Checkpoint::open(*rest_, kHeaderJobs, stop));
+  TRY_ASSIGN(rest_catalogue_, format::Checkpoint::open(*rest_, kPartHeaderJobs, stop));
   format::Json headers;
   if (!rest_catalogue_->manifest()) {
     TRY_ASSIGN(headers, format::read_kept_headers(*part_, manifest, stop));

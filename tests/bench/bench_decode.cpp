@@ -1,4 +1,4 @@
-// Decoding with few slots for experts, beside the least time that it could take (runtime/experts/decode_bound.h), both
+// Decoding with few slots for experts, beside the least time that it could take (runtime/experts/schedule.h), both
 // from the same passes.
 //
 //   bench_decode DIR [SLOTS %] [TOKENS] [ROUNDS] [MB/s, 0: as the disk is] [DELAY us] [THREADS]

@@ -9,7 +9,7 @@
 // decodes the same tokens (route_generator.h) after a warm-up that fills the tiers from memory. Between the layers'
 // experts stand matrix products that take --attention microseconds, beside them a shared expert; a forecast names three
 // quarters of the next layer's top k, --forecast of them rightly.
-//   bound      of the same passes (decode_bound.h): all but routed experts, and for each layer max(compute of hits,
+//   bound      of the same passes (schedule.h): all but routed experts, and for each layer max(compute of hits,
 //              transfer of misses, the CPU's part) + the last miss
 //   late       on their way to the GPU when they were wanted
 //   RAM %      of what the GPU lacked, in the host's memory

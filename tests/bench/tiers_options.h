@@ -9,7 +9,7 @@
 
 #include "kernels/load_cuda.h"
 #include "runtime/experts/prefetch_governor.h"
-#include "runtime/experts/vram/miss_choice.h"
+#include "runtime/experts/schedule.h"
 #include "tests/bench/tiers_experts.h"
 
 namespace dspack::bench {

@@ -17,9 +17,9 @@ using kernels::Rows;
 using kernels::Slice;
 using runtime::Phase;
 using runtime::PrefetchMode;
+using runtime::RoutedExperts;
 using runtime::rows_of;
 using runtime::StreamedStore;
-using runtime::TieredExecutor;
 using Clock = std::chrono::steady_clock;
 
 constexpr uint64_t kRouteSeed = 1;
@@ -167,23 +167,23 @@ std::unique_ptr<StreamedStore> TierRunner::make_store(uint64_t slots, PrefetchMo
                            .memory = [this](uint64_t bytes) { return pinned_.take(bytes); }}));
 }
 
-std::unique_ptr<TieredExecutor> TierRunner::make_executor(StreamedStore& store, const std::set<LayerId>& layers,
-                                                          const TierCase& what) {
+std::unique_ptr<RoutedExperts> TierRunner::make_executor(StreamedStore& store, const std::set<LayerId>& layers,
+                                                         const TierCase& what) {
   const ModelShape& shape = work_.shape;
   const runtime::ExecutorShape sizes{.hidden = shape.hidden,
                                      .expert_inner = shape.inner,
                                      .experts = shape.routes.experts,
                                      .top_k = shape.routes.top_k,
                                      .wave_tokens = x_.rows};
-  runtime::VramTierOptions tier;
+  runtime::DeviceCacheOptions tier;
   tier.experts.shape = {.hidden = shape.hidden, .expert_inner = shape.inner, .fp8_block = kBlock};
   tier.experts.experts = shape.routes.experts;
   tier.experts.layers = layers;
   tier.slots = what.vram;
   tier.policy = required(runtime::find_policy(runtime::kDefaultPolicy));
   tier.prefetch = what.prefetch;
-  return required(TieredExecutor::make({.device = device_, .queue = *queue_, .host = host_, .store = store}, sizes,
-                                       tier, {.mode = what.miss}));
+  return required(RoutedExperts::tier({.device = device_, .queue = *queue_, .host = &host_}, experts_.checkpoint(),
+                                      store, sizes, tier, {.mode = what.miss}));
 }
 
 TierRunner::Tiers TierRunner::make_tiers(const TierCase& what) {
@@ -255,7 +255,7 @@ void TierRunner::decode_token(Tiers& tiers) {
   const RouteShape& shape = work_.shape.routes;
   const std::span<const uint16_t> routes = tiers.routes->next();
   upload_routes(routes, 1);
-  TieredExecutor& executor = *tiers.executor;
+  RoutedExperts& executor = *tiers.executor;
   executor.begin_pass({.phase = Phase::decode, .rows = 1, .draft_rows = 0});
   for (uint32_t layer = 0; layer < shape.layers; ++layer) {
     attention();
@@ -273,7 +273,7 @@ void TierRunner::decode_token(Tiers& tiers) {
   queue_->synchronize();
 }
 
-void TierRunner::prefill_layers(TieredExecutor& executor, uint32_t rows, uint32_t layers) {
+void TierRunner::prefill_layers(RoutedExperts& executor, uint32_t rows, uint32_t layers) {
   executor.begin_pass({.phase = Phase::prefill, .rows = rows, .draft_rows = 0});
   for (uint32_t layer = 0; layer < layers; ++layer)
     require(executor.run(routed(layer, rows), rows_of(y_, 0, rows), {}));

@@ -11,7 +11,7 @@
 #include <span>
 #include <vector>
 
-#include "runtime/experts/vram/tiered_executor.h"
+#include "runtime/experts/routed_experts.h"
 #include "tests/bench/cuda_bench.h"
 #include "tests/bench/tiers_experts.h"
 
@@ -80,21 +80,21 @@ class TierRunner {
   struct Tiers {
     runtime::StreamedStore* store = nullptr;
     std::unique_ptr<runtime::StreamedStore> own_store;
-    std::unique_ptr<runtime::TieredExecutor> executor;
+    std::unique_ptr<runtime::RoutedExperts> executor;
     std::unique_ptr<RouteGenerator> routes;
     std::mt19937 random{7};
   };
   void make_weights();
   [[nodiscard]] std::set<LayerId> layers() const;
   [[nodiscard]] std::unique_ptr<runtime::StreamedStore> make_store(uint64_t slots, runtime::PrefetchMode prefetch);
-  [[nodiscard]] std::unique_ptr<runtime::TieredExecutor> make_executor(runtime::StreamedStore& store,
-                                                                       const std::set<LayerId>& layers,
-                                                                       const TierCase& what);
+  [[nodiscard]] std::unique_ptr<runtime::RoutedExperts> make_executor(runtime::StreamedStore& store,
+                                                                      const std::set<LayerId>& layers,
+                                                                      const TierCase& what);
   [[nodiscard]] Tiers make_tiers(const TierCase& what);
   void warm_up(Tiers& tiers);
   void upload_routes(std::span<const uint16_t> routes, uint32_t rows);
   void decode_token(Tiers& tiers);
-  void prefill_layers(runtime::TieredExecutor& executor, uint32_t rows, uint32_t layers);
+  void prefill_layers(runtime::RoutedExperts& executor, uint32_t rows, uint32_t layers);
   [[nodiscard]] std::vector<ExpertId> forecast(Tiers& tiers, std::span<const uint16_t> next);
   [[nodiscard]] Round measured(Tiers& tiers, runtime::Phase phase, const std::function<void()>& run);
   [[nodiscard]] runtime::RoutedTokens routed(uint32_t layer, uint32_t rows) const;

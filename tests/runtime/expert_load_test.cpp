@@ -107,7 +107,7 @@ std::vector<WatchedStorage::Read> reads_of(OneExpert& expert, ReadMode mode) {
   std::promise<runtime::LoadOutcome> done;
   runtime::TransferPool pool(storage.depth());
   start_load(storage, pool,
-             {.key = kExpert, .plan = *plan, .slot = slot.bytes(), .done = [&](runtime::LoadOutcome outcome) {
+             {.key = kExpert, .plan = &*plan, .slot = slot.bytes(), .done = [&](runtime::LoadOutcome outcome) {
                 done.set_value(std::move(outcome));
               }});
   const runtime::LoadOutcome outcome = done.get_future().get();

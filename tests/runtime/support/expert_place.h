@@ -12,9 +12,7 @@
 #include <vector>
 
 #include "kernels/cpu/cpu_device.h"
-#include "runtime/experts/executor.h"
-#include "runtime/experts/grouped_executor.h"
-#include "runtime/experts/resident_experts.h"
+#include "runtime/experts/routed_experts.h"
 #include "runtime/generate/loaded_model.h"
 #include "runtime/storage/local_storage.h"
 #include "tests/support/deferred_device.h"
@@ -54,13 +52,21 @@ struct ExpertPlace {
             .expert_inner = config.expert_inner,
             .experts = config.experts,
             .top_k = config.top_k,
-            .wave_tokens = wave_tokens,
-            .tile_tokens = 4};
+            .wave_tokens = wave_tokens};
   }
-  Result<std::unique_ptr<runtime::ResidentExperts>> load(const runtime::DeviceExperts& what,
-                                                         format::Progress* progress = nullptr,
-                                                         const std::stop_token& stop = {}) {
-    return runtime::ResidentExperts::load(*device, *queue, *storage, what, progress, stop);
+  [[nodiscard]] runtime::RoutedExperts::Target target(kernels::Device* host = nullptr) {
+    return {.device = *device, .queue = *queue, .host = host};
+  }
+  /// Experts that are all in the device's memory.
+  Result<std::unique_ptr<runtime::RoutedExperts>> load(const runtime::DeviceExperts& what, uint32_t wave_tokens = 64,
+                                                       format::Progress* progress = nullptr,
+                                                       const std::stop_token& stop = {}) {
+    return runtime::RoutedExperts::make(target(), *storage,
+                                        {.placement = runtime::ExpertPlacement::resident,
+                                         .store = {.shape = what.shape, .layers = what.layers, .slots = {}, .policy = {}},
+                                         .shape = executor_shape(wave_tokens),
+                                         .progress = progress},
+                                        stop);
   }
 
   std::unique_ptr<format::Repository> repository;

@@ -66,10 +66,10 @@ void RecordingModel::assemble(const runtime::ModelConfig& config, const RigOptio
                                                    .top_k = config.top_k,
                                                    .wave_tokens = options.wave_tokens}};
   if (options.is_deferred) routed.placement = runtime::ExpertPlacement::resident;
-  auto experts = runtime::RoutedExperts::make({.device = *device_, .queue = *queue_, .storage = *storage_}, routed, {});
+  auto experts = runtime::RoutedExperts::make({.device = *device_, .queue = *queue_}, *storage_, routed, {});
   REQUIRE_MESSAGE(experts, (experts ? "" : experts.error().message));
-  experts_.emplace(std::move(*experts));
-  recorder_ = std::make_unique<RecordingExecutor>(*queue_, experts_->executor(), config.top_k);
+  experts_ = std::move(*experts);
+  recorder_ = std::make_unique<RecordingExecutor>(*queue_, *experts_, config.top_k);
   auto model = runtime::Model::load(context, config,
                                     {.context = options.context,
                                      .max_rows = options.max_rows,

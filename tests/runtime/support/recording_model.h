@@ -76,7 +76,7 @@ class RecordingModel {
   std::unique_ptr<kernels::Queue> queue_;
   std::unique_ptr<runtime::LocalStorage> storage_;
   std::unique_ptr<runtime::CheckpointFiles> files_;
-  std::optional<runtime::RoutedExperts> experts_;
+  std::unique_ptr<runtime::RoutedExperts> experts_;
   std::unique_ptr<RecordingExecutor> recorder_;
   std::unique_ptr<runtime::Model> model_;
   std::unique_ptr<runtime::MtpModule> mtp_;

@@ -1,4 +1,5 @@
-#include "runtime/experts/grouped_executor.h"
+// The executor with the CPU alone, over a store that hands experts out in an order of its own.
+#include "runtime/experts/routed_experts.h"
 
 #include <doctest/doctest.h>
 
@@ -12,7 +13,7 @@
 #include "kernels/cpu/cpu_device.h"
 #include "tests/support/numeric.h"
 
-namespace dspack::runtime::grouped_executor_test {
+namespace dspack::runtime::routed_experts_test {
 namespace {
 
 constexpr uint32_t kHidden = 24;
@@ -41,8 +42,7 @@ class RandomStore final : public ExpertStore {
  public:
   explicit RandomStore(kernels::Device& device) : device_(device) {}
 
-  void begin_pass(const ExpertPass& pass) override { pass_ = pass; }
-  [[nodiscard]] const ExpertPass& pass() const override { return pass_; }
+  void begin_pass(const ExpertPass&) override {}
   void accept_drafts(uint32_t) override {}
   void expect(LayerId, std::span<const ExpertId>) override {}
 
@@ -110,7 +110,6 @@ class RandomStore final : public ExpertStore {
   }
 
   kernels::Device& device_;
-  ExpertPass pass_;
   std::map<uint32_t, Expert> experts_;
   std::vector<ExpertDemand> demands_;
   unsigned seed_ = 1;
@@ -168,16 +167,12 @@ struct Bench {
   std::unique_ptr<kernels::Queue> queue = device->make_queue();
   RandomStore store{*device};
 
-  Result<std::vector<float>> run(const Routed& routed, uint32_t wave_tokens, uint32_t tile,
+  Result<std::vector<float>> run(const Routed& routed, uint32_t wave_tokens,
                                  const std::function<void()>& meanwhile = {}) {
     const auto tokens = static_cast<uint32_t>(routed.x.size() / kHidden);
-    auto executor = GroupedExecutor::make(*device, *queue, store,
-                                          {.hidden = kHidden,
-                                           .expert_inner = kInner,
-                                           .experts = kExperts,
-                                           .top_k = kTopK,
-                                           .wave_tokens = wave_tokens,
-                                           .tile_tokens = tile});
+    auto executor = RoutedExperts::stream(
+        {.device = *device, .queue = *queue}, store,
+        {.hidden = kHidden, .expert_inner = kInner, .experts = kExperts, .top_k = kTopK, .wave_tokens = wave_tokens});
     REQUIRE(executor);
     const auto x = buffer_of(*device, std::as_bytes(std::span(routed.x)));
     const auto ids = buffer_of(*device, std::as_bytes(std::span(routed.ids)));
@@ -195,12 +190,12 @@ struct Bench {
   }
 };
 
-TEST_CASE("grouped executor: the sum of each token's experts, as a loop over tokens gives it") {
-  for (const uint32_t tokens : {1U, 2U, 19U}) {
+TEST_CASE("routed experts: the sum of each token's experts, as a loop over tokens gives it") {
+  for (const uint32_t tokens : {1U, 2U, 19U, 700U}) {
     CAPTURE(tokens);
     const Routed routed = random_routing(tokens, tokens);
     Bench bench;
-    const auto got = bench.run(routed, 64, 64);
+    const auto got = bench.run(routed, 1024);
     REQUIRE(got);
     const test::ErrorReport report = test::compare(*got, naive(routed), kHidden);
     CAPTURE(report);
@@ -208,27 +203,27 @@ TEST_CASE("grouped executor: the sum of each token's experts, as a loop over tok
   }
 }
 
-TEST_CASE("grouped executor: waves, tiles and the order in which experts arrive do not change a bit") {
+TEST_CASE("routed experts: waves and the order in which experts arrive do not change a bit") {
   const Routed routed = random_routing(19, 5);
   Bench bench;
-  const auto whole = bench.run(routed, 64, 64);
+  const auto whole = bench.run(routed, 64);
   REQUIRE(whole);
   for (const uint32_t wave : {1U, 4U, 19U}) {
-    for (const uint32_t tile : {1U, 3U, 64U}) {
+    for (const uint32_t seed : {1U, 3U, 64U}) {
       CAPTURE(wave);
-      CAPTURE(tile);
-      bench.store.shuffle(wave * 100 + tile);
-      const auto part = bench.run(routed, wave, tile);
+      CAPTURE(seed);
+      bench.store.shuffle(wave * 100 + seed);
+      const auto part = bench.run(routed, wave);
       REQUIRE(part);
       CHECK(test::first_difference(*part, *whole) == whole->size());
     }
   }
 }
 
-TEST_CASE("grouped executor: each routed expert is asked for once a wave, with its rows, and no other") {
+TEST_CASE("routed experts: each routed expert is asked for once a wave, with its rows, and no other") {
   const Routed routed = random_routing(19, 6);
   Bench bench;
-  REQUIRE(bench.run(routed, 64, 4));
+  REQUIRE(bench.run(routed, 64));
   std::map<uint32_t, std::vector<uint32_t>> rows;
   for (uint32_t part = 0; part < routed.ids.size(); ++part)
     rows[routed.ids[part]].push_back(part / kTopK);
@@ -242,25 +237,25 @@ TEST_CASE("grouped executor: each routed expert is asked for once a wave, with i
   }
 }
 
-TEST_CASE("grouped executor: other work is done once, whether or not there is something to wait for") {
+TEST_CASE("routed experts: other work is done once, whether or not there is something to wait for") {
   for (const bool ready : {true, false}) {
     for (const uint32_t wave : {4U, 64U}) {
       Bench bench;
       bench.store.say_ready(ready);
       int calls = 0;
-      REQUIRE(bench.run(random_routing(19, 7), wave, 64, [&] { ++calls; }));
+      REQUIRE(bench.run(random_routing(19, 7), wave, [&] { ++calls; }));
       CHECK(calls == 1);
     }
   }
 }
 
-TEST_CASE("grouped executor: what the store cannot give is the run's error") {
+TEST_CASE("routed experts: what the store cannot give is the run's error") {
   Bench bench;
   bench.store.fail();
-  const auto result = bench.run(random_routing(2, 1), 64, 64);
+  const auto result = bench.run(random_routing(2, 1), 64);
   REQUIRE_FALSE(result);
   CHECK(result.error().kind == ErrorKind::io);
 }
 
 }  // namespace
-}  // namespace dspack::runtime::grouped_executor_test
+}  // namespace dspack::runtime::routed_experts_test

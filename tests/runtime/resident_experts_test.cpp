@@ -1,19 +1,16 @@
 // Experts that all lie in device memory: what is loaded, what is computed, and that it is what a streamed run computes.
-#include "runtime/experts/resident_executor.h"
-
 #include <doctest/doctest.h>
 
 #include <algorithm>
 #include <map>
 
 #include "runtime/experts/policy/lru.h"
-#include "runtime/experts/streamed_store.h"
 #include "tests/runtime/support/expert_place.h"
 #include "tests/runtime/support/family.h"
 #include "tests/runtime/support/overlaid_model.h"
 #include "tests/runtime/support/stored_tensors.h"
 
-namespace dspack::runtime::resident_executor_test {
+namespace dspack::runtime::resident_experts_test {
 namespace {
 
 using test::ExpertPlace;
@@ -24,36 +21,34 @@ constexpr LayerId kLayer(1);
 void check_against_grouped(const std::filesystem::path& folder, bool is_deferred) {
   ExpertPlace here(folder, is_deferred);
   ExpertPlace there(folder);
-  auto experts = here.load(here.options({kLayer}));
-  REQUIRE_MESSAGE(experts, (experts ? "" : experts.error().message));
+  auto resident = here.load(here.options({kLayer}), 7);
+  REQUIRE_MESSAGE(resident, (resident ? "" : resident.error().message));
   auto store =
       StreamedStore::make(*there.device, *there.storage,
                           {.shape = there.shape(), .layers = {kLayer}, .slots = {}, .policy = [](uint64_t, uint64_t) {
                              return std::make_unique<LruPolicy>();
                            }});
   REQUIRE(store);
-  auto grouped = GroupedExecutor::make(*there.device, *there.queue, **store, there.executor_shape(5));
-  REQUIRE(grouped);
-  auto resident = ResidentExecutor::make(*here.device, *here.queue, **experts, here.executor_shape(7));
-  REQUIRE(resident);
+  auto streamed = RoutedExperts::stream(there.target(), **store, there.executor_shape(5));
+  REQUIRE(streamed);
   CHECK((*resident)->can_record());
   for (const uint32_t count : {1U, 2U, 7U, 8U, 23U}) {
     CAPTURE(count);
     RoutedRows mine(here, kLayer, count, count);
     RoutedRows theirs(there, kLayer, count, count);
-    CHECK(mine.run(**resident) == theirs.run(**grouped));
+    CHECK(mine.run(**resident) == theirs.run(**streamed));
   }
   // Every token to the same experts.
   RoutedRows mine(here, kLayer, 11, 3, here.config.top_k);
   RoutedRows theirs(there, kLayer, 11, 3, here.config.top_k);
-  CHECK(mine.run(**resident) == theirs.run(**grouped));
+  CHECK(mine.run(**resident) == theirs.run(**streamed));
 }
 
-TEST_CASE("resident executor: bit for bit what the grouped one computes, in waves and token by token") {
+TEST_CASE("resident experts: bit for bit what a streamed run computes, in waves and token by token") {
   check_against_grouped(test::tiny_folder(), false);
 }
 
-TEST_CASE("resident executor: the same where the host cannot address the experts") {
+TEST_CASE("resident experts: the same where the host cannot address the experts") {
   check_against_grouped(test::tiny_folder(), true);
   check_against_grouped(test::family_folder() / "f16", true);
   check_against_grouped(test::family_folder() / "fp8-channel", true);
@@ -78,9 +73,7 @@ class Listener final : public Trace {
 
 void check_listening(bool is_deferred) {
   ExpertPlace place(test::tiny_folder(), is_deferred);
-  auto experts = place.load(place.options({kLayer}));
-  REQUIRE(experts);
-  auto executor = ResidentExecutor::make(*place.device, *place.queue, **experts, place.executor_shape(64));
+  auto executor = place.load(place.options({kLayer}));
   REQUIRE(executor);
   RoutedRows tokens(place, kLayer, 6, 9);
   const std::vector<float> plain = tokens.run(**executor);
@@ -102,7 +95,7 @@ void check_listening(bool is_deferred) {
   CHECK(called == 2);
 }
 
-TEST_CASE("resident executor: who listens to single experts hears them, and the result is the same") {
+TEST_CASE("resident experts: who listens to single experts hears them, and the result is the same") {
   check_listening(false);
   check_listening(true);
 }
@@ -126,19 +119,19 @@ TEST_CASE("resident experts: loading tells how far it is, what it took and what 
   ExpertPlace place(test::tiny_folder(), true);
   const DeviceExperts what = place.options({kLayer, LayerId(3)});
   CountingProgress progress;
-  const auto experts = place.load(what, &progress);
+  const auto experts = place.load(what, 64, &progress);
   REQUIRE(experts);
   CHECK(progress.work == "loading experts");
-  CHECK(progress.total == (*experts)->size_bytes());
+  const ExpertStoreStats stats = (*experts)->stats();
+  CHECK(progress.total == stats.resident_bytes);
   CHECK(progress.done == progress.total);
   CHECK(progress.is_finished);
-  const auto foretold = ResidentExperts::bytes_for(*place.checkpoint, what);
+  const auto foretold = DeviceCache::bytes_for_all(*place.checkpoint, what);
   REQUIRE(foretold);
-  CHECK(*foretold == (*experts)->size_bytes());
-  const ExpertStoreStats& stats = (*experts)->stats();
+  CHECK(*foretold == stats.resident_bytes);
   CHECK(stats.resident_experts == 2 * place.config.experts);
   CHECK(stats.read_experts.size() == stats.resident_experts);
-  CHECK(stats.resident_bytes == (*experts)->size_bytes());
+  CHECK(stats.slot_bytes == stats.resident_bytes);
   uint64_t stored = 0;
   for (const ExpertKey& key : stats.read_experts)
     for (const format::Extent& extent : place.checkpoint->expert_extents(key))
@@ -148,13 +141,13 @@ TEST_CASE("resident experts: loading tells how far it is, what it took and what 
 
   const auto none = place.load(place.options({}));
   REQUIRE(none);
-  CHECK((*none)->size_bytes() == 0);
+  CHECK((*none)->stats().resident_bytes == 0);
 }
 
 TEST_CASE(
     "resident experts: an expert that is missing, memory that is too small, and an interruption end the loading") {
   const auto refusal = [](ExpertPlace& place, const std::stop_token& stop = {}) {
-    const auto experts = place.load(place.options({kLayer}), nullptr, stop);
+    const auto experts = place.load(place.options({kLayer}), 64, nullptr, stop);
     REQUIRE_FALSE(experts);
     return experts.error();
   };
@@ -192,4 +185,4 @@ TEST_CASE("resident experts: experts of one layer that are stored in different w
 }
 
 }  // namespace
-}  // namespace dspack::runtime::resident_executor_test
+}  // namespace dspack::runtime::resident_experts_test

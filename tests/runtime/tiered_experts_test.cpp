@@ -1,7 +1,5 @@
 // Experts of which a device holds some: whatever it holds, and in whatever order copies and work run, the result is
 // that of the CPU's executor, bit for bit.
-#include "runtime/experts/vram/tiered_executor.h"
-
 #include <doctest/doctest.h>
 
 #include <map>
@@ -14,7 +12,7 @@
 #include "tests/runtime/support/overlaid_model.h"
 #include "tests/runtime/support/stored_tensors.h"
 
-namespace dspack::runtime::tiered_executor_test {
+namespace dspack::runtime::tiered_experts_test {
 namespace {
 
 using test::ExpertPlace;
@@ -49,9 +47,8 @@ struct Tiers {
                                      .memory = [&](uint64_t bytes) { return place.device->allocate_host(bytes); }});
     REQUIRE(made);
     store = std::move(*made);
-    auto tiered = TieredExecutor::make(
-        {.device = *place.device, .queue = *place.queue, .host = *host, .store = *store},
-        place.executor_shape(wave_tokens),
+    auto tiered = RoutedExperts::tier(
+        place.target(host.get()), *place.checkpoint, *store, place.executor_shape(wave_tokens),
         {.experts = place.options({kFirst, kSecond}), .slots = size.vram, .policy = lru(), .prefetch = prefetch}, miss);
     REQUIRE_MESSAGE(tiered, (tiered ? "" : tiered.error().message));
     executor = std::move(*tiered);
@@ -62,7 +59,7 @@ struct Tiers {
 
   std::unique_ptr<kernels::Device> host;
   std::unique_ptr<StreamedStore> store;
-  std::unique_ptr<TieredExecutor> executor;
+  std::unique_ptr<RoutedExperts> executor;
 };
 
 /// What the CPU's executor makes of the same tokens.
@@ -74,19 +71,19 @@ class Reference {
                             {.shape = place_.shape(), .layers = {kFirst, kSecond}, .slots = {}, .policy = lru()});
     REQUIRE(made);
     store_ = std::move(*made);
-    auto grouped = GroupedExecutor::make(*place_.device, *place_.queue, *store_, place_.executor_shape(64));
-    REQUIRE(grouped);
-    grouped_ = std::move(*grouped);
+    auto streamed = RoutedExperts::stream(place_.target(), *store_, place_.executor_shape(64));
+    REQUIRE(streamed);
+    streamed_ = std::move(*streamed);
   }
   std::vector<float> run(LayerId layer, uint32_t count, unsigned seed, uint32_t most_experts = UINT32_MAX) {
     RoutedRows rows(place_, layer, count, seed, most_experts);
-    return rows.run(*grouped_);
+    return rows.run(*streamed_);
   }
 
  private:
   ExpertPlace place_;
   std::unique_ptr<StreamedStore> store_;
-  std::unique_ptr<GroupedExecutor> grouped_;
+  std::unique_ptr<RoutedExperts> streamed_;
 };
 
 void check_some_passes(Reference& reference, ExpertPlace& place, Tiers& tiers,
@@ -103,7 +100,7 @@ void check_some_passes(Reference& reference, ExpertPlace& place, Tiers& tiers,
   }
 }
 
-TEST_CASE("tiered executor: bit for bit the CPU's result at every size of either tier") {
+TEST_CASE("tiered experts: bit for bit the CPU's result at every size of either tier") {
   Reference reference(test::tiny_folder());
   for (const bool is_deferred : {false, true}) {
     for (const uint64_t vram : {0, 1, 3, 9, 64, 128}) {
@@ -119,7 +116,7 @@ TEST_CASE("tiered executor: bit for bit the CPU's result at every size of either
   }
 }
 
-TEST_CASE("tiered executor: the same whoever computes what is missing") {
+TEST_CASE("tiered experts: the same whoever computes what is missing") {
   Reference reference(test::tiny_folder());
   for (const MissMode mode : {MissMode::automatic, MissMode::compute}) {
     for (const uint64_t seed : {1, 2, 3}) {
@@ -133,7 +130,7 @@ TEST_CASE("tiered executor: the same whoever computes what is missing") {
   }
 }
 
-TEST_CASE("tiered executor: other stored types, and experts that lie in a slot in another way than in a file") {
+TEST_CASE("tiered experts: other stored types, and experts that lie in a slot in another way than in a file") {
   for (const char* name : {"f16", "fp8-channel"}) {
     const auto folder = test::family_folder() / name;
     CAPTURE(name);
@@ -144,7 +141,7 @@ TEST_CASE("tiered executor: other stored types, and experts that lie in a slot i
   }
 }
 
-TEST_CASE("tiered executor: hits, misses, evictions and bytes are counted") {
+TEST_CASE("tiered experts: hits, misses, evictions and bytes are counted") {
   ExpertPlace place(test::tiny_folder(), true);
   const uint32_t top_k = place.config.top_k;
   Tiers tiers(place, {.vram = top_k});
@@ -170,7 +167,7 @@ TEST_CASE("tiered executor: hits, misses, evictions and bytes are counted") {
 }
 
 // By the clock of a device that does everything at once; the other plays with time.
-TEST_CASE("tiered executor: the bound of decoding is no more than what it took") {
+TEST_CASE("tiered experts: the bound of decoding is no more than what it took") {
   ExpertPlace place(test::tiny_folder());
   Tiers tiers(place, {.vram = 6, .ram = 4});
   for (unsigned seed = 1; seed < 8; ++seed) {
@@ -197,7 +194,7 @@ void run_tokens(ExpertPlace& place, Tiers& tiers, std::initializer_list<uint32_t
   }
 }
 
-TEST_CASE("tiered executor: what is established on the device leaves the host's memory first") {
+TEST_CASE("tiered experts: what is established on the device leaves the host's memory first") {
   ExpertPlace place(test::tiny_folder(), true);
   const uint32_t top_k = place.config.top_k;
   // Room for two tokens' experts in each tier.
@@ -218,7 +215,7 @@ TEST_CASE("tiered executor: what is established on the device leaves the host's 
   CHECK(tiers.counts().moved == moved);
 }
 
-TEST_CASE("tiered executor: what has left the device is as good as any in the host's memory") {
+TEST_CASE("tiered experts: what has left the device is as good as any in the host's memory") {
   ExpertPlace place(test::tiny_folder(), true);
   const uint32_t top_k = place.config.top_k;
   Tiers tiers(place, {.vram = 2 * top_k, .ram = 3 * top_k});
@@ -263,11 +260,11 @@ void check_prefetches(int times) {
   CHECK(tiers.counts().wasted_bytes == 0);
 }
 
-TEST_CASE("tiered executor: what was expected is copied while other work runs, and found there") {
+TEST_CASE("tiered experts: what was expected is copied while other work runs, and found there") {
   check_prefetches(1);
 }
 
-TEST_CASE("tiered executor: two copies on the chance may be under way, however often they are asked for") {
+TEST_CASE("tiered experts: two copies on the chance may be under way, however often they are asked for") {
   check_prefetches(2);
 }
 
@@ -288,7 +285,7 @@ class Listener final : public Trace {
   uint32_t tokens_;
 };
 
-TEST_CASE("tiered executor: who listens to single experts hears them, and the result is the same") {
+TEST_CASE("tiered experts: who listens to single experts hears them, and the result is the same") {
   ExpertPlace place(test::tiny_folder(), true);
   Tiers tiers(place, {.vram = 3, .ram = 2}, {.mode = MissMode::move}, 64);
   RoutedRows rows(place, kFirst, 6, 9);
@@ -304,7 +301,7 @@ TEST_CASE("tiered executor: who listens to single experts hears them, and the re
   CHECK(rows.run(*tiers.executor) == plain);
 }
 
-TEST_CASE("tiered executor: an expert that is missing, an interruption and too little memory are errors") {
+TEST_CASE("tiered experts: an expert that is missing, an interruption and too little memory are errors") {
   const test::OverlaidModel part({.drop_prefix = "model.layers.1.mlp.experts."});
   ExpertPlace place(part.path(), true);
   Tiers tiers(place, {.vram = 3});
@@ -333,9 +330,9 @@ TEST_CASE("tiered executor: an expert that is missing, an interruption and too l
   auto store = StreamedStore::make(**host, *small.storage,
                                    {.shape = small.shape(), .layers = {kFirst}, .slots = 4, .policy = lru()});
   REQUIRE(store);
-  const auto refused = TieredExecutor::make(
-      {.device = *small.device, .queue = *small.queue, .host = **host, .store = **store}, small.executor_shape(4),
-      {.experts = small.options({kFirst}), .slots = 64, .policy = lru()}, {});
+  const auto refused =
+      RoutedExperts::tier(small.target(host->get()), *small.checkpoint, **store, small.executor_shape(4),
+                          {.experts = small.options({kFirst}), .slots = 64, .policy = lru()}, {});
   REQUIRE_FALSE(refused);
   CAPTURE(refused.error().message);
   CHECK(refused.error().kind == ErrorKind::budget);
@@ -343,4 +340,4 @@ TEST_CASE("tiered executor: an expert that is missing, an interruption and too l
 }
 
 }  // namespace
-}  // namespace dspack::runtime::tiered_executor_test
+}  // namespace dspack::runtime::tiered_experts_test

@@ -1,0 +1,98 @@
+// A place where routed experts are computed: the CPU, a device with experts in its memory, another machine. The
+// executor (routed_experts.h) asks the backends in turn; a new place is a new backend. Of each wave of tokens a backend
+// first computes the experts that it has (`begin_wave`). The others are brought into the host's memory, and each goes
+// to the backend that would be done with it first (`eta`, `take`). Threads: single-thread. Lifetime: a wave and all it
+// points to are there until the executor has synchronised its queue for the next layer. Errors: none; what the device
+// could not do, its queue says.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "runtime/experts/expert_store.h"
+#include "runtime/experts/schedule.h"
+
+namespace dspack::runtime {
+
+class ExpertTracer;
+
+/// The assignments of one expert within a wave.
+struct RoutedGroup {
+  ExpertDemand demand;
+  std::vector<uint32_t> parts;  // token * top_k + slot, ascending
+};
+
+/// When things of a layer happened; times are known once the queue has run.
+struct LayerCourse {
+  struct Span {
+    std::shared_ptr<kernels::Event> begin, end;
+  };
+  /// A missing expert that was computed; `arrival` is null where it was in place already.
+  struct Miss {
+    std::shared_ptr<kernels::Event> arrival;
+    Span computing;
+  };
+  Phase phase = Phase::decode;
+  Span all;
+  std::vector<Span> hits;  // computing experts that were in place, and the layer's other work
+  std::vector<Miss> misses;
+  double host_seconds = 0;   // that the CPU computed beside a device
+  double last_on_host = 0;   // of these: the expert that came last of all; 0: the device computed that one
+  double host_transfer = 0;  // until the last missing expert was in the host's memory
+};
+
+/// Some tokens of one layer, and which experts they go to.
+struct ExpertWave {
+  LayerId layer;
+  Phase phase = Phase::decode;
+  uint32_t top_k = 0;
+  uint64_t expert_bytes = 0;            // of one expert, as backends compare them
+  kernels::Rows x;                      // [tokens, hidden]
+  kernels::Rows parts;                  // [tokens * top_k, hidden]: each backend fills the rows of its experts
+  std::span<const RoutedGroup> groups;  // by expert, ascending
+  ExpertTracer* tracer = nullptr;       // null: nobody listens to single experts
+  LayerCourse* course = nullptr;
+};
+
+class ExpertBackend {
+ public:
+  virtual ~ExpertBackend() = default;
+  virtual void begin_pass(const ExpertPass& /*pass*/) {}
+  /// See ExpertStore.
+  virtual void accept_drafts(uint32_t /*rows*/) {}
+  /// Routes are about to be read back: what this backend needs of the wave's input comes with them.
+  virtual void before_routes(const kernels::Rows& /*x*/) {}
+  /// Begins to compute the experts that it has, and takes them out of `missing` (places in wave.groups, ascending).
+  virtual void begin_wave(const ExpertWave& wave, std::vector<size_t>& missing) = 0;
+  /// When it would have computed a missing expert that is in the host's memory.
+  [[nodiscard]] virtual Eta eta(const ExpertWave& wave, size_t group) = 0;
+  /// Computes such an expert, or begins what is to be done first.
+  virtual void take(const ExpertWave& wave, size_t group, ExpertLease lease) = 0;
+  /// Enqueues the computing of what was taken and is on its way.
+  virtual void enqueue_taken(const ExpertWave& /*wave*/) {}
+
+  /// An expert that was computed on this thread.
+  struct Computed {
+    size_t group = 0;
+    ExpertLease lease;
+  };
+  /// Computes one expert that waits for this thread; nullopt: none does.
+  [[nodiscard]] virtual std::optional<Computed> compute_next(const ExpertWave& /*wave*/) { return std::nullopt; }
+  /// Another backend has computed the expert on this thread; its weights may be kept for the next time.
+  virtual void offer(const ExpertWave& /*wave*/, Computed /*computed*/) {}
+  /// Waits for the oldest work that holds a lease and gives the lease back; false: there is none.
+  virtual bool release_oldest() { return false; }
+
+  [[nodiscard]] virtual bool holds(ExpertKey /*key*/) const { return false; }
+  /// Whether `expect` is of use in this pass.
+  [[nodiscard]] virtual bool wants_forecast() const { return false; }
+  /// What the next layer is likely to want and no backend holds, most likely first. Only a hint.
+  virtual void expect(LayerId /*layer*/, std::span<const ExpertId> /*experts*/) {}
+
+  /// Where the backend has experts of its own, misses are those that it lacked; nullopt: it has none.
+  [[nodiscard]] virtual std::optional<MissCounts> miss_counts() const { return std::nullopt; }
+  virtual void add_to(ExpertStoreStats& /*stats*/) const {}
+};
+
+}  // namespace dspack::runtime

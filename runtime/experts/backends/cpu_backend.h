@@ -1,0 +1,57 @@
+// The CPU computes experts in the slots of the host's memory: all of them where it computes the model, or, beside a
+// device, those that it is done with before the device would be. Then the wave's input comes down with the routes, and
+// results go up row by row. Its sums have another order than the device's.
+// Threads: single-thread. Lifetime: borrows host and queue; what was handed to the queue is borrowed until it is
+// synchronised for the next layer. Errors: budget.
+#pragma once
+
+#include <deque>
+#include <memory>
+
+#include "runtime/experts/backend.h"
+#include "runtime/experts/executor.h"
+
+namespace dspack::runtime {
+
+class CpuBackend final : public ExpertBackend {
+ public:
+  /// Computes all experts: `queue` is the host's, and so is `scratch` (kernels::ExpertPartsArgs).
+  CpuBackend(kernels::Queue& queue, kernels::Slice scratch) : queue_(queue), scratch_(scratch) {}
+  /// Beside a device, whose queue it is.
+  [[nodiscard]] static Result<std::unique_ptr<CpuBackend>> beside(kernels::Device& device, kernels::Queue& queue,
+                                                                  kernels::Device& host, const ExecutorShape& shape,
+                                                                  const MissOptions& miss);
+  /// Memory of the host that it takes beside a device.
+  [[nodiscard]] static uint64_t bytes_beside(const kernels::Device& host, const ExecutorShape& shape);
+
+  void begin_pass(const ExpertPass& pass) override { pass_ = pass; }
+  void before_routes(const kernels::Rows& x) override;
+  void begin_wave(const ExpertWave& wave, std::vector<size_t>& missing) override;
+  [[nodiscard]] Eta eta(const ExpertWave& wave, size_t group) override;
+  void take(const ExpertWave& wave, size_t group, ExpertLease lease) override;
+  [[nodiscard]] std::optional<Computed> compute_next(const ExpertWave& wave) override;
+  void add_to(ExpertStoreStats& stats) const override;
+
+ private:
+  [[nodiscard]] bool is_beside() const { return own_queue_ != nullptr; }
+  /// Whether experts of this pass may be computed beside the device.
+  [[nodiscard]] bool may_share() const;
+  [[nodiscard]] kernels::Rows staged_rows(uint64_t offset, uint32_t rows) const;
+  void compute(const ExpertWave& wave, const RoutedGroup& group, const ExpertWeights& weights);
+
+  kernels::Queue& queue_;   // of the executor
+  kernels::Slice scratch_;  // of the CPU
+  ExpertPass pass_;
+  // Beside a device:
+  MissOptions miss_;
+  uint32_t hidden_ = 0, top_k_ = 0, max_rows_ = 0;
+  std::unique_ptr<kernels::Queue> own_queue_;  // of the CPU; null: queue_ is
+  std::unique_ptr<kernels::Buffer> staging_;   // pinned: input, then parts
+  std::unique_ptr<kernels::Buffer> own_scratch_;
+  uint32_t input_rows_ = 0;  // of the present wave
+  WorkRate rate_;
+  std::deque<Computed> waiting_;
+  double backlog_ = 0;  // seconds that those are expected to take
+};
+
+}  // namespace dspack::runtime

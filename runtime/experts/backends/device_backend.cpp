@@ -1,0 +1,117 @@
+#include "runtime/experts/backends/device_backend.h"
+
+#include <algorithm>
+
+#include "runtime/experts/expert_tracer.h"
+
+namespace dspack::runtime {
+
+void DeviceBackend::begin_pass(const ExpertPass& pass) {
+  cache_.begin_pass(pass);
+  cache_.reap();
+}
+
+void DeviceBackend::begin_wave(const ExpertWave& wave, std::vector<size_t>& missing) {
+  cache_.reap();
+  under_way_.clear();  // of a wave that has failed
+  std::vector<ExpertDemand> demands;
+  for (const RoutedGroup& group : wave.groups)
+    demands.push_back(group.demand);
+  cache_.begin_layer(wave.layer, demands);
+  std::vector<std::pair<size_t, DeviceSlot*>> hits;
+  std::erase_if(missing, [&](size_t group) {
+    DeviceSlot* const slot = cache_.use(wave.layer, wave.groups[group].demand);
+    if (slot == nullptr) return false;
+    (slot->arrival == nullptr ? hits : under_way_).emplace_back(group, slot);
+    return true;
+  });
+  compute_hits(wave, hits);
+  fills_.assign(missing.begin(), missing.begin() + static_cast<ptrdiff_t>(std::min<uint64_t>(
+                                                       cache_.empty_slots(wave.layer), missing.size())));
+}
+
+// In one launch.
+void DeviceBackend::compute_hits(const ExpertWave& wave, std::span<const std::pair<size_t, DeviceSlot*>> hits) {
+  std::vector<kernels::ExpertGroup> groups;
+  for (const auto& [group, slot] : hits) {
+    if (wave.tracer != nullptr) {
+      wave.tracer->compute(wave, wave.groups[group], slot->weights);
+    } else {
+      groups.push_back({.entry = slot->entry, .parts = wave.groups[group].parts});
+    }
+  }
+  if (!groups.empty()) {
+    queue_.run_expert_parts({.table = &cache_.table(wave.layer),
+                             .x = wave.x,
+                             .groups = groups,
+                             .top_k = wave.top_k,
+                             .scratch = scratch_,
+                             .parts = wave.parts});
+  }
+  const LayerCourse::Span computing{.begin = wave.course->all.begin, .end = queue_.mark()};
+  wave.course->hits.push_back(computing);
+  for (const auto& [group, slot] : hits)
+    slot->used_until = computing.end;
+}
+
+bool DeviceBackend::fills_slot(size_t group) const {
+  return std::ranges::find(fills_, group) != fills_.end();
+}
+
+Eta DeviceBackend::eta(const ExpertWave& wave, size_t group) {
+  if (fills_slot(group)) return {.kind = Eta::Kind::always};
+  if (miss_.effective() == MissMode::compute) return {.kind = Eta::Kind::never};
+  cache_.reap();
+  return cache_.copied_eta(wave.layer);
+}
+
+void DeviceBackend::take(const ExpertWave& wave, size_t group, ExpertLease lease) {
+  const bool only_fills = miss_.effective() == MissMode::compute || wave.phase == Phase::prefill;
+  const RoutedGroup& routed = wave.groups[group];
+  DeviceSlot& slot = cache_.move(wave.layer, routed.demand, std::move(lease), !only_fills || fills_slot(group));
+  wave.course->last_on_host = 0;
+  if (slot.is_used) {
+    under_way_.emplace_back(group, &slot);
+  } else {  // of the window, which soon gets the next expert: what reads it comes before
+    compute_in(slot, wave, routed);
+  }
+}
+
+void DeviceBackend::enqueue_taken(const ExpertWave& wave) {
+  for (const auto& [group, slot] : std::exchange(under_way_, {}))
+    compute_in(*slot, wave, wave.groups[group]);
+}
+
+void DeviceBackend::compute_in(DeviceSlot& slot, const ExpertWave& wave, const RoutedGroup& group) {
+  LayerCourse::Miss miss{.arrival = slot.arrival, .computing = {}};
+  if (slot.arrival != nullptr) queue_.wait(*slot.arrival);
+  miss.computing.begin = queue_.mark();
+  if (wave.tracer != nullptr) {
+    wave.tracer->compute(wave, group, slot.weights);
+  } else {
+    const kernels::ExpertGroup one{.entry = slot.entry, .parts = group.parts};
+    queue_.run_expert_parts({.table = &cache_.table(wave.layer),
+                             .x = wave.x,
+                             .groups = {&one, 1},
+                             .top_k = wave.top_k,
+                             .scratch = scratch_,
+                             .parts = wave.parts});
+  }
+  miss.computing.end = queue_.mark();
+  slot.used_until = miss.computing.end;
+  wave.course->misses.push_back(std::move(miss));
+}
+
+// Copied afterwards, the cache follows what is wanted also where the CPU is the faster, as far as that costs nothing.
+void DeviceBackend::offer(const ExpertWave& wave, Computed computed) {
+  cache_.computed_by_host(wave.layer, wave.groups[computed.group].demand, std::move(computed.lease),
+                          miss_.mode == MissMode::automatic);
+}
+
+void DeviceBackend::add_to(ExpertStoreStats& stats) const {
+  stats.vram = cache_.stats();
+  stats.vram->miss = to_string(miss_.mode);
+  stats.vram->is_deterministic = miss_.is_deterministic;
+}
+
+}  // namespace dspack::runtime

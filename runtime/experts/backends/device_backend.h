@@ -1,0 +1,48 @@
+// A device computes experts in the slots of its own memory: those that are there at once, in one launch; missing ones
+// behind their copies from the host's memory. The host enqueues and does not wait.
+// Threads: single-thread. Lifetime: borrows queue and cache. Errors: none.
+#pragma once
+
+#include <utility>
+
+#include "runtime/experts/backend.h"
+#include "runtime/experts/device_cache.h"
+
+namespace dspack::runtime {
+
+class DeviceBackend final : public ExpertBackend {
+ public:
+  /// `queue` computes; `scratch` as kernels::ExpertPartsArgs wants it.
+  DeviceBackend(kernels::Queue& queue, kernels::Slice scratch, DeviceCache& cache, const MissOptions& miss)
+      : queue_(queue), scratch_(scratch), cache_(cache), miss_(miss) {}
+
+  void begin_pass(const ExpertPass& pass) override;
+  void accept_drafts(uint32_t rows) override { cache_.accept_drafts(rows); }
+  void begin_wave(const ExpertWave& wave, std::vector<size_t>& missing) override;
+  /// Empty slots are filled in any case, by experts in their own order, whichever arrives first: with `--miss compute`
+  /// it must not depend on a disk who computes what.
+  [[nodiscard]] Eta eta(const ExpertWave& wave, size_t group) override;
+  void take(const ExpertWave& wave, size_t group, ExpertLease lease) override;
+  void enqueue_taken(const ExpertWave& wave) override;
+  void offer(const ExpertWave& wave, Computed computed) override;
+  bool release_oldest() override { return cache_.reap_oldest(); }
+  [[nodiscard]] bool holds(ExpertKey key) const override { return cache_.holds(key); }
+  [[nodiscard]] bool wants_forecast() const override { return cache_.is_prefetching(); }
+  void expect(LayerId layer, std::span<const ExpertId> experts) override { cache_.prefetch(layer, experts); }
+  [[nodiscard]] std::optional<MissCounts> miss_counts() const override { return cache_.miss_counts(); }
+  void add_to(ExpertStoreStats& stats) const override;
+
+ private:
+  [[nodiscard]] bool fills_slot(size_t group) const;
+  void compute_hits(const ExpertWave& wave, std::span<const std::pair<size_t, DeviceSlot*>> hits);
+  void compute_in(DeviceSlot& slot, const ExpertWave& wave, const RoutedGroup& group);
+
+  kernels::Queue& queue_;
+  kernels::Slice scratch_;
+  DeviceCache& cache_;
+  MissOptions miss_;
+  std::vector<size_t> fills_;  // of the wave's groups, those for which there are empty slots
+  std::vector<std::pair<size_t, DeviceSlot*>> under_way_;  // to the cache's slots, and not enqueued to be computed
+};
+
+}  // namespace dspack::runtime

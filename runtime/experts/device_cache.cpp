@@ -1,0 +1,328 @@
+#include "runtime/experts/device_cache.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "kernels/cpu/cpu_device.h"
+#include "runtime/experts/policy/lru.h"
+#include "runtime/experts/streamed_store.h"
+
+namespace dspack::runtime {
+
+namespace {
+
+// Prefetches that may be under way: more would be ahead of what the next layer turns out to want.
+constexpr auto kMaxCopiesAhead = 2;
+// An expert that was wanted so often since it came is expected to stay, and need not lie in the host's memory as well.
+// Before, it may leave soon, and what leaves is dropped: then the host's copy is all there is. Of 0 to 5 the best for
+// replayed routes (docs/performance.md).
+constexpr uint32_t kEstablishedUses = 3;
+// Copies under way while the next expert is awaited, when all are loaded: one that runs and the next.
+constexpr size_t kLoadingCopies = 2;
+
+PolicyFactory lru_policy() {
+  return [](uint64_t, uint64_t) { return std::make_unique<LruPolicy>(); };
+}
+
+}  // namespace
+
+Result<std::unique_ptr<DeviceCache>> DeviceCache::make(kernels::Device& device, const format::Checkpoint& checkpoint,
+                                                       ExpertStore& host, const DeviceCacheOptions& options) {
+  std::unique_ptr<DeviceCache> made(new DeviceCache(device, &host));
+  TRY_ASSIGN(const auto layouts, lay_out_experts(checkpoint, options.experts, ExpertPresence::some));
+  Sizes sizes{.layouts = device_slot_layouts(layouts, options.experts.experts), .slots = {}, .window = kVramWindow};
+  sizes.slots = share_slots(sizes.layouts, options.slots, 0);
+  TRY(made->allocate(device, layouts, sizes,
+                     {.policy = options.policy,
+                      .seed = options.seed,
+                      .prefetch = options.prefetch,
+                      .make_slot = {},
+                      .evicting = [&host](const CacheSlot& slot) { host.set_copied(slot.key, false); }}));
+  return made;
+}
+
+Result<uint64_t> DeviceCache::bytes_for_all(const format::Checkpoint& checkpoint, const DeviceExperts& experts) {
+  TRY_ASSIGN(const auto layouts, lay_out_experts(checkpoint, experts, ExpertPresence::all));
+  uint64_t bytes = 0;
+  for (const auto& [id, layout] : layouts)
+    bytes += layout.expert_bytes * experts.experts;
+  return bytes;
+}
+
+Result<std::unique_ptr<DeviceCache>> DeviceCache::load(kernels::Device& device, WeightStorage& storage,
+                                                       const DeviceExperts& experts, format::Progress* progress,
+                                                       const std::stop_token& stop) {
+  std::unique_ptr<DeviceCache> made(new DeviceCache(device, nullptr));
+  TRY_ASSIGN(const auto layouts, lay_out_experts(storage.checkpoint(), experts, ExpertPresence::all));
+  Sizes sizes;
+  for (const auto& [id, layout] : layouts) {
+    sizes.layouts.push_back({.slot_bytes = layout.expert_bytes, .experts = experts.experts, .layers = {id}});
+    sizes.slots.push_back(experts.experts);
+  }
+  TRY(made->allocate(device, layouts, sizes, {.policy = lru_policy(), .make_slot = {}}));
+  made->keep_loading({});
+  if (experts.layers.empty()) return made;
+  TRY_ASSIGN(const auto host, kernels::make_cpu_device({.threads = 1, .instruction_set = {}}));
+  TRY_ASSIGN(const auto reader,
+             StreamedStore::make(*host, storage,
+                                 {.shape = experts.shape,
+                                  .layers = experts.layers,
+                                  .slots = kReaderSlots,
+                                  .policy = lru_policy(),
+                                  .memory = [&device](uint64_t bytes) { return device.allocate_host(bytes); }}));
+  reader->begin_pass({.phase = Phase::prefill, .rows = 1, .draft_rows = 0});
+  format::SilentProgress silent;
+  format::Progress& told = progress == nullptr ? static_cast<format::Progress&>(silent) : *progress;
+  told.started("loading experts", made->loading_.resident_bytes, 0);
+  Result<void> filled;
+  for (auto layer = layouts.begin(); layer != layouts.end() && filled; ++layer)
+    filled = made->fill(layer->first, experts.experts, *reader, told, stop);
+  told.finished();
+  if (!filled) return filled.error();
+  made->keep_loading(reader->stats());
+  return made;
+}
+
+DeviceCache::~DeviceCache() {
+  copies_->synchronize();
+}
+
+Result<void> DeviceCache::allocate(kernels::Device& device, const std::map<LayerId, ExpertLayout>& layouts,
+                                   const Sizes& sizes, ExpertCache::Options options) {
+  for (size_t i = 0; i < sizes.layouts.size(); ++i) {
+    const LayerId first = sizes.layouts[i].layers.front();
+    Pool pool{.layout = layouts.at(first), .memory = {}, .table = {}, .window = {}};
+    const uint64_t entries = sizes.slots[i] + sizes.window;
+    auto memory = device.allocate(pool.layout.expert_bytes * entries);
+    if (!memory) {
+      const bool is_one = sizes.layouts[i].layers.size() == 1;
+      return memory.error().in(fmt::format("device memory for {} experts{}", entries,
+                                           is_one ? fmt::format(" of layer {}", first.value) : ""));
+    }
+    pool.memory = std::move(*memory);
+    pool.window = std::vector<DeviceSlot>(sizes.window);
+    std::vector<kernels::ExpertMatrices> matrices;
+    for (uint64_t entry = 0; entry < entries; ++entry) {
+      const ExpertWeights weights = weights_at(pool.layout, {pool.memory.get(), entry * pool.layout.expert_bytes});
+      matrices.push_back(weights.matrices());
+      if (entry >= sizes.window) continue;
+      pool.window[entry].entry = static_cast<uint32_t>(entry);
+      pool.window[entry].weights = weights;
+    }
+    auto table = device.make_expert_table(matrices);
+    if (!table) return table.error().in(fmt::format("layer {}", first.value));
+    pool.table = std::move(*table);
+    pools_.push_back(std::move(pool));
+  }
+  options.make_slot = [this](size_t index, uint64_t place) -> Result<std::unique_ptr<CacheSlot>> {
+    const Pool& pool = pools_[index];
+    auto slot = std::make_unique<DeviceSlot>();
+    slot->entry = static_cast<uint32_t>(pool.window.size() + place);
+    slot->weights = weights_at(pool.layout, {pool.memory.get(), slot->entry * pool.layout.expert_bytes});
+    slot->bytes = pool.layout.expert_bytes;
+    return std::unique_ptr<CacheSlot>(std::move(slot));
+  };
+  cache_.emplace(sizes.layouts, sizes.slots, std::move(options));
+  return {};
+}
+
+// Slots are taken in the order of experts, so that an expert's number is its entry in the table; experts are uploaded
+// in the order of their arrival, while the next ones are read.
+Result<void> DeviceCache::fill(LayerId layer, uint32_t experts, ExpertStore& reader, format::Progress& progress,
+                               const std::stop_token& stop) {
+  std::vector<ExpertDemand> demands;
+  std::vector<DeviceSlot*> slots;
+  for (uint32_t expert = 0; expert < experts; ++expert) {
+    demands.push_back({.expert = ExpertId(expert)});
+    slots.push_back(insert(cache_->use_of(layer, demands.back()), ExpertCache::Evict::none));
+    DSPACK_CHECK(slots.back() != nullptr && slots.back()->entry == expert, "an expert in another's place");
+    ++slots.back()->pins;
+  }
+  TRY_ASSIGN(const auto request, reader.request(layer, std::move(demands)));
+  const auto finish_oldest = [&] {
+    if (!reap_oldest()) return false;
+    progress.advanced(expert_bytes(layer));
+    return true;
+  };
+  Result<void> loaded;
+  for (size_t taken = 0; taken < slots.size() && loaded; ++taken) {
+    if (stop.stop_requested()) {
+      loaded = Error{ErrorKind::cancelled, "loading was interrupted"};
+      break;
+    }
+    while (under_way_.size() >= kLoadingCopies)
+      finish_oldest();
+    auto lease = request->next(stop);
+    if (lease) {
+      DeviceSlot& slot = *slots[lease->index()];
+      copy(pool_of(layer), slot, std::move(*lease));
+    } else {
+      loaded = lease.error();
+    }
+  }
+  while (finish_oldest()) {
+  }  // before the request goes, from whose slots copies read
+  if (loaded) return copies_->finish();
+  return loaded;
+}
+
+void DeviceCache::keep_loading(const ExpertStoreStats& reading) {
+  loading_.policy = "resident";
+  loading_.prefetch = to_string(PrefetchMode::off);
+  loading_.read_experts = reading.read_experts;
+  loading_.opened_files = reading.opened_files;
+  loading_.loaded_bytes = reading.bytes_read();
+  loading_.resident_experts = loading_.resident_bytes = 0;
+  for (const ExpertCache::Pool& pool : cache_->pools())
+    loading_.resident_experts += pool.limit;
+  for (const Pool& pool : pools_)
+    loading_.resident_bytes += pool.memory->size_bytes();
+  loading_.slots = loading_.resident_experts;
+  loading_.slot_bytes = loading_.resident_bytes;
+}
+
+const DeviceCache::Pool& DeviceCache::pool_of(LayerId layer) const {
+  DSPACK_CHECK(cache_->has_layer(layer), fmt::format("layer {} has no experts on the device", layer.value));
+  return pools_[static_cast<size_t>(&cache_->pool_of(layer) - cache_->pools().data())];
+}
+
+uint64_t DeviceCache::expert_bytes(LayerId layer) const {
+  return cache_->has_layer(layer) ? pool_of(layer).layout.expert_bytes : 0;
+}
+
+uint64_t DeviceCache::empty_slots(LayerId layer) const {
+  return cache_->has_layer(layer) ? ExpertCache::empty_slots(cache_->pool_of(layer)) : 0;
+}
+
+DeviceSlot* DeviceCache::use(LayerId layer, const ExpertDemand& demand) {
+  const ExpertUse use = cache_->use_of(layer, demand);
+  auto* const slot = static_cast<DeviceSlot*>(cache_->find(use.key));
+  if (slot == nullptr) return nullptr;
+  if (slot->arrival != nullptr && slot->arrival->is_reached()) slot->arrival.reset();
+  cache_->hit(*slot, use, slot->arrival != nullptr);
+  if (host_ != nullptr && slot->uses >= kEstablishedUses) host_->set_copied(use.key, true);
+  return slot;
+}
+
+DeviceSlot* DeviceCache::insert(const ExpertUse& use, ExpertCache::Evict evict) {
+  const auto slot = cache_->insert(use, evict);
+  DSPACK_CHECK(slot.has_value(), "a slot whose memory is there cannot fail");
+  return static_cast<DeviceSlot*>(*slot);
+}
+
+DeviceSlot& DeviceCache::move(LayerId layer, const ExpertDemand& demand, ExpertLease host, bool may_keep) {
+  const Pool& pool = pool_of(layer);
+  const ExpertUse use = cache_->use_of(layer, demand);
+  cache_->count_miss(use);
+  ++counts().moved;
+  counts().moved_bytes += pool.layout.expert_bytes;
+  const auto evict = use.phase == Phase::decode ? ExpertCache::Evict::distant : ExpertCache::Evict::none;
+  DeviceSlot* slot = may_keep ? insert(use, evict) : nullptr;
+  if (slot == nullptr) {
+    Pool& mine = pools_[static_cast<size_t>(&pool - pools_.data())];
+    slot = &mine.window[mine.turn++ % mine.window.size()];
+  }
+  copy(pool, *slot, std::move(host));
+  return *slot;
+}
+
+void DeviceCache::copy(const Pool& pool, DeviceSlot& slot, ExpertLease host, bool is_prefetch) {
+  if (slot.used_until != nullptr) copies_->wait(*slot.used_until);
+  slot.used_until.reset();
+  auto begin = copies_->mark();
+  upload_expert(*copies_, pool.layout, host.weights(), slot.weights);
+  slot.arrival = copies_->mark();
+  slot.is_ready = slot.is_used;  // it may leave: whatever comes next waits on the device
+  under_way_.push_back({.host = std::move(host),
+                        .begin = std::move(begin),
+                        .end = slot.arrival,
+                        .bytes = pool.layout.expert_bytes,
+                        .is_prefetch = is_prefetch});
+}
+
+void DeviceCache::computed_by_host(LayerId layer, const ExpertDemand& demand, ExpertLease host, bool promotes) {
+  const Pool& pool = pool_of(layer);
+  const ExpertUse use = cache_->use_of(layer, demand);
+  cache_->count_miss(use);
+  ++counts().computed;
+  counts().computed_bytes += pool.layout.expert_bytes;
+  if (!promotes) return;
+  reap();
+  if (!under_way_.empty()) return;
+  DeviceSlot* const slot = insert(use, ExpertCache::Evict::distant);
+  if (slot == nullptr) return;
+  ++counts().promoted;
+  counts().promoted_bytes += pool.layout.expert_bytes;
+  copy(pool, *slot, std::move(host));
+}
+
+void DeviceCache::prefetch(LayerId layer, std::span<const ExpertId> experts) {
+  if (!is_prefetching() || !cache_->has_layer(layer)) return;
+  cache_->expect(layer, experts);
+  reap();
+  auto left = kMaxCopiesAhead - std::ranges::count(under_way_, true, &Copy::is_prefetch);
+  while (left > 0) {
+    const auto key = cache_->next_expected();
+    if (!key) return;
+    if (holds(*key)) continue;
+    auto host = host_->lease_if_ready(*key);
+    if (!host) continue;
+    const auto taken = cache_->insert_prefetch(*key);
+    if (!taken || *taken == nullptr) return;
+    CacheCounts& counts = cache_->prefetch_counts();
+    ++counts.prefetches;
+    counts.prefetched_bytes += expert_bytes(layer);
+    copy(pool_of(layer), static_cast<DeviceSlot&>(**taken), *std::move(host), true);
+    --left;
+  }
+}
+
+void DeviceCache::reap() {
+  while (!under_way_.empty() && under_way_.front().end->is_reached()) {
+    finish(under_way_.front());
+    under_way_.pop_front();
+  }
+}
+
+bool DeviceCache::reap_oldest() {
+  if (under_way_.empty()) return false;
+  under_way_.front().end->wait();
+  finish(under_way_.front());
+  under_way_.pop_front();
+  return true;
+}
+
+Eta DeviceCache::copied_eta(LayerId layer) const {
+  uint64_t bytes = 0;
+  for (const Copy& copy : under_way_)
+    bytes += copy.bytes;
+  return Eta::after(link_.seconds(bytes, 1).value_or(0), link_.seconds(expert_bytes(layer), 1));
+}
+
+VramStats DeviceCache::stats() const {
+  VramStats stats;
+  stats.phases = counts_;
+  for (size_t phase = 0; phase < kPhases; ++phase) {
+    static_cast<CacheCounts&>(stats.phases[phase]) = cache_->all_counts()[phase];
+    stats.draft_misses += stats.phases[phase].draft_misses;
+  }
+  for (const ExpertCache::Pool& pool : cache_->pools())
+    stats.slots += pool.limit;
+  for (const Pool& pool : pools_)
+    stats.bytes += pool.memory->size_bytes();
+  stats.used = cache_->used();
+  stats.link_bytes_per_second = link_.bytes_per_second();
+  return stats;
+}
+
+MissCounts DeviceCache::miss_counts() const {
+  MissCounts misses;
+  for (const CacheCounts& counts : cache_->all_counts()) {
+    misses.misses += counts.missed;
+    misses.draft_misses += counts.draft_misses;
+  }
+  return misses;
+}
+
+}  // namespace dspack::runtime

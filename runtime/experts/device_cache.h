@@ -1,0 +1,151 @@
+// A device's cache of experts. Some of them: kept as they are wanted, and copied from the host's memory on a queue of
+// their own. A copy reads the expert in the host's memory, where it stays pinned until the copy has run; work that
+// reads the slot waits for its arrival on the device. An expert that is established here is the first to leave the
+// host's memory, so that the two hold different ones as far as possible; what leaves here is dropped. A few slots are a
+// window, through which experts pass that are not kept. All of them: read before the run and pinned, so that one table
+// a layer has every expert by its number. Threads: single-thread. Lifetime: borrows device and host store; both queues
+// have run before it goes. Errors: budget; unsupported (experts of one layer that differ in how they are stored); those
+// of reading; cancelled.
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "format/progress.h"
+#include "runtime/experts/expert_cache.h"
+#include "runtime/experts/expert_layout.h"
+#include "runtime/experts/schedule.h"
+
+namespace dspack::runtime {
+
+/// Experts that pass through: while one is computed the next one is copied.
+inline constexpr uint64_t kVramWindow = 2;
+/// Experts in the host's memory while all are read: enough that reading does not pause for an upload, also where one
+/// thread reads an expert from its beginning to its end. V3: 530 MB.
+inline constexpr uint64_t kReaderSlots = 12;
+
+struct DeviceCacheOptions {
+  DeviceExperts experts;
+  uint64_t slots = 0;  // in all, besides the window
+  PolicyFactory policy;
+  uint64_t seed = 1;
+  PrefetchMode prefetch = PrefetchMode::off;
+};
+
+struct DeviceSlot final : CacheSlot {
+  uint32_t entry = 0;                          // in its pool's table
+  std::shared_ptr<kernels::Event> arrival;     // of what was copied there last; null: nothing was, or long ago
+  std::shared_ptr<kernels::Event> used_until;  // the last work that reads it; null: none
+};
+
+class DeviceCache {
+ public:
+  /// For some experts, which are copied from `host`.
+  [[nodiscard]] static Result<std::unique_ptr<DeviceCache>> make(kernels::Device& device,
+                                                                 const format::Checkpoint& checkpoint,
+                                                                 ExpertStore& host, const DeviceCacheOptions& options);
+  /// With all experts, read now. `progress` is told of the bytes that have reached the device; nullptr: nobody is.
+  [[nodiscard]] static Result<std::unique_ptr<DeviceCache>> load(kernels::Device& device, WeightStorage& storage,
+                                                                 const DeviceExperts& experts,
+                                                                 format::Progress* progress,
+                                                                 const std::stop_token& stop);
+  /// Device memory of `slots` and their window.
+  [[nodiscard]] static uint64_t bytes_for(uint64_t expert_bytes, uint64_t slots) {
+    return expert_bytes * (slots + kVramWindow);
+  }
+  /// Device memory of all experts; nothing is read. Errors: those of `load` that the catalogue tells.
+  [[nodiscard]] static Result<uint64_t> bytes_for_all(const format::Checkpoint& checkpoint,
+                                                      const DeviceExperts& experts);
+  ~DeviceCache();
+  DeviceCache(const DeviceCache&) = delete;
+  DeviceCache& operator=(const DeviceCache&) = delete;
+
+  /// Whether it was loaded with all experts.
+  [[nodiscard]] bool holds_all() const { return host_ == nullptr; }
+  [[nodiscard]] bool holds(ExpertKey key) const { return cache_->find(key) != nullptr; }
+
+  void begin_pass(const ExpertPass& pass) { cache_->begin_pass(pass, std::chrono::steady_clock::now()); }
+  void accept_drafts(uint32_t rows) { cache_->accept_drafts(rows); }
+  /// The layer's demands.
+  void begin_layer(LayerId layer, std::span<const ExpertDemand> demands) { cache_->begin_layer(layer, demands); }
+  /// The slot of an expert that is there or on its way, counted as used; nullptr: it is missing.
+  [[nodiscard]] DeviceSlot* use(LayerId layer, const ExpertDemand& demand);
+  /// Enqueues the copy of a missing expert. If it may be kept, a decode pass keeps it, and drops what the policy gives
+  /// up; a prefill keeps it only where there is room. What is not kept is in a slot of the window, which holds it until
+  /// the next but one.
+  [[nodiscard]] DeviceSlot& move(LayerId layer, const ExpertDemand& demand, ExpertLease host, bool may_keep);
+  /// The CPU has computed a missing expert. With `promotes` its copy is enqueued for the next time, unless other copies
+  /// are under way.
+  void computed_by_host(LayerId layer, const ExpertDemand& demand, ExpertLease host, bool promotes);
+
+  /// Experts that the next layer is likely to want: those that the host has begin to be copied. Demands go first.
+  void prefetch(LayerId layer, std::span<const ExpertId> experts);
+  [[nodiscard]] bool is_prefetching() const { return cache_->is_prefetching(); }
+
+  /// Lets go of the host's memory of copies that have run.
+  void reap();
+  /// Waits for the oldest copy, if one is under way. Whether there was one.
+  bool reap_oldest();
+  /// When one more expert of the layer would have been copied.
+  [[nodiscard]] Eta copied_eta(LayerId layer) const;
+
+  /// Precondition: the layer has experts here.
+  [[nodiscard]] const kernels::ExpertTable& table(LayerId layer) const { return *pool_of(layer).table; }
+  // Of a layer without experts here: 0.
+  [[nodiscard]] uint64_t expert_bytes(LayerId layer) const;
+  /// Slots of the layer's pool that hold nothing.
+  [[nodiscard]] uint64_t empty_slots(LayerId layer) const;
+
+  /// Of experts that are kept as they are wanted.
+  [[nodiscard]] VramStats stats() const;
+  /// Misses of both phases.
+  [[nodiscard]] MissCounts miss_counts() const;
+  /// Of loading all experts: what was read, and the memory that they take.
+  [[nodiscard]] const ExpertStoreStats& loading() const { return loading_; }
+
+ private:
+  struct Pool {
+    ExpertLayout layout;
+    std::unique_ptr<kernels::Buffer> memory;
+    std::unique_ptr<kernels::ExpertTable> table;
+    std::vector<DeviceSlot> window;  // its entries are the first
+    uint64_t turn = 0;               // of the window
+  };
+  struct Copy {
+    ExpertLease host;
+    std::shared_ptr<kernels::Event> begin, end;
+    uint64_t bytes = 0;
+    bool is_prefetch = false;
+  };
+  struct Sizes {
+    std::vector<SlotLayout> layouts;
+    std::vector<uint64_t> slots;  // of each
+    uint64_t window = 0;          // of each
+  };
+  DeviceCache(kernels::Device& device, ExpertStore* host) : host_(host), copies_(device.make_queue()) {}
+  Result<void> allocate(kernels::Device& device, const std::map<LayerId, ExpertLayout>& layouts, const Sizes& sizes,
+                        ExpertCache::Options options);
+  /// Reads all experts of a layer.
+  Result<void> fill(LayerId layer, uint32_t experts, ExpertStore& reader, format::Progress& progress,
+                    const std::stop_token& stop);
+  void keep_loading(const ExpertStoreStats& reading);
+  [[nodiscard]] const Pool& pool_of(LayerId layer) const;
+  [[nodiscard]] VramPhaseStats& counts() { return counts_[static_cast<size_t>(cache_->pass().phase)]; }
+  /// A slot for the expert, which it holds from then on; nullptr: none may be had.
+  [[nodiscard]] DeviceSlot* insert(const ExpertUse& use, ExpertCache::Evict evict);
+  void copy(const Pool& pool, DeviceSlot& slot, ExpertLease host, bool is_prefetch = false);
+  void finish(const Copy& copy) { link_.learn(copy.bytes, 1, copy.end->seconds_since(*copy.begin)); }
+
+  ExpertStore* host_;  // null: all experts are here
+  std::vector<Pool> pools_;
+  std::optional<ExpertCache> cache_;
+  std::unique_ptr<kernels::Queue> copies_;
+  std::deque<Copy> under_way_;  // in order
+  WorkRate link_;
+  std::array<VramPhaseStats, kPhases> counts_{};  // by Phase; what the cache counts is added by stats()
+  ExpertStoreStats loading_;
+};
+
+}  // namespace dspack::runtime

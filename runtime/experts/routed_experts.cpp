@@ -1,0 +1,426 @@
+#include "runtime/experts/routed_experts.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+
+#include "format/base/checked.h"
+#include "runtime/experts/backends/cpu_backend.h"
+#include "runtime/experts/backends/device_backend.h"
+#include "runtime/model/scratch.h"
+
+namespace dspack::runtime {
+
+namespace {
+
+constexpr uint64_t kAlignment = 256;
+// Tokens at once where somebody listens to resident experts: little memory beside what the run itself has taken. V3:
+// 59 MB.
+constexpr uint32_t kTracedTokens = 256;
+
+uint64_t kernel_scratch(const kernels::Device& device, const ExecutorShape& shape, ExpertPlacement placement) {
+  return round_up(device.experts_scratch_bytes({.hidden = shape.hidden,
+                                                .inner = shape.expert_inner,
+                                                .experts = shape.experts,
+                                                .top_k = shape.top_k,
+                                                .rows = shape.wave_tokens,
+                                                .parts_only = placement != ExpertPlacement::resident}),
+                  kAlignment);
+}
+
+uint64_t parts_bytes(const ExecutorShape& shape, uint32_t tokens) {
+  return uint64_t{tokens} * shape.top_k * shape.hidden * sizeof(float);
+}
+
+// In compute mode, what is prefetched, and when, decides who computes an expert.
+PrefetchMode device_prefetch(const RoutedExperts::Options& options) {
+  const bool must_repeat = options.miss.is_deterministic && options.miss.mode == MissMode::compute;
+  return must_repeat ? PrefetchMode::off : options.store.prefetch;
+}
+
+double seconds_of(const LayerCourse::Span& span) {
+  return span.end->seconds_since(*span.begin);
+}
+
+ExpertTimes times_of(const LayerCourse& course) {
+  ExpertTimes times{.total = seconds_of(course.all),
+                    .hits = 0,
+                    .misses = 0,
+                    .last_miss = 0,
+                    .transfer = course.host_transfer,
+                    .host = course.host_seconds};
+  for (const LayerCourse::Span& hit : course.hits)
+    times.hits += seconds_of(hit);
+  for (const LayerCourse::Miss& miss : course.misses) {
+    times.last_miss = seconds_of(miss.computing);
+    times.misses += times.last_miss;
+    if (miss.arrival != nullptr)
+      times.transfer = std::max(times.transfer, miss.arrival->seconds_since(*course.all.begin));
+  }
+  if (course.last_on_host > 0) times.last_miss = course.last_on_host;
+  return times;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<RoutedExperts>> RoutedExperts::make(const Target& target, WeightStorage& storage,
+                                                           const Options& options, const std::stop_token& stop) {
+  const DeviceExperts experts{
+      .shape = options.store.shape, .experts = options.shape.experts, .layers = options.store.layers};
+  if (options.placement == ExpertPlacement::resident) {
+    std::unique_ptr<RoutedExperts> made(new RoutedExperts(target, options.shape));
+    TRY_ASSIGN(made->cache_, DeviceCache::load(target.device, storage, experts, options.progress, stop));
+    TRY(made->allocate(ExpertPlacement::resident));
+    made->backends_.push_back(std::make_unique<DeviceBackend>(
+        target.queue, kernels::Slice{.buffer = made->scratch_.get(), .offset_bytes = 0}, *made->cache_, options.miss));
+    return made;
+  }
+  StreamedStoreOptions with = options.store;
+  if (options.placement == ExpertPlacement::streamed) {
+    TRY_ASSIGN(auto store, StreamedStore::make(target.device, storage, with));
+    TRY_ASSIGN(auto made, stream(target, *store, options.shape));
+    made->own_store_ = std::move(store);
+    return made;
+  }
+  DSPACK_CHECK(target.host != nullptr, "tiers without a host");
+  with.memory = [&device = target.device](uint64_t bytes) { return device.allocate_host(bytes); };
+  TRY_ASSIGN(auto store, StreamedStore::make(*target.host, storage, with));
+  TRY_ASSIGN(auto made, tier(target, storage.checkpoint(), *store, options.shape,
+                             {.experts = experts,
+                              .slots = options.vram_slots,
+                              .policy = options.store.policy,
+                              .seed = options.store.seed,
+                              .prefetch = device_prefetch(options)},
+                             options.miss));
+  made->own_store_ = std::move(store);
+  return made;
+}
+
+Result<std::unique_ptr<RoutedExperts>> RoutedExperts::stream(const Target& target, ExpertStore& store,
+                                                             const ExecutorShape& shape) {
+  DSPACK_CHECK(target.device.is_host(), "experts are computed in the host's memory");
+  std::unique_ptr<RoutedExperts> made(new RoutedExperts(target, shape));
+  made->store_ = &store;
+  TRY(made->allocate(ExpertPlacement::streamed));
+  made->backends_.push_back(
+      std::make_unique<CpuBackend>(target.queue, kernels::Slice{.buffer = made->scratch_.get(), .offset_bytes = 0}));
+  return made;
+}
+
+Result<std::unique_ptr<RoutedExperts>> RoutedExperts::tier(const Target& target, const format::Checkpoint& checkpoint,
+                                                           ExpertStore& store, const ExecutorShape& shape,
+                                                           const DeviceCacheOptions& cache, const MissOptions& miss) {
+  std::unique_ptr<RoutedExperts> made(new RoutedExperts(target, shape));
+  made->store_ = &store;
+  TRY_ASSIGN(made->cache_, DeviceCache::make(target.device, checkpoint, store, cache));
+  TRY(made->allocate(ExpertPlacement::tiered));
+  made->backends_.push_back(std::make_unique<DeviceBackend>(
+      target.queue, kernels::Slice{.buffer = made->scratch_.get(), .offset_bytes = 0}, *made->cache_, miss));
+  TRY_ASSIGN(auto beside, CpuBackend::beside(target.device, target.queue, *target.host, shape, miss));
+  made->backends_.push_back(std::move(beside));
+  return made;
+}
+
+Result<void> RoutedExperts::allocate(ExpertPlacement placement) {
+  DSPACK_CHECK(shape_.wave_tokens > 0, "an executor without room");
+  TRY_ASSIGN(scratch_, target_.device.allocate(scratch_bytes_for(target_.device, shape_, placement)));
+  parts_at_ = kernel_scratch(target_.device, shape_, placement);
+  return {};
+}
+
+RoutedExperts::~RoutedExperts() {
+  target_.queue.synchronize();
+}
+
+uint64_t RoutedExperts::scratch_bytes_for(const kernels::Device& device, const ExecutorShape& shape,
+                                          ExpertPlacement placement) {
+  return kernel_scratch(device, shape, placement) +
+         (placement == ExpertPlacement::resident ? 0 : parts_bytes(shape, shape.wave_tokens));
+}
+
+uint64_t RoutedExperts::host_bytes_for(const kernels::Device& host, const ExecutorShape& shape) {
+  return CpuBackend::bytes_beside(host, shape);
+}
+
+uint64_t RoutedExperts::scratch_bytes() const {
+  return scratch_->size_bytes() + (tracer_ != nullptr ? tracer_->scratch_bytes() : 0) +
+         (traced_parts_ != nullptr ? traced_parts_->size_bytes() : 0);
+}
+
+void RoutedExperts::begin_pass(const ExpertPass& pass) {
+  settle();
+  pass_ = pass;
+  ++passes_[static_cast<size_t>(pass.phase)];
+  if (store_ != nullptr) store_->begin_pass(pass);
+  for (const auto& backend : backends_)
+    backend->begin_pass(pass);
+  if (recorder_ != nullptr) recorder_->begin_pass(pass);
+}
+
+void RoutedExperts::accept_drafts(uint32_t rows) {
+  if (store_ != nullptr) store_->accept_drafts(rows);
+  for (const auto& backend : backends_)
+    backend->accept_drafts(rows);
+  if (recorder_ != nullptr) recorder_->accept_drafts(rows);
+}
+
+MissCounts RoutedExperts::miss_counts() const {
+  if (store_ == nullptr) return {};
+  const auto own = backends_.front()->miss_counts();
+  if (!own) return store_->miss_counts();
+  settle();
+  MissCounts counts = *own;
+  for (const double seconds : waiting_)
+    counts.waiting_seconds += seconds;
+  return counts;
+}
+
+const DecodeBound& RoutedExperts::decode_bound() const {
+  settle();
+  return decode_bound_;
+}
+
+ExpertStoreStats RoutedExperts::stats() const {
+  if (store_ == nullptr) {
+    ExpertStoreStats stats = cache_->loading();
+    for (size_t phase = 0; phase < kPhases; ++phase)
+      stats.phases[phase].passes = passes_[phase];
+    return stats;
+  }
+  settle();
+  ExpertStoreStats stats = store_->stats();
+  for (const auto& backend : backends_)
+    backend->add_to(stats);
+  for (size_t phase = 0; stats.vram && phase < kPhases; ++phase)
+    stats.vram->phases[phase].waiting_seconds = waiting_[phase];
+  return stats;
+}
+
+bool RoutedExperts::wants_forecast() const {
+  return store_ != nullptr && (store_->wants_forecast() || std::ranges::any_of(backends_, [](const auto& backend) {
+                                 return backend->wants_forecast();
+                               }));
+}
+
+// Of what is expected, the host reads what no memory has, and a device copies what the host has.
+void RoutedExperts::expect(LayerId layer, std::span<const ExpertId> experts) {
+  if (store_ == nullptr) return;
+  std::vector<ExpertId> absent;
+  std::ranges::copy_if(experts, std::back_inserter(absent), [&](ExpertId expert) {
+    return std::ranges::none_of(
+        backends_, [&](const auto& backend) { return backend->holds({.layer = layer, .expert = expert}); });
+  });
+  store_->expect(layer, absent);
+  for (const auto& backend : backends_)
+    backend->expect(layer, absent);
+}
+
+Result<void> RoutedExperts::run(const RoutedTokens& tokens, const kernels::Rows& y, const std::stop_token& stop) {
+  if (recorder_ != nullptr) {
+    TRY_ASSIGN(const std::vector<uint32_t> chosen, chosen_experts(tokens));
+    TRY(recorder_->record(tokens.layer, chosen));
+  }
+  if (tokens.trace.on()) TRY(begin_trace(tokens));
+  if (is_resident() && !tokens.trace.on()) return run_resident(tokens, y, stop);
+  const auto done = run_waves(tokens, y, stop);
+  if (!done) target_.queue.synchronize();  // what was enqueued borrows the caller's memory
+  return done;
+}
+
+Result<void> RoutedExperts::begin_trace(const RoutedTokens& tokens) {
+  if (tracer_ == nullptr) {
+    TRY_ASSIGN(tracer_, ExpertTracer::make(target_.device, target_.queue, shape_.hidden, shape_.expert_inner));
+  }
+  if (is_resident() && traced_parts_ == nullptr) {
+    TRY_ASSIGN(traced_parts_,
+               target_.device.allocate(parts_bytes(shape_, std::min(shape_.wave_tokens, kTracedTokens))));
+  }
+  TRY_ASSIGN(const std::vector<uint32_t> chosen, chosen_experts(tokens));
+  tracer_->begin_layer(tokens.trace, chosen);
+  return {};
+}
+
+Result<void> RoutedExperts::run_resident(const RoutedTokens& tokens, const kernels::Rows& y,
+                                         const std::stop_token& stop) {
+  for (uint32_t first = 0; first < tokens.x.rows; first += shape_.wave_tokens) {
+    if (stop.stop_requested()) return Error{ErrorKind::cancelled, "the run was interrupted"};
+    const uint32_t count = std::min(shape_.wave_tokens, tokens.x.rows - first);
+    const uint64_t routed = uint64_t{first} * shape_.top_k * sizeof(float);
+    target_.queue.run_experts({.table = &cache_->table(tokens.layer),
+                               .x = rows_of(tokens.x, first, count),
+                               .ids = tokens.ids.at(routed),
+                               .weights = tokens.weights.at(routed),
+                               .top_k = shape_.top_k,
+                               .scratch = {.buffer = scratch_.get(), .offset_bytes = 0},
+                               .y = rows_of(y, first, count)});
+  }
+  if (tokens.meanwhile) tokens.meanwhile();
+  return {};
+}
+
+Result<void> RoutedExperts::run_waves(const RoutedTokens& tokens, const kernels::Rows& y, const std::stop_token& stop) {
+  const uint32_t most = is_resident() ? std::min(shape_.wave_tokens, kTracedTokens) : shape_.wave_tokens;
+  for (uint32_t first = 0; first < tokens.x.rows; first += most) {
+    if (stop.stop_requested()) return Error{ErrorKind::cancelled, "the run was interrupted"};
+    const uint32_t count = std::min(most, tokens.x.rows - first);
+    const uint64_t routed = uint64_t{first} * shape_.top_k * sizeof(float);
+    const RoutedTokens wave{.layer = tokens.layer,
+                            .x = rows_of(tokens.x, first, count),
+                            .ids = tokens.ids.at(routed),
+                            .weights = tokens.weights.at(routed),
+                            .trace = tokens.trace,
+                            .meanwhile = first == 0 ? tokens.meanwhile : nullptr};
+    TRY(run_wave(wave, first, rows_of(y, first, count), stop));
+  }
+  return {};
+}
+
+Result<std::vector<uint32_t>> RoutedExperts::chosen_experts(const RoutedTokens& tokens) {
+  std::vector<uint32_t> chosen(size_t{tokens.x.rows} * shape_.top_k);
+  target_.queue.download(std::as_writable_bytes(std::span(chosen)), tokens.ids);
+  TRY(target_.queue.finish());
+  for (const uint32_t expert : chosen)
+    DSPACK_CHECK(expert < shape_.experts, fmt::format("layer {}: routed to no expert", tokens.layer.value));
+  return chosen;
+}
+
+std::vector<RoutedGroup> RoutedExperts::group_by_expert(std::span<const uint32_t> chosen, uint32_t first_row) const {
+  std::map<uint32_t, RoutedGroup> by_expert;  // ascending, so that files are met in their usual order
+  for (uint32_t part = 0; part < chosen.size(); ++part) {
+    RoutedGroup& group = by_expert[chosen[part]];
+    const uint32_t row = first_row + part / shape_.top_k;
+    if (group.parts.empty()) group.demand = {.expert = ExpertId(chosen[part]), .rows = 0, .first_row = row};
+    group.demand.last_row = row;
+    ++group.demand.rows;
+    group.parts.push_back(part);
+  }
+  std::vector<RoutedGroup> groups;
+  groups.reserve(by_expert.size());
+  for (auto& [expert, group] : by_expert)
+    groups.push_back(std::move(group));
+  return groups;
+}
+
+Result<void> RoutedExperts::run_wave(const RoutedTokens& tokens, uint32_t first_row, const kernels::Rows& y,
+                                     const std::stop_token& stop) {
+  const bool is_traced = tokens.trace.on();
+  for (const auto& backend : backends_)
+    if (!is_traced) backend->before_routes(tokens.x);
+  TRY_ASSIGN(const std::vector<uint32_t> chosen, chosen_experts(tokens));
+  settle();
+  const std::vector<RoutedGroup> groups = group_by_expert(chosen, first_row);
+  LayerCourse course;
+  course.phase = pass_.phase;
+  course.all.begin = target_.queue.mark();
+  ExpertWave wave{.layer = tokens.layer,
+                  .phase = pass_.phase,
+                  .top_k = shape_.top_k,
+                  .expert_bytes = cache_ != nullptr ? cache_->expert_bytes(tokens.layer) : 0,
+                  .x = tokens.x,
+                  .parts = {.data = {.buffer = scratch_.get(), .offset_bytes = parts_at_},
+                            .rows = tokens.x.rows * shape_.top_k,
+                            .cols = shape_.hidden,
+                            .stride = shape_.hidden},
+                  .groups = groups,
+                  .tracer = is_traced ? tracer_.get() : nullptr,
+                  .course = &course};
+  if (is_resident()) wave.parts.data = {.buffer = traced_parts_.get(), .offset_bytes = 0};
+  if (is_traced) {  // who listens hears of one expert after the other, in their own order
+    for (const RoutedGroup& group : groups) {
+      wave.groups = {&group, 1};
+      TRY(compute(wave, {}, stop));
+    }
+    if (tokens.meanwhile) tokens.meanwhile();
+  } else {
+    TRY(compute(wave, tokens.meanwhile, stop));
+  }
+  target_.queue.combine(y, wave.parts, tokens.weights, shape_.top_k);
+  course.all.end = target_.queue.mark();
+  if (!is_traced) courses_.push_back(std::move(course));  // listening takes time of its own
+  return {};
+}
+
+// What is missing begins to be read, and what is there goes to its backend; then comes the layer's other work, which
+// may look at its own results, and so must be enqueued before what waits for experts.
+Result<void> RoutedExperts::compute(const ExpertWave& wave, const std::function<void()>& meanwhile,
+                                    const std::stop_token& stop) {
+  std::vector<size_t> missing(wave.groups.size());
+  for (size_t i = 0; i < missing.size(); ++i)
+    missing[i] = i;
+  for (const auto& backend : backends_)
+    backend->begin_wave(wave, missing);
+  std::vector<ExpertDemand> wanted;
+  for (const size_t group : missing)
+    wanted.push_back(wave.groups[group].demand);
+  std::unique_ptr<ExpertRequest> request;
+  if (!wanted.empty()) {
+    TRY_ASSIGN(request, store_->request(wave.layer, std::move(wanted)));
+  }
+  size_t taken = 0;
+  const auto assign = [&] {
+    ++taken;
+    return assign_next(wave, missing, *request, stop);
+  };
+  const auto enqueue_taken = [&] {
+    for (const auto& backend : backends_)
+      backend->enqueue_taken(wave);
+  };
+  while (taken < missing.size() && request->is_ready())
+    TRY(assign());
+  if (meanwhile) {
+    LayerCourse::Span other{.begin = target_.queue.mark(), .end = {}};
+    meanwhile();
+    other.end = target_.queue.mark();
+    wave.course->hits.push_back(std::move(other));
+  }
+  enqueue_taken();
+  while (true) {
+    if (stop.stop_requested()) return Error{ErrorKind::cancelled, "the run was interrupted"};
+    const bool has_more = taken < missing.size();
+    if (!(has_more && request->is_ready())) {
+      if (compute_next(wave)) continue;
+      if (!has_more) break;
+      // The host's slots that work holds may be what reading waits for.
+      if (std::ranges::any_of(backends_, [](const auto& backend) { return backend->release_oldest(); })) continue;
+    }
+    TRY(assign());
+    enqueue_taken();
+  }
+  if (request != nullptr) wave.course->host_transfer += request->transfer_seconds();
+  return {};
+}
+
+Result<void> RoutedExperts::assign_next(const ExpertWave& wave, std::span<const size_t> missing, ExpertRequest& request,
+                                        const std::stop_token& stop) {
+  if (stop.stop_requested()) return Error{ErrorKind::cancelled, "the run was interrupted"};
+  TRY_ASSIGN(ExpertLease lease, request.next(stop));
+  const size_t group = missing[lease.index()];
+  std::vector<Eta> etas;
+  for (const auto& backend : backends_)
+    etas.push_back(backend->eta(wave, group));
+  backends_[soonest(etas)]->take(wave, group, std::move(lease));
+  return {};
+}
+
+bool RoutedExperts::compute_next(const ExpertWave& wave) {
+  for (const auto& backend : backends_) {
+    auto computed = backend->compute_next(wave);
+    if (!computed) continue;
+    if (backends_.front() != backend) backends_.front()->offer(wave, std::move(*computed));
+    return true;
+  }
+  return false;
+}
+
+void RoutedExperts::settle() const {
+  while (!courses_.empty() && courses_.front().all.end->is_reached()) {
+    const LayerCourse& course = courses_.front();
+    const ExpertTimes times = times_of(course);
+    waiting_[static_cast<size_t>(course.phase)] += std::max(0.0, times.total - times.hits - times.misses);
+    if (course.phase == Phase::decode) decode_bound_.add(times);
+    courses_.pop_front();
+  }
+}
+
+}  // namespace dspack::runtime

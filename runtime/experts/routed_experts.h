@@ -1,0 +1,127 @@
+// The routed experts of a run, and the executor of all their computing: routes are read back and grouped by expert,
+// each backend computes what it has, each missing expert goes to the backend that would be done with it first
+// (schedule.h), and the results are added up in the router's order. So who computes an expert, and when, changes no
+// sum; only the CPU beside a device gives other bits than the device. Streamed: the CPU computes in slots of the host's
+// memory. Tiered: a device has some experts, the host's memory others. Resident: the device has all; then nothing is
+// read back, and a pass can be recorded. Scratch memory is fixed when this is made: longer inputs go in waves of
+// tokens, which changes no result, since every row is computed by itself. Threads: single-thread. Lifetime: borrows
+// devices, queue, storage or store. Errors: those of the store; of loading (device_cache.h); of the recorder; budget;
+// cancelled.
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <optional>
+#include <stop_token>
+#include <vector>
+
+#include "runtime/experts/backend.h"
+#include "runtime/experts/device_cache.h"
+#include "runtime/experts/executor.h"
+#include "runtime/experts/expert_tracer.h"
+#include "runtime/experts/streamed_store.h"
+#include "runtime/experts/trace/route_recorder.h"
+
+namespace dspack::runtime {
+
+enum class ExpertPlacement { streamed, resident, tiered };
+
+class RoutedExperts final : public ExpertExecutor {
+ public:
+  /// Who computes.
+  struct Target {
+    kernels::Device& device;
+    kernels::Queue& queue;            // of the device
+    kernels::Device* host = nullptr;  // the CPU's; for tiered experts
+  };
+  struct Options {
+    ExpertPlacement placement = ExpertPlacement::streamed;
+    /// Resident experts have its shape and layers; none without a layer.
+    StreamedStoreOptions store;
+    ExecutorShape shape;
+    uint64_t vram_slots = 0;               // of tiered ones
+    MissOptions miss = {};                 // likewise
+    format::Progress* progress = nullptr;  // of loading resident ones; nullptr: nobody looks
+  };
+  /// With a store of its own over `storage`, or all experts loaded from there.
+  [[nodiscard]] static Result<std::unique_ptr<RoutedExperts>> make(const Target& target, WeightStorage& storage,
+                                                                   const Options& options, const std::stop_token& stop);
+  /// Streamed from a store of the caller's.
+  [[nodiscard]] static Result<std::unique_ptr<RoutedExperts>> stream(const Target& target, ExpertStore& store,
+                                                                     const ExecutorShape& shape);
+  /// Tiered over such a store, which is pinned for the device.
+  [[nodiscard]] static Result<std::unique_ptr<RoutedExperts>> tier(const Target& target,
+                                                                   const format::Checkpoint& checkpoint,
+                                                                   ExpertStore& store, const ExecutorShape& shape,
+                                                                   const DeviceCacheOptions& cache,
+                                                                   const MissOptions& miss);
+  ~RoutedExperts() override;
+  RoutedExperts(const RoutedExperts&) = delete;
+  RoutedExperts& operator=(const RoutedExperts&) = delete;
+
+  void begin_pass(const ExpertPass& pass) override;
+  void accept_drafts(uint32_t rows) override;
+  [[nodiscard]] MissCounts miss_counts() const override;
+  [[nodiscard]] Result<void> run(const RoutedTokens& tokens, const kernels::Rows& y,
+                                 const std::stop_token& stop) override;
+  [[nodiscard]] bool can_record() const override { return is_resident() && recorder_ == nullptr; }
+  [[nodiscard]] bool wants_forecast() const override;
+  void expect(LayerId layer, std::span<const ExpertId> experts) override;
+
+  /// Writes down what the routers pick from now on; nullptr: nobody does. `run` also fails where recording does.
+  void set_recorder(RouteRecorder* recorder) { recorder_ = recorder; }
+  /// The store of its own; nullptr: there is none.
+  [[nodiscard]] StreamedStore* store() { return own_store_.get(); }
+  [[nodiscard]] ExpertStoreStats stats() const;
+  /// Of all decode passes. Of resident experts nothing: no transfer bounds them.
+  [[nodiscard]] const DecodeBound& decode_bound() const;
+  [[nodiscard]] uint64_t scratch_bytes() const;
+
+  /// Memory of the device for activations, unless somebody listens to single experts.
+  [[nodiscard]] static uint64_t scratch_bytes_for(const kernels::Device& device, const ExecutorShape& shape,
+                                                  ExpertPlacement placement);
+  /// Memory of the host that tiered experts take beside the store's slots.
+  [[nodiscard]] static uint64_t host_bytes_for(const kernels::Device& host, const ExecutorShape& shape);
+
+ private:
+  RoutedExperts(const Target& target, const ExecutorShape& shape) : target_(target), shape_(shape) {}
+  Result<void> allocate(ExpertPlacement placement);
+  [[nodiscard]] bool is_resident() const { return cache_ != nullptr && cache_->holds_all(); }
+  [[nodiscard]] Result<void> begin_trace(const RoutedTokens& tokens);
+  [[nodiscard]] Result<void> run_resident(const RoutedTokens& tokens, const kernels::Rows& y,
+                                          const std::stop_token& stop);
+  [[nodiscard]] Result<void> run_waves(const RoutedTokens& tokens, const kernels::Rows& y, const std::stop_token& stop);
+  [[nodiscard]] Result<void> run_wave(const RoutedTokens& wave, uint32_t first_row, const kernels::Rows& y,
+                                      const std::stop_token& stop);
+  /// Reads back what the router has picked: the one place where the host waits for the device.
+  [[nodiscard]] Result<std::vector<uint32_t>> chosen_experts(const RoutedTokens& tokens);
+  [[nodiscard]] std::vector<RoutedGroup> group_by_expert(std::span<const uint32_t> chosen, uint32_t first_row) const;
+  [[nodiscard]] Result<void> compute(const ExpertWave& wave, const std::function<void()>& meanwhile,
+                                     const std::stop_token& stop);
+  /// The next missing expert goes to a backend.
+  [[nodiscard]] Result<void> assign_next(const ExpertWave& wave, std::span<const size_t> missing,
+                                         ExpertRequest& request, const std::stop_token& stop);
+  [[nodiscard]] bool compute_next(const ExpertWave& wave);
+  /// Adds up the times of layers whose work has run.
+  void settle() const;
+
+  Target target_;
+  ExecutorShape shape_;
+  RouteRecorder* recorder_ = nullptr;
+  ExpertPass pass_;
+  std::array<uint64_t, kPhases> passes_{};  // by Phase
+  std::unique_ptr<StreamedStore> own_store_;
+  ExpertStore* store_ = nullptr;              // null: all experts are resident
+  std::unique_ptr<kernels::Buffer> scratch_;  // of the kernels, then parts
+  uint64_t parts_at_ = 0;
+  std::unique_ptr<DeviceCache> cache_;                    // null: the CPU computes alone
+  std::vector<std::unique_ptr<ExpertBackend>> backends_;  // the first is that of target_.device
+  std::unique_ptr<ExpertTracer> tracer_;                  // made when somebody first listens, as is the next
+  std::unique_ptr<kernels::Buffer> traced_parts_;         // where scratch_ has none
+  // Looking at times does not change what is computed.
+  mutable std::deque<LayerCourse> courses_;  // that have not been settled
+  mutable DecodeBound decode_bound_;
+  mutable std::array<double, kPhases> waiting_{};  // seconds, by Phase, that a device waited for experts
+};
+
+}  // namespace dspack::runtime
