@@ -11,7 +11,7 @@ Result<int> run_replay(const ReplayOptions& options, const std::stop_token& stop
   TRY_ASSIGN(RouteReader reader, RouteReader::open(format::posix_file_system(), options.trace));
   TRY_ASSIGN(const Workload workload, Workload::read(std::move(reader)));
   std::vector<NamedPolicy> policies;
-  for (const NamedPolicy& policy : eviction_policies()) {
+  for (const NamedPolicy& policy : replay_policies()) {
     if (options.policy.empty() || policy.name == options.policy) policies.push_back(policy);
   }
   if (!options.json) format::print_line(options.trace + ": " + describe(workload));

@@ -5,21 +5,22 @@
 #include <algorithm>
 
 #include "runtime/cli/option_support.h"
+#include "runtime/replay/policies/replay_policies.h"
 
 namespace dspack::runtime {
 
 namespace {
 
-std::vector<std::string> policy_names() {
+std::vector<std::string> names_of(std::span<const NamedPolicy> policies) {
   std::vector<std::string> names;
-  for (const NamedPolicy& policy : eviction_policies())
+  for (const NamedPolicy& policy : policies)
     names.emplace_back(policy.name);
   return names;
 }
 
 std::string policy_list() {
   std::string text;
-  for (const NamedPolicy& policy : eviction_policies())
+  for (const NamedPolicy& policy : replay_policies())
     text += fmt::format("  {:<12}{}{}\n", policy.name, policy.about, policy.name == kDefaultPolicy ? " (default)" : "");
   return text;
 }
@@ -42,8 +43,8 @@ uint64_t SlotCount::slots(uint64_t experts, uint64_t expert_bytes) const {
 void add_policy_options(CLI::App& app, LoadOptions& load) {
   app.add_option("--policy", load.policy,
                  fmt::format("Which expert leaves when slots are short (default: {}): {}", kDefaultPolicy,
-                             fmt::join(policy_names(), ", ")))
-      ->check(CLI::IsMember(policy_names()).description(""))
+                             fmt::join(names_of(eviction_policies()), ", ")))
+      ->check(CLI::IsMember(names_of(eviction_policies())).description(""))
       ->type_name("NAME");
   app.add_option("--trace", load.route_trace, "Record which experts the router picks, for dsrun replay")
       ->type_name("FILE.jsonl");
@@ -69,7 +70,7 @@ CommandLine parse_replay(std::vector<std::string> arguments) {
       ->delimiter(',')
       ->type_name("N,...");
   app->add_option("--policy", options.policy, "Only this policy, beside the optimum")
-      ->check(CLI::IsMember(policy_names()).description(""))
+      ->check(CLI::IsMember(names_of(replay_policies())).description(""))
       ->type_name("NAME");
   app->add_option("--seed", options.seed, "For policies that draw lots (default: 1)")->type_name("N");
   app->add_flag("--json", options.json, "All figures as JSON");

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/experts/policy/policy_catalogue.h"
+#include "runtime/replay/policies/replay_policies.h"
 #include "runtime/replay/simulate.h"
 
 namespace dspack::runtime {

@@ -155,7 +155,7 @@ class Routes(Dsrun):
 
     def test_a_run_is_recorded_and_replayed(self):
         trace = self.scratch / "routes.jsonl"
-        recorded = self.ask(packed_tiny(), QUESTION, "--trace", trace, "--policy", "lfu")
+        recorded = self.ask(packed_tiny(), QUESTION, "--trace", trace, "--policy", "lru")
         self.assertEqual(self.assert_ok(recorded).stdout, ANSWER)
         header, *lines = [json.loads(line) for line in trace.read_text().splitlines()]
         self.assertEqual(header["format"], "dspack-routes")

@@ -1,5 +1,4 @@
-// The eviction policies by name. Which is best depends on routes and slots: `dsrun replay` tells for recorded routes,
-// docs/performance.md for some.
+// The eviction policies of a run, by name. Others, which measured worse, can be replayed (replay_policies.h).
 // Threads: thread-safe. Errors: invalid (an unknown name; the text lists the known ones).
 #pragma once
 

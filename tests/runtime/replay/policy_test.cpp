@@ -2,12 +2,12 @@
 #include <algorithm>
 #include <set>
 
-#include "runtime/experts/policy/lfu.h"
 #include "runtime/experts/policy/lru.h"
-#include "runtime/experts/policy/policy_catalogue.h"
-#include "runtime/experts/policy/random_old.h"
 #include "runtime/experts/policy/reuse.h"
-#include "runtime/experts/policy/s3_fifo.h"
+#include "runtime/replay/policies/lfu.h"
+#include "runtime/replay/policies/random_old.h"
+#include "runtime/replay/policies/replay_policies.h"
+#include "runtime/replay/policies/s3_fifo.h"
 #include "tests/runtime/replay/lab.h"
 
 namespace dspack::runtime::policy_test {
@@ -25,13 +25,13 @@ TEST_CASE("policies: the default is one of them, an unknown name lists all") {
   CHECK(find_policy(kDefaultPolicy));
   const auto unknown = find_policy("mru");
   REQUIRE_FALSE(unknown);
-  CHECK(unknown.error().message == "there is no eviction policy mru; there are lru, lfu, random-old, s3-fifo, reuse");
-  for (const NamedPolicy& named : eviction_policies())
+  CHECK(unknown.error().message == "there is no eviction policy mru; there are lru, reuse");
+  for (const NamedPolicy& named : replay_policies())
     CHECK(named.make(10, 1)->name() == named.name);
 }
 
 TEST_CASE("policies: every expert in a slot goes in the end, once, and only if it may") {
-  for (const NamedPolicy& named : eviction_policies()) {
+  for (const NamedPolicy& named : replay_policies()) {
     CAPTURE(named.name);
     const auto policy = named.make(40, 1);
     std::set<ExpertKey> inside;
@@ -74,7 +74,7 @@ TEST_CASE("policies: every expert in a slot goes in the end, once, and only if i
 
 TEST_CASE("policies: equal seeds give equal decisions") {
   const Workload workload = lab::random_decode(3, 24, 3, 80, 5);
-  for (const NamedPolicy& named : eviction_policies()) {
+  for (const NamedPolicy& named : replay_policies()) {
     const auto first = named.make(12, 9);
     const auto second = named.make(12, 9);
     CHECK(simulate(workload, 12, *first).misses() == simulate(workload, 12, *second).misses());

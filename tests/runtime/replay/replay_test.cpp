@@ -67,8 +67,8 @@ TEST_CASE("replay: the optimum misses as little as the best of all possible choi
 TEST_CASE("replay: no policy misses less than the optimum; with a slot for each expert all miss once") {
   const Workload workload = lab::random_decode(4, 32, 4, 120, 3);
   for (const uint64_t slots : {1, 3, 4, 10, 16, 40, 100, 128, 500}) {
-    const ReplayReport report = replay(workload, slots, eviction_policies(), 1);
-    CHECK(report.outcomes.size() == eviction_policies().size() + 1);
+    const ReplayReport report = replay(workload, slots, replay_policies(), 1);
+    CHECK(report.outcomes.size() == replay_policies().size() + 1);
     const uint64_t fewest = report.outcomes.back().result.misses();
     for (const PolicyOutcome& outcome : report.outcomes) {
       CAPTURE(slots);
@@ -88,10 +88,10 @@ TEST_CASE("replay: counted by hand") {
   CHECK(lru.of(Phase::decode).misses == 5);
   CHECK(lru.of(Phase::decode).hits == 1);
   CHECK(optimum(workload, 2) == 4);  // 3 takes the place of 2
-  const ReplayReport report = replay(workload, 2, eviction_policies(), 1);
+  const ReplayReport report = replay(workload, 2, replay_policies(), 1);
   CHECK(report.outcomes.front().gap_closed == 0.0);
   CHECK(report.outcomes.back().gap_closed == 1.0);
-  CHECK_FALSE(replay(workload, 8, eviction_policies(), 1).outcomes.front().gap_closed);
+  CHECK_FALSE(replay(workload, 8, replay_policies(), 1).outcomes.front().gap_closed);
   CHECK(workload.floor() == 1);
   CHECK(workload.tokens(Phase::decode) == 6);
   CHECK(to_table(workload, report).find("optimum") != std::string::npos);

@@ -1,4 +1,4 @@
-#include "runtime/experts/policy/lfu.h"
+#include "runtime/replay/policies/lfu.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,4 @@
-#include "runtime/experts/policy/s3_fifo.h"
+#include "runtime/replay/policies/s3_fifo.h"
 
 #include <algorithm>
 

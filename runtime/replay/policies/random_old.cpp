@@ -1,4 +1,4 @@
-#include "runtime/experts/policy/random_old.h"
+#include "runtime/replay/policies/random_old.h"
 
 #include <algorithm>
 
