@@ -2,7 +2,7 @@
 // there is computing alone. Where it holds some, layers come one after the other, and each takes what schedule.h says:
 // hits are computed while misses are copied, or computed by the CPU, and what no memory has is read first. Averaged
 // over where a token's experts are, each in the GPU's memory, in the host's, or in neither. Misses are shared between
-// link and CPU so that a layer ends earliest, unless --miss says otherwise. Threads: pure functions on plain values.
+// link and CPU so that a layer ends earliest, unless --dev miss says otherwise. Threads: pure functions on plain values.
 // Errors: none.
 #pragma once
 

@@ -102,7 +102,7 @@ class Tiers(OnGpu):
     def check_run(self, place, case, *arguments):
         vram, ram, miss, mtp = case
         ram = ram_flags(self.data(), ram, mtp)
-        said, stats = self.with_stats(place, *PROMPT, *CHOICE, "--deterministic", "--vram-experts", vram, "--miss", miss,
+        said, stats = self.with_stats(place, *PROMPT, *CHOICE, "--deterministic", "--vram-experts", vram, "--dev", "miss=%s" % miss,
                                       "--mtp", mtp, *ram, *arguments)
         self.assertEqual(said, cpu_text())
         self.assertFalse(stats["device"].startswith("cpu "), stats["device"])
@@ -161,7 +161,7 @@ class Numbers(Tiers):
             expected = self.logits(folder, tokens, "--device", "cpu")
             for vram, ram in ((0, FLOOR), (3, FLOOR), (5, None)) if IS_FULL else ((3, FLOOR),):
                 with self.subTest(name, vram=vram, ram=ram):
-                    self.assert_close(self.logits(folder, tokens, *CHOICE, "--vram-experts", vram, "--chunk", CHUNK,
+                    self.assert_close(self.logits(folder, tokens, *CHOICE, "--vram-experts", vram, "--dev", "chunk=%s" % CHUNK,
                                                   *ram_flags(folder, ram, "off")), expected)
 
 
