@@ -26,7 +26,7 @@ TOP_K, MOE_LAYERS, EXPERTS = 4, 4, 256  # of tiny-v3, without its MTP module
 WINDOW = 2  # slots through which experts pass that are not kept
 MISSES = ("move", "compute", "auto")
 DRAFTS = ("off", "1")
-# The GPU's slots, those of the host's memory (None: all), --miss, --mtp.
+# The GPU's slots, those of the host's memory (None: all), miss=, --mtp.
 FLOOR = "floor"
 FEW = ((0, FLOOR, "move", "off"), (40, 30, "auto", "1"), (12, 64, "compute", "off"), (EXPERTS - 1, None, "compute", "1"))
 FULL = tuple(itertools.product((0, 1, 40, 128, EXPERTS - 1), (FLOOR, 30, 128, None), MISSES, DRAFTS))
