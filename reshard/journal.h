@@ -18,6 +18,7 @@
 #include "format/json.h"
 #include "format/record_log.h"
 #include "format/source/repository.h"
+#include "format/tensor_pass.h"
 #include "kernels/convert.h"
 
 namespace dspack::reshard {
@@ -37,12 +38,7 @@ struct ShardDone {
   std::vector<TensorDigests> tensors;    // in the order of Plan::shards[shard]
 };
 
-/// A tensor of which the beginning has come.
-struct TensorBegun {
-  format::Sha256State whole;
-  std::vector<format::Digest> row_blocks{};        // those that are whole
-  std::optional<format::Sha256State> row_block{};  // of the one under way, if the tensor has such
-};
+using TensorBegun = format::TensorSumsBegun;
 
 /// A source shard of which the beginning was read, all its bytes durable in partial files. `at` 0: what earlier records
 /// have of it does not count.

@@ -7,15 +7,13 @@ namespace dspack::reshard {
 namespace {
 
 /// Of a copy whose bytes are digested in blocks of rows; 0: they are not.
-uint64_t row_block_bytes(const Copy& copy, const Plan& plan) {
+uint64_t block_bytes_of(const Copy& copy, const Plan& plan) {
   if (copy.file == kNoFile || copy.conversion != Conversion::none) return 0;
-  const format::TensorEntry& tensor = plan.result.tensors()[plan.files[copy.file].tensors[copy.slot]];
-  const uint64_t rows = rows_per_block(tensor);
-  return rows == 0 ? 0 : rows * (copy.bytes / tensor.shape[0]);
+  return format::row_block_bytes(plan.result.tensors()[plan.files[copy.file].tensors[copy.slot]]);
 }
 
 bool fits_whole(const TensorDigests& tensor, const Copy& copy, const Plan& plan) {
-  const uint64_t block = row_block_bytes(copy, plan);
+  const uint64_t block = block_bytes_of(copy, plan);
   return tensor.row_blocks.size() == (block == 0 ? 0 : (copy.bytes + block - 1) / block);
 }
 
@@ -29,7 +27,7 @@ bool fits_copies(const std::vector<TensorDigests>& tensors, const std::vector<Co
 
 /// `done` bytes of the tensor have come.
 bool fits_open(const TensorBegun& tensor, const Copy& copy, uint64_t done, const Plan& plan) {
-  const uint64_t block = row_block_bytes(copy, plan);
+  const uint64_t block = block_bytes_of(copy, plan);
   if (copy.conversion != Conversion::none || tensor.whole.bytes != done) return false;
   if (block == 0) return tensor.row_blocks.empty() && !tensor.row_block;
   return tensor.row_blocks.size() == done / block && tensor.row_block && tensor.row_block->bytes == done % block;

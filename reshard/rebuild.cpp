@@ -1,13 +1,13 @@
 #include "reshard/rebuild.h"
 
 #include <algorithm>
-#include <array>
 #include <set>
 
 #include <fmt/format.h>
 
 #include "format/fused_experts.h"
 #include "format/kept_headers.h"
+#include "format/tensor_pass.h"
 
 namespace dspack::reshard {
 namespace {
@@ -145,25 +145,32 @@ Result<std::vector<WholeTensor>> whole_tensors(format::Repository& packed, const
 
 Result<RebuiltShard> rebuild(const ShardImage& image, const format::Checkpoint& catalogue, TensorReader& reader,
                              const format::ByteSink& sink, format::Progress& progress, const std::stop_token& stop) {
-  RebuiltShard result;
-  format::Sha256 whole;
-  format::Sha256 part;
-  const format::ByteSink pass = [&](std::span<const std::byte> bytes) -> Result<void> {
-    update_together(std::array{&whole, &part}, bytes);
+  std::vector<format::TensorPass::Tensor> passed;
+  uint64_t at = image.header.size();
+  for (const uint32_t index : image.tensors) {
+    const uint64_t bytes = catalogue.tensors()[index].range.size();
+    passed.push_back({.range = {at, at + bytes}});
+    at += bytes;
+  }
+  format::TensorPass pass(std::move(passed), 0, format::TensorPass::Whole::digested);
+  const format::ByteSink digest = [&](std::span<const std::byte> bytes) -> Result<void> {
+    pass.take(bytes);
     progress.advanced(bytes.size());
     return sink(bytes);
   };
-  whole.update(format::as_bytes(image.header));
+  pass.take(format::as_bytes(image.header));
   TRY(sink(format::as_bytes(image.header)));
-  for (const uint32_t index : image.tensors) {
-    const format::TensorEntry& tensor = catalogue.tensors()[index];
-    TRY(reader.stream(tensor, pass, stop));
-    if (part.finish() != tensor.digest) {
+  for (const uint32_t index : image.tensors)
+    TRY(reader.stream(catalogue.tensors()[index], digest, stop));
+  const format::TensorPass::Sums sums = pass.finish();
+  RebuiltShard result{.sha256 = sums.whole, .damaged = {}};
+  for (size_t i = 0; i < image.tensors.size(); ++i) {
+    const format::TensorEntry& tensor = catalogue.tensors()[image.tensors[i]];
+    if (sums.tensors[i].whole != tensor.digest) {
       result.damaged.push_back(
           fmt::format("{}: tensor \"{}\" differs from its digest", catalogue.files()[tensor.file].path, tensor.name));
     }
   }
-  result.sha256 = whole.finish();
   return result;
 }
 

@@ -5,27 +5,15 @@
 
 #include <fmt/format.h>
 
+#include "reshard/tensor_reader.h"
+
 namespace dspack::reshard {
 
 ReadTensor tensor_reading(format::Repository& repository, const format::Checkpoint& source,
                           const std::stop_token& stop) {
-  struct Opened {
-    std::optional<uint32_t> file;
-    std::unique_ptr<format::ByteSource> bytes;
-  };
   // Shared because a std::function can be copied.
-  return [&repository, &source, &stop,
-          open = std::make_shared<Opened>()](uint32_t tensor) -> Result<std::vector<std::byte>> {
-    const format::TensorEntry& entry = source.tensors()[tensor];
-    if (open->file != entry.file) {
-      const format::CheckpointFile& file = source.files()[entry.file];
-      open->file.reset();
-      TRY_ASSIGN(open->bytes, repository.open_known(file.path, {file.size_bytes, file.version}, stop));
-      open->file = entry.file;
-    }
-    std::vector<std::byte> whole(entry.range.size());
-    TRY(open->bytes->read(entry.range.begin, whole, stop));
-    return whole;
+  return [&source, &stop, reader = std::make_shared<TensorReader>(repository, source)](uint32_t tensor) {
+    return reader->read(source.tensors()[tensor], stop);
   };
 }
 
@@ -197,9 +185,7 @@ Result<void> Scatter::begin_tensors(uint64_t done) {
     if (writers_.size() == i - next_) writers_.push_back(std::make_unique<BackgroundWriter>());
     TRY_ASSIGN(TensorTarget target, targets_.open(copy, done));
     const bool plain = copy.file != kNoFile && copy.conversion == Conversion::none;
-    const uint64_t rows = plain ? rows_per_block(tensor) : 0;
-    outlets_.push_back(std::make_unique<Outlet>(copy, std::move(target),
-                                                rows == 0 ? 0 : rows * (copy.source.size() / tensor.shape[0]),
+    outlets_.push_back(std::make_unique<Outlet>(copy, std::move(target), plain ? format::row_block_bytes(tensor) : 0,
                                                 *writers_[i - next_], alone ? &shard_hash_ : nullptr));
     if (copy.conversion == Conversion::none) continue;
     if (!copy.scales) {
@@ -240,7 +226,7 @@ Result<ShardDone> scatter_shard(const Plan& plan, const format::Checkpoint& sour
   const format::CheckpointFile& file = source.files()[shard];
   Scatter scatter(plan, source, shard, targets, tensor_reading(repository, source, stop));
   if (!plan.reads[shard].ranges.empty()) {
-    TRY_ASSIGN(const auto bytes, repository.open_known(file.path, {file.size_bytes, file.version}, stop));
+    TRY_ASSIGN(const auto bytes, format::open_catalogued(repository, file, stop));
     const format::ByteSink sink = [&](std::span<const std::byte> piece) -> Result<void> {
       TRY(scatter.take(piece));
       progress.advanced(piece.size());

@@ -3,12 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 
 #include "dspack_version.h"
 #include "format/base/parallel.h"
 #include "format/cache/cached_repository.h"
 #include "format/document_bounds.h"
+#include "format/tensor_pass.h"
 #include "reshard/other_loaders.h"
 #include "reshard/rebuild.h"
 #include "reshard/seal.h"
@@ -67,26 +67,20 @@ SealOutcome what_is_missing(const WeightCache& cache) {
 Result<FileDigests> digest_file(const Job& job, uint32_t number, const std::stop_token& stop) {
   const PlannedFile& planned = job.cache.planned()[number];
   TRY_ASSIGN(const auto file, job.folder.files().open_read(job.cache.path_of(number)));
-  FileDigests digests;
-  format::Sha256 whole;
-  const auto into_whole = [&](std::span<const std::byte> bytes) { whole.update(bytes); };
-  TRY(read_range(*file, {0, planned.data_start}, into_whole, stop));
+  std::vector<format::TensorPass::Tensor> passed;
   for (size_t slot = 0; slot < planned.tensors.size(); ++slot) {
     const format::TensorEntry& tensor = job.catalogue.tensors()[planned.tensors[slot]];
-    const ByteRange range{planned.offsets[slot], planned.offsets[slot] + tensor.range.size()};
-    const uint64_t rows = rows_per_block(tensor);
-    const uint64_t block_bytes = rows == 0 ? range.size() : rows * (range.size() / tensor.shape[0]);
-    format::Sha256 own;
-    TensorDigests result;
-    for (uint64_t at = range.begin; at < range.end; at += block_bytes) {
-      format::Sha256 block;
-      const auto take = [&](std::span<const std::byte> bytes) {
-        update_together(std::array{&whole, &own, &block}, bytes);
-      };
-      TRY(read_range(*file, {at, std::min(range.end, at + block_bytes)}, take, stop));
-      if (rows != 0) result.row_blocks.push_back(block.finish());
-    }
-    result.whole = own.finish();
+    passed.push_back({.range = {planned.offsets[slot], planned.offsets[slot] + tensor.range.size()},
+                      .block_bytes = format::row_block_bytes(tensor)});
+  }
+  format::TensorPass pass(std::move(passed), 0, format::TensorPass::Whole::digested);
+  TRY(read_range(
+      *file, {0, planned.size_bytes}, [&pass](std::span<const std::byte> bytes) { pass.take(bytes); }, stop));
+  format::TensorPass::Sums sums = pass.finish();
+  FileDigests digests{.sha256 = sums.whole, .tensors = {}};
+  for (size_t slot = 0; slot < planned.tensors.size(); ++slot) {
+    const format::TensorEntry& tensor = job.catalogue.tensors()[planned.tensors[slot]];
+    TensorDigests result{.whole = sums.tensors[slot].whole, .row_blocks = std::move(sums.tensors[slot].row_blocks)};
     const auto wanted = tensor.digest ? tensor.digest : job.cache.recorded(planned.tensors[slot]);
     if (wanted && *wanted != result.whole) {
       return Error{ErrorKind::corrupt,
@@ -96,7 +90,6 @@ Result<FileDigests> digest_file(const Job& job, uint32_t number, const std::stop
     }
     digests.tensors.push_back(std::move(result));
   }
-  digests.sha256 = whole.finish();
   job.progress.advanced(planned.size_bytes);
   return digests;
 }

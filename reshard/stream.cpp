@@ -150,11 +150,7 @@ class Passage {
     TRY_ASSIGN(const uint64_t free_bytes, input.files.free_bytes(input.scope.out));
     TRY_ASSIGN(const uint64_t need, run_.writer.missing_bytes());
     TRY(check_disk(need, free_bytes, input.scope.out));
-    TRY_ASSIGN(bytes_, input.repository.open(file().path, stop_));
-    if (bytes_->size_bytes() != file().size_bytes || bytes_->version() != file().version) {
-      return Error{ErrorKind::corrupt, input.repository.locate(file().path) +
-                                           ": the file changed after its header was read; run the command again"};
-    }
+    TRY_ASSIGN(bytes_, format::open_catalogued(input.repository, file(), stop_));
     if (wanted().whole && recorded_at_ == 0) run_.progress.advanced(file().data_start);
     return {};
   }

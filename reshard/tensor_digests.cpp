@@ -3,44 +3,12 @@
 #include <algorithm>
 #include <tuple>
 
+#include "format/tensor_pass.h"
+
 namespace dspack::reshard {
-namespace {
 
 using format::TensorEntry;
-
-/// Digests of consecutive tensors while their bytes pass.
-class RunHasher {
- public:
-  RunHasher(const std::vector<TensorEntry>& tensors, std::span<const uint32_t> run,
-            std::vector<std::optional<format::Digest>>& digests)
-      : tensors_(tensors), run_(run), digests_(digests), at_(tensors[run.front()].range.begin) {}
-
-  void take(std::span<const std::byte> bytes) {
-    while (!bytes.empty()) {
-      finish_ended();
-      const auto part = bytes.first(std::min<uint64_t>(bytes.size(), tensors_[run_[next_]].range.end - at_));
-      hash_.update(part);
-      at_ += part.size();
-      bytes = bytes.subspan(part.size());
-    }
-  }
-
-  /// Closes tensors that end here; those of zero bytes have nothing to wait for.
-  void finish_ended() {
-    while (next_ < run_.size() && at_ == tensors_[run_[next_]].range.end)
-      digests_[run_[next_++]] = hash_.finish();
-  }
-
- private:
-  const std::vector<TensorEntry>& tensors_;
-  std::span<const uint32_t> run_;
-  std::vector<std::optional<format::Digest>>& digests_;
-  uint64_t at_;
-  size_t next_ = 0;
-  format::Sha256 hash_;
-};
-
-}  // namespace
+using format::TensorPass;
 
 TensorDigester::TensorDigester(format::Repository& repository, const format::Checkpoint& catalogue)
     : repository_(repository),
@@ -73,17 +41,20 @@ Result<void> TensorDigester::run(uint64_t number, format::Progress& progress, co
     size_t end = begin + 1;
     while (end < wanted.size() && tensors[wanted[end]].range.begin == tensors[wanted[end - 1]].range.end)
       ++end;
-    RunHasher hasher(tensors, std::span(wanted).subspan(begin, end - begin), digests_);
+    std::vector<TensorPass::Tensor> passed;
+    for (size_t i = begin; i < end; ++i)
+      passed.push_back({.range = tensors[wanted[i]].range});
+    TensorPass pass(passed, passed.front().range.begin, TensorPass::Whole::left_out);
     const format::ByteSink sink = [&](std::span<const std::byte> bytes) -> Result<void> {
-      hasher.take(bytes);
+      pass.take(bytes);
       progress.advanced(bytes.size());
       return {};
     };
     const format::Extent extent{tensors[wanted[begin]].file,
                                 {tensors[wanted[begin]].range.begin, tensors[wanted[end - 1]].range.end}};
     TRY(reader.stream(extent, sink, stop));
-    hasher.finish_ended();
-    begin = end;
+    for (const format::TensorSums& sums : pass.finish().tensors)
+      digests_[wanted[begin++]] = sums.whole;
   }
   return {};
 }

@@ -1,8 +1,14 @@
 #include "reshard/tensor_reader.h"
 
-#include <fmt/format.h>
-
 namespace dspack::reshard {
+
+Result<format::ByteSource*> TensorReader::open(uint32_t file, const std::stop_token& stop) {
+  if (open_ && open_file_ == file) return open_.get();
+  open_.reset();
+  TRY_ASSIGN(open_, format::open_catalogued(repository_, catalogue_.files()[file], stop));
+  open_file_ = file;
+  return open_.get();
+}
 
 Result<void> TensorReader::stream(const format::TensorEntry& tensor, const format::ByteSink& sink,
                                   const std::stop_token& stop) {
@@ -11,20 +17,15 @@ Result<void> TensorReader::stream(const format::TensorEntry& tensor, const forma
 
 Result<void> TensorReader::stream(const format::Extent& extent, const format::ByteSink& sink,
                                   const std::stop_token& stop) {
-  const format::CheckpointFile& file = catalogue_.files()[extent.file];
-  if (!open_ || open_file_ != extent.file) {
-    open_.reset();
-    TRY_ASSIGN(open_, repository_.open(file.path, stop));
-    open_file_ = extent.file;
-    const bool same = file.version.empty() || file.version == open_->version();
-    if (open_->size_bytes() != file.size_bytes || !same) {
-      const std::string reason = same ? fmt::format("has {} bytes instead of {}", open_->size_bytes(), file.size_bytes)
-                                      : "changed after its header was read";
-      open_.reset();
-      return Error{ErrorKind::corrupt, fmt::format("{}: {}", repository_.locate(file.path), reason)};
-    }
-  }
-  return open_->stream(extent.range, sink, stop);
+  TRY_ASSIGN(format::ByteSource* const source, open(extent.file, stop));
+  return source->stream(extent.range, sink, stop);
+}
+
+Result<std::vector<std::byte>> TensorReader::read(const format::TensorEntry& tensor, const std::stop_token& stop) {
+  TRY_ASSIGN(format::ByteSource* const source, open(tensor.file, stop));
+  std::vector<std::byte> whole(tensor.range.size());
+  TRY(source->read(tensor.range.begin, whole, stop));
+  return whole;
 }
 
 }  // namespace dspack::reshard

@@ -11,18 +11,13 @@ TensorWriter::TensorWriter(TensorTarget& target, uint64_t offset, uint64_t row_b
       begin_(offset % kPageBytes),
       end_(begin_),
       offset_(offset),
-      hashes_{&hash_},
-      block_bytes_(row_block_bytes),
-      block_left_(row_block_bytes) {
-  if (shard_hash != nullptr) hashes_.push_back(shard_hash);
-  if (target.turn.hash != nullptr) hashes_.push_back(target.turn.hash);
+      hash_(row_block_bytes) {
+  if (shard_hash != nullptr) others_.push_back(shard_hash);
+  if (target.turn.hash != nullptr) others_.push_back(target.turn.hash);
 }
 
 void TensorWriter::resume(const TensorBegun& begun, uint64_t done) {
-  hash_ = format::Sha256(begun.whole);
-  digests_.row_blocks = begun.row_blocks;
-  if (begun.row_block) block_hash_ = format::Sha256(*begun.row_block);
-  if (block_bytes_ != 0) block_left_ = block_bytes_ - done % block_bytes_;
+  hash_.resume(begun);
   offset_ += done;
   begin_ = offset_ % kPageBytes;
   end_ = begin_;
@@ -30,13 +25,11 @@ void TensorWriter::resume(const TensorBegun& begun, uint64_t done) {
 
 Result<TensorBegun> TensorWriter::pause() {
   TRY(flush(false));
-  TensorBegun begun{.whole = hash_.state(), .row_blocks = digests_.row_blocks};
-  if (block_bytes_ != 0) begun.row_block = block_hash_.state();
-  return begun;
+  return hash_.state();
 }
 
 Result<void> TensorWriter::write(std::span<const std::byte> bytes) {
-  digest(bytes);
+  hash_.take(bytes, others_);
   if (!target_.file) return {};
   if (target_.turn.held) target_.held.insert(target_.held.end(), bytes.begin(), bytes.end());
   while (!bytes.empty()) {
@@ -51,25 +44,8 @@ Result<void> TensorWriter::write(std::span<const std::byte> bytes) {
 
 Result<TensorDigests> TensorWriter::finish() {
   TRY(flush(false));
-  if (block_left_ != block_bytes_) end_block();
-  digests_.whole = hash_.finish();
-  return std::move(digests_);
-}
-
-void TensorWriter::digest(std::span<const std::byte> bytes) {
-  update_together(hashes_, bytes);
-  while (block_bytes_ != 0 && !bytes.empty()) {
-    const auto part = bytes.first(std::min<uint64_t>(bytes.size(), block_left_));
-    block_hash_.update(part);
-    block_left_ -= part.size();
-    bytes = bytes.subspan(part.size());
-    if (block_left_ == 0) end_block();
-  }
-}
-
-void TensorWriter::end_block() {
-  digests_.row_blocks.push_back(block_hash_.finish());
-  block_left_ = block_bytes_;
+  format::TensorSums sums = hash_.finish();
+  return TensorDigests{.whole = sums.whole, .row_blocks = std::move(sums.row_blocks)};
 }
 
 /// `more`: bytes are to come; without it all is written afterwards.

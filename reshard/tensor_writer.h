@@ -14,11 +14,11 @@ class TensorWriter {
   /// are digested and written nowhere.
   TensorWriter(TensorTarget& target, uint64_t offset, uint64_t row_block_bytes, BackgroundWriter& writer,
                format::Sha256* shard_hash);
-  ~TensorWriter() { writer_.abandon(); }       // the target's file goes next
-  TensorWriter(const TensorWriter&) = delete;  // hashes_ points into it
+  ~TensorWriter() { writer_.abandon(); }  // the target's file goes next
+  TensorWriter(const TensorWriter&) = delete;
   TensorWriter& operator=(const TensorWriter&) = delete;
 
-  /// Goes on behind the first `done` bytes, which an earlier run has written. Before the first write.
+  /// Goes on after the first `done` bytes, which an earlier run has written. Before the first write.
   void resume(const TensorBegun& begun, uint64_t done);
   [[nodiscard]] Result<void> write(std::span<const std::byte> bytes);
   /// Writes what is collected: the file then has all bytes up to here. Where the tensor is.
@@ -27,8 +27,6 @@ class TensorWriter {
   [[nodiscard]] Result<TensorDigests> finish();
 
  private:
-  void digest(std::span<const std::byte> bytes);
-  void end_block();
   Result<void> flush(bool more);
 
   TensorTarget& target_;
@@ -36,12 +34,8 @@ class TensorWriter {
   uint64_t begin_;   // of the filled part of the writer's buffer; congruent to the file's offset modulo a page
   uint64_t end_;     // of the filled part
   uint64_t offset_;  // in the file, of the filled part's first byte
-  format::Sha256 hash_;
-  std::vector<format::Sha256*> hashes_;  // of tensor, shard and perhaps file
-  format::Sha256 block_hash_;
-  uint64_t block_bytes_;
-  uint64_t block_left_;
-  TensorDigests digests_;
+  format::TensorHash hash_;
+  std::vector<format::Sha256*> others_;  // of shard and file, where they take the same bytes
 };
 
 }  // namespace dspack::reshard

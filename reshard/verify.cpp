@@ -1,13 +1,12 @@
 #include "reshard/verify.h"
 
 #include <algorithm>
-#include <array>
-#include <map>
 
 #include <fmt/format.h>
 
 #include "format/base/parallel.h"
 #include "format/compressed/expanding_repository.h"
+#include "format/tensor_pass.h"
 #include "reshard/findings.h"
 
 namespace dspack::reshard {
@@ -17,85 +16,30 @@ using format::Layout;
 using format::PackedFile;
 using format::Sha256;
 
-/// Digests of consecutive row blocks of one tensor while its bytes pass.
-class BlockHasher {
+/// A packed file while its bytes pass, and what of it differs from the manifest.
+class PackedFileCheck {
  public:
-  BlockHasher(const format::RowBlocks& blocks, const format::LayoutTensor& tensor)
-      : blocks_(blocks),
-        block_bytes_(tensor.data.size() / std::max<uint64_t>(1, tensor.shape[0]) * blocks.rows_per_block) {}
+  PackedFileCheck(const PackedFile& file, const Layout& layout)
+      : file_(file), layout_(layout), pass_(tensors_of(file, layout), 0, format::TensorPass::Whole::digested) {}
 
-  void take(std::span<const std::byte> bytes) {
-    while (!bytes.empty()) {
-      const auto part = bytes.first(std::min<uint64_t>(bytes.size(), block_bytes_ - filled_));
-      hash_.update(part);
-      filled_ += part.size();
-      if (filled_ == block_bytes_) end_block();
-      bytes = bytes.subspan(part.size());
-    }
-  }
-
-  /// Whether every block had its digest, after the last byte.
-  bool finish() {
-    if (filled_ != 0) end_block();
-    return fits_ && next_ == blocks_.digests.size();
-  }
-
- private:
-  void end_block() {
-    fits_ = fits_ && next_ < blocks_.digests.size() && hash_.finish() == blocks_.digests[next_];
-    ++next_;
-    filled_ = 0;
-  }
-
-  const format::RowBlocks& blocks_;
-  uint64_t block_bytes_;
-  uint64_t filled_ = 0;
-  size_t next_ = 0;
-  bool fits_ = true;
-  Sha256 hash_;
-};
-
-/// Digests of the parts of one file while its bytes pass in order.
-class PartHasher {
- public:
-  PartHasher(const PackedFile& file, const Layout& layout) : file_(file), layout_(layout) {
-    for (const format::RowBlocks& blocks : file.row_blocks) {
-      blocks_.emplace(blocks.tensor, BlockHasher(blocks, layout.tensors[blocks.tensor]));
-    }
-  }
-
-  void take(std::span<const std::byte> bytes) {
-    while (!bytes.empty()) {
-      finish_ended();
-      const bool in_tensor = at_ >= file_.data_start && next_ < layout_.tensors.size();
-      const uint64_t end = in_tensor                ? file_.data_start + layout_.tensors[next_].data.end
-                           : at_ < file_.data_start ? file_.data_start
-                                                    : file_.size_bytes;
-      const auto part = bytes.first(std::min<uint64_t>(bytes.size(), end - at_));
-      if (in_tensor) {
-        update_together(std::array{&whole_, &tensor_}, part);
-        if (const auto blocks = blocks_.find(next_); blocks != blocks_.end()) blocks->second.take(part);
-      } else {
-        whole_.update(part);
-      }
-      at_ += part.size();
-      bytes = bytes.subspan(part.size());
-    }
-  }
+  void take(std::span<const std::byte> bytes) { pass_.take(bytes); }
 
   /// What differs, after the last byte; one line each, without the path.
   std::vector<std::string> finish() {
-    finish_ended();
+    const format::TensorPass::Sums sums = pass_.finish();
     std::vector<std::string> lines;
-    for (const size_t tensor : damaged_)
-      lines.push_back(fmt::format("tensor \"{}\" differs from its digest", name(tensor)));
-    const bool whole = whole_.finish() == file_.sha256;
-    if (!whole && damaged_.empty()) lines.emplace_back("its header differs from what was sealed");
-    if (whole && !damaged_.empty()) lines.emplace_back("the manifest contradicts itself about this file");
-    for (auto& [tensor, hasher] : blocks_) {
-      const bool known = std::find(damaged_.begin(), damaged_.end(), tensor) != damaged_.end();
-      if (!hasher.finish() && !known)  // one finding a tensor is enough
-        lines.push_back(fmt::format("tensor \"{}\" differs from its row blocks' digests", name(tensor)));
+    const auto is_damaged = [&](size_t tensor) { return sums.tensors[tensor].whole != file_.tensors[tensor]; };
+    for (size_t tensor = 0; tensor < layout_.tensors.size(); ++tensor) {
+      if (is_damaged(tensor)) lines.push_back(fmt::format("tensor \"{}\" differs from its digest", name(tensor)));
+    }
+    const bool is_whole = sums.whole == file_.sha256;
+    const bool has_damage = !lines.empty();
+    if (!is_whole && !has_damage) lines.emplace_back("its header differs from what was sealed");
+    if (is_whole && has_damage) lines.emplace_back("the manifest contradicts itself about this file");
+    for (const format::RowBlocks& blocks : file_.row_blocks) {
+      // One finding a tensor is enough.
+      if (sums.tensors[blocks.tensor].row_blocks != blocks.digests && !is_damaged(blocks.tensor))
+        lines.push_back(fmt::format("tensor \"{}\" differs from its row blocks' digests", name(blocks.tensor)));
     }
     const std::vector<format::Digest> experts = recorded_expert_digests();
     for (size_t i = 0; i < experts.size(); ++i) {
@@ -109,6 +53,18 @@ class PartHasher {
 
  private:
   [[nodiscard]] std::string name(size_t tensor) const { return format::tensor_name(file_, layout_.tensors[tensor]); }
+
+  static std::vector<format::TensorPass::Tensor> tensors_of(const PackedFile& file, const Layout& layout) {
+    std::vector<format::TensorPass::Tensor> tensors;
+    for (const format::LayoutTensor& tensor : layout.tensors)
+      tensors.push_back({.range = {file.data_start + tensor.data.begin, file.data_start + tensor.data.end}});
+    for (const format::RowBlocks& blocks : file.row_blocks) {
+      const format::LayoutTensor& tensor = layout.tensors[blocks.tensor];
+      tensors[blocks.tensor].block_bytes =
+          tensor.data.size() / std::max<uint64_t>(1, tensor.shape[0]) * blocks.rows_per_block;
+    }
+    return tensors;
+  }
 
   /// What the digests of their tensors make those of the file's experts.
   [[nodiscard]] std::vector<format::Digest> recorded_expert_digests() const {
@@ -128,21 +84,9 @@ class PartHasher {
     return digests;
   }
 
-  void finish_ended() {
-    while (next_ < layout_.tensors.size() && at_ == file_.data_start + layout_.tensors[next_].data.end) {
-      if (tensor_.finish() != file_.tensors[next_]) damaged_.push_back(next_);
-      ++next_;
-    }
-  }
-
   const PackedFile& file_;
   const Layout& layout_;
-  uint64_t at_ = 0;
-  size_t next_ = 0;
-  Sha256 whole_;
-  Sha256 tensor_;
-  std::map<size_t, BlockHasher> blocks_;  // by tensor
-  std::vector<size_t> damaged_;
+  format::TensorPass pass_;
 };
 
 /// Another source, whose stream is hashed on its way.
@@ -209,11 +153,11 @@ struct Check {
     const format::StoredFile stored = stored_file(file);
     TRY_ASSIGN(auto source, open(stored.path, stored.size_bytes, stop));
     if (!source) return {};
-    PartHasher hasher(file, manifest.layouts[file.layout]);
-    const auto take = [&hasher](std::span<const std::byte> bytes) { hasher.take(bytes); };
+    PackedFileCheck contents(file, manifest.layouts[file.layout]);
+    const auto take = [&contents](std::span<const std::byte> bytes) { contents.take(bytes); };
     if (!file.zstd) {
       TRY_ASSIGN(const bool read, read_all(*source, file.path, take, stop));
-      if (read) add(file.path, hasher.finish());
+      if (read) add(file.path, contents.finish());
       return {};
     }
     auto table = std::make_shared<const format::CompressedFile>(compressed_file(manifest, file));
@@ -223,7 +167,7 @@ struct Check {
     const auto expanded = make_expanded_source(std::make_unique<HashedSource>(hashed), std::move(table), stored.path);
     TRY_ASSIGN(const bool read, read_all(*expanded, file.path, take, stop));
     if (!read) return {};
-    std::vector<std::string> lines = hasher.finish();
+    std::vector<std::string> lines = contents.finish();
     // What lies between and behind the frames no tensor's digest covers.
     const auto nothing = [](std::span<const std::byte>) -> Result<void> { return {}; };
     TRY(hashed.stream(behind, nothing, stop));

@@ -11,7 +11,7 @@ namespace dspack::format {
 namespace {
 
 // Beside the connections' sockets and the store's files, below the usual limit of 1,024.
-constexpr size_t kMaxReaders = 256;
+constexpr unsigned kMaxReaders = 256;
 // Of an ordinary origin; a packed one says how long its blocks are.
 constexpr uint64_t kBlockBytes = 1 << 20;
 
@@ -52,7 +52,11 @@ std::optional<Digest> declared_block(const Checkpoint& catalogue, uint32_t tenso
 }
 
 WeightCache::WeightCache(CacheFolder& folder, const Checkpoint& catalogue, CacheLimit limit)
-    : folder_(folder), catalogue_(catalogue), limit_(limit), planned_(plan_files({}, catalogue, {})) {
+    : folder_(folder),
+      catalogue_(catalogue),
+      limit_(limit),
+      planned_(plan_files({}, catalogue, {})),
+      readers_(kMaxReaders, [this](uint32_t file) { return folder_.files().open_read(path_of(file)); }) {
   places_.resize(catalogue.tensors().size());
   files_.resize(planned_.size());
   for (uint32_t file = 0; file < planned_.size(); ++file) {
@@ -117,23 +121,8 @@ std::optional<Digest> WeightCache::recorded_block(uint32_t tensor, uint64_t bloc
 
 Result<void> WeightCache::read(uint32_t tensor, uint64_t offset, std::span<std::byte> into) {
   const Place place = places_[tensor];
-  TRY_ASSIGN(const auto file, reader(place.file));
-  return file->read(planned_[place.file].offsets[place.slot] + offset, into);
-}
-
-Result<std::shared_ptr<ReadFile>> WeightCache::reader(uint32_t file) {
-  const std::lock_guard lock(mutex_);
-  const auto open = std::ranges::find(readers_, file, &OpenReader::file);
-  if (open != readers_.end()) {
-    readers_.splice(readers_.begin(), readers_, open);
-    return readers_.front().reader;
-  }
-  const bool is_final = files_[file].whole || files_[file].is_moved;
-  TRY_ASSIGN(std::shared_ptr<ReadFile> reader,
-             folder_.files().open_read(is_final ? final_path(file) : folder_.part_path(planned_[file].path)));
-  if (readers_.size() >= kMaxReaders) readers_.pop_back();
-  readers_.push_front({.file = file, .reader = reader});
-  return reader;
+  TRY_ASSIGN(const OpenFiles::Use use, readers_.use(place.file));
+  return use.file().read(planned_[place.file].offsets[place.slot] + offset, into);
 }
 
 // Writing ------------------------------------------------------------------------------------------------------------

@@ -6,7 +6,6 @@
 #pragma once
 
 #include <condition_variable>
-#include <list>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -18,6 +17,7 @@
 
 #include "format/cache/cache_folder.h"
 #include "format/checkpoint.h"
+#include "format/open_files.h"
 #include "format/packing/planned_file.h"
 
 namespace dspack::format {
@@ -141,7 +141,6 @@ class WeightCache {
   Result<void> move_if_whole(uint32_t file);
   [[nodiscard]] Result<void> compare_with_first(uint32_t file, const std::vector<Digest>& tensors) const;
   Result<KeptFile> write_expert(uint32_t file, ExpertKey expert, std::span<const std::span<const std::byte>> tensors);
-  Result<std::shared_ptr<ReadFile>> reader(uint32_t file);
   Result<std::shared_ptr<WriteFile>> writer(uint32_t file);
   void close(uint32_t file);
   [[nodiscard]] bool has_all_tensors(uint32_t file) const;
@@ -163,12 +162,8 @@ class WeightCache {
   std::condition_variable room_left_;
   uint64_t clock_ = 0;
   std::vector<std::string> used_;  // in this run, for the journal
-  struct OpenReader {
-    uint32_t file = 0;
-    std::shared_ptr<ReadFile> reader;
-  };
-  std::list<OpenReader> readers_;  // most recently used first
   std::unordered_map<uint32_t, std::shared_ptr<WriteFile>> writers_;
+  OpenFiles readers_;  // guards itself
 };
 
 }  // namespace dspack::format

@@ -44,8 +44,8 @@ Result<void> WeightCache::remove_expert(uint32_t file) {
     if (!entry.whole->tensors.empty()) entry.first_fetch = std::move(entry.whole->tensors);
     entry.whole.reset();
     other_bytes_ -= planned_[file].size_bytes;
-    std::erase_if(readers_, [file](const OpenReader& open) { return open.file == file; });
   }
+  readers_.forget(file);
   TRY(folder_.files().remove_tree(final_path(file)));
   return folder_.journal().append(cache_line_removed(planned_[file].path));
 }

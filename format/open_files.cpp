@@ -1,8 +1,8 @@
-#include "runtime/storage/open_files.h"
+#include "format/open_files.h"
 
 #include <algorithm>
 
-namespace dspack::runtime {
+namespace dspack::format {
 
 OpenFiles::OpenFiles(unsigned limit, Opener opener) : limit_(limit), opener_(std::move(opener)) {
   DSPACK_CHECK(limit > 0, "no file may be open");
@@ -28,7 +28,7 @@ Result<OpenFiles::Use> OpenFiles::use(uint32_t number) {
   lock.lock();
   changed_.notify_all();
   if (!opened) {
-    by_number_.erase(number);
+    if (!entry->is_forgotten) by_number_.erase(number);
     entries_.erase(entry);
     return opened.error();
   }
@@ -47,7 +47,19 @@ bool OpenFiles::make_room() {
 
 void OpenFiles::release(Entry& entry) {
   const std::lock_guard lock(mutex_);
-  if (--entry.users == 0) changed_.notify_all();
+  if (--entry.users != 0) return;
+  if (entry.is_forgotten) std::erase_if(entries_, [&entry](const Entry& one) { return &one == &entry; });
+  changed_.notify_all();
 }
 
-}  // namespace dspack::runtime
+void OpenFiles::forget(uint32_t number) {
+  const std::lock_guard lock(mutex_);
+  const auto found = by_number_.find(number);
+  if (found == by_number_.end()) return;
+  const auto entry = found->second;
+  by_number_.erase(found);
+  entry->is_forgotten = true;
+  if (entry->users == 0) entries_.erase(entry);
+}
+
+}  // namespace dspack::format

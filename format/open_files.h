@@ -15,18 +15,19 @@
 #include "format/base/result.h"
 #include "format/file_system.h"
 
-namespace dspack::runtime {
+namespace dspack::format {
 
 class OpenFiles {
  private:
   struct Entry {
     uint32_t number = 0;
-    std::unique_ptr<format::ReadFile> file;  // null: being opened
+    std::unique_ptr<ReadFile> file;  // null: being opened
     unsigned users = 0;
+    bool is_forgotten = false;  // is not in by_number_ any more
   };
 
  public:
-  using Opener = std::function<Result<std::unique_ptr<format::ReadFile>>(uint32_t number)>;
+  using Opener = std::function<Result<std::unique_ptr<ReadFile>>(uint32_t number)>;
 
   /// Keeps a file open.
   class Use {
@@ -38,7 +39,7 @@ class OpenFiles {
     ~Use() {
       if (table_ != nullptr) table_->release(*entry_);
     }
-    [[nodiscard]] const format::ReadFile& file() const { return *entry_->file; }
+    [[nodiscard]] const ReadFile& file() const { return *entry_->file; }
 
    private:
     friend class OpenFiles;
@@ -51,6 +52,8 @@ class OpenFiles {
   OpenFiles(unsigned limit, Opener opener);
 
   [[nodiscard]] Result<Use> use(uint32_t number);
+  /// Whoever uses the file next opens it anew.
+  void forget(uint32_t number);
 
  private:
   [[nodiscard]] bool make_room();  // with the lock held; false: all files are in use
@@ -64,4 +67,4 @@ class OpenFiles {
   std::unordered_map<uint32_t, std::list<Entry>::iterator> by_number_;  // guarded by mutex_
 };
 
-}  // namespace dspack::runtime
+}  // namespace dspack::format
