@@ -15,19 +15,13 @@
 #include <utility>
 #include <vector>
 
+#include "format/cache/cache_blocks.h"
 #include "format/cache/cache_folder.h"
 #include "format/checkpoint.h"
 #include "format/open_files.h"
 #include "format/packing/planned_file.h"
 
 namespace dspack::format {
-
-/// Rows of a block of a tensor that is read by rows and not as a whole: embeddings, and heads that may be a copy of
-/// another. 0: it is read as a whole. A packed origin says itself which tensors have blocks.
-[[nodiscard]] uint64_t rows_per_cache_block(const Checkpoint& catalogue, uint32_t tensor);
-
-/// What the origin's manifest says of a block; nullopt: nothing.
-[[nodiscard]] std::optional<Digest> declared_block(const Checkpoint& catalogue, uint32_t tensor, uint64_t block);
 
 struct CacheLimit {
   uint64_t bytes = 0;            // of all that is kept; 0: no limit

@@ -13,7 +13,7 @@
 #include "reshard/cli/network_options.h"
 #include "reshard/cli/opened.h"
 #include "reshard/cli/recipe_options.h"
-#include "reshard/repack_part.h"
+#include "reshard/run/repack_part.h"
 
 namespace dspack::reshard {
 namespace {

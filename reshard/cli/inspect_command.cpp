@@ -6,8 +6,8 @@
 #include "format/cli/output.h"
 #include "format/cli/terminal_progress.h"
 #include "reshard/cli/opened.h"
-#include "reshard/inspect.h"
-#include "reshard/inspect_html.h"
+#include "reshard/verbs/inspect.h"
+#include "reshard/verbs/inspect_html.h"
 
 namespace dspack::reshard {
 namespace {

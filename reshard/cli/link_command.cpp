@@ -5,8 +5,8 @@
 
 #include "format/cli/output.h"
 #include "reshard/cli/opened.h"
-#include "reshard/link.h"
-#include "reshard/output_folder.h"
+#include "reshard/run/output_folder.h"
+#include "reshard/verbs/link.h"
 
 namespace dspack::reshard {
 namespace {

@@ -16,7 +16,7 @@
 #include "reshard/cli/provenance_options.h"
 #include "reshard/cli/publish_options.h"
 #include "reshard/cli/recipe_options.h"
-#include "reshard/part.h"
+#include "reshard/run/part.h"
 
 namespace {
 

@@ -7,8 +7,8 @@
 
 #include "format/checkpoint.h"
 #include "reshard/cli/commands.h"
-#include "reshard/declarations.h"
-#include "reshard/journal.h"
+#include "reshard/run/declarations.h"
+#include "reshard/run/journal.h"
 
 namespace dspack::reshard {
 

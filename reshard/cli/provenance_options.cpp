@@ -1,6 +1,6 @@
 #include "reshard/cli/provenance_options.h"
 
-#include "reshard/unpack.h"
+#include "reshard/verbs/unpack.h"
 
 namespace dspack::reshard {
 CLI::App* declare_verify(CLI::App& app, VerifyFlags& flags, NetworkFlags& network) {

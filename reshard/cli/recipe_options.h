@@ -5,7 +5,7 @@
 #include <CLI/CLI.hpp>
 
 #include "reshard/cli/commands.h"
-#include "reshard/recipe.h"
+#include "reshard/plan/recipe.h"
 
 namespace dspack::reshard {
 

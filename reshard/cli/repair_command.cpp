@@ -9,9 +9,9 @@
 #include "format/compressed/expanding_repository.h"
 #include "format/source/local_repository.h"
 #include "reshard/cli/opened.h"
-#include "reshard/repair/repair_unfinished.h"
-#include "reshard/run_state.h"
-#include "reshard/upstream.h"
+#include "reshard/run/run_state.h"
+#include "reshard/verbs/repair/repair_unfinished.h"
+#include "reshard/verbs/upstream.h"
 
 namespace dspack::reshard {
 namespace {

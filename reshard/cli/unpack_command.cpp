@@ -6,8 +6,8 @@
 #include "format/cli/output.h"
 #include "format/cli/terminal_progress.h"
 #include "reshard/cli/opened.h"
-#include "reshard/diff.h"
-#include "reshard/unpack.h"
+#include "reshard/verbs/diff.h"
+#include "reshard/verbs/unpack.h"
 
 namespace dspack::reshard {
 namespace {

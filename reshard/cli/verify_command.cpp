@@ -7,8 +7,8 @@
 #include "format/cli/output.h"
 #include "format/cli/terminal_progress.h"
 #include "reshard/cli/opened.h"
-#include "reshard/upstream.h"
-#include "reshard/verify.h"
+#include "reshard/verbs/upstream.h"
+#include "reshard/verbs/verify.h"
 
 namespace dspack::reshard {
 namespace {
