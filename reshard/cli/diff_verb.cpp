@@ -2,7 +2,7 @@
 #include "format/cli/output.h"
 #include "reshard/cli/places.h"
 #include "reshard/cli/verbs.h"
-#include "reshard/diff.h"
+#include "reshard/verbs/diff.h"
 
 namespace dspack::reshard {
 namespace {

@@ -5,8 +5,8 @@
 #include "format/cli/terminal_progress.h"
 #include "reshard/cli/places.h"
 #include "reshard/cli/verbs.h"
-#include "reshard/inspect.h"
-#include "reshard/inspect_html.h"
+#include "reshard/verbs/inspect.h"
+#include "reshard/verbs/inspect_html.h"
 
 namespace dspack::reshard {
 namespace {

@@ -4,8 +4,8 @@
 #include "format/cli/output.h"
 #include "reshard/cli/places.h"
 #include "reshard/cli/verbs.h"
-#include "reshard/link.h"
-#include "reshard/output_folder.h"
+#include "reshard/run/output_folder.h"
+#include "reshard/verbs/link.h"
 
 namespace dspack::reshard {
 namespace {

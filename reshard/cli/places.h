@@ -8,8 +8,8 @@
 #include "format/checkpoint.h"
 #include "format/cli/verb.h"
 #include "format/source/repository.h"
-#include "reshard/declarations.h"
-#include "reshard/journal.h"
+#include "reshard/run/declarations.h"
+#include "reshard/run/journal.h"
 
 namespace dspack::reshard {
 

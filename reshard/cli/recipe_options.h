@@ -5,7 +5,7 @@
 #include <string>
 
 #include "format/cli/option_table.h"
-#include "reshard/recipe.h"
+#include "reshard/plan/recipe.h"
 
 namespace dspack::reshard {
 

@@ -13,7 +13,7 @@
 #include "reshard/cli/places.h"
 #include "reshard/cli/recipe_options.h"
 #include "reshard/cli/verbs.h"
-#include "reshard/repack_part.h"
+#include "reshard/run/repack_part.h"
 
 namespace dspack::reshard {
 namespace {

@@ -10,9 +10,9 @@
 #include "format/source/local_repository.h"
 #include "reshard/cli/places.h"
 #include "reshard/cli/verbs.h"
-#include "reshard/repair/repair_unfinished.h"
-#include "reshard/run_state.h"
-#include "reshard/upstream.h"
+#include "reshard/run/run_state.h"
+#include "reshard/verbs/repair/repair_unfinished.h"
+#include "reshard/verbs/upstream.h"
 
 namespace dspack::reshard {
 namespace {

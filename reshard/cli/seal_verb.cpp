@@ -5,9 +5,9 @@
 #include "format/cli/terminal_progress.h"
 #include "reshard/cli/places.h"
 #include "reshard/cli/verbs.h"
-#include "reshard/run_state.h"
-#include "reshard/seal_cache.h"
-#include "reshard/seal_parts.h"
+#include "reshard/run/run_state.h"
+#include "reshard/run/seal_parts.h"
+#include "reshard/verbs/seal_cache.h"
 
 namespace dspack::reshard {
 namespace {

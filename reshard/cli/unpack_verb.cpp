@@ -7,7 +7,7 @@
 #include "format/cli/terminal_progress.h"
 #include "reshard/cli/places.h"
 #include "reshard/cli/verbs.h"
-#include "reshard/unpack.h"
+#include "reshard/verbs/unpack.h"
 
 namespace dspack::reshard {
 namespace {

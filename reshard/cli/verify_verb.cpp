@@ -8,8 +8,8 @@
 #include "format/cli/terminal_progress.h"
 #include "reshard/cli/places.h"
 #include "reshard/cli/verbs.h"
-#include "reshard/upstream.h"
-#include "reshard/verify.h"
+#include "reshard/verbs/upstream.h"
+#include "reshard/verbs/verify.h"
 
 namespace dspack::reshard {
 namespace {
