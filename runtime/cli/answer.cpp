@@ -18,7 +18,7 @@ GenerateOptions generate_options(LoadedModel& loaded, std::optional<uint32_t> ma
 
 Result<void> report_stats(LoadedModel& loaded, const Session& session, const std::string& file) {
   TRY(loaded.flush_routes());
-  const RunStats stats = collect_stats(loaded, session.times());
+  const RunStats stats = collect_stats(loaded, session);
   note(summary(stats));
   if (file.empty()) return {};
   return format::write_output(format::posix_file_system(), file, to_json(stats).dump(2) + "\n");

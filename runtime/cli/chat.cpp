@@ -23,8 +23,8 @@ constexpr char kHelp[] =
 
 class Chat {
  public:
-  Chat(LoadedModel& loaded, const TextModel& text, Sampler sampler, const RunOptions& options)
-      : text_(text), sampler_(std::move(sampler)), stop_(options.stop), session_(loaded.model(), loaded.speculator()) {
+  Chat(LoadedModel& loaded, Session session, const TextModel& text, Sampler sampler, const RunOptions& options)
+      : text_(text), sampler_(std::move(sampler)), stop_(options.stop), session_(std::move(session)) {
     render_.thinking = options.chat.thinking.value_or(false);
     generate_ = generate_options(loaded, options.max_tokens);
   }
@@ -141,8 +141,9 @@ Result<int> run_chat(const RunOptions& options) {
   TRY(text.render_chat({}, {}));  // an unknown chat template is said now, not after the first question
   terminal.end_work();
   note(fmt::format("{}, {} positions; /help lists the commands", loaded->device().description(),
-                   loaded->model().cache().capacity()));
-  Chat chat(*loaded, text, std::move(sampler), options);
+                   loaded->model().context()));
+  TRY_ASSIGN(Session session, loaded->start_session());
+  Chat chat(*loaded, std::move(session), text, std::move(sampler), options);
   TRY_ASSIGN(const int status, chat.run(terminal));
   TRY(report_stats(*loaded, chat.session(), options.stats_file));
   return status;

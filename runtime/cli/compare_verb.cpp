@@ -60,13 +60,12 @@ void add_compare_options(format::OptionTable& table, CompareOptions& options) {
   table.add("--json", "FILE", options.json_file, "Write all figures as JSON");
   table.dev_flag("inject", options.inject,
                  "give each module the recorded input, so that errors do not add up from one module to the next");
-  add_pass_model_options(table, options.load, options.naive);
+  add_pass_model_options(table, options.load);
 }
 
 }  // namespace
 
 Result<void> CompareOptions::complete() {
-  if (naive) load.attention = AttentionForm::expanded;
   return check_model_options(load);
 }
 

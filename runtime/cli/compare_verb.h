@@ -16,7 +16,6 @@ struct CompareOptions {
   std::string reference;
   std::optional<double> tolerance;
   bool inject = false;
-  bool naive = false;     // `load` has what comes of it
   std::string json_file;  // empty: none
 
   [[nodiscard]] Result<void> complete();

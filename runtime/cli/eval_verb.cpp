@@ -51,7 +51,7 @@ Result<int> run_eval(const EvalOptions& options, format::Process& process) {
   TRY_ASSIGN(auto loaded, load_model(options.folder, options.load, stop));
   TRY_ASSIGN(const TextModel text, TextModel::load(loaded->repository(), stop));
   TRY_ASSIGN(const EvalText read, read_eval_text(text, options.text_file));
-  const uint64_t window = loaded->model().cache().capacity();
+  const uint64_t window = loaded->model().context();
   if (window <= read.prefix.size()) return Error{ErrorKind::invalid, "--ctx leaves no room for the text's tokens"};
   const uint64_t length = window - read.prefix.size();
   const uint64_t stride = options.stride == 0 ? length : options.stride;
@@ -61,7 +61,7 @@ Result<int> run_eval(const EvalOptions& options, format::Process& process) {
   const PerplexityPlan plan{.tokens = read.tokens,
                             .prefix = read.prefix,
                             .windows = text_windows(read.tokens.size(), length, stride, !read.prefix.empty())};
-  Session session(loaded->model());
+  TRY_ASSIGN(Session session, loaded->start_session());
   TokenProgress progress("scoring", read.tokens.size());
   TRY_ASSIGN(const Surprise surprise, measure_surprise(
                                           session, plan,

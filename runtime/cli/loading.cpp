@@ -25,14 +25,14 @@ void note_layers(const Model& model) {
 }
 
 // Where nobody has asked for a length, and the usual one would take too much.
-void note_room(Model& model, const LoadOptions& options) {
+void note_room(const Model& model, const LoadOptions& options) {
   const uint32_t usual = std::min(model.config().longest_context(), kDefaultContext);
-  const uint32_t room = model.cache().capacity();
+  const uint32_t room = model.context();
   if (options.context || room >= usual) return;
   note(fmt::format(
       "room for {} positions instead of {}, since the KV cache of {} layers takes {} a position; --ctx asks "
       "for more",
-      room, usual, model.layer_map().size(), size_words(model.cache().size_bytes() / room)));
+      room, usual, model.layer_map().size(), size_words(model.cache_bytes() / room)));
 }
 
 Result<ChatTemplate> choose_template(const std::string& name_or_file) {

@@ -22,7 +22,7 @@ Result<int> run_logits(const LogitsOptions& options, format::Process& process) {
                                               format::TensorFileWriter::header_room(1, sizeof(kName), 0)));
   const size_t tensor = file->add(kName, Dtype::f32, {tokens.size(), loaded->model().config().vocab});
 
-  Session session(loaded->model());
+  TRY_ASSIGN(Session session, loaded->start_session());
   Result<void> written;  // the first error of writing
   const auto append = [&](std::span<const float> rows) {
     if (written) written = file->append(tensor, std::as_bytes(rows));

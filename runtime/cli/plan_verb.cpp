@@ -67,9 +67,8 @@ class Measurement {
   [[nodiscard]] TrialPass pass(uint32_t rows, uint32_t position) const {
     TrialPass pass{.rows = rows, .position = position};
     // As the model does: what is resident is recorded, if it can be, and tiers wait for what each router picks.
-    const bool can_record = rows <= kMostRecordedRows && outlook_.plan.model.attention == AttentionForm::absorbed;
     if (outlook_.placement() == ExpertPlacement::resident)
-      pass.timing.pace = can_record ? Pace::recorded : Pace::enqueued;
+      pass.timing.pace = rows <= kMostRecordedRows ? Pace::recorded : Pace::enqueued;
     if (memory_.vram && !outlook_.plan.needs.device_layouts.empty()) {
       const uint64_t largest =
           std::ranges::max(outlook_.plan.needs.device_layouts, {}, &SlotLayout::slot_bytes).slot_bytes;

@@ -16,27 +16,25 @@
 namespace dspack::runtime {
 namespace {
 
-Result<std::map<std::string, std::string>> about(LoadedModel& loaded, AttentionForm form, const std::stop_token& stop) {
+Result<std::map<std::string, std::string>> about(LoadedModel& loaded, const std::stop_token& stop) {
   TRY_ASSIGN(const std::string config,
              loaded.repository().read_text("config.json", format::kConfigDocument.bytes, stop));
   return std::map<std::string, std::string>{{"program", fmt::format("dsrun {}", kVersion)},
                                             {"device", std::string(loaded.device().description())},
                                             {"model_type", loaded.model().config().model_type},
                                             {"config_sha256", format::to_hex(format::sha256(config))},
-                                            {"attention", form == AttentionForm::expanded ? "expanded" : "absorbed"}};
+                                            {"attention", "absorbed"}};
 }
 
 Result<int> run_record(const RecordOptions& options, format::Process& process) {
   const std::stop_token stop = process.stop();
   TRY_ASSIGN(const std::vector<uint32_t> tokens, tokens_of(options.tokens, options.folder, options.load.remote, stop));
   TRY_ASSIGN(auto loaded, load_for(options.folder, options.load, tokens, stop));
-  TRY_ASSIGN(
-      const auto recorder,
-      Recorder::create(
-          loaded->queue(), format::posix_file_system(), loaded->model(),
-          {.tokens = tokens, .form = options.load.attention, .patterns = options.patterns, .path = options.out}));
+  TRY_ASSIGN(const auto recorder,
+             Recorder::create(loaded->queue(), format::posix_file_system(), loaded->model(),
+                              {.tokens = tokens, .patterns = options.patterns, .path = options.out}));
   TRY(run_traced(*loaded, tokens, *recorder, stop));
-  TRY_ASSIGN(const auto metadata, about(*loaded, options.load.attention, stop));
+  TRY_ASSIGN(const auto metadata, about(*loaded, stop));
   TRY(recorder->seal(metadata));
   note(fmt::format("{}: {} tensors of {} tokens", options.out, recorder->tensors(), tokens.size()));
   return 0;
@@ -60,13 +58,12 @@ void add_record_options(format::OptionTable& table, RecordOptions& options) {
     return {};
   };
   table.words("--modules", "PATTERN,...", take_patterns, "Only these modules; * stands for any characters", ',');
-  add_pass_model_options(table, options.load, options.naive);
+  add_pass_model_options(table, options.load);
 }
 
 }  // namespace
 
 Result<void> RecordOptions::complete() {
-  if (naive) load.attention = AttentionForm::expanded;
   if (!tokens.is_given() && !tokens.prompt) return invalid("record needs something to run; give --tokens or -p");
   return check_model_options(load);
 }

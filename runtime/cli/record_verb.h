@@ -15,7 +15,6 @@ struct RecordOptions {
   PassTokens tokens;
   std::string out;
   std::vector<std::string> patterns;  // of modules; empty: all
-  bool naive = false;                 // `load` has what comes of it
 
   /// Errors: invalid, options that contradict each other, or nothing to run.
   [[nodiscard]] Result<void> complete();

@@ -56,7 +56,7 @@ Result<int> run_generate(const RunOptions& options, const std::stop_token& stop)
   TRY_ASSIGN(const TextModel text, load_text(*loaded, options.chat, stop));
   TRY_ASSIGN(const std::vector<uint32_t> tokens, encode(text, std::move(input), options));
 
-  Session session(loaded->model(), loaded->speculator());
+  TRY_ASSIGN(Session session, loaded->start_session());
   AnswerPrinter printer(text.tokenizer(), StopStrings(options.stop));
   const GenerateOptions generate = generate_options(*loaded, options.max_tokens);
   TRY_ASSIGN(const Answer answer,
@@ -74,7 +74,7 @@ Result<int> run_tokens(const RunOptions& options, const std::stop_token& stop) {
   TRY_ASSIGN(const std::vector<uint32_t> tokens, read_tokens(options.tokens));
   TRY_ASSIGN(auto loaded, load_model(options.folder, options.load, stop));
   note("token ids in, token ids out: no tokenizer is used");
-  Session session(loaded->model(), loaded->speculator());
+  TRY_ASSIGN(Session session, loaded->start_session());
   const GenerateOptions generate = generate_options(*loaded, options.max_tokens);
   bool first = true;
   const auto print = [&](uint32_t token) {

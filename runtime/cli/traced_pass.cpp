@@ -17,9 +17,7 @@ void add_pass_tokens(format::OptionTable& table, PassTokens& tokens) {
   table.flag("--raw", tokens.raw, "Take the text as it is, without the chat template").excludes(ids);
 }
 
-void add_pass_model_options(format::OptionTable& table, LoadOptions& load, bool& naive) {
-  table.dev_flag("naive", naive,
-                 "expand keys and values (slow): a second implementation of attention, which computes kv_b_proj too");
+void add_pass_model_options(format::OptionTable& table, LoadOptions& load) {
   add_model_options(table, load, "Positions to keep room for (default: as many as there are tokens)");
 }
 
@@ -37,7 +35,7 @@ Result<std::unique_ptr<LoadedModel>> load_for(const std::string& folder, LoadOpt
   if (!options.context) options.context = static_cast<uint32_t>(std::max<size_t>(tokens.size(), 1));
   TRY_ASSIGN(auto loaded, load_model(folder, options, stop));
   const uint32_t most = loaded->model().max_rows();
-  if (tokens.size() <= most || tokens.size() > loaded->model().cache().capacity()) return loaded;  // the session tells
+  if (tokens.size() <= most || tokens.size() > loaded->model().context()) return loaded;  // the session tells
   return Error{ErrorKind::invalid, fmt::format("{} tokens; all of them must go through the model at once, which takes "
                                                "at most {}",
                                                tokens.size(), most)};
@@ -45,11 +43,9 @@ Result<std::unique_ptr<LoadedModel>> load_for(const std::string& folder, LoadOpt
 
 Result<void> run_traced(LoadedModel& loaded, std::span<const uint32_t> tokens, Trace& trace,
                         const std::stop_token& stop) {
-  Session session(loaded.model());
-  loaded.model().set_trace(&trace);
+  TRY_ASSIGN(Session session, loaded.start_session());
   auto done = session.logits(
-      tokens, 0, [](std::span<const float>) {}, stop);
-  loaded.model().set_trace(nullptr);
+      tokens, 0, [](std::span<const float>) {}, stop, &trace);
   TRY(trace.status());  // what it was that ended the pass
   return done;
 }

@@ -23,8 +23,8 @@ struct PassTokens : TokenArgument {
 
 /// --tokens, -p and --raw.
 void add_pass_tokens(format::OptionTable& table, PassTokens& tokens);
-/// The options of the model, and the --dev key naive.
-void add_pass_model_options(format::OptionTable& table, LoadOptions& load, bool& naive);
+/// The options of the model.
+void add_pass_model_options(format::OptionTable& table, LoadOptions& load);
 
 /// Empty: the user gave none.
 [[nodiscard]] Result<std::vector<uint32_t>> tokens_of(const PassTokens& asked, const std::string& folder,

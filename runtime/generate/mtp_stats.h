@@ -25,8 +25,8 @@ struct MtpStats {
   uint64_t scratch_bytes = 0;
 };
 
-[[nodiscard]] MtpStats collect_mtp_stats(const Speculator& speculator, const format::Checkpoint& checkpoint,
-                                         const ExpertStoreStats& experts);
+[[nodiscard]] MtpStats collect_mtp_stats(const Speculator& speculator, const MtpState& state,
+                                         const format::Checkpoint& checkpoint, const ExpertStoreStats& experts);
 
 /// The object "mtp" of `--stats`.
 [[nodiscard]] format::Json to_json(const MtpStats& stats);

@@ -54,8 +54,8 @@ LayerStore::LayerStore(const LoadContext& context, format::LayerMap pass) : cont
 LayerStore::~LayerStore() = default;
 
 Result<std::unique_ptr<LayerStore>> LayerStore::load(const LoadContext& context, const ModelConfig& config,
-                                                     const format::LayerMap& pass, const LayerStreaming& streaming,
-                                                     const std::stop_token& stop) {
+                                                     const AttentionOptions& attention, const format::LayerMap& pass,
+                                                     const LayerStreaming& streaming, const std::stop_token& stop) {
   std::unique_ptr<LayerStore> store(new LayerStore(context, pass));
   for (const LayerId layer : pass) {
     DSPACK_CHECK(layer.value < config.layers, "the layer map names a layer that the model lacks");
@@ -63,12 +63,12 @@ Result<std::unique_ptr<LayerStore>> LayerStore::load(const LoadContext& context,
       auto& streamed = store->streamed_[layer];
       if (streamed != nullptr) continue;  // a repetition
       streamed = std::make_unique<Streamed>();
-      TRY_ASSIGN(WeightGroup group, find_layer(context, config, layer, streamed->weights));
+      TRY_ASSIGN(WeightGroup group, find_layer(context, config, attention, layer, streamed->weights));
       streamed->group.emplace(std::move(group));
     } else {
       auto& resident = store->resident_[layer];
       if (resident != nullptr) continue;
-      TRY_ASSIGN(resident, load_layer(context, config, layer, stop));
+      TRY_ASSIGN(resident, load_layer(context, config, attention, layer, stop));
     }
   }
   if (!store->streamed_.empty()) TRY(store->make_places(streaming.buffers));

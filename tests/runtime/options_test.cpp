@@ -194,15 +194,12 @@ TEST_CASE("command line: the verbs that validate") {
   CHECK(eval.text_file == "t");
   CHECK(eval.load.context == 64);
   CHECK(eval.stride == 3);
-  const auto record =
-      parsed<RecordOptions>({"record", "dir", "--tokens", "1,2", "--out", "f", "--modules", "a*,b", "--dev", "naive"});
+  const auto record = parsed<RecordOptions>({"record", "dir", "--tokens", "1,2", "--out", "f", "--modules", "a*,b"});
   CHECK(record.tokens.ids == std::vector<uint32_t>{1, 2});
   CHECK(record.patterns == std::vector<std::string>{"a*", "b"});
-  CHECK(record.load.attention == AttentionForm::expanded);
   const auto asked = parsed<RecordOptions>({"record", "dir", "-p", "x", "--raw", "--out", "f"});
   CHECK(asked.tokens.prompt == "x");
   CHECK(asked.tokens.raw);
-  CHECK(asked.load.attention == AttentionForm::absorbed);
   const auto compare =
       parsed<CompareOptions>({"compare", "dir", "--reference", "f", "--tolerance", "0.5", "--dev", "inject"});
   CHECK(compare.reference == "f");
