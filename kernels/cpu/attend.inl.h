@@ -35,7 +35,7 @@ struct AttendGroup {
 
 template <class L>
 size_t key_bytes_of(const AttendTask& task) {
-  return (size_t{task.latent_dim} + task.rope_dim) * L::kBytes;
+  return bytes_for<L>(size_t{task.latent_dim} + task.rope_dim);
 }
 
 /// Scores of O positions from `position` of the block on, for T heads from `head` on.
@@ -48,7 +48,7 @@ void score_tile(const AttendTask& task, const std::byte* block, uint32_t positio
   const float* rope[T];
   for (uint32_t o = 0; o < O; ++o) {
     keys[o] = block + (position + o) * key_bytes;
-    rope_keys[o] = keys[o] + size_t{task.latent_dim} * L::kBytes;
+    rope_keys[o] = keys[o] + bytes_for<L>(task.latent_dim);
   }
   for (uint32_t t = 0; t < T; ++t) {
     latent[t] = group.latent[head + t];
@@ -109,7 +109,7 @@ template <class V, class L, uint32_t J, uint32_t T>
 void value_tile(const AttendTask& task, const std::byte* block, uint32_t n, uint32_t column, uint32_t head,
                 const float* factors, AttendGroup& group) {
   const size_t key_bytes = key_bytes_of<L>(task);
-  const std::byte* values = block + size_t{column} * L::kBytes;
+  const std::byte* values = block + bytes_for<L>(column);
   const uint32_t width = smaller(task.latent_dim - column, J * kLanes);
   const bool whole = width == J * kLanes;
   const float* weights[T];

@@ -19,8 +19,8 @@ void decode_values(const std::byte* from, float scale, uint32_t n, float* to) {
   const V factor = V::set(scale * L::kUnit);
   uint32_t i = 0;
   for (; i + kLanes <= n; i += kLanes)
-    V::mul(L::template load<V>(from + size_t{i} * L::kBytes), factor).store(to + i);
-  if (i < n) store_part(V::mul(load_part<V, L>(from + size_t{i} * L::kBytes, n - i), factor), to + i, n - i);
+    V::mul(L::template load<V>(from + bytes_for<L>(i)), factor).store(to + i);
+  if (i < n) store_part(V::mul(load_part<V, L>(from + bytes_for<L>(i), n - i), factor), to + i, n - i);
 }
 
 template <class V>

@@ -25,7 +25,7 @@ void load_row(float* to, const std::byte* from, uint32_t cols, Convert convert) 
 }  // namespace
 
 void store_values(std::byte* to, Dtype dtype, const float* from, RowShape shape, RowRange rows) {
-  const size_t row_bytes = size_t{shape.cols} * (bits_of(dtype) / 8);
+  const size_t row_bytes = bytes_of(dtype, shape.cols);
   for (size_t row = rows.begin; row < rows.end; ++row) {
     std::byte* stored = to + row * row_bytes;
     const float* values = from + row * shape.stride;
@@ -40,7 +40,7 @@ void store_values(std::byte* to, Dtype dtype, const float* from, RowShape shape,
 }
 
 void load_values(float* to, RowShape shape, const std::byte* from, Dtype dtype, RowRange rows) {
-  const size_t row_bytes = size_t{shape.cols} * (bits_of(dtype) / 8);
+  const size_t row_bytes = bytes_of(dtype, shape.cols);
   for (size_t row = rows.begin; row < rows.end; ++row) {
     const std::byte* stored = from + row * row_bytes;
     float* values = to + row * shape.stride;

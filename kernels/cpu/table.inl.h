@@ -23,18 +23,12 @@
 namespace dspack::kernels {
 namespace {
 
-template <class V>
-consteval CpuOps make_table(std::string_view name) {
+template <class V, class... L>
+consteval CpuOps make_table(std::string_view name, LoadList<L...> /*loads*/) {
   return {
       .name = name,
-      .linear_f8_e4m3 = linear_rows<V, LoadE4m3>,
-      .linear_bf16 = linear_rows<V, LoadBf16>,
-      .linear_f16 = linear_rows<V, LoadF16>,
-      .linear_f32 = linear_rows<V, LoadF32>,
-      .columns_f8_e4m3 = columns_range<V, LoadE4m3>,
-      .columns_bf16 = columns_range<V, LoadBf16>,
-      .columns_f16 = columns_range<V, LoadF16>,
-      .columns_f32 = columns_range<V, LoadF32>,
+      .linear = {linear_rows<V, L>...},
+      .columns = {columns_range<V, L>...},
       .rms_norm = rms_norm_rows<V>,
       .silu_multiply = silu_multiply_rows<V>,
       .add = add_rows<V>,
@@ -44,6 +38,11 @@ consteval CpuOps make_table(std::string_view name) {
       .attend_f16 = attend_items<V, LoadF16>,
       .attend_f8_e4m3 = attend_items<V, LoadF32, DecodedBlocks<V>>,
   };
+}
+
+template <class V>
+consteval CpuOps make_table(std::string_view name) {
+  return make_table<V>(name, Loads());
 }
 
 }  // namespace

@@ -28,17 +28,6 @@ uint64_t turns_for(uint64_t row_groups, uint64_t turn_bytes, uint64_t tiles) {
 
 }  // namespace
 
-bool has_aligned_rows(const MatrixForm& form) {
-  static constexpr float kSome = 1;
-  return form.starts_aligned && has_aligned_rows(Matrix{.data = nullptr,
-                                                        .scale = form.block_out == 0 ? nullptr : &kSome,
-                                                        .out = form.out,
-                                                        .in = form.in,
-                                                        .block_out = form.block_out,
-                                                        .block_in = form.block_in},
-                                                 form.dtype);
-}
-
 uint64_t most_expert_tiles(uint64_t assignments, uint32_t experts, uint32_t tile) {
   // An expert's first assignment opens a tile; after that it takes `tile` of them to open another.
   if (assignments <= experts) return assignments;
@@ -81,16 +70,15 @@ uint64_t expert_tiles_of(const ExpertsTask& task, uint32_t tile) {
 
 ExpertsChoice choose_experts(const MatrixForm& form, uint32_t matrices, uint32_t tokens, uint64_t tiles) {
   ExpertsChoice choice;
-  // Types and layouts that are rare have one kernel, which serves any number of tokens.
-  const bool is_common = has_aligned_rows(form) && (form.dtype == Dtype::f8_e4m3 || form.dtype == Dtype::bf16);
-  choice.tokens = is_common && tokens <= 2 ? tokens : kExactTokens;
-  const uint32_t per_chunk = 128 / bits_of(form.dtype);
+  // Codings and layouts that are rare have one kernel, which serves any number of tokens.
+  choice.tokens = has_aligned_rows(form) && is_common(form.coding) && tokens <= 2 ? tokens : kExactTokens;
+  const uint32_t per_chunk = codes_in_16_bytes(form.coding);
   const uint64_t group_bytes = uint64_t{kWarp} * per_chunk * sizeof(float);
   const uint64_t groups = ceil_div(form.in, uint64_t{kWarp} * per_chunk);
   choice.staged_groups = static_cast<uint32_t>(
       std::clamp<uint64_t>(groups * choice.tokens, choice.tokens, std::max<uint64_t>(kSharedBytes / group_bytes, 1)));
   const uint64_t row_groups = ceil_div(form.out, kRowsOfBlock);
-  const uint64_t turn_bytes = uint64_t{kRowsOfBlock} * matrices * form.in * (bits_of(form.dtype) / 8);
+  const uint64_t turn_bytes = uint64_t{kRowsOfBlock} * matrices * code_bytes(form.coding, form.in);
   choice.shape.grid_x = narrow<unsigned>(tiles);
   choice.shape.grid_y = static_cast<unsigned>(ceil_div(row_groups, turns_for(row_groups, turn_bytes, tiles)));
   choice.shape.threads = kWarpsOfBlock * kWarp;

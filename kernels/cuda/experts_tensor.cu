@@ -185,7 +185,7 @@ void run(gpu::Stream& stream, const ExpertsTask& task) {
 void run_experts_tensor(gpu::Stream& stream, const ExpertsTask& task, Precision precision) {
   DSPACK_CHECK(experts_fit_tensor_cores(task.form), "experts that the tensor cores do not multiply exactly");
   if (task.tokens == 0) return;
-  if (task.form.gate_up.dtype == Dtype::bf16) return run<device::StoredBf16, false>(stream, task);
+  if (task.form.gate_up.coding == Coding::bf16) return run<device::StoredBf16, false>(stream, task);
   precision == Precision::fp8 ? run<device::StoredF8, true>(stream, task) : run<device::StoredF8, false>(stream, task);
 }
 

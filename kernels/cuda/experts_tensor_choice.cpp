@@ -14,20 +14,10 @@ constexpr uint64_t kScaleColumns = 128;      // that share an input's scale
 constexpr uint64_t kRowPadding = 16;         // bytes: eight input rows begin at different banks
 constexpr uint64_t kMostBlocks = 65'535;     // in y
 
-bool fits(const MatrixForm& form) {
-  static constexpr float kSome = 1;
-  return form.starts_aligned && fits_tensor_cores(form.dtype, {.data = nullptr,
-                                                               .scale = form.block_out == 0 ? nullptr : &kSome,
-                                                               .out = form.out,
-                                                               .in = form.in,
-                                                               .block_out = form.block_out,
-                                                               .block_in = form.block_in});
-}
-
 }  // namespace
 
 bool experts_fit_tensor_cores(const ExpertForm& form) {
-  return fits(form.gate_up) && fits(form.down) && form.gate_up.dtype == form.down.dtype;
+  return fits_tensor_cores(form.gate_up) && fits_tensor_cores(form.down) && form.gate_up.coding == form.down.coding;
 }
 
 ExpertsTensorChoice choose_experts_tensor(const MatrixForm& form, uint32_t outputs_of_warp, uint32_t tokens,

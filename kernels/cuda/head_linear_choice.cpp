@@ -12,10 +12,6 @@ constexpr unsigned kMostTokens = 8;
 constexpr uint64_t kSharedBytes = 32 << 10;
 constexpr uint64_t kMostBlocks = 65'535;  // in y; more follow in z
 
-uint32_t values_a_chunk(Dtype dtype) {
-  return 128 / bits_of(dtype);
-}
-
 /// Blocks for every head and every group of tokens.
 HeadLinearChoice spread(const HeadLinearTask& task, uint64_t blocks_a_head) {
   HeadLinearChoice choice;
@@ -34,7 +30,7 @@ HeadLinearChoice spread(const HeadLinearTask& task, uint64_t blocks_a_head) {
 
 HeadLinearChoice choose_head_linear(const HeadLinearTask& task) {
   HeadLinearChoice choice = spread(task, ceil_div(task.rows_used, uint64_t{kHeadWarps} * kHeadRowsOfWarp));
-  const uint32_t group_values = kWarp * values_a_chunk(task.dtype);
+  const uint32_t group_values = kWarp * codes_in_16_bytes(task.weight.coding);
   const uint64_t group_bytes = uint64_t{group_values} * sizeof(float) * choice.tokens;
   const uint64_t that_fit = std::max<uint64_t>(1, kSharedBytes / group_bytes);
   choice.tile_groups = static_cast<uint32_t>(std::min(that_fit, ceil_div(task.weight.in, group_values)));
@@ -43,7 +39,7 @@ HeadLinearChoice choose_head_linear(const HeadLinearTask& task) {
 }
 
 HeadLinearChoice choose_head_linear_transposed(const HeadLinearTask& task) {
-  const uint32_t block_columns = kWarp * values_a_chunk(task.dtype);
+  const uint32_t block_columns = kWarp * codes_in_16_bytes(task.weight.coding);
   HeadLinearChoice choice = spread(task, ceil_div(task.weight.in, block_columns));
   // Inputs and the number of its row of scales for each matrix row; the sums of every warp for one token.
   const uint64_t inputs = uint64_t{kHeadRowTile} * (choice.tokens + 1);

@@ -102,7 +102,7 @@ void launch_linear(gpu::Stream& stream, const LinearTask& task, const LinearChoi
 
 template <class Stored>
 void run(gpu::Stream& stream, const LinearTask& task, const LinearChoice& choice) {
-  if (has_aligned_rows(task.weight, task.dtype)) return launch_linear<Stored, true>(stream, task, choice);
+  if (has_aligned_rows(form_of(task.weight))) return launch_linear<Stored, true>(stream, task, choice);
   launch_linear<Stored, false>(stream, task, choice);
 }
 
@@ -110,12 +110,9 @@ void run(gpu::Stream& stream, const LinearTask& task, const LinearChoice& choice
 
 void linear_exact(gpu::Stream& stream, const LinearTask& task, unsigned multiprocessors) {
   if (task.rows == 0 || task.weight.out == 0) return;
-  const LinearChoice choice = choose_linear(task.dtype, task.weight.out, task.weight.in, task.rows, multiprocessors);
-  // The checks admit these types only.
-  if (task.dtype == Dtype::f8_e4m3) return run<device::StoredF8>(stream, task, choice);
-  if (task.dtype == Dtype::bf16) return run<device::StoredBf16>(stream, task, choice);
-  if (task.dtype == Dtype::f16) return run<device::StoredF16>(stream, task, choice);
-  run<device::StoredF32>(stream, task, choice);
+  const LinearChoice choice =
+      choose_linear(task.weight.coding, task.weight.out, task.weight.in, task.rows, multiprocessors);
+  device::with_stored(task.weight.coding, [&]<class Stored>(Stored) { run<Stored>(stream, task, choice); });
 }
 
 }  // namespace dspack::kernels::cuda

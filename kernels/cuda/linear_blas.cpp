@@ -15,6 +15,10 @@ namespace {
 // Sequences of every length have plans of their own; what is asked for again is asked for soon.
 constexpr size_t kMostPlans = 4096;
 
+const float* scales_of_all(const Matrix& weight) {
+  return static_cast<const float*>(weight.planes[kScales]);
+}
+
 }  // namespace
 
 /// What one call of the library multiplies: some input rows by some rows of the weight.
@@ -51,10 +55,12 @@ LinearBlas::Part LinearBlas::part_of(const LinearTask& task, const BlasChoice& c
                       .lda = weight.in,
                       .ldb = weight.in,
                       .ldd = task.y.stride},
-            .places = {
-                .a = is_decoded ? workspace_ : weight.data, .b = inputs, .d = task.y.data + row * task.y.stride + out}};
+            .places = {.a = is_decoded ? workspace_ : weight.planes[kCodes],
+                       .b = inputs,
+                       .d = task.y.data + row * task.y.stride + out}};
   if (is_fp8) {
-    part.places.a_scale = has_padded_scales(weight) ? weight.scale : reinterpret_cast<const float*>(workspace_);
+    part.places.a_scale =
+        has_padded_scales(weight) ? scales_of_all(weight) : reinterpret_cast<const float*>(workspace_);
     part.places.b_scale = reinterpret_cast<const float*>(inputs + input_scales_offset(rows, weight.in));
   }
   return part;
@@ -82,13 +88,12 @@ void LinearBlas::round_inputs(gpu::Stream& stream, const LinearTask& task, const
 void LinearBlas::prepare_weight(gpu::Stream& stream, const LinearTask& task, const BlasChoice& choice, uint32_t out) {
   const Matrix& weight = task.weight;
   if (choice.path == BlasPath::bf16_decoded) {
-    run_decode_weight(stream, {.dtype = task.dtype,
-                               .weight = weight,
+    run_decode_weight(stream, {.weight = weight,
                                .first_row = out,
                                .rows = std::min(choice.weight_rows_at_once, weight.out - out),
                                .to = workspace_});
   } else if (choice.path == BlasPath::fp8 && !has_padded_scales(weight)) {
-    run_pad_scales(stream, {.from = weight.scale,
+    run_pad_scales(stream, {.from = scales_of_all(weight),
                             .to = reinterpret_cast<float*>(workspace_),
                             .blocks = static_cast<uint32_t>(ceil_div(weight.out, kBlasScaleBlock)),
                             .across = static_cast<uint32_t>(ceil_div(weight.in, kBlasScaleBlock)),

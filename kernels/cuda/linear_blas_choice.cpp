@@ -29,21 +29,20 @@ bool is_aligned(const void* place) {
 bool has_aligned_places(const LinearTask& task) {
   constexpr uint64_t kFloats = 4;
   return is_aligned(task.x.data) && task.x.stride % kFloats == 0 && is_aligned(task.y.data) &&
-         task.y.stride % kFloats == 0 && has_aligned_rows(task.weight, task.dtype);
+         task.y.stride % kFloats == 0 && has_aligned_rows(form_of(task.weight));
 }
 
 BlasPath path_for(const LinearTask& task, Precision precision, const BlasCard& card) {
-  const Matrix& weight = task.weight;
+  const MatrixForm weight = form_of(task.weight);
+  const bool is_scaled = weight.block_out != 0;
   if (precision == Precision::exact || task.rows < kLeastRows || !has_aligned_places(task)) return BlasPath::none;
-  if (task.dtype == Dtype::bf16 && weight.scale == nullptr) return BlasPath::bf16;
+  if (weight.coding == Coding::bf16 && !is_scaled) return BlasPath::bf16;
   // linear_tensor does the rows that are left over.
-  const bool has_blocks = task.dtype == Dtype::f8_e4m3 && weight.scale != nullptr &&
-                          weight.block_out == kBlasScaleBlock && weight.block_in == kBlasScaleBlock &&
-                          weight.out % kF8Multiple == 0 && weight.in % kF8Multiple == 0 &&
-                          fits_tensor_cores(task.dtype, weight);
+  const bool has_blocks = weight.coding == Coding::f8_e4m3 && is_scaled && weight.block_out == kBlasScaleBlock &&
+                          weight.block_in == kBlasScaleBlock && weight.out % kF8Multiple == 0 &&
+                          weight.in % kF8Multiple == 0 && fits_tensor_cores(weight);
   if (precision == Precision::fp8 && card.has_block_scaling && has_blocks) return BlasPath::fp8;
-  const bool is_decodable = task.dtype == Dtype::f8_e4m3 || task.dtype == Dtype::bf16;
-  return is_decodable && task.rows >= kLeastRowsDecoded ? BlasPath::bf16_decoded : BlasPath::none;
+  return is_common(weight.coding) && task.rows >= kLeastRowsDecoded ? BlasPath::bf16_decoded : BlasPath::none;
 }
 
 /// Parts of `total`, nearly equal, none above `most`; 0: there are none.

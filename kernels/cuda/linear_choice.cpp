@@ -35,8 +35,8 @@ unsigned tokens_for(uint32_t rows) {
 
 }  // namespace
 
-LinearChoice choose_linear(Dtype dtype, uint32_t out, uint32_t in, uint32_t rows, unsigned multiprocessors) {
-  const uint32_t per_chunk = 128 / bits_of(dtype);
+LinearChoice choose_linear(Coding coding, uint32_t out, uint32_t in, uint32_t rows, unsigned multiprocessors) {
+  const uint32_t per_chunk = codes_in_16_bytes(coding);
   const uint64_t chunks = ceil_div(in, per_chunk);
   LinearChoice choice;
   choice.warps_a_row = warps_for(out, chunks);

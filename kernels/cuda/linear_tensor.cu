@@ -114,7 +114,7 @@ __global__ void __launch_bounds__(kWarpsOfBlock* gpu::kWarpThreads) tensor_kerne
 
 template <class Stored, bool kFp8>
 void run(gpu::Stream& stream, const LinearTask& task) {
-  const TensorChoice choice = choose_linear_tensor(task.dtype, task.weight.out, task.weight.in, task.rows);
+  const TensorChoice choice = choose_linear_tensor(task.weight.coding, task.weight.out, task.weight.in, task.rows);
   const TensorPlan plan{.warps_a_row = choice.warps_a_row, .tile_columns = choice.tile_columns};
   switch (choice.token_tiles) {
     case 1: return gpu::launch(stream, choice.shape, tensor_kernel<Stored, 1, 1, kFp8>, task, plan);
@@ -128,7 +128,7 @@ void run(gpu::Stream& stream, const LinearTask& task) {
 
 void linear_tensor(gpu::Stream& stream, const LinearTask& task, Precision precision) {
   if (task.rows == 0 || task.weight.out == 0) return;
-  if (task.dtype == Dtype::bf16) return run<device::StoredBf16, false>(stream, task);
+  if (task.weight.coding == Coding::bf16) return run<device::StoredBf16, false>(stream, task);
   precision == Precision::fp8 ? run<device::StoredF8, true>(stream, task) : run<device::StoredF8, false>(stream, task);
 }
 

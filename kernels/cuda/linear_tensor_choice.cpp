@@ -16,8 +16,8 @@ constexpr uint64_t kSharedBytes = 48 << 10;  // of the inputs: two blocks share 
 constexpr uint32_t kScaleColumns = 128;      // that share an input's scale
 constexpr uint64_t kRowPadding = 16;         // bytes: eight input rows begin at different banks
 
-uint32_t chunk_columns(Dtype dtype) {
-  return 4 * 128 / bits_of(dtype);
+uint32_t chunk_columns(Coding coding) {
+  return 4 * codes_in_16_bytes(coding);
 }
 
 unsigned warps_for(uint32_t out, uint32_t chunks) {
@@ -30,15 +30,15 @@ unsigned warps_for(uint32_t out, uint32_t chunks) {
 
 }  // namespace
 
-bool fits_tensor_cores(Dtype dtype, const Matrix& weight) {
-  if (dtype != Dtype::f8_e4m3 && dtype != Dtype::bf16) return false;
+bool fits_tensor_cores(const MatrixForm& weight) {
+  if (!is_common(weight.coding)) return false;
   const bool whole_blocks =
-      weight.scale == nullptr || weight.block_in >= weight.in || weight.block_in % chunk_columns(dtype) == 0;
-  return has_aligned_rows(weight, dtype) && whole_blocks;
+      weight.block_out == 0 || weight.block_in >= weight.in || weight.block_in % chunk_columns(weight.coding) == 0;
+  return has_aligned_rows(weight) && whole_blocks;
 }
 
-TensorChoice choose_linear_tensor(Dtype dtype, uint32_t out, uint32_t in, uint32_t rows) {
-  const uint32_t chunk = chunk_columns(dtype);
+TensorChoice choose_linear_tensor(Coding coding, uint32_t out, uint32_t in, uint32_t rows) {
+  const uint32_t chunk = chunk_columns(coding);
   TensorChoice choice;
   choice.warps_a_row = warps_for(out, static_cast<uint32_t>(ceil_div(in, chunk)));
   while (choice.token_tiles < kMostTokenTiles && choice.token_tiles * kTileTokens < rows)

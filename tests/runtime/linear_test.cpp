@@ -40,11 +40,11 @@ constexpr BlockSize kBlock{.out = 128, .in = 128};
 
 TEST_CASE("linear: FP8 with block scales, ragged at both ends") {
   const OneFile file({tensor("w.weight", "F8_E4M3", {320, 192}, 1), tensor("w.weight_scale_inv", "F32", {3, 2}, 4)});
-  const auto source = find_linear(file.checkpoint, "w.weight", 320, 192, kBlock);
+  const auto source = find_matrix(file.checkpoint, "w.weight", 320, 192, kBlock);
   REQUIRE(source);
-  CHECK(source->form.dtype == Dtype::f8_e4m3);
+  CHECK(source->form.coding == kernels::Coding::f8_e4m3);
   CHECK(source->form.block_out == 128);
-  CHECK(source->scale_values() == 6);
+  CHECK(source->planes[kernels::kScales].bytes == 6 * sizeof(float));
 }
 
 TEST_CASE("linear: without weight_block_size the scales' shape says what they cover") {
@@ -52,15 +52,15 @@ TEST_CASE("linear: without weight_block_size the scales' shape says what they co
       {tensor("block.weight", "F8_E4M3", {576, 256}, 1), tensor("block.weight_scale_inv", "F32", {5, 2}, 4),
        tensor("channel.weight", "F8_E4M3", {96, 32}, 1), tensor("channel.weight_scale", "F32", {96, 1}, 4),
        tensor("whole.weight", "F8_E4M3", {96, 32}, 1), tensor("whole.weight_scale", "F32", {}, 4)});
-  const auto block = find_linear(file.checkpoint, "block.weight", 576, 256, std::nullopt);
+  const auto block = find_matrix(file.checkpoint, "block.weight", 576, 256, std::nullopt);
   REQUIRE(block);
   CHECK(block->form.block_out == 128);
   CHECK(block->form.block_in == 128);
-  const auto channel = find_linear(file.checkpoint, "channel.weight", 96, 32, std::nullopt);
+  const auto channel = find_matrix(file.checkpoint, "channel.weight", 96, 32, std::nullopt);
   REQUIRE(channel);
   CHECK(channel->form.block_out == 1);
   CHECK(channel->form.block_in == 32);
-  const auto whole = find_linear(file.checkpoint, "whole.weight", 96, 32, std::nullopt);
+  const auto whole = find_matrix(file.checkpoint, "whole.weight", 96, 32, std::nullopt);
   REQUIRE(whole);
   CHECK(whole->form.block_out == 96);
   CHECK(whole->form.block_in == 32);
@@ -72,7 +72,7 @@ TEST_CASE("linear: what does not fit is refused with file and tensor") {
                       tensor("plain.weight_scale_inv", "F32", {1, 1}, 4), tensor("int.weight", "I8", {8, 4}, 1)});
   const auto refused = [&](const char* name, uint32_t out, uint32_t in, ErrorKind kind, const char* part) {
     CAPTURE(name);
-    const auto source = find_linear(file.checkpoint, name, out, in, kBlock);
+    const auto source = find_matrix(file.checkpoint, name, out, in, kBlock);
     REQUIRE_FALSE(source);
     CAPTURE(source.error().message);
     CHECK(source.error().kind == kind);
