@@ -15,8 +15,8 @@
 namespace dspack::kernels {
 
 /// What an element's code means. Every operation on weights has a kernel for each coding.
-enum class Coding : uint8_t { f32, bf16, f16, f8_e4m3 };
-inline constexpr size_t kCodings = 4;
+enum class Coding : uint8_t { f32, bf16, f16, f8_e4m3, i8 };
+inline constexpr size_t kCodings = 5;
 
 struct CodingFacts {
   std::string_view name;
@@ -29,6 +29,7 @@ inline constexpr CodingFacts kCodingTable[kCodings] = {
     {.name = "BF16", .dtype = Dtype::bf16, .bits = 16, .alignment = 2},
     {.name = "F16", .dtype = Dtype::f16, .bits = 16, .alignment = 2},
     {.name = "F8_E4M3", .dtype = Dtype::f8_e4m3, .bits = 8, .alignment = 1},
+    {.name = "I8", .dtype = Dtype::i8, .bits = 8, .alignment = 1},
 };
 
 [[nodiscard]] constexpr const CodingFacts& facts_of(Coding coding) {

@@ -63,12 +63,22 @@ struct LoadE4m3Unmended : LoadE4m3 {
   }
 };
 
+struct LoadI8 {
+  static constexpr Coding kCoding = Coding::i8;
+  static constexpr uint32_t kBits = 8;
+  static constexpr float kUnit = 1.0F;
+  template <class V>
+  static V load(const std::byte* from) {
+    return V::load_i8(from);
+  }
+};
+
 template <class... L>
 struct LoadList {
   static_assert(sizeof...(L) == kCodings);
 };
 /// In the order of Coding.
-using Loads = LoadList<LoadF32, LoadBf16, LoadF16, LoadE4m3>;
+using Loads = LoadList<LoadF32, LoadBf16, LoadF16, LoadE4m3, LoadI8>;
 
 /// Bytes of `count` codes side by side, a multiple of 16 of them or the last ones of a row.
 template <class L>

@@ -60,7 +60,7 @@ float widened(Dtype dtype, std::span<const std::byte> stored, size_t index) {
 }  // namespace
 
 std::span<const WeightFormat> weight_formats() {
-  static const std::array formats = {plain_format(), fp8_format()};
+  static const std::array formats = {plain_format(), fp8_format(), int8_format()};
   return formats;
 }
 

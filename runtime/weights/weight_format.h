@@ -70,6 +70,9 @@ struct WeightFormat {
 /// FP8 E4M3 with scales for blocks, for rows, or for the whole: fp8_format.cpp.
 [[nodiscard]] WeightFormat fp8_format();
 
+/// I8 with a scale for each row: int8_format.cpp.
+[[nodiscard]] WeightFormat int8_format();
+
 /// Finds the matrix `name` [out, in] with its scales. How it is stored is seen from its tensors. `block` is what
 /// config.json says; without it the block size follows from the shape of the scales.
 [[nodiscard]] Result<StoredMatrix> find_matrix(const format::Checkpoint& checkpoint, std::string_view name,

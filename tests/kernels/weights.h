@@ -28,7 +28,7 @@ inline kernels::WeightForm form_of(const WeightCase& c) {
   return {kernels::coding_of(c.dtype).value(), c.out, c.in, c.block_out, c.block_in};
 }
 
-inline constexpr Dtype kWeightTypes[] = {Dtype::f8_e4m3, Dtype::bf16, Dtype::f16, Dtype::f32};
+inline constexpr Dtype kWeightTypes[] = {Dtype::f8_e4m3, Dtype::bf16, Dtype::f16, Dtype::f32, Dtype::i8};
 
 struct RandomWeight {
   std::vector<uint8_t> bytes;
@@ -55,6 +55,10 @@ inline double random_element(Dtype dtype, std::vector<uint8_t>& bytes, size_t in
   if (dtype == Dtype::f8_e4m3) {
     const auto code = static_cast<uint8_t>(random.below(0x7f) | sign << 7);
     return store_bits(bytes, index, code, decode_e4m3(code));
+  }
+  if (dtype == Dtype::i8) {  // two's complement, all 256 codes
+    const auto code = static_cast<uint8_t>(random.below(0x80) | sign << 7);
+    return store_bits(bytes, index, code, static_cast<double>(code) - 256.0 * sign);
   }
   if (dtype == Dtype::f16) {  // up to 2^3
     const auto bits = static_cast<uint16_t>(random.below(18 << 10) | sign << 15);

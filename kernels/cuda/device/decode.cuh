@@ -35,6 +35,22 @@ struct StoredF8 {
   }
 };
 
+struct StoredI8 {
+  static constexpr Coding kCoding = Coding::i8;
+  static constexpr unsigned kPer16 = 16;
+  static constexpr unsigned kQuarters = 4;
+
+  static __device__ __forceinline__ void decode(const uint4& bytes, unsigned quarter, float (&values)[4]) {
+    const uint32_t word = quarter == 0 ? bytes.x : quarter == 1 ? bytes.y : quarter == 2 ? bytes.z : bytes.w;
+#pragma unroll
+    for (unsigned i = 0; i < 4; ++i)
+      values[i] = static_cast<float>(static_cast<int8_t>(word >> (8 * i)));
+  }
+  static __device__ __forceinline__ float decode_one(const void* data, uint64_t index) {
+    return static_cast<float>(static_cast<const int8_t*>(data)[index]);
+  }
+};
+
 /// Two elements in a word.
 template <class Two>
 struct Stored16 {
@@ -91,6 +107,7 @@ auto with_stored(Coding coding, Operation operation) {
     case Coding::f8_e4m3: return operation(StoredF8());
     case Coding::bf16: return operation(StoredBf16());
     case Coding::f16: return operation(StoredF16());
+    case Coding::i8: return operation(StoredI8());
     default: return operation(StoredF32());
   }
 }

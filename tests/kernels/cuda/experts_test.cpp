@@ -94,6 +94,9 @@ TEST_CASE("cuda: routed experts in F16 agree with double precision") {
 TEST_CASE("cuda: routed experts in F32 agree with double precision") {
   check_type(Dtype::f32);
 }
+TEST_CASE("cuda: experts of I8") {
+  check_type(Dtype::i8);
+}
 
 TEST_CASE("cuda: routed experts of DeepSeek-V3's sizes, cut") {
   Random random;
@@ -130,6 +133,7 @@ TEST_CASE("cuda: the bits of a token's experts hang on it alone, F16") {
 }
 TEST_CASE("cuda: the bits of a token's experts hang on it alone, F32") {
   check_bits(Dtype::f32);
+  check_bits(Dtype::i8);
 }
 
 TEST_CASE("cuda: a NaN among an expert's weights reaches its tokens and no others") {
