@@ -10,10 +10,8 @@
 #include "kernels/checks.h"
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/cpu/experts.h"
-#include "kernels/cpu/latent_rows.h"
-#include "kernels/cpu/rope.h"
 #include "kernels/cpu/route.h"
-#include "kernels/cpu/stored_rows.h"
+#include "kernels/cpu/rows.h"
 #include "kernels/sampling.h"
 
 namespace dspack::kernels {

@@ -13,7 +13,6 @@
 #pragma once
 
 #include "kernels/cpu/attend.inl.h"
-#include "kernels/cpu/attend_fp8.inl.h"
 #include "kernels/cpu/columns.inl.h"
 #include "kernels/cpu/elementwise.inl.h"
 #include "kernels/cpu/linear.inl.h"

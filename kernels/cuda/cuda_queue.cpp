@@ -16,7 +16,6 @@
 #include "kernels/cuda/latent_rows.h"
 #include "kernels/cuda/linear.h"
 #include "kernels/cuda/linear_tensor.h"
-#include "kernels/cuda/queue_workspace.h"
 #include "kernels/cuda/route.h"
 #include "kernels/cuda/sample.h"
 #include "kernels/cuda/workspace.h"
