@@ -248,19 +248,22 @@ class Trial {
 
   // A part of the head's rows, where all of them are much memory.
   Result<double> time_head() {
-    TRY_ASSIGN(const LinearSource source, find_linear(context_.files.checkpoint(), config_.head_name(), config_.vocab,
-                                                      config_.hidden, context_.fp8_block));
-    kernels::Weight weight = source.form;
-    const uint64_t row_bytes = uint64_t{config_.hidden} * (bits_of(weight.dtype) / 8);
+    TRY_ASSIGN(const StoredMatrix head, find_matrix(context_.files.checkpoint(), config_.head_name(), config_.vocab,
+                                                    config_.hidden, context_.fp8_block));
+    kernels::Weight weight{head.form};
+    const uint64_t row_bytes = kernels::code_bytes(weight.coding, config_.hidden);
     weight.out = static_cast<uint32_t>(copies_of(context_.device, row_bytes, config_.vocab));
     ScratchPlan plan;
     const uint64_t x = plan.add(config_.hidden);
     const uint64_t y = plan.add(weight.out);
-    const uint64_t scale = plan.add(source.scale_values());
-    const uint64_t data = plan.add(ceil_div(weight.out * row_bytes, sizeof(float)));
+    std::array<uint64_t, kernels::kPlanes> places{};
+    for (size_t i = 0; i < places.size(); ++i)
+      places[i] = plan.add(ceil_div(kernels::plane_size(weight, i).bytes, sizeof(float)));
     TRY_ASSIGN(const auto scratch, zeros(context_, plan.size_bytes()));
-    weight.data = {.buffer = scratch.get(), .offset_bytes = data};
-    if (source.scale != nullptr) weight.scale = {.buffer = scratch.get(), .offset_bytes = scale};
+    for (size_t i = 0; i < places.size(); ++i) {
+      if (kernels::plane_size(weight, i).bytes != 0)
+        weight.planes[i] = {.buffer = scratch.get(), .offset_bytes = places[i]};
+    }
     TRY_ASSIGN(const double part, seconds_a_turn(
                                       context_.queue, {.pace = Pace::awaited, .seconds = pass_.timing.seconds},
                                       [&](size_t) -> Result<void> {

@@ -35,17 +35,13 @@ Result<void> read_block(WeightStorage& storage, const format::TensorEntry& tenso
   return read ? read : read.error().in(tensor.name);
 }
 
-// One that is widened is small: a norm, a scale.
-Result<void> read_widened(WeightStorage& storage, const format::TensorEntry& tensor, std::span<std::byte> into,
-                          const std::stop_token& stop) {
-  std::vector<std::byte> stored(tensor.range.size());
-  TRY(read_block(storage, tensor, 0, stored, stop));
-  widen_to_f32(tensor.dtype, stored, {reinterpret_cast<float*>(into.data()), into.size() / sizeof(float)});
+// One that is converted is small: a norm, scales.
+Result<void> read_converted(WeightStorage& storage, const StoredPlane& plane, std::span<std::byte> into,
+                            const std::stop_token& stop) {
+  std::vector<std::byte> stored(plane.tensor->range.size());
+  TRY(read_block(storage, *plane.tensor, 0, stored, stop));
+  plane.convert(stored, into);
   return {};
-}
-
-uint64_t widened_bytes(const format::TensorEntry& tensor) {
-  return tensor.range.size() / std::max(1U, bits_of(tensor.dtype) / 8) * sizeof(float);
 }
 
 }  // namespace
@@ -96,13 +92,14 @@ void LayerStore::start_reading(Streamed& layer, Place& place) {
   const auto reading = std::make_shared<Reading>();
   std::vector<std::function<Result<void>(const std::stop_token&)>> pieces;
   for (const WeightGroup::Part& part : layer.group->parts()) {
-    const format::TensorEntry& tensor = *part.tensor;
+    const StoredPlane& plane = part.plane;
+    const format::TensorEntry& tensor = *plane.tensor;
     const uint64_t total = tensor.range.size();
     reading->bytes += total;
-    if (part.form == WeightGroup::Form::as_f32) {
-      const auto into = memory.subspan(part.offset, widened_bytes(tensor));
+    if (plane.widen) {
+      const auto into = memory.subspan(part.offset, plane.bytes);
       pieces.emplace_back(
-          [&storage, &tensor, into](const auto& stop) { return read_widened(storage, tensor, into, stop); });
+          [&storage, &plane, into](const auto& stop) { return read_converted(storage, plane, into, stop); });
       continue;
     }
     const uint64_t block = storage.block_bytes(tensor.file);

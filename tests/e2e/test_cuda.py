@@ -13,7 +13,7 @@ import unittest
 from pathlib import Path
 
 import safetensors_io
-from checkpoints import packed_tiny
+from checkpoints import packed_tiny, write_int8
 from common import EndToEnd, clean_environment, main, path_from_environment
 
 QUESTION, ANSWER = "What is the capital of Spain?", "The capital of Spain is Madrid.\n"
@@ -206,6 +206,12 @@ class Numbers(OnGpu):
                 expected = self.logits(folder, tokens, "--device", "cpu")
                 self.assert_close(self.logits(folder, tokens, *CHOICE), expected)
                 self.assert_close(self.logits(folder, tokens, *CHOICE, "--dev", "chunk=7"), expected)
+
+    def test_exact_logits_of_int8_are_the_cpus(self):
+        int8, _ = write_int8(self.scratch / "variant", "v2-lite", "BF16")
+        tokens = list(range(ROWS))
+        expected = self.logits(int8, tokens, "--device", "cpu")
+        self.assert_close(self.logits(int8, tokens, *CHOICE), expected)
 
     def test_a_prompt_long_enough_for_cublaslt_gives_the_numbers_of_the_programs_own_kernels(self):
         tokens = [(7 * i * i + 3 * i) % 60 for i in range(66)]

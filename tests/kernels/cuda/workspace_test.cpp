@@ -1,5 +1,5 @@
 // What a queue takes of the GPU's memory for itself is what was planned.
-#include "kernels/cuda/queue_workspace.h"
+#include "kernels/cuda/workspace.h"
 
 #include <doctest/doctest.h>
 
@@ -8,7 +8,7 @@
 #include "kernels/cuda/cuda_device.h"
 #include "tests/support/emulated_gpu/emulator.h"
 
-namespace dspack::test::queue_workspace_test {
+namespace dspack::test::workspace_test {
 namespace {
 
 using kernels::WorkspaceShape;
@@ -87,4 +87,4 @@ TEST_CASE("cuda queue: its workspace grows with every number of the shape") {
   CHECK(queue_workspace_bytes({}) < 2 * kMiB);
 }
 
-}  // namespace dspack::test::queue_workspace_test
+}  // namespace dspack::test::workspace_test

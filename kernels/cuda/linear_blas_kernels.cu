@@ -66,9 +66,7 @@ __global__ void decode_weight_kernel(DecodeWeightTask task) {
   const device::BlockOfChunk<Stored> block_of(task.weight);
   for (uint32_t row = gpu::block_index().y; row < task.rows; row += gpu::grid_blocks().y) {
     const uint32_t from_row = task.first_row + row;
-    const uint64_t row_bytes = uint64_t{task.weight.in} * Stored::kBytes;
-    const uint4 bytes = gpu::load_streaming(static_cast<const uint8_t*>(task.weight.data) + from_row * row_bytes +
-                                            uint64_t{chunk} * 16);
+    const uint4 bytes = gpu::load_streaming(device::aligned_row<Stored>(task.weight, from_row) + uint64_t{chunk} * 16);
     const float* scales = device::scales_of(task.weight, from_row);
     const float scale = scales == nullptr ? 1.0F : scales[block_of(chunk)];
     uint32_t pairs[Stored::kPer16 / 2];
@@ -108,7 +106,7 @@ void run_round_to_e4m3(gpu::Stream& stream, const RoundInputsTask& task) {
 }
 
 void run_decode_weight(gpu::Stream& stream, const DecodeWeightTask& task) {
-  if (task.dtype == Dtype::bf16) {
+  if (task.weight.coding == Coding::bf16) {
     return gpu::launch(stream, choose_rows_launch(task.rows, task.weight.in / device::StoredBf16::kPer16),
                        decode_weight_kernel<device::StoredBf16>, task);
   }
