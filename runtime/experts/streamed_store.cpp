@@ -307,7 +307,7 @@ void StreamedStore::start_prefetches() {
 // False: no slot may go. What fails here is no error: the layer that wants the expert will meet it again.
 bool StreamedStore::start_prefetch(ExpertKey key) {
   if (!cache_->has_layer(key.layer) || find(key) != nullptr) return true;
-  // Bytes across a network are paid for: there only --prefetch on reads guesses.
+  // Bytes across a network are paid for: there only --dev prefetch=on reads guesses.
   if (options_.prefetch == PrefetchMode::automatic && storage_.tier_of(key) == StorageTier::network) return true;
   const auto taken = cache_->insert_prefetch(key);
   if (!taken || *taken == nullptr) return false;
