@@ -2,15 +2,13 @@
 
 #include <limits>
 
+#include "runtime/experts/policy/recency_order.h"
+
 namespace dspack::runtime {
 
 namespace {
 
 constexpr uint64_t kNever = std::numeric_limits<uint64_t>::max();
-
-uint64_t packed(ExpertKey key) {
-  return uint64_t{key.layer.value} << 32U | key.expert.value;
-}
 
 }  // namespace
 
