@@ -21,7 +21,7 @@ struct TransformInfo {
   Result<std::optional<Change>> (*rule)(const RuleInput& input);
 };
 
-constexpr std::array<TransformInfo, 4> kTransforms{{
+constexpr std::array<TransformInfo, 4> kTransformTable{{
     {TransformKind::fp8_to_bf16, "fp8-to-bf16", "FP8 weights with block scales become BF16", dequantise_to_bf16},
     {TransformKind::fp8_to_f32, "fp8-to-f32", "FP8 weights with block scales become F32", dequantise_to_f32},
     {TransformKind::bf16_to_fp8, "bf16-to-fp8", "BF16 matrices become FP8 with a scale for each block of 128 x 128",
@@ -30,14 +30,14 @@ constexpr std::array<TransformInfo, 4> kTransforms{{
 }};
 
 const TransformInfo& info(TransformKind kind) {
-  return *std::ranges::find(kTransforms, kind, &TransformInfo::kind);
+  return *std::ranges::find(kTransformTable, kind, &TransformInfo::kind);
 }
 
 Result<TransformKind> parse_kind(std::string_view name) {
-  const auto* found = std::ranges::find(kTransforms, name, &TransformInfo::name);
-  if (found != kTransforms.end()) return found->kind;
+  const auto* found = std::ranges::find(kTransformTable, name, &TransformInfo::name);
+  if (found != kTransformTable.end()) return found->kind;
   std::string names;
-  for (const TransformInfo& entry : kTransforms)
+  for (const TransformInfo& entry : kTransformTable)
     names += fmt::format("{}\"{}\"", names.empty() ? "" : ", ", entry.name);
   return Error{ErrorKind::invalid, fmt::format("\"{}\" is no transform; there are {}", name, names)};
 }
@@ -50,7 +50,7 @@ std::string_view to_string(TransformKind kind) {
 
 std::string transform_help() {
   std::string text;
-  for (const TransformInfo& entry : kTransforms)
+  for (const TransformInfo& entry : kTransformTable)
     text += fmt::format("{}{} ({})", text.empty() ? "" : ", ", entry.name, entry.meaning);
   return text;
 }
