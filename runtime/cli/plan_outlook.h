@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "runtime/budget/tier_estimate.h"
+#include "runtime/budget/speed_estimate.h"
 #include "runtime/cli/plan_options.h"
 #include "runtime/generate/load_plan.h"
 #include "runtime/storage/completed_place.h"

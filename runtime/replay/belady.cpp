@@ -8,10 +8,6 @@ namespace {
 
 constexpr uint64_t kNever = std::numeric_limits<uint64_t>::max();
 
-uint64_t packed(ExpertKey key) {
-  return uint64_t{key.layer.value} << 32U | key.expert.value;
-}
-
 }  // namespace
 
 BeladyPolicy::BeladyPolicy(const Workload& workload) {
