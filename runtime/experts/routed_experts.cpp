@@ -129,8 +129,10 @@ Result<void> RoutedExperts::allocate(ExpertPlacement placement) {
   return {};
 }
 
+// What was enqueued of a device's cache has run before the cache goes. Resident experts were only read: there the queue
+// may hold work of a model that has gone.
 RoutedExperts::~RoutedExperts() {
-  target_.queue.synchronize();
+  if (!is_resident()) target_.queue.synchronize();
 }
 
 uint64_t RoutedExperts::scratch_bytes_for(const kernels::Device& device, const ExecutorShape& shape,
