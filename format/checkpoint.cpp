@@ -152,6 +152,14 @@ Error no_checkpoint(Repository& repository, const std::stop_token& stop) {
 
 }  // namespace
 
+Result<std::unique_ptr<ByteSource>> open_catalogued(Repository& repository, const CheckpointFile& file,
+                                                    std::stop_token stop) {
+  const KnownFile known{.size_bytes = file.size_bytes, .version = file.version};
+  TRY_ASSIGN(auto source, repository.open_known(file.path, known, std::move(stop)));
+  TRY(check_known(known, source->size_bytes(), source->version(), repository.locate(file.path)));
+  return source;
+}
+
 Result<Checkpoint> Checkpoint::open(Repository& repository, unsigned jobs, const std::stop_token& stop) {
   auto manifest = repository.read_text(kManifestPath, kManifestDocument.bytes, stop);
   if (manifest) {

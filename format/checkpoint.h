@@ -4,6 +4,7 @@
 #pragma once
 
 #include <map>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -40,6 +41,11 @@ struct CheckpointFile {
   std::optional<ContentDigest> declared{};  // ByteSource::declared when opened
   std::string header;                       // the first data_start bytes as they are; empty for a packed repository
 };
+
+/// Opens a file of a catalogue, if it is still the one that was catalogued; a place across a network is not asked
+/// before the first read. Errors: those of Repository::open_known.
+[[nodiscard]] Result<std::unique_ptr<ByteSource>> open_catalogued(Repository& repository, const CheckpointFile& file,
+                                                                  std::stop_token stop);
 
 /// A tensor that holds all routed experts of a layer: the catalogue has its slices instead, one tensor an expert.
 struct FusedTensor {

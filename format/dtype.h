@@ -40,6 +40,11 @@ enum class Dtype : uint8_t {
 /// Bits of one element: 4, 6, 8, 16, 32 or 64.
 [[nodiscard]] uint32_t bits_of(Dtype dtype);
 
+/// Bytes of `count` elements side by side: whole ones.
+[[nodiscard]] inline uint64_t bytes_of(Dtype dtype, uint64_t count) {
+  return (count * bits_of(dtype) + 7) / 8;
+}
+
 // Exact conversions to FP32: every value of the small type is an FP32 value, NaN stays NaN.
 [[nodiscard]] float f8_e4m3_to_f32(uint8_t bits);  // bias 7, no infinity, 0x7f and 0xff are NaN
 [[nodiscard]] float f8_e5m2_to_f32(uint8_t bits);  // bias 15, IEEE-like infinity and NaN

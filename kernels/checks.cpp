@@ -42,14 +42,10 @@ void check_rows(const Rows& rows) {
   check_floats(rows.data, strided_bytes(rows.rows, rows.stride, 1, 0, rows.cols));
 }
 
-bool is_weight_type(Dtype dtype) {
-  return dtype == Dtype::f8_e4m3 || dtype == Dtype::bf16 || dtype == Dtype::f16 || dtype == Dtype::f32;
-}
-
 void check_stored(Slice place, Dtype dtype, uint64_t values) {
   DSPACK_CHECK(dtype == Dtype::f32 || dtype == Dtype::bf16 || dtype == Dtype::f16,
                "rows cannot be stored as " + std::string(to_string(dtype)));
-  const uint64_t element_bytes = bits_of(dtype) / 8;
+  const uint64_t element_bytes = bytes_of(dtype, 1);
   check_extent(place, product(values, element_bytes));
   DSPACK_CHECK(place.offset_bytes % element_bytes == 0, "stored values at an odd offset");
 }
@@ -62,17 +58,15 @@ void check_cache(Slice place, Dtype dtype, uint64_t rows, LatentShape shape) {
 }
 
 void check_weight(const Weight& weight) {
-  DSPACK_CHECK(is_weight_type(weight.dtype),
-               "no arithmetic on weights of type " + std::string(to_string(weight.dtype)));
   DSPACK_CHECK(weight.out > 0 && weight.in > 0, "empty weight");
   DSPACK_CHECK(weight.out < kLargestDimension && weight.in < kLargestDimension, "weight dimension out of range");
-  const uint64_t element_bytes = bits_of(weight.dtype) / 8;
-  check_extent(weight.data, product(product(weight.out, weight.in), element_bytes));
-  DSPACK_CHECK(weight.data.offset_bytes % element_bytes == 0, "weight is not aligned to its elements");
-  if (weight.scale.empty()) return;
-  DSPACK_CHECK(weight.block_out > 0 && weight.block_in > 0, "scale without block sizes");
-  const uint64_t scales = product(ceil_div(weight.out, weight.block_out), ceil_div(weight.in, weight.block_in));
-  check_floats(weight.scale, product(scales, kFloatBytes));
+  const bool is_scaled = !weight.planes[kScales].empty();
+  DSPACK_CHECK(!is_scaled || (weight.block_out > 0 && weight.block_in > 0), "scale without block sizes");
+  for (size_t plane = 0; plane < (is_scaled ? kPlanes : kScales); ++plane) {
+    const PlaneSize size = plane_size(weight, plane);
+    check_extent(weight.planes[plane], size.bytes);
+    DSPACK_CHECK(weight.planes[plane].offset_bytes % size.alignment == 0, "weight is not aligned to its elements");
+  }
 }
 
 void check_disjoint(const Rows& a, const Rows& b) {

@@ -48,7 +48,7 @@ struct Fp8Row {
 /// Of a row stored as f32, bf16, f16 or f8_e4m3.
 [[nodiscard]] inline uint64_t cache_row_bytes(Dtype dtype, LatentShape shape) {
   if (dtype == Dtype::f8_e4m3) return fp8_row(shape).bytes;
-  return (uint64_t{shape.latent_dim} + shape.rope_dim) * (bits_of(dtype) / 8);
+  return bytes_of(dtype, uint64_t{shape.latent_dim} + shape.rope_dim);
 }
 
 }  // namespace dspack::kernels

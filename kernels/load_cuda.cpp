@@ -21,7 +21,7 @@ Error absent(const std::filesystem::path& beside) {
     return {ErrorKind::not_found, "this build has no CUDA library: " + std::string(reason)};
   }
   return {ErrorKind::not_found, std::string(kFile) + " is not in " + beside.string() +
-                                    ", nor in ../kernels/cuda or ../lib beside it; name it with --cuda-library"};
+                                    ", nor in ../kernels/cuda or ../lib beside it; name it with --dev cuda-library=FILE"};
 }
 
 Result<std::string> find_library() {
@@ -29,7 +29,7 @@ Result<std::string> find_library() {
   const auto program = std::filesystem::read_symlink("/proc/self/exe", error);
   if (error) {
     return Error{ErrorKind::not_found, "this system does not say where the program lies (/proc/self/exe); name " +
-                                           std::string(kFile) + " with --cuda-library"};
+                                           std::string(kFile) + " with --dev cuda-library=FILE"};
   }
   for (const char* folder : kFolders) {
     const auto path = (program.parent_path() / folder / kFile).lexically_normal();

@@ -24,6 +24,7 @@
 #include "format/base/result.h"
 #include "format/dtype.h"
 #include "kernels/latent_rows.h"
+#include "kernels/weight.h"
 
 namespace dspack::kernels {
 
@@ -52,18 +53,8 @@ struct Rows {
   uint32_t stride = 0;  // >= cols
 };
 
-/// A weight matrix [out, in] as it is stored, row-major and dense. Its value is data[o, i] * scale[o/block_out,
-/// i/block_in] (the last block of a row or column may be ragged). Block sizes cover every granularity met in the
-/// family: 128 x 128 as released, 1 x in per channel, out x in per tensor.
-struct Weight {
-  Dtype dtype = Dtype::f32;  // f8_e4m3, bf16, f16 or f32
-  uint32_t out = 0;
-  uint32_t in = 0;
-  Slice data;
-  Slice scale;  // FP32 [ceil(out/block_out), ceil(in/block_in)], row-major; empty: no scale
-  uint32_t block_out = 0;
-  uint32_t block_in = 0;
-};
+/// A weight matrix [out, in] as it is stored.
+using Weight = WeightAt<Slice>;
 
 /// A position that is known when an operation runs and not yet when it is enqueued: the u32 at `value`, added to what
 /// the arguments say. So one recorded Step serves every token.

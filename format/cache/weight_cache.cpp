@@ -1,9 +1,10 @@
 #include "format/cache/weight_cache.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <set>
+#include <unordered_map>
+
+#include <fmt/format.h>
 
 #include "format/base/checked.h"
 
@@ -11,48 +12,16 @@ namespace dspack::format {
 namespace {
 
 // Beside the connections' sockets and the store's files, below the usual limit of 1,024.
-constexpr size_t kMaxReaders = 256;
-// Of an ordinary origin; a packed one says how long its blocks are.
-constexpr uint64_t kBlockBytes = 1 << 20;
-
-bool may_be_a_copy(std::string_view name) {
-  return name.ends_with("embed_tokens.weight") || name.ends_with("shared_head.head.weight");
-}
-
-const RowBlocks* declared_blocks(const Checkpoint& catalogue, uint32_t tensor) {
-  const TensorEntry& entry = catalogue.tensors()[tensor];
-  const PackedFile& file = catalogue.manifest()->files[entry.file];
-  const Layout& layout = catalogue.manifest()->layouts[file.layout];
-  const auto begin = [&](const RowBlocks& blocks) {
-    return file.data_start + layout.tensors[blocks.tensor].data.begin;
-  };
-  const auto found = std::ranges::lower_bound(file.row_blocks, entry.range.begin, {}, begin);
-  if (found == file.row_blocks.end() || begin(*found) != entry.range.begin) return nullptr;
-  return layout.tensors[found->tensor].data.size() == entry.range.size() ? &*found : nullptr;
-}
+constexpr unsigned kMaxReaders = 256;
 
 }  // namespace
 
-uint64_t rows_per_cache_block(const Checkpoint& catalogue, uint32_t tensor) {
-  const TensorEntry& entry = catalogue.tensors()[tensor];
-  if (entry.shape.size() != 2 || entry.shape[0] == 0 || entry.range.size() % entry.shape[0] != 0) return 0;
-  if (catalogue.manifest()) {
-    const RowBlocks* blocks = declared_blocks(catalogue, tensor);
-    return blocks == nullptr ? 0 : blocks->rows_per_block;
-  }
-  const uint64_t row_bytes = entry.range.size() / entry.shape[0];
-  if (row_bytes == 0 || !may_be_a_copy(entry.name)) return 0;
-  return std::max<uint64_t>(1, kBlockBytes / row_bytes);
-}
-
-std::optional<Digest> declared_block(const Checkpoint& catalogue, uint32_t tensor, uint64_t block) {
-  const RowBlocks* blocks = catalogue.manifest() ? declared_blocks(catalogue, tensor) : nullptr;
-  if (blocks == nullptr || block >= blocks->digests.size()) return std::nullopt;
-  return blocks->digests[block];
-}
-
 WeightCache::WeightCache(CacheFolder& folder, const Checkpoint& catalogue, CacheLimit limit)
-    : folder_(folder), catalogue_(catalogue), limit_(limit), planned_(plan_files({}, catalogue, {})) {
+    : folder_(folder),
+      catalogue_(catalogue),
+      limit_(limit),
+      planned_(plan_files({}, catalogue, {})),
+      readers_(kMaxReaders, [this](uint32_t file) { return folder_.files().open_read(path_of(file)); }) {
   places_.resize(catalogue.tensors().size());
   files_.resize(planned_.size());
   for (uint32_t file = 0; file < planned_.size(); ++file) {
@@ -117,23 +86,8 @@ std::optional<Digest> WeightCache::recorded_block(uint32_t tensor, uint64_t bloc
 
 Result<void> WeightCache::read(uint32_t tensor, uint64_t offset, std::span<std::byte> into) {
   const Place place = places_[tensor];
-  TRY_ASSIGN(const auto file, reader(place.file));
-  return file->read(planned_[place.file].offsets[place.slot] + offset, into);
-}
-
-Result<std::shared_ptr<ReadFile>> WeightCache::reader(uint32_t file) {
-  const std::lock_guard lock(mutex_);
-  const auto open = std::ranges::find(readers_, file, &OpenReader::file);
-  if (open != readers_.end()) {
-    readers_.splice(readers_.begin(), readers_, open);
-    return readers_.front().reader;
-  }
-  const bool is_final = files_[file].whole || files_[file].is_moved;
-  TRY_ASSIGN(std::shared_ptr<ReadFile> reader,
-             folder_.files().open_read(is_final ? final_path(file) : folder_.part_path(planned_[file].path)));
-  if (readers_.size() >= kMaxReaders) readers_.pop_back();
-  readers_.push_front({.file = file, .reader = reader});
-  return reader;
+  TRY_ASSIGN(const OpenFiles::Use use, readers_.use(place.file));
+  return use.file().read(planned_[place.file].offsets[place.slot] + offset, into);
 }
 
 // Writing ------------------------------------------------------------------------------------------------------------
@@ -368,6 +322,169 @@ uint64_t WeightCache::missing_bytes(uint32_t file) const {
       missing -= block_bytes(tensor, block);
   }
   return missing;
+}
+
+// What earlier processes have left in a cache: taken over as far as the journal and the files agree.
+Result<void> WeightCache::take_over() {
+  const CacheState& state = folder_.state();
+  std::unordered_map<std::string_view, uint32_t> by_path;
+  for (uint32_t file = 0; file < planned_.size(); ++file)
+    by_path.emplace(planned_[file].path, file);
+  const auto known = [&](const std::string& path) -> std::optional<uint32_t> {
+    const auto found = by_path.find(path);
+    return found == by_path.end() ? std::nullopt : std::optional(found->second);
+  };
+  for (const auto& [path, kept] : state.files) {
+    if (const auto file = known(path)) TRY(take_over_expert(*file, kept));
+  }
+  for (const auto& [path, digests] : state.forgotten) {
+    const auto file = known(path);
+    if (file && digests.size() == planned_[*file].tensors.size()) files_[*file].first_fetch = digests;
+  }
+  for (const auto& [path, parts] : state.parts) {
+    if (const auto file = known(path)) TRY(take_over_parts(*file, parts));
+  }
+  for (const std::string& path : state.used) {
+    if (const auto file = known(path)) files_[*file].last_use = ++clock_;
+  }
+  return {};
+}
+
+Result<void> WeightCache::take_over_expert(uint32_t file, const KeptFile& kept) {
+  const PlannedFile& planned = planned_[file];
+  const bool fits = !planned.experts.empty() && (kept.tensors.empty() || kept.tensors.size() == planned.tensors.size());
+  FileSystem& files = folder_.files();
+  TRY_ASSIGN(auto info, files.stat(final_path(file)));
+  const Path part = folder_.part_path(planned.path);
+  if (fits && !info) {  // killed between its record and its rename
+    TRY_ASSIGN(info, files.stat(part));
+    if (info && info->size_bytes == planned.size_bytes) {
+      TRY(folder_.folders().make(final_path(file).parent_path()));
+      TRY(files.rename(part, final_path(file)));
+    }
+  }
+  if (!fits || !info || info->size_bytes != planned.size_bytes)
+    return folder_.journal().append(cache_line_removed(planned.path));
+  files_[file].whole = kept;
+  other_bytes_ += planned.size_bytes;
+  return {};
+}
+
+Result<void> WeightCache::take_over_parts(uint32_t file, const KeptParts& parts) {
+  const PlannedFile& planned = planned_[file];
+  File& entry = files_[file];
+  TRY_ASSIGN(auto info, folder_.files().stat(final_path(file)));
+  entry.is_moved = info.has_value();
+  if (!info) {
+    TRY_ASSIGN(info, folder_.files().stat(folder_.part_path(planned.path)));
+  }
+  if (!info || info->size_bytes != planned.size_bytes || !planned.experts.empty()) {
+    entry.is_moved = false;
+    return folder_.journal().append(cache_line_removed(planned.path));
+  }
+  for (const auto& [slot, digest] : parts.tensors) {
+    if (slot >= planned.tensors.size()) continue;
+    entry.tensors.emplace(narrow<uint32_t>(slot), digest);
+    whole_bytes_ += catalogue_.tensors()[planned.tensors[slot]].range.size();
+  }
+  for (const auto& [slot, blocks] : parts.row_blocks) {
+    if (slot >= planned.tensors.size()) continue;
+    const uint32_t tensor = planned.tensors[slot];
+    for (const auto& [block, digest] : blocks) {
+      if (block >= blocks_of(tensor)) continue;
+      entry.blocks[narrow<uint32_t>(slot)].emplace(block, digest);
+      other_bytes_ += block_bytes(tensor, block);
+    }
+  }
+  return entry.is_moved ? Result<void>() : move_if_whole(file);
+}
+
+/// Experts that were being written when a process died: nothing claims them.
+Result<void> WeightCache::remove_strays() {
+  std::set<Path> folders;
+  for (const PlannedFile& planned : planned_) {
+    if (!planned.experts.empty()) folders.insert(folder_.part_path(planned.path).parent_path());
+  }
+  for (const Path& folder : folders) {
+    TRY_ASSIGN(const auto there, folder_.files().stat(folder));
+    if (there) TRY(folder_.files().remove_tree(folder));
+  }
+  return {};
+}
+
+// What leaves a cache: experts, for the limit; whatever has been spoilt.
+uint64_t WeightCache::taken_bytes() const {
+  return std::max(whole_bytes_, limit_.set_aside_bytes) + other_bytes_ + reserved_bytes_;
+}
+
+/// Null: there is none, even without experts; then none was removed for it. Without bytes, what is above the limit
+/// goes. What others are writing may be removed when it is there, so it is waited for: nobody asks for room who has
+/// some.
+Result<std::unique_ptr<WeightCache::Room>> WeightCache::make_room(uint64_t bytes) {
+  for (;;) {
+    std::optional<uint32_t> oldest;
+    {
+      std::unique_lock lock(mutex_);
+      if (limit_.bytes == 0 || taken_bytes() + bytes <= limit_.bytes) return std::make_unique<Room>(*this, bytes);
+      uint64_t removable_bytes = reserved_bytes_;
+      for (uint32_t file = 0; file < files_.size(); ++file) {
+        if (!files_[file].whole) continue;
+        removable_bytes += planned_[file].size_bytes;
+        if (!oldest || files_[file].last_use < files_[*oldest].last_use) oldest = file;
+      }
+      if (bytes > 0 && taken_bytes() + bytes > limit_.bytes + removable_bytes) return std::unique_ptr<Room>();
+      if (!oldest && reserved_bytes_ == 0) return std::unique_ptr<Room>();
+      if (!oldest) {
+        room_left_.wait(lock);
+        continue;
+      }
+    }
+    TRY(remove_expert(*oldest));
+  }
+}
+
+/// The file goes first: should the process die before the record, the next run misses it and says so.
+Result<void> WeightCache::remove_expert(uint32_t file) {
+  {
+    const std::lock_guard lock(mutex_);
+    File& entry = files_[file];
+    if (!entry.whole) return {};
+    if (!entry.whole->tensors.empty()) entry.first_fetch = std::move(entry.whole->tensors);
+    entry.whole.reset();
+    other_bytes_ -= planned_[file].size_bytes;
+  }
+  readers_.forget(file);
+  TRY(folder_.files().remove_tree(final_path(file)));
+  return folder_.journal().append(cache_line_removed(planned_[file].path));
+}
+
+void WeightCache::note_use(ExpertKey expert) {
+  const auto found = file_of_.find(expert);
+  if (found == file_of_.end()) return;
+  const std::lock_guard lock(mutex_);
+  File& file = files_[found->second];
+  if (!file.whole) return;
+  file.last_use = ++clock_;
+  if (limit_.bytes != 0) used_.push_back(planned_[found->second].path);
+}
+
+Result<void> WeightCache::drop_expert(ExpertKey expert) {
+  return remove_expert(file_of_.at(expert));
+}
+
+Result<void> WeightCache::drop_tensor(uint32_t tensor) {
+  const Place place = places_[tensor];
+  {
+    const std::lock_guard lock(mutex_);
+    File& file = files_[place.file];
+    if (file.tensors.erase(place.slot) > 0) whole_bytes_ -= catalogue_.tensors()[tensor].range.size();
+    if (const auto blocks = file.blocks.find(place.slot); blocks != file.blocks.end()) {
+      for (const auto& [block, digest] : blocks->second)
+        other_bytes_ -= block_bytes(tensor, block);
+      file.blocks.erase(blocks);
+    }
+  }
+  return folder_.journal().append(cache_line_removed(planned_[place.file].path, {place.slot}));
 }
 
 }  // namespace dspack::format

@@ -6,7 +6,6 @@
 #pragma once
 
 #include <condition_variable>
-#include <list>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -16,18 +15,13 @@
 #include <utility>
 #include <vector>
 
+#include "format/cache/cache_blocks.h"
 #include "format/cache/cache_folder.h"
 #include "format/checkpoint.h"
+#include "format/open_files.h"
 #include "format/packing/planned_file.h"
 
 namespace dspack::format {
-
-/// Rows of a block of a tensor that is read by rows and not as a whole: embeddings, and heads that may be a copy of
-/// another. 0: it is read as a whole. A packed origin says itself which tensors have blocks.
-[[nodiscard]] uint64_t rows_per_cache_block(const Checkpoint& catalogue, uint32_t tensor);
-
-/// What the origin's manifest says of a block; nullopt: nothing.
-[[nodiscard]] std::optional<Digest> declared_block(const Checkpoint& catalogue, uint32_t tensor, uint64_t block);
 
 struct CacheLimit {
   uint64_t bytes = 0;            // of all that is kept; 0: no limit
@@ -141,7 +135,6 @@ class WeightCache {
   Result<void> move_if_whole(uint32_t file);
   [[nodiscard]] Result<void> compare_with_first(uint32_t file, const std::vector<Digest>& tensors) const;
   Result<KeptFile> write_expert(uint32_t file, ExpertKey expert, std::span<const std::span<const std::byte>> tensors);
-  Result<std::shared_ptr<ReadFile>> reader(uint32_t file);
   Result<std::shared_ptr<WriteFile>> writer(uint32_t file);
   void close(uint32_t file);
   [[nodiscard]] bool has_all_tensors(uint32_t file) const;
@@ -163,12 +156,8 @@ class WeightCache {
   std::condition_variable room_left_;
   uint64_t clock_ = 0;
   std::vector<std::string> used_;  // in this run, for the journal
-  struct OpenReader {
-    uint32_t file = 0;
-    std::shared_ptr<ReadFile> reader;
-  };
-  std::list<OpenReader> readers_;  // most recently used first
   std::unordered_map<uint32_t, std::shared_ptr<WriteFile>> writers_;
+  OpenFiles readers_;  // guards itself
 };
 
 }  // namespace dspack::format

@@ -1,4 +1,6 @@
-// What the environment says of remote places. Source: huggingface_hub, constants.py, and docs/hub.md here.
+// Source: huggingface_hub, constants.py, and docs/hub.md here.
+#include "format/cli/environment.h"
+
 #include <cstdlib>
 
 #include <fmt/format.h>

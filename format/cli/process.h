@@ -1,35 +1,14 @@
-// What a program takes from the process it runs in: environment, signals, terminal. Called from main only.
+// What a program sets in the process it runs in: signals, standard streams, memory, core dumps.
 // Threads: call from the main thread before others start.
 #pragma once
 
 #include <stop_token>
 #include <thread>
 
-#include "format/source/repository.h"
-
 namespace dspack::format {
-
-/// What the help texts say of the environment.
-inline constexpr char kEnvironmentHelp[] =
-    "Environment: HF_ENDPOINT (default https://huggingface.co); HF_TOKEN, HF_TOKEN_PATH or \"hf auth login\" for a\n"
-    "token, HF_HUB_DISABLE_IMPLICIT_TOKEN=1 for none; HF_HUB_CACHE, HF_HOME (snapshots of the Hub's local cache are\n"
-    "read instead of the network); HF_HUB_OFFLINE=1 (no request to the Hub); HF_HUB_DOWNLOAD_TIMEOUT (seconds of\n"
-    "silence, default 30); http_proxy, https_proxy, no_proxy; CURL_CA_BUNDLE or SSL_CERT_FILE for certificates of\n"
-    "your own.";
-
-/// As huggingface_hub reads them: HF_ENDPOINT; HF_TOKEN, else the token file (HF_TOKEN_PATH, else $HF_HOME/token, else
-/// ~/.cache/huggingface/token), unless HF_HUB_DISABLE_IMPLICIT_TOKEN; HF_HUB_CACHE, else HUGGINGFACE_HUB_CACHE, else
-/// $HF_HOME/hub; HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE; HF_HUB_DOWNLOAD_TIMEOUT. As curl reads them: CURL_CA_BUNDLE,
-/// else SSL_CERT_FILE. Where there is a token, core dumps are forbidden. Without HOME there is no token file and no
-/// cache but where HF_TOKEN_PATH, HF_HUB_CACHE, HF_HOME or XDG_CACHE_HOME say.
-[[nodiscard]] RemoteOptions remote_options_from_environment();
 
 /// From here on the process leaves no core dump, and its memory cannot be read by other processes of the same user.
 void forbid_core_dumps();
-
-/// $XDG_CACHE_HOME, else $HOME/.cache; empty where neither names a folder from the root on: then there is none, and
-/// what lies in the folder that the program happens to run in is not taken for it.
-[[nodiscard]] Path user_cache_folder();
 
 /// Turns Ctrl-C and SIGTERM into a stop request; the second one ends the process at once with status 130.
 class InterruptWatch {
@@ -60,8 +39,5 @@ void return_large_blocks();
 /// A peer that closes a connection while something is sent over it is then an error of that sending, not a signal
 /// (SIGPIPE) that ends the process; a closed stdout likewise.
 void ignore_broken_connections();
-
-/// Exit status for an error: 130 when the user interrupted, else 1.
-[[nodiscard]] int exit_status(const Error& error);
 
 }  // namespace dspack::format

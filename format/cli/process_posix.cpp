@@ -113,10 +113,6 @@ void ignore_broken_connections() {
   ::signal(SIGPIPE, SIG_IGN);
 }
 
-int exit_status(const Error& error) {
-  return error.kind == ErrorKind::cancelled ? 130 : 1;
-}
-
 bool stderr_is_terminal() {
   return ::isatty(STDERR_FILENO) == 1;
 }

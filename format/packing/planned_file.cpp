@@ -83,4 +83,9 @@ uint64_t rows_per_block(const TensorEntry& tensor) {
   return std::max<uint64_t>(1, kRowBlockBytes / row_bytes);
 }
 
+uint64_t row_block_bytes(const TensorEntry& tensor) {
+  const uint64_t rows = rows_per_block(tensor);
+  return rows == 0 ? 0 : rows * (tensor.range.size() / tensor.shape[0]);
+}
+
 }  // namespace dspack::format

@@ -42,5 +42,7 @@ struct PlannedFile {
 
 /// Rows of one digest block of a tensor that is read by rows at run time (the token embedding); 0: no blocks.
 [[nodiscard]] uint64_t rows_per_block(const TensorEntry& tensor);
+/// The bytes of such a block; 0: no blocks.
+[[nodiscard]] uint64_t row_block_bytes(const TensorEntry& tensor);
 
 }  // namespace dspack::format

@@ -8,18 +8,26 @@
 
 namespace dspack::format {
 
+Result<void> check_known(const KnownFile& known, uint64_t size_bytes, std::string_view version,
+                         std::string_view place) {
+  if (size_bytes != known.size_bytes) {
+    return Error{ErrorKind::corrupt,
+                 fmt::format("{}: has {} bytes instead of {}; it is truncated or was replaced, fetch it again", place,
+                             size_bytes, known.size_bytes)};
+  }
+  if (!known.version.empty() && version != known.version) {
+    return Error{ErrorKind::corrupt,
+                 fmt::format("{}: changed after its header was read (its version {} became {}); run "
+                             "the command again",
+                             place, known.version, version)};
+  }
+  return {};
+}
+
 Result<std::unique_ptr<ByteSource>> Repository::open_known(std::string_view path, const KnownFile& known,
                                                            std::stop_token stop) {
   TRY_ASSIGN(auto source, open(path, std::move(stop)));
-  if (source->size_bytes() != known.size_bytes) {
-    return Error{ErrorKind::corrupt,
-                 fmt::format("{} has {} bytes where {} are expected; it is truncated or was replaced, fetch it again",
-                             locate(path), source->size_bytes(), known.size_bytes)};
-  }
-  if (!known.version.empty() && source->version() != known.version) {
-    return Error{ErrorKind::corrupt, fmt::format("{}: is not the file that was catalogued (its version {} became {})",
-                                                 locate(path), known.version, source->version())};
-  }
+  TRY(check_known(known, source->size_bytes(), source->version(), locate(path)));
   return source;
 }
 

@@ -28,6 +28,10 @@ struct KnownFile {
   std::string version;  // as ByteSource::version; empty: whatever the first answer has
 };
 
+/// Whether a file that was opened is still the one that is known. `place`: for the error, which is `corrupt`.
+[[nodiscard]] Result<void> check_known(const KnownFile& known, uint64_t size_bytes, std::string_view version,
+                                       std::string_view place);
+
 /// One file, read by ranges.
 class ByteSource {
  public:

@@ -9,7 +9,10 @@
 // Blocks are counted from position 0 and every head has its own sums: a head's result depends on its query and on the
 // positions that it sees, never on the group, the row's place in the call, or how the prompt was cut. The cache may be
 // of a smaller type (L): its values become FP32 exactly, in registers, and from there on nothing differs. Rows of FP8
-// are decoded block by block before (attend_fp8.inl.h).
+// are decoded block by block before: a block of positions once for a group of heads, and from there on it is an FP32
+// cache; the result has the bits that one with the decoded values would give. A value is one product of a code and its
+// tile's scale, rounded to FP32 as anywhere else: LoadE4m3's power of two moves between the two factors without
+// rounding.
 #pragma once
 
 #include "kernels/cpu/dot_tile.inl.h"
@@ -35,7 +38,7 @@ struct AttendGroup {
 
 template <class L>
 size_t key_bytes_of(const AttendTask& task) {
-  return (size_t{task.latent_dim} + task.rope_dim) * L::kBytes;
+  return bytes_for<L>(size_t{task.latent_dim} + task.rope_dim);
 }
 
 /// Scores of O positions from `position` of the block on, for T heads from `head` on.
@@ -48,7 +51,7 @@ void score_tile(const AttendTask& task, const std::byte* block, uint32_t positio
   const float* rope[T];
   for (uint32_t o = 0; o < O; ++o) {
     keys[o] = block + (position + o) * key_bytes;
-    rope_keys[o] = keys[o] + size_t{task.latent_dim} * L::kBytes;
+    rope_keys[o] = keys[o] + bytes_for<L>(task.latent_dim);
   }
   for (uint32_t t = 0; t < T; ++t) {
     latent[t] = group.latent[head + t];
@@ -109,7 +112,7 @@ template <class V, class L, uint32_t J, uint32_t T>
 void value_tile(const AttendTask& task, const std::byte* block, uint32_t n, uint32_t column, uint32_t head,
                 const float* factors, AttendGroup& group) {
   const size_t key_bytes = key_bytes_of<L>(task);
-  const std::byte* values = block + size_t{column} * L::kBytes;
+  const std::byte* values = block + bytes_for<L>(column);
   const uint32_t width = smaller(task.latent_dim - column, J * kLanes);
   const bool whole = width == J * kLanes;
   const float* weights[T];
@@ -204,6 +207,38 @@ void attend_items(const AttendTask& task, RowRange items) {
     }
   }
 }
+
+/// to[i] = from[i] * scale, i < n.
+template <class V, class L>
+void decode_values(const std::byte* from, float scale, uint32_t n, float* to) {
+  const V factor = V::set(scale * L::kUnit);
+  uint32_t i = 0;
+  for (; i + kLanes <= n; i += kLanes)
+    V::mul(L::template load<V>(from + bytes_for<L>(i)), factor).store(to + i);
+  if (i < n) store_part(V::mul(load_part<V, L>(from + bytes_for<L>(i), n - i), factor), to + i, n - i);
+}
+
+template <class V>
+void decode_row(const AttendTask& task, const std::byte* row, float* to) {
+  for (uint32_t begin = 0; begin < task.latent_dim; begin += kLatentTile) {
+    float scale;
+    __builtin_memcpy(&scale, row + task.fp8_row.scales_at + begin / kLatentTile * sizeof(scale), sizeof(scale));
+    decode_values<V, LoadE4m3>(row + begin, scale, smaller(kLatentTile, task.latent_dim - begin), to + begin);
+  }
+  decode_values<V, LoadBf16>(row + task.fp8_row.rope_at, 1.0F, task.rope_dim, to + task.latent_dim);
+}
+
+/// Blocks of an FP8 cache, decoded.
+template <class V>
+struct DecodedBlocks {
+  static const std::byte* at(const AttendTask& task, uint32_t begin, uint32_t n) {
+    const std::byte* row = task.cache + begin * task.fp8_row.bytes;
+    float* to = task.block;
+    for (uint32_t i = 0; i < n; ++i, row += task.fp8_row.bytes, to += size_t{task.latent_dim} + task.rope_dim)
+      decode_row<V>(task, row, to);
+    return bytes_of(task.block);
+  }
+};
 
 }  // namespace
 }  // namespace dspack::kernels

@@ -27,6 +27,11 @@ struct Vec256x2 {
     return {_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))),
             _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from + 16)))};
   }
+  static __m256 widen_i8(const std::byte* from) {
+    const __m128i codes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from));
+    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(codes));
+  }
+  static Vec256x2 load_i8(const std::byte* from) { return {widen_i8(from), widen_i8(from + 8)}; }
   // s eeee mmm becomes the half s 0eeee mmm0000000, which is the value / 256 for normal and subnormal codes alike. The
   // sign comes from sign extension; the mask clears its second copy. The NaN codes come out as 480 / 256
   // unless they are set to a half that is NaN.

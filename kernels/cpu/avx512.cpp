@@ -24,6 +24,10 @@ struct Vec512 {
   static Vec512 load_f16(const std::byte* from) {
     return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)))};
   }
+  static Vec512 load_i8(const std::byte* from) {
+    const __m128i codes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+    return {_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(codes))};
+  }
   // s eeee mmm becomes the half s 0eeee mmm0000000, which is the value / 256 for normal and subnormal codes alike. The
   // sign comes from sign extension; the mask clears its second copy. The NaN codes come out as 480 / 256.
   static Vec512 load_e4m3_unmended(const std::byte* from) {

@@ -17,7 +17,7 @@ template <class V, class L, uint32_t J, uint32_t T>
 void columns_tile(const ColumnsTask& task, RowRange columns, uint32_t row) {
   const MatrixView& matrix = task.matrix;
   const uint32_t width = columns.end - columns.begin;
-  const size_t row_bytes = size_t{matrix.in} * L::kBytes;
+  const size_t row_bytes = bytes_for<L>(matrix.in);
   V total[J][T] = {};
   for (uint32_t d = task.matrix_rows.begin; d < task.matrix_rows.end;) {
     const uint32_t run = smaller(matrix.block_out - d % matrix.block_out, task.matrix_rows.end - d);

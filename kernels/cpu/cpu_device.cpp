@@ -1,9 +1,9 @@
 #include "kernels/cpu/cpu_device.h"
 
 #include <sys/mman.h>
-
 #include <cstdlib>
 #include <limits>
+#include <string>
 
 #include "format/base/check.h"
 #include "kernels/cpu/cpu_queue.h"
@@ -82,6 +82,14 @@ Result<std::unique_ptr<Buffer>> CpuDevice::allocate(uint64_t bytes) {
   return std::unique_ptr<Buffer>(std::make_unique<CpuBuffer>(static_cast<std::byte*>(memory), bytes));
 }
 
+std::string known_names() {
+  std::string names;
+  for (const InstructionSet& set : instruction_sets()) {
+    names += (names.empty() ? "" : ", ") + std::string(set.ops->name);
+  }
+  return names;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Device>> make_cpu_device(const CpuOptions& options) {
@@ -92,6 +100,17 @@ Result<std::unique_ptr<Device>> make_cpu_device(const CpuOptions& options) {
 std::span<std::byte> host_bytes(Buffer& buffer) {
   DSPACK_CHECK(!buffer.host().empty() || buffer.size_bytes() == 0, "a buffer that the host cannot address");
   return buffer.host();
+}
+
+Result<const CpuOps*> select_cpu_ops(CpuFeatures have, std::string_view forced) {
+  for (const InstructionSet& set : instruction_sets()) {
+    if (!forced.empty() && set.ops->name != forced) continue;
+    if (set.runs_on(have)) return set.ops;
+    if (forced.empty()) continue;
+    return Error{ErrorKind::unsupported, "this processor lacks the instruction set " + std::string(forced)};
+  }
+  return Error{ErrorKind::unsupported,
+               "no instruction set is called '" + std::string(forced) + "'; this program has " + known_names()};
 }
 
 }  // namespace dspack::kernels

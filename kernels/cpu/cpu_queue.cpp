@@ -10,10 +10,8 @@
 #include "kernels/checks.h"
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/cpu/experts.h"
-#include "kernels/cpu/latent_rows.h"
-#include "kernels/cpu/rope.h"
 #include "kernels/cpu/route.h"
-#include "kernels/cpu/stored_rows.h"
+#include "kernels/cpu/rows.h"
 #include "kernels/sampling.h"
 
 namespace dspack::kernels {
@@ -36,37 +34,16 @@ uint32_t position_now(const LivePosition& live, uint32_t first, uint32_t rows) {
 
 MatrixView view(const Weight& weight) {
   static constexpr float kOne = 1.0F;
-  MatrixView matrix{.data = host(weight.data), .in = weight.in};
-  if (weight.scale.empty()) {
-    matrix.scale = &kOne;
-    matrix.scale_stride = 1;
+  MatrixView matrix{{weight, {host(weight.planes[kCodes])}}};
+  if (weight.planes[kScales].empty()) {
+    matrix.planes[kScales] = reinterpret_cast<const std::byte*>(&kOne);
     matrix.block_out = weight.out;
     matrix.block_in = weight.in;
   } else {
-    matrix.scale = floats(weight.scale);
-    matrix.scale_stride = (weight.in - 1) / weight.block_in + 1;
-    matrix.block_out = weight.block_out;
-    matrix.block_in = weight.block_in;
+    matrix.planes[kScales] = host(weight.planes[kScales]);
   }
+  matrix.scale_stride = (matrix.in - 1) / matrix.block_in + 1;
   return matrix;
-}
-
-using LinearFunction = void (*)(const LinearTask&);
-using ColumnsFunction = void (*)(const ColumnsTask&);
-
-// The places that choose by type. The checks admit these types only.
-LinearFunction linear_function(const CpuOps& ops, Dtype dtype) {
-  if (dtype == Dtype::f8_e4m3) return ops.linear_f8_e4m3;
-  if (dtype == Dtype::bf16) return ops.linear_bf16;
-  if (dtype == Dtype::f16) return ops.linear_f16;
-  return ops.linear_f32;
-}
-
-ColumnsFunction columns_function(const CpuOps& ops, Dtype dtype) {
-  if (dtype == Dtype::f8_e4m3) return ops.columns_f8_e4m3;
-  if (dtype == Dtype::bf16) return ops.columns_bf16;
-  if (dtype == Dtype::f16) return ops.columns_f16;
-  return ops.columns_f32;
 }
 
 using AttendFunction = void (*)(const AttendTask&, RowRange);
@@ -169,7 +146,7 @@ void CpuQueue::copy(Slice to, Slice from, uint64_t bytes) {
 void CpuQueue::linear(const Weight& weight, const Rows& x, const Rows& y) {
   check_linear(weight, x, y);
   if (x.rows == 0) return;
-  const LinearFunction function = linear_function(ops_, weight.dtype);
+  const auto function = ops_.linear[static_cast<size_t>(weight.coding)];
   const LinearTask whole{.matrix = view(weight),
                          .outputs = {},
                          .x = floats(x.data),
@@ -188,7 +165,7 @@ void CpuQueue::linear(const Weight& weight, const Rows& x, const Rows& y) {
 void CpuQueue::head_linear(const HeadLinearArgs& args) {
   check_head_linear(args);
   if (args.rows == 0) return;
-  const LinearFunction function = linear_function(ops_, args.weight.dtype);
+  const auto function = ops_.linear[static_cast<size_t>(args.weight.coding)];
   const MatrixView matrix = view(args.weight);
   const uint64_t cost = uint64_t{args.weight.in} * args.rows;
   workers_.split(args.heads * args.rows_used, cost, [&](uint32_t first, uint32_t last) {
@@ -208,7 +185,7 @@ void CpuQueue::head_linear(const HeadLinearArgs& args) {
 void CpuQueue::head_linear_transposed(const HeadLinearArgs& args) {
   check_head_linear_transposed(args);
   if (args.rows == 0) return;
-  const ColumnsFunction function = columns_function(ops_, args.weight.dtype);
+  const auto function = ops_.columns[static_cast<size_t>(args.weight.coding)];
   const MatrixView matrix = view(args.weight);
   // A part is a run of whole vectors of columns, so that no part begins with a ragged one.
   constexpr uint32_t kUnit = 64;
@@ -285,7 +262,7 @@ void CpuQueue::mla_attend(const MlaAttendArgs& args) {
 void CpuQueue::store_rows(Slice to, Dtype dtype, const Rows& from, const LivePosition& live) {
   check_stored_rows(from, to, dtype, live);
   if (from.rows == 0 || from.cols == 0) return;
-  to = to.at(uint64_t{position_now(live, 0, from.rows)} * from.cols * (bits_of(dtype) / 8));
+  to = to.at(bytes_of(dtype, uint64_t{position_now(live, 0, from.rows)} * from.cols));
   workers_.split(from.rows, from.cols, [&](uint32_t begin, uint32_t end) {
     store_values(host(to), dtype, floats(from.data), {.cols = from.cols, .stride = from.stride}, {begin, end});
   });

@@ -14,56 +14,11 @@
 // instruction set and hand it to the rest of the program.
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
+#include "kernels/cpu/decode.inl.h"
 
 // NOLINTBEGIN(cert-dcl59-cpp, misc-definitions-in-headers, google-build-namespaces): one copy per file is the purpose
 namespace dspack::kernels {
 namespace {
-
-constexpr uint32_t kLanes = 16;
-
-// How a weight type is loaded. kUnit is what the loaded value must still be multiplied with; being a power of two, it
-// moves into the scale without rounding.
-struct LoadF32 {
-  static constexpr uint32_t kBytes = 4;
-  static constexpr float kUnit = 1.0F;
-  template <class V>
-  static V load(const std::byte* from) {
-    return V::load_f32(from);
-  }
-};
-struct LoadBf16 {
-  static constexpr uint32_t kBytes = 2;
-  static constexpr float kUnit = 1.0F;
-  template <class V>
-  static V load(const std::byte* from) {
-    return V::load_bf16(from);
-  }
-};
-struct LoadF16 {
-  static constexpr uint32_t kBytes = 2;
-  static constexpr float kUnit = 1.0F;
-  template <class V>
-  static V load(const std::byte* from) {
-    return V::load_f16(from);
-  }
-};
-struct LoadE4m3 {
-  static constexpr uint32_t kBytes = 1;
-  static constexpr float kUnit = 256.0F;  // E4M3 has bias 7, the half that it is shifted into has 15
-  template <class V>
-  static V load(const std::byte* from) {
-    return V::load_e4m3_over_256(from);
-  }
-};
-// The same, but a NaN code gives some number: for loops that watch for the two codes by other means.
-struct LoadE4m3Unmended : LoadE4m3 {
-  template <class V>
-  static V load(const std::byte* from) {
-    return V::load_e4m3_unmended(from);
-  }
-};
 
 inline uint32_t smaller(uint32_t a, uint32_t b) {
   return a < b ? a : b;
@@ -76,8 +31,8 @@ inline const std::byte* bytes_of(const float* values) {
 /// The first n < 16 values, zeros behind them. Reads nothing beyond.
 template <class V, class L>
 V load_part(const std::byte* from, uint32_t n) {
-  alignas(64) std::byte padded[kLanes * L::kBytes] = {};
-  __builtin_memcpy(padded, from, size_t{n} * L::kBytes);
+  alignas(64) std::byte padded[bytes_for<L>(kLanes)] = {};
+  __builtin_memcpy(padded, from, bytes_for<L>(n));
   return L::template load<V>(padded);
 }
 
@@ -94,7 +49,7 @@ void tail_dots(const std::byte* const (&w)[O], const float* const (&x)[T], uint3
   for (uint32_t t = 0; t < T; ++t)
     values[t] = load_part<V, LoadF32>(bytes_of(x[t] + i), n);
   for (uint32_t o = 0; o < O; ++o) {
-    const V weight = load_part<V, L>(w[o] + size_t{i} * L::kBytes, n);
+    const V weight = load_part<V, L>(w[o] + bytes_for<L>(i), n);
     for (uint32_t t = 0; t < T; ++t)
       acc[o][t] = V::fma(weight, values[t], acc[o][t]);
   }
@@ -105,7 +60,7 @@ template <class V, class L, uint32_t O, uint32_t T>
 inline void add_vectors(const std::byte* const (&w)[O], const float* const (&x)[T], uint32_t i, V (&acc)[O][T]) {
   V weight[O];
   for (uint32_t o = 0; o < O; ++o)
-    weight[o] = L::template load<V>(w[o] + size_t{i} * L::kBytes);
+    weight[o] = L::template load<V>(w[o] + bytes_for<L>(i));
   for (uint32_t t = 0; t < T; ++t) {
     const V value = V::load(x[t] + i);
     for (uint32_t o = 0; o < O; ++o)
@@ -128,7 +83,7 @@ inline void add_columns(const std::byte* w, size_t row_bytes, const float* const
   for (uint32_t d = 0; d < n; ++d, w += row_bytes) {
     V weight[J];
     for (uint32_t j = 0; j < J; ++j)
-      weight[j] = L::template load<V>(w + size_t{j} * kLanes * L::kBytes);
+      weight[j] = L::template load<V>(w + bytes_for<L>(size_t{j} * kLanes));
     for (uint32_t t = 0; t < T; ++t) {
       const V value = V::set(x[t][d]);
       for (uint32_t j = 0; j < J; ++j)

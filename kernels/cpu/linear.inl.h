@@ -24,12 +24,13 @@ constexpr uint32_t kPanelTokens = 32;
 constexpr uint32_t kDirectTokens = 12;
 
 inline const float* scales_of_row(const MatrixView& matrix, uint32_t row) {
-  return matrix.scale + size_t{row / matrix.block_out} * matrix.scale_stride;
+  const auto* scales = reinterpret_cast<const float*>(matrix.planes[kScales]);
+  return scales + size_t{row / matrix.block_out} * matrix.scale_stride;
 }
 
 template <class L>
 const std::byte* weight_at(const MatrixView& matrix, uint32_t row, uint32_t column) {
-  return matrix.data + (size_t{row} * matrix.in + column) * L::kBytes;
+  return matrix.planes[kCodes] + row * bytes_for<L>(matrix.in) + bytes_for<L>(column);
 }
 
 /// What a tile of `direct_tile` keeps per output besides its sums: nothing, for types whose load is exact as it stands.
@@ -74,7 +75,7 @@ inline void stream_dots(const std::byte* const (&w)[O], const float* const (&x)[
   }
   for (; i + kLanes <= n; i += kLanes) {
     for (uint32_t o = 0; o < O; ++o)
-      prefetch(w[o] + size_t{i} * L::kBytes, ahead);
+      prefetch(w[o] + bytes_for<L>(i), ahead);
     add_vectors<V, L, O, T>(w, x, i, acc);
   }
   if (i < n) tail_dots<V, L, O, T>(w, x, i, n - i, acc);
@@ -87,7 +88,7 @@ void direct_tile(const LinearTask& task, uint32_t output, uint32_t row) {
   const float* scales[O];
   for (uint32_t o = 0; o < O; ++o)
     scales[o] = scales_of_row(matrix, output + o);
-  const size_t ahead = size_t{O} * matrix.in * L::kBytes;
+  const size_t ahead = O * bytes_for<L>(matrix.in);
   typename WatchOf<V, L>::Type watch[O];
   V total[O][T] = {};
   for (uint32_t begin = 0, block = 0; begin < matrix.in; begin += matrix.block_in, ++block) {
@@ -146,9 +147,9 @@ void decode_panel(const MatrixView& matrix, uint32_t output, uint32_t count, Pan
     const std::byte* from = weight_at<L>(matrix, output + o, panel.begin);
     uint32_t i = 0;
     for (; i + kLanes <= panel.cols; i += kLanes) {
-      L::template load<V>(from + size_t{i} * L::kBytes).store(panel.weights[o] + i);
+      L::template load<V>(from + bytes_for<L>(i)).store(panel.weights[o] + i);
     }
-    if (i < panel.cols) load_part<V, L>(from + size_t{i} * L::kBytes, panel.cols - i).store(panel.weights[o] + i);
+    if (i < panel.cols) load_part<V, L>(from + bytes_for<L>(i), panel.cols - i).store(panel.weights[o] + i);
     panel.scale[o] = scales_of_row(matrix, output + o)[panel.begin / matrix.block_in] * L::kUnit;
   }
 }

@@ -20,6 +20,7 @@
 
 #include "format/base/result.h"
 #include "kernels/latent_rows.h"
+#include "kernels/weight.h"
 
 namespace dspack::kernels {
 
@@ -29,15 +30,9 @@ struct RowRange {
   uint32_t end = 0;
 };
 
-/// A row-major weight matrix [.., in] in host memory. There is always a scale: a matrix without one points at 1.0 and
-/// is one block.
-struct MatrixView {
-  const std::byte* data = nullptr;
-  uint32_t in = 0;
-  const float* scale = nullptr;
+/// A weight matrix in host memory. There is always a scale: a matrix without one points at 1.0 and is one block.
+struct MatrixView : WeightAt<const std::byte*> {
   uint32_t scale_stride = 0;  // scales in a row of scales
-  uint32_t block_out = 1;
-  uint32_t block_in = 1;
 };
 
 /// y[r * y_stride + o - outputs.begin] = dot(x row r, matrix row o) for every o in outputs.
@@ -115,15 +110,9 @@ struct AttendTask {
 
 /// One instruction set. No slot is ever null.
 struct CpuOps {
-  std::string_view name;  // "scalar" | "avx2" | "avx512"
-  void (*linear_f8_e4m3)(const LinearTask& task);
-  void (*linear_bf16)(const LinearTask& task);
-  void (*linear_f16)(const LinearTask& task);
-  void (*linear_f32)(const LinearTask& task);
-  void (*columns_f8_e4m3)(const ColumnsTask& task);
-  void (*columns_bf16)(const ColumnsTask& task);
-  void (*columns_f16)(const ColumnsTask& task);
-  void (*columns_f32)(const ColumnsTask& task);
+  std::string_view name;                             // "scalar" | "avx2" | "avx512"
+  void (*linear[kCodings])(const LinearTask& task);  // by the weight's coding
+  void (*columns[kCodings])(const ColumnsTask& task);
   void (*rms_norm)(const NormTask& task, RowRange rows);
   void (*silu_multiply)(const PairTask& task, RowRange rows);
   void (*add)(const PairTask& task, RowRange rows);

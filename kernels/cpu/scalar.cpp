@@ -63,6 +63,9 @@ struct VecArray {
   static VecArray load_f16(const std::byte* from) {
     return each([&](uint32_t l) { return f16_to_f32(word(from, l)); });
   }
+  static VecArray load_i8(const std::byte* from) {
+    return each([&](uint32_t l) { return static_cast<float>(static_cast<int8_t>(from[l])); });
+  }
   static VecArray load_e4m3_over_256(const std::byte* from) {
     return each([&](uint32_t l) { return kE4m3Over256[std::to_integer<uint8_t>(from[l])]; });
   }

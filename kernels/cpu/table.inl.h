@@ -5,7 +5,7 @@
 // V is 16 lanes of FP32 (see ops_table.h for why always 16):
 //   kTileOutputs x kTileRows   accumulators of a tile of dot products that fit the registers beside the operands
 //   kTileColumns x kTileRows   the same for column sums
-//   zero set load load_f32 load_bf16 load_f16 load_e4m3_over_256     the last gives value / 256, exactly
+//   zero set load load_f32 load_bf16 load_f16 load_i8 load_e4m3_over_256     the last gives value / 256, exactly
 //   load_e4m3_unmended, NanWatch   the same but for NaN codes, and what looks for those in 64 codes at a time
 //   fma add sub mul div min max     min(a, b) = a < b ? a : b, max(a, b) = a > b ? a : b, hence b where one is NaN
 //   power_of_two(n)   2^n for integers -126 <= n <= 127
@@ -13,7 +13,6 @@
 #pragma once
 
 #include "kernels/cpu/attend.inl.h"
-#include "kernels/cpu/attend_fp8.inl.h"
 #include "kernels/cpu/columns.inl.h"
 #include "kernels/cpu/elementwise.inl.h"
 #include "kernels/cpu/linear.inl.h"
@@ -23,18 +22,12 @@
 namespace dspack::kernels {
 namespace {
 
-template <class V>
-consteval CpuOps make_table(std::string_view name) {
+template <class V, class... L>
+consteval CpuOps make_table(std::string_view name, LoadList<L...> /*loads*/) {
   return {
       .name = name,
-      .linear_f8_e4m3 = linear_rows<V, LoadE4m3>,
-      .linear_bf16 = linear_rows<V, LoadBf16>,
-      .linear_f16 = linear_rows<V, LoadF16>,
-      .linear_f32 = linear_rows<V, LoadF32>,
-      .columns_f8_e4m3 = columns_range<V, LoadE4m3>,
-      .columns_bf16 = columns_range<V, LoadBf16>,
-      .columns_f16 = columns_range<V, LoadF16>,
-      .columns_f32 = columns_range<V, LoadF32>,
+      .linear = {linear_rows<V, L>...},
+      .columns = {columns_range<V, L>...},
       .rms_norm = rms_norm_rows<V>,
       .silu_multiply = silu_multiply_rows<V>,
       .add = add_rows<V>,
@@ -44,6 +37,11 @@ consteval CpuOps make_table(std::string_view name) {
       .attend_f16 = attend_items<V, LoadF16>,
       .attend_f8_e4m3 = attend_items<V, LoadF32, DecodedBlocks<V>>,
   };
+}
+
+template <class V>
+consteval CpuOps make_table(std::string_view name) {
+  return make_table<V>(name, Loads());
 }
 
 }  // namespace

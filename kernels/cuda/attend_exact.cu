@@ -236,7 +236,7 @@ void run_exact(gpu::Stream& stream, const MlaAttendTask& task) {
 
 template <class Stored>
 void run_stored(gpu::Stream& stream, const MlaAttendTask& task) {
-  const uint64_t row_bytes = uint64_t{task.latent_dim + task.rope_dim} * Stored::kBytes;
+  const uint64_t row_bytes = uint64_t{task.latent_dim + task.rope_dim} * (16 / Stored::kPer16);
   const bool is_aligned = reinterpret_cast<uint64_t>(task.cache) % 16 == 0 && row_bytes % 16 == 0;
   if (is_aligned) return run_exact<device::StoredKeys<Stored, true>>(stream, task);
   run_exact<device::StoredKeys<Stored, false>>(stream, task);

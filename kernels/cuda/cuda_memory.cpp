@@ -11,23 +11,14 @@ namespace {
 
 /// What kernels have to know of all experts' matrices of one kind; nullopt: they differ.
 std::optional<MatrixForm> common_form(std::span<const ExpertMatrices> experts, const Weight ExpertMatrices::*which) {
-  const auto form_of = [&](const ExpertMatrices& expert) {
-    const Weight& weight = expert.*which;
-    const bool is_scaled = !weight.scale.empty();
-    return MatrixForm{.dtype = weight.dtype,
-                      .out = weight.out,
-                      .in = weight.in,
-                      .block_out = is_scaled ? weight.block_out : 0,
-                      .block_in = is_scaled ? weight.block_in : 0,
-                      .starts_aligned = true};
-  };
-  constexpr uint64_t kPiece = 16;
-  MatrixForm form = form_of(experts.front());
+  const auto form_of_matrix = [&](const ExpertMatrices& expert) { return form_of(matrix_of(expert.*which)); };
+  MatrixForm common = form_of_matrix(experts.front());
   for (const ExpertMatrices& expert : experts) {
-    if (form_of(expert) != form_of(experts.front())) return std::nullopt;
-    if (reinterpret_cast<uint64_t>(address_of((expert.*which).data)) % kPiece != 0) form.starts_aligned = false;
+    const MatrixForm form = form_of_matrix(expert);
+    common.starts_aligned = common.starts_aligned && form.starts_aligned;
+    if (static_cast<const WeightForm&>(form) != common) return std::nullopt;
   }
-  return form;
+  return common;
 }
 
 }  // namespace
@@ -65,14 +56,9 @@ std::byte* address_of(Slice place) {
 }
 
 Matrix matrix_of(const Weight& weight) {
-  Matrix matrix{.data = address_of(weight.data),
-                .scale = reinterpret_cast<const float*>(address_of(weight.scale)),
-                .out = weight.out,
-                .in = weight.in};
-  if (matrix.scale != nullptr) {
-    matrix.block_out = weight.block_out;
-    matrix.block_in = weight.block_in;
-  }
+  Matrix matrix{weight};
+  for (size_t plane = 0; plane < kPlanes; ++plane)
+    matrix.planes[plane] = address_of(weight.planes[plane]);
   return matrix;
 }
 
@@ -89,13 +75,12 @@ Result<std::unique_ptr<ExpertTable>> CudaExpertTable::make(std::span<const Exper
   std::vector<ExpertEntry> entries;
   entries.reserve(experts.size());
   for (const ExpertMatrices& expert : experts) {
-    const auto scale = [](const Weight& weight) { return reinterpret_cast<const float*>(address_of(weight.scale)); };
-    entries.push_back({.gate = address_of(expert.gate.data),
-                       .gate_scale = scale(expert.gate),
-                       .up = address_of(expert.up.data),
-                       .up_scale = scale(expert.up),
-                       .down = address_of(expert.down.data),
-                       .down_scale = scale(expert.down)});
+    ExpertEntry& entry = entries.emplace_back();
+    for (size_t plane = 0; plane < kPlanes; ++plane) {
+      entry.gate[plane] = address_of(expert.gate.planes[plane]);
+      entry.up[plane] = address_of(expert.up.planes[plane]);
+      entry.down[plane] = address_of(expert.down.planes[plane]);
+    }
   }
   TRY_ASSIGN(auto memory, CudaBuffer::make(entries.size() * sizeof(ExpertEntry), std::move(budget)));
   const auto stream = gpu::make_stream();

@@ -16,7 +16,6 @@
 #include "kernels/cuda/latent_rows.h"
 #include "kernels/cuda/linear.h"
 #include "kernels/cuda/linear_tensor.h"
-#include "kernels/cuda/queue_workspace.h"
 #include "kernels/cuda/route.h"
 #include "kernels/cuda/sample.h"
 #include "kernels/cuda/workspace.h"
@@ -44,8 +43,7 @@ bool is_empty(const Rows& rows) {
 }
 
 HeadLinearTask head_task(const HeadLinearArgs& args) {
-  return {.dtype = args.weight.dtype,
-          .weight = matrix_of(args.weight),
+  return {.weight = matrix_of(args.weight),
           .heads = args.heads,
           .head_rows = args.head_rows,
           .first_row = args.first_row,
@@ -168,10 +166,9 @@ void CudaQueue::synchronize() {
 void CudaQueue::linear(const Weight& weight, const Rows& x, const Rows& y) {
   check_linear(weight, x, y);
   if (x.rows == 0 || weight.out == 0) return;
-  const LinearTask task{
-      .dtype = weight.dtype, .weight = matrix_of(weight), .x = inputs_at(x), .y = rows_at(y), .rows = x.rows};
+  const LinearTask task{.weight = matrix_of(weight), .x = inputs_at(x), .y = rows_at(y), .rows = x.rows};
   if (blas_ != nullptr && blas_->run(*stream_, task, is_recording_)) return;
-  if (precision_ != Precision::exact && fits_tensor_cores(task.dtype, task.weight))
+  if (precision_ != Precision::exact && fits_tensor_cores(form_of(task.weight)))
     return linear_tensor(*stream_, task, precision_);
   linear_exact(*stream_, task, properties_.multiprocessors);
 }

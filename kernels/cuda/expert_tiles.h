@@ -47,9 +47,6 @@ struct ExpertsScratch {
 
 [[nodiscard]] gpu::LaunchShape choose_expert_tiles_launch(uint32_t experts);
 
-/// Whether rows are read 16 bytes at a time, all of one scale block (has_aligned_rows).
-[[nodiscard]] bool has_aligned_rows(const MatrixForm& form);
-
 /// How the exact product with one matrix of each expert runs.
 struct ExpertsChoice {
   unsigned tokens = 1;         // that a tile may hold: 1, 2 or kExactTokens

@@ -6,11 +6,13 @@
 // Tiles of one expert run beside each other, so that its weights come from memory once.
 #include "kernels/cuda/experts.h"
 
-#include <type_traits>
+#include <algorithm>
 
+#include "format/base/checked.h"
 #include "kernels/cuda/device/dot.cuh"
 #include "kernels/cuda/device/expert_product.cuh"
 #include "kernels/cuda/device/fused_experts.cuh"
+#include "kernels/cuda/experts_fused.h"
 
 namespace dspack::kernels::cuda {
 namespace {
@@ -125,7 +127,7 @@ __global__ void __launch_bounds__(kWarpsOfBlock* gpu::kWarpThreads) fused_kernel
 template <class Stored, class Operation>
 void with_tiles(bool is_aligned, uint32_t tokens, Operation operation) {
   if (!is_aligned) return operation(ExactTiles<Stored, false, kExactTokens>());
-  if constexpr (Stored::kBytes == 1 || std::is_same_v<Stored, device::StoredBf16>) {
+  if constexpr (is_common(Stored::kCoding)) {
     if (tokens == 1) return operation(ExactTiles<Stored, true, 1>());
     if (tokens == 2) return operation(ExactTiles<Stored, true, 2>());
   }
@@ -143,12 +145,7 @@ void run_product(gpu::Stream& stream, const ExpertsTask& experts, const MatrixFo
       gpu::launch(stream, choice.shape, product_kernel<Product, Tiles>, task, choice.staged_groups);
     });
   };
-  switch (form.dtype) {
-    case Dtype::f8_e4m3: return run(device::StoredF8());
-    case Dtype::bf16: return run(device::StoredBf16());
-    case Dtype::f16: return run(device::StoredF16());
-    default: return run(device::StoredF32());  // no others are let in
-  }
+  device::with_stored(form.coding, run);
 }
 
 template <class Stored>
@@ -160,12 +157,12 @@ void run_fused(gpu::Stream& stream, uint32_t tokens, const gpu::LaunchShape& sha
 
 /// Whether one launch has been enqueued for all steps.
 bool run_fused(gpu::Stream& stream, const ExpertsTask& task, const device::ExpertSteps& steps) {
-  const Dtype dtype = task.form.gate_up.dtype;
-  // Types and layouts that are rare have no such kernel.
-  const bool is_common = (dtype == Dtype::f8_e4m3 || dtype == Dtype::bf16) && task.form.down.dtype == dtype &&
-                         has_aligned_rows(task.form.gate_up) && has_aligned_rows(task.form.down);
+  const Coding coding = task.form.gate_up.coding;
+  // Codings and layouts that are rare have no such kernel.
+  const bool has_kernel = is_common(coding) && task.form.down.coding == coding && has_aligned_rows(task.form.gate_up) &&
+                          has_aligned_rows(task.form.down);
   // What was cut is not added up.
-  if (task.counters == nullptr || task.cut.tiles > 0 || !is_common) return false;
+  if (task.counters == nullptr || task.cut.tiles > 0 || !has_kernel) return false;
   const auto choose = [&](const MatrixForm& form, uint32_t matrices) {
     return choose_experts(form, matrices, task.tokens, expert_tiles_of(task, exact_tile(task.tokens)));
   };
@@ -179,12 +176,34 @@ bool run_fused(gpu::Stream& stream, const ExpertsTask& task, const device::Exper
                                 .assignments = task.tokens * task.top_k,
                                 .shape = *shape,
                                 .counters = lay_out_fused_counters(task.counters, *shape, task.tokens)};
-  dtype == Dtype::f8_e4m3 ? run_fused<device::StoredF8>(stream, task.tokens, shape->launch, fused)
-                          : run_fused<device::StoredBf16>(stream, task.tokens, shape->launch, fused);
+  coding == Coding::f8_e4m3 ? run_fused<device::StoredF8>(stream, task.tokens, shape->launch, fused)
+                            : run_fused<device::StoredBf16>(stream, task.tokens, shape->launch, fused);
   return true;
 }
 
 }  // namespace
+
+std::optional<FusedShape> choose_fused_experts(const gpu::LaunchShape& gate_up, const gpu::LaunchShape& down,
+                                               uint32_t tokens, uint32_t tile) {
+  if (tokens > tile || tile > kLargestFusedTile) return std::nullopt;
+  FusedShape shape{
+      .tiles = gate_up.grid_x, .gate_up_blocks = gate_up.grid_y, .down_blocks = down.grid_y, .launch = gate_up};
+  if (2 + uint64_t{shape.tiles} + uint64_t{tokens} * shape.down_blocks > kFusedCounters) return std::nullopt;
+  // Fewer than 2^31: fewer than 2^14 tiles, each of fewer than 2^17 blocks.
+  const uint64_t blocks = uint64_t{shape.tiles} * (uint64_t{shape.gate_up_blocks} + shape.down_blocks);
+  constexpr unsigned kWordsBytes = 128;  // device/fused_experts.cuh: what the threads of a block tell each other
+  shape.launch.grid_x = narrow<unsigned>(blocks);
+  shape.launch.grid_y = 1;
+  shape.launch.shared_bytes = std::max({gate_up.shared_bytes, down.shared_bytes, kWordsBytes});
+  return shape;
+}
+
+FusedCounters lay_out_fused_counters(uint32_t* counters, const FusedShape& shape, uint32_t tokens) {
+  FusedCounters places{.ticket = counters, .done = counters + 1, .gate_up = counters + 2};
+  places.down = places.gate_up + shape.tiles;
+  places.size = narrow<uint32_t>(2 + uint64_t{shape.tiles} + uint64_t{tokens} * shape.down_blocks);
+  return places;
+}
 
 void run_experts(gpu::Stream& stream, const ExpertsTask& task) {
   if (task.tokens == 0) return;

@@ -12,33 +12,17 @@
 
 #include <cstdint>
 
-#include "format/dtype.h"
 #include "kernels/cuda/matrix.h"
 #include "kernels/cuda/runtime.h"
 #include "kernels/ops.h"
 
 namespace dspack::kernels::cuda {
 
-/// Where one expert lies, on the device. Scales are null where the form has none.
+/// Where one expert's planes lie, on the device; null where the form has none.
 struct ExpertEntry {
-  const void* gate = nullptr;
-  const float* gate_scale = nullptr;
-  const void* up = nullptr;
-  const float* up_scale = nullptr;
-  const void* down = nullptr;
-  const float* down_scale = nullptr;
-};
-
-/// What a matrix of every expert of a layer looks like (see Weight). block_out 0: no scale.
-struct MatrixForm {
-  Dtype dtype = Dtype::f32;  // f8_e4m3, bf16, f16 or f32
-  uint32_t out = 0;
-  uint32_t in = 0;
-  uint32_t block_out = 0;
-  uint32_t block_in = 0;
-  bool starts_aligned = false;  // every expert's data begins at a multiple of 16 bytes
-
-  [[nodiscard]] bool operator==(const MatrixForm&) const = default;
+  const void* gate[kPlanes] = {};
+  const void* up[kPlanes] = {};
+  const void* down[kPlanes] = {};
 };
 
 /// Gate and up [inner, hidden] are stored alike; down [hidden, inner].

@@ -4,8 +4,12 @@
 // (device/tile.cuh).
 #include "kernels/cuda/experts_tensor.h"
 
+#include <algorithm>
+
+#include "format/base/checked.h"
 #include "kernels/cuda/device/fused_experts.cuh"
 #include "kernels/cuda/device/tensor_rows.cuh"
+#include "kernels/cuda/linear_tensor.h"
 
 namespace dspack::kernels::cuda {
 namespace {
@@ -180,12 +184,41 @@ void run(gpu::Stream& stream, const ExpertsTask& task) {
   if (task.cut.tiles == 0) run_weighted_sum(stream, steps.sum);
 }
 
+constexpr uint64_t kSharedBytes = 48 << 10;  // two blocks share the smallest multiprocessor's memory
+constexpr uint64_t kMostBlocks = 65'535;     // in y
+
 }  // namespace
+
+bool experts_fit_tensor_cores(const ExpertForm& form) {
+  return fits_tensor_cores(form.gate_up) && fits_tensor_cores(form.down) && form.gate_up.coding == form.down.coding;
+}
+
+ExpertsTensorChoice choose_experts_tensor(const MatrixForm& form, uint32_t outputs_of_warp, uint32_t tokens,
+                                          uint64_t tiles) {
+  const uint32_t tile = tensor_tile(tokens);
+  ExpertsTensorChoice choice;
+  choice.token_tiles = static_cast<unsigned>(tile / kTileTokens);
+  const unsigned warps = expert_tensor_warps(choice.token_tiles);
+  const uint64_t columns = round_up(form.in, device::kRoundedBlock);
+  const auto bytes_of = [&](uint64_t staged) {
+    return tile * (staged * 2 + device::kRowPadding + staged / device::kRoundedBlock * sizeof(float));
+  };
+  uint64_t staged = device::kRoundedBlock;
+  while (staged < columns && bytes_of(staged + device::kRoundedBlock) <= kSharedBytes)
+    staged += device::kRoundedBlock;
+  choice.staged_columns = static_cast<uint32_t>(staged);
+  const uint64_t row_groups = ceil_div(form.out, uint64_t{outputs_of_warp} * warps);
+  choice.shape.grid_x = narrow<unsigned>(tiles);
+  choice.shape.grid_y = static_cast<unsigned>(std::min(row_groups, kMostBlocks));
+  choice.shape.threads = warps * gpu::kWarpThreads;
+  choice.shape.shared_bytes = static_cast<unsigned>(bytes_of(staged));
+  return choice;
+}
 
 void run_experts_tensor(gpu::Stream& stream, const ExpertsTask& task, Precision precision) {
   DSPACK_CHECK(experts_fit_tensor_cores(task.form), "experts that the tensor cores do not multiply exactly");
   if (task.tokens == 0) return;
-  if (task.form.gate_up.dtype == Dtype::bf16) return run<device::StoredBf16, false>(stream, task);
+  if (task.form.gate_up.coding == Coding::bf16) return run<device::StoredBf16, false>(stream, task);
   precision == Precision::fp8 ? run<device::StoredF8, true>(stream, task) : run<device::StoredF8, false>(stream, task);
 }
 

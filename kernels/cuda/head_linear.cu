@@ -8,12 +8,17 @@
 // Then the sums of the eight warps are added in their order.
 #include "kernels/cuda/head_linear.h"
 
+#include <algorithm>
+
+#include "format/base/checked.h"
 #include "kernels/cuda/device/dot.cuh"
-#include "kernels/cuda/head_linear_tiles.h"
 
 namespace dspack::kernels::cuda {
 namespace {
 
+constexpr unsigned kHeadWarps = 8;       // of a block
+constexpr unsigned kHeadRowsOfWarp = 4;  // plain: matrix rows that a warp multiplies at once
+constexpr unsigned kHeadRowTile = 256;   // transposed: inputs, each of a matrix row, in shared memory at once
 constexpr unsigned kThreads = kHeadWarps * gpu::kWarpThreads;
 
 struct Part {
@@ -96,7 +101,7 @@ template <unsigned kTokens>
 __device__ __forceinline__ void stage_rows(const HeadLinearTask& task, const Part& part, uint32_t first,
                                            const RowTile& tile) {
   for (uint32_t row = gpu::thread_index(); row < tile.rows; row += kThreads) {
-    if (task.weight.scale != nullptr) tile.scale_rows[row] = (tile.first_row + row) / task.weight.block_out;
+    if (task.weight.planes[kScales] != nullptr) tile.scale_rows[row] = (tile.first_row + row) / task.weight.block_out;
 #pragma unroll
     for (unsigned token = 0; token < kTokens; ++token) {
       const bool is_there = token < part.tokens;
@@ -112,15 +117,15 @@ struct RowChunk {
   uint4 bytes;
   float odd[kAligned ? 1 : Stored::kPer16];
 
-  __device__ __forceinline__ void load(const Matrix& matrix, uint64_t row, uint32_t column) {
-    const uint64_t at = row * matrix.in + column;
+  __device__ __forceinline__ void load(const Matrix& matrix, uint32_t row, uint32_t column) {
     if constexpr (kAligned) {
-      const auto* data = static_cast<const uint8_t*>(matrix.data);
-      bytes = column < matrix.in ? gpu::load_streaming(data + at * Stored::kBytes) : make_uint4(0, 0, 0, 0);
+      const uint8_t* from = device::aligned_row<Stored>(matrix, row) + column / Stored::kPer16 * 16;
+      bytes = column < matrix.in ? gpu::load_streaming(from) : make_uint4(0, 0, 0, 0);
     } else {
+      const uint64_t at = uint64_t{row} * matrix.in + column;
 #pragma unroll
       for (unsigned i = 0; i < Stored::kPer16; ++i)
-        odd[i] = column + i < matrix.in ? Stored::decode_one(matrix.data, at + i) : 0.0F;
+        odd[i] = column + i < matrix.in ? Stored::decode_one(matrix.planes[kCodes], at + i) : 0.0F;
     }
   }
   __device__ __forceinline__ void decode(unsigned quarter, float (&values)[4]) const {
@@ -136,9 +141,10 @@ struct RowChunk {
 
 /// The scale of column `column` in the row of scales `scale_row`.
 __device__ __forceinline__ float scale_at(const Matrix& matrix, uint32_t scale_row, uint32_t column) {
-  if (matrix.scale == nullptr || column >= matrix.in) return 1.0F;
+  const auto* scales = static_cast<const float*>(matrix.planes[kScales]);
+  if (scales == nullptr || column >= matrix.in) return 1.0F;
   const uint32_t across = (matrix.in - 1) / matrix.block_in + 1;
-  return matrix.scale[uint64_t{scale_row} * across + column / matrix.block_in];
+  return scales[uint64_t{scale_row} * across + column / matrix.block_in];
 }
 
 /// sums[token][i] += input[token] * scale * weight[i] for one row. Aligned chunks have one scale.
@@ -178,7 +184,7 @@ __device__ __forceinline__ void add_rows(const Matrix& matrix, const RowTile& ti
 #pragma unroll
     for (unsigned ahead = 0; ahead < kAhead; ++ahead) {
       const uint32_t at = row + ahead * kHeadWarps;
-      if (at < tile.rows) chunks[ahead].load(matrix, uint64_t{tile.first_row} + at, column);
+      if (at < tile.rows) chunks[ahead].load(matrix, tile.first_row + at, column);
     }
 #pragma unroll
     for (unsigned ahead = 0; ahead < kAhead; ++ahead) {
@@ -266,20 +272,55 @@ void launch_tokens(gpu::Stream& stream, const HeadLinearTask& task, const HeadLi
 
 template <Direction kDirection, class Stored>
 void run_stored(gpu::Stream& stream, const HeadLinearTask& task, const HeadLinearChoice& choice) {
-  if (has_aligned_rows(task.weight, task.dtype)) return launch_tokens<kDirection, Stored, true>(stream, task, choice);
+  if (has_aligned_rows(form_of(task.weight))) return launch_tokens<kDirection, Stored, true>(stream, task, choice);
   launch_tokens<kDirection, Stored, false>(stream, task, choice);
 }
 
 template <Direction kDirection>
 void run(gpu::Stream& stream, const HeadLinearTask& task, const HeadLinearChoice& choice) {
-  // The checks admit these types only.
-  if (task.dtype == Dtype::f8_e4m3) return run_stored<kDirection, device::StoredF8>(stream, task, choice);
-  if (task.dtype == Dtype::bf16) return run_stored<kDirection, device::StoredBf16>(stream, task, choice);
-  if (task.dtype == Dtype::f16) return run_stored<kDirection, device::StoredF16>(stream, task, choice);
-  run_stored<kDirection, device::StoredF32>(stream, task, choice);
+  device::with_stored(task.weight.coding,
+                      [&]<class Stored>(Stored) { run_stored<kDirection, Stored>(stream, task, choice); });
+}
+
+constexpr unsigned kMostTokens = 8;
+constexpr uint64_t kSharedBytes = 32 << 10;
+constexpr uint64_t kMostBlocks = 65'535;  // in y; more follow in z
+
+/// Blocks for every head and every group of tokens.
+HeadLinearChoice spread(const HeadLinearTask& task, uint64_t blocks_a_head) {
+  HeadLinearChoice choice;
+  while (choice.tokens < std::min(task.rows, kMostTokens))
+    choice.tokens *= 2;
+  choice.blocks_a_head = static_cast<uint32_t>(blocks_a_head);
+  const uint64_t token_groups = ceil_div(task.rows, choice.tokens);
+  choice.shape.grid_x = static_cast<unsigned>(blocks_a_head * task.heads);
+  choice.shape.grid_y = static_cast<unsigned>(std::min(token_groups, kMostBlocks));
+  choice.shape.grid_z = static_cast<unsigned>(ceil_div(token_groups, kMostBlocks));
+  choice.shape.threads = kHeadWarps * gpu::kWarpThreads;
+  return choice;
 }
 
 }  // namespace
+
+HeadLinearChoice choose_head_linear(const HeadLinearTask& task) {
+  HeadLinearChoice choice = spread(task, ceil_div(task.rows_used, uint64_t{kHeadWarps} * kHeadRowsOfWarp));
+  const uint32_t group_values = gpu::kWarpThreads * codes_in_16_bytes(task.weight.coding);
+  const uint64_t group_bytes = uint64_t{group_values} * sizeof(float) * choice.tokens;
+  const uint64_t that_fit = std::max<uint64_t>(1, kSharedBytes / group_bytes);
+  choice.tile_groups = static_cast<uint32_t>(std::min(that_fit, ceil_div(task.weight.in, group_values)));
+  choice.shape.shared_bytes = static_cast<unsigned>(choice.tile_groups * group_bytes);
+  return choice;
+}
+
+HeadLinearChoice choose_head_linear_transposed(const HeadLinearTask& task) {
+  const uint32_t block_columns = gpu::kWarpThreads * codes_in_16_bytes(task.weight.coding);
+  HeadLinearChoice choice = spread(task, ceil_div(task.weight.in, block_columns));
+  // Inputs and the number of its row of scales for each matrix row; the sums of every warp for one token.
+  const uint64_t inputs = uint64_t{kHeadRowTile} * (choice.tokens + 1);
+  const uint64_t sums = uint64_t{kHeadWarps} * block_columns;
+  choice.shape.shared_bytes = static_cast<unsigned>((inputs + sums) * sizeof(float));
+  return choice;
+}
 
 void head_linear_exact(gpu::Stream& stream, const HeadLinearTask& task) {
   if (task.rows == 0 || task.heads == 0 || task.rows_used == 0) return;

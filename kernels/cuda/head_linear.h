@@ -11,7 +11,6 @@ namespace dspack::kernels::cuda {
 
 /// HeadLinearArgs with addresses.
 struct HeadLinearTask {
-  Dtype dtype = Dtype::f32;  // of the weight: f8_e4m3, bf16, f16, f32
   Matrix weight;
   uint32_t heads = 0;
   uint32_t head_rows = 0;

@@ -2,6 +2,9 @@
 
 #include <dspack_gpu.h>
 
+#include <algorithm>
+
+#include "format/base/checked.h"
 #include "kernels/cuda/device/fp8_rows.cuh"
 #include "kernels/cuda/device/rounding.cuh"
 #include "kernels/cuda/elementwise.h"
@@ -82,6 +85,16 @@ __global__ void load_latents_kernel(LoadLatentsTask task) {
 }
 
 }  // namespace
+
+gpu::LaunchShape choose_store_latents_launch(uint32_t rows, uint32_t latent_dim) {
+  constexpr uint32_t kMostWarps = 8;        // of a block
+  constexpr uint32_t kMostBlocks = 65'535;  // in y
+  const uint32_t parts = latent_tiles(latent_dim) + 1;
+  const uint32_t warps = std::min(parts, kMostWarps);
+  return {.grid_x = static_cast<unsigned>(ceil_div(parts, warps)),
+          .grid_y = std::clamp(rows, 1U, kMostBlocks),
+          .threads = warps * gpu::kWarpThreads};
+}
 
 void run_store_latents(gpu::Stream& stream, const StoreLatentsTask& task) {
   if (task.rows == 0) return;

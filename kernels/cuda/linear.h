@@ -9,7 +9,6 @@
 namespace dspack::kernels::cuda {
 
 struct LinearTask {
-  Dtype dtype = Dtype::f32;  // of the weight: f8_e4m3, bf16, f16, f32
   Matrix weight;
   RowsAt<const float> x;  // [rows, in]
   RowsAt<float> y;        // [rows, out]
@@ -23,7 +22,7 @@ struct LinearChoice {
   uint32_t tile_groups = 1;  // groups of 32 chunks in shared memory at once
   gpu::LaunchShape shape;
 };
-[[nodiscard]] LinearChoice choose_linear(Dtype dtype, uint32_t out, uint32_t in, uint32_t rows,
+[[nodiscard]] LinearChoice choose_linear(Coding coding, uint32_t out, uint32_t in, uint32_t rows,
                                          unsigned multiprocessors);
 
 void linear_exact(gpu::Stream& stream, const LinearTask& task, unsigned multiprocessors);

@@ -29,7 +29,7 @@ inline constexpr uint32_t kBlasScaleBlock = 128;
 }
 /// Whether the scales of a weight with blocks of 128 x 128 are in that layout where they lie.
 [[nodiscard]] inline bool has_padded_scales(const Matrix& weight) {
-  return ceil_div(weight.in, kBlasScaleBlock) % 4 == 0 && reinterpret_cast<uint64_t>(weight.scale) % 16 == 0;
+  return ceil_div(weight.in, kBlasScaleBlock) % 4 == 0 && reinterpret_cast<uint64_t>(weight.planes[kScales]) % 16 == 0;
 }
 
 /// Input rows for cuBLASLt, one behind the other.
@@ -45,8 +45,7 @@ void run_round_to_e4m3(gpu::Stream& stream, const RoundInputsTask& task);
 
 /// to[r] = BF16 of weight row first_row + r: value * scale, rounded to FP32 and then to BF16.
 struct DecodeWeightTask {
-  Dtype dtype = Dtype::f8_e4m3;  // or bf16
-  Matrix weight;
+  Matrix weight;  // f8_e4m3 or bf16
   uint32_t first_row = 0;
   uint32_t rows = 0;
   void* to = nullptr;

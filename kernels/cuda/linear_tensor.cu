@@ -7,6 +7,9 @@
 //   next 16          warp          4    5    6    7    4 ..
 #include "kernels/cuda/linear_tensor.h"
 
+#include <algorithm>
+
+#include "format/base/checked.h"
 #include "kernels/cuda/device/tensor_rows.cuh"
 
 namespace dspack::kernels::cuda {
@@ -114,7 +117,7 @@ __global__ void __launch_bounds__(kWarpsOfBlock* gpu::kWarpThreads) tensor_kerne
 
 template <class Stored, bool kFp8>
 void run(gpu::Stream& stream, const LinearTask& task) {
-  const TensorChoice choice = choose_linear_tensor(task.dtype, task.weight.out, task.weight.in, task.rows);
+  const TensorChoice choice = choose_linear_tensor(task.weight.coding, task.weight.out, task.weight.in, task.rows);
   const TensorPlan plan{.warps_a_row = choice.warps_a_row, .tile_columns = choice.tile_columns};
   switch (choice.token_tiles) {
     case 1: return gpu::launch(stream, choice.shape, tensor_kernel<Stored, 1, 1, kFp8>, task, plan);
@@ -124,11 +127,65 @@ void run(gpu::Stream& stream, const LinearTask& task) {
   }
 }
 
+constexpr unsigned kMostTokenTiles = 8;
+constexpr uint32_t kEnoughBlocks = 256;      // as in linear.cu
+constexpr uint64_t kSharedBytes = 48 << 10;  // of the inputs: two blocks share the smallest multiprocessor's memory
+
+uint32_t chunk_columns(Coding coding) {
+  return 4 * codes_in_16_bytes(coding);
+}
+
+unsigned warps_for(uint32_t out, uint32_t chunks) {
+  unsigned warps = 1;
+  while (warps < kWarpsOfBlock && ceil_div(out, kTileRows * kWarpsOfBlock / warps) < kEnoughBlocks &&
+         chunks >= 8 * warps)
+    warps *= 2;
+  return warps;
+}
+
 }  // namespace
+
+bool fits_tensor_cores(const MatrixForm& weight) {
+  if (!is_common(weight.coding)) return false;
+  const bool whole_blocks =
+      weight.block_out == 0 || weight.block_in >= weight.in || weight.block_in % chunk_columns(weight.coding) == 0;
+  return has_aligned_rows(weight) && whole_blocks;
+}
+
+TensorChoice choose_linear_tensor(Coding coding, uint32_t out, uint32_t in, uint32_t rows) {
+  const uint32_t chunk = chunk_columns(coding);
+  TensorChoice choice;
+  choice.warps_a_row = warps_for(out, static_cast<uint32_t>(ceil_div(in, chunk)));
+  while (choice.token_tiles < kMostTokenTiles && choice.token_tiles * kTileTokens < rows)
+    choice.token_tiles *= 2;
+  choice.row_tiles = choice.token_tiles >= 4 ? 2 : 1;
+  // A tile of columns is a whole number of turns of the warps that share a row, and of blocks that share a scale.
+  const uint32_t turn = std::max(choice.warps_a_row * chunk, device::kRoundedBlock);
+  const uint64_t tokens = uint64_t{choice.token_tiles} * kTileTokens;
+  const auto bytes_of = [&](uint64_t columns) {
+    return tokens * (columns * 2 + device::kRowPadding + columns / device::kRoundedBlock * sizeof(float));
+  };
+  choice.tile_columns = turn;
+  while (choice.tile_columns < in && bytes_of(uint64_t{choice.tile_columns} + turn) <= kSharedBytes)
+    choice.tile_columns += turn;
+  // The sums of all warps but the first of each row lie where the inputs were.
+  const uint64_t sums_bytes =
+      uint64_t{kWarpsOfBlock} * gpu::kWarpThreads * choice.row_tiles * choice.token_tiles * 4 * sizeof(float);
+  const uint64_t row_groups = ceil_div(out, kTileRows * choice.row_tiles * kWarpsOfBlock / choice.warps_a_row);
+  const uint64_t token_groups = ceil_div(rows, tokens);
+  constexpr uint64_t kMostBlocks = 65'535;  // in y; more follow in z
+  choice.shape.grid_x = static_cast<unsigned>(row_groups);
+  choice.shape.grid_y = static_cast<unsigned>(std::min(token_groups, kMostBlocks));
+  choice.shape.grid_z = static_cast<unsigned>(ceil_div(token_groups, kMostBlocks));
+  choice.shape.threads = kWarpsOfBlock * gpu::kWarpThreads;
+  choice.shape.shared_bytes = static_cast<unsigned>(
+      std::max(bytes_of(choice.tile_columns), choice.warps_a_row == 1 ? uint64_t{0} : sums_bytes));
+  return choice;
+}
 
 void linear_tensor(gpu::Stream& stream, const LinearTask& task, Precision precision) {
   if (task.rows == 0 || task.weight.out == 0) return;
-  if (task.dtype == Dtype::bf16) return run<device::StoredBf16, false>(stream, task);
+  if (task.weight.coding == Coding::bf16) return run<device::StoredBf16, false>(stream, task);
   precision == Precision::fp8 ? run<device::StoredF8, true>(stream, task) : run<device::StoredF8, false>(stream, task);
 }
 

@@ -11,7 +11,7 @@ namespace dspack::kernels::cuda {
 
 /// Whether the tensor cores can multiply a weight without rounding it: E4M3 or BF16 in rows that 16-byte reads fit, no
 /// block of scales ending within a chunk of columns. Others take linear_exact.
-[[nodiscard]] bool fits_tensor_cores(Dtype dtype, const Matrix& weight);
+[[nodiscard]] bool fits_tensor_cores(const MatrixForm& weight);
 
 /// Pure. What a value depends on (warps_a_row) follows from the weight alone.
 struct TensorChoice {
@@ -21,7 +21,7 @@ struct TensorChoice {
   uint32_t tile_columns = 0;  // in shared memory at once
   gpu::LaunchShape shape;
 };
-[[nodiscard]] TensorChoice choose_linear_tensor(Dtype dtype, uint32_t out, uint32_t in, uint32_t rows);
+[[nodiscard]] TensorChoice choose_linear_tensor(Coding coding, uint32_t out, uint32_t in, uint32_t rows);
 
 /// Precondition: fits_tensor_cores. `precision`: bf16 or fp8, which rounds the inputs of FP8 weights only, as
 /// DeepSeek's own code does: router and head are BF16.

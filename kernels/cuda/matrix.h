@@ -4,32 +4,42 @@
 
 #include <cstdint>
 
-#include "format/dtype.h"
+#include "kernels/weight.h"
 
 namespace dspack::kernels::cuda {
 
-/// A weight matrix [out, in], row-major and dense. Values are data * scale of their block.
-struct Matrix {
-  const void* data = nullptr;
-  const float* scale = nullptr;  // [ceil(out / block_out), ceil(in / block_in)]; null: none
-  uint32_t out = 0;
-  uint32_t in = 0;
-  uint32_t block_out = 1;
-  uint32_t block_in = 1;
+/// A weight matrix; a plane that it does not have is null.
+using Matrix = WeightAt<const void*>;
+
+/// What a matrix of every expert of a layer looks like.
+struct MatrixForm : WeightForm {
+  bool starts_aligned = false;  // every expert's codes begin at a multiple of 16 bytes
+
+  [[nodiscard]] bool operator==(const MatrixForm&) const = default;
 };
 
 /// Whether a lane may read 16 bytes of a row at once, all of one block: every row begins at a multiple of 16 bytes and
 /// no block of scales ends within such a piece.
-[[nodiscard]] inline bool has_aligned_rows(const Matrix& matrix, Dtype dtype) {
-  constexpr uint64_t kPiece = 16;
-  const uint64_t bytes = bits_of(dtype) / 8;
-  const bool rows_fit = reinterpret_cast<uint64_t>(matrix.data) % kPiece == 0 && matrix.in * bytes % kPiece == 0;
+[[nodiscard]] inline bool has_aligned_rows(const MatrixForm& form) {
+  const uint32_t piece = codes_in_16_bytes(form.coding);
   // The second condition is that of device::BlockOfChunk; no real matrix is near it.
-  const uint64_t block_bytes = matrix.block_in * bytes;
   const bool one_block =
-      matrix.scale == nullptr || matrix.block_in >= matrix.in ||
-      (block_bytes % kPiece == 0 && matrix.in * bytes / kPiece * (block_bytes / kPiece) < uint64_t{1} << 32U);
-  return rows_fit && one_block;
+      form.block_out == 0 || form.block_in >= form.in ||
+      (form.block_in % piece == 0 && uint64_t{form.in / piece} * (form.block_in / piece) < uint64_t{1} << 32U);
+  return form.starts_aligned && form.in % piece == 0 && one_block;
+}
+
+/// The form of one matrix.
+[[nodiscard]] inline MatrixForm form_of(const Matrix& matrix) {
+  MatrixForm form{matrix, reinterpret_cast<uint64_t>(matrix.planes[kCodes]) % 16 == 0};
+  if (matrix.planes[kScales] == nullptr) form.block_out = form.block_in = 0;
+  return form;
+}
+
+/// Codings that have kernels for every number of tokens, for one launch of all experts' steps, and for the tensor
+/// cores; the others, which are rare among experts, take what serves any of them.
+[[nodiscard]] constexpr bool is_common(Coding coding) {
+  return coding == Coding::f8_e4m3 || coding == Coding::bf16;
 }
 
 /// FP32 activations [rows, cols].

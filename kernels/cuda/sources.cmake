@@ -11,30 +11,20 @@ set(dspack_cuda_kernels
   head_linear.cu
   latent_rows.cu
   linear.cu
-  linear_blas.cu
+  linear_blas_kernels.cu
   linear_tensor.cu
   route.cu
   sample.cu
-  sample_choose.cu
-  sample_survey.cu)
+  sample_draw.cu)
 set(dspack_cuda_host
-  attend_choice.cpp
+  attend.cpp
   cublaslt_matmul.cpp
   cuda_device.cpp
   cuda_memory.cpp
   cuda_queue.cpp
-  elementwise_choice.cpp
   expert_groups.cpp
-  experts_choice.cpp
-  experts_fused_choice.cpp
-  experts_tensor_choice.cpp
   failure.cpp
-  head_linear_choice.cpp
-  latent_rows_choice.cpp
-  linear_blas.cpp
-  linear_blas_choice.cpp
-  linear_choice.cpp
-  linear_tensor_choice.cpp)
+  linear_blas.cpp)
 # Of the program's own libraries; compiled once more, since those are not made for a shared object.
 set(dspack_cuda_shared
   kernels/checks.cpp

@@ -1,12 +1,18 @@
-// Memory that a queue's operations share one after the other. It grows; what it was before stays, since a recorded step
+// What a queue takes of the GPU's memory for itself: as plans count it, and as its operations share it, one after the
+// other. It grows; what it was before stays, since a recorded step
 // may still use it. Threads: its queue's. Errors: plans leave room for it; a GPU that has none left has failed
 // (gpu::fail), and nothing that is launched from then on uses the address.
 #pragma once
 
+#include <algorithm>
+#include <cstdint>
 #include <string>
 #include <vector>
 
+#include "kernels/cuda/attend.h"
+#include "kernels/cuda/experts_fused.h"
 #include "kernels/cuda/runtime.h"
+#include "kernels/ops.h"
 
 namespace dspack::kernels::cuda {
 
@@ -39,5 +45,24 @@ class Workspace {
   std::vector<void*> memory_;
   uint64_t size_bytes_ = 0;
 };
+
+/// Row numbers of gather_rows and scatter_rows on their way, until the next synchronize.
+inline constexpr uint64_t kIndexSpaceBytes = 1 << 20;
+/// Counters of experts in one launch.
+inline constexpr uint64_t kExpertCounterBytes = kFusedCounters * sizeof(uint32_t);
+
+/// Partial results of attention.
+[[nodiscard]] inline uint64_t attention_workspace_bytes(const WorkspaceShape& largest) {
+  if (largest.rows == 0 || largest.heads == 0) return 0;
+  return attend_scratch_bytes({.rows = largest.rows,
+                               .heads = largest.heads,
+                               .latent_dim = largest.latent_dim,
+                               .rope_dim = largest.rope_dim,
+                               .position_limit = std::max(largest.positions, 1U)});
+}
+
+[[nodiscard]] inline uint64_t queue_workspace_bytes(const WorkspaceShape& largest) {
+  return attention_workspace_bytes(largest) + kIndexSpaceBytes + kExpertCounterBytes;
+}
 
 }  // namespace dspack::kernels::cuda

@@ -1,19 +1,23 @@
-// The flags that say what a recipe file says, and the recipe that comes of them.
-// Threads: main. Errors: invalid, with the flag.
+// The options that say what a recipe file says, and the recipe that comes of them.
+// Threads: main. Errors: invalid, with the option.
 #pragma once
 
-#include <CLI/CLI.hpp>
+#include <string>
 
-#include "reshard/cli/commands.h"
-#include "reshard/recipe.h"
+#include "format/cli/option_table.h"
+#include "reshard/plan/recipe.h"
 
 namespace dspack::reshard {
 
+struct RecipeFlags {
+  std::string file;           // empty: `recipe` is what was said
+  bool has_grouping = false;  // by --by
+  Recipe recipe;
+};
+
 /// Adds --by, --recipe and all that goes with --by.
-void add_recipe_options(CLI::App& app, RepackFlags& flags);
-/// Whether any of them was given.
-[[nodiscard]] bool names_recipe(const RepackFlags& flags);
-/// Reads the file, or the flags.
-[[nodiscard]] Result<Recipe> recipe_of(const RepackFlags& flags);
+void add_recipe_options(format::OptionTable& table, RecipeFlags& flags);
+/// Reads the file, if there is one.
+[[nodiscard]] Result<Recipe> recipe_of(const RecipeFlags& flags);
 
 }  // namespace dspack::reshard

@@ -11,8 +11,8 @@
 #include "format/http/content_digest.h"
 #include "format/manifest.h"
 #include "format/source/local_repository.h"
-#include "reshard/findings.h"
-#include "reshard/output_folder.h"
+#include "reshard/run/output_folder.h"
+#include "reshard/verbs/findings.h"
 
 namespace dspack::reshard {
 namespace {

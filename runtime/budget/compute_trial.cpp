@@ -19,22 +19,26 @@ namespace {
 // Of a device's memory, that is filled from the host; the rest is copied from there.
 constexpr uint64_t kStagingBytes = 1ULL << 20;
 
+Result<void> fill_with_zeros(const LoadContext& context, kernels::Buffer& buffer) {
+  if (context.device.is_host()) {
+    std::ranges::fill(kernels::host_bytes(buffer), std::byte{0});
+    return {};
+  }
+  const uint64_t bytes = buffer.size_bytes();
+  const std::vector<std::byte> staging(std::min(bytes, kStagingBytes));
+  context.queue.upload({.buffer = &buffer, .offset_bytes = 0}, staging);
+  for (uint64_t done = staging.size(); done < bytes;) {
+    const uint64_t more = std::min(done, bytes - done);
+    context.queue.copy({.buffer = &buffer, .offset_bytes = done}, {.buffer = &buffer, .offset_bytes = 0}, more);
+    done += more;
+  }
+  return context.queue.finish();
+}
+
 /// Memory that is really there: a page that was never written is read from nowhere.
 Result<std::unique_ptr<kernels::Buffer>> zeros(const LoadContext& context, uint64_t bytes) {
   TRY_ASSIGN(auto buffer, context.device.allocate(bytes));
-  if (context.device.is_host()) {
-    std::ranges::fill(kernels::host_bytes(*buffer), std::byte{0});
-    return buffer;
-  }
-  const std::vector<std::byte> staging(std::min(bytes, kStagingBytes));
-  context.queue.upload({.buffer = buffer.get(), .offset_bytes = 0}, staging);
-  for (uint64_t done = staging.size(); done < bytes;) {
-    const uint64_t more = std::min(done, bytes - done);
-    context.queue.copy({.buffer = buffer.get(), .offset_bytes = done}, {.buffer = buffer.get(), .offset_bytes = 0},
-                       more);
-    done += more;
-  }
-  TRY(context.queue.finish());
+  TRY(fill_with_zeros(context, *buffer));
   return buffer;
 }
 
@@ -107,12 +111,12 @@ class Trial {
     const std::vector<LayerId> layers = layers_of(is_moe);
     if (layers.empty()) return 0.0;
     LayerWeights first;
-    TRY_ASSIGN(const WeightGroup needs, find_layer(context_, config_, layers.front(), first));
+    TRY_ASSIGN(const WeightGroup needs, find_layer(context_, config_, options_.attention(), layers.front(), first));
     std::vector<std::unique_ptr<LayerWeights>> copies;
     for (uint64_t i = 0;
          i < copies_of(context_.device, needs.size_bytes(), std::set(layers.begin(), layers.end()).size()); ++i) {
       auto weights = std::make_unique<LayerWeights>();
-      TRY_ASSIGN(WeightGroup group, find_layer(context_, config_, layers.front(), *weights));
+      TRY_ASSIGN(WeightGroup group, find_layer(context_, config_, options_.attention(), layers.front(), *weights));
       TRY_ASSIGN(weights->memory, zeros(context_, group.size_bytes()));
       group.bind(*weights->memory);
       copies.push_back(std::move(weights));
@@ -120,20 +124,18 @@ class Trial {
     ScratchPlan plan;
     const uint64_t hidden = plan.add(uint64_t{pass_.rows} * config_.hidden);
     const uint64_t table = plan.add(uint64_t{options_.context} * config_.rope_dim);
-    const uint64_t row_bytes = kernels::cache_row_bytes(options_.kv_dtype, config_.cache_shape());
-    const uint64_t cached = plan.add(ceil_div(options_.context * row_bytes, sizeof(float)));
     const uint64_t position = plan.add(1);
-    const LayerRunner runner(
-        config_, {.form = options_.attention, .context = options_.context, .cache_dtype = options_.kv_dtype},
-        options_.max_rows, options_.wave_rows, plan);
+    const LayerRunner runner(config_, options_.attention(), options_.max_rows, plan);
     TRY_ASSIGN(const auto scratch, zeros(context_, plan.size_bytes()));
     context_.queue.upload({.buffer = scratch.get(), .offset_bytes = position},
                           std::as_bytes(std::span(&pass_.position, 1)));
     context_.queue.synchronize();
-    const CacheRows cache{.data = {.buffer = scratch.get(), .offset_bytes = cached},
-                          .dtype = options_.kv_dtype,
-                          .capacity = options_.context,
-                          .row_bytes = row_bytes};
+    TRY_ASSIGN(const KvCache cache,
+               KvCache::make(context_.device, 1, options_.context, first.attention->cache_planes()));
+    TRY(fill_with_zeros(context_, cache.buffer()));
+    const PassPart part{.cache = &cache,
+                        .rows = pass_.rows,
+                        .position = position_at({.buffer = scratch.get(), .offset_bytes = position})};
     NoExperts executor;
     return seconds_a_turn(
         context_.queue, pass_.timing,
@@ -141,8 +143,8 @@ class Trial {
           return runner.run({.queue = context_.queue, .scratch = *scratch, .executor = executor, .stop = stop_},
                             *copies[number % copies.size()],
                             {.hidden = rows_in(*scratch, hidden, pass_.rows, config_.hidden),
-                             .cache = cache,
-                             .position = position_at({.buffer = scratch.get(), .offset_bytes = position}),
+                             .parts = std::span(&part, 1),
+                             .layer = 0,
                              .cos_sin = {.buffer = scratch.get(), .offset_bytes = table}});
         },
         stop_);
@@ -246,19 +248,22 @@ class Trial {
 
   // A part of the head's rows, where all of them are much memory.
   Result<double> time_head() {
-    TRY_ASSIGN(const LinearSource source, find_linear(context_.files.checkpoint(), config_.head_name(), config_.vocab,
-                                                      config_.hidden, context_.fp8_block));
-    kernels::Weight weight = source.form;
-    const uint64_t row_bytes = uint64_t{config_.hidden} * (bits_of(weight.dtype) / 8);
+    TRY_ASSIGN(const StoredMatrix head, find_matrix(context_.files.checkpoint(), config_.head_name(), config_.vocab,
+                                                    config_.hidden, context_.fp8_block));
+    kernels::Weight weight{head.form};
+    const uint64_t row_bytes = kernels::code_bytes(weight.coding, config_.hidden);
     weight.out = static_cast<uint32_t>(copies_of(context_.device, row_bytes, config_.vocab));
     ScratchPlan plan;
     const uint64_t x = plan.add(config_.hidden);
     const uint64_t y = plan.add(weight.out);
-    const uint64_t scale = plan.add(source.scale_values());
-    const uint64_t data = plan.add(ceil_div(weight.out * row_bytes, sizeof(float)));
+    std::array<uint64_t, kernels::kPlanes> places{};
+    for (size_t i = 0; i < places.size(); ++i)
+      places[i] = plan.add(ceil_div(kernels::plane_size(weight, i).bytes, sizeof(float)));
     TRY_ASSIGN(const auto scratch, zeros(context_, plan.size_bytes()));
-    weight.data = {.buffer = scratch.get(), .offset_bytes = data};
-    if (source.scale != nullptr) weight.scale = {.buffer = scratch.get(), .offset_bytes = scale};
+    for (size_t i = 0; i < places.size(); ++i) {
+      if (kernels::plane_size(weight, i).bytes != 0)
+        weight.planes[i] = {.buffer = scratch.get(), .offset_bytes = places[i]};
+    }
     TRY_ASSIGN(const double part, seconds_a_turn(
                                       context_.queue, {.pace = Pace::awaited, .seconds = pass_.timing.seconds},
                                       [&](size_t) -> Result<void> {

@@ -61,11 +61,7 @@ uint32_t wave_rows_for(uint32_t max_rows) {
 }
 
 kernels::WorkspaceShape workspace_shape(const ModelConfig& config, const ModelOptions& options) {
-  return {.rows = options.wave_rows,
-          .heads = config.heads,
-          .latent_dim = config.kv_rank,
-          .rope_dim = config.rope_dim,
-          .positions = options.context};
+  return make_attention(config, options.attention())->workspace(options.context);
 }
 
 Result<MemoryNeeds> find_needs(const LoadContext& context, const ModelConfig& config, const NeedsOptions& options) {
@@ -76,16 +72,17 @@ Result<MemoryNeeds> find_needs(const LoadContext& context, const ModelConfig& co
     ++uses[layer];
   for (const auto& [layer, count] : uses) {
     LayerWeights weights;
-    TRY_ASSIGN(const WeightGroup group, find_layer(context, config, layer, weights));
+    TRY_ASSIGN(const WeightGroup group, find_layer(context, config, options.model.attention(), layer, weights));
     needs.layers.push_back({.id = layer, .bytes = group.size_bytes(), .uses = count});
     if (config.is_moe(layer)) needs.experts_per_token += uint64_t{count} * config.top_k;
   }
   TRY_ASSIGN(needs.head_bytes, Model::head_bytes(context, config));
   if (options.with_mtp) {
-    TRY_ASSIGN(needs.mtp_bytes, MtpModule::bytes_for(context, config, options.model.context, options.model.kv_dtype));
+    TRY_ASSIGN(needs.mtp_bytes,
+               MtpModule::bytes_for(context, config, options.model.context, options.model.attention()));
   }
-  const auto kv = KvCache::bytes_of(options.model.layer_map.size(), options.model.context, config.cache_shape(),
-                                    options.model.kv_dtype);
+  const auto kv = KvCache::bytes_of(options.model.layer_map.size(), options.model.context,
+                                    make_attention(config, options.model.attention())->cache_planes());
   if (!kv) return Error{ErrorKind::budget, "the KV cache would exceed 2^64 bytes; ask for less with --ctx"};
   needs.kv_bytes = *kv;
   if (needs.experts_per_token > 0) {

@@ -10,7 +10,7 @@
 namespace dspack::runtime {
 
 struct NeedsOptions {
-  ModelOptions model;                     // context, attention, KV cache's type and layer map; its chunk is the longest
+  ModelOptions model;                     // context, KV cache's type and layer map; its chunk is the longest
   std::set<LayerId> expert_layers;        // whose experts a run may want
   bool with_mtp = false;                  // the module will be loaded
   unsigned threads = 1;                   // that compute or read

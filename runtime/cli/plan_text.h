@@ -3,7 +3,7 @@
 #pragma once
 
 #include "format/json.h"
-#include "runtime/cli/plan_outlook.h"
+#include "runtime/cli/plan_verb.h"
 
 namespace dspack::runtime {
 

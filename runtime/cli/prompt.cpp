@@ -9,9 +9,33 @@
 #include "format/base/foreign_text.h"
 #include "format/cli/output.h"
 #include "format/file_system.h"
-#include "runtime/cli/command_support.h"
+#include "runtime/cli/loading.h"
 
 namespace dspack::runtime {
+
+void add_chat_options(format::OptionTable& table, ChatOptions& chat) {
+  table.add("--chat-template", "NAME|FILE", chat.chat_template,
+            "Chat template: a built-in name (a wrong one lists them) or a file with its Jinja source");
+  table.add("--thinking", "on|off", chat.thinking, format::one_of<bool>({{"on", true}, {"off", false}}),
+            "Whether the answer begins with reasoning (DeepSeek-V3.1; default: off)");
+}
+
+format::OptionTable::Option add_tokens(format::OptionTable& table, TokenArgument& tokens, const std::string& about) {
+  const auto take = [&tokens](const std::vector<std::string>& words) -> Result<void> {
+    const std::string& first = words.front();
+    if (words.size() == 1 && (first == "-" || (first.starts_with('@') && first.size() > 1))) {
+      tokens.file = first == "-" ? first : first.substr(1);
+      return {};
+    }
+    for (const std::string& word : words) {
+      TRY_ASSIGN(const std::vector<uint32_t> ids, parse_token_ids(word));
+      if (ids.empty()) return invalid("a token id is empty");
+      tokens.ids.insert(tokens.ids.end(), ids.begin(), ids.end());
+    }
+    return {};
+  };
+  return table.words("--tokens", "1,2,3|@FILE|-", take, about);
+}
 
 Result<std::string> read_prompt(const std::string& prompt) {
   if (prompt != "-") return prompt;

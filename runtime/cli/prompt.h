@@ -1,16 +1,38 @@
-// From what the user wrote to token ids: prompts and conversations, given as text, as a file or on standard input.
-// Threads: call from the main thread.
+// From what the user wrote to token ids: the options of prompts, conversations and token ids, given as text, as a file
+// or on standard input. Threads: call from the main thread. Lifetime: what options are read into must live until the
+// command line was parsed.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "runtime/cli/options.h"
+#include "format/cli/option_table.h"
 #include "runtime/generate/text_model.h"
 #include "runtime/text/chat_json.h"
 
 namespace dspack::runtime {
+
+/// How a conversation becomes a prompt.
+struct ChatOptions {
+  std::string chat_template;     // a known name, or a file with the Jinja source of one; empty: the repository's
+  std::optional<bool> thinking;  // for templates with such a switch
+};
+
+/// --chat-template and --thinking.
+void add_chat_options(format::OptionTable& table, ChatOptions& chat);
+
+/// Token ids, or where they are.
+struct TokenArgument {
+  std::vector<uint32_t> ids;
+  std::string file;  // "-": standard input; empty: `ids` are they
+  [[nodiscard]] bool is_given() const { return !ids.empty() || !file.empty(); }
+};
+
+/// --tokens 1,2,3 or @FILE or -; the file is read later.
+format::OptionTable::Option add_tokens(format::OptionTable& table, TokenArgument& tokens,
+                                       const std::string& about = "Token ids, with commas between");
 
 /// The prompt, or for "-" all of standard input. Errors: io; budget (above 64 MiB).
 [[nodiscard]] Result<std::string> read_prompt(const std::string& prompt);

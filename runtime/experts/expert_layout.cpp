@@ -15,19 +15,6 @@ namespace {
 constexpr uint64_t kAlignment = 256;
 constexpr std::array<const char*, 3> kProjections = {"gate_proj", "up_proj", "down_proj"};
 
-uint64_t data_bytes_of(const kernels::Weight& form) {
-  return uint64_t{form.out} * form.in * (bits_of(form.dtype) / 8);
-}
-
-uint64_t scale_bytes_of(const kernels::Weight& form) {
-  return ceil_div(form.out, form.block_out) * ceil_div(form.in, form.block_in) * sizeof(float);
-}
-
-bool is_stored_alike(const SlotPlan::Matrix& a, const SlotPlan::Matrix& b) {
-  return a.form.dtype == b.form.dtype && a.scale.has_value() == b.scale.has_value() &&
-         a.form.block_out == b.form.block_out && a.form.block_in == b.form.block_in;
-}
-
 Error stored_otherwise(ExpertKey key, const char* projection) {
   return {ErrorKind::unsupported,
           fmt::format("layer {}, expert {}: its {} is stored in another way than that of the layer's first expert; "
@@ -37,22 +24,16 @@ Error stored_otherwise(ExpertKey key, const char* projection) {
 
 ExpertLayout layout_of(const SlotPlan& plan) {
   ExpertLayout layout;
-  uint64_t end = 0;
-  const auto place = [&](uint64_t bytes) {
-    const uint64_t at = end;
-    end = round_up(end + bytes, kAlignment);
-    return at;
-  };
-  for (size_t i = 0; i < layout.places.size(); ++i) {
-    ExpertLayout::Place& to = layout.places[i];
-    to.matrix.form = plan.matrices[i].form;
-    to.data_bytes = data_bytes_of(to.matrix.form);
-    to.matrix.data = place(to.data_bytes);
-    if (!plan.matrices[i].scale) continue;
-    to.scale_bytes = scale_bytes_of(to.matrix.form);
-    to.matrix.scale = place(to.scale_bytes);
+  for (size_t i = 0; i < layout.matrices.size(); ++i) {
+    SlotPlan::Matrix& matrix = layout.matrices[i];
+    matrix.form = plan.matrices[i].form;
+    for (size_t plane = 0; plane < matrix.planes.size(); ++plane) {
+      const uint64_t bytes = kernels::plane_size(matrix.form, plane).bytes;
+      if (bytes == 0) continue;
+      matrix.planes[plane] = layout.expert_bytes;
+      layout.expert_bytes = round_up(layout.expert_bytes + bytes, kAlignment);
+    }
   }
-  layout.expert_bytes = end;
   return layout;
 }
 
@@ -70,28 +51,18 @@ Result<std::map<LayerId, ExpertLayout>> lay_out_experts(const format::Checkpoint
       const auto [place, is_first] = layouts.try_emplace(layer);
       if (is_first) place->second = layout_of(*plan);
       for (size_t i = 0; i < kProjections.size(); ++i) {
-        if (!is_stored_alike(place->second.places[i].matrix, plan->matrices[i]))
-          return stored_otherwise(key, kProjections[i]);
+        if (place->second.matrices[i].form != plan->matrices[i].form) return stored_otherwise(key, kProjections[i]);
       }
     }
   }
   return layouts;
 }
 
-bool is_same_layout(const ExpertLayout& a, const ExpertLayout& b) {
-  return a.expert_bytes == b.expert_bytes &&
-         std::ranges::equal(a.places, b.places, [](const ExpertLayout::Place& x, const ExpertLayout::Place& y) {
-           return is_stored_alike(x.matrix, y.matrix) && x.matrix.form.out == y.matrix.form.out &&
-                  x.matrix.form.in == y.matrix.form.in;
-         });
-}
-
 std::vector<SlotLayout> device_slot_layouts(const std::map<LayerId, ExpertLayout>& layouts, uint32_t experts) {
   std::vector<SlotLayout> merged;
   for (const auto& layer : layouts) {
-    const auto alike = std::ranges::find_if(merged, [&](const SlotLayout& other) {
-      return is_same_layout(layouts.at(other.layers.front()), layer.second);
-    });
+    const auto alike = std::ranges::find_if(
+        merged, [&](const SlotLayout& other) { return layouts.at(other.layers.front()) == layer.second; });
     SlotLayout& into = alike == merged.end() ? merged.emplace_back() : *alike;
     into.slot_bytes = layer.second.expert_bytes;
     into.experts += experts;
@@ -101,13 +72,8 @@ std::vector<SlotLayout> device_slot_layouts(const std::map<LayerId, ExpertLayout
 }
 
 ExpertWeights weights_at(const ExpertLayout& layout, kernels::Slice begin) {
-  const auto linear = [&](const ExpertLayout::Place& place) {
-    kernels::Weight weight = place.matrix.form;
-    weight.data = begin.at(place.matrix.data);
-    if (place.matrix.scale) weight.scale = begin.at(*place.matrix.scale);
-    return Linear(weight);
-  };
-  return {.gate = linear(layout.places[0]), .up = linear(layout.places[1]), .down = linear(layout.places[2])};
+  return {
+      .gate = layout.matrices[0].at(begin), .up = layout.matrices[1].at(begin), .down = layout.matrices[2].at(begin)};
 }
 
 void upload_expert(kernels::Queue& queue, const ExpertLayout& layout, const ExpertWeights& from,
@@ -118,9 +84,11 @@ void upload_expert(kernels::Queue& queue, const ExpertLayout& layout, const Expe
   const std::array<const Linear*, 3> sources = {&from.gate, &from.up, &from.down};
   const std::array<const Linear*, 3> targets = {&to.gate, &to.up, &to.down};
   for (size_t i = 0; i < sources.size(); ++i) {
-    const ExpertLayout::Place& place = layout.places[i];
-    upload(targets[i]->weight().data, sources[i]->weight().data, place.data_bytes);
-    if (place.matrix.scale) upload(targets[i]->weight().scale, sources[i]->weight().scale, place.scale_bytes);
+    const kernels::Weight& source = sources[i]->weight();
+    for (size_t plane = 0; plane < kernels::kPlanes; ++plane) {
+      const uint64_t bytes = kernels::plane_size(layout.matrices[i].form, plane).bytes;
+      if (bytes != 0) upload(targets[i]->weight().planes[plane], source.planes[plane], bytes);
+    }
   }
 }
 

@@ -15,13 +15,10 @@
 namespace dspack::runtime {
 
 struct ExpertLayout {
-  /// A matrix, counted from the expert's first byte.
-  struct Place {
-    SlotPlan::Matrix matrix;
-    uint64_t data_bytes = 0, scale_bytes = 0;
-  };
-  std::array<Place, 3> places;  // gate, up, down
+  std::array<SlotPlan::Matrix, 3> matrices;  // gate, up, down, counted from the expert's first byte
   uint64_t expert_bytes = 0;
+
+  [[nodiscard]] bool operator==(const ExpertLayout&) const = default;
 };
 
 /// Which experts a device is to hold.
@@ -39,9 +36,6 @@ enum class ExpertPresence { all, some };
 [[nodiscard]] Result<std::map<LayerId, ExpertLayout>> lay_out_experts(const format::Checkpoint& checkpoint,
                                                                       const DeviceExperts& wanted,
                                                                       ExpertPresence presence);
-
-/// Whether one table can hold experts of both.
-[[nodiscard]] bool is_same_layout(const ExpertLayout& a, const ExpertLayout& b);
 
 /// Layers whose experts share slots in device memory: those of one layout. In order of their first layer.
 [[nodiscard]] std::vector<SlotLayout> device_slot_layouts(const std::map<LayerId, ExpertLayout>& layouts,

@@ -3,11 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 
 #include "format/base/checked.h"
 #include "runtime/model/names.h"
-#include "runtime/weights/weight_group.h"
 
 namespace dspack::runtime {
 
@@ -35,16 +33,15 @@ class SlotPlanner {
 
   Result<void> add_matrix(size_t index, const char* projection, uint32_t out, uint32_t in, const ExpertShape& shape) {
     const std::string name = names::expert(key_) + "." + projection + ".weight";
-    TRY_ASSIGN(const LinearSource source, find_linear(checkpoint_, name, out, in, shape.fp8_block));
+    TRY_ASSIGN(const StoredMatrix stored, find_matrix(checkpoint_, name, out, in, shape.fp8_block));
     SlotPlan::Matrix& matrix = plan_.matrices[index];
-    matrix.form = source.form;
-    const uint64_t element = std::max(1U, bits_of(source.weight->dtype) / 8);
-    matrix.data = place_of(*source.weight);
-    if (matrix.data % element != 0) matrix.data = move(*source.weight, source.weight->range.size(), false);
-    if (source.scale == nullptr) return {};
-    const uint64_t stored = place_of(*source.scale);
-    const bool usable = source.scale->dtype == Dtype::f32 && stored % sizeof(float) == 0;
-    matrix.scale = usable ? stored : move(*source.scale, source.scale_values() * sizeof(float), true);
+    matrix.form = stored.form;
+    for (size_t i = 0; i < stored.planes.size(); ++i) {
+      const StoredPlane& plane = stored.planes[i];
+      if (plane.tensor == nullptr) continue;
+      const uint64_t from = place_of(*plane.tensor);
+      matrix.planes[i] = plane.is_usable_at(from) ? from : move(plane, from);
+    }
     return {};
   }
 
@@ -64,10 +61,10 @@ class SlotPlanner {
     return part->at + (tensor.range.begin - part->extent.range.begin);
   }
 
-  uint64_t move(const format::TensorEntry& tensor, uint64_t bytes, bool to_f32) {
+  uint64_t move(const StoredPlane& plane, uint64_t from) {
     const uint64_t to = round_up(end_, kLine);
-    plan_.moves.push_back({.tensor = &tensor, .from = place_of(tensor), .to = to, .to_f32 = to_f32});
-    end_ = to + bytes;
+    plan_.moves.push_back({.plane = plane, .from = from, .to = to});
+    end_ = to + plane.bytes;
     return to;
   }
 
@@ -88,6 +85,14 @@ Result<SlotPlan> plan_slot(const format::Checkpoint& checkpoint, ExpertKey key, 
   return planner.finish();
 }
 
+Linear SlotPlan::Matrix::at(kernels::Slice begin) const {
+  kernels::Weight weight{form};
+  for (size_t i = 0; i < planes.size(); ++i) {
+    if (planes[i]) weight.planes[i] = begin.at(*planes[i]);
+  }
+  return Linear(weight);
+}
+
 Error explained(const Error& error, ExpertKey key) {
   Error placed = error.in(fmt::format("layer {}, expert {}", key.layer.value, key.expert.value));
   if (error.kind == ErrorKind::not_found) placed.message += "; fetch it from where the repository is from";
@@ -96,24 +101,14 @@ Error explained(const Error& error, ExpertKey key) {
 
 void finish_slot(const SlotPlan& plan, std::span<std::byte> slot) {
   for (const SlotPlan::Move& move : plan.moves) {
-    const auto stored = slot.subspan(move.from, move.tensor->range.size());
-    if (!move.to_f32) {
-      std::memcpy(slot.data() + move.to, stored.data(), stored.size());
-      continue;
-    }
-    const size_t count = stored.size() / (bits_of(move.tensor->dtype) / 8);
-    widen_to_f32(move.tensor->dtype, stored, {reinterpret_cast<float*>(slot.data() + move.to), count});
+    move.plane.convert(slot.subspan(move.from, move.plane.tensor->range.size()),
+                       slot.subspan(move.to, move.plane.bytes));
   }
 }
 
 ExpertWeights weights_in(const SlotPlan& plan, kernels::Buffer& slot) {
-  const auto linear = [&](const SlotPlan::Matrix& matrix) {
-    kernels::Weight weight = matrix.form;
-    weight.data = {.buffer = &slot, .offset_bytes = matrix.data};
-    if (matrix.scale) weight.scale = {.buffer = &slot, .offset_bytes = *matrix.scale};
-    return Linear(weight);
-  };
-  return {.gate = linear(plan.matrices[0]), .up = linear(plan.matrices[1]), .down = linear(plan.matrices[2])};
+  const kernels::Slice begin{.buffer = &slot};
+  return {.gate = plan.matrices[0].at(begin), .up = plan.matrices[1].at(begin), .down = plan.matrices[2].at(begin)};
 }
 
 }  // namespace dspack::runtime

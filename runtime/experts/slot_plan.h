@@ -12,6 +12,7 @@
 
 #include "format/checkpoint.h"
 #include "runtime/experts/expert_store.h"
+#include "runtime/weights/weight_format.h"
 
 namespace dspack::runtime {
 
@@ -33,17 +34,19 @@ struct SlotPlan {
     const format::TensorEntry* tensor = nullptr;
     uint64_t at = 0;
   };
-  /// What has to be done before the weights can be used: values that kernels want as aligned FP32, or matrices whose
-  /// place in the file does not suit their elements.
+  /// What has to be done before the weights can be used: a plane that kernels want otherwise than it is stored, or
+  /// whose place in the file does not suit its elements.
   struct Move {
-    const format::TensorEntry* tensor = nullptr;
+    StoredPlane plane;
     uint64_t from = 0, to = 0;
-    bool to_f32 = false;
   };
   struct Matrix {
-    kernels::Weight form;  // all but the slices
-    uint64_t data = 0;
-    std::optional<uint64_t> scale;
+    kernels::WeightForm form;
+    std::array<std::optional<uint64_t>, kernels::kPlanes> planes;  // where they are; nullopt: there is none
+
+    /// The weight whose planes lie so far from `begin`.
+    [[nodiscard]] Linear at(kernels::Slice begin) const;
+    [[nodiscard]] bool operator==(const Matrix&) const = default;
   };
 
   std::vector<Part> parts;      // by file and offset

@@ -19,7 +19,8 @@ constexpr uint32_t kMaxChunk = 4096;
 /// `model` has its layer map and the cache's type.
 uint32_t default_context(const ModelConfig& config, const ModelOptions& model) {
   const uint64_t position =
-      KvCache::bytes_of(model.layer_map.size(), 1, config.cache_shape(), model.kv_dtype).value_or(kDefaultCacheBytes);
+      KvCache::bytes_of(model.layer_map.size(), 1, make_attention(config, model.attention())->cache_planes())
+          .value_or(kDefaultCacheBytes);
   const uint64_t most = std::max<uint64_t>(1, kDefaultCacheBytes / std::max<uint64_t>(position, 1));
   return static_cast<uint32_t>(std::min<uint64_t>({config.longest_context(), kDefaultContext, most}));
 }
@@ -98,7 +99,6 @@ Result<LoadPlan> plan_for(ChosenDevice& chosen, const LoadContext& context, form
   TRY_ASSIGN(model.context, context_length(config, model, options.context));
   model.max_rows = std::min(model.context, kMaxChunk);
   model.wave_rows = wave_rows_for(model.max_rows);
-  model.attention = options.attention;
   plan.with_mtp = options.speculation && MtpModule::is_present(checkpoint, config);
   for (const LayerId layer : model.layer_map) {
     if (config.is_moe(layer)) plan.expert_layers.insert(layer);

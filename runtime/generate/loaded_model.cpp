@@ -71,8 +71,20 @@ Result<void> LoadedModel::assemble(const ModelConfig& config, const LoadOptions&
       .device = chosen_->device(), .queue = chosen_->queue(), .files = *files_, .fp8_block = config.fp8_block};
   TRY(make_experts(config, plan, options, std::move(policy), stop));
   TRY_ASSIGN(model_, Model::load(context, config, plan.model, *experts_, stop));
+  TRY_ASSIGN(Scratch scratch, model_->make_scratch());
+  scratch_.emplace(std::move(scratch));
+  TRY_ASSIGN(picker_, TokenPicker::make(*model_, *scratch_));
   if (!options.speculation) return {};
-  return add_speculation(context, *options.speculation, stop);
+  return load_mtp(context, *options.speculation, stop);
+}
+
+Result<Session> LoadedModel::start_session() {
+  TRY_ASSIGN(Sequence sequence, model_->make_sequence(speculation_ ? Model::Drafting::mtp : Model::Drafting::none));
+  return Session(engine(), std::move(sequence), speculation_);
+}
+
+uint64_t LoadedModel::scratch_bytes() const {
+  return scratch_->size_bytes() + model_->table_bytes() + picker_->scratch_bytes();
 }
 
 Result<void> LoadedModel::make_experts(const ModelConfig& config, const LoadPlan& plan, const LoadOptions& options,
@@ -114,8 +126,8 @@ Result<void> LoadedModel::flush_routes() {
   return recorder_->flush();
 }
 
-Result<void> LoadedModel::add_speculation(const LoadContext& context, const SpeculationOptions& options,
-                                          const std::stop_token& stop) {
+Result<void> LoadedModel::load_mtp(const LoadContext& context, const SpeculationOptions& options,
+                                   const std::stop_token& stop) {
   const ModelConfig& config = model_->config();
   if (!MtpModule::is_present(checkpoint_, config)) {
     if (!options.drafts) return {};
@@ -131,7 +143,7 @@ Result<void> LoadedModel::add_speculation(const LoadContext& context, const Spec
                     repository_->description(), names::layer(LayerId(config.layers)))};
   }
   TRY_ASSIGN(mtp_, MtpModule::load(context, *model_, stop));
-  speculator_.emplace(*model_, *mtp_, options);
+  speculation_ = options;
   return {};
 }
 

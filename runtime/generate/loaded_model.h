@@ -18,8 +18,7 @@
 #include "runtime/experts/routed_experts.h"
 #include "runtime/experts/trace/route_recorder.h"
 #include "runtime/generate/device_choice.h"
-#include "runtime/generate/speculator.h"
-#include "runtime/model/model.h"
+#include "runtime/generate/session.h"
 #include "runtime/storage/io_choice.h"
 #include "runtime/storage/local_storage.h"
 #include "runtime/storage/open_storage.h"
@@ -34,11 +33,10 @@ struct LoadOptions {
   unsigned threads = 0;             // 0: one per available core
   std::string instruction_set;      // empty: the widest; see kernels::CpuOptions
   std::optional<format::LayerSelection> layers{};  // absent: the repository's layer map, else all
-  AttentionForm attention = AttentionForm::absorbed;
-  IoMethod io = IoMethod::automatic;   // how a local folder is read
-  bool verify = false;                 // every expert against its digest when it is read
-  std::string policy{kDefaultPolicy};  // which expert leaves a slot: policy_catalogue.h
-  std::string route_trace = {};        // file for the routes of the run; empty: none
+  IoMethod io = IoMethod::automatic;               // how a local folder is read
+  bool verify = false;                             // every expert against its digest when it is read
+  std::string policy{kDefaultPolicy};              // which expert leaves a slot: policy_catalogue.h
+  std::string route_trace = {};                    // file for the routes of the run; empty: none
   MemoryOptions memory = {};
   DeviceOptions device = {};
   PrefetchMode prefetch = PrefetchMode::automatic;  // reading experts before they are wanted
@@ -74,11 +72,17 @@ class LoadedModel {
                                                                  const LoadOptions& options,
                                                                  const std::stop_token& stop);
 
-  [[nodiscard]] Model& model() { return *model_; }
+  [[nodiscard]] const Model& model() const { return *model_; }
   /// nullptr: no drafting.
-  [[nodiscard]] MtpModule* mtp() { return mtp_.get(); }
-  /// nullptr: no drafting. For one session.
-  [[nodiscard]] Speculator* speculator() { return speculator_ ? &*speculator_ : nullptr; }
+  [[nodiscard]] const MtpModule* mtp() const { return mtp_.get(); }
+  [[nodiscard]] Engine engine() {
+    return {.model = *model_, .scratch = *scratch_, .picker = *picker_, .mtp = mtp_.get()};
+  }
+  /// A conversation of its own, which drafts if that was asked for and there is a module. Sessions may take turns; the
+  /// memory plan counts one. Errors: budget.
+  [[nodiscard]] Result<Session> start_session();
+  /// Activations and tables.
+  [[nodiscard]] uint64_t scratch_bytes() const;
   [[nodiscard]] format::Repository& repository() { return *repository_; }
   [[nodiscard]] const format::Checkpoint& checkpoint() const { return checkpoint_; }
   [[nodiscard]] const CheckpointFiles& files() const { return *files_; }
@@ -105,8 +109,7 @@ class LoadedModel {
   Result<void> assemble(const ModelConfig& config, const LoadOptions& options, const std::stop_token& stop);
   Result<void> make_experts(const ModelConfig& config, const LoadPlan& plan, const LoadOptions& options,
                             PolicyFactory policy, const std::stop_token& stop);
-  Result<void> add_speculation(const LoadContext& context, const SpeculationOptions& options,
-                               const std::stop_token& stop);
+  Result<void> load_mtp(const LoadContext& context, const SpeculationOptions& options, const std::stop_token& stop);
 
   std::unique_ptr<format::Repository> repository_;
   format::Checkpoint checkpoint_;
@@ -120,8 +123,10 @@ class LoadedModel {
   std::unique_ptr<RouteRecorder> recorder_;
   std::unique_ptr<RoutedExperts> experts_;
   std::unique_ptr<Model> model_;
+  std::optional<Scratch> scratch_;
+  std::unique_ptr<TokenPicker> picker_;
   std::unique_ptr<MtpModule> mtp_;
-  std::optional<Speculator> speculator_;
+  std::optional<SpeculationOptions> speculation_;
 };
 
 }  // namespace dspack::runtime

@@ -27,17 +27,20 @@ double log_likelihood(std::span<const float> logits, uint32_t token) {
 struct Scored {
   std::vector<double> likelihoods;
   uint32_t right = 0;
+  kernels::Rows last;  // output of the module
 };
 
 class Scorer {
  public:
   /// Scores at most the last `most` of the pending positions.
-  Scorer(MtpModule& module, std::span<const uint32_t> tokens, uint32_t vocab, uint32_t most)
+  Scorer(const MtpModule& module, Sequence& sequence, Scratch& scratch, std::span<const uint32_t> tokens, uint32_t most)
       : module_(module),
+        sequence_(sequence),
+        scratch_(scratch),
         tokens_(tokens),
-        vocab_(vocab),
-        start_(module.length()),
-        count_(module.pending()),
+        vocab_(module.head().weight().out),
+        start_(sequence.mtp()->length()),
+        count_(sequence.mtp()->pending()),
         first_scored_(count_ - 1 - std::min(count_ - 1, most)) {}
 
   // Runs all pending positions. The last one foretells a token that is not there yet.
@@ -48,11 +51,12 @@ class Scorer {
       const uint32_t to = std::min(first + rows.rows, count_ - 1);
       if (from >= to) return;
       logits_.resize(size_t{to - from} * vocab_);
-      module_.logits(rows_of(rows, from - first, to - from), logits_);
+      module_.logits(rows_of(rows, from - first, to - from), scratch_, logits_);
       for (uint32_t i = from; i < to; ++i)
         add(scored, std::span(logits_).subspan(size_t{i - from} * vocab_, vocab_), tokens_[start_ + i + 2]);
     };
-    TRY(module_.catch_up(tokens_.subspan(start_ + 1, count_), hidden, stop, score));
+    TRY_ASSIGN(scored.last,
+               module_.catch_up(sequence_, scratch_, tokens_.subspan(start_ + 1, count_), hidden, stop, score));
     return scored;
   }
 
@@ -63,7 +67,9 @@ class Scorer {
     if (best == token) ++scored.right;
   }
 
-  MtpModule& module_;
+  const MtpModule& module_;
+  Sequence& sequence_;
+  Scratch& scratch_;
   std::span<const uint32_t> tokens_;
   uint32_t vocab_;
   uint32_t start_;  // the first pending position
@@ -101,21 +107,22 @@ void HiddenChoice::add(const std::vector<double>& post_norm, const std::vector<d
   settled_ = clear || tokens_ >= kMostScored;
 }
 
-Result<void> HiddenChoice::catch_up(MtpModule& module, std::span<const uint32_t> tokens, uint32_t vocab,
-                                    const std::stop_token& stop) {
-  DSPACK_CHECK(module.pending() > 0 && module.length() + module.pending() + 1 == tokens.size(), "other tokens");
-  Scorer scorer(module, tokens, vocab, kMostScored - tokens_);
+Result<kernels::Rows> HiddenChoice::catch_up(const MtpModule& module, Sequence& sequence, Scratch& scratch,
+                                             std::span<const uint32_t> tokens, const std::stop_token& stop) {
+  MtpState& state = *sequence.mtp();
+  DSPACK_CHECK(state.pending() > 0 && state.length() + state.pending() + 1 == tokens.size(), "other tokens");
+  Scorer scorer(module, sequence, scratch, tokens, kMostScored - tokens_);
   TRY_ASSIGN(const Scored pre_norm, scorer.run(MtpHidden::pre_norm, stop));
-  module.undo_catch_up();
+  state.undo_catch_up();
   TRY_ASSIGN(const Scored post_norm, scorer.run(MtpHidden::post_norm, stop));
   post_norm_.right += post_norm.right;
   pre_norm_.right += pre_norm.right;
   add(post_norm.likelihoods, pre_norm.likelihoods);
-  if (chosen_ == MtpHidden::post_norm) return {};
+  if (chosen_ == MtpHidden::post_norm) return post_norm.last;
   // What the module has read before in the other way stays so: it can make drafts of this conversation a little worse.
-  module.undo_catch_up();
-  TRY(scorer.run(MtpHidden::pre_norm, stop));
-  return {};
+  state.undo_catch_up();
+  TRY_ASSIGN(const Scored again, scorer.run(MtpHidden::pre_norm, stop));
+  return again.last;
 }
 
 }  // namespace dspack::runtime

@@ -33,10 +33,11 @@ class HiddenChoice {
   [[nodiscard]] bool is_settled() const { return settled_; }
   [[nodiscard]] HiddenScores scores() const;
 
-  /// Scores the pending positions of `module`, and catches it up on them with the setting that is then chosen.
-  /// `tokens`: all so far; the model has passed all but the last. Precondition: not settled, something is pending.
-  [[nodiscard]] Result<void> catch_up(MtpModule& module, std::span<const uint32_t> tokens, uint32_t vocab,
-                                      const std::stop_token& stop);
+  /// Scores the pending positions of `sequence`, and catches the module up on them with the setting that is then
+  /// chosen; returns what MtpModule::catch_up does. `tokens`: all so far; the model has passed all but the last.
+  /// Precondition: not settled, something is pending.
+  [[nodiscard]] Result<kernels::Rows> catch_up(const MtpModule& module, Sequence& sequence, Scratch& scratch,
+                                               std::span<const uint32_t> tokens, const std::stop_token& stop);
 
  private:
   void add(const std::vector<double>& post_norm, const std::vector<double>& pre_norm);

@@ -34,7 +34,7 @@ format::Json choice_json(const HiddenChoice& choice) {
 
 }  // namespace
 
-MtpStats collect_mtp_stats(const Speculator& speculator, const format::Checkpoint& checkpoint,
+MtpStats collect_mtp_stats(const Speculator& speculator, const MtpState& state, const format::Checkpoint& checkpoint,
                            const ExpertStoreStats& experts) {
   const MtpModule& module = speculator.module();
   MtpStats stats{.speculation = speculator.stats(),
@@ -45,8 +45,8 @@ MtpStats collect_mtp_stats(const Speculator& speculator, const format::Checkpoin
                  .shares_embedding = module.shares_embedding(),
                  .read_weight_bytes = module.bytes_read(),
                  .weight_bytes = module.weight_bytes(),
-                 .cache_bytes = module.cache_bytes(),
-                 .scratch_bytes = module.scratch_bytes()};
+                 .cache_bytes = state.cache_bytes(),
+                 .scratch_bytes = module.scratch_bytes() + state.residual_bytes()};
   for (const ExpertKey& key : experts.read_experts) {
     if (key.layer != module.layer()) continue;
     for (const uint32_t tensor : checkpoint.expert(key))

@@ -15,7 +15,7 @@ struct MtpStats {
   SpeculationStats speculation;
   std::optional<uint32_t> drafts;  // a step; absent: chosen by measurement
   MtpHidden hidden = MtpHidden::post_norm;
-  bool finds_hidden = false;      // --mtp-hidden auto
+  bool finds_hidden = false;      // --dev mtp-hidden=auto
   bool shares_head = false;       // with the main model, in memory
   bool shares_embedding = false;  // rows are read from the main model's table
   uint64_t read_weight_bytes = 0;
@@ -25,8 +25,8 @@ struct MtpStats {
   uint64_t scratch_bytes = 0;
 };
 
-[[nodiscard]] MtpStats collect_mtp_stats(const Speculator& speculator, const format::Checkpoint& checkpoint,
-                                         const ExpertStoreStats& experts);
+[[nodiscard]] MtpStats collect_mtp_stats(const Speculator& speculator, const MtpState& state,
+                                         const format::Checkpoint& checkpoint, const ExpertStoreStats& experts);
 
 /// The object "mtp" of `--stats`.
 [[nodiscard]] format::Json to_json(const MtpStats& stats);

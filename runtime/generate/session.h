@@ -1,6 +1,8 @@
-// A conversation with a model: what the KV cache holds, prefill, and the loop that decodes token after token.
-// Threads: single-thread. Lifetime: borrows the model. Errors: invalid (a prompt that is empty or too long, an id
-// outside the vocabulary), those of the forward pass and the sampler. An interruption is no error: it ends the answer.
+// A conversation with a model as a policy over its sequence: prefill of what the sequence does not hold, and the loop
+// that decodes token after token.
+// Threads: single-thread. Lifetime: owns the sequence, borrows what the engine borrows. Errors: invalid (a prompt that
+// is empty or too long, an id outside the vocabulary), those of the forward pass and the sampler. An interruption is no
+// error: it ends the answer.
 #pragma once
 
 #include <cstdint>
@@ -10,9 +12,7 @@
 #include <stop_token>
 #include <vector>
 
-#include "runtime/generate/sampler.h"
 #include "runtime/generate/speculator.h"
-#include "runtime/model/model.h"
 
 namespace dspack::runtime {
 
@@ -39,10 +39,10 @@ struct Answer {
 
 /// Sums over the session.
 struct SessionTimes {
-  uint64_t prefill_tokens = 0;  // computed; what the cache still held is not
+  uint64_t prefill_tokens = 0;  // computed; what the sequence still held is not
   double prefill_seconds = 0;
-  uint64_t decode_tokens = 0;  // of passes behind the prompt's, the end token included
-  uint64_t decode_passes = 0;  // as many as tokens, unless drafts stood
+  uint64_t decode_tokens = 0;  // of passes after the prompt's, the end token included
+  uint64_t decode_passes = 0;  // as many as tokens, unless drafts were accepted
   double decode_seconds = 0;
 };
 
@@ -51,39 +51,41 @@ using TokenCallback = std::function<bool(uint32_t token)>;
 
 class Session {
  public:
-  /// `speculator`: drafts for this model; nullptr: one pass a token. What is said does not depend on it (see
-  /// speculator.h); it must see every pass, so it belongs to this session alone.
-  explicit Session(Model& model, Speculator* speculator = nullptr) : model_(model), speculator_(speculator) {}
+  /// `speculation`: how tokens are drafted, for which the engine has a module and the sequence room; absent: one pass a
+  /// token. What is said does not depend on it (see speculator.h).
+  Session(const Engine& engine, Sequence sequence, const std::optional<SpeculationOptions>& speculation = std::nullopt);
 
-  /// Continues `prompt` (the whole conversation so far). The part of it that the cache still holds is not computed
+  /// Continues `prompt` (the whole conversation so far). The part of it that the sequence still holds is not computed
   /// again.
   [[nodiscard]] Result<Answer> generate(std::span<const uint32_t> prompt, const GenerateOptions& options,
                                         Sampler& sampler, const TokenCallback& on_token, const std::stop_token& stop);
 
   /// Logits after every token of `prompt`, in order and some rows at a time: `on_rows` gets FP32 [rows, vocab]. At most
-  /// `chunk` tokens go through the model at once (0: as many as fit). Starts with an empty cache.
+  /// `chunk` tokens go through the model at once (0: as many as fit). Starts with an empty sequence. `trace` is
+  /// told of the modules of every pass.
   using LogitsCallback = std::function<void(std::span<const float> rows)>;
   [[nodiscard]] Result<void> logits(std::span<const uint32_t> prompt, uint32_t chunk, const LogitsCallback& on_rows,
-                                    const std::stop_token& stop);
+                                    const std::stop_token& stop, Trace* trace = nullptr);
 
   /// Length of a row of logits.
-  [[nodiscard]] uint32_t vocab() const { return model_.config().vocab; }
+  [[nodiscard]] uint32_t vocab() const { return engine_.model.config().vocab; }
 
   /// Forgets the conversation.
-  void clear();
+  void clear() { sequence_.truncate(0); }
 
+  [[nodiscard]] Sequence& sequence() { return sequence_; }
+  [[nodiscard]] const Sequence& sequence() const { return sequence_; }
+  /// nullptr: nothing is drafted.
+  [[nodiscard]] const Speculator* speculator() const { return speculator_ ? &*speculator_ : nullptr; }
   [[nodiscard]] const SessionTimes& times() const { return times_; }
 
  private:
   [[nodiscard]] Result<void> check(std::span<const uint32_t> prompt) const;
   [[nodiscard]] Result<HiddenStates> append(std::span<const uint32_t> tokens, Phase phase, const std::stop_token& stop,
-                                            const std::optional<TokenDraw>& draw = std::nullopt);
+                                            const PassOptions& options);
   [[nodiscard]] size_t common_length(std::span<const uint32_t> prompt) const;
   [[nodiscard]] Result<HiddenStates> prefill(std::span<const uint32_t> prompt, const std::stop_token& stop);
-  /// The token that follows `context`, of whose last one `final` is the hidden state.
-  [[nodiscard]] Result<uint32_t> choose(const kernels::Rows& final, std::span<const uint32_t> context,
-                                        Sampler& sampler);
-  /// What follows `tokens` for certain, of whose last one and the drafts behind it `final` are the hidden states.
+  /// What follows `tokens` for certain, of whose last one and the drafts after it `final` are the hidden states.
   [[nodiscard]] Result<std::vector<uint32_t>> verify(const kernels::Rows& final, std::span<const uint32_t> tokens,
                                                      Sampler& sampler);
   [[nodiscard]] Result<std::vector<uint32_t>> begin(const HiddenStates& hidden, Sampler& sampler);
@@ -92,13 +94,11 @@ class Session {
   [[nodiscard]] std::optional<StopReason> deliver(std::span<const uint32_t> certain, const GenerateOptions& options,
                                                   const TokenCallback& on_token, const std::stop_token& stop,
                                                   Answer& answer) const;
-  /// Forgets all positions from `length` on.
-  void roll_back(size_t length);
 
-  Model& model_;
-  Speculator* speculator_;
-  std::vector<uint32_t> cached_;  // the tokens whose positions the cache holds
-  std::vector<float> logits_;     // of the rows of one step
+  Engine engine_;
+  Sequence sequence_;
+  std::optional<Speculator> speculator_;
+  std::vector<float> logits_;  // of the rows of one step
   SessionTimes times_;
 };
 

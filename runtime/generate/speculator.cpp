@@ -18,11 +18,11 @@ double sum_of(std::span<const Candidate> candidates) {
 
 }  // namespace
 
-Speculator::Speculator(Model& model, MtpModule& module, const SpeculationOptions& options)
-    : model_(model),
-      module_(module),
+Speculator::Speculator(const Engine& engine, const SpeculationOptions& options)
+    : engine_(engine),
       options_(options),
       policy_(options.drafts ? DraftPolicy::fixed(*options.drafts) : DraftPolicy::automatic(kMostAutomatic)) {
+  DSPACK_CHECK(engine.mtp != nullptr, "nothing to draft with");
   const uint32_t most = options.drafts.value_or(kMostAutomatic);
   stats_.tried.resize(most);
   stats_.stood.resize(most);
@@ -30,7 +30,8 @@ Speculator::Speculator(Model& model, MtpModule& module, const SpeculationOptions
 
 void Speculator::prefilled(uint64_t positions, double seconds) {
   if (positions == 0) return;
-  policy_.expect_catch_up(seconds / static_cast<double>(positions) / static_cast<double>(model_.layer_map().size()));
+  policy_.expect_catch_up(seconds / static_cast<double>(positions) /
+                          static_cast<double>(engine_.model.layer_map().size()));
 }
 
 MtpHidden Speculator::hidden() const {
@@ -38,40 +39,48 @@ MtpHidden Speculator::hidden() const {
   return stats_.choice.chosen();
 }
 
-// The module reads what the model has passed since; after it, its last output foretells the token behind tokens.back().
-Result<void> Speculator::catch_up(std::span<const uint32_t> tokens, const std::stop_token& stop) {
+// The module reads what the model has passed since; its last output then foretells the token after tokens.back().
+Result<kernels::Rows> Speculator::catch_up(Sequence& sequence, std::span<const uint32_t> tokens,
+                                           const std::stop_token& stop) {
   const auto start = Clock::now();
-  const uint32_t pending = module_.pending();
+  const MtpState& state = *sequence.mtp();
+  const uint32_t pending = state.pending();
+  kernels::Rows last;
   if (!options_.hidden && !stats_.choice.is_settled() && pending > 1) {
-    TRY(stats_.choice.catch_up(module_, tokens, model_.config().vocab, stop));
+    TRY_ASSIGN(last, stats_.choice.catch_up(module(), sequence, engine_.scratch, tokens, stop));
   } else {
-    TRY(module_.catch_up(tokens.subspan(module_.length() + 1, pending), hidden(), stop));
+    TRY_ASSIGN(last, module().catch_up(sequence, engine_.scratch, tokens.subspan(state.length() + 1, pending), hidden(),
+                                       stop));
   }
   stats_.caught_up += pending;
-  if (pending <= kMostAutomatic + 1) return {};  // as every step that drafts has it
-  counts_before_ = model_.experts().miss_counts();
+  if (pending <= kMostAutomatic + 1) return last;  // as every step that drafts has it
+  counts_before_ = engine_.model.experts().miss_counts();
   catch_up_seconds_ = seconds_since(start);
   policy_.record_catch_up(pending, catch_up_seconds_);
-  return {};
+  return last;
 }
 
-// What the module's last output makes of the token behind `context`.
-Result<std::vector<Candidate>> Speculator::proposal(std::span<const uint32_t> context, const Sampler& sampler) {
+// What the module's output makes of the token after `context`.
+Result<std::vector<Candidate>> Speculator::proposal(const kernels::Rows& output, std::span<const uint32_t> context,
+                                                    const Sampler& sampler) {
   if (sampler.takes_highest()) {
-    if (const auto token = module_.likeliest(module_.last())) return std::vector<Candidate>{{*token, 1.0}};
+    const auto tokens = engine_.picker.likeliest(module().normalised(output), module().head());
+    if (tokens) return std::vector<Candidate>{{tokens->front(), 1.0}};
   }
-  logits_.resize(model_.config().vocab);
-  module_.logits(module_.last(), logits_);
+  logits_.resize(engine_.model.config().vocab);
+  module().logits(output, engine_.scratch, logits_);
   return sampler.distribution(logits_, context);
 }
 
-Result<void> Speculator::draft(std::span<const uint32_t> tokens, uint32_t count, Sampler& sampler,
+Result<void> Speculator::draft(Sequence& sequence, std::span<const uint32_t> tokens, uint32_t count, Sampler& sampler,
                                const std::stop_token& stop) {
-  TRY(catch_up(tokens, stop));
+  TRY_ASSIGN(kernels::Rows last, catch_up(sequence, tokens, stop));
   std::vector<uint32_t> context(tokens.begin(), tokens.end());
   while (drafts_.size() < count) {
-    if (!drafts_.empty()) TRY(module_.chain(drafts_.back(), hidden(), stop));
-    TRY_ASSIGN(std::vector<Candidate> proposed, proposal(context, sampler));
+    if (!drafts_.empty()) {
+      TRY_ASSIGN(last, module().chain(sequence, engine_.scratch, last, drafts_.back(), hidden(), stop));
+    }
+    TRY_ASSIGN(std::vector<Candidate> proposed, proposal(last, context, sampler));
     drafts_.push_back(draw(proposed, sum_of(proposed), [&] { return sampler.uniform(); }));
     proposals_.push_back(std::move(proposed));
     context.push_back(drafts_.back());
@@ -79,17 +88,18 @@ Result<void> Speculator::draft(std::span<const uint32_t> tokens, uint32_t count,
   return {};
 }
 
-Result<std::span<const uint32_t>> Speculator::propose(std::span<const uint32_t> tokens, uint32_t most, Sampler& sampler,
-                                                      const std::stop_token& stop) {
+Result<std::span<const uint32_t>> Speculator::propose(Sequence& sequence, std::span<const uint32_t> tokens,
+                                                      uint32_t most, Sampler& sampler, const std::stop_token& stop) {
+  DSPACK_CHECK(sequence.mtp() != nullptr, "a sequence that keeps nothing for the module");
   step_start_ = Clock::now();
-  counts_before_ = model_.experts().miss_counts();
+  counts_before_ = engine_.model.experts().miss_counts();
   catch_up_seconds_ = 0;
   drafts_.clear();
   proposals_.clear();
-  const uint32_t count = std::min(policy_.next(module_.pending()), most);
+  const uint32_t count = std::min(policy_.next(sequence.mtp()->pending()), most);
   if (count == 0) return std::span<const uint32_t>();
-  const auto drafted = draft(tokens, count, sampler, stop);
-  module_.truncate(model_.cache().length());  // the module's own chain of outputs is no past
+  const auto drafted = draft(sequence, tokens, count, sampler, stop);
+  sequence.mtp()->truncate(sequence.length());  // the module's own chain of outputs is no past
   stats_.module_seconds += seconds_since(step_start_);
   if (!drafted) {
     drafts_.clear();
@@ -101,7 +111,7 @@ Result<std::span<const uint32_t>> Speculator::propose(std::span<const uint32_t> 
 
 Result<std::vector<uint32_t>> Speculator::verify(std::span<const uint32_t> tokens, std::span<const float> logits,
                                                  Sampler& sampler) {
-  const uint64_t vocab = model_.config().vocab;
+  const uint64_t vocab = engine_.model.config().vocab;
   DSPACK_CHECK(logits.size() == (drafts_.size() + 1) * vocab, "logits of other rows");
   std::vector<uint32_t> context(tokens.begin(), tokens.end());
   const auto certain = [&] {
@@ -132,7 +142,7 @@ std::vector<uint32_t> Speculator::verify(std::span<const uint32_t> likeliest) {
 
 void Speculator::count(uint32_t accepted) {
   const auto drafted = static_cast<uint32_t>(drafts_.size());
-  const MissCounts counts = model_.experts().miss_counts();
+  const MissCounts counts = engine_.model.experts().miss_counts();
   policy_.record({.drafted = drafted,
                   .accepted = accepted,
                   .seconds = seconds_since(step_start_) - catch_up_seconds_,

@@ -2,9 +2,10 @@
 // stand. What comes out is what the main model alone would have said: the same tokens at temperature 0, tokens of the
 // same distribution above (acceptance.h).
 //
-// A step is propose, then a pass of the model over the last token and the drafts, then verify.
-// Threads: single-thread. Lifetime: borrows model and module. Errors: those of running the module, of the sampler,
-// cancelled. After an error of `propose` nothing was drafted and the answer can go on.
+// A step is propose, then a pass of the model over the last token and the drafts, then verify. A speculator measures
+// what drafting brings to one conversation, and is that conversation's alone.
+// Threads: single-thread. Lifetime: borrows what the engine borrows. Errors: those of running the module, of the
+// sampler, cancelled. After an error of `propose` nothing was drafted and the answer can continue.
 #pragma once
 
 #include <chrono>
@@ -16,7 +17,7 @@
 
 #include "runtime/generate/draft_policy.h"
 #include "runtime/generate/mtp_hidden_choice.h"
-#include "runtime/generate/sampler.h"
+#include "runtime/generate/token_picker.h"
 #include "runtime/model/mtp.h"
 
 namespace dspack::runtime {
@@ -44,19 +45,16 @@ class Speculator {
   /// Most drafts of a step when their number is chosen by measurement.
   static constexpr uint32_t kMostAutomatic = 4;
 
-  Speculator(Model& model, MtpModule& module, const SpeculationOptions& options);
+  /// Precondition: the engine has a module.
+  Speculator(const Engine& engine, const SpeculationOptions& options);
 
-  /// After every pass of the model, prefill included.
-  void observe(const HiddenStates& states) { module_.observe(states.residual); }
-  /// The model's cache was cut.
-  void truncate(uint32_t length) { module_.truncate(length); }
   /// The model has read `positions` of a prompt in `seconds`; one layer, the module, will take its share of them.
   void prefilled(uint64_t positions, double seconds);
 
-  /// Up to `most` tokens that may follow `tokens`, of which the model has passed all but the last. None if drafting
-  /// does not pay. Borrowed until the next call.
-  [[nodiscard]] Result<std::span<const uint32_t>> propose(std::span<const uint32_t> tokens, uint32_t most,
-                                                          Sampler& sampler, const std::stop_token& stop);
+  /// Up to `most` tokens that may follow `tokens`, of which the sequence holds all but the last. None if drafting does
+  /// not pay. Borrowed until the next call.
+  [[nodiscard]] Result<std::span<const uint32_t>> propose(Sequence& sequence, std::span<const uint32_t> tokens,
+                                                          uint32_t most, Sampler& sampler, const std::stop_token& stop);
 
   /// What follows `tokens` for certain, given the model's logits [drafts + 1, vocab] after the last token and each
   /// draft: the drafts that stand, and one token more.
@@ -66,7 +64,7 @@ class Speculator {
   /// The same for a sampler that takes the highest logit, given the token that has it of each row.
   [[nodiscard]] std::vector<uint32_t> verify(std::span<const uint32_t> likeliest);
 
-  [[nodiscard]] const MtpModule& module() const { return module_; }
+  [[nodiscard]] const MtpModule& module() const { return *engine_.mtp; }
   [[nodiscard]] const SpeculationOptions& options() const { return options_; }
   [[nodiscard]] const SpeculationStats& stats() const { return stats_; }
   /// The hidden state that is in use.
@@ -75,13 +73,14 @@ class Speculator {
  private:
   using Clock = std::chrono::steady_clock;
 
-  Result<void> catch_up(std::span<const uint32_t> tokens, const std::stop_token& stop);
-  Result<void> draft(std::span<const uint32_t> tokens, uint32_t count, Sampler& sampler, const std::stop_token& stop);
-  [[nodiscard]] Result<std::vector<Candidate>> proposal(std::span<const uint32_t> context, const Sampler& sampler);
+  Result<kernels::Rows> catch_up(Sequence& sequence, std::span<const uint32_t> tokens, const std::stop_token& stop);
+  Result<void> draft(Sequence& sequence, std::span<const uint32_t> tokens, uint32_t count, Sampler& sampler,
+                     const std::stop_token& stop);
+  [[nodiscard]] Result<std::vector<Candidate>> proposal(const kernels::Rows& output, std::span<const uint32_t> context,
+                                                        const Sampler& sampler);
   void count(uint32_t accepted);
 
-  Model& model_;
-  MtpModule& module_;
+  Engine engine_;
   SpeculationOptions options_;
   DraftPolicy policy_;
   SpeculationStats stats_;

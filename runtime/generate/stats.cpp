@@ -170,14 +170,15 @@ std::optional<RunStats::VramBytes> vram_bytes(const ChosenDevice& chosen) {
 
 }  // namespace
 
-RunStats collect_stats(LoadedModel& loaded, const SessionTimes& times) {
-  Model& model = loaded.model();
+RunStats collect_stats(LoadedModel& loaded, const Session& session) {
+  const Model& model = loaded.model();
+  const Sequence& sequence = session.sequence();
   const CheckpointFiles& files = loaded.files();
   RunStats stats;
   stats.device = loaded.device().description();
-  stats.context = model.cache().capacity();
+  stats.context = sequence.capacity();
   stats.layer_map = model.layer_map();
-  stats.times = times;
+  stats.times = session.times();
   stats.io = loaded.io();
   stats.experts = loaded.experts().stats();
   stats.decode_bound = loaded.experts().decode_bound();
@@ -187,14 +188,14 @@ RunStats collect_stats(LoadedModel& loaded, const SessionTimes& times) {
                       .embedding = files.bytes_read(ReadPurpose::embedding),
                       .experts = stats.experts.bytes_read()};
   stats.memory_bytes = {.weights = model.weight_bytes(),
-                        .kv_cache = model.cache().size_bytes(),
-                        .scratch = model.scratch_bytes() + loaded.experts().scratch_bytes(),
+                        .kv_cache = sequence.cache().size_bytes(),
+                        .scratch = loaded.scratch_bytes() + loaded.experts().scratch_bytes(),
                         .experts = stats.experts.resident_bytes};
   stats.memory_plan = loaded.memory_plan();
   if (const auto peak = peak_resident_bytes()) stats.process_peak_bytes = *peak;
   std::set<LayerId> read_layers(stats.layer_map.begin(), stats.layer_map.end());
-  if (const Speculator* speculator = loaded.speculator()) {
-    stats.mtp = collect_mtp_stats(*speculator, loaded.checkpoint(), stats.experts);
+  if (const Speculator* speculator = session.speculator()) {
+    stats.mtp = collect_mtp_stats(*speculator, *sequence.mtp(), loaded.checkpoint(), stats.experts);
     stats.memory_bytes.weights += stats.mtp->weight_bytes;
     stats.memory_bytes.kv_cache += stats.mtp->cache_bytes;
     stats.memory_bytes.scratch += stats.mtp->scratch_bytes;

@@ -11,7 +11,6 @@
 #include "runtime/experts/schedule.h"
 #include "runtime/generate/loaded_model.h"
 #include "runtime/generate/mtp_stats.h"
-#include "runtime/generate/session.h"
 
 namespace dspack::runtime {
 
@@ -55,7 +54,7 @@ struct RunStats {
   std::optional<MtpStats> mtp;     // if there was drafting; the sums above contain it
 };
 
-[[nodiscard]] RunStats collect_stats(LoadedModel& loaded, const SessionTimes& times);
+[[nodiscard]] RunStats collect_stats(LoadedModel& loaded, const Session& session);
 
 /// The object that `--stats` writes.
 [[nodiscard]] format::Json to_json(const RunStats& stats);

@@ -22,7 +22,7 @@ Result<Embedding> Embedding::make(CheckpointFiles& files, std::string_view name,
 Result<void> Embedding::lookup(kernels::Queue& queue, std::span<const uint32_t> tokens, const kernels::Rows& rows,
                                const std::stop_token& stop) const {
   DSPACK_CHECK(rows.rows == tokens.size() && rows.cols == hidden_, "no place for the rows");
-  const uint64_t row_bytes = uint64_t{hidden_} * (bits_of(table_->dtype) / 8);
+  const uint64_t row_bytes = bytes_of(table_->dtype, hidden_);
   std::vector<format::Extent> wanted;
   for (const uint32_t token : tokens) {
     const uint64_t begin = table_->range.begin + token * row_bytes;

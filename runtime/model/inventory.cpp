@@ -6,7 +6,7 @@
 #include <array>
 
 #include "runtime/model/names.h"
-#include "runtime/weights/stored_kinds.h"
+#include "runtime/weights/weight_format.h"
 
 namespace dspack::runtime {
 
@@ -42,12 +42,12 @@ bool has(Names names, std::string_view name) {
   return std::ranges::find(names, name) != names.end();
 }
 
-// Whether `name` is a tensor of one of these linear layers, as some kind stores it.
+// Whether `name` is a tensor of one of these linear layers, in some format.
 bool of_linear(Names layers, std::string_view name) {
   const size_t dot = name.rfind('.');
   if (dot == std::string_view::npos || !has(layers, name.substr(0, dot))) return false;
-  return std::ranges::any_of(stored_kinds(),
-                             [&](const StoredKind& kind) { return has(kind.parts, name.substr(dot + 1)); });
+  return std::ranges::any_of(weight_formats(),
+                             [&](const WeightFormat& format) { return has(format.suffixes, name.substr(dot + 1)); });
 }
 
 bool known_attention(const ModelConfig& config, std::string_view name) {
@@ -84,13 +84,6 @@ bool known(const format::Checkpoint& checkpoint, const ModelConfig& config, cons
   return config.is_moe(layer) ? known_moe(config, part, tensor.place.expert) : of_linear(kDense, part);
 }
 
-// An FP8 weight without its scale is found here, before the router asks for it in the middle of an answer.
-Result<void> check_stored(const format::Checkpoint& checkpoint, const format::TensorEntry& tensor) {
-  if (tensor.dtype != Dtype::f8_e4m3 || !tensor.name.ends_with(".weight")) return {};
-  if (find_scale(checkpoint, tensor) != nullptr) return {};
-  return missing_scale(checkpoint, tensor);
-}
-
 }  // namespace
 
 Result<void> refuse_unknown_tensors(const format::Checkpoint& checkpoint, const ModelConfig& config) {
@@ -100,7 +93,7 @@ Result<void> refuse_unknown_tensors(const format::Checkpoint& checkpoint, const 
       return Error{ErrorKind::invalid, fmt::format("{}: the checkpoint has {} as well; which of them is meant?",
                                                    place_of(checkpoint, tensor), bare)};
     }
-    TRY(check_stored(checkpoint, tensor));
+    TRY(check_scales(checkpoint, tensor));  // before the router asks for it in the middle of an answer
     if (!known(checkpoint, config, tensor)) {
       return Error{
           ErrorKind::unsupported,

@@ -6,15 +6,30 @@
 
 namespace dspack::runtime {
 
-std::optional<uint64_t> KvCache::bytes_of(uint64_t layers, uint64_t capacity, kernels::LatentShape shape, Dtype dtype) {
+namespace {
+
+// Planes begin where vectors can be loaded.
+constexpr uint64_t kPlaneAlignment = 64;
+
+}  // namespace
+
+std::optional<uint64_t> KvCache::bytes_of(uint64_t layers, uint64_t capacity, std::span<const CachePlane> planes) {
   const auto rows = checked_mul(layers, capacity);
   if (!rows) return std::nullopt;
-  return checked_mul(*rows, kernels::cache_row_bytes(dtype, shape));
+  uint64_t end = 0;
+  for (const CachePlane& plane : planes) {
+    const auto begin = checked_mul(ceil_div(end, kPlaneAlignment), kPlaneAlignment);
+    const auto bytes = checked_mul(*rows, plane.row_bytes);
+    const auto sum = begin && bytes ? checked_add(*begin, *bytes) : std::nullopt;
+    if (!sum) return std::nullopt;
+    end = *sum;
+  }
+  return end;
 }
 
-Result<KvCache> KvCache::make(kernels::Device& device, uint32_t layers, uint32_t capacity, kernels::LatentShape shape,
-                              Dtype dtype) {
-  const auto bytes = bytes_of(layers, capacity, shape, dtype);
+Result<KvCache> KvCache::make(kernels::Device& device, uint32_t layers, uint32_t capacity,
+                              std::vector<CachePlane> planes) {
+  const auto bytes = bytes_of(layers, capacity, planes);
   if (!bytes) return Error{ErrorKind::budget, "the KV cache would exceed 2^64 bytes; ask for less with --ctx"};
   auto buffer = device.allocate(*bytes);
   if (!buffer) {
@@ -23,20 +38,28 @@ Result<KvCache> KvCache::make(kernels::Device& device, uint32_t layers, uint32_t
   }
   KvCache cache;
   cache.buffer_ = std::move(*buffer);
+  cache.planes_ = std::move(planes);
   cache.layers_ = layers;
   cache.capacity_ = capacity;
-  cache.row_bytes_ = kernels::cache_row_bytes(dtype, shape);
-  cache.dtype_ = dtype;
   return cache;
 }
 
-CacheRows KvCache::layer(uint32_t index) const {
-  DSPACK_CHECK(index < layers_, "the cache has no such layer");
-  const uint64_t offset = uint64_t{index} * capacity_ * row_bytes_;
-  return {.data = {.buffer = buffer_.get(), .offset_bytes = offset},
-          .dtype = dtype_,
-          .capacity = capacity_,
-          .row_bytes = row_bytes_};
+CacheRows KvCache::rows(uint32_t layer, std::string_view plane) const {
+  DSPACK_CHECK(layer < layers_, "the cache has no such layer");
+  uint64_t begin = 0;
+  for (const CachePlane& each : planes_) {
+    begin = round_up(begin, kPlaneAlignment);
+    if (each.name == plane) {
+      const uint64_t offset = begin + uint64_t{layer} * capacity_ * each.row_bytes;
+      return {.data = {.buffer = buffer_.get(), .offset_bytes = offset},
+              .dtype = each.dtype,
+              .capacity = capacity_,
+              .row_bytes = each.row_bytes};
+    }
+    begin += uint64_t{layers_} * capacity_ * each.row_bytes;
+  }
+  DSPACK_CHECK(false, "the cache has no such plane");
+  return {};
 }
 
 void KvCache::advance(uint32_t positions) {

@@ -1,21 +1,33 @@
-// The latent KV cache: for each layer of the pass and each position the normalised latent and the rotated key, in FP32
-// (exact) or rounded to BF16, F16 or FP8 (kernels/latent_rows.h), allocated in full at once so that a long answer
-// cannot run out of memory half-way. A physical layer that a layer map repeats has one such layer for each time.
+// The KV cache of one sequence: for each layer of the pass and each position one row in every plane that the layer's
+// attention declares. It is allocated in full at once, so that a long answer cannot run out of memory half-way. A
+// physical layer that a layer map repeats has rows of its own for each time.
 // Threads: single-thread. Lifetime: owns its buffer. Errors: budget.
 #pragma once
 
 #include <memory>
 #include <optional>
+#include <span>
+#include <string_view>
+#include <vector>
 
 #include "format/base/result.h"
 #include "kernels/ops.h"
 
 namespace dspack::runtime {
 
-/// The cache of one layer: `capacity` rows, one behind the other.
+/// One kind of row that a layer's attention keeps of every position.
+struct CachePlane {
+  std::string_view name;     // a literal: "latent"
+  uint32_t width = 0;        // values in a row
+  Dtype dtype = Dtype::f32;  // as which they are stored
+  uint64_t row_bytes = 0;    // with scales and padding
+  bool operator==(const CachePlane&) const = default;
+};
+
+/// One plane of one layer: `capacity` rows without gaps.
 struct CacheRows {
   kernels::Slice data;
-  Dtype dtype = Dtype::f32;  // f32, bf16, f16 or f8_e4m3
+  Dtype dtype = Dtype::f32;
   uint32_t capacity = 0;
   uint64_t row_bytes = 0;
 
@@ -25,22 +37,21 @@ struct CacheRows {
 
 class KvCache {
  public:
-  /// Room for `capacity` positions of `layers` layers, stored as `dtype`: f32, bf16, f16 or f8_e4m3.
+  /// Room for `capacity` positions in each plane of each of `layers` layers.
   [[nodiscard]] static Result<KvCache> make(kernels::Device& device, uint32_t layers, uint32_t capacity,
-                                            kernels::LatentShape shape, Dtype dtype);
+                                            std::vector<CachePlane> planes);
   /// Memory of such a cache; nullopt: beyond 2^64.
-  [[nodiscard]] static std::optional<uint64_t> bytes_of(uint64_t layers, uint64_t capacity, kernels::LatentShape shape,
-                                                        Dtype dtype);
+  [[nodiscard]] static std::optional<uint64_t> bytes_of(uint64_t layers, uint64_t capacity,
+                                                        std::span<const CachePlane> planes);
 
   [[nodiscard]] uint32_t capacity() const { return capacity_; }
   /// Positions that hold a token.
   [[nodiscard]] uint32_t length() const { return length_; }
   [[nodiscard]] uint64_t size_bytes() const { return buffer_->size_bytes(); }
+  [[nodiscard]] kernels::Buffer& buffer() const { return *buffer_; }
 
-  [[nodiscard]] Dtype dtype() const { return dtype_; }
-
-  /// Rows of the layer that comes `index`-th in the pass.
-  [[nodiscard]] CacheRows layer(uint32_t index) const;
+  /// Rows of a plane, which must have been declared, of the layer that comes `layer`-th in the pass.
+  [[nodiscard]] CacheRows rows(uint32_t layer, std::string_view plane) const;
 
   /// Positions appended by a forward pass that went through all layers.
   void advance(uint32_t positions);
@@ -51,11 +62,10 @@ class KvCache {
   KvCache() = default;
 
   std::unique_ptr<kernels::Buffer> buffer_;
+  std::vector<CachePlane> planes_;  // one after the other in the buffer, each with the rows of all layers
   uint32_t layers_ = 0;
   uint32_t capacity_ = 0;
-  uint64_t row_bytes_ = 0;
   uint32_t length_ = 0;
-  Dtype dtype_ = Dtype::f32;
 };
 
 }  // namespace dspack::runtime

@@ -8,14 +8,15 @@
 
 namespace dspack::runtime {
 
-Result<WeightGroup> find_layer(const LoadContext& context, const ModelConfig& config, LayerId id,
-                               LayerWeights& weights) {
+Result<WeightGroup> find_layer(const LoadContext& context, const ModelConfig& config, const AttentionOptions& attention,
+                               LayerId id, LayerWeights& weights) {
   weights.id = id;
+  weights.attention = make_attention(config, attention);
   const std::string name = names::layer(id);
   WeightGroup group(context);
   TRY(group.add_vector(&weights.attention_norm, name + ".input_layernorm.weight", config.hidden));
   TRY(group.add_vector(&weights.mlp_norm, name + ".post_attention_layernorm.weight", config.hidden));
-  TRY(add_attention(group, weights.attention, config, name));
+  TRY(weights.attention->add_weights(group, name));
   if (config.is_moe(id)) {
     TRY(add_moe(group, weights.moe, config, name));
   } else {
@@ -24,10 +25,11 @@ Result<WeightGroup> find_layer(const LoadContext& context, const ModelConfig& co
   return group;
 }
 
-Result<std::unique_ptr<LayerWeights>> load_layer(const LoadContext& context, const ModelConfig& config, LayerId id,
+Result<std::unique_ptr<LayerWeights>> load_layer(const LoadContext& context, const ModelConfig& config,
+                                                 const AttentionOptions& attention, LayerId id,
                                                  const std::stop_token& stop) {
   auto weights = std::make_unique<LayerWeights>();
-  TRY_ASSIGN(WeightGroup group, find_layer(context, config, id, *weights));
+  TRY_ASSIGN(WeightGroup group, find_layer(context, config, attention, id, *weights));
   TRY_ASSIGN(weights->memory, group.load(ReadPurpose::always_needed, stop));
   return weights;
 }
@@ -42,17 +44,17 @@ uint32_t widest_mlp(const ModelConfig& config) {
 }  // namespace
 
 LayerRunner::LayerRunner(const ModelConfig& config, const AttentionOptions& attention, uint32_t max_rows,
-                         uint32_t wave_rows, ScratchPlan& plan)
+                         ScratchPlan& plan)
     : config_(config),
-      wave_rows_(wave_rows),
-      attention_(config, attention, wave_rows, plan),
-      mlp_(widest_mlp(config), wave_rows, plan),
-      moe_(config, max_rows, wave_rows, plan),
+      wave_rows_(attention.wave_rows),
+      attention_at_(plan.add(ceil_div(make_attention(config, attention)->scratch_bytes(), sizeof(float)))),
+      mlp_(widest_mlp(config), wave_rows_, plan),
+      moe_(config, max_rows, wave_rows_, plan),
       normalised_at_(plan.add(uint64_t{max_rows} * config.hidden)),
       output_at_(plan.add(uint64_t{max_rows} * config.hidden)) {}
 
-// hidden += attention(norm(hidden)), a wave of rows at a time: a row sees only rows before it, and those are in the
-// cache.
+// hidden += attention(norm(hidden)), a wave of rows at a time: a row sees only rows of its sequence before it, and
+// those are in the cache.
 void LayerRunner::attend(const Context& context, const LayerWeights& weights, const Input& input) const {
   for (uint32_t first = 0; first < input.hidden.rows; first += wave_rows_) {
     const uint32_t count = std::min(wave_rows_, input.hidden.rows - first);
@@ -65,12 +67,14 @@ void LayerRunner::attend(const Context& context, const LayerWeights& weights, co
               "input_layernorm");
     const TraceScope module = context.trace.child("self_attn");
     module.input(normalised);
-    attention_.run(context.queue, context.scratch, weights.attention,
-                   {.x = normalised,
-                    .cache = input.cache,
-                    .position = {.first = input.position.first + first, .live = input.position.live},
-                    .cos_sin = input.cos_sin},
-                   output, module);
+    weights.attention->run(context.queue,
+                           {.x = normalised,
+                            .parts = input.parts,
+                            .first_row = first,
+                            .layer = input.layer,
+                            .cos_sin = input.cos_sin,
+                            .scratch = {.buffer = &context.scratch, .offset_bytes = attention_at_}},
+                           output, module);
     module.output(output);
     context.queue.add(hidden, output);
   }

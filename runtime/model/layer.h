@@ -1,11 +1,11 @@
 // One decoder layer: its always-needed weights, and the pass of many tokens through it.
-// Threads: single-thread. Lifetime: the weights own their memory; the runner borrows what it is given. Errors: those of
-// finding and reading weights; the executor's.
+// Threads: single-thread. Lifetime: the weights own their memory and borrow the configuration; the runner borrows what
+// it is given. Errors: those of finding and reading weights; the executor's.
 #pragma once
 
 #include <memory>
 
-#include "runtime/model/attention.h"
+#include "runtime/model/attention_block.h"
 #include "runtime/model/moe.h"
 
 namespace dspack::runtime {
@@ -15,26 +15,26 @@ struct LayerWeights {
   std::unique_ptr<kernels::Buffer> memory;
   kernels::Slice attention_norm;  // [hidden]
   kernels::Slice mlp_norm;        // [hidden]
-  AttentionWeights attention;
+  std::unique_ptr<AttentionBlock> attention;
   MoeWeights moe;  // of a MoE layer, else empty
   MlpWeights mlp;  // of a dense layer, else empty
 };
 
 /// Everything of a layer that every token needs, found but not read. `weights` stays where it is until the group is
 /// loaded or bound.
-[[nodiscard]] Result<WeightGroup> find_layer(const LoadContext& context, const ModelConfig& config, LayerId id,
-                                             LayerWeights& weights);
+[[nodiscard]] Result<WeightGroup> find_layer(const LoadContext& context, const ModelConfig& config,
+                                             const AttentionOptions& attention, LayerId id, LayerWeights& weights);
 
 /// Loads it.
 [[nodiscard]] Result<std::unique_ptr<LayerWeights>> load_layer(const LoadContext& context, const ModelConfig& config,
-                                                               LayerId id, const std::stop_token& stop);
+                                                               const AttentionOptions& attention, LayerId id,
+                                                               const std::stop_token& stop);
 
 class LayerRunner {
  public:
-  /// Reserves scratch for chunks of `max_rows` tokens that go through attention and MLPs `wave_rows` at a time;
-  /// `attention` says how that is done.
-  LayerRunner(const ModelConfig& config, const AttentionOptions& attention, uint32_t max_rows, uint32_t wave_rows,
-              ScratchPlan& plan);
+  /// Reserves scratch for passes of `max_rows` tokens that go through attention and MLPs attention.wave_rows at a time;
+  /// `attention` is that of the layers that will be run.
+  LayerRunner(const ModelConfig& config, const AttentionOptions& attention, uint32_t max_rows, ScratchPlan& plan);
 
   struct Context {
     kernels::Queue& queue;
@@ -47,14 +47,14 @@ class LayerRunner {
     std::function<void(const kernels::Rows& residual, const kernels::Rows& shared)> meanwhile = {};
   };
   struct Input {
-    kernels::Rows hidden;  // [rows, hidden], the residual stream; changed in place
-    CacheRows cache;       // the layer's, with as many tokens in it as `position` says
-    PassPosition position;
+    kernels::Rows hidden;             // [rows, hidden], the residual stream; changed in place
+    std::span<const PassPart> parts;  // the sequences that the rows belong to
+    uint32_t layer = 0;               // in the pass, as the caches count
     kernels::Slice cos_sin;
   };
   [[nodiscard]] Result<void> run(const Context& context, const LayerWeights& weights, const Input& input) const;
 
-  /// Place in the scratch buffer of [max_rows, hidden] that nobody needs between two runs.
+  /// Place in the scratch buffer of [max_rows, hidden] that is free between two runs.
   [[nodiscard]] uint64_t idle_rows_at() const { return normalised_at_; }
 
  private:
@@ -62,10 +62,10 @@ class LayerRunner {
 
   const ModelConfig& config_;
   uint32_t wave_rows_;
-  Attention attention_;
+  uint64_t attention_at_;  // in the scratch buffer, as the next ones
   Mlp mlp_;
   Moe moe_;
-  uint64_t normalised_at_, output_at_;  // in the scratch buffer, [max_rows, hidden] each
+  uint64_t normalised_at_, output_at_;  // [max_rows, hidden] each
 };
 
 }  // namespace dspack::runtime

@@ -35,17 +35,13 @@ Result<void> read_block(WeightStorage& storage, const format::TensorEntry& tenso
   return read ? read : read.error().in(tensor.name);
 }
 
-// One that is widened is small: a norm, a scale.
-Result<void> read_widened(WeightStorage& storage, const format::TensorEntry& tensor, std::span<std::byte> into,
-                          const std::stop_token& stop) {
-  std::vector<std::byte> stored(tensor.range.size());
-  TRY(read_block(storage, tensor, 0, stored, stop));
-  widen_to_f32(tensor.dtype, stored, {reinterpret_cast<float*>(into.data()), into.size() / sizeof(float)});
+// One that is converted is small: a norm, scales.
+Result<void> read_converted(WeightStorage& storage, const StoredPlane& plane, std::span<std::byte> into,
+                            const std::stop_token& stop) {
+  std::vector<std::byte> stored(plane.tensor->range.size());
+  TRY(read_block(storage, *plane.tensor, 0, stored, stop));
+  plane.convert(stored, into);
   return {};
-}
-
-uint64_t widened_bytes(const format::TensorEntry& tensor) {
-  return tensor.range.size() / std::max(1U, bits_of(tensor.dtype) / 8) * sizeof(float);
 }
 
 }  // namespace
@@ -54,8 +50,8 @@ LayerStore::LayerStore(const LoadContext& context, format::LayerMap pass) : cont
 LayerStore::~LayerStore() = default;
 
 Result<std::unique_ptr<LayerStore>> LayerStore::load(const LoadContext& context, const ModelConfig& config,
-                                                     const format::LayerMap& pass, const LayerStreaming& streaming,
-                                                     const std::stop_token& stop) {
+                                                     const AttentionOptions& attention, const format::LayerMap& pass,
+                                                     const LayerStreaming& streaming, const std::stop_token& stop) {
   std::unique_ptr<LayerStore> store(new LayerStore(context, pass));
   for (const LayerId layer : pass) {
     DSPACK_CHECK(layer.value < config.layers, "the layer map names a layer that the model lacks");
@@ -63,12 +59,12 @@ Result<std::unique_ptr<LayerStore>> LayerStore::load(const LoadContext& context,
       auto& streamed = store->streamed_[layer];
       if (streamed != nullptr) continue;  // a repetition
       streamed = std::make_unique<Streamed>();
-      TRY_ASSIGN(WeightGroup group, find_layer(context, config, layer, streamed->weights));
+      TRY_ASSIGN(WeightGroup group, find_layer(context, config, attention, layer, streamed->weights));
       streamed->group.emplace(std::move(group));
     } else {
       auto& resident = store->resident_[layer];
       if (resident != nullptr) continue;
-      TRY_ASSIGN(resident, load_layer(context, config, layer, stop));
+      TRY_ASSIGN(resident, load_layer(context, config, attention, layer, stop));
     }
   }
   if (!store->streamed_.empty()) TRY(store->make_places(streaming.buffers));
@@ -96,13 +92,14 @@ void LayerStore::start_reading(Streamed& layer, Place& place) {
   const auto reading = std::make_shared<Reading>();
   std::vector<std::function<Result<void>(const std::stop_token&)>> pieces;
   for (const WeightGroup::Part& part : layer.group->parts()) {
-    const format::TensorEntry& tensor = *part.tensor;
+    const StoredPlane& plane = part.plane;
+    const format::TensorEntry& tensor = *plane.tensor;
     const uint64_t total = tensor.range.size();
     reading->bytes += total;
-    if (part.form == WeightGroup::Form::as_f32) {
-      const auto into = memory.subspan(part.offset, widened_bytes(tensor));
+    if (plane.widen) {
+      const auto into = memory.subspan(part.offset, plane.bytes);
       pieces.emplace_back(
-          [&storage, &tensor, into](const auto& stop) { return read_widened(storage, tensor, into, stop); });
+          [&storage, &plane, into](const auto& stop) { return read_converted(storage, plane, into, stop); });
       continue;
     }
     const uint64_t block = storage.block_bytes(tensor.file);

@@ -5,7 +5,8 @@
 //   buffer        A  B  A         B          the read of 3 begins when 2 is handed out, that of 4 with 3, that of 2
 //   with 4
 //
-// Threads: one thread asks; a pool of the store's own reads. Lifetime: borrows what the LoadContext borrows.
+// Threads: one thread asks; a pool of the store's own reads. Lifetime: borrows the configuration and what the
+// LoadContext borrows.
 // Errors: those of finding and reading weights, with the layer; budget (memory); cancelled.
 #pragma once
 
@@ -29,6 +30,7 @@ class LayerStore {
  public:
   /// `pass`: the layers in the order in which a token passes them. Loads those that stay.
   [[nodiscard]] static Result<std::unique_ptr<LayerStore>> load(const LoadContext& context, const ModelConfig& config,
+                                                                const AttentionOptions& attention,
                                                                 const format::LayerMap& pass,
                                                                 const LayerStreaming& streaming,
                                                                 const std::stop_token& stop);

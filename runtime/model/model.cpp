@@ -3,10 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
-#include <cstddef>
 
-#include "kernels/sample_weights.h"
 #include "runtime/model/names.h"
 #include "runtime/model/rope.h"
 #include "runtime/weights/equal_tensors.h"
@@ -63,7 +60,7 @@ Model::Model(const LoadContext& context, const ModelConfig& config, const ModelO
       config_(config),
       options_(options),
       at_(lay_out(config_, options, plan_)),
-      runner_(make_runner(config_, options, plan_)),
+      runner_(config_, options.attention(), options.max_rows, plan_),
       predictor_(config_, plan_) {
   if (!options_.layer_map.empty()) return;
   for (uint32_t layer = 0; layer < config.layers; ++layer)
@@ -74,27 +71,16 @@ Model::Places Model::lay_out(const ModelConfig& config, const ModelOptions& opti
   Places places;
   places.residual = plan.add(uint64_t{options.max_rows} * config.hidden);
   places.logits = plan.add(uint64_t{kLogitRows} * config.vocab);
-  places.cos_sin = plan.add(uint64_t{options.context} * config.rope_dim);
   places.position = plan.add(1);
-  places.choice = plan.add(kMostRecordedRows);
-  places.draw = plan.add(sizeof(TokenDraw) / sizeof(float));
   return places;
-}
-
-LayerRunner Model::make_runner(const ModelConfig& config, const ModelOptions& options, ScratchPlan& plan) {
-  return {config,
-          {.form = options.attention, .context = options.context, .cache_dtype = options.kv_dtype},
-          options.max_rows,
-          options.wave_rows,
-          plan};
 }
 
 uint64_t Model::scratch_bytes_for(const ModelConfig& config, const ModelOptions& options) {
   ScratchPlan plan;
   lay_out(config, options, plan);
-  make_runner(config, options, plan);
+  const LayerRunner runner(config, options.attention(), options.max_rows, plan);
   const RoutePredictor predictor(config, plan);
-  return plan.size_bytes();
+  return plan.size_bytes() + uint64_t{options.context} * config.rope_dim * sizeof(float);
 }
 
 Result<uint64_t> Model::head_bytes(const LoadContext& context, const ModelConfig& config) {
@@ -110,24 +96,19 @@ Result<std::unique_ptr<Model>> Model::load(const LoadContext& context, const Mod
                                            const std::stop_token& stop) {
   DSPACK_CHECK(options.context > 0 && options.max_rows > 0 && options.wave_rows > 0, "a model without room");
   std::unique_ptr<Model> model(new Model(context, config, options, executor));
-  TRY(model->allocate());
+  TRY(model->make_rope_table());
   TRY(model->load_weights(context, stop));
   return model;
 }
 
-Result<void> Model::allocate() {
-  const auto depth = static_cast<uint32_t>(options_.layer_map.size());
-  TRY_ASSIGN(KvCache cache, KvCache::make(device_, depth, options_.context, config_.cache_shape(), options_.kv_dtype));
-  cache_.emplace(std::move(cache));
-  TRY_ASSIGN(scratch_, device_.allocate(plan_.size_bytes()));
-  const kernels::Slice position{.buffer = scratch_.get(), .offset_bytes = at_.position};
-  recorded_.emplace(queue_, position, options_.context);
-  recorded_drawing_.emplace(queue_, position, options_.context);
-  const kernels::Slice table{.buffer = scratch_.get(), .offset_bytes = at_.cos_sin};
+Result<void> Model::make_rope_table() {
+  const uint64_t row_bytes = uint64_t{config_.rope_dim} * sizeof(float);
+  TRY_ASSIGN(rope_table_, device_.allocate(options_.context * row_bytes));
+  const kernels::Slice table{.buffer = rope_table_.get(), .offset_bytes = 0};
   for (uint32_t first = 0; first < options_.context; first += kTableRows) {
     const uint32_t count = std::min(kTableRows, options_.context - first);
     const std::vector<float> rows = rope_table(config_.rope, config_.rope_dim, first, count);
-    queue_.upload(table.at(uint64_t{first} * config_.rope_dim * sizeof(float)), std::as_bytes(std::span(rows)));
+    queue_.upload(table.at(first * row_bytes), std::as_bytes(std::span(rows)));
     TRY(queue_.finish());
   }
   return {};
@@ -137,230 +118,195 @@ Result<void> Model::load_weights(const LoadContext& context, const std::stop_tok
   TRY_ASSIGN(Embedding embedding, Embedding::make(context.files, names::kEmbedding, config_.vocab, config_.hidden));
   embedding_.emplace(embedding);
   TRY(check_tied_head(context, config_, stop));
-  TRY_ASSIGN(layers_, LayerStore::load(context, config_, options_.layer_map, options_.streaming, stop));
+  TRY_ASSIGN(layers_,
+             LayerStore::load(context, config_, options_.attention(), options_.layer_map, options_.streaming, stop));
   WeightGroup head(context);
   TRY(add_head(head, config_, final_norm_, head_));
   TRY_ASSIGN(head_memory_, head.load(ReadPurpose::always_needed, stop));
   return {};
 }
 
-Result<HiddenStates> Model::forward(std::span<const uint32_t> tokens, const std::stop_token& stop,
-                                    const ForwardObserver& observer, const std::optional<TokenDraw>& draw) {
-  DSPACK_CHECK(!tokens.empty() && tokens.size() <= options_.max_rows, "a chunk of this length has no room");
-  DSPACK_CHECK(tokens.size() <= cache_->capacity() - cache_->length(), "the cache is full");
-  DSPACK_CHECK(std::ranges::max(tokens) < config_.vocab, "a token outside the vocabulary");
-  const auto rows = static_cast<uint32_t>(tokens.size());
-  const kernels::Rows hidden = rows_at(at_.residual, rows);
-  TRY(embedding_->lookup(queue_, tokens, hidden, stop));
-  TraceScope(trace_, "model.embed_tokens").output(hidden);
-  if (observer) observer(std::nullopt, hidden);
-  if (stop.stop_requested()) return interrupted();  // a step asks no more
-  scored_rows_ = 0;
-  const bool is_scored = can_record() && !observer && !device_.is_host() && rows <= kMostRecordedRows;
-  const bool is_drawn = is_scored && draw && rows == 1 && can_draw();
-  if (is_drawn) upload(*draw);
-  if (can_record() && !observer) {
-    const auto operations = [&](const PassPosition& position) -> Result<void> {
-      TRY(run_layers(hidden, position, stop, {}));
-      if (is_scored) score(rows_at(runner_.idle_rows_at(), rows), head_, is_drawn ? Choice::drawn : Choice::highest);
-      return {};
-    };
-    TRY((is_drawn ? recorded_drawing_ : recorded_)->run(rows, cache_->length(), operations));
-  } else {
-    TRY(run_layers(hidden, {.first = cache_->length()}, stop, observer));
-  }
-  TRY(queue_.finish());
-  cache_->advance(rows);
-  if (is_scored) scored_rows_ = rows;
-  if (!is_drawn) draw_.reset();
-  return HiddenStates{.residual = hidden, .final = rows_at(runner_.idle_rows_at(), rows)};
+Result<void> Model::check_device() const {
+  if (const auto failed = queue_.failure()) return *failed;
+  return {};
 }
 
-Result<void> Model::run_layers(const kernels::Rows& hidden, const PassPosition& position, const std::stop_token& stop,
-                               const ForwardObserver& observer) {
+Result<Scratch> Model::make_scratch() const {
+  TRY_ASSIGN(auto buffer, device_.allocate(plan_.size_bytes()));
+  return Scratch(std::move(buffer));
+}
+
+Result<Sequence> Model::make_sequence(Drafting drafting) const {
+  const std::vector<CachePlane> planes = make_attention(config_, options_.attention())->cache_planes();
+  const auto depth = static_cast<uint32_t>(options_.layer_map.size());
+  TRY_ASSIGN(KvCache cache, KvCache::make(device_, depth, options_.context, planes));
+  Sequence sequence(queue_, std::move(cache));
+  if (drafting == Drafting::none) return sequence;
+  TRY_ASSIGN(KvCache of_module, KvCache::make(device_, 1, options_.context, planes));
+  TRY_ASSIGN(auto residuals, device_.allocate(MtpState::residual_bytes_for(config_.hidden, options_.context)));
+  sequence.mtp_ = MtpState(queue_, std::move(of_module), std::move(residuals), config_.hidden);
+  return sequence;
+}
+
+uint32_t Model::begin_batch(std::span<const SequenceTokens> batch, Scratch& scratch) const {
+  DSPACK_CHECK(!batch.empty(), "a pass over nothing");
+  ++scratch.generation_;
+  scratch.tokens_.clear();
+  scratch.parts_.clear();
+  for (const SequenceTokens& part : batch) {
+    const Sequence& sequence = part.sequence;
+    DSPACK_CHECK(!part.tokens.empty() && part.tokens.size() <= sequence.capacity() - sequence.length(),
+                 "the cache is full");
+    DSPACK_CHECK(std::ranges::max(part.tokens) < config_.vocab, "a token outside the vocabulary");
+    DSPACK_CHECK(std::ranges::find(scratch.parts_, &sequence.cache(), &PassPart::cache) == scratch.parts_.end(),
+                 "a sequence twice in one pass");
+    scratch.tokens_.insert(scratch.tokens_.end(), part.tokens.begin(), part.tokens.end());
+    scratch.parts_.push_back({.cache = &sequence.cache(),
+                              .rows = static_cast<uint32_t>(part.tokens.size()),
+                              .position = {.first = sequence.length()}});
+  }
+  DSPACK_CHECK(scratch.tokens_.size() <= options_.max_rows, "a pass of this length has no room");
+  return static_cast<uint32_t>(scratch.tokens_.size());
+}
+
+Result<HiddenStates> Model::forward(std::span<const SequenceTokens> batch, Scratch& scratch,
+                                    const std::stop_token& stop, const PassOptions& options) const {
+  const uint32_t rows = begin_batch(batch, scratch);
+  const kernels::Rows hidden = residual_rows(scratch, rows);
+  const kernels::Rows final = final_rows(scratch, rows);
+  TRY(embedding_->lookup(queue_, scratch.tokens_, hidden, stop));
+  TraceScope(options.trace, "model.embed_tokens").output(hidden);
+  if (stop.stop_requested()) return interrupted();  // a step asks no more
+  DSPACK_CHECK(options.end == nullptr || rows <= kMostRecordedRows, "too many rows for what ends the pass");
+  if (options.end != nullptr) options.end->prepare();
+  const auto operations = [&](const PassPosition& first) -> Result<void> {
+    scratch.parts_.front().position = first;
+    TRY(run_layers({.hidden = hidden, .parts = scratch.parts_, .scratch = scratch, .trace = options.trace}, stop));
+    if (options.end != nullptr) options.end->enqueue(final);
+    return {};
+  };
+  Sequence& first = batch.front().sequence;
+  if (batch.size() == 1 && options.trace == nullptr && can_record()) {
+    TRY(first.recorded_.run({.rows = rows,
+                             .first = first.length(),
+                             .end = options.end == nullptr ? 0 : options.end->number(),
+                             .position = position_in(scratch)},
+                            operations));
+  } else {
+    TRY(operations({.first = first.length()}));
+  }
+  TRY(queue_.finish());
+  uint32_t row = 0;
+  for (const SequenceTokens& part : batch) {
+    const auto count = static_cast<uint32_t>(part.tokens.size());
+    part.sequence.append(part.tokens, rows_of(hidden, row, count));
+    row += count;
+  }
+  return HiddenStates{.residual = hidden, .final = final};
+}
+
+Result<void> Model::run_layers(const Pass& pass, const std::stop_token& stop) const {
   const bool is_foreseen = executor_.wants_forecast();
   for (uint32_t index = 0; index < options_.layer_map.size(); ++index) {
     if (stop.stop_requested()) return interrupted();
     TRY_ASSIGN(const LayerWeights* weights, layers_->weights(index, stop));
-    const TraceScope scope = trace_ == nullptr ? TraceScope() : TraceScope(trace_, names::layer(LayerId(index)));
+    const TraceScope scope =
+        pass.trace == nullptr ? TraceScope() : TraceScope(pass.trace, names::layer(LayerId(index)));
     LayerRunner::Context context{
-        .queue = queue_, .scratch = *scratch_, .executor = executor_, .stop = stop, .trace = scope};
+        .queue = queue_, .scratch = *pass.scratch.buffer_, .executor = executor_, .stop = stop, .trace = scope};
     if (is_foreseen) {
       context.meanwhile = [&](const kernels::Rows& residual, const kernels::Rows& shared) {
-        foresee(index, residual, shared);
+        foresee(index, pass.scratch, residual, shared);
       };
     }
     TRY(runner_.run(context, *weights,
-                    {.hidden = hidden,
-                     .cache = cache_->layer(index),
-                     .position = position,
-                     .cos_sin = {.buffer = scratch_.get(), .offset_bytes = at_.cos_sin}}));
-    if (observer) observer(index, hidden);
-    if (trace_ != nullptr) TRY(trace_->status());
+                    {.hidden = pass.hidden,
+                     .parts = pass.parts,
+                     .layer = index,
+                     .cos_sin = {.buffer = rope_table_.get(), .offset_bytes = 0}}));
+    if (pass.trace != nullptr) TRY(pass.trace->status());
   }
-  runtime::normalise(queue_, hidden, final_norm_, config_.norm_epsilon, rows_at(runner_.idle_rows_at(), hidden.rows),
-                     TraceScope(trace_, "model"), "norm");
+  runtime::normalise(queue_, pass.hidden, final_norm_, config_.norm_epsilon, final_rows(pass.scratch, pass.hidden.rows),
+                     TraceScope(pass.trace, "model"), "norm");
   return {};
 }
 
 bool Model::can_record() const {
-  return executor_.can_record() && trace_ == nullptr && options_.streaming.layers.empty() &&
-         options_.attention == AttentionForm::absorbed;
+  return executor_.can_record() && options_.streaming.layers.empty();
 }
 
-kernels::Rows Model::rows_at(uint64_t offset, uint32_t rows) const {
-  return {.data = {.buffer = scratch_.get(), .offset_bytes = offset},
-          .rows = rows,
-          .cols = config_.hidden,
-          .stride = config_.hidden};
+kernels::Rows Model::rows_at(const Scratch& scratch, uint64_t offset, uint32_t rows, uint32_t cols) const {
+  return {
+      .data = {.buffer = scratch.buffer_.get(), .offset_bytes = offset}, .rows = rows, .cols = cols, .stride = cols};
 }
 
-void Model::foresee(uint32_t index, const kernels::Rows& residual, const kernels::Rows& shared) {
+kernels::Slice Model::position_in(const Scratch& scratch) const {
+  return {.buffer = scratch.buffer_.get(), .offset_bytes = at_.position};
+}
+
+kernels::Rows Model::residual_rows(const Scratch& scratch, uint32_t rows) const {
+  DSPACK_CHECK(rows <= options_.max_rows, "the scratch memory is smaller");
+  return rows_at(scratch, at_.residual, rows, config_.hidden);
+}
+
+kernels::Rows Model::final_rows(const Scratch& scratch, uint32_t rows) const {
+  return rows_at(scratch, runner_.idle_rows_at(), rows, config_.hidden);
+}
+
+kernels::Rows Model::score_rows(const Scratch& scratch, uint32_t rows) const {
+  return rows_at(scratch, at_.logits, rows, config_.vocab);
+}
+
+void Model::foresee(uint32_t index, Scratch& scratch, const kernels::Rows& residual,
+                    const kernels::Rows& shared) const {
   const auto next = std::find_if(options_.layer_map.begin() + index + 1, options_.layer_map.end(),
                                  [&](LayerId layer) { return config_.is_moe(layer); });
   if (next == options_.layer_map.end()) return;
   const LayerWeights* weights = layers_->at_hand(*next);
   if (weights == nullptr) return;  // its router may not have arrived
-  executor_.expect(*next, predictor_.predict(queue_, *scratch_, *weights, residual, shared));
+  executor_.expect(*next, predictor_.predict(queue_, *scratch.buffer_, *weights, residual, shared));
 }
 
-kernels::Rows Model::workspace(uint32_t rows) const {
-  DSPACK_CHECK(rows <= options_.max_rows, "the workspace is smaller");
-  return rows_at(at_.residual, rows);
-}
-
-void Model::normalise(const kernels::Rows& residual, const kernels::Rows& final) {
+void Model::normalise(const kernels::Rows& residual, const kernels::Rows& final) const {
   queue_.rms_norm(residual, final_norm_, config_.norm_epsilon, final);
 }
 
-Result<void> Model::run_further_layer(const FurtherLayer& layer, const kernels::Rows& hidden,
-                                      const std::stop_token& stop) {
+Result<void> Model::run_further_layer(const FurtherLayer& layer, const kernels::Rows& hidden, Scratch& scratch,
+                                      const std::stop_token& stop) const {
   const KvCache& cache = layer.cache;
-  scored_rows_ = 0;  // the rows that were scored lie where the layer computes
+  ++scratch.generation_;
   DSPACK_CHECK(hidden.rows <= options_.max_rows && hidden.rows <= cache.capacity() - cache.length(), "no room");
   const bool is_long = hidden.rows > kMostDecodeRows;
   executor_.begin_pass(
       {.phase = is_long ? Phase::prefill : Phase::decode, .rows = hidden.rows, .draft_rows = hidden.rows});
   const auto run = [&](const PassPosition& position) {
-    return runner_.run({.queue = queue_, .scratch = *scratch_, .executor = executor_, .stop = stop}, layer.weights,
+    const PassPart part{.cache = &cache, .rows = hidden.rows, .position = position};
+    return runner_.run({.queue = queue_, .scratch = *scratch.buffer_, .executor = executor_, .stop = stop},
+                       layer.weights,
                        {.hidden = hidden,
-                        .cache = cache.layer(0),
-                        .position = position,
-                        .cos_sin = {.buffer = scratch_.get(), .offset_bytes = at_.cos_sin}});
+                        .parts = std::span(&part, 1),
+                        .layer = 0,
+                        .cos_sin = {.buffer = rope_table_.get(), .offset_bytes = 0}});
   };
   if (!can_record()) return run({.first = cache.length()});
   if (stop.stop_requested()) return interrupted();
-  return layer.recorded.run(hidden.rows, cache.length(), run);
+  return layer.recorded.run({.rows = hidden.rows, .first = cache.length(), .end = 0, .position = position_in(scratch)},
+                            run);
 }
 
-kernels::Rows Model::logits_at(uint32_t first, uint32_t rows) const {
-  return {
-      .data = {.buffer = scratch_.get(), .offset_bytes = at_.logits + uint64_t{first} * config_.vocab * sizeof(float)},
-      .rows = rows,
-      .cols = config_.vocab,
-      .stride = config_.vocab};
+void Model::score(const kernels::Rows& final, const Linear& head, const Scratch& scratch) const {
+  DSPACK_CHECK(final.rows <= kMostRecordedRows, "more rows than are scored at once");
+  head.apply(queue_, final, score_rows(scratch, final.rows));
 }
 
-// At most kMostRecordedRows.
-void Model::score(const kernels::Rows& final, const Linear& head, Choice choice) {
-  const kernels::Rows logits = logits_at(0, final.rows);
-  head.apply(queue_, final, logits);
-  choose(logits, choice);
-}
-
-void Model::choose(const kernels::Rows& logits, Choice choice) {
-  const kernels::Slice ids{.buffer = scratch_.get(), .offset_bytes = at_.choice};
-  if (choice == Choice::highest) return queue_.argmax(logits, ids);
-  const kernels::Slice draw{.buffer = scratch_.get(), .offset_bytes = at_.draw};
-  queue_.sample({.logits = logits,
-                 .settings = draw.at(offsetof(TokenDraw, settings)),
-                 .uniforms = draw.at(offsetof(TokenDraw, uniform)),
-                 .ids = ids});
-}
-
-// Borrows draw_ until the queue is synchronised.
-void Model::upload(const TokenDraw& draw) {
-  draw_ = draw;
-  queue_.upload({.buffer = scratch_.get(), .offset_bytes = at_.draw}, std::as_bytes(std::span(&*draw_, 1)));
-}
-
-std::vector<uint32_t> Model::chosen(uint32_t first, uint32_t rows) {
-  std::vector<uint32_t> tokens(rows);
-  const kernels::Slice choices{.buffer = scratch_.get(), .offset_bytes = at_.choice};
-  queue_.download(std::as_writable_bytes(std::span(tokens)), choices.at(uint64_t{first} * sizeof(uint32_t)));
-  queue_.synchronize();
-  return tokens;
-}
-
-bool Model::can_draw() const {
-  return config_.vocab <= kernels::kMostSampled;
-}
-
-std::optional<uint32_t> Model::scored_at(const kernels::Rows& final) const {
-  const uint64_t begin = runner_.idle_rows_at();
-  if (final.data.buffer != scratch_.get() || final.data.offset_bytes < begin) return std::nullopt;
-  const uint64_t first = (final.data.offset_bytes - begin) / (uint64_t{config_.hidden} * sizeof(float));
-  if (first + final.rows > scored_rows_) return std::nullopt;
-  return static_cast<uint32_t>(first);
-}
-
-std::optional<std::vector<uint32_t>> Model::likeliest(const kernels::Rows& final) {
-  return likeliest(final, head_);
-}
-
-std::optional<std::vector<uint32_t>> Model::likeliest(const kernels::Rows& final, const Linear& head) {
-  if (device_.is_host() || trace_ != nullptr || final.rows > kMostRecordedRows) return std::nullopt;
-  std::optional<uint32_t> first = &head == &head_ ? scored_at(final) : std::nullopt;
-  if (!first || draw_) {
-    scored_rows_ = 0;  // their place is taken
-    draw_.reset();
-    score(final, head, Choice::highest);
-    first = 0;
-  }
-  const std::vector<uint32_t> tokens = chosen(*first, final.rows);
-  // Infinity and NaN are the largest there are, so it is enough to look at these.
-  std::vector<float> highest(tokens.size());
-  for (uint32_t row = 0; row < final.rows; ++row) {
-    DSPACK_CHECK(tokens[row] < config_.vocab, "the highest of other logits");
-    queue_.download(std::as_writable_bytes(std::span(highest).subspan(row, 1)),
-                    logits_at(*first + row, 1).data.at(uint64_t{tokens[row]} * sizeof(float)));
-  }
-  queue_.synchronize();
-  const bool are_finite = std::ranges::all_of(highest, [](float logit) { return std::isfinite(logit); });
-  return are_finite ? std::optional(tokens) : std::nullopt;
-}
-
-std::optional<uint32_t> Model::drawn(const kernels::Rows& final, const TokenDraw& draw) {
-  DSPACK_CHECK(final.rows == 1, "one hidden state at a time");
-  if (device_.is_host() || trace_ != nullptr || !can_draw()) return std::nullopt;
-  std::optional<uint32_t> row = scored_at(final);
-  if (!row || draw_ != draw) {
-    scored_rows_ = 0;  // their place is taken
-    upload(draw);
-    score(final, head_, Choice::drawn);
-    row = 0;
-  }
-  const uint32_t token = chosen(*row, 1).front();
-  return token == kernels::kNoToken ? std::nullopt : std::optional(token);
-}
-
-void Model::logits(const kernels::Rows& final, std::span<float> into) {
-  logits(final, head_, into);
-}
-
-void Model::logits(const kernels::Rows& final, const Linear& head, std::span<float> into) {
+void Model::logits(const kernels::Rows& final, const Linear& head, Scratch& scratch, std::span<float> into,
+                   Trace* trace) const {
   DSPACK_CHECK(into.size() == size_t{final.rows} * config_.vocab, "no place for the logits");
-  const std::optional<uint32_t> scored = &head == &head_ ? scored_at(final) : std::nullopt;
-  if (scored) {
-    queue_.download(std::as_writable_bytes(into), logits_at(*scored, final.rows).data);
-    queue_.synchronize();
-    return;
-  }
-  scored_rows_ = 0;  // their place is taken
+  ++scratch.generation_;
+  const TraceScope module(trace, "lm_head");
   for (uint32_t first = 0; first < final.rows; first += kLogitRows) {
     const uint32_t count = std::min(kLogitRows, final.rows - first);
-    const kernels::Rows wave = logits_at(0, count);
-    const TraceScope module(&head == &head_ ? trace_ : nullptr, "lm_head");
+    const kernels::Rows wave = score_rows(scratch, count);
     module.input(rows_of(final, first, count));
     head.apply(queue_, rows_of(final, first, count), wave);
     module.output(wave);
@@ -374,8 +320,9 @@ uint64_t Model::weight_bytes() const {
   return head_memory_->size_bytes() + layers_->memory_bytes();
 }
 
-uint64_t Model::scratch_bytes() const {
-  return scratch_->size_bytes();
+uint64_t Model::cache_bytes() const {
+  const auto planes = make_attention(config_, options_.attention())->cache_planes();
+  return KvCache::bytes_of(options_.layer_map.size(), options_.context, planes).value_or(UINT64_MAX);
 }
 
 }  // namespace dspack::runtime

@@ -1,39 +1,41 @@
 #include "runtime/model/recorded_pass.h"
 
-#include <optional>
 #include <span>
 
 #include "format/base/check.h"
 
 namespace dspack::runtime {
 
-Result<void> RecordedPass::run(uint32_t rows, uint32_t first, const Operations& operations) {
-  if (rows == 0 || rows > kMostRecordedRows || !records_) return operations({.first = first});
-  Recording& recording = recordings_[rows - 1];
+Result<void> RecordedPass::run(const Pass& pass, const Operations& operations) {
+  if (pass.rows == 0 || pass.rows > kMostRecordedRows || !records_) return operations({.first = pass.first});
+  Recording& recording = recordings_[{pass.rows, pass.end}];
   if (!recording.has_run) {
     recording.has_run = true;
-    return operations({.first = first});
+    return operations({.first = pass.first});
   }
-  TRY_ASSIGN(kernels::Step * step, step_of(rows, operations));
-  if (step == nullptr) return operations({.first = first});
-  DSPACK_CHECK(rows <= positions_ && first <= positions_ - rows, "a pass beyond the last position");
-  uploaded_ = first;
-  queue_.upload(position_, std::as_bytes(std::span(&uploaded_, 1)));
-  queue_.run(*step);
+  TRY_ASSIGN(kernels::Step * step, step_of(recording, pass.position, operations));
+  if (step == nullptr) return operations({.first = pass.first});
+  DSPACK_CHECK(pass.rows <= positions_ && pass.first <= positions_ - pass.rows, "a pass beyond the last position");
+  *uploaded_ = pass.first;
+  queue_->upload(pass.position, std::as_bytes(std::span(uploaded_.get(), 1)));
+  queue_->run(*step);
   return {};
 }
 
-Result<kernels::Step*> RecordedPass::step_of(uint32_t rows, const Operations& operations) {
-  std::unique_ptr<kernels::Step>& step = recordings_[rows - 1].step;
-  if (step != nullptr) return step.get();
+Result<kernels::Step*> RecordedPass::step_of(Recording& recording, kernels::Slice position,
+                                             const Operations& operations) {
+  if (scratch_ == nullptr) scratch_ = position.buffer;
+  DSPACK_CHECK(position.buffer == scratch_, "what was recorded in other scratch memory");
+  if (recording.step != nullptr) return recording.step.get();
   Result<void> outcome;
-  step = queue_.record([&] { outcome = operations({.first = 0, .live = {.value = position_, .limit = positions_}}); });
+  recording.step =
+      queue_->record([&] { outcome = operations({.first = 0, .live = {.value = position, .limit = positions_}}); });
   if (!outcome) {
-    step.reset();
+    recording.step.reset();
     return outcome.error();
   }
-  records_ = step != nullptr;
-  return step.get();
+  records_ = recording.step != nullptr;
+  return recording.step.get();
 }
 
 }  // namespace dspack::runtime

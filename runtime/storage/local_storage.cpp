@@ -1,7 +1,5 @@
 #include "runtime/storage/local_storage.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 
 namespace dspack::runtime {
@@ -20,7 +18,7 @@ LocalStorage::LocalStorage(format::Repository& repository, const format::Checkpo
 
 Result<void> LocalStorage::read(uint32_t file, uint64_t offset, std::span<std::byte> into,
                                 const std::stop_token& stop) {
-  TRY_ASSIGN(const OpenFiles::Use use, files_.use(file));
+  TRY_ASSIGN(const format::OpenFiles::Use use, files_.use(file));
   while (!into.empty()) {
     if (stop.stop_requested()) return Error{ErrorKind::cancelled, "stopped on request"};
     const uint64_t bytes = std::min<uint64_t>(into.size(), kLocalBlockBytes - offset % kLocalBlockBytes);
@@ -39,10 +37,9 @@ Result<std::unique_ptr<format::ReadFile>> LocalStorage::open(uint32_t file) {
     opened = repository_.open_file(known.path, other);
   }
   if (!opened) return opened.error();
-  if ((*opened)->size_bytes() == known.size_bytes) return opened;
-  return Error{ErrorKind::corrupt,
-               fmt::format("{} has {} bytes where {} are expected; it is truncated or was replaced, fetch it again",
-                           repository_.locate(known.path), (*opened)->size_bytes(), known.size_bytes)};
+  TRY(format::check_known({.size_bytes = known.size_bytes, .version = {}}, (*opened)->size_bytes(), {},
+                          repository_.locate(known.path)));
+  return opened;
 }
 
 }  // namespace dspack::runtime

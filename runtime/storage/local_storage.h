@@ -5,8 +5,8 @@
 
 #include <cstdint>
 
+#include "format/open_files.h"
 #include "format/source/repository.h"
-#include "runtime/storage/open_files.h"
 #include "runtime/storage/weight_storage.h"
 
 namespace dspack::runtime {
@@ -58,7 +58,7 @@ class LocalStorage final : public WeightStorage {
   format::Repository& repository_;
   const format::Checkpoint& checkpoint_;
   LocalStorageOptions options_;
-  OpenFiles files_;
+  format::OpenFiles files_;
 };
 
 }  // namespace dspack::runtime

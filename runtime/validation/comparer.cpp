@@ -127,7 +127,8 @@ NotCompared Comparer::explain(const format::TensorInfo& tensor) const {
   };
   if (name == kInputIds || name == "model.embed_tokens.input.0") return says("the tokens themselves");
   if (name == kLogits && logits_) return says("the logits were compared as lm_head's output");
-  if (name.find(".kv_b_proj.") != std::string_view::npos) return says("only --naive computes it");
+  if (name.find(".kv_b_proj.") != std::string_view::npos)
+    return says("attention in its absorbed form does not compute it");
   const auto module = name.substr(0, std::min(name.find(".input"), name.find(".output")));
   if (places_.contains(module)) return says("a further argument or result of a module that was compared");
   if (is_routed(module)) return says("no token was routed there by this program", true);

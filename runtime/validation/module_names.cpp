@@ -19,7 +19,7 @@ void add_mlp(Names& names, const std::string& module) {
   names.push_back(module);
 }
 
-void add_attention(Names& names, const ModelConfig& config, AttentionForm form, const std::string& module) {
+void add_attention(Names& names, const ModelConfig& config, const std::string& module) {
   const auto add = [&](std::string_view part) { names.push_back(fmt::format("{}.{}", module, part)); };
   add("kv_a_proj_with_mqa");
   add("kv_a_layernorm");
@@ -30,7 +30,6 @@ void add_attention(Names& names, const ModelConfig& config, AttentionForm form, 
     add("q_a_layernorm");
     add("q_b_proj");
   }
-  if (form == AttentionForm::expanded) add("kv_b_proj");
   add("o_proj");
   names.push_back(module);
 }
@@ -46,12 +45,12 @@ void add_moe(Names& names, const ModelConfig& config, const std::string& module)
 
 }  // namespace
 
-Names module_names(const ModelConfig& config, std::span<const LayerId> layer_map, AttentionForm form) {
+Names module_names(const ModelConfig& config, std::span<const LayerId> layer_map) {
   Names names = {"model.embed_tokens"};
   for (uint32_t index = 0; index < layer_map.size(); ++index) {
     const std::string layer = names::layer(LayerId(index));
     names.push_back(layer + ".input_layernorm");
-    add_attention(names, config, form, layer + ".self_attn");
+    add_attention(names, config, layer + ".self_attn");
     names.push_back(layer + ".post_attention_layernorm");
     if (config.is_moe(layer_map[index])) {
       add_moe(names, config, layer + ".mlp");

@@ -8,14 +8,12 @@
 #include <string_view>
 #include <vector>
 
-#include "runtime/model/attention.h"
 #include "runtime/model/config.h"
 
 namespace dspack::runtime {
 
 /// Every module of a pass over `layer_map`; of routed experts every one that a token may be routed to.
-[[nodiscard]] std::vector<std::string> module_names(const ModelConfig& config, std::span<const LayerId> layer_map,
-                                                    AttentionForm form);
+[[nodiscard]] std::vector<std::string> module_names(const ModelConfig& config, std::span<const LayerId> layer_map);
 
 /// Whether `name` is what `pattern` says: `*` stands for any characters, `?` for one.
 [[nodiscard]] bool matches_pattern(std::string_view pattern, std::string_view name);

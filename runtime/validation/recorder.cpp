@@ -28,7 +28,7 @@ Result<std::unique_ptr<Recorder>> Recorder::create(kernels::Queue& queue, format
                                                    const RecordPlan& plan) {
   std::unique_ptr<Recorder> made(new Recorder(queue, static_cast<uint32_t>(plan.tokens.size())));
   uint64_t longest = sizeof(kInputIds);
-  for (std::string& name : module_names(model.config(), model.layer_map(), plan.form)) {
+  for (std::string& name : module_names(model.config(), model.layer_map())) {
     const auto fits = [&](const std::string& pattern) { return matches_pattern(pattern, name); };
     if (!plan.patterns.empty() && std::ranges::none_of(plan.patterns, fits)) continue;
     longest = std::max<uint64_t>(longest, output_tensor(name).size() + sizeof(".0"));

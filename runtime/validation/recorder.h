@@ -19,7 +19,6 @@ namespace dspack::runtime {
 
 struct RecordPlan {
   std::vector<uint32_t> tokens;
-  AttentionForm form = AttentionForm::absorbed;
   std::vector<std::string> patterns;  // of modules; empty: all
   format::Path path;
 };

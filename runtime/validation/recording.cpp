@@ -99,7 +99,7 @@ const format::TensorInfo* Recording::find(std::string_view name) const {
 
 Result<std::vector<std::byte>> Recording::read(const format::TensorInfo& tensor, uint64_t first, uint64_t count) const {
   DSPACK_CHECK(first <= value_count(tensor) && count <= value_count(tensor) - first, tensor.name + ": read beyond it");
-  const uint64_t width = bits_of(tensor.dtype) / 8;
+  const uint64_t width = bytes_of(tensor.dtype, 1);
   std::vector<std::byte> bytes(count * width);
   TRY(file_->read(data_start_ + tensor.data.begin + first * width, bytes));
   return bytes;

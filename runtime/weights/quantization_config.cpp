@@ -56,22 +56,38 @@ std::optional<BlockSize> read_fp8(ConfigFields& fields) {
   return block;
 }
 
+// Of compressed-tensors: how numbers are written, and the type of these.
+constexpr std::string_view kFloats = "float-quantized";
+constexpr std::string_view kIntegers = "int-quantized";
+
+void only_formats(ConfigFields& fields) {
+  const std::string format = fields.text("format", kFloats);
+  if (format != kFloats && format != kIntegers) {
+    fields.fail(ErrorKind::unsupported, "format", R"(only "float-quantized" and "int-quantized" can be run)");
+  }
+}
+
 // One entry of "config_groups": how the weights of some layers are stored.
 Result<std::optional<BlockSize>> read_group(const format::Json& group, const std::string& place) {
   ConfigFields fields(group, place);
   const format::Json* weights = fields.object("weights");
-  only(fields, "format", "float-quantized");
+  only_formats(fields);
   fields.refuse_others(kGroupWithoutEffect);
   if (fields.error()) return *fields.error();
   if (weights == nullptr) return std::optional<BlockSize>();
   ConfigFields inner(*weights, place + R"( "weights")");
   only(inner, "num_bits", 8);
-  only(inner, "type", "float");
+  const std::string type = inner.text("type", "float");
+  if (type != "float" && type != "int")
+    inner.fail(ErrorKind::unsupported, "type", R"(only "float" and "int" can be run)");
   only(inner, "symmetric", true);
   const std::string strategy = inner.text("strategy", "tensor");
   const std::optional<BlockSize> block = read_block(inner, "block_structure");
   if (strategy != "tensor" && strategy != "channel" && strategy != "block") {
     inner.fail(ErrorKind::unsupported, "strategy", R"(only "tensor", "channel" and "block" can be run)");
+  }
+  if (type == "int" && strategy != "channel") {
+    inner.fail(ErrorKind::unsupported, "strategy", R"(integers: only "channel" can be run)");
   }
   inner.refuse_others(kWeightsWithoutEffect);
   if (inner.error()) return *inner.error();
@@ -81,7 +97,7 @@ Result<std::optional<BlockSize>> read_group(const format::Json& group, const std
 // "quant_method": "compressed-tensors". Groups may differ, and their lists of targets are patterns: where they do, the
 // block sizes are left to the scales' shapes.
 Result<std::optional<BlockSize>> read_compressed(ConfigFields& fields) {
-  only(fields, "format", "float-quantized");
+  only_formats(fields);
   only(fields, "sparsity_config", format::Json::object());
   only(fields, "transform_config", format::Json::object());
   const format::Json* groups = fields.object("config_groups");
@@ -111,8 +127,9 @@ Result<std::optional<BlockSize>> parse_quantization(const format::Json& object, 
   } else if (method == "compressed-tensors") {
     TRY_ASSIGN(block, read_compressed(fields));
   } else {
-    fields.fail(ErrorKind::unsupported, "quant_method",
-                R"(only "fp8", "compressed-tensors" with 8-bit floats, and unquantised weights can be run)");
+    fields.fail(
+        ErrorKind::unsupported, "quant_method",
+        R"(only "fp8", "compressed-tensors" with 8-bit floats or integers, and unquantised weights can be run)");
   }
   if (fields.error()) return *fields.error();
   return block;

@@ -14,7 +14,7 @@
 
 #include "kernels/ops.h"
 #include "runtime/weights/checkpoint_files.h"
-#include "runtime/weights/linear.h"
+#include "runtime/weights/weight_format.h"
 
 namespace dspack::runtime {
 
@@ -42,10 +42,8 @@ class WeightGroup {
 
   [[nodiscard]] Result<std::unique_ptr<kernels::Buffer>> load(ReadPurpose purpose, const std::stop_token& stop);
 
-  enum class Form { as_stored, as_f32 };
   struct Part {
-    const format::TensorEntry* tensor = nullptr;
-    Form form = Form::as_stored;
+    StoredPlane plane;
     uint64_t offset = 0;  // in the buffer
   };
   /// For who reads by other means: what goes where in a buffer of size_bytes().
@@ -56,19 +54,17 @@ class WeightGroup {
  private:
   struct LinearTarget {
     Linear* into = nullptr;
-    kernels::Weight form;
-    uint64_t data = 0;  // offsets in the buffer
-    std::optional<uint64_t> scale;
+    kernels::WeightForm form;
+    std::array<std::optional<uint64_t>, kernels::kPlanes> planes;  // offsets in the buffer
   };
   struct VectorTarget {
     kernels::Slice* into = nullptr;
     uint64_t data = 0;
   };
 
-  uint64_t place(const format::TensorEntry& tensor, Form form, uint64_t bytes);
+  uint64_t place(const StoredPlane& plane);
   struct Staging {
-    std::vector<std::byte> stored;
-    std::vector<float> values;
+    std::vector<std::byte> stored, converted;
   };
   Result<void> read_part(const Part& part, kernels::Slice to, Staging& staging, ReadPurpose purpose,
                          const std::stop_token& stop);
@@ -79,8 +75,5 @@ class WeightGroup {
   std::vector<VectorTarget> vectors_;
   uint64_t size_bytes_ = 0;
 };
-
-/// Exact FP32 values of stored elements: F32, BF16, F16 or F8_E8M0. `values` has as many elements as `stored` holds.
-void widen_to_f32(Dtype dtype, std::span<const std::byte> stored, std::span<float> values);
 
 }  // namespace dspack::runtime

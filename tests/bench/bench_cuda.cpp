@@ -62,8 +62,7 @@ double copy_bandwidth(CudaBench& bench) {
 double linear_rate(CudaBench& bench) {
   const auto in = bench.sized<uint32_t>(8192, 128), out = 4 * in, rows = bench.sized<uint32_t>(4096, 128);
   Memory memory = bench.memory();
-  const kernels::Weight weight{
-      .dtype = Dtype::bf16, .out = out, .in = in, .data = memory.numbers(Dtype::bf16, uint64_t{out} * in), .scale = {}};
+  const kernels::Weight weight{{kernels::Coding::bf16, out, in}, {memory.numbers(Dtype::bf16, uint64_t{out} * in)}};
   const kernels::Rows x = memory.rows(rows, in), y = memory.rows(rows, out);
   const double seconds = bench.seconds_per_launch(1, [&](uint32_t) { bench.queue().linear(weight, x, y); });
   return 2.0 * out * in * rows / seconds;

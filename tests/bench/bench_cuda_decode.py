@@ -85,8 +85,8 @@ def main():
     args = parser.parse_args()
     args.bench_flags = ["--" + flag for flag in args.bench_flags]
     args.dsrun = args.build / "runtime/dsrun"
-    library = ("--cuda-library", args.cuda_library) if args.cuda_library else ()
-    bandwidth, card = copy_bandwidth(args, library)
+    library = ("--dev", "cuda-library=%s" % args.cuda_library) if args.cuda_library else ()
+    bandwidth, card = copy_bandwidth(args, ("--cuda-library", args.cuda_library) if args.cuda_library else ())
     print("%s\ncopy bandwidth %.1f GB/s; %s, cache %s, --mtp %s, %d tokens, median of %d rounds" % (
         card, bandwidth, args.folder, args.kv_dtype, args.mtp, args.tokens, args.rounds))
     print("| precision | prompt | bytes a token | floor, ms | measured, ms | lowest to highest | of floor |")

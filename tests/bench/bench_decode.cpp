@@ -28,21 +28,21 @@ struct Round {
   [[nodiscard]] double over_foresight() const { return seconds / bound.with_foresight(seconds); }
 };
 
-uint32_t pass(LoadedModel& loaded, uint32_t token, std::vector<float>& logits) {
-  Model& model = loaded.model();
-  model.experts().begin_pass({.phase = Phase::decode, .rows = 1, .draft_rows = 0});
-  const HiddenStates states = value_of(model.forward({&token, 1}, {}));
-  model.logits(states.final, logits);
+uint32_t pass(const Engine& engine, Sequence& sequence, uint32_t token, std::vector<float>& logits) {
+  engine.model.experts().begin_pass({.phase = Phase::decode, .rows = 1, .draft_rows = 0});
+  const HiddenStates states =
+      value_of(engine.model.forward({.sequence = sequence, .tokens = {&token, 1}}, engine.scratch, {}));
+  engine.picker.logits(states.final, logits);
   return static_cast<uint32_t>(std::ranges::max_element(logits) - logits.begin());
 }
 
-Round decode(LoadedModel& loaded, uint32_t tokens, uint32_t& token) {
+Round decode(LoadedModel& loaded, Sequence& sequence, uint32_t tokens, uint32_t& token) {
   std::vector<float> logits(loaded.model().config().vocab);
   const DecodeBound bound = loaded.experts().decode_bound();
   const PhaseStats counts = loaded.experts().stats().phases[static_cast<size_t>(Phase::decode)];
   const auto start = Clock::now();
   for (uint32_t i = 0; i < tokens; ++i)
-    token = pass(loaded, token, logits);
+    token = pass(loaded.engine(), sequence, token, logits);
   Round round{.seconds = std::chrono::duration<double>(Clock::now() - start).count(),
               .bound = loaded.experts().decode_bound().since(bound),
               .counts = loaded.experts().stats().phases[static_cast<size_t>(Phase::decode)]};
@@ -77,10 +77,11 @@ int run(const StarvedOptions& options) {
   fmt::print("{}; {} of {} experts have slots, {:.2f} GB; policy {}\n", loaded->device().description(), stats.slots,
              loaded->checkpoint().experts().size(), 1e-9 * static_cast<double>(stats.slot_bytes), stats.policy);
   uint32_t token = 0;
-  decode(*loaded, options.tokens, token);
+  Sequence sequence = value_of(loaded->model().make_sequence());
+  decode(*loaded, sequence, options.tokens, token);
   std::vector<double> bound, foresight;
   for (uint32_t i = 0; i < rounds; ++i) {
-    const Round round = decode(*loaded, options.tokens, token);
+    const Round round = decode(*loaded, sequence, options.tokens, token);
     print(round, options.tokens);
     bound.push_back(round.over_bound());
     foresight.push_back(round.over_foresight());

@@ -102,13 +102,8 @@ void measure(Device& device, unsigned threads, uint32_t rows) {
   std::vector<double> linear;
   std::vector<double> reading;
   for (uint32_t i = 0; i < kRuns * kMatrices; ++i) {
-    const Weight weight{.dtype = Dtype::f8_e4m3,
-                        .out = kOut,
-                        .in = kIn,
-                        .data = {weights.get(), i % kMatrices * kMatrixBytes},
-                        .scale = {scales.get(), 0},
-                        .block_out = kBlock,
-                        .block_in = kBlock};
+    const Weight weight{{kernels::Coding::f8_e4m3, kOut, kIn, kBlock, kBlock},
+                        {{weights.get(), i % kMatrices * kMatrixBytes}, {scales.get(), 0}}};
     linear.push_back(seconds([&] {
       queue->linear(weight, {{x.get(), 0}, rows, kIn, kIn}, {{y.get(), 0}, rows, kOut, kOut});
       queue->synchronize();

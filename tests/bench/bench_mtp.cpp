@@ -45,12 +45,6 @@ T value_of(Result<T> result) {
   std::exit(1);
 }
 
-void check(const Result<void>& result) {
-  if (result) return;
-  fmt::print(stderr, "bench_mtp: {}\n", result.error().message);
-  std::exit(1);
-}
-
 std::vector<uint32_t> parse_tokens(std::string_view text) {
   std::vector<uint32_t> tokens;
   for (const char* at = text.data(); at < text.data() + text.size(); ++at) {
@@ -61,44 +55,48 @@ std::vector<uint32_t> parse_tokens(std::string_view text) {
   return tokens;
 }
 
-/// Seconds of single passes behind the prompt, over tokens of the text that follows it.
+/// Seconds of single passes after the prompt, over tokens of the text that follows it.
 struct PassTimes {
   std::vector<double> model;  // [n]: n + 1 tokens
   double module = 0;          // one position
 };
 
 PassTimes time_passes(LoadedModel& loaded, const std::vector<uint32_t>& text, size_t prompt) {
-  Model& model = loaded.model();
-  MtpModule& module = *loaded.mtp();
+  const Model& model = loaded.model();
+  const MtpModule& module = *loaded.mtp();
+  const Engine engine = loaded.engine();
+  Sequence sequence = value_of(model.make_sequence(Model::Drafting::mtp));
   const uint32_t vocab = model.config().vocab;
   std::vector<float> logits(size_t{vocab} * (kMostDrafts + 1));
   std::vector<std::vector<double>> model_seconds(kMostDrafts + 1);
   std::vector<double> module_seconds;
-  const auto rewind = [&](size_t length) {
-    model.cache().truncate(static_cast<uint32_t>(length));
-    module.truncate(static_cast<uint32_t>(length));
+  const auto append = [&](size_t at, size_t count) {
+    return value_of(
+        model.forward({.sequence = sequence, .tokens = std::span(text).subspan(at, count)}, engine.scratch, {}));
   };
-  rewind(0);
-  module.observe(value_of(model.forward(std::span(text).first(prompt), {})).residual);
-  check(module.catch_up(std::span(text).subspan(1, prompt), MtpHidden::post_norm, {}));
+  const auto catch_up = [&](size_t at, size_t count) {
+    return value_of(
+        module.catch_up(sequence, engine.scratch, std::span(text).subspan(at, count), MtpHidden::post_norm, {}));
+  };
+  append(0, prompt);
+  catch_up(1, prompt);
   for (int i = 0; i < kRepeats; ++i) {
     const size_t at = prompt + static_cast<size_t>(i) % (text.size() - prompt - kMostDrafts - 1);
-    if (model.cache().length() > at) rewind(prompt);
-    while (model.cache().length() < at) {
-      module.observe(value_of(model.forward(std::span(text).subspan(model.cache().length(), 1), {})).residual);
-      check(module.catch_up(std::span(text).subspan(model.cache().length(), 1), MtpHidden::post_norm, {}));
+    if (sequence.length() > at) sequence.truncate(static_cast<uint32_t>(prompt));
+    while (sequence.length() < at) {
+      append(sequence.length(), 1);
+      catch_up(sequence.length(), 1);
     }
     for (uint32_t n = kMostDrafts + 1; n >= 1; --n) {
       const auto start = Clock::now();
-      const HiddenStates states = value_of(model.forward(std::span(text).subspan(at, n), {}));
-      model.logits(states.final, std::span(logits).first(size_t{n} * vocab));
+      const HiddenStates states = append(at, n);
+      engine.picker.logits(states.final, std::span(logits).first(size_t{n} * vocab));
       model_seconds[n - 1].push_back(seconds_since(start));
-      if (n == 1) module.observe(states.residual);
-      if (n > 1) model.cache().truncate(static_cast<uint32_t>(at));
+      if (n > 1) sequence.truncate(static_cast<uint32_t>(at));
     }
     const auto start = Clock::now();
-    check(module.catch_up(std::span(text).subspan(at + 1, 1), MtpHidden::post_norm, {}));
-    module.logits(module.last(), std::span(logits).first(vocab));
+    const kernels::Rows output = catch_up(at + 1, 1);
+    module.logits(output, engine.scratch, std::span(logits).first(vocab));
     module_seconds.push_back(seconds_since(start));
   }
   PassTimes times;
@@ -117,11 +115,8 @@ struct Mode {
 };
 
 std::vector<uint32_t> decode(LoadedModel& loaded, Mode& mode, const std::vector<uint32_t>& prompt, uint32_t count) {
-  std::optional<Speculator> speculator;
-  if (mode.speculation) speculator.emplace(loaded.model(), *loaded.mtp(), *mode.speculation);
-  loaded.mtp()->truncate(0);
-  Session session(loaded.model(), speculator ? &*speculator : nullptr);
-  session.clear();
+  const auto drafting = mode.speculation ? Model::Drafting::mtp : Model::Drafting::none;
+  Session session(loaded.engine(), value_of(loaded.model().make_sequence(drafting)), mode.speculation);
   Sampler sampler = value_of(Sampler::make({}));
   const std::clock_t start = std::clock();
   const Answer answer = value_of(session.generate(prompt, {.max_tokens = count, .end_tokens = loaded.eos_tokens()},

@@ -24,11 +24,8 @@ struct Mode {
 };
 
 std::vector<uint32_t> decode(LoadedModel& loaded, Mode& mode, uint32_t first, uint32_t count) {
-  std::optional<Speculator> speculator;
-  if (mode.speculation) speculator.emplace(loaded.model(), *loaded.mtp(), *mode.speculation);
-  loaded.mtp()->truncate(0);
-  Session session(loaded.model(), speculator ? &*speculator : nullptr);
-  session.clear();
+  const auto drafting = mode.speculation ? Model::Drafting::mtp : Model::Drafting::none;
+  Session session(loaded.engine(), value_of(loaded.model().make_sequence(drafting)), mode.speculation);
   Sampler sampler = value_of(Sampler::make({}));
   std::vector<uint32_t> prompt(kPromptTokens);
   for (uint32_t i = 0; i < kPromptTokens; ++i)
@@ -42,7 +39,7 @@ std::vector<uint32_t> decode(LoadedModel& loaded, Mode& mode, uint32_t first, ui
   const SessionTimes& times = session.times();
   mode.seconds.push_back(times.decode_seconds / static_cast<double>(times.decode_tokens));
   mode.tokens_per_pass = static_cast<double>(times.decode_tokens) / static_cast<double>(times.decode_passes);
-  mode.drafted = speculator ? speculator->stats().drafted : 0;
+  mode.drafted = session.speculator() != nullptr ? session.speculator()->stats().drafted : 0;
   return answer.tokens;
 }
 

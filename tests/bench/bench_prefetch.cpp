@@ -20,6 +20,7 @@ class Runner {
   Runner(StarvedOptions options, PrefetchMode mode) : mode_(mode) {
     options.prefetch = mode;
     loaded_ = load_starved(options, (static_cast<uint32_t>(options.rounds) + 1) * options.tokens + 1, std::nullopt);
+    sequence_.emplace(value_of(loaded_->model().make_sequence()));
     logits_.resize(loaded_->model().config().vocab);
   }
 
@@ -27,10 +28,11 @@ class Runner {
   double round(uint32_t tokens) {
     const auto start = Clock::now();
     for (uint32_t i = 0; i < tokens; ++i) {
-      Model& model = loaded_->model();
-      model.experts().begin_pass({.phase = Phase::decode, .rows = 1, .draft_rows = 0});
-      const HiddenStates states = value_of(model.forward({&token_, 1}, {}));
-      model.logits(states.final, logits_);
+      const Engine engine = loaded_->engine();
+      engine.model.experts().begin_pass({.phase = Phase::decode, .rows = 1, .draft_rows = 0});
+      const HiddenStates states =
+          value_of(engine.model.forward({.sequence = *sequence_, .tokens = {&token_, 1}}, engine.scratch, {}));
+      engine.picker.logits(states.final, logits_);
       token_ = static_cast<uint32_t>(std::ranges::max_element(logits_) - logits_.begin());
       ++passes_;
     }
@@ -58,6 +60,7 @@ class Runner {
  private:
   PrefetchMode mode_;
   std::unique_ptr<LoadedModel> loaded_;
+  std::optional<Sequence> sequence_;
   std::vector<float> logits_;
   uint32_t token_ = 0;
   double passes_ = 0;

@@ -63,7 +63,7 @@ def run(args, flags, scratch):
     stats = Path(scratch) / "stats.json"
     command = [*command_of(args), "--device", args.device, "--precision", args.precision, "--stats", stats, *flags]
     if args.cuda_library:
-        command += ["--cuda-library", args.cuda_library]
+        command += ["--dev", "cuda-library=%s" % args.cuda_library]
     return Run(said_by(command), json.loads(stats.read_text()))
 
 
@@ -109,7 +109,7 @@ def measure(args, scratch):
         for vram, ram, miss, prefetch in shared:
             # In turn from the other end, so that none always comes first.
             for mtp in args.mtp if number % 2 == 0 else reversed(args.mtp):
-                flags = ["--vram-experts", vram, "--experts", ram, "--miss", miss, "--prefetch", prefetch, "--mtp", mtp]
+                flags = ["--vram-experts", vram, "--experts", ram, "--dev", "miss=%s" % miss, "--dev", "prefetch=%s" % prefetch, "--mtp", mtp]
                 flags += ["--deterministic"] if args.deterministic else []
                 runs[vram, ram, miss, prefetch, mtp].append(run(args, flags, scratch))
     return runs

@@ -172,7 +172,7 @@ class Bench:
         """What --stats says."""
         stats = self.work / "stats.json"
         text = run(self.options.dsrun, place, "--tokens", 0, "-n", tokens, "--ctx", 256, "--experts",
-                   self.options.experts, "--prefetch", "off", "--stats", stats, *more)
+                   self.options.experts, "--dev", "prefetch=off", "--stats", stats, *more)
         wanted = list(range(1, tokens + 1))  # what the model was made to say
         if [int(word) for word in re.findall(r"\d+", text)] != wanted:
             sys.exit("%s says %r instead of %r" % (place, text, wanted))

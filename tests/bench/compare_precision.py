@@ -62,7 +62,7 @@ def log_softmax(logits):
 class Program:
     def __init__(self, args, scratch):
         self.dsrun, self.folder, self.chunk, self.scratch = args.dsrun, args.folder, args.chunk, scratch
-        self.library = ("--cuda-library", args.cuda_library) if args.cuda_library else ()
+        self.library = ("--dev", "cuda-library=%s" % args.cuda_library) if args.cuda_library else ()
 
     def run(self, *arguments):
         done = subprocess.run([str(word) for word in (self.dsrun, *arguments)], text=True, capture_output=True)
@@ -78,7 +78,7 @@ class Program:
         out, stats = Path(self.scratch) / "logits.safetensors", Path(self.scratch) / "stats.json"
         out.unlink(missing_ok=True)
         self.run("logits", self.folder, "--tokens", ",".join(map(str, ids)), "--out", out, "--ctx", len(ids),
-                 "--stats", stats, *(("--chunk", self.chunk) if self.chunk else ()), *choice)
+                 "--stats", stats, *(("--dev", "chunk=%s" % self.chunk) if self.chunk else ()), *choice)
         _, shape, data = safetensors_io.parse(out.read_bytes())[0]["logits"]
         values = array.array("f")
         values.frombytes(data)

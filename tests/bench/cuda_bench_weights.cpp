@@ -21,13 +21,8 @@ Slice scales(Memory& memory, uint32_t out, uint32_t in) {
 
 Weight weight_of(const Shape& shape, Slice data, Slice scale) {
   const uint32_t block = shape.dtype == Dtype::f8_e4m3 ? kBlock : 0;
-  return {.dtype = shape.dtype,
-          .out = shape.out,
-          .in = shape.in,
-          .data = data,
-          .scale = block > 0 ? scale : Slice{},
-          .block_out = block,
-          .block_in = block};
+  return {{kernels::coding_of(shape.dtype).value(), shape.out, shape.in, block, block},
+          {data, block > 0 ? scale : Slice{}}};
 }
 
 RoutedExperts::RoutedExperts(CudaBench& bench, Memory& memory)

@@ -39,7 +39,7 @@ struct Round {
   runtime::DecodeBound bound = {};     // decode
   runtime::VramPhaseStats vram = {};   // differences, as the next
   runtime::PhaseStats ram = {};        // of the memory below
-  double link_rate = 0, cpu_rate = 0;  // bytes a second, as --miss auto knows them
+  double link_rate = 0, cpu_rate = 0;  // bytes a second, as --dev miss=auto knows them
 
   [[nodiscard]] double over_bound() const { return seconds / bound.seconds(seconds); }
 };

@@ -4,13 +4,16 @@ packed copy of the trained small one for each grouping, made once a program and 
 import atexit
 import functools
 import json
+import math
 import shutil
+import struct
 import subprocess
 import tempfile
 import time
 from pathlib import Path
 
 import safetensors_io
+import weight_formats
 from common import clean_environment, path_from_environment
 
 SHARDS = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]
@@ -72,6 +75,47 @@ def write_odd(folder):
     safetensors_io.write_index(folder, weight_map)
     (folder / "empty.txt").write_bytes(b"")
     return folder
+
+
+COMPRESSED_INT8 = {
+    "quant_method": "compressed-tensors", "format": "int-quantized", "quantization_status": "compressed",
+    "global_compression_ratio": None, "kv_cache_scheme": None, "ignore": ["re:.*mlp.gate$"],
+    "config_groups": {"group_0": {"targets": ["Linear"], "output_activations": None, "input_activations": {
+        "num_bits": 8, "type": "int", "strategy": "token", "dynamic": True, "symmetric": True}, "weights": {
+            "num_bits": 8, "type": "int", "strategy": "channel", "dynamic": False, "symmetric": True,
+            "observer": "minmax", "observer_kwargs": {}, "group_size": None, "block_structure": None,
+            "actorder": None}}}}
+
+
+def write_int8(folder, variant, scale="BF16", plain=()):
+    """A BF16 variant of the family with its linear layers in int8, a scale for each row, as compressed-tensors writes
+    it, in folder/int8; and the same numbers as F32 in folder/f32. Scales are stored as `scale`, F32 ones rounded to
+    powers of two; [rows, 1] and [rows] take turns. `plain`: layers to leave as they are. Returns both folders."""
+    source = Path(path_from_environment("DSPACK_TEST_DATA")) / "family" / variant
+    tensors, _ = safetensors_io.parse((source / "model.safetensors").read_bytes())
+    narrow, letter = {"BF16": (weight_formats.to_bf16, None),
+                      "F16": (lambda value: struct.unpack("<e", struct.pack("<e", value))[0], "e"),
+                      "F32": (lambda value: 2.0 ** math.ceil(math.log2(value)) if value else 0.0, "f")}[scale]
+    coded, meant = {}, {}
+    for name, (dtype, shape, raw) in tensors.items():
+        layer = name.removesuffix(".weight").rsplit(".", 1)[-1]
+        if len(shape) != 2 or layer in ("embed_tokens", "gate", *plain):
+            coded[name] = meant[name] = (dtype, shape, raw)
+            continue
+        values = [weight_formats.bf16_value(code) for code in weight_formats.bf16_codes(raw)]
+        codes, scales = weight_formats.int8_rows(values, shape[1], narrow)
+        stored = b"".join(struct.pack("<" + letter, one) if letter else struct.pack("<f", one)[2:] for one in scales)
+        coded[name] = ("I8", shape, codes)
+        coded[name + "_scale"] = (scale, [shape[0], 1] if len(coded) % 4 else [shape[0]], stored)
+        numbers = weight_formats.int8_values(codes, shape[1], scales)
+        meant[name] = ("F32", shape, struct.pack("<%df" % len(numbers), *numbers))
+    config = json.loads((source / "config.json").read_text())
+    folders = [Path(folder) / "int8", Path(folder) / "f32"]
+    for place, kept, more in zip(folders, (coded, meant), ({"quantization_config": COMPRESSED_INT8}, {})):
+        place.mkdir(parents=True)
+        safetensors_io.write(place / "model.safetensors", kept)
+        (place / "config.json").write_text(json.dumps({**config, **more}))
+    return folders
 
 
 BIG = 300_000  # payload of a shard that is much larger than the probe of a file

@@ -1,5 +1,5 @@
 """Reads a page that `reshard inspect --html` wrote, as a browser would and without one: its elements, its policy, and
-the catalogue inside it, decoded a second time from what reshard/inspect_data.h says."""
+the catalogue inside it, decoded a second time from what reshard/verbs/inspect_data.h says."""
 
 import base64
 import hashlib

@@ -95,7 +95,7 @@ class Lasting(Network):
             server.add_fault(pattern, kind, **options)
             out = self.scratch / name
             wanted = [server.url if pattern == INDEX else "%s/%s" % (server.url, pattern), *needles]
-            yield name, wanted, out, self.start(server.url, "--by", "expert", "--out", out, "--retries", 4)
+            yield name, wanted, out, self.start(server.url, "--by", "expert", "--out", out, "--dev", "retries=4")
 
     def start_during(self):
         cases = {"403": ("403", {}, ["403"]), "404": ("404", {}, ["404"]), "no ranges": ("ignore_range", {}, ["ranges", "3 such answers"]),
@@ -107,7 +107,7 @@ class Lasting(Network):
             server.add_fault(SHARDS[1], kind, skip=2, **options)  # two probes pass: catalogue and opening
             out = self.scratch / ("during " + name)
             wanted = ["%s/%s" % (server.url, SHARDS[1]), *needles]
-            yield name, server, wanted, out, self.start(server.url, "--by", "expert", "--out", out, "--jobs", 1, "--retries", 3)
+            yield name, server, wanted, out, self.start(server.url, "--by", "expert", "--out", out, "--jobs", 1, "--dev", "retries=3")
 
     def start_absent(self):
         closed = "http://127.0.0.1:%d" % free_port()

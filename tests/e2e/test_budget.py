@@ -65,7 +65,7 @@ class Budgets(EndToEnd):
             for more, io in ((8_000_000, "auto"),) if SANITIZED else ((1_000_000, "auto"), (1_000_000, "direct"),
                                                                       (4_000_000, "auto"), (12_000_000, "mmap")):
                 with self.subTest(by=by, more=more, io=io):
-                    stats = self.assert_answers("--ram", least + more, "--io", io, folder=folder)
+                    stats = self.assert_answers("--ram", least + more, "--dev", "io=%s" % io, folder=folder)
                     plan = stats["memory_plan"]
                     self.assertGreater(plan["bytes"]["decompression"], 0)
                     self.assertEqual(plan["total"], sum(plan["bytes"].values()))

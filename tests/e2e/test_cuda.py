@@ -13,12 +13,12 @@ import unittest
 from pathlib import Path
 
 import safetensors_io
-from checkpoints import packed_tiny
+from checkpoints import packed_tiny, write_int8
 from common import EndToEnd, clean_environment, main, path_from_environment
 
 QUESTION, ANSWER = "What is the capital of Spain?", "The capital of Spain is Madrid.\n"
 LIBRARY = os.environ.get("DSPACK_TEST_CUDA_LIBRARY", "")
-CHOICE = ("--device", "cuda", *(("--cuda-library", LIBRARY) if LIBRARY else ()))
+CHOICE = ("--device", "cuda", *(("--dev", "cuda-library=%s" % LIBRARY) if LIBRARY else ()))
 # Which of a machine's GPUs are for this process is said here.
 VISIBLE = {key: os.environ[key] for key in ("CUDA_VISIBLE_DEVICES",) if key in os.environ}
 EXACT_NMSE = 1e-6
@@ -29,7 +29,7 @@ FAMILY = ("f16", "v2-lite", "v3.1-e8m0") if EMULATED else FAMILY
 ROWS = 10 if EMULATED else 40
 ANSWER_TOKENS = 5 if EMULATED else 48
 # cuBLASLt: the emulated GPU's own, or the system's.
-CUBLASLT = ("--cublaslt", "emulated") if EMULATED else ()
+CUBLASLT = ("--dev", "cublaslt=emulated") if EMULATED else ()
 
 
 @functools.lru_cache(maxsize=None)
@@ -78,15 +78,15 @@ class Choosing(Cuda):
 
     def test_a_library_that_is_not_there(self):
         missing = self.scratch / "libdspack_cuda.so"
-        self.assert_refused(self.refused("--device", "cuda", "--cuda-library", missing), "--device cuda: ",
+        self.assert_refused(self.refused("--device", "cuda", "--dev", "cuda-library=%s" % missing), "--device cuda: ",
                             "there is no CUDA library %s" % missing, "--device cpu", program="dsrun")
 
     def test_a_file_that_is_no_library(self):
         text = self.scratch / "text.so"
         text.write_text("text")
-        self.assert_refused(self.refused("--device", "cuda", "--cuda-library", text), "does not load", text,
+        self.assert_refused(self.refused("--device", "cuda", "--dev", "cuda-library=%s" % text), "does not load", text,
                             program="dsrun")
-        said, stats = self.with_stats(self.data(), "-p", QUESTION, "--cuda-library", text)
+        said, stats = self.with_stats(self.data(), "-p", QUESTION, "--dev", "cuda-library=%s" % text)
         self.assertEqual(said, ANSWER)  # nobody has asked for a GPU by name
         self.assertTrue(stats["device"].startswith("cpu "), stats["device"])
 
@@ -205,12 +205,18 @@ class Numbers(OnGpu):
             with self.subTest(name):
                 expected = self.logits(folder, tokens, "--device", "cpu")
                 self.assert_close(self.logits(folder, tokens, *CHOICE), expected)
-                self.assert_close(self.logits(folder, tokens, *CHOICE, "--chunk", 7), expected)
+                self.assert_close(self.logits(folder, tokens, *CHOICE, "--dev", "chunk=7"), expected)
+
+    def test_exact_logits_of_int8_are_the_cpus(self):
+        int8, _ = write_int8(self.scratch / "variant", "v2-lite", "BF16")
+        tokens = list(range(ROWS))
+        expected = self.logits(int8, tokens, "--device", "cpu")
+        self.assert_close(self.logits(int8, tokens, *CHOICE), expected)
 
     def test_a_prompt_long_enough_for_cublaslt_gives_the_numbers_of_the_programs_own_kernels(self):
         tokens = [(7 * i * i + 3 * i) % 60 for i in range(66)]
         rounded = (*CHOICE, "--precision", "bf16", "--ctx", "66")
-        expected = self.logits(self.data(), tokens, *rounded, "--cublaslt", "off")
+        expected = self.logits(self.data(), tokens, *rounded, "--dev", "cublaslt=off")
         self.assert_close(self.logits(self.data(), tokens, *rounded, *CUBLASLT), expected)
 
     def test_a_smaller_cache_gives_the_cpus_numbers_too(self):
@@ -249,7 +255,7 @@ class Memory(OnGpu):
         self.assertGreater(planned["measured"]["memory_bytes_per_second"], 0)
         self.assertGreater(planned["measured"]["link"]["bytes_per_second"], 0)
         self.assertNotIn("cpu_expert_seconds", planned["measured"])
-        planned = plan("--vram-experts", 64, "--experts", 128, "--miss", "move")
+        planned = plan("--vram-experts", 64, "--experts", 128, "--dev", "miss=move")
         measured = planned["measured"]
         self.assertGreater(measured["cpu_expert_seconds"], 0)
         cold, uniform, local = planned["decode"]
@@ -319,7 +325,7 @@ class Edges(Cuda):
         self.assertTrue(json.loads(path.read_text())["device"].startswith("cpu "))
 
     def test_a_card_that_fills_up_ends_the_run_with_one_line(self):
-        tiers = ("--vram-experts", "25%", "--experts", "50%", "--prefetch", "on", "--miss", "auto")
+        tiers = ("--vram-experts", "25%", "--experts", "50%", "--dev", "prefetch=on", "--dev", "miss=auto")
         # Memory that is lost late may never be wanted: such a run may succeed.
         may_succeed = {"launch_refused=1": False, "launch_refused=40": False, "launch_refused=300": True,
                        "memory_lost_at=1": False, "memory_lost_at=40": True}

@@ -26,7 +26,7 @@ TOP_K, MOE_LAYERS, EXPERTS = 4, 4, 256  # of tiny-v3, without its MTP module
 WINDOW = 2  # slots through which experts pass that are not kept
 MISSES = ("move", "compute", "auto")
 DRAFTS = ("off", "1")
-# The GPU's slots, those of the host's memory (None: all), --miss, --mtp.
+# The GPU's slots, those of the host's memory (None: all), miss=, --mtp.
 FLOOR = "floor"
 FEW = ((0, FLOOR, "move", "off"), (40, 30, "auto", "1"), (12, 64, "compute", "off"), (EXPERTS - 1, None, "compute", "1"))
 FULL = tuple(itertools.product((0, 1, 40, 128, EXPERTS - 1), (FLOOR, 30, 128, None), MISSES, DRAFTS))
@@ -102,7 +102,7 @@ class Tiers(OnGpu):
     def check_run(self, place, case, *arguments):
         vram, ram, miss, mtp = case
         ram = ram_flags(self.data(), ram, mtp)
-        said, stats = self.with_stats(place, *PROMPT, *CHOICE, "--deterministic", "--vram-experts", vram, "--miss", miss,
+        said, stats = self.with_stats(place, *PROMPT, *CHOICE, "--deterministic", "--vram-experts", vram, "--dev", "miss=%s" % miss,
                                       "--mtp", mtp, *ram, *arguments)
         self.assertEqual(said, cpu_text())
         self.assertFalse(stats["device"].startswith("cpu "), stats["device"])
@@ -161,7 +161,7 @@ class Numbers(Tiers):
             expected = self.logits(folder, tokens, "--device", "cpu")
             for vram, ram in ((0, FLOOR), (3, FLOOR), (5, None)) if IS_FULL else ((3, FLOOR),):
                 with self.subTest(name, vram=vram, ram=ram):
-                    self.assert_close(self.logits(folder, tokens, *CHOICE, "--vram-experts", vram, "--chunk", CHUNK,
+                    self.assert_close(self.logits(folder, tokens, *CHOICE, "--vram-experts", vram, "--dev", "chunk=%s" % CHUNK,
                                                   *ram_flags(folder, ram, "off")), expected)
 
 

@@ -132,7 +132,7 @@ class Declared(EndToEnd):
                 self.declare(server, header)
                 server.add_fault(SHARDS[0], "truncate", min_bytes=100_000)
                 out = self.scratch / header
-                self.assertEqual(self.repack(server.url, out, "--retries", 0, "--jobs", 1).code, 1)
+                self.assertEqual(self.repack(server.url, out, "--dev", "retries=0", "--jobs", 1).code, 1)
                 self.assertIn('"begun"', (out / ".reshard" / "journal").read_text())
                 server.clear_faults()
                 result = self.assert_ok(self.repack(server.url, out))

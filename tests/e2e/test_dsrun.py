@@ -40,7 +40,7 @@ class Answers(Dsrun):
                 self.assertTrue(said[0].strip(), prompt)
 
     def test_threads_and_instruction_sets_do_not_change_the_text(self):
-        for more in (["--threads", 1], ["--threads", 2], ["--threads", 7], ["--cpu", "scalar"]):
+        for more in (["--threads", 1], ["--threads", 2], ["--threads", 7], ["--dev", "cpu=scalar"]):
             self.assertEqual(self.assert_ok(self.ask(packed_tiny(), QUESTION, *more)).stdout, ANSWER)
 
     def test_the_answer_has_at_most_n_tokens(self):
@@ -59,7 +59,7 @@ class Drafts(Dsrun):
     def test_the_text_does_not_depend_on_drafts(self):
         for prompt in PROMPTS[:3]:
             said = self.assert_ok(self.ask(self.data(), prompt)).stdout
-            for more in (["1"], ["3"], ["auto"], ["2", "--mtp-hidden", "pre-norm"], ["2", "--mtp-hidden", "auto"]):
+            for more in (["1"], ["3"], ["auto"], ["2", "--dev", "mtp-hidden=pre-norm"], ["2", "--dev", "mtp-hidden=auto"]):
                 self.assertEqual(self.assert_ok(self.ask(packed_tiny(), prompt, "--mtp", *more)).stdout, said)
 
     def test_stats_say_what_drafting_did_and_took(self):
@@ -155,7 +155,7 @@ class Routes(Dsrun):
 
     def test_a_run_is_recorded_and_replayed(self):
         trace = self.scratch / "routes.jsonl"
-        recorded = self.ask(packed_tiny(), QUESTION, "--trace", trace, "--policy", "lru")
+        recorded = self.ask(packed_tiny(), QUESTION, "--trace", trace, "--dev", "policy=lru")
         self.assertEqual(self.assert_ok(recorded).stdout, ANSWER)
         header, *lines = [json.loads(line) for line in trace.read_text().splitlines()]
         self.assertEqual(header["format"], "dspack-routes")
@@ -181,7 +181,7 @@ class Routes(Dsrun):
         for arguments, code, needle in (((bad, "--slots", "4"), 1, "bad.jsonl: line 1: "),
                                         ((bad,), 2, "--slots"),
                                         ((bad, "--slots", "0"), 2, "0 is no number of slots"),
-                                        ((bad, "--slots", "4", "--policy", "mru"), 2, "mru")):
+                                        ((bad, "--slots", "4", "--dev", "policy=mru"), 2, "mru")):
             with self.subTest(arguments):
                 result = self.replay(*arguments)
                 self.assertEqual(result.code, code, str(result))
@@ -201,7 +201,7 @@ class Logits(Dsrun):
         dtype, shape, _ = safetensors_io.parse(wanted)[0]["logits"]
         self.assertEqual((dtype, shape), ("F32", [len(tokens), 1152]))
         for folder in (self.data(), packed_tiny()):
-            for more in (["--threads", 2], ["--threads", 5], *[["--chunk", chunk] for chunk in (1, 2, 7, 60, 61, 100)]):
+            for more in (["--threads", 2], ["--threads", 5], *[["--dev", "chunk=%s" % chunk] for chunk in (1, 2, 7, 60, 61, 100)]):
                 self.assertEqual(self.logits(folder, *more, tokens=tokens), wanted, more)
 
     def test_rows_do_not_depend_on_what_follows(self):
@@ -310,7 +310,7 @@ class BadInput(Dsrun):
                 result = self.run_program(*arguments, program="DSPACK_DSRUN")
                 self.assertEqual((result.code, result.stdout), (2, ""), str(result))
                 self.assertRegex(result.stderr, r"^dsrun[^\n]*: [^\n]+\n$")
-        self.assert_dsrun_refuses(self.ask(self.data(), "x", "--cpu", "mmx"), "mmx", "scalar")
+        self.assert_dsrun_refuses(self.ask(self.data(), "x", "--dev", "cpu=mmx"), "mmx", "scalar")
 
 
 class Tokenize(Dsrun):
@@ -335,16 +335,16 @@ class Tokenize(Dsrun):
         texts, ids = ["", "Hello, né!", "a\nb 中文 123"], self.scratch / "ids"
         (self.scratch / "texts").write_bytes("\0".join(texts).encode())
         for folder in (self.data(), self.data("text") / "v2", self.data("text") / "kimi"):
-            result = self.assert_ok(self.tokenize(folder, "--file", self.scratch / "texts"))
+            result = self.assert_ok(self.tokenize(folder, "--dev", "texts=%s" % (self.scratch / "texts")))
             self.assertEqual(result.stdout.count("\n"), len(texts))
             for text, line in zip(texts, result.stdout.split("\n")):
                 self.assertEqual(self.assert_ok(self.tokenize(folder, "-p", text)).stdout, line + "\n")
             ids.write_text(result.stdout)
-            decoded = self.assert_ok(self.tokenize(folder, "--decode", ids)).stdout
+            decoded = self.assert_ok(self.tokenize(folder, "--dev", "ids=%s" % ids)).stdout
             self.assertEqual([json.loads(line) for line in decoded.split("\n")[:-1]], texts)
         ids.write_text("3  4\n1 2\n")
-        self.assert_dsrun_refuses(self.tokenize(self.data(), "--decode", ids), ids, "line 1")
-        self.assert_dsrun_refuses(self.tokenize(self.data(), "--file", self.scratch / "absent"), "absent")
+        self.assert_dsrun_refuses(self.tokenize(self.data(), "--dev", "ids=%s" % ids), ids, "line 1")
+        self.assert_dsrun_refuses(self.tokenize(self.data(), "--dev", "texts=%s" % (self.scratch / "absent")), "absent")
 
     def test_tiktoken_without_what_it_needs(self):
         folder = shutil.copytree(self.data("text") / "kimi", self.scratch / "kimi")

@@ -254,7 +254,7 @@ class Terminal(ForeignText):
         self.assertIsNone(re.search(UNPRINTABLE.replace("\ufffd", ""), listed), repr(listed))
         ids = [token["id"] for token in json.loads(listed)]
         (self.scratch / "ids").write_text(" ".join(map(str, ids)) + "\n")
-        decoded = self.dsrun("tokenize", packed_tiny(), "--decode", self.scratch / "ids", code=0).stdout
+        decoded = self.dsrun("tokenize", packed_tiny(), "--dev", "ids=%s" % (self.scratch / "ids"), code=0).stdout
         self.assertEqual(json.loads(decoded), STEERING)
 
     def test_an_answer(self):

@@ -51,7 +51,7 @@ class Endless(Soon, HubCase):
 
     def refused(self, answer, *needles):
         server = self.serve_raw(answer)
-        result = self.run_soon(server.url + "/model", "--by", "expert", "--out", self.out, "--retries", 0)
+        result = self.run_soon(server.url + "/model", "--by", "expert", "--out", self.out, "--dev", "retries=0")
         self.assert_refused(result, *needles)
         self.assert_absent(self.out)
         self.assertLess(server.sent, 64 << 20)
@@ -82,12 +82,12 @@ class Endless(Soon, HubCase):
 
     def test_a_listing_that_drips(self):
         self.hub.add_fault("GET", "api/models/*/tree/*", "slow", rate=4)
-        result = self.run_soon("o/n", "--by", "expert", "--out", self.out, "--retries", 0, env=self.env())
+        result = self.run_soon("o/n", "--by", "expert", "--out", self.out, "--dev", "retries=0", env=self.env())
         self.assert_refused(result, "/tree/", "too slow")
 
     def test_weights_may_come_as_slowly_as_they_do(self):
         self.hub.add_fault("GET", "objects/*", "slow", rate=12_000, min_bytes=4096)
-        result = self.run_soon("o/n", "--by", "expert", "--out", self.out, "--retries", 0, env=self.env())
+        result = self.run_soon("o/n", "--by", "expert", "--out", self.out, "--dev", "retries=0", env=self.env())
         self.assert_ok(result)
 
 
@@ -131,7 +131,7 @@ class Tokens(Soon, HubCase):
 
     def ask(self, endpoint, **env):
         proxy = self.serve_raw(lambda send, _: send(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"))
-        result = self.run_soon("o/n", "--by", "expert", "--out", self.out, "--retries", 0, env={
+        result = self.run_soon("o/n", "--by", "expert", "--out", self.out, "--dev", "retries=0", env={
             "HF_ENDPOINT": endpoint, "HF_TOKEN": "hf_secret", "http_proxy": proxy.url, **env})
         self.assertEqual(result.code, 1, str(result))
         self.assertTrue(proxy.requests, str(result))
@@ -202,7 +202,7 @@ class Uploads(Soon, PublishCase):
     def test_answers_that_drip(self):
         for head in (b"HTTP/1.1 200 OK\r\n\r\n{", b"HTTP/1.1 403 Forbidden\r\n\r\n{"):
             server = self.serve_raw(lambda send, _, head=head: drip(send, head, b" "))
-            result = self.run_soon("publish", self.folder, "--repo", REPO, "--retries", 0,
+            result = self.run_soon("publish", self.folder, "--repo", REPO, "--dev", "retries=0",
                                    env={"HF_ENDPOINT": server.url, "HF_TOKEN": "hf_x"})
             self.assertEqual(result.code, 1, str(result))
 

@@ -146,7 +146,7 @@ class Tokens(HubCase):
             for headers in ({}, {"X-Error-Message": said}):
                 self.hub.clear_faults()
                 self.hub.add_fault("*", path, str(status), body=said, headers=headers)
-                result = self.pack("o/private", "--retries", 1, token=None)
+                result = self.pack("o/private", "--dev", "retries=1", token=None)
                 self.assertEqual(result.code, 1, str(result))
                 self.assertIn("(token)" if (status, headers) != (403, {}) else "403", result.stderr)  # a HEAD has no body
                 results.append(result)

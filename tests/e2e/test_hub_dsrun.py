@@ -96,7 +96,7 @@ class Dsrun(HubCase):
                 self.assertEqual(self.weights_asked(since), [])
                 self.assertEqual(self.folders(), [], "nothing is copied")
                 since = len(self.hub.requests())
-                self.assert_text(self.run_model(repo, "--io", "direct", env={"HF_HUB_OFFLINE": "1"}))
+                self.assert_text(self.run_model(repo, "--dev", "io=direct", env={"HF_HUB_OFFLINE": "1"}))
                 self.assert_text(self.run_model("%s@%s" % (repo, self.commit_of(repo=repo)), env={"HF_HUB_OFFLINE": "1"}))
                 self.assertEqual(len(self.hub.requests()), since)
 

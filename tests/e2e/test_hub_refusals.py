@@ -118,7 +118,7 @@ class Limits(HubCase):
 
     def test_failures_that_last(self):
         self.hub.add_fault("GET", "*/tree/*", "503", body="out of order")
-        self.assert_refused(self.pack("o/n", "--retries", 2), "/tree/", "503", "out of order", "gave up after 3 attempts")
+        self.assert_refused(self.pack("o/n", "--dev", "retries=2"), "/tree/", "503", "out of order", "gave up after 3 attempts")
 
 
 class Links(HubCase):

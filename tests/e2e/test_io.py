@@ -22,7 +22,7 @@ class Io(EndToEnd):
         # The ordinary folder lies with the sources, on a disk; the packed one where scratch files are, perhaps in memory.
         for folder in (self.data(), packed_tiny()):
             for method in ("auto", "direct", "buffered", "mmap"):
-                result = self.ask(folder, "--io", method, "--stats", self.scratch / "stats.json")
+                result = self.ask(folder, "--dev", "io=%s" % method, "--stats", self.scratch / "stats.json")
                 if method == "direct" and result.code != 0:
                     self.assert_refused(result, "direct", program="dsrun")  # an old system's files in memory
                     continue
@@ -45,10 +45,10 @@ class Io(EndToEnd):
         short = folder / stats["experts"]["layers"][0]["opened_files"][0]
         short.write_bytes(short.read_bytes()[:-1])
         for method in ("auto", "buffered", "mmap"):
-            self.assert_refused(self.ask(folder, "--io", method), short, "are expected", program="dsrun")
+            self.assert_refused(self.ask(folder, "--dev", "io=%s" % method), short, "are expected", program="dsrun")
 
     def test_a_way_that_is_none(self):
-        result = self.ask(packed_tiny(), "--io", "o_direct")
+        result = self.ask(packed_tiny(), "--dev", "io=o_direct")
         self.assertEqual(result.code, 2)
         self.assertIn("auto, direct, buffered and mmap", result.stderr)
 

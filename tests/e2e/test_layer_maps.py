@@ -62,7 +62,7 @@ class Copies(Maps):
     def assert_equals_copies(self, layers, **config):
         wanted, _ = self.logits(self.copied(layers, as_text(layers), **config))
         # In pieces too: the second piece reads what each repetition of a layer has cached of the first.
-        for folder, more in ((self.data(), []), (packed_tiny(), ["--chunk", 7])):
+        for folder, more in ((self.data(), []), (packed_tiny(), ["--dev", "chunk=7"])):
             got, stats = self.logits(folder, "--layers", as_text(layers), *more)
             self.assertEqual(got, wanted, layers)
             self.assertEqual(stats["layer_map"], layers)
@@ -84,7 +84,7 @@ class Copies(Maps):
         plain, stats = self.logits(packed_tiny())
         self.assertEqual(stats["layer_map"], list(range(LAYERS)))
         self.assertEqual(self.logits(packed_tiny(), "--layers", "0-4")[0], plain)
-        self.assertEqual(self.logits(packed_tiny(), "--ratio-repeat", "(0,1)")[0], plain)
+        self.assertEqual(self.logits(packed_tiny(), "--layers", "(0,1)")[0], plain)
         self.assertNotEqual(self.logits(packed_tiny(), "--layers", "0-3,3-4")[0], plain)
 
     def test_answers_are_those_of_copied_layers(self):
@@ -100,7 +100,7 @@ class Published(Maps):
         for count, pairs, wanted in PUBLISHED:
             # A model of so many layers, the numbers of which are all that matters.
             model = self.copied([0] + [1 + i % (LAYERS - 1) for i in range(count - 1)], str(count))
-            logits, stats = self.logits(model, "--ratio-repeat", pairs)
+            logits, stats = self.logits(model, "--layers", pairs)
             self.assertEqual(stats["layer_map"], wanted)
             self.assertEqual(self.logits(model, "--layers", as_text(wanted))[0], logits)
 
@@ -145,7 +145,7 @@ class Recipes(Maps):
         self.assert_same_tree(self.scratch / "0", self.scratch / "1")
         self.assert_same_tree(self.scratch / "0", self.scratch / "2")
         self.assertEqual(self.logits(packed, "--layers", "0-4")[0], plain)
-        self.assertEqual(self.logits(packed, "--ratio-repeat", "(0,1)")[0], plain)
+        self.assertEqual(self.logits(packed, "--layers", "(0,1)")[0], plain)
 
     def test_only_what_runs_differs(self):
         packed, usual = self.pack(layer_map="0-3,2-4"), packed_tiny()
@@ -186,10 +186,10 @@ class Recipes(Maps):
 class BadInput(Maps):
     def test_flags_that_are_none_are_wrong_usage(self):
         for arguments in (["--layers", ""], ["--layers", "3-1"], ["--layers", "0-"], ["--layers", "all"],
-                          ["--layers", "0-65535"], ["--layers", "99999999999"], ["--ratio-repeat", ""],
-                          ["--ratio-repeat", "()"], ["--ratio-repeat", "(0,2)"], ["--ratio-repeat", "(-1,1)"],
-                          ["--ratio-repeat", "0,1"], ["--ratio-repeat", "(0,1e0)"],
-                          ["--layers", "0", "--ratio-repeat", "(0,1)"]):
+                          ["--layers", "0-65535"], ["--layers", "99999999999"], ["--layers", "("],
+                          ["--layers", "()"], ["--layers", "(0,2)"], ["--layers", "(-1,1)"],
+                          ["--layers", "(0,1),1"], ["--layers", "(0,1e0)"],
+                          ["--layers", "0", "--layers", "(0,1)"]):
             result = self.dsrun(self.data(), "-p", "x", *arguments)
             self.assertEqual((result.code, result.stdout), (2, ""), str(result))
             self.assertRegex(result.stderr, r"^dsrun: [^\n]+\n$")
@@ -197,7 +197,7 @@ class BadInput(Maps):
     def test_layers_that_the_model_lacks(self):
         for layers, named in (("0-5", "layer 5"), ("0-4,70,60", "layer 70")):
             self.assert_refused(self.dsrun(self.data(), "-p", "x", "--layers", layers), named, "0 to 4", program="dsrun")
-        self.assert_refused(self.dsrun(self.data(), "-p", "x", "--ratio-repeat", ",".join(["(0,1)"] * 1000)), "4096",
+        self.assert_refused(self.dsrun(self.data(), "-p", "x", "--layers", ",".join(["(0,1)"] * 1000)), "4096",
                             program="dsrun")
 
     def test_recipes_that_do_not_fit(self):

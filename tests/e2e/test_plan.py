@@ -41,7 +41,7 @@ class Plan(EndToEnd):
             self.assertIn(line, said)
 
     def test_a_given_hit_rate_takes_the_place_of_assumptions(self):
-        plan = self.json_plan(packed_tiny(), "--experts", "25%", "--hit-rate", 100)
+        plan = self.json_plan(packed_tiny(), "--experts", "25%", "--dev", "hit-rate=100")
         self.assertEqual([decode["assumption"] for decode in plan["decode"]], ["cold", "given"])
         cold, given = plan["decode"]
         self.assertEqual((given["hit_rate"], given["bytes"]), (1, 0))

@@ -27,7 +27,7 @@ class Prefill(EndToEnd):
 
     def test_prefetch_does_not_change_the_text_and_its_bytes_add_up(self):
         for mode in ("off", "on", "auto"):
-            said, experts = self.stats_of("-p", "Tell me a tale.", "--raw", "-n", 60, "--experts", "25%", "--prefetch", mode)
+            said, experts = self.stats_of("-p", "Tell me a tale.", "--raw", "-n", 60, "--experts", "25%", "--dev", "prefetch=%s" % mode)
             prefetch = experts["prefetch"]
             self.assertEqual(prefetch["mode"], mode)
             if mode == "off":
@@ -35,7 +35,7 @@ class Prefill(EndToEnd):
                 self.assertEqual(prefetch["bytes"] + prefetch["forecast"]["demands"], 0)
             self.assertEqual(said, plain)
             self.assertLessEqual(prefetch["useful_bytes"] + prefetch["wasted_bytes"], prefetch["bytes"])
-        _, experts = self.stats_of("-p", "Tell me a tale.", "--raw", "-n", 60, "--experts", "25%", "--prefetch", "on")
+        _, experts = self.stats_of("-p", "Tell me a tale.", "--raw", "-n", 60, "--experts", "25%", "--dev", "prefetch=on")
         self.assertGreater(experts["prefetch"]["forecast"]["foreseen"], 0)
 
     def test_what_fits_is_read_only_when_it_is_picked(self):
@@ -56,7 +56,7 @@ class Prefill(EndToEnd):
         self.assert_ok(self.ask("-p", QUESTION, "--max-fetch", "1GB"))
 
     def test_a_wrong_value_is_a_usage_error(self):
-        for arguments in (["--max-fetch", "much"], ["--prefetch", "maybe"]):
+        for arguments in (["--max-fetch", "much"], ["--dev", "prefetch=maybe"]):
             result = self.ask("-p", QUESTION, *arguments)
             self.assertEqual(result.code, 2, str(result))
             self.assertIn(arguments[0], result.stderr)

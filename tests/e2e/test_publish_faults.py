@@ -111,7 +111,7 @@ class Faults(PublishCase):
             with self.subTest(pattern):
                 hub = self.new_hub()
                 hub.add_fault(method, pattern, "503")
-                result = self.publish(hub, None, "--retries", 2)
+                result = self.publish(hub, None, "--dev", "retries=2")
                 self.assertEqual(result.code, 1, str(result))
                 self.assertRegex(result.stderr, r": the server answered HTTP 503( \(told to fail\))?; gave up after 3 attempts")
                 hub.clear_faults()
@@ -122,7 +122,7 @@ class Faults(PublishCase):
         hub = self.new_hub()
         body = json.dumps({"success": True, "commitOid": "0" * 40, "commitUrl": "x"})
         hub.add_fault("POST", "*/commit/*", "status", status=200, body=body)
-        result = self.publish(hub, None, "--retries", 1)
+        result = self.publish(hub, None, "--dev", "retries=1")
         self.assertEqual(result.code, 1, str(result))
         self.assertIn("nothing of it is to be seen", result.stderr)
 
@@ -162,7 +162,7 @@ class Faults(PublishCase):
                 ("<%s/api/models/%s/tree/%s?recursive=true&expand=false>; rel=\"next\"" % (hub.url, REPO, commit), "in a circle"),
                 ("<http://127.0.0.3:9/next>; rel=\"next\"", "another host")):
             fault = hub.add_fault("GET", "*/tree/*", "headers", headers={"Link": link})
-            self.assert_refused(self.publish(hub, None, "--retries", 0), "/tree/" + commit, needle)
+            self.assert_refused(self.publish(hub, None, "--dev", "retries=0"), "/tree/" + commit, needle)
             self.assertTrue(fault.struck)
             hub.clear_faults()
 

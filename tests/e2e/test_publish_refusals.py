@@ -125,7 +125,7 @@ class Refuse(PublishCase):
 
     def test_no_server(self):
         port = free_port()
-        result = self.run_program("publish", self.folder, "--repo", REPO, "--retries", 0,
+        result = self.run_program("publish", self.folder, "--repo", REPO, "--dev", "retries=0",
                                   env={"HF_ENDPOINT": "http://127.0.0.1:%d" % port, "HF_TOKEN": TOKEN})
         self.assert_refused(result, "cannot reach the server")
 
@@ -146,7 +146,7 @@ class Before(PublishCase):
     def test_a_dry_run_needs_neither_network_nor_token(self):
         for token in ("", TOKEN):
             environment = {"HF_ENDPOINT": "http://127.0.0.1:%d" % free_port(), **({"HF_TOKEN": token} if token else {})}
-            result = self.assert_ok(self.run_program("publish", self.folder, "--repo", REPO, "--dry-run", "--retries", 0,
+            result = self.assert_ok(self.run_program("publish", self.folder, "--repo", REPO, "--dry-run", "--dev", "retries=0",
                                                      env=environment))
             size = sum(path.stat().st_size for path in self.folder.rglob("*") if path.is_file())
             self.assertIn("to send  338 of 338 files, %.1f MB" % (size / 1e6), result.stdout)

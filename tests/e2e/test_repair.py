@@ -352,7 +352,7 @@ class Begun(EndToEnd):
         shutil.rmtree(self.out, ignore_errors=True)
         server = self.serve(self.source)
         server.add_fault(SHARDS[0], "truncate", min_bytes=self.MATRIX)
-        self.assert_refused(self.repack(server.url, self.out, "--jobs", 1, "--retries", 0, by="layer"), SHARDS[0])
+        self.assert_refused(self.repack(server.url, self.out, "--jobs", 1, "--dev", "retries=0", by="layer"), SHARDS[0])
         server.clear_faults()
         server.log.clear()
         begun = [json.loads(line[17:]) for line in self.journal.read_text().splitlines() if '"begun"' in line]

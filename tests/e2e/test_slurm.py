@@ -27,8 +27,8 @@ class SlurmPack(EndToEnd):
         self.slurm.__enter__()
 
     def pack(self, source):
-        return self.slurm.run(SCRIPT, PARTS, "--time=10", "--", source, "--by", "expert", "--out", self.out, "--retries",
-                              1, cwd=self.logs)
+        return self.slurm.run(SCRIPT, PARTS, "--time=10", "--", source, "--by", "expert", "--out", self.out, "--dev",
+                              "retries=1", cwd=self.logs)
 
     def submit(self, source):
         result = self.pack(source)

@@ -40,6 +40,24 @@ class Usage(EndToEnd):
                 self.assertNotEqual(result.stderr, "", str(result))
         self.assert_absent(self.scratch / "packed")
 
+    def test_verbs_and_headings_are_in_the_help_of_both_programs(self):
+        for program, parts in (("DSPACK_RESHARD", ("Recipe:", "Network and jobs:", "\n  publish ", "\n  diff ")),
+                               ("DSPACK_DSRUN", ("Sampling:", "Memory:", "Device:", "\n  plan ", "\n  replay "))):
+            text = self.assert_ok(self.run_program("--help", program=program)).stdout
+            for part in ("Verbs (", "Development:", "Exit status", *parts):
+                self.assertIn(part, text)
+
+    def test_settings_for_developers_list_themselves(self):
+        for program, verb, key in (("DSPACK_RESHARD", [], "retries"), ("DSPACK_RESHARD", ["verify"], "retries"),
+                                   ("DSPACK_DSRUN", [], "mtp-hidden"), ("DSPACK_DSRUN", ["replay"], "policy")):
+            listed = self.assert_ok(self.run_program(*verb, "--dev", "help", program=program))
+            self.assertRegex(listed.stdout, "\n  %s=" % key)
+            for word in ("unknown=1", key, "=", ""):
+                with self.subTest([program, verb, word]):
+                    result = self.run_program(*verb, "x", "--dev", word, program=program)
+                    self.assertEqual((result.code, result.stdout), (2, ""), str(result))
+                    self.assertIn(key, result.stderr)
+
     def test_a_dry_run_needs_no_output_folder_and_leaves_nothing(self):
         before = os.getcwd()
         self.addCleanup(os.chdir, before)

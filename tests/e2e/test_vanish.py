@@ -73,7 +73,7 @@ class Vanish(EndToEnd):
             with self.subTest(method=method):
                 shutil.rmtree(self.folder)
                 shutil.copytree(packed_tiny(), self.folder)
-                process = self.answer_one("--experts", FLOOR, "--io", method)
+                process = self.answer_one("--experts", FLOOR, "--dev", "io=%s" % method)
                 for path in self.expert_files():
                     os.truncate(path, 5000)
                 self.assert_second_refused(process, str(self.folder / "model" / "layers"), "experts")

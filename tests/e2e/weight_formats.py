@@ -157,6 +157,23 @@ def quantised(raw, shape):
     return bytes(out), scales, loss
 
 
+def int8_rows(values, columns, narrow):
+    """Codes and scales of rows of numbers, one scale a row: largest magnitude / 127, through narrow(); codes to the
+    nearest, ties to even. Returns the codes' bytes and the scales."""
+    codes, scales = bytearray(), []
+    for first in range(0, len(values), columns):
+        row = values[first:first + columns]
+        scale = narrow(max(map(abs, row)) / 127) or 1.0
+        scales.append(scale)
+        codes += bytes(max(-128, min(127, round(Fraction(value) / Fraction(scale)))) & 0xff for value in row)
+    return bytes(codes), scales
+
+
+def int8_values(codes, columns, scales):
+    """What int8_rows() means: two's complement times the row's scale, as doubles."""
+    return [(code - 256 if code >= 128 else code) * scales[i // columns] for i, code in enumerate(codes)]
+
+
 def e8m0_codes(raw):
     """The E8M0 bytes of F32 scales that are all powers of two from 2^-127 to 2^127; None if one is not."""
     codes = bytearray()

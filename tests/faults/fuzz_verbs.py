@@ -93,11 +93,11 @@ class Lab(EndToEnd):
         folder.mkdir()
         server = self.serve(source)
         server.add_fault("*00002*", "truncate", min_bytes=100_000)
-        self.run_program(server.url, "--by", "expert", "--out", folder / "out", "--retries", 0)
+        self.run_program(server.url, "--by", "expert", "--out", folder / "out", "--dev", "retries=0")
         self.assert_unfinished(folder / "out")
         server.clear_faults()
         return Scenario("unfinished", folder, lambda at: [
-            (RESHARD, [server.url + "/", "--by", "expert", "--out", at / "out", "--retries", "0"]), (RESHARD, ["seal", at / "out"])])
+            (RESHARD, [server.url + "/", "--by", "expert", "--out", at / "out", "--dev", "retries=0"]), (RESHARD, ["seal", at / "out"])])
 
     def models(self):
         model = self.copy_source("model/model")

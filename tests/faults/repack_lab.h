@@ -6,9 +6,9 @@
 #include <string>
 
 #include "format/document_bounds.h"
-#include "reshard/journal.h"
-#include "reshard/repack_part.h"
-#include "reshard/seal_parts.h"
+#include "reshard/run/journal.h"
+#include "reshard/run/repack_part.h"
+#include "reshard/run/seal_parts.h"
 #include "tests/support/crash_file_system.h"
 #include "tests/support/faulty_file_system.h"
 #include "tests/support/small_checkpoint.h"

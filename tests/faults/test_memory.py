@@ -277,7 +277,7 @@ class Patterns(Bounded):
     def encode(self, name, model, text, **options):
         path = self.scratch / "text"
         path.write_text(text)
-        return self.assert_bounded(name, "tokenize", model, "--file", path, program="DSPACK_DSRUN", **options)
+        return self.assert_bounded(name, "tokenize", model, "--dev", "texts=%s" % path, program="DSPACK_DSRUN", **options)
 
     def test_patterns_that_explode(self):
         run = "a" * 6000 + "xc"  # so that the engine does not miss the c at once
@@ -338,7 +338,7 @@ class Runs(Bounded):
         path = self.routes(layers, experts, steps)
         for policy in ("lru", "lfu", "random-old", "s3-fifo"):
             self.assert_bounded("replay of 360,000 uses, 162,000 slots: " + policy, "replay", path, "--slots", "162000",
-                                "--policy", policy, codes=(0,), program="DSPACK_DSRUN")
+                                "--dev", "policy=%s" % policy, codes=(0,), program="DSPACK_DSRUN")
 
     def test_a_replay_of_wide_layers(self):
         """Prompts that ask for all of a layer's 10,000 experts."""
@@ -365,7 +365,7 @@ class NoMemory(Bounded):
                                         "DSPACK_RESHARD"),
                                        ((server.url, "--by", "layer", "--out", self.scratch / ("far-%d" % mib)),
                                         "DSPACK_RESHARD"),
-                                       (("tokenize", model, "--file", text), "DSPACK_DSRUN"),
+                                       (("tokenize", model, "--dev", "texts=%s" % text), "DSPACK_DSRUN"),
                                        ((model, "-p", "x", "-n", "1", "--ram", "4GB"), "DSPACK_DSRUN")):
                 result = self.run_program(*arguments, program=program, timeout=60,
                                           before=limit(resource.RLIMIT_AS, mib * MIB))

@@ -60,7 +60,7 @@ class Round:
             self.hub.add_fault(method, pattern, kind, chance=chance if faults.LONG else chance * 0.4, **options)
 
     def begin(self, folder):
-        return self.case.start_publishing(self.hub, folder, "--jobs", self.random.choice((1, 4, 9)), "--retries", 30)
+        return self.case.start_publishing(self.hub, folder, "--jobs", self.random.choice((1, 4, 9)), "--dev", "retries=30")
 
     def under_kills(self, folder, kills):
         for _ in range(kills):

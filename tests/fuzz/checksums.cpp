@@ -1,7 +1,7 @@
 // A list of checksums in the form of sha256sum. Input: its text.
 #include <algorithm>
 
-#include "reshard/upstream.h"
+#include "reshard/verbs/upstream.h"
 #include "tests/fuzz/target.h"
 
 using namespace dspack;

@@ -9,7 +9,7 @@
 #include "format/hub/answers.h"
 #include "format/hub/lfs.h"
 #include "format/hub/name.h"
-#include "reshard/card_fields.h"
+#include "reshard/run/card_fields.h"
 #include "tests/fuzz/target.h"
 
 using namespace dspack;

@@ -2,7 +2,7 @@
 #include <string>
 
 #include "format/document_bounds.h"
-#include "reshard/journal.h"
+#include "reshard/run/journal.h"
 #include "tests/fuzz/records.h"
 #include "tests/fuzz/target.h"
 

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <set>
 
-#include "reshard/plan.h"
-#include "reshard/transform/rules.h"
+#include "reshard/plan/plan.h"
+#include "reshard/plan/transform_rules.h"
 #include "tests/fuzz/catalogue.h"
 #include "tests/fuzz/checkpoint_input.h"
 

@@ -1,5 +1,5 @@
 // A recipe. Input: its JSON.
-#include "reshard/recipe.h"
+#include "reshard/plan/recipe.h"
 #include "tests/fuzz/target.h"
 
 using namespace dspack;

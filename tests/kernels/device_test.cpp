@@ -118,10 +118,8 @@ TEST_CASE("instruction sets: complete tables, the scalar one last and without ne
   for (const kernels::InstructionSet& set : kernels::instruction_sets()) {
     const kernels::CpuOps& ops = *set.ops;
     CHECK_FALSE(ops.name.empty());
-    CHECK((ops.linear_f8_e4m3 != nullptr && ops.linear_bf16 != nullptr && ops.linear_f16 != nullptr &&
-           ops.linear_f32 != nullptr));
-    CHECK((ops.columns_f8_e4m3 != nullptr && ops.columns_bf16 != nullptr && ops.columns_f16 != nullptr &&
-           ops.columns_f32 != nullptr));
+    for (size_t coding = 0; coding < kernels::kCodings; ++coding)
+      CHECK((ops.linear[coding] != nullptr && ops.columns[coding] != nullptr));
     CHECK((ops.rms_norm != nullptr && ops.silu_multiply != nullptr && ops.add != nullptr && ops.combine != nullptr &&
            ops.attend_f32 != nullptr && ops.attend_bf16 != nullptr && ops.attend_f16 != nullptr));
   }

@@ -133,7 +133,8 @@ KERNEL_CASE("expert parts: in any groups and calls, the bits of all at once") {
   for (const PartsCase& c :
        {PartsCase{Dtype::f8_e4m3, 5, 160, 48, 128, 3, 1}, PartsCase{Dtype::f8_e4m3, 5, 160, 48, 128, 3, 2},
         PartsCase{Dtype::f8_e4m3, 6, 96, 33, 16, 2, 13}, PartsCase{Dtype::bf16, 4, 80, 32, 0, 2, 5},
-        PartsCase{Dtype::f16, 4, 33, 17, 0, 2, 3}, PartsCase{Dtype::f32, 3, 20, 9, 0, 1, 4}})
+        PartsCase{Dtype::i8, 4, 36, 17, 9, 2, 3}, PartsCase{Dtype::f16, 4, 33, 17, 0, 2, 3},
+        PartsCase{Dtype::f32, 3, 20, 9, 0, 1, 4}})
     check_parts(lab, c, random);
 }
 

@@ -143,7 +143,7 @@ KERNEL_CASE("head_linear_transposed: all 256 E4M3 codes decode exactly") {
   for (uint32_t j = 0; j < kIn; ++j)
     codes[j] = static_cast<uint8_t>(j + 249);  // the NaN codes lie inside and at the end
   Lab lab(Set::kName);
-  const kernels::Weight weight{Dtype::f8_e4m3, 1, kIn, lab.put(codes), {}, 0, 0};
+  const kernels::Weight weight{{kernels::Coding::f8_e4m3, 1, kIn}, {lab.put(codes)}};
   const auto y = run_heads(lab, weight, {1.0F}, {{Dtype::f8_e4m3, 1, kIn, 0, 0}, 1, 1, 0, 1, 1}, Direction::transposed);
   for (uint32_t j = 0; j < kIn; ++j) {
     const double wanted = decode_e4m3(codes[j]);

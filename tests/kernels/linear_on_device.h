@@ -29,13 +29,7 @@ inline std::vector<float> multiply(kernels::Device& device, const RandomWeight& 
   const WeightCase& shape = weight.shape;
   std::vector<float> y(size_t{rows} * shape.out, poison());
   const kernels::Slice to = put(y);
-  queue->linear({.dtype = shape.dtype,
-                 .out = shape.out,
-                 .in = shape.in,
-                 .data = put(weight.bytes),
-                 .scale = weight.scales.empty() ? kernels::Slice{} : put(weight.scales),
-                 .block_out = shape.block_out,
-                 .block_in = shape.block_in},
+  queue->linear({form_of(shape), {put(weight.bytes), weight.scales.empty() ? kernels::Slice{} : put(weight.scales)}},
                 {.data = put(x), .rows = rows, .cols = shape.in, .stride = shape.in},
                 {.data = to, .rows = rows, .cols = shape.out, .stride = shape.out});
   queue->download(std::as_writable_bytes(std::span(y)), to);

@@ -160,7 +160,7 @@ void check_all_codes(Lab& lab, uint32_t in, uint32_t column, uint32_t rows) {
   std::vector<float> x(size_t{rows} * in, 0.0F);
   for (uint32_t r = 0; r < rows; ++r)
     x[size_t{r} * in + column] = 1.0F;
-  const kernels::Weight weight{Dtype::f8_e4m3, 256, in, lab.put(codes), {}, 0, 0};
+  const kernels::Weight weight{{kernels::Coding::f8_e4m3, 256, in}, {lab.put(codes)}};
   const auto y = run_linear(lab, weight, x, {{Dtype::f8_e4m3, 256, in, 0, 0}, rows, 0, 0});
   for (uint32_t i = 0; i < rows * 256; ++i) {
     const double wanted = decode_e4m3(static_cast<uint8_t>(i % 256));

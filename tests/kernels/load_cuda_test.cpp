@@ -23,7 +23,7 @@ TEST_CASE("cuda library: one that is not there") {
 TEST_CASE("cuda library: beside a program that has none it is said where it was looked for, or why none was built") {
   const Error error = refusal_of("");  // test programs lie in folders of their own
   CHECK(error.kind == ErrorKind::not_found);
-  const std::string expected = std::string_view(kCudaAbsence).empty() ? "--cuda-library" : kCudaAbsence;
+  const std::string expected = std::string_view(kCudaAbsence).empty() ? "--dev cuda-library" : kCudaAbsence;
   CHECK(error.message.find(expected) != std::string::npos);
 }
 

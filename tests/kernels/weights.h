@@ -24,7 +24,11 @@ inline std::ostream& operator<<(std::ostream& out, const WeightCase& c) {
              << c.block_in;
 }
 
-inline constexpr Dtype kWeightTypes[] = {Dtype::f8_e4m3, Dtype::bf16, Dtype::f16, Dtype::f32};
+inline kernels::WeightForm form_of(const WeightCase& c) {
+  return {kernels::coding_of(c.dtype).value(), c.out, c.in, c.block_out, c.block_in};
+}
+
+inline constexpr Dtype kWeightTypes[] = {Dtype::f8_e4m3, Dtype::bf16, Dtype::f16, Dtype::f32, Dtype::i8};
 
 struct RandomWeight {
   std::vector<uint8_t> bytes;
@@ -33,14 +37,8 @@ struct RandomWeight {
   WeightCase shape;
 
   kernels::Weight put(Lab& lab) const {
-    kernels::Weight weight{.dtype = shape.dtype,
-                           .out = shape.out,
-                           .in = shape.in,
-                           .data = lab.raw(bytes.data(), bytes.size(), bits_of(shape.dtype) / 8),
-                           .scale = {},
-                           .block_out = shape.block_out,
-                           .block_in = shape.block_in};
-    if (!scales.empty()) weight.scale = lab.put(scales);
+    kernels::Weight weight{form_of(shape), {lab.raw(bytes.data(), bytes.size(), bytes_of(shape.dtype, 1))}};
+    if (!scales.empty()) weight.planes[kernels::kScales] = lab.put(scales);
     return weight;
   }
 };
@@ -58,6 +56,10 @@ inline double random_element(Dtype dtype, std::vector<uint8_t>& bytes, size_t in
     const auto code = static_cast<uint8_t>(random.below(0x7f) | sign << 7);
     return store_bits(bytes, index, code, decode_e4m3(code));
   }
+  if (dtype == Dtype::i8) {  // two's complement, all 256 codes
+    const auto code = static_cast<uint8_t>(random.below(0x80) | sign << 7);
+    return store_bits(bytes, index, code, static_cast<double>(code) - 256.0 * sign);
+  }
   if (dtype == Dtype::f16) {  // up to 2^3
     const auto bits = static_cast<uint16_t>(random.below(18 << 10) | sign << 15);
     return store_bits(bytes, index, bits, decode_half(bits));
@@ -71,7 +73,7 @@ inline double random_element(Dtype dtype, std::vector<uint8_t>& bytes, size_t in
 inline RandomWeight random_weight(const WeightCase& shape, Random& random) {
   RandomWeight weight{.bytes = {}, .scales = {}, .matrix = {shape.out, shape.in, {}}, .shape = shape};
   const size_t count = size_t{shape.out} * shape.in;
-  weight.bytes.resize(count * bits_of(shape.dtype) / 8);
+  weight.bytes.resize(bytes_of(shape.dtype, count));
   weight.matrix.values.resize(count);
   for (size_t i = 0; i < count; ++i) {
     weight.matrix.values[i] = random_element(shape.dtype, weight.bytes, i, random);

@@ -1,8 +1,8 @@
 #include <doctest/doctest.h>
 
-#include "reshard/card_fields.h"
-#include "reshard/companions.h"
-#include "reshard/other_loaders.h"
+#include "reshard/run/card_fields.h"
+#include "reshard/run/companions.h"
+#include "reshard/run/other_loaders.h"
 
 namespace dspack::card_fields_test {
 

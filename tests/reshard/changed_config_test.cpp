@@ -1,7 +1,7 @@
 #include <doctest/doctest.h>
 
 #include "format/document_bounds.h"
-#include "reshard/changed_config.h"
+#include "reshard/run/changed_config.h"
 #include "tests/support/small_checkpoint.h"
 
 namespace dspack::changed_config_test {

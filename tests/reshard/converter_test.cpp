@@ -7,7 +7,7 @@
 #include <random>
 
 #include "format/dtype.h"
-#include "reshard/transform/converter.h"
+#include "reshard/run/converter.h"
 
 namespace dspack::converter_test {
 

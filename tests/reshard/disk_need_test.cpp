@@ -1,8 +1,8 @@
 #include <doctest/doctest.h>
 
 #include "format/compressed/expanding_repository.h"
-#include "reshard/repack.h"
-#include "reshard/verify.h"
+#include "reshard/run/repack.h"
+#include "reshard/verbs/verify.h"
 #include "tests/support/faulty_file_system.h"
 #include "tests/support/small_checkpoint.h"
 #include "tests/support/small_disk.h"

@@ -2,9 +2,9 @@
 
 #include <functional>
 
-#include "reshard/journal_fit.h"
-#include "reshard/repack.h"
-#include "reshard/run_state.h"
+#include "reshard/run/journal.h"
+#include "reshard/run/repack.h"
+#include "reshard/run/run_state.h"
 #include "tests/support/faulty_file_system.h"
 #include "tests/support/small_checkpoint.h"
 

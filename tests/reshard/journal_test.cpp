@@ -5,7 +5,7 @@
 #include <limits>
 #include <random>
 
-#include "reshard/journal.h"
+#include "reshard/run/journal.h"
 #include "tests/support/temp_folder.h"
 
 namespace dspack::journal_test {

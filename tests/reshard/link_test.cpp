@@ -1,8 +1,8 @@
 #include <doctest/doctest.h>
 
 #include "format/index.h"
-#include "reshard/link.h"
-#include "reshard/repack.h"
+#include "reshard/run/repack.h"
+#include "reshard/verbs/link.h"
 #include "tests/support/faulty_file_system.h"
 #include "tests/support/small_checkpoint.h"
 

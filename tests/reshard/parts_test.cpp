@@ -5,8 +5,8 @@
 #include <numeric>
 #include <random>
 
-#include "reshard/repack_part.h"
-#include "reshard/seal_parts.h"
+#include "reshard/run/repack_part.h"
+#include "reshard/run/seal_parts.h"
 #include "tests/support/faulty_file_system.h"
 #include "tests/support/small_checkpoint.h"
 

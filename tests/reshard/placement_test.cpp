@@ -3,7 +3,7 @@
 #include <map>
 #include <set>
 
-#include "reshard/plan.h"
+#include "reshard/plan/plan.h"
 #include "tests/support/small_checkpoint.h"
 
 namespace dspack::placement_test {

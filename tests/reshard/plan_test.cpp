@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <set>
 
-#include "reshard/plan.h"
+#include "reshard/plan/plan.h"
 #include "tests/support/small_checkpoint.h"
 
 namespace dspack::plan_test {

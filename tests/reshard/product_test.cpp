@@ -2,7 +2,7 @@
 
 #include <set>
 
-#include "reshard/product.h"
+#include "reshard/plan/product.h"
 #include "tests/support/small_checkpoint.h"
 
 namespace dspack::product_test {

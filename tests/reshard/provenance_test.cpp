@@ -1,10 +1,10 @@
 #include <doctest/doctest.h>
 
-#include "reshard/diff.h"
-#include "reshard/repack.h"
-#include "reshard/shard_plan.h"
-#include "reshard/unpack.h"
-#include "reshard/upstream.h"
+#include "reshard/run/repack.h"
+#include "reshard/verbs/diff.h"
+#include "reshard/verbs/shard_plan.h"
+#include "reshard/verbs/unpack.h"
+#include "reshard/verbs/upstream.h"
 #include "tests/support/faulty_file_system.h"
 #include "tests/support/small_checkpoint.h"
 

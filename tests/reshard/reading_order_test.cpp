@@ -4,7 +4,7 @@
 
 #include <random>
 
-#include "reshard/repack.h"
+#include "reshard/run/repack.h"
 #include "tests/support/faulty_file_system.h"
 #include "tests/support/small_checkpoint.h"
 

@@ -6,7 +6,7 @@
 #include <map>
 #include <vector>
 
-#include "reshard/recipe.h"
+#include "reshard/plan/recipe.h"
 
 namespace dspack::recipe_test {
 

@@ -2,8 +2,8 @@
 
 #include <cstring>
 
-#include "reshard/repack.h"
-#include "reshard/verify.h"
+#include "reshard/run/repack.h"
+#include "reshard/verbs/verify.h"
 #include "tests/support/faulty_file_system.h"
 #include "tests/support/small_checkpoint.h"
 

@@ -2,8 +2,8 @@
 
 #include "format/compressed/expanding_repository.h"
 #include "format/source/local_repository.h"
-#include "reshard/repack.h"
-#include "reshard/repair/repair_unfinished.h"
+#include "reshard/run/repack.h"
+#include "reshard/verbs/repair/repair_unfinished.h"
 #include "tests/support/faulty_file_system.h"
 #include "tests/support/small_checkpoint.h"
 

@@ -7,9 +7,9 @@
 
 #include "format/cache/cached_repository.h"
 #include "format/cache/weight_cache.h"
-#include "reshard/repack.h"
-#include "reshard/seal_cache.h"
-#include "reshard/verify.h"
+#include "reshard/run/repack.h"
+#include "reshard/verbs/seal_cache.h"
+#include "reshard/verbs/verify.h"
 #include "tests/support/small_checkpoint.h"
 
 namespace dspack::seal_cache_test {

@@ -4,7 +4,7 @@
 
 #include "format/manifest.h"
 #include "reshard/publish/publish_plan.h"
-#include "reshard/repack.h"
+#include "reshard/run/repack.h"
 #include "tests/support/small_checkpoint.h"
 #include "tests/support/temp_folder.h"
 

@@ -2,7 +2,7 @@
 #include <fmt/format.h>
 
 #include "format/document_bounds.h"
-#include "reshard/selection.h"
+#include "reshard/plan/selection.h"
 
 namespace dspack::selection_test {
 

@@ -1,7 +1,7 @@
 #include <doctest/doctest.h>
 
 #include "format/http/parallel_ranges.h"
-#include "reshard/stream.h"
+#include "reshard/run/stream.h"
 
 namespace dspack::stream_test {
 

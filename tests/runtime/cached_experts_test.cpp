@@ -157,7 +157,8 @@ struct Lab {
     const std::string prefix = "model.layers.1.mlp.experts." + std::to_string(expert) + ".";
     const auto check = [&](const Linear& linear, const std::string& part) {
       const std::string& bytes = weights.at(prefix + part + ".weight");
-      const auto memory = kernels::host_bytes(*linear.weight().data.buffer).subspan(linear.weight().data.offset_bytes);
+      const kernels::Slice codes = linear.weight().planes[kernels::kCodes];
+      const auto memory = kernels::host_bytes(*codes.buffer).subspan(codes.offset_bytes);
       CHECK_MESSAGE(std::memcmp(memory.data(), bytes.data(), bytes.size()) == 0, part, " has other bytes");
     };
     check(lease->weights().gate, "gate_proj");

@@ -223,7 +223,11 @@ TEST_CASE("config: compressed-tensors with 8-bit floats") {
   cached["quantization_config"]["kv_cache_scheme"] = {{"num_bits", 8}, {"type", "float"}, {"strategy", "tensor"}};
   CHECK(parsed(cached) == parsed(with({{"num_bits", 8}, {"type", "float"}, {"strategy", "channel"}})));
   check_refused(with({{"num_bits", 4}, {"type", "int"}}), ErrorKind::unsupported, "num_bits");
-  check_refused(with({{"num_bits", 8}, {"type", "int"}}), ErrorKind::unsupported, "type");
+  check_refused(with({{"num_bits", 8}, {"type", "uint"}}), ErrorKind::unsupported, "type");
+  CHECK_FALSE(parsed(with({{"num_bits", 8}, {"type", "int"}, {"strategy", "channel"}})).fp8_block.has_value());
+  check_refused(with({{"num_bits", 8}, {"type", "int"}}), ErrorKind::unsupported, "strategy");
+  check_refused(with({{"num_bits", 8}, {"type", "int"}, {"strategy", "channel"}, {"symmetric", false}}),
+                ErrorKind::unsupported, "symmetric");
   check_refused(with({{"num_bits", 8}, {"type", "float"}, {"strategy", "group"}}), ErrorKind::unsupported, "strategy");
   check_refused(with({{"num_bits", 8}, {"type", "float"}, {"zero", 1}}), ErrorKind::unsupported, "zero");
 }

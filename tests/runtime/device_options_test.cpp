@@ -1,6 +1,12 @@
 #include <doctest/doctest.h>
 
-#include "runtime/cli/options.h"
+#include "runtime/cli/compare_verb.h"
+#include "runtime/cli/eval_verb.h"
+#include "runtime/cli/logits_verb.h"
+#include "runtime/cli/plan_verb.h"
+#include "runtime/cli/record_verb.h"
+#include "runtime/cli/run_verb.h"
+#include "runtime/cli/verbs.h"
 
 namespace dspack::runtime::device_options_test {
 namespace {
@@ -9,12 +15,12 @@ namespace {
 std::variant<DeviceOptions, std::string> device_of(const std::vector<std::string>& more) {
   std::vector<std::string> arguments = {"dir", "-p", "x"};
   arguments.insert(arguments.end(), more.begin(), more.end());
-  const CommandLine command = parse_command_line(arguments);
-  if (const auto* exit = std::get_if<Exit>(&command)) {
-    CHECK(exit->status == 2);
-    return exit->text;
+  const format::CommandLine command = format::parse_command_line(dsrun_program(), arguments);
+  if (!command.verb) {
+    CHECK(command.status == 2);
+    return command.text;
   }
-  return std::get<RunOptions>(command).load.device;
+  return std::any_cast<std::shared_ptr<RunOptions>>(command.verb->options)->load.device;
 }
 
 DeviceOptions parsed(const std::vector<std::string>& more) {
@@ -44,8 +50,8 @@ TEST_CASE("command line: the device") {
 }
 
 TEST_CASE("command line: what a GPU may take and how exact it is") {
-  const DeviceOptions device =
-      parsed({"--device", "cuda", "--vram", "40GB", "--precision", "bf16", "--cuda-library", "l", "--cublaslt", "b"});
+  const DeviceOptions device = parsed(
+      {"--device", "cuda", "--vram", "40GB", "--precision", "bf16", "--dev", "cuda-library=l", "--dev", "cublaslt=b"});
   CHECK(device.vram == Amount{.number = 40'000'000'000, .percent = {}});
   CHECK(device.precision == kernels::Precision::bf16);
   CHECK(device.cuda_library == "l");
@@ -62,8 +68,8 @@ TEST_CASE("command line: a CPU has no memory of its own, no precision but one, a
   CHECK(mistake({"--device", "cpu", "--precision", "bf16"}).find("--device cuda") != std::string::npos);
   CHECK(mistake({"--precision", "fp8"}).find("--device cuda") != std::string::npos);
   CHECK(mistake({"--device", "cpu", "--vram", "1GB"}).find("--vram") != std::string::npos);
-  CHECK(mistake({"--cuda-library", "l", "--device", "cpu"}).find("--cuda-library") != std::string::npos);
-  CHECK(mistake({"--cublaslt", "b", "--device", "cuda"}).find("--precision bf16") != std::string::npos);
+  CHECK(mistake({"--dev", "cuda-library=l", "--device", "cpu"}).find("cuda-library") != std::string::npos);
+  CHECK(mistake({"--dev", "cublaslt=b", "--device", "cuda"}).find("--precision bf16") != std::string::npos);
 }
 
 TEST_CASE("command line: experts in a GPU's memory, and what becomes of the others") {
@@ -84,36 +90,33 @@ TEST_CASE("command line: experts in a GPU's memory, and what becomes of the othe
   const auto miss = [](const std::vector<std::string>& more) { return parsed(more).miss; };
   CHECK(miss({}).mode == MissMode::automatic);
   CHECK_FALSE(miss({}).is_deterministic);
-  CHECK(miss({"--miss", "auto"}).mode == MissMode::automatic);
-  CHECK(miss({"--device", "cuda", "--miss", "move"}).mode == MissMode::move);
-  CHECK(miss({"--device", "cuda", "--miss", "compute"}).mode == MissMode::compute);
+  CHECK(miss({"--dev", "miss=auto"}).mode == MissMode::automatic);
+  CHECK(miss({"--device", "cuda", "--dev", "miss=move"}).mode == MissMode::move);
+  CHECK(miss({"--device", "cuda", "--dev", "miss=compute"}).mode == MissMode::compute);
   CHECK(miss({"--deterministic"}).is_deterministic);
-  CHECK(mistake({"--miss", "copy"}).find("--miss") != std::string::npos);
-  CHECK(mistake({"--miss", ""}).find("--miss") != std::string::npos);
+  CHECK(mistake({"--dev", "miss=copy"}).find("miss") != std::string::npos);
+  CHECK(mistake({"--dev", "miss="}).find("miss") != std::string::npos);
 }
 
 TEST_CASE("command line: a CPU has no tier above its memory") {
   CHECK(mistake({"--device", "cpu", "--vram-experts", "5"}).find("--vram-experts is for a GPU") != std::string::npos);
-  CHECK(mistake({"--device", "cpu", "--miss", "move"}).find("--miss is for a GPU") != std::string::npos);
-  CHECK(mistake({"--device", "cpu", "--miss", "compute"}).find("--miss is for a GPU") != std::string::npos);
+  CHECK(mistake({"--device", "cpu", "--dev", "miss=move"}).find("--dev miss is for a GPU") != std::string::npos);
+  CHECK(mistake({"--device", "cpu", "--dev", "miss=compute"}).find("--dev miss is for a GPU") != std::string::npos);
   // What a CPU does is what these ask for.
-  CHECK(parsed({"--device", "cpu", "--miss", "auto", "--deterministic"}).kind == DeviceKind::cpu);
+  CHECK(parsed({"--device", "cpu", "--dev", "miss=auto", "--deterministic"}).kind == DeviceKind::cpu);
 }
 
 TEST_CASE("command line: every verb that loads a model knows devices") {
-  const auto device = [](const std::vector<std::string>& arguments) {
-    const CommandLine command = parse_command_line(arguments);
-    if (const auto* logits = std::get_if<LogitsOptions>(&command)) return logits->load.device;
-    if (const auto* eval = std::get_if<EvalOptions>(&command)) return eval->load.device;
-    if (const auto* record = std::get_if<RecordOptions>(&command)) return record->load.device;
-    if (const auto* compare = std::get_if<CompareOptions>(&command)) return compare->load.device;
-    return std::get<PlanOptions>(command).load.device;
+  const auto device = []<class Options>(const Options& /*kind*/, const std::vector<std::string>& arguments) {
+    const format::CommandLine command = format::parse_command_line(dsrun_program(), arguments);
+    REQUIRE(command.verb);
+    return std::any_cast<std::shared_ptr<Options>>(command.verb->options)->load.device;
   };
-  CHECK(device({"logits", "d", "--tokens", "1", "--out", "o", "--device", "cuda:1"}).gpu == 1);
-  CHECK(device({"eval", "d", "--text", "t", "--device", "cuda:1"}).gpu == 1);
-  CHECK(device({"record", "d", "--tokens", "1", "--out", "o", "--device", "cuda:1"}).gpu == 1);
-  CHECK(device({"compare", "d", "--reference", "r", "--device", "cuda:1"}).gpu == 1);
-  CHECK(device({"plan", "d", "--device", "cuda:1"}).gpu == 1);
+  CHECK(device(LogitsOptions(), {"logits", "d", "--tokens", "1", "--out", "o", "--device", "cuda:1"}).gpu == 1);
+  CHECK(device(EvalOptions(), {"eval", "d", "--text", "t", "--device", "cuda:1"}).gpu == 1);
+  CHECK(device(RecordOptions(), {"record", "d", "--tokens", "1", "--out", "o", "--device", "cuda:1"}).gpu == 1);
+  CHECK(device(CompareOptions(), {"compare", "d", "--reference", "r", "--device", "cuda:1"}).gpu == 1);
+  CHECK(device(PlanOptions(), {"plan", "d", "--device", "cuda:1"}).gpu == 1);
 }
 
 }  // namespace

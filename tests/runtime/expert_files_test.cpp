@@ -43,8 +43,8 @@ class SplitModel {
   test::TempFolder folder;
 };
 
-Result<Answer> greedy(Model& model, const test::GoldenPrompt& prompt) {
-  Session session(model);
+Result<Answer> greedy(test::RecordingModel& rig, const test::GoldenPrompt& prompt) {
+  Session session = rig.session();
   auto sampler = Sampler::make({});
   REQUIRE(sampler);
   return session.generate(prompt.tokens, {.max_tokens = 20, .end_tokens = {1}}, *sampler, [](uint32_t) { return true; },
@@ -57,7 +57,7 @@ TEST_CASE("expert files: those opened are those of the routed experts; without t
   test::RecordingModel rig(split.folder.path());
   CHECK(rig.store().stats().bytes_read() == 0);
   CHECK(rig.store().stats().opened_files.empty());
-  const auto answer = greedy(rig.model(), prompt);
+  const auto answer = greedy(rig, prompt);
   REQUIRE(answer);
 
   std::set<std::string> opened;
@@ -81,7 +81,7 @@ TEST_CASE("expert files: those opened are those of the routed experts; without t
       }
     }
   }
-  const auto same = greedy(again.model(), prompt);
+  const auto same = greedy(again, prompt);
   REQUIRE_MESSAGE(same, (same ? "" : same.error().message));
   CHECK(same->tokens == answer->tokens);
 }
@@ -96,7 +96,7 @@ TEST_CASE("expert files: a missing or truncated one is an error that names layer
 
   test::RecordingModel truncated(split.folder.path());
   std::filesystem::resize_file(file, std::filesystem::file_size(file) - 1);
-  const auto short_file = greedy(truncated.model(), prompt);
+  const auto short_file = greedy(truncated, prompt);
   REQUIRE_FALSE(short_file);
   CAPTURE(short_file.error().message);
   CHECK(short_file.error().kind == ErrorKind::corrupt);
@@ -106,7 +106,7 @@ TEST_CASE("expert files: a missing or truncated one is an error that names layer
   std::filesystem::resize_file(file, std::filesystem::file_size(file) + 1);
   test::RecordingModel missing(split.folder.path());
   std::filesystem::remove(file);
-  const auto no_file = greedy(missing.model(), prompt);
+  const auto no_file = greedy(missing, prompt);
   REQUIRE_FALSE(no_file);
   CAPTURE(no_file.error().message);
   CHECK(no_file.error().kind == ErrorKind::not_found);
@@ -119,13 +119,14 @@ TEST_CASE("statistics: speeds, bytes and files of a run") {
   REQUIRE(repository);
   auto loaded = LoadedModel::load(std::move(*repository), {.context = 64, .threads = 1, .instruction_set = {}}, {});
   REQUIRE(loaded);
-  Session session((*loaded)->model());
+  auto session = (*loaded)->start_session();
+  REQUIRE(session);
   auto sampler = Sampler::make({});
   REQUIRE(sampler);
   const test::GoldenPrompt prompt = test::golden_prompts().front();
-  REQUIRE(session.generate(prompt.tokens, {.max_tokens = 4, .end_tokens = {}}, *sampler, [](uint32_t) { return true; },
-                           {}));
-  const format::Json stats = to_json(collect_stats(**loaded, session.times()));
+  REQUIRE(session->generate(prompt.tokens, {.max_tokens = 4, .end_tokens = {}}, *sampler, [](uint32_t) { return true; },
+                            {}));
+  const format::Json stats = to_json(collect_stats(**loaded, *session));
   CHECK(stats.at("context") == 64);
   CHECK(stats.at("prefill").at("tokens") == prompt.tokens.size());
   CHECK(stats.at("decode").at("tokens") == 3);

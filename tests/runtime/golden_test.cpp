@@ -31,7 +31,7 @@ TEST_CASE("golden: logits of every prompt are transformers', and so is every arg
   test::RecordingModel rig(test::tiny_folder());
   const auto stored = test::read_safetensors(test::golden_folder() / "logits.safetensors");
   const uint32_t vocab = rig.model().config().vocab;
-  Session session(rig.model());
+  Session session = rig.session();
   for (const GoldenPrompt& prompt : test::golden_prompts()) {
     CAPTURE(prompt.name);
     REQUIRE(stored.contains(prompt.name));
@@ -56,7 +56,7 @@ TEST_CASE("golden: greedy continuations are transformers'") {
   REQUIRE(sampler);
   for (const GoldenPrompt& prompt : test::golden_prompts()) {
     CAPTURE(prompt.name);
-    Session session(rig.model());
+    Session session = rig.session();
     session.clear();
     std::vector<uint32_t> wanted = prompt.continuation;
     const auto limit = static_cast<uint32_t>(wanted.size());
@@ -75,6 +75,28 @@ TEST_CASE("golden: greedy continuations are transformers'") {
   }
 }
 
+/// Hands over the residual stream after the embedding ("embed") and after each layer of the pass ("layer.3").
+class LayerTrace final : public Trace {
+ public:
+  using Check = std::function<void(const std::string& name, const kernels::Rows& rows)>;
+  LayerTrace(uint32_t tokens, Check check) : tokens_(tokens), check_(std::move(check)) {}
+  [[nodiscard]] uint32_t tokens() const override { return tokens_; }
+  void input(std::string_view /*module*/, const kernels::Rows& /*rows*/, uint32_t /*total_rows*/) override {}
+  void output(std::string_view module, const kernels::Rows& rows, uint32_t /*total_rows*/) override {
+    constexpr std::string_view kLayers = "model.layers.";
+    if (module == "model.embed_tokens") check_("embed", rows);
+    if (!module.starts_with(kLayers)) return;
+    const std::string number(module.substr(kLayers.size()));
+    if (number.find('.') == std::string::npos) check_("layer." + number, rows);
+  }
+  void routing(std::string_view /*module*/, const Routing& /*routing*/) override {}
+  [[nodiscard]] Result<void> status() const override { return {}; }
+
+ private:
+  uint32_t tokens_;
+  Check check_;
+};
+
 TEST_CASE("golden: hidden states after every layer and the router's choices") {
   test::RecordingModel rig(test::tiny_folder());
   const auto stored = test::read_safetensors(test::golden_folder() / "activations.safetensors");
@@ -92,10 +114,10 @@ TEST_CASE("golden: hidden states after every layer and the router's choices") {
     CHECK(report.nmse <= kMaxNmse);
     ++compared;
   };
+  Sequence sequence = rig.sequence();
+  LayerTrace trace(static_cast<uint32_t>(prompt.logits_tokens.size()), check);
   const auto hidden =
-      rig.model().forward(prompt.logits_tokens, {}, [&](std::optional<uint32_t> layer, const kernels::Rows& rows) {
-        check(layer ? "layer." + std::to_string(*layer) : "embed", rows);
-      });
+      rig.model().forward({.sequence = sequence, .tokens = prompt.logits_tokens}, rig.scratch(), {}, {.trace = &trace});
   REQUIRE(hidden);
   check("final_norm", hidden->final);
   CHECK(compared == rig.model().config().layers + 2);
@@ -113,7 +135,7 @@ TEST_CASE("exact mode: logits are bitwise equal for any thread count, chunk and 
   const auto longest =
       std::ranges::max_element(prompts, {}, [](const GoldenPrompt& prompt) { return prompt.logits_tokens.size(); });
   test::RecordingModel reference(test::tiny_folder());
-  Session reference_session(reference.model());
+  Session reference_session = reference.session();
   const std::vector<float> wanted = all_logits(reference_session, longest->logits_tokens);
 
   const std::vector<test::RigOptions> rigs = {
@@ -124,7 +146,7 @@ TEST_CASE("exact mode: logits are bitwise equal for any thread count, chunk and 
   };
   for (const test::RigOptions& options : rigs) {
     test::RecordingModel rig(test::tiny_folder(), options);
-    Session session(rig.model());
+    Session session = rig.session();
     for (const uint32_t chunk : {0U, 1U, 7U}) {
       CAPTURE(options.threads);
       CAPTURE(options.wave_rows);

@@ -13,7 +13,7 @@ void check_refused(AlteredVariant& altered, ErrorKind kind, const std::vector<st
   auto loaded = test::load_folder(altered.write());
   std::string message = loaded ? "" : loaded.error().message;
   if (loaded) {  // experts are looked at when the router picks them
-    Session session((*loaded)->model());
+    Session session = test::session_of(**loaded);
     const std::vector<uint32_t> tokens = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12};
     const auto done = session.logits(tokens, 0, [](std::span<const float>) {}, {});
     REQUIRE_FALSE(done);

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "runtime/generate/session.h"
+#include "tests/runtime/support/expanded_attention.h"
 #include "tests/runtime/support/recording_model.h"
 #include "tests/runtime/support/stored_tensors.h"
 #include "tests/support/numeric.h"
@@ -11,12 +12,18 @@
 namespace dspack::runtime::kv_dtype_test {
 namespace {
 
-std::vector<float> logits_of(const test::RigOptions& options, const std::vector<uint32_t>& tokens, uint32_t chunk = 0) {
+enum class Form { absorbed, expanded };
+
+std::vector<float> logits_of(const test::RigOptions& options, const std::vector<uint32_t>& tokens, uint32_t chunk = 0,
+                             Form form = Form::absorbed) {
   test::RecordingModel rig(test::tiny_folder(), options);
-  Session session(rig.model());
+  Session session = rig.session();
+  test::ExpandedAttention expanded(rig.context(), rig.model(), session.sequence(),
+                                   static_cast<uint32_t>(tokens.size()));
   std::vector<float> logits;
   const auto done = session.logits(
-      tokens, chunk, [&](std::span<const float> rows) { logits.insert(logits.end(), rows.begin(), rows.end()); }, {});
+      tokens, chunk, [&](std::span<const float> rows) { logits.insert(logits.end(), rows.begin(), rows.end()); }, {},
+      form == Form::expanded ? &expanded : nullptr);
   REQUIRE_MESSAGE(done, (done ? "" : done.error().message));
   return logits;
 }
@@ -38,7 +45,7 @@ TEST_CASE("KV cache types: the error of the logits, in both forms of attention")
       const size_t vocab = 1152;
       const std::vector<float> exact = logits_of({}, tokens);
       const std::vector<float> got = logits_of({.kv_dtype = dtype}, tokens);
-      const std::vector<float> expanded = logits_of({.attention = AttentionForm::expanded, .kv_dtype = dtype}, tokens);
+      const std::vector<float> expanded = logits_of({.kv_dtype = dtype}, tokens, 0, Form::expanded);
       const test::ErrorReport report = test::compare(got, doubles(exact), vocab);
       worst = std::max(worst, report.nmse);
       // The forms round the same latents; their own sums differ as they do with FP32.
@@ -70,13 +77,36 @@ TEST_CASE("KV cache types: the bits do not depend on chunks, threads or waves") 
 TEST_CASE("KV cache types: what they take") {
   const auto device = kernels::make_cpu_device({.threads = 1, .instruction_set = {}});
   REQUIRE(device);
-  CHECK(KvCache::make(**device, 3, 5, {5, 2}, Dtype::f32)->size_bytes() == 3 * 5 * 7 * 4);
-  CHECK(KvCache::make(**device, 3, 5, {5, 2}, Dtype::bf16)->size_bytes() == 3 * 5 * 7 * 2);
-  CHECK(KvCache::make(**device, 3, 5, {512, 64}, Dtype::f8_e4m3)->size_bytes() == 3 * 5 * 656);
-  const auto cache = KvCache::make(**device, 3, 5, {24, 16}, Dtype::f8_e4m3);
-  CHECK(cache->layer(2).at(3).offset_bytes == (2 * 5 + 3) * (32 + 16 + 32));
-  CHECK_FALSE(KvCache::bytes_of(UINT64_MAX, 2, {1, 0}, Dtype::bf16));
-  CHECK_FALSE(KvCache::make(**device, UINT32_MAX, UINT32_MAX, {UINT32_MAX, 0}, Dtype::f32));
+  const auto planes = [](kernels::LatentShape shape, Dtype dtype) {
+    ModelConfig config;
+    config.kv_rank = shape.latent_dim;
+    config.nope_dim = 1;
+    config.rope_dim = shape.rope_dim;
+    return make_attention(config, {.cache_dtype = dtype})->cache_planes();
+  };
+  CHECK(KvCache::make(**device, 3, 5, planes({5, 2}, Dtype::f32))->size_bytes() == 3 * 5 * 7 * 4);
+  CHECK(KvCache::make(**device, 3, 5, planes({5, 2}, Dtype::bf16))->size_bytes() == 3 * 5 * 7 * 2);
+  CHECK(KvCache::make(**device, 3, 5, planes({512, 64}, Dtype::f8_e4m3))->size_bytes() == 3 * 5 * 656);
+  const auto cache = KvCache::make(**device, 3, 5, planes({24, 16}, Dtype::f8_e4m3));
+  CHECK(cache->rows(2, "latent").at(3).offset_bytes == (2 * 5 + 3) * (32 + 16 + 32));
+  CHECK_FALSE(KvCache::bytes_of(UINT64_MAX, 2, planes({1, 0}, Dtype::bf16)));
+  CHECK_FALSE(KvCache::make(**device, UINT32_MAX, UINT32_MAX, planes({UINT32_MAX, 0}, Dtype::f32)));
+}
+
+TEST_CASE("KV cache: planes have their own rows, which begin where vectors can be loaded") {
+  const auto device = kernels::make_cpu_device({.threads = 1, .instruction_set = {}});
+  REQUIRE(device);
+  const std::vector<CachePlane> planes = {{.name = "latent", .width = 3, .dtype = Dtype::f32, .row_bytes = 12},
+                                          {.name = "index keys", .width = 5, .dtype = Dtype::bf16, .row_bytes = 10}};
+  const auto cache = KvCache::make(**device, 2, 7, planes);
+  REQUIRE(cache);
+  CHECK(cache->size_bytes() == 192 + 2 * 7 * 10);  // the first plane takes 168
+  CHECK(KvCache::bytes_of(2, 7, planes) == cache->size_bytes());
+  CHECK(cache->rows(1, "latent").at(6).offset_bytes == (7 + 6) * 12);
+  const CacheRows keys = cache->rows(1, "index keys");
+  CHECK(keys.at(0).offset_bytes == 192 + 7 * 10);
+  CHECK(keys.dtype == Dtype::bf16);
+  CHECK(keys.capacity == 7);
 }
 
 }  // namespace

@@ -20,11 +20,12 @@ std::set<LayerId> layers(std::initializer_list<uint32_t> ids) {
 
 std::vector<float> last_logits(test::RecordingModel& rig, const std::vector<uint32_t>& tokens) {
   std::vector<float> logits;
+  Sequence sequence = rig.sequence();
   for (const uint32_t token : tokens) {  // a pass for each
-    const auto hidden = rig.model().forward(std::span(&token, 1), {});
+    const auto hidden = rig.model().forward({.sequence = sequence, .tokens = {&token, 1}}, rig.scratch(), {});
     REQUIRE_MESSAGE(hidden, (hidden ? "" : hidden.error().message));
     std::vector<float> row(rig.model().config().vocab);
-    rig.model().logits(hidden->final, row);
+    rig.picker().logits(hidden->final, row);
     logits.insert(logits.end(), row.begin(), row.end());
   }
   return logits;
@@ -67,6 +68,22 @@ TEST_CASE("layer store: layers stream to a device whose memory the host cannot a
   }
 }
 
+/// Ends the run when the third layer has been computed.
+class StoppingTrace final : public Trace {
+ public:
+  explicit StoppingTrace(std::stop_source& stop) : stop_(stop) {}
+  [[nodiscard]] uint32_t tokens() const override { return 1; }
+  void input(std::string_view /*module*/, const kernels::Rows& /*rows*/, uint32_t /*total_rows*/) override {}
+  void output(std::string_view module, const kernels::Rows& /*rows*/, uint32_t /*total_rows*/) override {
+    if (module == "model.layers.2") stop_.request_stop();
+  }
+  void routing(std::string_view /*module*/, const Routing& /*routing*/) override {}
+  [[nodiscard]] Result<void> status() const override { return {}; }
+
+ private:
+  std::stop_source& stop_;
+};
+
 TEST_CASE("layer store: a pass that was given up does no harm") {
   const std::vector<uint32_t> tokens = {5, 6, 7};
   test::RecordingModel whole(test::tiny_folder(), {});
@@ -75,13 +92,13 @@ TEST_CASE("layer store: a pass that was given up does no harm") {
     test::RecordingModel rig(test::tiny_folder(),
                              {.streaming = {.layers = layers({0, 1, 2, 3, 4}), .buffers = buffers}});
     std::stop_source stopped;
-    const auto given_up = rig.model().forward(std::span(tokens).first(1), stopped.get_token(),
-                                              [&](std::optional<uint32_t> layer, const kernels::Rows&) {
-                                                if (layer == 2U) stopped.request_stop();
-                                              });
+    StoppingTrace trace(stopped);
+    Sequence sequence = rig.sequence();
+    const auto given_up = rig.model().forward({.sequence = sequence, .tokens = std::span(tokens).first(1)},
+                                              rig.scratch(), stopped.get_token(), {.trace = &trace});
     REQUIRE_FALSE(given_up);
     CHECK(given_up.error().kind == ErrorKind::cancelled);
-    CHECK(rig.model().cache().length() == 0);
+    CHECK(sequence.length() == 0);
     CHECK(test::first_difference(last_logits(rig, tokens), wanted) == wanted.size());
   }
 }

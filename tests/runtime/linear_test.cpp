@@ -40,11 +40,11 @@ constexpr BlockSize kBlock{.out = 128, .in = 128};
 
 TEST_CASE("linear: FP8 with block scales, ragged at both ends") {
   const OneFile file({tensor("w.weight", "F8_E4M3", {320, 192}, 1), tensor("w.weight_scale_inv", "F32", {3, 2}, 4)});
-  const auto source = find_linear(file.checkpoint, "w.weight", 320, 192, kBlock);
+  const auto source = find_matrix(file.checkpoint, "w.weight", 320, 192, kBlock);
   REQUIRE(source);
-  CHECK(source->form.dtype == Dtype::f8_e4m3);
+  CHECK(source->form.coding == kernels::Coding::f8_e4m3);
   CHECK(source->form.block_out == 128);
-  CHECK(source->scale_values() == 6);
+  CHECK(source->planes[kernels::kScales].bytes == 6 * sizeof(float));
 }
 
 TEST_CASE("linear: without weight_block_size the scales' shape says what they cover") {
@@ -52,15 +52,15 @@ TEST_CASE("linear: without weight_block_size the scales' shape says what they co
       {tensor("block.weight", "F8_E4M3", {576, 256}, 1), tensor("block.weight_scale_inv", "F32", {5, 2}, 4),
        tensor("channel.weight", "F8_E4M3", {96, 32}, 1), tensor("channel.weight_scale", "F32", {96, 1}, 4),
        tensor("whole.weight", "F8_E4M3", {96, 32}, 1), tensor("whole.weight_scale", "F32", {}, 4)});
-  const auto block = find_linear(file.checkpoint, "block.weight", 576, 256, std::nullopt);
+  const auto block = find_matrix(file.checkpoint, "block.weight", 576, 256, std::nullopt);
   REQUIRE(block);
   CHECK(block->form.block_out == 128);
   CHECK(block->form.block_in == 128);
-  const auto channel = find_linear(file.checkpoint, "channel.weight", 96, 32, std::nullopt);
+  const auto channel = find_matrix(file.checkpoint, "channel.weight", 96, 32, std::nullopt);
   REQUIRE(channel);
   CHECK(channel->form.block_out == 1);
   CHECK(channel->form.block_in == 32);
-  const auto whole = find_linear(file.checkpoint, "whole.weight", 96, 32, std::nullopt);
+  const auto whole = find_matrix(file.checkpoint, "whole.weight", 96, 32, std::nullopt);
   REQUIRE(whole);
   CHECK(whole->form.block_out == 96);
   CHECK(whole->form.block_in == 32);
@@ -69,10 +69,10 @@ TEST_CASE("linear: without weight_block_size the scales' shape says what they co
 TEST_CASE("linear: what does not fit is refused with file and tensor") {
   const OneFile file({tensor("bare.weight", "F8_E4M3", {128, 128}, 1), tensor("grid.weight", "F8_E4M3", {256, 128}, 1),
                       tensor("grid.weight_scale_inv", "F32", {1, 1}, 4), tensor("plain.weight", "BF16", {8, 4}, 2),
-                      tensor("plain.weight_scale_inv", "F32", {1, 1}, 4), tensor("int.weight", "I8", {8, 4}, 1)});
+                      tensor("plain.weight_scale_inv", "F32", {1, 1}, 4), tensor("int.weight", "I16", {8, 4}, 2)});
   const auto refused = [&](const char* name, uint32_t out, uint32_t in, ErrorKind kind, const char* part) {
     CAPTURE(name);
-    const auto source = find_linear(file.checkpoint, name, out, in, kBlock);
+    const auto source = find_matrix(file.checkpoint, name, out, in, kBlock);
     REQUIRE_FALSE(source);
     CAPTURE(source.error().message);
     CHECK(source.error().kind == kind);
@@ -84,7 +84,33 @@ TEST_CASE("linear: what does not fit is refused with file and tensor") {
   refused("bare.weight", 128, 64, ErrorKind::invalid, "model.safetensors: bare.weight has shape [128, 128]");
   refused("grid.weight", 256, 128, ErrorKind::invalid, "[1, 1]");
   refused("plain.weight", 8, 4, ErrorKind::invalid, "BF16");
-  refused("int.weight", 8, 4, ErrorKind::unsupported, "I8");
+  refused("int.weight", 8, 4, ErrorKind::unsupported, "I16");
+}
+
+TEST_CASE("linear: I8 has a scale for each row, [out] or [out, 1], and nothing else") {
+  const OneFile file({tensor("a.weight", "I8", {6, 4}, 1), tensor("a.weight_scale", "F32", {6}, 4),
+                      tensor("b.weight", "I8", {6, 4}, 1), tensor("b.weight_scale", "BF16", {6, 1}, 2),
+                      tensor("whole.weight", "I8", {6, 4}, 1), tensor("whole.weight_scale", "F32", {1}, 4),
+                      tensor("group.weight", "I8", {6, 4}, 1), tensor("group.weight_scale", "F16", {6, 2}, 2),
+                      tensor("odd.weight", "I8", {6, 4}, 1), tensor("odd.weight_scale", "I32", {6, 1}, 4),
+                      tensor("bare.weight", "I8", {6, 4}, 1)});
+  for (const char* name : {"a.weight", "b.weight"}) {
+    const auto found = find_matrix(file.checkpoint, name, 6, 4, kBlock);
+    REQUIRE(found);
+    CHECK(found->form == kernels::WeightForm{kernels::Coding::i8, 6, 4, 1, 4});
+    CHECK(found->planes[kernels::kScales].bytes == 6 * sizeof(float));
+  }
+  const auto refused = [&](const char* name, ErrorKind kind, const char* part) {
+    CAPTURE(name);
+    const auto found = find_matrix(file.checkpoint, name, 6, 4, {});
+    REQUIRE_FALSE(found);
+    CHECK(found.error().kind == kind);
+    CHECK(found.error().message.find(part) != std::string::npos);
+  };
+  refused("whole.weight", ErrorKind::invalid, "[1]");
+  refused("group.weight", ErrorKind::invalid, "[6, 2]");
+  refused("odd.weight", ErrorKind::unsupported, "I32");
+  refused("bare.weight", ErrorKind::not_found, "bare.weight_scale is missing");
 }
 
 TEST_CASE("weights: small types widen without rounding") {

@@ -19,10 +19,10 @@
 namespace dspack::local_storage_test {
 
 using namespace dspack;
+using format::OpenFiles;
 using format::ReadMode;
 using runtime::IoMethod;
 using runtime::LocalStorage;
-using runtime::OpenFiles;
 
 namespace {
 

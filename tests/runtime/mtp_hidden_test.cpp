@@ -28,19 +28,20 @@ struct Outcome {
 Outcome run(const std::filesystem::path& folder, const std::optional<MtpHidden>& hidden) {
   auto loaded = load(folder, {.drafts = 1, .hidden = hidden});
   REQUIRE_MESSAGE(loaded, (loaded ? "" : loaded.error().message));
-  Session session((*loaded)->model(), (*loaded)->speculator());
+  auto session = (*loaded)->start_session();
+  REQUIRE(session);
   auto sampler = Sampler::make({});
   REQUIRE(sampler);
   Outcome outcome;
   for (const test::GoldenPrompt& prompt : test::golden_prompts()) {
     const auto limit = static_cast<uint32_t>(prompt.continuation.size());
-    const auto answer = session.generate(prompt.tokens, {.max_tokens = limit, .end_tokens = {1}}, *sampler,
-                                         [](uint32_t) { return true; }, {});
+    const auto answer = session->generate(prompt.tokens, {.max_tokens = limit, .end_tokens = {1}}, *sampler,
+                                          [](uint32_t) { return true; }, {});
     REQUIRE(answer);
     outcome.texts.push_back(answer->tokens);
   }
-  outcome.stats = (*loaded)->speculator()->stats();
-  outcome.hidden = (*loaded)->speculator()->hidden();
+  outcome.stats = session->speculator()->stats();
+  outcome.hidden = session->speculator()->hidden();
   outcome.acceptance = static_cast<double>(outcome.stats.accepted) / static_cast<double>(outcome.stats.drafted);
   return outcome;
 }
@@ -76,7 +77,7 @@ TEST_CASE("mtp hidden: the uneven main model's logits are tiny-v3's, bit for bit
   test::RecordingModel even(test::tiny_folder());
   const auto logits_of = [](test::RecordingModel& rig) {
     std::vector<float> logits;
-    Session session(rig.model());
+    Session session = rig.session();
     const auto keep = [&](std::span<const float> rows) { logits.assign(rows.begin(), rows.end()); };
     REQUIRE(session.logits(test::golden_prompts().back().logits_tokens, 0, keep, {}));
     return logits;
@@ -125,7 +126,10 @@ TEST_CASE("mtp: a model without a module says so, and runs without where that wa
     CHECK(loaded.error().message.find("--mtp") != std::string::npos);
     const auto automatic = load(folder, {});
     REQUIRE(automatic);
-    CHECK((*automatic)->speculator() == nullptr);
+    CHECK((*automatic)->mtp() == nullptr);
+    const auto session = (*automatic)->start_session();
+    REQUIRE(session);
+    CHECK(session->speculator() == nullptr);
   };
   refused(none.path(), ErrorKind::unsupported, "num_nextn_predict_layers");
   refused(absent.path(), ErrorKind::not_found, "model.layers.5");

@@ -1,20 +1,32 @@
-#include "runtime/cli/options.h"
-
 #include <doctest/doctest.h>
 
 #include <limits>
 
-#include "runtime/cli/prompt.h"
+#include "runtime/cli/compare_verb.h"
+#include "runtime/cli/eval_verb.h"
+#include "runtime/cli/logits_verb.h"
+#include "runtime/cli/plan_verb.h"
+#include "runtime/cli/record_verb.h"
+#include "runtime/cli/replay_verb.h"
+#include "runtime/cli/run_verb.h"
+#include "runtime/cli/tokenize_verb.h"
+#include "runtime/cli/verbs.h"
 
 namespace dspack::runtime::options_test {
 namespace {
 
+format::CommandLine command_line(std::vector<std::string> arguments) {
+  return format::parse_command_line(dsrun_program(), std::move(arguments));
+}
+
 template <class T>
 T parsed(std::vector<std::string> arguments) {
-  CommandLine command = parse_command_line(std::move(arguments));
-  if (const auto* exit = std::get_if<Exit>(&command)) MESSAGE(exit->text);
-  REQUIRE(std::holds_alternative<T>(command));
-  return std::get<T>(std::move(command));
+  const format::CommandLine command = command_line(std::move(arguments));
+  if (!command.verb) MESSAGE(command.text);
+  REQUIRE(command.verb);
+  const auto* options = std::any_cast<std::shared_ptr<T>>(&command.verb->options);
+  REQUIRE(options != nullptr);
+  return **options;
 }
 
 TEST_CASE("command line: a run with every flag") {
@@ -36,8 +48,8 @@ TEST_CASE("command line: a run with every flag") {
                                        "--stats",
                                        "s.json",
                                        "--raw",
-                                       "--cpu",
-                                       "avx2"});
+                                       "--dev",
+                                       "cpu=avx2"});
   CHECK(run.folder == "dir");
   CHECK(run.prompt == "text");
   CHECK(run.max_tokens == 7);
@@ -57,12 +69,12 @@ TEST_CASE("command line: ways of reading") {
   CHECK(parsed<RunOptions>({"dir", "-p", "x"}).load.io == IoMethod::automatic);
   CHECK_FALSE(parsed<RunOptions>({"dir", "-p", "x"}).load.verify);
   const auto logits =
-      parsed<LogitsOptions>({"logits", "dir", "--tokens", "1", "--out", "f", "--io", "mmap", "--verify"});
+      parsed<LogitsOptions>({"logits", "dir", "--tokens", "1", "--out", "f", "--dev", "io=mmap", "--verify"});
   CHECK(logits.load.io == IoMethod::mapped);
   CHECK(logits.load.verify);
-  const CommandLine wrong = parse_command_line({"dir", "-p", "x", "--io", "fast"});
-  REQUIRE(std::holds_alternative<Exit>(wrong));
-  CHECK(std::get<Exit>(wrong).status == 2);
+  const format::CommandLine wrong = command_line({"dir", "-p", "x", "--dev", "io=fast"});
+  REQUIRE_FALSE(wrong.verb);
+  CHECK(wrong.status == 2);
 }
 
 TEST_CASE("command line: where what is absent comes from") {
@@ -92,16 +104,16 @@ TEST_CASE("command line: a folder alone is a chat") {
 
 TEST_CASE("command line: drafting with the MTP module") {
   CHECK_FALSE(parsed<RunOptions>({"dir"}).load.speculation.has_value());
-  CHECK_FALSE(parsed<RunOptions>({"dir", "--mtp", "off", "--mtp-hidden", "auto"}).load.speculation.has_value());
+  CHECK_FALSE(parsed<RunOptions>({"dir", "--mtp", "off", "--dev", "mtp-hidden=auto"}).load.speculation.has_value());
   const auto two = parsed<RunOptions>({"dir", "--mtp", "2"}).load.speculation;
   REQUIRE(two);
   CHECK(two->drafts == 2);
   CHECK(two->hidden == MtpHidden::post_norm);
-  const auto automatic = parsed<RunOptions>({"dir", "--mtp", "auto", "--mtp-hidden", "auto"}).load.speculation;
+  const auto automatic = parsed<RunOptions>({"dir", "--mtp", "auto", "--dev", "mtp-hidden=auto"}).load.speculation;
   REQUIRE(automatic);
   CHECK_FALSE(automatic->drafts.has_value());
   CHECK_FALSE(automatic->hidden.has_value());
-  CHECK(parsed<RunOptions>({"dir", "--mtp", "16", "--mtp-hidden", "pre-norm"}).load.speculation->hidden ==
+  CHECK(parsed<RunOptions>({"dir", "--mtp", "16", "--dev", "mtp-hidden=pre-norm"}).load.speculation->hidden ==
         MtpHidden::pre_norm);
 }
 
@@ -129,18 +141,19 @@ TEST_CASE("command line: token ids as a file has them") {
 }
 
 TEST_CASE("command line: the other verbs") {
-  const auto logits = parsed<LogitsOptions>({"logits", "dir", "--tokens", "1,2,3", "--out", "f", "--chunk", "2"});
+  const auto logits = parsed<LogitsOptions>({"logits", "dir", "--tokens", "1,2,3", "--out", "f", "--dev", "chunk=2"});
   CHECK(logits.tokens.ids == std::vector<uint32_t>{1, 2, 3});
   CHECK(logits.out == "f");
   CHECK(logits.chunk == 2);
   const auto tokenize = parsed<TokenizeOptions>({"tokenize", "dir", "-p", "-x"});
   CHECK(tokenize.prompt == "-x");
-  CHECK(tokenize.output == TokenizeOptions::Output::ids);
-  const auto chat = parsed<TokenizeOptions>({"tokenize", "dir", "--chat", "f.json", "--text", "--no-question",
+  CHECK_FALSE(tokenize.as_json);
+  CHECK_FALSE(tokenize.as_text);
+  const auto chat = parsed<TokenizeOptions>({"tokenize", "dir", "--chat", "f.json", "--text", "--dev", "no-question",
                                              "--chat-template", "kimi-k2", "--thinking", "off"});
   CHECK(chat.conversation == "f.json");
-  CHECK(chat.output == TokenizeOptions::Output::text);
-  CHECK_FALSE(chat.add_generation_prompt);
+  CHECK(chat.as_text);
+  CHECK(chat.ends_after_message);
   CHECK(chat.chat.chat_template == "kimi-k2");
   CHECK(chat.chat.thinking == false);
 }
@@ -150,7 +163,7 @@ TEST_CASE("command line: layers of both verbs that run a model") {
   const format::LayerSelection ratio = format::parse_ratio_repeat("(0,.5),(.3,1)").value();
   CHECK_FALSE(parsed<RunOptions>({"dir"}).load.layers);
   CHECK(parsed<RunOptions>({"dir", "--layers", "0-3, 2-5"}).load.layers == map);
-  CHECK(parsed<RunOptions>({"dir", "--ratio-repeat", "(0,.5),(.3,1)"}).load.layers == ratio);
+  CHECK(parsed<RunOptions>({"dir", "--layers", "(0,.5),(.3,1)"}).load.layers == ratio);
   CHECK(parsed<LogitsOptions>({"logits", "dir", "--tokens", "1", "--out", "f", "--layers", "0-3,2-5"}).load.layers ==
         map);
 }
@@ -165,8 +178,8 @@ TEST_CASE("command line: memory") {
   CHECK_FALSE(usual.load.memory.experts);
   CHECK_FALSE(usual.load.memory.kv_dtype.has_value());
   CHECK(parsed<RunOptions>({"dir", "-p", "x", "--kv-dtype", "fp8"}).load.memory.kv_dtype == Dtype::f8_e4m3);
-  const auto plan = parsed<PlanOptions>({"plan", "dir", "--ram", "50%", "--ctx", "64", "--prompt-tokens", "7",
-                                         "--hit-rate", "40", "--mtp", "1", "--json"});
+  const auto plan = parsed<PlanOptions>({"plan", "dir", "--ram", "50%", "--ctx", "64", "--prompt-tokens", "7", "--dev",
+                                         "hit-rate=40", "--mtp", "1", "--json"});
   CHECK(plan.folder == "dir");
   CHECK(plan.load.memory.ram->percent == 50);
   CHECK(plan.load.context == 64);
@@ -181,16 +194,14 @@ TEST_CASE("command line: the verbs that validate") {
   CHECK(eval.text_file == "t");
   CHECK(eval.load.context == 64);
   CHECK(eval.stride == 3);
-  const auto record =
-      parsed<RecordOptions>({"record", "dir", "--tokens", "1,2", "--out", "f", "--modules", "a*,b", "--naive"});
+  const auto record = parsed<RecordOptions>({"record", "dir", "--tokens", "1,2", "--out", "f", "--modules", "a*,b"});
   CHECK(record.tokens.ids == std::vector<uint32_t>{1, 2});
   CHECK(record.patterns == std::vector<std::string>{"a*", "b"});
-  CHECK(record.load.attention == AttentionForm::expanded);
   const auto asked = parsed<RecordOptions>({"record", "dir", "-p", "x", "--raw", "--out", "f"});
   CHECK(asked.tokens.prompt == "x");
   CHECK(asked.tokens.raw);
-  CHECK(asked.load.attention == AttentionForm::absorbed);
-  const auto compare = parsed<CompareOptions>({"compare", "dir", "--reference", "f", "--tolerance", "0.5", "--inject"});
+  const auto compare =
+      parsed<CompareOptions>({"compare", "dir", "--reference", "f", "--tolerance", "0.5", "--dev", "inject"});
   CHECK(compare.reference == "f");
   CHECK(compare.tolerance == 0.5);
   CHECK(compare.inject);
@@ -229,7 +240,7 @@ TEST_CASE("command line: mistakes are one line with status 2") {
       {"dir", "--mtp", "0"},
       {"dir", "--mtp", "17"},
       {"dir", "--mtp", "2x"},
-      {"dir", "--mtp", "1", "--mtp-hidden", "both"},
+      {"dir", "--mtp", "1", "--dev", "mtp-hidden=both"},
       {"logits", "dir", "--out", "f"},
       {"logits", "dir", "--tokens", "1,-2", "--out", "f"},
       {"logits", "dir", "--tokens", "4294967296", "--out", "f"},
@@ -238,10 +249,10 @@ TEST_CASE("command line: mistakes are one line with status 2") {
       {"dir", "--layers", "0-65536"},
       {"dir", "--layers", "0-65535"},
       {"dir", "--layers", "all"},
-      {"dir", "--ratio-repeat", ""},
-      {"dir", "--ratio-repeat", "(0,1.5)"},
-      {"dir", "--ratio-repeat", "0,1"},
-      {"dir", "--layers", "0", "--ratio-repeat", "(0,1)"},
+      {"dir", "--layers", "("},
+      {"dir", "--layers", "(0,1.5)"},
+      {"dir", "--layers", "(0,1),1"},
+      {"dir", "--layers", "0", "--layers", "(0,1)"},
       {"tokenize", "dir", "-p", "x", "--layers", "0"},
       {"tokenize", "dir", "-p", "x", "--absent-from", "origin"},  // text is a part's own
       {"dir", "--absent-from", ""},
@@ -250,8 +261,8 @@ TEST_CASE("command line: mistakes are one line with status 2") {
       {"dir", "-p", "x", "--chat", "f.json"},
       {"tokenize", "dir", "-p", "x", "--json", "--text"},
       {"dir", "-p", "x", "--thinking", "maybe"},
-      {"tokenize", "dir", "-p", "x", "--file", "y"},
-      {"tokenize", "dir", "--file", "x", "--decode", "y"},
+      {"tokenize", "dir", "-p", "x", "--dev", "texts=y"},
+      {"tokenize", "dir", "--dev", "texts=x", "--dev", "ids=y"},
       {"logit", "dir"},
       {"eval", "dir"},
       {"eval", "dir", "--text", "t", "--stride", "0"},
@@ -261,21 +272,22 @@ TEST_CASE("command line: mistakes are one line with status 2") {
       {"compare", "dir"},
       {"compare", "dir", "--reference", "f", "--tolerance", "-1"},
       {"compared", "dir"},
+      {"replay", "t"},
+      {"replay", "t", "--slots", "none"},
+      {"replay", "t", "--slots", "4", "--dev", "policy=mru"},
   };
   for (const auto& mistake : mistakes) {
     std::string shown;
     for (const std::string& word : mistake)
       shown += word + " ";
     CAPTURE(shown);
-    const CommandLine command = parse_command_line(mistake);
-    REQUIRE(std::holds_alternative<Exit>(command));
-    const Exit& exit = std::get<Exit>(command);
-    CHECK(exit.status == 2);
-    CHECK(exit.text.starts_with("dsrun: "));
-    CHECK(exit.text.find('\n') == exit.text.size() - 1);
+    const format::CommandLine command = command_line(mistake);
+    REQUIRE_FALSE(command.verb);
+    CHECK(command.status == 2);
+    CHECK(command.text.starts_with("dsrun: "));
+    CHECK(command.text.find('\n') == command.text.size() - 1);
   }
-  const CommandLine near = parse_command_line({"tokenise", "dir"});
-  CHECK(std::get<Exit>(near).text == "dsrun: there is no verb \"tokenise\"; did you mean \"tokenize\"?\n");
+  CHECK(command_line({"tokenise", "dir"}).text == "dsrun: there is no verb \"tokenise\"; did you mean \"tokenize\"?\n");
 }
 
 TEST_CASE("command line: help and version go to standard output") {
@@ -284,14 +296,25 @@ TEST_CASE("command line: help and version go to standard output") {
                                               {"tokenize", "-h"},
                                               {"eval", "-h"},
                                               {"record", "-h"},
-                                              {"compare", "-h"}}) {
-    const CommandLine command = parse_command_line(ask);
-    REQUIRE(std::holds_alternative<Exit>(command));
-    CHECK(std::get<Exit>(command).status == 0);
-    CHECK(std::get<Exit>(command).text.find("Example") != std::string::npos);
+                                              {"compare", "-h"},
+                                              {"replay", "-h"},
+                                              {"plan", "-h"}}) {
+    const format::CommandLine command = command_line(ask);
+    REQUIRE_FALSE(command.verb);
+    CHECK(command.status == 0);
+    CHECK(command.text.find("Example") != std::string::npos);
   }
-  const CommandLine version = parse_command_line({"--version"});
-  CHECK(std::get<Exit>(version).text.starts_with("dsrun "));
+  CHECK(command_line({"--version"}).text.starts_with("dsrun (dspack) "));
+}
+
+TEST_CASE("command line: recorded routes") {
+  const auto replay =
+      parsed<ReplayOptions>({"replay", "t", "--slots", "4,25%", "--dev", "seed=3", "--dev", "policy=lru"});
+  CHECK(replay.trace == "t");
+  REQUIRE(replay.slots.size() == 2);
+  CHECK(replay.slots[1].slots(80, 1) == 20);
+  CHECK(replay.seed == 3);
+  CHECK(replay.policy == "lru");
 }
 
 }  // namespace

@@ -51,29 +51,43 @@ std::unique_ptr<LoadedModel> loaded(const std::filesystem::path& folder, const L
   return std::move(*model);
 }
 
-/// Appends the tokens in one pass; its logits.
-std::vector<float> pass(LoadedModel& model, std::span<const uint32_t> tokens) {
-  Model& main = model.model();
+Sequence sequence_of(LoadedModel& model, Model::Drafting drafting = Model::Drafting::none) {
+  auto sequence = model.model().make_sequence(drafting);
+  REQUIRE(sequence);
+  return std::move(*sequence);
+}
+
+/// Appends the tokens in one pass, which ends with the choice of the next ones as a session's does.
+HiddenStates forward(LoadedModel& model, Sequence& sequence, std::span<const uint32_t> tokens,
+                     const std::optional<TokenDraw>& draw = {}) {
+  const Engine engine = model.engine();
   const auto rows = static_cast<uint32_t>(tokens.size());
-  main.experts().begin_pass({.phase = Phase::decode, .rows = rows, .draft_rows = rows - 1});
-  const auto states = main.forward(tokens, {});
+  engine.model.experts().begin_pass({.phase = Phase::decode, .rows = rows, .draft_rows = rows - 1});
+  const auto states = engine.model.forward({.sequence = sequence, .tokens = tokens}, engine.scratch, {},
+                                           {.end = engine.picker.end_of_pass(rows, draw)});
   REQUIRE_MESSAGE(states, (states ? "" : states.error().message));
-  std::vector<float> logits(tokens.size() * main.config().vocab);
-  main.logits(states->final, logits);
+  return *states;
+}
+
+/// The same; its logits.
+std::vector<float> pass(LoadedModel& model, Sequence& sequence, std::span<const uint32_t> tokens) {
+  const HiddenStates states = forward(model, sequence, tokens);
+  std::vector<float> logits(tokens.size() * model.model().config().vocab);
+  model.engine().picker.logits(states.final, logits);
   return logits;
 }
 
 /// Chunks of a prompt, decoding by one and by several rows, and positions that are taken back.
 std::vector<float> course(LoadedModel& model, std::span<const uint32_t> tokens) {
   std::vector<float> all;
+  Sequence sequence = sequence_of(model);
   const auto append = [&](size_t count) {
-    const uint32_t at = model.model().cache().length();
-    const std::vector<float> logits = pass(model, tokens.subspan(at, count));
+    const std::vector<float> logits = pass(model, sequence, tokens.subspan(sequence.length(), count));
     all.insert(all.end(), logits.begin(), logits.end());
   };
   for (const size_t count : {11U, 11U, 5U, 1U, 1U, 1U, 3U, 3U, 1U, 3U})
     append(count);
-  model.model().cache().truncate(30);
+  sequence.truncate(30);
   for (const size_t count : {1U, 3U, 5U, 1U})
     append(count);
   return all;
@@ -111,11 +125,11 @@ TEST_CASE("recorded pass: of a token it uploads its row and the position, and en
   const auto model = loaded(test::tiny_folder(), deferred(options_of(), counts));
   const ModelConfig& config = model->model().config();
   const auto tokens = some_tokens(config, 8);
+  Sequence sequence = sequence_of(*model);
   for (size_t i = 0; i < 3; ++i)
-    pass(*model, std::span(tokens).subspan(i, 1));
+    pass(*model, sequence, std::span(tokens).subspan(i, 1));
   const test::DeferredCounts before = *counts;
-  model->model().experts().begin_pass({});
-  REQUIRE(model->model().forward(std::span(tokens).subspan(3, 1), {}));
+  forward(*model, sequence, std::span(tokens).subspan(3, 1));
   CHECK(counts->steps - before.steps == 1);
   CHECK(counts->recordings == before.recordings);
   CHECK(counts->operations - before.operations == 2);
@@ -133,38 +147,41 @@ TEST_CASE("recorded pass: every variant of the family on a device with memory of
     const auto tokens = some_tokens(streamed->model().config(), 24);
     Counts counts;
     const auto device = loaded(folder, deferred(options, counts));
+    Sequence on_host = sequence_of(*streamed);
+    Sequence on_device = sequence_of(*device);
     for (const size_t count : {9U, 1U, 1U, 1U, 2U, 2U, 2U}) {
-      const uint32_t at = streamed->model().cache().length();
-      const auto part = std::span(tokens).subspan(at, count);
-      const std::vector<float> wanted = pass(*streamed, part);
-      CHECK(test::first_difference(pass(*device, part), wanted) == wanted.size());
+      const auto part = std::span(tokens).subspan(on_host.length(), count);
+      const std::vector<float> wanted = pass(*streamed, on_host, part);
+      CHECK(test::first_difference(pass(*device, on_device, part), wanted) == wanted.size());
     }
     CHECK(counts->steps == 4);
   }
 }
 
-/// Logits of the MTP module: of all positions, then of chains of drafts behind the last one.
+/// Logits of the MTP module: of all positions, then of chains of drafts after the last one.
 std::vector<float> foretold(LoadedModel& model, std::span<const uint32_t> tokens) {
-  MtpModule& module = *model.mtp();
+  const MtpModule& module = *model.mtp();
+  Sequence sequence = sequence_of(model, Model::Drafting::mtp);
+  Scratch& scratch = model.engine().scratch;
   const size_t vocab = model.model().config().vocab;
   std::vector<float> all;
   const auto append = [&](const kernels::Rows& rows) {
     std::vector<float> logits(rows.rows * vocab);
-    module.logits(rows, logits);
+    module.logits(rows, scratch, logits);
     all.insert(all.end(), logits.begin(), logits.end());
   };
   for (const size_t count : {5U, 2U, 2U, 1U, 2U, 1U}) {
-    const uint32_t at = model.model().cache().length();
-    const auto states = model.model().forward(tokens.subspan(at, count), {});
-    REQUIRE(states);
-    module.observe(states->residual);
-    REQUIRE(module.catch_up(tokens.subspan(at + 1, count), MtpHidden::post_norm, {},
-                            [&](uint32_t, const kernels::Rows& rows) { append(rows); }));
+    const uint32_t at = sequence.length();
+    REQUIRE(model.model().forward({.sequence = sequence, .tokens = tokens.subspan(at, count)}, scratch, {}));
+    auto output = module.catch_up(sequence, scratch, tokens.subspan(at + 1, count), MtpHidden::post_norm, {},
+                                  [&](uint32_t, const kernels::Rows& rows) { append(rows); });
+    REQUIRE(output);
     for (const uint32_t draft : {3U, 4U}) {
-      REQUIRE(module.chain(draft, MtpHidden::post_norm, {}));
-      append(module.last());
+      output = module.chain(sequence, scratch, *output, draft, MtpHidden::post_norm, {});
+      REQUIRE(output);
+      append(*output);
     }
-    module.truncate(model.model().cache().length());
+    sequence.mtp()->truncate(sequence.length());
   }
   return all;
 }
@@ -183,12 +200,11 @@ TEST_CASE("recorded pass: the MTP module's layer is recorded, too, and foretells
 
 struct Said {
   std::vector<uint32_t> tokens;
-  uint64_t drafted = 0, accepted = 0;
+  uint64_t drafted = 0, accepted = 0, steps = 0;
   bool operator==(const Said&) const = default;
 };
 
-Said say(LoadedModel& model, const std::vector<uint32_t>& prompt, const SamplerOptions& sampling) {
-  Session session(model.model(), model.speculator());
+Said say(Session& session, const std::vector<uint32_t>& prompt, const SamplerOptions& sampling) {
   session.clear();
   auto sampler = Sampler::make(sampling);
   REQUIRE(sampler);
@@ -196,9 +212,10 @@ Said say(LoadedModel& model, const std::vector<uint32_t>& prompt, const SamplerO
       session.generate(prompt, {.max_tokens = 24, .end_tokens = {1}}, *sampler, [](uint32_t) { return true; }, {});
   REQUIRE_MESSAGE(answer, (answer ? "" : answer.error().message));
   Said said{.tokens = answer->tokens};
-  if (const Speculator* speculator = model.speculator()) {
+  if (const Speculator* speculator = session.speculator()) {
     said.drafted = speculator->stats().drafted;
     said.accepted = speculator->stats().accepted;
+    said.steps = speculator->stats().steps;
   }
   return said;
 }
@@ -218,10 +235,13 @@ TEST_CASE("recorded pass: texts are the streamed run's, greedy and at random, wi
     const auto streamed = loaded(test::tiny_folder(), options);
     const auto host = loaded(test::tiny_folder(), resident(options));
     const auto device = loaded(test::tiny_folder(), deferred(options, counts));
+    Session of_streamed = test::session_of(*streamed);
+    Session of_host = test::session_of(*host);
+    Session of_device = test::session_of(*device);
     for (const SamplerOptions& sampling : samplings) {
-      const Said wanted = say(*streamed, prompts[0].tokens, sampling);
-      CHECK(say(*host, prompts[0].tokens, sampling) == wanted);
-      CHECK(say(*device, prompts[0].tokens, sampling) == wanted);
+      const Said wanted = say(of_streamed, prompts[0].tokens, sampling);
+      CHECK(say(of_host, prompts[0].tokens, sampling) == wanted);
+      CHECK(say(of_device, prompts[0].tokens, sampling) == wanted);
       CHECK(wanted.tokens.size() > 4);
       if (drafts) CHECK(wanted.accepted > 0);
     }
@@ -237,7 +257,8 @@ TEST_CASE("recorded pass: recorded routes are the streamed run's; a pass whose r
     LoadOptions recording = options;
     recording.route_trace = (folder.path() / name).string();
     const auto model = loaded(test::tiny_folder(), recording);
-    say(*model, prompt, {});
+    Session session = test::session_of(*model);
+    say(session, prompt, {});
     REQUIRE(model->flush_routes());
     return test::read_file(recording.route_trace);
   };
@@ -253,33 +274,35 @@ TEST_CASE("recorded pass: recorded routes are the streamed run's; a pass whose r
 TEST_CASE("recorded pass: a greedy token costs eight bytes from the device") {
   Counts counts;
   const auto model = loaded(test::tiny_folder(), deferred(options_of(), counts));
+  Session session = test::session_of(*model);
   const auto prompt = test::golden_prompts()[0].tokens;
-  const Said said = say(*model, prompt, {});
+  const Said said = say(session, prompt, {});
   const uint64_t before = counts->downloaded_bytes;
-  CHECK(say(*model, prompt, {}) == said);
+  CHECK(say(session, prompt, {}) == said);
   CHECK(counts->downloaded_bytes - before <= 8 * (said.tokens.size() + 1));
 }
 
 TEST_CASE("recorded pass: greedy drafts and what becomes of them cost eight bytes each") {
   Counts counts;
   const auto model = loaded(test::tiny_folder(), deferred(options_of(SpeculationOptions{.drafts = 2}), counts));
+  Session session = test::session_of(*model);
   const auto prompt = test::golden_prompts()[0].tokens;
   const uint64_t before = counts->downloaded_bytes;
-  const Said said = say(*model, prompt, {});
-  const uint64_t steps = model->speculator()->stats().steps;
+  const Said said = say(session, prompt, {});
   CHECK(said.accepted > 0);
-  CHECK(counts->downloaded_bytes - before <= 8 * (1 + said.drafted + said.drafted + steps));
+  CHECK(counts->downloaded_bytes - before <= 8 * (1 + said.drafted + said.drafted + said.steps));
 }
 
 TEST_CASE("recorded pass: a token drawn on the device costs four bytes from it, and one step") {
   Counts counts;
   const auto model = loaded(test::tiny_folder(), deferred(options_of(), counts));
+  Session session = test::session_of(*model);
   const auto prompt = test::golden_prompts()[0].tokens;
   const SamplerOptions sampling{.temperature = 3, .top_p = 0.95, .seed = 3};  // or the text is the greedy one
-  const Said said = say(*model, prompt, sampling);
-  CHECK(said.tokens != say(*model, prompt, {}).tokens);
+  const Said said = say(session, prompt, sampling);
+  CHECK(said.tokens != say(session, prompt, {}).tokens);
   const test::DeferredCounts before = *counts;
-  CHECK(say(*model, prompt, sampling) == said);
+  CHECK(say(session, prompt, sampling) == said);
   CHECK(counts->downloaded_bytes - before.downloaded_bytes <= 4 * (said.tokens.size() + 1));
   CHECK(counts->steps - before.steps >= said.tokens.size() - 1);
   CHECK(counts->recordings == 2);  // one for greedy answers, one for those that are drawn
@@ -289,18 +312,21 @@ TEST_CASE("recorded pass: settings change from answer to answer, and the same st
   Counts counts;
   const auto streamed = loaded(test::tiny_folder(), options_of());
   const auto device = loaded(test::tiny_folder(), deferred(options_of(), counts));
+  Session of_streamed = test::session_of(*streamed);
+  Session of_device = test::session_of(*device);
   const auto prompt = test::golden_prompts()[1].tokens;
   for (const SamplerOptions& sampling :
        {SamplerOptions{.temperature = 0.5, .seed = 1}, SamplerOptions{.temperature = 3, .top_k = 5, .seed = 2},
         SamplerOptions{}, SamplerOptions{.temperature = 3, .top_k = 50, .top_p = 0.5, .seed = 2}})
-    CHECK(say(*device, prompt, sampling) == say(*streamed, prompt, sampling));
+    CHECK(say(of_device, prompt, sampling) == say(of_streamed, prompt, sampling));
   CHECK(counts->recordings == 2);
 }
 
 TEST_CASE("recorded pass: an interrupted answer leaves the random numbers where the CPU leaves them") {
   const auto prompt = test::golden_prompts()[0].tokens;
   const auto said = [&](LoadedModel& model) {
-    Session session(model.model());
+    auto session = model.start_session();
+    REQUIRE(session);
     auto sampler = Sampler::make({.temperature = 3, .seed = 5});
     REQUIRE(sampler);
     std::vector<uint32_t> heard;
@@ -311,7 +337,7 @@ TEST_CASE("recorded pass: an interrupted answer leaves the random numbers where 
         if (heard.size() == most) stop.request_stop();
         return true;
       };
-      REQUIRE(session.generate(prompt, {.max_tokens = 12, .end_tokens = {}}, *sampler, on_token, stop.get_token()));
+      REQUIRE(session->generate(prompt, {.max_tokens = 12, .end_tokens = {}}, *sampler, on_token, stop.get_token()));
     }
     return heard;
   };
@@ -328,20 +354,21 @@ TEST_CASE("recorded pass: the likeliest of a pass that has drawn is still to be 
   const std::vector<uint32_t> tokens = {7};
   const TokenDraw draw{.settings = {.temperature = 5}, .uniform = 0.9};
   const TokenDraw other{.settings = {.temperature = 5}, .uniform = 0.1};
-  const std::vector<float> logits = pass(*streamed, tokens);
+  Sequence on_host = sequence_of(*streamed);
+  const std::vector<float> logits = pass(*streamed, on_host, tokens);
+  Sequence sequence = sequence_of(*device);
+  TokenPicker& picker = device->engine().picker;
   for (int i = 0; i < 3; ++i) {
     CAPTURE(i);
-    device->model().cache().truncate(0);
-    device->model().experts().begin_pass({});
-    const auto states = device->model().forward(tokens, {}, {}, draw);
-    REQUIRE(states);
+    sequence.truncate(0);
+    const HiddenStates states = forward(*device, sequence, tokens, draw);
     const auto drawn = [&](const TokenDraw& each) { return kernels::sample_row(logits, each.settings, each.uniform); };
-    CHECK(device->model().drawn(states->final, draw) == drawn(draw));
-    CHECK(device->model().drawn(states->final, other) == drawn(other));
+    CHECK(picker.drawn(states.final, draw) == drawn(draw));
+    CHECK(picker.drawn(states.final, other) == drawn(other));
     CHECK(drawn(other) != drawn(draw));
     const auto highest = static_cast<uint32_t>(std::ranges::max_element(logits) - logits.begin());
-    CHECK(device->model().likeliest(states->final) == std::vector{highest});
-    CHECK(device->model().drawn(states->final, draw) == drawn(draw));
+    CHECK(picker.likeliest(states.final) == std::vector{highest});
+    CHECK(picker.drawn(states.final, draw) == drawn(draw));
   }
 }
 
@@ -349,12 +376,13 @@ TEST_CASE("recorded pass: an interruption ends an answer between two steps") {
   for (const auto& options : {options_of(), options_of(SpeculationOptions{.drafts = 1})}) {
     Counts counts;
     const auto model = loaded(test::tiny_folder(), deferred(options, counts));
-    Session session(model->model(), model->speculator());
+    auto session = model->start_session();
+    REQUIRE(session);
     auto sampler = Sampler::make({});
     REQUIRE(sampler);
     std::stop_source stop;
     uint32_t heard = 0;
-    const auto answer = session.generate(
+    const auto answer = session->generate(
         test::golden_prompts()[0].tokens, {.max_tokens = 24, .end_tokens = {}}, *sampler,
         [&](uint32_t) {
           if (++heard == 9) stop.request_stop();
@@ -375,11 +403,12 @@ TEST_CASE("recorded pass: a logit that is no number is told of, as on the CPU") 
   std::fill_n(head.bytes.begin() + static_cast<ptrdiff_t>(20 * row_bytes), row_bytes, '\xFF');
   const auto folder = variant.write();
   const auto refusal = [](LoadedModel& model, double temperature) {
-    Session session(model.model());
+    auto session = model.start_session();
+    REQUIRE(session);
     auto sampler = Sampler::make({.temperature = temperature});
     REQUIRE(sampler);
-    const auto answer = session.generate(std::vector<uint32_t>{5, 6}, {.max_tokens = 2, .end_tokens = {}}, *sampler,
-                                         [](uint32_t) { return true; }, {});
+    const auto answer = session->generate(std::vector<uint32_t>{5, 6}, {.max_tokens = 2, .end_tokens = {}}, *sampler,
+                                          [](uint32_t) { return true; }, {});
     REQUIRE_FALSE(answer);
     return answer.error().message;
   };

@@ -101,12 +101,8 @@ class RandomStore final : public ExpertStore {
   };
 
   static Linear linear(kernels::Buffer& memory, uint32_t out, uint32_t in, uint64_t index) {
-    kernels::Weight weight;
-    weight.dtype = Dtype::f32;
-    weight.out = out;
-    weight.in = in;
-    weight.data = {.buffer = &memory, .offset_bytes = index * kInner * kHidden * sizeof(float)};
-    return Linear(weight);
+    const kernels::Slice codes{.buffer = &memory, .offset_bytes = index * kInner * kHidden * sizeof(float)};
+    return Linear({{kernels::Coding::f32, out, in}, {codes}});
   }
 
   kernels::Device& device_;

@@ -32,7 +32,7 @@ TEST_CASE("session: a conversation that goes on computes only what is new, and s
   const auto prompts = test::golden_prompts();
   const GenerateOptions options{.max_tokens = 12, .end_tokens = {1}};
   test::RecordingModel rig(test::tiny_folder());
-  Session session(rig.model());
+  Session session = rig.session();
   const Answer first = answer_of(session, prompts[0].tokens, options);
   const uint64_t computed = session.times().prefill_tokens;
   CHECK(computed == prompts[0].tokens.size());
@@ -43,7 +43,7 @@ TEST_CASE("session: a conversation that goes on computes only what is new, and s
   CHECK(session.times().prefill_tokens - computed == next.size() - spoken.size());
 
   test::RecordingModel fresh(test::tiny_folder());
-  Session alone(fresh.model());
+  Session alone = fresh.session();
   CHECK(answer_of(alone, next, options).tokens == second.tokens);
 }
 
@@ -54,14 +54,14 @@ TEST_CASE("session: repeated layers keep what they cached apart, and answers are
   for (const uint32_t layer : {0, 1, 2, 1, 2, 3, 2, 3, 4})
     mapped.layer_map.emplace_back(layer);
   test::RecordingModel rig(test::tiny_folder(), mapped);
-  Session session(rig.model());
+  Session session = rig.session();
   const Answer first = answer_of(session, prompts[0].tokens, options);
   CHECK(answer_of(session, prompts[0].tokens, options).tokens == first.tokens);  // from the cache but for one token
   const std::vector<uint32_t> next = joined(joined(prompts[0].tokens, first.tokens), prompts[1].tokens);
   const Answer second = answer_of(session, next, options);
 
   test::RecordingModel fresh(test::tiny_folder(), mapped);
-  Session alone(fresh.model());
+  Session alone = fresh.session();
   CHECK(answer_of(alone, next, options).tokens == second.tokens);
   CHECK(logits_of(alone, next, 5) == logits_of(alone, next, 0));
 
@@ -82,7 +82,7 @@ TEST_CASE("session: another conversation, or the same again, starts where they p
   const auto prompts = test::golden_prompts();
   const GenerateOptions options{.max_tokens = 5, .end_tokens = {1}};
   test::RecordingModel rig(test::tiny_folder());
-  Session session(rig.model());
+  Session session = rig.session();
   const Answer first = answer_of(session, prompts[0].tokens, options);
   answer_of(session, prompts[2].tokens, options);
   CHECK(answer_of(session, prompts[0].tokens, options).tokens == first.tokens);
@@ -97,7 +97,7 @@ TEST_CASE("session: a full context ends the answer") {
   const auto prompt = test::golden_prompts().back().tokens;
   const auto context = static_cast<uint32_t>(prompt.size() + 3);
   test::RecordingModel rig(test::tiny_folder(), {.context = context, .max_rows = 20});
-  Session session(rig.model());
+  Session session = rig.session();
   const Answer answer = answer_of(session, prompt, {.max_tokens = 100, .end_tokens = {}});
   CHECK(answer.reason == StopReason::context_full);
   CHECK(answer.tokens.size() == 4);  // three positions, and one token that needs none
@@ -105,7 +105,7 @@ TEST_CASE("session: a full context ends the answer") {
 
 TEST_CASE("session: a prompt that cannot be run is refused") {
   test::RecordingModel rig(test::tiny_folder(), {.context = 8, .max_rows = 8});
-  Session session(rig.model());
+  Session session = rig.session();
   auto sampler = Sampler::make({});
   REQUIRE(sampler);
   const auto refused = [&](const std::vector<uint32_t>& prompt, const char* part) {
@@ -123,7 +123,7 @@ TEST_CASE("session: a prompt that cannot be run is refused") {
 TEST_CASE("session: an interruption ends the answer and leaves the session usable") {
   const auto prompt = test::golden_prompts().front();
   test::RecordingModel rig(test::tiny_folder());
-  Session session(rig.model());
+  Session session = rig.session();
   auto sampler = Sampler::make({});
   REQUIRE(sampler);
   std::stop_source stop;
@@ -146,7 +146,7 @@ TEST_CASE("session: an interruption ends the answer and leaves the session usabl
 TEST_CASE("session: the callback ends an answer with the token that it got, and the conversation can go on") {
   const auto prompt = test::golden_prompts().front();
   test::RecordingModel rig(test::tiny_folder());
-  Session session(rig.model());
+  Session session = rig.session();
   auto sampler = Sampler::make({});
   REQUIRE(sampler);
   uint32_t heard = 0;
@@ -163,7 +163,7 @@ TEST_CASE("session: the callback ends an answer with the token that it got, and 
 TEST_CASE("session: the sampler is told the whole conversation, prompt and answer") {
   const auto prompt = test::golden_prompts().front();
   test::RecordingModel rig(test::tiny_folder());
-  Session session(rig.model());
+  Session session = rig.session();
   // So strong a penalty that no token comes twice, whether from the prompt or the answer.
   auto sampler = Sampler::make({.repetition_penalty = 1e6});
   REQUIRE(sampler);
@@ -181,7 +181,7 @@ TEST_CASE("session: the sampler is told the whole conversation, prompt and answe
 
 TEST_CASE("session: a bias for a token outside the vocabulary is refused before anything is computed") {
   test::RecordingModel rig(test::tiny_folder());
-  Session session(rig.model());
+  Session session = rig.session();
   auto sampler = Sampler::make({.logit_bias = {{1152, 1.0}}});
   REQUIRE(sampler);
   const auto answer =

@@ -82,9 +82,7 @@ struct Samples {
 };
 
 Samples draw_answers(test::RecordingModel& rig, const Tokens& prompt, const SamplerOptions& options, int count) {
-  Speculator speculator(rig.model(), rig.mtp(), {.drafts = 2});
-  Session session(rig.model(), &speculator);
-  session.clear();
+  Session session = rig.session(SpeculationOptions{.drafts = 2});
   Sampler sampler = sampler_of(options);
   Samples samples;
   for (int i = 0; i < count; ++i) {
@@ -94,7 +92,7 @@ Samples draw_answers(test::RecordingModel& rig, const Tokens& prompt, const Samp
     REQUIRE(answer->tokens.size() == kTokens + 1);
     samples.counts[{answer->tokens.begin(), answer->tokens.begin() + kTokens}] += 1;
   }
-  samples.stats = speculator.stats();
+  samples.stats = session.speculator()->stats();
   return samples;
 }
 
@@ -118,7 +116,7 @@ TEST_CASE("speculation: answers of three tokens are as frequent as the model say
     prompt.resize(length);
     CAPTURE(std::string(text));
     const Samples samples = draw_answers(rig, prompt, options, kSamples);
-    Session plain(rig.model());
+    Session plain = rig.session();
     const auto exact = likeliest(plain, prompt, sampler_of(options), 12);
     const Fit right = fit(exact, samples.counts, kSamples);
     MESSAGE("chi-square ", right.chi_square, " with ", right.degrees, " degrees of freedom; ", samples.stats.accepted,
@@ -139,15 +137,14 @@ TEST_CASE("speculation: answers of three tokens are as frequent as the model say
     drafts_only.counts.clear();
     Sampler sampler = sampler_of(options);
     for (int i = 0; i < kDrafts; ++i) {
-      Speculator speculator(rig.model(), rig.mtp(), {.drafts = 2});
-      Session session(rig.model(), &speculator);
-      session.clear();
+      Session session = rig.session(SpeculationOptions{.drafts = 2});
       const auto first =
           session.generate(prompt, {.max_tokens = 1, .end_tokens = {}}, sampler, [](uint32_t) { return true; }, {});
       REQUIRE(first);
       Tokens tokens = prompt;
       tokens.push_back(first->tokens.front());
-      const auto drafts = speculator.propose(tokens, 2, sampler, {});
+      Speculator speculator(rig.engine(), {.drafts = 2});
+      const auto drafts = speculator.propose(session.sequence(), tokens, 2, sampler, {});
       REQUIRE(drafts);
       drafts_only.counts[{tokens.back(), (*drafts)[0], (*drafts)[1]}] += 1;
     }

@@ -71,9 +71,7 @@ TEST_CASE("speculation: greedy text of every golden prompt is that without draft
   test::RecordingModel rig(test::tiny_folder());
   for (const SpeculationOptions& way : all_ways()) {
     CAPTURE(way.drafts.value_or(0));
-    Speculator speculator(rig.model(), rig.mtp(), way);
-    Session session(rig.model(), &speculator);
-    session.clear();
+    Session session = rig.session(way);
     for (const GoldenPrompt& prompt : test::golden_prompts()) {
       CAPTURE(prompt.name);
       std::vector<uint32_t> wanted = prompt.continuation;
@@ -84,7 +82,7 @@ TEST_CASE("speculation: greedy text of every golden prompt is that without draft
       CHECK(said.heard == wanted);
       CHECK(said.reason == (prompt.ends_with_eos ? StopReason::end_token : StopReason::max_tokens));
     }
-    const SpeculationStats& stats = speculator.stats();
+    const SpeculationStats& stats = session.speculator()->stats();
     CHECK(stats.steps == session.times().decode_passes);
     CHECK(stats.accepted <= stats.drafted);
     CHECK(stats.accepted == std::accumulate(stats.stood.begin(), stats.stood.end(), uint64_t{0}));
@@ -109,11 +107,9 @@ TEST_CASE("speculation: answers end where they end without drafts") {
   test::RecordingModel rig(test::tiny_folder());
   for (const uint32_t drafts : {1U, 2U, 3U, 5U}) {
     CAPTURE(drafts);
-    Session plain(plain_rig.model());
+    Session plain = plain_rig.session();
     plain.clear();
-    Speculator speculator(rig.model(), rig.mtp(), {.drafts = drafts});
-    Session session(rig.model(), &speculator);
-    session.clear();
+    Session session = rig.session(SpeculationOptions{.drafts = drafts});
     // One conversation after the other in the same session: each finds the caches as the last one left them.
     for (size_t i = 0; i < asks.size(); ++i) {
       CAPTURE(i);
@@ -139,14 +135,12 @@ TEST_CASE("speculation: a full context ends the answer at the same token") {
     CAPTURE(room);
     test::RecordingModel rig(test::tiny_folder(), {.context = length + room, .max_rows = 4});
     const Ask ask{.prompt = prompt.tokens, .options = {}};
-    Session plain(rig.model());
+    Session plain = rig.session();
     const Said wanted = say(plain, ask);
     CHECK(wanted.reason == StopReason::context_full);
     CHECK(wanted.tokens.size() == room + 1);
     for (const uint32_t drafts : {1U, 3U, 9U}) {
-      Speculator speculator(rig.model(), rig.mtp(), {.drafts = drafts});
-      Session session(rig.model(), &speculator);
-      session.clear();
+      Session session = rig.session(SpeculationOptions{.drafts = drafts});
       CHECK(say(session, ask) == wanted);
     }
   }
@@ -157,15 +151,13 @@ TEST_CASE("speculation: what the sampler makes of the tokens so far holds for dr
   const SamplerOptions options{.repetition_penalty = 4};
   const Ask ask{.prompt = prompt.tokens, .options = {.max_tokens = 30, .end_tokens = {}}};
   test::RecordingModel plain_rig(test::tiny_folder());
-  Session plain(plain_rig.model());
+  Session plain = plain_rig.session();
   Sampler one = sampler_of(options);
   const Said wanted = say(plain, ask, one);
   CHECK(wanted.tokens != say(plain, ask).tokens);  // it does change the text
   test::RecordingModel rig(test::tiny_folder());
   for (const uint32_t drafts : {1U, 4U}) {
-    Speculator speculator(rig.model(), rig.mtp(), {.drafts = drafts});
-    Session session(rig.model(), &speculator);
-    session.clear();
+    Session session = rig.session(SpeculationOptions{.drafts = drafts});
     Sampler other = sampler_of(options);
     CHECK(say(session, ask, other) == wanted);
   }
@@ -175,9 +167,8 @@ TEST_CASE("speculation: a conversation of several turns, forth and back") {
   const auto prompts = test::golden_prompts();
   test::RecordingModel plain_rig(test::tiny_folder());
   test::RecordingModel rig(test::tiny_folder());
-  Session plain(plain_rig.model());
-  Speculator speculator(rig.model(), rig.mtp(), {.drafts = 2});
-  Session session(rig.model(), &speculator);
+  Session plain = plain_rig.session();
+  Session session = rig.session(SpeculationOptions{.drafts = 2});
   const auto both = [&](const std::vector<uint32_t>& tokens) {
     const Ask ask{.prompt = tokens, .options = {.max_tokens = 9, .end_tokens = {1}}};
     const Said wanted = say(plain, ask);
@@ -204,9 +195,7 @@ TEST_CASE("speculation: one seed and number of drafts give one text above temper
   const GoldenPrompt prompt = test::golden_prompts().back();
   test::RecordingModel rig(test::tiny_folder());
   const auto text = [&](uint64_t seed) {
-    Speculator speculator(rig.model(), rig.mtp(), {.drafts = 2});
-    Session session(rig.model(), &speculator);
-    session.clear();
+    Session session = rig.session(SpeculationOptions{.drafts = 2});
     Sampler sampler = sampler_of({.temperature = 1.5, .seed = seed});
     return say(session, {.prompt = prompt.tokens, .options = {.max_tokens = 25, .end_tokens = {}}}, sampler).tokens;
   };

@@ -136,10 +136,11 @@ TEST_CASE("prefill: a prompt of the trained model reads each expert once with a 
   for (const std::optional<uint64_t> slots : {std::optional<uint64_t>(), std::optional<uint64_t>(32)}) {
     test::RecordingModel rig(test::tiny_folder(), {.slots = slots});
     rig.model().experts().begin_pass({.phase = Phase::prefill, .rows = static_cast<uint32_t>(prompt.tokens.size())});
-    const auto hidden = rig.model().forward(prompt.tokens, {});
+    Sequence sequence = rig.sequence();
+    const auto hidden = rig.model().forward({.sequence = sequence, .tokens = prompt.tokens}, rig.scratch(), {});
     REQUIRE(hidden);
     std::vector<float> logits(rig.model().config().vocab);
-    rig.model().logits(rows_of(hidden->final, hidden->final.rows - 1, 1), logits);
+    rig.picker().logits(rows_of(hidden->final, hidden->final.rows - 1, 1), logits);
     if (expected.empty()) expected = logits;
     CHECK(logits == expected);
     const ExpertStoreStats stats = rig.store().stats();

@@ -47,9 +47,10 @@ struct Lab {
       const std::string& data = folder.bytes.at(name);
       const std::string& scale = folder.bytes.at(name + "_scale_inv");
       const kernels::Weight& weight = linear.weight();
-      const auto memory = kernels::host_bytes(*weight.data.buffer);
-      return std::memcmp(memory.data() + weight.data.offset_bytes, data.data(), data.size()) == 0 &&
-             std::memcmp(memory.data() + weight.scale.offset_bytes, scale.data(), scale.size()) == 0;
+      const auto [codes, scales] = weight.planes;
+      const auto memory = kernels::host_bytes(*codes.buffer);
+      return std::memcmp(memory.data() + codes.offset_bytes, data.data(), data.size()) == 0 &&
+             std::memcmp(memory.data() + scales.offset_bytes, scale.data(), scale.size()) == 0;
     };
     return same(weights.gate, "gate_proj") && same(weights.up, "up_proj") && same(weights.down, "down_proj");
   }

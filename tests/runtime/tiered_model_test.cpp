@@ -2,7 +2,6 @@
 #include <doctest/doctest.h>
 
 #include "runtime/generate/session.h"
-#include "runtime/generate/speculator.h"
 #include "tests/runtime/support/family.h"
 #include "tests/runtime/support/stored_tensors.h"
 #include "tests/support/deferred_device.h"
@@ -60,7 +59,7 @@ Outcome run(const LoadOptions& options, std::optional<uint32_t> drafts) {
   REQUIRE_MESSAGE(loaded, (loaded ? "" : loaded.error().message));
   auto sampler = Sampler::make({});
   REQUIRE(sampler);
-  Session session((*loaded)->model(), (*loaded)->speculator());
+  Session session = test::session_of(**loaded);
   const auto answer =
       session.generate(kPrompt, {.max_tokens = 20, .end_tokens = {}}, *sampler, [](uint32_t) { return true; }, {});
   REQUIRE_MESSAGE(answer, (answer ? "" : answer.error().message));

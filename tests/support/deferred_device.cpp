@@ -64,8 +64,8 @@ class Translation {
     return rows;
   }
   Weight operator()(Weight weight) {
-    weight.data = (*this)(weight.data);
-    weight.scale = (*this)(weight.scale);
+    for (Slice& plane : weight.planes)
+      plane = (*this)(plane);
     return weight;
   }
   LivePosition operator()(LivePosition live) {

@@ -17,7 +17,7 @@ struct BlockOfChunk {
   uint32_t is_chunk;    // all ones where a block is one chunk, whose reciprocal would not fit
 
   __device__ __forceinline__ explicit BlockOfChunk(const Matrix& matrix) {
-    const bool is_one_block = matrix.scale == nullptr || matrix.block_in >= matrix.in;
+    const bool is_one_block = matrix.planes[kScales] == nullptr || matrix.block_in >= matrix.in;
     const uint32_t chunks = is_one_block ? 0 : matrix.block_in / Stored::kPer16;
     reciprocal = chunks < 2 ? 0 : 0xffffffffU / chunks + 1;
     is_chunk = chunks == 1 ? 0xffffffffU : 0;

@@ -20,8 +20,15 @@ namespace dspack::kernels::cuda::device {
 
 /// The row of scales that belongs to a matrix row; null: none.
 __device__ __forceinline__ const float* scales_of(const Matrix& matrix, uint32_t row) {
-  if (matrix.scale == nullptr) return nullptr;
-  return matrix.scale + uint64_t{row / matrix.block_out} * ((matrix.in - 1) / matrix.block_in + 1);
+  const auto* scales = static_cast<const float*>(matrix.planes[kScales]);
+  if (scales == nullptr) return nullptr;
+  return scales + uint64_t{row / matrix.block_out} * ((matrix.in - 1) / matrix.block_in + 1);
+}
+
+/// Where row `row` begins, in a matrix whose rows are whole pieces of 16 bytes.
+template <class Stored>
+__device__ __forceinline__ const uint8_t* aligned_row(const Matrix& matrix, uint32_t row) {
+  return static_cast<const uint8_t*>(matrix.planes[kCodes]) + uint64_t{row} * (matrix.in / Stored::kPer16 * 16);
 }
 
 /// Values that 32 chunks hold.
@@ -91,7 +98,7 @@ __device__ __forceinline__ void add_odd_chunk(const Matrix& matrix, const uint32
     if (column >= matrix.in) break;
 #pragma unroll
     for (unsigned row = 0; row < kRows; ++row) {
-      const float weight = Stored::decode_one(matrix.data, uint64_t{rows[row]} * matrix.in + column);
+      const float weight = Stored::decode_one(matrix.planes[kCodes], uint64_t{rows[row]} * matrix.in + column);
       const float* scales = scales_of(matrix, rows[row]);
       const float scale = scales == nullptr ? 1.0F : scales[column / matrix.block_in];
 #pragma unroll
@@ -115,12 +122,11 @@ __device__ __forceinline__ void add_chunks(const Matrix& matrix, const uint32_t 
     return inputs + in_tile / gpu::kWarpThreads * (Stored::kQuarters * gpu::kWarpThreads) + in_tile % gpu::kWarpThreads;
   };
   if constexpr (kAligned) {
-    const uint64_t row_bytes = uint64_t{matrix.in} * Stored::kBytes;
     const uint8_t* data[kRows];
     const float* scales[kRows];
 #pragma unroll
     for (unsigned row = 0; row < kRows; ++row) {
-      data[row] = static_cast<const uint8_t*>(matrix.data) + rows[row] * row_bytes;
+      data[row] = aligned_row<Stored>(matrix, rows[row]);
       scales[row] = scales_of(matrix, rows[row]);
     }
     const BlockOfChunk<Stored> block_of(matrix);

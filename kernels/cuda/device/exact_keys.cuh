@@ -34,11 +34,11 @@ struct StoredKeys {
                                               KeyColumns columns, float* to) {
     const uint64_t at = uint64_t{position} * run.key_dim + columns.first;
     if constexpr (kAligned) {
-      const auto* from = static_cast<const uint8_t*>(run.cache) + at * Stored::kBytes;
+      const auto* from = static_cast<const uint8_t*>(run.cache) + at * (16 / Stored::kPer16);
       for (uint32_t i = gpu::lane_index() * Stored::kPer16; i < columns.count;
            i += gpu::kWarpThreads * Stored::kPer16) {
-        const uint4 bytes =
-            is_there ? *reinterpret_cast<const uint4*>(from + uint64_t{i} * Stored::kBytes) : make_uint4(0, 0, 0, 0);
+        const uint4 bytes = is_there ? *reinterpret_cast<const uint4*>(from + uint64_t{i} * (16 / Stored::kPer16))
+                                     : make_uint4(0, 0, 0, 0);
         store_decoded<Stored>(bytes, to + i);
       }
     } else {

@@ -47,14 +47,19 @@ __device__ __forceinline__ uint32_t assignment_of(const ExpertTiles& tiles, cons
   return tiles.order == nullptr ? tile.first + i : tiles.order[tile.first + i];
 }
 
+/// Gives a matrix its addresses.
+__device__ __forceinline__ void take(const void* const (&planes)[kPlanes], Matrix& matrix) {
+#pragma unroll
+  for (unsigned plane = 0; plane < kPlanes; ++plane)
+    matrix.planes[plane] = planes[plane];
+}
+
 /// silu(gate) * up.
 struct GateUp {
   static constexpr unsigned kMatrices = 2;
   static __device__ __forceinline__ void find(const ExpertEntry& entry, Matrix (&matrices)[2]) {
-    matrices[0].data = entry.gate;
-    matrices[0].scale = entry.gate_scale;
-    matrices[1].data = entry.up;
-    matrices[1].scale = entry.up_scale;
+    take(entry.gate, matrices[0]);
+    take(entry.up, matrices[1]);
   }
   static __device__ __forceinline__ float finish(const float (&sums)[2]) { return silu_times(sums[0], sums[1]); }
 };
@@ -62,16 +67,10 @@ struct GateUp {
 struct Down {
   static constexpr unsigned kMatrices = 1;
   static __device__ __forceinline__ void find(const ExpertEntry& entry, Matrix (&matrices)[1]) {
-    matrices[0].data = entry.down;
-    matrices[0].scale = entry.down_scale;
+    take(entry.down, matrices[0]);
   }
   static __device__ __forceinline__ float finish(const float (&sums)[1]) { return sums[0]; }
 };
-
-/// A matrix of every expert, without addresses.
-inline Matrix matrix_of(const MatrixForm& form) {
-  return {.out = form.out, .in = form.in, .block_out = form.block_out, .block_in = form.block_in};
-}
 
 /// What is to be done once the tiles are made.
 struct ExpertSteps {
@@ -92,13 +91,13 @@ inline ExpertSteps begin_expert_steps(gpu::Stream& stream, const ExpertsTask& ta
   const ExpertTiles tiles = make_expert_tiles(stream, task, scratch, tile);
   return {.gate_up = {.table = task.table,
                       .tiles = tiles,
-                      .form = matrix_of(task.form.gate_up),
+                      .form = {task.form.gate_up},
                       .x = task.x,
                       .slots = task.top_k,
                       .y = {.data = scratch.inner, .stride = inner}},
           .down = {.table = task.table,
                    .tiles = tiles,
-                   .form = matrix_of(task.form.down),
+                   .form = {task.form.down},
                    .x = {.data = scratch.inner, .stride = inner},
                    .slots = 1,
                    .y = task.cut.tiles > 0 ? task.parts : RowsAt<float>{.data = scratch.parts, .stride = hidden}},

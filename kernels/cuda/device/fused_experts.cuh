@@ -49,10 +49,10 @@ __device__ __forceinline__ void prefetch_down(const ExpertProduct& task, const T
   const uint32_t rows_of_block = Tiles::rows_of_down();
   const uint32_t first = group * rows_of_block;
   const uint32_t rows = task.form.out - first < rows_of_block ? task.form.out - first : rows_of_block;
-  const uint64_t row_bytes = uint64_t{task.form.in} * Tiles::Weights::kBytes;
+  const uint64_t row_bytes = uint64_t{task.form.in} / Tiles::Weights::kPer16 * 16;
   const uint64_t share = kMostBytes / rows_of_block;
   const auto lines = static_cast<uint32_t>(((row_bytes < share ? row_bytes : share) - 1) / kLineBytes + 1);
-  const auto* data = static_cast<const unsigned char*>(task.table[tile.expert].down) + first * row_bytes;
+  const auto* data = static_cast<const unsigned char*>(task.table[tile.expert].down[kCodes]) + first * row_bytes;
   for (uint32_t item = gpu::thread_index(); item < rows * lines; item += gpu::block_threads())
     gpu::prefetch(data + item / lines * row_bytes + item % lines * kLineBytes);
 }

@@ -68,7 +68,7 @@ struct TensorRows {
     for (unsigned half = 0; half < 2; ++half) {
       uint32_t row = first + half * 8 + gpu::lane_index() / 4;
       row = row < matrix.out ? row : matrix.out - 1;
-      data[row_tile][half] = static_cast<const uint8_t*>(matrix.data) + uint64_t{row} * matrix.in * Stored::kBytes;
+      data[row_tile][half] = aligned_row<Stored>(matrix, row);
       scales[row_tile][half] = scales_of(matrix, row);
     }
   }
@@ -127,7 +127,7 @@ struct TensorRows {
         for (unsigned tile = 0; tile < kRowTiles; ++tile) {
 #pragma unroll
           for (unsigned half = 0; half < 2; ++half) {
-            const uint8_t* from = data[tile][half] + uint64_t{column} * Stored::kBytes;
+            const uint8_t* from = data[tile][half] + uint64_t{column} / Stored::kPer16 * 16;
             bytes[ahead][tile][half] = is_there ? gpu::load_streaming(from) : make_uint4(0, 0, 0, 0);
           }
         }

@@ -19,8 +19,8 @@ class DeviceBackend final : public ExpertBackend {
   void begin_pass(const ExpertPass& pass) override;
   void accept_drafts(uint32_t rows) override { cache_.accept_drafts(rows); }
   void begin_wave(const ExpertWave& wave, std::vector<size_t>& missing) override;
-  /// Empty slots are filled in any case, by experts in their own order, whichever arrives first: with `--miss compute`
-  /// which backend computes what must not depend on a disk.
+  /// Empty slots are filled in any case, by experts in their own order, whichever arrives first: with `--dev
+  /// miss=compute` which backend computes what must not depend on a disk.
   [[nodiscard]] Eta eta(const ExpertWave& wave, size_t group) override;
   void take(const ExpertWave& wave, size_t group, ExpertLease lease) override;
   void enqueue_taken(const ExpertWave& wave) override;

@@ -103,7 +103,7 @@ def http_case(name, pattern, answer):
 
     def prepare(folder):
         write_small(folder / "source")
-        return [(RESHARD, [URL, "--by", "expert", "--out", folder / "packed", "--retries", "0"])]
+        return [(RESHARD, [URL, "--by", "expert", "--out", folder / "packed", "--dev", "retries=0"])]
 
     return Case("HTTP: " + name, prepare, serve=serve, after=finished_from_the_folder)
 
@@ -141,7 +141,7 @@ def hub_case(name, answers):
         return scripted(respond)
 
     def prepare(folder):
-        return [(RESHARD, ["org/name", "--by", "expert", "--out", folder / "packed", "--retries", "0"])]
+        return [(RESHARD, ["org/name", "--by", "expert", "--out", folder / "packed", "--dev", "retries=0"])]
 
     return Case("Hub: " + name, prepare, serve=serve, env={"HF_ENDPOINT": URL[:-1], "HF_TOKEN": "hf_" + "t" * 34},
                 after=lambda test, folder: test.assert_absent(folder / "packed"))

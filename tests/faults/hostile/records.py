@@ -16,7 +16,7 @@ class Sound:
         server = test.serve(source)
         server.add_fault("*00002*", "truncate", min_bytes=100_000)
         self.unfinished = test.scratch / "unfinished"
-        test.run_program(server.url, "--by", "expert", "--out", self.unfinished, "--retries", 0)
+        test.run_program(server.url, "--by", "expert", "--out", self.unfinished, "--dev", "retries=0")
         test.assert_unfinished(self.unfinished)
         server.clear_faults()
         self.source_url = server.url

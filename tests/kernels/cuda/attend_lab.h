@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "kernels/cpu/latent_rows.h"
+#include "kernels/cpu/rows.h"
 #include "kernels/cuda/attend.h"
 #include "tests/kernels/cuda/gpu_lab.h"
 #include "tests/kernels/reference.h"

@@ -37,13 +37,8 @@ class BlasLab {
       std::copy_n(x_.begin() + static_cast<std::ptrdiff_t>(row * in), in,
                   strided.begin() + static_cast<std::ptrdiff_t>(row * (in + kGap)));
     y_stride_ = static_cast<uint32_t>(round_up(which.weight.out, 4)) + kGap;
-    task_ = {.dtype = which.weight.dtype,
-             .weight = {.data = gpu_.put(weight_.bytes),
-                        .scale = weight_.scales.empty() ? nullptr : gpu_.put(weight_.scales),
-                        .out = which.weight.out,
-                        .in = in,
-                        .block_out = std::max(1U, which.weight.block_out),
-                        .block_in = std::max(1U, which.weight.block_in)},
+    const float* scales = weight_.scales.empty() ? nullptr : gpu_.put(weight_.scales);
+    task_ = {.weight = {form_of(which.weight), {gpu_.put(weight_.bytes), scales}},
              .x = {.data = gpu_.put(strided), .stride = in + kGap},
              .y = {.data = gpu_.poisoned(values()), .stride = y_stride_},
              .rows = which.rows};

@@ -24,15 +24,11 @@ TEST_CASE("cuda: the block of a chunk is that of a division, up to the largest m
     // Random, or as many chunks as there may be with such blocks.
     const uint64_t most = std::min((uint64_t{1} << 32U) / (block / kPer16) - 1, uint64_t{0xffffffffU} / kPer16);
     const uint64_t chunks = i % 2 == 0 ? most : 1 + random.below(static_cast<uint32_t>(most));
-    const cuda::Matrix matrix{.data = nullptr,
-                              .scale = &scale,
-                              .out = 1,
-                              .in = static_cast<uint32_t>(chunks * kPer16),
-                              .block_out = 1,
-                              .block_in = block};
+    const cuda::Matrix matrix{{kernels::Coding::f8_e4m3, 1, static_cast<uint32_t>(chunks * kPer16), 1, block},
+                              {nullptr, &scale}};
     CAPTURE(matrix.in);
     CAPTURE(block);
-    REQUIRE(cuda::has_aligned_rows(matrix, Dtype::f8_e4m3));
+    REQUIRE(cuda::has_aligned_rows(cuda::form_of(matrix)));
     const cuda::device::BlockOfChunk<E4m3> block_of(matrix);
     const uint32_t per_block = block / kPer16;
     for (const uint64_t chunk : {uint64_t{0}, chunks - 1, (chunks - 1) / per_block * per_block,
@@ -44,11 +40,10 @@ TEST_CASE("cuda: the block of a chunk is that of a division, up to the largest m
 
 TEST_CASE("cuda: rows with more chunks than the blocks' division is exact for are not read by chunks") {
   const float scale = 1;
-  cuda::Matrix matrix{
-      .data = nullptr, .scale = &scale, .out = 1, .in = 1U << 21U, .block_out = 1, .block_in = 1U << 20U};
-  CHECK_FALSE(cuda::has_aligned_rows(matrix, Dtype::f8_e4m3));
+  cuda::Matrix matrix{{kernels::Coding::f8_e4m3, 1, 1U << 21U, 1, 1U << 20U}, {nullptr, &scale}};
+  CHECK_FALSE(cuda::has_aligned_rows(cuda::form_of(matrix)));
   matrix.block_in = 128;
-  CHECK(cuda::has_aligned_rows(matrix, Dtype::f8_e4m3));
+  CHECK(cuda::has_aligned_rows(cuda::form_of(matrix)));
 }
 
 }  // namespace dspack::test::block_of_chunk_test

@@ -64,6 +64,7 @@ double bfloat_or_nan(uint16_t bits) {
 
 TEST_CASE("cuda: every code of every stored type is decoded exactly") {
   check_all_codes<device::StoredF8, uint8_t>(decode_e4m3);
+  check_all_codes<device::StoredI8, uint8_t>([](uint8_t code) { return code < 128 ? code : code - 256.0; });
   check_all_codes<device::StoredF16, uint16_t>(half_or_nan);
   check_all_codes<device::StoredBf16, uint16_t>(bfloat_or_nan);
 }

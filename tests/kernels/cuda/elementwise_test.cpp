@@ -1,6 +1,6 @@
 #include "kernels/cuda/elementwise.h"
 
-#include "kernels/cpu/rope.h"
+#include "kernels/cpu/rows.h"
 #include "tests/kernels/cuda/gpu_lab.h"
 #include "tests/kernels/reference.h"
 #include "tests/support/numeric.h"

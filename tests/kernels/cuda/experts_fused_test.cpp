@@ -89,7 +89,7 @@ TEST_CASE("cuda: blocks of one launch that take several groups of rows") {
   Random random;
   CAPTURE(random.seed());
   const ExpertsCase c{Dtype::f8_e4m3, 8, 6208, 16, 0, 0, 8};
-  const cuda::MatrixForm down{c.dtype, c.hidden, c.inner, 0, 0, true};
+  const cuda::MatrixForm down{{kernels::coding_of(c.dtype).value(), c.hidden, c.inner}, true};
   REQUIRE(cuda::choose_experts(down, 1, 1, c.top_k).shape.grid_y == 97);  // four groups of 16 rows
   check(c, 1, Precision::exact, random);
 }

@@ -70,25 +70,17 @@ inline Routing part_of(const Routing& routing, const ExpertsCase& c, uint32_t to
 inline kernels::cuda::ExpertsTask put_experts(GpuLab& lab, const ExpertsCase& c,
                                               const std::vector<RandomExpert>& experts) {
   std::vector<kernels::cuda::ExpertEntry> table;
-  const size_t offset = c.misplaced ? bits_of(c.dtype) / 8 : 0;
+  const size_t offset = c.misplaced ? bytes_of(c.dtype, 1) : 0;
   const auto scales = [&](const RandomWeight& weight) -> const float* {
     return weight.scales.empty() ? nullptr : lab.put(weight.scales);
   };
   for (const RandomExpert& expert : experts) {
-    table.push_back({.gate = lab.put(expert.gate.bytes, offset),
-                     .gate_scale = scales(expert.gate),
-                     .up = lab.put(expert.up.bytes, offset),
-                     .up_scale = scales(expert.up),
-                     .down = lab.put(expert.down.bytes, offset),
-                     .down_scale = scales(expert.down)});
+    table.push_back({.gate = {lab.put(expert.gate.bytes, offset), scales(expert.gate)},
+                     .up = {lab.put(expert.up.bytes, offset), scales(expert.up)},
+                     .down = {lab.put(expert.down.bytes, offset), scales(expert.down)}});
   }
   const auto form = [&](uint32_t out, uint32_t in) {
-    return kernels::cuda::MatrixForm{.dtype = c.dtype,
-                                     .out = out,
-                                     .in = in,
-                                     .block_out = c.block_out,
-                                     .block_in = c.block_in,
-                                     .starts_aligned = !c.misplaced};
+    return kernels::cuda::MatrixForm{form_of(WeightCase{c.dtype, out, in, c.block_out, c.block_in}), !c.misplaced};
   };
   kernels::cuda::ExpertsTask task;
   task.table = lab.put(table);

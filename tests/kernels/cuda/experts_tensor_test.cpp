@@ -133,20 +133,20 @@ TEST_CASE("cuda: on the tensor cores, too, a token's experts hang on it alone") 
 }
 
 TEST_CASE("cuda: experts that the tensor cores do not multiply exactly are left to the others") {
-  const cuda::MatrixForm good{Dtype::f8_e4m3, 48, 64, 128, 128, true};
-  const cuda::MatrixForm down{Dtype::f8_e4m3, 64, 48, 128, 128, true};
+  const cuda::MatrixForm good{{kernels::Coding::f8_e4m3, 48, 64, 128, 128}, true};
+  const cuda::MatrixForm down{{kernels::Coding::f8_e4m3, 64, 48, 128, 128}, true};
   CHECK(cuda::experts_fit_tensor_cores({good, down}));
   cuda::MatrixForm bad = good;
   bad.starts_aligned = false;
   CHECK_FALSE(cuda::experts_fit_tensor_cores({bad, down}));
   bad = good;
-  bad.dtype = Dtype::f16;
+  bad.coding = kernels::Coding::f16;
   CHECK_FALSE(cuda::experts_fit_tensor_cores({bad, down}));
   bad = down;
   bad.in = 50;
   CHECK_FALSE(cuda::experts_fit_tensor_cores({good, bad}));
   bad = down;
-  bad.dtype = Dtype::bf16;
+  bad.coding = kernels::Coding::bf16;
   CHECK_FALSE(cuda::experts_fit_tensor_cores({good, bad}));
 }
 
@@ -160,7 +160,8 @@ TEST_CASE("cuda: launches of routed experts on the tensor cores are within every
                                                                     {Dtype::bf16, 30'000'000, 8}}) {
     for (const uint32_t tokens : {1U, 8U, 9U, 4096U, 1'000'000U}) {
       const uint64_t tiles = tokens == 1 ? 8 : cuda::most_expert_tiles(8ULL * tokens, 256, cuda::tensor_tile(tokens));
-      const auto choice = cuda::choose_experts_tensor({dtype, out, in, 0, 0, true}, 16, tokens, tiles);
+      const auto choice =
+          cuda::choose_experts_tensor({{kernels::coding_of(dtype).value(), out, in}, true}, 16, tokens, tiles);
       CHECK(choice.shape.grid_x >= 1);
       CHECK(choice.shape.grid_y >= 1);
       CHECK(choice.shape.grid_y <= 65'535);
@@ -170,7 +171,7 @@ TEST_CASE("cuda: launches of routed experts on the tensor cores are within every
       CHECK(choice.token_tiles * 8 == cuda::tensor_tile(tokens));
     }
   }
-  const auto gate_up = cuda::choose_experts_tensor({Dtype::f8_e4m3, 2048, 7168, 128, 128, true}, 16, 1, 8);
+  const auto gate_up = cuda::choose_experts_tensor({{kernels::Coding::f8_e4m3, 2048, 7168, 128, 128}, true}, 16, 1, 8);
   CHECK(gate_up.shape.grid_x * gate_up.shape.grid_y == 256);
 }
 

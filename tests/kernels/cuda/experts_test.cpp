@@ -94,6 +94,9 @@ TEST_CASE("cuda: routed experts in F16 agree with double precision") {
 TEST_CASE("cuda: routed experts in F32 agree with double precision") {
   check_type(Dtype::f32);
 }
+TEST_CASE("cuda: experts of I8") {
+  check_type(Dtype::i8);
+}
 
 TEST_CASE("cuda: routed experts of DeepSeek-V3's sizes, cut") {
   Random random;
@@ -130,6 +133,7 @@ TEST_CASE("cuda: the bits of a token's experts hang on it alone, F16") {
 }
 TEST_CASE("cuda: the bits of a token's experts hang on it alone, F32") {
   check_bits(Dtype::f32);
+  check_bits(Dtype::i8);
 }
 
 TEST_CASE("cuda: a NaN among an expert's weights reaches its tokens and no others") {
@@ -251,7 +255,7 @@ TEST_CASE("cuda: launches of routed experts are within every card's limits") {
       CAPTURE(out);
       CAPTURE(tokens);
       const uint64_t tiles = tokens == 1 ? 8 : cuda::most_expert_tiles(8ULL * tokens, 256, cuda::exact_tile(tokens));
-      const auto choice = cuda::choose_experts({dtype, out, in, 0, 0, true}, 2, tokens, tiles);
+      const auto choice = cuda::choose_experts({{kernels::coding_of(dtype).value(), out, in}, true}, 2, tokens, tiles);
       CHECK(choice.shape.grid_x >= 1);
       CHECK(choice.shape.grid_y >= 1);
       CHECK(choice.shape.grid_y <= 65'535);
@@ -261,11 +265,11 @@ TEST_CASE("cuda: launches of routed experts are within every card's limits") {
     }
   }
   // One token of DeepSeek-V3: eight experts, enough blocks for any card, whole inputs in shared memory.
-  const auto gate_up = cuda::choose_experts({Dtype::f8_e4m3, 2048, 7168, 128, 128, true}, 2, 1, 8);
+  const auto gate_up = cuda::choose_experts({{kernels::Coding::f8_e4m3, 2048, 7168, 128, 128}, true}, 2, 1, 8);
   CHECK(gate_up.shape.grid_x == 8);
   CHECK(gate_up.shape.grid_y == 128);
   CHECK(gate_up.shape.shared_bytes == 7168 * sizeof(float));
-  const auto down = cuda::choose_experts({Dtype::f8_e4m3, 7168, 2048, 128, 128, true}, 1, 1, 8);
+  const auto down = cuda::choose_experts({{kernels::Coding::f8_e4m3, 7168, 2048, 128, 128}, true}, 1, 1, 8);
   CHECK(down.shape.grid_x * down.shape.grid_y >= 768);
   CHECK(down.shape.shared_bytes == 2048 * sizeof(float));
 }

@@ -10,12 +10,8 @@ namespace dspack::test::head_linear_test {
 namespace {
 
 kernels::cuda::Matrix put(GpuLab& lab, const RandomWeight& weight, size_t offset_bytes = 0) {
-  kernels::cuda::Matrix matrix{
-      .data = lab.put(weight.bytes, offset_bytes), .out = weight.shape.out, .in = weight.shape.in};
-  if (weight.scales.empty()) return matrix;
-  matrix.scale = lab.put(weight.scales);
-  matrix.block_out = weight.shape.block_out;
-  matrix.block_in = weight.shape.block_in;
+  kernels::cuda::Matrix matrix{form_of(weight.shape), {lab.put(weight.bytes, offset_bytes)}};
+  if (!weight.scales.empty()) matrix.planes[kernels::kScales] = lab.put(weight.scales);
   return matrix;
 }
 
@@ -26,8 +22,7 @@ std::vector<float> run_heads(GpuLab& lab, const kernels::cuda::Matrix& matrix, s
   const uint32_t head_stride = length.y + 2;
   const uint32_t row_stride = c.heads * head_stride + 1;
   float* y = lab.poisoned(size_t{c.rows} * row_stride, sizeof(float));
-  const kernels::cuda::HeadLinearTask task{.dtype = c.weight.dtype,
-                                           .weight = matrix,
+  const kernels::cuda::HeadLinearTask task{.weight = matrix,
                                            .heads = c.heads,
                                            .head_rows = c.head_rows,
                                            .first_row = c.first_row,
@@ -203,7 +198,7 @@ TEST_CASE("cuda: head_linear's launches are within every card's limits and cover
         CAPTURE(rows);
         CAPTURE(in);
         kernels::cuda::HeadLinearTask task;
-        task.dtype = dtype;
+        task.weight.coding = kernels::coding_of(dtype).value();
         task.weight.in = in;
         task.heads = 128;
         task.head_rows = 320;

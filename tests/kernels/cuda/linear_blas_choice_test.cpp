@@ -20,21 +20,15 @@ T* place(uint64_t address) {
 }
 
 LinearTask f8_task(uint32_t out, uint32_t in, uint32_t rows) {
-  return {.dtype = Dtype::f8_e4m3,
-          .weight = {.data = place<void>(0x1000),
-                     .scale = place<float>(0x2000),
-                     .out = out,
-                     .in = in,
-                     .block_out = 128,
-                     .block_in = 128},
+  return {.weight = {{kernels::Coding::f8_e4m3, out, in, 128, 128}, {place<void>(0x1000), place<float>(0x2000)}},
           .x = {.data = place<float>(0x3000), .stride = in},
           .y = {.data = place<float>(0x4000), .stride = out},
           .rows = rows};
 }
 LinearTask bf16_task(uint32_t out, uint32_t in, uint32_t rows) {
   LinearTask task = f8_task(out, in, rows);
-  task.dtype = Dtype::bf16;
-  task.weight.scale = nullptr;
+  task.weight.coding = kernels::Coding::bf16;
+  task.weight.planes[kernels::kScales] = nullptr;
   return task;
 }
 
@@ -55,11 +49,11 @@ TEST_CASE("cuda: which products are cuBLASLt's") {
     CHECK(path(bf16, precision, kOther) == BlasPath::bf16);
   CHECK(path(bf16, Precision::exact) == BlasPath::none);
   LinearTask scaled = bf16;
-  scaled.weight.scale = place<float>(0x2000);
+  scaled.weight.planes[kernels::kScales] = place<float>(0x2000);
   CHECK(path(scaled, Precision::fp8) == BlasPath::bf16_decoded);
-  for (const Dtype dtype : {Dtype::f16, Dtype::f32}) {
+  for (const kernels::Coding coding : {kernels::Coding::f16, kernels::Coding::f32}) {
     LinearTask exact = bf16;
-    exact.dtype = dtype;
+    exact.weight.coding = coding;
     CHECK(path(exact, Precision::bf16) == BlasPath::none);
   }
 }
@@ -81,10 +75,11 @@ TEST_CASE("cuda: FP8 goes to cuBLASLt in its own blocks and sizes only") {
   };
   CHECK(path_of([](LinearTask& task) { task.weight.block_out = 64; }) == BlasPath::bf16_decoded);
   CHECK(path_of([](LinearTask& task) { task.weight.block_in = 7168; }) == BlasPath::bf16_decoded);
-  CHECK(path_of([](LinearTask& task) { task.weight.scale = nullptr; }) == BlasPath::bf16_decoded);
+  CHECK(path_of([](LinearTask& task) { task.weight.planes[kernels::kScales] = nullptr; }) == BlasPath::bf16_decoded);
   CHECK(path_of([](LinearTask& task) { task.weight.out = 1540; }) == BlasPath::bf16_decoded);
   CHECK(path_of([](LinearTask& task) { task.weight.in = 7160; }) == BlasPath::none);  // no pieces of 16 bytes
-  CHECK(path_of([](LinearTask& task) { task.weight.scale = place<float>(0x2004); }) == BlasPath::fp8);  // copied
+  CHECK(path_of([](LinearTask& task) { task.weight.planes[kernels::kScales] = place<float>(0x2004); }) ==
+        BlasPath::fp8);  // copied
 }
 
 TEST_CASE("cuda: odd addresses are not cuBLASLt's") {
@@ -93,7 +88,7 @@ TEST_CASE("cuda: odd addresses are not cuBLASLt's") {
     change(task);
     return path(task, Precision::bf16);
   };
-  CHECK(path_of([](LinearTask& task) { task.weight.data = place<void>(0x1008); }) == BlasPath::none);
+  CHECK(path_of([](LinearTask& task) { task.weight.planes[kernels::kCodes] = place<void>(0x1008); }) == BlasPath::none);
   CHECK(path_of([](LinearTask& task) { task.weight.in = 7164; }) == BlasPath::none);
   CHECK(path_of([](LinearTask& task) { task.x.data = place<float>(0x3004); }) == BlasPath::none);
   CHECK(path_of([](LinearTask& task) { task.x.stride = 7170; }) == BlasPath::none);

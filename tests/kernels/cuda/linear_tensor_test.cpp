@@ -33,18 +33,13 @@ std::vector<float> run(const RandomWeight& weight, const std::vector<float>& x, 
                        uint64_t seed) {
   gpu::configure_emulator({.seed = seed});
   std::vector<void*> memory;
-  const kernels::cuda::Matrix matrix{.data = on_device(weight.bytes, memory),
-                                     .scale = weight.scales.empty() ? nullptr : on_device(weight.scales, memory),
-                                     .out = weight.shape.out,
-                                     .in = weight.shape.in,
-                                     .block_out = std::max(1U, weight.shape.block_out),
-                                     .block_in = std::max(1U, weight.shape.block_in)};
-  REQUIRE(kernels::cuda::fits_tensor_cores(weight.shape.dtype, matrix));
+  const float* scales = weight.scales.empty() ? nullptr : on_device(weight.scales, memory);
+  const kernels::cuda::Matrix matrix{form_of(weight.shape), {on_device(weight.bytes, memory), scales}};
+  REQUIRE(kernels::cuda::fits_tensor_cores(cuda::form_of(matrix)));
   float* y = on_device(std::vector<float>(size_t{rows} * matrix.out, poison()), memory);
   const auto stream = gpu::make_stream();
   cuda::linear_tensor(*stream,
-                      {.dtype = weight.shape.dtype,
-                       .weight = matrix,
+                      {.weight = matrix,
                        .x = {.data = on_device(x, memory), .stride = matrix.in},
                        .y = {.data = y, .stride = matrix.out},
                        .rows = rows},
@@ -133,22 +128,29 @@ TEST_CASE("cuda: a product on the tensor cores hangs on its own input row alone"
 }
 
 TEST_CASE("cuda: what the tensor cores do not multiply exactly is left to the others") {
-  kernels::cuda::Matrix matrix{.data = reinterpret_cast<const void*>(0x1000), .scale = nullptr, .out = 8, .in = 64};
+  const auto fits = [](const kernels::cuda::Matrix& matrix, kernels::Coding coding) {
+    kernels::cuda::MatrixForm form = cuda::form_of(matrix);
+    form.coding = coding;
+    return kernels::cuda::fits_tensor_cores(form);
+  };
+  using kernels::Coding;
+  kernels::cuda::Matrix matrix{{Coding::f8_e4m3, 8, 64}, {reinterpret_cast<const void*>(0x1000)}};
   const float scale = 1;
-  CHECK(kernels::cuda::fits_tensor_cores(Dtype::f8_e4m3, matrix));
-  CHECK(kernels::cuda::fits_tensor_cores(Dtype::bf16, matrix));
-  CHECK_FALSE(kernels::cuda::fits_tensor_cores(Dtype::f16, matrix));
-  CHECK_FALSE(kernels::cuda::fits_tensor_cores(Dtype::f32, matrix));
-  matrix.data = reinterpret_cast<const void*>(0x1008);
-  CHECK_FALSE(kernels::cuda::fits_tensor_cores(Dtype::f8_e4m3, matrix));
-  matrix.data = reinterpret_cast<const void*>(0x1000);
+  CHECK(fits(matrix, Coding::f8_e4m3));
+  CHECK(fits(matrix, Coding::bf16));
+  CHECK_FALSE(fits(matrix, Coding::f16));
+  CHECK_FALSE(fits(matrix, Coding::f32));
+  matrix.planes[kernels::kCodes] = reinterpret_cast<const void*>(0x1008);
+  CHECK_FALSE(fits(matrix, Coding::f8_e4m3));
+  matrix.planes[kernels::kCodes] = reinterpret_cast<const void*>(0x1000);
   matrix.in = 65;
-  CHECK_FALSE(kernels::cuda::fits_tensor_cores(Dtype::f8_e4m3, matrix));
+  CHECK_FALSE(fits(matrix, Coding::f8_e4m3));
   matrix.in = 192;
-  matrix.scale = &scale;
+  matrix.planes[kernels::kScales] = &scale;
+  matrix.block_out = 1;
   matrix.block_in = 32;
-  CHECK_FALSE(kernels::cuda::fits_tensor_cores(Dtype::f8_e4m3, matrix));
-  CHECK(kernels::cuda::fits_tensor_cores(Dtype::bf16, matrix));
+  CHECK_FALSE(fits(matrix, Coding::f8_e4m3));
+  CHECK(fits(matrix, Coding::bf16));
 }
 
 TEST_CASE("cuda: launches on the tensor cores are within every card's limits, their sums fixed by the weight") {
@@ -160,9 +162,10 @@ TEST_CASE("cuda: launches on the tensor cores are within every card's limits, th
                                                                     {Dtype::f8_e4m3, 576, 7168},
                                                                     {Dtype::bf16, 256, 7168},
                                                                     {Dtype::f8_e4m3, 16, 16}}) {
-    const unsigned warps = kernels::cuda::choose_linear_tensor(dtype, out, in, 1).warps_a_row;
+    const unsigned warps = kernels::cuda::choose_linear_tensor(*kernels::coding_of(dtype), out, in, 1).warps_a_row;
     for (const uint32_t rows : {1U, 8U, 9U, 64U, 65U, 4096U, 5'000'000U}) {
-      const kernels::cuda::TensorChoice choice = kernels::cuda::choose_linear_tensor(dtype, out, in, rows);
+      const kernels::cuda::TensorChoice choice =
+          kernels::cuda::choose_linear_tensor(*kernels::coding_of(dtype), out, in, rows);
       CHECK(choice.warps_a_row == warps);
       CHECK(choice.shape.shared_bytes <= kSharedOfAll);
       CHECK(choice.tile_columns % kInputBlock == 0);

@@ -36,8 +36,14 @@ Result<std::unique_ptr<runtime::LoadedModel>> load_folder(const std::filesystem:
   return runtime::LoadedModel::load(std::move(*repository), options, {});
 }
 
+runtime::Session session_of(runtime::LoadedModel& loaded) {
+  auto session = loaded.start_session();
+  REQUIRE_MESSAGE(session, (session ? "" : session.error().message));
+  return std::move(*session);
+}
+
 std::vector<float> logits_of(runtime::LoadedModel& loaded, const std::vector<uint32_t>& tokens) {
-  runtime::Session session(loaded.model());
+  runtime::Session session = session_of(loaded);
   std::vector<float> logits;
   const auto done = session.logits(
       tokens, 0, [&](std::span<const float> rows) { logits.insert(logits.end(), rows.begin(), rows.end()); }, {});

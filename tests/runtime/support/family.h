@@ -17,6 +17,8 @@ format::Json read_json(const std::filesystem::path& path);
 std::vector<std::string> family_variants();
 Result<std::unique_ptr<runtime::LoadedModel>> load_folder(const std::filesystem::path& folder,
                                                           const runtime::LoadOptions& options = {});
+/// A session of the model's own.
+runtime::Session session_of(runtime::LoadedModel& loaded);
 std::vector<float> logits_of(runtime::LoadedModel& loaded, const std::vector<uint32_t>& tokens);
 
 /// A copy of a variant in a temporary folder, whose tensors and config.json can be altered before `write`.

@@ -37,10 +37,21 @@ RecordingModel::RecordingModel(const std::filesystem::path& folder, const RigOpt
 
 RecordingModel::~RecordingModel() = default;
 
-runtime::MtpModule& RecordingModel::mtp() {
+runtime::Sequence RecordingModel::sequence(runtime::Model::Drafting drafting) {
+  auto sequence = model_->make_sequence(drafting);
+  REQUIRE_MESSAGE(sequence, (sequence ? "" : sequence.error().message));
+  return std::move(*sequence);
+}
+
+runtime::Session RecordingModel::session(const std::optional<runtime::SpeculationOptions>& speculation) {
+  if (speculation) (void)mtp();
+  return {engine(), sequence(speculation ? runtime::Model::Drafting::mtp : runtime::Model::Drafting::none),
+          speculation};
+}
+
+const runtime::MtpModule& RecordingModel::mtp() {
   if (mtp_ == nullptr) {
-    auto module = runtime::MtpModule::load(
-        {.device = *device_, .queue = *queue_, .files = *files_, .fp8_block = model_->config().fp8_block}, *model_, {});
+    auto module = runtime::MtpModule::load(context(), *model_, {});
     REQUIRE_MESSAGE(module, (module ? "" : module.error().message));
     mtp_ = std::move(*module);
   }
@@ -74,13 +85,18 @@ void RecordingModel::assemble(const runtime::ModelConfig& config, const RigOptio
                                     {.context = options.context,
                                      .max_rows = options.max_rows,
                                      .wave_rows = options.wave_rows,
-                                     .attention = options.attention,
                                      .kv_dtype = options.kv_dtype,
                                      .layer_map = options.layer_map,
                                      .streaming = options.streaming},
                                     *recorder_, {});
   REQUIRE_MESSAGE(model, (model ? "" : model.error().message));
   model_ = std::move(*model);
+  auto scratch = model_->make_scratch();
+  REQUIRE(scratch);
+  scratch_.emplace(std::move(*scratch));
+  auto picker = runtime::TokenPicker::make(*model_, *scratch_);
+  REQUIRE(picker);
+  picker_ = std::move(*picker);
 }
 
 }  // namespace dspack::test

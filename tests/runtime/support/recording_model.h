@@ -45,7 +45,6 @@ struct RigOptions {
   uint32_t wave_tokens = 128;
   std::optional<uint64_t> slots = {};
   std::vector<LayerId> layer_map = {};
-  runtime::AttentionForm attention = runtime::AttentionForm::absorbed;
   Dtype kv_dtype = Dtype::f32;
   runtime::LayerStreaming streaming = {};
   /// On a device whose memory the host cannot address (deferred_device.h), with resident experts.
@@ -59,10 +58,22 @@ class RecordingModel {
   RecordingModel(const RecordingModel&) = delete;
   RecordingModel& operator=(const RecordingModel&) = delete;
 
-  [[nodiscard]] runtime::Model& model() { return *model_; }
+  [[nodiscard]] const runtime::Model& model() { return *model_; }
+  [[nodiscard]] runtime::Scratch& scratch() { return *scratch_; }
+  [[nodiscard]] runtime::TokenPicker& picker() { return *picker_; }
+  /// With the MTP module where it was asked for before.
+  [[nodiscard]] runtime::Engine engine() {
+    return {.model = *model_, .scratch = *scratch_, .picker = *picker_, .mtp = mtp_.get()};
+  }
+  [[nodiscard]] runtime::LoadContext context() {
+    return {.device = *device_, .queue = *queue_, .files = *files_, .fp8_block = model_->config().fp8_block};
+  }
+  [[nodiscard]] runtime::Sequence sequence(runtime::Model::Drafting drafting = runtime::Model::Drafting::none);
+  /// A session over a sequence of its own.
+  [[nodiscard]] runtime::Session session(const std::optional<runtime::SpeculationOptions>& speculation = {});
   [[nodiscard]] kernels::Queue& queue() { return *queue_; }
   /// The model's MTP module, loaded when first asked for.
-  [[nodiscard]] runtime::MtpModule& mtp();
+  [[nodiscard]] const runtime::MtpModule& mtp();
   [[nodiscard]] const RecordingExecutor& recorder() const { return *recorder_; }
   [[nodiscard]] const runtime::StreamedStore& store() { return *experts_->store(); }
   [[nodiscard]] const runtime::CheckpointFiles& files() const { return *files_; }
@@ -79,6 +90,8 @@ class RecordingModel {
   std::unique_ptr<runtime::RoutedExperts> experts_;
   std::unique_ptr<RecordingExecutor> recorder_;
   std::unique_ptr<runtime::Model> model_;
+  std::optional<runtime::Scratch> scratch_;
+  std::unique_ptr<runtime::TokenPicker> picker_;
   std::unique_ptr<runtime::MtpModule> mtp_;
 };
 

@@ -46,26 +46,23 @@ class NameTrace final : public Trace {
 
 TEST_CASE("modules: a pass tells of every module once, in waves or not") {
   const std::vector<uint32_t> tokens = test::golden_prompts().front().logits_tokens;
-  for (const AttentionForm form : {AttentionForm::absorbed, AttentionForm::expanded}) {
-    for (const uint32_t wave : {128U, 3U}) {
-      CAPTURE(wave);
-      test::RecordingModel rig(test::tiny_folder(), {.wave_rows = wave, .wave_tokens = wave, .attention = form});
-      NameTrace trace(static_cast<uint32_t>(tokens.size()));
-      rig.model().set_trace(&trace);
-      Session session(rig.model());
-      REQUIRE(session.logits(tokens, 0, [](std::span<const float>) {}, {}));
-      CHECK(trace.complete());
-      CHECK(trace.routed == 4 * tokens.size());
-      const std::set<std::string> told(trace.finished.begin(), trace.finished.end());
-      std::vector<std::string> known = module_names(rig.model().config(), rig.model().layer_map(), form);
-      std::erase_if(known, [&](const std::string& name) { return is_routed(name) && !told.contains(name); });
-      if (wave > tokens.size()) CHECK(trace.finished == known);
-      CHECK(told == std::set<std::string>(known.begin(), known.end()));
-      rig.model().set_trace(nullptr);
-      const size_t before = trace.finished.size();
-      REQUIRE(session.logits(tokens, 0, [](std::span<const float>) {}, {}));
-      CHECK(trace.finished.size() == before);
-    }
+  for (const uint32_t wave : {128U, 3U}) {
+    CAPTURE(wave);
+    test::RecordingModel rig(test::tiny_folder(), {.wave_rows = wave, .wave_tokens = wave});
+    NameTrace trace(static_cast<uint32_t>(tokens.size()));
+    Session session = rig.session();
+    REQUIRE(session.logits(
+        tokens, 0, [](std::span<const float>) {}, {}, &trace));
+    CHECK(trace.complete());
+    CHECK(trace.routed == 4 * tokens.size());
+    const std::set<std::string> told(trace.finished.begin(), trace.finished.end());
+    std::vector<std::string> known = module_names(rig.model().config(), rig.model().layer_map());
+    std::erase_if(known, [&](const std::string& name) { return is_routed(name) && !told.contains(name); });
+    if (wave > tokens.size()) CHECK(trace.finished == known);
+    CHECK(told == std::set<std::string>(known.begin(), known.end()));
+    const size_t before = trace.finished.size();
+    REQUIRE(session.logits(tokens, 0, [](std::span<const float>) {}, {}));
+    CHECK(trace.finished.size() == before);
   }
 }
 
@@ -74,11 +71,11 @@ TEST_CASE("modules: repeated layers are named by their place in the pass, as if 
   const std::vector<uint32_t> tokens = {0, 5, 17};
   test::RecordingModel rig(test::tiny_folder(), {.layer_map = map});
   NameTrace trace(static_cast<uint32_t>(tokens.size()));
-  rig.model().set_trace(&trace);
-  Session session(rig.model());
-  REQUIRE(session.logits(tokens, 0, [](std::span<const float>) {}, {}));
+  Session session = rig.session();
+  REQUIRE(session.logits(
+      tokens, 0, [](std::span<const float>) {}, {}, &trace));
   CHECK(trace.complete());
-  std::vector<std::string> known = module_names(rig.model().config(), map, AttentionForm::absorbed);
+  std::vector<std::string> known = module_names(rig.model().config(), map);
   std::erase_if(known, [&](const std::string& name) {
     return is_routed(name) && std::ranges::find(trace.finished, name) == trace.finished.end();
   });

@@ -54,7 +54,7 @@ TEST_CASE("perplexity: mean and errors") {
 
 TEST_CASE("perplexity: a window's tokens are scored by the logits before them") {
   test::RecordingModel rig(test::tiny_folder());
-  Session session(rig.model());
+  Session session = rig.session();
   const std::vector<uint32_t> text = test::golden_prompts().front().logits_tokens;
   const uint32_t vocab = session.vocab();
   std::vector<float> logits;

@@ -8,7 +8,6 @@
 #include "runtime/validation/recorder.h"
 #include "tests/runtime/support/recording_model.h"
 #include "tests/runtime/support/stored_tensors.h"
-#include "tests/support/numeric.h"
 #include "tests/support/temp_folder.h"
 
 namespace dspack::runtime::recording_test {
@@ -50,24 +49,21 @@ Recording opened(const format::Path& path) {
 
 format::Path record(test::RecordingModel& rig, const std::vector<uint32_t>& tokens, const format::Path& path,
                     std::vector<std::string> patterns = {}) {
-  auto recorder = Recorder::create(
-      rig.queue(), format::posix_file_system(), rig.model(),
-      {.tokens = tokens, .form = AttentionForm::absorbed, .patterns = std::move(patterns), .path = path});
+  auto recorder = Recorder::create(rig.queue(), format::posix_file_system(), rig.model(),
+                                   {.tokens = tokens, .patterns = std::move(patterns), .path = path});
   REQUIRE_MESSAGE(recorder, (recorder ? "" : recorder.error().message));
-  rig.model().set_trace(recorder->get());
-  Session session(rig.model());
-  REQUIRE(session.logits(tokens, 0, [](std::span<const float>) {}, {}));
-  rig.model().set_trace(nullptr);
+  Session session = rig.session();
+  REQUIRE(session.logits(
+      tokens, 0, [](std::span<const float>) {}, {}, recorder->get()));
   REQUIRE((*recorder)->seal({{"program", "test"}}));
   return path;
 }
 
 std::string error_of(test::RecordingModel& rig, const Recording& reference, const std::vector<uint32_t>& tokens) {
   Comparer comparer(rig.queue(), rig.model().config(), reference, static_cast<uint32_t>(tokens.size()), {});
-  rig.model().set_trace(&comparer);
-  Session session(rig.model());
-  const auto done = session.logits(tokens, 0, [](std::span<const float>) {}, {});
-  rig.model().set_trace(nullptr);
+  Session session = rig.session();
+  const auto done = session.logits(
+      tokens, 0, [](std::span<const float>) {}, {}, &comparer);
   if (!done) return done.error().message;
   const auto comparison = comparer.finish();
   return comparison ? "" : comparison.error().message;
@@ -178,36 +174,11 @@ TEST_CASE("recording: waves change no tensor, and patterns choose modules") {
   const auto part = test::read_safetensors(record(whole, tokens, folder.path() / "part", {"*.q_a_proj", "lm_head"}));
   CHECK(part.size() == 1 + 2 * (5 + 1));
   CHECK(part.at("lm_head.output").bytes == wanted.at("lm_head.output").bytes);
-  const auto none = Recorder::create(
-      whole.queue(), format::posix_file_system(), whole.model(),
-      {.tokens = tokens, .form = AttentionForm::absorbed, .patterns = {"x*"}, .path = folder.path() / "none"});
+  const auto none = Recorder::create(whole.queue(), format::posix_file_system(), whole.model(),
+                                     {.tokens = tokens, .patterns = {"x*"}, .path = folder.path() / "none"});
   CHECK_FALSE(none);
   CHECK_FALSE(std::filesystem::exists(folder.path() / "none"));
   CHECK_FALSE(std::filesystem::exists(folder.path() / ".none.tmp"));
-}
-
-TEST_CASE("attention: expanded keys and values give the logits of the absorbed form, whatever the wave") {
-  test::RecordingModel absorbed(test::tiny_folder());
-  test::RecordingModel expanded(test::tiny_folder(), {.attention = AttentionForm::expanded});
-  test::RecordingModel waves(test::tiny_folder(), {.wave_rows = 7, .attention = AttentionForm::expanded});
-  const auto logits = [](test::RecordingModel& rig, const std::vector<uint32_t>& tokens) {
-    std::vector<float> all;
-    Session session(rig.model());
-    REQUIRE(session.logits(tokens, 0,
-                           [&](std::span<const float> rows) { all.insert(all.end(), rows.begin(), rows.end()); }, {}));
-    return all;
-  };
-  for (const test::GoldenPrompt& prompt : test::golden_prompts()) {
-    CAPTURE(prompt.name);
-    const std::vector<float> wanted = logits(absorbed, prompt.logits_tokens);
-    const std::vector<float> got = logits(expanded, prompt.logits_tokens);
-    const test::ErrorReport report =
-        test::compare(got, std::vector<double>(wanted.begin(), wanted.end()), absorbed.model().config().vocab);
-    MESSAGE(prompt.name, ": ", report);
-    CHECK(report.nmse <= 1e-8);
-    CHECK(report.nmse > 0);  // two implementations, not one
-    CHECK(test::first_difference(logits(waves, prompt.logits_tokens), got) == got.size());
-  }
 }
 
 }  // namespace

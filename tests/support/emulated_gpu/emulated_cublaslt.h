@@ -14,7 +14,7 @@
 
 namespace dspack::gpu {
 
-/// The library that --cublaslt names on the emulated GPU; there is none that is found without being named, unless a
+/// The library that --dev cublaslt names on the emulated GPU; there is none that is found without being named, unless a
 /// test has set a version.
 inline constexpr char kEmulatedCublasLt[] = "emulated";
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Damages the code on purpose, in many places, and looks whether the tests notice.
 
-    tests/tools/mutation/mutate.py --count 100 --seed 1 reshard/link.cpp runtime/text
+    tests/tools/mutation/mutate.py --count 100 --seed 1 reshard/verbs/link.cpp runtime/text
 
 All edits are compiled into one build, each behind a number, and DSPACK_MUTANT chooses the one that is in force: so a run of
 the tests is all that an edit costs. Edited are whole statements on a line of their own and conditions, one edit a line; what
@@ -40,8 +40,9 @@ ROOMS = [
     ("format", ["format/format_tests", "reshard/reshard_tests"], ["header", "index", "manifest", "checkpoint", "names", "layer_map"],
      ["e2e_bad_checkpoint", "e2e_repack", "e2e_grouping"]),
     ("reshard/publish", ["reshard/reshard_tests"], [], ["e2e_publish", "e2e_publish_refusals"]),
-    ("reshard/link", ["reshard/reshard_tests"], [], ["e2e_link"]),
-    ("reshard/transform", ["reshard/reshard_tests"], [], ["e2e_transforms"]),
+    ("reshard/verbs/link", ["reshard/reshard_tests"], [], ["e2e_link"]),
+    ("reshard/plan/transform", ["reshard/reshard_tests"], [], ["e2e_transforms"]),
+    ("reshard/run/converter", ["reshard/reshard_tests"], [], ["e2e_transforms"]),
     ("reshard", ["reshard/reshard_tests", "faults/fault_tests"], ["plan", "recipe", "journal", "checksums"],
      ["e2e_repack", "e2e_grouping", "e2e_recipes", "e2e_verify", "e2e_unpack", "e2e_upstream", "e2e_diff", "e2e_resume", "e2e_parts",
       "e2e_link", "e2e_inspect_html", "e2e_stored_forms"]),

@@ -41,8 +41,8 @@ def compare_encoding(reference, dsrun, folder, work, pieces):
     assert not any(b"\0" in piece for _, piece in pieces)
     (work / "texts").write_bytes(b"".join(piece + b"\0" for _, piece in pieces))
     (work / "nothing").write_bytes(b"")
-    lines, seconds = run_dsrun(dsrun, folder, "--file", work / "texts")
-    seconds -= run_dsrun(dsrun, folder, "--file", work / "nothing")[1]  # loading
+    lines, seconds = run_dsrun(dsrun, folder, "--dev", "texts=%s" % (work / "texts"))
+    seconds -= run_dsrun(dsrun, folder, "--dev", "texts=%s" % (work / "nothing"))[1]  # loading
     assert len(lines) == len(pieces), (len(lines), len(pieces))
     sizes, counts, different, tokens, reference_seconds = (collections.Counter(), collections.Counter(),
                                                            collections.Counter(), 0, 0.0)
@@ -73,7 +73,7 @@ def compare_decoding(reference, dsrun, folder, work, count=3000):
     lists = [[random_source.randrange(reference.size()) for _ in range(random_source.randint(0, 60))] for _ in range(count)]
     lists += [[random_source.randrange(min(300, reference.size())) for _ in range(40)] for _ in range(count)]
     (work / "ids").write_text("".join(" ".join(map(str, ids)) + "\n" for ids in lists))
-    lines, _ = run_dsrun(dsrun, folder, "--decode", work / "ids")
+    lines, _ = run_dsrun(dsrun, folder, "--dev", "ids=%s" % (work / "ids"))
     assert len(lines) == len(lists)
     different = sum(json.loads(line) != reference.decode(ids) for ids, line in zip(lists, lines))
     print(f"  {'decoding random ids':30} {sum(map(len, lists))} ids in {len(lists)} lists, {different} differences")

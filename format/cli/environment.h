@@ -1,0 +1,28 @@
+// What the environment says of remote places and of folders.
+// Threads: call from the main thread before others start.
+#pragma once
+
+#include "format/source/repository.h"
+
+namespace dspack::format {
+
+/// What the help texts say of the environment.
+inline constexpr char kEnvironmentHelp[] =
+    "Environment: HF_ENDPOINT (default https://huggingface.co); HF_TOKEN, HF_TOKEN_PATH or \"hf auth login\" for a\n"
+    "token, HF_HUB_DISABLE_IMPLICIT_TOKEN=1 for none; HF_HUB_CACHE, HF_HOME (snapshots of the Hub's local cache are\n"
+    "read instead of the network); HF_HUB_OFFLINE=1 (no request to the Hub); HF_HUB_DOWNLOAD_TIMEOUT (seconds of\n"
+    "silence, default 30); http_proxy, https_proxy, no_proxy; CURL_CA_BUNDLE or SSL_CERT_FILE for certificates of\n"
+    "your own.";
+
+/// As huggingface_hub reads them: HF_ENDPOINT; HF_TOKEN, else the token file (HF_TOKEN_PATH, else $HF_HOME/token, else
+/// ~/.cache/huggingface/token), unless HF_HUB_DISABLE_IMPLICIT_TOKEN; HF_HUB_CACHE, else HUGGINGFACE_HUB_CACHE, else
+/// $HF_HOME/hub; HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE; HF_HUB_DOWNLOAD_TIMEOUT. As curl reads them: CURL_CA_BUNDLE,
+/// else SSL_CERT_FILE. Where there is a token, core dumps are forbidden. Without HOME there is no token file and no
+/// cache but where HF_TOKEN_PATH, HF_HUB_CACHE, HF_HOME or XDG_CACHE_HOME say.
+[[nodiscard]] RemoteOptions remote_options_from_environment();
+
+/// $XDG_CACHE_HOME, else $HOME/.cache; empty where neither names a folder from the root on: then there is none, and
+/// what lies in the folder that the program happens to run in is not taken for it.
+[[nodiscard]] Path user_cache_folder();
+
+}  // namespace dspack::format

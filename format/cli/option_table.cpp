@@ -1,0 +1,196 @@
+#include "format/cli/option_table.h"
+
+#include <CLI/CLI.hpp>
+
+#include <algorithm>
+#include <charconv>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "format/base/foreign_text.h"
+#include "format/base/size_text.h"
+
+namespace dspack::format {
+namespace {
+
+constexpr size_t kNameColumns = 28;
+constexpr size_t kHelpColumns = 120;
+
+void accept(const std::string& name, const Result<void>& taken) {
+  if (!taken) throw CLI::ValidationError(name, taken.error().message);
+}
+
+std::string last_name(const std::string& names) {
+  return names.substr(names.find_last_of(',') + 1);
+}
+
+}  // namespace
+
+Result<uint64_t> parse_whole(std::string_view text, uint64_t low, uint64_t high) {
+  uint64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error == std::errc() && end == text.data() + text.size() && number >= low && number <= high) return number;
+  return invalid(fmt::format("{} is not a whole number from {} to {}", quote(text), low, high));
+}
+
+Result<double> parse_real(std::string_view text, double low, double high) {
+  double number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error == std::errc() && end == text.data() + text.size() && number >= low && number <= high) return number;
+  return invalid(fmt::format("{} is not a number from {} to {}", quote(text), low, high));
+}
+
+Result<uint64_t> parse_some_size(std::string_view text) {
+  TRY_ASSIGN(const uint64_t size, parse_size(text));
+  if (size == 0) return invalid("0 is too little");
+  return size;
+}
+
+std::string help_entry(std::string_view name, std::string_view about) {
+  std::string text = fmt::format("  {:<{}}", name, kNameColumns - 2);
+  size_t column = text.size();
+  if (column > kNameColumns || text.back() != ' ') column = kHelpColumns;  // too long: the rest begins a line
+  while (!about.empty()) {
+    const std::string_view word = about.substr(0, about.find(' '));
+    about.remove_prefix(std::min(about.size(), word.size() + 1));
+    if (column + word.size() > kHelpColumns) {
+      while (text.ends_with(' '))
+        text.pop_back();
+      text += fmt::format("\n{:{}}", "", kNameColumns);
+      column = kNameColumns;
+    }
+    text += fmt::format("{} ", word);
+    column += word.size() + 1;
+  }
+  while (text.ends_with(' '))
+    text.pop_back();
+  return text + "\n";
+}
+
+Error none_of(std::string_view text, const std::vector<std::string>& names) {
+  const size_t before_last = names.size() - 1;
+  return invalid(fmt::format("{} is none of {} and {}", quote(text),
+                             fmt::join(names.begin(), names.begin() + static_cast<ptrdiff_t>(before_last), ", "),
+                             names.back()));
+}
+
+OptionTable::Option& OptionTable::Option::required() {
+  option_->required();
+  return *this;
+}
+
+OptionTable::Option& OptionTable::Option::excludes(const Option& other) {
+  option_->excludes(other.option_);
+  return *this;
+}
+
+OptionTable::Option& OptionTable::Option::needs(const Option& other) {
+  option_->needs(other.option_);
+  return *this;
+}
+
+OptionTable::Option& OptionTable::Option::shows_default(const std::string& text) {
+  option_->default_str(text);
+  return *this;
+}
+
+void OptionTable::explain(const std::string& text) {
+  app_.description(text);
+}
+
+void OptionTable::footer(const std::string& text) {
+  app_.footer(text);
+}
+
+OptionTable::Option OptionTable::added(CLI::Option* option, const std::string& type) {
+  return Option(option->type_name(type)->group(heading_));
+}
+
+OptionTable::Option OptionTable::take(const std::string& name, const std::string& type, Take take,
+                                      const std::string& about) {
+  const auto read = [name = last_name(name), take = std::move(take)](const std::string& text) {
+    accept(name, take(text));
+  };
+  return added(app_.add_option_function<std::string>(name, read, about), type);
+}
+
+OptionTable::Option OptionTable::flag(const std::string& name, bool& into, const std::string& about) {
+  return Option(app_.add_flag(name, into, about)->group(heading_));
+}
+
+OptionTable::Option OptionTable::each(const std::string& name, const std::string& type, Take take,
+                                      const std::string& about) {
+  const auto read = [name, take = std::move(take)](const std::vector<std::string>& texts) {
+    for (const std::string& text : texts)
+      accept(name, take(text));
+  };
+  return added(app_.add_option_function<std::vector<std::string>>(name, read, about)->allow_extra_args(false), type);
+}
+
+OptionTable::Option OptionTable::words(const std::string& name, const std::string& type,
+                                       std::function<Result<void>(const std::vector<std::string>&)> take,
+                                       const std::string& about, char delimiter) {
+  const auto read = [name, take = std::move(take)](const std::vector<std::string>& texts) {
+    accept(name, take(texts));
+  };
+  auto* option = app_.add_option_function<std::vector<std::string>>(name, read, about);
+  if (delimiter != 0) option->delimiter(delimiter);
+  return added(option, type);
+}
+
+OptionTable::Option OptionTable::maybe_valued(const std::string& name, const std::string& type,
+                                              std::optional<std::string>& into, const std::string& about) {
+  const auto read = [&into](const std::string& text) { into = text; };
+  return added(app_.add_option_function<std::string>(name, read, about)->expected(0, 1), type);
+}
+
+void OptionTable::dev_take(const std::string& key, const std::string& type, Take take, const std::string& about) {
+  dev_->push_back({key, type, about, std::move(take)});
+}
+
+void OptionTable::dev_flag(const std::string& key, bool& into, const std::string& about) {
+  dev_take(
+      key, "",
+      [&into](const std::string& /*text*/) -> Result<void> {
+        into = true;
+        return {};
+      },
+      about);
+}
+
+std::string OptionTable::dev_help(const std::vector<DevKey>& keys) {
+  std::string text =
+      "Keys of --dev, for experiments, measurements and tests; they may change from version to version:\n";
+  for (const DevKey& key : keys)
+    text += help_entry(key.type.empty() ? key.name : key.name + "=" + key.type, key.about);
+  return text;
+}
+
+Result<void> OptionTable::take_dev(const std::vector<DevKey>& keys, const std::string& text) {
+  const size_t equals = text.find('=');
+  const std::string name = text.substr(0, equals);
+  std::vector<std::string> names;
+  for (const DevKey& key : keys) {
+    names.push_back(key.name);
+    if (key.name != name) continue;
+    if (key.type.empty() != (equals == std::string::npos))
+      return invalid(key.type.empty() ? name + " takes no value" : fmt::format("write {}={}", name, key.type));
+    const auto taken = key.take(equals == std::string::npos ? "" : text.substr(equals + 1));
+    if (!taken) return taken.error().in(name);
+    return {};
+  }
+  return invalid(fmt::format("there is no key {}; keys are {}", quote(name), fmt::join(names, ", ")));
+}
+
+void OptionTable::finish() {
+  if (dev_->empty()) return;
+  heading("Development");
+  const auto read = [keys = dev_](const std::string& text) -> Result<void> {
+    if (text == "help") throw CLI::Success(dev_help(*keys), CLI::ExitCodes::Success);
+    return take_dev(*keys, text);
+  };
+  each("--dev", "KEY=VALUE", read, "A setting for developers, repeatable; --dev help lists the keys");
+}
+
+}  // namespace dspack::format

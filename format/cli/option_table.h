@@ -1,0 +1,169 @@
+// The options of one verb: added under headings of its help text, read by parsers that return Result, with
+// --dev KEY=VALUE for what only developers need. The only file that knows CLI11 is its source.
+// Threads: main. Lifetime: what values are read into must live until the command line was parsed, and stay where it
+// is. Errors: a value that its parser refuses is wrong usage.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "format/base/result.h"
+
+namespace CLI {
+class App;
+class Option;
+}  // namespace CLI
+
+namespace dspack::format {
+
+/// A whole number within bounds. Errors: invalid.
+[[nodiscard]] Result<uint64_t> parse_whole(std::string_view text, uint64_t low, uint64_t high);
+/// A decimal number within bounds. Errors: invalid.
+[[nodiscard]] Result<double> parse_real(std::string_view text, double low, double high);
+/// A size such as "5GB", above 0. Errors: invalid.
+[[nodiscard]] Result<uint64_t> parse_some_size(std::string_view text);
+
+/// A parser of numbers from `low` to `high`.
+template <class T>
+auto between(T low, T high) {
+  return [low, high](std::string_view text) -> Result<T> {
+    if constexpr (std::is_floating_point_v<T>) {
+      return parse_real(text, low, high);
+    } else {
+      TRY_ASSIGN(const uint64_t number, parse_whole(text, low, high));
+      return static_cast<T>(number);
+    }
+  };
+}
+
+/// A parser of any number of its type.
+template <class T>
+auto any_number() {
+  return between<T>(0, std::numeric_limits<T>::max());
+}
+
+/// An entry of a help text: a name, and in a column beside it what it is about, in lines of at most 120 characters.
+[[nodiscard]] std::string help_entry(std::string_view name, std::string_view about);
+
+/// The error of a text that is none of these, of which there are at least two.
+[[nodiscard]] Error none_of(std::string_view text, const std::vector<std::string>& names);
+
+/// A parser of names.
+template <class T>
+auto one_of(std::vector<std::pair<std::string, T>> choices) {
+  return [choices = std::move(choices)](std::string_view text) -> Result<T> {
+    std::vector<std::string> names;
+    for (const auto& [name, value] : choices) {
+      if (name == text) return value;
+      names.push_back(name);
+    }
+    return none_of(text, names);
+  };
+}
+
+class OptionTable {
+ public:
+  using Take = std::function<Result<void>(const std::string&)>;
+
+  /// An option that was added, for what it has to do with others.
+  class Option {
+   public:
+    explicit Option(CLI::Option* option) : option_(option) {}
+    Option& required();
+    Option& excludes(const Option& other);
+    Option& needs(const Option& other);
+    /// The value that the help text shows as the one without this option.
+    Option& shows_default(const std::string& text);
+
+   private:
+    CLI::Option* option_;
+  };
+
+  explicit OptionTable(CLI::App& app) : app_(app), dev_(std::make_shared<std::vector<DevKey>>()) {}
+
+  /// In place of the line that the list of verbs has.
+  void explain(const std::string& text);
+  /// Examples and more, after the options.
+  void footer(const std::string& text);
+  /// From here on options stand under this heading of the help text.
+  void heading(std::string text) { heading_ = std::move(text); }
+
+  /// An argument without a name, or `name` of one or two spellings: "-p,--prompt". `type` is what the help text shows
+  /// for the value. Given more than once, it is wrong usage.
+  Option take(const std::string& name, const std::string& type, Take take, const std::string& about);
+  /// The same, read by `parse`: text -> Result<what `into` takes>.
+  template <class T, class Parse>
+  Option add(const std::string& name, const std::string& type, T& into, Parse parse, const std::string& about) {
+    return take(name, type, reader(into, std::move(parse)), about);
+  }
+  /// Text as it is; `into` is a std::string or an optional one.
+  template <class T>
+  Option add(const std::string& name, const std::string& type, T& into, const std::string& about) {
+    return take(name, type, text_reader(into), about);
+  }
+  Option flag(const std::string& name, bool& into, const std::string& about);
+  /// May be repeated: each value is taken by itself.
+  Option each(const std::string& name, const std::string& type, Take take, const std::string& about);
+  /// All words up to the next option; `delimiter` divides them further, unless it is 0.
+  Option words(const std::string& name, const std::string& type,
+               std::function<Result<void>(const std::vector<std::string>&)> take, const std::string& about,
+               char delimiter = 0);
+  /// Its value may be left out, and is empty then.
+  Option maybe_valued(const std::string& name, const std::string& type, std::optional<std::string>& into,
+                      const std::string& about);
+  /// --dev KEY=VALUE: as `take`.
+  void dev_take(const std::string& key, const std::string& type, Take take, const std::string& about);
+  /// --dev KEY=VALUE: as `add`.
+  template <class T, class Parse>
+  void dev(const std::string& key, const std::string& type, T& into, Parse parse, const std::string& about) {
+    dev_take(key, type, reader(into, std::move(parse)), about);
+  }
+  template <class T>
+  void dev(const std::string& key, const std::string& type, T& into, const std::string& about) {
+    dev_take(key, type, text_reader(into), about);
+  }
+  /// --dev KEY, without a value.
+  void dev_flag(const std::string& key, bool& into, const std::string& about);
+
+  /// Adds --dev itself, where there are keys. Called once, after all the others.
+  void finish();
+
+ private:
+  struct DevKey {
+    std::string name;
+    std::string type;  // empty: it takes no value
+    std::string about;
+    Take take;
+  };
+  template <class T, class Parse>
+  static Take reader(T& into, Parse parse) {
+    return [&into, parse = std::move(parse)](const std::string& text) -> Result<void> {
+      TRY_ASSIGN(into, parse(text));
+      return {};
+    };
+  }
+  template <class T>
+  static Take text_reader(T& into) {
+    return [&into](const std::string& text) -> Result<void> {
+      into = text;
+      return {};
+    };
+  }
+  [[nodiscard]] static std::string dev_help(const std::vector<DevKey>& keys);
+  [[nodiscard]] static Result<void> take_dev(const std::vector<DevKey>& keys, const std::string& text);
+  Option added(CLI::Option* option, const std::string& type);
+
+  CLI::App& app_;
+  std::string heading_ = "Options";
+  std::shared_ptr<std::vector<DevKey>> dev_;  // shared with the callback of --dev
+};
+
+}  // namespace dspack::format

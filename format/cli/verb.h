@@ -1,0 +1,88 @@
+// The command line of a program as a table of verbs, and what runs it: parsing, help, version, signals, progress and
+// exit status of both programs.
+// Threads: main. Errors: a command line that cannot be understood is wrong usage, status 2.
+#pragma once
+
+#include <any>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <stop_token>
+#include <string>
+#include <vector>
+
+#include "format/base/result.h"
+#include "format/cli/option_table.h"
+#include "format/cli/process.h"
+#include "format/cli/terminal_progress.h"
+
+namespace dspack::format {
+
+/// Exit status after Ctrl-C, also of an answer that was cut short by it.
+inline constexpr int kInterruptedStatus = 130;
+
+/// What a verb gets from the process that runs it.
+class Process {
+ public:
+  /// From the first call on, Ctrl-C and SIGTERM request a stop of this token (InterruptWatch). Call it before other
+  /// threads start.
+  [[nodiscard]] std::stop_token stop();
+  /// On stderr.
+  [[nodiscard]] Progress& progress() { return progress_; }
+
+ private:
+  std::optional<InterruptWatch> watch_;
+  TerminalProgress progress_{stderr, stderr_is_terminal()};
+};
+
+/// A verb of a command line that is parsed.
+struct Invocation {
+  std::any options;                          // std::shared_ptr<Options of the verb>
+  std::function<Result<void>()> complete;    // what options mean together. Errors: wrong usage
+  std::function<Result<int>(Process&)> run;  // the exit status
+};
+
+struct Verb {
+  std::string name;   // the first argument; empty: the verb of a command line that names none
+  std::string about;  // a line for the list of verbs
+  std::function<Invocation(OptionTable&)> declare;
+};
+
+/// `Options` may have a member `Result<void> complete()`, called when all options were read: it fills in what several
+/// of them say together. Errors: options that contradict each other.
+template <class Options>
+Verb make_verb(const std::string& name, const std::string& about, void (*add)(OptionTable&, Options&),
+               Result<int> (*run)(const Options&, Process&)) {
+  return {.name = name, .about = about, .declare = [add, run](OptionTable& table) -> Invocation {
+            const auto options = std::make_shared<Options>();
+            add(table, *options);
+            const auto complete = [options]() -> Result<void> {
+              if constexpr (requires { options->complete(); })
+                return options->complete();
+              else
+                return {};
+            };
+            return {options, complete, [options, run](Process& process) { return run(*options, process); }};
+          }};
+}
+
+struct Program {
+  std::string name;
+  std::vector<Verb> verbs;       // the first has no name
+  std::string when_interrupted;  // a hint after an interruption; empty: none
+};
+
+/// A command line: a verb to run, or a text for the user.
+struct CommandLine {
+  std::optional<Invocation> verb;
+  int status = 0;    // without a verb: 0 for help and version, which go to stdout, and 2 for a mistake
+  std::string text;  // without a verb; of a mistake one line
+};
+
+/// `arguments` without the program's name.
+[[nodiscard]] CommandLine parse_command_line(const Program& program, std::vector<std::string> arguments);
+
+/// All of main: the exit status is 0 (done), 1 (failed), 2 (wrong usage) or 130 (interrupted).
+[[nodiscard]] int run_program(const Program& program, int count, char** values);
+
+}  // namespace dspack::format

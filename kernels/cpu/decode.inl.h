@@ -1,0 +1,91 @@
+// How stored elements become FP32 on a CPU, without rounding: one type for each coding, and the list of them.
+// For the instruction set files only (see table.inl.h). Each type has
+//   kCoding   what it is for
+//   kBits     of a code
+//   kUnit     what the loaded value must still be multiplied with; being a power of two, it moves into the scale
+//   without
+//             rounding
+//   load      16 codes that lie side by side, by what the instruction set's vector V offers
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/weight.h"
+
+// NOLINTBEGIN(cert-dcl59-cpp, misc-definitions-in-headers, google-build-namespaces): one copy per file is the purpose
+namespace dspack::kernels {
+namespace {
+
+constexpr uint32_t kLanes = 16;
+
+struct LoadF32 {
+  static constexpr Coding kCoding = Coding::f32;
+  static constexpr uint32_t kBits = 32;
+  static constexpr float kUnit = 1.0F;
+  template <class V>
+  static V load(const std::byte* from) {
+    return V::load_f32(from);
+  }
+};
+struct LoadBf16 {
+  static constexpr Coding kCoding = Coding::bf16;
+  static constexpr uint32_t kBits = 16;
+  static constexpr float kUnit = 1.0F;
+  template <class V>
+  static V load(const std::byte* from) {
+    return V::load_bf16(from);
+  }
+};
+struct LoadF16 {
+  static constexpr Coding kCoding = Coding::f16;
+  static constexpr uint32_t kBits = 16;
+  static constexpr float kUnit = 1.0F;
+  template <class V>
+  static V load(const std::byte* from) {
+    return V::load_f16(from);
+  }
+};
+struct LoadE4m3 {
+  static constexpr Coding kCoding = Coding::f8_e4m3;
+  static constexpr uint32_t kBits = 8;
+  static constexpr float kUnit = 256.0F;  // E4M3 has bias 7, the half that it is shifted into has 15
+  template <class V>
+  static V load(const std::byte* from) {
+    return V::load_e4m3_over_256(from);
+  }
+};
+// The same, but a NaN code gives some number: for loops that watch for the two codes by other means.
+struct LoadE4m3Unmended : LoadE4m3 {
+  template <class V>
+  static V load(const std::byte* from) {
+    return V::load_e4m3_unmended(from);
+  }
+};
+
+struct LoadI8 {
+  static constexpr Coding kCoding = Coding::i8;
+  static constexpr uint32_t kBits = 8;
+  static constexpr float kUnit = 1.0F;
+  template <class V>
+  static V load(const std::byte* from) {
+    return V::load_i8(from);
+  }
+};
+
+template <class... L>
+struct LoadList {
+  static_assert(sizeof...(L) == kCodings);
+};
+/// In the order of Coding.
+using Loads = LoadList<LoadF32, LoadBf16, LoadF16, LoadE4m3, LoadI8>;
+
+/// Bytes of `count` codes side by side, a multiple of 16 of them or the last ones of a row.
+template <class L>
+constexpr size_t bytes_for(size_t count) {
+  return (count * L::kBits + 7) / 8;
+}
+
+}  // namespace
+}  // namespace dspack::kernels
+// NOLINTEND(cert-dcl59-cpp, misc-definitions-in-headers, google-build-namespaces)

@@ -1,0 +1,94 @@
+// A stored matrix in memory, wherever that is: how its elements are coded, and the planes (dense arrays) that hold them
+// and their scales. No other file of the kernels knows how many bytes those take.
+// To add a coding: an enumerator and a line of kCodingTable here, a decode in cpu/decode.inl.h and one in
+// cuda/device/decode.cuh. One with zero points or a scale for all adds a plane.
+// Threads: pure functions. Errors: none; dimensions are below 2^31.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+#include "format/dtype.h"
+
+namespace dspack::kernels {
+
+/// What an element's code means. Every operation on weights has a kernel for each coding.
+enum class Coding : uint8_t { f32, bf16, f16, f8_e4m3, i8 };
+inline constexpr size_t kCodings = 5;
+
+struct CodingFacts {
+  std::string_view name;
+  Dtype dtype = Dtype::f32;  // of a tensor whose elements are such codes
+  uint32_t bits = 0;         // of a code
+  uint32_t alignment = 1;    // bytes; of the first code
+};
+inline constexpr CodingFacts kCodingTable[kCodings] = {
+    {.name = "F32", .dtype = Dtype::f32, .bits = 32, .alignment = 4},
+    {.name = "BF16", .dtype = Dtype::bf16, .bits = 16, .alignment = 2},
+    {.name = "F16", .dtype = Dtype::f16, .bits = 16, .alignment = 2},
+    {.name = "F8_E4M3", .dtype = Dtype::f8_e4m3, .bits = 8, .alignment = 1},
+    {.name = "I8", .dtype = Dtype::i8, .bits = 8, .alignment = 1},
+};
+
+[[nodiscard]] constexpr const CodingFacts& facts_of(Coding coding) {
+  return kCodingTable[static_cast<size_t>(coding)];
+}
+
+/// The coding of a tensor whose elements are codes; nullopt: no kernel multiplies with such a tensor.
+[[nodiscard]] constexpr std::optional<Coding> coding_of(Dtype dtype) {
+  for (size_t i = 0; i < kCodings; ++i) {
+    if (kCodingTable[i].dtype == dtype) return static_cast<Coding>(i);
+  }
+  return std::nullopt;
+}
+
+/// Codes in 16 bytes, which a lane of a GPU reads at once.
+[[nodiscard]] constexpr uint32_t codes_in_16_bytes(Coding coding) {
+  return 128 / facts_of(coding).bits;
+}
+
+/// Bytes of `count` codes side by side. A row of a matrix takes whole bytes.
+[[nodiscard]] constexpr uint64_t code_bytes(Coding coding, uint64_t count) {
+  return (count * facts_of(coding).bits + 7) / 8;
+}
+
+// What a plane holds.
+inline constexpr size_t kCodes = 0;   // [out, in], row-major and dense
+inline constexpr size_t kScales = 1;  // FP32 [ceil(out / block_out), ceil(in / block_in)], row-major
+inline constexpr size_t kPlanes = 2;
+
+/// What a matrix [out, in] looks like: the value of an element is its code's times the scale of its block (the last
+/// block of a row or column may be ragged). Block sizes cover every granularity met in the family: 128 x 128 as
+/// released, 1 x in per channel, out x in per tensor, 1 x group.
+struct WeightForm {
+  Coding coding = Coding::f32;
+  uint32_t out = 0;
+  uint32_t in = 0;
+  uint32_t block_out = 0;  // rows and columns that share a scale; 0: there are no scales
+  uint32_t block_in = 0;
+
+  [[nodiscard]] bool operator==(const WeightForm&) const = default;
+};
+
+/// A matrix whose planes lie at `planes`: slices of buffers, or addresses. Empty: it has no such plane.
+template <class Place>
+struct WeightAt : WeightForm {
+  Place planes[kPlanes] = {};
+};
+
+struct PlaneSize {
+  uint64_t bytes = 0;  // 0: the form has no such plane
+  uint32_t alignment = 1;
+};
+
+[[nodiscard]] constexpr PlaneSize plane_size(const WeightForm& form, size_t plane) {
+  if (plane == kCodes) return {form.out * code_bytes(form.coding, form.in), facts_of(form.coding).alignment};
+  if (form.block_out == 0) return {};
+  const uint64_t down = (uint64_t{form.out} + form.block_out - 1) / form.block_out;
+  const uint64_t across = (uint64_t{form.in} + form.block_in - 1) / form.block_in;
+  return {down * across * sizeof(float), alignof(float)};
+}
+
+}  // namespace dspack::kernels

@@ -1,0 +1,70 @@
+#include "reshard/cli/places.h"
+
+#include <fmt/format.h>
+
+#include "format/cli/environment.h"
+#include "format/compressed/expanding_repository.h"
+#include "format/http/pace.h"
+
+namespace dspack::reshard {
+namespace {
+
+// A job has at most two connections, a lent one's included, and three open files.
+constexpr unsigned kMaxJobs = 128;
+constexpr unsigned kMaxRetries = 1000;
+
+}  // namespace
+
+format::OptionTable::Option add_jobs(format::OptionTable& table, unsigned& jobs, const std::string& what) {
+  table.heading("Network and jobs");
+  auto option = table.add("--jobs", "N", jobs, format::between(1U, kMaxJobs), what);
+  if (jobs != 0) option.shows_default(std::to_string(jobs));
+  return option;
+}
+
+void add_network_options(format::OptionTable& table, NetworkFlags& flags) {
+  table.heading("Network and jobs");
+  table.add("--limit-rate", "SIZE", flags.limit_rate, format::parse_some_size,
+            "Bytes per second over all connections: 20MB, 512KiB, ...");
+  table.dev(
+      "retries", "N", flags.retries, format::between(0U, kMaxRetries),
+      "repetitions of a failed request, counted anew whenever bytes arrive (default: 11); pauses grow to a minute");
+}
+
+Context make_context(format::Process& process, const NetworkFlags& flags) {
+  format::RemoteOptions options = format::remote_options_from_environment();
+  options.attempts = flags.retries + 1;
+  if (flags.limit_rate != 0) options.rate_limit = std::make_shared<format::RateLimit>(flags.limit_rate);
+  options.counters = std::make_shared<format::TransferCounters>();
+  format::Progress& progress = process.progress();
+  options.on_note = [&progress](std::string_view text) { progress.note(text); };
+  return {std::move(options), process.stop(), progress};
+}
+
+Result<Opened> open_place(const std::string& place, unsigned jobs, const Context& context) {
+  TRY_ASSIGN(auto repository, open_repository(place, context.remote, format::posix_file_system(), context.stop));
+  repository = format::make_expanding_repository(std::move(repository));
+  TRY_ASSIGN(auto checkpoint, format::Checkpoint::open(*repository, jobs, context.stop));
+  return Opened{std::move(repository), std::move(checkpoint)};
+}
+
+Result<Opened> open_packed(const std::string& place, unsigned jobs, const Context& context) {
+  TRY_ASSIGN(Opened opened, open_place(place, jobs, context));
+  if (opened.checkpoint.manifest()) return opened;
+  return Error{ErrorKind::invalid,
+               fmt::format("{}: not a packed repository (it has no {})", place, format::kManifestPath)};
+}
+
+Result<std::string> begun_source(const std::string& folder, const std::string& named, const JournalHead& begun) {
+  if (!named.empty()) return named;
+  if (begun.origin) return "hf://" + begun.origin->asked;
+  if (!begun.place.empty()) return begun.place;
+  return Error{ErrorKind::invalid, folder + ": does not say where its source is; name it with --source"};
+}
+
+Result<Declarations> read_checksum_list(const std::string& path) {
+  TRY_ASSIGN(const std::string text, read_text(format::posix_file_system(), path, kMaxListBytes));
+  return parse_checksum_list(text, path);
+}
+
+}  // namespace dspack::reshard

@@ -1,0 +1,270 @@
+// reshard without a verb: packs a checkpoint. Its options are the recipe, where from, where to, and how much at once.
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+
+#include <fmt/format.h>
+
+#include "format/base/foreign_text.h"
+#include "format/cli/output.h"
+#include "format/cli/terminal_progress.h"
+#include "format/http/headers.h"
+#include "reshard/cli/places.h"
+#include "reshard/cli/recipe_options.h"
+#include "reshard/cli/verbs.h"
+#include "reshard/run/repack_part.h"
+
+namespace dspack::reshard {
+namespace {
+
+struct RepackFlags {
+  NetworkFlags network;
+  std::string source = "deepseek-ai/DeepSeek-V3";
+  RecipeFlags recipe;
+  std::string out;
+  std::optional<Part> part;   // absent: all of it
+  std::string checksum_list;  // a file that sha256sum wrote; empty: none
+  unsigned jobs = 0;          // 0: as fits the source
+  bool dry_run = false;
+
+  Result<void> complete() {
+    const bool names_recipe = recipe.has_grouping || !recipe.file.empty();
+    if (names_recipe && (!out.empty() || dry_run)) return {};
+    return invalid("--by GROUPING (or --recipe FILE) and --out DIR are required, or a verb");
+  }
+};
+
+/// --jobs, where nothing was said: files of a folder at a time, or the most connections.
+unsigned default_jobs(bool is_local) {
+  constexpr unsigned kFiles = 4;
+  constexpr unsigned kConnections = 16;  // a run begins with a few and takes more only where more bring more
+  return is_local ? kFiles : kConnections;
+}
+
+using format::human_bytes;
+using format::print_out;
+
+/// Scales are read by themselves when a weight that needs them comes by, wherever they lie.
+struct ScaleReads {
+  uint64_t requests = 0;
+  uint64_t bytes = 0;
+};
+
+ScaleReads scale_reads(const RepackOutlook& outlook) {
+  ScaleReads reads;
+  for (const std::vector<Copy>& copies : outlook.plan.shards) {
+    for (const Copy& copy : copies) {
+      if (!copy.scales) continue;
+      ++reads.requests;
+      reads.bytes += outlook.source.tensors()[*copy.scales].range.size();
+    }
+  }
+  return reads;
+}
+
+void print_part(const RepackOutlook& outlook, Part part) {
+  const Plan& plan = outlook.plan;
+  const std::vector<uint64_t> shards = shards_of(plan, part);
+  uint64_t bytes = 0;
+  for (const uint64_t shard : shards)
+    bytes += shard_bytes(plan, outlook.source, shard);
+  const std::vector<uint64_t> own = bytes_per_file(plan, shards);
+  uint64_t whole_files = 0;
+  uint64_t shared_files = 0;
+  for (size_t file = 0; file < own.size(); ++file) {
+    if (own[file] == plan.files[file].size_bytes)
+      ++whole_files;
+    else if (own[file] != 0)
+      ++shared_files;
+  }
+  print_out(fmt::format("part     {}: {} of {} source shards, {} bytes; {} files wholly, {} with other parts\n",
+                        to_string(part), shards.size(), outlook.source.files().size(), bytes, whole_files,
+                        shared_files));
+}
+
+void print_outlook(const RepackOutlook& outlook, const format::Repository& repository, std::optional<Part> part,
+                   const DiskUse& use) {
+  const format::Checkpoint& source = outlook.source;
+  print_out(fmt::format("source   {}: {} files, {} tensors, {} routed experts, {}\n", brief(repository.description()),
+                        source.files().size(), source.tensors().size(), source.experts().size(),
+                        human_bytes(source.payload_bytes())));
+  const Plan& plan = outlook.plan;
+  const auto whole = std::ranges::count_if(plan.reads, &ShardRead::whole);
+  uint64_t ranges = 0;
+  for (const ShardRead& read : plan.reads)
+    ranges += read.whole ? 0 : read.ranges.size();
+  const std::string parts = ranges == 0 ? "" : fmt::format(" and {} of parts", ranges);
+  print_out(fmt::format("to read  {} bytes in {} requests of whole shards{}, {} other files ({})\n", plan.source_bytes,
+                        whole, parts, outlook.companions.size(), human_bytes(outlook.companion_bytes)));
+  if (const ScaleReads scales = scale_reads(outlook); scales.requests != 0) {
+    print_out(fmt::format("         {} bytes of scales once more, in {} requests, when their weights are converted\n",
+                          scales.bytes, scales.requests));
+  }
+  if (!plan.complete) {
+    print_out(fmt::format("to keep  {} tensors and {} routed experts of these, {}\n", plan.result.tensors().size(),
+                          plan.result.experts().size(), human_bytes(plan.result.payload_bytes())));
+  }
+  print_out(
+      fmt::format("to write {} bytes in {} weight files\n", outlook.plan.output_bytes, outlook.plan.files.size()));
+  if (part) print_part(outlook, *part);
+  if (plan.recipe.zstd_level && !part) {
+    print_out(fmt::format("disk     at most {} at once, if nothing can be compressed\n",
+                          human_bytes(disk_bytes(outlook, use))));
+  }
+  if (const auto& layers = outlook.plan.recipe.layers) {
+    const auto& map = std::get<format::LayerMap>(*layers);
+    print_out(fmt::format("layers   {} ({} in all)\n", format::to_string(map), map.size()));
+  }
+}
+
+/// Work that was begun on the Hub goes on at the commit that it was begun with, wherever the branch is by now.
+Result<std::unique_ptr<format::Repository>> open_source(const RepackFlags& flags, const Context& context) {
+  format::RemoteOptions remote = context.remote;
+  remote.local_links = format::LinkRule::inside;
+  if (!flags.out.empty()) {
+    TRY_ASSIGN(const auto begun, unfinished_work(flags.out, format::posix_file_system()));
+    if (begun) remote.hub_pinned = begun->origin;
+  }
+  TRY_ASSIGN(auto repository, open_repository(flags.source, remote, format::posix_file_system(), context.stop));
+  const auto hub = repository->hub_origin();
+  const bool goes_on = hub && remote.hub_pinned && hub->asked == remote.hub_pinned->asked;
+  if (goes_on && hub->asked != fmt::format("{}@{}", hub->repository, hub->commit)) {
+    context.progress.note(
+        fmt::format("{}: unfinished work on {} at commit {}; going on with that commit (remove the "
+                    "folder to pack what the name means now)",
+                    flags.out, hub->asked, hub->commit));
+  }
+  return repository;
+}
+
+/// Bytes that nobody's digest covers are sealed as they came.
+void tell_of_unvouched(const RepackFlags& flags, const RepackOutlook& outlook, const format::Repository& repository,
+                       const std::vector<uint64_t>& shards, const Context& context) {
+  const uint64_t count = unvouched_shards(outlook, repository, shards);
+  if (count == 0) return;
+  context.progress.note(fmt::format(
+      "note: nothing vouched for the bytes of {} of {} source shards: {} declares no digests of them. Compare with a "
+      "list by who made them, reshard verify {} --sha256 FILE, or with another copy, --source PLACE",
+      count, shards.size(), format::without_password(repository.description()), flags.out));
+}
+
+Result<int> pack_part(const RepackFlags& flags, const RepackOutlook& outlook, format::Repository& repository,
+                      const RepackOptions& options, Part part, const Context& context) {
+  TRY_ASSIGN(const PartOutcome outcome, repack_part(outlook, repository, options, part, format::posix_file_system(),
+                                                    context.progress, context.stop));
+  if (outcome.repository_is_complete) {
+    print_out(fmt::format("{}: complete already\n", flags.out));
+    return 0;
+  }
+  tell_of_unvouched(flags, outlook, repository, shards_of(outlook.plan, part), context);
+  const std::string next = outcome.done_parts == part.count
+                               ? fmt::format("all parts are: reshard seal {} joins them", flags.out)
+                               : fmt::format("{} of {} parts are done here", outcome.done_parts, part.count);
+  print_out(fmt::format("{}: part {} is done, {} source shards ({} read now); {}\n", flags.out, to_string(part),
+                        outcome.shards, human_bytes(outcome.read_bytes), next));
+  return 0;
+}
+
+Result<int> run_repack(const RepackFlags& flags, format::Process& process) {
+  const auto begin = std::chrono::steady_clock::now();  // opening the source and planning count as well
+  const Context context = make_context(process, flags.network);
+  TRY_ASSIGN(const Recipe recipe, recipe_of(flags.recipe));
+  TRY_ASSIGN(const auto repository, open_source(flags, context));
+  RepackOptions options{.recipe = recipe,
+                        .out = flags.out,
+                        .jobs = flags.jobs != 0 ? flags.jobs : default_jobs(repository->is_local()),
+                        .counters = context.remote.counters};
+  if (!flags.checksum_list.empty()) {
+    TRY_ASSIGN(options.declared, read_checksum_list(flags.checksum_list));
+  }
+  TRY_ASSIGN(const RepackOutlook outlook, prepare_repack(*repository, options, context.stop));
+  for (const std::string& warning : outlook.source.warnings())
+    context.progress.note("warning: " + warning);
+  for (const std::string& warning : outlook.plan.warnings)
+    context.progress.note("warning: " + warning);
+  const auto parts = std::ranges::count_if(outlook.plan.reads, [](const ShardRead& read) { return !read.whole; });
+  if (options.declared && parts != 0) {
+    context.progress.note(fmt::format("warning: {} of {} shards are not read whole, which {} can say nothing about",
+                                      parts, outlook.plan.reads.size(), flags.checksum_list));
+  }
+  if (flags.dry_run) {
+    print_outlook(outlook, *repository, flags.part, disk_use(options));
+    return 0;
+  }
+  if (flags.part) return pack_part(flags, outlook, *repository, options, *flags.part, context);
+  TRY_ASSIGN(const RepackOutcome outcome,
+             repack(outlook, *repository, options, format::posix_file_system(), context.progress, context.stop));
+  if (outcome == RepackOutcome::already_complete) {
+    print_out(fmt::format("{}: complete already\n", flags.out));
+    return 0;
+  }
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  tell_of_unvouched(flags, outlook, *repository, whole_scope(outlook.plan, flags.out).shards, context);
+  print_out(fmt::format(
+      "{}: sealed, {} tensors ({}) in {} weight files, {} routed experts; {:.1f} s, {}/s\n", flags.out,
+      outlook.plan.result.tensors().size(), human_bytes(outlook.plan.result.payload_bytes()), outlook.plan.files.size(),
+      outlook.plan.result.experts().size(), seconds,
+      human_bytes(static_cast<uint64_t>(static_cast<double>(outlook.plan.source_bytes) / std::max(seconds, 1e-9)))));
+  return 0;
+}
+
+constexpr char kAbout[] =
+    "Repacks a DeepSeek-type checkpoint in one streaming pass, for instance into one safetensors file for each layer\n"
+    "and each routed expert.\n"
+    "\n"
+    "SOURCE is a local folder, an http(s):// folder, or a repository on the Hugging Face Hub: org/name[@revision] or\n"
+    "hf://org/name[@revision] or its address in a browser. All of a run reads the same commit.\n"
+    "A run that was killed or lost its connection resumes when the same command is given again.";
+
+constexpr char kExamples[] =
+    "Examples:\n"
+    "  reshard --by expert --out ./ds-packed                         deepseek-ai/DeepSeek-V3 from the Hub\n"
+    "  reshard http://10.0.0.5/DeepSeek-V3/ --by expert --out ./ds-packed --jobs 8\n"
+    "  reshard ./DeepSeek-V3 --by expert --out ./ds-packed --dry-run  what would be read and written\n"
+    "  reshard ./DeepSeek-V3 --by layer --out ./ds-packed             one file for all routed experts of a layer\n"
+    "  reshard --by layer --include layers=3-5 --out ./part           only layers 3-5; nothing else is downloaded\n"
+    "  reshard --by expert --out ./ds-packed --part 2/4               a quarter of the work, on one of four machines\n"
+    "  reshard seal ./ds-packed                                       joins the parts when all are done\n"
+    "  reshard inspect ./ds-packed                                    totals by role and layer\n"
+    "  reshard inspect ./DeepSeek-V3 --html map.html                  a page that shows where every expert lies\n"
+    "  reshard verify ./ds-packed --source ./DeepSeek-V3              every digest, then every byte\n"
+    "  reshard verify ./ds-packed --upstream                          that the bytes are those that the Hub declares\n"
+    "  reshard repair ./ds-packed                                     fetches lost or damaged files again\n"
+    "  reshard unpack ./ds-packed --exact --out ./DeepSeek-V3         the original shards again, byte for byte\n"
+    "  reshard link ./ds-packed --out ./ds-flat                       a folder that vLLM and SGLang open\n"
+    "  reshard seal ~/.cache/dspack/NAME                              what dsrun has fetched becomes a packed "
+    "repository\n"
+    "  reshard diff ./ds-packed org/other-model                       tensor by tensor\n"
+    "  reshard publish ./ds-packed --repo ORG/NAME                    to the Hub; --dry-run says what that means";
+
+void add_repack_options(format::OptionTable& table, RepackFlags& flags) {
+  table.explain(kAbout);
+  table.footer(kExamples);
+  table.add("SOURCE", "", flags.source, "What to repack; links in a local folder must not lead out of it")
+      .shows_default(flags.source);
+  add_recipe_options(table, flags.recipe);
+  table.heading("Output");
+  table.add("--out", "DIR", flags.out, "Folder for the packed repository");
+  table.add(
+      "--sha256", "FILE", flags.checksum_list,
+      "Refuse source files that are not those of this list, which sha256sum wrote: \"hex  path\". What the Hub, a "
+      "SHA256SUMS beside the source or its server's headers declare is always checked");
+  table.add("--part", "I/N", flags.part, parse_part,
+            "Do one of N parts, on this machine or another; each part reads other source shards. When all are "
+            "done, reshard seal joins them");
+  table.flag("--dry-run", flags.dry_run, "Print what would be read and written, and stop");
+  add_jobs(table, flags.jobs,
+           "Source shards read at a time; bounds memory and connections. Over a network a run begins with 4 "
+           "connections and adds more while that raises the rate; few shards are split into ranges. Default: "
+           "4 of a folder, 16 over a network");
+  add_network_options(table, flags.network);
+}
+
+}  // namespace
+
+format::Verb repack_verb() {
+  return format::make_verb("", "Repack a checkpoint", add_repack_options, run_repack);
+}
+
+}  // namespace dspack::reshard

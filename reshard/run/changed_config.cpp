@@ -1,0 +1,204 @@
+#include "reshard/run/changed_config.h"
+
+#include <algorithm>
+#include <functional>
+#include <set>
+
+#include <fmt/format.h>
+
+#include "format/document_bounds.h"
+#include "reshard/plan/transform_rules.h"
+
+namespace dspack::reshard {
+namespace {
+
+using OrderedJson = nlohmann::ordered_json;  // fields that stay keep their place
+
+constexpr char kQuantisation[] = "quantization_config";
+constexpr char kKeptModules[] = "modules_to_not_convert";
+constexpr std::string_view kWeight = ".weight";
+
+/// Where loaders look for the language model's fields: the object itself, or that of a model with more parts.
+OrderedJson& language_model(OrderedJson& config) {
+  const auto text = config.find("text_config");
+  return text != config.end() && text->is_object() ? *text : config;
+}
+
+bool converts(const Plan& plan, const std::function<bool(Conversion)>& wanted) {
+  return std::ranges::any_of(plan.shards, [&](const std::vector<Copy>& copies) {
+    return std::ranges::any_of(copies, [&](const Copy& copy) { return wanted(copy.conversion); });
+  });
+}
+
+// Each is compared with every module; models list some hundreds.
+constexpr size_t kMaxKeptModules = 10'000;
+
+/// A description that is there must be one that the transforms know: changed, any other would be a wrong one.
+Result<void> check_quantisation(const OrderedJson& described, const Plan& plan) {
+  if (described.is_null()) return {};
+  const auto is = [&](const char* key, const OrderedJson& value) {
+    const auto found = described.find(key);
+    return found != described.end() && *found == value;
+  };
+  if (!described.is_object() || !is("quant_method", "fp8")) {
+    return Error{
+        ErrorKind::unsupported,
+        fmt::format("its \"{}\" is not of \"quant_method\" \"fp8\", the one that transforms know", kQuantisation)};
+  }
+  const auto kept = described.find(kKeptModules);
+  if (kept != described.end() && kept->size() > kMaxKeptModules) {
+    return Error{ErrorKind::unsupported, fmt::format("its \"{}\" has {} entries, more than the {} that are looked at",
+                                                     kKeptModules, kept->size(), kMaxKeptModules)};
+  }
+  constexpr char kBlockSize[] = "weight_block_size";
+  const bool uses_blocks =
+      converts(plan, [](Conversion c) { return c != Conversion::none && c != Conversion::f32_to_e8m0; });
+  if (!uses_blocks || !described.contains(kBlockSize) || is(kBlockSize, {kBlock, kBlock})) return {};
+  return Error{ErrorKind::unsupported,
+               fmt::format("its \"{}\" is not [{}, {}], the one that transforms know", kBlockSize, kBlock, kBlock)};
+}
+
+bool is_fp8(const format::TensorEntry& tensor) {
+  return tensor.dtype == Dtype::f8_e4m3;
+}
+
+/// Modules whose matrix is FP8; or those that it is not of, among what DeepSeek-V3 quantises.
+std::vector<std::string> modules(const format::Checkpoint& result, bool fp8) {
+  std::vector<std::string> found;
+  for (const format::TensorEntry& tensor : result.tensors()) {
+    if (tensor.shape.size() != 2 || !tensor.name.ends_with(kWeight)) continue;
+    if (fp8 ? is_fp8(tensor) : !is_fp8(tensor) && is_quantised_role(tensor))
+      found.push_back(tensor.name.substr(0, tensor.name.size() - kWeight.size()));
+  }
+  return found;
+}
+
+/// "model.layers.3.mlp.experts" for any module of these, others as they are.
+std::string with_siblings(const std::string& module) {
+  constexpr std::string_view kExperts = ".mlp.experts.";
+  const size_t at = module.find(kExperts);
+  return at == std::string::npos ? module : module.substr(0, at + kExperts.size() - 1);
+}
+
+/// Whether a loader that is given `entry` takes it for `module` or what it is part of: a whole name, or the beginning,
+/// middle or end of one, cut at dots.
+bool means(std::string_view entry, std::string_view module) {
+  if (entry.empty()) return false;
+  for (size_t at = module.find(entry); at != std::string_view::npos; at = module.find(entry, at + 1)) {
+    const size_t end = at + entry.size();
+    if ((at == 0 || module[at - 1] == '.') && (end == module.size() || module[end] == '.')) return true;
+  }
+  return false;
+}
+
+/// Modules that loaders must not take for FP8: those that the source names and that still are not, then the others; the
+/// experts of a layer as one where all are alike.
+std::vector<std::string> kept_modules(const OrderedJson& before, const format::Checkpoint& result) {
+  const std::vector<std::string> fp8 = modules(result, true);
+  std::vector<std::string> kept;
+  if (before.is_array()) {
+    for (const OrderedJson& entry : before) {
+      if (!entry.is_string()) continue;
+      const auto& name = entry.get_ref<const std::string&>();
+      if (std::ranges::none_of(fp8, [&](const std::string& module) { return means(name, module); }))
+        kept.push_back(name);
+    }
+  }
+  std::set<std::string> partly_fp8;
+  for (const std::string& module : fp8)
+    partly_fp8.insert(with_siblings(module));
+  std::set<std::string> others;
+  for (const std::string& module : modules(result, false)) {
+    const std::string siblings = with_siblings(module);
+    others.insert(partly_fp8.contains(siblings) ? module : siblings);
+  }
+  for (const std::string& module : others) {
+    if (std::ranges::none_of(kept, [&](const std::string& name) { return means(name, module); }))
+      kept.push_back(module);
+  }
+  return kept;
+}
+
+/// Whether every scale of the result's FP8 matrices is a power of two stored as such.
+bool all_scales_e8m0(const format::Checkpoint& result) {
+  const std::vector<std::string> fp8 = modules(result, true);
+  return !fp8.empty() && std::ranges::all_of(fp8, [&](const std::string& module) {
+    return std::ranges::any_of(format::scale_names(module + std::string(kWeight)), [&](const std::string& name) {
+      const format::TensorEntry* scales = result.find(name);
+      return scales != nullptr && scales->dtype == Dtype::f8_e8m0;
+    });
+  });
+}
+
+/// The result's own description of its FP8 weights.
+void describe_quantisation(OrderedJson& quantisation, const Plan& plan) {
+  if (!quantisation.is_object()) {
+    quantisation = {{"activation_scheme", "dynamic"},
+                    {"fmt", "e4m3"},
+                    {"quant_method", "fp8"},
+                    {"weight_block_size", {kBlock, kBlock}}};
+  }
+  if (all_scales_e8m0(plan.result)) quantisation["scale_fmt"] = "ue8m0";
+  const auto before = quantisation.find(kKeptModules);
+  const std::vector<std::string> kept =
+      kept_modules(before == quantisation.end() ? OrderedJson() : *before, plan.result);
+  if (!kept.empty()) {
+    quantisation[kKeptModules] = kept;
+  } else if (before != quantisation.end()) {
+    quantisation.erase(before);
+  }
+}
+
+/// Changes what the config says of quantisation, in the language model's part or at the top or wherever it is.
+Result<void> change_quantisation(OrderedJson& config, const Plan& plan) {
+  std::vector<OrderedJson*> holders;
+  for (OrderedJson* holder : {&language_model(config), &config}) {
+    if (holder->contains(kQuantisation) && std::ranges::find(holders, holder) == holders.end())
+      holders.push_back(holder);
+  }
+  for (OrderedJson* holder : holders)
+    TRY(check_quantisation((*holder)[kQuantisation], plan));
+  if (std::ranges::none_of(plan.result.tensors(), is_fp8)) {
+    for (OrderedJson* holder : holders)
+      holder->erase(kQuantisation);
+    return {};
+  }
+  if (holders.empty()) holders.push_back(&config);
+  for (OrderedJson* holder : holders)
+    describe_quantisation((*holder)[kQuantisation], plan);
+  return {};
+}
+
+}  // namespace
+
+Result<std::optional<std::string>> changed_config(const Plan& plan, format::Repository& source,
+                                                  const std::stop_token& stop) {
+  const bool converted = converts(plan, [](Conversion conversion) { return conversion != Conversion::none; });
+  if (!plan.recipe.drop_mtp && !converted) return std::optional<std::string>();
+  const std::string place = source.locate(kConfigPath);
+  const auto text = source.read_text(kConfigPath, format::kConfigDocument.bytes, stop);
+  if (!text) return text.error().in("the recipe changes what config.json says");
+  if (const auto strict = format::parse_json(*text, format::kConfigDocument); !strict) return strict.error().in(place);
+  OrderedJson config = OrderedJson::parse(*text);
+  if (!config.is_object()) return Error{ErrorKind::invalid, place + ": is no JSON object"};
+  if (plan.recipe.drop_mtp) language_model(config)["num_nextn_predict_layers"] = 0;
+  if (converted) {
+    if (const auto changed = change_quantisation(config, plan); !changed) return changed.error().in(place);
+  }
+  return std::optional(config.dump(2) + "\n");
+}
+
+Result<void> set_aside_config(std::vector<Companion>& companions, const format::Repository& source) {
+  for (const Companion& companion : companions) {
+    if (companion.path != kSourceConfig) continue;
+    return Error{ErrorKind::conflict,
+                 fmt::format("{}: the source's config.json would get this name; move the file away",
+                             source.locate(companion.source_path))};
+  }
+  for (Companion& companion : companions) {
+    if (companion.path == kConfigPath) companion.path = kSourceConfig;
+  }
+  return {};
+}
+
+}  // namespace dspack::reshard

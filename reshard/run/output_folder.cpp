@@ -1,0 +1,106 @@
+#include "reshard/run/output_folder.h"
+
+#include <fmt/format.h>
+
+namespace dspack::reshard {
+namespace {
+
+using format::is_within;
+using format::Path;
+
+const char* kind_text(WorkKind kind) {
+  switch (kind) {
+    case WorkKind::repack: return "unfinished repacking";
+    case WorkKind::parts: return "parts of a repack (with --part; at the end reshard seal)";
+    case WorkKind::unpack: return "unfinished unpacking";
+  }
+  return "";
+}
+
+/// Whose unfinished work it is. A journal beside parts is that of the run that they have been joined into.
+Result<std::optional<WorkKind>> work_in(const Path& out, format::FileSystem& files) {
+  for (const WorkKind kind : {WorkKind::unpack, WorkKind::repack, WorkKind::parts}) {
+    TRY_ASSIGN(const auto mark, files.stat(work_mark(out, kind)));
+    if (mark) return std::optional(kind);
+  }
+  return std::optional<WorkKind>();
+}
+
+}  // namespace
+
+Path work_mark(const Path& out, WorkKind kind) {
+  switch (kind) {
+    case WorkKind::repack: return work_folder(out) / "journal";
+    case WorkKind::parts: return work_folder(out) / "parts";
+    case WorkKind::unpack: return work_folder(out) / "unpack";
+  }
+  return {};
+}
+
+Result<void> check_apart(const format::Repository& source, const Path& out) {
+  if (source.kind() != format::RepositoryKind::local || out.empty()) return {};  // a dry run needs no output
+  std::error_code unknown;
+  const Path from = std::filesystem::weakly_canonical(source.description(), unknown);
+  const Path target = std::filesystem::weakly_canonical(std::filesystem::absolute(out, unknown), unknown);
+  if (unknown) return {};
+  if (is_within(target, from)) {
+    return Error{ErrorKind::invalid, fmt::format("{}: lies inside the source {}; choose a folder outside of it",
+                                                 out.string(), source.description())};
+  }
+  if (is_within(from, target)) {
+    return Error{ErrorKind::invalid, fmt::format("{}: the source {} lies inside of it; choose a folder apart from it",
+                                                 out.string(), source.description())};
+  }
+  return {};
+}
+
+Result<void> check_target(const Path& out, WorkKind kind, format::FileSystem& files) {
+  TRY_ASSIGN(const auto info, files.stat(out));
+  if (!info) return {};
+  if (!info->is_directory) return Error{ErrorKind::conflict, out.string() + ": exists and is not a folder"};
+  TRY_ASSIGN(const std::vector<std::string> names, files.list(out));
+  TRY_ASSIGN(const auto work, files.stat(work_folder(out)));
+  TRY_ASSIGN(const std::optional<WorkKind> there, work_in(out, files));
+  if (there && *there != kind) {
+    return Error{ErrorKind::conflict, fmt::format("{}: holds {}; complete that with its own command, or choose another "
+                                                  "folder",
+                                                  out.string(), kind_text(*there))};
+  }
+  if (names.empty() || work) return {};
+  return Error{ErrorKind::conflict,
+               out.string() + ": not empty, and not the unfinished work of an earlier run; choose another folder"};
+}
+
+Result<std::unique_ptr<format::FileLock>> lock_work_folder(const Path& out, format::LockKind kind,
+                                                           format::FileSystem& files) {
+  DurableFolders folders(files, out);
+  TRY(folders.make(work_folder(out)));  // first of all, so that check_target knows the folder again
+  auto lock = files.lock(work_folder(out) / "lock", kind);
+  if (!lock && lock.error().kind == ErrorKind::conflict) {
+    return Error{ErrorKind::conflict, fmt::format("{}: another reshard is working on this folder", out.string())};
+  }
+  return lock;
+}
+
+Result<void> check_disk(uint64_t need_bytes, const Path& out, format::FileSystem& files) {
+  TRY_ASSIGN(const uint64_t free_bytes, files.free_bytes(out));
+  return check_disk(need_bytes, free_bytes, out);
+}
+
+Result<void> check_disk(uint64_t need_bytes, uint64_t free_bytes, const Path& out) {
+  if (need_bytes <= free_bytes) return {};
+  return Error{ErrorKind::budget,
+               fmt::format("{}: too little disk: {} bytes are needed, {} are free ({} more are wanted)", out.string(),
+                           need_bytes, free_bytes, need_bytes - free_bytes)};
+}
+
+Result<void> check_free_files(uint64_t need_files, const Path& out, format::FileSystem& files) {
+  TRY_ASSIGN(const std::optional<uint64_t> free_files, files.free_files(out));
+  if (!free_files || need_files <= *free_files) return {};
+  return Error{ErrorKind::budget,
+               fmt::format("{}: too few free inodes: {} files and folders are to be made, {} can be ({} more are "
+                           "wanted; df -i shows them); group into fewer files, or choose another disk",
+                           out.string(), need_files, *free_files, need_files - *free_files)};
+}
+
+}  // namespace dspack::reshard

@@ -1,0 +1,94 @@
+#include "reshard/run/part.h"
+
+#include <algorithm>
+#include <charconv>
+#include <numeric>
+
+#include <fmt/format.h>
+
+#include "format/compressed/frames.h"
+#include "reshard/run/output_folder.h"
+
+namespace dspack::reshard {
+namespace {
+
+std::optional<uint32_t> parse_number(std::string_view text) {
+  uint32_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || text.starts_with('+')) return std::nullopt;
+  return value;
+}
+
+}  // namespace
+
+Result<Part> parse_part(std::string_view text) {
+  const size_t slash = text.find('/');
+  const auto number = parse_number(text.substr(0, slash));
+  const auto count = slash == std::string_view::npos ? std::nullopt : parse_number(text.substr(slash + 1));
+  if (number && count && *number >= 1 && *number <= *count && *count <= kMostParts) return Part{*number, *count};
+  return Error{ErrorKind::invalid,
+               fmt::format("\"{}\" is no part; write I/N, with I from 1 to N and N up to {}: 2/4 is "
+                           "the second of four",
+                           text, kMostParts)};
+}
+
+std::string to_string(Part part) {
+  return fmt::format("{}/{}", part.number, part.count);
+}
+
+std::vector<uint64_t> shards_of(const Plan& plan, Part part) {
+  // A shard counts with one byte more, so that shards of which nothing is read are shared out, too.
+  const auto weight = [&plan](uint64_t shard) { return plan.reads[shard].bytes() + 1; };
+  uint64_t total = 0;
+  for (uint64_t shard = 0; shard < plan.reads.size(); ++shard)
+    total += weight(shard);
+  std::vector<uint64_t> shards;
+  uint64_t before = 0;
+  for (uint64_t shard = 0; shard < plan.reads.size(); ++shard) {
+    // The part in which the shard's middle lies; IEEE arithmetic says the same on every machine.
+    const double middle =
+        (static_cast<double>(before) + static_cast<double>(weight(shard)) / 2) / static_cast<double>(total);
+    const auto index = static_cast<uint32_t>(middle * part.count);
+    if (std::min(index, part.count - 1) + 1 == part.number) shards.push_back(shard);
+    before += weight(shard);
+  }
+  return shards;
+}
+
+format::Path work_of_part(const format::Path& out, Part part) {
+  return work_mark(out, WorkKind::parts) / fmt::format("{}-of-{}", part.number, part.count);
+}
+
+RunScope whole_scope(const Plan& plan, const format::Path& out) {
+  RunScope scope{out, work_folder(out), std::vector<uint64_t>(plan.shards.size())};
+  std::iota(scope.shards.begin(), scope.shards.end(), uint64_t{0});
+  return scope;
+}
+
+RunScope part_scope(const Plan& plan, const format::Path& out, Part part) {
+  return {out, work_of_part(out, part), shards_of(plan, part)};
+}
+
+format::Path partial_path(const RunScope& scope, const format::PlannedFile& file) {
+  return scope.work / "part" / file.path;
+}
+
+format::Path final_path(const Plan& plan, const RunScope& scope, const format::PlannedFile& file) {
+  format::Path path = scope.out / file.path;
+  if (plan.recipe.zstd_level) path += format::kCompressedSuffix;
+  return path;
+}
+
+std::vector<uint64_t> bytes_per_file(const Plan& plan, const std::vector<uint64_t>& shards) {
+  std::vector<uint64_t> bytes(plan.files.size(), 0);
+  for (const uint64_t shard : shards) {
+    for (const Copy& copy : plan.shards[shard]) {
+      if (copy.file == kNoFile) continue;
+      if (bytes[copy.file] == 0) bytes[copy.file] = plan.files[copy.file].data_start;
+      bytes[copy.file] += copy.bytes;
+    }
+  }
+  return bytes;
+}
+
+}  // namespace dspack::reshard

@@ -1,0 +1,177 @@
+#include "reshard/verbs/rebuild.h"
+
+#include <algorithm>
+#include <set>
+
+#include <fmt/format.h>
+
+#include "format/fused_experts.h"
+#include "format/kept_headers.h"
+#include "format/tensor_pass.h"
+
+namespace dspack::reshard {
+namespace {
+
+using format::Json;
+
+/// The image of one shard from its header text. A tensor that is not packed as it is was packed in slices.
+Result<ShardImage> image_of(const format::SourceShard& shard, const std::string& text,
+                            const format::Checkpoint& catalogue, std::vector<bool>& used) {
+  TRY_ASSIGN(const format::SafetensorsHeader header, format::parse_header(text, shard.size_bytes));
+  ShardImage image{.path = shard.path,
+                   .header = std::string(8, '\0') + text,
+                   .tensors = {},
+                   .size_bytes = shard.size_bytes,
+                   .sha256 = shard.sha256};
+  for (size_t i = 0; i < 8; ++i)
+    image.header[i] = static_cast<char>((text.size() >> (8 * i)) & 0xff);
+  const auto use = [&](const format::TensorInfo& tensor) -> Result<void> {
+    const format::TensorEntry* packed = catalogue.find(tensor.name);
+    if (packed == nullptr || packed->dtype != tensor.dtype || packed->shape != tensor.shape) {
+      return Error{ErrorKind::invalid, fmt::format("tensor \"{}\" {}", tensor.name,
+                                                   packed == nullptr ? "is not in the packed repository"
+                                                                     : "is packed with another dtype or shape")};
+    }
+    const auto index = static_cast<uint32_t>(packed - catalogue.tensors().data());
+    if (used[index]) return Error{ErrorKind::invalid, fmt::format("tensor \"{}\" is in two shards", tensor.name)};
+    used[index] = true;
+    image.tensors.push_back(index);
+    return {};
+  };
+  for (const format::TensorInfo& tensor : header.tensors) {
+    const auto slices = catalogue.find(tensor.name) == nullptr ? format::slices_of(tensor) : std::nullopt;
+    if (!slices) {
+      TRY(use(tensor));
+      continue;
+    }
+    for (const format::TensorInfo& slice : *slices)
+      TRY(use(slice));
+  }
+  return image;
+}
+
+/// Catalogue indices of a tensor's slices: all or none of them.
+Result<std::vector<uint32_t>> find_slices(const std::vector<format::TensorInfo>& slices, const std::string& name,
+                                          const format::Checkpoint& catalogue) {
+  std::vector<uint32_t> found;
+  for (const format::TensorInfo& slice : slices) {
+    const format::TensorEntry* packed = catalogue.find(slice.name);
+    if (packed == nullptr || packed->dtype != slice.dtype || packed->shape != slice.shape) continue;
+    found.push_back(static_cast<uint32_t>(packed - catalogue.tensors().data()));
+  }
+  if (found.empty() || found.size() == slices.size()) return found;
+  return Error{ErrorKind::invalid,
+               fmt::format("\"{}\" cannot be put together: {} of its {} experts are in the packed repository", name,
+                           found.size(), slices.size())};
+}
+
+}  // namespace
+
+Result<void> check_rebuildable(const format::Repository& packed, const format::Manifest& manifest) {
+  if (!holds_source_bytes(manifest)) {
+    return Error{ErrorKind::unsupported,
+                 fmt::format("{}: was made with the recipe {}, which leaves out or converts weights, so the source's "
+                             "shards cannot be rebuilt from it (reshard verify --source SOURCE applies the recipe "
+                             "once more and compares)",
+                             packed.description(), format::canonical_json(manifest.recipe))};
+  }
+  for (const format::SourceShard& shard : manifest.source) {
+    if (shard.sha256) continue;
+    return Error{ErrorKind::invalid,
+                 fmt::format("{}: says that it holds all of source shard {}, and that not all of it "
+                             "was read",
+                             packed.locate(format::kManifestPath), shard.path)};
+  }
+  return {};
+}
+
+Result<std::vector<ShardImage>> source_shards(format::Repository& packed, const format::Checkpoint& catalogue,
+                                              const std::stop_token& stop) {
+  const format::Manifest& manifest = *catalogue.manifest();
+  TRY(check_rebuildable(packed, manifest));
+  TRY_ASSIGN(const Json headers, format::read_kept_headers(packed, manifest, stop));
+  const std::string place = packed.locate(format::kHeadersPath);
+  std::vector<bool> used(catalogue.tensors().size(), false);
+  std::vector<ShardImage> images;
+  for (const format::SourceShard& shard : manifest.source) {
+    const auto text = headers.find(shard.path);
+    if (text == headers.end() || !text->is_string()) {
+      return Error{ErrorKind::invalid, fmt::format("{}: has no header of source shard {}", place, shard.path)};
+    }
+    auto image = image_of(shard, text->get_ref<const std::string&>(), catalogue, used);
+    if (!image) return image.error().in(fmt::format("{}: source shard {}", place, shard.path));
+    images.push_back(std::move(image).value());
+  }
+  if (headers.size() != manifest.source.size()) {
+    return Error{ErrorKind::invalid,
+                 place + ": has headers of shards that the manifest does not name, or one is twice"};
+  }
+  const auto orphan = std::find(used.begin(), used.end(), false);
+  if (orphan != used.end()) {
+    const auto& tensor = catalogue.tensors()[static_cast<size_t>(orphan - used.begin())];
+    return Error{ErrorKind::invalid, fmt::format("{}: tensor \"{}\" is in no source shard", place, tensor.name)};
+  }
+  return images;
+}
+
+Result<std::vector<WholeTensor>> whole_tensors(format::Repository& packed, const format::Checkpoint& catalogue,
+                                               const std::stop_token& stop) {
+  const format::Manifest& manifest = *catalogue.manifest();
+  if (!has_requirement(manifest, format::kFusedExpertsKey)) return std::vector<WholeTensor>();
+  TRY_ASSIGN(const Json headers, format::read_kept_headers(packed, manifest, stop));
+  const std::string place = packed.locate(format::kHeadersPath);
+  std::vector<WholeTensor> whole;
+  std::set<uint32_t> used;
+  for (const format::SourceShard& shard : manifest.source) {
+    const auto text = headers.find(shard.path);
+    if (text == headers.end() || !text->is_string())
+      return Error{ErrorKind::invalid, fmt::format("{}: has no header of source shard {}", place, shard.path)};
+    auto header = format::parse_header(text->get_ref<const std::string&>(), shard.size_bytes);
+    if (!header) return header.error().in(fmt::format("{}: source shard {}", place, shard.path));
+    for (format::TensorInfo& tensor : header->tensors) {
+      const auto slices = catalogue.find(tensor.name) == nullptr ? format::slices_of(tensor) : std::nullopt;
+      if (!slices) continue;
+      TRY_ASSIGN(std::vector<uint32_t> found, find_slices(*slices, tensor.name, catalogue));
+      for (const uint32_t slice : found) {
+        if (used.insert(slice).second) continue;
+        return Error{ErrorKind::invalid,
+                     fmt::format("{}: tensor \"{}\" is in two shards", place, catalogue.tensors()[slice].name)};
+      }
+      if (!found.empty()) whole.push_back({std::move(tensor), std::move(found)});
+    }
+  }
+  return whole;
+}
+
+Result<RebuiltShard> rebuild(const ShardImage& image, const format::Checkpoint& catalogue, TensorReader& reader,
+                             const format::ByteSink& sink, format::Progress& progress, const std::stop_token& stop) {
+  std::vector<format::TensorPass::Tensor> passed;
+  uint64_t at = image.header.size();
+  for (const uint32_t index : image.tensors) {
+    const uint64_t bytes = catalogue.tensors()[index].range.size();
+    passed.push_back({.range = {at, at + bytes}});
+    at += bytes;
+  }
+  format::TensorPass pass(std::move(passed), 0, format::TensorPass::Whole::digested);
+  const format::ByteSink digest = [&](std::span<const std::byte> bytes) -> Result<void> {
+    pass.take(bytes);
+    progress.advanced(bytes.size());
+    return sink(bytes);
+  };
+  pass.take(format::as_bytes(image.header));
+  TRY(sink(format::as_bytes(image.header)));
+  for (const uint32_t index : image.tensors)
+    TRY(reader.stream(catalogue.tensors()[index], digest, stop));
+  const format::TensorPass::Sums sums = pass.finish();
+  RebuiltShard result{.sha256 = sums.whole, .damaged = {}};
+  for (size_t i = 0; i < image.tensors.size(); ++i) {
+    const format::TensorEntry& tensor = catalogue.tensors()[image.tensors[i]];
+    if (sums.tensors[i].whole != tensor.digest) {
+      result.damaged.push_back(
+          fmt::format("{}: tensor \"{}\" differs from its digest", catalogue.files()[tensor.file].path, tensor.name));
+    }
+  }
+  return result;
+}
+
+}  // namespace dspack::reshard

@@ -1,0 +1,165 @@
+#include "reshard/verbs/repair/damage.h"
+
+#include <algorithm>
+#include <mutex>
+
+#include "format/base/check.h"
+#include "format/base/parallel.h"
+#include "format/compressed/expanded_file.h"
+#include "format/source/local_repository.h"
+#include "reshard/verbs/findings.h"
+
+namespace dspack::reshard {
+namespace {
+
+using format::Path;
+
+/// Judges one file after the other. Threads: thread-safe.
+class Judge {
+ public:
+  Judge(const WantedFiles& wanted, Scrutiny scrutiny, format::FileSystem& files, format::Progress& progress)
+      : wanted_(wanted), scrutiny_(scrutiny), files_(files), progress_(progress) {}
+
+  /// nullopt: the file is as it must be, or nothing is known of it.
+  Result<std::optional<FileDamage>> judge(uint32_t number, const std::stop_token& stop) const {
+    const WantedFile& file = wanted_.files[number];
+    const bool anything_known =
+        std::ranges::any_of(file.tensors, [](const auto& digest) { return digest.has_value(); });
+    if (!anything_known) return std::optional<FileDamage>();
+    FileDamage damage{.file = number};
+    TRY_ASSIGN(const bool whole, is_whole(number, damage.remains, stop));
+    if (whole) return std::optional<FileDamage>();
+    TRY(look_at_tensors(damage, stop));
+    if (file.sha256 || !damage.slots.empty() || damage.remains == Remains::compressed)
+      return std::optional(std::move(damage));
+    // A partial file gets its header again from whoever fills it; one that has lost its end is not filled.
+    const Path path = damage.remains == Remains::partial ? wanted_.part_path(number) : wanted_.final_path(number);
+    TRY_ASSIGN(const auto info, files_.stat(path));
+    if (info && info->size_bytes == file.planned.size_bytes) return std::optional<FileDamage>();
+    return std::optional(std::move(damage));
+  }
+
+ private:
+  /// Finds what there is, and whether no more needs to be looked at.
+  Result<bool> is_whole(uint32_t number, Remains& remains, const std::stop_token& stop) const {
+    const WantedFile& file = wanted_.files[number];
+    TRY_ASSIGN(const auto final, files_.stat(wanted_.final_path(number)));
+    TRY_ASSIGN(const auto part, files_.stat(wanted_.part_path(number)));
+    const bool quick = scrutiny_ == Scrutiny::outside;
+    const bool readable = !file.is_compressed || file.zstd.has_value();  // how its frames lie is known
+    if (final && final->is_regular && readable) {
+      const uint64_t size_bytes = file.zstd ? file.zstd->size_bytes : file.planned.size_bytes;
+      if (file.sha256 && final->size_bytes == size_bytes) {
+        if (quick) return true;
+        TRY_ASSIGN(const bool fits, has_digest(wanted_.final_path(number), file.zstd ? file.zstd->sha256 : *file.sha256,
+                                               file.planned.size_bytes, stop));
+        if (fits) return true;
+      }
+      // What a link leads to belongs to others: it is not mended, a file of our own takes the link's place.
+      if (!final->is_link) {
+        remains = file.is_compressed ? Remains::compressed : Remains::raw_final;
+        return false;
+      }
+    }
+    if (!part || !part->is_regular || part->is_link) return false;
+    remains = Remains::partial;
+    return quick && !file.sha256 && part->size_bytes == file.planned.size_bytes;
+  }
+
+  /// `raw_bytes`: what the file counts for in the progress.
+  Result<bool> has_digest(const Path& path, const format::Digest& digest, uint64_t raw_bytes,
+                          const std::stop_token& stop) const {
+    format::Sha256 hash;
+    const format::ByteSink sink = [&](std::span<const std::byte> bytes) -> Result<void> {
+      hash.update(bytes);
+      return {};
+    };
+    const auto read = read_all(path, sink, stop);
+    if (!read && !is_finding(read.error())) return read.error();
+    progress_.advanced(raw_bytes);
+    return read.has_value() && hash.finish() == digest;
+  }
+
+  Result<void> read_all(const Path& path, const format::ByteSink& sink, const std::stop_token& stop) const {
+    TRY_ASSIGN(const auto file, format::open_local_source(files_, path));
+    return file->stream({0, file->size_bytes()}, sink, stop);
+  }
+
+  Result<void> look_at_tensors(FileDamage& damage, const std::stop_token& stop) const {
+    const WantedFile& file = wanted_.files[damage.file];
+    auto opened = open_remains(wanted_, damage.file, damage.remains, files_);
+    if (!opened && !is_finding(opened.error())) return opened.error();
+    for (uint32_t slot = 0; slot < file.tensors.size(); ++slot) {
+      if (!file.tensors[slot]) continue;
+      bool fits = false;
+      if (opened && *opened) {
+        TRY_ASSIGN(fits, tensor_fits(**opened, wanted_.range(damage.file, slot), *file.tensors[slot], stop));
+      }
+      if (!fits) damage.slots.push_back(slot);
+    }
+    return {};
+  }
+
+  static Result<bool> tensor_fits(format::ByteSource& file, ByteRange range, const format::Digest& digest,
+                                  const std::stop_token& stop) {
+    if (range.end > file.size_bytes()) return false;
+    format::Sha256 hash;
+    const format::ByteSink sink = [&](std::span<const std::byte> bytes) -> Result<void> {
+      hash.update(bytes);
+      return {};
+    };
+    const auto read = file.stream(range, sink, stop);
+    if (!read && !is_finding(read.error())) return read.error();
+    return read.has_value() && hash.finish() == digest;
+  }
+
+  const WantedFiles& wanted_;
+  Scrutiny scrutiny_;
+  format::FileSystem& files_;
+  format::Progress& progress_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<format::ByteSource>> open_remains(const WantedFiles& wanted, uint32_t file, Remains remains,
+                                                         format::FileSystem& files) {
+  const WantedFile& wanted_file = wanted.files[file];
+  switch (remains) {
+    case Remains::none: return std::unique_ptr<format::ByteSource>();
+    case Remains::partial: return format::open_local_source(files, wanted.part_path(file));
+    case Remains::raw_final: return format::open_local_source(files, wanted.final_path(file));
+    case Remains::compressed: break;
+  }
+  TRY_ASSIGN(auto stored, format::open_local_source(files, wanted.final_path(file)));
+  const PlannedFile& planned = wanted_file.planned;
+  TRY_ASSIGN(auto table,
+             format::frame_table(format::frame_cuts(planned.offsets, planned.size_bytes), wanted_file.zstd.value()));
+  auto form = std::make_shared<const format::CompressedFile>(
+      format::CompressedFile{planned.size_bytes, wanted_file.zstd->size_bytes, std::move(table)});
+  return format::make_expanded_source(std::move(stored), std::move(form), wanted.final_path(file).string());
+}
+
+Result<std::vector<FileDamage>> find_damage(const WantedFiles& wanted, Scrutiny scrutiny, unsigned jobs,
+                                            format::FileSystem& files, format::Progress& progress,
+                                            const std::stop_token& stop) {
+  uint64_t bytes = 0;
+  for (const WantedFile& file : wanted.files)
+    bytes += file.sha256 && scrutiny == Scrutiny::bytes ? file.planned.size_bytes : 0;
+  progress.started("checking", bytes, wanted.files.size());
+  const Judge judge(wanted, scrutiny, files, progress);
+  std::vector<std::optional<FileDamage>> judged(wanted.files.size());
+  const auto one = [&](uint64_t i, const std::stop_token& stop_one) -> Result<void> {
+    TRY_ASSIGN(judged[i], judge.judge(static_cast<uint32_t>(i), stop_one));
+    progress.file_done();
+    return {};
+  };
+  TRY(run_jobs(judged.size(), jobs, one, stop));
+  progress.finished();
+  std::vector<FileDamage> damage;
+  for (std::optional<FileDamage>& file : judged) {
+    if (file) damage.push_back(std::move(*file));
+  }
+  return damage;
+}
+
+}  // namespace dspack::reshard

@@ -1,0 +1,224 @@
+#include "reshard/verbs/repair/repair.h"
+
+#include <algorithm>
+#include <map>
+
+#include <zstd.h>
+
+#include <fmt/format.h>
+
+#include "format/base/parallel.h"
+#include "reshard/run/resolve_layers.h"
+#include "reshard/run/scatter.h"
+#include "reshard/verbs/repair/mended_companions.h"
+#include "reshard/verbs/repair/mender.h"
+#include "reshard/verbs/repair/ways.h"
+
+namespace dspack::reshard {
+namespace {
+
+using format::Checkpoint;
+using format::CompanionFile;
+using format::Manifest;
+using format::TensorEntry;
+
+/// What is wrong with a complete repository.
+struct Found {
+  std::vector<FileDamage> files;
+  std::vector<CompanionFile> companions;
+  [[nodiscard]] bool none() const { return files.empty() && companions.empty(); }
+  [[nodiscard]] bool lacks_tensors() const {
+    return std::ranges::any_of(files, [](const FileDamage& file) { return !file.slots.empty(); });
+  }
+};
+
+/// What the recipe took from the source's weights, as its result shows it: no weight is read for it.
+Result<SourceFacts> recorded_facts(const Recipe& recipe, const Checkpoint& packed, const Checkpoint& source,
+                                   format::Repository& repository, const std::stop_token& stop) {
+  SourceFacts facts;
+  if (recipe.drop_mtp) {
+    TRY_ASSIGN(facts.decoder_layers, decoder_layers(repository, stop));
+  }
+  const auto index_of = [&source](const std::string& name) -> std::optional<uint32_t> {
+    const TensorEntry* found = source.find(name);
+    if (found == nullptr) return std::nullopt;
+    return static_cast<uint32_t>(found - source.tensors().data());
+  };
+  std::map<std::string, std::vector<uint32_t>> alike;  // by the name under which they are stored
+  for (const auto& [alias, stored] : packed.manifest()->aliases) {
+    const auto first = index_of(stored);
+    const auto second = index_of(alias);
+    if (!first || !second) continue;
+    auto& group = alike[stored];
+    if (group.empty()) group.push_back(*first);
+    group.push_back(*second);
+  }
+  for (auto& [stored, group] : alike)
+    facts.alike.push_back(std::move(group));
+  for (const TensorEntry& tensor : packed.tensors()) {
+    if (tensor.dtype != Dtype::f8_e8m0) continue;
+    if (const auto scales = index_of(tensor.name)) facts.exact_scales.insert(*scales);
+  }
+  return facts;
+}
+
+/// The place to fetch from, as far as it is needed.
+struct Opened {
+  std::unique_ptr<format::Repository> repository;
+  std::optional<Checkpoint> catalogue;
+  std::optional<Plan> plan;  // of all that the repository holds; of an ordinary source
+  [[nodiscard]] bool is_packed() const { return catalogue && catalogue->manifest().has_value(); }
+};
+
+/// A packed place is known by its manifest; of an ordinary one headers are read only if something needs them.
+Result<Opened> open_needed(const Checkpoint& packed, const Recipe& recipe, bool needs_catalogue,
+                           const RepairOptions& options, const OpenSource& open_source, const std::stop_token& stop) {
+  Opened opened;
+  TRY_ASSIGN(opened.repository, open_source());
+  TRY(check_apart(*opened.repository, options.folder));
+  const auto manifest = opened.repository->open(format::kManifestPath, stop);
+  if (!manifest && manifest.error().kind != ErrorKind::not_found) return manifest.error();
+  if (!manifest && !needs_catalogue) return opened;
+  TRY_ASSIGN(opened.catalogue, Checkpoint::open(*opened.repository, options.jobs, stop));
+  if (opened.is_packed()) return opened;
+  TRY_ASSIGN(const SourceFacts facts, recorded_facts(recipe, packed, *opened.catalogue, *opened.repository, stop));
+  auto plan = make_plan(recipe, *opened.catalogue, facts);
+  if (!plan) {
+    return plan.error().in(
+        fmt::format("{}: is not what {} was packed from", opened.repository->description(), options.folder.string()));
+  }
+  opened.plan = std::move(*plan);
+  return opened;
+}
+
+/// Compressed files that another packed repository has in the very form are copied: nothing is compressed again.
+Result<std::vector<FileDamage>> copy_stored(const WantedFiles& wanted, const Manifest& manifest,
+                                            std::vector<FileDamage> damage, const Opened& opened,
+                                            format::FileSystem& files, DurableFolders& folders,
+                                            format::Progress& progress, const std::stop_token& stop) {
+  std::map<std::string_view, const format::PackedFile*> others;
+  for (const format::PackedFile& file : opened.catalogue->manifest()->files)
+    others.emplace(file.path, &file);
+  std::vector<FileDamage> rest;
+  for (FileDamage& file : damage) {
+    const format::StoredFile stored = stored_file(manifest.files[file.file]);
+    const auto other = others.find(manifest.files[file.file].path);
+    const bool same = wanted.files[file.file].is_compressed && other != others.end() &&
+                      stored_file(*other->second).sha256 == stored.sha256;
+    if (!same) {
+      rest.push_back(std::move(file));
+      continue;
+    }
+    const Companion companion{.source_path = stored.path,
+                              .path = stored.path,
+                              .size_bytes = stored.size_bytes,
+                              .declared = {declared_sha256(stored.sha256, format::kManifestPath)}};
+    TRY(copy_companion(companion, *opened.repository, wanted.out, files, folders, stop));
+    TRY(files.remove_tree(wanted.part_path(file.file)));
+    progress.advanced(stored.size_bytes);
+  }
+  return rest;
+}
+
+Result<void> mend(const Checkpoint& packed, const Recipe& recipe, const WantedFiles& wanted, const Found& found,
+                  const RepairOptions& options, const OpenSource& open_source, format::FileSystem& files,
+                  RepairReport& report, format::Progress& progress, const std::stop_token& stop) {
+  DurableFolders folders(files, options.folder);
+  const CompanionNeeds needs = needs_of(found.companions, *packed.manifest());
+  Opened opened;
+  if (found.lacks_tensors() || needs.repository) {
+    TRY_ASSIGN(opened,
+               open_needed(packed, recipe, found.lacks_tensors() || needs.catalogue, options, open_source, stop));
+  }
+  std::vector<FileDamage> damage = found.files;
+  if (opened.is_packed()) {
+    TRY_ASSIGN(damage,
+               copy_stored(wanted, *packed.manifest(), std::move(damage), opened, files, folders, progress, stop));
+  }
+  Plan ways;
+  if (opened.catalogue) {
+    const std::string place = opened.repository->description();
+    TRY_ASSIGN(ways, opened.is_packed() ? ways_from_packed(*opened.catalogue, wanted, damage, place)
+                                        : ways_from_source(*opened.plan, wanted, damage, place));
+  }
+  const Checkpoint nothing;
+  TRY(mend_files(wanted, damage, ways, opened.catalogue ? *opened.catalogue : nothing, opened.repository.get(),
+                 options.jobs, files, report, progress, stop));
+  const CompanionSource source{.packed = &packed,
+                               .repository = opened.repository.get(),
+                               .catalogue = opened.catalogue ? &*opened.catalogue : nullptr,
+                               .plan = opened.plan ? &*opened.plan : nullptr};
+  TRY_ASSIGN(report.left, mend_companions(found.companions, source, options.folder, recipe, files, folders, stop));
+  return {};
+}
+
+}  // namespace
+
+Result<void> check_room(const WantedFiles& wanted, const std::vector<FileDamage>& damage, format::FileSystem& files) {
+  uint64_t bytes = 0;
+  for (const FileDamage& file : damage) {
+    const uint64_t raw = wanted.files[file.file].planned.size_bytes;
+    const bool lies_there = file.remains == Remains::raw_final || file.remains == Remains::partial;
+    bytes += (lies_there ? 0 : raw) + (wanted.files[file.file].is_compressed ? ZSTD_compressBound(raw) : 0);
+  }
+  TRY(check_disk(bytes, wanted.out, files));
+  return check_free_files(2 * damage.size(), wanted.out, files);  // of each perhaps a folder, too
+}
+
+Result<void> mend_files(const WantedFiles& wanted, const std::vector<FileDamage>& damage, const Plan& plan,
+                        const Checkpoint& source, format::Repository* repository, unsigned jobs,
+                        format::FileSystem& files, RepairReport& report, format::Progress& progress,
+                        const std::stop_token& stop) {
+  DurableFolders folders(files, wanted.out);
+  Mender mender(wanted, damage, files, folders);
+  std::vector<uint64_t> shards;
+  for (uint64_t shard = 0; shard < plan.shards.size(); ++shard) {
+    if (plan.shards[shard].empty()) continue;
+    shards.push_back(shard);
+    report.fetched_tensors += plan.shards[shard].size();
+  }
+  report.fetched_bytes += plan.source_bytes;
+  std::vector<uint32_t> unread;
+  for (const FileDamage& file : damage) {
+    if (file.slots.empty()) unread.push_back(file.file);
+  }
+  progress.started("repairing", plan.source_bytes, shards.size() + unread.size());
+  const auto one = [&](uint64_t i, const std::stop_token& stop_one) -> Result<void> {
+    if (i < unread.size()) {
+      TRY(mender.finish_unread(unread[i]));
+      progress.file_done();
+      return {};
+    }
+    const uint64_t shard = shards[i - unread.size()];
+    TRY_ASSIGN(const ShardDone done, scatter_shard(plan, source, shard, *repository, mender, progress, stop_one));
+    return mender.shard_done(plan.shards[shard], done, repository->locate(source.files()[shard].path));
+  };
+  TRY(run_jobs(unread.size() + shards.size(), jobs, one, stop));
+  progress.finished();
+  return {};
+}
+
+Result<RepairReport> repair(const Checkpoint& packed, const RepairOptions& options, const OpenSource& open_source,
+                            format::FileSystem& files, format::Progress& progress, const std::stop_token& stop) {
+  const Manifest& manifest = *packed.manifest();
+  auto recipe = parse_recipe(format::canonical_json(manifest.recipe));
+  if (!recipe) return recipe.error().in((options.folder / format::kManifestPath).string());
+  // Held while damage is looked for, too: what was found must still be so when it is mended.
+  TRY_ASSIGN(const auto lock, lock_work_folder(options.folder, format::LockKind::exclusive, files));
+  const WantedFiles wanted = wanted_by_manifest(packed, options.folder, recipe->zstd_level);
+  Found found;
+  TRY_ASSIGN(found.files, find_damage(wanted, options.scrutiny, options.jobs, files, progress, stop));
+  TRY_ASSIGN(found.companions,
+             damaged_companions(manifest, options.folder, options.scrutiny, options.jobs, files, stop));
+  RepairReport report{.checked_files = manifest.files.size() + manifest.companions.size(),
+                      .damaged_files = found.files.size() + found.companions.size()};
+  if (!found.none()) {
+    TRY(check_room(wanted, found.files, files));
+    TRY(mend(packed, *recipe, wanted, found, options, open_source, files, report, progress, stop));
+  }
+  TRY(files.sync_folder(options.folder));
+  TRY(files.remove_tree(work_folder(options.folder)));
+  return report;
+}
+
+}  // namespace dspack::reshard

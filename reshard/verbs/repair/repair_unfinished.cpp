@@ -1,0 +1,183 @@
+#include "reshard/verbs/repair/repair_unfinished.h"
+
+#include <map>
+#include <set>
+
+#include <fmt/format.h>
+
+#include "format/document_bounds.h"
+#include "format/record_log.h"
+#include "format/source/local_repository.h"
+#include "reshard/run/run_state.h"
+#include "reshard/verbs/findings.h"
+#include "reshard/verbs/repair/ways.h"
+
+namespace dspack::reshard {
+namespace {
+
+using format::Path;
+
+/// What of a journal is kept.
+struct Kept {
+  std::set<uint64_t> again{};  // shards that are to be read once more: nothing that is recorded of them
+  bool file_hashes = true;     // the digests of files' beginnings
+};
+
+/// The lines that read and follow one another, but for what is not to be kept. A torn tail goes too.
+std::string sound_lines(std::string_view text, const Kept& keep) {
+  std::string kept;
+  std::map<uint64_t, uint64_t> begun;  // copies that the records kept so far have, of shards that are not done
+  while (!text.empty()) {
+    const size_t end = std::min(text.find('\n'), text.size() - 1) + 1;
+    const std::string_view line = text.substr(0, end);
+    text.remove_prefix(end);
+    const auto take = [&](const format::Json& record) -> Result<void> {
+      const auto done = format::json_uint(record, "shard");
+      const auto shard = done ? done : format::json_uint(record, "begun");
+      if (shard && keep.again.contains(*shard)) return {};
+      if (done) begun.erase(*done);
+      if (shard && !done) {
+        const auto first = format::json_uint(record, "first");
+        const auto tensors = format::json_array(record, "tensors");
+        const auto at = format::json_uint(record, "at");
+        uint64_t& copies = begun[*shard];
+        if (!at || !first || !tensors || (*at != 0 && *first != copies)) return {};
+        copies = *at == 0 ? 0 : copies + (*tensors)->size();
+      }
+      if (keep.file_hashes || !record.contains("hashes")) {
+        kept += line;
+        return {};
+      }
+      format::Json without = record;
+      without.erase("hashes");
+      kept += journal_line(without);
+      return {};
+    };
+    (void)format::scan_records(line, take);
+  }
+  return kept;
+}
+
+Result<void> rewrite(const Path& journal, const Kept& keep, format::FileSystem& files) {
+  auto text = read_text(files, journal, format::kMaxJournalBytes);
+  if (!text && text.error().kind == ErrorKind::not_found) return {};
+  if (!text) return text.error();
+  std::string kept = sound_lines(*text, keep);
+  if (kept.empty()) return {};  // nothing was recorded yet
+  // Without its first record nobody knows whose work it is.
+  const bool has_head = text->starts_with(kept.substr(0, kept.find('\n') + 1));
+  if (!has_head) {
+    return Error{ErrorKind::corrupt,
+                 fmt::format("{}: its first record, which says what was begun here, is damaged; remove this file and "
+                             "give the command again that began the work (finished files are read anew)",
+                             journal.string())};
+  }
+  if (kept == *text) return {};
+  // What is read once more may come otherwise than what those digests have of it.
+  kept = sound_lines(*text, {.again = keep.again, .file_hashes = false});
+  return format::write_sealed(files, journal, kept);
+}
+
+/// Whether what was written of the tensor under way is on the disk as its record says.
+Result<bool> has_beginning(const RunScope& scope, const Plan& plan, const Copy& copy, const format::Sha256State& wanted,
+                           Scrutiny scrutiny, format::FileSystem& files, const std::stop_token& stop) {
+  const PlannedFile& planned = plan.files[copy.file];
+  const Path part = partial_path(scope, planned);
+  TRY_ASSIGN(const auto final, files.stat(final_path(plan, scope, planned)));
+  if (final) return false;  // that is what is mended, and takes the other's place
+  TRY_ASSIGN(const auto info, files.stat(part));
+  if (!info || !info->is_regular || info->is_link || info->size_bytes != planned.size_bytes) return false;
+  if (scrutiny == Scrutiny::outside) return true;
+  format::Sha256 hash;
+  const format::ByteSink sink = [&](std::span<const std::byte> bytes) -> Result<void> {
+    hash.update(bytes);
+    return {};
+  };
+  const auto file = format::open_local_source(files, part);
+  if (!file) return is_finding(file.error()) ? Result<bool>(false) : file.error();
+  const auto read = (*file)->stream({copy.offset, copy.offset + wanted.bytes}, sink, stop);
+  if (!read && !is_finding(read.error())) return read.error();
+  return read.has_value() && hash.state() == wanted;
+}
+
+/// Shards of which the tensor under way has lost what came of it. The state of a shard's digest is known where its
+/// record ends alone, so they are read from their beginnings.
+Result<std::set<uint64_t>> cut_shards(const RunScope& scope, const Plan& plan, const JournalState& done,
+                                      Scrutiny scrutiny, format::FileSystem& files, const std::stop_token& stop) {
+  std::set<uint64_t> cut;
+  for (const auto& [shard, record] : done.begun) {
+    for (size_t i = 0; i < record.begun.size(); ++i) {
+      const Copy& copy = plan.shards[shard][record.tensors.size() + i];
+      if (copy.file == kNoFile) continue;
+      TRY_ASSIGN(const bool there, has_beginning(scope, plan, copy, record.begun[i].whole, scrutiny, files, stop));
+      if (!there) cut.insert(shard);
+    }
+  }
+  return cut;
+}
+
+/// Shards of which scales were read once by themselves and once with the others, and differently: one of the two has
+/// come damaged, and which is not known.
+std::set<uint64_t> doubtful_shards(const Plan& plan, const format::Checkpoint& source, const JournalState& done) {
+  std::map<uint32_t, format::Digest> streamed;
+  for (const auto& [shard, record] : done.shards) {
+    for (size_t i = 0; i < record.tensors.size(); ++i) {
+      const Copy& copy = plan.shards[shard][i];
+      if (copy.conversion == Conversion::none) streamed[copy.tensor] = record.tensors[i].whole;
+    }
+  }
+  std::set<uint64_t> doubtful;
+  for (const auto& [shard, record] : done.shards) {
+    for (size_t i = 0; i < record.tensors.size(); ++i) {
+      const Copy& copy = plan.shards[shard][i];
+      const auto scales = copy.scales ? streamed.find(*copy.scales) : streamed.end();
+      if (scales == streamed.end() || record.tensors[i].scales == scales->second) continue;
+      doubtful.insert(shard);
+      doubtful.insert(source.tensors()[*copy.scales].file);
+    }
+  }
+  return doubtful;
+}
+
+Result<void> check_no_parts(const Path& out, format::FileSystem& files) {
+  const Path parts = work_mark(out, WorkKind::parts);
+  TRY_ASSIGN(const auto there, files.stat(parts));
+  if (!there) return {};
+  return Error{ErrorKind::conflict,
+               fmt::format("{}: holds parts of a repack; where one has lost files, remove its folder below {} and give "
+                           "its command again (the other parts stay)",
+                           out.string(), parts.string())};
+}
+
+}  // namespace
+
+Result<RepairReport> repair_unfinished(const RepackOutlook& outlook, format::Repository& repository,
+                                       const RepackOptions& options, Scrutiny scrutiny, format::FileSystem& files,
+                                       format::Progress& progress, const std::stop_token& stop) {
+  TRY(check_no_parts(options.out, files));
+  TRY_ASSIGN(const auto lock, lock_work_folder(options.out, format::LockKind::exclusive, files));
+  const RunScope scope = whole_scope(outlook.plan, options.out);
+  const format::Json identity = run_identity(outlook, repository);
+  TRY(rewrite(journal_path(scope), {}, files));
+  TRY_ASSIGN(JournalLoaded loaded, load_journal(scope, identity, outlook.plan, files));
+  auto again = doubtful_shards(outlook.plan, outlook.source, loaded.state);
+  TRY_ASSIGN(auto cut, cut_shards(scope, outlook.plan, loaded.state, scrutiny, files, stop));
+  again.merge(cut);
+  if (!again.empty()) {
+    TRY(rewrite(journal_path(scope), {.again = again}, files));
+    TRY_ASSIGN(loaded, load_journal(scope, identity, outlook.plan, files));
+  }
+  const WantedFiles wanted = wanted_by_journal(outlook.plan, loaded.state, options.out);
+  TRY_ASSIGN(const std::vector<FileDamage> damage, find_damage(wanted, scrutiny, options.jobs, files, progress, stop));
+  // While files are mended they hold less than the journal says. Whoever goes on after a kill must see that: so it
+  // reads back what it seals.
+  if (!damage.empty()) TRY(rewrite(journal_path(scope), {.file_hashes = false}, files));
+  TRY(check_room(wanted, damage, files));
+  RepairReport report{.checked_files = loaded.state.files.size(), .damaged_files = damage.size()};
+  TRY_ASSIGN(const Plan ways, ways_from_source(outlook.plan, wanted, damage, repository.description()));
+  TRY(mend_files(wanted, damage, ways, outlook.source, &repository, options.jobs, files, report, progress, stop));
+  TRY(complete_run(outlook, repository, options, files, progress, stop));
+  return report;
+}
+
+}  // namespace dspack::reshard

@@ -1,0 +1,19 @@
+// `reshard repair` of an unfinished repository: what the journal says is done, and is lost or differs, is fetched
+// again; then the run goes on to its end. A journal that is damaged inside is freed of the broken lines first: what
+// they said is done once more.
+// Threads: one call per folder at a time; a second one is refused (conflict). Errors: as repack and repair; conflict
+// (parts, which are repaired by their own commands).
+#pragma once
+
+#include "reshard/run/repack.h"
+#include "reshard/verbs/repair/repair.h"
+
+namespace dspack::reshard {
+
+/// `outlook`: of the run that was begun, as repack has it.
+[[nodiscard]] Result<RepairReport> repair_unfinished(const RepackOutlook& outlook, format::Repository& repository,
+                                                     const RepackOptions& options, Scrutiny scrutiny,
+                                                     format::FileSystem& files, format::Progress& progress,
+                                                     const std::stop_token& stop);
+
+}  // namespace dspack::reshard

@@ -1,0 +1,291 @@
+#include "reshard/verbs/seal_cache.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "dspack_version.h"
+#include "format/base/parallel.h"
+#include "format/cache/cached_repository.h"
+#include "format/document_bounds.h"
+#include "format/tensor_pass.h"
+#include "reshard/run/other_loaders.h"
+#include "reshard/run/seal.h"
+#include "reshard/verbs/rebuild.h"
+
+namespace dspack::reshard {
+namespace {
+
+using format::CachedRepository;
+using format::CacheFolder;
+using format::Digest;
+using format::Path;
+using format::PlannedFile;
+using format::WeightCache;
+
+constexpr size_t kNamedFiles = 5;
+constexpr uint64_t kReadBytes = 1 << 20;
+
+/// Passes a range of a kept file through `take`, a piece at a time.
+Result<void> read_range(const format::ReadFile& file, ByteRange range,
+                        const std::function<void(std::span<const std::byte>)>& take, const std::stop_token& stop) {
+  std::vector<std::byte> buffer(std::min(kReadBytes, range.size()));
+  for (uint64_t at = range.begin; at < range.end;) {
+    if (stop.stop_requested()) return Error{ErrorKind::cancelled, "stopped on request"};
+    const auto piece = std::span(buffer).first(std::min<uint64_t>(buffer.size(), range.end - at));
+    TRY(file.read(at, piece));
+    take(piece);
+    at += piece.size();
+  }
+  return {};
+}
+
+/// All that sealing one folder needs.
+struct Job {
+  CacheFolder& folder;
+  CachedRepository& origin;
+  const format::Checkpoint& catalogue;
+  WeightCache& cache;
+  unsigned jobs;
+  format::Progress& progress;
+  const std::stop_token& stop;
+};
+
+SealOutcome what_is_missing(const WeightCache& cache) {
+  SealOutcome outcome;
+  for (uint32_t file = 0; file < cache.planned().size(); ++file) {
+    const uint64_t missing = cache.missing_bytes(file);
+    if (missing == 0) continue;
+    ++outcome.missing_files;
+    outcome.missing_bytes += missing;
+    if (outcome.first.size() < kNamedFiles) outcome.first.push_back(cache.planned()[file].path);
+  }
+  return outcome;
+}
+
+/// Reads a file whole, compares its tensors with what they must be, and digests it.
+Result<FileDigests> digest_file(const Job& job, uint32_t number, const std::stop_token& stop) {
+  const PlannedFile& planned = job.cache.planned()[number];
+  TRY_ASSIGN(const auto file, job.folder.files().open_read(job.cache.path_of(number)));
+  std::vector<format::TensorPass::Tensor> passed;
+  for (size_t slot = 0; slot < planned.tensors.size(); ++slot) {
+    const format::TensorEntry& tensor = job.catalogue.tensors()[planned.tensors[slot]];
+    passed.push_back({.range = {planned.offsets[slot], planned.offsets[slot] + tensor.range.size()},
+                      .block_bytes = format::row_block_bytes(tensor)});
+  }
+  format::TensorPass pass(std::move(passed), 0, format::TensorPass::Whole::digested);
+  TRY(read_range(
+      *file, {0, planned.size_bytes}, [&pass](std::span<const std::byte> bytes) { pass.take(bytes); }, stop));
+  format::TensorPass::Sums sums = pass.finish();
+  FileDigests digests{.sha256 = sums.whole, .tensors = {}};
+  for (size_t slot = 0; slot < planned.tensors.size(); ++slot) {
+    const format::TensorEntry& tensor = job.catalogue.tensors()[planned.tensors[slot]];
+    TensorDigests result{.whole = sums.tensors[slot].whole, .row_blocks = std::move(sums.tensors[slot].row_blocks)};
+    const auto wanted = tensor.digest ? tensor.digest : job.cache.recorded(planned.tensors[slot]);
+    if (wanted && *wanted != result.whole) {
+      return Error{ErrorKind::corrupt,
+                   fmt::format("{}: tensor \"{}\" does not read as it was fetched; remove the file, "
+                               "and let dsrun fetch it again",
+                               job.cache.path_of(number).string(), tensor.name)};
+    }
+    digests.tensors.push_back(std::move(result));
+  }
+  job.progress.advanced(planned.size_bytes);
+  return digests;
+}
+
+Result<std::vector<FileDigests>> digest_files(const Job& job) {
+  uint64_t bytes = 0;
+  for (const PlannedFile& file : job.cache.planned())
+    bytes += file.size_bytes;
+  job.progress.started("checking", bytes, job.cache.planned().size());
+  std::vector<FileDigests> digests(job.cache.planned().size());
+  const auto one = [&](uint64_t i, const std::stop_token& stop) -> Result<void> {
+    TRY_ASSIGN(digests[i], digest_file(job, static_cast<uint32_t>(i), stop));
+    job.progress.file_done();
+    return {};
+  };
+  TRY(run_jobs(digests.size(), job.jobs, one, job.stop));
+  job.progress.finished();
+  return digests;
+}
+
+/// Files that were read by blocks of rows get their final names now.
+Result<void> move_parts(const Job& job, DurableFolders& folders) {
+  for (uint32_t file = 0; file < job.cache.planned().size(); ++file) {
+    const Path from = job.cache.path_of(file);
+    const Path to = job.folder.root() / job.cache.planned()[file].path;
+    if (from == to) continue;
+    TRY(folders.make(to.parent_path()));
+    TRY(job.folder.files().rename(from, to));
+    TRY(job.folder.files().sync_folder(to.parent_path()));
+  }
+  return {};
+}
+
+/// SHA-256 of a shard of an ordinary origin: its header is kept, and so is every tensor.
+Result<Digest> shard_digest(const Job& job, uint32_t shard, const std::stop_token& stop) {
+  std::vector<uint32_t> tensors;
+  for (uint32_t i = 0; i < job.catalogue.tensors().size(); ++i) {
+    if (job.catalogue.tensors()[i].file == shard) tensors.push_back(i);
+  }
+  const auto range_of = [&](uint32_t tensor) { return job.catalogue.tensors()[tensor].range; };
+  std::ranges::sort(tensors, {},
+                    [&](uint32_t tensor) { return std::pair(range_of(tensor).begin, range_of(tensor).end); });
+  format::Sha256 hash;
+  hash.update(format::as_bytes(job.catalogue.files()[shard].header));
+  std::vector<std::byte> buffer(kReadBytes);
+  for (const uint32_t tensor : tensors) {
+    for (uint64_t at = 0; at < range_of(tensor).size();) {
+      if (stop.stop_requested()) return Error{ErrorKind::cancelled, "stopped on request"};
+      const auto piece = std::span(buffer).first(std::min<uint64_t>(buffer.size(), range_of(tensor).size() - at));
+      TRY(job.cache.read(tensor, at, piece));
+      hash.update(piece);
+      job.progress.advanced(piece.size());
+      at += piece.size();
+    }
+  }
+  return hash.finish();
+}
+
+Result<void> seal_ordinary(const Job& job) {
+  const Recipe by_expert;
+  TRY_ASSIGN(Plan plan, make_plan(by_expert, job.catalogue, {}, FileOrder::of_use));
+  TRY_ASSIGN(const std::vector<FileDigests> files, digest_files(job));
+  std::vector<std::optional<Digest>> shards(job.catalogue.files().size());
+  job.progress.started("digesting source shards", job.catalogue.payload_bytes(), shards.size());
+  const auto one = [&](uint64_t i, const std::stop_token& stop) -> Result<void> {
+    TRY_ASSIGN(shards[i], shard_digest(job, static_cast<uint32_t>(i), stop));
+    job.progress.file_done();
+    return {};
+  };
+  TRY(run_jobs(shards.size(), job.jobs, one, job.stop));
+  job.progress.finished();
+  DurableFolders folders(job.folder.files(), job.folder.root());
+  TRY(move_parts(job, folders));
+  RepackOutlook outlook{job.catalogue, std::move(plan), {}, 0};
+  TRY_ASSIGN(outlook.companions, find_companions(job.origin, job.jobs, job.stop));
+  RepackOptions options;
+  options.out = job.folder.root();
+  options.jobs = job.jobs;
+  return seal_repository({outlook, job.origin, options, shards, files}, folders, job.folder.files(), job.stop);
+}
+
+/// A companion of a packed origin, at its own path.
+Result<void> copy_packed_companion(const Job& job, const format::CompanionFile& file, DurableFolders& folders) {
+  const Companion companion{.source_path = file.path,
+                            .path = file.path,
+                            .size_bytes = file.size_bytes,
+                            .declared = {declared_sha256(file.sha256, format::kManifestPath)}};
+  TRY(copy_companion(companion, job.origin, job.folder.root(), job.folder.files(), folders, job.stop));
+  return {};
+}
+
+/// The plan's digest of repacking what the origin was made from, in the order that files have here.
+Result<std::string> original_plan(const Job& job, const Recipe& recipe) {
+  const format::Manifest& manifest = *job.catalogue.manifest();
+  if (!holds_source_bytes(manifest)) {  // what was decided on the source's weights is known to the origin's plan alone
+    return to_hex(format::sha256(format::canonical_json(
+        {{"program", kVersion}, {"recipe", recipe_json(recipe)}, {"regrouped", manifest.plan}})));
+  }
+  TRY_ASSIGN(const std::vector<ShardImage> shards, source_shards(job.origin, job.catalogue, job.stop));
+  std::vector<PlanSource> sources;
+  sources.reserve(shards.size());
+  for (const ShardImage& shard : shards)
+    sources.push_back({shard.path, shard.size_bytes, shard.header});
+  return plan_digest(recipe, sources, {}, FileOrder::of_use);
+}
+
+/// The origin's manifest, with the files that are here instead of its own.
+Result<format::Manifest> regrouped(const Job& job, const std::vector<FileDigests>& files, DurableFolders& folders) {
+  format::Manifest manifest = *job.catalogue.manifest();
+  auto parsed = parse_recipe(format::canonical_json(manifest.recipe));
+  if (!parsed) return parsed.error().in(job.origin.locate(format::kManifestPath));
+  Recipe recipe = std::move(*parsed);  // the origin's, but for how its files are made
+  recipe.by = {};
+  recipe.zstd_level.reset();
+  std::erase(manifest.requirements, format::kZstdKey);
+  manifest.program = fmt::format("dspack {}", kVersion);
+  manifest.recipe = recipe_json(recipe);
+  TRY_ASSIGN(manifest.plan, original_plan(job, recipe));
+  manifest.layouts.clear();
+  manifest.files.clear();
+  describe_files(manifest, job.cache.planned(), files, job.catalogue, job.catalogue);
+  std::vector<format::CompanionFile> companions;
+  for (const format::CompanionFile& file : manifest.companions) {
+    if (file.path == format::kIndexPath || file.path == "README.md") continue;
+    TRY(copy_packed_companion(job, file, folders));
+    companions.push_back(file);
+  }
+  format::Json map = format::Json::object();
+  for (const PlannedFile& file : job.cache.planned()) {
+    for (const uint32_t tensor : file.tensors)
+      map[job.catalogue.tensors()[tensor].name] = file.path;
+  }
+  TRY_ASSIGN(const auto source_card, read_source_card(job.folder.root(), job.folder.files()));
+  std::vector<std::pair<std::string, std::string>> written{{"README.md", model_card(manifest, recipe, source_card)}};
+  if (!unreadable_reason(manifest))
+    written.emplace_back(format::kIndexPath, hub_index(job.catalogue.payload_bytes(), std::move(map)));
+  for (const auto& [path, text] : written) {
+    TRY_ASSIGN(format::CompanionFile file, write_companion(path, text, job.folder.root(), job.folder.files(), folders));
+    companions.push_back(std::move(file));
+  }
+  std::ranges::sort(companions, {}, &format::CompanionFile::path);
+  manifest.companions = std::move(companions);
+  return manifest;
+}
+
+/// Whether the files here are the origin's, one by one.
+bool are_the_origins(const Job& job, const std::vector<FileDigests>& files) {
+  const format::Manifest& manifest = *job.catalogue.manifest();
+  if (manifest.files.size() != files.size() || has_requirement(manifest, format::kZstdKey)) return false;
+  for (size_t i = 0; i < files.size(); ++i) {
+    if (manifest.files[i].path != job.cache.planned()[i].path || manifest.files[i].sha256 != files[i].sha256)
+      return false;
+  }
+  return true;
+}
+
+Result<void> seal_packed(const Job& job) {
+  TRY_ASSIGN(const std::vector<FileDigests> files, digest_files(job));
+  DurableFolders folders(job.folder.files(), job.folder.root());
+  TRY(move_parts(job, folders));
+  std::string text;
+  if (are_the_origins(job, files)) {
+    for (const format::CompanionFile& companion : job.catalogue.manifest()->companions)
+      TRY(copy_packed_companion(job, companion, folders));
+    TRY_ASSIGN(text, job.origin.read_text(format::kManifestPath, format::kManifestDocument.bytes, job.stop));
+  } else {
+    TRY_ASSIGN(const format::Manifest manifest, regrouped(job, files, folders));
+    text = write_manifest(manifest);
+  }
+  TRY(format::write_sealed(job.folder.files(), job.folder.root() / format::kManifestPath, text));
+  return job.folder.files().remove_tree(work_folder(job.folder.root()));
+}
+
+}  // namespace
+
+Result<SealOutcome> seal_cache(const Path& folder, const format::RemoteOptions& remote, unsigned jobs,
+                               format::FileSystem& files, format::Progress& progress, const std::stop_token& stop) {
+  TRY_ASSIGN(const auto manifest, files.stat(folder / format::kManifestPath));
+  if (manifest) {  // and perhaps killed before the last step
+    TRY(files.sync_folder(folder));
+    TRY(files.remove_tree(format::cache_work_folder(folder)));
+    return SealOutcome{.was_sealed = true};
+  }
+  TRY_ASSIGN(const auto cache_folder, CacheFolder::open(files, folder, ""));
+  TRY_ASSIGN(auto repository, open_repository(cache_folder->origin(), remote, files, stop));
+  TRY_ASSIGN(const auto origin, CachedRepository::open(std::move(repository), *cache_folder, stop));
+  TRY_ASSIGN(const format::Checkpoint catalogue, format::Checkpoint::open(*origin, jobs, stop));
+  {
+    TRY_ASSIGN(const auto cache, WeightCache::open(*cache_folder, catalogue, {}));
+    SealOutcome outcome = what_is_missing(*cache);
+    if (outcome.missing_files != 0) return outcome;
+    const Job job{*cache_folder, *origin, catalogue, *cache, jobs, progress, stop};
+    TRY(catalogue.manifest() ? seal_packed(job) : seal_ordinary(job));
+  }
+  TRY(files.remove_tree(format::cache_work_folder(folder)));
+  return SealOutcome{};
+}
+
+}  // namespace dspack::reshard

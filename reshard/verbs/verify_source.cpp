@@ -1,0 +1,231 @@
+// `reshard verify DIR --source SOURCE`: the recipe is applied to the source once more, and what comes of it is compared
+// with what is stored instead of being written.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+
+#include "format/base/parallel.h"
+#include "reshard/run/changed_config.h"
+#include "reshard/run/companions.h"
+#include "reshard/run/scatter.h"
+#include "reshard/run/source_facts.h"
+#include "reshard/verbs/findings.h"
+#include "reshard/verbs/verify.h"
+
+namespace dspack::reshard {
+namespace {
+
+using format::Checkpoint;
+using format::TensorEntry;
+
+/// Tensors that the recipe makes of the source and the packed repository lacks or describes differently, and the other
+/// way round.
+void compare_catalogues(const Checkpoint& packed, const Checkpoint& wanted, Findings& findings) {
+  for (const TensorEntry& tensor : wanted.tensors()) {
+    const TensorEntry* copy = packed.find(tensor.name);
+    if (copy == nullptr) {
+      findings.add(fmt::format("tensor \"{}\" of the source is missing", tensor.name));
+    } else if (copy->dtype != tensor.dtype || copy->shape != tensor.shape) {
+      findings.add(fmt::format("{}: tensor \"{}\" has another dtype or shape than in the source",
+                               packed.files()[copy->file].path, tensor.name));
+    }
+  }
+  for (const TensorEntry& tensor : packed.tensors()) {
+    if (!tensor.is_alias && wanted.find(tensor.name) == nullptr) {
+      findings.add(
+          fmt::format("{}: tensor \"{}\" is not in the source", packed.files()[tensor.file].path, tensor.name));
+    }
+  }
+}
+
+/// The same of tensors that are stored once for several names.
+void compare_aliases(const Checkpoint& packed, const Product& product, const Checkpoint& source, Findings& findings) {
+  std::set<std::string_view> wanted;
+  for (const Alias& alias : product.aliases) {
+    const std::string& name = source.tensors()[alias.tensor].name;
+    wanted.insert(name);
+    if (packed.find(name) == nullptr) findings.add(fmt::format("tensor \"{}\" of the source is missing", name));
+  }
+  for (const TensorEntry& tensor : packed.tensors()) {
+    if (tensor.is_alias && !wanted.contains(tensor.name))
+      findings.add(fmt::format("alias \"{}\" is not in the source, or not of equal bytes", tensor.name));
+  }
+}
+
+/// What is stored of one tensor, to be "written" to: bytes that differ are a finding, and so is what cannot be read.
+class ComparedTensor final : public format::WriteFile {
+ public:
+  ComparedTensor(format::Repository& repository, const Checkpoint& packed, const TensorEntry& tensor,
+                 Findings& findings, const std::stop_token& stop)
+      : repository_(repository), packed_(packed), tensor_(tensor), findings_(findings), stop_(stop) {}
+
+  Result<void> write(uint64_t offset, std::span<const std::byte> wanted) override {
+    if (reported_) return {};
+    const std::string& path = packed_.files()[tensor_.file].path;
+    if (!file_) {
+      auto file = repository_.open(path, stop_);
+      if (!file) return report(file.error());
+      file_ = std::move(file).value();
+    }
+    buffer_.resize(wanted.size());
+    const auto read = file_->read(offset, buffer_, stop_);
+    if (!read) return report(read.error());
+    const auto differ = std::mismatch(wanted.begin(), wanted.end(), buffer_.begin());
+    if (differ.first == wanted.end()) return {};
+    const uint64_t byte = offset - tensor_.range.begin + static_cast<uint64_t>(differ.first - wanted.begin());
+    findings_.add(fmt::format("{}: tensor \"{}\" differs from the source at its byte {}", path, tensor_.name, byte));
+    reported_ = true;
+    return {};
+  }
+  Result<void> resize(uint64_t /*bytes*/) override { return {}; }
+  Result<void> sync() override { return {}; }
+
+ private:
+  Result<void> report(const Error& error) {
+    if (!is_finding(error)) return error;
+    findings_.add(fmt::format("{}: {}", packed_.files()[tensor_.file].path, error.message));
+    reported_ = true;
+    return {};
+  }
+
+  format::Repository& repository_;
+  const Checkpoint& packed_;
+  const TensorEntry& tensor_;
+  Findings& findings_;
+  const std::stop_token& stop_;
+  std::unique_ptr<format::ByteSource> file_;
+  std::vector<std::byte> buffer_;
+  bool reported_ = false;  // one finding a tensor is enough
+};
+
+/// The packed tensors as targets: a copy's `slot` is the tensor's number in the packed catalogue.
+class ComparedTensors final : public TensorTargets {
+ public:
+  ComparedTensors(format::Repository& repository, const Checkpoint& packed, Findings& findings,
+                  const std::stop_token& stop)
+      : repository_(repository), packed_(packed), findings_(findings), stop_(stop) {}
+
+  Result<TensorTarget> open(const Copy& copy, uint64_t /*done*/) override {
+    TensorTarget target;
+    target.file =
+        std::make_unique<ComparedTensor>(repository_, packed_, packed_.tensors()[copy.slot], findings_, stop_);
+    return target;
+  }
+  void close(const Copy& /*copy*/, TensorTarget& /*target*/, const TensorDigests& /*digests*/) override {}
+
+ private:
+  format::Repository& repository_;
+  const Checkpoint& packed_;
+  Findings& findings_;
+  const std::stop_token& stop_;
+};
+
+/// The ways of all tensors from the source to where they are packed. Those that are packed with another size are left
+/// out: compare_catalogues has found them.
+Plan comparison_plan(const Product& product, const Checkpoint& source, const Checkpoint& packed) {
+  Plan plan;
+  plan.shards.resize(source.files().size());
+  for (size_t i = 0; i < product.makings.size(); ++i) {
+    const Making& making = product.makings[i];
+    const TensorEntry& wanted = product.result.tensors()[i];
+    const TensorEntry* stored = packed.find(wanted.name);
+    if (stored == nullptr || stored->range.size() != wanted.range.size()) continue;
+    const TensorEntry& from = source.tensors()[making.source];
+    plan.shards[from.file].push_back({.tensor = making.source,
+                                      .source = from.range,
+                                      .file = stored->file,
+                                      .slot = static_cast<uint32_t>(stored - packed.tensors().data()),
+                                      .offset = stored->range.begin,
+                                      .bytes = wanted.range.size(),
+                                      .conversion = making.conversion,
+                                      .scales = making.scales});
+  }
+  for (const Alias& alias : product.aliases) {
+    const TensorEntry& from = source.tensors()[alias.tensor];
+    const TensorEntry* stored = packed.find(from.name);
+    if (stored == nullptr || stored->range.size() != from.range.size()) continue;
+    plan.shards[from.file].push_back({.tensor = alias.tensor,
+                                      .source = from.range,
+                                      .file = stored->file,
+                                      .slot = static_cast<uint32_t>(stored - packed.tensors().data()),
+                                      .offset = stored->range.begin,
+                                      .bytes = from.range.size()});
+  }
+  for (std::vector<Copy>& copies : plan.shards) {
+    sort_copies(copies);
+    plan.reads.push_back({.whole = false, .ranges = wanted_ranges(copies)});
+  }
+  return plan;
+}
+
+/// Files without weights. Those of the packed repository were compared with its manifest before.
+Result<void> compare_companions(const format::Manifest& packed, const Plan& plan, format::Repository& repository,
+                                const Checkpoint& source, unsigned jobs, VerifyReport& report, Findings& findings,
+                                const std::stop_token& stop) {
+  CompanionDigests stored = recorded_companions(packed);
+  if (has_changed_config(packed)) {
+    stored[kConfigPath] = stored.at(kSourceConfig);
+    stored.erase(kSourceConfig);
+  }
+  TRY_ASSIGN(std::set<std::string> names, companion_names({repository, source}, stop));
+  for (const auto& [name, unused] : stored)
+    names.insert(name);
+  uint64_t bytes_read = 0;
+  TRY_ASSIGN(const CompanionDigests wanted, companion_digests({repository, source}, names, jobs, bytes_read, stop));
+  for (const auto& [name, digest] : wanted) {
+    const auto found = stored.find(name);
+    if (found == stored.end())
+      findings.add(fmt::format("{}: of the source, is missing", name));
+    else if (found->second != digest)
+      findings.add(fmt::format("{}: differs from the source's", name));
+  }
+  for (const auto& [name, digest] : stored) {
+    if (!wanted.contains(name)) findings.add(fmt::format("{}: is not in the source", name));
+  }
+  report.companions = wanted.size();
+  if (!has_changed_config(packed)) return {};
+  TRY_ASSIGN(const auto config, changed_config(plan, repository, stop));
+  const auto own = std::ranges::find(packed.companions, kConfigPath, &format::CompanionFile::path);
+  if (!config || own == packed.companions.end() || own->sha256 != format::sha256(*config))
+    findings.add(fmt::format("{}: is not what the recipe makes of the source's", kConfigPath));
+  return {};
+}
+
+}  // namespace
+
+Result<VerifyReport> verify_against_source(format::Repository& packed, const Checkpoint& catalogue,
+                                           format::Repository& source_repository, const Checkpoint& source,
+                                           unsigned jobs, format::Progress& progress, const std::stop_token& stop) {
+  auto recipe = parse_recipe(format::canonical_json(catalogue.manifest()->recipe));
+  if (!recipe) return recipe.error().in(packed.locate(format::kManifestPath));
+  TRY_ASSIGN(const SourceFacts facts, find_facts(*recipe, source, source_repository, jobs, stop));
+  TRY_ASSIGN(Product product, make_product(*recipe, source, facts));
+  VerifyReport report{.files = source.files().size(),
+                      .tensors = product.result.tensors().size(),
+                      .bytes = product.result.payload_bytes(),
+                      .companions = 0,
+                      .findings = {}};
+  Findings findings;
+  compare_catalogues(catalogue, product.result, findings);
+  compare_aliases(catalogue, product, source, findings);
+  Plan plan = comparison_plan(product, source, catalogue);
+  uint64_t to_read = 0;
+  for (const ShardRead& read : plan.reads)
+    to_read += read.bytes();
+  progress.started("comparing", to_read, report.files);
+  const auto one = [&](uint64_t shard, const std::stop_token& stop_one) -> Result<void> {
+    ComparedTensors targets(packed, catalogue, findings, stop_one);
+    TRY(scatter_shard(plan, source, shard, source_repository, targets, progress, stop_one));
+    return {};
+  };
+  TRY(run_jobs(source.files().size(), jobs, one, stop));
+  progress.finished();
+  plan.recipe = std::move(*recipe);
+  plan.result = std::move(product.result);
+  TRY(compare_companions(*catalogue.manifest(), plan, source_repository, source, jobs, report, findings, stop));
+  report.findings = findings.sorted();
+  return report;
+}
+
+}  // namespace dspack::reshard

@@ -1,0 +1,45 @@
+// An answer: how far it goes, how it is printed while it comes, and what is said at its end.
+// Threads: call from the main thread.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "runtime/generate/loaded_model.h"
+#include "runtime/generate/session.h"
+#include "runtime/text/detokenizer.h"
+#include "runtime/text/stop_strings.h"
+
+namespace dspack::runtime {
+
+/// Options of an answer of at most so many tokens: what ends it, and what is said or refused before its prompt. Borrows
+/// the model.
+[[nodiscard]] GenerateOptions generate_options(LoadedModel& loaded, std::optional<uint32_t> max_tokens);
+
+/// Prints an answer as it comes: whole characters only, nothing that could steer the terminal where stdout is one, and
+/// nothing from a stop string on.
+class AnswerPrinter {
+ public:
+  AnswerPrinter(const Tokenizer& tokenizer, StopStrings stop);
+  /// False if the answer has reached a stop string.
+  bool push(uint32_t token);
+  /// Ends the answer and returns all of its text.
+  std::string finish();
+
+ private:
+  void print(std::string_view text);
+
+  Detokenizer detokenizer_;
+  StopStrings stop_;
+  std::string text_;
+};
+
+/// Says on stderr why an answer is shorter than it might be, where there is something to say.
+void report_end(StopReason reason);
+
+/// Ends a run: brings recorded routes into their file, writes the statistics to `file` unless that is empty, and a line
+/// to stderr where a person sees it.
+[[nodiscard]] Result<void> report_stats(LoadedModel& loaded, const Session& session, const std::string& file);
+
+}  // namespace dspack::runtime

@@ -1,0 +1,114 @@
+#include "runtime/cli/loading.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+
+#include "format/base/size_text.h"
+#include "format/cli/output.h"
+#include "format/cli/terminal_progress.h"
+#include "format/file_system.h"
+#include "runtime/cli/places.h"
+
+namespace dspack::runtime {
+
+namespace {
+
+// Nothing where the pass is the usual one.
+void note_layers(const Model& model) {
+  const format::LayerMap& map = model.layer_map();
+  const uint32_t layers = model.config().layers;
+  const bool ascending = std::ranges::adjacent_find(map, std::ranges::greater_equal{}) == map.end();
+  if (map.size() == layers && ascending) return;
+  note(fmt::format("layers {} ({} in all; the model has {})", format::to_string(map), map.size(), layers));
+}
+
+// Where nobody has asked for a length, and the usual one would take too much.
+void note_room(const Model& model, const LoadOptions& options) {
+  const uint32_t usual = std::min(model.config().longest_context(), kDefaultContext);
+  const uint32_t room = model.context();
+  if (options.context || room >= usual) return;
+  note(fmt::format(
+      "room for {} positions instead of {}, since the KV cache of {} layers takes {} a position; --ctx asks "
+      "for more",
+      room, usual, model.layer_map().size(), size_words(model.cache_bytes() / room)));
+}
+
+Result<ChatTemplate> choose_template(const std::string& name_or_file) {
+  auto named = ChatTemplate::named(name_or_file);
+  if (named) return named;
+  const auto source = format::read_text(format::posix_file_system(), name_or_file, kMaxTextBytes);
+  if (!source && source.error().kind == ErrorKind::not_found) {
+    return Error{ErrorKind::not_found, fmt::format("{}, and there is no such file", named.error().message)};
+  }
+  if (!source) return source.error();
+  auto recognised = ChatTemplate::recognise(*source);
+  if (!recognised) return recognised.error().in(name_or_file);
+  return recognised;
+}
+
+Result<void> apply_options(const ChatOptions& options, TextModel& text) {
+  if (!options.chat_template.empty()) {
+    TRY_ASSIGN(const ChatTemplate chosen, choose_template(options.chat_template));
+    text.use_template(chosen);
+  }
+  if (options.thinking && text.chat_template() && !text.chat_template()->has_thinking_switch()) {
+    return Error{ErrorKind::invalid, fmt::format("--thinking: the chat template {} has no such switch; leave it out",
+                                                 text.chat_template()->name())};
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<LoadedModel>> load_model(const std::string& folder, const LoadOptions& options,
+                                                const std::stop_token& stop) {
+  TRY_ASSIGN(auto repository, open_place(folder, options.remote, stop));
+  note(fmt::format("loading {}", folder));
+  LoadOptions shown = options;
+  if (!shown.progress) {
+    shown.progress = std::make_shared<format::TerminalProgress>(stderr, format::stderr_is_terminal());
+  }
+  auto loaded = LoadedModel::load(std::move(repository), shown, stop);
+  if (!loaded) return loaded;
+  note_layers((*loaded)->model());
+  note_room((*loaded)->model(), options);
+  note((*loaded)->chosen().note());
+  if (options.resident_experts) return loaded;  // there is nothing to say of slots
+  note(memory_note((*loaded)->memory_plan(), (*loaded)->experts().stats().policy));
+  return loaded;
+}
+
+Result<TextModel> load_text(format::Repository& repository, const ChatOptions& options, const std::stop_token& stop) {
+  TRY_ASSIGN(TextModel text, TextModel::load(repository, stop));
+  TRY(apply_options(options, text));
+  return text;
+}
+
+Result<TextModel> load_text(LoadedModel& loaded, const ChatOptions& options, const std::stop_token& stop) {
+  auto text = TextModel::load(loaded.repository(), stop);
+  if (!text) {
+    const Error& error = text.error();
+    const bool by_ids = error.kind == ErrorKind::not_found || error.kind == ErrorKind::unsupported;
+    return by_ids ? Error{error.kind, error.message + " (--tokens runs the model by token ids)"} : error;
+  }
+  const uint32_t ids = text->tokenizer().vocab_size();
+  const uint32_t vocab = loaded.model().config().vocab;
+  if (ids > vocab) {
+    return Error{
+        ErrorKind::invalid,
+        fmt::format(
+            "the tokenizer (tokenizer.json or tiktoken.model) has token ids up to {}, but the model only has {} tokens "
+            "(vocab_size in config.json); it belongs to another model",
+            ids - 1, vocab)};
+  }
+  TRY(apply_options(options, *text));
+  return text;
+}
+
+void note(std::string_view text) {
+  if (!text.empty() && format::stderr_is_terminal()) format::print_error(text);
+}
+
+}  // namespace dspack::runtime

@@ -1,0 +1,88 @@
+#include "runtime/cli/places.h"
+
+#include <fmt/format.h>
+
+#include <cstdio>
+
+#include "format/cli/environment.h"
+#include "format/cli/terminal_progress.h"
+#include "format/compressed/expanding_repository.h"
+#include "runtime/storage/completed_place.h"
+
+namespace dspack::runtime {
+
+void add_folder(format::OptionTable& table, std::string& folder) {
+  table.add("DIR", "", folder, "Folder of the model, or its address: http(s)://..., org/name[@revision], hf://...")
+      .required();
+}
+
+void add_cache_options(format::OptionTable& table, RemoteAccess& access) {
+  table.heading("Places");
+  table.add("--cache", "DIR", access.cache_folder,
+            "Of models read over a network: keep what was fetched here, a folder for each place (default: "
+            "$XDG_CACHE_HOME/dspack or ~/.cache/dspack)");
+  table.add("--disk", "SIZE", access.storage.disk_bytes, format::parse_some_size,
+            "Upper bound on the cache of this place: 100GB, ... (default: none)");
+}
+
+void add_absent_option(format::OptionTable& table, RemoteAccess& access) {
+  table.heading("Places");
+  const auto take = [&access](const std::string& place) -> Result<void> {
+    if (place.empty()) return invalid("no place is named");
+    access.absent_from = place;
+    return {};
+  };
+  table.take(
+      "--absent-from", "PLACE", take,
+      "If DIR holds a part of a model (reshard --include ...): read what it lacks from this folder or address; the "
+      "word origin means the repository and commit on the Hub that DIR was made from. What is fetched is kept "
+      "(--cache)");
+}
+
+namespace {
+
+/// Empty: there is none.
+format::Path cache_root(const RemoteAccess& access) {
+  if (!access.cache_folder.empty()) return access.cache_folder;
+  const format::Path folder = format::user_cache_folder();
+  return folder.empty() ? folder : folder / "dspack";
+}
+
+Result<std::unique_ptr<format::Repository>> open_one(const std::string& place, const RemoteAccess& access,
+                                                     const std::stop_token& stop) {
+  const auto progress = std::make_shared<format::TerminalProgress>(stderr, format::stderr_is_terminal());
+  const auto counters = std::make_shared<format::TransferCounters>();
+  format::RemoteOptions options = format::remote_options_from_environment();
+  options.counters = counters;
+  options.on_note = [shown = progress](std::string_view text) { shown->note(text); };
+  const format::Path root = cache_root(access);
+  if (!root.empty()) options.hub_commits = root / "hub-commits";
+  TRY_ASSIGN(auto repository, format::open_repository(place, options, format::posix_file_system(), stop));
+  if (repository->is_local()) return format::make_expanding_repository(std::move(repository));
+  if (root.empty()) {
+    return Error{ErrorKind::invalid,
+                 fmt::format("{}: there is no folder for what is fetched: neither XDG_CACHE_HOME nor HOME names one; "
+                             "set one of them, or name a folder with --cache",
+                             place)};
+  }
+  TRY_ASSIGN(auto opened, RemotePlace::open({.origin = std::move(repository),
+                                             .counters = counters,
+                                             .progress = progress,
+                                             .cache_root = root,
+                                             .storage = access.storage},
+                                            format::posix_file_system(), stop));
+  return std::unique_ptr<format::Repository>(std::move(opened));
+}
+
+}  // namespace
+
+Result<std::unique_ptr<format::Repository>> open_place(const std::string& place, const RemoteAccess& access,
+                                                       const std::stop_token& stop) {
+  TRY_ASSIGN(auto repository, open_one(place, access, stop));
+  if (access.absent_from.empty()) return repository;
+  const auto opener = [&](const std::string& rest) { return open_one(rest, access, stop); };
+  TRY_ASSIGN(auto completed, CompletedPlace::open(std::move(repository), access.absent_from, opener, stop));
+  return std::unique_ptr<format::Repository>(std::move(completed));
+}
+
+}  // namespace dspack::runtime

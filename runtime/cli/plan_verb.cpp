@@ -1,0 +1,236 @@
+#include "runtime/cli/plan_verb.h"
+
+#include <algorithm>
+
+#include "format/cli/output.h"
+#include "runtime/cli/loading.h"
+#include "runtime/cli/model_options.h"
+#include "runtime/cli/places.h"
+#include "runtime/cli/plan_text.h"
+#include "runtime/cli/verbs.h"
+#include "runtime/model/inventory.h"
+#include "runtime/storage/open_storage.h"
+
+namespace dspack::runtime {
+namespace {
+
+constexpr uint32_t kMostPromptTokens = 1U << 26U;
+constexpr double kReadSeconds = 0.5;
+constexpr double kLinkSeconds = 0.2;
+// The compute of a prompt is measured with so many rows at most. A GPU's time does not grow with them for long, so it
+// is given more, as long as they take a layer no longer than this if it did.
+constexpr uint32_t kTrialRows = 64;
+constexpr uint32_t kGpuTrialRows = 256;
+constexpr uint32_t kLeastTrialRows = 4;
+constexpr double kTrialTurnSeconds = 0.1;
+
+SpeedShape speed_shape(const ModelConfig& config, const format::LayerMap& layers) {
+  SpeedShape shape{.dense_layers = 0, .moe_layers = 0, .top_k = config.top_k, .experts = config.experts};
+  for (const LayerId layer : layers)
+    ++(config.is_moe(layer) ? shape.moe_layers : shape.dense_layers);
+  return shape;
+}
+
+ExpertShape expert_shape(const ModelConfig& config) {
+  return {.hidden = config.hidden, .expert_inner = config.expert_inner, .fp8_block = config.fp8_block};
+}
+
+/// Measures one run's operations.
+class Measurement {
+ public:
+  Measurement(ChosenDevice& chosen, CheckpointFiles& files, const PlanOptions& options, Outlook& outlook,
+              const std::stop_token& stop)
+      : chosen_(chosen),
+        options_(options),
+        outlook_(outlook),
+        stop_(stop),
+        memory_(outlook.plan.memory),
+        context_{
+            .device = chosen.device(), .queue = chosen.queue(), .files = files, .fp8_block = outlook.config.fp8_block},
+        prompt_(std::min(options.prompt_tokens, outlook.plan.model.context)) {}
+
+  Result<void> run() {
+    const uint32_t last = outlook_.plan.model.context - 1;
+    TRY_ASSIGN(outlook_.times.gpu, compute(1, std::min(prompt_, last)));
+    const uint32_t rows = std::min({prompt_, memory_.max_rows, trial_rows()});
+    TRY_ASSIGN(const ComputeTimes of_prompt, compute(rows, 0));
+    if (outlook_.shape.moe_layers > 0) TRY(time_ways());
+    switch (outlook_.placement()) {
+      case ExpertPlacement::streamed: expect_on_host(of_prompt, rows); break;
+      case ExpertPlacement::resident: expect_on_gpu(of_prompt, rows); break;
+      case ExpertPlacement::tiered: expect_on_tiers(of_prompt, rows); break;
+    }
+    return {};
+  }
+
+ private:
+  [[nodiscard]] TrialPass pass(uint32_t rows, uint32_t position) const {
+    TrialPass pass{.rows = rows, .position = position};
+    // As the model does: what is resident is recorded, if it can be, and tiers wait for what each router picks.
+    if (outlook_.placement() == ExpertPlacement::resident)
+      pass.timing.pace = rows <= kMostRecordedRows ? Pace::recorded : Pace::enqueued;
+    if (memory_.vram && !outlook_.plan.needs.device_layouts.empty()) {
+      const uint64_t largest =
+          std::ranges::max(outlook_.plan.needs.device_layouts, {}, &SlotLayout::slot_bytes).slot_bytes;
+      pass.most_experts = std::max<uint64_t>(1, memory_.vram->expert_bytes / std::max<uint64_t>(1, largest));
+    }
+    return pass;
+  }
+
+  [[nodiscard]] uint32_t trial_rows() const {
+    if (!chosen_.is_gpu()) return kTrialRows;
+    const ComputeTimes& token = outlook_.times.gpu;
+    const double longest = std::max({token.dense_layer, token.moe_layer, token.experts});
+    const double rows = longest > 0 ? kTrialTurnSeconds / longest : kGpuTrialRows;
+    return static_cast<uint32_t>(std::clamp<double>(rows, kLeastTrialRows, kGpuTrialRows));
+  }
+
+  Result<ComputeTimes> compute(uint32_t rows, uint32_t position) {
+    return time_compute(context_, outlook_.config, outlook_.plan.model, pass(rows, position), stop_);
+  }
+
+  /// How experts come to where they are computed, and what the CPU would take for them.
+  Result<void> time_ways() {
+    TierTimes& times = outlook_.times;
+    const uint32_t top_k = outlook_.config.top_k;
+    TRY_ASSIGN(times.reads, time_reads(chosen_.host(), context_.files.storage(), expert_shape(outlook_.config),
+                                       outlook_.plan.model.layer_map, top_k, kReadSeconds, stop_));
+    if (!chosen_.is_gpu()) return {};
+    TRY_ASSIGN(times.link, time_link(chosen_.device(), context_.files.checkpoint(),
+                                     {.shape = expert_shape(outlook_.config),
+                                      .experts = outlook_.config.experts,
+                                      .layers = outlook_.plan.expert_layers},
+                                     top_k, kLinkSeconds, stop_));
+    if (outlook_.placement() != ExpertPlacement::tiered) return {};
+    const auto queue = chosen_.host().make_queue();
+    const LoadContext on_host{
+        .device = chosen_.host(), .queue = *queue, .files = context_.files, .fp8_block = context_.fp8_block};
+    TRY_ASSIGN(const ComputeTimes of_host,
+               time_experts(on_host, outlook_.config, outlook_.plan.model, {.rows = 1, .position = 0}, stop_));
+    times.host_expert = of_host.experts / top_k;
+    return {};
+  }
+
+  void expect_on_host(const ComputeTimes& of_prompt, uint32_t rows) {
+    const TierTimes& times = outlook_.times;
+    const auto decode = [&](double rate) {
+      outlook_.decodes.push_back(estimate_decode(outlook_.shape, memory_, times.gpu, times.reads, rate));
+    };
+    decode(memory_.experts == 0 ? 1 : 0);
+    if (options_.hit_rate) {
+      decode(*options_.hit_rate / 100);
+    } else {
+      decode(uniform_hit_rate(memory_));
+      decode(local_hit_rate(memory_));
+    }
+    outlook_.prefill = estimate_prefill(outlook_.shape, memory_, of_prompt, rows, times.reads, prompt_);
+  }
+
+  void expect_on_gpu(const ComputeTimes& of_prompt, uint32_t rows) {
+    outlook_.decodes.push_back(estimate_tiered_decode(outlook_.shape, outlook_.times, {}, {.vram = 1, .ram = 0}));
+    if (outlook_.shape.moe_layers > 0) outlook_.loading_seconds = estimate_loading(memory_, outlook_.times);
+    expect_prompt(of_prompt, rows);
+  }
+
+  void expect_on_tiers(const ComputeTimes& of_prompt, uint32_t rows) {
+    const MissOptions& miss = options_.load.device.miss;
+    const TierTimes& times = outlook_.times;
+    outlook_.decodes.push_back(estimate_cold_decode(outlook_.shape, memory_, times, miss));
+    const auto decode = [&](const TierRates& rates) {
+      outlook_.decodes.push_back(estimate_tiered_decode(outlook_.shape, times, miss, rates));
+    };
+    if (options_.hit_rate) {
+      decode(tier_rates_at(memory_, *options_.hit_rate / 100));
+    } else {
+      decode(uniform_tier_rates(memory_));
+      decode(local_tier_rates(memory_, miss));
+    }
+    expect_prompt(of_prompt, rows);
+  }
+
+  void expect_prompt(const ComputeTimes& of_prompt, uint32_t rows) {
+    TierTimes times = outlook_.times;
+    times.gpu = of_prompt;
+    outlook_.prefill = estimate_gpu_prefill(outlook_.shape, memory_, times, rows, prompt_);
+  }
+
+  ChosenDevice& chosen_;
+  const PlanOptions& options_;
+  Outlook& outlook_;
+  const std::stop_token& stop_;
+  const MemoryPlan& memory_;
+  LoadContext context_;
+  uint32_t prompt_;
+};
+
+/// Fills in shape and everything that is measured and expected. Errors: those of the trials.
+Result<void> measure(ChosenDevice& chosen, CheckpointFiles& files, const PlanOptions& options, Outlook& outlook,
+                     const std::stop_token& stop) {
+  outlook.shape = speed_shape(outlook.config, outlook.plan.model.layer_map);
+  return Measurement(chosen, files, options, outlook, stop).run();
+}
+
+Result<int> run_plan(const PlanOptions& options, format::Process& process) {
+  const std::stop_token stop = process.stop();
+  TRY_ASSIGN(const auto repository, open_place(options.folder, options.load.remote, stop));
+  Outlook outlook;
+  TRY_ASSIGN(outlook.config, read_model_config(*repository, stop));
+  TRY_ASSIGN(auto checkpoint, open_catalogue(*repository, outlook.config.layers, stop));
+  if (auto* place = dynamic_cast<CompletedPlace*>(repository.get())) {
+    outlook.absent = place->absent_weights();
+    outlook.absent_from = place->rest_address();
+  }
+  TRY(refuse_unknown_tensors(checkpoint, outlook.config));
+  TRY_ASSIGN(ChosenDevice chosen,
+             choose_device(options.load.device,
+                           {.threads = options.load.threads, .instruction_set = options.load.instruction_set}));
+  TRY_ASSIGN(const OpenedStorage opened,
+             open_storage(*repository, checkpoint,
+                          {.io = options.load.io, .verify = options.load.verify, .device = &chosen.host()}, stop));
+  CheckpointFiles files(*opened.storage);
+  TRY_ASSIGN(outlook.plan, plan_load(chosen, files, *repository, outlook.config, options.load, stop));
+  outlook.device = chosen.device().description();
+  outlook.precision = chosen.precision();
+  note(chosen.note());
+  TRY(measure(chosen, files, options, outlook, stop));
+  if (options.json) {
+    format::print_json(to_json(outlook, options).dump(2) + "\n");
+    return 0;
+  }
+  format::print_out(to_text(outlook, options));
+  const std::string tight = memory_note(outlook.plan.memory, options.load.policy);
+  if (!tight.empty()) format::print_out("note: " + tight + "\n");
+  return 0;
+}
+
+void add_plan_options(format::OptionTable& table, PlanOptions& options) {
+  table.explain(
+      "Predicts, before anything is loaded, whether a model fits, where its parts will lie and how fast it will run "
+      "here. "
+      "Memory, disk and link are measured for about two seconds.");
+  table.footer(
+      "Example:\n  dsrun plan ./ds-packed --ram 24GB --ctx 8192 --prompt-tokens 500\n\nStatus: 0 it fits, 1 it does "
+      "not (or something failed), 2 wrong usage.");
+  add_folder(table, options.folder);
+  table.add("--prompt-tokens", "N", options.prompt_tokens, format::between(1U, kMostPromptTokens),
+            "Length of the prompt to expect (default: 128)");
+  table.flag("--json", options.json, "As JSON");
+  table.dev("hit-rate", "PERCENT", options.hit_rate, format::between(0.0, 100.0),
+            "share of a token's experts that memory holds (of a GPU that holds some: its memory), as --stats or dsrun "
+            "replay print it (default: two assumptions)");
+  add_draft_options(table, options.drafts);
+  add_model_options(table, options.load);
+}
+
+}  // namespace
+
+Result<void> PlanOptions::complete() {
+  load.speculation = drafts.chosen();
+  return check_model_options(load);
+}
+
+format::Verb plan_verb() {
+  return format::make_verb("plan", "Predict what will lie where and how fast it will run", add_plan_options, run_plan);
+}
+
+}  // namespace dspack::runtime

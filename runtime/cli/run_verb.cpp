@@ -1,0 +1,160 @@
+#include "runtime/cli/run_verb.h"
+
+#include <fmt/format.h>
+
+#include <cstdio>
+
+#include "format/base/size_text.h"
+#include "format/cli/output.h"
+#include "runtime/cli/answer.h"
+#include "runtime/cli/chat.h"
+#include "runtime/cli/loading.h"
+#include "runtime/cli/model_options.h"
+#include "runtime/cli/places.h"
+#include "runtime/cli/verbs.h"
+
+namespace dspack::runtime {
+namespace {
+
+constexpr char kExamples[] = R"(Examples:
+  dsrun ./ds-packed -p "What is the capital of France?"
+  dsrun ./ds-packed -p "Once upon a time" --raw -n 100 --temp 0.7 --seed 1
+  git diff | dsrun ./ds-packed -p - --stats run.json
+  dsrun ./ds-packed                     chat: /help lists its commands
+  dsrun hf://org/ds-packed -p "Hi"      from the Hugging Face Hub; what is fetched is kept (--cache)
+  dsrun ./layers-3-to-5 --absent-from origin -p "Hi"
+                                        a part of a model; the rest is read from its origin
+
+DIR is a packed repository (reshard makes them) or an ordinary checkpoint: a folder, http(s)://..., or a repository on
+the Hub, org/name[@revision] or hf://org/name[@revision]. Only the experts that the router picks are read.)";
+
+/// What is to be answered. Read before the model: a mistake here need not wait for it.
+struct Input {
+  std::string prompt;
+  Conversation conversation;  // instead of the prompt, if there is one
+};
+
+Result<Input> read_input(const RunOptions& options) {
+  Input input;
+  if (options.conversation) {
+    TRY_ASSIGN(input.conversation, read_conversation(*options.conversation));
+    return input;
+  }
+  TRY_ASSIGN(input.prompt, read_prompt(*options.prompt));
+  return input;
+}
+
+Result<std::vector<uint32_t>> encode(const TextModel& text, Input input, const RunOptions& options) {
+  if (!options.conversation) return encode_prompt(text, std::move(input.prompt), options.raw, options.chat);
+  return encode_conversation(text, input.conversation, options.chat);
+}
+
+Result<int> run_generate(const RunOptions& options, const std::stop_token& stop) {
+  TRY_ASSIGN(Sampler sampler, Sampler::make(options.sampler));
+  TRY_ASSIGN(Input input, read_input(options));
+  TRY_ASSIGN(auto loaded, load_model(options.folder, options.load, stop));
+  TRY_ASSIGN(const TextModel text, load_text(*loaded, options.chat, stop));
+  TRY_ASSIGN(const std::vector<uint32_t> tokens, encode(text, std::move(input), options));
+
+  TRY_ASSIGN(Session session, loaded->start_session());
+  AnswerPrinter printer(text.tokenizer(), StopStrings(options.stop));
+  const GenerateOptions generate = generate_options(*loaded, options.max_tokens);
+  TRY_ASSIGN(const Answer answer,
+             session.generate(
+                 tokens, generate, sampler, [&](uint32_t token) { return printer.push(token); }, stop));
+  printer.finish();
+  report_end(answer.reason);
+  TRY(report_stats(*loaded, session, options.stats_file));
+  return answer.reason == StopReason::interrupted ? format::kInterruptedStatus : 0;
+}
+
+/// The same by token ids, for models whose tokenizer is missing or not known.
+Result<int> run_tokens(const RunOptions& options, const std::stop_token& stop) {
+  TRY_ASSIGN(Sampler sampler, Sampler::make(options.sampler));
+  TRY_ASSIGN(const std::vector<uint32_t> tokens, read_tokens(options.tokens));
+  TRY_ASSIGN(auto loaded, load_model(options.folder, options.load, stop));
+  note("token ids in, token ids out: no tokenizer is used");
+  TRY_ASSIGN(Session session, loaded->start_session());
+  const GenerateOptions generate = generate_options(*loaded, options.max_tokens);
+  bool first = true;
+  const auto print = [&](uint32_t token) {
+    format::print_out(fmt::format("{}{}", first ? "" : " ", token));
+    (void)std::fflush(stdout);  // a person reads along; a failure is noticed at the end
+    first = false;
+    return true;
+  };
+  TRY_ASSIGN(const Answer answer, session.generate(tokens, generate, sampler, print, stop));
+  format::print_out("\n");
+  report_end(answer.reason);
+  TRY(report_stats(*loaded, session, options.stats_file));
+  return answer.reason == StopReason::interrupted ? format::kInterruptedStatus : 0;
+}
+
+Result<int> run(const RunOptions& options, format::Process& process) {
+  if (options.tokens.is_given()) return run_tokens(options, process.stop());
+  if (options.prompt || options.conversation) return run_generate(options, process.stop());
+  return run_chat(options);
+}
+
+Result<void> add_stop(std::vector<std::string>& stop, const std::string& text) {
+  if (text.empty()) return invalid("the text is empty");
+  stop.push_back(text);
+  return {};
+}
+
+void add_prompt_options(format::OptionTable& table, RunOptions& options) {
+  table.heading("Prompt and answer");
+  auto prompt = table.add("-p,--prompt", "TEXT", options.prompt, "What to answer; - reads it from standard input");
+  auto conversation = table.add("--chat", "FILE.json", options.conversation,
+                                "A conversation to answer, as JSON; - reads it from standard input");
+  conversation.excludes(prompt);
+  auto tokens =
+      add_tokens(table, options.tokens, "The prompt as token ids; the answer is ids, too, and no tokenizer is needed");
+  tokens.excludes(prompt).excludes(conversation);
+  table.flag("--raw", options.raw, "Continue the prompt as it is, without the chat template");
+  add_chat_options(table, options.chat);
+  table.add("-n", "N", options.max_tokens, format::any_number<uint32_t>(),
+            "Maximum length of the answer in tokens (default: until it ends)");
+  table
+      .each(
+          "--stop", "TEXT", [&options](const std::string& text) { return add_stop(options.stop, text); },
+          "End the answer before this text. May be repeated")
+      .excludes(tokens);
+}
+
+void add_run_options(format::OptionTable& table, RunOptions& options) {
+  table.explain("Runs mixture-of-experts models of the DeepSeek-V3 kind.");
+  table.footer(kExamples);
+  add_folder(table, options.folder);
+  add_prompt_options(table, options);
+  add_sampling_options(table, options.sampler);
+  add_draft_options(table, options.drafts);
+  add_model_options(table, options.load);
+  add_route_options(table, options.load);
+  table.add("--stats", "FILE.json", options.stats_file, "Write speed, bytes, experts read and files opened for them");
+  table.heading("Places");
+  table.add(
+      "--max-fetch", "BYTES", options.load.max_fetch, parse_size,
+      "Upper bound on the bytes of routed experts read from disk or network for a prompt and its answer, re-reads "
+      "included: a prompt that is expected to need more is refused, and a run that exceeds it ends with status 1");
+  table.dev(
+      "prefetch", "auto|off|on", options.load.prefetch,
+      format::one_of<PrefetchMode>(
+          {{"auto", PrefetchMode::automatic}, {"off", PrefetchMode::off}, {"on", PrefetchMode::on}}),
+      "read experts that the next layer is likely to pick while the disk is idle; auto (default): as long as it is "
+      "measured to pay");
+}
+
+}  // namespace
+
+Result<void> RunOptions::complete() {
+  load.speculation = drafts.chosen();
+  if (raw && !prompt) return invalid("--raw needs a prompt to continue; give one with -p");
+  return check_model_options(load);
+}
+
+format::Verb run_verb() {
+  return format::make_verb("", "Answer a prompt, or chat where none is given", add_run_options, run);
+}
+
+}  // namespace dspack::runtime

@@ -1,0 +1,53 @@
+#include "runtime/cli/traced_pass.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "runtime/cli/loading.h"
+#include "runtime/cli/model_options.h"
+#include "runtime/cli/places.h"
+#include "runtime/generate/session.h"
+
+namespace dspack::runtime {
+
+void add_pass_tokens(format::OptionTable& table, PassTokens& tokens) {
+  auto ids = add_tokens(table, tokens);
+  table.add("-p,--prompt", "TEXT", tokens.prompt, "A question; - reads it from standard input").excludes(ids);
+  table.flag("--raw", tokens.raw, "Take the text as it is, without the chat template").excludes(ids);
+}
+
+void add_pass_model_options(format::OptionTable& table, LoadOptions& load) {
+  add_model_options(table, load, "Positions to keep room for (default: as many as there are tokens)");
+}
+
+Result<std::vector<uint32_t>> tokens_of(const PassTokens& asked, const std::string& folder, const RemoteAccess& remote,
+                                        const std::stop_token& stop) {
+  if (!asked.prompt) return read_tokens(asked);
+  TRY_ASSIGN(std::string prompt, read_prompt(*asked.prompt));
+  TRY_ASSIGN(auto repository, open_place(folder, remote, stop));
+  TRY_ASSIGN(const TextModel text, TextModel::load(*repository, stop));
+  return encode_prompt(text, std::move(prompt), asked.raw, {});
+}
+
+Result<std::unique_ptr<LoadedModel>> load_for(const std::string& folder, LoadOptions options,
+                                              std::span<const uint32_t> tokens, const std::stop_token& stop) {
+  if (!options.context) options.context = static_cast<uint32_t>(std::max<size_t>(tokens.size(), 1));
+  TRY_ASSIGN(auto loaded, load_model(folder, options, stop));
+  const uint32_t most = loaded->model().max_rows();
+  if (tokens.size() <= most || tokens.size() > loaded->model().context()) return loaded;  // the session tells
+  return Error{ErrorKind::invalid, fmt::format("{} tokens; all of them must go through the model at once, which takes "
+                                               "at most {}",
+                                               tokens.size(), most)};
+}
+
+Result<void> run_traced(LoadedModel& loaded, std::span<const uint32_t> tokens, Trace& trace,
+                        const std::stop_token& stop) {
+  TRY_ASSIGN(Session session, loaded.start_session());
+  auto done = session.logits(
+      tokens, 0, [](std::span<const float>) {}, stop, &trace);
+  TRY(trace.status());  // what it was that ended the pass
+  return done;
+}
+
+}  // namespace dspack::runtime

@@ -1,0 +1,150 @@
+#include "runtime/generate/token_picker.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+
+#include "kernels/sample_weights.h"
+
+namespace dspack::runtime {
+
+Result<std::unique_ptr<TokenPicker>> TokenPicker::make(const Model& model, Scratch& scratch) {
+  std::unique_ptr<TokenPicker> picker(new TokenPicker(model, scratch));
+  if (model.device().is_host()) return picker;
+  ScratchPlan plan;
+  const uint64_t choices = plan.add(kMostRecordedRows);
+  const uint64_t draw = plan.add(sizeof(TokenDraw) / sizeof(float));
+  TRY_ASSIGN(picker->memory_, model.device().allocate(plan.size_bytes()));
+  picker->choices_ = {.buffer = picker->memory_.get(), .offset_bytes = choices};
+  picker->draw_place_ = {.buffer = picker->memory_.get(), .offset_bytes = draw};
+  return picker;
+}
+
+// How `sampler` is going to draw the next token, if the context has no say in it.
+std::optional<TokenDraw> TokenPicker::draw_of(Sampler& sampler) {
+  const auto settings = sampler.drawn_as_they_stand();
+  if (!settings) return std::nullopt;
+  return TokenDraw{.settings = *settings, .uniform = sampler.next_uniform()};
+}
+
+bool TokenPicker::can_draw() const {
+  return model_.config().vocab <= kernels::kMostSampled;
+}
+
+PassEnd* TokenPicker::end_of_pass(uint32_t rows, const std::optional<TokenDraw>& draw) {
+  if (memory_ == nullptr || rows > kMostRecordedRows) return nullptr;
+  ending_ = {.choice = Choice::highest, .rows = rows, .draw = std::nullopt};
+  if (draw && rows == 1 && can_draw()) ending_ = {.choice = Choice::drawn, .rows = rows, .draw = draw};
+  return this;
+}
+
+void TokenPicker::prepare() {
+  draw_.reset();
+  if (ending_.draw) upload(*ending_.draw);
+  scored_rows_ = ending_.rows;
+  scored_generation_ = scratch_.generation();
+}
+
+void TokenPicker::enqueue(const kernels::Rows& final) {
+  score(final, model_.head(), ending_.choice);
+}
+
+// At most kMostRecordedRows rows.
+void TokenPicker::score(const kernels::Rows& final, const Linear& head, Choice choice) {
+  model_.score(final, head, scratch_);
+  const kernels::Rows logits = model_.score_rows(scratch_, final.rows);
+  if (choice == Choice::highest) return queue_.argmax(logits, choices_);
+  queue_.sample({.logits = logits,
+                 .settings = draw_place_.at(offsetof(TokenDraw, settings)),
+                 .uniforms = draw_place_.at(offsetof(TokenDraw, uniform)),
+                 .ids = choices_});
+}
+
+// Borrows draw_ until the queue is synchronised.
+void TokenPicker::upload(const TokenDraw& draw) {
+  draw_ = draw;
+  queue_.upload(draw_place_, std::as_bytes(std::span(&*draw_, 1)));
+}
+
+std::vector<uint32_t> TokenPicker::chosen(uint32_t first, uint32_t rows) {
+  std::vector<uint32_t> tokens(rows);
+  queue_.download(std::as_writable_bytes(std::span(tokens)), choices_.at(uint64_t{first} * sizeof(uint32_t)));
+  queue_.synchronize();
+  return tokens;
+}
+
+std::optional<uint32_t> TokenPicker::scored_at(const kernels::Rows& final) const {
+  if (scored_rows_ == 0 || scored_generation_ != scratch_.generation()) return std::nullopt;
+  const kernels::Slice begin = model_.final_rows(scratch_, 1).data;
+  if (final.data.buffer != begin.buffer || final.data.offset_bytes < begin.offset_bytes) return std::nullopt;
+  const uint64_t first =
+      (final.data.offset_bytes - begin.offset_bytes) / (uint64_t{model_.config().hidden} * sizeof(float));
+  if (first + final.rows > scored_rows_) return std::nullopt;
+  return static_cast<uint32_t>(first);
+}
+
+std::optional<std::vector<uint32_t>> TokenPicker::likeliest(const kernels::Rows& final) {
+  return likeliest(final, model_.head());
+}
+
+std::optional<std::vector<uint32_t>> TokenPicker::likeliest(const kernels::Rows& final, const Linear& head) {
+  if (memory_ == nullptr || final.rows > kMostRecordedRows) return std::nullopt;
+  std::optional<uint32_t> first = &head == &model_.head() ? scored_at(final) : std::nullopt;
+  if (!first || draw_) {
+    scored_rows_ = 0;  // their place is taken
+    draw_.reset();
+    score(final, head, Choice::highest);
+    first = 0;
+  }
+  const std::vector<uint32_t> tokens = chosen(*first, final.rows);
+  // Infinity and NaN are the largest there are, so it is enough to look at these.
+  std::vector<float> highest(tokens.size());
+  const kernels::Rows logits = model_.score_rows(scratch_, kMostRecordedRows);
+  for (uint32_t row = 0; row < final.rows; ++row) {
+    DSPACK_CHECK(tokens[row] < model_.config().vocab, "the highest of other logits");
+    queue_.download(std::as_writable_bytes(std::span(highest).subspan(row, 1)),
+                    rows_of(logits, *first + row, 1).data.at(uint64_t{tokens[row]} * sizeof(float)));
+  }
+  queue_.synchronize();
+  const bool are_finite = std::ranges::all_of(highest, [](float logit) { return std::isfinite(logit); });
+  return are_finite ? std::optional(tokens) : std::nullopt;
+}
+
+std::optional<uint32_t> TokenPicker::drawn(const kernels::Rows& final, const TokenDraw& draw) {
+  DSPACK_CHECK(final.rows == 1, "one hidden state at a time");
+  if (memory_ == nullptr || !can_draw()) return std::nullopt;
+  std::optional<uint32_t> row = scored_at(final);
+  if (!row || draw_ != draw) {
+    scored_rows_ = 0;  // their place is taken
+    upload(draw);
+    score(final, model_.head(), Choice::drawn);
+    row = 0;
+  }
+  const uint32_t token = chosen(*row, 1).front();
+  return token == kernels::kNoToken ? std::nullopt : std::optional(token);
+}
+
+void TokenPicker::logits(const kernels::Rows& final, std::span<float> into, Trace* trace) {
+  const std::optional<uint32_t> scored = scored_at(final);
+  if (!scored) return model_.logits(final, model_.head(), scratch_, into, trace);
+  DSPACK_CHECK(into.size() == size_t{final.rows} * model_.config().vocab, "no place for the logits");
+  const kernels::Rows logits = model_.score_rows(scratch_, kMostRecordedRows);
+  queue_.download(std::as_writable_bytes(into), rows_of(logits, *scored, final.rows).data);
+  queue_.synchronize();
+}
+
+Result<uint32_t> TokenPicker::pick(const kernels::Rows& final, std::span<const uint32_t> context, Sampler& sampler) {
+  if (sampler.takes_highest()) {
+    if (const auto tokens = likeliest(final)) return tokens->front();
+  } else if (const auto draw = draw_of(sampler)) {
+    if (const auto token = drawn(final, *draw)) {
+      (void)sampler.uniform();  // this number has been used
+      return *token;
+    }
+  }
+  logits_.resize(model_.config().vocab);
+  logits(final, logits_);
+  return sampler.sample(logits_, context);
+}
+
+}  // namespace dspack::runtime

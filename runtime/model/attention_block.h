@@ -1,0 +1,84 @@
+// What a layer's attention is to the rest of the model: weights, named planes of the KV cache, scratch memory, and a
+// run. A pass may hold rows of several sequences: projections take all of its rows at once, while each row attends to
+// the cache of its own sequence alone.
+// Threads: single-thread. Lifetime: a block borrows the configuration and, once they are loaded, its layer's weights.
+// Errors: those of finding weights.
+#pragma once
+
+#include <algorithm>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "runtime/model/config.h"
+#include "runtime/model/kv_cache.h"
+#include "runtime/model/recorded_pass.h"
+#include "runtime/model/trace.h"
+#include "runtime/weights/weight_group.h"
+
+namespace dspack::runtime {
+
+/// Consecutive rows of a pass that are one sequence's next positions.
+struct PassPart {
+  const KvCache* cache = nullptr;
+  uint32_t rows = 0;
+  PassPosition position;  // of the first row; live only where the pass has a single part
+};
+
+/// Calls visit(part, at) for each part of rows [first, first + count) of a pass, in order; `part` is cut to these rows,
+/// and its rows begin at row `at`, counted from `first`.
+template <class Visit>
+void for_each_part(std::span<const PassPart> parts, uint32_t first, uint32_t count, const Visit& visit) {
+  uint32_t begin = 0;
+  for (const PassPart& part : parts) {
+    const uint32_t from = std::max(begin, first);
+    const uint32_t to = std::min(begin + part.rows, first + count);
+    if (from < to) {
+      PassPart cut = part;
+      cut.rows = to - from;
+      cut.position.first += from - begin;
+      visit(cut, from - first);
+    }
+    begin += part.rows;
+  }
+}
+
+struct AttentionOptions {
+  Dtype cache_dtype = Dtype::f32;  // f32 (exact), bf16, f16 or f8_e4m3
+  uint32_t wave_rows = 1;          // rows of one run at most
+};
+
+class AttentionBlock {
+ public:
+  virtual ~AttentionBlock() = default;
+
+  /// What the layer keeps of each position.
+  [[nodiscard]] virtual std::vector<CachePlane> cache_planes() const = 0;
+  /// Memory for a run; runs of all layers can share it.
+  [[nodiscard]] virtual uint64_t scratch_bytes() const = 0;
+  /// The largest calls of a run over caches of so many positions.
+  [[nodiscard]] virtual kernels::WorkspaceShape workspace(uint32_t positions) const = 0;
+  /// Adds the weights of layer "model.layers.3" to its group. The block stays where it is until the group is loaded or
+  /// bound.
+  [[nodiscard]] virtual Result<void> add_weights(WeightGroup& group, const std::string& layer_name) = 0;
+
+  struct Input {
+    kernels::Rows x;                  // [rows, hidden], normalised; at most wave_rows
+    std::span<const PassPart> parts;  // of the whole pass
+    uint32_t first_row = 0;           // of x in the pass
+    uint32_t layer = 0;               // in the pass, as the caches count
+    kernels::Slice cos_sin;           // see kernels::RopeArgs
+    kernels::Slice scratch;           // scratch_bytes()
+  };
+  /// Stores the rows in their sequences' caches and attends: y [rows, hidden]. At a live position: at most
+  /// kMostRecordedRows rows.
+  virtual void run(kernels::Queue& queue, const Input& input, const kernels::Rows& y,
+                   const TraceScope& trace = {}) const = 0;
+};
+
+/// The attention of a model's layers, without weights yet. Borrows `config`.
+[[nodiscard]] std::unique_ptr<AttentionBlock> make_attention(const ModelConfig& config,
+                                                             const AttentionOptions& options);
+
+}  // namespace dspack::runtime

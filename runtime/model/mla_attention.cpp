@@ -1,0 +1,196 @@
+#include "runtime/model/mla_attention.h"
+
+#include "runtime/model/rope.h"
+#include "runtime/model/scratch.h"
+
+namespace dspack::runtime {
+
+namespace {
+
+// The norms of the latents use this epsilon whatever rms_norm_eps says: neither reference passes it on to them.
+constexpr float kLatentEpsilon = 1e-6F;
+
+uint32_t head_rows(const ModelConfig& config) {
+  return config.nope_dim + config.value_dim;
+}
+
+kernels::Rows dense_rows(kernels::Slice data, uint32_t rows, uint32_t cols) {
+  return {.data = data, .rows = rows, .cols = cols, .stride = cols};
+}
+
+}  // namespace
+
+std::unique_ptr<AttentionBlock> make_attention(const ModelConfig& config, const AttentionOptions& options) {
+  return std::make_unique<MlaAttention>(config, options);
+}
+
+MlaAttention::MlaAttention(const ModelConfig& config, const AttentionOptions& options)
+    : config_(config), options_(options), scale_(attention_scale(config.rope, config.query_dim())) {
+  ScratchPlan plan;
+  const uint64_t rows = options.wave_rows;
+  const uint64_t heads = rows * config.heads;
+  q_latent_at_ = plan.add(rows * config.q_rank);
+  q_at_ = plan.add(heads * config.query_dim());
+  absorbed_at_ = plan.add(heads * config.kv_rank);
+  attended_at_ = plan.add(heads * config.kv_rank);
+  heads_at_ = plan.add(heads * config.value_dim);
+  new_rows_at_ = plan.add(rows * config.cache_dim());
+  scratch_bytes_ = plan.size_bytes();
+}
+
+std::vector<CachePlane> MlaAttention::cache_planes() const {
+  return {{.name = kLatents,
+           .width = config_.cache_dim(),
+           .dtype = options_.cache_dtype,
+           .row_bytes = kernels::cache_row_bytes(options_.cache_dtype, config_.cache_shape())}};
+}
+
+kernels::WorkspaceShape MlaAttention::workspace(uint32_t positions) const {
+  return {.rows = options_.wave_rows,
+          .heads = config_.heads,
+          .latent_dim = config_.kv_rank,
+          .rope_dim = config_.rope_dim,
+          .positions = positions};
+}
+
+Result<void> MlaAttention::add_weights(WeightGroup& group, const std::string& layer_name) {
+  const std::string prefix = layer_name + ".self_attn.";
+  const uint32_t q_out = config_.heads * config_.query_dim();
+  if (config_.q_rank == 0) {
+    TRY(group.add_linear(&q_b_, prefix + "q_proj.weight", q_out, config_.hidden));
+  } else {
+    TRY(group.add_linear(&q_a_, prefix + "q_a_proj.weight", config_.q_rank, config_.hidden));
+    TRY(group.add_vector(&q_norm_, prefix + "q_a_layernorm.weight", config_.q_rank));
+    TRY(group.add_linear(&q_b_, prefix + "q_b_proj.weight", q_out, config_.q_rank));
+  }
+  TRY(group.add_linear(&kv_a_, prefix + "kv_a_proj_with_mqa.weight", config_.cache_dim(), config_.hidden));
+  TRY(group.add_vector(&kv_norm_, prefix + "kv_a_layernorm.weight", config_.kv_rank));
+  TRY(group.add_linear(&kv_b_, prefix + "kv_b_proj.weight", config_.heads * head_rows(config_), config_.kv_rank));
+  return group.add_linear(&o_, prefix + "o_proj.weight", config_.hidden, config_.heads * config_.value_dim);
+}
+
+// Rotates the last rope_dim values of each head, each row as its position says.
+void MlaAttention::rotate(kernels::Queue& queue, const Input& input, const kernels::Rows& rows, uint32_t heads) const {
+  const uint32_t width = rows.cols / heads;
+  for_each_part(input.parts, input.first_row, rows.rows, [&](const PassPart& part, uint32_t at) {
+    queue.rope({.data = rows_of(rows, at, part.rows).data.at(uint64_t{width - config_.rope_dim} * sizeof(float)),
+                .rows = part.rows,
+                .heads = heads,
+                .dim = config_.rope_dim,
+                .head_stride = width,
+                .row_stride = rows.stride,
+                .first_position = part.position.first,
+                .cos_sin = input.cos_sin,
+                .live = part.position.live});
+  });
+}
+
+// kv_a's output is the cache's row as it is: latent, then rotary key. The latent is normalised and the key rotated in
+// the cache itself where that is FP32 and all rows have one known place there; else before they are stored in it.
+void MlaAttention::fill_cache(kernels::Queue& queue, const Input& input, const TraceScope& trace) const {
+  kernels::Rows rows = dense_rows(input.scratch.at(new_rows_at_), input.x.rows, config_.cache_dim());
+  bool in_place = false;
+  for_each_part(input.parts, input.first_row, input.x.rows, [&](const PassPart& part, uint32_t) {
+    const CacheRows cache = part.cache->rows(input.layer, kLatents);
+    DSPACK_CHECK(cache.dtype == options_.cache_dtype, "a cache of another type");
+    DSPACK_CHECK(part.position.live.empty() || part.rows <= kMostRecordedRows, "too many rows at a live position");
+    if (cache.dtype != Dtype::f32 || part.rows != input.x.rows || !part.position.live.empty()) return;
+    in_place = true;
+    rows.data = cache.at(part.position.first);
+  });
+  apply(kv_a_, queue, input.x, rows, trace, "kv_a_proj_with_mqa");
+  kernels::Rows latent = rows;
+  latent.cols = config_.kv_rank;
+  normalise(queue, latent, kv_norm_, kLatentEpsilon, latent, trace, "kv_a_layernorm");
+  rotate(queue, input, rows, 1);
+  if (in_place) return;
+  for_each_part(input.parts, input.first_row, input.x.rows, [&](const PassPart& part, uint32_t at) {
+    const kernels::Slice stored = part.cache->rows(input.layer, kLatents).at(part.position.first);
+    kernels::LivePosition live = part.position.live;  // `stored` counts position.first already
+    if (!live.empty()) live.limit -= part.position.first;
+    const kernels::Rows from = rows_of(rows, at, part.rows);
+    if (options_.cache_dtype == Dtype::f8_e4m3) return queue.store_latents(stored, config_.cache_shape(), from, live);
+    queue.store_rows(stored, options_.cache_dtype, from, live);
+  });
+}
+
+// Each head's query is [nope | rope]; the second part is rotated in place.
+void MlaAttention::make_queries(kernels::Queue& queue, const Input& input, const TraceScope& trace) const {
+  const kernels::Rows q = dense_rows(input.scratch.at(q_at_), input.x.rows, config_.heads * config_.query_dim());
+  if (config_.q_rank == 0) {
+    apply(q_b_, queue, input.x, q, trace, "q_proj");
+  } else {
+    const kernels::Rows latent = dense_rows(input.scratch.at(q_latent_at_), input.x.rows, config_.q_rank);
+    apply(q_a_, queue, input.x, latent, trace, "q_a_proj");
+    normalise(queue, latent, q_norm_, kLatentEpsilon, latent, trace, "q_a_layernorm");
+    apply(q_b_, queue, latent, q, trace, "q_b_proj");
+  }
+  rotate(queue, input, q, config_.heads);
+}
+
+kernels::HeadLinearArgs MlaAttention::heads_of_kv_b(uint32_t rows) const {
+  kernels::HeadLinearArgs args;
+  args.weight = kv_b_.weight();
+  args.heads = config_.heads;
+  args.head_rows = head_rows(config_);
+  args.rows = rows;
+  return args;
+}
+
+void MlaAttention::attend(kernels::Queue& queue, const Input& input) const {
+  const uint32_t q_width = config_.heads * config_.query_dim();
+  const uint32_t latent_width = config_.heads * config_.kv_rank;
+  const uint32_t value_width = config_.heads * config_.value_dim;
+
+  kernels::HeadLinearArgs absorb = heads_of_kv_b(input.x.rows);
+  absorb.rows_used = config_.nope_dim;
+  absorb.x = input.scratch.at(q_at_);
+  absorb.x_row_stride = q_width;
+  absorb.x_head_stride = config_.query_dim();
+  absorb.y = input.scratch.at(absorbed_at_);
+  absorb.y_row_stride = latent_width;
+  absorb.y_head_stride = config_.kv_rank;
+  queue.head_linear_transposed(absorb);
+
+  for_each_part(input.parts, input.first_row, input.x.rows, [&](const PassPart& part, uint32_t at) {
+    const auto row = [&](uint64_t place, uint32_t width) {
+      return input.scratch.at(place + uint64_t{at} * width * sizeof(float));
+    };
+    queue.mla_attend({.query_latent = row(absorbed_at_, latent_width),
+                      .query_rope = row(q_at_, q_width).at(uint64_t{config_.nope_dim} * sizeof(float)),
+                      .cache = part.cache->rows(input.layer, kLatents).data,
+                      .out = row(attended_at_, latent_width),
+                      .rows = part.rows,
+                      .heads = config_.heads,
+                      .latent_dim = config_.kv_rank,
+                      .rope_dim = config_.rope_dim,
+                      .rope_row_stride = q_width,
+                      .rope_head_stride = config_.query_dim(),
+                      .first_position = part.position.first,
+                      .scale = scale_,
+                      .cache_dtype = options_.cache_dtype,
+                      .live = part.position.live});
+  });
+
+  kernels::HeadLinearArgs values = heads_of_kv_b(input.x.rows);
+  values.first_row = config_.nope_dim;
+  values.rows_used = config_.value_dim;
+  values.x = input.scratch.at(attended_at_);
+  values.x_row_stride = latent_width;
+  values.x_head_stride = config_.kv_rank;
+  values.y = input.scratch.at(heads_at_);
+  values.y_row_stride = value_width;
+  values.y_head_stride = config_.value_dim;
+  queue.head_linear(values);
+}
+
+void MlaAttention::run(kernels::Queue& queue, const Input& input, const kernels::Rows& y,
+                       const TraceScope& trace) const {
+  fill_cache(queue, input, trace);
+  make_queries(queue, input, trace);
+  attend(queue, input);
+  const kernels::Rows heads = dense_rows(input.scratch.at(heads_at_), input.x.rows, config_.heads * config_.value_dim);
+  apply(o_, queue, heads, y, trace, "o_proj");
+}
+
+}  // namespace dspack::runtime

@@ -1,0 +1,46 @@
+// Multi-head latent attention in its absorbed form: queries are carried into the latent space, so that the cache holds
+// one latent and one rotary key per token, shared by all heads, and keys and values are never expanded.
+// Threads, lifetime, errors: attention_block.h. Source: DeepSeek-V3 inference/model.py, MLA.
+#pragma once
+
+#include "runtime/model/attention_block.h"
+
+namespace dspack::runtime {
+
+class MlaAttention final : public AttentionBlock {
+ public:
+  /// The only plane: the normalised latent and the rotated key of a position, in FP32 (exact) or rounded to BF16, F16
+  /// or FP8 (kernels/latent_rows.h).
+  static constexpr std::string_view kLatents = "latent";
+
+  MlaAttention(const ModelConfig& config, const AttentionOptions& options);
+
+  [[nodiscard]] std::vector<CachePlane> cache_planes() const override;
+  [[nodiscard]] uint64_t scratch_bytes() const override { return scratch_bytes_; }
+  [[nodiscard]] kernels::WorkspaceShape workspace(uint32_t positions) const override;
+  [[nodiscard]] Result<void> add_weights(WeightGroup& group, const std::string& layer_name) override;
+  void run(kernels::Queue& queue, const Input& input, const kernels::Rows& y, const TraceScope& trace) const override;
+
+ private:
+  void fill_cache(kernels::Queue& queue, const Input& input, const TraceScope& trace) const;
+  void make_queries(kernels::Queue& queue, const Input& input, const TraceScope& trace) const;
+  void attend(kernels::Queue& queue, const Input& input) const;
+  void rotate(kernels::Queue& queue, const Input& input, const kernels::Rows& rows, uint32_t heads) const;
+  [[nodiscard]] kernels::HeadLinearArgs heads_of_kv_b(uint32_t rows) const;
+
+  const ModelConfig& config_;
+  AttentionOptions options_;
+  float scale_;
+  uint64_t q_latent_at_, q_at_, absorbed_at_, attended_at_, heads_at_, new_rows_at_;  // in the scratch memory
+  uint64_t scratch_bytes_;
+
+  Linear q_a_;              // [q_rank, hidden]; empty where there is no q_rank
+  kernels::Slice q_norm_;   // [q_rank]
+  Linear q_b_;              // [heads * query_dim, q_rank], or q_proj [.., hidden] where there is no q_rank
+  Linear kv_a_;             // [kv_rank + rope_dim, hidden]
+  kernels::Slice kv_norm_;  // [kv_rank]
+  Linear kv_b_;             // [heads * (nope_dim + value_dim), kv_rank]
+  Linear o_;                // [hidden, heads * value_dim]
+};
+
+}  // namespace dspack::runtime

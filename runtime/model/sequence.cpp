@@ -1,0 +1,54 @@
+#include "runtime/model/sequence.h"
+
+#include <algorithm>
+
+#include "runtime/model/scratch.h"
+
+namespace dspack::runtime {
+
+kernels::Rows MtpState::residuals(uint32_t first, uint32_t count) const {
+  const kernels::Rows all{.data = {.buffer = residuals_.get(), .offset_bytes = 0},
+                          .rows = cache_.capacity(),
+                          .cols = hidden_,
+                          .stride = hidden_};
+  return rows_of(all, first, count);
+}
+
+void MtpState::observe(const kernels::Rows& residual) {
+  DSPACK_CHECK(residual.rows <= cache_.capacity() - cache_.length() - pending_, "more positions than the context has");
+  queue_->copy(residuals(pending_, residual.rows).data, residual.data,
+               uint64_t{residual.rows} * hidden_ * sizeof(float));
+  pending_ += residual.rows;
+  caught_up_ = 0;
+}
+
+void MtpState::truncate(uint32_t length) {
+  if (length >= cache_.length()) {
+    pending_ = std::min(pending_, length - cache_.length());
+    return;
+  }
+  cache_.truncate(length);
+  pending_ = 0;
+  caught_up_ = 0;
+}
+
+void MtpState::undo_catch_up() {
+  DSPACK_CHECK(pending_ == 0 && caught_up_ <= cache_.length(), "nothing to take back");
+  cache_.truncate(cache_.length() - caught_up_);
+  pending_ = caught_up_;
+  caught_up_ = 0;
+}
+
+void Sequence::truncate(uint32_t length) {
+  cache_.truncate(length);
+  tokens_.resize(length);
+  if (mtp_) mtp_->truncate(length);
+}
+
+void Sequence::append(std::span<const uint32_t> tokens, const kernels::Rows& residual) {
+  cache_.advance(static_cast<uint32_t>(tokens.size()));
+  tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
+  if (mtp_) mtp_->observe(residual);
+}
+
+}  // namespace dspack::runtime

@@ -1,0 +1,92 @@
+// One conversation as the model sees it: its KV cache, the tokens in it, the passes that were recorded over that cache,
+// and what the MTP module keeps of it. Models and modules are shared; a sequence belongs to who made it
+// (Model::make_sequence) and is changed by passes alone.
+// Threads: single-thread. Lifetime: owns its memory; borrows the queue of the model that made it and must go before it.
+// Errors: none.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "runtime/model/kv_cache.h"
+#include "runtime/model/recorded_pass.h"
+
+namespace dspack::runtime {
+
+/// What the MTP module (mtp.h) keeps of a sequence: a KV cache of one layer, which must hold every past position, and
+/// the main model's residuals of the positions that the module has not read yet, so that it can catch up in one batch
+/// when drafting starts.
+class MtpState {
+ public:
+  /// Positions that the module has read.
+  [[nodiscard]] uint32_t length() const { return cache_.length(); }
+  /// Positions that the main model has passed since.
+  [[nodiscard]] uint32_t pending() const { return pending_; }
+  /// The residuals of the pending positions, FP32 [pending, hidden].
+  [[nodiscard]] kernels::Rows pending_residuals() const { return residuals(0, pending_); }
+
+  /// The main model's cache was cut to `length` positions, or drafts are to be forgotten. Where that cuts into
+  /// positions that the module has read, the last one left stays as it was read, with the token that then followed: it
+  /// can make a draft worse, never an answer.
+  void truncate(uint32_t length);
+  /// As before the last catching up, for a second look at the same positions: they are pending again.
+  void undo_catch_up();
+
+  [[nodiscard]] uint64_t cache_bytes() const { return cache_.size_bytes(); }
+  [[nodiscard]] uint64_t residual_bytes() const { return residuals_->size_bytes(); }
+  /// Of the residuals of so many positions.
+  [[nodiscard]] static uint64_t residual_bytes_for(uint32_t hidden, uint64_t positions) {
+    return positions * hidden * sizeof(float);
+  }
+
+ private:
+  friend class Model;
+  friend class MtpModule;
+  friend class Sequence;
+  MtpState(kernels::Queue& queue, KvCache cache, std::unique_ptr<kernels::Buffer> residuals, uint32_t hidden)
+      : queue_(&queue),
+        cache_(std::move(cache)),
+        residuals_(std::move(residuals)),
+        hidden_(hidden),
+        recorded_(queue, cache_.capacity()) {}
+  void observe(const kernels::Rows& residual);
+  [[nodiscard]] kernels::Rows residuals(uint32_t first, uint32_t count) const;
+
+  kernels::Queue* queue_;
+  KvCache cache_;
+  std::unique_ptr<kernels::Buffer> residuals_;  // FP32 [capacity, hidden]
+  uint32_t hidden_;
+  RecordedPass recorded_;  // of the module's layer
+  uint32_t pending_ = 0;
+  uint32_t caught_up_ = 0;  // positions of the last catch_up
+};
+
+class Sequence {
+ public:
+  [[nodiscard]] uint32_t capacity() const { return cache_.capacity(); }
+  /// Positions that hold a token.
+  [[nodiscard]] uint32_t length() const { return cache_.length(); }
+  [[nodiscard]] std::span<const uint32_t> tokens() const { return tokens_; }
+  /// Forgets all positions from `length` on.
+  void truncate(uint32_t length);
+
+  [[nodiscard]] const KvCache& cache() const { return cache_; }
+  /// nullptr: it was made without, and the MTP module cannot draft for it.
+  [[nodiscard]] MtpState* mtp() { return mtp_ ? &*mtp_ : nullptr; }
+  [[nodiscard]] const MtpState* mtp() const { return mtp_ ? &*mtp_ : nullptr; }
+
+ private:
+  friend class Model;
+  Sequence(kernels::Queue& queue, KvCache cache) : cache_(std::move(cache)), recorded_(queue, cache_.capacity()) {}
+  /// A pass has gone through all layers and left `residual` [tokens, hidden].
+  void append(std::span<const uint32_t> tokens, const kernels::Rows& residual);
+
+  KvCache cache_;
+  std::vector<uint32_t> tokens_;
+  RecordedPass recorded_;  // of all layers
+  std::optional<MtpState> mtp_;
+};
+
+}  // namespace dspack::runtime

@@ -1,0 +1,77 @@
+#include <fmt/format.h>
+
+#include "format/base/checked.h"
+#include "runtime/weights/weight_format.h"
+
+namespace dspack::runtime {
+
+namespace {
+
+// "scale" is how DeepSeek's own conversion names it. input_scale and activation_scale are factors with which other
+// programs round activations to FP8; here activations stay FP32, which is what they approximate, so they are not read.
+constexpr std::array<std::string_view, 6> kFp8Suffixes = {"weight", "weight_scale_inv", "weight_scale",
+                                                          "scale",  "input_scale",      "activation_scale"};
+
+// The block length of a side of `length` values under `count` scales; 0 when several lengths are possible or none is.
+// A released block length is a power of two, so at most one of the candidates counts.
+uint32_t block_length(uint32_t length, uint64_t count) {
+  if (count == 1) return length;
+  if (count == length) return 1;
+  uint32_t found = 0;
+  for (uint32_t block = 2; block < length; block *= 2) {
+    if (ceil_div(length, block) != count) continue;
+    if (found != 0) return 0;
+    found = block;
+  }
+  return found;
+}
+
+// The scales' shape as rows and columns: a scalar, [1] and [out] mean per tensor and per channel.
+std::optional<std::pair<uint64_t, uint64_t>> scale_grid(const std::vector<uint64_t>& shape) {
+  if (shape.empty()) return std::pair<uint64_t, uint64_t>{1, 1};
+  if (shape.size() == 1) return std::pair<uint64_t, uint64_t>{shape[0], 1};
+  if (shape.size() == 2) return std::pair<uint64_t, uint64_t>{shape[0], shape[1]};
+  return std::nullopt;
+}
+
+// The rows and columns that share a scale. Errors: invalid.
+Result<BlockSize> blocks_of(const format::Checkpoint& checkpoint, const kernels::WeightForm& form,
+                            const format::TensorEntry& scales, const std::optional<BlockSize>& block) {
+  const auto grid = scale_grid(scales.shape);
+  if (!grid) return misfit(checkpoint, scales, form, "");
+  if (block) {
+    if (grid->first == ceil_div(form.out, block->out) && grid->second == ceil_div(form.in, block->in)) return *block;
+    return misfit(checkpoint, scales, form,
+                  fmt::format(" in blocks of [{}, {}] (weight_block_size in config.json)", block->out, block->in));
+  }
+  const BlockSize found{.out = block_length(form.out, grid->first), .in = block_length(form.in, grid->second)};
+  if (found.out != 0 && found.in != 0) return found;
+  return misfit(checkpoint, scales, form, "; give weight_block_size in the quantization_config of config.json");
+}
+
+bool stores_fp8(const format::Checkpoint& checkpoint, std::string_view name) {
+  const auto tensor = find_tensor(checkpoint, name);
+  return tensor && (*tensor)->dtype == Dtype::f8_e4m3;
+}
+
+Result<StoredMatrix> find_fp8(const format::Checkpoint& checkpoint, const MatrixRequest& request) {
+  TRY_ASSIGN(StoredMatrix matrix, find_codes(checkpoint, request));
+  const format::TensorEntry& weight = *matrix.planes[kernels::kCodes].tensor;
+  TRY(check_scales(checkpoint, weight));
+  const format::TensorEntry& scales = *find_scale(checkpoint, weight);
+  TRY_ASSIGN(const BlockSize block, blocks_of(checkpoint, matrix.form, scales, request.block));
+  TRY(add_scales(checkpoint, scales, block, matrix));
+  return matrix;
+}
+
+}  // namespace
+
+WeightFormat fp8_format() {
+  return {.description = "F8_E4M3",
+          .suffixes = kFp8Suffixes,
+          .stores = stores_fp8,
+          .find = find_fp8,
+          .scaled = ScaledCodes{.dtype = Dtype::f8_e4m3, .name = "FP8", .scale = "_scale_inv"}};
+}
+
+}  // namespace dspack::runtime

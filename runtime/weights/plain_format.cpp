@@ -1,0 +1,37 @@
+#include <fmt/format.h>
+
+#include "runtime/weights/weight_format.h"
+
+namespace dspack::runtime {
+
+namespace {
+
+constexpr std::array<std::string_view, 1> kPlainSuffixes = {"weight"};
+
+bool stores_plain(const format::Checkpoint& checkpoint, std::string_view name) {
+  const auto tensor = find_tensor(checkpoint, name);
+  if (!tensor) return false;
+  const Dtype dtype = (*tensor)->dtype;
+  return dtype == Dtype::f32 || dtype == Dtype::bf16 || dtype == Dtype::f16;
+}
+
+Result<StoredMatrix> find_plain(const format::Checkpoint& checkpoint, const MatrixRequest& request) {
+  TRY_ASSIGN(StoredMatrix matrix, find_codes(checkpoint, request));
+  const format::TensorEntry& weight = *matrix.planes[kernels::kCodes].tensor;
+  const auto* scale = find_scale(checkpoint, weight);
+  if (scale == nullptr) return matrix;
+  return Error{ErrorKind::invalid, fmt::format("{} is {} and yet has scales ({}); its values are not certain",
+                                               place_of(checkpoint, weight), to_string(weight.dtype), scale->name)};
+}
+
+}  // namespace
+
+WeightFormat plain_format() {
+  return {.description = "BF16, F16, F32",
+          .suffixes = kPlainSuffixes,
+          .stores = stores_plain,
+          .find = find_plain,
+          .scaled = std::nullopt};
+}
+
+}  // namespace dspack::runtime
