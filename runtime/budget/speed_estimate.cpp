@@ -2,44 +2,85 @@
 
 #include <algorithm>
 #include <cmath>
-
-#include "runtime/experts/schedule.h"
+#include <limits>
 
 namespace dspack::runtime {
 
 namespace {
 
-double rate_of_streamed(const MemoryPlan& plan, const ReadTimes& reads) {
-  const double rate = reads.rate();
-  return rate > 0 ? static_cast<double>(plan.streamed_bytes) / rate : 0;
-}
-
-// Layers that stream are read behind the computing, if there are two buffers.
+// Layers that stream are read while others compute, if there are two buffers.
 double streaming_seconds(const MemoryPlan& plan, const ReadTimes& reads, double computing) {
-  const double reading = rate_of_streamed(plan, reads);
+  const double rate = reads.rate();
+  const double reading = rate > 0 ? static_cast<double>(plan.streamed_bytes) / rate : 0;
   return plan.layer_buffers > 1 ? std::max(0.0, reading - computing) : reading;
 }
 
-// Of the routed experts of one layer of one token, averaged over how many are missing.
-double expert_seconds(uint32_t top_k, double each, const ReadTimes& reads, double hit_rate) {
-  const double miss_rate = 1 - hit_rate;
+double share_of(uint64_t slots, uint64_t experts) {
+  return experts == 0 ? 1 : std::min(1.0, static_cast<double>(slots) / static_cast<double>(experts));
+}
+
+uint64_t vram_slots(const MemoryPlan& plan) {
+  return plan.vram ? plan.vram->slots.value_or(plan.experts) : 0;
+}
+
+double ways(uint32_t all, uint32_t some) {
+  double count = 1;
+  for (uint32_t i = 0; i < some; ++i)
+    count = count * (all - i) / (i + 1);
+  return count;
+}
+
+/// Where a token's experts of one layer are.
+struct Places {
+  uint32_t vram = 0, ram = 0, absent = 0;
+  [[nodiscard]] uint32_t misses() const { return ram + absent; }
+};
+
+// Of one token: all but the routed experts.
+double fixed_seconds(const SpeedShape& shape, const ComputeTimes& compute) {
+  return shape.dense_layers * compute.dense_layer + shape.moe_layers * compute.moe_layer + compute.head;
+}
+
+double gpu_expert(const SpeedShape& shape, const ComputeTimes& gpu) {
+  return shape.top_k > 0 ? gpu.experts / shape.top_k : 0;
+}
+
+// Of the routed experts of one layer, if so many of its misses are moved. What is read goes the same two ways.
+double split_seconds(const TierTimes& times, double each, const Places& places, uint32_t moved) {
+  const uint32_t computed = places.misses() - moved;
+  const double in_memory = layer_seconds({.hits = places.vram * each,
+                                          .transfer = times.link.seconds(moved),
+                                          .last = moved > 0 ? each : 0,
+                                          .host = computed * times.host_expert});
+  if (places.absent == 0) return in_memory;
+  constexpr double kImpossible = std::numeric_limits<double>::infinity();
+  const double last =
+      std::min(moved > 0 ? times.link.seconds(1) + each : kImpossible, computed > 0 ? times.host_expert : kImpossible);
+  return std::max(in_memory, layer_seconds({.transfer = times.reads.seconds(places.absent), .last = last}));
+}
+
+struct Split {
   double seconds = 0;
-  double ways = 1;  // of choosing `missing` of top_k
-  for (uint32_t missing = 0; missing <= top_k; ++missing) {
-    const double chance = ways * std::pow(miss_rate, missing) * std::pow(hit_rate, top_k - missing);
-    const double last = missing > 0 ? each : 0;
-    seconds +=
-        chance * layer_seconds({.hits = (top_k - missing) * each, .transfer = reads.seconds(missing), .last = last});
-    ways = ways * (top_k - missing) / (missing + 1);
+  uint32_t moved = 0;
+};
+
+Split best_split(const TierTimes& times, double each, const Places& places, MissMode mode) {
+  const uint32_t misses = places.misses();
+  Split best{.seconds = std::numeric_limits<double>::infinity(), .moved = 0};
+  const uint32_t least = mode == MissMode::move ? misses : 0;
+  const uint32_t most = mode == MissMode::compute ? 0 : misses;
+  for (uint32_t moved = least; moved <= most; ++moved) {
+    const double seconds = split_seconds(times, each, places, moved);
+    // What was moved may be wanted again.
+    if (seconds <= best.seconds) best = {.seconds = seconds, .moved = moved};
   }
-  return seconds;
+  return best;
 }
 
 }  // namespace
 
 double uniform_hit_rate(const MemoryPlan& plan) {
-  if (plan.experts == 0) return 1;
-  return std::min(1.0, static_cast<double>(plan.slot_count) / static_cast<double>(plan.experts));
+  return share_of(plan.slot_count, plan.experts);
 }
 
 double local_hit_rate(const MemoryPlan& plan) {
@@ -50,13 +91,12 @@ double local_hit_rate(const MemoryPlan& plan) {
 
 DecodeEstimate estimate_decode(const SpeedShape& shape, const MemoryPlan& plan, const ComputeTimes& compute,
                                const ReadTimes& reads, double hit_rate) {
-  const double each = shape.top_k > 0 ? compute.experts / shape.top_k : 0;
-  const double fixed = shape.dense_layers * compute.dense_layer + shape.moe_layers * compute.moe_layer + compute.head;
-  const double routed = shape.moe_layers * expert_seconds(shape.top_k, each, reads, hit_rate);
-  const double missing = double{1} * shape.moe_layers * shape.top_k * (1 - hit_rate);
-  return {.hit_rate = hit_rate,
-          .seconds = fixed + routed + streaming_seconds(plan, reads, fixed),
-          .bytes = missing * static_cast<double>(reads.expert_bytes) + static_cast<double>(plan.streamed_bytes)};
+  DecodeEstimate decode = estimate_tiered_decode(shape, {.gpu = compute, .link = {}, .reads = reads},
+                                                 {.mode = MissMode::move}, {.vram = hit_rate, .ram = 0});
+  decode.vram_hit_rate = 0;
+  decode.seconds += streaming_seconds(plan, reads, fixed_seconds(shape, compute));
+  decode.bytes += static_cast<double>(plan.streamed_bytes);
+  return decode;
 }
 
 double distinct_experts(const SpeedShape& shape, uint32_t rows) {
@@ -67,26 +107,103 @@ double distinct_experts(const SpeedShape& shape, uint32_t rows) {
 
 PrefillEstimate estimate_prefill(const SpeedShape& shape, const MemoryPlan& plan, const ComputeTimes& compute,
                                  uint32_t measured_rows, const ReadTimes& reads, uint32_t tokens) {
+  return estimate_gpu_prefill(shape, plan, {.gpu = compute, .link = {}, .reads = reads}, measured_rows, tokens);
+}
+
+TierRates uniform_tier_rates(const MemoryPlan& plan) {
+  return tier_rates_at(plan, share_of(vram_slots(plan), plan.experts));
+}
+
+TierRates tier_rates_at(const MemoryPlan& plan, double vram) {
+  const uint64_t others = plan.experts - std::min(plan.experts, vram_slots(plan));
+  return {.vram = vram, .ram = others == 0 ? 0 : (1 - vram) * share_of(plan.slot_count, others)};
+}
+
+TierRates local_tier_rates(const MemoryPlan& plan, const MissOptions& miss) {
+  const TierRates uniform = uniform_tier_rates(plan);
+  const auto local = [](double rate) { return kReusedShare + (1 - kReusedShare) * rate; };
+  if (vram_slots(plan) >= plan.experts_per_token && miss.effective() != MissMode::compute)
+    return {.vram = local(uniform.vram), .ram = (1 - kReusedShare) * uniform.ram};
+  if (vram_slots(plan) + plan.slot_count < plan.experts_per_token) return uniform;
+  return {.vram = uniform.vram, .ram = local(uniform.vram + uniform.ram) - uniform.vram};
+}
+
+DecodeEstimate estimate_tiered_decode(const SpeedShape& shape, const TierTimes& times, const MissOptions& miss,
+                                      const TierRates& rates) {
+  const double each = gpu_expert(shape, times.gpu);
+  const double none = std::max(0.0, 1 - rates.vram - rates.ram);
+  double seconds = 0;
+  double moved = 0;
+  double computed = 0;
+  for (uint32_t misses = 0; misses <= shape.top_k; ++misses) {
+    for (uint32_t absent = 0; absent <= misses; ++absent) {
+      const Places places{.vram = shape.top_k - misses, .ram = misses - absent, .absent = absent};
+      const double chance = ways(shape.top_k, misses) * ways(misses, absent) * std::pow(rates.vram, places.vram) *
+                            std::pow(rates.ram, places.ram) * std::pow(none, absent);
+      const Split split = best_split(times, each, places, miss.effective());
+      seconds += chance * split.seconds;
+      moved += chance * split.moved;
+      computed += chance * (misses - split.moved);
+    }
+  }
+  const double layers = shape.moe_layers;
+  return {.hit_rate = rates.vram + rates.ram,
+          .seconds = fixed_seconds(shape, times.gpu) + layers * seconds,
+          .bytes = layers * shape.top_k * none * static_cast<double>(times.reads.expert_bytes),
+          .vram_hit_rate = rates.vram,
+          .link_bytes = layers * moved * static_cast<double>(times.link.expert_bytes),
+          .host_bytes = layers * computed * static_cast<double>(times.link.expert_bytes)};
+}
+
+DecodeEstimate estimate_cold_decode(const SpeedShape& shape, const MemoryPlan& plan, const TierTimes& times,
+                                    const MissOptions& miss) {
+  const bool has_room = vram_slots(plan) >= plan.experts_per_token;
+  return estimate_tiered_decode(shape, times,
+                                has_room ? MissOptions{.mode = MissMode::move, .is_deterministic = false} : miss, {});
+}
+
+PrefillEstimate estimate_gpu_prefill(const SpeedShape& shape, const MemoryPlan& plan, const TierTimes& times,
+                                     uint32_t measured_rows, uint32_t tokens) {
   PrefillEstimate estimate{.tokens = tokens};
+  const bool holds_all = plan.vram && plan.vram->holds_all();
+  const double slots_a_layer =
+      shape.moe_layers == 0 ? 0 : static_cast<double>(vram_slots(plan)) / static_cast<double>(shape.moe_layers);
   for (uint32_t done = 0; done < tokens;) {
     const uint32_t rows = std::min(plan.max_rows, tokens - done);
     const double longer = static_cast<double>(rows) / measured_rows;
-    // What the first chunk has read may still be there for the next, if all of it had room.
     const double distinct = distinct_experts(shape, rows);
-    const bool all_fit = distinct_experts(shape, done) * shape.moe_layers <= static_cast<double>(plan.slot_count);
-    const double known = done == 0 || !all_fit ? 0 : distinct_experts(shape, done) / shape.experts;
-    const double missing = distinct * (1 - known);
-    const double computing = longer * compute.experts;
-    const double each = distinct > 0 ? computing / distinct : 0;
-    const double fixed = longer * (shape.dense_layers * compute.dense_layer + shape.moe_layers * compute.moe_layer);
+    // What went before and still lies somewhere: in the GPU's memory as far as there was room, in the host's if all of
+    // it has room in both.
+    const double before = distinct_experts(shape, done);
+    const bool all_fit =
+        before * shape.moe_layers <= static_cast<double>(plan.slot_count) + static_cast<double>(vram_slots(plan));
+    const double in_vram = holds_all ? 1 : std::min(before, slots_a_layer) / std::max(1U, shape.experts);
+    const double in_memory = holds_all ? 1 : std::max(in_vram, all_fit ? before / std::max(1U, shape.experts) : 0);
+    const double moved = distinct * (1 - in_vram);
+    const double missing = distinct * (1 - in_memory);
+    const double computing = longer * times.gpu.experts;
+    const double last = moved > 0 ? computing / distinct : 0;
+    const double reading = missing > 0 ? times.reads.seconds(missing) + times.link.seconds(1) : 0;
     estimate.experts += missing * shape.moe_layers;
-    const double routed = layer_seconds({.hits = computing - each, .transfer = reads.seconds(missing), .last = each});
-    estimate.seconds += fixed + shape.moe_layers * routed + streaming_seconds(plan, reads, fixed);
+    estimate.link_bytes += moved * shape.moe_layers * static_cast<double>(times.link.expert_bytes);
+    const double fixed = longer * (shape.dense_layers * times.gpu.dense_layer + shape.moe_layers * times.gpu.moe_layer);
+    estimate.seconds += fixed + streaming_seconds(plan, times.reads, fixed);
     estimate.bytes += static_cast<double>(plan.streamed_bytes);
+    estimate.seconds += shape.moe_layers * layer_seconds({.hits = computing - last,
+                                                          .transfer = std::max(times.link.seconds(moved), reading),
+                                                          .last = last});
     done += rows;
   }
-  estimate.bytes += estimate.experts * static_cast<double>(reads.expert_bytes);
+  estimate.bytes += estimate.experts * static_cast<double>(times.reads.expert_bytes);
   return estimate;
+}
+
+double estimate_loading(const MemoryPlan& plan, const TierTimes& times) {
+  if (!plan.vram) return 0;
+  const VramPlan& vram = *plan.vram;
+  const auto bytes = static_cast<double>(vram.head_bytes + vram.mtp_bytes + vram.layer_bytes + vram.expert_bytes);
+  const double slower = std::min(times.reads.rate(), times.link.rate());
+  return slower > 0 ? bytes / slower : 0;
 }
 
 }  // namespace dspack::runtime

@@ -1,12 +1,15 @@
-// How fast a plan will run, from what was measured of the machine: layers come one after the other, and each takes
-// attention, router, shared experts and what schedule.h says of its routed experts, averaged over the number of misses,
-// each expert being in memory with the hit rate.
-// Threads: pure functions on plain values. Errors: none.
+// How fast a plan will run, from what was measured of the machine. Layers come one after the other; each takes
+// attention, router, shared experts and what schedule.h says of its routed experts: those in place are computed while
+// misses are copied, or computed by the CPU, and what no memory has is read first. Averaged over where a token's
+// experts are. Misses are shared between link and CPU so that a layer ends earliest, unless --dev miss says otherwise.
+// A run on the CPU is one whose link takes no time. Threads: pure functions on plain values. Errors: none.
 #pragma once
 
 #include "runtime/budget/compute_trial.h"
+#include "runtime/budget/link_trial.h"
 #include "runtime/budget/memory_plan.h"
 #include "runtime/budget/read_trial.h"
+#include "runtime/experts/schedule.h"
 
 namespace dspack::runtime {
 
@@ -23,7 +26,7 @@ struct DecodeEstimate {
   double hit_rate = 0;  // the share of its experts that are in some memory
   double seconds = 0;
   double bytes = 0;  // read for it
-  // Where a GPU holds some of the experts (tier_estimate.h):
+  // Where a GPU holds some of the experts:
   double vram_hit_rate = 0;  // in the GPU's
   double link_bytes = 0;     // copied there
   double host_bytes = 0;     // of experts that the CPU computes
@@ -55,5 +58,43 @@ struct PrefillEstimate {
 
 /// Experts of a layer that `rows` tokens go to, where routing is uniform.
 [[nodiscard]] double distinct_experts(const SpeedShape& shape, uint32_t rows);
+
+// Where a GPU computes -------------------------------------------------------------------------------------------
+
+/// What was measured of a machine with a GPU.
+struct TierTimes {
+  ComputeTimes gpu;  // of a token, or of a prompt
+  LinkTimes link;
+  double host_expert = 0;  // seconds that the CPU takes for one expert of one token
+  ReadTimes reads;
+};
+
+/// Shares of a token's experts: the rest is in no memory.
+struct TierRates {
+  double vram = 0;
+  double ram = 0;
+};
+
+/// Where routing is uniform: the shares that have a slot, and no expert has two.
+[[nodiscard]] TierRates uniform_tier_rates(const MemoryPlan& plan);
+/// As local_hit_rate: what the token before has used lies in the GPU's memory, if one token's experts have room there
+/// and misses go there, else in the host's, if they have room in both.
+[[nodiscard]] TierRates local_tier_rates(const MemoryPlan& plan, const MissOptions& miss);
+/// So many in the GPU's memory; of the others as many in the host's as have a slot there.
+[[nodiscard]] TierRates tier_rates_at(const MemoryPlan& plan, double vram);
+
+[[nodiscard]] DecodeEstimate estimate_tiered_decode(const SpeedShape& shape, const TierTimes& times,
+                                                    const MissOptions& miss, const TierRates& rates);
+/// The first token of all: no memory has an expert, and what has a slot in the GPU's goes there, whatever `miss` says.
+[[nodiscard]] DecodeEstimate estimate_cold_decode(const SpeedShape& shape, const MemoryPlan& plan,
+                                                  const TierTimes& times, const MissOptions& miss);
+
+/// A prompt. Where the GPU holds all experts it only computes; else into empty memory, and everything goes through the
+/// GPU. `times.gpu`: of a pass of `measured_rows`; longer chunks are scaled.
+[[nodiscard]] PrefillEstimate estimate_gpu_prefill(const SpeedShape& shape, const MemoryPlan& plan,
+                                                   const TierTimes& times, uint32_t measured_rows, uint32_t tokens);
+
+/// Seconds until a GPU that holds all of the model has it.
+[[nodiscard]] double estimate_loading(const MemoryPlan& plan, const TierTimes& times);
 
 }  // namespace dspack::runtime

@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-#include "runtime/budget/tier_estimate.h"
+#include "runtime/budget/speed_estimate.h"
 #include "runtime/cli/generation_options.h"
 #include "runtime/generate/load_plan.h"
 #include "runtime/generate/loaded_model.h"

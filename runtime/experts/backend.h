@@ -51,7 +51,7 @@ struct ExpertWave {
   kernels::Rows x;                      // [tokens, hidden]
   kernels::Rows parts;                  // [tokens * top_k, hidden]: each backend fills the rows of its experts
   std::span<const RoutedGroup> groups;  // by expert, ascending
-  ExpertTracer* tracer = nullptr;       // null: nobody listens to single experts
+  ExpertTracer* tracer = nullptr;       // null: single experts are not traced
   LayerCourse* course = nullptr;
 };
 

@@ -46,7 +46,7 @@ class DeviceCache {
   [[nodiscard]] static Result<std::unique_ptr<DeviceCache>> make(kernels::Device& device,
                                                                  const format::Checkpoint& checkpoint,
                                                                  ExpertStore& host, const DeviceCacheOptions& options);
-  /// With all experts, read now. `progress` is told of the bytes that have reached the device; nullptr: nobody is.
+  /// With all experts, read now. `progress` hears of the bytes that have reached the device; nullptr: not wanted.
   [[nodiscard]] static Result<std::unique_ptr<DeviceCache>> load(kernels::Device& device, WeightStorage& storage,
                                                                  const DeviceExperts& experts,
                                                                  format::Progress* progress,

@@ -1,5 +1,5 @@
-// Which expert leaves a slot when another one needs it. The store asks, and so does the replay of recorded routes: a
-// policy cannot tell the two apart, so what replay says of it holds for the store.
+// Which expert leaves a slot when another one needs it. Caches ask, and so does the replay of recorded routes: a policy
+// cannot tell the two apart, so what a replay measures holds for a run.
 // Threads: single-thread. Lifetime: self-contained. Errors: none.
 #pragma once
 
@@ -12,6 +12,11 @@
 #include "format/base/ids.h"
 
 namespace dspack::runtime {
+
+/// One number for a key, for tables.
+[[nodiscard]] constexpr uint64_t packed(ExpertKey key) {
+  return uint64_t{key.layer.value} << 32U | key.expert.value;
+}
 
 /// What a pass is for. A prefill reads many tokens at once, each expert once; a decode pass is one token, or a few
 /// with drafts.
@@ -26,7 +31,7 @@ struct ExpertUse {
   Phase phase = Phase::decode;
   uint32_t rows = 1;      // tokens of the pass that go to it
   uint32_t last_row = 0;  // the last of them, counted from the pass's end: 0 is the newest token
-  bool is_draft = false;  // only drafted tokens go to it, which may not stand
+  bool is_draft = false;  // only drafted tokens go to it, which may be rejected
 };
 
 class EvictionPolicy {
@@ -45,8 +50,8 @@ class EvictionPolicy {
   /// The expert to give up, among those in slots for which `may_go` holds; nullopt: none may. Nothing is removed yet.
   [[nodiscard]] virtual std::optional<ExpertKey> victim(const std::function<bool(ExpertKey)>& may_go) = 0;
 
-  // For who knows which experts may not go, and until when: a replay. It changes no decision; it spares `victim` asking
-  // for each of them every time, which takes long where a layer asks for many.
+  // For a replay, which knows which experts may not go, and until when. It changes no decision; it spares `victim`
+  // asking for each of them every time, which takes long where a layer asks for many.
   /// The expert, which is in a slot, may not go until `let_go`.
   virtual void hold(ExpertKey /*key*/) {}
   virtual void let_go() {}

@@ -77,7 +77,7 @@ ExpertUse ExpertCache::use_of(LayerId layer, const ExpertDemand& demand) const {
 }
 
 CacheSlot* ExpertCache::find(ExpertKey key) const {
-  const auto found = by_key_.find(key);
+  const auto found = by_key_.find(packed(key));
   return found == by_key_.end() ? nullptr : found->second;
 }
 
@@ -112,7 +112,7 @@ Result<CacheSlot*> ExpertCache::insert_prefetch(ExpertKey key) {
 }
 
 Result<CacheSlot*> ExpertCache::take(ExpertKey key, Evict evict) {
-  DSPACK_CHECK(!by_key_.contains(key), "an expert that has a slot");
+  DSPACK_CHECK(!by_key_.contains(packed(key)), "an expert that has a slot");
   const size_t index = pool_of_layer_.at(key.layer);
   Pool& pool = pools_[index];
   if (pool.empty.empty() && pool.made < pool.limit) {
@@ -126,7 +126,7 @@ Result<CacheSlot*> ExpertCache::take(ExpertKey key, Evict evict) {
   if (pool.empty.empty()) {
     const auto leaves = victim(pool, evict);
     if (!leaves) return static_cast<CacheSlot*>(nullptr);
-    CacheSlot& leaving = *by_key_.at(*leaves);
+    CacheSlot& leaving = *by_key_.at(packed(*leaves));
     DSPACK_CHECK(leaving.pins == 0 && leaving.is_ready, "a policy gave up an expert that is in use");
     ++counts().evictions;
     has_evicted_ = true;
@@ -139,7 +139,7 @@ Result<CacheSlot*> ExpertCache::take(ExpertKey key, Evict evict) {
   slot->is_used = true;
   slot->key = key;
   slot->uses = 0;
-  by_key_.emplace(key, slot);
+  by_key_.emplace(packed(key), slot);
   return slot;
 }
 
@@ -158,7 +158,7 @@ void ExpertCache::clear(CacheSlot& slot) {
   Pool& pool = pools_[slot.pool];
   pool.policy->removed(slot.key);
   std::erase(pool.spares, slot.key);
-  by_key_.erase(slot.key);
+  by_key_.erase(packed(slot.key));
   slot.is_used = false;
   slot.is_ready = false;
   slot.is_prefetch = false;

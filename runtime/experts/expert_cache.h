@@ -126,12 +126,7 @@ class ExpertCache {
   std::vector<Pool> pools_;
   std::map<LayerId, size_t> pool_of_layer_;
   std::vector<std::unique_ptr<CacheSlot>> slots_;
-  struct Hash {
-    size_t operator()(ExpertKey key) const {
-      return std::hash<uint64_t>()(uint64_t{key.layer.value} << 32U | key.expert.value);
-    }
-  };
-  std::unordered_map<ExpertKey, CacheSlot*, Hash> by_key_;
+  std::unordered_map<uint64_t, CacheSlot*> by_key_;  // by packed key
 
   ExpertPass pass_;
   uint64_t passes_ = 0;                                     // the present one included

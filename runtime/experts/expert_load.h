@@ -26,7 +26,7 @@ struct ExpertLoadRequest {
   std::span<std::byte> slot;       // slot_bytes of the plan, on a page
   Urgency urgency = Urgency::demand;
   uint64_t group = 0;                     // of TransferPool::submit
-  bool verify = false;                    // digests, where the storage knows them; if they fit, it is told
+  bool verify = false;                    // digests, where the storage knows them; if they fit, the storage is told
   std::function<void(LoadOutcome)> done;  // called once, on a thread of the pool or by TransferPool::drop
 };
 

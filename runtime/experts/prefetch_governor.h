@@ -1,6 +1,6 @@
 // Whether prefetching pays, as measured in this run. It may lose in two ways: a wrong guess delays the reads that are
 // wanted and takes a slot from an expert that was, and on a metered link its bytes cost money. So two rules:
-//   time:  passes with and without prefetch take turns for a while, a few of each at a time; it goes on if the median
+//   time:  passes with and without prefetch take turns for a while, a few of each at a time; it stays on if the median
 //          with it is clearly the shorter. Trials come again at intervals that double while the answer is the same.
 //   bytes: it is off as soon as more bytes were read in vain than were wanted, lately; a trial must pass this, too.
 // Times are a pass's seconds per expert wanted, so that passes with drafts compare with passes without.

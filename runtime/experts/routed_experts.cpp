@@ -15,7 +15,7 @@ namespace dspack::runtime {
 namespace {
 
 constexpr uint64_t kAlignment = 256;
-// Tokens at once where somebody listens to resident experts: little memory beside what the run itself has taken. V3:
+// Tokens at once where resident experts are traced: little memory beside what the run itself has taken. V3:
 // 59 MB.
 constexpr uint32_t kTracedTokens = 256;
 
@@ -129,8 +129,10 @@ Result<void> RoutedExperts::allocate(ExpertPlacement placement) {
   return {};
 }
 
+// What was enqueued of a device's cache has run before the cache goes. Resident experts were only read: there the queue
+// may hold work of a model that has gone.
 RoutedExperts::~RoutedExperts() {
-  target_.queue.synchronize();
+  if (!is_resident()) target_.queue.synchronize();
 }
 
 uint64_t RoutedExperts::scratch_bytes_for(const kernels::Device& device, const ExecutorShape& shape,
@@ -326,7 +328,7 @@ Result<void> RoutedExperts::run_wave(const RoutedTokens& tokens, uint32_t first_
                   .tracer = is_traced ? tracer_.get() : nullptr,
                   .course = &course};
   if (is_resident()) wave.parts.data = {.buffer = traced_parts_.get(), .offset_bytes = 0};
-  if (is_traced) {  // who listens hears of one expert after the other, in their own order
+  if (is_traced) {  // a trace gets one expert after the other, in their own order
     for (const RoutedGroup& group : groups) {
       wave.groups = {&group, 1};
       TRY(compute(wave, {}, stop));
@@ -337,7 +339,7 @@ Result<void> RoutedExperts::run_wave(const RoutedTokens& tokens, uint32_t first_
   }
   target_.queue.combine(y, wave.parts, tokens.weights, shape_.top_k);
   course.all.end = target_.queue.mark();
-  if (!is_traced) courses_.push_back(std::move(course));  // listening takes time of its own
+  if (!is_traced) courses_.push_back(std::move(course));  // tracing takes time of its own
   return {};
 }
 

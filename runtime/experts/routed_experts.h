@@ -1,6 +1,6 @@
 // The routed experts of a run, and the executor of all their computing: routes are read back and grouped by expert,
 // each backend computes what it has, each missing expert goes to the backend that would be done with it first
-// (schedule.h), and the results are added up in the router's order. So who computes an expert, and when, changes no
+// (schedule.h), and the results are added up in the router's order. So where and when an expert is computed changes no
 // sum; only the CPU beside a device gives other bits than the device. Streamed: the CPU computes in slots of the host's
 // memory. Tiered: a device has some experts, the host's memory others. Resident: the device has all; then nothing is
 // read back, and a pass can be recorded. Scratch memory is fixed when this is made: longer inputs go in waves of
@@ -28,7 +28,7 @@ enum class ExpertPlacement { streamed, resident, tiered };
 
 class RoutedExperts final : public ExpertExecutor {
  public:
-  /// Who computes.
+  /// The devices that compute.
   struct Target {
     kernels::Device& device;
     kernels::Queue& queue;            // of the device
@@ -41,7 +41,7 @@ class RoutedExperts final : public ExpertExecutor {
     ExecutorShape shape;
     uint64_t vram_slots = 0;               // of tiered ones
     MissOptions miss = {};                 // likewise
-    format::Progress* progress = nullptr;  // of loading resident ones; nullptr: nobody looks
+    format::Progress* progress = nullptr;  // of loading resident ones; nullptr: not wanted
   };
   /// With a store of its own over `storage`, or all experts loaded from there.
   [[nodiscard]] static Result<std::unique_ptr<RoutedExperts>> make(const Target& target, WeightStorage& storage,
@@ -68,7 +68,7 @@ class RoutedExperts final : public ExpertExecutor {
   [[nodiscard]] bool wants_forecast() const override;
   void expect(LayerId layer, std::span<const ExpertId> experts) override;
 
-  /// Writes down what the routers pick from now on; nullptr: nobody does. `run` also fails where recording does.
+  /// Writes down what the routers pick from now on; nullptr: nothing. `run` also fails where recording does.
   void set_recorder(RouteRecorder* recorder) { recorder_ = recorder; }
   /// The store of its own; nullptr: there is none.
   [[nodiscard]] StreamedStore* store() { return own_store_.get(); }
@@ -77,7 +77,7 @@ class RoutedExperts final : public ExpertExecutor {
   [[nodiscard]] const DecodeBound& decode_bound() const;
   [[nodiscard]] uint64_t scratch_bytes() const;
 
-  /// Memory of the device for activations, unless somebody listens to single experts.
+  /// Memory of the device for activations, without those of a trace.
   [[nodiscard]] static uint64_t scratch_bytes_for(const kernels::Device& device, const ExecutorShape& shape,
                                                   ExpertPlacement placement);
   /// Memory of the host that tiered experts take beside the store's slots.
@@ -116,7 +116,7 @@ class RoutedExperts final : public ExpertExecutor {
   uint64_t parts_at_ = 0;
   std::unique_ptr<DeviceCache> cache_;                    // null: the CPU computes alone
   std::vector<std::unique_ptr<ExpertBackend>> backends_;  // the first is that of target_.device
-  std::unique_ptr<ExpertTracer> tracer_;                  // made when somebody first listens, as is the next
+  std::unique_ptr<ExpertTracer> tracer_;                  // made for the first trace, as is the next
   std::unique_ptr<kernels::Buffer> traced_parts_;         // where scratch_ has none
   // Looking at times does not change what is computed.
   mutable std::deque<LayerCourse> courses_;  // that have not been settled

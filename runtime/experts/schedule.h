@@ -40,7 +40,7 @@ struct ExpertTimes {
 class DecodeBound {
  public:
   void add(const ExpertTimes& layer);
-  /// What was added since `earlier` was copied from this.
+  /// What was added after `earlier` was copied from this.
   [[nodiscard]] DecodeBound since(const DecodeBound& earlier) const;
 
   /// Least seconds of passes that took `seconds`: everything but the routed MoE, and layer_seconds of each layer.

@@ -271,7 +271,7 @@ Result<std::unique_ptr<ExpertRequest>> StreamedStore::request(LayerId layer, std
   std::unique_lock lock(mutex_);
   DSPACK_CHECK(request_ == nullptr, "one request at a time");
   cache_->begin_layer(layer, demands);
-  std::vector<uint64_t> stale;  // prefetches that nobody is going to want
+  std::vector<uint64_t> stale;  // prefetches that no layer at work or next may want
   for (const auto& any : cache_->slots()) {
     const auto& slot = static_cast<const Slot&>(*any);
     if (slot.is_loading && slot.urgency == Urgency::prefetch && !cache_->is_near(slot.key))

@@ -17,7 +17,6 @@ using kernels::Rows;
 using kernels::Slice;
 using runtime::Phase;
 using runtime::PrefetchMode;
-using runtime::RoutedExperts;
 using runtime::rows_of;
 using runtime::StreamedStore;
 using Clock = std::chrono::steady_clock;
@@ -30,35 +29,34 @@ LayerId layer_of(uint32_t index) {
   return LayerId(index);
 }
 
-runtime::VramPhaseStats difference(runtime::VramPhaseStats now, const runtime::VramPhaseStats& before) {
+void subtract(runtime::CacheCounts& now, const runtime::CacheCounts& before) {
   now.hits -= before.hits;
   now.late -= before.late;
+  now.missed -= before.missed;
+  now.evictions -= before.evictions;
+  now.waiting_seconds -= before.waiting_seconds;
+  now.prefetches -= before.prefetches;
+  now.prefetched_bytes -= before.prefetched_bytes;
+  now.useful_prefetches -= before.useful_prefetches;
+  now.useful_bytes -= before.useful_bytes;
+  now.wasted_bytes -= before.wasted_bytes;
+}
+
+runtime::VramPhaseStats difference(runtime::VramPhaseStats now, const runtime::VramPhaseStats& before) {
+  subtract(now, before);
   now.moved -= before.moved;
   now.moved_bytes -= before.moved_bytes;
   now.computed -= before.computed;
   now.computed_bytes -= before.computed_bytes;
   now.promoted -= before.promoted;
   now.promoted_bytes -= before.promoted_bytes;
-  now.evictions -= before.evictions;
-  now.waiting_seconds -= before.waiting_seconds;
-  now.prefetches -= before.prefetches;
-  now.prefetched_bytes -= before.prefetched_bytes;
-  now.useful_prefetches -= before.useful_prefetches;
-  now.wasted_bytes -= before.wasted_bytes;
   return now;
 }
 
 runtime::PhaseStats difference(runtime::PhaseStats now, const runtime::PhaseStats& before) {
-  now.hits -= before.hits;
-  now.late -= before.late;
+  subtract(now, before);
   now.misses[0] -= before.misses[0];
   now.bytes[0] -= before.bytes[0];
-  now.evictions -= before.evictions;
-  now.waiting_seconds -= before.waiting_seconds;
-  now.prefetches -= before.prefetches;
-  now.prefetched_bytes -= before.prefetched_bytes;
-  now.useful_bytes -= before.useful_bytes;
-  now.wasted_bytes -= before.wasted_bytes;
   return now;
 }
 
@@ -167,8 +165,8 @@ std::unique_ptr<StreamedStore> TierRunner::make_store(uint64_t slots, PrefetchMo
                            .memory = [this](uint64_t bytes) { return pinned_.take(bytes); }}));
 }
 
-std::unique_ptr<RoutedExperts> TierRunner::make_executor(StreamedStore& store, const std::set<LayerId>& layers,
-                                                         const TierCase& what) {
+std::unique_ptr<runtime::RoutedExperts> TierRunner::make_executor(StreamedStore& store, const std::set<LayerId>& layers,
+                                                                  const TierCase& what) {
   const ModelShape& shape = work_.shape;
   const runtime::ExecutorShape sizes{.hidden = shape.hidden,
                                      .expert_inner = shape.inner,
@@ -182,8 +180,8 @@ std::unique_ptr<RoutedExperts> TierRunner::make_executor(StreamedStore& store, c
   tier.slots = what.vram;
   tier.policy = required(runtime::find_policy(runtime::kDefaultPolicy));
   tier.prefetch = what.prefetch;
-  return required(RoutedExperts::tier({.device = device_, .queue = *queue_, .host = &host_}, experts_.checkpoint(),
-                                      store, sizes, tier, {.mode = what.miss}));
+  return required(runtime::RoutedExperts::tier({.device = device_, .queue = *queue_, .host = &host_},
+                                               experts_.checkpoint(), store, sizes, tier, {.mode = what.miss}));
 }
 
 TierRunner::Tiers TierRunner::make_tiers(const TierCase& what) {
@@ -255,7 +253,7 @@ void TierRunner::decode_token(Tiers& tiers) {
   const RouteShape& shape = work_.shape.routes;
   const std::span<const uint16_t> routes = tiers.routes->next();
   upload_routes(routes, 1);
-  RoutedExperts& executor = *tiers.executor;
+  runtime::RoutedExperts& executor = *tiers.executor;
   executor.begin_pass({.phase = Phase::decode, .rows = 1, .draft_rows = 0});
   for (uint32_t layer = 0; layer < shape.layers; ++layer) {
     attention();
@@ -273,7 +271,7 @@ void TierRunner::decode_token(Tiers& tiers) {
   queue_->synchronize();
 }
 
-void TierRunner::prefill_layers(RoutedExperts& executor, uint32_t rows, uint32_t layers) {
+void TierRunner::prefill_layers(runtime::RoutedExperts& executor, uint32_t rows, uint32_t layers) {
   executor.begin_pass({.phase = Phase::prefill, .rows = rows, .draft_rows = 0});
   for (uint32_t layer = 0; layer < layers; ++layer)
     require(executor.run(routed(layer, rows), rows_of(y_, 0, rows), {}));

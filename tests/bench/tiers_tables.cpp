@@ -54,7 +54,7 @@ double print_decode(const ModelShape& shape, const TierCase& what, const std::ve
   const double ms = 1e3 / tokens;
   const auto of = [&](auto&& value) { return median_of(rounds, value); };
   const auto a_token = [&](auto&& value) { return of(value) / tokens; };
-  const auto demands = [](const Round& r) { return r.vram.hits + r.vram.late + r.vram.misses(); };
+  const auto demands = [](const Round& r) { return r.vram.hits + r.vram.late + r.vram.missed; };
   const auto asked = [](const Round& r) { return r.ram.hits + r.ram.late + r.ram.all_misses(); };
   const auto up = [](const Round& r) { return r.vram.moved_bytes + r.vram.promoted_bytes + r.vram.prefetched_bytes; };
   const double ratio = of([](const Round& r) { return r.over_bound(); });

@@ -1,5 +1,5 @@
 // A device computes experts in the slots of its own memory: those that are there at once, in one launch; missing ones
-// behind their copies from the host's memory. The host enqueues and does not wait.
+// after their copies from the host's memory. The host enqueues and does not wait.
 // Threads: single-thread. Lifetime: borrows queue and cache. Errors: none.
 #pragma once
 
@@ -20,7 +20,7 @@ class DeviceBackend final : public ExpertBackend {
   void accept_drafts(uint32_t rows) override { cache_.accept_drafts(rows); }
   void begin_wave(const ExpertWave& wave, std::vector<size_t>& missing) override;
   /// Empty slots are filled in any case, by experts in their own order, whichever arrives first: with `--dev
-  /// miss=compute` it must not depend on a disk who computes what.
+  /// miss=compute` which backend computes what must not depend on a disk.
   [[nodiscard]] Eta eta(const ExpertWave& wave, size_t group) override;
   void take(const ExpertWave& wave, size_t group, ExpertLease lease) override;
   void enqueue_taken(const ExpertWave& wave) override;

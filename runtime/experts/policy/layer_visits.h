@@ -1,4 +1,4 @@
-// Puts together what a policy is told one by one: the experts that one layer used in one pass. A draft that has stood
+// Puts together what a policy is told one by one: the experts that one layer used in one pass. An accepted draft
 // is told of after its pass, and so is a visit of its own, as the token would have been. Threads: single-thread.
 // Errors: none.
 #pragma once

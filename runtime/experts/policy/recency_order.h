@@ -12,11 +12,6 @@
 
 namespace dspack::runtime {
 
-/// One number for a key, for tables.
-[[nodiscard]] constexpr uint64_t packed(ExpertKey key) {
-  return uint64_t{key.layer.value} << 32U | key.expert.value;
-}
-
 class RecencyOrder {
  public:
   struct Entry {
@@ -29,7 +24,7 @@ class RecencyOrder {
 
   /// An expert that is in a slot is used. A draft changes nothing.
   void hit(const ExpertUse& use);
-  /// An expert comes. One for a draft is the first to go, until a hit says that the draft has stood.
+  /// An expert comes. One for a draft is the first to go, until a hit says that the draft was accepted.
   void insert(const ExpertUse& use);
   /// An expert comes that is likely to be used in this pass.
   void insert_prefetched(ExpertKey key, uint64_t pass);

@@ -45,7 +45,7 @@ struct RoutedLayer {
   bool operator==(const RoutedLayer&) const = default;
 };
 
-/// So many of the drafted rows of a pass have stood.
+/// So many of the drafted rows of a pass were accepted.
 struct AcceptedDrafts {
   uint64_t pass = 0;
   uint32_t rows = 0;

@@ -32,7 +32,7 @@ class RouteRecorder {
   void begin_pass(const ExpertPass& pass);
   /// What a layer's router picked: [rows, top_k], all rows of the pass at once. Precondition: a pass has begun.
   [[nodiscard]] Result<void> record(LayerId layer, std::span<const uint32_t> ids);
-  /// So many drafted rows of the present pass have stood.
+  /// So many drafted rows of the present pass were accepted.
   void accept_drafts(uint32_t rows);
   /// Writes what is still in memory. What comes later is written, too.
   [[nodiscard]] Result<void> flush();

@@ -1,5 +1,5 @@
 // The arithmetic of expected speed where a GPU computes, on made-up machines.
-#include "runtime/budget/tier_estimate.h"
+#include "runtime/budget/speed_estimate.h"
 
 #include <doctest/doctest.h>
 
