@@ -13,7 +13,7 @@
 namespace dspack::format {
 namespace {
 
-constexpr size_t kBlockBytes = SHA256_CBLOCK;
+constexpr size_t kSha256BlockBytes = SHA256_CBLOCK;
 
 constexpr char kHexDigits[] = "0123456789abcdef";
 
@@ -72,7 +72,7 @@ std::optional<Sha256State> parse_sha256_state(std::string_view text) {
   Sha256State state;
   const auto [end, error] = std::from_chars(bytes.data(), bytes.data() + bytes.size(), state.bytes);
   if (error != std::errc() || end != bytes.data() + bytes.size()) return std::nullopt;
-  if (!words || words->size() != 4 * state.words.size() || !rest || rest->size() != state.bytes % kBlockBytes)
+  if (!words || words->size() != 4 * state.words.size() || !rest || rest->size() != state.bytes % kSha256BlockBytes)
     return std::nullopt;
   for (size_t i = 0; i < words->size(); ++i)
     state.words[i / 4] = state.words[i / 4] << 8 | static_cast<uint8_t>((*words)[i]);
@@ -96,14 +96,14 @@ struct Sha256::Context {
     DSPACK_CHECK(SHA256_Update(&openssl, bytes.data(), bytes.size()) == 1, "SHA-256 failed");
   }
   /// Bytes that are missing to a whole block.
-  [[nodiscard]] size_t missing() const { return (kBlockBytes - openssl.num) % kBlockBytes; }
+  [[nodiscard]] size_t missing() const { return (kSha256BlockBytes - openssl.num) % kSha256BlockBytes; }
   [[nodiscard]] uint64_t bytes() const { return (uint64_t{openssl.Nh} << 32 | openssl.Nl) / 8; }
   void set_bytes(uint64_t bytes) {
     openssl.Nh = static_cast<SHA_LONG>(bytes * 8 >> 32);
     openssl.Nl = static_cast<SHA_LONG>(bytes * 8);
   }
   /// Accounts for blocks that were taken in past OpenSSL.
-  void count_blocks(size_t blocks) { set_bytes(bytes() + uint64_t{blocks} * kBlockBytes); }
+  void count_blocks(size_t blocks) { set_bytes(bytes() + uint64_t{blocks} * kSha256BlockBytes); }
 };
 
 void Sha256::Free::operator()(Context* context) const {
@@ -140,7 +140,7 @@ Digest Sha256::finish() {
 }
 
 void update_together(std::span<Sha256* const> hashes, std::span<const std::byte> bytes) {
-  const bool worth_it = hashes.size() > 1 && hashes.size() <= kSha256Lanes && bytes.size() >= 2 * kBlockBytes;
+  const bool worth_it = hashes.size() > 1 && hashes.size() <= kSha256Lanes && bytes.size() >= 2 * kSha256BlockBytes;
   if (!worth_it || !has_sha256_lanes()) {
     for (Sha256* hash : hashes)
       hash->update(bytes);
@@ -149,18 +149,18 @@ void update_together(std::span<Sha256* const> hashes, std::span<const std::byte>
   // Each first fills the block that it has begun; the blocks that all of them have then go side by side.
   std::array<Sha256Lane, kSha256Lanes> lanes;
   std::array<size_t, kSha256Lanes> at{};
-  size_t blocks = bytes.size() / kBlockBytes;
+  size_t blocks = bytes.size() / kSha256BlockBytes;
   for (size_t i = 0; i < hashes.size(); ++i) {
     Sha256::Context& context = *hashes[i]->context_;
     at[i] = context.missing();
     context.update(bytes.first(at[i]));
     lanes[i] = {context.openssl.h, reinterpret_cast<const uint8_t*>(bytes.data() + at[i])};
-    blocks = std::min(blocks, (bytes.size() - at[i]) / kBlockBytes);
+    blocks = std::min(blocks, (bytes.size() - at[i]) / kSha256BlockBytes);
   }
   sha256_blocks(std::span(lanes).first(hashes.size()), blocks);
   for (size_t i = 0; i < hashes.size(); ++i) {
     hashes[i]->context_->count_blocks(blocks);
-    hashes[i]->update(bytes.subspan(at[i] + blocks * kBlockBytes));
+    hashes[i]->update(bytes.subspan(at[i] + blocks * kSha256BlockBytes));
   }
 }
 
