@@ -27,7 +27,7 @@ TensorEntry made_entry(std::string name, Dtype dtype, std::vector<uint64_t> shap
                     .dtype = dtype,
                     .shape = std::move(shape),
                     .file = 0,
-                    .range = {0, values * bits_of(dtype) / 8},
+                    .range = {0, bytes_of(dtype, values)},
                     .digest = {}};
   entry.place = format::parse_tensor_name(entry.name);
   return entry;
@@ -59,7 +59,7 @@ Result<std::optional<Change>> dequantise(const RuleInput& input, Dtype to, Conve
                     input.weight.name, fmt::join(input.weight.shape, ","))};
   }
   TRY_ASSIGN(const uint32_t scales, block_scales(input.weight, input.source));
-  TRY(check_held(input.weight, checked_mul(input.weight.shape[1], kBlock), bits_of(to) / 8));
+  TRY(check_held(input.weight, checked_mul(input.weight.shape[1], kBlock), bytes_of(to, 1)));
   Change change{.replaced = {input.index, scales}, .made = {}};
   change.made.push_back({.of = input.index,
                          .entry = made_entry(input.weight.name, to, input.weight.shape),

@@ -45,7 +45,7 @@ class Int8(EndToEnd):
 
     def test_every_instruction_set_gives_the_same_bits(self):
         int8, _ = write_int8(self.scratch / "sets", "v2-lite", "BF16")
-        wanted = self.logits(int8, "--cpu", "scalar")
+        wanted = self.logits(int8, "--dev", "cpu=scalar")
         self.assertEqual(self.logits(int8), wanted)
 
     def test_packing_by_expert_changes_no_bit(self):
