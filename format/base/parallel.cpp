@@ -50,7 +50,7 @@ Result<void> run_jobs(uint64_t count, unsigned threads, const NumberedJob& job, 
     work();
   }
   if (first_error) return *first_error;
-  if (stop.stop_requested()) return Error{ErrorKind::cancelled, "stopped on request"};
+  if (stop.stop_requested()) return stopped();
   return {};
 }
 

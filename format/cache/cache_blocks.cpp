@@ -8,7 +8,7 @@ namespace dspack::format {
 namespace {
 
 // Of an ordinary origin; a packed one says how long its blocks are.
-constexpr uint64_t kBlockBytes = 1 << 20;
+constexpr uint64_t kCacheBlockBytes = 1 << 20;
 
 bool may_be_a_copy(std::string_view name) {
   return name.ends_with("embed_tokens.weight") || name.ends_with("shared_head.head.weight");
@@ -37,7 +37,7 @@ uint64_t rows_per_cache_block(const Checkpoint& catalogue, uint32_t tensor) {
   }
   const uint64_t row_bytes = entry.range.size() / entry.shape[0];
   if (row_bytes == 0 || !may_be_a_copy(entry.name)) return 0;
-  return std::max<uint64_t>(1, kBlockBytes / row_bytes);
+  return std::max<uint64_t>(1, kCacheBlockBytes / row_bytes);
 }
 
 std::optional<Digest> declared_block(const Checkpoint& catalogue, uint32_t tensor, uint64_t block) {

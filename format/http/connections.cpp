@@ -72,7 +72,7 @@ Result<Connections::Permit> Connections::take(uint64_t number, const std::stop_t
       changed_.wait(lock, stop, [&] { return in_use_ < growth_.limit() && *waiting_.begin() == number; });
   waiting_.erase(number);
   changed_.notify_all();
-  if (!is_free) return Error{ErrorKind::cancelled, "stopped on request"};
+  if (!is_free) return stopped();
   count_use(Clock::now());
   ++in_use_;
   return Permit(*this);

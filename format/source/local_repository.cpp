@@ -9,9 +9,6 @@
 namespace dspack::format {
 namespace {
 
-// Large enough for a disk's full speed, small enough to hold one per job.
-constexpr uint64_t kReadBytes = 1 << 20;
-
 class LocalSource final : public ByteSource {
  public:
   LocalSource(std::unique_ptr<ReadFile> file, std::string version)

@@ -19,6 +19,9 @@
 
 namespace dspack::format {
 
+/// What is read of a local file at a time: large enough for a disk's full speed, small enough to hold one per job.
+inline constexpr uint64_t kReadBytes = 1 << 20;
+
 /// Called with consecutive pieces of a range; an error stops the transfer and is returned by it.
 using ByteSink = std::function<Result<void>(std::span<const std::byte>)>;
 

@@ -15,8 +15,6 @@ namespace {
 using format::OpenMode;
 using format::Path;
 
-constexpr uint64_t kReadBytes = 1 << 20;
-
 /// One tensor of a file, and what its bytes must be.
 struct Piece {
   const Copy* copy;
@@ -124,7 +122,7 @@ Result<std::vector<Joint>> find_joints(const Job& job, const std::vector<LoadedP
 /// Reads what a share has, compares it with what its part wrote, and copies it into `target`; nullptr: nowhere.
 Result<void> pass(const Job& job, const Share& share, const Path* target, BackgroundWriter& writer) {
   TRY_ASSIGN(const auto from, job.files.open_read(share.path));
-  std::vector<std::byte> buffer(kReadBytes);
+  std::vector<std::byte> buffer(format::kReadBytes);
   for (const Piece& piece : share.pieces) {
     TensorTarget into;
     if (target != nullptr) {
@@ -133,7 +131,7 @@ Result<void> pass(const Job& job, const Share& share, const Path* target, Backgr
     TensorWriter tensor(into, piece.copy->offset, 0, writer, nullptr);
     const uint64_t end = piece.copy->offset + piece.copy->bytes;
     for (uint64_t at = piece.copy->offset; at < end;) {
-      if (job.stop.stop_requested()) return Error{ErrorKind::cancelled, "stopped on request"};
+      if (job.stop.stop_requested()) return stopped();
       const auto bytes = std::span(buffer).first(std::min<uint64_t>(buffer.size(), end - at));
       TRY(from->read(at, bytes));
       TRY(tensor.write(bytes));

@@ -7,8 +7,8 @@
 
 #include "format/base/parallel.h"
 #include "kernels/convert.h"
-#include "reshard/plan/alike_tensors.h"
 #include "reshard/plan/transform_rules.h"
+#include "reshard/run/alike_tensors.h"
 #include "reshard/run/resolve_layers.h"
 #include "reshard/run/tensor_reader.h"
 

@@ -166,7 +166,7 @@ class Passage {
         until_record_ -= part.size();
         run_.progress.advanced(part.size());
         if (until_record_ == 0) TRY(record());
-        if (stop_.stop_requested()) return Error{ErrorKind::cancelled, "stopped on request"};
+        if (stop_.stop_requested()) return stopped();
       }
       return {};
     };

@@ -59,7 +59,7 @@ uint64_t Turns::end_of_turn(uint64_t shard, uint64_t offset) const {
 Result<void> Turns::wait(uint64_t shard, uint64_t offset, const std::stop_token& stop) {
   std::unique_lock lock(mutex_);
   const bool open = changed_.wait(lock, stop, [&] { return first_closed(shard, offset) > offset; });
-  if (!open) return Error{ErrorKind::cancelled, "stopped on request"};
+  if (!open) return stopped();
   return {};
 }
 

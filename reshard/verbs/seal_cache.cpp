@@ -8,6 +8,7 @@
 #include "format/base/parallel.h"
 #include "format/cache/cached_repository.h"
 #include "format/document_bounds.h"
+#include "format/source/local_repository.h"
 #include "format/tensor_pass.h"
 #include "reshard/run/other_loaders.h"
 #include "reshard/run/seal.h"
@@ -24,21 +25,6 @@ using format::PlannedFile;
 using format::WeightCache;
 
 constexpr size_t kNamedFiles = 5;
-constexpr uint64_t kReadBytes = 1 << 20;
-
-/// Passes a range of a kept file through `take`, a piece at a time.
-Result<void> read_range(const format::ReadFile& file, ByteRange range,
-                        const std::function<void(std::span<const std::byte>)>& take, const std::stop_token& stop) {
-  std::vector<std::byte> buffer(std::min(kReadBytes, range.size()));
-  for (uint64_t at = range.begin; at < range.end;) {
-    if (stop.stop_requested()) return Error{ErrorKind::cancelled, "stopped on request"};
-    const auto piece = std::span(buffer).first(std::min<uint64_t>(buffer.size(), range.end - at));
-    TRY(file.read(at, piece));
-    take(piece);
-    at += piece.size();
-  }
-  return {};
-}
 
 /// All that sealing one folder needs.
 struct Job {
@@ -66,7 +52,7 @@ SealOutcome what_is_missing(const WeightCache& cache) {
 /// Reads a file whole, compares its tensors with what they must be, and digests it.
 Result<FileDigests> digest_file(const Job& job, uint32_t number, const std::stop_token& stop) {
   const PlannedFile& planned = job.cache.planned()[number];
-  TRY_ASSIGN(const auto file, job.folder.files().open_read(job.cache.path_of(number)));
+  TRY_ASSIGN(const auto file, format::open_local_source(job.folder.files(), job.cache.path_of(number)));
   std::vector<format::TensorPass::Tensor> passed;
   for (size_t slot = 0; slot < planned.tensors.size(); ++slot) {
     const format::TensorEntry& tensor = job.catalogue.tensors()[planned.tensors[slot]];
@@ -74,8 +60,11 @@ Result<FileDigests> digest_file(const Job& job, uint32_t number, const std::stop
                       .block_bytes = format::row_block_bytes(tensor)});
   }
   format::TensorPass pass(std::move(passed), 0, format::TensorPass::Whole::digested);
-  TRY(read_range(
-      *file, {0, planned.size_bytes}, [&pass](std::span<const std::byte> bytes) { pass.take(bytes); }, stop));
+  const format::ByteSink take = [&pass](std::span<const std::byte> bytes) -> Result<void> {
+    pass.take(bytes);
+    return {};
+  };
+  TRY(file->stream({0, planned.size_bytes}, take, stop));
   format::TensorPass::Sums sums = pass.finish();
   FileDigests digests{.sha256 = sums.whole, .tensors = {}};
   for (size_t slot = 0; slot < planned.tensors.size(); ++slot) {
@@ -134,10 +123,10 @@ Result<Digest> shard_digest(const Job& job, uint32_t shard, const std::stop_toke
                     [&](uint32_t tensor) { return std::pair(range_of(tensor).begin, range_of(tensor).end); });
   format::Sha256 hash;
   hash.update(format::as_bytes(job.catalogue.files()[shard].header));
-  std::vector<std::byte> buffer(kReadBytes);
+  std::vector<std::byte> buffer(format::kReadBytes);
   for (const uint32_t tensor : tensors) {
     for (uint64_t at = 0; at < range_of(tensor).size();) {
-      if (stop.stop_requested()) return Error{ErrorKind::cancelled, "stopped on request"};
+      if (stop.stop_requested()) return stopped();
       const auto piece = std::span(buffer).first(std::min<uint64_t>(buffer.size(), range_of(tensor).size() - at));
       TRY(job.cache.read(tensor, at, piece));
       hash.update(piece);

@@ -20,7 +20,7 @@ Result<void> LocalStorage::read(uint32_t file, uint64_t offset, std::span<std::b
                                 const std::stop_token& stop) {
   TRY_ASSIGN(const format::OpenFiles::Use use, files_.use(file));
   while (!into.empty()) {
-    if (stop.stop_requested()) return Error{ErrorKind::cancelled, "stopped on request"};
+    if (stop.stop_requested()) return stopped();
     const uint64_t bytes = std::min<uint64_t>(into.size(), kLocalBlockBytes - offset % kLocalBlockBytes);
     TRY(use.file().read(offset, into.first(bytes)));
     offset += bytes;

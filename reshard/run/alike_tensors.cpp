@@ -1,4 +1,4 @@
-#include "reshard/plan/alike_tensors.h"
+#include "reshard/run/alike_tensors.h"
 
 #include <algorithm>
 #include <map>
