@@ -23,7 +23,7 @@ using format::Manifest;
 using format::TensorEntry;
 
 /// What is wrong with a complete repository.
-struct Found {
+struct FoundDamage {
   std::vector<FileDamage> files;
   std::vector<CompanionFile> companions;
   [[nodiscard]] bool none() const { return files.empty() && companions.empty(); }
@@ -120,7 +120,7 @@ Result<std::vector<FileDamage>> copy_stored(const WantedFiles& wanted, const Man
   return rest;
 }
 
-Result<void> mend(const Checkpoint& packed, const Recipe& recipe, const WantedFiles& wanted, const Found& found,
+Result<void> mend(const Checkpoint& packed, const Recipe& recipe, const WantedFiles& wanted, const FoundDamage& found,
                   const RepairOptions& options, const OpenSource& open_source, format::FileSystem& files,
                   RepairReport& report, format::Progress& progress, const std::stop_token& stop) {
   DurableFolders folders(files, options.folder);
@@ -206,7 +206,7 @@ Result<RepairReport> repair(const Checkpoint& packed, const RepairOptions& optio
   // Held while damage is looked for, too: what was found must still be so when it is mended.
   TRY_ASSIGN(const auto lock, lock_work_folder(options.folder, format::LockKind::exclusive, files));
   const WantedFiles wanted = wanted_by_manifest(packed, options.folder, recipe->zstd_level);
-  Found found;
+  FoundDamage found;
   TRY_ASSIGN(found.files, find_damage(wanted, options.scrutiny, options.jobs, files, progress, stop));
   TRY_ASSIGN(found.companions,
              damaged_companions(manifest, options.folder, options.scrutiny, options.jobs, files, stop));
