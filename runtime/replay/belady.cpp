@@ -2,8 +2,6 @@
 
 #include <limits>
 
-#include "runtime/experts/policy/recency_order.h"
-
 namespace dspack::runtime {
 
 namespace {
