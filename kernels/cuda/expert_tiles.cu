@@ -144,7 +144,7 @@ gpu::LaunchShape choose_expert_tiles_launch(uint32_t experts) {
   // A warp looks after several experts, one after the other.
   const auto warps = static_cast<unsigned>(std::clamp<uint64_t>(ceil_div(experts, 4), 1, 32));
   const uint64_t shared_bytes = 2 * (uint64_t{experts} + 1) * sizeof(uint32_t);
-  return {.threads = warps * gpu::kWarpThreads, .shared_bytes = narrow<unsigned>(shared_bytes)};
+  return {.threads = warps * gpu::kWarpThreads, .shared_bytes = launch_count(shared_bytes)};
 }
 
 uint64_t expert_tiles_of(const ExpertsTask& task, uint32_t tile) {
@@ -164,7 +164,7 @@ ExpertsChoice choose_experts(const MatrixForm& form, uint32_t matrices, uint32_t
       std::clamp<uint64_t>(groups * choice.tokens, choice.tokens, std::max<uint64_t>(kSharedBytes / group_bytes, 1)));
   const uint64_t row_groups = ceil_div(form.out, kRowsOfBlock);
   const uint64_t turn_bytes = uint64_t{kRowsOfBlock} * matrices * code_bytes(form.coding, form.in);
-  choice.shape.grid_x = narrow<unsigned>(tiles);
+  choice.shape.grid_x = launch_count(tiles);
   choice.shape.grid_y = static_cast<unsigned>(ceil_div(row_groups, turns_for(row_groups, turn_bytes, tiles)));
   choice.shape.threads = kWarpsOfBlock * gpu::kWarpThreads;
   choice.shape.shared_bytes = static_cast<unsigned>(choice.staged_groups * group_bytes);

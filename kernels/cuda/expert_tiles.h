@@ -3,6 +3,7 @@
 // until the stream has run. Errors: none.
 #pragma once
 
+#include "format/base/check.h"
 #include "kernels/cuda/experts.h"
 
 namespace dspack::kernels::cuda {
@@ -46,6 +47,12 @@ struct ExpertsScratch {
                                             uint32_t tile);
 
 [[nodiscard]] gpu::LaunchShape choose_expert_tiles_launch(uint32_t experts);
+
+/// A count for a launch, whose numbers have 32 bits. (nvcc refuses narrow() of unsigned numbers.)
+[[nodiscard]] inline uint32_t launch_count(uint64_t count) {
+  DSPACK_CHECK(count <= UINT32_MAX, "integer does not fit");
+  return static_cast<uint32_t>(count);
+}
 
 /// How the exact product with one matrix of each expert runs.
 struct ExpertsChoice {

@@ -208,7 +208,7 @@ ExpertsTensorChoice choose_experts_tensor(const MatrixForm& form, uint32_t outpu
     staged += device::kRoundedBlock;
   choice.staged_columns = static_cast<uint32_t>(staged);
   const uint64_t row_groups = ceil_div(form.out, uint64_t{outputs_of_warp} * warps);
-  choice.shape.grid_x = narrow<unsigned>(tiles);
+  choice.shape.grid_x = launch_count(tiles);
   choice.shape.grid_y = static_cast<unsigned>(std::min(row_groups, kMostBlocks));
   choice.shape.threads = warps * gpu::kWarpThreads;
   choice.shape.shared_bytes = static_cast<unsigned>(bytes_of(staged));
