@@ -115,7 +115,8 @@ std::vector<WatchedStorage::Read> reads_of(OneExpert& expert, ReadMode mode) {
   CHECK(outcome.bytes_read == expert.bytes.size());
   std::string got;
   for (const runtime::SlotPlan::Matrix& matrix : plan->matrices)
-    got.append(reinterpret_cast<const char*>(slot.bytes().data() + matrix.data), kMatrixBytes);
+    got.append(reinterpret_cast<const char*>(slot.bytes().data() + matrix.planes[kernels::kCodes].value()),
+               kMatrixBytes);
   CHECK(got == expert.bytes);
   return storage.reads();
 }
