@@ -45,7 +45,7 @@ class Io(EndToEnd):
         short = folder / stats["experts"]["layers"][0]["opened_files"][0]
         short.write_bytes(short.read_bytes()[:-1])
         for method in ("auto", "buffered", "mmap"):
-            self.assert_refused(self.ask(folder, "--dev", "io=%s" % method), short, "are expected", program="dsrun")
+            self.assert_refused(self.ask(folder, "--dev", "io=%s" % method), short, "bytes instead of", program="dsrun")
 
     def test_a_way_that_is_none(self):
         result = self.ask(packed_tiny(), "--dev", "io=o_direct")
