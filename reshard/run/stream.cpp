@@ -150,7 +150,9 @@ class Passage {
     TRY_ASSIGN(const uint64_t free_bytes, input.files.free_bytes(input.scope.out));
     TRY_ASSIGN(const uint64_t need, run_.writer.missing_bytes());
     TRY(check_disk(need, free_bytes, input.scope.out));
-    TRY_ASSIGN(bytes_, format::open_catalogued(input.repository, file(), stop_));
+    TRY_ASSIGN(bytes_, input.repository.open(file().path, stop_));
+    TRY(format::check_known({.size_bytes = file().size_bytes, .version = file().version}, bytes_->size_bytes(),
+                            bytes_->version(), input.repository.locate(file().path)));
     if (wanted().whole && recorded_at_ == 0) run_.progress.advanced(file().data_start);
     return {};
   }

@@ -34,7 +34,7 @@ class Int8(EndToEnd):
         for variant in ("v2-lite", "glm-4.7-flash"):
             with self.subTest(variant):
                 int8, f32 = write_int8(self.scratch / variant, variant, "F32", plain=("kv_b_proj",))
-                for flags in ((), ("--chunk", 7)):
+                for flags in ((), ("--dev", "chunk=7")):
                     self.assertEqual(self.logits(int8, *flags), self.logits(f32, *flags))
 
     def test_any_scales_mean_what_they_say(self):
