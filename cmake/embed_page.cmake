@@ -2,7 +2,7 @@
 # The script of the page is its .js files in this order, one after the other.
 set(dspack_page_scripts elements.js catalogue.js map.js chosen.js totals.js page.js)
 
-# dspack_embed_page(TARGET FOLDER): compiles FOLDER (page.html, page.css, *.js) into TARGET; reshard/verbs/inspect_page.h
+# dspack_embed_page(TARGET FOLDER): compiles FOLDER (page.html, page.css, *.js) into TARGET; reshard/verbs/inspect.h
 # declares what comes of it.
 function(dspack_embed_page target folder)
   set(output ${CMAKE_CURRENT_BINARY_DIR}/inspect_page.cpp)
@@ -28,7 +28,7 @@ if(CMAKE_SCRIPT_MODE_FILE)
       message(FATAL_ERROR "${FOLDER}: the text )page\" would end the constant that holds it")
     endif()
   endforeach()
-  file(WRITE ${OUTPUT} "#include \"reshard/verbs/inspect_page.h\"\n\nnamespace dspack::reshard {\n
+  file(WRITE ${OUTPUT} "#include \"reshard/verbs/inspect.h\"\n\nnamespace dspack::reshard {\n
 extern const std::string_view kPageFrame = R\"page(${frame})page\";
 extern const std::string_view kPageStyle = R\"page(${style})page\";
 extern const std::string_view kPageScript = R\"page(${script})page\";

@@ -7,10 +7,9 @@
 
 #include "format/base/parallel.h"
 #include "format/checkpoint_builder.h"
-#include "format/document_bounds.h"
 #include "format/fused_experts.h"
 #include "format/index.h"
-#include "format/unknown_experts.h"
+#include "format/json.h"
 
 namespace dspack::format {
 namespace {
@@ -184,8 +183,15 @@ Result<Checkpoint> Checkpoint::of(std::vector<TensorEntry> tensors) {
 }
 
 const TensorEntry* Checkpoint::find(std::string_view name) const {
-  const auto found = by_name_.find(std::string(name));
+  const auto found = by_name_.find(name);
   return found == by_name_.end() ? nullptr : &tensors_[found->second];
+}
+
+const TensorEntry* Checkpoint::find_scale(std::string_view weight_name) const {
+  for (size_t i = 0; const auto name = scale_name(weight_name, i); ++i) {
+    if (const TensorEntry* found = find(*name)) return found;
+  }
+  return nullptr;
 }
 
 std::span<const uint32_t> Checkpoint::expert(ExpertKey key) const {

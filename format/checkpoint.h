@@ -8,11 +8,11 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "format/base/ids.h"
 #include "format/base/result.h"
+#include "format/base/string_hash.h"
 #include "format/digest.h"
 #include "format/manifest.h"
 #include "format/safetensors.h"
@@ -76,6 +76,8 @@ class Checkpoint {
   [[nodiscard]] const std::vector<TensorEntry>& tensors() const { return tensors_; }
   /// nullptr: no such tensor.
   [[nodiscard]] const TensorEntry* find(std::string_view name) const;
+  /// The scale of a weight, under the first of its possible names (scale_names) that is here. nullptr: there is none.
+  [[nodiscard]] const TensorEntry* find_scale(std::string_view weight_name) const;
   /// Indices into tensors() of a routed expert's tensors in ascending name order; empty if there is no such expert.
   [[nodiscard]] std::span<const uint32_t> expert(ExpertKey key) const;
   /// Where all bytes of a routed expert lie: as few extents as there are, by file and offset. One in a file of its own;
@@ -98,7 +100,7 @@ class Checkpoint {
   friend class CheckpointBuilder;
   std::vector<CheckpointFile> files_;
   std::vector<TensorEntry> tensors_;
-  std::unordered_map<std::string, uint32_t> by_name_;
+  StringMap<uint32_t> by_name_;
   std::map<ExpertKey, std::vector<uint32_t>> experts_;
   std::optional<Manifest> manifest_;
   std::vector<std::string> warnings_;

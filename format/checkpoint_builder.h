@@ -1,5 +1,5 @@
-// Fills a Checkpoint and holds its rules: names are unique, sizes are sizes that a disk can have, experts are found by
-// their key. For those who make catalogues; everybody else asks Checkpoint.
+// Fills a Checkpoint and checks its rules: names are unique, sizes fit a disk, experts are found by their key. Only
+// code that makes catalogues uses it; all other code uses Checkpoint.
 // Threads: single-thread. Lifetime: owns what it is given, until finish. Errors: invalid (contradictory headers,
 // indexes and manifests), naming the file and the tensor.
 #pragma once
@@ -15,6 +15,11 @@
 #include "format/safetensors.h"
 
 namespace dspack::format {
+
+/// For people: how many there are and what they look like, as `12 tensors speak of experts and have names of no known
+/// family: "a.N.experts.w1" (such as "a.0.experts.w1")`. nullopt: there are none. Tensors that look like fused experts
+/// are not counted: FusedExperts speaks of them.
+[[nodiscard]] std::optional<std::string> unknown_experts(std::span<const TensorEntry> tensors);
 
 /// A file of an ordinary checkpoint with its header read.
 struct Shard {

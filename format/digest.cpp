@@ -30,12 +30,12 @@ void append_hex(std::string& hex, uint8_t byte) {
 
 std::optional<std::string> parse_hex(std::string_view hex) {
   if (hex.size() % 2 != 0) return std::nullopt;
-  std::string bytes;
-  for (size_t i = 0; i < hex.size(); i += 2) {
-    const int high = hex_value(hex[i]);
-    const int low = hex_value(hex[i + 1]);
+  std::string bytes(hex.size() / 2, '\0');
+  for (size_t i = 0; i < bytes.size(); ++i) {
+    const int high = hex_value(hex[2 * i]);
+    const int low = hex_value(hex[2 * i + 1]);
     if (high < 0 || low < 0) return std::nullopt;
-    bytes.push_back(static_cast<char>(high * 16 + low));
+    bytes[i] = static_cast<char>(high * 16 + low);
   }
   return bytes;
 }

@@ -71,10 +71,6 @@ float f8_e4m3_to_f32(uint8_t bits) {
   return sign * std::ldexp(static_cast<float>(8 + mantissa), exponent - 10);      // (1 + m/8) * 2^(e-7)
 }
 
-float f8_e5m2_to_f32(uint8_t bits) {
-  return f16_to_f32(static_cast<uint16_t>(bits << 8));  // E5M2 is the upper byte of an IEEE half
-}
-
 float f8_e8m0_to_f32(uint8_t bits) {
   if (bits == 0xff) return std::numeric_limits<float>::quiet_NaN();
   return std::ldexp(1.0F, static_cast<int>(bits) - 127);

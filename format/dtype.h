@@ -47,7 +47,6 @@ enum class Dtype : uint8_t {
 
 // Exact conversions to FP32: every value of the small type is an FP32 value, NaN stays NaN.
 [[nodiscard]] float f8_e4m3_to_f32(uint8_t bits);  // bias 7, no infinity, 0x7f and 0xff are NaN
-[[nodiscard]] float f8_e5m2_to_f32(uint8_t bits);  // bias 15, IEEE-like infinity and NaN
 [[nodiscard]] float f8_e8m0_to_f32(uint8_t bits);  // 2^(bits-127), 0xff is NaN
 [[nodiscard]] float bf16_to_f32(uint16_t bits);
 [[nodiscard]] float f16_to_f32(uint16_t bits);

@@ -16,10 +16,9 @@
 
 #include <fmt/format.h>
 
-#include "format/base/checked.h"
 #include "format/base/ids.h"
 #include "format/base/page_buffer.h"
-#include "format/descriptor_posix.h"
+#include "format/base/size.h"
 #include "format/file_system.h"
 #include "format/read_file_posix.h"
 

@@ -92,8 +92,7 @@ FusedExperts::FusedExperts(Shards shards) {
   std::string reason;  // of the first of these
   for (const auto& [layer, tensors] : layers) {
     std::optional<std::string> why = doubt(tensors);
-    if (!why && numbered.contains(layer))
-      why = described(*tensors.front()) + " stands beside experts that have numbers";
+    if (!why && numbered.contains(layer)) why = described(*tensors.front()) + " is beside numbered experts";
     const uint64_t experts = why ? 0 : tensors.front()->shape[0];
     if (!why && experts * tensors.size() > kMaxSlices - slices)
       why = fmt::format("with {} the checkpoint has more than {} tensors of experts", described(*tensors.front()),
@@ -107,9 +106,8 @@ FusedExperts::FusedExperts(Shards shards) {
     whole.push_back(layer);
   }
   if (whole.empty()) return;
-  warning_ = fmt::format("layer {}: {}, so its experts stay together and are not found one by one{}",
-                         layer_text(whole.front()), reason,
-                         whole.size() == 1 ? "" : fmt::format("; so it is with {} more layers", whole.size() - 1));
+  warning_ = fmt::format("layer {}: {}, so its experts are not separated{}", layer_text(whole.front()), reason,
+                         whole.size() == 1 ? "" : fmt::format("; {} more layers likewise", whole.size() - 1));
 }
 
 std::optional<std::vector<TensorInfo>> FusedExperts::split(const TensorInfo& tensor) const {

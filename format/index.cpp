@@ -4,11 +4,9 @@
 
 #include <fmt/format.h>
 
-#include "format/base/checked.h"
-#include "format/document_bounds.h"
+#include "format/base/size.h"
 #include "format/file_system.h"
 #include "format/json.h"
-#include "format/manifest.h"
 
 namespace dspack::format {
 
@@ -39,6 +37,11 @@ Result<Index> parse_index(std::string_view text) {
   for (const auto& [tensor, file] : map->items())
     index.weight_map.emplace_hint(index.weight_map.end(), tensor, files.at(file.get_ref<const std::string&>()));
   return index;
+}
+
+std::string hub_index(uint64_t payload_bytes, Json weight_map) {
+  const Json index = {{"metadata", {{"total_size", payload_bytes}}}, {"weight_map", std::move(weight_map)}};
+  return index.dump(2) + "\n";
 }
 
 }  // namespace dspack::format

@@ -1,6 +1,6 @@
 // model.safetensors.index.json, and Mistral's consolidated.safetensors.index.json: which file of a sharded checkpoint
 // holds which tensor.
-// Threads: thread-safe (a pure function). Errors: invalid, naming the tensor or the key.
+// Threads: thread-safe (pure functions). Errors: invalid, naming the tensor or the key.
 // Source: the files that transformers' save_pretrained writes.
 #pragma once
 
@@ -11,9 +11,11 @@
 #include <vector>
 
 #include "format/base/result.h"
+#include "format/json.h"
 
 namespace dspack::format {
 
+inline constexpr char kIndexPath[] = "model.safetensors.index.json";
 /// The index of checkpoints in Mistral's own names.
 inline constexpr char kConsolidatedIndexPath[] = "consolidated.safetensors.index.json";
 /// Whether this is the path of either index.
@@ -26,5 +28,8 @@ struct Index {
 
 /// Parses the text of the index. At least one tensor; further keys ("metadata") are passed over.
 [[nodiscard]] Result<Index> parse_index(std::string_view text);
+
+/// An index as the Hub has it: {"metadata":{"total_size":...},"weight_map":{tensor: file}}.
+[[nodiscard]] std::string hub_index(uint64_t payload_bytes, Json weight_map);
 
 }  // namespace dspack::format

@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 
 #include "format/base/foreign_text.h"
-#include "format/document_bounds.h"
 
 namespace dspack::format {
 namespace {
@@ -50,7 +49,6 @@ class StrictBuilder final : public nlohmann::json_sax<Json> {
   [[nodiscard]] Json take() { return std::move(root_); }
 
  private:
-
   /// Whether there may be one more value.
   bool count() {
     if (++values_ <= bounds_.values) return true;

@@ -1,19 +1,68 @@
 // JSON from outside, read strictly: duplicate keys, excessive depth and trailing bytes are errors. Values are counted
-// before they are kept, so that no short text becomes a large tree.
-// Threads: thread-safe (pure functions). Errors: invalid, with the place; budget (more than the kind of document may
-// hold).
+// before they are kept, so that no short text becomes a large tree. And how much a document from outside may hold, by
+// its kind: bytes of text, and values, where every key, string, number, list and object counts as one. A tree of JSON
+// takes some 20 to 100 bytes a value, however short its text is, so that both bounds together decide how much memory a
+// document can take; all of them stay below 400 MB.
+// Threads: thread-safe (pure functions, constants). Errors: invalid, with the place; budget (more than the kind of
+// document may hold), of parse_json and of reading.
+//
+// What real ones take: V3's packed repository has 15,000 files and 91,991 tensors; its manifest is 15 MB and 0.4
+// million values, its index 9 MB and 184,000, its source's headers 9.5 MB. Kimi-K2 has half as many tensors again.
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <cstdint>
 #include <string>
 #include <string_view>
+
+#include <nlohmann/json.hpp>
 
 #include "format/base/result.h"
 
 namespace dspack::format {
 
 using Json = nlohmann::json;
-struct DocumentBounds;  // document_bounds.h
+
+struct DocumentBounds {
+  std::string_view kind;  // with its article, for messages
+  uint64_t bytes = 0;
+  uint64_t values = 0;
+};
+
+/// Tensors of one checkpoint: four times V3's, twice those of Kimi-K2 in four bits (weight, scale and shape of each
+/// matrix). A catalogue keeps 600 bytes of each, and a plan to repack it as much again: less than 500 MB in all.
+inline constexpr uint64_t kMaxTensors = 400'000;
+/// Text of all headers of a checkpoint's files, ten times V3's; one file may have as much (kMaxHeaderBytes).
+inline constexpr uint64_t kMaxHeadersBytes = 100'000'000;
+/// Strings of one header's __metadata__; what trainers leave there are a dozen.
+inline constexpr uint64_t kMaxMetadataEntries = 10'000;
+/// Axes of a tensor; NumPy and PyTorch have at most 64.
+inline constexpr uint64_t kMaxDimensions = 64;
+
+/// A journal, read whole: of 15,000 experts, each with six digests of a first fetch, it has 10 MB.
+inline constexpr uint64_t kMaxJournalBytes = 128ULL << 20;
+
+inline constexpr DocumentBounds kManifestDocument{"a manifest", 64ULL << 20, 2'000'000};
+/// A key and a file for each tensor, and what `metadata` says.
+inline constexpr DocumentBounds kIndexDocument{"an index of tensors", 64ULL << 20, 2 * kMaxTensors + 10'000};
+/// config.json: quantisations that name each matrix of each expert have some 200,000 values in 4 MB.
+inline constexpr DocumentBounds kConfigDocument{"a configuration", 16ULL << 20, 500'000};
+/// tokenizer.json: V3's is 7.8 MB and 640,000 values; vocabularies of 260,000 tokens have 33 MB and 2.1 million.
+inline constexpr DocumentBounds kTokenizerDocument{"a tokenizer", 80ULL << 20, 3'000'000};
+/// tokenizer_config.json, generation_config.json: the largest name a thousand added tokens with six fields each.
+inline constexpr DocumentBounds kSettingsDocument{"a file of settings", 16ULL << 20, 200'000};
+inline constexpr DocumentBounds kRecipeDocument{"a recipe", 1ULL << 20, 200'000};
+/// A page of a listing has a thousand files of some twelve values; other answers name all files of a repository.
+inline constexpr DocumentBounds kHubListingDocument{"a page of the Hub's listing", 16ULL << 20, 500'000};
+inline constexpr DocumentBounds kHubAnswerDocument{"an answer of the Hub", 64ULL << 20, 1'000'000};
+/// The text of a refusal; one line of it is shown.
+inline constexpr DocumentBounds kRefusalDocument{"a refusal", 1ULL << 20, 10'000};
+/// One line of a journal: what became of a file, which may hold every tensor of a layer.
+inline constexpr DocumentBounds kRecordDocument{"a record of a journal", 16ULL << 20, 500'000};
+/// What `reshard link` has written down: three values for each of V3's 15,000 files.
+inline constexpr DocumentBounds kLinkRecordDocument{"a record of links", 32ULL << 20, 1'000'000};
+/// A line of a trace: of each token and layer the experts, so that a prefill of 4,096 tokens of V3 has 1.9 million.
+inline constexpr DocumentBounds kTraceLineDocument{"a line of a trace", 8ULL << 20, 4'000'000};
+inline constexpr DocumentBounds kConversationDocument{"a conversation", 64ULL << 20, 1'000'000};
 
 [[nodiscard]] Result<Json> parse_json(std::string_view text, const DocumentBounds& bounds);
 

@@ -1,6 +1,6 @@
-// Layer maps: the sequence of layers that a token passes where that is not each one once, and the two ways to write it
-// down: layers by number ("0-3,2-5,4-10"), or ranges by their share of the depth ("(0,.5),(.3,.8),(.5,1)").
-// docs/layer-maps.md states the rules.
+// Layer maps: the sequence of layers that a token passes if not each layer once, and its two notations: layers by
+// number ("0-3,2-5,4-10"), or ranges by their share of the depth ("(0,.5),(.3,.8),(.5,1)"). docs/layer-maps.md states
+// the rules.
 // Threads: pure functions of plain values. Errors: invalid, with the part of the text that is wrong.
 #pragma once
 

@@ -21,7 +21,6 @@
 namespace dspack::format {
 
 inline constexpr char kManifestPath[] = "manifest.json";
-inline constexpr char kIndexPath[] = "model.safetensors.index.json";
 /// Field of the layer map, and the name under which `requires` lists it.
 inline constexpr char kLayerMapKey[] = "layer_map";
 /// Field of the aliases, and the name under which `requires` lists it.
@@ -34,7 +33,6 @@ inline constexpr char kNameFamiliesKey[] = "name_families";
 inline constexpr char kFusedExpertsKey[] = "fused_experts";
 /// Field that holds the digest of the manifest's text without it.
 inline constexpr char kSealKey[] = "seal";
-inline constexpr char kHeadersPath[] = "provenance/headers.json.zst";
 
 /// One tensor of a layout: its name as a template and its place relative to the file's byte buffer.
 struct LayoutTensor {

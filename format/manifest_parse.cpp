@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <set>
 
-#include "format/base/checked.h"
-#include "format/document_bounds.h"
+#include "format/base/size.h"
 #include "format/file_system.h"
+#include "format/json.h"
 #include "format/manifest.h"
 #include "format/safetensors.h"
 

@@ -1,5 +1,5 @@
-// The families of tensor names that are known: what stands before a layer's number, before an expert's, and what the
-// parts behind mean. Tables only; format/tensor_name.h reads names by them.
+// The known families of tensor names: the prefixes of layer and expert numbers, and the meaning of the parts after
+// them. Tables only; format/tensor_name.h reads names by them.
 // Threads: immutable. Source: the released indexes and headers of the models that each family names.
 #pragma once
 

@@ -1,6 +1,6 @@
-// A bounded table of open files: what is in it is not opened again, and at the bound the file that was used longest
-// ago, and that nobody uses now, is closed for another. Threads: thread-safe; a thread that finds every file in use
-// waits, so it must not hold one itself. Lifetime: a Use ends before its table. Errors: those of opening.
+// A bounded table of open files: a file in it is not opened again, and at the limit the least recently used file that
+// is not in use is closed. Threads: thread-safe; a thread that finds every file in use waits, so it must not hold one
+// itself. Lifetime: a Use ends before its table. Errors: those of opening.
 #pragma once
 
 #include <condition_variable>

@@ -1,4 +1,4 @@
-// Events of long work, for whoever wants to show them. Libraries never print; they tell a Progress.
+// Events of long work, for display. Libraries never print; they report to a Progress.
 // Threads: implementations are thread-safe.
 #pragma once
 

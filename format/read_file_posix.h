@@ -1,12 +1,34 @@
-// Files of the operating system that are read, one class for each way of reading; file_system_posix.cpp makes them.
-// Threads: see ReadFile. Errors: see FileSystem::open_read_as.
+// Open files of the operating system: what they are, and those that are read, one class for each way of reading.
+// file_system_posix.cpp makes them; nobody else includes this.
+// Threads: a Descriptor is thread-compatible and closes what it holds; else see ReadFile. Errors: by the system's code,
+// with the path; see FileSystem::open_read_as.
 #pragma once
 
 #include <memory>
+#include <string_view>
 
 #include "format/file_system.h"
 
 namespace dspack::format {
+
+/// `code` is errno after "cannot {what}".
+[[nodiscard]] Error system_error(const Path& path, std::string_view what, int code);
+
+class Descriptor {
+ public:
+  explicit Descriptor(int fd) : fd_(fd) {}
+  Descriptor(Descriptor&& other) noexcept;
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  Descriptor& operator=(Descriptor&&) = delete;
+  ~Descriptor();
+  [[nodiscard]] int get() const { return fd_; }
+
+ private:
+  int fd_;
+};
+
+[[nodiscard]] Result<Descriptor> open_descriptor(const Path& path, int flags, std::string_view what);
 
 [[nodiscard]] Result<std::unique_ptr<ReadFile>> open_posix_file(const Path& path, ReadMode mode);
 

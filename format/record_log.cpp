@@ -1,7 +1,7 @@
 #include "format/record_log.h"
 
 #include "format/digest.h"
-#include "format/document_bounds.h"
+#include "format/json.h"
 
 namespace dspack::format {
 namespace {

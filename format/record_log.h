@@ -1,5 +1,5 @@
-// An append-only text of records that survives being cut anywhere: each line is 16 hexadecimal digits (the beginning of
-// the SHA-256 of the rest), a space, canonical JSON. docs/format.md specifies it, where journals are.
+// An append-only text of records that stays readable if cut anywhere: each line is 16 hexadecimal digits (the beginning
+// of the SHA-256 of the rest), a space, canonical JSON. docs/format.md specifies it among the journals.
 // Threads: reading is a pure function; a RecordLog is thread-safe. Lifetime: a RecordLog borrows the FileSystem.
 // Errors: io, budget; damage inside is a status of reading.
 #pragma once

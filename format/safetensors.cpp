@@ -6,8 +6,7 @@
 
 #include <fmt/format.h>
 
-#include "format/base/checked.h"
-#include "format/document_bounds.h"
+#include "format/base/size.h"
 #include "format/json.h"
 #include "format/tensor_name.h"
 
@@ -58,8 +57,8 @@ void arrange_tensors(std::vector<TensorInfo>& tensors, std::span<const uint32_t>
 
 std::string write_header(const std::vector<TensorInfo>& tensors, const std::map<std::string, std::string>& metadata,
                          uint64_t least_bytes) {
-  Json root = {{kHeaderMetadataKey, metadata}};
-  root[kHeaderMetadataKey]["format"] = "pt";
+  Json root = {{kMetadataKey, metadata}};
+  root[kMetadataKey]["format"] = "pt";
   for (const TensorInfo& tensor : tensors) {
     root[tensor.name] = {{"dtype", to_string(tensor.dtype)},
                          {"shape", tensor.shape},
@@ -180,7 +179,7 @@ class HeaderReader final : public nlohmann::json_sax<Json> {
   }
 
   bool root_key(string_t& name) {
-    in_metadata_ = name == kHeaderMetadataKey;
+    in_metadata_ = name == kMetadataKey;
     if (in_metadata_) {
       if (had_metadata_) return duplicate(name);
       had_metadata_ = true;

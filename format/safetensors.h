@@ -1,6 +1,6 @@
 // One safetensors file: its header read by every rule of the reference reader, and written with page-aligned data.
 // Threads: thread-safe (pure functions). Errors: invalid (breaks a rule), corrupt (length differs from the header's),
-// budget (more tensors, metadata or axes than document_bounds.h allows).
+// budget (more tensors, metadata or axes than json.h allows).
 // Source: huggingface/safetensors README "Format" and the checks of its reader (safetensors/src/tensor.rs).
 #pragma once
 
@@ -23,8 +23,6 @@ namespace dspack::format {
 inline constexpr char kMetadataKey[] = "__metadata__";
 /// The reference reader refuses longer headers.
 inline constexpr uint64_t kMaxHeaderBytes = 100'000'000;
-/// The entry of a header that is no tensor.
-inline constexpr char kHeaderMetadataKey[] = "__metadata__";
 
 /// One tensor of a file. `data` is relative to the byte buffer that follows the header.
 struct TensorInfo {

@@ -1,7 +1,7 @@
-// The SHA-256 block function for several independent digests side by side, on x86 SHA instructions. One digest keeps
-// such a processor's unit half idle, since each instruction needs the result of the one before (measured on Zen 4: one
-// digest 1.8 GB/s, three of the same bytes 1.3 GB/s each). Threads: pure. Errors: none. Source: FIPS 180-4
-// section 6.2.2; Intel SHA Extensions (July 2013) for the word order.
+// The SHA-256 block function for several independent digests side by side, on x86 SHA instructions. One digest leaves
+// the SHA unit half idle, since each instruction needs the result of the one before (measured on Zen 4: one digest 1.8
+// GB/s, three of the same bytes 1.3 GB/s each). Threads: pure. Errors: none. Source: FIPS 180-4 section 6.2.2; Intel
+// SHA Extensions (July 2013) for the word order.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// Writes one safetensors file as its tensors come, without holding them: the header's place is kept free, the data
+// Writes one safetensors file as its tensors arrive, without holding them: space for the header is reserved, the data
 // follows piece by piece, and the file gets its name when it is complete.
 // Threads: single-thread. Lifetime: borrows the file system. Errors: io, budget; each names the file. An unsealed file
 // is removed.

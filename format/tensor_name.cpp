@@ -31,6 +31,21 @@ constexpr size_t kMaxFusedNameBytes = 512;
 constexpr std::array<std::string_view, 2> kFirstStacks{"model.layers.", "language_model.model.layers."};
 constexpr std::string_view kFirstExperts = "mlp.experts.";
 
+// The scale of a weight whose name has this ending: its name without so many last characters, and something else.
+struct ScaleRule {
+  std::string_view ending;
+  size_t replaced = 0;
+  std::string_view suffix;
+};
+constexpr std::array<ScaleRule, 6> kScaleRules{{
+    {.ending = "", .replaced = 0, .suffix = "_scale_inv"},
+    {.ending = "", .replaced = 0, .suffix = "_scale"},
+    {.ending = ".weight", .replaced = 6, .suffix = "scale"},
+    {.ending = ".weight", .replaced = 6, .suffix = "qscale_weight"},  // Mistral
+    {.ending = ".weight_packed", .replaced = 7, .suffix = "_scale"},  // compressed-tensors
+    {.ending = "_blocks", .replaced = 7, .suffix = "_scales"},        // gpt-oss
+}};
+
 constexpr std::string_view kLayerPlaceholder = "{layer}.";
 
 /// Takes "<number>." (at most `most`) from the front of `text`. Numbers with a leading zero are not numbers of ours.
@@ -283,17 +298,21 @@ std::optional<NameAuthor> name_author(std::string_view name) {
   return family->author;
 }
 
-std::vector<std::string> scale_names(std::string_view weight_name) {
-  const std::string name(weight_name);
-  std::vector<std::string> names{name + "_scale_inv", name + "_scale"};
-  constexpr std::string_view kBlocks = "_blocks";  // gpt-oss
-  if (weight_name.ends_with(".weight")) {
-    const std::string module(weight_name.substr(0, weight_name.size() - std::string_view("weight").size()));
-    names.push_back(module + "scale");
-    names.push_back(module + "qscale_weight");  // Mistral
-  } else if (weight_name.ends_with(kBlocks)) {
-    names.push_back(std::string(weight_name.substr(0, weight_name.size() - kBlocks.size())) + "_scales");
+std::optional<std::string> scale_name(std::string_view weight_name, size_t index) {
+  for (const ScaleRule& rule : kScaleRules) {
+    if (!weight_name.ends_with(rule.ending)) continue;
+    if (index-- != 0) continue;
+    std::string name;
+    name.reserve(weight_name.size() + rule.suffix.size());
+    return name.append(weight_name.substr(0, weight_name.size() - rule.replaced)).append(rule.suffix);
   }
+  return std::nullopt;
+}
+
+std::vector<std::string> scale_names(std::string_view weight_name) {
+  std::vector<std::string> names;
+  while (auto name = scale_name(weight_name, names.size()))
+    names.push_back(*std::move(name));
   return names;
 }
 

@@ -1,4 +1,4 @@
-// What a tensor's name says: layer, expert, role. With the tables of format/name_families.h the only place that knows
+// Layer, expert and role of a tensor, from its name. Only this file and the tables of format/name_families.h know
 // names.
 // Threads: thread-safe (pure functions). Source: name_families.h; docs/format.md lists the families.
 #pragma once
@@ -92,5 +92,7 @@ enum class NameAuthor {
 
 /// For a quantised weight: the names under which its scale may stand beside it, most usual first.
 [[nodiscard]] std::vector<std::string> scale_names(std::string_view weight_name);
+/// The one at `index`; nullopt: there are fewer.
+[[nodiscard]] std::optional<std::string> scale_name(std::string_view weight_name, size_t index);
 
 }  // namespace dspack::format

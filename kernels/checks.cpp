@@ -4,7 +4,7 @@
 #include <string>
 
 #include "format/base/check.h"
-#include "format/base/checked.h"
+#include "format/base/size.h"
 #include "kernels/sample_weights.h"
 
 namespace dspack::kernels {
@@ -62,8 +62,14 @@ void check_weight(const Weight& weight) {
   DSPACK_CHECK(weight.out < kLargestDimension && weight.in < kLargestDimension, "weight dimension out of range");
   const bool is_scaled = !weight.planes[kScales].empty();
   DSPACK_CHECK(!is_scaled || (weight.block_out > 0 && weight.block_in > 0), "scale without block sizes");
+  DSPACK_CHECK(is_packed(weight.coding) || (weight.scale == ScaleCoding::f32 && weight.global == GlobalScale::none),
+               "scales that this coding cannot have");
+  DSPACK_CHECK(
+      !is_scaled || !is_packed(weight.coding) || weight.block_in % kPackedRun == 0 || weight.block_in >= weight.in,
+      "a block of scales that ends within a vector of packed codes");
   for (size_t plane = 0; plane < (is_scaled ? kPlanes : kScales); ++plane) {
     const PlaneSize size = plane_size(weight, plane);
+    if (size.bytes == 0) continue;
     check_extent(weight.planes[plane], size.bytes);
     DSPACK_CHECK(weight.planes[plane].offset_bytes % size.alignment == 0, "weight is not aligned to its elements");
   }

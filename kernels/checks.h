@@ -1,6 +1,6 @@
-// Whether the shapes of an operation fit together and into their buffers. Every backend calls these first, so that none
-// of them repeats the rules. Cost: a few comparisons an operation. Threads: thread-safe. Errors: what does not fit is a
-// programming error (DSPACK_CHECK).
+// Checks that the shapes of an operation fit together and into their buffers. Every backend calls these first, so that
+// the rules exist once. Cost: a few comparisons an operation. Threads: thread-safe. Errors: a misfit is a programming
+// error (DSPACK_CHECK).
 #pragma once
 
 #include <span>
@@ -21,9 +21,9 @@ void check_head_linear_transposed(const HeadLinearArgs& args);
 void check_rms_norm(const Rows& x, Slice gain, const Rows& y);
 void check_rope(const RopeArgs& args);
 void check_mla_attend(const MlaAttendArgs& args);
-void check_stored_rows(const Rows& rows, Slice stored, Dtype dtype, const LivePosition& live = {});
+void check_stored_rows(const Rows& rows, Slice stored, Dtype dtype, const LivePosition& live);
 /// Rows in FP8 (latent_rows.h).
-void check_stored_latents(const Rows& rows, Slice stored, LatentShape shape, const LivePosition& live = {});
+void check_stored_latents(const Rows& rows, Slice stored, LatentShape shape, const LivePosition& live);
 void check_same_shape(const Rows& a, const Rows& b);
 void check_route(const RouterArgs& args);
 void check_indexed_rows(const Rows& to, const Rows& from, std::span<const uint32_t> rows, IndexUse use);

@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "format/base/check.h"
-#include "format/base/checked.h"
+#include "format/base/size.h"
 #include "format/dtype.h"
 
 namespace dspack::kernels {

@@ -8,10 +8,9 @@
 //
 // That is the FP8 cache of FlashMLA; the scale is that of DeepSeek-V3's act_quant, the tile's largest magnitude / 448.
 // For other dimensions each part is filled up with zeros to a multiple of 16 bytes, so that parts and rows begin where
-// 16 bytes can be read at once.
-// What is no finite number never comes back as one: a NaN is a NaN code and does not take part in the scale; an
-// infinity makes the scale infinite, and every value of its tile NaN. A tile of zeros, or of so small values that its
-// scale would be 0, has the scale 1.
+// 16 bytes can be read at once. Values that are not finite never become finite: a NaN is a NaN code and does not take
+// part in the scale; an infinity makes the scale infinite, and every value of its tile NaN. A tile of zeros, or of so
+// small values that its scale would be 0, has the scale 1.
 // Threads: pure functions. Errors: none; dimensions are below 2^31.
 #pragma once
 

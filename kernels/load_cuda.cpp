@@ -6,7 +6,7 @@
 #include <filesystem>
 
 #include "dspack_cuda_build.h"
-#include "kernels/cuda/library_entry.h"
+#include "kernels/cuda/cuda_library.h"
 
 namespace dspack::kernels {
 
@@ -20,8 +20,9 @@ Error absent(const std::filesystem::path& beside) {
   if (const std::string_view reason = kCudaAbsence; !reason.empty()) {
     return {ErrorKind::not_found, "this build has no CUDA library: " + std::string(reason)};
   }
-  return {ErrorKind::not_found, std::string(kFile) + " is not in " + beside.string() +
-                                    ", nor in ../kernels/cuda or ../lib beside it; name it with --dev cuda-library=FILE"};
+  return {ErrorKind::not_found,
+          std::string(kFile) + " is not in " + beside.string() +
+              ", nor in ../kernels/cuda or ../lib beside it; name it with --dev cuda-library=FILE"};
 }
 
 Result<std::string> find_library() {
@@ -73,7 +74,7 @@ Result<std::unique_ptr<Device>> load_cuda_device(const std::string& library, con
     return Error{ErrorKind::unsupported,
                  path + " was built with another version of this program; build the two together"};
   }
-  DSPACK_CHECK(outcome.has_value(), "the CUDA library has made nothing, nor said why");
+  DSPACK_CHECK(outcome.has_value(), "the CUDA library failed without a message");
   return *std::move(outcome);
 }
 

@@ -1,14 +1,14 @@
-// Makes a CUDA device out of a library that is loaded while the program runs, so that nothing but the library needs
-// CUDA: neither for building nor for running.
-// Threads: thread-safe. Lifetime: the library stays loaded until the process ends. Errors, each in one line that says
-// exactly why: not_found (no library, no driver or no such GPU), unsupported (a library that does not load, is none of
+// Makes a CUDA device from a library that is loaded at run time, so that only the library needs CUDA, both to build and
+// to run.
+// Threads: thread-safe. Lifetime: the library stays loaded until the process ends. Errors, each one line with the exact
+// reason: not_found (no library, no driver or no such GPU), unsupported (a library that does not load, is none of
 // dspack, or of another build; a GPU that is too old), budget.
 #pragma once
 
 #include <memory>
 #include <string>
 
-#include "kernels/cuda/cuda_options.h"
+#include "kernels/cuda/cuda_library.h"
 #include "kernels/ops.h"
 
 namespace dspack::kernels {

@@ -2,12 +2,12 @@
 //
 // A Device makes Buffers and Queues. A Queue is an ordered list of operations: each sees the effects of the ones before
 // it. An operation may return before it has run; `synchronize` waits for all of them. The CPU device runs every
-// operation at once and in full.
-// Queues of one device run beside each other; `mark` and `wait` say what of one comes before what of another.
+// operation at once and in full. Queues of one device run concurrently; `mark` and `wait` order operations of different
+// queues.
 // Threads: a Device is thread-safe; a Queue belongs to one thread at a time. Lifetime: a Slice borrows its Buffer; host
-// spans are borrowed until the next `synchronize`, or until an event behind the operation is reached, index spans only
-// for the call. Errors: allocation returns a Result
-// (budget); shapes that do not fit are programming errors (DSPACK_CHECK), since the loader has checked the checkpoint.
+// spans are borrowed until the next `synchronize`, or until an event after the operation is reached, index spans only
+// for the call. Errors: allocation returns a Result (budget); shapes that do not fit are programming errors
+// (DSPACK_CHECK), since the loader has checked the checkpoint.
 //
 // Exactness (the contract of precision mode `exact`): activations and accumulation are FP32, small weight types are
 // decoded without rounding, and the value of an output row depends on its input row alone: not on the number of rows
@@ -291,15 +291,11 @@ class Queue {
   /// Stores rows one behind the other as `dtype` (f32, bf16, f16), each value rounded to the nearest, ties to even.
   /// With a live position the first goes so many rows behind `to`.
   virtual void store_rows(Slice to, Dtype dtype, const Rows& from, const LivePosition& live = {}) = 0;
-  /// Rows that were stored so; exact.
-  virtual void load_rows(const Rows& to, Slice from, Dtype dtype) = 0;
 
   /// Stores rows [latent | rope] one behind the other in FP8 (latent_rows.h); `to` is 16-byte aligned. Codes are
   /// rounded to the nearest, ties to even, and every device stores the same bits (but of a NaN in the rotary key).
   /// With a live position the first goes so many rows behind `to`.
   virtual void store_latents(Slice to, LatentShape shape, const Rows& from, const LivePosition& live = {}) = 0;
-  /// Rows that were stored so; exact.
-  virtual void load_latents(const Rows& to, Slice from, LatentShape shape) = 0;
 
   /// to[i] = from[rows[i]] for every i.
   virtual void gather_rows(const Rows& to, const Rows& from, std::span<const uint32_t> rows) = 0;

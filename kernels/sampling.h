@@ -1,5 +1,5 @@
-// Drawing a token from logits on the host: what is left of them after top-k, top-p and min-p, and which of that a
-// number in [0, 1) names. The steps are those of runtime/generate/sampler.h, the arithmetic that of sample_weights.h.
+// Drawing a token from logits on the host: the tokens left after top-k, top-p and min-p, and the one that a number in
+// [0, 1) selects. The steps are those of runtime/generate/sampler.h, the arithmetic that of sample_weights.h.
 // Threads: pure functions. Lifetime: spans are borrowed for the call. Errors: none; see the preconditions.
 #pragma once
 

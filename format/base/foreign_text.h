@@ -1,4 +1,5 @@
-// Text from outside (names, configurations, manifests, answers of servers and of models) on its way to a person: what
+// Text from outside (names, configurations, manifests, answers of servers and of models): read as UTF-8, one character
+// at a time and strictly (no overlong forms, no surrogates, nothing above U+10FFFF), and on its way to a person: what
 // could steer a terminal, forge a line or hide what is written becomes an escape, and long text is cut. Every print
 // site of the programs comes through here (format/cli/output.h).
 // Threads: thread-safe (pure functions). Errors: none; any bytes are accepted.
@@ -10,6 +11,18 @@
 #include <string_view>
 
 namespace dspack {
+
+/// What the first bytes of a text are: a character, a broken sequence (the longest start of a character that cannot go
+/// on, or one stray byte: what Rust and Python replace by one U+FFFD), or a start of a character that ends too early.
+struct Utf8Unit {
+  enum class Kind { character, broken, incomplete };
+  Kind kind;
+  size_t bytes;
+};
+[[nodiscard]] Utf8Unit first_utf8_unit(std::string_view bytes);
+
+/// The code point of one valid character.
+[[nodiscard]] uint32_t decode_utf8_character(std::string_view character);
 
 /// Bytes of a whole message on one line; what is far longer was made long by text from outside.
 inline constexpr size_t kMessageBytes = 380;

@@ -1,5 +1,5 @@
-// A buffer whose first byte lies on a page, as direct I/O wants it.
-// Threads: as a plain array. Errors: none; out of memory ends the program as everywhere.
+// A page-aligned buffer, as direct I/O requires.
+// Threads: as a plain array. Errors: none; running out of memory ends the program.
 #pragma once
 
 #include <cstddef>

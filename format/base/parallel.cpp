@@ -7,7 +7,7 @@
 #include <thread>
 #include <vector>
 
-#include "format/base/guarded.h"
+#include "format/base/result.h"
 
 namespace dspack {
 

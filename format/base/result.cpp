@@ -17,4 +17,12 @@ std::string_view to_string(ErrorKind kind) {
   return "unknown";
 }
 
+Error out_of_memory() {
+  return {ErrorKind::budget, kOutOfMemory};
+}
+
+Error out_of_threads(const std::system_error& reason) {
+  return {ErrorKind::budget, std::string("the system refused a thread or a lock: ") + reason.what()};
+}
+
 }  // namespace dspack

@@ -1,4 +1,4 @@
-// Tensors that a cache keeps in blocks of rows, because rows of them are read and not the whole.
+// Tensors that a cache keeps in blocks of rows, because they are read by rows.
 // Threads: pure functions.
 #pragma once
 

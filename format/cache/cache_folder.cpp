@@ -2,10 +2,16 @@
 
 #include <fmt/format.h>
 
-#include "format/document_bounds.h"
+#include "format/json.h"
 
 namespace dspack::format {
 namespace {
+
+/// Whether a folder is a cache that has not been sealed.
+Result<bool> is_cache_folder(const Path& root, FileSystem& files) {
+  TRY_ASSIGN(const auto info, files.stat(cache_work_folder(root)));
+  return info.has_value();
+}
 
 // The largest kind of small file that is kept.
 constexpr uint64_t kMaxTextBytes = kTokenizerDocument.bytes;
@@ -34,11 +40,6 @@ Result<void> check_folder(const Path& root, FileSystem& files) {
 }
 
 }  // namespace
-
-Result<bool> is_cache_folder(const Path& root, FileSystem& files) {
-  TRY_ASSIGN(const auto info, files.stat(cache_work_folder(root)));
-  return info.has_value();
-}
 
 Result<std::unique_ptr<CacheFolder>> CacheFolder::open(FileSystem& files, Path root, std::string origin) {
   if (origin.empty()) {

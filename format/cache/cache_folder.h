@@ -1,5 +1,5 @@
-// The folder on a disk that a distant repository grows into while it is used: its small files, its catalogue, and a
-// journal of what is here. What it keeps of weights is weight_cache.h. docs/format.md specifies the folder.
+// The local cache folder of a distant repository: its small files, its catalogue, and a journal of what is present.
+// weight_cache.h keeps the weights. docs/format.md specifies the folder.
 // Threads: thread-safe. Lifetime: borrows the FileSystem; holds the folder's lock until it is destroyed. Errors:
 // conflict (another process uses the folder, it is the cache of another place, something else is there), corrupt (the
 // journal is damaged), io, budget (no space).
@@ -11,7 +11,6 @@
 #include <string>
 
 #include "format/cache/cache_journal.h"
-#include "format/durable_folders.h"
 #include "format/file_system.h"
 #include "format/record_log.h"
 
@@ -21,9 +20,6 @@ namespace dspack::format {
 [[nodiscard]] inline Path cache_work_folder(const Path& root) {
   return root / ".dspack-cache";
 }
-
-/// Whether a folder is a cache that has not been sealed.
-[[nodiscard]] Result<bool> is_cache_folder(const Path& root, FileSystem& files);
 
 class CacheFolder {
  public:

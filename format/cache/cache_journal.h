@@ -1,5 +1,5 @@
-// The journal of a cache folder: what of a distant repository is durably kept here, and on whose word its bytes are
-// trusted. docs/format.md specifies it. This is its reader and the writer of its lines; nothing here touches a file.
+// The journal of a cache folder: what of a distant repository is durably kept, and what its bytes were verified
+// against. docs/format.md specifies it. Reads and writes its lines; no I/O.
 // Threads: plain values and pure functions. Errors: damage is a status of loading.
 #pragma once
 

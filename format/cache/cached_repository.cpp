@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "format/document_bounds.h"
+#include "format/json.h"
 #include "format/safetensors.h"
 
 namespace dspack::format {

@@ -1,7 +1,7 @@
-// A distant repository seen through its cache folder: small files and the headers of shards are fetched once, and what
-// the place does not have is asked for once. Weights are not cached here (weight_cache.h).
-// Threads: thread-safe. Lifetime: borrows the cache folder. Errors: as the origin; corrupt (a companion with other
-// bytes than the manifest says). A full disk is none: then the next run fetches again.
+// A distant repository read through its cache folder: small files, the headers of shards, and the answer that a file is
+// absent are fetched once. Weights are not cached here (weight_cache.h).
+// Threads: thread-safe. Lifetime: borrows the cache folder. Errors: as the origin; corrupt (a companion that differs
+// from the manifest). A full disk is no error: the next run fetches again.
 #pragma once
 
 #include <map>

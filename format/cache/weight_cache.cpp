@@ -6,7 +6,7 @@
 
 #include <fmt/format.h>
 
-#include "format/base/checked.h"
+#include "format/base/size.h"
 
 namespace dspack::format {
 namespace {
@@ -295,11 +295,6 @@ uint64_t WeightCache::size_bytes() const {
 
 bool WeightCache::is_whole(uint32_t file) const {
   return missing_bytes(file) == 0;
-}
-
-std::optional<Digest> WeightCache::file_digest(uint32_t file) const {
-  const std::lock_guard lock(mutex_);
-  return files_[file].whole ? std::optional(files_[file].whole->sha256) : std::nullopt;
 }
 
 Path WeightCache::path_of(uint32_t file) const {

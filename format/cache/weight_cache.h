@@ -1,6 +1,6 @@
 // The weights that a cache folder keeps: whole experts, other tensors one by one, tensors that are read by rows in
 // blocks. They lie in the files that `reshard --by expert` makes, at the same places, whatever the origin's grouping.
-// A claim is recorded only after its bytes are durable, so nothing that is claimed is ever half there.
+// Data is recorded only after its bytes are durable.
 // Threads: thread-safe. Lifetime: borrows folder and catalogue. Errors: budget (no space on the disk), io, corrupt (a
 // file that is kept is gone or shorter, a second fetch differs from the first); each names the file.
 #pragma once
@@ -79,8 +79,6 @@ class WeightCache {
   [[nodiscard]] const std::vector<PlannedFile>& planned() const { return planned_; }
   /// Whether a planned file is here whole: at its final path, or all blocks of it in its part.
   [[nodiscard]] bool is_whole(uint32_t file) const;
-  /// Of an expert's file that is here: SHA-256 of the file.
-  [[nodiscard]] std::optional<Digest> file_digest(uint32_t file) const;
   /// Where the bytes of a file lie now.
   [[nodiscard]] Path path_of(uint32_t file) const;
   /// The bytes that a planned file still misses.

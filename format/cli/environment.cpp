@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "format/base/size.h"
 #include "format/cli/process.h"
 #include "format/http/headers.h"
 

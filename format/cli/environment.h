@@ -1,4 +1,4 @@
-// What the environment says of remote places and of folders.
+// Settings of remote places and folders, read from environment variables.
 // Threads: call from the main thread before others start.
 #pragma once
 

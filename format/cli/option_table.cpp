@@ -9,7 +9,7 @@
 #include <fmt/ranges.h>
 
 #include "format/base/foreign_text.h"
-#include "format/base/size_text.h"
+#include "format/base/size.h"
 
 namespace dspack::format {
 namespace {
@@ -28,9 +28,8 @@ std::string last_name(const std::string& names) {
 }  // namespace
 
 Result<uint64_t> parse_whole(std::string_view text, uint64_t low, uint64_t high) {
-  uint64_t number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error == std::errc() && end == text.data() + text.size() && number >= low && number <= high) return number;
+  const std::optional<uint64_t> number = parse_decimal(text);
+  if (number && *number >= low && *number <= high) return *number;
   return invalid(fmt::format("{} is not a whole number from {} to {}", quote(text), low, high));
 }
 

@@ -1,7 +1,7 @@
 // The options of one verb: added under headings of its help text, read by parsers that return Result, with
 // --dev KEY=VALUE for what only developers need. The only file that knows CLI11 is its source.
-// Threads: main. Lifetime: what values are read into must live until the command line was parsed, and stay where it
-// is. Errors: a value that its parser refuses is wrong usage.
+// Threads: main. Lifetime: variables that options are read into must stay in place until the command line has been
+// parsed. Errors: a value that its parser refuses is wrong usage.
 #pragma once
 
 #include <cstdint>

@@ -1,9 +1,16 @@
-// What a program writes for people and for pipes. Text for people passes the one filter of foreign_text.h here, so that
-// no place that prints can forget it; failures of stdout are noticed.
-// Threads: the functions may be called from any thread.
+// What a program writes for people and for pipes, and its progress on a terminal. Text for people passes the one filter
+// of foreign_text.h here, so that no place that prints can forget it and no name can steer the terminal; failures of
+// stdout are noticed.
+// Threads: thread-safe.
 #pragma once
 
+#include <chrono>
+#include <cstdio>
+#include <mutex>
+#include <string>
 #include <string_view>
+
+#include "format/progress.h"
 
 namespace dspack::format {
 
@@ -30,5 +37,41 @@ void print_help(std::string_view text);
 
 /// Flushes stdout. Returns `status`, or 1 with a message if something that was written is lost (a full disk).
 [[nodiscard]] int finish_output(int status);
+
+class TerminalProgress final : public Progress {
+ public:
+  /// Writes to `stream`, which it borrows; redraws a line only if `is_terminal`.
+  TerminalProgress(std::FILE* stream, bool is_terminal) : stream_(stream), is_terminal_(is_terminal) {}
+
+  void started(std::string_view what, uint64_t total_bytes, uint64_t total_files) override;
+  void advanced(uint64_t bytes) override;
+  void file_done() override;
+  void note(std::string_view text) override;
+  void finished() override;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  void draw(Clock::time_point now);
+  void clear_line();
+
+  std::FILE* stream_;
+  bool is_terminal_;
+  std::mutex mutex_;  // guards everything below
+  std::string what_;
+  uint64_t total_bytes_ = 0;
+  uint64_t total_files_ = 0;
+  uint64_t bytes_ = 0;
+  uint64_t files_ = 0;
+  Clock::time_point begin_;
+  Clock::time_point drawn_;
+  bool line_open_ = false;
+};
+
+/// Whether a terminal that a person looks at shows what is written there.
+[[nodiscard]] bool stderr_is_terminal();
+[[nodiscard]] bool stdout_is_terminal();
+
+/// "688.6 GB", "44.1 MB", "512 B": decimal units, as disks and the Hub count.
+[[nodiscard]] std::string human_bytes(uint64_t bytes);
 
 }  // namespace dspack::format

@@ -1,4 +1,4 @@
-// What a program sets in the process it runs in: signals, standard streams, memory, core dumps.
+// Settings of the running process: signals, standard streams, memory, core dumps.
 // Threads: call from the main thread before others start.
 #pragma once
 

@@ -13,9 +13,9 @@
 #include <new>
 #include <string>
 
-#include "format/base/guarded.h"
+#include "format/base/result.h"
+#include "format/cli/output.h"
 #include "format/cli/process.h"
-#include "format/cli/terminal_progress.h"
 
 namespace dspack::format {
 namespace {

@@ -7,7 +7,7 @@
 #include <fmt/format.h>
 
 #include "dspack_version.h"
-#include "format/base/guarded.h"
+#include "format/base/result.h"
 #include "format/cli/environment.h"
 #include "format/cli/output.h"
 

@@ -1,5 +1,5 @@
-// The command line of a program as a table of verbs, and what runs it: parsing, help, version, signals, progress and
-// exit status of both programs.
+// A program's command line as a table of verbs, and its runner: parsing, help, version, signals, progress and exit
+// status.
 // Threads: main. Errors: a command line that cannot be understood is wrong usage, status 2.
 #pragma once
 
@@ -13,8 +13,8 @@
 
 #include "format/base/result.h"
 #include "format/cli/option_table.h"
+#include "format/cli/output.h"
 #include "format/cli/process.h"
-#include "format/cli/terminal_progress.h"
 
 namespace dspack::format {
 

@@ -4,8 +4,8 @@
 
 #include <fmt/format.h>
 
-#include "format/base/checked.h"
 #include "format/base/page_buffer.h"
+#include "format/base/size.h"
 
 namespace dspack::format {
 namespace {

@@ -7,7 +7,7 @@
 
 #include <fmt/format.h>
 
-#include "format/base/checked.h"
+#include "format/base/size.h"
 
 namespace dspack::format {
 namespace {

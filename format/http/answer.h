@@ -1,7 +1,9 @@
-// The head of an HTTP answer, judged against the request before any byte of the body is used. No transport in it.
-// Threads: an HttpAnswer belongs to one thread at a time. Lifetime: it borrows the request. Source: RFC 9110, sections
-// 14.4 (Content-Range), 15 (status codes) and 10.2.3 (Retry-After; seconds only, a date is passed over); the Hub's own
-// headers as huggingface_hub reads them (file_download.py, utils/_http.py).
+// The head of an HTTP answer, judged against the request before any byte of the body is used, and what a refusal says,
+// fit for an error message: one short line, and nothing of a link that could be used by who reads it. No transport in
+// it.
+// Threads: pure functions; an HttpAnswer belongs to one thread at a time. Lifetime: it borrows the request. Source: RFC
+// 9110, sections 14.4 (Content-Range), 15 (status codes) and 10.2.3 (Retry-After; seconds only, a date is passed over);
+// the Hub's own headers as huggingface_hub reads them (file_download.py, utils/_http.py).
 #pragma once
 
 #include <optional>
@@ -12,6 +14,16 @@
 #include "format/http/request.h"
 
 namespace dspack::format {
+
+/// Of a body (or a header): "error", "message" or the messages of "errors" of JSON, Code and Message of a storage's
+/// XML, else the text itself; not a page of HTML. One line, as brief() of foreign_text.h has it; empty: nothing of use.
+[[nodiscard]] std::string refusal_text(std::string_view body);
+
+/// The text with "?..." cut off every URL in it: what follows may be a signature.
+[[nodiscard]] std::string without_queries(std::string_view text);
+
+/// The text with every occurrence of `secret` replaced; an empty secret leaves it as it is.
+[[nodiscard]] std::string without_secret(std::string text, std::string_view secret);
 
 /// Collects the lines of an answer's head, then judges them.
 class HttpAnswer {

@@ -9,7 +9,7 @@
 #include <fmt/format.h>
 
 #include "format/base/check.h"
-#include "format/base/guarded.h"
+#include "format/base/result.h"
 #include "format/http/answer.h"
 
 namespace dspack::format {

@@ -1,6 +1,12 @@
 #include "format/http/connections.h"
 
 #include <algorithm>
+#include <list>
+#include <map>
+#include <thread>
+#include <vector>
+
+#include "format/base/result.h"
 
 namespace dspack::format {
 namespace {
@@ -135,6 +141,191 @@ void Connections::begin_interval(Clock::time_point now) {
   began_ = counted_ = now;
   use_seconds_ = 0;
   interval_bytes_ = 0;
+}
+
+namespace {
+
+using Piece = std::vector<std::byte>;
+using Permit = Connections::Permit;
+
+/// The pieces of a range between those who fetch them and the one who hands them on. Bounds within the range are
+/// multiples of kPieceUnit of the file.
+class PieceQueue {
+ public:
+  PieceQueue(ByteSource& source, ByteRange range, Connections& connections, uint64_t piece_bytes,
+             const std::stop_token& stop)
+      : source_(source),
+        range_(range),
+        connections_(connections),
+        piece_bytes_(piece_bytes),
+        pass_on_(stop, [this] { stop_all_.request_stop(); }),
+        claimed_(range.begin) {}
+
+  ~PieceQueue() { stop_all_.request_stop(); }
+  PieceQueue(const PieceQueue&) = delete;
+  PieceQueue& operator=(const PieceQueue&) = delete;
+
+  /// `lent`: the second connection, if there is one already; the first is the caller's.
+  Result<void> run(std::optional<Permit> lent, const ByteSink& sink) {
+    start_lane(std::nullopt);
+    if (lent) start_lane(std::move(lent));
+    for (uint64_t at = range_.begin; at < range_.end;) {
+      TRY_ASSIGN(Piece piece, take(at));
+      at += piece.size();
+      TRY(sink(piece));
+      give_back(std::move(piece));
+    }
+    return {};
+  }
+
+ private:
+  struct Lane {
+    std::optional<Permit> permit;  // nullopt: the caller holds it
+    bool is_done = false;          // guarded by mutex_
+    std::jthread thread{};         // last: joined before the rest goes
+  };
+
+  /// By the thread of run() alone.
+  void start_lane(std::optional<Permit> permit) {
+    std::list<Lane> done;  // joined last, without the lock
+    const std::lock_guard lock(mutex_);
+    for (auto lane = lanes_.begin(); lane != lanes_.end();) {
+      const auto next = std::next(lane);
+      if (lane->is_done) done.splice(done.end(), lanes_, lane);
+      lane = next;
+    }
+    ++window_;
+    Lane& lane = lanes_.emplace_back(Lane{.permit = std::move(permit)});
+    lane.thread = std::jthread([this, &lane] { fetch_pieces(lane); });
+    changed_.notify_all();
+  }
+
+  void fetch_pieces(Lane& lane) {
+    const std::stop_token stop = stop_all_.get_token();
+    std::unique_lock lock(mutex_);
+    while (!lane.permit || !connections_.are_wanted_back()) {
+      const bool wanted = changed_.wait(lock, stop, [this] { return claimed_ == range_.end || under_way_ < window_; });
+      if (!wanted || claimed_ == range_.end || stop.stop_requested()) break;
+      const ByteRange range = claim();
+      Piece piece;
+      if (!spares_.empty()) {
+        piece = std::move(spares_.back());
+        spares_.pop_back();
+      }
+      lock.unlock();
+      const Result<void> fetched = guarded([&] { return fetch(range, piece, stop); });
+      lock.lock();
+      if (fetched.has_value()) {
+        ready_.emplace(range.begin, std::move(piece));
+      } else if (!error_) {
+        error_ = fetched.error();
+        stop_all_.request_stop();  // the other lanes' pieces are of no use now
+      }
+      changed_.notify_all();
+    }
+    lane.permit.reset();
+    lane.is_done = true;
+    --window_;
+  }
+
+  /// The next piece. The last ones are shorter, so that all lanes end at about the same time.
+  ByteRange claim() {
+    const uint64_t size = std::clamp((range_.end - claimed_) / window_, kPieceUnit, piece_bytes_);
+    const uint64_t next_unit = claimed_ / kPieceUnit + 1;
+    const uint64_t end = std::max(next_unit, (claimed_ + size) / kPieceUnit) * kPieceUnit;
+    const ByteRange range{claimed_, std::min(end, range_.end)};
+    claimed_ = range.end;
+    ++under_way_;
+    return range;
+  }
+
+  Result<void> fetch(ByteRange range, Piece& piece, const std::stop_token& stop) {
+    piece.resize(range.size());
+    size_t filled = 0;
+    const ByteSink copy = [&](std::span<const std::byte> bytes) -> Result<void> {
+      connections_.received(bytes.size());
+      std::ranges::copy(bytes, piece.begin() + static_cast<std::ptrdiff_t>(filled));
+      filled += bytes.size();
+      look_for_another();
+      return {};
+    };
+    return source_.stream(range, copy, stop);
+  }
+
+  /// A connection that has become free is offered to run().
+  void look_for_another() {
+    const std::lock_guard lock(mutex_);
+    if (offered_ || claimed_ == range_.end) return;
+    offered_ = connections_.lend();
+    if (offered_) changed_.notify_all();
+  }
+
+  /// Waits for the piece that begins at `at`, and sets those to work that are offered meanwhile.
+  Result<Piece> take(uint64_t at) {
+    std::unique_lock lock(mutex_);
+    for (;;) {
+      const bool came =
+          changed_.wait(lock, stop_all_.get_token(), [&] { return error_ || offered_ || ready_.contains(at); });
+      if (error_) return *error_;
+      if (!came) return stopped();
+      if (!offered_) return std::move(ready_.extract(at).mapped());
+      std::optional<Permit> permit = std::exchange(offered_, std::nullopt);
+      lock.unlock();
+      start_lane(std::move(permit));
+      lock.lock();
+    }
+  }
+
+  void give_back(Piece piece) {
+    const std::lock_guard lock(mutex_);
+    spares_.push_back(std::move(piece));
+    --under_way_;
+    changed_.notify_all();
+  }
+
+  ByteSource& source_;
+  ByteRange range_;
+  Connections& connections_;
+  uint64_t piece_bytes_;
+  std::stop_source stop_all_;
+  std::stop_callback<std::function<void()>> pass_on_;
+  std::mutex mutex_;
+  std::condition_variable_any changed_;
+  std::map<uint64_t, Piece> ready_;  // by where they begin; guarded by mutex_, as is all that follows
+  std::vector<Piece> spares_;        // memory for the next pieces: fresh pages cost more than what is copied into them
+  std::optional<Permit> offered_;    // of a lane that is to be started
+  std::optional<Error> error_;
+  uint64_t claimed_;        // up to where all is being fetched, or was
+  uint64_t under_way_ = 0;  // pieces in memory
+  uint64_t window_ = 1;     // most of them: one a lane, and the one being handed on
+  std::list<Lane> lanes_;   // changed by run() alone; last: joined before what they use goes
+};
+
+}  // namespace
+
+Result<void> stream_in_parallel(ByteSource& source, ByteRange range, Connections& connections, uint64_t piece_bytes,
+                                const ByteSink& sink, const std::stop_token& stop) {
+  uint64_t at = range.begin;
+  std::optional<Permit> lent;
+  const auto borrow = [&] {
+    if (!lent && range.end - at > 2 * piece_bytes) lent = connections.lend();
+    return lent.has_value();
+  };
+  if (!borrow()) {
+    std::stop_source stop_stream;  // ends the one long answer where a second connection comes to help
+    const std::stop_callback pass_on(stop, [&stop_stream] { stop_stream.request_stop(); });
+    const ByteSink watch = [&](std::span<const std::byte> bytes) -> Result<void> {
+      connections.received(bytes.size());
+      TRY(sink(bytes));
+      at += bytes.size();
+      if (borrow()) stop_stream.request_stop();
+      return {};
+    };
+    Result<void> streamed = source.stream(range, watch, stop_stream.get_token());
+    const bool is_cut = lent && !streamed.has_value() && streamed.error().kind == ErrorKind::cancelled;
+    if (!is_cut || stop.stop_requested()) return streamed;
+  }
+  return PieceQueue(source, {at, range.end}, connections, piece_bytes, stop).run(std::move(lent), sink);
 }
 
 }  // namespace dspack::format

@@ -1,7 +1,8 @@
-// The connections that the transfers of a run may use at a time, over all its files. A transfer begins with one and
-// gets more where no other waits for its first. How many there are is measured on the way.
+// The connections that the transfers of a run may use at a time, over all its files, and one long range over as many of
+// them as there are to spare. A transfer begins with one and gets more where no other waits for its first. How many
+// there are is measured on the way.
 // Threads: thread-safe, except ConnectionGrowth. Lifetime: a permit must not outlive its Connections. Errors:
-// cancelled.
+// cancelled; of a range those of the source, and whatever the sink returns.
 #pragma once
 
 #include <chrono>
@@ -115,5 +116,15 @@ class Connections {
   double use_seconds_ = 0;       // connections in use, over time
   uint64_t interval_bytes_ = 0;
 };
+
+/// What a connection fetches at a time, beside others: long against a round trip, short enough to hold one for each.
+/// Always a multiple of this unit, by which no compressed frame is cut in two.
+inline constexpr uint64_t kPieceUnit = 1ULL << 20;
+inline constexpr uint64_t kPieceBytes = 4 * kPieceUnit;
+
+/// As ByteSource::stream. The caller holds the permit for one connection; while no further one is to be had, that one
+/// streams the whole range. Precondition: piece_bytes is a multiple of kPieceUnit, and not 0.
+[[nodiscard]] Result<void> stream_in_parallel(ByteSource& source, ByteRange range, Connections& connections,
+                                              uint64_t piece_bytes, const ByteSink& sink, const std::stop_token& stop);
 
 }  // namespace dspack::format

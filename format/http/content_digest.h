@@ -1,5 +1,5 @@
-// What a server's headers say that a file's whole content is, in whatever digest it has, and the means to check it.
-// Threads: plain values; a ContentHash belongs to one thread at a time. Errors: none: what is malformed says nothing.
+// Digests of a file's whole content that a server's headers declare, of any supported kind, and their check.
+// Threads: plain values; a ContentHash belongs to one thread at a time. Errors: none: malformed headers are ignored.
 // Source: RFC 9530 (Repr-Digest), RFC 3230 (Digest), RFC 1864 (Content-MD5), and the headers of Artifactory
 // (X-Checksum-*), S3 (x-amz-checksum-*), Google (x-goog-hash) and Azure (x-ms-blob-content-md5).
 #pragma once

@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <cctype>
-#include <charconv>
 #include <vector>
 
 #include <fmt/format.h>
 
 #include "format/base/foreign_text.h"
+#include "format/base/size.h"
 
 namespace dspack::format {
 namespace {
@@ -53,13 +53,6 @@ std::optional<ContentRange> parse_content_range(std::string_view text) {
 std::optional<uint64_t> parse_unsatisfied_range(std::string_view text) {
   if (!text.starts_with("bytes */")) return std::nullopt;
   return parse_decimal(text.substr(8));
-}
-
-std::optional<uint64_t> parse_decimal(std::string_view text) {
-  uint64_t number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || end != text.data() + text.size() || text.empty()) return std::nullopt;
-  return number;
 }
 
 std::optional<uint64_t> parse_rate_limit(std::string_view text) {

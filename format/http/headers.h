@@ -1,4 +1,4 @@
-// The few parts of HTTP's headers and addresses that are needed here. All of them come from strangers.
+// The parts of HTTP headers and addresses that the programs need. All input is untrusted.
 // Threads: thread-safe (pure functions). Source: RFC 9110, sections 8.8.3 (ETag) and 14.4 (Content-Range); RFC 8288
 // (Link); draft-ietf-httpapi-ratelimit-headers-08 (RateLimit), as the Hub writes it.
 #pragma once
@@ -22,9 +22,6 @@ struct ContentRange {
 
 /// "bytes */100", which comes with a refused range (416): the size of the file. nullopt: not of that form.
 [[nodiscard]] std::optional<uint64_t> parse_unsatisfied_range(std::string_view text);
-
-/// A whole number and nothing else.
-[[nodiscard]] std::optional<uint64_t> parse_decimal(std::string_view text);
 
 /// `"api";r=0;t=55`, of one or several limits: the seconds until the last of those that are used up (r=0) is reset.
 /// nullopt: none is, or not of that form.

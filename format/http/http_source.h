@@ -1,7 +1,7 @@
-// One file on an HTTP server, read by ranges from wherever its address leads. On the Hub that is a signed link, which
-// is asked for anew when it has expired, and the answers must be of the pinned commit. Threads: thread-safe once probe
-// or know has been called. Lifetime: borrows the client. Errors: as RetryingClient; corrupt (another file, size or
-// commit than before).
+// One file on an HTTP server, read by ranges from wherever its address leads, and a folder of such files: any server
+// that honours Range. On the Hub an address leads to a signed link, which is asked for anew when it has expired, and
+// the answers must be of the pinned commit. Threads: thread-safe once probe or know has been called. Lifetime: a source
+// borrows the client. Errors: as RetryingClient; corrupt (another file, size or commit than before).
 #pragma once
 
 #include <condition_variable>
@@ -93,5 +93,8 @@ class HttpSource final : public ByteSource {
   bool is_known_ = false;    // size and version: every later answer must fit them
   std::string head_;         // the first bytes, from the probe
 };
+
+/// `url` as the user wrote it.
+[[nodiscard]] std::unique_ptr<Repository> make_http_repository(std::string_view url, const RemoteOptions& options);
 
 }  // namespace dspack::format

@@ -1,4 +1,4 @@
-// Time and rates of requests: pauses before a repetition, a bound on bytes per second, and the least rate of an answer.
+// Time and rates of requests: pauses before a retry, a limit on bytes per second, and the minimum rate of an answer.
 #pragma once
 
 #include <chrono>

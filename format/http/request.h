@@ -1,4 +1,4 @@
-// One HTTP request, its answer, and a failure to get one. No transport in it.
+// One HTTP request, its answer, and a failure to get one. No I/O.
 // Threads: plain values. Lifetime: an HttpRequest borrows the file of its slice.
 #pragma once
 
@@ -55,6 +55,9 @@ struct HttpRequest {
 
   [[nodiscard]] bool is_head() const { return method == "HEAD"; }
 };
+
+/// The status of an answer that asks for fewer requests.
+inline constexpr long kTooManyRequests = 429;
 
 struct HttpResponse {
   long status = 0;

@@ -1,5 +1,7 @@
 #include "format/http/retrying_client.h"
 
+#include <random>
+
 #include <fmt/format.h>
 
 namespace dspack::format {
@@ -27,7 +29,6 @@ double random_fraction() {
 }
 
 bool asks_for_fewer(long status) {
-  constexpr long kTooManyRequests = 429;
   constexpr long kUnavailable = 503;
   return status == kTooManyRequests || status == kUnavailable;
 }
@@ -72,7 +73,8 @@ Result<HttpResponse> RetryingClient::send(const Transfer& transfer, const std::s
         continue;
       }
       failure.error.message += fmt::format(
-          "; so are {} new ones, so it is not their age. Try again later, or from another network", kMaxExpiredLinks);
+          "; {} new links were refused too, so age is not the reason. Try again later, or from another network",
+          kMaxExpiredLinks);
     }
     if (failure.wrong_answer) {
       failure.may_pass = ++wrong < kMaxWrongAnswers;

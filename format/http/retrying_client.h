@@ -1,5 +1,5 @@
-// HTTP requests that are made again while their failure may pass, with growing pauses.
-// Threads: thread-safe. Errors: as HttpClient, once repeating is of no use or has been done often enough.
+// HTTP requests that are retried after temporary failures, with growing pauses.
+// Threads: thread-safe. Errors: as HttpClient, when the failure is permanent or retries are exhausted.
 #pragma once
 
 #include <atomic>

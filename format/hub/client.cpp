@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include "format/document_bounds.h"
 #include "format/http/headers.h"
 #include "format/json.h"
 
@@ -17,8 +16,8 @@ constexpr unsigned kMaxRedirects = 5;
 
 Error not_the_hub(const std::string& url) {
   return {ErrorKind::invalid,
-          fmt::format("{}: the answer names no commit (X-Repo-Commit), so this is not the Hub, or a proxy in between "
-                      "drops what it says; check HF_ENDPOINT. A plain folder is named by its http(s):// address",
+          fmt::format("{}: the answer names no commit (X-Repo-Commit), so this is not the Hub, or a proxy removes that "
+                      "header; check HF_ENDPOINT. For a plain folder give its http(s):// address",
                       without_password(url))};
 }
 

@@ -1,7 +1,7 @@
-// The Hugging Face Hub over HTTP, for one repository: its addresses, the token that goes to its own host only, and the
-// calls that read. The calls that write are in writer.h.
-// Threads: thread-safe, but for pin. Errors: network (no such repository or revision, gated, private, not reached: each
-// says what to do), not_found (a file), invalid (not the Hub's protocol), and those of RetryingClient.
+// The Hugging Face Hub over HTTP, for one repository: its addresses, the token (sent to its own host only), and the
+// calls that read. writer.h has the calls that write.
+// Threads: thread-safe, except pin. Errors: network (no such repository or revision, gated, private, not reached; each
+// with the remedy), not_found (a file), invalid (not the Hub's protocol), and those of RetryingClient.
 // Source: huggingface_hub (hf_api.py, file_download.py), read as a description of the protocol.
 #pragma once
 
@@ -10,9 +10,9 @@
 #include <string>
 
 #include "format/http/http_source.h"
-#include "format/hub/commits.h"
 #include "format/hub/name.h"
 #include "format/hub/refusal.h"
+#include "format/hub/snapshot.h"
 #include "format/source/repository.h"
 
 namespace dspack::format {

@@ -5,7 +5,6 @@
 
 #include <fmt/format.h>
 
-#include "format/document_bounds.h"
 #include "format/http/headers.h"
 #include "format/json.h"
 
@@ -130,7 +129,7 @@ Result<std::optional<std::vector<HubFile>>> list_tree(const HubClient& hub, cons
     if (const auto parsed = parse_tree_page(page->body, files); !parsed) return wrong(parsed.error());
     const std::string next = at_endpoint(page->next_page, hub.endpoint());
     const auto same_host = same_host_url(url, next);
-    if (!next.empty() && !same_host) return wrong(not_a_listing("it goes on at another host"));
+    if (!next.empty() && !same_host) return wrong(not_a_listing("its next page is at another host"));
     url = same_host.value_or("");
   }
   if (const auto sorted = sort_listing(files); !sorted) return wrong(sorted.error());

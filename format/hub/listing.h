@@ -1,7 +1,6 @@
 // All files of a revision on the Hub with their sizes and digests, by the paginated tree API: a few requests, where a
 // HEAD a file would be thousands.
-// Threads: thread-safe. Errors: network; invalid (not a listing, or one without end); budget (longer than any
-// repository's may be).
+// Threads: thread-safe. Errors: network; invalid (not a listing, or one without end); budget (longer than the limit).
 #pragma once
 
 #include <map>

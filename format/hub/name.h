@@ -1,4 +1,4 @@
-// How a repository on the Hugging Face Hub is called, and the addresses that follow from it.
+// The name of a repository on the Hugging Face Hub, and the addresses derived from it.
 // Threads: thread-safe (pure functions). Source: huggingface_hub, constants.py and file_download.py.
 #pragma once
 

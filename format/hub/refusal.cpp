@@ -6,8 +6,8 @@
 
 #include <fmt/format.h>
 
+#include "format/http/answer.h"
 #include "format/http/headers.h"
-#include "format/http/refusal_text.h"
 #include "format/hub/name.h"
 
 namespace dspack::format {
@@ -46,7 +46,7 @@ std::string no_revision(const HubRequest& asked, const std::string& page) {
   return is_commit(asked.revision)
              ? fmt::format(
                    "has no commit {}: it was mistyped, or the history was rewritten since; "
-                   "{}/commits/main lists what there is",
+                   "{}/commits/main lists the commits",
                    asked.revision, page)
              : fmt::format("has no branch, tag or commit \"{}\"; {}/tree/main lists them", asked.revision, page);
 }

@@ -1,6 +1,6 @@
-// What the Hub's refusals mean for who asked, and what to do about them.
+// What the Hub's refusals mean to the user, and the remedy.
 // Threads: thread-safe (pure functions). Source: huggingface_hub, utils/_http.py (X-Error-Code); a Hub that knows the
-// token answers 403 or 404 where access lacks, and 401 only to a token that is no good.
+// token answers 403 or 404 where access is missing, and 401 only to an invalid token.
 #pragma once
 
 #include <string>

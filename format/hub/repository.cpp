@@ -97,7 +97,7 @@ Error HubRepository::not_here(std::string_view path) const {
 /// Where all weights are here, a Hub out of reach need not stop anybody.
 Error HubRepository::with_hint(Error error) const {
   if (error.kind == ErrorKind::network && is_local() && !hub_.http().was_answered())
-    error.message += "; HF_HUB_OFFLINE=1 does without the Hub, on the local cache's word";
+    error.message += "; HF_HUB_OFFLINE=1 uses the local cache without asking the Hub";
   return error;
 }
 
@@ -225,7 +225,7 @@ class Opening {
     if (!resolved) return unless_unreachable(resolved.error());
     note_rename(*resolved);
     if (const auto kept = remember_commit(options_.hub_commits, name_, *resolved, files_); !kept)
-      note(fmt::format("{}: what {} means is not remembered: {}", options_.hub_commits.string(), asked_,
+      note(fmt::format("{}: the commit of {} is not recorded: {}", options_.hub_commits.string(), asked_,
                        kept.error().message));
     return Meaning{*std::move(resolved), {}};
   }
@@ -253,14 +253,14 @@ class Opening {
     if (error.kind == ErrorKind::cancelled || hub_->http().was_answered()) return error;
     auto commit = memory();
     if (!commit) return error;
-    note(fmt::format("{}; going on with what is here, commit {} of {}, which the name meant last", error.message,
-                     commit->commit, commit->repository));
+    note(fmt::format("{}; continuing with the local copy of commit {} of {}, the last known meaning of the name",
+                     error.message, commit->commit, commit->repository));
     return Meaning{*std::move(commit), "the Hub cannot be reached"};
   }
 
   void note_rename(const HubCommit& resolved) const {
     if (resolved.repository == name_.repository) return;
-    note(fmt::format("{} is called {} now; name it so from here on", name_.repository, resolved.repository));
+    note(fmt::format("{} is now called {}; use that name", name_.repository, resolved.repository));
   }
 
   void tell(const HubRepository::Parts& parts) const {

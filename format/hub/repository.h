@@ -1,7 +1,6 @@
-// A repository on the Hugging Face Hub, at one commit. Files of that commit that the Hub's local cache has are read
-// from there, the others across the network. Threads: thread-safe. Lifetime: borrows the FileSystem. Errors: as
-// Repository; network also for whatever stands between the user and the repository (gated, private, offline and not in
-// a cache), each with what to do.
+// A repository on the Hugging Face Hub, at one commit. Files of that commit in the Hub's local cache are read from
+// there, the others over the network. Threads: thread-safe. Lifetime: borrows the FileSystem. Errors: as Repository;
+// network also for a gated or private repository, or a file not cached while offline, each with the remedy.
 #pragma once
 
 #include "format/hub/name.h"

@@ -1,9 +1,14 @@
-// A commit's files in the Hub's local cache, as huggingface_hub and "hf download" keep them; read, never written.
+// What this machine has of a repository on the Hub. A commit's files lie in the Hub's local cache, as huggingface_hub
+// and "hf download" keep them; it is read, never written.
 //   HF_HUB_CACHE/models--org--name/{refs/REVISION, snapshots/COMMIT/PATH -> ../../blobs/ETAG, blobs/ETAG}
 // Files that came by Xet lie in a store that repositories share: models--org--name/blobs/ETAG is a link to
 //   HF_HUB_CACHE/blobs/XX/HASH (XX: the hash's first two digits)
-// Threads: thread-safe. Lifetime: borrows the FileSystem. Errors: none of its own; what is damaged, or leads elsewhere,
-// counts as not there. Source: hub-docs, docs/hub/local-cache.md; huggingface_hub 2.4.0, utils/_shared_blobs.py.
+// Which commit a name meant when the Hub was last asked is kept in a folder of ours, so that a model that was used
+// before can be used without a network:
+//   FOLDER/org--name/REVISION holds "COMMIT org/name"
+// Threads: thread-safe; of two writers one wins. Lifetime: borrows the FileSystem. Errors: io, budget, of writing; what
+// is damaged, or leads elsewhere, counts as not there. Source: hub-docs, docs/hub/local-cache.md; huggingface_hub
+// 2.4.0, utils/_shared_blobs.py.
 #pragma once
 
 #include <optional>
@@ -15,6 +20,16 @@
 #include "format/hub/name.h"
 
 namespace dspack::format {
+
+struct HubCommit {
+  std::string repository;  // the present name of one that was renamed
+  std::string commit;
+};
+
+[[nodiscard]] std::optional<HubCommit> remembered_commit(const Path& folder, const HubName& name, FileSystem& files);
+/// An empty folder: nothing is done.
+[[nodiscard]] Result<void> remember_commit(const Path& folder, const HubName& name, const HubCommit& commit,
+                                           FileSystem& files);
 
 /// ".../models--org--name"
 [[nodiscard]] Path cached_repository_folder(const Path& cache, std::string_view repository);

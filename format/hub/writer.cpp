@@ -4,9 +4,9 @@
 
 #include <fmt/format.h>
 
+#include "format/http/answer.h"
 #include "format/http/content_digest.h"
 #include "format/http/headers.h"
-#include "format/http/refusal_text.h"
 #include "format/json.h"
 
 namespace dspack::format {
@@ -113,7 +113,7 @@ Result<HubTree> HubWriter::tree(const std::string& revision, const std::stop_tok
   HubTree tree;
   for (HubFile& file : **listed) {
     if (!file.sha256 && file.blob.empty())
-      return Error{ErrorKind::invalid, fmt::format("{}: tells no id of {}", url, file.path)};
+      return Error{ErrorKind::invalid, fmt::format("{}: has no id of {}", url, file.path)};
     const std::string path = file.path;
     tree.emplace(path, std::move(file));
   }
@@ -147,7 +147,7 @@ Result<void> HubWriter::check_card(const std::string& text, const std::stop_toke
   if (answer.status != 400) return {};
   return Error{ErrorKind::invalid,
                fmt::format("README.md: the Hub does not take the fields at its top ({}); correct those "
-                           "of the source's own card, from which they are, and pack it again",
+                           "of the source's own card, from which they come, and pack it again",
                            words_of(answer))};
 }
 

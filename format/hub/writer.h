@@ -1,8 +1,8 @@
-// The calls of the Hub that change a repository, and those that ask what there is to change.
-// Threads: thread-safe. Lifetime: borrows the HubClient. Errors: network (no way through, no right, not accepted),
+// Calls of the Hub that change a repository, and those that query what to change.
+// Threads: thread-safe. Lifetime: borrows the HubClient. Errors: network (unreachable, no permission, not accepted),
 // not_found, conflict (the branch has moved, a merge is not possible), invalid (an answer that breaks the protocol).
-// What may be carried out twice without harm is repeated while its failure may pass; what may not returns the failure,
-// and its caller looks whether it was carried out.
+// Idempotent calls are retried after temporary failures; others return the failure, and the caller checks whether the
+// call took effect.
 #pragma once
 
 #include <variant>
@@ -10,7 +10,6 @@
 
 #include "format/hub/answers.h"
 #include "format/hub/client.h"
-#include "format/hub/lfs.h"
 #include "format/hub/listing.h"
 
 namespace dspack::format {

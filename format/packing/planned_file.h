@@ -1,5 +1,4 @@
-// The files that a grouping makes of a checkpoint, laid out to the byte: the pure part of repacking, and of whatever
-// else keeps tensors in such files.
+// The files that a grouping makes of a checkpoint, laid out to the byte: the pure part of repacking and of the cache.
 // Threads: thread-safe (pure functions). Lifetime: refers to the catalogue by index; keep both together. Errors: none.
 #pragma once
 
@@ -9,7 +8,7 @@
 #include <vector>
 
 #include "format/checkpoint.h"
-#include "format/packing/placement.h"
+#include "format/packing/grouping.h"
 
 namespace dspack::format {
 

@@ -4,7 +4,7 @@
 
 #include <fmt/format.h>
 
-#include "format/durable_folders.h"
+#include "format/file_system.h"
 
 namespace dspack::format {
 namespace {
@@ -108,7 +108,7 @@ class LocalRepository final : public Repository {
     // A link may be made so long that it can be opened and not be followed by name: no answer is no permission.
     if (failed)
       return Error{ErrorKind::invalid,
-                   fmt::format("{}: cannot tell where it lies: {}", locate(path), failed.message())};
+                   fmt::format("{}: its absolute path is not known: {}", locate(path), failed.message())};
     if (bounds_->hold(place)) return {};
     return Error{ErrorKind::invalid,
                  fmt::format("{}: leads out of its folder by a symbolic link, to {}; only what lies in the folder is "

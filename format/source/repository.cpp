@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "format/http/http_repository.h"
+#include "format/http/http_source.h"
 #include "format/hub/repository.h"
 #include "format/source/local_repository.h"
 

@@ -1,7 +1,7 @@
 // Attention over the latent cache. For the instruction set files only (see table.inl.h).
 //
 // A group of heads of one row walks the cache in blocks of positions; all heads share the keys, so a block is read from
-// memory once and serves the whole group out of the cache of the processor.
+// memory once and serves the whole group from the processor's cache.
 //
 //   positions  0 ......... 63 | 64 ........ 127 | ... first_position + row
 //              scores [heads][64] -> maximum -> weights -> out = out * exp(old maximum - new) + weights . latent
@@ -9,14 +9,13 @@
 // Blocks are counted from position 0 and every head has its own sums: a head's result depends on its query and on the
 // positions that it sees, never on the group, the row's place in the call, or how the prompt was cut. The cache may be
 // of a smaller type (L): its values become FP32 exactly, in registers, and from there on nothing differs. Rows of FP8
-// are decoded block by block before: a block of positions once for a group of heads, and from there on it is an FP32
-// cache; the result has the bits that one with the decoded values would give. A value is one product of a code and its
-// tile's scale, rounded to FP32 as anywhere else: LoadE4m3's power of two moves between the two factors without
-// rounding.
+// are decoded to FP32 first, a block of positions once for a group of heads; the result has the bits of an FP32 cache
+// with the decoded values. A value is one product of a code and its tile's scale, rounded to FP32: LoadE4m3's power of
+// two moves between the two factors without rounding.
 #pragma once
 
 #include "kernels/cpu/dot_tile.inl.h"
-#include "kernels/cpu/exp.inl.h"
+#include "kernels/cpu/elementwise.inl.h"
 #include "kernels/cpu/ops_table.h"
 
 // NOLINTBEGIN(cert-dcl59-cpp, misc-definitions-in-headers, google-build-namespaces): one copy per file is the purpose

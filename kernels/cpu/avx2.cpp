@@ -32,6 +32,15 @@ struct Vec256x2 {
     return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(codes));
   }
   static Vec256x2 load_i8(const std::byte* from) { return {widen_i8(from), widen_i8(from + 8)}; }
+  // The halves of eight bytes side by side, each looked up.
+  static Vec256x2 load_nibbles(const std::byte* from, const int8_t (&values)[16]) {
+    const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from));
+    const __m128i pairs = _mm_unpacklo_epi8(bytes, _mm_srli_epi16(bytes, 4));
+    const __m128i table = _mm_load_si128(reinterpret_cast<const __m128i*>(values));
+    const __m128i found = _mm_shuffle_epi8(table, _mm_and_si128(pairs, _mm_set1_epi8(0xf)));
+    return {_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(found)),
+            _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_unpackhi_epi64(found, found)))};
+  }
   // s eeee mmm becomes the half s 0eeee mmm0000000, which is the value / 256 for normal and subnormal codes alike. The
   // sign comes from sign extension; the mask clears its second copy. The NaN codes come out as 480 / 256
   // unless they are set to a half that is NaN.

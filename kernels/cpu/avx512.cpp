@@ -28,6 +28,13 @@ struct Vec512 {
     const __m128i codes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
     return {_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(codes))};
   }
+  // The halves of eight bytes side by side, each looked up: of an index only the low four bits count.
+  static Vec512 load_nibbles(const std::byte* from, const int8_t (&values)[16]) {
+    const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from));
+    const __m128i pairs = _mm_unpacklo_epi8(bytes, _mm_srli_epi16(bytes, 4));
+    const __m128i table = _mm_load_si128(reinterpret_cast<const __m128i*>(values));
+    return {_mm512_permutexvar_ps(_mm512_cvtepu8_epi32(pairs), _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(table)))};
+  }
   // s eeee mmm becomes the half s 0eeee mmm0000000, which is the value / 256 for normal and subnormal codes alike. The
   // sign comes from sign extension; the mask clears its second copy. The NaN codes come out as 480 / 256.
   static Vec512 load_e4m3_unmended(const std::byte* from) {

@@ -35,7 +35,7 @@ void columns_tile(const ColumnsTask& task, RowRange columns, uint32_t row) {
     } else {
       add_columns<V, L, J, T>(w, row_bytes, x, run, acc);
     }
-    const V scale = V::set(scales_of_row(matrix, d)[columns.begin / matrix.block_in] * L::kUnit);
+    const V scale = V::set(scale_at<V>(matrix, d, columns.begin / matrix.block_in) * L::kUnit);
     for (uint32_t j = 0; j < J; ++j) {
       for (uint32_t t = 0; t < T; ++t)
         total[j][t] = V::fma(acc[j][t], scale, total[j][t]);

@@ -1,4 +1,4 @@
-// The CPU device: runs every operation at once, on all of its threads, with the widest instruction set there is.
+// The CPU device: runs every operation at once, on all of its threads, with the widest available instruction set.
 // Threads: thread-safe. Errors: an instruction set that this processor or this program lacks is `unsupported`.
 #pragma once
 

@@ -39,8 +39,11 @@ MatrixView view(const Weight& weight) {
     matrix.planes[kScales] = reinterpret_cast<const std::byte*>(&kOne);
     matrix.block_out = weight.out;
     matrix.block_in = weight.in;
+    matrix.scale = ScaleCoding::f32;
+    matrix.global = GlobalScale::none;
   } else {
     matrix.planes[kScales] = host(weight.planes[kScales]);
+    if (!weight.planes[kGlobal].empty()) matrix.planes[kGlobal] = host(weight.planes[kGlobal]);
   }
   matrix.scale_stride = (matrix.in - 1) / matrix.block_in + 1;
   return matrix;
@@ -105,9 +108,7 @@ class CpuQueue final : public Queue {
   void rope(const RopeArgs& args) override;
   void mla_attend(const MlaAttendArgs& args) override;
   void store_rows(Slice to, Dtype dtype, const Rows& from, const LivePosition& live) override;
-  void load_rows(const Rows& to, Slice from, Dtype dtype) override;
   void store_latents(Slice to, LatentShape shape, const Rows& from, const LivePosition& live) override;
-  void load_latents(const Rows& to, Slice from, LatentShape shape) override;
   void silu_multiply(const Rows& gate, const Rows& up) override;
   void add(const Rows& y, const Rows& x) override;
   void route(const RouterArgs& args) override;
@@ -268,14 +269,6 @@ void CpuQueue::store_rows(Slice to, Dtype dtype, const Rows& from, const LivePos
   });
 }
 
-void CpuQueue::load_rows(const Rows& to, Slice from, Dtype dtype) {
-  check_stored_rows(to, from, dtype);
-  if (to.rows == 0 || to.cols == 0) return;
-  workers_.split(to.rows, to.cols, [&](uint32_t begin, uint32_t end) {
-    load_values(floats(to.data), {.cols = to.cols, .stride = to.stride}, host(from), dtype, {begin, end});
-  });
-}
-
 void CpuQueue::store_latents(Slice to, LatentShape shape, const Rows& from, const LivePosition& live) {
   check_stored_latents(from, to, shape, live);
   if (from.rows == 0) return;
@@ -283,14 +276,6 @@ void CpuQueue::store_latents(Slice to, LatentShape shape, const Rows& from, cons
   to = to.at(position_now(live, 0, from.rows) * fp8_row(shape).bytes);
   workers_.split(from.rows, kCost * from.cols, [&](uint32_t begin, uint32_t end) {
     store_latent_rows(host(to), shape, floats(from.data), from.stride, {begin, end});
-  });
-}
-
-void CpuQueue::load_latents(const Rows& to, Slice from, LatentShape shape) {
-  check_stored_latents(to, from, shape);
-  if (to.rows == 0) return;
-  workers_.split(to.rows, to.cols, [&](uint32_t begin, uint32_t end) {
-    load_latent_rows(floats(to.data), to.stride, host(from), shape, {begin, end});
   });
 }
 

@@ -73,12 +73,33 @@ struct LoadI8 {
   }
 };
 
+struct LoadI4 {
+  static constexpr Coding kCoding = Coding::i4;
+  static constexpr uint32_t kBits = 4;
+  static constexpr float kUnit = 1.0F;
+  template <class V>
+  static V load(const std::byte* from) {
+    alignas(16) static constexpr int8_t kValues[16] = {-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7};
+    return V::load_nibbles(from, kValues);
+  }
+};
+struct LoadE2m1 {
+  static constexpr Coding kCoding = Coding::e2m1;
+  static constexpr uint32_t kBits = 4;
+  static constexpr float kUnit = 0.5F;  // twice the value is whole
+  template <class V>
+  static V load(const std::byte* from) {
+    alignas(16) static constexpr int8_t kValues[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+    return V::load_nibbles(from, kValues);
+  }
+};
+
 template <class... L>
 struct LoadList {
   static_assert(sizeof...(L) == kCodings);
 };
 /// In the order of Coding.
-using Loads = LoadList<LoadF32, LoadBf16, LoadF16, LoadE4m3, LoadI8>;
+using Loads = LoadList<LoadF32, LoadBf16, LoadF16, LoadE4m3, LoadI8, LoadI4, LoadE2m1>;
 
 /// Bytes of `count` codes side by side, a multiple of 16 of them or the last ones of a row.
 template <class L>

@@ -1,9 +1,8 @@
-// The two loops that everything else is made of: a tile of dot products, and a tile of column sums.
+// The two inner loops: a tile of dot products, and a tile of column sums.
 //
 // For the instruction set files only (see table.inl.h). V is the file's vector of 16 FP32 lanes, L says how one weight
-// type becomes a V. A tile shares what it has loaded: every weight vector serves all rows of x in the tile, every
-// vector of x serves all outputs. Each sum keeps its own accumulator, so the shape of the tile cannot be seen in the
-// result.
+// type becomes a V. In a tile every weight vector serves all rows of x, and every vector of x serves all outputs. Each
+// sum has its own accumulator, so the shape of the tile does not change the result.
 //
 //        x[0] x[1] ..  (T)            i ->            Both add, per lane, in ascending order of the summed index.
 //   w[0]  acc  acc                 w  [16][16][tail, zero-filled]

@@ -4,7 +4,7 @@
 #include <map>
 
 #include "format/base/check.h"
-#include "format/base/checked.h"
+#include "format/base/size.h"
 
 namespace dspack::kernels {
 namespace {

@@ -10,6 +10,7 @@
 
 #include "kernels/cpu/dot_tile.inl.h"
 #include "kernels/cpu/ops_table.h"
+#include "kernels/cpu/scales.inl.h"
 
 // NOLINTBEGIN(cert-dcl59-cpp, misc-definitions-in-headers, google-build-namespaces): one copy per file is the purpose
 namespace dspack::kernels {
@@ -22,11 +23,6 @@ constexpr uint32_t kPanelCols = 128;
 constexpr uint32_t kPanelTokens = 32;
 // Up to here decoding a weight again for each four rows costs less than the detour (measured 2026-11, Zen 4).
 constexpr uint32_t kDirectTokens = 12;
-
-inline const float* scales_of_row(const MatrixView& matrix, uint32_t row) {
-  const auto* scales = reinterpret_cast<const float*>(matrix.planes[kScales]);
-  return scales + size_t{row / matrix.block_out} * matrix.scale_stride;
-}
 
 template <class L>
 const std::byte* weight_at(const MatrixView& matrix, uint32_t row, uint32_t column) {
@@ -81,13 +77,13 @@ inline void stream_dots(const std::byte* const (&w)[O], const float* const (&x)[
   if (i < n) tail_dots<V, L, O, T>(w, x, i, n - i, acc);
 }
 
-/// O outputs from `output` on, T rows of x from `row` on.
+/// O outputs from `output` on, T rows of x from `row` on. Scales are FP32 as they stand (check_weight).
 template <class V, class L, uint32_t O, uint32_t T>
 void direct_tile(const LinearTask& task, uint32_t output, uint32_t row) {
   const MatrixView& matrix = task.matrix;
   const float* scales[O];
   for (uint32_t o = 0; o < O; ++o)
-    scales[o] = scales_of_row(matrix, output + o);
+    scales[o] = reinterpret_cast<const float*>(scales_of_row(matrix, output + o, 0));
   const size_t ahead = O * bytes_for<L>(matrix.in);
   typename WatchOf<V, L>::Type watch[O];
   V total[O][T] = {};
@@ -111,6 +107,82 @@ void direct_tile(const LinearTask& task, uint32_t output, uint32_t row) {
     for (uint32_t t = 0; t < T; ++t)
       y[t * task.y_stride + o] = watch[o].found() ? __builtin_nanf("") : total[o][t].sum();
   }
+}
+
+/// The same for packed codes in small groups: both sums of an output are in use all the time.
+template <class V, class L, uint32_t O, uint32_t T>
+void packed_tile(const LinearTask& task, uint32_t output, uint32_t row) {
+  const MatrixView& matrix = task.matrix;
+  const std::byte* w[O];
+  const float* x[T];
+  for (uint32_t o = 0; o < O; ++o)
+    w[o] = weight_at<L>(matrix, output + o, 0);
+  for (uint32_t t = 0; t < T; ++t)
+    x[t] = task.x + (row + t) * task.x_stride;
+  const size_t ahead = O * bytes_for<L>(matrix.in);
+  constexpr uint32_t kLine = 64 * 8 / L::kBits;  // columns
+  V total[O][T] = {};
+  for (uint32_t first = 0; first < matrix.scale_stride; first += kScaleWindow) {
+    const uint32_t blocks = smaller(kScaleWindow, matrix.scale_stride - first);
+    alignas(64) float scales[O][kScaleWindow];
+    for (uint32_t o = 0; o < O; ++o)
+      decode_scales<V>(matrix, output + o, first, blocks, L::kUnit, scales[o]);
+    for (uint32_t block = 0; block < blocks; ++block) {
+      const uint32_t begin = (first + block) * matrix.block_in;
+      const uint32_t end = begin + smaller(matrix.block_in, matrix.in - begin);
+      V acc[O][T] = {};
+      uint32_t i = begin;
+      for (; i + kLanes <= end; i += kLanes) {
+        if (i % kLine == 0) {
+          for (uint32_t o = 0; o < O; ++o)
+            prefetch(w[o] + bytes_for<L>(i), ahead);
+        }
+        add_vectors<V, L, O, T>(w, x, i, acc);
+      }
+      if (i < end) {
+        V rest[O][T];  // of its own, for what has an address is not kept in registers
+        for (uint32_t o = 0; o < O; ++o) {
+          for (uint32_t t = 0; t < T; ++t)
+            rest[o][t] = acc[o][t];
+        }
+        tail_dots<V, L, O, T>(w, x, i, end - i, rest);
+        for (uint32_t o = 0; o < O; ++o) {
+          for (uint32_t t = 0; t < T; ++t)
+            acc[o][t] = rest[o][t];
+        }
+      }
+      for (uint32_t o = 0; o < O; ++o) {
+        const V scale = V::set(scales[o][block]);
+        for (uint32_t t = 0; t < T; ++t)
+          total[o][t] = V::fma(acc[o][t], scale, total[o][t]);
+      }
+    }
+  }
+  float* y = task.y + row * task.y_stride + (output - task.outputs.begin);
+  for (uint32_t o = 0; o < O; ++o) {
+    for (uint32_t t = 0; t < T; ++t)
+      y[t * task.y_stride + o] = total[o][t].sum();
+  }
+}
+
+template <class V, class L, uint32_t O, uint32_t T>
+void packed_outputs(const LinearTask& task, uint32_t row) {
+  uint32_t output = task.outputs.begin;
+  for (; output + O <= task.outputs.end; output += O)
+    packed_tile<V, L, O, T>(task, output, row);
+  for (; output < task.outputs.end; ++output)
+    packed_tile<V, L, 1, T>(task, output, row);
+}
+
+/// Decoding again for each few rows costs less than panels would, whose sums change with every group.
+template <class V, class L>
+void packed_rows(const LinearTask& task) {
+  constexpr uint32_t kTile = V::kTileRows;
+  uint32_t row = 0;
+  for (; row + kTile <= task.rows; row += kTile)
+    packed_outputs<V, L, V::kTileOutputs / 2, kTile>(task, row);
+  for (; row < task.rows; ++row)
+    packed_outputs<V, L, V::kTileOutputs, 1>(task, row);
 }
 
 template <class V, class L, uint32_t O, uint32_t T>
@@ -150,7 +222,7 @@ void decode_panel(const MatrixView& matrix, uint32_t output, uint32_t count, Pan
       L::template load<V>(from + bytes_for<L>(i)).store(panel.weights[o] + i);
     }
     if (i < panel.cols) load_part<V, L>(from + bytes_for<L>(i), panel.cols - i).store(panel.weights[o] + i);
-    panel.scale[o] = scales_of_row(matrix, output + o)[panel.begin / matrix.block_in] * L::kUnit;
+    panel.scale[o] = scale_at<V>(matrix, output + o, panel.begin / matrix.block_in) * L::kUnit;
   }
 }
 
@@ -248,6 +320,7 @@ void panel_outputs(const LinearTask& task, uint32_t output, uint32_t count, uint
 
 template <class V, class L>
 void linear_rows(const LinearTask& task) {
+  if constexpr (L::kBits < 8) return packed_rows<V, L>(task);
   uint32_t row = 0;
   if (task.rows > kDirectTokens) {
     for (; row < task.rows; row += smaller(kPanelTokens, task.rows - row)) {

@@ -1,4 +1,4 @@
-// What one instruction set can do: a table of functions over plain pointers and ranges, and the choice of a table.
+// The operations of one instruction set: a table of functions over pointers and ranges, and the choice of a table.
 //
 // Every table computes the same bits (NaN may differ from NaN). All arithmetic runs on 16 lanes whatever the width of
 // the registers, every fused multiply-add is explicit, and the orders below are fixed, so neither the instruction set,

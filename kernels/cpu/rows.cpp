@@ -16,26 +16,11 @@ void store_row(std::byte* to, const float* from, uint32_t cols, Convert convert)
   }
 }
 
-template <class Stored, class Convert>
-void load_row(float* to, const std::byte* from, uint32_t cols, Convert convert) {
-  for (uint32_t i = 0; i < cols; ++i) {
-    Stored value;
-    std::memcpy(&value, from + size_t{i} * sizeof(Stored), sizeof(Stored));
-    to[i] = convert(value);
-  }
-}
-
 constexpr float kLargestE4m3 = 448.0F;
 
 template <class T>
 void put(std::byte* to, T value) {
   std::memcpy(to, &value, sizeof(value));
-}
-template <class T>
-T get(const std::byte* from) {
-  T value;
-  std::memcpy(&value, from, sizeof(value));
-  return value;
 }
 
 /// The sign is the value's own, so that no device's idea of the sign of infinity / infinity is stored.
@@ -65,15 +50,6 @@ void store_latent(std::byte* to, LatentShape shape, const Fp8Row& row, const flo
     put(to + row.rope_at + size_t{i} * 2, f32_to_bf16(from[shape.latent_dim + i]));
 }
 
-void load_latent(float* to, LatentShape shape, const Fp8Row& row, const std::byte* from) {
-  for (uint32_t i = 0; i < shape.latent_dim; ++i) {
-    const auto scale = get<float>(from + row.scales_at + size_t{i / kLatentTile} * sizeof(float));
-    to[i] = f8_e4m3_to_f32(get<uint8_t>(from + i)) * scale;
-  }
-  for (uint32_t i = 0; i < shape.rope_dim; ++i)
-    to[shape.latent_dim + i] = bf16_to_f32(get<uint16_t>(from + row.rope_at + size_t{i} * 2));
-}
-
 /// (x[2k] + i x[2k+1]) * (cos + i sin), rounded after each operation.
 void rotate_vector(float* x, const float* cos_sin, uint32_t dim) {
   for (uint32_t k = 0; k < dim; k += 2) {
@@ -101,31 +77,10 @@ void store_values(std::byte* to, Dtype dtype, const float* from, RowShape shape,
   }
 }
 
-void load_values(float* to, RowShape shape, const std::byte* from, Dtype dtype, RowRange rows) {
-  const size_t row_bytes = bytes_of(dtype, shape.cols);
-  for (size_t row = rows.begin; row < rows.end; ++row) {
-    const std::byte* stored = from + row * row_bytes;
-    float* values = to + row * shape.stride;
-    if (dtype == Dtype::bf16) {
-      load_row<uint16_t>(values, stored, shape.cols, bf16_to_f32);
-    } else if (dtype == Dtype::f16) {
-      load_row<uint16_t>(values, stored, shape.cols, f16_to_f32);
-    } else {
-      std::memcpy(values, stored, row_bytes);
-    }
-  }
-}
-
 void store_latent_rows(std::byte* to, LatentShape shape, const float* from, uint64_t stride, RowRange rows) {
   const Fp8Row row = fp8_row(shape);
   for (uint64_t i = rows.begin; i < rows.end; ++i)
     store_latent(to + i * row.bytes, shape, row, from + i * stride);
-}
-
-void load_latent_rows(float* to, uint64_t stride, const std::byte* from, LatentShape shape, RowRange rows) {
-  const Fp8Row row = fp8_row(shape);
-  for (uint64_t i = rows.begin; i < rows.end; ++i)
-    load_latent(to + i * stride, shape, row, from + i * row.bytes);
 }
 
 void rotate(const RopeArgs& args, float* data, const float* cos_sin) {

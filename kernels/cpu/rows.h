@@ -20,11 +20,9 @@ struct RowShape {
 
 /// Rounds to the nearest, ties to even.
 void store_values(std::byte* to, Dtype dtype, const float* from, RowShape shape, RowRange rows);
-void load_values(float* to, RowShape shape, const std::byte* from, Dtype dtype, RowRange rows);
 
 /// `stride`: values from one FP32 row to the next. Stored rows are dense, and written with all of their padding.
 void store_latent_rows(std::byte* to, LatentShape shape, const float* from, uint64_t stride, RowRange rows);
-void load_latent_rows(float* to, uint64_t stride, const std::byte* from, LatentShape shape, RowRange rows);
 
 /// Rotates args.rows x args.heads vectors. `data` and `cos_sin` are where the slices of `args` point.
 void rotate(const RopeArgs& args, float* data, const float* cos_sin);

@@ -66,6 +66,11 @@ struct VecArray {
   static VecArray load_i8(const std::byte* from) {
     return each([&](uint32_t l) { return static_cast<float>(static_cast<int8_t>(from[l])); });
   }
+  static VecArray load_nibbles(const std::byte* from, const int8_t (&values)[16]) {
+    return each([&](uint32_t l) {
+      return static_cast<float>(values[std::to_integer<uint32_t>(from[l / 2]) >> (l % 2 * 4) & 0xf]);
+    });
+  }
   static VecArray load_e4m3_over_256(const std::byte* from) {
     return each([&](uint32_t l) { return kE4m3Over256[std::to_integer<uint8_t>(from[l])]; });
   }

@@ -1,13 +1,183 @@
 // The first kernel of attention on tensor cores (mma.m16n8k16, BF16): a block takes 64 or 16 queries through the
-// positions of one split, 64 keys at a time. How keys come to shared memory: device/tensor_keys.cuh; what the warps do
-// with them: device/tensor_attend.cuh.
+// positions of one split, 64 keys at a time. How keys come to shared memory: device/tensor_keys.cuh.
+//
+//   scores  [queries, 64]  = queries . keys     warps: (16 queries) x (a part of the 64 positions)
+//   softmax in FP32; weights rounded to BF16 -> shared memory
+//   values  [queries, 512] += weights . keys    warps: (32 or 16 queries) x (128 of the 512 columns), in registers
+//
+// The values are columns of the same tile, read transposed.
 //
 // Why 64 queries: with V3's 128 heads a key does 242 operations a byte of BF16 cache, so that what bounds the kernel is
 // how often a tile goes from shared memory to registers; every query of a block shares that, and 64 x 512 sums in FP32
 // are half of the registers there are.
 #include "format/base/check.h"
-#include "kernels/cuda/device/attend_runs.cuh"
-#include "kernels/cuda/device/tensor_attend.cuh"
+#include "kernels/cuda/device/attend.cuh"
+#include "kernels/cuda/device/tensor_keys.cuh"
+
+namespace dspack::kernels::cuda::device {
+
+inline constexpr unsigned kColumnsOfWarp = 128;  // of the values
+inline constexpr unsigned kColumnWarps = kTensorColumns / kColumnsOfWarp;
+inline constexpr uint32_t kWeightBytes = kTensorPositions * 2;  // a row of weights in shared memory
+
+/// How a tile is spread over warps, as constants.
+template <AttendChoice kChoice>
+struct TensorLayout {
+  static constexpr TensorTile kTile = tensor_tile(kChoice);
+  static constexpr unsigned kThreads = kTile.warps * gpu::kWarpThreads;
+  static constexpr unsigned kQueryTiles = kTile.queries / 16;
+  static constexpr unsigned kParts = kTile.score_parts();
+  static constexpr unsigned kScoreTiles = kTensorPositions / kParts / 8;  // of 8 positions, of a warp
+  static constexpr unsigned kValueQueryTiles = kQueryTiles * kColumnWarps / kTile.warps;
+  static_assert(kScoreTiles % 2 == 0 && kValueQueryTiles * kTile.warps == kQueryTiles * kColumnWarps);
+};
+
+struct TensorShared {
+  unsigned char* queries;  // [queries, row bytes]
+  unsigned char* keys;     // [stages, kTensorPositions, row bytes]
+  unsigned char* weights;  // [queries, kTensorPositions] BF16
+  float* maxima;           // [parts, queries]
+  float* factors;          // [queries]
+  uint32_t row_bytes;
+};
+
+template <AttendChoice kChoice>
+__device__ __forceinline__ TensorShared tensor_shared(const AttendRun& run) {
+  using L = TensorLayout<kChoice>;
+  TensorShared shared;
+  shared.row_bytes = run.key_stride;
+  shared.queries = gpu::shared_memory<unsigned char>();
+  shared.keys = shared.queries + L::kTile.queries * shared.row_bytes;
+  shared.weights = shared.keys + L::kTile.stages * kTensorPositions * shared.row_bytes;
+  shared.maxima = reinterpret_cast<float*>(shared.weights + L::kTile.queries * kWeightBytes);
+  shared.factors = shared.maxima + L::kParts * L::kTile.queries;
+  return shared;
+}
+
+/// Scores of 16 queries with this warp's part of the positions.
+template <unsigned kTiles>
+__device__ __forceinline__ void compute_scores(const unsigned char* queries, const unsigned char* keys,
+                                               uint32_t query_row, uint32_t key_row, uint32_t row_bytes, uint32_t steps,
+                                               float (&scores)[kTiles][4]) {
+  const unsigned lane = gpu::lane_index();
+  const uint32_t my_query = query_row + lane % 16;
+  const uint32_t my_key = key_row + lane / 16 * 8 + lane % 8;
+  for (uint32_t step = 0; step < steps; ++step) {
+    uint32_t a[4];
+    gpu::load_tiles(a, queries + swizzled(my_query, row_bytes, step * 2 + lane / 16));
+#pragma unroll
+    for (unsigned tile = 0; tile < kTiles; tile += 2) {
+      uint32_t b[4];
+      gpu::load_tiles(b, keys + swizzled(my_key + tile * 8, row_bytes, step * 2 + lane / 8 % 2));
+      const uint32_t first[2] = {b[0], b[1]};
+      const uint32_t second[2] = {b[2], b[3]};
+      gpu::multiply_tile(scores[tile], a, first);
+      gpu::multiply_tile(scores[tile + 1], a, second);
+    }
+  }
+}
+
+/// The two queries whose scores a lane has: rows lane / 4 and lane / 4 + 8 of its tile. Alike in all parts but for the
+/// sum, which is that of the lane's own columns.
+struct TensorSoftmax {
+  PositionRange range[2];
+  float maximum[2];
+  float sum[2];
+};
+
+/// Hides what a query does not see, and finds the maximum of each query in this warp's part.
+template <unsigned kTiles>
+__device__ __forceinline__ void scale_and_hide(float (&scores)[kTiles][4], const TensorSoftmax& softmax, float scale,
+                                               uint32_t first_position, float (&maxima)[2]) {
+#pragma unroll
+  for (unsigned half = 0; half < 2; ++half) {
+    maxima[half] = minus_infinity();
+#pragma unroll
+    for (unsigned tile = 0; tile < kTiles; ++tile) {
+#pragma unroll
+      for (unsigned i = 0; i < 2; ++i) {
+        const uint32_t position = first_position + tile * 8 + gpu::lane_index() % 4 * 2 + i;
+        float& score = scores[tile][half * 2 + i];
+        score = softmax.range[half].holds(position) ? score * scale : minus_infinity();
+        maxima[half] = larger(score, maxima[half]);
+      }
+    }
+    maxima[half] = larger(gpu::shuffle_xor(maxima[half], 1), maxima[half]);
+    maxima[half] = larger(gpu::shuffle_xor(maxima[half], 2), maxima[half]);
+  }
+}
+
+/// Scores become weights relative to the new maximum, in shared memory; returns the factors of what came before.
+template <unsigned kTiles>
+__device__ __forceinline__ void weigh(const float (&scores)[kTiles][4], const float (&maxima)[2], uint32_t query_row,
+                                      uint32_t first_column, unsigned char* weights, TensorSoftmax& softmax,
+                                      float (&factors)[2]) {
+  const unsigned lane = gpu::lane_index();
+#pragma unroll
+  for (unsigned half = 0; half < 2; ++half) {
+    const uint32_t row = query_row + lane / 4 + half * 8;
+    factors[half] = factor_of(softmax.maximum[half], maxima[half]);
+    softmax.maximum[half] = maxima[half];
+    float sum = 0;
+#pragma unroll
+    for (unsigned tile = 0; tile < kTiles; ++tile) {
+      float pair[2];
+#pragma unroll
+      for (unsigned i = 0; i < 2; ++i) {
+        const float score = scores[tile][half * 2 + i];
+        pair[i] = score == minus_infinity() ? 0.0F : gpu::exponential(score - maxima[half]);
+        sum += pair[i];
+      }
+      const uint32_t at = swizzled(row, kWeightBytes, first_column / 8 + tile) + lane % 4 * 4;
+      *reinterpret_cast<uint32_t*>(weights + at) = gpu::floats_to_bf16s(pair[0], pair[1]);
+    }
+    softmax.sum[half] = gpu::fused_multiply_add(softmax.sum[half], factors[half], sum);
+  }
+}
+
+/// values = values * factor + weights . keys for this warp's queries and columns.
+template <unsigned kQueryTiles>
+__device__ __forceinline__ void add_values(const TensorShared& shared, const unsigned char* keys, uint32_t query_row,
+                                           uint32_t column, uint32_t columns,
+                                           float (&values)[kQueryTiles][kColumnsOfWarp / 8][4]) {
+  const unsigned lane = gpu::lane_index();
+#pragma unroll
+  for (unsigned tile = 0; tile < kQueryTiles; ++tile) {
+    const float low = shared.factors[query_row + tile * 16 + lane / 4];
+    const float high = shared.factors[query_row + tile * 16 + lane / 4 + 8];
+#pragma unroll
+    for (auto& value : values[tile]) {
+      value[0] *= low;
+      value[1] *= low;
+      value[2] *= high;
+      value[3] *= high;
+    }
+  }
+#pragma unroll
+  for (unsigned step = 0; step < kTensorPositions / 16; ++step) {
+    uint32_t a[kQueryTiles][4];
+#pragma unroll
+    for (unsigned tile = 0; tile < kQueryTiles; ++tile)
+      gpu::load_tiles(a[tile],
+                      shared.weights + swizzled(query_row + tile * 16 + lane % 16, kWeightBytes, step * 2 + lane / 16));
+#pragma unroll
+    for (unsigned pair = 0; pair < kColumnsOfWarp / 16; ++pair) {
+      if (column + pair * 16 >= columns) break;
+      uint32_t b[4];
+      gpu::load_tiles_transposed(
+          b, keys + swizzled(step * 16 + lane % 16, shared.row_bytes, column / 8 + pair * 2 + lane / 16));
+      const uint32_t first[2] = {b[0], b[1]};
+      const uint32_t second[2] = {b[2], b[3]};
+#pragma unroll
+      for (unsigned tile = 0; tile < kQueryTiles; ++tile) {
+        gpu::multiply_tile(values[tile][pair * 2], a[tile], first);
+        gpu::multiply_tile(values[tile][pair * 2 + 1], a[tile], second);
+      }
+    }
+  }
+}
+
+}  // namespace dspack::kernels::cuda::device
 
 namespace dspack::kernels::cuda {
 namespace {

@@ -4,7 +4,7 @@
 #include <filesystem>
 #include <optional>
 
-#include "kernels/cuda/cublaslt_matmul.h"
+#include "kernels/cuda/cublaslt.h"
 
 #if __has_include(<cublasLt.h>)
 #include <cublasLt.h>

@@ -1,5 +1,4 @@
-// One handler for CUDA statuses that leave nothing to go on with. Threads: thread-safe. Errors: kept (runtime.h,
-// failure).
+// One handler for CUDA statuses that are fatal to the device. Threads: thread-safe. Errors: kept (runtime.h, failure).
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -9,7 +9,6 @@
 #include "kernels/cuda/cuda_queue.h"
 #include "kernels/cuda/elementwise.h"
 #include "kernels/cuda/linear_blas.h"
-#include "kernels/cuda/workspace.h"
 
 namespace dspack::kernels {
 namespace {

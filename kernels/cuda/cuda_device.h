@@ -5,7 +5,7 @@
 
 #include <memory>
 
-#include "kernels/cuda/cuda_options.h"
+#include "kernels/cuda/cuda_library.h"
 #include "kernels/ops.h"
 
 namespace dspack::kernels {

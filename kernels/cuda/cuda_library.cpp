@@ -1,6 +1,7 @@
+#include "kernels/cuda/cuda_library.h"
+
 #include "dspack_cuda_build.h"
 #include "kernels/cuda/cuda_device.h"
-#include "kernels/cuda/library_entry.h"
 
 uint64_t dspack_make_cuda_device(uint64_t interface_number, const dspack::kernels::CudaOptions* options,
                                  dspack::kernels::CudaOutcome* outcome) {

@@ -1,5 +1,5 @@
-// Memory of the GPU as ops.h wants it: buffers, and tables of experts.
-// Threads: thread-safe. Lifetime: a buffer gives its bytes back to the budget that it came from. Errors: budget.
+// GPU memory for the interfaces of ops.h: buffers, and tables of experts.
+// Threads: thread-safe. Lifetime: a buffer returns its bytes to its budget. Errors: budget.
 #pragma once
 
 #include <atomic>

@@ -9,16 +9,13 @@
 #include "kernels/cuda/attend.h"
 #include "kernels/cuda/cuda_memory.h"
 #include "kernels/cuda/elementwise.h"
-#include "kernels/cuda/expert_groups.h"
+#include "kernels/cuda/expert_tiles.h"
 #include "kernels/cuda/experts.h"
-#include "kernels/cuda/experts_tensor.h"
 #include "kernels/cuda/head_linear.h"
 #include "kernels/cuda/latent_rows.h"
 #include "kernels/cuda/linear.h"
-#include "kernels/cuda/linear_tensor.h"
 #include "kernels/cuda/route.h"
 #include "kernels/cuda/sample.h"
-#include "kernels/cuda/workspace.h"
 
 namespace dspack::kernels::cuda {
 namespace {
@@ -108,9 +105,7 @@ class CudaQueue final : public Queue {
   void run_experts(const ExpertsArgs& args) override;
   void run_expert_parts(const ExpertPartsArgs& args) override;
   void store_rows(Slice to, Dtype dtype, const Rows& from, const LivePosition& live) override;
-  void load_rows(const Rows& to, Slice from, Dtype dtype) override;
   void store_latents(Slice to, LatentShape shape, const Rows& from, const LivePosition& live) override;
-  void load_latents(const Rows& to, Slice from, LatentShape shape) override;
   void gather_rows(const Rows& to, const Rows& from, std::span<const uint32_t> rows) override;
   void scatter_rows(const Rows& to, const Rows& from, std::span<const uint32_t> rows) override;
   void combine(const Rows& y, const Rows& parts, Slice weights, uint32_t top_k) override;
@@ -332,13 +327,6 @@ void CudaQueue::store_rows(Slice to, Dtype dtype, const Rows& from, const LivePo
                             .live = numbers(live.value)});
 }
 
-void CudaQueue::load_rows(const Rows& to, Slice from, Dtype dtype) {
-  check_stored_rows(to, from, dtype);
-  if (is_empty(to)) return;
-  run_load_rows(*stream_,
-                {.to = rows_at(to), .from = address_of(from), .dtype = dtype, .rows = to.rows, .cols = to.cols});
-}
-
 void CudaQueue::store_latents(Slice to, LatentShape shape, const Rows& from, const LivePosition& live) {
   check_stored_latents(from, to, shape, live);
   if (is_empty(from)) return;
@@ -349,16 +337,6 @@ void CudaQueue::store_latents(Slice to, LatentShape shape, const Rows& from, con
                                .from = inputs_at(from),
                                .rows = from.rows,
                                .live = numbers(live.value)});
-}
-
-void CudaQueue::load_latents(const Rows& to, Slice from, LatentShape shape) {
-  check_stored_latents(to, from, shape);
-  if (is_empty(to)) return;
-  run_load_latents(*stream_, {.to = rows_at(to),
-                              .from = reinterpret_cast<const uint8_t*>(address_of(from)),
-                              .shape = shape,
-                              .row = fp8_row(shape),
-                              .rows = to.rows});
 }
 
 /// The caller's memory is borrowed for the call only, the copy happens later.

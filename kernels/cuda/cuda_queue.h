@@ -1,17 +1,75 @@
-// The queue of the CUDA device: checks an operation, turns its slices into addresses, launches its kernels on a stream.
+// The queue of the CUDA device: checks an operation, turns its slices into addresses, launches its kernels on a stream;
+// and what it takes of the GPU's memory for itself, as plans count it.
 // Threads: one thread at a time. Lifetime: owns its stream; borrows nothing but the buffers of what was enqueued.
 // Errors: shapes that do not fit, and buffers of another device, are programming errors; a GPU without memory for the
-// queue's own workspace has failed (Queue::failure).
+// queue's own workspace has failed (Queue::failure), and nothing that is launched from then on uses the address.
 #pragma once
 
+#include <algorithm>
+#include <cstdint>
 #include <memory>
+#include <string>
+#include <vector>
 
+#include "kernels/cuda/attend.h"
+#include "kernels/cuda/experts.h"
 #include "kernels/cuda/linear_blas.h"
 #include "kernels/cuda/runtime.h"
 #include "kernels/ops.h"
 #include "kernels/precision.h"
 
 namespace dspack::kernels::cuda {
+
+/// Memory that operations share, one after the other. It grows; what it was before stays, since a recorded step may
+/// still use it.
+class Workspace {
+ public:
+  Workspace() = default;
+  ~Workspace() {
+    for (void* memory : memory_)
+      gpu::release(memory);
+  }
+  Workspace(const Workspace&) = delete;
+  Workspace& operator=(const Workspace&) = delete;
+
+  /// 256-byte aligned.
+  [[nodiscard]] std::byte* at_least(uint64_t bytes) {
+    if (bytes > size_bytes_) {
+      auto memory = gpu::allocate(bytes);
+      if (memory) {
+        memory_.push_back(*memory);
+        size_bytes_ = bytes;
+      } else {
+        gpu::fail({ErrorKind::budget, std::string(gpu::kNoMemoryLeft) + ": " + memory.error().message});
+      }
+    }
+    return memory_.empty() ? nullptr : static_cast<std::byte*>(memory_.back());
+  }
+  [[nodiscard]] uint64_t size_bytes() const { return size_bytes_; }
+
+ private:
+  std::vector<void*> memory_;
+  uint64_t size_bytes_ = 0;
+};
+
+/// Row numbers of gather_rows and scatter_rows on their way, until the next synchronize.
+inline constexpr uint64_t kIndexSpaceBytes = 1 << 20;
+/// Counters of experts in one launch.
+inline constexpr uint64_t kExpertCounterBytes = kFusedCounters * sizeof(uint32_t);
+
+/// Partial results of attention.
+[[nodiscard]] inline uint64_t attention_workspace_bytes(const WorkspaceShape& largest) {
+  if (largest.rows == 0 || largest.heads == 0) return 0;
+  return attend_scratch_bytes({.rows = largest.rows,
+                               .heads = largest.heads,
+                               .latent_dim = largest.latent_dim,
+                               .rope_dim = largest.rope_dim,
+                               .position_limit = std::max(largest.positions, 1U)});
+}
+
+[[nodiscard]] inline uint64_t queue_workspace_bytes(const WorkspaceShape& largest) {
+  return attention_workspace_bytes(largest) + kIndexSpaceBytes + kExpertCounterBytes;
+}
 
 /// `blas`: null where there is no cuBLASLt.
 [[nodiscard]] std::unique_ptr<Queue> make_cuda_queue(const gpu::Properties& properties, Precision precision,

@@ -5,10 +5,9 @@
 #include <algorithm>
 
 #include "format/base/check.h"
-#include "format/base/checked.h"
+#include "format/base/size.h"
 #include "kernels/cuda/device/dot.cuh"
-#include "kernels/cuda/device/silu.cuh"
-#include "kernels/cuda/device/weighted_sum.cuh"
+#include "kernels/cuda/device/elementwise.cuh"
 
 namespace dspack::kernels::cuda {
 namespace {
@@ -97,19 +96,6 @@ __global__ void store_rows_kernel(StoreRowsTask task) {
   });
 }
 
-__global__ void load_rows_kernel(LoadRowsTask task) {
-  for_each_value(task.rows, task.cols, [&](uint64_t row, uint64_t col) {
-    const uint64_t place = row * task.cols + col;
-    float& to = task.to.data[row * task.to.stride + col];
-    if (task.dtype == Dtype::f32) {
-      to = device::StoredF32::decode_one(task.from, place);
-    } else {
-      to = task.dtype == Dtype::bf16 ? device::StoredBf16::decode_one(task.from, place)
-                                     : device::StoredF16::decode_one(task.from, place);
-    }
-  });
-}
-
 __global__ void gather_rows_kernel(MoveRowsTask task) {
   for_each_value(task.rows, task.cols, [&](uint64_t row, uint64_t col) {
     task.to.data[row * task.to.stride + col] = task.from.data[task.index[row] * task.from.stride + col];
@@ -179,10 +165,6 @@ void run_rotate(gpu::Stream& stream, const RotateTask& task) {
 void run_store_rows(gpu::Stream& stream, const StoreRowsTask& task) {
   DSPACK_CHECK(task.dtype == Dtype::f32 || task.dtype == Dtype::bf16 || task.dtype == Dtype::f16, "rows of this type");
   launch_rows(stream, store_rows_kernel, task);
-}
-void run_load_rows(gpu::Stream& stream, const LoadRowsTask& task) {
-  DSPACK_CHECK(task.dtype == Dtype::f32 || task.dtype == Dtype::bf16 || task.dtype == Dtype::f16, "rows of this type");
-  launch_rows(stream, load_rows_kernel, task);
 }
 void run_gather_rows(gpu::Stream& stream, const MoveRowsTask& task) {
   launch_rows(stream, gather_rows_kernel, task);

@@ -1,5 +1,5 @@
-// Operations on rows on a GPU: norm, activation, sums, rotation, conversion, moving. What each computes is said in
-// kernels/ops.h; the CPU's order of roundings is kept except in the norm's sum of squares.
+// Operations on rows on a GPU: norm, activation, sums, rotation, conversion, moving. kernels/ops.h defines each; the
+// CPU's order of roundings is kept except in the norm's sum of squares.
 // Threads: enqueue. Lifetime: device memory is borrowed until the stream has run. Errors: none; shapes have been
 // checked; positions and row numbers that lie on the device are not.
 #pragma once
@@ -73,15 +73,6 @@ struct StoreRowsTask {
   const uint32_t* live = nullptr;  // null: 0
 };
 void run_store_rows(gpu::Stream& stream, const StoreRowsTask& task);
-
-struct LoadRowsTask {
-  RowsAt<float> to;
-  const void* from = nullptr;
-  Dtype dtype = Dtype::f32;
-  uint32_t rows = 0;
-  uint32_t cols = 0;
-};
-void run_load_rows(gpu::Stream& stream, const LoadRowsTask& task);
 
 struct MoveRowsTask {
   RowsAt<float> to;

@@ -6,7 +6,7 @@
 
 #include <algorithm>
 
-#include "format/base/checked.h"
+#include "format/base/size.h"
 
 namespace dspack::kernels::cuda {
 namespace {
@@ -189,6 +189,34 @@ ExpertTiles make_expert_tiles(gpu::Stream& stream, const ExpertsTask& task, cons
                         .tile_count = scratch.tile_count};
   gpu::launch(stream, choose_expert_tiles_launch(task.experts), tiles_kernel, tiles);
   return {.tiles = scratch.tiles, .tile_count = scratch.tile_count, .order = scratch.order, .ids = nullptr};
+}
+
+static_assert(sizeof(ExpertTile) == 4 * sizeof(uint32_t), "a tile is four words");
+
+uint32_t largest_group(std::span<const ExpertGroup> groups) {
+  size_t most = 0;
+  for (const ExpertGroup& group : groups)
+    most = std::max(most, group.parts.size());
+  return launch_count(most);
+}
+
+ExpertGroupWords cut_expert_groups(std::span<const ExpertGroup> groups, uint32_t tile) {
+  ExpertGroupWords cut;
+  std::vector<uint32_t> order;
+  cut.words.push_back(0);
+  for (const ExpertGroup& group : groups) {
+    const auto count = launch_count(group.parts.size());
+    for (uint32_t first = 0; first < count; first += tile) {
+      const auto before = launch_count(order.size());
+      cut.words.insert(cut.words.end(), {group.entry, before + first, std::min(tile, count - first), 0});
+      ++cut.tiles;
+    }
+    order.insert(order.end(), group.parts.begin(), group.parts.end());
+  }
+  cut.words.front() = cut.tiles;
+  cut.order_at = launch_count(cut.words.size());
+  cut.words.insert(cut.words.end(), order.begin(), order.end());
+  return cut;
 }
 
 }  // namespace dspack::kernels::cuda

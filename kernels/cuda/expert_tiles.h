@@ -1,7 +1,11 @@
 // Assignments of tokens to experts, sorted by expert and cut into tiles: what the products of routed experts share, and
-// the choices of their launches. Threads: pure functions; enqueueing as the stream. Lifetime: device memory is borrowed
-// until the stream has run. Errors: none.
+// the choices of their launches. The GPU sorts and cuts all of a call's; the host cuts those of some experts, for who
+// computes experts as they become available. Threads: pure functions; enqueueing as the stream. Lifetime: device memory
+// is borrowed until the stream has run. Errors: none; groups have been checked (check_expert_parts).
 #pragma once
+
+#include <span>
+#include <vector>
 
 #include "format/base/check.h"
 #include "kernels/cuda/experts.h"
@@ -48,7 +52,7 @@ struct ExpertsScratch {
 
 [[nodiscard]] gpu::LaunchShape choose_expert_tiles_launch(uint32_t experts);
 
-/// A count for a launch, whose numbers have 32 bits. (nvcc refuses narrow() of unsigned numbers.)
+/// A count for a launch or a tile, whose numbers have 32 bits. (nvcc refuses narrow() of unsigned numbers.)
 [[nodiscard]] inline uint32_t launch_count(uint64_t count) {
   DSPACK_CHECK(count <= UINT32_MAX, "integer does not fit");
   return static_cast<uint32_t>(count);
@@ -68,5 +72,21 @@ inline constexpr uint32_t kExactTokens = 4;
 /// matrices: that are multiplied at once, 2 for gate and up, 1 for down.
 /// tokens: that an expert gets at most; tiles: of the worst routing.
 [[nodiscard]] ExpertsChoice choose_experts(const MatrixForm& form, uint32_t matrices, uint32_t tokens, uint64_t tiles);
+
+/// What goes to the device in one piece: the number of tiles, the tiles, the order of assignments.
+struct ExpertGroupWords {
+  std::vector<uint32_t> words;
+  uint32_t tiles = 0;
+  uint32_t order_at = 0;
+  /// With the words at their place on the device. `most`: assignments of the largest group.
+  [[nodiscard]] CutTiles at(const uint32_t* place, uint32_t most) const {
+    return {.words = place, .tiles = tiles, .order_at = order_at, .most = most};
+  }
+};
+
+/// Assignments of the largest group.
+[[nodiscard]] uint32_t largest_group(std::span<const ExpertGroup> groups);
+/// Tiles of at most `tile` assignments, of one expert each.
+[[nodiscard]] ExpertGroupWords cut_expert_groups(std::span<const ExpertGroup> groups, uint32_t tile);
 
 }  // namespace dspack::kernels::cuda

@@ -8,11 +8,10 @@
 
 #include <algorithm>
 
-#include "format/base/checked.h"
+#include "format/base/size.h"
 #include "kernels/cuda/device/dot.cuh"
-#include "kernels/cuda/device/expert_product.cuh"
-#include "kernels/cuda/device/fused_experts.cuh"
-#include "kernels/cuda/experts_fused.h"
+#include "kernels/cuda/device/experts.cuh"
+#include "kernels/cuda/expert_tiles.h"
 
 namespace dspack::kernels::cuda {
 namespace {
@@ -191,7 +190,7 @@ std::optional<FusedShape> choose_fused_experts(const gpu::LaunchShape& gate_up, 
   if (2 + uint64_t{shape.tiles} + uint64_t{tokens} * shape.down_blocks > kFusedCounters) return std::nullopt;
   // Fewer than 2^31: fewer than 2^14 tiles, each of fewer than 2^17 blocks.
   const uint64_t blocks = uint64_t{shape.tiles} * (uint64_t{shape.gate_up_blocks} + shape.down_blocks);
-  constexpr unsigned kWordsBytes = 128;  // device/fused_experts.cuh: what the threads of a block tell each other
+  constexpr unsigned kWordsBytes = 128;  // device/experts.cuh: what the threads of a block tell each other
   shape.launch.grid_x = launch_count(blocks);
   shape.launch.grid_y = 1;
   shape.launch.shared_bytes = std::max({gate_up.shared_bytes, down.shared_bytes, kWordsBytes});

@@ -1,7 +1,7 @@
 // The routed experts of a layer on a GPU: all of them in one launch per step, found through a table on the device, so
-// that what is launched depends on shapes alone and one recorded graph serves every routing.
+// that launches depend on shapes alone and one recorded graph serves every routing.
 //
-// Few tokens take one launch (experts_fused.h), more of them one a step.
+// Few tokens take one launch (FusedShape), more of them one a step.
 //
 // Steps: assignments (token * top_k + slot) are sorted by expert and cut into tiles of one expert (one token needs no
 // sorting); gate, up and SiLU; down; the sum over slots in the router's order, by fma. Weights are read once a tile.
@@ -11,10 +11,12 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "kernels/cuda/matrix.h"
 #include "kernels/cuda/runtime.h"
 #include "kernels/ops.h"
+#include "kernels/precision.h"
 
 namespace dspack::kernels::cuda {
 
@@ -31,7 +33,7 @@ struct ExpertForm {
   MatrixForm down;
 };
 
-/// Assignments of some experts, cut into tiles by the host (expert_groups.h), instead of all by ids.
+/// Assignments of some experts, cut into tiles by the host (cut_expert_groups), instead of all by ids.
 struct CutTiles {
   const uint32_t* words = nullptr;  // on the device
   uint32_t tiles = 0;               // 0: nothing was cut
@@ -54,8 +56,8 @@ struct ExpertsTask {
   /// are not looked at.
   CutTiles cut = {};
   RowsAt<float> parts = {};  // [tokens * top_k, hidden]
-  /// kFusedCounters words (experts_fused.h), zero, that no other stream uses; they are zero again when the stream has
-  /// run. Null: one launch a step, with the same bits.
+  /// kFusedCounters words, zero, that no other stream uses; they are zero again when the stream has run. Null: one
+  /// launch a step, with the same bits.
   uint32_t* counters = nullptr;
 };
 
@@ -70,5 +72,75 @@ struct ExpertsTask {
 /// Precision mode `exact` (kernels/ops.h): FP32 activations and accumulation; the value of an output depends on its
 /// input row and its slots alone.
 void run_experts(gpu::Stream& stream, const ExpertsTask& task);
+
+// Tensor cores, for precision modes bf16 and fp8: weights decoded exactly to BF16, inputs rounded to it
+// (device/rounding.cuh), FP32 accumulation, scales applied to the FP32 sums of a chunk of columns. For few tokens (a
+// tile of 8 assignments) and for many (64).
+
+/// Whether the tensor cores can multiply these weights without rounding them (fits_tensor_cores). Others take
+/// run_experts.
+[[nodiscard]] bool experts_fit_tensor_cores(const ExpertForm& form);
+
+/// Precondition: experts_fit_tensor_cores. `precision`: bf16 or fp8 (linear_tensor). The value of an output depends
+/// on its input row and its slots alone.
+void run_experts_tensor(gpu::Stream& stream, const ExpertsTask& task, Precision precision);
+
+/// How a product runs. Pure.
+struct ExpertsTensorChoice {
+  unsigned token_tiles = 1;     // of 8 assignments that a tile may hold: 1 or 8
+  uint32_t staged_columns = 0;  // of the inputs, in shared memory at once, for a full tile
+  gpu::LaunchShape shape;       // x: tiles, y: groups of matrix rows
+};
+/// tokens, tiles: as choose_experts. outputs_of_warp: 16 for gate and up, 32 for down.
+[[nodiscard]] ExpertsTensorChoice choose_experts_tensor(const MatrixForm& form, uint32_t outputs_of_warp,
+                                                        uint32_t tokens, uint64_t tiles);
+/// Warps of a block. Few tokens: small blocks, that all multiprocessors get some. Many: large ones, since each rounds
+/// its inputs anew; six warps: of two blocks three to a scheduler, 168 registers each.
+[[nodiscard]] constexpr unsigned expert_tensor_warps(unsigned token_tiles) {
+  constexpr unsigned kFew = 4;
+  constexpr unsigned kMany = 6;
+  return token_tiles == 1 ? kFew : kMany;
+}
+/// Assignments of a tile.
+[[nodiscard]] constexpr uint32_t tensor_tile(uint32_t tokens) {
+  constexpr uint32_t kFew = 8;
+  constexpr uint32_t kMany = 64;
+  return tokens <= kFew ? kFew : kMany;
+}
+
+// One launch, for as few tokens as one tile holds: how it is shaped, and what its blocks count (device/experts.cuh).
+
+/// Assignments that a tile may hold.
+inline constexpr uint32_t kLargestFusedTile = 8;
+/// Words that ExpertsTask::counters has.
+inline constexpr uint32_t kFusedCounters = 16'384;
+
+/// Where a launch counts.
+struct FusedCounters {
+  uint32_t* ticket = nullptr;   // of the next block
+  uint32_t* done = nullptr;     // blocks that count no more
+  uint32_t* gate_up = nullptr;  // [tiles]: blocks of the tile whose values are written
+  uint32_t* down = nullptr;     // [tokens, down_blocks]: parts of these rows of the token that are written
+  uint32_t size = 0;            // words, from `ticket` on
+};
+
+/// Blocks: gate and up of tile 0, of tile 1, .., then down of tile 0, ..
+struct FusedShape {
+  uint32_t tiles = 0;           // of the worst routing
+  uint32_t gate_up_blocks = 0;  // of a tile; block b takes groups b, b + gate_up_blocks, .. of matrix rows
+  uint32_t down_blocks = 0;
+  gpu::LaunchShape launch;
+};
+
+/// gate_up, down: as separate launches would run. Nothing: they are to be launched separately, since
+///   * more tokens than a tile holds are several tiles of an expert, which should run beside each other and not one
+///     after the other, and work enough that the end of a launch does not count;
+///   * the tile is larger than kLargestFusedTile, which is for many tokens; or
+///   * there are more tiles or groups of rows than counters.
+[[nodiscard]] std::optional<FusedShape> choose_fused_experts(const gpu::LaunchShape& gate_up,
+                                                             const gpu::LaunchShape& down, uint32_t tokens,
+                                                             uint32_t tile);
+
+[[nodiscard]] FusedCounters lay_out_fused_counters(uint32_t* counters, const FusedShape& shape, uint32_t tokens);
 
 }  // namespace dspack::kernels::cuda

@@ -1,15 +1,16 @@
 // A block takes one tile (up to 8 or 64 assignments of one expert); each of its warps two times 16 matrix rows: the
 // same 16 of gate and up, or 32 of down. The tile's inputs, rounded to BF16, lie in shared memory, a part of their
 // columns at a time; weights come from global memory straight into the registers of the lanes that multiply them
-// (device/tile.cuh).
-#include "kernels/cuda/experts_tensor.h"
+// (device/tensor_rows.cuh).
+#include "kernels/cuda/experts.h"
 
 #include <algorithm>
 
-#include "format/base/checked.h"
-#include "kernels/cuda/device/fused_experts.cuh"
+#include "format/base/size.h"
+#include "kernels/cuda/device/experts.cuh"
 #include "kernels/cuda/device/tensor_rows.cuh"
-#include "kernels/cuda/linear_tensor.h"
+#include "kernels/cuda/expert_tiles.h"
+#include "kernels/cuda/linear.h"
 
 namespace dspack::kernels::cuda {
 namespace {

@@ -10,7 +10,7 @@
 
 #include <algorithm>
 
-#include "format/base/checked.h"
+#include "format/base/size.h"
 #include "kernels/cuda/device/dot.cuh"
 
 namespace dspack::kernels::cuda {
@@ -122,7 +122,7 @@ struct RowChunk {
       const uint8_t* from = device::aligned_row<Stored>(matrix, row) + column / Stored::kPer16 * 16;
       bytes = column < matrix.in ? gpu::load_streaming(from) : make_uint4(0, 0, 0, 0);
     } else {
-      const uint64_t at = uint64_t{row} * matrix.in + column;
+      const uint64_t at = device::code_index<Stored>(matrix.in, row, column);
 #pragma unroll
       for (unsigned i = 0; i < Stored::kPer16; ++i)
         odd[i] = column + i < matrix.in ? Stored::decode_one(matrix.planes[kCodes], at + i) : 0.0F;
@@ -140,30 +140,34 @@ struct RowChunk {
 };
 
 /// The scale of column `column` in the row of scales `scale_row`.
+template <class Stored>
 __device__ __forceinline__ float scale_at(const Matrix& matrix, uint32_t scale_row, uint32_t column) {
-  const auto* scales = static_cast<const float*>(matrix.planes[kScales]);
-  if (scales == nullptr || column >= matrix.in) return 1.0F;
+  if (matrix.planes[kScales] == nullptr || column >= matrix.in) return 1.0F;
   const uint32_t across = (matrix.in - 1) / matrix.block_in + 1;
-  return scales[uint64_t{scale_row} * across + column / matrix.block_in];
+  const uint64_t index = uint64_t{scale_row} * across + column / matrix.block_in;
+  if constexpr (device::kIsPacked<Stored>) return device::decode_scale(matrix, index);
+  return static_cast<const float*>(matrix.planes[kScales])[index];
 }
 
-/// sums[token][i] += input[token] * scale * weight[i] for one row. Aligned chunks have one scale.
+/// sums[token][i] += input[token] * scale * weight[i] for one row. Runs of aligned chunks have one scale.
 template <class Stored, bool kAligned, unsigned kTokens>
 __device__ __forceinline__ void add_row(const Matrix& matrix, const RowChunk<Stored, kAligned>& chunk,
                                         uint32_t scale_row, uint32_t column, const float* inputs,
                                         float (&sums)[kTokens][Stored::kPer16]) {
-  const float chunk_scale = kAligned ? scale_at(matrix, scale_row, column) : 1.0F;
-  float scaled[kTokens];
-#pragma unroll
-  for (unsigned token = 0; token < kTokens; ++token)
-    scaled[token] = inputs[token] * chunk_scale;
+  float scaled[kTokens] = {};
 #pragma unroll
   for (unsigned quarter = 0; quarter < Stored::kQuarters; ++quarter) {
+    if (quarter % (Stored::kPerScale / 4) == 0) {
+      const float run_scale = kAligned ? scale_at<Stored>(matrix, scale_row, column + quarter * 4) : 1.0F;
+#pragma unroll
+      for (unsigned token = 0; token < kTokens; ++token)
+        scaled[token] = inputs[token] * run_scale;
+    }
     float weights[4];
     chunk.decode(quarter, weights);
 #pragma unroll
     for (unsigned i = 0; i < 4; ++i) {
-      const float scale = kAligned ? 1.0F : scale_at(matrix, scale_row, column + quarter * 4 + i);
+      const float scale = kAligned ? 1.0F : scale_at<Stored>(matrix, scale_row, column + quarter * 4 + i);
 #pragma unroll
       for (unsigned token = 0; token < kTokens; ++token) {
         float& sum = sums[token][quarter * 4 + i];

@@ -4,10 +4,8 @@
 
 #include <algorithm>
 
-#include "format/base/checked.h"
-#include "kernels/cuda/device/fp8_rows.cuh"
+#include "format/base/size.h"
 #include "kernels/cuda/device/rounding.cuh"
-#include "kernels/cuda/elementwise.h"
 
 namespace dspack::kernels::cuda {
 namespace {
@@ -74,16 +72,6 @@ __global__ void store_latents_kernel(StoreLatentsTask task) {
   }
 }
 
-__global__ void load_latents_kernel(LoadLatentsTask task) {
-  const uint32_t cols = task.shape.latent_dim + task.shape.rope_dim;
-  const uint64_t col = uint64_t{gpu::block_index().x} * gpu::block_threads() + gpu::thread_index();
-  if (col >= cols) return;
-  for (uint64_t i = gpu::block_index().y; i < task.rows; i += gpu::grid_blocks().y) {
-    task.to.data[i * task.to.stride + col] = device::fp8_row_value(task.from + i * task.row.bytes, task.row,
-                                                                   task.shape.latent_dim, static_cast<uint32_t>(col));
-  }
-}
-
 }  // namespace
 
 gpu::LaunchShape choose_store_latents_launch(uint32_t rows, uint32_t latent_dim) {
@@ -99,12 +87,6 @@ gpu::LaunchShape choose_store_latents_launch(uint32_t rows, uint32_t latent_dim)
 void run_store_latents(gpu::Stream& stream, const StoreLatentsTask& task) {
   if (task.rows == 0) return;
   gpu::launch(stream, choose_store_latents_launch(task.rows, task.shape.latent_dim), store_latents_kernel, task);
-}
-
-void run_load_latents(gpu::Stream& stream, const LoadLatentsTask& task) {
-  const uint32_t cols = task.shape.latent_dim + task.shape.rope_dim;
-  if (task.rows == 0 || cols == 0) return;
-  gpu::launch(stream, choose_rows_launch(task.rows, cols), load_latents_kernel, task);
 }
 
 }  // namespace dspack::kernels::cuda

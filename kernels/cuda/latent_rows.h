@@ -1,4 +1,4 @@
-// Rows of a latent cache to and from FP8 (kernels/latent_rows.h) on CUDA. What is stored are the CPU's bits.
+// Rows of a latent cache to FP8 (kernels/latent_rows.h) on CUDA. What is stored are the CPU's bits.
 //
 // A warp takes one tile of a row, four values a lane, or what is behind the tiles: the rest of the scales' 16 bytes,
 // and the rotary key. Threads: enqueues. Lifetime: the addresses are borrowed until the stream has run. Errors: none;
@@ -24,15 +24,6 @@ struct StoreLatentsTask {
   const uint32_t* live = nullptr;  // null: 0
 };
 void run_store_latents(gpu::Stream& stream, const StoreLatentsTask& task);
-
-struct LoadLatentsTask {
-  RowsAt<float> to;
-  const uint8_t* from = nullptr;
-  LatentShape shape;
-  Fp8Row row;
-  uint32_t rows = 0;
-};
-void run_load_latents(gpu::Stream& stream, const LoadLatentsTask& task);
 
 /// Tiles of a row.
 [[nodiscard]] constexpr uint32_t latent_tiles(uint32_t latent_dim) {

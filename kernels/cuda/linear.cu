@@ -10,7 +10,7 @@
 
 #include <algorithm>
 
-#include "format/base/checked.h"
+#include "format/base/size.h"
 #include "kernels/cuda/device/dot.cuh"
 
 namespace dspack::kernels::cuda {

@@ -1,10 +1,17 @@
-// y = weight . x for FP32 activations: matrix-vector products for a few rows, and by tiles of eight rows for more.
+// y = weight . x for FP32 activations.
+//
+//   linear_exact    FP32 with exactly decoded weights: matrix-vector products for a few rows, tiles of eight rows for
+//                   more
+//   linear_tensor   tensor cores, for precision modes bf16 and fp8: weights decoded exactly to BF16, inputs rounded to
+//                   it (device/rounding.cuh), FP32 accumulation, scales applied to the FP32 sums of a chunk of columns
+//
 // Threads: enqueues. Lifetime: the addresses are borrowed until the stream has run. Errors: none; shapes have been
 // checked.
 #pragma once
 
 #include "kernels/cuda/matrix.h"
 #include "kernels/cuda/runtime.h"
+#include "kernels/precision.h"
 
 namespace dspack::kernels::cuda {
 
@@ -26,5 +33,23 @@ struct LinearChoice {
                                          unsigned multiprocessors);
 
 void linear_exact(gpu::Stream& stream, const LinearTask& task, unsigned multiprocessors);
+
+/// Whether the tensor cores can multiply a weight without rounding it: E4M3 or BF16 in rows that 16-byte reads fit, no
+/// block of scales ending within a chunk of columns. Others take linear_exact.
+[[nodiscard]] bool fits_tensor_cores(const MatrixForm& weight);
+
+/// Pure. What a value depends on (warps_a_row) follows from the weight alone.
+struct TensorChoice {
+  unsigned warps_a_row = 1;   // that share the columns of 16 rows: 1, 2, 4 or 8
+  unsigned token_tiles = 1;   // of 8 input rows that a block works on: 1, 2, 4 or 8
+  unsigned row_tiles = 1;     // of 16 rows that a warp works on: 2 where the inputs' reads would cost most
+  uint32_t tile_columns = 0;  // in shared memory at once
+  gpu::LaunchShape shape;
+};
+[[nodiscard]] TensorChoice choose_linear_tensor(Coding coding, uint32_t out, uint32_t in, uint32_t rows);
+
+/// Precondition: fits_tensor_cores. `precision`: bf16 or fp8, which rounds the inputs of FP8 weights only, as
+/// DeepSeek's own code does: router and head are BF16.
+void linear_tensor(gpu::Stream& stream, const LinearTask& task, Precision precision);
 
 }  // namespace dspack::kernels::cuda

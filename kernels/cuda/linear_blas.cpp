@@ -2,9 +2,8 @@
 
 #include <algorithm>
 
-#include "format/base/checked.h"
-#include "kernels/cuda/linear_blas_kernels.h"
-#include "kernels/cuda/linear_tensor.h"
+#include "format/base/size.h"
+#include "kernels/cuda/linear.h"
 
 namespace dspack::kernels::cuda {
 

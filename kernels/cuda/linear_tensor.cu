@@ -1,15 +1,15 @@
 // A block has 8 warps; `warps_a_row` of them share the columns of the same 16 (or 32) matrix rows, by chunks in turn.
 // The inputs of the block, 8 to 64 rows of them rounded to BF16, lie in shared memory, a tile of columns at a time;
-// weights come from global memory straight into the registers of the lanes that multiply them (device/tile.cuh).
+// weights come from global memory straight into the registers of the lanes that multiply them (device/tensor_rows.cuh).
 //
 //                 columns ->   chunk 0    1    2    3    4 ..
 //   16 matrix rows   warp          0    1    2    3    0 ..      warps_a_row = 4
 //   next 16          warp          4    5    6    7    4 ..
-#include "kernels/cuda/linear_tensor.h"
+#include "kernels/cuda/linear.h"
 
 #include <algorithm>
 
-#include "format/base/checked.h"
+#include "format/base/size.h"
 #include "kernels/cuda/device/tensor_rows.cuh"
 
 namespace dspack::kernels::cuda {

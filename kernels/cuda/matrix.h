@@ -18,14 +18,15 @@ struct MatrixForm : WeightForm {
   [[nodiscard]] bool operator==(const MatrixForm&) const = default;
 };
 
-/// Whether a lane may read 16 bytes of a row at once, all of one block: every row begins at a multiple of 16 bytes and
-/// no block of scales ends within such a piece.
+/// Whether a lane may read 16 bytes of a row at once: every row begins at a multiple of 16 bytes, and no block of
+/// scales ends within such a piece (of four-bit codes: within half of one).
 [[nodiscard]] inline bool has_aligned_rows(const MatrixForm& form) {
   const uint32_t piece = codes_in_16_bytes(form.coding);
-  // The second condition is that of device::BlockOfChunk; no real matrix is near it.
+  const uint32_t run = is_packed(form.coding) ? kPackedRun : piece;
+  // The second condition is that of device::BlockOfRun; no real matrix is near it.
   const bool one_block =
       form.block_out == 0 || form.block_in >= form.in ||
-      (form.block_in % piece == 0 && uint64_t{form.in / piece} * (form.block_in / piece) < uint64_t{1} << 32U);
+      (form.block_in % run == 0 && uint64_t{form.in / run} * (form.block_in / run) < uint64_t{1} << 32U);
   return form.starts_aligned && form.in % piece == 0 && one_block;
 }
 

@@ -6,8 +6,6 @@
 
 #include <cstring>
 
-#include "kernels/cuda/device/best.cuh"
-
 namespace dspack::kernels::cuda {
 namespace {
 
@@ -92,23 +90,49 @@ __device__ __forceinline__ float score_of_group(const float* group, uint32_t siz
   return how == GroupScore::top2_sum && size > 1 ? first + second : first;
 }
 
+constexpr uint32_t kNoIndex = 0xffffffffU;
+
+/// The best of many values and where it is: the largest, of equals the one with the lowest index; NaN is never larger.
+/// Merging is the same in any order.
+struct Best {
+  float value = 0;
+  uint32_t index = kNoIndex;  // kNoIndex: none yet
+};
+
+/// NaN is left out: what is none afterwards has seen nothing else.
+__device__ __forceinline__ Best better_of(const Best& a, const Best& b) {
+  if (b.index == kNoIndex || b.value != b.value) return a;
+  if (a.index == kNoIndex || b.value > a.value) return b;
+  return b.value == a.value && b.index < a.index ? b : a;
+}
+
+/// Of all lanes, in every lane.
+__device__ __forceinline__ Best best_of_warp(Best best) {
+#pragma unroll
+  for (unsigned apart = gpu::kWarpThreads / 2; apart > 0; apart /= 2) {
+    const Best other{gpu::shuffle_xor(best.value, apart), gpu::shuffle_xor(best.index, apart)};
+    best = better_of(best, other);
+  }
+  return best;
+}
+
 /// One warp: the index of the largest value that is not taken, the lower one of equals. As on the CPU, where a NaN that
 /// comes first is beaten by nothing, and later ones beat nothing.
 __device__ uint32_t best_index(const float* values, const uint32_t* taken, uint32_t count) {
-  device::Best best;
-  uint32_t first = device::kNoIndex;
+  Best best;
+  uint32_t first = kNoIndex;
   for (uint32_t i = gpu::lane_index(); i < count; i += gpu::kWarpThreads) {
     if (taken[i] != 0) continue;
     first = i < first ? i : first;
-    best = device::better_of(best, {values[i], i});
+    best = better_of(best, {values[i], i});
   }
-  best = device::best_of_warp(best);
+  best = best_of_warp(best);
   for (unsigned apart = gpu::kWarpThreads / 2; apart > 0; apart /= 2) {
     const unsigned other = gpu::shuffle_xor(first, apart);
     first = other < first ? other : first;
   }
   const bool is_number = values[first] == values[first];
-  return is_number && best.index != device::kNoIndex ? best.index : first;
+  return is_number && best.index != kNoIndex ? best.index : first;
 }
 
 /// One warp.

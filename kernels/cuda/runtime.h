@@ -1,8 +1,9 @@
 // The host's side of a GPU: memory, streams, recorded graphs. Free of CUDA's headers, so that the test suite can put a
-// GPU of its own behind it; on NVIDIA hardware cuda_runtime.cpp implements it.
+// GPU of its own behind it; on NVIDIA hardware cuda_runtime.cpp implements it;
+// failures are kept alike on both (runtime.cpp).
 // Threads: a Stream belongs to one thread at a time, the rest is thread-safe. Lifetime: host memory of a copy is
 // borrowed until the stream is synchronised; a graph's buffers must outlive it. Errors: opening and allocating return
-// them (not_found, unsupported, budget); any other failure leaves nothing to go on with and is kept (failure).
+// them (not_found, unsupported, budget); any other failure is kept, and the device unusable after it (failure).
 #pragma once
 
 #include <cstdint>
@@ -44,7 +45,7 @@ void release(void* memory);
 [[nodiscard]] Result<void*> allocate_pinned(uint64_t bytes);
 void release_pinned(void* memory);
 
-/// The first failure that left nothing to go on with: a card that is lost, or without memory for what must be there.
+/// The first failure that made the device unusable: a card that is lost, or without memory for what must be there.
 /// From then on streams do nothing: what is enqueued is not run, nothing is copied, and every event is reached.
 [[nodiscard]] std::optional<Error> failure();
 [[nodiscard]] bool has_failed();

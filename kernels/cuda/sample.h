@@ -32,7 +32,7 @@ inline constexpr uint32_t kSampleChunk = 128;
 
 /// What is known of a row.
 struct SampleRow {
-  uint32_t highest = 0;   // in the order of device/order.cuh, as the rest
+  uint32_t highest = 0;   // by device::order_of, as the rest
   uint32_t lowest = 0;    // of what top-k leaves
   uint32_t is_valid = 0;  // whether there is something to draw
 };

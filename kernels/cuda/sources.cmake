@@ -1,8 +1,8 @@
 # What the CUDA device is made of: compiled by nvcc for hardware, and by the C++ compiler for the GPU that the test suite
 # plays.
 set(dspack_cuda_kernels
+  attend.cu
   attend_exact.cu
-  attend_merge.cu
   attend_tensor.cu
   elementwise.cu
   expert_tiles.cu
@@ -11,20 +11,17 @@ set(dspack_cuda_kernels
   head_linear.cu
   latent_rows.cu
   linear.cu
-  linear_blas_kernels.cu
+  linear_blas.cu
   linear_tensor.cu
   route.cu
-  sample.cu
-  sample_draw.cu)
+  sample.cu)
 set(dspack_cuda_host
-  attend.cpp
-  cublaslt_matmul.cpp
+  cublaslt.cpp
   cuda_device.cpp
   cuda_memory.cpp
   cuda_queue.cpp
-  expert_groups.cpp
-  failure.cpp
-  linear_blas.cpp)
+  linear_blas.cpp
+  runtime.cpp)
 # Of the program's own libraries; compiled once more, since those are not made for a shared object.
 set(dspack_cuda_shared
   kernels/checks.cpp

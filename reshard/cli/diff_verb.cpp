@@ -40,8 +40,8 @@ void add_diff_options(format::OptionTable& table, DiffFlags& flags) {
   table.footer(
       "Digests of a packed repository are trusted (verify checks them); of an ordinary checkpoint only tensors that "
       "need\n"
-      "it are read. The index is not compared: it says where tensors lie, not what they are.\n"
-      "Exit status: 0 equal, 1 different, or failed (stderr says why).");
+      "it are read. The index is not compared: it only locates tensors.\n"
+      "Exit status: 0 equal, 1 different, or failed (stderr has the reason).");
 }
 
 }  // namespace

@@ -2,11 +2,9 @@
 #include <fmt/format.h>
 
 #include "format/cli/output.h"
-#include "format/cli/terminal_progress.h"
 #include "reshard/cli/places.h"
 #include "reshard/cli/verbs.h"
 #include "reshard/verbs/inspect.h"
-#include "reshard/verbs/inspect_html.h"
 
 namespace dspack::reshard {
 namespace {

@@ -9,6 +9,6 @@ int main(int count, char** values) {
   const format::Program program{.name = "reshard",
                                 .verbs = {repack_verb(), inspect_verb(), verify_verb(), repair_verb(), unpack_verb(),
                                           link_verb(), seal_verb(), diff_verb(), publish_verb()},
-                                .when_interrupted = "run the same command again to go on"};
+                                .when_interrupted = "run the same command again to resume"};
   return format::run_program(program, count, values);
 }

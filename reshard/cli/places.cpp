@@ -26,9 +26,9 @@ void add_network_options(format::OptionTable& table, NetworkFlags& flags) {
   table.heading("Network and jobs");
   table.add("--limit-rate", "SIZE", flags.limit_rate, format::parse_some_size,
             "Bytes per second over all connections: 20MB, 512KiB, ...");
-  table.dev(
-      "retries", "N", flags.retries, format::between(0U, kMaxRetries),
-      "repetitions of a failed request, counted anew whenever bytes arrive (default: 11); pauses grow to a minute");
+  table.dev("retries", "N", flags.retries, format::between(0U, kMaxRetries),
+            "repetitions of a failed request, counted from zero whenever bytes arrive (default: 11); pauses grow to a "
+            "minute");
 }
 
 Context make_context(format::Process& process, const NetworkFlags& flags) {
@@ -59,7 +59,7 @@ Result<std::string> begun_source(const std::string& folder, const std::string& n
   if (!named.empty()) return named;
   if (begun.origin) return "hf://" + begun.origin->asked;
   if (!begun.place.empty()) return begun.place;
-  return Error{ErrorKind::invalid, folder + ": does not say where its source is; name it with --source"};
+  return Error{ErrorKind::invalid, folder + ": does not record where its source is; give it with --source"};
 }
 
 Result<Declarations> read_checksum_list(const std::string& path) {

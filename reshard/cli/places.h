@@ -1,4 +1,4 @@
-// The places that verbs read: the options of how, opening them, and what an unfinished repack says of its source.
+// The places that verbs read: their options, opening them, and the source that an unfinished repack records.
 // Threads: the main thread.
 #pragma once
 

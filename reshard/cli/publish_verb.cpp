@@ -5,8 +5,8 @@
 #include <fmt/format.h>
 
 #include "format/base/foreign_text.h"
+#include "format/base/seconds.h"
 #include "format/cli/output.h"
-#include "format/cli/terminal_progress.h"
 #include "format/http/pace.h"
 #include "format/hub/name.h"
 #include "format/manifest.h"
@@ -55,7 +55,7 @@ std::string duration(uint64_t bytes, uint64_t bytes_per_second) {
 }
 
 std::string time_words(uint64_t bytes, uint64_t limit_rate) {
-  if (bytes == 0) return "none to speak of";
+  if (bytes == 0) return "less than a second";
   if (limit_rate != 0)
     return fmt::format("{} at least, at --limit-rate {}/s", duration(bytes, limit_rate), human_bytes(limit_rate));
   return fmt::format("as your upload goes: {} at 100 Mbit/s, {} at 1 Gbit/s", duration(bytes, kSmallUplink),
@@ -68,7 +68,7 @@ std::string there_words(const Situation& situation, const PublishTarget& target)
     return fmt::format("no such repository: it is created{}", target.only_private ? ", private" : "");
   if (!situation.branch) return fmt::format("no branch {}: it is created", target.branch);
   if (situation.on_branch) return "all of it";
-  if (situation.pull_request) return fmt::format("pull request {} goes on", situation.pull_request->number);
+  if (situation.pull_request) return fmt::format("pull request {} is resumed", situation.pull_request->number);
   if (situation.by_pull_request && !target.create_pull_request)
     return "another state: it is replaced through a pull request";
   return situation.by_pull_request ? "a pull request is opened" : "what is missing is added";
@@ -82,7 +82,7 @@ void print_outlook(const PublishOutlook& outlook, const std::string& from, const
   print_out(fmt::format("to send  {} of {}, {} of {}\n", outlook.files_to_send, counted(outlook.files, "file", "files"),
                         human_bytes(outlook.bytes_to_send), human_bytes(outlook.bytes)));
   if (outlook.files_to_delete != 0)
-    print_out(fmt::format("to go    {} that the folder has not\n", counted(outlook.files_to_delete, "file", "files")));
+    print_out(fmt::format("to go    {} that the folder lacks\n", counted(outlook.files_to_delete, "file", "files")));
   print_out(fmt::format("commits  {}\n", outlook.commits));
   print_out(fmt::format("time     {}\n", time_words(outlook.bytes_to_send, limit_rate)));
 }
@@ -163,7 +163,7 @@ struct Publishing {
     for (const std::string& finding : difference.findings)
       print_line(finding);
     if (!difference.none()) {
-      print_error(fmt::format("reshard: {}: {} from {}; run reshard publish without --check to mend that",
+      print_error(fmt::format("reshard: {}: {} from {}; run reshard publish without --check to correct them",
                               client.page(), counted(difference.findings.size(), "difference", "differences"),
                               flags.folder));
       return 1;
@@ -187,7 +187,7 @@ struct Publishing {
     const auto begin = std::chrono::steady_clock::now();
     const PublishJob job{hub, target, sealed, format::posix_file_system(), context.progress, flags.jobs, context.stop};
     TRY_ASSIGN(const PublishOutcome outcome, publish(job, std::move(situation)));
-    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    const double seconds = seconds_since(begin);
     if (!outcome.was_complete) print_done(outcome, seconds);
     const bool waits = outcome.pull_request && !outcome.merged;
     print_equal(waits ? fmt::format("{}/discussions/{}", client.page(), *outcome.pull_request) : client.page());
@@ -220,8 +220,7 @@ Result<int> run_publish(const PublishFlags& flags, format::Process& process) {
   Publishing publishing(flags, context, std::move(sealed));
   if (flags.dry_run) return publishing.dry_run();
   if (context.remote.hub_offline)
-    return Error{ErrorKind::network,
-                 "publishing needs the Hub, and HF_HUB_OFFLINE says to stay away from it; unset it"};
+    return Error{ErrorKind::network, "publishing needs the Hub, but HF_HUB_OFFLINE is set; unset it"};
   if (flags.check_only) return publishing.check();
   return publishing.publish_it();
 }

@@ -1,7 +1,7 @@
 #include "reshard/cli/recipe_options.h"
 
-#include "format/document_bounds.h"
 #include "format/file_system.h"
+#include "format/json.h"
 
 namespace dspack::reshard {
 namespace {

@@ -1,4 +1,4 @@
-// The options that say what a recipe file says, and the recipe that comes of them.
+// The options that are shorthand for a recipe file, and the recipe that they make.
 // Threads: main. Errors: invalid, with the option.
 #pragma once
 

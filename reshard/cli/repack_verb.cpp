@@ -7,13 +7,14 @@
 #include <fmt/format.h>
 
 #include "format/base/foreign_text.h"
+#include "format/base/seconds.h"
 #include "format/cli/output.h"
-#include "format/cli/terminal_progress.h"
 #include "format/http/headers.h"
 #include "reshard/cli/places.h"
 #include "reshard/cli/recipe_options.h"
 #include "reshard/cli/verbs.h"
-#include "reshard/run/repack_part.h"
+#include "reshard/run/repack.h"
+#include "reshard/run/run_state.h"
 
 namespace dspack::reshard {
 namespace {
@@ -54,8 +55,10 @@ struct ScaleReads {
 ScaleReads scale_reads(const RepackOutlook& outlook) {
   ScaleReads reads;
   for (const std::vector<Copy>& copies : outlook.plan.shards) {
+    std::optional<uint32_t> last;  // several tensors may be made of one
     for (const Copy& copy : copies) {
-      if (!copy.scales) continue;
+      if (!copy.scales || last == copy.tensor) continue;
+      last = copy.tensor;
       ++reads.requests;
       reads.bytes += outlook.source.tensors()[*copy.scales].range.size();
     }
@@ -131,8 +134,8 @@ Result<std::unique_ptr<format::Repository>> open_source(const RepackFlags& flags
   const bool goes_on = hub && remote.hub_pinned && hub->asked == remote.hub_pinned->asked;
   if (goes_on && hub->asked != fmt::format("{}@{}", hub->repository, hub->commit)) {
     context.progress.note(
-        fmt::format("{}: unfinished work on {} at commit {}; going on with that commit (remove the "
-                    "folder to pack what the name means now)",
+        fmt::format("{}: unfinished work on {} at commit {}; continuing with that commit (remove the folder to pack "
+                    "the current commit of the name)",
                     flags.out, hub->asked, hub->commit));
   }
   return repository;
@@ -145,7 +148,7 @@ void tell_of_unvouched(const RepackFlags& flags, const RepackOutlook& outlook, c
   if (count == 0) return;
   context.progress.note(fmt::format(
       "note: nothing vouched for the bytes of {} of {} source shards: {} declares no digests of them. Compare with a "
-      "list by who made them, reshard verify {} --sha256 FILE, or with another copy, --source PLACE",
+      "list of their publisher, reshard verify {} --sha256 FILE, or with another copy, --source PLACE",
       count, shards.size(), format::without_password(repository.description()), flags.out));
 }
 
@@ -185,7 +188,7 @@ Result<int> run_repack(const RepackFlags& flags, format::Process& process) {
     context.progress.note("warning: " + warning);
   const auto parts = std::ranges::count_if(outlook.plan.reads, [](const ShardRead& read) { return !read.whole; });
   if (options.declared && parts != 0) {
-    context.progress.note(fmt::format("warning: {} of {} shards are not read whole, which {} can say nothing about",
+    context.progress.note(fmt::format("warning: {} of {} shards are not read whole, so {} does not apply to them",
                                       parts, outlook.plan.reads.size(), flags.checksum_list));
   }
   if (flags.dry_run) {
@@ -199,7 +202,7 @@ Result<int> run_repack(const RepackFlags& flags, format::Process& process) {
     print_out(fmt::format("{}: complete already\n", flags.out));
     return 0;
   }
-  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  const double seconds = seconds_since(begin);
   tell_of_unvouched(flags, outlook, *repository, whole_scope(outlook.plan, flags.out).shards, context);
   print_out(fmt::format(
       "{}: sealed, {} tensors ({}) in {} weight files, {} routed experts; {:.1f} s, {}/s\n", flags.out,
@@ -236,7 +239,7 @@ constexpr char kExamples[] =
     "  reshard seal ~/.cache/dspack/NAME                              what dsrun has fetched becomes a packed "
     "repository\n"
     "  reshard diff ./ds-packed org/other-model                       tensor by tensor\n"
-    "  reshard publish ./ds-packed --repo ORG/NAME                    to the Hub; --dry-run says what that means";
+    "  reshard publish ./ds-packed --repo ORG/NAME                    to the Hub; --dry-run prints the work";
 
 void add_repack_options(format::OptionTable& table, RepackFlags& flags) {
   table.explain(kAbout);

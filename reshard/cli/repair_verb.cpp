@@ -4,15 +4,15 @@
 #include <fmt/format.h>
 
 #include "format/base/foreign_text.h"
+#include "format/base/seconds.h"
 #include "format/cli/output.h"
-#include "format/cli/terminal_progress.h"
 #include "format/compressed/expanding_repository.h"
 #include "format/source/local_repository.h"
 #include "reshard/cli/places.h"
 #include "reshard/cli/verbs.h"
 #include "reshard/run/run_state.h"
 #include "reshard/verbs/repair/repair_unfinished.h"
-#include "reshard/verbs/upstream.h"
+#include "reshard/verbs/verify_source.h"
 
 namespace dspack::reshard {
 namespace {
@@ -29,10 +29,6 @@ using format::human_bytes;
 using format::print_out;
 using Clock = std::chrono::steady_clock;
 
-double seconds_since(Clock::time_point begin) {
-  return std::chrono::duration<double>(Clock::now() - begin).count();
-}
-
 std::string count_of(uint64_t number, std::string_view what) {
   return fmt::format("{} {}{}", number, what, number == 1 ? "" : "s");
 }
@@ -43,8 +39,8 @@ int print_report(const RepairFlags& flags, const RepairReport& report, Clock::ti
     print_out(printable(line) + "\n");
   if (!report.left.empty()) {
     format::print_error(
-        fmt::format("reshard: {}: {} could not be had again; copy what is named from another copy of "
-                    "the packed repository, or name one with --source",
+        fmt::format("reshard: {}: {} could not be recovered; copy the named files from another copy of the packed "
+                    "repository, or give one with --source",
                     flags.folder, count_of(report.left.size(), "file")));
     return 1;
   }
@@ -69,17 +65,18 @@ Result<int> repair_complete(const RepairFlags& flags, const RepairOptions& optio
   if (!packed) {
     const Error& error = packed.error();
     if (error.kind != ErrorKind::corrupt && error.kind != ErrorKind::invalid) return error;
-    return Error{error.kind, error.message +
-                                 "; copy this file from another copy of the packed repository, which repair "
-                                 "compares everything with"};
+    return Error{
+        error.kind,
+        error.message +
+            "; copy this file from another copy of the packed repository, with which repair compares everything"};
   }
   const OpenSource open_source = [&]() -> Result<std::unique_ptr<format::Repository>> {
     std::string place = flags.source;
     if (place.empty()) {
       auto origin = origin_place(*packed->manifest());
       if (!origin)
-        return Error{ErrorKind::invalid, fmt::format("{}: does not say where it was packed from; name the place with "
-                                                     "--source, or another copy of the packed repository",
+        return Error{ErrorKind::invalid, fmt::format("{}: does not record where it was packed from; give the place "
+                                                     "with --source, or another copy of the packed repository",
                                                      flags.folder)};
       place = *origin;
     }
@@ -95,13 +92,13 @@ Result<int> repair_begun(const RepairFlags& flags, const RepairOptions& options,
   const auto begin = Clock::now();
   TRY_ASSIGN(const std::string source, begun_source(flags.folder, flags.source, begun));
   auto recipe = parse_recipe(begun.recipe.dump());
-  if (!recipe) return recipe.error().in(flags.folder + ": the recipe that its journal has");
+  if (!recipe) return recipe.error().in(flags.folder + ": the recipe in its journal");
   format::RemoteOptions remote = context.remote;
   remote.hub_pinned = begun.origin;
   TRY_ASSIGN(const auto repository, open_repository(source, remote, format::posix_file_system(), context.stop));
   const RepackOptions repack_options{.recipe = std::move(*recipe), .out = flags.folder, .jobs = flags.jobs};
   TRY_ASSIGN(const RepackOutlook outlook, prepare_repack(*repository, repack_options, context.stop));
-  context.progress.note(flags.folder + ": is unfinished; it is repaired as far as it has come, and then completed");
+  context.progress.note(flags.folder + ": is unfinished; what exists is repaired, then the rest is completed");
   TRY_ASSIGN(const RepairReport report, repair_unfinished(outlook, *repository, repack_options, options.scrutiny,
                                                           format::posix_file_system(), context.progress, context.stop));
   print_out(fmt::format("{}: sealed; {} repaired before ({} fetched, {} read for them); {:.1f} s\n", flags.folder,
@@ -118,16 +115,18 @@ Result<int> run_repair(const RepairFlags& flags, format::Process& process) {
       .folder = folder, .scrutiny = flags.quick ? Scrutiny::outside : Scrutiny::bytes, .jobs = flags.jobs};
   TRY_ASSIGN(const auto info, files.stat(folder));
   if (!info || !info->is_directory)
-    return Error{ErrorKind::not_found, flags.folder + ": no folder on this machine; only such a one can be repaired"};
+    return Error{ErrorKind::not_found,
+                 flags.folder + ": not a folder on this machine; only local folders can be repaired"};
   TRY_ASSIGN(const auto manifest, files.stat(folder / format::kManifestPath));
   if (manifest) return repair_complete(flags, options, context);
   TRY_ASSIGN(const auto begun, unfinished_work(folder, files));
   if (begun) return repair_begun(flags, options, *begun, context);
-  return Error{ErrorKind::not_found,
-               fmt::format("{}: has no {}, which says what must be here, and no journal of an unfinished repack that "
-                           "reads; if it is lost, "
-                           "copy it from another copy of the packed repository, else pack the source again",
-                           flags.folder, format::kManifestPath)};
+  return Error{
+      ErrorKind::not_found,
+      fmt::format(
+          "{}: has neither a readable {}, which lists its files, nor a readable journal of an unfinished repack; if it "
+          "is lost, copy it from another copy of the packed repository, else pack the source again",
+          flags.folder, format::kManifestPath)};
 }
 
 void add_repair_options(format::OptionTable& table, RepairFlags& flags) {
@@ -149,8 +148,8 @@ void add_repair_options(format::OptionTable& table, RepairFlags& flags) {
 }  // namespace
 
 format::Verb repair_verb() {
-  return format::make_verb("repair", "Fetch again what a packed repository has lost, or what is damaged",
-                           add_repair_options, run_repair);
+  return format::make_verb("repair", "Fetch lost or damaged data of a packed repository again", add_repair_options,
+                           run_repair);
 }
 
 }  // namespace dspack::reshard

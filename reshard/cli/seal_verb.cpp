@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include "format/cli/output.h"
-#include "format/cli/terminal_progress.h"
 #include "reshard/cli/places.h"
 #include "reshard/cli/verbs.h"
 #include "reshard/run/run_state.h"
@@ -22,7 +21,7 @@ struct SealFlags {
 Result<int> seal_work(const SealFlags& flags, const JournalHead& begun, const Context& context) {
   TRY_ASSIGN(const std::string source, begun_source(flags.folder, flags.source, begun));
   auto recipe = parse_recipe(begun.recipe.dump());
-  if (!recipe) return recipe.error().in(flags.folder + ": the recipe that its journal tells");
+  if (!recipe) return recipe.error().in(flags.folder + ": the recipe in its journal");
   format::RemoteOptions remote = context.remote;
   remote.hub_pinned = begun.origin;
   remote.local_links = format::LinkRule::inside;
@@ -52,11 +51,11 @@ Result<int> run_seal(const SealFlags& flags, format::Process& process) {
     std::string names;
     for (const std::string& path : outcome.first)
       names += (names.empty() ? "" : ", ") + path;
-    format::print_error(fmt::format(
-        "reshard: {}: {} files are not complete, {} are missing ({}{}); let dsrun go on with it, or pack the place "
-        "itself with reshard SOURCE --by expert --out DIR",
-        flags.folder, outcome.missing_files, format::human_bytes(outcome.missing_bytes), names,
-        outcome.missing_files > outcome.first.size() ? ", ..." : ""));
+    format::print_error(
+        fmt::format("reshard: {}: {} files are not complete, {} are missing ({}{}); let dsrun fetch the rest, or pack "
+                    "the place itself with reshard SOURCE --by expert --out DIR",
+                    flags.folder, outcome.missing_files, format::human_bytes(outcome.missing_bytes), names,
+                    outcome.missing_files > outcome.first.size() ? ", ..." : ""));
     return 1;
   }
   format::print_out(

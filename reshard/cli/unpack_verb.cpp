@@ -3,8 +3,8 @@
 
 #include <fmt/format.h>
 
+#include "format/base/seconds.h"
 #include "format/cli/output.h"
-#include "format/cli/terminal_progress.h"
 #include "reshard/cli/places.h"
 #include "reshard/cli/verbs.h"
 #include "reshard/verbs/unpack.h"
@@ -37,7 +37,7 @@ Result<int> run_unpack(const UnpackFlags& flags, format::Process& process) {
     print_out(fmt::format("{}: every file is there already, by name and size; nothing was done\n", flags.out));
     return 0;
   }
-  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  const double seconds = seconds_since(begin);
   uint64_t bytes = 0;
   for (const ShardImage& shard : plan.shards)
     bytes += shard.size_bytes;

@@ -5,11 +5,10 @@
 
 #include "format/base/foreign_text.h"
 #include "format/cli/output.h"
-#include "format/cli/terminal_progress.h"
 #include "reshard/cli/places.h"
 #include "reshard/cli/verbs.h"
-#include "reshard/verbs/upstream.h"
 #include "reshard/verbs/verify.h"
+#include "reshard/verbs/verify_source.h"
 
 namespace dspack::reshard {
 namespace {
@@ -30,8 +29,8 @@ using format::print_out;
 
 /// What mends damage. Only a folder of this machine can be repaired.
 std::string damage_remedy(const std::string& folder, const format::Repository& packed) {
-  if (packed.kind() != format::RepositoryKind::local) return "replace what is named";
-  return fmt::format("reshard repair {} fetches again what is lost or damaged", folder);
+  if (packed.kind() != format::RepositoryKind::local) return "replace the named files";
+  return fmt::format("reshard repair {} fetches lost or damaged files again", folder);
 }
 
 // The files are as they were sealed, and what was sealed is not that.

@@ -31,7 +31,7 @@ Result<void> check_names(const format::Checkpoint& source) {
 Result<void> check_experts(const Recipe& recipe, const format::Checkpoint& source) {
   if (recipe.by.kind == Grouping::Kind::shard || !source.experts().empty() || source.expert_doubts().empty()) return {};
   return Error{ErrorKind::unsupported,
-               fmt::format("no expert was found to group by: {}; shards hold tensors of any names: --by shard:5GB",
+               fmt::format("no routed experts recognised ({}); use --by shard:5GB, which works with any tensor names",
                            fmt::join(source.expert_doubts(), "; "))};
 }
 

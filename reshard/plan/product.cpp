@@ -5,7 +5,7 @@
 
 #include <fmt/format.h>
 
-#include "format/base/checked.h"
+#include "format/base/size.h"
 
 namespace dspack::reshard {
 namespace {
@@ -28,8 +28,8 @@ Result<void> check_mtp(const Checkpoint& source, uint32_t decoder_layers) {
   for (const auto& [layer, mtp] : is_mtp_layer) {
     if (mtp == (layer.value >= decoder_layers)) continue;
     return Error{ErrorKind::invalid,
-                 fmt::format("config.json counts {} layers (num_hidden_layers), but layer {} {}: which is the MTP "
-                             "module cannot be told; name what to leave out with \"exclude\"",
+                 fmt::format("config.json counts {} layers (num_hidden_layers), but layer {} {}: the MTP module cannot "
+                             "be identified; give what to leave out with \"exclude\"",
                              decoder_layers, layer.value,
                              mtp ? "has tensors of an MTP module" : "has no tensor that only an MTP module has")};
   }
@@ -61,12 +61,8 @@ Taken take(const Recipe& recipe, const Checkpoint& source, const SourceFacts& fa
 Result<void> check_scales(const Checkpoint& result, const Checkpoint& source) {
   for (const TensorEntry& entry : result.tensors()) {
     if (entry.dtype != Dtype::f8_e4m3 || !entry.name.ends_with(".weight")) continue;
-    const std::vector<std::string> names = format::scale_names(entry.name);
-    const auto is_in = [&](const Checkpoint& catalogue) {
-      return std::ranges::any_of(names, [&](const std::string& name) { return catalogue.find(name) != nullptr; });
-    };
-    if (is_in(result)) continue;
-    if (is_in(source)) {
+    if (result.find_scale(entry.name) != nullptr) continue;
+    if (source.find_scale(entry.name) != nullptr) {
       return Error{ErrorKind::invalid, fmt::format("the recipe takes the FP8 tensor \"{}\" without its scale; let it "
                                                    "take both or neither",
                                                    entry.name)};
@@ -74,7 +70,7 @@ Result<void> check_scales(const Checkpoint& result, const Checkpoint& source) {
     const TensorEntry* own = source.find(entry.name);
     return Error{ErrorKind::invalid,
                  fmt::format("{}: FP8 tensor \"{}\" has no scale (\"{}\" is missing); the checkpoint is incomplete",
-                             source.files()[own->file].path, entry.name, names.front())};
+                             source.files()[own->file].path, entry.name, format::scale_names(entry.name).front())};
   }
   return {};
 }
@@ -115,7 +111,7 @@ std::vector<std::string> idle_parts(const Recipe& recipe, const Checkpoint& sour
       if (std::ranges::any_of(source.tensors(), [&](const TensorEntry& tensor) { return fits(selector, tensor); }))
         continue;
       warnings.push_back(
-          fmt::format("{} {} fits no tensor of the source", what, format::canonical_json(selector_json(selector))));
+          fmt::format("{} {} matches no tensor of the source", what, format::canonical_json(selector_json(selector))));
     }
   };
   look(recipe.selection.include, "include");
@@ -131,7 +127,7 @@ std::vector<std::string> idle_parts(const Recipe& recipe, const Checkpoint& sour
   if (warnings.size() <= kMaxWarnings) return warnings;
   const size_t more = warnings.size() - kMaxWarnings;
   warnings.resize(kMaxWarnings);
-  warnings.push_back(fmt::format("{} more parts of the recipe fit nothing", more));
+  warnings.push_back(fmt::format("{} more parts of the recipe match nothing", more));
   return warnings;
 }
 

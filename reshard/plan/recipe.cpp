@@ -5,9 +5,9 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 
-#include "format/document_bounds.h"
+#include "format/base/size.h"
+#include "format/json.h"
 
 namespace dspack::reshard {
 namespace {
@@ -82,11 +82,8 @@ Result<int> parse_compression(std::string_view text) {
   constexpr std::string_view kName = "zstd";
   if (text == kName) return kDefaultZstdLevel;
   if (text.starts_with("zstd:")) {
-    int level = 0;
-    const std::string_view digits = text.substr(kName.size() + 1);
-    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), level);
-    if (error == std::errc() && end == digits.data() + digits.size() && level >= 1 && level <= kMostZstdLevel)
-      return level;
+    const std::optional<uint64_t> level = parse_decimal(text.substr(kName.size() + 1));
+    if (level && *level >= 1 && *level <= kMostZstdLevel) return static_cast<int>(*level);
   }
   return invalid(fmt::format("\"{}\" is no compression; there is \"zstd\" and \"zstd:LEVEL\" with a level from 1 to {}",
                              text, kMostZstdLevel));

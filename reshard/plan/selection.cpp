@@ -3,9 +3,10 @@
 #include <fnmatch.h>
 
 #include <algorithm>
-#include <charconv>
 
 #include <fmt/format.h>
+
+#include "format/base/size.h"
 
 namespace dspack::reshard {
 namespace {
@@ -18,9 +19,8 @@ constexpr char kRole[] = "role";
 constexpr char kName[] = "name";
 
 Result<uint32_t> parse_number(std::string_view text) {
-  uint32_t number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error == std::errc() && end == text.data() + text.size() && number <= kMaxId) return number;
+  const std::optional<uint64_t> number = parse_decimal(text);
+  if (number && *number <= kMaxId) return static_cast<uint32_t>(*number);
   return invalid(fmt::format("\"{}\" is no number from 0 to {}", text, kMaxId));
 }
 
@@ -64,7 +64,7 @@ Result<void> set_field(Selector& selector, std::string_view key, const std::stri
     return {};
   }
   if (key == kName) {
-    if (value.empty()) return invalid("an empty name fits nothing");
+    if (value.empty()) return invalid("an empty name matches nothing");
     selector.names.push_back(value);
     return {};
   }
@@ -124,7 +124,7 @@ Result<Selector> selector_of(const Json& value) {
   Selector selector;
   for (const auto& [key, field] : value.items()) {
     const bool list = field.is_array() && (key == kRole || key == kName);
-    if (list && field.empty()) return invalid(fmt::format("\"{}\": an empty list fits nothing", key));
+    if (list && field.empty()) return invalid(fmt::format("\"{}\": an empty list matches nothing", key));
     for (const Json& entry : list ? field : Json::array({field})) {
       const auto text = text_of(entry);
       if (!text) return text.error().in(fmt::format("\"{}\"", key));

@@ -43,7 +43,6 @@ struct Selector {
 struct Selection {
   std::vector<Selector> include{};  // what fits any of them is taken; empty: everything is
   std::vector<Selector> exclude{};  // what fits any of these is not
-  [[nodiscard]] bool takes_all() const { return include.empty() && exclude.empty(); }
 };
 
 [[nodiscard]] bool takes(const Selection& selection, const format::TensorEntry& tensor);

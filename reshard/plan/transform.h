@@ -1,7 +1,8 @@
 // Transforms: what a recipe changes about weights. The one place that knows which there are; a new format is a line of
-// its table, a rule and a converter.
-// Threads: plain values and pure functions. Errors: invalid (a recipe's text), unsupported (a tensor that a transform
-// should change and cannot).
+// its table, a rule and a converter. Rules decide names, dtypes and shapes; the arithmetic is in converter.h.
+// Threads: plain values and pure functions. Errors: invalid (a recipe's text, a scale that is missing), unsupported (a
+// tensor that a transform should change and cannot: a scale that does not fit, FP8 that is no matrix, sizes that no
+// model has).
 #pragma once
 
 #include <functional>
@@ -14,11 +15,18 @@
 
 namespace dspack::reshard {
 
+/// Rows and columns of a block that shares one scale. Source: DeepSeek-V3's README_WEIGHTS.md, "weight_block_size".
+inline constexpr uint64_t kBlock = 128;
+/// The most that a conversion may hold of one tensor: its scales, or the rows that are converted together. Both are a
+/// few MB of the largest matrix of DeepSeek-V3; a header that asks for more is not one of a model's.
+inline constexpr uint64_t kMaxHeldBytes = 256ULL << 20;
+
 enum class TransformKind {
-  fp8_to_bf16,     // FP8 weights with block scales -> BF16, the scales are used up
-  fp8_to_f32,      // the same -> F32
-  bf16_to_fp8,     // BF16 matrices -> FP8 E4M3 with one F32 scale a block of 128 x 128
-  scales_to_e8m0,  // F32 block scales -> E8M0 where that loses nothing
+  fp8_to_bf16,      // FP8 weights with block scales -> BF16, the scales are used up
+  fp8_to_f32,       // the same -> F32
+  bf16_to_fp8,      // BF16 matrices -> FP8 E4M3 with one F32 scale a block of 128 x 128
+  scales_to_e8m0,   // F32 block scales -> E8M0 where that loses nothing
+  experts_to_int4,  // BF16 and FP8 matrices of routed experts -> int4 in groups of 32, compressed-tensors' names
 };
 
 /// A transform of a recipe, and the tensors that it is for: all that it fits, unless the selector says otherwise.
@@ -44,6 +52,9 @@ enum class Conversion {
   bf16_to_fp8,  // the matrix
   bf16_scales,  // the scales that go with it, made of the matrix too
   f32_to_e8m0,
+  int4_codes,   // two a byte; needs the scales of an FP8 matrix
+  int4_scales,  // BF16, one a group; likewise
+  int4_shape,   // of the matrix, I64
 };
 
 /// A tensor of the result that is not the source's as it was.
@@ -65,5 +76,16 @@ struct Change {
 [[nodiscard]] Result<std::optional<Change>> apply(const Transform& transform, uint32_t weight,
                                                   const format::Checkpoint& source,
                                                   const std::function<bool(uint32_t)>& exact_scales);
+
+/// Whether a tensor is of the linear layers that DeepSeek-V3 stores as FP8: those of attention and of all MLPs.
+/// Embedding, output head, router, norms and what the MTP module has of its own are not.
+[[nodiscard]] bool is_quantised_role(const format::TensorEntry& tensor);
+
+/// The scale tensor of an FP8 matrix in blocks of 128 x 128, as a catalogue index: F32 or E8M0, one value a block.
+[[nodiscard]] Result<uint32_t> block_scales(const format::TensorEntry& weight, const format::Checkpoint& source);
+
+/// The scale tensor that scales_to_e8m0 might change for a weight, as a catalogue index: of an FP8 matrix, F32.
+[[nodiscard]] std::optional<uint32_t> narrowable_scales(const format::TensorEntry& weight,
+                                                        const format::Checkpoint& source);
 
 }  // namespace dspack::reshard

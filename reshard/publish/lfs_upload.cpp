@@ -5,8 +5,8 @@
 
 #include <fmt/format.h>
 
+#include "format/http/answer.h"
 #include "format/http/headers.h"
-#include "format/http/refusal_text.h"
 #include "format/hub/name.h"
 #include "format/json.h"
 

@@ -53,10 +53,11 @@ class Publication {
         failures = 0;
       } else if (std::holds_alternative<std::monostate>(done)) {
         // A listing may lag behind for a moment, but not for long.
-        const HttpFailure idle{Error{ErrorKind::network, fmt::format("{}: the Hub takes what is sent, but nothing of "
-                                                                     "it is to be seen (may this token read there?)",
-                                                                     job_.hub.hub().page())},
-                               true};
+        const HttpFailure idle{
+            Error{ErrorKind::network,
+                  fmt::format("{}: the Hub accepts what is sent, but does not list it (may this token read there?)",
+                              job_.hub.hub().page())},
+            true};
         TRY(job_.hub.hub().http().pause(idle, ++failures, job_.stop));
       }
     }

@@ -1,7 +1,7 @@
-// `reshard publish`: a sealed folder becomes a repository on the Hub, or the next state of one, in steps each of which
-// can be repeated: look what is there, do what is missing, look again.
-// Threads: one call at a time. Errors: those of the rooms beside; cancelled. Whatever the error, the same command goes
-// on.
+// `reshard publish`: a sealed folder becomes a repository on the Hub, or the next state of one, in repeatable steps:
+// list what is there, add what is missing, list again.
+// Threads: one call at a time. Errors: those of the files of this folder; cancelled. After any error the same command
+// resumes.
 #pragma once
 
 #include "reshard/publish/send_files.h"

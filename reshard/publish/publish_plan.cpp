@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "format/index.h"
 #include "format/manifest.h"
 
 namespace dspack::reshard {

@@ -7,12 +7,12 @@
 #include <fmt/format.h>
 
 #include "format/base/parallel.h"
-#include "format/document_bounds.h"
 #include "format/http/content_digest.h"
+#include "format/json.h"
 #include "format/manifest.h"
 #include "format/source/local_repository.h"
 #include "reshard/run/output_folder.h"
-#include "reshard/verbs/findings.h"
+#include "reshard/verbs/verify.h"
 
 namespace dspack::reshard {
 namespace {
@@ -33,9 +33,9 @@ Result<void> judge(const format::Path& folder, const std::vector<std::string>& f
   if (findings.size() > kNamed) named += fmt::format("; and {} more", findings.size() - kNamed);
   return Error{
       ErrorKind::corrupt,
-      fmt::format("{}: is not what was sealed: {}. Nothing is published; reshard repair fetches again what is lost or "
-                  "damaged",
-                  folder.string(), named)};
+      fmt::format(
+          "{}: is not what was sealed: {}. Nothing is published; reshard repair fetches lost or damaged files again",
+          folder.string(), named)};
 }
 
 using Piece = std::function<void(std::span<const std::byte>)>;

@@ -1,6 +1,6 @@
 // The folder that is published: sealed, complete, and as its manifest says.
 // Threads: one call at a time; digests are computed `jobs` files at a time. Errors: conflict (not sealed, unfinished),
-// corrupt (it is no longer what was sealed; what differs is named), io, and those of the manifest.
+// corrupt (differs from what was sealed; the file is named), io, and those of the manifest.
 #pragma once
 
 #include <stop_token>

@@ -4,7 +4,7 @@
 
 #include <fmt/format.h>
 
-#include "format/document_bounds.h"
+#include "format/json.h"
 #include "format/manifest.h"
 
 namespace dspack::reshard {

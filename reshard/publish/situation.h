@@ -1,6 +1,6 @@
-// How far a publication has come, asked of the server alone: nothing is kept locally, so that a run can be killed at
-// any moment and go on from any machine. Threads: one call at a time. Errors: those of HubWriter; conflict, where the
-// repository holds what must not be replaced.
+// How far a publication has come, determined from the server alone: nothing is kept locally, so that a run can be
+// killed at any moment and resumed from any machine. Threads: one call at a time. Errors: those of HubWriter; conflict,
+// where the repository holds what must not be replaced.
 #pragma once
 
 #include <optional>

@@ -6,8 +6,9 @@
 
 #include <fmt/format.h>
 
-#include "format/document_bounds.h"
-#include "reshard/plan/transform_rules.h"
+#include "format/json.h"
+#include "kernels/quantise_int4.h"
+#include "reshard/plan/transform.h"
 
 namespace dspack::reshard {
 namespace {
@@ -17,6 +18,7 @@ using OrderedJson = nlohmann::ordered_json;  // fields that stay keep their plac
 constexpr char kQuantisation[] = "quantization_config";
 constexpr char kKeptModules[] = "modules_to_not_convert";
 constexpr std::string_view kWeight = ".weight";
+constexpr std::string_view kPacked = ".weight_packed";
 
 /// Where loaders look for the language model's fields: the object itself, or that of a model with more parts.
 OrderedJson& language_model(OrderedJson& config) {
@@ -75,9 +77,9 @@ std::vector<std::string> modules(const format::Checkpoint& result, bool fp8) {
 
 /// "model.layers.3.mlp.experts" for any module of these, others as they are.
 std::string with_siblings(const std::string& module) {
-  constexpr std::string_view kExperts = ".mlp.experts.";
-  const size_t at = module.find(kExperts);
-  return at == std::string::npos ? module : module.substr(0, at + kExperts.size() - 1);
+  constexpr std::string_view kExpertModules = ".mlp.experts.";
+  const size_t at = module.find(kExpertModules);
+  return at == std::string::npos ? module : module.substr(0, at + kExpertModules.size() - 1);
 }
 
 /// Whether a loader that is given `entry` takes it for `module` or what it is part of: a whole name, or the beginning,
@@ -149,6 +151,60 @@ void describe_quantisation(OrderedJson& quantisation, const Plan& plan) {
   }
 }
 
+bool is_int4(const format::TensorEntry& tensor) {
+  return tensor.dtype == Dtype::i32 && tensor.name.ends_with(kPacked);
+}
+
+/// Routed experts' modules that are not int4, though the pattern of those that are fits their names.
+std::vector<std::string> other_experts(const format::Checkpoint& result) {
+  std::vector<std::string> found;
+  for (const format::TensorEntry& tensor : result.tensors()) {
+    if (tensor.place.role == format::Role::routed_expert && tensor.name.ends_with(kWeight))
+      found.push_back(tensor.name.substr(0, tensor.name.size() - kWeight.size()));
+  }
+  return found;
+}
+
+/// The result's description where routed experts are int4: compressed-tensors', whose groups may differ.
+OrderedJson describe_int4(const Plan& plan) {
+  const auto group = [](const OrderedJson& targets, const char* format, const OrderedJson& weights) {
+    return OrderedJson{{"targets", targets},
+                       {"format", format},
+                       {"weights", weights},
+                       {"input_activations", nullptr},
+                       {"output_activations", nullptr}};
+  };
+  const OrderedJson int4 = {{"num_bits", 4},
+                            {"type", "int"},
+                            {"symmetric", true},
+                            {"strategy", "group"},
+                            {"group_size", kernels::kInt4Group},
+                            {"dynamic", false},
+                            {"actorder", nullptr},
+                            {"block_structure", nullptr},
+                            {"observer", "minmax"},
+                            {"observer_kwargs", OrderedJson::object()}};
+  const OrderedJson fp8 = {{"num_bits", 8},         {"type", "float"},
+                           {"symmetric", true},     {"strategy", "block"},
+                           {"group_size", nullptr}, {"dynamic", false},
+                           {"actorder", nullptr},   {"block_structure", {kBlock, kBlock}},
+                           {"observer", "minmax"},  {"observer_kwargs", OrderedJson::object()}};
+  const bool has_fp8 = std::ranges::any_of(plan.result.tensors(), is_fp8);
+  std::vector<std::string> ignored = other_experts(plan.result);
+  OrderedJson groups = {{"group_0", group({R"(re:.*\.experts\.[0-9]+\.[a-z0-9_]+$)"}, "pack-quantized", int4)}};
+  if (has_fp8) {
+    groups["group_1"] = group({"Linear"}, "float-quantized", fp8);
+    ignored = kept_modules({}, plan.result);
+  }
+  return {{"quant_method", "compressed-tensors"},
+          {"format", has_fp8 ? "mixed-precision" : "pack-quantized"},
+          {"quantization_status", "compressed"},
+          {"kv_cache_scheme", nullptr},
+          {"global_compression_ratio", nullptr},
+          {"ignore", ignored},
+          {"config_groups", groups}};
+}
+
 /// Changes what the config says of quantisation, in the language model's part or at the top or wherever it is.
 Result<void> change_quantisation(OrderedJson& config, const Plan& plan) {
   std::vector<OrderedJson*> holders;
@@ -158,6 +214,12 @@ Result<void> change_quantisation(OrderedJson& config, const Plan& plan) {
   }
   for (OrderedJson* holder : holders)
     TRY(check_quantisation((*holder)[kQuantisation], plan));
+  if (std::ranges::any_of(plan.result.tensors(), is_int4)) {
+    if (holders.empty()) holders.push_back(&config);
+    for (OrderedJson* holder : holders)
+      (*holder)[kQuantisation] = describe_int4(plan);
+    return {};
+  }
   if (std::ranges::none_of(plan.result.tensors(), is_fp8)) {
     for (OrderedJson* holder : holders)
       holder->erase(kQuantisation);

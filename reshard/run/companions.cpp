@@ -1,6 +1,5 @@
 #include "reshard/run/companions.h"
 
-#include <zstd.h>
 #include <algorithm>
 #include <map>
 #include <mutex>
@@ -10,17 +9,17 @@
 #include <fmt/format.h>
 
 #include "format/base/parallel.h"
-#include "format/document_bounds.h"
 #include "format/http/headers.h"
 #include "format/index.h"
+#include "format/json.h"
+#include "format/kept_headers.h"
+#include "reshard/run/tensor_reader.h"
 
 namespace dspack::reshard {
 namespace {
 
 using format::Json;
 using format::Path;
-
-constexpr int kZstdLevel = 9;  // of 12 MB of headers it leaves 230 kB in 0.1 s; level 19 200 kB in 10 s and 85 MB
 
 // Where the source's own files go whose names a packed repository needs for itself.
 constexpr std::string_view kSourceIndexFolder = "provenance/";
@@ -94,6 +93,20 @@ Result<std::vector<std::string>> usual_candidates(format::Repository& repository
   return std::vector<std::string>(paths.begin(), paths.end());
 }
 
+/// Names that non-weight files of a checkpoint have: those that are there, where the place can be listed; else the
+/// usual ones, there or not, and the Python modules that config.json's auto_map names.
+Result<std::vector<std::string>> companion_candidates(format::Repository& repository, const std::stop_token& stop) {
+  TRY_ASSIGN(const auto listed, repository.list(stop));
+  if (listed) {
+    std::vector<std::string> paths;
+    for (const format::ListedFile& file : *listed) {
+      if (!is_weight_file(file.path)) paths.push_back(file.path);
+    }
+    return paths;
+  }
+  return usual_candidates(repository, stop);
+}
+
 /// The source's non-weight files, whatever they are called.
 Result<std::vector<Companion>> list_companions(format::Repository& repository, unsigned jobs,
                                                const std::stop_token& stop) {
@@ -148,18 +161,6 @@ std::optional<std::string> source_name(const std::string& packed_path, const for
   const bool is_config = packed_path == kConfigPath || packed_path == kSourceConfig;
   if (!is_config || !has_changed_config(manifest)) return source_name(packed_path);
   return packed_path == kSourceConfig ? std::optional<std::string>(kConfigPath) : std::nullopt;
-}
-
-Result<std::vector<std::string>> companion_candidates(format::Repository& repository, const std::stop_token& stop) {
-  TRY_ASSIGN(const auto listed, repository.list(stop));
-  if (listed) {
-    std::vector<std::string> paths;
-    for (const format::ListedFile& file : *listed) {
-      if (!is_weight_file(file.path)) paths.push_back(file.path);
-    }
-    return paths;
-  }
-  return usual_candidates(repository, stop);
 }
 
 Result<std::vector<Companion>> find_companions(format::Repository& repository, unsigned jobs,
@@ -226,31 +227,13 @@ Result<format::CompanionFile> write_companion(const std::string& path, std::stri
   return format::CompanionFile{path, text.size(), format::sha256(text)};
 }
 
-std::string hub_index(uint64_t payload_bytes, Json weight_map) {
-  const Json index = {{"metadata", {{"total_size", payload_bytes}}}, {"weight_map", std::move(weight_map)}};
-  return index.dump(2) + "\n";
-}
-
-std::string packed_index(const Plan& plan) {
+std::string packed_index(const std::vector<PlannedFile>& files, const format::Checkpoint& catalogue) {
   Json map = Json::object();
-  for (const PlannedFile& file : plan.files) {
+  for (const PlannedFile& file : files) {
     for (const uint32_t tensor : file.tensors)
-      map[plan.result.tensors()[tensor].name] = file.path;
+      map[catalogue.tensors()[tensor].name] = file.path;
   }
-  return hub_index(plan.result.payload_bytes(), std::move(map));
-}
-
-Result<std::string> kept_headers(const format::Checkpoint& source) {
-  Json headers = Json::object();
-  // Behind the 8 bytes of its length, which is that of the text.
-  for (const format::CheckpointFile& file : source.files())
-    headers[file.path] = file.header.substr(8);
-  const std::string text = format::canonical_json(headers);
-  std::string compressed(ZSTD_compressBound(text.size()), '\0');
-  const size_t bytes = ZSTD_compress(compressed.data(), compressed.size(), text.data(), text.size(), kZstdLevel);
-  if (ZSTD_isError(bytes) != 0) return Error{ErrorKind::io, fmt::format("zstd: {}", ZSTD_getErrorName(bytes))};
-  compressed.resize(bytes);
-  return compressed;
+  return format::hub_index(catalogue.payload_bytes(), std::move(map));
 }
 
 CompanionDigests recorded_companions(const format::Manifest& manifest) {
@@ -285,14 +268,9 @@ Result<CompanionDigests> companion_digests(const CompanionPlace& place, const st
     const auto file = place.repository.open(paths[i], stop_one);
     if (!file && file.error().kind == ErrorKind::not_found) return {};
     if (!file) return file.error();
-    format::Sha256 hash;
-    const format::ByteSink sink = [&](std::span<const std::byte> bytes) -> Result<void> {
-      hash.update(bytes);
-      return {};
-    };
-    TRY((*file)->stream({0, (*file)->size_bytes()}, sink, stop_one));
+    TRY_ASSIGN(const format::Digest digest, digest_of_range(**file, {0, (*file)->size_bytes()}, stop_one));
     const std::lock_guard lock(mutex);
-    digests.emplace(paths[i], hash.finish());
+    digests.emplace(paths[i], digest);
     bytes_read += (*file)->size_bytes();
     return {};
   };

@@ -36,16 +36,12 @@ struct Companion {
 /// source_name, where config.json may be such a one: then it is ours, and kSourceConfig is the source's.
 [[nodiscard]] std::optional<std::string> source_name(const std::string& packed_path, const format::Manifest& manifest);
 
-/// Names that non-weight files of a checkpoint have: those that are there, where the place can be listed; else the
-/// usual ones, there or not, and the Python modules that config.json's auto_map names.
-[[nodiscard]] Result<std::vector<std::string>> companion_candidates(format::Repository& repository,
-                                                                    const std::stop_token& stop);
-
 inline constexpr char kConfigPath[] = "config.json";
 /// Where the source's config.json goes if a recipe has changed the model that it describes.
 inline constexpr char kSourceConfig[] = "config.source.json";
 
-/// Finds the source's non-weight files among companion_candidates.
+/// Finds the source's non-weight files by listing the place; where it cannot be listed, by the usual names and the
+/// Python modules that config.json names.
 [[nodiscard]] Result<std::vector<Companion>> find_companions(format::Repository& repository, unsigned jobs,
                                                              const std::stop_token& stop);
 
@@ -60,28 +56,13 @@ inline constexpr char kSourceConfig[] = "config.source.json";
                                                             const format::Path& out, format::FileSystem& files,
                                                             DurableFolders& folders);
 
-/// An index as the Hub has it: {"metadata":{"total_size":...},"weight_map":{tensor: file}}.
-[[nodiscard]] std::string hub_index(uint64_t payload_bytes, format::Json weight_map);
-
 /// The ordinary Hub index over the packed files, so that other loaders open the folder as it is. Where they cannot
-/// (other_loaders.h) there must be none: they would take what they do not find for absent, and some would go on
+/// (unreadable_reason) there must be none: they would take what they do not find for absent, and some would go on
 /// without.
-[[nodiscard]] std::string packed_index(const Plan& plan);
-
-/// Every source shard's original header, zstd-compressed JSON {"<shard>": "<header text>"}: with the packed bytes it is
-/// enough to rebuild the shards.
-[[nodiscard]] Result<std::string> kept_headers(const format::Checkpoint& source);
+[[nodiscard]] std::string packed_index(const std::vector<PlannedFile>& files, const format::Checkpoint& catalogue);
 
 /// Where the source's own README.md goes.
 inline constexpr char kSourceCardPath[] = "README.source.md";
-
-/// README.md of the packed repository: equal manifests and source cards give equal bytes.
-[[nodiscard]] std::string model_card(const format::Manifest& manifest, const Recipe& recipe,
-                                     const std::optional<std::string>& source_card);
-
-/// The source's card, where it has been copied into a packed repository. nullopt: it has none.
-[[nodiscard]] Result<std::optional<std::string>> read_source_card(const format::Path& packed,
-                                                                  format::FileSystem& files);
 
 using CompanionDigests = std::map<std::string, format::Digest>;
 

@@ -1,12 +1,15 @@
 #include "reshard/run/converter.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include <fmt/format.h>
 
-#include "format/base/checked.h"
-#include "reshard/plan/transform_rules.h"
+#include "format/base/size.h"
+#include "format/dtype.h"
+#include "kernels/quantise_int4.h"
+#include "reshard/plan/transform.h"
 
 namespace dspack::reshard {
 namespace {
@@ -73,10 +76,11 @@ class Dequantiser final : public RowConverter {
     out_.resize(values.size());
     loss_ += kernels::dequantise_rows(values, columns_, scales, kBlock, std::span<T>(out_));
     if (!std::isfinite(loss_.squared_error)) {
-      return Error{ErrorKind::unsupported,
-                   fmt::format("holds a value in its rows from {} that is too large for {} bits; keep the tensor from "
-                               "the transform by a selector",
-                               blocks_ * kBlock, 8 * sizeof(T))};
+      return Error{
+          ErrorKind::unsupported,
+          fmt::format(
+              "holds a value in its rows from {} that is too large for {} bits; exempt the tensor by a selector",
+              blocks_ * kBlock, 8 * sizeof(T))};
     }
     ++blocks_;
     return sink(std::as_bytes(std::span(out_)));
@@ -107,8 +111,7 @@ class Quantiser final : public RowConverter {
     const std::vector<uint16_t> values = values_of<uint16_t>(rows);
     if (!kernels::block_scales(values, columns_, kBlock, scales_)) {
       return Error{ErrorKind::unsupported,
-                   "holds an infinity or NaN, which FP8 with a scale cannot; keep the tensor from "
-                   "the transform by a selector"};
+                   "holds an infinity or NaN, which FP8 with a scale cannot; exempt the tensor by a selector"};
     }
     if (scales_only_) return sink(std::as_bytes(std::span(scales_)));
     std::vector<uint8_t> fp8(values.size());
@@ -121,6 +124,70 @@ class Quantiser final : public RowConverter {
   bool scales_only_;
   std::vector<float> scales_;
   kernels::Loss loss_;
+};
+
+/// BF16 rows, or FP8 rows and their scales -> int4, or the scales that go with it.
+class Int4Quantiser final : public RowConverter {
+ public:
+  Int4Quantiser(Dtype dtype, uint64_t columns, std::vector<float> fp8_scales, bool scales_only)
+      : RowConverter(bytes_of(dtype, columns), kBlock),
+        dtype_(dtype),
+        columns_(columns),
+        fp8_scales_(std::move(fp8_scales)),
+        scales_only_(scales_only) {}
+
+  std::optional<kernels::Loss> loss() const override { return scales_only_ ? std::nullopt : std::optional(loss_); }
+
+ protected:
+  Result<void> convert(std::span<const std::byte> rows, const ByteSink& sink) override {
+    read_values(rows);
+    if (!std::ranges::all_of(values_, [](float value) { return std::isfinite(value); })) {
+      return Error{ErrorKind::unsupported,
+                   "holds an infinity or NaN, which int4 with a scale cannot; exempt the tensor by a selector"};
+    }
+    codes_.resize(values_.size() / 2);
+    scales_.resize(values_.size() / kernels::kInt4Group);
+    loss_ += kernels::quantise_int4(values_, codes_, scales_);
+    return sink(scales_only_ ? std::as_bytes(std::span(scales_)) : std::as_bytes(std::span(codes_)));
+  }
+
+ private:
+  void read_values(std::span<const std::byte> rows) {
+    if (dtype_ == Dtype::bf16) {
+      values_.clear();
+      for (const uint16_t code : values_of<uint16_t>(rows))
+        values_.push_back(bf16_to_f32(code));
+      return;
+    }
+    const std::span<const uint8_t> codes(reinterpret_cast<const uint8_t*>(rows.data()), rows.size());
+    const uint64_t row_scales = ceil_div(columns_, kBlock);
+    values_.resize(codes.size());
+    (void)kernels::dequantise_rows(codes, columns_, std::span(fp8_scales_).subspan(blocks_++ * row_scales, row_scales),
+                                   kBlock, std::span(values_));
+  }
+
+  Dtype dtype_;
+  uint64_t columns_;
+  std::vector<float> fp8_scales_;
+  bool scales_only_;
+  uint64_t blocks_ = 0;  // of rows, converted
+  std::vector<float> values_;
+  std::vector<uint8_t> codes_;
+  std::vector<uint16_t> scales_;
+  kernels::Loss loss_;
+};
+
+/// A matrix's shape, whatever its bytes.
+class ShapeWriter final : public Converter {
+ public:
+  explicit ShapeWriter(const std::vector<uint64_t>& shape)
+      : shape_{narrow<int64_t>(shape.at(0)), narrow<int64_t>(shape.at(1))} {}
+
+  Result<void> take(std::span<const std::byte> /*bytes*/, const ByteSink& /*sink*/) override { return {}; }
+  Result<void> finish(const ByteSink& sink) override { return sink(std::as_bytes(std::span(shape_))); }
+
+ private:
+  std::array<int64_t, 2> shape_;
 };
 
 /// F32 powers of two -> E8M0.
@@ -164,6 +231,11 @@ std::unique_ptr<Converter> make_converter(Conversion conversion, const format::T
     case Conversion::bf16_to_fp8: return std::make_unique<Quantiser>(columns(), false);
     case Conversion::bf16_scales: return std::make_unique<Quantiser>(columns(), true);
     case Conversion::f32_to_e8m0: return std::make_unique<ScaleNarrower>();
+    case Conversion::int4_codes:
+      return std::make_unique<Int4Quantiser>(source.dtype, columns(), std::move(scales), false);
+    case Conversion::int4_scales:
+      return std::make_unique<Int4Quantiser>(source.dtype, columns(), std::move(scales), true);
+    case Conversion::int4_shape: return std::make_unique<ShapeWriter>(source.shape);
   }
   DSPACK_CHECK(false, "no conversion");
   return nullptr;

@@ -30,7 +30,7 @@ class Converter {
 [[nodiscard]] std::vector<float> scale_values(Dtype dtype, std::span<const std::byte> bytes);
 
 /// `scales`: one value a block, row by row, if the conversion needs them. Precondition: a conversion other than `none`,
-/// with shapes as rules.h makes them.
+/// with shapes as transform.h makes them.
 [[nodiscard]] std::unique_ptr<Converter> make_converter(Conversion conversion, const format::TensorEntry& source,
                                                         std::vector<float> scales);
 

@@ -1,18 +1,23 @@
-// The digest of one output file while its tensors come. It takes bytes in the file's order alone; a tensor that comes
-// before its turn is held in memory where there is room for it, and read back from the disk where there is none.
-// Threads: one at a time. Lifetime: borrows the plan's file and catalogue, and the room. Errors: io, corrupt (what is
-// on the disk is not what was written).
+// The digest of one output file while its tensors come, and the turns in which shards may bring them. The digest takes
+// bytes in the file's order alone; a tensor that comes before its turn is held in memory where there is room for it,
+// and read back from the disk where there is none.
+// Threads: a FileDigest belongs to one at a time, Turns and HoldingRoom are thread-safe. Lifetime: borrows the plan,
+// its catalogue and the room. Errors: io, corrupt (what is on the disk is not what was written), cancelled.
 #pragma once
 
 #include <atomic>
+#include <condition_variable>
 #include <functional>
 #include <map>
+#include <mutex>
 #include <optional>
+#include <stop_token>
 #include <vector>
 
 #include "format/digest.h"
 #include "format/file_system.h"
 #include "reshard/plan/plan.h"
+#include "reshard/run/part.h"
 
 namespace dspack::reshard {
 
@@ -35,6 +40,7 @@ class HoldingRoom {
 /// How a file is opened in which tensors lie that are to be read back.
 using OpenWritten = std::function<Result<std::unique_ptr<format::ReadFile>>()>;
 
+/// Of one file. Threads: one at a time.
 class FileDigest {
  public:
   FileDigest(const PlannedFile& file, const format::Checkpoint& result, HoldingRoom& room)
@@ -83,6 +89,41 @@ class FileDigest {
   std::map<size_t, std::vector<std::byte>> held_;       // by slot
   std::vector<std::optional<format::Digest>> written_;  // by slot; of those that are whole
   uint64_t read_back_ = 0;
+};
+
+/// In which order shards may be read that feed the same files: a shard that has much for a file waits until those that
+/// come before it in that file have given theirs. Those are later shards (format::reading_order), so whoever reads
+/// shards from the last to the first never waits for one that nobody reads. Files that other parts have tensors of get
+/// no digest here, and nobody waits for them. Threads: thread-safe.
+class Turns {
+ public:
+  /// A shard that has at most `small_bytes` for a file does not wait.
+  Turns(const Plan& plan, const RunScope& scope, uint64_t small_bytes);
+
+  /// The tensor is written.
+  void given(const Copy& copy);
+
+  /// How far the shard may be read from `offset` on; `offset` itself: not at all now.
+  [[nodiscard]] uint64_t end_of_turn(uint64_t shard, uint64_t offset) const;
+  /// Waits until it is farther than that.
+  [[nodiscard]] Result<void> wait(uint64_t shard, uint64_t offset, const std::stop_token& stop);
+
+ private:
+  /// What a shard has for a file: tensors that are multiples of a page, which come first in it.
+  struct Share {
+    uint64_t shard = 0;
+    uint64_t bytes = 0;
+    uint64_t left = 0;  // tensors that are not given yet
+  };
+  [[nodiscard]] bool is_open(const Copy& copy) const;
+  [[nodiscard]] uint64_t first_closed(uint64_t shard, uint64_t offset) const;
+
+  const Plan& plan_;
+  uint64_t small_bytes_;
+  mutable std::mutex mutex_;
+  std::condition_variable_any changed_;
+  std::vector<std::vector<Share>> shares_;     // per file, by descending shard; guarded by mutex_
+  std::vector<std::vector<uint32_t>> owners_;  // per file and slot, index into shares_
 };
 
 }  // namespace dspack::reshard

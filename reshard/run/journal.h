@@ -1,5 +1,5 @@
-// The journal of one reshard run: what is durably done. Append-only; every record is written after the bytes it speaks
-// of are durable, and is durable itself when the call returns. docs/format.md specifies it.
+// The journal of one reshard run: what is durably done. Append-only; every record is written after the bytes it
+// describes are durable, and is durable itself when the call returns. docs/format.md specifies it.
 // Threads: thread-safe. Lifetime: borrows the FileSystem. Errors: io, budget; a damaged journal is a load status.
 #pragma once
 

@@ -1,4 +1,4 @@
-// The folder that a run fills: apart from what it is filled from, fit to be filled, held by one run at a time.
+// The output folder of a run: separate from the source, empty or resumable, locked by one run at a time.
 // Threads: thread-safe.
 // Errors: invalid (folders inside each other), conflict (something else is there, another run holds it), budget (too
 // little disk, too few free inodes), io.
@@ -7,7 +7,6 @@
 #include <memory>
 #include <string>
 
-#include "format/durable_folders.h"
 #include "format/file_system.h"
 #include "format/source/repository.h"
 

@@ -140,7 +140,7 @@ Result<void> PackedWriter::take_back(uint32_t file, const JournalState& journall
   if (part && part->size_bytes == plan_.files[file].size_bytes) return {};
   return Error{
       ErrorKind::conflict,
-      fmt::format("{}: was {} by an earlier run and is {}; reshard repair {} fetches it again and goes on",
+      fmt::format("{}: was {} by an earlier run and is {}; reshard repair {} fetches it again and resumes",
                   final_path(file).string(), complete ? "made" : "begun", part ? "cut" : "gone", scope_.out.string())};
 }
 
@@ -168,7 +168,7 @@ OpenWritten PackedWriter::open_written(uint32_t file) const {
 /// What is on the disk is not what was written.
 Error PackedWriter::damaged(uint32_t file, const Error& error) const {
   if (error.kind != ErrorKind::corrupt) return error;
-  return {ErrorKind::corrupt, fmt::format("{}: {}; is the disk sound? reshard repair {} fetches it again and goes on",
+  return {ErrorKind::corrupt, fmt::format("{}: {}; check the disk. reshard repair {} fetches it again and resumes",
                                           part_path(file).string(), error.message, scope_.out.string())};
 }
 

@@ -19,7 +19,6 @@
 #include "reshard/run/journal.h"
 #include "reshard/run/output_folder.h"
 #include "reshard/run/part.h"
-#include "reshard/run/turns.h"
 
 namespace dspack::reshard {
 

@@ -1,31 +1,22 @@
 #include "reshard/run/part.h"
 
 #include <algorithm>
-#include <charconv>
 #include <numeric>
 
 #include <fmt/format.h>
 
+#include "format/base/size.h"
 #include "format/compressed/frames.h"
 #include "reshard/run/output_folder.h"
 
 namespace dspack::reshard {
-namespace {
-
-std::optional<uint32_t> parse_number(std::string_view text) {
-  uint32_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || text.starts_with('+')) return std::nullopt;
-  return value;
-}
-
-}  // namespace
 
 Result<Part> parse_part(std::string_view text) {
   const size_t slash = text.find('/');
-  const auto number = parse_number(text.substr(0, slash));
-  const auto count = slash == std::string_view::npos ? std::nullopt : parse_number(text.substr(slash + 1));
-  if (number && count && *number >= 1 && *number <= *count && *count <= kMostParts) return Part{*number, *count};
+  const auto number = parse_decimal(text.substr(0, slash));
+  const auto count = slash == std::string_view::npos ? std::nullopt : parse_decimal(text.substr(slash + 1));
+  if (number && count && *number >= 1 && *number <= *count && *count <= kMostParts)
+    return Part{static_cast<uint32_t>(*number), static_cast<uint32_t>(*count)};
   return Error{ErrorKind::invalid,
                fmt::format("\"{}\" is no part; write I/N, with I from 1 to N and N up to {}: 2/4 is "
                            "the second of four",
@@ -55,10 +46,6 @@ std::vector<uint64_t> shards_of(const Plan& plan, Part part) {
   return shards;
 }
 
-format::Path work_of_part(const format::Path& out, Part part) {
-  return work_mark(out, WorkKind::parts) / fmt::format("{}-of-{}", part.number, part.count);
-}
-
 RunScope whole_scope(const Plan& plan, const format::Path& out) {
   RunScope scope{out, work_folder(out), std::vector<uint64_t>(plan.shards.size())};
   std::iota(scope.shards.begin(), scope.shards.end(), uint64_t{0});
@@ -66,7 +53,8 @@ RunScope whole_scope(const Plan& plan, const format::Path& out) {
 }
 
 RunScope part_scope(const Plan& plan, const format::Path& out, Part part) {
-  return {out, work_of_part(out, part), shards_of(plan, part)};
+  const std::string name = fmt::format("{}-of-{}", part.number, part.count);
+  return {out, work_mark(out, WorkKind::parts) / name, shards_of(plan, part)};
 }
 
 format::Path partial_path(const RunScope& scope, const format::PlannedFile& file) {

@@ -31,9 +31,6 @@ inline constexpr uint32_t kMostParts = 10'000;
 /// part about the same number of bytes to read. The parts of one count have every shard once; some may have none.
 [[nodiscard]] std::vector<uint64_t> shards_of(const Plan& plan, Part part);
 
-/// Where a part keeps what is unfinished: .reshard/parts/2-of-4
-[[nodiscard]] format::Path work_of_part(const format::Path& out, Part part);
-
 /// What a process works on, and where.
 struct RunScope {
   format::Path out;              // the packed repository
@@ -41,6 +38,7 @@ struct RunScope {
   std::vector<uint64_t> shards;  // that are read, ascending
 };
 [[nodiscard]] RunScope whole_scope(const Plan& plan, const format::Path& out);
+/// A part keeps what is unfinished in .reshard/parts/2-of-4.
 [[nodiscard]] RunScope part_scope(const Plan& plan, const format::Path& out, Part part);
 
 /// Where a file of the plan lies until it has all its bytes.

@@ -5,11 +5,10 @@
 
 #include <fmt/format.h>
 
-#include "format/base/size_text.h"
+#include "format/base/size.h"
 #include "format/http/headers.h"
 #include "reshard/run/changed_config.h"
 #include "reshard/run/output_folder.h"
-#include "reshard/run/resolve_layers.h"
 #include "reshard/run/run_state.h"
 #include "reshard/run/seal.h"
 #include "reshard/run/source_facts.h"
@@ -117,7 +116,7 @@ Result<void> check_scales(const Plan& plan, const format::Checkpoint& source, co
       if (!copy.scales || yielded[shard].tensors[i].scales == streamed.at(*copy.scales)) continue;
       return Error{ErrorKind::corrupt,
                    fmt::format("tensor \"{}\" read differently twice; damaged on the way, or the source has changed: "
-                               "reshard repair {} reads it once more and goes on",
+                               "reshard repair {} reads it again and resumes",
                                source.tensors()[*copy.scales].name, out.string())};
     }
   }
@@ -149,6 +148,24 @@ Result<void> check_listing(const format::Checkpoint& source, format::Repository&
       return wrong(fmt::format("its digest is {}, the Hub lists it with {}", shard.version, to_hex(*file.sha256)));
   }
   return {};
+}
+
+WriterLimits writer_limits(const RepackOptions& options) {
+  return {.disk = disk_use(options), .held_bytes = options.held_bytes};
+}
+
+/// What stream_shards needs to know to read the shards of `scope`. The result borrows all of the arguments.
+StreamInput stream_input(const RepackOutlook& outlook, format::Repository& repository, const RunScope& scope,
+                         const RepackOptions& options, format::FileSystem& files) {
+  return {outlook.plan,
+          outlook.source,
+          repository,
+          scope,
+          files,
+          options.jobs,
+          outlook.declared,
+          options.counters,
+          options.first_record_bytes};
 }
 
 }  // namespace
@@ -222,15 +239,7 @@ Result<void> complete_run(const RepackOutlook& outlook, format::Repository& repo
   TRY_ASSIGN(const auto journal, Journal::open(files, journal_path(scope), identity, done.valid_bytes));
   PackedWriter writer(plan, scope, files, *journal, writer_limits(options));
   TRY(writer.resume(done.state));
-  const StreamInput input{plan,
-                          outlook.source,
-                          repository,
-                          scope,
-                          files,
-                          options.jobs,
-                          outlook.declared,
-                          options.counters,
-                          options.first_record_bytes};
+  const StreamInput input = stream_input(outlook, repository, scope, options, files);
   TRY_ASSIGN(const std::vector<ShardDone> yielded, stream_shards(input, done.state, writer, progress, stop));
   if (const uint64_t again = writer.read_back_bytes(); again != 0)
     progress.note(fmt::format("{} were read back from the output for the digests of files", size_words(again)));
@@ -243,6 +252,69 @@ Result<void> complete_run(const RepackOutlook& outlook, format::Repository& repo
   TRY(seal_repository({outlook, repository, options, shard_digests, writer.digests()}, writer.folders(), files, stop));
   progress.finished();
   return {};
+}
+
+namespace {
+
+/// Once parts are being joined, some of their files have moved.
+Result<void> check_not_joined(const Path& out, format::FileSystem& files) {
+  TRY_ASSIGN(const auto there, files.stat(part_folder(out)));
+  if (!there) return {};
+  return Error{ErrorKind::conflict,
+               fmt::format("{}: its parts are being joined; reshard seal {} resumes that", out.string(), out.string())};
+}
+
+Result<std::unique_ptr<format::FileLock>> lock_part(const Path& folder, Part part, format::FileSystem& files) {
+  auto lock = files.lock(folder / "lock", format::LockKind::exclusive);
+  if (lock || lock.error().kind != ErrorKind::conflict) return lock;
+  return Error{ErrorKind::conflict,
+               fmt::format("{}: another reshard is working on part {}", folder.string(), to_string(part))};
+}
+
+}  // namespace
+
+Result<PartOutcome> repack_part(const RepackOutlook& outlook, format::Repository& repository,
+                                const RepackOptions& options, Part part, format::FileSystem& files,
+                                format::Progress& progress, const std::stop_token& stop) {
+  const Plan& plan = outlook.plan;
+  const RunScope scope = part_scope(plan, options.out, part);
+  const PartOutcome nothing_to_do{.repository_is_complete = true};
+  TRY_ASSIGN(const bool complete, is_complete(options.out, plan, repository, files));
+  if (complete) return nothing_to_do;
+  TRY(check_target(options.out, WorkKind::parts, files));
+  TRY(check_not_joined(options.out, files));
+  const format::Json identity = run_identity(outlook, repository, part);
+  TRY_ASSIGN(const JournalLoaded before, load_journal(scope, identity, plan, files));
+  const auto sealed = [&before](uint32_t file) { return before.state.files.contains(file); };
+  TRY_ASSIGN(const uint64_t need, missing_bytes(plan, scope, sealed, disk_use(options), files));
+  TRY(check_disk(need, options.out, files));
+  TRY_ASSIGN(const uint64_t need_files, missing_files(plan, scope, sealed, disk_use(options), files));
+  TRY(check_free_files(need_files, options.out, files));
+
+  TRY_ASSIGN(const auto shared, lock_work_folder(options.out, format::LockKind::shared, files));
+  // Again under the lock: the parts may have been sealed since, or another kind of work begun.
+  TRY_ASSIGN(const bool completed_meanwhile, is_complete(options.out, plan, repository, files));
+  if (completed_meanwhile) return nothing_to_do;
+  TRY(check_target(options.out, WorkKind::parts, files));
+  TRY(check_not_joined(options.out, files));
+  DurableFolders folders(files, options.out);
+  TRY(folders.make(scope.work));
+  TRY_ASSIGN(const auto lock, lock_part(scope.work, part, files));
+  TRY_ASSIGN(const JournalLoaded done, load_journal(scope, identity, plan, files));
+  TRY_ASSIGN(const auto journal, Journal::open(files, journal_path(scope), identity, done.valid_bytes));
+  TRY(load_parts(outlook, repository, options.out, files));  // with this one among them, all must be of one run
+  PackedWriter writer(plan, scope, files, *journal, writer_limits(options));
+  TRY(writer.resume(done.state));
+
+  PartOutcome outcome{.shards = scope.shards.size()};
+  for (const uint64_t shard : scope.shards)
+    outcome.read_bytes += unread_bytes(plan, outlook.source, done.state, shard);
+  const StreamInput input = stream_input(outlook, repository, scope, options, files);
+  TRY(stream_shards(input, done.state, writer, progress, stop));
+  progress.finished();
+  TRY_ASSIGN(const std::vector<LoadedPart> parts, load_parts(outlook, repository, options.out, files));
+  outcome.done_parts = static_cast<uint32_t>(std::ranges::count_if(parts, &LoadedPart::is_done));
+  return outcome;
 }
 
 }  // namespace dspack::reshard

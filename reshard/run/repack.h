@@ -1,7 +1,11 @@
-// `reshard SOURCE --by expert --out DIR`: resolve, plan, stream, seal. Killed at any instant, the same call goes on.
-// Threads: one call per output folder at a time; a second one is refused (conflict).
-// Errors: everything that reading, planning and writing can meet. Before the first byte is fetched the source has been
-// catalogued, the plan made and the disk checked; until then nothing is created.
+// `reshard SOURCE --by expert --out DIR`: resolve, plan, stream, seal; with `--part i/n` the source shards of one part
+// alone are read, and `reshard seal` does the rest (seal_parts.h) when all parts are done. Killed at any instant, the
+// same call goes on.
+// Threads: one call per output folder or part at a time; a second one is refused (conflict). Different parts run at
+// once, in one folder that they share or in folders of their own.
+// Errors: everything that reading, planning and writing can meet; conflict: parts of another count, recipe or source.
+// Before the first byte is fetched the source has been catalogued, the plan made and the disk checked; until then
+// nothing is created.
 #pragma once
 
 #include <memory>
@@ -11,6 +15,7 @@
 #include "reshard/run/companions.h"
 #include "reshard/run/declarations.h"
 #include "reshard/run/packed_writer.h"
+#include "reshard/run/part.h"
 
 namespace dspack::reshard {
 
@@ -30,10 +35,6 @@ struct RepackOptions {
 
 [[nodiscard]] inline DiskUse disk_use(const RepackOptions& options) {
   return {.jobs = options.jobs, .batch_bytes = options.seal_batch_bytes};
-}
-
-[[nodiscard]] inline WriterLimits writer_limits(const RepackOptions& options) {
-  return {.disk = disk_use(options), .held_bytes = options.held_bytes};
 }
 
 /// What a run will do, known before it does anything.
@@ -66,5 +67,16 @@ enum class RepackOutcome { made, already_complete };
 [[nodiscard]] Result<void> complete_run(const RepackOutlook& outlook, format::Repository& repository,
                                         const RepackOptions& options, format::FileSystem& files,
                                         format::Progress& progress, const std::stop_token& stop);
+
+struct PartOutcome {
+  bool repository_is_complete = false;  // there was nothing to do: it is sealed
+  uint64_t shards = 0;                  // of this part
+  uint64_t read_bytes = 0;              // of them, in this run
+  uint32_t done_parts = 0;              // of all parts, as far as this folder shows
+};
+
+[[nodiscard]] Result<PartOutcome> repack_part(const RepackOutlook& outlook, format::Repository& repository,
+                                              const RepackOptions& options, Part part, format::FileSystem& files,
+                                              format::Progress& progress, const std::stop_token& stop);
 
 }  // namespace dspack::reshard

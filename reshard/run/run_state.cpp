@@ -6,7 +6,7 @@
 #include <fmt/ranges.h>
 
 #include "dspack_version.h"
-#include "format/document_bounds.h"
+#include "format/json.h"
 #include "reshard/run/journal.h"
 #include "reshard/run/output_folder.h"
 
@@ -22,7 +22,7 @@ Result<void> check_origin(const Path& out, const format::Origin& origin, const f
   if (!hub || origin.kind != "hub" || origin.revision == hub->commit) return {};
   return Error{ErrorKind::conflict,
                fmt::format("{}: holds a packed repository of {} at commit {}, and {} is commit {} now; choose another "
-                           "folder or remove it (what is there is complete: verify checks it)",
+                           "folder or remove it (it is complete: verify checks it)",
                            out.string(), origin.repository, origin.revision, hub->asked, hub->commit)};
 }
 
@@ -46,10 +46,11 @@ Result<void> check_all_there(const Path& out, const format::Manifest& manifest, 
   for (const format::CompanionFile& file : manifest.companions)
     TRY(look_at(file.path, file.size_bytes));
   if (count == 0) return {};
-  const std::string more = count > kNamed ? fmt::format(", and {} more are not as they were", count - kNamed) : "";
-  return Error{ErrorKind::corrupt,
-               fmt::format("{}: was complete, and is damaged: {}{}; reshard repair {} fetches what is lost",
-                           out.string(), fmt::join(named, ", "), more, out.string())};
+  const std::string more = count > kNamed ? fmt::format(", and {} more have changed", count - kNamed) : "";
+  return Error{
+      ErrorKind::corrupt,
+      fmt::format("{}: was complete, and is damaged: {}{}; reshard repair {} fetches lost or damaged files again",
+                  out.string(), fmt::join(named, ", "), more, out.string())};
 }
 
 /// Where the source is, so that `reshard seal` finds it from another folder; without secrets.
@@ -58,6 +59,15 @@ std::string place_of(const format::Repository& repository) {
   std::error_code unknown;
   const Path absolute = std::filesystem::absolute(repository.description(), unknown);
   return unknown ? repository.description() : absolute.lexically_normal().string();
+}
+
+/// "2-of-4", as part_scope names it.
+std::optional<Part> part_of_folder(const std::string& name) {
+  constexpr std::string_view kOf = "-of-";
+  const size_t at = name.find(kOf);
+  if (at == std::string::npos) return std::nullopt;
+  const auto part = parse_part(name.substr(0, at) + "/" + name.substr(at + kOf.size()));
+  return part ? std::optional(*part) : std::nullopt;
 }
 
 }  // namespace
@@ -122,9 +132,10 @@ Result<JournalLoaded> load_journal(const RunScope& scope, const Json& identity, 
                  path.string() + ": records do not fit the plan; remove the output folder and start again"};
   }
   if (const auto* damaged = std::get_if<JournalDamaged>(&load)) {
-    return Error{ErrorKind::corrupt, fmt::format("{}: damaged at byte {}: {}; reshard repair {} does once more "
-                                                 "what the broken record said, and goes on",
-                                                 path.string(), damaged->offset, damaged->reason, scope.out.string())};
+    return Error{
+        ErrorKind::corrupt,
+        fmt::format("{}: damaged at byte {}: {}; reshard repair {} repeats the work of the broken record and resumes",
+                    path.string(), damaged->offset, damaged->reason, scope.out.string())};
   }
   if (const auto* foreign = std::get_if<JournalForeign>(&load)) {
     return Error{
@@ -151,6 +162,31 @@ Result<std::optional<JournalHead>> unfinished_work(const Path& out, format::File
     if (auto head = journal_head(*text)) return head;
   }
   return std::optional<JournalHead>();
+}
+
+Result<std::vector<LoadedPart>> load_parts(const RepackOutlook& outlook, const format::Repository& repository,
+                                           const Path& out, format::FileSystem& files) {
+  const Path folder = work_mark(out, WorkKind::parts);
+  std::vector<LoadedPart> parts;
+  TRY_ASSIGN(const auto there, files.stat(folder));
+  if (!there) return parts;
+  TRY_ASSIGN(const std::vector<std::string> names, files.list(folder));
+  for (const std::string& name : names) {
+    const auto part = part_of_folder(name);
+    if (!part) return Error{ErrorKind::conflict, (folder / name).string() + ": is no part of a repack; remove it"};
+    const RunScope scope = part_scope(outlook.plan, out, *part);
+    TRY_ASSIGN(JournalLoaded loaded, load_journal(scope, run_identity(outlook, repository, part), outlook.plan, files));
+    // A folder without a journal has just been begun, or was left when it was.
+    if (loaded.valid_bytes != 0) parts.push_back({*part, std::move(loaded.state), scope.shards.size()});
+  }
+  std::ranges::sort(parts, {}, [](const LoadedPart& loaded) { return loaded.part.number; });
+  for (const LoadedPart& loaded : parts) {
+    if (loaded.part.count == parts.front().part.count) continue;
+    return Error{ErrorKind::conflict,
+                 fmt::format("{}: holds parts {} and {}; all must be of one count: remove {} to split the work again",
+                             folder.string(), to_string(parts.front().part), to_string(loaded.part), out.string())};
+  }
+  return parts;
 }
 
 }  // namespace dspack::reshard

@@ -1,9 +1,10 @@
 // What an output folder says of a run: whether its work is complete, and how far unfinished work has come.
-// Threads: functions without state. Errors: conflict (of another plan, source, version or commit), corrupt (a damaged
-// journal, a manifest that does not read), io.
+// Threads: functions without state. Errors: conflict (of another plan, source, version, commit or part), corrupt (a
+// damaged journal, a manifest that does not read), io.
 #pragma once
 
 #include <optional>
+#include <vector>
 
 #include "reshard/run/journal.h"
 #include "reshard/run/part.h"
@@ -35,5 +36,19 @@ namespace dspack::reshard {
 
 /// How the unfinished work in `out` was begun, whole or in parts. nullopt: there is none, or no journal that reads.
 [[nodiscard]] Result<std::optional<JournalHead>> unfinished_work(const format::Path& out, format::FileSystem& files);
+
+/// What the journal of a part says.
+struct LoadedPart {
+  Part part;
+  JournalState state;
+  uint64_t shards = 0;  // that it has to read
+  [[nodiscard]] bool is_done() const { return state.shards.size() == shards; }
+};
+
+/// The parts that have been begun in `out`, by number. Errors: conflict: they are not parts of this run, or of
+/// different counts.
+[[nodiscard]] Result<std::vector<LoadedPart>> load_parts(const RepackOutlook& outlook,
+                                                         const format::Repository& repository, const format::Path& out,
+                                                         format::FileSystem& files);
 
 }  // namespace dspack::reshard

@@ -134,7 +134,7 @@ Result<void> Scatter::take(std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
     TRY(end_tensors());
     if (next_ == copies_.size()) {
-      if (whole_) return Error{ErrorKind::corrupt, "the shard has bytes behind its last tensor"};
+      if (whole_) return Error{ErrorKind::corrupt, "the shard has bytes after its last tensor"};
       return {};  // read along with what is wanted
     }
     const Copy& copy = copies_[next_];
@@ -178,6 +178,7 @@ size_t Scatter::group_end() const {
 Result<void> Scatter::begin_tensors(uint64_t done) {
   const size_t end = group_end();
   if (whole_ && converts(copies_, next_, end)) hash_before_ = shard_hash_.state();
+  std::optional<std::vector<std::byte>> scales;  // of the tensor, read once for all that is made of it
   const bool alone = whole_ && end == next_ + 1 && copies_[next_].conversion == Conversion::none;
   for (size_t i = next_; i < end; ++i) {
     const Copy& copy = copies_[i];
@@ -192,11 +193,13 @@ Result<void> Scatter::begin_tensors(uint64_t done) {
       outlets_.back()->convert(make_converter(copy.conversion, tensor, {}));
       continue;
     }
-    TRY_ASSIGN(const std::vector<std::byte> scales, read_(*copy.scales));
+    if (!scales) {
+      TRY_ASSIGN(scales, read_(*copy.scales));
+    }
     format::Sha256 hash;
-    hash.update(scales);
+    hash.update(*scales);
     const Dtype dtype = source_.tensors()[*copy.scales].dtype;
-    outlets_.back()->convert(make_converter(copy.conversion, tensor, scale_values(dtype, scales)), hash.finish());
+    outlets_.back()->convert(make_converter(copy.conversion, tensor, scale_values(dtype, *scales)), hash.finish());
   }
   return {};
 }

@@ -1,21 +1,63 @@
 #include "reshard/run/seal.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <set>
 
 #include <fmt/format.h>
 
 #include "dspack_version.h"
+#include "format/index.h"
+#include "format/kept_headers.h"
 #include "reshard/run/changed_config.h"
-#include "reshard/run/other_loaders.h"
-#include "reshard/run/rounding_errors.h"
+#include "reshard/run/model_card.h"
 
 namespace dspack::reshard {
 namespace {
 
 using format::Manifest;
 using format::PackedFile;
+
+double relative_rms(const kernels::Loss& loss) {
+  if (loss.squared_error == 0) return 0;
+  if (loss.squared_value == 0) return 1;
+  return std::sqrt(loss.squared_error / loss.squared_value);
+}
+
+struct RoleLoss {
+  uint64_t tensors = 0;
+  kernels::Loss all;
+  double worst = -1;
+  std::string worst_name;
+};
+
+/// What transforms have cost in accuracy:
+/// {"attention":{"tensors":N,"relative_rms":X,"worst":{"name":"...","relative_rms":Y}},...} over the tensors that a
+/// conversion has rounded: sqrt(sum of squared errors / sum of squared values). null: none was.
+format::Json rounding_errors(const Plan& plan, const std::vector<FileDigests>& digests) {
+  std::map<format::Role, RoleLoss> roles;
+  for (size_t file = 0; file < digests.size(); ++file) {
+    for (size_t slot = 0; slot < digests[file].tensors.size(); ++slot) {
+      const auto& loss = digests[file].tensors[slot].loss;
+      if (!loss) continue;
+      const format::TensorEntry& tensor = plan.result.tensors()[plan.files[file].tensors[slot]];
+      RoleLoss& role = roles[tensor.place.role];
+      ++role.tensors;
+      role.all += *loss;
+      if (relative_rms(*loss) <= role.worst) continue;
+      role.worst = relative_rms(*loss);
+      role.worst_name = tensor.name;
+    }
+  }
+  format::Json json;
+  for (const auto& [role, loss] : roles) {
+    json[std::string(to_string(role))] = {{"tensors", loss.tensors},
+                                          {"relative_rms", relative_rms(loss.all)},
+                                          {"worst", {{"name", loss.worst_name}, {"relative_rms", loss.worst}}}};
+  }
+  return json;
+}
 
 format::Origin origin_of(const format::Repository& repository) {
   // The same files give the same packed repository wherever they lay: a folder's path or address is not recorded.
@@ -152,11 +194,12 @@ Result<void> seal_repository(const SealInput& input, DurableFolders& folders, fo
     TRY_ASSIGN(format::CompanionFile file, copy_companion(companion, input.repository, out, files, folders, stop));
     manifest.companions.push_back(std::move(file));
   }
-  TRY_ASSIGN(const std::string headers, kept_headers(outlook.source));
+  TRY_ASSIGN(const std::string headers, format::kept_headers(outlook.source));
   TRY_ASSIGN(const auto source_card, read_source_card(out, files));
   std::vector<std::pair<std::string, std::string>> written{
       {format::kHeadersPath, headers}, {"README.md", model_card(manifest, outlook.plan.recipe, source_card)}};
-  if (!unreadable_reason(manifest)) written.emplace_back(format::kIndexPath, packed_index(outlook.plan));
+  if (!unreadable_reason(manifest))
+    written.emplace_back(format::kIndexPath, packed_index(outlook.plan.files, outlook.plan.result));
   if (outlook.changed_config) written.emplace_back(kConfigPath, *outlook.changed_config);
   for (const auto& [path, text] : written) {
     TRY_ASSIGN(format::CompanionFile file, write_companion(path, text, out, files, folders));

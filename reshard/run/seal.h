@@ -2,6 +2,8 @@
 // Threads: called once, after every planned file is there.
 #pragma once
 
+#include <vector>
+
 #include "reshard/run/repack.h"
 
 namespace dspack::reshard {

@@ -3,10 +3,11 @@
 // byte for byte. Killed at any instant, the same call goes on. Also completes a run of one process of which all shards
 // are read. Threads: one call per folder; parts must have ended (conflict). Memory: staging buffers (2 MiB). Disk: a
 // file in several parts is begun with the largest of its pieces; the others are there twice until the end. Errors:
-// conflict (a part is missing, unfinished or running), corrupt (what a part has left does not read as it was written),
-// budget, io; those of repack.
+// conflict (a part is missing, unfinished or running, a file that it has made is gone), corrupt (what a part has left
+// does not read as it was written), budget, io; those of repack.
 #pragma once
 
+#include "format/progress.h"
 #include "reshard/run/repack.h"
 
 namespace dspack::reshard {

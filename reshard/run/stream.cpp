@@ -6,8 +6,8 @@
 #include <fmt/format.h>
 
 #include "format/base/parallel.h"
-#include "format/base/size_text.h"
-#include "format/http/parallel_ranges.h"
+#include "format/base/size.h"
+#include "format/http/connections.h"
 #include "reshard/run/scatter.h"
 
 namespace dspack::reshard {

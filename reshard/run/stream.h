@@ -1,6 +1,6 @@
 // Executes a plan: of every source shard that is not yet done what is wanted is read once, front to back, several at a
 // time; its bytes are scattered into the partial files and digested on the way. Shards are begun from the last to the
-// first, and wait for their turn in files that several feed (turns.h); who waits holds no connection. Over a network a
+// first, and wait for their turn in files that several feed (Turns); who waits holds no connection. Over a network a
 // few shards are begun with, more as long as more connections bring more (ConnectionGrowth), up to
 // `jobs`; where fewer shards are being read than connections pay for, the others fetch ranges of those. How far a shard
 // has come is recorded again and again, also when the run is stopped. Threads: called once.

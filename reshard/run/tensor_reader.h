@@ -1,17 +1,20 @@
-// Tensors of a checkpoint, read one after another.
-// Threads: a reader belongs to one thread at a time. Lifetime: borrows repository and catalogue. Memory: one file open,
-// and what its stream holds (about 1 MiB).
+// Tensors of a checkpoint that are read: one after another, and for their digests, those of a file front to back.
+// Threads: a reader belongs to one thread at a time; TensorDigester::run may be called for several files at once.
+// Lifetime: borrows repository and catalogue. Memory: one file open, and what its stream holds (about 1 MiB).
 // Errors: as the repository; corrupt if a file is not the one that was catalogued. They name the file.
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "format/checkpoint.h"
+#include "format/progress.h"
 #include "format/source/repository.h"
 
 namespace dspack::reshard {
 
+/// Reads tensors one after another.
 class TensorReader {
  public:
   TensorReader(format::Repository& repository, const format::Checkpoint& catalogue)
@@ -34,5 +37,36 @@ class TensorReader {
   std::unique_ptr<format::ByteSource> open_;
   uint32_t open_file_ = 0;  // which one `open_` is
 };
+
+/// Digests of chosen tensors: those that are known, and those that are read for it.
+class TensorDigester {
+ public:
+  TensorDigester(format::Repository& repository, const format::Checkpoint& catalogue);
+
+  /// Asks for a tensor's digest (index of the catalogue). Before the first run().
+  void want(uint32_t tensor);
+  /// Files that hold wanted tensors of unknown digest: how many jobs there are.
+  [[nodiscard]] uint64_t files() const { return by_file_.size(); }
+  /// Bytes that all jobs will read.
+  [[nodiscard]] uint64_t bytes() const { return bytes_; }
+  /// Reads what is wanted of the n-th such file, front to back, adjacent tensors in one range.
+  [[nodiscard]] Result<void> run(uint64_t number, format::Progress& progress, const std::stop_token& stop);
+  /// Once all jobs are done: the digest of a tensor that was wanted.
+  [[nodiscard]] const format::Digest& digest(uint32_t tensor) const { return digests_[tensor].value(); }
+
+ private:
+  format::Repository& repository_;
+  const format::Checkpoint& catalogue_;
+  std::vector<std::optional<format::Digest>> digests_;  // per tensor; each job writes those of its own file only
+  std::vector<std::vector<uint32_t>> by_file_;          // wanted tensors of one file each
+  std::vector<int64_t> group_of_file_;                  // index into by_file_, or -1
+  uint64_t bytes_ = 0;
+};
+
+/// The digest of a range of a file, and of a whole one.
+[[nodiscard]] Result<format::Digest> digest_of_range(format::ByteSource& file, ByteRange range,
+                                                     const std::stop_token& stop);
+[[nodiscard]] Result<format::Digest> digest_of_file(const format::Path& path, format::FileSystem& files,
+                                                    const std::stop_token& stop);
 
 }  // namespace dspack::reshard

@@ -11,7 +11,7 @@
 #include "format/base/parallel.h"
 #include "format/json.h"
 #include "reshard/run/companions.h"
-#include "reshard/run/tensor_digests.h"
+#include "reshard/run/tensor_reader.h"
 
 namespace dspack::reshard {
 namespace {

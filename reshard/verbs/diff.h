@@ -1,7 +1,7 @@
-// `reshard diff A B`: two checkpoints, packed or ordinary, wherever they lie, compared tensor by tensor and companion
-// by companion. A packed repository's digests are taken as its manifest states them (`verify` is what checks them); of
-// an ordinary checkpoint those tensors are read whose bytes decide. Threads: one call; `jobs` files at a time. Memory:
-// jobs x about 1 MiB, and a digest a tensor. Errors: as the repositories; differences are not errors.
+// `reshard diff A B`: two checkpoints, packed or ordinary, local or remote, compared tensor by tensor and companion by
+// companion. A packed repository's digests are trusted as its manifest states them (`verify` checks them); of an
+// ordinary checkpoint only tensors whose bytes decide are read. Threads: one call; `jobs` files at a time. Memory: jobs
+// x about 1 MiB, and a digest a tensor. Errors: as the repositories; differences are not errors.
 #pragma once
 
 #include <string>

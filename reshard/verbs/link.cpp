@@ -4,11 +4,11 @@
 
 #include <fmt/format.h>
 
-#include "format/document_bounds.h"
-#include "format/durable_folders.h"
+#include "format/file_system.h"
+#include "format/index.h"
 #include "format/json.h"
 #include "reshard/run/companions.h"
-#include "reshard/run/other_loaders.h"
+#include "reshard/run/model_card.h"
 
 namespace dspack::reshard {
 namespace {
@@ -55,7 +55,7 @@ class Planner {
     format::Json map = format::Json::object();
     for (const format::TensorEntry& tensor : packed.tensors())
       map[tensor.name] = flat_name(packed.files()[tensor.file].path);
-    plan_.index = hub_index(packed.payload_bytes(), std::move(map));
+    plan_.index = format::hub_index(packed.payload_bytes(), std::move(map));
     return {};
   }
 
@@ -75,7 +75,7 @@ class Planner {
   void add_warnings(const Manifest& manifest) {
     if (manifest.layer_map) {
       plan_.warnings.push_back(
-          fmt::format("the repository has a layer map ({}), which other programs pass by: they run "
+          fmt::format("the repository has a layer map ({}), which other programs ignore: they run "
                       "each layer of the model once",
                       format::to_string(*manifest.layer_map)));
     }

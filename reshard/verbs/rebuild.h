@@ -1,7 +1,8 @@
-// Safetensors files that are put together again from the tensors of a packed repository: its source shards, byte for
-// byte, or others.
-// Threads: ShardImage is a plain value; rebuild() may run for several images at once, each with its own reader.
-// Lifetime: images refer to the catalogue by index; keep both together.
+// Safetensors files that are put together from the tensors of a packed repository: its source shards again, byte for
+// byte, or ordinary Hugging Face shards of a size.
+// Threads: ShardImage is a plain value; rebuild() may run for several images at once, each with its own reader; the
+// plan of shards is a pure function, which catalogue and size alone decide. Lifetime: images refer to the catalogue by
+// index; keep both together.
 // Errors: invalid, corrupt (kept headers that do not fit the manifest), and as the repository.
 #pragma once
 
@@ -54,5 +55,19 @@ struct RebuiltShard {
 [[nodiscard]] Result<RebuiltShard> rebuild(const ShardImage& image, const format::Checkpoint& catalogue,
                                            TensorReader& reader, const format::ByteSink& sink,
                                            format::Progress& progress, const std::stop_token& stop);
+
+/// Catalogue indices in natural order: token embedding; layers ascending, in each what every token needs and then its
+/// experts ascending; final norm and head; all others. By name where that leaves a choice.
+[[nodiscard]] std::vector<uint32_t> natural_order(const format::Checkpoint& catalogue);
+
+/// Shards of at most `shard_bytes` of tensors each (a larger tensor gets one of its own), filled in natural order:
+/// model-00001-of-000NN.safetensors, or one model.safetensors. Within a shard larger elements come first, as the
+/// official writer has it, so that every tensor is aligned to its element.
+/// Tensors that were packed in slices become whole again; they stand where the first of their slices would.
+[[nodiscard]] std::vector<ShardImage> plan_shards(const format::Checkpoint& catalogue, uint64_t shard_bytes,
+                                                  const std::vector<WholeTensor>& whole = {});
+
+/// The index of such shards, whose tensors have `payload_bytes` in all; of more than one.
+[[nodiscard]] std::string shard_index(const std::vector<ShardImage>& shards, uint64_t payload_bytes);
 
 }  // namespace dspack::reshard

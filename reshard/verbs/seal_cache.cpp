@@ -7,10 +7,11 @@
 #include "dspack_version.h"
 #include "format/base/parallel.h"
 #include "format/cache/cached_repository.h"
-#include "format/document_bounds.h"
+#include "format/index.h"
+#include "format/json.h"
 #include "format/source/local_repository.h"
 #include "format/tensor_pass.h"
-#include "reshard/run/other_loaders.h"
+#include "reshard/run/model_card.h"
 #include "reshard/run/seal.h"
 #include "reshard/verbs/rebuild.h"
 
@@ -72,10 +73,10 @@ Result<FileDigests> digest_file(const Job& job, uint32_t number, const std::stop
     TensorDigests result{.whole = sums.tensors[slot].whole, .row_blocks = std::move(sums.tensors[slot].row_blocks)};
     const auto wanted = tensor.digest ? tensor.digest : job.cache.recorded(planned.tensors[slot]);
     if (wanted && *wanted != result.whole) {
-      return Error{ErrorKind::corrupt,
-                   fmt::format("{}: tensor \"{}\" does not read as it was fetched; remove the file, "
-                               "and let dsrun fetch it again",
-                               job.cache.path_of(number).string(), tensor.name)};
+      return Error{
+          ErrorKind::corrupt,
+          fmt::format("{}: tensor \"{}\" differs from what was fetched; remove the file, and let dsrun fetch it again",
+                      job.cache.path_of(number).string(), tensor.name)};
     }
     digests.tensors.push_back(std::move(result));
   }
@@ -206,15 +207,10 @@ Result<format::Manifest> regrouped(const Job& job, const std::vector<FileDigests
     TRY(copy_packed_companion(job, file, folders));
     companions.push_back(file);
   }
-  format::Json map = format::Json::object();
-  for (const PlannedFile& file : job.cache.planned()) {
-    for (const uint32_t tensor : file.tensors)
-      map[job.catalogue.tensors()[tensor].name] = file.path;
-  }
   TRY_ASSIGN(const auto source_card, read_source_card(job.folder.root(), job.folder.files()));
   std::vector<std::pair<std::string, std::string>> written{{"README.md", model_card(manifest, recipe, source_card)}};
   if (!unreadable_reason(manifest))
-    written.emplace_back(format::kIndexPath, hub_index(job.catalogue.payload_bytes(), std::move(map)));
+    written.emplace_back(format::kIndexPath, packed_index(job.cache.planned(), job.catalogue));
   for (const auto& [path, text] : written) {
     TRY_ASSIGN(format::CompanionFile file, write_companion(path, text, job.folder.root(), job.folder.files(), folders));
     companions.push_back(std::move(file));

@@ -1,8 +1,7 @@
-// `reshard seal DIR`: makes a packed repository of the folder in which `dsrun` has kept what it fetched, once nothing
-// is missing there. The result is what repacking the origin by expert makes: if the origin is packed by expert already,
-// its very manifest. Threads: one call; `jobs` files at a time. Memory: a few MiB a job. Errors: not_found (no cache),
-// conflict (in use), corrupt (what is kept does not read as it was), network (small files of the origin that dsrun did
-// not need), io.
+// `reshard seal DIR`: turns a complete cache folder of `dsrun` into a packed repository. The result equals the origin
+// repacked by expert; if the origin is already packed by expert, the manifest is identical. Threads: one call; `jobs`
+// files at a time. Memory: a few MiB a job. Errors: not_found (no cache), conflict (in use), corrupt (what is kept does
+// not read as it was), network (small files of the origin that dsrun did not need), io.
 #pragma once
 
 #include <string>

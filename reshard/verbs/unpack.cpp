@@ -7,8 +7,9 @@
 
 #include "format/base/parallel.h"
 #include "format/index.h"
+#include "format/kept_headers.h"
 #include "reshard/run/output_folder.h"
-#include "reshard/verbs/shard_plan.h"
+#include "reshard/verbs/rebuild.h"
 
 namespace dspack::reshard {
 namespace {

@@ -1,6 +1,6 @@
-// `reshard unpack DIR --out OUT`: ordinary shards from a packed repository. With `exact` the very shards that it was
-// made from, byte for byte, each with its recorded SHA-256 before it gets its final name; otherwise new ones of a given
-// size. Killed at any instant, the same call goes on: finished shards stay, others start again.
+// `reshard unpack DIR --out OUT`: ordinary shards from a packed repository. With `exact` the shards that it was made
+// from, byte for byte, each with its recorded SHA-256 before it gets its final name; otherwise new ones of a given
+// size. After a kill at any instant the same call resumes: finished shards stay, others start again.
 // Threads: one call per output folder at a time; a second one is refused (conflict). Memory: jobs x about 1 MiB.
 // Errors: as reading and writing; corrupt (a tensor or shard that differs from its digest, named), conflict (something
 // else is in the output folder), budget (too little disk).

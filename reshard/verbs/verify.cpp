@@ -7,7 +7,6 @@
 #include "format/base/parallel.h"
 #include "format/compressed/expanding_repository.h"
 #include "format/tensor_pass.h"
-#include "reshard/verbs/findings.h"
 
 namespace dspack::reshard {
 namespace {

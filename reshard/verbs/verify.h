@@ -1,8 +1,11 @@
-// `reshard verify DIR [--source SOURCE]`: reads a packed repository again and compares every digest; with a source,
-// every tensor and every other file byte for byte as well. Threads: one call; reads `jobs` files at a time. Errors:
-// what keeps it from reading at all (no manifest, network); differences are findings, not errors.
+// `reshard verify DIR`: reads a packed repository again and compares every digest. And what any verification finds:
+// lines for people, gathered by many threads. The comparison with a source is in verify_source.h.
+// Threads: one call; reads `jobs` files at a time. Errors: what keeps it from reading at all (no manifest, network);
+// differences are findings, not errors.
 #pragma once
 
+#include <algorithm>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -11,6 +14,29 @@
 #include "format/source/repository.h"
 
 namespace dspack::reshard {
+
+/// Findings of many threads. Threads: thread-safe.
+class Findings {
+ public:
+  void add(std::string line) {
+    const std::lock_guard lock(mutex_);
+    lines_.push_back(std::move(line));
+  }
+  /// All lines, sorted; the object is empty afterwards.
+  [[nodiscard]] std::vector<std::string> sorted() {
+    std::sort(lines_.begin(), lines_.end());
+    return std::move(lines_);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::string> lines_;  // guarded by mutex_
+};
+
+/// What is read from a damaged file is a finding; what stops all reading (the network, Ctrl-C) is an error.
+[[nodiscard]] inline bool is_finding(const Error& error) {
+  return error.kind == ErrorKind::not_found || error.kind == ErrorKind::corrupt || error.kind == ErrorKind::io;
+}
 
 struct VerifyReport {
   uint64_t files = 0;
@@ -24,13 +50,5 @@ struct VerifyReport {
 [[nodiscard]] Result<VerifyReport> verify_digests(format::Repository& packed, const format::Checkpoint& catalogue,
                                                   unsigned jobs, format::Progress& progress,
                                                   const std::stop_token& stop);
-
-/// Every tensor of the source is in the packed repository with the same dtype, shape and bytes, and no other is; so are
-/// its files without weights, but for the index, which says where tensors lie and not what they are.
-[[nodiscard]] Result<VerifyReport> verify_against_source(format::Repository& packed,
-                                                         const format::Checkpoint& catalogue,
-                                                         format::Repository& source_repository,
-                                                         const format::Checkpoint& source, unsigned jobs,
-                                                         format::Progress& progress, const std::stop_token& stop);
 
 }  // namespace dspack::reshard

@@ -6,11 +6,11 @@
 #include <set>
 #include <utility>
 
-#include "format/base/checked.h"
+#include "format/base/size.h"
 #include "kernels/cpu/cpu_device.h"
-#include "runtime/budget/trial_expert.h"
+#include "runtime/budget/link_trial.h"
+#include "runtime/config/config.h"
 #include "runtime/experts/executor.h"
-#include "runtime/model/names.h"
 
 namespace dspack::runtime {
 
@@ -81,15 +81,14 @@ class Trial {
 
   Result<ComputeTimes> run_experts() {
     const std::vector<LayerId> layers = layers_of(true);
-    TRY_ASSIGN(
-        const TrialExpert like,
-        find_trial_expert(
-            context_.files.checkpoint(),
-            {.shape = {.hidden = config_.hidden, .expert_inner = config_.expert_inner, .fp8_block = config_.fp8_block},
-             .experts = config_.experts,
-             .layers = {layers.begin(), layers.end()}}));
+    TRY_ASSIGN(const TrialExpert like,
+               find_trial_expert(context_.access.catalogue(), {.shape = {.hidden = config_.hidden,
+                                                                         .expert_inner = config_.expert_inner,
+                                                                         .quantization = config_.quantization},
+                                                               .experts = config_.experts,
+                                                               .layers = {layers.begin(), layers.end()}}));
     const uint64_t in_a_pass = std::min<uint64_t>(layers.size() * uint64_t{config_.top_k} * pass_.rows,
-                                                  context_.files.checkpoint().experts().size());
+                                                  context_.access.catalogue().experts().size());
     return time_table(like, in_a_pass);
   }
 
@@ -248,8 +247,8 @@ class Trial {
 
   // A part of the head's rows, where all of them are much memory.
   Result<double> time_head() {
-    TRY_ASSIGN(const StoredMatrix head, find_matrix(context_.files.checkpoint(), config_.head_name(), config_.vocab,
-                                                    config_.hidden, context_.fp8_block));
+    TRY_ASSIGN(const StoredMatrix head, find_matrix(context_.access.catalogue(), config_.head_name(), config_.vocab,
+                                                    config_.hidden, context_.quantization));
     kernels::Weight weight{head.form};
     const uint64_t row_bytes = kernels::code_bytes(weight.coding, config_.hidden);
     weight.out = static_cast<uint32_t>(copies_of(context_.device, row_bytes, config_.vocab));

@@ -1,7 +1,6 @@
-// How long this machine takes for a model's operations: one layer of each kind, with weights of the right shapes and
-// types that hold zeros. Nothing of the weights is read.
-// On a device whose memory the host cannot address a layer's experts are one operation, whose table has a few of them
-// over and over.
+// Measures how long this machine takes for a model's operations: one layer of each kind, with zeros in place of
+// weights, in the right shapes and types. No weights are read. On a device whose memory the host cannot address a
+// layer's experts are one operation, whose table repeats a few of them.
 // Threads: single-thread. Lifetime: borrows what the LoadContext borrows for the call. Errors: those of finding
 // weights, budget (no memory for the trial), cancelled.
 #pragma once

@@ -1,11 +1,10 @@
-// The plan of both memories, where a GPU computes.
+#include "runtime/budget/gpu_memory_plan.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
 
-#include "format/base/checked.h"
-#include "format/base/size_text.h"
-#include "runtime/budget/memory_plan.h"
+#include "format/base/size.h"
 
 namespace dspack::runtime {
 

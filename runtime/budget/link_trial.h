@@ -1,5 +1,5 @@
-// How fast experts come from the host's memory into a device's: a few are copied as a run copies them, on a queue of
-// their own, from memory that is pinned for the device. What they hold is zeros; nothing of the weights is read.
+// Measures how fast experts are copied from the host's memory into a device's: a few are copied as in a run, on a queue
+// of their own, from pinned memory. They hold zeros; no weights are read.
 // Threads: single-thread. Lifetime: borrows its arguments for the call. Errors: not_found (no expert); those of finding
 // weights; budget (no memory for two experts in either place); cancelled.
 #pragma once
@@ -7,6 +7,17 @@
 #include "runtime/experts/expert_layout.h"
 
 namespace dspack::runtime {
+
+/// An expert that stands for the others of a model where something is timed.
+struct TrialExpert {
+  ExpertKey key;
+  SlotPlan slot;        // in the host's memory
+  ExpertLayout layout;  // in a device's
+};
+
+/// The first of the first layer that has one. A pure function. Errors: not_found (the checkpoint holds none of these
+/// layers); those of finding weights; unsupported (lay_out_experts).
+[[nodiscard]] Result<TrialExpert> find_trial_expert(const format::Checkpoint& checkpoint, const DeviceExperts& experts);
 
 struct LinkTimes {
   double one = 0;      // seconds for one expert alone

@@ -5,7 +5,7 @@
 #include <charconv>
 #include <cmath>
 
-#include "format/base/size_text.h"
+#include "format/base/size.h"
 
 namespace dspack::runtime {
 

@@ -1,4 +1,4 @@
-// What a user may say about memory: bytes or a share of it, experts or a share of them.
+// Memory limits as the user gives them: bytes or a share of memory, a number or a share of experts.
 // Threads: plain values and pure functions. Errors: invalid, with what is allowed.
 #pragma once
 

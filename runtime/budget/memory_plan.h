@@ -24,6 +24,7 @@
 
 #include "format/base/ids.h"
 #include "format/base/result.h"
+#include "format/json.h"
 #include "runtime/budget/memory_options.h"
 #include "runtime/budget/vram_plan.h"
 #include "runtime/experts/slot_layouts.h"
@@ -100,20 +101,15 @@ struct MemoryPlan {
 [[nodiscard]] uint64_t least_slots(uint32_t top_k);
 
 [[nodiscard]] Result<MemoryPlan> make_memory_plan(const MemoryNeeds& needs, const MemoryLimits& limits);
-/// What a user says of a GPU's experts.
-struct GpuExperts {
-  std::optional<Amount> vram;  // in its memory; unset: all if they fit, else as many as do
-  bool as_they_come = false;   // not all are to be read before the first token, though they may fit
-};
-/// For a model that a GPU computes: all of it lies there, or all but experts that its memory does not hold. Errors:
-/// also a GPU without room for the rest of the model.
-[[nodiscard]] Result<MemoryPlan> make_gpu_memory_plan(const MemoryNeeds& needs, const MemoryLimits& limits,
-                                                      const VramLimits& vram, const GpuExperts& experts = {});
 
 /// What the user should know of a plan that is tight: nothing, or a line. `policy`: the name of the one in use.
 [[nodiscard]] std::string memory_note(const MemoryPlan& plan, std::string_view policy);
 
 /// The limit that holds without --ram: what is available now, less a reserve for others.
 [[nodiscard]] uint64_t default_limit(uint64_t physical_bytes, uint64_t available_bytes, uint64_t resident_bytes);
+
+/// Bytes of every part, slots, streamed layers and the length of a chunk. "limit": null where there is none. "vram":
+/// only where a GPU holds the model.
+[[nodiscard]] format::Json to_json(const MemoryPlan& plan);
 
 }  // namespace dspack::runtime

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <map>
 
-#include "format/base/checked.h"
+#include "format/base/size.h"
 #include "format/compressed/expanding_repository.h"
 #include "runtime/experts/routed_experts.h"
 #include "runtime/model/mtp.h"
@@ -65,7 +65,7 @@ kernels::WorkspaceShape workspace_shape(const ModelConfig& config, const ModelOp
 }
 
 Result<MemoryNeeds> find_needs(const LoadContext& context, const ModelConfig& config, const NeedsOptions& options) {
-  const format::Checkpoint& checkpoint = context.files.checkpoint();
+  const format::Checkpoint& checkpoint = context.access.catalogue();
   MemoryNeeds needs;
   std::map<LayerId, uint32_t> uses;
   for (const LayerId layer : options.model.layer_map)
@@ -87,7 +87,7 @@ Result<MemoryNeeds> find_needs(const LoadContext& context, const ModelConfig& co
   needs.kv_bytes = *kv;
   if (needs.experts_per_token > 0) {
     const ExpertShape shape{
-        .hidden = config.hidden, .expert_inner = config.expert_inner, .fp8_block = config.fp8_block};
+        .hidden = config.hidden, .expert_inner = config.expert_inner, .quantization = config.quantization};
     TRY_ASSIGN(needs.layouts, slot_layouts(checkpoint, shape, options.expert_layers));
     if (!context.device.is_host()) {
       TRY(add_device_experts(checkpoint, {.shape = shape, .experts = config.experts, .layers = options.expert_layers},

@@ -1,4 +1,4 @@
-// What a checkpoint's model needs in memory, from its catalogue: nothing of its weights is read.
+// What a checkpoint's model needs in memory, from its catalogue: no weights are read.
 // Threads: single-thread. Lifetime: borrows what the LoadContext borrows for the call; the result's function copies
 // what it needs, but borrows the device. Errors: those of finding weights (linear.h); budget (a KV cache beyond 2^64
 // bytes).

@@ -42,13 +42,13 @@ class Arrivals {
 
 class ReadTrial {
  public:
-  ReadTrial(kernels::Device& device, WeightStorage& storage, const ExpertShape& shape)
-      : device_(device), storage_(storage), shape_(shape), pool_(storage.depth()) {}
+  ReadTrial(kernels::Device& device, Tier& tier, const ExpertShape& shape)
+      : device_(device), tier_(tier), shape_(shape), pool_(tier.depth()) {}
 
   Result<double> seconds_for(std::span<const ExpertKey> keys) {
     std::vector<SlotPlan> plans;
     for (size_t i = 0; i < keys.size(); ++i) {
-      TRY_ASSIGN(SlotPlan plan, plan_slot(storage_.checkpoint(), keys[i], shape_));
+      TRY_ASSIGN(SlotPlan plan, plan_slot(tier_.checkpoint(), keys[i], shape_));
       if (slots_.size() <= i) slots_.emplace_back();
       if (slots_[i] == nullptr || slots_[i]->size_bytes() < plan.slot_bytes) {
         TRY_ASSIGN(slots_[i], device_.allocate(plan.slot_bytes));
@@ -59,11 +59,11 @@ class ReadTrial {
     Arrivals arrivals;
     const auto start = Clock::now();
     for (size_t i = 0; i < keys.size(); ++i) {
-      start_load(storage_, pool_,
+      start_load(tier_, pool_,
                  {.key = keys[i],
                   .plan = &plans[i],
                   .slot = kernels::host_bytes(*slots_[i]),
-                  .verify = storage_.must_verify(keys[i]),
+                  .verify = tier_.must_verify(keys[i]),
                   .done = [&arrivals](const LoadOutcome& outcome) { arrivals.add(outcome.result); }});
     }
     TRY(arrivals.wait(keys.size()));
@@ -72,7 +72,7 @@ class ReadTrial {
 
  private:
   kernels::Device& device_;
-  WeightStorage& storage_;
+  Tier& tier_;
   ExpertShape shape_;
   std::vector<std::unique_ptr<kernels::Buffer>> slots_;
   TransferPool pool_;  // last: its threads use the slots
@@ -92,26 +92,25 @@ double ReadTimes::rate() const {
   return each > 0 ? static_cast<double>(expert_bytes) / each : 0;
 }
 
-Result<ReadTimes> time_reads(kernels::Device& device, WeightStorage& storage, const ExpertShape& shape,
+Result<ReadTimes> time_reads(kernels::Device& device, Tier& tier, const ExpertShape& shape,
                              std::span<const LayerId> layers, uint32_t count, double seconds,
                              const std::stop_token& stop) {
   const std::set<LayerId> wanted(layers.begin(), layers.end());
   std::vector<ExpertKey> keys;
-  for (const auto& [key, tensors] : storage.checkpoint().experts()) {
+  for (const auto& [key, tensors] : tier.checkpoint().experts()) {
     if (wanted.contains(key.layer)) keys.push_back(key);
   }
   if (keys.empty()) return Error{ErrorKind::not_found, "the checkpoint holds no routed expert"};
   std::mt19937 random(std::random_device{}());  // others than the last time, which the system may still hold
   std::ranges::shuffle(keys, random);
-  TRY_ASSIGN(const SlotPlan plan, plan_slot(storage.checkpoint(), keys.front(), shape));
+  TRY_ASSIGN(const SlotPlan plan, plan_slot(tier.checkpoint(), keys.front(), shape));
   ReadTimes times;
   times.expert_bytes = plan.stored_bytes;
   // Where the two are mixed, a sample of them is timed, and the slower one is what it takes.
-  const bool is_far =
-      std::ranges::any_of(keys, [&](ExpertKey key) { return storage.tier_of(key) == StorageTier::network; });
-  times.tier = is_far ? StorageTier::network : StorageTier::disk;
+  const bool is_far = std::ranges::any_of(keys, [&](ExpertKey key) { return tier.medium_of(key) == Medium::network; });
+  times.medium = is_far ? Medium::network : Medium::disk;
   times.count = static_cast<uint32_t>(std::clamp<size_t>(keys.size() / 2, 1, count));
-  ReadTrial trial(device, storage, shape);
+  ReadTrial trial(device, tier, shape);
   std::vector<double> alone;
   std::vector<double> together;
   std::span<const ExpertKey> left = keys;

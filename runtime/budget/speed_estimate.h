@@ -1,6 +1,6 @@
-// How fast a plan will run, from what was measured of the machine. Layers come one after the other; each takes
-// attention, router, shared experts and what schedule.h says of its routed experts: those in place are computed while
-// misses are copied, or computed by the CPU, and what no memory has is read first. Averaged over where a token's
+// Predicts how fast a plan will run, from measurements of the machine. Layers run one after the other; each takes
+// attention, router, shared experts and the time of schedule.h for its routed experts: those in place are computed
+// while misses are copied, or computed by the CPU, and what no memory has is read first. Averaged over where a token's
 // experts are. Misses are shared between link and CPU so that a layer ends earliest, unless --dev miss says otherwise.
 // A run on the CPU is one whose link takes no time. Threads: pure functions on plain values. Errors: none.
 #pragma once

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <charconv>
 
-#include "format/base/checked.h"
+#include "format/base/size.h"
 #include "format/file_system.h"
 
 namespace dspack::runtime {

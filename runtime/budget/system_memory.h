@@ -1,5 +1,5 @@
-// How much memory there is, how much of it this process may still take, and how much it has taken.
-// Threads: thread-safe. Lifetime: plain values. Errors: not_found (a system that does not say).
+// The memory of the machine: how much exists, how much this process may still take, and how much it has taken.
+// Threads: thread-safe. Lifetime: plain values. Errors: not_found (a system without these figures).
 #pragma once
 
 #include <cstdint>

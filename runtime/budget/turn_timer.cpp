@@ -1,5 +1,5 @@
-#include "format/base/seconds.h"
 #include "runtime/budget/turn_timer.h"
+#include "format/base/seconds.h"
 
 #include <algorithm>
 #include <chrono>

@@ -1,4 +1,4 @@
-// How long an operation takes that a run does over and over: what remains of it where many follow each other.
+// Measures how long an operation that a run repeats takes when many follow each other.
 // Threads: single-thread. Lifetime: borrows the queue for the call. Errors: those of the turns; cancelled.
 #pragma once
 

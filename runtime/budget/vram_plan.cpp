@@ -4,8 +4,7 @@
 
 #include <algorithm>
 
-#include "format/base/checked.h"
-#include "format/base/size_text.h"
+#include "format/base/size.h"
 #include "runtime/budget/memory_plan.h"
 #include "runtime/experts/device_cache.h"
 
@@ -20,7 +19,7 @@ constexpr uint64_t kPieceBytes = 2ULL << 20;
 constexpr uint64_t kDriverBytes = 256ULL << 20;
 constexpr uint64_t kDriverShare = 32;
 // Activations may take this share of what is left for them and experts: as in memory_plan.cpp.
-constexpr uint64_t kActivationShare = 8;
+constexpr uint64_t kDeviceActivationShare = 8;
 
 // Allocations: one for each layer, one for the experts of each layer, and head, MTP module, caches, activations,
 // workspace.
@@ -103,7 +102,7 @@ class TieredPlanner {
     if (!plan_.limit_bytes) return;
     const uint64_t always = plan_.total_bytes() - plan_.activation_bytes;
     const uint64_t left = *plan_.limit_bytes - std::min(*plan_.limit_bytes, always);
-    while (plan_.max_rows > 1 && plan_.activation_bytes > left / kActivationShare)
+    while (plan_.max_rows > 1 && plan_.activation_bytes > left / kDeviceActivationShare)
       set_chunk((plan_.max_rows + 1) / 2);
   }
 

@@ -1,4 +1,4 @@
-// An answer: how far it goes, how it is printed while it comes, and what is said at its end.
+// An answer: its limits, how it is printed while it is generated, and the summary at its end.
 // Threads: call from the main thread.
 #pragma once
 
@@ -8,8 +8,8 @@
 
 #include "runtime/generate/loaded_model.h"
 #include "runtime/generate/session.h"
-#include "runtime/text/detokenizer.h"
 #include "runtime/text/stop_strings.h"
+#include "runtime/text/tokenizer.h"
 
 namespace dspack::runtime {
 

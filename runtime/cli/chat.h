@@ -3,7 +3,7 @@
 // could react to them.
 #pragma once
 
-#include "runtime/cli/run_verb.h"
+#include "runtime/cli/verbs.h"
 
 namespace dspack::runtime {
 

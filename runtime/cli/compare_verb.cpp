@@ -1,11 +1,10 @@
-#include "runtime/cli/compare_verb.h"
+#include "runtime/cli/verbs.h"
 
 #include <fmt/format.h>
 
 #include "format/cli/output.h"
 #include "runtime/cli/model_options.h"
 #include "runtime/cli/places.h"
-#include "runtime/cli/verbs.h"
 #include "runtime/validation/comparer.h"
 #include "runtime/validation/comparison_report.h"
 
@@ -19,15 +18,15 @@ Result<int> run_compare(const CompareOptions& options, format::Process& process)
   TRY_ASSIGN(const auto recorded, reference.input_ids());
   TRY_ASSIGN(std::vector<uint32_t> tokens, tokens_of(options.tokens, options.folder, options.load.remote, stop));
   if (tokens.empty() && !recorded) {
-    return Error{ErrorKind::invalid, fmt::format("{}: it does not say which tokens it is about (input_ids); give them "
-                                                 "with --tokens, or -p with --raw",
-                                                 options.reference)};
+    return Error{
+        ErrorKind::invalid,
+        fmt::format("{}: it has no input_ids; give the tokens with --tokens, or -p with --raw", options.reference)};
   }
   if (tokens.empty()) tokens = *recorded;
   if (recorded && tokens != *recorded) {
-    return Error{ErrorKind::invalid, fmt::format("{}: it is about other tokens than those of the command line; leave "
-                                                 "these out",
-                                                 options.reference)};
+    return Error{ErrorKind::invalid,
+                 fmt::format("{}: it was recorded for other tokens than those of the command line; leave these out",
+                             options.reference)};
   }
   TRY_ASSIGN(auto loaded, load_for(options.folder, options.load, tokens, stop));
   Comparer comparer(loaded->queue(), loaded->model().config(), reference, static_cast<uint32_t>(tokens.size()),

@@ -1,4 +1,4 @@
-#include "runtime/cli/eval_verb.h"
+#include "runtime/cli/verbs.h"
 
 #include <fmt/format.h>
 
@@ -8,7 +8,6 @@
 #include "runtime/cli/model_options.h"
 #include "runtime/cli/places.h"
 #include "runtime/cli/token_progress.h"
-#include "runtime/cli/verbs.h"
 #include "runtime/validation/perplexity.h"
 
 namespace dspack::runtime {
@@ -49,7 +48,7 @@ format::Json to_json(const Surprise& surprise, const PerplexityPlan& plan, uint6
 Result<int> run_eval(const EvalOptions& options, format::Process& process) {
   const std::stop_token stop = process.stop();
   TRY_ASSIGN(auto loaded, load_model(options.folder, options.load, stop));
-  TRY_ASSIGN(const TextModel text, TextModel::load(loaded->repository(), stop));
+  TRY_ASSIGN(const TextModel text, TextModel::load(loaded->access().files(), stop));
   TRY_ASSIGN(const EvalText read, read_eval_text(text, options.text_file));
   const uint64_t window = loaded->model().context();
   if (window <= read.prefix.size()) return Error{ErrorKind::invalid, "--ctx leaves no room for the text's tokens"};

@@ -5,9 +5,8 @@
 #include <algorithm>
 #include <cstdio>
 
-#include "format/base/size_text.h"
+#include "format/base/size.h"
 #include "format/cli/output.h"
-#include "format/cli/terminal_progress.h"
 #include "format/file_system.h"
 #include "runtime/cli/places.h"
 
@@ -64,18 +63,17 @@ Result<void> apply_options(const ChatOptions& options, TextModel& text) {
 
 Result<std::unique_ptr<LoadedModel>> load_model(const std::string& folder, const LoadOptions& options,
                                                 const std::stop_token& stop) {
-  TRY_ASSIGN(auto repository, open_place(folder, options.remote, stop));
+  TRY_ASSIGN(auto access, open_place(folder, options.remote, stop));
   note(fmt::format("loading {}", folder));
   LoadOptions shown = options;
   if (!shown.progress) {
     shown.progress = std::make_shared<format::TerminalProgress>(stderr, format::stderr_is_terminal());
   }
-  auto loaded = LoadedModel::load(std::move(repository), shown, stop);
+  auto loaded = LoadedModel::load(std::move(access), shown, stop);
   if (!loaded) return loaded;
   note_layers((*loaded)->model());
   note_room((*loaded)->model(), options);
   note((*loaded)->chosen().note());
-  if (options.resident_experts) return loaded;  // there is nothing to say of slots
   note(memory_note((*loaded)->memory_plan(), (*loaded)->experts().stats().policy));
   return loaded;
 }
@@ -87,7 +85,7 @@ Result<TextModel> load_text(format::Repository& repository, const ChatOptions& o
 }
 
 Result<TextModel> load_text(LoadedModel& loaded, const ChatOptions& options, const std::stop_token& stop) {
-  auto text = TextModel::load(loaded.repository(), stop);
+  auto text = TextModel::load(loaded.access().files(), stop);
   if (!text) {
     const Error& error = text.error();
     const bool by_ids = error.kind == ErrorKind::not_found || error.kind == ErrorKind::unsupported;

@@ -1,11 +1,10 @@
-#include "runtime/cli/logits_verb.h"
+#include "runtime/cli/verbs.h"
 
 #include "format/tensor_file.h"
 #include "runtime/cli/answer.h"
 #include "runtime/cli/loading.h"
 #include "runtime/cli/model_options.h"
 #include "runtime/cli/places.h"
-#include "runtime/cli/verbs.h"
 
 namespace dspack::runtime {
 namespace {

@@ -1,5 +1,5 @@
 // Makes messages of typed lines. One line is a message, but for three ways to write several: a pasted text stays whole,
-// a line that ends in a backslash goes on, and """ begins and ends a block. Threads: single-thread.
+// a line that ends in a backslash continues, and """ begins and ends a block. Threads: single-thread.
 #pragma once
 
 #include <optional>

@@ -1,6 +1,5 @@
-// The options of every verb that loads a model: how long a context, which layers, what memory, where from, on what
-// device.
-// Threads: main. Lifetime: `load` must live until the command line was parsed.
+// The options of every verb that loads a model: context, layers, memory, source and device.
+// Threads: main. Lifetime: `load` must live until the command line has been parsed.
 #pragma once
 
 #include <span>

@@ -5,9 +5,8 @@
 #include <cstdio>
 
 #include "format/cli/environment.h"
-#include "format/cli/terminal_progress.h"
+#include "format/cli/output.h"
 #include "format/compressed/expanding_repository.h"
-#include "runtime/storage/completed_place.h"
 
 namespace dspack::runtime {
 
@@ -21,7 +20,7 @@ void add_cache_options(format::OptionTable& table, RemoteAccess& access) {
   table.add("--cache", "DIR", access.cache_folder,
             "Of models read over a network: keep what was fetched here, a folder for each place (default: "
             "$XDG_CACHE_HOME/dspack or ~/.cache/dspack)");
-  table.add("--disk", "SIZE", access.storage.disk_bytes, format::parse_some_size,
+  table.add("--disk", "SIZE", access.tier.disk_bytes, format::parse_some_size,
             "Upper bound on the cache of this place: 100GB, ... (default: none)");
 }
 
@@ -48,8 +47,7 @@ format::Path cache_root(const RemoteAccess& access) {
   return folder.empty() ? folder : folder / "dspack";
 }
 
-Result<std::unique_ptr<format::Repository>> open_one(const std::string& place, const RemoteAccess& access,
-                                                     const std::stop_token& stop) {
+Result<Place> open_one(const std::string& place, const RemoteAccess& access, const std::stop_token& stop) {
   const auto progress = std::make_shared<format::TerminalProgress>(stderr, format::stderr_is_terminal());
   const auto counters = std::make_shared<format::TransferCounters>();
   format::RemoteOptions options = format::remote_options_from_environment();
@@ -58,31 +56,31 @@ Result<std::unique_ptr<format::Repository>> open_one(const std::string& place, c
   const format::Path root = cache_root(access);
   if (!root.empty()) options.hub_commits = root / "hub-commits";
   TRY_ASSIGN(auto repository, format::open_repository(place, options, format::posix_file_system(), stop));
-  if (repository->is_local()) return format::make_expanding_repository(std::move(repository));
+  if (repository->is_local()) return make_folder_place(format::make_expanding_repository(std::move(repository)));
   if (root.empty()) {
     return Error{ErrorKind::invalid,
                  fmt::format("{}: there is no folder for what is fetched: neither XDG_CACHE_HOME nor HOME names one; "
                              "set one of them, or name a folder with --cache",
                              place)};
   }
-  TRY_ASSIGN(auto opened, RemotePlace::open({.origin = std::move(repository),
-                                             .counters = counters,
-                                             .progress = progress,
-                                             .cache_root = root,
-                                             .storage = access.storage},
-                                            format::posix_file_system(), stop));
-  return std::unique_ptr<format::Repository>(std::move(opened));
+  return open_distant_place({.origin = std::move(repository),
+                             .counters = counters,
+                             .progress = progress,
+                             .cache_root = root,
+                             .tier = access.tier},
+                            format::posix_file_system(), stop);
 }
 
 }  // namespace
 
-Result<std::unique_ptr<format::Repository>> open_place(const std::string& place, const RemoteAccess& access,
-                                                       const std::stop_token& stop) {
-  TRY_ASSIGN(auto repository, open_one(place, access, stop));
-  if (access.absent_from.empty()) return repository;
+Result<std::unique_ptr<CheckpointAccess>> open_place(const std::string& place, const RemoteAccess& access,
+                                                     const std::stop_token& stop) {
+  TRY_ASSIGN(Place opened, open_one(place, access, stop));
+  auto checkpoint = std::make_unique<CheckpointAccess>(std::move(opened));
+  if (access.absent_from.empty()) return checkpoint;
   const auto opener = [&](const std::string& rest) { return open_one(rest, access, stop); };
-  TRY_ASSIGN(auto completed, CompletedPlace::open(std::move(repository), access.absent_from, opener, stop));
-  return std::unique_ptr<format::Repository>(std::move(completed));
+  TRY(checkpoint->complete_from(access.absent_from, opener, stop));
+  return checkpoint;
 }
 
 }  // namespace dspack::runtime

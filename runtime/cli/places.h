@@ -1,5 +1,5 @@
-// The places that the command line names: the model's folder or address, the cache of what is fetched, and where what a
-// part of a model lacks is read; and opening them.
+// The places that the command line names: the model's folder or address, the cache of what is fetched, and the place
+// that has what a part of a model lacks; and opening them.
 // Threads: call from the main thread. Lifetime: what options are read into must live until the command line was parsed.
 #pragma once
 
@@ -8,8 +8,7 @@
 #include <string>
 
 #include "format/cli/option_table.h"
-#include "format/source/repository.h"
-#include "runtime/storage/remote_place.h"
+#include "runtime/access/checkpoint_access.h"
 
 namespace dspack::runtime {
 
@@ -22,11 +21,10 @@ void add_cache_options(format::OptionTable& table, RemoteAccess& access);
 /// --absent-from, for what reads weights.
 void add_absent_option(format::OptionTable& table, RemoteAccess& access);
 
-/// A local folder, or a distant place with its cache: an http(s):// folder or a repository of the Hub; of a
-/// part of a model both together, where `access` says where the rest is. Errors: not_found; those of cache and
-/// network, and of CompletedPlace.
-[[nodiscard]] Result<std::unique_ptr<format::Repository>> open_place(const std::string& place,
-                                                                     const RemoteAccess& access,
-                                                                     const std::stop_token& stop);
+/// The checkpoint at a local folder or at a distant place with its cache (an http(s):// folder, a repository of the
+/// Hub); of a part of a model completed by the place that `access` names. Errors: not_found; those of cache, network
+/// and CheckpointAccess.
+[[nodiscard]] Result<std::unique_ptr<CheckpointAccess>> open_place(const std::string& place, const RemoteAccess& access,
+                                                                   const std::stop_token& stop);
 
 }  // namespace dspack::runtime

@@ -2,8 +2,8 @@
 
 #include <fmt/format.h>
 
-#include "format/base/size_text.h"
-#include "runtime/budget/plan_report.h"
+#include "format/base/size.h"
+#include "runtime/budget/memory_plan.h"
 #include "runtime/experts/device_cache.h"
 
 namespace dspack::runtime {
@@ -94,7 +94,7 @@ std::string absent_text(const Outlook& outlook) {
 }
 
 std::string_view place_of(const ReadTimes& reads) {
-  return reads.tier == StorageTier::network ? "network" : "disk";
+  return reads.medium == Medium::network ? "network" : "disk";
 }
 
 std::string rate_words(double bytes_per_second) {
@@ -117,8 +117,8 @@ std::string measured_text(const Outlook& outlook) {
                is_gpu ? "experts in the GPU's memory, multiplied with one token"
                       : "experts in memory, multiplied with one token");
   if (is_gpu) {
-    text += line("link", rate_words(link.rate()),
-                 arrivals(link.count, link.expert_bytes, "one behind the other", link.one));
+    text +=
+        line("link", rate_words(link.rate()), arrivals(link.count, link.expert_bytes, "one after the other", link.one));
   }
   if (host_expert > 0) {
     text += line("cpu", rate_words(static_cast<double>(link.expert_bytes) / host_expert),
@@ -156,7 +156,7 @@ std::string speed_text(const Outlook& outlook, const PlanOptions& options) {
       text += line("loading", fmt::format("{:.3g} s", outlook.loading_seconds), "before the first token");
     decode("tokens", 0);
   } else {
-    if (outlook.shape.moe_layers > 0) decode("first tokens, nothing there", 0);
+    if (outlook.shape.moe_layers > 0) decode("first tokens, empty slots", 0);
     if (options.hit_rate) {
       decode("tokens at this hit rate", 1);
     } else {
@@ -202,7 +202,7 @@ format::Json measured_json(const Outlook& outlook) {
                        {"experts_seconds", gpu.experts},
                        {"memory_bytes_per_second", gpu.expert_rate()},
                        {"head_seconds", gpu.head},
-                       {"tier", reads.tier == StorageTier::network ? "link" : "disk"},
+                       {"tier", reads.medium == Medium::network ? "link" : "disk"},
                        {"read_bytes_per_second", reads.rate()},
                        {"read_one_seconds", reads.one},
                        {"read_several_seconds", reads.several},

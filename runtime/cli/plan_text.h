@@ -2,10 +2,40 @@
 // Threads: pure functions on plain values. Errors: none.
 #pragma once
 
+#include <optional>
+#include <string>
+#include <vector>
 #include "format/json.h"
-#include "runtime/cli/plan_verb.h"
+
+#include "runtime/access/checkpoint_access.h"
+#include "runtime/budget/speed_estimate.h"
+#include "runtime/cli/verbs.h"
+#include "runtime/generate/load_plan.h"
 
 namespace dspack::runtime {
+
+/// What is found out: where everything would lie, and how fast the run should be, from what is measured here.
+struct Outlook {
+  ModelConfig config;
+  LoadPlan plan;
+  SpeedShape shape;
+  std::string device;
+  kernels::Precision precision = kernels::Precision::exact;
+  std::optional<AbsentWeights> absent;  // of a part of a model
+  std::string absent_from;
+
+  // Measured, of one token; of the link and the CPU's experts only where a GPU computes.
+  TierTimes times;
+  // Expected: the first token, if anything has to be read for it, then by what is assumed.
+  std::vector<DecodeEstimate> decodes;
+  PrefillEstimate prefill;
+  double loading_seconds = 0;  // of a GPU that holds all
+
+  [[nodiscard]] ExpertPlacement placement() const {
+    if (!plan.memory.vram) return ExpertPlacement::streamed;
+    return plan.memory.vram->holds_all() ? ExpertPlacement::resident : ExpertPlacement::tiered;
+  }
+};
 
 [[nodiscard]] std::string to_text(const Outlook& outlook, const PlanOptions& options);
 [[nodiscard]] format::Json to_json(const Outlook& outlook, const PlanOptions& options);

@@ -1,4 +1,4 @@
-#include "runtime/cli/plan_verb.h"
+#include "runtime/cli/verbs.h"
 
 #include <algorithm>
 
@@ -7,9 +7,7 @@
 #include "runtime/cli/model_options.h"
 #include "runtime/cli/places.h"
 #include "runtime/cli/plan_text.h"
-#include "runtime/cli/verbs.h"
 #include "runtime/model/inventory.h"
-#include "runtime/storage/open_storage.h"
 
 namespace dspack::runtime {
 namespace {
@@ -32,21 +30,23 @@ SpeedShape speed_shape(const ModelConfig& config, const format::LayerMap& layers
 }
 
 ExpertShape expert_shape(const ModelConfig& config) {
-  return {.hidden = config.hidden, .expert_inner = config.expert_inner, .fp8_block = config.fp8_block};
+  return {.hidden = config.hidden, .expert_inner = config.expert_inner, .quantization = config.quantization};
 }
 
 /// Measures one run's operations.
 class Measurement {
  public:
-  Measurement(ChosenDevice& chosen, CheckpointFiles& files, const PlanOptions& options, Outlook& outlook,
+  Measurement(ChosenDevice& chosen, CheckpointAccess& access, const PlanOptions& options, Outlook& outlook,
               const std::stop_token& stop)
       : chosen_(chosen),
         options_(options),
         outlook_(outlook),
         stop_(stop),
         memory_(outlook.plan.memory),
-        context_{
-            .device = chosen.device(), .queue = chosen.queue(), .files = files, .fp8_block = outlook.config.fp8_block},
+        context_{.device = chosen.device(),
+                 .queue = chosen.queue(),
+                 .access = access,
+                 .quantization = outlook.config.quantization},
         prompt_(std::min(options.prompt_tokens, outlook.plan.model.context)) {}
 
   Result<void> run() {
@@ -93,10 +93,10 @@ class Measurement {
   Result<void> time_ways() {
     TierTimes& times = outlook_.times;
     const uint32_t top_k = outlook_.config.top_k;
-    TRY_ASSIGN(times.reads, time_reads(chosen_.host(), context_.files.storage(), expert_shape(outlook_.config),
+    TRY_ASSIGN(times.reads, time_reads(chosen_.host(), context_.access.weights(), expert_shape(outlook_.config),
                                        outlook_.plan.model.layer_map, top_k, kReadSeconds, stop_));
     if (!chosen_.is_gpu()) return {};
-    TRY_ASSIGN(times.link, time_link(chosen_.device(), context_.files.checkpoint(),
+    TRY_ASSIGN(times.link, time_link(chosen_.device(), context_.access.catalogue(),
                                      {.shape = expert_shape(outlook_.config),
                                       .experts = outlook_.config.experts,
                                       .layers = outlook_.plan.expert_layers},
@@ -104,7 +104,7 @@ class Measurement {
     if (outlook_.placement() != ExpertPlacement::tiered) return {};
     const auto queue = chosen_.host().make_queue();
     const LoadContext on_host{
-        .device = chosen_.host(), .queue = *queue, .files = context_.files, .fp8_block = context_.fp8_block};
+        .device = chosen_.host(), .queue = *queue, .access = context_.access, .quantization = context_.quantization};
     TRY_ASSIGN(const ComputeTimes of_host,
                time_experts(on_host, outlook_.config, outlook_.plan.model, {.rows = 1, .position = 0}, stop_));
     times.host_expert = of_host.experts / top_k;
@@ -164,35 +164,30 @@ class Measurement {
 };
 
 /// Fills in shape and everything that is measured and expected. Errors: those of the trials.
-Result<void> measure(ChosenDevice& chosen, CheckpointFiles& files, const PlanOptions& options, Outlook& outlook,
+Result<void> measure(ChosenDevice& chosen, CheckpointAccess& access, const PlanOptions& options, Outlook& outlook,
                      const std::stop_token& stop) {
   outlook.shape = speed_shape(outlook.config, outlook.plan.model.layer_map);
-  return Measurement(chosen, files, options, outlook, stop).run();
+  return Measurement(chosen, access, options, outlook, stop).run();
 }
 
 Result<int> run_plan(const PlanOptions& options, format::Process& process) {
   const std::stop_token stop = process.stop();
-  TRY_ASSIGN(const auto repository, open_place(options.folder, options.load.remote, stop));
+  TRY_ASSIGN(const auto access, open_place(options.folder, options.load.remote, stop));
   Outlook outlook;
-  TRY_ASSIGN(outlook.config, read_model_config(*repository, stop));
-  TRY_ASSIGN(auto checkpoint, open_catalogue(*repository, outlook.config.layers, stop));
-  if (auto* place = dynamic_cast<CompletedPlace*>(repository.get())) {
-    outlook.absent = place->absent_weights();
-    outlook.absent_from = place->rest_address();
-  }
-  TRY(refuse_unknown_tensors(checkpoint, outlook.config));
+  TRY_ASSIGN(outlook.config, read_model_config(access->files(), stop));
+  TRY(access->open_catalogue(outlook.config.layers, stop));
+  outlook.absent = access->absent();
+  if (outlook.absent) outlook.absent_from = access->rest_address();
+  TRY(refuse_unknown_tensors(access->catalogue(), outlook.config));
   TRY_ASSIGN(ChosenDevice chosen,
              choose_device(options.load.device,
                            {.threads = options.load.threads, .instruction_set = options.load.instruction_set}));
-  TRY_ASSIGN(const OpenedStorage opened,
-             open_storage(*repository, checkpoint,
-                          {.io = options.load.io, .verify = options.load.verify, .device = &chosen.host()}, stop));
-  CheckpointFiles files(*opened.storage);
-  TRY_ASSIGN(outlook.plan, plan_load(chosen, files, *repository, outlook.config, options.load, stop));
+  TRY(access->open_weights({.io = options.load.io, .verify = options.load.verify, .device = &chosen.host()}, stop));
+  TRY_ASSIGN(outlook.plan, plan_load(chosen, *access, outlook.config, options.load, stop));
   outlook.device = chosen.device().description();
   outlook.precision = chosen.precision();
   note(chosen.note());
-  TRY(measure(chosen, files, options, outlook, stop));
+  TRY(measure(chosen, *access, options, outlook, stop));
   if (options.json) {
     format::print_json(to_json(outlook, options).dump(2) + "\n");
     return 0;
@@ -205,8 +200,8 @@ Result<int> run_plan(const PlanOptions& options, format::Process& process) {
 
 void add_plan_options(format::OptionTable& table, PlanOptions& options) {
   table.explain(
-      "Predicts, before anything is loaded, whether a model fits, where its parts will lie and how fast it will run "
-      "here. "
+      "Predicts, before anything is loaded, whether a model fits, where its weights will be placed and how fast it "
+      "will run here. "
       "Memory, disk and link are measured for about two seconds.");
   table.footer(
       "Example:\n  dsrun plan ./ds-packed --ram 24GB --ctx 8192 --prompt-tokens 500\n\nStatus: 0 it fits, 1 it does "
@@ -230,7 +225,7 @@ Result<void> PlanOptions::complete() {
 }
 
 format::Verb plan_verb() {
-  return format::make_verb("plan", "Predict what will lie where and how fast it will run", add_plan_options, run_plan);
+  return format::make_verb("plan", "Predict memory use, placement and speed", add_plan_options, run_plan);
 }
 
 }  // namespace dspack::runtime

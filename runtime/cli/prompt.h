@@ -1,6 +1,6 @@
-// From what the user wrote to token ids: the options of prompts, conversations and token ids, given as text, as a file
-// or on standard input. Threads: call from the main thread. Lifetime: what options are read into must live until the
-// command line was parsed.
+// From user input to token ids: the options of prompts, conversations and token ids, given as text, as a file or on
+// standard input. Threads: call from the main thread. Lifetime: what options are read into must live until the command
+// line was parsed.
 #pragma once
 
 #include <optional>
@@ -10,7 +10,7 @@
 
 #include "format/cli/option_table.h"
 #include "runtime/generate/text_model.h"
-#include "runtime/text/chat_json.h"
+#include "runtime/text/chat_message.h"
 
 namespace dspack::runtime {
 

@@ -1,4 +1,4 @@
-#include "runtime/cli/record_verb.h"
+#include "runtime/cli/verbs.h"
 
 #include <fmt/format.h>
 
@@ -6,11 +6,10 @@
 
 #include "dspack_version.h"
 #include "format/digest.h"
-#include "format/document_bounds.h"
+#include "format/json.h"
 #include "runtime/cli/loading.h"
 #include "runtime/cli/model_options.h"
 #include "runtime/cli/places.h"
-#include "runtime/cli/verbs.h"
 #include "runtime/validation/recorder.h"
 
 namespace dspack::runtime {
@@ -18,7 +17,7 @@ namespace {
 
 Result<std::map<std::string, std::string>> about(LoadedModel& loaded, const std::stop_token& stop) {
   TRY_ASSIGN(const std::string config,
-             loaded.repository().read_text("config.json", format::kConfigDocument.bytes, stop));
+             loaded.access().files().read_text("config.json", format::kConfigDocument.bytes, stop));
   return std::map<std::string, std::string>{{"program", fmt::format("dsrun {}", kVersion)},
                                             {"device", std::string(loaded.device().description())},
                                             {"model_type", loaded.model().config().model_type},

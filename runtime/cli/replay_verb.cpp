@@ -1,4 +1,4 @@
-#include "runtime/cli/replay_verb.h"
+#include "runtime/cli/verbs.h"
 
 #include <fmt/format.h>
 
@@ -7,8 +7,7 @@
 #include "format/cli/output.h"
 #include "format/file_system.h"
 #include "runtime/cli/model_options.h"
-#include "runtime/cli/verbs.h"
-#include "runtime/replay/policies/replay_policies.h"
+#include "runtime/replay/replay_policies.h"
 #include "runtime/replay/report.h"
 
 namespace dspack::runtime {
@@ -67,7 +66,8 @@ void add_replay_options(format::OptionTable& table, ReplayOptions& options) {
   table.dev(
       "policy", "NAME", options.policy, [](std::string_view name) { return parse_policy(name, replay_policies()); },
       "only this policy, beside the optimum");
-  table.dev("seed", "N", options.seed, format::any_number<uint64_t>(), "for policies that draw lots (default: 1)");
+  table.dev("seed", "N", options.seed, format::any_number<uint64_t>(),
+            "for policies that choose at random (default: 1)");
 }
 
 }  // namespace

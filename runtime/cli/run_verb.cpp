@@ -1,17 +1,16 @@
-#include "runtime/cli/run_verb.h"
+#include "runtime/cli/verbs.h"
 
 #include <fmt/format.h>
 
 #include <cstdio>
 
-#include "format/base/size_text.h"
+#include "format/base/size.h"
 #include "format/cli/output.h"
 #include "runtime/cli/answer.h"
 #include "runtime/cli/chat.h"
 #include "runtime/cli/loading.h"
 #include "runtime/cli/model_options.h"
 #include "runtime/cli/places.h"
-#include "runtime/cli/verbs.h"
 
 namespace dspack::runtime {
 namespace {

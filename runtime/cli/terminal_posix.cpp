@@ -14,7 +14,7 @@
 #include <string_view>
 #include <utility>
 
-#include "format/cli/terminal_progress.h"
+#include "format/cli/output.h"
 
 namespace dspack::runtime {
 

@@ -5,7 +5,7 @@
 #include <cstdio>
 
 #include "format/base/foreign_text.h"
-#include "format/cli/terminal_progress.h"
+#include "format/cli/output.h"
 
 namespace dspack::runtime {
 

@@ -1,4 +1,4 @@
-#include "runtime/cli/tokenize_verb.h"
+#include "runtime/cli/verbs.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -12,7 +12,6 @@
 #include "format/json.h"
 #include "runtime/cli/loading.h"
 #include "runtime/cli/places.h"
-#include "runtime/cli/verbs.h"
 
 namespace dspack::runtime {
 
@@ -95,8 +94,8 @@ Result<std::string> text_of(const TextModel& model, const TokenizeOptions& optio
 
 Result<int> run_tokenize(const TokenizeOptions& options, format::Process& process) {
   const std::stop_token stop = process.stop();
-  TRY_ASSIGN(auto repository, open_place(options.folder, options.remote, stop));
-  TRY_ASSIGN(const TextModel model, load_text(*repository, options.chat, stop));
+  TRY_ASSIGN(const auto access, open_place(options.folder, options.remote, stop));
+  TRY_ASSIGN(const TextModel model, load_text(access->files(), options.chat, stop));
   const Tokenizer& tokenizer = model.tokenizer();
   if (options.texts_file) return tokenize_file(tokenizer, *options.texts_file, options.as_json);
   if (options.ids_file) return decode_file(tokenizer, *options.ids_file);

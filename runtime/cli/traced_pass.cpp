@@ -25,8 +25,8 @@ Result<std::vector<uint32_t>> tokens_of(const PassTokens& asked, const std::stri
                                         const std::stop_token& stop) {
   if (!asked.prompt) return read_tokens(asked);
   TRY_ASSIGN(std::string prompt, read_prompt(*asked.prompt));
-  TRY_ASSIGN(auto repository, open_place(folder, remote, stop));
-  TRY_ASSIGN(const TextModel text, TextModel::load(*repository, stop));
+  TRY_ASSIGN(const auto access, open_place(folder, remote, stop));
+  TRY_ASSIGN(const TextModel text, TextModel::load(access->files(), stop));
   return encode_prompt(text, std::move(prompt), asked.raw, {});
 }
 

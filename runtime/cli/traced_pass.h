@@ -1,4 +1,4 @@
-// One pass of the model that somebody follows module by module: over which tokens, and how it is run.
+// One pass of the model that is traced module by module: over which tokens, and how it is run.
 // Threads: call from the main thread. Lifetime: options must live until the command line was parsed.
 #pragma once
 
@@ -11,7 +11,7 @@
 
 #include "runtime/cli/prompt.h"
 #include "runtime/generate/loaded_model.h"
-#include "runtime/model/trace.h"
+#include "runtime/weights/trace.h"
 
 namespace dspack::runtime {
 

@@ -1,10 +1,143 @@
-// dsrun's command line: the table of its verbs.
-// Threads: main. Errors: those of the libraries; the runner prints them.
+// dsrun's command line: the options of each verb, and the table of verbs. What a verb does with its options is in the
+// file of its name. Threads: main; options are plain values. Errors: those of the libraries; the runner prints them.
 #pragma once
 
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "format/base/result.h"
 #include "format/cli/verb.h"
+#include "runtime/access/place.h"
+#include "runtime/budget/memory_options.h"
+#include "runtime/cli/generation_options.h"
+#include "runtime/cli/model_options.h"
+#include "runtime/cli/prompt.h"
+#include "runtime/cli/traced_pass.h"
+#include "runtime/generate/loaded_model.h"
+#include "runtime/generate/sampler.h"
 
 namespace dspack::runtime {
+
+/// dsrun DIR [-p TEXT | --chat FILE | --tokens IDS]; none of them: a chat
+struct RunOptions {
+  std::string folder;
+  LoadOptions load;
+  std::optional<std::string> prompt;        // "-": standard input
+  std::optional<std::string> conversation;  // a file of JSON, "-": standard input
+  TokenArgument tokens;                     // the prompt as token ids; then the answer is printed as ids, too
+  bool raw = false;                         // continue the prompt as it is, without the chat template
+  ChatOptions chat;
+  std::optional<uint32_t> max_tokens;
+  SamplerOptions sampler;
+  DraftOptions drafts;            // `load` has what comes of them
+  std::vector<std::string> stop;  // texts that end an answer; none is empty
+  std::string stats_file;         // empty: none
+
+  /// Errors: invalid, options that contradict each other.
+  [[nodiscard]] Result<void> complete();
+};
+
+/// dsrun logits DIR: the logits after every token, as a safetensors file.
+struct LogitsOptions {
+  std::string folder;
+  LoadOptions load;
+  TokenArgument tokens;
+  std::string out;
+  uint32_t chunk = 0;  // tokens at once; 0: as many as fit
+  std::string stats_file;
+
+  [[nodiscard]] Result<void> complete() { return check_model_options(load); }
+};
+
+/// dsrun tokenize DIR: the token ids of a text, a conversation or many texts, and back.
+struct TokenizeOptions {
+  std::string folder;
+  RemoteAccess remote;
+  // Exactly one of these four.
+  std::optional<std::string> prompt;        // "-": standard input
+  std::optional<std::string> conversation;  // a file of JSON; "-": standard input
+  std::optional<std::string> texts_file;
+  std::optional<std::string> ids_file;
+  ChatOptions chat;
+  bool ends_after_message = false;  // and does not ask for an answer
+  bool as_json = false;
+  bool as_text = false;  // what the template writes instead of ids
+
+  /// Errors: invalid, options that contradict each other.
+  [[nodiscard]] Result<void> complete() const;
+};
+
+/// dsrun eval DIR: the perplexity of a text.
+struct EvalOptions {
+  std::string folder;
+  LoadOptions load;
+  std::string text_file;
+  uint32_t stride = 0;    // 0: windows do not overlap
+  std::string json_file;  // empty: none
+
+  [[nodiscard]] Result<void> complete() { return check_model_options(load); }
+};
+
+/// dsrun record DIR: what every module of the model reads and makes, as a safetensors file.
+struct RecordOptions {
+  std::string folder;
+  LoadOptions load;
+  PassTokens tokens;
+  std::string out;
+  std::vector<std::string> patterns;  // of modules; empty: all
+
+  /// Errors: invalid, options that contradict each other, or nothing to run.
+  [[nodiscard]] Result<void> complete();
+};
+
+/// dsrun compare DIR: the model's modules against a recording of them.
+struct CompareOptions {
+  std::string folder;
+  LoadOptions load;
+  PassTokens tokens;  // none: those of the recording
+  std::string reference;
+  std::optional<double> tolerance;
+  bool inject = false;
+  std::string json_file;  // empty: none
+
+  [[nodiscard]] Result<void> complete();
+};
+
+/// A number of slots: as such, as a share of all experts, or as memory.
+struct SlotCount {
+  Amount amount;
+  bool is_memory = false;  // bytes, not experts
+
+  /// "1856", "12.5%", "64GB". Errors: invalid.
+  [[nodiscard]] static Result<SlotCount> parse(std::string_view text);
+  /// At least 1. `expert_bytes` is what a slot takes.
+  [[nodiscard]] uint64_t slots(uint64_t experts, uint64_t expert_bytes) const;
+};
+
+/// dsrun replay TRACE: recorded routes through every eviction policy.
+struct ReplayOptions {
+  std::string trace;
+  std::vector<SlotCount> slots;
+  std::string policy;  // empty: all
+  uint64_t seed = 1;
+  bool json = false;
+};
+
+/// dsrun plan DIR: whether a model fits, where it would lie, and how fast it should run.
+struct PlanOptions {
+  std::string folder;
+  LoadOptions load;
+  DraftOptions drafts;  // `load` has what comes of them
+  uint32_t prompt_tokens = 128;
+  std::optional<double> hit_rate;  // of decode, in percent; unset: assumed
+  bool json = false;
+
+  /// Errors: invalid, options that contradict each other.
+  [[nodiscard]] Result<void> complete();
+};
 
 /// Without a word: answers a prompt, or chats where none is given.
 [[nodiscard]] format::Verb run_verb();

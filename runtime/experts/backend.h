@@ -1,9 +1,9 @@
 // A place where routed experts are computed: the CPU, a device with experts in its memory, another machine. The
 // executor (routed_experts.h) asks the backends in turn; a new place is a new backend. Of each wave of tokens a backend
 // first computes the experts that it has (`begin_wave`). The others are brought into the host's memory, and each goes
-// to the backend that would be done with it first (`eta`, `take`). Threads: single-thread. Lifetime: a wave and all it
-// points to are there until the executor has synchronised its queue for the next layer. Errors: none; what the device
-// could not do, its queue says.
+// to the backend that would finish it first (`eta`, `take`). Threads: single-thread. Lifetime: a wave and all it points
+// to live until the executor has synchronised its queue for the next layer. Errors: none; failures of the device are
+// reported by its queue.
 #pragma once
 
 #include <memory>

@@ -50,11 +50,11 @@ Result<uint64_t> DeviceCache::bytes_for_all(const format::Checkpoint& checkpoint
   return bytes;
 }
 
-Result<std::unique_ptr<DeviceCache>> DeviceCache::load(kernels::Device& device, WeightStorage& storage,
+Result<std::unique_ptr<DeviceCache>> DeviceCache::load(kernels::Device& device, Tier& tier,
                                                        const DeviceExperts& experts, format::Progress* progress,
                                                        const std::stop_token& stop) {
   std::unique_ptr<DeviceCache> made(new DeviceCache(device, nullptr));
-  TRY_ASSIGN(const auto layouts, lay_out_experts(storage.checkpoint(), experts, ExpertPresence::all));
+  TRY_ASSIGN(const auto layouts, lay_out_experts(tier.checkpoint(), experts, ExpertPresence::all));
   Sizes sizes;
   for (const auto& [id, layout] : layouts) {
     sizes.layouts.push_back({.slot_bytes = layout.expert_bytes, .experts = experts.experts, .layers = {id}});
@@ -65,7 +65,7 @@ Result<std::unique_ptr<DeviceCache>> DeviceCache::load(kernels::Device& device, 
   if (experts.layers.empty()) return made;
   TRY_ASSIGN(const auto host, kernels::make_cpu_device({.threads = 1, .instruction_set = {}}));
   TRY_ASSIGN(const auto reader,
-             StreamedStore::make(*host, storage,
+             StreamedStore::make(*host, tier,
                                  {.shape = experts.shape,
                                   .layers = experts.layers,
                                   .slots = kReaderSlots,

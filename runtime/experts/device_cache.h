@@ -1,11 +1,10 @@
-// A device's cache of experts. Some of them: kept as they are wanted, and copied from the host's memory on a queue of
-// their own. A copy reads the expert in the host's memory, where it stays pinned until the copy has run; work that
-// reads the slot waits for its arrival on the device. An expert that is established here is the first to leave the
-// host's memory, so that the two hold different ones as far as possible; what leaves here is dropped. A few slots are a
-// window, through which experts pass that are not kept. All of them: read before the run and pinned, so that one table
-// a layer has every expert by its number. Threads: single-thread. Lifetime: borrows device and host store; both queues
-// have run before it goes. Errors: budget; unsupported (experts of one layer that differ in how they are stored); those
-// of reading; cancelled.
+// A device's cache of experts. With some of them: kept as they are requested, and copied from the host's memory on a
+// queue of their own. The expert stays pinned in the host's memory until the copy has run; work that reads the slot
+// waits on the device for its arrival. An expert that is established here is the first to leave the host's memory, so
+// that the two hold mostly different ones; evicted experts are dropped. A few slots are a window for experts that are
+// not kept. With all of them: read before the run and pinned, so that one table a layer has every expert by its number.
+// Threads: single-thread. Lifetime: borrows device and host store; both queues have run before it goes. Errors: budget;
+// unsupported (experts of one layer that differ in how they are stored); those of reading; cancelled.
 #pragma once
 
 #include <deque>
@@ -47,7 +46,7 @@ class DeviceCache {
                                                                  const format::Checkpoint& checkpoint,
                                                                  ExpertStore& host, const DeviceCacheOptions& options);
   /// With all experts, read now. `progress` hears of the bytes that have reached the device; nullptr: not wanted.
-  [[nodiscard]] static Result<std::unique_ptr<DeviceCache>> load(kernels::Device& device, WeightStorage& storage,
+  [[nodiscard]] static Result<std::unique_ptr<DeviceCache>> load(kernels::Device& device, Tier& tier,
                                                                  const DeviceExperts& experts,
                                                                  format::Progress* progress,
                                                                  const std::stop_token& stop);

@@ -1,15 +1,17 @@
-// Which expert leaves a slot when another one needs it. Caches ask, and so does the replay of recorded routes: a policy
-// cannot tell the two apart, so what a replay measures holds for a run.
-// Threads: single-thread. Lifetime: self-contained. Errors: none.
+// Decides which expert leaves a slot when another one needs it. Caches and the replay of recorded routes use the same
+// interface, so the results of a replay hold for a run.
+// Threads: single-thread. Lifetime: self-contained. Errors: none but of find_policy.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string_view>
 
 #include "format/base/ids.h"
+#include "format/base/result.h"
 
 namespace dspack::runtime {
 
@@ -59,5 +61,18 @@ class EvictionPolicy {
 
 /// Makes a policy for a number of slots; equal seeds give equal decisions.
 using PolicyFactory = std::function<std::unique_ptr<EvictionPolicy>(uint64_t slots, uint64_t seed)>;
+
+struct NamedPolicy {
+  std::string_view name;
+  std::string_view about;  // for a table or a help text
+  std::unique_ptr<EvictionPolicy> (*make)(uint64_t slots, uint64_t seed);
+};
+
+inline constexpr std::string_view kDefaultPolicy = "reuse";
+
+/// The eviction policies of a run, LRU first. Others, which measured worse, can be replayed (replay_policies.h).
+[[nodiscard]] std::span<const NamedPolicy> eviction_policies();
+/// Errors: invalid (an unknown name; the text lists the known ones).
+[[nodiscard]] Result<PolicyFactory> find_policy(std::string_view name);
 
 }  // namespace dspack::runtime

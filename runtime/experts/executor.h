@@ -1,5 +1,5 @@
-// The routed MoE as one operation. The model says which experts each token goes to and does not know where they are or
-// how they are brought together.
+// The routed MoE as one operation. The model gives the experts of each token and does not know where they are stored or
+// computed.
 // Threads: single-thread. Lifetime: slices are borrowed for the call. Errors: those of getting the experts' weights;
 // cancelled.
 #pragma once
@@ -12,7 +12,7 @@
 #include "format/base/result.h"
 #include "kernels/ops.h"
 #include "runtime/experts/expert_store.h"
-#include "runtime/model/trace.h"
+#include "runtime/weights/trace.h"
 
 namespace dspack::runtime {
 

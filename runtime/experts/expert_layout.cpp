@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "format/base/checked.h"
+#include "format/base/size.h"
 #include "kernels/cpu/cpu_device.h"
 
 namespace dspack::runtime {

@@ -1,5 +1,5 @@
-// Where an expert's matrices lie in device memory: side by side, each where the widest loads want it, without what lies
-// around them in files.
+// Where an expert's matrices lie in device memory: side by side, each aligned for the widest loads, without the other
+// bytes of their files.
 // Threads: pure functions; uploading as the queue. Lifetime: a layout is a plain value. Errors: those of plan_slot;
 // not_found for an expert that the checkpoint lacks, where all are needed; unsupported (experts of one layer that are
 // stored differently).

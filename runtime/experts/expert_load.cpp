@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <optional>
 
-#include "format/base/guarded.h"
 #include "format/base/page_buffer.h"
+#include "format/base/result.h"
 
 namespace dspack::runtime {
 
@@ -20,10 +20,10 @@ struct Block {
 
 // Pieces of at most `most` bytes whose inner bounds are multiples of that in the file: the page cache works in large
 // aligned pieces, and two reads that meet within one would both have it read.
-std::vector<Block> split(const SlotPlan& plan, std::span<std::byte> slot, const WeightStorage& storage) {
+std::vector<Block> split(const SlotPlan& plan, std::span<std::byte> slot, const Tier& tier) {
   std::vector<Block> blocks;
   for (const SlotPlan::Part& part : plan.parts) {
-    const uint64_t most = storage.block_bytes(part.extent.file);
+    const uint64_t most = tier.block_bytes(part.extent.file);
     const uint64_t unit = std::max(most / kPageBytes * kPageBytes, kPageBytes);
     const ByteRange range = part.extent.range;
     for (uint64_t at = range.begin; at < range.end;) {
@@ -44,15 +44,14 @@ bool is_packed(const format::Checkpoint& checkpoint, uint32_t file) {
 // Shared by the jobs of its blocks: the last one that ends finishes the expert.
 class Load {
  public:
-  Load(WeightStorage& storage, ExpertLoadRequest request, size_t blocks)
-      : storage_(storage), request_(std::move(request)), left_(blocks) {}
+  Load(Tier& tier, ExpertLoadRequest request, size_t blocks)
+      : tier_(tier), request_(std::move(request)), left_(blocks) {}
 
   void read(const Block& block, const std::stop_token& stop) {
     if (!failed_.load()) {
       if (stop.stop_requested()) {
         fail({ErrorKind::cancelled, "reading the expert was given up"});
-      } else if (auto read = guarded([&] { return storage_.read(block.file, block.offset, block.into, stop); });
-                 !read) {
+      } else if (auto read = guarded([&] { return tier_.read(block.file, block.offset, block.into, stop); }); !read) {
         fail(read.error());
       } else {
         bytes_read_ += block.into.size();
@@ -75,14 +74,13 @@ class Load {
   Result<void> outcome() {
     if (error_) return *error_;  // all others have ended
     if (request_.verify) {
-      TRY(check_digests(storage_, tensors_in(*request_.plan, request_.slot)));
-      storage_.trust(request_.key);
+      TRY(check_digests(tier_, tensors_in(*request_.plan, request_.slot)));
+      tier_.trust(request_.key);
     }
-    finish_slot(*request_.plan, request_.slot);
-    return {};
+    return finish_slot(tier_.checkpoint(), *request_.plan, request_.slot);
   }
 
-  WeightStorage& storage_;
+  Tier& tier_;
   ExpertLoadRequest request_;
   std::atomic<size_t> left_;
   std::atomic<bool> failed_{false};
@@ -93,12 +91,12 @@ class Load {
 
 }  // namespace
 
-void start_load(WeightStorage& storage, TransferPool& pool, ExpertLoadRequest request) {
-  const std::vector<Block> blocks = split(*request.plan, request.slot, storage);
+void start_load(Tier& tier, TransferPool& pool, ExpertLoadRequest request) {
+  const std::vector<Block> blocks = split(*request.plan, request.slot, tier);
   DSPACK_CHECK(!blocks.empty(), "an expert without bytes");
   const Urgency urgency = request.urgency;
   const uint64_t group = request.group;
-  const auto load = std::make_shared<Load>(storage, std::move(request), blocks.size());
+  const auto load = std::make_shared<Load>(tier, std::move(request), blocks.size());
   for (const Block& block : blocks)
     pool.submit(urgency, group, [load, block](const std::stop_token& stop) { load->read(block, stop); });
 }
@@ -110,10 +108,10 @@ std::vector<TensorBytes> tensors_in(const SlotPlan& plan, std::span<const std::b
   return tensors;
 }
 
-Result<void> check_digests(const WeightStorage& storage, std::span<const TensorBytes> tensors) {
-  const format::Checkpoint& checkpoint = storage.checkpoint();
+Result<void> check_digests(const Tier& tier, std::span<const TensorBytes> tensors) {
+  const format::Checkpoint& checkpoint = tier.checkpoint();
   for (const TensorBytes& stored : tensors) {
-    const std::optional<format::Digest> wanted = storage.digest_of(*stored.tensor);
+    const std::optional<format::Digest> wanted = tier.digest_of(*stored.tensor);
     if (!wanted) continue;
     format::Sha256 hash;
     hash.update(stored.bytes);

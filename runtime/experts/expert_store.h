@@ -1,5 +1,5 @@
 // Experts in the host's memory, wherever they are read from. An executor asks for all experts of a layer at once and
-// takes them one by one as they become ready; slots, eviction and transfers are the store's business.
+// takes them one by one as they become ready; the store manages slots, eviction and transfers.
 // Threads: single-thread. Lifetime: a lease pins its expert in memory until it is dropped; requests and leases do not
 // outlive the store. Errors: those of reading, with layer and expert; budget (no memory for even one); cancelled.
 #pragma once

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "runtime/model/scratch.h"
+#include "runtime/weights/scratch.h"
 
 namespace dspack::runtime {
 

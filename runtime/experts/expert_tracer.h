@@ -1,4 +1,4 @@
-// Computes single experts module by module, so that a trace hears what each reads and makes. The bits are those of
+// Computes single experts module by module, so that a trace gets the input and output of each. The bits are those of
 // Queue::run_expert_parts.
 // Threads: single-thread. Lifetime: borrows the queue. Errors: budget.
 #pragma once
@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "runtime/experts/backend.h"
-#include "runtime/model/trace.h"
+#include "runtime/weights/trace.h"
 
 namespace dspack::runtime {
 

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <map>
 
-#include "format/base/size_text.h"
+#include "format/base/size.h"
 
 namespace dspack::runtime {
 
@@ -29,7 +29,7 @@ std::map<LayerId, Layer> layers_of(const format::Checkpoint& checkpoint, const P
     uint64_t bytes = 0;
     for (const uint32_t tensor : tensors)
       bytes += checkpoint.tensors()[tensor].range.size();
-    const uint64_t network = places.tier_of(key) == StorageTier::network ? bytes : 0;
+    const uint64_t network = places.medium_of(key) == Medium::network ? bytes : 0;
     Layer& layer = layers[key.layer];
     ++layer.experts;
     layer.bytes += bytes;

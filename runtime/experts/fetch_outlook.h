@@ -1,4 +1,4 @@
-// What reading a prompt's experts is expected to take, and what it has taken so far.
+// The expected and the actual cost of reading a prompt's experts.
 // Threads: fetch_outlook is pure; a meter is single-thread. Errors: budget (--max-fetch).
 #pragma once
 
@@ -10,7 +10,7 @@
 
 #include "format/base/result.h"
 #include "format/checkpoint.h"
-#include "runtime/storage/weight_storage.h"
+#include "runtime/access/tier.h"
 
 namespace dspack::runtime {
 
@@ -36,7 +36,7 @@ struct PromptShape {
 struct ExpertPlaces {
   double cached_share = 0;  // of all experts: what memory holds of them from one chunk to the next
   std::function<bool(ExpertKey)> is_in_memory;
-  std::function<StorageTier(ExpertKey)> tier_of;
+  std::function<Medium(ExpertKey)> medium_of;
 };
 
 [[nodiscard]] FetchOutlook fetch_outlook(const format::Checkpoint& checkpoint, const PromptShape& prompt,

@@ -1,5 +1,5 @@
-// Whether prefetching pays, as measured in this run. It may lose in two ways: a wrong guess delays the reads that are
-// wanted and takes a slot from an expert that was, and on a metered link its bytes cost money. So two rules:
+// Whether prefetching pays, as measured in this run. It may lose in two ways: a wrong guess delays demand reads and
+// takes the slot of a wanted expert, and on a metered link its bytes cost money. So two rules:
 //   time:  passes with and without prefetch take turns for a while, a few of each at a time; it stays on if the median
 //          with it is clearly the shorter. Trials come again at intervals that double while the answer is the same.
 //   bytes: it is off as soon as more bytes were read in vain than were wanted, lately; a trial must pass this, too.

@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <map>
 
-#include "format/base/checked.h"
+#include "format/base/size.h"
 #include "runtime/experts/backends/cpu_backend.h"
 #include "runtime/experts/backends/device_backend.h"
-#include "runtime/model/scratch.h"
+#include "runtime/weights/scratch.h"
 
 namespace dspack::runtime {
 
@@ -64,13 +64,13 @@ ExpertTimes times_of(const LayerCourse& course) {
 
 }  // namespace
 
-Result<std::unique_ptr<RoutedExperts>> RoutedExperts::make(const Target& target, WeightStorage& storage,
-                                                           const Options& options, const std::stop_token& stop) {
+Result<std::unique_ptr<RoutedExperts>> RoutedExperts::make(const Target& target, Tier& tier, const Options& options,
+                                                           const std::stop_token& stop) {
   const DeviceExperts experts{
       .shape = options.store.shape, .experts = options.shape.experts, .layers = options.store.layers};
   if (options.placement == ExpertPlacement::resident) {
     std::unique_ptr<RoutedExperts> made(new RoutedExperts(target, options.shape));
-    TRY_ASSIGN(made->cache_, DeviceCache::load(target.device, storage, experts, options.progress, stop));
+    TRY_ASSIGN(made->cache_, DeviceCache::load(target.device, tier, experts, options.progress, stop));
     TRY(made->allocate(ExpertPlacement::resident));
     made->backends_.push_back(std::make_unique<DeviceBackend>(
         target.queue, kernels::Slice{.buffer = made->scratch_.get(), .offset_bytes = 0}, *made->cache_, options.miss));
@@ -78,21 +78,21 @@ Result<std::unique_ptr<RoutedExperts>> RoutedExperts::make(const Target& target,
   }
   StreamedStoreOptions with = options.store;
   if (options.placement == ExpertPlacement::streamed) {
-    TRY_ASSIGN(auto store, StreamedStore::make(target.device, storage, with));
+    TRY_ASSIGN(auto store, StreamedStore::make(target.device, tier, with));
     TRY_ASSIGN(auto made, stream(target, *store, options.shape));
     made->own_store_ = std::move(store);
     return made;
   }
   DSPACK_CHECK(target.host != nullptr, "tiers without a host");
   with.memory = [&device = target.device](uint64_t bytes) { return device.allocate_host(bytes); };
-  TRY_ASSIGN(auto store, StreamedStore::make(*target.host, storage, with));
-  TRY_ASSIGN(auto made, tier(target, storage.checkpoint(), *store, options.shape,
-                             {.experts = experts,
-                              .slots = options.vram_slots,
-                              .policy = options.store.policy,
-                              .seed = options.store.seed,
-                              .prefetch = device_prefetch(options)},
-                             options.miss));
+  TRY_ASSIGN(auto store, StreamedStore::make(*target.host, tier, with));
+  TRY_ASSIGN(auto made, make_tiered(target, tier.checkpoint(), *store, options.shape,
+                                    {.experts = experts,
+                                     .slots = options.vram_slots,
+                                     .policy = options.store.policy,
+                                     .seed = options.store.seed,
+                                     .prefetch = device_prefetch(options)},
+                                    options.miss));
   made->own_store_ = std::move(store);
   return made;
 }
@@ -108,9 +108,11 @@ Result<std::unique_ptr<RoutedExperts>> RoutedExperts::stream(const Target& targe
   return made;
 }
 
-Result<std::unique_ptr<RoutedExperts>> RoutedExperts::tier(const Target& target, const format::Checkpoint& checkpoint,
-                                                           ExpertStore& store, const ExecutorShape& shape,
-                                                           const DeviceCacheOptions& cache, const MissOptions& miss) {
+Result<std::unique_ptr<RoutedExperts>> RoutedExperts::make_tiered(const Target& target,
+                                                                  const format::Checkpoint& checkpoint,
+                                                                  ExpertStore& store, const ExecutorShape& shape,
+                                                                  const DeviceCacheOptions& cache,
+                                                                  const MissOptions& miss) {
   std::unique_ptr<RoutedExperts> made(new RoutedExperts(target, shape));
   made->store_ = &store;
   TRY_ASSIGN(made->cache_, DeviceCache::make(target.device, checkpoint, store, cache));

@@ -1,11 +1,11 @@
 // The routed experts of a run, and the executor of all their computing: routes are read back and grouped by expert,
-// each backend computes what it has, each missing expert goes to the backend that would be done with it first
-// (schedule.h), and the results are added up in the router's order. So where and when an expert is computed changes no
-// sum; only the CPU beside a device gives other bits than the device. Streamed: the CPU computes in slots of the host's
+// each backend computes what it has, each missing expert goes to the backend that would finish it first (schedule.h),
+// and the results are added up in the router's order. So place and time of computing an expert change no sum, except
+// that the bits of the CPU beside a device differ from the device's. Streamed: the CPU computes in slots of the host's
 // memory. Tiered: a device has some experts, the host's memory others. Resident: the device has all; then nothing is
 // read back, and a pass can be recorded. Scratch memory is fixed when this is made: longer inputs go in waves of
 // tokens, which changes no result, since every row is computed by itself. Threads: single-thread. Lifetime: borrows
-// devices, queue, storage or store. Errors: those of the store; of loading (device_cache.h); of the recorder; budget;
+// devices, queue, tier or store. Errors: those of the store; of loading (device_cache.h); of the recorder; budget;
 // cancelled.
 #pragma once
 
@@ -43,18 +43,16 @@ class RoutedExperts final : public ExpertExecutor {
     MissOptions miss = {};                 // likewise
     format::Progress* progress = nullptr;  // of loading resident ones; nullptr: not wanted
   };
-  /// With a store of its own over `storage`, or all experts loaded from there.
-  [[nodiscard]] static Result<std::unique_ptr<RoutedExperts>> make(const Target& target, WeightStorage& storage,
+  /// With a store of its own over `tier`, or all experts loaded from there.
+  [[nodiscard]] static Result<std::unique_ptr<RoutedExperts>> make(const Target& target, Tier& tier,
                                                                    const Options& options, const std::stop_token& stop);
   /// Streamed from a store of the caller's.
   [[nodiscard]] static Result<std::unique_ptr<RoutedExperts>> stream(const Target& target, ExpertStore& store,
                                                                      const ExecutorShape& shape);
   /// Tiered over such a store, which is pinned for the device.
-  [[nodiscard]] static Result<std::unique_ptr<RoutedExperts>> tier(const Target& target,
-                                                                   const format::Checkpoint& checkpoint,
-                                                                   ExpertStore& store, const ExecutorShape& shape,
-                                                                   const DeviceCacheOptions& cache,
-                                                                   const MissOptions& miss);
+  [[nodiscard]] static Result<std::unique_ptr<RoutedExperts>> make_tiered(
+      const Target& target, const format::Checkpoint& checkpoint, ExpertStore& store, const ExecutorShape& shape,
+      const DeviceCacheOptions& cache, const MissOptions& miss);
   ~RoutedExperts() override;
   RoutedExperts(const RoutedExperts&) = delete;
   RoutedExperts& operator=(const RoutedExperts&) = delete;

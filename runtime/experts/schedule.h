@@ -1,5 +1,5 @@
-// The schedule of one layer's routed experts: what runs beside what, and which backend takes an expert that is missing.
-// The executor follows it, DecodeBound bounds a run by it, and `dsrun plan` predicts with it (budget/).
+// The schedule of one layer's routed experts: what runs concurrently, and which backend takes a missing expert. The
+// executor follows it, DecodeBound bounds a run by it, and `dsrun plan` predicts with it (budget/).
 //
 //   device   max(compute of hits, transfer of misses) + compute of the last miss
 //   host     what the CPU computes beside the device

@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
-#include "format/base/checked.h"
-#include "runtime/model/names.h"
+#include "format/base/size.h"
+#include "runtime/config/config.h"
 
 namespace dspack::runtime {
 
@@ -33,14 +33,12 @@ class SlotPlanner {
 
   Result<void> add_matrix(size_t index, const char* projection, uint32_t out, uint32_t in, const ExpertShape& shape) {
     const std::string name = names::expert(key_) + "." + projection + ".weight";
-    TRY_ASSIGN(const StoredMatrix stored, find_matrix(checkpoint_, name, out, in, shape.fp8_block));
+    TRY_ASSIGN(const StoredMatrix stored, find_matrix(checkpoint_, name, out, in, shape.quantization));
     SlotPlan::Matrix& matrix = plan_.matrices[index];
     matrix.form = stored.form;
     for (size_t i = 0; i < stored.planes.size(); ++i) {
       const StoredPlane& plane = stored.planes[i];
-      if (plane.tensor == nullptr) continue;
-      const uint64_t from = place_of(*plane.tensor);
-      matrix.planes[i] = plane.is_usable_at(from) ? from : move(plane, from);
+      if (!plane.empty()) matrix.planes[i] = place(plane);
     }
     return {};
   }
@@ -61,11 +59,18 @@ class SlotPlanner {
     return part->at + (tensor.range.begin - part->extent.range.begin);
   }
 
-  uint64_t move(const StoredPlane& plane, uint64_t from) {
-    const uint64_t to = round_up(end_, kLine);
-    plan_.moves.push_back({.plane = plane, .from = from, .to = to});
-    end_ = to + plane.bytes;
-    return to;
+  uint64_t place(const StoredPlane& plane) {
+    const uint64_t stored = place_of(plane.elements());
+    const bool stays = plane.make == nullptr && stored % plane.alignment == 0;
+    if (stays && plane.check == nullptr) return stored;
+    SlotPlan::Step step{.plane = plane, .from = {}, .to = stored};
+    for (const format::TensorEntry* tensor : plane.tensors)
+      step.from.push_back(place_of(*tensor));
+    if (!stays) {
+      step.to = round_up(end_, kLine);
+      end_ = step.to + plane.bytes;
+    }
+    return plan_.steps.emplace_back(std::move(step)).to;
   }
 
   const format::Checkpoint& checkpoint_;
@@ -99,11 +104,14 @@ Error explained(const Error& error, ExpertKey key) {
   return placed;
 }
 
-void finish_slot(const SlotPlan& plan, std::span<std::byte> slot) {
-  for (const SlotPlan::Move& move : plan.moves) {
-    move.plane.convert(slot.subspan(move.from, move.plane.tensor->range.size()),
-                       slot.subspan(move.to, move.plane.bytes));
+Result<void> finish_slot(const format::Checkpoint& checkpoint, const SlotPlan& plan, std::span<std::byte> slot) {
+  for (const SlotPlan::Step& step : plan.steps) {
+    std::vector<std::span<const std::byte>> stored;
+    for (size_t i = 0; i < step.from.size(); ++i)
+      stored.emplace_back(slot.subspan(step.from[i], step.plane.tensors[i]->range.size()));
+    TRY(step.plane.finish(checkpoint, stored, slot.subspan(step.to, step.plane.bytes)));
   }
+  return {};
 }
 
 ExpertWeights weights_in(const SlotPlan& plan, kernels::Buffer& slot) {

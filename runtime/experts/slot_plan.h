@@ -20,7 +20,7 @@ namespace dspack::runtime {
 struct ExpertShape {
   uint32_t hidden = 0;
   uint32_t expert_inner = 0;
-  std::optional<BlockSize> fp8_block;  // as config.json says it
+  Quantization quantization;  // as config.json says it
 };
 
 struct SlotPlan {
@@ -34,11 +34,12 @@ struct SlotPlan {
     const format::TensorEntry* tensor = nullptr;
     uint64_t at = 0;
   };
-  /// What has to be done before the weights can be used: a plane that kernels want otherwise than it is stored, or
-  /// whose place in the file does not suit its elements.
-  struct Move {
+  /// What has to be done before the weights can be used: a plane that kernels want otherwise than it is stored, whose
+  /// place in the file does not suit its elements, or whose values have to be looked at.
+  struct Step {
     StoredPlane plane;
-    uint64_t from = 0, to = 0;
+    std::vector<uint64_t> from;  // of each tensor of the plane
+    uint64_t to = 0;             // from[0]: it stays where it is
   };
   struct Matrix {
     kernels::WeightForm form;
@@ -51,7 +52,7 @@ struct SlotPlan {
 
   std::vector<Part> parts;      // by file and offset
   std::vector<Stored> tensors;  // all of the expert's, in Checkpoint::expert order
-  std::vector<Move> moves;
+  std::vector<Step> steps;
   std::array<Matrix, 3> matrices;  // gate, up, down
   uint64_t stored_bytes = 0;       // of all parts
   uint64_t slot_bytes = 0;
@@ -63,8 +64,9 @@ struct SlotPlan {
 /// An error of getting an expert, with its layer and number and, where it is missing, the remedy.
 [[nodiscard]] Error explained(const Error& error, ExpertKey key);
 
-/// Does the plan's moves in a slot whose parts have arrived.
-void finish_slot(const SlotPlan& plan, std::span<std::byte> slot);
+/// Does the plan's steps in a slot whose parts have arrived. Errors: those of StoredPlane::finish.
+[[nodiscard]] Result<void> finish_slot(const format::Checkpoint& checkpoint, const SlotPlan& plan,
+                                       std::span<std::byte> slot);
 
 /// The weights of a finished slot.
 [[nodiscard]] ExpertWeights weights_in(const SlotPlan& plan, kernels::Buffer& slot);

@@ -1,4 +1,4 @@
-// What caches of experts have done, in numbers.
+// Statistics of expert caches.
 // Threads: plain values. Errors: none.
 #pragma once
 
@@ -10,8 +10,8 @@
 #include <string>
 
 #include "format/base/ids.h"
+#include "runtime/access/tier.h"
 #include "runtime/experts/eviction_policy.h"
-#include "runtime/storage/weight_storage.h"
 
 namespace dspack::runtime {
 
@@ -37,7 +37,7 @@ struct CacheCounts {
 /// Of the host's memory.
 struct PhaseStats : CacheCounts {
   uint64_t passes = 0;
-  std::array<uint64_t, 2> misses{};  // by StorageTier
+  std::array<uint64_t, 2> misses{};  // by Medium
   std::array<uint64_t, 2> bytes{};   // read for them
 
   [[nodiscard]] uint64_t all_misses() const { return misses[0] + misses[1]; }

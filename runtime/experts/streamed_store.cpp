@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <deque>
 
-#include "format/base/checked.h"
-#include "format/base/guarded.h"
+#include "format/base/result.h"
 #include "format/base/seconds.h"
+#include "format/base/size.h"
 #include "kernels/cpu/cpu_device.h"
 
 namespace dspack::runtime {
@@ -23,10 +23,10 @@ struct StreamedStore::Slot final : CacheSlot {
   std::unique_ptr<kernels::Buffer> memory;
   const SlotPlan* plan = nullptr;  // of the expert
   bool is_loading = false;
-  std::optional<Error> error;            // reading has failed
-  StorageTier tier = StorageTier::disk;  // where it was read from
-  Urgency urgency = Urgency::demand;     // of reading it
-  bool may_fail = false;                 // begun as a prefetch: a failure is no error, it is read again when wanted
+  std::optional<Error> error;         // reading has failed
+  Medium medium = Medium::disk;       // where it was read from
+  Urgency urgency = Urgency::demand;  // of reading it
+  bool may_fail = false;              // begun as a prefetch: a failure is no error, it is read again when wanted
   bool is_second_try = false;
   std::chrono::steady_clock::time_point arrival;  // if ready: when it became so
 
@@ -173,11 +173,11 @@ class StreamedStore::Request final : public ExpertRequest {
   std::chrono::steady_clock::time_point last_arrival_ = start_;
 };
 
-Result<std::unique_ptr<StreamedStore>> StreamedStore::make(kernels::Device& device, WeightStorage& storage,
+Result<std::unique_ptr<StreamedStore>> StreamedStore::make(kernels::Device& device, Tier& tier,
                                                            const StreamedStoreOptions& options) {
-  std::unique_ptr<StreamedStore> store(new StreamedStore(device, storage, options));
+  std::unique_ptr<StreamedStore> store(new StreamedStore(device, tier, options));
   TRY(store->make_cache());
-  store->transfers_ = std::make_unique<TransferPool>(storage.depth());
+  store->transfers_ = std::make_unique<TransferPool>(tier.depth());
   return store;
 }
 
@@ -189,8 +189,7 @@ StreamedStore::~StreamedStore() {
 }
 
 Result<void> StreamedStore::make_cache() {
-  TRY_ASSIGN(const std::vector<SlotLayout> layouts,
-             slot_layouts(storage_.checkpoint(), options_.shape, options_.layers));
+  TRY_ASSIGN(const std::vector<SlotLayout> layouts, slot_layouts(tier_.checkpoint(), options_.shape, options_.layers));
   const std::vector<uint64_t> slots = share_slots(layouts, options_.slots, options_.least_slots);
   cache_.emplace(
       layouts, slots,
@@ -226,7 +225,7 @@ StreamedStore::Slot* StreamedStore::find(ExpertKey key) const {
 Result<void> StreamedStore::check_layer(ExpertKey key) {
   if (cache_->has_layer(key.layer)) return {};
   // No expert of the layer can be used; what is wrong with this one?
-  const auto plan = plan_slot(storage_.checkpoint(), key, options_.shape);
+  const auto plan = plan_slot(tier_.checkpoint(), key, options_.shape);
   if (!plan) return explained(plan.error(), key);
   return explained({ErrorKind::invalid, "the layer is not one of the run's"}, key);
 }
@@ -308,7 +307,7 @@ void StreamedStore::start_prefetches() {
 bool StreamedStore::start_prefetch(ExpertKey key) {
   if (!cache_->has_layer(key.layer) || find(key) != nullptr) return true;
   // Bytes across a network are paid for: there only --dev prefetch=on reads guesses.
-  if (options_.prefetch == PrefetchMode::automatic && storage_.tier_of(key) == StorageTier::network) return true;
+  if (options_.prefetch == PrefetchMode::automatic && tier_.medium_of(key) == Medium::network) return true;
   const auto taken = cache_->insert_prefetch(key);
   if (!taken || *taken == nullptr) return false;
   Slot& slot = static_cast<Slot&>(**taken);
@@ -334,23 +333,23 @@ void StreamedStore::count_hit(Slot& slot, const ExpertUse& use) {
 FetchOutlook StreamedStore::begin_prompt(const PromptShape& prompt) {
   const std::lock_guard lock(mutex_);
   meter_.begin_prompt();
-  const auto experts = static_cast<double>(storage_.checkpoint().experts().size());
-  return fetch_outlook(storage_.checkpoint(), prompt,
+  const auto experts = static_cast<double>(tier_.checkpoint().experts().size());
+  return fetch_outlook(tier_.checkpoint(), prompt,
                        {.cached_share = experts > 0 ? static_cast<double>(stats_.slots) / experts : 0,
                         .is_in_memory = [this](ExpertKey key) { return find(key) != nullptr; },
-                        .tier_of = [this](ExpertKey key) { return storage_.tier_of(key); }});
+                        .medium_of = [this](ExpertKey key) { return tier_.medium_of(key); }});
 }
 
 // Enough experts for the transfers never to pause, and an eighth of the slots, so that dear experts overlap with cheap
 // ones. A prefill's layer could use all slots at once, but then it would push out what decoding needs of other layers.
 size_t StreamedStore::prefill_window(LayerId layer) const {
   const ExpertCache::Pool& pool = cache_->pool_of(layer);
-  const auto& experts = storage_.checkpoint().experts();
+  const auto& experts = tier_.checkpoint().experts();
   // How one of the layer's experts is read; where they lie in two places, others may be read otherwise.
   const auto first = experts.lower_bound({layer, ExpertId(0)});
-  const uint32_t file = first == experts.end() ? 0 : storage_.checkpoint().tensors()[first->second.front()].file;
-  const uint64_t in_flight = ceil_div(storage_.depth() * storage_.block_bytes(file), pool.layout.slot_bytes);
-  const uint64_t busy = 2 * std::clamp<uint64_t>(in_flight, 2, storage_.depth());
+  const uint32_t file = first == experts.end() ? 0 : tier_.checkpoint().tensors()[first->second.front()].file;
+  const uint64_t in_flight = ceil_div(tier_.depth() * tier_.block_bytes(file), pool.layout.slot_bytes);
+  const uint64_t busy = 2 * std::clamp<uint64_t>(in_flight, 2, tier_.depth());
   return std::max(busy, pool.limit / 8);
 }
 
@@ -365,15 +364,15 @@ Result<StreamedStore::Slot*> StreamedStore::start_miss(const ExpertUse& use) {
     return explained(begun.error(), use.key);
   }
   cache_->count_miss(use);
-  ++counts().misses[static_cast<size_t>(slot.tier)];
-  counts().bytes[static_cast<size_t>(slot.tier)] += slot.bytes;
+  ++counts().misses[static_cast<size_t>(slot.medium)];
+  counts().bytes[static_cast<size_t>(slot.medium)] += slot.bytes;
   return &slot;
 }
 
 Result<void> StreamedStore::begin_reading(Slot& slot, Urgency urgency) {
   auto plan = plans_.find(slot.key);
   if (plan == plans_.end()) {
-    TRY_ASSIGN(SlotPlan made, plan_slot(storage_.checkpoint(), slot.key, options_.shape));
+    TRY_ASSIGN(SlotPlan made, plan_slot(tier_.checkpoint(), slot.key, options_.shape));
     plan = plans_.emplace(slot.key, std::move(made)).first;
   }
   slot.plan = &plan->second;
@@ -384,19 +383,19 @@ Result<void> StreamedStore::begin_reading(Slot& slot, Urgency urgency) {
   slot.error.reset();
   slot.urgency = urgency;
   ++loading(urgency);
-  slot.tier = storage_.tier_of(slot.key);
+  slot.medium = tier_.medium_of(slot.key);
   if (stats_.read_experts.insert(slot.key).second) {
     auto& files = stats_.opened_files[slot.key.layer];
     for (const SlotPlan::Part& part : slot.plan->parts)
-      files.insert(storage_.checkpoint().files()[part.extent.file].path);
+      files.insert(tier_.checkpoint().files()[part.extent.file].path);
   }
-  start_load(storage_, *transfers_,
+  start_load(tier_, *transfers_,
              {.key = slot.key,
               .plan = slot.plan,
               .slot = slot.memory_bytes(),
               .urgency = urgency,
               .group = slot.number,
-              .verify = storage_.must_verify(slot.key),
+              .verify = tier_.must_verify(slot.key),
               .done = [this, &slot](const LoadOutcome& outcome) { loaded(slot, outcome); }});
   return {};
 }
@@ -418,7 +417,7 @@ bool StreamedStore::read_again(Slot& slot, const LoadOutcome& outcome) {
   if (outcome.result) return false;
   // A cache gives up what it has spoilt, whether the expert is wanted yet or not.
   const bool is_spoilt = outcome.result.error().kind == ErrorKind::corrupt && !slot.is_second_try &&
-                         (slot.tier == StorageTier::network || storage_.distrust(slot.key));
+                         (slot.medium == Medium::network || tier_.distrust(slot.key));
   if (slot.urgency != Urgency::demand) return false;
   if (!is_spoilt && !slot.may_fail) return false;
   if (is_spoilt) slot.is_second_try = true;
@@ -430,7 +429,7 @@ bool StreamedStore::read_again(Slot& slot, const LoadOutcome& outcome) {
   }
   slot.may_fail = false;
   if (!begin_reading(slot, Urgency::demand)) return false;
-  counts().bytes[static_cast<size_t>(slot.tier)] += slot.bytes;
+  counts().bytes[static_cast<size_t>(slot.medium)] += slot.bytes;
   return true;
 }
 
@@ -439,7 +438,7 @@ void StreamedStore::settle(Slot& slot, const LoadOutcome& outcome) {
     slot.weights = weights_in(*slot.plan, *slot.memory);
     slot.is_ready = true;
     slot.arrival = std::chrono::steady_clock::now();
-    if (slot.tier == StorageTier::network) start_keeping(slot);
+    if (slot.medium == Medium::network) start_keeping(slot);
     return;
   }
   slot.error = outcome.result.error();
@@ -451,8 +450,7 @@ void StreamedStore::start_keeping(Slot& slot) {
   ++slot.pins;
   ++keeping_;
   transfers_->submit(Urgency::keep, slot.number, [this, &slot](const std::stop_token& stop) {
-    const auto kept =
-        guarded([&] { return storage_.keep(slot.key, tensors_in(*slot.plan, slot.memory_bytes()), stop); });
+    const auto kept = guarded([&] { return tier_.keep(slot.key, tensors_in(*slot.plan, slot.memory_bytes()), stop); });
     const std::lock_guard lock(mutex_);
     if (!kept && !keep_error_) keep_error_ = explained(kept.error(), slot.key);
     unpin(slot);

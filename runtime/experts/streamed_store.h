@@ -2,9 +2,10 @@
 // threads of a pool, each straight to its place. What the next layer is expected to want is read while nothing is
 // wanted at once; a prefetch takes no slot whose expert this layer or the next one may need, and is given up when it
 // turns out not to be wanted: of its blocks, those that have not begun are not read. Threads: one thread asks and
-// takes; the pool's threads read. Lifetime: borrows device and storage. Errors: see expert_store.h.
+// takes; the pool's threads read. Lifetime: borrows device and tier. Errors: see expert_store.h.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <condition_variable>
@@ -38,7 +39,7 @@ struct StreamedStoreOptions {
 class StreamedStore final : public ExpertStore, private ExpertLease::Pin {
  public:
   /// Looks at the layout of every expert. Errors: those of plan_slot.
-  [[nodiscard]] static Result<std::unique_ptr<StreamedStore>> make(kernels::Device& device, WeightStorage& storage,
+  [[nodiscard]] static Result<std::unique_ptr<StreamedStore>> make(kernels::Device& device, Tier& tier,
                                                                    const StreamedStoreOptions& options);
   /// Waits until what is to be kept in a cache on disk is there.
   ~StreamedStore() override;
@@ -71,8 +72,8 @@ class StreamedStore final : public ExpertStore, private ExpertLease::Pin {
   class Request;
   friend class Request;
 
-  StreamedStore(kernels::Device& device, WeightStorage& storage, const StreamedStoreOptions& options)
-      : device_(device), storage_(storage), options_(options), meter_(options.max_fetch) {}
+  StreamedStore(kernels::Device& device, Tier& tier, const StreamedStoreOptions& options)
+      : device_(device), tier_(tier), options_(options), meter_(options.max_fetch) {}
   Result<void> make_cache();
   [[nodiscard]] Result<std::unique_ptr<CacheSlot>> make_slot(size_t pool, uint64_t place);
 
@@ -88,7 +89,7 @@ class StreamedStore final : public ExpertStore, private ExpertLease::Pin {
   Result<void> begin_reading(Slot& slot, Urgency urgency);
   void unpin(Slot& slot);
   /// Nothing is read or kept: no slot becomes free by waiting.
-  [[nodiscard]] bool is_idle() const { return keeping_ == 0 && loading_ == decltype(loading_)(); }
+  [[nodiscard]] bool is_idle() const { return keeping_ == 0 && std::ranges::count(loading_, 0U) == kUrgencies; }
   void start_prefetches();
   bool start_prefetch(ExpertKey key);
   bool read_again(Slot& slot, const LoadOutcome& outcome);
@@ -99,7 +100,7 @@ class StreamedStore final : public ExpertStore, private ExpertLease::Pin {
   void release(uint64_t slot) override;
 
   kernels::Device& device_;
-  WeightStorage& storage_;
+  Tier& tier_;
   StreamedStoreOptions options_;
 
   mutable std::mutex mutex_;

@@ -1,4 +1,4 @@
-// Threads that read and write while the model computes. Work that the model waits for goes first.
+// Threads that read and write while the model computes. Demand work goes first.
 // Threads: thread-safe. Lifetime: what a job refers to must outlive the pool, whose destructor lets the jobs in
 // progress end and drops the others. Errors: jobs report their own.
 #pragma once

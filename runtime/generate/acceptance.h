@@ -1,8 +1,8 @@
-// Speculative sampling: whether a drafted token stands, and what takes its place. The token that comes out is
-// distributed as the target says, whatever the proposal was (Leviathan et al. 2023, Chen et al. 2023): a draft d is
-// kept with probability min(1, p(d) / q(d)); otherwise the token is drawn from max(0, p - q), renormalised. Where both
-// are certain (temperature 0) no number is drawn. Threads: thread-safe (pure functions of their arguments). Errors:
-// none.
+// Speculative sampling: whether a drafted token is accepted, and what replaces it. The resulting token has the
+// distribution of the target, whatever the proposal was (Leviathan et al. 2023, Chen et al. 2023): a draft d is
+// accepted with probability min(1, p(d) / q(d)); otherwise the token is drawn from max(0, p - q), renormalised. Where
+// both are certain (temperature 0) no number is drawn. Threads: thread-safe (pure functions of their arguments).
+// Errors: none.
 #pragma once
 
 #include <functional>

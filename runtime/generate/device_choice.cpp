@@ -51,16 +51,6 @@ VramLimits ChosenDevice::vram_limits() const {
   return limits;
 }
 
-void ChosenDevice::wrap(
-    const std::function<std::unique_ptr<kernels::Device>(std::unique_ptr<kernels::Device>)>& around) {
-  // Files are still read into the memory of a CPU device.
-  auto inner = gpu_ ? std::move(gpu_) : std::move(*kernels::make_cpu_device(cpu_));
-  queue_.reset();
-  gpu_ = around(std::move(inner));
-  before_ = gpu_->memory();
-  queue_ = gpu_->make_queue();
-}
-
 void ChosenDevice::use_host(const std::string& reason) {
   DSPACK_CHECK(may_use_host(), "a GPU that was asked for");
   queue_.reset();
@@ -74,11 +64,11 @@ Result<ChosenDevice> choose_device(const DeviceOptions& options, const kernels::
   chosen.is_automatic_ = options.kind == DeviceKind::automatic;
   chosen.precision_ = options.precision;
   chosen.vram_ = options.vram;
-  chosen.cpu_ = cpu;
   TRY_ASSIGN(chosen.host_, kernels::make_cpu_device(cpu));
   chosen.queue_ = chosen.host_->make_queue();
   if (options.kind == DeviceKind::cpu) return chosen;
-  auto gpu = kernels::load_cuda_device(options.cuda_library, cuda_options(options));
+  auto gpu =
+      options.open_gpu ? options.open_gpu() : kernels::load_cuda_device(options.cuda_library, cuda_options(options));
   if (gpu) {
     chosen.gpu_ = std::move(*gpu);
     chosen.before_ = chosen.gpu_->memory();  // before the queue takes any of it: what is asked for is for both

@@ -1,6 +1,6 @@
-// Which device runs a model: a GPU where one is asked for, or where nothing is said and there is one with room for what
-// every token needs; else the CPU.
-// Threads: single-thread. Lifetime: owns device and queue. Errors: those of load_cuda_device where a GPU was asked for;
+// Which device runs a model: a GPU if one is requested, or if none is and there is one with room for what every token
+// needs; else the CPU.
+// Threads: single-thread. Lifetime: owns device and queue. Errors: those of load_cuda_device if a GPU was requested;
 // unsupported (an instruction set).
 #pragma once
 
@@ -10,7 +10,7 @@
 #include <string>
 
 #include "kernels/cpu/cpu_device.h"
-#include "kernels/cuda/cuda_options.h"
+#include "kernels/cuda/cuda_library.h"
 #include "runtime/budget/memory_options.h"
 #include "runtime/budget/vram_plan.h"
 #include "runtime/experts/schedule.h"
@@ -28,6 +28,8 @@ struct DeviceOptions {
   MissOptions miss = {};                    // what becomes of the others
   std::string cuda_library = {};            // empty: the one that belongs to the program
   std::string cublaslt = {};                // CudaOptions::cublaslt
+  /// Opens a GPU. Empty: load_cuda_device does.
+  std::function<Result<std::unique_ptr<kernels::Device>>()> open_gpu = {};
 };
 
 /// "auto", "cpu", "cuda" or "cuda:N". False: none of these.
@@ -51,8 +53,6 @@ class ChosenDevice {
 
   /// Whether nobody has asked for the GPU, so that the CPU may take its place.
   [[nodiscard]] bool may_use_host() const { return is_gpu() && is_automatic_; }
-  /// Another device computes in the place of the one that was chosen, made of it: for tests.
-  void wrap(const std::function<std::unique_ptr<kernels::Device>(std::unique_ptr<kernels::Device>)>& around);
   /// The CPU computes from now on. Nothing of the GPU may be in use any more.
   void use_host(const std::string& reason);
 
@@ -60,7 +60,6 @@ class ChosenDevice {
   friend Result<ChosenDevice> choose_device(const DeviceOptions& options, const kernels::CpuOptions& cpu);
   ChosenDevice() = default;
 
-  kernels::CpuOptions cpu_;
   bool is_automatic_ = false;
   kernels::Precision precision_ = kernels::Precision::exact;
   std::optional<Amount> vram_;

@@ -2,21 +2,21 @@
 // tokens a second so far, measured in this run: whatever drafts cost, extra experts included, is in the times.
 //
 // What is measured, for each number of drafts k: the seconds of a step (the module's k passes and the main model's pass
-// of k+1 positions), as an exponential average; and how often the j-th draft stood when those before it did. Then
+// of k+1 positions), as an exponential average; and how often the j-th draft was accepted if those before it were. Then
 //   tokens(k) = 1 + a1 + a1 a2 + ... + a1..ak,     rate(k) = tokens(k) / seconds(k).
-// The best k is used. Others are tried in short bursts: each for a first time while it promises anything, then again at
-// intervals that double while the answer is the same.
+// The best k is used. Others are tried in short bursts: a first time while a gain is possible, then again at intervals
+// that double while the answer is the same.
 //
 // Trying costs the time that the best number would have saved. No step is tried that could carry the sum of these
 // losses above kProbeShare of the time of all steps so far; so nothing is tried in the first sixty steps or more, and a
-// burst waits in the middle if it must. Before a number was tried, a draft is taken to cost kDraftCost plain steps and
-// to fall. Catching up on positions that the module has not read counts, too.
+// burst waits in the middle if it must. Before a number was tried, a draft is assumed to cost kDraftCost plain steps
+// and to be rejected. Catching up on positions that the module has not read counts, too.
 //
-// Where experts are read as they are needed, most can be said beforehand. A draft that stands wants the experts that
-// the next step would have wanted: it brings its misses along, so the time that plain steps wait for experts is not
-// saved by drafting but, for each draft that falls, spent twice. Unless
+// If experts are read on demand, most is known beforehand. An accepted draft uses the experts that the next step would
+// have used and causes its misses, so drafting does not save the time that plain steps wait for experts; each rejected
+// draft spends it twice. Unless
 //   (1 + a) seconds(0) > seconds(0) + waiting(0)
-// could hold, a first look may cost no more than kDoubtfulShare of the time: waiting may have other causes. And a
+// could hold, a first trial may cost no more than kDoubtfulShare of the time: waiting may have other causes. And a
 // number whose drafts cause misses, as the store counts them, that take longer than the steps that it saves is not
 // used, whatever its times say. Threads: single-thread; a plain value. Errors: none. Time is what the caller says it
 // is.
@@ -58,8 +58,6 @@ class DraftPolicy {
 
   /// Tokens a second that `drafts` promises; nullopt: never tried.
   [[nodiscard]] std::optional<double> rate(uint32_t drafts) const;
-  [[nodiscard]] double lost_seconds() const { return lost_seconds_; }
-  [[nodiscard]] double total_seconds() const { return total_seconds_; }
 
   /// Share of the time that trying other numbers may cost: three per cent, less what estimates may err.
   static constexpr double kProbeShare = 0.02;

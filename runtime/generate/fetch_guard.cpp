@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "format/base/size_text.h"
+#include "format/base/size.h"
 
 namespace dspack::runtime {
 

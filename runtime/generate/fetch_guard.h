@@ -1,7 +1,6 @@
-// Watches what a prompt costs in bytes of experts: says so before a cold one, and refuses one that would cost more than
-// the user allows. What counts are the bytes of routed experts read from disk or network from a prompt's first pass to
-// the end of its answer; each read counts, also of what was read before. The store ends a run whose reads exceed the
-// limit after all.
+// Watches the bytes of experts that a prompt costs: reports the estimate before a cold prompt, and refuses one above
+// the user's limit. What counts are the bytes of routed experts read from disk or network from a prompt's first pass to
+// the end of its answer; each read counts, repeated ones included. The store ends a run whose reads exceed the limit.
 // Threads: single-thread. Lifetime: borrows the model. Errors: budget.
 #pragma once
 

@@ -5,7 +5,8 @@
 #include <algorithm>
 #include <thread>
 
-#include "format/base/size_text.h"
+#include "format/base/size.h"
+#include "runtime/budget/gpu_memory_plan.h"
 #include "runtime/budget/system_memory.h"
 #include "runtime/generate/text_model.h"
 #include "runtime/model/kv_cache.h"
@@ -32,7 +33,7 @@ Result<uint32_t> context_length(const ModelConfig& config, const ModelOptions& m
   if (*asked >= 1 && config.longest_context() < config.max_positions) {
     return Error{ErrorKind::unsupported,
                  fmt::format("a context of {} positions is not possible; beyond {} (index_topk in config.json) this "
-                             "model's attention is sparse, which this program does not do yet",
+                             "model's attention is sparse, which this program does not support yet",
                              *asked, config.longest_context())};
   }
   return Error{ErrorKind::invalid, fmt::format("a context of {} positions is not possible; this model allows 1 to {} "
@@ -69,9 +70,9 @@ Result<MemoryLimits> memory_limits(const MemoryOptions& options, const Result<Sy
 }
 
 // Whether experts would come over a network: then those that no router picks are left where they are.
-bool is_distant(const WeightStorage& storage, const std::set<LayerId>& layers) {
-  return std::ranges::any_of(storage.checkpoint().experts(), [&](const auto& expert) {
-    return layers.contains(expert.first.layer) && storage.tier_of(expert.first) == StorageTier::network;
+bool is_distant(const Tier& weights, const std::set<LayerId>& layers) {
+  return std::ranges::any_of(weights.checkpoint().experts(), [&](const auto& expert) {
+    return layers.contains(expert.first.layer) && weights.medium_of(expert.first) == Medium::network;
   });
 }
 
@@ -84,9 +85,9 @@ Result<void> check_max_fetch(const LoadPlan& plan, const LoadOptions& options) {
                            size_words(plan.needs.resident_expert_bytes), size_words(*options.max_fetch))};
 }
 
-Result<LoadPlan> plan_for(ChosenDevice& chosen, const LoadContext& context, format::Repository& repository,
-                          const ModelConfig& config, const LoadOptions& options, const std::stop_token& stop) {
-  const format::Checkpoint& checkpoint = context.files.checkpoint();
+Result<LoadPlan> plan_for(ChosenDevice& chosen, const LoadContext& context, const ModelConfig& config,
+                          const LoadOptions& options, const std::stop_token& stop) {
+  const format::Checkpoint& checkpoint = context.access.catalogue();
   LoadPlan plan;
   ModelOptions& model = plan.model;
   TRY_ASSIGN(model.layer_map, layer_map(config, options.layers, checkpoint));
@@ -106,7 +107,7 @@ Result<LoadPlan> plan_for(ChosenDevice& chosen, const LoadContext& context, form
   if (plan.with_mtp) plan.expert_layers.insert(LayerId(config.layers));
   const auto system = read_system_memory();
   const unsigned computing = options.threads != 0 ? options.threads : std::thread::hardware_concurrency();
-  const unsigned reading = 2 * context.files.storage().depth();  // experts' pool, and that of layers that stream
+  const unsigned reading = 2 * context.access.weights().depth();  // experts' pool, and that of layers that stream
   NeedsOptions needs{.model = model,
                      .expert_layers = plan.expert_layers,
                      .with_mtp = plan.with_mtp,
@@ -115,12 +116,12 @@ Result<LoadPlan> plan_for(ChosenDevice& chosen, const LoadContext& context, form
                      .text_bytes = 0,
                      .process_bytes = system ? system->resident_bytes : 0,
                      .host = chosen.is_gpu() ? &chosen.host() : nullptr};
-  TRY_ASSIGN(needs.text_bytes, tokenizer_bytes(repository, stop));
+  TRY_ASSIGN(needs.text_bytes, tokenizer_bytes(context.access.files(), stop));
   TRY_ASSIGN(plan.needs, find_needs(context, config, needs));
   TRY_ASSIGN(const MemoryLimits limits, memory_limits(options.memory, system));
   const bool are_too_many = options.max_fetch && plan.needs.resident_expert_bytes > *options.max_fetch;
   const GpuExperts on_gpu{.vram = options.device.vram_experts,
-                          .as_they_come = are_too_many || is_distant(context.files.storage(), plan.expert_layers)};
+                          .as_they_come = are_too_many || is_distant(context.access.weights(), plan.expert_layers)};
   TRY_ASSIGN(plan.memory, chosen.is_gpu() ? make_gpu_memory_plan(plan.needs, limits, chosen.vram_limits(), on_gpu)
                                           : make_memory_plan(plan.needs, limits));
   TRY(check_max_fetch(plan, options));
@@ -134,12 +135,12 @@ Result<LoadPlan> plan_for(ChosenDevice& chosen, const LoadContext& context, form
 
 }  // namespace
 
-Result<LoadPlan> plan_load(ChosenDevice& chosen, CheckpointFiles& files, format::Repository& repository,
-                           const ModelConfig& config, const LoadOptions& options, const std::stop_token& stop) {
+Result<LoadPlan> plan_load(ChosenDevice& chosen, CheckpointAccess& access, const ModelConfig& config,
+                           const LoadOptions& options, const std::stop_token& stop) {
   const auto make = [&] {
     const LoadContext context{
-        .device = chosen.device(), .queue = chosen.queue(), .files = files, .fp8_block = config.fp8_block};
-    return plan_for(chosen, context, repository, config, options, stop);
+        .device = chosen.device(), .queue = chosen.queue(), .access = access, .quantization = config.quantization};
+    return plan_for(chosen, context, config, options, stop);
   };
   auto plan = make();
   if (plan || !chosen.may_use_host()) return plan;

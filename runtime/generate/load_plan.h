@@ -1,5 +1,5 @@
-// What will lie in memory, decided from options and catalogue before anything is loaded: for loading, and for those who
-// want to know beforehand.
+// What will lie in memory, decided from options and catalogue before anything is loaded: for loading and for `dsrun
+// plan`.
 // Threads: single-thread. Lifetime: borrows its arguments for the call. Errors: invalid and unsupported (a context or
 // layers that the model lacks), those of finding weights, budget (with the number that would do).
 #pragma once
@@ -19,8 +19,7 @@ struct LoadPlan {
 
 /// The memory that the system says it has now counts where no --ram is given. Where nobody has asked for the GPU that
 /// was chosen and it cannot hold the model, the choice becomes the CPU.
-[[nodiscard]] Result<LoadPlan> plan_load(ChosenDevice& chosen, CheckpointFiles& files, format::Repository& repository,
-                                         const ModelConfig& config, const LoadOptions& options,
-                                         const std::stop_token& stop);
+[[nodiscard]] Result<LoadPlan> plan_load(ChosenDevice& chosen, CheckpointAccess& access, const ModelConfig& config,
+                                         const LoadOptions& options, const std::stop_token& stop);
 
 }  // namespace dspack::runtime

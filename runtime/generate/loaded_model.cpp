@@ -4,12 +4,11 @@
 
 #include <algorithm>
 
-#include "format/document_bounds.h"
+#include "format/json.h"
+#include "runtime/config/config.h"
 #include "runtime/generate/load_plan.h"
+#include "runtime/model/always_needed.h"
 #include "runtime/model/inventory.h"
-#include "runtime/model/names.h"
-#include "runtime/storage/always_needed.h"
-#include "runtime/storage/open_storage.h"
 
 namespace dspack::runtime {
 
@@ -37,14 +36,13 @@ Result<ModelConfig> read_model_config(format::Repository& repository, const std:
                            repository.description())};
 }
 
-Result<std::unique_ptr<LoadedModel>> LoadedModel::load(std::unique_ptr<format::Repository> repository,
+Result<std::unique_ptr<LoadedModel>> LoadedModel::load(std::unique_ptr<CheckpointAccess> access,
                                                        const LoadOptions& options, const std::stop_token& stop) {
-  TRY_ASSIGN(const ModelConfig config, read_model_config(*repository, stop));
-  TRY_ASSIGN(auto eos_tokens, read_eos_tokens(*repository, config, stop));
-  TRY_ASSIGN(auto checkpoint, open_catalogue(*repository, config.layers, stop));
-  std::unique_ptr<LoadedModel> loaded(new LoadedModel(std::move(repository), std::move(checkpoint)));
-  loaded->eos_tokens_ = std::move(eos_tokens);
-  TRY(refuse_unknown_tensors(loaded->checkpoint_, config));
+  std::unique_ptr<LoadedModel> loaded(new LoadedModel(std::move(access)));
+  TRY_ASSIGN(const ModelConfig config, read_model_config(loaded->access_->files(), stop));
+  TRY_ASSIGN(loaded->eos_tokens_, read_eos_tokens(loaded->access_->files(), config, stop));
+  TRY(loaded->access_->open_catalogue(config.layers, stop));
+  TRY(refuse_unknown_tensors(loaded->checkpoint(), config));
   TRY(loaded->assemble(config, options, stop));
   return loaded;
 }
@@ -52,23 +50,14 @@ Result<std::unique_ptr<LoadedModel>> LoadedModel::load(std::unique_ptr<format::R
 Result<void> LoadedModel::assemble(const ModelConfig& config, const LoadOptions& options, const std::stop_token& stop) {
   TRY_ASSIGN(chosen_,
              choose_device(options.device, {.threads = options.threads, .instruction_set = options.instruction_set}));
-  if (options.wrap_device) chosen_->wrap(options.wrap_device);
-  TRY_ASSIGN(OpenedStorage opened,
-             open_storage(*repository_, checkpoint_,
-                          {.io = options.io, .verify = options.verify, .device = &chosen_->host()}, stop));
-  io_ = std::move(opened.io);
-  remotes_ = std::move(opened.remotes);
-  storage_ = std::move(opened.storage);
-  if (options.wrap_storage) storage_ = options.wrap_storage(std::move(storage_));
-  files_ = std::make_unique<CheckpointFiles>(*storage_);
+  TRY(access_->open_weights({.io = options.io, .verify = options.verify, .device = &chosen_->host()}, stop));
   TRY_ASSIGN(PolicyFactory policy, find_policy(options.policy));
-  TRY_ASSIGN(LoadPlan plan, plan_load(*chosen_, *files_, *repository_, config, options, stop));
-  if (options.resident_experts) plan.model.streaming = {};
+  TRY_ASSIGN(LoadPlan plan, plan_load(*chosen_, *access_, config, options, stop));
   memory_plan_ = plan.memory;
   // Not before it is known to fit: this may be a download.
-  TRY(storage_->expect(always_needed(checkpoint_, config, plan.model.layer_map, plan.with_mtp), stop));
+  TRY(access_->weights().expect(always_needed(checkpoint(), config, plan.model.layer_map, plan.with_mtp), stop));
   const LoadContext context{
-      .device = chosen_->device(), .queue = chosen_->queue(), .files = *files_, .fp8_block = config.fp8_block};
+      .device = chosen_->device(), .queue = chosen_->queue(), .access = *access_, .quantization = config.quantization};
   TRY(make_experts(config, plan, options, std::move(policy), stop));
   TRY_ASSIGN(model_, Model::load(context, config, plan.model, *experts_, stop));
   TRY_ASSIGN(Scratch scratch, model_->make_scratch());
@@ -90,7 +79,7 @@ uint64_t LoadedModel::scratch_bytes() const {
 Result<void> LoadedModel::make_experts(const ModelConfig& config, const LoadPlan& plan, const LoadOptions& options,
                                        PolicyFactory policy, const std::stop_token& stop) {
   const StreamedStoreOptions store{
-      .shape = {.hidden = config.hidden, .expert_inner = config.expert_inner, .fp8_block = config.fp8_block},
+      .shape = {.hidden = config.hidden, .expert_inner = config.expert_inner, .quantization = config.quantization},
       .layers = plan.expert_layers,
       .slots = plan.memory.slot_count,
       .least_slots = least_slots(config.top_k),
@@ -105,7 +94,7 @@ Result<void> LoadedModel::make_experts(const ModelConfig& config, const LoadPlan
   const std::optional<VramPlan>& vram = plan.memory.vram;
   RoutedExperts::Options routed{
       .store = store, .shape = shape, .miss = options.device.miss, .progress = options.progress.get()};
-  if (options.resident_experts || (vram && vram->holds_all())) {
+  if (vram && vram->holds_all()) {
     routed.placement = ExpertPlacement::resident;
   } else if (vram) {
     routed.placement = ExpertPlacement::tiered;
@@ -113,10 +102,10 @@ Result<void> LoadedModel::make_experts(const ModelConfig& config, const LoadPlan
   }
   TRY_ASSIGN(experts_,
              RoutedExperts::make({.device = chosen_->device(), .queue = chosen_->queue(), .host = &chosen_->host()},
-                                 *storage_, routed, stop));
+                                 access_->weights(), routed, stop));
   if (options.route_trace.empty()) return {};
   TRY_ASSIGN(recorder_, RouteRecorder::create(format::posix_file_system(), options.route_trace,
-                                              route_header(checkpoint_, config.model_type, config.top_k)));
+                                              route_header(checkpoint(), config.model_type, config.top_k)));
   experts_->set_recorder(recorder_.get());
   return {};
 }
@@ -129,18 +118,18 @@ Result<void> LoadedModel::flush_routes() {
 Result<void> LoadedModel::load_mtp(const LoadContext& context, const SpeculationOptions& options,
                                    const std::stop_token& stop) {
   const ModelConfig& config = model_->config();
-  if (!MtpModule::is_present(checkpoint_, config)) {
+  if (!MtpModule::is_present(checkpoint(), config)) {
     if (!options.drafts) return {};
     if (config.mtp_layers == 0) {
       return Error{ErrorKind::unsupported,
-                   "this model has no MTP module to draft with (num_nextn_predict_layers in config.json); leave out "
+                   "this model has no MTP module for drafts (num_nextn_predict_layers in config.json); leave out "
                    "--mtp, or use --mtp auto"};
     }
     return Error{
         ErrorKind::not_found,
         fmt::format("{} lacks the MTP module (the tensors of {}), though config.json announces it; fetch them, "
                     "or leave out --mtp",
-                    repository_->description(), names::layer(LayerId(config.layers)))};
+                    access_->files().description(), names::layer(LayerId(config.layers)))};
   }
   TRY_ASSIGN(mtp_, MtpModule::load(context, *model_, stop));
   speculation_ = options;

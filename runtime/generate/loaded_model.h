@@ -1,5 +1,5 @@
-// A model that is ready to run, put together from a repository: catalogue, files, device, expert store, executor,
-// model. Threads: single-thread. Lifetime: owns all of its parts and the repository. Errors: those of every part;
+// A model that is ready to run, put together from a checkpoint: device, expert store, executor, model. Threads:
+// single-thread. Lifetime: owns all of its parts and the access to the checkpoint. Errors: those of every part;
 // not_found for a place that holds no checkpoint.
 #pragma once
 
@@ -10,19 +10,16 @@
 #include <string>
 #include <vector>
 
-#include "format/document_bounds.h"
+#include "format/json.h"
 #include "format/layer_map.h"
 #include "format/source/repository.h"
+#include "runtime/access/checkpoint_access.h"
 #include "runtime/budget/memory_plan.h"
-#include "runtime/experts/policy/policy_catalogue.h"
+#include "runtime/experts/eviction_policy.h"
 #include "runtime/experts/routed_experts.h"
 #include "runtime/experts/trace/route_recorder.h"
 #include "runtime/generate/device_choice.h"
 #include "runtime/generate/session.h"
-#include "runtime/storage/io_choice.h"
-#include "runtime/storage/local_storage.h"
-#include "runtime/storage/open_storage.h"
-#include "runtime/storage/remote_place.h"
 
 namespace dspack::runtime {
 
@@ -35,21 +32,14 @@ struct LoadOptions {
   std::optional<format::LayerSelection> layers{};  // absent: the repository's layer map, else all
   IoMethod io = IoMethod::automatic;               // how a local folder is read
   bool verify = false;                             // every expert against its digest when it is read
-  std::string policy{kDefaultPolicy};              // which expert leaves a slot: policy_catalogue.h
+  std::string policy{kDefaultPolicy};              // which expert leaves a slot: eviction_policy.h
   std::string route_trace = {};                    // file for the routes of the run; empty: none
   MemoryOptions memory = {};
   DeviceOptions device = {};
   PrefetchMode prefetch = PrefetchMode::automatic;  // reading experts before they are wanted
   std::optional<uint64_t> max_fetch = {};           // of StreamedStoreOptions
-  /// Puts a storage of the caller's own in front of the model's. Empty: none.
-  std::function<std::unique_ptr<WeightStorage>(std::unique_ptr<WeightStorage>)> wrap_storage = {};
-  /// All routed experts lie in device memory, read before the run; what is said of slots and streaming is without
-  /// effect then.
-  bool resident_experts = false;
   std::shared_ptr<format::Progress> progress = {};  // of loading resident experts; null: nobody looks
-  /// Puts a device of the caller's own in front of the model's. Empty: none.
-  std::function<std::unique_ptr<kernels::Device>(std::unique_ptr<kernels::Device>)> wrap_device = {};
-  RemoteAccess remote = {};  // for whoever opens the place
+  RemoteAccess remote = {};                         // for whoever opens the place
   /// Drafting with the MTP module. Unset: none. A number of drafts needs a module (errors: unsupported, not_found);
   /// without a number a model that has none runs without.
   std::optional<SpeculationOptions> speculation = {};
@@ -68,7 +58,7 @@ inline constexpr uint64_t kMaxTextBytes = format::kTokenizerDocument.bytes;
 
 class LoadedModel {
  public:
-  [[nodiscard]] static Result<std::unique_ptr<LoadedModel>> load(std::unique_ptr<format::Repository> repository,
+  [[nodiscard]] static Result<std::unique_ptr<LoadedModel>> load(std::unique_ptr<CheckpointAccess> access,
                                                                  const LoadOptions& options,
                                                                  const std::stop_token& stop);
 
@@ -83,20 +73,16 @@ class LoadedModel {
   [[nodiscard]] Result<Session> start_session();
   /// Activations and tables.
   [[nodiscard]] uint64_t scratch_bytes() const;
-  [[nodiscard]] format::Repository& repository() { return *repository_; }
-  [[nodiscard]] const format::Checkpoint& checkpoint() const { return checkpoint_; }
-  [[nodiscard]] const CheckpointFiles& files() const { return *files_; }
+  [[nodiscard]] CheckpointAccess& access() { return *access_; }
+  [[nodiscard]] const CheckpointAccess& access() const { return *access_; }
+  [[nodiscard]] const format::Checkpoint& checkpoint() const { return access_->catalogue(); }
   [[nodiscard]] const RoutedExperts& experts() const { return *experts_; }
   [[nodiscard]] RoutedExperts& experts() { return *experts_; }
-  /// How local weights are read.
-  [[nodiscard]] const IoChoice& io() const { return io_; }
   /// Which device runs it, and its memory.
   [[nodiscard]] const ChosenDevice& chosen() const { return *chosen_; }
   [[nodiscard]] const kernels::Device& device() const { return chosen_->device(); }
   /// What was decided about memory before anything was loaded.
   [[nodiscard]] const MemoryPlan& memory_plan() const { return memory_plan_; }
-  /// Distant places that weights come from. None: they lie in local folders.
-  [[nodiscard]] const std::vector<OpenedRemote>& remotes() const { return remotes_; }
   [[nodiscard]] kernels::Queue& queue() { return chosen_->queue(); }
   /// Brings the recorded routes so far into their file, if there is one.
   [[nodiscard]] Result<void> flush_routes();
@@ -104,20 +90,14 @@ class LoadedModel {
   [[nodiscard]] const std::vector<uint32_t>& eos_tokens() const { return eos_tokens_; }
 
  private:
-  LoadedModel(std::unique_ptr<format::Repository> repository, format::Checkpoint checkpoint)
-      : repository_(std::move(repository)), checkpoint_(std::move(checkpoint)) {}
+  explicit LoadedModel(std::unique_ptr<CheckpointAccess> access) : access_(std::move(access)) {}
   Result<void> assemble(const ModelConfig& config, const LoadOptions& options, const std::stop_token& stop);
   Result<void> make_experts(const ModelConfig& config, const LoadPlan& plan, const LoadOptions& options,
                             PolicyFactory policy, const std::stop_token& stop);
   Result<void> load_mtp(const LoadContext& context, const SpeculationOptions& options, const std::stop_token& stop);
 
-  std::unique_ptr<format::Repository> repository_;
-  format::Checkpoint checkpoint_;
+  std::unique_ptr<CheckpointAccess> access_;
   std::vector<uint32_t> eos_tokens_;
-  IoChoice io_;
-  std::unique_ptr<WeightStorage> storage_;
-  std::vector<OpenedRemote> remotes_;  // of repository_ and storage_
-  std::unique_ptr<CheckpointFiles> files_;
   MemoryPlan memory_plan_;
   std::optional<ChosenDevice> chosen_;
   std::unique_ptr<RouteRecorder> recorder_;

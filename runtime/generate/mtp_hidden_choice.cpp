@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "runtime/model/scratch.h"
+#include "runtime/weights/scratch.h"
 
 namespace dspack::runtime {
 

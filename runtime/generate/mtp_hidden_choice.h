@@ -1,6 +1,6 @@
-// Which hidden state an MTP module was trained on, found out from the user's own text: the module is run over it with
-// both settings, and the one that foretells its tokens better is taken. The prompt is looked at first; while that does
-// not decide, what follows is looked at as well.
+// Which hidden state an MTP module was trained on, determined from the user's own text: the module is run over it with
+// both settings, and the one that predicts its tokens better is taken. If the prompt does not decide, the text after it
+// is used too.
 // Threads: single-thread. Errors: those of running the module; after one the module is as before.
 #pragma once
 

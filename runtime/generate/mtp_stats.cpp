@@ -84,7 +84,7 @@ format::Json to_json(const MtpStats& stats) {
 
 std::string summary(const MtpStats& stats) {
   const SpeculationStats& all = stats.speculation;
-  return fmt::format("MTP ({}{}): {} of {} drafts stood, {:.2f} tokens a pass", name_of(stats.hidden),
+  return fmt::format("MTP ({}{}): {} of {} drafts accepted, {:.2f} tokens a pass", name_of(stats.hidden),
                      stats.finds_hidden ? ", found out" : "", all.accepted, all.drafted, tokens_per_pass(all));
 }
 

@@ -1,4 +1,4 @@
-// What drafting with the MTP module did, in numbers.
+// Statistics of drafting with the MTP module.
 // Threads: plain values. Errors: none.
 #pragma once
 
@@ -31,7 +31,7 @@ struct MtpStats {
 /// The object "mtp" of `--stats`.
 [[nodiscard]] format::Json to_json(const MtpStats& stats);
 
-/// A part of the line for people: "MTP: 55 of 56 drafts stood, 1.97 tokens a pass".
+/// A part of the line for people: "MTP: 55 of 56 drafts accepted, 1.97 tokens a pass".
 [[nodiscard]] std::string summary(const MtpStats& stats);
 
 }  // namespace dspack::runtime

@@ -1,5 +1,4 @@
-// A conversation with a model as a policy over its sequence: prefill of what the sequence does not hold, and the loop
-// that decodes token after token.
+// A conversation with a model, over its sequence: prefill of tokens that the sequence lacks, and the decoding loop.
 // Threads: single-thread. Lifetime: owns the sequence, borrows what the engine borrows. Errors: invalid (a prompt that
 // is empty or too long, an id outside the vocabulary), those of the forward pass and the sampler. An interruption is no
 // error: it ends the answer.

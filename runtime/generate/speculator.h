@@ -1,9 +1,9 @@
-// Speculative decoding with the MTP module: it drafts tokens, the main model's one pass over all of them says how many
-// stand. What comes out is what the main model alone would have said: the same tokens at temperature 0, tokens of the
+// Speculative decoding with the MTP module: it drafts tokens, and one pass of the main model over all of them decides
+// how many are accepted. The result is that of the main model alone: the same tokens at temperature 0, tokens of the
 // same distribution above (acceptance.h).
 //
 // A step is propose, then a pass of the model over the last token and the drafts, then verify. A speculator measures
-// what drafting brings to one conversation, and is that conversation's alone.
+// the gain of drafting for one conversation, and belongs to it.
 // Threads: single-thread. Lifetime: borrows what the engine borrows. Errors: those of running the module, of the
 // sampler, cancelled. After an error of `propose` nothing was drafted and the answer can continue.
 #pragma once

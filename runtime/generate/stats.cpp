@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "runtime/budget/plan_report.h"
+#include "runtime/budget/memory_plan.h"
 #include "runtime/budget/system_memory.h"
 
 namespace dspack::runtime {
@@ -31,7 +31,7 @@ format::Json speed(uint64_t tokens, double seconds) {
 
 format::Json phase_json(const ExpertStoreStats& stats, Phase phase) {
   const PhaseStats& counts = stats.phases[static_cast<size_t>(phase)];
-  const auto tier = [&](StorageTier which) {
+  const auto tier = [&](Medium which) {
     const auto index = static_cast<size_t>(which);
     return format::Json{{"misses", counts.misses[index]}, {"bytes", counts.bytes[index]}};
   };
@@ -42,8 +42,8 @@ format::Json phase_json(const ExpertStoreStats& stats, Phase phase) {
           {"draft_misses", counts.draft_misses},
           {"evictions", counts.evictions},
           {"waiting_seconds", counts.waiting_seconds},
-          {"disk", tier(StorageTier::disk)},
-          {"network", tier(StorageTier::network)}};
+          {"disk", tier(Medium::disk)},
+          {"network", tier(Medium::network)}};
 }
 
 format::Json prefetch_json(const ExpertStoreStats& stats) {
@@ -100,32 +100,15 @@ format::Json bound_json(const DecodeBound& bound, double seconds) {
           {"host_compute", bound.host_seconds()}};
 }
 
-std::optional<RunStats::Network> network_stats(const LoadedModel& loaded) {
-  if (loaded.remotes().empty()) return std::nullopt;
-  RunStats::Network all;
-  for (const OpenedRemote& remote : loaded.remotes()) {
-    const format::TransferCounters& counters = remote.place->counters();
-    all.traffic += remote.storage->traffic();
-    all.requests += counters.requests;
-    all.resolutions += counters.resolutions;
-    all.retries += counters.retries;
-    all.body_bytes += counters.bytes;
-  }
-  return all;
-}
-
-format::Json network_json(const RunStats::Network& network, uint64_t tokens) {
-  const auto by_purpose = [](const std::array<uint64_t, kWeightPurposes>& bytes) {
+format::Json network_json(const NetworkTraffic& traffic, uint64_t tokens) {
+  const auto by_purpose = [](const PurposeBytes& bytes) {
     return format::Json{{"always_needed", bytes[0]}, {"embedding", bytes[1]}, {"experts", bytes[2]}};
   };
-  const RemoteTraffic& traffic = network.traffic;
-  const auto for_tokens = [&](const std::array<uint64_t, kWeightPurposes>& bytes) {
-    return tokens == 0 ? 0 : (bytes[1] + bytes[2]) / tokens;
-  };
-  return {{"requests", network.requests},
-          {"link_resolutions", network.resolutions},
-          {"retries", network.retries},
-          {"body_bytes", network.body_bytes},
+  const auto for_tokens = [&](const PurposeBytes& bytes) { return tokens == 0 ? 0 : (bytes[1] + bytes[2]) / tokens; };
+  return {{"requests", traffic.requests},
+          {"link_resolutions", traffic.resolutions},
+          {"retries", traffic.retries},
+          {"body_bytes", traffic.body_bytes},
           {"bytes", by_purpose(traffic.network_bytes)},
           {"cache_bytes", by_purpose(traffic.cache_bytes)},
           {"bytes_per_token", for_tokens(traffic.network_bytes)},
@@ -173,19 +156,19 @@ std::optional<RunStats::VramBytes> vram_bytes(const ChosenDevice& chosen) {
 RunStats collect_stats(LoadedModel& loaded, const Session& session) {
   const Model& model = loaded.model();
   const Sequence& sequence = session.sequence();
-  const CheckpointFiles& files = loaded.files();
+  const CheckpointAccess& access = loaded.access();
   RunStats stats;
   stats.device = loaded.device().description();
   stats.context = sequence.capacity();
   stats.layer_map = model.layer_map();
   stats.times = session.times();
-  stats.io = loaded.io();
+  stats.io = access.io();
   stats.experts = loaded.experts().stats();
   stats.decode_bound = loaded.experts().decode_bound();
   stats.precision = loaded.chosen().precision();
   stats.vram = vram_bytes(loaded.chosen());
-  stats.bytes_read = {.always_needed = files.bytes_read(ReadPurpose::always_needed),
-                      .embedding = files.bytes_read(ReadPurpose::embedding),
+  stats.bytes_read = {.always_needed = access.bytes_read(WeightPurpose::always_needed),
+                      .embedding = access.bytes_read(WeightPurpose::embedding),
                       .experts = stats.experts.bytes_read()};
   stats.memory_bytes = {.weights = model.weight_bytes(),
                         .kv_cache = sequence.cache().size_bytes(),
@@ -202,7 +185,7 @@ RunStats collect_stats(LoadedModel& loaded, const Session& session) {
     read_layers.insert(speculator->module().layer());
   }
   count_experts(loaded.checkpoint(), read_layers, stats);
-  stats.network = network_stats(loaded);
+  stats.network = access.weights().traffic();
   return stats;
 }
 

@@ -1,4 +1,4 @@
-// What a run did, in numbers: speed, bytes read, memory, which experts were read and from which files.
+// Statistics of a run: speed, bytes read, memory, which experts were read and from which files.
 // Threads: plain values. Errors: none.
 #pragma once
 
@@ -40,18 +40,11 @@ struct RunStats {
   std::optional<VramBytes> vram;               // of a GPU
   std::optional<uint64_t> process_peak_bytes;  // most resident memory so far; absent: the system does not say
   ExpertStoreStats experts;
-  DecodeBound decode_bound;      // of decode passes
-  uint64_t present_experts = 0;  // in the checkpoint, of the layers that run
-  uint64_t expert_files = 0;     // files of the checkpoint that hold them
-  struct Network {
-    RemoteTraffic traffic;
-    uint64_t requests = 0;
-    uint64_t resolutions = 0;  // of them: those that were answered with a link
-    uint64_t retries = 0;
-    uint64_t body_bytes = 0;  // of all answers, catalogue and small files included
-  };
-  std::optional<Network> network;  // of a distant place
-  std::optional<MtpStats> mtp;     // if there was drafting; the sums above contain it
+  DecodeBound decode_bound;               // of decode passes
+  uint64_t present_experts = 0;           // in the checkpoint, of the layers that run
+  uint64_t expert_files = 0;              // files of the checkpoint that hold them
+  std::optional<NetworkTraffic> network;  // of distant places
+  std::optional<MtpStats> mtp;            // if there was drafting; the sums above contain it
 };
 
 [[nodiscard]] RunStats collect_stats(LoadedModel& loaded, const Session& session);

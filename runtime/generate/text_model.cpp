@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "format/document_bounds.h"
+#include "format/json.h"
 #include "runtime/generate/loaded_model.h"
 
 namespace dspack::runtime {
@@ -53,8 +53,7 @@ Result<std::optional<std::string>> template_source(format::Repository& repositor
 Result<ChatTemplate> recognise(const std::optional<std::string>& source) {
   if (source) return ChatTemplate::recognise(*source);
   return Error{ErrorKind::not_found,
-               "this repository has no chat template; --chat-template NAME renders as a known one does (a wrong name "
-               "lists them)"};
+               "this repository has no chat template; --chat-template NAME uses a known one (a wrong name lists them)"};
 }
 
 }  // namespace
@@ -87,7 +86,7 @@ Result<TextModel> TextModel::load(format::Repository& repository, const std::sto
 }
 
 Result<std::string> TextModel::render_chat(std::span<const ChatMessage> messages, RenderOptions options) const {
-  if (!chat_) return chat_.error().in("the prompt cannot be put as a question (--raw continues a text as it is)");
+  if (!chat_) return chat_.error().in("this needs a chat template (--raw continues a text without one)");
   options.bos_token = config_.bos_token.value_or("");
   options.eos_token = config_.eos_token.value_or("");
   return chat_->render(messages, options);

@@ -1,4 +1,4 @@
-// The text side of a repository: tokenizer, special tokens and chat template, as a prompt needs them together.
+// The text side of a repository: tokenizer, special tokens and chat template.
 // Threads: thread-safe but for use_template. Lifetime: owns its parts. Errors: not_found (neither tokenizer.json nor
 // tiktoken.model), invalid or unsupported (a file that cannot be read; named), unsupported (a chat template that is not
 // known).

@@ -1,7 +1,6 @@
-// Which token follows: the likeliest, or one drawn from the logits. Where the logits lie in a device's memory the
-// choice is made there if it can be, as the end of the pass itself, so that a token costs a few bytes and not its
-// logits. Threads: single-thread. Lifetime: borrows model and scratch memory. Errors: budget when made; those of the
-// sampler.
+// Which token follows: the likeliest, or one drawn from the logits. If the logits lie in a device's memory, it makes
+// the choice where possible, as the end of the pass, so that a token costs a few bytes and not its logits. Threads:
+// single-thread. Lifetime: borrows model and scratch memory. Errors: budget when made; those of the sampler.
 #pragma once
 
 #include <memory>

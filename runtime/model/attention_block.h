@@ -1,6 +1,6 @@
-// What a layer's attention is to the rest of the model: weights, named planes of the KV cache, scratch memory, and a
-// run. A pass may hold rows of several sequences: projections take all of its rows at once, while each row attends to
-// the cache of its own sequence alone.
+// The interface of a layer's attention: weights, named planes of the KV cache, scratch memory, and a run. A pass may
+// hold rows of several sequences: projections take all of its rows at once, while each row attends to the cache of its
+// own sequence alone.
 // Threads: single-thread. Lifetime: a block borrows the configuration and, once they are loaded, its layer's weights.
 // Errors: those of finding weights.
 #pragma once
@@ -11,10 +11,10 @@
 #include <string>
 #include <vector>
 
-#include "runtime/model/config.h"
+#include "runtime/config/config.h"
 #include "runtime/model/kv_cache.h"
 #include "runtime/model/recorded_pass.h"
-#include "runtime/model/trace.h"
+#include "runtime/weights/trace.h"
 #include "runtime/weights/weight_group.h"
 
 namespace dspack::runtime {

@@ -1,4 +1,4 @@
-// The token embedding, read row by row where it lies: the table (1.9 GB in V3) is never loaded.
+// The token embedding, read by rows from its file: the table (1.9 GB in V3) is never loaded.
 // Threads: single-thread. Lifetime: borrows the files. Errors: not_found, invalid, unsupported when made; those of
 // reading.
 #pragma once
@@ -15,7 +15,7 @@ namespace dspack::runtime {
 class Embedding {
  public:
   /// The table `name` [vocab, hidden].
-  [[nodiscard]] static Result<Embedding> make(CheckpointFiles& files, std::string_view name, uint32_t vocab,
+  [[nodiscard]] static Result<Embedding> make(CheckpointAccess& access, std::string_view name, uint32_t vocab,
                                               uint32_t hidden);
 
   /// rows[i] = row tokens[i] of the table, exact in FP32. Precondition: every token is below the vocabulary's size.
@@ -23,10 +23,10 @@ class Embedding {
                                     const std::stop_token& stop) const;
 
  private:
-  Embedding(CheckpointFiles& files, const format::TensorEntry& table, uint32_t hidden)
-      : files_(&files), table_(&table), hidden_(hidden) {}
+  Embedding(CheckpointAccess& access, const format::TensorEntry& table, uint32_t hidden)
+      : access_(&access), table_(&table), hidden_(hidden) {}
 
-  CheckpointFiles* files_;
+  CheckpointAccess* access_;
   const format::TensorEntry* table_;
   uint32_t hidden_;
 };

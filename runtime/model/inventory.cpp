@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <array>
 
-#include "runtime/model/names.h"
+#include "runtime/config/config.h"
 #include "runtime/weights/weight_format.h"
 
 namespace dspack::runtime {
@@ -42,24 +42,37 @@ bool has(Names names, std::string_view name) {
   return std::ranges::find(names, name) != names.end();
 }
 
-// Whether `name` is a tensor of one of these linear layers, in some format.
-bool of_linear(Names layers, std::string_view name) {
-  const size_t dot = name.rfind('.');
-  if (dot == std::string_view::npos || !has(layers, name.substr(0, dot))) return false;
-  return std::ranges::any_of(weight_formats(),
-                             [&](const WeightFormat& format) { return has(format.suffixes, name.substr(dot + 1)); });
+// A tensor whose name is looked up: by what follows the layer, or by all of it.
+struct Named {
+  const format::Checkpoint& checkpoint;
+  std::string_view whole;
+  std::string_view part;
+};
+
+// Whether it is a tensor of one of these linear layers, in the format in which that is stored. Where none stores it,
+// its weight is missing, which is found when it is looked for.
+bool of_linear(Names layers, const Named& name) {
+  const size_t dot = name.part.rfind('.');
+  if (dot == std::string_view::npos || !has(layers, name.part.substr(0, dot))) return false;
+  const std::string_view suffix = name.part.substr(dot + 1);
+  const std::string weight = module_of(name.whole) + "weight";
+  const auto formats = weight_formats();
+  const auto knows = [&](const WeightFormat& format) { return has(format.suffixes, suffix); };
+  const auto stores = [&](const WeightFormat& format) { return format.stores(name.checkpoint, weight); };
+  const auto storing = std::ranges::find_if(formats, stores);
+  return storing != formats.end() ? knows(*storing) : std::ranges::any_of(formats, knows);
 }
 
-bool known_attention(const ModelConfig& config, std::string_view name) {
-  if (has(kVectors, name) || of_linear(kLinears, name)) return true;
-  if (config.dense_positions != 0 && name.starts_with(kIndexer)) return true;
-  return config.q_rank == 0 ? of_linear(kQuery, name) : name == kQueryNorm || of_linear(kLatentQuery, name);
+bool known_attention(const ModelConfig& config, const Named& name) {
+  if (has(kVectors, name.part) || of_linear(kLinears, name)) return true;
+  if (config.dense_positions != 0 && name.part.starts_with(kIndexer)) return true;
+  return config.q_rank == 0 ? of_linear(kQuery, name) : name.part == kQueryNorm || of_linear(kLatentQuery, name);
 }
 
-bool known_moe(const ModelConfig& config, std::string_view name, const std::optional<ExpertId>& expert) {
+bool known_moe(const ModelConfig& config, const Named& name, const std::optional<ExpertId>& expert) {
   if (expert) return expert->value < config.experts && of_linear(kExpert, name);
   if (config.shared_experts > 0 && of_linear(kShared, name)) return true;
-  return of_linear(kRouter, name) || (config.selection_bias && name == kRouterBias);
+  return of_linear(kRouter, name) || (config.selection_bias && name.part == kRouterBias);
 }
 
 // A layer behind the last is an MTP module if config.json counts it, or if it looks like one: some repositories have
@@ -72,14 +85,15 @@ bool is_mtp(const format::Checkpoint& checkpoint, const ModelConfig& config, Lay
 bool known(const format::Checkpoint& checkpoint, const ModelConfig& config, const format::TensorEntry& tensor) {
   const std::string_view name = format::without_wrapper(tensor.name);
   if (!tensor.place.layer) {
-    return has(kTopVectors, name) || of_linear(kTopLinears, name) ||
+    return has(kTopVectors, name) || of_linear(kTopLinears, {checkpoint, name, name}) ||
            std::ranges::any_of(kPictureParts, [&](std::string_view part) { return name.starts_with(part); });
   }
   const LayerId layer = *tensor.place.layer;
   if (layer.value >= config.layers) return is_mtp(checkpoint, config, layer);
   const std::string text = format::name_template(name);
   if (!text.starts_with(kLayerTemplate)) return false;  // another family's names
-  const std::string_view part = std::string_view(text).substr(kLayerTemplate.size());
+  const Named part{
+      .checkpoint = checkpoint, .whole = name, .part = std::string_view(text).substr(kLayerTemplate.size())};
   if (known_attention(config, part)) return true;
   return config.is_moe(layer) ? known_moe(config, part, tensor.place.expert) : of_linear(kDense, part);
 }
@@ -90,7 +104,7 @@ Result<void> refuse_unknown_tensors(const format::Checkpoint& checkpoint, const 
   for (const format::TensorEntry& tensor : checkpoint.tensors()) {
     const std::string_view bare = format::without_wrapper(tensor.name);
     if (bare.size() != tensor.name.size() && checkpoint.find(bare) != nullptr) {
-      return Error{ErrorKind::invalid, fmt::format("{}: the checkpoint has {} as well; which of them is meant?",
+      return Error{ErrorKind::invalid, fmt::format("{}: the checkpoint has {} as well; remove one of them",
                                                    place_of(checkpoint, tensor), bare)};
     }
     TRY(check_scales(checkpoint, tensor));  // before the router asks for it in the middle of an answer

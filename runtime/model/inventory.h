@@ -1,12 +1,12 @@
-// What a checkpoint holds besides what the model reads: a tensor that belongs to a layer and that no code asks for (a
-// bias, a norm that is new) would be left out in silence, and the result would be a guess.
+// Checks that the model reads all of a checkpoint: a tensor of a layer that no code reads (a bias, a new norm) would be
+// ignored silently, and the result could be wrong.
 // Threads: thread-safe (pure functions). Errors: unsupported (names the first such tensor and its file), invalid (one
 // tensor under two names), not_found (an FP8 weight without a scale).
 #pragma once
 
 #include "format/base/result.h"
 #include "format/checkpoint.h"
-#include "runtime/model/config.h"
+#include "runtime/config/config.h"
 
 namespace dspack::runtime {
 

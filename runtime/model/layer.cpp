@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "runtime/model/names.h"
+#include "runtime/config/config.h"
 
 namespace dspack::runtime {
 
@@ -30,7 +30,7 @@ Result<std::unique_ptr<LayerWeights>> load_layer(const LoadContext& context, con
                                                  const std::stop_token& stop) {
   auto weights = std::make_unique<LayerWeights>();
   TRY_ASSIGN(WeightGroup group, find_layer(context, config, attention, id, *weights));
-  TRY_ASSIGN(weights->memory, group.load(ReadPurpose::always_needed, stop));
+  TRY_ASSIGN(weights->memory, group.load(WeightPurpose::always_needed, stop));
   return weights;
 }
 

@@ -5,9 +5,9 @@
 #include <mutex>
 #include <utility>
 
-#include "format/base/guarded.h"
+#include "format/base/result.h"
 #include "kernels/cpu/cpu_device.h"
-#include "runtime/model/names.h"
+#include "runtime/config/config.h"
 
 namespace dspack::runtime {
 
@@ -29,19 +29,21 @@ struct LayerStore::Reading {
 namespace {
 
 // A tensor that stays as it is stored goes to its place in blocks.
-Result<void> read_block(WeightStorage& storage, const format::TensorEntry& tensor, uint64_t offset,
-                        std::span<std::byte> into, const std::stop_token& stop) {
-  auto read = storage.read(tensor.file, tensor.range.begin + offset, into, stop);
+Result<void> read_block(Tier& tier, const format::TensorEntry& tensor, uint64_t offset, std::span<std::byte> into,
+                        const std::stop_token& stop) {
+  auto read = tier.read(tensor.file, tensor.range.begin + offset, into, stop);
   return read ? read : read.error().in(tensor.name);
 }
 
-// One that is converted is small: a norm, scales.
-Result<void> read_converted(WeightStorage& storage, const StoredPlane& plane, std::span<std::byte> into,
-                            const std::stop_token& stop) {
-  std::vector<std::byte> stored(plane.tensor->range.size());
-  TRY(read_block(storage, *plane.tensor, 0, stored, stop));
-  plane.convert(stored, into);
-  return {};
+// One that is made or checked is mostly small: a norm, scales.
+Result<void> read_whole(Tier& tier, const StoredPlane& plane, std::span<std::byte> into, const std::stop_token& stop) {
+  std::vector<std::vector<std::byte>> bytes;
+  std::vector<std::span<const std::byte>> stored;
+  for (const format::TensorEntry* tensor : plane.tensors) {
+    TRY(read_block(tier, *tensor, 0, bytes.emplace_back(tensor->range.size()), stop));
+    stored.emplace_back(bytes.back());
+  }
+  return plane.finish(tier.checkpoint(), stored, into);
 }
 
 }  // namespace
@@ -82,31 +84,31 @@ Result<void> LayerStore::make_places(uint32_t buffers) {
     places_.push_back({.memory = std::move(*memory), .staging = {}, .holds = nullptr, .reading = nullptr});
     if (!context_.device.is_host()) places_.back().staging.resize(largest);
   }
-  transfers_ = std::make_unique<TransferPool>(context_.files.storage().depth());
+  transfers_ = std::make_unique<TransferPool>(context_.access.weights().depth());
   return {};
 }
 
 void LayerStore::start_reading(Streamed& layer, Place& place) {
-  WeightStorage& storage = context_.files.storage();
+  Tier& tier = context_.access.weights();
   const std::span<std::byte> memory = place.staging.empty() ? kernels::host_bytes(*place.memory) : place.staging;
   const auto reading = std::make_shared<Reading>();
   std::vector<std::function<Result<void>(const std::stop_token&)>> pieces;
   for (const WeightGroup::Part& part : layer.group->parts()) {
     const StoredPlane& plane = part.plane;
-    const format::TensorEntry& tensor = *plane.tensor;
+    const format::TensorEntry& tensor = plane.elements();
     const uint64_t total = tensor.range.size();
-    reading->bytes += total;
-    if (plane.widen) {
+    for (const format::TensorEntry* each : plane.tensors)
+      reading->bytes += each->range.size();
+    if (!plane.is_as_stored()) {
       const auto into = memory.subspan(part.offset, plane.bytes);
-      pieces.emplace_back(
-          [&storage, &plane, into](const auto& stop) { return read_converted(storage, plane, into, stop); });
+      pieces.emplace_back([&tier, &plane, into](const auto& stop) { return read_whole(tier, plane, into, stop); });
       continue;
     }
-    const uint64_t block = storage.block_bytes(tensor.file);
+    const uint64_t block = tier.block_bytes(tensor.file);
     for (uint64_t done = 0; done < total; done += block) {
       const auto into = memory.subspan(part.offset + done, std::min(block, total - done));
       pieces.emplace_back(
-          [&storage, &tensor, done, into](const auto& stop) { return read_block(storage, tensor, done, into, stop); });
+          [&tier, &tensor, done, into](const auto& stop) { return read_block(tier, tensor, done, into, stop); });
     }
   }
   layer.group->bind(*place.memory);
@@ -128,7 +130,7 @@ Result<void> LayerStore::finish_reading(Place& place, const std::stop_token& sto
     return Error{ErrorKind::cancelled, "the run was interrupted"};
   }
   const std::optional<Error> error = reading.error;
-  context_.files.count(ReadPurpose::always_needed, reading.bytes);
+  context_.access.count(WeightPurpose::always_needed, reading.bytes);
   lock.unlock();
   const LayerId layer = place.holds->weights.id;
   place.reading = nullptr;

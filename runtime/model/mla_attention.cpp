@@ -1,7 +1,7 @@
 #include "runtime/model/mla_attention.h"
 
 #include "runtime/model/rope.h"
-#include "runtime/model/scratch.h"
+#include "runtime/weights/scratch.h"
 
 namespace dspack::runtime {
 

@@ -4,8 +4,8 @@
 
 #include <string>
 
-#include "runtime/model/scratch.h"
-#include "runtime/model/trace.h"
+#include "runtime/weights/scratch.h"
+#include "runtime/weights/trace.h"
 #include "runtime/weights/weight_group.h"
 
 namespace dspack::runtime {

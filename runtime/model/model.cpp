@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "runtime/model/names.h"
+#include "runtime/config/config.h"
 #include "runtime/model/rope.h"
 #include "runtime/weights/equal_tensors.h"
 
@@ -25,22 +25,22 @@ Result<void> add_head(WeightGroup& group, const ModelConfig& config, kernels::Sl
 
 // A tied model that is stored with a head all the same: implementations disagree about which of two tables counts.
 Result<void> check_tied_head(const LoadContext& context, const ModelConfig& config, const std::stop_token& stop) {
-  const format::Checkpoint& checkpoint = context.files.checkpoint();
+  const format::Checkpoint& checkpoint = context.access.catalogue();
   const format::TensorEntry* head = checkpoint.find(names::kHead);
   const format::TensorEntry* embedding = checkpoint.find(names::kEmbedding);
   if (!config.ties_head || head == nullptr || embedding == nullptr) return {};
   const bool has_digests = head->digest && embedding->digest;
   // Of a distant place without digests only pieces would be compared.
-  if (has_digests || !context.files.storage().is_distant()) {
-    TRY_ASSIGN(const bool equal, are_equal(context.files, *head, *embedding, stop));
+  if (has_digests || !context.access.weights().is_distant()) {
+    TRY_ASSIGN(const bool equal, are_equal(context.access, *head, *embedding, stop));
     if (equal) return {};
   }
   return Error{ErrorKind::invalid,
-               fmt::format("{}: config.json has \"tie_word_embeddings\": true, by which the head is {}, and {}",
+               fmt::format("{}: config.json has \"tie_word_embeddings\": true, so the head is {}, but {}",
                            place_of(checkpoint, *head), names::kEmbedding,
-                           has_digests || !context.files.storage().is_distant()
-                               ? "it differs; which of them is meant?"
-                               : "from here they cannot be compared; copy the model to this machine (reshard)")};
+                           has_digests || !context.access.weights().is_distant()
+                               ? "it differs; correct config.json, or remove one of them"
+                               : "they cannot be compared over the network; copy the model to this machine (reshard)")};
 }
 
 Error interrupted() {
@@ -115,14 +115,14 @@ Result<void> Model::make_rope_table() {
 }
 
 Result<void> Model::load_weights(const LoadContext& context, const std::stop_token& stop) {
-  TRY_ASSIGN(Embedding embedding, Embedding::make(context.files, names::kEmbedding, config_.vocab, config_.hidden));
+  TRY_ASSIGN(Embedding embedding, Embedding::make(context.access, names::kEmbedding, config_.vocab, config_.hidden));
   embedding_.emplace(embedding);
   TRY(check_tied_head(context, config_, stop));
   TRY_ASSIGN(layers_,
              LayerStore::load(context, config_, options_.attention(), options_.layer_map, options_.streaming, stop));
   WeightGroup head(context);
   TRY(add_head(head, config_, final_norm_, head_));
-  TRY_ASSIGN(head_memory_, head.load(ReadPurpose::always_needed, stop));
+  TRY_ASSIGN(head_memory_, head.load(WeightPurpose::always_needed, stop));
   return {};
 }
 

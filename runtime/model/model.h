@@ -11,7 +11,7 @@
 #include <stop_token>
 #include <vector>
 
-#include "runtime/model/config.h"
+#include "runtime/config/config.h"
 #include "runtime/model/embedding.h"
 #include "runtime/model/layer_store.h"
 #include "runtime/model/route_predictor.h"

@@ -6,8 +6,8 @@
 #include <functional>
 #include <string>
 
+#include "runtime/config/config.h"
 #include "runtime/experts/executor.h"
-#include "runtime/model/config.h"
 #include "runtime/model/mlp.h"
 
 namespace dspack::runtime {

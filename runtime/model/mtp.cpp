@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "runtime/model/names.h"
+#include "runtime/config/config.h"
 #include "runtime/weights/equal_tensors.h"
 
 namespace dspack::runtime {
@@ -32,11 +32,11 @@ Result<std::unique_ptr<MtpModule>> MtpModule::load(const LoadContext& context, c
                                                    const std::stop_token& stop) {
   std::unique_ptr<MtpModule> module(new MtpModule(context, model));
   TRY_ASSIGN(module->pairs_, context.device.allocate(pair_bytes(model.config())));
-  const uint64_t before = context.files.bytes_read(ReadPurpose::always_needed);
+  const uint64_t before = context.access.bytes_read(WeightPurpose::always_needed);
   TRY(module->load_weights(context, stop));
   TRY(module->share_or_load_head(context, stop));
   TRY(module->choose_embedding(context));
-  module->bytes_read_ = context.files.bytes_read(ReadPurpose::always_needed) - before;
+  module->bytes_read_ = context.access.bytes_read(WeightPurpose::always_needed) - before;
   return module;
 }
 
@@ -57,7 +57,7 @@ Result<uint64_t> MtpModule::bytes_for(const LoadContext& context, const ModelCon
   Own own;
   TRY_ASSIGN(const WeightGroup layer_group, find_layer(context, config, attention, LayerId(config.layers), layer));
   TRY_ASSIGN(const WeightGroup own_group, find_own(context, config, own));
-  const format::Checkpoint& checkpoint = context.files.checkpoint();
+  const format::Checkpoint& checkpoint = context.access.catalogue();
   const format::TensorEntry* head = checkpoint.find(name_of(config, "shared_head.head.weight"));
   const format::TensorEntry* original = checkpoint.find(config.head_name());
   const bool shared = head == nullptr || (original != nullptr && head->digest && head->digest == original->digest);
@@ -69,36 +69,36 @@ Result<void> MtpModule::load_weights(const LoadContext& context, const std::stop
   const ModelConfig& config = model_.config();
   TRY_ASSIGN(layer_, load_layer(context, config, model_.attention(), LayerId(config.layers), stop));
   TRY_ASSIGN(WeightGroup own, find_own(context, config, own_));
-  TRY_ASSIGN(own_memory_, own.load(ReadPurpose::always_needed, stop));
+  TRY_ASSIGN(own_memory_, own.load(WeightPurpose::always_needed, stop));
   return {};
 }
 
 Result<void> MtpModule::share_or_load_head(const LoadContext& context, const std::stop_token& stop) {
-  const format::Checkpoint& checkpoint = context.files.checkpoint();
+  const format::Checkpoint& checkpoint = context.access.catalogue();
   const std::string name = name_of(model_.config(), "shared_head.head.weight");
   const format::TensorEntry* copy = checkpoint.find(name);
   const format::TensorEntry* original = checkpoint.find(model_.config().head_name());
   if (copy == nullptr) return {};
   if (original != nullptr) {
-    TRY_ASSIGN(const bool equal, are_equal(context.files, *copy, *original, stop));
+    TRY_ASSIGN(const bool equal, are_equal(context.access, *copy, *original, stop));
     if (equal) return {};
   }
   head_ = std::make_unique<Linear>();
   WeightGroup group(context);
   TRY(group.add_linear(head_.get(), name, model_.config().vocab, model_.config().hidden));
-  TRY_ASSIGN(head_memory_, group.load(ReadPurpose::always_needed, stop));
+  TRY_ASSIGN(head_memory_, group.load(WeightPurpose::always_needed, stop));
   return {};
 }
 
 // The copy costs no memory, so without digests it is not compared: it is right in any case.
 Result<void> MtpModule::choose_embedding(const LoadContext& context) {
-  const format::Checkpoint& checkpoint = context.files.checkpoint();
+  const format::Checkpoint& checkpoint = context.access.catalogue();
   const std::string name = name_of(model_.config(), "embed_tokens.weight");
   const format::TensorEntry* copy = checkpoint.find(name);
   const format::TensorEntry* original = checkpoint.find(names::kEmbedding);
   if (copy == nullptr) return {};
   if (original != nullptr && copy->digest && copy->digest == original->digest) return {};
-  TRY_ASSIGN(Embedding embedding, Embedding::make(context.files, name, model_.config().vocab, model_.config().hidden));
+  TRY_ASSIGN(Embedding embedding, Embedding::make(context.access, name, model_.config().vocab, model_.config().hidden));
   embedding_.emplace(embedding);
   return {};
 }

@@ -1,4 +1,4 @@
-// The multi-token prediction (MTP) module of the DeepSeek-V3 family: one further decoder layer that foretells the token
+// The multi-token prediction (MTP) module of the DeepSeek-V3 family: one further decoder layer that predicts the token
 // after the next one. Row i reads the embedding of token i+1 and the main model's hidden state of position i:
 //   z = eh_proj [enorm(embedding(i+1)) ; hnorm(hidden(i))],  y = decoder layer(z),  logits = head(shared_head.norm(y)).
 // Its KV cache and the residuals that it has not read yet belong to the sequence (MtpState), so several sequences may

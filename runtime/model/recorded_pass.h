@@ -1,8 +1,7 @@
-// A pass of a few rows of one sequence that is the same from token to token but for its position and what it reads:
-// recorded once for each number of rows and each way in which it ends, and run as one step from then on.
-// The first pass of each kind runs as it is: what comes once (the end of a prompt) is not worth recording, and what a
-// device sets up when an operation is first called is set up by then. Where the queue records nothing, every pass runs
-// as it is.
+// A pass of a few rows of one sequence that differs from token to token only in its position and input: recorded once
+// for each number of rows and each ending, and then run as one step. The first pass of each kind runs unrecorded, since
+// it may be the only one (the end of a prompt), and a device sets up operations at their first call. If the queue
+// cannot record, no pass is recorded.
 // Threads: single-thread. Lifetime: borrows the queue; what is recorded borrows all that the operations use, which must
 // be the same in every pass. Errors: those of the operations.
 #pragma once

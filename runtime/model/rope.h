@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "runtime/model/config.h"
+#include "runtime/config/config.h"
 
 namespace dspack::runtime {
 

@@ -1,6 +1,6 @@
-// Which experts the next MoE layer is likely to pick, before its input is there: its norm and its router, applied to
-// what is known of the residual stream while this layer's experts are on their way, which lacks only their output and
-// the attention between the layers. A guess: nothing that the model computes depends on it.
+// Predicts the experts of the next MoE layer before its input is computed: its norm and router are applied to the
+// residual stream while this layer's experts are being read; it lacks their output and the next attention. No result of
+// the model depends on the prediction.
 // Threads: single-thread. Lifetime: borrows the configuration. Errors: none.
 #pragma once
 
@@ -8,8 +8,8 @@
 
 #include "format/base/ids.h"
 #include "kernels/ops.h"
-#include "runtime/model/config.h"
-#include "runtime/model/scratch.h"
+#include "runtime/config/config.h"
+#include "runtime/weights/scratch.h"
 
 namespace dspack::runtime {
 

@@ -1,6 +1,6 @@
 // One conversation as the model sees it: its KV cache, the tokens in it, the passes that were recorded over that cache,
-// and what the MTP module keeps of it. Models and modules are shared; a sequence belongs to who made it
-// (Model::make_sequence) and is changed by passes alone.
+// and what the MTP module keeps of it. Models and modules are shared; a sequence belongs to the caller of
+// Model::make_sequence, and only passes change it.
 // Threads: single-thread. Lifetime: owns its memory; borrows the queue of the model that made it and must go before it.
 // Errors: none.
 #pragma once
@@ -24,8 +24,6 @@ class MtpState {
   [[nodiscard]] uint32_t length() const { return cache_.length(); }
   /// Positions that the main model has passed since.
   [[nodiscard]] uint32_t pending() const { return pending_; }
-  /// The residuals of the pending positions, FP32 [pending, hidden].
-  [[nodiscard]] kernels::Rows pending_residuals() const { return residuals(0, pending_); }
 
   /// The main model's cache was cut to `length` positions, or drafts are to be forgotten. Where that cuts into
   /// positions that the module has read, the last one left stays as it was read, with the token that then followed: it

@@ -1,6 +1,6 @@
-// The policy of one who knows the future: gives up the expert whose next use is furthest away, and so misses least
+// The optimal policy, which knows the future: it evicts the expert whose next use is furthest away, and so misses least
 // (Belady 1966). For replay only. Like every policy it must load what is asked for into a slot (no bypass), and cannot
-// give up what the present layer holds. O(log n) a use. Threads, lifetime, errors: see eviction_policy.h.
+// evict what the current layer holds. O(log n) a use. Threads, lifetime, errors: see eviction_policy.h.
 #pragma once
 
 #include <unordered_map>

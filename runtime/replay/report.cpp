@@ -4,7 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "format/base/size_text.h"
+#include "format/base/size.h"
 #include "runtime/experts/policy/lru.h"
 #include "runtime/replay/belady.h"
 
@@ -28,11 +28,10 @@ uint64_t token_experts(const Workload& workload) {
 std::string notes(const Workload& workload, uint64_t slots) {
   std::string text;
   if (slots < workload.floor()) {
-    text += fmt::format("  less than the {} experts that a layer asks for at once: their work goes in waves\n",
+    text += fmt::format("  fewer than the {} experts that a layer requests at once: the layer runs in waves\n",
                         workload.floor());
   } else if (slots < token_experts(workload)) {
-    text +=
-        fmt::format("  less than one token's {} experts: recency alone hardly ever hits\n", token_experts(workload));
+    text += fmt::format("  fewer than one token's {} experts: lru hardly ever hits\n", token_experts(workload));
   }
   return text;
 }

@@ -1,4 +1,4 @@
-// What every policy, and the optimum, would have made of recorded routes; as values, as a table, as JSON.
+// Results of every policy, and of the optimum, on recorded routes; as values, as a table, as JSON.
 // Threads: thread-safe (pure functions). Errors: none.
 #pragma once
 
@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/replay/policies/replay_policies.h"
+#include "runtime/replay/replay_policies.h"
 #include "runtime/replay/simulate.h"
 
 namespace dspack::runtime {

@@ -1,7 +1,7 @@
-// Drives a policy over recorded routes as the expert store would, without data, and counts what it would read.
-// A layer asks for all of its experts at once and holds them until it is done; where they are more than the slots, the
-// work goes in waves, and what a wave has used may go. What is loaded always takes a slot: there is no bypass, but it
-// may be the next to go. Prefetch is off.
+// Drives a policy over recorded routes as the expert store would, without data, and counts what it would read. A layer
+// asks for all of its experts at once and holds them until it is done; if there are more than slots, the work runs in
+// waves, and experts of a finished wave may leave. A loaded expert always takes a slot (no bypass), but may be the next
+// to leave. Prefetch is off.
 // Threads: thread-safe (each call by itself). Errors: none.
 #pragma once
 

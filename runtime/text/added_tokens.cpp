@@ -4,9 +4,9 @@
 
 #include <algorithm>
 
+#include "runtime/text/codepoint_set.h"
 #include "runtime/text/json.h"
 #include "runtime/text/unicode.h"
-#include "runtime/text/unicode_properties.h"
 
 namespace dspack::runtime {
 namespace {

@@ -1,8 +1,8 @@
-// Added tokens: literals that are cut out of a text before anything else looks at it.
+// Added tokens: literals that are cut out of a text before all other steps.
 //
 // As Hugging Face's AddedVocabulary: at each place the longest literal wins, from left to right; first those with
 // normalized = false on the whole text, then the others on what is left between them. `lstrip` and `rstrip` swallow the
-// white space beside the token; `single_word` matches only where no word character stands beside it.
+// white space beside the token; `single_word` matches only if no word character is next to it.
 // Threads: immutable after build, thread-safe. Lifetime: segments view the text given.
 // Errors: invalid (an empty or overlong literal; a text that takes more steps than are left).
 #pragma once

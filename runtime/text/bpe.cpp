@@ -1,14 +1,36 @@
 #include "runtime/text/bpe.h"
 
 #include <fmt/format.h>
-
 #include <algorithm>
+#include <bit>
+#include <utility>
 
 #include "format/base/foreign_text.h"
-#include "runtime/text/byte_level.h"
 #include "runtime/text/json.h"
+#include "runtime/text/vocabulary.h"
 
 namespace dspack::runtime {
+
+void MergeTable::reserve(size_t merges) {
+  const size_t slots = std::bit_ceil(std::max<size_t>(16, merges * 2));
+  if (slots > slots_.size()) grow(slots);
+}
+
+void MergeTable::set(uint32_t left, uint32_t right, Merge merge) {
+  reserve(used_ + 1);
+  const uint64_t key = key_of(left, right);
+  Slot& slot = slots_[place_of(key)];
+  used_ += slot.key == kFree ? 1 : 0;
+  slot = {key, merge};
+}
+
+void MergeTable::grow(size_t slots) {
+  std::vector<Slot> before = std::exchange(slots_, std::vector<Slot>(slots));
+  for (const Slot& slot : before) {
+    if (slot.key != kFree) slots_[place_of(slot.key)] = slot;
+  }
+}
+
 namespace {
 
 constexpr size_t kMaxCachedWords = 10'000;  // Hugging Face's capacity; at most a few MB

@@ -1,5 +1,5 @@
-// A conversation, as chat templates see it.
-// Threads: plain values. Errors: parse_role: invalid.
+// A conversation, as chat templates see it, and its form in JSON.
+// Threads: plain values, pure functions. Errors: invalid.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -43,5 +43,20 @@ struct RenderOptions {
   bool thinking = false;              // DeepSeek-V3.1: whether the answer begins with reasoning
   OrderedJson tools = {};             // a list in OpenAI's form, or null; DeepSeek's templates do not print it
 };
+
+struct Conversation {
+  std::vector<ChatMessage> messages;
+  OrderedJson tools;  // null: none
+};
+
+/// A conversation from JSON, in the form of OpenAI's chat API: {"messages": [...], "tools": [...]}, or the list of
+/// messages alone.
+///
+/// A message: "role", "content" (a string, or null; absent is null), and where it has them "tool_calls" (a list of
+/// {"id", "type", "function": {"name", "arguments"}}; null is absent), "tool_call_id", "name", "prefix". Other fields
+/// are not looked at. Arguments are a string or an object; some templates take only one of these. Errors: invalid,
+/// naming message and field; whole numbers of more than 18 digits are refused, because they could not be printed as
+/// they came.
+[[nodiscard]] Result<Conversation> parse_conversation(std::string_view json_text);
 
 }  // namespace dspack::runtime

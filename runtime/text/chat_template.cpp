@@ -3,7 +3,8 @@
 #include <fmt/format.h>
 
 #include "format/base/foreign_text.h"
-#include "runtime/text/chat_render.h"
+#include "runtime/text/chat_deepseek.h"
+#include "runtime/text/chat_kimi.h"
 #include "runtime/text/jinja_source.h"
 #include "runtime/text/json.h"
 
@@ -111,26 +112,6 @@ const ChatTemplate::Known ChatTemplate::kKnown[] = {
      .tools = true},
 };
 
-Result<Role> parse_role(std::string_view name) {
-  // OpenAI's name for it since 2024; none of the known templates has it.
-  if (name == "developer") return Role::system;
-  for (const Role role : {Role::system, Role::user, Role::assistant, Role::tool}) {
-    if (name == to_string(role)) return role;
-  }
-  return Error{ErrorKind::invalid,
-               fmt::format("unknown role {}; known are system (or developer), user, assistant, tool", quote(name))};
-}
-
-std::string_view to_string(Role role) {
-  switch (role) {
-    case Role::system: return "system";
-    case Role::user: return "user";
-    case Role::assistant: return "assistant";
-    case Role::tool: return "tool";
-  }
-  return "";
-}
-
 Result<ChatTemplate> ChatTemplate::recognise(std::string_view jinja_source) {
   const auto canonical = canonical_jinja(jinja_source);
   std::string why = canonical ? "" : canonical.error().message;
@@ -141,10 +122,11 @@ Result<ChatTemplate> ChatTemplate::recognise(std::string_view jinja_source) {
     }
     why = fmt::format("canonical form: {} bytes, fingerprint {:016x}", canonical->size(), hash);
   }
-  return Error{ErrorKind::unsupported,
-               fmt::format("this chat template is not known ({}); --chat-template NAME renders as a known one does "
-                           "(a wrong name lists them)",
-                           why)};
+  return Error{
+      ErrorKind::unsupported,
+      fmt::format(
+          "this chat template is not known ({}); --chat-template NAME uses a known one (a wrong name lists them)",
+          why)};
 }
 
 Result<ChatTemplate> ChatTemplate::named(std::string_view name) {

@@ -1,11 +1,11 @@
 // Chat templates: a conversation as the one text that the model was trained on.
 //
 // A repository states its template as Jinja source. Instead of running Jinja, the sources that DeepSeek and Moonshot
-// published are recognised and rendered by code of the same meaning, oddities and failures included, because the models
-// were trained on their output. What is compared is the source's canonical form (jinja_source.h), so another way of
-// writing the same program is recognised too. An unknown source is reported, never guessed. Threads: immutable,
-// thread-safe. Lifetime: refers to static data. Errors: recognise: unsupported; named: not_found; render: invalid (a
-// message for which Jinja would fail).
+// published are recognised and rendered by equivalent code, oddities and failures included, because the models were
+// trained on their output. What is compared is the source's canonical form (jinja_source.h), so another way of writing
+// the same program is recognised too. An unknown source is reported, never guessed. Threads: immutable, thread-safe.
+// Lifetime: refers to static data. Errors: recognise: unsupported; named: not_found; render: invalid (a message for
+// which Jinja would fail).
 #pragma once
 
 #include <span>

@@ -59,7 +59,7 @@ Result<ClassMap> ClassMap::build(std::span<const CodepointSet> sets) {
     if (added) {
       if (next == '\n') ++next;
       if (next == kMaxClasses) {
-        return Error{ErrorKind::unsupported, "a pattern that tells more than 256 kinds of characters apart"};
+        return Error{ErrorKind::unsupported, "a pattern that distinguishes more than 256 kinds of characters"};
       }
       entry->second = add_class(key, next++);
     }

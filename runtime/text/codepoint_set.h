@@ -3,7 +3,9 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
+#include <string_view>
 #include <vector>
 
 namespace dspack::runtime {
@@ -37,5 +39,19 @@ class CodepointSet {
  private:
   std::vector<CodepointRange> ranges_;
 };
+
+// Sets of characters by property, pinned to Unicode 16.0: the version by which Hugging Face tokenizers (Oniguruma
+// 6.9.10) and tiktoken (Rust's regex) split text, whatever the libraries of this machine know.
+// An unknown property is nullopt.
+
+/// A general category ("Lu"), a major one ("L"), or the script "Han".
+[[nodiscard]] std::optional<CodepointSet> unicode_property(std::string_view name);
+/// The property White_Space: \s of both dialects.
+[[nodiscard]] CodepointSet white_space();
+/// \w of Rust's regex, by which Hugging Face tells where a single_word token may stand.
+[[nodiscard]] CodepointSet word_characters();
+/// Rust's char::is_numeric, by which Hugging Face's step Digits cuts: Unicode 17.0 in tokenizers 0.23, one version
+/// ahead of \p{N}.
+[[nodiscard]] CodepointSet numeric_characters();
 
 }  // namespace dspack::runtime

@@ -1,4 +1,4 @@
-// Tells whether two Jinja sources are the same program, without running either.
+// Decides whether two Jinja sources are the same program, without running either.
 //
 // The canonical form leaves out what has no meaning to Jinja as transformers sets it up (trim_blocks, lstrip_blocks):
 // comments, white space between the tokens of a tag, white space that the tags around it remove, the kind of quotes,

@@ -1,4 +1,4 @@
-// Reading JSON from strangers: the file as a value, and fields of an expected type.
+// Reads untrusted JSON: the file as a value, and fields of an expected type.
 // Threads: thread-safe (pure functions). Lifetime: returned pointers point into the value given.
 // Errors: invalid, in one line, naming the field.
 #pragma once
@@ -10,9 +10,10 @@
 #include <string_view>
 
 #include "format/base/result.h"
+#include "runtime/text/chat_message.h"
 
 namespace dspack::format {
-struct DocumentBounds;  // document_bounds.h
+struct DocumentBounds;  // format/json.h
 }
 
 namespace dspack::runtime {
@@ -30,5 +31,16 @@ namespace dspack::runtime {
 [[nodiscard]] Result<std::optional<std::string>> string_field(const nlohmann::json& object, const char* key);
 [[nodiscard]] Result<std::string> required_string(const nlohmann::json& object, const char* key);
 [[nodiscard]] Result<bool> bool_field(const nlohmann::json& object, const char* key, bool otherwise);
+
+// JSON text as Python's json.dumps(value, ensure_ascii=False) writes it, byte for byte: that is the filter `tojson` of
+// chat templates, and models were trained on it.
+// Recursion is as deep as the value, which its parser bounded.
+
+/// `compact`: separators=(',', ':'), else (', ', ': '). Numbers: whole ones of 64 bits, finite others as Python's repr.
+[[nodiscard]] std::string python_json(const OrderedJson& value, bool compact);
+
+/// A finite number as Python's repr writes a float: the shortest digits that give it back, always with a point or an
+/// exponent.
+[[nodiscard]] std::string python_float(double value);
 
 }  // namespace dspack::runtime

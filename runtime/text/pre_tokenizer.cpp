@@ -6,8 +6,8 @@
 #include <nlohmann/json.hpp>
 
 #include "format/base/foreign_text.h"
+#include "runtime/text/codepoint_set.h"
 #include "runtime/text/json.h"
-#include "runtime/text/unicode_properties.h"
 
 namespace dspack::runtime {
 namespace {

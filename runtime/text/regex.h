@@ -3,7 +3,7 @@
 // Only constructs that mean the same there, or can be rewritten to, are accepted: literals, escaped punctuation,
 // \r \n \t \f, \s \S, \p{..} \P{..} of general categories and Han, classes with classes in them and &&, groups (?: ?=
 // ?! ?<= ?<! ?> ?i:), | . and quantifiers; ^ $ in Oniguruma's. Everything else is `unsupported` with its place, so that
-// no pattern is silently read differently. Characters are told apart by the tables of unicode_properties.h: the engine
+// no pattern is silently read differently. Characters are told apart by the tables of codepoint_set.h: the engine
 // sees classes of characters (class_map.h), one byte each.
 // Threads: a Regex is immutable and thread-safe; a RegexScratch belongs to one thread. Lifetime: scratch is independent
 // of the Regex. Errors: unsupported (construct), invalid (syntax); matching: invalid where the pattern needs more steps

@@ -2,8 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "runtime/text/codepoint_set.h"
 #include "runtime/text/unicode.h"
-#include "runtime/text/unicode_properties.h"
 
 namespace dspack::runtime {
 namespace {

@@ -110,7 +110,7 @@ class Translator {
     const char kind = cursor_.peek(1);
     const size_t bytes = kind == '?' || kind == '+' ? 2 : 1;
     const char after = cursor_.peek(bytes);
-    if (after == '?' || after == '+' || after == '*') return broken("a quantifier behind a quantifier");
+    if (after == '?' || after == '+' || after == '*') return broken("a quantifier after a quantifier");
     syntax(cursor_.take(bytes));
     count_here();
     can_repeat_ = false;

@@ -5,10 +5,10 @@
 //   ^ $     lines in Ruby syntax; refused in Rust's, where they would be ends of the text.
 //   (?i:x)  Unicode's simple case folding in both: s is also U+017F, k also U+212A. Oniguruma folds "ss", "st", "ff",
 //           "fi" and "fl" to single characters too: refused there, and letters beyond ASCII everywhere.
-// Where a match can go on in several ways the pattern gets a callout, by which the work is counted: at the beginning of
-// every alternative and group, behind everything that is repeated, and in sequences often enough that little is done
-// between two of them.
-// What is refused is refused because the engines disagree (\h \w \b \d \x {,n} {n}?) or nobody needs it.
+// Where a match can continue in several ways the pattern gets a callout, which counts the work: at the beginning of
+// every alternative and group, after everything that is repeated, and in sequences often enough that little is done
+// between two of them. What is refused is refused because the engines disagree (\h \w \b \d \x {,n} {n}?) or nobody
+// needs it.
 // Threads: thread-safe (a pure function). Errors: unsupported (a construct, with its place), invalid (syntax).
 #pragma once
 

@@ -1,17 +1,18 @@
 #include "runtime/text/tiktoken_file.h"
 
 #include <fmt/format.h>
-
 #include <charconv>
+#include <cstddef>
+#include <cstdint>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 
 #include "format/base/foreign_text.h"
-#include "format/document_bounds.h"
-#include "runtime/text/base64.h"
-#include "runtime/text/byte_level.h"
+#include "format/json.h"
 #include "runtime/text/json.h"
+#include "runtime/text/unicode.h"
+#include "runtime/text/vocabulary.h"
 
 namespace dspack::runtime {
 namespace {
@@ -109,9 +110,9 @@ Result<std::vector<AddedToken>> special_tokens(const json& config, uint32_t firs
   const uint32_t end = first_id + kSpecialTokens;
   for (const auto& [id, token] : named) {
     if (id >= first_id && id < end) continue;
-    return Error{ErrorKind::invalid, fmt::format("added_tokens_decoder: {} is not one of the ids {} to {} behind the "
-                                                 "vocabulary",
-                                                 id, first_id, end - 1)};
+    return Error{ErrorKind::invalid,
+                 fmt::format("added_tokens_decoder: {} is not one of the ids {} to {} after the vocabulary", id,
+                             first_id, end - 1)};
   }
   std::vector<AddedToken> tokens;
   std::set<std::string> contents;
@@ -159,6 +160,61 @@ Result<TokenizerParts> parse_tiktoken(std::string_view model, std::string_view t
   TRY_ASSIGN(PreTokenizer pre_tokenizer, PreTokenizer::from_pattern(kKimiPattern, RegexDialect::rust));
   return TokenizerParts{std::move(vocabulary), std::move(added_tokens), std::move(pre_tokenizer), std::move(bpe),
                         Slicing::long_runs};
+}
+
+std::optional<std::string> decode_base64(std::string_view text) {
+  constexpr std::string_view kDigits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  if (text.size() % 4 != 0) return std::nullopt;
+  size_t padding = 0;
+  while (padding < 2 && padding < text.size() && text[text.size() - 1 - padding] == '=')
+    ++padding;
+  std::string bytes;
+  uint32_t bits = 0;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const bool padded = i >= text.size() - padding;
+    const size_t digit = padded ? 0 : kDigits.find(text[i]);
+    if (digit == std::string_view::npos) return std::nullopt;
+    bits = (bits << 6U) | static_cast<uint32_t>(digit);
+    if (i % 4 != 3) continue;
+    for (const unsigned shift : {16U, 8U, 0U})
+      bytes.push_back(static_cast<char>(static_cast<unsigned char>(bits >> shift)));
+    bits = 0;
+  }
+  bytes.erase(bytes.size() - padding);
+  return bytes;
+}
+
+namespace {
+
+constexpr size_t kMaxSliceCharacters = 400'000;
+constexpr size_t kMaxRunCharacters = 25'000;
+
+}  // namespace
+
+std::vector<std::string_view> slice_long_runs(std::string_view text) {
+  std::vector<std::string_view> slices;
+  size_t begin = 0;
+  size_t block_characters = 0;  // of the 400,000: counted on through the slices of a block
+  size_t run_characters = 0;
+  bool run_is_space = false;
+  for (size_t at = 0; at < text.size();) {
+    const std::string_view character = text.substr(at, utf8_length(text[at]));
+    const bool is_space = is_python_space(decode_utf8_character(character));
+    if (block_characters == kMaxSliceCharacters) block_characters = 0;
+    const bool new_block = block_characters == 0;
+    if (new_block || is_space != run_is_space) run_characters = 0;
+    if ((new_block || run_characters == kMaxRunCharacters) && begin < at) {
+      slices.push_back(text.substr(begin, at - begin));
+      begin = at;
+      run_characters = 0;
+    }
+    run_is_space = is_space;
+    ++run_characters;
+    ++block_characters;
+    at += character.size();
+  }
+  if (begin < text.size()) slices.push_back(text.substr(begin));
+  return slices;
 }
 
 }  // namespace dspack::runtime

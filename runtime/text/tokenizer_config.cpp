@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "format/document_bounds.h"
+#include "format/json.h"
 #include "runtime/text/json.h"
 
 namespace dspack::runtime {

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "format/base/foreign_text.h"
-#include "format/document_bounds.h"
+#include "format/json.h"
 #include "runtime/text/json.h"
 
 namespace dspack::runtime {

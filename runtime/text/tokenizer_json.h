@@ -18,7 +18,7 @@
 
 namespace dspack::runtime {
 
-/// Whether a long text is cut before anything looks at it (text_slices.h).
+/// Whether a long text is cut before anything looks at it (tiktoken_file.h).
 enum class Slicing { none, long_runs };
 
 struct TokenizerParts {

@@ -1,5 +1,5 @@
-// Texts in UTF-8 and the few Unicode facts that tokenizers need. format/base/utf8.h takes a text apart;
-// unicode_properties.h knows categories.
+// Texts in UTF-8 and the few Unicode facts that tokenizers need. format/base/foreign_text.h takes a text apart;
+// codepoint_set.h knows categories.
 // Threads: thread-safe (pure functions). Errors: none; broken text has a defined meaning.
 #pragma once
 
@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-#include "format/base/utf8.h"
+#include "format/base/foreign_text.h"
 
 namespace dspack::runtime {
 

@@ -1,4 +1,4 @@
-// Unicode 16.0 as written out by tests/tools/text/make_unicode_table.py; unicode_properties.h asks it.
+// Unicode 16.0 as written out by tests/tools/text/make_unicode_table.py; codepoint_set.h asks it.
 // Threads: constants.
 #pragma once
 

@@ -12,14 +12,9 @@
 #include <vector>
 
 #include "format/base/result.h"
+#include "format/base/string_hash.h"
 
 namespace dspack::runtime {
-
-/// Lets maps with string keys be asked with views.
-struct StringHash {
-  using is_transparent = void;
-  size_t operator()(std::string_view text) const { return std::hash<std::string_view>()(text); }
-};
 
 class Vocabulary {
  public:
@@ -52,7 +47,16 @@ class Vocabulary {
 
   uint64_t id_limit_;
   std::vector<Entry> entries_;  // by id
-  std::unordered_map<std::string, uint32_t, StringHash, std::equal_to<>> ids_;
+  StringMap<uint32_t> ids_;
 };
+
+// The spelling of bytes as printable characters that byte-level vocabularies use (GPT-2's bytes_to_unicode): a
+// vocabulary writes the two bytes " a" as "Ġa".
+// Thread-safe. A token that is not spelled this way is nullopt.
+
+/// Bytes to spelling. Any bytes, each becomes one character.
+[[nodiscard]] std::string spell_bytes(std::string_view bytes);
+/// Spelling to bytes; nullopt if any character stands for no byte.
+[[nodiscard]] std::optional<std::string> unspell_bytes(std::string_view token);
 
 }  // namespace dspack::runtime

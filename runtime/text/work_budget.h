@@ -1,7 +1,7 @@
-// The work that one encoding of a text may take, counted in steps: a tokenizer's file comes from a stranger, and a
-// pattern of a few bytes can take longer than anybody waits. Counting is deterministic: whether a text can be encoded
-// does not depend on the machine.
-// Threads: single-thread. Errors: none; who finds it spent says so.
+// The work that one encoding of a text may take, counted in steps: a tokenizer's file is untrusted, and a pattern of a
+// few bytes can take far too long. Counting is deterministic: whether a text can be encoded does not depend on the
+// machine.
+// Threads: single-thread. Errors: none; the caller that exhausts it reports the error.
 #pragma once
 
 #include <cstddef>

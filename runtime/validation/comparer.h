@@ -8,10 +8,10 @@
 #include <string>
 #include <vector>
 
-#include "runtime/model/config.h"
-#include "runtime/model/trace.h"
+#include "runtime/config/config.h"
 #include "runtime/validation/comparison.h"
 #include "runtime/validation/recording.h"
+#include "runtime/weights/trace.h"
 
 namespace dspack::runtime {
 

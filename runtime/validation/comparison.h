@@ -1,4 +1,4 @@
-// How far a pass is from a recording of one: sums of errors, tensor by tensor, and what they say.
+// How far a pass is from a recording of one: sums of errors, tensor by tensor, and the verdict.
 // Threads: plain values. Errors: none.
 #pragma once
 

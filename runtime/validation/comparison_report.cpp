@@ -33,7 +33,8 @@ std::string line(const ComparedModule& found, size_t width) {
                                  relative(found.output), of_output([](const ErrorSums& sums) { return sums.nmse(); }),
                                  of_output([](const ErrorSums& sums) { return sums.largest; }), relative(found.input));
   if (found.output_departs() || found.input_departs()) text += "  <";
-  if (found.tokens_routed_otherwise > 0) text += fmt::format(" {} tokens chose others", found.tokens_routed_otherwise);
+  if (found.tokens_routed_otherwise > 0)
+    text += fmt::format(" {} tokens chose other experts", found.tokens_routed_otherwise);
   text.resize(text.find_last_not_of(' ') + 1);
   return text + "\n";
 }

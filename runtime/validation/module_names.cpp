@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <array>
 
-#include "runtime/model/names.h"
+#include "runtime/config/config.h"
 
 namespace dspack::runtime {
 

@@ -1,4 +1,4 @@
-// The modules that a forward pass tells a trace of: their names, patterns for choosing among them, and the names of
+// The modules that a forward pass reports to a trace: their names, patterns for choosing among them, and the names of
 // their tensors in a recording.
 // Threads: thread-safe (pure functions). Errors: none.
 #pragma once
@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "runtime/model/config.h"
+#include "runtime/config/config.h"
 
 namespace dspack::runtime {
 

@@ -65,7 +65,7 @@ double surprise_of(std::span<const float> logits, uint32_t token) {
 Result<Surprise> measure_surprise(Session& session, const PerplexityPlan& plan, const SurpriseCallback& on_progress,
                                   const std::stop_token& stop) {
   if (plan.windows.empty()) {
-    return Error{ErrorKind::invalid, "the text has no token that could be foretold; give a longer one"};
+    return Error{ErrorKind::invalid, "the text has no token that could be predicted; give a longer one"};
   }
   Surprise surprise;
   for (const TextWindow& window : plan.windows) {

@@ -1,4 +1,4 @@
-// Writes what every module of a pass reads and makes into a safetensors file, as the pass goes on: memory holds one
+// Writes the inputs and outputs of every module of a pass into a safetensors file during the pass: memory holds one
 // piece of one tensor. The names are those of transformers' modules: "<module>.input.0", "<module>.output" (".output.0"
 // where a module returns a tuple), and "input_ids".
 // Threads: single-thread. Lifetime: borrows queue and file system. Errors: invalid (no module fits the patterns), io,

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <array>
 
-#include "format/base/checked.h"
+#include "format/base/size.h"
 #include "runtime/validation/module_names.h"
 #include "runtime/weights/weight_group.h"
 

@@ -2,7 +2,7 @@
 // Threads: single-thread. Errors: those of reading.
 #pragma once
 
-#include "runtime/weights/checkpoint_files.h"
+#include "runtime/access/checkpoint_access.h"
 
 namespace dspack::runtime {
 
@@ -10,7 +10,7 @@ namespace dspack::runtime {
 /// are read and compared, up to the first difference; of a distant place only three pieces of each, since drafts, for
 /// which it is asked, are verified whatever they are made with. A type that needs scales counts as different, since
 /// they are elsewhere.
-[[nodiscard]] Result<bool> are_equal(CheckpointFiles& files, const format::TensorEntry& a, const format::TensorEntry& b,
-                                     const std::stop_token& stop);
+[[nodiscard]] Result<bool> are_equal(CheckpointAccess& access, const format::TensorEntry& a,
+                                     const format::TensorEntry& b, const std::stop_token& stop);
 
 }  // namespace dspack::runtime

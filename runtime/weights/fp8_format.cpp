@@ -1,6 +1,6 @@
 #include <fmt/format.h>
 
-#include "format/base/checked.h"
+#include "format/base/size.h"
 #include "runtime/weights/weight_format.h"
 
 namespace dspack::runtime {
@@ -56,22 +56,23 @@ bool stores_fp8(const format::Checkpoint& checkpoint, std::string_view name) {
 
 Result<StoredMatrix> find_fp8(const format::Checkpoint& checkpoint, const MatrixRequest& request) {
   TRY_ASSIGN(StoredMatrix matrix, find_codes(checkpoint, request));
-  const format::TensorEntry& weight = *matrix.planes[kernels::kCodes].tensor;
+  const format::TensorEntry& weight = matrix.planes[kernels::kCodes].elements();
   TRY(check_scales(checkpoint, weight));
-  const format::TensorEntry& scales = *find_scale(checkpoint, weight);
-  TRY_ASSIGN(const BlockSize block, blocks_of(checkpoint, matrix.form, scales, request.block));
+  const format::TensorEntry& scales = *checkpoint.find_scale(weight.name);
+  TRY_ASSIGN(const BlockSize block, blocks_of(checkpoint, matrix.form, scales, request.stored.block));
   TRY(add_scales(checkpoint, scales, block, matrix));
   return matrix;
 }
 
+constexpr std::array<ScaledCodes, 1> kFp8Scaled = {{
+    {.ending = ".weight", .dtype = Dtype::f8_e4m3, .name = "FP8", .scale = "weight_scale_inv"},
+}};
+
 }  // namespace
 
 WeightFormat fp8_format() {
-  return {.description = "F8_E4M3",
-          .suffixes = kFp8Suffixes,
-          .stores = stores_fp8,
-          .find = find_fp8,
-          .scaled = ScaledCodes{.dtype = Dtype::f8_e4m3, .name = "FP8", .scale = "_scale_inv"}};
+  return {
+      .description = "F8_E4M3", .suffixes = kFp8Suffixes, .stores = stores_fp8, .find = find_fp8, .scaled = kFp8Scaled};
 }
 
 }  // namespace dspack::runtime

@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include "runtime/weights/weight_format.h"
 
 namespace dspack::runtime {
@@ -15,9 +17,17 @@ bool stores_int8(const format::Checkpoint& checkpoint, std::string_view name) {
 
 Result<StoredMatrix> find_int8(const format::Checkpoint& checkpoint, const MatrixRequest& request) {
   TRY_ASSIGN(StoredMatrix matrix, find_codes(checkpoint, request));
-  const format::TensorEntry& weight = *matrix.planes[kernels::kCodes].tensor;
+  const format::TensorEntry& weight = matrix.planes[kernels::kCodes].elements();
   TRY(check_scales(checkpoint, weight));
-  const format::TensorEntry& scales = *find_scale(checkpoint, weight);
+  if (request.stored.bits.value_or(8) != 8 || !request.stored.symmetric.value_or(true)) {
+    return Error{
+        ErrorKind::unsupported,
+        fmt::format("{} is I8 where config.json says {} bits, \"symmetric\": {}; only 8 bits without zero points "
+                    "can be run",
+                    place_of(checkpoint, weight), request.stored.bits.value_or(8),
+                    request.stored.symmetric.value_or(true))};
+  }
+  const format::TensorEntry& scales = *checkpoint.find_scale(weight.name);
   const std::vector<uint64_t>& shape = scales.shape;
   const bool is_column = shape.size() == 1 || (shape.size() == 2 && shape[1] == 1);
   if (!is_column || shape[0] != request.out) return misfit(checkpoint, scales, matrix.form, ", one a row");
@@ -25,14 +35,15 @@ Result<StoredMatrix> find_int8(const format::Checkpoint& checkpoint, const Matri
   return matrix;
 }
 
+constexpr std::array<ScaledCodes, 1> kInt8Scaled = {{
+    {.ending = ".weight", .dtype = Dtype::i8, .name = "I8", .scale = "weight_scale"},
+}};
+
 }  // namespace
 
 WeightFormat int8_format() {
-  return {.description = "I8",
-          .suffixes = kInt8Suffixes,
-          .stores = stores_int8,
-          .find = find_int8,
-          .scaled = ScaledCodes{.dtype = Dtype::i8, .name = "I8", .scale = "_scale"}};
+  return {
+      .description = "I8", .suffixes = kInt8Suffixes, .stores = stores_int8, .find = find_int8, .scaled = kInt8Scaled};
 }
 
 }  // namespace dspack::runtime

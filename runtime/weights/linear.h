@@ -7,11 +7,11 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "format/base/result.h"
 #include "format/checkpoint.h"
 #include "kernels/ops.h"
-#include "runtime/model/config.h"
 
 namespace dspack::runtime {
 

@@ -6,7 +6,8 @@ namespace dspack::runtime {
 
 namespace {
 
-constexpr std::array<std::string_view, 1> kPlainSuffixes = {"weight"};
+// Scales are known so that they are refused together with what they stand beside.
+constexpr std::array<std::string_view, 4> kPlainSuffixes = {"weight", "weight_scale_inv", "weight_scale", "scale"};
 
 bool stores_plain(const format::Checkpoint& checkpoint, std::string_view name) {
   const auto tensor = find_tensor(checkpoint, name);
@@ -17,10 +18,10 @@ bool stores_plain(const format::Checkpoint& checkpoint, std::string_view name) {
 
 Result<StoredMatrix> find_plain(const format::Checkpoint& checkpoint, const MatrixRequest& request) {
   TRY_ASSIGN(StoredMatrix matrix, find_codes(checkpoint, request));
-  const format::TensorEntry& weight = *matrix.planes[kernels::kCodes].tensor;
-  const auto* scale = find_scale(checkpoint, weight);
+  const format::TensorEntry& weight = matrix.planes[kernels::kCodes].elements();
+  const auto* scale = checkpoint.find_scale(weight.name);
   if (scale == nullptr) return matrix;
-  return Error{ErrorKind::invalid, fmt::format("{} is {} and yet has scales ({}); its values are not certain",
+  return Error{ErrorKind::invalid, fmt::format("{} is {} but has scales ({}); its values are ambiguous",
                                                place_of(checkpoint, weight), to_string(weight.dtype), scale->name)};
 }
 
@@ -31,7 +32,7 @@ WeightFormat plain_format() {
           .suffixes = kPlainSuffixes,
           .stores = stores_plain,
           .find = find_plain,
-          .scaled = std::nullopt};
+          .scaled = {}};
 }
 
 }  // namespace dspack::runtime

@@ -3,16 +3,15 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstring>
 
-#include "format/base/checked.h"
+#include "format/base/size.h"
 
 namespace dspack::runtime {
 
 namespace {
-
-// What stands in place of "weight" where integers are packed: GPTQ and AWQ, compressed-tensors.
-constexpr std::array<std::string_view, 2> kPackedParts = {"qweight", "weight_packed"};
 
 std::string known_formats() {
   std::string text;
@@ -23,24 +22,13 @@ std::string known_formats() {
 
 // Why no format has taken it.
 Error not_stored(const format::Checkpoint& checkpoint, std::string_view name) {
-  const auto tensor = find_tensor(checkpoint, name);
-  if (tensor) {
+  for (const std::string_view part : {"weight", "weight_packed"}) {
+    const auto tensor = find_tensor(checkpoint, module_of(name) + std::string(part));
+    if (!tensor) continue;
     return {ErrorKind::unsupported, fmt::format("{} is stored as {}; {} can be run", place_of(checkpoint, **tensor),
                                                 to_string((*tensor)->dtype), known_formats())};
   }
-  const std::string module(name.substr(0, name.rfind('.') + 1));
-  for (const std::string_view part : kPackedParts) {
-    if (const auto packed = find_tensor(checkpoint, module + std::string(part)); packed) {
-      return {ErrorKind::unsupported,
-              fmt::format("{} holds packed integers; {} can be run", place_of(checkpoint, **packed), known_formats())};
-    }
-  }
-  return tensor.error();
-}
-
-StoredPlane plane_of(const format::TensorEntry& tensor, const kernels::WeightForm& form, size_t plane) {
-  const kernels::PlaneSize size = kernels::plane_size(form, plane);
-  return {.tensor = &tensor, .widen = false, .bytes = size.bytes, .alignment = size.alignment};
+  return missing_tensor(checkpoint, name);
 }
 
 template <class T>
@@ -57,43 +45,92 @@ float widened(Dtype dtype, std::span<const std::byte> stored, size_t index) {
   return load_as<float>(stored, index);
 }
 
+Result<void> widen(const StoredPlane& plane, StoredBytes stored, std::span<std::byte> to) {
+  widen_to_f32(plane.elements().dtype, stored[0], {reinterpret_cast<float*>(to.data()), to.size() / sizeof(float)});
+  return {};
+}
+
+// U8 is how some write E8M0.
+std::optional<kernels::ScaleCoding> scale_coding(Dtype dtype) {
+  return dtype == Dtype::u8 ? kernels::ScaleCoding::f8_e8m0 : kernels::scale_coding_of(dtype);
+}
+
+// Infinity and NaN have all bits of the exponent set (of E4M3, all bits).
+bool is_finite(kernels::ScaleCoding coding, std::span<const std::byte> stored, size_t index) {
+  switch (coding) {
+    case kernels::ScaleCoding::f32: return std::isfinite(load_as<float>(stored, index));
+    case kernels::ScaleCoding::bf16: return (load_as<uint16_t>(stored, index) & 0x7f80) != 0x7f80;
+    case kernels::ScaleCoding::f16: return (load_as<uint16_t>(stored, index) & 0x7c00) != 0x7c00;
+    case kernels::ScaleCoding::f8_e4m3: return (load_as<uint8_t>(stored, index) & 0x7f) != 0x7f;
+    case kernels::ScaleCoding::f8_e8m0: return load_as<uint8_t>(stored, index) != 0xff;
+  }
+  return false;
+}
+
+Result<void> check_finite(const StoredPlane& plane, StoredBytes stored) {
+  const kernels::ScaleCoding coding = *scale_coding(plane.elements().dtype);
+  const uint64_t count = stored[0].size() / kernels::scale_bytes(coding);
+  bool all = true;
+  for (uint64_t i = 0; i < count; ++i)
+    all = is_finite(coding, stored[0], i) && all;
+  if (all) return {};
+  uint64_t first = 0;
+  while (is_finite(coding, stored[0], first))
+    ++first;
+  return Error{ErrorKind::invalid, fmt::format("scale {} is infinite or not a number", first)};
+}
+
+// The columns that share one of `count` scales of a row; 0 when several powers of two fit or none does.
+uint32_t group_length(uint32_t in, uint64_t count) {
+  if (count == 1) return in;
+  uint32_t found = 0;
+  for (uint64_t group = kernels::kPackedRun; group < in; group *= 2) {
+    if (ceil_div(in, group) != count) continue;
+    if (found != 0) return 0;
+    found = static_cast<uint32_t>(group);
+  }
+  return found;
+}
+
 }  // namespace
 
 std::span<const WeightFormat> weight_formats() {
-  static const std::array formats = {plain_format(), fp8_format(), int8_format()};
+  static const std::array formats = {plain_format(), fp8_format(), fp4_format(), packed_format(),
+                                     int8_format(),  awq_format(), gptq_format()};
   return formats;
 }
 
-bool StoredPlane::is_usable_at(uint64_t offset) const {
-  return offset % alignment == 0 && (!widen || tensor->dtype == Dtype::f32);
-}
-
-void StoredPlane::convert(std::span<const std::byte> stored, std::span<std::byte> plane) const {
-  DSPACK_CHECK(plane.size() == bytes, "a plane of another size");
-  if (!widen) {
-    std::memcpy(plane.data(), stored.data(), stored.size());
-    return;
-  }
-  widen_to_f32(tensor->dtype, stored, {reinterpret_cast<float*>(plane.data()), plane.size() / sizeof(float)});
+Result<void> StoredPlane::finish(const format::Checkpoint& checkpoint, StoredBytes stored,
+                                 std::span<std::byte> to) const {
+  DSPACK_CHECK(to.size() == bytes && stored.size() == tensors.size(), "a plane of another size");
+  const auto placed = [&](Result<void> result) -> Result<void> {
+    return result ? std::move(result) : result.error().in(place_of(checkpoint, elements()));
+  };
+  if (check != nullptr) TRY(placed(check(*this, stored)));
+  if (make != nullptr) return placed(make(*this, stored, to));
+  if (to.data() != stored[0].data()) std::memcpy(to.data(), stored[0].data(), stored[0].size());
+  return {};
 }
 
 Result<StoredMatrix> find_matrix(const format::Checkpoint& checkpoint, std::string_view name, uint32_t out, uint32_t in,
-                                 const std::optional<BlockSize>& block) {
+                                 const Quantization& stored) {
   for (const WeightFormat& format : weight_formats()) {
     if (format.stores(checkpoint, name)) {
-      return format.find(checkpoint, {.name = name, .out = out, .in = in, .block = block});
+      return format.find(checkpoint, {.name = name, .out = out, .in = in, .stored = stored});
     }
   }
   return not_stored(checkpoint, name);
 }
 
 Result<void> check_scales(const format::Checkpoint& checkpoint, const format::TensorEntry& tensor) {
-  if (!tensor.name.ends_with(".weight") || find_scale(checkpoint, tensor) != nullptr) return {};
   for (const WeightFormat& format : weight_formats()) {
-    if (!format.scaled || format.scaled->dtype != tensor.dtype) continue;
-    return Error{ErrorKind::not_found,
-                 fmt::format("{} is {} but its scale {}{} is missing; fetch the file that holds it",
-                             place_of(checkpoint, tensor), format.scaled->name, tensor.name, format.scaled->scale)};
+    for (const ScaledCodes& codes : format.scaled) {
+      if (codes.dtype != tensor.dtype || !tensor.name.ends_with(codes.ending)) continue;
+      if (checkpoint.find_scale(tensor.name) != nullptr) return {};
+      return Error{ErrorKind::not_found,
+                   fmt::format("{} is {} but its scale {}{} is missing; fetch the file that holds it",
+                               place_of(checkpoint, tensor), codes.name, module_of(tensor.name), codes.scale)};
+    }
   }
   return {};
 }
@@ -107,11 +144,64 @@ Result<StoredMatrix> find_codes(const format::Checkpoint& checkpoint, const Matr
   return matrix;
 }
 
-const format::TensorEntry* find_scale(const format::Checkpoint& checkpoint, const format::TensorEntry& weight) {
-  for (const std::string& candidate : format::scale_names(weight.name)) {
-    if (const auto* found = checkpoint.find(candidate); found != nullptr) return found;
+std::string module_of(std::string_view name) {
+  return std::string(name.substr(0, name.rfind('.') + 1));
+}
+
+StoredPlane plane_of(const format::TensorEntry& tensor, const kernels::WeightForm& form, size_t plane) {
+  const kernels::PlaneSize size = kernels::plane_size(form, plane);
+  return {.tensors = {&tensor}, .bytes = size.bytes, .alignment = size.alignment, .form = form};
+}
+
+StoredPlane widened_plane(const format::TensorEntry& tensor, uint64_t values) {
+  StoredPlane plane{.tensors = {&tensor}, .bytes = values * sizeof(float), .alignment = alignof(float), .form = {}};
+  if (tensor.dtype != Dtype::f32) plane.make = widen;
+  return plane;
+}
+
+Result<uint32_t> group_of(const format::Checkpoint& checkpoint, const format::TensorEntry& scales, uint64_t count,
+                          const Quantization& stored, const kernels::WeightForm& form, std::optional<uint32_t> usual) {
+  const auto said = stored.group ? stored.group : usual;
+  const uint32_t length = said ? std::min(*said, form.in) : group_length(form.in, count);
+  if (length == 0)
+    return misfit(checkpoint, scales, form, "; give group_size in the quantization_config of config.json");
+  if (ceil_div(form.in, length) != count) {
+    const std::string_view by = stored.group ? " (group_size in config.json)" : "";
+    return misfit(checkpoint, scales, form, fmt::format(" in groups of {}{}", length, by));
   }
-  return nullptr;
+  if (length % kernels::kPackedRun != 0 && length < form.in) {
+    return Error{ErrorKind::unsupported, fmt::format("{}: groups of {} columns; multiples of {} can be run",
+                                                     place_of(checkpoint, scales), length, kernels::kPackedRun)};
+  }
+  return length;
+}
+
+StoredPlane finite_scales(StoredPlane plane) {
+  plane.check = check_finite;
+  return plane;
+}
+
+Result<void> add_group_scales(const format::Checkpoint& checkpoint, const format::TensorEntry& scales,
+                              const Quantization& stored, std::optional<uint32_t> usual, StoredMatrix& matrix) {
+  kernels::WeightForm& form = matrix.form;
+  const bool is_grid = scales.shape.size() == 2 && scales.shape[0] == form.out && scales.shape[1] > 0;
+  if (!is_grid) return misfit(checkpoint, scales, form, ", a row of scales each row");
+  TRY_ASSIGN(const uint32_t length, group_of(checkpoint, scales, scales.shape[1], stored, form, usual));
+  const auto coding = scale_coding(scales.dtype);
+  // Codes that fill bytes have FP32 scales in memory, which costs little beside them.
+  const bool is_kept = kernels::is_packed(form.coding);
+  const bool is_wide = coding && kernels::scale_bytes(*coding) > 1;
+  if (!coding || (!is_kept && !is_wide)) {
+    return Error{ErrorKind::unsupported, fmt::format("{} is stored as {}; scales can be F32, BF16, F16 or 8-bit floats",
+                                                     place_of(checkpoint, scales), to_string(scales.dtype))};
+  }
+  form.block_out = 1;
+  form.block_in = length;
+  if (is_kept) form.scale = *coding;
+  const uint64_t values = kernels::plane_size(form, kernels::kScales).bytes / sizeof(float);
+  matrix.planes[kernels::kScales] =
+      finite_scales(is_kept ? plane_of(scales, form, kernels::kScales) : widened_plane(scales, values));
+  return {};
 }
 
 Result<void> add_scales(const format::Checkpoint& checkpoint, const format::TensorEntry& scales, const BlockSize& block,
@@ -123,8 +213,8 @@ Result<void> add_scales(const format::Checkpoint& checkpoint, const format::Tens
   }
   matrix.form.block_out = block.out;
   matrix.form.block_in = block.in;
-  matrix.planes[kernels::kScales] = plane_of(scales, matrix.form, kernels::kScales);
-  matrix.planes[kernels::kScales].widen = true;
+  matrix.planes[kernels::kScales] =
+      widened_plane(scales, kernels::plane_size(matrix.form, kernels::kScales).bytes / sizeof(float));
   return {};
 }
 

@@ -1,33 +1,47 @@
 // The ways in which a checkpoint stores the matrix of a linear layer. A WeightFormat finds a matrix's tensors, checks
-// them, and says what each becomes in memory; everything else goes by the result, a StoredMatrix, whose planes are
-// those of its coding (kernels/weight.h).
-// To add a format: write a file beside plain_format.cpp and list it in weight_format.cpp. If no kernel decodes its
-// codes yet, kernels/weight.h says what to add.
+// them, and determines what each becomes in memory; all other code uses the result, a StoredMatrix, whose planes are
+// those of its coding (kernels/weight.h). To add a format: write a file beside plain_format.cpp and list it in
+// weight_format.cpp. If no kernel decodes its codes yet, kernels/weight.h says what to add.
 // Threads: thread-safe (pure functions). Lifetime: what is found borrows the catalogue. Errors: not_found (no such
 // tensor), invalid (shape or scale does not fit), unsupported (a stored type that no kernel multiplies); each names
 // file and tensor.
 #pragma once
 
 #include <array>
+#include <bit>
+#include <cstring>
 #include <optional>
 #include <span>
 #include <string_view>
 
+#include "runtime/config/quantization_config.h"
 #include "runtime/weights/linear.h"
 
 namespace dspack::runtime {
 
-/// One plane of a matrix: a tensor, and what it becomes in memory.
-struct StoredPlane {
-  const format::TensorEntry* tensor = nullptr;  // nullptr: the matrix has no such plane
-  bool widen = false;                           // to FP32
-  uint64_t bytes = 0;                           // in memory
-  uint32_t alignment = 1;                       // of its first byte in memory
+/// What the tensors of a plane hold, in the order of StoredPlane::tensors.
+using StoredBytes = std::span<const std::span<const std::byte>>;
 
-  /// Whether bytes as they are stored can be used where they lie, at `offset` of aligned memory.
-  [[nodiscard]] bool is_usable_at(uint64_t offset) const;
-  /// Makes the plane of all of its stored bytes. `plane` has `bytes` bytes; it may not overlap `stored`.
-  void convert(std::span<const std::byte> stored, std::span<std::byte> plane) const;
+/// One plane of a matrix: its tensors, and what they become in memory.
+struct StoredPlane {
+  /// The first holds the elements; the others are needed to make or to check the plane. Empty: there is no such plane.
+  std::vector<const format::TensorEntry*> tensors;
+  uint64_t bytes = 0;      // in memory
+  uint32_t alignment = 1;  // of its first byte in memory
+  kernels::WeightForm form;
+  /// Makes the plane; nullptr: it is used as it is stored. Errors: invalid, without the tensor's name.
+  Result<void> (*make)(const StoredPlane& plane, StoredBytes stored, std::span<std::byte> to) = nullptr;
+  /// Looks at what is stored before it is used; nullptr: every value means something. Errors: as `make`.
+  Result<void> (*check)(const StoredPlane& plane, StoredBytes stored) = nullptr;
+
+  [[nodiscard]] bool empty() const { return tensors.empty(); }
+  [[nodiscard]] const format::TensorEntry& elements() const { return *tensors.front(); }
+  /// Whether its bytes can be brought piece by piece to where they are used.
+  [[nodiscard]] bool is_as_stored() const { return make == nullptr && check == nullptr; }
+  /// Checks, and makes the plane of all of its stored bytes. `to` has `bytes` bytes; it is the stored elements
+  /// themselves or does not overlap them. Errors: invalid, with file and tensor.
+  [[nodiscard]] Result<void> finish(const format::Checkpoint& checkpoint, StoredBytes stored,
+                                    std::span<std::byte> to) const;
 };
 
 /// A matrix in a checkpoint: found and checked, not yet read.
@@ -41,14 +55,15 @@ struct MatrixRequest {
   std::string_view name;
   uint32_t out = 0;
   uint32_t in = 0;
-  std::optional<BlockSize> block;  // as config.json says it
+  Quantization stored;  // as config.json says it
 };
 
 /// Codes that cannot be used without scales.
 struct ScaledCodes {
+  std::string_view ending;  // of the tensor's name
   Dtype dtype = Dtype::f8_e4m3;
   std::string_view name;   // of the dtype, for error texts
-  std::string_view scale;  // what follows the weight's name in that of its scales, where they are missing
+  std::string_view scale;  // what follows the module's name in that of its scales, where they are missing
 };
 
 struct WeightFormat {
@@ -59,7 +74,7 @@ struct WeightFormat {
   bool (*stores)(const format::Checkpoint& checkpoint, std::string_view name);
   /// Precondition: `stores`.
   Result<StoredMatrix> (*find)(const format::Checkpoint& checkpoint, const MatrixRequest& request);
-  std::optional<ScaledCodes> scaled;
+  std::span<const ScaledCodes> scaled;
 };
 
 /// Every format that can be multiplied.
@@ -72,11 +87,19 @@ struct WeightFormat {
 
 /// I8 with a scale for each row: int8_format.cpp.
 [[nodiscard]] WeightFormat int8_format();
+/// Integers of four or eight bits in words of 32, with scales for groups of columns: packed_format.cpp.
+[[nodiscard]] WeightFormat packed_format();
+/// AutoAWQ's transposed integers of four bits: gptq_format.cpp.
+[[nodiscard]] WeightFormat awq_format();
+/// GPTQ's transposed integers of four or eight bits: gptq_format.cpp.
+[[nodiscard]] WeightFormat gptq_format();
+/// E2M1 with scales for 16 (NVFP4) or 32 (MXFP4) columns: fp4_format.cpp.
+[[nodiscard]] WeightFormat fp4_format();
 
-/// Finds the matrix `name` [out, in] with its scales. How it is stored is seen from its tensors. `block` is what
+/// Finds the matrix `name` [out, in] with its scales. How it is stored is seen from its tensors. `stored` is what
 /// config.json says; without it the block size follows from the shape of the scales.
 [[nodiscard]] Result<StoredMatrix> find_matrix(const format::Checkpoint& checkpoint, std::string_view name,
-                                               uint32_t out, uint32_t in, const std::optional<BlockSize>& block);
+                                               uint32_t out, uint32_t in, const Quantization& stored);
 
 /// Refuses a tensor of codes whose scales are missing. Errors: not_found, with the remedy.
 [[nodiscard]] Result<void> check_scales(const format::Checkpoint& checkpoint, const format::TensorEntry& tensor);
@@ -86,9 +109,31 @@ struct WeightFormat {
 /// The codes as a tensor of the matrix's own shape: what a format that stores one code an element begins with.
 [[nodiscard]] Result<StoredMatrix> find_codes(const format::Checkpoint& checkpoint, const MatrixRequest& request);
 
-/// The first of a weight's possible scales that the checkpoint has; nullptr: none.
-[[nodiscard]] const format::TensorEntry* find_scale(const format::Checkpoint& checkpoint,
-                                                    const format::TensorEntry& weight);
+/// "a.b." of "a.b.weight".
+[[nodiscard]] std::string module_of(std::string_view name);
+
+/// A plane of this tensor, of the size that the form gives it.
+[[nodiscard]] StoredPlane plane_of(const format::TensorEntry& tensor, const kernels::WeightForm& form, size_t plane);
+
+/// A plane of FP32 values of a tensor of F32, BF16, F16 or F8_E8M0.
+[[nodiscard]] StoredPlane widened_plane(const format::TensorEntry& tensor, uint64_t values);
+
+/// How many columns share one of `count` scales of a row: what config.json says, or `usual`, or the one power of two
+/// that fits. Errors: invalid (not so many), unsupported (a group that no kernel knows).
+[[nodiscard]] Result<uint32_t> group_of(const format::Checkpoint& checkpoint, const format::TensorEntry& scales,
+                                        uint64_t count, const Quantization& stored, const kernels::WeightForm& form,
+                                        std::optional<uint32_t> usual = std::nullopt);
+
+/// The plane, each of whose scales must be a finite number.
+[[nodiscard]] StoredPlane finite_scales(StoredPlane plane);
+
+/// Adds scales for groups of columns of each row, or for whole rows, that stay as they are stored, each one finite
+/// number. `usual`: how many columns, if that is known; else it follows from the scales' shape [out, groups]. Errors:
+/// invalid (a shape that does not fit, or not what config.json says), unsupported (a type or a group that no kernel
+/// knows).
+[[nodiscard]] Result<void> add_group_scales(const format::Checkpoint& checkpoint, const format::TensorEntry& scales,
+                                            const Quantization& stored, std::optional<uint32_t> usual,
+                                            StoredMatrix& matrix);
 
 /// Adds the scales of blocks of `block_out` x `block_in`. Errors: unsupported (their type).
 [[nodiscard]] Result<void> add_scales(const format::Checkpoint& checkpoint, const format::TensorEntry& scales,
@@ -100,6 +145,18 @@ struct WeightFormat {
 
 /// "[3, 4]", for error texts.
 [[nodiscard]] std::string shown_shape(const std::vector<uint64_t>& shape);
+
+/// Writes element `index` of codes less zero points, as what kernels decode exactly: of four bits as I8, of eight,
+/// whose difference has a sign besides, as BF16.
+template <uint32_t kBits>
+void store_difference(std::span<std::byte> to, uint64_t index, int32_t value) {
+  if constexpr (kBits == 4) {
+    to[index] = static_cast<std::byte>(static_cast<int8_t>(value));
+  } else {  // of at most 255, so the low half of its FP32 is zero
+    const auto high = static_cast<uint16_t>(std::bit_cast<uint32_t>(static_cast<float>(value)) >> 16);
+    std::memcpy(to.data() + index * sizeof high, &high, sizeof high);
+  }
+}
 
 /// Exact FP32 values of stored elements: F32, BF16, F16 or F8_E8M0. `values` has as many elements as `stored` holds.
 void widen_to_f32(Dtype dtype, std::span<const std::byte> stored, std::span<float> values);

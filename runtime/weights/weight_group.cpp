@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "format/base/checked.h"
+#include "format/base/size.h"
 
 namespace dspack::runtime {
 
@@ -25,55 +25,63 @@ uint64_t WeightGroup::place(const StoredPlane& plane) {
 }
 
 Result<void> WeightGroup::add_linear(Linear* into, std::string_view name, uint32_t out, uint32_t in) {
-  TRY_ASSIGN(const StoredMatrix matrix, find_matrix(context_.files.checkpoint(), name, out, in, context_.fp8_block));
+  TRY_ASSIGN(const StoredMatrix matrix, find_matrix(context_.access.catalogue(), name, out, in, context_.quantization));
   LinearTarget target{.into = into, .form = matrix.form, .planes = {}};
   for (size_t i = 0; i < matrix.planes.size(); ++i) {
     const StoredPlane& plane = matrix.planes[i];
-    if (plane.tensor != nullptr) target.planes[i] = place(plane);
+    if (!plane.empty()) target.planes[i] = place(plane);
   }
   linears_.push_back(target);
   return {};
 }
 
 Result<void> WeightGroup::add_vector(kernels::Slice* into, std::string_view name, uint32_t length) {
-  const format::Checkpoint& checkpoint = context_.files.checkpoint();
+  const format::Checkpoint& checkpoint = context_.access.catalogue();
   TRY_ASSIGN(const auto* tensor, find_tensor(checkpoint, name, {length}));
   if (tensor->dtype != Dtype::f32 && tensor->dtype != Dtype::bf16 && tensor->dtype != Dtype::f16) {
     return Error{ErrorKind::unsupported, fmt::format("{} is stored as {}; it can be F32, BF16 or F16",
                                                      place_of(checkpoint, *tensor), to_string(tensor->dtype))};
   }
-  vectors_.push_back(
-      {.into = into, .data = place({.tensor = tensor, .widen = true, .bytes = uint64_t{length} * sizeof(float)})});
+  vectors_.push_back({.into = into, .data = place(widened_plane(*tensor, length))});
   return {};
 }
 
 std::vector<const format::TensorEntry*> WeightGroup::tensors() const {
   std::vector<const format::TensorEntry*> all;
   for (const Part& part : parts_)
-    all.push_back(part.plane.tensor);
+    all.insert(all.end(), part.plane.tensors.begin(), part.plane.tensors.end());
   return all;
 }
 
-Result<void> WeightGroup::read_part(const Part& part, kernels::Slice to, Staging& staging, ReadPurpose purpose,
+Result<void> WeightGroup::read_part(const Part& part, kernels::Slice to, Staging& staging, WeightPurpose purpose,
                                     const std::stop_token& stop) {
   const StoredPlane& plane = part.plane;
-  const uint64_t total = plane.tensor->range.size();
-  const uint64_t most = plane.widen ? total : kUploadBytes;  // what is converted is small: a norm, scales
-  for (uint64_t done = 0; done < total;) {
-    staging.stored.resize(std::min(most, total - done));
-    TRY(context_.files.read(*plane.tensor, done, staging.stored, purpose, stop));
-    if (plane.widen) {
-      staging.converted.resize(plane.bytes);
-      plane.convert(staging.stored, staging.converted);
+  if (!plane.is_as_stored()) {
+    std::vector<std::span<const std::byte>> stored;
+    staging.stored.resize(plane.tensors.size());
+    for (size_t i = 0; i < plane.tensors.size(); ++i) {
+      staging.stored[i].resize(plane.tensors[i]->range.size());
+      TRY(context_.access.read(*plane.tensors[i], 0, staging.stored[i], purpose, stop));
+      stored.emplace_back(staging.stored[i]);
     }
-    context_.queue.upload(to.at(done), plane.widen ? staging.converted : staging.stored);
+    staging.made.resize(plane.bytes);
+    TRY(plane.finish(context_.access.catalogue(), stored, staging.made));
+    context_.queue.upload(to, staging.made);
+    return context_.queue.finish();  // the staging memory is used again
+  }
+  const uint64_t total = plane.elements().range.size();
+  staging.made.resize(std::min(kUploadBytes, total));
+  for (uint64_t done = 0; done < total;) {
+    const auto piece = std::span(staging.made).first(std::min(kUploadBytes, total - done));
+    TRY(context_.access.read(plane.elements(), done, piece, purpose, stop));
+    context_.queue.upload(to.at(done), piece);
     TRY(context_.queue.finish());  // the staging memory is used again
-    done += staging.stored.size();
+    done += piece.size();
   }
   return {};
 }
 
-Result<std::unique_ptr<kernels::Buffer>> WeightGroup::load(ReadPurpose purpose, const std::stop_token& stop) {
+Result<std::unique_ptr<kernels::Buffer>> WeightGroup::load(WeightPurpose purpose, const std::stop_token& stop) {
   TRY_ASSIGN(auto buffer, context_.device.allocate(size_bytes_));
   Staging staging;
   for (const Part& part : parts_) {

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "kernels/ops.h"
-#include "runtime/weights/checkpoint_files.h"
+#include "runtime/access/checkpoint_access.h"
 #include "runtime/weights/weight_format.h"
 
 namespace dspack::runtime {
@@ -22,8 +22,8 @@ namespace dspack::runtime {
 struct LoadContext {
   kernels::Device& device;
   kernels::Queue& queue;
-  CheckpointFiles& files;
-  std::optional<BlockSize> fp8_block;
+  CheckpointAccess& access;
+  Quantization quantization;
 };
 
 class WeightGroup {
@@ -40,7 +40,7 @@ class WeightGroup {
   /// Every tensor of the group, scales included.
   [[nodiscard]] std::vector<const format::TensorEntry*> tensors() const;
 
-  [[nodiscard]] Result<std::unique_ptr<kernels::Buffer>> load(ReadPurpose purpose, const std::stop_token& stop);
+  [[nodiscard]] Result<std::unique_ptr<kernels::Buffer>> load(WeightPurpose purpose, const std::stop_token& stop);
 
   struct Part {
     StoredPlane plane;
@@ -64,9 +64,10 @@ class WeightGroup {
 
   uint64_t place(const StoredPlane& plane);
   struct Staging {
-    std::vector<std::byte> stored, converted;
+    std::vector<std::vector<std::byte>> stored;  // of each tensor of a plane that is made or checked
+    std::vector<std::byte> made;
   };
-  Result<void> read_part(const Part& part, kernels::Slice to, Staging& staging, ReadPurpose purpose,
+  Result<void> read_part(const Part& part, kernels::Slice to, Staging& staging, WeightPurpose purpose,
                          const std::stop_token& stop);
 
   LoadContext context_;

@@ -20,10 +20,10 @@
 
 #include "format/compressed/expanding_repository.h"
 #include "kernels/cpu/cpu_device.h"
+#include "runtime/access/io_choice.h"
 #include "runtime/experts/policy/lru.h"
 #include "runtime/experts/streamed_store.h"
 #include "runtime/generate/loaded_model.h"
-#include "runtime/storage/io_choice.h"
 
 namespace dspack::runtime {
 namespace {
@@ -40,9 +40,9 @@ T value_of(Result<T> result) {
 }
 
 /// Ranges of an HTTP folder's files, read anew every time.
-class HttpStorage final : public WeightStorage {
+class HttpTier final : public Tier {
  public:
-  HttpStorage(format::Repository& repository, const format::Checkpoint& checkpoint)
+  HttpTier(format::Repository& repository, const format::Checkpoint& checkpoint)
       : repository_(repository), checkpoint_(checkpoint) {}
 
   const format::Checkpoint& checkpoint() const override { return checkpoint_; }
@@ -50,7 +50,7 @@ class HttpStorage final : public WeightStorage {
     TRY_ASSIGN(format::ByteSource * source, open(file, stop));
     return source->read(offset, into, stop);
   }
-  StorageTier tier_of(ExpertKey /*expert*/) const override { return StorageTier::disk; }  // nothing is to be kept
+  Medium medium_of(ExpertKey /*expert*/) const override { return Medium::disk; }  // nothing is to be kept
   bool must_verify(ExpertKey /*expert*/) const override { return false; }
   Result<void> keep(ExpertKey /*expert*/, std::span<const TensorBytes> /*tensors*/,
                     const std::stop_token& /*stop*/) override {
@@ -76,15 +76,14 @@ class HttpStorage final : public WeightStorage {
 };
 
 /// Another storage with other blocks (0: its own) and another depth.
-class TunedStorage final : public WeightStorage {
+class TunedTier final : public Tier {
  public:
-  TunedStorage(WeightStorage& real, uint64_t block_bytes, unsigned depth)
-      : real_(real), block_bytes_(block_bytes), depth_(depth) {}
+  TunedTier(Tier& real, uint64_t block_bytes, unsigned depth) : real_(real), block_bytes_(block_bytes), depth_(depth) {}
   const format::Checkpoint& checkpoint() const override { return real_.checkpoint(); }
   Result<void> read(uint32_t file, uint64_t offset, std::span<std::byte> into, const std::stop_token& stop) override {
     return real_.read(file, offset, into, stop);
   }
-  StorageTier tier_of(ExpertKey expert) const override { return real_.tier_of(expert); }
+  Medium medium_of(ExpertKey expert) const override { return real_.medium_of(expert); }
   bool must_verify(ExpertKey expert) const override { return real_.must_verify(expert); }
   Result<void> keep(ExpertKey expert, std::span<const TensorBytes> tensors, const std::stop_token& stop) override {
     return real_.keep(expert, tensors, stop);
@@ -95,7 +94,7 @@ class TunedStorage final : public WeightStorage {
   unsigned depth() const override { return depth_; }
 
  private:
-  WeightStorage& real_;
+  Tier& real_;
   uint64_t block_bytes_;
   unsigned depth_;
 };
@@ -172,17 +171,17 @@ int run(const Settings& settings) {
   experts.resize(std::min(experts.size(), settings.experts + warm_up));
 
   IoChoice choice;
-  std::unique_ptr<WeightStorage> storage;
+  std::unique_ptr<Tier> storage;
   if (repository->kind() == format::RepositoryKind::local) {
     choice = value_of(choose_io(*repository, checkpoint, settings.method, {.device = device.get()}, {}));
-    storage = std::make_unique<LocalStorage>(*repository, checkpoint, storage_options(choice, false));
+    storage = std::make_unique<FolderTier>(*repository, checkpoint, folder_options(choice, false));
   } else {
-    storage = std::make_unique<HttpStorage>(*repository, checkpoint);
+    storage = std::make_unique<HttpTier>(*repository, checkpoint);
   }
-  TunedStorage tuned(*storage, settings.block_bytes, settings.depth);
+  TunedTier tuned(*storage, settings.block_bytes, settings.depth);
   const auto store = value_of(StreamedStore::make(
       *device, tuned,
-      {.shape = {.hidden = config.hidden, .expert_inner = config.expert_inner, .fp8_block = config.fp8_block},
+      {.shape = {.hidden = config.hidden, .expert_inner = config.expert_inner, .quantization = config.quantization},
        .slots = warm_up,
        .policy = [](uint64_t, uint64_t) { return std::make_unique<LruPolicy>(); }}));
   bring(*store, layer, std::span(experts).first(warm_up), settings.at_once);

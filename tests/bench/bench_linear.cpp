@@ -1,6 +1,6 @@
-// FP8 linear on matrices of the shape of a DeepSeek-V3 expert, streamed from memory, against reading the same memory.
+// Linear on matrices of the shape of a DeepSeek-V3 expert, streamed from memory, against reading the same memory.
 //
-//   bench_linear [threads] [instruction set] [rows]
+//   bench_linear [threads] [instruction set] [rows] [fp8 | bf16 | int4 | nvfp4 | mxfp4]
 //
 // One row of x is bound by memory: the ratio of both speeds is what the kernel loses. Both are measured in turn, one
 // matrix at a time, over more memory than a cache holds. A matrix takes about a millisecond, so on a machine that
@@ -25,11 +25,20 @@ namespace {
 
 constexpr uint32_t kOut = 2048;
 constexpr uint32_t kIn = 7168;
-constexpr uint32_t kBlock = 128;
-constexpr uint32_t kMatrices = 20;  // 294 MB
-constexpr uint64_t kMatrixBytes = uint64_t{kOut} * kIn;
-constexpr uint64_t kScaleBytes = uint64_t{kOut / kBlock} * (kIn / kBlock) * sizeof(float);
+constexpr uint64_t kAllBytes = 290'000'000;  // at least
 constexpr uint32_t kRuns = 7;
+
+struct Case {
+  std::string_view name;
+  WeightForm form;
+};
+constexpr Case kCases[] = {
+    {.name = "fp8", .form = {Coding::f8_e4m3, kOut, kIn, 128, 128}},
+    {.name = "bf16", .form = {Coding::bf16, kOut, kIn}},
+    {.name = "int4", .form = {Coding::i4, kOut, kIn, 1, 32, ScaleCoding::bf16}},
+    {.name = "nvfp4", .form = {Coding::e2m1, kOut, kIn, 1, 16, ScaleCoding::f8_e4m3, GlobalScale::times}},
+    {.name = "mxfp4", .form = {Coding::e2m1, kOut, kIn, 1, 32, ScaleCoding::f8_e8m0}},
+};
 
 template <class Work>
 double seconds(Work work) {
@@ -44,15 +53,36 @@ std::unique_ptr<Buffer> allocate(Device& device, uint64_t bytes) {
   return std::move(buffer).value();
 }
 
-void fill(Buffer& weights, Buffer& scales, Buffer& x) {
-  uint32_t state = 1;  // every code but the two NaN; speed does not depend on the values
-  for (std::byte& code : host_bytes(weights))
-    code = static_cast<std::byte>((state = state * 1664525 + 1013904223) % 127);
-  for (Buffer* floats : {&scales, &x}) {
-    auto bytes = host_bytes(*floats);
-    std::fill_n(reinterpret_cast<float*>(bytes.data()), bytes.size() / sizeof(float), 1.0F);
+/// Planes of many matrices, side by side.
+struct Matrices {
+  Matrices(Device& device, const WeightForm& shape) : form(shape) {
+    bytes = plane_size(form, kCodes).bytes + plane_size(form, kScales).bytes;
+    count = static_cast<uint32_t>(kAllBytes / bytes + 1);
+    for (size_t plane = 0; plane < kPlanes; ++plane) {
+      const uint64_t size = plane_size(form, plane).bytes;
+      if (size != 0) planes[plane] = allocate(device, count * size);
+    }
+    // Every code but FP8's two NaN, scales around 1 whatever their type; speed does not depend on the values.
+    uint32_t state = 1;
+    for (std::byte& code : host_bytes(*planes[kCodes]))
+      code = static_cast<std::byte>((state = state * 1664525 + 1013904223) % 127);
+    for (const size_t plane : {kScales, kGlobal}) {
+      if (planes[plane] != nullptr) std::ranges::fill(host_bytes(*planes[plane]), std::byte{0x3f});
+    }
   }
-}
+  [[nodiscard]] Weight at(uint32_t index) const {
+    Weight weight{form};
+    for (size_t plane = 0; plane < kPlanes; ++plane) {
+      if (planes[plane] != nullptr) weight.planes[plane] = {planes[plane].get(), index * plane_size(form, plane).bytes};
+    }
+    return weight;
+  }
+
+  WeightForm form;
+  uint64_t bytes = 0;  // of one
+  uint32_t count = 0;
+  std::unique_ptr<Buffer> planes[kPlanes];
+};
 
 /// Sums memory as 64-bit words, an equal part on each thread.
 class Reader {
@@ -84,40 +114,41 @@ struct Speed {
   double best = 0;
 };
 
-Speed speed_of(std::vector<double> seconds_per_matrix) {
+Speed speed_of(std::vector<double> seconds_per_matrix, uint64_t matrix_bytes) {
   std::ranges::sort(seconds_per_matrix);
-  const auto bytes = static_cast<double>(kMatrixBytes);
+  const auto bytes = static_cast<double>(matrix_bytes);
   return {bytes / seconds_per_matrix[seconds_per_matrix.size() / 2] / 1e9, bytes / seconds_per_matrix[0] / 1e9};
 }
 
-void measure(Device& device, unsigned threads, uint32_t rows) {
-  const auto weights = allocate(device, kMatrices * kMatrixBytes);
-  const auto scales = allocate(device, kScaleBytes);
+void measure(Device& device, unsigned threads, uint32_t rows, const Case& c) {
+  const Matrices matrices(device, c.form);
+  const uint64_t code_bytes = plane_size(c.form, kCodes).bytes;
   const auto x = allocate(device, uint64_t{rows} * kIn * sizeof(float));
   const auto y = allocate(device, uint64_t{rows} * kOut * sizeof(float));
-  fill(*weights, *scales, *x);
+  std::fill_n(reinterpret_cast<float*>(host_bytes(*x).data()), uint64_t{rows} * kIn, 1.0F);
   const auto queue = device.make_queue();
   Reader reader(threads);
   volatile uint64_t sink = 0;
   std::vector<double> linear;
   std::vector<double> reading;
-  for (uint32_t i = 0; i < kRuns * kMatrices; ++i) {
-    const Weight weight{{kernels::Coding::f8_e4m3, kOut, kIn, kBlock, kBlock},
-                        {{weights.get(), i % kMatrices * kMatrixBytes}, {scales.get(), 0}}};
+  for (uint32_t i = 0; i < kRuns * matrices.count; ++i) {
+    const Weight weight = matrices.at(i % matrices.count);
     linear.push_back(seconds([&] {
       queue->linear(weight, {{x.get(), 0}, rows, kIn, kIn}, {{y.get(), 0}, rows, kOut, kOut});
       queue->synchronize();
     }));
-    const uint64_t far = (i + kMatrices / 2) % kMatrices * kMatrixBytes;  // out of every cache by now
-    reading.push_back(seconds([&] { sink = reader.read(host_bytes(*weights).subspan(far, kMatrixBytes)); }));
+    const uint64_t far = (i + matrices.count / 2) % matrices.count * code_bytes;  // out of every cache by now
+    const auto codes = host_bytes(*matrices.planes[kCodes]).subspan(far, code_bytes);
+    reading.push_back(seconds([&] { sink = reader.read(codes); }));
   }
-  const Speed fp8 = speed_of(linear);
-  const Speed read = speed_of(reading);
-  std::printf("%s, FP8 linear [%u, %u] x %u row(s): median %.1f GB/s, memory read %.1f, ratio %.2f;",
-              std::string(device.description()).c_str(), kOut, kIn, rows, fp8.median, read.median,
-              fp8.median / read.median);
-  std::printf(" best %.1f GB/s (%.0f GFLOP/s), memory read %.1f, ratio %.2f\n", fp8.best, 2 * rows * fp8.best,
-              read.best, fp8.best / read.best);
+  const Speed product = speed_of(linear, matrices.bytes);
+  const Speed read = speed_of(reading, code_bytes);
+  const double weights = static_cast<double>(kOut) * kIn / static_cast<double>(matrices.bytes);
+  std::printf("%s, %s linear [%u, %u] x %u row(s): median %.1f GB/s, memory read %.1f, ratio %.2f;",
+              std::string(device.description()).c_str(), std::string(c.name).c_str(), kOut, kIn, rows, product.median,
+              read.median, product.median / read.median);
+  std::printf(" best %.1f GB/s (%.1f G weights/s), memory read %.1f, ratio %.2f\n", product.best,
+              weights * product.best, read.best, product.best / read.best);
 }
 
 }  // namespace
@@ -134,6 +165,12 @@ int main(int argc, char** argv) {
     return 1;
   }
   const unsigned threads = options.threads != 0 ? options.threads : std::thread::hardware_concurrency();
-  dspack::kernels::measure(**device, threads, rows == 0 ? 1 : rows);
-  return 0;
+  const std::string_view wanted = argc > 4 ? argv[4] : "fp8";
+  for (const dspack::kernels::Case& c : dspack::kernels::kCases) {
+    if (c.name != wanted) continue;
+    dspack::kernels::measure(**device, threads, rows == 0 ? 1 : rows, c);
+    return 0;
+  }
+  std::fprintf(stderr, "bench_linear: no weights of this name; see the first lines of its source\n");
+  return 2;
 }

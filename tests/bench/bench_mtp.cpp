@@ -20,7 +20,7 @@
 
 #include "runtime/generate/loaded_model.h"
 #include "runtime/generate/session.h"
-#include "runtime/model/scratch.h"
+#include "runtime/weights/scratch.h"
 
 namespace dspack::runtime {
 namespace {
@@ -142,8 +142,8 @@ int run(const std::vector<std::string>& arguments) {
                       .threads = static_cast<unsigned>(number(4, 0)),
                       .instruction_set = {},
                       .speculation = SpeculationOptions{.drafts = 1}};
-  auto loaded = value_of(
-      LoadedModel::load(value_of(format::open_repository(arguments[0], {}, format::posix_file_system())), options, {}));
+  Place place = make_folder_place(value_of(format::open_repository(arguments[0], {}, format::posix_file_system())));
+  auto loaded = value_of(LoadedModel::load(std::make_unique<CheckpointAccess>(std::move(place)), options, {}));
   std::vector<Mode> modes = {{.name = "off", .speculation = std::nullopt},
                              {.name = "1", .speculation = SpeculationOptions{.drafts = 1}},
                              {.name = "2", .speculation = SpeculationOptions{.drafts = 2}},

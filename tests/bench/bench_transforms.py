@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """What transforms cost: in accuracy and for the model's predictions on the small trained checkpoint, in time on matrices
-of DeepSeek-V3's shapes. Prints the tables of docs/recipes.md.
+of DeepSeek-V3's shapes. docs/recipes.md has a part of what it prints.
 
     tests/bench/bench_transforms.py --reshard build/reshard/reshard --dsrun build/runtime/dsrun --work DIR [--repeat 5]
 
@@ -120,7 +120,8 @@ def accuracy(programs):
     fp8, _ = programs.pack(work / "bf16-shards", "fp8", "bf16-to-fp8")
     powers = with_scales_of_powers(TINY, work / "powers")
     e8m0, _ = programs.pack(powers, "e8m0", "scales-to-e8m0")
-    rows = [("fp8-to-bf16", bf16, plain), ("fp8-to-f32", f32, plain), (MIXED, mixed, plain),
+    int4, _ = programs.pack(TINY, "int4", "experts-to-int4")
+    rows = [("fp8-to-bf16", bf16, plain), ("experts-to-int4", int4, plain), ("fp8-to-f32", f32, plain), (MIXED, mixed, plain),
             ("bf16-to-fp8, of the first", fp8, bf16), ("scales-to-e8m0, of a copy with such scales", e8m0, powers)]
     print_errors([(title, folder) for title, folder, _ in rows])
     print("\n| transform | bytes of tensors | perplexity | KL mean | KL largest | same likeliest token |")
@@ -144,7 +145,8 @@ def speed(programs, repeat):
     maker = [sys.executable, ROOT / "tests" / "tools" / "v3_checkpoint.py"]
     programs.run(*maker, fp8, *SHAPES, "--payload", "random")
     programs.run(*maker, bf16, *SHAPES, "--payload", "random", "--set", "quantization_config=null")
-    cases = [(fp8, []), (fp8, ["fp8-to-bf16"]), (fp8, ["fp8-to-f32"]), (bf16, []), (bf16, ["bf16-to-fp8"])]
+    cases = [(fp8, []), (fp8, ["fp8-to-bf16"]), (fp8, ["fp8-to-f32"]), (fp8, ["experts-to-int4"]), (bf16, []),
+             (bf16, ["bf16-to-fp8"]), (bf16, ["experts-to-int4"])]
     seconds = [[] for _ in cases]
     for _ in range(repeat):
         for times, (source, transforms) in zip(seconds, cases):
@@ -155,7 +157,7 @@ def speed(programs, repeat):
     for times, (source, transforms) in zip(seconds, cases):
         size = sum(path.stat().st_size for path in source.glob("*.safetensors"))
         taken = statistics.median(times)
-        plain = statistics.median(seconds[0 if source == fp8 else 3])
+        plain = statistics.median(seconds[cases.index((source, []))])
         print("| %s, %.0f MB | %s | %.2f (%.2f to %.2f) | %.0f | %.2f |" % (
             "FP8" if source == fp8 else "BF16", size / 1e6, transforms[0] if transforms else "none", taken, min(times),
             max(times), size / taken / 1e6, plain / taken))

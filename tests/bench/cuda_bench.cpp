@@ -8,7 +8,7 @@
 #include <stdexcept>
 
 #include "format/base/check.h"
-#include "format/base/checked.h"
+#include "format/base/size.h"
 
 namespace dspack::bench {
 namespace {

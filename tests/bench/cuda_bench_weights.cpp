@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <stdexcept>
 
-#include "format/base/checked.h"
+#include "format/base/size.h"
 
 namespace dspack::bench {
 namespace {

@@ -1,4 +1,4 @@
-// What the benchmarks of starved decoding share: their options, and a model with few slots on a storage of a set speed.
+// What the benchmarks of starved decoding share: their options, and a model with few slots on a tier of a set speed.
 // Threads: single-thread. Errors end the program.
 #pragma once
 
@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "runtime/generate/loaded_model.h"
-#include "tests/bench/throttled_storage.h"
+#include "tests/bench/throttled_tier.h"
 
 namespace dspack::runtime {
 
@@ -60,19 +60,23 @@ inline StarvedOptions parse_starved(int argc, char** argv, const char* program) 
 
 inline std::unique_ptr<LoadedModel> load_starved(const StarvedOptions& options, uint32_t context,
                                                  std::optional<SpeculationOptions> speculation) {
-  const auto open = [&] { return value_of(format::open_repository(options.folder, {}, format::posix_file_system())); };
+  Place place = make_folder_place(value_of(format::open_repository(options.folder, {}, format::posix_file_system())));
   LoadOptions load{.context = context, .threads = options.threads, .instruction_set = {}};
   load.memory.experts = Amount{.number = 0, .percent = static_cast<double>(options.slots_percent)};
   load.speculation = speculation;
   load.prefetch = options.prefetch;
   if (options.megabytes_per_second > 0) {
-    load.wrap_storage = [&](std::unique_ptr<WeightStorage> inner) -> std::unique_ptr<WeightStorage> {
-      return std::make_unique<ThrottledStorage>(
-          std::move(inner), Throttle{.bytes_per_second = 1e6 * options.megabytes_per_second,
-                                     .delay = std::chrono::duration<double>(1e-6 * options.delay_us)});
+    place.open_tier = [&options, open = std::move(place.open_tier)](
+                          format::Checkpoint& catalogue, std::optional<std::span<const uint32_t>> wanted,
+                          const LocalAccess& local, const std::stop_token& stop) -> Result<OpenedTier> {
+      TRY_ASSIGN(OpenedTier opened, open(catalogue, wanted, local, stop));
+      opened.tier = std::make_unique<ThrottledTier>(
+          std::move(opened.tier), Throttle{.bytes_per_second = 1e6 * options.megabytes_per_second,
+                                           .delay = std::chrono::duration<double>(1e-6 * options.delay_us)});
+      return opened;
     };
   }
-  return value_of(LoadedModel::load(open(), load, {}));
+  return value_of(LoadedModel::load(std::make_unique<CheckpointAccess>(std::move(place)), load, {}));
 }
 
 }  // namespace dspack::runtime

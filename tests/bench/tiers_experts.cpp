@@ -11,9 +11,9 @@
 #include <random>
 #include <string>
 
-#include "format/base/checked.h"
 #include "format/base/page_buffer.h"
 #include "format/base/parallel.h"
+#include "format/base/size.h"
 
 namespace dspack::bench {
 namespace {
@@ -86,8 +86,8 @@ GeneratedExperts::GeneratedExperts(const ModelShape& shape, const std::filesyste
   std::array<std::byte, 1> byte{};
   const auto direct = repository_->open_file(kFile, format::ReadMode::direct);
   is_direct_ = direct && (*direct)->read(data_start_, byte);
-  files_ = std::make_unique<runtime::LocalStorage>(*repository_, *checkpoint_,
-                                                   runtime::LocalStorageOptions{.mode = format::ReadMode::direct});
+  files_ = std::make_unique<runtime::FolderTier>(*repository_, *checkpoint_,
+                                                 runtime::FolderTierOptions{.mode = format::ReadMode::direct});
 }
 
 GeneratedExperts::~GeneratedExperts() {

@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/storage/local_storage.h"
+#include "runtime/access/folder_tier.h"
 #include "tests/bench/route_generator.h"
 
 namespace dspack::bench {
@@ -42,7 +42,7 @@ struct ModelShape {
 /// Where reads get the bytes from.
 enum class ExpertSource { memory, disk };
 
-class GeneratedExperts final : public runtime::WeightStorage {
+class GeneratedExperts final : public runtime::Tier {
  public:
   /// Makes the file in a new folder below `folder`. `on_disk`: experts that are written; fewer than one: none.
   GeneratedExperts(const ModelShape& shape, const std::filesystem::path& folder, uint64_t on_disk);
@@ -59,7 +59,7 @@ class GeneratedExperts final : public runtime::WeightStorage {
   [[nodiscard]] const format::Checkpoint& checkpoint() const override { return *checkpoint_; }
   [[nodiscard]] Result<void> read(uint32_t file, uint64_t offset, std::span<std::byte> into,
                                   const std::stop_token& stop) override;
-  [[nodiscard]] runtime::StorageTier tier_of(ExpertKey /*expert*/) const override { return runtime::StorageTier::disk; }
+  [[nodiscard]] runtime::Medium medium_of(ExpertKey /*expert*/) const override { return runtime::Medium::disk; }
   [[nodiscard]] bool must_verify(ExpertKey /*expert*/) const override { return false; }
   [[nodiscard]] Result<void> keep(ExpertKey /*expert*/, std::span<const runtime::TensorBytes> /*tensors*/,
                                   const std::stop_token& /*stop*/) override {
@@ -81,7 +81,7 @@ class GeneratedExperts final : public runtime::WeightStorage {
   std::atomic<ExpertSource> source_ = ExpertSource::memory;
   std::unique_ptr<format::Repository> repository_;
   std::unique_ptr<format::Checkpoint> checkpoint_;
-  std::unique_ptr<runtime::LocalStorage> files_;
+  std::unique_ptr<runtime::FolderTier> files_;
 };
 
 }  // namespace dspack::bench

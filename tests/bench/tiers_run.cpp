@@ -6,8 +6,8 @@
 #include <limits>
 
 #include "format/base/seconds.h"
-#include "runtime/experts/policy/policy_catalogue.h"
-#include "runtime/model/scratch.h"
+#include "runtime/experts/eviction_policy.h"
+#include "runtime/weights/scratch.h"
 #include "tests/bench/cuda_bench_weights.h"
 
 namespace dspack::bench {
@@ -154,15 +154,15 @@ std::set<LayerId> TierRunner::layers() const {
 
 std::unique_ptr<StreamedStore> TierRunner::make_store(uint64_t slots, PrefetchMode prefetch) {
   const ModelShape& shape = work_.shape;
-  return required(
-      StreamedStore::make(host_, experts_,
-                          {.shape = {.hidden = shape.hidden, .expert_inner = shape.inner, .fp8_block = kBlock},
-                           .layers = layers(),
-                           .slots = slots,
-                           .least_slots = shape.routes.top_k + 2,
-                           .policy = required(runtime::find_policy(runtime::kDefaultPolicy)),
-                           .prefetch = prefetch,
-                           .memory = [this](uint64_t bytes) { return pinned_.take(bytes); }}));
+  return required(StreamedStore::make(
+      host_, experts_,
+      {.shape = {.hidden = shape.hidden, .expert_inner = shape.inner, .quantization = {.block = kBlock}},
+       .layers = layers(),
+       .slots = slots,
+       .least_slots = shape.routes.top_k + 2,
+       .policy = required(runtime::find_policy(runtime::kDefaultPolicy)),
+       .prefetch = prefetch,
+       .memory = [this](uint64_t bytes) { return pinned_.take(bytes); }}));
 }
 
 std::unique_ptr<runtime::RoutedExperts> TierRunner::make_executor(StreamedStore& store, const std::set<LayerId>& layers,
@@ -174,14 +174,14 @@ std::unique_ptr<runtime::RoutedExperts> TierRunner::make_executor(StreamedStore&
                                      .top_k = shape.routes.top_k,
                                      .wave_tokens = x_.rows};
   runtime::DeviceCacheOptions tier;
-  tier.experts.shape = {.hidden = shape.hidden, .expert_inner = shape.inner, .fp8_block = kBlock};
+  tier.experts.shape = {.hidden = shape.hidden, .expert_inner = shape.inner, .quantization = {.block = kBlock}};
   tier.experts.experts = shape.routes.experts;
   tier.experts.layers = layers;
   tier.slots = what.vram;
   tier.policy = required(runtime::find_policy(runtime::kDefaultPolicy));
   tier.prefetch = what.prefetch;
-  return required(runtime::RoutedExperts::tier({.device = device_, .queue = *queue_, .host = &host_},
-                                               experts_.checkpoint(), store, sizes, tier, {.mode = what.miss}));
+  return required(runtime::RoutedExperts::make_tiered({.device = device_, .queue = *queue_, .host = &host_},
+                                                      experts_.checkpoint(), store, sizes, tier, {.mode = what.miss}));
 }
 
 TierRunner::Tiers TierRunner::make_tiers(const TierCase& what) {

@@ -118,6 +118,149 @@ def write_int8(folder, variant, scale="BF16", plain=()):
     return folders
 
 
+def _integers(values, columns, bits, zeros, scale_dtype):
+    """compressed-tensors' pack-quantized, groups of 32."""
+    rows = len(values) // columns
+    groups = -(-columns // 32)
+    narrow, letter = {"BF16": (weight_formats.to_bf16, None), "F32": (weight_formats.to_f32, "f"),
+                      "F16": (lambda value: struct.unpack("<e", struct.pack("<e", value))[0], "e")}[scale_dtype]
+    codes, scales, points, meant = weight_formats.grouped_integers(values, columns, 32, bits, narrow, zeros)
+    stored = b"".join(struct.pack("<" + letter, one) if letter else struct.pack("<f", one)[2:] for one in scales)
+    kept = {"weight_packed": ("I32", [rows, -(-columns * bits // 32)], weight_formats.packed_rows(codes, columns, bits, 4)),
+            "weight_scale": (scale_dtype, [rows, groups], stored),
+            "weight_shape": ("I64", [2], struct.pack("<2q", rows, columns))}
+    if zeros:  # packed down the rows
+        down = [points[row * groups + group] for group in range(groups) for row in range(rows)]
+        words = [word for word, in struct.iter_unpack("<I", weight_formats.packed_rows(down, rows, bits, 4))]
+        height = -(-rows * bits // 32)
+        across = [words[group * height + row] for row in range(height) for group in range(groups)]
+        kept["weight_zero_point"] = ("I32", [height, groups], struct.pack("<%dI" % len(across), *across))
+    return kept, meant
+
+
+def _fp4(values, columns, form):
+    rows = len(values) // columns
+    group = 32 if form.startswith("mxfp4") else 16
+    groups = -(-columns // group)
+    # Of NVFP4: the scale for all makes the largest of the groups' 448, in the one way or the other.
+    largest = max(map(abs, values))
+    one = weight_formats.to_f32(largest / 6 / 448) if form == "nvfp4" else weight_formats.to_f32(6 * 448 / largest)
+    scale_of = weight_formats.mx_scale if group == 32 else weight_formats.nv_scale(one, form == "nvfp4")
+    codes, scales, meant = weight_formats.grouped_e2m1(values, columns, group, scale_of)
+    packed = ([rows, -(-columns // 2)], weight_formats.packed_rows(codes, columns, 4))
+    scales = ([rows, groups], bytes(scales))
+    if form == "mxfp4-v4":
+        return {"weight": ("I8", *packed), "scale": ("F8_E8M0", *scales)}, meant
+    if form == "mxfp4":
+        return {"weight_packed": ("U8", *packed), "weight_scale": ("U8", *scales)}, meant
+    if form == "nvfp4":
+        return {"weight": ("U8", *packed), "weight_scale": ("F8_E4M3", *scales),
+                "weight_scale_2": ("F32", [], struct.pack("<f", one))}, meant
+    return {"weight_packed": ("U8", *packed), "weight_scale": ("F8_E4M3", *scales),
+            "weight_global_scale": ("F32", [1], struct.pack("<f", one))}, meant
+
+
+def _transposed(values, columns, form):
+    """AutoAWQ's and GPTQ's, groups of 32; `ordered`: a column's group is that of the column mirrored."""
+    rows, groups = len(values) // columns, -(-columns // 32)
+    bits = 8 if "8" in form else 4
+    narrow = lambda value: struct.unpack("<e", struct.pack("<e", value))[0]
+    mirrored = list(range(columns))[::-1] if "ordered" in form else list(range(columns))
+    shuffled = [values[row * columns + one] for row in range(rows) for one in mirrored]
+    codes, scales, points, meant = weight_formats.grouped_integers(shuffled, columns, 32, bits, narrow, True)
+    at = [row * columns + mirrored[column] for row in range(rows) for column in range(columns)]
+    codes, meant = [codes[one] for one in at], [meant[one] for one in at]
+
+    def across(numbers, width):  # the transposed matrix, row by row
+        turned = [numbers[row * width + column] for column in range(width) for row in range(rows)]
+        if form == "awq":
+            full = -(-rows // 8) * 8
+            padded = [turned[first + one] if one < rows else 0 for first in range(0, len(turned), rows) for one in range(full)]
+            ordered = [padded[first + one] for first in range(0, len(padded), 8) for one in (0, 2, 4, 6, 1, 3, 5, 7)]
+            return weight_formats.packed_rows(ordered, full, 4, 4)
+        return weight_formats.packed_rows(turned, rows, bits, 4)
+
+    width = -(-rows * bits // 32)
+    stored = [(point - (0 if form == "awq" or "v2" in form else 1)) % 2**bits for point in points]
+    kept = {"qzeros": ("I32", [groups, width], across(stored, groups)),
+            "scales": ("F16", [groups, rows], b"".join(struct.pack("<e", scales[row * groups + group])
+                                                       for group in range(groups) for row in range(rows)))}
+    if form == "awq":
+        kept["qweight"] = ("I32", [columns, width], across(codes, columns))
+        return kept, meant
+    words = [word for word, in struct.iter_unpack("<I", weight_formats.packed_rows(codes, columns, bits, 4))]
+    height = -(-columns * bits // 32)
+    turned = [words[row * height + one] for one in range(height) for row in range(rows)]
+    kept["qweight"] = ("I32", [height, rows], struct.pack("<%dI" % len(turned), *turned))
+    kept["g_idx"] = ("I32", [columns], struct.pack("<%di" % columns, *(mirrored[one] // 32 for one in range(columns))))
+    return kept, meant
+
+
+def _gptq(bits, **settings):
+    return {"quant_method": "gptq", "bits": bits, "group_size": 32, "damp_percent": 0.1, "desc_act": False, "sym": False,
+            "true_sequential": True, "static_groups": False, **settings}
+
+
+def _compressed(form, bits, kind, group, symmetric=True):
+    weights = {"num_bits": bits, "type": kind, "strategy": "tensor_group" if form.startswith("nv") else "group",
+               "group_size": group, "symmetric": symmetric, "dynamic": False, "observer": "minmax", "actorder": None}
+    return {"quant_method": "compressed-tensors", "format": form, "ignore": ["lm_head"], "quantization_status": "compressed",
+            "config_groups": {"group_0": {"targets": ["Linear"], "weights": weights, "input_activations": None}}}
+
+
+FOUR_BIT = {
+    "int4": (lambda values, columns: _integers(values, columns, 4, False, "BF16"),
+             _compressed("pack-quantized", 4, "int", 32)),
+    "int4-f16": (lambda values, columns: _integers(values, columns, 4, False, "F16"), None),
+    "int4-zeros": (lambda values, columns: _integers(values, columns, 4, True, "BF16"),
+                   _compressed("pack-quantized", 4, "int", 32, symmetric=False)),
+    "int8-group": (lambda values, columns: _integers(values, columns, 8, False, "BF16"),
+                   _compressed("pack-quantized", 8, "int", 32)),
+    "int8-zeros": (lambda values, columns: _integers(values, columns, 8, True, "F32"), None),
+    "awq": (lambda values, columns: _transposed(values, columns, "awq"),
+            {"quant_method": "awq", "bits": 4, "group_size": 32, "version": "gemm", "zero_point": True,
+             "modules_to_not_convert": None}),
+    "gptq": (lambda values, columns: _transposed(values, columns, "gptq"), _gptq(4)),
+    "gptq-v2-8": (lambda values, columns: _transposed(values, columns, "gptq-v2-8"),
+                  _gptq(8, checkpoint_format="gptq_v2")),
+    "gptq-ordered": (lambda values, columns: _transposed(values, columns, "gptq-ordered"), _gptq(4, desc_act=True)),
+    "mxfp4": (lambda values, columns: _fp4(values, columns, "mxfp4"),
+              _compressed("mxfp4-pack-quantized", 4, "float", 32)),
+    "mxfp4-v4": (lambda values, columns: _fp4(values, columns, "mxfp4-v4"), None),
+    "nvfp4": (lambda values, columns: _fp4(values, columns, "nvfp4"),
+              {"quant_method": "modelopt", "quant_algo": "NVFP4", "group_size": 16, "exclude_modules": ["lm_head"],
+               "kv_cache_quant_algo": None, "producer": {"name": "modelopt", "version": "0.33"}}),
+    "nvfp4-over": (lambda values, columns: _fp4(values, columns, "nvfp4-over"),
+                   _compressed("nvfp4-pack-quantized", 4, "float", 16)),
+}
+
+
+def write_four_bit(folder, variant, form, only=lambda name: True):
+    """A BF16 variant of the family with the linear layers that `only` takes in a form of FOUR_BIT, in folder/FORM, and
+    the same numbers as F32 in folder/f32. Returns both folders."""
+    source = Path(path_from_environment("DSPACK_TEST_DATA")) / "family" / variant
+    tensors, _ = safetensors_io.parse((source / "model.safetensors").read_bytes())
+    make, quantisation = FOUR_BIT[form]
+    coded, meant = {}, {}
+    for name, (dtype, shape, raw) in tensors.items():
+        module = name.removesuffix("weight")
+        layer = module.rsplit(".", 2)[-2]
+        if len(shape) != 2 or layer in ("embed_tokens", "gate", "lm_head") or not only(name):
+            coded[name] = meant[name] = (dtype, shape, raw)
+            continue
+        values = [weight_formats.bf16_value(code) for code in weight_formats.bf16_codes(raw)]
+        kept, numbers = make(values, shape[1])
+        coded.update({module + part: tensor for part, tensor in kept.items()})
+        meant[name] = ("F32", shape, struct.pack("<%df" % len(numbers), *numbers))
+    config = json.loads((source / "config.json").read_text())
+    folders = [Path(folder) / form, Path(folder) / "f32"]
+    for place, kept, more in zip(folders, (coded, meant), ({"quantization_config": quantisation} if quantisation else {}, {})):
+        place.mkdir(parents=True)
+        safetensors_io.write(place / "model.safetensors", kept)
+        (place / "config.json").write_text(json.dumps({**config, **more}))
+    return folders
+
+
 BIG = 300_000  # payload of a shard that is much larger than the probe of a file
 
 

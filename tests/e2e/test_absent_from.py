@@ -269,7 +269,7 @@ class OtherPlaces(Parts):
             self.run_model(self.part), "is absent", "--absent-from origin", "hf://o/n@" + self.commit_of()))
 
     def test_a_folder_cannot_say_where_it_was(self):
-        self.assert_fails(self.run_part(), "was made from a folder or an address", "--absent-from PLACE")
+        self.assert_fails(self.run_part(), "does not record the folder or address", "--absent-from PLACE")
 
     def test_local_folders(self):
         for place in (self.data(), packed_tiny(), packed_tiny("layer")):
@@ -333,7 +333,7 @@ class OtherPlaces(Parts):
         for place in (packed_tiny(), self.data()):
             self.assert_fails(self.run_model(place, "--absent-from", self.data()), "is no part of a model")
         self.assert_fails(self.run_part(place=self.scratch / "no-such-folder"), "no-such-folder")
-        self.assert_fails(self.run_part(place=self.part), "has nothing of what", "lacks")
+        self.assert_fails(self.run_part(place=self.part), "has none of the tensors that", "lacks")
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import unittest
 from pathlib import Path
 
 import safetensors_io
-from checkpoints import packed_tiny, write_int8
+from checkpoints import FOUR_BIT, packed_tiny, write_four_bit, write_int8
 from common import EndToEnd, clean_environment, main, path_from_environment
 
 QUESTION, ANSWER = "What is the capital of Spain?", "The capital of Spain is Madrid.\n"
@@ -206,6 +206,16 @@ class Numbers(OnGpu):
                 expected = self.logits(folder, tokens, "--device", "cpu")
                 self.assert_close(self.logits(folder, tokens, *CHOICE), expected)
                 self.assert_close(self.logits(folder, tokens, *CHOICE, "--dev", "chunk=7"), expected)
+
+    def test_weights_of_four_bits(self):
+        """Many rows at a time, and one."""
+        for form in ("int4", "nvfp4-over", "mxfp4-v4", "gptq") if EMULATED else FOUR_BIT:
+            with self.subTest(form):
+                coded, _ = write_four_bit(self.scratch / form, "v2-lite", form)
+                tokens = [(7 * i * i + 3 * i) % 60 for i in range(ROWS)]
+                expected = self.logits(coded, tokens, "--device", "cpu")
+                self.assert_close(self.logits(coded, tokens, *CHOICE), expected)
+                self.assert_close(self.logits(coded, tokens, *CHOICE, "--dev", "chunk=1"), expected)
 
     def test_exact_logits_of_int8_are_the_cpus(self):
         int8, _ = write_int8(self.scratch / "variant", "v2-lite", "BF16")

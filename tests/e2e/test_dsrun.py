@@ -255,7 +255,7 @@ class BadInput(Dsrun):
                              (changed(vocab_size=2000), ""), (changed(model_type="llama"), "llama"),
                              (changed(scoring_func="softplus"), "softplus"), (changed(hidden_act="relu"), "relu"),
                              (changed(rope_scaling={"type": "unknown"}), ""),
-                             (changed(quantization_config={"quant_method": "gptq"}), "gptq")):
+                             (changed(quantization_config={"quant_method": "quip"}), "quip")):
             with self.subTest(text[:40] + needle):
                 path.write_text(text)
                 self.assert_ask_refused(packed, needle)

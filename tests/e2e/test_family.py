@@ -115,7 +115,7 @@ class BadInput(Family):
             config["rope_scaling"]["attn_temperature"] = 2
 
         def quantisation(config, _):
-            config["quantization_config"]["quant_method"] = "awq"
+            config["quantization_config"]["quant_method"] = "quip"
 
         def missing(_, tensors):
             del tensors["model.layers.0.self_attn.kv_b_proj.weight"]
@@ -132,7 +132,7 @@ class BadInput(Family):
             tensors["model.layers.1.self_attn.o_proj.bias"] = ("F32", [1], bytes(4))
 
         for change, *needles in ((key, "config.json", "new_attention"), (rope, "longrope"), (gate, "sqrtsoftplus"),
-                                 (rope_key, "rope_scaling", "attn_temperature"), (quantisation, "awq"),
+                                 (rope_key, "rope_scaling", "attn_temperature"), (quantisation, "quip"),
                                  (missing, "kv_b_proj.weight", "missing"), (scale, "up_proj.weight_scale_inv", "[4]"),
                                  (shape, "model.safetensors", "lm_head.weight", "[136, 64]", "[64, 136]"),
                                  (bias, "model.safetensors", "o_proj.bias")):

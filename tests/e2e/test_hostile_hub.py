@@ -122,7 +122,7 @@ class Redirects(Soon, HubCase):
                 plain.url.encode(), request.split()[1].encode()))
         server = self.serve_raw(redirect, context=context)
         result = self.run_soon(server.url, "--by", "expert", "--out", self.out, env={"CURL_CA_BUNDLE": str(certificate)})
-        self.assert_refused(result, server.url, "redirects to " + plain.url, "away from https")
+        self.assert_refused(result, server.url, "redirects to " + plain.url, "an address without https")
         self.assertEqual(plain.requests(), [])
 
 

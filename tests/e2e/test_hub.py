@@ -190,7 +190,7 @@ class Renamed(HubCase):
     def test_it_is_followed_and_its_new_name_is_told_and_recorded(self):
         self.hub.rename("o/n", "new/name")
         result = self.assert_ok(self.pack("o/n"))
-        self.assertIn("o/n is called new/name now", result.stderr)
+        self.assertIn("o/n is now called new/name", result.stderr)
         self.assert_same_weights()
         self.assertEqual(self.origin()["repository"], "new/name")
         direct = self.scratch / "direct"

@@ -97,11 +97,11 @@ class Snapshots(Cache):
         snapshot = self.fill_cache()
         env = {"HF_ENDPOINT": "http://no-such-host.invalid"}
         result = self.assert_ok(self.pack(env=env))
-        self.assert_said(result, "cannot reach", "going on with what is here, commit " + self.commit_of())
+        self.assert_said(result, "cannot reach", "continuing with the local copy of commit " + self.commit_of())
         self.assert_said(result, "read from the local snapshot", snapshot)
         self.assert_same_weights()
         other = self.scratch / "by-commit"
-        self.assert_refused(self.pack("o/n@" + self.commit_of(), out=other, env=env), "HF_HUB_OFFLINE=1 does without the Hub",
+        self.assert_refused(self.pack("o/n@" + self.commit_of(), out=other, env=env), "HF_HUB_OFFLINE=1 uses the local cache",
                             notes=["o/n@"])
 
     def test_damage_in_the_cache_is_found(self):

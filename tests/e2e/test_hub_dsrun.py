@@ -73,7 +73,7 @@ class Dsrun(HubCase):
             with self.subTest(place):
                 self.assert_text(self.run_model(place))
                 result = self.assert_text(self.run_model(place, env=NOWHERE))
-                self.assertIn("going on with what is here", result.stderr)
+                self.assertIn("continuing with the local copy", result.stderr)
                 since = len(self.hub.requests())
                 self.assert_text(self.run_model(place, env={"HF_HUB_OFFLINE": "1"}))
                 self.assertEqual(len(self.hub.requests()), since)
@@ -114,7 +114,7 @@ class Dsrun(HubCase):
     def test_sealing_what_was_kept(self):
         self.hub.rename("o/packed", "new/packed")
         result = self.assert_text(self.run_model("o/packed"))
-        self.assertIn("o/packed is called new/packed now", result.stderr)
+        self.assertIn("o/packed is now called new/packed", result.stderr)
         (folder,) = self.folders()
         self.assertTrue(folder.startswith("new_packed"), folder)
         sealed = self.run_program("seal", self.cache / folder, env=self.env())

@@ -1,34 +1,18 @@
 """dsrun on int8 with a scale for each row: the numbers are those of the same values as F32, written down by a converter
 of the test's own (weight_formats.int8_rows, checkpoints.write_int8)."""
 
-import array
 import json
 
 import safetensors_io
 from checkpoints import write_int8
-from common import EndToEnd, main
+from common import main
+from logits_case import TOKENS, LogitsCase
 
-TOKENS = [(7 * i * i + 3 * i) % 60 for i in range(40)]
 # Sums of up to 136 products, a few times over; int8 takes its scale after the sum, F32 before.
 ROUNDING_NMSE = 1e-11
 
 
-class Int8(EndToEnd):
-    def dsrun(self, *arguments):
-        return self.run_program(*arguments, program="DSPACK_DSRUN")
-
-    def logits(self, folder, *arguments):
-        path = self.scratch / "logits.safetensors"
-        path.unlink(missing_ok=True)
-        self.assert_ok(self.dsrun("logits", folder, "--tokens", ",".join(map(str, TOKENS)), "--out", path, *arguments))
-        values = array.array("f")
-        values.frombytes(safetensors_io.parse(path.read_bytes())[0]["logits"][2])
-        return values
-
-    def nmse(self, values, wanted):
-        self.assertEqual(len(values), len(wanted))
-        return sum((a - b) ** 2 for a, b in zip(values, wanted)) / sum(b * b for b in wanted)
-
+class Int8(LogitsCase):
     def test_scales_that_are_powers_of_two_change_no_bit(self):
         """kv_b_proj is multiplied from both sides, by rows that differ in their scales: its sums round otherwise."""
         for variant in ("v2-lite", "glm-4.7-flash"):

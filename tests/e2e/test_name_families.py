@@ -210,7 +210,7 @@ class WhoReadsThem(Families):
                 for own, words in OWN.items():
                     self.assertEqual(words in text, own == name)
                 source = self.assert_ok(self.run_program("inspect", self.scratch / name / "source")).stdout
-                self.assertEqual("other programs then need what reshard unpack makes" in source, bool(family.fused))
+                self.assertEqual("other programs need the result of reshard unpack" in source, bool(family.fused))
                 page = self.assert_ok(self.run_program("inspect", packed, "--html", "-")).stdout
                 self.assertEqual(NOT_READ in page, bool(family.fused))
 
@@ -237,7 +237,7 @@ class Refused(Families):
         said = ["4 tensors speak of experts", '"transformer.blocks.N.ffn.experts.mlp.w1"',
                 '"transformer.blocks.0.ffn.experts.mlp.w1"']
         for by in ("expert", "expert:2", "layer"):
-            self.assert_refused(self.repack(source, self.scratch / "packed", by=by), "no expert was found", "--by shard:",
+            self.assert_refused(self.repack(source, self.scratch / "packed", by=by), "no routed experts recognised", "--by shard:",
                                 *said)
             self.assert_absent(self.scratch / "packed")
         result = self.assert_ok(self.repack(source, self.scratch / "packed", by="shard:5GB"))

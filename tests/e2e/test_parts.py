@@ -127,7 +127,7 @@ class Parts(PartCase):
             self.assert_ok(self.part(number, self.data(), machine / "packed"))
             if number != 2:
                 shutil.copytree(machine / "packed", self.out, dirs_exist_ok=True)
-        self.assert_refused(self.seal(self.out), "part 2/3 was not begun here")
+        self.assert_refused(self.seal(self.out), "part 2/3 was not started here")
         shutil.copytree(self.scratch / "machine 2" / "packed", self.out, dirs_exist_ok=True)
         self.assert_ok(self.seal(self.out))
         self.assert_same_tree(self.out, whole)
@@ -166,7 +166,7 @@ class HubParts(HubCase, PartCase):
         self.hub.add("o/n", notes, title="Another small file")
         self.assertNotEqual(self.commit_of(), before)
         later = self.assert_ok(self.part(2, "o/n", self.out, count=2, env=self.env()))
-        self.assertIn("going on with that commit", later.stderr)
+        self.assertIn("continuing with that commit", later.stderr)
         self.assert_ok(self.seal(self.out, env=self.env()))
         self.assertEqual(self.origin()["revision"], before)
         self.assertFalse((self.out / "notes.txt").exists())

@@ -157,7 +157,7 @@ class Replace(PublishCase):
         before = len(self.hub.commits(REPO))
         result = self.assert_ok(self.publish(self.hub, self.layered))
         self.assertIn("replaced through a pull request", result.stdout)
-        self.assertIn("320 files that the folder has not", result.stdout)
+        self.assertIn("320 files that the folder lacks", result.stdout)
         self.assertIn("merged   pull request: %s/%s/discussions/1\n" % (self.hub.url, REPO), result.stdout)
         self.assert_published(self.hub, self.layered)
         self.assertEqual(len(self.hub.commits(REPO)), before + 1)  # readers saw the old one, then the new one
@@ -261,7 +261,7 @@ class Interrupt(PublishCase):
         process.send_signal(signal.SIGINT)
         result = self.finish(process)
         self.assertEqual(result.code, 130, str(result))
-        self.assertIn("run the same command again to go on", result.stderr)
+        self.assertIn("run the same command again to resume", result.stderr)
         self.assertNotIn("manifest.json", hub.files(REPO))
         self.assert_ok(self.publish(hub))
         self.assert_published(hub)

@@ -124,7 +124,7 @@ class Faults(PublishCase):
         hub.add_fault("POST", "*/commit/*", "status", status=200, body=body)
         result = self.publish(hub, None, "--dev", "retries=1")
         self.assertEqual(result.code, 1, str(result))
-        self.assertIn("nothing of it is to be seen", result.stderr)
+        self.assertIn("does not list it", result.stderr)
 
     def test_answers_that_break_the_protocol(self):
         oid = "0" * 64
@@ -132,7 +132,7 @@ class Faults(PublishCase):
                 ("GET", "*/revision/*", "[]", "breaks its protocol"),
                 ("GET", "*/revision/*", '{"private": false, "sha": "../../x"}', "no id of git"),
                 ("GET", "*/tree/*", "{}", "not a listing of files: it is no array"),
-                ("GET", "*/tree/*", '[{"type": "file", "path": "a", "size": 1}]', "tells no id of a"),
+                ("GET", "*/tree/*", '[{"type": "file", "path": "a", "size": 1}]', "has no id of a"),
                 ("GET", "*/tree/*", '[{"type": "file", "path": "a", "size": 1, "oid": "main"}]', "none of git's"),
                 ("GET", "*/tree/*", '[{"type": "file", "path": "a", "size": -1, "oid": "0123456"}]', "size"),
                 ("POST", "*/preupload/*", '{"files": []}', "no uploadMode for"),

@@ -81,8 +81,8 @@ class Parts(RecipeCase):
     def test_what_fits_nothing_is_told_and_a_recipe_that_takes_nothing_is_refused(self):
         result = self.assert_ok(self.repack(self.data(), self.out, "--include", "layers=2,90", "--include", "layers=7",
                                             "--exclude", "role=other"))
-        self.assertIn('warning: include {"layers":"7"} fits no tensor', result.stderr)
-        self.assertIn('warning: exclude {"role":["other"]} fits no tensor', result.stderr)
+        self.assertIn('warning: include {"layers":"7"} matches no tensor', result.stderr)
+        self.assertIn('warning: exclude {"role":["other"]} matches no tensor', result.stderr)
         empty = self.scratch / "empty"
         self.assert_refused(self.repack(self.data(), empty, "--include", "layers=7"), "leaves out every tensor", "inspect")
         self.assert_refused(self.repack(self.data(), empty, "--exclude", "name=*_scale_inv"), "without its scale")

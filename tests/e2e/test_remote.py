@@ -364,7 +364,7 @@ class Seal(Remote):
     def test_what_is_missing_is_said(self):
         server = self.serve(self.place("expert"))
         self.assert_ok(self.remotely(server, tokens=SHORT, count=1))
-        self.assert_refused(self.seal(), "are not complete", "model/layers/", "let dsrun go on")
+        self.assert_refused(self.seal(), "are not complete", "model/layers/", "let dsrun fetch the rest")
         self.assertFalse((self.folder() / "manifest.json").exists())
         self.assertEqual(self.assert_ok(self.remotely(server, tokens=SHORT, count=1)).stdout,
                          self.local_text(tokens=SHORT, count=1))

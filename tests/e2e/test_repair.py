@@ -220,7 +220,7 @@ class RepairTiny(EndToEnd):
         result = self.repair("--source", other)
         self.assertEqual(result.code, 1, str(result))
         self.assertRegex(result.stdout, r"^config\.json: [^\n]*differs from its digest: [^\n]*\n$")
-        self.assertIn("1 file could not be had again", result.stderr)
+        self.assertIn("1 file could not be recovered", result.stderr)
         self.assertTrue((self.packed / "model/layers/003/experts/007.safetensors").exists())
         self.assert_ok(self.repair("--source", self.data()))
         self.assert_same_tree(self.packed, packed_tiny())
@@ -244,8 +244,8 @@ class RepairTiny(EndToEnd):
         self.assert_refused(self.repair("--source", self.data()), "manifest.json", "copy this file from another copy")
         (self.packed / "manifest.json").unlink()
         self.assert_refused(self.repair("--source", self.data()), "manifest.json", "copy it from another copy")
-        self.assert_refused(self.run_program("repair", self.scratch / "nothing"), "no folder on this machine")
-        self.assert_refused(self.run_program("repair", "http://127.0.0.1:1/x"), "no folder on this machine")
+        self.assert_refused(self.run_program("repair", self.scratch / "nothing"), "not a folder on this machine")
+        self.assert_refused(self.run_program("repair", "http://127.0.0.1:1/x"), "not a folder on this machine")
 
 
 class Unfinished(EndToEnd):

@@ -100,7 +100,7 @@ class Upstream(EndToEnd):
         self.assertFalse(list(self.packed.glob("model/**/*.safetensors")), "sealed")
         storage.clear_faults()
         result = self.assert_ok(self.repack("o/n", self.packed, env=env))
-        self.assertIn("going on with that commit", result.stderr)
+        self.assertIn("continuing with that commit", result.stderr)
 
     def test_a_repack_from_a_list(self):
         self.list.write_text(checksum_list(self.source))

@@ -136,7 +136,7 @@ class PlantedErrors(Validation):
         self.assertEqual(report["first_departure"], "model.layers.2.mlp.gate (routing)")
         gate = next(entry for entry in report["modules"] if entry["module"] == "model.layers.2.mlp.gate")
         self.assertFalse(gate["departs"], "its logits are as before")
-        self.assertIn("tokens chose others", said)
+        self.assertIn("tokens chose other experts", said)
         self.assertIn("other rows", said)
 
     def test_given_the_recorded_inputs_nothing_else_departs(self):

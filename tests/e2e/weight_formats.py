@@ -183,3 +183,80 @@ def e8m0_codes(raw):
             return None
         codes.append(exponent - 1 + 127)
     return bytes(codes)
+
+
+# Four bits: two codes a byte, the first in the low half.
+
+E2M1 = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0]
+
+
+def e2m1_value(code):
+    return -E2M1[code & 7] if code & 8 else E2M1[code & 7]
+
+
+def nearest_e2m1(value):
+    """The code of the nearest value; of two as near, the even code."""
+    size = abs(Fraction(value))
+    code = min(range(8), key=lambda one: (abs(Fraction(E2M1[one]) - size), one % 2))
+    return code | 8 if value < 0 else code
+
+
+def packed_rows(codes, columns, bits, unit=1):
+    """Rows of codes, low bits of a byte first, each row filled up with zeros to whole units of bytes."""
+    out = bytearray()
+    for first in range(0, len(codes), columns):
+        number = sum(code << (bits * i) for i, code in enumerate(codes[first:first + columns]))
+        out += number.to_bytes(-(-columns * bits // (8 * unit)) * unit, "little")
+    return bytes(out)
+
+
+def groups_of(values, columns, group):
+    """The groups of each row, one row after the other; the last of a row may be shorter."""
+    for first in range(0, len(values), columns):
+        for begin in range(first, first + columns, group):
+            yield values[begin:min(begin + group, first + columns)]
+
+
+def grouped_integers(values, columns, group, bits, narrow, zeros):
+    """Codes without sign, scales and zero points of groups: what code is least and largest, the value's nearest code.
+    Without `zeros` the zero point is the middle. Returns them and what they mean."""
+    most = 2**bits - 1
+    codes, scales, points, meant = [], [], [], []
+    for one in groups_of(values, columns, group):
+        low, high = min(0.0, *one), max(0.0, *one)
+        scale = narrow((high - low) / most if zeros else max(high, -low) / (most // 2)) or 1.0
+        point = max(1, min(most, round(-low / scale))) if zeros else (most + 1) // 2
+        scales.append(scale)
+        points.append(point)
+        for value in one:
+            codes.append(max(0, min(most, round(Fraction(value) / Fraction(scale)) + point)))
+            meant.append((codes[-1] - point) * scale)
+    return codes, scales, points, meant
+
+
+def grouped_e2m1(values, columns, group, scale_of):
+    """Codes and what they mean; scale_of(group) gives what is stored and what that means."""
+    codes, stored, meant = [], [], []
+    for one in groups_of(values, columns, group):
+        kept, scale = scale_of(one)
+        stored.append(kept)
+        for value in one:
+            codes.append(nearest_e2m1(value / scale))
+            meant.append(e2m1_value(codes[-1]) * scale)
+    return codes, stored, meant
+
+
+def mx_scale(group):
+    """E8M0: the power of two with which the largest magnitude is below 8."""
+    largest = max(map(abs, group))
+    exponent = math.frexp(largest)[1] - 3 if largest else 0
+    return exponent + 127, 2.0**exponent
+
+
+def nv_scale(one, times):
+    """E4M3 times, or over, the scale for all, rounded to FP32 as a program would."""
+    def scale_of(group):
+        wanted = max(map(abs, group)) / 6
+        code = max(1, nearest_e4m3(wanted / one if times else wanted * one))
+        return code, to_f32(Fraction(E4M3[code]) * Fraction(one) if times else Fraction(E4M3[code]) / Fraction(one))
+    return scale_of

@@ -5,9 +5,9 @@
 #include <map>
 #include <string>
 
-#include "format/document_bounds.h"
+#include "format/json.h"
 #include "reshard/run/journal.h"
-#include "reshard/run/repack_part.h"
+#include "reshard/run/repack.h"
 #include "reshard/run/seal_parts.h"
 #include "tests/support/crash_file_system.h"
 #include "tests/support/faulty_file_system.h"

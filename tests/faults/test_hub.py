@@ -68,7 +68,7 @@ class Hub(faults.ServerCase):
                     result = self.finish(process)
                     self.assert_no_token_left(hub, result)
                     if result.code != 0:  # two faults of that kind, one behind the other
-                        self.assertIn("it is not their age", self.assert_stopped_clearly(result))
+                        self.assertIn("age is not the reason", self.assert_stopped_clearly(result))
                         self.complete(hub, out, whole)
                     self.assert_same_tree(out, whole)
                     expired += len([entry for entry in hub.requests(host="storage")

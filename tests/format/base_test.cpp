@@ -3,10 +3,9 @@
 #include <atomic>
 #include <set>
 
-#include "format/base/checked.h"
 #include "format/base/parallel.h"
 #include "format/base/result.h"
-#include "format/base/size_text.h"
+#include "format/base/size.h"
 
 namespace dspack::base_test {
 

@@ -1,8 +1,8 @@
 #include <doctest/doctest.h>
 
 #include "format/checkpoint.h"
-#include "format/document_bounds.h"
-#include "format/unknown_experts.h"
+#include "format/checkpoint_builder.h"
+#include "format/json.h"
 #include "tests/support/small_checkpoint.h"
 
 namespace dspack::checkpoint_test {

@@ -44,10 +44,6 @@ TEST_CASE("dtype: E4M3 has the values of its specification") {
 }
 
 TEST_CASE("dtype: the other small types") {
-  CHECK(f8_e5m2_to_f32(0x3c) == 1.0F);
-  CHECK(f8_e5m2_to_f32(0x7b) == 57344.0F);
-  CHECK(std::isinf(f8_e5m2_to_f32(0x7c)));
-  CHECK(std::isnan(f8_e5m2_to_f32(0x7d)));
   CHECK(f8_e8m0_to_f32(127) == 1.0F);
   CHECK(f8_e8m0_to_f32(0) == std::ldexp(1.0F, -127));
   CHECK(std::isnan(f8_e8m0_to_f32(255)));

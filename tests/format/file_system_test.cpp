@@ -4,7 +4,6 @@
 #include <algorithm>
 
 #include "format/base/page_buffer.h"
-#include "format/durable_folders.h"
 #include "format/file_system.h"
 #include "tests/support/temp_folder.h"
 

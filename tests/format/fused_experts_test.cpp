@@ -81,8 +81,8 @@ TEST_CASE("fused experts: what is not certain stays whole, and is told") {
   SUBCASE("numbers of experts that differ") {
     tensors.push_back(tensor(kExperts + "down_proj_scales", Dtype::u8, {5, 5, 3}));
     CHECK(doubt(tensors) == "layer 3: \"" + kExperts + "gate_up_proj_blocks\" U8 [4,6,2,16] and \"" + kExperts +
-                                "down_proj_scales\" U8 [5,5,3] differ in the number of experts, so its experts stay "
-                                "together and are not found one by one");
+                                "down_proj_scales\" U8 [5,5,3] differ in the number of experts, so its experts are not "
+                                "separated");
   }
   SUBCASE("a scale for all of them") {
     tensors.push_back(tensor(kExperts + "down_proj_input_scale", Dtype::f32, {}));
@@ -90,7 +90,7 @@ TEST_CASE("fused experts: what is not certain stays whole, and is told") {
   }
   SUBCASE("experts with numbers beside them") {
     tensors.push_back(tensor(kExperts + "0.down_proj.weight", Dtype::u8, {4, 2, 2}));
-    CHECK(mentions(doubt(tensors), "numbers"));
+    CHECK(mentions(doubt(tensors), "numbered experts"));
   }
   SUBCASE("no matrix") {
     CHECK(mentions(doubt({tensors[2]}), "no matrix of each expert"));
@@ -110,7 +110,7 @@ TEST_CASE("fused experts: what is not certain stays whole, and is told") {
       const std::string prefix = "model.layers." + std::to_string(i) + ".mlp.experts.";
       layers.push_back(tensor(prefix + "down_proj", Dtype::u8, {1, 2, 2}));
     }
-    CHECK(mentions(doubt(layers), "so it is with 4 more layers"));
+    CHECK(mentions(doubt(layers), "4 more layers likewise"));
   }
 }
 

@@ -202,6 +202,9 @@ TEST_CASE("http answer: too many requests wait for the count to begin anew") {
        {"RateLimit: nonsense", "RateLimit: ", "RateLimit: t", "RateLimit: \"api\";t=", "RateLimit: \"api\";t=-1",
         "RateLimit: \"api\";t=99999999999999999999", "Retry-After: Fri, 31 Dec 1999 23:59:59 GMT"})
     CHECK_FALSE(wait(429, {nonsense}).has_value());
+  // What a server said that redirected is not of the one that refuses.
+  CHECK_FALSE(
+      wait(429, {"HTTP/1.1 302 Found", "RateLimit: \"api\";r=0;t=55", "Retry-After: 7", "HTTP/2 429"}).has_value());
 }
 
 TEST_CASE("http answer: of an API's call 408, 429 and 5xx may pass, all else is an answer") {

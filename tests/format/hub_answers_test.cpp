@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include "format/hub/answers.h"
-#include "format/hub/lfs.h"
 
 namespace dspack::hub_answers_test {
 

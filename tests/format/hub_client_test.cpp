@@ -1,8 +1,8 @@
 #include <doctest/doctest.h>
 
+#include "format/http/answer.h"
 #include "format/http/content_digest.h"
 #include "format/http/headers.h"
-#include "format/http/refusal_text.h"
 #include "format/hub/client.h"
 
 namespace dspack::hub_client_test {

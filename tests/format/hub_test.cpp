@@ -1,9 +1,9 @@
 #include <doctest/doctest.h>
 
-#include "format/hub/commits.h"
 #include "format/hub/listing.h"
 #include "format/hub/name.h"
 #include "format/hub/refusal.h"
+#include "format/hub/snapshot.h"
 #include "format/source/repository.h"
 #include "tests/support/temp_folder.h"
 

@@ -1,6 +1,5 @@
 #include <doctest/doctest.h>
 
-#include "format/document_bounds.h"
 #include "format/json.h"
 
 namespace dspack::json_test {

@@ -6,7 +6,7 @@
 #include <set>
 #include <thread>
 
-#include "format/http/parallel_ranges.h"
+#include "format/http/connections.h"
 
 namespace dspack::lanes_test {
 

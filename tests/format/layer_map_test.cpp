@@ -1,5 +1,5 @@
 #include "format/layer_map.h"
-#include "format/document_bounds.h"
+#include "format/json.h"
 
 #include <doctest/doctest.h>
 

@@ -3,7 +3,7 @@
 #include <fstream>
 
 #include "format/checkpoint.h"
-#include "format/document_bounds.h"
+#include "format/json.h"
 #include "tests/support/temp_folder.h"
 
 namespace dspack::manifest_test {
@@ -145,6 +145,48 @@ TEST_CASE("manifest: a layer map reads back, and is required of readers") {
   REQUIRE_MESSAGE(read.has_value(), read.error().message);
   CHECK(read->layer_map == manifest.layer_map);
   CHECK(write_manifest(*read) == text);
+}
+
+TEST_CASE("manifest: aliases read back, are required of readers, and stand for tensors that there are") {
+  const auto with = [](const Json& aliases) {
+    return changed([&](Json& j) {
+      j["requires"] = {"aliases"};
+      j["aliases"] = aliases;
+    });
+  };
+  const Json tied = {{"lm_head.weight", "model.embed_tokens.weight"}};
+  const auto read = format::parse_manifest(with(tied));
+  REQUIRE_MESSAGE(read.has_value(), read.error().message);
+  CHECK(read->aliases == std::map<std::string, std::string>{{"lm_head.weight", "model.embed_tokens.weight"}});
+  CHECK(write_manifest(*read) == write_manifest(format::parse_manifest(write_manifest(*read)).value()));
+  CHECK(opened(with(tied)) == "opened");
+
+  const auto refused = [](const std::string& manifest) {
+    const auto wrong = format::parse_manifest(manifest);
+    return wrong ? "read" : wrong.error().message;
+  };
+  CHECK(refused(changed([&](Json& j) { j["aliases"] = tied; })).find("lacks the other") != std::string::npos);
+  CHECK(refused(changed([](Json& j) { j["requires"] = {"aliases"}; })).find("lacks the other") != std::string::npos);
+  CHECK(refused(with({{"lm_head.weight", 1}})).find("stands for no name") != std::string::npos);
+  CHECK(opened(with({{"lm_head.weight", "absent"}})).find("which no file holds") != std::string::npos);
+  CHECK(opened(with({{"a", "model.embed_tokens.weight"}, {"b", "a"}})).find("which no file holds") !=
+        std::string::npos);
+  CHECK(opened(with({{"w", "model.layers.3.mlp.experts.7.w"}})).find("of an expert") != std::string::npos);
+  CHECK(opened(with({{"odd.{layer}.{expert}", "model.embed_tokens.weight"}})).find("is in both") != std::string::npos);
+}
+
+TEST_CASE("manifest: files and aliases that claim more bytes than there can be are refused") {
+  const std::string huge = opened(changed([](Json& j) {  // each alone is one that a file could have
+    const uint64_t columns = 1ULL << 58;
+    j["layouts"][0]["tensors"][0]["shape"] = {2, columns};
+    j["layouts"][0]["tensors"][0]["data_offsets"] = {0, columns * 4};
+    j["files"][0]["size"] = 4096 + columns * 4;
+    j["files"][0].erase("row_blocks");
+    j["requires"] = {"aliases"};
+    for (int i = 0; i < 16; ++i)
+      j["aliases"]["alias" + std::to_string(i)] = "model.embed_tokens.weight";
+  }));
+  CHECK_MESSAGE(huge.find("which is no size of a file") != std::string::npos, huge);
 }
 
 TEST_CASE("manifest: what a part is of, what was read of a shard and what rounding cost read back") {

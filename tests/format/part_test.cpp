@@ -6,8 +6,8 @@
 #include <functional>
 
 #include "format/checkpoint_builder.h"
+#include "format/kept_headers.h"
 #include "format/part/completion.h"
-#include "format/part/same_source.h"
 #include "tests/support/small_checkpoint.h"
 
 namespace dspack::part_test {

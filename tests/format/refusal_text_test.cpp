@@ -1,7 +1,7 @@
 #include <doctest/doctest.h>
 
 #include "format/base/foreign_text.h"
-#include "format/http/refusal_text.h"
+#include "format/http/answer.h"
 
 namespace dspack::refusal_text_test {
 

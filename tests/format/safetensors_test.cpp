@@ -1,6 +1,5 @@
 #include <doctest/doctest.h>
 
-#include "format/document_bounds.h"
 #include "format/json.h"
 #include "format/safetensors.h"
 #include "tests/support/small_checkpoint.h"

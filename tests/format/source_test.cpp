@@ -2,7 +2,7 @@
 
 #include "format/http/client.h"
 #include "format/http/headers.h"
-#include "format/http/http_repository.h"
+#include "format/http/http_source.h"
 #include "format/http/pace.h"
 #include "format/source/repository.h"
 #include "tests/support/temp_folder.h"

@@ -2,7 +2,7 @@
 // Threads: thread-safe (pure functions).
 #pragma once
 
-#include "format/base/checked.h"
+#include "format/base/size.h"
 #include "format/checkpoint.h"
 #include "tests/fuzz/target.h"
 

@@ -3,10 +3,10 @@
 // c(all of a tool), n (no content).
 #include <string>
 
-#include "runtime/text/chat_json.h"
+#include "runtime/text/chat_message.h"
 #include "runtime/text/chat_template.h"
 #include "runtime/text/jinja_source.h"
-#include "runtime/text/python_json.h"
+#include "runtime/text/json.h"
 #include "runtime/text/tokenizer_config.h"
 #include "tests/fuzz/target.h"
 

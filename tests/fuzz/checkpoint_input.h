@@ -6,6 +6,7 @@
 #include <map>
 #include <string>
 
+#include "format/index.h"
 #include "format/manifest.h"
 #include "tests/fuzz/memory_repository.h"
 #include "tests/fuzz/shard.h"

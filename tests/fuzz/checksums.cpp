@@ -1,7 +1,7 @@
 // A list of checksums in the form of sha256sum. Input: its text.
 #include <algorithm>
 
-#include "reshard/verbs/upstream.h"
+#include "reshard/verbs/verify_source.h"
 #include "tests/fuzz/target.h"
 
 using namespace dspack;

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "runtime/model/config.h"
+#include "runtime/config/config.h"
 #include "runtime/model/rope.h"
 #include "tests/fuzz/target.h"
 
@@ -37,7 +37,8 @@ void check_sizes(const ModelConfig& config) {
   DSPACK_CHECK(config.top_k <= config.groups_kept * (config.experts / config.groups), "more experts than are kept");
   DSPACK_CHECK(std::isfinite(config.norm_epsilon) && config.norm_epsilon >= 0, "epsilon");
   DSPACK_CHECK(std::isfinite(config.routed_scale), "routed_scale");
-  DSPACK_CHECK(!config.fp8_block || (config.fp8_block->in > 0 && config.fp8_block->out > 0), "a block of nothing");
+  DSPACK_CHECK(!config.quantization.block || (config.quantization.block->in > 0 && config.quantization.block->out > 0),
+               "a block of nothing");
 }
 
 }  // namespace

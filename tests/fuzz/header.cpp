@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "format/base/checked.h"
+#include "format/base/size.h"
 #include "format/safetensors.h"
 #include "tests/fuzz/shard.h"
 #include "tests/fuzz/target.h"

@@ -1,9 +1,9 @@
 // The head of an HTTP answer. Input: the first line is "STATUS BEGIN-END VERSION" (the range asked for, "-" for none,
 // "head" for a HEAD request; the version expected, or nothing); the other lines are the answer's head.
-#include <charconv>
 #include <cmath>
 #include <string>
 
+#include "format/base/size.h"
 #include "format/http/answer.h"
 #include "tests/fuzz/target.h"
 
@@ -17,8 +17,8 @@ namespace {
 constexpr std::string_view kSecret = "s3cr3t";
 
 std::optional<ByteRange> asked_range(std::string_view text) {
-  const auto begin = format::parse_decimal(fuzz::take(text, '-'));
-  const auto end = format::parse_decimal(text);
+  const auto begin = parse_decimal(fuzz::take(text, '-'));
+  const auto end = parse_decimal(text);
   if (!begin || !end || *begin >= *end) return std::nullopt;
   return ByteRange{*begin, *end};
 }
@@ -73,7 +73,7 @@ void check_line(std::string_view line) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   std::string_view text = fuzz::as_text(data, size);
   std::string_view first = fuzz::take(text, '\n');
-  const auto status = format::parse_decimal(fuzz::take(first, ' ')).value_or(0);
+  const auto status = parse_decimal(fuzz::take(first, ' ')).value_or(0);
   const std::string_view asked = fuzz::take(first, ' ');
   const HttpRequest request{.method = asked == "head" ? "HEAD" : "GET",
                             .url = "http://u:" + std::string(kSecret) + "@h/f",

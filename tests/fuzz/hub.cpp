@@ -4,8 +4,8 @@
 
 #include "format/base/foreign_text.h"
 #include "format/file_system.h"
+#include "format/http/answer.h"
 #include "format/http/headers.h"
-#include "format/http/refusal_text.h"
 #include "format/hub/listing.h"
 #include "format/hub/name.h"
 #include "tests/fuzz/target.h"

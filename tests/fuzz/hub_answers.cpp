@@ -3,13 +3,12 @@
 // of a source's model card.
 #include <algorithm>
 
+#include "format/base/size.h"
 #include "format/http/answer.h"
 #include "format/http/headers.h"
-#include "format/http/refusal_text.h"
 #include "format/hub/answers.h"
-#include "format/hub/lfs.h"
 #include "format/hub/name.h"
-#include "reshard/run/card_fields.h"
+#include "reshard/run/model_card.h"
 #include "tests/fuzz/target.h"
 
 using namespace dspack;
@@ -89,7 +88,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   std::string_view text = fuzz::as_text(data, size);
   std::string_view first = fuzz::take(text, '\n');
   const std::string_view kind = fuzz::take(first, ' ');
-  if (kind == "batch") check_batch(text, format::parse_decimal(first).value_or(1));
+  if (kind == "batch") check_batch(text, parse_decimal(first).value_or(1));
   if (kind == "words") check_words(text);
   if (kind == "head") check_head(text);
   if (kind == "card") check_card(text);

@@ -1,7 +1,7 @@
 // The journal of a run. Input: lines of records.h behind an identity.
 #include <string>
 
-#include "format/document_bounds.h"
+#include "format/json.h"
 #include "reshard/run/journal.h"
 #include "tests/fuzz/records.h"
 #include "tests/fuzz/target.h"

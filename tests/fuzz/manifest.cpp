@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <string>
 
-#include "format/document_bounds.h"
+#include "format/json.h"
 #include "format/manifest.h"
 #include "tests/fuzz/catalogue.h"
 #include "tests/fuzz/memory_repository.h"

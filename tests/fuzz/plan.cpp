@@ -4,7 +4,7 @@
 #include <set>
 
 #include "reshard/plan/plan.h"
-#include "reshard/plan/transform_rules.h"
+#include "reshard/plan/transform.h"
 #include "tests/fuzz/catalogue.h"
 #include "tests/fuzz/checkpoint_input.h"
 

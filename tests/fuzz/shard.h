@@ -7,8 +7,7 @@
 #include <limits>
 #include <string_view>
 
-#include "format/base/checked.h"
-#include "format/document_bounds.h"
+#include "format/base/size.h"
 #include "format/json.h"
 
 namespace dspack::fuzz {

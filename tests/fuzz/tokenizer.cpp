@@ -1,5 +1,4 @@
 // tokenizer.json. Input: its text on the first line, a text to encode behind it.
-#include "format/document_bounds.h"
 #include "format/json.h"
 #include "tests/fuzz/tokenizer_checks.h"
 

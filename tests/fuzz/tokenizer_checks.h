@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <string>
 
-#include "runtime/text/detokenizer.h"
 #include "runtime/text/tokenizer.h"
 #include "runtime/text/unicode.h"
 #include "tests/fuzz/target.h"

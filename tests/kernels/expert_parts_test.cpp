@@ -12,6 +12,7 @@ namespace {
 struct PartsCase {
   Dtype dtype;
   uint32_t experts, hidden, inner, block, top_k, tokens;
+  std::optional<PackedCodes> packed = std::nullopt;
 };
 
 /// Experts on the device, tokens and their routes.
@@ -19,7 +20,7 @@ struct PutExperts {
   PutExperts(Lab& lab, const PartsCase& c, Random& random) : shape(c) {
     std::vector<kernels::ExpertMatrices> matrices;
     const auto put = [&](uint32_t out, uint32_t in) {
-      return random_weight({c.dtype, out, in, c.block, c.block}, random).put(lab);
+      return random_weight({c.dtype, out, in, c.packed ? 1 : c.block, c.block, c.packed}, random).put(lab);
     };
     for (uint32_t i = 0; i < c.experts; ++i)
       matrices.push_back(
@@ -134,7 +135,9 @@ KERNEL_CASE("expert parts: in any groups and calls, the bits of all at once") {
        {PartsCase{Dtype::f8_e4m3, 5, 160, 48, 128, 3, 1}, PartsCase{Dtype::f8_e4m3, 5, 160, 48, 128, 3, 2},
         PartsCase{Dtype::f8_e4m3, 6, 96, 33, 16, 2, 13}, PartsCase{Dtype::bf16, 4, 80, 32, 0, 2, 5},
         PartsCase{Dtype::i8, 4, 36, 17, 9, 2, 3}, PartsCase{Dtype::f16, 4, 33, 17, 0, 2, 3},
-        PartsCase{Dtype::f32, 3, 20, 9, 0, 1, 4}})
+        PartsCase{Dtype::f32, 3, 20, 9, 0, 1, 4}, PartsCase{Dtype::u8, 5, 160, 64, 32, 3, 2, kPackedCodes[0]},
+        PartsCase{Dtype::u8, 5, 96, 64, 16, 3, 13, kPackedCodes[5]},
+        PartsCase{Dtype::u8, 4, 100, 36, 32, 2, 3, kPackedCodes[4]}})
     check_parts(lab, c, random);
 }
 

@@ -83,6 +83,28 @@ std::vector<HeadCase> head_cases(Dtype dtype) {
   };
 }
 
+std::vector<HeadCase> packed_head_cases(const PackedCodes& packed) {
+  return {
+      {{Dtype::u8, 3 * 20, 64, 1, 16, packed}, 3, 20, 12, 8, 1},
+      {{Dtype::u8, 2 * 48, 200, 1, 32, packed}, 2, 48, 32, 16, 5},
+      {{Dtype::u8, 2 * 30, 151, 4, 160, packed}, 2, 30, 7, 20, 3},
+      {{Dtype::u8, 2 * 256, 512, 1, 32, packed}, 2, 256, 0, 128, 9},
+  };
+}
+
+KERNEL_CASE("head_linear, both ways: packed codes agree with double precision") {
+  SKIP_UNLESS_SET_RUNS();
+  Random random;
+  CAPTURE(random.seed());
+  for (const PackedCodes& packed : kPackedCodes) {
+    for (const HeadCase& c : packed_head_cases(packed)) {
+      Lab lab(Set::kName);
+      check_heads(lab, c, Direction::plain, random);
+      check_heads(lab, c, Direction::transposed, random);
+    }
+  }
+}
+
 KERNEL_CASE("head_linear: parts of heads anywhere among the blocks agree with double precision") {
   SKIP_UNLESS_SET_RUNS();
   Random random;

@@ -30,7 +30,7 @@ std::vector<float> run_linear(Lab& lab, const kernels::Weight& weight, const std
 /// See kernel_sets.h.
 double steps(const WeightCase& weight) {
   const uint64_t block = weight.block_out == 0 ? weight.in : std::min(weight.block_in, weight.in);
-  return dot_steps(bits_of(weight.dtype), block, weight.in);
+  return dot_steps(bits_of(weight), block, weight.in);
 }
 
 void check_against_reference(Lab& lab, const LinearCase& c, Random& random) {
@@ -63,6 +63,37 @@ std::vector<WeightCase> awkward_shapes(Dtype dtype) {
       {dtype, 5, 90, 5, 90},       {dtype, 8, 600, 2, 300},    {dtype, 3, 40, 100, 1000}, {dtype, 10, 64, 4, 1},
       {dtype, 70, 512, 64, 17},    {dtype, 1, 1023, 1, 512},
   };
+}
+
+/// Shapes of packed codes: blocks of 16 columns and more, or whole rows.
+std::vector<WeightCase> packed_shapes(const PackedCodes& packed) {
+  std::vector<WeightCase> shapes;
+  for (const auto& [out, in, block_out, block_in] : std::initializer_list<std::array<uint32_t, 4>>{{1, 1, 0, 0},
+                                                                                                   {5, 15, 1, 15},
+                                                                                                   {4, 16, 1, 16},
+                                                                                                   {9, 131, 1, 16},
+                                                                                                   {33, 300, 1, 32},
+                                                                                                   {7, 100, 1, 100},
+                                                                                                   {6, 77, 6, 128},
+                                                                                                   {130, 257, 1, 128},
+                                                                                                   {8, 2400, 1, 32},
+                                                                                                   {3, 1408, 1, 16},
+                                                                                                   {10, 64, 4, 48}})
+    shapes.push_back({Dtype::u8, out, in, block_out, block_in, packed});
+  return shapes;
+}
+
+KERNEL_CASE("linear: packed codes and every way to store their scales agree with double precision") {
+  SKIP_UNLESS_SET_RUNS();
+  Random random;
+  CAPTURE(random.seed());
+  for (const PackedCodes& packed : kPackedCodes) {
+    for (const WeightCase& shape : packed_shapes(packed)) {
+      Lab lab(Set::kName);
+      for (const uint32_t rows : {1U, 2U, 3U, 4U, 7U, 13U, 35U})
+        check_against_reference(lab, {shape, rows, random.below(3), random.below(3)}, random);
+    }
+  }
 }
 
 KERNEL_CASE("linear: every type, awkward blocks and ragged ends agree with double precision") {
@@ -124,31 +155,41 @@ std::vector<float> row_by_row(const std::string& set, const RandomWeight& weight
   return all;
 }
 
+/// The bits of `shape` do not depend on rows in the call and threads, and are those of the plainest set.
+template <class Set>
+void check_same_bits(const WeightCase& shape, Random& random) {
+  CAPTURE(shape);
+  const RandomWeight weight = random_weight(shape, random);
+  constexpr uint32_t kRows = kRowCounts[std::size(kRowCounts) - 1];
+  const auto x = random.normals(size_t{kRows} * shape.in);
+  const auto wanted = row_by_row(Set::kName, weight, x, kRows);
+  for (unsigned threads = 1; threads <= kMostThreads; ++threads) {
+    Lab lab(Set::kName, threads);
+    const kernels::Weight stored = weight.put(lab);
+    for (const uint32_t rows : kRowCounts) {
+      CAPTURE(threads);
+      CAPTURE(rows);
+      const auto used = static_cast<std::ptrdiff_t>(size_t{rows} * shape.in);
+      const auto got = run_linear(lab, stored, {x.begin(), x.begin() + used}, {shape, rows, 0, 0});
+      const std::vector<float> part(wanted.begin(), wanted.begin() + static_cast<std::ptrdiff_t>(got.size()));
+      CHECK(first_difference(got, part) == size_t{rows} * shape.out);
+    }
+  }
+}
+
 KERNEL_CASE("linear: the bits depend on neither rows in the call, threads, nor instruction set") {
   SKIP_UNLESS_SET_RUNS();
   Random random;
   CAPTURE(random.seed());
   for (const Dtype dtype : kWeightTypes) {
     for (const WeightCase& shape : {WeightCase{dtype, 203, 645, 128, 128}, WeightCase{dtype, 203, 645, 50, 300},
-                                    WeightCase{dtype, 203, 645, 0, 0}}) {
-      CAPTURE(shape);
-      const RandomWeight weight = random_weight(shape, random);
-      constexpr uint32_t kRows = kRowCounts[std::size(kRowCounts) - 1];
-      const auto x = random.normals(size_t{kRows} * shape.in);
-      const auto wanted = row_by_row(Set::kName, weight, x, kRows);
-      for (unsigned threads = 1; threads <= kMostThreads; ++threads) {
-        Lab lab(Set::kName, threads);
-        const kernels::Weight stored = weight.put(lab);
-        for (const uint32_t rows : kRowCounts) {
-          CAPTURE(threads);
-          CAPTURE(rows);
-          const auto used = static_cast<std::ptrdiff_t>(size_t{rows} * shape.in);
-          const auto got = run_linear(lab, stored, {x.begin(), x.begin() + used}, {shape, rows, 0, 0});
-          const std::vector<float> part(wanted.begin(), wanted.begin() + static_cast<std::ptrdiff_t>(got.size()));
-          CHECK(first_difference(got, part) == size_t{rows} * shape.out);
-        }
-      }
-    }
+                                    WeightCase{dtype, 203, 645, 0, 0}})
+      check_same_bits<Set>(shape, random);
+  }
+  for (const PackedCodes& packed : kPackedCodes) {
+    for (const WeightCase& shape :
+         {WeightCase{Dtype::u8, 203, 645, 1, 32, packed}, WeightCase{Dtype::u8, 50, 2100, 1, 16, packed}})
+      check_same_bits<Set>(shape, random);
   }
 }
 

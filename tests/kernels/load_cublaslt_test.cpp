@@ -1,6 +1,6 @@
 #include <doctest/doctest.h>
 
-#include "kernels/cuda/cublaslt_matmul.h"
+#include "kernels/cuda/cublaslt.h"
 
 namespace dspack::test::load_cublaslt_test {
 namespace {

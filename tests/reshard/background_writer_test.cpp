@@ -1,5 +1,5 @@
 // The thread that writes while the next bytes are collected: same bytes in the same order, and no error is lost.
-#include "reshard/run/background_writer.h"
+#include "reshard/run/tensor_writer.h"
 
 #include <doctest/doctest.h>
 

@@ -1,8 +1,7 @@
 #include <doctest/doctest.h>
 
-#include "reshard/run/card_fields.h"
 #include "reshard/run/companions.h"
-#include "reshard/run/other_loaders.h"
+#include "reshard/run/model_card.h"
 
 namespace dspack::card_fields_test {
 

@@ -1,7 +1,9 @@
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 
-#include "format/document_bounds.h"
+#include "format/json.h"
 #include "reshard/run/changed_config.h"
+#include "reshard/run/source_facts.h"
 #include "tests/support/small_checkpoint.h"
 
 namespace dspack::changed_config_test {
@@ -181,6 +183,25 @@ TEST_CASE("changed config: the source's own gets another name, which must be fre
   const auto taken = reshard::set_aside_config(companions, *repository);
   CHECK(taken.error().kind == ErrorKind::conflict);
   CHECK(mentions(taken.error().message, "config.source.json"));
+}
+
+TEST_CASE("layers of the source: no number of layers that a model can have is refused with the file's name") {
+  const auto layers = [](const std::string& config) {
+    const TempFolder folder;
+    SmallCheckpoint().write(folder);
+    folder.write("config.json", config);
+    return reshard::decoder_layers(*open_repository(folder.path().string(), {}, format::posix_file_system()).value(),
+                                   {});
+  };
+  CHECK(layers(R"({"num_hidden_layers":1})").value() == 1);
+  CHECK(layers(R"({"text_config":{"num_hidden_layers":61}})").value() == 61);
+  for (const char* wrong : {"0", "4294967296", "18446744073709551615"}) {
+    CAPTURE(wrong);
+    const auto refused = layers(fmt::format(R"({{"num_hidden_layers":{}}})", wrong));
+    REQUIRE_FALSE(refused.has_value());
+    CHECK(refused.error().message.find("config.json") != std::string::npos);
+    CHECK(refused.error().message.find("out of range") != std::string::npos);
+  }
 }
 
 }  // namespace dspack::changed_config_test

@@ -1,8 +1,8 @@
 #include <doctest/doctest.h>
 
 #include "format/json.h"
+#include "reshard/verbs/inspect.h"
 #include "reshard/verbs/inspect_data.h"
-#include "reshard/verbs/inspect_html.h"
 #include "tests/support/small_checkpoint.h"
 
 namespace dspack::inspect_html_test {

@@ -5,7 +5,7 @@
 #include <numeric>
 #include <random>
 
-#include "reshard/run/repack_part.h"
+#include "reshard/run/repack.h"
 #include "reshard/run/seal_parts.h"
 #include "tests/support/faulty_file_system.h"
 #include "tests/support/small_checkpoint.h"
@@ -155,7 +155,7 @@ TEST_CASE("parts: made in folders of their own and copied into one, they are joi
     std::filesystem::rename(path, aside);
     const auto refused = lab.seal(out);
     REQUIRE_FALSE(refused.has_value());
-    CHECK(refused.error().message.find(path.string() + ": is not here") != std::string::npos);
+    CHECK(refused.error().message.find(path.string() + ": is missing") != std::string::npos);
     std::filesystem::rename(aside, path);
     pieces += path.string().find("/.reshard/") != std::string::npos ? 1 : 0;
   }
@@ -213,7 +213,7 @@ TEST_CASE("parts: what does not belong together is refused") {
   CHECK(refusal(by_expert.part({2, 3}, out)).find("another recipe") != std::string::npos);
   std::filesystem::remove_all(out / ".reshard/parts/2-of-3");
   CHECK(refusal(by_layer.whole(out)).find("holds parts of a repack") != std::string::npos);
-  CHECK(refusal(by_layer.seal(out)).find("part 2/3 was not begun here, part 3/3 was not") != std::string::npos);
+  CHECK(refusal(by_layer.seal(out)).find("part 2/3 was not started here, part 3/3 was not") != std::string::npos);
 
   // One process at a time works on a part; and none while they are sealed.
   format::FileSystem& files = format::posix_file_system();

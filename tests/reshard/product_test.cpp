@@ -109,7 +109,7 @@ TEST_CASE("product: parts of a recipe that concern nothing are told") {
   const format::Checkpoint source = open(SmallCheckpoint());
   const auto warnings = [&](const std::string& recipe) { return made(recipe, source).value().warnings; };
   CHECK(warnings(R"("include":[{"layers":0},{"layers":9}])") ==
-        std::vector<std::string>{R"(include {"layers":"9"} fits no tensor of the source)"});
+        std::vector<std::string>{R"(include {"layers":"9"} matches no tensor of the source)"});
   CHECK(warnings(R"("exclude":[{"role":"router"}])").size() == 1);
   CHECK(warnings(R"("transform":"fp8-to-bf16")").empty());
   CHECK(mentions(warnings(R"("transform":"bf16-to-fp8")").at(0), "no tensor is of that kind"));
@@ -119,7 +119,7 @@ TEST_CASE("product: parts of a recipe that concern nothing are told") {
   for (int i = 0; i < 500; ++i)
     many += R"(,{"layers":9})";
   CHECK(warnings(many + "]").size() == 11);
-  CHECK(warnings(many + "]").back() == "490 more parts of the recipe fit nothing");
+  CHECK(warnings(many + "]").back() == "490 more parts of the recipe match nothing");
 }
 
 TEST_CASE("product: FP8 with its scales becomes one tensor of the same shape") {

@@ -1,10 +1,12 @@
 #include <doctest/doctest.h>
 
+#include <fstream>
+
 #include "reshard/run/repack.h"
 #include "reshard/verbs/diff.h"
-#include "reshard/verbs/shard_plan.h"
+#include "reshard/verbs/rebuild.h"
 #include "reshard/verbs/unpack.h"
-#include "reshard/verbs/upstream.h"
+#include "reshard/verbs/verify_source.h"
 #include "tests/support/faulty_file_system.h"
 #include "tests/support/small_checkpoint.h"
 
@@ -180,6 +182,23 @@ TEST_CASE("unpack: too little disk, a foreign folder and other options are refus
   const auto other = unpack(packed, {.out = target.path() / "cut"}, format::posix_file_system());
   REQUIRE_FALSE(other.has_value());
   CHECK(other.error().message.find("other options") != std::string::npos);
+}
+
+TEST_CASE("unpack: a manifest by which two files would have one name is refused before anything is written") {
+  const TempFolder source;
+  const TempFolder target;
+  SmallCheckpoint().write(source);
+  const format::Path packed = target.path() / "packed";
+  repack(source, packed);
+  Place place = open(packed);
+  format::Manifest manifest = *place.checkpoint.manifest();
+  manifest.companions.push_back({"model.safetensors", 1, format::sha256("x")});
+  std::ofstream(packed / format::kManifestPath) << write_manifest(manifest);
+  const format::Path out = target.path() / "out";
+  const auto refused = unpack(packed, {.out = out}, format::posix_file_system());
+  REQUIRE_FALSE(refused.has_value());
+  CHECK(refused.error().message == "model.safetensors: two files of the source would have this name");
+  CHECK_FALSE(std::filesystem::exists(out));
 }
 
 TEST_CASE("diff: every kind of difference, and payload read only where digests do not settle it") {

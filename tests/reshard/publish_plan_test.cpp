@@ -6,11 +6,10 @@
 
 #include <fmt/format.h>
 
-#include "format/document_bounds.h"
 #include "format/http/content_digest.h"
 #include "format/json.h"
 #include "format/manifest.h"
-#include "reshard/publish/commit_body.h"
+#include "reshard/publish/send_files.h"
 #include "tests/support/temp_folder.h"
 
 namespace dspack::publish_plan_test {

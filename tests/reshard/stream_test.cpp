@@ -1,6 +1,6 @@
 #include <doctest/doctest.h>
 
-#include "format/http/parallel_ranges.h"
+#include "format/http/connections.h"
 #include "reshard/run/stream.h"
 
 namespace dspack::stream_test {

@@ -9,17 +9,17 @@
 #include <thread>
 
 #include "kernels/cpu/cpu_device.h"
+#include "runtime/access/place.h"
 #include "runtime/budget/read_trial.h"
 #include "runtime/experts/policy/lru.h"
 #include "runtime/experts/streamed_store.h"
-#include "runtime/storage/remote_place.h"
 #include "tests/support/small_checkpoint.h"
 
 namespace dspack::runtime::cached_experts_test {
 namespace {
 
 constexpr LayerId kLayer{1};
-constexpr ExpertShape kShape{.hidden = 64, .expert_inner = 64, .fp8_block = {}};
+constexpr ExpertShape kShape{.hidden = 64, .expert_inner = 64, .quantization = {}};
 
 class Notes final : public format::Progress {
  public:
@@ -35,9 +35,9 @@ class Notes final : public format::Progress {
 };
 
 /// Holds one read back until the test lets it go.
-class GatedStorage final : public WeightStorage {
+class GatedTier final : public Tier {
  public:
-  explicit GatedStorage(WeightStorage& inner) : inner_(inner) {}
+  explicit GatedTier(Tier& inner) : inner_(inner) {}
 
   void hold_next() {
     const std::lock_guard lock(mutex_);
@@ -66,7 +66,7 @@ class GatedStorage final : public WeightStorage {
     }
     return inner_.read(file, offset, into, stop);
   }
-  [[nodiscard]] StorageTier tier_of(ExpertKey expert) const override { return inner_.tier_of(expert); }
+  [[nodiscard]] Medium medium_of(ExpertKey expert) const override { return inner_.medium_of(expert); }
   [[nodiscard]] bool must_verify(ExpertKey expert) const override { return inner_.must_verify(expert); }
   [[nodiscard]] std::optional<format::Digest> digest_of(const format::TensorEntry& tensor) const override {
     return inner_.digest_of(tensor);
@@ -81,7 +81,7 @@ class GatedStorage final : public WeightStorage {
   [[nodiscard]] unsigned depth() const override { return inner_.depth(); }
 
  private:
-  WeightStorage& inner_;
+  Tier& inner_;
   std::mutex mutex_;
   std::condition_variable changed_;
   bool holds_next_ = false;  // guarded by mutex_, as all that follows
@@ -90,10 +90,10 @@ class GatedStorage final : public WeightStorage {
 
 /// One run over the cache.
 struct Run {
-  std::unique_ptr<RemotePlace> place;
+  Place place;
   format::Checkpoint catalogue;
-  std::unique_ptr<RemoteStorage> storage;
-  std::unique_ptr<GatedStorage> gate;
+  std::unique_ptr<Tier> tier;
+  std::unique_ptr<GatedTier> gate;
   std::unique_ptr<StreamedStore> store;
 
   void expect(const std::vector<uint32_t>& experts) const {
@@ -127,18 +127,18 @@ struct Lab {
 
   Run begin() {
     Run run;
-    auto opened = RemotePlace::open(
+    auto opened = open_distant_place(
         {.origin = format::open_repository(source.path().string(), {}, format::posix_file_system()).value(),
          .counters = std::make_shared<format::TransferCounters>(),
          .progress = std::make_unique<Notes>(notes),
          .cache_root = cache.path(),
-         .storage = {.connections = 2}},
+         .tier = {.connections = 2}},
         format::posix_file_system(), {});
     REQUIRE_MESSAGE(opened, (opened ? "" : opened.error().message));
     run.place = std::move(*opened);
-    run.catalogue = format::Checkpoint::open(*run.place, 1, {}).value();
-    run.storage = run.place->open_storage(run.catalogue).value();
-    run.gate = std::make_unique<GatedStorage>(*run.storage);
+    run.catalogue = format::Checkpoint::open(*run.place.files, 1, {}).value();
+    run.tier = run.place.open_tier(run.catalogue, {}, {}, {}).value().tier;
+    run.gate = std::make_unique<GatedTier>(*run.tier);
     run.store = StreamedStore::make(*device, *run.gate,
                                     {.shape = kShape,
                                      .slots = {},
@@ -199,9 +199,9 @@ TEST_CASE("cached experts: a spoilt one is fetched again when it is wanted") {
   lab.spoil();
   const Run run = lab.begin();
   lab.take(run, 2);
-  CHECK(run.storage->traffic().refetches == 1);
+  CHECK(run.tier->traffic()->refetches == 1);
   REQUIRE(lab.notes.size() == 1);
-  CHECK(lab.notes[0] == "layer 1, expert 2: the cache has spoilt it; it is fetched again");
+  CHECK(lab.notes[0] == "layer 1, expert 2: it is damaged in the cache and fetched again");
 }
 
 TEST_CASE("cached experts: a spoilt one that was read on the chance is not used, and leaves the cache at once") {
@@ -209,10 +209,10 @@ TEST_CASE("cached experts: a spoilt one that was read on the chance is not used,
   lab.spoil();
   const Run run = lab.begin();
   const ExpertKey key{kLayer, ExpertId(2)};
-  REQUIRE(run.storage->tier_of(key) == StorageTier::disk);
+  REQUIRE(run.tier->medium_of(key) == Medium::disk);
   run.expect({2});
   run.wait_until_empty();
-  CHECK(run.storage->tier_of(key) == StorageTier::network);
+  CHECK(run.tier->medium_of(key) == Medium::network);
   CHECK(lab.notes.size() == 1);
   lab.take(run, 2);
   CHECK(run.store->stats().misses() == 1);
@@ -230,7 +230,7 @@ TEST_CASE("cached experts: a prefetch that was given up vouches for nothing") {
     run.gate->let_go();
     lab.take(*other, 0);
   }
-  CHECK(run.storage->must_verify({kLayer, ExpertId(2)}));
+  CHECK(run.tier->must_verify({kLayer, ExpertId(2)}));
   lab.take(run, 2);
 }
 
@@ -245,7 +245,7 @@ TEST_CASE("cached experts: measuring the disk vouches for nothing either, unless
     CHECK(times.has_value() == !is_spoilt);
     int unchecked = 0;
     for (uint32_t expert = 0; expert < 3; ++expert) {
-      unchecked += run.storage->must_verify({kLayer, ExpertId(expert)}) ? 0 : 1;
+      unchecked += run.tier->must_verify({kLayer, ExpertId(expert)}) ? 0 : 1;
       lab.take(run, expert);
     }
     CHECK((unchecked > 0) == !is_spoilt);
@@ -257,10 +257,10 @@ TEST_CASE("cached experts: asking whether one must be checked changes nothing") 
   const Run run = lab.begin();
   const ExpertKey key{kLayer, ExpertId(1)};
   for (int times = 0; times < 3; ++times)
-    CHECK(run.storage->must_verify(key));
+    CHECK(run.tier->must_verify(key));
   lab.take(run, 1);
   for (int times = 0; times < 3; ++times)
-    CHECK_FALSE(run.storage->must_verify(key));
+    CHECK_FALSE(run.tier->must_verify(key));
 }
 
 }  // namespace

@@ -2,7 +2,7 @@
 // refused.
 #include <doctest/doctest.h>
 
-#include "runtime/model/config.h"
+#include "runtime/config/config.h"
 #include "tests/runtime/support/family.h"
 
 namespace dspack::runtime::config_family_test {
@@ -44,8 +44,8 @@ TEST_CASE("released configs: R1 and both forms of V3 are one model, V3.1 as well
   CHECK(parsed(released("deepseek-r1")) == v3);
   CHECK(parsed(released("deepseek-v3.1")) == v3);  // its scales are powers of two, which the tensors say
   ModelConfig unquantised = parsed(released("deepseek-v3-bf16"));
-  CHECK_FALSE(unquantised.fp8_block.has_value());
-  unquantised.fp8_block = v3.fp8_block;
+  CHECK_FALSE(unquantised.quantization.block.has_value());
+  unquantised.quantization = v3.quantization;
   CHECK(unquantised == v3);
 }
 
@@ -172,8 +172,8 @@ TEST_CASE("config: a key that is not known is refused, and so is a value that no
 TEST_CASE("config: rotary parameters that no reference computes") {
   const std::vector<Change> changes = {
       {"low_freq_factor", 1, ErrorKind::unsupported, "in \"rope_scaling\": \"low_freq_factor\""},
-      {"mscale", nullptr, ErrorKind::unsupported, "must stand together"},
-      {"mscale_all_dim", 0, ErrorKind::unsupported, "must stand together"},
+      {"mscale", nullptr, ErrorKind::unsupported, "must be given together"},
+      {"mscale_all_dim", 0, ErrorKind::unsupported, "must be given together"},
       {"rope_theta", 5, ErrorKind::invalid, "rope_theta"},
       {"partial_rotary_factor", 0.25, ErrorKind::unsupported, "rotated in full"},
       {"factor", "40", ErrorKind::invalid, "factor"},
@@ -187,7 +187,7 @@ TEST_CASE("config: rotary parameters that no reference computes") {
 
 TEST_CASE("config: how weights are stored is read where it matters, and refused where it is not known") {
   const std::vector<Change> changes = {
-      {"quant_method", "awq", ErrorKind::unsupported, "awq"},
+      {"quant_method", "quip", ErrorKind::unsupported, "quip"},
       {"quant_method", nullptr, ErrorKind::unsupported, "quant_method"},
       {"fmt", "e5m2", ErrorKind::unsupported, "e5m2"},
       {"scale_fmt", "ue4m3", ErrorKind::unsupported, "ue4m3"},
@@ -205,7 +205,48 @@ TEST_CASE("config: how weights are stored is read where it matters, and refused 
   json["quantization_config"]["weight_block_size"] = {48, 7};
   // Of the cache of other programs; this one's is what --kv-dtype says.
   json["quantization_config"]["kv_cache_scheme"] = {{"num_bits", 8}, {"type", "float"}, {"dynamic", false}};
-  CHECK(parsed(json).fp8_block == BlockSize{.out = 48, .in = 7});
+  CHECK(parsed(json).quantization.block == BlockSize{.out = 48, .in = 7});
+}
+
+TEST_CASE("config: four bits and groups, as compressed-tensors and modelopt say them") {
+  const auto with = [](const char* format, const format::Json& weights) {
+    format::Json json = released("deepseek-v3");
+    json["quantization_config"] = {{"quant_method", "compressed-tensors"},
+                                   {"format", format},
+                                   {"config_groups", {{"group_0", {{"targets", {"Linear"}}, {"weights", weights}}}}}};
+    return json;
+  };
+  const format::Json int4 = {{"num_bits", 4}, {"type", "int"}, {"strategy", "group"}, {"group_size", 32}};
+  CHECK(parsed(with("pack-quantized", int4)).quantization == Quantization{.bits = 4, .group = 32, .symmetric = true});
+  format::Json zeros = int4;
+  zeros["symmetric"] = false;
+  CHECK(parsed(with("pack-quantized", zeros)).quantization == Quantization{.bits = 4, .group = 32, .symmetric = false});
+  const format::Json fp4 = {{"num_bits", 4}, {"type", "float"}, {"strategy", "tensor_group"}, {"group_size", 16}};
+  CHECK(parsed(with("nvfp4-pack-quantized", fp4)).quantization ==
+        Quantization{.bits = 4, .group = 16, .symmetric = true});
+  // Where groups of layers differ, the tensors decide.
+  format::Json two = with("mixed-precision", int4);
+  two["quantization_config"]["config_groups"]["group_1"] = {
+      {"weights", {{"num_bits", 8}, {"type", "float"}, {"strategy", "channel"}}}};
+  CHECK(parsed(two).quantization == Quantization{});
+  for (const auto& [key, value] : std::initializer_list<std::pair<const char*, format::Json>>{
+           {"group_size", 0}, {"group_size", -1}, {"group_size", "32"}, {"num_bits", 64}, {"symmetric", 1}}) {
+    format::Json wrong = int4;
+    wrong[key] = value;
+    CAPTURE(key);
+    CAPTURE(value.dump());
+    CHECK_FALSE(parse_model_config(with("pack-quantized", wrong).dump()).has_value());
+  }
+  check_refused(with("marlin-24", int4), ErrorKind::unsupported, "marlin-24");
+
+  format::Json modelopt = released("deepseek-v3");
+  modelopt["quantization_config"] = {
+      {"quant_method", "modelopt"}, {"quant_algo", "NVFP4"}, {"group_size", 16}, {"exclude_modules", {"lm_head"}}};
+  CHECK(parsed(modelopt).quantization == Quantization{.group = 16});
+  modelopt["quantization_config"]["quant_algo"] = "MIXED_PRECISION";
+  CHECK(parsed(modelopt).quantization == Quantization{});
+  modelopt["quantization_config"]["quant_algo"] = "W4A8_AWQ";
+  check_refused(modelopt, ErrorKind::unsupported, "W4A8_AWQ");
 }
 
 TEST_CASE("config: compressed-tensors with 8-bit floats") {
@@ -216,17 +257,19 @@ TEST_CASE("config: compressed-tensors with 8-bit floats") {
                                    {"config_groups", {{"group_0", {{"targets", {"Linear"}}, {"weights", weights}}}}}};
     return json;
   };
-  CHECK_FALSE(parsed(with({{"num_bits", 8}, {"type", "float"}, {"strategy", "channel"}})).fp8_block.has_value());
+  CHECK_FALSE(
+      parsed(with({{"num_bits", 8}, {"type", "float"}, {"strategy", "channel"}})).quantization.block.has_value());
   CHECK(parsed(with({{"num_bits", 8}, {"type", "float"}, {"strategy", "block"}, {"block_structure", {64, 32}}}))
-            .fp8_block == BlockSize{.out = 64, .in = 32});
+            .quantization.block == BlockSize{.out = 64, .in = 32});
   format::Json cached = with({{"num_bits", 8}, {"type", "float"}, {"strategy", "channel"}});
   cached["quantization_config"]["kv_cache_scheme"] = {{"num_bits", 8}, {"type", "float"}, {"strategy", "tensor"}};
   CHECK(parsed(cached) == parsed(with({{"num_bits", 8}, {"type", "float"}, {"strategy", "channel"}})));
-  check_refused(with({{"num_bits", 4}, {"type", "int"}}), ErrorKind::unsupported, "num_bits");
+  check_refused(with({{"num_bits", 4}, {"type", "int"}}), ErrorKind::unsupported, "strategy");
+  check_refused(with({{"num_bits", 3}, {"type", "int"}, {"strategy", "channel"}}), ErrorKind::unsupported, "num_bits");
   check_refused(with({{"num_bits", 8}, {"type", "uint"}}), ErrorKind::unsupported, "type");
-  CHECK_FALSE(parsed(with({{"num_bits", 8}, {"type", "int"}, {"strategy", "channel"}})).fp8_block.has_value());
+  CHECK_FALSE(parsed(with({{"num_bits", 8}, {"type", "int"}, {"strategy", "channel"}})).quantization.block.has_value());
   check_refused(with({{"num_bits", 8}, {"type", "int"}}), ErrorKind::unsupported, "strategy");
-  check_refused(with({{"num_bits", 8}, {"type", "int"}, {"strategy", "channel"}, {"symmetric", false}}),
+  check_refused(with({{"num_bits", 8}, {"type", "float"}, {"strategy", "channel"}, {"symmetric", false}}),
                 ErrorKind::unsupported, "symmetric");
   check_refused(with({{"num_bits", 8}, {"type", "float"}, {"strategy", "group"}}), ErrorKind::unsupported, "strategy");
   check_refused(with({{"num_bits", 8}, {"type", "float"}, {"zero", 1}}), ErrorKind::unsupported, "zero");

@@ -1,9 +1,8 @@
-#include "runtime/model/config.h"
-#include "format/document_bounds.h"
+#include "runtime/config/config.h"
+#include "format/json.h"
 
 #include <doctest/doctest.h>
 
-#include "format/json.h"
 #include "tests/runtime/support/stored_tensors.h"
 
 namespace dspack::runtime::config_test {
@@ -24,7 +23,7 @@ TEST_CASE("config: the sizes of a V3 checkpoint are taken as they are") {
   CHECK(config->query_dim() == 48);
   CHECK(config->cache_dim() == 96);
   CHECK(config->groups == 8);
-  CHECK(config->fp8_block->out == 128);
+  CHECK(config->quantization.block->out == 128);
   CHECK(config->rope.yarn->factor == 16);
   CHECK_FALSE(config->is_moe(LayerId(0)));
   CHECK(config->is_moe(LayerId(1)));
@@ -102,7 +101,7 @@ TEST_CASE("config: what cannot be run is refused with file, key and value") {
       {"rope_interleave", false, ErrorKind::unsupported},
       {"norm_topk_prob", "yes", ErrorKind::invalid},
       {"rope_scaling", 3, ErrorKind::invalid},
-      {"quantization_config", {{"quant_method", "gptq"}}, ErrorKind::unsupported},
+      {"quantization_config", {{"quant_method", "quip"}}, ErrorKind::unsupported},
       {"quantization_config", {{"quant_method", "fp8"}, {"fmt", "e5m2"}}, ErrorKind::unsupported},
       {"quantization_config", {{"quant_method", "fp8"}, {"weight_block_size", {128}}}, ErrorKind::invalid},
       {"quantization_config", {{"quant_method", "fp8"}, {"weight_block_size", {0, 128}}}, ErrorKind::invalid},

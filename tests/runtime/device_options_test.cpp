@@ -1,11 +1,5 @@
 #include <doctest/doctest.h>
 
-#include "runtime/cli/compare_verb.h"
-#include "runtime/cli/eval_verb.h"
-#include "runtime/cli/logits_verb.h"
-#include "runtime/cli/plan_verb.h"
-#include "runtime/cli/record_verb.h"
-#include "runtime/cli/run_verb.h"
 #include "runtime/cli/verbs.h"
 
 namespace dspack::runtime::device_options_test {

@@ -5,6 +5,7 @@
 
 #include "runtime/generate/session.h"
 #include "runtime/generate/stats.h"
+#include "tests/runtime/support/open_checkpoint.h"
 #include "tests/runtime/support/recording_model.h"
 #include "tests/runtime/support/stored_tensors.h"
 #include "tests/support/small_checkpoint.h"
@@ -115,9 +116,8 @@ TEST_CASE("expert files: a missing or truncated one is an error that names layer
 }
 
 TEST_CASE("statistics: speeds, bytes and files of a run") {
-  auto repository = format::open_repository(test::tiny_folder().string(), {}, format::posix_file_system());
-  REQUIRE(repository);
-  auto loaded = LoadedModel::load(std::move(*repository), {.context = 64, .threads = 1, .instruction_set = {}}, {});
+  auto loaded = LoadedModel::load(test::open_checkpoint(test::tiny_folder()),
+                                  {.context = 64, .threads = 1, .instruction_set = {}}, {});
   REQUIRE(loaded);
   auto session = (*loaded)->start_session();
   REQUIRE(session);

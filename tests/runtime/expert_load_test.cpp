@@ -11,7 +11,7 @@
 
 #include "format/base/page_buffer.h"
 #include "format/json.h"
-#include "runtime/storage/local_storage.h"
+#include "runtime/access/folder_tier.h"
 #include "tests/support/small_checkpoint.h"
 #include "tests/support/temp_folder.h"
 
@@ -19,7 +19,7 @@ namespace dspack::expert_load_test {
 
 using namespace dspack;
 using format::ReadMode;
-using runtime::LocalStorage;
+using runtime::FolderTier;
 
 namespace {
 
@@ -58,9 +58,9 @@ class OneExpert {
 };
 
 /// Remembers what is read from the storage behind it.
-class WatchedStorage final : public runtime::WeightStorage {
+class WatchedTier final : public runtime::Tier {
  public:
-  explicit WatchedStorage(runtime::WeightStorage& inner) : inner_(inner) {}
+  explicit WatchedTier(runtime::Tier& inner) : inner_(inner) {}
 
   struct Read {
     uint32_t file = 0;
@@ -81,7 +81,7 @@ class WatchedStorage final : public runtime::WeightStorage {
     }
     return inner_.read(file, offset, into, stop);
   }
-  [[nodiscard]] runtime::StorageTier tier_of(ExpertKey expert) const override { return inner_.tier_of(expert); }
+  [[nodiscard]] runtime::Medium medium_of(ExpertKey expert) const override { return inner_.medium_of(expert); }
   [[nodiscard]] bool must_verify(ExpertKey expert) const override { return inner_.must_verify(expert); }
   Result<void> keep(ExpertKey expert, std::span<const runtime::TensorBytes> tensors,
                     const std::stop_token& stop) override {
@@ -91,17 +91,17 @@ class WatchedStorage final : public runtime::WeightStorage {
   [[nodiscard]] unsigned depth() const override { return inner_.depth(); }
 
  private:
-  runtime::WeightStorage& inner_;
+  runtime::Tier& inner_;
   std::mutex mutex_;
   std::vector<Read> reads_;  // guarded by mutex_
 };
 
 /// Loads the expert, compares its bytes and returns the reads that it took.
-std::vector<WatchedStorage::Read> reads_of(OneExpert& expert, ReadMode mode) {
-  LocalStorage local(*expert.repository, *expert.checkpoint, {.mode = mode});
-  WatchedStorage storage(local);
+std::vector<WatchedTier::Read> reads_of(OneExpert& expert, ReadMode mode) {
+  FolderTier local(*expert.repository, *expert.checkpoint, {.mode = mode});
+  WatchedTier storage(local);
   const auto plan =
-      runtime::plan_slot(*expert.checkpoint, kExpert, {.hidden = kSide, .expert_inner = kSide, .fp8_block = {}});
+      runtime::plan_slot(*expert.checkpoint, kExpert, {.hidden = kSide, .expert_inner = kSide, .quantization = {}});
   REQUIRE_MESSAGE(plan, (plan ? "" : plan.error().message));
   PageBuffer slot(plan->slot_bytes);
   std::promise<runtime::LoadOutcome> done;

@@ -3,7 +3,7 @@
 #include <doctest/doctest.h>
 
 #include "runtime/generate/fetch_guard.h"
-#include "tests/runtime/support/fake_storage.h"
+#include "tests/runtime/support/fake_tier.h"
 
 namespace dspack::runtime::fetch_outlook_test {
 namespace {
@@ -20,17 +20,17 @@ TEST_CASE("outlook: expected experts of a layer") {
 
 struct Places {
   test::ExpertFolder folder{6};
-  test::FakeStorage storage{folder};
+  test::FakeTier storage{folder};
   uint64_t expert_bytes = 3ULL * test::ExpertFolder::kHidden * test::ExpertFolder::kInner + 12;
   std::set<ExpertKey> in_memory;
-  StorageTier tier = StorageTier::disk;
+  Medium tier = Medium::disk;
   double cached_share = 0;
 
   [[nodiscard]] FetchOutlook ask(const PromptShape& prompt) const {
     return fetch_outlook(storage.checkpoint(), prompt,
                          {.cached_share = cached_share,
                           .is_in_memory = [&](ExpertKey key) { return in_memory.contains(key); },
-                          .tier_of = [&](ExpertKey) { return tier; }});
+                          .medium_of = [&](ExpertKey) { return tier; }});
   }
 };
 
@@ -41,7 +41,7 @@ TEST_CASE("outlook: what is in memory is not read, and what is across the networ
   CHECK(places.ask(prompt).bytes == 12 * places.expert_bytes);
   CHECK(places.ask(prompt).network_bytes == 0);
   places.in_memory = {{.layer = LayerId(0), .expert = ExpertId(1)}, {.layer = LayerId(1), .expert = ExpertId(5)}};
-  places.tier = StorageTier::network;
+  places.tier = Medium::network;
   CHECK(places.ask(prompt).experts == 10);
   CHECK(places.ask(prompt).network_bytes == 10 * places.expert_bytes);
   SUBCASE("layers that the pass leaves out are not read") {

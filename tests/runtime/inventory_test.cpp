@@ -72,7 +72,7 @@ TEST_CASE("inventory: what is known to be without effect is left alone") {
 TEST_CASE("inventory: one tensor under two names") {
   AlteredVariant altered("moonlight");
   altered.tensors.push_back(values("language_model.model.norm.weight", "BF16", {48}, 96));
-  check_refused(altered, ErrorKind::invalid, {"language_model.model.norm.weight", "which of them"});
+  check_refused(altered, ErrorKind::invalid, {"language_model.model.norm.weight", "remove one of them"});
 }
 
 TEST_CASE("inventory: missing tensors and wrong shapes are named with their file") {

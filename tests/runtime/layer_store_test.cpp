@@ -37,7 +37,7 @@ TEST_CASE("layer store: whatever streams, the bits are the same") {
   for (const std::vector<LayerId>& map : {std::vector<LayerId>{}, repeated}) {
     test::RecordingModel whole(test::tiny_folder(), {.layer_map = map});
     const std::vector<float> wanted = last_logits(whole, tokens);
-    const uint64_t once = whole.files().bytes_read(ReadPurpose::always_needed);
+    const uint64_t once = whole.access().bytes_read(WeightPurpose::always_needed);
     for (const LayerStreaming& streaming : {LayerStreaming{.layers = layers({4}), .buffers = 1},
                                             LayerStreaming{.layers = layers({1, 2, 4}), .buffers = 2},
                                             LayerStreaming{.layers = layers({0, 1, 2, 3, 4}), .buffers = 2},
@@ -50,7 +50,7 @@ TEST_CASE("layer store: whatever streams, the bits are the same") {
       if (streaming.layers.size() > streaming.buffers) {
         // A buffer is as large as the largest layer: three of them are no less than some maps have layers.
         if (streaming.buffers < 3) CHECK(rig.model().weight_bytes() < whole.model().weight_bytes());
-        CHECK(rig.files().bytes_read(ReadPurpose::always_needed) > once * 2);
+        CHECK(rig.access().bytes_read(WeightPurpose::always_needed) > once * 2);
       }
     }
   }

@@ -36,7 +36,7 @@ RawTensor tensor(const std::string& name, const std::string& dtype, const std::v
   return {name, dtype, shape, test::pattern(bytes, 1)};
 }
 
-constexpr BlockSize kBlock{.out = 128, .in = 128};
+const Quantization kBlock{.block = BlockSize{.out = 128, .in = 128}};
 
 TEST_CASE("linear: FP8 with block scales, ragged at both ends") {
   const OneFile file({tensor("w.weight", "F8_E4M3", {320, 192}, 1), tensor("w.weight_scale_inv", "F32", {3, 2}, 4)});
@@ -52,15 +52,15 @@ TEST_CASE("linear: without weight_block_size the scales' shape says what they co
       {tensor("block.weight", "F8_E4M3", {576, 256}, 1), tensor("block.weight_scale_inv", "F32", {5, 2}, 4),
        tensor("channel.weight", "F8_E4M3", {96, 32}, 1), tensor("channel.weight_scale", "F32", {96, 1}, 4),
        tensor("whole.weight", "F8_E4M3", {96, 32}, 1), tensor("whole.weight_scale", "F32", {}, 4)});
-  const auto block = find_matrix(file.checkpoint, "block.weight", 576, 256, std::nullopt);
+  const auto block = find_matrix(file.checkpoint, "block.weight", 576, 256, {});
   REQUIRE(block);
   CHECK(block->form.block_out == 128);
   CHECK(block->form.block_in == 128);
-  const auto channel = find_matrix(file.checkpoint, "channel.weight", 96, 32, std::nullopt);
+  const auto channel = find_matrix(file.checkpoint, "channel.weight", 96, 32, {});
   REQUIRE(channel);
   CHECK(channel->form.block_out == 1);
   CHECK(channel->form.block_in == 32);
-  const auto whole = find_matrix(file.checkpoint, "whole.weight", 96, 32, std::nullopt);
+  const auto whole = find_matrix(file.checkpoint, "whole.weight", 96, 32, {});
   REQUIRE(whole);
   CHECK(whole->form.block_out == 96);
   CHECK(whole->form.block_in == 32);

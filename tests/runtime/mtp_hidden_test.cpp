@@ -4,6 +4,7 @@
 
 #include "runtime/generate/loaded_model.h"
 #include "runtime/generate/session.h"
+#include "tests/runtime/support/open_checkpoint.h"
 #include "tests/runtime/support/overlaid_model.h"
 #include "tests/runtime/support/recording_model.h"
 #include "tests/runtime/support/stored_tensors.h"
@@ -12,9 +13,7 @@ namespace dspack::runtime::mtp_hidden_test {
 namespace {
 
 Result<std::unique_ptr<LoadedModel>> load(const std::filesystem::path& folder, const SpeculationOptions& speculation) {
-  auto repository = format::open_repository(folder.string(), {}, format::posix_file_system());
-  REQUIRE(repository);
-  return LoadedModel::load(std::move(*repository),
+  return LoadedModel::load(test::open_checkpoint(folder),
                            {.context = 128, .threads = 1, .instruction_set = {}, .speculation = speculation}, {});
 }
 

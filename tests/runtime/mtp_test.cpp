@@ -3,7 +3,7 @@
 
 #include <doctest/doctest.h>
 
-#include "runtime/model/scratch.h"
+#include "runtime/weights/scratch.h"
 #include "tests/runtime/support/recording_model.h"
 #include "tests/runtime/support/stored_tensors.h"
 #include "tests/support/numeric.h"
@@ -135,10 +135,10 @@ TEST_CASE("mtp: an interruption leaves the module as it was") {
 
 TEST_CASE("mtp: embedding and head are the main model's where they are equal") {
   Rig rig;
-  const uint64_t before = rig.files().bytes_read(ReadPurpose::always_needed);
+  const uint64_t before = rig.access().bytes_read(WeightPurpose::always_needed);
   CHECK(rig.mtp().shares_head());
   CHECK_FALSE(rig.mtp().shares_embedding());  // no digests to compare: its rows are read where they lie, as rows are
-  CHECK(rig.mtp().bytes_read() == rig.files().bytes_read(ReadPurpose::always_needed) - before);
+  CHECK(rig.mtp().bytes_read() == rig.access().bytes_read(WeightPurpose::always_needed) - before);
   // One layer's attention, router and shared expert, and eh_proj in BF16; no table of 1152 x 192.
   CHECK(rig.mtp().weight_bytes() < 1'000'000);
 }

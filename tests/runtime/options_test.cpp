@@ -2,14 +2,6 @@
 
 #include <limits>
 
-#include "runtime/cli/compare_verb.h"
-#include "runtime/cli/eval_verb.h"
-#include "runtime/cli/logits_verb.h"
-#include "runtime/cli/plan_verb.h"
-#include "runtime/cli/record_verb.h"
-#include "runtime/cli/replay_verb.h"
-#include "runtime/cli/run_verb.h"
-#include "runtime/cli/tokenize_verb.h"
 #include "runtime/cli/verbs.h"
 
 namespace dspack::runtime::options_test {

@@ -8,7 +8,7 @@
 
 #include "kernels/sampling.h"
 #include "runtime/generate/session.h"
-#include "runtime/model/scratch.h"
+#include "runtime/weights/scratch.h"
 #include "tests/runtime/support/family.h"
 #include "tests/runtime/support/stored_tensors.h"
 #include "tests/support/deferred_device.h"
@@ -30,17 +30,13 @@ LoadOptions options_of(const std::optional<SpeculationOptions>& speculation = {}
   return options;
 }
 
-LoadOptions resident(LoadOptions options) {
-  options.resident_experts = true;
-  return options;
-}
-
 LoadOptions deferred(LoadOptions options, Counts& counts) {
-  options.resident_experts = true;
-  options.wrap_device = [&counts](std::unique_ptr<kernels::Device> inner) {
+  options.device.kind = DeviceKind::cuda;
+  options.device.open_gpu = [&counts]() -> Result<std::unique_ptr<kernels::Device>> {
+    TRY_ASSIGN(auto inner, kernels::make_cpu_device({.threads = 2, .instruction_set = {}}));
     auto device = std::make_unique<test::DeferredDevice>(std::move(inner));
     counts = device->counts();
-    return device;
+    return std::unique_ptr<kernels::Device>(std::move(device));
   };
   return options;
 }
@@ -109,7 +105,7 @@ TEST_CASE("recorded pass: logits of a whole course are the streamed run's, bit f
     const auto tokens = some_tokens(streamed->model().config(), 60);
     const std::vector<float> wanted = course(*streamed, tokens);
 
-    const auto host = loaded(test::tiny_folder(), resident(options));
+    const auto host = loaded(test::tiny_folder(), options);
     CHECK(test::first_difference(course(*host, tokens), wanted) == wanted.size());
 
     Counts counts;
@@ -233,7 +229,7 @@ TEST_CASE("recorded pass: texts are the streamed run's, greedy and at random, wi
     const auto options = options_of(drafts ? std::optional(SpeculationOptions{.drafts = drafts}) : std::nullopt);
     Counts counts;
     const auto streamed = loaded(test::tiny_folder(), options);
-    const auto host = loaded(test::tiny_folder(), resident(options));
+    const auto host = loaded(test::tiny_folder(), options);
     const auto device = loaded(test::tiny_folder(), deferred(options, counts));
     Session of_streamed = test::session_of(*streamed);
     Session of_host = test::session_of(*host);

@@ -24,7 +24,7 @@ void check_against_grouped(const std::filesystem::path& folder, bool is_deferred
   auto resident = here.load(here.options({kLayer}), 7);
   REQUIRE_MESSAGE(resident, (resident ? "" : resident.error().message));
   auto store =
-      StreamedStore::make(*there.device, *there.storage,
+      StreamedStore::make(*there.device, there.weights(),
                           {.shape = there.shape(), .layers = {kLayer}, .slots = {}, .policy = [](uint64_t, uint64_t) {
                              return std::make_unique<LruPolicy>();
                            }});
@@ -126,7 +126,7 @@ TEST_CASE("resident experts: loading tells how far it is, what it took and what 
   CHECK(progress.total == stats.resident_bytes);
   CHECK(progress.done == progress.total);
   CHECK(progress.is_finished);
-  const auto foretold = DeviceCache::bytes_for_all(*place.checkpoint, what);
+  const auto foretold = DeviceCache::bytes_for_all(place.checkpoint(), what);
   REQUIRE(foretold);
   CHECK(*foretold == stats.resident_bytes);
   CHECK(stats.resident_experts == 2 * place.config.experts);
@@ -134,7 +134,7 @@ TEST_CASE("resident experts: loading tells how far it is, what it took and what 
   CHECK(stats.slot_bytes == stats.resident_bytes);
   uint64_t stored = 0;
   for (const ExpertKey& key : stats.read_experts)
-    for (const format::Extent& extent : place.checkpoint->expert_extents(key))
+    for (const format::Extent& extent : place.checkpoint().expert_extents(key))
       stored += extent.range.size();
   CHECK(stats.bytes_read() == stored);
   CHECK(stats.opened_files.size() == 2);

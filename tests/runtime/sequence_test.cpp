@@ -28,10 +28,11 @@ LoadOptions streamed() {
 
 LoadOptions resident_on_device(bool records) {
   LoadOptions options = streamed();
-  options.resident_experts = records;
   if (!records) options.device.vram_experts = Amount{.number = 6, .percent = {}};
-  options.wrap_device = [](std::unique_ptr<kernels::Device> inner) {
-    return std::make_unique<test::DeferredDevice>(std::move(inner));
+  options.device.kind = DeviceKind::cuda;
+  options.device.open_gpu = []() -> Result<std::unique_ptr<kernels::Device>> {
+    TRY_ASSIGN(auto inner, kernels::make_cpu_device({.threads = 2, .instruction_set = {}}));
+    return std::unique_ptr<kernels::Device>(std::make_unique<test::DeferredDevice>(std::move(inner)));
   };
   return options;
 }

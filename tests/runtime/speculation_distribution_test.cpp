@@ -120,7 +120,7 @@ TEST_CASE("speculation: answers of three tokens are as frequent as the model say
     const auto exact = likeliest(plain, prompt, sampler_of(options), 12);
     const Fit right = fit(exact, samples.counts, kSamples);
     MESSAGE("chi-square ", right.chi_square, " with ", right.degrees, " degrees of freedom; ", samples.stats.accepted,
-            " of ", samples.stats.drafted, " drafts stood");
+            " of ", samples.stats.drafted, " drafts accepted");
     CHECK_FALSE(right.is_rejected());
     CHECK(right.degrees >= degrees);
     // Both branches of the rule were taken often.

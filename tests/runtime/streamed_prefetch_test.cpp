@@ -7,7 +7,7 @@
 #include "kernels/cpu/cpu_device.h"
 #include "runtime/experts/policy/lru.h"
 #include "runtime/experts/streamed_store.h"
-#include "tests/runtime/support/fake_storage.h"
+#include "tests/runtime/support/fake_tier.h"
 
 namespace dspack::runtime::streamed_prefetch_test {
 namespace {
@@ -24,7 +24,7 @@ struct Lab {
     storage.set_depth(depth);
     auto made = StreamedStore::make(
         *device, storage,
-        {.shape = {.hidden = ExpertFolder::kHidden, .expert_inner = ExpertFolder::kInner, .fp8_block = std::nullopt},
+        {.shape = {.hidden = ExpertFolder::kHidden, .expert_inner = ExpertFolder::kInner, .quantization = {}},
          .slots = slots,
          .policy = [](uint64_t, uint64_t) { return std::make_unique<LruPolicy>(); },
          .prefetch = mode});
@@ -69,7 +69,7 @@ struct Lab {
   }
 
   ExpertFolder folder;
-  test::FakeStorage storage;
+  test::FakeTier storage;
   std::unique_ptr<kernels::Device> device = std::move(*kernels::make_cpu_device({.threads = 1, .instruction_set = {}}));
   std::unique_ptr<StreamedStore> store;
 };

@@ -8,7 +8,7 @@
 
 #include "kernels/cpu/cpu_device.h"
 #include "runtime/experts/policy/lru.h"
-#include "tests/runtime/support/fake_storage.h"
+#include "tests/runtime/support/fake_tier.h"
 
 namespace dspack::runtime::streamed_store_test {
 namespace {
@@ -32,7 +32,7 @@ struct Lab {
   void make(std::optional<uint64_t> slots) {
     auto made = StreamedStore::make(
         *device, storage,
-        {.shape = {.hidden = ExpertFolder::kHidden, .expert_inner = ExpertFolder::kInner, .fp8_block = std::nullopt},
+        {.shape = {.hidden = ExpertFolder::kHidden, .expert_inner = ExpertFolder::kInner, .quantization = {}},
          .slots = slots,
          .policy = [](uint64_t, uint64_t) { return std::make_unique<LruPolicy>(); }});
     REQUIRE_MESSAGE(made, (made ? "" : made.error().message));
@@ -47,7 +47,8 @@ struct Lab {
       const std::string& data = folder.bytes.at(name);
       const std::string& scale = folder.bytes.at(name + "_scale_inv");
       const kernels::Weight& weight = linear.weight();
-      const auto [codes, scales] = weight.planes;
+      const kernels::Slice codes = weight.planes[kernels::kCodes];
+      const kernels::Slice scales = weight.planes[kernels::kScales];
       const auto memory = kernels::host_bytes(*codes.buffer);
       return std::memcmp(memory.data() + codes.offset_bytes, data.data(), data.size()) == 0 &&
              std::memcmp(memory.data() + scales.offset_bytes, scale.data(), scale.size()) == 0;
@@ -71,7 +72,7 @@ struct Lab {
   [[nodiscard]] PhaseStats decode() const { return store->stats().phases[static_cast<size_t>(Phase::decode)]; }
 
   ExpertFolder folder;
-  test::FakeStorage storage;
+  test::FakeTier storage;
   std::unique_ptr<kernels::Device> device = std::move(*kernels::make_cpu_device({.threads = 1, .instruction_set = {}}));
   std::unique_ptr<StreamedStore> store;
 };
@@ -196,7 +197,7 @@ TEST_CASE("store: waiting ends when the run is stopped") {
 }
 
 TEST_CASE("store: spoiled bytes are found where digests are asked for, and fetched anew from a network only") {
-  for (const auto tier : {StorageTier::disk, StorageTier::network}) {
+  for (const auto tier : {Medium::disk, Medium::network}) {
     for (const int times : {1, 2}) {
       CAPTURE(static_cast<int>(tier));
       CAPTURE(times);
@@ -206,7 +207,7 @@ TEST_CASE("store: spoiled bytes are found where digests are asked for, and fetch
       lab.storage.set_tier(tier);
       lab.storage.spoil(key_of(0, 2), times);
       const auto got = lab.run(0, {1, 2});
-      if (tier == StorageTier::network && times == 1) {
+      if (tier == Medium::network && times == 1) {
         CHECK(got);
         CHECK(lab.storage.loads().at(key_of(0, 2)) == 2);
         continue;
@@ -220,7 +221,7 @@ TEST_CASE("store: spoiled bytes are found where digests are asked for, and fetch
 
 TEST_CASE("store: what came over the network is handed to the cache once, whole and right") {
   Lab lab(2);
-  lab.storage.set_tier(StorageTier::network);
+  lab.storage.set_tier(Medium::network);
   REQUIRE(lab.run(0, {0, 1}));
   REQUIRE(lab.run(0, {0, 1}));
   lab.store.reset();  // waits for what is still to be written
@@ -234,7 +235,7 @@ TEST_CASE("store: what came over the network is handed to the cache once, whole 
 
 TEST_CASE("store: a cache that cannot be written ends the run with its reason") {
   Lab lab(1);
-  lab.storage.set_tier(StorageTier::network);
+  lab.storage.set_tier(Medium::network);
   lab.storage.fail_keeping();
   auto got = lab.run(0, {0, 1, 2, 3});
   REQUIRE_FALSE(got);

@@ -5,8 +5,8 @@
 #include <map>
 #include <numeric>
 
+#include "runtime/experts/eviction_policy.h"
 #include "runtime/experts/policy/lru.h"
-#include "runtime/experts/policy/policy_catalogue.h"
 #include "tests/runtime/support/expert_place.h"
 #include "tests/runtime/support/family.h"
 #include "tests/runtime/support/overlaid_model.h"
@@ -37,7 +37,7 @@ struct Tiers {
     auto cpu = kernels::make_cpu_device({.threads = 2, .instruction_set = {}});
     REQUIRE(cpu);
     host = std::move(*cpu);
-    auto made = StreamedStore::make(*host, *place.storage,
+    auto made = StreamedStore::make(*host, place.weights(),
                                     {.shape = place.shape(),
                                      .layers = {kFirst, kSecond},
                                      .slots = size.ram,
@@ -47,8 +47,8 @@ struct Tiers {
                                      .memory = [&](uint64_t bytes) { return place.device->allocate_host(bytes); }});
     REQUIRE(made);
     store = std::move(*made);
-    auto tiered = RoutedExperts::tier(
-        place.target(host.get()), *place.checkpoint, *store, place.executor_shape(wave_tokens),
+    auto tiered = RoutedExperts::make_tiered(
+        place.target(host.get()), place.checkpoint(), *store, place.executor_shape(wave_tokens),
         {.experts = place.options({kFirst, kSecond}), .slots = size.vram, .policy = lru(), .prefetch = prefetch}, miss);
     REQUIRE_MESSAGE(tiered, (tiered ? "" : tiered.error().message));
     executor = std::move(*tiered);
@@ -67,7 +67,7 @@ class Reference {
  public:
   explicit Reference(const std::filesystem::path& folder) : place_(folder) {
     auto made =
-        StreamedStore::make(*place_.device, *place_.storage,
+        StreamedStore::make(*place_.device, place_.weights(),
                             {.shape = place_.shape(), .layers = {kFirst, kSecond}, .slots = {}, .policy = lru()});
     REQUIRE(made);
     store_ = std::move(*made);
@@ -327,12 +327,12 @@ TEST_CASE("tiered experts: an expert that is missing, an interruption and too li
   ExpertPlace small(test::tiny_folder(), true, 1 << 16);
   auto host = kernels::make_cpu_device({});
   REQUIRE(host);
-  auto store = StreamedStore::make(**host, *small.storage,
+  auto store = StreamedStore::make(**host, small.weights(),
                                    {.shape = small.shape(), .layers = {kFirst}, .slots = 4, .policy = lru()});
   REQUIRE(store);
   const auto refused =
-      RoutedExperts::tier(small.target(host->get()), *small.checkpoint, **store, small.executor_shape(4),
-                          {.experts = small.options({kFirst}), .slots = 64, .policy = lru()}, {});
+      RoutedExperts::make_tiered(small.target(host->get()), small.checkpoint(), **store, small.executor_shape(4),
+                                 {.experts = small.options({kFirst}), .slots = 64, .policy = lru()}, {});
   REQUIRE_FALSE(refused);
   CAPTURE(refused.error().message);
   CHECK(refused.error().kind == ErrorKind::budget);

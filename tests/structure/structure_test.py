@@ -4,6 +4,7 @@
 Run by CTest; also by hand: python3 tests/structure/structure_test.py
 """
 
+import fnmatch
 import pathlib
 import re
 import unittest
@@ -24,7 +25,6 @@ MAY_INCLUDE = {
 # Headers of the operating system, and the only files that may use them.
 SYSTEM_HEADERS = re.compile(r"^(unistd|fcntl|termios|signal|pthread|dlfcn|sys/[a-z_]+)\.h$|^csignal$")
 SYSTEM_FILES = {
-    "format/descriptor_posix.cpp",
     "format/file_system_posix.cpp",
     "format/read_file_posix.cpp",
     "format/cli/process_posix.cpp",
@@ -38,7 +38,6 @@ SYSTEM_FILES = {
 PRINTING_FILES = {
     "format/base/check.cpp",  # internal errors
     "format/cli/output.cpp",
-    "format/cli/terminal_progress.cpp",
     "runtime/cli/terminal_posix.cpp",  # switches the paste mode of a terminal
     "runtime/cli/token_progress.cpp",
 }
@@ -46,8 +45,7 @@ PRINTING_FILES = {
 # The CUDA library is a room of its own: what others may include of it, and who may include what CUDA brings.
 CUDA_ROOM = "kernels/cuda/"
 CUDA_FOR_OTHERS = {
-    "kernels/cuda/cuda_options.h": ("kernels/", "runtime/"),
-    "kernels/cuda/library_entry.h": ("kernels/",),
+    "kernels/cuda/cuda_library.h": ("kernels/", "runtime/"),
 }
 CUDA_HEADERS = re.compile(r"^(cuda|cublas|cub/|cooperative_groups|device_launch|nvtx|mma\.h|crt/)")
 CUDA_FILES = {
@@ -56,6 +54,78 @@ CUDA_FILES = {
     "kernels/cuda/cuda_runtime.cpp",
     "kernels/cuda/hardware/dspack_gpu.h",
 }
+
+# A noun is a header and its source: one name, and `_posix` for what the system does of it. A source without a header of
+# its name needs a reason, and so does a noun of a few lines, which a reader would rather find where it is used.
+FEW_LINES = 30
+WITHOUT_HEADER = {
+    "*/cli/main": "the program",
+    "*/cli/*_verb": "one function, declared in the program's verbs.h",
+    "format/manifest_parse": "reads what manifest.h declares and manifest.cpp writes",
+    "kernels/cpu/avx2": "a table of operations, compiled for one instruction set and listed in ops_table.h",
+    "kernels/cpu/avx512": "the same",
+    "kernels/cpu/scalar": "the same",
+    "kernels/cpu/*/instruction_sets": "what the processor knows, for one architecture",
+    "kernels/cuda/attend_*": "one kernel of attend.h",
+    "kernels/cuda/cublaslt_library": "one way of cublaslt.h to find the library; an emulator has another",
+    "kernels/cuda/cuda_runtime": "runtime.h on a GPU; an emulator is another",
+    "kernels/cuda/experts_tensor": "one kernel of experts.h",
+    "kernels/cuda/linear_tensor": "one kernel of linear.h",
+    "runtime/weights/*_format": "one way of storing weights, listed in weight_format.h",
+}
+OF_FEW_LINES = {
+    "*/cli/main": "the program",
+    "*/cli/verbs": "the program's table of verbs",
+    "format/base/seconds": "one function that all rooms use",
+    "format/base/string_hash": "what the catalogue and the tokenizers share",
+    "kernels/cpu/*/instruction_sets": "what the processor knows, for one architecture",
+    "kernels/cuda/cuda_check": "the one use of CUDA's types that cuda_runtime and dspack_gpu.h share",
+    "kernels/cuda/device/elementwise": "device functions that several kernels use",
+}
+
+
+def nouns(*rooms):
+    """By name without an ending: its suffixes and its lines."""
+    found = {}
+    for name, text in sources(*rooms):
+        stem, suffix = name.rsplit(".", 1)
+        stem = re.sub(r"(\.inl|_posix)$", "", stem)
+        suffixes, lines = found.setdefault(stem, (set(), []))
+        suffixes.add(suffix)
+        lines.append(text.count("\n"))
+    return {stem: (suffixes, sum(lines)) for stem, (suffixes, lines) in found.items()}
+
+
+def folders_included(room):
+    """By folder of the room: the folders of the room that its files include, each with an example."""
+    arrows = {}
+    for name, text in sources(room):
+        own = name.split("/")[1]
+        for target in INCLUDE.findall(text):
+            parts = target.split("/")
+            if parts[0] == room and len(parts) > 2 and parts[1] != own:
+                arrows.setdefault(own, {}).setdefault(parts[1], f"{name} includes {target}")
+    return arrows
+
+
+def first_cycle(arrows):
+    """The first cycle among the folders, as the list of its includes; none: empty."""
+    done = set()
+
+    def visit(folder, way):
+        if folder in done:
+            return []
+        for target, example in arrows.get(folder, {}).items():
+            at = [step[0] for step in way].index(target) if target in [step[0] for step in way] else -1
+            if at >= 0:
+                return [step[1] for step in way[at + 1:]] + [example]
+            found = visit(target, way + [(target, example)])
+            if found:
+                return found
+        done.add(folder)
+        return []
+
+    return next(filter(None, (visit(folder, [(folder, "")]) for folder in sorted(arrows))), [])
 
 
 def sources(*rooms):
@@ -136,6 +206,26 @@ class Structure(unittest.TestCase):
         for name, text in sources(*ROOMS, "tests"):
             lines = text.count("\n")
             self.assertLessEqual(lines, 500, f"{name} has {lines} lines: is it still one idea?")
+
+    def check_exceptions(self, reasons, found, what):
+        for stem in found:
+            self.assertTrue(any(fnmatch.fnmatchcase(stem, pattern) for pattern in reasons), f"{stem} {what}")
+        for pattern in reasons:
+            self.assertTrue(fnmatch.filter(found, pattern), f"the exception {pattern} is of no use any more")
+
+    def test_sources_have_a_header_of_their_name(self):
+        found = [stem for stem, (suffixes, _) in nouns(*ROOMS).items() if not suffixes & {"h", "cuh"}]
+        self.check_exceptions(WITHOUT_HEADER, found, "has no header of its name: is it part of another noun?")
+
+    def test_nouns_are_no_splinters(self):
+        found = [stem for stem, (_, lines) in nouns(*ROOMS).items() if lines < FEW_LINES]
+        self.check_exceptions(OF_FEW_LINES, found, "has only a few lines: who uses it, and could it be there?")
+
+    def test_the_rooms_of_runtime_have_no_cycle(self):
+        self.assertEqual(first_cycle({"a": {"b": "a-b"}, "b": {"c": "b-c"}, "c": {"b": "c-b"}}), ["b-c", "c-b"])
+        arrows = folders_included("runtime")
+        self.assertGreater(len(arrows), 5, "the check has found hardly any rooms: is it looking at the right folder?")
+        self.assertEqual(first_cycle(arrows), [], "these includes form a cycle: which noun is in the wrong room?")
 
     def test_documents_point_at_files_that_exist(self):
         documents = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]

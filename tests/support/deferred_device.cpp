@@ -250,19 +250,11 @@ class DeferredQueue final : public Queue {
       queue.store_rows(to, dtype, from, live);
     });
   }
-  void load_rows(const Rows& to, Slice from, Dtype dtype) override {
-    Translation inner;
-    enqueue(inner, [to = inner(to), from = inner(from), dtype](Queue& queue) { queue.load_rows(to, from, dtype); });
-  }
   void store_latents(Slice to, kernels::LatentShape shape, const Rows& from, const LivePosition& live) override {
     Translation inner;
     enqueue(inner, [to = inner(to), shape, from = inner(from), live = inner(live)](Queue& queue) {
       queue.store_latents(to, shape, from, live);
     });
-  }
-  void load_latents(const Rows& to, Slice from, kernels::LatentShape shape) override {
-    Translation inner;
-    enqueue(inner, [to = inner(to), from = inner(from), shape](Queue& queue) { queue.load_latents(to, from, shape); });
   }
   void gather_rows(const Rows& to, const Rows& from, std::span<const uint32_t> rows) override {
     Translation inner;

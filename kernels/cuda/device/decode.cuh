@@ -1,9 +1,10 @@
 // Stored elements as FP32, without rounding: one type for each coding, all of one form, and the choice of a type.
 //   kCoding       what it is for
 //   kPer16        elements in 16 bytes, which a lane reads at once
+//   kPerScale     of them, those that are sure to share a scale where rows are aligned (has_aligned_rows)
 //   kQuarters     groups of four elements in them
 //   decode        group `quarter` of 16 bytes
-//   decode_one    one element, wherever it lies
+//   decode_one    one element, wherever it lies; its index counts the codes of whole bytes before it
 #pragma once
 
 #include <dspack_gpu.h>
@@ -15,6 +16,7 @@ namespace dspack::kernels::cuda::device {
 struct StoredF8 {
   static constexpr Coding kCoding = Coding::f8_e4m3;
   static constexpr unsigned kPer16 = 16;
+  static constexpr unsigned kPerScale = kPer16;
   static constexpr unsigned kQuarters = 4;
 
   static __device__ __forceinline__ void decode_word(uint32_t word, float (&values)[4]) {
@@ -38,6 +40,7 @@ struct StoredF8 {
 struct StoredI8 {
   static constexpr Coding kCoding = Coding::i8;
   static constexpr unsigned kPer16 = 16;
+  static constexpr unsigned kPerScale = kPer16;
   static constexpr unsigned kQuarters = 4;
 
   static __device__ __forceinline__ void decode(const uint4& bytes, unsigned quarter, float (&values)[4]) {
@@ -56,6 +59,7 @@ template <class Two>
 struct Stored16 {
   static constexpr Coding kCoding = Two::kCoding;
   static constexpr unsigned kPer16 = 8;
+  static constexpr unsigned kPerScale = kPer16;
   static constexpr unsigned kQuarters = 2;
 
   static __device__ __forceinline__ void decode(const uint4& bytes, unsigned quarter, float (&values)[4]) {
@@ -87,6 +91,7 @@ using StoredF16 = Stored16<TwoF16>;
 struct StoredF32 {
   static constexpr Coding kCoding = Coding::f32;
   static constexpr unsigned kPer16 = 4;
+  static constexpr unsigned kPerScale = kPer16;
   static constexpr unsigned kQuarters = 1;
 
   static __device__ __forceinline__ void decode(const uint4& bytes, unsigned /*quarter*/, float (&values)[4]) {
@@ -100,6 +105,52 @@ struct StoredF32 {
   }
 };
 
+/// Two elements in a byte, the first in its low half.
+template <class Nibble>
+struct Stored4 {
+  static constexpr Coding kCoding = Nibble::kCoding;
+  static constexpr unsigned kPer16 = 32;
+  static constexpr unsigned kPerScale = kPackedRun;
+  static constexpr unsigned kQuarters = 8;
+
+  static __device__ __forceinline__ void decode(const uint4& bytes, unsigned quarter, float (&values)[4]) {
+    const unsigned at = quarter / 2;
+    const uint32_t word = at == 0 ? bytes.x : at == 1 ? bytes.y : at == 2 ? bytes.z : bytes.w;
+#pragma unroll
+    for (unsigned i = 0; i < 4; ++i)
+      values[i] = Nibble::decode(word >> (quarter % 2 * 16 + 4 * i) & 0xfU);
+  }
+  static __device__ __forceinline__ float decode_one(const void* data, uint64_t index) {
+    return Nibble::decode(static_cast<const uint8_t*>(data)[index / 2] >> (index % 2 * 4) & 0xfU);
+  }
+};
+
+struct NibbleI4 {
+  static constexpr Coding kCoding = Coding::i4;
+  static __device__ __forceinline__ float decode(uint32_t code) {
+    return gpu::bits_to_float(0x4b000000U | code) - 8388616.0F;  // 2^23 + code, less 2^23 + 8
+  }
+};
+struct NibbleE2m1 {
+  static constexpr Coding kCoding = Coding::e2m1;
+  // As the half s 000ee m000000000 it is 2^-14 times its value, subnormal or not.
+  static __device__ __forceinline__ float decode(uint32_t code) {
+    return gpu::halves_to_floats((code & 8U) << 12U | (code & 7U) << 9U).x * 16384.0F;
+  }
+};
+using StoredI4 = Stored4<NibbleI4>;
+using StoredE2m1 = Stored4<NibbleE2m1>;
+
+/// Not inside a function: code for a GPU cannot call one for the host, not even for a constant.
+template <class Stored>
+inline constexpr bool kIsPacked = is_packed(Stored::kCoding);
+
+/// The index of an element for decode_one: each row begins with a new byte.
+template <class Stored>
+__device__ __forceinline__ uint64_t code_index(uint32_t in, uint32_t row, uint32_t column) {
+  return uint64_t{row} * (kIsPacked<Stored> ? in + in % 2 : in) + column;
+}
+
 /// Calls operation(Stored) on the host, with the type that decodes `coding`.
 template <class Operation>
 auto with_stored(Coding coding, Operation operation) {
@@ -108,6 +159,8 @@ auto with_stored(Coding coding, Operation operation) {
     case Coding::bf16: return operation(StoredBf16());
     case Coding::f16: return operation(StoredF16());
     case Coding::i8: return operation(StoredI8());
+    case Coding::i4: return operation(StoredI4());
+    case Coding::e2m1: return operation(StoredE2m1());
     default: return operation(StoredF32());
   }
 }

@@ -5,25 +5,42 @@
 //   chunk     0   1   2 .. 31 | 32 33 .. 63 | ..          32 chunks: a group
 //   lane      0   1   2 .. 31 |  0  1 .. 31 | ..          (lanes = 32)
 //
-// It sums the products of a chunk by fma, ascending, from zero; the sum takes fma(sum, scale, total). Then the lanes'
-// totals are added 16 apart, 8, 4, 2, 1. None of it depends on how many input rows there are.
+// It sums the products of a chunk (of four-bit codes: of each half) by fma, ascending, from zero; the sum takes
+// fma(sum, scale, total). Then the lanes' totals are added 16 apart, 8, 4, 2, 1. None of it depends on how many input
+// rows there are.
 //
 // Inputs lie in shared memory as [group][quarter of a chunk][lane] of four values, so that the 32 lanes of a load touch
 // every bank once.
 #pragma once
 
-#include "kernels/cuda/device/block_of_chunk.cuh"
+#include <dspack_gpu.h>
+
 #include "kernels/cuda/device/decode.cuh"
+#include "kernels/cuda/device/scales.cuh"
 #include "kernels/cuda/matrix.h"
 
 namespace dspack::kernels::cuda::device {
 
-/// The row of scales that belongs to a matrix row; null: none.
-__device__ __forceinline__ const float* scales_of(const Matrix& matrix, uint32_t row) {
-  const auto* scales = static_cast<const float*>(matrix.planes[kScales]);
-  if (scales == nullptr) return nullptr;
-  return scales + uint64_t{row / matrix.block_out} * ((matrix.in - 1) / matrix.block_in + 1);
-}
+/// Which block of scales the codes of a run lie in, each run (a chunk of 16 bytes, or half of one) whole in one block.
+///
+/// A division by multiplying, since a real one costs as much as the rest of a chunk's overhead: with m = 2^32 / d
+/// rounded up, n m / 2^32 exceeds n / d by less than n / 2^32, which changes no whole part while n d < 2^32 (Granlund
+/// and Montgomery, Division by invariant integers using multiplication, 1994). has_aligned_rows sees to that.
+template <class Stored>
+struct BlockOfRun {
+  uint32_t reciprocal;  // 2^32 / runs of a block, rounded up; 0: all is one block
+  uint32_t is_run;      // all ones where a block is one run, whose reciprocal would not fit
+
+  __device__ __forceinline__ explicit BlockOfRun(const Matrix& matrix) {
+    const bool is_one_block = matrix.planes[kScales] == nullptr || matrix.block_in >= matrix.in;
+    const uint32_t runs = is_one_block ? 0 : matrix.block_in / Stored::kPerScale;
+    reciprocal = runs < 2 ? 0 : 0xffffffffU / runs + 1;
+    is_run = runs == 1 ? 0xffffffffU : 0;
+  }
+  __device__ __forceinline__ uint32_t operator()(uint32_t run) const {
+    return static_cast<uint32_t>(uint64_t{run} * reciprocal >> 32U) + (run & is_run);
+  }
+};
 
 /// Where row `row` begins, in a matrix whose rows are whole pieces of 16 bytes.
 template <class Stored>
@@ -54,14 +71,19 @@ __device__ __forceinline__ void stage_input(const float* x, uint32_t in, uint32_
   }
 }
 
-/// totals[r][t] += scale[r] * (chunk r . input t). `inputs`: this lane's place in the chunk's group of the first input
-/// row; the next row lies `stride` further.
+/// Runs of a chunk that have a scale each.
+template <class Stored>
+inline constexpr unsigned kRuns = Stored::kPer16 / Stored::kPerScale;
+
+/// totals[r][t] += scale[r] * (run `run` of chunk r . input t). `inputs`: this lane's place in the chunk's group of the
+/// first input row; the next row lies `stride` further.
 template <class Stored, unsigned kRows, unsigned kTokens>
-__device__ __forceinline__ void add_chunk(const uint4 (&chunk)[kRows], const float (&scale)[kRows],
-                                          const float4* inputs, uint32_t stride, float (&totals)[kRows][kTokens]) {
+__device__ __forceinline__ void add_run(const uint4 (&chunk)[kRows], unsigned run, const float (&scale)[kRows],
+                                        const float4* inputs, uint32_t stride, float (&totals)[kRows][kTokens]) {
   float sums[kRows][kTokens] = {};
+  constexpr unsigned kQuarters = Stored::kQuarters / kRuns<Stored>;
 #pragma unroll
-  for (unsigned quarter = 0; quarter < Stored::kQuarters; ++quarter) {
+  for (unsigned quarter = run * kQuarters; quarter < (run + 1) * kQuarters; ++quarter) {
     float weights[kRows][4];
 #pragma unroll
     for (unsigned row = 0; row < kRows; ++row)
@@ -98,9 +120,11 @@ __device__ __forceinline__ void add_odd_chunk(const Matrix& matrix, const uint32
     if (column >= matrix.in) break;
 #pragma unroll
     for (unsigned row = 0; row < kRows; ++row) {
-      const float weight = Stored::decode_one(matrix.planes[kCodes], uint64_t{rows[row]} * matrix.in + column);
-      const float* scales = scales_of(matrix, rows[row]);
-      const float scale = scales == nullptr ? 1.0F : scales[column / matrix.block_in];
+      const float weight = Stored::decode_one(matrix.planes[kCodes], code_index<Stored>(matrix.in, rows[row], column));
+      const uint32_t block = matrix.planes[kScales] == nullptr ? 0 : column / matrix.block_in;
+      ScalesOf<Stored> scales;
+      scales.take(matrix, rows[row]);
+      const float scale = scales.at(matrix, block);
 #pragma unroll
       for (unsigned token = 0; token < kTokens; ++token) {
         const auto* values = reinterpret_cast<const float*>(inputs + token * stride + i / 4 * gpu::kWarpThreads);
@@ -123,13 +147,13 @@ __device__ __forceinline__ void add_chunks(const Matrix& matrix, const uint32_t 
   };
   if constexpr (kAligned) {
     const uint8_t* data[kRows];
-    const float* scales[kRows];
+    ScalesOf<Stored> scales[kRows];
 #pragma unroll
     for (unsigned row = 0; row < kRows; ++row) {
       data[row] = aligned_row<Stored>(matrix, rows[row]);
-      scales[row] = scales_of(matrix, rows[row]);
+      scales[row].take(matrix, rows[row]);
     }
-    const BlockOfChunk<Stored> block_of(matrix);
+    const BlockOfRun<Stored> block_of(matrix);
     // Loads of several chunks are under way before the first is used: what hides the memory's latency.
     constexpr unsigned kAhead = 4;
     for (uint32_t chunk = first + lane; chunk < end; chunk += kAhead * lanes) {
@@ -146,11 +170,14 @@ __device__ __forceinline__ void add_chunks(const Matrix& matrix, const uint32_t 
       for (unsigned ahead = 0; ahead < kAhead; ++ahead) {
         const uint32_t at = chunk + ahead * lanes;
         if (at >= end) break;
-        float scale[kRows];
 #pragma unroll
-        for (unsigned row = 0; row < kRows; ++row)
-          scale[row] = scales[row] == nullptr ? 1.0F : scales[row][block_of(at)];
-        add_chunk<Stored>(bytes[ahead], scale, place(at), stride, totals);
+        for (unsigned run = 0; run < kRuns<Stored>; ++run) {
+          float scale[kRows];
+#pragma unroll
+          for (unsigned row = 0; row < kRows; ++row)
+            scale[row] = scales[row].at(matrix, block_of(at * kRuns<Stored> + run));
+          add_run<Stored>(bytes[ahead], run, scale, place(at), stride, totals);
+        }
       }
     }
   } else {

@@ -6,9 +6,8 @@
 // (filling).
 #pragma once
 
-#include "kernels/cuda/device/attend_split.cuh"
+#include "kernels/cuda/device/attend.cuh"
 #include "kernels/cuda/device/decode.cuh"
-#include "kernels/cuda/device/fp8_rows.cuh"
 
 namespace dspack::kernels::cuda::device {
 

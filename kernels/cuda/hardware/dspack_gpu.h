@@ -1,5 +1,5 @@
-// What kernels may use of a GPU, on NVIDIA hardware. The test suite has a second header of this name, which gives the
-// same words another meaning (threads of a block that take turns on the CPU); the build picks the folder.
+// The GPU functions that kernels may use, on NVIDIA hardware. The test suite has a second header of this name, which
+// implements them on the CPU (threads of a block take turns); the build picks the folder.
 //
 // Kernels know no other CUDA than this. There is no static shared memory: a kernel gets its bytes from the launch
 // (`shared_memory`), uninitialised. A warp is 32 threads; every thread of a block must reach every block barrier.

@@ -6,9 +6,12 @@
 #include <fmt/format.h>
 
 #include "format/base/parallel.h"
-#include "format/source/local_repository.h"
+#include "format/index.h"
+#include "format/kept_headers.h"
 #include "reshard/run/changed_config.h"
-#include "reshard/verbs/findings.h"
+#include "reshard/run/model_card.h"
+#include "reshard/run/tensor_reader.h"
+#include "reshard/verbs/verify.h"
 
 namespace dspack::reshard {
 namespace {
@@ -25,16 +28,9 @@ Result<bool> fits(const CompanionFile& wanted, const Path& out, Scrutiny scrutin
   TRY_ASSIGN(const auto info, files.stat(path));
   if (!info || !info->is_regular || info->size_bytes != wanted.size_bytes) return false;
   if (scrutiny == Scrutiny::outside) return true;
-  const auto file = format::open_local_source(files, path);
-  if (!file) return is_finding(file.error()) ? Result<bool>(false) : file.error();
-  format::Sha256 hash;
-  const format::ByteSink sink = [&](std::span<const std::byte> bytes) -> Result<void> {
-    hash.update(bytes);
-    return {};
-  };
-  const auto read = (*file)->stream({0, (*file)->size_bytes()}, sink, stop);
-  if (!read && !is_finding(read.error())) return read.error();
-  return read.has_value() && hash.finish() == wanted.sha256;
+  const auto digest = digest_of_file(path, files, stop);
+  if (!digest && !is_finding(digest.error())) return digest.error();
+  return digest.has_value() && *digest == wanted.sha256;
 }
 
 /// The index over the files as they lie: what is stored, without other names for it.
@@ -43,7 +39,7 @@ std::string index_of(const format::Checkpoint& packed) {
   for (const format::TensorEntry& tensor : packed.tensors()) {
     if (!tensor.is_alias) map[tensor.name] = packed.files()[tensor.file].path;
   }
-  return hub_index(packed.manifest()->coverage.payload_bytes, std::move(map));
+  return format::hub_index(packed.manifest()->coverage.payload_bytes, std::move(map));
 }
 
 /// Has companions again, one after the other.
@@ -64,7 +60,7 @@ class Maker {
     const bool from_copy = source_.catalogue != nullptr && source_.catalogue->manifest().has_value();
     if (from_copy && holds(*source_.catalogue->manifest(), wanted)) return copy(wanted.path, wanted);
     if (wanted.path == kCardPath || wanted.path == format::kIndexPath) return write(wanted);
-    if (from_copy) return std::string("the other packed repository has another one");
+    if (from_copy) return std::string("that of the other packed repository differs");
     const auto name = source_name(wanted.path, manifest_);
     return name ? copy(*name, wanted) : write(wanted);
   }
@@ -89,7 +85,7 @@ class Maker {
   Result<std::string> write(const CompanionFile& wanted) const {
     TRY_ASSIGN(const std::optional<std::string> text, text_of(wanted.path));
     if (!text || format::sha256(*text) != wanted.sha256)
-      return fmt::format("another version than this one ({}) has made it", manifest_.program);
+      return fmt::format("it was made by another version ({})", manifest_.program);
     TRY(write_companion(wanted.path, *text, out_, files_, folders_));
     return std::string();
   }
@@ -101,7 +97,7 @@ class Maker {
       return std::optional(model_card(manifest_, recipe_, source_card));
     }
     if (path == format::kHeadersPath) {
-      TRY_ASSIGN(std::string headers, kept_headers(*source_.catalogue));
+      TRY_ASSIGN(std::string headers, format::kept_headers(*source_.catalogue));
       return std::optional(std::move(headers));
     }
     if (path == kConfigPath) return changed_config(*source_.plan, *source_.repository, stop_);

@@ -1,9 +1,10 @@
-// Damaged files while they are mended: what is sound of each is kept, what is fetched is written beside it, and a file
-// gets its name back when its digest is the wanted one and its bytes are on the disk. What a kill leaves is found again
-// by find_damage, with all that was written.
+// Damaged files while they are mended: the ways of missing tensors from a source into them, and what writes them there.
+// What is sound of each file is kept, what is fetched is written beside it, and a file gets its name back when its
+// digest is the wanted one and its bytes are on the disk. What a kill leaves is found again by find_damage, with all
+// that was written.
 // Threads: thread-safe. Lifetime: borrows everything it is given. Memory: about 2 MiB for each thread. Errors: io,
-// budget; corrupt (fetched bytes that are not the wanted ones), unsupported (equal tensors that no longer make an equal
-// file: of another version's header or compression).
+// budget; not_found, invalid (the source does not hold what is missing), corrupt (fetched bytes that are not the wanted
+// ones), unsupported (equal tensors that no longer make an equal file: of another version's header or compression).
 #pragma once
 
 #include <memory>
@@ -15,6 +16,16 @@
 
 namespace dspack::reshard {
 
+/// Copies of what is missing alone; `file` and `slot` of each are those of `wanted`. `full`: the ways of all that the
+/// repository holds, wherever that plan puts it. `place`: the source, for errors.
+[[nodiscard]] Result<Plan> ways_from_source(const Plan& full, const WantedFiles& wanted,
+                                            const std::vector<FileDamage>& damage, const std::string& place);
+
+/// From another packed repository, grouped in whatever way, whose digests say that it has the same bytes.
+[[nodiscard]] Result<Plan> ways_from_packed(const format::Checkpoint& source, const WantedFiles& wanted,
+                                            const std::vector<FileDamage>& damage, const std::string& place);
+
+/// Writes what is fetched.
 class Mender final : public TensorTargets {
  public:
   Mender(const WantedFiles& wanted, const std::vector<FileDamage>& damage, format::FileSystem& files,

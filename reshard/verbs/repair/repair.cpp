@@ -8,11 +8,10 @@
 #include <fmt/format.h>
 
 #include "format/base/parallel.h"
-#include "reshard/run/resolve_layers.h"
 #include "reshard/run/scatter.h"
+#include "reshard/run/source_facts.h"
 #include "reshard/verbs/repair/mended_companions.h"
 #include "reshard/verbs/repair/mender.h"
-#include "reshard/verbs/repair/ways.h"
 
 namespace dspack::reshard {
 namespace {

@@ -5,12 +5,12 @@
 
 #include <fmt/format.h>
 
-#include "format/document_bounds.h"
+#include "format/json.h"
 #include "format/record_log.h"
 #include "format/source/local_repository.h"
 #include "reshard/run/run_state.h"
-#include "reshard/verbs/findings.h"
-#include "reshard/verbs/repair/ways.h"
+#include "reshard/verbs/repair/mender.h"
+#include "reshard/verbs/verify.h"
 
 namespace dspack::reshard {
 namespace {

@@ -1,6 +1,6 @@
-// `reshard repair` of an unfinished repository: what the journal says is done, and is lost or differs, is fetched
-// again; then the run goes on to its end. A journal that is damaged inside is freed of the broken lines first: what
-// they said is done once more.
+// `reshard repair` of an unfinished repository: data that the journal records and that is lost or differs is fetched
+// again; then the run resumes and completes. Broken lines inside a journal are removed first, and their work is
+// repeated.
 // Threads: one call per folder at a time; a second one is refused (conflict). Errors: as repack and repair; conflict
 // (parts, which are repaired by their own commands).
 #pragma once

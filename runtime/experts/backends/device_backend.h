@@ -1,4 +1,4 @@
-// A device computes experts in the slots of its own memory: those that are there at once, in one launch; missing ones
+// A device computes experts in the slots of its own memory: those that are present at once, in one launch; missing ones
 // after their copies from the host's memory. The host enqueues and does not wait.
 // Threads: single-thread. Lifetime: borrows queue and cache. Errors: none.
 #pragma once

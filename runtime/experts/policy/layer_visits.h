@@ -1,5 +1,5 @@
-// Puts together what a policy is told one by one: the experts that one layer used in one pass. An accepted draft
-// is told of after its pass, and so is a visit of its own, as the token would have been. Threads: single-thread.
+// Collects the single uses that a policy receives into visits: the experts that one layer used in one pass. An accepted
+// draft is reported after its pass, so it is a visit of its own, as the token would have been. Threads: single-thread.
 // Errors: none.
 #pragma once
 

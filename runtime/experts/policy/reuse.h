@@ -1,10 +1,9 @@
-// Gives up the expert that is worth least to keep: see reuse_value.h. Layers come in turn, so an expert of the layer
-// that was just passed is not needed before the next token and is worth less than an equal one of a layer ahead: this
-// holds below one token's experts, where recency alone misses always. A prefill counts as its tokens would have one by
-// one, as far as rows and the last row tell; nothing is learned from it. Drafts neither count nor teach until they have
-// stood; an expert that only drafts have used is worth nothing. Threads, lifetime, errors: see eviction_policy.h. A
-// visit of a layer takes O(e log e) for its e experts, a victim as many steps as there are layers: for V3 below a
-// millisecond a token.
+// Evicts the expert of the lowest value: see reuse_value.h. Layers come in turn, so an expert of the layer that was
+// just passed is not needed before the next token and is worth less than an equal one of a layer ahead: this holds
+// below one token's experts, where recency alone always misses. A prefill counts as if its tokens had run one by one,
+// as far as rows and the last row show; nothing is learned from it. Drafts neither count nor teach until accepted; an
+// expert that only drafts have used has no value. Threads, lifetime, errors: see eviction_policy.h. A visit of a layer
+// takes O(e log e) for its e experts, a victim as many steps as there are layers: for V3 below a millisecond a token.
 #pragma once
 
 #include <unordered_map>

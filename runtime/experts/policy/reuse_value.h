@@ -1,8 +1,8 @@
-// What it is worth to keep an expert, learned from the run itself. An expert's state is how many tokens ago it was last
-// used and how often lately; its value is the mean of g^t, where t is the number of tokens until the next use and g <
-// 1: 1 if it is needed for the next token, nearly 0 if not for long. Each token shows for every expert known so far
-// what came of its state, whether it was in a slot or not: V3 gives 15,000 examples a token, and a table of some
-// hundred states is learned within a few tokens (temporal-difference learning, Sutton 1988). Threads: single-thread.
+// The value of keeping an expert, learned during the run. An expert's state is how many tokens ago it was last used and
+// how often lately; its value is the mean of g^t, where t is the number of tokens until the next use and g < 1: 1 if it
+// is needed for the next token, nearly 0 if not for long. Each token gives an example for every expert seen so far,
+// whether it is in a slot or not: V3 gives 15,000 examples a token, and a table of some hundred states is learned
+// within a few tokens (temporal-difference learning, Sutton 1988). Threads: single-thread.
 // Errors: none.
 #pragma once
 

@@ -1,5 +1,5 @@
-// Experts in slots in the order in which they would leave. Those that are held are put aside, so that whoever looks for
-// a victim does not pass them again and again; they keep their place.
+// Experts in slots in the order in which they would leave. Held experts are set aside, so that a search for a victim
+// does not pass them repeatedly; they keep their place.
 // Threads: single-thread. Errors: none. O(log n) each; let_go O(log n) for each that was held.
 #pragma once
 

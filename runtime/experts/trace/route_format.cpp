@@ -4,7 +4,6 @@
 
 #include <algorithm>
 
-#include "format/document_bounds.h"
 #include "format/json.h"
 
 namespace dspack::runtime {

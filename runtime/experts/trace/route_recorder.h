@@ -1,4 +1,4 @@
-// Writes the routes of a run to a file, a line for each layer of each pass, as they come: docs/traces.md.
+// Writes the routes of a run to a file, a line for each layer of each pass: docs/traces.md.
 // Threads: single-thread. Lifetime: borrows the file system. Errors: those of the file; the next flush tries
 // again what could not be written. A run that is killed leaves whole lines but for the last.
 #pragma once

@@ -4,7 +4,6 @@
 #include <vector>
 
 #include "kernels/cuda/attend.h"
-#include "kernels/cuda/attend_tiles.h"
 #include "kernels/cuda/latent_rows.h"
 
 namespace dspack::kernels::cuda::attend_choice_test {

@@ -11,6 +11,7 @@
 #include "kernels/cuda/attend.h"
 #include "tests/kernels/cuda/gpu_lab.h"
 #include "tests/kernels/reference.h"
+#include "tests/support/cache_rows.h"
 #include "tests/support/numeric.h"
 
 namespace dspack::test {
@@ -47,11 +48,12 @@ inline float stored_value(float value, Dtype dtype) {
 }
 
 /// The CPU's FP8 rows of a cache.
-inline std::vector<std::byte> fp8_rows(const std::vector<float>& cache, const AttendCase& c) {
+inline std::vector<uint8_t> fp8_rows(const std::vector<float>& cache, const AttendCase& c) {
   const kernels::LatentShape shape{.latent_dim = c.latent, .rope_dim = c.rope};
   const auto rows = static_cast<uint32_t>(cache.size() / (c.latent + c.rope));
-  std::vector<std::byte> bytes(rows * kernels::fp8_row(shape).bytes);
-  kernels::store_latent_rows(bytes.data(), shape, cache.data(), c.latent + c.rope, {0, rows});
+  std::vector<uint8_t> bytes(rows * kernels::fp8_row(shape).bytes);
+  kernels::store_latent_rows(std::as_writable_bytes(std::span(bytes)).data(), shape, cache.data(), c.latent + c.rope,
+                             {0, rows});
   return bytes;
 }
 
@@ -64,9 +66,7 @@ inline AttendInput random_input(const AttendCase& c, Random& random) {
   input.rope = random.normals(queries * (c.rope + kRopeGap));
   input.cache = random.normals(size_t{c.first_position + c.rows} * (c.latent + c.rope));
   if (c.dtype == Dtype::f8_e4m3) {
-    const auto rows = static_cast<uint32_t>(input.cache.size() / (c.latent + c.rope));
-    kernels::load_latent_rows(input.cache.data(), c.latent + c.rope, fp8_rows(input.cache, c).data(),
-                              {.latent_dim = c.latent, .rope_dim = c.rope}, {0, rows});
+    input.cache = decoded_latents(fp8_rows(input.cache, c), {.latent_dim = c.latent, .rope_dim = c.rope});
     return input;
   }
   for (float& value : input.cache)

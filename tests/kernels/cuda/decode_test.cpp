@@ -50,6 +50,26 @@ void check_all_codes(double (*reference)(Bits)) {
   CHECK(wrong == 0);
 }
 
+/// Every code of four bits, in either half of a byte.
+template <class Stored>
+void check_nibbles(double (*reference)(uint32_t)) {
+  std::vector<uint4> bytes(16);
+  for (size_t i = 0; i < 256; ++i)
+    reinterpret_cast<uint8_t*>(bytes.data())[i] = static_cast<uint8_t>(i);
+  std::vector<float> quarters(512);
+  std::vector<float> single(512);
+  const auto stream = gpu::make_stream();
+  gpu::launch(*stream, {.grid_x = 16, .threads = 32}, decode_kernel<Stored>, bytes.data(), quarters.data(),
+              single.data());
+  stream->synchronize();
+  size_t wrong = 0;
+  for (size_t i = 0; i < 512; ++i) {
+    const double wanted = reference(static_cast<uint32_t>(i % 2 == 0 ? i / 2 % 16 : i / 2 / 16));
+    if (static_cast<double>(quarters[i]) != wanted || static_cast<double>(single[i]) != wanted) ++wrong;
+  }
+  CHECK(wrong == 0);
+}
+
 double half_or_nan(uint16_t bits) {
   if ((bits & 0x7c00) != 0x7c00) return decode_half(bits);
   if ((bits & 0x3ff) != 0) return std::numeric_limits<double>::quiet_NaN();
@@ -65,6 +85,11 @@ double bfloat_or_nan(uint16_t bits) {
 TEST_CASE("cuda: every code of every stored type is decoded exactly") {
   check_all_codes<device::StoredF8, uint8_t>(decode_e4m3);
   check_all_codes<device::StoredI8, uint8_t>([](uint8_t code) { return code < 128 ? code : code - 256.0; });
+  check_nibbles<device::StoredI4>([](uint32_t code) { return code - 8.0; });
+  check_nibbles<device::StoredE2m1>([](uint32_t code) {
+    constexpr double kValues[] = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
+    return code < 8 ? kValues[code] : -kValues[code - 8];
+  });
   check_all_codes<device::StoredF16, uint16_t>(half_or_nan);
   check_all_codes<device::StoredBf16, uint16_t>(bfloat_or_nan);
 }

@@ -1,7 +1,6 @@
 // Routed experts in one launch have the bits of separate launches.
-#include "kernels/cuda/experts_fused.h"
+#include "kernels/cuda/experts.h"
 
-#include "kernels/cuda/experts_tensor.h"
 #include "tests/kernels/cuda/experts_lab.h"
 
 namespace dspack::test::experts_fused_test {

@@ -4,7 +4,8 @@
 
 #include <algorithm>
 
-#include "kernels/cuda/experts_fused.h"
+#include "kernels/cuda/expert_tiles.h"
+#include "kernels/cuda/experts.h"
 #include "tests/kernels/cuda/gpu_lab.h"
 #include "tests/kernels/weights.h"
 #include "tests/support/numeric.h"

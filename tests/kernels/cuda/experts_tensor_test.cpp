@@ -1,4 +1,4 @@
-#include "kernels/cuda/experts_tensor.h"
+#include "kernels/cuda/experts.h"
 
 #include "tests/kernels/cuda/experts_lab.h"
 #include "tests/kernels/cuda/rounded_inputs.h"

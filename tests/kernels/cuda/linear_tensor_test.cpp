@@ -1,4 +1,4 @@
-#include "kernels/cuda/linear_tensor.h"
+#include "kernels/cuda/linear.h"
 
 #include "tests/kernels/cuda/rounded_inputs.h"
 #include "tests/kernels/weights.h"

@@ -1,5 +1,5 @@
 // What a queue takes of the GPU's memory for itself is what was planned.
-#include "kernels/cuda/workspace.h"
+#include "kernels/cuda/cuda_queue.h"
 
 #include <doctest/doctest.h>
 

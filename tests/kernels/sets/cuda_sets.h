@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <string>
 
-#include "format/base/checked.h"
+#include "format/base/size.h"
 
 namespace dspack::test {
 

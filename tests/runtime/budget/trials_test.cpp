@@ -8,7 +8,7 @@
 #include "runtime/budget/compute_trial.h"
 #include "runtime/budget/link_trial.h"
 #include "runtime/generate/loaded_model.h"
-#include "runtime/storage/local_storage.h"
+#include "tests/runtime/support/open_checkpoint.h"
 #include "tests/support/deferred_device.h"
 
 namespace dspack::runtime::trials_test {
@@ -26,41 +26,27 @@ std::unique_ptr<test::DeferredDevice> deferred(uint64_t most_bytes = UINT64_MAX)
 
 class Tiny {
  public:
-  Tiny() {
-    auto repository =
-        format::open_repository(std::string(DSPACK_TEST_DATA) + "/tiny-v3", {}, format::posix_file_system());
-    REQUIRE_MESSAGE(repository, (repository ? "" : repository.error().message));
-    repository_ = std::move(*repository);
-    auto read = read_model_config(*repository_, {});
-    REQUIRE_MESSAGE(read, (read ? "" : read.error().message));
-    config = *read;
-    auto checkpoint = format::Checkpoint::open(*repository_, 2, {});
-    REQUIRE_MESSAGE(checkpoint, (checkpoint ? "" : checkpoint.error().message));
-    checkpoint_.emplace(std::move(*checkpoint));
-    storage_ = std::make_unique<LocalStorage>(*repository_, *checkpoint_, LocalStorageOptions{.max_open = 16});
-    files_ = std::make_unique<CheckpointFiles>(*storage_);
+  Tiny() : opened_(std::string(DSPACK_TEST_DATA) + "/tiny-v3") {
     for (uint32_t layer = 0; layer < config.layers; ++layer)
       options.layer_map.emplace_back(layer);
-    for (const auto& [key, tensors] : checkpoint_->experts())
+    for (const auto& [key, tensors] : checkpoint().experts())
       experts.layers.insert(key.layer);
-    experts.shape = {.hidden = config.hidden, .expert_inner = config.expert_inner, .fp8_block = config.fp8_block};
+    experts.shape = {.hidden = config.hidden, .expert_inner = config.expert_inner, .quantization = config.quantization};
     experts.experts = config.experts;
   }
 
   [[nodiscard]] LoadContext context(kernels::Device& device, kernels::Queue& queue) {
-    return {.device = device, .queue = queue, .files = *files_, .fp8_block = config.fp8_block};
+    return {.device = device, .queue = queue, .access = *opened_.access, .quantization = config.quantization};
   }
-  [[nodiscard]] const format::Checkpoint& checkpoint() const { return *checkpoint_; }
-
-  ModelConfig config;
-  ModelOptions options;
-  DeviceExperts experts;
+  [[nodiscard]] const format::Checkpoint& checkpoint() const { return opened_.checkpoint(); }
 
  private:
-  std::unique_ptr<format::Repository> repository_;
-  std::optional<format::Checkpoint> checkpoint_;
-  std::unique_ptr<LocalStorage> storage_;
-  std::unique_ptr<CheckpointFiles> files_;
+  test::OpenedCheckpoint opened_;
+
+ public:
+  const ModelConfig config = opened_.config;
+  ModelOptions options;
+  DeviceExperts experts;
 };
 
 TrialPass pass_of(uint32_t rows, Pace pace) {

@@ -4,10 +4,7 @@
 
 #include "runtime/experts/policy/lru.h"
 #include "runtime/experts/policy/reuse.h"
-#include "runtime/replay/policies/lfu.h"
-#include "runtime/replay/policies/random_old.h"
-#include "runtime/replay/policies/replay_policies.h"
-#include "runtime/replay/policies/s3_fifo.h"
+#include "runtime/replay/replay_policies.h"
 #include "tests/runtime/replay/lab.h"
 
 namespace dspack::runtime::policy_test {

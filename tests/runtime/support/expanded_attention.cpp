@@ -6,11 +6,12 @@
 #include <cmath>
 #include <vector>
 
+#include "runtime/config/config.h"
 #include "runtime/model/mla_attention.h"
-#include "runtime/model/names.h"
 #include "runtime/model/rope.h"
-#include "runtime/model/scratch.h"
 #include "runtime/validation/host_rows.h"
+#include "runtime/weights/scratch.h"
+#include "tests/support/cache_rows.h"
 
 namespace dspack::test {
 
@@ -108,7 +109,7 @@ ExpandedAttention::ExpandedAttention(const runtime::LoadContext& context, const 
     const std::string name = runtime::names::layer(model.layer_map()[index]) + ".self_attn.kv_b_proj.weight";
     REQUIRE(
         group.add_linear(&layer->kv_b, name, config_.heads * (config_.nope_dim + config_.value_dim), config_.kv_rank));
-    auto memory = group.load(runtime::ReadPurpose::always_needed, {});
+    auto memory = group.load(runtime::WeightPurpose::always_needed, {});
     REQUIRE(memory);
     layer->memory = std::move(*memory);
     layers_[runtime::names::layer(LayerId(index))] = std::move(layer);
@@ -123,6 +124,13 @@ Result<void> ExpandedAttention::status() const {
 
 std::vector<float> ExpandedAttention::values(const kernels::Rows& rows) {
   return runtime::download_rows(queue_, rows);
+}
+
+std::vector<float> ExpandedAttention::stored_values(const runtime::CacheRows& rows, uint32_t positions) {
+  std::vector<uint8_t> bytes(positions * kernels::cache_row_bytes(rows.dtype, config_.cache_shape()));
+  queue_.download(std::as_writable_bytes(std::span(bytes)), rows.data);
+  queue_.synchronize();
+  return decoded_cache(bytes, rows.dtype, config_.cache_shape());
 }
 
 void ExpandedAttention::input(std::string_view module, const kernels::Rows& rows, uint32_t total_rows) {
@@ -163,11 +171,8 @@ void ExpandedAttention::attend(const std::string& layer_name, Layer& layer, cons
                              .rows = positions,
                              .cols = config_.cache_dim(),
                              .stride = config_.cache_dim()};
-  if (stored.dtype == Dtype::f8_e4m3) {
-    queue_.load_latents(cached, stored.data, config_.cache_shape());
-  } else {
-    queue_.load_rows(cached, stored.data, stored.dtype);
-  }
+  const std::vector<float> cache = stored_values(stored, positions);
+  runtime::upload_rows(queue_, cached, cache);
   kernels::Rows latents = cached;
   latents.cols = config_.kv_rank;
   const kernels::Rows expanded{.data = cached.data.at(uint64_t{positions} * config_.cache_dim() * sizeof(float)),
@@ -182,7 +187,6 @@ void ExpandedAttention::attend(const std::string& layer_name, Layer& layer, cons
   std::vector<float> out(size_t{heads.rows} * heads.cols);
   const std::vector<float> queries = values(layer.queries);
   const std::vector<float> keys_and_values = values(expanded);
-  const std::vector<float> cache = values(cached);
   expanded_attention({.queries = queries,
                       .expanded = keys_and_values,
                       .cache = cache,

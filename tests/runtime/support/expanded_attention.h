@@ -36,6 +36,8 @@ class ExpandedAttention final : public runtime::Trace {
   struct Layer;
   void attend(const std::string& layer_name, Layer& layer, const kernels::Rows& heads);
   [[nodiscard]] std::vector<float> values(const kernels::Rows& rows);
+  /// The first `positions` of a layer's cache.
+  [[nodiscard]] std::vector<float> stored_values(const runtime::CacheRows& rows, uint32_t positions);
 
   kernels::Device& device_;
   kernels::Queue& queue_;

@@ -14,7 +14,7 @@
 #include "kernels/cpu/cpu_device.h"
 #include "runtime/experts/routed_experts.h"
 #include "runtime/generate/loaded_model.h"
-#include "runtime/storage/local_storage.h"
+#include "tests/runtime/support/open_checkpoint.h"
 #include "tests/support/deferred_device.h"
 
 namespace dspack::test {
@@ -22,18 +22,8 @@ namespace dspack::test {
 /// A checkpoint's experts, and a device for them.
 struct ExpertPlace {
   explicit ExpertPlace(const std::filesystem::path& folder, bool is_deferred = false, uint64_t most_bytes = UINT64_MAX,
-                       uint64_t seed = 1) {
-    auto opened = format::open_repository(folder.string(), {}, format::posix_file_system());
-    REQUIRE(opened);
-    repository = std::move(*opened);
-    auto read = runtime::read_model_config(*repository, {});
-    REQUIRE(read);
-    config = *read;
-    auto catalogue = format::Checkpoint::open(*repository, 2, {});
-    REQUIRE_MESSAGE(catalogue, (catalogue ? "" : catalogue.error().message));
-    checkpoint = std::make_unique<format::Checkpoint>(std::move(*catalogue));
-    storage =
-        std::make_unique<runtime::LocalStorage>(*repository, *checkpoint, runtime::LocalStorageOptions{.max_open = 16});
+                       uint64_t seed = 1)
+      : opened(folder), config(opened.config) {
     auto host = kernels::make_cpu_device({.threads = 2, .instruction_set = {}});
     REQUIRE(host);
     device = std::move(*host);
@@ -41,8 +31,10 @@ struct ExpertPlace {
     queue = device->make_queue();
   }
 
+  [[nodiscard]] runtime::Tier& weights() { return opened.access->weights(); }
+  [[nodiscard]] const format::Checkpoint& checkpoint() const { return opened.checkpoint(); }
   [[nodiscard]] runtime::ExpertShape shape() const {
-    return {.hidden = config.hidden, .expert_inner = config.expert_inner, .fp8_block = config.fp8_block};
+    return {.hidden = config.hidden, .expert_inner = config.expert_inner, .quantization = config.quantization};
   }
   [[nodiscard]] runtime::DeviceExperts options(std::set<LayerId> layers) const {
     return {.shape = shape(), .experts = config.experts, .layers = std::move(layers)};
@@ -61,18 +53,17 @@ struct ExpertPlace {
   Result<std::unique_ptr<runtime::RoutedExperts>> load(const runtime::DeviceExperts& what, uint32_t wave_tokens = 64,
                                                        format::Progress* progress = nullptr,
                                                        const std::stop_token& stop = {}) {
-    return runtime::RoutedExperts::make(target(), *storage,
-                                        {.placement = runtime::ExpertPlacement::resident,
-                                         .store = {.shape = what.shape, .layers = what.layers, .slots = {}, .policy = {}},
-                                         .shape = executor_shape(wave_tokens),
-                                         .progress = progress},
-                                        stop);
+    return runtime::RoutedExperts::make(
+        target(), weights(),
+        {.placement = runtime::ExpertPlacement::resident,
+         .store = {.shape = what.shape, .layers = what.layers, .slots = {}, .policy = {}},
+         .shape = executor_shape(wave_tokens),
+         .progress = progress},
+        stop);
   }
 
-  std::unique_ptr<format::Repository> repository;
+  OpenedCheckpoint opened;
   runtime::ModelConfig config;
-  std::unique_ptr<format::Checkpoint> checkpoint;
-  std::unique_ptr<runtime::LocalStorage> storage;
   std::unique_ptr<kernels::Device> device;
   std::unique_ptr<kernels::Queue> queue;
 };

@@ -4,8 +4,9 @@
 
 #include <algorithm>
 
-#include "format/document_bounds.h"
+#include "format/json.h"
 #include "runtime/generate/session.h"
+#include "tests/runtime/support/open_checkpoint.h"
 #include "tests/runtime/support/stored_tensors.h"
 
 namespace dspack::test {
@@ -31,9 +32,7 @@ std::vector<std::string> family_variants() {
 
 Result<std::unique_ptr<runtime::LoadedModel>> load_folder(const std::filesystem::path& folder,
                                                           const runtime::LoadOptions& options) {
-  auto repository = format::open_repository(folder.string(), {}, format::posix_file_system());
-  REQUIRE_MESSAGE(repository, (repository ? "" : repository.error().message));
-  return runtime::LoadedModel::load(std::move(*repository), options, {});
+  return runtime::LoadedModel::load(open_checkpoint(folder), options, {});
 }
 
 runtime::Session session_of(runtime::LoadedModel& loaded) {

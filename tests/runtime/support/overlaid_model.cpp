@@ -4,7 +4,7 @@
 
 #include <map>
 
-#include "format/document_bounds.h"
+#include "format/json.h"
 #include "tests/runtime/support/stored_tensors.h"
 #include "tests/support/small_checkpoint.h"
 

@@ -18,21 +18,13 @@ Result<void> RecordingExecutor::run(const runtime::RoutedTokens& tokens, const k
   return inner_.run(tokens, y, stop);
 }
 
-RecordingModel::RecordingModel(const std::filesystem::path& folder, const RigOptions& options) {
-  auto repository = format::open_repository(folder.string(), {}, format::posix_file_system());
-  REQUIRE_MESSAGE(repository, (repository ? "" : repository.error().message));
-  repository_ = std::move(*repository);
-  auto config = runtime::read_model_config(*repository_, {});
-  REQUIRE_MESSAGE(config, (config ? "" : config.error().message));
-  auto checkpoint = format::Checkpoint::open(*repository_, 2, {});
-  REQUIRE_MESSAGE(checkpoint, (checkpoint ? "" : checkpoint.error().message));
-  checkpoint_ = std::make_unique<format::Checkpoint>(std::move(*checkpoint));
+RecordingModel::RecordingModel(const std::filesystem::path& folder, const RigOptions& options) : opened_(folder) {
   auto device = kernels::make_cpu_device({.threads = options.threads, .instruction_set = {}});
   REQUIRE(device);
   device_ = std::move(*device);
   if (options.is_deferred) device_ = std::make_unique<DeferredDevice>(std::move(device_));
   queue_ = device_->make_queue();
-  assemble(*config, options);
+  assemble(options);
 }
 
 RecordingModel::~RecordingModel() = default;
@@ -58,17 +50,15 @@ const runtime::MtpModule& RecordingModel::mtp() {
   return *mtp_;
 }
 
-void RecordingModel::assemble(const runtime::ModelConfig& config, const RigOptions& options) {
-  storage_ =
-      std::make_unique<runtime::LocalStorage>(*repository_, *checkpoint_, runtime::LocalStorageOptions{.max_open = 16});
-  files_ = std::make_unique<runtime::CheckpointFiles>(*storage_);
+void RecordingModel::assemble(const RigOptions& options) {
+  const runtime::ModelConfig& config = opened_.config;
   const runtime::LoadContext context{
-      .device = *device_, .queue = *queue_, .files = *files_, .fp8_block = config.fp8_block};
+      .device = *device_, .queue = *queue_, .access = *opened_.access, .quantization = config.quantization};
   runtime::StreamedStoreOptions store{
-      .shape = {.hidden = config.hidden, .expert_inner = config.expert_inner, .fp8_block = config.fp8_block},
+      .shape = {.hidden = config.hidden, .expert_inner = config.expert_inner, .quantization = config.quantization},
       .slots = options.slots,
       .policy = [](uint64_t, uint64_t) { return std::make_unique<runtime::LruPolicy>(); }};
-  for (const auto& [key, tensors] : checkpoint_->experts())
+  for (const auto& [key, tensors] : opened_.checkpoint().experts())
     store.layers.insert(key.layer);
   runtime::RoutedExperts::Options routed{.store = store,
                                          .shape = {.hidden = config.hidden,
@@ -77,7 +67,8 @@ void RecordingModel::assemble(const runtime::ModelConfig& config, const RigOptio
                                                    .top_k = config.top_k,
                                                    .wave_tokens = options.wave_tokens}};
   if (options.is_deferred) routed.placement = runtime::ExpertPlacement::resident;
-  auto experts = runtime::RoutedExperts::make({.device = *device_, .queue = *queue_}, *storage_, routed, {});
+  auto experts =
+      runtime::RoutedExperts::make({.device = *device_, .queue = *queue_}, opened_.access->weights(), routed, {});
   REQUIRE_MESSAGE(experts, (experts ? "" : experts.error().message));
   experts_ = std::move(*experts);
   recorder_ = std::make_unique<RecordingExecutor>(*queue_, *experts_, config.top_k);

@@ -11,6 +11,7 @@
 #include "runtime/experts/policy/lru.h"
 #include "runtime/generate/loaded_model.h"
 #include "runtime/model/mtp.h"
+#include "tests/runtime/support/open_checkpoint.h"
 
 namespace dspack::test {
 
@@ -66,7 +67,8 @@ class RecordingModel {
     return {.model = *model_, .scratch = *scratch_, .picker = *picker_, .mtp = mtp_.get()};
   }
   [[nodiscard]] runtime::LoadContext context() {
-    return {.device = *device_, .queue = *queue_, .files = *files_, .fp8_block = model_->config().fp8_block};
+    return {
+        .device = *device_, .queue = *queue_, .access = *opened_.access, .quantization = model_->config().quantization};
   }
   [[nodiscard]] runtime::Sequence sequence(runtime::Model::Drafting drafting = runtime::Model::Drafting::none);
   /// A session over a sequence of its own.
@@ -76,17 +78,14 @@ class RecordingModel {
   [[nodiscard]] const runtime::MtpModule& mtp();
   [[nodiscard]] const RecordingExecutor& recorder() const { return *recorder_; }
   [[nodiscard]] const runtime::StreamedStore& store() { return *experts_->store(); }
-  [[nodiscard]] const runtime::CheckpointFiles& files() const { return *files_; }
+  [[nodiscard]] const runtime::CheckpointAccess& access() const { return *opened_.access; }
 
  private:
-  void assemble(const runtime::ModelConfig& config, const RigOptions& options);
+  void assemble(const RigOptions& options);
 
-  std::unique_ptr<format::Repository> repository_;
-  std::unique_ptr<format::Checkpoint> checkpoint_;
+  OpenedCheckpoint opened_;
   std::unique_ptr<kernels::Device> device_;
   std::unique_ptr<kernels::Queue> queue_;
-  std::unique_ptr<runtime::LocalStorage> storage_;
-  std::unique_ptr<runtime::CheckpointFiles> files_;
   std::unique_ptr<runtime::RoutedExperts> experts_;
   std::unique_ptr<RecordingExecutor> recorder_;
   std::unique_ptr<runtime::Model> model_;

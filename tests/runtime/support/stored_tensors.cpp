@@ -5,7 +5,6 @@
 #include <fstream>
 #include <iterator>
 
-#include "format/document_bounds.h"
 #include "format/json.h"
 #include "format/safetensors.h"
 

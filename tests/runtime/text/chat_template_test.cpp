@@ -3,8 +3,8 @@
 #include <set>
 
 #include "golden.h"
-#include "runtime/text/chat_json.h"
-#include "runtime/text/python_json.h"
+#include "runtime/text/chat_message.h"
+#include "runtime/text/json.h"
 
 namespace dspack::chat_template_test {
 

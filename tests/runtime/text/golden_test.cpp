@@ -1,8 +1,7 @@
 // Against Hugging Face tokenizers and Jinja, by the golden files of the tiny model.
 #include "golden.h"
-#include "runtime/text/chat_json.h"
+#include "runtime/text/chat_message.h"
 #include "runtime/text/chat_template.h"
-#include "runtime/text/detokenizer.h"
 #include "runtime/text/tokenizer.h"
 #include "runtime/text/tokenizer_config.h"
 

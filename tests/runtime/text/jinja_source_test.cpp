@@ -31,6 +31,8 @@ TEST_CASE("jinja source: what means the same has one form") {
       {"ab", "a{# comment #}b"},
       {"a", "a\n"},
       {"a\nb", "a\r\nb"},
+      {"a", "a\r"},
+      {"{{ b }}a", "{{ b }}{# comment #}a"},
       {"{{ {'a': {'b': 1}}['a'] }}", "{{{'a':{'b':1}}['a']}}"},
       {"{%- if a -%}b{%- endif -%}", "{% if a %}b{% endif %}"},
   };

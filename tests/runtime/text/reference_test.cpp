@@ -1,8 +1,7 @@
 // Against Hugging Face tokenizers (V2's kind) and tiktoken (Kimi's), by the golden files of tests/data/text; V3's kind
 // is in golden_test.cpp. tests/tools/text makes the files, and compares far more text.
 #include "golden.h"
-#include "runtime/text/base64.h"
-#include "runtime/text/detokenizer.h"
+#include "runtime/text/tiktoken_file.h"
 #include "runtime/text/tokenizer.h"
 #include "runtime/text/unicode.h"
 

@@ -6,8 +6,8 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "runtime/text/byte_level.h"
 #include "runtime/text/tokenizer.h"
+#include "runtime/text/vocabulary.h"
 
 namespace dspack::runtime::testing {
 

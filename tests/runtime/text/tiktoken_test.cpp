@@ -4,8 +4,6 @@
 
 #include <nlohmann/json.hpp>
 
-#include "runtime/text/base64.h"
-#include "runtime/text/text_slices.h"
 #include "runtime/text/tokenizer.h"
 
 namespace dspack::tiktoken_test {

@@ -1,6 +1,5 @@
 #include "runtime/text/tokenizer.h"
 
-#include "runtime/text/detokenizer.h"
 #include "small_tokenizer.h"
 
 namespace dspack::tokenizer_test {

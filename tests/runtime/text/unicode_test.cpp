@@ -2,7 +2,7 @@
 
 #include <doctest/doctest.h>
 
-#include "runtime/text/byte_level.h"
+#include "runtime/text/vocabulary.h"
 
 namespace dspack::unicode_test {
 

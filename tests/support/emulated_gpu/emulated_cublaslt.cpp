@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "format/base/check.h"
-#include "format/base/checked.h"
+#include "format/base/size.h"
 #include "format/dtype.h"
 #include "tests/support/emulated_gpu/emulator.h"
 

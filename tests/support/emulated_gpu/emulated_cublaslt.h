@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <functional>
 
-#include "kernels/cuda/cublaslt_matmul.h"
+#include "kernels/cuda/cublaslt.h"
 
 namespace dspack::gpu {
 

@@ -6,7 +6,7 @@
 #include <memory>
 #include <string>
 
-#include "format/base/checked.h"
+#include "format/base/size.h"
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/cpu/ops_table.h"
 

@@ -1,0 +1,77 @@
+#include "format/base/size.h"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <charconv>
+#include <utility>
+
+namespace dspack {
+namespace {
+
+constexpr std::pair<std::string_view, uint64_t> kUnits[] = {
+    {"", 1},
+    {"B", 1},
+    {"KB", 1'000},
+    {"MB", 1'000'000},
+    {"GB", 1'000'000'000},
+    {"TB", 1'000'000'000'000},
+    {"KiB", 1ULL << 10},
+    {"MiB", 1ULL << 20},
+    {"GiB", 1ULL << 30},
+    {"TiB", 1ULL << 40},
+    {"K", 1ULL << 10},
+    {"M", 1ULL << 20},
+    {"G", 1ULL << 30},
+    {"T", 1ULL << 40},
+};
+
+Error invalid(std::string_view text, std::string_view reason) {
+  return {ErrorKind::invalid, std::string("\"").append(text).append("\" ").append(reason)};
+}
+
+}  // namespace
+
+std::optional<uint64_t> parse_decimal(std::string_view text) {
+  uint64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return number;
+}
+
+Result<uint64_t> parse_size(std::string_view text) {
+  constexpr std::string_view kWrong =
+      "is no size; write a whole number of bytes, or one with a unit: KB, MB, GB, TB, KiB, MiB, GiB, TiB, or K, M, G, "
+      "T";
+  uint64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error == std::errc::result_out_of_range) return invalid(text, "is more than any disk holds");
+  if (error != std::errc()) return invalid(text, kWrong);
+  const std::string_view unit = text.substr(static_cast<size_t>(end - text.data()));
+  for (const auto& [name, bytes] : kUnits) {
+    const bool same = std::equal(unit.begin(), unit.end(), name.begin(), name.end(),
+                                 [](unsigned char a, unsigned char b) { return std::tolower(a) == std::tolower(b); });
+    if (!same) continue;
+    const std::optional<uint64_t> size = checked_mul(number, bytes);
+    if (!size) return invalid(text, "is more than any disk holds");
+    return *size;
+  }
+  return invalid(text, kWrong);
+}
+
+std::string size_words(uint64_t bytes) {
+  constexpr std::string_view kNames[] = {"B", "kB", "MB", "GB", "TB", "PB", "EB"};
+  if (bytes < 1000) return std::to_string(bytes) + " B";
+  size_t name = 0;
+  auto value = static_cast<double>(bytes);
+  for (; value >= 999.5; value /= 1000)
+    ++name;
+  const int decimals = value < 9.995 ? 2 : value < 99.95 ? 1 : 0;
+  std::array<char, 16> digits{};
+  const auto [end, error] =
+      std::to_chars(digits.data(), digits.data() + digits.size(), value, std::chars_format::fixed, decimals);
+  DSPACK_CHECK(error == std::errc(), "three digits have room");
+  return std::string(digits.data(), end).append(" ").append(kNames[name]);
+}
+
+}  // namespace dspack

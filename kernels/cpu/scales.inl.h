@@ -1,0 +1,82 @@
+// The scales of a row as FP32. For the instruction set files only (see table.inl.h).
+#pragma once
+
+#include "kernels/cpu/dot_tile.inl.h"
+#include "kernels/cpu/ops_table.h"
+
+// NOLINTBEGIN(cert-dcl59-cpp, misc-definitions-in-headers, google-build-namespaces): one copy per file is the purpose
+namespace dspack::kernels {
+namespace {
+
+/// Scales that are decoded at once: of groups of 32, those of 2,048 columns.
+constexpr uint32_t kScaleWindow = 64;
+
+/// 2^(code - 127): the exponent field, but for the code 0, whose value is subnormal, and 255, which is NaN.
+inline float decode_e8m0(std::byte byte) {
+  const auto code = static_cast<uint32_t>(byte);
+  const uint32_t is_edge = code == 0 || code == 255 ? 1 : 0;
+  const uint32_t bits = code << 23 | is_edge << 22;
+  float value = 0;
+  __builtin_memcpy(&value, &bits, sizeof value);
+  return value;
+}
+
+/// 16 scales from `from` on.
+template <class V>
+V load_scales(ScaleCoding coding, const std::byte* from) {
+  switch (coding) {
+    case ScaleCoding::bf16: return V::load_bf16(from);
+    case ScaleCoding::f16: return V::load_f16(from);
+    case ScaleCoding::f8_e4m3: return V::mul(V::load_e4m3_over_256(from), V::set(256.0F));
+    case ScaleCoding::f8_e8m0: {
+      alignas(64) float values[kLanes];
+      for (uint32_t i = 0; i < kLanes; ++i)
+        values[i] = decode_e8m0(from[i]);
+      return V::load(values);
+    }
+    case ScaleCoding::f32: break;
+  }
+  return V::load_f32(from);
+}
+
+inline const std::byte* scales_of_row(const MatrixView& matrix, uint32_t row, uint32_t block) {
+  const size_t index = size_t{row / matrix.block_out} * matrix.scale_stride + block;
+  return matrix.planes[kScales] + index * scale_bytes(matrix.scale);
+}
+
+/// Puts the scales of `count` blocks of a row, from `first` on, times `unit`, a power of two, into `window`. Reads
+/// nothing beyond.
+template <class V>
+void decode_scales(const MatrixView& matrix, uint32_t row, uint32_t first, uint32_t count, float unit,
+                   float (&window)[kScaleWindow]) {
+  const std::byte* from = scales_of_row(matrix, row, first);
+  const size_t bytes = scale_bytes(matrix.scale);
+  for (uint32_t i = 0; i < count; i += kLanes) {
+    alignas(64) std::byte padded[kLanes * sizeof(float)] = {};
+    const bool is_whole = i + kLanes <= count;
+    if (!is_whole) __builtin_memcpy(padded, from + i * bytes, (count - i) * bytes);
+    V value = load_scales<V>(matrix.scale, is_whole ? from + i * bytes : padded);
+    if (matrix.global != GlobalScale::none) {
+      float global = 0;
+      __builtin_memcpy(&global, matrix.planes[kGlobal], sizeof global);
+      value = matrix.global == GlobalScale::times ? V::mul(value, V::set(global)) : V::div(value, V::set(global));
+    }
+    V::mul(value, V::set(unit)).store(window + i);
+  }
+}
+
+inline bool has_plain_scales(const MatrixView& matrix) {
+  return matrix.scale == ScaleCoding::f32 && matrix.global == GlobalScale::none;
+}
+
+template <class V>
+float scale_at(const MatrixView& matrix, uint32_t row, uint32_t block) {
+  if (has_plain_scales(matrix)) return *reinterpret_cast<const float*>(scales_of_row(matrix, row, block));
+  alignas(64) float window[kScaleWindow];
+  decode_scales<V>(matrix, row, block, 1, 1.0F, window);
+  return window[0];
+}
+
+}  // namespace
+}  // namespace dspack::kernels
+// NOLINTEND(cert-dcl59-cpp, misc-definitions-in-headers, google-build-namespaces)

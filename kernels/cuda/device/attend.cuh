@@ -1,0 +1,191 @@
+// What both attention kernels do alike: how a call becomes launches, which positions a block works on, where its part
+// of the result goes, and single values of an FP8 cache. Threads, lifetime, errors: as attend.h.
+#pragma once
+
+#include <dspack_gpu.h>
+
+#include <algorithm>
+
+#include "kernels/cuda/attend.h"
+#include "kernels/cuda/device/decode.cuh"
+#include "kernels/latent_rows.h"
+
+namespace dspack::kernels::cuda::device {
+
+/// Arguments of the kernels, for the queries of one run.
+struct AttendRun {
+  const float* query_latent;  // [queries, latent_dim]
+  const float* query_rope;
+  const void* cache;
+  float* out;            // [queries, latent_dim]
+  float* values;         // [queries, slots, value_stride]
+  float* stats;          // [queries, slots]: maximum, sum of weights
+  const uint32_t* live;  // or null
+  uint32_t queries;
+  uint32_t heads;
+  uint32_t latent_dim;
+  uint32_t key_dim;
+  uint32_t rope_row_stride;
+  uint32_t rope_head_stride;
+  uint32_t first_position;
+  uint32_t most_splits;
+  uint32_t slots;
+  uint32_t value_stride;
+  uint32_t key_stride;  // of keys and queries in shared memory: floats, or bytes of BF16
+  float scale;
+  Fp8Row fp8_row;  // of an FP8 cache
+};
+
+struct PositionRange {
+  uint32_t begin;
+  uint32_t end;
+  [[nodiscard]] __device__ __forceinline__ bool holds(uint32_t position) const {
+    return position >= begin && position < end;
+  }
+};
+
+__device__ __forceinline__ float minus_infinity() {
+  return gpu::bits_to_float(0xff800000U);
+}
+/// The larger; the second where the first is no number.
+__device__ __forceinline__ float larger(float a, float b) {
+  return a > b ? a : b;
+}
+
+/// Positions that row `row` of the run sees.
+__device__ __forceinline__ uint32_t positions_of(const AttendRun& run, uint32_t row) {
+  const uint32_t live = run.live == nullptr ? 0 : *run.live;
+  return run.first_position + live + row + 1;
+}
+
+/// Positions of a split of a row that sees `positions`: what the value of a row depends on.
+__device__ __forceinline__ uint32_t split_length(uint32_t positions, uint32_t most_splits) {
+  const uint32_t even = (positions - 1) / most_splits + 1;
+  return (even + kSplitUnit - 1) / kSplitUnit * kSplitUnit;
+}
+
+__device__ __forceinline__ PositionRange range_of_split(uint32_t positions, uint32_t most_splits, uint32_t split) {
+  const uint32_t length = split_length(positions, most_splits);
+  const uint32_t begin = split * length < positions ? split * length : positions;
+  return {begin, length < positions - begin ? begin + length : positions};
+}
+
+/// The range of query `query` in split `split`; empty behind the last query.
+__device__ __forceinline__ PositionRange range_of_query(const AttendRun& run, uint32_t query, uint32_t split) {
+  if (query >= run.queries) return {0, 0};
+  return range_of_split(positions_of(run, query / run.heads), run.most_splits, split);
+}
+
+/// The positions of a split that any query of a block sees. Rows of a block have splits of two lengths at most, where
+/// their number of positions passes 64 times the number of splits; between the two there may be a gap.
+struct BlockPositions {
+  uint32_t begin;
+  uint32_t gap_begin;
+  uint32_t gap_end;
+  uint32_t end;  // 0: nothing to do
+  /// What follows the tile of `step` positions at `position`.
+  [[nodiscard]] __device__ __forceinline__ uint32_t behind(uint32_t position, uint32_t step) const {
+    const uint32_t next = position + step;
+    return next >= gap_begin && next < gap_end ? gap_end : next;
+  }
+};
+
+__device__ __forceinline__ BlockPositions positions_of_block(const AttendRun& run, uint32_t first, uint32_t count,
+                                                             uint32_t split) {
+  const uint32_t last = (first + count < run.queries ? first + count : run.queries) - 1;
+  BlockPositions all = {0xffffffffU, 0, 0, 0};
+  for (uint32_t row = first / run.heads; row <= last / run.heads; ++row) {
+    const PositionRange range = range_of_split(positions_of(run, row), run.most_splits, split);
+    if (range.begin == range.end) continue;
+    if (all.end == 0) {
+      all = {range.begin, range.end, range.begin, range.end};
+    } else if (range.begin == all.begin) {
+      all.gap_begin = range.end > all.gap_begin ? range.end : all.gap_begin;
+    } else {  // a later row with longer splits: they begin later
+      all.gap_end = range.begin;
+    }
+    all.end = range.end > all.end ? range.end : all.end;
+  }
+  return all;
+}
+
+/// Value `column` of a query: its latent part, then its rotary one.
+__device__ __forceinline__ float query_value(const AttendRun& run, uint32_t query, uint32_t column) {
+  if (column < run.latent_dim) return run.query_latent[uint64_t{query} * run.latent_dim + column];
+  const uint64_t row = uint64_t{query / run.heads} * run.rope_row_stride;
+  const uint64_t head = uint64_t{query % run.heads} * run.rope_head_stride;
+  return run.query_rope[row + head + (column - run.latent_dim)];
+}
+
+/// Where a query's split has its values and statistics.
+__device__ __forceinline__ uint64_t slot_of(const AttendRun& run, uint32_t query, uint32_t split) {
+  return uint64_t{query} * run.slots + split;
+}
+
+/// The factor of what was summed relative to maximum `before`, now that it is `now`. Both minus infinity: nothing was
+/// summed.
+__device__ __forceinline__ float factor_of(float before, float now) {
+  return before == now ? 1.0F : gpu::exponential(before - now);
+}
+
+/// The scale of the tile in which a column of the latent lies.
+__device__ __forceinline__ float fp8_row_scale(const uint8_t* row, const Fp8Row& layout, uint32_t column) {
+  return reinterpret_cast<const float*>(row + layout.scales_at)[column / kLatentTile];
+}
+
+/// Column `column` of [latent | rotary key].
+__device__ __forceinline__ float fp8_row_value(const uint8_t* row, const Fp8Row& layout, uint32_t latent_dim,
+                                               uint32_t column) {
+  if (column >= latent_dim) return StoredBf16::decode_one(row + layout.rope_at, column - latent_dim);
+  return StoredF8::decode_one(row, column) * fp8_row_scale(row, layout, column);
+}
+
+}  // namespace dspack::kernels::cuda::device
+
+namespace dspack::kernels::cuda {
+
+// A call becomes runs of as many rows as the scratch holds, each of a kernel for the splits and one that merges them.
+
+/// out = the splits of every query, merged in their order.
+void merge_splits(gpu::Stream& stream, const device::AttendRun& run);
+
+/// Calls launch_splits(run, shape) for each run.
+template <class LaunchSplits>
+void for_each_run(gpu::Stream& stream, const MlaAttendTask& task, AttendChoice choice,
+                  const LaunchSplits& launch_splits) {
+  if (task.rows == 0 || task.heads == 0) return;
+  const AttendShape shape = shape_of(task);
+  const AttendSplits splits = attend_splits(shape, choice);
+  const gpu::LaunchShape launch = attend_launch(shape, choice);
+  const uint32_t key_dim = task.latent_dim + task.rope_dim;
+  for (uint32_t row = 0; row < task.rows; row += splits.rows_a_run) {
+    const uint32_t rows = std::min(splits.rows_a_run, task.rows - row);
+    const uint64_t values = uint64_t{rows} * task.heads * splits.slots * value_stride(task.latent_dim);
+    const uint64_t first_value = uint64_t{row} * task.heads * task.latent_dim;
+    const device::AttendRun run{
+        .query_latent = task.query_latent + first_value,
+        .query_rope = task.query_rope + uint64_t{row} * task.rope_row_stride,
+        .cache = task.cache,
+        .out = task.out + first_value,
+        .values = task.partial,
+        .stats = task.partial + values,
+        .live = task.live_position,
+        .queries = rows * task.heads,
+        .heads = task.heads,
+        .latent_dim = task.latent_dim,
+        .key_dim = key_dim,
+        .rope_row_stride = task.rope_row_stride,
+        .rope_head_stride = task.rope_head_stride,
+        .first_position = task.first_position + row,
+        .most_splits = splits.most,
+        .slots = splits.slots,
+        .value_stride = value_stride(task.latent_dim),
+        .key_stride = choice == AttendChoice::exact ? exact_stride(key_dim) : tensor_row_bytes(key_dim),
+        .scale = task.scale,
+        .fp8_row = fp8_row({task.latent_dim, task.rope_dim})};
+    launch_splits(run, launch);
+    merge_splits(stream, run);
+  }
+}
+
+}  // namespace dspack::kernels::cuda

@@ -1,0 +1,230 @@
+// What the kernels of routed experts share: which tile a block works on, what is multiplied, what becomes of the sums,
+// and how all of it runs in one launch.
+#pragma once
+
+#include <limits>
+
+#include "format/base/check.h"
+#include "kernels/cuda/device/elementwise.cuh"
+#include "kernels/cuda/elementwise.h"
+#include "kernels/cuda/expert_tiles.h"
+#include "kernels/cuda/matrix.h"
+
+namespace dspack::kernels::cuda::device {
+
+/// One step for all experts. Assignment a reads input row a / slots and writes output row a.
+struct ExpertProduct {
+  const ExpertEntry* table;
+  ExpertTiles tiles;
+  Matrix form;  // without addresses
+  RowsAt<const float> x;
+  uint32_t slots;
+  RowsAt<float> y;
+};
+
+/// Which groups of matrix rows a block takes: first, first + step, ..
+struct RowTurns {
+  uint32_t first = 0;
+  uint32_t step = 0;
+};
+
+/// A block's tile. None: count is 0.
+struct TileAt {
+  uint32_t expert = 0;
+  uint32_t first = 0;
+  uint32_t count = 0;
+};
+
+__device__ __forceinline__ TileAt find_tile(const ExpertTiles& tiles, uint32_t index) {
+  if (tiles.tiles == nullptr) return {tiles.ids[index], index, 1};
+  if (index >= *tiles.tile_count) return {};
+  const ExpertTile found = tiles.tiles[index];
+  return {found.expert, found.first, found.count};
+}
+
+/// Assignment `i` of a tile.
+__device__ __forceinline__ uint32_t assignment_of(const ExpertTiles& tiles, const TileAt& tile, uint32_t i) {
+  return tiles.order == nullptr ? tile.first + i : tiles.order[tile.first + i];
+}
+
+/// Gives a matrix its addresses.
+__device__ __forceinline__ void take(const void* const (&planes)[kPlanes], Matrix& matrix) {
+#pragma unroll
+  for (unsigned plane = 0; plane < kPlanes; ++plane)
+    matrix.planes[plane] = planes[plane];
+}
+
+/// silu(gate) * up.
+struct GateUp {
+  static constexpr unsigned kMatrices = 2;
+  static __device__ __forceinline__ void find(const ExpertEntry& entry, Matrix (&matrices)[2]) {
+    take(entry.gate, matrices[0]);
+    take(entry.up, matrices[1]);
+  }
+  static __device__ __forceinline__ float finish(const float (&sums)[2]) { return silu_times(sums[0], sums[1]); }
+};
+
+struct Down {
+  static constexpr unsigned kMatrices = 1;
+  static __device__ __forceinline__ void find(const ExpertEntry& entry, Matrix (&matrices)[1]) {
+    take(entry.down, matrices[0]);
+  }
+  static __device__ __forceinline__ float finish(const float (&sums)[1]) { return sums[0]; }
+};
+
+/// What is to be done once the tiles are made.
+struct ExpertSteps {
+  ExpertProduct gate_up;
+  ExpertProduct down;
+  WeightedSumTask sum;
+};
+
+/// Makes the tiles, of at most `tile` assignments. Precondition: there are tokens.
+inline ExpertSteps begin_expert_steps(gpu::Stream& stream, const ExpertsTask& task, uint32_t tile) {
+  const uint32_t hidden = task.form.gate_up.in;
+  const uint32_t inner = task.form.gate_up.out;
+  DSPACK_CHECK(task.form.down.in == inner && task.form.down.out == hidden, "an expert's matrices do not fit");
+  DSPACK_CHECK(uint64_t{task.tokens} * task.top_k <= std::numeric_limits<uint32_t>::max(), "too many tokens");
+  const ExpertsScratch scratch = lay_out_experts(
+      task.scratch,
+      {.hidden = hidden, .inner = inner, .experts = task.experts, .top_k = task.top_k, .rows = task.tokens});
+  const ExpertTiles tiles = make_expert_tiles(stream, task, scratch, tile);
+  return {.gate_up = {.table = task.table,
+                      .tiles = tiles,
+                      .form = {task.form.gate_up},
+                      .x = task.x,
+                      .slots = task.top_k,
+                      .y = {.data = scratch.inner, .stride = inner}},
+          .down = {.table = task.table,
+                   .tiles = tiles,
+                   .form = {task.form.down},
+                   .x = {.data = scratch.inner, .stride = inner},
+                   .slots = 1,
+                   .y = task.cut.tiles > 0 ? task.parts : RowsAt<float>{.data = scratch.parts, .stride = hidden}},
+          .sum = {.y = task.y,
+                  .parts = {.data = scratch.parts, .stride = hidden},
+                  .weights = task.weights,
+                  .rows = task.tokens,
+                  .cols = hidden,
+                  .top_k = task.top_k}};
+}
+
+// All routed experts of a few tokens in one launch: gate-up-SiLU, down, and the sum in the router's order, each value
+// summed as the separate launches sum it.
+//
+// A block draws a ticket, and the ticket says what it does:
+//
+//   ticket    0 ..                 gate and up of tile 0, of tile 1, ..
+//             tiles * gate_up ..   down of tile 0, of tile 1, .., where the tile's gate and up are finished
+//             the rest             nothing: the routing has fewer tiles than the worst
+//
+// The last of a token's blocks for some rows of down adds these rows up over the slots; which block that is changes
+// nothing about the sum. While a block of down waits, its first weights are on their way to the second-level cache, so
+// that memory does not rest between the two products.
+//
+// Why nobody waits for ever: tickets are drawn by blocks that run, in ascending order, and a GPU takes no running block
+// off a multiprocessor for another of its launch. A block of down waits only for blocks of gate and up; their tickets
+// are smaller, so all of them run or have ended, whatever order the GPU starts blocks in and however few fit; and they
+// themselves wait for nobody. A waiting thread sleeps, and others of its block wait at a barrier: they take a running
+// block's place on the multiprocessor, not its cycles.
+//
+// Counters are zero before a launch; the last block to be done makes them zero again, so that a recorded launch finds
+// them so each time.
+
+struct FusedTask {
+  ExpertSteps steps;
+  uint32_t gate_up_staged;  // as the separate launches take it
+  uint32_t down_staged;
+  uint32_t assignments;
+  FusedShape shape;
+  FusedCounters counters;
+};
+
+// What the threads of a block tell each other, in shared memory. The first words are the inputs' place, too.
+inline constexpr unsigned kTicketWord = 0;
+inline constexpr unsigned kIsLastWords = 0;  // for each token of the tile
+inline constexpr unsigned kDoneWord = kIsLastWords + kLargestFusedTile;
+
+/// Starts bringing the first weights of down for a block's first rows near.
+template <class Tiles>
+__device__ __forceinline__ void prefetch_down(const ExpertProduct& task, const TileAt& tile, uint32_t group) {
+  constexpr uint32_t kLineBytes = 128;
+  constexpr uint32_t kMostBytes = 32 << 10;  // of a block; all of a GPU's then take half of an H100's cache at most
+  const uint32_t rows_of_block = Tiles::rows_of_down();
+  const uint32_t first = group * rows_of_block;
+  const uint32_t rows = task.form.out - first < rows_of_block ? task.form.out - first : rows_of_block;
+  const uint64_t row_bytes = uint64_t{task.form.in} / Tiles::Weights::kPer16 * 16;
+  const uint64_t share = kMostBytes / rows_of_block;
+  const auto lines = static_cast<uint32_t>(((row_bytes < share ? row_bytes : share) - 1) / kLineBytes + 1);
+  const auto* data = static_cast<const unsigned char*>(task.table[tile.expert].down[kCodes]) + first * row_bytes;
+  for (uint32_t item = gpu::thread_index(); item < rows * lines; item += gpu::block_threads())
+    gpu::prefetch(data + item / lines * row_bytes + item % lines * kLineBytes);
+}
+
+/// The block has written its rows of down for a tile. Adds up those of every token that has all its parts now.
+template <class Tiles>
+__device__ void add_up_parts(const FusedTask& task, const TileAt& tile, uint32_t group) {
+  const ExpertProduct& down = task.steps.down;
+  const WeightedSumTask& sum = task.steps.sum;
+  auto* is_last = gpu::shared_memory<uint32_t>() + kIsLastWords;
+  const auto token_of = [&](uint32_t i) { return assignment_of(down.tiles, tile, i) / sum.top_k; };
+  if (gpu::thread_index() < tile.count) {
+    uint32_t* parts = task.counters.down + token_of(gpu::thread_index()) * task.shape.down_blocks + group;
+    is_last[gpu::thread_index()] = gpu::count_up(parts) == sum.top_k - 1 ? 1 : 0;
+  }
+  gpu::block_barrier();  // who is last is known, and others' parts can be read
+  const uint32_t rows_of_block = Tiles::rows_of_down();
+  for (uint32_t i = 0; i < tile.count; ++i) {
+    if (is_last[i] == 0) continue;
+    for (uint64_t first = uint64_t{group} * rows_of_block; first < sum.cols;
+         first += uint64_t{task.shape.down_blocks} * rows_of_block) {
+      const uint64_t col = first + gpu::thread_index();
+      if (gpu::thread_index() < rows_of_block && col < sum.cols) sum_weighted(sum, token_of(i), col);
+    }
+  }
+}
+
+/// Counts this block as done; the last one makes all counters zero.
+__device__ inline void finish_counting(const FusedCounters& counters) {
+  auto* done = gpu::shared_memory<uint32_t>() + kDoneWord;
+  if (gpu::thread_index() == 0) *done = gpu::count_up(counters.done);
+  gpu::block_barrier();  // whether it is the last is known
+  if (*done != gpu::grid_blocks().x - 1) return;
+  for (uint32_t i = gpu::thread_index(); i < counters.size; i += gpu::block_threads())
+    counters.ticket[i] = 0;
+}
+
+/// One block. Tiles: how a product of one tile is computed:
+///   multiply<Product>(product, tile, turns, staged), whose first barrier comes before it writes to shared memory
+///   Weights, how they are stored; rows_of_down(), rows of down that a block takes at once, at most its threads
+template <class Tiles>
+__device__ void run_fused_block(const FusedTask& task) {
+  auto* words = gpu::shared_memory<uint32_t>();
+  const ExpertSteps& steps = task.steps;
+  if (gpu::thread_index() == 0) words[kTicketWord] = gpu::take_ticket(task.counters.ticket);
+  gpu::block_barrier();  // the ticket is there
+  const uint32_t ticket = words[kTicketWord];
+  const uint32_t tiles = steps.down.tiles.tiles == nullptr ? task.assignments : *steps.down.tiles.tile_count;
+  const uint32_t gate_ups = tiles * task.shape.gate_up_blocks;
+  if (ticket < gate_ups) {
+    const uint32_t index = ticket / task.shape.gate_up_blocks;
+    const RowTurns turns{ticket % task.shape.gate_up_blocks, task.shape.gate_up_blocks};
+    Tiles::template multiply<GateUp>(steps.gate_up, find_tile(steps.gate_up.tiles, index), turns, task.gate_up_staged);
+    gpu::block_barrier();  // all of the block's values are written
+    if (gpu::thread_index() == 0) gpu::count_up(task.counters.gate_up + index);
+  } else if (ticket - gate_ups < tiles * task.shape.down_blocks) {
+    const uint32_t index = (ticket - gate_ups) / task.shape.down_blocks;
+    const RowTurns turns{(ticket - gate_ups) % task.shape.down_blocks, task.shape.down_blocks};
+    const TileAt tile = find_tile(steps.down.tiles, index);
+    prefetch_down<Tiles>(steps.down, tile, turns.first);
+    if (gpu::thread_index() == 0) gpu::wait_for_count(task.counters.gate_up + index, task.shape.gate_up_blocks);
+    gpu::block_barrier();  // its input can be read
+    Tiles::template multiply<Down>(steps.down, tile, turns, task.down_staged);
+    gpu::block_barrier();  // all of the block's values are written, and nobody reads the inputs' place
+    add_up_parts<Tiles>(task, tile, turns.first);
+    gpu::block_barrier();  // all of the block's counting of tokens is done
+  }
+  finish_counting(task.counters);
+}
+
+}  // namespace dspack::kernels::cuda::device

@@ -1,0 +1,67 @@
+// The scales of matrix rows, as FP32.
+#pragma once
+
+#include <dspack_gpu.h>
+
+#include "kernels/cuda/device/decode.cuh"
+#include "kernels/cuda/matrix.h"
+
+namespace dspack::kernels::cuda::device {
+
+/// The row of scales that belongs to a matrix row, where they are FP32 as they stand; null: none.
+__device__ __forceinline__ const float* scales_of(const Matrix& matrix, uint32_t row) {
+  const auto* scales = static_cast<const float*>(matrix.planes[kScales]);
+  if (scales == nullptr) return nullptr;
+  return scales + uint64_t{row / matrix.block_out} * ((matrix.in - 1) / matrix.block_in + 1);
+}
+
+/// 2^(code - 127): the exponent field, but for the code 0, whose value is subnormal, and 255, which is NaN.
+__device__ __forceinline__ float decode_e8m0(uint32_t code) {
+  return gpu::bits_to_float(code == 0 ? 0x00400000U : code == 255 ? 0x7fc00000U : code << 23U);
+}
+
+/// Scale `index` of a matrix, however it is stored.
+__device__ __forceinline__ float decode_scale(const Matrix& matrix, uint64_t index) {
+  const void* scales = matrix.planes[kScales];
+  float value = 0;
+  switch (matrix.scale) {
+    case ScaleCoding::bf16:
+      value = gpu::bits_to_float(uint32_t{static_cast<const uint16_t*>(scales)[index]} << 16U);
+      break;
+    case ScaleCoding::f16: value = gpu::halves_to_floats(static_cast<const uint16_t*>(scales)[index]).x; break;
+    case ScaleCoding::f8_e4m3:
+      value = gpu::halves_to_floats(gpu::f8_to_halves(static_cast<const uint8_t*>(scales)[index]).x).x;
+      break;
+    case ScaleCoding::f8_e8m0: value = decode_e8m0(static_cast<const uint8_t*>(scales)[index]); break;
+    default: value = static_cast<const float*>(scales)[index]; break;
+  }
+  if (matrix.global == GlobalScale::none) return value;
+  const float global = *static_cast<const float*>(matrix.planes[kGlobal]);
+  return matrix.global == GlobalScale::times ? value * global : value / global;
+}
+
+/// The scales of one matrix row, by block. Only packed codes have scales that are not FP32 as they stand
+/// (check_weight).
+template <bool kPacked>
+struct RowScales {
+  const float* scales;
+  __device__ __forceinline__ void take(const Matrix& matrix, uint32_t row) { scales = scales_of(matrix, row); }
+  __device__ __forceinline__ float at(const Matrix& /*matrix*/, uint32_t block) const {
+    return scales == nullptr ? 1.0F : scales[block];
+  }
+};
+template <>
+struct RowScales<true> {
+  uint64_t first;
+  __device__ __forceinline__ void take(const Matrix& matrix, uint32_t row) {
+    const bool is_scaled = matrix.planes[kScales] != nullptr;
+    first = is_scaled ? uint64_t{row / matrix.block_out} * ((matrix.in - 1) / matrix.block_in + 1) : 0;
+  }
+  __device__ __forceinline__ float at(const Matrix& matrix, uint32_t block) const {
+    return matrix.planes[kScales] == nullptr ? 1.0F : decode_scale(matrix, first + block);
+  }
+};
+template <class Stored>
+using ScalesOf = RowScales<kIsPacked<Stored>>;
+
+}  // namespace dspack::kernels::cuda::device

@@ -1,0 +1,45 @@
+// Failures: the part of runtime.h that does not depend on whose GPU is behind it.
+#include "kernels/cuda/runtime.h"
+
+#include <atomic>
+#include <mutex>
+
+namespace dspack::gpu {
+namespace {
+
+// Of the process, as the device is. The flag is asked before every launch, the error once.
+struct State {
+  std::atomic<bool> has_failed{false};
+  std::mutex mutex;
+  std::optional<Error> first;  // guarded by mutex
+};
+
+State& state() {
+  static State the_state;
+  return the_state;
+}
+
+}  // namespace
+
+std::optional<Error> failure() {
+  const std::lock_guard lock(state().mutex);
+  return state().first;
+}
+
+bool has_failed() {
+  return state().has_failed;
+}
+
+void fail(const Error& error) {
+  const std::lock_guard lock(state().mutex);
+  if (!state().first) state().first = error;
+  state().has_failed = true;
+}
+
+void forget_failure() {
+  const std::lock_guard lock(state().mutex);
+  state().first.reset();
+  state().has_failed = false;
+}
+
+}  // namespace dspack::gpu

@@ -1,0 +1,104 @@
+// A tier of a checkpoint's weights: a local folder, a distant place with its cache folder, or several tiers of which
+// each has a part. One address space for all: a file of the catalogue and a range in it. Threads: thread-safe; many
+// reads run at once. Lifetime: borrows the catalogue. Errors: not_found, io, network, corrupt (a file's length is not
+// what the catalogue says, a digest does not fit), budget (no space for the cache), cancelled; each names the file.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <stop_token>
+
+#include "format/base/result.h"
+#include "format/checkpoint.h"
+
+namespace dspack::runtime {
+
+/// Where a tier's bytes lie at the moment.
+enum class Medium { disk, network };
+
+/// What weights are read for.
+enum class WeightPurpose { always_needed, embedding, experts };
+inline constexpr size_t kWeightPurposes = 3;
+/// Bytes by WeightPurpose.
+using PurposeBytes = std::array<uint64_t, kWeightPurposes>;
+
+/// What a run has moved over a network and from a cache folder so far.
+struct NetworkTraffic {
+  PurposeBytes network_bytes{};
+  PurposeBytes cache_bytes{};
+  uint64_t refetches = 0;  // since a digest did not fit
+  uint64_t cache_size_bytes = 0;
+  uint64_t requests = 0;
+  uint64_t resolutions = 0;  // of them: those that were answered with a link
+  uint64_t retries = 0;
+  uint64_t body_bytes = 0;  // of all answers, catalogue and small files included
+
+  NetworkTraffic& operator+=(const NetworkTraffic& other) {
+    for (size_t i = 0; i < kWeightPurposes; ++i) {
+      network_bytes[i] += other.network_bytes[i];
+      cache_bytes[i] += other.cache_bytes[i];
+    }
+    refetches += other.refetches;
+    cache_size_bytes += other.cache_size_bytes;
+    requests += other.requests;
+    resolutions += other.resolutions;
+    retries += other.retries;
+    body_bytes += other.body_bytes;
+    return *this;
+  }
+};
+
+/// A tensor's bytes in memory.
+struct TensorBytes {
+  const format::TensorEntry* tensor = nullptr;
+  std::span<const std::byte> bytes;
+};
+
+class Tier {
+ public:
+  virtual ~Tier() = default;
+  [[nodiscard]] virtual const format::Checkpoint& checkpoint() const = 0;
+
+  /// Fills `into` with the bytes of a file (index into Checkpoint::files) from `offset`. Large reads whose memory and
+  /// offset are equally aligned to pages may go to the disk directly.
+  [[nodiscard]] virtual Result<void> read(uint32_t file, uint64_t offset, std::span<std::byte> into,
+                                          const std::stop_token& stop) = 0;
+
+  /// Where reading the expert would take its bytes from.
+  [[nodiscard]] virtual Medium medium_of(ExpertKey expert) const = 0;
+  /// Whether the expert's tensors must be checked before they are used, as far as `digest_of` knows what they must
+  /// be.
+  [[nodiscard]] virtual bool must_verify(ExpertKey expert) const = 0;
+  /// SHA-256 that a tensor of an expert must have: the catalogue's, or that of an earlier fetch. nullopt: none is
+  /// known.
+  [[nodiscard]] virtual std::optional<format::Digest> digest_of(const format::TensorEntry& tensor) const {
+    return tensor.digest;
+  }
+  /// The expert was read whole, and its bytes had their digests: while nothing replaces them, they need no check again.
+  virtual void trust(ExpertKey /*expert*/) {}
+  /// The expert's bytes did not have their digests. True: another read may bring others, since they came from a cache,
+  /// where they are no longer.
+  [[nodiscard]] virtual bool distrust(ExpertKey /*expert*/) { return false; }
+  /// These ranges will be read soon. A distant tier fetches them together; others have nothing to do.
+  [[nodiscard]] virtual Result<void> expect(std::span<const format::Extent> /*extents*/,
+                                            const std::stop_token& /*stop*/) {
+    return {};
+  }
+  /// The expert was read whole, checked and is in memory: a tier with a cache writes it there, so that it is never
+  /// fetched again. `tensors`: all of the expert's, in Checkpoint::expert order. Nothing to do: success.
+  [[nodiscard]] virtual Result<void> keep(ExpertKey expert, std::span<const TensorBytes> tensors,
+                                          const std::stop_token& stop) = 0;
+
+  /// Whether reading costs a transfer over a network, at least the first time.
+  [[nodiscard]] virtual bool is_distant() const { return false; }
+  /// nullopt: nothing of it comes over a network.
+  [[nodiscard]] virtual std::optional<NetworkTraffic> traffic() const { return std::nullopt; }
+  /// Bytes that one read of this file should have at most, so that several go on at once.
+  [[nodiscard]] virtual uint64_t block_bytes(uint32_t file) const = 0;
+  /// Reads that should go on at once.
+  [[nodiscard]] virtual unsigned depth() const = 0;
+};
+
+}  // namespace dspack::runtime

@@ -1,0 +1,126 @@
+// A model's architecture: config.json, read in full and checked, so that later code can rely on every number.
+// Threads: a plain value. Errors: invalid (a key missing, of the wrong kind or out of range), unsupported (well-formed,
+// but an architecture that this program does not run, or a key that it does not know); each names the file, the key and
+// the value. A key whose default differs between published implementations is required.
+// Source: the released config.json files of the DeepSeek family and of models that share its graph; DeepSeek's and
+// transformers' configuration classes. docs/models.md lists models and keys.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "format/base/ids.h"
+#include "format/base/result.h"
+#include "kernels/ops.h"
+#include "runtime/config/quantization_config.h"
+
+namespace dspack::runtime {
+
+/// Names of the tensors that the model asks for. Source: the released indexes of the DeepSeek-V3 family.
+namespace names {
+
+inline constexpr char kEmbedding[] = "model.embed_tokens.weight";
+inline constexpr char kFinalNorm[] = "model.norm.weight";
+inline constexpr char kHead[] = "lm_head.weight";
+
+/// "model.layers.3"
+[[nodiscard]] inline std::string layer(LayerId layer) {
+  return fmt::format("model.layers.{}", layer.value);
+}
+
+/// "model.layers.3.mlp.experts.17"
+[[nodiscard]] inline std::string expert(ExpertKey key) {
+  return fmt::format("model.layers.{}.mlp.experts.{}", key.layer.value, key.expert.value);
+}
+
+}  // namespace names
+
+/// Rotary embedding. With `yarn` unset the frequencies are the plain theta^(-2k/dim).
+struct RopeConfig {
+  double theta = 10000;
+  struct Yarn {
+    double factor = 1;
+    uint32_t original_positions = 0;
+    double beta_fast = 32;
+    double beta_slow = 1;
+    double mscale = 0;          // 0: not given
+    double mscale_all_dim = 0;  // 0: not given
+    std::optional<double> attention_factor;
+    bool truncate = true;  // round the correction range to whole dimensions
+    bool operator==(const Yarn&) const = default;
+  };
+  std::optional<Yarn> yarn;
+  bool operator==(const RopeConfig&) const = default;
+};
+
+struct ModelConfig {
+  std::string model_type;
+  uint32_t vocab = 0;
+  bool ties_head = false;  // the output head is the token embedding (tie_word_embeddings)
+  uint32_t hidden = 0;
+  uint32_t layers = 0;      // decoder layers, without the MTP module
+  uint32_t mtp_layers = 0;  // further layers in the checkpoint that a plain run does not read
+  uint32_t max_positions = 0;
+  // Sparse attention that picks so many positions (DeepSeek-V3.2's index_topk) is dense up to here. 0: always dense.
+  uint32_t dense_positions = 0;
+  float norm_epsilon = 1e-6F;
+
+  uint32_t heads = 0;
+  uint32_t q_rank = 0;  // latent of the queries; 0: q_proj instead of q_a, q_b
+  uint32_t kv_rank = 0;
+  uint32_t nope_dim = 0;  // per head, without position
+  uint32_t rope_dim = 0;  // per head, rotated
+  uint32_t value_dim = 0;
+  RopeConfig rope;
+
+  uint32_t dense_inner = 0;  // width of a dense layer's MLP
+  uint32_t first_moe_layer = 0;
+  uint32_t moe_layer_step = 1;
+  std::vector<bool> moe_layers;  // where only a list says which they are (mlp_layer_types); else empty
+  uint32_t experts = 0;
+  uint32_t shared_experts = 0;
+  uint32_t expert_inner = 0;
+  uint32_t top_k = 0;
+  uint32_t groups = 1;
+  uint32_t groups_kept = 1;
+  kernels::ScoreFunction score = kernels::ScoreFunction::sigmoid;
+  kernels::GroupScore group_score = kernels::GroupScore::top2_sum;
+  bool selection_bias = true;  // e_score_correction_bias
+  bool normalise = true;
+  float routed_scale = 1;
+
+  Quantization quantization;
+  std::vector<uint32_t> eos_tokens;
+
+  [[nodiscard]] bool is_moe(LayerId layer) const {
+    if (layer.value < moe_layers.size()) return moe_layers[layer.value];
+    return layer.value >= first_moe_layer && layer.value % moe_layer_step == 0;
+  }
+  /// The tensor of the output head.
+  [[nodiscard]] const char* head_name() const { return ties_head ? names::kEmbedding : names::kHead; }
+  [[nodiscard]] uint32_t query_dim() const { return nope_dim + rope_dim; }
+  /// Numbers that the cache holds for a token and layer: latent, then rotary key.
+  [[nodiscard]] uint32_t cache_dim() const { return kv_rank + rope_dim; }
+  [[nodiscard]] kernels::LatentShape cache_shape() const { return {.latent_dim = kv_rank, .rope_dim = rope_dim}; }
+  /// The longest context in which this program computes what the model defines.
+  [[nodiscard]] uint32_t longest_context() const {
+    return dense_positions == 0 ? max_positions : std::min(max_positions, dense_positions);
+  }
+  bool operator==(const ModelConfig&) const = default;
+};
+
+/// Parses the text of config.json. Where it wraps a language model ("text_config"), that model is read.
+[[nodiscard]] Result<ModelConfig> parse_model_config(std::string_view text);
+
+/// The token ids under "eos_token_id" (a number, a list, or absent) of config.json (its text_config, where it has one
+/// that says so) or generation_config.json.
+/// `file` is for the error text.
+[[nodiscard]] Result<std::vector<uint32_t>> parse_eos_tokens(std::string_view text, std::string_view file);
+
+}  // namespace dspack::runtime

@@ -1,0 +1,102 @@
+#include "runtime/config/config_fields.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace dspack::runtime {
+
+namespace {
+
+// Long values (a pasted list, say) are cut: the message stays one line.
+std::string shown(const format::Json& value) {
+  constexpr size_t kLongest = 60;
+  std::string text = value.dump(-1, ' ', true, format::Json::error_handler_t::replace);
+  if (text.size() > kLongest) text = text.substr(0, kLongest) + "...";
+  return text;
+}
+
+// As in JSON, without the quotes: a key cannot break the line or steer a terminal.
+std::string shown_key(const std::string& key) {
+  const std::string text = shown(format::Json(key));
+  return text.size() < 2 ? text : text.substr(1, text.size() - 2);
+}
+
+}  // namespace
+
+const format::Json* ConfigFields::find(std::string_view key) {
+  asked_.emplace(key);
+  const auto found = object_.find(std::string(key));
+  return found == object_.end() || found->is_null() ? nullptr : &*found;
+}
+
+bool ConfigFields::is_null(std::string_view key) const {
+  const auto found = object_.find(std::string(key));
+  return found != object_.end() && found->is_null();
+}
+
+void ConfigFields::refuse_others(std::span<const std::string_view> without_effect) {
+  for (const auto& [key, value] : object_.items()) {
+    if (asked_.contains(key) || std::ranges::find(without_effect, key) != without_effect.end()) continue;
+    if (error_) return;
+    error_ = Error{ErrorKind::unsupported,
+                   fmt::format("{}: \"{}\" is {}; this program does not know the key, and it might change the result "
+                               "(if it does not, take it out)",
+                               place_, shown_key(key), shown(value))};
+  }
+}
+
+void ConfigFields::fail(ErrorKind kind, std::string_view key, std::string_view reason) {
+  if (error_) return;
+  const format::Json* value = find(key);
+  error_ = Error{kind, value == nullptr ? fmt::format("{}: \"{}\" is missing; {}", place_, key, reason)
+                                        : fmt::format("{}: \"{}\" is {}; {}", place_, key, shown(*value), reason)};
+}
+
+uint32_t ConfigFields::integer(std::string_view key, uint32_t low, uint32_t high, std::optional<uint32_t> fallback) {
+  const format::Json* value = find(key);
+  if (value == nullptr && fallback) return *fallback;
+  if (value != nullptr && value->is_number_integer()) {
+    const bool fits = value->is_number_unsigned() || value->get<int64_t>() >= 0;
+    const uint64_t number = fits ? value->get<uint64_t>() : 0;
+    if (fits && number >= low && number <= high) return static_cast<uint32_t>(number);
+  }
+  fail(ErrorKind::invalid, key, fmt::format("expected a whole number from {} to {}", low, high));
+  return low;
+}
+
+double ConfigFields::number(std::string_view key, double low, double high, std::optional<double> fallback) {
+  const format::Json* value = find(key);
+  if (value == nullptr && fallback) return *fallback;
+  if (value != nullptr && value->is_number()) {
+    const double number = value->get<double>();
+    if (number >= low && number <= high) return number;
+  }
+  fail(ErrorKind::invalid, key, fmt::format("expected a number from {} to {}", low, high));
+  return low;
+}
+
+bool ConfigFields::flag(std::string_view key, bool fallback) {
+  const format::Json* value = find(key);
+  if (value == nullptr) return fallback;
+  if (value->is_boolean()) return value->get<bool>();
+  fail(ErrorKind::invalid, key, "expected true or false");
+  return fallback;
+}
+
+std::string ConfigFields::text(std::string_view key, std::string_view fallback) {
+  const format::Json* value = find(key);
+  if (value == nullptr) return std::string(fallback);
+  if (value->is_string()) return value->get<std::string>();
+  fail(ErrorKind::invalid, key, "expected a text");
+  return std::string(fallback);
+}
+
+const format::Json* ConfigFields::object(std::string_view key) {
+  const format::Json* value = find(key);
+  if (value == nullptr || value->is_object()) return value;
+  fail(ErrorKind::invalid, key, "expected an object");
+  return nullptr;
+}
+
+}  // namespace dspack::runtime

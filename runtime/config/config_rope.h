@@ -1,0 +1,14 @@
+// The rotary embedding's part of config.json.
+// Threads: thread-safe (pure functions). Errors: see config.h.
+#pragma once
+
+#include "runtime/config/config.h"
+#include "runtime/config/config_fields.h"
+
+namespace dspack::runtime {
+
+/// Reads rope_theta and rope_scaling {type} of released files, or rope_parameters {rope_type, rope_theta} as
+/// transformers 5 writes them. `max_positions` (max_position_embeddings) gives the factor where it is left out.
+[[nodiscard]] Result<RopeConfig> read_rope(ConfigFields& fields, uint32_t max_positions);
+
+}  // namespace dspack::runtime

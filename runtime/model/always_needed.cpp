@@ -1,0 +1,49 @@
+#include "runtime/model/always_needed.h"
+
+#include <algorithm>
+#include <string_view>
+
+#include "format/tensor_name.h"
+
+namespace dspack::runtime {
+
+namespace {
+
+// A table that is read by rows, or that may be one that is there already.
+bool is_table(const format::TensorEntry& tensor) {
+  return tensor.name.ends_with("embed_tokens.weight") || tensor.name.ends_with("shared_head.head.weight");
+}
+
+bool is_copy(const format::Checkpoint& checkpoint, const format::TensorEntry& tensor) {
+  return std::ranges::any_of(checkpoint.tensors(), [&](const format::TensorEntry& other) {
+    return &other != &tensor && tensor.digest && other.digest == tensor.digest && !other.place.layer;
+  });
+}
+
+}  // namespace
+
+std::vector<format::Extent> always_needed(const format::Checkpoint& checkpoint, const ModelConfig& config,
+                                          const format::LayerMap& layers, bool with_mtp) {
+  const auto runs = [&](LayerId layer) {
+    if (layer.value >= config.layers) return with_mtp && layer.value == config.layers;
+    return layers.empty() || std::ranges::find(layers, layer) != layers.end();
+  };
+  std::vector<format::Extent> extents;
+  for (const format::TensorEntry& tensor : checkpoint.tensors()) {
+    const format::TensorName& place = tensor.place;
+    if (place.expert) continue;
+    if (config.ties_head && !place.layer && format::without_wrapper(tensor.name) == config.head_name()) {
+      extents.push_back({.file = tensor.file, .range = tensor.range});
+      continue;
+    }
+    if (place.role == format::Role::embed) continue;
+    if (place.layer ? !runs(*place.layer) : place.role != format::Role::head) continue;
+    // Without digests nothing says that a table is no copy: it is read when it is known to be wanted.
+    if (is_table(tensor) && (!tensor.digest || is_copy(checkpoint, tensor))) continue;
+    if (config.dense_positions != 0 && tensor.name.find(".indexer.") != std::string::npos) continue;
+    extents.push_back({.file = tensor.file, .range = tensor.range});
+  }
+  return extents;
+}
+
+}  // namespace dspack::runtime

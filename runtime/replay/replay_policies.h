@@ -1,0 +1,108 @@
+// The eviction policies that a replay compares: those of a run, and others that measured worse than the default
+// (docs/performance.md) and are kept for comparison.
+// Threads, lifetime, errors: see eviction_policy.h. O(log n) a use.
+#pragma once
+
+#include <list>
+#include <random>
+#include <unordered_map>
+
+#include "runtime/experts/eviction_policy.h"
+#include "runtime/experts/policy/lru.h"
+#include "runtime/experts/policy/victim_order.h"
+
+namespace dspack::runtime {
+
+/// Gives up the expert that was used least, where a use counts half after 64 passes and remains known while the expert
+/// is not in a slot (LFU with ageing; with a half-life of one pass it would be LRU). A prefill counts an expert's rows,
+/// but not more than a decode of that length could leave. Drafts do not count until they have stood.
+class LfuPolicy final : public EvictionPolicy {
+ public:
+  [[nodiscard]] std::string_view name() const override { return "lfu"; }
+  void hit(const ExpertUse& use) override;
+  void inserted(const ExpertUse& use) override;
+  void prefetched(ExpertKey key, uint64_t pass) override;
+  void removed(ExpertKey key) override;
+  void hold(ExpertKey key) override { in_slots_.hold({count_of(key), key}); }
+  void let_go() override { in_slots_.let_go(); }
+  [[nodiscard]] std::optional<ExpertKey> victim(const std::function<bool(ExpertKey)>& may_go) override;
+
+ private:
+  double& count_of(ExpertKey key);
+  void count(const ExpertUse& use);
+
+  // log2 of the sum over uses of 2^(pass / half-life): all counts age alike, so their order does not change with time.
+  std::unordered_map<uint64_t, double> counts_;
+  VictimOrder<std::pair<double, ExpertKey>> in_slots_;  // least first
+};
+
+/// Gives up one of the experts that were used longest ago, at random: the oldest 8 % of the slots take part, which was
+/// best of several shares in a published replay of an expert cache (atlas #1148). Chance breaks LRU's cliff: below one
+/// token's experts some survive until they are needed again. A victim takes up to 8 % of n steps, or O(log n) where it
+/// is told which experts are held.
+class RandomOldPolicy final : public EvictionPolicy {
+ public:
+  RandomOldPolicy(uint64_t slots, uint64_t seed);
+
+  [[nodiscard]] std::string_view name() const override { return "random-old"; }
+  void hit(const ExpertUse& use) override { recency_.hit(use); }
+  void inserted(const ExpertUse& use) override { recency_.insert(use); }
+  void prefetched(ExpertKey key, uint64_t pass) override { recency_.insert_prefetched(key, pass); }
+  void removed(ExpertKey key) override { recency_.remove(key); }
+  void hold(ExpertKey key) override {
+    recency_.hold(key);
+    is_told_ = true;
+  }
+  void let_go() override { recency_.let_go(); }
+  [[nodiscard]] std::optional<ExpertKey> victim(const std::function<bool(ExpertKey)>& may_go) override;
+
+ private:
+  RecencyOrder recency_;
+  bool is_told_ = false;  // which experts are held: all others may go
+  uint64_t candidates_;
+  std::mt19937_64 random_;
+};
+
+/// S3-FIFO (Yang et al., SOSP 2023): what arrives waits in a small queue of a tenth of the slots and leaves by its end
+/// unless it was used again; then it moves to the main queue, where each use, up to three, spares it once. What left
+/// the small queue is remembered for as many arrivals as there are slots, and goes to the main queue at once when it
+/// comes again. Drafts do not count as uses.
+class S3FifoPolicy final : public EvictionPolicy {
+ public:
+  explicit S3FifoPolicy(uint64_t slots);
+
+  [[nodiscard]] std::string_view name() const override { return "s3-fifo"; }
+  void hit(const ExpertUse& use) override;
+  void inserted(const ExpertUse& use) override;
+  void prefetched(ExpertKey key, uint64_t pass) override;
+  void removed(ExpertKey key) override;
+  void hold(ExpertKey key) override;
+  void let_go() override;
+  [[nodiscard]] std::optional<ExpertKey> victim(const std::function<bool(ExpertKey)>& may_go) override;
+
+ private:
+  using Arrival = std::pair<uint64_t, ExpertKey>;  // by its number
+  using Queue = VictimOrder<Arrival>;              // oldest first
+  using Ghosts = std::list<ExpertKey>;             // oldest first
+  struct Place {
+    bool is_small = true;
+    uint8_t uses = 0;      // since it came, or since it was last spared
+    uint64_t arrival = 0;  // to its queue, or since then to its end
+  };
+  void arrive(ExpertKey key);
+  std::optional<ExpertKey> small_victim(const std::function<bool(ExpertKey)>& may_go);
+  std::optional<ExpertKey> main_victim(const std::function<bool(ExpertKey)>& may_go);
+
+  uint64_t slots_;
+  uint64_t small_slots_;
+  uint64_t arrivals_ = 0;
+  Queue small_, main_;
+  Ghosts ghosts_;
+  std::unordered_map<uint64_t, Place> places_;
+  std::unordered_map<uint64_t, Ghosts::iterator> remembered_;  // in ghosts_
+};
+
+/// LRU first.
+[[nodiscard]] std::span<const NamedPolicy> replay_policies();
+
+}  // namespace dspack::runtime

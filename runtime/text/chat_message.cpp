@@ -1,0 +1,154 @@
+#include "runtime/text/chat_message.h"
+
+#include <fmt/format.h>
+
+#include "format/base/foreign_text.h"
+#include "format/json.h"
+#include "runtime/text/json.h"
+
+namespace dspack::runtime {
+namespace {
+
+Error wrong(std::string_view what, std::string_view expected) {
+  return {ErrorKind::invalid, fmt::format("{} is not {}", what, expected)};
+}
+
+/// Whether a whole number outside of strings has more than 18 digits.
+bool has_long_integer(std::string_view text) {
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (text[i] == '"') {
+      for (++i; i < text.size() && text[i] != '"'; ++i)
+        if (text[i] == '\\') ++i;
+      continue;
+    }
+    const size_t end = std::min(text.find_first_not_of("-+.eE0123456789", i), text.size());
+    const std::string_view number = text.substr(i, end - i);
+    if (number.size() > 18 && number.find_first_of(".eE") == std::string_view::npos) return true;
+    if (!number.empty()) i = end - 1;
+  }
+  return false;
+}
+
+/// A string field; absent and null are nullopt.
+Result<std::optional<std::string>> text_field(const OrderedJson& object, const char* key) {
+  const auto found = object.find(key);
+  if (found == object.end() || found->is_null()) return std::optional<std::string>();
+  if (!found->is_string()) return wrong(fmt::format("\"{}\"", key), "a string");
+  return std::optional<std::string>(found->get<std::string>());
+}
+
+/// A message's content: a string, or a list of {"type": "text", "text": "..."}, as OpenAI's clients write it. The
+/// templates take a string, so parts are joined by line feeds, as vLLM and llama.cpp do. Absent and null are nullopt.
+Result<std::optional<std::string>> read_content(const OrderedJson& message) {
+  const auto found = message.find("content");
+  if (found == message.end() || !found->is_array()) return text_field(message, "content");
+  if (found->empty()) return wrong("\"content\"", "a string or a list of texts");
+  std::string text;
+  for (const OrderedJson& part : *found) {
+    if (!part.is_object()) return wrong("a part of \"content\"", "an object");
+    TRY_ASSIGN(const auto type, text_field(part, "type"));
+    TRY_ASSIGN(const auto words, text_field(part, "text"));
+    if (type != "text") {
+      return Error{ErrorKind::unsupported,
+                   fmt::format("a part of \"content\" has the type {}; only \"text\" can be answered",
+                               type ? quote(*type) : "null")};
+    }
+    if (!words) return wrong("\"text\" of a part of \"content\"", "a string");
+    if (&part != &found->front()) text += '\n';
+    text += *words;
+  }
+  return std::optional(std::move(text));
+}
+
+Result<ToolCall> read_call(const OrderedJson& value) {
+  const auto function = value.is_object() ? value.find("function") : value.end();
+  if (function == value.end() || !function->is_object()) return wrong("\"function\"", "an object");
+  ToolCall call;
+  TRY_ASSIGN(call.id, text_field(value, "id"));
+  TRY_ASSIGN(const auto type, text_field(value, "type"));
+  TRY_ASSIGN(const auto name, text_field(*function, "name"));
+  if (!name) return wrong("\"name\" of \"function\"", "a string");
+  call.type = type.value_or("function");
+  call.name = *name;
+  const auto arguments = function->find("arguments");
+  if (arguments == function->end() || !(arguments->is_string() || arguments->is_object())) {
+    return wrong("\"arguments\"", "a string or an object");
+  }
+  call.arguments = *arguments;
+  return call;
+}
+
+Result<ChatMessage> read_message(const OrderedJson& value) {
+  if (!value.is_object()) return wrong("a message", "an object");
+  ChatMessage message;
+  TRY_ASSIGN(const auto role, text_field(value, "role"));
+  if (!role) return wrong("\"role\"", "a string");
+  TRY_ASSIGN(message.role, parse_role(*role));
+  TRY_ASSIGN(message.content, read_content(value));
+  TRY_ASSIGN(message.tool_call_id, text_field(value, "tool_call_id"));
+  TRY_ASSIGN(message.name, text_field(value, "name"));
+  if (const auto prefix = value.find("prefix"); prefix != value.end()) {
+    if (!prefix->is_boolean()) return wrong("\"prefix\"", "true or false");
+    message.prefix = prefix->get<bool>();
+  }
+  const auto calls = value.find("tool_calls");
+  if (calls == value.end() || calls->is_null()) return message;
+  if (!calls->is_array()) return wrong("\"tool_calls\"", "a list");
+  message.tool_calls.emplace();
+  for (const OrderedJson& each : *calls) {
+    auto call = read_call(each);
+    if (!call) return call.error().in(fmt::format("tool call {}", message.tool_calls->size()));
+    message.tool_calls->push_back(*std::move(call));
+  }
+  return message;
+}
+
+}  // namespace
+
+Result<Role> parse_role(std::string_view name) {
+  // OpenAI's name for it since 2024; none of the known templates has it.
+  if (name == "developer") return Role::system;
+  for (const Role role : {Role::system, Role::user, Role::assistant, Role::tool}) {
+    if (name == to_string(role)) return role;
+  }
+  return Error{ErrorKind::invalid,
+               fmt::format("unknown role {}; known are system (or developer), user, assistant, tool", quote(name))};
+}
+
+std::string_view to_string(Role role) {
+  switch (role) {
+    case Role::system: return "system";
+    case Role::user: return "user";
+    case Role::assistant: return "assistant";
+    case Role::tool: return "tool";
+  }
+  return "";
+}
+
+Result<Conversation> parse_conversation(std::string_view json_text) {
+  TRY(format::parse_json(json_text, format::kConversationDocument));  // strict, but it sorts the keys of objects
+  if (has_long_integer(json_text)) {
+    return Error{ErrorKind::invalid, "a whole number has more than 18 digits; write it as a string"};
+  }
+  const OrderedJson root = OrderedJson::parse(json_text, nullptr, /*allow_exceptions=*/false);
+  const OrderedJson* messages = &root;
+  Conversation conversation;
+  if (root.is_object()) {
+    const auto found = root.find("messages");
+    if (found == root.end()) return Error{ErrorKind::invalid, "\"messages\" is missing"};
+    messages = &*found;
+    if (const auto tools = root.find("tools"); tools != root.end() && !tools->is_null()) {
+      if (!tools->is_array()) return wrong("\"tools\"", "a list");
+      conversation.tools = *tools;
+    }
+  }
+  if (!messages->is_array()) return wrong("\"messages\"", "a list");
+  for (const OrderedJson& each : *messages) {
+    auto message = read_message(each);
+    if (!message) return message.error().in(fmt::format("message {}", conversation.messages.size()));
+    conversation.messages.push_back(*std::move(message));
+  }
+  return conversation;
+}
+
+}  // namespace dspack::runtime

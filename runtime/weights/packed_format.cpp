@@ -1,0 +1,181 @@
+#include <fmt/format.h>
+
+#include <cstring>
+
+#include "format/base/size.h"
+#include "runtime/weights/weight_format.h"
+
+namespace dspack::runtime {
+
+namespace {
+
+// Integers of 4 or 8 bits in I32 words, a row after the other, the first in the lowest bits, each stored as its value
+// plus half of the range; weight_shape [2] holds the shape before packing; zero points are packed down the rows
+// (compressed-tensors, compressors/pack_quantized: "pack-quantized"). Little-endian words are the bytes of the row.
+constexpr std::array<std::string_view, 5> kPackedSuffixes = {"weight_packed", "weight_scale", "weight_shape",
+                                                             "weight_zero_point", "weight_g_idx"};
+constexpr std::array<ScaledCodes, 1> kPackedScaled = {{
+    {.ending = ".weight_packed", .dtype = Dtype::i32, .name = "packed integers", .scale = "weight_scale"},
+}};
+constexpr uint32_t kWordBits = 32;
+
+/// Integers in a word.
+constexpr uint32_t in_word(uint32_t bits) {
+  return kWordBits / bits;
+}
+
+/// Integer `index` of a row of words, as it is stored: without its sign.
+int32_t integer_at(std::span<const std::byte> words, uint64_t index, uint32_t bits) {
+  const auto byte = std::to_integer<int32_t>(words[index * bits / 8]);
+  return bits == 8 ? byte : byte >> (index % 2 * 4) & 0xf;
+}
+
+Result<void> check_shape(const StoredPlane& plane, StoredBytes stored) {
+  std::array<int64_t, 2> shape{};
+  std::memcpy(shape.data(), stored.back().data(), sizeof shape);
+  if (shape[0] == plane.form.out && shape[1] == plane.form.in) return {};
+  return Error{ErrorKind::invalid, fmt::format("weight_shape says [{}, {}] where config.json asks for [{}, {}]",
+                                               shape[0], shape[1], plane.form.out, plane.form.in)};
+}
+
+/// Rows of whole words become rows of whole bytes.
+Result<void> join_rows(const StoredPlane& plane, StoredBytes stored, std::span<std::byte> to) {
+  const uint64_t row = kernels::code_bytes(plane.form.coding, plane.form.in);
+  const uint64_t stored_row = stored[0].size() / plane.form.out;
+  for (uint64_t i = 0; i < plane.form.out; ++i)
+    std::memcpy(to.data() + i * row, stored[0].data() + i * stored_row, row);
+  return {};
+}
+
+/// Eight bits with half of the range added become two's complement.
+Result<void> sign_bytes(const StoredPlane& plane, StoredBytes stored, std::span<std::byte> to) {
+  const uint64_t stored_row = stored[0].size() / plane.form.out;
+  for (uint64_t i = 0; i < plane.form.out; ++i) {
+    for (uint64_t column = 0; column < plane.form.in; ++column)
+      to[i * plane.form.in + column] = stored[0][i * stored_row + column] ^ std::byte{0x80};
+  }
+  return {};
+}
+
+/// Bits of an integer, by the words of a row; 0: they hold another number of them.
+uint32_t bits_of_row(uint64_t words, uint32_t in, std::optional<uint32_t> said) {
+  for (const uint32_t bits : {4U, 8U}) {
+    if (ceil_div(in, in_word(bits)) == words && said.value_or(bits) == bits) return bits;
+  }
+  return 0;
+}
+
+/// Zero points of n rows a word: word r / n of a column of words holds that of row r.
+struct ZeroPoints {
+  std::span<const std::byte> words;
+  uint64_t groups = 0;
+  uint32_t bits = 0;
+
+  [[nodiscard]] int32_t of(uint64_t row, uint64_t group) const {
+    const uint64_t word = row / in_word(bits) * groups + group;
+    return integer_at(words.subspan(word * sizeof(uint32_t), sizeof(uint32_t)), row % in_word(bits), bits);
+  }
+};
+
+/// Code less zero point.
+template <uint32_t kBits>
+Result<void> subtract_zeros(const StoredPlane& plane, StoredBytes stored, std::span<std::byte> to) {
+  const kernels::WeightForm& form = plane.form;
+  const uint64_t stored_row = stored[0].size() / form.out;
+  const ZeroPoints zeros{.words = stored[1], .groups = ceil_div(form.in, form.block_in), .bits = kBits};
+  for (uint64_t row = 0; row < form.out; ++row) {
+    const auto codes = stored[0].subspan(row * stored_row, stored_row);
+    for (uint64_t column = 0; column < form.in; ++column) {
+      const int32_t value = integer_at(codes, column, kBits) - zeros.of(row, column / form.block_in);
+      store_difference<kBits>(to, row * form.in + column, value);
+    }
+  }
+  return {};
+}
+
+Error contradiction(const format::Checkpoint& checkpoint, const format::TensorEntry& tensor, std::string_view what) {
+  return {ErrorKind::invalid, fmt::format("{} {}; config.json says otherwise", place_of(checkpoint, tensor), what)};
+}
+
+bool stores_packed(const format::Checkpoint& checkpoint, std::string_view name) {
+  const auto tensor = find_tensor(checkpoint, module_of(name) + "weight_packed");
+  return tensor && (*tensor)->dtype == Dtype::i32;
+}
+
+/// Makes the codes of a matrix with zero points.
+Result<void> add_zeros(const format::Checkpoint& checkpoint, const format::TensorEntry& zeros, uint32_t bits,
+                       StoredMatrix& matrix) {
+  kernels::WeightForm& form = matrix.form;
+  const uint64_t groups = ceil_div(form.in, form.block_in);
+  if (zeros.dtype != Dtype::i32 || zeros.shape != std::vector<uint64_t>{ceil_div(form.out, in_word(bits)), groups}) {
+    return Error{ErrorKind::invalid,
+                 fmt::format("{}: zero points {} {} do not fit a weight [{}, {}] of {} bits in groups of {}",
+                             place_of(checkpoint, zeros), to_string(zeros.dtype), shown_shape(zeros.shape), form.out,
+                             form.in, bits, form.block_in)};
+  }
+  StoredPlane& codes = matrix.planes[kernels::kCodes];
+  codes.tensors.insert(codes.tensors.begin() + 1, &zeros);
+  codes.make = bits == 4 ? subtract_zeros<4> : subtract_zeros<8>;
+  return {};
+}
+
+Result<StoredMatrix> find_packed(const format::Checkpoint& checkpoint, const MatrixRequest& request) {
+  const std::string module = module_of(request.name);
+  TRY_ASSIGN(const auto* packed, find_tensor(checkpoint, module + "weight_packed"));
+  const auto beside = [&](std::string_view part) {
+    const auto found = find_tensor(checkpoint, module + std::string(part));
+    return found ? *found : nullptr;
+  };
+  if (const auto* order = beside("weight_g_idx"); order != nullptr) {
+    return Error{ErrorKind::unsupported,
+                 fmt::format("{}: columns whose groups are given one by one (actorder \"group\") cannot be run",
+                             place_of(checkpoint, *order))};
+  }
+  const bool is_matrix = packed->shape.size() == 2 && packed->shape[0] == request.out;
+  const uint32_t bits = is_matrix ? bits_of_row(packed->shape[1], request.in, request.stored.bits) : 0;
+  if (bits == 0) {
+    const std::string said = request.stored.bits ? fmt::format(" of {} bits", *request.stored.bits) : "";
+    return Error{ErrorKind::invalid,
+                 fmt::format("{} has shape {} where config.json asks for {} x {} integers{}",
+                             place_of(checkpoint, *packed), shown_shape(packed->shape), request.out, request.in, said)};
+  }
+  TRY(check_scales(checkpoint, *packed));
+  const auto* zeros = beside("weight_zero_point");
+  const bool is_symmetric = request.stored.symmetric.value_or(zeros == nullptr);
+  if (is_symmetric && zeros != nullptr) return contradiction(checkpoint, *zeros, "holds zero points");
+  if (!is_symmetric && zeros == nullptr) return contradiction(checkpoint, *packed, "has no weight_zero_point");
+  const bool is_i4 = bits == 4 && zeros == nullptr;
+  const kernels::Coding coding = is_i4                           ? kernels::Coding::i4
+                                 : bits == 8 && zeros != nullptr ? kernels::Coding::bf16
+                                                                 : kernels::Coding::i8;
+  StoredMatrix matrix{.form = {.coding = coding, .out = request.out, .in = request.in}, .planes = {}};
+  TRY(add_group_scales(checkpoint, *checkpoint.find_scale(packed->name), request.stored, std::nullopt, matrix));
+  StoredPlane& codes = matrix.planes[kernels::kCodes];
+  codes = plane_of(*packed, matrix.form, kernels::kCodes);
+  if (zeros != nullptr) {
+    TRY(add_zeros(checkpoint, *zeros, bits, matrix));
+  } else if (bits == 8) {
+    codes.make = sign_bytes;
+  } else if (packed->range.size() != codes.bytes) {
+    codes.make = join_rows;
+  }
+  if (const auto* shape = beside("weight_shape"); shape != nullptr) {
+    if (shape->dtype != Dtype::i64 || shape->shape != std::vector<uint64_t>{2})
+      return Error{ErrorKind::invalid, fmt::format("{} is no shape of a matrix", place_of(checkpoint, *shape))};
+    codes.tensors.push_back(shape);
+    codes.check = check_shape;
+  }
+  return matrix;
+}
+
+}  // namespace
+
+WeightFormat packed_format() {
+  return {.description = "packed integers of 4 and 8 bits",
+          .suffixes = kPackedSuffixes,
+          .stores = stores_packed,
+          .find = find_packed,
+          .scaled = kPackedScaled};
+}
+
+}  // namespace dspack::runtime

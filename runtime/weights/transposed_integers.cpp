@@ -1,0 +1,241 @@
+#include "runtime/weights/transposed_integers.h"
+
+#include <fmt/format.h>
+
+#include <cstring>
+
+#include "format/base/size.h"
+
+namespace dspack::runtime {
+
+namespace {
+
+constexpr uint32_t kWordBits = 32;
+// Places in a word of AutoAWQ's eight integers: from the low bits up they are 0 2 4 6 1 3 5 7.
+constexpr std::array<uint32_t, 8> kInterleaved = {0, 4, 1, 5, 2, 6, 3, 7};
+// Outputs that are turned at once, so that the lines of their rows stay in the first-level cache.
+constexpr uint64_t kTurned = 32;
+
+// A function that makes a plane has no state: what it needs of the layout is in its type.
+template <uint32_t kBits, TransposedLayout kLayout>
+struct Words {
+  static constexpr uint32_t kInWord = kWordBits / kBits;
+  static constexpr uint32_t kMask = (1U << kBits) - 1;
+
+  static uint32_t word(std::span<const std::byte> words, uint64_t index) {
+    uint32_t value = 0;
+    std::memcpy(&value, words.data() + index * sizeof value, sizeof value);
+    return value;
+  }
+  /// Of `columns` integers that are packed across: number `column` of row `row`.
+  static uint32_t across(std::span<const std::byte> words, uint64_t row, uint64_t column, uint64_t columns) {
+    const auto in_word = static_cast<uint32_t>(column % kInWord);
+    const uint32_t place = kLayout.interleaved ? kInterleaved[in_word] : in_word;
+    return word(words, row * ceil_div(columns, kInWord) + column / kInWord) >> (place * kBits) & kMask;
+  }
+  static int32_t code(std::span<const std::byte> words, uint64_t in, uint64_t out, uint64_t outs) {
+    if constexpr (kLayout.along == PackedAlong::out) return static_cast<int32_t>(across(words, in, out, outs));
+    return static_cast<int32_t>(word(words, in / kInWord * outs + out) >> (in % kInWord * kBits) & kMask);
+  }
+  /// A zero point less one that is the largest code: some programs read 0 from it and others one more than that.
+  static Result<void> check_zeros(std::span<const std::byte> words, uint64_t groups, uint64_t outs) {
+    if constexpr (kLayout.zero_offset == 0) return {};
+    for (uint64_t group = 0; group < groups; ++group) {
+      for (uint64_t out = 0; out < outs; ++out) {
+        if (across(words, group, out, outs) != kMask) continue;
+        return Error{ErrorKind::unsupported,
+                     fmt::format("the zero point of output {}, group {}, is stored as {}, less one: programs disagree "
+                                 "whether it is 0 or {}",
+                                 out, group, kMask, kMask + 1)};
+      }
+    }
+    return {};
+  }
+  static int32_t zero(std::span<const std::byte> words, uint64_t group, uint64_t out, uint64_t outs) {
+    return static_cast<int32_t>(across(words, group, out, outs) + kLayout.zero_offset);
+  }
+};
+
+float scale_at(Dtype dtype, std::span<const std::byte> scales, uint64_t index) {
+  float value = 0;
+  const uint64_t each = bytes_of(dtype, 1);
+  widen_to_f32(dtype, scales.subspan(index * each, each), {&value, 1});
+  return value;
+}
+
+/// Calls store(out, in, group of the column) for all elements, `kTurned` outputs at a time.
+template <class Store>
+void for_each_element(const kernels::WeightForm& form, Store store) {
+  for (uint64_t first = 0; first < form.out; first += kTurned) {
+    const uint64_t end = std::min<uint64_t>(first + kTurned, form.out);
+    for (uint64_t in = 0; in < form.in; ++in) {
+      for (uint64_t out = first; out < end; ++out)
+        store(out, in);
+    }
+  }
+}
+
+/// Tensors: qweight, qzeros, perhaps the groups of rows, which are then the natural ones.
+template <uint32_t kBits, TransposedLayout kLayout>
+Result<void> make_codes(const StoredPlane& plane, StoredBytes stored, std::span<std::byte> to) {
+  using W = Words<kBits, kLayout>;
+  const kernels::WeightForm& form = plane.form;
+  TRY(W::check_zeros(stored[1], plane.tensors[1]->shape[0], form.out));
+  for_each_element(form, [&](uint64_t out, uint64_t in) {
+    const int32_t value = W::code(stored[0], in, out, form.out) - W::zero(stored[1], in / form.block_in, out, form.out);
+    store_difference<kBits>(to, out * form.in + in, value);
+  });
+  return {};
+}
+
+uint32_t group_at(std::span<const std::byte> order, uint64_t in) {
+  uint32_t group = 0;
+  std::memcpy(&group, order.data() + in * sizeof group, sizeof group);
+  return group;
+}
+
+/// Tensors: qweight, qzeros, scales, order. `scales` [groups, out].
+template <uint32_t kBits, TransposedLayout kLayout>
+Result<void> make_values(const StoredPlane& plane, StoredBytes stored, std::span<std::byte> to) {
+  using W = Words<kBits, kLayout>;
+  const kernels::WeightForm& form = plane.form;
+  const Dtype dtype = plane.tensors[2]->dtype;
+  auto* values = reinterpret_cast<float*>(to.data());
+  TRY(W::check_zeros(stored[1], plane.tensors[1]->shape[0], form.out));
+  for_each_element(form, [&](uint64_t out, uint64_t in) {
+    const uint64_t group = group_at(stored[3], in);
+    const int32_t value = W::code(stored[0], in, out, form.out) - W::zero(stored[1], group, out, form.out);
+    values[out * form.in + in] = static_cast<float>(value) * scale_at(dtype, stored[2], group * form.out + out);
+  });
+  return {};
+}
+
+/// The last tensor's groups: each one that there is.
+Result<void> check_order(const StoredPlane& plane, StoredBytes stored) {
+  const uint64_t groups = plane.tensors[2]->shape[0];
+  for (uint64_t in = 0; in < plane.form.in; ++in) {
+    const uint32_t group = group_at(stored.back(), in);
+    if (group < groups) continue;
+    return Error{ErrorKind::invalid,
+                 fmt::format("g_idx has group {} at {}, of {} groups", static_cast<int32_t>(group), in, groups)};
+  }
+  return {};
+}
+
+/// The last tensor's groups: the natural ones.
+Result<void> check_natural_order(const StoredPlane& plane, StoredBytes stored) {
+  for (uint64_t in = 0; in < plane.form.in; ++in) {
+    const uint32_t group = group_at(stored.back(), in);
+    if (group == in / plane.form.block_in) continue;
+    return Error{
+        ErrorKind::invalid,
+        fmt::format("g_idx has group {} at {} where groups of {} have {}; config.json says \"desc_act\": false",
+                    static_cast<int32_t>(group), in, plane.form.block_in, in / plane.form.block_in)};
+  }
+  return {};
+}
+
+/// [groups, out] becomes FP32 [out, groups].
+Result<void> turn_scales(const StoredPlane& plane, StoredBytes stored, std::span<std::byte> to) {
+  const std::vector<uint64_t>& shape = plane.elements().shape;
+  auto* scales = reinterpret_cast<float*>(to.data());
+  for (uint64_t group = 0; group < shape[0]; ++group) {
+    for (uint64_t out = 0; out < shape[1]; ++out)
+      scales[out * shape[0] + group] = scale_at(plane.elements().dtype, stored[0], group * shape[1] + out);
+  }
+  return {};
+}
+
+using Make = decltype(StoredPlane::make);
+
+struct Makers {
+  Make codes = nullptr;
+  Make values = nullptr;
+};
+
+template <TransposedLayout kLayout>
+Makers makers_of(uint32_t bits) {
+  if (bits == 4) return {make_codes<4, kLayout>, make_values<4, kLayout>};
+  return {make_codes<8, kLayout>, make_values<8, kLayout>};
+}
+
+Makers makers_of(const TransposedLayout& layout, uint32_t bits) {
+  constexpr TransposedLayout kAwq{.along = PackedAlong::out, .interleaved = true, .zero_offset = 0};
+  if (layout.along == PackedAlong::out) return makers_of<kAwq>(bits);
+  if (layout.zero_offset == 0) return makers_of<TransposedLayout{.along = PackedAlong::in}>(bits);
+  return makers_of<TransposedLayout{.along = PackedAlong::in, .interleaved = false, .zero_offset = 1}>(bits);
+}
+
+/// Bits of an integer by the shape of qweight; 0: none fits.
+uint32_t bits_of(const format::TensorEntry& codes, const MatrixRequest& request, const TransposedLayout& layout) {
+  for (const uint32_t bits : {4U, 8U}) {
+    const uint32_t in_word = kWordBits / bits;
+    const bool is_along_in = layout.along == PackedAlong::in;
+    const std::vector<uint64_t> shape{is_along_in ? ceil_div(request.in, in_word) : request.in,
+                                      is_along_in ? request.out : ceil_div(request.out, in_word)};
+    if (codes.shape == shape && request.stored.bits.value_or(bits) == bits) return bits;
+  }
+  return 0;
+}
+
+Result<void> check_beside(const format::Checkpoint& checkpoint, const format::TensorEntry& tensor, Dtype dtype,
+                          const std::vector<uint64_t>& shape) {
+  if (tensor.dtype == dtype && tensor.shape == shape) return {};
+  return Error{ErrorKind::invalid,
+               fmt::format("{} is {} {} where {} {} belongs to the codes", place_of(checkpoint, tensor),
+                           to_string(tensor.dtype), shown_shape(tensor.shape), to_string(dtype), shown_shape(shape))};
+}
+
+}  // namespace
+
+Result<StoredMatrix> find_transposed(const format::Checkpoint& checkpoint, const TransposedRequest& request) {
+  const MatrixRequest& wanted = request.matrix;
+  const std::string module = module_of(wanted.name);
+  TRY_ASSIGN(const auto* codes, find_tensor(checkpoint, module + "qweight"));
+  TRY_ASSIGN(const auto* zeros, find_tensor(checkpoint, module + "qzeros"));
+  TRY_ASSIGN(const auto* scales, find_tensor(checkpoint, module + "scales"));
+  const uint32_t bits = codes->dtype == Dtype::i32 ? bits_of(*codes, wanted, request.layout) : 0;
+  if (bits == 0) {
+    const std::string said = wanted.stored.bits ? fmt::format(" of {} bits", *wanted.stored.bits) : " of 4 or 8 bits";
+    return Error{ErrorKind::invalid,
+                 fmt::format("{} is {} {} where config.json asks for {} x {} integers{}", place_of(checkpoint, *codes),
+                             to_string(codes->dtype), shown_shape(codes->shape), wanted.in, wanted.out, said)};
+  }
+  if (scales->dtype != Dtype::f16 && scales->dtype != Dtype::bf16 && scales->dtype != Dtype::f32) {
+    return Error{ErrorKind::unsupported, fmt::format("{} is stored as {}; scales can be F16, BF16 and F32",
+                                                     place_of(checkpoint, *scales), to_string(scales->dtype))};
+  }
+  const kernels::Coding coding = request.ordered ? kernels::Coding::f32
+                                 : bits == 4     ? kernels::Coding::i8
+                                                 : kernels::Coding::bf16;
+  StoredMatrix matrix{.form = {.coding = coding, .out = wanted.out, .in = wanted.in}, .planes = {}};
+  if (scales->shape.size() != 2 || scales->shape[1] != wanted.out || scales->shape[0] == 0)
+    return misfit(checkpoint, *scales, matrix.form, ", a row for each group");
+  const uint64_t groups = scales->shape[0];
+  TRY_ASSIGN(const uint32_t group, group_of(checkpoint, *scales, groups, wanted.stored, matrix.form));
+  TRY(check_beside(checkpoint, *zeros, Dtype::i32, {groups, ceil_div(wanted.out, kWordBits / bits)}));
+  if (request.order != nullptr) TRY(check_beside(checkpoint, *request.order, Dtype::i32, {wanted.in}));
+  const Makers makers = makers_of(request.layout, bits);
+  StoredPlane& plane = matrix.planes[kernels::kCodes];
+  if (request.ordered) {
+    plane = plane_of(*codes, matrix.form, kernels::kCodes);
+    plane.tensors = {codes, zeros, scales, request.order};
+    plane.make = makers.values;
+    plane.check = check_order;
+    return matrix;
+  }
+  matrix.form.block_out = 1;
+  matrix.form.block_in = group;
+  plane = plane_of(*codes, matrix.form, kernels::kCodes);
+  plane.tensors.push_back(zeros);
+  plane.make = makers.codes;
+  if (request.order != nullptr) {
+    plane.tensors.push_back(request.order);
+    plane.check = check_natural_order;
+  }
+  matrix.planes[kernels::kScales] = finite_scales(widened_plane(*scales, groups * wanted.out));
+  matrix.planes[kernels::kScales].make = turn_scales;
+  return matrix;
+}
+
+}  // namespace dspack::runtime

@@ -1,0 +1,133 @@
+"""dsrun on weights of four bits and on integers in groups: the numbers are those of the same values as F32, written down
+by converters of the test's own (checkpoints.FOUR_BIT)."""
+
+import json
+import struct
+
+import safetensors_io
+from checkpoints import FOUR_BIT, write_four_bit
+from common import main
+from logits_case import TOKENS, LogitsCase
+
+# Sums of up to 136 products, a few times over; codes take their scale after the sum, F32 before.
+ROUNDING_NMSE = 1e-11
+EXPERT = "model.layers.1.mlp.experts.3.up_proj."
+
+
+class FourBit(LogitsCase):
+    def test_every_form_means_what_it_says(self):
+        for form in FOUR_BIT:
+            with self.subTest(form):
+                coded, f32 = write_four_bit(self.scratch, "v2.5", form)
+                wanted = self.logits(f32)
+                self.assertLess(self.nmse(self.logits(coded), wanted), ROUNDING_NMSE)
+                self.assertEqual(self.logits(coded, "--dev", "chunk=7"), self.logits(coded))
+                self.assertEqual(self.logits(coded, "--dev", "cpu=scalar"), self.logits(coded))
+                f32.rename(self.scratch / ("f32-" + form))
+
+    def test_experts_alone_beside_others_in_bf16(self):
+        for form in ("int4", "nvfp4", "mxfp4-v4"):
+            with self.subTest(form):
+                coded, f32 = write_four_bit(self.scratch / form, "v2-lite", form, only=lambda name: ".experts." in name)
+                self.assertLess(self.nmse(self.logits(coded), self.logits(f32)), ROUNDING_NMSE)
+
+    def test_packing_by_expert_and_few_slots_change_no_bit(self):
+        for form in ("int4", "int4-zeros", "nvfp4-over"):
+            with self.subTest(form):
+                coded, _ = write_four_bit(self.scratch / form, "v2-lite", form)
+                packed = self.scratch / ("packed-" + form)
+                self.assert_ok(self.repack(coded, packed))
+                self.assertEqual(self.logits(packed), self.logits(coded))
+                self.assertEqual(self.logits(packed, "--experts", "8"), self.logits(coded))
+                self.assertEqual(safetensors_io.read_checkpoint(packed), safetensors_io.read_checkpoint(coded))
+                self.assert_ok(self.run_program("verify", packed, "--source", coded))
+
+    def refused(self, form, change, *words):
+        """`change` gets the tensors and quantization_config of a good checkpoint."""
+        self.cases = getattr(self, "cases", 0) + 1
+        coded, _ = write_four_bit(self.scratch / ("case-%d" % self.cases), "v2-lite", form)
+        tensors, _ = safetensors_io.parse((coded / "model.safetensors").read_bytes())
+        settings = json.loads((coded / "config.json").read_text())
+        change(tensors, settings["quantization_config"])
+        safetensors_io.write(coded / "model.safetensors", tensors)
+        (coded / "config.json").write_text(json.dumps(settings))
+        result = self.dsrun(coded, "--tokens", ",".join(map(str, TOKENS)), "-n", 2)
+        self.assert_refused(result, *words, program="dsrun")
+
+    def test_what_does_not_fit_is_refused_by_name(self):
+        def without(part):
+            return lambda tensors, _: tensors.pop(EXPERT + part)
+
+        def with_bytes(part, raw):
+            def change(tensors, _):
+                dtype, shape, old = tensors[EXPERT + part]
+                tensors[EXPERT + part] = (dtype, shape, raw + old[len(raw):])
+            return change
+
+        def with_shape(part, shape, count):
+            def change(tensors, _):
+                dtype, _, raw = tensors[EXPERT + part]
+                tensors[EXPERT + part] = (dtype, shape, (raw * 4)[:count])
+            return change
+
+        def weights(key, value):
+            def change(_, quantisation):
+                quantisation["config_groups"]["group_0"]["weights"][key] = value
+            return change
+
+        def added(part, tensor):
+            return lambda tensors, _: tensors.update({EXPERT + part: tensor})
+
+        def setting(key, value):
+            return lambda _, quantisation: quantisation.update({key: value})
+
+        nan16, infinite = b"\xc0\x7f", b"\x80\xff"
+        for form, change, words in (
+                ("int4", without("weight_scale"), (EXPERT + "weight_scale", "missing")),
+                ("int4", with_bytes("weight_scale", nan16), (EXPERT + "weight_scale", "not a number")),
+                ("int4", with_bytes("weight_scale", infinite), (EXPERT + "weight_scale", "infinite")),
+                ("int4", with_shape("weight_scale", [6, 3], 36), (EXPERT + "weight_scale", "[6, 3]", "32")),
+                ("int4", with_bytes("weight_shape", struct.pack("<2q", 6, 40)), ("weight_shape", "[6, 40]", "[6, 48]")),
+                ("int4", with_shape("weight_packed", [6, 5], 120), (EXPERT + "weight_packed", "[6, 5]")),
+                ("int4", weights("num_bits", 8), ("weight_packed", "8 bits")),
+                ("int4", weights("group_size", 16), ("weight_scale", "group_size")),
+                ("int4", weights("group_size", 0), ("group_size",)),
+                ("int4", weights("symmetric", False), ("weight_zero_point", "config.json")),
+                ("int4", weights("num_bits", 3), ("num_bits", "3")),
+                ("int4", added("weight_g_idx", ("I32", [48], bytes(192))), (EXPERT + "weight_g_idx", "actorder")),
+                ("int4-zeros", without("weight_zero_point"), (EXPERT + "weight_packed", "weight_zero_point")),
+                ("int4-zeros", weights("symmetric", True), ("weight_zero_point", "config.json")),
+                ("int4-zeros", with_shape("weight_zero_point", [2, 2], 16), (EXPERT + "weight_zero_point", "[2, 2]")),
+                ("nvfp4", without("weight_scale_2"), (EXPERT + "weight_scale", "weight_scale_2")),
+                ("nvfp4", with_bytes("weight_scale_2", bytes(4)), (EXPERT + "weight_scale_2", "above 0")),
+                ("nvfp4", with_bytes("weight_scale_2", struct.pack("<f", float("nan"))), (EXPERT + "weight_scale_2",)),
+                ("nvfp4", with_bytes("weight_scale", b"\x7f"), (EXPERT + "weight_scale", "not a number")),
+                ("nvfp4", with_shape("weight_scale", [6, 2], 12), (EXPERT + "weight_scale", "[6, 2]", "16")),
+                ("nvfp4", without("weight_scale"), (EXPERT + "weight_scale", "missing")),
+                ("nvfp4", added("weight_global_scale", ("F32", [1], struct.pack("<f", 1))), ("ambiguous",)),
+                ("awq", without("qzeros"), (EXPERT + "qzeros", "missing")),
+                ("awq", without("scales"), (EXPERT + "scales", "missing")),
+                ("awq", with_shape("qzeros", [1, 1], 4), (EXPERT + "qzeros", "[1, 1]", "[2, 1]")),
+                ("awq", with_bytes("scales", b"\0\x7e"), (EXPERT + "scales", "not a number")),
+                ("awq", setting("bits", 3), ("bits",)),
+                ("awq", setting("version", "marlin"), ("version", "marlin")),
+                ("awq", setting("group_size", 16), ("scales", "group_size")),
+                ("gptq", with_bytes("g_idx", struct.pack("<i", 1)), (EXPERT + "qweight", "desc_act")),
+                ("gptq-ordered", with_bytes("g_idx", struct.pack("<i", 2)), (EXPERT + "qweight", "group 2", "2 groups")),
+                ("gptq-ordered", with_bytes("g_idx", struct.pack("<i", -1)), (EXPERT + "qweight", "group -1")),
+                ("gptq", with_bytes("qzeros", b"\xff"), (EXPERT + "qweight", "zero point", "disagree")),
+                ("gptq-ordered", without("g_idx"), (EXPERT + "g_idx", "missing")),
+                ("gptq", setting("quant_method", "fp8"), ("quantization_config",)),
+                ("gptq", setting("bits", 2), ("bits",)),
+                ("gptq", setting("checkpoint_format", "marlin"), ("checkpoint_format", "marlin")),
+                ("gptq", setting("dynamic", {"-:.*down.*": {}}), ("dynamic",)),
+                ("mxfp4", added("weight_global_scale", ("F32", [1], struct.pack("<f", 1))), ("ambiguous",)),
+                ("mxfp4", added("weight", ("U8", [6, 24], bytes(144))), ("ambiguous",)),
+                ("mxfp4", with_bytes("weight_scale", b"\xff"), (EXPERT + "weight_scale", "not a number")),
+                ("mxfp4", with_shape("weight_scale", [6, 3], 18), (EXPERT + "weight_scale", "[6, 3]", "32"))):
+            with self.subTest(form=form, words=words):
+                self.refused(form, change, *words)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,115 @@
+#include "kernels/quantise_int4.h"
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+
+#include "tests/kernels/lab.h"
+#include "tests/kernels/reference.h"
+
+namespace dspack::test::quantise_int4_test {
+namespace {
+
+using kernels::kInt4Group;
+
+struct Quantised {
+  explicit Quantised(const std::vector<float>& values)
+      : codes(values.size() / 2),
+        scales(values.size() / kInt4Group),
+        loss(kernels::quantise_int4(values, codes, scales)) {}
+  [[nodiscard]] double code(size_t index) const { return (codes[index / 2] >> (index % 2 * 4) & 0xf) - 8.0; }
+  [[nodiscard]] double scale(size_t index) const { return decode_bfloat(scales[index / kInt4Group]); }
+
+  std::vector<uint8_t> codes;
+  std::vector<uint16_t> scales;
+  kernels::Loss loss;
+};
+
+double relative_rms(const kernels::Loss& loss) {
+  return std::sqrt(loss.squared_error / loss.squared_value);
+}
+
+/// The squared error of a group with one scale and the nearest codes.
+double error_with(const float* values, double scale) {
+  double error = 0;
+  for (uint32_t i = 0; i < kInt4Group; ++i) {
+    const double code = std::clamp(std::nearbyint(values[i] / scale), -8.0, 7.0);
+    error += (code * scale - values[i]) * (code * scale - values[i]);
+  }
+  return error;
+}
+
+/// 7 of 8 significant bits stay: what rounding a scale to BF16 can change.
+double bfloat_of(double value) {
+  const auto bits = std::bit_cast<uint32_t>(static_cast<float>(value));
+  return std::bit_cast<float>((bits + 0x7fffU + (bits >> 16 & 1U)) & 0xffff0000U);
+}
+
+}  // namespace
+
+TEST_CASE("int4: codes are the nearest, and no scale of the known ways is better than the one that is chosen") {
+  Random random;
+  CAPTURE(random.seed());
+  std::vector<float> values = random.normals(400 * kInt4Group);
+  for (size_t i = 0; i < values.size(); ++i)
+    values[i] *= std::exp2(static_cast<float>(static_cast<int>(i / kInt4Group % 40) - 20));
+  const Quantised got(values);
+  double chosen = 0;
+  double symmetric = 0;
+  for (size_t group = 0; group < got.scales.size(); ++group) {
+    const float* from = values.data() + group * kInt4Group;
+    const double scale = got.scale(group * kInt4Group);
+    double error = 0;
+    for (uint32_t i = 0; i < kInt4Group; ++i) {
+      const double code = got.code(group * kInt4Group + i);
+      error += (code * scale - from[i]) * (code * scale - from[i]);
+      const double exact = std::clamp(from[i] / scale, -8.0, 7.0);
+      CHECK(std::abs(code - exact) <= 0.5 + 1e-5);  // the quotient is a product with the rounded reciprocal
+    }
+    float outer = 0;
+    for (uint32_t i = 0; i < kInt4Group; ++i)
+      outer = std::abs(from[i]) > std::abs(outer) ? from[i] : outer;
+    // Q4_0 of llama.cpp has this one alone.
+    CHECK(error <= error_with(from, bfloat_of(outer / -8.0)) * 1.00001);
+    const double square = static_cast<double>(outer) * static_cast<double>(outer);
+    chosen += error / square;
+    symmetric += error_with(from, bfloat_of(outer / 7.0)) / square;
+  }
+  CHECK(chosen < 0.8 * symmetric);  // of Gaussian values 0.71
+}
+
+TEST_CASE("int4: the relative error of known distributions") {
+  std::mt19937 engine(20);
+  std::normal_distribution<float> normal;
+  std::student_t_distribution<float> student(5);
+  std::vector<float> gaussian(1U << 20U);
+  std::vector<float> heavy(1U << 20U);
+  for (float& value : gaussian)
+    value = normal(engine);
+  for (float& value : heavy)
+    value = student(engine);
+  CHECK(relative_rms(Quantised(gaussian).loss) == doctest::Approx(0.0816).epsilon(0.005));
+  CHECK(relative_rms(Quantised(heavy).loss) == doctest::Approx(0.1036).epsilon(0.02));
+}
+
+TEST_CASE("int4: zeros, values too small for a scale, the largest ones, and a group of one value") {
+  std::vector<float> values(5 * kInt4Group, 0.0F);
+  values[kInt4Group + 3] = 0x1p-120F;
+  for (uint32_t i = 0; i < kInt4Group; ++i) {
+    values[2 * kInt4Group + i] = i % 2 == 0 ? 3e38F : -3e38F;
+    values[3 * kInt4Group + i] = 0.25F;
+  }
+  values[4 * kInt4Group + 31] = -5.0F;
+  const Quantised got(values);
+  for (size_t i = 0; i < 2 * kInt4Group; ++i)
+    CHECK((got.code(i) == 0 && got.scale(i) == 1));
+  for (size_t i = 2 * kInt4Group; i < values.size(); ++i) {
+    CAPTURE(i);
+    CHECK(std::isfinite(got.scale(i)));
+    CHECK(std::abs(got.code(i) * got.scale(i) - static_cast<double>(values[i])) <=
+          0.08 * std::abs(static_cast<double>(values[i])));
+  }
+  CHECK(std::isfinite(got.loss.squared_error));
+}
+
+}  // namespace dspack::test::quantise_int4_test
