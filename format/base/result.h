@@ -127,6 +127,13 @@ template <class Work>
   }
 }
 
+/// What a C library allocated. Where it had no memory this throws, as the standard library does.
+template <class Object>
+[[nodiscard]] Object* allocated(Object* made) {
+  if (made == nullptr) throw std::bad_alloc();
+  return made;
+}
+
 }  // namespace dspack
 
 #define DSPACK_CONCAT_INNER(a, b) a##b

@@ -30,8 +30,7 @@ struct FreeContext {
 
 /// One for each thread: making one costs as much as a small frame.
 ZSTD_DCtx* own_context() {
-  thread_local const std::unique_ptr<ZSTD_DCtx, FreeContext> context(ZSTD_createDCtx());
-  DSPACK_CHECK(context != nullptr, "zstd has no memory for a context");
+  thread_local const std::unique_ptr<ZSTD_DCtx, FreeContext> context(allocated(ZSTD_createDCtx()));
   return context.get();
 }
 

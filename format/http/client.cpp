@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <array>
+#include <memory>
+#include <new>
 #include <utility>
 
 #include <fmt/format.h>
@@ -27,6 +29,7 @@ using CurlErrorText = std::array<char, CURL_ERROR_SIZE>;
 
 void initialise_curl() {
   static const CURLcode once = curl_global_init(CURL_GLOBAL_DEFAULT);
+  if (once == CURLE_OUT_OF_MEMORY) throw std::bad_alloc();
   DSPACK_CHECK(once == CURLE_OK, "libcurl cannot be initialised");
 }
 
@@ -86,7 +89,7 @@ class HttpClient::Transfer {
  private:
   template <class Value>
   void set(CURLoption option, Value value) {
-    curl_easy_setopt(curl_, option, value);
+    if (curl_easy_setopt(curl_, option, value) == CURLE_OUT_OF_MEMORY) throw std::bad_alloc();
   }
 
   void set_up_connection() {
@@ -153,11 +156,7 @@ class HttpClient::Transfer {
     set(CURLOPT_WRITEDATA, this);
   }
 
-  void add_header(const char* line) {
-    curl_slist* longer = curl_slist_append(headers_, line);
-    DSPACK_CHECK(longer != nullptr, "libcurl has no memory for a header");
-    headers_ = longer;
-  }
+  void add_header(const char* line) { headers_ = allocated(curl_slist_append(headers_, line)); }
 
   static size_t on_header(char* data, size_t size, size_t count, void* self) {
     auto* const transfer = static_cast<Transfer*>(self);
@@ -364,9 +363,7 @@ void* HttpClient::take_handle() {
       return handle;
     }
   }
-  void* handle = curl_easy_init();
-  DSPACK_CHECK(handle != nullptr, "libcurl has no memory for a handle");
-  return handle;
+  return allocated(curl_easy_init());
 }
 
 void HttpClient::give_handle(void* handle) {
@@ -376,10 +373,9 @@ void HttpClient::give_handle(void* handle) {
 
 HttpOutcome HttpClient::send(const HttpRequest& request, const ByteSink& sink, const std::stop_token& stop,
                              const HeadSink& on_head) {
-  void* handle = take_handle();
-  auto outcome = Transfer(request, options_, sink, stop, on_head).run(handle);
-  give_handle(handle);
-  return outcome;
+  const auto give = [this](void* handle) { give_handle(handle); };
+  const std::unique_ptr<void, decltype(give)> handle(take_handle(), give);
+  return Transfer(request, options_, sink, stop, on_head).run(handle.get());
 }
 
 }  // namespace dspack::format

@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include "format/base/check.h"
+#include "format/base/result.h"
 #include "format/http/headers.h"
 
 namespace dspack::format {
@@ -118,7 +119,7 @@ void ContentHash::Free::operator()(void* context) const {
   EVP_MD_CTX_free(static_cast<EVP_MD_CTX*>(context));
 }
 
-ContentHash::ContentHash(HashKind kind) : context_(EVP_MD_CTX_new()) {
+ContentHash::ContentHash(HashKind kind) : context_(allocated(EVP_MD_CTX_new())) {
   DSPACK_CHECK(EVP_DigestInit_ex(static_cast<EVP_MD_CTX*>(context_.get()), algorithm(kind).function(), nullptr) == 1,
                "the digest is not available");
 }

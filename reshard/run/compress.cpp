@@ -91,8 +91,7 @@ class Appending {
 
 Result<format::CompressedForm> compress_file(format::FileSystem& files, const format::Path& from,
                                              const format::Path& to, const std::vector<uint64_t>& cuts, int level) {
-  const std::unique_ptr<ZSTD_CCtx, FreeContext> context(ZSTD_createCCtx());
-  DSPACK_CHECK(context != nullptr, "zstd has no memory for a context");
+  const std::unique_ptr<ZSTD_CCtx, FreeContext> context(allocated(ZSTD_createCCtx()));
   TRY_ASSIGN(RawFile raw, RawFile::open(files, from));
   TRY_ASSIGN(auto opened, files.open_write(to, format::OpenMode::truncate));
   Appending file(std::move(opened));

@@ -49,8 +49,12 @@ struct FreeCompileContext {
 }  // namespace
 
 struct RegexScratch::State {
-  pcre2_match_data* data = pcre2_match_data_create(1, nullptr);
-  pcre2_match_context* context = pcre2_match_context_create(nullptr);
+  struct Free {
+    void operator()(pcre2_match_data* data) const { pcre2_match_data_free(data); }
+    void operator()(pcre2_match_context* context) const { pcre2_match_context_free(context); }
+  };
+  std::unique_ptr<pcre2_match_data, Free> data{allocated(pcre2_match_data_create(1, nullptr))};
+  std::unique_ptr<pcre2_match_context, Free> context{allocated(pcre2_match_context_create(nullptr))};
   std::vector<uint8_t> classes;   // of the text, one for each character
   std::vector<uint32_t> offsets;  // of the characters; empty: each is one byte
   WorkBudget* budget = nullptr;   // of the search under way
@@ -58,12 +62,11 @@ struct RegexScratch::State {
   pcre2_jit_stack* stack = pcre2_jit_stack_create(32'768, kJitStackBytes, nullptr);
 
   State() {
-    DSPACK_CHECK(data != nullptr && context != nullptr, "no memory for matching");
     // Without a stack of its own (no JIT on this processor) PCRE2 interprets, or uses 32 KiB of the thread's stack.
-    if (stack != nullptr) pcre2_jit_stack_assign(context, nullptr, stack);
-    pcre2_set_heap_limit(context, kHeapLimitKib);
-    pcre2_set_match_limit(context, UINT32_MAX);  // the budget is the limit
-    pcre2_set_callout(context, &State::on_callout, this);
+    if (stack != nullptr) pcre2_jit_stack_assign(context.get(), nullptr, stack);
+    pcre2_set_heap_limit(context.get(), kHeapLimitKib);
+    pcre2_set_match_limit(context.get(), UINT32_MAX);  // the budget is the limit
+    pcre2_set_callout(context.get(), &State::on_callout, this);
   }
 
   /// A step of the engine, and what it has passed over since the last one.
@@ -77,11 +80,7 @@ struct RegexScratch::State {
 
   State(const State&) = delete;
   State& operator=(const State&) = delete;
-  ~State() {
-    pcre2_jit_stack_free(stack);
-    pcre2_match_context_free(context);
-    pcre2_match_data_free(data);
-  }
+  ~State() { pcre2_jit_stack_free(stack); }
 };
 
 RegexScratch::RegexScratch() : state_(std::make_unique<State>()) {}
@@ -114,8 +113,8 @@ Result<Regex> Regex::assemble(std::string shown, const TranslatedPattern& patter
     native += part.syntax;
     if (part.set) native += class_syntax(classes.classes_of(*part.set));
   }
-  const std::unique_ptr<pcre2_compile_context, FreeCompileContext> context(pcre2_compile_context_create(nullptr));
-  DSPACK_CHECK(context != nullptr, "no memory for a pattern");
+  const std::unique_ptr<pcre2_compile_context, FreeCompileContext> context(
+      allocated(pcre2_compile_context_create(nullptr)));
   // Oniguruma's lines end with \n alone, and its ^ and $ always mean lines.
   pcre2_set_newline(context.get(), PCRE2_NEWLINE_LF);
   constexpr uint32_t kOptions = PCRE2_MULTILINE | PCRE2_NEVER_UTF;
@@ -135,11 +134,11 @@ Result<bool> Regex::find(size_t from, RegexScratch& scratch, Match& match) const
   const std::vector<uint8_t>& text = state.classes;
   state.place = from;
   const auto run = [&](uint32_t options) {
-    return pcre2_match(code_.get(), text.data(), text.size(), from, options, state.data, state.context);
+    return pcre2_match(code_.get(), text.data(), text.size(), from, options, state.data.get(), state.context.get());
   };
   int status = run(0);
   if (status == PCRE2_ERROR_JIT_STACKLIMIT) status = run(PCRE2_NO_JIT);
-  const PCRE2_SIZE* span = pcre2_get_ovector_pointer(state.data);
+  const PCRE2_SIZE* span = pcre2_get_ovector_pointer(state.data.get());
   const size_t passed = (status >= 0 ? span[1] : text.size()) - from;
   const bool enough = state.budget->spend(kStepsPerCall + passed / WorkBudget::kPassedPerStep);
   if (status == PCRE2_ERROR_CALLOUT || !enough) {
