@@ -64,6 +64,7 @@ void check_weight(const Weight& weight) {
   DSPACK_CHECK(!is_scaled || (weight.block_out > 0 && weight.block_in > 0), "scale without block sizes");
   DSPACK_CHECK(is_packed(weight.coding) || (weight.scale == ScaleCoding::f32 && weight.global == GlobalScale::none),
                "scales that this coding cannot have");
+  DSPACK_CHECK(is_scaled || !facts_of(weight.coding).has_zeros, "zero points without scales");
   DSPACK_CHECK(
       !is_scaled || !is_packed(weight.coding) || weight.block_in % kPackedRun == 0 || weight.block_in >= weight.in,
       "a block of scales that ends within a vector of packed codes");

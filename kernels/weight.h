@@ -2,7 +2,7 @@
 // and their scales. No other file of the kernels knows how many bytes those take.
 // To add a coding: an enumerator and a line of kCodingTable here, a decode in cpu/decode.inl.h and one in
 // cuda/device/decode.cuh. A way to store scales: an enumerator and its lines here, cpu/scales.inl.h and
-// cuda/device/scales.cuh. Codes with zero points would add a plane.
+// cuda/device/scales.cuh.
 // Threads: pure functions. Errors: none; dimensions are below 2^31.
 #pragma once
 
@@ -17,15 +17,17 @@ namespace dspack::kernels {
 
 /// What an element's code means. Every operation on weights has a kernel for each coding.
 /// Codes of four bits lie two in a byte, the first in the low half. i4: the code less 8. e2m1: 0, 0.5, 1, 1.5, 2, 3, 4,
-/// 6, and the same with the sign of bit 3 (OCP Microscaling Formats 1.0, section 5.3.3).
-enum class Coding : uint8_t { f32, bf16, f16, f8_e4m3, i8, i4, e2m1 };
-inline constexpr size_t kCodings = 7;
+/// 6, and the same with the sign of bit 3 (OCP Microscaling Formats 1.0, section 5.3.3). u4: the code less the zero
+/// point of its block, which is a whole number too.
+enum class Coding : uint8_t { f32, bf16, f16, f8_e4m3, i8, i4, e2m1, u4 };
+inline constexpr size_t kCodings = 8;
 
 struct CodingFacts {
   std::string_view name;
   std::optional<Dtype> dtype;  // of a tensor whose elements are such codes
   uint32_t bits = 0;           // of a code
   uint32_t alignment = 1;      // bytes; of the first code
+  bool has_zeros = false;      // each block has a zero point beside its scale
 };
 inline constexpr CodingFacts kCodingTable[kCodings] = {
     {.name = "F32", .dtype = Dtype::f32, .bits = 32, .alignment = 4},
@@ -35,6 +37,7 @@ inline constexpr CodingFacts kCodingTable[kCodings] = {
     {.name = "I8", .dtype = Dtype::i8, .bits = 8, .alignment = 1},
     {.name = "I4", .dtype = std::nullopt, .bits = 4, .alignment = 1},
     {.name = "E2M1", .dtype = std::nullopt, .bits = 4, .alignment = 1},
+    {.name = "U4", .dtype = std::nullopt, .bits = 4, .alignment = 1, .has_zeros = true},
 };
 
 [[nodiscard]] constexpr const CodingFacts& facts_of(Coding coding) {
@@ -91,7 +94,8 @@ enum class GlobalScale : uint8_t { none, times, over };
 inline constexpr size_t kCodes = 0;   // [out, in], row-major and dense, each row from a new byte
 inline constexpr size_t kScales = 1;  // [ceil(out / block_out), ceil(in / block_in)], row-major
 inline constexpr size_t kGlobal = 2;  // one FP32
-inline constexpr size_t kPlanes = 3;
+inline constexpr size_t kZeros = 3;   // U8, in the order of the scales
+inline constexpr size_t kPlanes = 4;
 
 /// What a matrix [out, in] looks like: the value of an element is its code's times the scale of its block (the last
 /// block of a row or column may be ragged). Block sizes cover every granularity met in the family: 128 x 128 as
@@ -125,6 +129,7 @@ struct PlaneSize {
   if (plane == kGlobal) return {form.global == GlobalScale::none ? 0 : sizeof(float), alignof(float)};
   const uint64_t down = (uint64_t{form.out} + form.block_out - 1) / form.block_out;
   const uint64_t across = (uint64_t{form.in} + form.block_in - 1) / form.block_in;
+  if (plane == kZeros) return {facts_of(form.coding).has_zeros ? down * across : 0, 1};
   const uint32_t bytes = scale_bytes(form.scale);
   return {down * across * bytes, bytes};
 }

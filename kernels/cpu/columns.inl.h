@@ -25,15 +25,16 @@ void columns_tile(const ColumnsTask& task, RowRange columns, uint32_t row) {
     const float* x[T];
     for (uint32_t t = 0; t < T; ++t)
       x[t] = task.x + (row + t) * task.x_stride + (d - task.matrix_rows.begin);
+    const auto zeros = zeros_of<V, L, 1>(matrix, d, columns.begin / matrix.block_in);
     V acc[J][T] = {};
     if constexpr (J == 1) {
       if (width < kLanes) {
-        add_part_columns<V, L, T>(w, row_bytes, width, x, run, acc);
+        add_part_columns<V, L, T>(w, row_bytes, width, x, run, acc, zeros);
       } else {
-        add_columns<V, L, 1, T>(w, row_bytes, x, run, acc);
+        add_columns<V, L, 1, T>(w, row_bytes, x, run, acc, zeros);
       }
     } else {
-      add_columns<V, L, J, T>(w, row_bytes, x, run, acc);
+      add_columns<V, L, J, T>(w, row_bytes, x, run, acc, zeros);
     }
     const V scale = V::set(scale_at<V>(matrix, d, columns.begin / matrix.block_in) * L::kUnit);
     for (uint32_t j = 0; j < J; ++j) {

@@ -43,7 +43,9 @@ MatrixView view(const Weight& weight) {
     matrix.global = GlobalScale::none;
   } else {
     matrix.planes[kScales] = host(weight.planes[kScales]);
-    if (!weight.planes[kGlobal].empty()) matrix.planes[kGlobal] = host(weight.planes[kGlobal]);
+    for (const size_t plane : {kGlobal, kZeros}) {
+      if (!weight.planes[plane].empty()) matrix.planes[plane] = host(weight.planes[plane]);
+    }
   }
   matrix.scale_stride = (matrix.in - 1) / matrix.block_in + 1;
   return matrix;

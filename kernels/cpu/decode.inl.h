@@ -5,7 +5,8 @@
 //   kUnit     what the loaded value must still be multiplied with; being a power of two, it moves into the scale
 //   without
 //             rounding
-//   load      16 codes that lie side by side, by what the instruction set's vector V offers
+//   load      16 codes that lie side by side, by what the instruction set's vector V offers; of codes with zero points
+//             before these are taken away
 #pragma once
 
 #include <cstddef>
@@ -94,12 +95,23 @@ struct LoadE2m1 {
   }
 };
 
+struct LoadU4 {
+  static constexpr Coding kCoding = Coding::u4;
+  static constexpr uint32_t kBits = 4;
+  static constexpr float kUnit = 1.0F;
+  template <class V>
+  static V load(const std::byte* from) {
+    alignas(16) static constexpr int8_t kValues[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    return V::load_nibbles(from, kValues);
+  }
+};
+
 template <class... L>
 struct LoadList {
   static_assert(sizeof...(L) == kCodings);
 };
 /// In the order of Coding.
-using Loads = LoadList<LoadF32, LoadBf16, LoadF16, LoadE4m3, LoadI8, LoadI4, LoadE2m1>;
+using Loads = LoadList<LoadF32, LoadBf16, LoadF16, LoadE4m3, LoadI8, LoadI4, LoadE2m1, LoadU4>;
 
 /// Bytes of `count` codes side by side, a multiple of 16 of them or the last ones of a row.
 template <class L>

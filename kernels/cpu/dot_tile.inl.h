@@ -42,24 +42,38 @@ void store_part(V value, float* to, uint32_t n) {
   __builtin_memcpy(to, all, size_t{n} * sizeof(float));
 }
 
-template <class V, class L, uint32_t O, uint32_t T>
-void tail_dots(const std::byte* const (&w)[O], const float* const (&x)[T], uint32_t i, uint32_t n, V (&acc)[O][T]) {
+/// What is taken away from the codes of each output: nothing.
+template <class V>
+struct NoZeros {
+  static V less(const V& code, uint32_t /*output*/) { return code; }
+};
+/// Zero points of the block that the outputs' codes are in.
+template <class V, uint32_t O>
+struct BlockZeros {
+  V zero[O];
+  V less(const V& code, uint32_t output) const { return V::sub(code, zero[output]); }
+};
+
+template <class V, class L, uint32_t O, uint32_t T, class Zeros = NoZeros<V>>
+void tail_dots(const std::byte* const (&w)[O], const float* const (&x)[T], uint32_t i, uint32_t n, V (&acc)[O][T],
+               const Zeros& zeros = {}) {
   V values[T];
   for (uint32_t t = 0; t < T; ++t)
     values[t] = load_part<V, LoadF32>(bytes_of(x[t] + i), n);
   for (uint32_t o = 0; o < O; ++o) {
-    const V weight = load_part<V, L>(w[o] + bytes_for<L>(i), n);
+    const V weight = zeros.less(load_part<V, L>(w[o] + bytes_for<L>(i), n), o);  // past the end x is 0
     for (uint32_t t = 0; t < T; ++t)
       acc[o][t] = V::fma(weight, values[t], acc[o][t]);
   }
 }
 
 /// One vector of each operand, from value i on.
-template <class V, class L, uint32_t O, uint32_t T>
-inline void add_vectors(const std::byte* const (&w)[O], const float* const (&x)[T], uint32_t i, V (&acc)[O][T]) {
+template <class V, class L, uint32_t O, uint32_t T, class Zeros = NoZeros<V>>
+inline void add_vectors(const std::byte* const (&w)[O], const float* const (&x)[T], uint32_t i, V (&acc)[O][T],
+                        const Zeros& zeros = {}) {
   V weight[O];
   for (uint32_t o = 0; o < O; ++o)
-    weight[o] = L::template load<V>(w[o] + bytes_for<L>(i));
+    weight[o] = zeros.less(L::template load<V>(w[o] + bytes_for<L>(i)), o);
   for (uint32_t t = 0; t < T; ++t) {
     const V value = V::load(x[t] + i);
     for (uint32_t o = 0; o < O; ++o)
@@ -76,13 +90,15 @@ inline void add_dots(const std::byte* const (&w)[O], const float* const (&x)[T],
   if (i < n) tail_dots<V, L, O, T>(w, x, i, n - i, acc);
 }
 
-/// acc[j][t] += x[t][d] * w[d][16 j ..], d < n: one chain of additions per column. w holds full vectors.
-template <class V, class L, uint32_t J, uint32_t T>
-inline void add_columns(const std::byte* w, size_t row_bytes, const float* const (&x)[T], uint32_t n, V (&acc)[J][T]) {
+/// acc[j][t] += x[t][d] * w[d][16 j ..], d < n: one chain of additions per column. w holds full vectors, `zeros` one
+/// for all of them.
+template <class V, class L, uint32_t J, uint32_t T, class Zeros = NoZeros<V>>
+inline void add_columns(const std::byte* w, size_t row_bytes, const float* const (&x)[T], uint32_t n, V (&acc)[J][T],
+                        const Zeros& zeros = {}) {
   for (uint32_t d = 0; d < n; ++d, w += row_bytes) {
     V weight[J];
     for (uint32_t j = 0; j < J; ++j)
-      weight[j] = L::template load<V>(w + bytes_for<L>(size_t{j} * kLanes));
+      weight[j] = zeros.less(L::template load<V>(w + bytes_for<L>(size_t{j} * kLanes)), 0);
     for (uint32_t t = 0; t < T; ++t) {
       const V value = V::set(x[t][d]);
       for (uint32_t j = 0; j < J; ++j)
@@ -92,11 +108,11 @@ inline void add_columns(const std::byte* w, size_t row_bytes, const float* const
 }
 
 /// The same for one vector of which only the first `columns` < 16 exist.
-template <class V, class L, uint32_t T>
+template <class V, class L, uint32_t T, class Zeros = NoZeros<V>>
 inline void add_part_columns(const std::byte* w, size_t row_bytes, uint32_t columns, const float* const (&x)[T],
-                             uint32_t n, V (&acc)[1][T]) {
+                             uint32_t n, V (&acc)[1][T], const Zeros& zeros = {}) {
   for (uint32_t d = 0; d < n; ++d, w += row_bytes) {
-    const V weight = load_part<V, L>(w, columns);
+    const V weight = zeros.less(load_part<V, L>(w, columns), 0);
     for (uint32_t t = 0; t < T; ++t)
       acc[0][t] = V::fma(weight, V::set(x[t][d]), acc[0][t]);
   }

@@ -130,6 +130,7 @@ void packed_tile(const LinearTask& task, uint32_t output, uint32_t row) {
     for (uint32_t block = 0; block < blocks; ++block) {
       const uint32_t begin = (first + block) * matrix.block_in;
       const uint32_t end = begin + smaller(matrix.block_in, matrix.in - begin);
+      const auto zeros = zeros_of<V, L, O>(matrix, output, first + block);
       V acc[O][T] = {};
       uint32_t i = begin;
       for (; i + kLanes <= end; i += kLanes) {
@@ -137,7 +138,7 @@ void packed_tile(const LinearTask& task, uint32_t output, uint32_t row) {
           for (uint32_t o = 0; o < O; ++o)
             prefetch(w[o] + bytes_for<L>(i), ahead);
         }
-        add_vectors<V, L, O, T>(w, x, i, acc);
+        add_vectors<V, L, O, T>(w, x, i, acc, zeros);
       }
       if (i < end) {
         V rest[O][T];  // of its own, for what has an address is not kept in registers
@@ -145,7 +146,7 @@ void packed_tile(const LinearTask& task, uint32_t output, uint32_t row) {
           for (uint32_t t = 0; t < T; ++t)
             rest[o][t] = acc[o][t];
         }
-        tail_dots<V, L, O, T>(w, x, i, end - i, rest);
+        tail_dots<V, L, O, T>(w, x, i, end - i, rest, zeros);
         for (uint32_t o = 0; o < O; ++o) {
           for (uint32_t t = 0; t < T; ++t)
             acc[o][t] = rest[o][t];

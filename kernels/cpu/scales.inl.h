@@ -77,6 +77,21 @@ float scale_at(const MatrixView& matrix, uint32_t row, uint32_t block) {
   return window[0];
 }
 
+/// The zero points of one block of O rows, for codings that have them.
+template <class V, class L, uint32_t O>
+auto zeros_of(const MatrixView& matrix, uint32_t row, uint32_t block) {
+  if constexpr (!facts_of(L::kCoding).has_zeros) {
+    return NoZeros<V>();
+  } else {
+    BlockZeros<V, O> zeros;
+    for (uint32_t o = 0; o < O; ++o) {
+      const size_t index = size_t{(row + o) / matrix.block_out} * matrix.scale_stride + block;
+      zeros.zero[o] = V::set(static_cast<float>(static_cast<uint8_t>(matrix.planes[kZeros][index])));
+    }
+    return zeros;
+  }
+}
+
 }  // namespace
 }  // namespace dspack::kernels
 // NOLINTEND(cert-dcl59-cpp, misc-definitions-in-headers, google-build-namespaces)

@@ -149,16 +149,27 @@ __device__ __forceinline__ float scale_at(const Matrix& matrix, uint32_t scale_r
   return static_cast<const float*>(matrix.planes[kScales])[index];
 }
 
+/// The zero point there, of codes that have such.
+template <class Stored>
+__device__ __forceinline__ float zero_at(const Matrix& matrix, uint32_t scale_row, uint32_t column) {
+  if constexpr (!device::kHasZeros<Stored>) return 0.0F;
+  if (column >= matrix.in) return 0.0F;
+  const uint32_t across = (matrix.in - 1) / matrix.block_in + 1;
+  return device::decode_zero(matrix, uint64_t{scale_row} * across + column / matrix.block_in);
+}
+
 /// sums[token][i] += input[token] * scale * weight[i] for one row. Runs of aligned chunks have one scale.
 template <class Stored, bool kAligned, unsigned kTokens>
 __device__ __forceinline__ void add_row(const Matrix& matrix, const RowChunk<Stored, kAligned>& chunk,
                                         uint32_t scale_row, uint32_t column, const float* inputs,
                                         float (&sums)[kTokens][Stored::kPer16]) {
   float scaled[kTokens] = {};
+  float run_zero = 0;
 #pragma unroll
   for (unsigned quarter = 0; quarter < Stored::kQuarters; ++quarter) {
     if (quarter % (Stored::kPerScale / 4) == 0) {
       const float run_scale = kAligned ? scale_at<Stored>(matrix, scale_row, column + quarter * 4) : 1.0F;
+      run_zero = kAligned ? zero_at<Stored>(matrix, scale_row, column + quarter * 4) : 0.0F;
 #pragma unroll
       for (unsigned token = 0; token < kTokens; ++token)
         scaled[token] = inputs[token] * run_scale;
@@ -168,6 +179,8 @@ __device__ __forceinline__ void add_row(const Matrix& matrix, const RowChunk<Sto
 #pragma unroll
     for (unsigned i = 0; i < 4; ++i) {
       const float scale = kAligned ? 1.0F : scale_at<Stored>(matrix, scale_row, column + quarter * 4 + i);
+      if constexpr (device::kHasZeros<Stored>)
+        weights[i] -= kAligned ? run_zero : zero_at<Stored>(matrix, scale_row, column + quarter * 4 + i);
 #pragma unroll
       for (unsigned token = 0; token < kTokens; ++token) {
         float& sum = sums[token][quarter * 4 + i];

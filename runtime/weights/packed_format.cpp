@@ -77,17 +77,25 @@ struct ZeroPoints {
   }
 };
 
-/// Code less zero point.
-template <uint32_t kBits>
+/// Zero points of four bits, a row after the other.
+Result<void> turn_zeros(const StoredPlane& plane, StoredBytes stored, std::span<std::byte> to) {
+  const uint64_t groups = ceil_div(plane.form.in, plane.form.block_in);
+  const ZeroPoints zeros{.words = stored[0], .groups = groups, .bits = 4};
+  for (uint64_t i = 0; i < to.size(); ++i)
+    to[i] = static_cast<std::byte>(zeros.of(i / groups, i % groups));
+  return {};
+}
+
+/// Codes of eight bits less their zero points.
 Result<void> subtract_zeros(const StoredPlane& plane, StoredBytes stored, std::span<std::byte> to) {
   const kernels::WeightForm& form = plane.form;
   const uint64_t stored_row = stored[0].size() / form.out;
-  const ZeroPoints zeros{.words = stored[1], .groups = ceil_div(form.in, form.block_in), .bits = kBits};
+  const ZeroPoints zeros{.words = stored[1], .groups = ceil_div(form.in, form.block_in), .bits = 8};
   for (uint64_t row = 0; row < form.out; ++row) {
     const auto codes = stored[0].subspan(row * stored_row, stored_row);
     for (uint64_t column = 0; column < form.in; ++column) {
-      const int32_t value = integer_at(codes, column, kBits) - zeros.of(row, column / form.block_in);
-      store_difference<kBits>(to, row * form.in + column, value);
+      const int32_t value = integer_at(codes, column, 8) - zeros.of(row, column / form.block_in);
+      store_difference(to, row * form.in + column, value);
     }
   }
   return {};
@@ -102,7 +110,7 @@ bool stores_packed(const format::Checkpoint& checkpoint, std::string_view name) 
   return tensor && (*tensor)->dtype == Dtype::i32;
 }
 
-/// Makes the codes of a matrix with zero points.
+/// Adds the zero points of four-bit codes; of eight bits they go into the codes.
 Result<void> add_zeros(const format::Checkpoint& checkpoint, const format::TensorEntry& zeros, uint32_t bits,
                        StoredMatrix& matrix) {
   kernels::WeightForm& form = matrix.form;
@@ -113,9 +121,14 @@ Result<void> add_zeros(const format::Checkpoint& checkpoint, const format::Tenso
                              place_of(checkpoint, zeros), to_string(zeros.dtype), shown_shape(zeros.shape), form.out,
                              form.in, bits, form.block_in)};
   }
+  if (bits == 4) {
+    matrix.planes[kernels::kZeros] = plane_of(zeros, form, kernels::kZeros);
+    matrix.planes[kernels::kZeros].make = turn_zeros;
+    return {};
+  }
   StoredPlane& codes = matrix.planes[kernels::kCodes];
-  codes.tensors.insert(codes.tensors.begin() + 1, &zeros);
-  codes.make = bits == 4 ? subtract_zeros<4> : subtract_zeros<8>;
+  codes.tensors.push_back(&zeros);
+  codes.make = subtract_zeros;
   return {};
 }
 
@@ -144,21 +157,16 @@ Result<StoredMatrix> find_packed(const format::Checkpoint& checkpoint, const Mat
   const bool is_symmetric = request.stored.symmetric.value_or(zeros == nullptr);
   if (is_symmetric && zeros != nullptr) return contradiction(checkpoint, *zeros, "holds zero points");
   if (!is_symmetric && zeros == nullptr) return contradiction(checkpoint, *packed, "has no weight_zero_point");
-  const bool is_i4 = bits == 4 && zeros == nullptr;
-  const kernels::Coding coding = is_i4                           ? kernels::Coding::i4
-                                 : bits == 8 && zeros != nullptr ? kernels::Coding::bf16
-                                                                 : kernels::Coding::i8;
+  const kernels::Coding coding = bits == 4          ? zeros == nullptr ? kernels::Coding::i4 : kernels::Coding::u4
+                                 : zeros == nullptr ? kernels::Coding::i8
+                                                    : kernels::Coding::bf16;
   StoredMatrix matrix{.form = {.coding = coding, .out = request.out, .in = request.in}, .planes = {}};
   TRY(add_group_scales(checkpoint, *checkpoint.find_scale(packed->name), request.stored, std::nullopt, matrix));
   StoredPlane& codes = matrix.planes[kernels::kCodes];
   codes = plane_of(*packed, matrix.form, kernels::kCodes);
-  if (zeros != nullptr) {
-    TRY(add_zeros(checkpoint, *zeros, bits, matrix));
-  } else if (bits == 8) {
-    codes.make = sign_bytes;
-  } else if (packed->range.size() != codes.bytes) {
-    codes.make = join_rows;
-  }
+  if (bits == 4 && packed->range.size() != codes.bytes) codes.make = join_rows;
+  if (bits == 8 && zeros == nullptr) codes.make = sign_bytes;
+  if (zeros != nullptr) TRY(add_zeros(checkpoint, *zeros, bits, matrix));
   if (const auto* shape = beside("weight_shape"); shape != nullptr) {
     if (shape->dtype != Dtype::i64 || shape->shape != std::vector<uint64_t>{2})
       return Error{ErrorKind::invalid, fmt::format("{} is no shape of a matrix", place_of(checkpoint, *shape))};

@@ -75,15 +75,39 @@ void for_each_element(const kernels::WeightForm& form, Store store) {
   }
 }
 
-/// Tensors: qweight, qzeros, perhaps the groups of rows, which are then the natural ones.
-template <uint32_t kBits, TransposedLayout kLayout>
-Result<void> make_codes(const StoredPlane& plane, StoredBytes stored, std::span<std::byte> to) {
-  using W = Words<kBits, kLayout>;
+/// Codes of four bits, two a byte. Tensors: qweight, perhaps the groups of rows, which are then the natural ones.
+template <TransposedLayout kLayout>
+Result<void> turn_codes(const StoredPlane& plane, StoredBytes stored, std::span<std::byte> to) {
+  const kernels::WeightForm& form = plane.form;
+  const uint64_t row = kernels::code_bytes(form.coding, form.in);
+  std::ranges::fill(to, std::byte{0});
+  for_each_element(form, [&](uint64_t out, uint64_t in) {
+    const auto code = static_cast<uint8_t>(Words<4, kLayout>::code(stored[0], in, out, form.out));
+    to[out * row + in / 2] |= static_cast<std::byte>(code << (in % 2 * 4));
+  });
+  return {};
+}
+
+/// Their zero points. Tensors: qzeros.
+template <TransposedLayout kLayout>
+Result<void> turn_zeros_of_four(const StoredPlane& plane, StoredBytes stored, std::span<std::byte> to) {
+  using W = Words<4, kLayout>;
+  const uint64_t groups = plane.elements().shape[0];
+  TRY(W::check_zeros(stored[0], groups, plane.form.out));
+  for (uint64_t i = 0; i < to.size(); ++i)
+    to[i] = static_cast<std::byte>(W::zero(stored[0], i % groups, i / groups, plane.form.out));
+  return {};
+}
+
+/// Codes of eight bits less their zero points. Tensors: qweight, qzeros, perhaps the groups of rows, likewise.
+template <TransposedLayout kLayout>
+Result<void> make_differences(const StoredPlane& plane, StoredBytes stored, std::span<std::byte> to) {
+  using W = Words<8, kLayout>;
   const kernels::WeightForm& form = plane.form;
   TRY(W::check_zeros(stored[1], plane.tensors[1]->shape[0], form.out));
   for_each_element(form, [&](uint64_t out, uint64_t in) {
     const int32_t value = W::code(stored[0], in, out, form.out) - W::zero(stored[1], in / form.block_in, out, form.out);
-    store_difference<kBits>(to, out * form.in + in, value);
+    store_difference(to, out * form.in + in, value);
   });
   return {};
 }
@@ -135,8 +159,20 @@ Result<void> check_natural_order(const StoredPlane& plane, StoredBytes stored) {
   return {};
 }
 
-/// [groups, out] becomes FP32 [out, groups].
+/// [groups, out] becomes [out, groups].
 Result<void> turn_scales(const StoredPlane& plane, StoredBytes stored, std::span<std::byte> to) {
+  const std::vector<uint64_t>& shape = plane.elements().shape;
+  const uint64_t each = bytes_of(plane.elements().dtype, 1);
+  for (uint64_t group = 0; group < shape[0]; ++group) {
+    for (uint64_t out = 0; out < shape[1]; ++out)
+      std::memcpy(to.data() + (out * shape[0] + group) * each, stored[0].data() + (group * shape[1] + out) * each,
+                  each);
+  }
+  return {};
+}
+
+/// The same, in FP32.
+Result<void> turn_and_widen_scales(const StoredPlane& plane, StoredBytes stored, std::span<std::byte> to) {
   const std::vector<uint64_t>& shape = plane.elements().shape;
   auto* scales = reinterpret_cast<float*>(to.data());
   for (uint64_t group = 0; group < shape[0]; ++group) {
@@ -150,13 +186,14 @@ using Make = decltype(StoredPlane::make);
 
 struct Makers {
   Make codes = nullptr;
+  Make zeros = nullptr;  // none: the codes' own
   Make values = nullptr;
 };
 
 template <TransposedLayout kLayout>
 Makers makers_of(uint32_t bits) {
-  if (bits == 4) return {make_codes<4, kLayout>, make_values<4, kLayout>};
-  return {make_codes<8, kLayout>, make_values<8, kLayout>};
+  if (bits == 4) return {turn_codes<kLayout>, turn_zeros_of_four<kLayout>, make_values<4, kLayout>};
+  return {make_differences<kLayout>, nullptr, make_values<8, kLayout>};
 }
 
 Makers makers_of(const TransposedLayout& layout, uint32_t bits) {
@@ -206,7 +243,7 @@ Result<StoredMatrix> find_transposed(const format::Checkpoint& checkpoint, const
                                                      place_of(checkpoint, *scales), to_string(scales->dtype))};
   }
   const kernels::Coding coding = request.ordered ? kernels::Coding::f32
-                                 : bits == 4     ? kernels::Coding::i8
+                                 : bits == 4     ? kernels::Coding::u4
                                                  : kernels::Coding::bf16;
   StoredMatrix matrix{.form = {.coding = coding, .out = wanted.out, .in = wanted.in}, .planes = {}};
   if (scales->shape.size() != 2 || scales->shape[1] != wanted.out || scales->shape[0] == 0)
@@ -226,15 +263,23 @@ Result<StoredMatrix> find_transposed(const format::Checkpoint& checkpoint, const
   }
   matrix.form.block_out = 1;
   matrix.form.block_in = group;
+  if (bits == 4) matrix.form.scale = kernels::scale_coding_of(scales->dtype).value();
   plane = plane_of(*codes, matrix.form, kernels::kCodes);
-  plane.tensors.push_back(zeros);
   plane.make = makers.codes;
+  if (makers.zeros == nullptr) {
+    plane.tensors.push_back(zeros);
+  } else {
+    matrix.planes[kernels::kZeros] = plane_of(*zeros, matrix.form, kernels::kZeros);
+    matrix.planes[kernels::kZeros].make = makers.zeros;
+  }
   if (request.order != nullptr) {
     plane.tensors.push_back(request.order);
     plane.check = check_natural_order;
   }
-  matrix.planes[kernels::kScales] = finite_scales(widened_plane(*scales, groups * wanted.out));
-  matrix.planes[kernels::kScales].make = turn_scales;
+  StoredPlane& turned = matrix.planes[kernels::kScales];
+  turned = finite_scales(bits == 4 ? plane_of(*scales, matrix.form, kernels::kScales)
+                                   : widened_plane(*scales, groups * wanted.out));
+  turned.make = bits == 4 ? turn_scales : turn_and_widen_scales;
   return matrix;
 }
 

@@ -18,8 +18,9 @@ struct TransposedLayout {
   uint32_t zero_offset = 0;  // what a stored zero point lacks
 };
 
-/// `qweight`, `qzeros` and `scales` of a module. Four bits become I8, eight BF16, with FP32 scales; with an `order`
-/// that gives each row of the transposed matrix its group, all of it becomes FP32, for a kernel has one scale a group.
+/// `qweight`, `qzeros` and `scales` of a module. Codes of four bits stay four bits, with their zero points and scales
+/// beside them; of eight, less their zero points, become BF16 with FP32 scales. With an `order` that gives each row of
+/// the transposed matrix its group, all of it becomes FP32, for a kernel has one scale a group.
 /// `order`: tensor of groups, I32 [in], or nullptr. `ordered`: whether they may differ from the natural ones.
 struct TransposedRequest {
   const MatrixRequest& matrix;

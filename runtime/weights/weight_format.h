@@ -146,16 +146,11 @@ struct WeightFormat {
 /// "[3, 4]", for error texts.
 [[nodiscard]] std::string shown_shape(const std::vector<uint64_t>& shape);
 
-/// Writes element `index` of codes less zero points, as what kernels decode exactly: of four bits as I8, of eight,
-/// whose difference has a sign besides, as BF16.
-template <uint32_t kBits>
-void store_difference(std::span<std::byte> to, uint64_t index, int32_t value) {
-  if constexpr (kBits == 4) {
-    to[index] = static_cast<std::byte>(static_cast<int8_t>(value));
-  } else {  // of at most 255, so the low half of its FP32 is zero
-    const auto high = static_cast<uint16_t>(std::bit_cast<uint32_t>(static_cast<float>(value)) >> 16);
-    std::memcpy(to.data() + index * sizeof high, &high, sizeof high);
-  }
+/// Writes element `index` of codes of eight bits less zero points, whose difference has a sign besides, as BF16.
+inline void store_difference(std::span<std::byte> to, uint64_t index, int32_t value) {
+  // At most 255, so the low half of its FP32 is zero.
+  const auto high = static_cast<uint16_t>(std::bit_cast<uint32_t>(static_cast<float>(value)) >> 16);
+  std::memcpy(to.data() + index * sizeof high, &high, sizeof high);
 }
 
 /// Exact FP32 values of stored elements: F32, BF16, F16 or F8_E8M0. `values` has as many elements as `stored` holds.

@@ -36,6 +36,7 @@ constexpr Case kCases[] = {
     {.name = "fp8", .form = {Coding::f8_e4m3, kOut, kIn, 128, 128}},
     {.name = "bf16", .form = {Coding::bf16, kOut, kIn}},
     {.name = "int4", .form = {Coding::i4, kOut, kIn, 1, 32, ScaleCoding::bf16}},
+    {.name = "awq", .form = {Coding::u4, kOut, kIn, 1, 128, ScaleCoding::f16}},
     {.name = "nvfp4", .form = {Coding::e2m1, kOut, kIn, 1, 16, ScaleCoding::f8_e4m3, GlobalScale::times}},
     {.name = "mxfp4", .form = {Coding::e2m1, kOut, kIn, 1, 32, ScaleCoding::f8_e8m0}},
 };
@@ -56,7 +57,7 @@ std::unique_ptr<Buffer> allocate(Device& device, uint64_t bytes) {
 /// Planes of many matrices, side by side.
 struct Matrices {
   Matrices(Device& device, const WeightForm& shape) : form(shape) {
-    bytes = plane_size(form, kCodes).bytes + plane_size(form, kScales).bytes;
+    bytes = plane_size(form, kCodes).bytes + plane_size(form, kScales).bytes + plane_size(form, kZeros).bytes;
     count = static_cast<uint32_t>(kAllBytes / bytes + 1);
     for (size_t plane = 0; plane < kPlanes; ++plane) {
       const uint64_t size = plane_size(form, plane).bytes;
@@ -66,7 +67,7 @@ struct Matrices {
     uint32_t state = 1;
     for (std::byte& code : host_bytes(*planes[kCodes]))
       code = static_cast<std::byte>((state = state * 1664525 + 1013904223) % 127);
-    for (const size_t plane : {kScales, kGlobal}) {
+    for (const size_t plane : {kScales, kGlobal, kZeros}) {
       if (planes[plane] != nullptr) std::ranges::fill(host_bytes(*planes[plane]), std::byte{0x3f});
     }
   }

@@ -115,7 +115,7 @@ class FourBit(LogitsCase):
                 ("gptq", with_bytes("g_idx", struct.pack("<i", 1)), (EXPERT + "qweight", "desc_act")),
                 ("gptq-ordered", with_bytes("g_idx", struct.pack("<i", 2)), (EXPERT + "qweight", "group 2", "2 groups")),
                 ("gptq-ordered", with_bytes("g_idx", struct.pack("<i", -1)), (EXPERT + "qweight", "group -1")),
-                ("gptq", with_bytes("qzeros", b"\xff"), (EXPERT + "qweight", "zero point", "disagree")),
+                ("gptq", with_bytes("qzeros", b"\xff"), (EXPERT + "qzeros", "zero point", "disagree")),
                 ("gptq-ordered", without("g_idx"), (EXPERT + "g_idx", "missing")),
                 ("gptq", setting("quant_method", "fp8"), ("quantization_config",)),
                 ("gptq", setting("bits", 2), ("bits",)),

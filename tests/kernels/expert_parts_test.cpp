@@ -137,7 +137,9 @@ KERNEL_CASE("expert parts: in any groups and calls, the bits of all at once") {
         PartsCase{Dtype::i8, 4, 36, 17, 9, 2, 3}, PartsCase{Dtype::f16, 4, 33, 17, 0, 2, 3},
         PartsCase{Dtype::f32, 3, 20, 9, 0, 1, 4}, PartsCase{Dtype::u8, 5, 160, 64, 32, 3, 2, kPackedCodes[0]},
         PartsCase{Dtype::u8, 5, 96, 64, 16, 3, 13, kPackedCodes[5]},
-        PartsCase{Dtype::u8, 4, 100, 36, 32, 2, 3, kPackedCodes[4]}})
+        PartsCase{Dtype::u8, 4, 100, 36, 32, 2, 3, kPackedCodes[4]},
+        PartsCase{Dtype::u8, 4, 100, 36, 32, 2, 3, kPackedCodes[7]},
+        PartsCase{Dtype::u8, 5, 160, 64, 32, 3, 2, kPackedCodes[7]}})
     check_parts(lab, c, random);
 }
 

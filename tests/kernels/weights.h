@@ -52,7 +52,9 @@ inline constexpr PackedCodes kPackedCodes[] = {
     {kernels::Coding::e2m1, kernels::ScaleCoding::f32, kernels::GlobalScale::none},
     {kernels::Coding::e2m1, kernels::ScaleCoding::f8_e8m0, kernels::GlobalScale::none},
     {kernels::Coding::e2m1, kernels::ScaleCoding::f8_e4m3, kernels::GlobalScale::times},
-    {kernels::Coding::e2m1, kernels::ScaleCoding::f8_e4m3, kernels::GlobalScale::over}};
+    {kernels::Coding::e2m1, kernels::ScaleCoding::f8_e4m3, kernels::GlobalScale::over},
+    {kernels::Coding::u4, kernels::ScaleCoding::f16, kernels::GlobalScale::none},
+    {kernels::Coding::u4, kernels::ScaleCoding::bf16, kernels::GlobalScale::times}};
 
 inline constexpr Dtype kWeightTypes[] = {Dtype::f8_e4m3, Dtype::bf16, Dtype::f16, Dtype::f32, Dtype::i8};
 
@@ -63,6 +65,7 @@ struct RandomWeight {
   WeightCase shape;
   std::vector<uint8_t> packed_scales = {};  // in place of `scales` where codes are packed
   float global = 1;
+  std::vector<uint8_t> zeros = {};  // one for each scale, of codes that have such
 
   kernels::Weight put(Lab& lab) const {
     const size_t alignment = shape.packed ? 1 : bytes_of(shape.dtype, 1);
@@ -73,6 +76,7 @@ struct RandomWeight {
           lab.raw(packed_scales.data(), packed_scales.size(), kernels::scale_bytes(shape.packed->scale));
     if (shape.packed && shape.packed->global != kernels::GlobalScale::none)
       weight.planes[kernels::kGlobal] = lab.put(std::vector{global});
+    if (!zeros.empty()) weight.planes[kernels::kZeros] = lab.raw(zeros.data(), zeros.size(), 1);
     return weight;
   }
 };
@@ -107,6 +111,7 @@ inline double random_element(Dtype dtype, std::vector<uint8_t>& bytes, size_t in
 inline double decode_nibble(kernels::Coding coding, uint32_t code) {
   constexpr double kE2m1[] = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
   if (coding == kernels::Coding::i4) return static_cast<double>(code) - 8;
+  if (coding == kernels::Coding::u4) return code;
   return code < 8 ? kE2m1[code] : -kE2m1[code - 8];
 }
 
@@ -130,7 +135,8 @@ inline RandomWeight random_packed(const WeightCase& shape, Random& random) {
                       .matrix = {shape.out, shape.in, Doubles(size_t{shape.out} * shape.in)},
                       .shape = shape,
                       .packed_scales = {},
-                      .global = random.uniform(1e-3F, 2e-3F)};
+                      .global = random.uniform(1e-3F, 2e-3F),
+                      .zeros = {}};
   const size_t row_bytes = ceil_div(shape.in, 2);
   weight.bytes.resize(shape.out * row_bytes);
   for (uint8_t& byte : weight.bytes)
@@ -150,11 +156,15 @@ inline RandomWeight random_packed(const WeightCase& shape, Random& random) {
                                                                : static_cast<float>(stored / global);
     }
   }
+  if (kernels::facts_of(form.coding).has_zeros) weight.zeros.resize(scales.size());
+  for (uint8_t& zero : weight.zeros)
+    zero = static_cast<uint8_t>(random.below(17));  // GPTQ's stored ones are one less
   for (size_t row = 0; row < shape.out; ++row) {
     for (size_t column = 0; column < shape.in; ++column) {
       const uint32_t code = weight.bytes[row * row_bytes + column / 2] >> (column % 2 * 4) & 0xf;
       const size_t scale = shape.block_out == 0 ? 0 : row / shape.block_out * across + column / shape.block_in;
-      weight.matrix.values[row * shape.in + column] = decode_nibble(form.coding, code) * scales[scale];
+      const double zero = weight.zeros.empty() ? 0 : weight.zeros[scale];
+      weight.matrix.values[row * shape.in + column] = (decode_nibble(form.coding, code) - zero) * scales[scale];
     }
   }
   return weight;

@@ -5,6 +5,7 @@
 //   kQuarters     groups of four elements in them
 //   decode        group `quarter` of 16 bytes
 //   decode_one    one element, wherever it lies; its index counts the codes of whole bytes before it
+// Of codes with zero points both give the code before these are taken away.
 #pragma once
 
 #include <dspack_gpu.h>
@@ -138,12 +139,21 @@ struct NibbleE2m1 {
     return gpu::halves_to_floats((code & 8U) << 12U | (code & 7U) << 9U).x * 16384.0F;
   }
 };
+struct NibbleU4 {
+  static constexpr Coding kCoding = Coding::u4;
+  static __device__ __forceinline__ float decode(uint32_t code) {
+    return gpu::bits_to_float(0x4b000000U | code) - 8388608.0F;  // 2^23 + code, less 2^23
+  }
+};
 using StoredI4 = Stored4<NibbleI4>;
 using StoredE2m1 = Stored4<NibbleE2m1>;
+using StoredU4 = Stored4<NibbleU4>;
 
 /// Not inside a function: code for a GPU cannot call one for the host, not even for a constant.
 template <class Stored>
 inline constexpr bool kIsPacked = is_packed(Stored::kCoding);
+template <class Stored>
+inline constexpr bool kHasZeros = facts_of(Stored::kCoding).has_zeros;
 
 /// The index of an element for decode_one: each row begins with a new byte.
 template <class Stored>
@@ -161,6 +171,7 @@ auto with_stored(Coding coding, Operation operation) {
     case Coding::i8: return operation(StoredI8());
     case Coding::i4: return operation(StoredI4());
     case Coding::e2m1: return operation(StoredE2m1());
+    case Coding::u4: return operation(StoredU4());
     default: return operation(StoredF32());
   }
 }

@@ -75,19 +75,26 @@ __device__ __forceinline__ void stage_input(const float* x, uint32_t in, uint32_
 template <class Stored>
 inline constexpr unsigned kRuns = Stored::kPer16 / Stored::kPerScale;
 
-/// totals[r][t] += scale[r] * (run `run` of chunk r . input t). `inputs`: this lane's place in the chunk's group of the
-/// first input row; the next row lies `stride` further.
+/// totals[r][t] += scale[r] * (run `run` of chunk r, less zero[r] where codes have zero points, . input t). `inputs`:
+/// this lane's place in the chunk's group of the first input row; the next row lies `stride` further.
 template <class Stored, unsigned kRows, unsigned kTokens>
 __device__ __forceinline__ void add_run(const uint4 (&chunk)[kRows], unsigned run, const float (&scale)[kRows],
-                                        const float4* inputs, uint32_t stride, float (&totals)[kRows][kTokens]) {
+                                        const float (&zero)[kRows], const float4* inputs, uint32_t stride,
+                                        float (&totals)[kRows][kTokens]) {
   float sums[kRows][kTokens] = {};
   constexpr unsigned kQuarters = Stored::kQuarters / kRuns<Stored>;
 #pragma unroll
   for (unsigned quarter = run * kQuarters; quarter < (run + 1) * kQuarters; ++quarter) {
     float weights[kRows][4];
 #pragma unroll
-    for (unsigned row = 0; row < kRows; ++row)
+    for (unsigned row = 0; row < kRows; ++row) {
       Stored::decode(chunk[row], quarter, weights[row]);
+      if constexpr (kHasZeros<Stored>) {
+#pragma unroll
+        for (unsigned i = 0; i < 4; ++i)
+          weights[row][i] -= zero[row];
+      }
+    }
 #pragma unroll
     for (unsigned token = 0; token < kTokens; ++token) {
       const float4 x = inputs[token * stride + quarter * gpu::kWarpThreads];
@@ -120,11 +127,12 @@ __device__ __forceinline__ void add_odd_chunk(const Matrix& matrix, const uint32
     if (column >= matrix.in) break;
 #pragma unroll
     for (unsigned row = 0; row < kRows; ++row) {
-      const float weight = Stored::decode_one(matrix.planes[kCodes], code_index<Stored>(matrix.in, rows[row], column));
+      float weight = Stored::decode_one(matrix.planes[kCodes], code_index<Stored>(matrix.in, rows[row], column));
       const uint32_t block = matrix.planes[kScales] == nullptr ? 0 : column / matrix.block_in;
       ScalesOf<Stored> scales;
       scales.take(matrix, rows[row]);
       const float scale = scales.at(matrix, block);
+      if constexpr (kHasZeros<Stored>) weight -= scales.zero_at(matrix, block);
 #pragma unroll
       for (unsigned token = 0; token < kTokens; ++token) {
         const auto* values = reinterpret_cast<const float*>(inputs + token * stride + i / 4 * gpu::kWarpThreads);
@@ -173,10 +181,14 @@ __device__ __forceinline__ void add_chunks(const Matrix& matrix, const uint32_t 
 #pragma unroll
         for (unsigned run = 0; run < kRuns<Stored>; ++run) {
           float scale[kRows];
+          float zero[kRows] = {};
 #pragma unroll
-          for (unsigned row = 0; row < kRows; ++row)
-            scale[row] = scales[row].at(matrix, block_of(at * kRuns<Stored> + run));
-          add_run<Stored>(bytes[ahead], run, scale, place(at), stride, totals);
+          for (unsigned row = 0; row < kRows; ++row) {
+            const uint32_t block = block_of(at * kRuns<Stored> + run);
+            scale[row] = scales[row].at(matrix, block);
+            if constexpr (kHasZeros<Stored>) zero[row] = scales[row].zero_at(matrix, block);
+          }
+          add_run<Stored>(bytes[ahead], run, scale, zero, place(at), stride, totals);
         }
       }
     }

@@ -40,6 +40,11 @@ __device__ __forceinline__ float decode_scale(const Matrix& matrix, uint64_t ind
   return matrix.global == GlobalScale::times ? value * global : value / global;
 }
 
+/// Zero point `index` of a matrix that has such.
+__device__ __forceinline__ float decode_zero(const Matrix& matrix, uint64_t index) {
+  return static_cast<float>(static_cast<const uint8_t*>(matrix.planes[kZeros])[index]);
+}
+
 /// The scales of one matrix row, by block. Only packed codes have scales that are not FP32 as they stand
 /// (check_weight).
 template <bool kPacked>
@@ -59,6 +64,9 @@ struct RowScales<true> {
   }
   __device__ __forceinline__ float at(const Matrix& matrix, uint32_t block) const {
     return matrix.planes[kScales] == nullptr ? 1.0F : decode_scale(matrix, first + block);
+  }
+  __device__ __forceinline__ float zero_at(const Matrix& matrix, uint32_t block) const {
+    return decode_zero(matrix, first + block);
   }
 };
 template <class Stored>
