@@ -8,6 +8,7 @@
 
 #include "format/base/size.h"
 #include "kernels/quantise_int4.h"
+#include "kernels/quantise_nvfp4.h"
 
 namespace dspack::reshard {
 namespace {
@@ -98,8 +99,18 @@ Result<std::optional<Change>> quantise_to_fp8(const RuleInput& input) {
   return std::optional(std::move(change));
 }
 
-/// Why a routed expert's tensor cannot become int4; nullopt: it can, or has not to.
-std::optional<Error> int4_obstacle(const TensorEntry& weight) {
+/// A form of four bits that routed experts can get.
+struct ExpertForm {
+  std::string_view name;
+  uint64_t group = 0;  // columns that share a scale
+};
+
+bool is_matrix(const TensorEntry& tensor) {
+  return tensor.name.ends_with(".weight") && tensor.shape.size() == 2 && tensor.range.size() != 0;
+}
+
+/// Why a routed expert's tensor cannot get the form; nullopt: it can, or has not to.
+std::optional<Error> expert_obstacle(const TensorEntry& weight, const ExpertForm& form) {
   const auto ends_with = [&](std::string_view ending) { return weight.name.ends_with(ending); };
   const bool is_byte = weight.dtype == Dtype::u8 || weight.dtype == Dtype::i8;
   if (ends_with(".weight_packed") || ends_with(".qweight") || (ends_with(".weight") && is_byte)) {
@@ -107,25 +118,35 @@ std::optional<Error> int4_obstacle(const TensorEntry& weight) {
                  fmt::format("\"{}\" is quantised already ({}); quantised again it would lose twice", weight.name,
                              to_string(weight.dtype))};
   }
-  if (!ends_with(".weight") || weight.shape.size() != 2 || weight.range.size() == 0) return std::nullopt;
+  if (!is_matrix(weight)) return std::nullopt;
   if (weight.dtype != Dtype::bf16 && weight.dtype != Dtype::f8_e4m3) {
     return Error{ErrorKind::unsupported,
-                 fmt::format("\"{}\" is {}; BF16 and FP8 become int4", weight.name, to_string(weight.dtype))};
+                 fmt::format("\"{}\" is {}; BF16 and FP8 become {}", weight.name, to_string(weight.dtype), form.name)};
   }
-  if (weight.shape[1] % kernels::kInt4Group != 0) {
+  if (weight.shape[1] % form.group != 0) {
     return Error{ErrorKind::unsupported,
                  fmt::format("\"{}\" has {} columns, which groups of {} do not fill; exempt it by a selector",
-                             weight.name, weight.shape[1], kernels::kInt4Group)};
+                             weight.name, weight.shape[1], form.group)};
   }
   return std::nullopt;
 }
 
-Result<std::optional<Change>> quantise_to_int4(const RuleInput& input) {
+/// What follows a weight's name in that of a tensor made of it, and what that tensor is.
+struct MadePart {
+  std::string_view suffix;
+  Dtype dtype = Dtype::f32;
+  std::vector<uint64_t> shape;
+  Conversion conversion = Conversion::none;
+  bool of_values = true;  // of the weight's, and not of its shape alone
+};
+
+/// Routed experts' matrices become these parts.
+Result<std::optional<Change>> quantise_expert(const RuleInput& input, const ExpertForm& form,
+                                              std::vector<MadePart> (*parts_of)(uint64_t rows, uint64_t columns)) {
   const TensorEntry& weight = input.weight;
   if (weight.place.role != format::Role::routed_expert) return std::optional<Change>();
-  if (const auto obstacle = int4_obstacle(weight)) return *obstacle;
-  if (!weight.name.ends_with(".weight") || weight.shape.size() != 2 || weight.range.size() == 0)
-    return std::optional<Change>();
+  if (const auto obstacle = expert_obstacle(weight, form)) return *obstacle;
+  if (!is_matrix(weight)) return std::optional<Change>();
   TRY(check_held(weight, checked_mul(weight.shape[1], kBlock), sizeof(float)));
   Change change{.replaced = {input.index}, .made = {}};
   std::optional<uint32_t> scales;
@@ -133,18 +154,35 @@ Result<std::optional<Change>> quantise_to_int4(const RuleInput& input) {
     TRY_ASSIGN(scales, block_scales(weight, input.source));
     change.replaced.push_back(*scales);
   }
-  const auto add = [&](std::string_view suffix, Dtype dtype, std::vector<uint64_t> shape, Conversion conversion) {
-    const bool needs_scales = conversion != Conversion::int4_shape;
-    change.made.push_back({.of = input.index,
-                           .entry = made_entry(weight.name + std::string(suffix), dtype, std::move(shape)),
-                           .conversion = conversion,
-                           .scales = needs_scales ? scales : std::nullopt});
-  };
-  constexpr uint64_t kInWord = 8;
-  add("_packed", Dtype::i32, {weight.shape[0], weight.shape[1] / kInWord}, Conversion::int4_codes);
-  add("_scale", Dtype::bf16, {weight.shape[0], weight.shape[1] / kernels::kInt4Group}, Conversion::int4_scales);
-  add("_shape", Dtype::i64, {2}, Conversion::int4_shape);
+  for (MadePart& part : parts_of(weight.shape[0], weight.shape[1])) {
+    change.made.push_back(
+        {.of = input.index,
+         .entry = made_entry(weight.name + std::string(part.suffix), part.dtype, std::move(part.shape)),
+         .conversion = part.conversion,
+         .scales = part.of_values ? scales : std::nullopt});
+  }
   return std::optional(std::move(change));
+}
+
+std::vector<MadePart> int4_parts(uint64_t rows, uint64_t columns) {
+  constexpr uint64_t kInWord = 8;
+  return {{"_packed", Dtype::i32, {rows, columns / kInWord}, Conversion::int4_codes},
+          {"_scale", Dtype::bf16, {rows, columns / kernels::kInt4Group}, Conversion::int4_scales},
+          {"_shape", Dtype::i64, {2}, Conversion::int4_shape, false}};
+}
+
+std::vector<MadePart> nvfp4_parts(uint64_t rows, uint64_t columns) {
+  return {{"_packed", Dtype::u8, {rows, columns / 2}, Conversion::nvfp4_codes},
+          {"_scale", Dtype::f8_e4m3, {rows, columns / kernels::kNvfp4Group}, Conversion::nvfp4_scales},
+          {"_global_scale", Dtype::f32, {1}, Conversion::nvfp4_global, false}};
+}
+
+Result<std::optional<Change>> quantise_to_int4(const RuleInput& input) {
+  return quantise_expert(input, {.name = "int4", .group = kernels::kInt4Group}, int4_parts);
+}
+
+Result<std::optional<Change>> quantise_to_nvfp4(const RuleInput& input) {
+  return quantise_expert(input, {.name = "NVFP4", .group = kernels::kNvfp4Group}, nvfp4_parts);
 }
 
 Result<std::optional<Change>> narrow_scales(const RuleInput& input) {
@@ -168,7 +206,7 @@ struct TransformInfo {
   Result<std::optional<Change>> (*rule)(const RuleInput& input);
 };
 
-constexpr std::array<TransformInfo, 5> kTransformTable{{
+constexpr std::array<TransformInfo, 6> kTransformTable{{
     {TransformKind::fp8_to_bf16, "fp8-to-bf16", "FP8 weights with block scales become BF16", dequantise_to_bf16},
     {TransformKind::fp8_to_f32, "fp8-to-f32", "FP8 weights with block scales become F32", dequantise_to_f32},
     {TransformKind::bf16_to_fp8, "bf16-to-fp8", "BF16 matrices become FP8 with a scale for each block of 128 x 128",
@@ -177,6 +215,9 @@ constexpr std::array<TransformInfo, 5> kTransformTable{{
     {TransformKind::experts_to_int4, "experts-to-int4",
      "routed experts become int4 with a BF16 scale for each 32 columns, as compressed-tensors stores it",
      quantise_to_int4},
+    {TransformKind::experts_to_nvfp4, "experts-to-nvfp4",
+     "routed experts become NVFP4, FP4 with an FP8 scale for each 16 columns, as compressed-tensors stores it",
+     quantise_to_nvfp4},
 }};
 
 const TransformInfo& info(TransformKind kind) {

@@ -22,11 +22,12 @@ inline constexpr uint64_t kBlock = 128;
 inline constexpr uint64_t kMaxHeldBytes = 256ULL << 20;
 
 enum class TransformKind {
-  fp8_to_bf16,      // FP8 weights with block scales -> BF16, the scales are used up
-  fp8_to_f32,       // the same -> F32
-  bf16_to_fp8,      // BF16 matrices -> FP8 E4M3 with one F32 scale a block of 128 x 128
-  scales_to_e8m0,   // F32 block scales -> E8M0 where that loses nothing
-  experts_to_int4,  // BF16 and FP8 matrices of routed experts -> int4 in groups of 32, compressed-tensors' names
+  fp8_to_bf16,       // FP8 weights with block scales -> BF16, the scales are used up
+  fp8_to_f32,        // the same -> F32
+  bf16_to_fp8,       // BF16 matrices -> FP8 E4M3 with one F32 scale a block of 128 x 128
+  scales_to_e8m0,    // F32 block scales -> E8M0 where that loses nothing
+  experts_to_int4,   // BF16 and FP8 matrices of routed experts -> int4 in groups of 32, compressed-tensors' names
+  experts_to_nvfp4,  // the same -> E2M1 with E4M3 scales for groups of 16, likewise
 };
 
 /// A transform of a recipe, and the tensors that it is for: all that it fits, unless the selector says otherwise.
@@ -52,9 +53,12 @@ enum class Conversion {
   bf16_to_fp8,  // the matrix
   bf16_scales,  // the scales that go with it, made of the matrix too
   f32_to_e8m0,
-  int4_codes,   // two a byte; needs the scales of an FP8 matrix
-  int4_scales,  // BF16, one a group; likewise
-  int4_shape,   // of the matrix, I64
+  int4_codes,    // two a byte; needs the scales of an FP8 matrix
+  int4_scales,   // BF16, one a group; likewise
+  int4_shape,    // of the matrix, I64
+  nvfp4_codes,   // two a byte; needs the scales of an FP8 matrix
+  nvfp4_scales,  // E4M3, one a group; likewise
+  nvfp4_global,  // by which they are divided: one F32
 };
 
 /// A tensor of the result that is not the source's as it was.

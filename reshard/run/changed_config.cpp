@@ -8,6 +8,7 @@
 
 #include "format/json.h"
 #include "kernels/quantise_int4.h"
+#include "kernels/quantise_nvfp4.h"
 #include "reshard/plan/transform.h"
 
 namespace dspack::reshard {
@@ -18,7 +19,6 @@ using OrderedJson = nlohmann::ordered_json;  // fields that stay keep their plac
 constexpr char kQuantisation[] = "quantization_config";
 constexpr char kKeptModules[] = "modules_to_not_convert";
 constexpr std::string_view kWeight = ".weight";
-constexpr std::string_view kPacked = ".weight_packed";
 
 /// Where loaders look for the language model's fields: the object itself, or that of a model with more parts.
 OrderedJson& language_model(OrderedJson& config) {
@@ -61,7 +61,7 @@ Result<void> check_quantisation(const OrderedJson& described, const Plan& plan) 
 }
 
 bool is_fp8(const format::TensorEntry& tensor) {
-  return tensor.dtype == Dtype::f8_e4m3;
+  return tensor.dtype == Dtype::f8_e4m3 && tensor.name.ends_with(kWeight);  // not the scales of NVFP4
 }
 
 /// Modules whose matrix is FP8; or those that it is not of, among what DeepSeek-V3 quantises.
@@ -151,11 +151,45 @@ void describe_quantisation(OrderedJson& quantisation, const Plan& plan) {
   }
 }
 
-bool is_int4(const format::TensorEntry& tensor) {
-  return tensor.dtype == Dtype::i32 && tensor.name.ends_with(kPacked);
+/// A form of four bits as compressed-tensors describes it.
+struct DescribedForm {
+  Conversion codes = Conversion::none;  // shows that the plan makes it
+  const char* format = "";
+  OrderedJson weights;
+};
+
+std::vector<DescribedForm> four_bit_forms() {
+  OrderedJson int4 = {{"num_bits", 4},
+                      {"type", "int"},
+                      {"symmetric", true},
+                      {"strategy", "group"},
+                      {"group_size", kernels::kInt4Group},
+                      {"dynamic", false},
+                      {"actorder", nullptr},
+                      {"block_structure", nullptr},
+                      {"observer", "minmax"},
+                      {"observer_kwargs", OrderedJson::object()}};
+  OrderedJson nvfp4 = int4;
+  nvfp4["type"] = "float";
+  nvfp4["strategy"] = "tensor_group";
+  nvfp4["group_size"] = kernels::kNvfp4Group;
+  return {{Conversion::int4_codes, "pack-quantized", int4}, {Conversion::nvfp4_codes, "nvfp4-pack-quantized", nvfp4}};
 }
 
-/// Routed experts' modules that are not int4, though the pattern of those that are fits their names.
+/// The one that the plan makes; nullopt: none. Errors: unsupported (several, which one pattern cannot tell apart).
+Result<std::optional<DescribedForm>> made_form(const Plan& plan) {
+  std::optional<DescribedForm> made;
+  for (DescribedForm& form : four_bit_forms()) {
+    if (!converts(plan, [&](Conversion conversion) { return conversion == form.codes; })) continue;
+    if (made)
+      return Error{ErrorKind::unsupported,
+                   "the recipe makes some experts int4 and others NVFP4, which no quantization_config describes"};
+    made = std::move(form);
+  }
+  return made;
+}
+
+/// Routed experts' modules that have not four bits, though the pattern of those that do fits their names.
 std::vector<std::string> other_experts(const format::Checkpoint& result) {
   std::vector<std::string> found;
   for (const format::TensorEntry& tensor : result.tensors()) {
@@ -165,8 +199,8 @@ std::vector<std::string> other_experts(const format::Checkpoint& result) {
   return found;
 }
 
-/// The result's description where routed experts are int4: compressed-tensors', whose groups may differ.
-OrderedJson describe_int4(const Plan& plan) {
+/// The result's description where routed experts have four bits: compressed-tensors', whose groups may differ.
+OrderedJson describe_experts(const DescribedForm& form, const Plan& plan) {
   const auto group = [](const OrderedJson& targets, const char* format, const OrderedJson& weights) {
     return OrderedJson{{"targets", targets},
                        {"format", format},
@@ -174,16 +208,6 @@ OrderedJson describe_int4(const Plan& plan) {
                        {"input_activations", nullptr},
                        {"output_activations", nullptr}};
   };
-  const OrderedJson int4 = {{"num_bits", 4},
-                            {"type", "int"},
-                            {"symmetric", true},
-                            {"strategy", "group"},
-                            {"group_size", kernels::kInt4Group},
-                            {"dynamic", false},
-                            {"actorder", nullptr},
-                            {"block_structure", nullptr},
-                            {"observer", "minmax"},
-                            {"observer_kwargs", OrderedJson::object()}};
   const OrderedJson fp8 = {{"num_bits", 8},         {"type", "float"},
                            {"symmetric", true},     {"strategy", "block"},
                            {"group_size", nullptr}, {"dynamic", false},
@@ -191,13 +215,13 @@ OrderedJson describe_int4(const Plan& plan) {
                            {"observer", "minmax"},  {"observer_kwargs", OrderedJson::object()}};
   const bool has_fp8 = std::ranges::any_of(plan.result.tensors(), is_fp8);
   std::vector<std::string> ignored = other_experts(plan.result);
-  OrderedJson groups = {{"group_0", group({R"(re:.*\.experts\.[0-9]+\.[a-z0-9_]+$)"}, "pack-quantized", int4)}};
+  OrderedJson groups = {{"group_0", group({R"(re:.*\.experts\.[0-9]+\.[a-z0-9_]+$)"}, form.format, form.weights)}};
   if (has_fp8) {
     groups["group_1"] = group({"Linear"}, "float-quantized", fp8);
     ignored = kept_modules({}, plan.result);
   }
   return {{"quant_method", "compressed-tensors"},
-          {"format", has_fp8 ? "mixed-precision" : "pack-quantized"},
+          {"format", has_fp8 ? "mixed-precision" : form.format},
           {"quantization_status", "compressed"},
           {"kv_cache_scheme", nullptr},
           {"global_compression_ratio", nullptr},
@@ -214,10 +238,11 @@ Result<void> change_quantisation(OrderedJson& config, const Plan& plan) {
   }
   for (OrderedJson* holder : holders)
     TRY(check_quantisation((*holder)[kQuantisation], plan));
-  if (std::ranges::any_of(plan.result.tensors(), is_int4)) {
+  TRY_ASSIGN(const auto form, made_form(plan));
+  if (form) {
     if (holders.empty()) holders.push_back(&config);
     for (OrderedJson* holder : holders)
-      (*holder)[kQuantisation] = describe_int4(plan);
+      (*holder)[kQuantisation] = describe_experts(*form, plan);
     return {};
   }
   if (std::ranges::none_of(plan.result.tensors(), is_fp8)) {

@@ -29,9 +29,11 @@ class Converter {
 /// The values of a scale tensor, F32 or E8M0, from its bytes.
 [[nodiscard]] std::vector<float> scale_values(Dtype dtype, std::span<const std::byte> bytes);
 
-/// `scales`: one value a block, row by row, if the conversion needs them. Precondition: a conversion other than `none`,
-/// with shapes as transform.h makes them.
-[[nodiscard]] std::unique_ptr<Converter> make_converter(Conversion conversion, const format::TensorEntry& source,
-                                                        std::vector<float> scales);
+/// For all that is made of one tensor, which gets the same bytes at the same time: what several of them need is
+/// computed once. Of a conversion `none` the converter is null. `scales`: one value a block, row by row, if one of them
+/// needs them. Precondition: shapes as transform.h makes them.
+[[nodiscard]] std::vector<std::unique_ptr<Converter>> make_converters(std::span<const Conversion> conversions,
+                                                                      const format::TensorEntry& source,
+                                                                      const std::vector<float>& scales);
 
 }  // namespace dspack::reshard

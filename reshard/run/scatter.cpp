@@ -34,11 +34,11 @@ class Scatter::Outlet {
          format::Sha256* shard_hash)
       : copy_(copy), target_(std::move(target)), writer_(target_, copy.offset, row_block_bytes, writer, shard_hash) {}
 
-  void convert(std::unique_ptr<Converter> converter, const format::Digest& scales) {
+  /// `scales`: the digest of those that the conversion uses.
+  void convert(std::unique_ptr<Converter> converter, std::optional<format::Digest> scales) {
     converter_ = std::move(converter);
     scales_ = scales;
   }
-  void convert(std::unique_ptr<Converter> converter) { converter_ = std::move(converter); }
 
   void resume(const TensorBegun& begun, uint64_t done) { writer_.resume(begun, done); }
   /// Precondition: it converts nothing.
@@ -178,7 +178,6 @@ size_t Scatter::group_end() const {
 Result<void> Scatter::begin_tensors(uint64_t done) {
   const size_t end = group_end();
   if (whole_ && converts(copies_, next_, end)) hash_before_ = shard_hash_.state();
-  std::optional<std::vector<std::byte>> scales;  // of the tensor, read once for all that is made of it
   const bool alone = whole_ && end == next_ + 1 && copies_[next_].conversion == Conversion::none;
   for (size_t i = next_; i < end; ++i) {
     const Copy& copy = copies_[i];
@@ -188,18 +187,32 @@ Result<void> Scatter::begin_tensors(uint64_t done) {
     const bool plain = copy.file != kNoFile && copy.conversion == Conversion::none;
     outlets_.push_back(std::make_unique<Outlet>(copy, std::move(target), plain ? format::row_block_bytes(tensor) : 0,
                                                 *writers_[i - next_], alone ? &shard_hash_ : nullptr));
-    if (copy.conversion == Conversion::none) continue;
-    if (!copy.scales) {
-      outlets_.back()->convert(make_converter(copy.conversion, tensor, {}));
-      continue;
-    }
-    if (!scales) {
-      TRY_ASSIGN(scales, read_(*copy.scales));
-    }
+  }
+  return begin_conversions();
+}
+
+/// Gives the outlets of the tensor under way their converters.
+Result<void> Scatter::begin_conversions() {
+  const auto copies = std::span(copies_).subspan(next_, outlets_.size());
+  const format::TensorEntry& tensor = source_.tensors()[copies[0].tensor];
+  std::vector<Conversion> conversions;
+  std::optional<uint32_t> needed;  // the tensor's scales
+  for (const Copy& copy : copies) {
+    conversions.push_back(copy.conversion);
+    if (copy.scales) needed = copy.scales;
+  }
+  std::vector<float> scales;
+  std::optional<format::Digest> digest;
+  if (needed) {
+    TRY_ASSIGN(const std::vector<std::byte> stored, read_(*needed));
     format::Sha256 hash;
-    hash.update(*scales);
-    const Dtype dtype = source_.tensors()[*copy.scales].dtype;
-    outlets_.back()->convert(make_converter(copy.conversion, tensor, scale_values(dtype, *scales)), hash.finish());
+    hash.update(stored);
+    digest = hash.finish();
+    scales = scale_values(source_.tensors()[*needed].dtype, stored);
+  }
+  auto converters = make_converters(conversions, tensor, scales);
+  for (size_t i = 0; i < copies.size(); ++i) {
+    if (converters[i]) outlets_[i]->convert(std::move(converters[i]), copies[i].scales ? digest : std::nullopt);
   }
   return {};
 }

@@ -54,6 +54,7 @@ class Scatter {
  private:
   class Outlet;
   Result<void> begin_tensors(uint64_t done);
+  Result<void> begin_conversions();
   Result<void> end_tensors();
   [[nodiscard]] size_t group_end() const;
 

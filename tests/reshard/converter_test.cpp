@@ -34,7 +34,7 @@ format::TensorEntry matrix(Dtype dtype, std::vector<uint64_t> shape) {
 Converted convert(Conversion conversion, const format::TensorEntry& source, const std::vector<float>& scales,
                   const std::string& bytes, const std::function<size_t()>& next) {
   Converted result;
-  const auto converter = reshard::make_converter(conversion, source, scales);
+  const auto converter = std::move(reshard::make_converters(std::span(&conversion, 1), source, scales).front());
   const format::ByteSink sink = [&](std::span<const std::byte> piece) -> Result<void> {
     result.bytes.append(reinterpret_cast<const char*>(piece.data()), piece.size());
     return {};
@@ -78,10 +78,14 @@ struct Case {
   std::string bytes;
 };
 
+constexpr Conversion kFourBitParts[] = {Conversion::int4_codes, Conversion::int4_scales, Conversion::nvfp4_codes,
+                                        Conversion::nvfp4_scales};
+
 std::vector<Case> cases() {
   std::mt19937 engine(1);
   std::vector<Case> all;
-  for (const auto& [rows, columns] : {std::pair<uint64_t, uint64_t>{200, 300}, {128, 128}, {1, 1}, {129, 5}}) {
+  for (const auto& [rows, columns] :
+       {std::pair<uint64_t, uint64_t>{200, 300}, {128, 128}, {1, 1}, {129, 5}, {300, 96}}) {
     std::vector<uint8_t> fp8;
     std::vector<uint16_t> bf16;
     std::normal_distribution<float> normal(0, 0.03F);
@@ -99,6 +103,16 @@ std::vector<Case> cases() {
     all.push_back({"to F32", Conversion::fp8_to_f32, matrix(Dtype::f8_e4m3, {rows, columns}), scales, as_text(fp8)});
     all.push_back({"to FP8", Conversion::bf16_to_fp8, matrix(Dtype::bf16, {rows, columns}), {}, as_text(bf16)});
     all.push_back({"scales", Conversion::bf16_scales, matrix(Dtype::bf16, {rows, columns}), {}, as_text(bf16)});
+    if (columns % 32 != 0) {
+      all.push_back({"to E8M0", Conversion::f32_to_e8m0, matrix(Dtype::f32, {1, powers.size()}), {}, as_text(powers)});
+      continue;
+    }
+    for (uint8_t& code : fp8)
+      code &= 0xbf;  // no NaN, and small enough for both forms
+    for (const Conversion conversion : kFourBitParts) {
+      all.push_back({"four bits", conversion, matrix(Dtype::bf16, {rows, columns}), {}, as_text(bf16)});
+      all.push_back({"four bits", conversion, matrix(Dtype::f8_e4m3, {rows, columns}), scales, as_text(fp8)});
+    }
     all.push_back({"to E8M0", Conversion::f32_to_e8m0, matrix(Dtype::f32, {1, powers.size()}), {}, as_text(powers)});
   }
   return all;
@@ -124,6 +138,36 @@ TEST_CASE("converter: pieces of any length give the same bytes and the same loss
       if (!whole.loss) continue;
       CHECK(parts.loss->squared_error == whole.loss->squared_error);
       CHECK(parts.loss->squared_value == whole.loss->squared_value);
+    }
+  }
+}
+
+TEST_CASE("converter: codes and scales made together are those made alone, whichever gets its bytes first") {
+  for (const auto& [codes, scales] : {std::pair{Conversion::int4_codes, Conversion::int4_scales},
+                                      std::pair{Conversion::nvfp4_codes, Conversion::nvfp4_scales}}) {
+    for (const Case& entry : cases()) {
+      if (entry.conversion != codes) continue;
+      const auto all = format::as_bytes(entry.bytes);
+      for (const auto& order : {std::array{codes, scales}, std::array{scales, codes}}) {
+        std::array<std::string, 2> made;
+        const auto converters = reshard::make_converters(order, entry.source, entry.scales);
+        const auto sink_of = [&](size_t i) -> format::ByteSink {
+          return [&made, i](std::span<const std::byte> piece) -> Result<void> {
+            made[i].append(reinterpret_cast<const char*>(piece.data()), piece.size());
+            return {};
+          };
+        };
+        for (size_t at = 0; at < all.size(); at += 5000) {
+          for (size_t i = 0; i < 2; ++i)
+            REQUIRE(converters[i]->take(all.subspan(at, std::min<size_t>(5000, all.size() - at)), sink_of(i)));
+        }
+        for (size_t i = 0; i < 2; ++i) {
+          REQUIRE(converters[i]->finish(sink_of(i)));
+          const Converted alone = convert(order[i], entry.source, entry.scales, entry.bytes);
+          CHECK(made[i] == alone.bytes);
+          CHECK(converters[i]->loss().has_value() == (order[i] == codes));
+        }
+      }
     }
   }
 }
@@ -192,6 +236,16 @@ TEST_CASE("converter: values that have no such form are refused with what to do"
   bf16[901] = '\x7f';
   for (const Conversion conversion : {Conversion::bf16_to_fp8, Conversion::bf16_scales})
     refused(convert(conversion, matrix(Dtype::bf16, {300, 2}), {}, bf16), ErrorKind::unsupported, "selector");
+
+  for (const Conversion conversion : kFourBitParts) {
+    std::string nan = as_text(std::vector<uint16_t>(32, 0x3f80));
+    nan[5] = '\xff';
+    refused(convert(conversion, matrix(Dtype::bf16, {1, 32}), {}, nan), ErrorKind::unsupported, "infinity or NaN");
+  }
+  const std::string eleven = as_text(std::vector<uint16_t>(32, f32_to_bf16(11)));
+  refused(convert(Conversion::nvfp4_codes, matrix(Dtype::bf16, {1, 32}), {}, eleven), ErrorKind::unsupported,
+          "more than the 10.5");
+  CHECK_FALSE(convert(Conversion::int4_codes, matrix(Dtype::bf16, {1, 32}), {}, eleven).error);
 
   const auto fp8 = matrix(Dtype::f8_e4m3, {2, 3});
   const std::string values = {0x38, 0x38, 0x38, 0x38, 0x7e, 0x38};
