@@ -1,9 +1,11 @@
-"""experts-to-int4: what it changes and what not, that its codes mean what it says, and what it refuses."""
+"""experts-to-int4 and experts-to-nvfp4: what they change and what not, that their codes mean what they say, and what they
+refuse."""
 
 import array
 import json
 import shutil
 import struct
+import subprocess
 
 import safetensors_io
 import weight_formats
@@ -15,12 +17,8 @@ EXPERT = "model.layers.3.mlp.experts.1.up_proj.weight"
 TOKENS = "0,5,17,200,9,44,3"
 
 
-def values_of(tensors, module):
-    """What the int4 tensors of a module mean, and the relative error of FP32 `meant` against that."""
-    rows, columns = struct.unpack("<2q", tensors[module + ".weight_shape"][2])
-    codes = tensors[module + ".weight_packed"][2]
-    scales = [weight_formats.bf16_value(code) for code in weight_formats.bf16_codes(tensors[module + ".weight_scale"][2])]
-    return [((codes[i // 2] >> (i % 2 * 4) & 15) - 8) * scales[i // 32] for i in range(rows * columns)]
+def nibbles(raw):
+    return [half for byte in raw for half in (byte & 15, byte >> 4)]
 
 
 def fp8_values(tensors, name):
@@ -31,7 +29,10 @@ def fp8_values(tensors, name):
             for i, code in enumerate(raw)]
 
 
-class Int4(TransformCase):
+class FourBit:
+    """The cases of one form. TRANSFORM, FORMAT (compressed-tensors' name), GROUP (columns that share a scale), parts_of()
+    and values_of() are those of the class."""
+
     def logits(self, folder):
         path = self.scratch / "logits.safetensors"
         path.unlink(missing_ok=True)
@@ -41,7 +42,7 @@ class Int4(TransformCase):
         return values
 
     def test_routed_experts_alone_are_changed(self):
-        packed = converted_tiny("experts-to-int4")
+        packed = converted_tiny(self.TRANSFORM)
         source, made = safetensors_io.read_checkpoint(self.data()), safetensors_io.read_checkpoint(packed)
         experts = {name for name in source if ".experts." in name}
         self.assertEqual({name: made[name] for name in source if name not in experts},
@@ -51,9 +52,9 @@ class Int4(TransformCase):
             if not name.endswith(".weight"):
                 continue
             rows, columns = source[name][1]
-            self.assertEqual(made[name + "_packed"][:2], ("I32", [rows, columns // 8]))
-            self.assertEqual(made[name + "_scale"][:2], ("BF16", [rows, columns // 32]))
-            self.assertEqual(made[name + "_shape"], ("I64", [2], struct.pack("<2q", rows, columns)))
+            for suffix, (dtype, shape, data) in self.parts_of(rows, columns).items():
+                self.assertEqual(made[name + suffix][:2], (dtype, shape))
+                self.assertIn(data, (None, made[name + suffix][2]))
         self.assert_verified(packed, self.data())
         stated = self.manifest(packed)["rounding_errors"]
         self.assertEqual(list(stated), ["routed_expert"])
@@ -61,19 +62,20 @@ class Int4(TransformCase):
         self.assertTrue(0.05 < stated["routed_expert"]["relative_rms"] < 0.1, stated)
         config = json.loads((packed / "config.json").read_text())["quantization_config"]
         self.assertEqual((config["quant_method"], config["format"]), ("compressed-tensors", "mixed-precision"))
-        self.assertEqual(config["config_groups"]["group_0"]["weights"]["group_size"], 32)
+        self.assertEqual(config["config_groups"]["group_0"]["format"], self.FORMAT)
+        self.assertEqual(config["config_groups"]["group_0"]["weights"]["group_size"], self.GROUP)
         self.assertEqual(config["config_groups"]["group_1"]["weights"]["block_structure"], [128, 128])
         self.assertTrue(self.ask(packed).strip())
 
     def test_the_codes_mean_what_the_manifest_says(self):
         packed = self.scratch / "packed"
         self.assert_ok(self.repack(self.data(), packed, "--include", "layers=3 experts=0-3", "--transform",
-                                   "experts-to-int4"))
+                                   self.TRANSFORM))
         source, made = safetensors_io.read_checkpoint(self.data()), safetensors_io.read_checkpoint(packed)
         losses = {}
         for name in [name.removesuffix("_packed") for name in made if name.endswith("_packed")]:
             loss = losses[name + "_packed"] = weight_formats.Loss()
-            for stored, meant in zip(values_of(made, name.removesuffix(".weight")), fp8_values(source, name)):
+            for stored, meant in zip(self.values_of(made, name), fp8_values(source, name)):
                 loss.add(stored, meant, 1)
             self.assertLess(loss.relative_rms(), 0.12)
         self.assertEqual(len(losses), 12)
@@ -81,21 +83,21 @@ class Int4(TransformCase):
 
     def test_logits_are_those_of_the_same_values_as_f32(self):
         packed, flat = self.scratch / "packed", self.scratch / "flat"
-        self.assert_ok(self.repack(bf16_tiny(), packed, "--transform", "experts-to-int4 layers=2"))
+        self.assert_ok(self.repack(bf16_tiny(), packed, "--transform", self.TRANSFORM + " layers=2"))
         self.assert_ok(self.run_program("unpack", packed, "--out", flat))
         config = json.loads((flat / "config.json").read_text())
         groups = config["quantization_config"]["config_groups"]
-        self.assertEqual((config["quantization_config"]["format"], list(groups)), ("pack-quantized", ["group_0"]))
+        self.assertEqual((config["quantization_config"]["format"], list(groups)), (self.FORMAT, ["group_0"]))
         self.assertIn(EXPERT.removesuffix(".weight"), config["quantization_config"]["ignore"])
         for path in sorted(flat.glob("*.safetensors")):
             tensors = safetensors_io.parse(path.read_bytes())[0]
             meant = {}
             for name, value in tensors.items():
                 if name.endswith(".weight_packed"):
-                    module = name.removesuffix(".weight_packed")
-                    numbers = array.array("f", values_of(tensors, module))
-                    meant[module + ".weight"] = ("F32", [value[1][0], value[1][1] * 8], numbers.tobytes())
-                elif not name.endswith(("proj.weight_scale", "proj.weight_shape")):
+                    weight = name.removesuffix("_packed")
+                    numbers = array.array("f", self.values_of(tensors, weight))
+                    meant[weight] = ("F32", [value[1][0], len(numbers) // value[1][0]], numbers.tobytes())
+                elif not name.endswith(("proj.weight_scale", "proj.weight_shape", "proj.weight_global_scale")):
                     meant[name] = value
             safetensors_io.write(path, meant)
         del config["quantization_config"]
@@ -108,30 +110,91 @@ class Int4(TransformCase):
     def test_the_number_of_jobs_changes_nothing(self):
         for jobs in (1, 4):
             out = self.scratch / str(jobs)
-            self.assert_ok(self.repack(self.data(), out, "--transform", "experts-to-int4", "--jobs", jobs))
-            self.assert_same_tree(out, converted_tiny("experts-to-int4"))
+            self.assert_ok(self.repack(self.data(), out, "--transform", self.TRANSFORM, "--jobs", jobs))
+            self.assert_same_tree(out, converted_tiny(self.TRANSFORM))
             shutil.rmtree(out)
 
-    def test_what_cannot_become_int4(self):
-        def refused(source, *words, transform="experts-to-int4"):
+    def test_killed_and_started_again(self):
+        out = self.scratch / "out"
+        command = (self.data(), "--by", "layer", "--transform", self.TRANSFORM, "--jobs", "1", "--out", out)
+        self.assert_ok(self.run_program(*command))
+        wanted = self.scratch / "wanted"
+        out.rename(wanted)
+        kills = 0
+        for delay in range(1, 200):
+            process = self.start(*command)
+            try:
+                process.wait(timeout=0.01 * delay)
+                break
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+                kills += 1
+        self.assert_ok(self.run_program(*command))
+        self.assertGreater(kills, 0)
+        self.assert_same_tree(out, wanted)
+
+    def test_what_cannot_get_four_bits(self):
+        def refused(source, *words, transform=self.TRANSFORM):
             out = self.scratch / "out"
             self.assert_refused(self.repack(source, out, "--transform", transform), *words)
             shutil.rmtree(out, ignore_errors=True)
 
-        for transform, *words in (("experts-to-int4", "weight_packed", "quantised already"),
+        for transform, *words in ((self.TRANSFORM, "weight_packed", "quantised already"),
                                   ("fp8-to-f32", ".experts.", "F32", "BF16 and FP8")):
             flat = self.scratch / transform
             self.assert_ok(self.run_program("unpack", converted_tiny(transform), "--out", flat))
             refused(flat, *words)
         coded, _ = write_four_bit(self.scratch / "nvfp4", "v2-lite", "nvfp4")
         refused(coded, "U8", "quantised already")
-        # 48 columns; a NaN; FP8 without a scale.
-        odd = write_small(self.scratch / "odd", [{EXPERT: ("BF16", [4, 48], bytes(4 * 48 * 2))}, {}])
-        refused(odd, EXPERT, "48 columns", "groups of 32")
+        # A column too many; a NaN; FP8 without a scale.
+        columns = self.GROUP + self.GROUP // 2
+        odd = write_small(self.scratch / "odd", [{EXPERT: ("BF16", [4, columns], bytes(4 * columns * 2))}, {}])
+        refused(odd, EXPERT, "%d columns" % columns, "groups of %d" % self.GROUP)
         nan = write_small(self.scratch / "nan", [{EXPERT: ("BF16", [2, 32], b"\xc0\x7f" * 64)}, {}])
         refused(nan, EXPERT, "NaN")
         bare = write_small(self.scratch / "bare", [{EXPERT: (FP8, [2, 32], bytes(64))}, {}])
         refused(bare, EXPERT, "weight_scale_inv")
+
+
+class Int4(FourBit, TransformCase):
+    TRANSFORM, FORMAT, GROUP = "experts-to-int4", "pack-quantized", 32
+
+    @staticmethod
+    def parts_of(rows, columns):
+        return {"_packed": ("I32", [rows, columns // 8], None), "_scale": ("BF16", [rows, columns // 32], None),
+                "_shape": ("I64", [2], struct.pack("<2q", rows, columns))}
+
+    @staticmethod
+    def values_of(tensors, weight):
+        scales = [weight_formats.bf16_value(code) for code in weight_formats.bf16_codes(tensors[weight + "_scale"][2])]
+        return [(code - 8) * scales[i // 32] for i, code in enumerate(nibbles(tensors[weight + "_packed"][2]))]
+
+
+class Nvfp4(FourBit, TransformCase):
+    TRANSFORM, FORMAT, GROUP = "experts-to-nvfp4", "nvfp4-pack-quantized", 16
+
+    @staticmethod
+    def parts_of(rows, columns):
+        return {"_packed": ("U8", [rows, columns // 2], None), "_scale": (FP8, [rows, columns // 16], None),
+                "_global_scale": ("F32", [1], struct.pack("<f", 256))}
+
+    @staticmethod
+    def values_of(tensors, weight):
+        (over,) = weight_formats.f32_values(tensors[weight + "_global_scale"][2])
+        scales = [weight_formats.E4M3[code] / over for code in tensors[weight + "_scale"][2]]
+        return [weight_formats.e2m1_value(code) * scales[i // 16]
+                for i, code in enumerate(nibbles(tensors[weight + "_packed"][2]))]
+
+    def test_values_that_are_too_large(self):
+        large = write_small(self.scratch / "large", [{EXPERT: ("BF16", [2, 32], b"\x30\x41" * 64)}, {}])  # 11
+        self.assert_refused(self.repack(large, self.scratch / "out", "--transform", self.TRANSFORM), EXPERT, "10.5",
+                            "selector")
+
+    def test_two_forms_in_one_recipe(self):
+        self.assert_refused(self.repack(self.data(), self.scratch / "out", "--transform", "experts-to-int4 layers=1",
+                                        "--transform", "experts-to-nvfp4 layers=2"), "int4", "NVFP4", "config")
+        self.assert_absent(self.scratch / "out")
 
 
 if __name__ == "__main__":
