@@ -212,6 +212,47 @@ Quantization read_gptq(ConfigFields& fields) {
   return found;
 }
 
+// "quant_method": "bitsandbytes", as transformers writes it. What a code means is beside the weights.
+Quantization read_bitsandbytes(ConfigFields& fields) {
+  constexpr std::array<std::string_view, 10> kWithoutEffect = {"_load_in_4bit",
+                                                               "_load_in_8bit",
+                                                               "bnb_4bit_compute_dtype",
+                                                               "bnb_4bit_quant_type",
+                                                               "bnb_4bit_use_double_quant",
+                                                               "llm_int8_enable_fp32_cpu_offload",
+                                                               "llm_int8_has_fp16_weight",
+                                                               "llm_int8_skip_modules",
+                                                               "llm_int8_threshold",
+                                                               "modules_to_not_convert"};
+  const bool is_four = fields.flag("load_in_4bit", false);
+  const bool is_eight = fields.flag("load_in_8bit", false);
+  if (is_four == is_eight)
+    fields.fail(ErrorKind::invalid, "load_in_4bit", "one of \"load_in_4bit\" and \"load_in_8bit\" must be true");
+  only(fields, "bnb_4bit_quant_storage", "uint8");
+  fields.refuse_others(kWithoutEffect);
+  return {.bits = is_four ? 4 : 8};
+}
+
+// Forms that people publish and that are refused, with what is missing.
+struct RefusedMethod {
+  std::string_view method;
+  std::string_view reason;
+};
+constexpr std::array<RefusedMethod, 4> kRefusedMethods = {{
+    {"eetq",
+     "its int8 codes lie in the order of one GPU kernel, another for each generation, which no file names; "
+     "convert the unquantised checkpoint instead"},
+    {"exl2",
+     "its columns are permuted and have from 2 to 8 bits, row by row of one kernel's order; a checkpoint of "
+     "compressed-tensors, AWQ or GPTQ can be run"},
+    {"exl3",
+     "its trellis codes are described by their kernels alone; a checkpoint of compressed-tensors, AWQ or GPTQ "
+     "can be run"},
+    {"mxfp4",
+     "gpt-oss' fused experts, whose rows of gate and up alternate, are of no model of this family; MXFP4 "
+     "under compressed-tensors' or DeepSeek-V4's names can be run"},
+}};
+
 }  // namespace
 
 Result<Quantization> parse_quantization(const format::Json& object, std::string_view place) {
@@ -228,9 +269,16 @@ Result<Quantization> parse_quantization(const format::Json& object, std::string_
     found = read_awq(fields);
   } else if (method == "gptq") {
     found = read_gptq(fields);
+  } else if (method == "bitsandbytes") {
+    found = read_bitsandbytes(fields);
+  } else if (const auto* refused = std::ranges::find(kRefusedMethods, method, &RefusedMethod::method);
+             refused != kRefusedMethods.end()) {
+    fields.fail(ErrorKind::unsupported, "quant_method", refused->reason);
   } else {
-    fields.fail(ErrorKind::unsupported, "quant_method",
-                R"(only "fp8", "compressed-tensors", "modelopt", "awq", "gptq" and unquantised weights can be run)");
+    fields.fail(
+        ErrorKind::unsupported, "quant_method",
+        R"(only "fp8", "compressed-tensors", "modelopt", "awq", "gptq", "bitsandbytes" and unquantised weights )"
+        "can be run");
   }
   if (fields.error()) return *fields.error();
   return found;

@@ -52,10 +52,13 @@ struct Named {
 // Whether it is a tensor of one of these linear layers, in the format in which that is stored. Where none stores it,
 // its weight is missing, which is found when it is looked for.
 bool of_linear(Names layers, const Named& name) {
-  const size_t dot = name.part.rfind('.');
-  if (dot == std::string_view::npos || !has(layers, name.part.substr(0, dot))) return false;
-  const std::string_view suffix = name.part.substr(dot + 1);
-  const std::string weight = module_of(name.whole) + "weight";
+  const auto begins = [&](std::string_view layer) {
+    return name.part.starts_with(layer) && name.part.substr(layer.size()).starts_with('.');
+  };
+  const auto layer = std::ranges::find_if(layers, begins);
+  if (layer == layers.end()) return false;
+  const std::string_view suffix = name.part.substr(layer->size() + 1);
+  const std::string weight = std::string(name.whole.substr(0, name.whole.size() - suffix.size())) + "weight";
   const auto formats = weight_formats();
   const auto knows = [&](const WeightFormat& format) { return has(format.suffixes, suffix); };
   const auto stores = [&](const WeightFormat& format) { return format.stores(name.checkpoint, weight); };

@@ -95,8 +95,16 @@ uint32_t group_length(uint32_t in, uint64_t count) {
 }  // namespace
 
 std::span<const WeightFormat> weight_formats() {
-  static const std::array formats = {plain_format(), fp8_format(), fp4_format(), packed_format(),
-                                     int8_format(),  awq_format(), gptq_format()};
+  // The first that stores a matrix reads it: bitsandbytes' tensors beside a weight say more than its type does.
+  static const std::array formats = {bitsandbytes_four_bit_format(),
+                                     bitsandbytes_int8_format(),
+                                     plain_format(),
+                                     fp8_format(),
+                                     fp4_format(),
+                                     packed_format(),
+                                     int8_format(),
+                                     awq_format(),
+                                     gptq_format()};
   return formats;
 }
 

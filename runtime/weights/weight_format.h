@@ -96,6 +96,10 @@ struct WeightFormat {
 /// E2M1 with scales for 16 (NVFP4) or 32 (MXFP4) columns: fp4_format.cpp.
 [[nodiscard]] WeightFormat fp4_format();
 
+/// bitsandbytes' codes of four bits, and its int8, which become FP32 when they are read: bitsandbytes_format.cpp.
+[[nodiscard]] WeightFormat bitsandbytes_four_bit_format();
+[[nodiscard]] WeightFormat bitsandbytes_int8_format();
+
 /// Finds the matrix `name` [out, in] with its scales. How it is stored is seen from its tensors. `stored` is what
 /// config.json says; without it the block size follows from the shape of the scales.
 [[nodiscard]] Result<StoredMatrix> find_matrix(const format::Checkpoint& checkpoint, std::string_view name,

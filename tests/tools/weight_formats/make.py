@@ -13,6 +13,7 @@ import json
 from pathlib import Path
 
 import torch
+from bitsandbytes import functional as bnb
 from compressed_tensors.compressors.nvfp4.helpers import unpack_fp4_from_uint8
 from compressed_tensors.compressors.mx_utils import decompress_mx_scale
 from compressed_tensors.compressors.pack_quantized.base import PackedQuantizationCompressor
@@ -119,6 +120,25 @@ def gptq(ins, outs, bits, group, version=1, ordered=False):
     return {"qweight": layer.qweight, "qzeros": stored, "scales": scales, "g_idx": layer.g_idx, "expected": read.t()}
 
 
+def bnb_four(rows, columns, kind, nested, block=64):
+    """As transformers stores it; read with FP32 as the type of the result."""
+    meant = torch.randn(rows, columns, generator=GENERATOR).mul(0.02)
+    codes, state = bnb.quantize_4bit(meant, blocksize=block, compress_statistics=nested, quant_type=kind,
+                                     quant_storage=torch.uint8)
+    codes = torch.randint(0, 256, codes.shape, generator=GENERATOR, dtype=torch.uint8)
+    read = bnb.dequantize_4bit(codes, state)
+    assert read.dtype == torch.float32
+    beside = {"weight." + name: tensor for name, tensor in state.as_dict(packed=True).items()}
+    return {"weight": codes, **beside, "expected": read}
+
+
+def bnb_eight(rows, columns):
+    codes = torch.randint(-128, 128, (rows, columns), generator=GENERATOR, dtype=torch.int8)
+    largest = torch.rand(rows, generator=GENERATOR) + 0.1
+    return {"weight": codes, "SCB": largest, "weight_format": torch.tensor(0, dtype=torch.uint8),
+            "expected": bnb.int8_vectorwise_dequant(codes, largest)}
+
+
 MATRICES = {
     "int4_g32_bf16": lambda: integers(24, 96, 4, 32, torch.bfloat16),
     "int4_g64_f16": lambda: integers(17, 192, 4, 64, torch.float16),
@@ -141,6 +161,11 @@ MATRICES = {
     "gptq_8_g32": lambda: gptq(64, 32, 8, 32),
     "gptq_ordered_g32": lambda: gptq(96, 32, 4, 32, ordered=True),
     "gptq_8_ordered_v2_g32": lambda: gptq(64, 32, 8, 32, version=2, ordered=True),
+    "bnb_nf4": lambda: bnb_four(6, 50, "nf4", False),
+    "bnb_nf4_nested": lambda: bnb_four(175, 100, "nf4", True),  # 274 factors, in two blocks
+    "bnb_fp4": lambda: bnb_four(7, 43, "fp4", False, block=128),
+    "bnb_fp4_nested": lambda: bnb_four(9, 31, "fp4", True),
+    "bnb_int8": lambda: bnb_eight(7, 45),
 }
 
 

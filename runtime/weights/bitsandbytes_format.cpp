@@ -1,0 +1,258 @@
+#include <fmt/format.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "format/base/size.h"
+#include "format/json.h"
+#include "runtime/weights/weight_format.h"
+
+namespace dspack::runtime {
+
+namespace {
+
+// bitsandbytes as transformers stores it. Four bits (functional.py, QuantState): `weight` U8, two codes a byte, the
+// first in the HIGH half, over the matrix as one row; `quant_map` F32 [16], what a code means; `absmax`, a factor for
+// each `blocksize` codes, F32, or U8 codes of `nested_quant_map` F32 [256], times `nested_absmax` F32 for each
+// `nested_blocksize` of them, plus `nested_offset`; sizes are JSON in `quant_state`. Eight bits
+// (int8_vectorwise_dequant): `weight` I8 times `SCB` of its row, times 1 / 127. Nobody publishes experts like that, so
+// no kernel knows such codes: they become FP32 when they are read.
+constexpr std::array<std::string_view, 7> kFourSuffixes = {"weight",
+                                                           "weight.absmax",
+                                                           "weight.quant_map",
+                                                           "weight.nested_absmax",
+                                                           "weight.nested_quant_map",
+                                                           "weight.quant_state.bitsandbytes__nf4",
+                                                           "weight.quant_state.bitsandbytes__fp4"};
+constexpr std::array<std::string_view, 3> kEightSuffixes = {"weight", "SCB", "weight_format"};
+constexpr format::DocumentBounds kStateDocument{"a quant_state", 4096, 64};
+constexpr uint64_t kFourBitCodes = 16;
+constexpr uint64_t kNestedCodes = 256;
+constexpr float kOver127 = 7.874015718698502e-3F;  // as the library has it
+
+// Tensors of the plane of four-bit codes.
+constexpr size_t kWeight = 0;
+constexpr size_t kState = 1;
+constexpr size_t kMap = 2;
+constexpr size_t kAbsmax = 3;
+constexpr size_t kNestedAbsmax = 4;  // this and the next: where factors are codes themselves
+constexpr size_t kNestedMap = 5;
+
+const format::TensorEntry* beside(const format::Checkpoint& checkpoint, std::string_view name, std::string_view part) {
+  const auto found = find_tensor(checkpoint, std::string(name) + std::string(part));
+  return found ? *found : nullptr;
+}
+
+const format::TensorEntry* find_state(const format::Checkpoint& checkpoint, std::string_view name) {
+  const auto* nf4 = beside(checkpoint, name, ".quant_state.bitsandbytes__nf4");
+  return nf4 != nullptr ? nf4 : beside(checkpoint, name, ".quant_state.bitsandbytes__fp4");
+}
+
+float float_at(std::span<const std::byte> stored, uint64_t index) {
+  float value = 0;
+  std::memcpy(&value, stored.data() + index * sizeof value, sizeof value);
+  return value;
+}
+
+Error not_finite(std::string_view what, uint64_t index) {
+  return {ErrorKind::invalid, fmt::format("{} {} is infinite or not a number", what, index)};
+}
+
+/// What `quant_state` says.
+struct State {
+  uint64_t block = 0;         // codes that share a factor
+  uint64_t nested_block = 0;  // factors that share one; 0: they are FP32
+  float offset = 0;
+};
+
+Result<uint64_t> block_of(const format::Json& state, const char* key) {
+  constexpr uint64_t kMost = 1U << 20;
+  const auto size = state.find(key);
+  if (size == state.end() || !size->is_number_unsigned() || *size < 1 || *size > kMost)
+    return Error{ErrorKind::invalid, fmt::format("its quant_state has no \"{}\" from 1 to {}", key, kMost)};
+  return size->get<uint64_t>();
+}
+
+Result<State> read_state(std::span<const std::byte> bytes, const kernels::WeightForm& form, bool nested) {
+  const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  const auto json = format::parse_json(text, kStateDocument);
+  if (!json) return json.error().in("its quant_state");
+  if (!json->is_object()) return Error{ErrorKind::invalid, "its quant_state is no JSON object"};
+  if (const auto shape = json->find("shape"); shape == json->end() || *shape != format::Json{form.out, form.in}) {
+    return Error{ErrorKind::invalid, fmt::format("its quant_state does not have the \"shape\" that config.json asks "
+                                                 "for, [{}, {}]",
+                                                 form.out, form.in)};
+  }
+  State state;
+  TRY_ASSIGN(state.block, block_of(*json, "blocksize"));
+  if (!nested) return state;
+  TRY_ASSIGN(state.nested_block, block_of(*json, "nested_blocksize"));
+  const auto offset = json->find("nested_offset");
+  if (offset == json->end() || !offset->is_number() || !std::isfinite(offset->get<float>()))
+    return Error{ErrorKind::invalid, "its quant_state has no number \"nested_offset\""};
+  state.offset = offset->get<float>();
+  return state;
+}
+
+/// FP32 numbers, each finite.
+Result<std::vector<float>> read_floats(std::span<const std::byte> stored, std::string_view what) {
+  std::vector<float> values(stored.size() / sizeof(float));
+  for (size_t i = 0; i < values.size(); ++i) {
+    values[i] = float_at(stored, i);
+    if (!std::isfinite(values[i])) return not_finite(what, i);
+  }
+  return values;
+}
+
+Result<std::vector<float>> read_factors(const State& state, StoredBytes stored) {
+  if (state.nested_block == 0) return read_floats(stored[kAbsmax], "absmax");
+  TRY_ASSIGN(const auto map, read_floats(stored[kNestedMap], "nested_quant_map"));
+  TRY_ASSIGN(const auto outer, read_floats(stored[kNestedAbsmax], "nested_absmax"));
+  const std::span<const std::byte> codes = stored[kAbsmax];
+  if (outer.size() != ceil_div(codes.size(), state.nested_block)) {
+    return Error{ErrorKind::invalid, fmt::format("{} factors in blocks of {} have {} nested_absmax", codes.size(),
+                                                 state.nested_block, outer.size())};
+  }
+  std::vector<float> factors(codes.size());
+  for (size_t i = 0; i < factors.size(); ++i) {
+    const float scaled = map[std::to_integer<size_t>(codes[i])] * outer[i / state.nested_block];
+    factors[i] = scaled + state.offset;
+  }
+  return factors;
+}
+
+Result<void> decode_four_bits(const StoredPlane& plane, StoredBytes stored, std::span<std::byte> to) {
+  TRY_ASSIGN(const State state, read_state(stored[kState], plane.form, stored.size() > kNestedMap));
+  TRY_ASSIGN(const auto map, read_floats(stored[kMap], "quant_map"));
+  TRY_ASSIGN(const auto factors, read_factors(state, stored));
+  auto* values = reinterpret_cast<float*>(to.data());
+  const uint64_t count = to.size() / sizeof(float);
+  if (factors.size() != ceil_div(count, state.block)) {
+    return Error{ErrorKind::invalid,
+                 fmt::format("{} codes in blocks of {} have {} absmax", count, state.block, factors.size())};
+  }
+  for (uint64_t i = 0; i < count; ++i) {
+    const auto byte = std::to_integer<uint32_t>(stored[kWeight][i / 2]);
+    values[i] = map[i % 2 == 0 ? byte >> 4 : byte & 0xf] * factors[i / state.block];
+  }
+  return {};
+}
+
+Result<void> decode_eight_bits(const StoredPlane& plane, StoredBytes stored, std::span<std::byte> to) {
+  auto* values = reinterpret_cast<float*>(to.data());
+  for (uint64_t row = 0; row < plane.form.out; ++row) {
+    const float largest = float_at(stored[1], row);
+    if (!std::isfinite(largest)) return not_finite("SCB", row);
+    for (uint64_t i = row * plane.form.in; i < (row + 1) * plane.form.in; ++i)
+      values[i] = static_cast<float>(std::to_integer<int8_t>(stored[0][i])) * largest * kOver127;
+  }
+  return {};
+}
+
+Result<void> check_bits(const format::Checkpoint& checkpoint, const format::TensorEntry& weight,
+                        const MatrixRequest& request, uint32_t bits) {
+  if (request.stored.bits.value_or(bits) == bits) return {};
+  return Error{ErrorKind::invalid, fmt::format("{} holds codes of {} bits where config.json says {}",
+                                               place_of(checkpoint, weight), bits, *request.stored.bits)};
+}
+
+/// A tensor of `count` values (0: of any number of them). Errors: invalid.
+Result<void> check_part(const format::Checkpoint& checkpoint, const format::TensorEntry& tensor, Dtype dtype,
+                        uint64_t count) {
+  const bool fits = tensor.dtype == dtype && (count == 0 || tensor.range.size() == bytes_of(dtype, count));
+  if (fits) return {};
+  const std::string wanted = count == 0 ? std::string() : fmt::format(", {} of them", count);
+  return Error{ErrorKind::invalid,
+               fmt::format("{} is {} {}; it must be {}{}", place_of(checkpoint, tensor), to_string(tensor.dtype),
+                           shown_shape(tensor.shape), to_string(dtype), wanted)};
+}
+
+StoredMatrix decoded_matrix(const format::TensorEntry& weight, const MatrixRequest& request,
+                            decltype(StoredPlane::make) make) {
+  StoredMatrix matrix{.form = {.coding = kernels::Coding::f32, .out = request.out, .in = request.in}, .planes = {}};
+  matrix.planes[kernels::kCodes] = plane_of(weight, matrix.form, kernels::kCodes);
+  matrix.planes[kernels::kCodes].make = make;
+  return matrix;
+}
+
+bool stores_four_bits(const format::Checkpoint& checkpoint, std::string_view name) {
+  return find_state(checkpoint, name) != nullptr;
+}
+
+Result<StoredMatrix> find_four_bits(const format::Checkpoint& checkpoint, const MatrixRequest& request) {
+  TRY_ASSIGN(const auto* weight, find_tensor(checkpoint, request.name));
+  const std::string name(request.name);
+  const auto* state = find_state(checkpoint, name);
+  TRY_ASSIGN(const auto* map, find_tensor(checkpoint, name + ".quant_map"));
+  TRY_ASSIGN(const auto* absmax, find_tensor(checkpoint, name + ".absmax"));
+  TRY(check_bits(checkpoint, *weight, request, 4));
+  TRY(check_part(checkpoint, *weight, Dtype::u8, ceil_div(uint64_t{request.out} * request.in, 2)));
+  TRY(check_part(checkpoint, *map, Dtype::f32, kFourBitCodes));
+  TRY(check_part(checkpoint, *state, Dtype::u8, 0));
+  if (state->range.size() > kStateDocument.bytes) {
+    return Error{ErrorKind::invalid,
+                 fmt::format("{} has {} bytes, more than the {} that a quant_state may have",
+                             place_of(checkpoint, *state), state->range.size(), kStateDocument.bytes)};
+  }
+  StoredMatrix matrix = decoded_matrix(*weight, request, decode_four_bits);
+  auto& tensors = matrix.planes[kernels::kCodes].tensors;
+  tensors.insert(tensors.end(), {state, map, absmax});
+  if (absmax->dtype != Dtype::u8) {
+    TRY(check_part(checkpoint, *absmax, Dtype::f32, 0));
+    return matrix;
+  }
+  TRY_ASSIGN(const auto* nested_absmax, find_tensor(checkpoint, name + ".nested_absmax"));
+  TRY_ASSIGN(const auto* nested_map, find_tensor(checkpoint, name + ".nested_quant_map"));
+  TRY(check_part(checkpoint, *nested_absmax, Dtype::f32, 0));
+  TRY(check_part(checkpoint, *nested_map, Dtype::f32, kNestedCodes));
+  tensors.insert(tensors.end(), {nested_absmax, nested_map});
+  return matrix;
+}
+
+bool stores_eight_bits(const format::Checkpoint& checkpoint, std::string_view name) {
+  return beside(checkpoint, module_of(name), "SCB") != nullptr;
+}
+
+/// Rows as they stand are format 0; the others were orders for one kernel.
+Result<void> check_row_format(const StoredPlane& /*plane*/, StoredBytes stored) {
+  if (stored[2][0] == std::byte{0}) return {};
+  return Error{ErrorKind::unsupported, fmt::format("its weight_format is {}; only 0, rows as they stand, can be run",
+                                                   std::to_integer<int>(stored[2][0]))};
+}
+
+Result<StoredMatrix> find_eight_bits(const format::Checkpoint& checkpoint, const MatrixRequest& request) {
+  TRY_ASSIGN(const auto* weight, find_tensor(checkpoint, request.name, {request.out, request.in}));
+  const auto* largest = beside(checkpoint, module_of(request.name), "SCB");
+  TRY(check_bits(checkpoint, *weight, request, 8));
+  TRY(check_part(checkpoint, *weight, Dtype::i8, 0));
+  TRY(check_part(checkpoint, *largest, Dtype::f32, request.out));
+  StoredMatrix matrix = decoded_matrix(*weight, request, decode_eight_bits);
+  StoredPlane& plane = matrix.planes[kernels::kCodes];
+  plane.tensors.push_back(largest);
+  if (const auto* order = beside(checkpoint, module_of(request.name), "weight_format"); order != nullptr) {
+    TRY(check_part(checkpoint, *order, Dtype::u8, 1));
+    plane.tensors.push_back(order);
+    plane.check = check_row_format;
+  }
+  return matrix;
+}
+
+}  // namespace
+
+WeightFormat bitsandbytes_four_bit_format() {
+  return {.description = "bitsandbytes' nf4 and fp4",
+          .suffixes = kFourSuffixes,
+          .stores = stores_four_bits,
+          .find = find_four_bits,
+          .scaled = {}};
+}
+
+WeightFormat bitsandbytes_int8_format() {
+  return {.description = "bitsandbytes' int8",
+          .suffixes = kEightSuffixes,
+          .stores = stores_eight_bits,
+          .find = find_eight_bits,
+          .scaled = {}};
+}
+
+}  // namespace dspack::runtime
