@@ -59,11 +59,9 @@ bool of_linear(Names layers, const Named& name) {
   if (layer == layers.end()) return false;
   const std::string_view suffix = name.part.substr(layer->size() + 1);
   const std::string weight = std::string(name.whole.substr(0, name.whole.size() - suffix.size())) + "weight";
-  const auto formats = weight_formats();
   const auto knows = [&](const WeightFormat& format) { return has(format.suffixes, suffix); };
-  const auto stores = [&](const WeightFormat& format) { return format.stores(name.checkpoint, weight); };
-  const auto storing = std::ranges::find_if(formats, stores);
-  return storing != formats.end() ? knows(*storing) : std::ranges::any_of(formats, knows);
+  const WeightFormat* storing = storing_format(name.checkpoint, weight);
+  return storing != nullptr ? knows(*storing) : std::ranges::any_of(weight_formats(), knows);
 }
 
 bool known_attention(const ModelConfig& config, const Named& name) {

@@ -108,6 +108,13 @@ std::span<const WeightFormat> weight_formats() {
   return formats;
 }
 
+const WeightFormat* storing_format(const format::Checkpoint& checkpoint, std::string_view name) {
+  const auto formats = weight_formats();
+  const auto found =
+      std::ranges::find_if(formats, [&](const WeightFormat& format) { return format.stores(checkpoint, name); });
+  return found == formats.end() ? nullptr : &*found;
+}
+
 Result<void> StoredPlane::finish(const format::Checkpoint& checkpoint, StoredBytes stored,
                                  std::span<std::byte> to) const {
   DSPACK_CHECK(to.size() == bytes && stored.size() == tensors.size(), "a plane of another size");
@@ -122,12 +129,9 @@ Result<void> StoredPlane::finish(const format::Checkpoint& checkpoint, StoredByt
 
 Result<StoredMatrix> find_matrix(const format::Checkpoint& checkpoint, std::string_view name, uint32_t out, uint32_t in,
                                  const Quantization& stored) {
-  for (const WeightFormat& format : weight_formats()) {
-    if (format.stores(checkpoint, name)) {
-      return format.find(checkpoint, {.name = name, .out = out, .in = in, .stored = stored});
-    }
-  }
-  return not_stored(checkpoint, name);
+  const WeightFormat* format = storing_format(checkpoint, name);
+  if (format == nullptr) return not_stored(checkpoint, name);
+  return format->find(checkpoint, {.name = name, .out = out, .in = in, .stored = stored});
 }
 
 Result<void> check_scales(const format::Checkpoint& checkpoint, const format::TensorEntry& tensor) {
@@ -135,6 +139,9 @@ Result<void> check_scales(const format::Checkpoint& checkpoint, const format::Te
     for (const ScaledCodes& codes : format.scaled) {
       if (codes.dtype != tensor.dtype || !tensor.name.ends_with(codes.ending)) continue;
       if (checkpoint.find_scale(tensor.name) != nullptr) return {};
+      // Codes of the same type may be of a format that has no such scales.
+      const auto* storing = storing_format(checkpoint, module_of(tensor.name) + "weight");
+      if (storing != nullptr && storing->scaled.empty()) return {};
       return Error{ErrorKind::not_found,
                    fmt::format("{} is {} but its scale {}{} is missing; fetch the file that holds it",
                                place_of(checkpoint, tensor), codes.name, module_of(tensor.name), codes.scale)};

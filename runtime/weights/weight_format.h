@@ -80,6 +80,9 @@ struct WeightFormat {
 /// Every format that can be multiplied.
 [[nodiscard]] std::span<const WeightFormat> weight_formats();
 
+/// The one in which the checkpoint stores the matrix of this name; nullptr: in none.
+[[nodiscard]] const WeightFormat* storing_format(const format::Checkpoint& checkpoint, std::string_view name);
+
 /// F32, BF16 and F16: plain_format.cpp.
 [[nodiscard]] WeightFormat plain_format();
 /// FP8 E4M3 with scales for blocks, for rows, or for the whole: fp8_format.cpp.

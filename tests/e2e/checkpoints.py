@@ -208,6 +208,46 @@ def _compressed(form, bits, kind, group, symmetric=True):
             "config_groups": {"group_0": {"targets": ["Linear"], "weights": weights, "input_activations": None}}}
 
 
+def _bnb_four(values, columns, nested):
+    """bitsandbytes' four bits: any map of 16 values, blocks of 64 over all rows, the first code in the high half."""
+    meaning = [weight_formats.to_f32(-1 + code * 2 / 15) for code in range(16)]
+    factors = [weight_formats.to_f32(max(map(abs, values[first:first + 64])) or 1.0) for first in range(0, len(values), 64)]
+    state = {"quant_type": "nf4", "blocksize": 64, "dtype": "bfloat16", "shape": [len(values) // columns, columns]}
+    kept = {}
+    if nested:
+        outer = weight_formats.to_f32(max(factors))
+        steps = [weight_formats.to_f32(code / 255 - 0.5) for code in range(256)]
+        offset = weight_formats.to_f32(outer / 2)
+        coded = [min(255, max(0, round((factor - offset) / outer * 255 + 127.5))) for factor in factors]
+        factors = [weight_formats.to_f32(weight_formats.to_f32(steps[code] * outer) + offset) for code in coded]
+        state.update(nested_blocksize=256, nested_dtype="float32", nested_offset=offset)
+        outers = -(-len(coded) // 256)
+        kept = {"weight.nested_absmax": ("F32", [outers], struct.pack("<%df" % outers, *[outer] * outers)),
+                "weight.nested_quant_map": ("F32", [256], struct.pack("<256f", *steps)),
+                "weight.absmax": ("U8", [len(coded)], bytes(coded))}
+    else:
+        kept = {"weight.absmax": ("F32", [len(factors)], struct.pack("<%df" % len(factors), *factors))}
+    codes = [min(range(16), key=lambda code: abs(meaning[code] * factors[i // 64] - value))
+             for i, value in enumerate(values)]
+    padded = codes + [0] * (len(codes) % 2)
+    raw = bytes(padded[i] << 4 | padded[i + 1] for i in range(0, len(padded), 2))
+    text = json.dumps(state).encode()
+    kept.update({"weight": ("U8", [len(raw), 1], raw), "weight.quant_map": ("F32", [16], struct.pack("<16f", *meaning)),
+                 "weight.quant_state.bitsandbytes__nf4": ("U8", [len(text)], text)})
+    return kept, [weight_formats.to_f32(meaning[code] * factors[i // 64]) for i, code in enumerate(codes)]
+
+
+def _bnb_eight(values, columns):
+    rows = len(values) // columns
+    largest = [weight_formats.to_f32(max(map(abs, values[row * columns:][:columns])) or 1.0) for row in range(rows)]
+    codes = [round(value * 127 / largest[i // columns]) for i, value in enumerate(values)]
+    over = weight_formats.to_f32(1 / 127)
+    meant = [weight_formats.to_f32(weight_formats.to_f32(code * largest[i // columns]) * over)
+             for i, code in enumerate(codes)]
+    return {"weight": ("I8", [rows, columns], struct.pack("<%db" % len(codes), *codes)),
+            "SCB": ("F32", [rows], struct.pack("<%df" % rows, *largest)), "weight_format": ("U8", [], bytes(1))}, meant
+
+
 FOUR_BIT = {
     "int4": (lambda values, columns: _integers(values, columns, 4, False, "BF16"),
              _compressed("pack-quantized", 4, "int", 32)),
@@ -224,6 +264,12 @@ FOUR_BIT = {
     "gptq-v2-8": (lambda values, columns: _transposed(values, columns, "gptq-v2-8"),
                   _gptq(8, checkpoint_format="gptq_v2")),
     "gptq-ordered": (lambda values, columns: _transposed(values, columns, "gptq-ordered"), _gptq(4, desc_act=True)),
+    "nf4": (lambda values, columns: _bnb_four(values, columns, False),
+            {"quant_method": "bitsandbytes", "load_in_4bit": True, "load_in_8bit": False, "bnb_4bit_quant_type": "nf4",
+             "bnb_4bit_use_double_quant": False, "bnb_4bit_compute_dtype": "bfloat16", "bnb_4bit_quant_storage": "uint8",
+             "llm_int8_threshold": 6.0, "llm_int8_skip_modules": None, "_load_in_4bit": True}),
+    "nf4-nested": (lambda values, columns: _bnb_four(values, columns, True), None),
+    "bnb-int8": (_bnb_eight, {"quant_method": "bitsandbytes", "load_in_4bit": False, "load_in_8bit": True}),
     "mxfp4": (lambda values, columns: _fp4(values, columns, "mxfp4"),
               _compressed("mxfp4-pack-quantized", 4, "float", 32)),
     "mxfp4-v4": (lambda values, columns: _fp4(values, columns, "mxfp4-v4"), None),

@@ -12,6 +12,7 @@ from logits_case import TOKENS, LogitsCase
 # Sums of up to 136 products, a few times over; codes take their scale after the sum, F32 before.
 ROUNDING_NMSE = 1e-11
 EXPERT = "model.layers.1.mlp.experts.3.up_proj."
+STATE = "weight.quant_state.bitsandbytes__nf4"
 
 
 class FourBit(LogitsCase):
@@ -32,7 +33,7 @@ class FourBit(LogitsCase):
                 self.assertLess(self.nmse(self.logits(coded), self.logits(f32)), ROUNDING_NMSE)
 
     def test_packing_by_expert_and_few_slots_change_no_bit(self):
-        for form in ("int4", "int4-zeros", "nvfp4-over"):
+        for form in ("int4", "int4-zeros", "nvfp4-over", "nf4-nested", "awq"):
             with self.subTest(form):
                 coded, _ = write_four_bit(self.scratch / form, "v2-lite", form)
                 packed = self.scratch / ("packed-" + form)
@@ -48,7 +49,7 @@ class FourBit(LogitsCase):
         coded, _ = write_four_bit(self.scratch / ("case-%d" % self.cases), "v2-lite", form)
         tensors, _ = safetensors_io.parse((coded / "model.safetensors").read_bytes())
         settings = json.loads((coded / "config.json").read_text())
-        change(tensors, settings["quantization_config"])
+        change(tensors, settings.get("quantization_config"))
         safetensors_io.write(coded / "model.safetensors", tensors)
         (coded / "config.json").write_text(json.dumps(settings))
         result = self.dsrun(coded, "--tokens", ",".join(map(str, TOKENS)), "-n", 2)
@@ -67,7 +68,7 @@ class FourBit(LogitsCase):
         def with_shape(part, shape, count):
             def change(tensors, _):
                 dtype, _, raw = tensors[EXPERT + part]
-                tensors[EXPERT + part] = (dtype, shape, (raw * 4)[:count])
+                tensors[EXPERT + part] = (dtype, shape, (raw * (count // len(raw) + 1))[:count])
             return change
 
         def weights(key, value):
@@ -121,6 +122,29 @@ class FourBit(LogitsCase):
                 ("gptq", setting("bits", 2), ("bits",)),
                 ("gptq", setting("checkpoint_format", "marlin"), ("checkpoint_format", "marlin")),
                 ("gptq", setting("dynamic", {"-:.*down.*": {}}), ("dynamic",)),
+                ("nf4", without("weight.absmax"), (EXPERT + "weight.absmax", "missing")),
+                ("nf4", with_bytes("weight.absmax", b"\0\0\x80\x7f"), (EXPERT + "weight", "absmax 0")),
+                ("nf4", with_shape("weight.absmax", [3], 12), (EXPERT + "weight", "3 absmax")),
+                ("nf4", with_bytes("weight.quant_map", b"\0\0\xc0\x7f"), (EXPERT + "weight", "quant_map 0")),
+                ("nf4", with_shape("weight.quant_map", [15], 60), (EXPERT + "weight.quant_map", "[15]")),
+                ("nf4", with_shape("weight", [100, 1], 100), (EXPERT + "weight", "[100, 1]")),
+                ("nf4", with_bytes(STATE, b"not JSON"), (EXPERT + "weight", "quant_state")),
+                ("nf4", with_bytes(STATE, json.dumps({"blocksize": 0, "shape": [6, 48]}).encode().ljust(77)),
+                 (EXPERT + "weight", "blocksize")),
+                ("nf4", with_bytes(STATE, json.dumps({"blocksize": 64, "shape": [48, 6]}).encode().ljust(77)),
+                 (EXPERT + "weight", "[6, 48]")),
+                ("nf4", with_shape(STATE, [5000], 5000), (EXPERT + STATE, "4096")),
+                ("nf4", setting("load_in_8bit", True), ("load_in_4bit", "load_in_8bit")),
+                ("nf4", setting("bnb_4bit_quant_storage", "bfloat16"), ("bnb_4bit_quant_storage",)),
+                ("nf4-nested", without("weight.nested_absmax"), (EXPERT + "weight.nested_absmax", "missing")),
+                ("nf4-nested", with_shape("weight.nested_quant_map", [255], 1020), ("nested_quant_map", "256")),
+                ("bnb-int8", with_bytes("SCB", b"\0\0\x80\x7f"), (EXPERT + "weight", "SCB 0")),
+                ("bnb-int8", with_shape("SCB", [5], 20), (EXPERT + "SCB", "[5]")),
+                ("bnb-int8", with_bytes("weight_format", b"\1"), (EXPERT + "weight", "weight_format")),
+                ("bnb-int8", setting("load_in_4bit", True), ("load_in_4bit",)),
+                ("nf4", setting("quant_method", "eetq"), ("quant_method", "kernel")),
+                ("nf4", setting("quant_method", "exl2"), ("quant_method", "permuted")),
+                ("nf4", setting("quant_method", "mxfp4"), ("quant_method", "gpt-oss")),
                 ("mxfp4", added("weight_global_scale", ("F32", [1], struct.pack("<f", 1))), ("ambiguous",)),
                 ("mxfp4", added("weight", ("U8", [6, 24], bytes(144))), ("ambiguous",)),
                 ("mxfp4", with_bytes("weight_scale", b"\xff"), (EXPERT + "weight_scale", "not a number")),
