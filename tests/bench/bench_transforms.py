@@ -121,7 +121,9 @@ def accuracy(programs):
     powers = with_scales_of_powers(TINY, work / "powers")
     e8m0, _ = programs.pack(powers, "e8m0", "scales-to-e8m0")
     int4, _ = programs.pack(TINY, "int4", "experts-to-int4")
-    rows = [("fp8-to-bf16", bf16, plain), ("experts-to-int4", int4, plain), ("fp8-to-f32", f32, plain), (MIXED, mixed, plain),
+    nvfp4, _ = programs.pack(TINY, "nvfp4", "experts-to-nvfp4")
+    rows = [("fp8-to-bf16", bf16, plain), ("experts-to-int4", int4, plain), ("experts-to-nvfp4", nvfp4, plain),
+            ("fp8-to-f32", f32, plain), (MIXED, mixed, plain),
             ("bf16-to-fp8, of the first", fp8, bf16), ("scales-to-e8m0, of a copy with such scales", e8m0, powers)]
     print_errors([(title, folder) for title, folder, _ in rows])
     print("\n| transform | bytes of tensors | perplexity | KL mean | KL largest | same likeliest token |")
@@ -145,8 +147,9 @@ def speed(programs, repeat):
     maker = [sys.executable, ROOT / "tests" / "tools" / "v3_checkpoint.py"]
     programs.run(*maker, fp8, *SHAPES, "--payload", "random")
     programs.run(*maker, bf16, *SHAPES, "--payload", "random", "--set", "quantization_config=null")
-    cases = [(fp8, []), (fp8, ["fp8-to-bf16"]), (fp8, ["fp8-to-f32"]), (fp8, ["experts-to-int4"]), (bf16, []),
-             (bf16, ["bf16-to-fp8"]), (bf16, ["experts-to-int4"])]
+    cases = [(fp8, []), (fp8, ["fp8-to-bf16"]), (fp8, ["fp8-to-f32"]), (fp8, ["experts-to-int4"]),
+             (fp8, ["experts-to-nvfp4"]), (bf16, []), (bf16, ["bf16-to-fp8"]), (bf16, ["experts-to-int4"]),
+             (bf16, ["experts-to-nvfp4"])]
     seconds = [[] for _ in cases]
     for _ in range(repeat):
         for times, (source, transforms) in zip(seconds, cases):
