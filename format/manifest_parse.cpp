@@ -293,6 +293,11 @@ Result<Json> read_rounding_errors(const Json& json) {
       TRY_ASSIGN(const Json* worst, json_object(errors, "worst"));
       TRY(json_string(*worst, "name"));
       TRY(read_error(*worst));
+      if (!errors.contains("worst_expert")) return {};
+      TRY_ASSIGN(const Json* expert, json_object(errors, "worst_expert"));
+      TRY(json_uint(*expert, "layer"));
+      TRY(json_uint(*expert, "expert"));
+      TRY(read_error(*expert));
       return {};
     }();
     if (!checked) return checked.error().in(fmt::format("\"rounding_errors\" of \"{}\"", role));

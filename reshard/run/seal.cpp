@@ -30,11 +30,21 @@ struct RoleLoss {
   kernels::Loss all;
   double worst = -1;
   std::string worst_name;
+  std::map<ExpertKey, kernels::Loss> experts;  // of all matrices of each
 };
 
+/// {"layer":L,"expert":E,"relative_rms":Y}: the first of those that have lost most.
+format::Json worst_expert(const std::map<ExpertKey, kernels::Loss>& experts) {
+  const auto worst =
+      std::ranges::max_element(experts, {}, [](const auto& expert) { return relative_rms(expert.second); });
+  return {{"layer", worst->first.layer.value},
+          {"expert", worst->first.expert.value},
+          {"relative_rms", relative_rms(worst->second)}};
+}
+
 /// What transforms have cost in accuracy:
-/// {"attention":{"tensors":N,"relative_rms":X,"worst":{"name":"...","relative_rms":Y}},...} over the tensors that a
-/// conversion has rounded: sqrt(sum of squared errors / sum of squared values). null: none was.
+/// {"routed_expert":{"tensors":N,"relative_rms":X,"worst":{"name":"...","relative_rms":Y},"worst_expert":{...}},...}
+/// over the tensors that a conversion has rounded: sqrt(sum of squared errors / sum of squared values). null: none was.
 format::Json rounding_errors(const Plan& plan, const std::vector<FileDigests>& digests) {
   std::map<format::Role, RoleLoss> roles;
   for (size_t file = 0; file < digests.size(); ++file) {
@@ -45,6 +55,7 @@ format::Json rounding_errors(const Plan& plan, const std::vector<FileDigests>& d
       RoleLoss& role = roles[tensor.place.role];
       ++role.tensors;
       role.all += *loss;
+      if (tensor.place.layer && tensor.place.expert) role.experts[{*tensor.place.layer, *tensor.place.expert}] += *loss;
       if (relative_rms(*loss) <= role.worst) continue;
       role.worst = relative_rms(*loss);
       role.worst_name = tensor.name;
@@ -52,9 +63,11 @@ format::Json rounding_errors(const Plan& plan, const std::vector<FileDigests>& d
   }
   format::Json json;
   for (const auto& [role, loss] : roles) {
-    json[std::string(to_string(role))] = {{"tensors", loss.tensors},
-                                          {"relative_rms", relative_rms(loss.all)},
-                                          {"worst", {{"name", loss.worst_name}, {"relative_rms", loss.worst}}}};
+    format::Json& errors = json[std::string(to_string(role))];
+    errors = {{"tensors", loss.tensors},
+              {"relative_rms", relative_rms(loss.all)},
+              {"worst", {{"name", loss.worst_name}, {"relative_rms", loss.worst}}}};
+    if (!loss.experts.empty()) errors["worst_expert"] = worst_expert(loss.experts);
   }
   return json;
 }

@@ -51,6 +51,10 @@ std::string changes_text(const format::Manifest& manifest) {
       text += fmt::format("  {:<16}{:>10}{:>20.3e}  {:.3e} {}\n", brief(role), errors["tensors"].get<uint64_t>(),
                           errors["relative_rms"].get<double>(), worst["relative_rms"].get<double>(),
                           brief(worst["name"].get_ref<const std::string&>()));
+      if (const auto expert = errors.find("worst_expert"); expert != errors.end()) {
+        text += fmt::format("  {:>46}  {:.3e} layer {}, expert {}\n", "", (*expert)["relative_rms"].get<double>(),
+                            (*expert)["layer"].get<uint64_t>(), (*expert)["expert"].get<uint64_t>());
+      }
     }
   }
   return text + "\n";

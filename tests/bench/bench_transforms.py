@@ -38,6 +38,7 @@ SHAPES = ["--set", "num_hidden_layers=1", "--experts", "4", "--set", "vocab_size
 class Programs:
     def __init__(self, arguments):
         self.reshard, self.dsrun, self.work = arguments.reshard, arguments.dsrun, Path(arguments.work)
+        self.mxfp4 = arguments.mxfp4
 
     def run(self, *command):
         done = subprocess.run([str(part) for part in command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -97,6 +98,13 @@ def with_scales_of_powers(source, out):
     return out
 
 
+def payload_bytes(folder):
+    """Of a packed repository, or of a folder of safetensors files."""
+    if (folder / "manifest.json").exists():
+        return manifest(folder)["coverage"]["payload_bytes"]
+    return sum(len(value[2]) for value in safetensors_io.read_checkpoint(folder).values())
+
+
 def manifest(folder):
     return json.loads((folder / "manifest.json").read_text())
 
@@ -126,6 +134,8 @@ def accuracy(programs):
             ("fp8-to-f32", f32, plain), (MIXED, mixed, plain),
             ("bf16-to-fp8, of the first", fp8, bf16), ("scales-to-e8m0, of a copy with such scales", e8m0, powers)]
     print_errors([(title, folder) for title, folder, _ in rows])
+    if programs.mxfp4:
+        rows.append(("MXFP4 experts", programs.mxfp4, plain))
     print("\n| transform | bytes of tensors | perplexity | KL mean | KL largest | same likeliest token |")
     print("|---|---|---|---|---|---|")
     print("| none | %d | %s | | | |" % (manifest(plain)["coverage"]["payload_bytes"], programs.perplexity(plain)))
@@ -137,7 +147,7 @@ def accuracy(programs):
         for what, reference in references:
             mean, largest, same = programs.compare(folder, reference)
             print("| %s%s | %d | %s | %.2e | %.2e | %.2f %% |" % (
-                title, what, manifest(folder)["coverage"]["payload_bytes"], programs.perplexity(folder), mean, largest,
+                title, what, payload_bytes(folder), programs.perplexity(folder), mean, largest,
                 100 * same))
 
 
@@ -172,6 +182,8 @@ def main():
     parser.add_argument("--dsrun", required=True)
     parser.add_argument("--work", required=True, help="a folder that does not exist yet; removed at the end")
     parser.add_argument("--repeat", type=int, default=5)
+    parser.add_argument("--mxfp4", type=Path, help="a copy of tests/data/tiny-v3 with such experts "
+                        "(tests/tools/weight_formats/mxfp4_experts.py), for the tables of predictions")
     arguments = parser.parse_args()
     programs = Programs(arguments)
     if programs.work.exists():

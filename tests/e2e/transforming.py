@@ -2,6 +2,7 @@
 held to it."""
 
 import json
+import re
 
 import safetensors_io
 import weight_formats
@@ -79,6 +80,16 @@ class TransformCase(EndToEnd):
             self.assertAlmostEqual(stated[name]["relative_rms"] / total.relative_rms(), 1, delta=SUMS)
             self.assertAlmostEqual(stated[name]["worst"]["relative_rms"] / worst, 1, delta=SUMS)
             self.assertAlmostEqual(errors[stated[name]["worst"]["name"]] / worst, 1, delta=SUMS)
+            experts = {}
+            for tensor, loss in of_role.items():
+                if key := re.search(r"layers\.(\d+)\.mlp\.experts\.(\d+)\.", tensor):
+                    experts.setdefault(tuple(map(int, key.groups())), weight_formats.Loss()).join(loss)
+            self.assertEqual("worst_expert" in stated[name], bool(experts))
+            if experts:
+                said = stated[name]["worst_expert"]
+                worst = max(loss.relative_rms() for loss in experts.values())
+                self.assertAlmostEqual(said["relative_rms"] / worst, 1, delta=SUMS)
+                self.assertAlmostEqual(experts[said["layer"], said["expert"]].relative_rms() / worst, 1, delta=SUMS)
 
     def assert_verified(self, packed, source):
         self.assert_ok(self.run_program("verify", packed))
