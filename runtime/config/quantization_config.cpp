@@ -214,23 +214,27 @@ Quantization read_gptq(ConfigFields& fields) {
 
 // "quant_method": "bitsandbytes", as transformers writes it. What a code means is beside the weights.
 Quantization read_bitsandbytes(ConfigFields& fields) {
-  constexpr std::array<std::string_view, 10> kWithoutEffect = {"_load_in_4bit",
-                                                               "_load_in_8bit",
-                                                               "bnb_4bit_compute_dtype",
-                                                               "bnb_4bit_quant_type",
-                                                               "bnb_4bit_use_double_quant",
-                                                               "llm_int8_enable_fp32_cpu_offload",
-                                                               "llm_int8_has_fp16_weight",
-                                                               "llm_int8_skip_modules",
-                                                               "llm_int8_threshold",
-                                                               "modules_to_not_convert"};
+  constexpr std::array<std::string_view, 9> kWithoutEffect = {"_load_in_4bit",
+                                                              "_load_in_8bit",
+                                                              "bnb_4bit_compute_dtype",
+                                                              "bnb_4bit_use_double_quant",
+                                                              "llm_int8_enable_fp32_cpu_offload",
+                                                              "llm_int8_has_fp16_weight",
+                                                              "llm_int8_skip_modules",
+                                                              "llm_int8_threshold",
+                                                              "modules_to_not_convert"};
   const bool is_four = fields.flag("load_in_4bit", false);
   const bool is_eight = fields.flag("load_in_8bit", false);
   if (is_four == is_eight)
     fields.fail(ErrorKind::invalid, "load_in_4bit", "one of \"load_in_4bit\" and \"load_in_8bit\" must be true");
   only(fields, "bnb_4bit_quant_storage", "uint8");
+  Quantization found{.bits = is_four ? 4 : 8};
+  const std::string kind = fields.text("bnb_4bit_quant_type", "");
+  if (!kind.empty() && kind != "nf4" && kind != "fp4")
+    fields.fail(ErrorKind::unsupported, "bnb_4bit_quant_type", R"(only "nf4" and "fp4" can be run)");
+  if (is_four && !kind.empty()) found.four_bits = kind;
   fields.refuse_others(kWithoutEffect);
-  return {.bits = is_four ? 4 : 8};
+  return found;
 }
 
 // Forms that people publish and that are refused, with what is missing.
@@ -240,8 +244,8 @@ struct RefusedMethod {
 };
 constexpr std::array<RefusedMethod, 4> kRefusedMethods = {{
     {"eetq",
-     "its int8 codes lie in the order of one GPU kernel, another for each generation, which no file names; "
-     "convert the unquantised checkpoint instead"},
+     "its int8 codes lie in the order of the GPU kernel that they were saved for, one for Volta and another since "
+     "Turing, and no file says which; convert the unquantised checkpoint instead"},
     {"exl2",
      "its columns are permuted and have from 2 to 8 bits, row by row of one kernel's order; a checkpoint of "
      "compressed-tensors, AWQ or GPTQ can be run"},
@@ -254,6 +258,11 @@ constexpr std::array<RefusedMethod, 4> kRefusedMethods = {{
 }};
 
 }  // namespace
+
+std::string_view refusal_of(std::string_view method) {
+  const auto* refused = std::ranges::find(kRefusedMethods, method, &RefusedMethod::method);
+  return refused == kRefusedMethods.end() ? std::string_view() : refused->reason;
+}
 
 Result<Quantization> parse_quantization(const format::Json& object, std::string_view place) {
   ConfigFields fields(object, std::string(place));
@@ -271,9 +280,8 @@ Result<Quantization> parse_quantization(const format::Json& object, std::string_
     found = read_gptq(fields);
   } else if (method == "bitsandbytes") {
     found = read_bitsandbytes(fields);
-  } else if (const auto* refused = std::ranges::find(kRefusedMethods, method, &RefusedMethod::method);
-             refused != kRefusedMethods.end()) {
-    fields.fail(ErrorKind::unsupported, "quant_method", refused->reason);
+  } else if (const std::string_view refusal = refusal_of(method); !refusal.empty()) {
+    fields.fail(ErrorKind::unsupported, "quant_method", refusal);
   } else {
     fields.fail(
         ErrorKind::unsupported, "quant_method",

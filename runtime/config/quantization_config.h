@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <string_view>
 
 #include "format/base/result.h"
@@ -32,8 +33,13 @@ struct Quantization {
   // Of GPTQ:
   std::optional<uint32_t> zero_offset = {};  // what a stored zero point lacks
   std::optional<bool> ordered = {};          // columns have other groups than their neighbours' ("desc_act")
+  // Of bitsandbytes:
+  std::optional<std::string> four_bits = {};  // "nf4" or "fp4"
   bool operator==(const Quantization&) const = default;
 };
+
+/// Why a "quant_method" that people publish cannot be run, and what can be done; empty: it is none of these.
+[[nodiscard]] std::string_view refusal_of(std::string_view method);
 
 /// `object` is the JSON object, `place` says where it stands.
 [[nodiscard]] Result<Quantization> parse_quantization(const format::Json& object, std::string_view place);

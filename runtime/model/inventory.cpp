@@ -6,6 +6,7 @@
 #include <array>
 
 #include "runtime/config/config.h"
+#include "runtime/weights/refused_forms.h"
 #include "runtime/weights/weight_format.h"
 
 namespace dspack::runtime {
@@ -102,6 +103,9 @@ bool known(const format::Checkpoint& checkpoint, const ModelConfig& config, cons
 }  // namespace
 
 Result<void> refuse_unknown_tensors(const format::Checkpoint& checkpoint, const ModelConfig& config) {
+  // Before any of them is missed: these forms have other tensors in the place of weights and scales.
+  for (const format::TensorEntry& tensor : checkpoint.tensors())
+    TRY(refuse_form(checkpoint, tensor));
   for (const format::TensorEntry& tensor : checkpoint.tensors()) {
     const std::string_view bare = format::without_wrapper(tensor.name);
     if (bare.size() != tensor.name.size() && checkpoint.find(bare) != nullptr) {

@@ -1,5 +1,7 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -16,7 +18,8 @@ namespace {
 // each `blocksize` codes, F32, or U8 codes of `nested_quant_map` F32 [256], times `nested_absmax` F32 for each
 // `nested_blocksize` of them, plus `nested_offset`; sizes are JSON in `quant_state`. Eight bits
 // (int8_vectorwise_dequant): `weight` I8 times `SCB` of its row, times 1 / 127. Nobody publishes experts like that, so
-// no kernel knows such codes: they become FP32 when they are read.
+// no kernel knows such codes: they become FP32 when they are read. That is more exact than the library, which rounds to
+// the "dtype" of quant_state.
 constexpr std::array<std::string_view, 7> kFourSuffixes = {"weight",
                                                            "weight.absmax",
                                                            "weight.quant_map",
@@ -25,6 +28,8 @@ constexpr std::array<std::string_view, 7> kFourSuffixes = {"weight",
                                                            "weight.quant_state.bitsandbytes__nf4",
                                                            "weight.quant_state.bitsandbytes__fp4"};
 constexpr std::array<std::string_view, 3> kEightSuffixes = {"weight", "SCB", "weight_format"};
+constexpr std::string_view kNf4State = ".quant_state.bitsandbytes__nf4";
+constexpr std::string_view kFp4State = ".quant_state.bitsandbytes__fp4";
 constexpr format::DocumentBounds kStateDocument{"a quant_state", 4096, 64};
 constexpr uint64_t kFourBitCodes = 16;
 constexpr uint64_t kNestedCodes = 256;
@@ -43,9 +48,20 @@ const format::TensorEntry* beside(const format::Checkpoint& checkpoint, std::str
   return found ? *found : nullptr;
 }
 
-const format::TensorEntry* find_state(const format::Checkpoint& checkpoint, std::string_view name) {
-  const auto* nf4 = beside(checkpoint, name, ".quant_state.bitsandbytes__nf4");
-  return nf4 != nullptr ? nf4 : beside(checkpoint, name, ".quant_state.bitsandbytes__fp4");
+Result<const format::TensorEntry*> find_state(const format::Checkpoint& checkpoint, std::string_view name) {
+  const auto* nf4 = beside(checkpoint, name, kNf4State);
+  const auto* fp4 = beside(checkpoint, name, kFp4State);
+  if (nf4 == nullptr && fp4 == nullptr) return missing_tensor(checkpoint, std::string(name).append(kNf4State));
+  if (nf4 != nullptr && fp4 != nullptr) {
+    return Error{ErrorKind::invalid,
+                 fmt::format("{} is there as well as {}; remove one of them", place_of(checkpoint, *fp4), nf4->name)};
+  }
+  return nf4 != nullptr ? nf4 : fp4;
+}
+
+/// "nf4" or "fp4", by the name of a quant_state.
+std::string_view kind_of(const format::TensorEntry& state) {
+  return std::string_view(state.name).substr(state.name.size() - 3);
 }
 
 float float_at(std::span<const std::byte> stored, uint64_t index) {
@@ -56,6 +72,10 @@ float float_at(std::span<const std::byte> stored, uint64_t index) {
 
 Error not_finite(std::string_view what, uint64_t index) {
   return {ErrorKind::invalid, fmt::format("{} {} is infinite or not a number", what, index)};
+}
+
+Error too_large(std::string_view what, uint64_t index) {
+  return {ErrorKind::invalid, fmt::format("{} {} has values that are too large for FP32", what, index)};
 }
 
 /// What `quant_state` says.
@@ -73,7 +93,19 @@ Result<uint64_t> block_of(const format::Json& state, const char* key) {
   return size->get<uint64_t>();
 }
 
-Result<State> read_state(std::span<const std::byte> bytes, const kernels::WeightForm& form, bool nested) {
+/// A key that may be absent holds one of some texts. Errors: invalid.
+Result<void> check_text(const format::Json& state, const char* key, std::initializer_list<std::string_view> texts) {
+  const auto found = state.find(key);
+  if (found == state.end()) return {};
+  const bool known = std::ranges::any_of(texts, [&](std::string_view text) { return *found == text; });
+  if (known) return {};
+  return Error{ErrorKind::invalid,
+               fmt::format(R"(its quant_state has a "{}" that is not {})", key, fmt::join(texts, " or "))};
+}
+
+Result<State> read_state(const StoredPlane& plane, std::span<const std::byte> bytes) {
+  const kernels::WeightForm& form = plane.form;
+  const bool nested = plane.tensors.size() > kNestedMap;
   const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   const auto json = format::parse_json(text, kStateDocument);
   if (!json) return json.error().in("its quant_state");
@@ -83,6 +115,9 @@ Result<State> read_state(std::span<const std::byte> bytes, const kernels::Weight
                                                  "for, [{}, {}]",
                                                  form.out, form.in)};
   }
+  TRY(check_text(*json, "quant_type", {kind_of(*plane.tensors[kState])}));
+  TRY(check_text(*json, "dtype", {"float32", "bfloat16", "float16"}));
+  TRY(check_text(*json, "nested_dtype", {"float32"}));
   State state;
   TRY_ASSIGN(state.block, block_of(*json, "blocksize"));
   if (!nested) return state;
@@ -122,7 +157,7 @@ Result<std::vector<float>> read_factors(const State& state, StoredBytes stored) 
 }
 
 Result<void> decode_four_bits(const StoredPlane& plane, StoredBytes stored, std::span<std::byte> to) {
-  TRY_ASSIGN(const State state, read_state(stored[kState], plane.form, stored.size() > kNestedMap));
+  TRY_ASSIGN(const State state, read_state(plane, stored[kState]));
   TRY_ASSIGN(const auto map, read_floats(stored[kMap], "quant_map"));
   TRY_ASSIGN(const auto factors, read_factors(state, stored));
   auto* values = reinterpret_cast<float*>(to.data());
@@ -130,6 +165,10 @@ Result<void> decode_four_bits(const StoredPlane& plane, StoredBytes stored, std:
   if (factors.size() != ceil_div(count, state.block)) {
     return Error{ErrorKind::invalid,
                  fmt::format("{} codes in blocks of {} have {} absmax", count, state.block, factors.size())};
+  }
+  const float largest = std::abs(*std::ranges::max_element(map, {}, [](float value) { return std::abs(value); }));
+  for (uint64_t i = 0; i < factors.size(); ++i) {
+    if (!std::isfinite(factors[i] * largest)) return too_large("block", i);
   }
   for (uint64_t i = 0; i < count; ++i) {
     const auto byte = std::to_integer<uint32_t>(stored[kWeight][i / 2]);
@@ -143,6 +182,7 @@ Result<void> decode_eight_bits(const StoredPlane& plane, StoredBytes stored, std
   for (uint64_t row = 0; row < plane.form.out; ++row) {
     const float largest = float_at(stored[1], row);
     if (!std::isfinite(largest)) return not_finite("SCB", row);
+    if (!std::isfinite(largest * 128)) return too_large("row", row);
     for (uint64_t i = row * plane.form.in; i < (row + 1) * plane.form.in; ++i)
       values[i] = static_cast<float>(std::to_integer<int8_t>(stored[0][i])) * largest * kOver127;
   }
@@ -176,13 +216,13 @@ StoredMatrix decoded_matrix(const format::TensorEntry& weight, const MatrixReque
 }
 
 bool stores_four_bits(const format::Checkpoint& checkpoint, std::string_view name) {
-  return find_state(checkpoint, name) != nullptr;
+  return beside(checkpoint, name, ".quant_map") != nullptr || beside(checkpoint, name, ".absmax") != nullptr;
 }
 
 Result<StoredMatrix> find_four_bits(const format::Checkpoint& checkpoint, const MatrixRequest& request) {
   TRY_ASSIGN(const auto* weight, find_tensor(checkpoint, request.name));
   const std::string name(request.name);
-  const auto* state = find_state(checkpoint, name);
+  TRY_ASSIGN(const auto* state, find_state(checkpoint, name));
   TRY_ASSIGN(const auto* map, find_tensor(checkpoint, name + ".quant_map"));
   TRY_ASSIGN(const auto* absmax, find_tensor(checkpoint, name + ".absmax"));
   TRY(check_bits(checkpoint, *weight, request, 4));
@@ -194,11 +234,21 @@ Result<StoredMatrix> find_four_bits(const format::Checkpoint& checkpoint, const 
                  fmt::format("{} has {} bytes, more than the {} that a quant_state may have",
                              place_of(checkpoint, *state), state->range.size(), kStateDocument.bytes)};
   }
+  if (request.stored.four_bits.value_or(std::string(kind_of(*state))) != kind_of(*state)) {
+    return Error{ErrorKind::invalid, fmt::format("{} where config.json says \"bnb_4bit_quant_type\": \"{}\"",
+                                                 place_of(checkpoint, *state), *request.stored.four_bits)};
+  }
   StoredMatrix matrix = decoded_matrix(*weight, request, decode_four_bits);
   auto& tensors = matrix.planes[kernels::kCodes].tensors;
   tensors.insert(tensors.end(), {state, map, absmax});
   if (absmax->dtype != Dtype::u8) {
     TRY(check_part(checkpoint, *absmax, Dtype::f32, 0));
+    for (const std::string_view part : {".nested_absmax", ".nested_quant_map"}) {
+      if (const auto* nested = beside(checkpoint, name, part); nested != nullptr) {
+        return Error{ErrorKind::invalid, fmt::format("{} is there, but {} is F32, which has no need of it",
+                                                     place_of(checkpoint, *nested), absmax->name)};
+      }
+    }
     return matrix;
   }
   TRY_ASSIGN(const auto* nested_absmax, find_tensor(checkpoint, name + ".nested_absmax"));

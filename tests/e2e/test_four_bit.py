@@ -82,6 +82,17 @@ class FourBit(LogitsCase):
         def setting(key, value):
             return lambda _, quantisation: quantisation.update({key: value})
 
+        def state(name=STATE, **changes):
+            def change(tensors, _):
+                dtype, _, raw = tensors.pop(EXPERT + STATE)
+                text = json.dumps({**json.loads(raw), **changes}).encode()
+                tensors[EXPERT + name] = (dtype, [len(text)], text)
+            return change
+
+        def both(first, second):
+            return lambda *parts: (first(*parts), second(*parts))
+
+        scalar = ("F32", [1], struct.pack("<f", 1))
         nan16, infinite = b"\xc0\x7f", b"\x80\xff"
         for form, change, words in (
                 ("int4", without("weight_scale"), (EXPERT + "weight_scale", "missing")),
@@ -142,6 +153,28 @@ class FourBit(LogitsCase):
                 ("bnb-int8", with_shape("SCB", [5], 20), (EXPERT + "SCB", "[5]")),
                 ("bnb-int8", with_bytes("weight_format", b"\1"), (EXPERT + "weight", "weight_format")),
                 ("bnb-int8", setting("load_in_4bit", True), ("load_in_4bit",)),
+                ("nf4", without(STATE), (EXPERT + STATE, "missing")),
+                ("nf4", state(quant_type="fp4"), (EXPERT + "weight", "quant_type")),
+                ("nf4", state(STATE.replace("nf4", "fp4"), quant_type="fp4"), (EXPERT + "weight", "bnb_4bit_quant_type")),
+                ("nf4", added(STATE.replace("nf4", "fp4"), ("U8", [2], b"{}")), (EXPERT + STATE, "remove one")),
+                ("nf4", state(dtype="int8"), (EXPERT + "weight", '"dtype"')),
+                ("nf4", state(dtype=["bfloat16"]), (EXPERT + "weight", '"dtype"')),
+                ("nf4", state(blocksize=32), (EXPERT + "weight", "blocks of 32")),
+                ("nf4", added("weight.nested_absmax", scalar), (EXPERT + "weight.nested_absmax", "F32")),
+                ("nf4-nested", with_bytes("weight.nested_absmax", b"\0\0\xc0\x7f"), (EXPERT + "weight", "nested_absmax 0")),
+                ("nf4", both(with_bytes("weight.quant_map", struct.pack("<f", -4)),
+                             with_bytes("weight.absmax", struct.pack("<f", 1e38))), (EXPERT + "weight", "block 0", "too large")),
+                ("nf4-nested", without("weight.nested_quant_map"), (EXPERT + "weight.nested_quant_map", "missing")),
+                ("nf4-nested", state(nested_dtype="float16"), (EXPERT + "weight", '"nested_dtype"')),
+                ("nf4-nested", state(nested_blocksize=2), (EXPERT + "weight", "blocks of 2")),
+                ("nf4-nested", state(nested_offset="0"), (EXPERT + "weight", "nested_offset")),
+                ("bnb-int8", with_bytes("SCB", b"\xff\xff\x7f\x7f"), (EXPERT + "weight", "row 0", "too large")),
+                ("bnb-int8", without("SCB"), (EXPERT + "weight", "missing")),
+                ("nf4", setting("bnb_4bit_quant_type", "int4"), ("bnb_4bit_quant_type", "int4")),
+                ("nf4", setting("bnb_4bit_other", 1), ("bnb_4bit_other",)),
+                ("nf4", added("q_weight", ("I32", [1, 1], bytes(4))), (EXPERT + "q_weight", "exl2", "permuted")),
+                ("nf4", added("trellis", ("I16", [1, 1, 48], bytes(96))), (EXPERT + "trellis", "exl3")),
+                ("bnb-int8", added("weight_scales", ("F16", [6], bytes(12))), (EXPERT + "weight_scales", "eetq")),
                 ("nf4", setting("quant_method", "eetq"), ("quant_method", "kernel")),
                 ("nf4", setting("quant_method", "exl2"), ("quant_method", "permuted")),
                 ("nf4", setting("quant_method", "mxfp4"), ("quant_method", "gpt-oss")),

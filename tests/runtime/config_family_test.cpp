@@ -249,6 +249,35 @@ TEST_CASE("config: four bits and groups, as compressed-tensors and modelopt say 
   check_refused(modelopt, ErrorKind::unsupported, "W4A8_AWQ");
 }
 
+TEST_CASE("config: bitsandbytes, and forms that are refused with a reason") {
+  format::Json json = released("deepseek-v3");
+  format::Json& said = json["quantization_config"];
+  said = {{"quant_method", "bitsandbytes"},
+          {"load_in_4bit", true},
+          {"load_in_8bit", false},
+          {"bnb_4bit_compute_dtype", "bfloat16"},
+          {"bnb_4bit_quant_storage", "uint8"},
+          {"bnb_4bit_quant_type", "nf4"},
+          {"bnb_4bit_use_double_quant", true},
+          {"llm_int8_skip_modules", nullptr},
+          {"llm_int8_threshold", 6.0}};
+  CHECK(parsed(json).quantization == Quantization{.bits = 4, .four_bits = "nf4"});
+  said["bnb_4bit_quant_type"] = "int4";
+  check_refused(json, ErrorKind::unsupported, "bnb_4bit_quant_type");
+  said["bnb_4bit_quant_type"] = "fp4";
+  said["load_in_8bit"] = true;
+  check_refused(json, ErrorKind::invalid, "load_in_4bit");
+  said["load_in_4bit"] = false;  // the kind of four bits is then that of the defaults
+  CHECK(parsed(json).quantization == Quantization{.bits = 8});
+  said["bnb_8bit_kind"] = 1;
+  check_refused(json, ErrorKind::unsupported, "bnb_8bit_kind");
+  for (const auto& [method, reason] : std::initializer_list<std::pair<const char*, const char*>>{
+           {"eetq", "no file says which"}, {"exl2", "permuted"}, {"exl3", "trellis"}, {"mxfp4", "gpt-oss"}}) {
+    said = {{"quant_method", method}};
+    check_refused(json, ErrorKind::unsupported, reason);
+  }
+}
+
 TEST_CASE("config: compressed-tensors with 8-bit floats") {
   const auto with = [](const format::Json& weights) {
     format::Json json = released("deepseek-v3");

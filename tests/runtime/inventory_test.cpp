@@ -59,6 +59,30 @@ TEST_CASE("inventory: a tensor that nothing reads is refused, wherever it belong
   }
 }
 
+TEST_CASE("inventory: tensors of forms that cannot be run are refused by the form's name") {
+  const std::string expert = "model.layers.1.mlp.experts.3.up_proj.";
+  const std::string fused = "model.layers.1.mlp.experts.";
+  struct Form {
+    std::string tensor;
+    std::string method;
+  };
+  const std::vector<Form> forms = {{expert + "q_weight", "exl2"},
+                                   {expert + "q_groups", "exl2"},
+                                   {"model.layers.0.self_attn.o_proj.q_invperm", "exl2"},
+                                   {"lm_head.trellis", "exl3"},
+                                   {expert + "suh", "exl3"},
+                                   {expert + "weight_scales", "eetq"},
+                                   {fused + "gate_up_proj_blocks", "mxfp4"},
+                                   {fused + "down_proj_scales", "mxfp4"}};
+  for (const auto& [name, method] : forms) {
+    CAPTURE(name);
+    AlteredVariant altered("moonlight");
+    altered.tensors.push_back(values(name, "I16", {2}, 4));
+    check_refused(altered, ErrorKind::unsupported,
+                  {"model.safetensors: " + name, "\"" + method + "\"", "cannot be run"});
+  }
+}
+
 TEST_CASE("inventory: what is known to be without effect is left alone") {
   AlteredVariant altered("moonlight");
   for (const char* name : {"model.layers.0.self_attn.rotary_emb.inv_freq", "model.layers.2.eh_proj.weight",
