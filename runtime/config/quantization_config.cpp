@@ -232,7 +232,7 @@ Quantization read_bitsandbytes(ConfigFields& fields) {
   const std::string kind = fields.text("bnb_4bit_quant_type", "");
   if (!kind.empty() && kind != "nf4" && kind != "fp4")
     fields.fail(ErrorKind::unsupported, "bnb_4bit_quant_type", R"(only "nf4" and "fp4" can be run)");
-  if (is_four && !kind.empty()) found.four_bits = kind;
+  if (is_four && !kind.empty()) found.four_bits = kind == "nf4" ? "nf4" : "fp4";
   fields.refuse_others(kWithoutEffect);
   return found;
 }

@@ -8,7 +8,6 @@
 
 #include <cstdint>
 #include <optional>
-#include <string>
 #include <string_view>
 
 #include "format/base/result.h"
@@ -34,7 +33,7 @@ struct Quantization {
   std::optional<uint32_t> zero_offset = {};  // what a stored zero point lacks
   std::optional<bool> ordered = {};          // columns have other groups than their neighbours' ("desc_act")
   // Of bitsandbytes:
-  std::optional<std::string> four_bits = {};  // "nf4" or "fp4"
+  std::optional<std::string_view> four_bits = {};  // "nf4" or "fp4", literals
   bool operator==(const Quantization&) const = default;
 };
 

@@ -215,7 +215,14 @@ StoredMatrix decoded_matrix(const format::TensorEntry& weight, const MatrixReque
   return matrix;
 }
 
+/// Looked at before names are put together: most weights are of another type.
+bool is_of_type(const format::Checkpoint& checkpoint, std::string_view name, Dtype dtype) {
+  const auto weight = find_tensor(checkpoint, name);
+  return weight && (*weight)->dtype == dtype;
+}
+
 bool stores_four_bits(const format::Checkpoint& checkpoint, std::string_view name) {
+  if (!is_of_type(checkpoint, name, Dtype::u8)) return false;
   return beside(checkpoint, name, ".quant_map") != nullptr || beside(checkpoint, name, ".absmax") != nullptr;
 }
 
@@ -234,7 +241,7 @@ Result<StoredMatrix> find_four_bits(const format::Checkpoint& checkpoint, const 
                  fmt::format("{} has {} bytes, more than the {} that a quant_state may have",
                              place_of(checkpoint, *state), state->range.size(), kStateDocument.bytes)};
   }
-  if (request.stored.four_bits.value_or(std::string(kind_of(*state))) != kind_of(*state)) {
+  if (request.stored.four_bits.value_or(kind_of(*state)) != kind_of(*state)) {
     return Error{ErrorKind::invalid, fmt::format("{} where config.json says \"bnb_4bit_quant_type\": \"{}\"",
                                                  place_of(checkpoint, *state), *request.stored.four_bits)};
   }
@@ -260,7 +267,7 @@ Result<StoredMatrix> find_four_bits(const format::Checkpoint& checkpoint, const 
 }
 
 bool stores_eight_bits(const format::Checkpoint& checkpoint, std::string_view name) {
-  return beside(checkpoint, module_of(name), "SCB") != nullptr;
+  return is_of_type(checkpoint, name, Dtype::i8) && beside(checkpoint, module_of(name), "SCB") != nullptr;
 }
 
 /// Rows as they stand are format 0; the others were orders for one kernel.
