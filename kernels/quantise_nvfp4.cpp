@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 
 #include "format/base/check.h"
 #include "format/dtype.h"
@@ -37,6 +38,20 @@ uint8_t e2m1_code(float value) {
   return static_cast<uint8_t>(static_cast<uint32_t>(index) | (value < 0 ? 8U : 0U));
 }
 
+/// The nearest value of E4M3 from 2^-9 to 448, ties to even, as format/dtype.h rounds, which calling nine times a group
+/// would cost half of the time.
+float round_to_e4m3(float value) {
+  constexpr float kLeastNormal = 0x1p-6F;
+  if (value < kLeastNormal) {
+    constexpr float kRounder = 0x1.8p14F;  // adding and taking it away rounds to multiples of 2^-9
+    return (value + kRounder) - kRounder;
+  }
+  constexpr uint32_t kCut = 20;  // of 23 digits three stay
+  const auto bits = std::bit_cast<uint32_t>(value);
+  const uint32_t half = (1U << (kCut - 1)) - 1 + (bits >> kCut & 1U);
+  return std::bit_cast<float>((bits + half) & ~((1U << kCut) - 1));
+}
+
 /// The scale's E4M3 code and what it means are one to one.
 Rounded<kNvfp4Group> choose_nvfp4(const Nvfp4Group& group) {
   const float outer = outermost(group);
@@ -45,7 +60,7 @@ Rounded<kNvfp4Group> choose_nvfp4(const Nvfp4Group& group) {
   std::array<float, kFactors.size()> scales{};
   for (size_t i = 0; i < scales.size(); ++i) {
     const float wanted = std::clamp(kFactors[i] * (largest / 6) * kNvfp4Global, kLeastScale, kLargestScale);
-    scales[i] = f8_e4m3_to_f32(f32_to_f8_e4m3(wanted)) / kNvfp4Global;
+    scales[i] = round_to_e4m3(wanted) / kNvfp4Global;
   }
   return search_scale(group, std::span<const float>(scales), round_to_e2m1);
 }
