@@ -127,23 +127,29 @@ TEST_CASE("nvfp4: the relative error of known distributions, whatever their size
   }
 }
 
-TEST_CASE("nvfp4: ties, zeros, values too small for a scale, and the largest") {
-  std::vector<float> values(4 * kNvfp4Group, 0.0F);
-  const float ties[] = {6,      0.25F,  0.75F,  1.25F,  1.75F, 2.5F,  3.5F, 5,
-                        -0.25F, -0.75F, -1.25F, -1.75F, -2.5F, -3.5F, -5,   0};
-  std::ranges::copy(ties, values.begin());
-  values[2 * kNvfp4Group + 3] = 1e-20F;
-  for (uint32_t i = 0; i < kNvfp4Group; ++i)
-    values[3 * kNvfp4Group + i] = i % 2 == 0 ? kernels::kNvfp4Largest : -kernels::kNvfp4Largest;
-  const Quantised got(values);
-  const double wanted[] = {6, 0, 1, 1, 2, 2, 4, 4, 0, -1, -1, -2, -2, -4, -4, 0};
-  if (got.scale(0) == 1) {
-    for (size_t i = 0; i < kNvfp4Group; ++i)
-      CHECK(got.value(i) == wanted[i]);
+TEST_CASE("nvfp4: of two codes as near the even one is taken") {
+  for (const auto& [tie, wanted] :
+       {std::pair{0.25F, 0.0}, std::pair{0.75F, 1.0}, std::pair{1.25F, 1.0}, std::pair{1.75F, 2.0},
+        std::pair{2.5F, 2.0}, std::pair{3.5F, 4.0}, std::pair{5.0F, 4.0}}) {
+    for (const float sign : {1.0F, -1.0F}) {
+      CAPTURE(tie * sign);
+      // All others have codes at scale 1, so no scale is better.
+      const Quantised got({6, -6, 6, -6, 4, -4, 3, -3, 2, -2, 1.5F, -1.5F, 1, -1, 0.5F, tie * sign});
+      CHECK(got.scale(0) == 1);
+      CHECK(got.value(15) == wanted * static_cast<double>(sign));
+    }
   }
-  for (size_t i = kNvfp4Group; i < 3 * kNvfp4Group; ++i)
+}
+
+TEST_CASE("nvfp4: zeros, values too small for a scale, and the largest") {
+  std::vector<float> values(3 * kNvfp4Group, 0.0F);
+  values[kNvfp4Group + 3] = 1e-20F;
+  for (uint32_t i = 0; i < kNvfp4Group; ++i)
+    values[2 * kNvfp4Group + i] = i % 2 == 0 ? kernels::kNvfp4Largest : -kernels::kNvfp4Largest;
+  const Quantised got(values);
+  for (size_t i = 0; i < 2 * kNvfp4Group; ++i)
     CHECK((got.value(i) == 0 && got.scale(i) > 0));
-  for (size_t i = 3 * kNvfp4Group; i < values.size(); ++i)
+  for (size_t i = 2 * kNvfp4Group; i < values.size(); ++i)
     CHECK(got.value(i) == static_cast<double>(values[i]));
 }
 
