@@ -4,6 +4,7 @@
 #include <array>
 #include <bit>
 #include <cmath>
+#include <cstring>
 
 #include "format/base/check.h"
 #include "format/base/size.h"
@@ -118,6 +119,89 @@ Loss quantise_rows(std::span<const uint16_t> rows, uint64_t columns, std::span<c
         loss.squared_value += static_cast<double>(meant) * static_cast<double>(meant);
       }
     }
+  }
+  return loss;
+}
+
+namespace {
+
+template <class T>
+T load_as(const std::byte* from, uint64_t index) {
+  T value;
+  std::memcpy(&value, from + index * sizeof(T), sizeof(T));
+  return value;
+}
+
+float scale_at(const WeightAt<const std::byte*>& matrix, uint64_t index) {
+  const std::byte* scales = matrix.planes[kScales];
+  float scale = 0;
+  switch (matrix.scale) {
+    case ScaleCoding::f32: scale = load_as<float>(scales, index); break;
+    case ScaleCoding::bf16: scale = bf16_to_f32(load_as<uint16_t>(scales, index)); break;
+    case ScaleCoding::f16: scale = f16_to_f32(load_as<uint16_t>(scales, index)); break;
+    case ScaleCoding::f8_e4m3: scale = f8_e4m3_to_f32(load_as<uint8_t>(scales, index)); break;
+    case ScaleCoding::f8_e8m0: scale = f8_e8m0_to_f32(load_as<uint8_t>(scales, index)); break;
+  }
+  if (matrix.global == GlobalScale::none) return scale;
+  const auto global = load_as<float>(matrix.planes[kGlobal], 0);
+  return matrix.global == GlobalScale::times ? scale * global : scale / global;
+}
+
+/// The values of codes [begin, end) of a row, before scales.
+void decode_codes(Coding coding, const std::byte* row, uint64_t begin, uint64_t end, float zero, float* values) {
+  constexpr std::array<float, 16> kE2m1 = {0,     0.5F,  1,     1.5F,  2,     3,     4,     6,
+                                           -0.0F, -0.5F, -1.0F, -1.5F, -2.0F, -3.0F, -4.0F, -6.0F};
+  const auto nibble = [row](uint64_t i) { return std::to_integer<uint32_t>(row[i / 2] >> (i % 2 * 4)) & 0xf; };
+  const auto each = [&](const auto& value) {
+    for (uint64_t i = begin; i < end; ++i)
+      values[i] = value(i);
+  };
+  switch (coding) {
+    case Coding::f32: return each([row](uint64_t i) { return load_as<float>(row, i); });
+    case Coding::bf16: return each([row](uint64_t i) { return bf16_to_f32(load_as<uint16_t>(row, i)); });
+    case Coding::f16: return each([row](uint64_t i) { return f16_to_f32(load_as<uint16_t>(row, i)); });
+    case Coding::f8_e4m3: return each([row](uint64_t i) { return e4m3_values()[load_as<uint8_t>(row, i)]; });
+    case Coding::i8: return each([row](uint64_t i) { return static_cast<float>(load_as<int8_t>(row, i)); });
+    case Coding::i4: return each([&](uint64_t i) { return static_cast<float>(nibble(i)) - 8; });
+    case Coding::e2m1: return each([&](uint64_t i) { return kE2m1[nibble(i)]; });
+    case Coding::u4: return each([&](uint64_t i) { return static_cast<float>(nibble(i)) - zero; });
+  }
+}
+
+}  // namespace
+
+void decode_rows(const WeightAt<const std::byte*>& matrix, uint64_t first, std::span<float> values) {
+  const uint64_t rows = values.size() / matrix.in;
+  DSPACK_CHECK(rows * matrix.in == values.size() && first + rows <= matrix.out, "values that are no whole rows");
+  const uint64_t row_bytes = code_bytes(matrix.coding, matrix.in);
+  const uint64_t block = matrix.block_out == 0 ? matrix.in : matrix.block_in;
+  const uint64_t blocks = ceil_div(uint64_t{matrix.in}, block);
+  for (uint64_t r = 0; r < rows; ++r) {
+    const std::byte* codes = matrix.planes[kCodes] + (first + r) * row_bytes;
+    float* row = values.data() + r * matrix.in;
+    for (uint64_t b = 0; b < blocks; ++b) {
+      const uint64_t end = std::min<uint64_t>((b + 1) * block, matrix.in);
+      const uint64_t index = matrix.block_out == 0 ? 0 : (first + r) / matrix.block_out * blocks + b;
+      const bool has_zeros = facts_of(matrix.coding).has_zeros;
+      const float zero = has_zeros ? static_cast<float>(load_as<uint8_t>(matrix.planes[kZeros], index)) : 0;
+      decode_codes(matrix.coding, codes, b * block, end, zero, row);
+      if (matrix.block_out == 0) continue;
+      const float scale = scale_at(matrix, index);
+      for (uint64_t i = b * block; i < end; ++i)
+        row[i] *= scale;
+    }
+  }
+}
+
+Loss round_to_bf16(std::span<const float> values, std::span<uint16_t> bf16) {
+  DSPACK_CHECK(values.size() == bf16.size(), "spans do not fit");
+  Loss loss;
+  for (size_t i = 0; i < values.size(); ++i) {
+    bf16[i] = f32_to_bf16(values[i]);
+    if (!std::isfinite(values[i])) continue;  // stays what it is, and costs nothing
+    const double error = static_cast<double>(bf16_to_f32(bf16[i])) - static_cast<double>(values[i]);
+    loss.squared_error += error * error;
+    loss.squared_value += static_cast<double>(values[i]) * static_cast<double>(values[i]);
   }
   return loss;
 }

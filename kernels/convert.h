@@ -8,6 +8,8 @@
 #include <optional>
 #include <span>
 
+#include "kernels/weight.h"
+
 namespace dspack::kernels {
 
 /// What rounding has cost: sums over values, of (stored - meant)^2 and of meant^2. FP64, in the order of the calls.
@@ -36,6 +38,14 @@ Loss dequantise_rows(std::span<const uint8_t> rows, uint64_t columns, std::span<
 /// The same rows as E4M3 values of value / scale, to the nearest, of two as near to the even one.
 Loss quantise_rows(std::span<const uint16_t> rows, uint64_t columns, std::span<const float> scales, uint64_t block,
                    std::span<uint8_t> fp8);
+
+/// The FP32 values of whole rows of a matrix in host memory, from row `first` on: each is its code's, less its zero
+/// point where there is one, times its scale, rounded to FP32. Precondition: as many values as whole rows hold, and no
+/// more rows than there are.
+void decode_rows(const WeightAt<const std::byte*>& matrix, uint64_t first, std::span<float> values);
+/// FP32 values as BF16, to the nearest, of two as near to the even one. The loss is infinite if a finite value is too
+/// large.
+Loss round_to_bf16(std::span<const float> values, std::span<uint16_t> bf16);
 
 /// The power of two that E8M0 can hold which this is; nullopt: it is none.
 [[nodiscard]] std::optional<uint8_t> exact_e8m0(float value);

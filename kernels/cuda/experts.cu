@@ -175,8 +175,8 @@ bool run_fused(gpu::Stream& stream, const ExpertsTask& task, const device::Exper
                                 .assignments = task.tokens * task.top_k,
                                 .shape = *shape,
                                 .counters = lay_out_fused_counters(task.counters, *shape, task.tokens)};
-  coding == Coding::f8_e4m3 ? run_fused<device::StoredF8>(stream, task.tokens, shape->launch, fused)
-                            : run_fused<device::StoredBf16>(stream, task.tokens, shape->launch, fused);
+  device::with_common(coding,
+                      [&]<class Stored>(Stored) { run_fused<Stored>(stream, task.tokens, shape->launch, fused); });
   return true;
 }
 

@@ -86,7 +86,7 @@ struct TensorTile {
         gpu::block_barrier();  // the inputs are there
         const uint32_t behind = first + inputs.columns;
         constexpr unsigned kAhead = kTokenTiles == 1 ? 4 : kTokenTiles < 8 ? 2 : 1;
-        rows.template add_columns<kAhead>(matrices[0],
+        rows.template add_columns<kAhead>(matrices,
                                           {.staged_first = first,
                                            .begin = first,
                                            .end = behind < task.form.in ? behind : task.form.in,
@@ -219,8 +219,10 @@ ExpertsTensorChoice choose_experts_tensor(const MatrixForm& form, uint32_t outpu
 void run_experts_tensor(gpu::Stream& stream, const ExpertsTask& task, Precision precision) {
   DSPACK_CHECK(experts_fit_tensor_cores(task.form), "experts that the tensor cores do not multiply exactly");
   if (task.tokens == 0) return;
-  if (task.form.gate_up.coding == Coding::bf16) return run<device::StoredBf16, false>(stream, task);
-  precision == Precision::fp8 ? run<device::StoredF8, true>(stream, task) : run<device::StoredF8, false>(stream, task);
+  device::with_common(task.form.gate_up.coding, [&]<class Stored>(Stored) {
+    constexpr bool kIsF8 = Stored::kCoding == Coding::f8_e4m3;
+    kIsF8&& precision == Precision::fp8 ? run<Stored, kIsF8>(stream, task) : run<Stored, false>(stream, task);
+  });
 }
 
 }  // namespace dspack::kernels::cuda

@@ -34,8 +34,9 @@ struct LinearChoice {
 
 void linear_exact(gpu::Stream& stream, const LinearTask& task, unsigned multiprocessors);
 
-/// Whether the tensor cores can multiply a weight without rounding it: E4M3 or BF16 in rows that 16-byte reads fit, no
-/// block of scales ending within a chunk of columns. Others take linear_exact.
+/// Whether the tensor cores can multiply a weight without rounding it: codes of four bits, E4M3 or BF16 in rows that
+/// 16-byte reads fit, of the last two with no block of scales ending within a chunk of columns. Others take
+/// linear_exact.
 [[nodiscard]] bool fits_tensor_cores(const MatrixForm& weight);
 
 /// Pure. What a value depends on (warps_a_row) follows from the weight alone.

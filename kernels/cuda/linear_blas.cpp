@@ -53,7 +53,8 @@ BlasPath path_for(const LinearTask& task, Precision precision, const BlasCard& c
                           weight.block_in == kBlasScaleBlock && weight.out % kF8Multiple == 0 &&
                           weight.in % kF8Multiple == 0 && fits_tensor_cores(weight);
   if (precision == Precision::fp8 && card.has_block_scaling && has_blocks) return BlasPath::fp8;
-  return is_common(weight.coding) && task.rows >= kLeastRowsDecoded ? BlasPath::bf16_decoded : BlasPath::none;
+  const bool is_decoded = weight.coding == Coding::f8_e4m3 || weight.coding == Coding::bf16;
+  return is_decoded && task.rows >= kLeastRowsDecoded ? BlasPath::bf16_decoded : BlasPath::none;
 }
 
 /// Parts of `total`, nearly equal, none above `most`; 0: there are none.

@@ -93,6 +93,7 @@ __global__ void __launch_bounds__(kWarpsOfBlock* gpu::kWarpThreads) tensor_kerne
   const uint32_t first_row =
       (gpu::block_index().x * (kWarpsOfBlock / plan.warps_a_row) + gpu::warp_index() / plan.warps_a_row) * kRowTiles *
       kTileRows;
+  const Matrix matrices[1] = {task.weight};
   typename Block::Rows rows;
 #pragma unroll
   for (unsigned tile = 0; tile < kRowTiles; ++tile)
@@ -104,7 +105,7 @@ __global__ void __launch_bounds__(kWarpsOfBlock* gpu::kWarpThreads) tensor_kerne
     gpu::block_barrier();  // the tile is there
     const uint32_t end = task.weight.in - first < plan.tile_columns ? task.weight.in : first + plan.tile_columns;
     constexpr unsigned kAhead = kTokenTiles == 1 ? 4 : 2;
-    rows.template add_columns<kAhead>(task.weight,
+    rows.template add_columns<kAhead>(matrices,
                                       {.staged_first = first,
                                        .begin = first + part * Block::Rows::kChunk,
                                        .end = end,
@@ -147,8 +148,8 @@ unsigned warps_for(uint32_t out, uint32_t chunks) {
 
 bool fits_tensor_cores(const MatrixForm& weight) {
   if (!is_common(weight.coding)) return false;
-  const bool whole_blocks =
-      weight.block_out == 0 || weight.block_in >= weight.in || weight.block_in % chunk_columns(weight.coding) == 0;
+  const bool whole_blocks = weight.block_out == 0 || is_packed(weight.coding) || weight.block_in >= weight.in ||
+                            weight.block_in % chunk_columns(weight.coding) == 0;
   return has_aligned_rows(weight) && whole_blocks;
 }
 
@@ -185,8 +186,10 @@ TensorChoice choose_linear_tensor(Coding coding, uint32_t out, uint32_t in, uint
 
 void linear_tensor(gpu::Stream& stream, const LinearTask& task, Precision precision) {
   if (task.rows == 0 || task.weight.out == 0) return;
-  if (task.weight.coding == Coding::bf16) return run<device::StoredBf16, false>(stream, task);
-  precision == Precision::fp8 ? run<device::StoredF8, true>(stream, task) : run<device::StoredF8, false>(stream, task);
+  device::with_common(task.weight.coding, [&]<class Stored>(Stored) {
+    constexpr bool kIsF8 = Stored::kCoding == Coding::f8_e4m3;
+    kIsF8&& precision == Precision::fp8 ? run<Stored, kIsF8>(stream, task) : run<Stored, false>(stream, task);
+  });
 }
 
 }  // namespace dspack::kernels::cuda

@@ -40,7 +40,7 @@ struct MatrixForm : WeightForm {
 /// Codings that have kernels for every number of tokens, for one launch of all experts' steps, and for the tensor
 /// cores; the others, which are rare among experts, take what serves any of them.
 [[nodiscard]] constexpr bool is_common(Coding coding) {
-  return coding == Coding::f8_e4m3 || coding == Coding::bf16;
+  return coding == Coding::f8_e4m3 || coding == Coding::bf16 || is_packed(coding);
 }
 
 /// FP32 activations [rows, cols].

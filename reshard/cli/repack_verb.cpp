@@ -57,10 +57,11 @@ ScaleReads scale_reads(const RepackOutlook& outlook) {
   for (const std::vector<Copy>& copies : outlook.plan.shards) {
     std::optional<uint32_t> last;  // several tensors may be made of one
     for (const Copy& copy : copies) {
-      if (!copy.scales || last == copy.tensor) continue;
+      if (copy.needs.empty() || last == copy.tensor) continue;
       last = copy.tensor;
-      ++reads.requests;
-      reads.bytes += outlook.source.tensors()[*copy.scales].range.size();
+      reads.requests += copy.needs.size();
+      for (const uint32_t needed : copy.needs)
+        reads.bytes += outlook.source.tensors()[needed].range.size();
     }
   }
   return reads;

@@ -62,7 +62,7 @@ std::vector<std::vector<Copy>> make_copies(const std::vector<PlannedFile>& files
                                    .offset = files[f].offsets[slot],
                                    .bytes = product.result.tensors()[files[f].tensors[slot]].range.size(),
                                    .conversion = making.conversion,
-                                   .scales = making.scales});
+                                   .needs = making.needs});
     }
   }
   for (const uint32_t tensor : product.used) {
@@ -103,6 +103,7 @@ format::Json facts_json(const Recipe& recipe, const SourceFacts& facts, const fo
       names.push_back(source.tensors()[tensor].name);
     json["alike"].push_back(std::move(names));
   }
+  if (const format::Json stored = format::quantization_json(facts.stored); !stored.empty()) json["stored"] = stored;
   for (const uint32_t scales : facts.exact_scales)
     json["exact_scales"].push_back(source.tensors()[scales].name);
   return json;
@@ -159,6 +160,7 @@ Result<Plan> make_plan(const Recipe& recipe, const format::Checkpoint& source, c
   TRY_ASSIGN(Product product, make_product(recipe, source, facts));
   Plan plan;
   plan.recipe = recipe;
+  plan.stored = facts.stored;
   plan.complete = product.complete;
   plan.aliases = product.aliases;
   plan.warnings = std::move(product.warnings);

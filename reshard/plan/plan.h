@@ -27,7 +27,7 @@ struct Copy {
   uint64_t offset = 0;  // absolute in that file
   uint64_t bytes = 0;   // in that file
   Conversion conversion = Conversion::none;
-  std::optional<uint32_t> scales{};  // catalogue index of the tensor that the conversion needs whole
+  std::vector<uint32_t> needs{};  // as in Made
 };
 /// Of a tensor that another's conversion uses up: it is read for its digest, and written nowhere.
 inline constexpr uint32_t kNoFile = UINT32_MAX;
@@ -42,6 +42,7 @@ struct ShardRead {
 struct Plan {
   Recipe recipe;                          // of a repack: its layers, if any, are a LayerMap
   format::Checkpoint result;              // what the repository is to hold
+  format::Quantization stored;            // as in SourceFacts
   std::vector<Alias> aliases;             // as in Product
   bool complete = true;                   // as in Product
   std::vector<std::string> warnings;      // as in Product

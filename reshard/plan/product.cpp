@@ -84,11 +84,12 @@ struct Changes {
 Result<Changes> changes(const Recipe& recipe, const Checkpoint& source, const SourceFacts& facts,
                         const std::vector<bool>& taken) {
   Changes result{{}, std::vector<bool>(recipe.transforms.size(), false)};
-  const auto exact = [&](uint32_t scales) { return facts.exact_scales.contains(scales); };
+  const KnownOfSource known{.exact_scales = [&](uint32_t scales) { return facts.exact_scales.contains(scales); },
+                            .stored = facts.stored};
   for (uint32_t i = 0; i < source.tensors().size(); ++i) {
     if (!taken[i]) continue;
     for (size_t t = 0; t < recipe.transforms.size(); ++t) {
-      TRY_ASSIGN(std::optional<Change> change, apply(recipe.transforms[t], i, source, exact));
+      TRY_ASSIGN(std::optional<Change> change, apply(recipe.transforms[t], i, source, known));
       if (!change) continue;
       result.applied[t] = true;
       for (const uint32_t replaced : change->replaced)
@@ -176,8 +177,9 @@ Result<Product> make_product(const Recipe& recipe, const Checkpoint& source, con
     used[i] = true;
     for (Made& made : change->second) {
       result.push_back(std::move(made.entry));
-      product.makings.push_back({.source = i, .conversion = made.conversion, .scales = made.scales});
-      if (made.scales) used[*made.scales] = true;
+      for (const uint32_t needed : made.needs)
+        used[needed] = true;
+      product.makings.push_back({.source = i, .conversion = made.conversion, .needs = std::move(made.needs)});
     }
   }
   if (result.empty()) {

@@ -19,6 +19,7 @@ namespace dspack::reshard {
 struct SourceFacts {
   std::optional<uint32_t> decoder_layers{};    // without the MTP module's; for drop_mtp
   std::vector<std::vector<uint32_t>> alike{};  // tensors that are probably equal, in groups; for dedupe
+  format::Quantization stored{};               // what config.json says of codes; for transforms that decode
   std::set<uint32_t> exact_scales{};           // scale tensors whose values are all powers of two; for scales_to_e8m0
 };
 
@@ -26,7 +27,7 @@ struct SourceFacts {
 struct Making {
   uint32_t source = 0;  // catalogue index of the tensor that it is made of
   Conversion conversion = Conversion::none;
-  std::optional<uint32_t> scales{};  // as in Made
+  std::vector<uint32_t> needs{};  // as in Made
 };
 
 /// A tensor of the source that is stored as another one, whose bytes must turn out to be the same.

@@ -7,6 +7,7 @@
 #include <fmt/ranges.h>
 
 #include "format/base/size.h"
+#include "format/weights/weight_format.h"
 #include "kernels/quantise_int4.h"
 #include "kernels/quantise_nvfp4.h"
 
@@ -20,7 +21,7 @@ struct RuleInput {
   uint32_t index;             // of the weight
   const TensorEntry& weight;  // any tensor: a rule looks whether it concerns it
   const format::Checkpoint& source;
-  const std::function<bool(uint32_t)>& exact_scales;
+  const KnownOfSource& known;
 };
 
 bool is_fp8_matrix(const TensorEntry& tensor) {
@@ -68,7 +69,7 @@ Result<std::optional<Change>> dequantise(const RuleInput& input, Dtype to, Conve
   change.made.push_back({.of = input.index,
                          .entry = made_entry(input.weight.name, to, input.weight.shape),
                          .conversion = conversion,
-                         .scales = scales});
+                         .needs = {scales}});
   return std::optional(std::move(change));
 }
 
@@ -80,6 +81,81 @@ Result<std::optional<Change>> dequantise_to_f32(const RuleInput& input) {
   return dequantise(input, Dtype::f32, Conversion::fp8_to_f32);
 }
 
+/// The name of the matrix whose codes a tensor may be; empty: it is of none.
+std::string matrix_of(const TensorEntry& tensor) {
+  constexpr std::array<std::string_view, 3> kCodeParts = {"weight", "weight_packed", "qweight"};
+  const std::string module = format::module_of(tensor.name);
+  const bool is_codes =
+      std::ranges::find(kCodeParts, std::string_view(tensor.name).substr(module.size())) != kCodeParts.end();
+  return is_codes ? module + "weight" : std::string();
+}
+
+/// Tensors of a matrix beside its codes: those that decode them, and all that are there.
+struct Beside {
+  std::vector<uint32_t> needs;
+  std::vector<uint32_t> all;
+};
+
+Beside beside(const RuleInput& input, const format::StoredMatrix& matrix) {
+  const std::string name = matrix_of(input.weight);
+  Beside beside;
+  for (const format::StoredPlane& plane : matrix.planes) {
+    for (const TensorEntry* tensor : plane.tensors) {
+      const uint32_t index = index_of(*tensor, input.source);
+      if (index != input.index && std::ranges::find(beside.needs, index) == beside.needs.end())
+        beside.needs.push_back(index);
+    }
+  }
+  beside.all = beside.needs;
+  for (const std::string_view suffix : format::storing_format(input.source, name)->suffixes) {
+    const TensorEntry* tensor = input.source.find(format::module_of(name) + std::string(suffix));
+    if (tensor == nullptr || tensor == &input.weight) continue;
+    const uint32_t index = index_of(*tensor, input.source);
+    if (std::ranges::find(beside.all, index) == beside.all.end()) beside.all.push_back(index);
+  }
+  return beside;
+}
+
+/// What is held while a matrix is decoded: its tensors, and its planes where they are not those.
+Result<void> check_matrix_held(const RuleInput& input, const format::StoredMatrix& matrix,
+                               const std::vector<uint32_t>& needs) {
+  uint64_t held = input.weight.range.size();
+  for (const uint32_t index : needs)
+    held += input.source.tensors()[index].range.size();
+  for (const format::StoredPlane& plane : matrix.planes)
+    held += plane.bytes;
+  if (held <= kMaxMatrixBytes) return {};
+  return Error{ErrorKind::unsupported,
+               fmt::format("\"{}\" of shape [{}] would need {} bytes at once to be decoded, more than {}",
+                           input.weight.name, fmt::join(input.weight.shape, ","), held, kMaxMatrixBytes)};
+}
+
+/// Codes of any form become values. Those of FP8 in blocks do so as they stream by.
+Result<std::optional<Change>> decode(const RuleInput& input, Dtype to) {
+  if (is_fp8_matrix(input.weight) && block_scales(input.weight, input.source)) {
+    return dequantise(input, to, to == Dtype::bf16 ? Conversion::fp8_to_bf16 : Conversion::fp8_to_f32);
+  }
+  TRY_ASSIGN(const auto matrix, coded_matrix(input.weight, input.source, input.known.stored));
+  if (!matrix) return std::optional<Change>();
+  const Beside others = beside(input, *matrix);
+  TRY(check_matrix_held(input, *matrix, others.needs));
+  Change change{.replaced = others.all, .made = {}};
+  change.replaced.push_back(input.index);
+  change.made.push_back({.of = input.index,
+                         .entry = made_entry(matrix_of(input.weight), to, {matrix->form.out, matrix->form.in}),
+                         .conversion = to == Dtype::bf16 ? Conversion::decoded_to_bf16 : Conversion::decoded_to_f32,
+                         .needs = others.needs});
+  return std::optional(std::move(change));
+}
+
+Result<std::optional<Change>> decode_to_bf16(const RuleInput& input) {
+  return decode(input, Dtype::bf16);
+}
+
+Result<std::optional<Change>> decode_to_f32(const RuleInput& input) {
+  return decode(input, Dtype::f32);
+}
+
 Result<std::optional<Change>> quantise_to_fp8(const RuleInput& input) {
   const TensorEntry& weight = input.weight;
   const bool concerned = weight.dtype == Dtype::bf16 && weight.shape.size() == 2 && weight.range.size() != 0 &&
@@ -89,13 +165,11 @@ Result<std::optional<Change>> quantise_to_fp8(const RuleInput& input) {
   Change change{.replaced = {input.index}, .made = {}};
   change.made.push_back({.of = input.index,
                          .entry = made_entry(weight.name, Dtype::f8_e4m3, weight.shape),
-                         .conversion = Conversion::bf16_to_fp8,
-                         .scales = {}});
+                         .conversion = Conversion::bf16_to_fp8});
   change.made.push_back({.of = input.index,
                          .entry = made_entry(format::scale_names(weight.name).front(), Dtype::f32,
                                              {ceil_div(weight.shape[0], kBlock), ceil_div(weight.shape[1], kBlock)}),
-                         .conversion = Conversion::bf16_scales,
-                         .scales = {}});
+                         .conversion = Conversion::bf16_scales});
   return std::optional(std::move(change));
 }
 
@@ -149,17 +223,18 @@ Result<std::optional<Change>> quantise_expert(const RuleInput& input, const Expe
   if (!is_matrix(weight)) return std::optional<Change>();
   TRY(check_held(weight, checked_mul(weight.shape[1], kBlock), sizeof(float)));
   Change change{.replaced = {input.index}, .made = {}};
-  std::optional<uint32_t> scales;
+  std::vector<uint32_t> needs;
   if (weight.dtype == Dtype::f8_e4m3) {
-    TRY_ASSIGN(scales, block_scales(weight, input.source));
-    change.replaced.push_back(*scales);
+    TRY_ASSIGN(const uint32_t scales, block_scales(weight, input.source));
+    needs.push_back(scales);
+    change.replaced.push_back(scales);
   }
   for (MadePart& part : parts_of(weight.shape[0], weight.shape[1])) {
     change.made.push_back(
         {.of = input.index,
          .entry = made_entry(weight.name + std::string(part.suffix), part.dtype, std::move(part.shape)),
          .conversion = part.conversion,
-         .scales = part.of_values ? scales : std::nullopt});
+         .needs = part.of_values ? needs : std::vector<uint32_t>()});
   }
   return std::optional(std::move(change));
 }
@@ -187,13 +262,12 @@ Result<std::optional<Change>> quantise_to_nvfp4(const RuleInput& input) {
 
 Result<std::optional<Change>> narrow_scales(const RuleInput& input) {
   const std::optional<uint32_t> index = narrowable_scales(input.weight, input.source);
-  if (!index || !input.exact_scales(*index)) return std::optional<Change>();
+  if (!index || !input.known.exact_scales(*index)) return std::optional<Change>();
   const TensorEntry& scales = input.source.tensors()[*index];
   Change change{.replaced = {*index}, .made = {}};
   change.made.push_back({.of = *index,
                          .entry = made_entry(scales.name, Dtype::f8_e8m0, scales.shape),
-                         .conversion = Conversion::f32_to_e8m0,
-                         .scales = {}});
+                         .conversion = Conversion::f32_to_e8m0});
   return std::optional(std::move(change));
 }
 
@@ -206,9 +280,12 @@ struct TransformInfo {
   Result<std::optional<Change>> (*rule)(const RuleInput& input);
 };
 
-constexpr std::array<TransformInfo, 6> kTransformTable{{
+constexpr std::array<TransformInfo, 8> kTransformTable{{
     {TransformKind::fp8_to_bf16, "fp8-to-bf16", "FP8 weights with block scales become BF16", dequantise_to_bf16},
     {TransformKind::fp8_to_f32, "fp8-to-f32", "FP8 weights with block scales become F32", dequantise_to_f32},
+    {TransformKind::quantised_to_bf16, "quantised-to-bf16",
+     "weights of every quantised form that dsrun reads become BF16", decode_to_bf16},
+    {TransformKind::quantised_to_f32, "quantised-to-f32", "the same become F32", decode_to_f32},
     {TransformKind::bf16_to_fp8, "bf16-to-fp8", "BF16 matrices become FP8 with a scale for each block of 128 x 128",
      quantise_to_fp8},
     {TransformKind::scales_to_e8m0, "scales-to-e8m0", "F32 scales become E8M0 where that loses nothing", narrow_scales},
@@ -276,9 +353,28 @@ Result<Transform> parse_transform(std::string_view text) {
 }
 
 Result<std::optional<Change>> apply(const Transform& transform, uint32_t weight, const format::Checkpoint& source,
-                                    const std::function<bool(uint32_t)>& exact_scales) {
+                                    const KnownOfSource& known) {
   if (!fits(transform.where, source.tensors()[weight])) return std::optional<Change>();
-  return info(transform.kind).rule({weight, source.tensors()[weight], source, exact_scales});
+  return info(transform.kind).rule({weight, source.tensors()[weight], source, known});
+}
+
+Result<std::optional<format::StoredMatrix>> coded_matrix(const TensorEntry& codes, const format::Checkpoint& source,
+                                                         const format::Quantization& stored) {
+  const std::string name = matrix_of(codes);
+  const format::WeightFormat* format = name.empty() ? nullptr : format::storing_format(source, name);
+  if (format == nullptr || format->shape == nullptr) return std::optional<format::StoredMatrix>();
+  TRY_ASSIGN(const format::MatrixShape shape, format->shape(source, name, stored));
+  TRY_ASSIGN(format::StoredMatrix matrix, format::find_matrix(source, name, shape.out, shape.in, stored));
+  if (&matrix.planes[format::kCodes].elements() != &codes) return std::optional<format::StoredMatrix>();
+  return std::optional(std::move(matrix));
+}
+
+bool decodes(TransformKind kind) {
+  return kind == TransformKind::quantised_to_bf16 || kind == TransformKind::quantised_to_f32;
+}
+
+bool decodes(Conversion conversion) {
+  return conversion == Conversion::decoded_to_bf16 || conversion == Conversion::decoded_to_f32;
 }
 
 bool is_quantised_role(const TensorEntry& tensor) {

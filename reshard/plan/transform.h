@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "format/weights/weight_format.h"
 #include "reshard/plan/selection.h"
 
 namespace dspack::reshard {
@@ -20,14 +21,19 @@ inline constexpr uint64_t kBlock = 128;
 /// The most that a conversion may hold of one tensor: its scales, or the rows that are converted together. Both are a
 /// few MB of the largest matrix of DeepSeek-V3; a header that asks for more is not one of a model's.
 inline constexpr uint64_t kMaxHeldBytes = 256ULL << 20;
+/// The same where codes are not in the order of the values, and so the matrix is held whole: as it is stored and as it
+/// is multiplied.
+inline constexpr uint64_t kMaxMatrixBytes = 1ULL << 30;
 
 enum class TransformKind {
-  fp8_to_bf16,       // FP8 weights with block scales -> BF16, the scales are used up
-  fp8_to_f32,        // the same -> F32
-  bf16_to_fp8,       // BF16 matrices -> FP8 E4M3 with one F32 scale a block of 128 x 128
-  scales_to_e8m0,    // F32 block scales -> E8M0 where that loses nothing
-  experts_to_int4,   // BF16 and FP8 matrices of routed experts -> int4 in groups of 32, compressed-tensors' names
-  experts_to_nvfp4,  // the same -> E2M1 with E4M3 scales for groups of 16, likewise
+  fp8_to_bf16,        // FP8 weights with block scales -> BF16, the scales are used up
+  fp8_to_f32,         // the same -> F32
+  quantised_to_bf16,  // matrices of any form that dsrun reads -> BF16; what belongs to their codes is used up
+  quantised_to_f32,   // the same -> F32
+  bf16_to_fp8,        // BF16 matrices -> FP8 E4M3 with one F32 scale a block of 128 x 128
+  scales_to_e8m0,     // F32 block scales -> E8M0 where that loses nothing
+  experts_to_int4,    // BF16 and FP8 matrices of routed experts -> int4 in groups of 32, compressed-tensors' names
+  experts_to_nvfp4,   // the same -> E2M1 with E4M3 scales for groups of 16, likewise
 };
 
 /// A transform of a recipe, and the tensors that it is for: all that it fits, unless the selector says otherwise.
@@ -47,11 +53,13 @@ struct Transform {
 
 /// How the bytes of one tensor of the result are made of those of one tensor of the source, as they stream by.
 enum class Conversion {
-  none,         // they are the same
-  fp8_to_bf16,  // needs the scales
-  fp8_to_f32,   // needs the scales
-  bf16_to_fp8,  // the matrix
-  bf16_scales,  // the scales that go with it, made of the matrix too
+  none,             // they are the same
+  fp8_to_bf16,      // needs the scales
+  fp8_to_f32,       // needs the scales
+  decoded_to_bf16,  // needs all that belongs to the codes
+  decoded_to_f32,   // likewise
+  bf16_to_fp8,      // the matrix
+  bf16_scales,      // the scales that go with it, made of the matrix too
   f32_to_e8m0,
   int4_codes,    // two a byte; needs the scales of an FP8 matrix
   int4_scales,   // BF16, one a group; likewise
@@ -66,7 +74,7 @@ struct Made {
   uint32_t of = 0;            // catalogue index of the source's tensor that it is made of
   format::TensorEntry entry;  // its range is {0, bytes}
   Conversion conversion = Conversion::none;
-  std::optional<uint32_t> scales{};  // catalogue index of the source's tensor that the conversion needs whole
+  std::vector<uint32_t> needs{};  // catalogue indices of the source's tensors that the conversion needs whole
 };
 
 /// What a transform makes of a weight and of what belongs to it.
@@ -75,11 +83,28 @@ struct Change {
   std::vector<Made> made;          // these are instead
 };
 
-/// nullopt: the transform does not concern the weight. `exact_scales` tells of an F32 scale tensor whether all its
-/// values are powers of two; asked by scales_to_e8m0 alone.
+/// What rules ask beside names, types and shapes.
+struct KnownOfSource {
+  /// Of an F32 scale tensor: whether all its values are powers of two. Asked by scales_to_e8m0 alone.
+  std::function<bool(uint32_t)> exact_scales;
+  /// What config.json says of codes. Asked by quantised_to_bf16 and quantised_to_f32.
+  format::Quantization stored;
+};
+
+/// nullopt: the transform does not concern the weight.
 [[nodiscard]] Result<std::optional<Change>> apply(const Transform& transform, uint32_t weight,
-                                                  const format::Checkpoint& source,
-                                                  const std::function<bool(uint32_t)>& exact_scales);
+                                                  const format::Checkpoint& source, const KnownOfSource& known);
+
+/// The matrix of any form whose codes are this tensor, as dsrun reads it; nullopt: the tensor is none of a form's
+/// codes. Errors: those of finding it.
+[[nodiscard]] Result<std::optional<format::StoredMatrix>> coded_matrix(const format::TensorEntry& codes,
+                                                                       const format::Checkpoint& source,
+                                                                       const format::Quantization& stored);
+
+/// Whether it asks what config.json says of codes.
+[[nodiscard]] bool decodes(TransformKind kind);
+/// Whether a matrix is decoded whole.
+[[nodiscard]] bool decodes(Conversion conversion);
 
 /// Whether a tensor is of the linear layers that DeepSeek-V3 stores as FP8: those of attention and of all MLPs.
 /// Embedding, output head, router, norms and what the MTP module has of its own are not.

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "format/json.h"
+#include "format/weights/weight_format.h"
 #include "kernels/quantise_int4.h"
 #include "kernels/quantise_nvfp4.h"
 #include "reshard/plan/transform.h"
@@ -58,6 +59,23 @@ Result<void> check_quantisation(const OrderedJson& described, const Plan& plan) 
   if (!uses_blocks || !described.contains(kBlockSize) || is(kBlockSize, {kBlock, kBlock})) return {};
   return Error{ErrorKind::unsupported,
                fmt::format("its \"{}\" is not [{}, {}], the one that transforms know", kBlockSize, kBlock, kBlock)};
+}
+
+/// Whether the plan makes values of codes of any form.
+bool decodes_codes(const Plan& plan) {
+  return converts(plan, [](Conversion conversion) { return decodes(conversion); });
+}
+
+/// The first tensor of the result that holds codes; nullptr: there is none.
+const format::TensorEntry* first_codes(const format::Checkpoint& result) {
+  for (const format::TensorEntry& tensor : result.tensors()) {
+    const std::string module = format::module_of(tensor.name);
+    const std::string_view part = std::string_view(tensor.name).substr(module.size());
+    if (part != "weight" && part != "weight_packed" && part != "qweight") continue;
+    const format::WeightFormat* format = format::storing_format(result, module + "weight");
+    if (format != nullptr && format->shape != nullptr) return &tensor;
+  }
+  return nullptr;
 }
 
 bool is_fp8(const format::TensorEntry& tensor) {
@@ -236,6 +254,19 @@ Result<void> change_quantisation(OrderedJson& config, const Plan& plan) {
     if (holder->contains(kQuantisation) && std::ranges::find(holders, holder) == holders.end())
       holders.push_back(holder);
   }
+  if (decodes_codes(plan)) {
+    // Which of the many descriptions of codes there is makes no difference where none are left.
+    const format::TensorEntry* left = first_codes(plan.result);
+    if (left != nullptr) {
+      return Error{ErrorKind::unsupported,
+                   fmt::format("its \"{}\" would have to leave out what is decoded, while \"{}\" still holds codes; "
+                               "decode all weights of the model",
+                               kQuantisation, left->name)};
+    }
+    for (OrderedJson* holder : holders)
+      holder->erase(kQuantisation);
+    return {};
+  }
   for (OrderedJson* holder : holders)
     TRY(check_quantisation((*holder)[kQuantisation], plan));
   TRY_ASSIGN(const auto form, made_form(plan));
@@ -275,15 +306,17 @@ Result<std::optional<std::string>> changed_config(const Plan& plan, format::Repo
   return std::optional(config.dump(2) + "\n");
 }
 
-Result<void> set_aside_config(std::vector<Companion>& companions, const format::Repository& source) {
-  for (const Companion& companion : companions) {
-    if (companion.path != kSourceConfig) continue;
-    return Error{ErrorKind::conflict,
-                 fmt::format("{}: the source's config.json would get this name; move the file away",
-                             source.locate(companion.source_path))};
-  }
-  for (Companion& companion : companions) {
-    if (companion.path == kConfigPath) companion.path = kSourceConfig;
+Result<void> set_aside_config(std::vector<Companion>& companions, const Plan& plan, const format::Repository& source) {
+  for (const SetAside& name : kSetAside) {
+    if (name.source == kQuantConfigPath && !decodes_codes(plan)) continue;
+    for (const Companion& companion : companions) {
+      if (companion.path != name.packed) continue;
+      return Error{ErrorKind::conflict, fmt::format("{}: the source's {} would get this name; move the file away",
+                                                    source.locate(companion.source_path), name.source)};
+    }
+    for (Companion& companion : companions) {
+      if (companion.path == name.source) companion.path = name.packed;
+    }
   }
   return {};
 }

@@ -18,7 +18,9 @@ namespace dspack::reshard {
 [[nodiscard]] Result<std::optional<std::string>> changed_config(const Plan& plan, format::Repository& source,
                                                                 const std::stop_token& stop);
 
-/// Gives the source's config.json its other name among the companions.
-[[nodiscard]] Result<void> set_aside_config(std::vector<Companion>& companions, const format::Repository& source);
+/// Gives the source's config.json its other name among the companions, and another description of codes where none are
+/// left.
+[[nodiscard]] Result<void> set_aside_config(std::vector<Companion>& companions, const Plan& plan,
+                                            const format::Repository& source);
 
 }  // namespace dspack::reshard

@@ -158,9 +158,10 @@ bool has_changed_config(const format::Manifest& manifest) {
 }
 
 std::optional<std::string> source_name(const std::string& packed_path, const format::Manifest& manifest) {
-  const bool is_config = packed_path == kConfigPath || packed_path == kSourceConfig;
-  if (!is_config || !has_changed_config(manifest)) return source_name(packed_path);
-  return packed_path == kSourceConfig ? std::optional<std::string>(kConfigPath) : std::nullopt;
+  if (!has_changed_config(manifest)) return source_name(packed_path);
+  if (packed_path == kConfigPath) return std::nullopt;
+  const auto* aside = std::ranges::find(kSetAside, packed_path, &SetAside::packed);
+  return aside == std::ranges::end(kSetAside) ? source_name(packed_path) : std::string(aside->source);
 }
 
 Result<std::vector<Companion>> find_companions(format::Repository& repository, unsigned jobs,

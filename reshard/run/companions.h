@@ -39,6 +39,16 @@ struct Companion {
 inline constexpr char kConfigPath[] = "config.json";
 /// Where the source's config.json goes if a recipe has changed the model that it describes.
 inline constexpr char kSourceConfig[] = "config.source.json";
+/// NVIDIA's description of codes beside config.json, which loaders prefer to what that does not say.
+inline constexpr char kQuantConfigPath[] = "hf_quant_config.json";
+
+/// A description of the source's that is not one of the result, and the name under which it is kept.
+struct SetAside {
+  std::string_view source;
+  std::string_view packed;
+};
+inline constexpr SetAside kSetAside[] = {{kConfigPath, kSourceConfig},
+                                         {kQuantConfigPath, "hf_quant_config.source.json"}};
 
 /// Finds the source's non-weight files by listing the place; where it cannot be listed, by the usual names and the
 /// Python modules that config.json names.

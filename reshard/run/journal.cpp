@@ -38,8 +38,12 @@ Result<TensorDigests> read_digests(const Json& list) {
 Result<TensorDigests> read_tensor(const Json& entry) {
   if (!entry.is_object()) return read_digests(entry);
   TRY_ASSIGN(TensorDigests digests, read_digests(entry.value("sha256", Json())));
-  if (entry.contains("scales")) {
-    TRY_ASSIGN(digests.scales, read_digest(entry["scales"]));
+  if (entry.contains("needed")) {
+    TRY_ASSIGN(const Json* needed, format::json_array(entry, "needed"));
+    for (const Json& digest : *needed) {
+      TRY_ASSIGN(const Digest one, read_digest(digest));
+      digests.needed.push_back(one);
+    }
   }
   if (entry.contains("loss")) {
     const Json& loss = entry["loss"];
@@ -54,9 +58,10 @@ Json tensor_json(const TensorDigests& digests) {
   Json list = Json::array({to_hex(digests.whole)});
   for (const Digest& block : digests.row_blocks)
     list.push_back(to_hex(block));
-  if (!digests.scales && !digests.loss) return list;
+  if (digests.needed.empty() && !digests.loss) return list;
   Json entry = {{"sha256", std::move(list)}};
-  if (digests.scales) entry["scales"] = to_hex(*digests.scales);
+  for (const Digest& needed : digests.needed)
+    entry["needed"].push_back(to_hex(needed));
   // Written so that they read back as the same numbers: a resumed run must end with the same manifest.
   if (digests.loss) entry["loss"] = {digests.loss->squared_error, digests.loss->squared_value};
   return entry;

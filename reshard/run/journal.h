@@ -30,7 +30,7 @@ struct RunScope;
 struct TensorDigests {
   format::Digest whole;                    // of what is written; of one that is written nowhere, of what was read
   std::vector<format::Digest> row_blocks;  // empty unless rows_per_block says otherwise
-  std::optional<format::Digest> scales{};  // of the scales that a conversion was given
+  std::vector<format::Digest> needed{};    // of the tensors that a conversion was given, in the order of Copy::needs
   std::optional<kernels::Loss> loss{};     // of a conversion that rounds
 };
 

@@ -105,19 +105,22 @@ Result<void> check_aliases(const Plan& plan, const format::Checkpoint& source, c
   return {};
 }
 
-/// Scales were read apart from their shard when a conversion needed them: they must be those that came with it, which
-/// was compared with what is declared.
-Result<void> check_scales(const Plan& plan, const format::Checkpoint& source, const std::vector<ShardDone>& yielded,
+/// What a conversion needed was read apart from its shard: it must be what came with that, which was compared with what
+/// is declared.
+Result<void> check_needed(const Plan& plan, const format::Checkpoint& source, const std::vector<ShardDone>& yielded,
                           const Path& out) {
   const auto streamed = streamed_digests(plan, yielded);
   for (size_t shard = 0; shard < yielded.size(); ++shard) {
     for (size_t i = 0; i < plan.shards[shard].size(); ++i) {
       const Copy& copy = plan.shards[shard][i];
-      if (!copy.scales || yielded[shard].tensors[i].scales == streamed.at(*copy.scales)) continue;
-      return Error{ErrorKind::corrupt,
-                   fmt::format("tensor \"{}\" read differently twice; damaged on the way, or the source has changed: "
-                               "reshard repair {} reads it again and resumes",
-                               source.tensors()[*copy.scales].name, out.string())};
+      const std::vector<format::Digest>& needed = yielded[shard].tensors[i].needed;
+      for (size_t n = 0; n < copy.needs.size(); ++n) {
+        if (n < needed.size() && needed[n] == streamed.at(copy.needs[n])) continue;
+        return Error{ErrorKind::corrupt,
+                     fmt::format("tensor \"{}\" read differently twice; damaged on the way, or the source has changed: "
+                                 "reshard repair {} reads it again and resumes",
+                                 source.tensors()[copy.needs[n]].name, out.string())};
+      }
     }
   }
   return {};
@@ -192,7 +195,7 @@ Result<RepackOutlook> prepare_repack(format::Repository& repository, const Repac
     const std::vector<Declared> listed = declared_of(companion.source_path, outlook.declared, std::nullopt);
     companion.declared.insert(companion.declared.end(), listed.begin(), listed.end());
   }
-  if (outlook.changed_config) TRY(set_aside_config(outlook.companions, repository));
+  if (outlook.changed_config) TRY(set_aside_config(outlook.companions, outlook.plan, repository));
   for (const Companion& companion : outlook.companions)
     outlook.companion_bytes += companion.size_bytes;
   return outlook;
@@ -243,7 +246,7 @@ Result<void> complete_run(const RepackOutlook& outlook, format::Repository& repo
   TRY_ASSIGN(const std::vector<ShardDone> yielded, stream_shards(input, done.state, writer, progress, stop));
   if (const uint64_t again = writer.read_back_bytes(); again != 0)
     progress.note(fmt::format("{} were read back from the output for the digests of files", size_words(again)));
-  TRY(check_scales(plan, outlook.source, yielded, options.out));
+  TRY(check_needed(plan, outlook.source, yielded, options.out));
   TRY(check_aliases(plan, outlook.source, yielded));
   std::vector<std::optional<format::Digest>> shard_digests;
   shard_digests.reserve(yielded.size());

@@ -34,10 +34,10 @@ class Scatter::Outlet {
          format::Sha256* shard_hash)
       : copy_(copy), target_(std::move(target)), writer_(target_, copy.offset, row_block_bytes, writer, shard_hash) {}
 
-  /// `scales`: the digest of those that the conversion uses.
-  void convert(std::unique_ptr<Converter> converter, std::optional<format::Digest> scales) {
+  /// `needed`: the digests of the tensors that the conversion uses.
+  void convert(std::unique_ptr<Converter> converter, std::vector<format::Digest> needed) {
     converter_ = std::move(converter);
-    scales_ = scales;
+    needed_ = std::move(needed);
   }
 
   void resume(const TensorBegun& begun, uint64_t done) { writer_.resume(begun, done); }
@@ -54,7 +54,7 @@ class Scatter::Outlet {
     if (converter_ && written_ != copy_.bytes)
       return Error{ErrorKind::corrupt, fmt::format("became {} bytes instead of {}", written_, copy_.bytes)};
     TRY_ASSIGN(TensorDigests digests, writer_.finish());
-    digests.scales = scales_;
+    digests.needed = needed_;
     if (converter_) digests.loss = converter_->loss();
     return digests;
   }
@@ -73,13 +73,14 @@ class Scatter::Outlet {
   TensorTarget target_;
   TensorWriter writer_;
   std::unique_ptr<Converter> converter_;
-  std::optional<format::Digest> scales_;
+  std::vector<format::Digest> needed_;
   uint64_t written_ = 0;  // by the converter
 };
 
 Scatter::Scatter(const Plan& plan, const format::Checkpoint& source, uint64_t shard, TensorTargets& targets,
                  ReadTensor read)
-    : source_(source),
+    : plan_(plan),
+      source_(source),
       copies_(plan.shards[shard]),
       targets_(targets),
       read_(std::move(read)),
@@ -191,28 +192,47 @@ Result<void> Scatter::begin_tensors(uint64_t done) {
   return begin_conversions();
 }
 
+/// The matrix whose codes a copy is made of. `needed`: the bytes of copy.needs.
+Result<MatrixSource> Scatter::matrix_source(const Copy& copy, std::vector<std::vector<std::byte>> needed) const {
+  TRY_ASSIGN(auto matrix, coded_matrix(source_.tensors()[copy.tensor], source_, plan_.stored));
+  MatrixSource source{.catalogue = source_, .matrix = std::move(matrix).value(), .beside = {}};
+  for (size_t i = 0; i < copy.needs.size(); ++i)
+    source.beside[&source_.tensors()[copy.needs[i]]] = std::move(needed[i]);
+  return source;
+}
+
 /// Gives the outlets of the tensor under way their converters.
 Result<void> Scatter::begin_conversions() {
   const auto copies = std::span(copies_).subspan(next_, outlets_.size());
   const format::TensorEntry& tensor = source_.tensors()[copies[0].tensor];
   std::vector<Conversion> conversions;
-  std::optional<uint32_t> needed;  // the tensor's scales
+  std::vector<uint32_t> needs;
   for (const Copy& copy : copies) {
     conversions.push_back(copy.conversion);
-    if (copy.scales) needed = copy.scales;
+    if (!copy.needs.empty()) needs = copy.needs;
   }
-  std::vector<float> scales;
-  std::optional<format::Digest> digest;
-  if (needed) {
-    TRY_ASSIGN(const std::vector<std::byte> stored, read_(*needed));
+  std::vector<std::vector<std::byte>> needed;
+  std::vector<format::Digest> digests;
+  for (const uint32_t index : needs) {
+    TRY_ASSIGN(std::vector<std::byte> stored, read_(index));
     format::Sha256 hash;
     hash.update(stored);
-    digest = hash.finish();
-    scales = scale_values(source_.tensors()[*needed].dtype, stored);
+    digests.push_back(hash.finish());
+    needed.push_back(std::move(stored));
   }
-  auto converters = make_converters(conversions, tensor, scales);
+  std::vector<std::unique_ptr<Converter>> converters;
+  if (decodes(conversions.front())) {
+    DSPACK_CHECK(copies.size() == 1, "codes of which more than values are made");
+    TRY_ASSIGN(MatrixSource source, matrix_source(copies[0], std::move(needed)));
+    converters.push_back(make_matrix_decoder(std::move(source), conversions.front()));
+  } else {
+    std::vector<float> scales;
+    if (!needs.empty()) scales = scale_values(source_.tensors()[needs.front()].dtype, needed.front());
+    converters = make_converters(conversions, tensor, scales);
+  }
   for (size_t i = 0; i < copies.size(); ++i) {
-    if (converters[i]) outlets_[i]->convert(std::move(converters[i]), copies[i].scales ? digest : std::nullopt);
+    if (!converters[i]) continue;
+    outlets_[i]->convert(std::move(converters[i]), copies[i].needs.empty() ? std::vector<format::Digest>() : digests);
   }
   return {};
 }

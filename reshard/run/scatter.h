@@ -10,7 +10,7 @@
 #include <optional>
 
 #include "format/progress.h"
-#include "reshard/run/converter.h"
+#include "reshard/run/matrix_decoder.h"
 #include "reshard/run/tensor_writer.h"
 
 namespace dspack::reshard {
@@ -55,9 +55,11 @@ class Scatter {
   class Outlet;
   Result<void> begin_tensors(uint64_t done);
   Result<void> begin_conversions();
+  Result<MatrixSource> matrix_source(const Copy& copy, std::vector<std::vector<std::byte>> needed) const;
   Result<void> end_tensors();
   [[nodiscard]] size_t group_end() const;
 
+  const Plan& plan_;
   const format::Checkpoint& source_;
   const std::vector<Copy>& copies_;
   TensorTargets& targets_;

@@ -214,6 +214,25 @@ Result<std::set<uint32_t>> exact_scales(const Recipe& recipe, const format::Chec
   return exact;
 }
 
+/// What config.json says of codes, in the language model's part or at the top.
+Result<format::Quantization> stored_forms(format::Repository& source, const std::stop_token& stop) {
+  const auto text = source.read_text(kConfigPath, format::kConfigDocument.bytes, stop);
+  if (!text) return text.error().in("the recipe needs to know how weights are stored, from config.json");
+  const std::string place = source.locate(kConfigPath);
+  const auto json = format::parse_json(*text, format::kConfigDocument);
+  if (!json) return json.error().in(place);
+  if (!json->is_object()) return Error{ErrorKind::invalid, place + ": is not a JSON object"};
+  constexpr char kQuantization[] = "quantization_config";
+  const auto inner = json->find("text_config");
+  const bool is_inner = inner != json->end() && inner->is_object() && inner->contains(kQuantization);
+  const format::Json& holder = is_inner ? *inner : *json;
+  const auto described = holder.find(kQuantization);
+  if (described == holder.end() || described->is_null()) return format::Quantization();
+  if (!described->is_object())
+    return Error{ErrorKind::invalid, fmt::format("{}: \"{}\" is not a JSON object", place, kQuantization)};
+  return format::parse_quantization(*described, fmt::format("{}: in \"{}\"", place, kQuantization));
+}
+
 }  // namespace
 
 Result<SourceFacts> find_facts(const Recipe& recipe, const format::Checkpoint& source, format::Repository& repository,
@@ -229,6 +248,9 @@ Result<SourceFacts> find_facts(const Recipe& recipe, const format::Checkpoint& s
                                            [](const Transform& t) { return t.kind == TransformKind::scales_to_e8m0; });
   if (narrows) {
     TRY_ASSIGN(facts.exact_scales, exact_scales(recipe, source, repository, jobs, stop));
+  }
+  if (std::ranges::any_of(recipe.transforms, [](const Transform& t) { return decodes(t.kind); })) {
+    TRY_ASSIGN(facts.stored, stored_forms(repository, stop));
   }
   return facts;
 }

@@ -155,7 +155,9 @@ Result<UnpackPlan> prepare_unpack(format::Repository& packed, const format::Chec
     const auto name = source_name(file.path);
     // Of shards that there will not be, or of a model that this is not.
     const bool stale =
-        name && ((!options.exact && format::is_index_path(*name)) || (!same_model && *name == kSourceConfig));
+        name &&
+        ((!options.exact && format::is_index_path(*name)) ||
+         (!same_model && std::ranges::find(kSetAside, *name, &SetAside::packed) != std::ranges::end(kSetAside)));
     if (!name || stale) continue;
     plan.companions.push_back(
         {file.path, *name, file.size_bytes, {declared_sha256(file.sha256, format::kManifestPath)}});

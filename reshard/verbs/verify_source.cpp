@@ -138,7 +138,7 @@ Plan comparison_plan(const Product& product, const Checkpoint& source, const Che
                                       .offset = stored->range.begin,
                                       .bytes = wanted.range.size(),
                                       .conversion = making.conversion,
-                                      .scales = making.scales});
+                                      .needs = making.needs});
   }
   for (const Alias& alias : product.aliases) {
     const TensorEntry& from = source.tensors()[alias.tensor];
@@ -164,8 +164,12 @@ Result<void> compare_companions(const format::Manifest& packed, const Plan& plan
                                 const std::stop_token& stop) {
   CompanionDigests stored = recorded_companions(packed);
   if (has_changed_config(packed)) {
-    stored[kConfigPath] = stored.at(kSourceConfig);
-    stored.erase(kSourceConfig);
+    for (const SetAside& name : kSetAside) {
+      const auto kept = stored.find(std::string(name.packed));
+      if (kept == stored.end()) continue;
+      stored[std::string(name.source)] = kept->second;
+      stored.erase(kept);
+    }
   }
   TRY_ASSIGN(std::set<std::string> names, companion_names({repository, source}, stop));
   for (const auto& [name, unused] : stored)
@@ -209,6 +213,7 @@ Result<VerifyReport> verify_against_source(format::Repository& packed, const Che
   compare_catalogues(catalogue, product.result, findings);
   compare_aliases(catalogue, product, source, findings);
   Plan plan = comparison_plan(product, source, catalogue);
+  plan.stored = facts.stored;
   uint64_t to_read = 0;
   for (const ShardRead& read : plan.reads)
     to_read += read.bytes();

@@ -247,8 +247,9 @@ class Trial {
 
   // A part of the head's rows, where all of them are much memory.
   Result<double> time_head() {
-    TRY_ASSIGN(const StoredMatrix head, find_matrix(context_.access.catalogue(), config_.head_name(), config_.vocab,
-                                                    config_.hidden, context_.quantization));
+    TRY_ASSIGN(const format::StoredMatrix head,
+               format::find_matrix(context_.access.catalogue(), config_.head_name(), config_.vocab, config_.hidden,
+                                   context_.quantization));
     kernels::Weight weight{head.form};
     const uint64_t row_bytes = kernels::code_bytes(weight.coding, config_.hidden);
     weight.out = static_cast<uint32_t>(copies_of(context_.device, row_bytes, config_.vocab));

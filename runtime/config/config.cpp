@@ -6,8 +6,8 @@
 #include <array>
 
 #include "format/base/size.h"
+#include "format/config_fields.h"
 #include "format/json.h"
-#include "runtime/config/config_fields.h"
 #include "runtime/config/config_keys.h"
 #include "runtime/config/config_rope.h"
 
@@ -37,7 +37,7 @@ constexpr std::string_view kSparseType = "deepseek_v32";
 // Models with pictures whose language model is one of those.
 constexpr std::array<std::string_view, 3> kWrapperTypes = {"kimi_k25", "kimi_vl", "kimi_k2"};
 
-void read_sizes(ConfigFields& fields, ModelConfig& config) {
+void read_sizes(format::ConfigFields& fields, ModelConfig& config) {
   config.vocab = fields.integer("vocab_size", 1, kMaxVocab);
   config.ties_head = fields.flag(kTied, false);
   config.hidden = fields.integer("hidden_size", 1, kMaxWidth);
@@ -47,7 +47,7 @@ void read_sizes(ConfigFields& fields, ModelConfig& config) {
   config.norm_epsilon = static_cast<float>(fields.number("rms_norm_eps", 0, 1));
 }
 
-void read_attention(ConfigFields& fields, ModelConfig& config) {
+void read_attention(format::ConfigFields& fields, ModelConfig& config) {
   config.heads = fields.integer("num_attention_heads", 1, kMaxHeads);
   config.q_rank = fields.integer("q_lora_rank", 1, kMaxWidth, 0);
   config.kv_rank = fields.integer("kv_lora_rank", 1, kMaxWidth);
@@ -62,7 +62,7 @@ void read_attention(ConfigFields& fields, ModelConfig& config) {
 }
 
 // Other names of what is given elsewhere, as transformers writes them: they must not say something else.
-void check_other_names(ConfigFields& fields, const ModelConfig& config) {
+void check_other_names(format::ConfigFields& fields, const ModelConfig& config) {
   const auto same = [&](std::string_view key, uint32_t value, std::string_view of) {
     const format::Json* found = fields.find(key);
     if (found != nullptr && *found != value) {
@@ -84,7 +84,7 @@ void check_other_names(ConfigFields& fields, const ModelConfig& config) {
 
 // DeepSeek-V3.2: the indexer picks index_topk positions for each token. While there are no more than that, it picks
 // all of them, and its weights are without effect.
-void read_sparse_attention(ConfigFields& fields, ModelConfig& config) {
+void read_sparse_attention(format::ConfigFields& fields, ModelConfig& config) {
   if (config.model_type != kSparseType) return;
   config.dense_positions = fields.integer("index_topk", 1, kMaxPositions);
   for (const std::string_view key : {"index_n_heads", "index_head_dim", "indexer_rope_interleave"})
@@ -100,7 +100,7 @@ void read_sparse_attention(ConfigFields& fields, ModelConfig& config) {
 }
 
 // The three combinations for which there is a published implementation.
-void read_routing(ConfigFields& fields, ModelConfig& config) {
+void read_routing(format::ConfigFields& fields, ModelConfig& config) {
   const bool v2 = config.model_type == "deepseek_v2";
   const std::string score = fields.text("scoring_func", v2 ? "softmax" : "sigmoid");
   if (score == "softmax") {
@@ -132,7 +132,7 @@ void read_routing(ConfigFields& fields, ModelConfig& config) {
   config.groups_kept = fields.integer("topk_group", 1, kMaxExperts);
 }
 
-void check_routing(ConfigFields& fields, const ModelConfig& config) {
+void check_routing(format::ConfigFields& fields, const ModelConfig& config) {
   if (config.experts % config.groups != 0) {
     fields.fail(ErrorKind::invalid, "n_group", fmt::format("{} experts do not divide into it", config.experts));
     return;
@@ -152,7 +152,7 @@ void check_routing(ConfigFields& fields, const ModelConfig& config) {
 
 // Which layers have experts: all from first_k_dense_replace on, or as a list says. Where both are given they must
 // agree.
-void read_layer_kinds(ConfigFields& fields, ModelConfig& config) {
+void read_layer_kinds(format::ConfigFields& fields, ModelConfig& config) {
   const format::Json* types = fields.find("mlp_layer_types");
   const bool has_first = fields.find("first_k_dense_replace") != nullptr;
   config.moe_layer_step = fields.integer("moe_layer_freq", 1, kMaxLayers, 1);
@@ -177,7 +177,7 @@ void read_layer_kinds(ConfigFields& fields, ModelConfig& config) {
   if (!has_first) config.moe_layers = std::move(listed);
 }
 
-void read_moe(ConfigFields& fields, ModelConfig& config) {
+void read_moe(format::ConfigFields& fields, ModelConfig& config) {
   config.dense_inner = fields.integer("intermediate_size", 1, kMaxWidth);
   read_layer_kinds(fields, config);
   config.experts = fields.integer("n_routed_experts", 1, kMaxExperts);
@@ -223,7 +223,7 @@ Result<format::Json> parse_object(std::string_view text, std::string_view file) 
 // `quantization` is the object of that name, wherever it stands; nullptr: none.
 Result<ModelConfig> parse_language_model(const format::Json& json, const std::string& place,
                                          const format::Json* quantization) {
-  ConfigFields fields(json, place);
+  format::ConfigFields fields(json, place);
   ModelConfig config;
   config.model_type = fields.text("model_type", "");
   if (std::ranges::find(kModelTypes, config.model_type) == kModelTypes.end()) {
@@ -243,14 +243,14 @@ Result<ModelConfig> parse_language_model(const format::Json& json, const std::st
   if (fields.error()) return *fields.error();
   if (quantization != nullptr) {
     TRY_ASSIGN(config.quantization,
-               parse_quantization(*quantization, fmt::format("{}: in \"quantization_config\"", kFile)));
+               format::parse_quantization(*quantization, fmt::format("{}: in \"quantization_config\"", kFile)));
   }
   return config;
 }
 
 // The configuration of a model with pictures: its language model is run, its pictures are not.
 Result<ModelConfig> parse_wrapper(const format::Json& json) {
-  ConfigFields fields(json, std::string(kFile));
+  format::ConfigFields fields(json, std::string(kFile));
   const std::string type = fields.text("model_type", "");
   if (std::ranges::find(kWrapperTypes, type) == kWrapperTypes.end()) {
     fields.fail(ErrorKind::unsupported, "model_type",
@@ -263,7 +263,7 @@ Result<ModelConfig> parse_wrapper(const format::Json& json) {
   fields.refuse_others(wrapper_keys_without_effect());
   if (fields.error()) return *fields.error();
   const std::string place = fmt::format("{}: in \"text_config\"", kFile);
-  ConfigFields inner(*text, place);
+  format::ConfigFields inner(*text, place);
   if (const format::Json* own = inner.object("quantization_config"); own != nullptr) quantization = own;
   if (inner.error()) return *inner.error();
   TRY_ASSIGN(ModelConfig config, parse_language_model(*text, place, quantization));
@@ -287,7 +287,7 @@ Result<ModelConfig> parse_model_config(std::string_view text) {
   if (text_config(json) != nullptr) {
     TRY_ASSIGN(config, parse_wrapper(json));
   } else {
-    ConfigFields fields(json, std::string(kFile));
+    format::ConfigFields fields(json, std::string(kFile));
     const format::Json* quantization = fields.object("quantization_config");
     if (fields.error()) return *fields.error();
     TRY_ASSIGN(config, parse_language_model(json, std::string(kFile), quantization));

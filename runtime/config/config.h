@@ -17,8 +17,8 @@
 
 #include "format/base/ids.h"
 #include "format/base/result.h"
+#include "format/weights/quantization_config.h"
 #include "kernels/ops.h"
-#include "runtime/config/quantization_config.h"
 
 namespace dspack::runtime {
 
@@ -95,7 +95,7 @@ struct ModelConfig {
   bool normalise = true;
   float routed_scale = 1;
 
-  Quantization quantization;
+  format::Quantization quantization;
   std::vector<uint32_t> eos_tokens;
 
   [[nodiscard]] bool is_moe(LayerId layer) const {

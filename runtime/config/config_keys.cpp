@@ -128,7 +128,7 @@ constexpr std::string_view kWrapperWithoutEffect[] = {
 
 }  // namespace
 
-void refuse_other_values(ConfigFields& fields) {
+void refuse_other_values(format::ConfigFields& fields) {
   for (const OnlyValue& only : kOnlyValues) {
     const format::Json* value = fields.find(only.key);
     if (value != nullptr && *value != format::Json::parse(only.json)) {

@@ -7,12 +7,12 @@
 #include <span>
 #include <string_view>
 
-#include "runtime/config/config_fields.h"
+#include "format/config_fields.h"
 
 namespace dspack::runtime {
 
 /// Fails (unsupported) where a key changes the computation into one that this program does not do.
-void refuse_other_values(ConfigFields& fields);
+void refuse_other_values(format::ConfigFields& fields);
 
 /// Keys of a language model's configuration that do not change its logits.
 [[nodiscard]] std::span<const std::string_view> keys_without_effect();

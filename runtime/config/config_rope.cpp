@@ -11,7 +11,7 @@ namespace {
 constexpr uint32_t kMaxRopePositions = 1U << 26;
 constexpr double kDefaultTheta = 10000;
 
-RopeConfig::Yarn read_yarn(ConfigFields& fields, uint32_t max_positions) {
+RopeConfig::Yarn read_yarn(format::ConfigFields& fields, uint32_t max_positions) {
   RopeConfig::Yarn yarn;
   yarn.original_positions = fields.integer("original_max_position_embeddings", 1, kMaxRopePositions);
   const double by_positions = double{static_cast<double>(max_positions)} / std::max(yarn.original_positions, 1U);
@@ -32,7 +32,7 @@ RopeConfig::Yarn read_yarn(ConfigFields& fields, uint32_t max_positions) {
   return yarn;
 }
 
-std::string read_type(ConfigFields& fields) {
+std::string read_type(format::ConfigFields& fields) {
   const std::string old_name = fields.text("type", "");
   std::string type = fields.text("rope_type", old_name.empty() ? "default" : old_name);
   if (!old_name.empty() && old_name != type) {
@@ -47,7 +47,7 @@ std::string read_type(ConfigFields& fields) {
 
 }  // namespace
 
-Result<RopeConfig> read_rope(ConfigFields& fields, uint32_t max_positions) {
+Result<RopeConfig> read_rope(format::ConfigFields& fields, uint32_t max_positions) {
   RopeConfig rope;
   const bool has_theta = fields.find("rope_theta") != nullptr;
   rope.theta = fields.number("rope_theta", 1.001, 1e12, kDefaultTheta);
@@ -59,7 +59,8 @@ Result<RopeConfig> read_rope(ConfigFields& fields, uint32_t max_positions) {
   if (fields.error()) return *fields.error();
   if (parameters == nullptr && scaling == nullptr) return rope;
   const std::string_view key = parameters != nullptr ? "rope_parameters" : "rope_scaling";
-  ConfigFields inner(parameters != nullptr ? *parameters : *scaling, fmt::format("{}: in \"{}\"", fields.place(), key));
+  format::ConfigFields inner(parameters != nullptr ? *parameters : *scaling,
+                             fmt::format("{}: in \"{}\"", fields.place(), key));
   const double theta = inner.number("rope_theta", 1.001, 1e12, rope.theta);
   if (has_theta && theta != rope.theta) {
     inner.fail(ErrorKind::invalid, "rope_theta", fmt::format("but {} outside of \"{}\"", rope.theta, key));

@@ -2,13 +2,13 @@
 // Threads: thread-safe (pure functions). Errors: see config.h.
 #pragma once
 
+#include "format/config_fields.h"
 #include "runtime/config/config.h"
-#include "runtime/config/config_fields.h"
 
 namespace dspack::runtime {
 
 /// Reads rope_theta and rope_scaling {type} of released files, or rope_parameters {rope_type, rope_theta} as
 /// transformers 5 writes them. `max_positions` (max_position_embeddings) gives the factor where it is left out.
-[[nodiscard]] Result<RopeConfig> read_rope(ConfigFields& fields, uint32_t max_positions);
+[[nodiscard]] Result<RopeConfig> read_rope(format::ConfigFields& fields, uint32_t max_positions);
 
 }  // namespace dspack::runtime

@@ -15,7 +15,7 @@
 #include "format/base/result.h"
 #include "runtime/experts/eviction_policy.h"
 #include "runtime/experts/store_stats.h"
-#include "runtime/weights/linear.h"
+#include "runtime/weights/weight_group.h"
 
 namespace dspack::runtime {
 

@@ -33,11 +33,11 @@ class SlotPlanner {
 
   Result<void> add_matrix(size_t index, const char* projection, uint32_t out, uint32_t in, const ExpertShape& shape) {
     const std::string name = names::expert(key_) + "." + projection + ".weight";
-    TRY_ASSIGN(const StoredMatrix stored, find_matrix(checkpoint_, name, out, in, shape.quantization));
+    TRY_ASSIGN(const format::StoredMatrix stored, format::find_matrix(checkpoint_, name, out, in, shape.quantization));
     SlotPlan::Matrix& matrix = plan_.matrices[index];
     matrix.form = stored.form;
     for (size_t i = 0; i < stored.planes.size(); ++i) {
-      const StoredPlane& plane = stored.planes[i];
+      const format::StoredPlane& plane = stored.planes[i];
       if (!plane.empty()) matrix.planes[i] = place(plane);
     }
     return {};
@@ -59,7 +59,7 @@ class SlotPlanner {
     return part->at + (tensor.range.begin - part->extent.range.begin);
   }
 
-  uint64_t place(const StoredPlane& plane) {
+  uint64_t place(const format::StoredPlane& plane) {
     const uint64_t stored = place_of(plane.elements());
     const bool stays = plane.make == nullptr && stored % plane.alignment == 0;
     if (stays && plane.check == nullptr) return stored;

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "format/checkpoint.h"
+#include "format/weights/weight_format.h"
 #include "runtime/experts/expert_store.h"
-#include "runtime/weights/weight_format.h"
 
 namespace dspack::runtime {
 
@@ -20,7 +20,7 @@ namespace dspack::runtime {
 struct ExpertShape {
   uint32_t hidden = 0;
   uint32_t expert_inner = 0;
-  Quantization quantization;  // as config.json says it
+  format::Quantization quantization;  // as config.json says it
 };
 
 struct SlotPlan {
@@ -37,7 +37,7 @@ struct SlotPlan {
   /// What has to be done before the weights can be used: a plane that kernels want otherwise than it is stored, whose
   /// place in the file does not suit its elements, or whose values have to be looked at.
   struct Step {
-    StoredPlane plane;
+    format::StoredPlane plane;
     std::vector<uint64_t> from;  // of each tensor of the plane
     uint64_t to = 0;             // from[0]: it stays where it is
   };

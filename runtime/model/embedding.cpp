@@ -11,7 +11,7 @@ namespace dspack::runtime {
 
 Result<Embedding> Embedding::make(CheckpointAccess& access, std::string_view name, uint32_t vocab, uint32_t hidden) {
   const format::Checkpoint& checkpoint = access.catalogue();
-  TRY_ASSIGN(const auto* table, find_tensor(checkpoint, name, {vocab, hidden}));
+  TRY_ASSIGN(const auto* table, format::find_tensor(checkpoint, name, {vocab, hidden}));
   if (table->dtype != Dtype::f32 && table->dtype != Dtype::bf16 && table->dtype != Dtype::f16) {
     return Error{ErrorKind::unsupported, fmt::format("{} is stored as {}; it can be F32, BF16 or F16",
                                                      place_of(checkpoint, *table), to_string(table->dtype))};
@@ -36,7 +36,7 @@ Result<void> Embedding::lookup(kernels::Queue& queue, std::span<const uint32_t> 
     if (is_new) {
       TRY(access_->read(*table_, tokens[i] * row_bytes, stored, WeightPurpose::embedding, stop));
       place->second.resize(hidden_);
-      widen_to_f32(table_->dtype, stored, place->second);
+      format::widen_to_f32(table_->dtype, stored, place->second);
     }
     queue.upload(rows_of(rows, i, 1).data, std::as_bytes(std::span(place->second)));
   }

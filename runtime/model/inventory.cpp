@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <array>
 
+#include "format/weights/refused_forms.h"
+#include "format/weights/weight_format.h"
 #include "runtime/config/config.h"
-#include "runtime/weights/refused_forms.h"
-#include "runtime/weights/weight_format.h"
 
 namespace dspack::runtime {
 
@@ -60,9 +60,9 @@ bool of_linear(Names layers, const Named& name) {
   if (layer == layers.end()) return false;
   const std::string_view suffix = name.part.substr(layer->size() + 1);
   const std::string weight = std::string(name.whole.substr(0, name.whole.size() - suffix.size())) + "weight";
-  const auto knows = [&](const WeightFormat& format) { return has(format.suffixes, suffix); };
-  const WeightFormat* storing = storing_format(name.checkpoint, weight);
-  return storing != nullptr ? knows(*storing) : std::ranges::any_of(weight_formats(), knows);
+  const auto knows = [&](const format::WeightFormat& format) { return has(format.suffixes, suffix); };
+  const format::WeightFormat* storing = format::storing_format(name.checkpoint, weight);
+  return storing != nullptr ? knows(*storing) : std::ranges::any_of(format::weight_formats(), knows);
 }
 
 bool known_attention(const ModelConfig& config, const Named& name) {
@@ -81,7 +81,7 @@ bool known_moe(const ModelConfig& config, const Named& name, const std::optional
 // lost the count.
 bool is_mtp(const format::Checkpoint& checkpoint, const ModelConfig& config, LayerId layer) {
   return layer.value < config.layers + config.mtp_layers ||
-         find_tensor(checkpoint, names::layer(layer) + ".eh_proj.weight").has_value();
+         format::find_tensor(checkpoint, names::layer(layer) + ".eh_proj.weight").has_value();
 }
 
 bool known(const format::Checkpoint& checkpoint, const ModelConfig& config, const format::TensorEntry& tensor) {
@@ -105,14 +105,14 @@ bool known(const format::Checkpoint& checkpoint, const ModelConfig& config, cons
 Result<void> refuse_unknown_tensors(const format::Checkpoint& checkpoint, const ModelConfig& config) {
   // Before any of them is missed: these forms have other tensors in the place of weights and scales.
   for (const format::TensorEntry& tensor : checkpoint.tensors())
-    TRY(refuse_form(checkpoint, tensor));
+    TRY(format::refuse_form(checkpoint, tensor));
   for (const format::TensorEntry& tensor : checkpoint.tensors()) {
     const std::string_view bare = format::without_wrapper(tensor.name);
     if (bare.size() != tensor.name.size() && checkpoint.find(bare) != nullptr) {
       return Error{ErrorKind::invalid, fmt::format("{}: the checkpoint has {} as well; remove one of them",
                                                    place_of(checkpoint, tensor), bare)};
     }
-    TRY(check_scales(checkpoint, tensor));  // before the router asks for it in the middle of an answer
+    TRY(format::check_scales(checkpoint, tensor));  // before the router asks for it in the middle of an answer
     if (!known(checkpoint, config, tensor)) {
       return Error{
           ErrorKind::unsupported,

@@ -36,7 +36,8 @@ Result<void> read_block(Tier& tier, const format::TensorEntry& tensor, uint64_t 
 }
 
 // One that is made or checked is mostly small: a norm, scales.
-Result<void> read_whole(Tier& tier, const StoredPlane& plane, std::span<std::byte> into, const std::stop_token& stop) {
+Result<void> read_whole(Tier& tier, const format::StoredPlane& plane, std::span<std::byte> into,
+                        const std::stop_token& stop) {
   std::vector<std::vector<std::byte>> bytes;
   std::vector<std::span<const std::byte>> stored;
   for (const format::TensorEntry* tensor : plane.tensors) {
@@ -94,7 +95,7 @@ void LayerStore::start_reading(Streamed& layer, Place& place) {
   const auto reading = std::make_shared<Reading>();
   std::vector<std::function<Result<void>(const std::stop_token&)>> pieces;
   for (const WeightGroup::Part& part : layer.group->parts()) {
-    const StoredPlane& plane = part.plane;
+    const format::StoredPlane& plane = part.plane;
     const format::TensorEntry& tensor = plane.elements();
     const uint64_t total = tensor.range.size();
     for (const format::TensorEntry* each : plane.tensors)

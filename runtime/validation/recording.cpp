@@ -110,7 +110,7 @@ Result<std::vector<double>> Recording::numbers(const format::TensorInfo& tensor,
   TRY_ASSIGN(const std::vector<std::byte> bytes, read(tensor, first, count));
   if (tensor.dtype == Dtype::f64) return values_of<double, double>(bytes);
   std::vector<float> values(count);
-  widen_to_f32(tensor.dtype, bytes, values);
+  format::widen_to_f32(tensor.dtype, bytes, values);
   return std::vector<double>(values.begin(), values.end());
 }
 

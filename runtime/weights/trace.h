@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "format/base/result.h"
-#include "runtime/weights/linear.h"
+#include "runtime/weights/weight_group.h"
 
 namespace dspack::runtime {
 

@@ -17,7 +17,7 @@ constexpr uint64_t kUploadBytes = 4ULL << 20;
 
 }  // namespace
 
-uint64_t WeightGroup::place(const StoredPlane& plane) {
+uint64_t WeightGroup::place(const format::StoredPlane& plane) {
   const uint64_t offset = size_bytes_;
   parts_.push_back({.plane = plane, .offset = offset});
   size_bytes_ = offset + round_up(plane.bytes, kAlignment);
@@ -25,10 +25,11 @@ uint64_t WeightGroup::place(const StoredPlane& plane) {
 }
 
 Result<void> WeightGroup::add_linear(Linear* into, std::string_view name, uint32_t out, uint32_t in) {
-  TRY_ASSIGN(const StoredMatrix matrix, find_matrix(context_.access.catalogue(), name, out, in, context_.quantization));
+  TRY_ASSIGN(const format::StoredMatrix matrix,
+             format::find_matrix(context_.access.catalogue(), name, out, in, context_.quantization));
   LinearTarget target{.into = into, .form = matrix.form, .planes = {}};
   for (size_t i = 0; i < matrix.planes.size(); ++i) {
-    const StoredPlane& plane = matrix.planes[i];
+    const format::StoredPlane& plane = matrix.planes[i];
     if (!plane.empty()) target.planes[i] = place(plane);
   }
   linears_.push_back(target);
@@ -37,12 +38,12 @@ Result<void> WeightGroup::add_linear(Linear* into, std::string_view name, uint32
 
 Result<void> WeightGroup::add_vector(kernels::Slice* into, std::string_view name, uint32_t length) {
   const format::Checkpoint& checkpoint = context_.access.catalogue();
-  TRY_ASSIGN(const auto* tensor, find_tensor(checkpoint, name, {length}));
+  TRY_ASSIGN(const auto* tensor, format::find_tensor(checkpoint, name, {length}));
   if (tensor->dtype != Dtype::f32 && tensor->dtype != Dtype::bf16 && tensor->dtype != Dtype::f16) {
     return Error{ErrorKind::unsupported, fmt::format("{} is stored as {}; it can be F32, BF16 or F16",
                                                      place_of(checkpoint, *tensor), to_string(tensor->dtype))};
   }
-  vectors_.push_back({.into = into, .data = place(widened_plane(*tensor, length))});
+  vectors_.push_back({.into = into, .data = place(format::widened_plane(*tensor, length))});
   return {};
 }
 
@@ -55,7 +56,7 @@ std::vector<const format::TensorEntry*> WeightGroup::tensors() const {
 
 Result<void> WeightGroup::read_part(const Part& part, kernels::Slice to, Staging& staging, WeightPurpose purpose,
                                     const std::stop_token& stop) {
-  const StoredPlane& plane = part.plane;
+  const format::StoredPlane& plane = part.plane;
   if (!plane.is_as_stored()) {
     std::vector<std::span<const std::byte>> stored;
     staging.stored.resize(plane.tensors.size());

@@ -1,7 +1,7 @@
 // Collects the tensors that one piece of the model needs (a layer, an expert), then loads them into one device buffer.
 // Its size is known before anything is read.
 // Threads: single-thread. Lifetime: borrows the checkpoint, and until `load` the places given to `add_*`; what is
-// loaded borrows the returned buffer. Errors: those of finding (linear.h) and reading (checkpoint_files.h); budget
+// loaded borrows the returned buffer. Errors: those of finding (format/weights) and reading (checkpoint_files.h); budget
 // (memory).
 #pragma once
 
@@ -12,18 +12,36 @@
 #include <string_view>
 #include <vector>
 
+#include "format/weights/weight_format.h"
 #include "kernels/ops.h"
 #include "runtime/access/checkpoint_access.h"
-#include "runtime/weights/weight_format.h"
 
 namespace dspack::runtime {
+
+/// A linear layer's weight, which multiplies itself: no code asks how it is stored (format/weights/weight_format.h).
+/// Borrows the device buffer that holds its bytes.
+class Linear {
+ public:
+  Linear() = default;
+  explicit Linear(const kernels::Weight& weight) : weight_(weight) {}
+
+  [[nodiscard]] bool empty() const { return weight_.planes[kernels::kCodes].empty(); }
+  [[nodiscard]] const kernels::Weight& weight() const { return weight_; }
+  /// y[r] = weight . x[r]. x [rows, in], y [rows, out].
+  void apply(kernels::Queue& queue, const kernels::Rows& x, const kernels::Rows& y) const {
+    queue.linear(weight_, x, y);
+  }
+
+ private:
+  kernels::Weight weight_;
+};
 
 /// What loading needs besides the tensors' names.
 struct LoadContext {
   kernels::Device& device;
   kernels::Queue& queue;
   CheckpointAccess& access;
-  Quantization quantization;
+  format::Quantization quantization;
 };
 
 class WeightGroup {
@@ -43,7 +61,7 @@ class WeightGroup {
   [[nodiscard]] Result<std::unique_ptr<kernels::Buffer>> load(WeightPurpose purpose, const std::stop_token& stop);
 
   struct Part {
-    StoredPlane plane;
+    format::StoredPlane plane;
     uint64_t offset = 0;  // in the buffer
   };
   /// For who reads by other means: what goes where in a buffer of size_bytes().
@@ -62,7 +80,7 @@ class WeightGroup {
     uint64_t data = 0;
   };
 
-  uint64_t place(const StoredPlane& plane);
+  uint64_t place(const format::StoredPlane& plane);
   struct Staging {
     std::vector<std::vector<std::byte>> stored;  // of each tensor of a plane that is made or checked
     std::vector<std::byte> made;

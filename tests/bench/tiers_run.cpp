@@ -23,7 +23,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr uint64_t kRouteSeed = 1;
 constexpr uint64_t kPromptSeed = 2;
-constexpr runtime::BlockSize kBlock{128, 128};
+constexpr format::BlockSize kBlock{128, 128};
 
 LayerId layer_of(uint32_t index) {
   return LayerId(index);

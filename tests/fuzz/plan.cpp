@@ -80,7 +80,8 @@ void check_copies(const Plan& plan, const Checkpoint& source) {
       DSPACK_CHECK(from.file == shard && copy.source == from.range, from.name);
       DSPACK_CHECK(copy.source.begin >= last.end || copy.source == last, "copies out of order");
       last = copy.source;
-      if (copy.scales) DSPACK_CHECK(*copy.scales < source.tensors().size(), from.name);
+      for (const uint32_t needed : copy.needs)
+        DSPACK_CHECK(needed < source.tensors().size(), from.name);
       if (copy.file == reshard::kNoFile) continue;
       const PlannedFile& file = plan.files.at(copy.file);
       const uint32_t number = file.tensors.at(copy.slot);

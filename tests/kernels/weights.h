@@ -67,6 +67,16 @@ struct RandomWeight {
   float global = 1;
   std::vector<uint8_t> zeros = {};  // one for each scale, of codes that have such
 
+  /// Its planes as Place, wherever put(values) puts them.
+  template <class Place, class Put>
+  void put_planes(Place (&planes)[kernels::kPlanes], const Put& put) const {
+    if (!scales.empty()) planes[kernels::kScales] = put(scales);
+    if (!packed_scales.empty()) planes[kernels::kScales] = put(packed_scales);
+    if (shape.packed && shape.packed->global != kernels::GlobalScale::none)
+      planes[kernels::kGlobal] = put(std::vector{global});
+    if (!zeros.empty()) planes[kernels::kZeros] = put(zeros);
+  }
+
   kernels::Weight put(Lab& lab) const {
     const size_t alignment = shape.packed ? 1 : bytes_of(shape.dtype, 1);
     kernels::Weight weight{form_of(shape), {lab.raw(bytes.data(), bytes.size(), alignment)}};

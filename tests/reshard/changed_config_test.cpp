@@ -175,12 +175,12 @@ TEST_CASE("changed config: the source's own gets another name, which must be fre
   const TempFolder folder;
   const auto repository = open_repository(folder.path().string(), {}, format::posix_file_system()).value();
   std::vector<reshard::Companion> companions{{"config.json", "config.json", 2}, {"LICENSE", "LICENSE", 1}};
-  REQUIRE(reshard::set_aside_config(companions, *repository).has_value());
+  REQUIRE(reshard::set_aside_config(companions, {}, *repository).has_value());
   CHECK(companions[0].path == "config.source.json");
   CHECK(companions[0].source_path == "config.json");
   CHECK(companions[1].path == "LICENSE");
   companions = {{"config.json", "config.json", 2}, {"config.source.json", "config.source.json", 2}};
-  const auto taken = reshard::set_aside_config(companions, *repository);
+  const auto taken = reshard::set_aside_config(companions, {}, *repository);
   CHECK(taken.error().kind == ErrorKind::conflict);
   CHECK(mentions(taken.error().message, "config.source.json"));
 }

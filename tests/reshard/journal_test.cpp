@@ -213,9 +213,9 @@ TEST_CASE(
   reshard::ShardDone record{.shard = 3, .sha256 = {}, .tensors = {{format::sha256("plain"), {}}}};
   record.tensors.push_back({.whole = format::sha256("bf16"),
                             .row_blocks = {},
-                            .scales = format::sha256("scales"),
+                            .needed = {format::sha256("scales"), format::sha256("global")},
                             .loss = kernels::Loss{0.1, 1.0 / 3}});
-  record.tensors.push_back({.whole = format::sha256("e8m0"), .row_blocks = {format::sha256("b")}, .scales = {}});
+  record.tensors.push_back({.whole = format::sha256("e8m0"), .row_blocks = {format::sha256("b")}, .needed = {}});
   const std::string text = journal_line(kIdentity) + journal_line(record);
   const auto load = parse_journal(text, kIdentity);
   REQUIRE(std::holds_alternative<reshard::JournalLoaded>(load));
@@ -223,10 +223,10 @@ TEST_CASE(
   CHECK_FALSE(read.sha256);
   REQUIRE(read.tensors.size() == 3);
   CHECK(read.tensors[0].whole == format::sha256("plain"));
-  CHECK_FALSE(read.tensors[0].scales);
+  CHECK(read.tensors[0].needed.empty());
   CHECK_FALSE(read.tensors[0].loss);
   CHECK(read.tensors[1].whole == format::sha256("bf16"));
-  CHECK(read.tensors[1].scales == format::sha256("scales"));
+  CHECK(read.tensors[1].needed == std::vector{format::sha256("scales"), format::sha256("global")});
   REQUIRE(read.tensors[1].loss);
   CHECK(read.tensors[2].row_blocks == std::vector{format::sha256("b")});
   CHECK(journal_line(read) == journal_line(record));
@@ -248,7 +248,7 @@ TEST_CASE("journal: losses come back to the last bit") {
   }
   reshard::ShardDone record{.shard = 0, .sha256 = {}, .tensors = {}};
   for (const double sum : sums)
-    record.tensors.push_back({.whole = {}, .row_blocks = {}, .scales = {}, .loss = kernels::Loss{sum, 1}});
+    record.tensors.push_back({.whole = {}, .row_blocks = {}, .needed = {}, .loss = kernels::Loss{sum, 1}});
   const auto load = parse_journal(journal_line(kIdentity) + journal_line(record), kIdentity);
   const auto& tensors = std::get<reshard::JournalLoaded>(load).state.shards.at(0).tensors;
   REQUIRE(tensors.size() == sums.size());
@@ -256,7 +256,7 @@ TEST_CASE("journal: losses come back to the last bit") {
     CHECK(std::bit_cast<uint64_t>(tensors[i].loss->squared_error) == std::bit_cast<uint64_t>(sums[i]));
 }
 
-TEST_CASE("journal: malformed digests, scales and losses are damage") {
+TEST_CASE("journal: malformed digests, needed tensors and losses are damage") {
   const std::string digest = to_hex(format::sha256("x"));
   const auto damage = [](const format::Json& tensor) {
     const std::string text = journal_line(kIdentity) +
@@ -271,8 +271,8 @@ TEST_CASE("journal: malformed digests, scales and losses are damage") {
   CHECK(damage({{"sha256", Json::array({digest})}, {"loss", {1, 2.5}}}).empty());
   for (const Json& tensor :
        {Json(), Json(3), Json::array(), Json::object(), Json({{"sha256", digest}}), Json({{"sha256", Json::array()}}),
-        Json::array({3}), Json::array({digest.substr(1)}), Json({{"sha256", Json::array({digest})}, {"scales", 3}}),
-        Json({{"sha256", Json::array({digest})}, {"scales", "00"}}),
+        Json::array({3}), Json::array({digest.substr(1)}), Json({{"sha256", Json::array({digest})}, {"needed", 3}}),
+        Json({{"sha256", Json::array({digest})}, {"needed", Json::array({"00"})}}),
         Json({{"sha256", Json::array({digest})}, {"loss", 3}}),
         Json({{"sha256", Json::array({digest})}, {"loss", {1}}}),
         Json({{"sha256", Json::array({digest})}, {"loss", {1, nullptr}}}),

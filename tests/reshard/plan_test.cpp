@@ -234,7 +234,7 @@ TEST_CASE("plan: scales that a transform uses up are read for their digest and g
       CHECK(file.offsets[copy.slot] == copy.offset);
       if (copy.conversion == reshard::Conversion::none) continue;
       CHECK(copy.bytes == 2 * copy.source.size());
-      CHECK(source.tensors()[copy.scales.value()].name == name + "_scale_inv");
+      CHECK(source.tensors()[copy.needs.at(0)].name == name + "_scale_inv");
       ++converted;
     }
   }

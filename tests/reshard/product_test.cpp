@@ -136,7 +136,7 @@ TEST_CASE("product: FP8 with its scales becomes one tensor of the same shape") {
     CHECK(weight.range.size() == 64 * bits_of(dtype) / 8);
     CHECK(weight.place.role == format::Role::attention);
     CHECK(making(product, kQ).conversion == conversion);
-    CHECK(source.tensors()[making(product, kQ).scales.value()].name == kQScale);
+    CHECK(source.tensors()[making(product, kQ).needs.at(0)].name == kQScale);
     CHECK(product.result.find("model.norm.weight")->dtype == Dtype::bf16);
     for (const format::TensorEntry& entry : product.result.tensors())
       CHECK(entry.dtype != Dtype::f8_e4m3);

@@ -205,7 +205,7 @@ TEST_CASE("config: how weights are stored is read where it matters, and refused 
   json["quantization_config"]["weight_block_size"] = {48, 7};
   // Of the cache of other programs; this one's is what --kv-dtype says.
   json["quantization_config"]["kv_cache_scheme"] = {{"num_bits", 8}, {"type", "float"}, {"dynamic", false}};
-  CHECK(parsed(json).quantization.block == BlockSize{.out = 48, .in = 7});
+  CHECK(parsed(json).quantization.block == format::BlockSize{.out = 48, .in = 7});
 }
 
 TEST_CASE("config: four bits and groups, as compressed-tensors and modelopt say them") {
@@ -217,18 +217,31 @@ TEST_CASE("config: four bits and groups, as compressed-tensors and modelopt say 
     return json;
   };
   const format::Json int4 = {{"num_bits", 4}, {"type", "int"}, {"strategy", "group"}, {"group_size", 32}};
-  CHECK(parsed(with("pack-quantized", int4)).quantization == Quantization{.bits = 4, .group = 32, .symmetric = true});
+  CHECK(parsed(with("pack-quantized", int4)).quantization ==
+        format::Quantization{.bits = 4, .group = 32, .symmetric = true});
   format::Json zeros = int4;
   zeros["symmetric"] = false;
-  CHECK(parsed(with("pack-quantized", zeros)).quantization == Quantization{.bits = 4, .group = 32, .symmetric = false});
+  CHECK(parsed(with("pack-quantized", zeros)).quantization ==
+        format::Quantization{.bits = 4, .group = 32, .symmetric = false});
   const format::Json fp4 = {{"num_bits", 4}, {"type", "float"}, {"strategy", "tensor_group"}, {"group_size", 16}};
   CHECK(parsed(with("nvfp4-pack-quantized", fp4)).quantization ==
-        Quantization{.bits = 4, .group = 16, .symmetric = true});
-  // Where groups of layers differ, the tensors decide.
-  format::Json two = with("mixed-precision", int4);
-  two["quantization_config"]["config_groups"]["group_1"] = {
-      {"weights", {{"num_bits", 8}, {"type", "float"}, {"strategy", "channel"}}}};
-  CHECK(parsed(two).quantization == Quantization{});
+        format::Quantization{.bits = 4, .group = 16, .symmetric = true});
+  // Codes and 8-bit floats are told apart by their tensors; where groups of one kind differ, the tensors decide.
+  const auto second = [](format::Json config, const format::Json& weights) {
+    config["quantization_config"]["config_groups"]["group_1"] = {{"weights", weights}};
+    return config;
+  };
+  const format::Json mixed = with("mixed-precision", int4);
+  const format::Quantization four{.bits = 4, .group = 32, .symmetric = true};
+  CHECK(parsed(second(mixed, {{"num_bits", 8}, {"type", "float"}, {"strategy", "channel"}})).quantization == four);
+  format::Quantization blocks = four;
+  blocks.block = format::BlockSize{.out = 128, .in = 128};
+  CHECK(parsed(
+            second(mixed, {{"num_bits", 8}, {"type", "float"}, {"strategy", "block"}, {"block_structure", {128, 128}}}))
+            .quantization == blocks);
+  CHECK(parsed(second(mixed, {{"num_bits", 8}, {"type", "int"}, {"strategy", "channel"}})).quantization ==
+        format::Quantization{});
+  CHECK(parsed(second(mixed, zeros)).quantization == format::Quantization{});
   for (const auto& [key, value] : std::initializer_list<std::pair<const char*, format::Json>>{
            {"group_size", 0}, {"group_size", -1}, {"group_size", "32"}, {"num_bits", 64}, {"symmetric", 1}}) {
     format::Json wrong = int4;
@@ -242,9 +255,9 @@ TEST_CASE("config: four bits and groups, as compressed-tensors and modelopt say 
   format::Json modelopt = released("deepseek-v3");
   modelopt["quantization_config"] = {
       {"quant_method", "modelopt"}, {"quant_algo", "NVFP4"}, {"group_size", 16}, {"exclude_modules", {"lm_head"}}};
-  CHECK(parsed(modelopt).quantization == Quantization{.group = 16});
+  CHECK(parsed(modelopt).quantization == format::Quantization{.group = 16});
   modelopt["quantization_config"]["quant_algo"] = "MIXED_PRECISION";
-  CHECK(parsed(modelopt).quantization == Quantization{});
+  CHECK(parsed(modelopt).quantization == format::Quantization{});
   modelopt["quantization_config"]["quant_algo"] = "W4A8_AWQ";
   check_refused(modelopt, ErrorKind::unsupported, "W4A8_AWQ");
 }
@@ -261,14 +274,14 @@ TEST_CASE("config: bitsandbytes, and forms that are refused with a reason") {
           {"bnb_4bit_use_double_quant", true},
           {"llm_int8_skip_modules", nullptr},
           {"llm_int8_threshold", 6.0}};
-  CHECK(parsed(json).quantization == Quantization{.bits = 4, .four_bits = "nf4"});
+  CHECK(parsed(json).quantization == format::Quantization{.bits = 4, .four_bits = "nf4"});
   said["bnb_4bit_quant_type"] = "int4";
   check_refused(json, ErrorKind::unsupported, "bnb_4bit_quant_type");
   said["bnb_4bit_quant_type"] = "fp4";
   said["load_in_8bit"] = true;
   check_refused(json, ErrorKind::invalid, "load_in_4bit");
   said["load_in_4bit"] = false;  // the kind of four bits is then that of the defaults
-  CHECK(parsed(json).quantization == Quantization{.bits = 8});
+  CHECK(parsed(json).quantization == format::Quantization{.bits = 8});
   said["bnb_8bit_kind"] = 1;
   check_refused(json, ErrorKind::unsupported, "bnb_8bit_kind");
   for (const auto& [method, reason] : std::initializer_list<std::pair<const char*, const char*>>{
@@ -289,7 +302,7 @@ TEST_CASE("config: compressed-tensors with 8-bit floats") {
   CHECK_FALSE(
       parsed(with({{"num_bits", 8}, {"type", "float"}, {"strategy", "channel"}})).quantization.block.has_value());
   CHECK(parsed(with({{"num_bits", 8}, {"type", "float"}, {"strategy", "block"}, {"block_structure", {64, 32}}}))
-            .quantization.block == BlockSize{.out = 64, .in = 32});
+            .quantization.block == format::BlockSize{.out = 64, .in = 32});
   format::Json cached = with({{"num_bits", 8}, {"type", "float"}, {"strategy", "channel"}});
   cached["quantization_config"]["kv_cache_scheme"] = {{"num_bits", 8}, {"type", "float"}, {"strategy", "tensor"}};
   CHECK(parsed(cached) == parsed(with({{"num_bits", 8}, {"type", "float"}, {"strategy", "channel"}})));

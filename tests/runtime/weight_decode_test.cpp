@@ -24,7 +24,7 @@ struct OnCpu {
 
   /// The FP32 values of a matrix, read by multiplying with unit vectors.
   Result<std::vector<float>> values_of(const std::string& name, uint32_t out, uint32_t in,
-                                       const Quantization& stored = {}) {
+                                       const format::Quantization& stored = {}) {
     WeightGroup group({.device = *device, .queue = *queue, .access = *access, .quantization = stored});
     Linear linear;
     TRY(group.add_linear(&linear, name, out, in));
@@ -59,7 +59,7 @@ std::vector<float> read_floats(CheckpointAccess& access, const format::TensorEnt
 constexpr std::string_view kExpected = ".expected";
 
 /// What config.json would say of a module, where tensors do not show it.
-Quantization said_of(std::string_view module) {
+format::Quantization said_of(std::string_view module) {
   if (!module.starts_with("gptq")) return {};
   const auto has = [&](std::string_view part) { return module.find(part) != std::string_view::npos; };
   return {.zero_offset = has("_v2") ? 0U : 1U, .ordered = has("ordered")};

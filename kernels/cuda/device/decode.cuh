@@ -176,4 +176,16 @@ auto with_stored(Coding coding, Operation operation) {
   }
 }
 
+/// The same for codings that are common (is_common).
+template <class Operation>
+void with_common(Coding coding, Operation operation) {
+  switch (coding) {
+    case Coding::bf16: return operation(StoredBf16());
+    case Coding::i4: return operation(StoredI4());
+    case Coding::e2m1: return operation(StoredE2m1());
+    case Coding::u4: return operation(StoredU4());
+    default: return operation(StoredF8());
+  }
+}
+
 }  // namespace dspack::kernels::cuda::device

@@ -5,6 +5,7 @@
 
 #include "kernels/cuda/device/decode.cuh"
 #include "kernels/cuda/device/dot.cuh"
+#include "kernels/cuda/device/packed_tiles.cuh"
 #include "kernels/cuda/device/rounding.cuh"
 
 namespace dspack::kernels::cuda::device {
@@ -130,7 +131,7 @@ struct TensorRows {
 
   // What a lane multiplies: of each row tile its upper and its lower row.
   const uint8_t* data[kRowTiles][2];
-  const float* scales[kRowTiles][2];  // null: none
+  ScalesOf<Stored> scales[kRowTiles][2];
 
   /// The tile's rows from `first` on. Rows beyond the last are computed as the last, and not to be stored.
   __device__ __forceinline__ void find(unsigned row_tile, const Matrix& matrix, uint32_t first) {
@@ -139,13 +140,15 @@ struct TensorRows {
       uint32_t row = first + half * 8 + gpu::lane_index() / 4;
       row = row < matrix.out ? row : matrix.out - 1;
       data[row_tile][half] = aligned_row<Stored>(matrix, row);
-      scales[row_tile][half] = scales_of(matrix, row);
+      scales[row_tile][half].take(matrix, row);
     }
   }
 
   /// totals += a chunk, all of whose weights lie in scale block `block` of their rows, times the staged `column`.
-  __device__ __forceinline__ void add_chunk(const uint4 (&bytes)[kRowTiles][2], uint32_t block,
-                                            const StagedInputs& inputs, uint32_t column, Sums& totals) const {
+  template <unsigned kMatrices>
+  __device__ __forceinline__ void add_chunk(const Matrix (&matrices)[kMatrices], const uint4 (&bytes)[kRowTiles][2],
+                                            uint32_t block, const StagedInputs& inputs, uint32_t column,
+                                            Sums& totals) const {
     const unsigned group = gpu::lane_index() / 4;
     const unsigned quad = gpu::lane_index() % 4;
     TileWeights<Stored> weights[kRowTiles];
@@ -155,7 +158,7 @@ struct TensorRows {
       weights[tile] = decode_rows<Stored>(bytes[tile][0], bytes[tile][1]);
 #pragma unroll
       for (unsigned half = 0; half < 2; ++half)
-        scale[tile][half] = scales[tile][half] == nullptr ? 1.0F : scales[tile][half][block];
+        scale[tile][half] = scales[tile][half].at(matrices[tile % kMatrices], block);
     }
 #pragma unroll
     for (unsigned tokens = 0; tokens < kTokenTiles; ++tokens) {
@@ -180,10 +183,90 @@ struct TensorRows {
     }
   }
 
-  /// totals += this warp's chunks. kAhead: chunks whose weights are under way before the first is used.
-  template <unsigned kAhead>
-  __device__ __forceinline__ void add_columns(const Matrix& matrix, const ColumnRange& range,
+  /// totals += a chunk of packed codes, that begins with the matrix's `first`, times the staged `column`: one run of 32
+  /// columns after the other, which takes its scales where a whole chunk does elsewhere.
+  template <unsigned kMatrices>
+  __device__ __forceinline__ void add_packed_chunk(const Matrix (&matrices)[kMatrices],
+                                                   const uint4 (&bytes)[kRowTiles][2],
+                                                   const BlockOfRun<Stored>& block_of, uint32_t first,
+                                                   const StagedInputs& inputs, uint32_t column, Sums& totals) const {
+    static_assert(!kFp8, "inputs are rounded to E4M3 for weights of E4M3 alone");
+    const unsigned group = gpu::lane_index() / 4;
+    const unsigned quad = gpu::lane_index() % 4;
+    const bool is_halved = matrices[0].block_in % kRunColumns != 0 && matrices[0].block_in < matrices[0].in;
+    uint4 words[kRowTiles][2];
+    RunScales mine[kRowTiles][2];  // of the columns that this lane has read
+#pragma unroll
+    for (unsigned tile = 0; tile < kRowTiles; ++tile) {
+#pragma unroll
+      for (unsigned half = 0; half < 2; ++half) {
+        words[tile][half] = exchange_words(bytes[tile][half]);
+        mine[tile][half] = take_run_scales<Stored>(matrices[tile % kMatrices], scales[tile][half], block_of,
+                                                   first + quad * kRunColumns, is_halved);
+      }
+    }
+#pragma unroll
+    for (unsigned run = 0; run < 4; ++run) {
+      const unsigned holder = gpu::lane_index() / 4 * 4 + run;
+      uint32_t weights[kRowTiles][2][4];  // of each product
+      float scale[kRowTiles][2][2];       // of each half of the rows, and of the columns
+#pragma unroll
+      for (unsigned tile = 0; tile < kRowTiles; ++tile) {
+#pragma unroll
+        for (unsigned half = 0; half < 2; ++half) {
+          uint32_t offset[2] = {};
+#pragma unroll
+          for (unsigned part = 0; part < 2; ++part) {
+            scale[tile][half][part] = gpu::shuffle(mine[tile][half].scale[part], holder);
+            if constexpr (kHasZeros<Stored>) offset[part] = gpu::shuffle(mine[tile][half].offset[part], holder);
+          }
+          const RunWeights decoded = decode_run<Stored>(word_of(words[tile][half], run), offset[quad / 2]);
+#pragma unroll
+          for (unsigned product = 0; product < 2; ++product) {
+            weights[tile][product][half] = decoded.products[product].x;
+            weights[tile][product][2 + half] = decoded.products[product].y;
+          }
+        }
+      }
+#pragma unroll
+      for (unsigned tokens = 0; tokens < kTokenTiles; ++tokens) {
+        const uint4 eight = *reinterpret_cast<const uint4*>(
+            inputs.at(tokens * kTileTokens + group, column + run * kRunColumns + quad * 8));
+#pragma unroll
+        for (unsigned tile = 0; tile < kRowTiles; ++tile)
+          add_run(weights[tile], scale[tile], is_halved, eight, totals[tile][tokens]);
+      }
+    }
+  }
+
+  /// total += 32 columns. Where halves of them have scales of their own, each half is multiplied beside zeros.
+  __device__ __forceinline__ static void add_run(const uint32_t (&weights)[2][4], const float (&scale)[2][2],
+                                                 bool is_halved, const uint4& inputs, float (&total)[4]) {
+    const unsigned quad = gpu::lane_index() % 4;
+    const uint32_t b[2][2] = {{inputs.x, inputs.y}, {inputs.z, inputs.w}};
+    for (unsigned part = 0; part < (is_halved ? 2U : 1U); ++part) {
+      const uint32_t mask = is_halved && quad / 2 != part ? 0 : 0xffffffffU;
+      float sums[4] = {};
+#pragma unroll
+      for (unsigned product = 0; product < 2; ++product) {
+        uint32_t a[4];
+#pragma unroll
+        for (unsigned i = 0; i < 4; ++i)
+          a[i] = weights[product][i] & mask;
+        gpu::multiply_tile(sums, a, b[product]);
+      }
+#pragma unroll
+      for (unsigned i = 0; i < 4; ++i)
+        total[i] = gpu::fused_multiply_add(sums[i], scale[i / 2][part], total[i]);
+    }
+  }
+
+  /// totals += this warp's chunks. kAhead: chunks whose weights are under way before the first is used. `matrices`:
+  /// that the row tiles are of, by turns.
+  template <unsigned kAhead, unsigned kMatrices>
+  __device__ __forceinline__ void add_columns(const Matrix (&matrices)[kMatrices], const ColumnRange& range,
                                               const StagedInputs& inputs, Sums& totals) const {
+    const Matrix& matrix = matrices[0];
     const unsigned quad = gpu::lane_index() % 4;
     const BlockOfRun<Stored> block_of(matrix);
     for (uint32_t at = range.begin; at < range.end; at += kAhead * range.turn) {
@@ -205,8 +288,13 @@ struct TensorRows {
 #pragma unroll
       for (unsigned ahead = 0; ahead < kAhead; ++ahead) {
         const uint32_t column = at + ahead * range.turn;
-        if (column < range.end)
-          add_chunk(bytes[ahead], block_of(column / Stored::kPer16), inputs, column - range.staged_first, totals);
+        if (column >= range.end) continue;
+        const uint32_t staged = column - range.staged_first;
+        if constexpr (kIsPacked<Stored>) {
+          add_packed_chunk(matrices, bytes[ahead], block_of, column, inputs, staged, totals);
+        } else {
+          add_chunk(matrices, bytes[ahead], block_of(column / Stored::kPer16), inputs, staged, totals);
+        }
       }
     }
   }

@@ -229,6 +229,12 @@ __device__ inline uint32_t multiply_bf16s(uint32_t a, uint32_t b) {
   asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(pair) : "r"(a), "r"(b), "r"(0x80008000U));
   return pair;
 }
+/// Differences of two pairs of BF16, each rounded to BF16.
+__device__ inline uint32_t subtract_bf16s(uint32_t a, uint32_t b) {
+  uint32_t pair;
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(pair) : "r"(b), "r"(0xbf80bf80U), "r"(a));  // b times -1
+  return pair;
+}
 /// Bytes of {a, b} (a: 0 to 3) that the four nibbles of `selector` name.
 __device__ inline uint32_t select_bytes(uint32_t a, uint32_t b, uint32_t selector) {
   return __byte_perm(a, b, selector);

@@ -116,7 +116,7 @@ Result<std::set<uint64_t>> cut_shards(const RunScope& scope, const Plan& plan, c
   return cut;
 }
 
-/// Shards of which scales were read once by themselves and once with the others, and differently: one of the two has
+/// Shards of which tensors were read once by themselves and once with the others, and differently: one of the two has
 /// come damaged, and which is not known.
 std::set<uint64_t> doubtful_shards(const Plan& plan, const format::Checkpoint& source, const JournalState& done) {
   std::map<uint32_t, format::Digest> streamed;
@@ -130,10 +130,12 @@ std::set<uint64_t> doubtful_shards(const Plan& plan, const format::Checkpoint& s
   for (const auto& [shard, record] : done.shards) {
     for (size_t i = 0; i < record.tensors.size(); ++i) {
       const Copy& copy = plan.shards[shard][i];
-      const auto scales = copy.scales ? streamed.find(*copy.scales) : streamed.end();
-      if (scales == streamed.end() || record.tensors[i].scales == scales->second) continue;
-      doubtful.insert(shard);
-      doubtful.insert(source.tensors()[*copy.scales].file);
+      for (size_t n = 0; n < std::min(copy.needs.size(), record.tensors[i].needed.size()); ++n) {
+        const auto once = streamed.find(copy.needs[n]);
+        if (once == streamed.end() || record.tensors[i].needed[n] == once->second) continue;
+        doubtful.insert(shard);
+        doubtful.insert(source.tensors()[copy.needs[n]].file);
+      }
     }
   }
   return doubtful;

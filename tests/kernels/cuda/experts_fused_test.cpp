@@ -61,6 +61,9 @@ TEST_CASE("cuda: exact experts in one launch have the bits of separate launches"
     check({Dtype::f8_e4m3, 5, 80, 48, 16, 16, 3}, tokens, Precision::exact, random);
     check({Dtype::f8_e4m3, 9, 272, 144, 128, 128, 2}, tokens, Precision::exact, random);
     check({Dtype::bf16, 3, 72, 40, 0, 0, 4}, tokens, Precision::exact, random);
+    check({Dtype::u8, 4, 160, 96, 1, 32, 2, false, kPackedCodes[0]}, tokens, Precision::exact, random);
+    check({Dtype::u8, 4, 96, 64, 1, 16, 3, false, kPackedCodes[5]}, tokens, Precision::exact, random);
+    check({Dtype::u8, 3, 64, 96, 1, 32, 2, false, kPackedCodes[7]}, tokens, Precision::exact, random);
   }
 }
 
@@ -71,6 +74,8 @@ TEST_CASE("cuda: experts on tensor cores in one launch have the bits of separate
     check({Dtype::f8_e4m3, 5, 272, 144, 128, 128, 2}, tokens, Precision::bf16, random);
     check({Dtype::f8_e4m3, 9, 144, 80, 16, 64, 3}, tokens, Precision::fp8, random);
     check({Dtype::bf16, 3, 72, 40, 0, 0, 4}, tokens, Precision::bf16, random);
+    check({Dtype::u8, 4, 160, 96, 1, 32, 2, false, kPackedCodes[0]}, tokens, Precision::bf16, random);
+    check({Dtype::u8, 4, 96, 64, 1, 16, 3, false, kPackedCodes[5]}, tokens, Precision::fp8, random);
   }
 }
 

@@ -21,11 +21,14 @@ struct ExpertsCase {
   uint32_t block_in = 0;
   uint32_t top_k = 1;
   bool misplaced = false;  // weights begin between multiples of 16 bytes
+  std::optional<PackedCodes> packed = std::nullopt;
 };
 
 inline std::ostream& operator<<(std::ostream& out, const ExpertsCase& c) {
-  return out << c.experts << " experts " << to_string(c.dtype) << " [" << c.inner << ", " << c.hidden << "] blocks "
-             << c.block_out << " x " << c.block_in << ", top " << c.top_k << (c.misplaced ? ", misplaced" : "");
+  const WeightCase shape{c.dtype, c.inner, c.hidden, c.block_out, c.block_in, c.packed};
+  return out << c.experts << " experts " << kernels::facts_of(form_of(shape).coding).name << " [" << c.inner << ", "
+             << c.hidden << "] blocks " << c.block_out << " x " << c.block_in << ", top " << c.top_k
+             << (c.misplaced ? ", misplaced" : "");
 }
 
 struct RandomExpert {
@@ -35,9 +38,9 @@ struct RandomExpert {
 inline std::vector<RandomExpert> random_experts(const ExpertsCase& c, Random& random) {
   std::vector<RandomExpert> experts;
   for (uint32_t i = 0; i < c.experts; ++i) {
-    experts.push_back({random_weight({c.dtype, c.inner, c.hidden, c.block_out, c.block_in}, random),
-                       random_weight({c.dtype, c.inner, c.hidden, c.block_out, c.block_in}, random),
-                       random_weight({c.dtype, c.hidden, c.inner, c.block_out, c.block_in}, random)});
+    experts.push_back({random_weight({c.dtype, c.inner, c.hidden, c.block_out, c.block_in, c.packed}, random),
+                       random_weight({c.dtype, c.inner, c.hidden, c.block_out, c.block_in, c.packed}, random),
+                       random_weight({c.dtype, c.hidden, c.inner, c.block_out, c.block_in, c.packed}, random)});
   }
   return experts;
 }
@@ -72,16 +75,19 @@ inline kernels::cuda::ExpertsTask put_experts(GpuLab& lab, const ExpertsCase& c,
                                               const std::vector<RandomExpert>& experts) {
   std::vector<kernels::cuda::ExpertEntry> table;
   const size_t offset = c.misplaced ? bytes_of(c.dtype, 1) : 0;
-  const auto scales = [&](const RandomWeight& weight) -> const float* {
-    return weight.scales.empty() ? nullptr : lab.put(weight.scales);
+  const auto put = [&](const RandomWeight& weight, const void*(&planes)[kernels::kPlanes]) {
+    planes[kernels::kCodes] = lab.put(weight.bytes, offset);
+    weight.put_planes(planes, [&](const auto& values) { return lab.put(values); });
   };
   for (const RandomExpert& expert : experts) {
-    table.push_back({.gate = {lab.put(expert.gate.bytes, offset), scales(expert.gate)},
-                     .up = {lab.put(expert.up.bytes, offset), scales(expert.up)},
-                     .down = {lab.put(expert.down.bytes, offset), scales(expert.down)}});
+    kernels::cuda::ExpertEntry& entry = table.emplace_back();
+    put(expert.gate, entry.gate);
+    put(expert.up, entry.up);
+    put(expert.down, entry.down);
   }
   const auto form = [&](uint32_t out, uint32_t in) {
-    return kernels::cuda::MatrixForm{form_of(WeightCase{c.dtype, out, in, c.block_out, c.block_in}), !c.misplaced};
+    return kernels::cuda::MatrixForm{form_of(WeightCase{c.dtype, out, in, c.block_out, c.block_in, c.packed}),
+                                     !c.misplaced};
   };
   kernels::cuda::ExpertsTask task;
   task.table = lab.put(table);

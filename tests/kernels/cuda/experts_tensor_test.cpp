@@ -13,8 +13,9 @@ constexpr Precision kModes[] = {Precision::bf16, Precision::fp8};
 
 /// Products are exact. A tile of 16 columns is added with one rounding here (hardware: a few), then the chunks by fma;
 /// the scales' product and, for fp8, the inputs' division are bounded by the rest.
+/// Four bits take an fma each 32 columns, or two products and two fma.
 double tensor_steps(uint32_t in) {
-  return in / 16.0 + 16;
+  return in / 4.0 + 16;
 }
 
 struct Result {
@@ -43,6 +44,11 @@ Bounded rounded(const float* row, uint32_t count, Precision precision, Dtype wei
   return {rounded_inputs(std::vector<float>(row, row + count), 1, count, precision, weights), Doubles(count, 0.0)};
 }
 
+/// Weights whose inputs are rounded alike.
+Dtype rounded_for(const ExpertsCase& c) {
+  return c.packed ? Dtype::bf16 : c.dtype;
+}
+
 void check(const ExpertsCase& c, uint32_t tokens, Precision precision, Random& random) {
   CAPTURE(c);
   CAPTURE(tokens);
@@ -53,7 +59,7 @@ void check(const ExpertsCase& c, uint32_t tokens, Precision precision, Random& r
   Bounded inner;
   Bounded y;
   for (uint32_t token = 0; token < tokens; ++token) {
-    const Bounded x = rounded(routing.x.data() + size_t{token} * c.hidden, c.hidden, precision, c.dtype);
+    const Bounded x = rounded(routing.x.data() + size_t{token} * c.hidden, c.hidden, precision, rounded_for(c));
     std::vector<Sum> sums(c.hidden);
     Doubles errors(c.hidden, 0.0);
     for (uint32_t assignment = token * c.top_k; assignment < (token + 1) * c.top_k; ++assignment) {
@@ -63,7 +69,8 @@ void check(const ExpertsCase& c, uint32_t tokens, Precision precision, Random& r
       inner.values.insert(inner.values.end(), row.values.begin(), row.values.end());
       inner.bounds.insert(inner.bounds.end(), row.bounds.begin(), row.bounds.end());
       // From what down was given: its own bound is not drowned by that of rounding.
-      const Bounded input = rounded(got.inner.data() + size_t{assignment} * c.inner, c.inner, precision, c.dtype);
+      const Bounded input =
+          rounded(got.inner.data() + size_t{assignment} * c.inner, c.inner, precision, rounded_for(c));
       const Bounded part = multiply(expert.down.matrix, input, tensor_steps);
       for (uint32_t i = 0; i < c.hidden; ++i) {
         sums[i].add(routing.weights[assignment] * part.values[i]);
@@ -102,6 +109,17 @@ TEST_CASE("cuda: routed experts on the tensor cores equal those of rounded input
     check({Dtype::f8_e4m3, 2, 144, 80, 128, 128, 1}, 140, precision, random);  // tiles of 64 and of fewer
     check({Dtype::f8_e4m3, 9, 80, 48, 16, 64, 3}, 40, precision, random);
     check({Dtype::bf16, 4, 40, 72, 0, 0, 2}, 50, precision, random);
+  }
+}
+
+TEST_CASE("cuda: routed experts of four bits on the tensor cores") {
+  Random random;
+  CAPTURE(random.seed());
+  for (const PackedCodes& packed : kPackedCodes) {
+    const uint32_t group = packed.scale == kernels::ScaleCoding::f8_e4m3 ? 16 : 32;
+    const ExpertsCase c{Dtype::u8, 4, 160, 96, 1, group, 2, false, packed};
+    for (const uint32_t tokens : {1U, 8U, 70U})
+      check(c, tokens, Precision::bf16, random);
   }
 }
 

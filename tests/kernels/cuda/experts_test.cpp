@@ -98,6 +98,20 @@ TEST_CASE("cuda: experts of I8") {
   check_type(Dtype::i8);
 }
 
+TEST_CASE("cuda: routed experts of four bits agree with double precision") {
+  Random random;
+  CAPTURE(random.seed());
+  for (const PackedCodes& packed : kPackedCodes) {
+    for (const ExpertsCase& c : {ExpertsCase{Dtype::u8, 4, 160, 96, 1, 32, 3, false, packed},
+                                 ExpertsCase{Dtype::u8, 3, 64, 48, 1, 16, 2, false, packed},
+                                 ExpertsCase{Dtype::u8, 3, 74, 50, 1, 1000, 2, false, packed}}) {
+      const auto experts = random_experts(c, random);
+      for (const uint32_t tokens : {1U, 2U, 5U})
+        check(c, experts, random_routing(c, tokens, random), random);
+    }
+  }
+}
+
 TEST_CASE("cuda: routed experts of DeepSeek-V3's sizes, cut") {
   Random random;
   CAPTURE(random.seed());

@@ -33,8 +33,8 @@ std::vector<float> run(const RandomWeight& weight, const std::vector<float>& x, 
                        uint64_t seed) {
   gpu::configure_emulator({.seed = seed});
   std::vector<void*> memory;
-  const float* scales = weight.scales.empty() ? nullptr : on_device(weight.scales, memory);
-  const kernels::cuda::Matrix matrix{form_of(weight.shape), {on_device(weight.bytes, memory), scales}};
+  kernels::cuda::Matrix matrix{form_of(weight.shape), {on_device(weight.bytes, memory)}};
+  weight.put_planes(matrix.planes, [&](const auto& values) { return on_device(values, memory); });
   REQUIRE(kernels::cuda::fits_tensor_cores(cuda::form_of(matrix)));
   float* y = on_device(std::vector<float>(size_t{rows} * matrix.out, poison()), memory);
   const auto stream = gpu::make_stream();
@@ -57,7 +57,7 @@ void check(const Case& c, Precision precision, Random& random) {
   const RandomWeight weight = random_weight(c.weight, random);
   const auto x = random.normals(size_t{c.rows} * c.weight.in);
   const auto got = run(weight, x, c.rows, precision, random.below(1000));
-  const auto inputs = rounded_inputs(x, c.rows, c.weight.in, precision, c.weight.dtype);
+  const auto inputs = rounded_inputs(x, c.rows, c.weight.in, precision, c.weight.packed ? Dtype::bf16 : c.weight.dtype);
   Doubles wanted;
   Doubles bound;
   for (uint32_t row = 0; row < c.rows; ++row) {
@@ -68,7 +68,8 @@ void check(const Case& c, Precision precision, Random& random) {
       wanted.push_back(sum.value);
       // Products are exact. A tile of 16 columns is added with one rounding here (hardware: a few), then the chunks by
       // fma, then up to eight warps; the scales' product and, for fp8, its division by the same bound.
-      const double steps = c.weight.in / 16.0 + 16;
+      // Four bits take an fma each 32 columns, or two products and two fma.
+      const double steps = c.weight.in / (c.weight.packed ? 4.0 : 16.0) + 16;
       bound.push_back(1.001 * steps * kRoundoff * sum.magnitude + 1e-40);
     }
   }
@@ -99,6 +100,23 @@ TEST_CASE("cuda: products on the tensor cores equal those of rounded inputs") {
   }
 }
 
+TEST_CASE("cuda: codes of four bits on the tensor cores, with every way to store their scales") {
+  Random random;
+  CAPTURE(random.seed());
+  for (const PackedCodes& packed : kPackedCodes) {
+    for (const auto& [out, in, block_out, block_in, rows] :
+         std::initializer_list<std::tuple<uint32_t, uint32_t, uint32_t, uint32_t, uint32_t>>{{1, 32, 1, 32, 1},
+                                                                                             {33, 160, 1, 16, 9},
+                                                                                             {130, 288, 1, 32, 3},
+                                                                                             {19, 672, 1, 48, 17},
+                                                                                             {40, 1600, 4, 160, 40},
+                                                                                             {17, 640, 17, 640, 70}})
+      check({{Dtype::u8, out, in, block_out, block_in, packed}, rows}, Precision::bf16, random);
+    check({{Dtype::u8, 70, 512, 1, 64, packed}, 33}, Precision::fp8, random);  // inputs as in bf16
+  }
+  check({{Dtype::u8, 20, 96, 0, 0, PackedCodes{}}, 5}, Precision::bf16, random);
+}
+
 TEST_CASE("cuda: DeepSeek-V3's shapes on the tensor cores, few columns") {
   Random random;
   CAPTURE(random.seed());
@@ -110,8 +128,9 @@ TEST_CASE("cuda: a product on the tensor cores hangs on its own input row alone"
   Random random;
   CAPTURE(random.seed());
   for (const Precision precision : kModes) {
-    for (const Dtype dtype : {Dtype::f8_e4m3, Dtype::bf16}) {
-      const WeightCase shape{dtype, 37, 640, dtype == Dtype::f8_e4m3 ? 128U : 0U, dtype == Dtype::f8_e4m3 ? 128U : 0U};
+    for (const WeightCase& shape : {WeightCase{Dtype::f8_e4m3, 37, 640, 128, 128}, WeightCase{Dtype::bf16, 37, 640},
+                                    WeightCase{Dtype::u8, 37, 640, 1, 32, kPackedCodes[0]},
+                                    WeightCase{Dtype::u8, 37, 640, 1, 16, kPackedCodes[5]}}) {
       const RandomWeight weight = random_weight(shape, random);
       constexpr uint32_t kRows = 70;
       const auto x = random.normals(size_t{kRows} * shape.in);
@@ -138,6 +157,9 @@ TEST_CASE("cuda: what the tensor cores do not multiply exactly is left to the ot
   const float scale = 1;
   CHECK(fits(matrix, Coding::f8_e4m3));
   CHECK(fits(matrix, Coding::bf16));
+  CHECK(fits(matrix, Coding::i4));
+  CHECK(fits(matrix, Coding::e2m1));
+  CHECK(fits(matrix, Coding::u4));
   CHECK_FALSE(fits(matrix, Coding::f16));
   CHECK_FALSE(fits(matrix, Coding::f32));
   matrix.planes[kernels::kCodes] = reinterpret_cast<const void*>(0x1008);
@@ -151,6 +173,9 @@ TEST_CASE("cuda: what the tensor cores do not multiply exactly is left to the ot
   matrix.block_in = 32;
   CHECK_FALSE(fits(matrix, Coding::f8_e4m3));
   CHECK(fits(matrix, Coding::bf16));
+  CHECK(fits(matrix, Coding::i4));
+  matrix.block_in = 24;
+  CHECK_FALSE(fits(matrix, Coding::i4));
 }
 
 TEST_CASE("cuda: launches on the tensor cores are within every card's limits, their sums fixed by the weight") {

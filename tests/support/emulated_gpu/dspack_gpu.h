@@ -211,6 +211,12 @@ inline uint32_t multiply_bf16s(uint32_t a, uint32_t b) {
   };
   return floats_to_bf16s(product(a, b), product(a >> 16U, b >> 16U));
 }
+inline uint32_t subtract_bf16s(uint32_t a, uint32_t b) {
+  const auto difference = [](uint32_t x, uint32_t y) {
+    return bf16_to_f32(static_cast<uint16_t>(x)) - bf16_to_f32(static_cast<uint16_t>(y));
+  };
+  return floats_to_bf16s(difference(a, b), difference(a >> 16U, b >> 16U));
+}
 inline uint32_t select_bytes(uint32_t a, uint32_t b, uint32_t selector) {
   const uint64_t bytes = uint64_t{b} << 32U | a;
   uint32_t selected = 0;

@@ -1,30 +1,30 @@
-#include "runtime/config/config_fields.h"
+#include "format/config_fields.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 
-namespace dspack::runtime {
+namespace dspack::format {
 
 namespace {
 
 // Long values (a pasted list, say) are cut: the message stays one line.
-std::string shown(const format::Json& value) {
+std::string shown(const Json& value) {
   constexpr size_t kLongest = 60;
-  std::string text = value.dump(-1, ' ', true, format::Json::error_handler_t::replace);
+  std::string text = value.dump(-1, ' ', true, Json::error_handler_t::replace);
   if (text.size() > kLongest) text = text.substr(0, kLongest) + "...";
   return text;
 }
 
 // As in JSON, without the quotes: a key cannot break the line or steer a terminal.
 std::string shown_key(const std::string& key) {
-  const std::string text = shown(format::Json(key));
+  const std::string text = shown(Json(key));
   return text.size() < 2 ? text : text.substr(1, text.size() - 2);
 }
 
 }  // namespace
 
-const format::Json* ConfigFields::find(std::string_view key) {
+const Json* ConfigFields::find(std::string_view key) {
   asked_.emplace(key);
   const auto found = object_.find(std::string(key));
   return found == object_.end() || found->is_null() ? nullptr : &*found;
@@ -48,13 +48,13 @@ void ConfigFields::refuse_others(std::span<const std::string_view> without_effec
 
 void ConfigFields::fail(ErrorKind kind, std::string_view key, std::string_view reason) {
   if (error_) return;
-  const format::Json* value = find(key);
+  const Json* value = find(key);
   error_ = Error{kind, value == nullptr ? fmt::format("{}: \"{}\" is missing; {}", place_, key, reason)
                                         : fmt::format("{}: \"{}\" is {}; {}", place_, key, shown(*value), reason)};
 }
 
 uint32_t ConfigFields::integer(std::string_view key, uint32_t low, uint32_t high, std::optional<uint32_t> fallback) {
-  const format::Json* value = find(key);
+  const Json* value = find(key);
   if (value == nullptr && fallback) return *fallback;
   if (value != nullptr && value->is_number_integer()) {
     const bool fits = value->is_number_unsigned() || value->get<int64_t>() >= 0;
@@ -66,7 +66,7 @@ uint32_t ConfigFields::integer(std::string_view key, uint32_t low, uint32_t high
 }
 
 double ConfigFields::number(std::string_view key, double low, double high, std::optional<double> fallback) {
-  const format::Json* value = find(key);
+  const Json* value = find(key);
   if (value == nullptr && fallback) return *fallback;
   if (value != nullptr && value->is_number()) {
     const double number = value->get<double>();
@@ -77,7 +77,7 @@ double ConfigFields::number(std::string_view key, double low, double high, std::
 }
 
 bool ConfigFields::flag(std::string_view key, bool fallback) {
-  const format::Json* value = find(key);
+  const Json* value = find(key);
   if (value == nullptr) return fallback;
   if (value->is_boolean()) return value->get<bool>();
   fail(ErrorKind::invalid, key, "expected true or false");
@@ -85,18 +85,18 @@ bool ConfigFields::flag(std::string_view key, bool fallback) {
 }
 
 std::string ConfigFields::text(std::string_view key, std::string_view fallback) {
-  const format::Json* value = find(key);
+  const Json* value = find(key);
   if (value == nullptr) return std::string(fallback);
   if (value->is_string()) return value->get<std::string>();
   fail(ErrorKind::invalid, key, "expected a text");
   return std::string(fallback);
 }
 
-const format::Json* ConfigFields::object(std::string_view key) {
-  const format::Json* value = find(key);
+const Json* ConfigFields::object(std::string_view key) {
+  const Json* value = find(key);
   if (value == nullptr || value->is_object()) return value;
   fail(ErrorKind::invalid, key, "expected an object");
   return nullptr;
 }
 
-}  // namespace dspack::runtime
+}  // namespace dspack::format

@@ -3,9 +3,9 @@
 #include <cstring>
 
 #include "format/base/size.h"
-#include "runtime/weights/weight_format.h"
+#include "format/weights/weight_format.h"
 
-namespace dspack::runtime {
+namespace dspack::format {
 
 namespace {
 
@@ -34,13 +34,13 @@ Result<void> check_shape(const StoredPlane& plane, StoredBytes stored) {
   std::array<int64_t, 2> shape{};
   std::memcpy(shape.data(), stored.back().data(), sizeof shape);
   if (shape[0] == plane.form.out && shape[1] == plane.form.in) return {};
-  return Error{ErrorKind::invalid, fmt::format("weight_shape says [{}, {}] where config.json asks for [{}, {}]",
+  return Error{ErrorKind::invalid, fmt::format("weight_shape says [{}, {}] where [{}, {}] is expected",
                                                shape[0], shape[1], plane.form.out, plane.form.in)};
 }
 
 /// Rows of whole words become rows of whole bytes.
 Result<void> join_rows(const StoredPlane& plane, StoredBytes stored, std::span<std::byte> to) {
-  const uint64_t row = kernels::code_bytes(plane.form.coding, plane.form.in);
+  const uint64_t row = code_bytes(plane.form.coding, plane.form.in);
   const uint64_t stored_row = stored[0].size() / plane.form.out;
   for (uint64_t i = 0; i < plane.form.out; ++i)
     std::memcpy(to.data() + i * row, stored[0].data() + i * stored_row, row);
@@ -88,7 +88,7 @@ Result<void> turn_zeros(const StoredPlane& plane, StoredBytes stored, std::span<
 
 /// Codes of eight bits less their zero points.
 Result<void> subtract_zeros(const StoredPlane& plane, StoredBytes stored, std::span<std::byte> to) {
-  const kernels::WeightForm& form = plane.form;
+  const WeightForm& form = plane.form;
   const uint64_t stored_row = stored[0].size() / form.out;
   const ZeroPoints zeros{.words = stored[1], .groups = ceil_div(form.in, form.block_in), .bits = 8};
   for (uint64_t row = 0; row < form.out; ++row) {
@@ -101,19 +101,18 @@ Result<void> subtract_zeros(const StoredPlane& plane, StoredBytes stored, std::s
   return {};
 }
 
-Error contradiction(const format::Checkpoint& checkpoint, const format::TensorEntry& tensor, std::string_view what) {
+Error contradiction(const Checkpoint& checkpoint, const TensorEntry& tensor, std::string_view what) {
   return {ErrorKind::invalid, fmt::format("{} {}; config.json says otherwise", place_of(checkpoint, tensor), what)};
 }
 
-bool stores_packed(const format::Checkpoint& checkpoint, std::string_view name) {
+bool stores_packed(const Checkpoint& checkpoint, std::string_view name) {
   const auto tensor = find_tensor(checkpoint, module_of(name) + "weight_packed");
   return tensor && (*tensor)->dtype == Dtype::i32;
 }
 
 /// Adds the zero points of four-bit codes; of eight bits they go into the codes.
-Result<void> add_zeros(const format::Checkpoint& checkpoint, const format::TensorEntry& zeros, uint32_t bits,
-                       StoredMatrix& matrix) {
-  kernels::WeightForm& form = matrix.form;
+Result<void> add_zeros(const Checkpoint& checkpoint, const TensorEntry& zeros, uint32_t bits, StoredMatrix& matrix) {
+  WeightForm& form = matrix.form;
   const uint64_t groups = ceil_div(form.in, form.block_in);
   if (zeros.dtype != Dtype::i32 || zeros.shape != std::vector<uint64_t>{ceil_div(form.out, in_word(bits)), groups}) {
     return Error{ErrorKind::invalid,
@@ -122,17 +121,17 @@ Result<void> add_zeros(const format::Checkpoint& checkpoint, const format::Tenso
                              form.in, bits, form.block_in)};
   }
   if (bits == 4) {
-    matrix.planes[kernels::kZeros] = plane_of(zeros, form, kernels::kZeros);
-    matrix.planes[kernels::kZeros].make = turn_zeros;
+    matrix.planes[kZeros] = plane_of(zeros, form, kZeros);
+    matrix.planes[kZeros].make = turn_zeros;
     return {};
   }
-  StoredPlane& codes = matrix.planes[kernels::kCodes];
+  StoredPlane& codes = matrix.planes[kCodes];
   codes.tensors.push_back(&zeros);
   codes.make = subtract_zeros;
   return {};
 }
 
-Result<StoredMatrix> find_packed(const format::Checkpoint& checkpoint, const MatrixRequest& request) {
+Result<StoredMatrix> find_packed(const Checkpoint& checkpoint, const MatrixRequest& request) {
   const std::string module = module_of(request.name);
   TRY_ASSIGN(const auto* packed, find_tensor(checkpoint, module + "weight_packed"));
   const auto beside = [&](std::string_view part) {
@@ -157,13 +156,13 @@ Result<StoredMatrix> find_packed(const format::Checkpoint& checkpoint, const Mat
   const bool is_symmetric = request.stored.symmetric.value_or(zeros == nullptr);
   if (is_symmetric && zeros != nullptr) return contradiction(checkpoint, *zeros, "holds zero points");
   if (!is_symmetric && zeros == nullptr) return contradiction(checkpoint, *packed, "has no weight_zero_point");
-  const kernels::Coding coding = bits == 4          ? zeros == nullptr ? kernels::Coding::i4 : kernels::Coding::u4
-                                 : zeros == nullptr ? kernels::Coding::i8
-                                                    : kernels::Coding::bf16;
+  const Coding coding = bits == 4          ? zeros == nullptr ? Coding::i4 : Coding::u4
+                        : zeros == nullptr ? Coding::i8
+                                           : Coding::bf16;
   StoredMatrix matrix{.form = {.coding = coding, .out = request.out, .in = request.in}, .planes = {}};
   TRY(add_group_scales(checkpoint, *checkpoint.find_scale(packed->name), request.stored, std::nullopt, matrix));
-  StoredPlane& codes = matrix.planes[kernels::kCodes];
-  codes = plane_of(*packed, matrix.form, kernels::kCodes);
+  StoredPlane& codes = matrix.planes[kCodes];
+  codes = plane_of(*packed, matrix.form, kCodes);
   if (bits == 4 && packed->range.size() != codes.bytes) codes.make = join_rows;
   if (bits == 8 && zeros == nullptr) codes.make = sign_bytes;
   if (zeros != nullptr) TRY(add_zeros(checkpoint, *zeros, bits, matrix));
@@ -176,6 +175,15 @@ Result<StoredMatrix> find_packed(const format::Checkpoint& checkpoint, const Mat
   return matrix;
 }
 
+Result<MatrixShape> packed_shape(const Checkpoint& checkpoint, std::string_view name, const Quantization& stored) {
+  TRY_ASSIGN(const auto* packed, find_tensor(checkpoint, module_of(name) + "weight_packed"));
+  if (stored.bits) return shape_of_codes(checkpoint, *packed, in_word(*stored.bits));
+  return Error{ErrorKind::unsupported,
+               fmt::format("{}: config.json does not say how many bits an integer has (\"num_bits\"), or not the same "
+                           "for all",
+                           place_of(checkpoint, *packed))};
+}
+
 }  // namespace
 
 WeightFormat packed_format() {
@@ -183,7 +191,8 @@ WeightFormat packed_format() {
           .suffixes = kPackedSuffixes,
           .stores = stores_packed,
           .find = find_packed,
-          .scaled = kPackedScaled};
+          .scaled = kPackedScaled,
+          .shape = packed_shape};
 }
 
-}  // namespace dspack::runtime
+}  // namespace dspack::format

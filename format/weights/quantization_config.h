@@ -13,7 +13,7 @@
 #include "format/base/result.h"
 #include "format/json.h"
 
-namespace dspack::runtime {
+namespace dspack::format {
 
 /// Rows and columns of a weight that share one FP8 scale. Absent sizes are taken from the scales' shapes.
 struct BlockSize {
@@ -37,10 +37,10 @@ struct Quantization {
   bool operator==(const Quantization&) const = default;
 };
 
-/// Why a "quant_method" that people publish cannot be run, and what can be done; empty: it is none of these.
-[[nodiscard]] std::string_view refusal_of(std::string_view method);
+/// What is said, by its name; empty: nothing.
+[[nodiscard]] Json quantization_json(const Quantization& said);
 
 /// `object` is the JSON object, `place` says where it stands.
-[[nodiscard]] Result<Quantization> parse_quantization(const format::Json& object, std::string_view place);
+[[nodiscard]] Result<Quantization> parse_quantization(const Json& object, std::string_view place);
 
-}  // namespace dspack::runtime
+}  // namespace dspack::format

@@ -7,9 +7,9 @@
 
 #include "format/base/size.h"
 #include "format/json.h"
-#include "runtime/weights/weight_format.h"
+#include "format/weights/weight_format.h"
 
-namespace dspack::runtime {
+namespace dspack::format {
 
 namespace {
 
@@ -30,7 +30,7 @@ constexpr std::array<std::string_view, 7> kFourSuffixes = {"weight",
 constexpr std::array<std::string_view, 3> kEightSuffixes = {"weight", "SCB", "weight_format"};
 constexpr std::string_view kNf4State = ".quant_state.bitsandbytes__nf4";
 constexpr std::string_view kFp4State = ".quant_state.bitsandbytes__fp4";
-constexpr format::DocumentBounds kStateDocument{"a quant_state", 4096, 64};
+constexpr DocumentBounds kStateDocument{"a quant_state", 4096, 64};
 constexpr uint64_t kFourBitCodes = 16;
 constexpr uint64_t kNestedCodes = 256;
 constexpr float kOver127 = 7.874015718698502e-3F;  // as the library has it
@@ -43,12 +43,12 @@ constexpr size_t kAbsmax = 3;
 constexpr size_t kNestedAbsmax = 4;  // this and the next: where factors are codes themselves
 constexpr size_t kNestedMap = 5;
 
-const format::TensorEntry* beside(const format::Checkpoint& checkpoint, std::string_view name, std::string_view part) {
+const TensorEntry* beside(const Checkpoint& checkpoint, std::string_view name, std::string_view part) {
   const auto found = find_tensor(checkpoint, std::string(name) + std::string(part));
   return found ? *found : nullptr;
 }
 
-Result<const format::TensorEntry*> find_state(const format::Checkpoint& checkpoint, std::string_view name) {
+Result<const TensorEntry*> find_state(const Checkpoint& checkpoint, std::string_view name) {
   const auto* nf4 = beside(checkpoint, name, kNf4State);
   const auto* fp4 = beside(checkpoint, name, kFp4State);
   if (nf4 == nullptr && fp4 == nullptr) return missing_tensor(checkpoint, std::string(name).append(kNf4State));
@@ -60,7 +60,7 @@ Result<const format::TensorEntry*> find_state(const format::Checkpoint& checkpoi
 }
 
 /// "nf4" or "fp4", by the name of a quant_state.
-std::string_view kind_of(const format::TensorEntry& state) {
+std::string_view kind_of(const TensorEntry& state) {
   return std::string_view(state.name).substr(state.name.size() - 3);
 }
 
@@ -85,7 +85,7 @@ struct State {
   float offset = 0;
 };
 
-Result<uint64_t> block_of(const format::Json& state, const char* key) {
+Result<uint64_t> block_of(const Json& state, const char* key) {
   constexpr uint64_t kMost = 1U << 20;
   const auto size = state.find(key);
   if (size == state.end() || !size->is_number_unsigned() || *size < 1 || *size > kMost)
@@ -94,7 +94,7 @@ Result<uint64_t> block_of(const format::Json& state, const char* key) {
 }
 
 /// A key that may be absent holds one of some texts. Errors: invalid.
-Result<void> check_text(const format::Json& state, const char* key, std::initializer_list<std::string_view> texts) {
+Result<void> check_text(const Json& state, const char* key, std::initializer_list<std::string_view> texts) {
   const auto found = state.find(key);
   if (found == state.end()) return {};
   const bool known = std::ranges::any_of(texts, [&](std::string_view text) { return *found == text; });
@@ -104,13 +104,13 @@ Result<void> check_text(const format::Json& state, const char* key, std::initial
 }
 
 Result<State> read_state(const StoredPlane& plane, std::span<const std::byte> bytes) {
-  const kernels::WeightForm& form = plane.form;
+  const WeightForm& form = plane.form;
   const bool nested = plane.tensors.size() > kNestedMap;
   const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-  const auto json = format::parse_json(text, kStateDocument);
+  const auto json = parse_json(text, kStateDocument);
   if (!json) return json.error().in("its quant_state");
   if (!json->is_object()) return Error{ErrorKind::invalid, "its quant_state is no JSON object"};
-  if (const auto shape = json->find("shape"); shape == json->end() || *shape != format::Json{form.out, form.in}) {
+  if (const auto shape = json->find("shape"); shape == json->end() || *shape != Json{form.out, form.in}) {
     return Error{ErrorKind::invalid, fmt::format("its quant_state does not have the \"shape\" that config.json asks "
                                                  "for, [{}, {}]",
                                                  form.out, form.in)};
@@ -189,16 +189,15 @@ Result<void> decode_eight_bits(const StoredPlane& plane, StoredBytes stored, std
   return {};
 }
 
-Result<void> check_bits(const format::Checkpoint& checkpoint, const format::TensorEntry& weight,
-                        const MatrixRequest& request, uint32_t bits) {
+Result<void> check_bits(const Checkpoint& checkpoint, const TensorEntry& weight, const MatrixRequest& request,
+                        uint32_t bits) {
   if (request.stored.bits.value_or(bits) == bits) return {};
   return Error{ErrorKind::invalid, fmt::format("{} holds codes of {} bits where config.json says {}",
                                                place_of(checkpoint, weight), bits, *request.stored.bits)};
 }
 
 /// A tensor of `count` values (0: of any number of them). Errors: invalid.
-Result<void> check_part(const format::Checkpoint& checkpoint, const format::TensorEntry& tensor, Dtype dtype,
-                        uint64_t count) {
+Result<void> check_part(const Checkpoint& checkpoint, const TensorEntry& tensor, Dtype dtype, uint64_t count) {
   const bool fits = tensor.dtype == dtype && (count == 0 || tensor.range.size() == bytes_of(dtype, count));
   if (fits) return {};
   const std::string wanted = count == 0 ? std::string() : fmt::format(", {} of them", count);
@@ -207,26 +206,25 @@ Result<void> check_part(const format::Checkpoint& checkpoint, const format::Tens
                            shown_shape(tensor.shape), to_string(dtype), wanted)};
 }
 
-StoredMatrix decoded_matrix(const format::TensorEntry& weight, const MatrixRequest& request,
-                            decltype(StoredPlane::make) make) {
-  StoredMatrix matrix{.form = {.coding = kernels::Coding::f32, .out = request.out, .in = request.in}, .planes = {}};
-  matrix.planes[kernels::kCodes] = plane_of(weight, matrix.form, kernels::kCodes);
-  matrix.planes[kernels::kCodes].make = make;
+StoredMatrix decoded_matrix(const TensorEntry& weight, const MatrixRequest& request, decltype(StoredPlane::make) make) {
+  StoredMatrix matrix{.form = {.coding = Coding::f32, .out = request.out, .in = request.in}, .planes = {}};
+  matrix.planes[kCodes] = plane_of(weight, matrix.form, kCodes);
+  matrix.planes[kCodes].make = make;
   return matrix;
 }
 
 /// Looked at before names are put together: most weights are of another type.
-bool is_of_type(const format::Checkpoint& checkpoint, std::string_view name, Dtype dtype) {
+bool is_of_type(const Checkpoint& checkpoint, std::string_view name, Dtype dtype) {
   const auto weight = find_tensor(checkpoint, name);
   return weight && (*weight)->dtype == dtype;
 }
 
-bool stores_four_bits(const format::Checkpoint& checkpoint, std::string_view name) {
+bool stores_four_bits(const Checkpoint& checkpoint, std::string_view name) {
   if (!is_of_type(checkpoint, name, Dtype::u8)) return false;
   return beside(checkpoint, name, ".quant_map") != nullptr || beside(checkpoint, name, ".absmax") != nullptr;
 }
 
-Result<StoredMatrix> find_four_bits(const format::Checkpoint& checkpoint, const MatrixRequest& request) {
+Result<StoredMatrix> find_four_bits(const Checkpoint& checkpoint, const MatrixRequest& request) {
   TRY_ASSIGN(const auto* weight, find_tensor(checkpoint, request.name));
   const std::string name(request.name);
   TRY_ASSIGN(const auto* state, find_state(checkpoint, name));
@@ -246,7 +244,7 @@ Result<StoredMatrix> find_four_bits(const format::Checkpoint& checkpoint, const 
                                                  place_of(checkpoint, *state), *request.stored.four_bits)};
   }
   StoredMatrix matrix = decoded_matrix(*weight, request, decode_four_bits);
-  auto& tensors = matrix.planes[kernels::kCodes].tensors;
+  auto& tensors = matrix.planes[kCodes].tensors;
   tensors.insert(tensors.end(), {state, map, absmax});
   if (absmax->dtype != Dtype::u8) {
     TRY(check_part(checkpoint, *absmax, Dtype::f32, 0));
@@ -266,7 +264,7 @@ Result<StoredMatrix> find_four_bits(const format::Checkpoint& checkpoint, const 
   return matrix;
 }
 
-bool stores_eight_bits(const format::Checkpoint& checkpoint, std::string_view name) {
+bool stores_eight_bits(const Checkpoint& checkpoint, std::string_view name) {
   return is_of_type(checkpoint, name, Dtype::i8) && beside(checkpoint, module_of(name), "SCB") != nullptr;
 }
 
@@ -277,14 +275,14 @@ Result<void> check_row_format(const StoredPlane& /*plane*/, StoredBytes stored) 
                                                    std::to_integer<int>(stored[2][0]))};
 }
 
-Result<StoredMatrix> find_eight_bits(const format::Checkpoint& checkpoint, const MatrixRequest& request) {
+Result<StoredMatrix> find_eight_bits(const Checkpoint& checkpoint, const MatrixRequest& request) {
   TRY_ASSIGN(const auto* weight, find_tensor(checkpoint, request.name, {request.out, request.in}));
   const auto* largest = beside(checkpoint, module_of(request.name), "SCB");
   TRY(check_bits(checkpoint, *weight, request, 8));
   TRY(check_part(checkpoint, *weight, Dtype::i8, 0));
   TRY(check_part(checkpoint, *largest, Dtype::f32, request.out));
   StoredMatrix matrix = decoded_matrix(*weight, request, decode_eight_bits);
-  StoredPlane& plane = matrix.planes[kernels::kCodes];
+  StoredPlane& plane = matrix.planes[kCodes];
   plane.tensors.push_back(largest);
   if (const auto* order = beside(checkpoint, module_of(request.name), "weight_format"); order != nullptr) {
     TRY(check_part(checkpoint, *order, Dtype::u8, 1));
@@ -294,6 +292,21 @@ Result<StoredMatrix> find_eight_bits(const format::Checkpoint& checkpoint, const
   return matrix;
 }
 
+Result<MatrixShape> four_bit_shape(const Checkpoint& checkpoint, std::string_view name,
+                                   const Quantization& /*stored*/) {
+  TRY_ASSIGN(const auto* weight, find_tensor(checkpoint, name));
+  return Error{ErrorKind::unsupported,
+               fmt::format("{} is of bitsandbytes' four bits, whose shape is in the bytes of its quant_state; dsrun "
+                           "runs it as it is",
+                           place_of(checkpoint, *weight))};
+}
+
+Result<MatrixShape> eight_bit_shape(const Checkpoint& checkpoint, std::string_view name,
+                                    const Quantization& /*stored*/) {
+  TRY_ASSIGN(const auto* weight, find_tensor(checkpoint, name));
+  return shape_of_codes(checkpoint, *weight, 1);
+}
+
 }  // namespace
 
 WeightFormat bitsandbytes_four_bit_format() {
@@ -301,7 +314,8 @@ WeightFormat bitsandbytes_four_bit_format() {
           .suffixes = kFourSuffixes,
           .stores = stores_four_bits,
           .find = find_four_bits,
-          .scaled = {}};
+          .scaled = {},
+          .shape = four_bit_shape};
 }
 
 WeightFormat bitsandbytes_int8_format() {
@@ -309,7 +323,8 @@ WeightFormat bitsandbytes_int8_format() {
           .suffixes = kEightSuffixes,
           .stores = stores_eight_bits,
           .find = find_eight_bits,
-          .scaled = {}};
+          .scaled = {},
+          .shape = eight_bit_shape};
 }
 
-}  // namespace dspack::runtime
+}  // namespace dspack::format

@@ -1,15 +1,35 @@
-#include "runtime/weights/refused_forms.h"
+#include "format/weights/refused_forms.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
 
-#include "runtime/config/quantization_config.h"
+#include "format/weights/find_tensor.h"
 
-namespace dspack::runtime {
+namespace dspack::format {
 
 namespace {
+
+// Forms that people publish and that are refused, with what is missing.
+struct RefusedMethod {
+  std::string_view method;
+  std::string_view reason;
+};
+constexpr std::array<RefusedMethod, 4> kRefusedMethods = {{
+    {"eetq",
+     "its int8 codes lie in the order of the GPU kernel that they were saved for, one for Volta and another since "
+     "Turing, and no file says which; convert the unquantised checkpoint instead"},
+    {"exl2",
+     "its columns are permuted and have from 2 to 8 bits, row by row of one kernel's order; a checkpoint of "
+     "compressed-tensors, AWQ or GPTQ can be run"},
+    {"exl3",
+     "its trellis codes are described by their kernels alone; a checkpoint of compressed-tensors, AWQ or GPTQ "
+     "can be run"},
+    {"mxfp4",
+     "gpt-oss' fused experts, whose rows of gate and up alternate, are of no model of this family; MXFP4 "
+     "under compressed-tensors' or DeepSeek-V4's names can be run"},
+}};
 
 struct Sign {
   std::string_view part;    // the last component of a tensor's name
@@ -34,7 +54,12 @@ constexpr std::array<Sign, 14> kSigns = {{{"q_weight", "exl2"},
 
 }  // namespace
 
-Result<void> refuse_form(const format::Checkpoint& checkpoint, const format::TensorEntry& tensor) {
+std::string_view refusal_of(std::string_view method) {
+  const auto* refused = std::ranges::find(kRefusedMethods, method, &RefusedMethod::method);
+  return refused == kRefusedMethods.end() ? std::string_view() : refused->reason;
+}
+
+Result<void> refuse_form(const Checkpoint& checkpoint, const TensorEntry& tensor) {
   const std::string_view name = tensor.name;
   const auto* sign = std::ranges::find(kSigns, name.substr(name.rfind('.') + 1), &Sign::part);
   if (sign == kSigns.end()) return {};
@@ -43,4 +68,4 @@ Result<void> refuse_form(const format::Checkpoint& checkpoint, const format::Ten
                            place_of(checkpoint, tensor), sign->method, refusal_of(sign->method))};
 }
 
-}  // namespace dspack::runtime
+}  // namespace dspack::format

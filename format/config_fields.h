@@ -13,12 +13,12 @@
 #include "format/base/result.h"
 #include "format/json.h"
 
-namespace dspack::runtime {
+namespace dspack::format {
 
 class ConfigFields {
  public:
   /// `object` must be a JSON object. `place` is the file, or the file and the key that leads here.
-  ConfigFields(const format::Json& object, std::string place) : object_(object), place_(std::move(place)) {}
+  ConfigFields(const Json& object, std::string place) : object_(object), place_(std::move(place)) {}
 
   /// A whole number in [low, high]. Absent or null: the fallback, or an error where there is none.
   uint32_t integer(std::string_view key, uint32_t low, uint32_t high, std::optional<uint32_t> fallback = std::nullopt);
@@ -27,11 +27,11 @@ class ConfigFields {
   bool flag(std::string_view key, bool fallback);
   std::string text(std::string_view key, std::string_view fallback);
   /// nullptr when absent or null; an error when it is not an object.
-  const format::Json* object(std::string_view key);
+  const Json* object(std::string_view key);
   /// Whether the key is there and its value is null.
   [[nodiscard]] bool is_null(std::string_view key) const;
   /// nullptr when absent or null.
-  [[nodiscard]] const format::Json* find(std::string_view key);
+  [[nodiscard]] const Json* find(std::string_view key);
 
   /// Fails (unsupported) if the object has a key that nothing has asked for and that is not in `without_effect`: what
   /// it says might change the result.
@@ -43,10 +43,10 @@ class ConfigFields {
   [[nodiscard]] const std::string& place() const { return place_; }
 
  private:
-  const format::Json& object_;
+  const Json& object_;
   std::string place_;
   std::optional<Error> error_;
   std::set<std::string, std::less<>> asked_;
 };
 
-}  // namespace dspack::runtime
+}  // namespace dspack::format

@@ -1,4 +1,4 @@
-#include "runtime/config/quantization_config.h"
+#include "format/weights/quantization_config.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -6,9 +6,10 @@
 #include <algorithm>
 #include <array>
 
-#include "runtime/config/config_fields.h"
+#include "format/config_fields.h"
+#include "format/weights/refused_forms.h"
 
-namespace dspack::runtime {
+namespace dspack::format {
 
 namespace {
 
@@ -26,9 +27,9 @@ constexpr std::array<std::string_view, 7> kWeightsWithoutEffect = {
     "observer", "observer_kwargs", "actorder", "dynamic", "group_size", "scale_dtype", "zp_dtype"};
 
 std::optional<BlockSize> read_block(ConfigFields& fields, std::string_view key) {
-  const format::Json* block = fields.find(key);
+  const Json* block = fields.find(key);
   if (block == nullptr) return std::nullopt;
-  const auto good = [](const format::Json& size) {
+  const auto good = [](const Json& size) {
     return size.is_number_unsigned() && size.get<uint64_t>() >= 1 && size.get<uint64_t>() <= kMaxBlock;
   };
   if (!block->is_array() || block->size() != 2 || !good((*block)[0]) || !good((*block)[1])) {
@@ -38,8 +39,8 @@ std::optional<BlockSize> read_block(ConfigFields& fields, std::string_view key) 
   return BlockSize{.out = (*block)[0].get<uint32_t>(), .in = (*block)[1].get<uint32_t>()};
 }
 
-void only(ConfigFields& fields, std::string_view key, const format::Json& value) {
-  const format::Json* found = fields.find(key);
+void only(ConfigFields& fields, std::string_view key, const Json& value) {
+  const Json* found = fields.find(key);
   if (found != nullptr && *found != value) {
     fields.fail(ErrorKind::unsupported, key, fmt::format("only {} can be run", value.dump()));
   }
@@ -89,9 +90,9 @@ void check_strategy(ConfigFields& weights, const std::string& type, uint32_t bit
 }
 
 // One entry of "config_groups": how the weights of some layers are stored.
-Result<Quantization> read_group(const format::Json& group, const std::string& place) {
+Result<Quantization> read_group(const Json& group, const std::string& place) {
   ConfigFields fields(group, place);
-  const format::Json* weights = fields.object("weights");
+  const Json* weights = fields.object("weights");
   only_formats(fields);
   fields.refuse_others(kGroupWithoutEffect);
   if (fields.error()) return *fields.error();
@@ -114,25 +115,37 @@ Result<Quantization> read_group(const format::Json& group, const std::string& pl
   return found;
 }
 
-// "quant_method": "compressed-tensors". Groups may differ, and their lists of targets are patterns: where they do, all
-// sizes are left to the scales' shapes.
+// What the groups that say something of one kind agree on.
+template <class T>
+T agreed(const std::vector<T>& said) {
+  if (said.empty() || std::ranges::any_of(said, [&](const T& one) { return one != said.front(); })) return T();
+  return said.front();
+}
+
+// "quant_method": "compressed-tensors". Which layers a group is for is a list of patterns, and not needed: 8-bit floats
+// in blocks and codes in groups are told apart by their tensors, and where groups of one kind differ, sizes are left to
+// the scales' shapes.
 Result<Quantization> read_compressed(ConfigFields& fields) {
   only_formats(fields);
-  only(fields, "sparsity_config", format::Json::object());
-  only(fields, "transform_config", format::Json::object());
-  const format::Json* groups = fields.object("config_groups");
+  only(fields, "sparsity_config", Json::object());
+  only(fields, "transform_config", Json::object());
+  const Json* groups = fields.object("config_groups");
   fields.refuse_others(kCompressedWithoutEffect);
   if (fields.error()) return *fields.error();
-  Quantization found;
-  if (groups == nullptr) return found;
+  if (groups == nullptr) return Quantization();
+  std::vector<std::optional<BlockSize>> blocks;
+  std::vector<Quantization> codes;
   for (const auto& [name, group] : groups->items()) {
     if (!group.is_object()) {
       fields.fail(ErrorKind::invalid, "config_groups", "expected an object of objects");
       return *fields.error();
     }
     TRY_ASSIGN(const auto one, read_group(group, fields.place() + R"(, a group of "config_groups")"));
-    if (groups->size() == 1) found = one;
+    if (one.block) blocks.push_back(one.block);
+    if (one.bits) codes.push_back(one);
   }
+  Quantization found = agreed(codes);
+  found.block = agreed(blocks);
   return found;
 }
 
@@ -154,7 +167,7 @@ Quantization read_modelopt(ConfigFields& fields) {
 
 // -1: a column of weights is one group.
 std::optional<uint32_t> read_group_size(ConfigFields& fields) {
-  const format::Json* size = fields.find("group_size");
+  const Json* size = fields.find("group_size");
   if (size != nullptr && *size == -1) return std::nullopt;
   return fields.integer("group_size", 1, kMaxBlock);
 }
@@ -202,7 +215,7 @@ Quantization read_gptq(ConfigFields& fields) {
   (void)fields.flag("lm_head", false);
   only(fields, "is_marlin_format", false);
   only(fields, "pack_dtype", "int32");
-  only(fields, "dynamic", format::Json::object());  // other bits and groups for some modules
+  only(fields, "dynamic", Json::object());  // other bits and groups for some modules
   found.ordered = fields.flag("desc_act", false);
   const std::string format = fields.text("checkpoint_format", "gptq");
   if (format != "gptq" && format != "gptq_v2")
@@ -237,34 +250,24 @@ Quantization read_bitsandbytes(ConfigFields& fields) {
   return found;
 }
 
-// Forms that people publish and that are refused, with what is missing.
-struct RefusedMethod {
-  std::string_view method;
-  std::string_view reason;
-};
-constexpr std::array<RefusedMethod, 4> kRefusedMethods = {{
-    {"eetq",
-     "its int8 codes lie in the order of the GPU kernel that they were saved for, one for Volta and another since "
-     "Turing, and no file says which; convert the unquantised checkpoint instead"},
-    {"exl2",
-     "its columns are permuted and have from 2 to 8 bits, row by row of one kernel's order; a checkpoint of "
-     "compressed-tensors, AWQ or GPTQ can be run"},
-    {"exl3",
-     "its trellis codes are described by their kernels alone; a checkpoint of compressed-tensors, AWQ or GPTQ "
-     "can be run"},
-    {"mxfp4",
-     "gpt-oss' fused experts, whose rows of gate and up alternate, are of no model of this family; MXFP4 "
-     "under compressed-tensors' or DeepSeek-V4's names can be run"},
-}};
-
 }  // namespace
 
-std::string_view refusal_of(std::string_view method) {
-  const auto* refused = std::ranges::find(kRefusedMethods, method, &RefusedMethod::method);
-  return refused == kRefusedMethods.end() ? std::string_view() : refused->reason;
+Json quantization_json(const Quantization& said) {
+  Json json = Json::object();
+  const auto add = [&](const char* name, const auto& value) {
+    if (value) json[name] = *value;
+  };
+  if (said.block) json["block"] = {said.block->out, said.block->in};
+  add("bits", said.bits);
+  add("group", said.group);
+  add("symmetric", said.symmetric);
+  add("zero_offset", said.zero_offset);
+  add("ordered", said.ordered);
+  add("four_bits", said.four_bits);
+  return json;
 }
 
-Result<Quantization> parse_quantization(const format::Json& object, std::string_view place) {
+Result<Quantization> parse_quantization(const Json& object, std::string_view place) {
   ConfigFields fields(object, std::string(place));
   const std::string method = fields.text("quant_method", "");
   Quantization found;
@@ -292,4 +295,4 @@ Result<Quantization> parse_quantization(const format::Json& object, std::string_
   return found;
 }
 
-}  // namespace dspack::runtime
+}  // namespace dspack::format

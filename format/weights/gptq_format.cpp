@@ -1,8 +1,8 @@
 #include <fmt/format.h>
 
-#include "runtime/weights/transposed_integers.h"
+#include "format/weights/transposed_integers.h"
 
-namespace dspack::runtime {
+namespace dspack::format {
 
 namespace {
 
@@ -11,11 +11,11 @@ namespace {
 // tensor shows.
 constexpr std::array<std::string_view, 4> kGptqSuffixes = {"qweight", "qzeros", "scales", "g_idx"};
 
-bool stores_gptq(const format::Checkpoint& checkpoint, std::string_view name) {
+bool stores_gptq(const Checkpoint& checkpoint, std::string_view name) {
   return find_tensor(checkpoint, module_of(name) + "qweight").has_value();
 }
 
-Result<StoredMatrix> find_gptq(const format::Checkpoint& checkpoint, const MatrixRequest& request) {
+Result<StoredMatrix> find_gptq(const Checkpoint& checkpoint, const MatrixRequest& request) {
   const std::string module = module_of(request.name);
   if (const auto scales = find_tensor(checkpoint, module + "scales"); !scales) return scales.error();
   if (!request.stored.zero_offset) {
@@ -36,30 +36,59 @@ Result<StoredMatrix> find_gptq(const format::Checkpoint& checkpoint, const Matri
        .ordered = is_ordered});
 }
 
+Result<MatrixShape> gptq_shape(const Checkpoint& checkpoint, std::string_view name, const Quantization& stored) {
+  TRY_ASSIGN(const auto* codes, find_tensor(checkpoint, module_of(name) + "qweight"));
+  TRY_ASSIGN(MatrixShape shape, shape_of_codes(checkpoint, *codes, 32 / stored.bits.value_or(4), true));
+  // Words may be filled up; groups are given for each column that there is.
+  const auto order = find_tensor(checkpoint, module_of(name) + "g_idx");
+  const uint64_t columns = order && (*order)->shape.size() == 1 ? (*order)->shape[0] : 0;
+  if (columns >= 1 && columns < shape.in) shape.in = static_cast<uint32_t>(columns);
+  return shape;
+}
+
 // AutoAWQ's "gemm": qweight I32 [in, out / 8], qzeros I32 [groups, out / 8], scales F16 [groups, out] (AutoAWQ,
 // awq/utils/packing_utils.py). GPTQ's tensors have the same names; its qweight is as wide as its scales.
 constexpr std::array<std::string_view, 3> kAwqSuffixes = {"qweight", "qzeros", "scales"};
 
-bool stores_awq(const format::Checkpoint& checkpoint, std::string_view name) {
+bool stores_awq(const Checkpoint& checkpoint, std::string_view name) {
   const auto codes = find_tensor(checkpoint, module_of(name) + "qweight");
   if (!codes || (*codes)->shape.size() != 2) return false;
   const auto scales = find_tensor(checkpoint, module_of(name) + "scales");
   return scales && !(*scales)->shape.empty() && (*scales)->shape.back() != (*codes)->shape.back();
 }
 
-Result<StoredMatrix> find_awq(const format::Checkpoint& checkpoint, const MatrixRequest& request) {
+Result<StoredMatrix> find_awq(const Checkpoint& checkpoint, const MatrixRequest& request) {
   return find_transposed(
       checkpoint, {.matrix = request, .layout = {.along = PackedAlong::out, .interleaved = true, .zero_offset = 0}});
+}
+
+Result<MatrixShape> awq_shape(const Checkpoint& checkpoint, std::string_view name, const Quantization& /*stored*/) {
+  TRY_ASSIGN(const auto* codes, find_tensor(checkpoint, module_of(name) + "qweight"));
+  TRY_ASSIGN(const auto* scales, find_tensor(checkpoint, module_of(name) + "scales"));
+  TRY_ASSIGN(MatrixShape shape, shape_of_codes(checkpoint, *codes, 1, true));
+  TRY_ASSIGN(const MatrixShape groups, shape_of_codes(checkpoint, *scales, 1, true));
+  shape.out = groups.out;  // words of the codes may be filled up
+  return shape;
 }
 
 }  // namespace
 
 WeightFormat gptq_format() {
-  return {.description = "GPTQ", .suffixes = kGptqSuffixes, .stores = stores_gptq, .find = find_gptq, .scaled = {}};
+  return {.description = "GPTQ",
+          .suffixes = kGptqSuffixes,
+          .stores = stores_gptq,
+          .find = find_gptq,
+          .scaled = {},
+          .shape = gptq_shape};
 }
 
 WeightFormat awq_format() {
-  return {.description = "AWQ", .suffixes = kAwqSuffixes, .stores = stores_awq, .find = find_awq, .scaled = {}};
+  return {.description = "AWQ",
+          .suffixes = kAwqSuffixes,
+          .stores = stores_awq,
+          .find = find_awq,
+          .scaled = {},
+          .shape = awq_shape};
 }
 
-}  // namespace dspack::runtime
+}  // namespace dspack::format

@@ -4,9 +4,9 @@
 #include <cstring>
 
 #include "format/base/size.h"
-#include "runtime/weights/weight_format.h"
+#include "format/weights/weight_format.h"
 
-namespace dspack::runtime {
+namespace dspack::format {
 
 namespace {
 
@@ -28,7 +28,7 @@ constexpr uint32_t kNvGroup = 16;
 constexpr uint32_t kMxGroup = 32;
 
 /// The tensor of the codes; nullptr: the matrix is stored otherwise.
-const format::TensorEntry* find_fp4_codes(const format::Checkpoint& checkpoint, std::string_view name) {
+const TensorEntry* find_fp4_codes(const Checkpoint& checkpoint, std::string_view name) {
   const auto packed = find_tensor(checkpoint, module_of(name) + "weight_packed");
   if (packed && (*packed)->dtype == Dtype::u8) return *packed;
   const auto weight = find_tensor(checkpoint, name);
@@ -39,7 +39,7 @@ const format::TensorEntry* find_fp4_codes(const format::Checkpoint& checkpoint, 
   return scale != nullptr && scale->dtype == Dtype::f8_e8m0 ? *weight : nullptr;
 }
 
-bool stores_fp4(const format::Checkpoint& checkpoint, std::string_view name) {
+bool stores_fp4(const Checkpoint& checkpoint, std::string_view name) {
   return find_fp4_codes(checkpoint, name) != nullptr;
 }
 
@@ -51,9 +51,9 @@ Result<void> check_global(const StoredPlane& /*plane*/, StoredBytes stored) {
 }
 
 /// Refuses tensors of which only one can be meant.
-Result<void> check_single(const format::Checkpoint& checkpoint, std::string_view module,
+Result<void> check_single(const Checkpoint& checkpoint, std::string_view module,
                           std::initializer_list<std::string_view> parts) {
-  const format::TensorEntry* first = nullptr;
+  const TensorEntry* first = nullptr;
   for (const std::string_view part : parts) {
     const auto found = find_tensor(checkpoint, std::string(module) + std::string(part));
     if (!found) continue;
@@ -67,7 +67,7 @@ Result<void> check_single(const format::Checkpoint& checkpoint, std::string_view
 }
 
 /// Adds NVFP4's scale for the whole matrix.
-Result<void> add_global(const format::Checkpoint& checkpoint, std::string_view module, StoredMatrix& matrix) {
+Result<void> add_global(const Checkpoint& checkpoint, std::string_view module, StoredMatrix& matrix) {
   TRY(check_single(checkpoint, module, {"weight_scale_2", "weight_global_scale"}));
   const auto times = find_tensor(checkpoint, std::string(module) + "weight_scale_2");
   const auto over = find_tensor(checkpoint, std::string(module) + "weight_global_scale");
@@ -77,21 +77,21 @@ Result<void> add_global(const format::Checkpoint& checkpoint, std::string_view m
                              "one of which NVFP4 needs; fetch the file that holds it",
                              module)};
   }
-  const format::TensorEntry& global = times ? **times : **over;
+  const TensorEntry& global = times ? **times : **over;
   const bool is_one = global.shape.empty() || global.shape == std::vector<uint64_t>{1};
   if (global.dtype != Dtype::f32 || !is_one) {
     return Error{ErrorKind::invalid, fmt::format("{} is {} {}; it must be one F32", place_of(checkpoint, global),
                                                  to_string(global.dtype), shown_shape(global.shape))};
   }
-  matrix.form.global = times ? kernels::GlobalScale::times : kernels::GlobalScale::over;
-  StoredPlane& plane = matrix.planes[kernels::kGlobal];
-  plane = plane_of(global, matrix.form, kernels::kGlobal);
+  matrix.form.global = times ? GlobalScale::times : GlobalScale::over;
+  StoredPlane& plane = matrix.planes[kGlobal];
+  plane = plane_of(global, matrix.form, kGlobal);
   plane.check = check_global;
   return {};
 }
 
-Result<StoredMatrix> find_fp4(const format::Checkpoint& checkpoint, const MatrixRequest& request) {
-  const format::TensorEntry& codes = *find_fp4_codes(checkpoint, request.name);
+Result<StoredMatrix> find_fp4(const Checkpoint& checkpoint, const MatrixRequest& request) {
+  const TensorEntry& codes = *find_fp4_codes(checkpoint, request.name);
   if (codes.shape != std::vector<uint64_t>{request.out, ceil_div(request.in, 2)}) {
     return Error{ErrorKind::invalid,
                  fmt::format("{} has shape {} where config.json asks for {} x {} codes of 4 bits",
@@ -101,7 +101,7 @@ Result<StoredMatrix> find_fp4(const format::Checkpoint& checkpoint, const Matrix
   TRY(check_single(checkpoint, module, {"weight", "weight_packed"}));
   TRY(check_single(checkpoint, module, {"weight_scale", "scale"}));
   TRY(check_scales(checkpoint, codes));
-  const format::TensorEntry& scales = *checkpoint.find_scale(codes.name);
+  const TensorEntry& scales = *checkpoint.find_scale(codes.name);
   const bool is_nv = scales.dtype == Dtype::f8_e4m3;
   if (!is_nv && scales.dtype != Dtype::u8 && scales.dtype != Dtype::f8_e8m0) {
     return Error{ErrorKind::unsupported, fmt::format("{} is stored as {}; scales of FP4 can be F8_E4M3, F8_E8M0 or U8",
@@ -111,7 +111,7 @@ Result<StoredMatrix> find_fp4(const format::Checkpoint& checkpoint, const Matrix
     return Error{ErrorKind::invalid, fmt::format("{} holds codes of 4 bits where config.json says {}",
                                                  place_of(checkpoint, codes), *request.stored.bits)};
   }
-  StoredMatrix matrix{.form = {.coding = kernels::Coding::e2m1, .out = request.out, .in = request.in}, .planes = {}};
+  StoredMatrix matrix{.form = {.coding = Coding::e2m1, .out = request.out, .in = request.in}, .planes = {}};
   TRY(add_group_scales(checkpoint, scales, request.stored, is_nv ? kNvGroup : kMxGroup, matrix));
   if (is_nv) {
     TRY(add_global(checkpoint, module, matrix));
@@ -119,11 +119,15 @@ Result<StoredMatrix> find_fp4(const format::Checkpoint& checkpoint, const Matrix
     const std::string_view scale_part = std::string_view(scales.name).substr(scales.name.rfind('.') + 1);
     TRY(check_single(checkpoint, module, {scale_part, "weight_scale_2", "weight_global_scale"}));
   }
-  matrix.planes[kernels::kCodes] = plane_of(codes, matrix.form, kernels::kCodes);
+  matrix.planes[kCodes] = plane_of(codes, matrix.form, kCodes);
   // A scale's plane was made before the form was complete.
   for (StoredPlane& plane : matrix.planes)
     plane.form = matrix.form;
   return matrix;
+}
+
+Result<MatrixShape> fp4_shape(const Checkpoint& checkpoint, std::string_view name, const Quantization& /*stored*/) {
+  return shape_of_codes(checkpoint, *find_fp4_codes(checkpoint, name), 2);
 }
 
 }  // namespace
@@ -133,7 +137,8 @@ WeightFormat fp4_format() {
           .suffixes = kFp4Suffixes,
           .stores = stores_fp4,
           .find = find_fp4,
-          .scaled = kFp4Scaled};
+          .scaled = kFp4Scaled,
+          .shape = fp4_shape};
 }
 
-}  // namespace dspack::runtime
+}  // namespace dspack::format

@@ -1,24 +1,24 @@
 #include <fmt/format.h>
 
-#include "runtime/weights/weight_format.h"
+#include "format/weights/weight_format.h"
 
-namespace dspack::runtime {
+namespace dspack::format {
 
 namespace {
 
 // Scales are known so that they are refused together with what they stand beside.
 constexpr std::array<std::string_view, 4> kPlainSuffixes = {"weight", "weight_scale_inv", "weight_scale", "scale"};
 
-bool stores_plain(const format::Checkpoint& checkpoint, std::string_view name) {
+bool stores_plain(const Checkpoint& checkpoint, std::string_view name) {
   const auto tensor = find_tensor(checkpoint, name);
   if (!tensor) return false;
   const Dtype dtype = (*tensor)->dtype;
   return dtype == Dtype::f32 || dtype == Dtype::bf16 || dtype == Dtype::f16;
 }
 
-Result<StoredMatrix> find_plain(const format::Checkpoint& checkpoint, const MatrixRequest& request) {
+Result<StoredMatrix> find_plain(const Checkpoint& checkpoint, const MatrixRequest& request) {
   TRY_ASSIGN(StoredMatrix matrix, find_codes(checkpoint, request));
-  const format::TensorEntry& weight = matrix.planes[kernels::kCodes].elements();
+  const TensorEntry& weight = matrix.planes[kCodes].elements();
   const auto* scale = checkpoint.find_scale(weight.name);
   if (scale == nullptr) return matrix;
   return Error{ErrorKind::invalid, fmt::format("{} is {} but has scales ({}); its values are ambiguous",
@@ -35,4 +35,4 @@ WeightFormat plain_format() {
           .scaled = {}};
 }
 
-}  // namespace dspack::runtime
+}  // namespace dspack::format

@@ -1,4 +1,4 @@
-#include "runtime/weights/transposed_integers.h"
+#include "format/weights/transposed_integers.h"
 
 #include <fmt/format.h>
 
@@ -6,7 +6,7 @@
 
 #include "format/base/size.h"
 
-namespace dspack::runtime {
+namespace dspack::format {
 
 namespace {
 
@@ -65,7 +65,7 @@ float scale_at(Dtype dtype, std::span<const std::byte> scales, uint64_t index) {
 
 /// Calls store(out, in, group of the column) for all elements, `kTurned` outputs at a time.
 template <class Store>
-void for_each_element(const kernels::WeightForm& form, Store store) {
+void for_each_element(const WeightForm& form, Store store) {
   for (uint64_t first = 0; first < form.out; first += kTurned) {
     const uint64_t end = std::min<uint64_t>(first + kTurned, form.out);
     for (uint64_t in = 0; in < form.in; ++in) {
@@ -78,8 +78,8 @@ void for_each_element(const kernels::WeightForm& form, Store store) {
 /// Codes of four bits, two a byte. Tensors: qweight, perhaps the groups of rows, which are then the natural ones.
 template <TransposedLayout kLayout>
 Result<void> turn_codes(const StoredPlane& plane, StoredBytes stored, std::span<std::byte> to) {
-  const kernels::WeightForm& form = plane.form;
-  const uint64_t row = kernels::code_bytes(form.coding, form.in);
+  const WeightForm& form = plane.form;
+  const uint64_t row = code_bytes(form.coding, form.in);
   std::ranges::fill(to, std::byte{0});
   for_each_element(form, [&](uint64_t out, uint64_t in) {
     const auto code = static_cast<uint8_t>(Words<4, kLayout>::code(stored[0], in, out, form.out));
@@ -103,7 +103,7 @@ Result<void> turn_zeros_of_four(const StoredPlane& plane, StoredBytes stored, st
 template <TransposedLayout kLayout>
 Result<void> make_differences(const StoredPlane& plane, StoredBytes stored, std::span<std::byte> to) {
   using W = Words<8, kLayout>;
-  const kernels::WeightForm& form = plane.form;
+  const WeightForm& form = plane.form;
   TRY(W::check_zeros(stored[1], plane.tensors[1]->shape[0], form.out));
   for_each_element(form, [&](uint64_t out, uint64_t in) {
     const int32_t value = W::code(stored[0], in, out, form.out) - W::zero(stored[1], in / form.block_in, out, form.out);
@@ -122,7 +122,7 @@ uint32_t group_at(std::span<const std::byte> order, uint64_t in) {
 template <uint32_t kBits, TransposedLayout kLayout>
 Result<void> make_values(const StoredPlane& plane, StoredBytes stored, std::span<std::byte> to) {
   using W = Words<kBits, kLayout>;
-  const kernels::WeightForm& form = plane.form;
+  const WeightForm& form = plane.form;
   const Dtype dtype = plane.tensors[2]->dtype;
   auto* values = reinterpret_cast<float*>(to.data());
   TRY(W::check_zeros(stored[1], plane.tensors[1]->shape[0], form.out));
@@ -204,7 +204,7 @@ Makers makers_of(const TransposedLayout& layout, uint32_t bits) {
 }
 
 /// Bits of an integer by the shape of qweight; 0: none fits.
-uint32_t bits_of(const format::TensorEntry& codes, const MatrixRequest& request, const TransposedLayout& layout) {
+uint32_t bits_of(const TensorEntry& codes, const MatrixRequest& request, const TransposedLayout& layout) {
   for (const uint32_t bits : {4U, 8U}) {
     const uint32_t in_word = kWordBits / bits;
     const bool is_along_in = layout.along == PackedAlong::in;
@@ -215,7 +215,7 @@ uint32_t bits_of(const format::TensorEntry& codes, const MatrixRequest& request,
   return 0;
 }
 
-Result<void> check_beside(const format::Checkpoint& checkpoint, const format::TensorEntry& tensor, Dtype dtype,
+Result<void> check_beside(const Checkpoint& checkpoint, const TensorEntry& tensor, Dtype dtype,
                           const std::vector<uint64_t>& shape) {
   if (tensor.dtype == dtype && tensor.shape == shape) return {};
   return Error{ErrorKind::invalid,
@@ -225,7 +225,7 @@ Result<void> check_beside(const format::Checkpoint& checkpoint, const format::Te
 
 }  // namespace
 
-Result<StoredMatrix> find_transposed(const format::Checkpoint& checkpoint, const TransposedRequest& request) {
+Result<StoredMatrix> find_transposed(const Checkpoint& checkpoint, const TransposedRequest& request) {
   const MatrixRequest& wanted = request.matrix;
   const std::string module = module_of(wanted.name);
   TRY_ASSIGN(const auto* codes, find_tensor(checkpoint, module + "qweight"));
@@ -242,9 +242,7 @@ Result<StoredMatrix> find_transposed(const format::Checkpoint& checkpoint, const
     return Error{ErrorKind::unsupported, fmt::format("{} is stored as {}; scales can be F16, BF16 and F32",
                                                      place_of(checkpoint, *scales), to_string(scales->dtype))};
   }
-  const kernels::Coding coding = request.ordered ? kernels::Coding::f32
-                                 : bits == 4     ? kernels::Coding::u4
-                                                 : kernels::Coding::bf16;
+  const Coding coding = request.ordered ? Coding::f32 : bits == 4 ? Coding::u4 : Coding::bf16;
   StoredMatrix matrix{.form = {.coding = coding, .out = wanted.out, .in = wanted.in}, .planes = {}};
   if (scales->shape.size() != 2 || scales->shape[1] != wanted.out || scales->shape[0] == 0)
     return misfit(checkpoint, *scales, matrix.form, ", a row for each group");
@@ -253,9 +251,9 @@ Result<StoredMatrix> find_transposed(const format::Checkpoint& checkpoint, const
   TRY(check_beside(checkpoint, *zeros, Dtype::i32, {groups, ceil_div(wanted.out, kWordBits / bits)}));
   if (request.order != nullptr) TRY(check_beside(checkpoint, *request.order, Dtype::i32, {wanted.in}));
   const Makers makers = makers_of(request.layout, bits);
-  StoredPlane& plane = matrix.planes[kernels::kCodes];
+  StoredPlane& plane = matrix.planes[kCodes];
   if (request.ordered) {
-    plane = plane_of(*codes, matrix.form, kernels::kCodes);
+    plane = plane_of(*codes, matrix.form, kCodes);
     plane.tensors = {codes, zeros, scales, request.order};
     plane.make = makers.values;
     plane.check = check_order;
@@ -263,24 +261,24 @@ Result<StoredMatrix> find_transposed(const format::Checkpoint& checkpoint, const
   }
   matrix.form.block_out = 1;
   matrix.form.block_in = group;
-  if (bits == 4) matrix.form.scale = kernels::scale_coding_of(scales->dtype).value();
-  plane = plane_of(*codes, matrix.form, kernels::kCodes);
+  if (bits == 4) matrix.form.scale = scale_coding_of(scales->dtype).value();
+  plane = plane_of(*codes, matrix.form, kCodes);
   plane.make = makers.codes;
   if (makers.zeros == nullptr) {
     plane.tensors.push_back(zeros);
   } else {
-    matrix.planes[kernels::kZeros] = plane_of(*zeros, matrix.form, kernels::kZeros);
-    matrix.planes[kernels::kZeros].make = makers.zeros;
+    matrix.planes[kZeros] = plane_of(*zeros, matrix.form, kZeros);
+    matrix.planes[kZeros].make = makers.zeros;
   }
   if (request.order != nullptr) {
     plane.tensors.push_back(request.order);
     plane.check = check_natural_order;
   }
-  StoredPlane& turned = matrix.planes[kernels::kScales];
-  turned = finite_scales(bits == 4 ? plane_of(*scales, matrix.form, kernels::kScales)
-                                   : widened_plane(*scales, groups * wanted.out));
+  StoredPlane& turned = matrix.planes[kScales];
+  turned =
+      finite_scales(bits == 4 ? plane_of(*scales, matrix.form, kScales) : widened_plane(*scales, groups * wanted.out));
   turned.make = bits == 4 ? turn_scales : turn_and_widen_scales;
   return matrix;
 }
 
-}  // namespace dspack::runtime
+}  // namespace dspack::format

@@ -14,10 +14,11 @@
 #include <span>
 #include <string_view>
 
-#include "runtime/config/quantization_config.h"
-#include "runtime/weights/linear.h"
+#include "format/weights/find_tensor.h"
+#include "format/weights/quantization_config.h"
+#include "format/weights/weight_form.h"
 
-namespace dspack::runtime {
+namespace dspack::format {
 
 /// What the tensors of a plane hold, in the order of StoredPlane::tensors.
 using StoredBytes = std::span<const std::span<const std::byte>>;
@@ -25,29 +26,28 @@ using StoredBytes = std::span<const std::span<const std::byte>>;
 /// One plane of a matrix: its tensors, and what they become in memory.
 struct StoredPlane {
   /// The first holds the elements; the others are needed to make or to check the plane. Empty: there is no such plane.
-  std::vector<const format::TensorEntry*> tensors;
+  std::vector<const TensorEntry*> tensors;
   uint64_t bytes = 0;      // in memory
   uint32_t alignment = 1;  // of its first byte in memory
-  kernels::WeightForm form;
+  WeightForm form;
   /// Makes the plane; nullptr: it is used as it is stored. Errors: invalid, without the tensor's name.
   Result<void> (*make)(const StoredPlane& plane, StoredBytes stored, std::span<std::byte> to) = nullptr;
   /// Looks at what is stored before it is used; nullptr: every value means something. Errors: as `make`.
   Result<void> (*check)(const StoredPlane& plane, StoredBytes stored) = nullptr;
 
   [[nodiscard]] bool empty() const { return tensors.empty(); }
-  [[nodiscard]] const format::TensorEntry& elements() const { return *tensors.front(); }
+  [[nodiscard]] const TensorEntry& elements() const { return *tensors.front(); }
   /// Whether its bytes can be brought piece by piece to where they are used.
   [[nodiscard]] bool is_as_stored() const { return make == nullptr && check == nullptr; }
   /// Checks, and makes the plane of all of its stored bytes. `to` has `bytes` bytes; it is the stored elements
   /// themselves or does not overlap them. Errors: invalid, with file and tensor.
-  [[nodiscard]] Result<void> finish(const format::Checkpoint& checkpoint, StoredBytes stored,
-                                    std::span<std::byte> to) const;
+  [[nodiscard]] Result<void> finish(const Checkpoint& checkpoint, StoredBytes stored, std::span<std::byte> to) const;
 };
 
 /// A matrix in a checkpoint: found and checked, not yet read.
 struct StoredMatrix {
-  kernels::WeightForm form;
-  std::array<StoredPlane, kernels::kPlanes> planes;
+  WeightForm form;
+  std::array<StoredPlane, kPlanes> planes;
 };
 
 /// The matrix that is looked for: `name` ("....weight") [out, in].
@@ -56,6 +56,12 @@ struct MatrixRequest {
   uint32_t out = 0;
   uint32_t in = 0;
   Quantization stored;  // as config.json says it
+};
+
+/// Rows and columns of a matrix.
+struct MatrixShape {
+  uint32_t out = 0;
+  uint32_t in = 0;
 };
 
 /// Codes that cannot be used without scales.
@@ -71,17 +77,22 @@ struct WeightFormat {
   std::span<const std::string_view>
       suffixes;  // tensors of one layer, by what follows its name: "weight", "weight_scale"
   /// Whether the checkpoint stores the matrix of this name in this format.
-  bool (*stores)(const format::Checkpoint& checkpoint, std::string_view name);
+  bool (*stores)(const Checkpoint& checkpoint, std::string_view name);
   /// Precondition: `stores`.
-  Result<StoredMatrix> (*find)(const format::Checkpoint& checkpoint, const MatrixRequest& request);
+  Result<StoredMatrix> (*find)(const Checkpoint& checkpoint, const MatrixRequest& request);
   std::span<const ScaledCodes> scaled;
+  /// The matrix's shape by its tensors' names, types and shapes, for who has no model that asks for one; `find` checks
+  /// it. nullptr: values are stored, not codes. Precondition: `stores`. Errors: invalid, unsupported (it is told by
+  /// bytes of tensors alone).
+  Result<MatrixShape> (*shape)(const Checkpoint& checkpoint, std::string_view name,
+                               const Quantization& stored) = nullptr;
 };
 
 /// Every format that can be multiplied.
 [[nodiscard]] std::span<const WeightFormat> weight_formats();
 
 /// The one in which the checkpoint stores the matrix of this name; nullptr: in none.
-[[nodiscard]] const WeightFormat* storing_format(const format::Checkpoint& checkpoint, std::string_view name);
+[[nodiscard]] const WeightFormat* storing_format(const Checkpoint& checkpoint, std::string_view name);
 
 /// F32, BF16 and F16: plain_format.cpp.
 [[nodiscard]] WeightFormat plain_format();
@@ -105,30 +116,35 @@ struct WeightFormat {
 
 /// Finds the matrix `name` [out, in] with its scales. How it is stored is seen from its tensors. `stored` is what
 /// config.json says; without it the block size follows from the shape of the scales.
-[[nodiscard]] Result<StoredMatrix> find_matrix(const format::Checkpoint& checkpoint, std::string_view name,
-                                               uint32_t out, uint32_t in, const Quantization& stored);
+[[nodiscard]] Result<StoredMatrix> find_matrix(const Checkpoint& checkpoint, std::string_view name, uint32_t out,
+                                               uint32_t in, const Quantization& stored);
 
 /// Refuses a tensor of codes whose scales are missing. Errors: not_found, with the remedy.
-[[nodiscard]] Result<void> check_scales(const format::Checkpoint& checkpoint, const format::TensorEntry& tensor);
+[[nodiscard]] Result<void> check_scales(const Checkpoint& checkpoint, const TensorEntry& tensor);
 
 // What formats are made of.
 
 /// The codes as a tensor of the matrix's own shape: what a format that stores one code an element begins with.
-[[nodiscard]] Result<StoredMatrix> find_codes(const format::Checkpoint& checkpoint, const MatrixRequest& request);
+[[nodiscard]] Result<StoredMatrix> find_codes(const Checkpoint& checkpoint, const MatrixRequest& request);
+
+/// The shape of a matrix whose codes are a tensor [out, in / per_element], or [in / per_element, out] where
+/// `is_turned`. Errors: invalid (no matrix, sizes that no model has).
+[[nodiscard]] Result<MatrixShape> shape_of_codes(const Checkpoint& checkpoint, const TensorEntry& codes,
+                                                 uint64_t per_element, bool is_turned = false);
 
 /// "a.b." of "a.b.weight".
 [[nodiscard]] std::string module_of(std::string_view name);
 
 /// A plane of this tensor, of the size that the form gives it.
-[[nodiscard]] StoredPlane plane_of(const format::TensorEntry& tensor, const kernels::WeightForm& form, size_t plane);
+[[nodiscard]] StoredPlane plane_of(const TensorEntry& tensor, const WeightForm& form, size_t plane);
 
 /// A plane of FP32 values of a tensor of F32, BF16, F16 or F8_E8M0.
-[[nodiscard]] StoredPlane widened_plane(const format::TensorEntry& tensor, uint64_t values);
+[[nodiscard]] StoredPlane widened_plane(const TensorEntry& tensor, uint64_t values);
 
 /// How many columns share one of `count` scales of a row: what config.json says, or `usual`, or the one power of two
 /// that fits. Errors: invalid (not so many), unsupported (a group that no kernel knows).
-[[nodiscard]] Result<uint32_t> group_of(const format::Checkpoint& checkpoint, const format::TensorEntry& scales,
-                                        uint64_t count, const Quantization& stored, const kernels::WeightForm& form,
+[[nodiscard]] Result<uint32_t> group_of(const Checkpoint& checkpoint, const TensorEntry& scales, uint64_t count,
+                                        const Quantization& stored, const WeightForm& form,
                                         std::optional<uint32_t> usual = std::nullopt);
 
 /// The plane, each of whose scales must be a finite number.
@@ -138,20 +154,17 @@ struct WeightFormat {
 /// number. `usual`: how many columns, if that is known; else it follows from the scales' shape [out, groups]. Errors:
 /// invalid (a shape that does not fit, or not what config.json says), unsupported (a type or a group that no kernel
 /// knows).
-[[nodiscard]] Result<void> add_group_scales(const format::Checkpoint& checkpoint, const format::TensorEntry& scales,
+[[nodiscard]] Result<void> add_group_scales(const Checkpoint& checkpoint, const TensorEntry& scales,
                                             const Quantization& stored, std::optional<uint32_t> usual,
                                             StoredMatrix& matrix);
 
 /// Adds the scales of blocks of `block_out` x `block_in`. Errors: unsupported (their type).
-[[nodiscard]] Result<void> add_scales(const format::Checkpoint& checkpoint, const format::TensorEntry& scales,
-                                      const BlockSize& block, StoredMatrix& matrix);
+[[nodiscard]] Result<void> add_scales(const Checkpoint& checkpoint, const TensorEntry& scales, const BlockSize& block,
+                                      StoredMatrix& matrix);
 
 /// Scales that do not belong to a matrix of this form. Errors: invalid.
-[[nodiscard]] Error misfit(const format::Checkpoint& checkpoint, const format::TensorEntry& scales,
-                           const kernels::WeightForm& form, std::string_view reason);
-
-/// "[3, 4]", for error texts.
-[[nodiscard]] std::string shown_shape(const std::vector<uint64_t>& shape);
+[[nodiscard]] Error misfit(const Checkpoint& checkpoint, const TensorEntry& scales, const WeightForm& form,
+                           std::string_view reason);
 
 /// Writes element `index` of codes of eight bits less zero points, whose difference has a sign besides, as BF16.
 inline void store_difference(std::span<std::byte> to, uint64_t index, int32_t value) {
@@ -163,4 +176,4 @@ inline void store_difference(std::span<std::byte> to, uint64_t index, int32_t va
 /// Exact FP32 values of stored elements: F32, BF16, F16 or F8_E8M0. `values` has as many elements as `stored` holds.
 void widen_to_f32(Dtype dtype, std::span<const std::byte> stored, std::span<float> values);
 
-}  // namespace dspack::runtime
+}  // namespace dspack::format

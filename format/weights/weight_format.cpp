@@ -1,7 +1,6 @@
-#include "runtime/weights/weight_format.h"
+#include "format/weights/weight_format.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -9,7 +8,7 @@
 
 #include "format/base/size.h"
 
-namespace dspack::runtime {
+namespace dspack::format {
 
 namespace {
 
@@ -21,7 +20,7 @@ std::string known_formats() {
 }
 
 // Why no format has taken it.
-Error not_stored(const format::Checkpoint& checkpoint, std::string_view name) {
+Error not_stored(const Checkpoint& checkpoint, std::string_view name) {
   for (const std::string_view part : {"weight", "weight_packed"}) {
     const auto tensor = find_tensor(checkpoint, module_of(name) + std::string(part));
     if (!tensor) continue;
@@ -51,25 +50,25 @@ Result<void> widen(const StoredPlane& plane, StoredBytes stored, std::span<std::
 }
 
 // U8 is how some write E8M0.
-std::optional<kernels::ScaleCoding> scale_coding(Dtype dtype) {
-  return dtype == Dtype::u8 ? kernels::ScaleCoding::f8_e8m0 : kernels::scale_coding_of(dtype);
+std::optional<ScaleCoding> scale_coding(Dtype dtype) {
+  return dtype == Dtype::u8 ? ScaleCoding::f8_e8m0 : scale_coding_of(dtype);
 }
 
 // Infinity and NaN have all bits of the exponent set (of E4M3, all bits).
-bool is_finite(kernels::ScaleCoding coding, std::span<const std::byte> stored, size_t index) {
+bool is_finite(ScaleCoding coding, std::span<const std::byte> stored, size_t index) {
   switch (coding) {
-    case kernels::ScaleCoding::f32: return std::isfinite(load_as<float>(stored, index));
-    case kernels::ScaleCoding::bf16: return (load_as<uint16_t>(stored, index) & 0x7f80) != 0x7f80;
-    case kernels::ScaleCoding::f16: return (load_as<uint16_t>(stored, index) & 0x7c00) != 0x7c00;
-    case kernels::ScaleCoding::f8_e4m3: return (load_as<uint8_t>(stored, index) & 0x7f) != 0x7f;
-    case kernels::ScaleCoding::f8_e8m0: return load_as<uint8_t>(stored, index) != 0xff;
+    case ScaleCoding::f32: return std::isfinite(load_as<float>(stored, index));
+    case ScaleCoding::bf16: return (load_as<uint16_t>(stored, index) & 0x7f80) != 0x7f80;
+    case ScaleCoding::f16: return (load_as<uint16_t>(stored, index) & 0x7c00) != 0x7c00;
+    case ScaleCoding::f8_e4m3: return (load_as<uint8_t>(stored, index) & 0x7f) != 0x7f;
+    case ScaleCoding::f8_e8m0: return load_as<uint8_t>(stored, index) != 0xff;
   }
   return false;
 }
 
 Result<void> check_finite(const StoredPlane& plane, StoredBytes stored) {
-  const kernels::ScaleCoding coding = *scale_coding(plane.elements().dtype);
-  const uint64_t count = stored[0].size() / kernels::scale_bytes(coding);
+  const ScaleCoding coding = *scale_coding(plane.elements().dtype);
+  const uint64_t count = stored[0].size() / scale_bytes(coding);
   bool all = true;
   for (uint64_t i = 0; i < count; ++i)
     all = is_finite(coding, stored[0], i) && all;
@@ -84,7 +83,7 @@ Result<void> check_finite(const StoredPlane& plane, StoredBytes stored) {
 uint32_t group_length(uint32_t in, uint64_t count) {
   if (count == 1) return in;
   uint32_t found = 0;
-  for (uint64_t group = kernels::kPackedRun; group < in; group *= 2) {
+  for (uint64_t group = kPackedRun; group < in; group *= 2) {
     if (ceil_div(in, group) != count) continue;
     if (found != 0) return 0;
     found = static_cast<uint32_t>(group);
@@ -108,15 +107,14 @@ std::span<const WeightFormat> weight_formats() {
   return formats;
 }
 
-const WeightFormat* storing_format(const format::Checkpoint& checkpoint, std::string_view name) {
+const WeightFormat* storing_format(const Checkpoint& checkpoint, std::string_view name) {
   const auto formats = weight_formats();
   const auto found =
       std::ranges::find_if(formats, [&](const WeightFormat& format) { return format.stores(checkpoint, name); });
   return found == formats.end() ? nullptr : &*found;
 }
 
-Result<void> StoredPlane::finish(const format::Checkpoint& checkpoint, StoredBytes stored,
-                                 std::span<std::byte> to) const {
+Result<void> StoredPlane::finish(const Checkpoint& checkpoint, StoredBytes stored, std::span<std::byte> to) const {
   DSPACK_CHECK(to.size() == bytes && stored.size() == tensors.size(), "a plane of another size");
   const auto placed = [&](Result<void> result) -> Result<void> {
     return result ? std::move(result) : result.error().in(place_of(checkpoint, elements()));
@@ -127,14 +125,14 @@ Result<void> StoredPlane::finish(const format::Checkpoint& checkpoint, StoredByt
   return {};
 }
 
-Result<StoredMatrix> find_matrix(const format::Checkpoint& checkpoint, std::string_view name, uint32_t out, uint32_t in,
+Result<StoredMatrix> find_matrix(const Checkpoint& checkpoint, std::string_view name, uint32_t out, uint32_t in,
                                  const Quantization& stored) {
   const WeightFormat* format = storing_format(checkpoint, name);
   if (format == nullptr) return not_stored(checkpoint, name);
   return format->find(checkpoint, {.name = name, .out = out, .in = in, .stored = stored});
 }
 
-Result<void> check_scales(const format::Checkpoint& checkpoint, const format::TensorEntry& tensor) {
+Result<void> check_scales(const Checkpoint& checkpoint, const TensorEntry& tensor) {
   for (const WeightFormat& format : weight_formats()) {
     for (const ScaledCodes& codes : format.scaled) {
       if (codes.dtype != tensor.dtype || !tensor.name.ends_with(codes.ending)) continue;
@@ -150,32 +148,44 @@ Result<void> check_scales(const format::Checkpoint& checkpoint, const format::Te
   return {};
 }
 
-Result<StoredMatrix> find_codes(const format::Checkpoint& checkpoint, const MatrixRequest& request) {
+Result<StoredMatrix> find_codes(const Checkpoint& checkpoint, const MatrixRequest& request) {
   TRY_ASSIGN(const auto* tensor, find_tensor(checkpoint, request.name, {request.out, request.in}));
-  const auto coding = kernels::coding_of(tensor->dtype);
+  const auto coding = coding_of(tensor->dtype);
   DSPACK_CHECK(coding.has_value(), "a format without a coding");
   StoredMatrix matrix{.form = {.coding = *coding, .out = request.out, .in = request.in}, .planes = {}};
-  matrix.planes[kernels::kCodes] = plane_of(*tensor, matrix.form, kernels::kCodes);
+  matrix.planes[kCodes] = plane_of(*tensor, matrix.form, kCodes);
   return matrix;
+}
+
+Result<MatrixShape> shape_of_codes(const Checkpoint& checkpoint, const TensorEntry& codes, uint64_t per_element,
+                                   bool is_turned) {
+  constexpr uint64_t kMost = (1ULL << 31) - 1;
+  const auto size_of = [&](size_t side) { return codes.shape.size() == 2 ? codes.shape[side] : 0; };
+  const uint64_t out = size_of(is_turned ? 1 : 0);
+  const uint64_t in = size_of(is_turned ? 0 : 1);
+  if (out >= 1 && out <= kMost && in >= 1 && in <= kMost / per_element)
+    return MatrixShape{.out = static_cast<uint32_t>(out), .in = static_cast<uint32_t>(in * per_element)};
+  return Error{ErrorKind::invalid, fmt::format("{} has shape {}, which is none of a matrix of codes",
+                                               place_of(checkpoint, codes), shown_shape(codes.shape))};
 }
 
 std::string module_of(std::string_view name) {
   return std::string(name.substr(0, name.rfind('.') + 1));
 }
 
-StoredPlane plane_of(const format::TensorEntry& tensor, const kernels::WeightForm& form, size_t plane) {
-  const kernels::PlaneSize size = kernels::plane_size(form, plane);
+StoredPlane plane_of(const TensorEntry& tensor, const WeightForm& form, size_t plane) {
+  const PlaneSize size = plane_size(form, plane);
   return {.tensors = {&tensor}, .bytes = size.bytes, .alignment = size.alignment, .form = form};
 }
 
-StoredPlane widened_plane(const format::TensorEntry& tensor, uint64_t values) {
+StoredPlane widened_plane(const TensorEntry& tensor, uint64_t values) {
   StoredPlane plane{.tensors = {&tensor}, .bytes = values * sizeof(float), .alignment = alignof(float), .form = {}};
   if (tensor.dtype != Dtype::f32) plane.make = widen;
   return plane;
 }
 
-Result<uint32_t> group_of(const format::Checkpoint& checkpoint, const format::TensorEntry& scales, uint64_t count,
-                          const Quantization& stored, const kernels::WeightForm& form, std::optional<uint32_t> usual) {
+Result<uint32_t> group_of(const Checkpoint& checkpoint, const TensorEntry& scales, uint64_t count,
+                          const Quantization& stored, const WeightForm& form, std::optional<uint32_t> usual) {
   const auto said = stored.group ? stored.group : usual;
   const uint32_t length = said ? std::min(*said, form.in) : group_length(form.in, count);
   if (length == 0)
@@ -184,9 +194,9 @@ Result<uint32_t> group_of(const format::Checkpoint& checkpoint, const format::Te
     const std::string_view by = stored.group ? " (group_size in config.json)" : "";
     return misfit(checkpoint, scales, form, fmt::format(" in groups of {}{}", length, by));
   }
-  if (length % kernels::kPackedRun != 0 && length < form.in) {
+  if (length % kPackedRun != 0 && length < form.in) {
     return Error{ErrorKind::unsupported, fmt::format("{}: groups of {} columns; multiples of {} can be run",
-                                                     place_of(checkpoint, scales), length, kernels::kPackedRun)};
+                                                     place_of(checkpoint, scales), length, kPackedRun)};
   }
   return length;
 }
@@ -196,16 +206,16 @@ StoredPlane finite_scales(StoredPlane plane) {
   return plane;
 }
 
-Result<void> add_group_scales(const format::Checkpoint& checkpoint, const format::TensorEntry& scales,
-                              const Quantization& stored, std::optional<uint32_t> usual, StoredMatrix& matrix) {
-  kernels::WeightForm& form = matrix.form;
+Result<void> add_group_scales(const Checkpoint& checkpoint, const TensorEntry& scales, const Quantization& stored,
+                              std::optional<uint32_t> usual, StoredMatrix& matrix) {
+  WeightForm& form = matrix.form;
   const bool is_grid = scales.shape.size() == 2 && scales.shape[0] == form.out && scales.shape[1] > 0;
   if (!is_grid) return misfit(checkpoint, scales, form, ", a row of scales each row");
   TRY_ASSIGN(const uint32_t length, group_of(checkpoint, scales, scales.shape[1], stored, form, usual));
   const auto coding = scale_coding(scales.dtype);
   // Codes that fill bytes have FP32 scales in memory, which costs little beside them.
-  const bool is_kept = kernels::is_packed(form.coding);
-  const bool is_wide = coding && kernels::scale_bytes(*coding) > 1;
+  const bool is_kept = is_packed(form.coding);
+  const bool is_wide = coding && scale_bytes(*coding) > 1;
   if (!coding || (!is_kept && !is_wide)) {
     return Error{ErrorKind::unsupported, fmt::format("{} is stored as {}; scales can be F32, BF16, F16 or 8-bit floats",
                                                      place_of(checkpoint, scales), to_string(scales.dtype))};
@@ -213,13 +223,12 @@ Result<void> add_group_scales(const format::Checkpoint& checkpoint, const format
   form.block_out = 1;
   form.block_in = length;
   if (is_kept) form.scale = *coding;
-  const uint64_t values = kernels::plane_size(form, kernels::kScales).bytes / sizeof(float);
-  matrix.planes[kernels::kScales] =
-      finite_scales(is_kept ? plane_of(scales, form, kernels::kScales) : widened_plane(scales, values));
+  const uint64_t values = plane_size(form, kScales).bytes / sizeof(float);
+  matrix.planes[kScales] = finite_scales(is_kept ? plane_of(scales, form, kScales) : widened_plane(scales, values));
   return {};
 }
 
-Result<void> add_scales(const format::Checkpoint& checkpoint, const format::TensorEntry& scales, const BlockSize& block,
+Result<void> add_scales(const Checkpoint& checkpoint, const TensorEntry& scales, const BlockSize& block,
                         StoredMatrix& matrix) {
   const Dtype dtype = scales.dtype;
   if (dtype != Dtype::f32 && dtype != Dtype::bf16 && dtype != Dtype::f16 && dtype != Dtype::f8_e8m0) {
@@ -228,20 +237,14 @@ Result<void> add_scales(const format::Checkpoint& checkpoint, const format::Tens
   }
   matrix.form.block_out = block.out;
   matrix.form.block_in = block.in;
-  matrix.planes[kernels::kScales] =
-      widened_plane(scales, kernels::plane_size(matrix.form, kernels::kScales).bytes / sizeof(float));
+  matrix.planes[kScales] = widened_plane(scales, plane_size(matrix.form, kScales).bytes / sizeof(float));
   return {};
 }
 
-Error misfit(const format::Checkpoint& checkpoint, const format::TensorEntry& scales, const kernels::WeightForm& form,
-             std::string_view reason) {
+Error misfit(const Checkpoint& checkpoint, const TensorEntry& scales, const WeightForm& form, std::string_view reason) {
   return {ErrorKind::invalid,
           fmt::format("{}: scales of shape {} do not fit a weight [{}, {}]{}", place_of(checkpoint, scales),
                       shown_shape(scales.shape), form.out, form.in, reason)};
-}
-
-std::string shown_shape(const std::vector<uint64_t>& shape) {
-  return fmt::format("[{}]", fmt::join(shape, ", "));
 }
 
 void widen_to_f32(Dtype dtype, std::span<const std::byte> stored, std::span<float> values) {
@@ -250,4 +253,4 @@ void widen_to_f32(Dtype dtype, std::span<const std::byte> stored, std::span<floa
     values[i] = widened(dtype, stored, i);
 }
 
-}  // namespace dspack::runtime
+}  // namespace dspack::format

@@ -1,8 +1,8 @@
 #include <fmt/format.h>
 
-#include "runtime/weights/weight_format.h"
+#include "format/weights/weight_format.h"
 
-namespace dspack::runtime {
+namespace dspack::format {
 
 namespace {
 
@@ -10,14 +10,14 @@ namespace {
 // knows, and so is refused.
 constexpr std::array<std::string_view, 2> kInt8Suffixes = {"weight", "weight_scale"};
 
-bool stores_int8(const format::Checkpoint& checkpoint, std::string_view name) {
+bool stores_int8(const Checkpoint& checkpoint, std::string_view name) {
   const auto tensor = find_tensor(checkpoint, name);
   return tensor && (*tensor)->dtype == Dtype::i8;
 }
 
-Result<StoredMatrix> find_int8(const format::Checkpoint& checkpoint, const MatrixRequest& request) {
+Result<StoredMatrix> find_int8(const Checkpoint& checkpoint, const MatrixRequest& request) {
   TRY_ASSIGN(StoredMatrix matrix, find_codes(checkpoint, request));
-  const format::TensorEntry& weight = matrix.planes[kernels::kCodes].elements();
+  const TensorEntry& weight = matrix.planes[kCodes].elements();
   TRY(check_scales(checkpoint, weight));
   if (request.stored.bits.value_or(8) != 8 || !request.stored.symmetric.value_or(true)) {
     return Error{
@@ -27,12 +27,17 @@ Result<StoredMatrix> find_int8(const format::Checkpoint& checkpoint, const Matri
                     place_of(checkpoint, weight), request.stored.bits.value_or(8),
                     request.stored.symmetric.value_or(true))};
   }
-  const format::TensorEntry& scales = *checkpoint.find_scale(weight.name);
+  const TensorEntry& scales = *checkpoint.find_scale(weight.name);
   const std::vector<uint64_t>& shape = scales.shape;
   const bool is_column = shape.size() == 1 || (shape.size() == 2 && shape[1] == 1);
   if (!is_column || shape[0] != request.out) return misfit(checkpoint, scales, matrix.form, ", one a row");
   TRY(add_scales(checkpoint, scales, {.out = 1, .in = request.in}, matrix));
   return matrix;
+}
+
+Result<MatrixShape> int8_shape(const Checkpoint& checkpoint, std::string_view name, const Quantization& /*stored*/) {
+  TRY_ASSIGN(const auto* codes, find_tensor(checkpoint, name));
+  return shape_of_codes(checkpoint, *codes, 1);
 }
 
 constexpr std::array<ScaledCodes, 1> kInt8Scaled = {{
@@ -42,8 +47,12 @@ constexpr std::array<ScaledCodes, 1> kInt8Scaled = {{
 }  // namespace
 
 WeightFormat int8_format() {
-  return {
-      .description = "I8", .suffixes = kInt8Suffixes, .stores = stores_int8, .find = find_int8, .scaled = kInt8Scaled};
+  return {.description = "I8",
+          .suffixes = kInt8Suffixes,
+          .stores = stores_int8,
+          .find = find_int8,
+          .scaled = kInt8Scaled,
+          .shape = int8_shape};
 }
 
-}  // namespace dspack::runtime
+}  // namespace dspack::format

@@ -1,9 +1,9 @@
 #include <fmt/format.h>
 
 #include "format/base/size.h"
-#include "runtime/weights/weight_format.h"
+#include "format/weights/weight_format.h"
 
-namespace dspack::runtime {
+namespace dspack::format {
 
 namespace {
 
@@ -35,8 +35,8 @@ std::optional<std::pair<uint64_t, uint64_t>> scale_grid(const std::vector<uint64
 }
 
 // The rows and columns that share a scale. Errors: invalid.
-Result<BlockSize> blocks_of(const format::Checkpoint& checkpoint, const kernels::WeightForm& form,
-                            const format::TensorEntry& scales, const std::optional<BlockSize>& block) {
+Result<BlockSize> blocks_of(const Checkpoint& checkpoint, const WeightForm& form, const TensorEntry& scales,
+                            const std::optional<BlockSize>& block) {
   const auto grid = scale_grid(scales.shape);
   if (!grid) return misfit(checkpoint, scales, form, "");
   if (block) {
@@ -49,19 +49,24 @@ Result<BlockSize> blocks_of(const format::Checkpoint& checkpoint, const kernels:
   return misfit(checkpoint, scales, form, "; give weight_block_size in the quantization_config of config.json");
 }
 
-bool stores_fp8(const format::Checkpoint& checkpoint, std::string_view name) {
+bool stores_fp8(const Checkpoint& checkpoint, std::string_view name) {
   const auto tensor = find_tensor(checkpoint, name);
   return tensor && (*tensor)->dtype == Dtype::f8_e4m3;
 }
 
-Result<StoredMatrix> find_fp8(const format::Checkpoint& checkpoint, const MatrixRequest& request) {
+Result<StoredMatrix> find_fp8(const Checkpoint& checkpoint, const MatrixRequest& request) {
   TRY_ASSIGN(StoredMatrix matrix, find_codes(checkpoint, request));
-  const format::TensorEntry& weight = matrix.planes[kernels::kCodes].elements();
+  const TensorEntry& weight = matrix.planes[kCodes].elements();
   TRY(check_scales(checkpoint, weight));
-  const format::TensorEntry& scales = *checkpoint.find_scale(weight.name);
+  const TensorEntry& scales = *checkpoint.find_scale(weight.name);
   TRY_ASSIGN(const BlockSize block, blocks_of(checkpoint, matrix.form, scales, request.stored.block));
   TRY(add_scales(checkpoint, scales, block, matrix));
   return matrix;
+}
+
+Result<MatrixShape> fp8_shape(const Checkpoint& checkpoint, std::string_view name, const Quantization& /*stored*/) {
+  TRY_ASSIGN(const auto* codes, find_tensor(checkpoint, name));
+  return shape_of_codes(checkpoint, *codes, 1);
 }
 
 constexpr std::array<ScaledCodes, 1> kFp8Scaled = {{
@@ -71,8 +76,12 @@ constexpr std::array<ScaledCodes, 1> kFp8Scaled = {{
 }  // namespace
 
 WeightFormat fp8_format() {
-  return {
-      .description = "F8_E4M3", .suffixes = kFp8Suffixes, .stores = stores_fp8, .find = find_fp8, .scaled = kFp8Scaled};
+  return {.description = "F8_E4M3",
+          .suffixes = kFp8Suffixes,
+          .stores = stores_fp8,
+          .find = find_fp8,
+          .scaled = kFp8Scaled,
+          .shape = fp8_shape};
 }
 
-}  // namespace dspack::runtime
+}  // namespace dspack::format

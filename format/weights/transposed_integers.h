@@ -5,9 +5,9 @@
 // tensor.
 #pragma once
 
-#include "runtime/weights/weight_format.h"
+#include "format/weights/weight_format.h"
 
-namespace dspack::runtime {
+namespace dspack::format {
 
 /// Which side of the matrix the integers of a word of `qweight` are from.
 enum class PackedAlong : uint8_t { in, out };
@@ -25,11 +25,10 @@ struct TransposedLayout {
 struct TransposedRequest {
   const MatrixRequest& matrix;
   TransposedLayout layout;
-  const format::TensorEntry* order = nullptr;
+  const TensorEntry* order = nullptr;
   bool ordered = false;
 };
 
-[[nodiscard]] Result<StoredMatrix> find_transposed(const format::Checkpoint& checkpoint,
-                                                   const TransposedRequest& request);
+[[nodiscard]] Result<StoredMatrix> find_transposed(const Checkpoint& checkpoint, const TransposedRequest& request);
 
-}  // namespace dspack::runtime
+}  // namespace dspack::format

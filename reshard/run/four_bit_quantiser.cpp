@@ -1,0 +1,170 @@
+#include "reshard/run/four_bit_quantiser.h"
+
+#include <array>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "format/base/size.h"
+#include "format/dtype.h"
+#include "kernels/quantise_int4.h"
+#include "kernels/quantise_nvfp4.h"
+#include "reshard/plan/transform.h"
+#include "reshard/run/row_converter.h"
+
+namespace dspack::reshard {
+using format::ByteSink;
+
+/// What one form of four bits makes of rows of values.
+struct FourBitForm {
+  std::string_view name;
+  uint64_t group = 0;        // values that share a scale
+  uint64_t scale_bytes = 0;  // of one
+  float largest = 0;         // magnitude that it can hold
+  kernels::Loss (*quantise)(std::span<const float> values, std::span<uint8_t> codes, std::span<std::byte> scales);
+};
+
+namespace {
+
+const FourBitForm kInt4Form{.name = "int4",
+                            .group = kernels::kInt4Group,
+                            .scale_bytes = sizeof(uint16_t),
+                            .largest = std::numeric_limits<float>::max(),
+                            .quantise = [](auto values, auto codes, auto scales) {
+                              std::vector<uint16_t> halves(scales.size() / sizeof(uint16_t));
+                              const kernels::Loss loss = kernels::quantise_int4(values, codes, halves);
+                              std::ranges::copy(std::as_bytes(std::span(halves)), scales.begin());
+                              return loss;
+                            }};
+const FourBitForm kNvfp4Form{
+    .name = "NVFP4",
+    .group = kernels::kNvfp4Group,
+    .scale_bytes = sizeof(uint8_t),
+    .largest = kernels::kNvfp4Largest,
+    .quantise = [](auto values, auto codes, auto scales) {
+      return kernels::quantise_nvfp4(values, codes, {reinterpret_cast<uint8_t*>(scales.data()), scales.size()});
+    }};
+
+}  // namespace
+
+/// BF16 rows, or FP8 rows and their scales -> codes of four bits and their scales, which two converters hand on.
+class FourBitQuantiser final : public RowConverter {
+ public:
+  enum Part : uint8_t { codes, scales };
+
+  FourBitQuantiser(const FourBitForm& form, Dtype dtype, uint64_t columns, std::vector<float> fp8_scales)
+      : RowConverter(bytes_of(dtype, columns), kBlock),
+        form_(form),
+        dtype_(dtype),
+        columns_(columns),
+        fp8_scales_(std::move(fp8_scales)) {}
+
+  std::optional<kernels::Loss> loss() const override { return loss_; }
+
+  /// The tensor's bytes from `at` on.
+  Result<void> take_at(uint64_t at, std::span<const std::byte> bytes) {
+    if (at != taken_) return {};  // known from the other one
+    taken_ += bytes.size();
+    return take(bytes, {});
+  }
+  Result<void> finish_once() {
+    if (std::exchange(finished_, true)) return {};
+    return finish({});
+  }
+  /// What has been made of one part since it was last asked for.
+  Result<void> hand_on(Part part, const ByteSink& sink) {
+    TRY(sink(made_[part]));
+    made_[part].clear();
+    return {};
+  }
+
+ protected:
+  Result<void> convert(std::span<const std::byte> rows, const ByteSink& /*sink*/) override {
+    read_values(rows);
+    for (const float value : values_) {
+      if (std::abs(value) <= form_.largest) continue;
+      const std::string what =
+          std::isfinite(value)
+              ? fmt::format("{}, more than the {} that {} holds here", value, form_.largest, form_.name)
+              : fmt::format("an infinity or NaN, which {} with a scale cannot", form_.name);
+      return Error{ErrorKind::unsupported, fmt::format("holds {}; exempt the tensor by a selector", what)};
+    }
+    const auto append = [](std::vector<std::byte>& to, uint64_t bytes) {
+      to.resize(to.size() + bytes);
+      return std::span(to).last(bytes);
+    };
+    const auto to = append(made_[codes], values_.size() / 2);
+    loss_ += form_.quantise(values_, {reinterpret_cast<uint8_t*>(to.data()), to.size()},
+                            append(made_[scales], values_.size() / form_.group * form_.scale_bytes));
+    return {};
+  }
+
+ private:
+  void read_values(std::span<const std::byte> rows) {
+    if (dtype_ == Dtype::bf16) {
+      values_.clear();
+      for (const uint16_t code : values_of<uint16_t>(rows))
+        values_.push_back(bf16_to_f32(code));
+      return;
+    }
+    const std::span<const uint8_t> fp8(reinterpret_cast<const uint8_t*>(rows.data()), rows.size());
+    const uint64_t row_scales = ceil_div(columns_, kBlock);
+    values_.resize(fp8.size());
+    (void)kernels::dequantise_rows(fp8, columns_, std::span(fp8_scales_).subspan(blocks_++ * row_scales, row_scales),
+                                   kBlock, std::span(values_));
+  }
+
+  const FourBitForm& form_;
+  Dtype dtype_;
+  uint64_t columns_;
+  std::vector<float> fp8_scales_;
+  uint64_t taken_ = 0;   // bytes of the tensor
+  uint64_t blocks_ = 0;  // of rows, converted
+  bool finished_ = false;
+  std::vector<float> values_;
+  std::array<std::vector<std::byte>, 2> made_;
+  kernels::Loss loss_;
+};
+
+namespace {
+
+/// One of its parts. The codes report what rounding has cost.
+class FourBitPart final : public Converter {
+ public:
+  FourBitPart(std::shared_ptr<FourBitQuantiser> quantiser, FourBitQuantiser::Part part)
+      : quantiser_(std::move(quantiser)), part_(part) {}
+
+  Result<void> take(std::span<const std::byte> bytes, const ByteSink& sink) override {
+    TRY(quantiser_->take_at(at_, bytes));
+    at_ += bytes.size();
+    return quantiser_->hand_on(part_, sink);
+  }
+  Result<void> finish(const ByteSink& sink) override {
+    TRY(quantiser_->finish_once());
+    return quantiser_->hand_on(part_, sink);
+  }
+  std::optional<kernels::Loss> loss() const override {
+    return part_ == FourBitQuantiser::codes ? quantiser_->loss() : std::nullopt;
+  }
+
+ private:
+  std::shared_ptr<FourBitQuantiser> quantiser_;
+  FourBitQuantiser::Part part_;
+  uint64_t at_ = 0;  // offset in the tensor of the next byte
+};
+
+}  // namespace
+
+std::unique_ptr<Converter> FourBitParts::part(Conversion conversion) {
+  const bool is_int4 = conversion == Conversion::int4_codes || conversion == Conversion::int4_scales;
+  const bool is_codes = conversion == Conversion::int4_codes || conversion == Conversion::nvfp4_codes;
+  if (!quantiser_) {
+    quantiser_ = std::make_shared<FourBitQuantiser>(is_int4 ? kInt4Form : kNvfp4Form, source_.dtype,
+                                                    source_.shape.at(1), scales_);
+  }
+  return std::make_unique<FourBitPart>(quantiser_, is_codes ? FourBitQuantiser::codes : FourBitQuantiser::scales);
+}
+
+}  // namespace dspack::reshard
