@@ -75,11 +75,60 @@ void for_each_element(const WeightForm& form, Store store) {
   }
 }
 
+constexpr uint64_t kEight = 8;  // codes of four bits in a word
+
+/// Code k of word i becomes code i of word k: blocks of four by four change places, then of two by two, then of one.
+void turn_eight(std::array<uint32_t, kEight>& words) {
+  constexpr std::pair<uint32_t, uint32_t> kSteps[] = {{4, 0x0000ffff}, {2, 0x00ff00ff}, {1, 0x0f0f0f0f}};
+  for (const auto& [apart, mask] : kSteps) {
+    for (uint32_t i = 0; i < kEight; ++i) {
+      if ((i & apart) != 0) continue;
+      const uint32_t changed = (words[i] >> (4 * apart) ^ words[i + apart]) & mask;
+      words[i + apart] ^= changed;
+      words[i] ^= changed << (4 * apart);
+    }
+  }
+}
+
+/// Codes of columns [8 `eighth`, 8 `eighth` + 8) and outputs from `first` on, up to `end`: a word of each output's row.
+template <TransposedLayout kLayout>
+void turn_columns(const WeightForm& form, std::span<const std::byte> stored, uint64_t eighth, uint64_t first,
+                  uint64_t end, std::span<std::byte> to) {
+  using W = Words<4, kLayout>;
+  const uint64_t row_words = form.in / kEight;
+  const auto store = [&](uint64_t out, uint32_t word) {
+    std::memcpy(to.data() + (out * row_words + eighth) * sizeof word, &word, sizeof word);
+  };
+  if constexpr (kLayout.along == PackedAlong::in) {
+    for (uint64_t out = first; out < end; ++out)
+      store(out, W::word(stored, eighth * form.out + out));
+    return;
+  }
+  const uint64_t words_across = ceil_div(uint64_t{form.out}, kEight);
+  for (uint64_t out = first; out < end; out += kEight) {
+    std::array<uint32_t, kEight> words{};
+    for (uint64_t i = 0; i < kEight; ++i)
+      words[i] = W::word(stored, (eighth * kEight + i) * words_across + out / kEight);
+    turn_eight(words);
+    for (uint64_t i = 0; i < std::min(kEight, end - out); ++i)
+      store(out + i, words[kLayout.interleaved ? kInterleaved[i] : i]);
+  }
+}
+
 /// Codes of four bits, two a byte. Tensors: qweight, perhaps the groups of rows, which are then the natural ones.
 template <TransposedLayout kLayout>
 Result<void> turn_codes(const StoredPlane& plane, StoredBytes stored, std::span<std::byte> to) {
   const WeightForm& form = plane.form;
   const uint64_t row = code_bytes(form.coding, form.in);
+  if (form.in % kEight == 0) {
+    constexpr uint64_t kOutputs = 128;  // a line of words, and of the rows a line each in the first-level cache
+    for (uint64_t first = 0; first < form.out; first += kOutputs) {
+      const uint64_t end = std::min<uint64_t>(first + kOutputs, form.out);
+      for (uint64_t eighth = 0; eighth < form.in / kEight; ++eighth)
+        turn_columns<kLayout>(form, stored[0], eighth, first, end, to);
+    }
+    return {};
+  }
   std::ranges::fill(to, std::byte{0});
   for_each_element(form, [&](uint64_t out, uint64_t in) {
     const auto code = static_cast<uint8_t>(Words<4, kLayout>::code(stored[0], in, out, form.out));

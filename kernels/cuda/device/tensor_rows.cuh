@@ -205,7 +205,9 @@ struct TensorRows {
                                                    first + quad * kRunColumns, is_halved);
       }
     }
-#pragma unroll
+    // Sums of 64 input rows leave no registers for several runs at once.
+    [[maybe_unused]] constexpr unsigned kRunsAtOnce = kTokenTiles < 8 ? 4 : 1;
+#pragma unroll kRunsAtOnce
     for (unsigned run = 0; run < 4; ++run) {
       const unsigned holder = gpu::lane_index() / 4 * 4 + run;
       uint32_t weights[kRowTiles][2][4];  // of each product
