@@ -45,7 +45,8 @@ class CpuBuffer final : public Buffer {
 
 class CpuDevice final : public Device {
  public:
-  CpuDevice(const CpuOps& ops, unsigned threads) : ops_(ops), workers_(threads) {
+  CpuDevice(const CpuOps& ops, unsigned threads, Precision precision)
+      : ops_(ops), precision_(precision), workers_(threads) {
     const unsigned count = workers_.threads();
     description_ =
         "cpu " + std::string(ops.name) + ", " + std::to_string(count) + (count == 1 ? " thread" : " threads");
@@ -54,7 +55,7 @@ class CpuDevice final : public Device {
   [[nodiscard]] std::string_view description() const override { return description_; }
   [[nodiscard]] Result<std::unique_ptr<Buffer>> allocate(uint64_t bytes) override;
   [[nodiscard]] Result<std::unique_ptr<Buffer>> allocate_host(uint64_t bytes) override { return allocate(bytes); }
-  [[nodiscard]] std::unique_ptr<Queue> make_queue() override { return make_cpu_queue(ops_, workers_); }
+  [[nodiscard]] std::unique_ptr<Queue> make_queue() override { return make_cpu_queue(ops_, workers_, precision_); }
   [[nodiscard]] bool is_host() const override { return true; }
   [[nodiscard]] DeviceMemory memory() const override { return {}; }
   [[nodiscard]] Result<std::unique_ptr<ExpertTable>> make_expert_table(
@@ -67,6 +68,7 @@ class CpuDevice final : public Device {
 
  private:
   const CpuOps& ops_;
+  Precision precision_;
   Workers workers_;
   std::string description_;
 };
@@ -94,7 +96,9 @@ std::string known_names() {
 
 Result<std::unique_ptr<Device>> make_cpu_device(const CpuOptions& options) {
   TRY_ASSIGN(const CpuOps* ops, select_cpu_ops(detect_cpu_features(), options.instruction_set));
-  return std::unique_ptr<Device>(std::make_unique<CpuDevice>(*ops, options.threads));
+  if (options.precision == Precision::fp8)
+    return Error{ErrorKind::unsupported, "precision fp8 is for GPUs; a CPU computes exact or bf16"};
+  return std::unique_ptr<Device>(std::make_unique<CpuDevice>(*ops, options.threads, options.precision));
 }
 
 std::span<std::byte> host_bytes(Buffer& buffer) {

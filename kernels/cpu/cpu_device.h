@@ -8,12 +8,14 @@
 #include <string>
 
 #include "kernels/ops.h"
+#include "kernels/precision.h"
 
 namespace dspack::kernels {
 
 struct CpuOptions {
   unsigned threads = 0;         // 0: one per available core
-  std::string instruction_set;  // "scalar", "avx2", "avx512"; empty: the widest that this processor has
+  std::string instruction_set;  // "scalar", "avx2", "avx512", "amx"; empty: the widest that this processor has
+  Precision precision = Precision::exact;  // or bf16, with the same bits on every instruction set (rounded.inl.h)
 };
 
 [[nodiscard]] Result<std::unique_ptr<Device>> make_cpu_device(const CpuOptions& options);

@@ -1,12 +1,14 @@
 #include "kernels/cpu/cpu_queue.h"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <cstring>
 #include <vector>
 
 #include "format/base/check.h"
+#include "format/base/size.h"
 #include "kernels/checks.h"
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/cpu/experts.h"
@@ -68,6 +70,14 @@ PairTask pair(const Rows& to, const Rows& from) {
           .cols = to.cols};
 }
 
+/// What multiplies a matrix in precision bf16; nullptr: its codes are no BF16, or a block of scales ends within a step.
+auto rounded_function(const CpuOps& ops, const MatrixView& matrix) {
+  const bool is_whole = matrix.block_in >= matrix.in || matrix.block_in % kRoundedStep == 0;
+  if (is_whole && matrix.coding == Coding::f8_e4m3) return ops.rounded.e4m3;
+  if (is_whole && matrix.coding == Coding::bf16) return ops.rounded.bf16;
+  return decltype(ops.rounded.bf16){nullptr};
+}
+
 /// Calls part(head, begin, end) for the pieces of [begin, end) that lie in one head of `per_head` items.
 template <class Part>
 void for_each_head(uint32_t begin, uint32_t end, uint32_t per_head, Part part) {
@@ -94,7 +104,8 @@ class Now final : public Event {
 
 class CpuQueue final : public Queue {
  public:
-  CpuQueue(const CpuOps& ops, Workers& workers) : ops_(ops), workers_(workers) {}
+  CpuQueue(const CpuOps& ops, Workers& workers, Precision precision)
+      : ops_(ops), workers_(workers), precision_(precision) {}
 
   void upload(Slice to, std::span<const std::byte> from) override;
   void download(std::span<std::byte> to, Slice from) override;
@@ -126,8 +137,12 @@ class CpuQueue final : public Queue {
   void run(Step&) override { DSPACK_CHECK(false, "the CPU device records nothing"); }
 
  private:
+  void linear_rounded(const MatrixView& matrix, const Rows& x, const Rows& y);
+
   const CpuOps& ops_;
   Workers& workers_;
+  Precision precision_;
+  std::vector<std::byte> rounded_;  // x of a product in precision bf16, then a piece of scratch for each thread
 };
 
 void CpuQueue::upload(Slice to, std::span<const std::byte> from) {
@@ -149,8 +164,10 @@ void CpuQueue::copy(Slice to, Slice from, uint64_t bytes) {
 void CpuQueue::linear(const Weight& weight, const Rows& x, const Rows& y) {
   check_linear(weight, x, y);
   if (x.rows == 0) return;
+  const MatrixView matrix = view(weight);
+  if (precision_ == Precision::bf16 && rounded_function(ops_, matrix) != nullptr) return linear_rounded(matrix, x, y);
   const auto function = ops_.linear[static_cast<size_t>(weight.coding)];
-  const LinearTask whole{.matrix = view(weight),
+  const LinearTask whole{.matrix = matrix,
                          .outputs = {},
                          .x = floats(x.data),
                          .x_stride = x.stride,
@@ -162,6 +179,34 @@ void CpuQueue::linear(const Weight& weight, const Rows& x, const Rows& y) {
     task.outputs = {begin, end};
     task.y += begin;
     function(task);
+  });
+}
+
+void CpuQueue::linear_rounded(const MatrixView& matrix, const Rows& x, const Rows& y) {
+  constexpr uint64_t kAlignment = 64;
+  const RoundedOps& ops = ops_.rounded;
+  const uint64_t x_bytes = round_up(ops.x_bytes(x.rows, matrix.in), kAlignment);
+  const uint64_t scratch_bytes = round_up(ops.scratch_bytes(matrix.in), kAlignment);
+  const uint64_t bytes = x_bytes + workers_.threads() * scratch_bytes + kAlignment;
+  if (rounded_.size() < bytes) rounded_.resize(bytes);
+  const uint64_t skipped =
+      round_up(reinterpret_cast<uint64_t>(rounded_.data()), kAlignment) - reinterpret_cast<uint64_t>(rounded_.data());
+  std::byte* to = rounded_.data() + skipped;
+  const auto groups = static_cast<uint32_t>(ceil_div(uint64_t{x.rows}, uint64_t{kRoundedGroup}));
+  workers_.split(groups, std::min(x.rows, kRoundedGroup) * uint64_t{matrix.in} / 4, [&](uint32_t begin, uint32_t end) {
+    ops.round(
+        {.x = floats(x.data), .x_stride = x.stride, .rows = x.rows, .in = matrix.in, .groups = {begin, end}, .to = to});
+  });
+  const auto function = rounded_function(ops_, matrix);
+  std::atomic<unsigned> part = 0;
+  workers_.split(matrix.out, uint64_t{matrix.in} * x.rows, [&](uint32_t begin, uint32_t end) {
+    function({.matrix = matrix,
+              .outputs = {begin, end},
+              .x = to,
+              .y = floats(y.data) + begin,
+              .y_stride = y.stride,
+              .rows = x.rows,
+              .scratch = to + x_bytes + part.fetch_add(1, std::memory_order_relaxed) * scratch_bytes});
   });
 }
 
@@ -388,8 +433,8 @@ void CpuQueue::sample(const SampleArgs& args) {
 
 }  // namespace
 
-std::unique_ptr<Queue> make_cpu_queue(const CpuOps& ops, Workers& workers) {
-  return std::make_unique<CpuQueue>(ops, workers);
+std::unique_ptr<Queue> make_cpu_queue(const CpuOps& ops, Workers& workers, Precision precision) {
+  return std::make_unique<CpuQueue>(ops, workers, precision);
 }
 
 }  // namespace dspack::kernels

@@ -8,9 +8,11 @@
 #include "kernels/cpu/ops_table.h"
 #include "kernels/cpu/workers.h"
 #include "kernels/ops.h"
+#include "kernels/precision.h"
 
 namespace dspack::kernels {
 
-[[nodiscard]] std::unique_ptr<Queue> make_cpu_queue(const CpuOps& ops, Workers& workers);
+/// `precision`: exact or bf16.
+[[nodiscard]] std::unique_ptr<Queue> make_cpu_queue(const CpuOps& ops, Workers& workers, Precision precision);
 
 }  // namespace dspack::kernels

@@ -59,6 +59,42 @@ struct ColumnsTask {
   uint32_t rows = 0;
 };
 
+/// Columns that a product in precision bf16 adds up before it adds to its sum (rounded.inl.h).
+inline constexpr uint32_t kRoundedStep = 32;
+/// Rows of x that are laid out together when they are rounded.
+inline constexpr uint32_t kRoundedGroup = 16;
+
+/// Groups of rows of x [rows, in] rounded to BF16, in the form that the same RoundedOps multiply. `to`: of all rows.
+struct RoundingTask {
+  const float* x = nullptr;
+  uint64_t x_stride = 0;
+  uint32_t rows = 0;
+  uint32_t in = 0;
+  RowRange groups;
+  std::byte* to = nullptr;  // 64-byte aligned
+};
+
+/// As LinearTask, of an x that has been rounded. Blocks of scales are whole steps of kRoundedStep columns, or whole
+/// rows; scales are FP32.
+struct RoundedTask {
+  MatrixView matrix;
+  RowRange outputs;
+  const std::byte* x = nullptr;
+  float* y = nullptr;
+  uint64_t y_stride = 0;
+  uint32_t rows = 0;
+  std::byte* scratch = nullptr;  // of scratch_bytes, 64-byte aligned, for this call alone
+};
+
+/// Products in precision bf16.
+struct RoundedOps {
+  uint64_t (*x_bytes)(uint32_t rows, uint32_t in);
+  void (*round)(const RoundingTask& task);
+  uint64_t (*scratch_bytes)(uint32_t in);
+  void (*e4m3)(const RoundedTask& task);  // by the weight's coding; others are multiplied exactly
+  void (*bf16)(const RoundedTask& task);
+};
+
 struct NormTask {
   const float* x = nullptr;
   uint64_t x_stride = 0;
@@ -121,12 +157,14 @@ struct CpuOps {
   void (*attend_bf16)(const AttendTask& task, RowRange items);
   void (*attend_f16)(const AttendTask& task, RowRange items);
   void (*attend_f8_e4m3)(const AttendTask& task, RowRange items);
+  RoundedOps rounded;
 };
 
 /// What the processor can run, each including all that the table of that name needs.
 struct CpuFeatures {
   bool avx2 = false;    // with FMA and F16C
   bool avx512 = false;  // F, BW, VL and DQ, with the above
+  bool amx = false;     // tiles of BF16, AVX-512's BF16 and VBMI, with the above; and the system lends the tiles
 };
 
 /// A table that this program holds, and whether a processor can run it.
@@ -144,7 +182,8 @@ struct InstructionSet {
 [[nodiscard]] Result<const CpuOps*> select_cpu_ops(CpuFeatures have, std::string_view forced);
 
 extern const CpuOps kScalarOps;
-extern const CpuOps kAvx2Ops;    // only where CMake adds avx2.cpp
-extern const CpuOps kAvx512Ops;  // only where CMake adds avx512.cpp
+extern const CpuOps kAvx2Ops;         // only where CMake adds avx2.cpp
+extern const CpuOps kAvx512Ops;       // only where CMake adds avx512.cpp
+extern const RoundedOps kAmxRounded;  // only where CMake adds amx.cpp
 
 }  // namespace dspack::kernels

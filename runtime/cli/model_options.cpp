@@ -82,7 +82,8 @@ void add_device_options(format::OptionTable& table, DeviceOptions& device) {
       "Routed experts that the GPU's memory keeps: a number, 25% of all (default: as many as fit; of a model over a "
       "network those that routers pick)");
   table.add("--precision", "NAME", device.precision, precision_named,
-            "How exactly a GPU computes: exact (default), bf16 or fp8; needs --device cuda");
+            "How exactly products are computed: exact (default); bf16, inputs rounded to BF16; fp8, on a GPU, to FP8 "
+            "(docs/performance.md has what each costs and gains)");
   table.flag("--deterministic", device.miss.is_deterministic,
              "The same text in every run: no measured rate decides where an expert is computed");
   table.dev("miss", "auto|move|compute", device.miss.mode,
@@ -112,14 +113,16 @@ void add_model_options(format::OptionTable& table, LoadOptions& load, const std:
   add_device_options(table, load.device);
   table.add("--threads", "N", load.threads, format::between(1U, kMostThreads),
             "Threads (default: one per core); results do not depend on it");
-  table.dev("cpu", "scalar|avx2|avx512", load.instruction_set, "instruction set (default: the widest)");
+  table.dev("cpu", "scalar|avx2|avx512|amx", load.instruction_set, "instruction set (default: the widest)");
   add_reading_options(table, load);
 }
 
 Result<void> check_model_options(const LoadOptions& load) {
   const DeviceOptions& device = load.device;
-  if (device.precision != kernels::Precision::exact && device.kind != DeviceKind::cuda) {
-    return invalid("--precision: a CPU is always exact; add --device cuda");
+  if (device.precision == kernels::Precision::fp8 && device.kind != DeviceKind::cuda)
+    return invalid("--precision fp8: a CPU computes exact or bf16; add --device cuda");
+  if (device.precision != kernels::Precision::exact && device.kind == DeviceKind::automatic) {
+    return invalid("--precision: name the device whose results are wanted, --device cpu or cuda");
   }
   if (!device.cublaslt.empty() && device.precision == kernels::Precision::exact) {
     return invalid("--dev cublaslt: precision exact has no use for it; add --precision bf16 or fp8");

@@ -64,7 +64,10 @@ Result<ChosenDevice> choose_device(const DeviceOptions& options, const kernels::
   chosen.is_automatic_ = options.kind == DeviceKind::automatic;
   chosen.precision_ = options.precision;
   chosen.vram_ = options.vram;
-  TRY_ASSIGN(chosen.host_, kernels::make_cpu_device(cpu));
+  kernels::CpuOptions host = cpu;
+  // Beside a GPU the CPU computes what that lacks, exactly.
+  if (options.kind == DeviceKind::cpu) host.precision = options.precision;
+  TRY_ASSIGN(chosen.host_, kernels::make_cpu_device(host));
   chosen.queue_ = chosen.host_->make_queue();
   if (options.kind == DeviceKind::cpu) return chosen;
   auto gpu =

@@ -22,7 +22,7 @@ enum class DeviceKind { automatic, cpu, cuda };
 struct DeviceOptions {
   DeviceKind kind = DeviceKind::cpu;
   unsigned gpu = 0;                                          // of those that the driver shows
-  kernels::Precision precision = kernels::Precision::exact;  // of a GPU
+  kernels::Precision precision = kernels::Precision::exact;  // of what computes
   std::optional<Amount> vram = {};          // most of a GPU's memory for this run; a share is of the card's
   std::optional<Amount> vram_experts = {};  // routed experts in its memory; unset: as many as fit
   MissOptions miss = {};                    // what becomes of the others
@@ -43,7 +43,7 @@ class ChosenDevice {
   [[nodiscard]] const kernels::Device& device() const { return gpu_ ? *gpu_ : *host_; }
   [[nodiscard]] kernels::Queue& queue() { return *queue_; }
   [[nodiscard]] bool is_gpu() const { return gpu_ != nullptr; }
-  [[nodiscard]] kernels::Precision precision() const { return is_gpu() ? precision_ : kernels::Precision::exact; }
+  [[nodiscard]] kernels::Precision precision() const { return precision_; }
   /// For people: which device runs, and why, where nobody has asked for it by name; else empty.
   [[nodiscard]] const std::string& note() const { return note_; }
   /// Of a GPU: what a plan may take.

@@ -1,6 +1,6 @@
 // Linear on matrices of the shape of a DeepSeek-V3 expert, streamed from memory, against reading the same memory.
 //
-//   bench_linear [threads] [instruction set] [rows] [fp8 | bf16 | int4 | nvfp4 | mxfp4]
+//   bench_linear [threads] [instruction set] [rows] [fp8 | bf16 | int4 | nvfp4 | mxfp4] [exact | bf16]
 //
 // One row of x is bound by memory: the ratio of both speeds is what the kernel loses. Both are measured in turn, one
 // matrix at a time, over more memory than a cache holds. A matrix takes about a millisecond, so on a machine that
@@ -148,8 +148,8 @@ void measure(Device& device, unsigned threads, uint32_t rows, const Case& c) {
   std::printf("%s, %s linear [%u, %u] x %u row(s): median %.1f GB/s, memory read %.1f, ratio %.2f;",
               std::string(device.description()).c_str(), std::string(c.name).c_str(), kOut, kIn, rows, product.median,
               read.median, product.median / read.median);
-  std::printf(" best %.1f GB/s (%.1f G weights/s), memory read %.1f, ratio %.2f\n", product.best,
-              weights * product.best, read.best, product.best / read.best);
+  std::printf(" best %.1f GB/s (%.1f G weights/s, %.0f GFLOP/s), memory read %.1f, ratio %.2f\n", product.best,
+              weights * product.best, 2 * rows * weights * product.best, read.best, product.best / read.best);
 }
 
 }  // namespace
@@ -160,6 +160,7 @@ int main(int argc, char** argv) {
   if (argc > 1) options.threads = static_cast<unsigned>(std::strtoul(argv[1], nullptr, 10));
   if (argc > 2) options.instruction_set = argv[2];
   const auto rows = argc > 3 ? static_cast<uint32_t>(std::strtoul(argv[3], nullptr, 10)) : 1U;
+  if (argc > 5) options.precision = dspack::kernels::parse_precision(argv[5]).value_or(options.precision);
   auto device = dspack::kernels::make_cpu_device(options);
   if (!device) {
     std::fprintf(stderr, "bench_linear: %s\n", device.error().message.c_str());

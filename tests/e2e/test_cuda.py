@@ -91,7 +91,7 @@ class Choosing(Cuda):
         self.assertTrue(stats["device"].startswith("cpu "), stats["device"])
 
     def test_flags_that_contradict_each_other_are_wrong_usage(self):
-        for flags in (("--device", "cpu", "--precision", "bf16"), ("--precision", "fp8"),
+        for flags in (("--device", "cpu", "--precision", "fp8"), ("--precision", "fp8"), ("--precision", "bf16"),
                       ("--device", "cpu", "--vram", "1GB"), ("--device", "tpu"), ("--device", "cuda:x")):
             with self.subTest(flags=flags):
                 self.assertEqual(self.refused(*flags).code, 2)

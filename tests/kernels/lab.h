@@ -64,6 +64,12 @@ class Lab {
     queue_ = device_->make_queue();
   }
 
+  /// On a device of the set that is made otherwise.
+  Lab(const std::string& set, std::unique_ptr<kernels::Device> device) : set_(set), device_(std::move(device)) {
+    REQUIRE(std::string(device_->description()).starts_with(description_of(set)));
+    queue_ = device_->make_queue();
+  }
+
   kernels::Queue& queue() { return *queue_; }
   kernels::Device& device() { return *device_; }
 

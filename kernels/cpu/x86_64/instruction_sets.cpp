@@ -1,5 +1,7 @@
 // The instruction sets of x86-64, and which of them this processor and its operating system offer.
 #include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <array>
 
@@ -18,7 +20,34 @@ bool has_f16c() {
   return __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & kF16cBit) != 0;
 }
 
-const std::array<InstructionSet, 3> kSets{{
+/// Tiles, their BF16, AVX-512's BF16 and VBMI. Linux lends the tiles' registers, 8 KiB a thread, to processes that ask
+/// (arch_prctl(2), ARCH_REQ_XCOMP_PERM).
+bool has_tiles() {
+  unsigned eax = 0;
+  unsigned ebx = 0;
+  unsigned ecx = 0;
+  unsigned edx = 0;
+  constexpr unsigned kVbmi = 1U << 1;                 // leaf 7.0, ECX
+  constexpr unsigned kAmxBf16 = 1U << 22 | 1U << 24;  // leaf 7.0, EDX: AMX-BF16, AMX-TILE
+  constexpr unsigned kAvx512Bf16 = 1U << 5;           // leaf 7.1, EAX
+  if (__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) == 0) return false;
+  if ((ecx & kVbmi) == 0 || (edx & kAmxBf16) != kAmxBf16) return false;
+  if (__get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) == 0 || (eax & kAvx512Bf16) == 0) return false;
+  constexpr long kRequestPermission = 0x1023;
+  constexpr long kTileData = 18;
+  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+}
+
+/// AVX-512 but for products in precision bf16.
+const CpuOps kAmxOps = [] {
+  CpuOps ops = kAvx512Ops;
+  ops.name = "amx";
+  ops.rounded = kAmxRounded;
+  return ops;
+}();
+
+const std::array<InstructionSet, 4> kSets{{
+    {&kAmxOps, [](CpuFeatures have) { return have.amx; }},
     {&kAvx512Ops, [](CpuFeatures have) { return have.avx512; }},
     {&kAvx2Ops, [](CpuFeatures have) { return have.avx2; }},
     {&kScalarOps, [](CpuFeatures) { return true; }},
@@ -31,6 +60,7 @@ CpuFeatures detect_cpu_features() {
   have.avx2 = __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0 && has_f16c();
   have.avx512 = have.avx2 && __builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512bw") != 0 &&
                 __builtin_cpu_supports("avx512vl") != 0 && __builtin_cpu_supports("avx512dq") != 0;
+  have.amx = have.avx512 && has_tiles();
   return have;
 }
 

@@ -41,7 +41,7 @@ inline Result<std::unique_ptr<kernels::Device>> make_set_device(const std::strin
   return kernels::make_cpu_device({.threads = threads, .instruction_set = set});
 }
 inline std::string description_of(const std::string& set) {
-  return "cpu " + set + ",";
+  return set.empty() ? "cpu " : "cpu " + set + ",";
 }
 /// Bytes from the start of a buffer to what a test puts there: aligned to elements and no more.
 inline size_t offset_for(const std::string& /*set*/, size_t element_bytes) {

@@ -1,0 +1,388 @@
+// Products in precision bf16 by the tiles of a processor (AMX-TILE, AMX-BF16, beside AVX-512 with BF16 and VBMI).
+// Source: Intel, Instruction Set Extensions Programming Reference, chapters 3 and 5. The order of sums: rounded.inl.h.
+//
+//   C [16 outputs][rows of x]  +=  A [16 outputs][32 columns]  .  B [16 pairs of columns][rows of x]
+//
+// A is decoded once for some rows of x, each step of 32 columns a tile of 1 KiB. x is laid out as B when it is rounded.
+// Two tiles of A and two of B are multiplied with each other, so that each is loaded for two products.
+#include <immintrin.h>
+
+#include "kernels/cpu/scales.inl.h"
+
+namespace dspack::kernels {
+namespace {
+
+constexpr uint32_t kTile = 16;            // outputs, or rows of x
+constexpr uint32_t kTileBytes = 1024;     // of A; of B where x has so many rows
+constexpr uint32_t kOutputs = 2 * kTile;  // whose weights are decoded at once
+constexpr uint32_t kGroups = 4;           // of 16 rows of x that they serve
+constexpr uint32_t kStep = kRoundedStep;
+constexpr uint32_t kColumns = 128;  // of weights that are decoded at once: more, and rows are read no faster (measured
+                                    // 2026-11, Sapphire Rapids: 256 columns 23.9 GB/s with one row of x, 128 28.7)
+constexpr uint64_t kRowTileBytes = kColumns / kStep * kTileBytes;  // of A, 16 outputs of them
+
+uint32_t steps_of(uint32_t in) {
+  return (in + kStep - 1) / kStep;
+}
+/// Rows of x in a tile: all groups are as wide as the first.
+uint32_t width_of(uint32_t rows) {
+  return smaller(rows, kTile);
+}
+/// Of one group of rows.
+uint64_t group_bytes(uint32_t rows, uint32_t in) {
+  return uint64_t{steps_of(in)} * kTile * width_of(rows) * sizeof(uint32_t);
+}
+uint64_t x_bytes(uint32_t rows, uint32_t in) {
+  return uint64_t{(rows + kTile - 1) / kTile} * group_bytes(rows, in);
+}
+/// A piece that is multiplied and one that is decoded.
+uint64_t scratch_bytes(uint32_t /*in*/) {
+  return 2 * 2 * kRowTileBytes;
+}
+
+__mmask16 first_lanes(uint32_t count) {
+  return static_cast<__mmask16>(count >= kTile ? 0xffffU : (1U << count) - 1U);
+}
+
+/// Groups of rows: [step][pair of columns][row] of two BF16; zeros behind the last column and row.
+void round_groups(const RoundingTask& task) {
+  const uint32_t width = width_of(task.rows);
+  const uint32_t steps = steps_of(task.in);
+  const __m512i lanes = _mm512_mullo_epi32(_mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0),
+                                           _mm512_set1_epi32(static_cast<int>(width)));
+  for (uint32_t group = task.groups.begin; group < task.groups.end; ++group) {
+    std::byte* to = task.to + group * group_bytes(task.rows, task.in);
+    for (uint32_t t = 0; t < width; ++t) {
+      const uint32_t row = group * kTile + t;
+      const bool is_there = row < task.rows;
+      const float* from = task.x + (is_there ? row * task.x_stride : 0);
+      for (uint32_t step = 0; step < steps; ++step, from += kStep) {
+        const uint32_t left = task.in - step * kStep;
+        const __mmask16 lows = is_there ? first_lanes(left) : __mmask16{0};
+        const __mmask16 highs = is_there && left > kTile ? first_lanes(left - kTile) : __mmask16{0};
+        const __m512 low = _mm512_maskz_loadu_ps(lows, from);
+        const __m512 high = highs == 0 ? _mm512_setzero_ps() : _mm512_maskz_loadu_ps(highs, from + kTile);
+        const auto pairs = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high, low));
+        int* place = reinterpret_cast<int*>(to) + (uint64_t{step} * kTile * width + t);
+        if (width == 1) {
+          _mm512_storeu_si512(place, pairs);
+        } else {
+          _mm512_i32scatter_epi32(place, lanes, pairs, sizeof(int));
+        }
+      }
+    }
+  }
+}
+
+/// BF16 of E4M3's magnitudes, by halves.
+struct E4m3Table {
+  alignas(64) uint8_t low[128] = {};
+  alignas(64) uint8_t high[128] = {};
+  constexpr E4m3Table() {
+    for (uint32_t code = 0; code < 128; ++code) {
+      uint32_t mantissa = code & 7U;
+      uint32_t exponent = (code >> 3U) + 120;  // E4M3's bias is 7, BF16's 127
+      if (code >> 3U == 0 && mantissa != 0) {
+        ++exponent;
+        while ((mantissa & 8U) == 0) {
+          mantissa <<= 1U;
+          --exponent;
+        }
+      }
+      const uint32_t bits = code == 0 ? 0 : code == 0x7f ? 0x7fc0 : exponent << 7U | (mantissa & 7U) << 4U;
+      low[code] = static_cast<uint8_t>(bits & 0xffU);
+      high[code] = static_cast<uint8_t>(bits >> 8U);
+    }
+  }
+};
+constinit const E4m3Table kE4m3;
+
+/// 64 columns of a row become two steps of BF16.
+struct FromE4m3 {
+  __m512i low[2];
+  __m512i high[2];
+  FromE4m3() {
+    for (uint32_t i = 0; i < 2; ++i) {
+      low[i] = _mm512_load_si512(kE4m3.low + 64 * i);
+      high[i] = _mm512_load_si512(kE4m3.high + 64 * i);
+    }
+  }
+  static constexpr uint32_t kBytes = 1;  // of a code
+  void decode(const std::byte* from, uint32_t columns, std::byte* first, std::byte* second) const {
+    const __mmask64 there = columns >= 64 ? ~uint64_t{0} : (uint64_t{1} << columns) - 1;
+    // Lanes of 16 bytes take eight columns of each step, which the unpacking below puts side by side.
+    const __m512i codes =
+        _mm512_permutexvar_epi64(_mm512_set_epi64(7, 3, 6, 2, 5, 1, 4, 0), _mm512_maskz_loadu_epi8(there, from));
+    const __m512i lows = _mm512_permutex2var_epi8(low[0], codes, low[1]);
+    const __m512i magnitudes = _mm512_permutex2var_epi8(high[0], codes, high[1]);
+    const __m512i highs = _mm512_or_si512(magnitudes, _mm512_and_si512(codes, _mm512_set1_epi8(-128)));
+    _mm512_store_si512(first, _mm512_unpacklo_epi8(lows, highs));
+    _mm512_store_si512(second, _mm512_unpackhi_epi8(lows, highs));
+  }
+};
+struct FromBf16 {
+  static constexpr uint32_t kBytes = 2;
+  static void decode(const std::byte* from, uint32_t columns, std::byte* first, std::byte* second) {
+    const auto there = [](uint32_t count) {
+      return static_cast<__mmask32>(count >= kStep ? 0xffffffffU : (1U << count) - 1U);
+    };
+    _mm512_store_si512(first, _mm512_maskz_loadu_epi16(there(columns), from));
+    _mm512_store_si512(second, _mm512_maskz_loadu_epi16(there(columns > kStep ? columns - kStep : 0), from + 64));
+  }
+};
+
+/// Some columns of 32 outputs, of which `count` exist.
+struct Piece {
+  uint32_t output = 0;
+  uint32_t count = 0;
+  uint32_t begin = 0;  // of the columns
+  uint32_t end = 0;
+};
+
+/// Decodes a piece row by row while another is multiplied: the tiles compute by themselves. Of `to` a place is
+/// [row tile][step][output][32 columns].
+template <class Decode>
+class DecodeAhead {
+ public:
+  DecodeAhead(const MatrixView& matrix, uint32_t rows_at_once) : matrix_(matrix), rows_at_once_(rows_at_once) {}
+
+  void begin(const Piece& piece, std::byte* to) {
+    piece_ = piece;
+    to_ = to;
+    row_ = 0;
+  }
+  void some() {
+    const uint32_t end = smaller(row_ + rows_at_once_, kOutputs);
+    for (; row_ < end; ++row_)
+      decode_row(row_);
+  }
+  void rest() {
+    for (; row_ < kOutputs; ++row_)
+      decode_row(row_);
+  }
+
+ private:
+  void decode_row(uint32_t o) const {
+    const uint32_t row = piece_.output + (o < piece_.count ? o : 0);  // beyond the last: computed, not stored
+    const std::byte* from = matrix_.planes[kCodes] + uint64_t{row} * matrix_.in * Decode::kBytes;
+    std::byte* tile = to_ + o / kTile * kRowTileBytes + o % kTile * 64;
+    for (uint32_t column = piece_.begin; column < piece_.end; column += 2 * kStep) {
+      const std::byte* codes = from + uint64_t{column} * Decode::kBytes;
+      // The processor's own prefetching does not follow 32 rows; what is asked for beyond a row's end is the next
+      // row's.
+      _mm_prefetch(reinterpret_cast<const char*>(codes + uint64_t{kColumns} * Decode::kBytes), _MM_HINT_T0);
+      decode_.decode(codes, matrix_.in - column, tile, tile + kTileBytes);
+      tile += 2 * kTileBytes;
+    }
+  }
+
+  const MatrixView& matrix_;
+  const Decode decode_{};
+  uint32_t rows_at_once_;
+  Piece piece_;
+  std::byte* to_ = nullptr;
+  uint32_t row_ = kOutputs;  // the next one; none
+};
+
+float scale_of(const MatrixView& matrix, uint32_t row, uint32_t block) {
+  return *reinterpret_cast<const float*>(scales_of_row(matrix, row, block));
+}
+
+/// Of 32 outputs with some groups of rows: those of the present block of scales, and all before it.
+struct TileSums {
+  alignas(64) float block[kGroups][kOutputs][kTile];
+  alignas(64) float total[kGroups][kOutputs][kTile];
+};
+
+/// Where the operands of some steps lie, and how far apart.
+struct Operands {
+  const std::byte* weights;
+  const std::byte* x;
+  uint64_t group;   // bytes from a group of rows to the next
+  uint64_t x_step;  // from a step to the next
+  int64_t x_row;    // from a pair of columns to the next
+};
+
+/// Sums of G groups take some steps; they lie at `first` and `second`, `stride` bytes from an output to the next.
+/// Tiles: 0 to 3 C by [group][row tile], 4 and 5 A, 6 and 7 B; their numbers must be constants.
+template <uint32_t G, class Ahead>
+void multiply_steps(Operands at, uint32_t steps, bool begins, int stride, float* first, float* second, Ahead& ahead) {
+  const uint32_t row_tile = kTile * static_cast<uint32_t>(stride) / sizeof(float);  // values
+  if (begins) {
+    _tile_zero(0);
+    _tile_zero(1);
+    if constexpr (G > 1) {
+      _tile_zero(2);
+      _tile_zero(3);
+    }
+  } else {
+    _tile_loadd(0, first, stride);
+    _tile_loadd(1, first + row_tile, stride);
+    if constexpr (G > 1) {
+      _tile_loadd(2, second, stride);
+      _tile_loadd(3, second + row_tile, stride);
+    }
+  }
+  for (uint32_t step = 0; step < steps; ++step) {
+    _tile_loadd(4, at.weights, 64);
+    _tile_loadd(5, at.weights + kRowTileBytes, 64);
+    _tile_loadd(6, at.x, at.x_row);
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_dpbf16ps(1, 5, 6);
+    if constexpr (G > 1) {
+      _tile_loadd(7, at.x + at.group, at.x_row);
+      _tile_dpbf16ps(2, 4, 7);
+      _tile_dpbf16ps(3, 5, 7);
+    }
+    ahead.some();
+    at.weights += kTileBytes;
+    at.x += at.x_step;
+  }
+  _tile_stored(0, first, stride);
+  _tile_stored(1, first + row_tile, stride);
+  if constexpr (G > 1) {
+    _tile_stored(2, second, stride);
+    _tile_stored(3, second + row_tile, stride);
+  }
+}
+
+/// Bytes from an output's sums to the next one's, where there are several rows of x. Those of a single row lie side by
+/// side, 16 outputs in a vector.
+constexpr uint32_t kStride = kTile * sizeof(float);
+
+/// A block of a single row is over.
+void scale_single(const MatrixView& matrix, const Piece& piece, uint32_t block, TileSums& sums) {
+  alignas(64) float scales[kOutputs];
+  for (uint32_t o = 0; o < kOutputs; ++o)
+    scales[o] = scale_of(matrix, piece.output + (o < piece.count ? o : 0), block);
+  const float* from = sums.block[0][0];
+  float* totals = sums.total[0][0];
+  for (uint32_t o = 0; o < kOutputs; o += kTile) {
+    const __m512 total = block == 0 ? _mm512_setzero_ps() : _mm512_load_ps(totals + o);
+    _mm512_store_ps(totals + o, _mm512_fmadd_ps(_mm512_load_ps(from + o), _mm512_load_ps(scales + o), total));
+  }
+}
+
+/// A piece, decoded at `weights`, with G groups of rows from `group` on, whose sums are `at`.
+template <uint32_t G, class Ahead>
+void multiply_piece(const RoundedTask& task, const Piece& piece, const std::byte* weights, uint32_t group, uint32_t at,
+                    TileSums& sums, Ahead& ahead) {
+  const MatrixView& matrix = task.matrix;
+  const uint32_t width = width_of(task.rows);
+  const uint64_t x_row = uint64_t{width} * sizeof(uint32_t);
+  Operands operands{.weights = weights,
+                    .x = nullptr,
+                    .group = group_bytes(task.rows, matrix.in),
+                    .x_step = kTile * x_row,
+                    .x_row = static_cast<int64_t>(x_row)};
+  operands.x = task.x + group * operands.group + piece.begin / kStep * operands.x_step;
+  for (uint32_t column = piece.begin; column < piece.end;) {
+    const uint32_t block = column / matrix.block_in;
+    const uint32_t block_begin = block * matrix.block_in;
+    const uint32_t stop = smaller(piece.end, smaller(matrix.in, block_begin + smaller(matrix.block_in, matrix.in)));
+    const uint32_t steps = steps_of(stop - column);
+    multiply_steps<G>(operands, steps, column == block_begin, static_cast<int>(width == 1 ? sizeof(float) : kStride),
+                      sums.block[at][0], sums.block[smaller(at + 1, kGroups - 1)][0], ahead);
+    operands.weights += uint64_t{steps} * kTileBytes;
+    operands.x += steps * operands.x_step;
+    column = stop;
+    if (stop != matrix.in && stop % matrix.block_in != 0) break;  // the block goes on in the next columns
+    if (width == 1) {
+      scale_single(matrix, piece, block, sums);
+      continue;
+    }
+    for (uint32_t o = 0; o < kOutputs; ++o) {
+      const __m512 scale = _mm512_set1_ps(scale_of(matrix, piece.output + (o < piece.count ? o : 0), block));
+      for (uint32_t g = at; g < at + G; ++g) {
+        const __m512 total = block == 0 ? _mm512_setzero_ps() : _mm512_load_ps(sums.total[g][o]);
+        _mm512_store_ps(sums.total[g][o], _mm512_fmadd_ps(_mm512_load_ps(sums.block[g][o]), scale, total));
+      }
+    }
+  }
+}
+
+/// Stores the totals of a group of rows.
+void store_group(const RoundedTask& task, const Piece& piece, uint32_t group, const float (&totals)[kOutputs][kTile]) {
+  for (uint32_t t = 0; t < smaller(kTile, task.rows - group * kTile); ++t) {
+    float* y = task.y + (group * kTile + t) * task.y_stride + (piece.output - task.outputs.begin);
+    for (uint32_t o = 0; o < piece.count; ++o)
+      y[o] = task.rows == 1 ? totals[o / kTile][o % kTile] : totals[o][t];
+  }
+}
+
+/// The piece after another: the next columns, or the first ones of the next outputs.
+Piece next_piece(const RoundedTask& task, Piece piece) {
+  piece.begin = piece.end;
+  if (piece.begin >= task.matrix.in) {
+    piece.begin = 0;
+    piece.output += piece.count;
+    piece.count = smaller(kOutputs, task.outputs.end - piece.output);
+  }
+  piece.end = smaller(piece.begin + kColumns, task.matrix.in);
+  return piece;
+}
+
+/// Groups of rows [first, end) of x.
+template <class Decode>
+void multiply_groups(const RoundedTask& task, uint32_t first, uint32_t end) {
+  // Rows of the next piece are decoded between the steps of this one, which has four for each two groups.
+  DecodeAhead<Decode> ahead(task.matrix, end - first > 2 ? 4 : 8);
+  std::byte* now = task.scratch;
+  std::byte* then = task.scratch + 2 * kRowTileBytes;
+  TileSums sums = {};
+  Piece piece{.output = task.outputs.begin, .count = smaller(kOutputs, task.outputs.end - task.outputs.begin)};
+  piece.end = smaller(kColumns, task.matrix.in);
+  ahead.begin(piece, now);
+  ahead.rest();
+  while (piece.count > 0) {
+    const Piece next = next_piece(task, piece);
+    if (next.count > 0) ahead.begin(next, then);
+    for (uint32_t group = first; group < end; group += 2) {
+      const uint32_t at = group - first;
+      group + 1 < end ? multiply_piece<2>(task, piece, now, group, at, sums, ahead)
+                      : multiply_piece<1>(task, piece, now, group, at, sums, ahead);
+    }
+    ahead.rest();
+    for (uint32_t group = first; piece.end == task.matrix.in && group < end; ++group)
+      store_group(task, piece, group, sums.total[group - first]);
+    piece = next;
+    std::byte* done = now;
+    now = then;
+    then = done;
+  }
+}
+
+/// Shapes of the tiles.
+struct alignas(64) TileShapes {
+  uint8_t palette = 1;
+  uint8_t start_row = 0;
+  uint8_t reserved[14] = {};
+  uint16_t row_bytes[16] = {};
+  uint8_t rows[16] = {};
+};
+
+template <class Decode>
+void tile_rows(const RoundedTask& task) {
+  const uint32_t width = width_of(task.rows);
+  TileShapes shapes;
+  for (uint32_t i = 0; i < 8; ++i) {
+    const bool is_of_weights = i == 4 || i == 5;
+    shapes.rows[i] = kTile;
+    shapes.row_bytes[i] = static_cast<uint16_t>(is_of_weights ? 64 : width * sizeof(uint32_t));
+  }
+  _tile_loadconfig(&shapes);
+  const uint32_t groups = (task.rows + kTile - 1) / kTile;
+  for (uint32_t first = 0; first < groups; first += kGroups)
+    multiply_groups<Decode>(task, first, smaller(first + kGroups, groups));
+  _tile_release();
+}
+
+}  // namespace
+
+constinit const RoundedOps kAmxRounded{.x_bytes = x_bytes,
+                                       .round = round_groups,
+                                       .scratch_bytes = scratch_bytes,
+                                       .e4m3 = tile_rows<FromE4m3>,
+                                       .bf16 = tile_rows<FromBf16>};
+
+}  // namespace dspack::kernels

@@ -1,0 +1,141 @@
+// Products of a CPU in precision bf16: what rounded inputs give, with the same bits on every instruction set and
+// thread, alone and among other rows.
+#include "kernels/cpu/cpu_device.h"
+#include "kernels/cpu/ops_table.h"
+#include "tests/kernels/cuda/rounded_inputs.h"
+#include "tests/kernels/weights.h"
+#include "tests/support/numeric.h"
+
+namespace dspack::test::rounded_test {
+namespace {
+
+using kernels::Precision;
+
+std::vector<std::string> sets_here() {
+  std::vector<std::string> names;
+  for (const kernels::InstructionSet& set : kernels::instruction_sets()) {
+    if (runs_here(std::string(set.ops->name))) names.emplace_back(set.ops->name);
+  }
+  return names;
+}
+
+std::vector<float> run(const std::string& set, Precision precision, const RandomWeight& weight,
+                       const std::vector<float>& x, uint32_t rows, unsigned threads = 2) {
+  auto device = kernels::make_cpu_device({.threads = threads, .instruction_set = set, .precision = precision});
+  REQUIRE(device.has_value());
+  Lab lab(set, std::move(*device));
+  const uint32_t out = weight.shape.out;
+  const uint32_t in = weight.shape.in;
+  const uint32_t stride = out + 3;
+  const kernels::Slice y = lab.poisoned(size_t{rows} * stride);
+  lab.queue().linear(weight.put(lab), {lab.put(x), rows, in, in}, {y, rows, out, stride});
+  return dense(lab.get(y, size_t{rows} * stride), rows, out, stride);
+}
+
+/// Shapes of the product, and rows of x.
+std::vector<std::pair<WeightCase, uint32_t>> cases() {
+  return {{{Dtype::f8_e4m3, 1, 1, 0, 0}, 1},         {{Dtype::f8_e4m3, 33, 300, 128, 128}, 5},
+          {{Dtype::f8_e4m3, 70, 512, 64, 160}, 17},  {{Dtype::f8_e4m3, 6, 70, 1, 70}, 2},
+          {{Dtype::f8_e4m3, 130, 257, 1, 1000}, 70}, {{Dtype::f8_e4m3, 40, 1090, 128, 128}, 97},
+          {{Dtype::bf16, 31, 33, 0, 0}, 1},          {{Dtype::bf16, 65, 700, 0, 0}, 34},
+          {{Dtype::bf16, 16, 128, 16, 32}, 16}};
+}
+
+TEST_CASE("precision bf16 on a CPU: products are those of rounded inputs") {
+  Random random;
+  CAPTURE(random.seed());
+  for (const auto& [shape, rows] : cases()) {
+    CAPTURE(shape);
+    CAPTURE(rows);
+    const RandomWeight weight = random_weight(shape, random);
+    const auto x = random.normals(size_t{rows} * shape.in);
+    const auto inputs = rounded_inputs(x, rows, shape.in, Precision::bf16, shape.dtype);
+    Doubles wanted;
+    Doubles bound;
+    for (uint32_t row = 0; row < rows; ++row) {
+      for (uint32_t out = 0; out < shape.out; ++out) {
+        Sum sum;
+        for (uint32_t in = 0; in < shape.in; ++in)
+          sum.add(inputs[size_t{row} * shape.in + in] * weight.matrix.at(out, in));
+        wanted.push_back(sum.value);
+        // 16 fma of a chain, two sums, one for each step; two fma a block at most.
+        const double steps = 18 + shape.in / 32.0 + 2 * (shape.in / 32.0 + 2);
+        bound.push_back(1.001 * steps * kRoundoff * sum.magnitude + 1e-40);
+      }
+    }
+    CHECK(beyond_bound(run("", Precision::bf16, weight, x, rows), wanted, bound) == 0);
+  }
+}
+
+TEST_CASE("precision bf16 on a CPU: the same bits on every instruction set, by any threads") {
+  Random random;
+  CAPTURE(random.seed());
+  const std::vector<std::string> sets = sets_here();
+  for (const auto& [shape, rows] : cases()) {
+    CAPTURE(shape);
+    CAPTURE(rows);
+    const RandomWeight weight = random_weight(shape, random);
+    const auto x = random.normals(size_t{rows} * shape.in);
+    const auto wanted = run("scalar", Precision::bf16, weight, x, rows, 1);
+    for (const std::string& set : sets) {
+      CAPTURE(set);
+      for (const unsigned threads : {1U, 2U, 3U})
+        CHECK(run(set, Precision::bf16, weight, x, rows, threads) == wanted);
+    }
+  }
+}
+
+TEST_CASE("precision bf16 on a CPU: a product hangs on its own input row alone") {
+  Random random;
+  CAPTURE(random.seed());
+  constexpr uint32_t kRows = 100;
+  for (const WeightCase& shape :
+       {WeightCase{Dtype::f8_e4m3, 37, 300, 128, 128}, WeightCase{Dtype::bf16, 37, 300, 0, 0}}) {
+    const RandomWeight weight = random_weight(shape, random);
+    const auto x = random.normals(size_t{kRows} * shape.in);
+    const auto all = run("", Precision::bf16, weight, x, kRows);
+    for (const auto& [first, count] :
+         std::initializer_list<std::pair<uint32_t, uint32_t>>{{0, 1}, {99, 1}, {7, 15}, {20, 33}}) {
+      const auto begin = x.begin() + static_cast<std::ptrdiff_t>(size_t{first} * shape.in);
+      const auto some = run("", Precision::bf16, weight,
+                            {begin, begin + static_cast<std::ptrdiff_t>(size_t{count} * shape.in)}, count);
+      CHECK(std::equal(some.begin(), some.end(), all.begin() + static_cast<std::ptrdiff_t>(size_t{first} * shape.out)));
+    }
+  }
+}
+
+TEST_CASE("precision bf16 on a CPU: NaN and infinity stay what they are") {
+  Random random;
+  CAPTURE(random.seed());
+  const WeightCase shape{Dtype::f8_e4m3, 40, 160, 128, 128};
+  RandomWeight weight = random_weight(shape, random);
+  weight.bytes[size_t{3} * shape.in + 130] = 0xff;
+  auto x = random.normals(size_t{2} * shape.in);
+  x[shape.in + 5] = std::numeric_limits<float>::quiet_NaN();
+  for (const std::string& set : sets_here()) {
+    CAPTURE(set);
+    const auto y = run(set, Precision::bf16, weight, x, 2);
+    for (uint32_t out = 0; out < shape.out; ++out) {
+      CHECK(std::isnan(y[out]) == (out == 3));
+      CHECK(std::isnan(y[shape.out + out]));
+    }
+  }
+}
+
+TEST_CASE("precision bf16 on a CPU: other codes and blocks are multiplied exactly") {
+  Random random;
+  CAPTURE(random.seed());
+  for (const WeightCase& shape : {WeightCase{Dtype::f16, 20, 96, 0, 0}, WeightCase{Dtype::f32, 20, 96, 0, 0},
+                                  WeightCase{Dtype::i8, 20, 96, 1, 96}, WeightCase{Dtype::f8_e4m3, 20, 96, 16, 48},
+                                  WeightCase{Dtype::u8, 20, 96, 1, 32, kPackedCodes[0]}}) {
+    CAPTURE(shape);
+    const RandomWeight weight = random_weight(shape, random);
+    const auto x = random.normals(size_t{3} * shape.in);
+    CHECK(run("", Precision::bf16, weight, x, 3) == run("", Precision::exact, weight, x, 3));
+  }
+  CHECK(kernels::make_cpu_device({.threads = 1, .instruction_set = {}, .precision = Precision::fp8}).error().kind ==
+        ErrorKind::unsupported);
+}
+
+}  // namespace
+}  // namespace dspack::test::rounded_test
