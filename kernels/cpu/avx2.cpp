@@ -10,6 +10,7 @@ struct Vec256x2 {
   static constexpr uint32_t kTileOutputs = 2;
   static constexpr uint32_t kTileRows = 2;  // 8 accumulators, 4 + 2 operands, of 16 registers
   static constexpr uint32_t kTileColumns = 2;
+  static constexpr uint32_t kPanelTileRows = 2;
 
   __m256 lo;
   __m256 hi;

@@ -10,6 +10,7 @@ struct Vec512 {
   static constexpr uint32_t kTileOutputs = 4;
   static constexpr uint32_t kTileRows = 4;  // 16 accumulators, 4 + 1 operands, of 32 registers
   static constexpr uint32_t kTileColumns = 4;
+  static constexpr uint32_t kPanelTileRows = 6;  // 24 accumulators, of weights that are decoded already
 
   __m512 v;
 

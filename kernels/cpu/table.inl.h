@@ -5,6 +5,7 @@
 // V is 16 lanes of FP32 (see ops_table.h for why always 16):
 //   kTileOutputs x kTileRows   accumulators of a tile of dot products that fit the registers beside the operands
 //   kTileColumns x kTileRows   the same for column sums
+//   kTileOutputs x kPanelTileRows   the same for dot products whose operands both come as FP32 (linear.inl.h)
 //   zero set load load_f32 load_bf16 load_f16 load_i8 load_e4m3_over_256     the last gives value / 256, exactly
 //   load_nibbles   16 values of a table, by codes of four bits, low half of a byte first
 //   load_e4m3_unmended, NanWatch   the same but for NaN codes, and what looks for those in 64 codes at a time

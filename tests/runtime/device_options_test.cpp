@@ -58,8 +58,10 @@ TEST_CASE("command line: what a GPU may take and how exact it is") {
   CHECK(mistake({"--vram", "0%"}).find("--vram") != std::string::npos);
 }
 
-TEST_CASE("command line: a CPU has no memory of its own, no precision but one, and needs no library") {
-  CHECK(mistake({"--device", "cpu", "--precision", "bf16"}).find("--device cuda") != std::string::npos);
+TEST_CASE("command line: a CPU has no memory of its own, no precision fp8, and needs no library") {
+  CHECK(mistake({"--device", "cpu", "--precision", "fp8"}).find("--device cuda") != std::string::npos);
+  CHECK(mistake({"--precision", "bf16"}).find("--device cpu or cuda") != std::string::npos);
+  CHECK(parsed({"--device", "cpu", "--precision", "bf16"}).precision == kernels::Precision::bf16);
   CHECK(mistake({"--precision", "fp8"}).find("--device cuda") != std::string::npos);
   CHECK(mistake({"--device", "cpu", "--vram", "1GB"}).find("--vram") != std::string::npos);
   CHECK(mistake({"--dev", "cuda-library=l", "--device", "cpu"}).find("cuda-library") != std::string::npos);
