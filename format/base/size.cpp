@@ -39,22 +39,45 @@ std::optional<uint64_t> parse_decimal(std::string_view text) {
   return number;
 }
 
+namespace {
+
+/// Digits behind a decimal point, as millionths; nullopt: there is no point, or not one to six digits follow it.
+std::optional<uint64_t> read_millionths(std::string_view& text) {
+  constexpr size_t kMostDigits = 6;
+  if (!text.starts_with('.')) return std::nullopt;
+  uint64_t millionths = 0;
+  size_t digits = 0;
+  for (; digits + 1 < text.size() && text[digits + 1] >= '0' && text[digits + 1] <= '9'; ++digits)
+    if (digits < kMostDigits) millionths = millionths * 10 + static_cast<uint64_t>(text[digits + 1] - '0');
+  if (digits < 1 || digits > kMostDigits) return std::nullopt;
+  for (size_t i = digits; i < kMostDigits; ++i)
+    millionths *= 10;
+  text.remove_prefix(digits + 1);
+  return millionths;
+}
+
+}  // namespace
+
 Result<uint64_t> parse_size(std::string_view text) {
   constexpr std::string_view kWrong =
-      "is no size; write a whole number of bytes, or one with a unit: KB, MB, GB, TB, KiB, MiB, GiB, TiB, or K, M, G, "
-      "T";
+      "is no size; write a whole number of bytes, or a number with a unit: KB, MB, GB, TB, KiB, MiB, GiB, TiB, or K, "
+      "M, "
+      "G, T";
   uint64_t number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   if (error == std::errc::result_out_of_range) return invalid(text, "is more than any disk holds");
   if (error != std::errc()) return invalid(text, kWrong);
-  const std::string_view unit = text.substr(static_cast<size_t>(end - text.data()));
+  std::string_view unit = text.substr(static_cast<size_t>(end - text.data()));
+  const std::optional<uint64_t> millionths = read_millionths(unit);
   for (const auto& [name, bytes] : kUnits) {
     const bool same = std::equal(unit.begin(), unit.end(), name.begin(), name.end(),
                                  [](unsigned char a, unsigned char b) { return std::tolower(a) == std::tolower(b); });
-    if (!same) continue;
-    const std::optional<uint64_t> size = checked_mul(number, bytes);
-    if (!size) return invalid(text, "is more than any disk holds");
-    return *size;
+    if (!same || (millionths && bytes == 1)) continue;  // there is no part of a byte
+    const std::optional<uint64_t> whole = checked_mul(number, bytes);
+    constexpr uint64_t kMillion = 1'000'000;
+    const uint64_t part = millionths.value_or(0) * bytes / kMillion;  // below 2^20 times 2^40
+    if (!whole || *whole > UINT64_MAX - part) return invalid(text, "is more than any disk holds");
+    return *whole + part;
   }
   return invalid(text, kWrong);
 }

@@ -61,8 +61,8 @@ template <class To, class From>
 /// A whole number and nothing else.
 [[nodiscard]] std::optional<uint64_t> parse_decimal(std::string_view text);
 
-/// Bytes of a whole number with or without a unit: B, KB, MB, GB, TB (powers of 1000), KiB, MiB, GiB, TiB or
-/// K, M, G, T (of 1024), in upper or lower case.
+/// Bytes of a whole number, or of a number with up to six decimals and a unit above a byte, rounded down: B, KB, MB,
+/// GB, TB (powers of 1000), KiB, MiB, GiB, TiB or K, M, G, T (of 1024), in upper or lower case.
 [[nodiscard]] Result<uint64_t> parse_size(std::string_view text);
 
 /// For people, in powers of 1000 and three digits: "20.4 GB", "0 B".

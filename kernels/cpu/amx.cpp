@@ -207,7 +207,7 @@ struct Operands {
 /// Tiles: 0 to 3 C by [group][row tile], 4 and 5 A, 6 and 7 B; their numbers must be constants.
 template <uint32_t G, class Ahead>
 void multiply_steps(Operands at, uint32_t steps, bool begins, int stride, float* first, float* second, Ahead& ahead) {
-  const uint32_t row_tile = kTile * static_cast<uint32_t>(stride) / sizeof(float);  // values
+  const uint32_t row_tile = kTile * static_cast<uint32_t>(stride) / uint32_t{sizeof(float)};  // values
   if (begins) {
     _tile_zero(0);
     _tile_zero(1);

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""How far each precision of a GPU, and each number type of the KV cache, is from the CPU's exact logits.
+"""How far each precision of a GPU or CPU, and each number type of the KV cache, is from the CPU's exact logits.
 
     tests/bench/compare_precision.py --dsrun build/runtime/dsrun --text FILE [--text FILE ...] DIR
     tests/bench/compare_precision.py --dsrun build/runtime/dsrun --random-ids 128 DIR    for a model without a tokenizer
@@ -121,7 +121,7 @@ def main():
     parser.add_argument("folder", type=Path)
     parser.add_argument("--dsrun", required=True)
     parser.add_argument("--cuda-library", help="the CUDA library to load, if not the program's own")
-    parser.add_argument("--device", default="cuda", help="cuda or cuda:N")
+    parser.add_argument("--device", default="cuda", help="cuda, cuda:N or cpu")
     parser.add_argument("--text", action="append", default=[], type=Path, help="a file of text; may be given again")
     parser.add_argument("--prompt", action="append", default=[], help="a text; may be given again")
     parser.add_argument("--positions", type=int, default=512, help="of a text at most")

@@ -117,7 +117,17 @@ TEST_CASE("sizes: whole numbers with decimal and binary units, and nothing else"
   CHECK(parse_size("3g").value() == 3ULL << 30);
   CHECK(parse_size("2TB").value() == 2'000'000'000'000);
   CHECK(parse_size("18446744073709551615").value() == UINT64_MAX);
-  for (const char* text : {"", "GB", "5 GB", "1.5GB", "-1", "+1", "5GBs", "0x10", "5iB"}) {
+  CHECK(parse_size("5.8GB").value() == 5'800'000'000);
+  CHECK(parse_size("0.5k").value() == 512);
+  CHECK(parse_size("1.5GiB").value() == 3ULL << 29);
+  CHECK(parse_size("2.000001TB").value() == 2'000'001'000'000);
+  CHECK(parse_size("1.001KB").value() == 1001);
+  for (const char* text : {"1.5", "1.5B", "1.GB", ".5GB", "1.0000001GB", "1.5.5GB", "1. 5GB", "1.-5GB"}) {
+    CAPTURE(text);
+    CHECK(parse_size(text).error().message.find("is no size") != std::string::npos);
+  }
+  CHECK(parse_size("18446744.9TB").error().message.find("more than any disk") != std::string::npos);
+  for (const char* text : {"", "GB", "5 GB", "1,5GB", "-1", "+1", "5GBs", "0x10", "5iB"}) {
     CAPTURE(text);
     CHECK(parse_size(text).error().message.find("is no size") != std::string::npos);
   }

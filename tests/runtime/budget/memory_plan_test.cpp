@@ -179,7 +179,7 @@ TEST_CASE("memory amounts: numbers and shares") {
   CHECK(parse_memory_amount("50%")->of(1001) == 500);
   CHECK(parse_memory_amount("12.5%")->of(800) == 100);
   CHECK(parse_memory_amount("100%")->of(UINT64_MAX) == UINT64_MAX);
-  for (const char* text : {"", "%", "0%", "-5%", "101%", "nan%", "inf%", "5 %", "5%%", "x", "1.5GB", "1e1%"}) {
+  for (const char* text : {"", "%", "0%", "-5%", "101%", "nan%", "inf%", "5 %", "5%%", "x", "1.5", "1e1%"}) {
     CAPTURE(text);
     CHECK_FALSE(parse_memory_amount(text));
     CHECK_FALSE(parse_expert_amount(text));
