@@ -13,13 +13,13 @@ namespace dspack::kernels {
 namespace {
 
 constexpr uint32_t kTile = 16;            // outputs, or rows of x
-constexpr uint32_t kTileBytes = 1024;     // of A; of B where x has so many rows
+constexpr uint64_t kTileBytes = 1024;     // of A; of B where x has so many rows
 constexpr uint32_t kOutputs = 2 * kTile;  // whose weights are decoded at once
 constexpr uint32_t kGroups = 4;           // of 16 rows of x that they serve
 constexpr uint32_t kStep = kRoundedStep;
 constexpr uint32_t kColumns = 128;  // of weights that are decoded at once: more, and rows are read no faster (measured
                                     // 2026-11, Sapphire Rapids: 256 columns 23.9 GB/s with one row of x, 128 28.7)
-constexpr uint64_t kRowTileBytes = kColumns / kStep * kTileBytes;  // of A, 16 outputs of them
+constexpr uint64_t kRowTileBytes = uint64_t{kColumns / kStep} * kTileBytes;  // of A, 16 outputs of them
 
 uint32_t steps_of(uint32_t in) {
   return (in + kStep - 1) / kStep;
@@ -37,7 +37,7 @@ uint64_t x_bytes(uint32_t rows, uint32_t in) {
 }
 /// A piece that is multiplied and one that is decoded.
 uint64_t scratch_bytes(uint32_t /*in*/) {
-  return 2 * 2 * kRowTileBytes;
+  return 4 * kRowTileBytes;
 }
 
 __mmask16 first_lanes(uint32_t count) {
@@ -103,8 +103,8 @@ struct FromE4m3 {
   __m512i high[2];
   FromE4m3() {
     for (uint32_t i = 0; i < 2; ++i) {
-      low[i] = _mm512_load_si512(kE4m3.low + 64 * i);
-      high[i] = _mm512_load_si512(kE4m3.high + 64 * i);
+      low[i] = _mm512_load_si512(kE4m3.low + size_t{64} * i);
+      high[i] = _mm512_load_si512(kE4m3.high + size_t{64} * i);
     }
   }
   static constexpr uint32_t kBytes = 1;  // of a code
@@ -165,7 +165,7 @@ class DecodeAhead {
   void decode_row(uint32_t o) const {
     const uint32_t row = piece_.output + (o < piece_.count ? o : 0);  // beyond the last: computed, not stored
     const std::byte* from = matrix_.planes[kCodes] + uint64_t{row} * matrix_.in * Decode::kBytes;
-    std::byte* tile = to_ + o / kTile * kRowTileBytes + o % kTile * 64;
+    std::byte* tile = to_ + o / kTile * kRowTileBytes + uint64_t{o % kTile} * 64;
     for (uint32_t column = piece_.begin; column < piece_.end; column += 2 * kStep) {
       const std::byte* codes = from + uint64_t{column} * Decode::kBytes;
       // The processor's own prefetching does not follow 32 rows; what is asked for beyond a row's end is the next
@@ -176,8 +176,8 @@ class DecodeAhead {
     }
   }
 
-  const MatrixView& matrix_;
   const Decode decode_{};
+  const MatrixView& matrix_;
   uint32_t rows_at_once_;
   Piece piece_;
   std::byte* to_ = nullptr;
