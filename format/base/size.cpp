@@ -30,25 +30,16 @@ Error invalid(std::string_view text, std::string_view reason) {
   return {ErrorKind::invalid, std::string("\"").append(text).append("\" ").append(reason)};
 }
 
-}  // namespace
-
-std::optional<uint64_t> parse_decimal(std::string_view text) {
-  uint64_t number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return number;
-}
-
-namespace {
-
-/// Digits behind a decimal point, as millionths; nullopt: there is no point, or not one to six digits follow it.
+/// Digits after a decimal point, taken from the text, as millionths; nullopt: there is no point, or not one to six
+/// digits follow it.
 std::optional<uint64_t> read_millionths(std::string_view& text) {
   constexpr size_t kMostDigits = 6;
   if (!text.starts_with('.')) return std::nullopt;
   uint64_t millionths = 0;
   size_t digits = 0;
-  for (; digits + 1 < text.size() && text[digits + 1] >= '0' && text[digits + 1] <= '9'; ++digits)
+  for (; digits + 1 < text.size() && text[digits + 1] >= '0' && text[digits + 1] <= '9'; ++digits) {
     if (digits < kMostDigits) millionths = millionths * 10 + static_cast<uint64_t>(text[digits + 1] - '0');
+  }
   if (digits < 1 || digits > kMostDigits) return std::nullopt;
   for (size_t i = digits; i < kMostDigits; ++i)
     millionths *= 10;
@@ -58,11 +49,17 @@ std::optional<uint64_t> read_millionths(std::string_view& text) {
 
 }  // namespace
 
+std::optional<uint64_t> parse_decimal(std::string_view text) {
+  uint64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return number;
+}
+
 Result<uint64_t> parse_size(std::string_view text) {
   constexpr std::string_view kWrong =
-      "is no size; write a whole number of bytes, or a number with a unit: KB, MB, GB, TB, KiB, MiB, GiB, TiB, or K, "
-      "M, "
-      "G, T";
+      "is no size; write a whole number of bytes, or a number with a unit: KB, MB, GB, TB, KiB, MiB, GiB, TiB, K, M, "
+      "G or T";
   uint64_t number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   if (error == std::errc::result_out_of_range) return invalid(text, "is more than any disk holds");

@@ -170,7 +170,7 @@ class DecodeAhead {
       const std::byte* codes = from + uint64_t{column} * Decode::kBytes;
       // The processor's own prefetching does not follow 32 rows; what is asked for beyond a row's end is the next
       // row's.
-      _mm_prefetch(reinterpret_cast<const char*>(codes + uint64_t{kColumns} * Decode::kBytes), _MM_HINT_T0);
+      prefetch(codes, uint64_t{kColumns} * Decode::kBytes);
       decode_.decode(codes, matrix_.in - column, tile, tile + kTileBytes);
       tile += 2 * kTileBytes;
     }

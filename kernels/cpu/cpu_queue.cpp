@@ -138,6 +138,7 @@ class CpuQueue final : public Queue {
 
  private:
   void linear_rounded(const MatrixView& matrix, const Rows& x, const Rows& y);
+  void linear_rounded_rows(const MatrixView& matrix, const Rows& x, const Rows& y);
 
   const CpuOps& ops_;
   Workers& workers_;
@@ -183,6 +184,18 @@ void CpuQueue::linear(const Weight& weight, const Rows& x, const Rows& y) {
 }
 
 void CpuQueue::linear_rounded(const MatrixView& matrix, const Rows& x, const Rows& y) {
+  // Of long prompts some rows at a time, so that what is rounded takes a few MB of any matrix.
+  constexpr uint32_t kRowsAtOnce = 256;
+  for (uint32_t first = 0; first < x.rows; first += kRowsAtOnce) {
+    const uint32_t rows = std::min(kRowsAtOnce, x.rows - first);
+    const auto part = [&](const Rows& all) {
+      return Rows{all.data.at(uint64_t{first} * all.stride * sizeof(float)), rows, all.cols, all.stride};
+    };
+    linear_rounded_rows(matrix, part(x), part(y));
+  }
+}
+
+void CpuQueue::linear_rounded_rows(const MatrixView& matrix, const Rows& x, const Rows& y) {
   constexpr uint64_t kAlignment = 64;
   const RoundedOps& ops = ops_.rounded;
   const uint64_t x_bytes = round_up(ops.x_bytes(x.rows, matrix.in), kAlignment);

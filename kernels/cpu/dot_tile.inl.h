@@ -23,6 +23,13 @@ inline uint32_t smaller(uint32_t a, uint32_t b) {
   return a < b ? a : b;
 }
 
+/// Asks for what lies `ahead` bytes further; beyond the end of a matrix the request is void.
+inline void prefetch(const std::byte* from, size_t ahead) {
+  const uintptr_t address =
+      reinterpret_cast<uintptr_t>(from) + ahead;               // arithmetic on a pointer may not leave its array
+  __builtin_prefetch(reinterpret_cast<const void*>(address));  // NOLINT(performance-no-int-to-ptr)
+}
+
 inline const std::byte* bytes_of(const float* values) {
   return reinterpret_cast<const std::byte*>(values);
 }

@@ -49,13 +49,6 @@ struct WatchOf<V, LoadE4m3> {
   using Type = typename V::NanWatch;
 };
 
-/// Asks for the same place of the next O rows of the matrix; beyond its end the request is void.
-inline void prefetch(const std::byte* from, size_t ahead) {
-  const uintptr_t address =
-      reinterpret_cast<uintptr_t>(from) + ahead;               // arithmetic on a pointer may not leave its array
-  __builtin_prefetch(reinterpret_cast<const void*>(address));  // NOLINT(performance-no-int-to-ptr)
-}
-
 /// add_dots for weights that come from memory. The processor's own prefetching stops at each page and with each row;
 /// asking one group of rows ahead was worth 25 to 45 % (one thread, measured 2026-11 on a Zen 4 with other work
 /// beside).

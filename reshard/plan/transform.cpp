@@ -119,15 +119,22 @@ Beside beside(const RuleInput& input, const format::StoredMatrix& matrix) {
 /// What is held while a matrix is decoded: its tensors, and its planes where they are not those.
 Result<void> check_matrix_held(const RuleInput& input, const format::StoredMatrix& matrix,
                                const std::vector<uint32_t>& needs) {
-  uint64_t held = input.weight.range.size();
+  // Codes come first: where they fit, the sizes of planes, which follow from the same shape, do not overflow.
+  std::vector<uint64_t> parts{input.weight.range.size()};
   for (const uint32_t index : needs)
-    held += input.source.tensors()[index].range.size();
+    parts.push_back(input.source.tensors()[index].range.size());
   for (const format::StoredPlane& plane : matrix.planes)
-    held += plane.bytes;
-  if (held <= kMaxMatrixBytes) return {};
-  return Error{ErrorKind::unsupported,
-               fmt::format("\"{}\" of shape [{}] would need {} bytes at once to be decoded, more than {}",
-                           input.weight.name, fmt::join(input.weight.shape, ","), held, kMaxMatrixBytes)};
+    parts.push_back(plane.bytes);
+  uint64_t room = kMaxMatrixBytes;
+  for (const uint64_t bytes : parts) {
+    if (bytes > room) {
+      return Error{ErrorKind::unsupported,
+                   fmt::format("\"{}\" of shape [{}] would need more than {} bytes at once to be decoded",
+                               input.weight.name, fmt::join(input.weight.shape, ","), kMaxMatrixBytes)};
+    }
+    room -= bytes;
+  }
+  return {};
 }
 
 /// Codes of any form become values. Those of FP8 in blocks do so as they stream by.

@@ -1,7 +1,6 @@
 """quantised-to-bf16 and quantised-to-f32: every form that dsrun reads becomes the values that the test's own converters
 say (checkpoints.FOUR_BIT), and what describes codes goes with them."""
 
-import array
 import json
 import math
 import shutil
@@ -16,7 +15,6 @@ from transforming import TransformCase
 TO_F32, TO_BF16 = "quantised-to-f32", "quantised-to-bf16"
 # Their tensors alone do not tell the matrix's shape: it is in the bytes of one, or depends on what config.json omits.
 REFUSED = {"nf4": "quant_state", "nf4-nested": "quant_state", "int4-f16": "num_bits", "int8-zeros": "num_bits"}
-TOKENS = "0,5,17,200,9,44,3"
 
 
 def rounded(tensors):
@@ -93,14 +91,6 @@ class Decoding(TransformCase):
                 tensors[name] = (dtype, shape, raw + old[len(raw):])
                 safetensors_io.write(coded / "model.safetensors", tensors)
                 self.assert_refused(self.repack(coded, self.scratch / (form + part) / "out", "--transform", TO_F32), *words)
-
-    def logits(self, folder):
-        path = self.scratch / "logits.safetensors"
-        path.unlink(missing_ok=True)
-        self.assert_ok(self.run_program("logits", folder, "--tokens", TOKENS, "--out", path, program="DSPACK_DSRUN"))
-        values = array.array("f")
-        values.frombytes(safetensors_io.parse(path.read_bytes())[0]["logits"][2])
-        return values
 
     def test_int4_beside_fp8_killed_and_started_again(self):
         flat, out, wanted = self.scratch / "flat", self.scratch / "out", self.scratch / "wanted"

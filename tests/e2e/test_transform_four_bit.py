@@ -14,7 +14,6 @@ from common import main
 from transforming import FP8, TransformCase
 
 EXPERT = "model.layers.3.mlp.experts.1.up_proj.weight"
-TOKENS = "0,5,17,200,9,44,3"
 
 
 def nibbles(raw):
@@ -32,14 +31,6 @@ def fp8_values(tensors, name):
 class FourBit:
     """The cases of one form. TRANSFORM, FORMAT (compressed-tensors' name), GROUP (columns that share a scale), parts_of()
     and values_of() are those of the class."""
-
-    def logits(self, folder):
-        path = self.scratch / "logits.safetensors"
-        path.unlink(missing_ok=True)
-        self.assert_ok(self.run_program("logits", folder, "--tokens", TOKENS, "--out", path, program="DSPACK_DSRUN"))
-        values = array.array("f")
-        values.frombytes(safetensors_io.parse(path.read_bytes())[0]["logits"][2])
-        return values
 
     def test_routed_experts_alone_are_changed(self):
         packed = converted_tiny(self.TRANSFORM)

@@ -1,6 +1,7 @@
 """What the tests of transforms share: what the program should make of weights, by weight_formats.py, and how a result is
 held to it."""
 
+import array
 import json
 import re
 
@@ -11,6 +12,7 @@ from common import EndToEnd
 QUESTION, ANSWER = "What is the capital of Spain?", "The capital of Spain is Madrid.\n"
 FP8 = "F8_E4M3"
 QUANTISED = ("self_attn.", "mlp.gate_proj.", "mlp.up_proj.", "mlp.down_proj.", "mlp.shared_experts.", "mlp.experts.")
+TOKENS = "0,5,17,200,9,44,3"
 SUMS = 1e-12  # of rounding in the program's FP64 sums
 
 
@@ -56,6 +58,14 @@ class TransformCase(EndToEnd):
 
     def ask(self, folder, *arguments):
         return self.assert_ok(self.run_program(folder, "-p", QUESTION, *arguments, program="DSPACK_DSRUN")).stdout
+
+    def logits(self, folder):
+        path = self.scratch / "logits.safetensors"
+        path.unlink(missing_ok=True)
+        self.assert_ok(self.run_program("logits", folder, "--tokens", TOKENS, "--out", path, program="DSPACK_DSRUN"))
+        values = array.array("f")
+        values.frombytes(safetensors_io.parse(path.read_bytes())[0]["logits"][2])
+        return values
 
     def assert_tensors(self, packed, wanted):
         found = safetensors_io.read_checkpoint(packed)

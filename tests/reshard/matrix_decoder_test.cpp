@@ -127,5 +127,36 @@ TEST_CASE("matrix decoder: the shape of a matrix is told by its tensors, or it i
   }
 }
 
+/// Codes of E2M1 with E8M0 scales for 32 columns, as a header could claim them.
+format::Checkpoint claimed(uint64_t out, uint64_t in) {
+  const auto entry = [](const char* part, std::vector<uint64_t> shape) {
+    format::TensorEntry tensor;
+    tensor.name = std::string("model.layers.3.mlp.experts.0.up_proj.") + part;
+    tensor.dtype = Dtype::u8;
+    tensor.range = {0, shape[0] * shape[1]};
+    tensor.shape = std::move(shape);
+    return tensor;
+  };
+  return format::Checkpoint::of({entry("weight_packed", {out, in / 2}), entry("weight_scale", {out, in / 32})}).value();
+}
+
+TEST_CASE("matrix decoder: a matrix that would take too much memory is refused before any of it is read") {
+  const auto change = [](uint64_t out, uint64_t in) {
+    const format::Checkpoint source = claimed(out, in);
+    const auto codes = static_cast<uint32_t>(source.find("model.layers.3.mlp.experts.0.up_proj.weight_packed") -
+                                             source.tensors().data());
+    return reshard::apply({.kind = reshard::TransformKind::quantised_to_f32}, codes, source, {});
+  };
+  CHECK(change(7168, 2048).value().has_value());
+  // As stored and as multiplied: 1.06 GiB, 8 TiB, and sizes whose sums pass 2^64.
+  for (const auto& [out, in] : std::initializer_list<std::pair<uint64_t, uint64_t>>{
+           {1ULL << 19, 1ULL << 11}, {1ULL << 25, 1ULL << 19}, {1ULL << 30, 1ULL << 30}}) {
+    const auto refused = change(out, in);
+    REQUIRE_FALSE(refused);
+    CHECK(refused.error().kind == ErrorKind::unsupported);
+    CHECK(refused.error().message.find("bytes at once") != std::string::npos);
+  }
+}
+
 }  // namespace
 }  // namespace dspack::matrix_decoder_test
