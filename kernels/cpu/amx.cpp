@@ -361,9 +361,8 @@ struct alignas(64) TileShapes {
   uint8_t rows[16] = {};
 };
 
-template <class Decode>
-void tile_rows(const RoundedTask& task) {
-  const uint32_t width = width_of(task.rows);
+/// Tiles 4 and 5 are of weights, the others as wide as there are rows of x.
+void shape_tiles(uint32_t width) {
   TileShapes shapes;
   for (uint32_t i = 0; i < 8; ++i) {
     const bool is_of_weights = i == 4 || i == 5;
@@ -371,10 +370,34 @@ void tile_rows(const RoundedTask& task) {
     shapes.row_bytes[i] = static_cast<uint16_t>(is_of_weights ? 64 : width * sizeof(uint32_t));
   }
   _tile_loadconfig(&shapes);
+}
+
+template <class Decode>
+void tile_rows(const RoundedTask& task) {
+  shape_tiles(width_of(task.rows));
   const uint32_t groups = (task.rows + kTile - 1) / kTile;
   for (uint32_t first = 0; first < groups; first += kGroups)
     multiply_groups<Decode>(task, first, smaller(first + kGroups, groups));
   _tile_release();
+}
+
+// The most that tiles compute: four sums that do not depend on each other, of operands that stay.
+uint64_t tile_rounds(uint64_t rounds) {
+  shape_tiles(kTile);
+  _tile_zero(0);
+  _tile_zero(1);
+  _tile_zero(2);
+  _tile_zero(3);
+  _tile_zero(4);
+  _tile_zero(6);
+  for (uint64_t round = 0; round < rounds; ++round) {
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_dpbf16ps(1, 4, 6);
+    _tile_dpbf16ps(2, 4, 6);
+    _tile_dpbf16ps(3, 4, 6);
+  }
+  _tile_release();
+  return rounds * 4 * kTile * kTile * kStep;
 }
 
 }  // namespace
@@ -383,6 +406,7 @@ constinit const RoundedOps kAmxRounded{.x_bytes = x_bytes,
                                        .round = round_groups,
                                        .scratch_bytes = scratch_bytes,
                                        .e4m3 = tile_rows<FromE4m3>,
-                                       .bf16 = tile_rows<FromBf16>};
+                                       .bf16 = tile_rows<FromBf16>,
+                                       .multiply_adds = tile_rounds};
 
 }  // namespace dspack::kernels

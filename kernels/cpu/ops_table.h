@@ -93,6 +93,7 @@ struct RoundedOps {
   uint64_t (*scratch_bytes)(uint32_t in);
   void (*e4m3)(const RoundedTask& task);  // by the weight's coding; others are multiplied exactly
   void (*bf16)(const RoundedTask& task);
+  uint64_t (*multiply_adds)(uint64_t rounds);  // as CpuOps::multiply_adds
 };
 
 struct NormTask {
@@ -158,6 +159,8 @@ struct CpuOps {
   void (*attend_f16)(const AttendTask& task, RowRange items);
   void (*attend_f8_e4m3)(const AttendTask& task, RowRange items);
   RoundedOps rounded;
+  /// The most that this set computes (peak.inl.h): so many rounds of it. Returns the multiplications.
+  uint64_t (*multiply_adds)(uint64_t rounds);
 };
 
 /// What the processor can run, each including all that the table of that name needs.

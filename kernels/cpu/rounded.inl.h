@@ -181,7 +181,8 @@ consteval RoundedOps make_rounded() {
           .round = round_x,
           .scratch_bytes = no_scratch_bytes,
           .e4m3 = rounded_rows<V, LoadE4m3>,
-          .bf16 = rounded_rows<V, LoadBf16>};
+          .bf16 = rounded_rows<V, LoadBf16>,
+          .multiply_adds = multiply_add_rounds<V>};
 }
 
 }  // namespace

@@ -19,6 +19,7 @@
 #include "kernels/cpu/elementwise.inl.h"
 #include "kernels/cpu/linear.inl.h"
 #include "kernels/cpu/ops_table.h"
+#include "kernels/cpu/peak.inl.h"
 #include "kernels/cpu/rounded.inl.h"
 
 // NOLINTBEGIN(cert-dcl59-cpp, misc-definitions-in-headers, google-build-namespaces): one copy per file is the purpose
@@ -40,6 +41,7 @@ consteval CpuOps make_table(std::string_view name, LoadList<L...> /*loads*/) {
       .attend_f16 = attend_items<V, LoadF16>,
       .attend_f8_e4m3 = attend_items<V, LoadF32, DecodedBlocks<V>>,
       .rounded = make_rounded<V>(),
+      .multiply_adds = multiply_add_rounds<V>,
   };
 }
 

@@ -139,6 +139,23 @@ struct PlanOptions {
   [[nodiscard]] Result<void> complete();
 };
 
+/// dsrun bench DIR: tokens per second, beside what the machine could do.
+struct BenchVerbOptions {
+  std::string folder;
+  LoadOptions load;
+  DraftOptions drafts;                    // `load` has what comes of them
+  std::vector<uint32_t> prompts = {512};  // tokens of each test
+  std::vector<uint32_t> answers = {128};
+  std::vector<uint32_t> depths = {0};
+  uint32_t repetitions = 5;
+  bool no_warmup = false;
+  std::string text_file;  // empty: random tokens
+  bool as_json = false;
+
+  /// Errors: invalid, options that contradict each other, or nothing to measure.
+  [[nodiscard]] Result<void> complete();
+};
+
 /// Without a word: answers a prompt, or chats where none is given.
 [[nodiscard]] format::Verb run_verb();
 [[nodiscard]] format::Verb logits_verb();
@@ -148,11 +165,12 @@ struct PlanOptions {
 [[nodiscard]] format::Verb compare_verb();
 [[nodiscard]] format::Verb replay_verb();
 [[nodiscard]] format::Verb plan_verb();
+[[nodiscard]] format::Verb bench_verb();
 
 [[nodiscard]] inline format::Program dsrun_program() {
   return {.name = "dsrun",
           .verbs = {run_verb(), logits_verb(), tokenize_verb(), eval_verb(), record_verb(), compare_verb(),
-                    replay_verb(), plan_verb()},
+                    replay_verb(), plan_verb(), bench_verb()},
           .when_interrupted = {}};
 }
 

@@ -15,6 +15,26 @@ using Clock = std::chrono::steady_clock;
 // Rows of logits in memory at once; 64 of V3 are 33 MB.
 constexpr uint32_t kLogitRows = 64;
 
+// A part of the session's time, from when this is made.
+class Lap {
+ public:
+  explicit Lap(StageClock* stages) : stages_(stages), start_(Clock::now()) {
+    if (stages_ != nullptr) before_ = stages_->seconds();
+  }
+  void end(double& seconds, StageSeconds& by_stage) const {
+    seconds += seconds_since(start_);
+    if (stages_ == nullptr) return;
+    const StageSeconds& now = stages_->seconds();
+    for (size_t stage = 0; stage < kStages; ++stage)
+      by_stage[stage] += now[stage] - before_[stage];
+  }
+
+ private:
+  StageClock* stages_;
+  Clock::time_point start_;
+  StageSeconds before_{};
+};
+
 }  // namespace
 
 Session::Session(const Engine& engine, Sequence sequence, const std::optional<SpeculationOptions>& speculation)
@@ -67,9 +87,7 @@ Result<HiddenStates> Session::prefill(std::span<const uint32_t> prompt, const st
     done += count;
   }
   times_.prefill_tokens += prompt.size() - common;
-  const double seconds = seconds_since(start);
-  times_.prefill_seconds += seconds;
-  if (speculator_) speculator_->prefilled(prompt.size() - common, seconds);
+  if (speculator_) speculator_->prefilled(prompt.size() - common, seconds_since(start));
   return hidden;
 }
 
@@ -142,9 +160,11 @@ Result<Answer> Session::generate(std::span<const uint32_t> prompt, const Generat
   Answer answer;
   if (options.max_tokens == 0) return answer;
   if (options.before_prefill) TRY(options.before_prefill(prompt.size() - common_length(prompt)));
+  const Lap until_first(engine_.scratch.stages());
   const auto hidden = prefill(prompt, stop);
-  const auto start = Clock::now();
   auto certain = hidden ? begin(*hidden, sampler) : Result<std::vector<uint32_t>>(hidden.error());
+  until_first.end(times_.prefill_seconds, times_.prefill_stages);
+  const Lap after_first(engine_.scratch.stages());
   std::vector<uint32_t> tokens(prompt.begin(), prompt.end());
   while (certain) {
     if (const auto end = deliver(*certain, options, on_token, stop, answer)) {
@@ -156,7 +176,7 @@ Result<Answer> Session::generate(std::span<const uint32_t> prompt, const Generat
     const uint32_t room = std::min(sequence_.capacity() - sequence_.length(), engine_.model.max_rows());
     certain = step(tokens, static_cast<uint32_t>(std::min<uint64_t>(wanted, room) - 1), sampler, stop);
   }
-  times_.decode_seconds += seconds_since(start);
+  after_first.end(times_.decode_seconds, times_.decode_stages);
   if (!certain && certain.error().kind != ErrorKind::cancelled) return certain.error();
   if (!certain) answer.reason = StopReason::interrupted;
   const size_t sampled = answer.tokens.size() + (answer.reason == StopReason::end_token ? 1 : 0);
@@ -174,7 +194,7 @@ Result<void> Session::logits(std::span<const uint32_t> prompt, uint32_t chunk, c
   const uint32_t max_rows = engine_.model.max_rows();
   const size_t most = chunk == 0 ? max_rows : std::min(chunk, max_rows);
   for (size_t done = 0; done < prompt.size();) {
-    const auto start = Clock::now();
+    const Lap lap(engine_.scratch.stages());
     const size_t count = std::min(most, prompt.size() - done);
     PassEnd* end = trace == nullptr ? engine_.picker.end_of_pass(static_cast<uint32_t>(count)) : nullptr;
     TRY_ASSIGN(const HiddenStates hidden,
@@ -190,7 +210,7 @@ Result<void> Session::logits(std::span<const uint32_t> prompt, uint32_t chunk, c
     }
     done += count;
     times_.prefill_tokens += count;
-    times_.prefill_seconds += seconds_since(start);
+    lap.end(times_.prefill_seconds, times_.prefill_stages);
   }
   return {};
 }

@@ -39,10 +39,12 @@ struct Answer {
 /// Sums over the session.
 struct SessionTimes {
   uint64_t prefill_tokens = 0;  // computed; what the sequence still held is not
-  double prefill_seconds = 0;
-  uint64_t decode_tokens = 0;  // of passes after the prompt's, the end token included
-  uint64_t decode_passes = 0;  // as many as tokens, unless drafts were accepted
+  double prefill_seconds = 0;   // until the answer's first token was known
+  uint64_t decode_tokens = 0;   // of passes after the prompt's, the end token included
+  uint64_t decode_passes = 0;   // as many as tokens, unless drafts were accepted
   double decode_seconds = 0;
+  /// Where the seconds went; zeros where the device runs operations later than they are called.
+  StageSeconds prefill_stages{}, decode_stages{};
 };
 
 /// Called with each token of the answer as soon as it is certain; false ends the answer with this token.

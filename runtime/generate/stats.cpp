@@ -25,8 +25,10 @@ void count_experts(const format::Checkpoint& checkpoint, const std::set<LayerId>
   stats.expert_files = files.size();
 }
 
-format::Json speed(uint64_t tokens, double seconds) {
-  return {{"tokens", tokens}, {"seconds", seconds}, {"tokens_per_second", rate(tokens, seconds)}};
+format::Json speed(uint64_t tokens, double seconds, const StageSeconds& stages) {
+  format::Json json = {{"tokens", tokens}, {"seconds", seconds}, {"tokens_per_second", rate(tokens, seconds)}};
+  if (stages != StageSeconds{}) json["seconds_by_stage"] = to_json(stages);
+  return json;
 }
 
 format::Json phase_json(const ExpertStoreStats& stats, Phase phase) {
@@ -153,6 +155,13 @@ std::optional<RunStats::VramBytes> vram_bytes(const ChosenDevice& chosen) {
 
 }  // namespace
 
+format::Json to_json(const StageSeconds& seconds) {
+  format::Json json = format::Json::object();
+  for (size_t stage = 0; stage < kStages; ++stage)
+    json[std::string(kStageNames[stage])] = seconds[stage];
+  return json;
+}
+
 RunStats collect_stats(LoadedModel& loaded, const Session& session) {
   const Model& model = loaded.model();
   const Sequence& sequence = session.sequence();
@@ -192,25 +201,26 @@ RunStats collect_stats(LoadedModel& loaded, const Session& session) {
 format::Json to_json(const RunStats& stats) {
   const RunStats::BytesRead& read = stats.bytes_read;
   const RunStats::MemoryBytes& memory = stats.memory_bytes;
-  format::Json json = {{"device", stats.device},
-                       {"precision", kernels::to_string(stats.precision)},
-                       {"context", stats.context},
-                       {"layer_map", format::layer_map_json(stats.layer_map)},
-                       {"prefill", speed(stats.times.prefill_tokens, stats.times.prefill_seconds)},
-                       {"decode", speed(stats.times.decode_tokens, stats.times.decode_seconds)},
-                       {"bytes_read",
-                        {{"always_needed", read.always_needed},
-                         {"embedding", read.embedding},
-                         {"experts", read.experts},
-                         {"total", read.always_needed + read.embedding + read.experts}}},
-                       {"memory_bytes",
-                        {{"weights", memory.weights},
-                         {"kv_cache", memory.kv_cache},
-                         {"scratch", memory.scratch},
-                         {"experts", memory.experts},
-                         {"total", memory.weights + memory.kv_cache + memory.scratch + memory.experts}}},
-                       {"io", to_json(stats.io)},
-                       {"experts", expert_json(stats)}};
+  format::Json json = {
+      {"device", stats.device},
+      {"precision", kernels::to_string(stats.precision)},
+      {"context", stats.context},
+      {"layer_map", format::layer_map_json(stats.layer_map)},
+      {"prefill", speed(stats.times.prefill_tokens, stats.times.prefill_seconds, stats.times.prefill_stages)},
+      {"decode", speed(stats.times.decode_tokens, stats.times.decode_seconds, stats.times.decode_stages)},
+      {"bytes_read",
+       {{"always_needed", read.always_needed},
+        {"embedding", read.embedding},
+        {"experts", read.experts},
+        {"total", read.always_needed + read.embedding + read.experts}}},
+      {"memory_bytes",
+       {{"weights", memory.weights},
+        {"kv_cache", memory.kv_cache},
+        {"scratch", memory.scratch},
+        {"experts", memory.experts},
+        {"total", memory.weights + memory.kv_cache + memory.scratch + memory.experts}}},
+      {"io", to_json(stats.io)},
+      {"experts", expert_json(stats)}};
   json["memory_plan"] = to_json(stats.memory_plan);
   if (stats.vram) json["vram"] = {{"card", stats.vram->card}, {"used", stats.vram->used}};
   if (stats.process_peak_bytes) json["memory_bytes"]["process_peak"] = *stats.process_peak_bytes;

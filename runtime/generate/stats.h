@@ -49,6 +49,8 @@ struct RunStats {
 
 [[nodiscard]] RunStats collect_stats(LoadedModel& loaded, const Session& session);
 
+/// By the names of stages.
+[[nodiscard]] format::Json to_json(const StageSeconds& seconds);
 /// The object that `--stats` writes.
 [[nodiscard]] format::Json to_json(const RunStats& stats);
 

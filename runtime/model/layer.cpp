@@ -22,6 +22,7 @@ Result<WeightGroup> find_layer(const LoadContext& context, const ModelConfig& co
   } else {
     TRY(add_mlp(group, weights.mlp, name + ".mlp", config.hidden, config.dense_inner));
   }
+  weights.work = group.work();
   return group;
 }
 
@@ -65,6 +66,7 @@ void LayerRunner::attend(const Context& context, const LayerWeights& weights, co
     output.data = {.buffer = &context.scratch, .offset_bytes = output_at_};
     normalise(context.queue, hidden, weights.attention_norm, config_.norm_epsilon, normalised, context.trace,
               "input_layernorm");
+    const StageScope stage(context.stages, Stage::attention);
     const TraceScope module = context.trace.child("self_attn");
     module.input(normalised);
     weights.attention->run(context.queue,
@@ -97,12 +99,14 @@ Result<void> LayerRunner::run(const Context& context, const LayerWeights& weight
                        .executor = context.executor,
                        .mlp = mlp_,
                        .stop = context.stop,
-                       .trace = module};
+                       .trace = module,
+                       .stages = context.stages};
     if (context.meanwhile) {
       block.meanwhile = [&](const kernels::Rows& shared) { context.meanwhile(input.hidden, shared); };
     }
     TRY(moe_.run(block, weights.id, weights.moe, normalised, output));
   } else {
+    const StageScope stage(context.stages, Stage::mlp);
     for (uint32_t first = 0; first < normalised.rows; first += wave_rows_) {
       const uint32_t count = std::min(wave_rows_, normalised.rows - first);
       mlp_.run(context.queue, context.scratch, weights.mlp, rows_of(normalised, first, count),

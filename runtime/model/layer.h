@@ -7,6 +7,7 @@
 
 #include "runtime/model/attention_block.h"
 #include "runtime/model/moe.h"
+#include "runtime/model/stage_clock.h"
 
 namespace dspack::runtime {
 
@@ -18,6 +19,7 @@ struct LayerWeights {
   std::unique_ptr<AttentionBlock> attention;
   MoeWeights moe;  // of a MoE layer, else empty
   MlpWeights mlp;  // of a dense layer, else empty
+  WeightWork work;
 };
 
 /// Everything of a layer that every token needs, found but not read. `weights` stays where it is until the group is
@@ -41,7 +43,8 @@ class LayerRunner {
     kernels::Buffer& scratch;
     ExpertExecutor& executor;
     const std::stop_token& stop;
-    TraceScope trace = {};  // of the layer, "model.layers.3"
+    TraceScope trace = {};         // of the layer, "model.layers.3"
+    StageClock* stages = nullptr;  // absent: nobody asks where time goes
     /// Called in a MoE layer while its experts are on their way, with what is known of its output: the residual stream
     /// after attention, and the shared expert's output (no rows: none).
     std::function<void(const kernels::Rows& residual, const kernels::Rows& shared)> meanwhile = {};

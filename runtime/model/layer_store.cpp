@@ -181,6 +181,15 @@ Result<const LayerWeights*> LayerStore::weights(uint32_t index, const std::stop_
   return static_cast<const LayerWeights*>(&layer.weights);
 }
 
+WeightWork LayerStore::work() const {
+  WeightWork work;
+  for (const LayerId layer : pass_) {
+    const LayerWeights* resident = at_hand(layer);
+    work += resident != nullptr ? resident->work : streamed_.at(layer)->weights.work;
+  }
+  return work;
+}
+
 uint64_t LayerStore::memory_bytes() const {
   uint64_t bytes = 0;
   for (const auto& [id, layer] : resident_)

@@ -46,6 +46,8 @@ class LayerStore {
     return found == resident_.end() ? nullptr : found->second.get();
   }
 
+  /// Of all layers of the pass, those that come twice counted twice.
+  [[nodiscard]] WeightWork work() const;
   /// Of the layers that stay, and of all buffers.
   [[nodiscard]] uint64_t memory_bytes() const;
 

@@ -122,6 +122,7 @@ Result<void> Model::load_weights(const LoadContext& context, const std::stop_tok
              LayerStore::load(context, config_, options_.attention(), options_.layer_map, options_.streaming, stop));
   WeightGroup head(context);
   TRY(add_head(head, config_, final_norm_, head_));
+  head_work_ = head.work();
   TRY_ASSIGN(head_memory_, head.load(WeightPurpose::always_needed, stop));
   return {};
 }
@@ -133,7 +134,9 @@ Result<void> Model::check_device() const {
 
 Result<Scratch> Model::make_scratch() const {
   TRY_ASSIGN(auto buffer, device_.allocate(plan_.size_bytes()));
-  return Scratch(std::move(buffer));
+  Scratch scratch(std::move(buffer));
+  if (device_.is_host()) scratch.stages_ = std::make_unique<StageClock>();
+  return scratch;
 }
 
 Result<Sequence> Model::make_sequence(Drafting drafting) const {
@@ -174,7 +177,10 @@ Result<HiddenStates> Model::forward(std::span<const SequenceTokens> batch, Scrat
   const uint32_t rows = begin_batch(batch, scratch);
   const kernels::Rows hidden = residual_rows(scratch, rows);
   const kernels::Rows final = final_rows(scratch, rows);
-  TRY(embedding_->lookup(queue_, scratch.tokens_, hidden, stop));
+  {
+    const StageScope stage(scratch.stages(), Stage::embedding);
+    TRY(embedding_->lookup(queue_, scratch.tokens_, hidden, stop));
+  }
   TraceScope(options.trace, "model.embed_tokens").output(hidden);
   if (stop.stop_requested()) return interrupted();  // a step asks no more
   DSPACK_CHECK(options.end == nullptr || rows <= kMostRecordedRows, "too many rows for what ends the pass");
@@ -205,15 +211,26 @@ Result<HiddenStates> Model::forward(std::span<const SequenceTokens> batch, Scrat
   return HiddenStates{.residual = hidden, .final = final};
 }
 
+// What it waits for is a layer that memory has no room for.
+Result<const LayerWeights*> Model::weights_at(uint32_t index, const Scratch& scratch,
+                                              const std::stop_token& stop) const {
+  const StageScope stage(scratch.stages(), Stage::waiting);
+  return layers_->weights(index, stop);
+}
+
 Result<void> Model::run_layers(const Pass& pass, const std::stop_token& stop) const {
   const bool is_foreseen = executor_.wants_forecast();
   for (uint32_t index = 0; index < options_.layer_map.size(); ++index) {
     if (stop.stop_requested()) return interrupted();
-    TRY_ASSIGN(const LayerWeights* weights, layers_->weights(index, stop));
+    TRY_ASSIGN(const LayerWeights* weights, weights_at(index, pass.scratch, stop));
     const TraceScope scope =
         pass.trace == nullptr ? TraceScope() : TraceScope(pass.trace, names::layer(LayerId(index)));
-    LayerRunner::Context context{
-        .queue = queue_, .scratch = *pass.scratch.buffer_, .executor = executor_, .stop = stop, .trace = scope};
+    LayerRunner::Context context{.queue = queue_,
+                                 .scratch = *pass.scratch.buffer_,
+                                 .executor = executor_,
+                                 .stop = stop,
+                                 .trace = scope,
+                                 .stages = pass.scratch.stages()};
     if (is_foreseen) {
       context.meanwhile = [&](const kernels::Rows& residual, const kernels::Rows& shared) {
         foresee(index, pass.scratch, residual, shared);
@@ -281,12 +298,13 @@ Result<void> Model::run_further_layer(const FurtherLayer& layer, const kernels::
       {.phase = is_long ? Phase::prefill : Phase::decode, .rows = hidden.rows, .draft_rows = hidden.rows});
   const auto run = [&](const PassPosition& position) {
     const PassPart part{.cache = &cache, .rows = hidden.rows, .position = position};
-    return runner_.run({.queue = queue_, .scratch = *scratch.buffer_, .executor = executor_, .stop = stop},
-                       layer.weights,
-                       {.hidden = hidden,
-                        .parts = std::span(&part, 1),
-                        .layer = 0,
-                        .cos_sin = {.buffer = rope_table_.get(), .offset_bytes = 0}});
+    return runner_.run(
+        {.queue = queue_, .scratch = *scratch.buffer_, .executor = executor_, .stop = stop, .stages = scratch.stages()},
+        layer.weights,
+        {.hidden = hidden,
+         .parts = std::span(&part, 1),
+         .layer = 0,
+         .cos_sin = {.buffer = rope_table_.get(), .offset_bytes = 0}});
   };
   if (!can_record()) return run({.first = cache.length()});
   if (stop.stop_requested()) return interrupted();
@@ -296,6 +314,7 @@ Result<void> Model::run_further_layer(const FurtherLayer& layer, const kernels::
 
 void Model::score(const kernels::Rows& final, const Linear& head, const Scratch& scratch) const {
   DSPACK_CHECK(final.rows <= kMostRecordedRows, "more rows than are scored at once");
+  const StageScope stage(scratch.stages(), Stage::head);
   head.apply(queue_, final, score_rows(scratch, final.rows));
 }
 
@@ -303,6 +322,7 @@ void Model::logits(const kernels::Rows& final, const Linear& head, Scratch& scra
                    Trace* trace) const {
   DSPACK_CHECK(into.size() == size_t{final.rows} * config_.vocab, "no place for the logits");
   ++scratch.generation_;
+  const StageScope stage(scratch.stages(), Stage::head);
   const TraceScope module(trace, "lm_head");
   for (uint32_t first = 0; first < final.rows; first += kLogitRows) {
     const uint32_t count = std::min(kLogitRows, final.rows - first);

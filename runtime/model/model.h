@@ -44,12 +44,15 @@ class Scratch {
   [[nodiscard]] uint64_t size_bytes() const { return buffer_->size_bytes(); }
   /// Grows with every pass and every scoring, which overwrite what those before have left.
   [[nodiscard]] uint64_t generation() const { return generation_; }
+  /// Where the time of all passes in this memory went. Absent: the device runs operations later than they are called.
+  [[nodiscard]] StageClock* stages() const { return stages_.get(); }
 
  private:
   friend class Model;
   explicit Scratch(std::unique_ptr<kernels::Buffer> buffer) : buffer_(std::move(buffer)) {}
 
   std::unique_ptr<kernels::Buffer> buffer_;
+  std::unique_ptr<StageClock> stages_;
   uint64_t generation_ = 0;
   std::vector<uint32_t> tokens_;  // of the present batch
   std::vector<PassPart> parts_;
@@ -142,6 +145,9 @@ class Model {
                                                const std::stop_token& stop) const;
 
   [[nodiscard]] uint64_t weight_bytes() const;  // always-needed weights
+  /// Of a pass: its layers without routed experts; and of the head. The embedding is read by rows.
+  [[nodiscard]] WeightWork layer_work() const { return layers_->work(); }
+  [[nodiscard]] WeightWork head_work() const { return head_work_; }
   [[nodiscard]] uint64_t table_bytes() const { return rope_table_->size_bytes(); }
   [[nodiscard]] uint64_t cache_bytes() const;  // of a sequence, without what it keeps for the MTP module
 
@@ -162,6 +168,7 @@ class Model {
     Scratch& scratch;
     Trace* trace = nullptr;
   };
+  Result<const LayerWeights*> weights_at(uint32_t index, const Scratch& scratch, const std::stop_token& stop) const;
   /// Enqueues all layers and the final norm. Forecasts only at a known position.
   Result<void> run_layers(const Pass& pass, const std::stop_token& stop) const;
   /// Whether passes of a few rows are the same operations every time and wait for nothing.
@@ -188,8 +195,9 @@ class Model {
   std::optional<Embedding> embedding_;
   std::unique_ptr<LayerStore> layers_;
   std::unique_ptr<kernels::Buffer> head_memory_;
-  kernels::Slice final_norm_;                    // [hidden]
-  Linear head_;                                  // [vocab, hidden]
+  kernels::Slice final_norm_;  // [hidden]
+  Linear head_;                // [vocab, hidden]
+  WeightWork head_work_;
   std::unique_ptr<kernels::Buffer> rope_table_;  // see kernels::RopeArgs
 };
 

@@ -42,6 +42,7 @@ kernels::RouterArgs router_args(const ModelConfig& config, const MoeWeights& wei
 }
 
 void Moe::route(const Context& context, const MoeWeights& weights, const kernels::Rows& x) const {
+  const StageScope stage(context.stages, Stage::router);
   const auto place = [&](uint64_t offset) {
     return kernels::Slice{.buffer = &context.scratch, .offset_bytes = offset};
   };
@@ -61,6 +62,7 @@ void Moe::route(const Context& context, const MoeWeights& weights, const kernels
 
 void Moe::run_shared(const Context& context, const MlpWeights& weights, const kernels::Rows& x,
                      const kernels::Rows& y) const {
+  const StageScope stage(context.stages, Stage::mlp);
   const TraceScope module = context.trace.child("shared_experts");
   for (uint32_t first = 0; first < x.rows; first += wave_rows_) {
     const uint32_t count = std::min(wave_rows_, x.rows - first);
@@ -74,6 +76,7 @@ void Moe::run_shared(const Context& context, const MlpWeights& weights, const ke
 Result<void> Moe::run(const Context& context, LayerId layer, const MoeWeights& weights, const kernels::Rows& x,
                       const kernels::Rows& y) const {
   route(context, weights, x);
+  const StageScope stage(context.stages, Stage::experts);
   const bool has_shared = !weights.shared.gate.empty();
   const kernels::Rows shared{.data = {.buffer = &context.scratch, .offset_bytes = shared_at_},
                              .rows = x.rows,
@@ -81,6 +84,7 @@ Result<void> Moe::run(const Context& context, LayerId layer, const MoeWeights& w
                              .stride = config_.hidden};
   const auto other_work = [&] {
     if (has_shared) run_shared(context, weights.shared, x, shared);
+    const StageScope prediction(context.stages, Stage::other);
     if (context.meanwhile) context.meanwhile(has_shared ? shared : kernels::Rows{});
   };
   const TraceScope experts = context.trace.child("experts");

@@ -9,6 +9,7 @@
 #include "runtime/config/config.h"
 #include "runtime/experts/executor.h"
 #include "runtime/model/mlp.h"
+#include "runtime/model/stage_clock.h"
 
 namespace dspack::runtime {
 
@@ -41,6 +42,7 @@ class Moe {
     const Mlp& mlp;
     const std::stop_token& stop;
     TraceScope trace = {};  // of the block, "model.layers.3.mlp"
+    StageClock* stages = nullptr;
     /// Work while experts are on their way, after the shared expert; gets its output, or no rows.
     std::function<void(const kernels::Rows& shared)> meanwhile = {};
   };

@@ -69,6 +69,8 @@ Result<void> MtpModule::load_weights(const LoadContext& context, const std::stop
   const ModelConfig& config = model_.config();
   TRY_ASSIGN(layer_, load_layer(context, config, model_.attention(), LayerId(config.layers), stop));
   TRY_ASSIGN(WeightGroup own, find_own(context, config, own_));
+  work_ += layer_->work;
+  work_ += own.work();
   TRY_ASSIGN(own_memory_, own.load(WeightPurpose::always_needed, stop));
   return {};
 }
@@ -78,6 +80,7 @@ Result<void> MtpModule::share_or_load_head(const LoadContext& context, const std
   const std::string name = name_of(model_.config(), "shared_head.head.weight");
   const format::TensorEntry* copy = checkpoint.find(name);
   const format::TensorEntry* original = checkpoint.find(model_.config().head_name());
+  work_ += model_.head_work();
   if (copy == nullptr) return {};
   if (original != nullptr) {
     TRY_ASSIGN(const bool equal, are_equal(context.access, *copy, *original, stop));

@@ -62,6 +62,8 @@ class MtpModule {
   [[nodiscard]] bool shares_head() const { return head_ == nullptr; }
   [[nodiscard]] bool shares_embedding() const { return !embedding_; }
   [[nodiscard]] uint64_t weight_bytes() const;
+  /// Of a pass of the module, without routed experts, the head it uses included.
+  [[nodiscard]] WeightWork work() const { return work_; }
   [[nodiscard]] uint64_t scratch_bytes() const { return pairs_->size_bytes(); }
   /// What loading has read, a comparison of head tensors included.
   [[nodiscard]] uint64_t bytes_read() const { return bytes_read_; }
@@ -92,6 +94,7 @@ class MtpModule {
   std::unique_ptr<Linear> head_;            // absent: the model's
   std::optional<Embedding> embedding_;      // absent: the model's
   std::unique_ptr<kernels::Buffer> pairs_;  // FP32 [wave, 2 * hidden]
+  WeightWork work_;
   uint64_t bytes_read_ = 0;
 };
 

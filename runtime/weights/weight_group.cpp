@@ -47,6 +47,13 @@ Result<void> WeightGroup::add_vector(kernels::Slice* into, std::string_view name
   return {};
 }
 
+WeightWork WeightGroup::work() const {
+  WeightWork work{.bytes = size_bytes_};
+  for (const LinearTarget& linear : linears_)
+    work.multiplications += uint64_t{linear.form.out} * linear.form.in;
+  return work;
+}
+
 std::vector<const format::TensorEntry*> WeightGroup::tensors() const {
   std::vector<const format::TensorEntry*> all;
   for (const Part& part : parts_)

@@ -1,8 +1,8 @@
 // Collects the tensors that one piece of the model needs (a layer, an expert), then loads them into one device buffer.
 // Its size is known before anything is read.
 // Threads: single-thread. Lifetime: borrows the checkpoint, and until `load` the places given to `add_*`; what is
-// loaded borrows the returned buffer. Errors: those of finding (format/weights) and reading (checkpoint_files.h); budget
-// (memory).
+// loaded borrows the returned buffer. Errors: those of finding (format/weights) and reading (checkpoint_files.h);
+// budget (memory).
 #pragma once
 
 #include <memory>
@@ -36,6 +36,17 @@ class Linear {
   kernels::Weight weight_;
 };
 
+/// What a product of one row of x with each of some matrices takes at least.
+struct WeightWork {
+  uint64_t bytes = 0;            // of weights that are read, scales included
+  uint64_t multiplications = 0;  // as many additions beside them
+  WeightWork& operator+=(const WeightWork& more) {
+    bytes += more.bytes;
+    multiplications += more.multiplications;
+    return *this;
+  }
+};
+
 /// What loading needs besides the tensors' names.
 struct LoadContext {
   kernels::Device& device;
@@ -55,6 +66,8 @@ class WeightGroup {
 
   /// Device memory that `load` takes.
   [[nodiscard]] uint64_t size_bytes() const { return size_bytes_; }
+  /// Of everything that was added.
+  [[nodiscard]] WeightWork work() const;
   /// Every tensor of the group, scales included.
   [[nodiscard]] std::vector<const format::TensorEntry*> tensors() const;
 

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "kernels/cpu/cpu_peak.h"
 #include "tests/kernels/lab.h"
 #include "tests/support/numeric.h"
 
@@ -112,6 +113,28 @@ TEST_CASE("select_cpu_ops: every combination of features and wishes") {
       CHECK(kernels::select_cpu_ops({avx2, avx512}, "scalar").has_value());
     }
   }
+}
+
+TEST_CASE("peak of a CPU: of every instruction set that runs here, in both precisions") {
+  for (const kernels::InstructionSet& set : kernels::instruction_sets()) {
+    if (!set.runs_on(kernels::detect_cpu_features())) continue;
+    CHECK(set.ops->multiply_adds(3) > 0);
+    CHECK(set.ops->multiply_adds(6) == 2 * set.ops->multiply_adds(3));
+    CHECK(set.ops->rounded.multiply_adds(6) == 2 * set.ops->rounded.multiply_adds(3));
+    for (const auto precision : {kernels::Precision::exact, kernels::Precision::bf16}) {
+      const auto peak = kernels::measure_cpu_peak(
+          {.threads = 2, .instruction_set = std::string(set.ops->name), .precision = precision}, 0.01);
+      REQUIRE(peak.has_value());
+      CHECK(peak->bytes_per_second > 0);
+      CHECK(peak->operations_per_second > 0);
+    }
+  }
+  CHECK(kernels::measure_cpu_peak({.threads = 1, .instruction_set = "mmx"}, 0.01).error().kind ==
+        ErrorKind::unsupported);
+  kernels::Workers workers(3);
+  std::vector<uint64_t> words(1000);
+  std::iota(words.begin(), words.end(), uint64_t{1});
+  CHECK(kernels::sum_words(workers, std::as_bytes(std::span(words))) == 500500);
 }
 
 TEST_CASE("instruction sets: complete tables, the scalar one last and without needs") {

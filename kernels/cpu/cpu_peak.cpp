@@ -1,0 +1,78 @@
+#include "kernels/cpu/cpu_peak.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <numeric>
+
+#include "kernels/cpu/ops_table.h"
+
+namespace dspack::kernels {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// As much work as an item can have: each thread gets one.
+constexpr uint64_t kMuchWork = 1ULL << 32U;
+constexpr double kSampleSeconds = 0.01;
+
+double seconds_of(const std::function<void()>& work) {
+  const auto start = Clock::now();
+  work();
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+// The most a second of what `work` returns, over some `seconds`.
+double best_rate(double seconds, const std::function<uint64_t()>& work) {
+  double best = 0;
+  const auto start = Clock::now();
+  do {
+    uint64_t amount = 0;
+    const double taken = seconds_of([&] { amount = work(); });
+    if (taken > 0) best = std::max(best, static_cast<double>(amount) / taken);
+  } while (std::chrono::duration<double>(Clock::now() - start).count() < seconds);
+  return best;
+}
+
+uint64_t multiply_adds(Workers& workers, uint64_t (*run)(uint64_t rounds), uint64_t rounds) {
+  std::atomic<uint64_t> sum{0};
+  workers.split(workers.threads(), kMuchWork,
+                [&](uint32_t begin, uint32_t end) { sum += (end - begin) * run(rounds); });
+  return sum;
+}
+
+}  // namespace
+
+uint64_t sum_words(Workers& workers, std::span<const std::byte> bytes) {
+  const auto* words = reinterpret_cast<const uint64_t*>(bytes.data());
+  const size_t count = bytes.size() / sizeof(uint64_t);
+  const uint64_t threads = workers.threads();
+  std::atomic<uint64_t> sum{0};
+  workers.split(workers.threads(), kMuchWork, [&](uint32_t begin, uint32_t end) {
+    sum += std::accumulate(words + count * begin / threads, words + count * end / threads, uint64_t{0});
+  });
+  return sum;
+}
+
+Result<CpuPeak> measure_cpu_peak(const CpuOptions& options, double seconds) {
+  TRY_ASSIGN(const CpuOps* ops, select_cpu_ops(detect_cpu_features(), options.instruction_set));
+  TRY_ASSIGN(const auto device, make_cpu_device(options));
+  TRY_ASSIGN(const auto memory, device->allocate(kPeakBytes));
+  std::ranges::fill(host_bytes(*memory), std::byte{1});
+  Workers workers(options.threads);
+  CpuPeak peak;
+  volatile uint64_t seen = 0;  // or nothing need be read
+  peak.bytes_per_second = best_rate(seconds / 2, [&] {
+    seen = sum_words(workers, host_bytes(*memory));
+    return memory->size_bytes();
+  });
+  const auto run = options.precision == Precision::bf16 ? ops->rounded.multiply_adds : ops->multiply_adds;
+  uint64_t rounds = 1U << 10U;
+  while (seconds_of([&] { (void)multiply_adds(workers, run, rounds); }) < kSampleSeconds)
+    rounds *= 2;
+  peak.operations_per_second = 2 * best_rate(seconds / 2, [&] { return multiply_adds(workers, run, rounds); });
+  return peak;
+}
+
+}  // namespace dspack::kernels

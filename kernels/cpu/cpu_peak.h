@@ -1,0 +1,31 @@
+// What this machine could do at most, measured: the limits that a run on the CPU is compared with.
+// Threads: uses as many as it is told and returns when they have ended. Errors: those of make_cpu_device; budget (no
+// memory for the measurement).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "kernels/cpu/cpu_device.h"
+#include "kernels/cpu/workers.h"
+
+namespace dspack::kernels {
+
+struct CpuPeak {
+  double bytes_per_second = 0;  // memory that is read, not written
+  /// Multiplications and additions, each counted, of the options' precision: FP32 fused multiply-adds, or the tiles'
+  /// products of BF16 where the instruction set has them.
+  double operations_per_second = 0;
+};
+
+/// Memory that measure_cpu_peak takes and gives back.
+inline constexpr uint64_t kPeakBytes = 256ULL << 20;
+
+/// The best of what was seen in about `seconds`.
+[[nodiscard]] Result<CpuPeak> measure_cpu_peak(const CpuOptions& options, double seconds);
+
+/// Sums memory as 64-bit words, an equal part on each thread: reading at its fastest.
+[[nodiscard]] uint64_t sum_words(Workers& workers, std::span<const std::byte> bytes);
+
+}  // namespace dspack::kernels

@@ -1,0 +1,62 @@
+// Measures how fast a loaded model reads prompts and speaks. Every repetition runs what `dsrun DIR -p` runs: a session
+// that draws the likeliest token, drafts if the model was loaded so, and goes on after an end token.
+// Threads: single-thread. Lifetime: borrows model and session. Errors: those of the session; cancelled.
+#pragma once
+
+#include <functional>
+#include <stop_token>
+#include <vector>
+
+#include "runtime/bench/bench_case.h"
+#include "runtime/bench/floor.h"
+
+namespace dspack::runtime {
+
+struct BenchOptions {
+  uint32_t repetitions = 5;  // of each case, counted
+  bool warms_up = true;      // one more before them
+  /// What is read; as long as the longest case. Which experts are picked depends on it.
+  std::vector<uint32_t> text;
+};
+
+struct BenchResult {
+  BenchCase measured;
+  std::vector<double> seconds;  // of each repetition
+  Work work;                    // of all of them, as the following
+  StageSeconds stages{};        // zeros: the device does not say
+  double expert_waiting = 0;    // of Stage::experts
+  uint64_t drafted = 0, accepted = 0;
+
+  [[nodiscard]] double tokens_per_second(double of_seconds) const;
+  /// Of the repetitions' median.
+  [[nodiscard]] double tokens_per_second() const;
+  /// Of one repetition.
+  [[nodiscard]] Floor floor(const MachineLimits& limits) const;
+};
+
+/// `count` token ids below `vocab`: the same in every run, all alike likely.
+[[nodiscard]] std::vector<uint32_t> random_text(uint64_t count, uint32_t vocab);
+
+class Bench {
+ public:
+  Bench(LoadedModel& loaded, Session& session, BenchOptions options)
+      : loaded_(loaded), session_(session), options_(std::move(options)) {}
+
+  /// Called with tokens of the case that are done, its repetitions one after the other.
+  using Progress = std::function<void(uint64_t tokens)>;
+  /// Precondition: the context and the text hold the case's positions.
+  [[nodiscard]] Result<BenchResult> run(const BenchCase& what, const Progress& progress, const std::stop_token& stop);
+
+ private:
+  struct Counters;
+  [[nodiscard]] Counters counters(BenchCase::Kind kind) const;
+  Result<void> prepare(const BenchCase& what, const std::stop_token& stop);
+  Result<void> speak(std::span<const uint32_t> prompt, uint32_t tokens, const TokenCallback& on_token,
+                     const std::stop_token& stop);
+
+  LoadedModel& loaded_;
+  Session& session_;
+  BenchOptions options_;
+};
+
+}  // namespace dspack::runtime

@@ -1,0 +1,30 @@
+// What a benchmark has found, for people and for programs.
+// Threads: plain values. Errors: none.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "format/json.h"
+#include "runtime/bench/bench.h"
+
+namespace dspack::runtime {
+
+struct BenchReport {
+  std::string model;         // as the user called it
+  uint64_t model_bytes = 0;  // of its tensors
+  std::string device;
+  kernels::Precision precision = kernels::Precision::exact;
+  uint64_t context = 0;
+  uint64_t experts = 0, slots = 0;  // in the model; in memory at most
+  std::string drafting;             // empty: none
+  std::string text;                 // what was read
+  MachineLimits limits;
+  std::vector<BenchResult> results;
+};
+
+/// Three tables in Markdown: tokens/s beside the floor, what a token needs, and where the time went.
+[[nodiscard]] std::string to_markdown(const BenchReport& report);
+[[nodiscard]] format::Json to_json(const BenchReport& report);
+
+}  // namespace dspack::runtime

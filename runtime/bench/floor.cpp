@@ -1,0 +1,77 @@
+#include "runtime/bench/floor.h"
+
+#include <algorithm>
+#include <initializer_list>
+
+namespace dspack::runtime {
+namespace {
+
+double as_real(uint64_t count) {
+  return static_cast<double>(count);
+}
+
+uint64_t moe_layers(const Model& model) {
+  return static_cast<uint64_t>(
+      std::ranges::count_if(model.layer_map(), [&](LayerId layer) { return model.config().is_moe(layer); }));
+}
+
+// Pairs of a token and a position that it sees, itself included, of `tokens` ones from `first` on.
+double pairs_of(uint64_t first, uint64_t tokens) {
+  return as_real(tokens) * as_real(first) + as_real(tokens) * (as_real(tokens) + 1) / 2;
+}
+
+}  // namespace
+
+ModelWork model_work(LoadedModel& loaded) {
+  const Model& model = loaded.model();
+  const ModelConfig& config = model.config();
+  const auto depth = static_cast<uint64_t>(model.layer_map().size());
+  const ExpertStoreStats stats = loaded.experts().stats();
+  ModelWork work;
+  work.layers = model.layer_work();
+  work.head = model.head_work();
+  work.expert.multiplications = uint64_t{3} * config.hidden * config.expert_inner;
+  if (stats.resident_experts > 0) work.expert.bytes = stats.resident_bytes / stats.resident_experts;
+  if (loaded.mtp() != nullptr) work.module = loaded.mtp()->work();
+  work.experts_a_token = moe_layers(model) * config.top_k;
+  work.cache_bytes = model.cache_bytes() / model.context();
+  work.scores = depth * config.heads * (2 * uint64_t{config.kv_rank} + config.rope_dim);
+  work.expanded_scores = depth * config.heads * (uint64_t{config.query_dim()} + config.value_dim);
+  work.expansion = depth * config.heads * (uint64_t{config.nope_dim} + config.value_dim) * config.kv_rank;
+  return work;
+}
+
+Work work_of(const ModelWork& model, const PassCounts& counts) {
+  Work work;
+  const double passes = as_real(counts.passes), tokens = as_real(counts.tokens);
+  const double pairs = pairs_of(counts.first, counts.tokens);
+  work.bytes = passes * as_real(model.layers.bytes) + as_real(counts.chosen) * as_real(model.head.bytes) +
+               as_real(counts.module_passes) * as_real(model.module.bytes) +
+               as_real(counts.experts) * as_real(model.expert.bytes);
+  // A pass sees the cache once, for the last of its tokens.
+  if (tokens > 0) work.bytes += pairs * passes / tokens * as_real(model.cache_bytes);
+  // The layers' multiplications hold an expansion of each token, or absorption, which is as much.
+  const double expanded = pairs * as_real(model.expanded_scores) + as_real(counts.first) * as_real(model.expansion);
+  const double attention = std::min(pairs * as_real(model.scores), expanded);
+  const double multiplications = tokens * (as_real(model.layers.multiplications) +
+                                           as_real(model.experts_a_token) * as_real(model.expert.multiplications)) +
+                                 as_real(counts.chosen) * as_real(model.head.multiplications) +
+                                 as_real(counts.module_passes) * as_real(model.module.multiplications) + attention;
+  work.operations = 2 * multiplications;
+  work.fetched = as_real(counts.fetched_bytes);
+  return work;
+}
+
+Floor floor_of(const Work& work, const MachineLimits& limits) {
+  Floor floor;
+  const auto consider = [&](double amount, double rate, std::string_view name) {
+    if (rate <= 0 || amount / rate <= floor.seconds) return;
+    floor = {.seconds = amount / rate, .bound = name};
+  };
+  consider(work.bytes, limits.bytes, "memory");
+  consider(work.operations, limits.operations, "operations");
+  consider(work.fetched, limits.fetched, "fetching");
+  return floor;
+}
+
+}  // namespace dspack::runtime

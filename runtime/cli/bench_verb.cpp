@@ -1,0 +1,200 @@
+#include "runtime/cli/verbs.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "format/base/foreign_text.h"
+#include "format/cli/output.h"
+#include "kernels/cpu/cpu_peak.h"
+#include "runtime/bench/bench_report.h"
+#include "runtime/budget/read_trial.h"
+#include "runtime/cli/loading.h"
+#include "runtime/cli/model_options.h"
+#include "runtime/cli/places.h"
+#include "runtime/cli/token_progress.h"
+
+namespace dspack::runtime {
+namespace {
+
+constexpr uint32_t kMostTokens = 1U << 26U;
+constexpr uint32_t kMostRepetitions = 1000;
+constexpr uint64_t kMostTextBytes = 1ULL << 30;
+constexpr double kPeakSeconds = 1;
+constexpr double kReadSeconds = 1;
+
+constexpr char kExamples[] = R"(Examples:
+  dsrun bench ./ds-packed                       a prompt of 512 tokens, an answer of 128; five times each
+  dsrun bench ./ds-packed -p 64,512,2048 -n 0   prompts alone
+  dsrun bench ./ds-packed -p 0 -n 64 --depth 0,1024,8192 --precision bf16 --device cpu
+  dsrun bench ./ds-packed --ram 8GB --text book.txt -r 3 -o json > starved.json
+
+pp512 reads 512 tokens at once, tg128 speaks 128 one after the other, @ d1024 after 1,024 others. Each test runs once
+unmeasured (--no-warmup leaves that out), so experts that memory has room for are there already. The floor is what the
+tokens need of memory, arithmetic and disk, over rates that are measured in the same run. Random tokens pick experts more
+evenly than real text does: with a model larger than memory use --text.)";
+
+/// Of the CPU, measured before the model takes memory. Nothing where a GPU is asked for.
+Result<MachineLimits> measure_limits(const LoadOptions& load) {
+  if (load.device.kind == DeviceKind::cuda) return MachineLimits{};
+  TRY_ASSIGN(const kernels::CpuPeak peak,
+             kernels::measure_cpu_peak(
+                 {.threads = load.threads, .instruction_set = load.instruction_set, .precision = load.device.precision},
+                 kPeakSeconds));
+  return MachineLimits{.bytes = peak.bytes_per_second, .operations = peak.operations_per_second};
+}
+
+/// How fast experts come, where a test has waited for some.
+Result<double> measure_fetching(LoadedModel& loaded, const std::vector<BenchResult>& results,
+                                const std::stop_token& stop) {
+  const bool has_fetched = std::ranges::any_of(results, [](const BenchResult& r) { return r.work.fetched > 0; });
+  const ModelConfig& config = loaded.model().config();
+  if (!has_fetched || loaded.checkpoint().experts().empty()) return 0.0;
+  TRY_ASSIGN(const auto device, kernels::make_cpu_device({}));
+  TRY_ASSIGN(
+      const ReadTimes reads,
+      time_reads(*device, loaded.access().weights(),
+                 {.hidden = config.hidden, .expert_inner = config.expert_inner, .quantization = config.quantization},
+                 loaded.model().layer_map(), config.top_k, kReadSeconds, stop));
+  return reads.rate();
+}
+
+/// The text of the tests, and what it is called in the report.
+Result<std::vector<uint32_t>> read_bench_text(LoadedModel& loaded, const BenchVerbOptions& options, uint64_t positions,
+                                              const std::stop_token& stop) {
+  if (options.text_file.empty()) return random_text(positions, loaded.model().config().vocab);
+  TRY_ASSIGN(const std::string text, format::read_text(format::posix_file_system(), options.text_file, kMostTextBytes));
+  TRY_ASSIGN(const TextModel model, load_text(loaded, {}, stop));
+  TRY_ASSIGN(std::vector<uint32_t> tokens, model.encode_raw(text));
+  if (tokens.size() >= positions) return tokens;
+  return Error{ErrorKind::invalid, fmt::format("{}: its {} tokens are fewer than the {} that the longest test reads; "
+                                               "take a longer text or shorter tests",
+                                               options.text_file, tokens.size(), positions)};
+}
+
+uint64_t bytes_of(const format::Checkpoint& checkpoint) {
+  uint64_t bytes = 0;
+  for (const format::TensorEntry& tensor : checkpoint.tensors()) {
+    if (!tensor.is_alias) bytes += tensor.range.size();
+  }
+  return bytes;
+}
+
+Result<std::vector<BenchResult>> run_cases(LoadedModel& loaded, const BenchVerbOptions& options,
+                                           const std::vector<BenchCase>& cases, const std::stop_token& stop) {
+  const uint64_t positions = std::ranges::max(cases, {}, &BenchCase::positions).positions();
+  TRY_ASSIGN(std::vector<uint32_t> text, read_bench_text(loaded, options, positions, stop));
+  TRY_ASSIGN(Session session, loaded.start_session());
+  Bench bench(loaded, session,
+              {.repetitions = options.repetitions, .warms_up = !options.no_warmup, .text = std::move(text)});
+  const uint64_t turns = options.repetitions + (options.no_warmup ? 0 : 1);
+  uint64_t all = 0;
+  for (const BenchCase& test : cases)
+    all += turns * test.tokens;
+  TokenProgress progress("benchmark", all);
+  uint64_t before = 0;
+  std::vector<BenchResult> results;
+  for (const BenchCase& test : cases) {
+    TRY_ASSIGN(BenchResult result, bench.run(
+                                       test, [&](uint64_t done) { progress.show(before + done, test.name()); }, stop));
+    results.push_back(std::move(result));
+    before += turns * test.tokens;
+  }
+  progress.finish();
+  return results;
+}
+
+Result<int> run_bench(const BenchVerbOptions& options, format::Process& process) {
+  const std::stop_token stop = process.stop();
+  const std::vector<BenchCase> cases = bench_cases(options.prompts, options.answers, options.depths);
+  const uint64_t positions = std::ranges::max(cases, {}, &BenchCase::positions).positions();
+  LoadOptions load = options.load;
+  if (!load.context) load.context = static_cast<uint32_t>(positions);
+  TRY_ASSIGN(MachineLimits limits, measure_limits(load));
+  TRY_ASSIGN(auto loaded, load_model(options.folder, load, stop));
+  if (loaded->chosen().is_gpu()) limits = {};
+  TRY_ASSIGN(std::vector<BenchResult> results, run_cases(*loaded, options, cases, stop));
+  TRY_ASSIGN(limits.fetched, measure_fetching(*loaded, results, stop));
+  const ExpertStoreStats stats = loaded->experts().stats();
+  std::string drafting;
+  if (loaded->mtp() != nullptr) {
+    const auto& drafts = load.speculation->drafts;
+    drafting = drafts ? std::to_string(*drafts) : "as many as pay";
+  }
+  const BenchReport report{.model = options.folder,
+                           .model_bytes = bytes_of(loaded->checkpoint()),
+                           .device = std::string(loaded->device().description()),
+                           .precision = loaded->chosen().precision(),
+                           .context = loaded->model().context(),
+                           .experts = loaded->checkpoint().experts().size(),
+                           .slots = stats.slots,
+                           .drafting = drafting,
+                           .text = options.text_file.empty() ? "random tokens" : options.text_file,
+                           .limits = limits,
+                           .results = std::move(results)};
+  if (options.as_json) {
+    format::print_json(to_json(report).dump(2) + "\n");
+  } else {
+    format::print_out(to_markdown(report));
+  }
+  return 0;
+}
+
+Result<std::vector<uint32_t>> parse_counts(const std::vector<std::string>& words) {
+  std::vector<uint32_t> counts;
+  for (const std::string& word : words) {
+    TRY_ASSIGN(const uint64_t count, format::parse_whole(word, 0, kMostTokens));
+    counts.push_back(static_cast<uint32_t>(count));
+  }
+  return counts;
+}
+
+void add_counts(format::OptionTable& table, const std::string& name, std::vector<uint32_t>& into,
+                const std::string& about) {
+  table.words(
+      name, "N,...",
+      [&into](const std::vector<std::string>& words) -> Result<void> {
+        TRY_ASSIGN(into, parse_counts(words));
+        return {};
+      },
+      about, ',');
+}
+
+void add_bench_options(format::OptionTable& table, BenchVerbOptions& options) {
+  table.explain("Measures how fast a model reads prompts and speaks, beside what the machine could do.");
+  table.footer(kExamples);
+  add_folder(table, options.folder);
+  table.heading("Tests");
+  add_counts(table, "-p,--n-prompt", options.prompts, "Tokens of a prompt; 0: none (default: 512)");
+  add_counts(table, "-n,--n-gen", options.answers, "Tokens of an answer; 0: none (default: 128)");
+  add_counts(table, "-d,--depth", options.depths, "Positions before them (default: 0)");
+  table.add("-r,--repetitions", "N", options.repetitions, format::between(1U, kMostRepetitions),
+            "Times that each test is measured (default: 5)");
+  table.flag("--no-warmup", options.no_warmup, "Do not run each test once before it is measured");
+  table.add("--text", "FILE", options.text_file, "What is read (default: random tokens)");
+  table.add("-o,--output", "md|json", options.as_json, format::one_of<bool>({{"md", false}, {"json", true}}),
+            "Tables in Markdown (default), or JSON");
+  add_draft_options(table, options.drafts);
+  add_model_options(table, options.load, "Positions that there is room for (default: what the longest test takes)");
+  add_route_options(table, options.load);
+}
+
+}  // namespace
+
+Result<void> BenchVerbOptions::complete() {
+  load.speculation = drafts.chosen();
+  const std::vector<BenchCase> cases = bench_cases(prompts, answers, depths);
+  if (cases.empty()) return invalid("-p and -n leave no test; give one of them a number above 0");
+  const uint64_t positions = std::ranges::max(cases, {}, &BenchCase::positions).positions();
+  if (load.context && *load.context < positions) {
+    return invalid(fmt::format("--ctx {}: the longest test takes {} positions", *load.context, positions));
+  }
+  return check_model_options(load);
+}
+
+format::Verb bench_verb() {
+  return format::make_verb("bench", "Measure tokens per second, beside what the machine could do", add_bench_options,
+                           run_bench);
+}
+
+}  // namespace dspack::runtime

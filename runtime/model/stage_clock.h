@@ -1,0 +1,71 @@
+// Where the time of passes goes: a clock that always counts for one stage of a layer or another.
+// Threads: single-thread. Lifetime: a scope borrows its clock. Errors: none. What it counts is the time of the calls,
+// so it is of use where operations run at once (on a CPU); elsewhere there is no clock.
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+#include <utility>
+
+namespace dspack::runtime {
+
+enum class Stage : uint8_t {
+  embedding,
+  attention,
+  router,
+  experts,  // the routed ones, waiting for them included
+  mlp,      // shared experts and dense MLPs
+  head,
+  waiting,  // for layers that memory has no room for
+  other,    // norms, residuals, sampling; all that no scope covers
+};
+inline constexpr std::array<std::string_view, 8> kStageNames = {"embedding", "attention", "router",  "experts",
+                                                                "mlp",       "head",      "waiting", "other"};
+inline constexpr size_t kStages = kStageNames.size();
+
+/// By Stage.
+using StageSeconds = std::array<double, kStages>;
+
+class StageClock {
+ public:
+  /// From now on time belongs to `stage`. Returns the stage before.
+  Stage enter(Stage stage) {
+    const auto now = Clock::now();
+    seconds_[static_cast<size_t>(stage_)] += std::chrono::duration<double>(now - since_).count();
+    since_ = now;
+    return std::exchange(stage_, stage);
+  }
+  /// Since the clock was made.
+  [[nodiscard]] const StageSeconds& seconds() {
+    enter(stage_);
+    return seconds_;
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  StageSeconds seconds_{};
+  Stage stage_ = Stage::other;
+  Clock::time_point since_ = Clock::now();
+};
+
+/// Counts its own lifetime for a stage, the scopes within it excepted. Without a clock nothing.
+class StageScope {
+ public:
+  StageScope(StageClock* clock, Stage stage) : clock_(clock) {
+    if (clock_ != nullptr) before_ = clock_->enter(stage);
+  }
+  ~StageScope() {
+    if (clock_ != nullptr) clock_->enter(before_);
+  }
+  StageScope(const StageScope&) = delete;
+  StageScope& operator=(const StageScope&) = delete;
+
+ private:
+  StageClock* clock_;
+  Stage before_ = Stage::other;
+};
+
+}  // namespace dspack::runtime

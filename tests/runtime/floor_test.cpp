@@ -1,0 +1,71 @@
+#include "runtime/bench/floor.h"
+
+#include <doctest/doctest.h>
+
+#include "runtime/bench/bench_case.h"
+
+namespace dspack::runtime::floor_test {
+namespace {
+
+ModelWork small_model() {
+  ModelWork work;
+  work.layers = {.bytes = 1000, .multiplications = 800};
+  work.head = {.bytes = 300, .multiplications = 250};
+  work.expert = {.bytes = 50, .multiplications = 40};
+  work.module = {.bytes = 120, .multiplications = 100};
+  work.experts_a_token = 6;
+  work.cache_bytes = 10;
+  work.scores = 7;
+  work.expanded_scores = 3;
+  work.expansion = 20;
+  return work;
+}
+
+TEST_CASE("floor: one token after 99 others reads every weight that it needs once, and the cache") {
+  const Work work = work_of(small_model(), {.passes = 1, .tokens = 1, .chosen = 1, .experts = 6, .first = 99});
+  CHECK(work.bytes == 1000 + 300 + 6 * 50 + 100 * 10);
+  // Over the cache as it is: 100 x 7, less than expanding 99 positions.
+  CHECK(work.operations == 2 * (800 + 6 * 40 + 250 + 700));
+  CHECK(work.fetched == 0);
+}
+
+TEST_CASE("floor: a prompt shares its weights, and attends in the cheaper form") {
+  const Work work =
+      work_of(small_model(), {.passes = 1, .tokens = 100, .chosen = 1, .experts = 30, .fetched_bytes = 77, .first = 0});
+  const double pairs = 100 * 101 / 2.0;
+  CHECK(work.bytes == 1000 + 300 + 30 * 50 + pairs / 100 * 10);
+  CHECK(work.operations == 2 * (100 * (800 + 6 * 40) + 250 + pairs * 3));
+  CHECK(work.fetched == 77);
+}
+
+TEST_CASE("floor: drafting costs passes of the module") {
+  const PassCounts plain{.passes = 3, .tokens = 5, .chosen = 3, .experts = 20, .first = 1};
+  PassCounts drafted = plain;
+  drafted.module_passes = 4;
+  CHECK(work_of(small_model(), drafted).bytes == work_of(small_model(), plain).bytes + 4 * 120);
+  CHECK(work_of(small_model(), drafted).operations == work_of(small_model(), plain).operations + 2 * 4 * 100);
+}
+
+TEST_CASE("floor: the longest of three times, and what takes it; what was not measured is no limit") {
+  const Work work{.bytes = 1000, .operations = 6000, .fetched = 100};
+  CHECK(floor_of(work, {.bytes = 500, .operations = 6000, .fetched = 1000}).seconds == 2);
+  CHECK(floor_of(work, {.bytes = 500, .operations = 6000, .fetched = 1000}).bound == "memory");
+  CHECK(floor_of(work, {.bytes = 500, .operations = 1000, .fetched = 1000}).bound == "operations");
+  CHECK(floor_of(work, {.bytes = 500, .operations = 6000, .fetched = 10}).bound == "fetching");
+  CHECK(floor_of(work, {}).seconds == 0);
+}
+
+TEST_CASE("benchmark cases: every number after every depth, as llama-bench calls them") {
+  const auto cases = bench_cases({512, 0}, {128}, {0, 1024});
+  REQUIRE(cases.size() == 4);
+  CHECK(cases[0].name() == "pp512");
+  CHECK(cases[1].name() == "tg128");
+  CHECK(cases[2].name() == "pp512 @ d1024");
+  CHECK(cases[3].name() == "tg128 @ d1024");
+  CHECK(cases[2].positions() == 1536);
+  CHECK(cases[1].positions() == 129);
+  CHECK(bench_cases({0}, {0}, {7}).empty());
+}
+
+}  // namespace
+}  // namespace dspack::runtime::floor_test
