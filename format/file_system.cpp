@@ -21,6 +21,10 @@ bool has_control_character(std::string_view text) {
 
 }  // namespace
 
+Result<void> ReadFile::map(uint64_t /*offset*/, std::span<std::byte> /*over*/) const {
+  return Error{ErrorKind::unsupported, "this file cannot be mapped"};
+}
+
 Result<std::unique_ptr<ReadFile>> FileSystem::open_read_as(const Path& path, ReadMode mode) {
   if (mode == ReadMode::buffered) return open_read(path);
   return Error{ErrorKind::unsupported, fmt::format("{}: can only be read through the page cache here", path.string())};

@@ -116,9 +116,41 @@ class PosixReadFile : public ReadFile {
     return bytes;
   }
 
+  Result<void> map(uint64_t offset, std::span<std::byte> over) const override {
+    if (over.empty()) return {};
+    TRY(check_length(offset, over.size()));
+    const ByteRange pages = pages_around({offset, offset + over.size()});
+    std::byte* const start = over.data() - (offset - pages.begin);
+    DSPACK_CHECK(reinterpret_cast<uintptr_t>(start) % kPageBytes == 0, "memory that does not lie as the file does");
+    constexpr int kFlags = MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE;
+    if (::mmap(start, pages.size(), PROT_READ | PROT_WRITE, kFlags, fd(), static_cast<off_t>(pages.begin)) ==
+        MAP_FAILED) {
+      Error error = system_error(path(), "map", errno);
+      error.kind = errno == ENOMEM || errno == EAGAIN ? ErrorKind::budget : ErrorKind::unsupported;
+      return error;
+    }
+    return populate(start, pages.size());
+  }
+
  protected:
   [[nodiscard]] int fd() const { return fd_.get(); }
   [[nodiscard]] const Path& path() const { return path_; }
+
+  /// A page behind the end of a file that became shorter would kill the process.
+  [[nodiscard]] Result<void> check_length(uint64_t offset, uint64_t bytes) const {
+    struct ::stat info {};
+    if (::fstat(fd(), &info) != 0) return system_error(path(), "stat", errno);
+    const uint64_t end = std::min(size_bytes(), narrow<uint64_t>(info.st_size));
+    if (offset <= end && bytes <= end - offset) return {};
+    return ends_early(path(), std::max(end, offset), offset + bytes - std::max(end, offset));
+  }
+
+  /// Brings mapped pages all at once, instead of a fault for every one; and an error of the disk is answered, where a
+  /// fault kills.
+  [[nodiscard]] Result<void> populate(std::byte* pages, uint64_t bytes) const {
+    if (::madvise(pages, bytes, kPopulateRead) == 0 || errno == EINVAL) return {};
+    return system_error(path(), "read by its mapping", errno == EFAULT ? EIO : errno);
+  }
 
  private:
   Path path_;
@@ -245,10 +277,8 @@ class MappedFile final : public PosixReadFile {
     const ByteRange pages = pages_around({offset, offset + into.size()});
     const PageCache cache(fd());
     const auto missing = cache.missing(pages);
-    // All at once, instead of a fault for every page; and an error of the disk is answered, where a fault kills.
     ::madvise(map_ + pages.begin, pages.size(), MADV_WILLNEED);
-    if (::madvise(map_ + pages.begin, pages.size(), kPopulateRead) != 0 && errno != EINVAL)
-      return system_error(path(), "read by its mapping", errno == EFAULT ? EIO : errno);
+    TRY(populate(map_ + pages.begin, pages.size()));
     std::memcpy(into.data(), map_ + offset, into.size());
     ::madvise(map_ + pages.begin, pages.size(), MADV_DONTNEED);
     if (missing) cache.drop(*missing);
@@ -256,15 +286,6 @@ class MappedFile final : public PosixReadFile {
   }
 
  private:
-  /// A page behind the end of a file that became shorter would kill the process.
-  [[nodiscard]] Result<void> check_length(uint64_t offset, uint64_t bytes) const {
-    struct ::stat info {};
-    if (::fstat(fd(), &info) != 0) return system_error(path(), "stat", errno);
-    const uint64_t end = std::min(size_bytes(), narrow<uint64_t>(info.st_size));
-    if (offset <= end && bytes <= end - offset) return {};
-    return ends_early(path(), std::max(end, offset), offset + bytes - std::max(end, offset));
-  }
-
   std::byte* map_;  // null: an empty file
 };
 

@@ -163,6 +163,7 @@ CommandLine parse_command_line(const Program& program, std::vector<std::string> 
 int run_program(const Program& program, int count, char** values) {
   occupy_standard_streams();
   end_where_memory_runs_out(program.name.c_str());
+  end_where_a_mapped_file_fails(program.name.c_str());
   const auto status = guarded([&]() -> Result<int> { return run(program, {values + 1, values + count}); });
   if (status) return finish_output(*status);
   print_error(fmt::format("{}: {}", program.name, status.error().message));

@@ -28,6 +28,11 @@ Result<void> FolderTier::read(uint32_t file, uint64_t offset, std::span<std::byt
   return {};
 }
 
+Result<void> FolderTier::map(uint32_t file, uint64_t offset, std::span<std::byte> over) {
+  TRY_ASSIGN(const format::OpenFiles::Use use, files_.use(file));
+  return use.file().map(offset, over);
+}
+
 Result<std::unique_ptr<format::ReadFile>> FolderTier::open(uint32_t file) {
   const format::CheckpointFile& known = checkpoint_.files()[file];
   auto opened = repository_.open_file(known.path, options_.mode);

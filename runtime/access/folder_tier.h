@@ -38,6 +38,8 @@ class FolderTier final : public Tier {
   [[nodiscard]] const format::Checkpoint& checkpoint() const override { return checkpoint_; }
   [[nodiscard]] Result<void> read(uint32_t file, uint64_t offset, std::span<std::byte> into,
                                   const std::stop_token& stop) override;
+  [[nodiscard]] bool can_map() const override { return true; }
+  [[nodiscard]] Result<void> map(uint32_t file, uint64_t offset, std::span<std::byte> over) override;
   [[nodiscard]] Medium medium_of(ExpertKey /*expert*/) const override { return Medium::disk; }
   [[nodiscard]] bool must_verify(ExpertKey /*expert*/) const override { return options_.verify; }
   [[nodiscard]] Result<void> keep(ExpertKey /*expert*/, std::span<const TensorBytes> /*tensors*/,

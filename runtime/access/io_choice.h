@@ -17,9 +17,9 @@
 
 namespace dspack::runtime {
 
-enum class IoMethod { automatic, direct, buffered, mapped };
+enum class IoMethod { automatic, direct, buffered, mapped, in_place };
 
-/// "auto", "direct", "buffered", "mmap".
+/// "auto", "direct", "buffered", "mmap", "in-place".
 [[nodiscard]] std::string_view to_string(IoMethod method);
 [[nodiscard]] std::optional<IoMethod> parse_io_method(std::string_view name);
 
@@ -32,7 +32,12 @@ struct IoChoice {
   std::optional<double> buffered_rate = {};  // of what the page cache did not hold
   std::optional<double> cached_rate = {};    // of what it held
   std::optional<double> cached_share = {};   // of the bytes of the experts that were looked at
-  double seconds = 0;                        // that this took
+  // At which one thread goes through memory: pages of a file, and memory of the device, whose pages may be larger.
+  std::optional<double> mapped_rate = {};
+  std::optional<double> memory_rate = {};
+  /// Weights that all have room are to be used where the page cache has them.
+  bool in_place = false;
+  double seconds = 0;  // that this took
 };
 
 /// How much is measured.

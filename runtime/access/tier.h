@@ -66,6 +66,13 @@ class Tier {
   [[nodiscard]] virtual Result<void> read(uint32_t file, uint64_t offset, std::span<std::byte> into,
                                           const std::stop_token& stop) = 0;
 
+  /// Whether `map` works.
+  [[nodiscard]] virtual bool can_map() const { return false; }
+  /// ReadFile::map of a file's bytes. Errors: also unsupported (reading may do).
+  [[nodiscard]] virtual Result<void> map(uint32_t /*file*/, uint64_t /*offset*/, std::span<std::byte> /*over*/) {
+    return Error{ErrorKind::unsupported, "these weights cannot be used where they lie"};
+  }
+
   /// Where reading the expert would take its bytes from.
   [[nodiscard]] virtual Medium medium_of(ExpertKey expert) const = 0;
   /// Whether the expert's tensors must be checked before they are used, as far as `digest_of` knows what they must

@@ -101,7 +101,7 @@ void add_reading_options(format::OptionTable& table, LoadOptions& load) {
   add_cache_options(table, load.remote);
   add_absent_option(table, load.remote);
   table.flag("--verify", load.verify, "Check every expert against its digest when it is read");
-  table.dev("io", "auto|direct|buffered|mmap", load.io, parse_io,
+  table.dev("io", "auto|direct|buffered|mmap|in-place", load.io, parse_io,
             "how weights are read from a disk (default: auto, by a short measurement)");
 }
 

@@ -20,9 +20,15 @@ struct Block {
 
 // Pieces of at most `most` bytes whose inner bounds are multiples of that in the file: the page cache works in large
 // aligned pieces, and two reads that meet within one would both have it read.
-std::vector<Block> split(const SlotPlan& plan, std::span<std::byte> slot, const Tier& tier) {
+std::vector<Block> split(const SlotPlan& plan, std::span<std::byte> slot, const Tier& tier, bool in_place) {
   std::vector<Block> blocks;
   for (const SlotPlan::Part& part : plan.parts) {
+    if (in_place) {  // a mapping each
+      blocks.push_back({.file = part.extent.file,
+                        .offset = part.extent.range.begin,
+                        .into = slot.subspan(part.at, part.extent.range.size())});
+      continue;
+    }
     const uint64_t most = tier.block_bytes(part.extent.file);
     const uint64_t unit = std::max(most / kPageBytes * kPageBytes, kPageBytes);
     const ByteRange range = part.extent.range;
@@ -51,7 +57,7 @@ class Load {
     if (!failed_.load()) {
       if (stop.stop_requested()) {
         fail({ErrorKind::cancelled, "reading the expert was given up"});
-      } else if (auto read = guarded([&] { return tier_.read(block.file, block.offset, block.into, stop); }); !read) {
+      } else if (auto read = guarded([&] { return bring(block, stop); }); !read) {
         fail(read.error());
       } else {
         bytes_read_ += block.into.size();
@@ -61,6 +67,16 @@ class Load {
   }
 
  private:
+  Result<void> bring(const Block& block, const std::stop_token& stop) {
+    if (request_.in_place) {
+      auto mapped = tier_.map(block.file, block.offset, block.into);
+      const bool reading_may_do =
+          !mapped && (mapped.error().kind == ErrorKind::unsupported || mapped.error().kind == ErrorKind::budget);
+      if (!reading_may_do) return mapped;
+    }
+    return tier_.read(block.file, block.offset, block.into, stop);
+  }
+
   void fail(const Error& error) {
     const std::lock_guard lock(mutex_);
     if (!error_) error_ = error;
@@ -92,7 +108,7 @@ class Load {
 }  // namespace
 
 void start_load(Tier& tier, TransferPool& pool, ExpertLoadRequest request) {
-  const std::vector<Block> blocks = split(*request.plan, request.slot, tier);
+  const std::vector<Block> blocks = split(*request.plan, request.slot, tier, request.in_place);
   DSPACK_CHECK(!blocks.empty(), "an expert without bytes");
   const Urgency urgency = request.urgency;
   const uint64_t group = request.group;

@@ -25,8 +25,10 @@ struct ExpertLoadRequest {
   const SlotPlan* plan = nullptr;  // borrowed until `done` was called
   std::span<std::byte> slot;       // slot_bytes of the plan, on a page
   Urgency urgency = Urgency::demand;
-  uint64_t group = 0;                     // of TransferPool::submit
-  bool verify = false;                    // digests, where the tier knows them; if they fit, the tier is told
+  uint64_t group = 0;   // of TransferPool::submit
+  bool verify = false;  // digests, where the tier knows them; if they fit, the tier is told
+  /// The slot is part of a PageRange: files are mapped there instead of read, where that is possible.
+  bool in_place = false;
   std::function<void(LoadOutcome)> done;  // called once, on a thread of the pool or by TransferPool::drop
 };
 

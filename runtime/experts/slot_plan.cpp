@@ -25,6 +25,7 @@ class SlotPlanner {
       plan_.stored_bytes += extent.range.size();
       end_ = at + extent.range.size();
     }
+    end_ = round_up(end_, kPageBytes);  // what is made of them has pages of its own: theirs may be a file's
     for (const uint32_t index : checkpoint_.expert(key_)) {
       const format::TensorEntry& tensor = checkpoint_.tensors()[index];
       plan_.tensors.push_back({.tensor = &tensor, .at = place_of(tensor)});

@@ -70,6 +70,7 @@ struct ExpertStoreStats {
   std::string policy;
   std::string prefetch;                // off, on or auto
   bool prefetch_switched_off = false;  // auto: tried, and does not pay at present
+  bool in_place = false;               // used where the page cache holds them
   uint64_t slots = 0;
   uint64_t slot_bytes = 0;  // of all slots, used or not
   uint64_t resident_experts = 0;

@@ -9,6 +9,7 @@
 #include "format/base/seconds.h"
 #include "format/base/size.h"
 #include "kernels/cpu/cpu_device.h"
+#include "runtime/weights/mapped_memory.h"
 
 namespace dspack::runtime {
 
@@ -202,13 +203,17 @@ Result<void> StreamedStore::make_cache() {
     stats_.slot_bytes += pool.limit * pool.layout.slot_bytes;
   }
   stats_.prefetch = to_string(options_.prefetch);
+  stats_.in_place = options_.in_place;
   if (!cache_->pools().empty()) stats_.policy = cache_->pools().front().policy->name();
   return {};
 }
 
 Result<std::unique_ptr<CacheSlot>> StreamedStore::make_slot(size_t index, uint64_t place) {
   const ExpertCache::Pool& pool = cache_->pools()[index];
-  auto memory = options_.memory ? options_.memory(pool.layout.slot_bytes) : device_.allocate(pool.layout.slot_bytes);
+  const uint64_t bytes = pool.layout.slot_bytes;
+  auto memory = options_.memory     ? options_.memory(bytes)
+                : options_.in_place ? make_mapped_memory(bytes)
+                                    : device_.allocate(bytes);
   if (!memory) {
     return memory.error().in(
         fmt::format("slot {} of {} for experts (fewer with --ram or --experts)", place + 1, pool.limit));
@@ -396,6 +401,7 @@ Result<void> StreamedStore::begin_reading(Slot& slot, Urgency urgency) {
               .urgency = urgency,
               .group = slot.number,
               .verify = tier_.must_verify(slot.key),
+              .in_place = options_.in_place,
               .done = [this, &slot](const LoadOutcome& outcome) { loaded(slot, outcome); }});
   return {};
 }

@@ -34,6 +34,8 @@ struct StreamedStoreOptions {
   PrefetchMode prefetch = PrefetchMode::off;
   std::optional<uint64_t> max_fetch = {};  // bytes of experts that are read for a prompt and its answer
   SlotMemory memory = {};                  // of slots; empty: the device's
+  /// Files are mapped into the slots instead of read, so that no expert lies in memory twice. The device is the CPU's.
+  bool in_place = false;
 };
 
 class StreamedStore final : public ExpertStore, private ExpertLease::Pin {

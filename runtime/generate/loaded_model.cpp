@@ -56,8 +56,11 @@ Result<void> LoadedModel::assemble(const ModelConfig& config, const LoadOptions&
   memory_plan_ = plan.memory;
   // Not before it is known to fit: this may be a download.
   TRY(access_->weights().expect(always_needed(checkpoint(), config, plan.model.layer_map, plan.with_mtp), stop));
-  const LoadContext context{
-      .device = chosen_->device(), .queue = chosen_->queue(), .access = *access_, .quantization = config.quantization};
+  const LoadContext context{.device = chosen_->device(),
+                            .queue = chosen_->queue(),
+                            .access = *access_,
+                            .quantization = config.quantization,
+                            .in_place = is_in_place(plan)};
   TRY(make_experts(config, plan, options, std::move(policy), stop));
   TRY_ASSIGN(model_, Model::load(context, config, plan.model, *experts_, stop));
   TRY_ASSIGN(Scratch scratch, model_->make_scratch());
@@ -65,6 +68,17 @@ Result<void> LoadedModel::assemble(const ModelConfig& config, const LoadOptions&
   TRY_ASSIGN(picker_, TokenPicker::make(*model_, *scratch_));
   if (!options.speculation) return {};
   return load_mtp(context, *options.speculation, stop);
+}
+
+// Where all of the model has room. With fewer slots than experts, which ones stay is for the store to say, not for the
+// page cache.
+bool LoadedModel::is_in_place(const LoadPlan& plan) const {
+  const IoChoice& io = access_->io();
+  uint64_t experts = 0;
+  for (const SlotLayout& layout : plan.needs.layouts)
+    experts += layout.experts;
+  const bool has_room = plan.memory.slot_count >= experts && plan.memory.streamed.empty();
+  return io.in_place && access_->weights().can_map() && !chosen_->is_gpu() && (has_room || io.is_required);
 }
 
 Result<Session> LoadedModel::start_session() {
@@ -85,7 +99,8 @@ Result<void> LoadedModel::make_experts(const ModelConfig& config, const LoadPlan
       .least_slots = least_slots(config.top_k),
       .policy = std::move(policy),
       .prefetch = options.prefetch,
-      .max_fetch = options.max_fetch};
+      .max_fetch = options.max_fetch,
+      .in_place = is_in_place(plan)};
   const ExecutorShape shape{.hidden = config.hidden,
                             .expert_inner = config.expert_inner,
                             .experts = config.experts,

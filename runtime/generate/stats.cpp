@@ -134,6 +134,7 @@ format::Json expert_json(const RunStats& stats) {
                        {"hits", stats.experts.hits()},
                        {"misses", stats.experts.misses()},
                        {"policy", stats.experts.policy},
+                       {"in_place", stats.experts.in_place},
                        {"slots", stats.experts.slots},
                        {"prefill", phase_json(stats.experts, Phase::prefill)},
                        {"decode", phase_json(stats.experts, Phase::decode)},

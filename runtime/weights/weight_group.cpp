@@ -4,7 +4,10 @@
 
 #include <algorithm>
 
+#include "format/base/page_buffer.h"
 #include "format/base/size.h"
+#include "kernels/cpu/cpu_device.h"
+#include "runtime/weights/mapped_memory.h"
 
 namespace dspack::runtime {
 
@@ -14,14 +17,22 @@ namespace {
 constexpr uint64_t kAlignment = 64;
 // Large enough that a read is not dominated by its call, small enough to stay in the last-level cache until uploaded.
 constexpr uint64_t kUploadBytes = 4ULL << 20;
+constexpr uint64_t kWorthMapping = 256ULL << 10;
 
 }  // namespace
 
 uint64_t WeightGroup::place(const format::StoredPlane& plane) {
-  const uint64_t offset = size_bytes_;
+  uint64_t offset = size_bytes_;
+  if (is_mapped(plane)) offset = round_up(offset, kPageBytes) + plane.elements().range.begin % kPageBytes;
   parts_.push_back({.plane = plane, .offset = offset});
-  size_bytes_ = offset + round_up(plane.bytes, kAlignment);
+  size_bytes_ = round_up(offset + plane.bytes, is_mapped(plane) ? kPageBytes : kAlignment);
   return offset;
+}
+
+// Small ones are not worth pages of their own.
+bool WeightGroup::is_mapped(const format::StoredPlane& plane) const {
+  return context_.in_place && plane.is_as_stored() && plane.bytes >= kWorthMapping &&
+         plane.elements().range.begin % plane.alignment == 0;
 }
 
 Result<void> WeightGroup::add_linear(Linear* into, std::string_view name, uint32_t out, uint32_t in) {
@@ -78,6 +89,16 @@ Result<void> WeightGroup::read_part(const Part& part, kernels::Slice to, Staging
     return context_.queue.finish();  // the staging memory is used again
   }
   const uint64_t total = plane.elements().range.size();
+  if (is_mapped(plane)) {
+    const auto over = kernels::host_bytes(*to.buffer).subspan(to.offset_bytes, total);
+    const auto mapped = context_.access.weights().map(plane.elements().file, plane.elements().range.begin, over);
+    if (mapped) {
+      context_.access.count(purpose, total);
+      return {};
+    }
+    const ErrorKind kind = mapped.error().kind;
+    if (kind != ErrorKind::unsupported && kind != ErrorKind::budget) return mapped;  // else it is read
+  }
   staging.made.resize(std::min(kUploadBytes, total));
   for (uint64_t done = 0; done < total;) {
     const auto piece = std::span(staging.made).first(std::min(kUploadBytes, total - done));
@@ -90,7 +111,8 @@ Result<void> WeightGroup::read_part(const Part& part, kernels::Slice to, Staging
 }
 
 Result<std::unique_ptr<kernels::Buffer>> WeightGroup::load(WeightPurpose purpose, const std::stop_token& stop) {
-  TRY_ASSIGN(auto buffer, context_.device.allocate(size_bytes_));
+  const bool is_laid = std::ranges::any_of(parts_, [this](const Part& part) { return is_mapped(part.plane); });
+  TRY_ASSIGN(auto buffer, is_laid ? make_mapped_memory(size_bytes_) : context_.device.allocate(size_bytes_));
   Staging staging;
   for (const Part& part : parts_) {
     if (stop.stop_requested()) return Error{ErrorKind::cancelled, "loading was interrupted"};

@@ -53,6 +53,9 @@ struct LoadContext {
   kernels::Queue& queue;
   CheckpointAccess& access;
   format::Quantization quantization;
+  /// Weights stay where the page cache has them, as far as they are used as they are stored (ReadFile::map). The device
+  /// is the CPU's.
+  bool in_place = false;
 };
 
 class WeightGroup {
@@ -94,6 +97,7 @@ class WeightGroup {
   };
 
   uint64_t place(const format::StoredPlane& plane);
+  [[nodiscard]] bool is_mapped(const format::StoredPlane& plane) const;
   struct Staging {
     std::vector<std::vector<std::byte>> stored;  // of each tensor of a plane that is made or checked
     std::vector<std::byte> made;
