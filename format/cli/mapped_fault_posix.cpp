@@ -1,3 +1,5 @@
+#include "format/cli/mapped_fault.h"
+
 #include <fcntl.h>
 #include <signal.h>  // NOLINT(modernize-deprecated-headers): POSIX, not C
 #include <unistd.h>
@@ -8,8 +10,6 @@
 #include <cstdint>
 #include <cstring>
 #include <string>
-
-#include "format/cli/process.h"
 
 namespace dspack::format {
 namespace {

@@ -32,10 +32,6 @@ void occupy_standard_streams();
 /// with one line and status 1, as it does elsewhere; what is on disk is as after a kill. `program`: its name.
 void end_where_memory_runs_out(const char* program);
 
-/// A page of a mapped file that cannot be read (SIGBUS: the file became shorter, or its disk failed) ends the process
-/// with one line, which names the file, and status 1. `program`: its name.
-void end_where_a_mapped_file_fails(const char* program);
-
 /// Blocks of a MiB and more go back to the system when they are freed. By default the C library keeps some of them for
 /// each thread that has ever had one, beyond what the program says that it needs.
 void return_large_blocks();

@@ -9,6 +9,7 @@
 #include "dspack_version.h"
 #include "format/base/result.h"
 #include "format/cli/environment.h"
+#include "format/cli/mapped_fault.h"
 #include "format/cli/output.h"
 
 namespace dspack::format {

@@ -24,13 +24,15 @@ struct CodingFacts {
   std::string_view name;
   std::optional<Dtype> dtype;  // of a tensor whose elements are such codes
   uint32_t bits = 0;           // of a code
-  uint32_t alignment = 1;      // bytes; of the first code
-  bool has_zeros = false;      // each block has a zero point beside its scale
+  /// Bytes; of the first code. Processors read 16-bit codes at any byte, where an ordinary checkpoint may have them; in
+  /// a GPU's memory every plane is laid out by lines.
+  uint32_t alignment = 1;
+  bool has_zeros = false;  // each block has a zero point beside its scale
 };
 inline constexpr CodingFacts kCodingTable[kCodings] = {
     {.name = "F32", .dtype = Dtype::f32, .bits = 32, .alignment = 4},
-    {.name = "BF16", .dtype = Dtype::bf16, .bits = 16, .alignment = 2},
-    {.name = "F16", .dtype = Dtype::f16, .bits = 16, .alignment = 2},
+    {.name = "BF16", .dtype = Dtype::bf16, .bits = 16, .alignment = 1},
+    {.name = "F16", .dtype = Dtype::f16, .bits = 16, .alignment = 1},
     {.name = "F8_E4M3", .dtype = Dtype::f8_e4m3, .bits = 8, .alignment = 1},
     {.name = "I8", .dtype = Dtype::i8, .bits = 8, .alignment = 1},
     {.name = "I4", .dtype = std::nullopt, .bits = 4, .alignment = 1},

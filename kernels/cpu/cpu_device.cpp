@@ -6,6 +6,7 @@
 #include <string>
 
 #include "format/base/check.h"
+#include "format/base/page_range.h"
 #include "kernels/cpu/cpu_queue.h"
 #include "kernels/cpu/experts.h"
 #include "kernels/cpu/ops_table.h"
@@ -41,6 +42,16 @@ class CpuBuffer final : public Buffer {
  private:
   std::unique_ptr<std::byte, Free> memory_;
   uint64_t bytes_;
+};
+
+class MappedMemory final : public Buffer {
+ public:
+  explicit MappedMemory(PageRange pages) : pages_(std::move(pages)) {}
+  [[nodiscard]] uint64_t size_bytes() const override { return pages_.bytes().size(); }
+  [[nodiscard]] std::span<std::byte> host() override { return pages_.bytes(); }
+
+ private:
+  PageRange pages_;
 };
 
 class CpuDevice final : public Device {
@@ -99,6 +110,11 @@ Result<std::unique_ptr<Device>> make_cpu_device(const CpuOptions& options) {
   if (options.precision == Precision::fp8)
     return Error{ErrorKind::unsupported, "precision fp8 is for GPUs; a CPU computes exact or bf16"};
   return std::unique_ptr<Device>(std::make_unique<CpuDevice>(*ops, options.threads, options.precision));
+}
+
+Result<std::unique_ptr<Buffer>> make_mapped_memory(uint64_t bytes) {
+  TRY_ASSIGN(PageRange pages, PageRange::make(bytes));
+  return std::unique_ptr<Buffer>(std::make_unique<MappedMemory>(std::move(pages)));
 }
 
 std::span<std::byte> host_bytes(Buffer& buffer) {

@@ -20,6 +20,10 @@ struct CpuOptions {
 
 [[nodiscard]] Result<std::unique_ptr<Device>> make_cpu_device(const CpuOptions& options);
 
+/// Memory for the CPU's device, of at least so many bytes from a page on, over which pages of files can be laid in
+/// place of a copy of their bytes (PageRange). Errors: budget.
+[[nodiscard]] Result<std::unique_ptr<Buffer>> make_mapped_memory(uint64_t bytes);
+
 /// The memory of a buffer that the host can address, for zero-copy reads into it and for tests. Any other is a
 /// programming error.
 [[nodiscard]] std::span<std::byte> host_bytes(Buffer& buffer);

@@ -56,6 +56,8 @@ std::byte* address_of(Slice place) {
 }
 
 Matrix matrix_of(const Weight& weight) {
+  DSPACK_CHECK(weight.planes[kCodes].offset_bytes % std::max(1U, facts_of(weight.coding).bits / 8) == 0,
+               "weight is not aligned to its elements");
   Matrix matrix{weight};
   for (size_t plane = 0; plane < kPlanes; ++plane)
     matrix.planes[plane] = address_of(weight.planes[plane]);

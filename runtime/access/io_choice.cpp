@@ -296,7 +296,9 @@ FolderTierOptions folder_options(const IoChoice& choice, bool verify) {
 }
 
 format::Json to_json(const IoChoice& choice) {
-  format::Json json = {{"method", name_of(choice.mode)}, {"reason", choice.reason}, {"seconds", choice.seconds}};
+  const std::string_view method =
+      choice.in_place && choice.is_required ? to_string(IoMethod::in_place) : name_of(choice.mode);
+  format::Json json = {{"method", method}, {"reason", choice.reason}, {"seconds", choice.seconds}};
   const auto add = [&json](const char* key, const std::optional<double>& value) {
     if (value) json[key] = *value;
   };

@@ -23,7 +23,7 @@ Result<format::LayerSelection> parse_layer_selection(std::string_view text) {
 
 Result<IoMethod> parse_io(std::string_view name) {
   if (const auto method = parse_io_method(name)) return *method;
-  return format::none_of(name, {"auto", "direct", "buffered", "mmap"});
+  return format::none_of(name, {"auto", "direct", "buffered", "mmap", "in-place"});
 }
 
 void add_pass_options(format::OptionTable& table, LoadOptions& load, const std::string& about_context) {

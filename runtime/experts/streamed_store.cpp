@@ -9,7 +9,6 @@
 #include "format/base/seconds.h"
 #include "format/base/size.h"
 #include "kernels/cpu/cpu_device.h"
-#include "runtime/weights/mapped_memory.h"
 
 namespace dspack::runtime {
 
@@ -212,7 +211,7 @@ Result<std::unique_ptr<CacheSlot>> StreamedStore::make_slot(size_t index, uint64
   const ExpertCache::Pool& pool = cache_->pools()[index];
   const uint64_t bytes = pool.layout.slot_bytes;
   auto memory = options_.memory     ? options_.memory(bytes)
-                : options_.in_place ? make_mapped_memory(bytes)
+                : options_.in_place ? kernels::make_mapped_memory(bytes)
                                     : device_.allocate(bytes);
   if (!memory) {
     return memory.error().in(

@@ -7,7 +7,6 @@
 #include "format/base/page_buffer.h"
 #include "format/base/size.h"
 #include "kernels/cpu/cpu_device.h"
-#include "runtime/weights/mapped_memory.h"
 
 namespace dspack::runtime {
 
@@ -112,7 +111,7 @@ Result<void> WeightGroup::read_part(const Part& part, kernels::Slice to, Staging
 
 Result<std::unique_ptr<kernels::Buffer>> WeightGroup::load(WeightPurpose purpose, const std::stop_token& stop) {
   const bool is_laid = std::ranges::any_of(parts_, [this](const Part& part) { return is_mapped(part.plane); });
-  TRY_ASSIGN(auto buffer, is_laid ? make_mapped_memory(size_bytes_) : context_.device.allocate(size_bytes_));
+  TRY_ASSIGN(auto buffer, is_laid ? kernels::make_mapped_memory(size_bytes_) : context_.device.allocate(size_bytes_));
   Staging staging;
   for (const Part& part : parts_) {
     if (stop.stop_requested()) return Error{ErrorKind::cancelled, "loading was interrupted"};

@@ -31,6 +31,25 @@ class Io(EndToEnd):
                 self.assertEqual(io["method"], "buffered" if method == "auto" else method)
                 self.assertTrue(io["reason"])
 
+    def test_weights_are_used_in_place(self):
+        """All of them, or some that take turns in a few slots; checked against their digests, too; with drafts."""
+        for folder in (self.data(), packed_tiny()):
+            for more in ((), ("--experts", "16"), ("--mtp", "1"), ("--verify",), ("--threads", "3", "-n", "40")):
+                with self.subTest(folder=folder, more=more):
+                    said, stats = self.stats_of(folder, "--dev", "io=in-place", *more)
+                    self.assertEqual(said, ANSWER)
+                    self.assertTrue(stats["experts"]["in_place"])
+        _, stats = self.stats_of(packed_tiny())
+        self.assertFalse(stats["experts"]["in_place"])
+        self.assert_answers_as_before_from_compressed_files()
+
+    def assert_answers_as_before_from_compressed_files(self):
+        """What cannot be mapped is read."""
+        folder = self.scratch / "compressed"
+        self.assert_ok(self.run_program(self.data(), "--by", "expert", "--out", folder, "--compress", "zstd"))
+        said, _ = self.stats_of(folder, "--dev", "io=in-place")
+        self.assertEqual(said, ANSWER)
+
     def test_a_spoilt_expert_is_found_with_verify(self):
         folder = shutil.copytree(packed_tiny(), self.scratch / "packed")
         said, stats = self.stats_of(folder, "--verify")
@@ -44,13 +63,13 @@ class Io(EndToEnd):
         _, stats = self.stats_of(folder)
         short = folder / stats["experts"]["layers"][0]["opened_files"][0]
         short.write_bytes(short.read_bytes()[:-1])
-        for method in ("auto", "buffered", "mmap"):
+        for method in ("auto", "buffered", "mmap", "in-place"):
             self.assert_refused(self.ask(folder, "--dev", "io=%s" % method), short, "bytes instead of", program="dsrun")
 
     def test_a_way_that_is_none(self):
         result = self.ask(packed_tiny(), "--dev", "io=o_direct")
         self.assertEqual(result.code, 2)
-        self.assertIn("auto, direct, buffered and mmap", result.stderr)
+        self.assertIn("auto, direct, buffered, mmap and in-place", result.stderr)
 
 
 if __name__ == "__main__":

@@ -78,6 +78,15 @@ class Vanish(EndToEnd):
                     os.truncate(path, 5000)
                 self.assert_second_refused(process, str(self.folder / "model" / "layers"), "experts")
 
+    def test_experts_that_shrink_where_they_are_in_use(self):
+        stats = self.scratch / "stats.json"
+        self.assert_ok(self.run_program(self.folder, "-p", FIRST, "--stats", stats, program="DSPACK_DSRUN"))
+        process = self.answer_one("--dev", "io=in-place", "--dev", "prefetch=off")
+        for layer in json.loads(stats.read_text())["experts"]["layers"]:
+            for name in layer["opened_files"]:  # mapped already
+                os.truncate(self.folder / name, 0)
+        self.assert_second_refused(process, str(self.folder / "model" / "layers"), "cut short")
+
     def test_experts_that_change(self):
         process = self.answer_one("--experts", FLOOR, "--verify")
         for path in self.expert_files():

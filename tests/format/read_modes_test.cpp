@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "format/base/page_buffer.h"
+#include "format/base/page_range.h"
 #include "format/file_system.h"
 #include "tests/support/page_cache.h"
 #include "tests/support/small_checkpoint.h"
@@ -174,6 +175,49 @@ TEST_CASE("reading: what was not in the page cache is not there after direct, ma
     CHECK(disk.cached() + 64 * kPageBytes >= kWarm);
     CHECK(disk.cached() <= before + 64 * kPageBytes);
   }
+}
+
+TEST_CASE("mapping: the bytes at every alignment, pages of its own around them, and nothing of it in the file") {
+  const FileOnDisk disk((1 << 20) + 777);
+  for (const ReadMode mode : kModes) {
+    CAPTURE(static_cast<int>(mode));
+    const auto file = disk.open(mode);
+    if (file == nullptr) continue;
+    for (const uint64_t offset : {uint64_t{0}, uint64_t{1}, kPageBytes - 1, 3 * kPageBytes + 7}) {
+      for (const uint64_t bytes : {uint64_t{1}, kPageBytes, 2 * kPageBytes + 5, disk.text().size() - offset}) {
+        auto memory = PageRange::make(bytes + 3 * kPageBytes);
+        REQUIRE(memory);
+        std::ranges::fill(memory->bytes(), std::byte{0x5a});
+        const uint64_t at = kPageBytes + offset % kPageBytes;
+        const auto over = memory->bytes().subspan(at, bytes);
+        REQUIRE(file->map(offset, over));
+        CHECK(std::memcmp(over.data(), disk.text().data() + offset, bytes) == 0);
+        CHECK(memory->bytes().front() == std::byte{0x5a});
+        CHECK(memory->bytes()[kPageBytes - 1] == std::byte{0x5a});
+        over.front() = ~over.front();
+      }
+    }
+    std::vector<std::byte> all(disk.text().size());
+    CHECK(reads_right(*file, disk.text(), 0, all));
+  }
+}
+
+TEST_CASE("mapping: outlives the file, is refused behind its end, and can be replaced") {
+  const FileOnDisk disk(3 * kPageBytes);
+  auto memory = PageRange::make(3 * kPageBytes);
+  REQUIRE(memory);
+  {
+    const auto file = disk.open(ReadMode::buffered);
+    CHECK(file->map(0, {}));
+    CHECK(file->map(kPageBytes, memory->bytes()).error().kind == ErrorKind::corrupt);
+    REQUIRE(file->map(0, memory->bytes()));
+    REQUIRE(file->map(kPageBytes, memory->bytes().first(kPageBytes)));
+  }
+  CHECK(std::memcmp(memory->bytes().data(), disk.text().data() + kPageBytes, kPageBytes) == 0);
+  CHECK(std::memcmp(memory->bytes().data() + kPageBytes, disk.text().data() + kPageBytes, 2 * kPageBytes) == 0);
+  std::filesystem::resize_file(disk.path(), kPageBytes);
+  CHECK(disk.open(ReadMode::buffered)->map(0, memory->bytes()).error().kind == ErrorKind::corrupt);
+  CHECK(PageRange::make(UINT64_MAX).error().kind == ErrorKind::budget);
 }
 
 TEST_CASE("reading: an empty file, a missing one and a folder") {

@@ -78,7 +78,7 @@ struct RandomWeight {
   }
 
   kernels::Weight put(Lab& lab) const {
-    const size_t alignment = shape.packed ? 1 : bytes_of(shape.dtype, 1);
+    const size_t alignment = shape.packed ? 1 : code_alignment(bytes_of(shape.dtype, 1));
     kernels::Weight weight{form_of(shape), {lab.raw(bytes.data(), bytes.size(), alignment)}};
     if (!scales.empty()) weight.planes[kernels::kScales] = lab.put(scales);
     if (!packed_scales.empty())

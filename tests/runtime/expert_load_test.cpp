@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "format/base/page_buffer.h"
+#include "format/base/page_range.h"
 #include "format/json.h"
 #include "runtime/access/folder_tier.h"
 #include "tests/support/small_checkpoint.h"
@@ -135,6 +136,55 @@ TEST_CASE("expert load: through the page cache, one read for each file that hold
   REQUIRE(two.size() == 2);
   CHECK(two[0].range.size() == 2 * kMatrixBytes);
   CHECK(two[1].range.size() == kMatrixBytes);
+}
+
+TEST_CASE("expert load: in place, the slot is the file's pages; where that is impossible, it is read") {
+  OneExpert expert(true);
+  FolderTier mapping(*expert.repository, *expert.checkpoint);
+  WatchedTier reading(mapping);  // which does not map
+  const auto plan =
+      runtime::plan_slot(*expert.checkpoint, kExpert, {.hidden = kSide, .expert_inner = kSide, .quantization = {}});
+  REQUIRE(plan);
+  for (runtime::Tier* tier : {static_cast<runtime::Tier*>(&mapping), static_cast<runtime::Tier*>(&reading)}) {
+    auto slot = PageRange::make(plan->slot_bytes);
+    REQUIRE(slot);
+    for (int turn = 0; turn < 2; ++turn) {  // a slot that another expert had
+      std::promise<runtime::LoadOutcome> done;
+      runtime::TransferPool pool(tier->depth());
+      start_load(*tier, pool,
+                 {.key = kExpert,
+                  .plan = &*plan,
+                  .slot = slot->bytes(),
+                  .in_place = true,
+                  .done = [&](runtime::LoadOutcome outcome) { done.set_value(std::move(outcome)); }});
+      const runtime::LoadOutcome outcome = done.get_future().get();
+      REQUIRE(outcome.result);
+      CHECK(outcome.bytes_read == expert.bytes.size());
+      std::string got;
+      for (const runtime::SlotPlan::Matrix& matrix : plan->matrices)
+        got.append(reinterpret_cast<const char*>(slot->bytes().data() + matrix.planes[kernels::kCodes].value()),
+                   kMatrixBytes);
+      CHECK(got == expert.bytes);
+    }
+  }
+  CHECK(reading.reads().size() == 4);
+}
+
+TEST_CASE("slot plan: BF16 at an odd byte of its file stays where it is") {
+  for (const size_t name : {1, 2, 3, 4}) {  // headers of four lengths, not padded
+    test::TempFolder folder;
+    std::vector<test::RawTensor> tensors;
+    for (const std::string part : {"gate_proj", "up_proj", "down_proj"})
+      tensors.push_back({"model.layers.0.mlp.experts.0." + part + ".weight", "BF16", {64, 64}, test::pattern(8192, 1)});
+    tensors.push_back({std::string(name, 'x'), "U8", {1}, "a"});
+    folder.write("model.safetensors", test::safetensors_file(tensors));
+    const auto repository = format::open_repository(folder.path().string(), {}, format::posix_file_system()).value();
+    const auto checkpoint = format::Checkpoint::open(*repository, 1, {}).value();
+    const auto plan = runtime::plan_slot(checkpoint, kExpert, {.hidden = 64, .expert_inner = 64, .quantization = {}});
+    REQUIRE(plan);
+    CHECK(plan->steps.empty());
+    CHECK(plan->slot_bytes <= round_up(3 * 8192, kPageBytes) + kPageBytes);
+  }
 }
 
 TEST_CASE("expert load: directly or mapped, in pieces that meet and end at multiples of a block in the file") {

@@ -237,10 +237,11 @@ TEST_CASE("choice of I/O: what is asked for is not measured, and neither is a sm
   ExpertFolder folder;
   for (const auto& [asked, mode] :
        {std::pair(IoMethod::direct, ReadMode::direct), std::pair(IoMethod::buffered, ReadMode::once),
-        std::pair(IoMethod::mapped, ReadMode::mapped)}) {
+        std::pair(IoMethod::mapped, ReadMode::mapped), std::pair(IoMethod::in_place, ReadMode::once)}) {
     const auto choice = runtime::choose_io(folder.repository(), folder.checkpoint(), asked, {}, {});
     REQUIRE(choice);
     CHECK(choice->mode == mode);
+    CHECK(choice->in_place == (asked == IoMethod::in_place));
     CHECK(runtime::folder_options(*choice, false).is_mode_required);
     CHECK(runtime::parse_io_method(to_string(asked)) == asked);
   }
@@ -279,6 +280,8 @@ TEST_CASE("choice of I/O: experts in the page cache decide for it, and stay ther
   CHECK(warm->cached_share == 1.0);
   CHECK(warm->cached_rate > 0);
   CHECK_FALSE(warm->direct_rate);
+  REQUIRE(warm->mapped_rate);
+  CHECK(warm->in_place == (*warm->mapped_rate >= 0.93 * *warm->memory_rate));
   CHECK(folder.cached() >= ExpertFolder::kExperts * 3 * ExpertFolder::kTensorBytes);
 }
 

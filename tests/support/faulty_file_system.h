@@ -103,6 +103,10 @@ class FaultyFileSystem final : public format::FileSystem {
       TRY(files_.step());
       return real_->read(offset, into);
     }
+    Result<void> map(uint64_t offset, std::span<std::byte> over) const override {
+      TRY(files_.step());
+      return real_->map(offset, over);
+    }
     std::optional<uint64_t> cached_bytes(ByteRange range) const override { return real_->cached_bytes(range); }
 
    private:

@@ -47,6 +47,10 @@ inline std::string description_of(const std::string& set) {
 inline size_t offset_for(const std::string& /*set*/, size_t element_bytes) {
   return element_bytes;
 }
+/// Of codes of so many bytes: a processor reads those of 16 bits at any byte.
+inline size_t code_alignment(size_t element_bytes) {
+  return element_bytes == 2 ? 1 : element_bytes;
+}
 /// Roundings on the way of one term into its dot product: the fma chain of its lane, one fma per block, four sums of
 /// lanes.
 inline double dot_steps(unsigned /*element_bits*/, uint64_t block, uint64_t in) {

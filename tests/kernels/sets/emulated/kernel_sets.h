@@ -39,6 +39,10 @@ inline std::string description_of(const std::string& /*set*/) {
 inline size_t offset_for(const std::string& set, size_t element_bytes) {
   return set != EmulatedOdd::kName ? kAsLoaded : element_bytes;
 }
+/// Of codes of so many bytes.
+inline size_t code_alignment(size_t element_bytes) {
+  return element_bytes;
+}
 
 }  // namespace dspack::test
 
