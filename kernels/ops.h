@@ -268,6 +268,14 @@ class Queue {
   /// y[r, o] = sum over i of x[r, i] * weight[o, i]. x [rows, in], y [rows, out].
   virtual void linear(const Weight& weight, const Rows& x, const Rows& y) = 0;
 
+  /// The first half of a gated MLP: y[r, o] = silu(gate[o] . x[r]) * (up[o] . x[r]), with the bits of the two products
+  /// and silu_multiply. gate and up [inner, in]; `scratch` [rows, inner] is overwritten and no other operand.
+  virtual void gated_linear(const Weight& gate, const Weight& up, const Rows& x, const Rows& y, const Rows& scratch) {
+    linear(gate, x, y);
+    linear(up, x, scratch);
+    silu_multiply(y, scratch);
+  }
+
   /// Key absorption, transposed: y[r, h, j] = sum over d < rows_used of x[r, h, d] * weight[row(h, d), j], j < in.
   virtual void head_linear_transposed(const HeadLinearArgs& args) = 0;
   /// Value projection: y[r, h, d] = sum over j < in of x[r, h, j] * weight[row(h, d), j], d < rows_used.

@@ -10,7 +10,8 @@ struct Vec256x2 {
   static constexpr uint32_t kTileOutputs = 2;
   static constexpr uint32_t kTileRows = 2;  // 8 accumulators, 4 + 2 operands, of 16 registers
   static constexpr uint32_t kTileColumns = 2;
-  static constexpr uint32_t kPanelTileRows = 2;
+  static constexpr uint32_t kPanelVectors = 1;
+  static constexpr uint32_t kPanelTileRows = 3;  // 12 sums, 2 + 1 operands
 
   __m256 lo;
   __m256 hi;
@@ -75,6 +76,38 @@ struct Vec256x2 {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(biased), 23));
   }
   static Vec256x2 power_of_two(Vec256x2 n) { return {half_power_of_two(n.lo), half_power_of_two(n.hi)}; }
+
+  static void transpose_8(__m256 (&m)[8]) {
+    __m256 a[8], b[8];
+    for (uint32_t i = 0; i < 8; i += 2) {
+      a[i] = _mm256_unpacklo_ps(m[i], m[i + 1]);
+      a[i + 1] = _mm256_unpackhi_ps(m[i], m[i + 1]);
+    }
+    for (uint32_t i = 0; i < 8; i += 4) {
+      for (uint32_t j = 0; j < 2; ++j) {
+        const __m256d low = _mm256_castps_pd(a[i + j]), high = _mm256_castps_pd(a[i + j + 2]);
+        b[i + 2 * j] = _mm256_castpd_ps(_mm256_unpacklo_pd(low, high));
+        b[i + 2 * j + 1] = _mm256_castpd_ps(_mm256_unpackhi_pd(low, high));
+      }
+    }
+    for (uint32_t j = 0; j < 4; ++j) {
+      m[j] = _mm256_permute2f128_ps(b[j], b[j + 4], 0x20);
+      m[j + 4] = _mm256_permute2f128_ps(b[j], b[j + 4], 0x31);
+    }
+  }
+  static void transpose(Vec256x2 (&m)[16]) {
+    __m256 quarters[2][2][8];  // rows, columns
+    for (uint32_t i = 0; i < 16; ++i) {
+      quarters[i / 8][0][i % 8] = m[i].lo;
+      quarters[i / 8][1][i % 8] = m[i].hi;
+    }
+    for (auto& rows : quarters) {
+      for (auto& quarter : rows)
+        transpose_8(quarter);
+    }
+    for (uint32_t i = 0; i < 16; ++i)
+      m[i] = {quarters[0][i / 8][i % 8], quarters[1][i / 8][i % 8]};
+  }
 
   struct NanWatch {
     static constexpr bool kNeeded = true;

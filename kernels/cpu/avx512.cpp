@@ -10,7 +10,8 @@ struct Vec512 {
   static constexpr uint32_t kTileOutputs = 4;
   static constexpr uint32_t kTileRows = 4;  // 16 accumulators, 4 + 1 operands, of 32 registers
   static constexpr uint32_t kTileColumns = 4;
-  static constexpr uint32_t kPanelTileRows = 6;  // 24 accumulators, of weights that are decoded already
+  static constexpr uint32_t kPanelVectors = 2;
+  static constexpr uint32_t kPanelTileRows = 6;  // 24 sums, 2 + 1 operands
 
   __m512 v;
 
@@ -59,6 +60,32 @@ struct Vec512 {
   static Vec512 power_of_two(Vec512 n) {  // n + 127 lands in the low bits of n + 127 + 1.5 * 2^23
     const __m512 biased = _mm512_add_ps(n.v, _mm512_set1_ps(12582912.0F + 127.0F));
     return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(biased), 23))};
+  }
+
+  // Rows 4 i + j become columns within each quarter, then the quarters change places.
+  static void transpose(Vec512 (&m)[16]) {
+    __m512 a[16], b[16];
+    for (uint32_t i = 0; i < 16; i += 2) {
+      a[i] = _mm512_unpacklo_ps(m[i].v, m[i + 1].v);
+      a[i + 1] = _mm512_unpackhi_ps(m[i].v, m[i + 1].v);
+    }
+    for (uint32_t i = 0; i < 16; i += 4) {
+      for (uint32_t j = 0; j < 2; ++j) {
+        const __m512d low = _mm512_castps_pd(a[i + j]), high = _mm512_castps_pd(a[i + j + 2]);
+        b[i + 2 * j] = _mm512_castpd_ps(_mm512_unpacklo_pd(low, high));
+        b[i + 2 * j + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(low, high));
+      }
+    }
+    for (uint32_t j = 0; j < 4; ++j) {
+      const __m512 first = _mm512_shuffle_f32x4(b[j], b[j + 4], 0x88),
+                   second = _mm512_shuffle_f32x4(b[j + 8], b[j + 12], 0x88);
+      const __m512 third = _mm512_shuffle_f32x4(b[j], b[j + 4], 0xdd),
+                   fourth = _mm512_shuffle_f32x4(b[j + 8], b[j + 12], 0xdd);
+      m[j].v = _mm512_shuffle_f32x4(first, second, 0x88);
+      m[j + 8].v = _mm512_shuffle_f32x4(first, second, 0xdd);
+      m[j + 4].v = _mm512_shuffle_f32x4(third, fourth, 0x88);
+      m[j + 12].v = _mm512_shuffle_f32x4(third, fourth, 0xdd);
+    }
   }
 
   struct NanWatch {

@@ -1,7 +1,7 @@
 #include "kernels/cpu/cpu_queue.h"
 
 #include <algorithm>
-#include <atomic>
+#include <array>
 #include <chrono>
 #include <cmath>
 #include <cstring>
@@ -12,6 +12,7 @@
 #include "kernels/checks.h"
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/cpu/experts.h"
+#include "kernels/cpu/products.h"
 #include "kernels/cpu/route.h"
 #include "kernels/cpu/rows.h"
 #include "kernels/sampling.h"
@@ -19,38 +20,12 @@
 namespace dspack::kernels {
 namespace {
 
-std::byte* host(Slice place) {
-  return host_bytes(*place.buffer).data() + place.offset_bytes;
-}
-float* floats(Slice place) {
-  return place.empty() ? nullptr : reinterpret_cast<float*>(host(place));
-}
-
 /// What a live position is now; the rows from there on must exist.
 uint32_t position_now(const LivePosition& live, uint32_t first, uint32_t rows) {
   if (live.empty()) return first;
   const uint64_t now = uint64_t{first} + *reinterpret_cast<const uint32_t*>(host(live.value));
   DSPACK_CHECK(now + rows <= live.limit, "a live position beyond the last");
   return static_cast<uint32_t>(now);
-}
-
-MatrixView view(const Weight& weight) {
-  static constexpr float kOne = 1.0F;
-  MatrixView matrix{{weight, {host(weight.planes[kCodes])}}};
-  if (weight.planes[kScales].empty()) {
-    matrix.planes[kScales] = reinterpret_cast<const std::byte*>(&kOne);
-    matrix.block_out = weight.out;
-    matrix.block_in = weight.in;
-    matrix.scale = ScaleCoding::f32;
-    matrix.global = GlobalScale::none;
-  } else {
-    matrix.planes[kScales] = host(weight.planes[kScales]);
-    for (const size_t plane : {kGlobal, kZeros}) {
-      if (!weight.planes[plane].empty()) matrix.planes[plane] = host(weight.planes[plane]);
-    }
-  }
-  matrix.scale_stride = (matrix.in - 1) / matrix.block_in + 1;
-  return matrix;
 }
 
 using AttendFunction = void (*)(const AttendTask&, RowRange);
@@ -68,14 +43,6 @@ PairTask pair(const Rows& to, const Rows& from) {
           .from = floats(from.data),
           .from_stride = from.stride,
           .cols = to.cols};
-}
-
-/// What multiplies a matrix in precision bf16; nullptr: its codes are no BF16, or a block of scales ends within a step.
-auto rounded_function(const CpuOps& ops, const MatrixView& matrix) {
-  const bool is_whole = matrix.block_in >= matrix.in || matrix.block_in % kRoundedStep == 0;
-  if (is_whole && matrix.coding == Coding::f8_e4m3) return ops.rounded.e4m3;
-  if (is_whole && matrix.coding == Coding::bf16) return ops.rounded.bf16;
-  return decltype(ops.rounded.bf16){nullptr};
 }
 
 /// Calls part(head, begin, end) for the pieces of [begin, end) that lie in one head of `per_head` items.
@@ -105,7 +72,7 @@ class Now final : public Event {
 class CpuQueue final : public Queue {
  public:
   CpuQueue(const CpuOps& ops, Workers& workers, Precision precision)
-      : ops_(ops), workers_(workers), precision_(precision) {}
+      : ops_(ops), workers_(workers), products_(ops, workers, precision) {}
 
   void upload(Slice to, std::span<const std::byte> from) override;
   void download(std::span<std::byte> to, Slice from) override;
@@ -115,6 +82,7 @@ class CpuQueue final : public Queue {
   void wait(const Event&) override {}
 
   void linear(const Weight& weight, const Rows& x, const Rows& y) override;
+  void gated_linear(const Weight& gate, const Weight& up, const Rows& x, const Rows& y, const Rows& scratch) override;
   void head_linear_transposed(const HeadLinearArgs& args) override;
   void head_linear(const HeadLinearArgs& args) override;
   void rms_norm(const Rows& x, Slice gain, float epsilon, const Rows& y) override;
@@ -137,13 +105,9 @@ class CpuQueue final : public Queue {
   void run(Step&) override { DSPACK_CHECK(false, "the CPU device records nothing"); }
 
  private:
-  void linear_rounded(const MatrixView& matrix, const Rows& x, const Rows& y);
-  void linear_rounded_rows(const MatrixView& matrix, const Rows& x, const Rows& y);
-
   const CpuOps& ops_;
   Workers& workers_;
-  Precision precision_;
-  std::vector<std::byte> rounded_;  // x of a product in precision bf16, then a piece of scratch for each thread
+  Products products_;
 };
 
 void CpuQueue::upload(Slice to, std::span<const std::byte> from) {
@@ -164,81 +128,41 @@ void CpuQueue::copy(Slice to, Slice from, uint64_t bytes) {
 
 void CpuQueue::linear(const Weight& weight, const Rows& x, const Rows& y) {
   check_linear(weight, x, y);
-  if (x.rows == 0) return;
-  const MatrixView matrix = view(weight);
-  if (precision_ == Precision::bf16 && rounded_function(ops_, matrix) != nullptr) return linear_rounded(matrix, x, y);
-  const auto function = ops_.linear[static_cast<size_t>(weight.coding)];
-  const LinearTask whole{.matrix = matrix,
-                         .outputs = {},
-                         .x = floats(x.data),
-                         .x_stride = x.stride,
-                         .y = floats(y.data),
-                         .y_stride = y.stride,
-                         .rows = x.rows};
-  workers_.split(weight.out, uint64_t{weight.in} * x.rows, [&](uint32_t begin, uint32_t end) {
-    LinearTask task = whole;
-    task.outputs = {begin, end};
-    task.y += begin;
-    function(task);
-  });
+  const Products::One product{.weight = weight, .y = y};
+  products_.multiply({&product, 1}, x, {});
 }
 
-void CpuQueue::linear_rounded(const MatrixView& matrix, const Rows& x, const Rows& y) {
-  // Of long prompts some rows at a time, so that what is rounded takes a few MB of any matrix.
-  constexpr uint32_t kRowsAtOnce = 256;
-  for (uint32_t first = 0; first < x.rows; first += kRowsAtOnce) {
-    const uint32_t rows = std::min(kRowsAtOnce, x.rows - first);
-    const auto part = [&](const Rows& all) {
-      return Rows{all.data.at(uint64_t{first} * all.stride * sizeof(float)), rows, all.cols, all.stride};
-    };
-    linear_rounded_rows(matrix, part(x), part(y));
-  }
-}
-
-void CpuQueue::linear_rounded_rows(const MatrixView& matrix, const Rows& x, const Rows& y) {
-  constexpr uint64_t kAlignment = 64;
-  const RoundedOps& ops = ops_.rounded;
-  const uint64_t x_bytes = round_up(ops.x_bytes(x.rows, matrix.in), kAlignment);
-  const uint64_t scratch_bytes = round_up(ops.scratch_bytes(matrix.in), kAlignment);
-  const uint64_t bytes = x_bytes + workers_.threads() * scratch_bytes + kAlignment;
-  if (rounded_.size() < bytes) rounded_.resize(bytes);
-  const uint64_t skipped =
-      round_up(reinterpret_cast<uint64_t>(rounded_.data()), kAlignment) - reinterpret_cast<uint64_t>(rounded_.data());
-  std::byte* to = rounded_.data() + skipped;
-  const auto groups = static_cast<uint32_t>(ceil_div(uint64_t{x.rows}, uint64_t{kRoundedGroup}));
-  workers_.split(groups, std::min(x.rows, kRoundedGroup) * uint64_t{matrix.in} / 4, [&](uint32_t begin, uint32_t end) {
-    ops.round(
-        {.x = floats(x.data), .x_stride = x.stride, .rows = x.rows, .in = matrix.in, .groups = {begin, end}, .to = to});
-  });
-  const auto function = rounded_function(ops_, matrix);
-  std::atomic<unsigned> part = 0;
-  workers_.split(matrix.out, uint64_t{matrix.in} * x.rows, [&](uint32_t begin, uint32_t end) {
-    function({.matrix = matrix,
-              .outputs = {begin, end},
-              .x = to,
-              .y = floats(y.data) + begin,
-              .y_stride = y.stride,
-              .rows = x.rows,
-              .scratch = to + x_bytes + part.fetch_add(1, std::memory_order_relaxed) * scratch_bytes});
+void CpuQueue::gated_linear(const Weight& gate, const Weight& up, const Rows& x, const Rows& y, const Rows& scratch) {
+  check_linear(gate, x, y);
+  check_linear(up, x, scratch);
+  const std::array both{Products::One{.weight = gate, .y = y}, Products::One{.weight = up, .y = scratch}};
+  products_.multiply(both, x, [&](RowRange rows, RowRange outputs) {
+    PairTask task = pair(y, scratch);
+    task.to += outputs.begin;
+    task.from += outputs.begin;
+    task.cols = outputs.end - outputs.begin;
+    ops_.silu_multiply(task, rows);
   });
 }
 
 void CpuQueue::head_linear(const HeadLinearArgs& args) {
   check_head_linear(args);
   if (args.rows == 0) return;
-  const auto function = ops_.linear[static_cast<size_t>(args.weight.coding)];
-  const MatrixView matrix = view(args.weight);
+  const MatrixView matrix = view_of(args.weight);
+  Products::Pieces pieces = products_.scratch_for(matrix, args.rows);
   const uint64_t cost = uint64_t{args.weight.in} * args.rows;
   workers_.split(args.heads * args.rows_used, cost, [&](uint32_t first, uint32_t last) {
+    std::byte* const scratch = pieces.take();
     for_each_head(first, last, args.rows_used, [&](uint32_t head, uint32_t begin, uint32_t end) {
       const uint32_t head_row = head * args.head_rows + args.first_row;
-      function({.matrix = matrix,
-                .outputs = {head_row + begin, head_row + end},
-                .x = floats(args.x) + uint64_t{head} * args.x_head_stride,
-                .x_stride = args.x_row_stride,
-                .y = floats(args.y) + uint64_t{head} * args.y_head_stride + begin,
-                .y_stride = args.y_row_stride,
-                .rows = args.rows});
+      products_.linear({.matrix = matrix,
+                        .outputs = {head_row + begin, head_row + end},
+                        .x = floats(args.x) + uint64_t{head} * args.x_head_stride,
+                        .x_stride = args.x_row_stride,
+                        .y = floats(args.y) + uint64_t{head} * args.y_head_stride + begin,
+                        .y_stride = args.y_row_stride,
+                        .rows = args.rows},
+                       scratch);
     });
   });
 }
@@ -247,7 +171,7 @@ void CpuQueue::head_linear_transposed(const HeadLinearArgs& args) {
   check_head_linear_transposed(args);
   if (args.rows == 0) return;
   const auto function = ops_.columns[static_cast<size_t>(args.weight.coding)];
-  const MatrixView matrix = view(args.weight);
+  const MatrixView matrix = view_of(args.weight);
   // A part is a run of whole vectors of columns, so that no part begins with a ragged one.
   constexpr uint32_t kUnit = 64;
   const uint32_t units = (args.weight.in - 1) / kUnit + 1;

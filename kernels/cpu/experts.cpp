@@ -62,9 +62,7 @@ void run_grouped_parts(Queue& queue, std::span<const ExpertMatrices> experts, co
       const Rows up = rows_at(at.up, some.size(), inner);
       const Rows output = rows_at(at.output, some.size(), hidden);
       queue.gather_rows(rows_at(at.input, some.size(), hidden), args.x, tokens);
-      queue.linear(expert.gate, rows_at(at.input, some.size(), hidden), gate);
-      queue.linear(expert.up, rows_at(at.input, some.size(), hidden), up);
-      queue.silu_multiply(gate, up);
+      queue.gated_linear(expert.gate, expert.up, rows_at(at.input, some.size(), hidden), gate, up);
       queue.linear(expert.down, gate, output);
       queue.scatter_rows(args.parts, output, some);
     }

@@ -46,6 +46,41 @@ struct LinearTask {
   uint32_t rows = 0;
 };
 
+/// Rows of x that one PanelTask has at most.
+inline constexpr uint32_t kMostPanelRows = 96;
+
+/// Groups of PanelOps::group_rows rows of x [rows, in], laid out for products with matrices of such blocks of scales.
+/// `to`: of all groups.
+struct PackingTask {
+  const float* x = nullptr;
+  uint64_t x_stride = 0;
+  uint32_t rows = 0;
+  uint32_t in = 0;
+  uint32_t block_in = 0;
+  RowRange groups;
+  float* to = nullptr;
+};
+
+/// As LinearTask, of an x that has been packed, and of kMostPanelRows rows at most.
+struct PanelTask {
+  MatrixView matrix;
+  RowRange outputs;
+  const float* x = nullptr;
+  float* y = nullptr;
+  uint64_t y_stride = 0;
+  uint32_t rows = 0;
+  std::byte* scratch = nullptr;  // of scratch_bytes, 64-byte aligned, for this call alone
+};
+
+/// Exact products of many rows.
+struct PanelOps {
+  uint32_t group_rows;
+  uint64_t scratch_bytes;
+  uint64_t (*x_values)(uint32_t rows, uint32_t in, uint32_t block_in);
+  void (*pack)(const PackingTask& task);
+  void (*linear[kCodings])(const PanelTask& task);  // by the weight's coding; null: those of less than a byte
+};
+
 /// y[r * y_stride + j - columns.begin] = sum over d of x[r * x_stride + d - matrix_rows.begin] * matrix[d, j], for
 /// every j in columns, d over matrix_rows.
 struct ColumnsTask {
@@ -145,10 +180,11 @@ struct AttendTask {
   float* block = nullptr;  // [kAttendPositions, latent_dim + rope_dim]: where rows of an FP8 cache are decoded
 };
 
-/// One instruction set. No slot is ever null.
+/// One instruction set. No slot is ever null but those that are said to be.
 struct CpuOps {
   std::string_view name;                             // "scalar" | "avx2" | "avx512"
   void (*linear[kCodings])(const LinearTask& task);  // by the weight's coding
+  PanelOps panels;                                   // the same bits
   void (*columns[kCodings])(const ColumnsTask& task);
   void (*rms_norm)(const NormTask& task, RowRange rows);
   void (*silu_multiply)(const PairTask& task, RowRange rows);

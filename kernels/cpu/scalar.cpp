@@ -33,6 +33,7 @@ struct VecArray {
   static constexpr uint32_t kTileOutputs = 2;
   static constexpr uint32_t kTileRows = 2;
   static constexpr uint32_t kTileColumns = 2;
+  static constexpr uint32_t kPanelVectors = 1;
   static constexpr uint32_t kPanelTileRows = 2;
 
   float v[kLanes];
@@ -103,6 +104,16 @@ struct VecArray {
     return each([&](uint32_t l) {
       return std::bit_cast<float>(std::bit_cast<uint32_t>(n.v[l] + (12582912.0F + 127.0F)) << 23);
     });
+  }
+
+  static void transpose(VecArray (&m)[kLanes]) {
+    for (uint32_t i = 0; i < kLanes; ++i) {
+      for (uint32_t j = 0; j < i; ++j) {
+        const float above = m[j].v[i];
+        m[j].v[i] = m[i].v[j];
+        m[i].v[j] = above;
+      }
+    }
   }
 
   struct NanWatch {

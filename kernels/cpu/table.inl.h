@@ -5,12 +5,13 @@
 // V is 16 lanes of FP32 (see ops_table.h for why always 16):
 //   kTileOutputs x kTileRows   accumulators of a tile of dot products that fit the registers beside the operands
 //   kTileColumns x kTileRows   the same for column sums
-//   kTileOutputs x kPanelTileRows   the same for dot products whose operands both come as FP32 (linear.inl.h)
+//   kPanelVectors x kPanelTileRows   of a panel's tile, two registers for each beside the operands (panels.inl.h)
 //   zero set load load_f32 load_bf16 load_f16 load_i8 load_e4m3_over_256     the last gives value / 256, exactly
 //   load_nibbles   16 values of a table, by codes of four bits, low half of a byte first
 //   load_e4m3_unmended, NanWatch   the same but for NaN codes, and what looks for those in 64 codes at a time
 //   fma add sub mul div min max     min(a, b) = a < b ? a : b, max(a, b) = a > b ? a : b, hence b where one is NaN
 //   power_of_two(n)   2^n for integers -126 <= n <= 127
+//   transpose   16 vectors as a square
 //   store, first, sum   sum adds lanes 8 apart, then 4, 2, 1
 #pragma once
 
@@ -19,6 +20,7 @@
 #include "kernels/cpu/elementwise.inl.h"
 #include "kernels/cpu/linear.inl.h"
 #include "kernels/cpu/ops_table.h"
+#include "kernels/cpu/panels.inl.h"
 #include "kernels/cpu/peak.inl.h"
 #include "kernels/cpu/rounded.inl.h"
 
@@ -31,6 +33,11 @@ consteval CpuOps make_table(std::string_view name, LoadList<L...> /*loads*/) {
   return {
       .name = name,
       .linear = {linear_rows<V, L>...},
+      .panels = {.group_rows = V::kPanelTileRows,
+                 .scratch_bytes = sizeof(PanelScratch),
+                 .x_values = panel_x_values<V>,
+                 .pack = pack_x<V>,
+                 .linear = {panel_rows_of<V, L>()...}},
       .columns = {columns_range<V, L>...},
       .rms_norm = rms_norm_rows<V>,
       .silu_multiply = silu_multiply_rows<V>,

@@ -134,7 +134,7 @@ class Measurement {
       if (!mapped) return {};
       bytes += probe_.block_bytes;
     }
-    constexpr uint32_t kRounds = 5;
+    constexpr uint32_t kRounds = 20;
     kernels::Workers one(1);
     for (uint32_t round = 0; round < kRounds && bytes > 0; ++round) {
       if (stop.stop_requested()) return stopped();

@@ -196,6 +196,44 @@ KERNEL_CASE("linear: the bits depend on neither rows in the call, threads, nor i
   }
 }
 
+/// The first half of a gated MLP, at once and step by step.
+template <class Set>
+void check_gated(const WeightCase& gate_shape, const WeightCase& up_shape, uint32_t rows, Random& random) {
+  CAPTURE(gate_shape);
+  CAPTURE(up_shape);
+  CAPTURE(rows);
+  const RandomWeight gate = random_weight(gate_shape, random);
+  const RandomWeight up = random_weight(up_shape, random);
+  const uint32_t out = gate_shape.out;
+  const auto x = random.normals(size_t{rows} * gate_shape.in);
+  for (const unsigned threads : {1U, 3U}) {
+    Lab lab(Set::kName, threads);
+    const Rows input{lab.put(x), rows, gate_shape.in, gate_shape.in};
+    const auto place = [&] { return Rows{lab.poisoned(size_t{rows} * (out + 3)), rows, out, out + 3}; };
+    const Rows y = place(), scratch = place(), wanted = place(), other = place();
+    const kernels::Weight g = gate.put(lab), u = up.put(lab);
+    lab.queue().gated_linear(g, u, input, y, scratch);
+    lab.queue().linear(g, input, wanted);
+    lab.queue().linear(u, input, other);
+    lab.queue().silu_multiply(wanted, other);
+    const auto values = [&](const Rows& all) {
+      return dense(lab.get(all.data, size_t{rows} * (out + 3)), rows, out, out + 3);
+    };
+    CHECK(first_difference(values(y), values(wanted)) == size_t{rows} * out);
+  }
+}
+
+KERNEL_CASE("gated_linear: the bits of two products and silu_multiply") {
+  SKIP_UNLESS_SET_RUNS();
+  Random random;
+  CAPTURE(random.seed());
+  const WeightCase fp8{Dtype::f8_e4m3, 203, 645, 128, 128};
+  for (const uint32_t rows : {1U, 4U, 17U, 70U}) {
+    check_gated<Set>(fp8, fp8, rows, random);
+    check_gated<Set>({Dtype::bf16, 203, 645, 0, 0}, fp8, rows, random);
+  }
+}
+
 /// Row o of the weight holds code o in column `column` and zeros elsewhere; x picks that column.
 void check_all_codes(Lab& lab, uint32_t in, uint32_t column, uint32_t rows) {
   std::vector<uint8_t> codes(size_t{256} * in, 0);

@@ -104,6 +104,30 @@ TEST_CASE("precision bf16 on a CPU: a product hangs on its own input row alone")
   }
 }
 
+TEST_CASE("precision bf16 on a CPU: the first half of a gated MLP has the bits of its three steps") {
+  Random random;
+  CAPTURE(random.seed());
+  const WeightCase fp8{Dtype::f8_e4m3, 70, 512, 64, 160};
+  const WeightCase exact{Dtype::f32, 70, 512, 0, 0};  // is not rounded
+  for (const auto& [gate_shape, up_shape] : {std::pair(fp8, fp8), std::pair(fp8, exact), std::pair(exact, exact)}) {
+    for (const uint32_t rows : {1U, 20U, 300U}) {
+      auto device = kernels::make_cpu_device({.threads = 3, .instruction_set = "", .precision = Precision::bf16});
+      REQUIRE(device.has_value());
+      Lab lab("", std::move(*device));
+      const kernels::Weight gate = random_weight(gate_shape, random).put(lab);
+      const kernels::Weight up = random_weight(up_shape, random).put(lab);
+      const kernels::Rows x{lab.put(random.normals(size_t{rows} * 512)), rows, 512, 512};
+      const auto place = [&] { return kernels::Rows{lab.poisoned(size_t{rows} * 70), rows, 70, 70}; };
+      const kernels::Rows y = place(), scratch = place(), wanted = place(), other = place();
+      lab.queue().gated_linear(gate, up, x, y, scratch);
+      lab.queue().linear(gate, x, wanted);
+      lab.queue().linear(up, x, other);
+      lab.queue().silu_multiply(wanted, other);
+      CHECK(lab.get(y.data, size_t{rows} * 70) == lab.get(wanted.data, size_t{rows} * 70));
+    }
+  }
+}
+
 TEST_CASE("precision bf16 on a CPU: NaN and infinity stay what they are") {
   Random random;
   CAPTURE(random.seed());

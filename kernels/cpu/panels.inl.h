@@ -1,0 +1,312 @@
+// y = x W^T for many rows of x. For the instruction set files only (see table.inl.h).
+//
+// Weights of some outputs are decoded once for all rows, and laid out so that a vector holds 16 outputs and no sum goes
+// across its lanes. The order of sums is that of linear.inl.h, whose lane l sums the columns i = l (mod 16) of a block:
+// here every lane class l is summed by itself, for 16 outputs in one vector, and the 16 classes are added up last.
+//
+//   unit      up to 16 columns of one block of scales; of a ragged end the missing ones are zeros
+//   window    some units of all columns, decoded for kPanelOutputs outputs:  weights[class][unit][output]
+//   x         packed once a product:                                    [group of rows][class][unit][row of the group]
+//
+// Per step a tile loads a vector for every 16 outputs and one value of x for every row. Blocks' sums and the totals of
+// one class stay in registers while a window is gone through.
+#pragma once
+
+#include "kernels/cpu/linear.inl.h"
+#include "kernels/cpu/ops_table.h"
+#include "kernels/cpu/scales.inl.h"
+
+// NOLINTBEGIN(cert-dcl59-cpp, misc-definitions-in-headers, google-build-namespaces): one copy per file is the purpose
+namespace dspack::kernels {
+namespace {
+
+// A class of a window (16 KiB) lies in the first-level cache; the window (256 KiB), the sums (384 KiB and more) and
+// what of x is at work in the second.
+constexpr uint32_t kPanelOutputs = 64;
+constexpr uint32_t kPanelUnits = 64;
+constexpr size_t kClassValues = size_t{kPanelUnits} * kPanelOutputs;
+
+template <class L>
+constexpr uint32_t kUnitsOfLine = 64 * 8 / (L::kBits * kLanes) > 0 ? 64 * 8 / (L::kBits * kLanes) : 1;
+
+/// How the columns of a matrix fall into units.
+struct Units {
+  uint32_t in = 0;
+  uint32_t block_in = 0;
+  uint32_t per_block = 0;
+  uint32_t count = 0;
+
+  Units(uint32_t columns, uint32_t block) : in(columns), block_in(smaller(block, columns)) {
+    per_block = (block_in + kLanes - 1) / kLanes;
+    count = columns / block_in * per_block + (columns % block_in + kLanes - 1) / kLanes;
+  }
+  [[nodiscard]] uint32_t column(uint32_t unit) const { return unit / per_block * block_in + unit % per_block * kLanes; }
+  [[nodiscard]] uint32_t columns(uint32_t unit) const {
+    const uint32_t block_end = smaller((unit / per_block + 1) * block_in, in);
+    return smaller(kLanes, block_end - column(unit));
+  }
+};
+
+inline uint64_t packed_values(uint32_t rows, uint32_t in, uint32_t block_in, uint32_t group) {
+  return uint64_t{(rows + group - 1) / group} * group * Units(in, block_in).count * kLanes;
+}
+
+template <class V>
+uint64_t panel_x_values(uint32_t rows, uint32_t in, uint32_t block_in) {
+  return packed_values(rows, in, block_in, V::kPanelTileRows);
+}
+
+template <class V>
+void pack_x(const PackingTask& task) {
+  constexpr uint32_t kGroup = V::kPanelTileRows;
+  const Units units(task.in, task.block_in);
+  const uint64_t class_values = uint64_t{units.count} * kGroup;
+  for (uint32_t group = task.groups.begin; group < task.groups.end; ++group) {
+    float* to = task.to + group * kLanes * class_values;
+    for (uint32_t t = 0; t < kGroup; ++t) {
+      const uint32_t row = group * kGroup + t;
+      const float* from = task.x + row * task.x_stride;
+      for (uint32_t unit = 0; unit < units.count; ++unit) {
+        alignas(64) float values[kLanes] = {};
+        if (row < task.rows) {
+          const uint32_t n = units.columns(unit);
+          const float* first = from + units.column(unit);
+          (n == kLanes ? V::load(first) : load_part<V, LoadF32>(bytes_of(first), n)).store(values);
+        }
+        for (uint32_t l = 0; l < kLanes; ++l)
+          to[l * class_values + uint64_t{unit} * kGroup + t] = values[l];
+      }
+    }
+  }
+}
+
+/// Units of a window that lie in one block of scales.
+struct Segment {
+  uint32_t begin = 0, end = 0;  // units, from the window's first on
+  bool begins = false;          // with a block
+  bool ends = false;
+};
+
+struct PanelScratch {
+  alignas(64) float weights[kLanes][kPanelUnits][kPanelOutputs];
+  alignas(64) float scales[kPanelUnits][kPanelOutputs];  // by segment
+  // Sums of a block that goes on in the next window, and of all blocks before it.
+  alignas(64) float block[kLanes][kMostPanelRows][kPanelOutputs];
+  alignas(64) float total[kLanes][kMostPanelRows][kPanelOutputs];
+  Segment segments[kPanelUnits];
+  uint32_t segment_count = 0;
+};
+
+/// A square: 16 columns of 16 outputs, `row_bytes` apart, to its place in each class.
+template <class V, class L>
+inline void decode_square(const std::byte* from, size_t row_bytes, float* to) {
+  V rows[kLanes];
+#pragma GCC unroll 16
+  for (uint32_t o = 0; o < kLanes; ++o)
+    rows[o] = L::template load<V>(from + o * row_bytes);
+  V::transpose(rows);
+#pragma GCC unroll 16
+  for (uint32_t l = 0; l < kLanes; ++l)
+    rows[l].store(to + l * kClassValues);
+}
+
+/// The same of fewer columns or outputs; the others become zeros.
+template <class V, class L>
+void decode_part(const std::byte* from, size_t row_bytes, uint32_t columns, uint32_t outputs, float* to) {
+  V rows[kLanes];
+  for (uint32_t o = 0; o < kLanes; ++o)
+    rows[o] = o < outputs ? load_part<V, L>(from + o * row_bytes, columns) : V::zero();
+  V::transpose(rows);
+  for (uint32_t l = 0; l < kLanes; ++l)
+    rows[l].store(to + l * kClassValues);
+}
+
+/// Decodes `unit_count` units from `first` on, of `count` outputs from `output` on.
+template <class V, class L>
+void decode_window(const MatrixView& matrix, const Units& units, uint32_t first, uint32_t unit_count, uint32_t output,
+                   uint32_t count, PanelScratch& scratch) {
+  const size_t row_bytes = bytes_for<L>(matrix.in);
+  // What is decoded next is asked for now: the processor does not follow so many rows at once.
+  const bool is_last = first + unit_count >= units.count;
+  const size_t ahead = is_last ? kPanelOutputs * row_bytes - bytes_for<L>(units.column(first))
+                               : bytes_for<L>(size_t{kPanelUnits} * kLanes);
+  for (uint32_t o = 0; o < count; o += kLanes) {
+    const uint32_t outputs = smaller(kLanes, count - o);
+    for (uint32_t unit = 0; unit < unit_count; ++unit) {
+      const uint32_t columns = units.columns(first + unit);
+      const std::byte* from = weight_at<L>(matrix, output + o, units.column(first + unit));
+      float* to = &scratch.weights[0][unit][o];
+      if (unit % kUnitsOfLine<L> == 0) {
+        for (uint32_t row = 0; row < outputs; ++row)
+          prefetch(from + row * row_bytes, ahead);
+      }
+      if (columns == kLanes && outputs == kLanes) {
+        decode_square<V, L>(from, row_bytes, to);
+      } else {
+        decode_part<V, L>(from, row_bytes, columns, outputs, to);
+      }
+    }
+  }
+}
+
+/// Cuts a window into segments, and decodes their scales.
+template <class V, class L>
+void cut_window(const MatrixView& matrix, const Units& units, uint32_t first, uint32_t unit_count, uint32_t output,
+                uint32_t count, PanelScratch& scratch) {
+  scratch.segment_count = 0;
+  for (uint32_t unit = first; unit < first + unit_count;) {
+    const uint32_t block = unit / units.per_block;
+    const uint32_t block_end = smaller((block + 1) * units.per_block, units.count);
+    const uint32_t end = smaller(block_end, first + unit_count);
+    Segment& segment = scratch.segments[scratch.segment_count];
+    segment.begin = unit - first;
+    segment.end = end - first;
+    segment.begins = unit == block * units.per_block;
+    segment.ends = end == block_end;
+    float* scales = scratch.scales[scratch.segment_count];
+    for (uint32_t o = 0; o < kPanelOutputs; ++o)
+      scales[o] = o < count ? scale_at<V>(matrix, output + o, block) * L::kUnit : 0;
+    ++scratch.segment_count;
+    unit = end;
+  }
+}
+
+/// One class of a window for K vectors of outputs and T rows. What vectors are stored to may be anything for the
+/// compiler, so all else is in locals; and sums are indexed by the variables of plain loops only: those unroll, and
+/// the arrays stay in registers.
+template <class V, uint32_t K, uint32_t T>
+inline void panel_tile(const float* weights, const float* x, const PanelScratch& scratch, const float* scales,
+                       bool is_first, float* block, float* total) {
+  constexpr uint32_t kGroup = V::kPanelTileRows;
+  const Segment* segments = scratch.segments;
+  const uint32_t count = scratch.segment_count;
+  V sum[K][T], all[K][T];
+  for (uint32_t k = 0; k < K; ++k) {
+    for (uint32_t t = 0; t < T; ++t)
+      all[k][t] = is_first ? V::zero() : V::load(total + t * kPanelOutputs + k * kLanes);
+  }
+  for (uint32_t s = 0; s < count; ++s) {
+    const Segment segment = segments[s];
+    if (segment.begins) {
+      for (uint32_t k = 0; k < K; ++k) {
+        for (uint32_t t = 0; t < T; ++t)
+          sum[k][t] = V::zero();
+      }
+    } else {
+      for (uint32_t k = 0; k < K; ++k) {
+        for (uint32_t t = 0; t < T; ++t)
+          sum[k][t] = V::load(block + t * kPanelOutputs + k * kLanes);
+      }
+    }
+    const float* w = weights + size_t{segment.begin} * kPanelOutputs;
+    const float* const end = weights + size_t{segment.end} * kPanelOutputs;
+    for (const float* value = x + size_t{segment.begin} * kGroup; w != end; w += kPanelOutputs, value += kGroup) {
+      V weight[K];
+      for (uint32_t k = 0; k < K; ++k)
+        weight[k] = V::load(w + k * kLanes);
+      for (uint32_t t = 0; t < T; ++t) {
+        const V all_x = V::set(value[t]);
+        for (uint32_t k = 0; k < K; ++k)
+          sum[k][t] = V::fma(weight[k], all_x, sum[k][t]);
+      }
+    }
+    if (segment.ends) {
+      for (uint32_t k = 0; k < K; ++k) {
+        const V scale = V::load(scales + s * kPanelOutputs + k * kLanes);
+        for (uint32_t t = 0; t < T; ++t)
+          all[k][t] = V::fma(sum[k][t], scale, all[k][t]);
+      }
+    } else {
+      for (uint32_t k = 0; k < K; ++k) {
+        for (uint32_t t = 0; t < T; ++t)
+          sum[k][t].store(block + t * kPanelOutputs + k * kLanes);
+      }
+    }
+  }
+  for (uint32_t k = 0; k < K; ++k) {
+    for (uint32_t t = 0; t < T; ++t)
+      all[k][t].store(total + t * kPanelOutputs + k * kLanes);
+  }
+}
+
+/// As many rows as there are, T at most.
+template <class V, uint32_t T>
+void panel_class(uint32_t l, uint32_t vectors, uint32_t row, uint32_t rows, const float* x, bool is_first,
+                 PanelScratch& scratch) {
+  if constexpr (T > 1) {
+    if (rows < T) return panel_class<V, T - 1>(l, vectors, row, rows, x, is_first, scratch);
+  }
+  constexpr uint32_t kTile = V::kPanelVectors;
+  uint32_t o = 0;
+  for (; o + kTile * kLanes <= vectors * kLanes; o += kTile * kLanes)
+    panel_tile<V, kTile, T>(&scratch.weights[l][0][o], x, scratch, &scratch.scales[0][o], is_first,
+                            &scratch.block[l][row][o], &scratch.total[l][row][o]);
+  for (; o < vectors * kLanes; o += kLanes)
+    panel_tile<V, 1, T>(&scratch.weights[l][0][o], x, scratch, &scratch.scales[0][o], is_first,
+                        &scratch.block[l][row][o], &scratch.total[l][row][o]);
+}
+
+/// The 16 classes of 16 outputs, added up as V::sum adds lanes.
+template <class V>
+V sum_classes(const PanelScratch& scratch, uint32_t row, uint32_t output) {
+  V sums[kLanes];
+  for (uint32_t l = 0; l < kLanes; ++l)
+    sums[l] = V::load(&scratch.total[l][row][output]);
+  for (uint32_t apart = kLanes / 2; apart > 0; apart /= 2) {
+    for (uint32_t l = 0; l < apart; ++l)
+      sums[l] = V::add(sums[l], sums[l + apart]);
+  }
+  return sums[0];
+}
+
+template <class V, class L>
+void panel_outputs(const PanelTask& task, uint32_t output, uint32_t count, PanelScratch& scratch) {
+  constexpr uint32_t kGroup = V::kPanelTileRows;
+  const MatrixView& matrix = task.matrix;
+  const Units units(matrix.in, matrix.block_in);
+  const uint64_t class_values = uint64_t{units.count} * kGroup;
+  const uint32_t vectors = (count + kLanes - 1) / kLanes;
+  for (uint32_t first = 0; first < units.count; first += kPanelUnits) {
+    const uint32_t some = smaller(kPanelUnits, units.count - first);
+    decode_window<V, L>(matrix, units, first, some, output, count, scratch);
+    cut_window<V, L>(matrix, units, first, some, output, count, scratch);
+    for (uint32_t l = 0; l < kLanes; ++l) {
+      for (uint32_t row = 0; row < task.rows; row += kGroup) {
+        const float* x = task.x + (uint64_t{row / kGroup} * kLanes + l) * class_values + uint64_t{first} * kGroup;
+        panel_class<V, kGroup>(l, vectors, row, smaller(kGroup, task.rows - row), x, first == 0, scratch);
+      }
+    }
+  }
+  for (uint32_t row = 0; row < task.rows; ++row) {
+    float* y = task.y + row * task.y_stride + (output - task.outputs.begin);
+    for (uint32_t o = 0; o < count; o += kLanes) {
+      const V sum = sum_classes<V>(scratch, row, o);
+      if (o + kLanes <= count) {
+        sum.store(y + o);
+      } else {
+        store_part(sum, y + o, count - o);
+      }
+    }
+  }
+}
+
+template <class V, class L>
+void panel_rows(const PanelTask& task) {
+  auto& scratch = *reinterpret_cast<PanelScratch*>(task.scratch);
+  for (uint32_t output = task.outputs.begin; output < task.outputs.end; output += kPanelOutputs)
+    panel_outputs<V, L>(task, output, smaller(kPanelOutputs, task.outputs.end - output), scratch);
+}
+
+/// Codes of less than a byte are decoded again for each few rows: their sums change with every group of scales.
+template <class V, class L>
+constexpr auto panel_rows_of() -> void (*)(const PanelTask&) {
+  if constexpr (L::kBits < 8) {
+    return nullptr;
+  } else {
+    return panel_rows<V, L>;
+  }
+}
+
+}  // namespace
+}  // namespace dspack::kernels
+// NOLINTEND(cert-dcl59-cpp, misc-definitions-in-headers, google-build-namespaces)
