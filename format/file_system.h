@@ -38,10 +38,11 @@ class ReadFile {
   [[nodiscard]] virtual uint64_t size_bytes() const = 0;
   /// Fills `into` from `offset`. A file that ends before is `corrupt`, never a short success.
   [[nodiscard]] virtual Result<void> read(uint64_t offset, std::span<std::byte> into) const = 0;
-  /// Lays the file's pages over `over`, part of a PageRange that is congruent to `offset` modulo kPageBytes, all of its
-  /// pages: it then has the bytes that `read` would bring, without a copy of them. They are those of the page cache:
-  /// the system may take them and read them again, and what others write to the file shows. What is written there stays
-  /// in this process. The mapping outlives the file. Errors: those of reading; unsupported; budget (too many mappings).
+  /// Lays the file's pages over `over`, part of a PageRange that is congruent to `offset` modulo kMapGrid; all of the
+  /// grid's pieces that it touches become the file's. It then has the bytes that `read` would bring, without a copy.
+  /// They are those of the page cache: the system may take them and read them again, and what others write to the file
+  /// shows. What is written there stays in this process. The mapping outlives the file. Errors: those of reading;
+  /// unsupported; budget (too many mappings).
   [[nodiscard]] virtual Result<void> map(uint64_t offset, std::span<std::byte> over) const;
   /// How many bytes of a range the page cache holds; nullopt: the system does not say. For a file that this user may
   /// not write, the system may say all.

@@ -16,6 +16,7 @@
 #include <fmt/format.h>
 
 #include "format/base/page_buffer.h"
+#include "format/base/page_range.h"
 #include "format/base/size.h"
 
 namespace dspack::format {
@@ -119,9 +120,10 @@ class PosixReadFile : public ReadFile {
   Result<void> map(uint64_t offset, std::span<std::byte> over) const override {
     if (over.empty()) return {};
     TRY(check_length(offset, over.size()));
-    const ByteRange pages = pages_around({offset, offset + over.size()});
+    const ByteRange pages{offset / kMapGrid * kMapGrid,
+                          std::min(round_up(offset + over.size(), kMapGrid), round_up(size_bytes_, kPageBytes))};
     std::byte* const start = over.data() - (offset - pages.begin);
-    DSPACK_CHECK(reinterpret_cast<uintptr_t>(start) % kPageBytes == 0, "memory that does not lie as the file does");
+    DSPACK_CHECK(reinterpret_cast<uintptr_t>(start) % kMapGrid == 0, "memory that does not lie as the file does");
     constexpr int kFlags = MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE;
     if (::mmap(start, pages.size(), PROT_READ | PROT_WRITE, kFlags, fd(), static_cast<off_t>(pages.begin)) ==
         MAP_FAILED) {
@@ -129,7 +131,10 @@ class PosixReadFile : public ReadFile {
       error.kind = errno == ENOMEM || errno == EAGAIN ? ErrorKind::budget : ErrorKind::unsupported;
       return error;
     }
-    return populate(start, pages.size());
+    // A wish: what is read now comes in large pages, where the file system has such.
+    ::madvise(start, pages.size(), MADV_HUGEPAGE);
+    const ByteRange wanted = pages_around({offset, offset + over.size()});
+    return populate(start + (wanted.begin - pages.begin), wanted.size());
   }
 
  protected:

@@ -184,15 +184,20 @@ class DecodeAhead {
   uint32_t row_ = kOutputs;  // the next one; none
 };
 
-float scale_of(const MatrixView& matrix, uint32_t row, uint32_t block) {
-  return *reinterpret_cast<const float*>(scales_of_row(matrix, row, block));
-}
-
 /// Of 32 outputs with some groups of rows: those of the present block of scales, and all before it.
 struct TileSums {
   alignas(64) float block[kGroups][kOutputs][kTile];
   alignas(64) float total[kGroups][kOutputs][kTile];
+  const float* scales[kOutputs];  // of each output, by block; those that are not there have the first one's
 };
+
+/// Once for all of their columns: a row's scales lie at a quotient.
+void find_scales(const MatrixView& matrix, const Piece& piece, TileSums& sums) {
+  for (uint32_t o = 0; o < kOutputs; ++o) {
+    const uint32_t row = piece.output + (o < piece.count ? o : 0);
+    sums.scales[o] = reinterpret_cast<const float*>(scales_of_row(matrix, row, 0));
+  }
+}
 
 /// Where the operands of some steps lie, and how far apart.
 struct Operands {
@@ -251,10 +256,10 @@ void multiply_steps(Operands at, uint32_t steps, bool begins, int stride, float*
 constexpr uint32_t kStride = kTile * sizeof(float);
 
 /// A block of a single row is over.
-void scale_single(const MatrixView& matrix, const Piece& piece, uint32_t block, TileSums& sums) {
+void scale_single(uint32_t block, TileSums& sums) {
   alignas(64) float scales[kOutputs];
   for (uint32_t o = 0; o < kOutputs; ++o)
-    scales[o] = scale_of(matrix, piece.output + (o < piece.count ? o : 0), block);
+    scales[o] = sums.scales[o][block];
   const float* from = sums.block[0][0];
   float* totals = sums.total[0][0];
   for (uint32_t o = 0; o < kOutputs; o += kTile) {
@@ -288,11 +293,11 @@ void multiply_piece(const RoundedTask& task, const Piece& piece, const std::byte
     column = stop;
     if (stop != matrix.in && stop % matrix.block_in != 0) break;  // the block goes on in the next columns
     if (width == 1) {
-      scale_single(matrix, piece, block, sums);
+      scale_single(block, sums);
       continue;
     }
     for (uint32_t o = 0; o < kOutputs; ++o) {
-      const __m512 scale = _mm512_set1_ps(scale_of(matrix, piece.output + (o < piece.count ? o : 0), block));
+      const __m512 scale = _mm512_set1_ps(sums.scales[o][block]);
       for (uint32_t g = at; g < at + G; ++g) {
         const __m512 total = block == 0 ? _mm512_setzero_ps() : _mm512_load_ps(sums.total[g][o]);
         _mm512_store_ps(sums.total[g][o], _mm512_fmadd_ps(_mm512_load_ps(sums.block[g][o]), scale, total));
@@ -337,6 +342,7 @@ void multiply_groups(const RoundedTask& task, uint32_t first, uint32_t end) {
   while (piece.count > 0) {
     const Piece next = next_piece(task, piece);
     if (next.count > 0) ahead.begin(next, then);
+    if (piece.begin == 0) find_scales(task.matrix, piece, sums);
     for (uint32_t group = first; group < end; group += 2) {
       const uint32_t at = group - first;
       group + 1 < end ? multiply_piece<2>(task, piece, now, group, at, sums, ahead)

@@ -24,6 +24,10 @@ struct CpuOptions {
 /// place of a copy of their bytes (PageRange). Errors: budget.
 [[nodiscard]] Result<std::unique_ptr<Buffer>> make_mapped_memory(uint64_t bytes);
 
+/// What a queue of the CPU's device keeps for itself when it multiplies so many rows with matrices of at most so many
+/// columns.
+[[nodiscard]] uint64_t most_product_bytes(unsigned threads, uint32_t rows, uint32_t in);
+
 /// The memory of a buffer that the host can address, for zero-copy reads into it and for tests. Any other is a
 /// programming error.
 [[nodiscard]] std::span<std::byte> host_bytes(Buffer& buffer);

@@ -28,4 +28,8 @@ inline constexpr uint64_t kPeakBytes = 256ULL << 20;
 /// Sums memory as 64-bit words, an equal part on each thread: reading at its fastest.
 [[nodiscard]] uint64_t sum_words(Workers& workers, std::span<const std::byte> bytes);
 
+/// The same on the calling thread in the order of a product with one row of x: a few rows of a matrix at once, so that
+/// it takes part of its time to find their pages.
+[[nodiscard]] uint64_t sum_rows(std::span<const std::byte> bytes);
+
 }  // namespace dspack::kernels

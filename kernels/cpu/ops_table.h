@@ -69,13 +69,15 @@ struct PanelTask {
   float* y = nullptr;
   uint64_t y_stride = 0;
   uint32_t rows = 0;
-  std::byte* scratch = nullptr;  // of scratch_bytes, 64-byte aligned, for this call alone
+  std::byte* scratch = nullptr;  // of kPanelScratchBytes, 64-byte aligned, for this call alone
 };
+
+/// Of every instruction set (panels.inl.h).
+inline constexpr uint64_t kPanelScratchBytes = 1100ULL << 10;
 
 /// Exact products of many rows.
 struct PanelOps {
   uint32_t group_rows;
-  uint64_t scratch_bytes;
   uint64_t (*x_values)(uint32_t rows, uint32_t in, uint32_t block_in);
   void (*pack)(const PackingTask& task);
   void (*linear[kCodings])(const PanelTask& task);  // by the weight's coding; null: those of less than a byte

@@ -96,6 +96,7 @@ struct PanelScratch {
   Segment segments[kPanelUnits];
   uint32_t segment_count = 0;
 };
+static_assert(sizeof(PanelScratch) <= kPanelScratchBytes);
 
 /// A square: 16 columns of 16 outputs, `row_bytes` apart, to its place in each class.
 template <class V, class L>

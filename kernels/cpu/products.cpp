@@ -45,6 +45,7 @@ auto rounded_function(const CpuOps& ops, const MatrixView& matrix) {
 }
 
 constexpr uint64_t kAlignment = 64;
+constexpr uint32_t kRoundedRowsAtOnce = 256;
 
 /// The first of the rest that are multiplied together: about equal shares of `most` rows at most, whole groups but for
 /// the last.
@@ -54,6 +55,13 @@ uint32_t share_of(uint32_t rows, uint32_t most, uint32_t group) {
 }
 
 }  // namespace
+
+uint64_t most_product_bytes(unsigned threads, uint32_t rows, uint32_t in) {
+  // Rows are laid out as FP32 in groups of a few, or as BF16 in groups of kRoundedGroup.
+  const uint64_t exact = round_up(std::min(rows, kMostPanelRows), kRoundedGroup) * sizeof(float);
+  const uint64_t rounded = round_up(std::min(rows, kRoundedRowsAtOnce), kRoundedGroup) * sizeof(uint16_t);
+  return std::max(exact, rounded) * round_up(in, kRoundedStep) + threads * kPanelScratchBytes + kAlignment;
+}
 
 void Products::multiply(std::span<const One> products, const Rows& x, const Made& made) {
   for (const One& product : products)
@@ -81,9 +89,8 @@ void Products::multiply(std::span<const One> products, const Rows& x, const Made
     return;
   }
   // Of long prompts some rows at a time, so that what is rounded takes a few MB of any matrix.
-  constexpr uint32_t kRowsAtOnce = 256;
-  for (uint32_t first = 0; first < x.rows; first += kRowsAtOnce)
-    multiply_rounded(products, x, {first, std::min(first + kRowsAtOnce, x.rows)}, made);
+  for (uint32_t first = 0; first < x.rows; first += kRoundedRowsAtOnce)
+    multiply_rounded(products, x, {first, std::min(first + kRoundedRowsAtOnce, x.rows)}, made);
 }
 
 // Up to so many rows decoding a weight again for each four of them costs less than the detour.
@@ -115,8 +122,7 @@ void Products::multiply_panels(std::span<const One> products, const Rows& x, Row
   const uint32_t count = rows.end - rows.begin;
   const uint32_t block_in = view_of(products.front().weight).block_in;
   const uint64_t x_bytes = round_up(ops.x_values(count, x.cols, block_in) * sizeof(float), kAlignment);
-  const uint64_t scratch_bytes = round_up(ops.scratch_bytes, kAlignment);
-  std::byte* const memory = memory_of(x_bytes, scratch_bytes);
+  std::byte* const memory = memory_of(x_bytes, kPanelScratchBytes);
   auto* const packed = reinterpret_cast<float*>(memory);
   const auto groups = static_cast<uint32_t>(ceil_div(count, ops.group_rows));
   workers_.split(groups, uint64_t{ops.group_rows} * x.cols, [&](uint32_t begin, uint32_t end) {
@@ -128,7 +134,7 @@ void Products::multiply_panels(std::span<const One> products, const Rows& x, Row
               .groups = {begin, end},
               .to = packed});
   });
-  Pieces pieces(memory + x_bytes, scratch_bytes);
+  Pieces pieces(memory + x_bytes, kPanelScratchBytes);
   const uint64_t cost = uint64_t{x.cols} * count * products.size();
   workers_.split(products.front().weight.out, cost, [&](uint32_t begin, uint32_t end) {
     std::byte* const scratch = pieces.take();
@@ -157,7 +163,7 @@ Products::Pieces Products::scratch_for(const MatrixView& matrix, uint32_t rows) 
   if (!uses_panels(matrix, rows)) return {nullptr, 0};
   const PanelOps& ops = ops_.panels;
   const uint64_t packed = ops.x_values(std::min(rows, kMostPanelRows), matrix.in, matrix.block_in) * sizeof(float);
-  const uint64_t bytes = round_up(ops.scratch_bytes, kAlignment) + round_up(packed, kAlignment);
+  const uint64_t bytes = kPanelScratchBytes + round_up(packed, kAlignment);
   return {memory_of(0, bytes), bytes};
 }
 
@@ -166,7 +172,7 @@ void Products::linear(const LinearTask& task, std::byte* scratch) const {
   const auto coding = static_cast<size_t>(task.matrix.coding);
   if (!uses_panels(task.matrix, task.rows)) return ops_.linear[coding](task);
   const uint32_t share = share_of(task.rows, kMostPanelRows, ops.group_rows);
-  auto* const packed = reinterpret_cast<float*>(scratch + round_up(ops.scratch_bytes, kAlignment));
+  auto* const packed = reinterpret_cast<float*>(scratch + kPanelScratchBytes);
   for (uint32_t first = 0; first < task.rows; first += share) {
     const uint32_t count = std::min(share, task.rows - first);
     ops.pack({.x = task.x + first * task.x_stride,
@@ -208,14 +214,13 @@ void Products::multiply_rounded(std::span<const One> products, const Rows& x, Ro
     std::byte* const scratch = pieces.take();
     for (const One& product : products) {
       const MatrixView matrix = view_of(product.weight);
-      rounded_function(ops_, matrix)(
-          {.matrix = matrix,
-           .outputs = {begin, end},
-           .x = to,
-           .y = floats(product.y.data) + uint64_t{rows.begin} * product.y.stride + begin,
-           .y_stride = product.y.stride,
-           .rows = count,
-           .scratch = scratch});
+      rounded_function(ops_, matrix)({.matrix = matrix,
+                                      .outputs = {begin, end},
+                                      .x = to,
+                                      .y = floats(product.y.data) + uint64_t{rows.begin} * product.y.stride + begin,
+                                      .y_stride = product.y.stride,
+                                      .rows = count,
+                                      .scratch = scratch});
     }
     if (made) made(rows, {begin, end});
   });

@@ -34,7 +34,6 @@ consteval CpuOps make_table(std::string_view name, LoadList<L...> /*loads*/) {
       .name = name,
       .linear = {linear_rows<V, L>...},
       .panels = {.group_rows = V::kPanelTileRows,
-                 .scratch_bytes = sizeof(PanelScratch),
                  .x_values = panel_x_values<V>,
                  .pack = pack_x<V>,
                  .linear = {panel_rows_of<V, L>()...}},

@@ -77,7 +77,8 @@ Bench::Counters Bench::counters(BenchCase::Kind kind) const {
 Result<void> Bench::speak(std::span<const uint32_t> prompt, uint32_t tokens, const TokenCallback& on_token,
                           const std::stop_token& stop) {
   TRY_ASSIGN(Sampler sampler, Sampler::make({}));
-  TRY_ASSIGN(const Answer answer, session_.generate(prompt, {.max_tokens = tokens, .end_tokens = {}}, sampler, on_token, stop));
+  TRY_ASSIGN(const Answer answer,
+             session_.generate(prompt, {.max_tokens = tokens, .end_tokens = {}}, sampler, on_token, stop));
   if (answer.reason == StopReason::interrupted) return Error{ErrorKind::cancelled, "the benchmark was interrupted"};
   DSPACK_CHECK(answer.tokens.size() == tokens, "a context that is too short");
   return {};

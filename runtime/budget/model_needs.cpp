@@ -5,6 +5,7 @@
 
 #include "format/base/size.h"
 #include "format/compressed/expanding_repository.h"
+#include "kernels/cpu/cpu_device.h"
 #include "runtime/experts/routed_experts.h"
 #include "runtime/model/mtp.h"
 
@@ -52,6 +53,12 @@ uint64_t reserve(const ModelConfig& config, const NeedsOptions& options, uint64_
   return kHeapBytes + kThreadBytes * options.threads + std::min(2 * largest_tensor, kLoadBytes) +
          kTextFactor * options.text_bytes + kExpertBytes * experts +
          uint64_t{config.vocab} * (kLogitRows * sizeof(float) + kSamplerBytes);
+}
+
+// The longest row that a product reads.
+uint32_t widest_row(const ModelConfig& config) {
+  return std::max({config.hidden, config.dense_inner, config.shared_experts * config.expert_inner, config.expert_inner,
+                   config.heads * config.value_dim, config.q_rank, config.kv_rank});
 }
 
 }  // namespace
@@ -109,9 +116,13 @@ Result<MemoryNeeds> find_needs(const LoadContext& context, const ModelConfig& co
     return Model::scratch_bytes_for(config, model);
   };
   const kernels::Device& device = context.device;
-  needs.activation_bytes = [config, of_model, &device](uint32_t rows) {
+  const unsigned computing = options.threads - std::min(options.threads - 1, options.readers - 1);
+  needs.activation_bytes = [config, of_model, computing, &device](uint32_t rows) {
     const auto placement = device.is_host() ? ExpertPlacement::streamed : ExpertPlacement::resident;
-    return of_model(rows) + RoutedExperts::scratch_bytes_for(device, executor_shape(config, rows), placement);
+    const uint64_t products =
+        device.is_host() ? kernels::most_product_bytes(computing, rows, widest_row(config)) : uint64_t{0};
+    return of_model(rows) + products +
+           RoutedExperts::scratch_bytes_for(device, executor_shape(config, rows), placement);
   };
   needs.tiered_activation_bytes = [config, of_model, &device](uint32_t rows) {
     return of_model(rows) +
@@ -119,7 +130,8 @@ Result<MemoryNeeds> find_needs(const LoadContext& context, const ModelConfig& co
   };
   if (options.host != nullptr && config.top_k > 0) {
     needs.host_scratch_bytes =
-        RoutedExperts::host_bytes_for(*options.host, executor_shape(config, options.model.max_rows));
+        RoutedExperts::host_bytes_for(*options.host, executor_shape(config, options.model.max_rows)) +
+        kernels::most_product_bytes(computing, options.model.max_rows, widest_row(config));
   }
   needs.workspace_bytes = [config, model = options.model, &device](uint32_t rows) mutable {
     model.wave_rows = wave_rows_for(rows);

@@ -16,16 +16,17 @@ constexpr uint64_t kLine = 64;
 
 class SlotPlanner {
  public:
-  SlotPlanner(const format::Checkpoint& checkpoint, ExpertKey key) : checkpoint_(checkpoint), key_(key) {}
+  SlotPlanner(const format::Checkpoint& checkpoint, ExpertKey key, uint64_t grid)
+      : checkpoint_(checkpoint), key_(key), grid_(grid) {}
 
   void place_parts() {
     for (const format::Extent& extent : checkpoint_.expert_extents(key_)) {
-      const uint64_t at = round_up(end_, kPageBytes) + extent.range.begin % kPageBytes;
+      const uint64_t at = round_up(end_, grid_) + extent.range.begin % grid_;
       plan_.parts.push_back({.extent = extent, .at = at});
       plan_.stored_bytes += extent.range.size();
       end_ = at + extent.range.size();
     }
-    end_ = round_up(end_, kPageBytes);  // what is made of them has pages of its own: theirs may be a file's
+    end_ = round_up(end_, grid_);  // what is made of them has pages of its own: theirs may be a file's
     for (const uint32_t index : checkpoint_.expert(key_)) {
       const format::TensorEntry& tensor = checkpoint_.tensors()[index];
       plan_.tensors.push_back({.tensor = &tensor, .at = place_of(tensor)});
@@ -76,14 +77,16 @@ class SlotPlanner {
 
   const format::Checkpoint& checkpoint_;
   ExpertKey key_;
+  uint64_t grid_;
   SlotPlan plan_;
   uint64_t end_ = 0;
 };
 
 }  // namespace
 
-Result<SlotPlan> plan_slot(const format::Checkpoint& checkpoint, ExpertKey key, const ExpertShape& shape) {
-  SlotPlanner planner(checkpoint, key);
+Result<SlotPlan> plan_slot(const format::Checkpoint& checkpoint, ExpertKey key, const ExpertShape& shape,
+                           uint64_t grid) {
+  SlotPlanner planner(checkpoint, key, grid);
   planner.place_parts();
   TRY(planner.add_matrix(0, "gate_proj", shape.expert_inner, shape.hidden, shape));
   TRY(planner.add_matrix(1, "up_proj", shape.expert_inner, shape.hidden, shape));

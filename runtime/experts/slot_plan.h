@@ -10,6 +10,7 @@
 #include <span>
 #include <vector>
 
+#include "format/base/page_buffer.h"
 #include "format/checkpoint.h"
 #include "format/weights/weight_format.h"
 #include "runtime/experts/expert_store.h"
@@ -27,7 +28,7 @@ struct SlotPlan {
   /// Adjacent bytes of one file and where they go.
   struct Part {
     format::Extent extent;
-    uint64_t at = 0;  // in the slot; equal to extent.range.begin modulo kPageBytes
+    uint64_t at = 0;  // in the slot; equal to extent.range.begin modulo the plan's grid
   };
   /// A tensor as it is stored.
   struct Stored {
@@ -58,8 +59,10 @@ struct SlotPlan {
   uint64_t slot_bytes = 0;
 };
 
-/// Errors: not_found for an expert that the checkpoint lacks.
-[[nodiscard]] Result<SlotPlan> plan_slot(const format::Checkpoint& checkpoint, ExpertKey key, const ExpertShape& shape);
+/// `grid`: what parts keep their place modulo: kPageBytes, or kMapGrid where files are mapped. Errors: not_found for an
+/// expert that the checkpoint lacks.
+[[nodiscard]] Result<SlotPlan> plan_slot(const format::Checkpoint& checkpoint, ExpertKey key, const ExpertShape& shape,
+                                         uint64_t grid = kPageBytes);
 
 /// An error of getting an expert, with its layer and number and, where it is missing, the remedy.
 [[nodiscard]] Error explained(const Error& error, ExpertKey key);

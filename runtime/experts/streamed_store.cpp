@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <deque>
 
+#include "format/base/page_range.h"
 #include "format/base/result.h"
 #include "format/base/seconds.h"
 #include "format/base/size.h"
@@ -209,15 +210,13 @@ Result<void> StreamedStore::make_cache() {
 
 Result<std::unique_ptr<CacheSlot>> StreamedStore::make_slot(size_t index, uint64_t place) {
   const ExpertCache::Pool& pool = cache_->pools()[index];
-  const uint64_t bytes = pool.layout.slot_bytes;
-  auto memory = options_.memory     ? options_.memory(bytes)
-                : options_.in_place ? kernels::make_mapped_memory(bytes)
-                                    : device_.allocate(bytes);
+  auto slot = std::make_unique<Slot>();
+  if (options_.in_place) return std::unique_ptr<CacheSlot>(std::move(slot));  // it gets memory with each expert
+  auto memory = options_.memory ? options_.memory(pool.layout.slot_bytes) : device_.allocate(pool.layout.slot_bytes);
   if (!memory) {
     return memory.error().in(
         fmt::format("slot {} of {} for experts (fewer with --ram or --experts)", place + 1, pool.limit));
   }
-  auto slot = std::make_unique<Slot>();
   slot->memory = std::move(*memory);
   return std::unique_ptr<CacheSlot>(std::move(slot));
 }
@@ -376,10 +375,15 @@ Result<StreamedStore::Slot*> StreamedStore::start_miss(const ExpertUse& use) {
 Result<void> StreamedStore::begin_reading(Slot& slot, Urgency urgency) {
   auto plan = plans_.find(slot.key);
   if (plan == plans_.end()) {
-    TRY_ASSIGN(SlotPlan made, plan_slot(tier_.checkpoint(), slot.key, options_.shape));
+    const uint64_t grid = options_.in_place ? kMapGrid : kPageBytes;
+    TRY_ASSIGN(SlotPlan made, plan_slot(tier_.checkpoint(), slot.key, options_.shape, grid));
     plan = plans_.emplace(slot.key, std::move(made)).first;
   }
   slot.plan = &plan->second;
+  // Of mapped files only the place in memory is of the slot's own.
+  if (options_.in_place) {
+    TRY_ASSIGN(slot.memory, kernels::make_mapped_memory(slot.plan->slot_bytes));
+  }
   DSPACK_CHECK(slot.plan->slot_bytes <= slot.memory_bytes().size(), "an expert larger than its slot");
   TRY(meter_.begin(slot.plan->stored_bytes));
   slot.bytes = slot.plan->stored_bytes;

@@ -193,7 +193,7 @@ WeightWork LayerStore::work() const {
 uint64_t LayerStore::memory_bytes() const {
   uint64_t bytes = 0;
   for (const auto& [id, layer] : resident_)
-    bytes += layer->memory->size_bytes();
+    bytes += layer->work.bytes;
   for (const Place& place : places_)
     bytes += place.memory->size_bytes();
   return bytes;

@@ -337,7 +337,7 @@ void Model::logits(const kernels::Rows& final, const Linear& head, Scratch& scra
 }
 
 uint64_t Model::weight_bytes() const {
-  return head_memory_->size_bytes() + layers_->memory_bytes();
+  return head_work_.bytes + layers_->memory_bytes();
 }
 
 uint64_t Model::cache_bytes() const {

@@ -71,6 +71,7 @@ Result<void> MtpModule::load_weights(const LoadContext& context, const std::stop
   TRY_ASSIGN(WeightGroup own, find_own(context, config, own_));
   work_ += layer_->work;
   work_ += own.work();
+  weight_bytes_ = work_.bytes;
   TRY_ASSIGN(own_memory_, own.load(WeightPurpose::always_needed, stop));
   return {};
 }
@@ -89,6 +90,7 @@ Result<void> MtpModule::share_or_load_head(const LoadContext& context, const std
   head_ = std::make_unique<Linear>();
   WeightGroup group(context);
   TRY(group.add_linear(head_.get(), name, model_.config().vocab, model_.config().hidden));
+  weight_bytes_ += group.work().bytes;
   TRY_ASSIGN(head_memory_, group.load(WeightPurpose::always_needed, stop));
   return {};
 }
@@ -204,11 +206,6 @@ kernels::Rows MtpModule::normalised(const kernels::Rows& output) const {
   const kernels::Rows final = pairs(1, model_.config().hidden);
   queue_.rms_norm(output, own_.output_norm, model_.config().norm_epsilon, final);
   return final;
-}
-
-uint64_t MtpModule::weight_bytes() const {
-  return layer_->memory->size_bytes() + own_memory_->size_bytes() +
-         (head_memory_ ? head_memory_->size_bytes() : uint64_t{0});
 }
 
 }  // namespace dspack::runtime

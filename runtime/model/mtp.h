@@ -61,7 +61,7 @@ class MtpModule {
   [[nodiscard]] LayerId layer() const { return layer_->id; }
   [[nodiscard]] bool shares_head() const { return head_ == nullptr; }
   [[nodiscard]] bool shares_embedding() const { return !embedding_; }
-  [[nodiscard]] uint64_t weight_bytes() const;
+  [[nodiscard]] uint64_t weight_bytes() const { return weight_bytes_; }
   /// Of a pass of the module, without routed experts, the head it uses included.
   [[nodiscard]] WeightWork work() const { return work_; }
   [[nodiscard]] uint64_t scratch_bytes() const { return pairs_->size_bytes(); }
@@ -95,6 +95,7 @@ class MtpModule {
   std::optional<Embedding> embedding_;      // absent: the model's
   std::unique_ptr<kernels::Buffer> pairs_;  // FP32 [wave, 2 * hidden]
   WeightWork work_;
+  uint64_t weight_bytes_ = 0;
   uint64_t bytes_read_ = 0;
 };
 

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "format/base/page_buffer.h"
+#include "format/base/page_range.h"
 #include "format/base/size.h"
 #include "kernels/cpu/cpu_device.h"
 
@@ -16,19 +16,19 @@ namespace {
 constexpr uint64_t kAlignment = 64;
 // Large enough that a read is not dominated by its call, small enough to stay in the last-level cache until uploaded.
 constexpr uint64_t kUploadBytes = 4ULL << 20;
-constexpr uint64_t kWorthMapping = 256ULL << 10;
+constexpr uint64_t kWorthMapping = 2 * kMapGrid;
 
 }  // namespace
 
 uint64_t WeightGroup::place(const format::StoredPlane& plane) {
   uint64_t offset = size_bytes_;
-  if (is_mapped(plane)) offset = round_up(offset, kPageBytes) + plane.elements().range.begin % kPageBytes;
+  if (is_mapped(plane)) offset = round_up(offset, kMapGrid) + plane.elements().range.begin % kMapGrid;
   parts_.push_back({.plane = plane, .offset = offset});
-  size_bytes_ = round_up(offset + plane.bytes, is_mapped(plane) ? kPageBytes : kAlignment);
+  size_bytes_ = round_up(offset + plane.bytes, is_mapped(plane) ? kMapGrid : kAlignment);
   return offset;
 }
 
-// Small ones are not worth pages of their own.
+// Small ones are not worth pieces of the grid of their own.
 bool WeightGroup::is_mapped(const format::StoredPlane& plane) const {
   return context_.in_place && plane.is_as_stored() && plane.bytes >= kWorthMapping &&
          plane.elements().range.begin % plane.alignment == 0;
@@ -58,7 +58,9 @@ Result<void> WeightGroup::add_vector(kernels::Slice* into, std::string_view name
 }
 
 WeightWork WeightGroup::work() const {
-  WeightWork work{.bytes = size_bytes_};
+  WeightWork work;
+  for (const Part& part : parts_)
+    work.bytes += round_up(part.plane.bytes, kAlignment);
   for (const LinearTarget& linear : linears_)
     work.multiplications += uint64_t{linear.form.out} * linear.form.in;
   return work;

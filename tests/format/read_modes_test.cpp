@@ -185,15 +185,15 @@ TEST_CASE("mapping: the bytes at every alignment, pages of its own around them, 
     if (file == nullptr) continue;
     for (const uint64_t offset : {uint64_t{0}, uint64_t{1}, kPageBytes - 1, 3 * kPageBytes + 7}) {
       for (const uint64_t bytes : {uint64_t{1}, kPageBytes, 2 * kPageBytes + 5, disk.text().size() - offset}) {
-        auto memory = PageRange::make(bytes + 3 * kPageBytes);
+        auto memory = PageRange::make(bytes + 3 * kMapGrid);
         REQUIRE(memory);
         std::ranges::fill(memory->bytes(), std::byte{0x5a});
-        const uint64_t at = kPageBytes + offset % kPageBytes;
+        const uint64_t at = kMapGrid + offset % kMapGrid;
         const auto over = memory->bytes().subspan(at, bytes);
         REQUIRE(file->map(offset, over));
         CHECK(std::memcmp(over.data(), disk.text().data() + offset, bytes) == 0);
         CHECK(memory->bytes().front() == std::byte{0x5a});
-        CHECK(memory->bytes()[kPageBytes - 1] == std::byte{0x5a});
+        CHECK(memory->bytes()[kMapGrid - 1] == std::byte{0x5a});
         over.front() = ~over.front();
       }
     }
@@ -203,20 +203,21 @@ TEST_CASE("mapping: the bytes at every alignment, pages of its own around them, 
 }
 
 TEST_CASE("mapping: outlives the file, is refused behind its end, and can be replaced") {
-  const FileOnDisk disk(3 * kPageBytes);
-  auto memory = PageRange::make(3 * kPageBytes);
+  const FileOnDisk disk(kMapGrid + 3 * kPageBytes);
+  auto memory = PageRange::make(2 * kMapGrid);
   REQUIRE(memory);
+  const auto all = memory->bytes().first(disk.text().size());
   {
     const auto file = disk.open(ReadMode::buffered);
     CHECK(file->map(0, {}));
-    CHECK(file->map(kPageBytes, memory->bytes()).error().kind == ErrorKind::corrupt);
-    REQUIRE(file->map(0, memory->bytes()));
-    REQUIRE(file->map(kPageBytes, memory->bytes().first(kPageBytes)));
+    CHECK(file->map(kMapGrid, all).error().kind == ErrorKind::corrupt);
+    REQUIRE(file->map(0, all));
+    REQUIRE(file->map(kMapGrid, all.first(3 * kPageBytes)));
   }
-  CHECK(std::memcmp(memory->bytes().data(), disk.text().data() + kPageBytes, kPageBytes) == 0);
-  CHECK(std::memcmp(memory->bytes().data() + kPageBytes, disk.text().data() + kPageBytes, 2 * kPageBytes) == 0);
+  CHECK(std::memcmp(all.data(), disk.text().data() + kMapGrid, 3 * kPageBytes) == 0);
+  CHECK(std::memcmp(all.data() + kMapGrid, disk.text().data() + kMapGrid, 3 * kPageBytes) == 0);
   std::filesystem::resize_file(disk.path(), kPageBytes);
-  CHECK(disk.open(ReadMode::buffered)->map(0, memory->bytes()).error().kind == ErrorKind::corrupt);
+  CHECK(disk.open(ReadMode::buffered)->map(0, all).error().kind == ErrorKind::corrupt);
   CHECK(PageRange::make(UINT64_MAX).error().kind == ErrorKind::budget);
 }
 

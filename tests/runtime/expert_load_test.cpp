@@ -142,8 +142,8 @@ TEST_CASE("expert load: in place, the slot is the file's pages; where that is im
   OneExpert expert(true);
   FolderTier mapping(*expert.repository, *expert.checkpoint);
   WatchedTier reading(mapping);  // which does not map
-  const auto plan =
-      runtime::plan_slot(*expert.checkpoint, kExpert, {.hidden = kSide, .expert_inner = kSide, .quantization = {}});
+  const auto plan = runtime::plan_slot(*expert.checkpoint, kExpert,
+                                       {.hidden = kSide, .expert_inner = kSide, .quantization = {}}, kMapGrid);
   REQUIRE(plan);
   for (runtime::Tier* tier : {static_cast<runtime::Tier*>(&mapping), static_cast<runtime::Tier*>(&reading)}) {
     auto slot = PageRange::make(plan->slot_bytes);

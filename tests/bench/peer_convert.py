@@ -1,0 +1,31 @@
+#!/usr/bin/env python3
+"""Converts a checkpoint without a tokenizer to GGUF by llama.cpp's own converter, for compare_llama.py.
+
+    peer_convert.py LLAMA_CPP MODEL --outfile MODEL.gguf --outtype q8_0    # LLAMA_CPP: its source folder
+
+The rest of the command line is that of LLAMA_CPP/convert_hf_to_gguf.py. Its class for DeepSeek wants a tokenizer, which
+models of random weights have not; the converter's own way for models without one (tokenizer.ggml.model = "none") is put
+in its place, and nothing else is changed. llama.cpp and ik_llama.cpp load such files and answer token ids with token
+ids. Needs what the converter needs: torch, transformers, numpy, and gguf or the copy of it in LLAMA_CPP.
+"""
+
+import runpy
+import sys
+from pathlib import Path
+
+
+def main():
+    if len(sys.argv) < 3:
+        sys.exit(__doc__)
+    folder = Path(sys.argv.pop(1)).resolve()
+    if not (folder / "convert_hf_to_gguf.py").exists():
+        sys.exit("%s: no convert_hf_to_gguf.py there: name the source folder of llama.cpp" % folder)
+    sys.path[:0] = [str(folder), str(folder / "gguf-py")]
+    from conversion.deepseek import DeepseekV2Model
+    DeepseekV2Model.set_vocab = DeepseekV2Model._set_vocab_none
+    sys.argv[0] = str(folder / "convert_hf_to_gguf.py")
+    runpy.run_path(sys.argv[0], run_name="__main__")
+
+
+if __name__ == "__main__":
+    main()
