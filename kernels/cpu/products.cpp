@@ -63,42 +63,43 @@ uint64_t most_product_bytes(unsigned threads, uint32_t rows, uint32_t in) {
   return std::max(exact, rounded) * round_up(in, kRoundedStep) + threads * kPanelScratchBytes + kAlignment;
 }
 
-void Products::multiply(std::span<const One> products, const Rows& x, const Made& made) {
-  for (const One& product : products)
-    DSPACK_CHECK(product.weight.out == products.front().weight.out, "matrices of several shapes");
-  if (x.rows == 0) return;
-  const auto is_rounded = [this](const One& product) {
-    return precision_ == Precision::bf16 && rounded_function(ops_, view_of(product.weight)) != nullptr;
-  };
-  const auto rounded = static_cast<size_t>(std::ranges::count_if(products, is_rounded));
-  if (rounded == 0) {
-    const bool has_panels =
-        std::ranges::all_of(products, [&](const One& product) { return uses_panels(view_of(product.weight), x.rows); });
-    const bool is_one_form = std::ranges::all_of(
-        products, [&](const One& product) { return product.weight.block_in == products.front().weight.block_in; });
-    if (!has_panels || !is_one_form) return multiply_directly(products, x, made);
-    const uint32_t share = share_of(x.rows, kMostPanelRows, ops_.panels.group_rows);
-    for (uint32_t first = 0; first < x.rows; first += share)
-      multiply_panels(products, x, {first, std::min(first + share, x.rows)}, made);
-    return;
-  }
-  if (rounded < products.size()) {  // each as it would be alone
-    for (const One& product : products)
-      multiply({&product, 1}, x, {});
-    if (made) made({0, x.rows}, {0, products.front().weight.out});
-    return;
-  }
-  // Of long prompts some rows at a time, so that what is rounded takes a few MB of any matrix.
-  for (uint32_t first = 0; first < x.rows; first += kRoundedRowsAtOnce)
-    multiply_rounded(products, x, {first, std::min(first + kRoundedRowsAtOnce, x.rows)}, made);
-}
-
-// Up to so many rows decoding a weight again for each four of them costs less than the detour.
-bool Products::uses_panels(const MatrixView& matrix, uint32_t rows) const {
+Products::Way Products::exact_way_of(const MatrixView& matrix, uint32_t rows) const {
+  // Up to so many rows decoding a weight again for each four of them costs less than the detour.
   constexpr uint32_t kDirectRows = 12;
   constexpr uint32_t kLeastBlock = 16;  // a panel's unit
-  return rows > kDirectRows && ops_.panels.linear[static_cast<size_t>(matrix.coding)] != nullptr &&
-         (matrix.block_in >= kLeastBlock || matrix.block_in >= matrix.in);
+  const bool has_panels = ops_.panels.linear[static_cast<size_t>(matrix.coding)] != nullptr &&
+                          (matrix.block_in >= kLeastBlock || matrix.block_in >= matrix.in);
+  return has_panels && rows > kDirectRows ? Way::panels : Way::direct;
+}
+
+Products::Way Products::way_of(const MatrixView& matrix, uint32_t rows) const {
+  const bool is_rounded = precision_ == Precision::bf16 && rounded_function(ops_, matrix) != nullptr;
+  return is_rounded ? Way::rounded : exact_way_of(matrix, rows);
+}
+
+void Products::multiply(std::span<const One> products, const Rows& x, const Made& made) {
+  if (x.rows == 0) return;
+  const MatrixView first = view_of(products.front().weight);
+  const Way way = way_of(first, x.rows);
+  const auto goes_along = [&](const One& product) {
+    const MatrixView matrix = view_of(product.weight);
+    DSPACK_CHECK(matrix.out == first.out, "matrices of several shapes");
+    return way_of(matrix, x.rows) == way && matrix.block_in == first.block_in;
+  };
+  if (!std::ranges::all_of(products, goes_along)) {  // each as it would be alone
+    for (const One& product : products)
+      multiply({&product, 1}, x, {});
+    if (made) made({0, x.rows}, {0, first.out});
+    return;
+  }
+  if (way == Way::direct) return multiply_directly(products, x, made);
+  // Some rows at a time, so that what is laid out takes a few MB of any matrix.
+  const uint32_t share =
+      way == Way::rounded ? kRoundedRowsAtOnce : share_of(x.rows, kMostPanelRows, ops_.panels.group_rows);
+  for (uint32_t begin = 0; begin < x.rows; begin += share) {
+    const RowRange rows{begin, std::min(begin + share, x.rows)};
+    way == Way::rounded ? multiply_rounded(products, x, rows, made) : multiply_panels(products, x, rows, made);
+  }
 }
 
 void Products::multiply_directly(std::span<const One> products, const Rows& x, const Made& made) {
@@ -160,7 +161,7 @@ std::byte* Products::memory_of(uint64_t first_bytes, uint64_t piece_bytes) {
 }
 
 Products::Pieces Products::scratch_for(const MatrixView& matrix, uint32_t rows) {
-  if (!uses_panels(matrix, rows)) return {nullptr, 0};
+  if (exact_way_of(matrix, rows) != Way::panels) return {nullptr, 0};
   const PanelOps& ops = ops_.panels;
   const uint64_t packed = ops.x_values(std::min(rows, kMostPanelRows), matrix.in, matrix.block_in) * sizeof(float);
   const uint64_t bytes = kPanelScratchBytes + round_up(packed, kAlignment);
@@ -170,7 +171,7 @@ Products::Pieces Products::scratch_for(const MatrixView& matrix, uint32_t rows) 
 void Products::linear(const LinearTask& task, std::byte* scratch) const {
   const PanelOps& ops = ops_.panels;
   const auto coding = static_cast<size_t>(task.matrix.coding);
-  if (!uses_panels(task.matrix, task.rows)) return ops_.linear[coding](task);
+  if (exact_way_of(task.matrix, task.rows) != Way::panels) return ops_.linear[coding](task);
   const uint32_t share = share_of(task.rows, kMostPanelRows, ops.group_rows);
   auto* const packed = reinterpret_cast<float*>(scratch + kPanelScratchBytes);
   for (uint32_t first = 0; first < task.rows; first += share) {

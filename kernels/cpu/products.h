@@ -54,7 +54,13 @@ class Products {
   void linear(const LinearTask& task, std::byte* scratch) const;
 
  private:
-  [[nodiscard]] bool uses_panels(const MatrixView& matrix, uint32_t rows) const;
+  enum class Way {
+    direct,   // weights as they come from memory, once for each few rows
+    panels,   // decoded once for all rows
+    rounded,  // precision bf16
+  };
+  [[nodiscard]] Way exact_way_of(const MatrixView& matrix, uint32_t rows) const;
+  [[nodiscard]] Way way_of(const MatrixView& matrix, uint32_t rows) const;
   void multiply_directly(std::span<const One> products, const Rows& x, const Made& made);
   void multiply_panels(std::span<const One> products, const Rows& x, RowRange rows, const Made& made);
   /// Of this product, 64-byte aligned: `first_bytes`, and behind them a piece for each thread.
