@@ -22,11 +22,15 @@ class Lap {
     if (stages_ != nullptr) before_ = stages_->seconds();
   }
   void end(double& seconds, StageSeconds& by_stage) const {
-    seconds += seconds_since(start_);
-    if (stages_ == nullptr) return;
-    const StageSeconds& now = stages_->seconds();
-    for (size_t stage = 0; stage < kStages; ++stage)
+    if (stages_ == nullptr) {
+      seconds += seconds_since(start_);
+      return;
+    }
+    const StageSeconds& now = stages_->seconds();  // of one reading, so that stages add up to the whole
+    for (size_t stage = 0; stage < kStages; ++stage) {
       by_stage[stage] += now[stage] - before_[stage];
+      seconds += now[stage] - before_[stage];
+    }
   }
 
  private:
