@@ -8,6 +8,7 @@
 
 #include "dspack_version.h"
 #include "format/base/size.h"
+#include "runtime/budget/turn_timer.h"
 #include "runtime/generate/stats.h"
 
 namespace dspack::runtime {

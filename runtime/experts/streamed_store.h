@@ -77,7 +77,7 @@ class StreamedStore final : public ExpertStore, private ExpertLease::Pin {
   StreamedStore(kernels::Device& device, Tier& tier, const StreamedStoreOptions& options)
       : device_(device), tier_(tier), options_(options), meter_(options.max_fetch) {}
   Result<void> make_cache();
-  [[nodiscard]] Result<std::unique_ptr<CacheSlot>> make_slot(size_t pool, uint64_t place);
+  [[nodiscard]] Result<std::unique_ptr<CacheSlot>> make_slot(size_t index, uint64_t place);
 
   // All of these with the lock held.
   [[nodiscard]] Result<void> check_layer(ExpertKey key);

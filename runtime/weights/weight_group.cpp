@@ -92,7 +92,7 @@ Result<void> WeightGroup::read_part(const Part& part, kernels::Slice to, Staging
   const uint64_t total = plane.elements().range.size();
   if (is_mapped(plane)) {
     const auto over = kernels::host_bytes(*to.buffer).subspan(to.offset_bytes, total);
-    const auto mapped = context_.access.weights().map(plane.elements().file, plane.elements().range.begin, over);
+    auto mapped = context_.access.weights().map(plane.elements().file, plane.elements().range.begin, over);
     if (mapped) {
       context_.access.count(purpose, total);
       return {};
