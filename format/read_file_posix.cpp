@@ -141,7 +141,7 @@ class PosixReadFile : public ReadFile {
   [[nodiscard]] int fd() const { return fd_.get(); }
   [[nodiscard]] const Path& path() const { return path_; }
 
-  /// A page behind the end of a file that became shorter would kill the process.
+  /// A page beyond the end of a file that became shorter would kill the process.
   [[nodiscard]] Result<void> check_length(uint64_t offset, uint64_t bytes) const {
     struct ::stat info {};
     if (::fstat(fd(), &info) != 0) return system_error(path(), "stat", errno);

@@ -26,7 +26,7 @@ void say(const char* text) {
   say(text, std::strlen(text));
 }
 
-/// A hexadecimal number at the start of [from, end); moves `from` behind it.
+/// A hexadecimal number at the start of [from, end); moves `from` past it.
 uintptr_t take_hex(const char*& from, const char* end) {
   uintptr_t value = 0;
   for (; from != end; ++from) {

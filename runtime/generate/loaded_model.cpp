@@ -24,6 +24,17 @@ Result<std::vector<uint32_t>> read_eos_tokens(format::Repository& repository, co
   return tokens.empty() ? config.eos_tokens : tokens;
 }
 
+// Linux allows a process 65,530 mappings (vm.max_map_count), and at that number nothing can be allocated any more.
+constexpr uint64_t kMostMappings = 50'000;
+
+// What all experts take where files are mapped: each piece of a file, and the memory up to the next one.
+uint64_t expert_mappings(const format::Checkpoint& checkpoint) {
+  uint64_t pieces = 0;
+  for (const auto& [key, tensors] : checkpoint.experts())
+    pieces += checkpoint.expert_extents(key).size();
+  return 2 * pieces;
+}
+
 }  // namespace
 
 Result<ModelConfig> read_model_config(format::Repository& repository, const std::stop_token& stop) {
@@ -74,11 +85,12 @@ Result<void> LoadedModel::assemble(const ModelConfig& config, const LoadOptions&
 // page cache.
 bool LoadedModel::is_in_place(const LoadPlan& plan) const {
   const IoChoice& io = access_->io();
+  if (!io.in_place || expert_mappings(checkpoint()) > kMostMappings) return false;
   uint64_t experts = 0;
   for (const SlotLayout& layout : plan.needs.layouts)
     experts += layout.experts;
   const bool has_room = plan.memory.slot_count >= experts && plan.memory.streamed.empty();
-  return io.in_place && access_->weights().can_map() && !chosen_->is_gpu() && (has_room || io.is_required);
+  return access_->weights().can_map() && !chosen_->is_gpu() && (has_room || io.is_required);
 }
 
 Result<Session> LoadedModel::start_session() {

@@ -5,20 +5,17 @@
 // One row of x is bound by memory: the ratio of both speeds is what the kernel loses. Both are measured in turn, one
 // matrix at a time, over more memory than a cache holds. A matrix takes about a millisecond, so on a machine that
 // others use as well many of the samples are undisturbed; the median and the best of all samples are printed.
-#include <tbb/parallel_for.h>
-#include <tbb/task_arena.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <numeric>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "format/base/check.h"
-#include "kernels/cpu/cpu_device.h"
+#include "kernels/cpu/cpu_peak.h"
 
 namespace dspack::kernels {
 namespace {
@@ -85,31 +82,6 @@ struct Matrices {
   std::unique_ptr<Buffer> planes[kPlanes];
 };
 
-/// Sums memory as 64-bit words, an equal part on each thread.
-class Reader {
- public:
-  explicit Reader(unsigned threads) : threads_(threads), arena_(static_cast<int>(threads)), sums_(threads) {}
-
-  uint64_t read(std::span<const std::byte> bytes) {
-    const auto* words = reinterpret_cast<const uint64_t*>(bytes.data());
-    const size_t count = bytes.size() / sizeof(uint64_t);
-    arena_.execute([&] {
-      tbb::parallel_for(
-          0U, threads_,
-          [&](unsigned t) {
-            sums_[t] = std::accumulate(words + count * t / threads_, words + count * (t + 1) / threads_, uint64_t{0});
-          },
-          tbb::static_partitioner{});
-    });
-    return std::accumulate(sums_.begin(), sums_.end(), uint64_t{0});
-  }
-
- private:
-  unsigned threads_;
-  tbb::task_arena arena_;
-  std::vector<uint64_t> sums_;
-};
-
 struct Speed {
   double median = 0;  // GB/s
   double best = 0;
@@ -128,7 +100,7 @@ void measure(Device& device, unsigned threads, uint32_t rows, const Case& c) {
   const auto y = allocate(device, uint64_t{rows} * kOut * sizeof(float));
   std::fill_n(reinterpret_cast<float*>(host_bytes(*x).data()), uint64_t{rows} * kIn, 1.0F);
   const auto queue = device.make_queue();
-  Reader reader(threads);
+  Workers workers(threads);
   volatile uint64_t sink = 0;
   std::vector<double> linear;
   std::vector<double> reading;
@@ -140,7 +112,7 @@ void measure(Device& device, unsigned threads, uint32_t rows, const Case& c) {
     }));
     const uint64_t far = (i + matrices.count / 2) % matrices.count * code_bytes;  // out of every cache by now
     const auto codes = host_bytes(*matrices.planes[kCodes]).subspan(far, code_bytes);
-    reading.push_back(seconds([&] { sink = reader.read(codes); }));
+    reading.push_back(seconds([&] { sink = sum_words(workers, codes); }));
   }
   const Speed product = speed_of(linear, matrices.bytes);
   const Speed read = speed_of(reading, code_bytes);
