@@ -72,7 +72,7 @@ Result<void> LoadedModel::assemble(const ModelConfig& config, const LoadOptions&
                             .access = *access_,
                             .quantization = config.quantization,
                             .in_place = is_in_place(plan)};
-  TRY(make_experts(config, plan, options, std::move(policy), stop));
+  TRY(make_experts(context, config, plan, options, std::move(policy), stop));
   TRY_ASSIGN(model_, Model::load(context, config, plan.model, *experts_, stop));
   TRY_ASSIGN(Scratch scratch, model_->make_scratch());
   scratch_.emplace(std::move(scratch));
@@ -102,8 +102,8 @@ uint64_t LoadedModel::scratch_bytes() const {
   return scratch_->size_bytes() + model_->table_bytes() + picker_->scratch_bytes();
 }
 
-Result<void> LoadedModel::make_experts(const ModelConfig& config, const LoadPlan& plan, const LoadOptions& options,
-                                       PolicyFactory policy, const std::stop_token& stop) {
+Result<void> LoadedModel::make_experts(const LoadContext& context, const ModelConfig& config, const LoadPlan& plan,
+                                       const LoadOptions& options, PolicyFactory policy, const std::stop_token& stop) {
   const StreamedStoreOptions store{
       .shape = {.hidden = config.hidden, .expert_inner = config.expert_inner, .quantization = config.quantization},
       .layers = plan.expert_layers,
@@ -112,7 +112,7 @@ Result<void> LoadedModel::make_experts(const ModelConfig& config, const LoadPlan
       .policy = std::move(policy),
       .prefetch = options.prefetch,
       .max_fetch = options.max_fetch,
-      .in_place = is_in_place(plan)};
+      .in_place = context.in_place};
   const ExecutorShape shape{.hidden = config.hidden,
                             .expert_inner = config.expert_inner,
                             .experts = config.experts,

@@ -93,8 +93,8 @@ class LoadedModel {
   explicit LoadedModel(std::unique_ptr<CheckpointAccess> access) : access_(std::move(access)) {}
   Result<void> assemble(const ModelConfig& config, const LoadOptions& options, const std::stop_token& stop);
   [[nodiscard]] bool is_in_place(const LoadPlan& plan) const;
-  Result<void> make_experts(const ModelConfig& config, const LoadPlan& plan, const LoadOptions& options,
-                            PolicyFactory policy, const std::stop_token& stop);
+  Result<void> make_experts(const LoadContext& context, const ModelConfig& config, const LoadPlan& plan,
+                            const LoadOptions& options, PolicyFactory policy, const std::stop_token& stop);
   Result<void> load_mtp(const LoadContext& context, const SpeculationOptions& options, const std::stop_token& stop);
 
   std::unique_ptr<CheckpointAccess> access_;
