@@ -7,6 +7,7 @@
 // Two tiles of A and two of B are multiplied with each other, so that each is loaded for two products.
 #include <immintrin.h>
 
+#include "kernels/cpu/e4m3_table.inl.h"
 #include "kernels/cpu/scales.inl.h"
 
 namespace dspack::kernels {
@@ -77,28 +78,7 @@ void round_groups(const RoundingTask& task) {
   }
 }
 
-/// BF16 of E4M3's magnitudes, by halves.
-struct E4m3Table {
-  alignas(64) uint8_t low[128] = {};
-  alignas(64) uint8_t high[128] = {};
-  constexpr E4m3Table() {
-    for (uint32_t code = 0; code < 128; ++code) {
-      uint32_t mantissa = code & 7U;
-      uint32_t exponent = (code >> 3U) + 120;  // E4M3's bias is 7, BF16's 127
-      if (code >> 3U == 0 && mantissa != 0) {
-        ++exponent;
-        while ((mantissa & 8U) == 0) {
-          mantissa <<= 1U;
-          --exponent;
-        }
-      }
-      const uint32_t bits = code == 0 ? 0 : code == 0x7f ? 0x7fc0 : exponent << 7U | (mantissa & 7U) << 4U;
-      low[code] = static_cast<uint8_t>(bits & 0xffU);
-      high[code] = static_cast<uint8_t>(bits >> 8U);
-    }
-  }
-};
-constinit const E4m3Table kE4m3;
+constinit const E4m3Table kE4m3(0);
 
 /// 64 columns of a row become two steps of BF16.
 struct FromE4m3 {

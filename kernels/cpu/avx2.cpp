@@ -12,6 +12,7 @@ struct Vec256x2 {
   static constexpr uint32_t kTileColumns = 2;
   static constexpr uint32_t kPanelVectors = 1;
   static constexpr uint32_t kPanelTileRows = 3;  // 12 sums, 2 + 1 operands
+  static constexpr bool kPairsNibbles = false;
 
   __m256 lo;
   __m256 hi;
@@ -43,6 +44,25 @@ struct Vec256x2 {
     return {_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(found)),
             _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_unpackhi_epi64(found, found)))};
   }
+  // Of each four bytes the low and the high halves are looked up; then every byte becomes a vector.
+  static void nibble_columns(const Vec256x2& codes, const int8_t (&values)[16], Vec256x2 (&columns)[8]) {
+    const __m256i table = _mm256_broadcastsi128_si256(_mm_load_si128(reinterpret_cast<const __m128i*>(values)));
+    const __m256i mask = _mm256_set1_epi8(0xf);
+    const __m256i bytes[2] = {_mm256_castps_si256(codes.lo), _mm256_castps_si256(codes.hi)};
+    __m256i found[2][2];
+    for (uint32_t h = 0; h < 2; ++h) {
+      found[h][0] = _mm256_shuffle_epi8(table, _mm256_and_si256(bytes[h], mask));
+      found[h][1] = _mm256_shuffle_epi8(table, _mm256_and_si256(_mm256_srli_epi16(bytes[h], 4), mask));
+    }
+#pragma GCC unroll 8
+    for (uint32_t i = 0; i < 8; ++i) {
+      const auto value = [&](__m256i looked_up) {
+        const __m256i up = _mm256_slli_epi32(looked_up, static_cast<int>(24 - 8 * (i / 2)));
+        return _mm256_cvtepi32_ps(_mm256_srai_epi32(up, 24));
+      };
+      columns[i] = {value(found[0][i % 2]), value(found[1][i % 2])};
+    }
+  }
   // s eeee mmm becomes the half s 0eeee mmm0000000, which is the value / 256 for normal and subnormal codes alike. The
   // sign comes from sign extension; the mask clears its second copy. The NaN codes come out as 480 / 256
   // unless they are set to a half that is NaN.
@@ -54,7 +74,9 @@ struct Vec256x2 {
     const __m256i wide = _mm256_slli_epi16(_mm256_cvtepi8_epi16(codes), 7);
     return _mm256_and_si256(wide, _mm256_set1_epi16(static_cast<int16_t>(0xbfff)));
   }
-  static Vec256x2 load_e4m3_unmended(const std::byte* from) { return widen_half(shift_e4m3(from)); }
+  static Vec256x2 load_e4m3_unmended(const std::byte* from) {
+    return widen_half(shift_e4m3(from));
+  }
   static Vec256x2 load_e4m3_over_256(const std::byte* from) {
     const __m256i half = shift_e4m3(from);
     const __m256i magnitude = _mm256_and_si256(half, _mm256_set1_epi16(0x7fff));
@@ -65,17 +87,31 @@ struct Vec256x2 {
   static Vec256x2 fma(Vec256x2 a, Vec256x2 b, Vec256x2 c) {
     return {_mm256_fmadd_ps(a.lo, b.lo, c.lo), _mm256_fmadd_ps(a.hi, b.hi, c.hi)};
   }
-  static Vec256x2 add(Vec256x2 a, Vec256x2 b) { return {_mm256_add_ps(a.lo, b.lo), _mm256_add_ps(a.hi, b.hi)}; }
-  static Vec256x2 sub(Vec256x2 a, Vec256x2 b) { return {_mm256_sub_ps(a.lo, b.lo), _mm256_sub_ps(a.hi, b.hi)}; }
-  static Vec256x2 mul(Vec256x2 a, Vec256x2 b) { return {_mm256_mul_ps(a.lo, b.lo), _mm256_mul_ps(a.hi, b.hi)}; }
-  static Vec256x2 div(Vec256x2 a, Vec256x2 b) { return {_mm256_div_ps(a.lo, b.lo), _mm256_div_ps(a.hi, b.hi)}; }
-  static Vec256x2 min(Vec256x2 a, Vec256x2 b) { return {_mm256_min_ps(a.lo, b.lo), _mm256_min_ps(a.hi, b.hi)}; }
-  static Vec256x2 max(Vec256x2 a, Vec256x2 b) { return {_mm256_max_ps(a.lo, b.lo), _mm256_max_ps(a.hi, b.hi)}; }
+  static Vec256x2 add(Vec256x2 a, Vec256x2 b) {
+    return {_mm256_add_ps(a.lo, b.lo), _mm256_add_ps(a.hi, b.hi)};
+  }
+  static Vec256x2 sub(Vec256x2 a, Vec256x2 b) {
+    return {_mm256_sub_ps(a.lo, b.lo), _mm256_sub_ps(a.hi, b.hi)};
+  }
+  static Vec256x2 mul(Vec256x2 a, Vec256x2 b) {
+    return {_mm256_mul_ps(a.lo, b.lo), _mm256_mul_ps(a.hi, b.hi)};
+  }
+  static Vec256x2 div(Vec256x2 a, Vec256x2 b) {
+    return {_mm256_div_ps(a.lo, b.lo), _mm256_div_ps(a.hi, b.hi)};
+  }
+  static Vec256x2 min(Vec256x2 a, Vec256x2 b) {
+    return {_mm256_min_ps(a.lo, b.lo), _mm256_min_ps(a.hi, b.hi)};
+  }
+  static Vec256x2 max(Vec256x2 a, Vec256x2 b) {
+    return {_mm256_max_ps(a.lo, b.lo), _mm256_max_ps(a.hi, b.hi)};
+  }
   static __m256 half_power_of_two(__m256 n) {  // n + 127 lands in the low bits of n + 127 + 1.5 * 2^23
     const __m256 biased = _mm256_add_ps(n, _mm256_set1_ps(12582912.0F + 127.0F));
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(biased), 23));
   }
-  static Vec256x2 power_of_two(Vec256x2 n) { return {half_power_of_two(n.lo), half_power_of_two(n.hi)}; }
+  static Vec256x2 power_of_two(Vec256x2 n) {
+    return {half_power_of_two(n.lo), half_power_of_two(n.hi)};
+  }
 
   static void transpose_8(__m256 (&m)[8]) {
     __m256 a[8], b[8];
@@ -127,7 +163,9 @@ struct Vec256x2 {
     _mm256_storeu_ps(to, lo);
     _mm256_storeu_ps(to + 8, hi);
   }
-  [[nodiscard]] float first() const { return _mm256_cvtss_f32(lo); }
+  [[nodiscard]] float first() const {
+    return _mm256_cvtss_f32(lo);
+  }
   [[nodiscard]] float sum() const {
     const __m256 by8 = _mm256_add_ps(lo, hi);
     const __m128 by4 = _mm_add_ps(_mm256_castps256_ps128(by8), _mm256_extractf128_ps(by8, 1));

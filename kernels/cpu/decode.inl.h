@@ -5,6 +5,8 @@
 //   kUnit     what the loaded value must still be multiplied with; being a power of two, it moves into the scale
 //   without
 //             rounding
+//   kHasLines   load_line gives all four vectors of 64 codes that lie side by side, for less
+//   kHasColumns   columns gives the values of four bytes in each lane: first codes of all lanes, second ones, ..
 //   load      16 codes that lie side by side, by what the instruction set's vector V offers; of codes with zero points
 //             before these are taken away
 #pragma once
@@ -24,6 +26,8 @@ struct LoadF32 {
   static constexpr Coding kCoding = Coding::f32;
   static constexpr uint32_t kBits = 32;
   static constexpr float kUnit = 1.0F;
+  static constexpr bool kHasLines = false;
+  static constexpr bool kHasColumns = false;
   template <class V>
   static V load(const std::byte* from) {
     return V::load_f32(from);
@@ -33,6 +37,8 @@ struct LoadBf16 {
   static constexpr Coding kCoding = Coding::bf16;
   static constexpr uint32_t kBits = 16;
   static constexpr float kUnit = 1.0F;
+  static constexpr bool kHasLines = false;
+  static constexpr bool kHasColumns = false;
   template <class V>
   static V load(const std::byte* from) {
     return V::load_bf16(from);
@@ -42,6 +48,8 @@ struct LoadF16 {
   static constexpr Coding kCoding = Coding::f16;
   static constexpr uint32_t kBits = 16;
   static constexpr float kUnit = 1.0F;
+  static constexpr bool kHasLines = false;
+  static constexpr bool kHasColumns = false;
   template <class V>
   static V load(const std::byte* from) {
     return V::load_f16(from);
@@ -51,6 +59,8 @@ struct LoadE4m3 {
   static constexpr Coding kCoding = Coding::f8_e4m3;
   static constexpr uint32_t kBits = 8;
   static constexpr float kUnit = 256.0F;  // E4M3 has bias 7, the half that it is shifted into has 15
+  static constexpr bool kHasLines = false;
+  static constexpr bool kHasColumns = false;
   template <class V>
   static V load(const std::byte* from) {
     return V::load_e4m3_over_256(from);
@@ -68,42 +78,48 @@ struct LoadI8 {
   static constexpr Coding kCoding = Coding::i8;
   static constexpr uint32_t kBits = 8;
   static constexpr float kUnit = 1.0F;
+  static constexpr bool kHasLines = false;
+  static constexpr bool kHasColumns = false;
   template <class V>
   static V load(const std::byte* from) {
     return V::load_i8(from);
   }
 };
 
-struct LoadI4 {
-  static constexpr Coding kCoding = Coding::i4;
+/// Codes of four bits: kValues has what they mean.
+template <class L>
+struct LoadNibbles {
   static constexpr uint32_t kBits = 4;
-  static constexpr float kUnit = 1.0F;
+  static constexpr bool kHasLines = false;
+  static constexpr bool kHasColumns = true;
   template <class V>
   static V load(const std::byte* from) {
-    alignas(16) static constexpr int8_t kValues[16] = {-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7};
-    return V::load_nibbles(from, kValues);
+    return V::load_nibbles(from, L::kValues);
+  }
+  template <class V>
+  static V load_paired(const std::byte* from) {
+    return V::load_nibbles_paired(from, L::kValues);
+  }
+  template <class V>
+  static void columns(const V& codes, V (&values)[8]) {
+    V::nibble_columns(codes, L::kValues, values);
   }
 };
-struct LoadE2m1 {
+struct LoadI4 : LoadNibbles<LoadI4> {
+  static constexpr Coding kCoding = Coding::i4;
+  static constexpr float kUnit = 1.0F;
+  alignas(16) static constexpr int8_t kValues[16] = {-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7};
+};
+struct LoadE2m1 : LoadNibbles<LoadE2m1> {
   static constexpr Coding kCoding = Coding::e2m1;
-  static constexpr uint32_t kBits = 4;
   static constexpr float kUnit = 0.5F;  // twice the value is whole
-  template <class V>
-  static V load(const std::byte* from) {
-    alignas(16) static constexpr int8_t kValues[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
-    return V::load_nibbles(from, kValues);
-  }
+  alignas(16) static constexpr int8_t kValues[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 };
 
-struct LoadU4 {
+struct LoadU4 : LoadNibbles<LoadU4> {
   static constexpr Coding kCoding = Coding::u4;
-  static constexpr uint32_t kBits = 4;
   static constexpr float kUnit = 1.0F;
-  template <class V>
-  static V load(const std::byte* from) {
-    alignas(16) static constexpr int8_t kValues[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-    return V::load_nibbles(from, kValues);
-  }
+  alignas(16) static constexpr int8_t kValues[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
 };
 
 template <class... L>

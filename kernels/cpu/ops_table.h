@@ -80,7 +80,7 @@ struct PanelOps {
   uint32_t group_rows;
   uint64_t (*x_values)(uint32_t rows, uint32_t in, uint32_t block_in);
   void (*pack)(const PackingTask& task);
-  void (*linear[kCodings])(const PanelTask& task);  // by the weight's coding; null: those of less than a byte
+  void (*linear[kCodings])(const PanelTask& task);  // by the weight's coding
 };
 
 /// y[r * y_stride + j - columns.begin] = sum over d of x[r * x_stride + d - matrix_rows.begin] * matrix[d, j], for
@@ -184,7 +184,7 @@ struct AttendTask {
 
 /// One instruction set. No slot is ever null but those that are said to be.
 struct CpuOps {
-  std::string_view name;                             // "scalar" | "avx2" | "avx512"
+  std::string_view name;                             // "scalar" | "avx2" | "avx512" | "vbmi" | "amx"
   void (*linear[kCodings])(const LinearTask& task);  // by the weight's coding
   PanelOps panels;                                   // the same bits
   void (*columns[kCodings])(const ColumnsTask& task);
@@ -201,11 +201,18 @@ struct CpuOps {
   uint64_t (*multiply_adds)(uint64_t rounds);
 };
 
+/// Products of E4M3 in place of a table's own.
+struct E4m3Ops {
+  void (*linear)(const LinearTask& task);
+  void (*panels)(const PanelTask& task);
+};
+
 /// What the processor can run, each including all that the table of that name needs.
 struct CpuFeatures {
   bool avx2 = false;    // with FMA and F16C
   bool avx512 = false;  // F, BW, VL and DQ, with the above
-  bool amx = false;     // tiles of BF16, AVX-512's BF16 and VBMI, with the above; and the system lends the tiles
+  bool vbmi = false;    // AVX-512's VBMI, with the above
+  bool amx = false;     // tiles of BF16 and AVX-512's BF16, with the above; and the system lends the tiles
 };
 
 /// A table that this program holds, and whether a processor can run it.
@@ -225,6 +232,7 @@ struct InstructionSet {
 extern const CpuOps kScalarOps;
 extern const CpuOps kAvx2Ops;         // only where CMake adds avx2.cpp
 extern const CpuOps kAvx512Ops;       // only where CMake adds avx512.cpp
+extern const E4m3Ops kVbmiE4m3;       // only where CMake adds vbmi.cpp
 extern const RoundedOps kAmxRounded;  // only where CMake adds amx.cpp
 
 }  // namespace dspack::kernels

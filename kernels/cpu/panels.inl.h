@@ -24,7 +24,9 @@ namespace {
 // what of x is at work in the second.
 constexpr uint32_t kPanelOutputs = 64;
 constexpr uint32_t kPanelUnits = 64;
-constexpr size_t kClassValues = size_t{kPanelUnits} * kPanelOutputs;
+// A line more than a class has, for sixteen lines that are as far apart as a multiple of 4 KiB share their places in
+// the first-level cache.
+constexpr size_t kClassValues = size_t{kPanelUnits} * kPanelOutputs + kLanes;
 
 template <class L>
 constexpr uint32_t kUnitsOfLine = 64 * 8 / (L::kBits * kLanes) > 0 ? 64 * 8 / (L::kBits * kLanes) : 1;
@@ -88,7 +90,7 @@ struct Segment {
 };
 
 struct PanelScratch {
-  alignas(64) float weights[kLanes][kPanelUnits][kPanelOutputs];
+  alignas(64) float weights[kLanes][kClassValues];       // [unit][output]
   alignas(64) float scales[kPanelUnits][kPanelOutputs];  // by segment
   // Sums of a block that goes on in the next window, and of all blocks before it.
   alignas(64) float block[kLanes][kMostPanelRows][kPanelOutputs];
@@ -97,6 +99,15 @@ struct PanelScratch {
   uint32_t segment_count = 0;
 };
 static_assert(sizeof(PanelScratch) <= kPanelScratchBytes);
+
+/// The zero points of `outputs` outputs in the block of one unit; others' are zero.
+template <class V>
+V zeros_of_unit(const MatrixView& matrix, uint32_t output, uint32_t outputs, uint32_t block) {
+  alignas(64) float zeros[kLanes] = {};
+  for (uint32_t o = 0; o < outputs; ++o)
+    zeros[o] = static_cast<float>(static_cast<uint8_t>(matrix.planes[kZeros][scale_index(matrix, output + o, block)]));
+  return V::load(zeros);
+}
 
 /// A square: 16 columns of 16 outputs, `row_bytes` apart, to its place in each class.
 template <class V, class L>
@@ -111,15 +122,52 @@ inline void decode_square(const std::byte* from, size_t row_bytes, float* to) {
     rows[l].store(to + l * kClassValues);
 }
 
-/// The same of fewer columns or outputs; the others become zeros.
+/// The same of fewer columns or outputs; the others become some number.
 template <class V, class L>
-void decode_part(const std::byte* from, size_t row_bytes, uint32_t columns, uint32_t outputs, float* to) {
+void decode_part(const MatrixView& matrix, uint32_t output, uint32_t outputs, uint32_t column, uint32_t columns,
+                 float* to) {
   V rows[kLanes];
   for (uint32_t o = 0; o < kLanes; ++o)
-    rows[o] = o < outputs ? load_part<V, L>(from + o * row_bytes, columns) : V::zero();
+    rows[o] = o < outputs ? load_part<V, L>(weight_at<L>(matrix, output + o, column), columns) : V::zero();
   V::transpose(rows);
+  if constexpr (facts_of(L::kCoding).has_zeros) {
+    const V zeros = zeros_of_unit<V>(matrix, output, outputs, column / matrix.block_in);
+    for (V& row : rows)
+      row = V::sub(row, zeros);
+  }
   for (uint32_t l = 0; l < kLanes; ++l)
     rows[l].store(to + l * kClassValues);
+}
+
+/// The squares of a line (64 bytes of each of 16 outputs, from `column` on): codes are turned first, four bytes at a
+/// time, which takes a fraction of the moves that their values would.
+template <class V, class L>
+inline void decode_squares(const MatrixView& matrix, uint32_t output, uint32_t column, float* to) {
+  constexpr uint32_t kColumns = 32 / L::kBits;  // of four bytes
+  constexpr bool kHasZeros = facts_of(L::kCoding).has_zeros;
+  const std::byte* from = weight_at<L>(matrix, output, column);
+  const size_t row_bytes = bytes_for<L>(matrix.in);
+  V codes[kLanes];
+#pragma GCC unroll 16
+  for (uint32_t o = 0; o < kLanes; ++o)
+    codes[o] = V::load_f32(from + o * row_bytes);
+  V::transpose(codes);
+  [[maybe_unused]] V zeros = V::zero();
+  for (uint32_t i = 0; i < kLanes; ++i) {
+    const uint32_t first = i * kColumns;  // of the line
+    V values[kColumns];
+    L::template columns<V>(codes[i], values);
+    if constexpr (kHasZeros) {
+      const uint32_t at = column + first;
+      if (i == 0 || at % matrix.block_in == 0) zeros = zeros_of_unit<V>(matrix, output, kLanes, at / matrix.block_in);
+      for (uint32_t c = 0; c < kColumns; ++c)
+        values[c] = V::sub(values[c], zeros);
+    }
+    float* unit = to + size_t{first / kLanes} * kPanelOutputs;
+#pragma GCC unroll 8
+    for (uint32_t c = 0; c < kColumns; ++c)
+      values[c].store(unit + (first % kLanes + c) * kClassValues);
+  }
 }
 
 /// Decodes `unit_count` units from `first` on, of `count` outputs from `output` on.
@@ -129,23 +177,35 @@ void decode_window(const MatrixView& matrix, const Units& units, uint32_t first,
   const size_t row_bytes = bytes_for<L>(matrix.in);
   // What is decoded next is asked for now: the processor does not follow so many rows at once.
   const bool is_last = first + unit_count >= units.count;
+  // Units lie side by side in the row.
+  [[maybe_unused]] const bool are_dense = units.block_in % kLanes == 0 || units.block_in == matrix.in;
   const size_t ahead = is_last ? kPanelOutputs * row_bytes - bytes_for<L>(units.column(first))
                                : bytes_for<L>(size_t{kPanelUnits} * kLanes);
   for (uint32_t o = 0; o < count; o += kLanes) {
     const uint32_t outputs = smaller(kLanes, count - o);
-    for (uint32_t unit = 0; unit < unit_count; ++unit) {
+    for (uint32_t unit = 0; unit < unit_count;) {
       const uint32_t columns = units.columns(first + unit);
       const std::byte* from = weight_at<L>(matrix, output + o, units.column(first + unit));
-      float* to = &scratch.weights[0][unit][o];
+      float* to = scratch.weights[0] + size_t{unit} * kPanelOutputs + o;
       if (unit % kUnitsOfLine<L> == 0) {
         for (uint32_t row = 0; row < outputs; ++row)
           prefetch(from + row * row_bytes, ahead);
       }
-      if (columns == kLanes && outputs == kLanes) {
+      if constexpr (L::kHasColumns) {
+        constexpr uint32_t kUnits = kUnitsOfLine<L>;
+        const uint32_t column = units.column(first + unit);
+        if (are_dense && outputs == kLanes && unit + kUnits <= unit_count && column + kUnits * kLanes <= matrix.in) {
+          decode_squares<V, L>(matrix, output + o, column, to);
+          unit += kUnits;
+          continue;
+        }
+      }
+      if (L::kBits >= 8 && columns == kLanes && outputs == kLanes) {
         decode_square<V, L>(from, row_bytes, to);
       } else {
-        decode_part<V, L>(from, row_bytes, columns, outputs, to);
+        decode_part<V, L>(matrix, output + o, outputs, units.column(first + unit), columns, to);
       }
+      ++unit;
     }
   }
 }
@@ -164,13 +224,18 @@ void cut_window(const MatrixView& matrix, const Units& units, uint32_t first, ui
     segment.end = end - first;
     segment.begins = unit == block * units.per_block;
     segment.ends = end == block_end;
-    float* scales = scratch.scales[scratch.segment_count];
-    for (uint32_t o = 0; o < kPanelOutputs; ++o)
-      scales[o] = o < count ? scale_at<V>(matrix, output + o, block) * L::kUnit : 0;
     ++scratch.segment_count;
     unit = end;
   }
+  for (uint32_t o = 0; o < kPanelOutputs; ++o) {
+    alignas(64) float window[kScaleWindow] = {};
+    if (o < count)
+      decode_scales<V>(matrix, output + o, first / units.per_block, scratch.segment_count, L::kUnit, window);
+    for (uint32_t s = 0; s < scratch.segment_count; ++s)
+      scratch.scales[s][o] = window[s];
+  }
 }
+static_assert(kPanelUnits <= kScaleWindow);
 
 /// One class of a window for K vectors of outputs and T rows. What vectors are stored to may be anything for the
 /// compiler, so all else is in locals; and sums are indexed by the variables of plain loops only: those unroll, and
@@ -240,11 +305,11 @@ void panel_class(uint32_t l, uint32_t vectors, uint32_t row, uint32_t rows, cons
   constexpr uint32_t kTile = V::kPanelVectors;
   uint32_t o = 0;
   for (; o + kTile * kLanes <= vectors * kLanes; o += kTile * kLanes)
-    panel_tile<V, kTile, T>(&scratch.weights[l][0][o], x, scratch, &scratch.scales[0][o], is_first,
+    panel_tile<V, kTile, T>(scratch.weights[l] + o, x, scratch, &scratch.scales[0][o], is_first,
                             &scratch.block[l][row][o], &scratch.total[l][row][o]);
   for (; o < vectors * kLanes; o += kLanes)
-    panel_tile<V, 1, T>(&scratch.weights[l][0][o], x, scratch, &scratch.scales[0][o], is_first,
-                        &scratch.block[l][row][o], &scratch.total[l][row][o]);
+    panel_tile<V, 1, T>(scratch.weights[l] + o, x, scratch, &scratch.scales[0][o], is_first, &scratch.block[l][row][o],
+                        &scratch.total[l][row][o]);
 }
 
 /// The 16 classes of 16 outputs, added up as V::sum adds lanes.
@@ -296,16 +361,6 @@ void panel_rows(const PanelTask& task) {
   auto& scratch = *reinterpret_cast<PanelScratch*>(task.scratch);
   for (uint32_t output = task.outputs.begin; output < task.outputs.end; output += kPanelOutputs)
     panel_outputs<V, L>(task, output, smaller(kPanelOutputs, task.outputs.end - output), scratch);
-}
-
-/// Codes of less than a byte are decoded again for each few rows: their sums change with every group of scales.
-template <class V, class L>
-constexpr auto panel_rows_of() -> void (*)(const PanelTask&) {
-  if constexpr (L::kBits < 8) {
-    return nullptr;
-  } else {
-    return panel_rows<V, L>;
-  }
 }
 
 }  // namespace

@@ -65,11 +65,10 @@ uint64_t most_product_bytes(unsigned threads, uint32_t rows, uint32_t in) {
 
 Products::Way Products::exact_way_of(const MatrixView& matrix, uint32_t rows) const {
   // Up to so many rows decoding a weight again for each four of them costs less than the detour.
-  constexpr uint32_t kDirectRows = 12;
-  constexpr uint32_t kLeastBlock = 16;  // a panel's unit
-  const bool has_panels = ops_.panels.linear[static_cast<size_t>(matrix.coding)] != nullptr &&
-                          (matrix.block_in >= kLeastBlock || matrix.block_in >= matrix.in);
-  return has_panels && rows > kDirectRows ? Way::panels : Way::direct;
+  const uint32_t direct_rows = is_packed(matrix.coding) ? 12 : 8;
+  constexpr uint32_t kUnit = 16;  // columns, of panels
+  const bool has_units = matrix.block_in >= kUnit || matrix.block_in >= matrix.in;
+  return has_units && rows > direct_rows ? Way::panels : Way::direct;
 }
 
 Products::Way Products::way_of(const MatrixView& matrix, uint32_t rows) const {

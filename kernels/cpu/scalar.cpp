@@ -35,6 +35,7 @@ struct VecArray {
   static constexpr uint32_t kTileColumns = 2;
   static constexpr uint32_t kPanelVectors = 1;
   static constexpr uint32_t kPanelTileRows = 2;
+  static constexpr bool kPairsNibbles = false;
 
   float v[kLanes];
 
@@ -72,6 +73,12 @@ struct VecArray {
     return each([&](uint32_t l) {
       return static_cast<float>(values[std::to_integer<uint32_t>(from[l / 2]) >> (l % 2 * 4) & 0xf]);
     });
+  }
+  static void nibble_columns(const VecArray& codes, const int8_t (&values)[16], VecArray (&columns)[8]) {
+    for (uint32_t i = 0; i < 8; ++i) {
+      columns[i] = each(
+          [&](uint32_t l) { return static_cast<float>(values[std::bit_cast<uint32_t>(codes.v[l]) >> (4 * i) & 0xf]); });
+    }
   }
   static VecArray load_e4m3_over_256(const std::byte* from) {
     return each([&](uint32_t l) { return kE4m3Over256[std::to_integer<uint8_t>(from[l])]; });

@@ -22,26 +22,50 @@ inline float decode_e8m0(std::byte byte) {
 }
 
 /// 16 scales from `from` on.
-template <class V>
-V load_scales(ScaleCoding coding, const std::byte* from) {
-  switch (coding) {
-    case ScaleCoding::bf16: return V::load_bf16(from);
-    case ScaleCoding::f16: return V::load_f16(from);
-    case ScaleCoding::f8_e4m3: return V::mul(V::load_e4m3_over_256(from), V::set(256.0F));
-    case ScaleCoding::f8_e8m0: {
-      alignas(64) float values[kLanes];
-      for (uint32_t i = 0; i < kLanes; ++i)
-        values[i] = decode_e8m0(from[i]);
-      return V::load(values);
-    }
-    case ScaleCoding::f32: break;
+template <class V, ScaleCoding C>
+V load_scales(const std::byte* from) {
+  if constexpr (C == ScaleCoding::bf16) {
+    return V::load_bf16(from);
+  } else if constexpr (C == ScaleCoding::f16) {
+    return V::load_f16(from);
+  } else if constexpr (C == ScaleCoding::f8_e4m3) {
+    return V::mul(V::load_e4m3_over_256(from), V::set(256.0F));
+  } else if constexpr (C == ScaleCoding::f8_e8m0) {
+    alignas(64) float values[kLanes];
+    for (uint32_t i = 0; i < kLanes; ++i)
+      values[i] = decode_e8m0(from[i]);
+    return V::load(values);
+  } else {
+    return V::load_f32(from);
   }
-  return V::load_f32(from);
 }
 
+inline size_t scale_index(const MatrixView& matrix, uint32_t row, uint32_t block) {
+  return size_t{row / matrix.block_out} * matrix.scale_stride + block;
+}
 inline const std::byte* scales_of_row(const MatrixView& matrix, uint32_t row, uint32_t block) {
-  const size_t index = size_t{row / matrix.block_out} * matrix.scale_stride + block;
-  return matrix.planes[kScales] + index * scale_bytes(matrix.scale);
+  return matrix.planes[kScales] + scale_index(matrix, row, block) * scale_bytes(matrix.scale);
+}
+
+/// The value of a matrix's scales as they are multiplied with the stored ones: divided by, where the flag says so.
+struct GlobalFactor {
+  float value = 1.0F;
+  bool divides = false;
+};
+
+template <class V, ScaleCoding C>
+void decode_scales_of(const std::byte* from, uint32_t count, const GlobalFactor& global, float unit,
+                      float (&window)[kScaleWindow]) {
+  constexpr size_t kBytes = scale_bytes(C);
+  const V factor = V::set(global.value);
+  for (uint32_t i = 0; i < count; i += kLanes) {
+    alignas(64) std::byte padded[kLanes * sizeof(float)] = {};
+    const bool is_whole = i + kLanes <= count;
+    if (!is_whole) __builtin_memcpy(padded, from + i * kBytes, (count - i) * kBytes);
+    const V stored = load_scales<V, C>(is_whole ? from + i * kBytes : padded);
+    const V value = global.divides ? V::div(stored, factor) : V::mul(stored, factor);
+    V::mul(value, V::set(unit)).store(window + i);
+  }
 }
 
 /// Puts the scales of `count` blocks of a row, from `first` on, times `unit`, a power of two, into `window`. Reads
@@ -50,18 +74,17 @@ template <class V>
 void decode_scales(const MatrixView& matrix, uint32_t row, uint32_t first, uint32_t count, float unit,
                    float (&window)[kScaleWindow]) {
   const std::byte* from = scales_of_row(matrix, row, first);
-  const size_t bytes = scale_bytes(matrix.scale);
-  for (uint32_t i = 0; i < count; i += kLanes) {
-    alignas(64) std::byte padded[kLanes * sizeof(float)] = {};
-    const bool is_whole = i + kLanes <= count;
-    if (!is_whole) __builtin_memcpy(padded, from + i * bytes, (count - i) * bytes);
-    V value = load_scales<V>(matrix.scale, is_whole ? from + i * bytes : padded);
-    if (matrix.global != GlobalScale::none) {
-      float global = 0;
-      __builtin_memcpy(&global, matrix.planes[kGlobal], sizeof global);
-      value = matrix.global == GlobalScale::times ? V::mul(value, V::set(global)) : V::div(value, V::set(global));
-    }
-    V::mul(value, V::set(unit)).store(window + i);
+  GlobalFactor global;
+  if (matrix.global != GlobalScale::none) {
+    __builtin_memcpy(&global.value, matrix.planes[kGlobal], sizeof global.value);
+    global.divides = matrix.global == GlobalScale::over;
+  }
+  switch (matrix.scale) {
+    case ScaleCoding::f32: return decode_scales_of<V, ScaleCoding::f32>(from, count, global, unit, window);
+    case ScaleCoding::bf16: return decode_scales_of<V, ScaleCoding::bf16>(from, count, global, unit, window);
+    case ScaleCoding::f16: return decode_scales_of<V, ScaleCoding::f16>(from, count, global, unit, window);
+    case ScaleCoding::f8_e4m3: return decode_scales_of<V, ScaleCoding::f8_e4m3>(from, count, global, unit, window);
+    case ScaleCoding::f8_e8m0: return decode_scales_of<V, ScaleCoding::f8_e8m0>(from, count, global, unit, window);
   }
 }
 
@@ -85,8 +108,8 @@ auto zeros_of(const MatrixView& matrix, uint32_t row, uint32_t block) {
   } else {
     BlockZeros<V, O> zeros;
     for (uint32_t o = 0; o < O; ++o) {
-      const size_t index = size_t{(row + o) / matrix.block_out} * matrix.scale_stride + block;
-      zeros.zero[o] = V::set(static_cast<float>(static_cast<uint8_t>(matrix.planes[kZeros][index])));
+      const std::byte zero = matrix.planes[kZeros][scale_index(matrix, row + o, block)];
+      zeros.zero[o] = V::set(static_cast<float>(static_cast<uint8_t>(zero)));
     }
     return zeros;
   }

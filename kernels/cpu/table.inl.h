@@ -8,6 +8,9 @@
 //   kPanelVectors x kPanelTileRows   of a panel's tile, two registers for each beside the operands (panels.inl.h)
 //   zero set load load_f32 load_bf16 load_f16 load_i8 load_e4m3_over_256     the last gives value / 256, exactly
 //   load_nibbles   16 values of a table, by codes of four bits, low half of a byte first
+//   kPairsNibbles   load_nibbles_paired gives the same for less, lanes 2 i and 2 i + 1 of it being i and i + 8;
+//                   pair_lanes puts a vector in that order, part_lanes back
+//   nibble_columns  the same values of eight vectors whose codes, 16 times four bytes, have been turned: code i of each lane
 //   load_e4m3_unmended, NanWatch   the same but for NaN codes, and what looks for those in 64 codes at a time
 //   fma add sub mul div min max     min(a, b) = a < b ? a : b, max(a, b) = a > b ? a : b, hence b where one is NaN
 //   power_of_two(n)   2^n for integers -126 <= n <= 127
@@ -36,7 +39,7 @@ consteval CpuOps make_table(std::string_view name, LoadList<L...> /*loads*/) {
       .panels = {.group_rows = V::kPanelTileRows,
                  .x_values = panel_x_values<V>,
                  .pack = pack_x<V>,
-                 .linear = {panel_rows_of<V, L>()...}},
+                 .linear = {panel_rows<V, L>...}},
       .columns = {columns_range<V, L>...},
       .rms_norm = rms_norm_rows<V>,
       .silu_multiply = silu_multiply_rows<V>,

@@ -93,6 +93,8 @@ TEST_CASE("gather_rows and scatter_rows: move the rows that the index names") {
 void check_selection(kernels::CpuFeatures have, const std::string& forced) {
   CAPTURE(have.avx2);
   CAPTURE(have.avx512);
+  CAPTURE(have.vbmi);
+  CAPTURE(have.amx);
   CAPTURE(forced);
   const auto sets = kernels::instruction_sets();
   const auto wanted = std::ranges::find_if(sets, [&](const kernels::InstructionSet& set) {
@@ -107,10 +109,13 @@ void check_selection(kernels::CpuFeatures have, const std::string& forced) {
 TEST_CASE("select_cpu_ops: every combination of features and wishes") {
   for (const bool avx2 : {false, true}) {
     for (const bool avx512 : {false, true}) {
-      for (const char* forced : {"", "scalar", "avx2", "avx512", "AVX2", "neon"}) {
-        check_selection({.avx2 = avx2, .avx512 = avx512}, forced);
+      for (const char* forced : {"", "scalar", "avx2", "avx512", "vbmi", "amx", "AVX2", "neon"}) {
+        for (const bool vbmi : {false, true}) {
+          for (const bool amx : {false, true})
+            check_selection({.avx2 = avx2, .avx512 = avx512, .vbmi = vbmi, .amx = amx}, forced);
+        }
       }
-      CHECK(kernels::select_cpu_ops({avx2, avx512}, "scalar").has_value());
+      CHECK(kernels::select_cpu_ops({.avx2 = avx2, .avx512 = avx512}, "scalar").has_value());
     }
   }
 }

@@ -78,6 +78,8 @@ std::vector<WeightCase> packed_shapes(const PackedCodes& packed) {
                                                                                                    {130, 257, 1, 128},
                                                                                                    {8, 2400, 1, 32},
                                                                                                    {3, 1408, 1, 16},
+                                                                                                   {37, 1024, 1, 128},
+                                                                                                   {21, 640, 1, 64},
                                                                                                    {10, 64, 4, 48}}) {
     // Zero points belong to scales.
     if (block_out == 0 && kernels::facts_of(packed.coding).has_zeros) continue;
@@ -191,7 +193,8 @@ KERNEL_CASE("linear: the bits depend on neither rows in the call, threads, nor i
   }
   for (const PackedCodes& packed : kPackedCodes) {
     for (const WeightCase& shape :
-         {WeightCase{Dtype::u8, 203, 645, 1, 32, packed}, WeightCase{Dtype::u8, 50, 2100, 1, 16, packed}})
+         {WeightCase{Dtype::u8, 203, 645, 1, 32, packed}, WeightCase{Dtype::u8, 50, 2100, 1, 16, packed},
+          WeightCase{Dtype::u8, 70, 2176, 1, 128, packed}, WeightCase{Dtype::u8, 70, 2176, 1, 32, packed}})
       check_same_bits<Set>(shape, random);
   }
 }
@@ -256,7 +259,7 @@ KERNEL_CASE("linear: all 256 E4M3 codes decode exactly, in the main loop, single
   SKIP_UNLESS_SET_RUNS();
   constexpr uint32_t kIn = 64 + 16 + 5;
   for (const uint32_t column : {0U, 13U, 17U, 45U, 63U, 64U, 79U, 80U, 84U}) {
-    for (const uint32_t rows : {1U, 2U, 5U}) {
+    for (const uint32_t rows : {1U, 2U, 5U, 14U}) {
       Lab lab(Set::kName);
       CAPTURE(column);
       CAPTURE(rows);

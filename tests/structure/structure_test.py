@@ -67,7 +67,7 @@ WITHOUT_HEADER = {
     "format/manifest_parse": "reads what manifest.h declares and manifest.cpp writes",
     "kernels/cpu/amx": "products of one instruction set, listed in ops_table.h",
     "kernels/cpu/avx2": "a table of operations, compiled for one instruction set and listed in ops_table.h",
-    "kernels/cpu/avx512": "the same",
+    "kernels/cpu/vbmi": "products of one instruction set, listed in ops_table.h",
     "kernels/cpu/scalar": "the same",
     "kernels/cpu/*/instruction_sets": "what the processor knows, for one architecture",
     "kernels/cuda/attend_*": "one kernel of attend.h",

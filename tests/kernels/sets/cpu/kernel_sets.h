@@ -22,6 +22,9 @@ struct Avx2 {
 struct Avx512 {
   static constexpr const char* kName = "avx512";
 };
+struct Vbmi {
+  static constexpr const char* kName = "vbmi";
+};
 
 /// What all sets must equal bit for bit; and where there is no choice of one.
 inline constexpr const char* kPlainestSet = "scalar";
@@ -62,5 +65,6 @@ inline double dot_steps(unsigned /*element_bits*/, uint64_t block, uint64_t in) 
 TYPE_TO_STRING_AS("scalar", dspack::test::Scalar);
 TYPE_TO_STRING_AS("avx2", dspack::test::Avx2);
 TYPE_TO_STRING_AS("avx512", dspack::test::Avx512);
+TYPE_TO_STRING_AS("vbmi", dspack::test::Vbmi);
 
-#define DSPACK_KERNEL_SETS dspack::test::Scalar, dspack::test::Avx2, dspack::test::Avx512
+#define DSPACK_KERNEL_SETS dspack::test::Scalar, dspack::test::Avx2, dspack::test::Avx512, dspack::test::Vbmi
