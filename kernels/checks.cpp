@@ -224,13 +224,13 @@ void check_experts(const ExpertsArgs& args, uint64_t scratch_bytes) {
 }
 
 void check_expert_parts(const ExpertPartsArgs& args, uint64_t scratch_bytes) {
-  DSPACK_CHECK((args.table != nullptr || args.expert != nullptr) && args.top_k > 0, "no experts");
+  DSPACK_CHECK((args.table != nullptr || !args.experts.empty()) && args.top_k > 0, "no experts");
   check_rows(args.x);
   check_rows(args.parts);
   DSPACK_CHECK(args.parts.cols == args.x.cols, "rows differ in length");
   DSPACK_CHECK(args.parts.rows == product(args.x.rows, args.top_k), "top_k parts a row");
   for (const ExpertGroup& group : args.groups) {
-    DSPACK_CHECK(args.table == nullptr || group.entry < args.table->size(), "no such expert in the table");
+    DSPACK_CHECK(group.entry < (args.table != nullptr ? args.table->size() : args.experts.size()), "no such expert");
     for (const uint32_t part : group.parts)
       DSPACK_CHECK(part < args.parts.rows, "no such part");
   }

@@ -172,7 +172,7 @@ struct ExpertsArgs {
 
 /// Of one expert: which assignments of a call go to it, as token * top_k + slot, ascending.
 struct ExpertGroup {
-  uint32_t entry = 0;  // in the table, if there is one
+  uint32_t entry = 0;  // in the table, or of `experts`
   std::span<const uint32_t> parts;
 };
 
@@ -182,9 +182,9 @@ struct ExpertGroup {
 /// `run_experts` does.
 struct ExpertPartsArgs {
   const ExpertTable* table = nullptr;
-  const ExpertMatrices* expert = nullptr;  // in place of a table, on a host's device: the one expert of all groups
-  Rows x;                                  // [tokens, hidden]
-  std::span<const ExpertGroup> groups;     // borrowed for the call; no part appears twice
+  std::span<const ExpertMatrices> experts = {};  // in place of a table, on a host's device
+  Rows x;                                        // [tokens, hidden]
+  std::span<const ExpertGroup> groups;           // borrowed for the call; no part appears twice
   uint32_t top_k = 0;
   Slice scratch;  // of Device::experts_scratch_bytes for at least so many tokens, 256-byte aligned
   Rows parts;     // [tokens * top_k, hidden]; neither x nor in scratch

@@ -128,21 +128,13 @@ void CpuQueue::copy(Slice to, Slice from, uint64_t bytes) {
 
 void CpuQueue::linear(const Weight& weight, const Rows& x, const Rows& y) {
   check_linear(weight, x, y);
-  const Products::One product{.weight = weight, .y = y};
-  products_.multiply({&product, 1}, x, {});
+  products_.multiply(std::array{Products::Product{.weight = weight, .x = x, .y = y}});
 }
 
 void CpuQueue::gated_linear(const Weight& gate, const Weight& up, const Rows& x, const Rows& y, const Rows& scratch) {
   check_linear(gate, x, y);
   check_linear(up, x, scratch);
-  const std::array both{Products::One{.weight = gate, .y = y}, Products::One{.weight = up, .y = scratch}};
-  products_.multiply(both, x, [&](RowRange rows, RowRange outputs) {
-    PairTask task = pair(y, scratch);
-    task.to += outputs.begin;
-    task.from += outputs.begin;
-    task.cols = outputs.end - outputs.begin;
-    ops_.silu_multiply(task, rows);
-  });
+  products_.multiply(std::array{Products::Product{.weight = gate, .x = x, .y = y, .up = &up, .scratch = scratch}});
 }
 
 void CpuQueue::head_linear(const HeadLinearArgs& args) {
@@ -330,18 +322,17 @@ void CpuQueue::run_experts(const ExpertsArgs& args) {
                                                      .rows = args.x.rows}));
   if (args.x.rows == 0) return;
   const auto* ids = reinterpret_cast<const uint32_t*>(host(args.ids));
-  run_experts_grouped(*this, table, {ids, size_t{args.x.rows} * args.top_k}, args);
+  run_experts_grouped(*this, products_, table, {ids, size_t{args.x.rows} * args.top_k}, args);
 }
 
 void CpuQueue::run_expert_parts(const ExpertPartsArgs& args) {
-  const auto experts = args.table != nullptr ? static_cast<const CpuExpertTable&>(*args.table).all()
-                                             : std::span<const ExpertMatrices>(args.expert, args.expert ? 1 : 0);
+  const auto experts = args.table != nullptr ? static_cast<const CpuExpertTable&>(*args.table).all() : args.experts;
   check_expert_parts(args, grouped_experts_scratch_bytes({.hidden = args.x.cols,
                                                           .inner = experts[0].gate.out,
                                                           .top_k = args.top_k,
                                                           .rows = args.x.rows,
                                                           .parts_only = true}));
-  run_grouped_parts(*this, experts, args);
+  run_grouped_parts(*this, products_, experts, args);
 }
 
 void CpuQueue::argmax(const Rows& x, Slice ids) {

@@ -22,7 +22,8 @@ struct Places {
 Places lay_out(const ExpertsShape& shape) {
   Places places;
   // Assignments of one expert are at most one a token.
-  places.tile_rows = std::min(kTileRows, shape.rows);
+  const uint64_t together = std::min<uint64_t>(kMostRowsTogether, uint64_t{shape.rows} * shape.top_k);
+  places.tile_rows = std::min(kTileRows, std::max(shape.rows, static_cast<uint32_t>(together)));
   const uint64_t tile = places.tile_rows;
   const auto add = [&](uint64_t values) {
     const uint64_t at = places.size_bytes;
@@ -43,33 +44,61 @@ uint64_t grouped_experts_scratch_bytes(const ExpertsShape& shape) {
   return lay_out(shape).size_bytes;
 }
 
-void run_grouped_parts(Queue& queue, std::span<const ExpertMatrices> experts, const ExpertPartsArgs& args) {
+void run_grouped_parts(Queue& queue, Products& products, std::span<const ExpertMatrices> experts,
+                       const ExpertPartsArgs& args) {
   const uint32_t hidden = args.x.cols;
   const uint32_t inner = experts[0].gate.out;
   const Places at =
       lay_out({.hidden = hidden, .inner = inner, .top_k = args.top_k, .rows = args.x.rows, .parts_only = true});
-  const auto rows_at = [&](uint64_t offset, size_t rows, uint32_t cols) {
-    return Rows{.data = args.scratch.at(offset), .rows = static_cast<uint32_t>(rows), .cols = cols, .stride = cols};
+  const auto rows_at = [&](uint64_t offset, uint32_t first, size_t rows, uint32_t cols) {
+    return Rows{.data = args.scratch.at(offset + uint64_t{first} * cols * sizeof(float)),
+                .rows = static_cast<uint32_t>(rows),
+                .cols = cols,
+                .stride = cols};
+  };
+  std::vector<Products::Product> first_half;
+  std::vector<Products::Product> second_half;
+  std::vector<uint32_t> done;  // parts, in the order of the rows
+  const auto compute = [&] {
+    products.multiply(first_half);
+    products.multiply(second_half);
+    queue.scatter_rows(args.parts, rows_at(at.output, 0, done.size(), hidden), done);
+    first_half.clear();
+    second_half.clear();
+    done.clear();
   };
   for (const ExpertGroup& group : args.groups) {
     const ExpertMatrices& expert = experts[group.entry];
     for (size_t first = 0; first < group.parts.size(); first += at.tile_rows) {
       const auto some = group.parts.subspan(first, std::min<size_t>(at.tile_rows, group.parts.size() - first));
+      if (done.size() + some.size() > std::min(at.tile_rows, kMostRowsTogether) && !done.empty()) compute();
+      const auto row = static_cast<uint32_t>(done.size());
       std::vector<uint32_t> tokens;
       for (const uint32_t part : some)
         tokens.push_back(part / args.top_k);
-      const Rows gate = rows_at(at.gate, some.size(), inner);
-      const Rows up = rows_at(at.up, some.size(), inner);
-      const Rows output = rows_at(at.output, some.size(), hidden);
-      queue.gather_rows(rows_at(at.input, some.size(), hidden), args.x, tokens);
-      queue.gated_linear(expert.gate, expert.up, rows_at(at.input, some.size(), hidden), gate, up);
-      queue.linear(expert.down, gate, output);
-      queue.scatter_rows(args.parts, output, some);
+      Rows input = rows_at(at.input, row, some.size(), hidden);
+      if (some.size() == 1) {
+        input = {.data = args.x.data.at(uint64_t{tokens[0]} * args.x.stride * sizeof(float)),
+                 .rows = 1,
+                 .cols = hidden,
+                 .stride = args.x.stride};
+      } else {
+        queue.gather_rows(input, args.x, tokens);
+      }
+      const Rows gated = rows_at(at.gate, row, some.size(), inner);
+      first_half.push_back({.weight = expert.gate,
+                            .x = input,
+                            .y = gated,
+                            .up = &expert.up,
+                            .scratch = rows_at(at.up, row, some.size(), inner)});
+      second_half.push_back({.weight = expert.down, .x = gated, .y = rows_at(at.output, row, some.size(), hidden)});
+      done.insert(done.end(), some.begin(), some.end());
     }
   }
+  if (!done.empty()) compute();
 }
 
-void run_experts_grouped(Queue& queue, const CpuExpertTable& table, std::span<const uint32_t> ids,
+void run_experts_grouped(Queue& queue, Products& products, const CpuExpertTable& table, std::span<const uint32_t> ids,
                          const ExpertsArgs& args) {
   const uint32_t hidden = args.x.cols;
   const Places at = lay_out({.hidden = hidden,
@@ -88,7 +117,7 @@ void run_experts_grouped(Queue& queue, const CpuExpertTable& table, std::span<co
   const Rows parts{
       .data = args.scratch.at(at.parts), .rows = static_cast<uint32_t>(ids.size()), .cols = hidden, .stride = hidden};
   run_grouped_parts(
-      queue, table.all(),
+      queue, products, table.all(),
       {.table = &table, .x = args.x, .groups = groups, .top_k = args.top_k, .scratch = args.scratch, .parts = parts});
   queue.combine(args.y, parts, args.weights, args.top_k);
 }

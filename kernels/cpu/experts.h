@@ -6,6 +6,7 @@
 
 #include <vector>
 
+#include "kernels/cpu/products.h"
 #include "kernels/ops.h"
 
 namespace dspack::kernels {
@@ -24,9 +25,10 @@ class CpuExpertTable final : public ExpertTable {
 [[nodiscard]] uint64_t grouped_experts_scratch_bytes(const ExpertsShape& shape);
 
 /// By the other operations of `queue`. ids: those of args, which the host can read.
-void run_experts_grouped(Queue& queue, const CpuExpertTable& table, std::span<const uint32_t> ids,
+void run_experts_grouped(Queue& queue, Products& products, const CpuExpertTable& table, std::span<const uint32_t> ids,
                          const ExpertsArgs& args);
 /// The same of single experts, without the sum. `experts`: those of the table, or the one.
-void run_grouped_parts(Queue& queue, std::span<const ExpertMatrices> experts, const ExpertPartsArgs& args);
+void run_grouped_parts(Queue& queue, Products& products, std::span<const ExpertMatrices> experts,
+                       const ExpertPartsArgs& args);
 
 }  // namespace dspack::kernels

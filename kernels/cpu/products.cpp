@@ -1,6 +1,7 @@
 #include "kernels/cpu/products.h"
 
 #include <algorithm>
+#include <array>
 
 #include "format/base/check.h"
 #include "format/base/size.h"
@@ -54,12 +55,23 @@ uint32_t share_of(uint32_t rows, uint32_t most, uint32_t group) {
   return static_cast<uint32_t>(std::min<uint64_t>(round_up((rows - 1) / shares + 1, group), most));
 }
 
+uint32_t matrices_of(const Products::Product& product) {
+  return product.up == nullptr ? 1 : 2;
+}
+
+/// Calls work(weight, y) for the product's matrix or for both.
+template <class Work>
+void for_each_matrix(const Products::Product& product, Work work) {
+  work(product.weight, product.y);
+  if (product.up != nullptr) work(*product.up, product.scratch);
+}
+
 }  // namespace
 
 uint64_t most_product_bytes(unsigned threads, uint32_t rows, uint32_t in) {
-  // Rows are laid out as FP32 in groups of a few, or as BF16 in groups of kRoundedGroup.
+  // Rows are laid out as FP32 in groups of a few; rounded ones as FP32 too, or as BF16 in groups of kRoundedGroup.
   const uint64_t exact = round_up(std::min(rows, kMostPanelRows), kRoundedGroup) * sizeof(float);
-  const uint64_t rounded = round_up(std::min(rows, kRoundedRowsAtOnce), kRoundedGroup) * sizeof(uint16_t);
+  const uint64_t rounded = std::min(std::max(rows, kMostRowsTogether), kRoundedRowsAtOnce) * sizeof(float);
   return std::max(exact, rounded) * round_up(in, kRoundedStep) + threads * kPanelScratchBytes + kAlignment;
 }
 
@@ -71,56 +83,100 @@ Products::Way Products::exact_way_of(const MatrixView& matrix, uint32_t rows) co
   return has_units && rows > direct_rows ? Way::panels : Way::direct;
 }
 
-Products::Way Products::way_of(const MatrixView& matrix, uint32_t rows) const {
-  const bool is_rounded = precision_ == Precision::bf16 && rounded_function(ops_, matrix) != nullptr;
-  return is_rounded ? Way::rounded : exact_way_of(matrix, rows);
-}
-
-void Products::multiply(std::span<const One> products, const Rows& x, const Made& made) {
-  if (x.rows == 0) return;
-  const MatrixView first = view_of(products.front().weight);
-  const Way way = way_of(first, x.rows);
-  const auto goes_along = [&](const One& product) {
-    const MatrixView matrix = view_of(product.weight);
-    DSPACK_CHECK(matrix.out == first.out, "matrices of several shapes");
-    return way_of(matrix, x.rows) == way && matrix.block_in == first.block_in;
+Products::Way Products::way_of(const Product& product) const {
+  const auto way = [&](const Weight& weight) {
+    const MatrixView matrix = view_of(weight);
+    const bool is_rounded = precision_ == Precision::bf16 && rounded_function(ops_, matrix) != nullptr;
+    return is_rounded ? Way::rounded : exact_way_of(matrix, product.x.rows);
   };
-  if (!std::ranges::all_of(products, goes_along)) {  // each as it would be alone
-    for (const One& product : products)
-      multiply({&product, 1}, x, {});
-    if (made) made({0, x.rows}, {0, first.out});
-    return;
+  const Way first = way(product.weight);
+  if (product.up == nullptr) return first;
+  DSPACK_CHECK(product.up->out == product.weight.out, "gate and up of several shapes");
+  const bool is_alike = way(*product.up) == first && view_of(*product.up).block_in == view_of(product.weight).block_in;
+  return is_alike ? first : Way::apart;
+}
+
+void Products::multiply(std::span<const Product> products) {
+  std::vector<Product> direct;
+  std::vector<Product> rounded;
+  for (const Product& product : products) {
+    DSPACK_CHECK(product.weight.out == products.front().weight.out && product.x.cols == products.front().x.cols,
+                 "products of several shapes");
+    const uint32_t rows = product.x.rows;
+    if (rows == 0) continue;
+    switch (way_of(product)) {
+      case Way::direct: direct.push_back(product); break;
+      case Way::rounded:
+        if (rows <= kRoundedRowsAtOnce / 4) {
+          rounded.push_back(product);
+          break;
+        }
+        // Some rows at a time, so that what is laid out takes a few MB of any matrix.
+        for (uint32_t begin = 0; begin < rows; begin += kRoundedRowsAtOnce)
+          multiply_rounded({&product, 1}, {begin, std::min(begin + kRoundedRowsAtOnce, rows)});
+        break;
+      case Way::panels: {
+        const uint32_t share = share_of(rows, kMostPanelRows, ops_.panels.group_rows);
+        for (uint32_t begin = 0; begin < rows; begin += share)
+          multiply_panels(product, {begin, std::min(begin + share, rows)});
+        break;
+      }
+      case Way::apart: multiply_apart(product);
+    }
   }
-  if (way == Way::direct) return multiply_directly(products, x, made);
-  // Some rows at a time, so that what is laid out takes a few MB of any matrix.
-  const uint32_t share =
-      way == Way::rounded ? kRoundedRowsAtOnce : share_of(x.rows, kMostPanelRows, ops_.panels.group_rows);
-  for (uint32_t begin = 0; begin < x.rows; begin += share) {
-    const RowRange rows{begin, std::min(begin + share, x.rows)};
-    way == Way::rounded ? multiply_rounded(products, x, rows, made) : multiply_panels(products, x, rows, made);
+  if (!direct.empty()) multiply_directly(direct);
+  // As many at once as most_product_bytes has room for.
+  for (std::span<const Product> rest = rounded; !rest.empty();) {
+    size_t count = 0;
+    uint64_t rows = 0;
+    while (count < rest.size() && rows + round_up(rest[count].x.rows, kRoundedGroup) <= kRoundedRowsAtOnce)
+      rows += round_up(rest[count++].x.rows, kRoundedGroup);
+    multiply_rounded(rest.first(count), {});
+    rest = rest.subspan(count);
   }
 }
 
-void Products::multiply_directly(std::span<const One> products, const Rows& x, const Made& made) {
-  const Weight& shape = products.front().weight;
-  workers_.split(shape.out, uint64_t{shape.in} * x.rows * products.size(), [&](uint32_t begin, uint32_t end) {
-    for (const One& product : products) {
-      ops_.linear[static_cast<size_t>(product.weight.coding)]({.matrix = view_of(product.weight),
-                                                               .outputs = {begin, end},
-                                                               .x = floats(x.data),
-                                                               .x_stride = x.stride,
-                                                               .y = floats(product.y.data) + begin,
-                                                               .y_stride = product.y.stride,
-                                                               .rows = x.rows});
+void Products::multiply_apart(const Product& product) {
+  multiply(std::array{Product{.weight = product.weight, .x = product.x, .y = product.y}});
+  multiply(std::array{Product{.weight = *product.up, .x = product.x, .y = product.scratch}});
+  finish(product, {0, product.x.rows}, {0, product.weight.out});
+}
+
+void Products::finish(const Product& product, RowRange rows, RowRange outputs) const {
+  if (product.up == nullptr) return;
+  ops_.silu_multiply({.to = floats(product.y.data) + outputs.begin,
+                      .to_stride = product.y.stride,
+                      .from = floats(product.scratch.data) + outputs.begin,
+                      .from_stride = product.scratch.stride,
+                      .cols = outputs.end - outputs.begin},
+                     rows);
+}
+
+void Products::multiply_directly(std::span<const Product> products) {
+  uint64_t cost = 0;
+  for (const Product& product : products)
+    cost += uint64_t{product.weight.in} * product.x.rows * matrices_of(product);
+  workers_.split(products.front().weight.out, cost, [&](uint32_t begin, uint32_t end) {
+    for (const Product& product : products) {
+      for_each_matrix(product, [&](const Weight& weight, const Rows& y) {
+        ops_.linear[static_cast<size_t>(weight.coding)]({.matrix = view_of(weight),
+                                                         .outputs = {begin, end},
+                                                         .x = floats(product.x.data),
+                                                         .x_stride = product.x.stride,
+                                                         .y = floats(y.data) + begin,
+                                                         .y_stride = y.stride,
+                                                         .rows = product.x.rows});
+      });
+      finish(product, {0, product.x.rows}, {begin, end});
     }
-    if (made) made({0, x.rows}, {begin, end});
   });
 }
 
-void Products::multiply_panels(std::span<const One> products, const Rows& x, RowRange rows, const Made& made) {
+void Products::multiply_panels(const Product& product, RowRange rows) {
   const PanelOps& ops = ops_.panels;
+  const Rows& x = product.x;
   const uint32_t count = rows.end - rows.begin;
-  const uint32_t block_in = view_of(products.front().weight).block_in;
+  const uint32_t block_in = view_of(product.weight).block_in;
   const uint64_t x_bytes = round_up(ops.x_values(count, x.cols, block_in) * sizeof(float), kAlignment);
   std::byte* const memory = memory_of(x_bytes, kPanelScratchBytes);
   auto* const packed = reinterpret_cast<float*>(memory);
@@ -135,20 +191,19 @@ void Products::multiply_panels(std::span<const One> products, const Rows& x, Row
               .to = packed});
   });
   Pieces pieces(memory + x_bytes, kPanelScratchBytes);
-  const uint64_t cost = uint64_t{x.cols} * count * products.size();
-  workers_.split(products.front().weight.out, cost, [&](uint32_t begin, uint32_t end) {
+  const uint64_t cost = uint64_t{x.cols} * count * matrices_of(product);
+  workers_.split(product.weight.out, cost, [&](uint32_t begin, uint32_t end) {
     std::byte* const scratch = pieces.take();
-    for (const One& product : products) {
-      ops.linear[static_cast<size_t>(product.weight.coding)](
-          {.matrix = view_of(product.weight),
-           .outputs = {begin, end},
-           .x = packed,
-           .y = floats(product.y.data) + uint64_t{rows.begin} * product.y.stride + begin,
-           .y_stride = product.y.stride,
-           .rows = count,
-           .scratch = scratch});
-    }
-    if (made) made(rows, {begin, end});
+    for_each_matrix(product, [&](const Weight& weight, const Rows& y) {
+      ops.linear[static_cast<size_t>(weight.coding)]({.matrix = view_of(weight),
+                                                      .outputs = {begin, end},
+                                                      .x = packed,
+                                                      .y = floats(y.data) + uint64_t{rows.begin} * y.stride + begin,
+                                                      .y_stride = y.stride,
+                                                      .rows = count,
+                                                      .scratch = scratch});
+    });
+    finish(product, rows, {begin, end});
   });
 }
 
@@ -192,37 +247,69 @@ void Products::linear(const LinearTask& task, std::byte* scratch) const {
   }
 }
 
-void Products::multiply_rounded(std::span<const One> products, const Rows& x, RowRange rows, const Made& made) {
+// All rows of each; or, of one alone, `only`.
+void Products::multiply_rounded(std::span<const Product> products, RowRange only) {
   const RoundedOps& ops = ops_.rounded;
-  const uint32_t count = rows.end - rows.begin;
-  const uint32_t in = x.cols;
-  const uint32_t out = products.front().weight.out;
-  const uint64_t x_bytes = round_up(ops.x_bytes(count, in), kAlignment);
-  const uint64_t scratch_bytes = round_up(ops.scratch_bytes(in), kAlignment);
-  std::byte* const to = memory_of(x_bytes, scratch_bytes);
-  const auto groups = static_cast<uint32_t>(ceil_div(uint64_t{count}, uint64_t{kRoundedGroup}));
-  workers_.split(groups, std::min(count, kRoundedGroup) * uint64_t{in} / 4, [&](uint32_t begin, uint32_t end) {
-    ops.round({.x = floats(x.data) + uint64_t{rows.begin} * x.stride,
-               .x_stride = x.stride,
-               .rows = count,
-               .in = in,
-               .groups = {begin, end},
-               .to = to});
-  });
-  Pieces pieces(to + x_bytes, scratch_bytes);
-  workers_.split(out, uint64_t{in} * count * products.size(), [&](uint32_t begin, uint32_t end) {
-    std::byte* const scratch = pieces.take();
-    for (const One& product : products) {
-      const MatrixView matrix = view_of(product.weight);
-      rounded_function(ops_, matrix)({.matrix = matrix,
-                                      .outputs = {begin, end},
-                                      .x = to,
-                                      .y = floats(product.y.data) + uint64_t{rows.begin} * product.y.stride + begin,
-                                      .y_stride = product.y.stride,
-                                      .rows = count,
-                                      .scratch = scratch});
+  struct Rounded {
+    const Product* product;
+    RowRange rows;
+    uint64_t at;  // in memory; products of the same rows share it
+    uint32_t first_group, groups;
+  };
+  std::vector<Rounded> all;
+  uint64_t x_bytes = 0;
+  uint32_t groups = 0;
+  uint64_t cost = 0;
+  uint32_t most_rows = 0;
+  for (const Product& product : products) {
+    const RowRange rows = only.end != 0 ? only : RowRange{0, product.x.rows};
+    const uint32_t count = rows.end - rows.begin;
+    cost += uint64_t{product.x.cols} * count * matrices_of(product);
+    most_rows = std::max(most_rows, count);
+    const bool is_same = !all.empty() && all.back().rows.end == rows.end &&
+                         all.back().product->x.stride == product.x.stride &&
+                         floats(all.back().product->x.data) == floats(product.x.data);
+    if (is_same) {
+      all.push_back({&product, rows, all.back().at, groups, 0});
+      continue;
     }
-    if (made) made(rows, {begin, end});
+    all.push_back({&product, rows, x_bytes, groups, static_cast<uint32_t>(ceil_div(count, kRoundedGroup))});
+    x_bytes += round_up(ops.x_bytes(count, product.x.cols), kAlignment);
+    groups += all.back().groups;
+  }
+  const uint32_t in = products.front().x.cols;
+  const uint64_t scratch_bytes = round_up(ops.scratch_bytes(in), kAlignment);
+  std::byte* const memory = memory_of(x_bytes, scratch_bytes);
+  workers_.split(groups, std::min(most_rows, kRoundedGroup) * uint64_t{in} / 4, [&](uint32_t begin, uint32_t end) {
+    for (const Rounded& one : all) {
+      const uint32_t first = std::max(begin, one.first_group);
+      const uint32_t last = std::min(end, one.first_group + one.groups);
+      if (first >= last) continue;
+      const Rows& x = one.product->x;
+      ops.round({.x = floats(x.data) + uint64_t{one.rows.begin} * x.stride,
+                 .x_stride = x.stride,
+                 .rows = one.rows.end - one.rows.begin,
+                 .in = in,
+                 .groups = {first - one.first_group, last - one.first_group},
+                 .to = memory + one.at});
+    }
+  });
+  Pieces pieces(memory + x_bytes, scratch_bytes);
+  workers_.split(products.front().weight.out, cost, [&](uint32_t begin, uint32_t end) {
+    std::byte* const scratch = pieces.take();
+    for (const Rounded& one : all) {
+      for_each_matrix(*one.product, [&](const Weight& weight, const Rows& y) {
+        const MatrixView matrix = view_of(weight);
+        rounded_function(ops_, matrix)({.matrix = matrix,
+                                        .outputs = {begin, end},
+                                        .x = memory + one.at,
+                                        .y = floats(y.data) + uint64_t{one.rows.begin} * y.stride + begin,
+                                        .y_stride = y.stride,
+                                        .rows = one.rows.end - one.rows.begin,
+                                        .scratch = scratch});
+      });
+      finish(*one.product, one.rows, {begin, end});
+    }
   });
 }
 

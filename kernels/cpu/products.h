@@ -6,7 +6,6 @@
 
 #include <atomic>
 #include <cstddef>
-#include <functional>
 #include <span>
 #include <vector>
 
@@ -23,19 +22,25 @@ namespace dspack::kernels {
 [[nodiscard]] float* floats(Slice place);
 [[nodiscard]] MatrixView view_of(const Weight& weight);
 
+/// Rows of several products that are computed together, in all.
+inline constexpr uint32_t kMostRowsTogether = 64;
+
 class Products {
  public:
   Products(const CpuOps& ops, Workers& workers, Precision precision)
       : ops_(ops), workers_(workers), precision_(precision) {}
 
-  struct One {
+  /// y = weight x; or, with `up`, y = silu(weight x) * (up x), by way of `scratch`, of y's shape.
+  struct Product {
     Weight weight;
+    Rows x;
     Rows y;
+    const Weight* up = nullptr;  // of weight's shape
+    Rows scratch = {};
   };
-  /// What is made of results as soon as they are there, by the thread that has computed them.
-  using Made = std::function<void(RowRange rows, RowRange outputs)>;
-  /// y = weight x for matrices of one shape, in one parallel region: a thread computes the same outputs of all of them.
-  void multiply(std::span<const One> products, const Rows& x, const Made& made);
+  /// Products of one shape; of kMostRowsTogether rows in all, or one alone. Those of few rows each are computed in one
+  /// parallel region, in which a thread computes the same outputs of all of them.
+  void multiply(std::span<const Product> products);
 
   /// Memory that threads take pieces of, one each.
   class Pieces {
@@ -58,14 +63,18 @@ class Products {
     direct,   // weights as they come from memory, once for each few rows
     panels,   // decoded once for all rows
     rounded,  // precision bf16
+    apart,    // gate and up are not alike
   };
   [[nodiscard]] Way exact_way_of(const MatrixView& matrix, uint32_t rows) const;
-  [[nodiscard]] Way way_of(const MatrixView& matrix, uint32_t rows) const;
-  void multiply_directly(std::span<const One> products, const Rows& x, const Made& made);
-  void multiply_panels(std::span<const One> products, const Rows& x, RowRange rows, const Made& made);
+  [[nodiscard]] Way way_of(const Product& product) const;
+  void multiply_apart(const Product& product);
+  void multiply_directly(std::span<const Product> products);
+  void multiply_panels(const Product& product, RowRange rows);
+  void multiply_rounded(std::span<const Product> products, RowRange rows);
+  /// `rows` of these outputs: gate times up.
+  void finish(const Product& product, RowRange rows, RowRange outputs) const;
   /// Of this product, 64-byte aligned: `first_bytes`, and behind them a piece for each thread.
   [[nodiscard]] std::byte* memory_of(uint64_t first_bytes, uint64_t piece_bytes);
-  void multiply_rounded(std::span<const One> products, const Rows& x, RowRange rows, const Made& made);
 
   const CpuOps& ops_;
   Workers& workers_;

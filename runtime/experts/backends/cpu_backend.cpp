@@ -13,6 +13,8 @@ namespace {
 
 // Rows of a pass whose experts the CPU computes beside a device: a decode pass has no more.
 constexpr uint32_t kMaxHostRows = 16;
+// Experts that were in memory and are computed together: as many as a decoded token has. They hold their slots so long.
+constexpr size_t kMostTogether = 8;
 
 uint32_t host_rows(const ExecutorShape& shape) {
   return std::min(shape.wave_tokens, kMaxHostRows);
@@ -86,6 +88,13 @@ void CpuBackend::take(const ExpertWave& wave, size_t group, ExpertLease lease) {
     waiting_.push_back({.group = group, .lease = std::move(lease)});
     return;
   }
+  // What has just been read is computed at once: the next ones may need its slot.
+  const bool is_alone = wave.tracer != nullptr || lease.was_missing();
+  if (!is_alone) {
+    waiting_.push_back({.group = group, .lease = std::move(lease)});
+    if (waiting_.size() >= kMostTogether) compute_waiting(wave);
+    return;
+  }
   LayerCourse::Span computing{.begin = queue_.mark(), .end = {}};
   compute(wave, wave.groups[group], lease.weights());
   queue_.synchronize();  // the lease ends here
@@ -97,13 +106,37 @@ void CpuBackend::take(const ExpertWave& wave, size_t group, ExpertLease lease) {
   }
 }
 
+void CpuBackend::enqueue_taken(const ExpertWave& wave) {
+  if (!is_beside() && !waiting_.empty()) compute_waiting(wave);
+}
+
+void CpuBackend::compute_waiting(const ExpertWave& wave) {
+  LayerCourse::Span computing{.begin = queue_.mark(), .end = {}};
+  std::vector<kernels::ExpertMatrices> matrices;
+  std::vector<kernels::ExpertGroup> groups;
+  for (const Computed& one : waiting_) {
+    groups.push_back({.entry = static_cast<uint32_t>(matrices.size()), .parts = wave.groups[one.group].parts});
+    matrices.push_back(one.lease.weights().matrices());
+  }
+  queue_.run_expert_parts({.experts = matrices,
+                           .x = wave.x,
+                           .groups = groups,
+                           .top_k = wave.top_k,
+                           .scratch = scratch_,
+                           .parts = wave.parts});
+  queue_.synchronize();
+  waiting_.clear();  // the leases end here
+  computing.end = queue_.mark();
+  wave.course->hits.push_back(std::move(computing));
+}
+
 void CpuBackend::compute(const ExpertWave& wave, const RoutedGroup& group, const ExpertWeights& weights) {
   if (wave.tracer != nullptr) return wave.tracer->compute(wave, group, weights);
   const kernels::ExpertMatrices matrices = weights.matrices();
   const kernels::ExpertGroup one{.entry = 0, .parts = group.parts};
   const uint64_t parts_at = row_bytes(hidden_) * max_rows_;
   kernels::Queue& queue = is_beside() ? *own_queue_ : queue_;
-  queue.run_expert_parts({.expert = &matrices,
+  queue.run_expert_parts({.experts = {&matrices, 1},
                           .x = is_beside() ? staged_rows(0, input_rows_) : wave.x,
                           .groups = {&one, 1},
                           .top_k = wave.top_k,
@@ -116,7 +149,7 @@ kernels::Rows CpuBackend::staged_rows(uint64_t offset, uint32_t rows) const {
 }
 
 std::optional<ExpertBackend::Computed> CpuBackend::compute_next(const ExpertWave& wave) {
-  if (waiting_.empty()) return std::nullopt;
+  if (!is_beside() || waiting_.empty()) return std::nullopt;
   Computed next = std::move(waiting_.front());
   waiting_.pop_front();
   const auto start = std::chrono::steady_clock::now();

@@ -29,6 +29,7 @@ class CpuBackend final : public ExpertBackend {
   void begin_wave(const ExpertWave& wave, std::vector<size_t>& missing) override;
   [[nodiscard]] Eta eta(const ExpertWave& wave, size_t group) override;
   void take(const ExpertWave& wave, size_t group, ExpertLease lease) override;
+  void enqueue_taken(const ExpertWave& wave) override;
   [[nodiscard]] std::optional<Computed> compute_next(const ExpertWave& wave) override;
   void add_to(ExpertStoreStats& stats) const override;
 
@@ -37,7 +38,10 @@ class CpuBackend final : public ExpertBackend {
   /// Whether experts of this pass may be computed beside the device.
   [[nodiscard]] bool may_share() const;
   [[nodiscard]] kernels::Rows staged_rows(uint64_t offset, uint32_t rows) const;
+  /// Computes one expert beside a device, or where single experts are traced.
   void compute(const ExpertWave& wave, const RoutedGroup& group, const ExpertWeights& weights);
+  /// Computes what waits, all of it at once.
+  void compute_waiting(const ExpertWave& wave);
 
   kernels::Queue& queue_;   // of the executor
   kernels::Slice scratch_;  // of the CPU
@@ -50,8 +54,8 @@ class CpuBackend final : public ExpertBackend {
   std::unique_ptr<kernels::Buffer> own_scratch_;
   uint32_t input_rows_ = 0;  // of the present wave
   WorkRate rate_;
-  std::deque<Computed> waiting_;
-  double backlog_ = 0;  // seconds that those are expected to take
+  std::deque<Computed> waiting_;  // without a device: experts that were in memory, to be computed together
+  double backlog_ = 0;            // seconds that those are expected to take
 };
 
 }  // namespace dspack::runtime
