@@ -25,7 +25,7 @@ void columns_tile(const ColumnsTask& task, RowRange columns, uint32_t row) {
     const float* x[T];
     for (uint32_t t = 0; t < T; ++t)
       x[t] = task.x + (row + t) * task.x_stride + (d - task.matrix_rows.begin);
-    const auto zeros = zeros_of<V, L, 1>(matrix, d, columns.begin / matrix.block_in);
+    const auto zeros = zeros_of<V, L, 1>(matrix, d, 1, columns.begin / matrix.block_in);
     V acc[J][T] = {};
     if constexpr (J == 1) {
       if (width < kLanes) {

@@ -70,15 +70,15 @@ uint64_t sum_rows(std::span<const std::byte> bytes) {
   return sum;
 }
 
-Result<CpuPeak> measure_cpu_peak(const CpuOptions& options, double seconds) {
+Result<CpuPeak> measure_cpu_peak(const CpuOptions& options, const PeakEffort& effort) {
   TRY_ASSIGN(const CpuOps* ops, select_cpu_ops(detect_cpu_features(), options.instruction_set));
   TRY_ASSIGN(const auto device, make_cpu_device(options));
-  TRY_ASSIGN(const auto memory, device->allocate(kPeakBytes));
+  TRY_ASSIGN(const auto memory, device->allocate(effort.bytes));
   std::ranges::fill(host_bytes(*memory), std::byte{1});
   Workers workers(options.threads);
   CpuPeak peak;
   volatile uint64_t seen = 0;  // or nothing need be read
-  peak.bytes_per_second = best_rate(seconds / 2, [&] {
+  peak.bytes_per_second = best_rate(effort.seconds / 2, [&] {
     seen = sum_words(workers, host_bytes(*memory));
     return memory->size_bytes();
   });
@@ -86,7 +86,7 @@ Result<CpuPeak> measure_cpu_peak(const CpuOptions& options, double seconds) {
   uint64_t rounds = 1U << 10U;
   while (seconds_of([&] { (void)multiply_adds(workers, run, rounds); }) < kSampleSeconds)
     rounds *= 2;
-  peak.operations_per_second = 2 * best_rate(seconds / 2, [&] { return multiply_adds(workers, run, rounds); });
+  peak.operations_per_second = 2 * best_rate(effort.seconds / 2, [&] { return multiply_adds(workers, run, rounds); });
   return peak;
 }
 

@@ -19,11 +19,15 @@ struct CpuPeak {
   double operations_per_second = 0;
 };
 
-/// Memory that measure_cpu_peak takes and gives back.
-inline constexpr uint64_t kPeakBytes = 256ULL << 20;
+struct PeakEffort {
+  double seconds = 1;
+  /// Memory that is read, taken for the time of the measurement. Less than a model has, or than a processor's caches,
+  /// and part of it is found there: of a cache of 480 MB, 256 MB are read at 38 GB/s, 1 GB at 33.
+  uint64_t bytes = 1ULL << 30;
+};
 
-/// The best of what was seen in about `seconds`.
-[[nodiscard]] Result<CpuPeak> measure_cpu_peak(const CpuOptions& options, double seconds);
+/// The best of what was seen.
+[[nodiscard]] Result<CpuPeak> measure_cpu_peak(const CpuOptions& options, const PeakEffort& effort);
 
 /// Sums memory as 64-bit words, an equal part on each thread: reading at its fastest.
 [[nodiscard]] uint64_t sum_words(Workers& workers, std::span<const std::byte> bytes);

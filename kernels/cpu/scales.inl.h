@@ -100,15 +100,15 @@ float scale_at(const MatrixView& matrix, uint32_t row, uint32_t block) {
   return window[0];
 }
 
-/// The zero points of one block of O rows, for codings that have them.
+/// The zero points of one block of O rows, each `apart` rows after the one before, for codings that have them.
 template <class V, class L, uint32_t O>
-auto zeros_of(const MatrixView& matrix, uint32_t row, uint32_t block) {
+auto zeros_of(const MatrixView& matrix, uint32_t row, uint32_t apart, uint32_t block) {
   if constexpr (!facts_of(L::kCoding).has_zeros) {
     return NoZeros<V>();
   } else {
     BlockZeros<V, O> zeros;
     for (uint32_t o = 0; o < O; ++o) {
-      const std::byte zero = matrix.planes[kZeros][scale_index(matrix, row + o, block)];
+      const std::byte zero = matrix.planes[kZeros][scale_index(matrix, row + o * apart, block)];
       zeros.zero[o] = V::set(static_cast<float>(static_cast<uint8_t>(zero)));
     }
     return zeros;

@@ -9,6 +9,7 @@
 #include "kernels/cpu/cpu_peak.h"
 #include "runtime/bench/bench_report.h"
 #include "runtime/budget/read_trial.h"
+#include "runtime/budget/system_memory.h"
 #include "runtime/cli/loading.h"
 #include "runtime/cli/model_options.h"
 #include "runtime/cli/places.h"
@@ -20,7 +21,7 @@ namespace {
 constexpr uint32_t kMostTokens = 1U << 26U;
 constexpr uint32_t kMostRepetitions = 1000;
 constexpr uint64_t kMostTextBytes = 1ULL << 30;
-constexpr double kPeakSeconds = 1;
+constexpr uint64_t kLeastPeakBytes = 16ULL << 20;
 constexpr double kReadSeconds = 1;
 
 constexpr char kExamples[] = R"(Examples:
@@ -37,10 +38,13 @@ evenly than real text does: with a model larger than memory use --text.)";
 /// Of the CPU, measured before the model takes memory. Nothing where a GPU is asked for.
 Result<MachineLimits> measure_limits(const LoadOptions& load) {
   if (load.device.kind == DeviceKind::cuda) return MachineLimits{};
+  TRY_ASSIGN(const SystemMemory memory, read_system_memory());
+  kernels::PeakEffort effort;
+  effort.bytes = std::clamp(memory.available_bytes / 8, kLeastPeakBytes, effort.bytes);
   TRY_ASSIGN(const kernels::CpuPeak peak,
              kernels::measure_cpu_peak(
                  {.threads = load.threads, .instruction_set = load.instruction_set, .precision = load.device.precision},
-                 kPeakSeconds));
+                 effort));
   return MachineLimits{.bytes = peak.bytes_per_second, .operations = peak.operations_per_second};
 }
 

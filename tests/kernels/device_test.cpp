@@ -128,13 +128,14 @@ TEST_CASE("peak of a CPU: of every instruction set that runs here, in both preci
     CHECK(set.ops->rounded.multiply_adds(6) == 2 * set.ops->rounded.multiply_adds(3));
     for (const auto precision : {kernels::Precision::exact, kernels::Precision::bf16}) {
       const auto peak = kernels::measure_cpu_peak(
-          {.threads = 2, .instruction_set = std::string(set.ops->name), .precision = precision}, 0.01);
+          {.threads = 2, .instruction_set = std::string(set.ops->name), .precision = precision},
+          {.seconds = 0.01, .bytes = 1 << 20});
       REQUIRE(peak.has_value());
       CHECK(peak->bytes_per_second > 0);
       CHECK(peak->operations_per_second > 0);
     }
   }
-  CHECK(kernels::measure_cpu_peak({.threads = 1, .instruction_set = "mmx"}, 0.01).error().kind ==
+  CHECK(kernels::measure_cpu_peak({.threads = 1, .instruction_set = "mmx"}, {.seconds = 0.01}).error().kind ==
         ErrorKind::unsupported);
   kernels::Workers workers(3);
   std::vector<uint64_t> words(1000);
