@@ -104,8 +104,12 @@ inline void add_columns(const std::byte* w, size_t row_bytes, const float* const
                         const Zeros& zeros = {}) {
   for (uint32_t d = 0; d < n; ++d, w += row_bytes) {
     V weight[J];
-    for (uint32_t j = 0; j < J; ++j)
-      weight[j] = zeros.less(L::template load<V>(w + bytes_for<L>(size_t{j} * kLanes)), 0);
+    if constexpr (L::kHasLines && J == 4) {
+      L::template load_line<V>(w, weight);
+    } else {
+      for (uint32_t j = 0; j < J; ++j)
+        weight[j] = zeros.less(L::template load<V>(w + bytes_for<L>(size_t{j} * kLanes)), 0);
+    }
     for (uint32_t t = 0; t < T; ++t) {
       const V value = V::set(x[t][d]);
       for (uint32_t j = 0; j < J; ++j)

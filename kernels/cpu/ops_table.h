@@ -205,6 +205,7 @@ struct CpuOps {
 struct E4m3Ops {
   void (*linear)(const LinearTask& task);
   void (*panels)(const PanelTask& task);
+  void (*columns)(const ColumnsTask& task);
 };
 
 /// What the processor can run, each including all that the table of that name needs.

@@ -1,9 +1,10 @@
 // Exact products of E4M3 by tables in registers (AVX-512's VBMI, beside F, BW, VL and DQ): 64 codes are looked up at
 // once.
+#include "kernels/cpu/avx512.inl.h"
+#include "kernels/cpu/columns.inl.h"
 #include "kernels/cpu/e4m3_table.inl.h"
 #include "kernels/cpu/linear.inl.h"
 #include "kernels/cpu/panels.inl.h"
-#include "kernels/cpu/avx512.inl.h"
 
 namespace dspack::kernels {
 namespace {
@@ -63,6 +64,7 @@ struct LoadE4m3Table : LoadE4m3 {
 }  // namespace
 
 constinit const E4m3Ops kVbmiE4m3 = {.linear = linear_rows<Vec512, LoadE4m3Table>,
-                                     .panels = panel_rows<Vec512, LoadE4m3Table>};
+                                     .panels = panel_rows<Vec512, LoadE4m3Table>,
+                                     .columns = columns_range<Vec512, LoadE4m3Table>};
 
 }  // namespace dspack::kernels

@@ -52,6 +52,7 @@ const CpuOps kVbmiOps = [] {
   ops.name = "vbmi";
   ops.linear[static_cast<size_t>(Coding::f8_e4m3)] = kVbmiE4m3.linear;
   ops.panels.linear[static_cast<size_t>(Coding::f8_e4m3)] = kVbmiE4m3.panels;
+  ops.columns[static_cast<size_t>(Coding::f8_e4m3)] = kVbmiE4m3.columns;
   return ops;
 }();
 const CpuOps kAmxOps = [] {
