@@ -21,12 +21,12 @@ struct CpuPeak {
 
 struct PeakEffort {
   double seconds = 1;
-  /// Memory that is read, taken for the time of the measurement. Less than a model has, or than a processor's caches,
-  /// and part of it is found there: of a cache of 480 MB, 256 MB are read at 38 GB/s, 1 GB at 33.
+  /// Memory that is taken for the time of the measurement, and read. It must be more than the caches hold: beside a
+  /// cache of 480 MB, 256 MB were read at 38 GB/s, 1 GB at 33 to 36 (Sapphire Rapids, 2026-11).
   uint64_t bytes = 1ULL << 30;
 };
 
-/// The best of what was seen.
+/// The best of what was seen in about `effort.seconds`.
 [[nodiscard]] Result<CpuPeak> measure_cpu_peak(const CpuOptions& options, const PeakEffort& effort);
 
 /// Sums memory as 64-bit words, an equal part on each thread: reading at its fastest.

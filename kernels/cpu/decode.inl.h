@@ -22,45 +22,43 @@ namespace {
 
 constexpr uint32_t kLanes = 16;
 
-struct LoadF32 {
+/// What has no way but `load`.
+struct LoadByVector {
+  static constexpr bool kHasLines = false;
+  static constexpr bool kHasColumns = false;
+};
+
+struct LoadF32 : LoadByVector {
   static constexpr Coding kCoding = Coding::f32;
   static constexpr uint32_t kBits = 32;
   static constexpr float kUnit = 1.0F;
-  static constexpr bool kHasLines = false;
-  static constexpr bool kHasColumns = false;
   template <class V>
   static V load(const std::byte* from) {
     return V::load_f32(from);
   }
 };
-struct LoadBf16 {
+struct LoadBf16 : LoadByVector {
   static constexpr Coding kCoding = Coding::bf16;
   static constexpr uint32_t kBits = 16;
   static constexpr float kUnit = 1.0F;
-  static constexpr bool kHasLines = false;
-  static constexpr bool kHasColumns = false;
   template <class V>
   static V load(const std::byte* from) {
     return V::load_bf16(from);
   }
 };
-struct LoadF16 {
+struct LoadF16 : LoadByVector {
   static constexpr Coding kCoding = Coding::f16;
   static constexpr uint32_t kBits = 16;
   static constexpr float kUnit = 1.0F;
-  static constexpr bool kHasLines = false;
-  static constexpr bool kHasColumns = false;
   template <class V>
   static V load(const std::byte* from) {
     return V::load_f16(from);
   }
 };
-struct LoadE4m3 {
+struct LoadE4m3 : LoadByVector {
   static constexpr Coding kCoding = Coding::f8_e4m3;
   static constexpr uint32_t kBits = 8;
   static constexpr float kUnit = 256.0F;  // E4M3 has bias 7, the half that it is shifted into has 15
-  static constexpr bool kHasLines = false;
-  static constexpr bool kHasColumns = false;
   template <class V>
   static V load(const std::byte* from) {
     return V::load_e4m3_over_256(from);
@@ -74,12 +72,10 @@ struct LoadE4m3Unmended : LoadE4m3 {
   }
 };
 
-struct LoadI8 {
+struct LoadI8 : LoadByVector {
   static constexpr Coding kCoding = Coding::i8;
   static constexpr uint32_t kBits = 8;
   static constexpr float kUnit = 1.0F;
-  static constexpr bool kHasLines = false;
-  static constexpr bool kHasColumns = false;
   template <class V>
   static V load(const std::byte* from) {
     return V::load_i8(from);
@@ -88,9 +84,8 @@ struct LoadI8 {
 
 /// Codes of four bits: kValues has what they mean.
 template <class L>
-struct LoadNibbles {
+struct LoadNibbles : LoadByVector {
   static constexpr uint32_t kBits = 4;
-  static constexpr bool kHasLines = false;
   static constexpr bool kHasColumns = true;
   template <class V>
   static V load(const std::byte* from) {

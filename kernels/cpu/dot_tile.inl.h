@@ -23,12 +23,17 @@ inline uint32_t smaller(uint32_t a, uint32_t b) {
   return a < b ? a : b;
 }
 
-/// Asks for what lies `ahead` bytes further; beyond the end of a matrix the request is void.
+/// Asks for what lies `ahead` bytes further; beyond the end of a matrix the request is void. Locality as of
+/// __builtin_prefetch: 3 is into the first-level cache, 2 into the second.
+template <int kLocality = 3>
 inline void prefetch(const std::byte* from, size_t ahead) {
   const uintptr_t address =
-      reinterpret_cast<uintptr_t>(from) + ahead;               // arithmetic on a pointer may not leave its array
-  __builtin_prefetch(reinterpret_cast<const void*>(address));  // NOLINT(performance-no-int-to-ptr)
+      reinterpret_cast<uintptr_t>(from) + ahead;  // arithmetic on a pointer may not leave its array
+  __builtin_prefetch(reinterpret_cast<const void*>(address), 0, kLocality);  // NOLINT(performance-no-int-to-ptr)
 }
+
+/// Bytes of a run of memory to ask for ahead of what is read (1, 2 and 4 KB: within 8 %).
+constexpr size_t kAhead = 2048;
 
 inline const std::byte* bytes_of(const float* values) {
   return reinterpret_cast<const std::byte*>(values);

@@ -33,18 +33,15 @@ struct WatchOf<V, LoadE4m3> {
   using Type = typename V::NanWatch;
 };
 
-/// Outputs of a tile: O of them, as many outputs from one to the next as each of O parts of a range has. So a tile
-/// reads O long runs of memory, row after row, which is what the processor's own prefetching follows best. One row of
-/// FP8 on two threads that read 33 GB/s (Sapphire Rapids, 2026-11): 33 to 35 GB/s of rows of 1.5 to 16 KB; of O rows
-/// side by side 23 GB/s where they have 1.5 KB, 30 GB/s where they have 7.
+/// The outputs of a tile, one from each of O equal parts of a range. So tile after tile reads O long runs of memory,
+/// which the processor's own prefetching follows best. One row of FP8 on two threads that read 33 GB/s (Sapphire
+/// Rapids, 2026-11): 32 to 36 GB/s with rows of 1.5 to 16 KB; with O neighbouring rows a tile 23 GB/s where they have
+/// 1.5 KB, 30 GB/s where they have 7.
 struct TileOutputs {
   uint32_t first = 0;
   uint32_t apart = 0;
   [[nodiscard]] uint32_t at(uint32_t o) const { return first + o * apart; }
 };
-
-/// Bytes ahead in each run that are asked for (1 KB to 4 KB are worth the same).
-constexpr size_t kAhead = 2048;
 
 /// add_dots for weights that come from memory.
 template <class V, class L, uint32_t O, uint32_t T, class Watch>
@@ -143,8 +140,8 @@ void add_rest(const std::byte* const (&w)[O], const float* const (&x)[T], uint32
 }
 
 /// The same for packed codes in small groups: both sums of an output are in use all the time. Groups of N vectors, all
-/// of them; 0: of any size. A size that the compiler knows keeps the sums in registers (one row, groups of 32: 14 and
-/// 24 G weights/s, measured 2026-11 on Sapphire Rapids).
+/// of them; 0: of any size. A size that the compiler knows keeps the sums in registers (one row, groups of 32, a
+/// thread: 14.8 and 18.0 G weights/s, scales decoded by type included, measured 2026-11 on Sapphire Rapids).
 template <class V, class L, uint32_t O, uint32_t T, uint32_t N>
 void packed_tile(const LinearTask& task, const TileOutputs& outputs, uint32_t row) {
   const MatrixView& matrix = task.matrix;

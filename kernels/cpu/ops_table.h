@@ -184,7 +184,7 @@ struct AttendTask {
 
 /// One instruction set. No slot is ever null but those that are said to be.
 struct CpuOps {
-  std::string_view name;                             // "scalar" | "avx2" | "avx512" | "vbmi" | "amx"
+  std::string_view name;                             // "scalar" | "avx2" | "avx512" | "vbmi" | "avx512bf16" | "amx"
   void (*linear[kCodings])(const LinearTask& task);  // by the weight's coding
   PanelOps panels;                                   // the same bits
   void (*columns[kCodings])(const ColumnsTask& task);
@@ -210,10 +210,11 @@ struct E4m3Ops {
 
 /// What the processor can run, each including all that the table of that name needs.
 struct CpuFeatures {
-  bool avx2 = false;    // with FMA and F16C
-  bool avx512 = false;  // F, BW, VL and DQ, with the above
-  bool vbmi = false;    // AVX-512's VBMI, with the above
-  bool amx = false;     // tiles of BF16 and AVX-512's BF16, with the above; and the system lends the tiles
+  bool avx2 = false;        // with FMA and F16C
+  bool avx512 = false;      // F, BW, VL and DQ, with the above
+  bool vbmi = false;        // AVX-512's VBMI, with the above
+  bool avx512bf16 = false;  // with the above
+  bool amx = false;         // tiles of BF16, with the above; and the system lends the tiles
 };
 
 /// A table that this program holds, and whether a processor can run it.
@@ -231,9 +232,10 @@ struct InstructionSet {
 [[nodiscard]] Result<const CpuOps*> select_cpu_ops(CpuFeatures have, std::string_view forced);
 
 extern const CpuOps kScalarOps;
-extern const CpuOps kAvx2Ops;         // only where CMake adds avx2.cpp
-extern const CpuOps kAvx512Ops;       // only where CMake adds avx512.cpp
-extern const E4m3Ops kVbmiE4m3;       // only where CMake adds vbmi.cpp
-extern const RoundedOps kAmxRounded;  // only where CMake adds amx.cpp
+extern const CpuOps kAvx2Ops;                // only where CMake adds avx2.cpp
+extern const CpuOps kAvx512Ops;              // only where CMake adds avx512.cpp
+extern const E4m3Ops kVbmiE4m3;              // only where CMake adds vbmi.cpp
+extern const RoundedOps kAvx512Bf16Rounded;  // only where CMake adds avx512bf16.cpp
+extern const RoundedOps kAmxRounded;         // only where CMake adds amx.cpp
 
 }  // namespace dspack::kernels

@@ -107,7 +107,7 @@ void Products::multiply(std::span<const Product> products) {
     switch (way_of(product)) {
       case Way::direct: direct.push_back(product); break;
       case Way::rounded:
-        if (rows <= kRoundedRowsAtOnce / 4) {
+        if (rows <= kMostRowsTogether) {
           rounded.push_back(product);
           break;
         }

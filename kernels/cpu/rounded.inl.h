@@ -23,12 +23,11 @@ namespace dspack::kernels {
 namespace {
 
 constexpr uint32_t kStep = kRoundedStep;
-constexpr uint32_t kTurnedCols = 512;  // of weights, decoded at once: 32 KiB
+constexpr uint32_t kTurnedCols = 512;  // of weights, decoded at once: 32 KiB as FP32
 constexpr uint32_t kRoundedRows = 96;  // of x, that decoded weights serve
-constexpr uint32_t kRoundedTile = 4;   // rows of x whose sums are in registers
 
-inline uint64_t padded_steps(uint32_t in) {
-  return (uint64_t{in} + kStep - 1) / kStep;
+inline uint32_t steps_of(uint32_t in) {
+  return (in + kStep - 1) / kStep;
 }
 
 /// The nearest BF16, ties to even, as FP32; NaN stays NaN.
@@ -42,51 +41,128 @@ inline float nearest_bf16(float value) {
   return value;
 }
 
-inline uint64_t rounded_x_bytes(uint32_t rows, uint32_t in) {
-  return uint64_t{rows} * padded_steps(in) * kStep * sizeof(float);
+/// How the terms of a step are multiplied: a Value of x with a vector of as many Values of 16 outputs. This way: FP32
+/// values that BF16 has, column by column.
+template <class Vector>
+struct FloatTerms {
+  using V = Vector;
+  using Value = float;
+  static constexpr uint32_t kValues = kStep;  // of a step
+  static constexpr uint32_t kTile = 4;        // rows of x whose sums are in registers
+
+  /// One step of a row, of which n columns are there.
+  static void round(const float* x, uint32_t n, Value* to) {
+    for (uint32_t i = 0; i < kStep; ++i)
+      to[i] = i < n ? nearest_bf16(x[i]) : 0;
+  }
+  template <uint32_t T>
+  static void add_step(const Value (*weights)[kLanes], const Value* const (&x)[T], V (&even)[T], V (&odd)[T]) {
+    for (uint32_t k = 0; k < kStep; k += 2) {
+      const V first = V::load(weights[k]);
+      const V second = V::load(weights[k + 1]);
+      for (uint32_t t = 0; t < T; ++t) {
+        even[t] = V::fma(first, V::set(x[t][k]), even[t]);
+        odd[t] = V::fma(second, V::set(x[t][k + 1]), odd[t]);
+      }
+    }
+  }
+};
+
+/// Turns kColumns columns of 16 outputs, from `rows` + `offset` on, of which n are there; the others become zeros.
+template <class Vector, class L>
+struct TurnFloats {
+  using Terms = FloatTerms<Vector>;
+  static constexpr uint32_t kColumns = kLanes;
+  static constexpr uint64_t bytes(uint32_t columns) { return bytes_for<L>(columns); }
+  static void turn(const std::byte* const (&rows)[kLanes], uint64_t offset, uint32_t n, float (*to)[kLanes]) {
+    Vector values[kLanes];
+    for (uint32_t o = 0; o < kLanes; ++o) {
+      const std::byte* from = rows[o] + offset;
+      const Vector codes = n == kLanes ? L::template load<Vector>(from) : load_part<Vector, L>(from, n);
+      values[o] = Vector::mul(codes, Vector::set(L::kUnit));
+    }
+    Vector::transpose(values);
+    for (uint32_t l = 0; l < kLanes; ++l)
+      (l < n ? values[l] : Vector::zero()).store(to[l]);
+  }
+};
+
+template <class Terms>
+uint64_t rounded_width(uint32_t in) {
+  return uint64_t{steps_of(in)} * Terms::kValues;
+}
+template <class Terms>
+uint64_t rounded_x_bytes(uint32_t rows, uint32_t in) {
+  return rows * rounded_width<Terms>(in) * sizeof(typename Terms::Value);
 }
 
 inline uint64_t no_scratch_bytes(uint32_t /*in*/) {
   return 0;
 }
 
-/// Rows of whole steps, FP32 values that BF16 has.
-inline void round_x(const RoundingTask& task) {
-  const uint64_t width = padded_steps(task.in) * kStep;
-  auto* to = reinterpret_cast<float*>(task.to);
+/// Rows of whole steps.
+template <class Terms>
+void round_x(const RoundingTask& task) {
+  const uint64_t width = rounded_width<Terms>(task.in);
   const uint32_t end = smaller(task.rows, task.groups.end * kRoundedGroup);
   for (uint32_t row = task.groups.begin * kRoundedGroup; row < end; ++row) {
-    const float* from = task.x + row * task.x_stride;
-    for (uint32_t i = 0; i < task.in; ++i)
-      to[row * width + i] = nearest_bf16(from[i]);
-    for (uint64_t i = task.in; i < width; ++i)
-      to[row * width + i] = 0;
+    auto* to = reinterpret_cast<typename Terms::Value*>(task.to) + row * width;
+    for (uint32_t i = 0; i < task.in; i += kStep, to += Terms::kValues)
+      Terms::round(task.x + row * task.x_stride + i, smaller(kStep, task.in - i), to);
   }
 }
 
-/// Some columns of 16 outputs: [column][output].
+/// Some columns of 16 outputs.
+template <class Terms>
 struct TurnedWeights {
-  alignas(64) float values[kTurnedCols][kLanes];
-  uint32_t begin = 0;  // column of the matrix
-  uint32_t cols = 0;   // whole steps
+  alignas(64) typename Terms::Value values[kTurnedCols / kStep * Terms::kValues][kLanes];  // [step][value][output]
+  alignas(64) float scales[kTurnedCols / kStep][kLanes];  // of the blocks that end in these columns
+  const float* scale_rows[kLanes];                        // each output's, by block
+  uint32_t begin = 0;                                     // column of the matrix
+  uint32_t cols = 0;                                      // whole steps
 };
 
-template <class V, class L>
-void turn_weights(const MatrixView& matrix, uint32_t output, uint32_t count, TurnedWeights& turned) {
+/// Once for all columns of some outputs: a row's scales lie at a quotient. Rows beyond the last are computed, not
+/// stored.
+template <class Terms>
+void find_scales(const MatrixView& matrix, uint32_t output, uint32_t count, TurnedWeights<Terms>& turned) {
   for (uint32_t o = 0; o < kLanes; ++o) {
-    const uint32_t row = output + (o < count ? o : 0);  // rows beyond the last are computed, not stored
-    for (uint32_t i = 0; i < turned.cols; i += kLanes) {
-      const uint32_t column = turned.begin + i;
-      const uint32_t left = column < matrix.in ? matrix.in - column : 0;
-      alignas(64) float values[kLanes] = {};
-      if (left > 0) {
-        const std::byte* from = matrix.planes[kCodes] + row * bytes_for<L>(matrix.in) + bytes_for<L>(column);
-        const V decoded = left >= kLanes ? L::template load<V>(from) : load_part<V, L>(from, left);
-        V::mul(decoded, V::set(L::kUnit)).store(values);
-      }
-      for (uint32_t k = 0; k < kLanes; ++k)
-        turned.values[i + k][o] = left > k ? values[k] : 0.0F;
-    }
+    const std::byte* scales = scales_of_row(matrix, output + (o < count ? o : 0), 0);
+    turned.scale_rows[o] = reinterpret_cast<const float*>(scales);
+  }
+}
+
+/// Whether a block of scales ends with the step at `column`.
+inline bool ends_block(const MatrixView& matrix, uint32_t column) {
+  return (column + kStep) % matrix.block_in == 0 || column + kStep >= matrix.in;
+}
+
+template <class Turn>
+void turn_weights(const MatrixView& matrix, uint32_t output, uint32_t count,
+                  TurnedWeights<typename Turn::Terms>& turned) {
+  constexpr uint32_t kValues = Turn::kColumns * Turn::Terms::kValues / kStep;
+  uint32_t ended = 0;
+  for (uint32_t column = turned.begin; column < turned.begin + turned.cols; column += kStep) {
+    if (!ends_block(matrix, column)) continue;
+    for (uint32_t o = 0; o < kLanes; ++o)
+      turned.scales[ended][o] = turned.scale_rows[o][column / matrix.block_in];
+    ++ended;
+  }
+  const std::byte* rows[kLanes];
+  for (uint32_t o = 0; o < kLanes; ++o)
+    rows[o] = matrix.planes[kCodes] + (output + (o < count ? o : 0)) * Turn::bytes(matrix.in);
+  // Sixteen rows are one run of memory. While they are turned the next sixteen are asked for from end to end, into the
+  // second-level cache, which has room for both. Without this, line by line of 16 rows, or into the first level, one
+  // row of x gets 9 to 12 GB/s, with it 16 (V3's [2048, 7168], one thread, Zen 4, 2026-11).
+  constexpr uint64_t kSquareBytes = kLanes * Turn::bytes(Turn::kColumns);
+  const uint64_t run_bytes = kLanes * Turn::bytes(matrix.in);
+  auto* to = turned.values;
+  for (uint32_t i = 0; i < turned.cols; i += Turn::kColumns, to += kValues) {
+    const uint32_t column = turned.begin + i;
+    const uint32_t left = column < matrix.in ? matrix.in - column : 0;
+    for (uint64_t line = 0; line < kSquareBytes; line += 64)
+      prefetch<2>(rows[0], run_bytes + kLanes * Turn::bytes(column) + line);
+    Turn::turn(rows, Turn::bytes(column), smaller(Turn::kColumns, left), to);
   }
 }
 
@@ -96,47 +172,39 @@ struct RoundedSums {
   alignas(64) float total[kRoundedRows][kLanes];
 };
 
-template <class V>
-V scales_of_outputs(const MatrixView& matrix, uint32_t output, uint32_t count, uint32_t block) {
-  alignas(64) float scale[kLanes];
-  for (uint32_t o = 0; o < kLanes; ++o)
-    scale[o] = scale_at<V>(matrix, output + (o < count ? o : 0), block);
-  return V::load(scale);
-}
-
 /// T rows of x from `row` on, whose sums are `at`.
-template <class V, uint32_t T>
-void rounded_tile(const RoundedTask& task, const TurnedWeights& turned, uint32_t output, uint32_t count, uint32_t row,
-                  uint32_t at, RoundedSums& sums) {
+template <class Terms, uint32_t T>
+void rounded_tile(const RoundedTask& task, const TurnedWeights<Terms>& turned, uint32_t row, uint32_t at,
+                  RoundedSums& sums) {
+  using V = typename Terms::V;
+  using Value = typename Terms::Value;
   const MatrixView& matrix = task.matrix;
-  const uint64_t width = padded_steps(matrix.in) * kStep;
-  const float* x[T];
+  const uint64_t width = rounded_width<Terms>(matrix.in);
+  const Value* x[T];
   V block[T];
   for (uint32_t t = 0; t < T; ++t) {
-    x[t] = reinterpret_cast<const float*>(task.x) + (row + t) * width + turned.begin;
+    x[t] = reinterpret_cast<const Value*>(task.x) + (row + t) * width + turned.begin / kStep * Terms::kValues;
     block[t] = V::load(sums.block[at + t]);
   }
-  for (uint32_t i = 0; i < turned.cols; i += kStep) {
+  const Value(*weights)[kLanes] = turned.values;
+  const float(*scales)[kLanes] = turned.scales;
+  for (uint32_t i = 0; i < turned.cols; i += kStep, weights += Terms::kValues) {
     const uint32_t column = turned.begin + i;
     if (column % matrix.block_in == 0) {
       for (uint32_t t = 0; t < T; ++t)
         block[t] = V::zero();
     }
-    V even[T] = {};
-    V odd[T] = {};
-    for (uint32_t k = 0; k < kStep; k += 2) {
-      const V first = V::load(turned.values[i + k]);
-      const V second = V::load(turned.values[i + k + 1]);
-      for (uint32_t t = 0; t < T; ++t) {
-        even[t] = V::fma(first, V::set(x[t][i + k]), even[t]);
-        odd[t] = V::fma(second, V::set(x[t][i + k + 1]), odd[t]);
-      }
-    }
+    V even[T];
+    V odd[T];
     for (uint32_t t = 0; t < T; ++t)
+      even[t] = odd[t] = V::zero();
+    Terms::template add_step<T>(weights, x, even, odd);
+    for (uint32_t t = 0; t < T; ++t) {
       block[t] = V::add(block[t], V::add(even[t], odd[t]));
-    const bool ends = (column + kStep) % matrix.block_in == 0 || column + kStep >= matrix.in;
-    if (!ends) continue;
-    const V scale = scales_of_outputs<V>(matrix, output, count, column / matrix.block_in);
+      x[t] += Terms::kValues;
+    }
+    if (!ends_block(matrix, column)) continue;
+    const V scale = V::load(*scales++);
     for (uint32_t t = 0; t < T; ++t) {
       float* total = sums.total[at + t];
       V::fma(block[t], scale, column < matrix.block_in ? V::zero() : V::load(total)).store(total);
@@ -146,43 +214,53 @@ void rounded_tile(const RoundedTask& task, const TurnedWeights& turned, uint32_t
     block[t].store(sums.block[at + t]);
 }
 
-template <class V, class L>
+/// As many rows as there are, T at most.
+template <class Terms, uint32_t T>
+void rounded_some(const RoundedTask& task, const TurnedWeights<Terms>& turned, uint32_t row, uint32_t rows, uint32_t at,
+                  RoundedSums& sums) {
+  if constexpr (T > 1) {
+    if (rows < T) return rounded_some<Terms, T - 1>(task, turned, row, rows, at, sums);
+  }
+  rounded_tile<Terms, T>(task, turned, row, at, sums);
+}
+
+template <class Turn>
 void rounded_outputs(const RoundedTask& task, uint32_t output, uint32_t count, uint32_t row, uint32_t rows) {
-  TurnedWeights turned;
-  RoundedSums sums = {};
-  const auto width = static_cast<uint32_t>(padded_steps(task.matrix.in) * kStep);
+  using Terms = typename Turn::Terms;
+  TurnedWeights<Terms> turned;
+  RoundedSums sums;
+  find_scales(task.matrix, output, count, turned);
+  const uint32_t width = steps_of(task.matrix.in) * kStep;
   for (turned.begin = 0; turned.begin < width; turned.begin += turned.cols) {
     turned.cols = smaller(kTurnedCols, width - turned.begin);
-    turn_weights<V, L>(task.matrix, output, count, turned);
-    uint32_t t = 0;
-    for (; t + kRoundedTile <= rows; t += kRoundedTile)
-      rounded_tile<V, kRoundedTile>(task, turned, output, count, row + t, t, sums);
-    for (; t < rows; ++t)
-      rounded_tile<V, 1>(task, turned, output, count, row + t, t, sums);
+    turn_weights<Turn>(task.matrix, output, count, turned);
+    for (uint32_t t = 0; t < rows; t += Terms::kTile)
+      rounded_some<Terms, Terms::kTile>(task, turned, row + t, rows - t, t, sums);
   }
   for (uint32_t t = 0; t < rows; ++t) {
     float* y = task.y + (row + t) * task.y_stride + (output - task.outputs.begin);
-    store_part(V::load(sums.total[t]), y, count);
+    store_part(Terms::V::load(sums.total[t]), y, count);
   }
 }
 
-template <class V, class L>
+template <class Turn>
 void rounded_rows(const RoundedTask& task) {
   for (uint32_t row = 0; row < task.rows; row += kRoundedRows) {
     const uint32_t rows = smaller(kRoundedRows, task.rows - row);
     for (uint32_t output = task.outputs.begin; output < task.outputs.end; output += kLanes)
-      rounded_outputs<V, L>(task, output, smaller(kLanes, task.outputs.end - output), row, rows);
+      rounded_outputs<Turn>(task, output, smaller(kLanes, task.outputs.end - output), row, rows);
   }
 }
 
-template <class V>
-consteval RoundedOps make_rounded() {
-  return {.x_bytes = rounded_x_bytes,
-          .round = round_x,
+template <class TurnE4m3, class TurnBf16>
+consteval RoundedOps make_rounded(uint64_t (*multiply_adds)(uint64_t rounds)) {
+  using Terms = typename TurnE4m3::Terms;
+  return {.x_bytes = rounded_x_bytes<Terms>,
+          .round = round_x<Terms>,
           .scratch_bytes = no_scratch_bytes,
-          .e4m3 = rounded_rows<V, LoadE4m3>,
-          .bf16 = rounded_rows<V, LoadBf16>,
-          .multiply_adds = multiply_add_rounds<V>};
+          .e4m3 = rounded_rows<TurnE4m3>,
+          .bf16 = rounded_rows<TurnBf16>,
+          .multiply_adds = multiply_adds};
 }
 
 }  // namespace

@@ -10,7 +10,7 @@
 //   load_nibbles   16 values of a table, by codes of four bits, low half of a byte first
 //   kPairsNibbles   load_nibbles_paired gives the same for less, lanes 2 i and 2 i + 1 of it being i and i + 8;
 //                   pair_lanes puts a vector in that order, part_lanes back
-//   nibble_columns  the same values of eight vectors whose codes, 16 times four bytes, have been turned: code i of each lane
+//   nibble_columns   of lanes that hold eight codes each: vector i has the values of their codes i
 //   load_e4m3_unmended, NanWatch   the same but for NaN codes, and what looks for those in 64 codes at a time
 //   fma add sub mul div min max     min(a, b) = a < b ? a : b, max(a, b) = a > b ? a : b, hence b where one is NaN
 //   power_of_two(n)   2^n for integers -126 <= n <= 127
@@ -49,7 +49,7 @@ consteval CpuOps make_table(std::string_view name, LoadList<L...> /*loads*/) {
       .attend_bf16 = attend_items<V, LoadBf16>,
       .attend_f16 = attend_items<V, LoadF16>,
       .attend_f8_e4m3 = attend_items<V, LoadF32, DecodedBlocks<V>>,
-      .rounded = make_rounded<V>(),
+      .rounded = make_rounded<TurnFloats<V, LoadE4m3>, TurnFloats<V, LoadBf16>>(multiply_add_rounds<V>),
       .multiply_adds = multiply_add_rounds<V>,
   };
 }

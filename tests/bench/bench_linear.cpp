@@ -61,7 +61,7 @@ struct Matrices {
       if (size != 0) planes[plane] = allocate(device, count * size);
     }
     // Every code but FP8's two NaN, scales around 1 whatever their type. Speed does not depend on the values, but for
-    // subnormal ones, each of which takes a processor some hundred cycles: BF16 gets none.
+    // subnormal ones, each of which costs about a hundred cycles: BF16 gets none.
     uint32_t state = 1;
     const std::span<std::byte> codes = host_bytes(*planes[kCodes]);
     for (std::byte& code : codes)

@@ -94,6 +94,7 @@ void check_selection(kernels::CpuFeatures have, const std::string& forced) {
   CAPTURE(have.avx2);
   CAPTURE(have.avx512);
   CAPTURE(have.vbmi);
+  CAPTURE(have.avx512bf16);
   CAPTURE(have.amx);
   CAPTURE(forced);
   const auto sets = kernels::instruction_sets();
@@ -109,10 +110,12 @@ void check_selection(kernels::CpuFeatures have, const std::string& forced) {
 TEST_CASE("select_cpu_ops: every combination of features and wishes") {
   for (const bool avx2 : {false, true}) {
     for (const bool avx512 : {false, true}) {
-      for (const char* forced : {"", "scalar", "avx2", "avx512", "vbmi", "amx", "AVX2", "neon"}) {
+      for (const char* forced : {"", "scalar", "avx2", "avx512", "vbmi", "avx512bf16", "amx", "AVX2", "neon"}) {
         for (const bool vbmi : {false, true}) {
-          for (const bool amx : {false, true})
-            check_selection({.avx2 = avx2, .avx512 = avx512, .vbmi = vbmi, .amx = amx}, forced);
+          for (const bool bf16 : {false, true}) {
+            for (const bool amx : {false, true})
+              check_selection({.avx2 = avx2, .avx512 = avx512, .vbmi = vbmi, .avx512bf16 = bf16, .amx = amx}, forced);
+          }
         }
       }
       CHECK(kernels::select_cpu_ops({.avx2 = avx2, .avx512 = avx512}, "scalar").has_value());

@@ -66,6 +66,7 @@ WITHOUT_HEADER = {
     "*/cli/*_verb": "one function, declared in the program's verbs.h",
     "format/manifest_parse": "reads what manifest.h declares and manifest.cpp writes",
     "kernels/cpu/amx": "products of one instruction set, listed in ops_table.h",
+    "kernels/cpu/avx512bf16": "products of one instruction set, listed in ops_table.h",
     "kernels/cpu/avx2": "a table of operations, compiled for one instruction set and listed in ops_table.h",
     "kernels/cpu/vbmi": "products of one instruction set, listed in ops_table.h",
     "kernels/cpu/scalar": "the same",

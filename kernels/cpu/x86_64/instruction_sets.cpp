@@ -20,17 +20,7 @@ bool has_f16c() {
   return __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & kF16cBit) != 0;
 }
 
-/// Of leaf 7, which says what came after AVX2.
-bool has_vbmi() {
-  unsigned eax = 0;
-  unsigned ebx = 0;
-  unsigned ecx = 0;
-  unsigned edx = 0;
-  constexpr unsigned kVbmi = 1U << 1;  // leaf 7.0, ECX
-  return __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) != 0 && (ecx & kVbmi) != 0;
-}
-
-/// Tiles, their BF16, and AVX-512's. Linux lends the tiles' registers, 8 KiB a thread, to processes that ask
+/// Tiles and their BF16. Linux lends the tiles' registers, 8 KiB a thread, to processes that ask
 /// (arch_prctl(2), ARCH_REQ_XCOMP_PERM).
 bool has_tiles() {
   unsigned eax = 0;
@@ -38,21 +28,27 @@ bool has_tiles() {
   unsigned ecx = 0;
   unsigned edx = 0;
   constexpr unsigned kAmxBf16 = 1U << 22 | 1U << 24;  // leaf 7.0, EDX: AMX-BF16, AMX-TILE
-  constexpr unsigned kAvx512Bf16 = 1U << 5;           // leaf 7.1, EAX
   if (__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) == 0) return false;
   if ((edx & kAmxBf16) != kAmxBf16) return false;
-  if (__get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) == 0 || (eax & kAvx512Bf16) == 0) return false;
   constexpr long kRequestPermission = 0x1023;
   constexpr long kTileData = 18;
   return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
 }
 
+/// AVX-512 but for products of E4M3.
 const CpuOps kVbmiOps = [] {
   CpuOps ops = kAvx512Ops;
   ops.name = "vbmi";
   ops.linear[static_cast<size_t>(Coding::f8_e4m3)] = kVbmiE4m3.linear;
   ops.panels.linear[static_cast<size_t>(Coding::f8_e4m3)] = kVbmiE4m3.panels;
   ops.columns[static_cast<size_t>(Coding::f8_e4m3)] = kVbmiE4m3.columns;
+  return ops;
+}();
+/// The same but for products in precision bf16.
+const CpuOps kAvx512Bf16Ops = [] {
+  CpuOps ops = kVbmiOps;
+  ops.name = "avx512bf16";
+  ops.rounded = kAvx512Bf16Rounded;
   return ops;
 }();
 const CpuOps kAmxOps = [] {
@@ -62,8 +58,9 @@ const CpuOps kAmxOps = [] {
   return ops;
 }();
 
-const std::array<InstructionSet, 5> kSets{{
+const std::array<InstructionSet, 6> kSets{{
     {&kAmxOps, [](CpuFeatures have) { return have.amx; }},
+    {&kAvx512Bf16Ops, [](CpuFeatures have) { return have.avx512bf16; }},
     {&kVbmiOps, [](CpuFeatures have) { return have.vbmi; }},
     {&kAvx512Ops, [](CpuFeatures have) { return have.avx512; }},
     {&kAvx2Ops, [](CpuFeatures have) { return have.avx2; }},
@@ -77,8 +74,9 @@ CpuFeatures detect_cpu_features() {
   have.avx2 = __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0 && has_f16c();
   have.avx512 = have.avx2 && __builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512bw") != 0 &&
                 __builtin_cpu_supports("avx512vl") != 0 && __builtin_cpu_supports("avx512dq") != 0;
-  have.vbmi = have.avx512 && has_vbmi();
-  have.amx = have.vbmi && has_tiles();
+  have.vbmi = have.avx512 && __builtin_cpu_supports("avx512vbmi") != 0;
+  have.avx512bf16 = have.vbmi && __builtin_cpu_supports("avx512bf16") != 0;
+  have.amx = have.avx512bf16 && has_tiles();
   return have;
 }
 
