@@ -1,7 +1,7 @@
 // Attention over the latent cache. For the instruction set files only (see table.inl.h).
 //
-// A group of heads of one row walks the cache in blocks of positions; all heads share the keys, so a block is read from
-// memory once and serves the whole group from the processor's cache.
+// The heads of one row walk the cache in blocks of positions; all heads share the keys, so a block is read from memory
+// once and serves all of them from the processor's second-level cache, a group of heads after the other.
 //
 //   positions  0 ......... 63 | 64 ........ 127 | ... first_position + row
 //              scores [heads][64] -> maximum -> weights -> out = out * exp(old maximum - new) + weights . latent
@@ -23,6 +23,7 @@ namespace dspack::kernels {
 namespace {
 
 constexpr uint32_t kHeadGroup = 8;
+constexpr uint32_t kMostGroups = 16;  // that walk together: 128 heads' queries and outputs of V3 are 512 KB
 constexpr uint32_t kBlockPositions = kAttendPositions;
 
 struct AttendGroup {
@@ -65,24 +66,25 @@ void score_tile(const AttendTask& task, const std::byte* block, uint32_t positio
   }
 }
 
-template <class V, class L, uint32_t T>
-void score_positions(const AttendTask& task, const std::byte* block, uint32_t n, uint32_t head, AttendGroup& group) {
-  constexpr uint32_t kTile = V::kTileOutputs;
-  uint32_t position = 0;
-  for (; position + kTile <= n; position += kTile)
-    score_tile<V, L, kTile, T>(task, block, position, head, group);
-  for (; position < n; ++position)
-    score_tile<V, L, 1, T>(task, block, position, head, group);
+/// The keys of O positions stay in the first-level cache while all heads of the group are multiplied with them.
+template <class V, class L, uint32_t O>
+void score_heads(const AttendTask& task, const std::byte* block, uint32_t position, AttendGroup& group) {
+  constexpr uint32_t kTile = V::kTileRows;
+  uint32_t head = 0;
+  for (; head + kTile <= group.heads; head += kTile)
+    score_tile<V, L, O, kTile>(task, block, position, head, group);
+  for (; head < group.heads; ++head)
+    score_tile<V, L, O, 1>(task, block, position, head, group);
 }
 
 template <class V, class L>
 void score_block(const AttendTask& task, const std::byte* block, uint32_t n, AttendGroup& group) {
-  constexpr uint32_t kTile = V::kTileRows;
-  uint32_t head = 0;
-  for (; head + kTile <= group.heads; head += kTile)
-    score_positions<V, L, kTile>(task, block, n, head, group);
-  for (; head < group.heads; ++head)
-    score_positions<V, L, 1>(task, block, n, head, group);
+  constexpr uint32_t kTile = V::kTileOutputs;
+  uint32_t position = 0;
+  for (; position + kTile <= n; position += kTile)
+    score_heads<V, L, kTile>(task, block, position, group);
+  for (; position < n; ++position)
+    score_heads<V, L, 1>(task, block, position, group);
 }
 
 /// Turns the scores of one head into weights relative to the maximum so far; returns the factor of what came before.
@@ -139,30 +141,30 @@ void value_tile(const AttendTask& task, const std::byte* block, uint32_t n, uint
   }
 }
 
-template <class V, class L, uint32_t T>
-void value_columns(const AttendTask& task, const std::byte* block, uint32_t n, uint32_t head, const float* factors,
-                   AttendGroup& group) {
-  constexpr uint32_t kWide = V::kTileColumns;
-  uint32_t column = 0;
-  for (; column + kWide * kLanes <= task.latent_dim; column += kWide * kLanes) {
-    value_tile<V, L, kWide, T>(task, block, n, column, head, factors, group);
-  }
-  for (; column < task.latent_dim; column += kLanes)
-    value_tile<V, L, 1, T>(task, block, n, column, head, factors, group);
+/// The same for all heads of the group, by which these columns of the block stay in the first-level cache.
+template <class V, class L, uint32_t J>
+void value_heads(const AttendTask& task, const std::byte* block, uint32_t n, uint32_t column, const float* factors,
+                 AttendGroup& group) {
+  constexpr uint32_t kTile = V::kTileRows;
+  uint32_t head = 0;
+  for (; head + kTile <= group.heads; head += kTile)
+    value_tile<V, L, J, kTile>(task, block, n, column, head, factors, group);
+  for (; head < group.heads; ++head)
+    value_tile<V, L, J, 1>(task, block, n, column, head, factors, group);
 }
 
 template <class V, class L>
 void attend_block(const AttendTask& task, const std::byte* block, uint32_t n, AttendGroup& group) {
-  constexpr uint32_t kTile = V::kTileRows;
+  constexpr uint32_t kWide = V::kTileColumns;
   score_block<V, L>(task, block, n, group);
   float factors[kHeadGroup];
   for (uint32_t head = 0; head < group.heads; ++head)
     factors[head] = weigh_block<V>(n, head, group);
-  uint32_t head = 0;
-  for (; head + kTile <= group.heads; head += kTile)
-    value_columns<V, L, kTile>(task, block, n, head, factors, group);
-  for (; head < group.heads; ++head)
-    value_columns<V, L, 1>(task, block, n, head, factors, group);
+  uint32_t column = 0;
+  for (; column + kWide * kLanes <= task.latent_dim; column += kWide * kLanes)
+    value_heads<V, L, kWide>(task, block, n, column, factors, group);
+  for (; column < task.latent_dim; column += kLanes)
+    value_heads<V, L, 1>(task, block, n, column, factors, group);
 }
 
 inline void start_group(const AttendTask& task, uint32_t row, uint32_t head, uint32_t heads, AttendGroup& group) {
@@ -179,6 +181,13 @@ inline void start_group(const AttendTask& task, uint32_t row, uint32_t head, uin
   }
 }
 
+inline void end_group(const AttendTask& task, const AttendGroup& group) {
+  for (uint32_t h = 0; h < group.heads; ++h) {
+    for (uint32_t i = 0; i < task.latent_dim; ++i)
+      group.out[h][i] /= group.sum[h];
+  }
+}
+
 /// Blocks that are multiplied where they lie in the cache.
 template <class L>
 struct StoredBlocks {
@@ -190,20 +199,24 @@ struct StoredBlocks {
 /// Blocks::at gives the rows of `n` positions from `begin` on as L loads them.
 template <class V, class L, class Blocks = StoredBlocks<L>>
 void attend_items(const AttendTask& task, RowRange items) {
-  AttendGroup group;
-  for (uint32_t item = items.begin; item < items.end; item += group.heads) {
+  AttendGroup groups[kMostGroups];
+  for (uint32_t item = items.begin; item < items.end;) {
     const uint32_t row = item / task.heads;
-    const uint32_t head = item % task.heads;
+    const uint32_t first = item % task.heads;
+    const uint32_t heads = smaller(kMostGroups * kHeadGroup, smaller(task.heads - first, items.end - item));
+    uint32_t count = 0;
+    for (uint32_t head = 0; head < heads; head += kHeadGroup)
+      start_group(task, row, first + head, smaller(kHeadGroup, heads - head), groups[count++]);
     const uint32_t positions = task.first_position + row + 1;
-    start_group(task, row, head, smaller(kHeadGroup, smaller(task.heads - head, items.end - item)), group);
     for (uint32_t begin = 0; begin < positions; begin += kBlockPositions) {
       const uint32_t n = smaller(kBlockPositions, positions - begin);
-      attend_block<V, L>(task, Blocks::at(task, begin, n), n, group);
+      const std::byte* block = Blocks::at(task, begin, n);
+      for (uint32_t i = 0; i < count; ++i)
+        attend_block<V, L>(task, block, n, groups[i]);
     }
-    for (uint32_t h = 0; h < group.heads; ++h) {
-      for (uint32_t i = 0; i < task.latent_dim; ++i)
-        group.out[h][i] /= group.sum[h];
-    }
+    for (uint32_t i = 0; i < count; ++i)
+      end_group(task, groups[i]);
+    item += heads;
   }
 }
 

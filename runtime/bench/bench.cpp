@@ -84,36 +84,49 @@ Result<void> Bench::speak(std::span<const uint32_t> prompt, uint32_t tokens, con
   return {};
 }
 
+// What comes before the case and what it reads.
+std::vector<uint32_t> Bench::text_of(const BenchCase& what) const {
+  std::vector<uint32_t> text = options_.text;
+  const uint32_t period = options_.computed_depth;
+  for (uint32_t i = period; period > 0 && i < what.depth; ++i)
+    text[i] = text[i - period];
+  return text;
+}
+
 // Brings the sequence to the case's depth.
-Result<void> Bench::prepare(const BenchCase& what, const std::stop_token& stop) {
+Result<void> Bench::prepare(const BenchCase& what, std::span<const uint32_t> text, const std::stop_token& stop) {
   if (what.depth == 0) {
     session_.clear();
     return {};
   }
-  return speak(
-      std::span(options_.text).first(what.depth), 1, [](uint32_t) { return true; }, stop);
+  const uint32_t computed = options_.computed_depth == 0 ? what.depth : std::min(what.depth, options_.computed_depth);
+  TRY(speak(
+      text.first(computed), 1, [](uint32_t) { return true; }, stop));
+  if (computed < what.depth) session_.sequence().repeat(what.depth - computed);
+  return {};
 }
 
 Result<BenchResult> Bench::run(const BenchCase& what, const Progress& progress, const std::stop_token& stop) {
   const bool is_prompt = what.kind == BenchCase::Kind::prompt;
   const uint32_t first = is_prompt ? what.depth : std::max(1U, what.depth);
+  const std::vector<uint32_t> text = text_of(what);
   BenchResult result{.measured = what, .seconds = {}, .work = {}};
   const uint32_t warm_ups = options_.warms_up ? 1 : 0;
   uint64_t done = 0;
   for (uint32_t turn = 0; turn < warm_ups + options_.repetitions; ++turn) {
     progress(done);
-    TRY(prepare(what, stop));
+    TRY(prepare(what, text, stop));
     const Counters before = counters(what.kind);
     if (is_prompt) {
       TRY(speak(
-          std::span(options_.text).first(uint64_t{first} + what.tokens), 1, [](uint32_t) { return true; }, stop));
+          std::span(text).first(uint64_t{first} + what.tokens), 1, [](uint32_t) { return true; }, stop));
       done += what.tokens;
     } else {
       const auto count = [&](uint32_t) {
         progress(done++);
         return true;
       };
-      TRY(speak(std::span(options_.text).first(first), what.tokens + 1, count, stop));
+      TRY(speak(std::span(text).first(first), what.tokens + 1, count, stop));
       --done;  // the first token is the prompt's
     }
     if (turn < warm_ups) continue;

@@ -17,6 +17,8 @@ struct BenchOptions {
   bool warms_up = true;      // one more before them
   /// What is read; as long as the longest case. Which experts are picked depends on it.
   std::vector<uint32_t> text;
+  /// Positions of a depth that are computed; those beyond are copies (Sequence::repeat). 0: all are computed.
+  uint32_t computed_depth = 0;
 };
 
 struct BenchResult {
@@ -50,7 +52,8 @@ class Bench {
  private:
   struct Counters;
   [[nodiscard]] Counters counters(BenchCase::Kind kind) const;
-  Result<void> prepare(const BenchCase& what, const std::stop_token& stop);
+  [[nodiscard]] std::vector<uint32_t> text_of(const BenchCase& what) const;
+  Result<void> prepare(const BenchCase& what, std::span<const uint32_t> text, const std::stop_token& stop);
   Result<void> speak(std::span<const uint32_t> prompt, uint32_t tokens, const TokenCallback& on_token,
                      const std::stop_token& stop);
 

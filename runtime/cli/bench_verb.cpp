@@ -23,6 +23,7 @@ constexpr uint32_t kMostRepetitions = 1000;
 constexpr uint64_t kMostTextBytes = 1ULL << 30;
 constexpr uint64_t kLeastPeakBytes = 16ULL << 20;
 constexpr double kReadSeconds = 1;
+constexpr uint32_t kRepeatedPositions = 512;
 
 constexpr char kExamples[] = R"(Examples:
   dsrun bench ./ds-packed                       a prompt of 512 tokens, an answer of 128; five times each
@@ -90,7 +91,10 @@ Result<std::vector<BenchResult>> run_cases(LoadedModel& loaded, const BenchVerbO
   TRY_ASSIGN(std::vector<uint32_t> text, read_bench_text(loaded, options, positions, stop));
   TRY_ASSIGN(Session session, loaded.start_session());
   Bench bench(loaded, session,
-              {.repetitions = options.repetitions, .warms_up = !options.no_warmup, .text = std::move(text)});
+              {.repetitions = options.repetitions,
+               .warms_up = !options.no_warmup,
+               .text = std::move(text),
+               .computed_depth = options.repeats_depth ? kRepeatedPositions : 0});
   const uint64_t turns = options.repetitions + (options.no_warmup ? 0 : 1);
   uint64_t all = 0;
   for (const BenchCase& test : cases)
@@ -133,7 +137,8 @@ Result<int> run_bench(const BenchVerbOptions& options, format::Process& process)
                            .experts = loaded->checkpoint().experts().size(),
                            .slots = stats.slots,
                            .drafting = drafting,
-                           .text = options.text_file.empty() ? "random tokens" : options.text_file,
+                           .text = (options.text_file.empty() ? "random tokens" : options.text_file) +
+                                   std::string(options.repeats_depth ? ", depths repeat their first 512" : ""),
                            .limits = limits,
                            .results = std::move(results)};
   if (options.as_json) {
@@ -172,6 +177,8 @@ void add_bench_options(format::OptionTable& table, BenchVerbOptions& options) {
   add_counts(table, "-p,--n-prompt", options.prompts, "Tokens of a prompt; 0: none (default: 512)");
   add_counts(table, "-n,--n-gen", options.answers, "Tokens of an answer; 0: none (default: 128)");
   add_counts(table, "-d,--depth", options.depths, "Positions before them (default: 0)");
+  table.flag("--repeat-depth", options.repeats_depth,
+             "Compute 512 of these positions and repeat what the cache holds of them: deep contexts in seconds");
   table.add("-r,--repetitions", "N", options.repetitions, format::between(1U, kMostRepetitions),
             "Times that each test is measured (default: 5)");
   table.flag("--no-warmup", options.no_warmup, "Do not run each test once before it is measured");
@@ -189,6 +196,10 @@ Result<void> BenchVerbOptions::complete() {
   load.speculation = drafts.chosen();
   const std::vector<BenchCase> cases = bench_cases(prompts, answers, depths);
   if (cases.empty()) return invalid("-p and -n leave no test; give one of them a number above 0");
+  if (repeats_depth && load.speculation) {
+    return invalid(
+        "--repeat-depth and drafts: the MTP module needs positions that were computed; leave out one of them");
+  }
   const uint64_t positions = std::ranges::max(cases, {}, &BenchCase::positions).positions();
   if (load.context && *load.context < positions) {
     return invalid(fmt::format("--ctx {}: the longest test takes {} positions", *load.context, positions));

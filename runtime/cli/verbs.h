@@ -149,6 +149,7 @@ struct BenchVerbOptions {
   std::vector<uint32_t> depths = {0};
   uint32_t repetitions = 5;
   bool no_warmup = false;
+  bool repeats_depth = false;
   std::string text_file;  // empty: random tokens
   bool as_json = false;
 

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "format/base/size.h"
 
 namespace dspack::runtime {
@@ -64,6 +66,22 @@ CacheRows KvCache::rows(uint32_t layer, std::string_view plane) const {
 
 void KvCache::advance(uint32_t positions) {
   DSPACK_CHECK(positions <= capacity_ - length_, "the cache is full");
+  length_ += positions;
+}
+
+void KvCache::repeat(kernels::Queue& queue, uint32_t positions) {
+  DSPACK_CHECK(length_ > 0 && positions <= capacity_ - length_, "nothing to repeat, or the cache is full");
+  for (const CachePlane& plane : planes_) {
+    for (uint32_t layer = 0; layer < layers_; ++layer) {
+      const CacheRows rows = this->rows(layer, plane.name);
+      // What is there doubles each time.
+      for (uint32_t held = length_; held < length_ + positions;) {
+        const uint32_t count = std::min(held, length_ + positions - held);
+        queue.copy(rows.at(held), rows.at(0), count * rows.row_bytes);
+        held += count;
+      }
+    }
+  }
   length_ += positions;
 }
 

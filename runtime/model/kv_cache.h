@@ -55,6 +55,8 @@ class KvCache {
 
   /// Positions appended by a forward pass that went through all layers.
   void advance(uint32_t positions);
+  /// Appends positions that hold copies of the rows from position 0 on, which must have been computed, over and over.
+  void repeat(kernels::Queue& queue, uint32_t positions);
   /// Forgets all positions from `length` on.
   void truncate(uint32_t length);
 

@@ -45,6 +45,14 @@ void Sequence::truncate(uint32_t length) {
   if (mtp_) mtp_->truncate(length);
 }
 
+void Sequence::repeat(uint32_t positions) {
+  DSPACK_CHECK(!mtp_, "the MTP module reads residuals, which nobody has computed");
+  const uint32_t period = length();
+  cache_.repeat(*queue_, positions);
+  for (uint32_t i = 0; i < positions; ++i)
+    tokens_.push_back(tokens_[i % period]);
+}
+
 void Sequence::append(std::span<const uint32_t> tokens, const kernels::Rows& residual) {
   cache_.advance(static_cast<uint32_t>(tokens.size()));
   tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());

@@ -69,6 +69,9 @@ class Sequence {
   [[nodiscard]] std::span<const uint32_t> tokens() const { return tokens_; }
   /// Forgets all positions from `length` on.
   void truncate(uint32_t length);
+  /// Appends positions as if the tokens from position 0 on came again and again, with copies of their rows: what a
+  /// pass costs after so many positions, without the time of computing them. Not with MTP.
+  void repeat(uint32_t positions);
 
   [[nodiscard]] const KvCache& cache() const { return cache_; }
   /// nullptr: it was made without, and the MTP module cannot draft for it.
@@ -77,10 +80,12 @@ class Sequence {
 
  private:
   friend class Model;
-  Sequence(kernels::Queue& queue, KvCache cache) : cache_(std::move(cache)), recorded_(queue, cache_.capacity()) {}
+  Sequence(kernels::Queue& queue, KvCache cache)
+      : queue_(&queue), cache_(std::move(cache)), recorded_(queue, cache_.capacity()) {}
   /// A pass has gone through all layers and left `residual` [tokens, hidden].
   void append(std::span<const uint32_t> tokens, const kernels::Rows& residual);
 
+  kernels::Queue* queue_;
   KvCache cache_;
   std::vector<uint32_t> tokens_;
   RecordedPass recorded_;  // of all layers

@@ -55,6 +55,15 @@ class Bench(EndToEnd):
         shallow, deep = report["tests"][1]["a_token"], report["tests"][3]["a_token"]
         self.assertEqual(deep["memory_bytes"] - shallow["memory_bytes"], 15 * 5 * 96 * 4)
 
+    def test_a_depth_that_is_repeated_costs_what_a_computed_one_does(self):
+        (test,) = self.bench("-p", "0", "-n", "2", "--depth", "1300", "-r", "2", "--repeat-depth")["tests"]
+        self.assertEqual(test["test"], "tg2 @ d1300")
+        wanted = sum(2 * self.multiplications(1301 + i) for i in range(2)) / 2
+        self.assertAlmostEqual(test["a_token"]["operations"], wanted, delta=1e-6 * wanted)
+        refused = self.dsrun("bench", packed_tiny(), "--device", "cpu", "--repeat-depth", "--mtp", "1")
+        self.assertEqual(refused.code, 2)
+        self.assertIn("--repeat-depth and drafts", refused.stderr)
+
     def test_what_is_fetched_is_counted_and_bounds(self):
         report = self.bench("-p", "0", "-n", "6", "-r", "1", "--experts", "16")
         (test,) = report["tests"]

@@ -4,6 +4,7 @@
 
 #include <doctest/doctest.h>
 
+#include "kernels/cpu/cpu_device.h"
 #include "runtime/generate/session.h"
 #include "tests/runtime/support/family.h"
 #include "tests/runtime/support/stored_tensors.h"
@@ -246,6 +247,33 @@ TEST_CASE("sequences: sessions over one model take turns, and each says what it 
     CHECK(first.times().prefill_tokens == alone.times().prefill_tokens);
     CHECK(first.speculator()->stats().accepted == alone.speculator()->stats().accepted);
   }
+}
+
+TEST_CASE("sequences: a repeated one holds the rows and tokens of its first positions again and again") {
+  const auto model = loaded(streamed());
+  auto made = model->model().make_sequence();
+  REQUIRE(made);
+  Course course{.sequence = std::move(*made), .tokens = some_tokens(*model, 40, 5)};
+  Course* only[] = {&course};
+  constexpr uint32_t kComputed = 7;
+  pass(*model, only, {kComputed});
+  course.sequence.repeat(20);
+  REQUIRE(course.sequence.length() == kComputed + 20);
+  const KvCache& cache = course.sequence.cache();
+  const std::byte* bytes = kernels::host_bytes(cache.buffer()).data();
+  const auto layers = static_cast<uint32_t>(model->model().layer_map().size());
+  for (uint32_t layer = 0; layer < layers; ++layer) {
+    const CacheRows rows = cache.rows(layer, "latent");
+    const auto row = [&](uint32_t position) {
+      const std::byte* from = bytes + rows.at(position).offset_bytes;
+      return std::vector<std::byte>(from, from + rows.row_bytes);
+    };
+    CHECK(row(0) != row(1));
+    for (uint32_t position = kComputed; position < kComputed + 20; ++position)
+      CHECK(row(position) == row(position % kComputed));
+  }
+  for (uint32_t position = 0; position < kComputed + 20; ++position)
+    CHECK(course.sequence.tokens()[position] == course.tokens[position % kComputed]);
 }
 
 }  // namespace
