@@ -49,9 +49,8 @@ struct PairTerms {
 void turn_lines(const std::byte* const (&rows)[kLanes], uint64_t offset, uint32_t n, Vec512 (&lines)[kLanes]) {
   const __mmask64 there = n >= 64 ? ~uint64_t{0} : (uint64_t{1} << n) - 1;
 #pragma GCC unroll 16
-  for (uint32_t o = 0; o < kLanes; ++o) {
+  for (uint32_t o = 0; o < kLanes; ++o)
     lines[o].v = _mm512_castsi512_ps(_mm512_maskz_loadu_epi8(there, rows[o] + offset));
-  }
   Vec512::transpose(lines);
 }
 

@@ -32,8 +32,13 @@ inline void prefetch(const std::byte* from, size_t ahead) {
   __builtin_prefetch(reinterpret_cast<const void*>(address), 0, kLocality);  // NOLINT(performance-no-int-to-ptr)
 }
 
-/// Bytes of a run of memory to ask for ahead of what is read (1, 2 and 4 KB: within 8 %).
-constexpr size_t kAhead = 2048;
+/// Asks for what comes in a run of memory that is read from end to end: what comes soon into the first-level cache,
+/// what comes later into the second, which has room for more requests. One row of FP8 on two threads of Zen 4
+/// (2026-11): 36 GB/s; with the first level alone, 1 to 8 KB ahead, 32; with the second alone 35.
+inline void prefetch_run(const std::byte* from) {
+  prefetch(from, 256);
+  prefetch<2>(from, 2048);
+}
 
 inline const std::byte* bytes_of(const float* values) {
   return reinterpret_cast<const std::byte*>(values);

@@ -51,7 +51,7 @@ inline void stream_dots(const std::byte* const (&w)[O], const float* const (&x)[
   if constexpr (L::kHasLines) {
     for (; i + 4 * kLanes <= n; i += 4 * kLanes) {
       for (uint32_t o = 0; o < O; ++o) {
-        prefetch(w[o] + i, kAhead);
+        prefetch_run(w[o] + i);
         V weight[4];
         L::template load_line<V>(w[o] + i, weight);
         for (uint32_t v = 0; v < 4; ++v) {
@@ -63,7 +63,7 @@ inline void stream_dots(const std::byte* const (&w)[O], const float* const (&x)[
   } else if constexpr (Watch::kNeeded) {
     for (; i + 4 * kLanes <= n; i += 4 * kLanes) {
       for (uint32_t o = 0; o < O; ++o) {
-        prefetch(w[o] + i, kAhead);
+        prefetch_run(w[o] + i);
         watch[o].see(w[o] + i);
       }
       for (uint32_t v = 0; v < 4; ++v)
@@ -72,7 +72,7 @@ inline void stream_dots(const std::byte* const (&w)[O], const float* const (&x)[
   }
   for (; i + kLanes <= n; i += kLanes) {
     for (uint32_t o = 0; o < O; ++o)
-      prefetch(w[o] + bytes_for<L>(i), kAhead);
+      prefetch_run(w[o] + bytes_for<L>(i));
     add_vectors<V, L, O, T>(w, x, i, acc);
   }
   if (i < n) tail_dots<V, L, O, T>(w, x, i, n - i, acc);
@@ -167,7 +167,7 @@ void packed_tile(const LinearTask& task, const TileOutputs& outputs, uint32_t ro
       const auto add_vector = [&](uint32_t i) {
         if (i % kLine == 0) {
           for (uint32_t o = 0; o < O; ++o)
-            prefetch(w[o] + bytes_for<L>(i), kAhead);
+            prefetch_run(w[o] + bytes_for<L>(i));
         }
         if constexpr (kIsPaired) {
           add_paired<V, L, O, T>(w, x, i, acc, zeros);

@@ -189,7 +189,7 @@ void decode_window(const MatrixView& matrix, const Units& units, uint32_t first,
       float* to = scratch.weights[0] + size_t{unit} * kPanelOutputs + o;
       if (unit % kUnitsOfLine<L> == 0) {
         for (uint32_t row = 0; row < outputs; ++row)
-          prefetch(from + row * row_bytes, ahead);
+          prefetch<2>(from + row * row_bytes, ahead);
       }
       if constexpr (L::kHasColumns) {
         constexpr uint32_t kUnits = kUnitsOfLine<L>;

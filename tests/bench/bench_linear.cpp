@@ -1,6 +1,7 @@
-// Linear on matrices of the shape of a DeepSeek-V3 expert, streamed from memory, against reading the same memory.
+// Linear on matrices of the shape of a DeepSeek-V3 expert, or of another one, streamed from memory, against reading the
+// same memory.
 //
-//   bench_linear [threads] [instruction set] [rows] [fp8 | bf16 | int4 | nvfp4 | mxfp4] [exact | bf16]
+//   bench_linear [threads] [instruction set] [rows] [fp8 | bf16 | int4 | awq | nvfp4 | mxfp4] [exact | bf16] [OUT IN]
 //
 // One row of x is bound by memory: the ratio of both speeds is what the kernel loses. Both are measured in turn, one
 // matrix at a time, over more memory than a cache holds. A matrix takes about a millisecond, so on a machine that
@@ -20,8 +21,6 @@
 namespace dspack::kernels {
 namespace {
 
-constexpr uint32_t kOut = 2048;
-constexpr uint32_t kIn = 7168;
 constexpr uint64_t kAllBytes = 290'000'000;  // at least
 constexpr uint32_t kRuns = 7;
 
@@ -30,12 +29,12 @@ struct Case {
   WeightForm form;
 };
 constexpr Case kCases[] = {
-    {.name = "fp8", .form = {Coding::f8_e4m3, kOut, kIn, 128, 128}},
-    {.name = "bf16", .form = {Coding::bf16, kOut, kIn}},
-    {.name = "int4", .form = {Coding::i4, kOut, kIn, 1, 32, ScaleCoding::bf16}},
-    {.name = "awq", .form = {Coding::u4, kOut, kIn, 1, 128, ScaleCoding::f16}},
-    {.name = "nvfp4", .form = {Coding::e2m1, kOut, kIn, 1, 16, ScaleCoding::f8_e4m3, GlobalScale::times}},
-    {.name = "mxfp4", .form = {Coding::e2m1, kOut, kIn, 1, 32, ScaleCoding::f8_e8m0}},
+    {.name = "fp8", .form = {Coding::f8_e4m3, 2048, 7168, 128, 128}},
+    {.name = "bf16", .form = {Coding::bf16, 2048, 7168}},
+    {.name = "int4", .form = {Coding::i4, 2048, 7168, 1, 32, ScaleCoding::bf16}},
+    {.name = "awq", .form = {Coding::u4, 2048, 7168, 1, 128, ScaleCoding::f16}},
+    {.name = "nvfp4", .form = {Coding::e2m1, 2048, 7168, 1, 16, ScaleCoding::f8_e4m3, GlobalScale::times}},
+    {.name = "mxfp4", .form = {Coding::e2m1, 2048, 7168, 1, 32, ScaleCoding::f8_e8m0}},
 };
 
 template <class Work>
@@ -100,9 +99,10 @@ Speed speed_of(std::vector<double> seconds_per_matrix, uint64_t matrix_bytes) {
 void measure(Device& device, unsigned threads, uint32_t rows, const Case& c) {
   const Matrices matrices(device, c.form);
   const uint64_t code_bytes = plane_size(c.form, kCodes).bytes;
-  const auto x = allocate(device, uint64_t{rows} * kIn * sizeof(float));
-  const auto y = allocate(device, uint64_t{rows} * kOut * sizeof(float));
-  std::fill_n(reinterpret_cast<float*>(host_bytes(*x).data()), uint64_t{rows} * kIn, 1.0F);
+  const uint32_t out = c.form.out, in = c.form.in;
+  const auto x = allocate(device, uint64_t{rows} * in * sizeof(float));
+  const auto y = allocate(device, uint64_t{rows} * out * sizeof(float));
+  std::fill_n(reinterpret_cast<float*>(host_bytes(*x).data()), uint64_t{rows} * in, 1.0F);
   const auto queue = device.make_queue();
   Workers workers(threads);
   volatile uint64_t sink = 0;
@@ -111,7 +111,7 @@ void measure(Device& device, unsigned threads, uint32_t rows, const Case& c) {
   for (uint32_t i = 0; i < kRuns * matrices.count; ++i) {
     const Weight weight = matrices.at(i % matrices.count);
     linear.push_back(seconds([&] {
-      queue->linear(weight, {{x.get(), 0}, rows, kIn, kIn}, {{y.get(), 0}, rows, kOut, kOut});
+      queue->linear(weight, {{x.get(), 0}, rows, in, in}, {{y.get(), 0}, rows, out, out});
       queue->synchronize();
     }));
     const uint64_t far = (i + matrices.count / 2) % matrices.count * code_bytes;  // out of every cache by now
@@ -120,9 +120,9 @@ void measure(Device& device, unsigned threads, uint32_t rows, const Case& c) {
   }
   const Speed product = speed_of(linear, matrices.bytes);
   const Speed read = speed_of(reading, code_bytes);
-  const double weights = static_cast<double>(kOut) * kIn / static_cast<double>(matrices.bytes);
+  const double weights = static_cast<double>(out) * in / static_cast<double>(matrices.bytes);
   std::printf("%s, %s linear [%u, %u] x %u row(s): median %.1f GB/s, memory read %.1f, ratio %.2f;",
-              std::string(device.description()).c_str(), std::string(c.name).c_str(), kOut, kIn, rows, product.median,
+              std::string(device.description()).c_str(), std::string(c.name).c_str(), 2048, 7168, rows, product.median,
               read.median, product.median / read.median);
   std::printf(" best %.1f GB/s (%.1f G weights/s, %.0f GFLOP/s), memory read %.1f, ratio %.2f\n", product.best,
               weights * product.best, 2 * rows * weights * product.best, read.best, product.best / read.best);
@@ -144,8 +144,12 @@ int main(int argc, char** argv) {
   }
   const unsigned threads = options.threads != 0 ? options.threads : std::thread::hardware_concurrency();
   const std::string_view wanted = argc > 4 ? argv[4] : "fp8";
-  for (const dspack::kernels::Case& c : dspack::kernels::kCases) {
+  for (dspack::kernels::Case c : dspack::kernels::kCases) {
     if (c.name != wanted) continue;
+    if (argc > 7) {
+      c.form.out = static_cast<uint32_t>(std::strtoul(argv[6], nullptr, 10));
+      c.form.in = static_cast<uint32_t>(std::strtoul(argv[7], nullptr, 10));
+    }
     dspack::kernels::measure(**device, threads, rows == 0 ? 1 : rows, c);
     return 0;
   }
