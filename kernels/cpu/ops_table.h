@@ -234,6 +234,7 @@ struct InstructionSet {
 extern const CpuOps kScalarOps;
 extern const CpuOps kAvx2Ops;                // only where CMake adds avx2.cpp
 extern const CpuOps kAvx512Ops;              // only where CMake adds avx512.cpp
+extern const CpuOps kNeonOps;                // only where CMake adds neon.cpp
 extern const E4m3Ops kVbmiE4m3;              // only where CMake adds vbmi.cpp
 extern const RoundedOps kAvx512Bf16Rounded;  // only where CMake adds avx512bf16.cpp
 extern const RoundedOps kAmxRounded;         // only where CMake adds amx.cpp
