@@ -14,7 +14,6 @@ struct Vec128x4 {
   static constexpr uint32_t kPanelTileRows = 3;  // 24 sums, 4 + 1 operands: a broadcast value is one register
   static constexpr bool kPairsNibbles = false;
 
-  // Not an array: the compiler would keep sums in memory beside the registers.
   float32x4_t q0;
   float32x4_t q1;
   float32x4_t q2;
