@@ -44,8 +44,8 @@ endif()
 add_library(dspack_command_line INTERFACE)
 target_compile_options(dspack_command_line INTERFACE $<$<CONFIG:Release,RelWithDebInfo>:-O1>)
 
-# A processor family is a choice of files and of include folders; no source file asks where it is compiled. `portable`: a
-# family without files of its own.
+# A processor family is a choice of files and of include folders; no source file of kernels/ asks where it is compiled.
+# `portable`: a family without files of its own.
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
   set(DSPACK_PROCESSOR x86_64)
 elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64|ARM64)$")
