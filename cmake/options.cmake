@@ -44,4 +44,14 @@ endif()
 add_library(dspack_command_line INTERFACE)
 target_compile_options(dspack_command_line INTERFACE $<$<CONFIG:Release,RelWithDebInfo>:-O1>)
 
+# A processor family is a choice of files and of include folders; no source file of kernels/ asks where it is compiled.
+# `portable`: a family without files of its own.
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
+  set(DSPACK_PROCESSOR x86_64)
+elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64|ARM64)$")
+  set(DSPACK_PROCESSOR aarch64)
+else()
+  set(DSPACK_PROCESSOR portable)
+endif()
+
 configure_file(${PROJECT_SOURCE_DIR}/cmake/version.h.in ${PROJECT_BINARY_DIR}/generated/dspack_version.h)

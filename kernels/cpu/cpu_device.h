@@ -14,7 +14,7 @@ namespace dspack::kernels {
 
 struct CpuOptions {
   unsigned threads = 0;         // 0: one per available core
-  std::string instruction_set;  // "scalar", "avx2", "avx512", "vbmi", "amx"; empty: the widest that this processor has
+  std::string instruction_set;  // "scalar", "neon", "avx2", "avx512", "vbmi", "amx"; empty: the widest there is here
   Precision precision = Precision::exact;  // or bf16, with the same bits on every instruction set (rounded.inl.h)
 };
 

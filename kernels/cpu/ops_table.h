@@ -184,7 +184,7 @@ struct AttendTask {
 
 /// One instruction set. No slot is ever null but those that are said to be.
 struct CpuOps {
-  std::string_view name;                             // "scalar" | "avx2" | "avx512" | "vbmi" | "avx512bf16" | "amx"
+  std::string_view name;                             // "scalar", "neon", "avx2", "avx512", "vbmi", "avx512bf16", "amx"
   void (*linear[kCodings])(const LinearTask& task);  // by the weight's coding
   PanelOps panels;                                   // the same bits
   void (*columns[kCodings])(const ColumnsTask& task);
@@ -208,7 +208,7 @@ struct E4m3Ops {
   void (*columns)(const ColumnsTask& task);
 };
 
-/// What the processor can run, each including all that the table of that name needs.
+/// What the processor can run, each including all that the table of that name needs. NEON is a part of every AArch64.
 struct CpuFeatures {
   bool avx2 = false;        // with FMA and F16C
   bool avx512 = false;      // F, BW, VL and DQ, with the above
@@ -234,6 +234,7 @@ struct InstructionSet {
 extern const CpuOps kScalarOps;
 extern const CpuOps kAvx2Ops;                // only where CMake adds avx2.cpp
 extern const CpuOps kAvx512Ops;              // only where CMake adds avx512.cpp
+extern const CpuOps kNeonOps;                // only where CMake adds neon.cpp
 extern const E4m3Ops kVbmiE4m3;              // only where CMake adds vbmi.cpp
 extern const RoundedOps kAvx512Bf16Rounded;  // only where CMake adds avx512bf16.cpp
 extern const RoundedOps kAmxRounded;         // only where CMake adds amx.cpp

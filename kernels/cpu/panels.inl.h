@@ -272,6 +272,7 @@ inline void panel_tile(const float* weights, const float* x, const PanelScratch&
         weight[k] = V::load(w + k * kLanes);
       for (uint32_t t = 0; t < T; ++t) {
         const V all_x = V::set(value[t]);
+#pragma GCC unroll 8  // of a single vector too, or GCC 12 keeps sums of four registers in memory
         for (uint32_t k = 0; k < K; ++k)
           sum[k][t] = V::fma(weight[k], all_x, sum[k][t]);
       }

@@ -18,11 +18,11 @@ uint64_t multiply_add_rounds(uint64_t rounds) {
   const V factor = V::set(0.5F), term = V::set(1);
   for (uint64_t round = 0; round < rounds; ++round) {
     for (V& sum : sums)
-      sum = V::fma(sum, factor, term);
+      sum = V::fma(factor, term, sum);  // to its third operand: some families have no other
   }
-  // Stored where the compiler must believe that somebody looks.
+  // Stored where the compiler must believe that somebody looks, at every lane: what nobody looks at is not computed.
   for (const V& sum : sums) {
-    volatile float seen = sum.first();
+    volatile float seen = sum.sum();
     (void)seen;
   }
   return rounds * kChains * 16;

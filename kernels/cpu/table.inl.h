@@ -1,6 +1,7 @@
-// Builds the table of one instruction set. Included by scalar.cpp, avx2.cpp and avx512.cpp only, each compiled with its
-// own flags; each gives its vector V, a struct in an anonymous namespace. Everything below is a template on V or lies
-// in an anonymous namespace, so that no function compiled for one instruction set can be linked in place of another's.
+// Builds the table of one instruction set. Included by scalar.cpp, neon.cpp, avx2.cpp and avx512.cpp only, each
+// compiled with its own flags; each gives its vector V, a struct in an anonymous namespace. Everything below is a
+// template on V or lies in an anonymous namespace, so that no function compiled for one instruction set can be linked
+// in place of another's.
 //
 // V is 16 lanes of FP32 (see ops_table.h for why always 16):
 //   kTileOutputs x kTileRows   accumulators of a tile of dot products that fit the registers beside the operands

@@ -113,7 +113,8 @@ void add_model_options(format::OptionTable& table, LoadOptions& load, const std:
   add_device_options(table, load.device);
   table.add("--threads", "N", load.threads, format::between(1U, kMostThreads),
             "Threads (default: one per core); results do not depend on it");
-  table.dev("cpu", "scalar|avx2|avx512|vbmi|avx512bf16|amx", load.instruction_set, "instruction set (default: the widest)");
+  table.dev("cpu", "scalar|neon|avx2|avx512|vbmi|avx512bf16|amx", load.instruction_set,
+            "instruction set (default: the widest)");
   add_reading_options(table, load);
 }
 

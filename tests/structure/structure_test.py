@@ -68,6 +68,7 @@ WITHOUT_HEADER = {
     "kernels/cpu/amx": "products of one instruction set, listed in ops_table.h",
     "kernels/cpu/avx512bf16": "products of one instruction set, listed in ops_table.h",
     "kernels/cpu/avx2": "a table of operations, compiled for one instruction set and listed in ops_table.h",
+    "kernels/cpu/neon": "a table of operations for one processor family, listed in ops_table.h",
     "kernels/cpu/vbmi": "products of one instruction set, listed in ops_table.h",
     "kernels/cpu/scalar": "the same",
     "kernels/cpu/*/instruction_sets": "what the processor knows, for one architecture",

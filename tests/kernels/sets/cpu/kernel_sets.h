@@ -9,22 +9,9 @@
 #include "format/base/size.h"
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/cpu/ops_table.h"
+#include "named_sets.h"  // of the processor family that the build picks
 
 namespace dspack::test {
-
-// As types, so that each becomes a test case of its own.
-struct Scalar {
-  static constexpr const char* kName = "scalar";
-};
-struct Avx2 {
-  static constexpr const char* kName = "avx2";
-};
-struct Avx512 {
-  static constexpr const char* kName = "avx512";
-};
-struct Vbmi {
-  static constexpr const char* kName = "vbmi";
-};
 
 /// What all sets must equal bit for bit; and where there is no choice of one.
 inline constexpr const char* kPlainestSet = "scalar";
@@ -61,10 +48,3 @@ inline double dot_steps(unsigned /*element_bits*/, uint64_t block, uint64_t in) 
 }
 
 }  // namespace dspack::test
-
-TYPE_TO_STRING_AS("scalar", dspack::test::Scalar);
-TYPE_TO_STRING_AS("avx2", dspack::test::Avx2);
-TYPE_TO_STRING_AS("avx512", dspack::test::Avx512);
-TYPE_TO_STRING_AS("vbmi", dspack::test::Vbmi);
-
-#define DSPACK_KERNEL_SETS dspack::test::Scalar, dspack::test::Avx2, dspack::test::Avx512, dspack::test::Vbmi
