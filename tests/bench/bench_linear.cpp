@@ -122,7 +122,7 @@ void measure(Device& device, unsigned threads, uint32_t rows, const Case& c) {
   const Speed read = speed_of(reading, code_bytes);
   const double weights = static_cast<double>(out) * in / static_cast<double>(matrices.bytes);
   std::printf("%s, %s linear [%u, %u] x %u row(s): median %.1f GB/s, memory read %.1f, ratio %.2f;",
-              std::string(device.description()).c_str(), std::string(c.name).c_str(), 2048, 7168, rows, product.median,
+              std::string(device.description()).c_str(), std::string(c.name).c_str(), out, in, rows, product.median,
               read.median, product.median / read.median);
   std::printf(" best %.1f GB/s (%.1f G weights/s, %.0f GFLOP/s), memory read %.1f, ratio %.2f\n", product.best,
               weights * product.best, 2 * rows * weights * product.best, read.best, product.best / read.best);

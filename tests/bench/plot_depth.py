@@ -13,7 +13,7 @@ import json
 import math
 import sys
 
-WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 720, 420, 64, 16, 28, 48
+WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 720, 420, 64, 32, 28, 48
 COLOURS = ("#0b6e99", "#b5460f", "#4d7c0f", "#7c3aed")
 
 
