@@ -1,6 +1,7 @@
 # The commit that is built, as a header that changes only with it. As a script, in every build:
 #   cmake -D SOURCE=... -D OUTPUT=... [-D COMMIT=...] -P commit.cmake
 if(CMAKE_SCRIPT_MODE_FILE)
+  cmake_minimum_required(VERSION 3.25)
   set(commit "${COMMIT}")
   if(commit STREQUAL "")
     execute_process(COMMAND git rev-parse --short=12 HEAD WORKING_DIRECTORY ${SOURCE}
@@ -19,7 +20,7 @@ if(CMAKE_SCRIPT_MODE_FILE)
 #pragma once
 
 namespace dspack {
-inline constexpr char kCommit[] = \"@commit@\";
+inline constexpr char kCommit[] = \"${commit}\";
 }  // namespace dspack
 ")
   return()
