@@ -150,15 +150,15 @@ complete -F _{0} {0}
                      program.name, fmt::join(verb_names(program), " "), values, options);
 }
 
-/// In single quotes, for zsh and fish.
-std::string quoted(std::string_view text, bool escape_brackets) {
+/// In single quotes, for zsh and fish; a backslash comes before each of `escaped`.
+std::string quoted(std::string_view text, std::string_view escaped) {
   std::string out = "'";
   for (const char c : text) {
     if (c == '\'') {
       out += "'\\''";
       continue;
     }
-    if (escape_brackets && (c == '[' || c == ']' || c == ':' || c == '\\')) out += '\\';
+    if (escaped.find(c) != std::string_view::npos) out += '\\';
     out += c == '\n' ? ' ' : c;
   }
   return out + "'";
@@ -178,7 +178,7 @@ std::string zsh_completion(const ProgramSheet& program) {
       if (value.kind == Value::words) action = fmt::format(":value:({})", fmt::join(value.words, " "));
       if (value.kind == Value::any) action = ":value: ";
       for (const std::string& name : option.names) {
-        std::string about = quoted(option.about, true);
+        std::string about = quoted(option.about, R"([]:\)");
         lines += fmt::format(" \\\n      '*{}['{}']{}'", name, about, action);
       }
     }
@@ -187,7 +187,7 @@ std::string zsh_completion(const ProgramSheet& program) {
   }
   std::string verbs;
   for (const VerbSheet& verb : program.verbs) {
-    if (!verb.name.empty()) verbs += fmt::format(" {}", quoted(verb.name + ":" + verb.about, false));
+    if (!verb.name.empty()) verbs += fmt::format(" {}", quoted(verb.name + ":" + verb.about, ""));
   }
   return fmt::format(R"(#compdef {0}
 # Completion of {0} for zsh, made from its table of options.
@@ -216,7 +216,7 @@ std::string fish_completion(const ProgramSheet& program) {
     std::string where = fmt::format("not __fish_seen_subcommand_from {}", all);
     if (!verb.name.empty()) {
       text += fmt::format("complete -c {} -n __fish_is_first_arg -a {} -d {}\n", program.name, verb.name,
-                          quoted(verb.about, false));
+                          quoted(verb.about, R"(\)"));
       where = "__fish_seen_subcommand_from " + verb.name;
     }
     for (const OptionSheet& option : verb.options) {
@@ -229,7 +229,7 @@ std::string fish_completion(const ProgramSheet& program) {
       if (value.kind == Value::folder) values += " -a '(__fish_complete_directories)'";
       if (value.kind == Value::words) values += fmt::format(" -a '{}'", fmt::join(value.words, " "));
       text += fmt::format("complete -c {} -n '{}'{}{} -d {}\n", program.name, where, names, values,
-                          quoted(option.about, false));
+                          quoted(option.about, R"(\)"));
     }
   }
   return text;
