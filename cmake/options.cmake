@@ -2,6 +2,8 @@
 option(DSPACK_TESTS "Build the tests" ON)
 option(DSPACK_FUZZ "Make tests/fuzz libFuzzer programs (clang; the preset \"fuzz\" sets what belongs to it)" OFF)
 option(DSPACK_HARDEN "Checked string functions, guarded stacks, addresses that nobody can guess (not with sanitizers)" ON)
+option(DSPACK_WERROR "Warnings are errors, as in the presets; a package need not fail where a newer compiler warns" OFF)
+option(DSPACK_PORTABLE "Programs that need the C library alone: scripts/package builds what Debian has no archives of" OFF)
 set(DSPACK_SANITIZE "" CACHE STRING "Sanitizers for every target: address,undefined or thread")
 
 if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
@@ -18,7 +20,7 @@ add_library(dspack_settings INTERFACE)
 target_include_directories(dspack_settings INTERFACE ${PROJECT_SOURCE_DIR} ${PROJECT_BINARY_DIR}/generated)
 # -ffp-contract=off: a product and a sum are fused only where a kernel says so, or results would depend on the compiler.
 target_compile_options(dspack_settings INTERFACE $<$<COMPILE_LANGUAGE:CXX>:
-  -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wnon-virtual-dtor -Werror -ffp-contract=off>)
+  -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wnon-virtual-dtor $<$<BOOL:${DSPACK_WERROR}>:-Werror> -ffp-contract=off>)
 if(DSPACK_HARDEN AND NOT DSPACK_SANITIZE AND NOT DSPACK_FUZZ)
   # What is left of a fault in memory that nobody has found: it ends the program instead of serving who sent the bytes.
   # Sanitizers find such faults themselves, and do not know the checked functions of _FORTIFY_SOURCE, which needs an

@@ -14,7 +14,7 @@ namespace {
 
 constexpr char kFile[] = "libdspack_cuda.so";
 // Seen from the program's folder: all in one, a build tree, an installation.
-constexpr std::array<const char*, 3> kFolders = {".", "../kernels/cuda", "../lib"};
+constexpr std::array<const char*, 3> kFolders = {".", "../kernels/cuda", "../lib/dspack"};
 
 Error absent(const std::filesystem::path& beside) {
   if (const std::string_view reason = kCudaAbsence; !reason.empty()) {
@@ -22,7 +22,7 @@ Error absent(const std::filesystem::path& beside) {
   }
   return {ErrorKind::not_found,
           std::string(kFile) + " is not in " + beside.string() +
-              ", nor in ../kernels/cuda or ../lib beside it; name it with --dev cuda-library=FILE"};
+              ", nor in ../kernels/cuda or ../lib/dspack beside it; name it with --dev cuda-library=FILE"};
 }
 
 Result<std::string> find_library() {
@@ -61,6 +61,14 @@ Result<void*> load_entry(const std::string& library) {
 }
 
 }  // namespace
+
+std::string cuda_library_fact() {
+  const auto library = find_library();
+  if (!library) return library.error().message;
+  const std::string_view architectures = kCudaArchitectures;
+  return *library +
+         (architectures.empty() ? ", of another build" : ", for compute capabilities " + std::string(architectures));
+}
 
 Result<std::unique_ptr<Device>> load_cuda_device(const std::string& library, const CudaOptions& options) {
   std::string path = library;

@@ -16,4 +16,7 @@ namespace dspack::kernels {
 /// `library`: its path; empty: beside the running program, where a build tree has it, or where an installation has it.
 [[nodiscard]] Result<std::unique_ptr<Device>> load_cuda_device(const std::string& library, const CudaOptions& options);
 
+/// A line: where the library lies and which GPUs it is for, or why there is none. It is not loaded.
+[[nodiscard]] std::string cuda_library_fact();
+
 }  // namespace dspack::kernels

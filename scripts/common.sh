@@ -22,6 +22,10 @@ say() { printf '\n== %s\n' "$*"; }
 # Installs the packages that are missing; asks apt only if there are such.
 install_missing() {
   local missing=() package
+  if ! command -v apt-get >/dev/null; then
+    say "this system has no apt; what is needed, by the names of Debian's packages: ${packages[*]}"
+    return
+  fi
   for package in "${packages[@]}"; do
     dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null | grep -qx installed || missing+=("$package")
   done
@@ -37,16 +41,16 @@ install_missing() {
   "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
 }
 
-# A Python with the official client of the Hub, to which a test holds the server that plays the Hub. Made once; where it
-# cannot be had, that test says that it did not run.
+# A Python with the official client of the Hub, to which a test holds the server that plays the Hub, and with what the
+# tests of python/dspack use. Made once; where it cannot be had, those tests say that they did not run.
 hub_client=2.4.0
 install_hub_client() {
   local folder=$root/build/python
-  if "$folder/bin/python3" -c "import huggingface_hub as h; assert h.__version__ == '$hub_client'" 2>/dev/null; then
+  if "$folder/bin/python3" -c "import huggingface_hub as h; assert h.__version__ == '$hub_client'; import mypy, safetensors" 2>/dev/null; then
     return
   fi
-  say "installing huggingface_hub $hub_client into build/python"
-  if ! { python3 -m venv --clear "$folder" && "$folder/bin/pip" install -q "huggingface_hub==$hub_client"; }; then
+  say "installing huggingface_hub $hub_client, mypy and safetensors into build/python"
+  if ! { python3 -m venv --clear "$folder" && "$folder/bin/pip" install -q "huggingface_hub==$hub_client" mypy==2.4.1 safetensors==0.8.0; }; then
     rm -rf "$folder"
     say "it could not be installed: tests that need it will not run"
   fi

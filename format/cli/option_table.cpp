@@ -192,4 +192,27 @@ void OptionTable::finish() {
   each("--dev", "KEY=VALUE", read, "A setting for developers, repeatable; --dev help lists the keys");
 }
 
+std::vector<OptionSheet> OptionTable::sheets() const {
+  std::vector<OptionSheet> sheets;
+  for (const CLI::Option* option : app_.get_options()) {
+    OptionSheet sheet{.names = {},
+                      .type = option->get_type_size() == 0 ? "" : option->get_type_name(),
+                      .about = option->get_description(),
+                      .heading = option->get_group(),
+                      .fallback = option->get_default_str(),
+                      .required = option->get_required()};
+    for (const std::string& name : option->get_snames())
+      sheet.names.push_back("-" + name);
+    for (const std::string& name : option->get_lnames())
+      sheet.names.push_back("--" + name);
+    if (!option->nonpositional()) {
+      sheet.names = {option->get_name(true)};
+      sheet.heading = "Arguments";
+    }
+    sheets.push_back(std::move(sheet));
+  }
+  std::ranges::stable_partition(sheets, [](const OptionSheet& sheet) { return sheet.heading == "Arguments"; });
+  return sheets;
+}
+
 }  // namespace dspack::format

@@ -69,6 +69,16 @@ auto one_of(std::vector<std::pair<std::string, T>> choices) {
   };
 }
 
+/// An option as a help text, a manual page or a completion shows it.
+struct OptionSheet {
+  std::vector<std::string> names;  // "-p", "--prompt"; of an argument without a name what the help text calls it
+  std::string type;                // of its value; empty: it takes none
+  std::string about;
+  std::string heading;
+  std::string fallback;  // the value without this option, where the help text shows one
+  bool required = false;
+};
+
 class OptionTable {
  public:
   using Take = std::function<Result<void>(const std::string&)>;
@@ -135,6 +145,8 @@ class OptionTable {
 
   /// Adds --dev itself, where there are keys. Called once, after all the others.
   void finish();
+  /// All that were added, those of the program's runner among them.
+  [[nodiscard]] std::vector<OptionSheet> sheets() const;
 
  private:
   struct DevKey {

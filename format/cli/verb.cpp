@@ -8,7 +8,9 @@
 
 #include "dspack_version.h"
 #include "format/base/result.h"
+#include "format/cli/build_facts.h"
 #include "format/cli/environment.h"
+#include "format/cli/manual.h"
 #include "format/cli/mapped_fault.h"
 #include "format/cli/output.h"
 
@@ -52,10 +54,16 @@ std::string verb_list(const Program& program) {
   return text;
 }
 
+std::string version_text(const Program& program) {
+  return fmt::format("{} (dspack) {}\n{}{}", program.name, kVersion, source_and_compiler(),
+                     program.build_facts ? program.build_facts() : "");
+}
+
 /// What a verb's App is made of.
 struct Declared {
   std::unique_ptr<CLI::App> app;
   Invocation invocation;
+  std::vector<OptionSheet> options;
 };
 
 Declared declare(const Program& program, const Verb& verb) {
@@ -63,13 +71,15 @@ Declared declare(const Program& program, const Verb& verb) {
   app->formatter(std::make_shared<HelpFormatter>());
   app->set_help_flag("-h,--help", "Print this help");
   if (verb.name.empty())
-    app->set_version_flag("--version", fmt::format("{} (dspack) {}\n", program.name, kVersion), "Print the version");
+    app->set_version_flag(
+        "--version", [&program] { return version_text(program); },
+        "Print the version, and what this build has and this machine uses");
   OptionTable table(*app);
   Invocation invocation = verb.declare(table);
   table.finish();
   if (verb.name.empty())
     app->footer(fmt::format("{}\n{}\n\n{}\n{}", verb_list(program), app->get_footer(), kEnvironmentHelp, kExitStatus));
-  return {std::move(app), std::move(invocation)};
+  return {std::move(app), std::move(invocation), table.sheets()};
 }
 
 CommandLine mistake(const Program& program, std::string text) {
@@ -94,6 +104,29 @@ CommandLine parse(const Program& program, const Verb& verb, std::vector<std::str
   }
   if (const auto complete = declared.invocation.complete(); !complete) return explained(complete.error().message);
   return {.verb = std::move(declared.invocation), .status = 0, .text = {}};
+}
+
+ProgramSheet sheet_of(const Program& program) {
+  ProgramSheet sheet{.name = program.name, .version = kVersion, .verbs = {}};
+  for (const Verb& verb : program.verbs) {
+    Declared declared = declare(program, verb);
+    sheet.verbs.push_back({.name = verb.name,
+                           .about = verb.about,
+                           .text = declared.app->get_description(),
+                           .footer = declared.app->get_footer(),
+                           .options = std::move(declared.options)});
+  }
+  return sheet;
+}
+
+/// --manual and --completion SHELL, for the build and for shells; no help text names them.
+std::optional<CommandLine> generated_text(const Program& program, const std::vector<std::string>& arguments) {
+  if (arguments == std::vector<std::string>{"--manual"})
+    return CommandLine{.verb = {}, .status = 0, .text = manual_page(sheet_of(program))};
+  if (arguments.size() != 2 || arguments[0] != "--completion") return std::nullopt;
+  Result<std::string> text = completion(sheet_of(program), arguments[1]);
+  if (!text) return mistake(program, "--completion: " + text.error().message);
+  return CommandLine{.verb = {}, .status = 0, .text = *std::move(text)};
 }
 
 /// Insertions, deletions and replacements between two short words.
@@ -147,6 +180,7 @@ std::stop_token Process::stop() {
 }
 
 CommandLine parse_command_line(const Program& program, std::vector<std::string> arguments) {
+  if (auto text = generated_text(program, arguments)) return *std::move(text);
   const auto named = std::ranges::find_if(program.verbs, [&](const Verb& verb) {
     return !verb.name.empty() && !arguments.empty() && verb.name == arguments.front();
   });

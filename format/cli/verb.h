@@ -68,8 +68,9 @@ Verb make_verb(const std::string& name, const std::string& about, void (*add)(Op
 
 struct Program {
   std::string name;
-  std::vector<Verb> verbs;       // the first has no name
-  std::string when_interrupted;  // a hint after an interruption; empty: none
+  std::vector<Verb> verbs;                        // the first has no name
+  std::string when_interrupted;                   // a hint after an interruption; empty: none
+  std::function<std::string()> build_facts = {};  // lines that --version prints after the version; none: no more
 };
 
 /// A command line: a verb to run, or a text for the user.

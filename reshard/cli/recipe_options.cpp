@@ -16,14 +16,29 @@ format::OptionTable::Take appender(std::vector<T>& into, Result<T> (*parse)(std:
   };
 }
 
+/// A name without a folder and an ending is that of an installed recipe, unless a file here has it.
+format::Path recipe_file(const std::string& named) {
+  format::FileSystem& files = format::posix_file_system();
+  const auto exists = [&files](const format::Path& path) {
+    const auto info = files.stat(path);
+    return info && info->has_value();
+  };
+  if (named.find_first_of("/.") != std::string::npos || exists(named)) return named;
+  const auto program = files.read_link("/proc/self/exe");
+  if (!program || !*program) return named;
+  const auto installed = ((*program)->parent_path() / "../share/dspack/recipes" / (named + ".json")).lexically_normal();
+  return exists(installed) ? installed : format::Path(named);
+}
+
 }  // namespace
 
 void add_recipe_options(format::OptionTable& table, RecipeFlags& flags) {
   Recipe& recipe = flags.recipe;
   table.heading("Recipe");
-  auto file = table.add("--recipe", "FILE", flags.file,
-                        "A recipe file in place of the other options here; it can also hold a layer map "
-                        "(docs/recipes.md)");
+  auto file =
+      table.add("--recipe", "FILE|NAME", flags.file,
+                "A recipe file, or the name of one that was installed (by-layer), in place of the other options "
+                "here; it can also hold a layer map (docs/recipes.md)");
   const auto take_grouping = [&flags](const std::string& text) -> Result<void> {
     TRY_ASSIGN(flags.recipe.by, format::parse_grouping(text));
     flags.has_grouping = true;
@@ -60,10 +75,11 @@ void add_recipe_options(format::OptionTable& table, RecipeFlags& flags) {
 
 Result<Recipe> recipe_of(const RecipeFlags& flags) {
   if (flags.file.empty()) return flags.recipe;
+  const format::Path file = recipe_file(flags.file);
   TRY_ASSIGN(const std::string text,
-             format::read_text(format::posix_file_system(), flags.file, format::kRecipeDocument.bytes));
+             format::read_text(format::posix_file_system(), file, format::kRecipeDocument.bytes));
   auto recipe = parse_recipe(text);
-  return recipe ? std::move(recipe) : recipe.error().in(flags.file);
+  return recipe ? std::move(recipe) : recipe.error().in(file.string());
 }
 
 }  // namespace dspack::reshard

@@ -10,7 +10,7 @@
 namespace dspack::reshard {
 
 struct RecipeFlags {
-  std::string file;           // empty: `recipe` is what was said
+  std::string file;           // or the name of an installed one; empty: `recipe` is what was said
   bool has_grouping = false;  // by --by
   Recipe recipe;
 };

@@ -10,6 +10,7 @@
 
 #include "format/base/result.h"
 #include "format/cli/verb.h"
+#include "kernels/device_facts.h"
 #include "runtime/access/place.h"
 #include "runtime/budget/memory_options.h"
 #include "runtime/cli/generation_options.h"
@@ -172,7 +173,8 @@ struct BenchVerbOptions {
   return {.name = "dsrun",
           .verbs = {run_verb(), logits_verb(), tokenize_verb(), eval_verb(), record_verb(), compare_verb(),
                     replay_verb(), plan_verb(), bench_verb()},
-          .when_interrupted = {}};
+          .when_interrupted = {},
+          .build_facts = kernels::device_facts};
 }
 
 }  // namespace dspack::runtime

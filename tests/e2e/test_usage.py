@@ -24,7 +24,7 @@ class Usage(EndToEnd):
             self.assertIn(word, text)
 
     def test_the_version_is_one_line(self):
-        self.assertRegex(self.assert_ok(self.run_program("--version")).stdout, r"^reshard \(dspack\) \d+\.\d+\.\d+\n$")
+        self.assertRegex(self.assert_ok(self.run_program("--version")).stdout, r"^reshard \(dspack\) \d+\.\d+\.\d+\ncommit ")
 
     def test_wrong_usage_is_status_2(self):
         out = ["--by", "expert", "--out", self.scratch / "packed"]

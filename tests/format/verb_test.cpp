@@ -2,6 +2,8 @@
 
 #include <doctest/doctest.h>
 
+#include "format/cli/manual.h"
+
 namespace dspack::format::verb_test {
 namespace {
 
@@ -122,6 +124,32 @@ TEST_CASE("verb: what it returns is the exit status") {
   REQUIRE(command.verb);
   Process process;
   CHECK(command.verb->run(process).value() == 3);
+}
+
+TEST_CASE("verb: --manual and --completion print what is made of the table") {
+  const std::string page = parse_command_line(program(), {"--manual"}).text;
+  for (const char* part : {".TH tool 1", ".SH tool measure\n", "\\fB\\-\\-count\\fR \\fIN\\fR\n", "How many"}) {
+    CAPTURE(part);
+    CHECK(page.find(part) != std::string::npos);
+  }
+  CHECK(parse_command_line(program(), {"--completion", "bash"}).text.find("complete -F _tool tool") !=
+        std::string::npos);
+  CHECK(mistake({"--completion", "csh"}) == "tool: --completion: \"csh\" is none of bash, zsh and fish\n");
+}
+
+TEST_CASE("verb: no text of a table becomes a request or a word of the shell") {
+  const OptionSheet option{.names = {"--x"},
+                           .type = "on|off",
+                           .about = ".so /etc/passwd\n'it\\fR [a]: $(b)",
+                           .heading = "Options",
+                           .fallback = "",
+                           .required = false};
+  const ProgramSheet sheet{.name = "tool", .version = "1", .verbs = {{"", "about", "", "", {option}}}};
+  CHECK(manual_page(sheet).find("\n\\&.so /etc/passwd\n\\&'it\\efR") != std::string::npos);
+  CHECK(completion(sheet, "fish").value().find("'.so /etc/passwd '\\''it") != std::string::npos);
+  CHECK(completion(sheet, "zsh").value().find("\\[a\\]\\: $(b)") != std::string::npos);
+  CHECK(completion(sheet, "bash").value().find("run:--x) COMPREPLY=($(compgen -W \"on off\" -- \"$word\"))") !=
+        std::string::npos);
 }
 
 }  // namespace

@@ -1,0 +1,44 @@
+# What `cmake --install` lays out: programs, manual pages, completions, recipes and documents, in the usual folders
+# (GNUInstallDirs). Programs look for recipes and for the CUDA library relative to themselves.
+include(GNUInstallDirs)
+install(TARGETS reshard dsrun RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+
+# Made by the programs themselves, so that they say what --help says.
+set(generated ${PROJECT_BINARY_DIR}/generated)
+set(dspack_texts "")
+function(dspack_generated_text program file)
+  add_custom_command(OUTPUT ${generated}/${file}
+    COMMAND ${program} ${ARGN} > ${generated}/${file} DEPENDS ${program} VERBATIM)
+  set(dspack_texts ${dspack_texts} ${generated}/${file} PARENT_SCOPE)
+endfunction()
+foreach(program reshard dsrun)
+  dspack_generated_text(${program} ${program}.1 --manual)
+  dspack_generated_text(${program} ${program}.bash --completion bash)
+  dspack_generated_text(${program} _${program} --completion zsh)
+  dspack_generated_text(${program} ${program}.fish --completion fish)
+  install(FILES ${generated}/${program}.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
+  install(FILES ${generated}/${program}.bash RENAME ${program}
+    DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions)
+  install(FILES ${generated}/_${program} DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/site-functions)
+  install(FILES ${generated}/${program}.fish DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d)
+endforeach()
+add_custom_target(dspack_texts ALL DEPENDS ${dspack_texts})
+
+install(FILES README.md CHANGELOG.md LICENSE THIRD-PARTY.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
+install(DIRECTORY docs/ DESTINATION ${CMAKE_INSTALL_DOCDIR}/docs)
+install(DIRECTORY recipes/ DESTINATION ${CMAKE_INSTALL_DATADIR}/dspack/recipes)
+
+# Packages: `cpack -G DEB` and `cpack -G TGZ` in the build folder; scripts/package makes all of them.
+set(CPACK_PACKAGE_NAME dspack)
+set(CPACK_PACKAGE_VENDOR "dspack developers")
+set(CPACK_PACKAGE_CONTACT "dspack developers <dspack@localhost>")
+set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "${PROJECT_DESCRIPTION}")
+set(CPACK_PACKAGE_DESCRIPTION "reshard streams a checkpoint from the Hugging Face Hub, a server or a folder into one safetensors file
+for each layer and routed expert; dsrun runs it and reads only the experts that the router picks.")
+set(CPACK_RESOURCE_FILE_LICENSE ${PROJECT_SOURCE_DIR}/LICENSE)
+set(CPACK_STRIP_FILES ON)
+set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
+set(CPACK_DEBIAN_PACKAGE_SECTION science)
+set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
+set(CPACK_DEBIAN_PACKAGE_RECOMMENDS ca-certificates)
+include(CPack)
