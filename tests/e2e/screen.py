@@ -178,7 +178,7 @@ class Terminal:
             fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
         self.process = subprocess.Popen(command, stdin=self.inside, stdout=self.inside, stderr=self.inside,
-                                        preexec_fn=own_terminal, env={**environment, "TERM": "xterm", **{}})
+                                        preexec_fn=own_terminal, env={"TERM": "xterm", **environment})
         self.undecoded = b""
 
     def set_size(self, columns, rows):
