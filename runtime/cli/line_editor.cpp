@@ -131,7 +131,7 @@ class LibeditEditor final : public LineEditor {
     const LineInfoW* line = el_wline(edit_);
     return line->buffer == line->lastchar;
   }
-  [[nodiscard]] std::string with_pastes(std::string text) const;
+  [[nodiscard]] std::string with_pastes(const std::string& text) const;
 
   ReadInput read_input_;
   KeyDecoder decoder_;
@@ -186,15 +186,23 @@ LineEditor::Typed LibeditEditor::read(const std::string& prompt) {
   if (line == nullptr) return {};
   std::string text = narrow(std::wstring_view(line, static_cast<size_t>(count)));
   if (text.ends_with('\n')) text.pop_back();
-  return {.outcome = Outcome::message, .text = with_pastes(std::move(text))};
+  return {.outcome = Outcome::message, .text = with_pastes(text)};
 }
 
-std::string LibeditEditor::with_pastes(std::string text) const {
-  for (const Paste& paste : pastes_) {
-    const size_t at = text.find(paste.shown);
-    if (at != std::string::npos) text.replace(at, paste.shown.size(), paste.text);
+// One pass from left to right: what a paste holds is not looked at for others.
+std::string LibeditEditor::with_pastes(const std::string& text) const {
+  std::string whole;
+  for (size_t at = 0; at < text.size();) {
+    const auto here = std::ranges::find_if(
+        pastes_, [&](const Paste& paste) { return text.compare(at, paste.shown.size(), paste.shown) == 0; });
+    if (here == pastes_.end()) {
+      whole += text[at++];
+    } else {
+      whole += here->text;
+      at += here->shown.size();
+    }
   }
-  return text;
+  return whole;
 }
 
 void LibeditEditor::remember(const std::string& text) {
