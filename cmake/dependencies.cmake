@@ -16,6 +16,7 @@ endif()
 find_package(TBB REQUIRED)
 find_package(CLI11 REQUIRED)
 pkg_check_modules(ZSTD REQUIRED IMPORTED_TARGET libzstd)
+pkg_check_modules(EDIT REQUIRED IMPORTED_TARGET libedit)  # lines typed in a chat
 pkg_check_modules(PCRE2 REQUIRED IMPORTED_TARGET libpcre2-8)
 if(DSPACK_TESTS)
   find_package(doctest REQUIRED)

@@ -4,6 +4,7 @@
 #include <array>
 #include <cerrno>
 #include <cmath>
+#include <cstdlib>
 #include <system_error>
 
 #include <fmt/format.h>
@@ -37,6 +38,18 @@ void print_data(std::string_view data) {
 
 void print_error(std::string_view line) {
   write(stderr, message_line(line) + "\n");
+}
+
+void dim_data(bool on) {
+  const char* const no_color = std::getenv("NO_COLOR");
+  const char* const terminal = std::getenv("TERM");
+  const bool plain = terminal == nullptr || std::string_view(terminal) == "dumb" || std::string_view(terminal).empty();
+  if ((no_color != nullptr && *no_color != '\0') || plain || !stdout_is_terminal()) return;
+  write(stdout, on ? "\x1b[2m" : "\x1b[22m");
+}
+
+void begin_redraw(int rows_up) {
+  write(stdout, rows_up > 0 ? fmt::format("\r\x1b[{}A\x1b[J", rows_up) : "\r\x1b[J");
 }
 
 void print_help(std::string_view text) {

@@ -32,6 +32,13 @@ void print_data(std::string_view data);
 /// Writes one line to stderr, as message_line has it; a stderr that is closed is no reason to fail.
 void print_error(std::string_view line);
 
+/// What follows on stdout is dimmed, or not any more: on a terminal, unless NO_COLOR is set (no-color.org).
+void dim_data(bool on);
+
+/// The cursor of the terminal at stdout goes to the first column, so many rows up, and everything from there on is
+/// erased.
+void begin_redraw(int rows_up);
+
 /// Lines of our own to stderr, a help text say, of whatever length.
 void print_help(std::string_view text);
 

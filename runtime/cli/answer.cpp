@@ -1,6 +1,7 @@
 #include "runtime/cli/answer.h"
 
 #include <cstdio>
+#include <utility>
 
 #include "format/cli/output.h"
 #include "format/file_system.h"
@@ -24,8 +25,14 @@ Result<void> report_stats(LoadedModel& loaded, const Session& session, const std
   return format::write_output(format::posix_file_system(), file, to_json(stats).dump(2) + "\n");
 }
 
-AnswerPrinter::AnswerPrinter(const Tokenizer& tokenizer, StopStrings stop)
-    : detokenizer_(tokenizer, SpecialOutput::skip), stop_(std::move(stop)) {}
+AnswerPrinter::AnswerPrinter(const Tokenizer& tokenizer, StopStrings stop, bool reasons)
+    : detokenizer_(tokenizer, SpecialOutput::skip), stop_(std::move(stop)), reasons_(reasons) {
+  if (reasons_) format::dim_data(true);
+}
+
+AnswerPrinter::~AnswerPrinter() {
+  if (reasons_) format::dim_data(false);
+}
 
 bool AnswerPrinter::push(uint32_t token) {
   print(stop_.push(detokenizer_.push(token)));
@@ -34,15 +41,41 @@ bool AnswerPrinter::push(uint32_t token) {
 
 std::string AnswerPrinter::finish() {
   print(stop_.push(detokenizer_.flush()) + stop_.finish());
+  if (std::exchange(reasons_, false)) format::dim_data(false);
   format::print_out("\n");
   (void)std::fflush(stdout);  // a chat over pipes waits for the end of the line
   return std::move(text_);
 }
 
 void AnswerPrinter::print(std::string_view text) {
-  text_ += text;
-  format::print_data(text);
+  follow_reasoning(text);
   (void)std::fflush(stdout);  // a person reads along; a failure is noticed at the end
+}
+
+// The mark of the end may come in pieces: it is looked for in the text so far.
+void AnswerPrinter::follow_reasoning(std::string_view text) {
+  constexpr std::string_view kBegin = "<think>", kEnd = "</think>";
+  const size_t before = text_.size();
+  text_ += text;
+  size_t printed = before;
+  const auto print_until = [&](size_t end) {
+    format::print_data(std::string_view(text_).substr(printed, end - printed));
+    printed = end;
+  };
+  if (!reasons_ && before < kBegin.size() && text_.size() >= kBegin.size() && text_.starts_with(kBegin)) {
+    print_until(kBegin.size());
+    reasons_ = true;
+    format::dim_data(true);
+  }
+  if (reasons_) {
+    const size_t at = text_.find(kEnd, before < kEnd.size() ? 0 : before - kEnd.size());
+    if (at != std::string::npos) {
+      print_until(at + kEnd.size());
+      reasons_ = false;
+      format::dim_data(false);
+    }
+  }
+  print_until(text_.size());
 }
 
 void report_end(StopReason reason) {

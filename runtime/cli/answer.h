@@ -21,7 +21,11 @@ namespace dspack::runtime {
 /// nothing from a stop string on.
 class AnswerPrinter {
  public:
-  AnswerPrinter(const Tokenizer& tokenizer, StopStrings stop);
+  /// `reasons`: the answer begins within reasoning. Reasoning, which ends in </think>, is dimmed on a terminal.
+  AnswerPrinter(const Tokenizer& tokenizer, StopStrings stop, bool reasons = false);
+  ~AnswerPrinter();
+  AnswerPrinter(const AnswerPrinter&) = delete;
+  AnswerPrinter& operator=(const AnswerPrinter&) = delete;
   /// False if the answer has reached a stop string.
   bool push(uint32_t token);
   /// Ends the answer and returns all of its text.
@@ -29,10 +33,12 @@ class AnswerPrinter {
 
  private:
   void print(std::string_view text);
+  void follow_reasoning(std::string_view text);
 
   Detokenizer detokenizer_;
   StopStrings stop_;
   std::string text_;
+  bool reasons_;
 };
 
 /// Says on stderr why an answer is shorter than it might be, where there is something to say.

@@ -2,122 +2,259 @@
 
 #include <fmt/format.h>
 
+#include <charconv>
 #include <cstdio>
 
 #include "format/cli/output.h"
 #include "format/cli/verb.h"
+#include "format/file_system.h"
 #include "runtime/cli/answer.h"
+#include "runtime/cli/chat_command.h"
+#include "runtime/cli/generation_defaults.h"
+#include "runtime/cli/input_history.h"
+#include "runtime/cli/line_editor.h"
 #include "runtime/cli/loading.h"
 #include "runtime/cli/message_assembler.h"
 #include "runtime/cli/terminal.h"
+#include "runtime/generate/stats.h"
 
 namespace dspack::runtime {
 
 namespace {
 
-constexpr char kHelp[] =
-    "/clear  forget the conversation\n"
-    "/exit   leave (also Ctrl-D)\n"
-    "Ctrl-C  stop the answer; twice at the prompt: leave\n"
-    "Several lines: paste them, end each but the last with \\, or put them between two lines of \"\"\"";
+/// Where messages come from: a terminal with a line editor, one without, or a pipe.
+class Typist {
+ public:
+  Typist(ChatTerminal& terminal, bool keeps_history)
+      : terminal_(terminal),
+        history_(format::posix_file_system(), keeps_history ? user_history_file() : format::Path()) {
+    if (terminal.is_interactive()) editor_ = LineEditor::open([&terminal] { return terminal.next_input(); });
+    if (editor_) terminal_.hide_typing();
+  }
+
+  struct Input {
+    ChatTerminal::Event event = ChatTerminal::Event::end_of_input;
+    std::string text;  // interrupted: not empty if something had been typed
+  };
+  /// One line, or what a line editor makes of several.
+  [[nodiscard]] Input read(bool goes_on);
+  [[nodiscard]] bool edits() const { return editor_ != nullptr; }
+  void load_history();
+  void remember(const std::string& message);
+
+ private:
+  ChatTerminal& terminal_;
+  InputHistory history_;
+  std::unique_ptr<LineEditor> editor_;
+  bool history_fails_ = false;  // and that was said
+};
+
+Typist::Input Typist::read(bool goes_on) {
+  const std::string prompt = goes_on ? "... " : "> ";
+  if (!editor_) {
+    if (stdin_is_terminal() && format::stdout_is_terminal()) format::print_out(prompt);
+    (void)std::fflush(stdout);
+    ChatTerminal::Input input = terminal_.read_line();
+    return {.event = input.event, .text = std::move(input.line)};
+  }
+  LineEditor::Typed typed = editor_->read(prompt);
+  terminal_.hide_typing();
+  switch (typed.outcome) {
+    case LineEditor::Outcome::message: return {.event = ChatTerminal::Event::line, .text = std::move(typed.text)};
+    case LineEditor::Outcome::interrupted:
+      return {.event = ChatTerminal::Event::interrupted, .text = std::move(typed.text)};
+    case LineEditor::Outcome::end_of_input: break;
+  }
+  format::print_out("\n");
+  return {};
+}
+
+void Typist::load_history() {
+  if (!editor_) return;
+  const auto entries = history_.read();
+  if (!entries) {
+    note("what was typed in earlier chats is not at hand: " + entries.error().message);
+    return;
+  }
+  for (const std::string& entry : *entries)
+    editor_->remember(entry);
+}
+
+void Typist::remember(const std::string& message) {
+  if (!editor_) return;
+  if (message.size() <= InputHistory::kMostEntryBytes) editor_->remember(message);
+  if (const auto kept = history_.add(message); !kept && !std::exchange(history_fails_, true)) {
+    note("what is typed is not kept for later chats: " + kept.error().message);
+  }
+}
 
 class Chat {
  public:
-  Chat(LoadedModel& loaded, Session session, const TextModel& text, Sampler sampler, const RunOptions& options)
-      : text_(text), sampler_(std::move(sampler)), stop_(options.stop), session_(std::move(session)) {
+  Chat(LoadedModel& loaded, Session session, const TextModel& text, const SamplerOptions& sampling, Sampler sampler,
+       const RunOptions& options)
+      : loaded_(loaded),
+        text_(text),
+        sampling_(sampling),
+        sampler_(std::move(sampler)),
+        stop_(options.stop),
+        session_(std::move(session)) {
     render_.thinking = options.chat.thinking.value_or(false);
     generate_ = generate_options(loaded, options.max_tokens);
   }
 
-  Result<int> run(ChatTerminal& terminal);
+  void set_system(std::string text) { system_ = std::move(text); }
+  Result<int> run(ChatTerminal& terminal, Typist& typist);
   [[nodiscard]] const Session& session() const { return session_; }
 
  private:
   enum class Next { go_on, leave };
   /// Errors: those of an answer, where no person could react to them.
-  Result<Next> handle(const std::string& message, ChatTerminal& terminal);
-  Next command(const std::string& message);
+  Result<Next> handle(const std::string& message, ChatTerminal& terminal, bool edits);
+  /// Errors: those of what the command does.
+  Result<Next> obey(const CommandLine& command, ChatTerminal& terminal, bool edits);
+  Result<void> set_temperature(const std::string& number);
+  Result<void> attach(const std::string& file);
+  Result<void> regenerate(ChatTerminal& terminal);
   Result<void> answer(const std::string& message, ChatTerminal& terminal);
 
+  LoadedModel& loaded_;
   const TextModel& text_;
+  SamplerOptions sampling_;
   Sampler sampler_;
   StopStrings stop_;
   Session session_;
   RenderOptions render_;
   GenerateOptions generate_;
-  std::vector<ChatMessage> history_;
+  std::string system_;                // empty: none
+  std::string attached_;              // texts of files for the next question
+  std::vector<ChatMessage> history_;  // without the system message
 };
 
-void show_prompt(const MessageAssembler& assembler) {
-  if (!stdin_is_terminal() || !format::stdout_is_terminal()) return;
-  format::print_out(assembler.is_open() ? "... " : "> ");
-  (void)std::fflush(stdout);
-}
-
-Result<int> Chat::run(ChatTerminal& terminal) {
+Result<int> Chat::run(ChatTerminal& terminal, Typist& typist) {
   MessageAssembler assembler;
   bool warned = false;  // a Ctrl-C at the prompt was just answered with a warning
   for (;;) {
-    show_prompt(assembler);
-    ChatTerminal::Input input = terminal.read_line();
+    const Typist::Input input = typist.read(assembler.is_open());
     std::optional<std::string> message;
     switch (input.event) {
-      case ChatTerminal::Event::interrupted:
-        if (warned) return format::kInterruptedStatus;
-        warned = true;
+      case ChatTerminal::Event::interrupted: {
+        if (warned && input.text.empty()) return format::kInterruptedStatus;
+        const bool was_idle = input.text.empty() && !(typist.edits() && assembler.is_open());
+        warned = was_idle;
         assembler.reset();
-        format::print_help("\n(Ctrl-C again or /exit leaves)");
+        format::print_help(was_idle ? "\n(Ctrl-C again or /exit leaves)" : "");
         continue;
+      }
       case ChatTerminal::Event::end_of_input: message = assembler.finish(); break;
-      case ChatTerminal::Event::line: message = assembler.push(input.line); break;
+      case ChatTerminal::Event::line: message = assembler.push(input.text); break;
     }
     warned = false;
     if (message && !message->empty()) {
-      TRY_ASSIGN(const Next next, handle(*message, terminal));
+      typist.remember(*message);
+      TRY_ASSIGN(const Next next, handle(*message, terminal, typist.edits()));
       if (next == Next::leave) return 0;
     }
     if (input.event == ChatTerminal::Event::end_of_input) return 0;
   }
 }
 
-Result<Chat::Next> Chat::handle(const std::string& message, ChatTerminal& terminal) {
-  if (message.starts_with('/') && message.find('\n') == std::string::npos) return command(message);
-  // An error (a conversation that has become too long, an expert file that is gone) ends the answer, and the chat only
-  // where a program has asked: it goes by the exit status.
-  if (auto done = answer(message, terminal); !done) {
+// An error (a conversation that has become too long, an expert file that is gone) ends the answer, and the chat only
+// where a program has asked: it goes by the exit status. A mistake in a command ends nothing.
+Result<Chat::Next> Chat::handle(const std::string& message, ChatTerminal& terminal, bool edits) {
+  const auto command = parse_command(message);
+  if (!command || *command) {
+    const auto next = command ? obey(**command, terminal, edits) : Result<Next>(command.error());
+    if (next) return *next;
+    format::print_error("dsrun: " + next.error().message);
+    return Next::go_on;
+  }
+  if (auto done = answer(attached_ + message, terminal); !done) {
     if (!stdin_is_terminal()) return done.error();
     format::print_error("dsrun: " + done.error().message + (history_.empty() ? "" : " (/clear starts anew)"));
+  } else {
+    attached_.clear();
   }
   return Next::go_on;
 }
 
-Chat::Next Chat::command(const std::string& message) {
-  if (message == "/exit") return Next::leave;
-  if (message == "/help") {
-    format::print_help(kHelp);
-  } else if (message == "/clear") {
-    history_.clear();
-    session_.clear();
-    note("(the conversation is forgotten)");
-  } else {
-    format::print_error(fmt::format("dsrun: there is no command {}; /help lists them", message));
+Result<Chat::Next> Chat::obey(const CommandLine& command, ChatTerminal& terminal, bool edits) {
+  switch (command.command) {
+    case Command::leave: return Next::leave;
+    case Command::help: format::print_help(command_help(edits)); break;
+    case Command::clear:
+      history_.clear();
+      attached_.clear();
+      session_.clear();
+      note("(the conversation is forgotten)");
+      break;
+    case Command::context:
+      format::print_help(
+          fmt::format("{} of {} positions are used", session_.sequence().length(), loaded_.model().context()));
+      break;
+    case Command::read: TRY(attach(command.argument)); break;
+    case Command::regen: TRY(regenerate(terminal)); break;
+    case Command::stats: format::print_help(summary(collect_stats(loaded_, session_))); break;
+    case Command::system:
+      system_ = command.argument;
+      note(system_.empty() ? "(there is no system message now)" : "(the system message is set)");
+      break;
+    case Command::temp: TRY(set_temperature(command.argument)); break;
   }
   return Next::go_on;
+}
+
+Result<void> Chat::set_temperature(const std::string& number) {
+  const auto temperature = format::between(0.0, 100.0)(number);
+  if (!temperature) return temperature.error().in("/temp");
+  SamplerOptions changed = sampling_;
+  changed.temperature = *temperature;
+  TRY_ASSIGN(sampler_, Sampler::make(changed));
+  sampling_ = changed;
+  note(fmt::format("(sampling: {})", describe(sampling_)));
+  return {};
+}
+
+Result<void> Chat::attach(const std::string& file) {
+  TRY_ASSIGN(const std::string text, read_text_file(file));
+  if (attached_.size() + text.size() > kMostFileBytes) {
+    return Error{ErrorKind::budget, fmt::format("/read: the files of one question can have at most {} in all",
+                                                format::human_bytes(kMostFileBytes))};
+  }
+  attached_ += text + (text.ends_with('\n') ? "\n" : "\n\n");
+  note(fmt::format("({} are put in front of the next question)", format::human_bytes(text.size())));
+  return {};
+}
+
+// The sequence keeps what both answers share. Random numbers go on, so that another answer can come.
+Result<void> Chat::regenerate(ChatTerminal& terminal) {
+  if (history_.empty()) return Error{ErrorKind::invalid, "/regen: nothing was answered yet"};
+  const std::vector<ChatMessage> before = history_;
+  const std::string question = history_[history_.size() - 2].content.value_or("");
+  history_.resize(history_.size() - 2);
+  auto done = answer(question, terminal);
+  if (!done || history_.size() < before.size()) history_ = before;  // a failure or an early stop loses nothing
+  return done;
 }
 
 // Templates leave out an answer's reasoning by its end. Where the answer was cut before that, all of it is reasoning.
+bool begins_reasoning(std::string_view prompt) {
+  return prompt.ends_with("<think>") || prompt.ends_with("<think>\n");
+}
+
 std::string closed_reasoning(std::string_view prompt, std::string said) {
-  const bool open = prompt.ends_with("<think>") || prompt.ends_with("<think>\n") || said.starts_with("<think>");
+  const bool open = begins_reasoning(prompt) || said.starts_with("<think>");
   if (open && said.find("</think>") == std::string::npos) said += "</think>";
   return said;
 }
 
 Result<void> Chat::answer(const std::string& message, ChatTerminal& terminal) {
-  std::vector<ChatMessage> conversation = history_;
+  std::vector<ChatMessage> conversation;
+  if (!system_.empty()) conversation.push_back({.role = Role::system, .content = system_});
+  conversation.insert(conversation.end(), history_.begin(), history_.end());
   conversation.push_back({.role = Role::user, .content = message});
   TRY_ASSIGN(const std::string prompt, text_.render_chat(conversation, render_));
   TRY_ASSIGN(const std::vector<uint32_t> tokens, text_.tokenizer().encode(prompt, SpecialTokens::parse));
-  AnswerPrinter printer(text_.tokenizer(), stop_);
+  AnswerPrinter printer(text_.tokenizer(), stop_, begins_reasoning(prompt));
   const auto answer = session_.generate(
       tokens, generate_, sampler_, [&](uint32_t token) { return printer.push(token); }, terminal.begin_work());
   terminal.end_work();
@@ -125,26 +262,50 @@ Result<void> Chat::answer(const std::string& message, ChatTerminal& terminal) {
   if (!answer) return answer.error();
   report_end(answer->reason);
   if (said.empty() && answer->reason == StopReason::interrupted) return {};  // as if it had not been asked
-  conversation.push_back({.role = Role::assistant, .content = closed_reasoning(prompt, std::move(said))});
-  history_ = std::move(conversation);
+  history_.push_back({.role = Role::user, .content = message});
+  history_.push_back({.role = Role::assistant, .content = closed_reasoning(prompt, std::move(said))});
   return {};
+}
+
+/// Sampling as options say; a person at a terminal gets what the repository recommends for the rest, and is told.
+Result<SamplerOptions> choose_sampling(LoadedModel& loaded, const SamplingFlags& flags, const std::stop_token& stop) {
+  if (!stdin_is_terminal() || !format::stdout_is_terminal()) return flags.over();
+  constexpr char kFile[] = "generation_config.json";
+  const auto text = loaded.access().files().read_text(kFile, format::kSettingsDocument.bytes, stop);
+  if (!text && text.error().kind != ErrorKind::not_found) return text.error();
+  if (!text) return flags.over();
+  const auto defaults = parse_generation_defaults(*text);
+  if (!defaults) return defaults.error().in(kFile);
+  for (const std::string& line : defaults->ignored)
+    note(line);
+  const SamplerOptions chosen = flags.over(defaults->sampling.over());
+  note(fmt::format(
+      "sampling: {}{}", describe(chosen),
+      chosen.temperature == 0 ? "" : fmt::format(" ({}; --temp 0 is greedy)", flags.temperature ? "--temp" : kFile)));
+  return chosen;
 }
 
 }  // namespace
 
 Result<int> run_chat(const RunOptions& options) {
   ChatTerminal terminal;
-  TRY_ASSIGN(Sampler sampler, Sampler::make(options.sampler));
+  TRY(Sampler::make(options.sampler.over()));
+  TRY_ASSIGN(std::string system, read_system(options.system));
+  Typist typist(terminal, !options.no_history);
   const std::stop_token loading = terminal.begin_work();
   TRY_ASSIGN(auto loaded, load_model(options.folder, options.load, loading));
   TRY_ASSIGN(const TextModel text, load_text(*loaded, options.chat, loading));
   TRY(text.render_chat({}, {}));  // an unknown chat template is said now, not after the first question
+  TRY_ASSIGN(const SamplerOptions sampling, choose_sampling(*loaded, options.sampler, loading));
+  TRY_ASSIGN(Sampler sampler, Sampler::make(sampling));
   terminal.end_work();
+  typist.load_history();
   note(fmt::format("{}, {} positions; /help lists the commands", loaded->device().description(),
                    loaded->model().context()));
   TRY_ASSIGN(Session session, loaded->start_session());
-  Chat chat(*loaded, std::move(session), text, std::move(sampler), options);
-  TRY_ASSIGN(const int status, chat.run(terminal));
+  Chat chat(*loaded, std::move(session), text, sampling, std::move(sampler), options);
+  chat.set_system(std::move(system));
+  TRY_ASSIGN(const int status, chat.run(terminal, typist));
   TRY(report_stats(*loaded, chat.session(), options.stats_file));
   return status;
 }

@@ -39,10 +39,22 @@ Result<DraftOptions> parse_drafts(std::string_view text) {
 
 }  // namespace
 
-void add_sampling_options(format::OptionTable& table, SamplerOptions& sampler) {
+SamplerOptions SamplingFlags::over(SamplerOptions base) const {
+  base.temperature = temperature.value_or(base.temperature);
+  base.top_k = top_k.value_or(base.top_k);
+  base.top_p = top_p.value_or(base.top_p);
+  base.min_p = min_p.value_or(base.min_p);
+  base.repetition_penalty = repetition_penalty.value_or(base.repetition_penalty);
+  base.logit_bias = logit_bias;
+  base.seed = seed;
+  return base;
+}
+
+void add_sampling_options(format::OptionTable& table, SamplingFlags& sampler) {
   table.heading("Sampling");
   table.add("--temp", "T", sampler.temperature, format::between(0.0, 100.0),
-            "Temperature; 0 (default) always takes the likeliest token");
+            "Temperature; 0 always takes the likeliest token (default: 0; in a chat on a terminal what "
+            "generation_config.json says, here and below)");
   table.add("--top-k", "K", sampler.top_k, format::any_number<uint32_t>(),
             "Choose among the K likeliest tokens (default: 0, all)");
   table.add("--top-p", "P", sampler.top_p, format::between(0.0, 1.0),

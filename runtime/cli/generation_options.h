@@ -2,6 +2,8 @@
 // Threads: main. Lifetime: what options are read into must live until the command line was parsed.
 #pragma once
 
+#include <cstdint>
+#include <map>
 #include <optional>
 
 #include "format/cli/option_table.h"
@@ -10,8 +12,18 @@
 
 namespace dspack::runtime {
 
+/// Sampling as options say it; what none says is left to others.
+struct SamplingFlags {
+  std::optional<double> temperature, top_p, min_p, repetition_penalty;
+  std::optional<uint32_t> top_k;
+  std::map<uint32_t, double> logit_bias = {};
+  uint64_t seed = 0;
+
+  [[nodiscard]] SamplerOptions over(SamplerOptions base = {}) const;
+};
+
 /// --temp, --top-k, --top-p, --min-p, --repetition-penalty, --logit-bias and --seed.
-void add_sampling_options(format::OptionTable& table, SamplerOptions& sampler);
+void add_sampling_options(format::OptionTable& table, SamplingFlags& sampler);
 
 struct DraftOptions {
   bool is_on = false;

@@ -113,11 +113,34 @@ Result<std::vector<uint32_t>> encode_conversation(const TextModel& text, const C
   return text.tokenizer().encode(rendered, SpecialTokens::parse);
 }
 
+Result<std::string> read_text_file(const std::string& file) {
+  auto text = format::read_text(format::posix_file_system(), file, kMostFileBytes);
+  if (!text) return text.error();
+  std::string_view rest = *text;
+  while (!rest.empty()) {
+    const Utf8Unit unit = first_utf8_unit(rest);
+    if (unit.kind != Utf8Unit::Kind::character || rest.front() == '\0') {
+      return Error{ErrorKind::invalid,
+                   fmt::format("{}: byte {} is no text in UTF-8", brief(file), text->size() - rest.size())};
+    }
+    rest.remove_prefix(unit.bytes);
+  }
+  return text;
+}
+
+Result<std::string> read_system(const std::string& text_or_file) {
+  if (!text_or_file.starts_with('@')) return text_or_file;
+  TRY_ASSIGN(std::string text, read_text_file(text_or_file.substr(1)));
+  if (text.ends_with('\n')) text.pop_back();
+  return text;
+}
+
 Result<std::vector<uint32_t>> encode_prompt(const TextModel& text, std::string prompt, bool raw,
-                                            const ChatOptions& chat) {
+                                            const ChatOptions& chat, const std::string& system) {
   if (raw) return text.encode_raw(prompt);
   if (prompt.ends_with('\n')) prompt.pop_back();  // what echo and editors put at the end is no part of a question
   Conversation conversation;
+  if (!system.empty()) conversation.messages.push_back({.role = Role::system, .content = system});
   conversation.messages.push_back({.role = Role::user, .content = std::move(prompt)});
   return encode_conversation(text, conversation, chat);
 }

@@ -30,6 +30,7 @@ the Hub, org/name[@revision] or hf://org/name[@revision]. Only the experts that 
 /// What is to be answered. Read before the model: a mistake here need not wait for it.
 struct Input {
   std::string prompt;
+  std::string system;
   Conversation conversation;  // instead of the prompt, if there is one
 };
 
@@ -39,17 +40,19 @@ Result<Input> read_input(const RunOptions& options) {
     TRY_ASSIGN(input.conversation, read_conversation(*options.conversation));
     return input;
   }
+  TRY_ASSIGN(input.system, read_system(options.system));
   TRY_ASSIGN(input.prompt, read_prompt(*options.prompt));
   return input;
 }
 
 Result<std::vector<uint32_t>> encode(const TextModel& text, Input input, const RunOptions& options) {
-  if (!options.conversation) return encode_prompt(text, std::move(input.prompt), options.raw, options.chat);
+  if (!options.conversation)
+    return encode_prompt(text, std::move(input.prompt), options.raw, options.chat, input.system);
   return encode_conversation(text, input.conversation, options.chat);
 }
 
 Result<int> run_generate(const RunOptions& options, const std::stop_token& stop) {
-  TRY_ASSIGN(Sampler sampler, Sampler::make(options.sampler));
+  TRY_ASSIGN(Sampler sampler, Sampler::make(options.sampler.over()));
   TRY_ASSIGN(Input input, read_input(options));
   TRY_ASSIGN(auto loaded, load_model(options.folder, options.load, stop));
   TRY_ASSIGN(const TextModel text, load_text(*loaded, options.chat, stop));
@@ -69,7 +72,7 @@ Result<int> run_generate(const RunOptions& options, const std::stop_token& stop)
 
 /// The same by token ids, for models whose tokenizer is missing or not known.
 Result<int> run_tokens(const RunOptions& options, const std::stop_token& stop) {
-  TRY_ASSIGN(Sampler sampler, Sampler::make(options.sampler));
+  TRY_ASSIGN(Sampler sampler, Sampler::make(options.sampler.over()));
   TRY_ASSIGN(const std::vector<uint32_t> tokens, read_tokens(options.tokens));
   TRY_ASSIGN(auto loaded, load_model(options.folder, options.load, stop));
   note("token ids in, token ids out: no tokenizer is used");
@@ -112,6 +115,10 @@ void add_prompt_options(format::OptionTable& table, RunOptions& options) {
   tokens.excludes(prompt).excludes(conversation);
   table.flag("--raw", options.raw, "Continue the prompt as it is, without the chat template");
   add_chat_options(table, options.chat);
+  table.add("--system", "TEXT|@FILE", options.system, "The system message of a prompt or a chat")
+      .excludes(tokens)
+      .excludes(conversation);
+  table.flag("--no-history", options.no_history, "Neither read nor keep what is typed in chats on a terminal");
   table.add("-n", "N", options.max_tokens, format::any_number<uint32_t>(),
             "Maximum length of the answer in tokens (default: until it ends)");
   table
@@ -149,6 +156,7 @@ void add_run_options(format::OptionTable& table, RunOptions& options) {
 Result<void> RunOptions::complete() {
   load.speculation = drafts.chosen();
   if (raw && !prompt) return invalid("--raw needs a prompt to continue; give one with -p");
+  if (raw && !system.empty()) return invalid("--raw has no system message; leave --system out");
   return check_model_options(load);
 }
 

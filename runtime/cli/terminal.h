@@ -1,14 +1,17 @@
-// A chat's terminal: lines from standard input, and Ctrl-C that stops either an answer or the typing. The only file of
-// this folder that asks the operating system for signals and terminals.
+// A chat's terminal: lines or bytes from standard input, and Ctrl-C that stops either an answer or the typing. The only
+// file of this folder that asks the operating system for signals and terminals.
 // Threads: call from the main thread, before others start; a thread of its own waits for the signal. Errors: none;
 // where standard input is no terminal, lines are read and nothing is set.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <stop_token>
 #include <string>
 #include <thread>
+
+#include "runtime/cli/line_editor.h"
 
 namespace dspack::runtime {
 
@@ -29,6 +32,13 @@ class ChatTerminal {
   /// Waits for a line or Ctrl-C.
   [[nodiscard]] Input read_line();
 
+  /// Whether a person types at a terminal and reads there.
+  [[nodiscard]] bool is_interactive() const { return settings_ != nullptr; }
+  /// For a line editor, which sets the terminal itself while it reads: the next byte, or what else there is.
+  [[nodiscard]] LineEditor::Input next_input();
+  /// From here on nothing that is typed is shown, until a line editor reads it.
+  void hide_typing();
+
   /// Until the next `end_work`, Ctrl-C requests a stop of this token instead of interrupting `read_line`.
   [[nodiscard]] std::stop_token begin_work();
   void end_work();
@@ -40,8 +50,10 @@ class ChatTerminal {
 
   struct Settings;
   std::unique_ptr<Settings> settings_;  // as they were; null where stdin is no terminal
-  int wake_[2] = {-1, -1};              // a pipe: the watcher writes, read_line waits for it
+  int wake_[2] = {-1, -1};              // a pipe: the watcher writes, who reads waits for it
+  std::atomic<bool> resized_ = false;   // the terminal, since the last look; its byte is in the pipe
   std::string pending_;                 // bytes after the last line
+  size_t next_byte_ = 0;                // of pending_, for next_input
   std::mutex mutex_;
   std::stop_source work_{std::nostopstate};  // GUARDED_BY(mutex_); no state: nothing is under way
   std::jthread watcher_;                     // last: it uses all of the above

@@ -23,10 +23,11 @@ namespace {
 constexpr std::string_view kPasteModeOn = "\x1b[?2004h";
 constexpr std::string_view kPasteModeOff = "\x1b[?2004l";
 
-sigset_t interrupt_set() {
+sigset_t watched_set() {
   sigset_t set;
   sigemptyset(&set);
   sigaddset(&set, SIGINT);
+  sigaddset(&set, SIGWINCH);
   return set;
 }
 
@@ -35,9 +36,17 @@ void show(std::string_view text) {
   (void)std::fflush(stdout);
 }
 
-void drain(int descriptor) {
-  std::array<char, 64> bytes{};
-  while (::read(descriptor, bytes.data(), bytes.size()) == static_cast<ssize_t>(bytes.size())) {
+constexpr char kInterrupted = 'i', kResized = 'r';  // in the pipe
+
+/// Waits for standard input, or for a byte of the pipe, which is then returned.
+char wait_for_input(int pipe) {
+  for (;;) {
+    std::array<pollfd, 2> waiting{pollfd{.fd = STDIN_FILENO, .events = POLLIN, .revents = 0},
+                                  pollfd{.fd = pipe, .events = POLLIN, .revents = 0}};
+    if (::poll(waiting.data(), waiting.size(), -1) < 0 && errno == EINTR) continue;
+    char byte = 0;
+    if ((waiting[1].revents & POLLIN) != 0 && ::read(pipe, &byte, 1) == 1) return byte;
+    return 0;
   }
 }
 
@@ -52,7 +61,7 @@ bool stdin_is_terminal() {
 }
 
 ChatTerminal::ChatTerminal() {
-  const sigset_t set = interrupt_set();
+  const sigset_t set = watched_set();
   pthread_sigmask(SIG_BLOCK, &set, nullptr);  // inherited by every thread made later: only the watcher takes it
   if (::pipe(wake_) != 0) wake_[0] = wake_[1] = -1;
   prepare_terminal();
@@ -90,16 +99,21 @@ void ChatTerminal::restore_terminal() {
 }
 
 void ChatTerminal::watch(const std::stop_token& quit) {
-  const sigset_t wanted = interrupt_set();
+  const sigset_t wanted = watched_set();
   const timespec poll_interval{.tv_sec = 0, .tv_nsec = 100'000'000};
   while (!quit.stop_requested()) {
-    if (::sigtimedwait(&wanted, nullptr, &poll_interval) < 0) continue;
+    const int signal = ::sigtimedwait(&wanted, nullptr, &poll_interval);
+    if (signal < 0) continue;
+    if (signal == SIGWINCH) {
+      if (!resized_.exchange(true)) [[maybe_unused]]
+        const ssize_t written = ::write(wake_[1], &kResized, 1);
+      continue;
+    }
     const std::lock_guard lock(mutex_);
     if (work_.stop_possible()) {
       work_.request_stop();
     } else {
-      const char byte = 0;
-      [[maybe_unused]] const ssize_t written = ::write(wake_[1], &byte, 1);  // a full pipe has woken it already
+      [[maybe_unused]] const ssize_t written = ::write(wake_[1], &kInterrupted, 1);
     }
   }
 }
@@ -122,11 +136,12 @@ ChatTerminal::Input ChatTerminal::read_line() {
       pending_.erase(0, end + 1);
       return input;
     }
-    std::array<pollfd, 2> waiting{pollfd{.fd = STDIN_FILENO, .events = POLLIN, .revents = 0},
-                                  pollfd{.fd = wake_[0], .events = POLLIN, .revents = 0}};
-    if (::poll(waiting.data(), waiting.size(), -1) < 0 && errno == EINTR) continue;
-    if ((waiting[1].revents & POLLIN) != 0) {
-      drain(wake_[0]);
+    const char woken = wait_for_input(wake_[0]);
+    if (woken == kResized) {
+      resized_ = false;
+      continue;
+    }
+    if (woken == kInterrupted) {
       pending_.clear();
       return {.event = Event::interrupted, .line = {}};
     }
@@ -139,6 +154,36 @@ ChatTerminal::Input ChatTerminal::read_line() {
     }
     pending_.append(bytes.data(), static_cast<size_t>(count));
   }
+}
+
+LineEditor::Input ChatTerminal::next_input() {
+  for (;;) {
+    if (pending_.empty()) {
+      const char woken = wait_for_input(wake_[0]);
+      if (woken == kResized) {
+        resized_ = false;
+        return {.event = LineEditor::Event::resized};
+      }
+      if (woken == kInterrupted) return {.event = LineEditor::Event::interrupted};
+      std::array<char, 4096> bytes{};
+      const ssize_t count = ::read(STDIN_FILENO, bytes.data(), bytes.size());
+      if (count < 0 && errno == EINTR) continue;
+      if (count <= 0) return {.event = LineEditor::Event::end_of_input};
+      pending_.assign(bytes.data(), static_cast<size_t>(count));
+      next_byte_ = 0;
+    }
+    const char byte = pending_[next_byte_++];
+    if (next_byte_ == pending_.size()) pending_.clear();
+    return {.event = LineEditor::Event::byte, .byte = byte};
+  }
+}
+
+void ChatTerminal::hide_typing() {
+  termios changed{};
+  if (settings_ == nullptr || ::tcgetattr(STDIN_FILENO, &changed) != 0) return;
+  changed.c_lflag &= ~static_cast<tcflag_t>(ECHO | ICANON);
+  changed.c_iflag &= ~static_cast<tcflag_t>(ICRNL);
+  ::tcsetattr(STDIN_FILENO, TCSADRAIN, &changed);
 }
 
 }  // namespace dspack::runtime

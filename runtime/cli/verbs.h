@@ -32,7 +32,9 @@ struct RunOptions {
   bool raw = false;                         // continue the prompt as it is, without the chat template
   ChatOptions chat;
   std::optional<uint32_t> max_tokens;
-  SamplerOptions sampler;
+  SamplingFlags sampler;
+  std::string system;             // the system message, or @ and its file; empty: none
+  bool no_history = false;        // of what is typed in a chat
   DraftOptions drafts;            // `load` has what comes of them
   std::vector<std::string> stop;  // texts that end an answer; none is empty
   std::string stats_file;         // empty: none

@@ -91,7 +91,8 @@ TEST_CASE("command line: a folder alone is a chat") {
   const auto run = parsed<RunOptions>({"dir"});
   CHECK_FALSE(run.prompt.has_value());
   CHECK_FALSE(run.load.context.has_value());
-  CHECK(run.sampler.temperature == 0);
+  CHECK_FALSE(run.sampler.temperature.has_value());
+  CHECK(run.sampler.over().temperature == 0);
 }
 
 TEST_CASE("command line: drafting with the MTP module") {

@@ -1,0 +1,27 @@
+// The sampling that a repository recommends in its generation_config.json, which a chat takes where no option says
+// otherwise. Threads: thread-safe (pure functions). Errors: invalid, for text that is no JSON object.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "format/base/result.h"
+#include "runtime/cli/generation_options.h"
+
+namespace dspack::runtime {
+
+struct GenerationDefaults {
+  SamplingFlags sampling;            // what the file says, as if options had said it
+  std::vector<std::string> ignored;  // a line for each value that cannot be used
+};
+
+/// temperature, top_k, top_p, min_p and repetition_penalty, within the bounds of the options; greedy
+/// where `do_sample` is false, or where neither it nor a temperature is there. What is no such number is ignored, with
+/// a line.
+[[nodiscard]] Result<GenerationDefaults> parse_generation_defaults(std::string_view text);
+
+/// "temperature 0.6, top-p 0.95", or "greedy".
+[[nodiscard]] std::string describe(const SamplerOptions& options);
+
+}  // namespace dspack::runtime

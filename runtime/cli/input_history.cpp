@@ -1,0 +1,113 @@
+#include "runtime/cli/input_history.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+
+#include "format/base/foreign_text.h"
+
+namespace dspack::runtime {
+
+namespace {
+
+std::string unescaped(std::string_view line) {
+  std::string entry;
+  for (size_t i = 0; i < line.size(); ++i) {
+    if (line[i] != '\\' || i + 1 == line.size()) {
+      entry += line[i];
+    } else {
+      entry += line[++i] == 'n' ? '\n' : line[i];
+    }
+  }
+  return entry;
+}
+
+std::string escaped(std::string_view entry) {
+  std::string line;
+  for (const char c : entry) {
+    if (c == '\n' || c == '\\') line += '\\';
+    line += c == '\n' ? 'n' : c;
+  }
+  return line;
+}
+
+format::Path folder_named(const char* variable) {
+  const char* const value = std::getenv(variable);
+  const format::Path folder = value == nullptr ? "" : value;
+  return folder.is_absolute() ? folder : format::Path();
+}
+
+}  // namespace
+
+std::vector<std::string> parse_history(std::string_view text) {
+  std::vector<std::string> entries;
+  while (!text.empty()) {
+    const std::string_view line = text.substr(0, text.find('\n'));
+    text.remove_prefix(std::min(line.size() + 1, text.size()));
+    std::string entry = unescaped(line);
+    if (entry.empty() || entry.size() > InputHistory::kMostEntryBytes || printable_text(entry) != entry) continue;
+    entries.push_back(std::move(entry));
+  }
+  return entries;
+}
+
+std::string history_text(const std::vector<std::string>& entries) {
+  size_t bytes = 0;
+  size_t first = entries.size();
+  std::vector<std::string> lines;
+  while (first > 0 && lines.size() < InputHistory::kMostEntries) {
+    std::string line = escaped(entries[--first]) + "\n";
+    bytes += line.size();
+    if (bytes > InputHistory::kMostBytes) break;
+    lines.push_back(std::move(line));
+  }
+  std::string text;
+  for (auto line = lines.rbegin(); line != lines.rend(); ++line)
+    text += *line;
+  return text;
+}
+
+Result<std::vector<std::string>> InputHistory::read() const {
+  if (file_.empty()) return std::vector<std::string>();
+  const auto text = format::read_text(files_, file_, kMostBytes);
+  if (!text && text.error().kind == ErrorKind::not_found) return std::vector<std::string>();
+  if (!text) return text.error();
+  return parse_history(*text);
+}
+
+Result<void> InputHistory::add(const std::string& entry) {
+  if (file_.empty() || entry.empty() || entry.size() > kMostEntryBytes) return {};
+  waiting_.push_back(entry);
+  if (waiting_.size() > kMostEntries) waiting_.erase(waiting_.begin());
+  TRY(files_.make_private_folders(file_.parent_path()));
+  const auto lock = files_.lock(format::Path(file_) += ".lock", format::LockKind::exclusive);
+  if (!lock && lock.error().kind == ErrorKind::conflict) return {};
+  if (!lock) return lock.error();
+  TRY_ASSIGN(std::vector<std::string> entries, read());
+  for (const std::string& added : waiting_) {
+    if (entries.empty() || entries.back() != added) entries.push_back(added);
+  }
+  const std::string text = history_text(entries);
+  TRY_ASSIGN(const auto file, format::create_temporary(files_, file_));
+  const format::Path temporary = format::temporary_of(file_);
+  std::error_code failed;  // before anything is in it: what was typed is nobody else's business
+  std::filesystem::permissions(temporary, std::filesystem::perms::owner_read | std::filesystem::perms::owner_write,
+                               failed);
+  if (failed) return Error{ErrorKind::io, temporary.string() + ": its permissions cannot be set"};
+  TRY(file->write(0, format::as_bytes(text)));
+  TRY(files_.rename(temporary, file_));
+  waiting_.clear();
+  return {};
+}
+
+format::Path user_history_file() {
+  format::Path state = folder_named("XDG_STATE_HOME");
+  if (state.empty()) {
+    const format::Path home = folder_named("HOME");
+    if (home.empty()) return {};
+    state = home / ".local" / "state";
+  }
+  return state / "dspack" / "history";
+}
+
+}  // namespace dspack::runtime
