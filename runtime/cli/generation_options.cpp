@@ -41,7 +41,7 @@ Result<DraftOptions> parse_drafts(std::string_view text) {
 
 void add_sampling_options(format::OptionTable& table, SamplerOptions& sampler) {
   table.heading("Sampling");
-  table.add("--temp", "T", sampler.temperature, format::between(0.0, 100.0),
+  table.add("--temperature,--temp", "T", sampler.temperature, format::between(0.0, 100.0),
             "Temperature; 0 (default) always takes the likeliest token");
   table.add("--top-k", "K", sampler.top_k, format::any_number<uint32_t>(),
             "Choose among the K likeliest tokens (default: 0, all)");

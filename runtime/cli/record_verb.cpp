@@ -5,6 +5,7 @@
 #include <map>
 
 #include "dspack_version.h"
+#include "format/cli/output.h"
 #include "format/digest.h"
 #include "format/json.h"
 #include "runtime/cli/loading.h"
@@ -26,6 +27,7 @@ Result<std::map<std::string, std::string>> about(LoadedModel& loaded, const std:
 }
 
 Result<int> run_record(const RecordOptions& options, format::Process& process) {
+  TRY(format::try_output(options.out));
   const std::stop_token stop = process.stop();
   TRY_ASSIGN(const std::vector<uint32_t> tokens, tokens_of(options.tokens, options.folder, options.load.remote, stop));
   TRY_ASSIGN(auto loaded, load_for(options.folder, options.load, tokens, stop));
