@@ -177,11 +177,12 @@ Result<int> pack_part(const RepackFlags& flags, const RepackOutlook& outlook, fo
 }
 
 /// Who names no source may not know what the default one weighs: it is said, and on a terminal asked before the first
-/// byte of weights. Work that was begun goes on unasked.
+/// byte of weights. Work that was begun goes on unasked, and what is complete is not fetched again.
 Result<bool> confirm_default_source(const RepackFlags& flags, const RepackOutlook& outlook, const Context& context) {
   if (!flags.is_default_source) return true;
   TRY_ASSIGN(const auto begun, unfinished_work(flags.out, format::posix_file_system()));
-  if (begun) return true;
+  TRY_ASSIGN(const auto sealed, format::posix_file_system().stat(format::Path(flags.out) / format::kManifestPath));
+  if (begun || sealed) return true;
   context.progress.note(fmt::format("no SOURCE is named, so this packs {}: {} to read, {}; {} needs {} of disk",
                                     kDefaultSource, human_bytes(outlook.plan.source_bytes),
                                     transfer_words(outlook.plan.source_bytes, flags.network.limit_rate, "download"),
