@@ -120,12 +120,12 @@ void fill(std::string& text, size_t& column, std::string_view words, size_t inde
 /// An example and what it does, with spaces between: on two lines where one is too short.
 std::string example_text(std::string_view line) {
   constexpr size_t kIndent = 6;
-  const size_t gap = line.rfind("   ");
+  const size_t gap = line.rfind("  ");
   const size_t example_end = gap == std::string_view::npos ? gap : line.find_last_not_of(' ', gap);
   if (line.size() <= kHelpColumns || example_end == std::string_view::npos) return std::string(line);
   std::string text = std::string(line.substr(0, example_end + 1)) + "\n" + std::string(kIndent, ' ');
   size_t column = kIndent;
-  fill(text, column, line.substr(gap + 3), kIndent);
+  fill(text, column, line.substr(gap + 2), kIndent);
   return text;
 }
 

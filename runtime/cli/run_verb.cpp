@@ -22,8 +22,7 @@ constexpr char kExamples[] = R"(Examples:
   git diff | dsrun ./ds-packed -p - --stats run.json
   dsrun ./ds-packed                     chat: /help lists its commands
   dsrun hf://org/ds-packed -p "Hi"      from the Hugging Face Hub; what is fetched is kept (--cache)
-  dsrun ./layers-3-to-5 --absent-from origin -p "Hi"
-                                        a part of a model; the rest is read from its origin
+  dsrun ./layers-3-to-5 --absent-from origin -p "Hi"   a part of a model; the rest is read from its origin
 
 DIR is a packed repository (reshard makes them) or an ordinary checkpoint: a folder, http(s)://..., or a repository on
 the Hub, org/name[@revision] or hf://org/name[@revision]. Only the experts that the router picks are read.)";

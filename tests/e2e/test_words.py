@@ -122,7 +122,12 @@ class DefaultSource(EndToEnd):
         os.close(theirs)
         os.write(ours, answer)
         process.communicate(timeout=60)
-        return process.returncode, os.read(ours, 65536).decode()
+        shown = b""
+        while True:
+            try:
+                shown += os.read(ours, 65536)
+            except OSError:  # nobody has the other end any more, and everything was read
+                return process.returncode, shown.decode()
 
     def test_on_a_terminal_it_is_asked(self):
         for answer in (b"n\n", b"\n", b"perhaps\n"):
