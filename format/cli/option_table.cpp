@@ -10,12 +10,12 @@
 
 #include "format/base/foreign_text.h"
 #include "format/base/size.h"
+#include "format/cli/near_word.h"
 
 namespace dspack::format {
 namespace {
 
 constexpr size_t kNameColumns = 28;
-constexpr size_t kHelpColumns = 120;
 
 void accept(const std::string& name, const Result<void>& taken) {
   if (!taken) throw CLI::ValidationError(name, taken.error().message);
@@ -40,10 +40,41 @@ Result<double> parse_real(std::string_view text, double low, double high) {
   return invalid(fmt::format("{} is not a number from {} to {}", quote(text), low, high));
 }
 
-Result<uint64_t> parse_some_size(std::string_view text) {
-  TRY_ASSIGN(const uint64_t size, parse_size(text));
-  if (size == 0) return invalid("0 is too little");
+Result<uint64_t> parse_count(std::string_view text, uint64_t low, uint64_t high) {
+  constexpr uint64_t kThousand = 1024;  // as lengths of contexts are counted
+  const bool in_thousands = text.ends_with('k') || text.ends_with('K');
+  const std::optional<uint64_t> number = parse_decimal(in_thousands ? text.substr(0, text.size() - 1) : text);
+  const uint64_t unit = in_thousands ? kThousand : 1;
+  if (number && *number <= high / unit && *number * unit >= low) return *number * unit;
+  return invalid(fmt::format("{} is not a whole number from {} to {} (32k is 32768)", quote(text), low, high));
+}
+
+Result<uint64_t> parse_large_size(std::string_view text, std::string_view usual_unit) {
+  constexpr uint64_t kLeastBytes = 100'000;
+  constexpr uint64_t kThousand = 1000;
+  const std::optional<uint64_t> plain = parse_decimal(text);
+  if (!plain || *plain == 0 || *plain >= kLeastBytes) return parse_size(text);
+  // A number above a thousand was counted in the next smaller unit.
+  const std::string_view unit = *plain < kThousand ? usual_unit : usual_unit == "GB" ? "MB" : "KB";
+  return invalid(fmt::format("{} would be {}; did you mean {}{}?", quote(text),
+                             *plain == 1 ? "1 byte" : fmt::format("{} bytes", *plain), *plain, unit));
+}
+
+namespace {
+
+Result<uint64_t> above_zero(const Result<uint64_t>& size) {
+  if (size && *size == 0) return invalid("0 is too little");
   return size;
+}
+
+}  // namespace
+
+Result<uint64_t> parse_some_size(std::string_view text) {
+  return above_zero(parse_large_size(text));
+}
+
+Result<uint64_t> parse_some_rate(std::string_view text) {
+  return above_zero(parse_large_size(text, "MB"));
 }
 
 std::string help_entry(std::string_view name, std::string_view about) {
@@ -67,11 +98,63 @@ std::string help_entry(std::string_view name, std::string_view about) {
   return text + "\n";
 }
 
+namespace {
+
+/// Words up to a column; the rest begins a line of `indent` spaces.
+void fill(std::string& text, size_t& column, std::string_view words, size_t indent) {
+  while (!words.empty()) {
+    const std::string_view word = words.substr(0, words.find(' '));
+    words.remove_prefix(std::min(words.size(), word.size() + 1));
+    if (column > indent && column + 1 + word.size() > kHelpColumns) {
+      text += "\n" + std::string(indent, ' ');
+      column = indent;
+    } else if (column > indent) {
+      text += ' ';
+      ++column;
+    }
+    text += word;
+    column += word.size();
+  }
+}
+
+/// An example and what it does, with spaces between: on two lines where one is too short.
+std::string example_text(std::string_view line) {
+  constexpr size_t kIndent = 6;
+  const size_t gap = line.rfind("  ");
+  const size_t example_end = gap == std::string_view::npos ? gap : line.find_last_not_of(' ', gap);
+  if (line.size() <= kHelpColumns || example_end == std::string_view::npos) return std::string(line);
+  std::string text = std::string(line.substr(0, example_end + 1)) + "\n" + std::string(kIndent, ' ');
+  size_t column = kIndent;
+  fill(text, column, line.substr(gap + 2), kIndent);
+  return text;
+}
+
+}  // namespace
+
+std::string help_text(std::string_view text) {
+  std::string filled;
+  size_t column = 0;  // of a paragraph that goes on; 0: a line begins
+  while (!text.empty()) {
+    const std::string_view line = text.substr(0, text.find('\n'));
+    text.remove_prefix(std::min(text.size(), line.size() + 1));
+    const bool is_prose = !line.empty() && !line.starts_with(' ');
+    if (column > 0 && (!is_prose || filled.ends_with('.') || filled.ends_with(':'))) {
+      filled += '\n';
+      column = 0;
+    }
+    if (is_prose)
+      fill(filled, column, line, 0);
+    else
+      filled += example_text(line) + "\n";
+  }
+  return filled;
+}
+
 Error none_of(std::string_view text, const std::vector<std::string>& names) {
   const size_t before_last = names.size() - 1;
-  return invalid(fmt::format("{} is none of {} and {}", quote(text),
+  return invalid(fmt::format("{} is none of {} and {}{}", quote(text),
                              fmt::join(names.begin(), names.begin() + static_cast<ptrdiff_t>(before_last), ", "),
-                             names.back()));
+                             names.back(), did_you_mean(text, names)));
 }
 
 OptionTable::Option& OptionTable::Option::required() {
@@ -95,11 +178,11 @@ OptionTable::Option& OptionTable::Option::shows_default(const std::string& text)
 }
 
 void OptionTable::explain(const std::string& text) {
-  app_.description(text);
+  app_.description(help_text(text));
 }
 
 void OptionTable::footer(const std::string& text) {
-  app_.footer(text);
+  app_.footer(help_text(text));
 }
 
 OptionTable::Option OptionTable::added(CLI::Option* option, const std::string& type) {
@@ -179,7 +262,8 @@ Result<void> OptionTable::take_dev(const std::vector<DevKey>& keys, const std::s
     if (!taken) return taken.error().in(name);
     return {};
   }
-  return invalid(fmt::format("there is no key {}; keys are {}", quote(name), fmt::join(names, ", ")));
+  return invalid(
+      fmt::format("there is no key {}; keys are {}{}", quote(name), fmt::join(names, ", "), did_you_mean(name, names)));
 }
 
 void OptionTable::finish() {

@@ -28,8 +28,15 @@ namespace dspack::format {
 [[nodiscard]] Result<uint64_t> parse_whole(std::string_view text, uint64_t low, uint64_t high);
 /// A decimal number within bounds. Errors: invalid.
 [[nodiscard]] Result<double> parse_real(std::string_view text, double low, double high);
-/// A size such as "5GB", above 0. Errors: invalid.
+/// The same, where 1k is 1024: "4096", "32k".
+[[nodiscard]] Result<uint64_t> parse_count(std::string_view text, uint64_t low, uint64_t high);
+/// A size such as "5GB", of what is never a handful of bytes (memory, a disk, a rate): a small number without a unit is
+/// asked back, "24" would be 24 bytes; did you mean 24GB? `usual_unit`: GB, or MB for what is smaller. Errors: invalid.
+[[nodiscard]] Result<uint64_t> parse_large_size(std::string_view text, std::string_view usual_unit = "GB");
+/// The same, above 0.
 [[nodiscard]] Result<uint64_t> parse_some_size(std::string_view text);
+/// A rate such as "20MB" a second, likewise.
+[[nodiscard]] Result<uint64_t> parse_some_rate(std::string_view text);
 
 /// A parser of numbers from `low` to `high`.
 template <class T>
@@ -50,10 +57,15 @@ auto any_number() {
   return between<T>(0, std::numeric_limits<T>::max());
 }
 
-/// An entry of a help text: a name, and in a column beside it what it is about, in lines of at most 120 characters.
+/// Columns of a help text: what every terminal has.
+inline constexpr size_t kHelpColumns = 80;
+/// An entry of a help text: a name, and in a column beside it what it is about.
 [[nodiscard]] std::string help_entry(std::string_view name, std::string_view about);
+/// A text in lines of kHelpColumns. Lines that do not end a sentence go on in the next one; those that begin with a
+/// space stay, but for an example whose explanation has no room beside it.
+[[nodiscard]] std::string help_text(std::string_view text);
 
-/// The error of a text that is none of these, of which there are at least two.
+/// The error of a text that is none of these, of which there are at least two; it names the one that is near.
 [[nodiscard]] Error none_of(std::string_view text, const std::vector<std::string>& names);
 
 /// A parser of names.

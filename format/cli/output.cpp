@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <cmath>
 #include <cstdlib>
@@ -10,6 +11,7 @@
 #include <fmt/format.h>
 
 #include "format/base/foreign_text.h"
+#include "format/file_system.h"
 
 namespace dspack::format {
 namespace {
@@ -52,8 +54,48 @@ void begin_redraw(int rows_up) {
   write(stdout, rows_up > 0 ? fmt::format("\r\x1b[{}A\x1b[J", rows_up) : "\r\x1b[J");
 }
 
+bool ask_yes(std::string_view question) {
+  write(stderr, message_line(question) + " [y/N] ");
+  std::array<char, 16> answer{};
+  if (std::fgets(answer.data(), answer.size(), stdin) == nullptr) return false;
+  const std::string_view word(answer.data());
+  return word == "y\n" || word == "Y\n" || word == "yes\n" || word == "Yes\n";
+}
+
 void print_help(std::string_view text) {
   write(stderr, printable_text(text) + "\n");
+}
+
+namespace {
+
+std::atomic<bool> quiet{false};  // of the process, as stderr is
+
+}  // namespace
+
+void be_quiet() {
+  quiet = true;
+}
+
+bool is_quiet() {
+  return quiet;
+}
+
+Result<void> try_output(const std::string& file) {
+  if (file.empty()) return {};
+  FileSystem& files = posix_file_system();
+  TRY_ASSIGN(const auto there, files.stat(file));
+  if (there && there->is_directory) return Error{ErrorKind::conflict, file + ": is a folder; name a file in it"};
+  TRY_ASSIGN(const bool stream, is_stream(files, file));
+  if (stream) return {};  // it is opened when there is something to write
+  const Path folder = Path(file).has_parent_path() ? Path(file).parent_path() : Path(".");
+  TRY_ASSIGN(const auto parent, files.stat(folder));
+  if (!parent || !parent->is_directory) {
+    return Error{ErrorKind::not_found,
+                 fmt::format("{}: the folder {} does not exist; create it first", file, folder.string())};
+  }
+  const auto made = create_temporary(files, file);
+  if (!made) return made.error();
+  return files.remove_tree(temporary_of(file));
 }
 
 int finish_output(int status) {
@@ -128,6 +170,7 @@ void TerminalProgress::file_done() {
 }
 
 void TerminalProgress::note(std::string_view text) {
+  if (is_quiet() && !text.starts_with("warning: ")) return;
   const std::lock_guard lock(mutex_);
   clear_line();
   std::fprintf(stream_, "%s\n", message_line(text).c_str());

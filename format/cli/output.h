@@ -10,6 +10,7 @@
 #include <string>
 #include <string_view>
 
+#include "format/base/result.h"
 #include "format/progress.h"
 
 namespace dspack::format {
@@ -45,9 +46,20 @@ void print_help(std::string_view text);
 /// Flushes stdout. Returns `status`, or 1 with a message if something that was written is lost (a full disk).
 [[nodiscard]] int finish_output(int status);
 
+/// Whether write_output could write to a file that a user has named: tried before the work whose result it is to take,
+/// by a file beside it that is removed again; what is there stays as it is. An empty name: there is none to write.
+/// Errors: not_found (the folder), conflict (a folder has the name), io.
+[[nodiscard]] Result<void> try_output(const std::string& file);
+
+/// From here on only results and errors are printed: no progress, and no notes on a terminal. Called by main, before
+/// other threads start.
+void be_quiet();
+[[nodiscard]] bool is_quiet();
+
 class TerminalProgress final : public Progress {
  public:
-  /// Writes to `stream`, which it borrows; redraws a line only if `is_terminal`.
+  /// Writes to `stream`, which it borrows; redraws a line only if `is_terminal`. Nothing where the program is quiet,
+  /// but for warnings.
   TerminalProgress(std::FILE* stream, bool is_terminal) : stream_(stream), is_terminal_(is_terminal) {}
 
   void started(std::string_view what, uint64_t total_bytes, uint64_t total_files) override;
@@ -74,9 +86,14 @@ class TerminalProgress final : public Progress {
   bool line_open_ = false;
 };
 
-/// Whether a terminal that a person looks at shows what is written there.
+/// Whether a terminal that a person looks at shows what is written there, and notes are wanted (be_quiet).
 [[nodiscard]] bool stderr_is_terminal();
 [[nodiscard]] bool stdout_is_terminal();
+
+/// Whether a person is there to be asked.
+[[nodiscard]] bool can_ask();
+/// Asks on stderr and reads a line from stdin: whether it says yes. Nothing is no.
+[[nodiscard]] bool ask_yes(std::string_view question);
 
 /// "688.6 GB", "44.1 MB", "512 B": decimal units, as disks and the Hub count.
 [[nodiscard]] std::string human_bytes(uint64_t bytes);

@@ -114,7 +114,11 @@ void ignore_broken_connections() {
 }
 
 bool stderr_is_terminal() {
-  return ::isatty(STDERR_FILENO) == 1;
+  return !is_quiet() && ::isatty(STDERR_FILENO) == 1;
+}
+
+bool can_ask() {
+  return ::isatty(STDIN_FILENO) == 1 && ::isatty(STDERR_FILENO) == 1;
 }
 
 bool stdout_is_terminal() {

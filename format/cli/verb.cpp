@@ -7,12 +7,15 @@
 #include <fmt/format.h>
 
 #include "dspack_version.h"
+#include "format/base/foreign_text.h"
 #include "format/base/result.h"
 #include "format/cli/build_facts.h"
 #include "format/cli/environment.h"
 #include "format/cli/manual.h"
 #include "format/cli/mapped_fault.h"
+#include "format/cli/near_word.h"
 #include "format/cli/output.h"
+#include "format/file_system.h"
 
 namespace dspack::format {
 namespace {
@@ -47,9 +50,12 @@ std::string full_name(const Program& program, const Verb& verb) {
 }
 
 std::string verb_list(const Program& program) {
-  std::string text = fmt::format("Verbs ({} VERB --help explains one):\n", program.name);
+  std::string text = fmt::format("Verbs ({} help VERB explains one):\n", program.name);
   for (const Verb& verb : program.verbs) {
-    if (!verb.name.empty()) text += help_entry(verb.name, verb.about);
+    std::string names = verb.name;
+    for (const std::string& alias : verb.aliases)
+      names += (names.empty() ? "" : ", ") + alias;
+    if (!names.empty()) text += help_entry(names, verb.about + (verb.name.empty() ? "; the word may be left out" : ""));
   }
   return text;
 }
@@ -63,6 +69,7 @@ std::string version_text(const Program& program) {
 struct Declared {
   std::unique_ptr<CLI::App> app;
   Invocation invocation;
+  std::shared_ptr<bool> is_quiet;
   std::vector<OptionSheet> options;
 };
 
@@ -74,12 +81,52 @@ Declared declare(const Program& program, const Verb& verb) {
     app->set_version_flag(
         "--version", [&program] { return version_text(program); },
         "Print the version, and what this build has and this machine uses");
+  const auto is_quiet = std::make_shared<bool>(false);
+  app->add_flag("-q,--quiet", *is_quiet, "Print results and errors: no progress, no notes");
   OptionTable table(*app);
   Invocation invocation = verb.declare(table);
   table.finish();
-  if (verb.name.empty())
-    app->footer(fmt::format("{}\n{}\n\n{}\n{}", verb_list(program), app->get_footer(), kEnvironmentHelp, kExitStatus));
-  return {std::move(app), std::move(invocation), table.sheets()};
+  if (verb.name.empty()) {
+    app->footer(fmt::format("{}\n{}\n\n{}\n{}", verb_list(program), app->get_footer(), help_text(kEnvironmentHelp),
+                            kExitStatus));
+  }
+  return {std::move(app), std::move(invocation), is_quiet, table.sheets()};
+}
+
+/// The names of a verb's options, with their dashes.
+std::vector<std::string> option_names(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::Option* option : app.get_options()) {
+    for (const std::string& name : option->get_lnames())
+      names.push_back("--" + name);
+    for (const std::string& name : option->get_snames())
+      names.push_back("-" + name);
+  }
+  return names;
+}
+
+/// Another verb that has an option of this name, as it is typed; empty: none has.
+std::string owner_of(const Program& program, const std::string& option) {
+  for (const Verb& verb : program.verbs) {
+    const std::vector<std::string> names = option_names(*declare(program, verb).app);
+    if (std::ranges::find(names, option) != names.end()) return full_name(program, verb);
+  }
+  return {};
+}
+
+/// What is wrong with the first word that no option and no argument takes. An unknown option comes before all else:
+/// what follows it may have been its value.
+std::string unexpected(const Program& program, const CLI::App& app, const std::vector<std::string>& words) {
+  const auto option = std::ranges::find_if(words, [](const std::string& word) { return word.starts_with('-'); });
+  if (option == words.end()) {
+    return fmt::format("{} is one argument more than there may be; put a text of several words in quotes",
+                       quote(words.front()));
+  }
+  const std::string name = option->substr(0, option->find('='));
+  const std::string near = did_you_mean(name, option_names(app));
+  const std::string owner = near.empty() ? owner_of(program, name) : "";
+  return owner.empty() ? fmt::format("there is no option {}{}", quote(name), near)
+                       : fmt::format("{} is an option of {}", quote(name), owner);
 }
 
 CommandLine mistake(const Program& program, std::string text) {
@@ -100,10 +147,13 @@ CommandLine parse(const Program& program, const Verb& verb, std::vector<std::str
   } catch (const CLI::Success& asked) {
     return {.verb = {}, .status = 0, .text = asked.what()};
   } catch (const CLI::ParseError& error) {
-    return explained(error.what());
+    const std::vector<std::string> left = declared.app->remaining();
+    const bool is_unknown = std::ranges::any_of(left, [](const std::string& word) { return word.starts_with('-'); });
+    const bool is_more = dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr && !left.empty();
+    return explained(is_unknown || is_more ? unexpected(program, *declared.app, left) : error.what());
   }
   if (const auto complete = declared.invocation.complete(); !complete) return explained(complete.error().message);
-  return {.verb = std::move(declared.invocation), .status = 0, .text = {}};
+  return {.verb = std::move(declared.invocation), .is_quiet = *declared.is_quiet, .status = 0, .text = {}};
 }
 
 ProgramSheet sheet_of(const Program& program) {
@@ -129,29 +179,43 @@ std::optional<CommandLine> generated_text(const Program& program, const std::vec
   return CommandLine{.verb = {}, .status = 0, .text = *std::move(text)};
 }
 
-/// Insertions, deletions and replacements between two short words.
-size_t distance(std::string_view a, std::string_view b) {
-  std::vector<size_t> row(b.size() + 1);
-  for (size_t j = 0; j < row.size(); ++j)
-    row[j] = j;
-  for (size_t i = 1; i <= a.size(); ++i) {
-    size_t diagonal = row[0];
-    row[0] = i;
-    for (size_t j = 1; j <= b.size(); ++j) {
-      const size_t replaced = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = row[j];
-      row[j] = std::min({replaced, row[j] + 1, row[j - 1] + 1});
-    }
-  }
-  return row[b.size()];
+constexpr char kHelp[] = "help";
+
+/// The verb of a name or an alias; nullptr: none.
+const Verb* verb_named(const Program& program, const std::string& word) {
+  const auto named = std::ranges::find_if(program.verbs, [&](const Verb& verb) {
+    return (!verb.name.empty() && verb.name == word) || std::ranges::find(verb.aliases, word) != verb.aliases.end();
+  });
+  return named == program.verbs.end() ? nullptr : &*named;
 }
 
-/// The verb that was meant: of two words where one place is expected, if the first is nearly a verb.
-const Verb* misspelt(const Program& program, const std::vector<std::string>& arguments) {
-  if (arguments.size() < 2 || arguments[0].starts_with('-') || arguments[1].starts_with('-')) return nullptr;
-  const auto near = std::ranges::find_if(
-      program.verbs, [&](const Verb& verb) { return !verb.name.empty() && distance(arguments[0], verb.name) <= 2; });
-  return near == program.verbs.end() ? nullptr : &*near;
+std::vector<std::string> verb_words(const Program& program) {
+  std::vector<std::string> words;
+  for (const Verb& verb : program.verbs) {
+    if (!verb.name.empty()) words.push_back(verb.name);
+    words.insert(words.end(), verb.aliases.begin(), verb.aliases.end());
+  }
+  words.emplace_back(kHelp);
+  return words;
+}
+
+CommandLine no_such_verb(const Program& program, const std::string& word) {
+  return mistake(program, fmt::format("there is no verb {}{}", quote(word), did_you_mean(word, verb_words(program))));
+}
+
+/// Whether a first word was meant as a verb: it is nearly one, and no place that a verb could be given.
+bool is_misspelt_verb(const Program& program, const std::string& word) {
+  if (word.starts_with('-') || word.find('/') != std::string::npos) return false;
+  if (!near_word(word, verb_words(program))) return false;
+  const auto there = posix_file_system().stat(word);
+  return there && !*there;
+}
+
+CommandLine help(const Program& program, const std::vector<std::string>& arguments) {
+  if (arguments.size() > 2) return mistake(program, fmt::format("help explains one verb: {} help VERB", program.name));
+  if (arguments.size() == 1 || arguments[1] == kHelp) return parse(program, program.verbs.front(), {"--help"});
+  const Verb* const verb = verb_named(program, arguments[1]);
+  return verb != nullptr ? parse(program, *verb, {"--help"}) : no_such_verb(program, arguments[1]);
 }
 
 int run(const Program& program, std::vector<std::string> arguments) {
@@ -163,6 +227,7 @@ int run(const Program& program, std::vector<std::string> arguments) {
       print_error(command.text.substr(0, command.text.size() - 1));
     return command.status;
   }
+  if (command.is_quiet) be_quiet();
   Process process;
   const Result<int> status = guarded([&] { return command.verb->run(process); });
   if (status) return *status;
@@ -181,17 +246,13 @@ std::stop_token Process::stop() {
 
 CommandLine parse_command_line(const Program& program, std::vector<std::string> arguments) {
   if (auto text = generated_text(program, arguments)) return *std::move(text);
-  const auto named = std::ranges::find_if(program.verbs, [&](const Verb& verb) {
-    return !verb.name.empty() && !arguments.empty() && verb.name == arguments.front();
-  });
-  if (named != program.verbs.end()) {
+  if (arguments.empty()) return parse(program, program.verbs.front(), std::move(arguments));
+  if (arguments.front() == kHelp) return help(program, arguments);
+  if (const Verb* const named = verb_named(program, arguments.front())) {
     arguments.erase(arguments.begin());
     return parse(program, *named, std::move(arguments));
   }
-  if (const Verb* meant = misspelt(program, arguments)) {
-    return mistake(program,
-                   fmt::format(R"(there is no verb "{}"; did you mean "{}"?)", arguments.front(), meant->name));
-  }
+  if (is_misspelt_verb(program, arguments.front())) return no_such_verb(program, arguments.front());
   return parse(program, program.verbs.front(), std::move(arguments));
 }
 

@@ -46,6 +46,7 @@ struct Verb {
   std::string name;   // the first argument; empty: the verb of a command line that names none
   std::string about;  // a line for the list of verbs
   std::function<Invocation(OptionTable&)> declare;
+  std::vector<std::string> aliases = {};  // other words for it; of the verb without a name, words that may be said
 };
 
 /// `Options` may have a member `Result<void> complete()`, called when all options were read: it fills in what several
@@ -76,11 +77,13 @@ struct Program {
 /// A command line: a verb to run, or a text for the user.
 struct CommandLine {
   std::optional<Invocation> verb;
-  int status = 0;    // without a verb: 0 for help and version, which go to stdout, and 2 for a mistake
-  std::string text;  // without a verb; of a mistake one line
+  bool is_quiet = false;  // --quiet, which every verb has
+  int status = 0;         // without a verb: 0 for help and version, which go to stdout, and 2 for a mistake
+  std::string text;       // without a verb; of a mistake one line
 };
 
-/// `arguments` without the program's name.
+/// `arguments` without the program's name. "help [VERB]" is the same as "[VERB] --help"; a word that is nearly a verb,
+/// and no folder or file, is asked back.
 [[nodiscard]] CommandLine parse_command_line(const Program& program, std::vector<std::string> arguments);
 
 /// All of main: the exit status is 0 (done), 1 (failed), 2 (wrong usage) or 130 (interrupted).

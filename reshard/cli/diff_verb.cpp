@@ -1,4 +1,6 @@
 // `reshard diff`: what two places have different.
+#include <fmt/format.h>
+
 #include "format/cli/output.h"
 #include "reshard/cli/places.h"
 #include "reshard/cli/verbs.h"
@@ -27,6 +29,17 @@ Result<int> run_diff(const DiffFlags& flags, format::Process& process) {
     format::print_json(diff_json(report));
   else
     format::print_out(diff_text(report));
+  // In the words of both: a damaged file differs from what its manifest says, and is not read here.
+  const bool of_a = a.checkpoint.manifest().has_value();
+  const bool of_b = b.checkpoint.manifest().has_value();
+  if (!flags.json && (of_a || of_b)) {
+    format::print_out(
+        fmt::format("the digests of {} were taken from the manifest, not computed; reshard verify checks {}\n",
+                    of_a && of_b ? "A and B"
+                    : of_a       ? "A"
+                                 : "B",
+                    of_a && of_b ? "them" : "it"));
+  }
   return report.equal() ? 0 : 1;
 }
 

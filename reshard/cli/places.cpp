@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "format/cli/environment.h"
 #include "format/compressed/expanding_repository.h"
 #include "format/http/pace.h"
@@ -12,6 +14,16 @@ namespace {
 // A job has at most two connections, a lent one's included, and three open files.
 constexpr unsigned kMaxJobs = 128;
 constexpr unsigned kMaxRetries = 1000;
+
+constexpr uint64_t kSmallLink = 100'000'000 / 8;  // bytes per second
+constexpr uint64_t kLargeLink = 1'000'000'000 / 8;
+
+std::string duration(uint64_t bytes, uint64_t bytes_per_second) {
+  const uint64_t seconds = bytes / bytes_per_second;
+  if (seconds < 100) return fmt::format("{} s", std::max<uint64_t>(1, seconds));
+  if (seconds < uint64_t{100} * 60) return fmt::format("{} min", seconds / 60);
+  return fmt::format("{:.1f} h", static_cast<double>(seconds) / 3600);
+}
 
 }  // namespace
 
@@ -24,11 +36,21 @@ format::OptionTable::Option add_jobs(format::OptionTable& table, unsigned& jobs,
 
 void add_network_options(format::OptionTable& table, NetworkFlags& flags) {
   table.heading("Network and jobs");
-  table.add("--limit-rate", "SIZE", flags.limit_rate, format::parse_some_size,
+  table.add("--limit-rate", "SIZE", flags.limit_rate, format::parse_some_rate,
             "Bytes per second over all connections: 20MB, 512KiB, ...");
   table.dev("retries", "N", flags.retries, format::between(0U, kMaxRetries),
             "repetitions of a failed request, counted from zero whenever bytes arrive (default: 11); pauses grow to a "
             "minute");
+}
+
+std::string transfer_words(uint64_t bytes, uint64_t limit_rate, std::string_view what) {
+  if (bytes == 0) return "less than a second";
+  if (limit_rate != 0) {
+    return fmt::format("{} at least, at --limit-rate {}/s", duration(bytes, limit_rate),
+                       format::human_bytes(limit_rate));
+  }
+  return fmt::format("as your {} goes: {} at 100 Mbit/s, {} at 1 Gbit/s", what, duration(bytes, kSmallLink),
+                     duration(bytes, kLargeLink));
 }
 
 Context make_context(format::Process& process, const NetworkFlags& flags) {

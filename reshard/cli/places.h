@@ -24,6 +24,9 @@ format::OptionTable::Option add_jobs(format::OptionTable& table, unsigned& jobs,
 /// --limit-rate.
 void add_network_options(format::OptionTable& table, NetworkFlags& flags);
 
+/// How long so many bytes take: at the limit, if there is one, else at two usual rates. `what`: "download", "upload".
+[[nodiscard]] std::string transfer_words(uint64_t bytes, uint64_t limit_rate, std::string_view what);
+
 /// What every verb needs from its process.
 struct Context {
   format::RemoteOptions remote;

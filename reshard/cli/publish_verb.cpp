@@ -40,26 +40,8 @@ constexpr uint64_t kManyFiles = 10'000;
 constexpr char kCardPath[] = "README.md";
 constexpr uint64_t kMaxCardBytes = 16 << 20;
 
-constexpr uint64_t kSmallUplink = 100'000'000 / 8;  // bytes per second
-constexpr uint64_t kLargeUplink = 1'000'000'000 / 8;
-
 std::string counted(uint64_t count, std::string_view one, std::string_view many) {
   return fmt::format("{} {}", count, count == 1 ? one : many);
-}
-
-std::string duration(uint64_t bytes, uint64_t bytes_per_second) {
-  const uint64_t seconds = bytes / bytes_per_second;
-  if (seconds < 100) return fmt::format("{} s", std::max<uint64_t>(1, seconds));
-  if (seconds < uint64_t{100} * 60) return fmt::format("{} min", seconds / 60);
-  return fmt::format("{:.1f} h", static_cast<double>(seconds) / 3600);
-}
-
-std::string time_words(uint64_t bytes, uint64_t limit_rate) {
-  if (bytes == 0) return "less than a second";
-  if (limit_rate != 0)
-    return fmt::format("{} at least, at --limit-rate {}/s", duration(bytes, limit_rate), human_bytes(limit_rate));
-  return fmt::format("as your upload goes: {} at 100 Mbit/s, {} at 1 Gbit/s", duration(bytes, kSmallUplink),
-                     duration(bytes, kLargeUplink));
 }
 
 /// What is known of the server, in words.
@@ -84,7 +66,7 @@ void print_outlook(const PublishOutlook& outlook, const std::string& from, const
   if (outlook.files_to_delete != 0)
     print_out(fmt::format("to go    {} that the folder lacks\n", counted(outlook.files_to_delete, "file", "files")));
   print_out(fmt::format("commits  {}\n", outlook.commits));
-  print_out(fmt::format("time     {}\n", time_words(outlook.bytes_to_send, limit_rate)));
+  print_out(fmt::format("time     {}\n", transfer_words(outlook.bytes_to_send, limit_rate, "upload")));
 }
 
 void warn_of_many_files(uint64_t files, format::Progress& progress) {

@@ -19,17 +19,23 @@
 namespace dspack::reshard {
 namespace {
 
+constexpr char kDefaultSource[] = "deepseek-ai/DeepSeek-V3";
+
 struct RepackFlags {
   NetworkFlags network;
-  std::string source = "deepseek-ai/DeepSeek-V3";
+  std::string source;  // empty: kDefaultSource, which complete() puts there
+  bool is_default_source = false;
   RecipeFlags recipe;
   std::string out;
   std::optional<Part> part;   // absent: all of it
   std::string checksum_list;  // a file that sha256sum wrote; empty: none
   unsigned jobs = 0;          // 0: as fits the source
   bool dry_run = false;
+  bool yes = false;
 
   Result<void> complete() {
+    is_default_source = source.empty();
+    if (is_default_source) source = kDefaultSource;
     const bool names_recipe = recipe.has_grouping || !recipe.file.empty();
     if (names_recipe && (!out.empty() || dry_run)) return {};
     return invalid("--by GROUPING (or --recipe FILE) and --out DIR are required, or a verb");
@@ -170,6 +176,22 @@ Result<int> pack_part(const RepackFlags& flags, const RepackOutlook& outlook, fo
   return 0;
 }
 
+/// Who names no source may not know what the default one weighs: it is said, and on a terminal asked before the first
+/// byte of weights. Work that was begun goes on unasked, and what is complete is not fetched again.
+Result<bool> confirm_default_source(const RepackFlags& flags, const RepackOutlook& outlook, const Context& context) {
+  if (!flags.is_default_source) return true;
+  TRY_ASSIGN(const auto begun, unfinished_work(flags.out, format::posix_file_system()));
+  TRY_ASSIGN(const auto sealed, format::posix_file_system().stat(format::Path(flags.out) / format::kManifestPath));
+  if (begun || sealed) return true;
+  context.progress.note(fmt::format("no SOURCE is named, so this packs {}: {} to read, {}; {} needs {} of disk",
+                                    kDefaultSource, human_bytes(outlook.plan.source_bytes),
+                                    transfer_words(outlook.plan.source_bytes, flags.network.limit_rate, "download"),
+                                    flags.out, human_bytes(outlook.plan.output_bytes)));
+  if (flags.yes || !format::can_ask() || format::ask_yes("reshard: fetch and pack it?")) return true;
+  format::print_error("reshard: nothing was fetched; name a SOURCE, or answer y (--yes does not ask)");
+  return false;
+}
+
 Result<int> run_repack(const RepackFlags& flags, format::Process& process) {
   const auto begin = std::chrono::steady_clock::now();  // opening the source and planning count as well
   const Context context = make_context(process, flags.network);
@@ -196,6 +218,8 @@ Result<int> run_repack(const RepackFlags& flags, format::Process& process) {
     print_outlook(outlook, *repository, flags.part, disk_use(options));
     return 0;
   }
+  TRY_ASSIGN(const bool goes_on, confirm_default_source(flags, outlook, context));
+  if (!goes_on) return 1;
   if (flags.part) return pack_part(flags, outlook, *repository, options, *flags.part, context);
   TRY_ASSIGN(const RepackOutcome outcome,
              repack(outlook, *repository, options, format::posix_file_system(), context.progress, context.stop));
@@ -246,7 +270,7 @@ void add_repack_options(format::OptionTable& table, RepackFlags& flags) {
   table.explain(kAbout);
   table.footer(kExamples);
   table.add("SOURCE", "", flags.source, "What to repack; links in a local folder must not lead out of it")
-      .shows_default(flags.source);
+      .shows_default(kDefaultSource);
   add_recipe_options(table, flags.recipe);
   table.heading("Output");
   table.add("--out", "DIR", flags.out, "Folder for the packed repository");
@@ -258,6 +282,7 @@ void add_repack_options(format::OptionTable& table, RepackFlags& flags) {
             "Do one of N parts, on this machine or another; each part reads other source shards. When all are "
             "done, reshard seal joins them");
   table.flag("--dry-run", flags.dry_run, "Print what would be read and written, and stop");
+  table.flag("-y,--yes", flags.yes, "Without SOURCE on a terminal: do not ask whether to fetch the default one");
   add_jobs(table, flags.jobs,
            "Source shards read at a time; bounds memory and connections. Over a network a run begins with 4 "
            "connections and adds more while that raises the rate; few shards are split into ranges. Default: "
@@ -268,7 +293,9 @@ void add_repack_options(format::OptionTable& table, RepackFlags& flags) {
 }  // namespace
 
 format::Verb repack_verb() {
-  return format::make_verb("", "Repack a checkpoint", add_repack_options, run_repack);
+  format::Verb verb = format::make_verb("", "Repack a checkpoint", add_repack_options, run_repack);
+  verb.aliases = {"pack"};
+  return verb;
 }
 
 }  // namespace dspack::reshard

@@ -28,7 +28,8 @@ constexpr uint32_t kRepeatedPositions = 512;
 constexpr char kExamples[] = R"(Examples:
   dsrun bench ./ds-packed                       a prompt of 512 tokens, an answer of 128; five times each
   dsrun bench ./ds-packed -p 64,512,2048 -n 0   prompts alone
-  dsrun bench ./ds-packed -p 0 -n 64 --depth 0,1024,8192 --precision bf16 --device cpu
+  dsrun bench ./ds-packed -p 0 -n 64 --depth 0,1024,8192 --precision bf16 \
+      --device cpu
   dsrun bench ./ds-packed --ram 8GB --text book.txt -r 3 -o json > starved.json
 
 pp512 reads 512 tokens at once, tg128 speaks 128 one after the other, @ d1024 after 1,024 others. Each test runs once

@@ -13,6 +13,7 @@ namespace {
 
 /// 0: within the tolerance; 1: beyond it.
 Result<int> run_compare(const CompareOptions& options, format::Process& process) {
+  TRY(format::try_output(options.json_file));
   const std::stop_token stop = process.stop();
   TRY_ASSIGN(const Recording reference, Recording::open(format::posix_file_system(), options.reference));
   TRY_ASSIGN(const auto recorded, reference.input_ids());

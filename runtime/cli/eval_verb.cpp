@@ -46,6 +46,7 @@ format::Json to_json(const Surprise& surprise, const PerplexityPlan& plan, uint6
 }
 
 Result<int> run_eval(const EvalOptions& options, format::Process& process) {
+  TRY(format::try_output(options.json_file));
   const std::stop_token stop = process.stop();
   TRY_ASSIGN(auto loaded, load_model(options.folder, options.load, stop));
   TRY_ASSIGN(const TextModel text, TextModel::load(loaded->access().files(), stop));

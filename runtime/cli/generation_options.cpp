@@ -52,7 +52,7 @@ SamplerOptions SamplingFlags::over(SamplerOptions base) const {
 
 void add_sampling_options(format::OptionTable& table, SamplingFlags& sampler) {
   table.heading("Sampling");
-  table.add("--temp", "T", sampler.temperature, format::between(0.0, 100.0),
+  table.add("--temperature,--temp", "T", sampler.temperature, format::between(0.0, 100.0),
             "Temperature; 0 always takes the likeliest token (default: 0; in a chat on a terminal what "
             "generation_config.json says, here and below)");
   table.add("--top-k", "K", sampler.top_k, format::any_number<uint32_t>(),

@@ -63,6 +63,7 @@ Result<void> apply_options(const ChatOptions& options, TextModel& text) {
 
 Result<std::unique_ptr<LoadedModel>> load_model(const std::string& folder, const LoadOptions& options,
                                                 const std::stop_token& stop) {
+  TRY(format::try_output(options.route_trace));
   TRY_ASSIGN(auto access, open_place(folder, options.remote, stop));
   note(fmt::format("loading {}", folder));
   LoadOptions shown = options;

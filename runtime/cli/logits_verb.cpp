@@ -1,5 +1,6 @@
 #include "runtime/cli/verbs.h"
 
+#include "format/cli/output.h"
 #include "format/tensor_file.h"
 #include "runtime/cli/answer.h"
 #include "runtime/cli/loading.h"
@@ -12,6 +13,8 @@ namespace {
 constexpr uint32_t kMostChunk = 1U << 26U;
 
 Result<int> run_logits(const LogitsOptions& options, format::Process& process) {
+  TRY(format::try_output(options.out));
+  TRY(format::try_output(options.stats_file));
   const std::stop_token stop = process.stop();
   TRY_ASSIGN(const std::vector<uint32_t> tokens, read_tokens(options.tokens));
   TRY_ASSIGN(auto loaded, load_model(options.folder, options.load, stop));

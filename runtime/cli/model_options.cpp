@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "format/base/foreign_text.h"
+#include "format/cli/near_word.h"
 #include "runtime/cli/places.h"
 
 namespace dspack::runtime {
@@ -21,6 +22,17 @@ Result<format::LayerSelection> parse_layer_selection(std::string_view text) {
   return format::LayerSelection(std::move(layers));
 }
 
+Result<uint32_t> parse_context(std::string_view text) {
+  TRY_ASSIGN(const uint64_t positions, format::parse_count(text, 1, kMostPositions));
+  return static_cast<uint32_t>(positions);
+}
+
+/// As parse_memory_amount; a handful of bytes is asked back.
+Result<Amount> parse_memory_option(std::string_view text) {
+  if (!text.ends_with('%')) TRY(format::parse_large_size(text));
+  return parse_memory_amount(text);
+}
+
 Result<IoMethod> parse_io(std::string_view name) {
   if (const auto method = parse_io_method(name)) return *method;
   return format::none_of(name, {"auto", "direct", "buffered", "mmap", "in-place"});
@@ -28,8 +40,9 @@ Result<IoMethod> parse_io(std::string_view name) {
 
 void add_pass_options(format::OptionTable& table, LoadOptions& load, const std::string& about_context) {
   table.heading("Model");
-  table.add("--ctx", "N", load.context, format::between(1U, kMostPositions),
-            about_context.empty() ? "Positions to keep room for (default: what the model allows, at most 4096)"
+  table.add("--ctx", "N", load.context, parse_context,
+            about_context.empty() ? "Positions to keep room for, as 4096 or 32k, which is 32768 (default: what the "
+                                    "model allows, at most 4096)"
                                   : about_context);
   table.add("--layers", "0-3,2-5", load.layers, parse_layer_selection,
             "Run these layers in this order; repeated ones share their weights. Or by shares of the depth: "
@@ -39,7 +52,7 @@ void add_pass_options(format::OptionTable& table, LoadOptions& load, const std::
 void add_memory_options(format::OptionTable& table, LoadOptions& load) {
   table.heading("Memory");
   table.add(
-      "--ram", "BYTES|%", load.memory.ram, parse_memory_amount,
+      "--ram", "BYTES|%", load.memory.ram, parse_memory_option,
       "Upper bound on the memory of the whole process: 24GB, 8G, 50% of the machine's (default: what is available)");
   table.add("--experts", "N|%", load.memory.experts, parse_expert_amount,
             "Most routed experts in memory at once (default: as many as fit)");
@@ -69,13 +82,15 @@ void add_device_options(format::OptionTable& table, DeviceOptions& device) {
   device.kind = DeviceKind::automatic;
   const auto take_device = [&device](const std::string& text) -> Result<void> {
     if (parse_device(text, device)) return {};
-    return invalid(fmt::format("{} is no device; there are auto, cpu, cuda and cuda:N", quote(text)));
+    static const std::vector<std::string> kNames{"auto", "cpu", "cuda", "cuda:0"};
+    return invalid(fmt::format("{} is no device; there are auto, cpu, cuda and cuda:N{}", quote(text),
+                               format::did_you_mean(text, kNames)));
   };
   table.heading("Device");
   table.take("--device", "NAME", take_device,
              "What computes: cpu, cuda (the first GPU), cuda:N, or auto (default: a GPU that has room for a token's "
              "layers, else the CPU; docs/cuda.md)");
-  table.add("--vram", "BYTES|%", device.vram, parse_memory_amount,
+  table.add("--vram", "BYTES|%", device.vram, parse_memory_option,
             "Upper bound on the GPU's memory for this run: 24GB, 50% of the card's (default: what is free)");
   table.add(
       "--vram-experts", "N|%", device.vram_experts, parse_vram_experts,

@@ -5,6 +5,7 @@
 #include <map>
 
 #include "dspack_version.h"
+#include "format/cli/output.h"
 #include "format/digest.h"
 #include "format/json.h"
 #include "runtime/cli/loading.h"
@@ -26,6 +27,7 @@ Result<std::map<std::string, std::string>> about(LoadedModel& loaded, const std:
 }
 
 Result<int> run_record(const RecordOptions& options, format::Process& process) {
+  TRY(format::try_output(options.out));
   const std::stop_token stop = process.stop();
   TRY_ASSIGN(const std::vector<uint32_t> tokens, tokens_of(options.tokens, options.folder, options.load.remote, stop));
   TRY_ASSIGN(auto loaded, load_for(options.folder, options.load, tokens, stop));
@@ -44,7 +46,7 @@ void add_record_options(format::OptionTable& table, RecordOptions& options) {
   table.footer(
       "Examples:\n"
       "  dsrun record ./ds-packed -p \"Once upon a time,\" --raw --out run.safetensors\n"
-      "  dsrun record ./ds-packed --tokens 0,5,17 --out run.safetensors --modules \"*.self_attn.*,lm_head\"\n\n"
+      "  dsrun record ./ds-packed --tokens 0,5,17 --out run.safetensors \\\n      --modules \"*.self_attn.*,lm_head\"\n\n"
       "The file holds <module>.input.0 and <module>.output under the names of Hugging Face's modules, and input_ids.\n"
       "DeepSeek-V3 takes about 130 MB a token, 80 of them in routed experts (--modules leaves out what is not "
       "wanted).\n"

@@ -16,13 +16,13 @@ namespace dspack::runtime {
 namespace {
 
 constexpr char kExamples[] = R"(Examples:
+  dsrun ./ds-packed "What is the capital of France?"
   dsrun ./ds-packed -p "What is the capital of France?"
   dsrun ./ds-packed -p "Once upon a time" --raw -n 100 --temp 0.7 --seed 1
   git diff | dsrun ./ds-packed -p - --stats run.json
   dsrun ./ds-packed                     chat: /help lists its commands
   dsrun hf://org/ds-packed -p "Hi"      from the Hugging Face Hub; what is fetched is kept (--cache)
-  dsrun ./layers-3-to-5 --absent-from origin -p "Hi"
-                                        a part of a model; the rest is read from its origin
+  dsrun ./layers-3-to-5 --absent-from origin -p "Hi"   a part of a model; the rest is read from its origin
 
 DIR is a packed repository (reshard makes them) or an ordinary checkpoint: a folder, http(s)://..., or a repository on
 the Hub, org/name[@revision] or hf://org/name[@revision]. Only the experts that the router picks are read.)";
@@ -93,6 +93,7 @@ Result<int> run_tokens(const RunOptions& options, const std::stop_token& stop) {
 }
 
 Result<int> run(const RunOptions& options, format::Process& process) {
+  TRY(format::try_output(options.stats_file));
   if (options.tokens.is_given()) return run_tokens(options, process.stop());
   if (options.prompt || options.conversation) return run_generate(options, process.stop());
   return run_chat(options);
@@ -106,13 +107,15 @@ Result<void> add_stop(std::vector<std::string>& stop, const std::string& text) {
 
 void add_prompt_options(format::OptionTable& table, RunOptions& options) {
   table.heading("Prompt and answer");
+  auto question = table.add("QUESTION", "", options.question, "What to answer, in quotes; the same as -p");
   auto prompt = table.add("-p,--prompt", "TEXT", options.prompt, "What to answer; - reads it from standard input");
   auto conversation = table.add("--chat", "FILE.json", options.conversation,
                                 "A conversation to answer, as JSON; - reads it from standard input");
-  conversation.excludes(prompt);
+  conversation.excludes(prompt).excludes(question);
+  prompt.excludes(question);
   auto tokens =
       add_tokens(table, options.tokens, "The prompt as token ids; the answer is ids, too, and no tokenizer is needed");
-  tokens.excludes(prompt).excludes(conversation);
+  tokens.excludes(prompt).excludes(conversation).excludes(question);
   table.flag("--raw", options.raw, "Continue the prompt as it is, without the chat template");
   add_chat_options(table, options.chat);
   table.add("--system", "TEXT|@FILE", options.system, "The system message of a prompt or a chat")
@@ -140,7 +143,8 @@ void add_run_options(format::OptionTable& table, RunOptions& options) {
   table.add("--stats", "FILE.json", options.stats_file, "Write speed, bytes, experts read and files opened for them");
   table.heading("Places");
   table.add(
-      "--max-fetch", "BYTES", options.load.max_fetch, parse_size,
+      "--max-fetch", "BYTES", options.load.max_fetch,
+      [](std::string_view text) { return format::parse_large_size(text); },
       "Upper bound on the bytes of routed experts read from disk or network for a prompt and its answer, re-reads "
       "included: a prompt that is expected to need more is refused, and a run that exceeds it ends with status 1");
   table.dev(
@@ -155,13 +159,16 @@ void add_run_options(format::OptionTable& table, RunOptions& options) {
 
 Result<void> RunOptions::complete() {
   load.speculation = drafts.chosen();
+  if (question) prompt = std::move(question);
   if (raw && !prompt) return invalid("--raw needs a prompt to continue; give one with -p");
   if (raw && !system.empty()) return invalid("--raw has no system message; leave --system out");
   return check_model_options(load);
 }
 
 format::Verb run_verb() {
-  return format::make_verb("", "Answer a prompt, or chat where none is given", add_run_options, run);
+  format::Verb verb = format::make_verb("", "Answer a prompt, or chat where none is given", add_run_options, run);
+  verb.aliases = {"run", "chat"};
+  return verb;
 }
 
 }  // namespace dspack::runtime

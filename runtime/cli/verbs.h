@@ -22,10 +22,11 @@
 
 namespace dspack::runtime {
 
-/// dsrun DIR [-p TEXT | --chat FILE | --tokens IDS]; none of them: a chat
+/// dsrun DIR [QUESTION | -p TEXT | --chat FILE | --tokens IDS]; none of them: a chat
 struct RunOptions {
   std::string folder;
   LoadOptions load;
+  std::optional<std::string> question;      // as an argument; complete() makes it the prompt
   std::optional<std::string> prompt;        // "-": standard input
   std::optional<std::string> conversation;  // a file of JSON, "-": standard input
   TokenArgument tokens;                     // the prompt as token ids; then the answer is printed as ids, too

@@ -171,7 +171,7 @@ class Transfers(Remote):
 
     def test_a_bound_below_what_every_token_needs_is_refused(self):
         server = self.serve(self.place("expert"))
-        self.assert_remote_refuses(self.remotely(server, "--disk", 1000), "--disk", "every token needs")
+        self.assert_remote_refuses(self.remotely(server, "--disk", "1kB"), "--disk", "every token needs")
 
     def test_a_second_process_is_refused(self):
         server = self.serve(self.place("expert"), rate=200_000)

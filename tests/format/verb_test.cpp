@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include "format/cli/manual.h"
+#include "format/cli/near_word.h"
 
 namespace dspack::format::verb_test {
 namespace {
@@ -39,15 +40,17 @@ void add_plain(OptionTable& table, PlainOptions& options) {
 struct NoOptions {};
 
 Program program() {
-  return {.name = "tool",
-          .verbs = {make_verb<PlainOptions>("", "Does it", add_plain,
-                                            [](const PlainOptions& options, Process&) -> Result<int> {
-                                              return static_cast<int>(options.count);
-                                            }),
-                    make_verb<NoOptions>(
-                        "measure", "Measures it", [](OptionTable&, NoOptions&) {},
-                        [](const NoOptions&, Process&) -> Result<int> { return 0; })},
-          .when_interrupted = {}};
+  Program made{.name = "tool",
+               .verbs = {make_verb<PlainOptions>("", "Does it", add_plain,
+                                                 [](const PlainOptions& options, Process&) -> Result<int> {
+                                                   return static_cast<int>(options.count);
+                                                 }),
+                         make_verb<NoOptions>(
+                             "measure", "Measures it", [](OptionTable&, NoOptions&) {},
+                             [](const NoOptions&, Process&) -> Result<int> { return 0; })},
+               .when_interrupted = {}};
+  made.verbs.front().aliases = {"work"};
+  return made;
 }
 
 PlainOptions options_of(std::vector<std::string> arguments) {
@@ -116,7 +119,86 @@ TEST_CASE("verb: the first word chooses, and a word that is nearly a verb is nam
   const CommandLine measure = parse_command_line(program(), {"measure"});
   REQUIRE(measure.verb);
   CHECK(std::any_cast<std::shared_ptr<NoOptions>>(&measure.verb->options) != nullptr);
-  CHECK(mistake({"mesure", "x"}) == "tool: there is no verb \"mesure\"; did you mean \"measure\"?\n");
+  CHECK(mistake({"mesure", "x"}) == "tool: there is no verb \"mesure\"; did you mean measure?\n");
+}
+
+TEST_CASE("verb: a word that is nearly a verb is asked back even alone, unless it is a place") {
+  CHECK(mistake({"measrue"}) == "tool: there is no verb \"measrue\"; did you mean measure?\n");
+  CHECK(options_of({"./measrue"}).place == "./measrue");
+  CHECK(options_of({"elsewhere"}).place == "elsewhere");
+}
+
+TEST_CASE("verb: other words for a verb, and help") {
+  CHECK(options_of({"work", "here"}).place == "here");
+  CHECK(parse_command_line(program(), {"help"}).text == parse_command_line(program(), {"--help"}).text);
+  CHECK(parse_command_line(program(), {"help", "measure"}).text ==
+        parse_command_line(program(), {"measure", "--help"}).text);
+  CHECK(mistake({"help", "mesure"}) == "tool: there is no verb \"mesure\"; did you mean measure?\n");
+}
+
+TEST_CASE("verb: an option that is not there is named before what else is wrong") {
+  CHECK(mistake({"here", "--cuont", "3"}) ==
+        "tool: there is no option \"--cuont\"; did you mean --count? (tool --help explains)\n");
+  CHECK(mistake({"--cuont=3"}) == mistake({"here", "--cuont", "3"}));
+  CHECK(mistake({"here", "--frobnicate"}) == "tool: there is no option \"--frobnicate\" (tool --help explains)\n");
+  CHECK(mistake({"measure", "--count", "3"}) ==
+        "tool: \"--count\" is an option of tool (tool measure --help explains)\n");
+  CHECK(mistake({"here", "there"}).find("\"there\" is one argument more") != std::string::npos);
+}
+
+TEST_CASE("verb: every verb is quiet on demand") {
+  CHECK_FALSE(parse_command_line(program(), {"measure"}).is_quiet);
+  CHECK(parse_command_line(program(), {"measure", "--quiet"}).is_quiet);
+  CHECK(parse_command_line(program(), {"here", "-q"}).is_quiet);
+}
+
+TEST_CASE("verb: numbers with a k, and sizes that cannot be meant") {
+  CHECK(parse_count("32k", 1, 1 << 20).value() == 32768);
+  CHECK(parse_count("32K", 1, 1 << 20).value() == 32768);
+  CHECK(parse_count("4096", 1, 1 << 20).value() == 4096);
+  for (const char* text : {"k", "1025k", "99999999999999999999k", "-1k", "1.5k", "0k", ""}) {
+    CAPTURE(text);
+    CHECK_FALSE(parse_count(text, 1, 1 << 20));
+  }
+  CHECK(parse_large_size("24").error().message == "\"24\" would be 24 bytes; did you mean 24GB?");
+  CHECK(parse_large_size("1").error().message == "\"1\" would be 1 byte; did you mean 1GB?");
+  CHECK(parse_large_size("16000").error().message == "\"16000\" would be 16000 bytes; did you mean 16000MB?");
+  CHECK(parse_some_rate("20").error().message == "\"20\" would be 20 bytes; did you mean 20MB?");
+  CHECK(parse_large_size("24B").value() == 24);
+  CHECK(parse_large_size("24GB").value() == 24'000'000'000);
+  CHECK(parse_large_size("100000").value() == 100'000);
+  CHECK(parse_large_size("0").value() == 0);
+  CHECK_FALSE(parse_some_size("0"));
+}
+
+TEST_CASE("verb: which word is near") {
+  const std::vector<std::string> words{"--temp", "--top-k", "--top-p", "--precision", "plan"};
+  CHECK(near_word("--tmep", words) == "--temp");
+  CHECK(near_word("-temp", words) == "--temp");
+  CHECK(near_word("--TEMP", words) == "--temp");
+  CHECK(near_word("--prec", words) == "--precision");
+  CHECK(near_word("pln", words) == "plan");
+  CHECK_FALSE(near_word("--to", words));  // two begin so
+  CHECK_FALSE(near_word("an", words));
+  CHECK_FALSE(near_word("--seed", words));
+  CHECK_FALSE(near_word("", words));
+  CHECK_FALSE(near_word("--", words));
+  CHECK_FALSE(near_word(std::string(1 << 20, 'a'), words));
+  CHECK(edit_distance("ab", "ba") == 1);
+  CHECK(edit_distance("kitten", "sitting") == 3);
+  CHECK(edit_distance("", "abc") == 3);
+}
+
+TEST_CASE("verb: a help text is filled, its examples stay") {
+  const std::string text = help_text(
+      "One sentence that goes on\nand on, up to a column that is the last of them, and beyond it too.\nAnother.\n\n"
+      "  tool a   what it does\n"
+      "  tool --with-a-long-option and-a-value another-argument                    what this would do, in many "
+      "words\n");
+  CHECK(text ==
+        "One sentence that goes on and on, up to a column that is the last of them, and\nbeyond it too.\nAnother.\n\n"
+        "  tool a   what it does\n"
+        "  tool --with-a-long-option and-a-value another-argument\n      what this would do, in many words\n");
 }
 
 TEST_CASE("verb: what it returns is the exit status") {

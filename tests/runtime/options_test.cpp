@@ -87,6 +87,21 @@ TEST_CASE("command line: sampling") {
   CHECK(run.sampler.repetition_penalty == 1.1);
 }
 
+TEST_CASE("command line: other words") {
+  CHECK(parsed<RunOptions>({"dir", "Why?"}).prompt == "Why?");
+  CHECK(parsed<RunOptions>({"run", "dir", "Why?", "--raw"}).raw);
+  CHECK_FALSE(parsed<RunOptions>({"chat", "dir"}).prompt.has_value());
+  CHECK_FALSE(command_line({"dir", "Why?", "-p", "Why?"}).verb);
+  CHECK(parsed<RunOptions>({"dir", "--temperature", "0.5"}).sampler.temperature == 0.5);
+  CHECK(parsed<RunOptions>({"dir", "--ctx", "32k"}).load.context == 32768);
+  for (const char* option : {"--ram", "--vram", "--disk", "--max-fetch"}) {
+    CAPTURE(option);
+    const format::CommandLine asked = command_line({"dir", "-p", "x", option, "24"});
+    CHECK(asked.status == 2);
+    CHECK(asked.text.find("\"24\" would be 24 bytes; did you mean 24GB?") != std::string::npos);
+  }
+}
+
 TEST_CASE("command line: a folder alone is a chat") {
   const auto run = parsed<RunOptions>({"dir"});
   CHECK_FALSE(run.prompt.has_value());
@@ -280,7 +295,7 @@ TEST_CASE("command line: mistakes are one line with status 2") {
     CHECK(command.text.starts_with("dsrun: "));
     CHECK(command.text.find('\n') == command.text.size() - 1);
   }
-  CHECK(command_line({"tokenise", "dir"}).text == "dsrun: there is no verb \"tokenise\"; did you mean \"tokenize\"?\n");
+  CHECK(command_line({"tokenise", "dir"}).text == "dsrun: there is no verb \"tokenise\"; did you mean tokenize?\n");
 }
 
 TEST_CASE("command line: help and version go to standard output") {
