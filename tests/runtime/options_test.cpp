@@ -219,7 +219,7 @@ TEST_CASE("command line: the verbs that validate") {
 TEST_CASE("command line: mistakes are one line with status 2") {
   const std::vector<std::vector<std::string>> mistakes = {
       {},
-      {"dir", "extra"},
+      {"dir", "question", "extra"},
       {"dir", "--unknown"},
       {"dir", "-p"},
       {"dir", "--raw"},
