@@ -4,10 +4,11 @@
 
 #include <algorithm>
 #include <array>
-#include <numeric>
+#include <string>
 #include <vector>
 
 #include "format/base/foreign_text.h"
+#include "format/cli/near_word.h"
 
 namespace dspack::runtime {
 
@@ -42,35 +43,12 @@ constexpr char kCommands[] =
     "/temp X       set the temperature; 0 always takes the likeliest token\n"
     "Ctrl-C        stop the answer; twice at the prompt: leave\n";
 
-size_t distance(std::string_view a, std::string_view b) {
-  std::vector<size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), size_t{0});
-  for (size_t i = 1; i <= a.size(); ++i) {
-    size_t diagonal = std::exchange(row[0], i);
-    for (size_t j = 1; j <= b.size(); ++j) {
-      const size_t replaced = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = row[j];
-      row[j] = std::min({replaced, row[j] + 1, row[j - 1] + 1});
-    }
-  }
-  return row[b.size()];
-}
-
-// The nearest name, of those that begin alike or differ by two letters at most; empty: none.
-std::string_view meant(std::string_view word) {
-  constexpr size_t kMostBytes = 16;
-  if (word.size() > kMostBytes) return {};
-  const Known* best = nullptr;
-  size_t least = 3;
-  for (const Known& known : kKnown) {
-    const bool begins_alike = word.size() >= 2 && (known.name.starts_with(word) || word.starts_with(known.name));
-    const size_t differs = begins_alike ? 1 : distance(word, known.name);
-    if (differs < least && differs < word.size()) {
-      least = differs;
-      best = &known;
-    }
-  }
-  return best == nullptr ? std::string_view() : best->name;
+// The command that was meant.
+std::optional<std::string> meant(std::string_view word) {
+  std::vector<std::string> names;
+  for (const Known& known : kKnown)
+    names.emplace_back(known.name);
+  return format::near_word(word, names);
 }
 
 bool is_letter(char c) {
@@ -94,16 +72,15 @@ Result<std::optional<CommandLine>> parse_command(std::string_view message) {
 
   const auto* const known = std::ranges::find(kKnown, word, &Known::name);
   if (known == kKnown.end()) {
-    const std::string_view near = meant(word);
-    if (near.empty()) return mistake(fmt::format("there is no command /{}; /help lists them", brief(word)));
-    return mistake(fmt::format("there is no command /{}; did you mean /{}? (/help lists them)", brief(word), near));
+    const auto near = meant(word);
+    if (!near) return mistake(fmt::format("there is no command /{}; /help lists them", brief(word)));
+    return mistake(fmt::format("there is no command /{}; did you mean /{}? (/help lists them)", brief(word), *near));
   }
   if (known->takes == Takes::nothing && !rest.empty()) {
-    return mistake(fmt::format("/{} takes nothing behind it; there is {}", word, quote(rest)));
+    return mistake(fmt::format("/{} takes nothing after it; there is {}", word, quote(rest)));
   }
   if (known->takes == Takes::something && rest.empty()) {
-    return mistake(
-        fmt::format("/{} needs {} behind it", word, known->command == Command::read ? "a file" : "a number"));
+    return mistake(fmt::format("/{} needs {} after it", word, known->command == Command::read ? "a file" : "a number"));
   }
   return std::optional(CommandLine{.command = known->command, .argument = std::string(rest)});
 }

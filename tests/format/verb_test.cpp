@@ -216,7 +216,8 @@ TEST_CASE("verb: --manual and --completion print what is made of the table") {
   }
   CHECK(parse_command_line(program(), {"--completion", "bash"}).text.find("complete -F _tool tool") !=
         std::string::npos);
-  CHECK(mistake({"--completion", "csh"}) == "tool: --completion: \"csh\" is none of bash, zsh and fish\n");
+  CHECK(mistake({"--completion", "csh"}) ==
+        "tool: --completion: \"csh\" is none of bash, zsh and fish; did you mean zsh?\n");
 }
 
 TEST_CASE("verb: no text of a table becomes a request or a word of the shell") {
