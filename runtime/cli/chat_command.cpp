@@ -28,7 +28,7 @@ constexpr std::array kKnown{
     Known{"bye", Command::leave, Takes::nothing},   Known{"help", Command::help, Takes::nothing},
     Known{"read", Command::read, Takes::something}, Known{"regen", Command::regen, Takes::nothing},
     Known{"stats", Command::stats, Takes::nothing}, Known{"system", Command::system, Takes::anything},
-    Known{"temp", Command::temp, Takes::something},
+    Known{"temp", Command::temp, Takes::something}, Known{"temperature", Command::temp, Takes::something},
 };
 
 constexpr char kCommands[] =

@@ -37,7 +37,7 @@ TEST_CASE("chat command: paths and texts are questions") {
 
 TEST_CASE("chat command: mistakes are not sent, and the nearest name is said") {
   CHECK(suggests("/stast", "/stats"));
-  CHECK(suggests("/temperature 1", "/temp"));
+  CHECK(suggests("/tmep 1", "/temp"));
   CHECK(suggests("/sys x", "/system"));
   CHECK(suggests("/claer", "/clear"));
   CHECK(error_of("/xyzzy").find("there is no command /xyzzy; /help") != std::string::npos);
