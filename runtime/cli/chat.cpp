@@ -26,6 +26,7 @@ class Chat {
   Chat(LoadedModel& loaded, Session session, const TextModel& text, Sampler sampler, const RunOptions& options)
       : text_(text), sampler_(std::move(sampler)), stop_(options.stop), session_(std::move(session)) {
     render_.thinking = options.chat.thinking.value_or(false);
+    render_.thinking_is_said = options.chat.thinking.has_value();
     generate_ = generate_options(loaded, options.max_tokens);
   }
 

@@ -262,8 +262,8 @@ Result<Value> Evaluator::attribute(const Value& object, const std::string& name)
   if (is_method(object, name) || (object.space() != nullptr && object.space()->fields.contains("revindex0") &&
                                   (name == "cycle" || name == "changed"))) {
     TRY(heap_.budget().produce(sizeof(Callable)));
-    return Value(std::make_shared<const Callable>(
-        Callable{.kind = Callable::Kind::method, .name = name, .self = object}));
+    return Value(
+        std::make_shared<const Callable>(Callable{.kind = Callable::Kind::method, .name = name, .self = object}));
   }
   TRY_ASSIGN(const Value key, heap_.text(name));
   return item_of(object, key, heap_);
@@ -344,7 +344,8 @@ Result<Value> Evaluator::evaluate_inner(const Node& node) {
       TRY_ASSIGN(const Value value, evaluate(*node.kids[0]));
       if (node.text == "not") return Value(!value.truth());
       if (value.is_undefined()) return invalid(value.why_undefined());
-      if (!value.is_number()) return invalid(fmt::format("bad operand type for unary {}: '{}'", node.text, value.type()));
+      if (!value.is_number())
+        return invalid(fmt::format("bad operand type for unary {}: '{}'", node.text, value.type()));
       if (value.is_float()) return Value(node.text == "-" ? -value.real() : value.real());
       return binary(node.text, Value(int64_t{0}), value, heap_);
     }

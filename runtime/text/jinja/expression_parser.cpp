@@ -78,7 +78,8 @@ Result<NodePtr> ExpressionParser::expression() {
     if (skip(Kind::name, "else")) {
       TRY_ASSIGN(other, expression());
     }
-    TRY_ASSIGN(node, make(Node::Kind::choice, line, "", nodes(std::move(node), std::move(condition), std::move(other))));
+    TRY_ASSIGN(node,
+               make(Node::Kind::choice, line, "", nodes(std::move(node), std::move(condition), std::move(other))));
   }
   leave();
   return node;
@@ -407,8 +408,8 @@ Result<void> ExpressionParser::arguments(Node& into) {
     if (list || is_sign("**")) {
       next();
       TRY_ASSIGN(argument, expression());
-      TRY_ASSIGN(argument, make(list ? Node::Kind::unpack_list : Node::Kind::unpack_dict, line, "",
-                                nodes(std::move(argument))));
+      TRY_ASSIGN(argument,
+                 make(list ? Node::Kind::unpack_list : Node::Kind::unpack_dict, line, "", nodes(std::move(argument))));
     } else if (current().kind == Kind::name && tokens_[at_ + 1].kind == Kind::sign && tokens_[at_ + 1].text == "=") {
       std::string name = next().text;
       next();

@@ -274,12 +274,18 @@ Result<Value> escape(const Value& value, Heap& heap) {
   std::string out;
   for (const char c : text) {
     TRY(heap.budget().produce(5));
-    if (c == '&') out += "&amp;";
-    else if (c == '<') out += "&lt;";
-    else if (c == '>') out += "&gt;";
-    else if (c == '"') out += "&#34;";
-    else if (c == '\'') out += "&#39;";
-    else out += c;
+    if (c == '&')
+      out += "&amp;";
+    else if (c == '<')
+      out += "&lt;";
+    else if (c == '>')
+      out += "&gt;";
+    else if (c == '"')
+      out += "&#34;";
+    else if (c == '\'')
+      out += "&#39;";
+    else
+      out += c;
   }
   return heap.text(std::move(out));
 }
@@ -287,8 +293,8 @@ Result<Value> escape(const Value& value, Heap& heap) {
 Result<Value> extreme(const Value& value, const Arguments& args, bool greatest, Heap& heap) {
   TRY_ASSIGN(Values items, iterate(value, heap));
   if (items.empty()) return Value::undefined("No aggregated item, sequence was empty.");
-  TRY_ASSIGN(items, sorted(std::move(items), args.get(1, "attribute"), greatest,
-                           args.truth(0, "case_sensitive", false), heap));
+  TRY_ASSIGN(items, sorted(std::move(items), args.get(1, "attribute"), greatest, args.truth(0, "case_sensitive", false),
+                           heap));
   return items.front();
 }
 
@@ -317,7 +323,8 @@ const std::map<std::string_view, Filter>& filters() {
          const Value* given = args.get(0, "default_value");
          return given != nullptr ? *given : heap.text("");
        }},
-      {"length", [](const Value& value, const Arguments&, Heap& heap) -> Result<Value> {
+      {"length",
+       [](const Value& value, const Arguments&, Heap& heap) -> Result<Value> {
          TRY_ASSIGN(const int64_t count, length_of(value, heap));
          return Value(count);
        }},
@@ -327,7 +334,8 @@ const std::map<std::string_view, Filter>& filters() {
       {"title", [](const Value& v, const Arguments& a, Heap& h) { return method_of_text("title", v, a, h); }},
       {"capitalize", [](const Value& v, const Arguments& a, Heap& h) { return method_of_text("capitalize", v, a, h); }},
       {"replace", [](const Value& v, const Arguments& a, Heap& h) { return method_of_text("replace", v, a, h); }},
-      {"string", [](const Value& value, const Arguments&, Heap& heap) -> Result<Value> {
+      {"string",
+       [](const Value& value, const Arguments&, Heap& heap) -> Result<Value> {
          TRY_ASSIGN(std::string text, to_text(value, heap.budget()));
          return heap.text(std::move(text));
        }},
@@ -348,41 +356,49 @@ const std::map<std::string_view, Filter>& filters() {
       {"rejectattr", [](const Value& v, const Arguments& a, Heap& h) { return select("rejectattr", v, a, h); }},
       {"min", [](const Value& v, const Arguments& a, Heap& h) { return extreme(v, a, false, h); }},
       {"max", [](const Value& v, const Arguments& a, Heap& h) { return extreme(v, a, true, h); }},
-      {"list", [](const Value& value, const Arguments&, Heap& heap) -> Result<Value> {
+      {"list",
+       [](const Value& value, const Arguments&, Heap& heap) -> Result<Value> {
          TRY_ASSIGN(Values items, iterate(value, heap));
          return heap.list(std::move(items));
        }},
-      {"first", [](const Value& value, const Arguments&, Heap& heap) -> Result<Value> {
+      {"first",
+       [](const Value& value, const Arguments&, Heap& heap) -> Result<Value> {
          TRY_ASSIGN(const Values items, iterate(value, heap));
          return items.empty() ? Value::undefined("No first item, sequence was empty.") : items.front();
        }},
-      {"last", [](const Value& value, const Arguments&, Heap& heap) -> Result<Value> {
+      {"last",
+       [](const Value& value, const Arguments&, Heap& heap) -> Result<Value> {
          TRY_ASSIGN(const Values items, iterate(value, heap));
          return items.empty() ? Value::undefined("No last item, sequence was empty.") : items.back();
        }},
-      {"reverse", [](const Value& value, const Arguments&, Heap& heap) -> Result<Value> {
+      {"reverse",
+       [](const Value& value, const Arguments&, Heap& heap) -> Result<Value> {
          if (value.text() != nullptr) return slice(value, None{}, None{}, int64_t{-1}, heap);
          TRY_ASSIGN(Values items, iterate(value, heap));
          std::ranges::reverse(items);
          return heap.list(std::move(items));
        }},
-      {"sort", [](const Value& value, const Arguments& args, Heap& heap) -> Result<Value> {
+      {"sort",
+       [](const Value& value, const Arguments& args, Heap& heap) -> Result<Value> {
          TRY_ASSIGN(Values items, iterate(value, heap));
          TRY_ASSIGN(items, sorted(std::move(items), args.get(2, "attribute"), args.truth(0, "reverse", false),
                                   args.truth(1, "case_sensitive", false), heap));
          return heap.list(std::move(items));
        }},
-      {"items", [](const Value& value, const Arguments&, Heap& heap) -> Result<Value> {
+      {"items",
+       [](const Value& value, const Arguments&, Heap& heap) -> Result<Value> {
          if (value.is_undefined()) return heap.list({});
          if (value.dict() == nullptr) return invalid("Can only get item pairs from a mapping.");
          return call_method(value, "items", {}, heap);
        }},
-      {"abs", [](const Value& value, const Arguments&, Heap&) -> Result<Value> {
+      {"abs",
+       [](const Value& value, const Arguments&, Heap&) -> Result<Value> {
          if (value.is_float()) return Value(std::abs(value.real()));
          if (!value.is_number() || value.integer() == INT64_MIN) return invalid("abs needs a number");
          return Value(std::abs(value.integer()));
        }},
-      {"round", [](const Value& value, const Arguments& args, Heap&) -> Result<Value> {
+      {"round",
+       [](const Value& value, const Arguments& args, Heap&) -> Result<Value> {
          if (!value.is_number()) return invalid("round needs a number");
          TRY_ASSIGN(const int64_t digits, args.integer(0, "precision", 0));
          TRY_ASSIGN(const std::string method, args.text(1, "method", "common"));
@@ -393,15 +409,18 @@ const std::map<std::string_view, Filter>& filters() {
          if (method == "floor") return Value(std::floor(value.real() * scale) / scale);
          return Value(std::strtod(fmt::format("{:.{}f}", value.real(), digits).c_str(), nullptr));
        }},
-      {"wordcount", [](const Value& value, const Arguments&, Heap& heap) -> Result<Value> {
+      {"wordcount",
+       [](const Value& value, const Arguments&, Heap& heap) -> Result<Value> {
          TRY_ASSIGN(const Value words, method_of_text("split", value, {}, heap));
          return Value(static_cast<int64_t>(words.list()->items.size()));
        }},
-      {"format", [](const Value& value, const Arguments& args, Heap& heap) -> Result<Value> {
+      {"format",
+       [](const Value& value, const Arguments& args, Heap& heap) -> Result<Value> {
          TRY_ASSIGN(const std::string text, to_text(value, heap.budget()));
          return format_percent(text, args.positional, heap);
        }},
-      {"attr", [](const Value& value, const Arguments& args, Heap& heap) -> Result<Value> {
+      {"attr",
+       [](const Value& value, const Arguments& args, Heap& heap) -> Result<Value> {
          TRY_ASSIGN(const std::string name, args.text(0, "name", ""));
          if (value.dict() != nullptr || value.text() != nullptr || value.list() != nullptr) {
            return Value::undefined(fmt::format("'{} object' has no attribute '{}'", value.type(), name));

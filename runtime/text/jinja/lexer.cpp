@@ -96,7 +96,9 @@ class Lexer {
 
   Error wrong(std::string_view what) { return {ErrorKind::invalid, fmt::format("line {}: {}", line(), what)}; }
 
-  [[nodiscard]] std::string_view rest() const { return std::string_view(source_).substr(std::min(at_, source_.size())); }
+  [[nodiscard]] std::string_view rest() const {
+    return std::string_view(source_).substr(std::min(at_, source_.size()));
+  }
 
   void skip_space() { at_ += leading_white_space(rest()); }
 
@@ -208,10 +210,9 @@ class Lexer {
     const size_t begin = at_;
     const auto digits = [this](std::string_view allowed) {
       const size_t from = at_;
-      while (at_ < source_.size() &&
-             (allowed.find(source_[at_]) != std::string_view::npos ||
-              (source_[at_] == '_' && at_ + 1 < source_.size() &&
-               allowed.find(source_[at_ + 1]) != std::string_view::npos)))
+      while (at_ < source_.size() && (allowed.find(source_[at_]) != std::string_view::npos ||
+                                      (source_[at_] == '_' && at_ + 1 < source_.size() &&
+                                       allowed.find(source_[at_ + 1]) != std::string_view::npos)))
         ++at_;
       return at_ > from;
     };
@@ -223,7 +224,9 @@ class Lexer {
       if (!digits(base == 'x' ? "0123456789abcdefABCDEF" : base == 'b' ? "01" : "01234567")) return wrong("bad number");
     } else {
       digits(kDigits);
-      const auto is_digit = [this](size_t at) { return at < source_.size() && kDigits.find(source_[at]) != kDigits.npos; };
+      const auto is_digit = [this](size_t at) {
+        return at < source_.size() && kDigits.find(source_[at]) != kDigits.npos;
+      };
       if (rest().starts_with('.') && is_digit(at_ + 1)) {
         ++at_;
         real = digits(kDigits);

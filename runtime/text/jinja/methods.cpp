@@ -13,9 +13,10 @@ namespace dspack::runtime::jinja {
 namespace {
 
 constexpr std::array<std::string_view, 28> kTextMethods = {
-    "strip", "lstrip", "rstrip", "split", "rsplit", "splitlines", "startswith", "endswith", "replace", "upper",
-    "lower", "title", "capitalize", "find", "rfind", "index", "count", "join", "isdigit", "isalpha", "isalnum",
-    "isspace", "isupper", "islower", "removeprefix", "removesuffix", "partition", "zfill"};
+    "strip",    "lstrip",  "rstrip",  "split",        "rsplit",       "splitlines", "startswith",
+    "endswith", "replace", "upper",   "lower",        "title",        "capitalize", "find",
+    "rfind",    "index",   "count",   "join",         "isdigit",      "isalpha",    "isalnum",
+    "isspace",  "isupper", "islower", "removeprefix", "removesuffix", "partition",  "zfill"};
 constexpr std::array<std::string_view, 5> kDictMethods = {"items", "keys", "values", "get", "copy"};
 constexpr std::array<std::string_view, 3> kListMethods = {"index", "count", "copy"};
 
@@ -174,7 +175,8 @@ std::string cased(std::string_view text, std::string_view how) {
 }
 
 bool all_are(std::string_view text, int (*test)(int)) {
-  return !text.empty() && std::ranges::all_of(text, [test](char c) { return test(static_cast<unsigned char>(c)) != 0; });
+  return !text.empty() &&
+         std::ranges::all_of(text, [test](char c) { return test(static_cast<unsigned char>(c)) != 0; });
 }
 
 Result<Value> text_method(const std::string& text, std::string_view name, const Arguments& args, Heap& heap) {
@@ -183,8 +185,7 @@ Result<Value> text_method(const std::string& text, std::string_view name, const 
     const Value* set = args.get(0, "chars");
     if (set != nullptr && !set->is_none() && set->text() == nullptr) return invalid("strip arg must be None or str");
     if (set != nullptr && set->text() != nullptr) TRY(heap.budget().step(text.size() * set->text()->size() / 16));
-    return heap.text(
-        strip(text, set == nullptr ? nullptr : set->text(), name != "rstrip", name != "lstrip"));
+    return heap.text(strip(text, set == nullptr ? nullptr : set->text(), name != "rstrip", name != "lstrip"));
   }
   if (name == "split" || name == "rsplit") return split(text, args, name == "rsplit", heap);
   if (name == "splitlines") return split_lines(text, args.truth(0, "keepends", false), heap);

@@ -134,8 +134,7 @@ Result<Value> format_percent(std::string_view format, const Values& values, Heap
     if (used == values.size()) return invalid("not enough arguments for format string");
     const Value& value = values[used++];
     if (type == 's' || type == 'r') {
-      TRY_ASSIGN(const std::string text,
-                 type == 's' ? to_text(value, heap.budget()) : to_repr(value, heap.budget()));
+      TRY_ASSIGN(const std::string text, type == 's' ? to_text(value, heap.budget()) : to_repr(value, heap.budget()));
       out += text;
     } else if (type == 'd' && value.is_number() && std::abs(value.real()) < 9e18) {
       out += fmt::format("{}", value.is_float() ? static_cast<int64_t>(value.real()) : value.integer());

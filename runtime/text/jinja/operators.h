@@ -18,7 +18,8 @@ namespace dspack::runtime::jinja {
 [[nodiscard]] Result<int64_t> length_of(const Value& value, Heap& heap);
 /// object[key], undefined where there is none.
 [[nodiscard]] Result<Value> item_of(const Value& object, const Value& key, Heap& heap);
-[[nodiscard]] Result<Value> slice(const Value& object, const Value& start, const Value& end, const Value& step, Heap& heap);
+[[nodiscard]] Result<Value> slice(const Value& object, const Value& start, const Value& end, const Value& step,
+                                  Heap& heap);
 /// The characters of a text.
 [[nodiscard]] std::vector<std::string_view> characters(std::string_view text);
 /// "%s" % values.

@@ -29,8 +29,8 @@ class Parser {
       const Token& token = in_.current();
       if (token.kind == Kind::end) {
         if (ends.size() == 0) break;
-        return in_.wrong(fmt::format("a block is not closed: expected {} (opened before or in line {})",
-                                     *(ends.end() - 1), line));
+        return in_.wrong(
+            fmt::format("a block is not closed: expected {} (opened before or in line {})", *(ends.end() - 1), line));
       }
       if (token.kind == Kind::data) {
         TRY_ASSIGN(NodePtr data, in_.make(Node::Kind::data, token.line, token.text));
@@ -144,9 +144,9 @@ class Parser {
       TRY_ASSIGN(otherwise, body({"endfor"}));
     }
     TRY(end_of(Kind::block_end));
-    return in_.make(Node::Kind::loop, line, "",
-                    nodes(std::move(target), std::move(iterable), std::move(condition), std::move(inner),
-                          std::move(otherwise)));
+    return in_.make(
+        Node::Kind::loop, line, "",
+        nodes(std::move(target), std::move(iterable), std::move(condition), std::move(inner), std::move(otherwise)));
   }
 
   Result<NodePtr> set(uint32_t line) {
@@ -181,7 +181,8 @@ class Parser {
     TRY_ASSIGN(NodePtr inner, in_loop_of(0, {"endcall"}));
     TRY(end_of(Kind::block_end));
     // The block is a macro named caller.
-    TRY_ASSIGN(NodePtr caller, in_.make(Node::Kind::macro, line, "caller", nodes(std::move(parameters), std::move(inner))));
+    TRY_ASSIGN(NodePtr caller,
+               in_.make(Node::Kind::macro, line, "caller", nodes(std::move(parameters), std::move(inner))));
     return in_.make(Node::Kind::call_block, line, "", nodes(std::move(caller), std::move(call)));
   }
 

@@ -148,7 +148,8 @@ struct Printer {
       if (style.sort_keys) {
         for (const auto* item : items)
           if (item->first.text() == nullptr) return invalid("only texts as keys can be sorted");
-        std::ranges::stable_sort(items, [](const auto* a, const auto* b) { return *a->first.text() < *b->first.text(); });
+        std::ranges::stable_sort(items,
+                                 [](const auto* a, const auto* b) { return *a->first.text() < *b->first.text(); });
       }
       TRY(put("{"));
       for (size_t i = 0; i < items.size(); ++i) {

@@ -1,7 +1,7 @@
 // A chat template as a program of the language Jinja, set up as transformers does it: trim_blocks, lstrip_blocks, the
 // immutable sandbox, loop controls, `generation` blocks, tojson, raise_exception, strftime_now.
-// Threads: immutable, thread-safe. Lifetime: owns its tree. Errors: compile: invalid (no Jinja), unsupported (what needs
-// other files), budget (too large); render: also what the template refuses; with the line.
+// Threads: immutable, thread-safe. Lifetime: owns its tree. Errors: compile: invalid (no Jinja), unsupported (what
+// needs other files), budget (too large); render: also what the template refuses; with the line.
 #pragma once
 
 #include <ctime>

@@ -220,8 +220,7 @@ Result<int> compare(const Value& a, const Value& b, std::string_view sign) {
   for (const Value* each : {&a, &b}) {
     if (each->is_undefined()) return invalid(each->why_undefined());
   }
-  return invalid(
-      fmt::format("'{}' not supported between instances of '{}' and '{}'", sign, a.type(), b.type()));
+  return invalid(fmt::format("'{}' not supported between instances of '{}' and '{}'", sign, a.type(), b.type()));
 }
 
 }  // namespace dspack::runtime::jinja

@@ -114,9 +114,9 @@ struct Callable {
   enum class Kind { macro, function, method };
   Kind kind = Kind::function;
   std::string name;
-  Value self = {};                     // of a method
-  const Node* macro = nullptr;         // of a macro; borrows the program
-  std::shared_ptr<Scope> scope = {};   // of a macro: where it was defined
+  Value self = {};                    // of a method
+  const Node* macro = nullptr;        // of a macro; borrows the program
+  std::shared_ptr<Scope> scope = {};  // of a macro: where it was defined
 };
 
 /// Makes values within a budget.

@@ -11,10 +11,11 @@ namespace dspack::runtime::jinja {
 namespace {
 
 constexpr std::array<std::string_view, 39> kTests = {
-    "defined", "undefined", "none", "string", "number", "integer", "float", "boolean", "mapping", "iterable",
-    "sequence", "callable", "true", "false", "odd", "even", "divisibleby", "equalto", "eq", "ne", "lt", "lessthan",
-    "le", "gt", "greaterthan", "ge", "in", "sameas", "lower", "upper", "filter", "test", "==", "!=", "<", "<=", ">",
-    ">=", "escaped"};
+    "defined",     "undefined", "none",     "string",   "number", "integer",  "float",  "boolean",
+    "mapping",     "iterable",  "sequence", "callable", "true",   "false",    "odd",    "even",
+    "divisibleby", "equalto",   "eq",       "ne",       "lt",     "lessthan", "le",     "gt",
+    "greaterthan", "ge",        "in",       "sameas",   "lower",  "upper",    "filter", "test",
+    "==",          "!=",        "<",        "<=",       ">",      ">=",       "escaped"};
 
 std::string_view sign_of(std::string_view name) {
   if (name == "eq" || name == "equalto" || name == "==") return "==";
