@@ -4,6 +4,7 @@
 #include <array>
 
 #include "runtime/text/jinja/evaluator.h"
+#include "runtime/text/jinja/methods.h"
 #include "runtime/text/jinja/operators.h"
 #include "runtime/text/jinja/printing.h"
 

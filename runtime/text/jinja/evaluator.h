@@ -9,8 +9,8 @@
 #include <string_view>
 #include <unordered_map>
 
+#include "runtime/text/jinja/arguments.h"
 #include "runtime/text/jinja/ast.h"
-#include "runtime/text/jinja/builtins.h"
 
 namespace dspack::runtime::jinja {
 

@@ -70,10 +70,10 @@ Result<NodePtr> ExpressionParser::make(Node::Kind kind, uint32_t line, std::stri
 
 Result<NodePtr> ExpressionParser::expression() {
   TRY(enter());
-  TRY_ASSIGN(NodePtr node, either());
+  TRY_ASSIGN(NodePtr node, logical(Node::Kind::either));
   while (is_name("if")) {
     const uint32_t line = next().line;
-    TRY_ASSIGN(NodePtr condition, either());
+    TRY_ASSIGN(NodePtr condition, logical(Node::Kind::either));
     NodePtr other;
     if (skip(Kind::name, "else")) {
       TRY_ASSIGN(other, expression());
@@ -85,22 +85,14 @@ Result<NodePtr> ExpressionParser::expression() {
   return node;
 }
 
-Result<NodePtr> ExpressionParser::either() {
-  TRY_ASSIGN(NodePtr left, both());
-  while (is_name("or")) {
+Result<NodePtr> ExpressionParser::logical(Node::Kind kind) {
+  const bool either = kind == Node::Kind::either;
+  const auto operand = [&] { return either ? logical(Node::Kind::both) : negation(); };
+  TRY_ASSIGN(NodePtr left, operand());
+  while (is_name(either ? "or" : "and")) {
     const uint32_t line = next().line;
-    TRY_ASSIGN(NodePtr right, both());
-    TRY_ASSIGN(left, make(Node::Kind::either, line, "", nodes(std::move(left), std::move(right))));
-  }
-  return left;
-}
-
-Result<NodePtr> ExpressionParser::both() {
-  TRY_ASSIGN(NodePtr left, negation());
-  while (is_name("and")) {
-    const uint32_t line = next().line;
-    TRY_ASSIGN(NodePtr right, negation());
-    TRY_ASSIGN(left, make(Node::Kind::both, line, "", nodes(std::move(left), std::move(right))));
+    TRY_ASSIGN(NodePtr right, operand());
+    TRY_ASSIGN(left, make(kind, line, "", nodes(std::move(left), std::move(right))));
   }
   return left;
 }
@@ -155,7 +147,7 @@ Result<NodePtr> ExpressionParser::join() {
   const uint32_t line = current().line;
   TRY_ASSIGN(NodePtr first, product());
   if (!is_sign("~")) return first;
-  std::vector<NodePtr> kids = nodes(std::move(first));
+  auto kids = nodes(std::move(first));
   while (skip(Kind::sign, "~")) {
     TRY_ASSIGN(NodePtr part, product());
     kids.push_back(std::move(part));
@@ -348,9 +340,10 @@ Result<NodePtr> ExpressionParser::subscript(NodePtr node) {
   }
   TRY(expect(Kind::sign, "]"));
   if (keys.empty()) return wrong("expected a subscript");
-  NodePtr key = std::move(keys.front());
-  if (keys.size() > 1 || comma) {
-    keys.front() = std::move(key);
+  NodePtr key;
+  if (keys.size() == 1 && !comma) {
+    key = std::move(keys.front());
+  } else {
     TRY_ASSIGN(key, make(Node::Kind::tuple, sign.line, "", std::move(keys)));
   }
   return make(Node::Kind::item, sign.line, "", nodes(std::move(node), std::move(key)));
@@ -450,7 +443,7 @@ Result<void> ExpressionParser::parameters(Node& into) {
 }
 
 Result<NodePtr> ExpressionParser::tuple_or_expression(Choices choices) {
-  const auto one = [&] { return choices == Choices::with ? expression() : either(); };
+  const auto one = [&] { return choices == Choices::with ? expression() : logical(Node::Kind::either); };
   const uint32_t line = current().line;
   TRY_ASSIGN(NodePtr first, one());
   if (!is_sign(",")) return first;

@@ -17,8 +17,6 @@ class ExpressionParser {
 
   /// With `a if b else c`.
   [[nodiscard]] Result<NodePtr> expression();
-  /// Without it, where `if` has another meaning.
-  [[nodiscard]] Result<NodePtr> simple_expression() { return either(); }
   /// One expression, or several with commas between.
   enum class Choices { with, without };
   [[nodiscard]] Result<NodePtr> tuple_or_expression(Choices choices);
@@ -48,8 +46,8 @@ class ExpressionParser {
   void leave() { --depth_; }
 
  private:
-  Result<NodePtr> either();
-  Result<NodePtr> both();
+  /// `or` of `and`.
+  Result<NodePtr> logical(Node::Kind kind);
   Result<NodePtr> negation();
   Result<NodePtr> comparison();
   Result<NodePtr> sum();

@@ -1,10 +1,11 @@
+#include "runtime/text/jinja/methods.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
 #include <cctype>
 
-#include "runtime/text/jinja/builtins.h"
 #include "runtime/text/jinja/operators.h"
 #include "runtime/text/jinja/printing.h"
 #include "runtime/text/unicode.h"

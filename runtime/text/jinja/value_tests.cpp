@@ -1,10 +1,13 @@
+#include "runtime/text/jinja/value_tests.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
 
 #include "format/base/foreign_text.h"
-#include "runtime/text/jinja/builtins.h"
+#include "runtime/text/jinja/filters.h"
+#include "runtime/text/jinja/methods.h"
 #include "runtime/text/jinja/operators.h"
 
 namespace dspack::runtime::jinja {
