@@ -60,6 +60,7 @@ struct Node {
   std::vector<std::unique_ptr<Node>> kids = {};
 };
 
+using NodeKind = Node::Kind;
 using NodePtr = std::unique_ptr<Node>;
 
 }  // namespace dspack::runtime::jinja

@@ -10,20 +10,19 @@
 
 namespace dspack::runtime::jinja {
 
-using Kind = Node::Kind;
-
 Result<Arguments> Evaluator::arguments(const Node& node, size_t first) {
   Arguments args;
   for (size_t i = first; i < node.kids.size(); ++i) {
     const Node& kid = *node.kids[i];
-    const bool wrapped = kid.kind == Kind::keyword || kid.kind == Kind::unpack_list || kid.kind == Kind::unpack_dict;
+    const bool wrapped =
+        kid.kind == NodeKind::keyword || kid.kind == NodeKind::unpack_list || kid.kind == NodeKind::unpack_dict;
     TRY_ASSIGN(Value value, evaluate(wrapped ? *kid.kids[0] : kid));
-    if (kid.kind == Kind::keyword) {
+    if (kid.kind == NodeKind::keyword) {
       args.named.emplace_back(kid.text, std::move(value));
-    } else if (kid.kind == Kind::unpack_list) {
+    } else if (kid.kind == NodeKind::unpack_list) {
       TRY_ASSIGN(const Values items, iterate(value, heap_));
       args.positional.insert(args.positional.end(), items.begin(), items.end());
-    } else if (kid.kind == Kind::unpack_dict) {
+    } else if (kid.kind == NodeKind::unpack_dict) {
       if (value.dict() == nullptr) return invalid("argument after ** must be a mapping");
       for (const auto& [key, item] : value.dict()->items()) {
         if (key.text() == nullptr) return invalid("keywords must be strings");

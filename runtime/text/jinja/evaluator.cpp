@@ -13,8 +13,6 @@
 namespace dspack::runtime::jinja {
 namespace {
 
-using Kind = Node::Kind;
-
 /// The innermost place says the line.
 Error at_line(const Error& error, uint32_t line) {
   if (error.message.starts_with("line ")) return error;
@@ -59,47 +57,47 @@ Result<Evaluator::Flow> Evaluator::execute(const Node& node) {
   const auto budgeted = heap_.budget().step();
   if (!budgeted) return at_line(budgeted.error(), node.line);
   switch (node.kind) {
-    case Kind::block: return execute_block(node);
-    case Kind::data: {
+    case NodeKind::block: return execute_block(node);
+    case NodeKind::data: {
       TRY(write(node.text));
       return Flow::on;
     }
-    case Kind::print: {
+    case NodeKind::print: {
       TRY_ASSIGN(const Value value, evaluate(*node.kids[0]));
       const auto text = to_text(value, heap_.budget());
       if (!text) return at_line(text.error(), node.line);
       TRY(write(*text));
       return Flow::on;
     }
-    case Kind::branch:
+    case NodeKind::branch:
       for (size_t i = 0; i + 1 < node.kids.size(); i += 2) {
         TRY_ASSIGN(const Value condition, evaluate(*node.kids[i]));
         if (condition.truth()) return execute(*node.kids[i + 1]);
       }
       if (node.kids.size() % 2 == 1) return execute(*node.kids.back());
       return Flow::on;
-    case Kind::loop: return loop(node);
-    case Kind::break_loop: return Flow::break_loop;
-    case Kind::continue_loop: return Flow::continue_loop;
-    case Kind::set: {
+    case NodeKind::loop: return loop(node);
+    case NodeKind::break_loop: return Flow::break_loop;
+    case NodeKind::continue_loop: return Flow::continue_loop;
+    case NodeKind::set: {
       TRY_ASSIGN(Value value, evaluate(*node.kids[1]));
       const auto done = assign(*node.kids[0], std::move(value));
       if (!done) return at_line(done.error(), node.line);
       return Flow::on;
     }
-    case Kind::set_block: {
+    case NodeKind::set_block: {
       const auto done = set_block(node);
       if (!done) return at_line(done.error(), node.line);
       return Flow::on;
     }
-    case Kind::macro: {
+    case NodeKind::macro: {
       scopes_.push_back(scope_);
       TRY(heap_.budget().produce(sizeof(Callable)));
       scope_->names[node.text] = Value(std::make_shared<const Callable>(
           Callable{.kind = Callable::Kind::macro, .name = node.text, .macro = &node, .scope = scope_}));
       return Flow::on;
     }
-    case Kind::call_block: {
+    case NodeKind::call_block: {
       scopes_.push_back(scope_);
       const Value caller(std::make_shared<const Callable>(
           Callable{.kind = Callable::Kind::macro, .name = "caller", .macro = node.kids[0].get(), .scope = scope_}));
@@ -111,7 +109,7 @@ Result<Evaluator::Flow> Evaluator::execute(const Node& node) {
       TRY(write(text));
       return Flow::on;
     }
-    case Kind::filter_block: {
+    case NodeKind::filter_block: {
       TRY_ASSIGN(std::string text, captured(*node.kids[1]));
       push_scope();
       TRY_ASSIGN(scope_->names[" block"], heap_.text(std::move(text)));
@@ -164,12 +162,12 @@ Result<Evaluator::Flow> Evaluator::with(const Node& node) {
 }
 
 Result<void> Evaluator::assign(const Node& target, Value value) {
-  if (target.kind == Kind::name) {
+  if (target.kind == NodeKind::name) {
     TRY(heap_.budget().produce(64 + target.text.size()));
     scope_->names[target.text] = std::move(value);
     return {};
   }
-  if (target.kind == Kind::attribute) {
+  if (target.kind == NodeKind::attribute) {
     TRY_ASSIGN(const Value space, evaluate(*target.kids[0]));
     if (space.space() == nullptr) return invalid("cannot assign attribute on non-namespace object");
     // A namespace that holds itself would never be freed, and could be of any depth.
@@ -274,7 +272,7 @@ Result<Value> Evaluator::attribute(const Value& object, const std::string& name)
 
 Result<Value> Evaluator::item(const Node& node) {
   TRY_ASSIGN(const Value object, evaluate(*node.kids[0]));
-  if (node.kids[1]->kind != Kind::slice) {
+  if (node.kids[1]->kind != NodeKind::slice) {
     TRY_ASSIGN(const Value key, evaluate(*node.kids[1]));
     TRY_ASSIGN(Value found, item_of(object, key, heap_));
     if (found.is_undefined() && key.text() != nullptr && is_method(object, *key.text())) {
@@ -310,7 +308,7 @@ Result<Value> Evaluator::collection(const Node& node) {
     TRY_ASSIGN(Value value, evaluate(*kid));
     items.push_back(std::move(value));
   }
-  if (node.kind != Kind::dict) return heap_.list(std::move(items), node.kind == Kind::tuple);
+  if (node.kind != NodeKind::dict) return heap_.list(std::move(items), node.kind == NodeKind::tuple);
   Dict dict;
   for (size_t i = 0; i + 1 < items.size(); i += 2) {
     TRY(dict.set(std::move(items[i]), std::move(items[i + 1])));
@@ -320,30 +318,30 @@ Result<Value> Evaluator::collection(const Node& node) {
 
 Result<Value> Evaluator::evaluate_inner(const Node& node) {
   switch (node.kind) {
-    case Kind::constant: return node.value;
-    case Kind::name: return look_up(node.text);
-    case Kind::tuple:
-    case Kind::list:
-    case Kind::dict: return collection(node);
-    case Kind::attribute: {
+    case NodeKind::constant: return node.value;
+    case NodeKind::name: return look_up(node.text);
+    case NodeKind::tuple:
+    case NodeKind::list:
+    case NodeKind::dict: return collection(node);
+    case NodeKind::attribute: {
       TRY_ASSIGN(const Value object, evaluate(*node.kids[0]));
       return attribute(object, node.text);
     }
-    case Kind::item: return item(node);
-    case Kind::call: return call(node, nullptr);
-    case Kind::filter: {
+    case NodeKind::item: return item(node);
+    case NodeKind::call: return call(node, nullptr);
+    case NodeKind::filter: {
       Result<Value> value = node.kids[0] ? evaluate(*node.kids[0]) : look_up(" block");
       if (!value) return value;
       TRY_ASSIGN(const Arguments args, arguments(node, 1));
       return apply_filter(node.text, *value, args, heap_);
     }
-    case Kind::test: {
+    case NodeKind::test: {
       TRY_ASSIGN(const Value value, evaluate(*node.kids[0]));
       TRY_ASSIGN(const Arguments args, arguments(node, 1));
       TRY_ASSIGN(const bool holds, apply_test(node.text, value, args, heap_));
       return Value(holds);
     }
-    case Kind::unary: {
+    case NodeKind::unary: {
       TRY_ASSIGN(const Value value, evaluate(*node.kids[0]));
       if (node.text == "not") return Value(!value.truth());
       if (value.is_undefined()) return invalid(value.why_undefined());
@@ -352,18 +350,18 @@ Result<Value> Evaluator::evaluate_inner(const Node& node) {
       if (value.is_float()) return Value(node.text == "-" ? -value.real() : value.real());
       return binary(node.text, Value(int64_t{0}), value, heap_);
     }
-    case Kind::binary: {
+    case NodeKind::binary: {
       TRY_ASSIGN(const Value left, evaluate(*node.kids[0]));
       TRY_ASSIGN(const Value right, evaluate(*node.kids[1]));
       return binary(node.text, left, right, heap_);
     }
-    case Kind::both:
-    case Kind::either: {
+    case NodeKind::both:
+    case NodeKind::either: {
       TRY_ASSIGN(Value left, evaluate(*node.kids[0]));
-      if (left.truth() != (node.kind == Kind::both)) return left;
+      if (left.truth() != (node.kind == NodeKind::both)) return left;
       return evaluate(*node.kids[1]);
     }
-    case Kind::join: {
+    case NodeKind::join: {
       std::string text;
       for (const NodePtr& kid : node.kids) {
         TRY_ASSIGN(const Value value, evaluate(*kid));
@@ -372,8 +370,8 @@ Result<Value> Evaluator::evaluate_inner(const Node& node) {
       }
       return heap_.text(std::move(text));
     }
-    case Kind::comparison: return comparison(node);
-    case Kind::choice: {
+    case NodeKind::comparison: return comparison(node);
+    case NodeKind::choice: {
       TRY_ASSIGN(const Value condition, evaluate(*node.kids[1]));
       if (condition.truth()) return evaluate(*node.kids[0]);
       if (node.kids[2]) return evaluate(*node.kids[2]);

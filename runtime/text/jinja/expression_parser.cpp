@@ -11,40 +11,39 @@
 
 namespace dspack::runtime::jinja {
 
-using Kind = Token::Kind;
-
 const Token& ExpressionParser::next() {
   const Token& token = tokens_[at_];
-  if (token.kind != Kind::end) ++at_;
+  if (token.kind != TokenKind::end) ++at_;
   return token;
 }
 
-bool ExpressionParser::is(Kind kind, std::string_view text) const {
+bool ExpressionParser::is(TokenKind kind, std::string_view text) const {
   return current().kind == kind && (text.empty() || current().text == text);
 }
 
-bool ExpressionParser::skip(Kind kind, std::string_view text) {
+bool ExpressionParser::skip(TokenKind kind, std::string_view text) {
   if (!is(kind, text)) return false;
   next();
   return true;
 }
 
-Result<void> ExpressionParser::expect(Kind kind, std::string_view text) {
+Result<void> ExpressionParser::expect(TokenKind kind, std::string_view text) {
   if (skip(kind, text)) return {};
   return wrong(fmt::format("expected {}", text));
 }
 
 Result<std::string> ExpressionParser::expect_name() {
-  if (current().kind != Kind::name) return wrong("expected a name");
+  if (current().kind != TokenKind::name) return wrong("expected a name");
   return next().text;
 }
 
 Error ExpressionParser::wrong(std::string_view what) const {
   constexpr size_t kMostShown = 40;
   const Token& token = current();
-  const std::string seen = token.kind == Kind::end || token.kind == Kind::block_end || token.kind == Kind::variable_end
-                               ? "the end"
-                               : quote(std::string_view(token.text).substr(0, kMostShown));
+  const std::string seen =
+      token.kind == TokenKind::end || token.kind == TokenKind::block_end || token.kind == TokenKind::variable_end
+          ? "the end"
+          : quote(std::string_view(token.text).substr(0, kMostShown));
   return {ErrorKind::invalid, fmt::format("line {}: {}, found {}", token.line, what, seen)};
 }
 
@@ -75,7 +74,7 @@ Result<NodePtr> ExpressionParser::expression() {
     const uint32_t line = next().line;
     TRY_ASSIGN(NodePtr condition, logical(Node::Kind::either));
     NodePtr other;
-    if (skip(Kind::name, "else")) {
+    if (skip(TokenKind::name, "else")) {
       TRY_ASSIGN(other, expression());
     }
     TRY_ASSIGN(node,
@@ -113,11 +112,11 @@ Result<NodePtr> ExpressionParser::comparison() {
   std::vector<NodePtr> kids;
   for (;;) {
     std::string sign;
-    if (current().kind == Kind::sign && std::ranges::find(kSigns, current().text) != kSigns.end()) {
+    if (current().kind == TokenKind::sign && std::ranges::find(kSigns, current().text) != kSigns.end()) {
       sign = next().text;
-    } else if (skip(Kind::name, "in")) {
+    } else if (skip(TokenKind::name, "in")) {
       sign = "in";
-    } else if (is_name("not") && tokens_[at_ + 1].kind == Kind::name && tokens_[at_ + 1].text == "in") {
+    } else if (is_name("not") && tokens_[at_ + 1].kind == TokenKind::name && tokens_[at_ + 1].text == "in") {
       next();
       next();
       sign = "not in";
@@ -148,7 +147,7 @@ Result<NodePtr> ExpressionParser::join() {
   TRY_ASSIGN(NodePtr first, product());
   if (!is_sign("~")) return first;
   auto kids = nodes(std::move(first));
-  while (skip(Kind::sign, "~")) {
+  while (skip(TokenKind::sign, "~")) {
     TRY_ASSIGN(NodePtr part, product());
     kids.push_back(std::move(part));
   }
@@ -194,7 +193,7 @@ Result<NodePtr> ExpressionParser::unary(bool with_filters) {
 Result<NodePtr> ExpressionParser::primary() {
   const Token& token = current();
   const uint32_t line = token.line;
-  if (token.kind == Kind::name) {
+  if (token.kind == TokenKind::name) {
     const std::string name = next().text;
     TRY_ASSIGN(NodePtr node, make(Node::Kind::constant, line));
     if (name == "true" || name == "True") {
@@ -209,15 +208,15 @@ Result<NodePtr> ExpressionParser::primary() {
     }
     return node;
   }
-  if (token.kind == Kind::string) {
+  if (token.kind == TokenKind::string) {
     std::string text;
-    while (current().kind == Kind::string)
+    while (current().kind == TokenKind::string)
       text += next().text;
     TRY_ASSIGN(NodePtr node, make(Node::Kind::constant, line));
     node->value = Value(std::make_shared<const std::string>(std::move(text)));
     return node;
   }
-  if (token.kind == Kind::integer || token.kind == Kind::real) return number();
+  if (token.kind == TokenKind::integer || token.kind == TokenKind::real) return number();
   if (is_sign("(")) return parenthesised();
   if (is_sign("[")) return list_literal();
   if (is_sign("{")) return dict_literal();
@@ -227,7 +226,7 @@ Result<NodePtr> ExpressionParser::primary() {
 Result<NodePtr> ExpressionParser::number() {
   const Token token = next();
   TRY_ASSIGN(NodePtr node, make(Node::Kind::constant, token.line));
-  if (token.kind == Kind::real) {
+  if (token.kind == TokenKind::real) {
     node->value = Value(std::strtod(token.text.c_str(), nullptr));
     return node;
   }
@@ -253,11 +252,11 @@ Result<NodePtr> ExpressionParser::parenthesised() {
   while (!is_sign(")")) {
     TRY_ASSIGN(NodePtr kid, expression());
     kids.push_back(std::move(kid));
-    if (!skip(Kind::sign, ",")) break;
+    if (!skip(TokenKind::sign, ",")) break;
     comma = true;
   }
   leave();
-  TRY(expect(Kind::sign, ")"));
+  TRY(expect(TokenKind::sign, ")"));
   if (kids.size() == 1 && !comma) return std::move(kids.front());
   return make(Node::Kind::tuple, line, "", std::move(kids));
 }
@@ -268,9 +267,9 @@ Result<NodePtr> ExpressionParser::list_literal() {
   while (!is_sign("]")) {
     TRY_ASSIGN(NodePtr kid, expression());
     kids.push_back(std::move(kid));
-    if (!skip(Kind::sign, ",")) break;
+    if (!skip(TokenKind::sign, ",")) break;
   }
-  TRY(expect(Kind::sign, "]"));
+  TRY(expect(TokenKind::sign, "]"));
   return make(Node::Kind::list, line, "", std::move(kids));
 }
 
@@ -279,13 +278,13 @@ Result<NodePtr> ExpressionParser::dict_literal() {
   std::vector<NodePtr> kids;
   while (!is_sign("}")) {
     TRY_ASSIGN(NodePtr key, expression());
-    TRY(expect(Kind::sign, ":"));
+    TRY(expect(TokenKind::sign, ":"));
     TRY_ASSIGN(NodePtr value, expression());
     kids.push_back(std::move(key));
     kids.push_back(std::move(value));
-    if (!skip(Kind::sign, ",")) break;
+    if (!skip(TokenKind::sign, ",")) break;
   }
-  TRY(expect(Kind::sign, "}"));
+  TRY(expect(TokenKind::sign, "}"));
   return make(Node::Kind::dict, line, "", std::move(kids));
 }
 
@@ -305,7 +304,7 @@ Result<NodePtr> ExpressionParser::postfix(NodePtr node) {
 Result<NodePtr> ExpressionParser::subscript(NodePtr node) {
   const Token sign = next();
   if (sign.text == ".") {
-    if (current().kind == Kind::integer) {
+    if (current().kind == TokenKind::integer) {
       TRY_ASSIGN(NodePtr key, number());
       return make(Node::Kind::item, sign.line, "", nodes(std::move(node), std::move(key)));
     }
@@ -324,7 +323,7 @@ Result<NodePtr> ExpressionParser::subscript(NodePtr node) {
       }
       parts.push_back(std::move(part));
       if (parts.size() > 3) return wrong("a slice has three parts");
-      if (!skip(Kind::sign, ":")) break;
+      if (!skip(TokenKind::sign, ":")) break;
       slice = true;
     }
     if (slice) {
@@ -335,10 +334,10 @@ Result<NodePtr> ExpressionParser::subscript(NodePtr node) {
       if (!parts.front()) return wrong("expected an expression");
       keys.push_back(std::move(parts.front()));
     }
-    comma = skip(Kind::sign, ",");
+    comma = skip(TokenKind::sign, ",");
     if (!comma) break;
   }
-  TRY(expect(Kind::sign, "]"));
+  TRY(expect(TokenKind::sign, "]"));
   if (keys.empty()) return wrong("expected a subscript");
   NodePtr key;
   if (keys.size() == 1 && !comma) {
@@ -373,15 +372,15 @@ Result<NodePtr> ExpressionParser::filters(NodePtr node, bool starts_without_bar)
 
 Result<NodePtr> ExpressionParser::test(NodePtr node) {
   const uint32_t line = next().line;
-  const bool negated = skip(Kind::name, "not");
+  const bool negated = skip(TokenKind::name, "not");
   TRY_ASSIGN(std::string name, expect_name());
   TRY_ASSIGN(node, make(Node::Kind::test, line, std::move(name), nodes(std::move(node))));
   const Token& token = current();
   if (is_sign("(")) {
     TRY(arguments(*node));
-  } else if ((token.kind == Kind::name && token.text != "else" && token.text != "or" && token.text != "and") ||
-             token.kind == Kind::string || token.kind == Kind::integer || token.kind == Kind::real || is_sign("[") ||
-             is_sign("{")) {
+  } else if ((token.kind == TokenKind::name && token.text != "else" && token.text != "or" && token.text != "and") ||
+             token.kind == TokenKind::string || token.kind == TokenKind::integer || token.kind == TokenKind::real ||
+             is_sign("[") || is_sign("{")) {
     if (is_name("is")) return wrong("tests cannot be chained with is");
     TRY_ASSIGN(NodePtr argument, primary());
     TRY_ASSIGN(argument, postfix(std::move(argument)));
@@ -393,7 +392,7 @@ Result<NodePtr> ExpressionParser::test(NodePtr node) {
 }
 
 Result<void> ExpressionParser::arguments(Node& into) {
-  TRY(expect(Kind::sign, "("));
+  TRY(expect(TokenKind::sign, "("));
   while (!is_sign(")")) {
     const uint32_t line = current().line;
     NodePtr argument;
@@ -403,7 +402,8 @@ Result<void> ExpressionParser::arguments(Node& into) {
       TRY_ASSIGN(argument, expression());
       TRY_ASSIGN(argument,
                  make(list ? Node::Kind::unpack_list : Node::Kind::unpack_dict, line, "", nodes(std::move(argument))));
-    } else if (current().kind == Kind::name && tokens_[at_ + 1].kind == Kind::sign && tokens_[at_ + 1].text == "=") {
+    } else if (current().kind == TokenKind::name && tokens_[at_ + 1].kind == TokenKind::sign &&
+               tokens_[at_ + 1].text == "=") {
       std::string name = next().text;
       next();
       TRY_ASSIGN(argument, expression());
@@ -416,19 +416,19 @@ Result<void> ExpressionParser::arguments(Node& into) {
     }
     into.depth = std::max(into.depth, argument->depth + 1);
     into.kids.push_back(std::move(argument));
-    if (!skip(Kind::sign, ",")) break;
+    if (!skip(TokenKind::sign, ",")) break;
   }
-  return expect(Kind::sign, ")");
+  return expect(TokenKind::sign, ")");
 }
 
 Result<void> ExpressionParser::parameters(Node& into) {
-  TRY(expect(Kind::sign, "("));
+  TRY(expect(TokenKind::sign, "("));
   bool defaults = false;
   while (!is_sign(")")) {
     const uint32_t line = current().line;
     TRY_ASSIGN(std::string name, expect_name());
     NodePtr otherwise;
-    if (skip(Kind::sign, "=")) {
+    if (skip(TokenKind::sign, "=")) {
       TRY_ASSIGN(otherwise, expression());
       defaults = true;
     } else if (defaults) {
@@ -437,9 +437,9 @@ Result<void> ExpressionParser::parameters(Node& into) {
     TRY_ASSIGN(NodePtr parameter, make(Node::Kind::parameter, line, std::move(name), nodes(std::move(otherwise))));
     into.depth = std::max(into.depth, parameter->depth + 1);
     into.kids.push_back(std::move(parameter));
-    if (!skip(Kind::sign, ",")) break;
+    if (!skip(TokenKind::sign, ",")) break;
   }
-  return expect(Kind::sign, ")");
+  return expect(TokenKind::sign, ")");
 }
 
 Result<NodePtr> ExpressionParser::tuple_or_expression(Choices choices) {
@@ -448,8 +448,8 @@ Result<NodePtr> ExpressionParser::tuple_or_expression(Choices choices) {
   TRY_ASSIGN(NodePtr first, one());
   if (!is_sign(",")) return first;
   std::vector<NodePtr> kids = nodes(std::move(first));
-  while (skip(Kind::sign, ",")) {
-    if (is(Kind::variable_end) || is(Kind::block_end)) break;
+  while (skip(TokenKind::sign, ",")) {
+    if (is(TokenKind::variable_end) || is(TokenKind::block_end)) break;
     TRY_ASSIGN(NodePtr kid, one());
     kids.push_back(std::move(kid));
   }
@@ -458,8 +458,8 @@ Result<NodePtr> ExpressionParser::tuple_or_expression(Choices choices) {
 
 Result<NodePtr> ExpressionParser::target(bool with_attributes) {
   const uint32_t line = current().line;
-  if (with_attributes && current().kind == Kind::name && tokens_[at_ + 1].text == "." &&
-      tokens_[at_ + 1].kind == Kind::sign) {
+  if (with_attributes && current().kind == TokenKind::name && tokens_[at_ + 1].text == "." &&
+      tokens_[at_ + 1].kind == TokenKind::sign) {
     TRY_ASSIGN(NodePtr space, make(Node::Kind::name, line, next().text));
     next();
     TRY_ASSIGN(std::string field, expect_name());
@@ -470,11 +470,11 @@ Result<NodePtr> ExpressionParser::target(bool with_attributes) {
   do {
     if (is_name("in") || is_sign("=") || is_sign(")")) break;
     NodePtr part;
-    if (skip(Kind::sign, "(")) {
+    if (skip(TokenKind::sign, "(")) {
       TRY(enter());
       TRY_ASSIGN(part, target(with_attributes));
       leave();
-      TRY(expect(Kind::sign, ")"));
+      TRY(expect(TokenKind::sign, ")"));
     } else {
       const std::string name = current().text;
       for (const std::string_view constant : {"true", "false", "none", "True", "False", "None"}) {
@@ -485,7 +485,7 @@ Result<NodePtr> ExpressionParser::target(bool with_attributes) {
     }
     names.push_back(std::move(part));
     comma = is_sign(",");
-  } while (skip(Kind::sign, ","));
+  } while (skip(TokenKind::sign, ","));
   if (names.empty()) return wrong("expected a name");
   if (names.size() == 1 && !comma) return std::move(names.front());
   return make(Node::Kind::tuple, line, "", std::move(names));

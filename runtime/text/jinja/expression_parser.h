@@ -31,11 +31,11 @@ class ExpressionParser {
 
   [[nodiscard]] const Token& current() const { return tokens_[at_]; }
   const Token& next();
-  [[nodiscard]] bool is(Token::Kind kind, std::string_view text = {}) const;
-  [[nodiscard]] bool is_sign(std::string_view text) const { return is(Token::Kind::sign, text); }
-  [[nodiscard]] bool is_name(std::string_view text) const { return is(Token::Kind::name, text); }
-  bool skip(Token::Kind kind, std::string_view text);
-  [[nodiscard]] Result<void> expect(Token::Kind kind, std::string_view text);
+  [[nodiscard]] bool is(TokenKind kind, std::string_view text = {}) const;
+  [[nodiscard]] bool is_sign(std::string_view text) const { return is(TokenKind::sign, text); }
+  [[nodiscard]] bool is_name(std::string_view text) const { return is(TokenKind::name, text); }
+  bool skip(TokenKind kind, std::string_view text);
+  [[nodiscard]] Result<void> expect(TokenKind kind, std::string_view text);
   [[nodiscard]] Result<std::string> expect_name();
   [[nodiscard]] Error wrong(std::string_view what) const;
 

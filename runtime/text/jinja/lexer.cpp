@@ -11,8 +11,6 @@
 namespace dspack::runtime::jinja {
 namespace {
 
-using Kind = Token::Kind;
-
 constexpr std::string_view kDigits = "0123456789";
 
 bool is_name_byte(char c) {
@@ -45,12 +43,12 @@ class Lexer {
       const size_t tag = find_tag();
       const std::string_view data = std::string_view(source_).substr(at_, tag - at_);
       if (tag == source_.size()) {
-        add(Kind::data, std::string(data));
+        add(TokenKind::data, std::string(data));
         break;
       }
       const char type = source_[tag + 1];
       const char mark = tag + 2 < source_.size() ? source_[tag + 2] : ' ';
-      add(Kind::data, std::string(before_tag(data, type, mark)));
+      add(TokenKind::data, std::string(before_tag(data, type, mark)));
       at_ = tag + 2 + (mark == '-' || mark == '+' ? 1 : 0);
       if (type == '#') {
         TRY(skip_comment());
@@ -60,7 +58,7 @@ class Lexer {
         TRY(read_tag(type));
       }
     }
-    add(Kind::end, "");
+    add(TokenKind::end, "");
     tokens_.back().line = line();
     return std::move(tokens_);
   }
@@ -82,8 +80,8 @@ class Lexer {
     return leading_white_space(indent) == indent.size() ? data.substr(0, line_start) : data;
   }
 
-  void add(Kind kind, std::string text) {
-    if (kind == Kind::data && text.empty()) return;
+  void add(TokenKind kind, std::string text) {
+    if (kind == TokenKind::data && text.empty()) return;
     tokens_.push_back({kind, std::move(text), line()});
   }
 
@@ -154,7 +152,7 @@ class Lexer {
       at_ = end + 2 + (mark == '-' || mark == '+' ? 1 : 0);
       if (!word_is("endraw")) continue;
       const std::string_view data = std::string_view(source_).substr(begin, end - begin);
-      add(Kind::data, std::string(before_tag(data, '%', mark)));
+      add(TokenKind::data, std::string(before_tag(data, '%', mark)));
       skip_space();
       at_ += 6;
       skip_space();
@@ -166,13 +164,13 @@ class Lexer {
 
   Result<void> read_tag(char type) {
     const bool block = type == '%';
-    add(block ? Kind::block_begin : Kind::variable_begin, "");
+    add(block ? TokenKind::block_begin : TokenKind::variable_begin, "");
     std::string open;
     for (;;) {
       skip_space();
       if (at_ >= source_.size()) return wrong("a tag is not closed");
       if (open.empty() && take_end(block ? "%}" : "}}", block)) {
-        add(block ? Kind::block_end : Kind::variable_end, "");
+        add(block ? TokenKind::block_end : TokenKind::variable_end, "");
         return {};
       }
       TRY(read_token(open));
@@ -187,7 +185,7 @@ class Lexer {
       const size_t begin = at_;
       while (at_ < source_.size() && is_name_byte(source_[at_]))
         ++at_;
-      add(Kind::name, source_.substr(begin, at_ - begin));
+      add(TokenKind::name, source_.substr(begin, at_ - begin));
       return {};
     }
     constexpr std::array<std::string_view, 6> kTwo = {"**", "//", "==", "!=", "<=", ">="};
@@ -202,7 +200,7 @@ class Lexer {
       open.pop_back();
     }
     at_ += is_two ? 2 : 1;
-    add(Kind::sign, is_two ? std::string(two) : std::string(1, c));
+    add(TokenKind::sign, is_two ? std::string(two) : std::string(1, c));
     return {};
   }
 
@@ -241,7 +239,7 @@ class Lexer {
     }
     std::string number = source_.substr(begin, at_ - begin);
     std::erase(number, '_');
-    add(real ? Kind::real : Kind::integer, std::move(number));
+    add(real ? TokenKind::real : TokenKind::integer, std::move(number));
     return {};
   }
 
@@ -251,7 +249,7 @@ class Lexer {
       const char c = source_[at_];
       if (c == mark) {
         ++at_;
-        add(Kind::string, std::move(text));
+        add(TokenKind::string, std::move(text));
         return {};
       }
       if (c != '\\') {

@@ -31,6 +31,8 @@ struct Token {
   uint32_t line = 1;
 };
 
+using TokenKind = Token::Kind;
+
 inline constexpr size_t kMaxTemplateBytes = 1U << 20U;  // the largest published have 30 kB
 
 [[nodiscard]] Result<std::vector<Token>> tokenize(std::string_view source);

@@ -10,7 +10,6 @@
 namespace dspack::runtime::jinja {
 namespace {
 
-using Kind = Token::Kind;
 using Ends = std::initializer_list<std::string_view>;
 
 class Parser {
@@ -27,23 +26,23 @@ class Parser {
     const uint32_t line = in_.current().line;
     for (;;) {
       const Token& token = in_.current();
-      if (token.kind == Kind::end) {
+      if (token.kind == TokenKind::end) {
         if (ends.size() == 0) break;
         return in_.wrong(
             fmt::format("a block is not closed: expected {} (opened before or in line {})", *(ends.end() - 1), line));
       }
-      if (token.kind == Kind::data) {
+      if (token.kind == TokenKind::data) {
         TRY_ASSIGN(NodePtr data, in_.make(Node::Kind::data, token.line, token.text));
         in_.next();
         kids.push_back(std::move(data));
         continue;
       }
       const uint32_t tag_line = token.line;
-      const bool prints = token.kind == Kind::variable_begin;
+      const bool prints = token.kind == TokenKind::variable_begin;
       in_.next();
       if (prints) {
         TRY_ASSIGN(NodePtr value, in_.tuple_or_expression(ExpressionParser::Choices::with));
-        TRY(end_of(Kind::variable_end));
+        TRY(end_of(TokenKind::variable_end));
         TRY_ASSIGN(NodePtr print, in_.make(Node::Kind::print, tag_line, "", nodes(std::move(value))));
         kids.push_back(std::move(print));
         continue;
@@ -62,13 +61,13 @@ class Parser {
     return in_.make(Node::Kind::block, line, "", std::move(kids));
   }
 
-  Result<void> end_of(Kind kind) {
+  Result<void> end_of(TokenKind kind) {
     if (in_.skip(kind, "")) return {};
     return in_.wrong("expected the end of the tag");
   }
 
   Result<NodePtr> body(Ends ends) {
-    TRY(end_of(Kind::block_end));
+    TRY(end_of(TokenKind::block_end));
     return block(ends);
   }
 
@@ -84,13 +83,13 @@ class Parser {
     if (word == "with") return with(line);
     if (word == "generation") {
       TRY_ASSIGN(NodePtr inner, in_loop_of(0, {"endgeneration"}));
-      TRY(end_of(Kind::block_end));
+      TRY(end_of(TokenKind::block_end));
       // As a macro's body, it has a scope of its own.
       return in_.make(Node::Kind::with, line, "", nodes(std::move(inner)));
     }
     if (word == "break" || word == "continue") {
       if (loops_ == 0) return in_.wrong(fmt::format("{} outside of a loop", word));
-      TRY(end_of(Kind::block_end));
+      TRY(end_of(TokenKind::block_end));
       return in_.make(word == "break" ? Node::Kind::break_loop : Node::Kind::continue_loop, line);
     }
     for (const std::string_view other : {"include", "import", "from", "extends", "block"}) {
@@ -123,16 +122,16 @@ class Parser {
       TRY_ASSIGN(NodePtr inner, body({"endif"}));
       kids.push_back(std::move(inner));
     }
-    TRY(end_of(Kind::block_end));
+    TRY(end_of(TokenKind::block_end));
     return in_.make(Node::Kind::branch, line, "", std::move(kids));
   }
 
   Result<NodePtr> loop(uint32_t line) {
     TRY_ASSIGN(NodePtr target, in_.target(false));
-    TRY(in_.expect(Kind::name, "in"));
+    TRY(in_.expect(TokenKind::name, "in"));
     TRY_ASSIGN(NodePtr iterable, in_.tuple_or_expression(ExpressionParser::Choices::without));
     NodePtr condition;
-    if (in_.skip(Kind::name, "if")) {
+    if (in_.skip(TokenKind::name, "if")) {
       TRY_ASSIGN(condition, in_.expression());
     }
     if (in_.is_name("recursive")) {
@@ -143,7 +142,7 @@ class Parser {
     if (end_ == "else") {
       TRY_ASSIGN(otherwise, body({"endfor"}));
     }
-    TRY(end_of(Kind::block_end));
+    TRY(end_of(TokenKind::block_end));
     return in_.make(
         Node::Kind::loop, line, "",
         nodes(std::move(target), std::move(iterable), std::move(condition), std::move(inner), std::move(otherwise)));
@@ -151,14 +150,14 @@ class Parser {
 
   Result<NodePtr> set(uint32_t line) {
     TRY_ASSIGN(NodePtr target, in_.target(true));
-    if (in_.skip(Kind::sign, "=")) {
+    if (in_.skip(TokenKind::sign, "=")) {
       TRY_ASSIGN(NodePtr value, in_.tuple_or_expression(ExpressionParser::Choices::with));
-      TRY(end_of(Kind::block_end));
+      TRY(end_of(TokenKind::block_end));
       return in_.make(Node::Kind::set, line, "", nodes(std::move(target), std::move(value)));
     }
     TRY_ASSIGN(NodePtr filter, in_.filters(nullptr, false));
     TRY_ASSIGN(NodePtr inner, body({"endset"}));
-    TRY(end_of(Kind::block_end));
+    TRY(end_of(TokenKind::block_end));
     return in_.make(Node::Kind::set_block, line, "", nodes(std::move(target), std::move(filter), std::move(inner)));
   }
 
@@ -167,7 +166,7 @@ class Parser {
     TRY_ASSIGN(NodePtr parameters, in_.make(Node::Kind::block, line));
     TRY(in_.parameters(*parameters));
     TRY_ASSIGN(NodePtr inner, in_loop_of(0, {"endmacro"}));
-    TRY(end_of(Kind::block_end));
+    TRY(end_of(TokenKind::block_end));
     return in_.make(Node::Kind::macro, line, std::move(name), nodes(std::move(parameters), std::move(inner)));
   }
 
@@ -179,7 +178,7 @@ class Parser {
     TRY_ASSIGN(NodePtr call, in_.expression());
     if (call->kind != Node::Kind::call) return in_.wrong("expected a call");
     TRY_ASSIGN(NodePtr inner, in_loop_of(0, {"endcall"}));
-    TRY(end_of(Kind::block_end));
+    TRY(end_of(TokenKind::block_end));
     // The block is a macro named caller.
     TRY_ASSIGN(NodePtr caller,
                in_.make(Node::Kind::macro, line, "caller", nodes(std::move(parameters), std::move(inner))));
@@ -189,22 +188,22 @@ class Parser {
   Result<NodePtr> filter_block(uint32_t line) {
     TRY_ASSIGN(NodePtr filter, in_.filters(nullptr, true));
     TRY_ASSIGN(NodePtr inner, body({"endfilter"}));
-    TRY(end_of(Kind::block_end));
+    TRY(end_of(TokenKind::block_end));
     return in_.make(Node::Kind::filter_block, line, "", nodes(std::move(filter), std::move(inner)));
   }
 
   Result<NodePtr> with(uint32_t line) {
     std::vector<NodePtr> kids;
-    while (!in_.is(Kind::block_end)) {
+    while (!in_.is(TokenKind::block_end)) {
       TRY_ASSIGN(NodePtr target, in_.target(false));
-      TRY(in_.expect(Kind::sign, "="));
+      TRY(in_.expect(TokenKind::sign, "="));
       TRY_ASSIGN(NodePtr value, in_.expression());
       kids.push_back(std::move(target));
       kids.push_back(std::move(value));
-      if (!in_.skip(Kind::sign, ",")) break;
+      if (!in_.skip(TokenKind::sign, ",")) break;
     }
     TRY_ASSIGN(NodePtr inner, body({"endwith"}));
-    TRY(end_of(Kind::block_end));
+    TRY(end_of(TokenKind::block_end));
     kids.push_back(std::move(inner));
     return in_.make(Node::Kind::with, line, "", std::move(kids));
   }

@@ -35,7 +35,7 @@ std::string repr_of_text(std::string_view text) {
     } else if (unit == "\xC2\xA0" || unit == "\xC2\xAD" || (c == 0xC2 && static_cast<unsigned char>(unit[1]) < 0xA0)) {
       out += fmt::format("\\x{:02x}", static_cast<unsigned char>(unit[1]));
     } else {
-      const uint32_t code = length == 3 ? first_utf8_unit(unit).codepoint : 0;
+      const uint32_t code = length == 3 ? decode_utf8_character(unit) : 0;
       const bool blank = code != 0 && (is_white_space(code) || (code >= 0x200B && code <= 0x200F) || code == 0xFEFF);
       out += blank ? fmt::format("\\u{:04x}", code) : std::string(unit);
     }
@@ -93,7 +93,7 @@ struct Printer {
       if (length == 1) {
         plain += escaped[i] == 0x7F ? "\\u007f" : std::string(1, escaped[i]);
       } else {
-        const uint32_t code = first_utf8_unit(std::string_view(escaped).substr(i, length)).codepoint;
+        const uint32_t code = decode_utf8_character(std::string_view(escaped).substr(i, length));
         plain += code < 0x10000 ? fmt::format("\\u{:04x}", code)
                                 : fmt::format("\\u{:04x}\\u{:04x}", 0xD800 + ((code - 0x10000) >> 10U),
                                               0xDC00 + ((code - 0x10000) & 0x3FFU));
