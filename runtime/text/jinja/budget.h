@@ -19,7 +19,8 @@ class Budget {
   /// All values and texts ever made count, whether or not they still live, so memory is never above this.
   static constexpr uint64_t kBaseBytes = 256ULL << 20;
   static constexpr uint64_t kBytesPerInputByte = 32;
-  static constexpr uint32_t kMaxDepth = 600;
+  /// Of statements and expressions being evaluated within each other: a level takes some 2 kB of the stack.
+  static constexpr uint32_t kMaxDepth = 700;
 
   explicit Budget(uint64_t input_bytes)
       : max_steps_(kBaseSteps + kStepsPerInputByte * input_bytes),
@@ -30,6 +31,8 @@ class Budget {
     if (steps_ < max_steps_) return {};
     return Error{ErrorKind::budget, "the template takes too many steps"};
   }
+  /// The same where there is no way to fail: the next step does.
+  bool spend(uint64_t count) { return step(count).has_value(); }
   /// To be called before the bytes are made.
   [[nodiscard]] Result<void> produce(uint64_t bytes) {
     bytes_ = bytes > max_bytes_ - bytes_ ? max_bytes_ : bytes_ + bytes;

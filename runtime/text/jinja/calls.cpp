@@ -46,10 +46,7 @@ Result<Value> Evaluator::call_value(const Value& callee, Arguments args, const V
   if (callee.is_undefined()) return invalid(callee.why_undefined());
   if (callable == nullptr) return invalid(fmt::format("'{}' object is not callable", callee.type()));
   if (callable->kind == Callable::Kind::macro) {
-    TRY(heap_.budget().enter());
-    auto value = call_macro(*callable, std::move(args), caller);
-    heap_.budget().leave();
-    return value;
+    return call_macro(*callable, std::move(args), caller);
   }
   if (callable->kind == Callable::Kind::function) return call_function(callable->name, args);
   Namespace* loop = callable->self.space();
@@ -59,7 +56,7 @@ Result<Value> Evaluator::call_value(const Value& callee, Arguments args, const V
     return args.positional[static_cast<size_t>(loop->fields["index0"].integer()) % args.positional.size()];
   }
   TRY_ASSIGN(Value seen, heap_.list(args.positional, true));
-  const bool changed = !loop->fields.contains(" seen") || !equal(loop->fields[" seen"], seen);
+  const bool changed = !loop->fields.contains(" seen") || !equal(loop->fields[" seen"], seen, heap_.budget());
   loop->fields[" seen"] = std::move(seen);
   return Value(changed);
 }
@@ -152,7 +149,7 @@ Result<Value> Evaluator::call_function(std::string_view name, const Arguments& a
   const auto space = std::make_shared<Namespace>();
   for (const auto& [key, value] : fields.items()) {
     if (key.text() == nullptr) return invalid("a namespace's names are texts");
-    if (value.space() != nullptr) return Error{ErrorKind::unsupported, "a namespace cannot hold this value"};
+    if (value.leads_to_space()) return Error{ErrorKind::unsupported, "a namespace cannot hold this value"};
     TRY(heap_.budget().produce(64 + key.text()->size()));
     space->fields[*key.text()] = value;
   }

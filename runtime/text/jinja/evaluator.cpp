@@ -13,6 +13,8 @@
 namespace dspack::runtime::jinja {
 namespace {
 
+constexpr uint64_t kScopeBytes = 256;  // of a scope kept for a macro, and of the macro
+
 /// The innermost place says the line.
 Error at_line(const Error& error, uint32_t line) {
   if (error.message.starts_with("line ")) return error;
@@ -22,8 +24,8 @@ Error at_line(const Error& error, uint32_t line) {
 }  // namespace
 
 Evaluator::~Evaluator() {
-  for (const auto& weak : scopes_)
-    if (const auto scope = weak.lock()) scope->names.clear();
+  for (const auto& scope : scopes_)
+    scope->names.clear();
   scope_->names.clear();
 }
 
@@ -54,8 +56,15 @@ Result<Evaluator::Flow> Evaluator::execute_block(const Node& node) {
 }
 
 Result<Evaluator::Flow> Evaluator::execute(const Node& node) {
-  const auto budgeted = heap_.budget().step();
+  auto budgeted = heap_.budget().step();
+  if (budgeted) budgeted = heap_.budget().enter();
   if (!budgeted) return at_line(budgeted.error(), node.line);
+  auto flow = execute_inner(node);
+  heap_.budget().leave();
+  return flow;
+}
+
+Result<Evaluator::Flow> Evaluator::execute_inner(const Node& node) {
   switch (node.kind) {
     case NodeKind::block: return execute_block(node);
     case NodeKind::data: {
@@ -91,19 +100,18 @@ Result<Evaluator::Flow> Evaluator::execute(const Node& node) {
       return Flow::on;
     }
     case NodeKind::macro: {
+      TRY(heap_.budget().produce(kScopeBytes));
       scopes_.push_back(scope_);
-      TRY(heap_.budget().produce(sizeof(Callable)));
       scope_->names[node.text] = Value(std::make_shared<const Callable>(
           Callable{.kind = Callable::Kind::macro, .name = node.text, .macro = &node, .scope = scope_}));
       return Flow::on;
     }
     case NodeKind::call_block: {
+      TRY(heap_.budget().produce(kScopeBytes));
       scopes_.push_back(scope_);
       const Value caller(std::make_shared<const Callable>(
           Callable{.kind = Callable::Kind::macro, .name = "caller", .macro = node.kids[0].get(), .scope = scope_}));
-      TRY(heap_.budget().enter());
       const auto value = call(*node.kids[1], &caller);
-      heap_.budget().leave();
       if (!value) return at_line(value.error(), node.line);
       TRY_ASSIGN(const std::string text, to_text(*value, heap_.budget()));
       TRY(write(text));
@@ -170,13 +178,7 @@ Result<void> Evaluator::assign(const Node& target, Value value) {
   if (target.kind == NodeKind::attribute) {
     TRY_ASSIGN(const Value space, evaluate(*target.kids[0]));
     if (space.space() == nullptr) return invalid("cannot assign attribute on non-namespace object");
-    // A namespace that holds itself would never be freed, and could be of any depth.
-    if (value.space() != nullptr || value.list() != nullptr || value.dict() != nullptr) {
-      constexpr uint32_t kRoom = 2;
-      if (value.space() != nullptr || value.depth() + kRoom > Heap::kMaxDepth) {
-        return Error{ErrorKind::unsupported, "a namespace cannot hold this value"};
-      }
-    }
+    if (value.leads_to_space()) return Error{ErrorKind::unsupported, "a namespace cannot hold another"};
     TRY(heap_.budget().produce(64 + target.text.size()));
     space.space()->fields[target.text] = std::move(value);
     return {};
@@ -240,8 +242,11 @@ Result<Evaluator::Flow> Evaluator::loop(const Node& node) {
 }
 
 Result<Value> Evaluator::evaluate(const Node& node) {
-  TRY(heap_.budget().step());
+  auto budgeted = heap_.budget().step();
+  if (budgeted) budgeted = heap_.budget().enter();
+  if (!budgeted) return at_line(budgeted.error(), node.line);
   auto value = evaluate_inner(node);
+  heap_.budget().leave();
   if (!value) return at_line(value.error(), node.line);
   return value;
 }

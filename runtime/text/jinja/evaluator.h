@@ -35,6 +35,7 @@ class Evaluator {
   enum class Flow { on, break_loop, continue_loop };
 
   Result<Flow> execute(const Node& node);
+  Result<Flow> execute_inner(const Node& node);
   Result<Flow> execute_block(const Node& node);
   Result<Flow> loop(const Node& node);
   Result<Flow> with(const Node& node);
@@ -62,7 +63,9 @@ class Evaluator {
   Heap heap_;
   const std::tm& now_;
   std::shared_ptr<Scope> scope_;
-  std::vector<std::weak_ptr<Scope>> scopes_;  // a macro and the scope that holds it own each other: cut at the end
+  // Those that macros belong to. A macro and its scope own each other, which is undone at the end, oldest first: each
+  // then holds nothing that holds much.
+  std::vector<std::shared_ptr<Scope>> scopes_;
   std::string out_;
 };
 

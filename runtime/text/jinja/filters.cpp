@@ -39,12 +39,12 @@ Result<Values> sorted(Values items, const Value* attribute, bool reverse, bool b
   }
   TRY(heap.budget().step(keyed.size() * 20));
   for (size_t i = 1; i < keyed.size(); ++i) {
-    const auto order = compare(keyed[i].first, keyed[i - 1].first, "<");
+    const auto order = compare(keyed[i].first, keyed[i - 1].first, "<", heap.budget());
     if (!order) return order.error();
   }
   // Every pair of neighbours has an order, but a mixture may still have none: such pairs count as equal.
-  const auto less = [](const auto& a, const auto& b) {
-    const auto order = compare(a.first, b.first, "<");
+  const auto less = [&heap](const auto& a, const auto& b) {
+    const auto order = compare(a.first, b.first, "<", heap.budget());
     return order && *order < 0;
   };
   if (reverse) std::ranges::reverse(keyed);

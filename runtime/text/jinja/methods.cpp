@@ -284,7 +284,7 @@ Result<Value> call_method(const Value& self, std::string_view name, const Argume
   if (args.positional.size() != 1) return Error{ErrorKind::unsupported, fmt::format("list.{} of a part", name)};
   const Values& items = self.list()->items;
   TRY(heap.budget().step(1 + items.size()));
-  const auto same = [&](const Value& each) { return equal(each, args.positional.front()); };
+  const auto same = [&](const Value& each) { return equal(each, args.positional.front(), heap.budget()); };
   if (name == "count") return Value(static_cast<int64_t>(std::ranges::count_if(items, same)));
   const auto found = std::ranges::find_if(items, same);
   if (found == items.end()) return invalid("the value is not in the list");

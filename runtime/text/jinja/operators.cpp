@@ -148,15 +148,15 @@ Result<Value> format_percent(std::string_view format, const Values& values, Heap
 
 Result<bool> compare_by(std::string_view sign, const Value& a, const Value& b, Heap& heap) {
   TRY(heap.budget().step());
-  if (sign == "==") return equal(a, b);
-  if (sign == "!=") return !equal(a, b);
+  if (sign == "==") return equal(a, b, heap.budget());
+  if (sign == "!=") return !equal(a, b, heap.budget());
   if (sign == "in") return contains(b, a, heap);
   if (sign == "not in") {
     TRY_ASSIGN(const bool found, contains(b, a, heap));
     return !found;
   }
   if (a.is_number() && b.is_number() && (std::isnan(a.real()) || std::isnan(b.real()))) return false;
-  TRY_ASSIGN(const int order, compare(a, b, sign));
+  TRY_ASSIGN(const int order, compare(a, b, sign, heap.budget()));
   if (sign == "<") return order < 0;
   if (sign == "<=") return order <= 0;
   return sign == ">" ? order > 0 : order >= 0;
@@ -173,11 +173,12 @@ Result<bool> contains(const Value& container, const Value& item, Heap& heap) {
   }
   if (const List* list = container.list()) {
     TRY(heap.budget().step(1 + list->items.size()));
-    return std::ranges::any_of(list->items, [&item](const Value& each) { return equal(each, item); });
+    return std::ranges::any_of(list->items, [&](const Value& each) { return equal(each, item, heap.budget()); });
   }
   if (const Dict* dict = container.dict()) {
     if (item.list() != nullptr && !item.list()->tuple) return invalid("unhashable type: 'list'");
     if (item.dict() != nullptr) return invalid("unhashable type: 'dict'");
+    if (item.text() != nullptr) TRY(heap.budget().step(item.text()->size() / 16));
     return dict->find(item) != nullptr;
   }
   if (container.is_undefined()) return false;
@@ -223,6 +224,7 @@ Result<int64_t> length_of(const Value& value, Heap& heap) {
 
 Result<Value> item_of(const Value& object, const Value& key, Heap& heap) {
   if (object.is_undefined()) return invalid(object.why_undefined());
+  if (key.text() != nullptr) TRY(heap.budget().step(key.text()->size() / 16));
   if (const Dict* dict = object.dict()) {
     if (const Value* found = dict->find(key)) return *found;
   } else if ((object.list() != nullptr || object.text() != nullptr) && (key.is_integer() || key.is_bool())) {

@@ -25,6 +25,7 @@ Result<std::string> identity(const Value& key) {
   if (const List* list = key.list(); list != nullptr && list->tuple) {
     std::string all = "t";
     for (const Value& item : list->items) {
+      if (item.list() != nullptr) return invalid("a key that holds another tuple is not supported");
       TRY_ASSIGN(const std::string part, identity(item));
       all += fmt::format("{}:{}", part.size(), part);
     }
@@ -102,7 +103,12 @@ std::string Value::why_undefined() const {
 
 uint32_t Value::depth() const {
   if (list() != nullptr) return list()->depth;
+  if (callable() != nullptr) return callable()->self.depth() + 1;
   return dict() != nullptr ? dict()->depth() : 0;
+}
+
+bool Value::leads_to_space() const {
+  return space() != nullptr || (callable() != nullptr && callable()->self.space() != nullptr);
 }
 
 Result<void> Dict::set(Value key, Value value) {
@@ -136,8 +142,10 @@ Result<Value> Heap::text(std::string text) {
 Result<Value> Heap::list(Values items, bool tuple) {
   TRY(budget_->produce(kBoxBytes + items.size() * sizeof(Value)));
   uint32_t depth = 0;
-  for (const Value& item : items)
+  for (const Value& item : items) {
+    if (item.leads_to_space()) return Error{ErrorKind::unsupported, "a list cannot hold a namespace"};
     depth = std::max(depth, item.depth());
+  }
   if (depth >= kMaxDepth) return Error{ErrorKind::budget, "lists and dicts are nested too deeply"};
   return Value(std::make_shared<const List>(List{std::move(items), tuple, depth + 1}));
 }
@@ -145,8 +153,10 @@ Result<Value> Heap::list(Values items, bool tuple) {
 Result<Value> Heap::dict(Dict dict) {
   constexpr uint64_t kEntryBytes = 160;  // key, value, and the place of the key
   uint64_t bytes = kBoxBytes;
-  for (const auto& [key, value] : dict.items())
+  for (const auto& [key, value] : dict.items()) {
+    if (value.leads_to_space()) return Error{ErrorKind::unsupported, "a dict cannot hold a namespace"};
     bytes += kEntryBytes + (key.text() != nullptr ? key.text()->size() : 0);
+  }
   TRY(budget_->produce(bytes));
   if (dict.depth() > kMaxDepth) return Error{ErrorKind::budget, "lists and dicts are nested too deeply"};
   return Value(std::make_shared<const Dict>(std::move(dict)));
@@ -182,38 +192,42 @@ Result<Value> Heap::from_json(const nlohmann::ordered_json& json) {
   return made;
 }
 
-bool equal(const Value& a, const Value& b) {
+bool equal(const Value& a, const Value& b, Budget& budget) {
+  if (!budget.spend(1)) return false;
   if (a.is_number() && b.is_number()) {
     return a.is_float() || b.is_float() ? a.real() == b.real() : a.integer() == b.integer();
   }
-  if (a.text() != nullptr && b.text() != nullptr) return *a.text() == *b.text();
+  const auto same = [&budget](const Value& left, const Value& right) { return equal(left, right, budget); };
+  if (a.text() != nullptr && b.text() != nullptr) return budget.spend(a.text()->size() / 16) && *a.text() == *b.text();
   if (a.list() != nullptr && b.list() != nullptr) {
     return a.list() == b.list() ||
-           (a.list()->tuple == b.list()->tuple && std::ranges::equal(a.list()->items, b.list()->items, equal));
+           (a.list()->tuple == b.list()->tuple && std::ranges::equal(a.list()->items, b.list()->items, same));
   }
   if (a.dict() != nullptr && b.dict() != nullptr) {
     if (a.dict()->items().size() != b.dict()->items().size()) return false;
-    return std::ranges::all_of(a.dict()->items(), [&b](const auto& item) {
+    return std::ranges::all_of(a.dict()->items(), [&](const auto& item) {
       const Value* other = b.dict()->find(item.first);
-      return other != nullptr && equal(item.second, *other);
+      return other != nullptr && same(item.second, *other);
     });
   }
   if (a.callable() != nullptr || a.space() != nullptr) return a.callable() == b.callable() && a.space() == b.space();
   return a.type() == b.type() && (a.is_none() || a.is_undefined());
 }
 
-Result<int> compare(const Value& a, const Value& b, std::string_view sign) {
+Result<int> compare(const Value& a, const Value& b, std::string_view sign, Budget& budget) {
+  TRY(budget.step());
   if (a.is_number() && b.is_number()) {
     if (!a.is_float() && !b.is_float()) return a.integer() < b.integer() ? -1 : a.integer() > b.integer() ? 1 : 0;
     return a.real() < b.real() ? -1 : a.real() > b.real() ? 1 : 0;
   }
   // UTF-8 has the order of code points.
+  if (a.text() != nullptr && b.text() != nullptr) TRY(budget.step(a.text()->size() / 16));
   if (a.text() != nullptr && b.text() != nullptr) return std::clamp(a.text()->compare(*b.text()), -1, 1);
   if (a.list() != nullptr && b.list() != nullptr && a.list()->tuple == b.list()->tuple) {
     const Values& left = a.list()->items;
     const Values& right = b.list()->items;
     for (size_t i = 0; i < std::min(left.size(), right.size()); ++i) {
-      if (!equal(left[i], right[i])) return compare(left[i], right[i], sign);
+      if (!equal(left[i], right[i], budget)) return compare(left[i], right[i], sign, budget);
     }
     return left.size() < right.size() ? -1 : left.size() > right.size() ? 1 : 0;
   }

@@ -69,6 +69,9 @@ class Value {
   [[nodiscard]] std::string_view type() const;
   /// Why it is undefined.
   [[nodiscard]] std::string why_undefined() const;
+  /// Whether it leads to a namespace, which lists, dicts and namespaces therefore may not hold: else a namespace could
+  /// hold itself.
+  [[nodiscard]] bool leads_to_space() const;
   /// Levels of lists and dicts within.
   [[nodiscard]] uint32_t depth() const;
 
@@ -136,8 +139,9 @@ class Heap {
 };
 
 /// Python's ==.
-[[nodiscard]] bool equal(const Value& a, const Value& b);
+/// False, and nothing is left, when the budget ends.
+[[nodiscard]] bool equal(const Value& a, const Value& b, Budget& budget);
 /// Python's < as -1, 0 or 1. Errors: invalid (types without an order).
-[[nodiscard]] Result<int> compare(const Value& a, const Value& b, std::string_view sign);
+[[nodiscard]] Result<int> compare(const Value& a, const Value& b, std::string_view sign, Budget& budget);
 
 }  // namespace dspack::runtime::jinja

@@ -74,7 +74,7 @@ Result<bool> apply_test(std::string_view name, const Value& value, const Argumen
     return rest.is_number() && rest.real() == 0.0;
   }
   // Texts and numbers that are equal are taken for the same one, as Python mostly does.
-  if (name == "sameas") return value.type() == other.type() && equal(value, other);
+  if (name == "sameas") return value.type() == other.type() && equal(value, other, heap.budget());
   return compare_by(sign_of(name), value, other, heap);
 }
 

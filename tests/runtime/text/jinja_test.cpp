@@ -104,6 +104,15 @@ TEST_CASE("jinja: hostile templates end") {
       "{% set ns = namespace(s='ab') %}{% for i in range(99) %}{% set ns.s = ns.s.replace('a', 'aa') %}{% endfor %}",
       "{% set ns = namespace(l=[]) %}{% for i in range(9999) %}{% set ns.l = [ns.l] %}{% endfor %}",
       "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
+      "{% macro m(x) %}{% if 1 %}{% if 1 %}{% if 1 %}{{ 1 + (1 + (1 + (m(x) | length))) }}{% endif %}{% endif %}{% "
+      "endif %}"
+      "{% endmacro %}{{ m(1) }}",
+      // Equal, in two trees of 2^99 leaves.
+      "{% set a = namespace(x=[1], y=[1]) %}{% for i in range(99) %}{% set a.x = [a.x, a.x] %}{% set a.y = [a.y, a.y] "
+      "%}"
+      "{% endfor %}{{ a.x == a.y }}",
+      "{% set x = range(99999) | list %}{% set y = range(99999) | list %}{% for i in x %}{{ x == y }}{% endfor %}",
+      "{% set a = namespace(s=[]) %}{% set a.s = [a] %}",
       "{{ 10 ** 30 }}",
       "{{ " + brackets,
       blocks,
