@@ -99,6 +99,7 @@ class Chat {
         stop_(options.stop),
         session_(std::move(session)) {
     render_.thinking = options.chat.thinking.value_or(false);
+    render_.thinking_is_said = options.chat.thinking.has_value();
     generate_ = generate_options(loaded, options.max_tokens);
   }
 

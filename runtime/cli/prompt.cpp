@@ -104,6 +104,7 @@ Result<std::string> render_conversation(const TextModel& text, const Conversatio
   }
   return text.render_chat(conversation.messages, {.add_generation_prompt = add_generation_prompt,
                                                   .thinking = options.thinking.value_or(false),
+                                                  .thinking_is_said = options.thinking.has_value(),
                                                   .tools = conversation.tools});
 }
 

@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
+
 #include "format/base/foreign_text.h"
 #include "format/json.h"
 #include "runtime/text/json.h"
@@ -87,6 +90,11 @@ Result<ChatMessage> read_message(const OrderedJson& value) {
   TRY_ASSIGN(message.content, read_content(value));
   TRY_ASSIGN(message.tool_call_id, text_field(value, "tool_call_id"));
   TRY_ASSIGN(message.name, text_field(value, "name"));
+  for (const auto& [key, field] : value.items()) {
+    constexpr std::array<std::string_view, 6> kFields = {"role",         "content", "tool_calls",
+                                                         "tool_call_id", "name",    "prefix"};
+    if (std::ranges::find(kFields, key) == kFields.end()) message.others[key] = field;
+  }
   if (const auto prefix = value.find("prefix"); prefix != value.end()) {
     if (!prefix->is_boolean()) return wrong("\"prefix\"", "true or false");
     message.prefix = prefix->get<bool>();

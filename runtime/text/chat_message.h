@@ -2,6 +2,7 @@
 // Threads: plain values, pure functions. Errors: invalid.
 #pragma once
 
+#include <ctime>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -34,14 +35,17 @@ struct ChatMessage {
   std::optional<std::string> tool_call_id = {};          // of a tool's message: what it answers
   std::optional<std::string> name = {};                  // Kimi-K2's templates print it instead of the role
   bool prefix = false;  // of the last message: the beginning of an answer that the model goes on with (DeepSeek-V3.1)
+  OrderedJson others = {};  // an object of what else the message had, as "reasoning_content"; null: nothing
 };
 
 struct RenderOptions {
   std::string bos_token = {};         // from tokenizer_config.json; empty if there is none
   std::string eos_token = {};         // the same
   bool add_generation_prompt = true;  // end where the assistant's answer begins
-  bool thinking = false;              // DeepSeek-V3.1: whether the answer begins with reasoning
+  bool thinking = false;              // whether the answer begins with reasoning, if the template has such a switch
+  bool thinking_is_said = false;      // else the template's own default counts
   OrderedJson tools = {};             // a list in OpenAI's form, or null; DeepSeek's templates do not print it
+  std::tm now = {};                   // what templates that print the date are told
 };
 
 struct Conversation {
@@ -54,9 +58,9 @@ struct Conversation {
 ///
 /// A message: "role", "content" (a string, or null; absent is null), and where it has them "tool_calls" (a list of
 /// {"id", "type", "function": {"name", "arguments"}}; null is absent), "tool_call_id", "name", "prefix". Other fields
-/// are not looked at. Arguments are a string or an object; some templates take only one of these. Errors: invalid,
-/// naming message and field; whole numbers of more than 18 digits are refused, because they could not be printed as
-/// they came.
+/// are kept as they are for templates that use them. Arguments are a string or an object; some templates take only one
+/// of these. Errors: invalid, naming message and field; whole numbers of more than 18 digits are refused, because they
+/// could not be printed as they came.
 [[nodiscard]] Result<Conversation> parse_conversation(std::string_view json_text);
 
 }  // namespace dspack::runtime

@@ -48,6 +48,29 @@ Result<std::string> render_kimi(Messages messages, const RenderOptions& options)
   return render_kimi_k2(messages, options, style);
 }
 
+/// As transformers hands it to a template.
+OrderedJson as_json(const ChatMessage& message) {
+  OrderedJson json = OrderedJson::object();
+  json["role"] = to_string(message.role);
+  json["content"] = message.content ? OrderedJson(*message.content) : OrderedJson();
+  if (message.tool_calls) {
+    json["tool_calls"] = OrderedJson::array();
+    for (const ToolCall& call : *message.tool_calls) {
+      OrderedJson each = OrderedJson::object();
+      if (call.id) each["id"] = *call.id;
+      each["type"] = call.type;
+      each["function"]["name"] = call.name;
+      each["function"]["arguments"] = call.arguments;
+      json["tool_calls"].push_back(std::move(each));
+    }
+  }
+  if (message.tool_call_id) json["tool_call_id"] = *message.tool_call_id;
+  if (message.name) json["name"] = *message.name;
+  if (message.prefix) json["prefix"] = true;
+  if (message.others.is_object()) json.update(message.others);
+  return json;
+}
+
 }  // namespace
 
 struct ChatTemplate::Known {
@@ -113,20 +136,15 @@ const ChatTemplate::Known ChatTemplate::kKnown[] = {
 };
 
 Result<ChatTemplate> ChatTemplate::recognise(std::string_view jinja_source) {
-  const auto canonical = canonical_jinja(jinja_source);
-  std::string why = canonical ? "" : canonical.error().message;
-  if (canonical) {
+  if (const auto canonical = canonical_jinja(jinja_source)) {
     const uint64_t hash = fingerprint(*canonical);
     for (const Known& known : kKnown) {
       if (known.bytes == canonical->size() && known.fingerprint == hash) return ChatTemplate(known);
     }
-    why = fmt::format("canonical form: {} bytes, fingerprint {:016x}", canonical->size(), hash);
   }
-  return Error{
-      ErrorKind::unsupported,
-      fmt::format(
-          "this chat template is not known ({}); --chat-template NAME uses a known one (a wrong name lists them)",
-          why)};
+  auto program = jinja::Program::compile(jinja_source);
+  if (!program) return program.error().in("the chat template");
+  return ChatTemplate(*std::move(program));
 }
 
 Result<ChatTemplate> ChatTemplate::named(std::string_view name) {
@@ -146,19 +164,37 @@ std::string ChatTemplate::names() {
 }
 
 std::string_view ChatTemplate::name() const {
-  return known_->name;
+  return program_ ? "of this repository" : known_->name;
 }
 
 bool ChatTemplate::has_thinking_switch() const {
+  if (program_) return program_->mentions("thinking") || program_->mentions("enable_thinking");
   return known_->thinking;
 }
 
 bool ChatTemplate::prints_tools() const {
-  return known_->tools;
+  return program_ ? program_->mentions("tools") : known_->tools;
 }
 
 Result<std::string> ChatTemplate::render(std::span<const ChatMessage> messages, const RenderOptions& options) const {
-  return known_->render(messages, options);
+  if (!program_) return known_->render(messages, options);
+  OrderedJson variables = OrderedJson::object();
+  variables["messages"] = OrderedJson::array();
+  for (const ChatMessage& message : messages)
+    variables["messages"].push_back(as_json(message));
+  variables["tools"] = options.tools;
+  variables["documents"] = nullptr;
+  variables["add_generation_prompt"] = options.add_generation_prompt;
+  variables["bos_token"] = options.bos_token;
+  variables["eos_token"] = options.eos_token;
+  // Templates have either name for it, and a default of their own.
+  if (options.thinking_is_said || options.thinking) {
+    variables["thinking"] = options.thinking;
+    variables["enable_thinking"] = options.thinking;
+  }
+  auto text = program_->render(variables, options.now);
+  if (!text) return text.error().in("the chat template");
+  return text;
 }
 
 }  // namespace dspack::runtime

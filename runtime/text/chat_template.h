@@ -1,18 +1,19 @@
 // Chat templates: a conversation as the one text that the model was trained on.
 //
-// A repository states its template as Jinja source. Instead of running Jinja, the sources that DeepSeek and Moonshot
-// published are recognised and rendered by equivalent code, oddities and failures included, because the models were
-// trained on their output. What is compared is the source's canonical form (jinja_source.h), so another way of writing
-// the same program is recognised too. An unknown source is reported, never guessed. Threads: immutable, thread-safe.
-// Lifetime: refers to static data. Errors: recognise: unsupported; named: not_found; render: invalid (a message for
-// which Jinja would fail).
+// A repository states its template as Jinja source. The sources that DeepSeek and Moonshot published are recognised by
+// their canonical form (jinja_source.h) and rendered by equivalent code, oddities and failures included; that code also
+// serves their names where there is no source. Every other source is run by the engine in jinja/.
+// Threads: immutable, thread-safe. Errors: recognise: those of jinja::Program; named: not_found; render: invalid (a
+// message for which the template fails), budget.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 
 #include "runtime/text/chat_message.h"
+#include "runtime/text/jinja/program.h"
 
 namespace dspack::runtime {
 
@@ -36,7 +37,9 @@ class ChatTemplate {
   struct Known;
   static const Known kKnown[];
   explicit ChatTemplate(const Known& known) : known_(&known) {}
-  const Known* known_;
+  explicit ChatTemplate(jinja::Program program) : program_(std::move(program)) {}
+  const Known* known_ = nullptr;  // if there is no program
+  std::optional<jinja::Program> program_;
 };
 
 }  // namespace dspack::runtime

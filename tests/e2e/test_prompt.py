@@ -85,11 +85,15 @@ class Templates(Prompt):
         spoken = self.assert_ok(self.rendered(talk, "--text")).stdout[:-1]
         self.assertEqual(self.assert_ok(self.dsrun(packed_tiny(), "-p", spoken, "--raw")).stdout, said)
 
-    def test_an_unknown_template_is_named_and_can_be_replaced(self):
+    def test_a_template_of_ones_own_is_run_and_a_broken_one_can_be_replaced(self):
         folder = self.copy_source()
-        (folder / "chat_template.jinja").write_text("{{ messages[0].content }}")
+        own = self.scratch / "own.jinja"
+        own.write_text("{% for m in messages %}{{ m.role | upper }}: {{ m.content }}\n{% endfor %}")
+        said = self.assert_ok(self.rendered([{"role": "user", "content": "Hi"}], "--text", "--chat-template", own)).stdout
+        self.assertEqual(said, "USER: Hi\n\n")
+        (folder / "chat_template.jinja").write_text("{{ messages[0].content }}\n{% if x %}")
         refused = self.dsrun(folder, "-p", QUESTION)
-        self.assert_dsrun_refuses(refused, "not known", "fingerprint", "--chat-template", "lists them")
+        self.assert_dsrun_refuses(refused, "line 2", "not closed")
         said = self.assert_ok(self.dsrun(folder, "-p", QUESTION, "--chat-template", "deepseek-v3")).stdout
         self.assertEqual(said, "The capital of France is Paris.\n")
         # A file with a known template: tiny-v3 has DeepSeek-V3's; Jinja cuts the line feeds behind its tags.
@@ -98,7 +102,7 @@ class Templates(Prompt):
         known.write_text(source.replace("%}{%", "%}\n{%"), encoding="utf-8")
         self.assertEqual(self.assert_ok(self.dsrun(folder, "-p", QUESTION, "--chat-template", known)).stdout, said)
         unknown = folder / "chat_template.jinja"
-        self.assert_dsrun_refuses(self.dsrun(folder, "-p", QUESTION, "--chat-template", unknown), str(unknown), "not known")
+        self.assert_dsrun_refuses(self.dsrun(folder, "-p", QUESTION, "--chat-template", unknown), str(unknown), "line 2")
         self.assert_dsrun_refuses(self.dsrun(folder, "-p", QUESTION, "--chat-template", "gpt"), "gpt", "no such file")
 
     def test_conversations_that_cannot_be_read_or_rendered(self):

@@ -115,6 +115,15 @@ def render(template, messages, prompt, thinking, tools):
     return texts[0]
 
 
+def render_error(template, messages, prompt, tools, tokens):
+    """The text and no reason, or None and why there is none."""
+    try:
+        texts, _ = render_jinja_template([messages], tools=tools, chat_template=template, add_generation_prompt=prompt, **tokens)
+    except Exception as error:  # as above
+        return None, repr(error)
+    return texts[0], ""
+
+
 def cases(templates):
     for index, messages in enumerate(CONVERSATIONS):
         for prompt, thinking, tools in itertools.product((True, False), (False, True), (None, TOOLS)):

@@ -1,0 +1,159 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+#include "runtime/text/jinja/evaluator.h"
+#include "runtime/text/jinja/methods.h"
+#include "runtime/text/jinja/operators.h"
+#include "runtime/text/jinja/printing.h"
+
+namespace dspack::runtime::jinja {
+
+Result<Arguments> Evaluator::arguments(const Node& node, size_t first) {
+  Arguments args;
+  for (size_t i = first; i < node.kids.size(); ++i) {
+    const Node& kid = *node.kids[i];
+    const bool wrapped =
+        kid.kind == NodeKind::keyword || kid.kind == NodeKind::unpack_list || kid.kind == NodeKind::unpack_dict;
+    TRY_ASSIGN(Value value, evaluate(wrapped ? *kid.kids[0] : kid));
+    if (kid.kind == NodeKind::keyword) {
+      args.named.emplace_back(kid.text, std::move(value));
+    } else if (kid.kind == NodeKind::unpack_list) {
+      TRY_ASSIGN(const Values items, iterate(value, heap_));
+      args.positional.insert(args.positional.end(), items.begin(), items.end());
+    } else if (kid.kind == NodeKind::unpack_dict) {
+      if (value.dict() == nullptr) return invalid("argument after ** must be a mapping");
+      for (const auto& [key, item] : value.dict()->items()) {
+        if (key.text() == nullptr) return invalid("keywords must be strings");
+        args.named.emplace_back(*key.text(), item);
+      }
+    } else {
+      args.positional.push_back(std::move(value));
+    }
+  }
+  return args;
+}
+
+Result<Value> Evaluator::call(const Node& node, const Value* caller) {
+  TRY_ASSIGN(const Value callee, evaluate(*node.kids[0]));
+  TRY_ASSIGN(Arguments args, arguments(node, 1));
+  return call_value(callee, std::move(args), caller);
+}
+
+Result<Value> Evaluator::call_value(const Value& callee, Arguments args, const Value* caller) {
+  const Callable* callable = callee.callable();
+  if (callee.is_undefined()) return invalid(callee.why_undefined());
+  if (callable == nullptr) return invalid(fmt::format("'{}' object is not callable", callee.type()));
+  if (callable->kind == Callable::Kind::macro) {
+    return call_macro(*callable, std::move(args), caller);
+  }
+  if (callable->kind == Callable::Kind::function) return call_function(callable->name, args);
+  Namespace* loop = callable->self.space();
+  if (loop == nullptr) return call_method(callable->self, callable->name, args, heap_);
+  if (callable->name == "cycle") {
+    if (args.positional.empty()) return invalid("no items for cycling given");
+    return args.positional[static_cast<size_t>(loop->fields["index0"].integer()) % args.positional.size()];
+  }
+  TRY_ASSIGN(Value seen, heap_.list(args.positional, true));
+  const bool changed = !loop->fields.contains(" seen") || !equal(loop->fields[" seen"], seen, heap_.budget());
+  loop->fields[" seen"] = std::move(seen);
+  return Value(changed);
+}
+
+Result<Value> Evaluator::call_macro(const Callable& macro, Arguments args, const Value* caller) {
+  const auto& parameters = macro.macro->kids[0]->kids;
+  const std::shared_ptr<Scope> outside = scope_;
+  scope_ = macro.scope;
+  push_scope();
+  size_t taken = 0;
+  for (const NodePtr& parameter : parameters) {
+    const auto named =
+        std::ranges::find_if(args.named, [&](const auto& each) { return each.first == parameter->text; });
+    Value value = Value::undefined(fmt::format("parameter '{}' was not provided", parameter->text));
+    if (taken < args.positional.size()) {
+      if (named != args.named.end()) {
+        return invalid(fmt::format("macro '{}' got multiple values for argument '{}'", macro.name, parameter->text));
+      }
+      value = args.positional[taken];
+    } else if (named != args.named.end()) {
+      value = named->second;
+      args.named.erase(named);
+    } else if (parameter->kids[0]) {
+      TRY_ASSIGN(value, evaluate(*parameter->kids[0]));
+    }
+    ++taken;
+    scope_->names[parameter->text] = std::move(value);
+  }
+  if (caller != nullptr) scope_->names["caller"] = *caller;
+  Values more;
+  for (size_t i = taken; i < args.positional.size(); ++i)
+    more.push_back(args.positional[i]);
+  TRY_ASSIGN(scope_->names["varargs"], heap_.list(std::move(more), true));
+  Dict rest;
+  for (auto& [name, value] : args.named) {
+    TRY_ASSIGN(Value key, heap_.text(name));
+    TRY(rest.set(std::move(key), std::move(value)));
+  }
+  TRY_ASSIGN(scope_->names["kwargs"], heap_.dict(std::move(rest)));
+  TRY_ASSIGN(std::string text, captured(*macro.macro->kids[1]));
+  scope_ = outside;
+  return heap_.text(std::move(text));
+}
+
+Result<Value> Evaluator::range(const Arguments& args) {
+  constexpr int64_t kMostItems = 100'000;  // as Jinja's sandbox
+  if (args.positional.empty() || args.positional.size() > 3) return invalid("range expected 1 to 3 arguments");
+  std::array<int64_t, 3> parts = {0, 0, 1};
+  for (size_t i = 0; i < args.positional.size(); ++i) {
+    TRY_ASSIGN(parts[args.positional.size() == 1 ? 1 : i], args.integer(i, "range", 0));
+  }
+  const auto [from, to, step] = parts;
+  if (step == 0) return invalid("range() arg 3 must not be zero");
+  Values items;
+  for (int64_t at = from; step > 0 ? at < to : at > to;) {
+    if (static_cast<int64_t>(items.size()) >= kMostItems) {
+      return Error{ErrorKind::budget, fmt::format("a range has at most {} items", kMostItems)};
+    }
+    items.emplace_back(at);
+    if (__builtin_add_overflow(at, step, &at)) break;
+  }
+  return heap_.list(std::move(items));
+}
+
+Result<Value> Evaluator::call_function(std::string_view name, const Arguments& args) {
+  if (name == "range") return range(args);
+  if (name == "raise_exception") {
+    TRY_ASSIGN(const std::string message, args.text(0, "message", ""));
+    return invalid(fmt::format("the template refuses: {}", message));
+  }
+  if (name == "strftime_now") {
+    TRY_ASSIGN(const std::string format, args.text(0, "format", ""));
+    constexpr size_t kMostBytes = 256;
+    std::array<char, 4 * kMostBytes> text{};
+    if (format.size() > kMostBytes) return invalid("strftime_now: the format is too long");
+    const size_t size = std::strftime(text.data(), text.size(), format.c_str(), &now_);
+    return heap_.text(std::string(text.data(), size));
+  }
+  Dict fields;
+  if (!args.positional.empty()) {
+    const Dict* given = args.positional.front().dict();
+    if (given == nullptr) return Error{ErrorKind::unsupported, fmt::format("{}() of what is no dict", name)};
+    fields = *given;
+  }
+  for (const auto& [key, value] : args.named) {
+    TRY_ASSIGN(Value text, heap_.text(key));
+    TRY(fields.set(std::move(text), value));
+  }
+  if (name == "dict") return heap_.dict(std::move(fields));
+  const auto space = std::make_shared<Namespace>();
+  for (const auto& [key, value] : fields.items()) {
+    if (key.text() == nullptr) return invalid("a namespace's names are texts");
+    if (value.leads_to_space()) return Error{ErrorKind::unsupported, "a namespace cannot hold this value"};
+    TRY(heap_.budget().produce(64 + key.text()->size()));
+    space->fields[*key.text()] = value;
+  }
+  return Value(space);
+}
+
+}  // namespace dspack::runtime::jinja

@@ -1,0 +1,72 @@
+// Runs a parsed template: statements write text, expressions give values.
+// Threads: single-thread, one run each. Lifetime: borrows the tree, the budget and the clock. Errors: invalid (what
+// Jinja refuses, and raise_exception), unsupported, budget; with the line.
+#pragma once
+
+#include <ctime>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+
+#include "runtime/text/jinja/arguments.h"
+#include "runtime/text/jinja/ast.h"
+
+namespace dspack::runtime::jinja {
+
+/// The names of a block; those around it through `outer`.
+struct Scope {
+  std::shared_ptr<Scope> outer;
+  std::unordered_map<std::string, Value> names;
+};
+
+class Evaluator {
+ public:
+  Evaluator(Budget& budget, const std::tm& now) : heap_(budget), now_(now), scope_(std::make_shared<Scope>()) {}
+  ~Evaluator();
+  Evaluator(const Evaluator&) = delete;
+  Evaluator& operator=(const Evaluator&) = delete;
+
+  [[nodiscard]] Heap& heap() { return heap_; }
+  void define(const std::string& name, Value value) { scope_->names[name] = std::move(value); }
+  [[nodiscard]] Result<std::string> run(const Node& program);
+
+ private:
+  enum class Flow { on, break_loop, continue_loop };
+
+  Result<Flow> execute(const Node& node);
+  Result<Flow> execute_inner(const Node& node);
+  Result<Flow> execute_block(const Node& node);
+  Result<Flow> loop(const Node& node);
+  Result<Flow> with(const Node& node);
+  Result<void> set_block(const Node& node);
+  /// The text that a block writes, in a scope of its own.
+  Result<std::string> captured(const Node& body);
+  Result<void> assign(const Node& target, Value value);
+  Result<void> write(std::string_view text);
+  void push_scope();
+
+  Result<Value> evaluate(const Node& node);
+  Result<Value> evaluate_inner(const Node& node);
+  Result<Value> look_up(const std::string& name);
+  Result<Value> attribute(const Value& object, const std::string& name);
+  Result<Value> item(const Node& node);
+  Result<Value> comparison(const Node& node);
+  Result<Value> collection(const Node& node);
+  Result<Arguments> arguments(const Node& node, size_t first);
+  Result<Value> call(const Node& node, const Value* caller);
+  Result<Value> call_value(const Value& callee, Arguments args, const Value* caller);
+  Result<Value> call_macro(const Callable& macro, Arguments args, const Value* caller);
+  Result<Value> call_function(std::string_view name, const Arguments& args);
+  Result<Value> range(const Arguments& args);
+
+  Heap heap_;
+  const std::tm& now_;
+  std::shared_ptr<Scope> scope_;
+  // Those that macros belong to. A macro and its scope own each other, which is undone at the end, oldest first: each
+  // then holds nothing that holds much.
+  std::vector<std::shared_ptr<Scope>> scopes_;
+  std::string out_;
+};
+
+}  // namespace dspack::runtime::jinja

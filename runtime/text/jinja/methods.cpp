@@ -1,0 +1,294 @@
+#include "runtime/text/jinja/methods.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+
+#include "runtime/text/jinja/operators.h"
+#include "runtime/text/jinja/printing.h"
+#include "runtime/text/unicode.h"
+
+namespace dspack::runtime::jinja {
+namespace {
+
+constexpr std::array<std::string_view, 28> kTextMethods = {
+    "strip",    "lstrip",  "rstrip",  "split",        "rsplit",       "splitlines", "startswith",
+    "endswith", "replace", "upper",   "lower",        "title",        "capitalize", "find",
+    "rfind",    "index",   "count",   "join",         "isdigit",      "isalpha",    "isalnum",
+    "isspace",  "isupper", "islower", "removeprefix", "removesuffix", "partition",  "zfill"};
+constexpr std::array<std::string_view, 5> kDictMethods = {"items", "keys", "values", "get", "copy"};
+constexpr std::array<std::string_view, 3> kListMethods = {"index", "count", "copy"};
+
+Result<std::string> wanted_text(const Arguments& args, size_t place) {
+  const Value* value = place < args.positional.size() ? &args.positional[place] : nullptr;
+  if (value == nullptr || value->text() == nullptr) {
+    return invalid(fmt::format("expected a str, not {}", value == nullptr ? "nothing" : value->type()));
+  }
+  return *value->text();
+}
+
+std::string strip(std::string_view text, const std::string* set, bool left, bool right) {
+  if (set == nullptr) {
+    if (left) text.remove_prefix(leading_white_space(text));
+    if (right) text.remove_suffix(trailing_white_space(text));
+    return std::string(text);
+  }
+  const auto units = characters(text);
+  const auto chars = characters(*set);
+  const auto in_set = [&](std::string_view unit) { return std::ranges::find(chars, unit) != chars.end(); };
+  size_t from = 0;
+  size_t to = units.size();
+  while (left && from < to && in_set(units[from]))
+    ++from;
+  while (right && to > from && in_set(units[to - 1]))
+    --to;
+  std::string out;
+  for (; from < to; ++from)
+    out += units[from];
+  return out;
+}
+
+Result<Value> texts(const std::vector<std::string>& parts, Heap& heap, bool tuple = false) {
+  Values items;
+  for (const std::string& part : parts) {
+    TRY_ASSIGN(Value text, heap.text(part));
+    items.push_back(std::move(text));
+  }
+  return heap.list(std::move(items), tuple);
+}
+
+/// Words with white space between; `most` splits, the rest is the last word.
+std::vector<std::string> words(std::string_view text, int64_t most, bool from_right) {
+  std::vector<std::string> parts;
+  if (from_right) {
+    while (text.remove_suffix(trailing_white_space(text)), !text.empty()) {
+      if (most >= 0 && static_cast<int64_t>(parts.size()) == most) {
+        parts.emplace_back(text);
+        break;
+      }
+      size_t begin = text.size();
+      while (begin > 0 && trailing_white_space(text.substr(0, begin)) == 0)
+        begin -= last_character(text.substr(0, begin)).size();
+      parts.emplace_back(text.substr(begin));
+      text = text.substr(0, begin);
+    }
+    std::ranges::reverse(parts);
+    return parts;
+  }
+  while (text.remove_prefix(leading_white_space(text)), !text.empty()) {
+    if (most >= 0 && static_cast<int64_t>(parts.size()) == most) {
+      parts.emplace_back(text);
+      break;
+    }
+    size_t end = 0;
+    while (end < text.size() && leading_white_space(text.substr(end)) == 0)
+      end += utf8_length(text[end]);
+    parts.emplace_back(text.substr(0, end));
+    text.remove_prefix(end);
+  }
+  return parts;
+}
+
+Result<Value> split(std::string_view text, const Arguments& args, bool from_right, Heap& heap) {
+  TRY_ASSIGN(const int64_t most, args.integer(1, "maxsplit", -1));
+  const Value* mark = args.get(0, "sep");
+  if (mark == nullptr || mark->is_none()) return texts(words(text, most, from_right), heap);
+  if (mark->text() == nullptr) return invalid("must be str or None");
+  const std::string& between = *mark->text();
+  if (between.empty()) return invalid("empty separator");
+  std::vector<std::string> parts;
+  while (most < 0 || static_cast<int64_t>(parts.size()) < most) {
+    const size_t at = from_right ? text.rfind(between) : text.find(between);
+    if (at == std::string_view::npos) break;
+    TRY(heap.budget().step(8));
+    parts.emplace_back(from_right ? text.substr(at + between.size()) : text.substr(0, at));
+    text = from_right ? text.substr(0, at) : text.substr(at + between.size());
+  }
+  parts.emplace_back(text);
+  if (from_right) std::ranges::reverse(parts);
+  return texts(parts, heap);
+}
+
+Result<Value> split_lines(std::string_view text, bool keep, Heap& heap) {
+  std::vector<std::string> lines;
+  while (!text.empty()) {
+    const size_t end = std::min(text.find_first_of("\n\r\v\f\x1c\x1d\x1e"), text.size());
+    const size_t mark = end == text.size() ? 0 : text.substr(end).starts_with("\r\n") ? 2 : 1;
+    lines.emplace_back(text.substr(0, end + (keep ? mark : 0)));
+    text.remove_prefix(end + mark);
+  }
+  return texts(lines, heap);
+}
+
+Result<Value> begins_or_ends(std::string_view text, const Arguments& args, bool begins) {
+  const Value none;
+  const Value& what = args.positional.empty() ? none : args.positional.front();
+  const Values one = {what};
+  for (const Value& each : what.list() != nullptr && what.list()->tuple ? what.list()->items : one) {
+    if (each.text() == nullptr) return invalid(fmt::format("expected a str or a tuple of str, not {}", each.type()));
+    if (begins ? text.starts_with(*each.text()) : text.ends_with(*each.text())) return Value(true);
+  }
+  return Value(false);
+}
+
+Result<Value> replace(std::string_view text, const Arguments& args, Heap& heap) {
+  TRY_ASSIGN(const std::string old, wanted_text(args, 0));
+  TRY_ASSIGN(const std::string fresh, wanted_text(args, 1));
+  const Value* count = args.get(2, "count");
+  int64_t left = count != nullptr && count->is_integer() ? count->integer() : -1;
+  std::string out;
+  for (size_t at = 0; left != 0; --left) {
+    const size_t found = old.empty() ? at : text.find(old, 0);
+    if (found == std::string_view::npos) break;
+    if (old.empty()) {
+      // Between all characters, before the first and behind the last.
+      TRY(heap.budget().produce(fresh.size() + 4));
+      out += fresh;
+      if (text.empty()) break;
+      const size_t length = std::min(utf8_length(text.front()), text.size());
+      out += text.substr(0, length);
+      text.remove_prefix(length);
+      continue;
+    }
+    TRY(heap.budget().produce(found + fresh.size() + 16));
+    out += text.substr(0, found);
+    out += fresh;
+    text.remove_prefix(found + old.size());
+  }
+  out += text;
+  return heap.text(std::move(out));
+}
+
+// Cases of ASCII letters only: templates apply them to names of roles and types.
+std::string cased(std::string_view text, std::string_view how) {
+  std::string out(text);
+  bool in_word = false;
+  for (size_t i = 0; i < out.size(); ++i) {
+    const auto c = static_cast<unsigned char>(out[i]);
+    const bool letter = c < 0x80 && std::isalpha(c) != 0;
+    const bool up = how == "upper" || (how == "capitalize" && i == 0) || (how == "title" && !in_word);
+    if (letter) out[i] = static_cast<char>(up ? std::toupper(c) : std::tolower(c));
+    in_word = letter || c >= 0x80;
+  }
+  return out;
+}
+
+bool all_are(std::string_view text, int (*test)(int)) {
+  return !text.empty() &&
+         std::ranges::all_of(text, [test](char c) { return test(static_cast<unsigned char>(c)) != 0; });
+}
+
+Result<Value> text_method(const std::string& text, std::string_view name, const Arguments& args, Heap& heap) {
+  TRY(heap.budget().step(1 + text.size() / 8));
+  if (name == "strip" || name == "lstrip" || name == "rstrip") {
+    const Value* set = args.get(0, "chars");
+    if (set != nullptr && !set->is_none() && set->text() == nullptr) return invalid("strip arg must be None or str");
+    if (set != nullptr && set->text() != nullptr) TRY(heap.budget().step(text.size() * set->text()->size() / 16));
+    return heap.text(strip(text, set == nullptr ? nullptr : set->text(), name != "rstrip", name != "lstrip"));
+  }
+  if (name == "split" || name == "rsplit") return split(text, args, name == "rsplit", heap);
+  if (name == "splitlines") return split_lines(text, args.truth(0, "keepends", false), heap);
+  if (name == "startswith" || name == "endswith") return begins_or_ends(text, args, name == "startswith");
+  if (name == "replace") return replace(text, args, heap);
+  if (name == "upper" || name == "lower" || name == "title" || name == "capitalize") {
+    return heap.text(cased(text, name));
+  }
+  if (name == "isdigit") return Value(all_are(text, &std::isdigit));
+  if (name == "isalpha") return Value(all_are(text, &std::isalpha));
+  if (name == "isalnum") return Value(all_are(text, &std::isalnum));
+  if (name == "isspace") return Value(!text.empty() && leading_white_space(text) == text.size());
+  if (name == "isupper") return Value(cased(text, "upper") == text && cased(text, "lower") != text);
+  if (name == "islower") return Value(cased(text, "lower") == text && cased(text, "upper") != text);
+  if (name == "join") {
+    if (args.positional.size() != 1) return invalid("join() takes exactly one argument");
+    TRY_ASSIGN(const Values items, iterate(args.positional.front(), heap));
+    std::string out;
+    for (size_t i = 0; i < items.size(); ++i) {
+      if (items[i].text() == nullptr) {
+        return invalid(fmt::format("sequence item {}: expected str instance, {} found", i, items[i].type()));
+      }
+      TRY(heap.budget().produce(text.size() + items[i].text()->size()));
+      if (i > 0) out += text;
+      out += *items[i].text();
+    }
+    return heap.text(std::move(out));
+  }
+  if (name == "zfill") {
+    TRY_ASSIGN(const int64_t width, args.integer(0, "width", 0));
+    const bool sign = text.starts_with('-') || text.starts_with('+');
+    const auto size = static_cast<int64_t>(text.size());
+    if (width <= size) return heap.text(text);
+    TRY(heap.budget().produce(static_cast<uint64_t>(width)));
+    return heap.text(text.substr(0, sign ? 1 : 0) + std::string(static_cast<size_t>(width - size), '0') +
+                     text.substr(sign ? 1 : 0));
+  }
+  TRY_ASSIGN(const std::string part, wanted_text(args, 0));
+  if (name == "removeprefix") return heap.text(text.starts_with(part) ? text.substr(part.size()) : text);
+  if (name == "removesuffix") {
+    return heap.text(text.ends_with(part) ? text.substr(0, text.size() - part.size()) : text);
+  }
+  if (name == "partition") {
+    if (part.empty()) return invalid("empty separator");
+    const size_t at = text.find(part);
+    if (at == std::string::npos) return texts({text, "", ""}, heap, true);
+    return texts({text.substr(0, at), part, text.substr(at + part.size())}, heap, true);
+  }
+  if (args.positional.size() > 1) return Error{ErrorKind::unsupported, fmt::format("str.{} of a part", name)};
+  if (name == "count") {
+    if (part.empty()) return Value(static_cast<int64_t>(characters(text).size() + 1));
+    int64_t count = 0;
+    for (size_t at = 0; (at = text.find(part, at)) != std::string::npos; at += part.size())
+      ++count;
+    return Value(count);
+  }
+  const size_t at = name == "rfind" ? text.rfind(part) : text.find(part);
+  if (at == std::string::npos && name == "index") return invalid("substring not found");
+  if (at == std::string::npos) return Value(int64_t{-1});
+  return Value(static_cast<int64_t>(characters(std::string_view(text).substr(0, at)).size()));
+}
+
+Result<Value> dict_method(const Value& self, std::string_view name, const Arguments& args, Heap& heap) {
+  const Dict& dict = *self.dict();
+  if (name == "copy") return self;
+  if (name == "get") {
+    if (args.positional.empty()) return invalid("get expected at least 1 argument, got 0");
+    if (const Value* found = dict.find(args.positional.front())) return *found;
+    return args.positional.size() > 1 ? args.positional[1] : Value(None{});
+  }
+  Values all;
+  for (const auto& [key, value] : dict.items()) {
+    if (name == "items") {
+      TRY_ASSIGN(Value pair, heap.list({key, value}, true));
+      all.push_back(std::move(pair));
+    } else {
+      all.push_back(name == "keys" ? key : value);
+    }
+  }
+  return heap.list(std::move(all));
+}
+
+}  // namespace
+
+bool is_method(const Value& self, std::string_view name) {
+  if (self.text() != nullptr) return std::ranges::find(kTextMethods, name) != kTextMethods.end();
+  if (self.dict() != nullptr) return std::ranges::find(kDictMethods, name) != kDictMethods.end();
+  return self.list() != nullptr && std::ranges::find(kListMethods, name) != kListMethods.end();
+}
+
+Result<Value> call_method(const Value& self, std::string_view name, const Arguments& args, Heap& heap) {
+  if (self.text() != nullptr) return text_method(*self.text(), name, args, heap);
+  if (self.dict() != nullptr) return dict_method(self, name, args, heap);
+  if (name == "copy") return self;
+  if (args.positional.size() != 1) return Error{ErrorKind::unsupported, fmt::format("list.{} of a part", name)};
+  const Values& items = self.list()->items;
+  TRY(heap.budget().step(1 + items.size()));
+  const auto same = [&](const Value& each) { return equal(each, args.positional.front(), heap.budget()); };
+  if (name == "count") return Value(static_cast<int64_t>(std::ranges::count_if(items, same)));
+  const auto found = std::ranges::find_if(items, same);
+  if (found == items.end()) return invalid("the value is not in the list");
+  return Value(static_cast<int64_t>(found - items.begin()));
+}
+
+}  // namespace dspack::runtime::jinja

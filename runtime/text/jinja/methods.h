@@ -1,0 +1,15 @@
+// The methods of texts, lists and dicts that change nothing.
+// Threads: thread-safe (pure functions of their arguments). Errors: invalid (what Jinja or Python refuses),
+// unsupported (what is not here), budget.
+#pragma once
+
+#include <string_view>
+
+#include "runtime/text/jinja/arguments.h"
+
+namespace dspack::runtime::jinja {
+
+[[nodiscard]] bool is_method(const Value& self, std::string_view name);
+[[nodiscard]] Result<Value> call_method(const Value& self, std::string_view name, const Arguments& args, Heap& heap);
+
+}  // namespace dspack::runtime::jinja

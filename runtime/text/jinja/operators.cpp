@@ -1,0 +1,283 @@
+#include "runtime/text/jinja/operators.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "runtime/text/jinja/printing.h"
+#include "runtime/text/unicode.h"
+
+namespace dspack::runtime::jinja {
+namespace {
+
+Error no_operation(std::string_view sign, const Value& a, const Value& b) {
+  for (const Value* each : {&a, &b}) {
+    if (each->is_undefined()) return invalid(each->why_undefined());
+  }
+  return invalid(fmt::format("unsupported operand type(s) for {}: '{}' and '{}'", sign, a.type(), b.type()));
+}
+
+Error too_long() {
+  return {ErrorKind::unsupported, "an integer needs more than 64 bits"};
+}
+
+Result<Value> whole_power(int64_t base, int64_t exponent) {
+  int64_t result = 1;
+  if (base == 1 || exponent == 0) return Value(int64_t{1});
+  if (base == 0) return Value(int64_t{0});
+  if (base == -1) return Value(exponent % 2 == 0 ? int64_t{1} : int64_t{-1});
+  for (; exponent > 0; --exponent)
+    if (__builtin_mul_overflow(result, base, &result)) return too_long();
+  return Value(result);
+}
+
+Result<Value> whole(std::string_view sign, int64_t a, int64_t b) {
+  int64_t result = 0;
+  if (sign == "+" && !__builtin_add_overflow(a, b, &result)) return Value(result);
+  if (sign == "-" && !__builtin_sub_overflow(a, b, &result)) return Value(result);
+  if (sign == "*" && !__builtin_mul_overflow(a, b, &result)) return Value(result);
+  if (sign == "**" && b >= 0) return whole_power(a, b);
+  if (sign == "//" || sign == "%") {
+    if (b == 0) return invalid("integer division or modulo by zero");
+    if (b == -1) {
+      if (sign == "%") return Value(int64_t{0});
+      if (a == INT64_MIN) return too_long();
+      return Value(-a);
+    }
+    const int64_t remainder = a % b;
+    const bool down = remainder != 0 && (remainder < 0) != (b < 0);
+    return Value(sign == "%" ? remainder + (down ? b : 0) : a / b - (down ? 1 : 0));
+  }
+  return too_long();
+}
+
+Result<Value> real(std::string_view sign, double a, double b) {
+  if (sign == "+") return Value(a + b);
+  if (sign == "-") return Value(a - b);
+  if (sign == "*") return Value(a * b);
+  if (sign == "**") {
+    if (a == 0 && b < 0) return invalid("0.0 cannot be raised to a negative power");
+    return Value(std::pow(a, b));
+  }
+  if (b == 0) return invalid("division by zero");
+  if (sign == "/") return Value(a / b);
+  double remainder = std::fmod(a, b);
+  if (remainder != 0 && (remainder < 0) != (b < 0)) remainder += b;
+  if (sign == "%") return Value(remainder);
+  return Value(std::floor((a - remainder) / b + 0.5));
+}
+
+Result<Value> repeat(const Value& what, int64_t count, Heap& heap) {
+  const auto times = static_cast<uint64_t>(std::max<int64_t>(count, 0));
+  const uint64_t each = what.text() != nullptr ? what.text()->size() : what.list()->items.size() * sizeof(Value);
+  if (each > 0 && times > UINT64_MAX / 2 / each) return Error{ErrorKind::budget, "the template produces too much text"};
+  TRY(heap.budget().produce(times * each));
+  if (what.text() != nullptr) {
+    std::string text;
+    for (uint64_t i = 0; i < times && each > 0; ++i)
+      text += *what.text();
+    return heap.text(std::move(text));
+  }
+  Values items;
+  for (uint64_t i = 0; i < times && each > 0; ++i)
+    items.insert(items.end(), what.list()->items.begin(), what.list()->items.end());
+  return heap.list(std::move(items), what.list()->tuple);
+}
+
+}  // namespace
+
+Result<Value> binary(std::string_view sign, const Value& a, const Value& b, Heap& heap) {
+  if (a.is_number() && b.is_number()) {
+    const bool whole_result = !a.is_float() && !b.is_float() && sign != "/" && !(sign == "**" && b.integer() < 0);
+    return whole_result ? whole(sign, a.integer(), b.integer()) : real(sign, a.real(), b.real());
+  }
+  if (sign == "+" && a.text() != nullptr && b.text() != nullptr) {
+    TRY(heap.budget().produce(a.text()->size() + b.text()->size()));
+    return heap.text(*a.text() + *b.text());
+  }
+  if (sign == "+" && a.text() != nullptr && !b.is_undefined()) {
+    return invalid(fmt::format("can only concatenate str (not \"{}\") to str", b.type()));
+  }
+  if (sign == "+" && a.list() != nullptr && b.list() != nullptr && a.list()->tuple == b.list()->tuple) {
+    Values items = a.list()->items;
+    TRY(heap.budget().produce((items.size() + b.list()->items.size()) * sizeof(Value)));
+    items.insert(items.end(), b.list()->items.begin(), b.list()->items.end());
+    return heap.list(std::move(items), a.list()->tuple);
+  }
+  const auto repeatable = [](const Value& value) { return value.text() != nullptr || value.list() != nullptr; };
+  const auto count = [](const Value& value) { return value.is_bool() || value.is_integer(); };
+  if (sign == "*" && repeatable(a) && count(b)) return repeat(a, b.integer(), heap);
+  if (sign == "*" && repeatable(b) && count(a)) return repeat(b, a.integer(), heap);
+  if (sign == "%" && a.text() != nullptr) {
+    const List* values = b.list();
+    return format_percent(*a.text(), values != nullptr && values->tuple ? values->items : Values{b}, heap);
+  }
+  return no_operation(sign, a, b);
+}
+
+Result<Value> format_percent(std::string_view format, const Values& values, Heap& heap) {
+  std::string out;
+  size_t used = 0;
+  for (size_t i = 0; i < format.size(); ++i) {
+    TRY(heap.budget().produce(1));
+    if (format[i] != '%') {
+      out += format[i];
+      continue;
+    }
+    const char type = i + 1 < format.size() ? format[i + 1] : ' ';
+    ++i;
+    if (type == '%') {
+      out += '%';
+      continue;
+    }
+    if (used == values.size()) return invalid("not enough arguments for format string");
+    const Value& value = values[used++];
+    if (type == 's' || type == 'r') {
+      TRY_ASSIGN(const std::string text, type == 's' ? to_text(value, heap.budget()) : to_repr(value, heap.budget()));
+      out += text;
+    } else if (type == 'd' && value.is_number() && std::abs(value.real()) < 9e18) {
+      out += fmt::format("{}", value.is_float() ? static_cast<int64_t>(value.real()) : value.integer());
+    } else {
+      return Error{ErrorKind::unsupported, "a format other than %s, %r and %d (of a number)"};
+    }
+  }
+  if (used != values.size()) return invalid("not all arguments converted during string formatting");
+  return heap.text(std::move(out));
+}
+
+Result<bool> compare_by(std::string_view sign, const Value& a, const Value& b, Heap& heap) {
+  TRY(heap.budget().step());
+  if (sign == "==") return equal(a, b, heap.budget());
+  if (sign == "!=") return !equal(a, b, heap.budget());
+  if (sign == "in") return contains(b, a, heap);
+  if (sign == "not in") {
+    TRY_ASSIGN(const bool found, contains(b, a, heap));
+    return !found;
+  }
+  if (a.is_number() && b.is_number() && (std::isnan(a.real()) || std::isnan(b.real()))) return false;
+  TRY_ASSIGN(const int order, compare(a, b, sign, heap.budget()));
+  if (sign == "<") return order < 0;
+  if (sign == "<=") return order <= 0;
+  return sign == ">" ? order > 0 : order >= 0;
+}
+
+Result<bool> contains(const Value& container, const Value& item, Heap& heap) {
+  if (container.text() != nullptr) {
+    if (item.is_undefined()) return invalid(item.why_undefined());
+    if (item.text() == nullptr) {
+      return invalid(fmt::format("'in <string>' requires string as left operand, not {}", item.type()));
+    }
+    TRY(heap.budget().step(1 + container.text()->size() / 16));
+    return container.text()->find(*item.text()) != std::string::npos;
+  }
+  if (const List* list = container.list()) {
+    TRY(heap.budget().step(1 + list->items.size()));
+    return std::ranges::any_of(list->items, [&](const Value& each) { return equal(each, item, heap.budget()); });
+  }
+  if (const Dict* dict = container.dict()) {
+    if (item.list() != nullptr && !item.list()->tuple) return invalid("unhashable type: 'list'");
+    if (item.dict() != nullptr) return invalid("unhashable type: 'dict'");
+    if (item.text() != nullptr) TRY(heap.budget().step(item.text()->size() / 16));
+    return dict->find(item) != nullptr;
+  }
+  if (container.is_undefined()) return false;
+  return invalid(fmt::format("argument of type '{}' is not iterable", container.type()));
+}
+
+std::vector<std::string_view> characters(std::string_view text) {
+  std::vector<std::string_view> units;
+  for (size_t i = 0; i < text.size();) {
+    const size_t length = std::min(utf8_length(text[i]), text.size() - i);
+    units.push_back(text.substr(i, length));
+    i += length;
+  }
+  return units;
+}
+
+Result<Values> iterate(const Value& value, Heap& heap) {
+  Values items;
+  if (value.is_undefined()) return items;
+  TRY_ASSIGN(const int64_t count, length_of(value, heap));
+  TRY(heap.budget().produce(static_cast<uint64_t>(count) * sizeof(Value)));
+  if (value.list() != nullptr) return value.list()->items;
+  if (value.dict() != nullptr) {
+    for (const auto& [key, item] : value.dict()->items())
+      items.push_back(key);
+    return items;
+  }
+  for (const std::string_view unit : characters(*value.text())) {
+    TRY_ASSIGN(Value text, heap.text(std::string(unit)));
+    items.push_back(std::move(text));
+  }
+  return items;
+}
+
+Result<int64_t> length_of(const Value& value, Heap& heap) {
+  if (value.list() != nullptr) return static_cast<int64_t>(value.list()->items.size());
+  if (value.dict() != nullptr) return static_cast<int64_t>(value.dict()->items().size());
+  if (value.is_undefined()) return 0;
+  if (value.text() == nullptr) return invalid(fmt::format("object of type '{}' has no len()", value.type()));
+  TRY(heap.budget().step(1 + value.text()->size() / 16));
+  return std::ranges::count_if(*value.text(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0U) != 0x80; });
+}
+
+Result<Value> item_of(const Value& object, const Value& key, Heap& heap) {
+  if (object.is_undefined()) return invalid(object.why_undefined());
+  if (key.text() != nullptr) TRY(heap.budget().step(key.text()->size() / 16));
+  if (const Dict* dict = object.dict()) {
+    if (const Value* found = dict->find(key)) return *found;
+  } else if ((object.list() != nullptr || object.text() != nullptr) && (key.is_integer() || key.is_bool())) {
+    TRY_ASSIGN(const int64_t count, length_of(object, heap));
+    const int64_t at = key.integer() < 0 ? key.integer() + count : key.integer();
+    if (at >= 0 && at < count) {
+      if (object.list() != nullptr) return object.list()->items[static_cast<size_t>(at)];
+      TRY(heap.budget().produce(object.text()->size()));
+      return heap.text(std::string(characters(*object.text())[static_cast<size_t>(at)]));
+    }
+  } else if (object.space() != nullptr && key.text() != nullptr) {
+    const auto found = object.space()->fields.find(*key.text());
+    if (found != object.space()->fields.end()) return found->second;
+  }
+  if (key.text() != nullptr) {
+    return Value::undefined(fmt::format("'{} object' has no attribute '{}'", object.type(), *key.text()));
+  }
+  return Value::undefined(fmt::format("{} object has no such element", object.type()));
+}
+
+Result<Value> slice(const Value& object, const Value& start, const Value& end, const Value& step, Heap& heap) {
+  if (object.is_undefined()) return invalid(object.why_undefined());
+  if (object.list() == nullptr && object.text() == nullptr) return Value::undefined("a slice of what has no order");
+  TRY_ASSIGN(const int64_t count, length_of(object, heap));
+  for (const Value* part : {&start, &end, &step}) {
+    if (!part->is_none() && !part->is_integer() && !part->is_bool()) return Value::undefined("a slice by no integer");
+  }
+  const int64_t stride = step.is_none() ? 1 : step.integer();
+  if (stride == 0) return invalid("slice step cannot be zero");
+  const auto bound = [&](const Value& part, int64_t otherwise) {
+    if (part.is_none()) return otherwise;
+    const int64_t at = part.integer() < 0 ? part.integer() + count : part.integer();
+    return std::clamp<int64_t>(at, stride < 0 ? -1 : 0, stride < 0 ? count - 1 : count);
+  };
+  const int64_t from = bound(start, stride < 0 ? count - 1 : 0);
+  const int64_t to = bound(end, stride < 0 ? -1 : count);
+  TRY(heap.budget().produce(static_cast<uint64_t>(count) * sizeof(Value)));
+  std::vector<size_t> places;
+  for (int64_t at = from; stride < 0 ? at > to : at < to;) {
+    places.push_back(static_cast<size_t>(at));
+    if (__builtin_add_overflow(at, stride, &at)) break;
+  }
+  if (object.list() != nullptr) {
+    Values items;
+    for (const size_t place : places)
+      items.push_back(object.list()->items[place]);
+    return heap.list(std::move(items), object.list()->tuple);
+  }
+  const auto units = characters(*object.text());
+  std::string text;
+  for (const size_t place : places)
+    text += units[place];
+  return heap.text(std::move(text));
+}
+
+}  // namespace dspack::runtime::jinja

@@ -1,0 +1,28 @@
+// Python's operators, subscripts and iteration on values.
+// Threads: thread-safe (pure functions of their arguments). Errors: invalid (what Python refuses), budget.
+#pragma once
+
+#include <string_view>
+
+#include "runtime/text/jinja/value.h"
+
+namespace dspack::runtime::jinja {
+
+/// + - * / // % **
+[[nodiscard]] Result<Value> binary(std::string_view sign, const Value& a, const Value& b, Heap& heap);
+/// == != < <= > >= in, not in
+[[nodiscard]] Result<bool> compare_by(std::string_view sign, const Value& a, const Value& b, Heap& heap);
+[[nodiscard]] Result<bool> contains(const Value& container, const Value& item, Heap& heap);
+/// What `for` goes through: items, keys, characters; nothing of what is undefined.
+[[nodiscard]] Result<Values> iterate(const Value& value, Heap& heap);
+[[nodiscard]] Result<int64_t> length_of(const Value& value, Heap& heap);
+/// object[key], undefined where there is none.
+[[nodiscard]] Result<Value> item_of(const Value& object, const Value& key, Heap& heap);
+[[nodiscard]] Result<Value> slice(const Value& object, const Value& start, const Value& end, const Value& step,
+                                  Heap& heap);
+/// The characters of a text.
+[[nodiscard]] std::vector<std::string_view> characters(std::string_view text);
+/// "%s" % values.
+[[nodiscard]] Result<Value> format_percent(std::string_view format, const Values& values, Heap& heap);
+
+}  // namespace dspack::runtime::jinja

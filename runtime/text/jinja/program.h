@@ -1,0 +1,42 @@
+// A chat template as a program of the language Jinja, set up as transformers does it: trim_blocks, lstrip_blocks, the
+// immutable sandbox, loop controls, `generation` blocks, tojson, raise_exception, strftime_now.
+// Threads: immutable, thread-safe. Lifetime: owns its tree. Errors: compile: invalid (no Jinja), unsupported (what
+// needs other files), budget (too large); render: also what the template refuses; with the line.
+#pragma once
+
+#include <ctime>
+#include <memory>
+#include <set>
+#include <string>
+#include <string_view>
+
+#include <nlohmann/json.hpp>
+
+#include "format/base/result.h"
+
+namespace dspack::runtime::jinja {
+
+struct Node;
+
+struct Cost {
+  uint64_t steps = 0;
+  uint64_t bytes = 0;
+};
+
+class Program {
+ public:
+  [[nodiscard]] static Result<Program> compile(std::string_view source);
+
+  /// `variables`: an object, whose members the template sees by name. `now`: what strftime_now prints. The cost is
+  /// written even if the template fails.
+  [[nodiscard]] Result<std::string> render(const nlohmann::ordered_json& variables, const std::tm& now,
+                                           Cost* cost = nullptr) const;
+  /// Whether the name stands anywhere in the program.
+  [[nodiscard]] bool mentions(std::string_view name) const;
+
+ private:
+  explicit Program(std::shared_ptr<const Node> root) : root_(std::move(root)) {}
+  std::shared_ptr<const Node> root_;
+};
+
+}  // namespace dspack::runtime::jinja

@@ -1,0 +1,158 @@
+// Expected texts are those of Jinja 3.1 as transformers sets it up.
+#include "runtime/text/chat_template.h"
+#include "runtime/text/jinja/program.h"
+
+#include "golden.h"
+
+namespace dspack::jinja_test {
+
+using namespace dspack;
+using namespace dspack::runtime;
+using namespace dspack::runtime::testing;
+
+namespace {
+
+Result<std::string> rendered(std::string_view source, const std::string& variables = "{}",
+                             jinja::Cost* cost = nullptr) {
+  const auto program = jinja::Program::compile(source);
+  if (!program) return program.error();
+  std::tm now{};
+  now.tm_year = 124;
+  now.tm_mday = 26;
+  now.tm_mon = 6;
+  return program->render(OrderedJson::parse(variables), now, cost);
+}
+
+}  // namespace
+
+TEST_CASE("jinja: statements and expressions") {
+  const std::vector<std::pair<const char*, const char*>> cases = {
+      {"a{# c #}b\n", "ab"},
+      {"{% if true %}\n  x\n{% endif %}\ny", "  x\ny"},
+      {"a  {%- if 1 -%}  b  {%- endif %} c", "ab c"},
+      {"{% raw %}{{ x }}{% endraw %}", "{{ x }}"},
+      {"{% for x in [1, 2, 3] if x != 2 %}{{ loop.index }}:{{ x }}{{ ',' if not loop.last }}{% endfor %}", "1:1,2:3"},
+      {"{% for x in [] %}{% else %}none{% endfor %}", "none"},
+      {"{% for i in range(9) %}{% if i == 1 %}{% continue %}{% endif %}{% if i > 3 %}{% break %}{% endif %}{{ i }}{% "
+       "endfor %}",
+       "023"},
+      {"{% set ns = namespace(n=0) %}{% for i in range(4) %}{% set ns.n = ns.n + i %}{% endfor %}{{ ns.n }}", "6"},
+      {"{% set x = 1 %}{% for i in [2] %}{% set x = i %}{% endfor %}{{ x }}", "1"},
+      {"{% macro m(a, b=2) %}{{ a }}-{{ b }}{{ caller() if caller }}{% endmacro %}{{ m(1) }}{% call m(3, b=4) %}!{% "
+       "endcall %}",
+       "1-23-4!"},
+      {"{% set t | upper %}ab{% endset %}{{ t }}{% filter trim %}  z {% endfilter %}", "ABz"},
+      {"{% generation %}x{% endgeneration %}", "x"},
+      {"{{ 7 // -2 }} {{ -7 % 3 }} {{ 2 ** 3 }} {{ 1 / 2 }} {{ 1 ~ 'a' ~ none }} {{ 1 < 2 < 3 }}",
+       "-4 2 8 0.5 1aNone True"},
+      {"{{ 'abc'[::-1] }}{{ [1, 2, 3][-1] }}{{ 'äöü'[1] }}{{ 'b' in 'abc' }}{{ 4 not in [4] }}", "cba3öTrueFalse"},
+      {"{{ {'a': [1, 2.0, 'x', none, true]} }}", "{'a': [1, 2.0, 'x', None, True]}"},
+      {"{{ {'b': 1, 'a': ['ü<', 1.0]} | tojson }}", R"({"b": 1, "a": ["ü<", 1.0]})"},
+      {"{{ [1, {'a': []}] | tojson(indent=2) }}", "[\n  1,\n  {\n    \"a\": []\n  }\n]"},
+      {"{{ missing }}|{{ missing is defined }}|{{ missing | default('d') }}", "|False|d"},
+      {"{{ ' a b '.strip().split(' ') }}{{ 'a-b'.replace('-', '+') }}{{ 'ab'.startswith(('x', 'a')) }}",
+       "['a', 'b']a+bTrue"},
+      {"{{ [{'k': 2}, {'k': 1}] | map(attribute='k') | sort | join(', ') }}", "1, 2"},
+      {"{{ [{'r': 'u'}, {'r': 's'}] | selectattr('r', 'equalto', 's') | list | length }}", "1"},
+      {"{{ strftime_now('%d %b %Y') }}", "26 Jul 2024"},
+      {"{{ {'a': {}} }}", "{'a': {}}"},
+      {"{% for k, v in {'x': 1}.items() %}{{ k }}{{ v }}{% endfor %}", "x1"},
+  };
+  for (const auto& [source, expected] : cases) {
+    CAPTURE(source);
+    const auto text = rendered(source);
+    REQUIRE_MESSAGE(text.has_value(), (text ? "" : text.error().message));
+    CHECK(*text == expected);
+  }
+}
+
+TEST_CASE("jinja: failures say the line and the reason") {
+  const std::vector<std::pair<const char*, const char*>> cases = {
+      {"\n{% if x %}", "line 2"},
+      {"{{ x.y }}", "'x' is undefined"},
+      {"\n\n{{ {}.a.b }}", "line 3: 'dict object' has no attribute 'a'"},
+      {"{{ raise_exception('no tools') }}", "no tools"},
+      {"{{ 'a' + 1 }}", "concatenate"},
+      {"{{ [].append(1) }}", "append"},
+      {"{% include 'x' %}", "other templates"},
+      {"{{ 1 | nope }}", "no filter"},
+      {"{{ 1 / 0 }}", "zero"},
+  };
+  for (const auto& [source, part] : cases) {
+    CAPTURE(source);
+    const auto text = rendered(source);
+    REQUIRE_FALSE(text.has_value());
+    CAPTURE(text.error().message);
+    CHECK(text.error().message.find(part) != std::string::npos);
+  }
+}
+
+TEST_CASE("jinja: hostile templates end") {
+  std::string brackets;
+  std::string blocks;
+  std::string sum = "{{ 1";
+  for (int i = 0; i < 100'000; ++i) {
+    brackets += '(';
+    blocks += "{% if 1 %}";
+    sum += " + 1";
+  }
+  const std::vector<std::string> hostile = {
+      "{% for i in range(10**9) %}x{% endfor %}",
+      "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
+      "{{ 'a' * 10**12 }}",
+      "{% set ns = namespace(s='ab') %}{% for i in range(99) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}",
+      "{% set ns = namespace(s='ab') %}{% for i in range(99) %}{% set ns.s = ns.s.replace('a', 'aa') %}{% endfor %}",
+      "{% set ns = namespace(l=[]) %}{% for i in range(9999) %}{% set ns.l = [ns.l] %}{% endfor %}",
+      "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
+      "{% macro m(x) %}{% if 1 %}{% if 1 %}{% if 1 %}{{ 1 + (1 + (1 + (m(x) | length))) }}{% endif %}{% endif %}{% "
+      "endif %}"
+      "{% endmacro %}{{ m(1) }}",
+      // Equal, in two trees of 2^99 leaves.
+      "{% set a = namespace(x=[1], y=[1]) %}{% for i in range(99) %}{% set a.x = [a.x, a.x] %}{% set a.y = [a.y, a.y] "
+      "%}"
+      "{% endfor %}{{ a.x == a.y }}",
+      "{% set x = range(99999) | list %}{% set y = range(99999) | list %}{% for i in x %}{{ x == y }}{% endfor %}",
+      "{% set a = namespace(s=[]) %}{% set a.s = [a] %}",
+      "{{ 10 ** 30 }}",
+      "{{ " + brackets,
+      blocks,
+      sum + " }}",
+  };
+  for (const std::string& source : hostile) {
+    CAPTURE(source.substr(0, 100));
+    jinja::Cost cost;
+    const auto text = rendered(source, "{}", &cost);
+    REQUIRE_FALSE(text.has_value());
+    CHECK((text.error().kind == ErrorKind::budget || text.error().kind == ErrorKind::unsupported));
+    MESSAGE(source.substr(0, 80), ": ", text.error().message, ", ", cost.steps, " steps, ", cost.bytes, " bytes");
+  }
+}
+
+TEST_CASE("jinja: DeepSeek-V3's template gives the texts of its renderer and of transformers") {
+  const auto source = test_json("tiny-v3/tokenizer_config.json").at("chat_template").get<std::string>();
+  // Another program to jinja_source.h, so that the engine runs it.
+  const auto chat = ChatTemplate::recognise(source + "{{ '' }}");
+  REQUIRE(chat.has_value());
+  CHECK(chat->name() == "of this repository");
+  const auto file = OrderedJson::parse(test_file("text/chat_cases.json"));
+  size_t texts = 0;
+  for (const OrderedJson& each : file.at("cases")) {
+    const auto conversation = parse_conversation(file.at("conversations").at(each.at("messages").get<size_t>()).dump());
+    REQUIRE(conversation.has_value());
+    RenderOptions options{
+        .bos_token = "<B>", .eos_token = "<E>", .add_generation_prompt = each.at("add_generation_prompt")};
+    if (each.at("tools").get<bool>()) options.tools = file.at("tools");
+    for (const OrderedJson& result : each.at("results")) {
+      const auto& names = result.at("templates");
+      if (std::find(names.begin(), names.end(), "deepseek-v3") == names.end()) continue;
+      const auto text = chat->render(conversation->messages, options);
+      CAPTURE(each.dump());
+      CHECK(text.has_value() == result.at("text").is_string());
+      if (text && result.at("text").is_string()) CHECK(*text == result.at("text").get<std::string>());
+      ++texts;
+    }
+  }
+  CHECK(texts > 40);
+}
+
+}  // namespace dspack::jinja_test
