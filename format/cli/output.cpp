@@ -4,7 +4,8 @@
 #include <array>
 #include <atomic>
 #include <cerrno>
-#include <cmath>
+#include <chrono>
+#include <cstdio>
 #include <cstdlib>
 #include <system_error>
 
@@ -16,8 +17,37 @@
 namespace dspack::format {
 namespace {
 
+/// The line on the terminal that is redrawn: the process has one, as it has one stderr. `columns`: of what it shows; 0:
+/// nothing.
+struct OpenLine {
+  std::mutex mutex;  // guards what follows
+  size_t columns = 0;
+};
+OpenLine open_line;
+
+/// Under the mutex. A terminal that became narrower has broken the line into several.
+std::string erasure() {
+  constexpr char kToFirst[] = "\r";
+  constexpr char kClearDown[] = "\033[J";
+  if (open_line.columns == 0) return {};
+  const size_t rows = (open_line.columns - 1) / std::max<size_t>(1, stderr_columns());
+  open_line.columns = 0;
+  return kToFirst + (rows > 0 ? fmt::format("\033[{}A", rows) : std::string()) + kClearDown;
+}
+
 void write(std::FILE* stream, std::string_view text) {
+  const std::lock_guard lock(open_line.mutex);
+  if (const std::string erase = erasure(); !erase.empty()) std::fwrite(erase.data(), 1, erase.size(), stderr);
   std::fwrite(text.data(), 1, text.size(), stream);
+}
+
+void draw(std::string_view line) {
+  const std::lock_guard lock(open_line.mutex);
+  const std::string shown = clipped(line, stderr_columns());
+  const std::string text = erasure() + shown;
+  std::fwrite(text.data(), 1, text.size(), stderr);
+  std::fflush(stderr);
+  open_line.columns = shown.size();  // of bytes, which are no fewer
 }
 
 }  // namespace
@@ -104,38 +134,6 @@ int finish_output(int status) {
   return status == 0 ? 1 : status;
 }
 
-namespace {
-
-constexpr auto kRedraw = std::chrono::milliseconds(200);
-constexpr auto kQuietStart = std::chrono::seconds(1);  // what is over by then needs no progress line
-
-std::string human_seconds(double seconds) {
-  const auto whole = static_cast<uint64_t>(std::lround(seconds));
-  if (whole < 60) return fmt::format("{} s", whole);
-  if (whole < 3600) return fmt::format("{} min {:02} s", whole / 60, whole % 60);
-  return fmt::format("{} h {:02} min", whole / 3600, whole % 3600 / 60);
-}
-
-/// The progress line, without colours or control codes.
-struct ProgressState {
-  std::string_view what;
-  uint64_t bytes, total_bytes, files, total_files;
-  double seconds;
-};
-
-std::string progress_line(const ProgressState& state) {
-  const double rate = state.seconds > 0 ? static_cast<double>(state.bytes) / state.seconds : 0;
-  std::string line = fmt::format("{}: {} of {}", state.what, human_bytes(state.bytes), human_bytes(state.total_bytes));
-  if (state.total_files > 0) line += fmt::format(", {} of {} files", state.files, state.total_files);
-  line += fmt::format(", {}/s", human_bytes(static_cast<uint64_t>(rate)));
-  if (rate > 0 && state.bytes < state.total_bytes) {
-    line += fmt::format(", {} left", human_seconds(static_cast<double>(state.total_bytes - state.bytes) / rate));
-  }
-  return line;
-}
-
-}  // namespace
-
 std::string human_bytes(uint64_t bytes) {
   static constexpr std::array<std::string_view, 5> kUnits{"kB", "MB", "GB", "TB", "PB"};
   if (bytes < 1000) return fmt::format("{} B", bytes);
@@ -149,51 +147,50 @@ std::string human_bytes(uint64_t bytes) {
 }
 
 void TerminalProgress::started(std::string_view what, uint64_t total_bytes, uint64_t total_files) {
+  finished();
   const std::lock_guard lock(mutex_);
-  what_ = brief(what);
-  total_bytes_ = total_bytes;
-  total_files_ = total_files;
-  bytes_ = files_ = 0;
-  begin_ = drawn_ = Clock::now();
+  meter_.start(what, total_bytes, total_files, std::chrono::steady_clock::now());
+  if (!is_quiet()) ticker_ = std::jthread([this](const std::stop_token& stop) { tick(stop); });
 }
 
 void TerminalProgress::advanced(uint64_t bytes) {
   const std::lock_guard lock(mutex_);
-  bytes_ += bytes;
-  const auto now = Clock::now();
-  if (is_terminal_ && now - drawn_ >= kRedraw && now - begin_ >= kQuietStart) draw(now);
+  meter_.advance(bytes, std::chrono::steady_clock::now());
 }
 
 void TerminalProgress::file_done() {
   const std::lock_guard lock(mutex_);
-  ++files_;
+  meter_.file_done(std::chrono::steady_clock::now());
 }
 
 void TerminalProgress::note(std::string_view text) {
   if (is_quiet() && !text.starts_with("warning: ")) return;
-  const std::lock_guard lock(mutex_);
-  clear_line();
-  std::fprintf(stream_, "%s\n", message_line(text).c_str());
+  print_error(text);
 }
 
 void TerminalProgress::finished() {
-  const std::lock_guard lock(mutex_);
-  clear_line();
-  std::fflush(stream_);
+  if (!ticker_.joinable()) return;
+  ticker_ = {};  // asks it to stop, and waits
+  write(stderr, "");
+  std::fflush(stderr);
 }
 
-void TerminalProgress::draw(Clock::time_point now) {
-  const double seconds = std::chrono::duration<double>(now - begin_).count();
-  const std::string line = progress_line({what_, bytes_, total_bytes_, files_, total_files_, seconds});
-  std::fprintf(stream_, "\r\033[K%s", line.c_str());
-  std::fflush(stream_);
-  drawn_ = now;
-  line_open_ = true;
-}
-
-void TerminalProgress::clear_line() {
-  if (line_open_) std::fprintf(stream_, "\r\033[K");
-  line_open_ = false;
+void TerminalProgress::tick(const std::stop_token& stop) {
+  constexpr auto kRedraw = std::chrono::milliseconds(250);
+  constexpr double kQuietStart = 2;  // seconds; what is over by then needs no line
+  constexpr double kLineSeconds = 60;
+  double next_line = is_terminal_ ? kQuietStart : kLineSeconds;
+  std::unique_lock lock(mutex_);
+  while (!stopped_.wait_for(lock, stop, kRedraw, [&] { return stop.stop_requested(); })) {
+    const auto now = std::chrono::steady_clock::now();
+    if (meter_.seconds(now) < next_line) continue;
+    if (is_terminal_) {
+      draw(meter_.line(now));
+    } else {
+      write(stderr, meter_.line(now) + "\n");
+      next_line += kLineSeconds;
+    }
+  }
 }
 
 }  // namespace dspack::format

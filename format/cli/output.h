@@ -4,13 +4,15 @@
 // Threads: thread-safe.
 #pragma once
 
-#include <chrono>
-#include <cstdio>
+#include <condition_variable>
 #include <mutex>
+#include <stop_token>
 #include <string>
 #include <string_view>
+#include <thread>
 
 #include "format/base/result.h"
+#include "format/cli/progress_meter.h"
 #include "format/progress.h"
 
 namespace dspack::format {
@@ -56,11 +58,15 @@ void print_help(std::string_view text);
 void be_quiet();
 [[nodiscard]] bool is_quiet();
 
+/// What a long work has done, on stderr: on a terminal one line that a clock redraws, as wide as the terminal is then,
+/// and that goes before anything else is printed; elsewhere a line a minute. What is over within two seconds shows
+/// nothing, and a quiet program (be_quiet) but warnings.
 class TerminalProgress final : public Progress {
  public:
-  /// Writes to `stream`, which it borrows; redraws a line only if `is_terminal`. Nothing where the program is quiet,
-  /// but for warnings.
-  TerminalProgress(std::FILE* stream, bool is_terminal) : stream_(stream), is_terminal_(is_terminal) {}
+  explicit TerminalProgress(bool is_terminal) : is_terminal_(is_terminal) {}
+  ~TerminalProgress() override { finished(); }
+  TerminalProgress(const TerminalProgress&) = delete;
+  TerminalProgress& operator=(const TerminalProgress&) = delete;
 
   void started(std::string_view what, uint64_t total_bytes, uint64_t total_files) override;
   void advanced(uint64_t bytes) override;
@@ -69,26 +75,21 @@ class TerminalProgress final : public Progress {
   void finished() override;
 
  private:
-  using Clock = std::chrono::steady_clock;
-  void draw(Clock::time_point now);
-  void clear_line();
+  void tick(const std::stop_token& stop);
 
-  std::FILE* stream_;
-  bool is_terminal_;
-  std::mutex mutex_;  // guards everything below
-  std::string what_;
-  uint64_t total_bytes_ = 0;
-  uint64_t total_files_ = 0;
-  uint64_t bytes_ = 0;
-  uint64_t files_ = 0;
-  Clock::time_point begin_;
-  Clock::time_point drawn_;
-  bool line_open_ = false;
+  const bool is_terminal_;
+  std::mutex mutex_;  // guards meter_
+  ProgressMeter meter_;
+  std::condition_variable_any stopped_;
+  std::jthread ticker_;  // of the work that is under way
 };
 
 /// Whether a terminal that a person looks at shows what is written there, and notes are wanted (be_quiet).
 [[nodiscard]] bool stderr_is_terminal();
 [[nodiscard]] bool stdout_is_terminal();
+
+/// Columns of the terminal behind stderr, now.
+[[nodiscard]] size_t stderr_columns();
 
 /// Whether a person is there to be asked.
 [[nodiscard]] bool can_ask();

@@ -2,6 +2,7 @@
 #include <malloc.h>
 #include <pthread.h>
 #include <signal.h>  // NOLINT(modernize-deprecated-headers): POSIX, not C
+#include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <unistd.h>
 
@@ -115,6 +116,13 @@ void ignore_broken_connections() {
 
 bool stderr_is_terminal() {
   return !is_quiet() && ::isatty(STDERR_FILENO) == 1;
+}
+
+size_t stderr_columns() {
+  constexpr size_t kUsual = 80;
+  ::winsize size{};
+  const bool known = ::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
+  return known ? size.ws_col : kUsual;
 }
 
 bool can_ask() {

@@ -230,6 +230,7 @@ int run(const Program& program, std::vector<std::string> arguments) {
   if (command.is_quiet) be_quiet();
   Process process;
   const Result<int> status = guarded([&] { return command.verb->run(process); });
+  process.progress().finished();  // of work that was cut short
   if (status) return *status;
   print_error(fmt::format("{}: {}", program.name, status.error().message));
   if (status.error().kind != ErrorKind::cancelled) return 1;

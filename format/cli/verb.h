@@ -32,7 +32,7 @@ class Process {
 
  private:
   std::optional<InterruptWatch> watch_;
-  TerminalProgress progress_{stderr, stderr_is_terminal()};
+  TerminalProgress progress_{stderr_is_terminal()};
 };
 
 /// A verb of a command line that is parsed.

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "format/base/foreign_text.h"
 #include "format/cli/environment.h"
 #include "format/compressed/expanding_repository.h"
 #include "format/http/pace.h"
@@ -63,11 +64,23 @@ Context make_context(format::Process& process, const NetworkFlags& flags) {
   return {std::move(options), process.stop(), progress};
 }
 
-Result<Opened> open_place(const std::string& place, unsigned jobs, const Context& context) {
+namespace {
+
+Result<Opened> open_both(const std::string& place, unsigned jobs, const Context& context) {
   TRY_ASSIGN(auto repository, open_repository(place, context.remote, format::posix_file_system(), context.stop));
   repository = format::make_expanding_repository(std::move(repository));
   TRY_ASSIGN(auto checkpoint, format::Checkpoint::open(*repository, jobs, context.stop));
   return Opened{std::move(repository), std::move(checkpoint)};
+}
+
+}  // namespace
+
+// Of a distant place it may take minutes: an index, and a request for the header of every shard.
+Result<Opened> open_place(const std::string& place, unsigned jobs, const Context& context) {
+  context.progress.started(without_passwords("opening " + place), 0, 0);
+  auto opened = open_both(place, jobs, context);
+  context.progress.finished();
+  return opened;
 }
 
 Result<Opened> open_packed(const std::string& place, unsigned jobs, const Context& context) {

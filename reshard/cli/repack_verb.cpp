@@ -196,6 +196,7 @@ Result<int> run_repack(const RepackFlags& flags, format::Process& process) {
   const auto begin = std::chrono::steady_clock::now();  // opening the source and planning count as well
   const Context context = make_context(process, flags.network);
   TRY_ASSIGN(const Recipe recipe, recipe_of(flags.recipe));
+  context.progress.started(without_passwords("opening " + flags.source), 0, 0);
   TRY_ASSIGN(const auto repository, open_source(flags, context));
   RepackOptions options{.recipe = recipe,
                         .out = flags.out,
@@ -205,6 +206,7 @@ Result<int> run_repack(const RepackFlags& flags, format::Process& process) {
     TRY_ASSIGN(options.declared, read_checksum_list(flags.checksum_list));
   }
   TRY_ASSIGN(const RepackOutlook outlook, prepare_repack(*repository, options, context.stop));
+  context.progress.finished();
   for (const std::string& warning : outlook.source.warnings())
     context.progress.note("warning: " + warning);
   for (const std::string& warning : outlook.plan.warnings)

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "format/base/foreign_text.h"
 #include "format/base/size.h"
 #include "format/cli/output.h"
 #include "format/file_system.h"
@@ -68,9 +69,13 @@ Result<std::unique_ptr<LoadedModel>> load_model(const std::string& folder, const
   note(fmt::format("loading {}", folder));
   LoadOptions shown = options;
   if (!shown.progress) {
-    shown.progress = std::make_shared<format::TerminalProgress>(stderr, format::stderr_is_terminal());
+    shown.progress = std::make_shared<format::TerminalProgress>(format::stderr_is_terminal());
   }
+  // What is fetched of a distant model has a line of its own.
+  if (access->files().is_local() && options.remote.absent_from.empty())
+    shown.progress->started(without_passwords("loading " + folder), 0, 0);
   auto loaded = LoadedModel::load(std::move(access), shown, stop);
+  shown.progress->finished();
   if (!loaded) return loaded;
   note_layers((*loaded)->model());
   note_room((*loaded)->model(), options);

@@ -4,6 +4,7 @@
 
 #include <cstdio>
 
+#include "format/base/foreign_text.h"
 #include "format/cli/environment.h"
 #include "format/cli/output.h"
 #include "format/compressed/expanding_repository.h"
@@ -48,14 +49,16 @@ format::Path cache_root(const RemoteAccess& access) {
 }
 
 Result<Place> open_one(const std::string& place, const RemoteAccess& access, const std::stop_token& stop) {
-  const auto progress = std::make_shared<format::TerminalProgress>(stderr, format::stderr_is_terminal());
+  const auto progress = std::make_shared<format::TerminalProgress>(format::stderr_is_terminal());
   const auto counters = std::make_shared<format::TransferCounters>();
   format::RemoteOptions options = format::remote_options_from_environment();
   options.counters = counters;
   options.on_note = [shown = progress](std::string_view text) { shown->note(text); };
   const format::Path root = cache_root(access);
   if (!root.empty()) options.hub_commits = root / "hub-commits";
+  progress->started(without_passwords("opening " + place), 0, 0);
   TRY_ASSIGN(auto repository, format::open_repository(place, options, format::posix_file_system(), stop));
+  progress->finished();
   if (repository->is_local()) return make_folder_place(format::make_expanding_repository(std::move(repository)));
   if (root.empty()) {
     return Error{ErrorKind::invalid,

@@ -1,0 +1,73 @@
+#include "format/cli/progress_meter.h"
+
+#include <doctest/doctest.h>
+
+#include <vector>
+
+namespace dspack::format::progress_meter_test {
+namespace {
+
+using Time = ProgressMeter::Time;
+
+Time at(double seconds) {
+  return Time{} +
+         std::chrono::duration_cast<std::chrono::steady_clock::duration>(std::chrono::duration<double>(seconds));
+}
+
+TEST_CASE("progress: what is shown each second while a server is fast, slow, and stalls") {
+  ProgressMeter meter;
+  meter.start("packing", 1'000'000'000, 4, at(0));
+  std::vector<std::string> lines;
+  for (int second = 1; second <= 12; ++second) {
+    if (second <= 4) meter.advance(100'000'000, at(second));  // fast
+    if (second == 4) meter.file_done(at(second));
+    if (second == 5 || second == 6) meter.advance(1'000'000, at(second));  // slow
+    lines.push_back(meter.line(at(second)));
+  }
+  CHECK(lines == std::vector<std::string>{
+                     "packing: 100.0 MB of 1.0 GB, 0 of 4 files, 100.0 MB/s, 9 s left",
+                     "packing: 200.0 MB of 1.0 GB, 0 of 4 files, 100.0 MB/s, 8 s left",
+                     "packing: 300.0 MB of 1.0 GB, 0 of 4 files, 100.0 MB/s, 7 s left",
+                     "packing: 400.0 MB of 1.0 GB, 1 of 4 files, 100.0 MB/s, 6 s left",
+                     "packing: 401.0 MB of 1.0 GB, 1 of 4 files, 80.2 MB/s, 7 s left",
+                     "packing: 402.0 MB of 1.0 GB, 1 of 4 files, 67.0 MB/s, 9 s left",
+                     "packing: 402.0 MB of 1.0 GB, 1 of 4 files, 57.4 MB/s, 10 s left",
+                     "packing: 402.0 MB of 1.0 GB, 1 of 4 files, 50.2 MB/s, 12 s left",
+                     "packing: 402.0 MB of 1.0 GB, 1 of 4 files, no byte for 3 s",
+                     "packing: 402.0 MB of 1.0 GB, 1 of 4 files, no byte for 4 s",
+                     "packing: 402.0 MB of 1.0 GB, 1 of 4 files, no byte for 5 s",
+                     "packing: 402.0 MB of 1.0 GB, 1 of 4 files, no byte for 6 s",
+                 });
+}
+
+TEST_CASE("progress: the rate is that of the last seconds") {
+  ProgressMeter meter;
+  meter.start("packing", 10'000'000'000, 0, at(0));
+  for (int second = 1; second <= 60; ++second)
+    meter.advance(second <= 50 ? 100'000'000 : 10'000'000, at(second));
+  CHECK(meter.line(at(60)) == "packing: 5.1 GB of 10.0 GB, 10.0 MB/s, 8 min 10 s left");
+}
+
+TEST_CASE("progress: work without bytes, and without a known size") {
+  ProgressMeter meter;
+  meter.start("reading headers", 0, 163, at(0));
+  meter.file_done(at(1));
+  CHECK(meter.line(at(2)) == "reading headers: 1 of 163 files");
+  CHECK(meter.line(at(9)) == "reading headers: 1 of 163 files, no answer for 8 s");
+  meter.start("opening", 0, 0, at(0));
+  CHECK(meter.line(at(2)) == "opening: 2 s");
+  CHECK(meter.line(at(75)) == "opening: 1 min 15 s");
+}
+
+TEST_CASE("progress: a line is clipped to the terminal, by characters") {
+  CHECK(clipped("packing: 1 of 2", 80) == "packing: 1 of 2");
+  CHECK(clipped("packing: 1 of 2", 16) == "packing: 1 of 2");
+  CHECK(clipped("packing: 1 of 2", 15) == "packing: 1 ...");
+  CHECK(clipped("p\u00e4cking: 1 of 2", 6) == "p\u00e4...");
+  CHECK(clipped("packing", 3) == "..");
+  CHECK(clipped("packing", 1).empty());
+  CHECK(clipped("packing", 0).empty());
+}
+
+}  // namespace
+}  // namespace dspack::format::progress_meter_test
