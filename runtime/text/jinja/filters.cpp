@@ -57,6 +57,7 @@ Result<Values> sorted(Values items, const Value* attribute, bool reverse, bool b
 }
 
 Result<Value> select(std::string_view name, const Value& value, const Arguments& args, Heap& heap) {
+  if (!value.truth()) return heap.generator({});  // so does Jinja, whatever it is
   const bool by_attribute = name.ends_with("attr");
   const bool wanted = name.starts_with("select");
   if (by_attribute && args.positional.empty()) return invalid("missing parameter for attribute name");
@@ -76,10 +77,11 @@ Result<Value> select(std::string_view name, const Value& value, const Arguments&
     }
     if (holds == wanted) chosen.push_back(item);
   }
-  return heap.list(std::move(chosen));
+  return heap.generator(std::move(chosen));
 }
 
 Result<Value> map(const Value& value, const Arguments& args, Heap& heap) {
+  if (!value.truth()) return heap.generator({});  // so does Jinja, whatever it is
   TRY_ASSIGN(const Values items, iterate(value, heap));
   const Value* attribute = args.positional.empty() ? args.get(9, "attribute") : nullptr;
   const Value* otherwise = args.get(9, "default");
@@ -97,7 +99,7 @@ Result<Value> map(const Value& value, const Arguments& args, Heap& heap) {
     }
     mapped.push_back(std::move(made));
   }
-  return heap.list(std::move(mapped));
+  return heap.generator(std::move(mapped));
 }
 
 Result<Value> join(const Value& value, const Arguments& args, Heap& heap) {
@@ -236,7 +238,7 @@ Result<Value> unique(const Value& value, const Arguments& args, Heap& heap) {
     TRY(seen.set(key, Value(true)));
     kept.push_back(item);
   }
-  return heap.list(std::move(kept));
+  return heap.generator(std::move(kept));
 }
 
 Result<Value> escape(const Value& value, Heap& heap) {
@@ -295,6 +297,9 @@ const std::map<std::string_view, Filter>& filters() {
        }},
       {"length",
        [](const Value& value, const Arguments&, Heap& heap) -> Result<Value> {
+         if (const List* list = value.list(); list != nullptr && list->generator) {
+           return invalid("object of type 'generator' has no len()");
+         }
          TRY_ASSIGN(const int64_t count, length_of(value, heap));
          return Value(count);
        }},
@@ -346,7 +351,7 @@ const std::map<std::string_view, Filter>& filters() {
          if (value.text() != nullptr) return slice(value, None{}, None{}, int64_t{-1}, heap);
          TRY_ASSIGN(Values items, iterate(value, heap));
          std::ranges::reverse(items);
-         return heap.list(std::move(items));
+         return heap.generator(std::move(items));
        }},
       {"sort",
        [](const Value& value, const Arguments& args, Heap& heap) -> Result<Value> {
@@ -357,9 +362,10 @@ const std::map<std::string_view, Filter>& filters() {
        }},
       {"items",
        [](const Value& value, const Arguments&, Heap& heap) -> Result<Value> {
-         if (value.is_undefined()) return heap.list({});
+         if (value.is_undefined()) return heap.generator({});
          if (value.dict() == nullptr) return invalid("Can only get item pairs from a mapping.");
-         return call_method(value, "items", {}, heap);
+         TRY_ASSIGN(const Value pairs, call_method(value, "items", {}, heap));
+         return heap.generator(pairs.list()->items);
        }},
       {"abs",
        [](const Value& value, const Arguments&, Heap&) -> Result<Value> {

@@ -227,7 +227,8 @@ Result<Value> item_of(const Value& object, const Value& key, Heap& heap) {
   if (key.text() != nullptr) TRY(heap.budget().step(key.text()->size() / 16));
   if (const Dict* dict = object.dict()) {
     if (const Value* found = dict->find(key)) return *found;
-  } else if ((object.list() != nullptr || object.text() != nullptr) && (key.is_integer() || key.is_bool())) {
+  } else if (((object.list() != nullptr && !object.list()->generator) || object.text() != nullptr) &&
+             (key.is_integer() || key.is_bool())) {
     TRY_ASSIGN(const int64_t count, length_of(object, heap));
     const int64_t at = key.integer() < 0 ? key.integer() + count : key.integer();
     if (at >= 0 && at < count) {

@@ -60,7 +60,7 @@ struct Printer {
     if (value.is_integer()) return put(fmt::format("{}", value.integer()));
     if (value.is_float()) return put(float_text(value.real()));
     if (value.text() != nullptr) return put(repr_of_text(*value.text()));
-    if (const List* list = value.list()) {
+    if (const List* list = value.list(); list != nullptr && !list->generator) {
       TRY(put(list->tuple ? "(" : "["));
       for (size_t i = 0; i < list->items.size(); ++i) {
         if (i > 0) TRY(put(", "));
@@ -129,7 +129,7 @@ struct Printer {
     }
     if (value.is_number()) return repr(value);
     if (value.text() != nullptr) return json_text(*value.text(), style.ascii);
-    if (const List* list = value.list()) {
+    if (const List* list = value.list(); list != nullptr && !list->generator) {
       if (list->items.empty()) return put("[]");
       TRY(put("["));
       for (size_t i = 0; i < list->items.size(); ++i) {

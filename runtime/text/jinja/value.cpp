@@ -79,7 +79,7 @@ bool Value::truth() const {
   if (is_float()) return real() != 0.0;
   if (is_number()) return integer() != 0;
   if (text() != nullptr) return !text()->empty();
-  if (list() != nullptr) return !list()->items.empty();
+  if (list() != nullptr) return list()->generator || !list()->items.empty();
   if (dict() != nullptr) return !dict()->items().empty();
   return true;
 }
@@ -91,7 +91,7 @@ std::string_view Value::type() const {
   if (is_integer()) return "int";
   if (is_float()) return "float";
   if (is_text()) return "str";
-  if (list() != nullptr) return list()->tuple ? "tuple" : "list";
+  if (list() != nullptr) return list()->generator ? "generator" : list()->tuple ? "tuple" : "list";
   if (dict() != nullptr) return "dict";
   return space() != nullptr ? "Namespace" : "function";
 }
@@ -147,7 +147,14 @@ Result<Value> Heap::list(Values items, bool tuple) {
     depth = std::max(depth, item.depth());
   }
   if (depth >= kMaxDepth) return Error{ErrorKind::budget, "lists and dicts are nested too deeply"};
-  return Value(std::make_shared<const List>(List{std::move(items), tuple, depth + 1}));
+  return Value(std::make_shared<const List>(List{.items = std::move(items), .tuple = tuple, .depth = depth + 1}));
+}
+
+Result<Value> Heap::generator(Values items) {
+  TRY_ASSIGN(const Value made, list(std::move(items)));
+  List copy = *made.list();
+  copy.generator = true;
+  return Value(std::make_shared<const List>(std::move(copy)));
 }
 
 Result<Value> Heap::dict(Dict dict) {

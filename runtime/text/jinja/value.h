@@ -86,6 +86,8 @@ using Values = std::vector<Value>;
 struct List {
   Values items;
   bool tuple = false;
+  // What Jinja computes as it is asked for: it has no length, is no JSON, and is true even if nothing comes.
+  bool generator = false;
   uint32_t depth = 1;
 };
 
@@ -128,6 +130,7 @@ class Heap {
   explicit Heap(Budget& budget) : budget_(&budget) {}
   [[nodiscard]] Result<Value> text(std::string text);
   [[nodiscard]] Result<Value> list(Values items, bool tuple = false);
+  [[nodiscard]] Result<Value> generator(Values items);
   [[nodiscard]] Result<Value> dict(Dict dict);
   [[nodiscard]] Result<Value> from_json(const nlohmann::ordered_json& json);
   [[nodiscard]] Budget& budget() { return *budget_; }

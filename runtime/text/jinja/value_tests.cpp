@@ -52,6 +52,7 @@ Result<bool> apply_test(std::string_view name, const Value& value, const Argumen
   if (name == "mapping") return value.dict() != nullptr;
   if (name == "callable") return value.callable() != nullptr;
   if (name == "escaped") return false;
+  if (name == "sequence" && value.list() != nullptr && value.list()->generator) return false;
   if (name == "iterable" || name == "sequence") {
     return value.is_text() || value.list() != nullptr || value.dict() != nullptr || value.is_undefined();
   }
