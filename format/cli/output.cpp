@@ -129,8 +129,12 @@ Result<void> try_output(const std::string& file) {
 }
 
 int finish_output(int status) {
-  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return status;
-  print_error(fmt::format("cannot write to standard output: {}", std::generic_category().message(errno)));
+  const bool is_flushed = std::fflush(stdout) == 0;
+  const int reason = errno;
+  if (is_flushed && std::ferror(stdout) == 0) return status;
+  // An earlier write failed, and what it said is long overwritten.
+  print_error(is_flushed ? "cannot write to standard output"
+                         : fmt::format("cannot write to standard output: {}", std::generic_category().message(reason)));
   return status == 0 ? 1 : status;
 }
 
