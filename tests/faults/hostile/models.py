@@ -112,8 +112,8 @@ def template_case(name, template):
 
 def templates():
     for name, template in {"a number": 5, "another": "{{ messages }}", "a loop": "{% for i in range(10**9) %}x{% endfor %}",
-                           "open": "{% if", "an escape": "\x1b]0;x\x07", "8 MB": "x" * 8_000_000, "an object": {"a": "b"},
-                           "a list of numbers": [1, 2]}.items():
+                           "open": "{% if", "an escape": "{{ raise_exception('\x1b]0;x\x07') }}",
+                           "8 MB": "x" * 8_000_000, "an object": {"a": "b"}, "a list of numbers": [1, 2]}.items():
         yield template_case(name, template)
 
 
