@@ -66,12 +66,18 @@ Result<Place> open_one(const std::string& place, const RemoteAccess& access, con
                              "set one of them, or name a folder with --cache",
                              place)};
   }
-  return open_distant_place({.origin = std::move(repository),
-                             .counters = counters,
-                             .progress = progress,
-                             .cache_root = root,
-                             .tier = access.tier},
-                            format::posix_file_system(), stop);
+  TRY_ASSIGN(const auto kept_before, format::posix_file_system().stat(root));
+  TRY_ASSIGN(Place distant, open_distant_place({.origin = std::move(repository),
+                                                .counters = counters,
+                                                .progress = progress,
+                                                .cache_root = root,
+                                                .tier = access.tier},
+                                               format::posix_file_system(), stop));
+  if (!kept_before && format::stderr_is_terminal()) {
+    progress->note(fmt::format("what is fetched is kept in {}: \"dsrun cache\" lists it, --disk SIZE bounds it",
+                               root.string()));
+  }
+  return distant;
 }
 
 }  // namespace
