@@ -55,7 +55,12 @@ Result<Place> open_one(const std::string& place, const RemoteAccess& access, con
   options.counters = counters;
   options.on_note = [shown = progress](std::string_view text) { shown->note(text); };
   const format::Path root = cache_root(access);
-  if (!root.empty()) options.hub_commits = root / "hub-commits";
+  bool is_first_use = false;  // of the folder of all caches
+  if (!root.empty()) {
+    options.hub_commits = root / "hub-commits";
+    TRY_ASSIGN(const auto there, format::posix_file_system().stat(root));
+    is_first_use = !there;
+  }
   progress->started(without_passwords("opening " + place), 0, 0);
   TRY_ASSIGN(auto repository, format::open_repository(place, options, format::posix_file_system(), stop));
   progress->finished();
@@ -66,16 +71,15 @@ Result<Place> open_one(const std::string& place, const RemoteAccess& access, con
                              "set one of them, or name a folder with --cache",
                              place)};
   }
-  TRY_ASSIGN(const auto kept_before, format::posix_file_system().stat(root));
   TRY_ASSIGN(Place distant, open_distant_place({.origin = std::move(repository),
                                                 .counters = counters,
                                                 .progress = progress,
                                                 .cache_root = root,
                                                 .tier = access.tier},
                                                format::posix_file_system(), stop));
-  if (!kept_before && format::stderr_is_terminal()) {
-    progress->note(fmt::format("what is fetched is kept in {}: \"dsrun cache\" lists it, --disk SIZE bounds it",
-                               root.string()));
+  if (is_first_use && format::stderr_is_terminal()) {
+    progress->note(
+        fmt::format("what is fetched is kept in {}: \"dsrun cache\" lists it, --disk SIZE bounds it", root.string()));
   }
   return distant;
 }
