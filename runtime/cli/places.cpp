@@ -58,8 +58,8 @@ Result<Place> open_one(const std::string& place, const RemoteAccess& access, con
   bool is_first_use = false;  // of the folder of all caches
   if (!root.empty()) {
     options.hub_commits = root / "hub-commits";
-    TRY_ASSIGN(const auto there, format::posix_file_system().stat(root));
-    is_first_use = !there;
+    const auto there = format::posix_file_system().stat(root);  // what is wrong with it, its opening says
+    is_first_use = there && !*there;
   }
   progress->started(without_passwords("opening " + place), 0, 0);
   TRY_ASSIGN(auto repository, format::open_repository(place, options, format::posix_file_system(), stop));
