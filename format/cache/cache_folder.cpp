@@ -16,18 +16,6 @@ Result<bool> is_cache_folder(const Path& root, FileSystem& files) {
 // The largest kind of small file that is kept.
 constexpr uint64_t kMaxTextBytes = kTokenizerDocument.bytes;
 
-Path journal_path(const Path& root) {
-  return cache_work_folder(root) / "journal";
-}
-
-Path text_path(const Path& root, std::string_view path) {
-  return cache_work_folder(root) / "origin" / path;
-}
-
-Path header_path(const Path& root, std::string_view path) {
-  return cache_work_folder(root) / "headers" / path;
-}
-
 /// A folder with other people's files in it is not ours to fill.
 Result<void> check_folder(const Path& root, FileSystem& files) {
   TRY_ASSIGN(const auto info, files.stat(root));
@@ -49,7 +37,7 @@ Result<std::unique_ptr<CacheFolder>> CacheFolder::open(FileSystem& files, Path r
   TRY(check_folder(root, files));
   std::unique_ptr<CacheFolder> folder(new CacheFolder(files, std::move(root)));
   TRY(folder->folders_.make(cache_work_folder(folder->root_)));
-  auto lock = files.lock(cache_work_folder(folder->root_) / "lock", LockKind::exclusive);
+  auto lock = files.lock(cache_lock_path(folder->root_), LockKind::exclusive);
   if (!lock && lock.error().kind == ErrorKind::conflict) {
     return Error{ErrorKind::conflict,
                  fmt::format("{}: another program uses this cache; wait for it, or choose another folder with --cache",
@@ -62,7 +50,7 @@ Result<std::unique_ptr<CacheFolder>> CacheFolder::open(FileSystem& files, Path r
 }
 
 Result<void> CacheFolder::load(std::string origin) {
-  const Path path = journal_path(root_);
+  const Path path = cache_journal_path(root_);
   auto text = read_text(files_, path, kMaxJournalBytes);
   if (!text && text.error().kind != ErrorKind::not_found) return text.error();
   const std::string journal = text ? *std::move(text) : std::string();
@@ -98,7 +86,7 @@ std::optional<std::string> CacheFolder::text(std::string_view path) {
   const std::lock_guard lock(mutex_);
   const auto kept = state_.texts.find(path);
   if (kept == state_.texts.end()) return std::nullopt;
-  return checked_text(text_path(root_, path), kept->second);
+  return checked_text(cache_text_path(root_, path), kept->second);
 }
 
 bool CacheFolder::is_absent(std::string_view path) {
@@ -109,7 +97,7 @@ bool CacheFolder::is_absent(std::string_view path) {
 Result<void> CacheFolder::keep_text(std::string_view path, std::string_view text) {
   const std::lock_guard lock(mutex_);
   const KeptText kept{.size_bytes = text.size(), .sha256 = sha256(text)};
-  TRY(write(text_path(root_, path), text));
+  TRY(write(cache_text_path(root_, path), text));
   TRY(journal_->append(cache_line(path, kept)));
   state_.texts.insert_or_assign(std::string(path), kept);
   return {};
@@ -126,7 +114,7 @@ std::optional<CacheFolder::Header> CacheFolder::header(std::string_view path) {
   const std::lock_guard lock(mutex_);
   const auto kept = state_.headers.find(path);
   if (kept == state_.headers.end()) return std::nullopt;
-  auto text = checked_text(header_path(root_, path), kept->second.text);
+  auto text = checked_text(cache_header_path(root_, path), kept->second.text);
   if (!text) return std::nullopt;
   return Header{.file_bytes = kept->second.file_bytes, .version = kept->second.version, .text = *std::move(text)};
 }
@@ -136,7 +124,7 @@ Result<void> CacheFolder::keep_header(std::string_view path, const Header& heade
   const KeptHeader kept{.file_bytes = header.file_bytes,
                         .version = header.version,
                         .text = {.size_bytes = header.text.size(), .sha256 = sha256(header.text)}};
-  TRY(write(header_path(root_, path), header.text));
+  TRY(write(cache_header_path(root_, path), header.text));
   TRY(journal_->append(cache_line(path, kept)));
   state_.headers.insert_or_assign(std::string(path), kept);
   return {};

@@ -20,6 +20,24 @@ namespace dspack::format {
 [[nodiscard]] inline Path cache_work_folder(const Path& root) {
   return root / ".dspack-cache";
 }
+[[nodiscard]] inline Path cache_lock_path(const Path& root) {
+  return cache_work_folder(root) / "lock";
+}
+[[nodiscard]] inline Path cache_journal_path(const Path& root) {
+  return cache_work_folder(root) / "journal";
+}
+/// Of a small file of the origin.
+[[nodiscard]] inline Path cache_text_path(const Path& root, std::string_view path) {
+  return cache_work_folder(root) / "origin" / path;
+}
+/// Of an ordinary shard's header.
+[[nodiscard]] inline Path cache_header_path(const Path& root, std::string_view path) {
+  return cache_work_folder(root) / "headers" / path;
+}
+/// Where a weight file grows until it is whole.
+[[nodiscard]] inline Path cache_part_path(const Path& root, std::string_view path) {
+  return cache_work_folder(root) / "part" / path;
+}
 
 class CacheFolder {
  public:
@@ -34,7 +52,7 @@ class CacheFolder {
   /// Of weights, as the journal had it when it was opened.
   [[nodiscard]] const CacheState& state() const { return state_; }
   /// Where a weight file grows until it is whole.
-  [[nodiscard]] Path part_path(const std::string& path) const { return cache_work_folder(root_) / "part" / path; }
+  [[nodiscard]] Path part_path(const std::string& path) const { return cache_part_path(root_, path); }
 
   /// A small file of the origin, if it is kept and reads as it was.
   [[nodiscard]] std::optional<std::string> text(std::string_view path);

@@ -10,7 +10,7 @@ namespace dspack::format {
 
 namespace {
 
-constexpr uint32_t kWordBits = 32;
+constexpr uint32_t kTransposedWordBits = 32;
 // Places in a word of AutoAWQ's eight integers: from the low bits up they are 0 2 4 6 1 3 5 7.
 constexpr std::array<uint32_t, 8> kInterleaved = {0, 4, 1, 5, 2, 6, 3, 7};
 // Outputs that are turned at once, so that the lines of their rows stay in the first-level cache.
@@ -19,7 +19,7 @@ constexpr uint64_t kTurned = 32;
 // A function that makes a plane has no state: what it needs of the layout is in its type.
 template <uint32_t kBits, TransposedLayout kLayout>
 struct Words {
-  static constexpr uint32_t kInWord = kWordBits / kBits;
+  static constexpr uint32_t kInWord = kTransposedWordBits / kBits;
   static constexpr uint32_t kMask = (1U << kBits) - 1;
 
   static uint32_t word(std::span<const std::byte> words, uint64_t index) {
@@ -255,7 +255,7 @@ Makers makers_of(const TransposedLayout& layout, uint32_t bits) {
 /// Bits of an integer by the shape of qweight; 0: none fits.
 uint32_t bits_of(const TensorEntry& codes, const MatrixRequest& request, const TransposedLayout& layout) {
   for (const uint32_t bits : {4U, 8U}) {
-    const uint32_t in_word = kWordBits / bits;
+    const uint32_t in_word = kTransposedWordBits / bits;
     const bool is_along_in = layout.along == PackedAlong::in;
     const std::vector<uint64_t> shape{is_along_in ? ceil_div(request.in, in_word) : request.in,
                                       is_along_in ? request.out : ceil_div(request.out, in_word)};
@@ -297,7 +297,7 @@ Result<StoredMatrix> find_transposed(const Checkpoint& checkpoint, const Transpo
     return misfit(checkpoint, *scales, matrix.form, ", a row for each group");
   const uint64_t groups = scales->shape[0];
   TRY_ASSIGN(const uint32_t group, group_of(checkpoint, *scales, groups, wanted.stored, matrix.form));
-  TRY(check_beside(checkpoint, *zeros, Dtype::i32, {groups, ceil_div(wanted.out, kWordBits / bits)}));
+  TRY(check_beside(checkpoint, *zeros, Dtype::i32, {groups, ceil_div(wanted.out, kTransposedWordBits / bits)}));
   if (request.order != nullptr) TRY(check_beside(checkpoint, *request.order, Dtype::i32, {wanted.in}));
   const Makers makers = makers_of(request.layout, bits);
   StoredPlane& plane = matrix.planes[kCodes];

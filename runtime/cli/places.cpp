@@ -55,7 +55,12 @@ Result<Place> open_one(const std::string& place, const RemoteAccess& access, con
   options.counters = counters;
   options.on_note = [shown = progress](std::string_view text) { shown->note(text); };
   const format::Path root = cache_root(access);
-  if (!root.empty()) options.hub_commits = root / "hub-commits";
+  bool is_first_use = false;  // of the folder of all caches
+  if (!root.empty()) {
+    options.hub_commits = root / "hub-commits";
+    const auto there = format::posix_file_system().stat(root);  // what is wrong with it, its opening says
+    is_first_use = there && !*there;
+  }
   progress->started(without_passwords("opening " + place), 0, 0);
   TRY_ASSIGN(auto repository, format::open_repository(place, options, format::posix_file_system(), stop));
   progress->finished();
@@ -66,12 +71,17 @@ Result<Place> open_one(const std::string& place, const RemoteAccess& access, con
                              "set one of them, or name a folder with --cache",
                              place)};
   }
-  return open_distant_place({.origin = std::move(repository),
-                             .counters = counters,
-                             .progress = progress,
-                             .cache_root = root,
-                             .tier = access.tier},
-                            format::posix_file_system(), stop);
+  TRY_ASSIGN(Place distant, open_distant_place({.origin = std::move(repository),
+                                                .counters = counters,
+                                                .progress = progress,
+                                                .cache_root = root,
+                                                .tier = access.tier},
+                                               format::posix_file_system(), stop));
+  if (is_first_use && format::stderr_is_terminal()) {
+    progress->note(
+        fmt::format("what is fetched is kept in {}: \"dsrun cache\" lists it, --disk SIZE bounds it", root.string()));
+  }
+  return distant;
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "format/base/result.h"
+#include "format/cli/cache_verb.h"
 #include "format/cli/verb.h"
 #include "kernels/device_facts.h"
 #include "runtime/access/place.h"
@@ -175,7 +176,7 @@ struct BenchVerbOptions {
 [[nodiscard]] inline format::Program dsrun_program() {
   return {.name = "dsrun",
           .verbs = {run_verb(), logits_verb(), tokenize_verb(), eval_verb(), record_verb(), compare_verb(),
-                    replay_verb(), plan_verb(), bench_verb()},
+                    replay_verb(), plan_verb(), bench_verb(), format::cache_verb()},
           .when_interrupted = {},
           .build_facts = kernels::device_facts};
 }

@@ -1,0 +1,207 @@
+#include "format/cache/kept_weights.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "format/base/size.h"
+#include "format/cache/cache_blocks.h"
+#include "format/cache/cache_folder.h"
+#include "format/cache/kept_repository.h"
+#include "format/packing/planned_file.h"
+
+namespace dspack::format {
+namespace {
+
+constexpr size_t kMostFindings = 10;
+
+/// The model of which weights are kept, with the files that they lie in.
+struct KeptModel {
+  Checkpoint catalogue;
+  std::vector<PlannedFile> planned;
+};
+
+Result<KeptModel> open_kept_model(FileSystem& files, const Path& root, const CacheState& state,
+                                  const std::stop_token& stop) {
+  KeptRepository repository(files, root, state);
+  TRY_ASSIGN(Checkpoint catalogue, Checkpoint::open(repository, 1, stop));
+  auto planned = plan_files({}, catalogue, {});
+  return KeptModel{std::move(catalogue), std::move(planned)};
+}
+
+/// At its final path, or where it grows; nullopt: gone. `size`: of the file that is found.
+Result<std::optional<Path>> find_kept(FileSystem& files, const Path& root, const std::string& path, uint64_t& size) {
+  for (const Path& candidate : {root / path, cache_part_path(root, path)}) {
+    TRY_ASSIGN(const auto info, files.stat(candidate));
+    if (!info || !info->is_regular) continue;
+    size = info->size_bytes;
+    return std::optional(candidate);
+  }
+  return std::optional<Path>();
+}
+
+/// nullopt: there is no such block.
+std::optional<ByteRange> block_range(const Checkpoint& catalogue, const PlannedFile& file, uint64_t slot,
+                                     uint64_t block) {
+  const uint32_t tensor = file.tensors[slot];
+  const TensorEntry& entry = catalogue.tensors()[tensor];
+  const uint64_t rows = rows_per_cache_block(catalogue, tensor);
+  if (rows == 0 || block >= ceil_div(entry.shape[0], rows)) return std::nullopt;
+  const uint64_t bytes = entry.range.size() / entry.shape[0] * rows;
+  const uint64_t begin = block * bytes;
+  return ByteRange{file.offsets[slot] + begin, file.offsets[slot] + std::min(begin + bytes, entry.range.size())};
+}
+
+/// What the journal says of the parts of a file: where each lies, and its digest.
+std::vector<std::pair<ByteRange, Digest>> parts_of(const KeptModel& model, const PlannedFile& file,
+                                                   const KeptParts& parts) {
+  std::vector<std::pair<ByteRange, Digest>> ranges;
+  for (const auto& [slot, digest] : parts.tensors) {
+    if (slot >= file.tensors.size()) continue;
+    const uint64_t bytes = model.catalogue.tensors()[file.tensors[slot]].range.size();
+    ranges.emplace_back(ByteRange{file.offsets[slot], file.offsets[slot] + bytes}, digest);
+  }
+  for (const auto& [slot, blocks] : parts.row_blocks) {
+    if (slot >= file.tensors.size() || parts.tensors.contains(slot)) continue;
+    for (const auto& [block, digest] : blocks) {
+      if (const auto range = block_range(model.catalogue, file, slot, block)) ranges.emplace_back(*range, digest);
+    }
+  }
+  return ranges;
+}
+
+/// A check under way.
+struct Checking {
+  FileSystem& files;
+  const Path& root;
+  Progress& progress;
+  const std::stop_token& stop;
+  CacheCheck check;
+
+  void found(std::string finding) {
+    ++check.damaged;
+    if (check.findings.size() < kMostFindings) check.findings.push_back(std::move(finding));
+  }
+
+  Result<Digest> digest_of(const ReadFile& file, ByteRange range) {
+    constexpr uint64_t kPieceOfFile = 1 << 20;
+    std::vector<std::byte> buffer(std::min(kPieceOfFile, range.size()));
+    Sha256 hash;
+    for (uint64_t at = range.begin; at < range.end;) {
+      if (stop.stop_requested()) return stopped();
+      const auto piece = std::span(buffer).first(std::min<uint64_t>(buffer.size(), range.end - at));
+      TRY(file.read(at, piece));
+      hash.update(piece);
+      at += piece.size();
+      check.bytes += piece.size();
+      progress.advanced(piece.size());
+    }
+    return hash.finish();
+  }
+
+  /// A small file; whether it is as it was.
+  void text(const Path& path, const KeptText& kept) {
+    ++check.digests;
+    check.bytes += kept.size_bytes;
+    if (const auto read = read_kept_text(files, path, kept); !read) found(read.error().message);
+  }
+
+  /// A file, or ranges of it.
+  Result<void> ranges(const Path& path, const std::vector<std::pair<ByteRange, Digest>>& ranges) {
+    const auto file = files.open_read(path);
+    if (!file) {
+      check.digests += ranges.size();
+      found(file.error().message);
+      return {};
+    }
+    for (const auto& [range, wanted] : ranges) {
+      ++check.digests;
+      const auto digest = digest_of(**file, range);
+      if (!digest && digest.error().kind == ErrorKind::cancelled) return digest.error();
+      if (!digest)
+        found(digest.error().message);
+      else if (*digest != wanted)
+        found(fmt::format("{}: bytes {} to {} differ from what was fetched", path.string(), range.begin, range.end));
+    }
+    return {};
+  }
+
+  Result<void> whole(const std::string& path, const KeptFile& kept) {
+    uint64_t size = 0;
+    TRY_ASSIGN(const auto where, find_kept(files, root, path, size));
+    if (!where) {
+      ++check.digests;
+      found((root / path).string() + ": is gone");
+      return {};
+    }
+    TRY(ranges(*where, {{ByteRange{0, size}, kept.sha256}}));
+    progress.file_done();
+    return {};
+  }
+};
+
+Result<void> check_parts(Checking& checking, const KeptModel& model, const CacheState& state) {
+  for (const PlannedFile& file : model.planned) {
+    const auto parts = state.parts.find(file.path);
+    if (parts == state.parts.end() || state.files.contains(file.path)) continue;
+    const auto ranges = parts_of(model, file, parts->second);
+    if (ranges.empty()) continue;
+    uint64_t size = 0;
+    TRY_ASSIGN(const auto where, find_kept(checking.files, checking.root, file.path, size));
+    if (!where || size != file.size_bytes) {
+      checking.check.digests += ranges.size();
+      checking.found((checking.root / file.path).string() + (where ? ": has another size" : ": is gone"));
+      continue;
+    }
+    TRY(checking.ranges(*where, ranges));
+    checking.progress.file_done();
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<KeptShare> kept_share(FileSystem& files, const Path& root, const CacheState& state,
+                             const std::stop_token& stop) {
+  TRY_ASSIGN(const KeptModel model, open_kept_model(files, root, state, stop));
+  KeptShare share{.present_bytes = 0, .total_bytes = model.catalogue.payload_bytes()};
+  for (const PlannedFile& file : model.planned) {
+    const auto parts = state.parts.find(file.path);
+    const bool is_whole = state.files.contains(file.path);
+    if (!is_whole && parts == state.parts.end()) continue;
+    uint64_t size = 0;
+    TRY_ASSIGN(const auto where, find_kept(files, root, file.path, size));
+    if (!where || size != file.size_bytes) continue;
+    if (is_whole) {
+      share.present_bytes += file.size_bytes - file.data_start;
+      continue;
+    }
+    for (const auto& [range, digest] : parts_of(model, file, parts->second))
+      share.present_bytes += range.size();
+  }
+  return share;
+}
+
+Result<CacheCheck> check_kept(FileSystem& files, const Path& root, const CacheState& state, Progress& progress,
+                              const std::stop_token& stop) {
+  Checking checking{.files = files, .root = root, .progress = progress, .stop = stop, .check = {}};
+  progress.started("checking", 0, state.files.size() + state.parts.size());
+  for (const auto& [path, kept] : state.texts)
+    checking.text(cache_text_path(root, path), kept);
+  for (const auto& [path, kept] : state.headers)
+    checking.text(cache_header_path(root, path), kept.text);
+  for (const auto& [path, kept] : state.files)
+    TRY(checking.whole(path, kept));
+  if (!state.parts.empty()) {
+    const auto model = open_kept_model(files, root, state, stop);
+    if (!model && model.error().kind == ErrorKind::cancelled) return model.error();
+    if (model)
+      TRY(check_parts(checking, *model, state));
+    else
+      checking.check.unchecked = model.error().message;
+  }
+  progress.finished();
+  return std::move(checking.check);
+}
+
+}  // namespace dspack::format
