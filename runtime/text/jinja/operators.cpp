@@ -5,10 +5,16 @@
 #include <algorithm>
 #include <cmath>
 
+#include "runtime/text/codepoint_set.h"
 #include "runtime/text/jinja/printing.h"
 #include "runtime/text/unicode.h"
 
 namespace dspack::runtime::jinja {
+
+Error too_long() {
+  return {ErrorKind::unsupported, "an integer needs more than 64 bits"};
+}
+
 namespace {
 
 Error no_operation(std::string_view sign, const Value& a, const Value& b) {
@@ -16,10 +22,6 @@ Error no_operation(std::string_view sign, const Value& a, const Value& b) {
     if (each->is_undefined()) return invalid(each->why_undefined());
   }
   return invalid(fmt::format("unsupported operand type(s) for {}: '{}' and '{}'", sign, a.type(), b.type()));
-}
-
-Error too_long() {
-  return {ErrorKind::unsupported, "an integer needs more than 64 bits"};
 }
 
 Result<Value> whole_power(int64_t base, int64_t exponent) {
@@ -58,13 +60,17 @@ Result<Value> real(std::string_view sign, double a, double b) {
   if (sign == "*") return Value(a * b);
   if (sign == "**") {
     if (a == 0 && b < 0) return invalid("0.0 cannot be raised to a negative power");
-    return Value(std::pow(a, b));
+    const double power = std::pow(a, b);
+    if (std::isinf(power) && std::isfinite(a) && std::isfinite(b)) return invalid("a power is out of range");
+    return Value(power);
   }
   if (b == 0) return invalid("division by zero");
   if (sign == "/") return Value(a / b);
   double remainder = std::fmod(a, b);
   if (remainder != 0 && (remainder < 0) != (b < 0)) remainder += b;
+  if (remainder == 0) remainder = std::copysign(0.0, b);
   if (sign == "%") return Value(remainder);
+  if (a - remainder == 0) return Value(std::copysign(0.0, a / b));
   return Value(std::floor((a - remainder) / b + 0.5));
 }
 
@@ -185,6 +191,29 @@ Result<bool> contains(const Value& container, const Value& item, Heap& heap) {
   return invalid(fmt::format("argument of type '{}' is not iterable", container.type()));
 }
 
+namespace {
+
+bool has_property(std::string_view character, const CodepointSet& set) {
+  return first_utf8_unit(character).kind == Utf8Unit::Kind::character && set.contains(decode_utf8_character(character));
+}
+
+}  // namespace
+
+bool is_letter(std::string_view character) {
+  static const CodepointSet kSet = unicode_property("L").value_or(CodepointSet());
+  return has_property(character, kSet);
+}
+
+bool is_digit(std::string_view character) {
+  static const CodepointSet kSet = unicode_property("Nd").value_or(CodepointSet());
+  return has_property(character, kSet);
+}
+
+bool is_numeral(std::string_view character) {
+  static const CodepointSet kSet = unicode_property("N").value_or(CodepointSet());
+  return has_property(character, kSet);
+}
+
 std::vector<std::string_view> characters(std::string_view text) {
   std::vector<std::string_view> units;
   for (size_t i = 0; i < text.size();) {
@@ -248,10 +277,12 @@ Result<Value> item_of(const Value& object, const Value& key, Heap& heap) {
 
 Result<Value> slice(const Value& object, const Value& start, const Value& end, const Value& step, Heap& heap) {
   if (object.is_undefined()) return invalid(object.why_undefined());
-  if (object.list() == nullptr && object.text() == nullptr) return Value::undefined("a slice of what has no order");
+  if ((object.list() == nullptr || object.list()->generator) && object.text() == nullptr) {
+    return invalid(fmt::format("'{}' object has no slices", object.type()));
+  }
   TRY_ASSIGN(const int64_t count, length_of(object, heap));
   for (const Value* part : {&start, &end, &step}) {
-    if (!part->is_none() && !part->is_integer() && !part->is_bool()) return Value::undefined("a slice by no integer");
+    if (!part->is_none() && !part->is_integer() && !part->is_bool()) return invalid("slice indices must be integers");
   }
   const int64_t stride = step.is_none() ? 1 : step.integer();
   if (stride == 0) return invalid("slice step cannot be zero");

@@ -8,6 +8,8 @@
 
 namespace dspack::runtime::jinja {
 
+/// Of what Python computes and 64 bits do not hold.
+[[nodiscard]] Error too_long();
 /// + - * / // % **
 [[nodiscard]] Result<Value> binary(std::string_view sign, const Value& a, const Value& b, Heap& heap);
 /// == != < <= > >= in, not in
@@ -20,6 +22,10 @@ namespace dspack::runtime::jinja {
 [[nodiscard]] Result<Value> item_of(const Value& object, const Value& key, Heap& heap);
 [[nodiscard]] Result<Value> slice(const Value& object, const Value& start, const Value& end, const Value& step,
                                   Heap& heap);
+/// Of one character, as Python's isalpha, and its isdigit without superscripts and the like; numerals have these too.
+[[nodiscard]] bool is_letter(std::string_view character);
+[[nodiscard]] bool is_digit(std::string_view character);
+[[nodiscard]] bool is_numeral(std::string_view character);
 /// The characters of a text.
 [[nodiscard]] std::vector<std::string_view> characters(std::string_view text);
 /// "%s" % values.
