@@ -15,6 +15,7 @@
 #include "runtime/cli/line_editor.h"
 #include "runtime/cli/loading.h"
 #include "runtime/cli/message_assembler.h"
+#include "runtime/cli/prompt.h"
 #include "runtime/cli/terminal.h"
 #include "runtime/generate/stats.h"
 
@@ -253,6 +254,7 @@ Result<void> Chat::answer(const std::string& message, ChatTerminal& terminal) {
   if (!system_.empty()) conversation.push_back({.role = Role::system, .content = system_});
   conversation.insert(conversation.end(), history_.begin(), history_.end());
   conversation.push_back({.role = Role::user, .content = message});
+  render_.now = local_time();
   TRY_ASSIGN(const std::string prompt, text_.render_chat(conversation, render_));
   TRY_ASSIGN(const std::vector<uint32_t> tokens, text_.tokenizer().encode(prompt, SpecialTokens::parse));
   AnswerPrinter printer(text_.tokenizer(), stop_, begins_reasoning(prompt));

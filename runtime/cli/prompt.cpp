@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdio>
+#include <ctime>
 
 #include "format/base/foreign_text.h"
 #include "format/cli/output.h"
@@ -17,7 +18,7 @@ void add_chat_options(format::OptionTable& table, ChatOptions& chat) {
   table.add("--chat-template", "NAME|FILE", chat.chat_template,
             "Chat template: a built-in name (a wrong one lists them) or a file with its Jinja source");
   table.add("--thinking", "on|off", chat.thinking, format::one_of<bool>({{"on", true}, {"off", false}}),
-            "Whether the answer begins with reasoning (DeepSeek-V3.1; default: off)");
+            "Whether the answer begins with reasoning (default: the chat template's own)");
 }
 
 format::OptionTable::Option add_tokens(format::OptionTable& table, TokenArgument& tokens, const std::string& about) {
@@ -97,6 +98,13 @@ Result<Conversation> read_conversation(const std::string& file) {
   return conversation;
 }
 
+std::tm local_time() {
+  const std::time_t seconds = std::time(nullptr);
+  std::tm now{};
+  localtime_r(&seconds, &now);
+  return now;
+}
+
 Result<std::string> render_conversation(const TextModel& text, const Conversation& conversation,
                                         const ChatOptions& options, bool add_generation_prompt) {
   if (!conversation.tools.empty() && text.chat_template() && !text.chat_template()->prints_tools()) {
@@ -105,7 +113,8 @@ Result<std::string> render_conversation(const TextModel& text, const Conversatio
   return text.render_chat(conversation.messages, {.add_generation_prompt = add_generation_prompt,
                                                   .thinking = options.thinking.value_or(false),
                                                   .thinking_is_said = options.thinking.has_value(),
-                                                  .tools = conversation.tools});
+                                                  .tools = conversation.tools,
+                                                  .now = local_time()});
 }
 
 Result<std::vector<uint32_t>> encode_conversation(const TextModel& text, const Conversation& conversation,

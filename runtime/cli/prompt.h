@@ -3,6 +3,7 @@
 // line was parsed.
 #pragma once
 
+#include <ctime>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -45,6 +46,9 @@ format::OptionTable::Option add_tokens(format::OptionTable& table, TokenArgument
 
 /// The conversation in a JSON file, or for "-" in standard input. Errors: those of reading; invalid, naming the file.
 [[nodiscard]] Result<Conversation> read_conversation(const std::string& file);
+
+/// What the clock says, for templates that print the date.
+[[nodiscard]] std::tm local_time();
 
 /// The conversation as the chat template writes it. Errors: invalid (the template fails for it); no known template.
 [[nodiscard]] Result<std::string> render_conversation(const TextModel& text, const Conversation& conversation,

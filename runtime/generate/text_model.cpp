@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <ctime>
-
 #include "format/json.h"
 #include "runtime/generate/loaded_model.h"
 
@@ -91,8 +89,6 @@ Result<std::string> TextModel::render_chat(std::span<const ChatMessage> messages
   if (!chat_) return chat_.error().in("this needs a chat template (--raw continues a text without one)");
   options.bos_token = config_.bos_token.value_or("");
   options.eos_token = config_.eos_token.value_or("");
-  const std::time_t seconds = std::time(nullptr);
-  localtime_r(&seconds, &options.now);
   return chat_->render(messages, options);
 }
 

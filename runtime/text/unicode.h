@@ -22,6 +22,10 @@ inline constexpr std::string_view kReplacementCharacter = "\xEF\xBF\xBD";  // U+
 /// Every broken or incomplete sequence becomes one U+FFFD.
 [[nodiscard]] std::string to_valid_utf8(std::string_view bytes);
 
+/// Whether it is a byte of a UTF-8 sequence after the first.
+[[nodiscard]] constexpr bool is_continuation(char byte) {
+  return (static_cast<unsigned char>(byte) & 0xC0U) == 0x80U;
+}
 /// Bytes of the character that starts with `lead`, in valid text.
 [[nodiscard]] constexpr size_t utf8_length(char lead) {
   const auto byte = static_cast<unsigned char>(lead);

@@ -32,10 +32,10 @@ bool Arguments::truth(size_t place, std::string_view name, bool otherwise) const
   return value == nullptr ? otherwise : value->truth();
 }
 
-Arguments Arguments::behind(size_t count) const {
+Arguments Arguments::from(size_t place) const {
   Arguments rest = *this;
   rest.positional.erase(rest.positional.begin(),
-                        rest.positional.begin() + static_cast<std::ptrdiff_t>(std::min(count, positional.size())));
+                        rest.positional.begin() + static_cast<std::ptrdiff_t>(std::min(place, positional.size())));
   return rest;
 }
 

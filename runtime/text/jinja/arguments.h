@@ -19,8 +19,8 @@ struct Arguments {
   [[nodiscard]] Result<std::string> text(size_t place, std::string_view name, std::string_view otherwise) const;
   [[nodiscard]] Result<int64_t> integer(size_t place, std::string_view name, int64_t otherwise) const;
   [[nodiscard]] bool truth(size_t place, std::string_view name, bool otherwise) const;
-  /// Without the first `count`.
-  [[nodiscard]] Arguments behind(size_t count) const;
+  /// Without those before `place`.
+  [[nodiscard]] Arguments from(size_t place) const;
 };
 
 }  // namespace dspack::runtime::jinja

@@ -9,6 +9,16 @@
 #include "runtime/text/jinja/printing.h"
 
 namespace dspack::runtime::jinja {
+namespace {
+
+/// Whether the name stands in the tree; false, and nothing is left, when the budget ends.
+bool mentions(const Node& node, std::string_view name, Budget& budget) {
+  if (!budget.spend(1)) return false;
+  if (node.kind == NodeKind::name && node.text == name) return true;
+  return std::ranges::any_of(node.kids, [&](const NodePtr& kid) { return kid && mentions(*kid, name, budget); });
+}
+
+}  // namespace
 
 Result<Arguments> Evaluator::arguments(const Node& node, size_t first) {
   Arguments args;
@@ -86,6 +96,17 @@ Result<Value> Evaluator::call_macro(const Callable& macro, Arguments args, const
     scope_->names[parameter->text] = std::move(value);
   }
   if (caller != nullptr) scope_->names["caller"] = *caller;
+  // A macro takes more than its parameters only if it uses the names for that.
+  const bool more_by_place = taken < args.positional.size();
+  const bool more_by_name = !args.named.empty();
+  if ((more_by_place && !mentions(*macro.macro, "varargs", heap_.budget())) ||
+      (more_by_name && !mentions(*macro.macro, "kwargs", heap_.budget()))) {
+    return invalid(fmt::format("macro '{}' takes not so many arguments", macro.name));
+  }
+  if (caller != nullptr && !mentions(*macro.macro, "caller", heap_.budget()) &&
+      !mentions(*macro.macro, "kwargs", heap_.budget())) {
+    return invalid(fmt::format("macro '{}' does not use its caller", macro.name));
+  }
   Values more;
   for (size_t i = taken; i < args.positional.size(); ++i)
     more.push_back(args.positional[i]);

@@ -123,8 +123,8 @@ Result<Evaluator::Flow> Evaluator::execute_inner(const Node& node) {
       TRY_ASSIGN(scope_->names[" block"], heap_.text(std::move(text)));
       TRY_ASSIGN(const Value value, evaluate(*node.kids[0]));
       scope_ = scope_->outer;
-      TRY_ASSIGN(const std::string printed, to_text(value, heap_.budget()));
-      TRY(write(printed));
+      if (!value.is_text()) return at_line(invalid("a filter block must give a text"), node.line);
+      TRY(write(*value.text()));
       return Flow::on;
     }
     default: return with(node);
@@ -212,6 +212,7 @@ Result<Evaluator::Flow> Evaluator::loop(const Node& node) {
   }
   const auto count = static_cast<int64_t>(items.size());
   const auto state = std::make_shared<Namespace>();  // also remembers what loop.changed saw
+  bool finished_a_turn = false;  // Jinja runs `else` also where `continue` or `break` ended every turn
   for (int64_t i = 0; i < count; ++i) {
     push_scope();
     auto& fields = state->fields;
@@ -232,9 +233,10 @@ Result<Evaluator::Flow> Evaluator::loop(const Node& node) {
     if (!assigned) return at_line(assigned.error(), node.line);
     TRY_ASSIGN(const Flow flow, execute(*node.kids[3]));
     scope_ = outside;
+    finished_a_turn |= flow == Flow::on;
     if (flow == Flow::break_loop) break;
   }
-  if (count > 0 || !node.kids[4]) return Flow::on;
+  if (finished_a_turn || !node.kids[4]) return Flow::on;
   push_scope();
   TRY_ASSIGN(const Flow flow, execute(*node.kids[4]));
   scope_ = outside;

@@ -22,7 +22,7 @@ class ExpressionParser {
   [[nodiscard]] Result<NodePtr> tuple_or_expression(Choices choices);
   /// What can be assigned to. Ends before `in` or `=`.
   [[nodiscard]] Result<NodePtr> target(bool with_attributes);
-  /// Calls, attributes, filters behind `node`.
+  /// Calls, attributes, filters after `node`.
   [[nodiscard]] Result<NodePtr> postfix(NodePtr node);
   /// `| name(...)`; `node` may be null.
   [[nodiscard]] Result<NodePtr> filters(NodePtr node, bool starts_without_bar);

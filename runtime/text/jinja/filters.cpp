@@ -63,7 +63,7 @@ Result<Value> select(std::string_view name, const Value& value, const Arguments&
   if (by_attribute && args.positional.empty()) return invalid("missing parameter for attribute name");
   const size_t test_at = by_attribute ? 1 : 0;
   TRY_ASSIGN(const std::string test, args.text(test_at, "", ""));
-  const Arguments rest = args.behind(test_at + 1);
+  const Arguments rest = args.from(test_at + 1);
   TRY_ASSIGN(const Values items, iterate(value, heap));
   Values chosen;
   for (const Value& item : items) {
@@ -87,7 +87,7 @@ Result<Value> map(const Value& value, const Arguments& args, Heap& heap) {
   const Value* otherwise = args.get(9, "default");
   TRY_ASSIGN(const std::string filter, args.text(0, "", ""));
   if (attribute == nullptr && filter.empty()) return invalid("map requires a filter argument");
-  const Arguments rest = args.behind(1);
+  const Arguments rest = args.from(1);
   Values mapped;
   for (const Value& item : items) {
     Value made;
@@ -153,7 +153,8 @@ Result<Value> json(const Value& value, const Arguments& args, Heap& heap) {
 }
 
 Result<Value> indent(const Value& value, const Arguments& args, Heap& heap) {
-  TRY_ASSIGN(const std::string text, to_text(value, heap.budget()));
+  if (value.text() == nullptr) return invalid(fmt::format("indent: not a str but {}", value.type()));
+  const std::string& text = *value.text();
   const Value* width = args.get(0, "width");
   constexpr int64_t kMostIndent = 1000;
   std::string mark(4, ' ');
@@ -180,6 +181,8 @@ Result<Value> indent(const Value& value, const Arguments& args, Heap& heap) {
   return heap.text(std::move(out));
 }
 
+constexpr double kFirstTooLong = 9223372036854775808.0;
+
 Result<Value> number(std::string_view name, const Value& value, const Arguments& args) {
   const bool whole = name == "int";
   const Value* given = args.get(0, "default");
@@ -188,7 +191,9 @@ Result<Value> number(std::string_view name, const Value& value, const Arguments&
   if (value.is_number()) {
     if (!whole) return Value(value.real());
     if (!value.is_float()) return Value(value.integer());
-    return std::abs(value.real()) < 9e18 ? Value(static_cast<int64_t>(value.real())) : otherwise;
+    if (std::isnan(value.real())) return otherwise;
+    if (std::abs(value.real()) >= kFirstTooLong) return too_long();
+    return Value(static_cast<int64_t>(value.real()));
   }
   if (value.text() == nullptr) return otherwise;
   std::string_view text = *value.text();
@@ -207,7 +212,9 @@ Result<Value> number(std::string_view name, const Value& value, const Arguments&
     return otherwise;
   }
   if (!whole) return Value(real);
-  return std::abs(real) < 9e18 ? Value(static_cast<int64_t>(real)) : otherwise;
+  if (!std::isfinite(real)) return otherwise;
+  if (std::abs(real) >= kFirstTooLong) return too_long();
+  return Value(static_cast<int64_t>(real));
 }
 
 Result<Value> dict_sorted(const Value& value, const Arguments& args, Heap& heap) {
@@ -239,6 +246,43 @@ Result<Value> unique(const Value& value, const Arguments& args, Heap& heap) {
     kept.push_back(item);
   }
   return heap.generator(std::move(kept));
+}
+
+/// Runs of Python's \w.
+int64_t count_words(std::string_view text) {
+  int64_t count = 0;
+  bool inside = false;
+  for (; !text.empty(); text.remove_prefix(first_character(text).size())) {
+    const std::string_view unit = first_character(text);
+    const bool of_word = unit == "_" || is_letter(unit) || is_numeral(unit);
+    count += of_word && !inside ? 1 : 0;
+    inside = of_word;
+  }
+  return count;
+}
+
+/// Words begin after white space, '-' and opening brackets; other than str.title has it.
+Result<Value> title(const Value& value, Heap& heap) {
+  TRY_ASSIGN(const Value lower, method_of_text("lower", value, {}, heap));
+  std::string text = *lower.text();
+  bool begins = true;
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (begins && text[i] >= 'a' && text[i] <= 'z') text[i] = static_cast<char>(text[i] - 'a' + 'A');
+    const std::string_view rest = std::string_view(text).substr(i);
+    const size_t space = is_continuation(text[i]) ? 0 : leading_white_space(rest);
+    begins = space > 0 || std::string_view("-({[<").find(text[i]) != std::string_view::npos;
+    if (space > 0) i += space - 1;
+  }
+  return heap.text(std::move(text));
+}
+
+Result<Value> replace(const Value& value, const Arguments& args, Heap& heap) {
+  Arguments as_texts = args;
+  for (size_t i = 0; i < std::min<size_t>(as_texts.positional.size(), 2); ++i) {
+    TRY_ASSIGN(std::string text, to_text(as_texts.positional[i], heap.budget()));
+    TRY_ASSIGN(as_texts.positional[i], heap.text(std::move(text)));
+  }
+  return method_of_text("replace", value, as_texts, heap);
 }
 
 Result<Value> escape(const Value& value, Heap& heap) {
@@ -306,9 +350,9 @@ const std::map<std::string_view, Filter>& filters() {
       {"trim", [](const Value& v, const Arguments& a, Heap& h) { return method_of_text("strip", v, a, h); }},
       {"upper", [](const Value& v, const Arguments& a, Heap& h) { return method_of_text("upper", v, a, h); }},
       {"lower", [](const Value& v, const Arguments& a, Heap& h) { return method_of_text("lower", v, a, h); }},
-      {"title", [](const Value& v, const Arguments& a, Heap& h) { return method_of_text("title", v, a, h); }},
+      {"title", [](const Value& v, const Arguments&, Heap& h) { return title(v, h); }},
       {"capitalize", [](const Value& v, const Arguments& a, Heap& h) { return method_of_text("capitalize", v, a, h); }},
-      {"replace", [](const Value& v, const Arguments& a, Heap& h) { return method_of_text("replace", v, a, h); }},
+      {"replace", &replace},
       {"string",
        [](const Value& value, const Arguments&, Heap& heap) -> Result<Value> {
          TRY_ASSIGN(std::string text, to_text(value, heap.budget()));
@@ -387,8 +431,8 @@ const std::map<std::string_view, Filter>& filters() {
        }},
       {"wordcount",
        [](const Value& value, const Arguments&, Heap& heap) -> Result<Value> {
-         TRY_ASSIGN(const Value words, method_of_text("split", value, {}, heap));
-         return Value(static_cast<int64_t>(words.list()->items.size()));
+         TRY_ASSIGN(const std::string text, to_text(value, heap.budget()));
+         return Value(count_words(text));
        }},
       {"format",
        [](const Value& value, const Arguments& args, Heap& heap) -> Result<Value> {

@@ -262,7 +262,7 @@ class Lexer {
     return wrong("a string is not closed");
   }
 
-  /// At the character behind the backslash; leaves the last one of the escape for the caller to pass.
+  /// At the character after the backslash; leaves the last one of the escape for the caller to pass.
   Result<void> read_escape(std::string& text) {
     constexpr std::string_view kLetters = "abfnrtv\\'\"";
     constexpr std::string_view kMeanings = "\a\b\f\n\r\t\v\\'\"";
@@ -304,7 +304,7 @@ class Lexer {
   size_t at_ = 0;
   size_t counted_ = 0;
   uint32_t line_ = 1;
-  bool line_starts_ = true;  // whether the text behind the last tag begins a line
+  bool line_starts_ = true;  // whether the text after the last tag begins a line
   std::vector<Token> tokens_;
 };
 

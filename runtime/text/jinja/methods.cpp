@@ -5,7 +5,10 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <charconv>
+#include <optional>
 
+#include "format/base/foreign_text.h"
 #include "runtime/text/jinja/operators.h"
 #include "runtime/text/jinja/printing.h"
 #include "runtime/text/unicode.h"
@@ -13,11 +16,11 @@
 namespace dspack::runtime::jinja {
 namespace {
 
-constexpr std::array<std::string_view, 28> kTextMethods = {
-    "strip",    "lstrip",  "rstrip",  "split",        "rsplit",       "splitlines", "startswith",
-    "endswith", "replace", "upper",   "lower",        "title",        "capitalize", "find",
-    "rfind",    "index",   "count",   "join",         "isdigit",      "isalpha",    "isalnum",
-    "isspace",  "isupper", "islower", "removeprefix", "removesuffix", "partition",  "zfill"};
+constexpr std::array<std::string_view, 29> kTextMethods = {
+    "strip",        "lstrip",       "rstrip",    "split",   "rsplit",     "splitlines", "startswith", "endswith",
+    "replace",      "upper",        "lower",     "title",   "capitalize", "find",       "rfind",      "index",
+    "count",        "join",         "isdigit",   "isalpha", "isalnum",    "isspace",    "isupper",    "islower",
+    "removeprefix", "removesuffix", "partition", "zfill",   "format"};
 constexpr std::array<std::string_view, 5> kDictMethods = {"items", "keys", "values", "get", "copy"};
 constexpr std::array<std::string_view, 3> kListMethods = {"index", "count", "copy"};
 
@@ -35,19 +38,12 @@ std::string strip(std::string_view text, const std::string* set, bool left, bool
     if (right) text.remove_suffix(trailing_white_space(text));
     return std::string(text);
   }
-  const auto units = characters(text);
-  const auto chars = characters(*set);
-  const auto in_set = [&](std::string_view unit) { return std::ranges::find(chars, unit) != chars.end(); };
-  size_t from = 0;
-  size_t to = units.size();
-  while (left && from < to && in_set(units[from]))
-    ++from;
-  while (right && to > from && in_set(units[to - 1]))
-    --to;
-  std::string out;
-  for (; from < to; ++from)
-    out += units[from];
-  return out;
+  const auto in_set = [set](std::string_view unit) { return set->find(unit) != std::string::npos; };
+  while (left && !text.empty() && in_set(first_character(text)))
+    text.remove_prefix(first_character(text).size());
+  while (right && !text.empty() && in_set(last_character(text)))
+    text.remove_suffix(last_character(text).size());
+  return std::string(text);
 }
 
 Result<Value> texts(const std::vector<std::string>& parts, Heap& heap, bool tuple = false) {
@@ -143,7 +139,7 @@ Result<Value> replace(std::string_view text, const Arguments& args, Heap& heap) 
     const size_t found = old.empty() ? at : text.find(old, 0);
     if (found == std::string_view::npos) break;
     if (old.empty()) {
-      // Between all characters, before the first and behind the last.
+      // Between all characters, before the first and after the last.
       TRY(heap.budget().produce(fresh.size() + 4));
       out += fresh;
       if (text.empty()) break;
@@ -175,9 +171,63 @@ std::string cased(std::string_view text, std::string_view how) {
   return out;
 }
 
-bool all_are(std::string_view text, int (*test)(int)) {
-  return !text.empty() &&
-         std::ranges::all_of(text, [test](char c) { return test(static_cast<unsigned char>(c)) != 0; });
+template <typename Test>
+bool all_are(std::string_view text, Test test) {
+  if (text.empty()) return false;
+  for (; !text.empty(); text.remove_prefix(first_character(text).size())) {
+    if (!test(first_character(text))) return false;
+  }
+  return true;
+}
+
+/// The value that a field of str.format names: by its place, by the next place if it says none, or by a name.
+Result<const Value*> field(std::string_view name, const Arguments& args, std::optional<size_t>& next, bool& numbered) {
+  if (name.find_first_of(":!.[") != std::string_view::npos) {
+    return Error{ErrorKind::unsupported, "str.format: a field with a specification, a conversion or an attribute"};
+  }
+  const bool counted = name.empty();
+  if (!counted && !std::ranges::all_of(name, [](char c) { return c >= '0' && c <= '9'; })) {
+    const auto found = std::ranges::find_if(args.named, [name](const auto& each) { return each.first == name; });
+    if (found == args.named.end()) return invalid(fmt::format("str.format: no argument {}", quote(name)));
+    return &found->second;
+  }
+  if (counted ? numbered : next.has_value()) return invalid("str.format: fields with and without numbers");
+  numbered = !counted;
+  size_t place = 0;
+  if (counted) {
+    place = next.value_or(0);
+    next = place + 1;
+  } else if (std::from_chars(name.data(), name.data() + name.size(), place).ec != std::errc()) {
+    place = args.positional.size();
+  }
+  if (place >= args.positional.size()) return invalid("str.format: too few arguments");
+  return &args.positional[place];
+}
+
+Result<Value> format_fields(std::string_view text, const Arguments& args, Heap& heap) {
+  std::string out;
+  std::optional<size_t> next;  // place of the next field without a number, once there is one
+  bool numbered = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    TRY(heap.budget().produce(1));
+    const char c = text[i];
+    if ((c == '{' || c == '}') && text.substr(i + 1, 1) == text.substr(i, 1)) {
+      out += c;
+      ++i;
+    } else if (c == '{') {
+      const size_t end = text.find_first_of("{}", i + 1);
+      if (end == std::string_view::npos || text[end] == '{') return invalid("str.format: a '{' without its '}'");
+      TRY_ASSIGN(const Value* const value, field(text.substr(i + 1, end - i - 1), args, next, numbered));
+      TRY_ASSIGN(const std::string shown, to_text(*value, heap.budget()));
+      out += shown;
+      i = end;
+    } else if (c == '}') {
+      return invalid("str.format: a '}' without its '{'");
+    } else {
+      out += c;
+    }
+  }
+  return heap.text(std::move(out));
 }
 
 Result<Value> text_method(const std::string& text, std::string_view name, const Arguments& args, Heap& heap) {
@@ -192,12 +242,14 @@ Result<Value> text_method(const std::string& text, std::string_view name, const 
   if (name == "splitlines") return split_lines(text, args.truth(0, "keepends", false), heap);
   if (name == "startswith" || name == "endswith") return begins_or_ends(text, args, name == "startswith");
   if (name == "replace") return replace(text, args, heap);
+  if (name == "format") return format_fields(text, args, heap);
   if (name == "upper" || name == "lower" || name == "title" || name == "capitalize") {
     return heap.text(cased(text, name));
   }
-  if (name == "isdigit") return Value(all_are(text, &std::isdigit));
-  if (name == "isalpha") return Value(all_are(text, &std::isalpha));
-  if (name == "isalnum") return Value(all_are(text, &std::isalnum));
+  if (name == "isdigit") return Value(all_are(text, &is_digit));
+  if (name == "isalpha") return Value(all_are(text, &is_letter));
+  if (name == "isalnum")
+    return Value(all_are(text, [](std::string_view unit) { return is_letter(unit) || is_numeral(unit); }));
   if (name == "isspace") return Value(!text.empty() && leading_white_space(text) == text.size());
   if (name == "isupper") return Value(cased(text, "upper") == text && cased(text, "lower") != text);
   if (name == "islower") return Value(cased(text, "lower") == text && cased(text, "upper") != text);
@@ -218,7 +270,7 @@ Result<Value> text_method(const std::string& text, std::string_view name, const 
   if (name == "zfill") {
     TRY_ASSIGN(const int64_t width, args.integer(0, "width", 0));
     const bool sign = text.starts_with('-') || text.starts_with('+');
-    const auto size = static_cast<int64_t>(text.size());
+    const auto size = count_characters(text);
     if (width <= size) return heap.text(text);
     TRY(heap.budget().produce(static_cast<uint64_t>(width)));
     return heap.text(text.substr(0, sign ? 1 : 0) + std::string(static_cast<size_t>(width - size), '0') +
@@ -237,7 +289,7 @@ Result<Value> text_method(const std::string& text, std::string_view name, const 
   }
   if (args.positional.size() > 1) return Error{ErrorKind::unsupported, fmt::format("str.{} of a part", name)};
   if (name == "count") {
-    if (part.empty()) return Value(static_cast<int64_t>(characters(text).size() + 1));
+    if (part.empty()) return Value(count_characters(text) + 1);
     int64_t count = 0;
     for (size_t at = 0; (at = text.find(part, at)) != std::string::npos; at += part.size())
       ++count;
@@ -246,7 +298,7 @@ Result<Value> text_method(const std::string& text, std::string_view name, const 
   const size_t at = name == "rfind" ? text.rfind(part) : text.find(part);
   if (at == std::string::npos && name == "index") return invalid("substring not found");
   if (at == std::string::npos) return Value(int64_t{-1});
-  return Value(static_cast<int64_t>(characters(std::string_view(text).substr(0, at)).size()));
+  return Value(count_characters(std::string_view(text).substr(0, at)));
 }
 
 Result<Value> dict_method(const Value& self, std::string_view name, const Arguments& args, Heap& heap) {

@@ -5,10 +5,16 @@
 #include <algorithm>
 #include <cmath>
 
+#include "runtime/text/codepoint_set.h"
 #include "runtime/text/jinja/printing.h"
 #include "runtime/text/unicode.h"
 
 namespace dspack::runtime::jinja {
+
+Error too_long() {
+  return {ErrorKind::unsupported, "an integer needs more than 64 bits"};
+}
+
 namespace {
 
 Error no_operation(std::string_view sign, const Value& a, const Value& b) {
@@ -16,10 +22,6 @@ Error no_operation(std::string_view sign, const Value& a, const Value& b) {
     if (each->is_undefined()) return invalid(each->why_undefined());
   }
   return invalid(fmt::format("unsupported operand type(s) for {}: '{}' and '{}'", sign, a.type(), b.type()));
-}
-
-Error too_long() {
-  return {ErrorKind::unsupported, "an integer needs more than 64 bits"};
 }
 
 Result<Value> whole_power(int64_t base, int64_t exponent) {
@@ -58,13 +60,17 @@ Result<Value> real(std::string_view sign, double a, double b) {
   if (sign == "*") return Value(a * b);
   if (sign == "**") {
     if (a == 0 && b < 0) return invalid("0.0 cannot be raised to a negative power");
-    return Value(std::pow(a, b));
+    const double power = std::pow(a, b);
+    if (std::isinf(power) && std::isfinite(a) && std::isfinite(b)) return invalid("a power is out of range");
+    return Value(power);
   }
   if (b == 0) return invalid("division by zero");
   if (sign == "/") return Value(a / b);
   double remainder = std::fmod(a, b);
   if (remainder != 0 && (remainder < 0) != (b < 0)) remainder += b;
+  if (remainder == 0) remainder = std::copysign(0.0, b);
   if (sign == "%") return Value(remainder);
+  if (a - remainder == 0) return Value(std::copysign(0.0, a / b));
   return Value(std::floor((a - remainder) / b + 0.5));
 }
 
@@ -185,14 +191,38 @@ Result<bool> contains(const Value& container, const Value& item, Heap& heap) {
   return invalid(fmt::format("argument of type '{}' is not iterable", container.type()));
 }
 
-std::vector<std::string_view> characters(std::string_view text) {
-  std::vector<std::string_view> units;
-  for (size_t i = 0; i < text.size();) {
-    const size_t length = std::min(utf8_length(text[i]), text.size() - i);
-    units.push_back(text.substr(i, length));
-    i += length;
-  }
-  return units;
+namespace {
+
+bool has_property(std::string_view character, const CodepointSet& set) {
+  return first_utf8_unit(character).kind == Utf8Unit::Kind::character && set.contains(decode_utf8_character(character));
+}
+
+}  // namespace
+
+bool is_letter(std::string_view character) {
+  static const CodepointSet kSet = unicode_property("L").value_or(CodepointSet());
+  return has_property(character, kSet);
+}
+
+bool is_digit(std::string_view character) {
+  static const CodepointSet kSet = unicode_property("Nd").value_or(CodepointSet());
+  return has_property(character, kSet);
+}
+
+bool is_numeral(std::string_view character) {
+  static const CodepointSet kSet = unicode_property("N").value_or(CodepointSet());
+  return has_property(character, kSet);
+}
+
+std::string_view first_character(std::string_view text) {
+  return text.substr(0, utf8_length(text.front()));
+}
+
+int64_t count_characters(std::string_view text) {
+  int64_t count = 0;
+  for (; !text.empty(); text.remove_prefix(first_character(text).size()))
+    ++count;
+  return count;
 }
 
 Result<Values> iterate(const Value& value, Heap& heap) {
@@ -206,8 +236,8 @@ Result<Values> iterate(const Value& value, Heap& heap) {
       items.push_back(key);
     return items;
   }
-  for (const std::string_view unit : characters(*value.text())) {
-    TRY_ASSIGN(Value text, heap.text(std::string(unit)));
+  for (std::string_view rest = *value.text(); !rest.empty(); rest.remove_prefix(first_character(rest).size())) {
+    TRY_ASSIGN(Value text, heap.text(std::string(first_character(rest))));
     items.push_back(std::move(text));
   }
   return items;
@@ -219,7 +249,7 @@ Result<int64_t> length_of(const Value& value, Heap& heap) {
   if (value.is_undefined()) return 0;
   if (value.text() == nullptr) return invalid(fmt::format("object of type '{}' has no len()", value.type()));
   TRY(heap.budget().step(1 + value.text()->size() / 16));
-  return std::ranges::count_if(*value.text(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0U) != 0x80; });
+  return count_characters(*value.text());
 }
 
 Result<Value> item_of(const Value& object, const Value& key, Heap& heap) {
@@ -233,8 +263,10 @@ Result<Value> item_of(const Value& object, const Value& key, Heap& heap) {
     const int64_t at = key.integer() < 0 ? key.integer() + count : key.integer();
     if (at >= 0 && at < count) {
       if (object.list() != nullptr) return object.list()->items[static_cast<size_t>(at)];
-      TRY(heap.budget().produce(object.text()->size()));
-      return heap.text(std::string(characters(*object.text())[static_cast<size_t>(at)]));
+      std::string_view rest = *object.text();
+      for (int64_t i = 0; i < at; ++i)
+        rest.remove_prefix(first_character(rest).size());
+      return heap.text(std::string(first_character(rest)));
     }
   } else if (object.space() != nullptr && key.text() != nullptr) {
     const auto found = object.space()->fields.find(*key.text());
@@ -248,10 +280,12 @@ Result<Value> item_of(const Value& object, const Value& key, Heap& heap) {
 
 Result<Value> slice(const Value& object, const Value& start, const Value& end, const Value& step, Heap& heap) {
   if (object.is_undefined()) return invalid(object.why_undefined());
-  if (object.list() == nullptr && object.text() == nullptr) return Value::undefined("a slice of what has no order");
+  if ((object.list() == nullptr || object.list()->generator) && object.text() == nullptr) {
+    return invalid(fmt::format("'{}' object has no slices", object.type()));
+  }
   TRY_ASSIGN(const int64_t count, length_of(object, heap));
   for (const Value* part : {&start, &end, &step}) {
-    if (!part->is_none() && !part->is_integer() && !part->is_bool()) return Value::undefined("a slice by no integer");
+    if (!part->is_none() && !part->is_integer() && !part->is_bool()) return invalid("slice indices must be integers");
   }
   const int64_t stride = step.is_none() ? 1 : step.integer();
   if (stride == 0) return invalid("slice step cannot be zero");
@@ -274,7 +308,9 @@ Result<Value> slice(const Value& object, const Value& start, const Value& end, c
       items.push_back(object.list()->items[place]);
     return heap.list(std::move(items), object.list()->tuple);
   }
-  const auto units = characters(*object.text());
+  std::vector<std::string_view> units;
+  for (std::string_view rest = *object.text(); !rest.empty(); rest.remove_prefix(units.back().size()))
+    units.push_back(first_character(rest));
   std::string text;
   for (const size_t place : places)
     text += units[place];

@@ -8,6 +8,8 @@
 
 namespace dspack::runtime::jinja {
 
+/// Of what Python computes and 64 bits do not hold.
+[[nodiscard]] Error too_long();
 /// + - * / // % **
 [[nodiscard]] Result<Value> binary(std::string_view sign, const Value& a, const Value& b, Heap& heap);
 /// == != < <= > >= in, not in
@@ -20,8 +22,13 @@ namespace dspack::runtime::jinja {
 [[nodiscard]] Result<Value> item_of(const Value& object, const Value& key, Heap& heap);
 [[nodiscard]] Result<Value> slice(const Value& object, const Value& start, const Value& end, const Value& step,
                                   Heap& heap);
-/// The characters of a text.
-[[nodiscard]] std::vector<std::string_view> characters(std::string_view text);
+/// Of one character, as Python's isalpha, and its isdigit without superscripts and the like; numerals have these too.
+[[nodiscard]] bool is_letter(std::string_view character);
+[[nodiscard]] bool is_digit(std::string_view character);
+[[nodiscard]] bool is_numeral(std::string_view character);
+/// The first character of a text that is not empty.
+[[nodiscard]] std::string_view first_character(std::string_view text);
+[[nodiscard]] int64_t count_characters(std::string_view text);
 /// "%s" % values.
 [[nodiscard]] Result<Value> format_percent(std::string_view format, const Values& values, Heap& heap);
 

@@ -184,7 +184,7 @@ Result<std::string> to_text(const Value& value, Budget& budget) {
 Result<std::string> to_json(const Value& value, const JsonStyle& style, Budget& budget) {
   Printer printer{budget};
   JsonStyle used = style;
-  // With an indent, Python leaves no space behind the comma.
+  // With an indent, Python leaves no space after the comma.
   if (used.indent && used.comma == ", ") used.comma = ",";
   TRY(printer.json(value, used, 0));
   return std::move(printer.out);

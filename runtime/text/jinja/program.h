@@ -6,7 +6,6 @@
 
 #include <ctime>
 #include <memory>
-#include <set>
 #include <string>
 #include <string_view>
 

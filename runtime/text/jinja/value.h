@@ -141,8 +141,7 @@ class Heap {
   Budget* budget_;
 };
 
-/// Python's ==.
-/// False, and nothing is left, when the budget ends.
+/// Python's ==. False, and nothing is left, when the budget ends.
 [[nodiscard]] bool equal(const Value& a, const Value& b, Budget& budget);
 /// Python's < as -1, 0 or 1. Errors: invalid (types without an order).
 [[nodiscard]] Result<int> compare(const Value& a, const Value& b, std::string_view sign, Budget& budget);

@@ -9,6 +9,7 @@
 #include "runtime/text/jinja/filters.h"
 #include "runtime/text/jinja/methods.h"
 #include "runtime/text/jinja/operators.h"
+#include "runtime/text/jinja/printing.h"
 
 namespace dspack::runtime::jinja {
 namespace {
@@ -50,15 +51,16 @@ Result<bool> apply_test(std::string_view name, const Value& value, const Argumen
   if (name == "true") return value.is_bool() && value.truth();
   if (name == "false") return value.is_bool() && !value.truth();
   if (name == "mapping") return value.dict() != nullptr;
-  if (name == "callable") return value.callable() != nullptr;
+  if (name == "callable") return value.callable() != nullptr || value.is_undefined();  // so it is to Python
   if (name == "escaped") return false;
   if (name == "sequence" && value.list() != nullptr && value.list()->generator) return false;
   if (name == "iterable" || name == "sequence") {
     return value.is_text() || value.list() != nullptr || value.dict() != nullptr || value.is_undefined();
   }
   if (name == "lower" || name == "upper") {
-    if (!value.is_text()) return invalid(fmt::format("is {}: not a str but {}", name, value.type()));
-    TRY_ASSIGN(const Value holds, call_method(value, name == "lower" ? "islower" : "isupper", {}, heap));
+    TRY_ASSIGN(std::string text, to_text(value, heap.budget()));
+    TRY_ASSIGN(const Value as_text, heap.text(std::move(text)));
+    TRY_ASSIGN(const Value holds, call_method(as_text, name == "lower" ? "islower" : "isupper", {}, heap));
     return holds.truth();
   }
   if (name == "filter" || name == "test") {

@@ -111,8 +111,12 @@ def template_case(name, template):
 
 
 def templates():
-    for name, template in {"a number": 5, "another": "{{ messages }}", "a loop": "{% for i in range(10**9) %}x{% endfor %}",
-                           "open": "{% if", "an escape": "{{ raise_exception('\x1b]0;x\x07') }}",
+    for name, template in {"a number": 5, "a call of no function": "{{ messages() }}",
+                           "a loop": "{% for i in range(10**9) %}x{% endfor %}", "open": "{% if",
+                           "an escape": "{{ raise_exception('\x1b]0;x\x07') }}", "another file": "{% include '/etc/passwd' %}",
+                           "a call of itself": "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
+                           "a text doubled": "{% set n = namespace(t='x') %}{% for i in range(99) %}{% set n.t = n.t ~ n.t %}{% endfor %}",
+                           "2 MB of brackets": "{{ " + "(" * 2_000_000, "brackets": "{{ " + "[" * 100_000,
                            "8 MB": "x" * 8_000_000, "an object": {"a": "b"}, "a list of numbers": [1, 2]}.items():
         yield template_case(name, template)
 

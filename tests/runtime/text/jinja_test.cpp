@@ -58,6 +58,10 @@ TEST_CASE("jinja: statements and expressions") {
       {"{{ {'a': {}} }}", "{'a': {}}"},
       {"{{ 'any' if [] | select }}", "any"},  // a generator, which is true
       {"{% for k, v in {'x': 1}.items() %}{{ k }}{{ v }}{% endfor %}", "x1"},
+      {"{{ '{} {}'.format('a', 1) }}{{ '{1}{0}{{}}{k}'.format('a', 2, k=none) }}", "a 12a{}None"},
+      {"{{ 'a b-c (d' | title }}{{ 'a,b c_d' | wordcount }}{{ 'x,y'.title() }}", "A B-C (D3X,Y"},
+      {"{{ 0.0 // -2 }} {{ 0.0 % -2 }} {{ '好'.zfill(3) }} {{ '好'.isalpha() }} {{ 5 is lower }}",
+       "-0.0 -0.0 00好 True False"},
   };
   for (const auto& [source, expected] : cases) {
     CAPTURE(source);
@@ -80,6 +84,19 @@ TEST_CASE("jinja: failures say the line and the reason") {
       {"{{ 1 / 0 }}", "zero"},
       {"{{ [1] | map('string') | length }}", "no len()"},
       {"{{ [1] | reverse | tojson }}", "not JSON"},
+      {"{{ '{} {0}'.format(1) }}", "with and without numbers"},
+      {"{{ '{} {}'.format(1) }}", "too few"},
+      {"{{ '{k}'.format(1) }}", "no argument"},
+      {"{{ '{'.format(1) }}", "without its"},
+      {"{{ '}'.format(1) }}", "without its"},
+      {"{{ '{:>5}'.format(1) }}", "specification"},
+      {"{{ '{0.real}'.format(1) }}", "attribute"},
+      {"{% set x = 5 %}{{ x[0:1] }}", "no slices"},
+      {"{{ 1e30 | int }}", "64 bits"},
+      {"{{ 1e200 ** 2 }}", "out of range"},
+      {"{{ 5 | indent }}", "not a str"},
+      {"{% macro m(a) %}{{ a }}{% endmacro %}{{ m(1, 2) }}", "so many"},
+      {"{% macro m() %}{% endmacro %}{% call m() %}x{% endcall %}", "its caller"},
   };
   for (const auto& [source, part] : cases) {
     CAPTURE(source);
