@@ -24,32 +24,42 @@ Result<Value> method_of_text(std::string_view name, const Value& value, const Ar
   return call_method(as_text, name, args, heap);
 }
 
-/// The items, each with what it is sorted by; texts without regard to case unless asked for.
-Result<Values> sorted(Values items, const Value* attribute, bool reverse, bool by_case, Heap& heap) {
+struct Order {
+  bool reverse = false;
+  bool by_case = false;
+  // `sort` compares lists of attributes, as Jinja does: elements that equal each other need no order.
+  bool in_lists = false;
+};
+
+/// The items, by an attribute if there is one.
+Result<Values> sorted(Values items, const Value* attribute, const Order& order, Heap& heap) {
   std::vector<std::pair<Value, Value>> keyed;
   for (Value& item : items) {
     Value key = item;
     if (attribute != nullptr) {
       TRY_ASSIGN(key, attribute_path(item, *attribute, heap));
     }
-    if (key.text() != nullptr && !by_case) {
+    if (key.text() != nullptr && !order.by_case) {
       TRY_ASSIGN(key, call_method(key, "lower", {}, heap));
+    }
+    if (order.in_lists) {
+      TRY_ASSIGN(key, heap.list({key}));
     }
     keyed.emplace_back(std::move(key), std::move(item));
   }
   TRY(heap.budget().step(keyed.size() * 20));
   for (size_t i = 1; i < keyed.size(); ++i) {
-    const auto order = compare(keyed[i].first, keyed[i - 1].first, "<", heap.budget());
-    if (!order) return order.error();
+    const auto compared = compare(keyed[i].first, keyed[i - 1].first, "<", heap.budget());
+    if (!compared) return compared.error();
   }
   // Every pair of neighbours has an order, but a mixture may still have none: such pairs count as equal.
   const auto less = [&heap](const auto& a, const auto& b) {
-    const auto order = compare(a.first, b.first, "<", heap.budget());
-    return order && *order < 0;
+    const auto compared = compare(a.first, b.first, "<", heap.budget());
+    return compared && *compared < 0;
   };
-  if (reverse) std::ranges::reverse(keyed);
+  if (order.reverse) std::ranges::reverse(keyed);
   std::ranges::stable_sort(keyed, less);
-  if (reverse) std::ranges::reverse(keyed);
+  if (order.reverse) std::ranges::reverse(keyed);
   items.clear();
   for (auto& [key, item] : keyed)
     items.push_back(std::move(item));
@@ -222,8 +232,10 @@ Result<Value> dict_sorted(const Value& value, const Arguments& args, Heap& heap)
   TRY_ASSIGN(const std::string by, args.text(1, "by", "key"));
   TRY_ASSIGN(const Value pairs, call_method(value, "items", {}, heap));
   const Value place(int64_t{by == "value" ? 1 : 0});
-  TRY_ASSIGN(Values items, sorted(pairs.list()->items, &place, args.truth(2, "reverse", false),
-                                  args.truth(0, "case_sensitive", false), heap));
+  TRY_ASSIGN(
+      Values items,
+      sorted(pairs.list()->items, &place,
+             {.reverse = args.truth(2, "reverse", false), .by_case = args.truth(0, "case_sensitive", false)}, heap));
   return heap.list(std::move(items));
 }
 
@@ -309,8 +321,8 @@ Result<Value> escape(const Value& value, Heap& heap) {
 Result<Value> extreme(const Value& value, const Arguments& args, bool greatest, Heap& heap) {
   TRY_ASSIGN(Values items, iterate(value, heap));
   if (items.empty()) return Value::undefined("No aggregated item, sequence was empty.");
-  TRY_ASSIGN(items, sorted(std::move(items), args.get(1, "attribute"), greatest, args.truth(0, "case_sensitive", false),
-                           heap));
+  TRY_ASSIGN(items, sorted(std::move(items), args.get(1, "attribute"),
+                           {.reverse = greatest, .by_case = args.truth(0, "case_sensitive", false)}, heap));
   return items.front();
 }
 
@@ -400,8 +412,11 @@ const std::map<std::string_view, Filter>& filters() {
       {"sort",
        [](const Value& value, const Arguments& args, Heap& heap) -> Result<Value> {
          TRY_ASSIGN(Values items, iterate(value, heap));
-         TRY_ASSIGN(items, sorted(std::move(items), args.get(2, "attribute"), args.truth(0, "reverse", false),
-                                  args.truth(1, "case_sensitive", false), heap));
+         TRY_ASSIGN(items, sorted(std::move(items), args.get(2, "attribute"),
+                                  {.reverse = args.truth(0, "reverse", false),
+                                   .by_case = args.truth(1, "case_sensitive", false),
+                                   .in_lists = true},
+                                  heap));
          return heap.list(std::move(items));
        }},
       {"items",
