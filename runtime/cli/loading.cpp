@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <cstdio>
 
-#include "format/base/foreign_text.h"
 #include "format/base/size.h"
 #include "format/cli/output.h"
+#include "format/cli/terminal_progress.h"
 #include "format/file_system.h"
 #include "runtime/cli/places.h"
 
@@ -69,11 +69,10 @@ Result<std::unique_ptr<LoadedModel>> load_model(const std::string& folder, const
   note(fmt::format("loading {}", folder));
   LoadOptions shown = options;
   if (!shown.progress) {
-    shown.progress = std::make_shared<format::TerminalProgress>(format::stderr_is_terminal());
+    const auto progress = std::make_shared<format::TerminalProgress>();
+    progress->follow(access->transfers());
+    shown.progress = progress;
   }
-  // What is fetched of a distant model has a line of its own.
-  if (access->files().is_local() && options.remote.absent_from.empty())
-    shown.progress->started(without_passwords("loading " + folder), 0, 0);
   auto loaded = LoadedModel::load(std::move(access), shown, stop);
   shown.progress->finished();
   if (!loaded) return loaded;

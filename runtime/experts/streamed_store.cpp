@@ -414,6 +414,8 @@ void StreamedStore::loaded(Slot& slot, const LoadOutcome& outcome) {
   --loading(slot.urgency);
   slot.is_loading = false;
   meter_.end(slot.bytes, outcome.bytes_read);
+  if (outcome.result) ++reading_.experts;
+  reading_.bytes[static_cast<size_t>(slot.medium)] += outcome.bytes_read;
   if (slot.may_fail) cache_->prefetch_counts().prefetched_bytes += outcome.bytes_read;
   if (!read_again(slot, outcome)) settle(slot, outcome);
   start_prefetches();
@@ -481,6 +483,16 @@ void StreamedStore::release(uint64_t slot) {
   if (request_ == nullptr) return;
   // What cannot be started now is tried again, and reported, by the next call of `next`.
   if (const auto started = request_->start_missing(); !started) has_changed_ = true;
+}
+
+ExpertReading StreamedStore::reading() const {
+  const std::lock_guard lock(mutex_);
+  ExpertReading reading = reading_;
+  for (const auto& any : cache_->slots()) {
+    const auto& slot = static_cast<const Slot&>(*any);
+    if (slot.is_loading && slot.urgency == Urgency::demand) ++reading.awaited[static_cast<size_t>(slot.medium)];
+  }
+  return reading;
 }
 
 ExpertStoreStats StreamedStore::stats() const {

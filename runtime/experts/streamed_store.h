@@ -38,6 +38,13 @@ struct StreamedStoreOptions {
   bool in_place = false;
 };
 
+/// What a store has read so far, and what the model waits for.
+struct ExpertReading {
+  uint64_t experts = 0;
+  std::array<uint64_t, 2> bytes{};    // by Medium
+  std::array<uint64_t, 2> awaited{};  // experts that are on their way, by Medium
+};
+
 class StreamedStore final : public ExpertStore, private ExpertLease::Pin {
  public:
   /// Looks at the layout of every expert. Errors: those of plan_slot.
@@ -59,6 +66,8 @@ class StreamedStore final : public ExpertStore, private ExpertLease::Pin {
   void set_copied(ExpertKey key, bool is_copied) override;
   [[nodiscard]] std::optional<ExpertLease> lease_if_ready(ExpertKey key) override;
   [[nodiscard]] ExpertStoreStats stats() const override;
+  /// By any thread.
+  [[nodiscard]] ExpertReading reading() const;
 
   /// A prompt begins, from which on --max-fetch counts. What reading its experts is expected to take.
   [[nodiscard]] FetchOutlook begin_prompt(const PromptShape& prompt);
@@ -116,6 +125,7 @@ class StreamedStore final : public ExpertStore, private ExpertLease::Pin {
   ExpertStoreStats stats_;
   std::array<uint64_t, kUrgencies> loading_{};  // experts, by the urgency of reading them
   FetchMeter meter_;
+  ExpertReading reading_;  // without what is awaited
   std::chrono::steady_clock::time_point last_release_;  // of a lease in this pass, or its beginning
   std::unique_ptr<TransferPool> transfers_;             // last: its threads use all of the above
 };
