@@ -61,14 +61,10 @@ class AnswerStatus {
     awaited = state.reads_layer ? Awaited::layer : Awaited::computing;
     if (const StreamedStore* store = loaded_.experts().store()) {
       const ExpertReading reading = store->reading();
-      const auto of = [](const std::array<uint64_t, 2>& by_medium, Medium medium) {
-        return by_medium[static_cast<size_t>(medium)];
-      };
       now.experts = reading.experts;
       // An expert across a network may take minutes: its bytes count as they come.
-      now.bytes = of(reading.bytes, Medium::disk) + (transfers_ ? transfers_->watch.moved_bytes() : 0);
-      if (of(reading.awaited, Medium::disk) > 0) awaited = Awaited::disk;
-      if (of(reading.awaited, Medium::network) > 0) awaited = Awaited::network;
+      now.bytes = reading.bytes[static_cast<size_t>(Medium::disk)] + (transfers_ ? transfers_->watch.moved_bytes() : 0);
+      if (reading.awaited > 0) awaited = reading.awaited_from == Medium::network ? Awaited::network : Awaited::disk;
     }
     return now;
   }

@@ -392,6 +392,7 @@ Result<void> StreamedStore::begin_reading(Slot& slot, Urgency urgency) {
   slot.urgency = urgency;
   ++loading(urgency);
   slot.medium = tier_.medium_of(slot.key);
+  if (urgency == Urgency::demand) reading_.awaited_from = slot.medium;
   if (stats_.read_experts.insert(slot.key).second) {
     auto& files = stats_.opened_files[slot.key.layer];
     for (const SlotPlan::Part& part : slot.plan->parts)
@@ -414,8 +415,7 @@ void StreamedStore::loaded(Slot& slot, const LoadOutcome& outcome) {
   --loading(slot.urgency);
   slot.is_loading = false;
   meter_.end(slot.bytes, outcome.bytes_read);
-  if (outcome.result) ++reading_.experts;
-  reading_.bytes[static_cast<size_t>(slot.medium)] += outcome.bytes_read;
+  reading_.add(slot.medium, outcome.bytes_read);
   if (slot.may_fail) cache_->prefetch_counts().prefetched_bytes += outcome.bytes_read;
   if (!read_again(slot, outcome)) settle(slot, outcome);
   start_prefetches();
@@ -483,16 +483,6 @@ void StreamedStore::release(uint64_t slot) {
   if (request_ == nullptr) return;
   // What cannot be started now is tried again, and reported, by the next call of `next`.
   if (const auto started = request_->start_missing(); !started) has_changed_ = true;
-}
-
-ExpertReading StreamedStore::reading() const {
-  const std::lock_guard lock(mutex_);
-  ExpertReading reading = reading_;
-  for (const auto& any : cache_->slots()) {
-    const auto& slot = static_cast<const Slot&>(*any);
-    if (slot.is_loading && slot.urgency == Urgency::demand) ++reading.awaited[static_cast<size_t>(slot.medium)];
-  }
-  return reading;
 }
 
 ExpertStoreStats StreamedStore::stats() const {

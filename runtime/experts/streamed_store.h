@@ -38,11 +38,17 @@ struct StreamedStoreOptions {
   bool in_place = false;
 };
 
-/// What a store has read so far, and what the model waits for.
+/// What a store has read so far, and what is on its way that the model wants.
 struct ExpertReading {
   uint64_t experts = 0;
-  std::array<uint64_t, 2> bytes{};    // by Medium
-  std::array<uint64_t, 2> awaited{};  // experts that are on their way, by Medium
+  std::array<uint64_t, 2> bytes{};  // by Medium
+  uint64_t awaited = 0;             // experts
+  Medium awaited_from{};            // of the last one of them
+
+  void add(Medium medium, uint64_t read) {
+    ++experts;
+    bytes[static_cast<size_t>(medium)] += read;
+  }
 };
 
 class StreamedStore final : public ExpertStore, private ExpertLease::Pin {
@@ -67,7 +73,12 @@ class StreamedStore final : public ExpertStore, private ExpertLease::Pin {
   [[nodiscard]] std::optional<ExpertLease> lease_if_ready(ExpertKey key) override;
   [[nodiscard]] ExpertStoreStats stats() const override;
   /// By any thread.
-  [[nodiscard]] ExpertReading reading() const;
+  [[nodiscard]] ExpertReading reading() const {
+    const std::lock_guard lock(mutex_);
+    ExpertReading reading = reading_;
+    reading.awaited = loading_[static_cast<size_t>(Urgency::demand)];
+    return reading;
+  }
 
   /// A prompt begins, from which on --max-fetch counts. What reading its experts is expected to take.
   [[nodiscard]] FetchOutlook begin_prompt(const PromptShape& prompt);
@@ -125,7 +136,7 @@ class StreamedStore final : public ExpertStore, private ExpertLease::Pin {
   ExpertStoreStats stats_;
   std::array<uint64_t, kUrgencies> loading_{};  // experts, by the urgency of reading them
   FetchMeter meter_;
-  ExpertReading reading_;  // without what is awaited
+  ExpertReading reading_;                               // without what is awaited
   std::chrono::steady_clock::time_point last_release_;  // of a lease in this pass, or its beginning
   std::unique_ptr<TransferPool> transfers_;             // last: its threads use all of the above
 };
