@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <mutex>
+#include <utility>
 
 #include "format/base/size.h"
 #include "format/cli/status_line.h"
@@ -15,6 +16,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr double kSlowTokenSeconds = 1;  // what a token waits for is said from here on
+constexpr double kSlowRate = 0.1;        // tokens a second
 constexpr double kEstimateSeconds = 2;   // earlier, the time left would be a guess
 
 class AnswerStatus {
@@ -52,6 +54,7 @@ class AnswerStatus {
     uint64_t layers = 0;
     uint64_t experts = 0;
     uint64_t bytes = 0;
+    uint64_t expected_experts = 0;  // of the prompt
   };
 
   /// What was done so far, in this run, and what is awaited.
@@ -62,6 +65,7 @@ class AnswerStatus {
     if (const StreamedStore* store = loaded_.experts().store()) {
       const ExpertReading reading = store->reading();
       now.experts = reading.experts;
+      now.expected_experts = reading.prompt.experts;
       // An expert across a network may take minutes: its bytes count as they come.
       now.bytes = reading.bytes[static_cast<size_t>(Medium::disk)] + (transfers_ ? transfers_->watch.moved_bytes() : 0);
       if (reading.awaited > 0) awaited = reading.awaited_from == Medium::network ? Awaited::network : Awaited::disk;
@@ -75,6 +79,19 @@ class AnswerStatus {
     before_ = amounts(ignored);
     begin_ = now;
     if (!tokens_) bytes_rate_.start(before_.bytes, now);
+  }
+
+  /// Of a prompt: its layers, and of the one under way the experts that a layer is expected to read.
+  double share_done(uint64_t begun, const Amounts& amounts) {
+    constexpr double kMostOfLayer = 0.95;
+    if (std::exchange(layers_seen_, amounts.layers) != amounts.layers) layer_experts_ = amounts.experts;
+    const auto layers = static_cast<double>(layers_ * passes_);
+    double of_layer = 0;
+    if (amounts.expected_experts > 0) {
+      const double expected = static_cast<double>(amounts.expected_experts) / layers;
+      of_layer = std::min(kMostOfLayer, static_cast<double>(amounts.experts - layer_experts_) / expected);
+    }
+    return (static_cast<double>(begun - 1) + of_layer) / layers;
   }
 
   std::string text() {
@@ -94,7 +111,7 @@ class AnswerStatus {
     if (const uint64_t begun = amounts.layers - before_.layers; begun > 0) {
       moment.layer = (begun - 1) % layers_ + 1;
       moment.pass = (begun - 1) / layers_ + 1;
-      const double done = static_cast<double>(begun - 1) / static_cast<double>(layers_ * passes_);
+      const double done = share_done(begun, amounts);
       if (!tokens_ && done > 0 && seconds >= kEstimateSeconds) moment.seconds_left = seconds * (1 - done) / done;
     }
     return answer_status_line(moment);
@@ -108,6 +125,8 @@ class AnswerStatus {
   uint64_t passes_ = 1;
   Amounts before_;  // when the prompt began, or the last token came
   Clock::time_point begin_;
+  uint64_t layers_seen_ = 0;
+  uint64_t layer_experts_ = 0;     // read when the layer that was seen last began
   format::RecentRate rate_;        // tokens
   format::RecentRate bytes_rate_;  // bytes of experts
   format::StatusLine line_;        // last: it asks for the text
@@ -152,7 +171,8 @@ std::string prompt_line(const AnswerMoment& moment) {
 std::string answer_status_line(const AnswerMoment& moment) {
   if (!moment.tokens) return prompt_line(moment);
   std::string line = fmt::format("{} {}", *moment.tokens, *moment.tokens == 1 ? "token" : "tokens");
-  if (moment.tokens_per_second > 0) line += fmt::format(", {:.1f} tokens/s", moment.tokens_per_second);
+  if (const double rate = moment.tokens_per_second; rate > 0)
+    line += fmt::format(", {:.{}f} tokens/s", rate, rate < kSlowRate ? 3 : 1);
   if (moment.token_seconds < kSlowTokenSeconds) return line;
   say_awaited(moment, line);
   say_silence(moment, line);

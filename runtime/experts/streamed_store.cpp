@@ -337,10 +337,10 @@ FetchOutlook StreamedStore::begin_prompt(const PromptShape& prompt) {
   const std::lock_guard lock(mutex_);
   meter_.begin_prompt();
   const auto experts = static_cast<double>(tier_.checkpoint().experts().size());
-  return fetch_outlook(tier_.checkpoint(), prompt,
-                       {.cached_share = experts > 0 ? static_cast<double>(stats_.slots) / experts : 0,
-                        .is_in_memory = [this](ExpertKey key) { return find(key) != nullptr; },
-                        .medium_of = [this](ExpertKey key) { return tier_.medium_of(key); }});
+  return reading_.prompt = fetch_outlook(tier_.checkpoint(), prompt,
+                                         {.cached_share = experts > 0 ? static_cast<double>(stats_.slots) / experts : 0,
+                                          .is_in_memory = [this](ExpertKey key) { return find(key) != nullptr; },
+                                          .medium_of = [this](ExpertKey key) { return tier_.medium_of(key); }});
 }
 
 // Enough experts for the transfers never to pause, and an eighth of the slots, so that dear experts overlap with cheap

@@ -44,6 +44,7 @@ struct ExpertReading {
   std::array<uint64_t, 2> bytes{};  // by Medium
   uint64_t awaited = 0;             // experts
   Medium awaited_from{};            // of the last one of them
+  FetchOutlook prompt;              // what the last prompt was expected to read
 
   void add(Medium medium, uint64_t read) {
     ++experts;

@@ -35,6 +35,9 @@ TEST_CASE("answer status: a token that comes soon has a rate, one that does not 
   moment.tokens = 12;
   moment.tokens_per_second = 3.14;
   CHECK(answer_status_line(moment) == "12 tokens, 3.1 tokens/s");
+  moment.tokens_per_second = 0.0421;
+  CHECK(answer_status_line(moment) == "12 tokens, 0.042 tokens/s");
+  moment.tokens_per_second = 3.14;
   moment.token_seconds = 2;
   CHECK(answer_status_line(moment) == "12 tokens, 3.1 tokens/s, computing layer 12 of 61");
   moment.awaited = Awaited::layer;
