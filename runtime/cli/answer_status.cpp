@@ -142,13 +142,14 @@ void say_awaited(const AnswerMoment& moment, std::string& line) {
   }
 }
 
-void say_silence(const AnswerMoment& moment, std::string& line) {
-  if (moment.awaited != Awaited::network || !moment.wait) return;
-  const std::string silence = format::silence_words("byte", moment.wait->silence_seconds, moment.wait);
-  if (!silence.empty()) line += ", " + silence;
+/// Empty: bytes come, or none are awaited.
+std::string silence_of(const AnswerMoment& moment) {
+  if (moment.awaited != Awaited::network || !moment.wait) return {};
+  return format::silence_words("byte", moment.wait->silence_seconds, moment.wait);
 }
 
 std::string prompt_line(const AnswerMoment& moment) {
+  const std::string silence = silence_of(moment);
   std::string line = moment.passes > 1 ? fmt::format("prompt, part {} of {}:", moment.pass, moment.passes) : "prompt:";
   line += moment.layer > 0 ? fmt::format(" layer {} of {}", moment.layer, moment.layers)
                            : " " + format::clock_words(moment.token_seconds);
@@ -156,14 +157,11 @@ std::string prompt_line(const AnswerMoment& moment) {
   if (moment.experts > 0 || moment.bytes > 0) {
     line += fmt::format(", {} {}, {}", moment.experts, moment.experts == 1 ? "expert" : "experts",
                         size_words(moment.bytes));
-    if (moment.bytes_per_second >= 1)
+    if (moment.bytes_per_second >= 1 && silence.empty())
       line += fmt::format(", {}/s", size_words(static_cast<uint64_t>(moment.bytes_per_second)));
   }
-  const size_t before = line.size();
-  say_silence(moment, line);
-  if (line.size() == before && moment.seconds_left)
-    line += fmt::format(", {} left", format::clock_words(*moment.seconds_left));
-  return line;
+  if (!silence.empty()) return fmt::format("{}, {}", line, silence);
+  return moment.seconds_left ? fmt::format("{}, {} left", line, format::clock_words(*moment.seconds_left)) : line;
 }
 
 }  // namespace
@@ -175,8 +173,8 @@ std::string answer_status_line(const AnswerMoment& moment) {
     line += fmt::format(", {:.{}f} tokens/s", rate, rate < kSlowRate ? 3 : 1);
   if (moment.token_seconds < kSlowTokenSeconds) return line;
   say_awaited(moment, line);
-  say_silence(moment, line);
-  return line;
+  const std::string silence = silence_of(moment);
+  return silence.empty() ? line : fmt::format("{}, {}", line, silence);
 }
 
 Result<Answer> generate_with_status(LoadedModel& loaded, Session& session, std::span<const uint32_t> prompt,

@@ -23,12 +23,12 @@ enum class Awaited { computing, layer, disk, network };
 
 /// What there is to say at one moment. "So far": since the prompt began, and in an answer since its last token.
 struct AnswerMoment {
-  std::optional<uint64_t> tokens;  // of the answer; nullopt: the prompt is under way
-  double tokens_per_second = 0;    // of the last seconds
-  double token_seconds = 0;        // since the last token
-  uint64_t layer = 0;              // of the pass, from 1; 0: not known
-  uint64_t layers = 0;             // of a pass
-  uint64_t pass = 1;               // of a prompt, as the next
+  std::optional<uint64_t> tokens{};  // of the answer; nullopt: the prompt is under way
+  double tokens_per_second = 0;      // of the last seconds
+  double token_seconds = 0;          // since the last token
+  uint64_t layer = 0;                // of the pass, from 1; 0: not known
+  uint64_t layers = 0;               // of a pass
+  uint64_t pass = 1;                 // of a prompt, as the next
   uint64_t passes = 1;
   uint64_t experts = 0;                  // that were read so far
   uint64_t bytes = 0;                    // likewise

@@ -241,22 +241,23 @@ class Terminal:
         self.bytes = ""
 
     def record(self, until, what, seconds=60):
-        """What the screen shows once a second until the condition holds or the program has ended: lists of rows."""
+        """What the screen shows once a second, as lists of rows, until the condition holds or the program has ended."""
         begin, shown = time.monotonic(), []
-        while not until():
+        while not until() and self.process.poll() is None:
             now = time.monotonic()
             if now - begin > seconds:
                 raise AssertionError("waited %d s in vain for %s; each second showed\n%s"
                                      % (seconds, what, "\n".join(map(repr, shown))))
-            ready, _, _ = select.select([self.outside], [], [], max(0.0, begin + len(shown) + 1 - now))
-            if ready:
-                try:
-                    self.read()
-                except OSError:  # nobody has the terminal open any more
-                    break
+            if self.has_more(max(0.0, begin + len(shown) + 1 - now)):
+                self.read()
             while time.monotonic() >= begin + len(shown) + 1:
                 shown.append(self.screen.text().split("\n"))
+        while self.has_more(0):
+            self.read()
         return shown
+
+    def has_more(self, seconds):
+        return bool(select.select([self.outside], [], [], seconds)[0])
 
     def type(self, text):
         """Writes while reading, so that neither side waits for the other."""
