@@ -89,8 +89,7 @@ Result<Checkpoint> open_packed(std::string_view text) {
 Result<Checkpoint> open_shards(Repository& repository, const std::vector<std::string>& paths, const Index* index,
                                const char* index_path, unsigned jobs, const std::stop_token& stop, Progress* progress) {
   std::vector<std::optional<Shard>> shards(paths.size());
-  const std::string opening = "opening " + repository.description();
-  if (progress != nullptr) progress->started({.what = opening, .total_items = paths.size(), .item = "headers"});
+  if (progress != nullptr) progress->started({.what = "reading headers", .total_items = paths.size()});
   HeaderTotals totals;
   const auto read_one = [&](uint64_t number, const std::stop_token& stop_one) -> Result<void> {
     auto shard = read_shard(repository, paths[number], totals, stop_one);

@@ -5,12 +5,14 @@ namespace {
 
 constexpr auto kRedraw = std::chrono::milliseconds(250);
 constexpr auto kQuietStart = std::chrono::seconds(2);  // what is over by then needs no line
+constexpr auto kAtOnce = std::chrono::milliseconds(500);
 constexpr auto kBetweenLines = std::chrono::seconds(60);
 
 }  // namespace
 
 void StatusLine::start(Text text, Look look) {
   stop();
+  if (const auto now = Clock::now(); now - stopped_at_ > kAtOnce) begun_ = now;
   if (is_quiet()) return;
   if (look.without_terminal == WithoutTerminal::nothing && !can_redraw()) return;
   ticker_ =
@@ -20,6 +22,7 @@ void StatusLine::start(Text text, Look look) {
 void StatusLine::stop() {
   if (!ticker_.joinable()) return;
   ticker_ = {};  // asks it to stop, and waits
+  stopped_at_ = Clock::now();
   clear_status();
 }
 
@@ -33,15 +36,14 @@ bool StatusLine::may_say() {
 
 void StatusLine::tick(const Text& text, Look look, const std::stop_token& stop) {
   const bool is_live = can_redraw();
-  const auto begin = Clock::now();
   std::unique_lock lock(mutex_);
   while (!stopped_.wait_for(lock, stop, kRedraw, [&] { return stop.stop_requested(); })) {
     const auto now = Clock::now();
-    if (is_live && now - begin >= kQuietStart) {
+    if (is_live && now - begun_ >= kQuietStart) {
       lock.unlock();
       draw_status(text(), look.shade);
       lock.lock();
-    } else if (!is_live && now - begin >= kBetweenLines && now - said_ >= kBetweenLines) {
+    } else if (!is_live && now - begun_ >= kBetweenLines && now - said_ >= kBetweenLines) {
       said_ = now;
       lock.unlock();
       if (const std::string line = text(); !line.empty()) print_error(line);

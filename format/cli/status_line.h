@@ -46,6 +46,8 @@ class StatusLine {
   using Clock = std::chrono::steady_clock;
   void tick(const Text& text, Look look, const std::stop_token& stop);
 
+  Clock::time_point begun_{};  // the work, and those that it followed at once: together they are one wait
+  Clock::time_point stopped_at_{};
   std::mutex mutex_;
   Clock::time_point said_{};  // guarded by mutex_: the last line that was printed
   std::condition_variable_any stopped_;

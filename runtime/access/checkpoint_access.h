@@ -43,6 +43,9 @@ class CheckpointAccess {
   /// What is asked of the distant place, of two the one that has the rest; null: there is none.
   [[nodiscard]] std::shared_ptr<const format::TransferCounters> transfers() const;
 
+  /// Who is told of opening and loading: of that place, of two that of the rest; null: nobody.
+  [[nodiscard]] std::shared_ptr<format::Progress> progress() const { return places_.back().place.progress; }
+
   /// Its small files.
   [[nodiscard]] format::Repository& files() { return *places_.front().place.files; }
 

@@ -42,7 +42,7 @@ using TierOpener =
 struct Place {
   std::shared_ptr<format::CacheFolder> cache{};                 // of a distant place
   std::shared_ptr<const format::TransferCounters> transfers{};  // likewise
-  std::shared_ptr<format::Progress> progress{};                 // of opening its catalogue; null: nobody looks
+  std::shared_ptr<format::Progress> progress{};                 // of opening and loading; null: nobody looks
   std::unique_ptr<format::Repository> files;  // small ones through the cache; weights as they are meant
   TierOpener open_tier;
 };

@@ -7,7 +7,6 @@
 
 #include "format/base/size.h"
 #include "format/cli/output.h"
-#include "format/cli/terminal_progress.h"
 #include "format/file_system.h"
 #include "runtime/cli/places.h"
 
@@ -68,13 +67,9 @@ Result<std::unique_ptr<LoadedModel>> load_model(const std::string& folder, const
   TRY_ASSIGN(auto access, open_place(folder, options.remote, stop));
   note(fmt::format("loading {}", folder));
   LoadOptions shown = options;
-  if (!shown.progress) {
-    const auto progress = std::make_shared<format::TerminalProgress>();
-    progress->follow(access->transfers());
-    shown.progress = progress;
-  }
+  if (!shown.progress) shown.progress = access->progress();
   auto loaded = LoadedModel::load(std::move(access), shown, stop);
-  shown.progress->finished();
+  if (shown.progress) shown.progress->finished();
   if (!loaded) return loaded;
   note_layers((*loaded)->model());
   note_room((*loaded)->model(), options);

@@ -85,9 +85,10 @@ Result<void> LoadedModel::assemble(const ModelConfig& config, const LoadOptions&
                             .progress = options.progress.get()};
   TRY(make_experts(context, config, plan, options, std::move(policy), stop));
   if (options.progress) {
-    const std::string what = "loading " + access_->files().description();
-    options.progress->started(
-        {.what = what, .total_bytes = loaded_bytes(plan), .total_items = plan.needs.layers.size(), .item = "layers"});
+    options.progress->started({.what = "loading",
+                               .total_bytes = loaded_bytes(plan),
+                               .total_items = plan.needs.layers.size(),
+                               .item = "layers"});
   }
   TRY_ASSIGN(model_, Model::load(context, config, plan.model, *experts_, stop));
   if (options.progress) options.progress->finished();

@@ -98,8 +98,8 @@ class Packing(Waiting):
         terminal = self.open("DSPACK_RESHARD", "inspect", server.url)
         rows = self.record(terminal)
         self.assertEqual(terminal.process.wait(), 0)
-        self.assert_in_order(rows, r"^opening http://[\d.:]+: 1 of 2 headers",
-                             r"^opening http://[\d.:]+: 1 of 2 headers, no answer for \d s, retry 1 of 11 in \d s$")
+        self.assert_in_order(rows, "^reading headers: 1 of 2 files$",
+                             r"^reading headers: 1 of 2 files, no answer for \d s, retry 1 of 11 in \d s$")
         self.assertRegex(terminal.screen.text().replace("\n", ""), "503.*; trying again in 6 s")
 
     def test_without_a_terminal_many_pauses_are_one_line(self):

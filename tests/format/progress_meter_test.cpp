@@ -50,10 +50,10 @@ TEST_CASE("progress: the rate is that of the last seconds") {
 
 TEST_CASE("progress: work without bytes, and without a known size") {
   ProgressMeter meter;
-  meter.start({.what = "opening org/name", .total_items = 163, .item = "headers"}, at(0));
+  meter.start({.what = "loading", .total_items = 163, .item = "layers"}, at(0));
   meter.item_done(at(1));
-  CHECK(meter.line(at(2)) == "opening org/name: 1 of 163 headers");
-  CHECK(meter.line(at(9)) == "opening org/name: 1 of 163 headers, no answer for 8 s");
+  CHECK(meter.line(at(2)) == "loading: 1 of 163 layers");
+  CHECK(meter.line(at(9)) == "loading: 1 of 163 layers, no answer for 8 s");
   meter.start({.what = "opening"}, at(0));
   CHECK(meter.line(at(2)) == "opening: 2 s");
   CHECK(meter.line(at(75)) == "opening: 1 min 15 s");
