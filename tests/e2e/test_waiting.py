@@ -82,7 +82,7 @@ class Packing(Waiting):
                              "--jobs", 2)
 
         def kill():
-            if "packing: " in terminal.screen.text():
+            if re.search("packing: [1-9]", terminal.screen.text()):
                 process.kill()
             return False
         rows = self.record(terminal, kill)
@@ -115,7 +115,7 @@ class Packing(Waiting):
         name = "\u6a21\u578b" * 10
         write_big(self.scratch / "served" / name)
         server = self.serve(self.scratch / "served")
-        server.add_fault("*.safetensors", "stall")
+        server.add_fault("*.json", "stall")
         place = server.url + "/" + name
         shell = 'echo above; "$0" inspect "$1"'
         terminal = self.open_command(["/bin/sh", "-c", shell, path_from_environment("DSPACK_RESHARD"), place],
