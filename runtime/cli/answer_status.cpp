@@ -137,8 +137,10 @@ void say_awaited(const AnswerMoment& moment, std::string& line) {
   switch (moment.awaited) {
     case Awaited::computing: line += fmt::format(", computing{}{}", layer.empty() ? "" : " ", layer); break;
     case Awaited::layer: line += fmt::format(", reading {}", layer); break;
-    case Awaited::disk: line += fmt::format(", experts from disk: {}", size_words(moment.bytes)); break;
-    case Awaited::network: line += fmt::format(", experts from the network: {}", size_words(moment.bytes)); break;
+    case Awaited::disk: line += fmt::format(", experts from disk: {}", format::human_bytes(moment.bytes)); break;
+    case Awaited::network:
+      line += fmt::format(", experts from the network: {}", format::human_bytes(moment.bytes));
+      break;
   }
 }
 
@@ -156,9 +158,9 @@ std::string prompt_line(const AnswerMoment& moment) {
   if (moment.awaited == Awaited::layer) line += ", which is read";
   if (moment.experts > 0 || moment.bytes > 0) {
     line += fmt::format(", {} {}, {}", moment.experts, moment.experts == 1 ? "expert" : "experts",
-                        size_words(moment.bytes));
+                        format::human_bytes(moment.bytes));
     if (moment.bytes_per_second >= 1 && silence.empty())
-      line += fmt::format(", {}/s", size_words(static_cast<uint64_t>(moment.bytes_per_second)));
+      line += fmt::format(", {}/s", format::human_bytes(static_cast<uint64_t>(moment.bytes_per_second)));
   }
   if (!silence.empty()) return fmt::format("{}, {}", line, silence);
   return moment.seconds_left ? fmt::format("{}, {} left", line, format::clock_words(*moment.seconds_left)) : line;
