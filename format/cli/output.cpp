@@ -21,14 +21,27 @@ namespace {
 
 constexpr std::string_view kDim = "\x1b[2m", kNotDim = "\x1b[22m";
 constexpr std::string_view kClearDown = "\x1b[J";
+// Octal, since a D or a digit that follows \x1b would be taken for a part of it.
+constexpr std::string_view kMakeRoom = "\033D\033[A", kSaveAndGoDown = "\0337\033[B", kRestore = "\0338";
+
+bool has_capabilities() {
+  const char* const terminal = std::getenv("TERM");
+  return terminal != nullptr && *terminal != '\0' && std::string_view(terminal) != "dumb";
+}
+
+bool can_dim() {
+  const char* const no_color = std::getenv("NO_COLOR");
+  return (no_color == nullptr || *no_color == '\0') && has_capabilities();
+}
 
 /// The terminal, as far as this process has written to it: it has one, as it has one stdout and one stderr. Its column
 /// is followed from what is written here; who writes around it (a line editor) ends at the begin of a line.
 struct Screen {
-  std::mutex mutex;    // guards what follows
-  std::string status;  // what is drawn; empty: nothing
-  size_t column = 0;   // of the cursor, where stdout and stderr share the terminal; the width: the next character wraps
-  bool is_dim = false;
+  std::mutex mutex;            // guards what follows
+  std::string status;          // what is drawn; empty: nothing
+  Shade shade = Shade::plain;  // of it
+  size_t column = 0;  // of the cursor, where stdout and stderr share the terminal; the width: the next character wraps
+  bool is_dim = false;  // what is written, see dim_data
 };
 Screen screen;
 
@@ -44,11 +57,10 @@ std::string erasure() {
 std::string drawing(std::string_view status) {
   if (status.empty()) return {};
   screen.status = status;
-  if (screen.column == 0) return fmt::format("\r{}\r", status);
-  return fmt::format(
-      "\x1b"
-      "D\x1b[A\x1b\x37\x1b[B\r{}\x1b\x38",
-      status);
+  const bool dims = screen.shade == Shade::dimmed && can_dim();
+  const std::string shown = fmt::format("{}{}{}", dims ? kDim : "", status, dims && !screen.is_dim ? kNotDim : "");
+  if (screen.column == 0) return fmt::format("\r{}\r", shown);
+  return fmt::format("{}{}\r{}{}", kMakeRoom, kSaveAndGoDown, shown, kRestore);
 }
 
 void follow_cursor(std::string_view text) {
@@ -96,16 +108,6 @@ void write(std::FILE* stream, std::string_view text) {
   if (shares) follow_cursor(text);
 }
 
-bool has_capabilities() {
-  const char* const terminal = std::getenv("TERM");
-  return terminal != nullptr && *terminal != '\0' && std::string_view(terminal) != "dumb";
-}
-
-bool can_dim() {
-  const char* const no_color = std::getenv("NO_COLOR");
-  return (no_color == nullptr || *no_color == '\0') && has_capabilities();
-}
-
 }  // namespace
 
 void print_out(std::string_view text) {
@@ -146,12 +148,10 @@ void draw_status(std::string_view line, Shade shade) {
   const bool shares = streams_share_terminal();
   if (shares) std::fflush(stdout);  // what was written before comes before
   const size_t columns = stderr_columns();
-  std::string shown = clipped(line, columns);
-  if (shade == Shade::dimmed && !shown.empty() && can_dim())
-    shown = fmt::format("{}{}{}", kDim, shown, screen.is_dim ? "" : kNotDim);
   std::string text = erasure();
+  screen.shade = shade;
   // A character that waits to wrap would lose its place.
-  if (!shares || screen.column < columns) text += drawing(shown);
+  if (!shares || screen.column < columns) text += drawing(clipped(message_line(line), columns));
   put(stderr, text);
   std::fflush(stderr);
 }
