@@ -150,11 +150,11 @@ class Publishing(Waiting):
 class Answering(Waiting):
     """The experts come slowly over the network; the answer is that of the local model."""
 
-    def ask(self, rate=60_000, question=QUESTION, **options):
+    def ask(self, *question, rate=60_000, **options):
         server = self.serve(packed_tiny())
         self.slow = server.add_fault("*experts*", "slow", rate=rate)
         self.server = server
-        return self.open("DSPACK_DSRUN", server.url, "--cache", self.scratch / "cache", "--temp", "0", question, **options)
+        return self.open("DSPACK_DSRUN", server.url, "--cache", self.scratch / "cache", "--temp", "0", *question, **options)
 
     def faster(self, terminal, after):
         """Enough was seen."""
@@ -163,7 +163,7 @@ class Answering(Waiting):
         return False
 
     def test_a_prompt_and_its_answer(self):
-        terminal = self.ask()
+        terminal = self.ask(QUESTION)
         rows = self.record(terminal, lambda: self.faster(terminal, "tokens/s, experts from the network"))
         self.assertEqual(terminal.process.wait(), 0)
         self.assert_in_order(rows, r"^prompt: layer \d of 5, \d+ experts?, [\d.]+ [kM]B, [\d.]+ kB/s, \d+ s left$",
@@ -173,7 +173,7 @@ class Answering(Waiting):
             self.assertNotIn(word, terminal.screen.text(), "the line is gone")
 
     def test_at_the_bottom_of_a_narrow_terminal(self):
-        terminal = self.ask(columns=40, rows=4, env={"NO_COLOR": "1"}, question="Tell me a tale.")
+        terminal = self.ask("Tell me a tale.", columns=40, rows=4, env={"NO_COLOR": "1"})
         drawn = self.record(terminal, lambda: self.faster(terminal, r"Once upon[^\n]*\n+\d+ tokens, .*experts"))
         self.assertEqual(terminal.process.wait(), 0)
         self.assert_in_order(drawn, r"^prompt: layer .{22}\.\.\.$", r"^\d+ tokens, .*experts.*\.\.\.$")
@@ -183,8 +183,22 @@ class Answering(Waiting):
         answer = "".join(row.ljust(40) for row in terminal.screen.text().split("\n"))
         self.assertIn(told.split("\n")[0], re.sub(r"(?<=\S) +$", "", answer), "the answer's rows, joined, are its text")
 
+    def test_a_chat(self):
+        terminal = self.ask()
+        terminal.wait_for_bytes("\r\n> ")
+        before = len(terminal.screen.text())
+        terminal.mark()
+        terminal.type(QUESTION + "\r")
+        terminal.wait_for_bytes("tokens/s, experts from the network")
+        self.slow.options["rate"] = 50_000_000
+        terminal.wait_for("\n>")
+        self.assertEqual(terminal.screen.text()[before - 1:], "> %s\n%s\n>" % (QUESTION, PARIS))
+        self.assertIn("prompt: layer", terminal.bytes)
+        terminal.type("\x04")
+        self.assertEqual(terminal.process.wait(timeout=60), 0)
+
     def test_experts_that_stall(self):
-        terminal = self.ask(rate=50_000_000, env=SHORT_SILENCE)
+        terminal = self.ask(QUESTION, rate=50_000_000, env=SHORT_SILENCE)
         self.server.clear_faults()
         self.server.add_fault("*experts*", "stall", times=1, skip=3)
         rows = self.record(terminal)
