@@ -87,8 +87,9 @@ Result<Checkpoint> open_packed(std::string_view text) {
 
 /// `index`, at `index_path`, or nullptr for files that need none.
 Result<Checkpoint> open_shards(Repository& repository, const std::vector<std::string>& paths, const Index* index,
-                               const char* index_path, unsigned jobs, const std::stop_token& stop) {
+                               const char* index_path, unsigned jobs, const std::stop_token& stop, Progress* progress) {
   std::vector<std::optional<Shard>> shards(paths.size());
+  if (progress != nullptr) progress->started({.what = "reading headers", .total_items = paths.size()});
   HeaderTotals totals;
   const auto read_one = [&](uint64_t number, const std::stop_token& stop_one) -> Result<void> {
     auto shard = read_shard(repository, paths[number], totals, stop_one);
@@ -98,6 +99,7 @@ Result<Checkpoint> open_shards(Repository& repository, const std::vector<std::st
     }
     if (!shard) return shard.error();
     shards[number] = std::move(shard).value();
+    if (progress != nullptr) progress->item_done();
     return {};
   };
   TRY(run_jobs(paths.size(), jobs, read_one, stop));
@@ -121,17 +123,17 @@ Result<Checkpoint> open_shards(Repository& repository, const std::vector<std::st
 
 /// nullopt: neither the index nor the single file is there.
 Result<std::optional<Checkpoint>> open_ordinary(Repository& repository, const ShardNames& names, unsigned jobs,
-                                                const std::stop_token& stop) {
+                                                const std::stop_token& stop, Progress* progress) {
   auto index_text = repository.read_text(names.index, kIndexDocument.bytes, stop);
   if (index_text) {
     auto index = parse_index(*index_text);
     if (!index) return index.error().in(repository.locate(names.index));
     *index_text = std::string();  // V3's is 9 MB: not to be held while the shards are read
-    TRY_ASSIGN(Checkpoint opened, open_shards(repository, index->files, &*index, names.index, jobs, stop));
+    TRY_ASSIGN(Checkpoint opened, open_shards(repository, index->files, &*index, names.index, jobs, stop, progress));
     return std::optional(std::move(opened));
   }
   if (index_text.error().kind != ErrorKind::not_found) return index_text.error();
-  auto single = open_shards(repository, {names.single}, nullptr, names.index, jobs, stop);
+  auto single = open_shards(repository, {names.single}, nullptr, names.index, jobs, stop, progress);
   if (!single && single.error().kind == ErrorKind::not_found) return std::optional<Checkpoint>();
   if (!single) return single.error();
   return std::optional(std::move(single).value());
@@ -159,7 +161,8 @@ Result<std::unique_ptr<ByteSource>> open_catalogued(Repository& repository, cons
   return source;
 }
 
-Result<Checkpoint> Checkpoint::open(Repository& repository, unsigned jobs, const std::stop_token& stop) {
+Result<Checkpoint> Checkpoint::open(Repository& repository, unsigned jobs, const std::stop_token& stop,
+                                    Progress* progress) {
   auto manifest = repository.read_text(kManifestPath, kManifestDocument.bytes, stop);
   if (manifest) {
     auto packed = open_packed(*manifest);
@@ -168,7 +171,7 @@ Result<Checkpoint> Checkpoint::open(Repository& repository, unsigned jobs, const
   }
   if (manifest.error().kind != ErrorKind::not_found) return manifest.error();
   for (const ShardNames& names : kShardNames) {
-    auto opened = open_ordinary(repository, names, jobs, stop);
+    auto opened = open_ordinary(repository, names, jobs, stop, progress);
     if (!opened) return opened.error();
     if (*opened) return std::move(**opened);
   }

@@ -15,6 +15,7 @@
 #include "format/base/string_hash.h"
 #include "format/digest.h"
 #include "format/manifest.h"
+#include "format/progress.h"
 #include "format/safetensors.h"
 #include "format/source/repository.h"
 #include "format/tensor_name.h"
@@ -66,8 +67,9 @@ class Checkpoint {
  public:
   /// Reads the manifest of a packed repository, or the index and every shard's header (up to `jobs` at a time) of an
   /// ordinary one (model.safetensors.index.json, else a single model.safetensors; else Mistral's "consolidated" of
-  /// both).
-  [[nodiscard]] static Result<Checkpoint> open(Repository& repository, unsigned jobs, const std::stop_token& stop);
+  /// both). `progress` is told of the headers, a work that the caller ends; nullptr: nobody looks.
+  [[nodiscard]] static Result<Checkpoint> open(Repository& repository, unsigned jobs, const std::stop_token& stop,
+                                               Progress* progress = nullptr);
   /// A catalogue of tensors that lie nowhere yet: what a recipe makes. Files and offsets mean nothing, sizes do.
   /// Errors: invalid (two tensors of one name, sizes that no disk holds).
   [[nodiscard]] static Result<Checkpoint> of(std::vector<TensorEntry> tensors);

@@ -7,25 +7,42 @@
 
 namespace dspack::format {
 
+/// What a user should know that is no error. A remark: what is done, and why. A warning: what may be wrong with the
+/// result, for a user who has asked for quiet, too. A pause: that a server is waited for, and why; of these more may
+/// come than anybody reads.
+enum class NoteKind { remark, warning, pause };
+
+/// A work that begins.
+struct Work {
+  std::string_view what;            // a verb for people ("packing")
+  uint64_t total_bytes = 0;         // 0: it is counted in items
+  uint64_t total_items = 0;         // neither: its size is not known
+  std::string_view item = "files";  // what the items are
+};
+
 class Progress {
  public:
   virtual ~Progress() = default;
-  /// Work of a known size begins; `what` is a verb for people ("packing").
-  virtual void started(std::string_view what, uint64_t total_bytes, uint64_t total_files) = 0;
+  virtual void started(const Work& work) = 0;
+  void started(std::string_view what, uint64_t total_bytes, uint64_t total_files) {
+    started({.what = what, .total_bytes = total_bytes, .total_items = total_files});
+  }
   virtual void advanced(uint64_t bytes) = 0;
-  virtual void file_done() = 0;
-  /// Something the user should know that is not an error.
-  virtual void note(std::string_view text) = 0;
+  virtual void item_done() = 0;
+  virtual void note(NoteKind kind, std::string_view text) = 0;
+  void note(std::string_view text) { note(NoteKind::remark, text); }
   virtual void finished() = 0;
 };
 
 /// Tells nobody.
 class SilentProgress final : public Progress {
  public:
-  void started(std::string_view, uint64_t, uint64_t) override {}
+  using Progress::note;
+  using Progress::started;
+  void started(const Work&) override {}
   void advanced(uint64_t) override {}
-  void file_done() override {}
-  void note(std::string_view) override {}
+  void item_done() override {}
+  void note(NoteKind, std::string_view) override {}
   void finished() override {}
 };
 

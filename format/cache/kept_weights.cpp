@@ -135,7 +135,7 @@ struct Checking {
       return {};
     }
     TRY(ranges(*where, {{ByteRange{0, size}, kept.sha256}}));
-    progress.file_done();
+    progress.item_done();
     return {};
   }
 };
@@ -154,7 +154,7 @@ Result<void> check_parts(Checking& checking, const KeptModel& model, const Cache
       continue;
     }
     TRY(checking.ranges(*where, ranges));
-    checking.progress.file_done();
+    checking.progress.item_done();
   }
   return {};
 }

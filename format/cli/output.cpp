@@ -4,50 +4,108 @@
 #include <array>
 #include <atomic>
 #include <cerrno>
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <mutex>
 #include <system_error>
 
 #include <fmt/format.h>
 
+#include "format/base/display_width.h"
 #include "format/base/foreign_text.h"
+#include "format/cli/progress_meter.h"
 #include "format/file_system.h"
 
 namespace dspack::format {
 namespace {
 
-/// The line on the terminal that is redrawn: the process has one, as it has one stderr. `columns`: of what it shows; 0:
-/// nothing.
-struct OpenLine {
-  std::mutex mutex;  // guards what follows
-  size_t columns = 0;
-};
-OpenLine open_line;
+constexpr std::string_view kDim = "\x1b[2m", kNotDim = "\x1b[22m";
+constexpr std::string_view kClearDown = "\x1b[J";
+// Octal, since a D or a digit that follows \x1b would be taken for a part of it.
+constexpr std::string_view kMakeRoom = "\033D\033[A", kSaveAndGoDown = "\0337\033[B", kRestore = "\0338";
 
-/// Under the mutex. A terminal that became narrower has broken the line into several.
-std::string erasure() {
-  constexpr char kToFirst[] = "\r";
-  constexpr char kClearDown[] = "\033[J";
-  if (open_line.columns == 0) return {};
-  const size_t rows = (open_line.columns - 1) / std::max<size_t>(1, stderr_columns());
-  open_line.columns = 0;
-  return kToFirst + (rows > 0 ? fmt::format("\033[{}A", rows) : std::string()) + kClearDown;
+bool has_capabilities() {
+  const char* const terminal = std::getenv("TERM");
+  return terminal != nullptr && *terminal != '\0' && std::string_view(terminal) != "dumb";
 }
 
-void write(std::FILE* stream, std::string_view text) {
-  const std::lock_guard lock(open_line.mutex);
-  if (const std::string erase = erasure(); !erase.empty()) std::fwrite(erase.data(), 1, erase.size(), stderr);
+bool can_dim() {
+  const char* const no_color = std::getenv("NO_COLOR");
+  return (no_color == nullptr || *no_color == '\0') && has_capabilities();
+}
+
+/// The terminal, as far as this process has written to it: it has one, as it has one stdout and one stderr. Its column
+/// is followed from what is written here; who writes around it (a line editor) ends at the begin of a line.
+struct Screen {
+  std::mutex mutex;            // guards what follows
+  std::string status;          // what is drawn; empty: nothing
+  Shade shade = Shade::plain;  // of it
+  size_t column = 0;  // of the cursor, where stdout and stderr share the terminal; the width: the next character wraps
+  bool is_dim = false;  // what is written, see dim_data
+};
+Screen screen;
+
+/// Under the mutex, as the following ones. The cursor stands at the begin of the status line, or above it.
+std::string erasure() {
+  if (screen.status.empty()) return {};
+  screen.status.clear();
+  return std::string(screen.column == 0 ? "\r" : "").append(kClearDown);
+}
+
+/// Below a line that has been begun the cursor returns to its place: at the bottom of the screen a line feed (as IND,
+/// which keeps the column) makes room first.
+std::string drawing(std::string_view status) {
+  if (status.empty()) return {};
+  screen.status = status;
+  const bool dims = screen.shade == Shade::dimmed && can_dim();
+  const std::string shown = fmt::format("{}{}{}", dims ? kDim : "", status, dims && !screen.is_dim ? kNotDim : "");
+  if (screen.column == 0) return fmt::format("\r{}\r", shown);
+  return fmt::format("{}{}\r{}{}", kMakeRoom, kSaveAndGoDown, shown, kRestore);
+}
+
+void follow_cursor(std::string_view text) {
+  constexpr size_t kTab = 8;
+  const size_t width = std::max<size_t>(1, stderr_columns());
+  for (size_t at = 0; at < text.size();) {
+    const std::string_view rest = text.substr(at);
+    if (rest.starts_with("\x1b[")) {  // one of our own sequences, which end in a letter
+      at += std::min(rest.find_first_not_of("\x1b[0123456789"), rest.size() - 1) + 1;
+      continue;
+    }
+    const size_t bytes = first_utf8_unit(rest).bytes;
+    at += bytes;
+    if (rest[0] == '\n' || rest[0] == '\r') {
+      screen.column = 0;
+    } else if (rest[0] == '\t') {
+      screen.column = std::min(width - 1, (screen.column / kTab + 1) * kTab);
+    } else {
+      const size_t columns = columns_of(rest.substr(0, bytes));
+      screen.column = screen.column + columns > width ? columns : screen.column + columns;
+    }
+  }
+}
+
+void put(std::FILE* stream, std::string_view text) {
   std::fwrite(text.data(), 1, text.size(), stream);
 }
 
-void draw(std::string_view line) {
-  const std::lock_guard lock(open_line.mutex);
-  const std::string shown = clipped(line, stderr_columns());
-  const std::string text = erasure() + shown;
-  std::fwrite(text.data(), 1, text.size(), stderr);
-  std::fflush(stderr);
-  open_line.columns = shown.size();  // of bytes, which are no fewer
+/// What goes to the terminal of the status line leaves that below it in one piece, so that it does not flicker.
+void write(std::FILE* stream, std::string_view text) {
+  const std::lock_guard lock(screen.mutex);
+  const bool shares = streams_share_terminal();
+  if (stream == stdout && shares && !screen.status.empty()) {
+    const std::string status = screen.status;
+    const std::string erase = erasure();
+    follow_cursor(text);
+    const std::string draw = screen.column < stderr_columns() ? drawing(status) : std::string();
+    put(stdout, erase + std::string(text) + draw);
+    std::fflush(stdout);
+    return;
+  }
+  const bool is_elsewhere = stream == stdout && !shares;
+  if (!is_elsewhere) put(stderr, erasure());
+  put(stream, text);
+  if (shares) follow_cursor(text);
 }
 
 }  // namespace
@@ -73,11 +131,33 @@ void print_error(std::string_view line) {
 }
 
 void dim_data(bool on) {
-  const char* const no_color = std::getenv("NO_COLOR");
-  const char* const terminal = std::getenv("TERM");
-  const bool plain = terminal == nullptr || std::string_view(terminal) == "dumb" || std::string_view(terminal).empty();
-  if ((no_color != nullptr && *no_color != '\0') || plain || !stdout_is_terminal()) return;
-  write(stdout, on ? "\x1b[2m" : "\x1b[22m");
+  if (!can_dim() || !stdout_is_terminal()) return;
+  {
+    const std::lock_guard lock(screen.mutex);
+    screen.is_dim = on;
+  }
+  write(stdout, on ? kDim : kNotDim);
+}
+
+bool can_redraw() {
+  return stderr_is_terminal() && has_capabilities();
+}
+
+void draw_status(std::string_view line, Shade shade) {
+  const std::lock_guard lock(screen.mutex);
+  const bool shares = streams_share_terminal();
+  if (shares) std::fflush(stdout);  // what was written before comes before
+  const size_t columns = stderr_columns();
+  std::string text = erasure();
+  screen.shade = shade;
+  // A character that waits to wrap would lose its place.
+  if (!shares || screen.column < columns) text += drawing(clipped(message_line(line), columns));
+  put(stderr, text);
+  std::fflush(stderr);
+}
+
+void clear_status() {
+  draw_status({}, Shade::plain);
 }
 
 void begin_redraw(int rows_up) {
@@ -148,53 +228,6 @@ std::string human_bytes(uint64_t bytes) {
     ++unit;
   }
   return fmt::format("{:.1f} {}", value, kUnits[unit]);
-}
-
-void TerminalProgress::started(std::string_view what, uint64_t total_bytes, uint64_t total_files) {
-  finished();
-  const std::lock_guard lock(mutex_);
-  meter_.start(what, total_bytes, total_files, std::chrono::steady_clock::now());
-  if (!is_quiet()) ticker_ = std::jthread([this](const std::stop_token& stop) { tick(stop); });
-}
-
-void TerminalProgress::advanced(uint64_t bytes) {
-  const std::lock_guard lock(mutex_);
-  meter_.advance(bytes, std::chrono::steady_clock::now());
-}
-
-void TerminalProgress::file_done() {
-  const std::lock_guard lock(mutex_);
-  meter_.file_done(std::chrono::steady_clock::now());
-}
-
-void TerminalProgress::note(std::string_view text) {
-  if (is_quiet() && !text.starts_with("warning: ")) return;
-  print_error(text);
-}
-
-void TerminalProgress::finished() {
-  if (!ticker_.joinable()) return;
-  ticker_ = {};  // asks it to stop, and waits
-  write(stderr, "");
-  std::fflush(stderr);
-}
-
-void TerminalProgress::tick(const std::stop_token& stop) {
-  constexpr auto kRedraw = std::chrono::milliseconds(250);
-  constexpr double kQuietStart = 2;  // seconds; what is over by then needs no line
-  constexpr double kLineSeconds = 60;
-  double next_line = is_terminal_ ? kQuietStart : kLineSeconds;
-  std::unique_lock lock(mutex_);
-  while (!stopped_.wait_for(lock, stop, kRedraw, [&] { return stop.stop_requested(); })) {
-    const auto now = std::chrono::steady_clock::now();
-    if (meter_.seconds(now) < next_line) continue;
-    if (is_terminal_) {
-      draw(meter_.line(now));
-    } else {
-      write(stderr, meter_.line(now) + "\n");
-      next_line += kLineSeconds;
-    }
-  }
 }
 
 }  // namespace dspack::format

@@ -1,19 +1,12 @@
-// What a program writes for people and for pipes, and its progress on a terminal. Text for people passes the one filter
-// of foreign_text.h here, so that no place that prints can forget it and no name can steer the terminal; failures of
-// stdout are noticed.
-// Threads: thread-safe.
+// What a program writes for people and for pipes, and the status line of its terminal. Text for people passes the one
+// filter of foreign_text.h here, so that no place that prints can forget it and no name can steer the terminal;
+// failures of stdout are noticed. Threads: thread-safe.
 #pragma once
 
-#include <condition_variable>
-#include <mutex>
-#include <stop_token>
 #include <string>
 #include <string_view>
-#include <thread>
 
 #include "format/base/result.h"
-#include "format/cli/progress_meter.h"
-#include "format/progress.h"
 
 namespace dspack::format {
 
@@ -58,35 +51,23 @@ void print_help(std::string_view text);
 void be_quiet();
 [[nodiscard]] bool is_quiet();
 
-/// What a long work has done, on stderr: on a terminal one line that a clock redraws, as wide as the terminal is then,
-/// and that goes before anything else is printed; elsewhere a line a minute. What is over within two seconds shows
-/// nothing, and a quiet program (be_quiet) but warnings.
-class TerminalProgress final : public Progress {
- public:
-  explicit TerminalProgress(bool is_terminal) : is_terminal_(is_terminal) {}
-  ~TerminalProgress() override { finished(); }
-  TerminalProgress(const TerminalProgress&) = delete;
-  TerminalProgress& operator=(const TerminalProgress&) = delete;
+/// How a status line looks: dimmed, unless NO_COLOR is set, where it stands below an answer.
+enum class Shade { plain, dimmed };
 
-  void started(std::string_view what, uint64_t total_bytes, uint64_t total_files) override;
-  void advanced(uint64_t bytes) override;
-  void file_done() override;
-  void note(std::string_view text) override;
-  void finished() override;
+/// The status line of the terminal at stderr becomes this one, clipped to the terminal's width; empty: there is none.
+/// It stands where the cursor is, and where an answer on the same terminal has begun its line, on the next one. It is
+/// gone before anything else is written, and stays below what an answer goes on with.
+void draw_status(std::string_view line, Shade shade);
+void clear_status();
 
- private:
-  void tick(const std::stop_token& stop);
-
-  const bool is_terminal_;
-  std::mutex mutex_;  // guards meter_
-  ProgressMeter meter_;
-  std::condition_variable_any stopped_;
-  std::jthread ticker_;  // of the work that is under way
-};
+/// Whether stderr is a terminal on which a line can be redrawn, and that is wanted (be_quiet).
+[[nodiscard]] bool can_redraw();
 
 /// Whether a terminal that a person looks at shows what is written there, and notes are wanted (be_quiet).
 [[nodiscard]] bool stderr_is_terminal();
 [[nodiscard]] bool stdout_is_terminal();
+/// Whether both are the same terminal.
+[[nodiscard]] bool streams_share_terminal();
 
 /// Columns of the terminal behind stderr, now.
 [[nodiscard]] size_t stderr_columns();

@@ -4,6 +4,7 @@
 #include <signal.h>  // NOLINT(modernize-deprecated-headers): POSIX, not C
 #include <sys/ioctl.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -131,6 +132,13 @@ bool can_ask() {
 
 bool stdout_is_terminal() {
   return ::isatty(STDOUT_FILENO) == 1;
+}
+
+bool streams_share_terminal() {
+  struct stat out {};
+  struct stat error {};
+  return ::fstat(STDOUT_FILENO, &out) == 0 && ::fstat(STDERR_FILENO, &error) == 0 && out.st_rdev == error.st_rdev &&
+         S_ISCHR(out.st_mode) && S_ISCHR(error.st_mode) && stdout_is_terminal();
 }
 
 }  // namespace dspack::format

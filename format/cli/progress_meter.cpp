@@ -5,17 +5,18 @@
 
 #include <fmt/format.h>
 
+#include "format/base/display_width.h"
 #include "format/base/foreign_text.h"
 #include "format/cli/output.h"
 
 namespace dspack::format {
 namespace {
 
-constexpr double kSilenceSeconds = 3;  // shorter pauses are usual
-
 double between_times(ProgressMeter::Time from, ProgressMeter::Time to) {
   return std::chrono::duration<double>(to - from).count();
 }
+
+}  // namespace
 
 std::string clock_words(double seconds) {
   const auto whole = static_cast<uint64_t>(std::lround(std::min(seconds, 1e9)));
@@ -24,50 +25,73 @@ std::string clock_words(double seconds) {
   return fmt::format("{} h {:02} min", whole / 3600, whole % 3600 / 60);
 }
 
-}  // namespace
+std::string silence_words(std::string_view what, double silence_seconds, const ProgressMeter::Wait& wait) {
+  if (silence_seconds < kSilenceSeconds) return {};
+  std::string words = fmt::format("no {} for {}", what, clock_words(silence_seconds));
+  if (!wait || wait->retry == 0) return words;
+  words += fmt::format(", retry {} of {}", wait->retry, wait->retries);
+  if (wait->pause_seconds >= 1) words += " in " + clock_words(wait->pause_seconds);
+  return words;
+}
 
-void ProgressMeter::start(std::string_view what, uint64_t total_bytes, uint64_t total_files, Time now) {
+void RecentRate::start(uint64_t amount, Time now) {
   *this = {};
-  what_ = brief(what);
-  total_bytes_ = total_bytes;
-  total_files_ = total_files;
+  amount_ = amount;
+  samples_[sampled_++] = {now, amount};
+}
+
+void RecentRate::reached(uint64_t amount, Time now) {
+  amount_ = amount;
+  if (between_times(samples_[(sampled_ - 1) % kSamples].time, now) < 1) return;
+  samples_[sampled_++ % kSamples] = {now, amount};
+}
+
+double RecentRate::at(Time now) const {
+  const Sample& oldest = samples_[sampled_ <= kSamples ? 0 : sampled_ % kSamples];
+  const double seconds = between_times(oldest.time, now);
+  return seconds > 0 ? static_cast<double>(amount_ - oldest.amount) / seconds : 0;
+}
+
+void ProgressMeter::start(const Work& work, Time now) {
+  *this = {};
+  what_ = brief(work.what);
+  item_ = work.item;
+  total_bytes_ = work.total_bytes;
+  total_items_ = work.total_items;
   begin_ = arrived_ = now;
-  samples_[sampled_++] = {now, 0};
+  rate_.start(0, now);
 }
 
 void ProgressMeter::advance(uint64_t bytes, Time now) {
   bytes_ += bytes;
   arrived_ = now;
-  if (between_times(samples_[(sampled_ - 1) % kSamples].time, now) < 1) return;
-  samples_[sampled_++ % kSamples] = {now, bytes_};
+  rate_.reached(bytes_, now);
 }
 
-void ProgressMeter::file_done(Time now) {
-  ++files_;
+void ProgressMeter::item_done(Time now) {
+  ++items_;
   arrived_ = now;
 }
 
-double ProgressMeter::recent_rate(Time now) const {
-  const Sample& oldest = samples_[sampled_ <= kSamples ? 0 : sampled_ % kSamples];
-  const double seconds = between_times(oldest.time, now);
-  return seconds > 0 ? static_cast<double>(bytes_ - oldest.bytes) / seconds : 0;
-}
-
-std::string ProgressMeter::line(Time now) const {
+std::string ProgressMeter::line(Time now, const Wait& wait) const {
   std::string text = what_;
   const char* separator = ": ";
   const auto add = [&](const std::string& part) {
+    if (part.empty()) return;
     text += separator + part;
     separator = ", ";
   };
+  if (total_bytes_ == 0 && total_items_ == 0) {
+    add(clock_words(between_times(begin_, now)));
+    if (wait) add(silence_words("byte", wait->silence_seconds, wait));
+    return text;
+  }
   if (total_bytes_ > 0) add(fmt::format("{} of {}", human_bytes(bytes_), human_bytes(total_bytes_)));
-  if (total_files_ > 0) add(fmt::format("{} of {} files", files_, total_files_));
-  if (total_bytes_ == 0 && total_files_ == 0) return fmt::format("{}: {}", what_, clock_words(seconds(now)));
-  const double silence = between_times(arrived_, now);
-  const bool is_silent = silence >= kSilenceSeconds;
-  if (is_silent) add(fmt::format("no {} for {}", total_bytes_ > 0 ? "byte" : "answer", clock_words(silence)));
-  if (is_silent || total_bytes_ == 0) return text;
-  const double rate = recent_rate(now);
+  if (total_items_ > 0) add(fmt::format("{} of {} {}", items_, total_items_, item_));
+  const std::string silence = silence_words(total_bytes_ > 0 ? "byte" : "answer", between_times(arrived_, now), wait);
+  add(silence);
+  if (!silence.empty() || total_bytes_ == 0) return text;
+  const double rate = rate_.at(now);
   add(human_bytes(static_cast<uint64_t>(rate)) + "/s");
   if (rate > 0 && bytes_ < total_bytes_) add(clock_words(static_cast<double>(total_bytes_ - bytes_) / rate) + " left");
   return text;
@@ -75,16 +99,10 @@ std::string ProgressMeter::line(Time now) const {
 
 std::string clipped(std::string_view line, size_t columns) {
   constexpr std::string_view kDots = "...";
-  const auto is_first = [](char c) { return (static_cast<unsigned char>(c) & 0xC0U) != 0x80U; };  // of a UTF-8 sequence
   const size_t room = columns > 1 ? columns - 1 : 0;
-  const auto characters = static_cast<size_t>(std::ranges::count_if(line, is_first));
-  if (characters <= room) return std::string(line);
+  if (columns_of(line) <= room) return std::string(line);
   const size_t kept = room > kDots.size() ? room - kDots.size() : 0;
-  size_t at = 0;
-  for (size_t seen = 0; at < line.size(); ++at) {
-    if (is_first(line[at]) && seen++ == kept) break;
-  }
-  return std::string(line.substr(0, at)) + std::string(kDots.substr(0, room - kept));
+  return std::string(line.substr(0, bytes_within(line, kept))) + std::string(kDots.substr(0, room - kept));
 }
 
 }  // namespace dspack::format

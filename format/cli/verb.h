@@ -15,6 +15,7 @@
 #include "format/cli/option_table.h"
 #include "format/cli/output.h"
 #include "format/cli/process.h"
+#include "format/cli/terminal_progress.h"
 
 namespace dspack::format {
 
@@ -28,11 +29,11 @@ class Process {
   /// threads start.
   [[nodiscard]] std::stop_token stop();
   /// On stderr.
-  [[nodiscard]] Progress& progress() { return progress_; }
+  [[nodiscard]] TerminalProgress& progress() { return progress_; }
 
  private:
   std::optional<InterruptWatch> watch_;
-  TerminalProgress progress_{stderr_is_terminal()};
+  TerminalProgress progress_;
 };
 
 /// A verb of a command line that is parsed.

@@ -1,5 +1,6 @@
 #include "format/http/retrying_client.h"
 
+#include <algorithm>
 #include <random>
 
 #include <fmt/format.h>
@@ -41,9 +42,21 @@ RetryingClient::RetryingClient(const RemoteOptions& options)
       on_note_(options.on_note),
       counters_(options.counters) {}
 
-HttpOutcome RetryingClient::send_once(const HttpRequest& request, const ByteSink& sink, const std::stop_token& stop,
-                                      const HeadSink& on_head) {
-  HttpOutcome outcome = client_.send(request, sink, stop, on_head);
+HttpOutcome RetryingClient::send_once(HttpRequest request, const ByteSink& sink, const std::stop_token& stop,
+                                      const HeadSink& on_head, TransferWatch::Transfer& watched) {
+  const ByteSink watched_sink = [&](std::span<const std::byte> bytes) {
+    watched.moved(bytes.size(), TransferWatch::Time::clock::now());
+    return sink(bytes);
+  };
+  if (request.slice) {
+    uint64_t before = 0;
+    request.slice->on_sent = [&watched, before, tell = std::move(request.slice->on_sent)](uint64_t sent) mutable {
+      watched.moved(sent - std::min(before, sent), TransferWatch::Time::clock::now());
+      before = sent;
+      if (tell) tell(sent);
+    };
+  }
+  HttpOutcome outcome = client_.send(request, sink ? watched_sink : sink, stop, on_head);
   const auto* failure = std::get_if<HttpFailure>(&outcome);
   const bool was_answered = failure == nullptr || failure->status != 0;
   if (was_answered) contacted_ = true;
@@ -55,8 +68,9 @@ Result<HttpResponse> RetryingClient::send(const Transfer& transfer, const std::s
   uint64_t progress = transfer.received;
   unsigned expired = 0;
   unsigned wrong = 0;
+  TransferWatch::Transfer watched(watch(), TransferWatch::Time::clock::now());
   for (unsigned failures = 1;; ++failures) {
-    HttpOutcome outcome = send_once(transfer.next(), transfer.sink, stop, transfer.on_head);
+    HttpOutcome outcome = send_once(transfer.next(), transfer.sink, stop, transfer.on_head, watched);
     if (auto* response = std::get_if<HttpResponse>(&outcome)) return std::move(*response);
     auto& failure = std::get<HttpFailure>(outcome);
     if (transfer.on_failure) transfer.on_failure();
@@ -80,7 +94,7 @@ Result<HttpResponse> RetryingClient::send(const Transfer& transfer, const std::s
       failure.may_pass = ++wrong < kMaxWrongAnswers;
       if (!failure.may_pass) failure.error.message += fmt::format("; gave up after {} such answers", wrong);
     }
-    TRY(pause(failure, failures, stop, transfer.explain));
+    TRY(pause(failure, failures, stop, transfer.explain, watched));
   }
 }
 
@@ -91,23 +105,34 @@ Result<HttpResponse> RetryingClient::send(const HttpRequest& request, const std:
 }
 
 HttpOutcome RetryingClient::attempt(const HttpRequest& request, const std::stop_token& stop) {
-  return send_once(request, {}, stop, {});
+  TransferWatch::Transfer watched(watch(), TransferWatch::Time::clock::now());
+  return send_once(request, {}, stop, {}, watched);
 }
 
 Result<void> RetryingClient::pause(const HttpFailure& failure, unsigned failures, const std::stop_token& stop,
                                    const ExplainFailure& explain) const {
+  TransferWatch::Transfer watched(watch(), TransferWatch::Time::clock::now());
+  return pause(failure, failures, stop, explain, watched);
+}
+
+Result<void> RetryingClient::pause(const HttpFailure& failure, unsigned failures, const std::stop_token& stop,
+                                   const ExplainFailure& explain, TransferWatch::Transfer& watched) const {
   TRY(judge(failure, failures, explain));
   const double seconds = std::max(backoff_seconds(failures, random_fraction()), failure.wait_seconds.value_or(0));
+  watched.pauses(failures, attempts() - 1, seconds, TransferWatch::Time::clock::now());
   if (on_note_ && seconds >= kToldPauseSeconds)
-    on_note_(fmt::format("{}; trying again in {:.0f} s", failure.error.message, seconds));
+    on_note_(NoteKind::pause, fmt::format("{}; trying again in {:.0f} s", failure.error.message, seconds));
   if (!wait_for(seconds, stop)) return stopped();
   return {};
 }
 
+unsigned RetryingClient::attempts() const {
+  return answered_ ? attempts_ : std::min(attempts_, kFirstContactAttempts);
+}
+
 Result<void> RetryingClient::judge(const HttpFailure& failure, unsigned failures, const ExplainFailure& explain) const {
   if (!failure.may_pass || (failure.no_such_host && !answered_)) return explain ? explain(failure) : failure.error;
-  const unsigned attempts = answered_ ? attempts_ : std::min(attempts_, kFirstContactAttempts);
-  if (failures >= attempts)
+  if (failures >= attempts())
     return Error{failure.error.kind, fmt::format("{}; gave up after {} attempts", failure.error.message, failures)};
   if (failure.wait_seconds.value_or(0) <= kMaxWaitSeconds) return {};
   return Error{failure.error.kind, fmt::format("{} and asks to wait {:.0f} s; run the command again then",

@@ -43,14 +43,19 @@ class RetryingClient {
   [[nodiscard]] bool was_answered() const { return contacted_; }
 
  private:
-  HttpOutcome send_once(const HttpRequest& request, const ByteSink& sink, const std::stop_token& stop,
-                        const HeadSink& on_head);
+  HttpOutcome send_once(HttpRequest request, const ByteSink& sink, const std::stop_token& stop, const HeadSink& on_head,
+                        TransferWatch::Transfer& watched);
+  [[nodiscard]] Result<void> pause(const HttpFailure& failure, unsigned failures, const std::stop_token& stop,
+                                   const ExplainFailure& explain, TransferWatch::Transfer& watched) const;
   /// An error: it is of no use to try again.
   [[nodiscard]] Result<void> judge(const HttpFailure& failure, unsigned failures, const ExplainFailure& explain) const;
+  /// Of one request, the first included.
+  [[nodiscard]] unsigned attempts() const;
+  [[nodiscard]] TransferWatch* watch() const { return counters_ ? &counters_->watch : nullptr; }
 
   HttpClient client_;
   unsigned attempts_;
-  std::function<void(std::string_view)> on_note_;
+  std::function<void(NoteKind, std::string_view)> on_note_;
   std::shared_ptr<TransferCounters> counters_;
   std::atomic<bool> answered_{false};   // whether there was ever a good answer, or any to a call of an API
   std::atomic<bool> contacted_{false};  // whether there was any

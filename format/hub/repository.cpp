@@ -275,7 +275,7 @@ class Opening {
   }
 
   void note(std::string_view text) const {
-    if (options_.on_note) options_.on_note(text);
+    if (options_.on_note) options_.on_note(NoteKind::remark, text);
   }
 
   HubName name_;

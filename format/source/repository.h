@@ -16,6 +16,8 @@
 #include "format/digest.h"
 #include "format/file_system.h"
 #include "format/http/content_digest.h"
+#include "format/http/transfer_watch.h"
+#include "format/progress.h"
 
 namespace dspack::format {
 
@@ -104,13 +106,14 @@ class Repository {
 
 class RateLimit;
 
-/// What was asked of remote places. Threads: thread-safe.
+/// What was asked of remote places, and what is awaited of them. Threads: thread-safe.
 struct TransferCounters {
   std::atomic<uint64_t> requests{0};
   std::atomic<uint64_t> resolutions{0};  // of them: those that a place answered by naming another
   std::atomic<uint64_t> bytes{0};        // of bodies
   std::atomic<uint64_t> retries{0};      // requests made again
   std::atomic<uint64_t> refusals{0};     // answers that ask for fewer requests: 429, 503
+  TransferWatch watch;                   // what they wait for now
 };
 
 /// What becomes of symbolic links in a local folder that lead out of it. Inside: `invalid` with the link's name, since
@@ -138,9 +141,9 @@ struct RemoteOptions {
   unsigned stall_seconds = 30;
   /// Of a local folder. Whoever copies its files asks for `inside`.
   LinkRule local_links = LinkRule::followed;
-  /// Told what the user should know and is no error: every pause of five seconds or more, since otherwise nothing is
-  /// seen to happen; that a local snapshot is used; another name. Thread-safe.
-  std::function<void(std::string_view)> on_note;
+  /// Told what the user should know and is no error: every pause of five seconds or more, with its reason; that a local
+  /// snapshot is used; another name. Thread-safe.
+  std::function<void(NoteKind, std::string_view)> on_note;
 };
 
 /// A place, as a user writes it: "org/name[@revision]", "hf://org/name[@revision]", an address at huggingface.co as a

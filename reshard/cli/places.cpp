@@ -59,8 +59,9 @@ Context make_context(format::Process& process, const NetworkFlags& flags) {
   options.attempts = flags.retries + 1;
   if (flags.limit_rate != 0) options.rate_limit = std::make_shared<format::RateLimit>(flags.limit_rate);
   options.counters = std::make_shared<format::TransferCounters>();
-  format::Progress& progress = process.progress();
-  options.on_note = [&progress](std::string_view text) { progress.note(text); };
+  format::TerminalProgress& progress = process.progress();
+  progress.follow(options.counters);
+  options.on_note = [&progress](format::NoteKind kind, std::string_view text) { progress.note(kind, text); };
   return {std::move(options), process.stop(), progress};
 }
 
@@ -69,7 +70,7 @@ namespace {
 Result<Opened> open_both(const std::string& place, unsigned jobs, const Context& context) {
   TRY_ASSIGN(auto repository, open_repository(place, context.remote, format::posix_file_system(), context.stop));
   repository = format::make_expanding_repository(std::move(repository));
-  TRY_ASSIGN(auto checkpoint, format::Checkpoint::open(*repository, jobs, context.stop));
+  TRY_ASSIGN(auto checkpoint, format::Checkpoint::open(*repository, jobs, context.stop, &context.progress));
   return Opened{std::move(repository), std::move(checkpoint)};
 }
 

@@ -71,10 +71,10 @@ void print_outlook(const PublishOutlook& outlook, const std::string& from, const
 
 void warn_of_many_files(uint64_t files, format::Progress& progress) {
   if (files <= kManyFiles) return;
-  progress.note(
-      fmt::format("warning: {} files: every one costs its readers a rate-limited request, and some viewers "
-                  "refuse an index of more than {}; a repository made with --by layer has far fewer",
-                  files, kManyFiles));
+  progress.note(format::NoteKind::warning,
+                fmt::format("{} files: every one costs its readers a rate-limited request, and some viewers "
+                            "refuse an index of more than {}; a repository made with --by layer has far fewer",
+                            files, kManyFiles));
 }
 
 PublishTarget target_of(const PublishFlags& flags) {

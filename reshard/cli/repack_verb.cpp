@@ -205,16 +205,17 @@ Result<int> run_repack(const RepackFlags& flags, format::Process& process) {
   if (!flags.checksum_list.empty()) {
     TRY_ASSIGN(options.declared, read_checksum_list(flags.checksum_list));
   }
-  TRY_ASSIGN(const RepackOutlook outlook, prepare_repack(*repository, options, context.stop));
+  TRY_ASSIGN(const RepackOutlook outlook, prepare_repack(*repository, options, context.stop, &context.progress));
   context.progress.finished();
   for (const std::string& warning : outlook.source.warnings())
-    context.progress.note("warning: " + warning);
+    context.progress.note(format::NoteKind::warning, warning);
   for (const std::string& warning : outlook.plan.warnings)
-    context.progress.note("warning: " + warning);
+    context.progress.note(format::NoteKind::warning, warning);
   const auto parts = std::ranges::count_if(outlook.plan.reads, [](const ShardRead& read) { return !read.whole; });
   if (options.declared && parts != 0) {
-    context.progress.note(fmt::format("warning: {} of {} shards are not read whole, so {} does not apply to them",
-                                      parts, outlook.plan.reads.size(), flags.checksum_list));
+    context.progress.note(format::NoteKind::warning,
+                          fmt::format("{} of {} shards are not read whole, so {} does not apply to them", parts,
+                                      outlook.plan.reads.size(), flags.checksum_list));
   }
   if (flags.dry_run) {
     print_outlook(outlook, *repository, flags.part, disk_use(options));

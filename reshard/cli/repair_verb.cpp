@@ -97,7 +97,8 @@ Result<int> repair_begun(const RepairFlags& flags, const RepairOptions& options,
   remote.hub_pinned = begun.origin;
   TRY_ASSIGN(const auto repository, open_repository(source, remote, format::posix_file_system(), context.stop));
   const RepackOptions repack_options{.recipe = std::move(*recipe), .out = flags.folder, .jobs = flags.jobs};
-  TRY_ASSIGN(const RepackOutlook outlook, prepare_repack(*repository, repack_options, context.stop));
+  TRY_ASSIGN(const RepackOutlook outlook, prepare_repack(*repository, repack_options, context.stop, &context.progress));
+  context.progress.finished();
   context.progress.note(flags.folder + ": is unfinished; what exists is repaired, then the rest is completed");
   TRY_ASSIGN(const RepairReport report, repair_unfinished(outlook, *repository, repack_options, options.scrutiny,
                                                           format::posix_file_system(), context.progress, context.stop));

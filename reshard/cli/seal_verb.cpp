@@ -27,7 +27,8 @@ Result<int> seal_work(const SealFlags& flags, const JournalHead& begun, const Co
   remote.local_links = format::LinkRule::inside;
   TRY_ASSIGN(const auto repository, open_repository(source, remote, format::posix_file_system(), context.stop));
   const RepackOptions options{.recipe = std::move(*recipe), .out = flags.folder, .jobs = flags.jobs};
-  TRY_ASSIGN(const RepackOutlook outlook, prepare_repack(*repository, options, context.stop));
+  TRY_ASSIGN(const RepackOutlook outlook, prepare_repack(*repository, options, context.stop, &context.progress));
+  context.progress.finished();
   TRY_ASSIGN(const RepackOutcome outcome,
              seal_parts(outlook, *repository, options, format::posix_file_system(), context.progress, context.stop));
   if (outcome == RepackOutcome::already_complete) {

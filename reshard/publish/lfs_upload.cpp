@@ -53,7 +53,7 @@ Result<void> LfsUpload::send(const LocalFile& file, LfsObject answer, const std:
   Sending sending{.file = file, .bytes = std::move(bytes), .told = 0, .refusal = {}};
   const auto done = [&] {
     progress_.advanced(file.size_bytes - sending.told);
-    progress_.file_done();
+    progress_.item_done();
   };
   unsigned idle = 0;  // refusals in a row that came no further than those before
   for (;;) {

@@ -109,7 +109,7 @@ Result<void> check_digests(const SealedFolder& sealed, format::FileSystem& files
       progress.advanced(bytes.size());
     };
     const auto read = read_all(sealed, file, files, take, stop_one);
-    progress.file_done();
+    progress.item_done();
     if (!read && !is_finding(read.error())) return read.error();
     if (!read) findings.add(fmt::format("{}: {}", file.path, read.error().message));
     if (read && hash.finish() != file.sha256) findings.add(file.path + " differs from its digest");

@@ -178,9 +178,9 @@ uint64_t disk_bytes(const RepackOutlook& outlook, const DiskUse& use) {
 }
 
 Result<RepackOutlook> prepare_repack(format::Repository& repository, const RepackOptions& options,
-                                     const std::stop_token& stop) {
+                                     const std::stop_token& stop, format::Progress* progress) {
   TRY(check_apart(repository, options.out));
-  TRY_ASSIGN(format::Checkpoint source, format::Checkpoint::open(repository, options.jobs, stop));
+  TRY_ASSIGN(format::Checkpoint source, format::Checkpoint::open(repository, options.jobs, stop, progress));
   if (options.declared) TRY(check_list(*options.declared, source, repository));
   TRY(check_listing(source, repository, stop));
   TRY_ASSIGN(const Recipe recipe, resolve_layers(options.recipe, repository, stop));

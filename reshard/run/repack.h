@@ -54,8 +54,9 @@ struct RepackOutlook {
 [[nodiscard]] uint64_t unvouched_shards(const RepackOutlook& outlook, const format::Repository& repository,
                                         const std::vector<uint64_t>& shards);
 
+/// `progress`: as Checkpoint::open has it.
 [[nodiscard]] Result<RepackOutlook> prepare_repack(format::Repository& repository, const RepackOptions& options,
-                                                   const std::stop_token& stop);
+                                                   const std::stop_token& stop, format::Progress* progress = nullptr);
 
 enum class RepackOutcome { made, already_complete };
 

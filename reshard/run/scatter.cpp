@@ -275,7 +275,7 @@ Result<ShardDone> scatter_shard(const Plan& plan, const format::Checkpoint& sour
   }
   auto done = scatter.finish();
   if (!done) return done.error().in(repository.locate(file.path));
-  progress.file_done();
+  progress.item_done();
   return done;
 }
 

@@ -198,7 +198,7 @@ Result<void> join_parts(const Plan& plan, const std::vector<LoadedPart>& parts, 
   BackgroundWriter writer;
   for (const Joint& joint : joints) {
     TRY(join(job, joint, folders, writer));
-    progress.file_done();
+    progress.item_done();
   }
   progress.finished();
   return {};

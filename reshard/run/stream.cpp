@@ -285,7 +285,7 @@ Result<std::vector<ShardDone>> stream_shards(const StreamInput& input, const Jou
     if (const auto& sha256 = record->second.sha256) {
       TRY(check_shard(input, input.source.files()[shard], *sha256, {}, stop));
     }
-    progress.file_done();
+    progress.item_done();
   }
   Run run{.input = input,
           .before = done,
@@ -295,7 +295,7 @@ Result<std::vector<ShardDone>> stream_shards(const StreamInput& input, const Jou
           .piece_bytes = piece_bytes(input.jobs, todo.size(), input.source.tensors().size())};
   const auto run_one = [&](uint64_t number, const std::stop_token& stop_one) -> Result<void> {
     TRY_ASSIGN(yielded[todo[number]], stream_shard(run, todo[number], number, stop_one));
-    progress.file_done();
+    progress.item_done();
     return {};
   };
   const Result<void> streamed = run_jobs(todo.size(), input.jobs, run_one, stop);

@@ -43,7 +43,7 @@ Result<void> read_digests(TensorDigester& a, TensorDigester& b, unsigned jobs, f
   progress.started("comparing", a.bytes() + b.bytes(), a.files() + b.files());
   const auto one = [&](uint64_t i, const std::stop_token& stop_one) -> Result<void> {
     TRY(i < a.files() ? a.run(i, progress, stop_one) : b.run(i - a.files(), progress, stop_one));
-    progress.file_done();
+    progress.item_done();
     return {};
   };
   TRY(run_jobs(a.files() + b.files(), jobs, one, stop));

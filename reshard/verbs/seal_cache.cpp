@@ -92,7 +92,7 @@ Result<std::vector<FileDigests>> digest_files(const Job& job) {
   std::vector<FileDigests> digests(job.cache.planned().size());
   const auto one = [&](uint64_t i, const std::stop_token& stop) -> Result<void> {
     TRY_ASSIGN(digests[i], digest_file(job, static_cast<uint32_t>(i), stop));
-    job.progress.file_done();
+    job.progress.item_done();
     return {};
   };
   TRY(run_jobs(digests.size(), job.jobs, one, job.stop));
@@ -146,7 +146,7 @@ Result<void> seal_ordinary(const Job& job) {
   job.progress.started("digesting source shards", job.catalogue.payload_bytes(), shards.size());
   const auto one = [&](uint64_t i, const std::stop_token& stop) -> Result<void> {
     TRY_ASSIGN(shards[i], shard_digest(job, static_cast<uint32_t>(i), stop));
-    job.progress.file_done();
+    job.progress.item_done();
     return {};
   };
   TRY(run_jobs(shards.size(), job.jobs, one, job.stop));
@@ -261,7 +261,7 @@ Result<SealOutcome> seal_cache(const Path& folder, const format::RemoteOptions& 
   TRY_ASSIGN(const auto cache_folder, CacheFolder::open(files, folder, ""));
   TRY_ASSIGN(auto repository, open_repository(cache_folder->origin(), remote, files, stop));
   TRY_ASSIGN(const auto origin, CachedRepository::open(std::move(repository), *cache_folder, stop));
-  TRY_ASSIGN(const format::Checkpoint catalogue, format::Checkpoint::open(*origin, jobs, stop));
+  TRY_ASSIGN(const format::Checkpoint catalogue, format::Checkpoint::open(*origin, jobs, stop, &progress));
   {
     TRY_ASSIGN(const auto cache, WeightCache::open(*cache_folder, catalogue, {}));
     SealOutcome outcome = what_is_missing(*cache);

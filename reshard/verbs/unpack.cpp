@@ -205,7 +205,7 @@ Result<UnpackOutcome> unpack(const UnpackPlan& plan, format::Repository& packed,
   progress.started("unpacking", tensor_bytes, todo.size());
   const auto one = [&](uint64_t i, const std::stop_token& stop_one) -> Result<void> {
     TRY(maker.make(*todo[i], stop_one));
-    progress.file_done();
+    progress.item_done();
     return {};
   };
   TRY(run_jobs(todo.size(), options.jobs, one, stop));

@@ -141,7 +141,7 @@ struct Check {
       return {};
     };
     const auto read = file.stream({0, file.size_bytes()}, sink, stop);
-    progress.file_done();
+    progress.item_done();
     if (read) return true;
     if (!is_finding(read.error())) return read.error();
     findings.add(fmt::format("{}: {}", path, read.error().message));

@@ -333,7 +333,7 @@ Result<UpstreamReport> verify_upstream(format::Repository& packed, const format:
     const ShardImage& image = images[i];
     TensorReader reader(packed, catalogue);
     const auto rebuilt = rebuild(image, catalogue, reader, nowhere, progress, stop_one);
-    progress.file_done();
+    progress.item_done();
     if (!rebuilt && !is_finding(rebuilt.error())) return rebuilt.error();
     Findings mine;
     if (!rebuilt) mine.add(fmt::format("{}: cannot be rebuilt: {}", image.path, rebuilt.error().message));

@@ -49,7 +49,7 @@ CheckpointAccess::CheckpointAccess(Place place) {
 Result<void> CheckpointAccess::complete_from(const std::string& rest, const PlaceOpener& open,
                                              const std::stop_token& stop) {
   Source& part = places_.front();
-  TRY_ASSIGN(part.catalogue, format::Checkpoint::open(*part.place.files, kHeaderJobs, stop));
+  TRY_ASSIGN(part.catalogue, read_catalogue(part.place, stop));
   if (!format::is_part(part.catalogue)) {
     return Error{ErrorKind::invalid,
                  fmt::format("{}: is no part of a model (a packed repository whose recipe left something out), so "
@@ -60,6 +60,17 @@ Result<void> CheckpointAccess::complete_from(const std::string& rest, const Plac
   TRY_ASSIGN(Place place, open(address));
   places_.push_back({.place = std::move(place)});
   return {};
+}
+
+std::shared_ptr<const format::TransferCounters> CheckpointAccess::transfers() const {
+  const Place& rest = places_.back().place;
+  return rest.transfers ? rest.transfers : places_.front().place.transfers;
+}
+
+Result<format::Checkpoint> CheckpointAccess::read_catalogue(const Place& place, const std::stop_token& stop) {
+  auto catalogue = format::Checkpoint::open(*place.files, kHeaderJobs, stop, place.progress.get());
+  if (place.progress) place.progress->finished();
+  return catalogue;
 }
 
 std::string CheckpointAccess::rest_address() const {
@@ -92,8 +103,8 @@ std::optional<AbsentWeights> CheckpointAccess::absent() const {
 }
 
 Result<void> CheckpointAccess::open_catalogue(uint32_t layers, const std::stop_token& stop) {
-  TRY_ASSIGN(catalogue_, places_.size() == 1 ? format::Checkpoint::open(files(), kHeaderJobs, stop)
-                                             : join_catalogues(layers, stop));
+  TRY_ASSIGN(catalogue_,
+             places_.size() == 1 ? read_catalogue(places_.front().place, stop) : join_catalogues(layers, stop));
   return {};
 }
 
@@ -101,7 +112,7 @@ Result<format::Checkpoint> CheckpointAccess::join_catalogues(uint32_t layers, co
   const Source& part = places_.front();
   Source& rest = places_.back();
   const format::Manifest& manifest = *part.catalogue.manifest();
-  TRY_ASSIGN(rest.catalogue, format::Checkpoint::open(*rest.place.files, kHeaderJobs, stop));
+  TRY_ASSIGN(rest.catalogue, read_catalogue(rest.place, stop));
   format::Json headers;
   if (!rest.catalogue.manifest()) {
     TRY_ASSIGN(headers, format::read_kept_headers(*part.place.files, manifest, stop));

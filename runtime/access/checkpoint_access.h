@@ -40,6 +40,12 @@ class CheckpointAccess {
   [[nodiscard]] Result<void> complete_from(const std::string& rest, const PlaceOpener& open,
                                            const std::stop_token& stop);
 
+  /// What is asked of the distant place, of two the one that has the rest; null: there is none.
+  [[nodiscard]] std::shared_ptr<const format::TransferCounters> transfers() const;
+
+  /// Who is told of opening and loading: of that place, of two that of the rest; null: nobody.
+  [[nodiscard]] std::shared_ptr<format::Progress> progress() const { return places_.back().place.progress; }
+
   /// Its small files.
   [[nodiscard]] format::Repository& files() { return *places_.front().place.files; }
 
@@ -74,6 +80,7 @@ class CheckpointAccess {
     Place place;
     format::Checkpoint catalogue{};
   };
+  [[nodiscard]] static Result<format::Checkpoint> read_catalogue(const Place& place, const std::stop_token& stop);
   [[nodiscard]] Result<format::Checkpoint> join_catalogues(uint32_t layers, const std::stop_token& stop);
   [[nodiscard]] Result<void> open_overlay(const LocalAccess& local, const std::stop_token& stop);
   /// Headers and sizes are the same for every model of one shape; bytes are not.

@@ -183,10 +183,19 @@ Result<void> DistantTier::ensure(std::vector<uint32_t> tensors, format::Progress
   const auto missing = std::stable_partition(tensors.begin(), tensors.end(), is_kept);
   std::vector<uint32_t> wanted(missing, tensors.end());
   std::mutex mutex;
+  const auto bytes_of = [&](std::span<const uint32_t> numbers) {
+    uint64_t bytes = 0;
+    for (const uint32_t tensor : numbers)
+      bytes += checkpoint().tensors()[tensor].range.size();
+    return bytes;
+  };
+  if (missing != tensors.begin()) progress.started("checking what is kept", bytes_of({tensors.begin(), missing}), 0);
   const auto checked = run_jobs(
       static_cast<uint64_t>(missing - tensors.begin()), options_.connections,
       [&](uint64_t i, const std::stop_token&) -> Result<void> {
-        if (check_kept(tensors[i])) {
+        const bool is_good = check_kept(tensors[i]);
+        progress.advanced(bytes_of({&tensors[i], 1}));
+        if (is_good) {
           is_checked_[tensors[i]] = true;
           return {};
         }
@@ -196,12 +205,10 @@ Result<void> DistantTier::ensure(std::vector<uint32_t> tensors, format::Progress
         return {};
       },
       stop);
+  progress.finished();
   if (!checked) return checked.error();
   if (wanted.empty()) return {};
-  uint64_t bytes = 0;
-  for (const uint32_t tensor : wanted)
-    bytes += checkpoint().tensors()[tensor].range.size();
-  progress.started("fetching what every token needs", bytes, 0);
+  progress.started("fetching what every token needs", bytes_of(wanted), 0);
   const auto fetched = tensors_.fetch(wanted, progress, stop);
   for (const uint32_t tensor : wanted)
     is_checked_[tensor] = cache_->has_tensor(tensor);

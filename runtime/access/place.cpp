@@ -48,6 +48,8 @@ Result<Place> open_distant_place(DistantPlaceOptions options, format::FileSystem
   TRY_ASSIGN(place.cache, format::CacheFolder::open(files, cache_folder_of(options.cache_root, origin), origin));
   TRY_ASSIGN(auto cached, format::CachedRepository::open(std::move(options.origin), *place.cache, stop));
   place.files = format::make_expanding_repository(std::move(cached));
+  place.transfers = options.counters;
+  place.progress = options.progress;
   place.open_tier = [weights = place.files.get(), folder = place.cache.get(), counters = std::move(options.counters),
                      progress = std::move(options.progress), tier = options.tier](
                         format::Checkpoint& catalogue, std::optional<std::span<const uint32_t>> wanted,

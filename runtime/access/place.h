@@ -40,8 +40,10 @@ using TierOpener =
                                      const LocalAccess& local, const std::stop_token& stop)>;
 
 struct Place {
-  std::shared_ptr<format::CacheFolder> cache{};  // of a distant place
-  std::unique_ptr<format::Repository> files;     // small ones through the cache; weights as they are meant
+  std::shared_ptr<format::CacheFolder> cache{};                 // of a distant place
+  std::shared_ptr<const format::TransferCounters> transfers{};  // likewise
+  std::shared_ptr<format::Progress> progress{};                 // of opening and loading; null: nobody looks
+  std::unique_ptr<format::Repository> files;  // small ones through the cache; weights as they are meant
   TierOpener open_tier;
 };
 

@@ -9,6 +9,7 @@
 #include "format/cli/verb.h"
 #include "format/file_system.h"
 #include "runtime/cli/answer.h"
+#include "runtime/cli/answer_status.h"
 #include "runtime/cli/chat_command.h"
 #include "runtime/cli/generation_defaults.h"
 #include "runtime/cli/input_history.h"
@@ -258,8 +259,9 @@ Result<void> Chat::answer(const std::string& message, ChatTerminal& terminal) {
   TRY_ASSIGN(const std::string prompt, text_.render_chat(conversation, render_));
   TRY_ASSIGN(const std::vector<uint32_t> tokens, text_.tokenizer().encode(prompt, SpecialTokens::parse));
   AnswerPrinter printer(text_.tokenizer(), stop_, begins_reasoning(prompt));
-  const auto answer = session_.generate(
-      tokens, generate_, sampler_, [&](uint32_t token) { return printer.push(token); }, terminal.begin_work());
+  const auto answer = generate_with_status(
+      loaded_, session_, tokens, generate_, sampler_, [&](uint32_t token) { return printer.push(token); },
+      terminal.begin_work());
   terminal.end_work();
   std::string said = printer.finish();
   if (!answer) return answer.error();

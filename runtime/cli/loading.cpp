@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstdio>
 
-#include "format/base/foreign_text.h"
 #include "format/base/size.h"
 #include "format/cli/output.h"
 #include "format/file_system.h"
@@ -68,14 +67,9 @@ Result<std::unique_ptr<LoadedModel>> load_model(const std::string& folder, const
   TRY_ASSIGN(auto access, open_place(folder, options.remote, stop));
   note(fmt::format("loading {}", folder));
   LoadOptions shown = options;
-  if (!shown.progress) {
-    shown.progress = std::make_shared<format::TerminalProgress>(format::stderr_is_terminal());
-  }
-  // What is fetched of a distant model has a line of its own.
-  if (access->files().is_local() && options.remote.absent_from.empty())
-    shown.progress->started(without_passwords("loading " + folder), 0, 0);
+  if (!shown.progress) shown.progress = access->progress();
   auto loaded = LoadedModel::load(std::move(access), shown, stop);
-  shown.progress->finished();
+  if (shown.progress) shown.progress->finished();
   if (!loaded) return loaded;
   note_layers((*loaded)->model());
   note_room((*loaded)->model(), options);

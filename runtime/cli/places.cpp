@@ -7,6 +7,7 @@
 #include "format/base/foreign_text.h"
 #include "format/cli/environment.h"
 #include "format/cli/output.h"
+#include "format/cli/terminal_progress.h"
 #include "format/compressed/expanding_repository.h"
 
 namespace dspack::runtime {
@@ -49,11 +50,12 @@ format::Path cache_root(const RemoteAccess& access) {
 }
 
 Result<Place> open_one(const std::string& place, const RemoteAccess& access, const std::stop_token& stop) {
-  const auto progress = std::make_shared<format::TerminalProgress>(format::stderr_is_terminal());
+  const auto progress = std::make_shared<format::TerminalProgress>();
   const auto counters = std::make_shared<format::TransferCounters>();
   format::RemoteOptions options = format::remote_options_from_environment();
   options.counters = counters;
-  options.on_note = [shown = progress](std::string_view text) { shown->note(text); };
+  progress->follow(counters);
+  options.on_note = [shown = progress](format::NoteKind kind, std::string_view text) { shown->note(kind, text); };
   const format::Path root = cache_root(access);
   bool is_first_use = false;  // of the folder of all caches
   if (!root.empty()) {
@@ -64,7 +66,11 @@ Result<Place> open_one(const std::string& place, const RemoteAccess& access, con
   progress->started(without_passwords("opening " + place), 0, 0);
   TRY_ASSIGN(auto repository, format::open_repository(place, options, format::posix_file_system(), stop));
   progress->finished();
-  if (repository->is_local()) return make_folder_place(format::make_expanding_repository(std::move(repository)));
+  if (repository->is_local()) {
+    Place folder = make_folder_place(format::make_expanding_repository(std::move(repository)));
+    folder.progress = progress;
+    return folder;
+  }
   if (root.empty()) {
     return Error{ErrorKind::invalid,
                  fmt::format("{}: there is no folder for what is fetched: neither XDG_CACHE_HOME nor HOME names one; "

@@ -7,6 +7,7 @@
 #include "format/base/size.h"
 #include "format/cli/output.h"
 #include "runtime/cli/answer.h"
+#include "runtime/cli/answer_status.h"
 #include "runtime/cli/chat.h"
 #include "runtime/cli/loading.h"
 #include "runtime/cli/model_options.h"
@@ -61,9 +62,9 @@ Result<int> run_generate(const RunOptions& options, const std::stop_token& stop)
   TRY_ASSIGN(Session session, loaded->start_session());
   AnswerPrinter printer(text.tokenizer(), StopStrings(options.stop));
   const GenerateOptions generate = generate_options(*loaded, options.max_tokens);
-  TRY_ASSIGN(const Answer answer,
-             session.generate(
-                 tokens, generate, sampler, [&](uint32_t token) { return printer.push(token); }, stop));
+  TRY_ASSIGN(const Answer answer, generate_with_status(
+                                      *loaded, session, tokens, generate, sampler,
+                                      [&](uint32_t token) { return printer.push(token); }, stop));
   printer.finish();
   report_end(answer.reason);
   TRY(report_stats(*loaded, session, options.stats_file));
@@ -85,7 +86,7 @@ Result<int> run_tokens(const RunOptions& options, const std::stop_token& stop) {
     first = false;
     return true;
   };
-  TRY_ASSIGN(const Answer answer, session.generate(tokens, generate, sampler, print, stop));
+  TRY_ASSIGN(const Answer answer, generate_with_status(*loaded, session, tokens, generate, sampler, print, stop));
   format::print_out("\n");
   report_end(answer.reason);
   TRY(report_stats(*loaded, session, options.stats_file));

@@ -2,18 +2,7 @@
 
 #include <fmt/format.h>
 
-#include <cstdio>
-
-#include "format/base/foreign_text.h"
-#include "format/cli/output.h"
-
 namespace dspack::runtime {
-
-namespace {
-
-constexpr auto kRedraw = std::chrono::milliseconds(200);
-
-}  // namespace
 
 std::string token_progress_line(std::string_view what, uint64_t done, uint64_t total, double seconds,
                                 std::string_view more) {
@@ -23,22 +12,19 @@ std::string token_progress_line(std::string_view what, uint64_t done, uint64_t t
   return more.empty() ? line : fmt::format("{}, {}", line, more);
 }
 
-TokenProgress::TokenProgress(std::string_view what, uint64_t total)
-    : what_(what), total_(total), to_terminal_(format::stderr_is_terminal()), begin_(Clock::now()), drawn_(begin_) {}
-
-void TokenProgress::show(uint64_t done, std::string_view more) {
-  const auto now = Clock::now();
-  if (!to_terminal_ || now - drawn_ < kRedraw) return;
-  const double seconds = std::chrono::duration<double>(now - begin_).count();
-  fmt::print(stderr, "\r\033[K{}", message_line(token_progress_line(what_, done, total_, seconds, more)));
-  (void)std::fflush(stderr);
-  drawn_ = now;
-  line_open_ = true;
+TokenProgress::TokenProgress(std::string_view what, uint64_t total) : what_(what), total_(total), begin_(Clock::now()) {
+  line_.start([this] { return text(); });
 }
 
-void TokenProgress::finish() {
-  if (line_open_) fmt::print(stderr, "\r\033[K");
-  line_open_ = false;
+void TokenProgress::show(uint64_t done, std::string_view more) {
+  const std::lock_guard lock(mutex_);
+  done_ = done;
+  more_ = more;
+}
+
+std::string TokenProgress::text() {
+  const std::lock_guard lock(mutex_);
+  return token_progress_line(what_, done_, total_, std::chrono::duration<double>(Clock::now() - begin_).count(), more_);
 }
 
 }  // namespace dspack::runtime

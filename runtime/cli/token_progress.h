@@ -1,11 +1,14 @@
-// Progress through tokens on a terminal: one line that is rewritten, with rate and time left. Elsewhere nothing.
-// Threads: single-thread.
+// Progress through a known number of tokens, as a status line on stderr with rate and time left.
+// Threads: single-thread; a thread of the line's own looks on. Errors: none.
 #pragma once
 
 #include <chrono>
 #include <cstdint>
+#include <mutex>
 #include <string>
 #include <string_view>
+
+#include "format/cli/status_line.h"
 
 namespace dspack::runtime {
 
@@ -16,19 +19,21 @@ namespace dspack::runtime {
 class TokenProgress {
  public:
   TokenProgress(std::string_view what, uint64_t total);
-  /// Rewrites the line, a few times a second at most.
   void show(uint64_t done, std::string_view more);
   /// Clears the line.
-  void finish();
+  void finish() { line_.stop(); }
 
  private:
   using Clock = std::chrono::steady_clock;
-  std::string what_;
-  uint64_t total_;
-  bool to_terminal_;
-  bool line_open_ = false;
-  Clock::time_point begin_;
-  Clock::time_point drawn_;
+  [[nodiscard]] std::string text();
+
+  const std::string what_;
+  const uint64_t total_;
+  const Clock::time_point begin_;
+  std::mutex mutex_;  // guards the next two
+  uint64_t done_ = 0;
+  std::string more_;
+  format::StatusLine line_;  // last: it asks for the text
 };
 
 }  // namespace dspack::runtime

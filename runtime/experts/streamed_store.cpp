@@ -337,10 +337,10 @@ FetchOutlook StreamedStore::begin_prompt(const PromptShape& prompt) {
   const std::lock_guard lock(mutex_);
   meter_.begin_prompt();
   const auto experts = static_cast<double>(tier_.checkpoint().experts().size());
-  return fetch_outlook(tier_.checkpoint(), prompt,
-                       {.cached_share = experts > 0 ? static_cast<double>(stats_.slots) / experts : 0,
-                        .is_in_memory = [this](ExpertKey key) { return find(key) != nullptr; },
-                        .medium_of = [this](ExpertKey key) { return tier_.medium_of(key); }});
+  return reading_.prompt = fetch_outlook(tier_.checkpoint(), prompt,
+                                         {.cached_share = experts > 0 ? static_cast<double>(stats_.slots) / experts : 0,
+                                          .is_in_memory = [this](ExpertKey key) { return find(key) != nullptr; },
+                                          .medium_of = [this](ExpertKey key) { return tier_.medium_of(key); }});
 }
 
 // Enough experts for the transfers never to pause, and an eighth of the slots, so that dear experts overlap with cheap
@@ -392,6 +392,7 @@ Result<void> StreamedStore::begin_reading(Slot& slot, Urgency urgency) {
   slot.urgency = urgency;
   ++loading(urgency);
   slot.medium = tier_.medium_of(slot.key);
+  if (urgency == Urgency::demand) reading_.awaited_from = slot.medium;
   if (stats_.read_experts.insert(slot.key).second) {
     auto& files = stats_.opened_files[slot.key.layer];
     for (const SlotPlan::Part& part : slot.plan->parts)
@@ -414,6 +415,7 @@ void StreamedStore::loaded(Slot& slot, const LoadOutcome& outcome) {
   --loading(slot.urgency);
   slot.is_loading = false;
   meter_.end(slot.bytes, outcome.bytes_read);
+  reading_.add(slot.medium, outcome.bytes_read);
   if (slot.may_fail) cache_->prefetch_counts().prefetched_bytes += outcome.bytes_read;
   if (!read_again(slot, outcome)) settle(slot, outcome);
   start_prefetches();

@@ -38,6 +38,20 @@ struct StreamedStoreOptions {
   bool in_place = false;
 };
 
+/// What a store has read so far, and what is on its way that the model wants.
+struct ExpertReading {
+  uint64_t experts = 0;
+  std::array<uint64_t, 2> bytes{};  // by Medium
+  uint64_t awaited = 0;             // experts
+  Medium awaited_from{};            // of the last one of them
+  FetchOutlook prompt;              // what the last prompt was expected to read
+
+  void add(Medium medium, uint64_t read) {
+    ++experts;
+    bytes[static_cast<size_t>(medium)] += read;
+  }
+};
+
 class StreamedStore final : public ExpertStore, private ExpertLease::Pin {
  public:
   /// Looks at the layout of every expert. Errors: those of plan_slot.
@@ -59,6 +73,13 @@ class StreamedStore final : public ExpertStore, private ExpertLease::Pin {
   void set_copied(ExpertKey key, bool is_copied) override;
   [[nodiscard]] std::optional<ExpertLease> lease_if_ready(ExpertKey key) override;
   [[nodiscard]] ExpertStoreStats stats() const override;
+  /// By any thread.
+  [[nodiscard]] ExpertReading reading() const {
+    const std::lock_guard lock(mutex_);
+    ExpertReading reading = reading_;
+    reading.awaited = loading_[static_cast<size_t>(Urgency::demand)];
+    return reading;
+  }
 
   /// A prompt begins, from which on --max-fetch counts. What reading its experts is expected to take.
   [[nodiscard]] FetchOutlook begin_prompt(const PromptShape& prompt);
@@ -116,6 +137,7 @@ class StreamedStore final : public ExpertStore, private ExpertLease::Pin {
   ExpertStoreStats stats_;
   std::array<uint64_t, kUrgencies> loading_{};  // experts, by the urgency of reading them
   FetchMeter meter_;
+  ExpertReading reading_;                               // without what is awaited
   std::chrono::steady_clock::time_point last_release_;  // of a lease in this pass, or its beginning
   std::unique_ptr<TransferPool> transfers_;             // last: its threads use all of the above
 };

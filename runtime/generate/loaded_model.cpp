@@ -24,6 +24,16 @@ Result<std::vector<uint32_t>> read_eos_tokens(format::Repository& repository, co
   return tokens.empty() ? config.eos_tokens : tokens;
 }
 
+// What stays in memory of every token's weights.
+uint64_t loaded_bytes(const LoadPlan& plan) {
+  uint64_t bytes = plan.needs.head_bytes;
+  for (const MemoryNeeds::Layer& layer : plan.needs.layers) {
+    const bool streams = std::ranges::find(plan.memory.streamed, layer.id) != plan.memory.streamed.end();
+    if (!streams) bytes += layer.bytes;
+  }
+  return bytes;
+}
+
 // Linux allows a process 65,530 mappings (vm.max_map_count), and at that number nothing can be allocated any more.
 constexpr uint64_t kMostMappings = 50'000;
 
@@ -71,9 +81,17 @@ Result<void> LoadedModel::assemble(const ModelConfig& config, const LoadOptions&
                             .queue = chosen_->queue(),
                             .access = *access_,
                             .quantization = config.quantization,
-                            .in_place = is_in_place(plan)};
+                            .in_place = is_in_place(plan),
+                            .progress = options.progress.get()};
   TRY(make_experts(context, config, plan, options, std::move(policy), stop));
+  if (options.progress) {
+    options.progress->started({.what = "loading",
+                               .total_bytes = loaded_bytes(plan),
+                               .total_items = plan.needs.layers.size(),
+                               .item = "layers"});
+  }
   TRY_ASSIGN(model_, Model::load(context, config, plan.model, *experts_, stop));
+  if (options.progress) options.progress->finished();
   TRY_ASSIGN(Scratch scratch, model_->make_scratch());
   scratch_.emplace(std::move(scratch));
   TRY_ASSIGN(picker_, TokenPicker::make(*model_, *scratch_));

@@ -38,7 +38,7 @@ struct LoadOptions {
   DeviceOptions device = {};
   PrefetchMode prefetch = PrefetchMode::automatic;  // reading experts before they are wanted
   std::optional<uint64_t> max_fetch = {};           // of StreamedStoreOptions
-  std::shared_ptr<format::Progress> progress = {};  // of loading resident experts; null: nobody looks
+  std::shared_ptr<format::Progress> progress = {};  // of loading; null: nobody looks
   RemoteAccess remote = {};                         // for whoever opens the place
   /// Drafting with the MTP module. Unset: none. A number of drafts needs a module (errors: unsupported, not_found);
   /// without a number a model that has none runs without.
@@ -71,6 +71,8 @@ class LoadedModel {
   /// A conversation of its own, which drafts if that was asked for and there is a module. Sessions may take turns; the
   /// memory plan counts one. Errors: budget.
   [[nodiscard]] Result<Session> start_session();
+  /// Thread-safe.
+  [[nodiscard]] const PassState& pass_state() const { return scratch_->state(); }
   /// Activations and tables.
   [[nodiscard]] uint64_t scratch_bytes() const;
   [[nodiscard]] CheckpointAccess& access() { return *access_; }

@@ -64,10 +64,14 @@ Result<std::unique_ptr<LayerStore>> LayerStore::load(const LoadContext& context,
       streamed = std::make_unique<Streamed>();
       TRY_ASSIGN(WeightGroup group, find_layer(context, config, attention, layer, streamed->weights));
       streamed->group.emplace(std::move(group));
+      if (context.progress != nullptr) context.progress->item_done();
     } else {
       auto& resident = store->resident_[layer];
       if (resident != nullptr) continue;
       TRY_ASSIGN(resident, load_layer(context, config, attention, layer, stop));
+      if (context.progress == nullptr) continue;
+      context.progress->advanced(resident->memory->size_bytes());
+      context.progress->item_done();
     }
   }
   if (!store->streamed_.empty()) TRY(store->make_places(streaming.buffers));

@@ -124,6 +124,7 @@ Result<void> Model::load_weights(const LoadContext& context, const std::stop_tok
   TRY(add_head(head, config_, final_norm_, head_));
   head_work_ = head.work();
   TRY_ASSIGN(head_memory_, head.load(WeightPurpose::always_needed, stop));
+  if (context.progress != nullptr) context.progress->advanced(head_memory_->size_bytes());
   return {};
 }
 
@@ -215,13 +216,17 @@ Result<HiddenStates> Model::forward(std::span<const SequenceTokens> batch, Scrat
 Result<const LayerWeights*> Model::weights_at(uint32_t index, const Scratch& scratch,
                                               const std::stop_token& stop) const {
   const StageScope stage(scratch.stages(), Stage::waiting);
-  return layers_->weights(index, stop);
+  scratch.state_->reads_layer = true;
+  auto weights = layers_->weights(index, stop);
+  scratch.state_->reads_layer = false;
+  return weights;
 }
 
 Result<void> Model::run_layers(const Pass& pass, const std::stop_token& stop) const {
   const bool is_foreseen = executor_.wants_forecast();
   for (uint32_t index = 0; index < options_.layer_map.size(); ++index) {
     if (stop.stop_requested()) return interrupted();
+    ++pass.scratch.state_->layers_begun;
     TRY_ASSIGN(const LayerWeights* weights, weights_at(index, pass.scratch, stop));
     const TraceScope scope =
         pass.trace == nullptr ? TraceScope() : TraceScope(pass.trace, names::layer(LayerId(index)));

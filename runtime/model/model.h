@@ -6,6 +6,7 @@
 // and reading weights, budget. Errors of running: the executor's, those of reading embedding rows, cancelled.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <span>
 #include <stop_token>
@@ -38,6 +39,12 @@ struct HiddenStates {
   kernels::Rows final;     // after the final norm: what the output head reads
 };
 
+/// Where the pass under way is, for who looks on from another thread. Nothing of passes that a device has recorded.
+struct PassState {
+  std::atomic<uint64_t> layers_begun{0};  // of all passes so far
+  std::atomic<bool> reads_layer{false};   // it waits for a layer that memory has no room for
+};
+
 /// Memory that passes of a model take turns in.
 class Scratch {
  public:
@@ -46,6 +53,8 @@ class Scratch {
   [[nodiscard]] uint64_t generation() const { return generation_; }
   /// Where the time of all passes in this memory went. Absent: the device runs operations later than they are called.
   [[nodiscard]] StageClock* stages() const { return stages_.get(); }
+  /// Thread-safe.
+  [[nodiscard]] const PassState& state() const { return *state_; }
 
  private:
   friend class Model;
@@ -53,6 +62,7 @@ class Scratch {
 
   std::unique_ptr<kernels::Buffer> buffer_;
   std::unique_ptr<StageClock> stages_;
+  std::unique_ptr<PassState> state_ = std::make_unique<PassState>();
   uint64_t generation_ = 0;
   std::vector<uint32_t> tokens_;  // of the present batch
   std::vector<PassPart> parts_;

@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "format/progress.h"
 #include "format/weights/weight_format.h"
 #include "kernels/ops.h"
 #include "runtime/access/checkpoint_access.h"
@@ -56,6 +57,8 @@ struct LoadContext {
   /// Weights stay where the page cache has them, as far as they are used as they are stored (ReadFile::map). The device
   /// is the CPU's.
   bool in_place = false;
+  /// Told of layers and their bytes as they are loaded; null: nobody looks.
+  format::Progress* progress = nullptr;
 };
 
 class WeightGroup {

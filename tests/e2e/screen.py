@@ -14,7 +14,7 @@ import termios
 import time
 import unicodedata
 
-SEQUENCE = re.compile(r"\x1b(?:\[([0-9;?]*)([@-~])|([=>]))")
+SEQUENCE = re.compile(r"\x1b(?:\[([0-9;?]*)([@-~])|([=>78D]))")
 MODES = {"?2004", "?1", "?25"}  # set and reset; nothing of them is seen
 
 
@@ -33,6 +33,7 @@ class Screen:
         self.row = self.column = 0
         self.inserting = self.dim = False
         self.wraps = False  # the next character goes to the next row
+        self.saved = None  # of ESC 7: row, column, dim
         self.dimmed = ""
         self.rest = ""
 
@@ -49,7 +50,10 @@ class Screen:
                 assert len(text) - at < 12, "unknown sequence %r" % text[at:at + 12]
                 self.rest = text[at:]
                 return
-            self.obey(found[1], found[2])
+            if found[3]:
+                self.obey_single(found[3])
+            else:
+                self.obey(found[1], found[2])
             at = found.end()
 
     def put(self, character):
@@ -102,9 +106,16 @@ class Screen:
         if self.column >= self.columns:
             self.column, self.wraps = self.columns - 1, True
 
+    def obey_single(self, final):
+        if final == "7":
+            self.saved = self.row, self.column, self.dim
+        elif final == "8":
+            self.row, self.column, self.dim = self.saved
+            self.wraps = False
+        elif final == "D":
+            self.line_feed()
+
     def obey(self, parameters, final):
-        if parameters is None:
-            return
         numbers = [int(part or 0) for part in parameters.split(";")] if "?" not in parameters else []
         count = max(1, numbers[0]) if numbers else 1
         line = self.lines[self.row]
@@ -228,6 +239,25 @@ class Terminal:
 
     def mark(self):
         self.bytes = ""
+
+    def record(self, until, what, seconds=60):
+        """What the screen shows once a second, as lists of rows, until the condition holds or the program has ended."""
+        begin, shown = time.monotonic(), []
+        while not until() and self.process.poll() is None:
+            now = time.monotonic()
+            if now - begin > seconds:
+                raise AssertionError("waited %d s in vain for %s; each second showed\n%s"
+                                     % (seconds, what, "\n".join(map(repr, shown))))
+            if self.has_more(max(0.0, begin + len(shown) + 1 - now)):
+                self.read()
+            while time.monotonic() >= begin + len(shown) + 1:
+                shown.append(self.screen.text().split("\n"))
+        while self.has_more(0):
+            self.read()
+        return shown
+
+    def has_more(self, seconds):
+        return bool(select.select([self.outside], [], [], seconds)[0])
 
     def type(self, text):
         """Writes while reading, so that neither side waits for the other."""

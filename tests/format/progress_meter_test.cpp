@@ -16,11 +16,11 @@ Time at(double seconds) {
 
 TEST_CASE("progress: what is shown each second while a server is fast, slow, and stalls") {
   ProgressMeter meter;
-  meter.start("packing", 1'000'000'000, 4, at(0));
+  meter.start({.what = "packing", .total_bytes = 1'000'000'000, .total_items = 4}, at(0));
   std::vector<std::string> lines;
   for (int second = 1; second <= 12; ++second) {
     if (second <= 4) meter.advance(100'000'000, at(second));  // fast
-    if (second == 4) meter.file_done(at(second));
+    if (second == 4) meter.item_done(at(second));
     if (second == 5 || second == 6) meter.advance(1'000'000, at(second));  // slow
     lines.push_back(meter.line(at(second)));
   }
@@ -42,7 +42,7 @@ TEST_CASE("progress: what is shown each second while a server is fast, slow, and
 
 TEST_CASE("progress: the rate is that of the last seconds") {
   ProgressMeter meter;
-  meter.start("packing", 10'000'000'000, 0, at(0));
+  meter.start({.what = "packing", .total_bytes = 10'000'000'000}, at(0));
   for (int second = 1; second <= 60; ++second)
     meter.advance(second <= 50 ? 100'000'000 : 10'000'000, at(second));
   CHECK(meter.line(at(60)) == "packing: 5.1 GB of 10.0 GB, 10.0 MB/s, 8 min 10 s left");
@@ -50,20 +50,41 @@ TEST_CASE("progress: the rate is that of the last seconds") {
 
 TEST_CASE("progress: work without bytes, and without a known size") {
   ProgressMeter meter;
-  meter.start("reading headers", 0, 163, at(0));
-  meter.file_done(at(1));
-  CHECK(meter.line(at(2)) == "reading headers: 1 of 163 files");
-  CHECK(meter.line(at(9)) == "reading headers: 1 of 163 files, no answer for 8 s");
-  meter.start("opening", 0, 0, at(0));
+  meter.start({.what = "loading", .total_items = 163, .item = "layers"}, at(0));
+  meter.item_done(at(1));
+  CHECK(meter.line(at(2)) == "loading: 1 of 163 layers");
+  CHECK(meter.line(at(9)) == "loading: 1 of 163 layers, no answer for 8 s");
+  meter.start({.what = "opening"}, at(0));
   CHECK(meter.line(at(2)) == "opening: 2 s");
   CHECK(meter.line(at(75)) == "opening: 1 min 15 s");
 }
 
-TEST_CASE("progress: a line is clipped to the terminal, by characters") {
+TEST_CASE("progress: what transfers wait for is said where nothing comes, and not before") {
+  ProgressMeter meter;
+  const ProgressMeter::Wait pause =
+      TransferWatch::Wait{.silence_seconds = 12, .retry = 2, .retries = 11, .pause_seconds = 7.6};
+  meter.start({.what = "packing", .total_bytes = 1'000'000'000}, at(0));
+  meter.advance(500'000'000, at(10));
+  CHECK(meter.line(at(11), pause) == "packing: 500.0 MB of 1.0 GB, 45.5 MB/s, 11 s left");
+  CHECK(meter.line(at(22), pause) == "packing: 500.0 MB of 1.0 GB, no byte for 12 s, retry 2 of 11 in 8 s");
+  const ProgressMeter::Wait attempt =
+      TransferWatch::Wait{.silence_seconds = 12, .retry = 2, .retries = 11, .pause_seconds = 0};
+  CHECK(meter.line(at(22), attempt) == "packing: 500.0 MB of 1.0 GB, no byte for 12 s, retry 2 of 11");
+  const ProgressMeter::Wait first = TransferWatch::Wait{.silence_seconds = 12};
+  CHECK(meter.line(at(22), first) == "packing: 500.0 MB of 1.0 GB, no byte for 12 s");
+  meter.start({.what = "opening"}, at(0));
+  CHECK(meter.line(at(13), pause) == "opening: 13 s, no byte for 12 s, retry 2 of 11 in 8 s");
+  CHECK(meter.line(at(13), TransferWatch::Wait{.silence_seconds = 1}) == "opening: 13 s");
+}
+
+TEST_CASE("progress: a line is clipped to the terminal, by columns") {
   CHECK(clipped("packing: 1 of 2", 80) == "packing: 1 of 2");
   CHECK(clipped("packing: 1 of 2", 16) == "packing: 1 of 2");
   CHECK(clipped("packing: 1 of 2", 15) == "packing: 1 ...");
   CHECK(clipped("p\u00e4cking: 1 of 2", 6) == "p\u00e4...");
+  CHECK(clipped("\u65e5\u672c: 1", 8) == "\u65e5\u672c: 1");
+  CHECK(clipped("\u65e5\u672c: 1", 7) == "\u65e5...");
+  CHECK(clipped("\u65e5\u672c: 12", 8) == "\u65e5\u672c...");
   CHECK(clipped("packing", 3) == "..");
   CHECK(clipped("packing", 1).empty());
   CHECK(clipped("packing", 0).empty());

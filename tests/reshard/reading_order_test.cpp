@@ -72,14 +72,16 @@ class StoppingProgress final : public format::Progress {
   explicit StoppingProgress(uint64_t stop_after = UINT64_MAX) : left_(static_cast<int64_t>(stop_after >> 1)) {
     if (stop_after < INT64_MAX) left_ = static_cast<int64_t>(stop_after);
   }
-  void started(std::string_view what, uint64_t bytes, uint64_t /*files*/) override {
-    if (what == "packing") to_read = bytes;
+  using format::Progress::note;
+  using format::Progress::started;
+  void started(const format::Work& work) override {
+    if (work.what == "packing") to_read = work.total_bytes;
   }
   void advanced(uint64_t bytes) override {
     if (left_.fetch_sub(static_cast<int64_t>(bytes)) <= static_cast<int64_t>(bytes)) stop_.request_stop();
   }
-  void file_done() override {}
-  void note(std::string_view text) override { notes += std::string(text) + "\n"; }
+  void item_done() override {}
+  void note(format::NoteKind, std::string_view text) override { notes += std::string(text) + "\n"; }
   void finished() override {}
   [[nodiscard]] std::stop_token stop() const { return stop_.get_token(); }
 
@@ -215,14 +217,14 @@ TEST_CASE("resume: killed again and again in any rhythm, a run comes to its end"
       class Kill final : public format::Progress {
        public:
         Kill(test::FaultyFileSystem& files, StoppingProgress& to) : files_(files), to_(to) {}
-        void started(std::string_view what, uint64_t bytes, uint64_t files) override {
-          to_.started(what, bytes, files);
-        }
+        using format::Progress::note;
+        using format::Progress::started;
+        void started(const format::Work& work) override { to_.started(work); }
         void advanced(uint64_t bytes) override {
           if ((read_ += bytes) > 150'000) files_.fail_from(0);
         }
-        void file_done() override {}
-        void note(std::string_view /*text*/) override {}
+        void item_done() override {}
+        void note(format::NoteKind, std::string_view /*text*/) override {}
         void finished() override {}
 
        private:

@@ -78,10 +78,12 @@ class CountingOrigin final : public format::Repository {
 class Notes final : public format::Progress {
  public:
   explicit Notes(std::vector<std::string>& texts) : texts_(texts) {}
-  void started(std::string_view, uint64_t, uint64_t) override {}
+  using format::Progress::note;
+  using format::Progress::started;
+  void started(const format::Work&) override {}
   void advanced(uint64_t) override {}
-  void file_done() override {}
-  void note(std::string_view text) override { texts_.emplace_back(text); }
+  void item_done() override {}
+  void note(format::NoteKind, std::string_view text) override { texts_.emplace_back(text); }
   void finished() override {}
 
  private:

@@ -102,13 +102,15 @@ TEST_CASE("resident experts: who listens to single experts hears them, and the r
 
 class CountingProgress final : public format::Progress {
  public:
-  void started(std::string_view what, uint64_t total_bytes, uint64_t) override {
-    work = what;
-    total = total_bytes;
+  using format::Progress::note;
+  using format::Progress::started;
+  void started(const format::Work& begun) override {
+    work = begun.what;
+    total = begun.total_bytes;
   }
   void advanced(uint64_t bytes) override { done += bytes; }
-  void file_done() override {}
-  void note(std::string_view) override {}
+  void item_done() override {}
+  void note(format::NoteKind, std::string_view) override {}
   void finished() override { is_finished = true; }
   std::string work;
   uint64_t total = 0, done = 0;

@@ -42,7 +42,6 @@ PRINTING_FILES = {
     "format/base/check.cpp",  # internal errors
     "format/cli/output.cpp",
     "runtime/cli/terminal_posix.cpp",  # switches the paste mode of a terminal
-    "runtime/cli/token_progress.cpp",
 }
 
 # The CUDA library is a room of its own: what others may include of it, and who may include what CUDA brings.

@@ -212,7 +212,7 @@ Result<std::vector<FileDamage>> find_damage(const WantedFiles& wanted, Scrutiny 
   std::vector<std::optional<FileDamage>> judged(wanted.files.size());
   const auto one = [&](uint64_t i, const std::stop_token& stop_one) -> Result<void> {
     TRY_ASSIGN(judged[i], judge.judge(static_cast<uint32_t>(i), stop_one));
-    progress.file_done();
+    progress.item_done();
     return {};
   };
   TRY(run_jobs(judged.size(), jobs, one, stop));

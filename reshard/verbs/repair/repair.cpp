@@ -71,14 +71,15 @@ struct Opened {
 
 /// A packed place is known by its manifest; of an ordinary one headers are read only if something needs them.
 Result<Opened> open_needed(const Checkpoint& packed, const Recipe& recipe, bool needs_catalogue,
-                           const RepairOptions& options, const OpenSource& open_source, const std::stop_token& stop) {
+                           const RepairOptions& options, const OpenSource& open_source, format::Progress& progress,
+                           const std::stop_token& stop) {
   Opened opened;
   TRY_ASSIGN(opened.repository, open_source());
   TRY(check_apart(*opened.repository, options.folder));
   const auto manifest = opened.repository->open(format::kManifestPath, stop);
   if (!manifest && manifest.error().kind != ErrorKind::not_found) return manifest.error();
   if (!manifest && !needs_catalogue) return opened;
-  TRY_ASSIGN(opened.catalogue, Checkpoint::open(*opened.repository, options.jobs, stop));
+  TRY_ASSIGN(opened.catalogue, Checkpoint::open(*opened.repository, options.jobs, stop, &progress));
   if (opened.is_packed()) return opened;
   TRY_ASSIGN(const SourceFacts facts, recorded_facts(recipe, packed, *opened.catalogue, *opened.repository, stop));
   auto plan = make_plan(recipe, *opened.catalogue, facts);
@@ -126,8 +127,8 @@ Result<void> mend(const Checkpoint& packed, const Recipe& recipe, const WantedFi
   const CompanionNeeds needs = needs_of(found.companions, *packed.manifest());
   Opened opened;
   if (found.lacks_tensors() || needs.repository) {
-    TRY_ASSIGN(opened,
-               open_needed(packed, recipe, found.lacks_tensors() || needs.catalogue, options, open_source, stop));
+    TRY_ASSIGN(opened, open_needed(packed, recipe, found.lacks_tensors() || needs.catalogue, options, open_source,
+                                   progress, stop));
   }
   std::vector<FileDamage> damage = found.files;
   if (opened.is_packed()) {
@@ -185,7 +186,7 @@ Result<void> mend_files(const WantedFiles& wanted, const std::vector<FileDamage>
   const auto one = [&](uint64_t i, const std::stop_token& stop_one) -> Result<void> {
     if (i < unread.size()) {
       TRY(mender.finish_unread(unread[i]));
-      progress.file_done();
+      progress.item_done();
       return {};
     }
     const uint64_t shard = shards[i - unread.size()];
