@@ -45,7 +45,7 @@ Result<Input> read_input(const RunOptions& options) {
   return input;
 }
 
-Result<std::vector<uint32_t>> encode(const TextModel& text, Input input, const RunOptions& options) {
+Result<EncodedPrompt> encode(const TextModel& text, Input input, const RunOptions& options) {
   if (!options.conversation)
     return encode_prompt(text, std::move(input.prompt), options.raw, options.chat, input.system);
   return encode_conversation(text, input.conversation, options.chat);
@@ -56,14 +56,14 @@ Result<int> run_generate(const RunOptions& options, const std::stop_token& stop)
   TRY_ASSIGN(Input input, read_input(options));
   TRY_ASSIGN(auto loaded, load_model(options.folder, options.load, stop));
   TRY_ASSIGN(const TextModel text, load_text(*loaded, options.chat, stop));
-  TRY_ASSIGN(const std::vector<uint32_t> tokens, encode(text, std::move(input), options));
+  TRY_ASSIGN(const EncodedPrompt prompt, encode(text, std::move(input), options));
 
   TRY_ASSIGN(Session session, loaded->start_session());
-  AnswerPrinter printer(text.tokenizer(), StopStrings(options.stop));
+  AnswerPrinter printer(text.tokenizer(), StopStrings(options.stop), prompt.begins_reasoning);
   const GenerateOptions generate = generate_options(*loaded, options.max_tokens);
   TRY_ASSIGN(const Answer answer,
              session.generate(
-                 tokens, generate, sampler, [&](uint32_t token) { return printer.push(token); }, stop));
+                 prompt.tokens, generate, sampler, [&](uint32_t token) { return printer.push(token); }, stop));
   printer.finish();
   report_end(answer.reason);
   TRY(report_stats(*loaded, session, options.stats_file));
