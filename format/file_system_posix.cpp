@@ -291,6 +291,14 @@ class PosixFileSystem final : public FileSystem {
     return static_cast<uint64_t>(space.available);
   }
 
+  Result<std::optional<uint64_t>> disk_bytes(const Path& path) override {
+    const Path probe = nearest_existing(path);
+    std::error_code code;
+    const std::filesystem::space_info space = std::filesystem::space(probe, code);
+    if (code) return system_error(probe, "ask for the size of the disk", code.value());
+    return std::optional<uint64_t>(space.capacity);
+  }
+
   Result<std::optional<uint64_t>> free_files(const Path& path) override {
     const Path probe = nearest_existing(path);
     struct ::statvfs disk {};

@@ -51,10 +51,22 @@ Result<EncodedPrompt> encode(const TextModel& text, Input input, const RunOption
   return encode_conversation(text, input.conversation, options.chat);
 }
 
+/// What --max-fetch is judged by before anything of the model is read: a matter of the small files.
+Result<uint64_t> count_tokens(const Input& input, const RunOptions& options, const std::stop_token& stop) {
+  TRY_ASSIGN(const auto access, open_place(options.folder, options.load.remote, stop));
+  TRY_ASSIGN(const TextModel text, load_text(access->files(), options.chat, stop));
+  TRY_ASSIGN(const EncodedPrompt prompt, encode(text, input, options));
+  return prompt.tokens.size();
+}
+
 Result<int> run_generate(const RunOptions& options, const std::stop_token& stop) {
   TRY_ASSIGN(Sampler sampler, Sampler::make(options.sampler.over()));
   TRY_ASSIGN(Input input, read_input(options));
-  TRY_ASSIGN(auto loaded, load_model(options.folder, options.load, stop));
+  LoadOptions load = options.load;
+  if (load.max_fetch) {
+    TRY_ASSIGN(load.prompt_tokens, count_tokens(input, options, stop));
+  }
+  TRY_ASSIGN(auto loaded, load_model(options.folder, load, stop));
   TRY_ASSIGN(const TextModel text, load_text(*loaded, options.chat, stop));
   TRY_ASSIGN(const EncodedPrompt prompt, encode(text, std::move(input), options));
 
@@ -74,7 +86,9 @@ Result<int> run_generate(const RunOptions& options, const std::stop_token& stop)
 Result<int> run_tokens(const RunOptions& options, const std::stop_token& stop) {
   TRY_ASSIGN(Sampler sampler, Sampler::make(options.sampler.over()));
   TRY_ASSIGN(const std::vector<uint32_t> tokens, read_tokens(options.tokens));
-  TRY_ASSIGN(auto loaded, load_model(options.folder, options.load, stop));
+  LoadOptions load = options.load;
+  load.prompt_tokens = tokens.size();
+  TRY_ASSIGN(auto loaded, load_model(options.folder, load, stop));
   note("token ids in, token ids out: no tokenizer is used");
   TRY_ASSIGN(Session session, loaded->start_session());
   const GenerateOptions generate = generate_options(*loaded, options.max_tokens);

@@ -25,6 +25,14 @@ std::string outlook_line(const FetchOutlook& outlook, uint64_t tokens, std::opti
   return line;
 }
 
+Result<void> check_outlook(const FetchOutlook& outlook, uint64_t tokens, std::optional<uint64_t> most) {
+  if (!most || outlook.bytes <= *most) return {};
+  return Error{ErrorKind::budget,
+               fmt::format("the {} tokens of the prompt are expected to read {} of experts, more than --max-fetch "
+                           "allows ({}); shorten the prompt or allow more",
+                           tokens, size_words(outlook.bytes), size_words(*most))};
+}
+
 Result<void> FetchGuard::begin_prompt(uint64_t tokens) {
   StreamedStore* const store = loaded_.experts().store();
   if (store == nullptr) return {};  // every expert is there
@@ -33,13 +41,7 @@ Result<void> FetchGuard::begin_prompt(uint64_t tokens) {
                                                     .top_k = model.config().top_k,
                                                     .tokens = tokens,
                                                     .chunk = model.max_rows()});
-  const std::optional<uint64_t> most = store->max_fetch();
-  if (most && outlook.bytes > *most) {
-    return Error{ErrorKind::budget,
-                 fmt::format("the {} tokens of the prompt are expected to read {} of experts, more than --max-fetch "
-                             "allows ({}); shorten the prompt or allow more",
-                             tokens, size_words(outlook.bytes), size_words(*most))};
-  }
+  TRY(check_outlook(outlook, tokens, store->max_fetch()));
   if (const std::string line = outlook_line(outlook, tokens, store->bytes_per_second()); !line.empty()) {
     say_(line);
   }
