@@ -247,8 +247,9 @@ class PosixFileSystem final : public FileSystem {
   }
 
   Result<void> rename(const Path& from, const Path& to) override {
-    if (::rename(from.c_str(), to.c_str()) != 0) return system_error(from, "rename to " + to.string(), errno);
-    return {};
+    if (::rename(from.c_str(), to.c_str()) == 0) return {};
+    const int code = errno;  // before a text is made, which may change it
+    return system_error(from, "rename to " + to.string(), code);
   }
 
   Result<void> make_link(const Path& target, const Path& link) override {

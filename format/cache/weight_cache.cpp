@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "format/base/size.h"
+#include "format/cache/disk_room.h"
 
 namespace dspack::format {
 namespace {
@@ -15,12 +16,6 @@ namespace {
 constexpr unsigned kMaxReaders = 256;
 
 }  // namespace
-
-uint64_t usual_stay_free(uint64_t disk_bytes) {
-  constexpr uint64_t kLeast = 10'000'000'000;
-  constexpr uint64_t kShare = 20;  // 5 %
-  return std::max(disk_bytes / kShare, kLeast);
-}
 
 WeightCache::WeightCache(CacheFolder& folder, const Checkpoint& catalogue, CacheLimit limit)
     : folder_(folder),
@@ -120,7 +115,7 @@ void WeightCache::close(uint32_t file) {
 
 Result<void> WeightCache::write(uint32_t tensor, uint64_t offset, std::span<const std::byte> bytes) {
   const Place place = places_[tensor];
-  TRY(leave_disk_room(bytes.size()));
+  TRY(leave_room(bytes.size()));
   TRY_ASSIGN(const auto file, writer(place.file));
   return file->write(planned_[place.file].offsets[place.slot] + offset, bytes);
 }
@@ -230,7 +225,7 @@ Result<bool> WeightCache::keep_expert(ExpertKey expert, std::span<const std::spa
   const uint32_t file = file_of_.at(expert);
   const PlannedFile& planned = planned_[file];
   if (has_expert(expert)) return true;
-  TRY(leave_disk_room(planned.size_bytes));
+  TRY(leave_room(planned.size_bytes));
   TRY_ASSIGN(const auto room, make_room(planned.size_bytes));
   if (!room) return false;
   const Path part = folder_.part_path(planned.path);
@@ -446,15 +441,9 @@ Result<std::unique_ptr<WeightCache::Room>> WeightCache::make_room(uint64_t bytes
   }
 }
 
-Result<void> WeightCache::leave_disk_room(uint64_t bytes) const {
-  if (limit_.stay_free_bytes == 0) return {};
-  const auto free = folder_.files().free_bytes(folder_.root());
-  if (!free) return {};  // then writing finds out
-  const uint64_t stays = std::min(limit_.stay_free_bytes, saturating_add(size_bytes(), bytes));
-  if (*free >= saturating_add(bytes, stays)) return {};
-  return Error{ErrorKind::budget,
-               fmt::format("{}: {} of the disk are free, of which {} stay free unless --disk SIZE bounds this cache",
-                           folder_.root().string(), size_words(*free), size_words(stays))};
+Result<void> WeightCache::leave_room(uint64_t bytes) const {
+  return leave_disk_room(folder_.files(), folder_.root(), limit_.stay_free_bytes,
+                         {.kept_bytes = size_bytes(), .more_bytes = bytes});
 }
 
 /// The file goes first: should the process die before the record, the next run misses it and says so.

@@ -27,14 +27,8 @@ namespace dspack::format {
 struct CacheLimit {
   uint64_t bytes = 0;            // of all that is kept; 0: no limit
   uint64_t set_aside_bytes = 0;  // of these, for tensors that are claimed whole: neither experts nor blocks take them
-  /// Of the disk, whatever else is on it: nothing is kept that would leave less, or on a disk that is fuller already,
-  /// less than the cache then takes. 0: all of the disk may be taken.
-  uint64_t stay_free_bytes = 0;
+  uint64_t stay_free_bytes = 0;  // of the disk: disk_room.h
 };
-
-/// What stays free of a disk of this size where nobody has bounded a cache: 5 %, which file systems need to find space
-/// quickly and keep back for the system, and at least 10 GB, of which an update or another program does not run out.
-[[nodiscard]] uint64_t usual_stay_free(uint64_t disk_bytes);
 
 class WeightCache {
  public:
@@ -137,7 +131,7 @@ class WeightCache {
   Result<void> remove_strays();
   Result<std::unique_ptr<Room>> make_room(uint64_t bytes);
   /// Whether so many more bytes leave the disk the room that it is to have.
-  [[nodiscard]] Result<void> leave_disk_room(uint64_t bytes) const;
+  [[nodiscard]] Result<void> leave_room(uint64_t bytes) const;
   [[nodiscard]] uint64_t taken_bytes() const;  // under the mutex
   Result<void> remove_expert(uint32_t file);
   Result<void> move_if_whole(uint32_t file);

@@ -128,6 +128,24 @@ Result<void> try_output(const std::string& file) {
   return files.remove_tree(temporary_of(file));
 }
 
+Result<void> try_output_folder(const std::string& folder) {
+  FileSystem& files = posix_file_system();
+  Path there = folder;
+  Path missing;  // the first folder that has to be made
+  TRY_ASSIGN(auto info, files.stat(there));
+  while (!info) {
+    missing = there;
+    there = there.has_parent_path() ? there.parent_path() : Path(".");
+    TRY_ASSIGN(info, files.stat(there));
+  }
+  if (!info->is_directory) return Error{ErrorKind::conflict, there.string() + ": exists and is not a folder"};
+  if (missing.empty()) return {};  // what is in it decides
+  const auto made = create_temporary(files, missing);
+  // Another process that tries it at this moment is in the way, and shows that it can be done.
+  if (!made && made.error().kind != ErrorKind::conflict) return made.error();
+  return files.remove_tree(temporary_of(missing));
+}
+
 int finish_output(int status) {
   const bool is_flushed = std::fflush(stdout) == 0;
   const int reason = errno;

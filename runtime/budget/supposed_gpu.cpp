@@ -55,7 +55,7 @@ class SupposedGpu final : public kernels::Device {
 }  // namespace
 
 Result<std::unique_ptr<kernels::Device>> suppose_gpu(uint64_t memory_bytes) {
-  TRY_ASSIGN(auto host, kernels::make_cpu_device({.threads = 1}));
+  TRY_ASSIGN(auto host, kernels::make_cpu_device({.threads = 1, .instruction_set = {}}));
   return std::unique_ptr<kernels::Device>(std::make_unique<SupposedGpu>(memory_bytes, std::move(host)));
 }
 

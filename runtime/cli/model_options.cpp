@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include "format/base/foreign_text.h"
-#include "format/cli/near_word.h"
+#include "format/base/near_word.h"
 #include "runtime/cli/places.h"
 
 namespace dspack::runtime {

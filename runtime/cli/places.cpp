@@ -6,6 +6,7 @@
 
 #include "format/base/foreign_text.h"
 #include "format/base/size.h"
+#include "format/cache/disk_room.h"
 #include "format/cli/environment.h"
 #include "format/cli/output.h"
 #include "format/compressed/expanding_repository.h"

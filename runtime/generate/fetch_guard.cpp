@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "format/base/seconds.h"
 #include "format/base/size.h"
 
 namespace dspack::runtime {
@@ -18,7 +19,7 @@ std::string outlook_line(const FetchOutlook& outlook, uint64_t tokens, std::opti
   const std::optional<double> seconds = rate ? std::optional(static_cast<double>(outlook.bytes) / *rate) : std::nullopt;
   if (outlook.bytes < kWorthALine && seconds.value_or(0) < kWorthASecondLook) return {};
   std::string line = fmt::format("reading about {} of experts for {} tokens", size_words(outlook.bytes), tokens);
-  if (seconds) line += fmt::format(", {:.0f} s at {}/s", *seconds, size_words(static_cast<uint64_t>(*rate)));
+  if (seconds) line += fmt::format(", {} at {}/s", duration_words(*seconds), size_words(static_cast<uint64_t>(*rate)));
   if (outlook.network_bytes > 0) {
     line += fmt::format("; {} over the network, then kept on disk", size_words(outlook.network_bytes));
   }

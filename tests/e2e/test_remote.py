@@ -1,6 +1,7 @@
 """Running a model off an HTTP server: what is transferred, what is kept, and what happens when either goes wrong."""
 
 import json
+import os
 import random
 import re
 import shutil

@@ -90,6 +90,19 @@ class Words(EndToEnd):
         self.assertEqual(kept.read_text(), "before")
         self.assertEqual([path.name for path in self.scratch.iterdir()], ["kept.json"])
 
+    def test_folders_are_tried_before_a_place_is_asked(self):
+        server = self.serve(self.data())
+        file = self.scratch / "file"
+        file.write_text("kept")
+        for arguments in ((server.url, "--by", "expert", "--out"), ("unpack", server.url, "--out")):
+            for out, needle in ((file, "exists and is not a folder"), (file / "below", "exists and is not a folder"),
+                                ("/proc/dspack", "/proc/dspack")):
+                with self.subTest(arguments=arguments, out=out):
+                    self.assert_refused(self.run_program(*arguments, out), needle)
+        self.assert_refused(self.run_program("inspect", server.url, "--html", "/proc/page.html"), "/proc/page.html")
+        self.assertEqual(server.log, [])
+        self.assertEqual([path.name for path in self.scratch.iterdir()], ["file"])
+
     def test_diff_says_what_it_believed(self):
         text = self.run_program("diff", packed_tiny(), self.data()).stdout
         self.assertIn("the digests of A were taken from the manifest, not computed; reshard verify checks it\n", text)

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <fstream>
 
+#include "format/cache/disk_room.h"
 #include "runtime/access/place.h"
 #include "runtime/experts/expert_load.h"
 #include "tests/support/faulty_file_system.h"
