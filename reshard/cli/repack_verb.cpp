@@ -111,7 +111,7 @@ void print_outlook(const RepackOutlook& outlook, const format::Repository& repos
                         human_bytes(outlook.companion_bytes)));
   if (const ScaleReads scales = scale_reads(outlook); scales.requests != 0) {
     print_out(fmt::format("         {} of scales once more, in {} requests, when their weights are converted\n",
-                          human_bytes(scales.bytes), scales.requests));
+                          exact_size_words(scales.bytes), scales.requests));
   }
   if (!plan.complete) {
     print_out(fmt::format("to keep  {} tensors and {} routed experts of these, {}\n", plan.result.tensors().size(),

@@ -71,9 +71,9 @@ Result<void> set_field(Selector& selector, std::string_view key, const std::stri
     selector.names.push_back(value);
     return {};
   }
-  static const std::vector<std::string> kKeys{kLayers, kExperts, kRole, kName};
+  static const std::vector<std::string> kFields{kLayers, kExperts, kRole, kName};
   return invalid(fmt::format("unknown key \"{}\"; there are {}, {}, {} and {}{}", key, kLayers, kExperts, kRole, kName,
-                             format::did_you_mean(key, kKeys)));
+                             format::did_you_mean(key, kFields)));
 }
 
 /// A number set may be a plain number.

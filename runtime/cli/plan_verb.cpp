@@ -205,11 +205,13 @@ Result<void> measure(ChosenDevice& chosen, CheckpointAccess& access, const PlanO
   return Measurement(chosen, access, options, outlook, stop).run();
 }
 
-/// Whether sizes have to follow from config.json: that is wanted, or the place holds nothing else.
+/// Whether sizes have to follow from config.json: that is wanted, or a folder holds nothing else. A distant place is
+/// asked for its catalogue, which a cache may have without a network.
 Result<bool> has_config_alone(const PlanOptions& options, format::Repository& files, const std::stop_token& stop) {
   if (options.what_if.config_only) return true;
+  if (!files.is_local()) return false;
   TRY_ASSIGN(const auto listed, files.list(stop));
-  if (!listed) return false;  // a server that lists nothing: its index is asked for
+  if (!listed) return false;
   return std::ranges::none_of(*listed, [](const format::ListedFile& file) {
     return file.path.ends_with(".safetensors") || file.path.ends_with(".safetensors.index.json") ||
            file.path == format::kManifestPath;
@@ -268,16 +270,16 @@ Result<uint64_t> parse_network_rate(std::string_view text) {
 void add_what_if_options(format::OptionTable& table, WhatIf& what_if) {
   table.heading("What if (a number that is given is not measured)");
   table.flag("--config-only", what_if.config_only,
-             "Compute all sizes from config.json and read nothing else, as where a place holds nothing else");
+             "Compute all sizes from config.json and read nothing else, as of a folder that holds nothing else");
   auto gpu = table.add("--gpu-memory", "SIZE", what_if.gpu_memory, format::parse_some_size,
                        "As if there were a GPU of so much memory, as 24GB");
   table
-      .add("--gpu-rate", "RATE", what_if.rates.gpu, format::parse_some_rate,
+      .add("--gpu-rate", "RATE", what_if.rates.gpu, format::parse_some_size,
            "Bytes a second of that memory, as its data sheet has it (default: 1TB)")
       .needs(gpu);
-  table.add("--link-rate", "RATE", what_if.rates.link, format::parse_some_rate,
+  table.add("--link-rate", "RATE", what_if.rates.link, format::parse_some_size,
             "Bytes a second from memory to the GPU, as 25GB");
-  auto disk = table.add("--disk-rate", "RATE", what_if.rates.disk, format::parse_some_rate,
+  auto disk = table.add("--disk-rate", "RATE", what_if.rates.disk, format::parse_some_size,
                         "Bytes a second at which experts are read, as 3GB");
   table
       .add("--network-rate", "RATE", what_if.rates.network, parse_network_rate,
@@ -297,7 +299,7 @@ void add_plan_options(format::OptionTable& table, PlanOptions& options) {
       "  dsrun plan ./ds-packed --gpu-memory 24GB --link-rate 25GB\n\nStatus: 0 it fits, 1 it does "
       "not (or something failed), 2 wrong usage.");
   add_folder(table, options.folder);
-  table.add("--prompt-tokens", "N", options.prompt_tokens, format::between(1U, kMostPromptTokens),
+  table.add("--prompt-tokens", "N", options.prompt_tokens, format::count_between(1U, kMostPromptTokens),
             "Length of the prompt to expect (default: 128)");
   table.flag("--json", options.json, "As JSON");
   table.dev("hit-rate", "PERCENT", options.hit_rate, format::between(0.0, 100.0),

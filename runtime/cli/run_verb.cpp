@@ -136,7 +136,7 @@ void add_prompt_options(format::OptionTable& table, RunOptions& options) {
       .excludes(tokens)
       .excludes(conversation);
   table.flag("--no-history", options.no_history, "Neither read nor keep what is typed in chats on a terminal");
-  table.add("-n", "N", options.max_tokens, format::any_number<uint32_t>(),
+  table.add("-n", "N", options.max_tokens, format::count_between(0U, UINT32_MAX),
             "Maximum length of the answer in tokens (default: until it ends)");
   table
       .each(

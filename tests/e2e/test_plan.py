@@ -134,7 +134,7 @@ class Plan(EndToEnd):
     def test_suppositions_that_make_no_sense_are_wrong_usage(self):
         folder = self.config_alone()
         for arguments, needle in ((["--device", "cpu", "--gpu-memory", "24GB"], "--gpu-memory supposes a GPU"),
-                                  (["--gpu-memory", "24"], "did you mean 24GB?"), (["--disk-rate", "3"], "did you mean 3MB?"),
+                                  (["--gpu-memory", "24"], "did you mean 24GB?"), (["--disk-rate", "3"], "did you mean 3GB?"),
                                   (["--gpu-rate", "1TB"], "--gpu-memory"), (["--config-only", "--mtp", "1"], "--mtp"),
                                   (["--disk-rate", "3GB", "--network-rate", "1GB"], "--network-rate")):
             with self.subTest(arguments):

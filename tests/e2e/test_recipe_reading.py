@@ -79,7 +79,7 @@ class Reading(RecipeCase):
         text = dry_run("--transform", "fp8-to-bf16")
         scales = [len(data) for name, (_, _, data) in safetensors_io.read_checkpoint(self.data()).items()
                   if name.endswith("_scale_inv")]
-        self.assertIn("         %d bytes of scales once more, in %d requests" % (sum(scales), len(scales)), text)
+        self.assertIn("         %s of scales once more, in %d requests" % (exact_size(sum(scales)), len(scales)), text)
         self.assertNotIn("to keep", text)
 
     def test_a_list_of_digests_says_nothing_about_parts_and_that_is_told(self):
