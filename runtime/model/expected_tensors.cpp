@@ -91,7 +91,7 @@ class Expected {
 Result<format::Checkpoint> expected_tensors(const ModelConfig& config) {
   format::Quantization known;
   known.block = config.quantization.block;
-  const bool has_sizes = !known.block || (known.block->out > 0 && known.block->in > 0);
+  const bool has_sizes = known.block ? known.block->out > 0 && known.block->in > 0 : !config.is_quantised;
   if (config.quantization != known || !has_sizes) {
     return Error{ErrorKind::unsupported,
                  "config.json: \"quantization_config\" does not tell how large the weights are; name a place that has "

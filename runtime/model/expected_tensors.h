@@ -10,7 +10,8 @@
 
 namespace dspack::runtime {
 
-/// What a plain run reads, so without MTP modules: BF16, or FP8 in blocks where config.json says so.
+/// What a plain run reads, so without MTP modules: BF16, or where config.json says so FP8 in blocks, but for embedding,
+/// output head, norms and routers.
 [[nodiscard]] Result<format::Checkpoint> expected_tensors(const ModelConfig& config);
 
 }  // namespace dspack::runtime

@@ -39,7 +39,8 @@ void check_same(const std::filesystem::path& folder) {
 }  // namespace
 
 TEST_CASE("expected tensors: names, shapes and types are those of the checkpoints that there are") {
-  for (const char* variant : {"v2", "v2-lite", "v2.5", "v3", "v3.1", "v3.2", "moonlight", "kimi-k2", "glm-4.7-flash"})
+  for (const char* variant :
+       {"v2", "v2-lite", "v2.5", "v3", "v3.1", "v3.2", "moonlight", "fp8-blocks", "glm-4.7-flash"})
     check_same(test::family_folder() / variant);
   check_same(std::filesystem::path(DSPACK_TEST_DATA) / "tiny-v3");
 }
@@ -50,6 +51,8 @@ TEST_CASE("expected tensors: of a form whose sizes config.json does not tell, no
   const auto unknown = expected_tensors(there.config);
   REQUIRE_FALSE(unknown);
   CHECK(unknown.error().kind == ErrorKind::unsupported);
+  for (const char* variant : {"fp8-channel", "fp8-tensor"})
+    CHECK_FALSE(expected_tensors(test::OpenedCheckpoint(test::family_folder() / variant).config));
 }
 
 TEST_CASE("expected tensors: a config.json does not decide how much memory a plan takes") {
