@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <random>
 #include <system_error>
 
 #include <fmt/format.h>
@@ -140,10 +141,12 @@ Result<void> try_output_folder(const std::string& folder) {
   }
   if (!info->is_directory) return Error{ErrorKind::conflict, there.string() + ": exists and is not a folder"};
   if (missing.empty()) return {};  // what is in it decides
-  const auto made = create_temporary(files, missing);
-  // Another process that tries it at this moment is in the way, and shows that it can be done.
-  if (!made && made.error().kind != ErrorKind::conflict) return made.error();
-  return files.remove_tree(temporary_of(missing));
+  // A name of its own: parts of a repack may begin at the same moment.
+  const Path tried =
+      temporary_of(there / fmt::format("{}-{:08x}", missing.filename().string(), std::random_device()()));
+  const auto made = files.open_write(tried, OpenMode::create);
+  if (!made) return made.error().in(folder);
+  return files.remove_tree(tried);
 }
 
 int finish_output(int status) {

@@ -83,7 +83,7 @@ class Plan(EndToEnd):
             self.assertEqual(planned["memory"]["bytes"][part], there["memory"]["bytes"][part], part)
         for number in ("experts", "experts_per_token", "slots"):
             self.assertEqual(planned["memory"][number], there["memory"][number], number)
-        self.assertEqual(planned["measured"]["read_bytes_per_second"], 3e9)
+        self.assertAlmostEqual(planned["measured"]["read_bytes_per_second"], 3e9, delta=1)
         self.assert_sensible(planned)
         text = self.assert_ok(self.plan(self.config_alone(), "--disk-rate", "7GB")).stdout
         self.assertIn("sizes: computed from config.json; the weights themselves were not looked at\n", text)
@@ -98,13 +98,12 @@ class Plan(EndToEnd):
                                   env={"HF_ENDPOINT": hub.url}, program="DSPACK_DSRUN")
         plan = json.loads(self.assert_ok(result).stdout)
         self.assertEqual((plan["sizes"], plan["measured"]["tier"], plan["origin"]["read"]), ("computed", "link", "given"))
-        self.assertEqual(plan["measured"]["read_bytes_per_second"], 125e6)
+        self.assertAlmostEqual(plan["measured"]["read_bytes_per_second"], 125e6, delta=1)
         asked = {entry.path for entry in hub.log.entries()}
         self.assertEqual([path for path in asked if "safetensors" in path], [])
         self.assertEqual(plan["memory"]["experts"], 256)
 
-    def test_sizes_of_a_release_are_those_that_its_index_has(self):
-        # DeepSeek-V3's own: 671 GB without its MTP module (docs/performance.md has the whole, 688.6 GB).
+    def test_a_release_by_its_config_json(self):
         plan = self.json_plan(self.config_alone("deepseek-v3"), "--ram", "64GB", "--disk-rate", "7GB")
         self.assertEqual(plan["memory"]["experts"], 58 * 256)
         self.assertEqual(plan["memory"]["experts_per_token"], 464)
