@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "format/base/size.h"
 #include "kernels/cpu/cpu_device.h"
 
@@ -36,12 +38,15 @@ class SupposedGpu final : public kernels::Device {
     const uint64_t assignments = uint64_t{shape.rows} * shape.top_k;
     return assignments * ((uint64_t{shape.inner} + shape.hidden) * sizeof(float) + kPlaceBytes);
   }
-  /// Partial results of attention over parts of the cache, in FP32.
+  /// Partial results of attention over parts of the cache, in FP32: of so many rows at once as have room.
   [[nodiscard]] uint64_t workspace_bytes(const kernels::WorkspaceShape& largest) const override {
-    constexpr uint64_t kParts = 2;
-    constexpr uint64_t kOthers = 2ULL << 20;
-    return uint64_t{largest.rows} * largest.heads * kParts * (uint64_t{largest.latent_dim} + 2) * sizeof(float) +
-           kOthers;
+    constexpr uint64_t kPartPositions = 64;
+    constexpr uint64_t kMostParts = 16;
+    constexpr uint64_t kRoomForParts = 128ULL << 20;
+    constexpr uint64_t kOthers = 1ULL << 20;
+    const uint64_t parts = std::clamp<uint64_t>(ceil_div(largest.positions, kPartPositions), 1, kMostParts);
+    const uint64_t row = uint64_t{largest.heads} * parts * (uint64_t{largest.latent_dim} + 2) * sizeof(float);
+    return std::max(row, std::min(row * largest.rows, kRoomForParts)) + kOthers;
   }
 
  private:

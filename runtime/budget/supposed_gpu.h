@@ -8,8 +8,8 @@
 
 namespace dspack::runtime {
 
-/// A device of so much memory, all of it free. It knows what kernels need besides (within a tenth of what the CUDA
-/// library says), allocates nothing and computes nothing.
+/// A device of so much memory, all of it free. It knows what kernels need besides, roughly as the CUDA library does (a
+/// test compares them), allocates nothing and computes nothing.
 [[nodiscard]] Result<std::unique_ptr<kernels::Device>> suppose_gpu(uint64_t memory_bytes);
 
 }  // namespace dspack::runtime
