@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "format/base/parallel.h"
+#include "format/base/size.h"
 #include "format/checkpoint_builder.h"
 #include "format/fused_experts.h"
 #include "format/index.h"
@@ -31,9 +32,8 @@ class HeaderTotals {
   /// Before the text is read.
   Result<void> add_bytes(uint64_t bytes) {
     if (bytes_.fetch_add(bytes) + bytes <= kMaxHeadersBytes) return {};
-    return Error{ErrorKind::budget, fmt::format("the checkpoint's headers come to more than {} bytes, the most that is "
-                                                "read",
-                                                kMaxHeadersBytes)};
+    return Error{ErrorKind::budget, fmt::format("the checkpoint's headers come to more than {}, the most that is read",
+                                                size_words(kMaxHeadersBytes))};
   }
   Result<void> add_tensors(uint64_t tensors) {
     if (tensors_.fetch_add(tensors) + tensors <= kMaxTensors) return {};

@@ -41,8 +41,8 @@ Result<std::optional<Path>> FileSystem::read_link(const Path& /*path*/) {
 Result<std::string> read_text(FileSystem& files, const Path& path, uint64_t limit_bytes) {
   TRY_ASSIGN(const auto file, files.open_read(path));
   if (file->size_bytes() > limit_bytes) {
-    return Error{ErrorKind::budget, fmt::format("{}: {} bytes, more than the {} that such a file may have",
-                                                path.string(), file->size_bytes(), limit_bytes)};
+    return Error{ErrorKind::budget, fmt::format("{}: {}, more than the {} that such a file may have", path.string(),
+                                                size_words(file->size_bytes()), size_words(limit_bytes))};
   }
   std::string text(file->size_bytes(), '\0');
   TRY(file->read(0, std::as_writable_bytes(std::span(text))));

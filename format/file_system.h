@@ -113,6 +113,10 @@ class FileSystem {
   [[nodiscard]] virtual Result<void> sync_folder(const Path& folder) = 0;
   /// Bytes that this user may still write to the disk that holds `path` (or its nearest existing parent).
   [[nodiscard]] virtual Result<uint64_t> free_bytes(const Path& path) = 0;
+  /// Size of that disk. nullopt: not known.
+  [[nodiscard]] virtual Result<std::optional<uint64_t>> disk_bytes(const Path& /*path*/) {
+    return std::optional<uint64_t>();
+  }
   /// Files and folders (inodes) that this user may still make there. nullopt: the file system sets no number.
   [[nodiscard]] virtual Result<std::optional<uint64_t>> free_files(const Path& /*path*/) {
     return std::optional<uint64_t>();

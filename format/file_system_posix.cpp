@@ -247,8 +247,9 @@ class PosixFileSystem final : public FileSystem {
   }
 
   Result<void> rename(const Path& from, const Path& to) override {
-    if (::rename(from.c_str(), to.c_str()) != 0) return system_error(from, "rename to " + to.string(), errno);
-    return {};
+    if (::rename(from.c_str(), to.c_str()) == 0) return {};
+    const int code = errno;  // before a text is made, which may change it
+    return system_error(from, "rename to " + to.string(), code);
   }
 
   Result<void> make_link(const Path& target, const Path& link) override {
@@ -289,6 +290,14 @@ class PosixFileSystem final : public FileSystem {
     const std::filesystem::space_info space = std::filesystem::space(probe, code);
     if (code) return system_error(probe, "ask for the free space", code.value());
     return static_cast<uint64_t>(space.available);
+  }
+
+  Result<std::optional<uint64_t>> disk_bytes(const Path& path) override {
+    const Path probe = nearest_existing(path);
+    std::error_code code;
+    const std::filesystem::space_info space = std::filesystem::space(probe, code);
+    if (code) return system_error(probe, "ask for the size of the disk", code.value());
+    return std::optional<uint64_t>(space.capacity);
   }
 
   Result<std::optional<uint64_t>> free_files(const Path& path) override {

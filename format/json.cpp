@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "format/base/foreign_text.h"
+#include "format/base/size.h"
 
 namespace dspack::format {
 namespace {
@@ -109,7 +110,8 @@ Error json_error(const Json::exception& exception) {
 
 Result<Json> parse_json(std::string_view text, const DocumentBounds& bounds) {
   if (text.size() > bounds.bytes) {
-    return Error{ErrorKind::budget, fmt::format("{} bytes; {} may have {}", text.size(), bounds.kind, bounds.bytes)};
+    return Error{ErrorKind::budget,
+                 fmt::format("{}; {} may have {}", size_words(text.size()), bounds.kind, size_words(bounds.bytes))};
   }
   StrictBuilder builder(bounds);
   if (!Json::sax_parse(text.begin(), text.end(), &builder)) return builder.problem();

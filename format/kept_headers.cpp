@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "format/base/size.h"
 #include "format/json.h"
 
 namespace dspack::format {
@@ -32,7 +33,7 @@ Result<std::string> decompress(std::string_view compressed, const DocumentBounds
     return Error{ErrorKind::corrupt, "not a zstd frame that declares its size"};
   if (size > bounds.bytes) {
     return Error{ErrorKind::budget,
-                 fmt::format("expands to {} bytes; {} may have {}", size, bounds.kind, bounds.bytes)};
+                 fmt::format("expands to {}; {} may have {}", size_words(size), bounds.kind, size_words(bounds.bytes))};
   }
   std::string text(size, '\0');
   const size_t got = ZSTD_decompress(text.data(), text.size(), compressed.data(), compressed.size());

@@ -127,8 +127,9 @@ class PosixReadFile : public ReadFile {
     constexpr int kFlags = MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE;
     if (::mmap(start, pages.size(), PROT_READ | PROT_WRITE, kFlags, fd(), static_cast<off_t>(pages.begin)) ==
         MAP_FAILED) {
-      Error error = system_error(path(), "map", errno);
-      error.kind = errno == ENOMEM || errno == EAGAIN ? ErrorKind::budget : ErrorKind::unsupported;
+      const int code = errno;  // the error's text may change it
+      Error error = system_error(path(), "map", code);
+      error.kind = code == ENOMEM || code == EAGAIN ? ErrorKind::budget : ErrorKind::unsupported;
       return error;
     }
     // A wish: what is read now comes in large pages, where the file system has such.

@@ -94,4 +94,9 @@ std::string size_words(uint64_t bytes) {
   return std::string(digits.data(), end).append(" ").append(kNames[name]);
 }
 
+std::string exact_size_words(uint64_t bytes) {
+  const std::string exact = std::to_string(bytes) + (bytes == 1 ? " byte" : " bytes");
+  return bytes < 1000 ? exact : size_words(bytes) + " (" + exact + ")";
+}
+
 }  // namespace dspack

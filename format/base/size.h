@@ -65,6 +65,9 @@ template <class To, class From>
 /// GB, TB (powers of 1000), KiB, MiB, GiB, TiB or K, M, G, T (of 1024), in upper or lower case.
 [[nodiscard]] Result<uint64_t> parse_size(std::string_view text);
 
+/// Where the exact number matters, too: "15.2 MB (15174734 bytes)", "512 bytes".
+[[nodiscard]] std::string exact_size_words(uint64_t bytes);
+
 /// For people, in powers of 1000 and three digits: "20.4 GB", "0 B".
 [[nodiscard]] std::string size_words(uint64_t bytes);
 

@@ -14,7 +14,6 @@ namespace {
 
 constexpr unsigned kMostLevels = 64;  // of folders; a cache has a handful
 
-/// Blocks on the disk of all files, whoever has put them there; links are not followed.
 Result<uint64_t> disk_bytes(FileSystem& files, const Path& folder, unsigned levels) {
   if (levels == 0) return Error{ErrorKind::unsupported, folder.string() + ": lies too deep"};
   uint64_t bytes = 0;
@@ -30,6 +29,15 @@ Result<uint64_t> disk_bytes(FileSystem& files, const Path& folder, unsigned leve
     bytes += below;
   }
   return bytes;
+}
+
+/// The beginning of a journal, in which the record of its origin has room.
+Result<std::string> journal_head(FileSystem& files, const Path& journal) {
+  constexpr uint64_t kHeadBytes = 64 << 10;
+  TRY_ASSIGN(const auto file, files.open_read(journal));
+  std::string head(std::min(kHeadBytes, file->size_bytes()), '\0');
+  TRY(file->read(0, std::as_writable_bytes(std::span(head))));
+  return head;
 }
 
 /// Why an entry is no cache folder of ours; nullopt: it is one.
@@ -50,23 +58,26 @@ Result<std::optional<std::string>> strange_reason(FileSystem& files, const Path&
   if ((journal && (journal->is_link || !journal->is_regular)) || (lock && (lock->is_link || !lock->is_regular)))
     return is("its journal or lock is no ordinary file");
   if (!journal) return std::optional<std::string>();  // whoever began it was killed, or has just begun
-  TRY_ASSIGN(const std::string text, read_text(files, cache_journal_path(folder), kMaxJournalBytes));
-  if (!text.empty() && !cache_origin(text)) return is("its journal is not one of this program");
+  TRY_ASSIGN(const std::string head, journal_head(files, cache_journal_path(folder)));
+  if (!head.empty() && !cache_origin(head)) return is("its journal is not one of this program");
   return std::optional<std::string>();
 }
 
-/// Precondition: it is a cache folder of ours.
-Result<KeptPlace> look_at(FileSystem& files, const Path& root, const std::string& name, const std::stop_token& stop) {
-  const Path folder = root / name;
-  KeptPlace place;
-  place.folder = name;
-  TRY_ASSIGN(place.disk_bytes, disk_bytes(files, folder, kMostLevels));
+/// The origin in the journal of a cache folder; empty: it does not say yet.
+Result<std::string> origin_in(FileSystem& files, const Path& folder) {
   TRY_ASSIGN(const auto journal, files.stat(cache_journal_path(folder)));
-  if (journal) {
-    place.used_ns = journal->modified_ns;
-    TRY_ASSIGN(const std::string text, read_text(files, cache_journal_path(folder), kMaxJournalBytes));
-    place.origin = cache_origin(text).value_or("");
-  }
+  if (!journal) return std::string();
+  TRY_ASSIGN(const std::string head, journal_head(files, cache_journal_path(folder)));
+  return cache_origin(head).value_or("");
+}
+
+Result<KeptPlace> look_at(FileSystem& files, const Path& root, KeptName name, const std::stop_token& stop) {
+  const Path folder = root / name.folder;
+  KeptPlace place;
+  static_cast<KeptName&>(place) = std::move(name);
+  TRY_ASSIGN(place.disk_bytes, kept_disk_bytes(files, folder));
+  TRY_ASSIGN(const auto journal, files.stat(cache_journal_path(folder)));
+  if (journal) place.used_ns = journal->modified_ns;
   const auto state = read_kept_state(files, folder);
   if (state) {
     const auto share = kept_share(files, folder, *state, stop);
@@ -103,8 +114,12 @@ std::string_view to_string(KeptState state) {
   DSPACK_CHECK(false, "a state of a cache");
 }
 
-Result<KeptPlaces> list_kept_places(FileSystem& files, const Path& root, const std::stop_token& stop) {
-  KeptPlaces kept;
+Result<uint64_t> kept_disk_bytes(FileSystem& files, const Path& folder) {
+  return disk_bytes(files, folder, kMostLevels);
+}
+
+Result<KeptNames> list_kept_names(FileSystem& files, const Path& root, const std::stop_token& stop) {
+  KeptNames kept;
   TRY_ASSIGN(const auto info, files.stat(root));
   if (!info) return kept;
   if (!info->is_directory) return invalid(root.string() + ": is no folder; --cache names the folder of all caches");
@@ -122,23 +137,37 @@ Result<KeptPlaces> list_kept_places(FileSystem& files, const Path& root, const s
       kept.strange.push_back({name, reason ? **reason : reason.error().message});
       continue;
     }
+    auto origin = origin_in(files, root / name);
+    if (origin)
+      kept.ours.push_back({name, *std::move(origin)});
+    else
+      kept.strange.push_back({name, origin.error().message});
+  }
+  return kept;
+}
+
+Result<KeptPlaces> list_kept_places(FileSystem& files, const Path& root, const std::stop_token& stop) {
+  TRY_ASSIGN(KeptNames names, list_kept_names(files, root, stop));
+  KeptPlaces kept{.places = {}, .strange = std::move(names.strange)};
+  for (KeptName& name : names.ours) {
+    if (stop.stop_requested()) return stopped();
     auto place = look_at(files, root, name, stop);
     if (!place && place.error().kind == ErrorKind::cancelled) return place.error();
     if (place)
       kept.places.push_back(std::move(*place));
     else
-      kept.strange.push_back({name, place.error().message});
+      kept.strange.push_back({name.folder, place.error().message});
   }
   std::ranges::stable_sort(kept.places, std::ranges::greater(), &KeptPlace::used_ns);
   return kept;
 }
 
-Result<size_t> choose_kept_place(const std::vector<KeptPlace>& places, std::string_view name) {
+Result<size_t> choose_kept_place(const std::vector<KeptName>& kept, std::string_view name) {
   constexpr size_t kNamed = 3;
   if (name.empty()) return invalid("no name; dsrun cache lists them");
   std::vector<size_t> near;
-  for (size_t i = 0; i < places.size(); ++i) {
-    const KeptPlace& place = places[i];
+  for (size_t i = 0; i < kept.size(); ++i) {
+    const KeptName& place = kept[i];
     if (place.origin == name || place.folder == name) return i;
     if (place.origin.starts_with(name) || without_scheme(place.origin).starts_with(name) ||
         place.folder.starts_with(name))
@@ -149,7 +178,7 @@ Result<size_t> choose_kept_place(const std::vector<KeptPlace>& places, std::stri
     return Error{ErrorKind::not_found, fmt::format("{} is not kept here; dsrun cache lists what is", quote(name))};
   std::string names;
   for (size_t i = 0; i < std::min(near.size(), kNamed); ++i)
-    names += (names.empty() ? "" : ", ") + brief(places[near[i]].name());
+    names += (names.empty() ? "" : ", ") + brief(kept[near[i]].name());
   return invalid(fmt::format("{} begins {} names: {}{}; write more of it", quote(name), near.size(), names,
                              near.size() > kNamed ? ", ..." : ""));
 }

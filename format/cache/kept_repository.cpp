@@ -4,6 +4,7 @@
 
 #include <cstring>
 
+#include "format/base/size.h"
 #include "format/cache/cache_folder.h"
 #include "format/json.h"
 
@@ -71,7 +72,7 @@ Result<std::string> KeptRepository::read_text(std::string_view path, uint64_t li
   const auto kept = state_.texts.find(path);
   if (kept == state_.texts.end()) return not_kept(locate(path));
   if (kept->second.size_bytes > limit_bytes)
-    return Error{ErrorKind::budget, fmt::format("{}: larger than {} bytes", locate(path), limit_bytes)};
+    return Error{ErrorKind::budget, fmt::format("{}: larger than {}", locate(path), size_words(limit_bytes))};
   return read_kept_text(files_, cache_text_path(root_, path), kept->second);
 }
 

@@ -70,6 +70,12 @@ std::vector<std::pair<ByteRange, Digest>> parts_of(const KeptModel& model, const
   return ranges;
 }
 
+/// A weight file of which parts are kept. Borrows the model's plan.
+struct PartialFile {
+  const PlannedFile* file;
+  std::vector<std::pair<ByteRange, Digest>> ranges;
+};
+
 /// A check under way.
 struct Checking {
   FileSystem& files;
@@ -104,6 +110,7 @@ struct Checking {
     ++check.digests;
     check.bytes += kept.size_bytes;
     if (const auto read = read_kept_text(files, path, kept); !read) found(read.error().message);
+    progress.file_done();
   }
 
   /// A file, or ranges of it.
@@ -129,34 +136,40 @@ struct Checking {
   Result<void> whole(const std::string& path, const KeptFile& kept) {
     uint64_t size = 0;
     TRY_ASSIGN(const auto where, find_kept(files, root, path, size));
-    if (!where) {
+    if (where) {
+      TRY(ranges(*where, {{ByteRange{0, size}, kept.sha256}}));
+    } else {
       ++check.digests;
       found((root / path).string() + ": is gone");
-      return {};
     }
-    TRY(ranges(*where, {{ByteRange{0, size}, kept.sha256}}));
+    progress.item_done();
+    return {};
+  }
+
+  Result<void> parts(const PartialFile& part) {
+    uint64_t size = 0;
+    TRY_ASSIGN(const auto where, find_kept(files, root, part.file->path, size));
+    if (where && size == part.file->size_bytes) {
+      TRY(ranges(*where, part.ranges));
+    } else {
+      check.digests += part.ranges.size();
+      found((root / part.file->path).string() + (where ? ": has another size" : ": is gone"));
+    }
     progress.item_done();
     return {};
   }
 };
 
-Result<void> check_parts(Checking& checking, const KeptModel& model, const CacheState& state) {
+/// All of which something is kept.
+std::vector<PartialFile> partial_files(const KeptModel& model, const CacheState& state) {
+  std::vector<PartialFile> found;
   for (const PlannedFile& file : model.planned) {
     const auto parts = state.parts.find(file.path);
     if (parts == state.parts.end() || state.files.contains(file.path)) continue;
-    const auto ranges = parts_of(model, file, parts->second);
-    if (ranges.empty()) continue;
-    uint64_t size = 0;
-    TRY_ASSIGN(const auto where, find_kept(checking.files, checking.root, file.path, size));
-    if (!where || size != file.size_bytes) {
-      checking.check.digests += ranges.size();
-      checking.found((checking.root / file.path).string() + (where ? ": has another size" : ": is gone"));
-      continue;
-    }
-    TRY(checking.ranges(*where, ranges));
-    checking.progress.item_done();
+    if (auto ranges = parts_of(model, file, parts->second); !ranges.empty())
+      found.push_back({.file = &file, .ranges = std::move(ranges)});
   }
-  return {};
+  return found;
 }
 
 }  // namespace
@@ -185,21 +198,23 @@ Result<KeptShare> kept_share(FileSystem& files, const Path& root, const CacheSta
 Result<CacheCheck> check_kept(FileSystem& files, const Path& root, const CacheState& state, Progress& progress,
                               const std::stop_token& stop) {
   Checking checking{.files = files, .root = root, .progress = progress, .stop = stop, .check = {}};
-  progress.started("checking", 0, state.files.size() + state.parts.size());
+  std::optional<KeptModel> model;
+  std::vector<PartialFile> partial;
+  if (!state.parts.empty()) {
+    auto opened = open_kept_model(files, root, state, stop);
+    if (!opened && opened.error().kind == ErrorKind::cancelled) return opened.error();
+    if (!opened) checking.check.unchecked = opened.error().message;
+    if (opened) partial = partial_files(model.emplace(*std::move(opened)), state);
+  }
+  progress.started("checking", 0, state.texts.size() + state.headers.size() + state.files.size() + partial.size());
   for (const auto& [path, kept] : state.texts)
     checking.text(cache_text_path(root, path), kept);
   for (const auto& [path, kept] : state.headers)
     checking.text(cache_header_path(root, path), kept.text);
   for (const auto& [path, kept] : state.files)
     TRY(checking.whole(path, kept));
-  if (!state.parts.empty()) {
-    const auto model = open_kept_model(files, root, state, stop);
-    if (!model && model.error().kind == ErrorKind::cancelled) return model.error();
-    if (model)
-      TRY(check_parts(checking, *model, state));
-    else
-      checking.check.unchecked = model.error().message;
-  }
+  for (const PartialFile& part : partial)
+    TRY(checking.parts(part));
   progress.finished();
   return std::move(checking.check);
 }

@@ -29,9 +29,12 @@ struct CacheCheck {
   uint64_t damaged = 0;
   std::vector<std::string> findings;  // of these the first; each names its file
   std::string unchecked;              // why partial files could not be checked; empty: all were
+
+  [[nodiscard]] bool is_good() const { return damaged == 0 && unchecked.empty(); }
 };
 
-/// Compares small files, headers, whole files, and of partial files every tensor and block with the journal's digests.
+/// Counts each of them as a file of the progress. Compares small files, headers, whole files, and of partial files
+/// every tensor and block with the journal's digests.
 [[nodiscard]] Result<CacheCheck> check_kept(FileSystem& files, const Path& root, const CacheState& state,
                                             Progress& progress, const std::stop_token& stop);
 

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "format/base/size.h"
+#include "format/cache/disk_room.h"
 
 namespace dspack::format {
 namespace {
@@ -114,6 +115,7 @@ void WeightCache::close(uint32_t file) {
 
 Result<void> WeightCache::write(uint32_t tensor, uint64_t offset, std::span<const std::byte> bytes) {
   const Place place = places_[tensor];
+  TRY(leave_room(bytes.size()));
   TRY_ASSIGN(const auto file, writer(place.file));
   return file->write(planned_[place.file].offsets[place.slot] + offset, bytes);
 }
@@ -223,6 +225,7 @@ Result<bool> WeightCache::keep_expert(ExpertKey expert, std::span<const std::spa
   const uint32_t file = file_of_.at(expert);
   const PlannedFile& planned = planned_[file];
   if (has_expert(expert)) return true;
+  TRY(leave_room(planned.size_bytes));
   TRY_ASSIGN(const auto room, make_room(planned.size_bytes));
   if (!room) return false;
   const Path part = folder_.part_path(planned.path);
@@ -436,6 +439,11 @@ Result<std::unique_ptr<WeightCache::Room>> WeightCache::make_room(uint64_t bytes
     }
     TRY(remove_expert(*oldest));
   }
+}
+
+Result<void> WeightCache::leave_room(uint64_t bytes) const {
+  return leave_disk_room(folder_.files(), folder_.root(), limit_.stay_free_bytes,
+                         {.kept_bytes = size_bytes(), .more_bytes = bytes});
 }
 
 /// The file goes first: should the process die before the record, the next run misses it and says so.

@@ -1,8 +1,9 @@
 // The weights that a cache folder keeps: whole experts, other tensors one by one, tensors that are read by rows in
 // blocks. They lie in the files that `reshard --by expert` makes, at the same places, whatever the origin's grouping.
 // Data is recorded only after its bytes are durable.
-// Threads: thread-safe. Lifetime: borrows folder and catalogue. Errors: budget (no space on the disk), io, corrupt (a
-// file that is kept is gone or shorter, a second fetch differs from the first); each names the file.
+// Threads: thread-safe. Lifetime: borrows folder and catalogue. Errors: budget (no space on the disk, or what is left
+// stays free), io, corrupt (a file that is kept is gone or shorter, a second fetch differs from the first); each names
+// the file.
 #pragma once
 
 #include <condition_variable>
@@ -26,6 +27,7 @@ namespace dspack::format {
 struct CacheLimit {
   uint64_t bytes = 0;            // of all that is kept; 0: no limit
   uint64_t set_aside_bytes = 0;  // of these, for tensors that are claimed whole: neither experts nor blocks take them
+  uint64_t stay_free_bytes = 0;  // of the disk: disk_room.h
 };
 
 class WeightCache {
@@ -128,6 +130,8 @@ class WeightCache {
   Result<void> take_over_parts(uint32_t file, const KeptParts& parts);
   Result<void> remove_strays();
   Result<std::unique_ptr<Room>> make_room(uint64_t bytes);
+  /// Whether so many more bytes leave the disk the room that it is to have.
+  [[nodiscard]] Result<void> leave_room(uint64_t bytes) const;
   [[nodiscard]] uint64_t taken_bytes() const;  // under the mutex
   Result<void> remove_expert(uint32_t file);
   Result<void> move_if_whole(uint32_t file);

@@ -30,7 +30,7 @@ Result<Path> chosen_root(const CacheFlags& flags) {
 }
 
 /// Whether it is an entry that is left alone: then the error says why.
-Result<void> check_not_strange(const KeptPlaces& kept, const std::string& name) {
+Result<void> check_not_strange(const KeptNames& kept, const std::string& name) {
   for (const StrangeEntry& entry : kept.strange) {
     if (entry.name == name)
       return Error{ErrorKind::conflict, fmt::format("{}: left alone: {}", brief(name), brief(entry.reason))};
@@ -38,56 +38,78 @@ Result<void> check_not_strange(const KeptPlaces& kept, const std::string& name) 
   return {};
 }
 
-Result<int> remove_place(const CacheFlags& flags, const Path& root, const KeptPlace& place) {
-  const std::string what = fmt::format("{} ({})", brief(place.name()), human_bytes(place.disk_bytes));
+/// `bytes`: that were removed; 0: it stays.
+std::string removal_json(const KeptName& place, uint64_t bytes) {
+  return canonical_json(
+             {{"name", printable(place.name())}, {"folder", printable(place.folder)}, {"removed_bytes", bytes}}) +
+         "\n";
+}
+
+Result<int> remove_place(const CacheFlags& flags, const Path& root, const KeptName& place) {
   const Path folder = root / place.folder;
-  if (place.state == KeptState::in_use) TRY(lock_kept_place(posix_file_system(), folder, LockKind::exclusive));
+  TRY(lock_kept_place(posix_file_system(), folder, LockKind::exclusive));  // what is in use is not asked about
+  TRY_ASSIGN(const uint64_t bytes, kept_disk_bytes(posix_file_system(), folder));
+  const std::string what = fmt::format("{} ({})", brief(place.name()), human_bytes(bytes));
   if (!flags.yes && !can_ask())
     return invalid(fmt::format("--remove {} asks before it removes, and nobody is there; add --yes", what));
   if (!flags.yes && !ask_yes(fmt::format("remove {} from {}?", what, root.string()))) {
-    print_line("nothing was removed");
+    if (flags.json)
+      print_json(removal_json(place, 0));
+    else
+      print_line("nothing was removed");
     return 0;
   }
   TRY(remove_kept_place(posix_file_system(), folder));
-  print_line("removed " + what);
+  if (flags.json)
+    print_json(removal_json(place, bytes));
+  else
+    print_line("removed " + what);
   return 0;
 }
 
-Result<int> verify_place(const Path& root, const KeptPlace& place, Process& process) {
-  const Path folder = root / place.folder;
-  TRY_ASSIGN(const auto lock, lock_kept_place(posix_file_system(), folder, LockKind::shared));
-  TRY_ASSIGN(const CacheState state, read_kept_state(posix_file_system(), folder));
-  TRY_ASSIGN(const CacheCheck check,
-             check_kept(posix_file_system(), folder, state, process.progress(), process.stop()));
+void print_check(const KeptName& place, const CacheCheck& check) {
   for (const std::string& finding : check.findings)
     print_line(finding);
   if (check.damaged > check.findings.size())
     print_line(fmt::format("and {} more", check.damaged - check.findings.size()));
   if (!check.unchecked.empty()) print_line("partial files were not checked: " + check.unchecked);
-  if (check.damaged == 0 && check.unchecked.empty()) {
+  if (check.is_good()) {
     print_line(fmt::format("{}: {} digests, {}: as they were when they came", brief(place.name()), check.digests,
                            human_bytes(check.bytes)));
-    return 0;
+    return;
   }
   print_line(
       fmt::format("{}: {} of {} digests differ; a run fetches again what it reads damaged, or remove it with "
                   "--remove",
                   brief(place.name()), check.damaged, check.digests));
-  return 1;
+}
+
+Result<int> verify_place(const CacheFlags& flags, const Path& root, const KeptName& place, Process& process) {
+  const Path folder = root / place.folder;
+  TRY_ASSIGN(const auto lock, lock_kept_place(posix_file_system(), folder, LockKind::shared));
+  TRY_ASSIGN(const CacheState state, read_kept_state(posix_file_system(), folder));
+  TRY_ASSIGN(const CacheCheck check,
+             check_kept(posix_file_system(), folder, state, process.progress(), process.stop()));
+  if (flags.json)
+    print_json(check_json(place, check) + "\n");
+  else
+    print_check(place, check);
+  return check.is_good() ? 0 : 1;
 }
 
 Result<int> run_cache(const CacheFlags& flags, Process& process) {
   const std::stop_token stop = process.stop();
   TRY_ASSIGN(const Path root, chosen_root(flags));
-  TRY_ASSIGN(const KeptPlaces kept, list_kept_places(posix_file_system(), root, stop));
   const std::string& name = flags.remove.empty() ? flags.verify : flags.remove;
   if (!name.empty()) {
-    TRY(check_not_strange(kept, name));
-    const auto chosen = choose_kept_place(kept.places, name);
+    TRY_ASSIGN(const KeptNames names, list_kept_names(posix_file_system(), root, stop));
+    TRY(check_not_strange(names, name));
+    const auto chosen = choose_kept_place(names.ours, name);
     if (!chosen) return chosen.error().in(root.string());
-    const KeptPlace& place = kept.places[*chosen];
-    return flags.remove.empty() ? verify_place(root, place, process) : remove_place(flags, root, place);
+    const KeptName& place = names.ours[*chosen];
+    return flags.remove.empty() ? verify_place(flags, root, place, process) : remove_place(flags, root, place);
   }
+  TRY_ASSIGN(const KeptPlaces kept, list_kept_places(posix_file_system(), root, stop));
   TRY_ASSIGN(const uint64_t free_bytes, posix_file_system().free_bytes(root));
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   if (flags.json)
@@ -107,18 +129,16 @@ void add_cache_options(OptionTable& table, CacheFlags& flags) {
       "Lists what is kept of models read over a network: name, size on disk, share of the model, last use, state.");
   table.add("--cache", "DIR", flags.cache,
             "The folder of all caches (default: $XDG_CACHE_HOME/dspack or ~/.cache/dspack)");
-  const auto json = table.flag("--json", flags.json, "The list as JSON");
+  table.flag("--json", flags.json, "The list, what was checked or what was removed as JSON");
   auto remove = table.add("--remove", "NAME", flags.remove, some_name, "Remove this one: its name, or a beginning");
   table.flag("--yes", flags.yes, "Remove without asking").needs(remove);
   table
       .add("--verify", "NAME", flags.verify, some_name,
            "Compare all bytes of this one with the digests that were written down when they came")
-      .excludes(remove)
-      .excludes(json);
-  remove.excludes(json);
+      .excludes(remove);
   table.footer(
       "What another process uses is not removed; nor is anything that is no cache: such folders are named.\n"
-      "A run with --disk SIZE bounds the cache of its model.");
+      "A run with --disk SIZE bounds the cache of its model; without, 5 % of the disk and 10 GB stay free.");
 }
 
 std::string counted(int64_t count, std::string_view unit) {
@@ -196,6 +216,16 @@ std::string kept_json(const KeptPlaces& kept, const Path& root, uint64_t free_by
   }
   for (const StrangeEntry& entry : kept.strange)
     json["left_alone"].push_back({{"name", printable(entry.name)}, {"reason", printable(entry.reason)}});
+  return canonical_json(json);
+}
+
+std::string check_json(const KeptName& place, const CacheCheck& check) {
+  Json json = {{"name", printable(place.name())}, {"folder", printable(place.folder)},
+               {"digests", check.digests},        {"bytes", check.bytes},
+               {"damaged", check.damaged},        {"findings", Json::array()}};
+  for (const std::string& finding : check.findings)
+    json["findings"].push_back(printable(finding));
+  if (!check.unchecked.empty()) json["unchecked"] = printable(check.unchecked);
   return canonical_json(json);
 }
 

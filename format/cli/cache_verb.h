@@ -19,5 +19,7 @@ namespace dspack::format {
 /// A table for people. `now_ns`: since the epoch.
 [[nodiscard]] std::string kept_table(const KeptPlaces& kept, const Path& root, uint64_t free_bytes, int64_t now_ns);
 [[nodiscard]] std::string kept_json(const KeptPlaces& kept, const Path& root, uint64_t free_bytes);
+/// What --verify found; of findings the first.
+[[nodiscard]] std::string check_json(const KeptName& place, const CacheCheck& check);
 
 }  // namespace dspack::format

@@ -10,7 +10,7 @@
 
 #include "format/base/foreign_text.h"
 #include "format/base/size.h"
-#include "format/cli/near_word.h"
+#include "format/base/near_word.h"
 
 namespace dspack::format {
 namespace {

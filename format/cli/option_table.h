@@ -51,6 +51,15 @@ auto between(T low, T high) {
   };
 }
 
+/// A parser of lengths of texts and contexts: "4096", "32k".
+template <class T>
+auto count_between(T low, T high) {
+  return [low, high](std::string_view text) -> Result<T> {
+    TRY_ASSIGN(const uint64_t number, parse_count(text, low, high));
+    return static_cast<T>(number);
+  };
+}
+
 /// A parser of any number of its type.
 template <class T>
 auto any_number() {

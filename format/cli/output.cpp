@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <mutex>
+#include <random>
 #include <system_error>
 
 #include <fmt/format.h>
@@ -206,6 +207,26 @@ Result<void> try_output(const std::string& file) {
   const auto made = create_temporary(files, file);
   if (!made) return made.error();
   return files.remove_tree(temporary_of(file));
+}
+
+Result<void> try_output_folder(const std::string& folder) {
+  FileSystem& files = posix_file_system();
+  Path there = folder;
+  Path missing;  // the first folder that has to be made
+  TRY_ASSIGN(auto info, files.stat(there));
+  while (!info) {
+    missing = there;
+    there = there.has_parent_path() ? there.parent_path() : Path(".");
+    TRY_ASSIGN(info, files.stat(there));
+  }
+  if (!info->is_directory) return Error{ErrorKind::conflict, there.string() + ": exists and is not a folder"};
+  if (missing.empty()) return {};  // what is in it decides
+  // A name of its own: parts of a repack may begin at the same moment.
+  const Path tried =
+      temporary_of(there / fmt::format("{}-{:08x}", missing.filename().string(), std::random_device()()));
+  const auto made = files.open_write(tried, OpenMode::create);
+  if (!made) return made.error().in(folder);
+  return files.remove_tree(tried);
 }
 
 int finish_output(int status) {

@@ -46,6 +46,9 @@ void print_help(std::string_view text);
 /// Errors: not_found (the folder), conflict (a folder has the name), io.
 [[nodiscard]] Result<void> try_output(const std::string& file);
 
+/// Whether a folder can be made where there is none yet, likewise. Errors: conflict (something else is there), io.
+[[nodiscard]] Result<void> try_output_folder(const std::string& folder);
+
 /// From here on only results and errors are printed: no progress, and no notes on a terminal. Called by main, before
 /// other threads start.
 void be_quiet();

@@ -13,7 +13,7 @@
 #include "format/cli/environment.h"
 #include "format/cli/manual.h"
 #include "format/cli/mapped_fault.h"
-#include "format/cli/near_word.h"
+#include "format/base/near_word.h"
 #include "format/cli/output.h"
 #include "format/file_system.h"
 

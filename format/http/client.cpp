@@ -12,6 +12,7 @@
 
 #include "format/base/check.h"
 #include "format/base/result.h"
+#include "format/base/size.h"
 #include "format/http/answer.h"
 
 namespace dspack::format {
@@ -207,7 +208,8 @@ class HttpClient::Transfer {
     header_bytes_ += line.size();
     if (header_bytes_ > kMostHeaderBytes)
       return give_up(
-          answer_.fail(ErrorKind::network, fmt::format("more than {} bytes of header lines", kMostHeaderBytes)).error);
+          answer_.fail(ErrorKind::network, fmt::format("more than {} of header lines", size_words(kMostHeaderBytes)))
+              .error);
     answer_.add_line(line);
     return !answer_.refused_redirect();
   }
@@ -250,7 +252,7 @@ class HttpClient::Transfer {
     if (body_.size() + bytes.size() > request_.answer_limit_bytes) {
       return answer_
           .fail(ErrorKind::budget,
-                fmt::format("more than the {} bytes that such a file may have", request_.answer_limit_bytes))
+                fmt::format("more than the {} that such a file may have", size_words(request_.answer_limit_bytes)))
           .error;
     }
     body_.append(bytes);
@@ -282,10 +284,10 @@ class HttpClient::Transfer {
     const bool is_refusal = request_.any_status && status >= 400 && (code == CURLE_SEND_ERROR || is_too_slow_);
     if (is_too_slow_ && !is_refusal) {
       const double seconds = pace_.seconds(AnswerPace::Clock::now());
-      return answer_.fail(
-          ErrorKind::network,
-          fmt::format("its answer comes too slowly ({} bytes in {:.0f} s); try again later", pace_.bytes(), seconds),
-          true);
+      return answer_.fail(ErrorKind::network,
+                          fmt::format("its answer comes too slowly ({} in {:.0f} s); try again later",
+                                      size_words(pace_.bytes()), seconds),
+                          true);
     }
     if (code == CURLE_OK || is_refusal) judge_head();
     if (refusal_) {

@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "format/base/size.h"
 #include "format/http/headers.h"
 #include "format/json.h"
 
@@ -60,7 +61,7 @@ class Pages {
   Result<void> count(uint64_t bytes) {
     bytes_ += bytes;
     if (bytes_ <= kMaxListingBytes) return {};
-    return Error{ErrorKind::budget, fmt::format("the listing has more than {} bytes", kMaxListingBytes)};
+    return Error{ErrorKind::budget, fmt::format("the listing has more than {}", size_words(kMaxListingBytes))};
   }
 
  private:

@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "format/base/ids.h"
+#include "format/base/near_word.h"
 #include "format/base/size.h"
 #include "format/safetensors.h"
 
@@ -45,8 +46,10 @@ Result<Grouping> parse_grouping(std::string_view text) {
   if (text == "layer") return Grouping{.kind = Grouping::Kind::layer, .experts_per_file = 1, .shard_bytes = 0};
   if (text.starts_with(kExperts)) return parse_expert_count(text.substr(kExperts.size()));
   if (text.starts_with(kShards)) return parse_shard_size(text.substr(kShards.size()));
+  static const std::vector<std::string> kNames{"expert", "layer", "shard:5GB"};
   return invalid(fmt::format(
-      "\"{}\" is no grouping; use \"expert\", \"expert:N\", \"layer\" or \"shard:SIZE\" (as in \"shard:5GB\")", text));
+      "\"{}\" is no grouping; use \"expert\", \"expert:N\", \"layer\" or \"shard:SIZE\" (as in \"shard:5GB\"){}", text,
+      did_you_mean(text, kNames)));
 }
 
 std::string to_string(const Grouping& grouping) {

@@ -236,8 +236,8 @@ Result<StoredMatrix> find_four_bits(const Checkpoint& checkpoint, const MatrixRe
   TRY(check_part(checkpoint, *state, Dtype::u8, 0));
   if (state->range.size() > kStateDocument.bytes) {
     return Error{ErrorKind::invalid,
-                 fmt::format("{} has {} bytes, more than the {} that a quant_state may have",
-                             place_of(checkpoint, *state), state->range.size(), kStateDocument.bytes)};
+                 fmt::format("{} has {}, more than the {} that a quant_state may have", place_of(checkpoint, *state),
+                             size_words(state->range.size()), size_words(kStateDocument.bytes))};
   }
   if (request.stored.four_bits.value_or(kind_of(*state)) != kind_of(*state)) {
     return Error{ErrorKind::invalid, fmt::format("{} where config.json says \"bnb_4bit_quant_type\": \"{}\"",

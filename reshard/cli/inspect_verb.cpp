@@ -26,11 +26,7 @@ Result<void> check_page_place(const std::string& file, format::FileSystem& files
   if (there && !there->is_regular) {
     return Error{ErrorKind::conflict, fmt::format("{}: exists and is not an ordinary file; choose another name", file)};
   }
-  const Path folder = Path(file).has_parent_path() ? Path(file).parent_path() : Path(".");
-  TRY_ASSIGN(const auto parent, files.stat(folder));
-  if (parent && parent->is_directory) return {};
-  return Error{ErrorKind::not_found,
-               fmt::format("{}: the folder {} does not exist; create it first", file, folder.string())};
+  return format::try_output(file);
 }
 
 void print_warnings(const format::Checkpoint& checkpoint) {

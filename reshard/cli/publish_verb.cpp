@@ -179,9 +179,9 @@ struct Publishing {
   void print_done(const PublishOutcome& outcome, double seconds) const {
     const Sent& sent = outcome.sent;
     const double rate = static_cast<double>(sent.bytes) / std::max(seconds, 1e-9);
-    print_out(fmt::format("sent     {} ({}) to the large file storage, {}; {:.1f} s{}\n",
+    print_out(fmt::format("sent     {} ({}) to the large file storage, {}; {}{}\n",
                           counted(sent.files, "file", "files"), human_bytes(sent.bytes),
-                          counted(sent.commits, "commit", "commits"), seconds,
+                          counted(sent.commits, "commit", "commits"), duration_words(seconds),
                           sent.bytes == 0 ? "" : fmt::format(", {}/s", human_bytes(static_cast<uint64_t>(rate)))));
     if (!outcome.pull_request) return;
     print_out(fmt::format("{}: {}/discussions/{}\n",

@@ -1,6 +1,5 @@
 #include "reshard/cli/recipe_options.h"
 
-#include "format/cli/near_word.h"
 #include "format/file_system.h"
 #include "format/json.h"
 
@@ -41,12 +40,7 @@ void add_recipe_options(format::OptionTable& table, RecipeFlags& flags) {
                 "A recipe file, or the name of one that was installed (by-layer), in place of the other options "
                 "here; it can also hold a layer map (docs/recipes.md)");
   const auto take_grouping = [&flags](const std::string& text) -> Result<void> {
-    const auto grouping = format::parse_grouping(text);
-    if (!grouping) {
-      static const std::vector<std::string> kNames{"expert", "layer", "shard:5GB"};
-      return invalid(grouping.error().message + format::did_you_mean(text, kNames));
-    }
-    flags.recipe.by = *grouping;
+    TRY_ASSIGN(flags.recipe.by, format::parse_grouping(text));
     flags.has_grouping = true;
     return {};
   };

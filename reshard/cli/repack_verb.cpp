@@ -8,6 +8,7 @@
 
 #include "format/base/foreign_text.h"
 #include "format/base/seconds.h"
+#include "format/base/size.h"
 #include "format/cli/output.h"
 #include "format/http/headers.h"
 #include "reshard/cli/places.h"
@@ -88,9 +89,9 @@ void print_part(const RepackOutlook& outlook, Part part) {
     else if (own[file] != 0)
       ++shared_files;
   }
-  print_out(fmt::format("part     {}: {} of {} source shards, {} bytes; {} files wholly, {} with other parts\n",
-                        to_string(part), shards.size(), outlook.source.files().size(), bytes, whole_files,
-                        shared_files));
+  print_out(fmt::format("part     {}: {} of {} source shards, {}; {} files wholly, {} with other parts\n",
+                        to_string(part), shards.size(), outlook.source.files().size(), exact_size_words(bytes),
+                        whole_files, shared_files));
 }
 
 void print_outlook(const RepackOutlook& outlook, const format::Repository& repository, std::optional<Part> part,
@@ -105,18 +106,19 @@ void print_outlook(const RepackOutlook& outlook, const format::Repository& repos
   for (const ShardRead& read : plan.reads)
     ranges += read.whole ? 0 : read.ranges.size();
   const std::string parts = ranges == 0 ? "" : fmt::format(" and {} of parts", ranges);
-  print_out(fmt::format("to read  {} bytes in {} requests of whole shards{}, {} other files ({})\n", plan.source_bytes,
-                        whole, parts, outlook.companions.size(), human_bytes(outlook.companion_bytes)));
+  print_out(fmt::format("to read  {} in {} requests of whole shards{}, {} other files ({})\n",
+                        exact_size_words(plan.source_bytes), whole, parts, outlook.companions.size(),
+                        human_bytes(outlook.companion_bytes)));
   if (const ScaleReads scales = scale_reads(outlook); scales.requests != 0) {
-    print_out(fmt::format("         {} bytes of scales once more, in {} requests, when their weights are converted\n",
-                          scales.bytes, scales.requests));
+    print_out(fmt::format("         {} of scales once more, in {} requests, when their weights are converted\n",
+                          exact_size_words(scales.bytes), scales.requests));
   }
   if (!plan.complete) {
     print_out(fmt::format("to keep  {} tensors and {} routed experts of these, {}\n", plan.result.tensors().size(),
                           plan.result.experts().size(), human_bytes(plan.result.payload_bytes())));
   }
-  print_out(
-      fmt::format("to write {} bytes in {} weight files\n", outlook.plan.output_bytes, outlook.plan.files.size()));
+  print_out(fmt::format("to write {} in {} weight files\n", exact_size_words(outlook.plan.output_bytes),
+                        outlook.plan.files.size()));
   if (part) print_part(outlook, *part);
   if (plan.recipe.zstd_level && !part) {
     print_out(fmt::format("disk     at most {} at once, if nothing can be compressed\n",
@@ -196,6 +198,7 @@ Result<int> run_repack(const RepackFlags& flags, format::Process& process) {
   const auto begin = std::chrono::steady_clock::now();  // opening the source and planning count as well
   const Context context = make_context(process, flags.network);
   TRY_ASSIGN(const Recipe recipe, recipe_of(flags.recipe));
+  if (!flags.dry_run) TRY(format::try_output_folder(flags.out));
   context.progress.started(without_passwords("opening " + flags.source), 0, 0);
   TRY_ASSIGN(const auto repository, open_source(flags, context));
   RepackOptions options{.recipe = recipe,
@@ -233,9 +236,9 @@ Result<int> run_repack(const RepackFlags& flags, format::Process& process) {
   const double seconds = seconds_since(begin);
   tell_of_unvouched(flags, outlook, *repository, whole_scope(outlook.plan, flags.out).shards, context);
   print_out(fmt::format(
-      "{}: sealed, {} tensors ({}) in {} weight files, {} routed experts; {:.1f} s, {}/s\n", flags.out,
+      "{}: sealed, {} tensors ({}) in {} weight files, {} routed experts; {}, {}/s\n", flags.out,
       outlook.plan.result.tensors().size(), human_bytes(outlook.plan.result.payload_bytes()), outlook.plan.files.size(),
-      outlook.plan.result.experts().size(), seconds,
+      outlook.plan.result.experts().size(), duration_words(seconds),
       human_bytes(static_cast<uint64_t>(static_cast<double>(outlook.plan.source_bytes) / std::max(seconds, 1e-9)))));
   return 0;
 }

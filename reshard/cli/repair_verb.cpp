@@ -47,13 +47,14 @@ int print_report(const RepairFlags& flags, const RepairReport& report, Clock::ti
   const double seconds = seconds_since(begin);
   if (report.damaged_files == 0) {
     const std::string_view what = flags.quick ? "is there, by name and size" : "fits its digest";
-    print_out(fmt::format("{}: every file {}: {}, nothing to repair; {:.1f} s\n", flags.folder, what,
-                          count_of(report.checked_files, "file"), seconds));
+    print_out(fmt::format("{}: every file {}: {}, nothing to repair; {}\n", flags.folder, what,
+                          count_of(report.checked_files, "file"), duration_words(seconds)));
     return 0;
   }
-  print_out(fmt::format("{}: repaired, {} of {} ({} fetched, {} read for them); {:.1f} s\n", flags.folder,
+  print_out(fmt::format("{}: repaired, {} of {} ({} fetched, {} read for them); {}\n", flags.folder,
                         report.damaged_files, count_of(report.checked_files, "file"),
-                        count_of(report.fetched_tensors, "tensor"), human_bytes(report.fetched_bytes), seconds));
+                        count_of(report.fetched_tensors, "tensor"), human_bytes(report.fetched_bytes),
+                        duration_words(seconds)));
   return 0;
 }
 
@@ -102,9 +103,9 @@ Result<int> repair_begun(const RepairFlags& flags, const RepairOptions& options,
   context.progress.note(flags.folder + ": is unfinished; what exists is repaired, then the rest is completed");
   TRY_ASSIGN(const RepairReport report, repair_unfinished(outlook, *repository, repack_options, options.scrutiny,
                                                           format::posix_file_system(), context.progress, context.stop));
-  print_out(fmt::format("{}: sealed; {} repaired before ({} fetched, {} read for them); {:.1f} s\n", flags.folder,
+  print_out(fmt::format("{}: sealed; {} repaired before ({} fetched, {} read for them); {}\n", flags.folder,
                         count_of(report.damaged_files, "file"), count_of(report.fetched_tensors, "tensor"),
-                        human_bytes(report.fetched_bytes), seconds_since(begin)));
+                        human_bytes(report.fetched_bytes), duration_words(seconds_since(begin))));
   return 0;
 }
 

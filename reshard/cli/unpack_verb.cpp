@@ -26,6 +26,7 @@ using format::print_out;
 
 Result<int> run_unpack(const UnpackFlags& flags, format::Process& process) {
   const auto begin = std::chrono::steady_clock::now();  // opening the place counts as well
+  TRY(format::try_output_folder(flags.out));
   const Context context = make_context(process, flags.network);
   TRY_ASSIGN(const Opened packed, open_packed(flags.folder, flags.jobs, context));
   const UnpackOptions options{
@@ -42,9 +43,9 @@ Result<int> run_unpack(const UnpackFlags& flags, format::Process& process) {
   for (const ShardImage& shard : plan.shards)
     bytes += shard.size_bytes;
   const std::string count = plan.shards.size() == 1 ? "1 shard" : fmt::format("{} shards", plan.shards.size());
-  print_out(fmt::format("{}: {} ({}){}, {} other files; {:.1f} s\n", flags.out, count, human_bytes(bytes),
+  print_out(fmt::format("{}: {} ({}){}, {} other files; {}\n", flags.out, count, human_bytes(bytes),
                         flags.exact ? ", each with the SHA-256 of the original" : "",
-                        plan.companions.size() + (plan.index ? 1 : 0), seconds));
+                        plan.companions.size() + (plan.index ? 1 : 0), duration_words(seconds)));
   return 0;
 }
 

@@ -7,6 +7,7 @@
 #include <zstd.h>
 
 #include "dspack_version.h"
+#include "format/base/size.h"
 
 namespace dspack::reshard {
 namespace {
@@ -168,11 +169,10 @@ Result<Plan> make_plan(const Recipe& recipe, const format::Checkpoint& source, c
   for (const PlannedFile& file : plan.files) {
     plan.output_bytes += file.size_bytes;
     if (file.data_start > format::kMaxHeaderBytes) {
-      return Error{
-          ErrorKind::invalid,
-          fmt::format("{}: would hold {} tensors, whose header is longer than readers accept ({} bytes); group "
-                      "into smaller files",
-                      file.path, file.tensors.size(), format::kMaxHeaderBytes)};
+      return Error{ErrorKind::invalid,
+                   fmt::format("{}: would hold {} tensors, whose header is longer than readers accept ({}); group "
+                               "into smaller files",
+                               file.path, file.tensors.size(), size_words(format::kMaxHeaderBytes))};
     }
   }
   plan.shards = make_copies(plan.files, product, source);

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 
+#include "format/base/near_word.h"
 #include "format/base/size.h"
 #include "format/json.h"
 
@@ -94,7 +95,9 @@ Result<Recipe> parse_recipe(std::string_view json) {
   if (!object.is_object()) return invalid("a recipe is a JSON object, as {\"by\":\"expert\"}");
   for (const auto& [key, unused] : object.items()) {
     if (std::ranges::find(kKeys, key) != kKeys.end()) continue;
-    return invalid(fmt::format("unknown key \"{}\"; a recipe has \"{}\"", key, fmt::join(kKeys, "\", \"")));
+    const std::vector<std::string> names(kKeys.begin(), kKeys.end());
+    return invalid(fmt::format("unknown key \"{}\"; a recipe has \"{}\"{}", key, fmt::join(kKeys, "\", \""),
+                               format::did_you_mean(key, names)));
   }
   TRY_ASSIGN(const std::string by, format::json_string(object, kBy));
   Recipe recipe;

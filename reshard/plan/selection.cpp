@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "format/base/near_word.h"
 #include "format/base/size.h"
 
 namespace dspack::reshard {
@@ -53,12 +54,14 @@ Result<void> set_field(Selector& selector, std::string_view key, const std::stri
     return {};
   }
   if (key == kRole) {
+    static const std::vector<std::string> kRoles{"embed",         "head",          "attention", "norm", "router",
+                                                 "shared_expert", "routed_expert", "dense_mlp", "mtp",  "other"};
     const std::optional<format::Role> role = format::parse_role(value);
     if (!role) {
       return invalid(
           fmt::format("\"{}\" is no role; there are embed, head, attention, norm, router, shared_expert, "
-                      "routed_expert, dense_mlp, mtp and other",
-                      value));
+                      "routed_expert, dense_mlp, mtp and other{}",
+                      value, format::did_you_mean(value, kRoles)));
     }
     selector.roles.push_back(*role);
     return {};
@@ -68,7 +71,9 @@ Result<void> set_field(Selector& selector, std::string_view key, const std::stri
     selector.names.push_back(value);
     return {};
   }
-  return invalid(fmt::format("unknown key \"{}\"; there are {}, {}, {} and {}", key, kLayers, kExperts, kRole, kName));
+  static const std::vector<std::string> kFields{kLayers, kExperts, kRole, kName};
+  return invalid(fmt::format("unknown key \"{}\"; there are {}, {}, {} and {}{}", key, kLayers, kExperts, kRole, kName,
+                             format::did_you_mean(key, kFields)));
 }
 
 /// A number set may be a plain number.

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "format/base/near_word.h"
 #include "format/base/size.h"
 #include "format/weights/weight_format.h"
 #include "kernels/quantise_int4.h"
@@ -52,8 +53,8 @@ Result<void> check_held(const TensorEntry& tensor, std::optional<uint64_t> value
   const std::optional<uint64_t> bytes = values ? checked_mul(*values, each_bytes) : std::nullopt;
   if (bytes && *bytes <= kMaxHeldBytes) return {};
   return Error{ErrorKind::unsupported,
-               fmt::format("\"{}\" of shape [{}] would need more than {} bytes at once to be converted", tensor.name,
-                           fmt::join(tensor.shape, ","), kMaxHeldBytes)};
+               fmt::format("\"{}\" of shape [{}] would need more than {} at once to be converted", tensor.name,
+                           fmt::join(tensor.shape, ","), size_words(kMaxHeldBytes))};
 }
 
 Result<std::optional<Change>> dequantise(const RuleInput& input, Dtype to, Conversion conversion) {
@@ -129,8 +130,8 @@ Result<void> check_matrix_held(const RuleInput& input, const format::StoredMatri
   for (const uint64_t bytes : parts) {
     if (bytes > room) {
       return Error{ErrorKind::unsupported,
-                   fmt::format("\"{}\" of shape [{}] would need more than {} bytes at once to be decoded",
-                               input.weight.name, fmt::join(input.weight.shape, ","), kMaxMatrixBytes)};
+                   fmt::format("\"{}\" of shape [{}] would need more than {} at once to be decoded", input.weight.name,
+                               fmt::join(input.weight.shape, ","), size_words(kMaxMatrixBytes))};
     }
     room -= bytes;
   }
@@ -311,10 +312,11 @@ const TransformInfo& info(TransformKind kind) {
 Result<TransformKind> parse_kind(std::string_view name) {
   const auto* found = std::ranges::find(kTransformTable, name, &TransformInfo::name);
   if (found != kTransformTable.end()) return found->kind;
-  std::string names;
+  std::vector<std::string> names;
   for (const TransformInfo& entry : kTransformTable)
-    names += fmt::format("{}\"{}\"", names.empty() ? "" : ", ", entry.name);
-  return Error{ErrorKind::invalid, fmt::format("\"{}\" is no transform; there are {}", name, names)};
+    names.emplace_back(entry.name);
+  return Error{ErrorKind::invalid, fmt::format("\"{}\" is no transform; there are \"{}\"{}", name,
+                                               fmt::join(names, "\", \""), format::did_you_mean(name, names))};
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "format/base/parallel.h"
+#include "format/base/size.h"
 #include "format/http/content_digest.h"
 #include "format/json.h"
 #include "format/manifest.h"
@@ -43,10 +44,10 @@ Result<std::string> commit_body(const CommitHead& head, const PlannedCommit& com
     if (regular_bytes > kMaxRegularBytes) {
       return Error{
           ErrorKind::unsupported,
-          fmt::format("{}: the Hub wants {} bytes and more as regular files in one commit, {} is the limit; add "
+          fmt::format("{}: the Hub wants {} and more as regular files in one commit, {} is the limit; add "
                       "a line for them to the repository's .gitattributes (\"PATH filter=lfs diff=lfs merge=lfs "
                       "-text\")",
-                      file.path, regular_bytes, kMaxRegularBytes)};
+                      file.path, size_words(regular_bytes), size_words(kMaxRegularBytes))};
     }
     TRY_ASSIGN(const std::string content, format::read_text(files, sealed.folder / file.path, file.size_bytes));
     if (content.size() != file.size_bytes || format::sha256(content) != file.sha256)

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "format/base/size.h"
+
 namespace dspack::reshard {
 namespace {
 
@@ -90,8 +92,8 @@ Result<void> check_disk(uint64_t need_bytes, const Path& out, format::FileSystem
 Result<void> check_disk(uint64_t need_bytes, uint64_t free_bytes, const Path& out) {
   if (need_bytes <= free_bytes) return {};
   return Error{ErrorKind::budget,
-               fmt::format("{}: too little disk: {} bytes are needed, {} are free ({} more are wanted)", out.string(),
-                           need_bytes, free_bytes, need_bytes - free_bytes)};
+               fmt::format("{}: too little disk: {} are needed, {} are free; {} more are wanted", out.string(),
+                           size_words(need_bytes), size_words(free_bytes), exact_size_words(need_bytes - free_bytes))};
 }
 
 Result<void> check_free_files(uint64_t need_files, const Path& out, format::FileSystem& files) {

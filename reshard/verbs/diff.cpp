@@ -9,6 +9,7 @@
 
 #include "format/base/foreign_text.h"
 #include "format/base/parallel.h"
+#include "format/base/size.h"
 #include "format/json.h"
 #include "reshard/run/companions.h"
 #include "reshard/run/tensor_reader.h"
@@ -175,9 +176,9 @@ std::string json_lines(std::string_view what, const std::vector<Difference>& dif
 std::string diff_text(const DiffReport& report) {
   const std::string maps = report.layer_maps.empty() ? "" : "layer maps: " + brief(report.layer_maps) + "\n";
   return section("tensors,", report.tensors) + section("companions,", report.companions) + maps +
-         fmt::format("{} tensors equal, {} differ; {} companions equal, {} differ; {} bytes read\n",
-                     report.equal_tensors, report.tensors.size(), report.equal_companions, report.companions.size(),
-                     report.bytes_read);
+         fmt::format("{} tensors equal, {} differ; {} companions equal, {} differ; {} read\n", report.equal_tensors,
+                     report.tensors.size(), report.equal_companions, report.companions.size(),
+                     exact_size_words(report.bytes_read));
 }
 
 std::string diff_json(const DiffReport& report) {

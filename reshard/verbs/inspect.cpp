@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "format/base/foreign_text.h"
+#include "format/base/size.h"
 #include "format/digest.h"
 #include "format/http/content_digest.h"
 #include "reshard/run/model_card.h"
@@ -41,8 +42,8 @@ std::string changes_text(const format::Manifest& manifest) {
   std::string text =
       fmt::format("recipe: {}\n", shortened(printable(format::canonical_json(manifest.recipe)), kRecipeBytes));
   if (const auto& of = manifest.coverage.of) {
-    text += fmt::format("part of a source of {} tensors, {} payload bytes, {} layers, {} routed experts\n", of->tensors,
-                        of->payload_bytes, of->layers, of->experts);
+    text += fmt::format("part of a source of {} tensors, {}, {} layers, {} routed experts\n", of->tensors,
+                        exact_size_words(of->payload_bytes), of->layers, of->experts);
   }
   if (!manifest.rounding_errors.is_null()) {
     text += fmt::format("\n  {:<16}{:>10}{:>20}  {}\n", "rounded", "tensors", "relative RMS", "worst");
@@ -89,9 +90,9 @@ std::string inspect_text(const format::Checkpoint& checkpoint, const format::Rep
     ++layers[key.layer].experts;
 
   std::string text =
-      fmt::format("{}\n{}: {} files, {} tensors, {} payload bytes, {} layers, {} routed experts\n\n",
-                  brief(repository.description()), checkpoint.manifest() ? "packed repository" : "checkpoint",
-                  checkpoint.files().size(), all.tensors, all.bytes, layers.size(), checkpoint.experts().size());
+      fmt::format("{}\n{}: {} files, {} tensors, {}, {} layers, {} routed experts\n\n", brief(repository.description()),
+                  checkpoint.manifest() ? "packed repository" : "checkpoint", checkpoint.files().size(), all.tensors,
+                  exact_size_words(all.bytes), layers.size(), checkpoint.experts().size());
   uint64_t slices = 0;
   for (const format::FusedTensor& tensor : checkpoint.fused())
     slices += tensor.slices;

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "dspack_version.h"
+#include "format/base/size.h"
 #include "format/tensor_name.h"
 
 namespace dspack::reshard {
@@ -258,9 +259,9 @@ Result<void> check_sizes(const Arrangement& arrangement) {
   for (const ArrangedFile& file : arrangement)
     total += file.size_bytes;
   if (total <= kMaxExactNumber) return {};
-  return Error{
-      ErrorKind::unsupported,
-      fmt::format("{} bytes of weights are more than a page can count exactly (2^53); --json lists them", total)};
+  return Error{ErrorKind::unsupported,
+               fmt::format("{} of weights are more than a page can count exactly (2^53 bytes); --json lists them",
+                           size_words(total))};
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include "format/kept_headers.h"
 #include "format/part/completion.h"
 #include "runtime/access/overlay_tier.h"
+#include "runtime/access/unread_tier.h"
 
 namespace dspack::runtime {
 namespace {
@@ -106,6 +107,11 @@ Result<void> CheckpointAccess::open_catalogue(uint32_t layers, const std::stop_t
   TRY_ASSIGN(catalogue_,
              places_.size() == 1 ? read_catalogue(places_.front().place, stop) : join_catalogues(layers, stop));
   return {};
+}
+
+void CheckpointAccess::suppose(format::Checkpoint catalogue, Medium medium) {
+  catalogue_ = std::move(catalogue);
+  opened_ = {.tier = std::make_unique<UnreadTier>(catalogue_, medium), .io = {}};
 }
 
 Result<format::Checkpoint> CheckpointAccess::join_catalogues(uint32_t layers, const std::stop_token& stop) {

@@ -52,6 +52,9 @@ class CheckpointAccess {
   /// `layers`: of config.json, without MTP modules.
   [[nodiscard]] Result<void> open_catalogue(uint32_t layers, const std::stop_token& stop);
   [[nodiscard]] const format::Checkpoint& catalogue() const { return catalogue_; }
+  /// In place of opening catalogue and weights, for a plan of a model that nobody has read: this catalogue, and weights
+  /// that cannot be read. `medium`: where they are supposed to lie.
+  void suppose(format::Checkpoint catalogue, Medium medium);
   /// After open_catalogue. nullopt: the place is all there is.
   [[nodiscard]] std::optional<AbsentWeights> absent() const;
   /// The address of the place that has the rest, without secrets. Precondition: complete_from.

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "format/base/parallel.h"
+#include "format/base/size.h"
 
 namespace dspack::runtime {
 namespace {
@@ -70,11 +71,14 @@ Result<std::unique_ptr<DistantTier>> DistantTier::open(const DistantParts& parts
   const uint64_t least = always_needed_bytes(catalogue, wanted);
   if (options.disk_bytes != 0 && options.disk_bytes < least) {
     return Error{ErrorKind::budget,
-                 fmt::format("--disk {}: the cache must have room for the {} bytes that every token needs; allow more",
-                             options.disk_bytes, least)};
+                 fmt::format("--disk {}: the cache must have room for the {} ({} bytes) that every token needs; allow "
+                             "more",
+                             size_words(options.disk_bytes), size_words(least), least)};
   }
-  TRY_ASSIGN(auto cache, format::WeightCache::open(parts.folder, catalogue,
-                                                   {.bytes = options.disk_bytes, .set_aside_bytes = least}));
+  TRY_ASSIGN(auto cache,
+             format::WeightCache::open(
+                 parts.folder, catalogue,
+                 {.bytes = options.disk_bytes, .set_aside_bytes = least, .stay_free_bytes = options.stay_free_bytes}));
   learn_digests(catalogue, *cache);
   return std::unique_ptr<DistantTier>(new DistantTier(parts, catalogue, std::move(cache), options));
 }

@@ -19,8 +19,9 @@
 namespace dspack::runtime {
 
 struct DistantTierOptions {
-  uint64_t disk_bytes = 0;   // bound on the cache; 0: none
-  unsigned connections = 8;  // at a time
+  uint64_t disk_bytes = 0;       // bound on the cache; 0: none
+  uint64_t stay_free_bytes = 0;  // of CacheLimit
+  unsigned connections = 8;      // at a time
 };
 
 /// What a distant tier borrows.

@@ -14,7 +14,7 @@ constexpr size_t kLeastTurns = 3;
 // Of a longer turn one measurement is enough.
 constexpr double kLongTurn = 0.25;
 // Turns that are timed together where they are not awaited: so many that starting them does not count, within so long.
-constexpr double kMostTogether = 16;
+constexpr double kMostTurnsTogether = 16;
 constexpr double kTogetherSeconds = 0.005;
 
 Result<double> awaited_seconds(kernels::Queue& queue, const Turn& turn, size_t number) {
@@ -66,7 +66,7 @@ Result<double> median_seconds(kernels::Queue& queue, const TurnTiming& how, cons
   TRY(awaited_seconds(queue, turn, 0));
   TRY_ASSIGN(double once, awaited_seconds(queue, turn, 1));
   if (once > kLongTurn) return once;
-  const double together = once > 0 ? std::clamp(kTogetherSeconds / once, 1.0, kMostTogether) : kMostTogether;
+  const double together = once > 0 ? std::clamp(kTogetherSeconds / once, 1.0, kMostTurnsTogether) : kMostTurnsTogether;
   Round round(queue, turn, static_cast<size_t>(together));
   if (how.pace == Pace::recorded) TRY(round.record());
   std::vector<double> seconds;

@@ -153,7 +153,7 @@ Result<int> run_bench(const BenchVerbOptions& options, format::Process& process)
 Result<std::vector<uint32_t>> parse_counts(const std::vector<std::string>& words) {
   std::vector<uint32_t> counts;
   for (const std::string& word : words) {
-    TRY_ASSIGN(const uint64_t count, format::parse_whole(word, 0, kMostTokens));
+    TRY_ASSIGN(const uint64_t count, format::parse_count(word, 0, kMostTokens));
     counts.push_back(static_cast<uint32_t>(count));
   }
   return counts;

@@ -240,10 +240,6 @@ Result<void> Chat::regenerate(ChatTerminal& terminal) {
 }
 
 // Templates leave out an answer's reasoning by its end. Where the answer was cut before that, all of it is reasoning.
-bool begins_reasoning(std::string_view prompt) {
-  return prompt.ends_with("<think>") || prompt.ends_with("<think>\n");
-}
-
 std::string closed_reasoning(std::string_view prompt, std::string said) {
   const bool open = begins_reasoning(prompt) || said.starts_with("<think>");
   if (open && said.find("</think>") == std::string::npos) said += "</think>";

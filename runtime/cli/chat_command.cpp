@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "format/base/foreign_text.h"
-#include "format/cli/near_word.h"
+#include "format/base/near_word.h"
 
 namespace dspack::runtime {
 

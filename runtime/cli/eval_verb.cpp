@@ -90,7 +90,7 @@ void add_eval_options(format::OptionTable& table, EvalOptions& options) {
       "windows overlap: all but the first score their last M tokens only, the rest is context.");
   add_folder(table, options.folder);
   table.add("--text", "FILE", options.text_file, "File with the text").required();
-  table.add("--stride", "M", options.stride, format::between(1U, kMostStride),
+  table.add("--stride", "M", options.stride, format::count_between(1U, kMostStride),
             "Tokens from one window to the next (default: windows do not overlap)");
   table.add("--json", "FILE", options.json_file, "Write the figures as JSON");
   add_model_options(table, options.load, "Positions of a window (default: what the model allows, at most 4096)");

@@ -172,14 +172,18 @@ std::optional<KeyPress> KeyDecoder::csi(char byte) {
 
 std::optional<KeyPress> KeyDecoder::csi_key(char final_byte) {
   if (final_byte == '~' && parameters_ == "200") {
-    if (!pasting_) pasted_.clear();
+    if (!pasting_) {
+      pasted_.clear();
+      lost_bytes_ = 0;
+    }
     pasting_ = true;
     after_return_ = false;
     return std::nullopt;
   }
   if (final_byte == '~' && parameters_ == "201" && pasting_) {
     pasting_ = false;
-    return KeyPress{.key = Key::paste, .text = std::exchange(pasted_, {})};
+    return KeyPress{
+        .key = Key::paste, .text = std::exchange(pasted_, {}), .lost_bytes = std::exchange(lost_bytes_, size_t{0})};
   }
   if (pasting_) return std::nullopt;
   const bool modified = has_modifier(parameters_);
@@ -203,7 +207,11 @@ std::optional<KeyPress> KeyDecoder::csi_key(char final_byte) {
 // What is typed goes through; what is pasted is kept until its end.
 std::optional<KeyPress> KeyDecoder::paste(KeyPress press) {
   if (!pasting_) return press;
-  if (pasted_.size() + press.text.size() <= kMostPasteBytes) pasted_ += press.text;
+  // What is kept is its beginning: nothing follows the first character that has no room.
+  if (lost_bytes_ == 0 && pasted_.size() + press.text.size() <= kMostPasteBytes)
+    pasted_ += press.text;
+  else
+    lost_bytes_ += press.text.size();
   return std::nullopt;
 }
 

@@ -12,7 +12,7 @@ namespace dspack::runtime {
 
 enum class Key {
   character,  // `text` has it, in UTF-8
-  paste,      // `text` has all of it, in lines that end in line feeds
+  paste,      // `text` has it, up to kMostPasteBytes, in lines that end in line feeds
   enter,
   new_line,  // of a message that goes on
   backspace,
@@ -40,6 +40,7 @@ enum class Key {
 struct KeyPress {
   Key key = Key::character;
   std::string text = {};
+  size_t lost_bytes = 0;  // of a paste, for which there was no room
 };
 
 class KeyDecoder {
@@ -80,6 +81,7 @@ class KeyDecoder {
   bool pasting_ = false;
   bool after_return_ = false;  // in a paste: a line feed that follows ends no other line
   std::string pasted_;
+  size_t lost_bytes_ = 0;
 };
 
 }  // namespace dspack::runtime

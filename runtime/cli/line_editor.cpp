@@ -125,7 +125,7 @@ class LibeditEditor final : public LineEditor {
   int next_code(wchar_t& code);
   void take(const KeyPress& press);
   void insert(const std::string& text);
-  void insert_paste(const std::string& text);
+  void insert_paste(const KeyPress& paste);
   void redraw();
   [[nodiscard]] bool is_empty() const {
     const LineInfoW* line = el_wline(edit_);
@@ -243,7 +243,7 @@ void LibeditEditor::take(const KeyPress& press) {
       for (const wchar_t c : wide(press.text))
         codes_.push_back(c);
       return;
-    case Key::paste: insert_paste(press.text); return;
+    case Key::paste: insert_paste(press); return;
     case Key::new_line: insert("\n"); return;
     case Key::remove:
       if (is_empty()) return;
@@ -267,12 +267,14 @@ void LibeditEditor::insert(const std::string& text) {
   codes_.push_back(kInsert);
 }
 
-void LibeditEditor::insert_paste(const std::string& text) {
+void LibeditEditor::insert_paste(const KeyPress& paste) {
+  const std::string& text = paste.text;
   if (text.empty()) return;
   const auto lines = static_cast<size_t>(std::ranges::count(text, '\n')) + 1;
   if (text.size() <= kShownPasteBytes && lines <= kShownPasteLines) return insert(text);
-  const std::string shown =
-      fmt::format("[paste {}: {} lines, {}]", ++paste_count_, lines, format::human_bytes(text.size()));
+  std::string shown = fmt::format("[paste {}: {} lines, {}", ++paste_count_, lines, format::human_bytes(text.size()));
+  if (paste.lost_bytes > 0) shown += fmt::format("; the last {} had no room", format::human_bytes(paste.lost_bytes));
+  shown += ']';
   pastes_.push_back({.shown = shown, .text = text});
   insert(shown);
 }

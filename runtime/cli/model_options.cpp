@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include "format/base/foreign_text.h"
-#include "format/cli/near_word.h"
+#include "format/base/near_word.h"
 #include "runtime/cli/places.h"
 
 namespace dspack::runtime {
@@ -22,11 +22,6 @@ Result<format::LayerSelection> parse_layer_selection(std::string_view text) {
   return format::LayerSelection(std::move(layers));
 }
 
-Result<uint32_t> parse_context(std::string_view text) {
-  TRY_ASSIGN(const uint64_t positions, format::parse_count(text, 1, kMostPositions));
-  return static_cast<uint32_t>(positions);
-}
-
 /// As parse_memory_amount; a handful of bytes is asked back.
 Result<Amount> parse_memory_option(std::string_view text) {
   if (!text.ends_with('%')) TRY(format::parse_large_size(text));
@@ -40,7 +35,7 @@ Result<IoMethod> parse_io(std::string_view name) {
 
 void add_pass_options(format::OptionTable& table, LoadOptions& load, const std::string& about_context) {
   table.heading("Model");
-  table.add("--ctx", "N", load.context, parse_context,
+  table.add("--ctx", "N", load.context, format::count_between(1U, kMostPositions),
             about_context.empty() ? "Positions to keep room for, as 4096 or 32k, which is 32768 (default: what the "
                                     "model allows, at most 4096)"
                                   : about_context);

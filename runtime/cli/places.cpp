@@ -5,6 +5,8 @@
 #include <cstdio>
 
 #include "format/base/foreign_text.h"
+#include "format/base/size.h"
+#include "format/cache/disk_room.h"
 #include "format/cli/environment.h"
 #include "format/cli/output.h"
 #include "format/cli/terminal_progress.h"
@@ -23,7 +25,8 @@ void add_cache_options(format::OptionTable& table, RemoteAccess& access) {
             "Of models read over a network: keep what was fetched here, a folder for each place (default: "
             "$XDG_CACHE_HOME/dspack or ~/.cache/dspack)");
   table.add("--disk", "SIZE", access.tier.disk_bytes, format::parse_some_size,
-            "Upper bound on the cache of this place: 100GB, ... (default: none)");
+            "Upper bound on the cache of this place, such as 100GB: what was not used for longest makes room (default: "
+            "it grows while 5 % of the disk and 10 GB stay free)");
 }
 
 void add_absent_option(format::OptionTable& table, RemoteAccess& access) {
@@ -49,6 +52,12 @@ format::Path cache_root(const RemoteAccess& access) {
   return folder.empty() ? folder : folder / "dspack";
 }
 
+/// Of the disk that holds the caches, where no bound is set.
+uint64_t stay_free(const format::Path& root) {
+  const auto disk = format::posix_file_system().disk_bytes(root);
+  return format::usual_stay_free(disk ? disk->value_or(0) : 0);
+}
+
 Result<Place> open_one(const std::string& place, const RemoteAccess& access, const std::stop_token& stop) {
   const auto progress = std::make_shared<format::TerminalProgress>();
   const auto counters = std::make_shared<format::TransferCounters>();
@@ -57,8 +66,10 @@ Result<Place> open_one(const std::string& place, const RemoteAccess& access, con
   progress->follow(counters);
   options.on_note = [shown = progress](format::NoteKind kind, std::string_view text) { shown->note(kind, text); };
   const format::Path root = cache_root(access);
+  DistantTierOptions tier = access.tier;
   bool is_first_use = false;  // of the folder of all caches
   if (!root.empty()) {
+    if (tier.disk_bytes == 0) tier.stay_free_bytes = stay_free(root);
     options.hub_commits = root / "hub-commits";
     const auto there = format::posix_file_system().stat(root);  // what is wrong with it, its opening says
     is_first_use = there && !*there;
@@ -81,11 +92,15 @@ Result<Place> open_one(const std::string& place, const RemoteAccess& access, con
                                                 .counters = counters,
                                                 .progress = progress,
                                                 .cache_root = root,
-                                                .tier = access.tier},
+                                                .tier = tier},
                                                format::posix_file_system(), stop));
   if (is_first_use && format::stderr_is_terminal()) {
+    const std::string bound = tier.disk_bytes != 0
+                                  ? fmt::format("at most {}", size_words(tier.disk_bytes))
+                                  : fmt::format("while {} of the disk stay free", size_words(tier.stay_free_bytes));
     progress->note(
-        fmt::format("what is fetched is kept in {}: \"dsrun cache\" lists it, --disk SIZE bounds it", root.string()));
+        fmt::format("what is fetched is kept in {}, {}: --disk SIZE sets the bound, \"dsrun cache\" lists it",
+                    root.string(), bound));
   }
   return distant;
 }

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "format/base/seconds.h"
 #include "format/base/size.h"
 #include "runtime/budget/memory_plan.h"
 #include "runtime/experts/device_cache.h"
@@ -101,30 +102,46 @@ std::string rate_words(double bytes_per_second) {
   return bytes_per_second > 0 ? size_words(static_cast<uint64_t>(bytes_per_second)) + "/s" : std::string("-");
 }
 
+/// Three digits, of more than a minute as people say it.
+std::string seconds_words(double seconds) {
+  constexpr double kMinute = 60;
+  return seconds < kMinute ? fmt::format("{:.3g} s", seconds) : duration_words(seconds);
+}
+
 std::string words(double bytes) {
   return size_words(static_cast<uint64_t>(bytes));
 }
 
-std::string measured_text(const Outlook& outlook) {
+bool all_measured(const Outlook& outlook) {
+  return outlook.compute_origin == RateOrigin::measured && outlook.link_origin == RateOrigin::measured &&
+         outlook.read_origin == RateOrigin::measured;
+}
+
+std::string rates_text(const Outlook& outlook) {
   const auto& [gpu, link, host_expert, reads] = outlook.times;
   const bool is_gpu = outlook.placement() != ExpertPlacement::streamed;
-  std::string text = fmt::format("measured: {}\n", outlook.device);
+  const bool is_measured = all_measured(outlook);
+  // Where some are not measured, each says what it is.
+  const auto line = [&](std::string_view name, double rate, RateOrigin origin, const std::string& more) {
+    return runtime::line(name, rate_words(rate), is_measured ? more : fmt::format("{}; {}", to_string(origin), more));
+  };
+  std::string text = fmt::format("{}: {}\n", is_measured ? "measured" : "rates", outlook.device);
   if (outlook.shape.moe_layers == 0) return text;
   const auto arrivals = [](uint32_t count, uint64_t bytes, std::string_view how, double one) {
     return fmt::format("{} experts of {} {}; one alone takes {:.2f} ms", count, size_words(bytes), how, one * 1e3);
   };
-  text += line("memory", rate_words(gpu.expert_rate()),
+  text += line("memory", gpu.expert_rate(), outlook.compute_origin,
                is_gpu ? "experts in the GPU's memory, multiplied with one token"
                       : "experts in memory, multiplied with one token");
   if (is_gpu) {
-    text +=
-        line("link", rate_words(link.rate()), arrivals(link.count, link.expert_bytes, "one after the other", link.one));
+    text += line("link", link.rate(), outlook.link_origin,
+                 arrivals(link.count, link.expert_bytes, "one after the other", link.one));
   }
   if (host_expert > 0) {
-    text += line("cpu", rate_words(static_cast<double>(link.expert_bytes) / host_expert),
+    text += line("cpu", static_cast<double>(link.expert_bytes) / host_expert, RateOrigin::measured,
                  "experts in the host's memory, multiplied with one token");
   }
-  return text + line(place_of(reads), rate_words(reads.rate()),
+  return text + line(place_of(reads), reads.rate(), outlook.read_origin,
                      arrivals(reads.count, reads.expert_bytes, "at once", reads.one));
 }
 
@@ -145,7 +162,7 @@ std::string decode_cost(const Outlook& outlook, const DecodeEstimate& estimate) 
 }
 
 std::string speed_text(const Outlook& outlook, const PlanOptions& options) {
-  std::string text = measured_text(outlook);
+  std::string text = rates_text(outlook);
   text += fmt::format("expected, {}:\n", kernels::to_string(outlook.precision));
   const auto decode = [&](std::string_view name, size_t number) {
     const DecodeEstimate& estimate = outlook.decodes[number];
@@ -153,7 +170,7 @@ std::string speed_text(const Outlook& outlook, const PlanOptions& options) {
   };
   if (outlook.placement() == ExpertPlacement::resident) {
     if (outlook.loading_seconds > 0)
-      text += line("loading", fmt::format("{:.3g} s", outlook.loading_seconds), "before the first token");
+      text += line("loading", seconds_words(outlook.loading_seconds), "before the first token");
     decode("tokens", 0);
   } else {
     if (outlook.shape.moe_layers > 0) decode("first tokens, empty slots", 0);
@@ -168,8 +185,9 @@ std::string speed_text(const Outlook& outlook, const PlanOptions& options) {
   std::string cost = fmt::format("{} read, {:.0f} experts", words(prefill.bytes), prefill.experts);
   if (outlook.placement() == ExpertPlacement::tiered) cost += fmt::format("; {} copied", words(prefill.link_bytes));
   if (outlook.placement() == ExpertPlacement::resident) cost.clear();
-  return text +
-         line(fmt::format("a prompt of {} tokens", prefill.tokens), fmt::format("{:.3g} s", prefill.seconds), cost);
+  if (outlook.compute_origin != RateOrigin::measured)
+    cost += fmt::format("{}at least: what arithmetic takes is not known", cost.empty() ? "" : "; ");
+  return text + line(fmt::format("a prompt of {} tokens", prefill.tokens), seconds_words(prefill.seconds), cost);
 }
 
 std::vector<std::string_view> assumptions(const Outlook& outlook, const PlanOptions& options) {
@@ -221,7 +239,9 @@ format::Json measured_json(const Outlook& outlook) {
 }  // namespace
 
 std::string to_text(const Outlook& outlook, const PlanOptions& options) {
-  return memory_text(outlook) + absent_text(outlook) + speed_text(outlook, options);
+  const std::string_view sizes =
+      outlook.sizes_are_computed ? "sizes: computed from config.json; the weights themselves were not looked at\n" : "";
+  return std::string(sizes) + memory_text(outlook) + absent_text(outlook) + speed_text(outlook, options);
 }
 
 format::Json to_json(const Outlook& outlook, const PlanOptions& options) {
@@ -229,7 +249,12 @@ format::Json to_json(const Outlook& outlook, const PlanOptions& options) {
                        {"context", outlook.plan.model.context},
                        {"device", outlook.device},
                        {"precision", kernels::to_string(outlook.precision)},
+                       {"sizes", outlook.sizes_are_computed ? "computed" : "catalogue"},
                        {"measured", measured_json(outlook)},
+                       {"origin",
+                        {{"memory", to_string(outlook.compute_origin)},
+                         {"link", to_string(outlook.link_origin)},
+                         {"read", to_string(outlook.read_origin)}}},
                        {"decode", decodes_json(outlook, options)},
                        {"prefill",
                         {{"tokens", outlook.prefill.tokens},

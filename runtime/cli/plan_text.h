@@ -9,6 +9,7 @@
 
 #include "runtime/access/checkpoint_access.h"
 #include "runtime/budget/speed_estimate.h"
+#include "runtime/budget/supposed_rates.h"
 #include "runtime/cli/verbs.h"
 #include "runtime/generate/load_plan.h"
 
@@ -24,7 +25,13 @@ struct Outlook {
   std::optional<AbsentWeights> absent;  // of a part of a model
   std::string absent_from;
 
-  // Measured, of one token; of the link and the CPU's experts only where a GPU computes.
+  bool sizes_are_computed = false;  // from config.json alone
+
+  // Where compute, link and reads come from.
+  RateOrigin compute_origin = RateOrigin::measured;
+  RateOrigin link_origin = RateOrigin::measured;
+  RateOrigin read_origin = RateOrigin::measured;
+  // Measured or supposed, of one token; of the link and the CPU's experts only where a GPU computes.
   TierTimes times;
   // Expected: the first token, if anything has to be read for it, then by what is assumed.
   std::vector<DecodeEstimate> decodes;

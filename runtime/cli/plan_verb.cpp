@@ -3,10 +3,12 @@
 #include <algorithm>
 
 #include "format/cli/output.h"
+#include "runtime/budget/supposed_gpu.h"
 #include "runtime/cli/loading.h"
 #include "runtime/cli/model_options.h"
 #include "runtime/cli/places.h"
 #include "runtime/cli/plan_text.h"
+#include "runtime/model/expected_tensors.h"
 #include "runtime/model/inventory.h"
 
 namespace dspack::runtime {
@@ -52,7 +54,8 @@ class Measurement {
   Result<void> run() {
     const uint32_t last = outlook_.plan.model.context - 1;
     TRY_ASSIGN(outlook_.times.gpu, compute(1, std::min(prompt_, last)));
-    const uint32_t rows = std::min({prompt_, memory_.max_rows, trial_rows()});
+    // Of a device that is supposed the longest chunk costs nothing to ask about.
+    const uint32_t rows = std::min({prompt_, memory_.max_rows, is_supposed() ? UINT32_MAX : trial_rows()});
     TRY_ASSIGN(const ComputeTimes of_prompt, compute(rows, 0));
     if (outlook_.shape.moe_layers > 0) TRY(time_ways());
     switch (outlook_.placement()) {
@@ -85,7 +88,15 @@ class Measurement {
     return static_cast<uint32_t>(std::clamp<double>(rows, kLeastTrialRows, kGpuTrialRows));
   }
 
+  /// Whether the device that computes is not there.
+  [[nodiscard]] bool is_supposed() const { return options_.what_if.gpu_memory.has_value(); }
+
   Result<ComputeTimes> compute(uint32_t rows, uint32_t position) {
+    if (is_supposed()) {
+      const auto& given = options_.what_if.rates.gpu;
+      outlook_.compute_origin = given ? RateOrigin::given : RateOrigin::assumed;
+      return compute_at(given.value_or(kAssumedGpuRate), outlook_.plan.needs, outlook_.config, outlook_.shape, rows);
+    }
     return time_compute(context_, outlook_.config, outlook_.plan.model, pass(rows, position), stop_);
   }
 
@@ -93,14 +104,9 @@ class Measurement {
   Result<void> time_ways() {
     TierTimes& times = outlook_.times;
     const uint32_t top_k = outlook_.config.top_k;
-    TRY_ASSIGN(times.reads, time_reads(chosen_.host(), context_.access.weights(), expert_shape(outlook_.config),
-                                       outlook_.plan.model.layer_map, top_k, kReadSeconds, stop_));
+    TRY_ASSIGN(times.reads, reads());
     if (!chosen_.is_gpu()) return {};
-    TRY_ASSIGN(times.link, time_link(chosen_.device(), context_.access.catalogue(),
-                                     {.shape = expert_shape(outlook_.config),
-                                      .experts = outlook_.config.experts,
-                                      .layers = outlook_.plan.expert_layers},
-                                     top_k, kLinkSeconds, stop_));
+    TRY_ASSIGN(times.link, link());
     if (outlook_.placement() != ExpertPlacement::tiered) return {};
     const auto queue = chosen_.host().make_queue();
     const LoadContext on_host{
@@ -109,6 +115,35 @@ class Measurement {
                time_experts(on_host, outlook_.config, outlook_.plan.model, {.rows = 1, .position = 0}, stop_));
     times.host_expert = of_host.experts / top_k;
     return {};
+  }
+
+  Result<ReadTimes> reads() {
+    const SupposedRates& rates = options_.what_if.rates;
+    const auto& given = rates.network ? rates.network : rates.disk;
+    const format::Checkpoint& catalogue = context_.access.catalogue();
+    if (!given && !outlook_.sizes_are_computed) {
+      return time_reads(chosen_.host(), context_.access.weights(), expert_shape(outlook_.config),
+                        outlook_.plan.model.layer_map, outlook_.config.top_k, kReadSeconds, stop_);
+    }
+    outlook_.read_origin = given ? RateOrigin::given : RateOrigin::assumed;
+    if (catalogue.experts().empty()) return Error{ErrorKind::not_found, "the checkpoint holds no routed expert"};
+    uint64_t bytes = 0;
+    for (const format::Extent& extent : catalogue.expert_extents(catalogue.experts().begin()->first))
+      bytes += extent.range.size();
+    return reads_at(given.value_or(kAssumedDiskRate), bytes, outlook_.config.top_k, options_.what_if.medium());
+  }
+
+  Result<LinkTimes> link() {
+    const DeviceExperts experts{.shape = expert_shape(outlook_.config),
+                                .experts = outlook_.config.experts,
+                                .layers = outlook_.plan.expert_layers};
+    const auto& given = options_.what_if.rates.link;
+    if (!given && !is_supposed())
+      return time_link(chosen_.device(), context_.access.catalogue(), experts, outlook_.config.top_k, kLinkSeconds,
+                       stop_);
+    outlook_.link_origin = given ? RateOrigin::given : RateOrigin::assumed;
+    TRY_ASSIGN(const TrialExpert expert, find_trial_expert(context_.access.catalogue(), experts));
+    return link_at(given.value_or(kAssumedLinkRate), expert.slot.slot_bytes, outlook_.config.top_k);
   }
 
   void expect_on_host(const ComputeTimes& of_prompt, uint32_t rows) {
@@ -170,19 +205,43 @@ Result<void> measure(ChosenDevice& chosen, CheckpointAccess& access, const PlanO
   return Measurement(chosen, access, options, outlook, stop).run();
 }
 
+/// Whether sizes have to follow from config.json: that is wanted, or a folder holds nothing else. A distant place is
+/// asked for its catalogue, which a cache may have without a network.
+Result<bool> has_config_alone(const PlanOptions& options, format::Repository& files, const std::stop_token& stop) {
+  if (options.what_if.config_only) return true;
+  if (!files.is_local()) return false;
+  TRY_ASSIGN(const auto listed, files.list(stop));
+  if (!listed) return false;
+  return std::ranges::none_of(*listed, [](const format::ListedFile& file) {
+    return file.path.ends_with(".safetensors") || file.path.ends_with(".safetensors.index.json") ||
+           file.path == format::kManifestPath;
+  });
+}
+
+Result<void> open_weights(CheckpointAccess& access, ChosenDevice& chosen, const PlanOptions& options, Outlook& outlook,
+                          const std::stop_token& stop) {
+  TRY(access.open_catalogue(outlook.config.layers, stop));
+  outlook.absent = access.absent();
+  if (outlook.absent) outlook.absent_from = access.rest_address();
+  TRY(refuse_unknown_tensors(access.catalogue(), outlook.config));
+  return access.open_weights({.io = options.load.io, .verify = options.load.verify, .device = &chosen.host()}, stop);
+}
+
 Result<int> run_plan(const PlanOptions& options, format::Process& process) {
   const std::stop_token stop = process.stop();
   TRY_ASSIGN(const auto access, open_place(options.folder, options.load.remote, stop));
   Outlook outlook;
   TRY_ASSIGN(outlook.config, read_model_config(access->files(), stop));
-  TRY(access->open_catalogue(outlook.config.layers, stop));
-  outlook.absent = access->absent();
-  if (outlook.absent) outlook.absent_from = access->rest_address();
-  TRY(refuse_unknown_tensors(access->catalogue(), outlook.config));
+  TRY_ASSIGN(outlook.sizes_are_computed, has_config_alone(options, access->files(), stop));
   TRY_ASSIGN(ChosenDevice chosen,
              choose_device(options.load.device,
                            {.threads = options.load.threads, .instruction_set = options.load.instruction_set}));
-  TRY(access->open_weights({.io = options.load.io, .verify = options.load.verify, .device = &chosen.host()}, stop));
+  if (outlook.sizes_are_computed) {
+    TRY_ASSIGN(format::Checkpoint expected, expected_tensors(outlook.config));
+    access->suppose(std::move(expected), options.what_if.medium());
+  } else {
+    TRY(open_weights(*access, chosen, options, outlook, stop));
+  }
   TRY_ASSIGN(outlook.plan, plan_load(chosen, *access, outlook.config, options.load, stop));
   outlook.device = chosen.device().description();
   outlook.precision = chosen.precision();
@@ -198,16 +257,49 @@ Result<int> run_plan(const PlanOptions& options, format::Process& process) {
   return 0;
 }
 
+/// "3GB", or as networks are sold, "1Gbit": bytes a second.
+Result<uint64_t> parse_network_rate(std::string_view text) {
+  constexpr std::string_view kBit = "bit";
+  constexpr uint64_t kBitsOfAByte = 8;
+  if (!text.ends_with(kBit)) return format::parse_some_rate(text);
+  TRY_ASSIGN(const uint64_t bits,
+             format::parse_some_rate(std::string(text.substr(0, text.size() - kBit.size())) + "B"));
+  return std::max<uint64_t>(1, bits / kBitsOfAByte);
+}
+
+void add_what_if_options(format::OptionTable& table, WhatIf& what_if) {
+  table.heading("What if (a number that is given is not measured)");
+  table.flag("--config-only", what_if.config_only,
+             "Compute all sizes from config.json and read nothing else, as of a folder that holds nothing else");
+  auto gpu = table.add("--gpu-memory", "SIZE", what_if.gpu_memory, format::parse_some_size,
+                       "As if there were a GPU of so much memory, as 24GB");
+  table
+      .add("--gpu-rate", "RATE", what_if.rates.gpu, format::parse_some_size,
+           "Bytes a second of that memory, as its data sheet has it (default: 1TB)")
+      .needs(gpu);
+  table.add("--link-rate", "RATE", what_if.rates.link, format::parse_some_size,
+            "Bytes a second from memory to the GPU, as 25GB");
+  auto disk = table.add("--disk-rate", "RATE", what_if.rates.disk, format::parse_some_size,
+                        "Bytes a second at which experts are read, as 3GB");
+  table
+      .add("--network-rate", "RATE", what_if.rates.network, parse_network_rate,
+           "As if experts were fetched over a network of this rate, as 100MB or 1Gbit")
+      .excludes(disk);
+}
+
 void add_plan_options(format::OptionTable& table, PlanOptions& options) {
   table.explain(
       "Predicts, before anything is loaded, whether a model fits, where its weights will be placed and how fast it "
       "will run here. "
-      "Memory, disk and link are measured for about two seconds.");
+      "Memory, disk and link are measured for about two seconds, but for what is given; a machine or a model that is "
+      "not here is supposed.");
   table.footer(
-      "Example:\n  dsrun plan ./ds-packed --ram 24GB --ctx 8192 --prompt-tokens 500\n\nStatus: 0 it fits, 1 it does "
+      "Examples:\n  dsrun plan ./ds-packed --ram 24GB --ctx 8192 --prompt-tokens 500\n"
+      "  dsrun plan deepseek-ai/DeepSeek-V3 --config-only --ram 64GB --disk-rate 7GB\n"
+      "  dsrun plan ./ds-packed --gpu-memory 24GB --link-rate 25GB\n\nStatus: 0 it fits, 1 it does "
       "not (or something failed), 2 wrong usage.");
   add_folder(table, options.folder);
-  table.add("--prompt-tokens", "N", options.prompt_tokens, format::between(1U, kMostPromptTokens),
+  table.add("--prompt-tokens", "N", options.prompt_tokens, format::count_between(1U, kMostPromptTokens),
             "Length of the prompt to expect (default: 128)");
   table.flag("--json", options.json, "As JSON");
   table.dev("hit-rate", "PERCENT", options.hit_rate, format::between(0.0, 100.0),
@@ -215,12 +307,22 @@ void add_plan_options(format::OptionTable& table, PlanOptions& options) {
             "replay print it (default: two assumptions)");
   add_draft_options(table, options.drafts);
   add_model_options(table, options.load);
+  add_what_if_options(table, options.what_if);
 }
 
 }  // namespace
 
 Result<void> PlanOptions::complete() {
   load.speculation = drafts.chosen();
+  if (what_if.config_only && load.speculation)
+    return invalid("--mtp: what an MTP module takes is not computed; leave it out, or --config-only");
+  if (what_if.config_only && !load.remote.absent_from.empty())
+    return invalid("--absent-from: with --config-only no place has weights; leave one of them out");
+  if (what_if.gpu_memory) {
+    if (load.device.kind == DeviceKind::cpu) return invalid("--gpu-memory supposes a GPU; leave --device cpu out");
+    load.device.kind = DeviceKind::cuda;
+    load.device.open_gpu = [bytes = *what_if.gpu_memory] { return suppose_gpu(bytes); };
+  }
   return check_model_options(load);
 }
 

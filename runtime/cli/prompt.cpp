@@ -117,10 +117,16 @@ Result<std::string> render_conversation(const TextModel& text, const Conversatio
                                                   .now = local_time()});
 }
 
-Result<std::vector<uint32_t>> encode_conversation(const TextModel& text, const Conversation& conversation,
-                                                  const ChatOptions& chat) {
+bool begins_reasoning(std::string_view prompt) {
+  return prompt.ends_with("<think>") || prompt.ends_with("<think>\n");
+}
+
+Result<EncodedPrompt> encode_conversation(const TextModel& text, const Conversation& conversation,
+                                          const ChatOptions& chat) {
   TRY_ASSIGN(const std::string rendered, render_conversation(text, conversation, chat, true));
-  return text.tokenizer().encode(rendered, SpecialTokens::parse);
+  EncodedPrompt encoded{.tokens = {}, .begins_reasoning = begins_reasoning(rendered)};
+  TRY_ASSIGN(encoded.tokens, text.tokenizer().encode(rendered, SpecialTokens::parse));
+  return encoded;
 }
 
 Result<std::string> read_text_file(const std::string& file) {
@@ -145,9 +151,13 @@ Result<std::string> read_system(const std::string& text_or_file) {
   return text;
 }
 
-Result<std::vector<uint32_t>> encode_prompt(const TextModel& text, std::string prompt, bool raw,
-                                            const ChatOptions& chat, const std::string& system) {
-  if (raw) return text.encode_raw(prompt);
+Result<EncodedPrompt> encode_prompt(const TextModel& text, std::string prompt, bool raw, const ChatOptions& chat,
+                                    const std::string& system) {
+  if (raw) {
+    EncodedPrompt encoded{.tokens = {}, .begins_reasoning = begins_reasoning(prompt)};
+    TRY_ASSIGN(encoded.tokens, text.encode_raw(prompt));
+    return encoded;
+  }
   if (prompt.ends_with('\n')) prompt.pop_back();  // what echo and editors put at the end is no part of a question
   Conversation conversation;
   if (!system.empty()) conversation.messages.push_back({.role = Role::system, .content = system});

@@ -54,10 +54,19 @@ format::OptionTable::Option add_tokens(format::OptionTable& table, TokenArgument
 [[nodiscard]] Result<std::string> render_conversation(const TextModel& text, const Conversation& conversation,
                                                       const ChatOptions& options, bool add_generation_prompt);
 
+/// Whether an answer to this text, as the model gets it, begins within reasoning.
+[[nodiscard]] bool begins_reasoning(std::string_view prompt);
+
+/// What the model gets.
+struct EncodedPrompt {
+  std::vector<uint32_t> tokens;
+  bool begins_reasoning = false;
+};
+
 /// `raw`: the prompt as it is, to be continued; else as a question in the chat template, `chat` saying how, after the
 /// system message unless that is empty. Errors: those of tokenizer and chat template.
-[[nodiscard]] Result<std::vector<uint32_t>> encode_prompt(const TextModel& text, std::string prompt, bool raw,
-                                                          const ChatOptions& chat, const std::string& system = {});
+[[nodiscard]] Result<EncodedPrompt> encode_prompt(const TextModel& text, std::string prompt, bool raw,
+                                                  const ChatOptions& chat, const std::string& system = {});
 
 /// What --system says, or the text of the file that it names after @: valid UTF-8. Errors: those of read_text_file.
 [[nodiscard]] Result<std::string> read_system(const std::string& text_or_file);
@@ -67,8 +76,8 @@ format::OptionTable::Option add_tokens(format::OptionTable& table, TokenArgument
 inline constexpr uint64_t kMostFileBytes = 4U << 20U;
 [[nodiscard]] Result<std::string> read_text_file(const std::string& file);
 
-/// The conversation's token ids, ending where the answer begins.
-[[nodiscard]] Result<std::vector<uint32_t>> encode_conversation(const TextModel& text, const Conversation& conversation,
-                                                                const ChatOptions& chat);
+/// The conversation, ending where the answer begins.
+[[nodiscard]] Result<EncodedPrompt> encode_conversation(const TextModel& text, const Conversation& conversation,
+                                                        const ChatOptions& chat);
 
 }  // namespace dspack::runtime

@@ -46,24 +46,36 @@ Result<Input> read_input(const RunOptions& options) {
   return input;
 }
 
-Result<std::vector<uint32_t>> encode(const TextModel& text, Input input, const RunOptions& options) {
+Result<EncodedPrompt> encode(const TextModel& text, Input input, const RunOptions& options) {
   if (!options.conversation)
     return encode_prompt(text, std::move(input.prompt), options.raw, options.chat, input.system);
   return encode_conversation(text, input.conversation, options.chat);
 }
 
+/// What --max-fetch is judged by before anything of the model is read: a matter of the small files.
+Result<uint64_t> count_tokens(const Input& input, const RunOptions& options, const std::stop_token& stop) {
+  TRY_ASSIGN(const auto access, open_place(options.folder, options.load.remote, stop));
+  TRY_ASSIGN(const TextModel text, load_text(access->files(), options.chat, stop));
+  TRY_ASSIGN(const EncodedPrompt prompt, encode(text, input, options));
+  return prompt.tokens.size();
+}
+
 Result<int> run_generate(const RunOptions& options, const std::stop_token& stop) {
   TRY_ASSIGN(Sampler sampler, Sampler::make(options.sampler.over()));
   TRY_ASSIGN(Input input, read_input(options));
-  TRY_ASSIGN(auto loaded, load_model(options.folder, options.load, stop));
+  LoadOptions load = options.load;
+  if (load.max_fetch) {
+    TRY_ASSIGN(load.prompt_tokens, count_tokens(input, options, stop));
+  }
+  TRY_ASSIGN(auto loaded, load_model(options.folder, load, stop));
   TRY_ASSIGN(const TextModel text, load_text(*loaded, options.chat, stop));
-  TRY_ASSIGN(const std::vector<uint32_t> tokens, encode(text, std::move(input), options));
+  TRY_ASSIGN(const EncodedPrompt prompt, encode(text, std::move(input), options));
 
   TRY_ASSIGN(Session session, loaded->start_session());
-  AnswerPrinter printer(text.tokenizer(), StopStrings(options.stop));
+  AnswerPrinter printer(text.tokenizer(), StopStrings(options.stop), prompt.begins_reasoning);
   const GenerateOptions generate = generate_options(*loaded, options.max_tokens);
   TRY_ASSIGN(const Answer answer, generate_with_status(
-                                      *loaded, session, tokens, generate, sampler,
+                                      *loaded, session, prompt.tokens, generate, sampler,
                                       [&](uint32_t token) { return printer.push(token); }, stop));
   printer.finish();
   report_end(answer.reason);
@@ -75,7 +87,9 @@ Result<int> run_generate(const RunOptions& options, const std::stop_token& stop)
 Result<int> run_tokens(const RunOptions& options, const std::stop_token& stop) {
   TRY_ASSIGN(Sampler sampler, Sampler::make(options.sampler.over()));
   TRY_ASSIGN(const std::vector<uint32_t> tokens, read_tokens(options.tokens));
-  TRY_ASSIGN(auto loaded, load_model(options.folder, options.load, stop));
+  LoadOptions load = options.load;
+  load.prompt_tokens = tokens.size();
+  TRY_ASSIGN(auto loaded, load_model(options.folder, load, stop));
   note("token ids in, token ids out: no tokenizer is used");
   TRY_ASSIGN(Session session, loaded->start_session());
   const GenerateOptions generate = generate_options(*loaded, options.max_tokens);
@@ -123,7 +137,7 @@ void add_prompt_options(format::OptionTable& table, RunOptions& options) {
       .excludes(tokens)
       .excludes(conversation);
   table.flag("--no-history", options.no_history, "Neither read nor keep what is typed in chats on a terminal");
-  table.add("-n", "N", options.max_tokens, format::any_number<uint32_t>(),
+  table.add("-n", "N", options.max_tokens, format::count_between(0U, UINT32_MAX),
             "Maximum length of the answer in tokens (default: until it ends)");
   table
       .each(

@@ -27,7 +27,8 @@ Result<std::vector<uint32_t>> tokens_of(const PassTokens& asked, const std::stri
   TRY_ASSIGN(std::string prompt, read_prompt(*asked.prompt));
   TRY_ASSIGN(const auto access, open_place(folder, remote, stop));
   TRY_ASSIGN(const TextModel text, TextModel::load(access->files(), stop));
-  return encode_prompt(text, std::move(prompt), asked.raw, {});
+  TRY_ASSIGN(EncodedPrompt encoded, encode_prompt(text, std::move(prompt), asked.raw, {}));
+  return std::move(encoded.tokens);
 }
 
 Result<std::unique_ptr<LoadedModel>> load_for(const std::string& folder, LoadOptions options,

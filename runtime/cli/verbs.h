@@ -14,6 +14,7 @@
 #include "kernels/device_facts.h"
 #include "runtime/access/place.h"
 #include "runtime/budget/memory_options.h"
+#include "runtime/budget/supposed_rates.h"
 #include "runtime/cli/generation_options.h"
 #include "runtime/cli/model_options.h"
 #include "runtime/cli/prompt.h"
@@ -131,6 +132,15 @@ struct ReplayOptions {
   bool json = false;
 };
 
+/// What a plan supposes instead of what is here.
+struct WhatIf {
+  bool config_only = false;            // sizes follow from config.json alone
+  std::optional<uint64_t> gpu_memory;  // of a GPU that is not there
+  SupposedRates rates;
+
+  [[nodiscard]] Medium medium() const { return rates.network ? Medium::network : Medium::disk; }
+};
+
 /// dsrun plan DIR: whether a model fits, where it would lie, and how fast it should run.
 struct PlanOptions {
   std::string folder;
@@ -139,6 +149,7 @@ struct PlanOptions {
   uint32_t prompt_tokens = 128;
   std::optional<double> hit_rate;  // of decode, in percent; unset: assumed
   bool json = false;
+  WhatIf what_if;
 
   /// Errors: invalid, options that contradict each other.
   [[nodiscard]] Result<void> complete();

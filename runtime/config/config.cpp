@@ -241,6 +241,7 @@ Result<ModelConfig> parse_language_model(const format::Json& json, const std::st
   (void)fields.object("quantization_config");
   fields.refuse_others(keys_without_effect());
   if (fields.error()) return *fields.error();
+  config.is_quantised = quantization != nullptr;
   if (quantization != nullptr) {
     TRY_ASSIGN(config.quantization,
                format::parse_quantization(*quantization, fmt::format("{}: in \"quantization_config\"", kFile)));

@@ -95,6 +95,7 @@ struct ModelConfig {
   bool normalise = true;
   float routed_scale = 1;
 
+  bool is_quantised = false;  // it has a "quantization_config"
   format::Quantization quantization;
   std::vector<uint32_t> eos_tokens;
 

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "format/base/seconds.h"
 #include "format/base/size.h"
 
 namespace dspack::runtime {
@@ -18,11 +19,19 @@ std::string outlook_line(const FetchOutlook& outlook, uint64_t tokens, std::opti
   const std::optional<double> seconds = rate ? std::optional(static_cast<double>(outlook.bytes) / *rate) : std::nullopt;
   if (outlook.bytes < kWorthALine && seconds.value_or(0) < kWorthASecondLook) return {};
   std::string line = fmt::format("reading about {} of experts for {} tokens", size_words(outlook.bytes), tokens);
-  if (seconds) line += fmt::format(", {:.0f} s at {}/s", *seconds, size_words(static_cast<uint64_t>(*rate)));
+  if (seconds) line += fmt::format(", {} at {}/s", duration_words(*seconds), size_words(static_cast<uint64_t>(*rate)));
   if (outlook.network_bytes > 0) {
     line += fmt::format("; {} over the network, then kept on disk", size_words(outlook.network_bytes));
   }
   return line;
+}
+
+Result<void> check_outlook(const FetchOutlook& outlook, uint64_t tokens, std::optional<uint64_t> most) {
+  if (!most || outlook.bytes <= *most) return {};
+  return Error{ErrorKind::budget,
+               fmt::format("the {} tokens of the prompt are expected to read {} of experts, more than --max-fetch "
+                           "allows ({}); shorten the prompt or allow more",
+                           tokens, size_words(outlook.bytes), size_words(*most))};
 }
 
 Result<void> FetchGuard::begin_prompt(uint64_t tokens) {
@@ -33,13 +42,7 @@ Result<void> FetchGuard::begin_prompt(uint64_t tokens) {
                                                     .top_k = model.config().top_k,
                                                     .tokens = tokens,
                                                     .chunk = model.max_rows()});
-  const std::optional<uint64_t> most = store->max_fetch();
-  if (most && outlook.bytes > *most) {
-    return Error{ErrorKind::budget,
-                 fmt::format("the {} tokens of the prompt are expected to read {} of experts, more than --max-fetch "
-                             "allows ({}); shorten the prompt or allow more",
-                             tokens, size_words(outlook.bytes), size_words(*most))};
-  }
+  TRY(check_outlook(outlook, tokens, store->max_fetch()));
   if (const std::string line = outlook_line(outlook, tokens, store->bytes_per_second()); !line.empty()) {
     say_(line);
   }

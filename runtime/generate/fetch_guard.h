@@ -27,7 +27,10 @@ class FetchGuard {
   std::function<void(const std::string&)> say_;
 };
 
-/// "reading about 3.2 GB of experts for 120 tokens, 4 s at 0.8 GB/s"; empty where that is too little to talk about.
+/// Whether a prompt of `tokens` tokens may read what it is expected to. Errors: budget, with both figures.
+[[nodiscard]] Result<void> check_outlook(const FetchOutlook& outlook, uint64_t tokens, std::optional<uint64_t> most);
+
+/// "reading about 3.2 GB of experts for 120 tokens, 4.0 s at 800 MB/s"; empty where that is too little to talk about.
 /// `rate`: bytes a second, if that is known.
 [[nodiscard]] std::string outlook_line(const FetchOutlook& outlook, uint64_t tokens, std::optional<double> rate);
 

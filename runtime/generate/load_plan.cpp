@@ -8,6 +8,7 @@
 #include "format/base/size.h"
 #include "runtime/budget/gpu_memory_plan.h"
 #include "runtime/budget/system_memory.h"
+#include "runtime/generate/fetch_guard.h"
 #include "runtime/generate/text_model.h"
 #include "runtime/model/kv_cache.h"
 
@@ -76,6 +77,23 @@ bool is_distant(const Tier& weights, const std::set<LayerId>& layers) {
   });
 }
 
+// What a prompt reads whose length is known, into memory that holds no expert yet.
+Result<void> check_prompt(const LoadPlan& plan, const ModelConfig& config, const Tier& weights,
+                          const LoadOptions& options) {
+  if (!options.prompt_tokens || !options.max_fetch) return {};
+  const uint64_t experts = std::max<uint64_t>(plan.memory.experts, 1);
+  const FetchOutlook outlook = fetch_outlook(
+      weights.checkpoint(),
+      {.layers = {plan.model.layer_map.begin(), plan.model.layer_map.end()},
+       .top_k = config.top_k,
+       .tokens = *options.prompt_tokens,
+       .chunk = plan.memory.max_rows},
+      {.cached_share = std::min(1.0, static_cast<double>(plan.memory.slot_count) / static_cast<double>(experts)),
+       .is_in_memory = [](ExpertKey) { return false; },
+       .medium_of = [&](ExpertKey key) { return weights.medium_of(key); }});
+  return check_outlook(outlook, *options.prompt_tokens, options.max_fetch);
+}
+
 Result<void> check_max_fetch(const LoadPlan& plan, const LoadOptions& options) {
   const bool reads_all = plan.memory.vram && plan.memory.vram->holds_all();
   if (!reads_all || !options.max_fetch || plan.needs.resident_expert_bytes <= *options.max_fetch) return {};
@@ -125,6 +143,8 @@ Result<LoadPlan> plan_for(ChosenDevice& chosen, const LoadContext& context, cons
   TRY_ASSIGN(plan.memory, chosen.is_gpu() ? make_gpu_memory_plan(plan.needs, limits, chosen.vram_limits(), on_gpu)
                                           : make_memory_plan(plan.needs, limits));
   TRY(check_max_fetch(plan, options));
+  if (!plan.memory.vram || !plan.memory.vram->holds_all())
+    TRY(check_prompt(plan, config, context.access.weights(), options));
   model.max_rows = plan.memory.max_rows;
   model.wave_rows = wave_rows_for(model.max_rows);
   chosen.queue().expect(workspace_shape(config, model));

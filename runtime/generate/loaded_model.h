@@ -38,6 +38,7 @@ struct LoadOptions {
   DeviceOptions device = {};
   PrefetchMode prefetch = PrefetchMode::automatic;  // reading experts before they are wanted
   std::optional<uint64_t> max_fetch = {};           // of StreamedStoreOptions
+  std::optional<uint64_t> prompt_tokens = {};       // of the first prompt: max_fetch is judged before weights are read
   std::shared_ptr<format::Progress> progress = {};  // of loading; null: nobody looks
   RemoteAccess remote = {};                         // for whoever opens the place
   /// Drafting with the MTP module. Unset: none. A number of drafts needs a module (errors: unsupported, not_found);

@@ -36,7 +36,7 @@ Result<KvCache> KvCache::make(kernels::Device& device, uint32_t layers, uint32_t
   auto buffer = device.allocate(*bytes);
   if (!buffer) {
     return buffer.error().in(
-        fmt::format("KV cache of {} positions ({} bytes; ask for less with --ctx)", capacity, *bytes));
+        fmt::format("KV cache of {} positions ({}; ask for less with --ctx)", capacity, size_words(*bytes)));
   }
   KvCache cache;
   cache.buffer_ = std::move(*buffer);

@@ -182,6 +182,16 @@ class EndToEnd(unittest.TestCase):
             time.sleep(0.005)
 
 
+def exact_size(count):
+    """As the programs print sizes whose exact number matters."""
+    value, unit = float(count), 0
+    while value >= 999.5:
+        value /= 1000
+        unit += 1
+    words = "%.*f %s" % (2 if value < 9.995 else 1 if value < 99.95 else 0, value, ("B", "kB", "MB", "GB", "TB")[unit])
+    return "%d bytes" % count if count < 1000 else "%s (%d bytes)" % (words, count)
+
+
 def tree(folder):
     """{relative path: digest of the content}, folders included."""
     folder = Path(folder)

@@ -4,6 +4,7 @@ import fcntl
 import json
 import os
 import pty
+import re
 import subprocess
 
 from common import clean_environment, flip_bit, main, path_from_environment
@@ -115,6 +116,7 @@ class CacheVerb(Remote):
         self.assertTrue(self.folder().exists())
         self.assert_refused(self.cache_verb("--remove", "http://nowhere", "--yes"), "is not kept here",
                             program="dsrun")
+        self.assertEqual(json.loads(self.assert_ok(self.cache_verb("--verify", server.url, "--json")).stdout)["damaged"], 0)
         result = self.assert_ok(self.cache_verb("--remove", server.url, "--yes"))
         self.assertRegex(result.stdout, r"^removed %s\S* \([\d.]+ MB\)\n$" % server.url)
         self.assertEqual(list(self.cache.iterdir()), [])
@@ -153,9 +155,27 @@ class CacheVerb(Remote):
     def test_the_first_use_says_where_it_is_kept(self):
         server = self.serve(self.data())
         run = (server.url, "--cache", self.cache, "--tokens", "1", "-n", 1)
-        note = 'what is fetched is kept in %s: "dsrun cache" lists it, --disk SIZE bounds it' % self.cache
-        self.assertIn(note, self.on_terminal(*run)[1])
+        stays = max(os.statvfs(self.scratch).f_blocks * os.statvfs(self.scratch).f_frsize // 20, 10 ** 10)
+        shown = self.on_terminal(*run)[1]
+        self.assertRegex(shown, r'what is fetched is kept in %s, while ([\d.]+) GB of the disk stay free: --disk SIZE '
+                                r'sets the bound, "dsrun cache" lists it' % self.cache)
+        self.assertAlmostEqual(float(re.search(r"while ([\d.]+) GB", shown)[1]), stays / 1e9, delta=stays / 1e11)
         self.assertNotIn("is kept in", self.on_terminal(*run)[1])
+
+    def test_what_was_removed_or_checked_as_json(self):
+        server = self.filled()
+        name = self.listed()["models"][0]["name"]
+        checked = json.loads(self.assert_ok(self.cache_verb("--verify", server.url, "--json")).stdout)
+        self.assertEqual((checked["name"], checked["damaged"], checked["findings"]), (name, 0, []))
+        self.assertGreater(checked["digests"], 100)
+        victim = sorted(self.folder().glob("model/**/*.safetensors"))[0]
+        flip_bit(victim, -1)
+        result = self.cache_verb("--verify", server.url, "--json")
+        self.assertEqual((result.code, json.loads(result.stdout)["damaged"]), (1, 1), str(result))
+        self.assertIn(victim.name, json.loads(result.stdout)["findings"][0])
+        removed = json.loads(self.assert_ok(self.cache_verb("--remove", server.url, "--yes", "--json")).stdout)
+        self.assertEqual((removed["name"], removed["folder"] != ""), (name, True))
+        self.assertGreater(removed["removed_bytes"], 1_000_000)
 
     def test_what_is_in_use_stays(self):
         server = self.filled()

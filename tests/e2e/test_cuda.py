@@ -254,6 +254,16 @@ class Memory(OnGpu):
         for line in ("device: ", "exact", "its memory: ", "experts", "weights on their way"):
             self.assertIn(line, said)
 
+    def test_a_gpu_that_is_supposed_has_the_plan_of_one_that_is_there(self):
+        for more in ((), ("--vram-experts", 64)):
+            plans = [json.loads(self.assert_ok(self.dsrun("plan", self.data(), "--ctx", 1024, "--json", *more, *gpu)).stdout)
+                     for gpu in (CHOICE, ("--gpu-memory", "4GB"))]
+            there, supposed = (plan["memory"]["vram"]["bytes"] for plan in plans)
+            for part in ("head", "layers", "kv_cache", "experts"):
+                self.assertEqual(supposed[part], there[part], part)
+            for part in ("activations", "workspace"):
+                self.assertAlmostEqual(supposed[part] / there[part], 1, delta=0.2, msg=part)
+
     def test_the_plan_expects_a_speed(self):
         """Of all experts on the GPU, and of some."""
         plan = lambda *more: json.loads(  # noqa: E731

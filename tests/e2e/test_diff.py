@@ -5,7 +5,7 @@ import shutil
 
 import safetensors_io
 from checkpoints import packed_tiny, small_tensors, write_small
-from common import EndToEnd, flip_bit, main
+from common import EndToEnd, exact_size, flip_bit, main
 
 EXPERT = "model.layers.1.mlp.experts.0.gate_proj.weight"
 
@@ -60,7 +60,7 @@ class Diff(EndToEnd):
         server = self.serve(packed_tiny())
         payload = sum(len(data) for _, _, data in safetensors_io.read_checkpoint(self.data()).values())
         result = self.diff(server.url, self.data(), "--tensors-only", code=0)
-        self.assertIn("; %d bytes read" % payload, result.stdout)
+        self.assertIn("; %s read" % exact_size(payload), result.stdout)
         self.assertEqual(server.requests("model/*"), [])
         other = self.serve(self.data())
         self.diff(server.url, other.url, "--tensors-only", code=0)

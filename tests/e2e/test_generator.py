@@ -9,7 +9,7 @@ import unittest
 from pathlib import Path
 
 import safetensors_io
-from common import INDEX, EndToEnd, main
+from common import INDEX, EndToEnd, exact_size, main
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tools"))
 import v3_checkpoint  # noqa: E402
@@ -120,13 +120,13 @@ class Whole(EndToEnd):
         self.assertEqual(json.loads((source / INDEX).read_text())["metadata"]["total_size"], 1_369_062_772_000)
 
         inspected = self.assert_ok(self.run_program("inspect", source)).stdout
-        self.assertIn("163 files, %d tensors, %d payload bytes, 62 layers, %d routed experts" % (
-            V3_TENSORS, V3_PAYLOAD_BYTES, V3_EXPERTS), inspected)
+        self.assertIn("163 files, %d tensors, %s, 62 layers, %d routed experts" % (
+            V3_TENSORS, exact_size(V3_PAYLOAD_BYTES), V3_EXPERTS), inspected)
         out = self.scratch / "packed"
         planned = self.assert_ok(self.repack(source, out, "--dry-run")).stdout
         # One file an expert, one a layer, embedding and head.
         self.assertIn(" in %d weight files\n" % (V3_EXPERTS + 62 + 2), planned)
-        self.assertIn("to read  %d bytes " % (V3_PAYLOAD_BYTES + V3_HEADERS_BYTES), planned)
+        self.assertIn("to read  %s " % exact_size(V3_PAYLOAD_BYTES + V3_HEADERS_BYTES), planned)
         self.assert_absent(out)
 
 

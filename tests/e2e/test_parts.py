@@ -90,7 +90,7 @@ class Parts(PartCase):
                 if any(entry.sent > 1_000_000 for entry in server.requests(path.name))}
         self.assertEqual(read, {"model-00003-of-000005.safetensors"})
         dry = self.assert_ok(self.part(2, server.url, self.out, "--dry-run")).stdout
-        self.assertRegex(dry, r"part     2/3: 1 of 5 source shards, \d+ bytes; \d+ files wholly, 2 with other parts\n")
+        self.assertRegex(dry, r"part     2/3: 1 of 5 source shards, [\d.]+ \wB \(\d+ bytes\); \d+ files wholly, 2 with other parts\n")
 
     def test_killed_parts_and_a_killed_seal_go_on(self):
         whole = self.scratch / "whole"

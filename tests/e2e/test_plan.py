@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 
 from checkpoints import packed_tiny
 from common import EndToEnd, main
@@ -64,6 +65,88 @@ class Plan(EndToEnd):
         self.assert_ok(self.run_program(server.url, "--cache", cache, "-p", QUESTION, program="DSPACK_DSRUN"))
         again = [request.path for request in server.log if "/experts/" in request.path]
         self.assertLessEqual(len(again), len(set(again)) + len(fetched))
+
+    def config_alone(self, name="tiny-v3"):
+        folder = self.scratch / "config-alone"
+        folder.mkdir(exist_ok=True)
+        source = self.data() / "config.json" if name == "tiny-v3" else self.data("family") / "configs" / (name + ".json")
+        shutil.copy(source, folder / "config.json")
+        return folder
+
+    def test_a_folder_with_config_json_alone(self):
+        budget = ("--ctx", 256, "--experts", "25%")
+        planned = self.json_plan(self.config_alone(), *budget)
+        there = self.json_plan(self.data(), *budget)
+        self.assertEqual((planned["sizes"], there["sizes"]), ("computed", "catalogue"))
+        self.assertEqual((planned["origin"]["read"], there["origin"]["read"]), ("assumed", "measured"))
+        for part in ("head", "kv_cache", "activations", "layers"):
+            self.assertEqual(planned["memory"]["bytes"][part], there["memory"]["bytes"][part], part)
+        for number in ("experts", "experts_per_token", "slots"):
+            self.assertEqual(planned["memory"][number], there["memory"][number], number)
+        self.assertAlmostEqual(planned["measured"]["read_bytes_per_second"], 3e9, delta=1)
+        self.assert_sensible(planned)
+        text = self.assert_ok(self.plan(self.config_alone(), "--disk-rate", "7GB")).stdout
+        self.assertIn("sizes: computed from config.json; the weights themselves were not looked at\n", text)
+        self.assertRegex(text, r"\n  disk +7\.00 GB/s +given; 4 experts of ")
+        run = self.run_program(self.config_alone(), "--tokens", "1", program="DSPACK_DSRUN")
+        self.assert_refused(run, "config-alone", program="dsrun")
+
+    def test_of_a_repository_on_the_hub_config_json_alone_is_read(self):
+        hub = self.serve_hub()
+        hub.add("tiny-org/tiny-v3", self.data())
+        result = self.run_program("plan", "tiny-org/tiny-v3", "--config-only", "--json", "--network-rate", "1Gbit",
+                                  env={"HF_ENDPOINT": hub.url}, program="DSPACK_DSRUN")
+        plan = json.loads(self.assert_ok(result).stdout)
+        self.assertEqual((plan["sizes"], plan["measured"]["tier"], plan["origin"]["read"]), ("computed", "link", "given"))
+        self.assertAlmostEqual(plan["measured"]["read_bytes_per_second"], 125e6, delta=1)
+        asked = {entry.path for entry in hub.log.entries()}
+        self.assertEqual([path for path in asked if "safetensors" in path], [])
+        self.assertEqual(plan["memory"]["experts"], 256)
+
+    def test_a_release_by_its_config_json(self):
+        plan = self.json_plan(self.config_alone("deepseek-v3"), "--ram", "64GB", "--disk-rate", "7GB")
+        self.assertEqual(plan["memory"]["experts"], 58 * 256)
+        self.assertEqual(plan["memory"]["experts_per_token"], 464)
+        self.assertEqual(plan["measured"]["expert_bytes"], 44_050_944)
+
+    def test_a_gpu_that_is_not_there(self):
+        folder = self.config_alone("deepseek-v3")
+        plan = self.json_plan(folder, "--gpu-memory", "80GB", "--ram", "64GB", "--disk-rate", "7GB")
+        vram = plan["memory"]["vram"]
+        self.assertEqual((vram["card"], vram["free"]), (80_000_000_000, 80_000_000_000))
+        self.assertLessEqual(vram["total"], 80_000_000_000)
+        self.assertEqual(plan["origin"], {"memory": "assumed", "link": "assumed", "read": "given"})
+        rates = {"memory": plan["measured"]["memory_bytes_per_second"], "link": plan["measured"]["link"]["bytes_per_second"]}
+        self.assertEqual({name: round(rate / 1e9) for name, rate in rates.items()}, {"memory": 1000, "link": 25})
+        faster = self.json_plan(folder, "--gpu-memory", "80GB", "--gpu-rate", "3.35TB", "--link-rate", "50GB", "--ram", "64GB",
+                                "--disk-rate", "7GB")
+        self.assertEqual(faster["origin"], {"memory": "given", "link": "given", "read": "given"})
+        for slow, fast in zip(plan["decode"], faster["decode"]):
+            self.assertGreater(fast["tokens_per_second"], slow["tokens_per_second"])
+        self.assertIn("at least: what arithmetic takes is not known",
+                      self.assert_ok(self.plan(folder, "--gpu-memory", "80GB", "--ram", "64GB")).stdout)
+        all_of_it = self.json_plan(packed_tiny(), "--gpu-memory", "1GB")
+        self.assertIn("loading_seconds", all_of_it)
+        little = self.plan(folder, "--gpu-memory", "8GB")
+        self.assert_refused(little, "a GPU of 8.00 GB, supposed", "what every token needs", program="dsrun")
+
+    def test_suppositions_that_make_no_sense_are_wrong_usage(self):
+        folder = self.config_alone()
+        for arguments, needle in ((["--device", "cpu", "--gpu-memory", "24GB"], "--gpu-memory supposes a GPU"),
+                                  (["--gpu-memory", "24"], "did you mean 24GB?"), (["--disk-rate", "3"], "did you mean 3GB?"),
+                                  (["--gpu-rate", "1TB"], "--gpu-memory"), (["--config-only", "--mtp", "1"], "--mtp"),
+                                  (["--disk-rate", "3GB", "--network-rate", "1GB"], "--network-rate")):
+            with self.subTest(arguments):
+                result = self.plan(folder, *arguments)
+                self.assertEqual((result.code, result.stdout), (2, ""), str(result))
+                self.assertIn(needle, result.stderr)
+
+    def test_what_config_json_does_not_tell_is_not_guessed(self):
+        folder = self.config_alone()
+        config = json.loads((folder / "config.json").read_text())
+        config["quantization_config"] = {"quant_method": "gptq", "bits": 4, "group_size": 32, "sym": True, "desc_act": False}
+        (folder / "config.json").write_text(json.dumps(config))
+        self.assert_refused(self.plan(folder), "quantization_config", "name a place that has them", program="dsrun")
 
     def test_a_place_that_is_not_there(self):
         self.assert_refused(self.plan("http://127.0.0.1:9/x"), "127.0.0.1:9", program="dsrun")

@@ -4,7 +4,7 @@ import json
 
 import safetensors_io
 from checkpoints import packed_tiny, raw, write_small
-from common import INDEX, main
+from common import INDEX, exact_size, main
 from selecting import TINY, RecipeCase, in_layers, ranges_of
 
 PROBE = 65536  # bytes of a distant file that are asked for when it is opened
@@ -74,12 +74,12 @@ class Reading(RecipeCase):
 
         text = dry_run("--include", "layers=3")
         read = sum(end - begin for name in TINY for begin, end in ranges_of(self.data() / name, in_layers(3)))
-        self.assertIn("to read  %d bytes in 0 requests of whole shards and " % read, text)
+        self.assertIn("to read  %s in 0 requests of whole shards and " % exact_size(read), text)
         self.assertIn("to keep  406 tensors and 64 routed experts of these", text)
         text = dry_run("--transform", "fp8-to-bf16")
         scales = [len(data) for name, (_, _, data) in safetensors_io.read_checkpoint(self.data()).items()
                   if name.endswith("_scale_inv")]
-        self.assertIn("         %d bytes of scales once more, in %d requests" % (sum(scales), len(scales)), text)
+        self.assertIn("         %s of scales once more, in %d requests" % (exact_size(sum(scales)), len(scales)), text)
         self.assertNotIn("to keep", text)
 
     def test_a_list_of_digests_says_nothing_about_parts_and_that_is_told(self):

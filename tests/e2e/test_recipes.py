@@ -37,7 +37,7 @@ class Parts(RecipeCase):
             else:
                 self.assertEqual(shard, {"path": name, "size": size, "read": read})
         self.assertIn({"path": TINY[0], "size": 3050778, "read": 0}, manifest["source"])
-        self.assertIn("part of a source of 2059 tensors, 14936912 payload bytes, 6 layers, 320 routed experts\n",
+        self.assertIn("part of a source of 2059 tensors, 14.9 MB (14936912 bytes), 6 layers, 320 routed experts\n",
                       self.run_program("inspect", self.out).stdout)
         self.assertIn("Other loaders need the whole model", (self.out / "README.md").read_text())
         self.assertEqual((self.out / "config.json").read_bytes(), (self.data() / "config.json").read_bytes())

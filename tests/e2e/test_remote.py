@@ -1,6 +1,7 @@
 """Running a model off an HTTP server: what is transferred, what is kept, and what happens when either goes wrong."""
 
 import json
+import os
 import random
 import re
 import shutil
@@ -291,6 +292,19 @@ class Faults(Remote):
         return most
 
 
+class MaxFetch(Remote):
+    def test_it_is_judged_before_weights_are_read(self):
+        server = self.serve(self.place("expert"))
+        for prompt in (("--tokens", TOKENS), ("-p", "What is the capital of France?")):
+            result = self.run_program(server.url, "--cache", self.cache, *prompt, "--max-fetch", "100kB",
+                                      program="DSPACK_DSRUN")
+            self.assertRegex(result.stderr, r"^dsrun: the \d+ tokens of the prompt are expected to read [\d.]+ MB of "
+                                            r"experts, more than --max-fetch allows \(100 kB\); [^\n]+\n$")
+            self.assertEqual(result.code, 1)
+        weights = [request.path for request in server.log if request.path.endswith(".safetensors")]
+        self.assertEqual(weights, [])
+
+
 class FullDisk(Remote):
     def test_a_run_goes_on_without_keeping_and_says_so_once(self):
         disk = self.scratch / "disk"
@@ -302,10 +316,16 @@ class FullDisk(Remote):
         self.cache = disk / "cache"
         server = self.serve(self.place("expert"))
         said = self.local_text()
-        for _ in range(2):
-            result = self.assert_ok(self.remotely(server))
-            self.assertEqual(result.stdout, said)
-            self.assertEqual(result.stderr.count("is not kept"), 1, str(result))
+        for bound, reason in (((), "stay free unless --disk SIZE bounds this cache"),
+                              (("--disk", "1GB"), "No space left on device")):
+            for _ in range(2):
+                result = self.assert_ok(self.remotely(server, *bound))
+                self.assertEqual(result.stdout, said)
+                self.assertEqual(result.stderr.count("is not kept"), 1, str(result))
+                self.assertIn(reason, result.stderr)
+                space = os.statvfs(disk)
+                if not bound:  # the disk is small: as much stays free as weights take; headers and journal are little
+                    self.assertGreaterEqual(space.f_bavail, space.f_blocks * 2 // 5)
 
 
 class Kills(Remote):

@@ -243,6 +243,20 @@ class Typing(EndToEnd):
             self.assertFalse(self.terminal.screen.dim)
             self.leave()
 
+    def test_reasoning_of_one_answer_is_dimmed_too(self):
+        thinking = ["--chat-template", "deepseek-v3.1", "--thinking"]
+        talk = self.scratch / "talk.json"
+        talk.write_text('[{"role": "user", "content": "Tell me a tale."}]')
+        for question in (["-p", "Tell me a tale."], ["--chat", talk], ["-p", "Once <think>", "--raw"]):
+            for switch, environment, dims in (("on", {}, True), ("off", {}, "--raw" in question), ("on", {"NO_COLOR": "1"}, False)):
+                with self.subTest(question=question, switch=switch, environment=environment):
+                    self.open("-q", "-n", "3", *thinking, switch, *map(str, question), wait=False, **environment)
+                    self.terminal.wait_for_bytes("\r\n")  # the end of the answer
+                    self.assertEqual(self.terminal.process.wait(timeout=60), 0)
+                    self.assertEqual(self.terminal.screen.dimmed != "", dims, self.terminal.bytes)
+                    self.assertEqual(self.terminal.bytes.count("\x1b"), 2 if dims else 0, self.terminal.bytes)
+                    self.assertFalse(self.terminal.screen.dim)
+
 
 if __name__ == "__main__":
     main()

@@ -9,7 +9,7 @@ import urllib.request
 
 import safetensors_io
 from checkpoints import packed_tiny, write_small
-from common import EndToEnd, main
+from common import EndToEnd, exact_size, main
 
 
 class Usage(EndToEnd):
@@ -80,7 +80,7 @@ class Inspect(EndToEnd):
         payload = sum(len(raw) for _, _, raw in sources.values())
         for place, kind in ((self.data(), "checkpoint"), (packed_tiny(), "packed repository")):
             text = self.assert_ok(self.run_program("inspect", place)).stdout
-            self.assertIn("%d tensors, %d payload bytes, 6 layers, 320 routed experts" % (len(sources), payload), text)
+            self.assertIn("%d tensors, %s, 6 layers, 320 routed experts" % (len(sources), exact_size(payload)), text)
             self.assertIn("\n%s: " % kind, text)
             dtypes = {}
             for dtype, _, raw in sources.values():

@@ -32,12 +32,15 @@ MISTAKES = (
      'reshard: --limit-rate: "20" would be 20 bytes; did you mean 20MB? (reshard --help explains)'),
     ("reshard ./DeepSeek-V3 --by exprt --out ./x", None),
     ("dsrun ./ds-packed -p Hi --dev polcy=lru", None),
+    ("dsrun plan ./ds-packed --disk-rate 7",
+     'dsrun: --disk-rate: "7" would be 7 bytes; did you mean 7GB? (dsrun plan --help explains)'),
     ("reshard help pubish", 'reshard: there is no verb "pubish"; did you mean publish?'),
 )
 
 
 class Words(EndToEnd):
     def test_mistakes_are_asked_back(self):
+        document = (Path(__file__).resolve().parents[2] / "docs" / "errors.md").read_text()
         for line, said in MISTAKES:
             with self.subTest(line):
                 program, *arguments = line.split()
@@ -48,11 +51,7 @@ class Words(EndToEnd):
                     self.assertEqual(result.stderr, said + "\n")
                 else:
                     self.assertRegex(result.stderr, r"did you mean (expert|policy)\?")
-
-    def test_the_document_shows_them(self):
-        text = (Path(__file__).resolve().parents[2] / "docs" / "errors.md").read_text()
-        for line, said in MISTAKES:
-            self.assertIn("$ " + line + "\n" + (said or ""), text)
+                self.assertIn("$ %s\n%s" % (line, result.stderr), document)
 
     def test_help_has_80_columns(self):
         for program, verbs in VERBS.items():
@@ -89,6 +88,19 @@ class Words(EndToEnd):
         self.assertEqual(self.run_program("x", "-p", "Hi", "--stats", kept, program="DSPACK_DSRUN").code, 1)
         self.assertEqual(kept.read_text(), "before")
         self.assertEqual([path.name for path in self.scratch.iterdir()], ["kept.json"])
+
+    def test_folders_are_tried_before_a_place_is_asked(self):
+        server = self.serve(self.data())
+        file = self.scratch / "file"
+        file.write_text("kept")
+        for arguments in ((server.url, "--by", "expert", "--out"), ("unpack", server.url, "--out")):
+            for out, needle in ((file, "exists and is not a folder"), (file / "below", "exists and is not a folder"),
+                                ("/proc/dspack", "/proc/dspack")):
+                with self.subTest(arguments=arguments, out=out):
+                    self.assert_refused(self.run_program(*arguments, out), needle)
+        self.assert_refused(self.run_program("inspect", server.url, "--html", "/proc/page.html"), "/proc/page.html")
+        self.assertEqual(server.log, [])
+        self.assertEqual([path.name for path in self.scratch.iterdir()], ["file"])
 
     def test_diff_says_what_it_believed(self):
         text = self.run_program("diff", packed_tiny(), self.data()).stdout

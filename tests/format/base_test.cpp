@@ -5,6 +5,7 @@
 
 #include "format/base/parallel.h"
 #include "format/base/result.h"
+#include "format/base/seconds.h"
 #include "format/base/size.h"
 
 namespace dspack::base_test {
@@ -102,6 +103,22 @@ TEST_CASE("sizes: in words, three digits") {
                                                                                             {UINT64_MAX, "18.4 EB"}}) {
     CHECK(size_words(bytes) == words);
   }
+  CHECK(exact_size_words(1) == "1 byte");
+  CHECK(exact_size_words(999) == "999 bytes");
+  CHECK(exact_size_words(15'174'734) == "15.2 MB (15174734 bytes)");
+}
+
+TEST_CASE("seconds: in words, as long as it was") {
+  for (const auto& [seconds, words] : std::initializer_list<std::pair<double, const char*>>{{-1, "0.0 s"},
+                                                                                            {0.26, "0.3 s"},
+                                                                                            {59.4, "59.4 s"},
+                                                                                            {59.6, "1 min 00 s"},
+                                                                                            {123, "2 min 03 s"},
+                                                                                            {3'900, "1 h 05 min"},
+                                                                                            {273'600, "3 days 4 h"}}) {
+    CHECK(duration_words(seconds) == words);
+  }
+  CHECK_FALSE(duration_words(1e300).empty());
 }
 
 TEST_CASE("sizes: whole numbers with decimal and binary units, and nothing else") {

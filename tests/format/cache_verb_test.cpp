@@ -34,6 +34,18 @@ void make_cache(const test::TempFolder& root, const std::string& name, const std
   REQUIRE((*folder)->keep_text("config.json", "{}"));
 }
 
+/// Counts files as a progress line does.
+class FileCount final : public format::Progress {
+ public:
+  void started(std::string_view, uint64_t, uint64_t total_files) override { total = total_files; }
+  void advanced(uint64_t) override {}
+  void file_done() override { ++done; }
+  void note(std::string_view) override {}
+  void finished() override {}
+  uint64_t total = 0;
+  uint64_t done = 0;
+};
+
 format::KeptPlaces listed(const test::TempFolder& root) {
   auto kept = format::list_kept_places(posix_file_system(), root.path(), {});
   REQUIRE(kept);
@@ -62,8 +74,8 @@ TEST_CASE("cache verb: a share is 100 % only of all, and 0 % only of nothing") {
 }
 
 TEST_CASE("cache verb: a name, or a beginning that only one has") {
-  const std::vector<KeptPlace> places{place("h_a-1", "http://h/a/"), place("h_ab-2", "http://h/a/b/"),
-                                      place("o_n-3", "hf://o/n@12"), place("new", "")};
+  const std::vector<format::KeptName> places{
+      {"h_a-1", "http://h/a/"}, {"h_ab-2", "http://h/a/b/"}, {"o_n-3", "hf://o/n@12"}, {"new", ""}};
   const auto chosen = [&](std::string_view name) {
     const auto index = format::choose_kept_place(places, name);
     return index ? static_cast<int>(*index) : -1;
@@ -151,11 +163,13 @@ TEST_CASE("cache verb: a check names the small file that changed") {
   const test::TempFolder root;
   make_cache(root, "ours", "http://h/a/");
   const auto check = [&] {
-    format::SilentProgress progress;
+    FileCount progress;
     const auto state = format::read_kept_state(posix_file_system(), root.path() / "ours");
     REQUIRE(state);
     auto result = format::check_kept(posix_file_system(), root.path() / "ours", *state, progress, {});
     REQUIRE(result);
+    CHECK(progress.total == 1);
+    CHECK(progress.done == 1);
     return std::move(*result);
   };
   CHECK(check().damaged == 0);
@@ -163,6 +177,22 @@ TEST_CASE("cache verb: a check names the small file that changed") {
   root.write("ours/.dspack-cache/origin/config.json", "[]");
   REQUIRE(check().damaged == 1);
   CHECK(check().findings[0].find("config.json") != std::string::npos);
+  const auto json = format::parse_json(format::check_json({"ours", "http://h/a/"}, check()), format::kRecordDocument);
+  REQUIRE(json);
+  CHECK((*json)["damaged"] == 1);
+  CHECK((*json)["findings"].size() == 1);
+}
+
+TEST_CASE("cache verb: names are read of the journals' beginnings, whatever follows") {
+  const test::TempFolder root;
+  make_cache(root, "ours", "http://h/a/");
+  const std::string journal = root.read("ours/.dspack-cache/journal");
+  root.write("ours/.dspack-cache/journal", journal + std::string(1 << 20, 'x') + "\n" + journal);
+  const auto names = format::list_kept_names(posix_file_system(), root.path(), {});
+  REQUIRE(names);
+  REQUIRE(names->ours.size() == 1);
+  CHECK(names->ours[0].origin == "http://h/a/");
+  CHECK(listed(root).places.at(0).state == KeptState::unreadable);
 }
 
 }  // namespace dspack::cache_verb_test

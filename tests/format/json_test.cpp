@@ -27,7 +27,7 @@ TEST_CASE("json: values are counted before they are kept, and bytes before they 
   CHECK(refused.error().kind == ErrorKind::budget);
   CHECK(refused.error().message == "more than 7 keys and values, which is what a note may have");
   CHECK_FALSE(parse_json(R"({"a":1,"b":2,"c":3,"d":4})", kFew).has_value());
-  CHECK(parse_json(std::string(41, ' '), kFew).error().message == "41 bytes; a note may have 40");
+  CHECK(parse_json(std::string(41, ' '), kFew).error().message == "41 B; a note may have 40 B");
 }
 
 TEST_CASE("json: broken text is an error with a place, not an exception") {

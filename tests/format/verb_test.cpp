@@ -3,7 +3,7 @@
 #include <doctest/doctest.h>
 
 #include "format/cli/manual.h"
-#include "format/cli/near_word.h"
+#include "format/base/near_word.h"
 
 namespace dspack::format::verb_test {
 namespace {

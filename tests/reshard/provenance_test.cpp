@@ -167,7 +167,7 @@ TEST_CASE("unpack: too little disk, a foreign folder and other options are refus
   const auto full = unpack(packed, {.out = target.path() / "out", .exact = true}, files);
   REQUIRE_FALSE(full.has_value());
   CHECK(full.error().kind == ErrorKind::budget);
-  CHECK(full.error().message.find("1000 are free") != std::string::npos);
+  CHECK(full.error().message.find("1.00 kB are free") != std::string::npos);
   CHECK_FALSE(std::filesystem::exists(target.path() / "out"));
 
   target.write("mine/precious.txt", "x");

@@ -67,6 +67,14 @@ TEST_CASE("recipe: groupings that are none are refused with what is wrong") {
 TEST_CASE("recipe: a file says what the flag says, and unknown keys are named") {
   CHECK(to_string(parse_recipe(R"( {"by": "expert:8"} )").value().by) == "expert:8");
   CHECK(mentions(parse_recipe(R"({"by":"layer","grouping":true})").error().message, "unknown key \"grouping\""));
+  const auto asks = [](const char* recipe, const char* word) {
+    return mentions(parse_recipe(recipe).error().message, "; did you mean " + std::string(word) + "?");
+  };
+  CHECK(asks(R"({"by":"layer","exlude":"layers=3"})", "exclude"));
+  CHECK(asks(R"({"by":"exprt"})", "expert"));
+  CHECK(asks(R"({"by":"layer","include":{"layer":"3"}})", "layers"));
+  CHECK(asks(R"({"by":"layer","include":{"role":"routed_experts"}})", "routed_expert"));
+  CHECK(asks(R"({"by":"layer","transform":"fp8-to-bf61"})", "fp8-to-bf16"));
   CHECK(mentions(parse_recipe("{}").error().message, "\"by\""));
   CHECK(mentions(parse_recipe(R"({"by":8})").error().message, "\"by\""));
   CHECK(mentions(parse_recipe(R"({"by":"expert:0"})").error().message, "expert:0"));

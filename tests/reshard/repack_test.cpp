@@ -194,7 +194,7 @@ TEST_CASE("repack: too little disk is refused before anything is created") {
   const auto refused = run(source, target.path() / "out", files);
   REQUIRE_FALSE(refused.has_value());
   CHECK(refused.error().kind == ErrorKind::budget);
-  CHECK(refused.error().message.find("1000 are free") != std::string::npos);
+  CHECK(refused.error().message.find("1.00 kB are free") != std::string::npos);
   CHECK_FALSE(std::filesystem::exists(target.path() / "out"));
 }
 

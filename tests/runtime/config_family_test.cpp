@@ -46,6 +46,7 @@ TEST_CASE("released configs: R1 and both forms of V3 are one model, V3.1 as well
   ModelConfig unquantised = parsed(released("deepseek-v3-bf16"));
   CHECK_FALSE(unquantised.quantization.block.has_value());
   unquantised.quantization = v3.quantization;
+  unquantised.is_quantised = v3.is_quantised;
   CHECK(unquantised == v3);
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <fstream>
 
+#include "format/cache/disk_room.h"
 #include "runtime/access/place.h"
 #include "runtime/experts/expert_load.h"
 #include "tests/support/faulty_file_system.h"
@@ -100,16 +101,17 @@ struct Run {
 struct Lab {
   Lab() { original.write(source); }
 
-  Result<std::unique_ptr<Run>> run(format::FileSystem& files, uint64_t disk_bytes = 0) {
+  Result<std::unique_ptr<Run>> run(format::FileSystem& files, uint64_t disk_bytes = 0, uint64_t stay_free_bytes = 0) {
     auto run = std::make_unique<Run>();
     auto folder = open_repository(source.path().string(), {}, format::posix_file_system()).value();
     TRY_ASSIGN(run->place,
-               runtime::open_distant_place({.origin = std::make_unique<CountingOrigin>(std::move(folder), counts),
-                                            .counters = std::make_shared<format::TransferCounters>(),
-                                            .progress = std::make_unique<Notes>(notes),
-                                            .cache_root = cache.path(),
-                                            .tier = {.disk_bytes = disk_bytes, .connections = 2}},
-                                           files, {}));
+               runtime::open_distant_place(
+                   {.origin = std::make_unique<CountingOrigin>(std::move(folder), counts),
+                    .counters = std::make_shared<format::TransferCounters>(),
+                    .progress = std::make_unique<Notes>(notes),
+                    .cache_root = cache.path(),
+                    .tier = {.disk_bytes = disk_bytes, .stay_free_bytes = stay_free_bytes, .connections = 2}},
+                   files, {}));
     TRY_ASSIGN(run->catalogue, Checkpoint::open(*run->place.files, 1, {}));
     TRY_ASSIGN(auto opened, run->place.open_tier(run->catalogue, {}, {}, {}));
     run->tier = std::move(opened.tier);
@@ -176,6 +178,29 @@ struct Lab {
 constexpr ExpertKey kExpert{LayerId(1), ExpertId(2)};
 
 }  // namespace
+
+TEST_CASE("distant tier: without a bound the disk keeps its room, and a fuller disk as much as the cache takes") {
+  constexpr uint64_t kStays = 1'000'000'000;
+  Lab lab;
+  test::FaultyFileSystem files(format::posix_file_system());
+  const auto kept_with = [&](uint64_t free_bytes) {
+    files.set_free_bytes(free_bytes);
+    lab.notes.clear();
+    auto run = lab.run(files, 0, kStays);
+    REQUIRE_MESSAGE(run.has_value(), (run ? "" : run.error().message));
+    lab.check_all(**run);
+    return (*run)->tier->medium_of(kExpert) == Medium::disk;
+  };
+  CHECK_FALSE(kept_with(1000));
+  REQUIRE(lab.notes.size() == 1);
+  CHECK(lab.notes[0].find("1.00 kB of the disk are free") != std::string::npos);
+  CHECK(lab.notes[0].find("--disk SIZE") != std::string::npos);
+  CHECK(kept_with(kStays / 10));
+  CHECK(lab.notes.empty());
+  CHECK(format::usual_stay_free(0) == 10 * kStays);
+  CHECK(format::usual_stay_free(100 * kStays) == 10 * kStays);
+  CHECK(format::usual_stay_free(1000 * kStays) == 50 * kStays);
+}
 
 TEST_CASE("distant tier: reads what the place has, and the second time asks for nothing") {
   Lab lab;

@@ -59,7 +59,7 @@ TEST_CASE("outlook: a line for what takes a while, nothing for what does not") {
   CHECK(outlook_line({.experts = 1, .bytes = 900'000'000}, 7, std::nullopt).empty());
   CHECK(outlook_line({.experts = 1, .bytes = 900'000'000}, 7, 1e9).empty());
   CHECK(outlook_line({.experts = 1, .bytes = 900'000'000}, 7, 1e8) ==
-        "reading about 900 MB of experts for 7 tokens, 9 s at 100 MB/s");
+        "reading about 900 MB of experts for 7 tokens, 9.0 s at 100 MB/s");
   CHECK(outlook_line({.experts = 9, .bytes = 3'200'000'000, .network_bytes = 2'000'000'000}, 7, std::nullopt) ==
         "reading about 3.20 GB of experts for 7 tokens; 2.00 GB over the network, then kept on disk");
 }

@@ -63,6 +63,26 @@ TEST_CASE("keys: what is no key leaves nothing") {
     CHECK_MESSAGE(keys(std::string("a") + sequence + "z") == "az", printable(sequence));
 }
 
+TEST_CASE("keys: of a paste that is too long the beginning stays, and the rest is counted") {
+  KeyDecoder decoder;
+  const auto paste = [&](std::string_view text) {
+    std::optional<KeyPress> last;
+    for (const std::string_view part : {std::string_view("\x1b[200~"), text, std::string_view("\x1b[201~")}) {
+      for (const char byte : part)
+        last = decoder.push(byte);
+    }
+    REQUIRE(last);
+    return *last;
+  };
+  const std::string most(KeyDecoder::kMostPasteBytes - 1, 'a');
+  const KeyPress cut = paste(most + "\xc3\xa9" + "bc");  // of the first two bytes one has room, and then "b" would
+  CHECK(cut.text == most);
+  CHECK(cut.lost_bytes == 4);
+  const KeyPress next = paste("d");
+  CHECK(next.text == "d");
+  CHECK(next.lost_bytes == 0);
+}
+
 TEST_CASE("keys: a paste is one, in lines, without control characters and sequences") {
   CHECK(keys("\x1b[200~a\rb\r\nc\n\td\x1b[31m\x01\x1b[201~z") == "[a\nb\nc\n\td]z");
   CHECK(keys("\x1b[200~\x1b[201~") == "[]");

@@ -94,6 +94,10 @@ TEST_CASE("command line: other words") {
   CHECK_FALSE(command_line({"dir", "Why?", "-p", "Why?"}).verb);
   CHECK(parsed<RunOptions>({"dir", "--temperature", "0.5"}).sampler.temperature == 0.5);
   CHECK(parsed<RunOptions>({"dir", "--ctx", "32k"}).load.context == 32768);
+  CHECK(parsed<RunOptions>({"dir", "-n", "2k"}).max_tokens == 2048);
+  CHECK(parsed<PlanOptions>({"plan", "dir", "--prompt-tokens", "8k"}).prompt_tokens == 8192);
+  CHECK(parsed<BenchVerbOptions>({"bench", "dir", "-p", "1k,512"}).prompts == std::vector<uint32_t>{1024, 512});
+  CHECK(parsed<PlanOptions>({"plan", "dir", "--network-rate", "1Gbit"}).what_if.rates.network == 125'000'000);
   for (const char* option : {"--ram", "--vram", "--disk", "--max-fetch"}) {
     CAPTURE(option);
     const format::CommandLine asked = command_line({"dir", "-p", "x", option, "24"});

@@ -83,7 +83,6 @@ OF_FEW_LINES = {
     "*/cli/main": "the program",
     "*/cli/verbs": "the program's table of verbs",
     "format/cli/build_facts": "every commit changes it, so that it is compiled alone",
-    "format/base/seconds": "one function that all rooms use",
     "format/base/string_hash": "what the catalogue and the tokenizers share",
     "kernels/cpu/*/instruction_sets": "what the processor knows, for one architecture",
     "kernels/cuda/cuda_check": "the one use of CUDA's types that cuda_runtime and dspack_gpu.h share",

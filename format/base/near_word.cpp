@@ -1,4 +1,4 @@
-#include "format/cli/near_word.h"
+#include "format/base/near_word.h"
 
 #include <algorithm>
 #include <array>

@@ -1,0 +1,110 @@
+#include "runtime/model/expected_tensors.h"
+
+#include <fmt/format.h>
+
+#include "format/base/size.h"
+
+namespace dspack::runtime {
+namespace {
+
+/// Beyond what any release has, a plan would only take time and memory.
+constexpr uint64_t kMostTensors = 600'000;
+
+class Expected {
+ public:
+  explicit Expected(const ModelConfig& config) : config_(config) {}
+
+  void add_all() {
+    add("model.embed_tokens.weight", Dtype::bf16, {config_.vocab, config_.hidden});
+    for (uint32_t layer = 0; layer < config_.layers; ++layer)
+      add_layer(LayerId(layer));
+    add(names::kFinalNorm, Dtype::bf16, {config_.hidden});
+    if (!config_.ties_head) add(names::kHead, Dtype::bf16, {config_.vocab, config_.hidden});
+  }
+  [[nodiscard]] std::vector<format::TensorEntry> take() { return std::move(tensors_); }
+
+ private:
+  void add(const std::string& name, Dtype dtype, std::vector<uint64_t> shape) {
+    uint64_t bytes = bits_of(dtype) / 8;
+    for (const uint64_t dimension : shape)
+      bytes = saturating_mul(bytes, dimension);
+    tensors_.push_back({.name = name,
+                        .place = format::parse_tensor_name(name),
+                        .dtype = dtype,
+                        .shape = std::move(shape),
+                        .file = 0,
+                        .range = {at_, saturating_add(at_, bytes)},
+                        .digest = {}});
+    at_ = saturating_add(at_, bytes);
+  }
+
+  /// A matrix that quantised releases quantise.
+  void add_linear(const std::string& name, uint64_t out, uint64_t in) {
+    const auto& block = config_.quantization.block;
+    add(name + ".weight", block ? Dtype::f8_e4m3 : Dtype::bf16, {out, in});
+    if (block) add(name + ".weight_scale_inv", Dtype::f32, {ceil_div(out, block->out), ceil_div(in, block->in)});
+  }
+
+  void add_mlp(const std::string& name, uint64_t inner) {
+    add_linear(name + ".gate_proj", inner, config_.hidden);
+    add_linear(name + ".up_proj", inner, config_.hidden);
+    add_linear(name + ".down_proj", config_.hidden, inner);
+  }
+
+  void add_attention(const std::string& prefix) {
+    const uint64_t heads = config_.heads;
+    const uint64_t queries = heads * config_.query_dim();
+    if (config_.q_rank == 0) {
+      add_linear(prefix + "q_proj", queries, config_.hidden);
+    } else {
+      add_linear(prefix + "q_a_proj", config_.q_rank, config_.hidden);
+      add(prefix + "q_a_layernorm.weight", Dtype::bf16, {config_.q_rank});
+      add_linear(prefix + "q_b_proj", queries, config_.q_rank);
+    }
+    add_linear(prefix + "kv_a_proj_with_mqa", config_.cache_dim(), config_.hidden);
+    add(prefix + "kv_a_layernorm.weight", Dtype::bf16, {config_.kv_rank});
+    add_linear(prefix + "kv_b_proj", heads * (uint64_t{config_.nope_dim} + config_.value_dim), config_.kv_rank);
+    add_linear(prefix + "o_proj", config_.hidden, heads * config_.value_dim);
+  }
+
+  void add_layer(LayerId layer) {
+    const std::string prefix = names::layer(layer) + ".";
+    add(prefix + "input_layernorm.weight", Dtype::bf16, {config_.hidden});
+    add_attention(prefix + "self_attn.");
+    add(prefix + "post_attention_layernorm.weight", Dtype::bf16, {config_.hidden});
+    if (!config_.is_moe(layer)) return add_mlp(prefix + "mlp", config_.dense_inner);
+    add(prefix + "mlp.gate.weight", Dtype::bf16, {config_.experts, config_.hidden});
+    if (config_.selection_bias) add(prefix + "mlp.gate.e_score_correction_bias", Dtype::f32, {config_.experts});
+    if (config_.shared_experts > 0)
+      add_mlp(prefix + "mlp.shared_experts", uint64_t{config_.shared_experts} * config_.expert_inner);
+    for (uint32_t expert = 0; expert < config_.experts; ++expert)
+      add_mlp(names::expert({layer, ExpertId(expert)}), config_.expert_inner);
+  }
+
+  const ModelConfig& config_;
+  std::vector<format::TensorEntry> tensors_;
+  uint64_t at_ = 0;  // of the next tensor, in a file that there is not
+};
+
+}  // namespace
+
+Result<format::Checkpoint> expected_tensors(const ModelConfig& config) {
+  format::Quantization known;
+  known.block = config.quantization.block;
+  const bool has_sizes = known.block ? known.block->out > 0 && known.block->in > 0 : !config.is_quantised;
+  if (config.quantization != known || !has_sizes) {
+    return Error{ErrorKind::unsupported,
+                 "config.json: \"quantization_config\" does not tell how large the weights are; name a place that has "
+                 "them, whose headers do"};
+  }
+  constexpr uint64_t kMostOfAnExpert = 6;
+  if (uint64_t{config.layers} * (uint64_t{config.experts} + 4) > kMostTensors / kMostOfAnExpert) {
+    return Error{ErrorKind::invalid, fmt::format("config.json: {} layers of {} experts are more than any model has",
+                                                 config.layers, config.experts)};
+  }
+  Expected expected(config);
+  expected.add_all();
+  return format::Checkpoint::of(expected.take());
+}
+
+}  // namespace dspack::runtime
