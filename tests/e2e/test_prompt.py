@@ -40,7 +40,7 @@ class Templates(Prompt):
         self.assertEqual(self.assert_ok(self.rendered(talk, *v31, "--thinking", "on")).stdout,
                          BOS + "<｜User｜>u<｜Assistant｜><think>\n")
         self.assertEqual(self.assert_ok(self.rendered(talk, *v31, "--dev", "no-question")).stdout, BOS + "<｜User｜>u\n")
-        self.assert_dsrun_refuses(self.rendered(talk, "--thinking", "on"), "--thinking", "deepseek-v3")
+        self.assert_dsrun_refuses(self.rendered(talk, "--thinking", "on"), "--thinking", "no such switch")
         self.assertEqual(self.rendered(talk, "--thinking", "perhaps").code, 2)
 
     def test_texts_in_parts_and_a_developer(self):
