@@ -8,7 +8,7 @@ namespace {
 struct Release {
   std::string_view name;
   const std::string_view* family;
-  std::string_view differences;    // members of a dict, as Jinja writes them
+  std::string_view differences;  // members of a dict, as Jinja writes them
 };
 
 // docs/chat.md says which repositories have which.

@@ -83,7 +83,8 @@ std::vector<std::string> ChatTemplate::arguments() const {
   return names;
 }
 
-Result<std::string> ChatTemplate::render(std::span<const ChatMessage> messages, const RenderOptions& options) const {
+Result<std::string> ChatTemplate::render(std::span<const ChatMessage> messages, const RenderOptions& options,
+                                         jinja::Cost* cost) const {
   OrderedJson variables = OrderedJson::object();
   variables["messages"] = OrderedJson::array();
   for (const ChatMessage& message : messages)
@@ -94,7 +95,7 @@ Result<std::string> ChatTemplate::render(std::span<const ChatMessage> messages, 
   variables["bos_token"] = options.bos_token;
   variables["eos_token"] = options.eos_token;
   if (options.arguments.is_object()) variables.update(options.arguments);
-  auto text = program_.render(variables, options.now);
+  auto text = program_.render(variables, options.now, cost);
   if (text) return text;
   Error error = text.error().in("the chat template");
   if (error.kind == ErrorKind::invalid) error.message += likely_cause(messages);

@@ -26,8 +26,10 @@ class ChatTemplate {
   [[nodiscard]] bool prints_tools() const;
   /// The names of RenderOptions::arguments that it reads.
   [[nodiscard]] std::vector<std::string> arguments() const;
-  /// The text includes the BOS where the template has one: encode it without another one.
-  [[nodiscard]] Result<std::string> render(std::span<const ChatMessage> messages, const RenderOptions& options) const;
+  /// The text includes the BOS where the template has one: encode it without another one. The cost is written even if
+  /// the template fails.
+  [[nodiscard]] Result<std::string> render(std::span<const ChatMessage> messages, const RenderOptions& options,
+                                           jinja::Cost* cost = nullptr) const;
 
  private:
   explicit ChatTemplate(jinja::Program program) : program_(std::move(program)) {}

@@ -1,6 +1,6 @@
-// tokenizer_config.json, and a conversation in every template that dsrun brings along. Input: the JSON on the first line; then either a
-// conversation as JSON, or a message a line, its role by the first character: s(ystem), u(ser), a(ssistant), t(ool),
-// c(all of a tool), n (no content).
+// tokenizer_config.json, and a conversation in every template that dsrun brings along. Input: the JSON on the first
+// line; then either a conversation as JSON, or a message a line, its role by the first character: s(ystem), u(ser),
+// a(ssistant), t(ool), c(all of a tool), n (no content).
 #include <string>
 
 #include "runtime/text/builtin_templates.h"

@@ -17,7 +17,7 @@ namespace dspack::runtime::jinja {
 
 /// What every template can call without being given it.
 inline constexpr std::array<std::string_view, 5> kFunctions = {"range", "dict", "namespace", "raise_exception",
-                                                                 "strftime_now"};
+                                                               "strftime_now"};
 
 /// The names of a block; those around it through `outer`.
 struct Scope {

@@ -58,20 +58,14 @@ class InputReader {
         undo(outside);
         read(node.kids[4]);
         return undo(outside);
-      case NodeKind::set:
-        read(node.kids[1]);
-        return bind_target(*node.kids[0]);
+      case NodeKind::set: read(node.kids[1]); return bind_target(*node.kids[0]);
       case NodeKind::set_block:
         read(node.kids[2]);
         undo(outside);
         read(node.kids[1]);
         return bind_target(*node.kids[0]);
-      case NodeKind::macro:
-        read_macro(node);
-        return bind(node.text);
-      case NodeKind::call_block:
-        read_macro(*node.kids[0]);
-        return read(node.kids[1]);
+      case NodeKind::macro: read_macro(node); return bind(node.text);
+      case NodeKind::call_block: read_macro(*node.kids[0]); return read(node.kids[1]);
       case NodeKind::filter_block:
         read(node.kids[1]);
         undo(outside);

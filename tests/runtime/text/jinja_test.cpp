@@ -148,12 +148,10 @@ TEST_CASE("jinja: hostile templates end") {
   }
 }
 
-TEST_CASE("jinja: DeepSeek-V3's template gives the texts of its renderer and of transformers") {
+TEST_CASE("jinja: DeepSeek-V3's template gives the texts of transformers") {
   const auto source = test_json("tiny-v3/tokenizer_config.json").at("chat_template").get<std::string>();
-  // Another program to jinja_source.h, so that the engine runs it.
-  const auto chat = ChatTemplate::recognise(source + "{{ '' }}");
+  const auto chat = ChatTemplate::compile(source);
   REQUIRE(chat.has_value());
-  CHECK(chat->name() == "of this repository");
   const auto file = OrderedJson::parse(test_file("text/chat_cases.json"));
   size_t texts = 0;
   for (const OrderedJson& each : file.at("cases")) {
