@@ -59,8 +59,9 @@ Result<void> apply_options(const ChatOptions& options, TextModel& text) {
     return Error{ErrorKind::invalid, "--thinking: the chat template has no such switch; leave it out"};
   }
   const auto checked = check_template_args(options.template_args, *chat);
-  if (!checked) return checked.error().in("--template-args");
-  return {};
+  const auto& for_tools = text.chat_template(true);
+  if (checked || (for_tools && check_template_args(options.template_args, *for_tools))) return {};
+  return checked.error().in("--template-args");
 }
 
 }  // namespace
