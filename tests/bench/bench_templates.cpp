@@ -7,6 +7,7 @@
 // {"error": "..."}, with the template's steps and bytes (jinja/budget.h), and the microseconds that compiling it and
 // rendering took. A template is compiled once.
 #include <chrono>
+#include <ctime>
 #include <fstream>
 #include <iostream>
 #include <map>
@@ -37,6 +38,13 @@ Compiled compile(const std::string& file) {
   return {.chat = std::move(chat), .micros = micros_since(start)};
 }
 
+std::tm local_time() {
+  const std::time_t seconds = std::time(nullptr);
+  std::tm now{};
+  localtime_r(&seconds, &now);
+  return now;
+}
+
 Result<std::string> render(const Compiled& compiled, const OrderedJson& each, runtime::jinja::Cost& cost) {
   if (!compiled.chat) return compiled.chat.error();
   TRY_ASSIGN(const runtime::Conversation conversation, runtime::parse_conversation(each.dump()));
@@ -45,7 +53,8 @@ Result<std::string> render(const Compiled& compiled, const OrderedJson& each, ru
                                 .eos_token = each.value("eos_token", ""),
                                 .add_generation_prompt = each.value("add_generation_prompt", true),
                                 .tools = conversation.tools,
-                                .arguments = conversation.arguments},
+                                .arguments = conversation.arguments,
+                                .now = local_time()},
                                &cost);
 }
 
