@@ -12,6 +12,8 @@ namespace dspack::runtime {
 namespace {
 
 constexpr std::array<std::string_view, 2> kThinking = {"thinking", "enable_thinking"};
+// Names under which a message's reasoning is passed: the first is the usual one.
+constexpr std::array<const char*, 3> kReasoning = {"reasoning_content", "thinking", "reasoning"};
 constexpr std::array<std::string_view, 5> kGiven = {"messages", "tools", "add_generation_prompt", "bos_token",
                                                     "eos_token"};
 
@@ -34,7 +36,15 @@ OrderedJson as_json(const ChatMessage& message) {
   if (message.tool_call_id) json["tool_call_id"] = *message.tool_call_id;
   if (message.name) json["name"] = *message.name;
   if (message.prefix) json["prefix"] = true;
-  if (message.others.is_object()) json.update(message.others);
+  if (!message.others.is_object()) return json;
+  json.update(message.others);
+  for (const char* name : kReasoning) {
+    const auto found = message.others.find(name);
+    if (found == message.others.end() || found->is_null()) continue;
+    json["reasoning_content"] = *found;
+    if (!json.contains("thinking")) json["thinking"] = *found;
+    break;
+  }
   return json;
 }
 

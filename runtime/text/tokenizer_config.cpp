@@ -32,8 +32,8 @@ Result<void> read_chat_templates(const json& root, TokenizerConfig& config) {
   for (const json& entry : *value) {
     TRY_ASSIGN(const std::string name, required_string(entry, "name"));
     TRY_ASSIGN(std::string text, required_string(entry, "template"));
-    if (name == "default") config.chat_template = std::move(text);
-    if (name == "tool_use") config.tool_chat_template = std::move(text);
+    if (name != "default" && name != "tool_use") continue;
+    (name == "default" ? config.chat_template : config.tool_chat_template) = std::move(text);
   }
   return {};
 }

@@ -72,6 +72,18 @@ TEST_CASE("chat template: what it reads says what it can be told") {
   CHECK(*ChatTemplate::compile("{{ effort }}")->render({}, {.arguments = {{"effort", "high"}}}) == "high");
 }
 
+TEST_CASE("chat template: reasoning comes under each name that templates read") {
+  const auto chat =
+      ChatTemplate::compile("{% for m in messages %}{{ m.reasoning_content }}-{{ m.thinking }} {% endfor %}");
+  REQUIRE(chat.has_value());
+  const auto talk = parse_conversation(R"([{"role": "assistant", "content": "a", "reasoning_content": "b"},
+      {"role": "assistant", "content": "a", "thinking": "c"}, {"role": "assistant", "content": "a", "reasoning": "d"},
+      {"role": "assistant", "content": "a", "thinking": "e", "reasoning_content": "f"},
+      {"role": "assistant", "content": "a", "reasoning_content": null}])");
+  REQUIRE(talk.has_value());
+  CHECK(*chat->render(talk->messages, {}) == "b-b c-c d-d f-e None- ");
+}
+
 TEST_CASE("chat template: names") {
   const auto unknown = ChatTemplate::named("gpt");
   REQUIRE_FALSE(unknown.has_value());
