@@ -30,7 +30,7 @@ namespace dspack::reshard {
 [[nodiscard]] std::string page_around(const format::Json& data);
 
 /// The parts of the page, as they stand in reshard/verbs/inspect_page/; the build makes them constants
-/// (cmake/embed_page.cmake). The frame has "{{name}}" where the other parts belong.
+/// (cmake/embed.cmake). The frame has "{{name}}" where the other parts belong.
 extern const std::string_view kPageFrame;
 extern const std::string_view kPageStyle;
 extern const std::string_view kPageScript;

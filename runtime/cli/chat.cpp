@@ -100,8 +100,7 @@ class Chat {
         sampler_(std::move(sampler)),
         stop_(options.stop),
         session_(std::move(session)) {
-    render_.thinking = options.chat.thinking.value_or(false);
-    render_.thinking_is_said = options.chat.thinking.has_value();
+    render_.arguments = options.chat.arguments();
     generate_ = generate_options(loaded, options.max_tokens);
   }
 

@@ -42,9 +42,9 @@ Result<ChatTemplate> choose_template(const std::string& name_or_file) {
     return Error{ErrorKind::not_found, fmt::format("{}, and there is no such file", named.error().message)};
   }
   if (!source) return source.error();
-  auto recognised = ChatTemplate::recognise(*source);
-  if (!recognised) return recognised.error().in(name_or_file);
-  return recognised;
+  auto compiled = ChatTemplate::compile(*source);
+  if (!compiled) return compiled.error().in(name_or_file);
+  return compiled;
 }
 
 Result<void> apply_options(const ChatOptions& options, TextModel& text) {
@@ -52,11 +52,15 @@ Result<void> apply_options(const ChatOptions& options, TextModel& text) {
     TRY_ASSIGN(const ChatTemplate chosen, choose_template(options.chat_template));
     text.use_template(chosen);
   }
-  if (options.thinking && text.chat_template() && !text.chat_template()->has_thinking_switch()) {
-    return Error{ErrorKind::invalid, fmt::format("--thinking: the chat template {} has no such switch; leave it out",
-                                                 text.chat_template()->name())};
+  const auto& chat = text.chat_template();
+  if (!chat) return {};
+  if (options.thinking && !chat->has_thinking_switch()) {
+    return Error{ErrorKind::invalid, "--thinking: the chat template has no such switch; leave it out"};
   }
-  return {};
+  const auto checked = check_template_args(options.template_args, *chat);
+  const auto& for_tools = text.chat_template(true);
+  if (checked || (for_tools && check_template_args(options.template_args, *for_tools))) return {};
+  return checked.error().in("--template-args");
 }
 
 }  // namespace

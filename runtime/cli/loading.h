@@ -18,7 +18,7 @@ namespace dspack::runtime {
                                                               const std::stop_token& stop);
 
 /// The folder's text side, with the template that `options` choose. Errors: not_found (neither a template's name nor a
-/// file); unsupported (a file with an unknown template); invalid (--thinking for a template that has no such switch).
+/// file); invalid (no Jinja; --thinking or --template-args for a template that does not read it).
 [[nodiscard]] Result<TextModel> load_text(format::Repository& repository, const ChatOptions& options,
                                           const std::stop_token& stop);
 /// The same for a model. Errors: also invalid (a tokenizer with ids that the model does not have); where there is no

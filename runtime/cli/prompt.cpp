@@ -8,6 +8,7 @@
 #include <ctime>
 
 #include "format/base/foreign_text.h"
+#include "format/cli/near_word.h"
 #include "format/cli/output.h"
 #include "format/file_system.h"
 #include "runtime/cli/loading.h"
@@ -19,6 +20,31 @@ void add_chat_options(format::OptionTable& table, ChatOptions& chat) {
             "Chat template: a built-in name (a wrong one lists them) or a file with its Jinja source");
   table.add("--thinking", "on|off", chat.thinking, format::one_of<bool>({{"on", true}, {"off", false}}),
             "Whether the answer begins with reasoning (default: the chat template's own)");
+  table.add("--template-args", "JSON", chat.template_args, &parse_template_arguments,
+            "What else the chat template is told, by name: {\"reasoning_effort\": \"high\"}");
+}
+
+OrderedJson ChatOptions::arguments() const {
+  OrderedJson all = thinking ? thinking_arguments(*thinking) : OrderedJson::object();
+  if (template_args.is_object()) all.update(template_args);
+  return all;
+}
+
+Result<void> check_template_args(const OrderedJson& arguments, const ChatTemplate& chat) {
+  const std::vector<std::string> known = chat.arguments();
+  for (const auto& [name, value] : arguments.items()) {
+    if (is_given_to_templates(name)) {
+      return Error{ErrorKind::invalid, fmt::format("{} is what the conversation gives the chat template, and no "
+                                                   "argument; leave it out",
+                                                   quote(name))};
+    }
+    if (std::ranges::find(known, name) != known.end()) continue;
+    const std::string read = brief(fmt::format("{}", fmt::join(known, ", ")));  // a stranger's names
+    return Error{ErrorKind::invalid,
+                 fmt::format("the chat template never reads {}{} ({})", quote(name), format::did_you_mean(name, known),
+                             known.empty() ? "it reads no arguments" : "it reads " + read)};
+  }
+  return {};
 }
 
 format::OptionTable::Option add_tokens(format::OptionTable& table, TokenArgument& tokens, const std::string& about) {
@@ -107,13 +133,17 @@ std::tm local_time() {
 
 Result<std::string> render_conversation(const TextModel& text, const Conversation& conversation,
                                         const ChatOptions& options, bool add_generation_prompt) {
-  if (!conversation.tools.empty() && text.chat_template() && !text.chat_template()->prints_tools()) {
-    note(fmt::format("the chat template {} does not print tools", text.chat_template()->name()));
+  OrderedJson arguments = options.arguments();
+  if (const auto& chat = text.chat_template(!conversation.tools.is_null())) {
+    if (!conversation.tools.empty() && !chat->prints_tools()) note("the chat template does not print tools");
+    TRY(check_template_args(conversation.arguments, *chat));
+  }
+  for (const auto& [name, value] : conversation.arguments.items()) {
+    if (!options.template_args.contains(name)) arguments[name] = value;  // what the command line says, counts
   }
   return text.render_chat(conversation.messages, {.add_generation_prompt = add_generation_prompt,
-                                                  .thinking = options.thinking.value_or(false),
-                                                  .thinking_is_said = options.thinking.has_value(),
                                                   .tools = conversation.tools,
+                                                  .arguments = std::move(arguments),
                                                   .now = local_time()});
 }
 

@@ -19,9 +19,13 @@ namespace dspack::runtime {
 struct ChatOptions {
   std::string chat_template;     // a known name, or a file with the Jinja source of one; empty: the repository's
   std::optional<bool> thinking;  // for templates with such a switch
+  OrderedJson template_args;     // what else the template is told, an object; null: nothing
+
+  /// What the template is told by both.
+  [[nodiscard]] OrderedJson arguments() const;
 };
 
-/// --chat-template and --thinking.
+/// --chat-template, --thinking and --template-args.
 void add_chat_options(format::OptionTable& table, ChatOptions& chat);
 
 /// Token ids, or where they are.
@@ -50,7 +54,11 @@ format::OptionTable::Option add_tokens(format::OptionTable& table, TokenArgument
 /// What the clock says, for templates that print the date.
 [[nodiscard]] std::tm local_time();
 
-/// The conversation as the chat template writes it. Errors: invalid (the template fails for it); no known template.
+/// Errors: invalid, arguments (an object, or null) that the chat template does not read, or that it is given anyway.
+[[nodiscard]] Result<void> check_template_args(const OrderedJson& arguments, const ChatTemplate& chat);
+
+/// The conversation as the chat template writes it. Errors: invalid (the template fails for it, or does not read its
+/// arguments); there is no template.
 [[nodiscard]] Result<std::string> render_conversation(const TextModel& text, const Conversation& conversation,
                                                       const ChatOptions& options, bool add_generation_prompt);
 

@@ -13,6 +13,7 @@ constexpr char kTokenizerFile[] = "tokenizer.json";
 constexpr char kTiktokenFile[] = "tiktoken.model";
 constexpr char kConfigFile[] = "tokenizer_config.json";
 constexpr char kTemplateFile[] = "chat_template.jinja";
+constexpr char kToolTemplateFile[] = "additional_chat_templates/tool_use.jinja";
 
 /// A file that may be absent.
 Result<std::optional<std::string>> read_if_there(format::Repository& repository, const char* file, uint64_t limit_bytes,
@@ -41,17 +42,18 @@ Result<Tokenizer> load_tokenizer(format::Repository& repository, const std::opti
                            repository.description(), kTokenizerFile, kTiktokenFile)};
 }
 
-// Newer repositories keep the template in a file of its own; it wins, as in transformers.
-Result<std::optional<std::string>> template_source(format::Repository& repository, const TokenizerConfig& config,
-                                                   const std::stop_token& stop) {
-  auto text = repository.read_text(kTemplateFile, format::kSettingsDocument.bytes, stop);
-  if (text) return std::optional<std::string>(std::move(*text));
-  if (text.error().kind != ErrorKind::not_found) return text.error();
-  return config.chat_template;
+// Newer repositories keep their templates in files of their own; these win, as in transformers.
+Result<void> read_template_files(format::Repository& repository, TokenizerConfig& config, const std::stop_token& stop) {
+  TRY_ASSIGN(auto text, read_if_there(repository, kTemplateFile, format::kSettingsDocument.bytes, stop));
+  if (!text) return {};
+  config.chat_template = std::move(text);
+  TRY_ASSIGN(config.tool_chat_template,
+             read_if_there(repository, kToolTemplateFile, format::kSettingsDocument.bytes, stop));
+  return {};
 }
 
-Result<ChatTemplate> recognise(const std::optional<std::string>& source) {
-  if (source) return ChatTemplate::recognise(*source);
+Result<ChatTemplate> compile(const std::optional<std::string>& source) {
+  if (source) return ChatTemplate::compile(*source);
   return Error{ErrorKind::not_found,
                "this repository has no chat template; --chat-template NAME uses a known one (a wrong name lists them)"};
 }
@@ -81,15 +83,19 @@ Result<TextModel> TextModel::load(format::Repository& repository, const std::sto
   if (text) {
     TRY_ASSIGN(config, TokenizerConfig::from_json(*text));
   }
-  TRY_ASSIGN(const auto source, template_source(repository, config, stop));
-  return TextModel(std::move(tokenizer), std::move(config), recognise(source));
+  TRY(read_template_files(repository, config, stop));
+  auto chat = compile(config.chat_template);
+  std::optional<Result<ChatTemplate>> tool_chat;
+  if (config.tool_chat_template) tool_chat = compile(config.tool_chat_template);
+  return TextModel(std::move(tokenizer), std::move(config), std::move(chat), std::move(tool_chat));
 }
 
 Result<std::string> TextModel::render_chat(std::span<const ChatMessage> messages, RenderOptions options) const {
-  if (!chat_) return chat_.error().in("this needs a chat template (--raw continues a text without one)");
+  const Result<ChatTemplate>& chat = chat_template(!options.tools.is_null());
+  if (!chat) return chat.error().in("this needs a chat template (--raw continues a text without one)");
   options.bos_token = config_.bos_token.value_or("");
   options.eos_token = config_.eos_token.value_or("");
-  return chat_->render(messages, options);
+  return chat->render(messages, options);
 }
 
 Result<std::vector<uint32_t>> TextModel::encode_raw(std::string_view text) const {

@@ -1,7 +1,6 @@
 // The text side of a repository: tokenizer, special tokens and chat template.
 // Threads: thread-safe but for use_template. Lifetime: owns its parts. Errors: not_found (neither tokenizer.json nor
-// tiktoken.model), invalid or unsupported (a file that cannot be read; named), unsupported (a chat template that is not
-// known).
+// tiktoken.model), invalid or unsupported (a file that cannot be read; named).
 #pragma once
 
 #include <optional>
@@ -24,10 +23,16 @@ class TextModel {
 
   [[nodiscard]] const Tokenizer& tokenizer() const { return tokenizer_; }
 
-  /// The template that conversations are written with, or why there is none.
-  [[nodiscard]] const Result<ChatTemplate>& chat_template() const { return chat_; }
+  /// The template that conversations are written with, or why there is none. A repository may have another one for
+  /// those with tools.
+  [[nodiscard]] const Result<ChatTemplate>& chat_template(bool with_tools = false) const {
+    return with_tools && tool_chat_ ? *tool_chat_ : chat_;
+  }
   /// Takes another template than the repository's.
-  void use_template(const ChatTemplate& chat) { chat_ = chat; }
+  void use_template(const ChatTemplate& chat) {
+    chat_ = chat;
+    tool_chat_.reset();
+  }
 
   /// The conversation as the chat template writes it, by default ending where the assistant's answer begins. BOS and
   /// EOS of `options` are replaced by those of tokenizer_config.json.
@@ -36,12 +41,17 @@ class TextModel {
   [[nodiscard]] Result<std::vector<uint32_t>> encode_raw(std::string_view text) const;
 
  private:
-  TextModel(Tokenizer tokenizer, TokenizerConfig config, Result<ChatTemplate> chat)
-      : tokenizer_(std::move(tokenizer)), config_(std::move(config)), chat_(std::move(chat)) {}
+  TextModel(Tokenizer tokenizer, TokenizerConfig config, Result<ChatTemplate> chat,
+            std::optional<Result<ChatTemplate>> tool_chat)
+      : tokenizer_(std::move(tokenizer)),
+        config_(std::move(config)),
+        chat_(std::move(chat)),
+        tool_chat_(std::move(tool_chat)) {}
 
   Tokenizer tokenizer_;
   TokenizerConfig config_;
   Result<ChatTemplate> chat_;  // why there is none matters only to those who want to chat
+  std::optional<Result<ChatTemplate>> tool_chat_;
 };
 
 /// Size of the file that TextModel::load reads the tokenizer from; 0: there is none.

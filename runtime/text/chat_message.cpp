@@ -111,6 +111,15 @@ Result<ChatMessage> read_message(const OrderedJson& value) {
   return message;
 }
 
+/// JSON whose objects keep the order of their keys. Errors: invalid.
+Result<OrderedJson> parse_ordered(std::string_view json_text) {
+  TRY(format::parse_json(json_text, format::kConversationDocument));  // strict, but it sorts the keys of objects
+  if (has_long_integer(json_text)) {
+    return Error{ErrorKind::invalid, "a whole number has more than 18 digits; write it as a string"};
+  }
+  return OrderedJson::parse(json_text, nullptr, /*allow_exceptions=*/false);
+}
+
 }  // namespace
 
 Result<Role> parse_role(std::string_view name) {
@@ -134,11 +143,7 @@ std::string_view to_string(Role role) {
 }
 
 Result<Conversation> parse_conversation(std::string_view json_text) {
-  TRY(format::parse_json(json_text, format::kConversationDocument));  // strict, but it sorts the keys of objects
-  if (has_long_integer(json_text)) {
-    return Error{ErrorKind::invalid, "a whole number has more than 18 digits; write it as a string"};
-  }
-  const OrderedJson root = OrderedJson::parse(json_text, nullptr, /*allow_exceptions=*/false);
+  TRY_ASSIGN(const OrderedJson root, parse_ordered(json_text));
   const OrderedJson* messages = &root;
   Conversation conversation;
   if (root.is_object()) {
@@ -149,6 +154,10 @@ Result<Conversation> parse_conversation(std::string_view json_text) {
       if (!tools->is_array()) return wrong("\"tools\"", "a list");
       conversation.tools = *tools;
     }
+    if (const auto given = root.find("chat_template_kwargs"); given != root.end() && !given->is_null()) {
+      if (!given->is_object()) return wrong("\"chat_template_kwargs\"", "an object");
+      conversation.arguments = *given;
+    }
   }
   if (!messages->is_array()) return wrong("\"messages\"", "a list");
   for (const OrderedJson& each : *messages) {
@@ -157,6 +166,12 @@ Result<Conversation> parse_conversation(std::string_view json_text) {
     conversation.messages.push_back(*std::move(message));
   }
   return conversation;
+}
+
+Result<OrderedJson> parse_template_arguments(std::string_view json_text) {
+  TRY_ASSIGN(OrderedJson arguments, parse_ordered(json_text));
+  if (!arguments.is_object()) return wrong("this", "an object, such as {\"thinking\": true}");
+  return arguments;
 }
 
 }  // namespace dspack::runtime

@@ -42,19 +42,19 @@ struct RenderOptions {
   std::string bos_token = {};         // from tokenizer_config.json; empty if there is none
   std::string eos_token = {};         // the same
   bool add_generation_prompt = true;  // end where the assistant's answer begins
-  bool thinking = false;              // whether the answer begins with reasoning, if the template has such a switch
-  bool thinking_is_said = false;      // else the template's own default counts
   OrderedJson tools = {};             // a list in OpenAI's form, or null; DeepSeek's templates do not print it
+  OrderedJson arguments = {};         // what else the template is told, by name; an object or null
   std::tm now = {};                   // what templates that print the date are told
 };
 
 struct Conversation {
   std::vector<ChatMessage> messages;
-  OrderedJson tools;  // null: none
+  OrderedJson tools = {};      // null: none
+  OrderedJson arguments = {};  // of the template, an object; null: none
 };
 
 /// A conversation from JSON, in the form of OpenAI's chat API: {"messages": [...], "tools": [...]}, or the list of
-/// messages alone.
+/// messages alone. As for other servers, "chat_template_kwargs" has the template's arguments.
 ///
 /// A message: "role", "content" (a string, or null; absent is null), and where it has them "tool_calls" (a list of
 /// {"id", "type", "function": {"name", "arguments"}}; null is absent), "tool_call_id", "name", "prefix". Other fields
@@ -62,5 +62,8 @@ struct Conversation {
 /// of these. Errors: invalid, naming message and field; whole numbers of more than 18 digits are refused, because they
 /// could not be printed as they came.
 [[nodiscard]] Result<Conversation> parse_conversation(std::string_view json_text);
+
+/// An object in JSON, for RenderOptions::arguments. Errors: invalid, likewise.
+[[nodiscard]] Result<OrderedJson> parse_template_arguments(std::string_view json_text);
 
 }  // namespace dspack::runtime

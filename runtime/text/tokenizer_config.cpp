@@ -23,16 +23,19 @@ Result<std::optional<std::string>> token_field(const json& root, const char* key
 }
 
 /// A string, or a list of {"name", "template"}.
-Result<std::optional<std::string>> chat_template_field(const json& root) {
+Result<void> read_chat_templates(const json& root, TokenizerConfig& config) {
   const json* value = find_field(root, "chat_template");
-  if (value == nullptr || !value->is_array()) return string_field(root, "chat_template");
-  std::optional<std::string> chosen;
+  if (value == nullptr || !value->is_array()) {
+    TRY_ASSIGN(config.chat_template, string_field(root, "chat_template"));
+    return {};
+  }
   for (const json& entry : *value) {
     TRY_ASSIGN(const std::string name, required_string(entry, "name"));
     TRY_ASSIGN(std::string text, required_string(entry, "template"));
-    if (name == "default") chosen = std::move(text);
+    if (name != "default" && name != "tool_use") continue;
+    (name == "default" ? config.chat_template : config.tool_chat_template) = std::move(text);
   }
-  return chosen;
+  return {};
 }
 
 Result<TokenizerConfig> read_config(const json& root) {
@@ -42,7 +45,7 @@ Result<TokenizerConfig> read_config(const json& root) {
   TRY_ASSIGN(config.bos_token, token_field(root, "bos_token"));
   TRY_ASSIGN(config.eos_token, token_field(root, "eos_token"));
   TRY_ASSIGN(config.pad_token, token_field(root, "pad_token"));
-  TRY_ASSIGN(config.chat_template, chat_template_field(root));
+  TRY(read_chat_templates(root, config));
   return config;
 }
 

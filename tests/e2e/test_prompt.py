@@ -40,8 +40,44 @@ class Templates(Prompt):
         self.assertEqual(self.assert_ok(self.rendered(talk, *v31, "--thinking", "on")).stdout,
                          BOS + "<｜User｜>u<｜Assistant｜><think>\n")
         self.assertEqual(self.assert_ok(self.rendered(talk, *v31, "--dev", "no-question")).stdout, BOS + "<｜User｜>u\n")
-        self.assert_dsrun_refuses(self.rendered(talk, "--thinking", "on"), "--thinking", "deepseek-v3")
+        self.assert_dsrun_refuses(self.rendered(talk, "--thinking", "on"), "--thinking", "no such switch")
         self.assertEqual(self.rendered(talk, "--thinking", "perhaps").code, 2)
+
+    def test_a_template_is_told_what_it_reads_and_nothing_else(self):
+        talk = [{"role": "user", "content": "u"}]
+        own = self.scratch / "own.jinja"
+        own.write_text("{{ messages[0].content }} {{ reasoning_effort or 'low' }} {{ style.tone }}")
+        asked = ("--text", "--chat-template", own)
+        said = self.rendered(talk, *asked, "--template-args", '{"reasoning_effort": "high", "style": {"tone": "dry"}}')
+        self.assertEqual(self.assert_ok(said).stdout, "u high dry\n")
+        whole = {"messages": talk, "chat_template_kwargs": {"reasoning_effort": "some", "style": {"tone": "wet"}}}
+        said = self.rendered(whole, *asked, "--template-args", '{"reasoning_effort": "high"}')
+        self.assertEqual(self.assert_ok(said).stdout, "u high wet\n")  # what the command line says, counts
+        self.assert_dsrun_refuses(self.rendered(talk, *asked, "--template-args", '{"reasoning_efort": 1}'), "--template-args",
+                                  'never reads "reasoning_efort"', 'did you mean reasoning_effort?', "it reads reasoning_effort, style")
+        whole["chat_template_kwargs"]["effort"] = 1
+        self.assert_dsrun_refuses(self.rendered(whole, *asked), 'never reads "effort"')
+        self.assert_dsrun_refuses(self.rendered(talk, *asked, "--template-args", '{"messages": []}'), '"messages"', "leave it out")
+        for wrong in ("[]", "{", "3"):
+            self.assertEqual(self.rendered(talk, *asked, "--template-args", wrong).code, 2)
+
+    def test_tools_take_the_template_for_tools(self):
+        folder = self.copy_source()
+        config = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
+        config["chat_template"] = [{"name": "default", "template": "plain {{ style }}"},
+                                   {"name": "tool_use", "template": "{{ tools | length }} tools"}]
+        (folder / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
+        talk = {"messages": [{"role": "user", "content": "u"}], "tools": CASES["tools"]}
+        self.assertEqual(self.assert_ok(self.rendered(talk, "--text", folder=folder)).stdout, "2 tools\n")
+        self.assertEqual(self.assert_ok(self.rendered(talk["messages"], "--text", folder=folder)).stdout, "plain \n")
+        named = self.rendered(talk, "--text", "--chat-template", "deepseek-v2", folder=folder)
+        self.assertIn("User: u", self.assert_ok(named).stdout)
+        # Files win over the list, as in transformers.
+        (folder / "chat_template.jinja").write_text("from a file")
+        self.assertEqual(self.assert_ok(self.rendered(talk, "--text", folder=folder)).stdout, "from a file\n")
+        (folder / "additional_chat_templates").mkdir()
+        (folder / "additional_chat_templates" / "tool_use.jinja").write_text("a file for tools")
+        self.assertEqual(self.assert_ok(self.rendered(talk, "--text", folder=folder)).stdout, "a file for tools\n")
 
     def test_texts_in_parts_and_a_developer(self):
         parts = [{"role": "developer", "content": [{"type": "text", "text": "s"}]},

@@ -1,11 +1,11 @@
-// tokenizer_config.json, and a conversation in every known template. Input: the JSON on the first line; then either a
-// conversation as JSON, or a message a line, its role by the first character: s(ystem), u(ser), a(ssistant), t(ool),
-// c(all of a tool), n (no content).
+// tokenizer_config.json, and a conversation in every template that dsrun brings along. Input: the JSON on the first
+// line; then either a conversation as JSON, or a message a line, its role by the first character: s(ystem), u(ser),
+// a(ssistant), t(ool), c(all of a tool), n (no content).
 #include <string>
 
+#include "runtime/text/builtin_templates.h"
 #include "runtime/text/chat_message.h"
 #include "runtime/text/chat_template.h"
-#include "runtime/text/jinja_source.h"
 #include "runtime/text/json.h"
 #include "runtime/text/tokenizer_config.h"
 #include "tests/fuzz/target.h"
@@ -58,15 +58,6 @@ void check_question(std::string_view name, const std::vector<ChatMessage>& messa
   DSPACK_CHECK(question->starts_with(*history), name);
 }
 
-void check_source(const std::string& source) {
-  const auto known = ChatTemplate::recognise(source);
-  if (!known) fuzz::check_refusal(known.error());
-  const auto canonical = runtime::canonical_jinja(source);
-  if (!canonical) return fuzz::check_refusal(canonical.error());
-  const auto longer = runtime::canonical_jinja(source + "{# a comment #}");
-  DSPACK_CHECK(!longer || source.ends_with('\n') || source.ends_with('\r') || *longer == *canonical, *canonical);
-}
-
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
@@ -77,7 +68,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     fuzz::check_refusal(config.error());
   } else {
     options.bos_token = config->bos_token.value_or("");
-    check_source(config->chat_template.value_or(""));
+    if (const auto own = ChatTemplate::compile(config->chat_template.value_or("")); !own) {
+      fuzz::check_refusal(own.error());
+    }
   }
   std::vector<ChatMessage> messages;
   if (text.starts_with('[') || text.starts_with('{')) {
@@ -95,12 +88,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       messages.push_back(message_of(line));
   }
   check_all_in_order(messages, options);
-  const std::string names = ChatTemplate::names();
-  std::string_view rest = names;
-  for (; !rest.empty(); rest.remove_prefix(rest.starts_with(' ') ? 1 : 0)) {
-    const std::string_view name = fuzz::take(rest, ',');
+  for (const std::string& name : runtime::builtin_template_names()) {
     for (const bool thinking : {true, false}) {
-      options.thinking = thinking;
+      options.arguments = runtime::thinking_arguments(thinking);
       check_question(name, messages, options);
     }
   }

@@ -66,6 +66,7 @@ Result<Value> Evaluator::call_value(const Value& callee, Arguments args, const V
     return args.positional[static_cast<size_t>(loop->fields["index0"].integer()) % args.positional.size()];
   }
   TRY_ASSIGN(Value seen, heap_.list(args.positional, true));
+  if (seen.leads_to_space()) return Error{ErrorKind::unsupported, "loop.changed cannot be given a namespace"};
   const bool changed = !loop->fields.contains(" seen") || !equal(loop->fields[" seen"], seen, heap_.budget());
   loop->fields[" seen"] = std::move(seen);
   return Value(changed);

@@ -259,8 +259,8 @@ Result<Value> Evaluator::look_up(const std::string& name) {
     const auto found = scope->names.find(name);
     if (found != scope->names.end()) return found->second;
   }
-  for (const std::string_view function : {"range", "dict", "namespace", "raise_exception", "strftime_now"}) {
-    if (name == function) return Value(std::make_shared<const Callable>(Callable{.name = name}));
+  if (std::ranges::find(kFunctions, name) != kFunctions.end()) {
+    return Value(std::make_shared<const Callable>(Callable{.name = name}));
   }
   return Value::undefined(fmt::format("'{}' is undefined", name));
 }

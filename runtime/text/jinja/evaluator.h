@@ -3,6 +3,7 @@
 // Jinja refuses, and raise_exception), unsupported, budget; with the line.
 #pragma once
 
+#include <array>
 #include <ctime>
 #include <memory>
 #include <string>
@@ -13,6 +14,10 @@
 #include "runtime/text/jinja/ast.h"
 
 namespace dspack::runtime::jinja {
+
+/// What every template can call without being given it.
+inline constexpr std::array<std::string_view, 5> kFunctions = {"range", "dict", "namespace", "raise_exception",
+                                                               "strftime_now"};
 
 /// The names of a block; those around it through `outer`.
 struct Scope {

@@ -11,6 +11,7 @@
 #include "runtime/text/jinja/methods.h"
 #include "runtime/text/jinja/operators.h"
 #include "runtime/text/jinja/printing.h"
+#include "runtime/text/jinja/sorting.h"
 #include "runtime/text/jinja/value_tests.h"
 #include "runtime/text/unicode.h"
 
@@ -22,48 +23,6 @@ Result<Value> method_of_text(std::string_view name, const Value& value, const Ar
   TRY_ASSIGN(std::string text, to_text(value, heap.budget()));
   TRY_ASSIGN(const Value as_text, heap.text(std::move(text)));
   return call_method(as_text, name, args, heap);
-}
-
-struct Order {
-  bool reverse = false;
-  bool by_case = false;
-  // `sort` compares lists of attributes, as Jinja does: elements that equal each other need no order.
-  bool in_lists = false;
-};
-
-/// The items, by an attribute if there is one.
-Result<Values> sorted(Values items, const Value* attribute, const Order& order, Heap& heap) {
-  std::vector<std::pair<Value, Value>> keyed;
-  for (Value& item : items) {
-    Value key = item;
-    if (attribute != nullptr) {
-      TRY_ASSIGN(key, attribute_path(item, *attribute, heap));
-    }
-    if (key.text() != nullptr && !order.by_case) {
-      TRY_ASSIGN(key, call_method(key, "lower", {}, heap));
-    }
-    if (order.in_lists) {
-      TRY_ASSIGN(key, heap.list({key}));
-    }
-    keyed.emplace_back(std::move(key), std::move(item));
-  }
-  TRY(heap.budget().step(keyed.size() * 20));
-  for (size_t i = 1; i < keyed.size(); ++i) {
-    const auto compared = compare(keyed[i].first, keyed[i - 1].first, "<", heap.budget());
-    if (!compared) return compared.error();
-  }
-  // Every pair of neighbours has an order, but a mixture may still have none: such pairs count as equal.
-  const auto less = [&heap](const auto& a, const auto& b) {
-    const auto compared = compare(a.first, b.first, "<", heap.budget());
-    return compared && *compared < 0;
-  };
-  if (order.reverse) std::ranges::reverse(keyed);
-  std::ranges::stable_sort(keyed, less);
-  if (order.reverse) std::ranges::reverse(keyed);
-  items.clear();
-  for (auto& [key, item] : keyed)
-    items.push_back(std::move(item));
-  return items;
 }
 
 Result<Value> select(std::string_view name, const Value& value, const Arguments& args, Heap& heap) {

@@ -1,8 +1,7 @@
 #include "runtime/text/jinja/program.h"
 
-#include <algorithm>
-
 #include "runtime/text/jinja/evaluator.h"
+#include "runtime/text/jinja/inputs.h"
 #include "runtime/text/jinja/parser.h"
 
 namespace dspack::runtime::jinja {
@@ -19,17 +18,13 @@ uint64_t bytes_of(const nlohmann::ordered_json& value) {
   return bytes;
 }
 
-bool mentions_in(const Node& node, std::string_view name) {
-  if (node.kind == Node::Kind::name && node.text == name) return true;
-  return std::ranges::any_of(node.kids, [name](const NodePtr& kid) { return kid && mentions_in(*kid, name); });
-}
-
 }  // namespace
 
 Result<Program> Program::compile(std::string_view source) {
   TRY_ASSIGN(auto tokens, tokenize(source));
   TRY_ASSIGN(NodePtr root, parse(std::move(tokens)));
-  return Program(std::shared_ptr<const Node>(std::move(root)));
+  auto inputs = inputs_of(*root);
+  return Program(std::shared_ptr<const Node>(std::move(root)), std::move(inputs));
 }
 
 Result<std::string> Program::render(const nlohmann::ordered_json& variables, const std::tm& now, Cost* cost) const {
@@ -42,10 +37,6 @@ Result<std::string> Program::render(const nlohmann::ordered_json& variables, con
   auto text = evaluator.run(*root_);
   if (cost != nullptr) *cost = {.steps = budget.steps(), .bytes = budget.bytes()};
   return text;
-}
-
-bool Program::mentions(std::string_view name) const {
-  return mentions_in(*root_, name);
 }
 
 }  // namespace dspack::runtime::jinja

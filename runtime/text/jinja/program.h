@@ -6,6 +6,7 @@
 
 #include <ctime>
 #include <memory>
+#include <set>
 #include <string>
 #include <string_view>
 
@@ -30,12 +31,14 @@ class Program {
   /// written even if the template fails.
   [[nodiscard]] Result<std::string> render(const nlohmann::ordered_json& variables, const std::tm& now,
                                            Cost* cost = nullptr) const;
-  /// Whether the name stands anywhere in the program.
-  [[nodiscard]] bool mentions(std::string_view name) const;
+  /// What it can be told (inputs.h).
+  [[nodiscard]] const std::set<std::string, std::less<>>& inputs() const { return inputs_; }
 
  private:
-  explicit Program(std::shared_ptr<const Node> root) : root_(std::move(root)) {}
+  Program(std::shared_ptr<const Node> root, std::set<std::string, std::less<>> inputs)
+      : root_(std::move(root)), inputs_(std::move(inputs)) {}
   std::shared_ptr<const Node> root_;
+  std::set<std::string, std::less<>> inputs_;
 };
 
 }  // namespace dspack::runtime::jinja

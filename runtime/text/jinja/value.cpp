@@ -108,6 +108,7 @@ uint32_t Value::depth() const {
 }
 
 bool Value::leads_to_space() const {
+  if (list() != nullptr) return list()->holds_space;
   return space() != nullptr || (callable() != nullptr && callable()->self.space() != nullptr);
 }
 
@@ -142,12 +143,14 @@ Result<Value> Heap::text(std::string text) {
 Result<Value> Heap::list(Values items, bool tuple) {
   TRY(budget_->produce(kBoxBytes + items.size() * sizeof(Value)));
   uint32_t depth = 0;
+  bool holds_space = false;
   for (const Value& item : items) {
-    if (item.leads_to_space()) return Error{ErrorKind::unsupported, "a list cannot hold a namespace"};
+    holds_space = holds_space || item.leads_to_space();
     depth = std::max(depth, item.depth());
   }
   if (depth >= kMaxDepth) return Error{ErrorKind::budget, "lists and dicts are nested too deeply"};
-  return Value(std::make_shared<const List>(List{.items = std::move(items), .tuple = tuple, .depth = depth + 1}));
+  return Value(std::make_shared<const List>(
+      List{.items = std::move(items), .tuple = tuple, .holds_space = holds_space, .depth = depth + 1}));
 }
 
 Result<Value> Heap::generator(Values items) {

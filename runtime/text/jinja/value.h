@@ -69,8 +69,8 @@ class Value {
   [[nodiscard]] std::string_view type() const;
   /// Why it is undefined.
   [[nodiscard]] std::string why_undefined() const;
-  /// Whether it leads to a namespace, which lists, dicts and namespaces therefore may not hold: else a namespace could
-  /// hold itself.
+  /// Whether it leads to a namespace, which dicts and namespaces therefore may not hold: else a namespace could hold
+  /// itself.
   [[nodiscard]] bool leads_to_space() const;
   /// Levels of lists and dicts within.
   [[nodiscard]] uint32_t depth() const;
@@ -88,6 +88,7 @@ struct List {
   bool tuple = false;
   // What Jinja computes as it is asked for: it has no length, is no JSON, and is true even if nothing comes.
   bool generator = false;
+  bool holds_space = false;  // it leads to a namespace
   uint32_t depth = 1;
 };
 

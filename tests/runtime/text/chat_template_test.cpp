@@ -12,14 +12,6 @@ using namespace dspack;
 using namespace dspack::runtime;
 using namespace dspack::runtime::testing;
 
-namespace {
-
-std::string v3_source() {
-  return test_json("tiny-v3/tokenizer_config.json").at("chat_template").get<std::string>();
-}
-
-}  // namespace
-
 TEST_CASE("chat template: what transformers renders, and its failures") {
   // Made by tests/tools/text/chat_cases.py of the templates that the repositories have.
   const auto file = OrderedJson::parse(test_file("text/chat_cases.json"));
@@ -30,17 +22,16 @@ TEST_CASE("chat template: what transformers renders, and its failures") {
     const OrderedJson& messages = file.at("conversations").at(each.at("messages").get<size_t>());
     const auto conversation = parse_conversation(messages.dump());
     REQUIRE_MESSAGE(conversation.has_value(), messages.dump());
-    RenderOptions options{.bos_token = "<B>",
-                          .eos_token = "<E>",
-                          .add_generation_prompt = each.at("add_generation_prompt"),
-                          .thinking = each.at("thinking")};
+    RenderOptions options{
+        .bos_token = "<B>", .eos_token = "<E>", .add_generation_prompt = each.at("add_generation_prompt")};
+    if (each.at("thinking").get<bool>()) options.arguments = thinking_arguments(true);
     if (each.at("tools").get<bool>()) options.tools = file.at("tools");
     for (const OrderedJson& result : each.at("results")) {
       for (const std::string name : result.at("templates")) {
         CAPTURE(name);
         CAPTURE(messages.dump());
         CAPTURE(options.add_generation_prompt);
-        CAPTURE(options.thinking);
+        CAPTURE(options.arguments.dump());
         const auto chat = ChatTemplate::named(name);
         REQUIRE(chat.has_value());
         const auto text = chat->render(conversation->messages, options);
@@ -56,34 +47,47 @@ TEST_CASE("chat template: what transformers renders, and its failures") {
   CHECK(failures > 50);
 }
 
-TEST_CASE("chat template: a repository's source is recognised, in any form that means the same") {
-  const std::string source = v3_source();
-  const auto chat = ChatTemplate::recognise(source);
-  REQUIRE(chat.has_value());
-  CHECK(chat->name() == "deepseek-v3");
-  CHECK(ChatTemplate::recognise(source + "\n\n").has_value());  // Jinja drops one, the last tag the other
-  std::string lines = source;
-  for (size_t at = 0; (at = lines.find("%}{%", at)) != std::string::npos; ++at)
-    lines.replace(at, 4, "%}\n  {%");
-  CHECK(lines.size() > source.size() + 100);
-  CHECK(ChatTemplate::recognise(lines).has_value());
-  for (const std::string& other : {source + " ", source + "\n\n\n", std::string("{{ messages[0].content }}")}) {
-    const auto unknown = ChatTemplate::recognise(other);
-    REQUIRE(unknown.has_value());
-    CHECK(unknown->name() == "of this repository");
-  }
-  const auto broken = ChatTemplate::recognise(source + "{%");
+TEST_CASE("chat template: mistakes have their line") {
+  const auto broken = ChatTemplate::compile("{{ bos_token }}\n{%");
   REQUIRE_FALSE(broken.has_value());
-  CHECK(broken.error().message.find("line ") != std::string::npos);
+  CHECK(broken.error().message.find("line 2") != std::string::npos);
+  const auto refused = ChatTemplate::compile("\n{{ raise_exception('no users') }}")->render({}, {});
+  REQUIRE_FALSE(refused.has_value());
+  CHECK(refused.error().message.find("line 2: the template refuses: no users") != std::string::npos);
 }
 
-TEST_CASE("chat template: names") {
+TEST_CASE("chat template: what it reads says what it can be told") {
   CHECK(ChatTemplate::named("deepseek-v3.1")->has_thinking_switch());
   CHECK_FALSE(ChatTemplate::named("deepseek-r1")->has_thinking_switch());
   CHECK(ChatTemplate::named("kimi-k2")->prints_tools());
   CHECK_FALSE(ChatTemplate::named("deepseek-v3.1")->prints_tools());
+  CHECK(ChatTemplate::named("deepseek-v3.1")->arguments() == std::vector<std::string>{"thinking"});
+  CHECK(ChatTemplate::named("kimi-k2")->arguments().empty());
+  const auto other = ChatTemplate::compile(
+      "{% set effort = effort or 'low' %}{% set thinking = true %}{{ thinking }}{% for m in messages %}{{ loop.index }}"
+      "{% endfor %}{% macro f(x) %}{{ x ~ caller() ~ f(y) }}{% endmacro %}{{ effort }}");
+  REQUIRE(other.has_value());
+  CHECK(other->arguments() == std::vector<std::string>{"effort", "y"});
+  CHECK_FALSE(other->has_thinking_switch());
+  CHECK(*ChatTemplate::compile("{{ effort }}")->render({}, {.arguments = {{"effort", "high"}}}) == "high");
+}
+
+TEST_CASE("chat template: reasoning comes under each name that templates read") {
+  const auto chat =
+      ChatTemplate::compile("{% for m in messages %}{{ m.reasoning_content }}-{{ m.thinking }} {% endfor %}");
+  REQUIRE(chat.has_value());
+  const auto talk = parse_conversation(R"([{"role": "assistant", "content": "a", "reasoning_content": "b"},
+      {"role": "assistant", "content": "a", "thinking": "c"}, {"role": "assistant", "content": "a", "reasoning": "d"},
+      {"role": "assistant", "content": "a", "thinking": "e", "reasoning_content": "f"},
+      {"role": "assistant", "content": "a", "reasoning_content": null}])");
+  REQUIRE(talk.has_value());
+  CHECK(*chat->render(talk->messages, {}) == "b-b c-c d-d f-e None- ");
+}
+
+TEST_CASE("chat template: names") {
   const auto unknown = ChatTemplate::named("gpt");
   REQUIRE_FALSE(unknown.has_value());
+  CHECK(unknown.error().kind == ErrorKind::not_found);
   CHECK(unknown.error().message.find("deepseek-v2.5, ") != std::string::npos);
 }
 
@@ -107,6 +111,18 @@ TEST_CASE("chat json: a conversation in OpenAI's form") {
   CHECK(read->tools.dump() == R"([{"z":1,"a":2}])");
   CHECK(parse_conversation("[]")->messages.empty());
   CHECK(parse_conversation(R"([{"role": "user", "content": "1234567890123456789012"}])").has_value());
+}
+
+TEST_CASE("chat json: the template's arguments come with the conversation or alone") {
+  const auto read = parse_conversation(R"({"messages": [], "chat_template_kwargs": {"b": 1, "a": [true]}})");
+  REQUIRE(read.has_value());
+  CHECK(read->arguments.dump() == R"({"b":1,"a":[true]})");
+  CHECK(parse_conversation("[]")->arguments.is_null());
+  CHECK(*parse_template_arguments(R"({"b": 1})") == OrderedJson({{"b", 1}}));
+  for (const char* wrong : {"", "3", "[]", "{", R"({"n": 1234567890123456789})"}) {
+    CAPTURE(wrong);
+    CHECK_FALSE(parse_template_arguments(wrong).has_value());
+  }
 }
 
 TEST_CASE("chat json: content as a list of texts is one text") {
@@ -144,6 +160,7 @@ TEST_CASE("chat json: mistakes are named by message and field") {
       {"{}", "\"messages\""},
       {R"({"messages": {}})", "\"messages\""},
       {R"({"messages": [], "tools": {}})", "\"tools\""},
+      {R"({"messages": [], "chat_template_kwargs": []})", "\"chat_template_kwargs\""},
       {R"([3])", "message 0"},
       {R"([{"role": "user"}, {"content": "x"}])", "message 1: \"role\""},
       {R"([{"role": "Developer"}])", "unknown role"},

@@ -59,7 +59,7 @@ TEST_CASE("golden: conversations render as Jinja renders them, and have the same
   const auto config = TokenizerConfig::from_json(test_file("tiny-v3/tokenizer_config.json"));
   REQUIRE(config.has_value());
   REQUIRE(config->chat_template.has_value());
-  const auto chat = ChatTemplate::recognise(*config->chat_template);
+  const auto chat = ChatTemplate::compile(*config->chat_template);
   REQUIRE(chat.has_value());
   const json golden = test_json("tiny-v3-golden/chat_cases.json");
   REQUIRE(golden.at("cases").size() > 0);

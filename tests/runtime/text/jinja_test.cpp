@@ -36,6 +36,8 @@ TEST_CASE("jinja: statements and expressions") {
       {"{% for i in range(9) %}{% if i == 1 %}{% continue %}{% endif %}{% if i > 3 %}{% break %}{% endif %}{{ i }}{% "
        "endfor %}",
        "023"},
+      {"{% set m = namespace(r='x') %}{% for e in [m] + [{'r': 'y'}] %}{{ e.r }}{% endfor %}{{ [m] == [m] }}",
+       "xyTrue"},
       {"{% set ns = namespace(n=0) %}{% for i in range(4) %}{% set ns.n = ns.n + i %}{% endfor %}{{ ns.n }}", "6"},
       {"{% set x = 1 %}{% for i in [2] %}{% set x = i %}{% endfor %}{{ x }}", "1"},
       {"{% macro m(a, b=2) %}{{ a }}-{{ b }}{{ caller() if caller }}{% endmacro %}{{ m(1) }}{% call m(3, b=4) %}!{% "
@@ -133,6 +135,8 @@ TEST_CASE("jinja: hostile templates end") {
       "{% endfor %}{{ a.x == a.y }}",
       "{% set x = range(99999) | list %}{% set y = range(99999) | list %}{% for i in x %}{{ x == y }}{% endfor %}",
       "{% set a = namespace(s=[]) %}{% set a.s = [a] %}",
+      "{% set a = namespace(s=[]) %}{% set a.s = [1, [2, (a,)]] | reverse | list %}",
+      "{% for i in [1] %}{{ loop.changed([loop]) }}{% endfor %}",
       "{{ 10 ** 30 }}",
       "{{ " + brackets + "1" + std::string(brackets.size(), ')') + " }}",
       blocks,
@@ -148,12 +152,10 @@ TEST_CASE("jinja: hostile templates end") {
   }
 }
 
-TEST_CASE("jinja: DeepSeek-V3's template gives the texts of its renderer and of transformers") {
+TEST_CASE("jinja: DeepSeek-V3's template gives the texts of transformers") {
   const auto source = test_json("tiny-v3/tokenizer_config.json").at("chat_template").get<std::string>();
-  // Another program to jinja_source.h, so that the engine runs it.
-  const auto chat = ChatTemplate::recognise(source + "{{ '' }}");
+  const auto chat = ChatTemplate::compile(source);
   REQUIRE(chat.has_value());
-  CHECK(chat->name() == "of this repository");
   const auto file = OrderedJson::parse(test_file("text/chat_cases.json"));
   size_t texts = 0;
   for (const OrderedJson& each : file.at("cases")) {

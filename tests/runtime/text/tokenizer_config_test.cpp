@@ -20,11 +20,12 @@ TEST_CASE("tokenizer_config.json: tokens are strings or objects with content") {
   CHECK(config->chat_template == "{{ x }}");
 }
 
-TEST_CASE("tokenizer_config.json: of a list of chat templates the default one counts") {
+TEST_CASE("tokenizer_config.json: of a list of chat templates the default one and the one for tools count") {
   const auto config = TokenizerConfig::from_json(
       R"({"chat_template": [{"name": "tool_use", "template": "T"}, {"name": "default", "template": "D"}]})");
   REQUIRE(config.has_value());
   CHECK(config->chat_template == "D");
+  CHECK(config->tool_chat_template == "T");
   const auto none = TokenizerConfig::from_json(R"({"chat_template": [{"name": "tool_use", "template": "T"}]})");
   REQUIRE(none.has_value());
   CHECK_FALSE(none->chat_template.has_value());

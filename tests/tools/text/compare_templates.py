@@ -1,11 +1,11 @@
-"""Compares dsrun with transformers on chat templates: every template of a folder, every conversation, with and without
-the question for an answer, with and without tools.
+"""Compares dsrun's template engine with transformers: every template of a folder, every conversation, with and without
+the question for an answer, with tools, and with thinking asked for.
 
-    python compare_templates.py TEMPLATES DSRUN MODEL [--show N]
+    python compare_templates.py TEMPLATES BENCH_TEMPLATES [--show N] [--each]
 
-TEMPLATES holds *.jinja (other projects' templates are not copied here; docs/chat.md says where ours were from), MODEL is
-a folder with a tokenizer, such as tests/data/tiny-v3. Needs transformers. Prints the counts and, of the first N
-differences, both texts; exits 1 if there is one.
+TEMPLATES holds *.jinja (other projects' templates are not copied here; public_templates.tsv says where ours were from),
+BENCH_TEMPLATES is the program of tests/bench. Needs transformers. Prints the counts and, of the first N differences,
+both texts; with --each a line for each template. Exits 1 if there is a difference.
 """
 import argparse
 import collections
@@ -13,7 +13,6 @@ import json
 import pathlib
 import subprocess
 import sys
-import tempfile
 
 from chat_cases import CONVERSATIONS, TOOLS, assistant, call, render_error, system, tool, user
 
@@ -25,47 +24,46 @@ MORE = [
      tool("1", tool_call_id="123456789", name="a"), tool("2", tool_call_id="abcdefghi", name="b")],
     [user(" \n x \u3000 \t "), assistant("\n<think>\na\n</think>\n\nb\n"), user("e\u0301 👩‍👩‍👧 \u2028 \x7f")],
 ]
+TOKENS = {"bos_token": "<B>", "eos_token": "<E>"}
+THINKING = {"thinking": True, "enable_thinking": True}
+WAYS = ((True, None, {}), (False, None, {}), (True, TOOLS, {}), (True, None, THINKING))
 
 
-def ours(dsrun, model, template, messages, prompt, tools):
-    with tempfile.NamedTemporaryFile("w", suffix=".json", encoding="utf-8") as file:
-        json.dump({"messages": messages, "tools": tools}, file, ensure_ascii=False)
-        file.flush()
-        command = [dsrun, "tokenize", model, "--chat", file.name, "--text", "--chat-template", str(template)]
-        result = subprocess.run(command + ([] if prompt else ["--dev", "no-question"]), capture_output=True)
-    if result.returncode == 1:
-        return None, result.stderr.decode()
-    if result.returncode != 0:
-        raise SystemExit(f"{template}: status {result.returncode}: {result.stderr.decode()}")
-    return result.stdout.decode()[:-1], ""
+def ours(program, cases):
+    lines = (json.dumps({"template": str(file), "messages": messages, "tools": tools, "chat_template_kwargs": more,
+                         "add_generation_prompt": prompt, **TOKENS}) for file, messages, prompt, tools, more in cases)
+    said = subprocess.run([program], input="\n".join(lines), stdout=subprocess.PIPE, check=True, encoding="utf-8").stdout
+    return [json.loads(line) for line in said.split("\n") if line]
 
 
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("templates", type=pathlib.Path)
-    parser.add_argument("dsrun")
-    parser.add_argument("model", type=pathlib.Path)
+    parser.add_argument("program")
     parser.add_argument("--show", type=int, default=5)
+    parser.add_argument("--each", action="store_true")
     options = parser.parse_args()
-    config = json.loads((options.model / "tokenizer_config.json").read_text(encoding="utf-8"))
-    tokens = {key: config[key]["content"] if isinstance(config[key], dict) else config[key] for key in ("bos_token", "eos_token")}
-    counts = collections.Counter()
+    counts, slowest = collections.Counter(), collections.Counter()
     files = sorted(options.templates.glob("*.jinja"))
     for file in files:
         source = file.read_text(encoding="utf-8")
-        for messages in CONVERSATIONS + MORE:
-            for prompt, tools in ((True, None), (False, None), (True, TOOLS)):
-                expected, why = render_error(source, messages, prompt, tools, tokens)
-                got, said = ours(options.dsrun, options.model, file, messages, prompt, tools)
-                kind = "both fail" if got is None and expected is None else "equal" if got == expected else "different"
-                counts[kind] += 1
-                if kind != "different":
-                    continue
-                counts[file.name] += 1
-                if counts[kind] <= options.show:
-                    print(f"{file.name}: {json.dumps(messages, ensure_ascii=False)}, question {prompt}, tools {tools is not None}\n"
-                          f"  transformers: {expected!r} {why}\n  dsrun: {got!r} {said}")
+        cases = [(file, messages, *way) for messages in CONVERSATIONS + MORE for way in WAYS]
+        own = collections.Counter()
+        for (_, messages, prompt, tools, more), said in zip(cases, ours(options.program, cases), strict=True):
+            expected, why = render_error(source, messages, prompt, tools, {**TOKENS, **more})
+            got = said.get("text")
+            kind = "both fail" if got is None and expected is None else "equal" if got == expected else "different"
+            own[kind] += 1
+            for key in ("steps", "bytes", "compile_us", "render_us"):
+                slowest[key] = max(slowest[key], said[key])
+            if kind == "different" and counts[kind] + own[kind] <= options.show:
+                print(f"{file.name}: {json.dumps(messages, ensure_ascii=False)}, question {prompt}, tools {tools is not None}, {more}\n"
+                      f"  transformers: {expected!r} {why}\n  dsrun: {got!r} {said.get('error')}")
+        counts += own
+        if options.each:
+            print(f"{file.name}: " + ", ".join(f"{kind} {count}" for kind, count in sorted(own.items())))
     print(len(files), "templates;", ", ".join(f"{name}: {count}" for name, count in counts.items()))
+    print("at most:", ", ".join(f"{key} {value:.0f}" for key, value in slowest.items()))
     sys.exit(1 if counts["different"] else 0)
 
 

@@ -1,0 +1,62 @@
+#include "runtime/text/builtin_templates.h"
+
+#include <fmt/format.h>
+
+namespace dspack::runtime {
+namespace {
+
+struct Release {
+  std::string_view name;
+  const std::string_view* family;
+  std::string_view differences;  // members of a dict, as Jinja writes them
+};
+
+// docs/chat.md says which repositories have which.
+const Release kReleases[] = {
+    {"deepseek-v2", &kDeepseekV2Source, ""},
+    {"deepseek-v2.5", &kDeepseekV3Source, "'last_system_only': true, 'litter': '        '"},
+    {"deepseek-v3", &kDeepseekV3Source, ""},
+    {"deepseek-v3-0324", &kDeepseekV30324Source, ""},
+    {"deepseek-r1-first", &kDeepseekV3Source, "'last_system_only': true, 'strips_reasoning': true"},
+    {"deepseek-r1-closed", &kDeepseekR1Source, ""},
+    {"deepseek-r1", &kDeepseekR1Source, "'opens_reasoning': true"},
+    {"deepseek-r1-0528", &kDeepseekV30324Source, "'strips_reasoning': true"},
+    {"deepseek-v3.1", &kDeepseekV31Source, ""},
+    {"deepseek-v3.1-terminus", &kDeepseekV31Source, "'terminus': true"},
+    // July 2025, as first published. A backslash and an n stand in front of a result: in its template, they are outside
+    // of any string.
+    {"kimi-k2-first", &kKimiK2Source,
+     R"('default_system': 'You are a helpful assistant<|im_end|>', 'numbers_calls': true,
+        'quotes_text_arguments': true, 'before_result': '\\n', 'none_is_text': true)"},
+    {"kimi-k2-0905", &kKimiK2Source,
+     R"('tools_heading': '\n  # Tools\n  ', 'names': true, 'before_result': '\n    ', 'none_is_text': true,
+        'default_system': 'You are Kimi, an AI assistant created by Moonshot AI.<|im_end|>')"},
+    {"kimi-k2-0905-open", &kKimiK2Source,
+     R"('tools_heading': '\n  # Tools\n  ', 'names': true, 'before_result': '\n    ', 'none_is_text': true,
+        'default_system': 'You are Kimi, an AI assistant created by Moonshot AI.<|im_end|>',
+        'leaves_last_open': true)"},
+    // Here a line feed follows the default: the tag behind it removes its own indentation, not the end of the line.
+    {"kimi-k2", &kKimiK2Source,
+     R"('compact_tools': true, 'names': true, 'before_result': '\n',
+        'default_system': 'You are Kimi, an AI assistant created by Moonshot AI.<|im_end|>\n')"},
+};
+
+}  // namespace
+
+std::vector<std::string> builtin_template_names() {
+  std::vector<std::string> names;
+  for (const Release& release : kReleases)
+    names.emplace_back(release.name);
+  return names;
+}
+
+std::optional<std::string> builtin_template(std::string_view name) {
+  for (const Release& release : kReleases) {
+    if (release.name == name) {
+      return fmt::format("{{%- set release = {{{}}} -%}}{}", release.differences, *release.family);
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace dspack::runtime

@@ -1,0 +1,44 @@
+#include "runtime/text/jinja/sorting.h"
+
+#include <algorithm>
+
+#include "runtime/text/jinja/filters.h"
+#include "runtime/text/jinja/methods.h"
+
+namespace dspack::runtime::jinja {
+
+Result<Values> sorted(Values items, const Value* attribute, const Order& order, Heap& heap) {
+  std::vector<std::pair<Value, Value>> keyed;
+  for (Value& item : items) {
+    Value key = item;
+    if (attribute != nullptr) {
+      TRY_ASSIGN(key, attribute_path(item, *attribute, heap));
+    }
+    if (key.text() != nullptr && !order.by_case) {
+      TRY_ASSIGN(key, call_method(key, "lower", {}, heap));
+    }
+    if (order.in_lists) {
+      TRY_ASSIGN(key, heap.list({key}));
+    }
+    keyed.emplace_back(std::move(key), std::move(item));
+  }
+  TRY(heap.budget().step(keyed.size() * 20));
+  for (size_t i = 1; i < keyed.size(); ++i) {
+    const auto compared = compare(keyed[i].first, keyed[i - 1].first, "<", heap.budget());
+    if (!compared) return compared.error();
+  }
+  // Every pair of neighbours has an order, but a mixture may still have none: such pairs count as equal.
+  const auto less = [&heap](const auto& a, const auto& b) {
+    const auto compared = compare(a.first, b.first, "<", heap.budget());
+    return compared && *compared < 0;
+  };
+  if (order.reverse) std::ranges::reverse(keyed);
+  std::ranges::stable_sort(keyed, less);
+  if (order.reverse) std::ranges::reverse(keyed);
+  items.clear();
+  for (auto& [key, item] : keyed)
+    items.push_back(std::move(item));
+  return items;
+}
+
+}  // namespace dspack::runtime::jinja
