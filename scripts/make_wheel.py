@@ -53,6 +53,8 @@ def main(prefix, out):
         info + "/licenses/LICENSE": (ROOT / "LICENSE").read_text(),
         info + "/licenses/THIRD-PARTY.md": (ROOT / "THIRD-PARTY.md").read_text(),
     }
+    licences = prefix / "share/doc/dspack/licenses"
+    texts.update({info + "/licenses/" + path.name: path.read_text() for path in sorted(licences.iterdir())})
     contents = [(name, path.read_bytes(), os.access(path, os.X_OK)) for name, path in sorted(files.items())]
     contents += [(name, text.encode(), False) for name, text in texts.items()]
     record = "".join(record_line(name, data) for name, data, _ in contents) + info + "/RECORD,,\n"
