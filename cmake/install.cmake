@@ -1,6 +1,8 @@
 # What `cmake --install` lays out: programs, manual pages, completions, recipes and documents, in the usual folders
 # (GNUInstallDirs). Programs look for recipes and for the CUDA library relative to themselves.
 include(GNUInstallDirs)
+set(DSPACK_ZSH_COMPLETIONS ${CMAKE_INSTALL_DATADIR}/zsh/site-functions CACHE STRING
+  "Where zsh completions go; Debian's zsh looks in share/zsh/vendor-completions for those of packages")
 install(TARGETS reshard dsrun RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 
 # Made by the programs themselves, so that they say what --help says.
@@ -19,7 +21,7 @@ foreach(program reshard dsrun)
   install(FILES ${generated}/${program}.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
   install(FILES ${generated}/${program}.bash RENAME ${program}
     DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions)
-  install(FILES ${generated}/_${program} DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/site-functions)
+  install(FILES ${generated}/_${program} DESTINATION ${DSPACK_ZSH_COMPLETIONS})
   install(FILES ${generated}/${program}.fish DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d)
 endforeach()
 add_custom_target(dspack_texts ALL DEPENDS ${dspack_texts})

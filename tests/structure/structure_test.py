@@ -244,6 +244,12 @@ class Structure(unittest.TestCase):
             for target in re.findall(r"\]\(([^)#:]+)\)", document.read_text(encoding="utf-8")):
                 self.assertTrue((document.parent / target).exists(), f"{document.name} points at {target}")
 
+    def test_one_version(self):
+        stated = re.search(r"^project\(dspack VERSION ([0-9.]+)", (ROOT / "CMakeLists.txt").read_text(), re.MULTILINE)[1]
+        python = re.search(r'^__version__ = "(.*)"$', (ROOT / "python/dspack/__init__.py").read_text(), re.MULTILINE)[1]
+        self.assertEqual(python, stated, "python/dspack/__init__.py and CMakeLists.txt differ")
+        self.assertIn('dynamic = ["version"]', (ROOT / "python/pyproject.toml").read_text(), "it is read from the package")
+
 
 if __name__ == "__main__":
     unittest.main(verbosity=2)
