@@ -30,8 +30,8 @@ install(FILES README.md CHANGELOG.md LICENSE THIRD-PARTY.md DESTINATION ${CMAKE_
 install(DIRECTORY docs/ DESTINATION ${CMAKE_INSTALL_DOCDIR}/docs)
 install(DIRECTORY recipes/ DESTINATION ${CMAKE_INSTALL_DATADIR}/dspack/recipes)
 
-# Licence texts of what is inside the programs, as Debian's packages hold them (THIRD-PARTY.md): headers in every build, and
-# archives in a portable one, which must have all the texts.
+# Licence texts of what is inside the programs, as Debian's packages hold them (THIRD-PARTY.md): headers in every
+# build, and archives in a portable one, which must have all the texts.
 set(dspack_licences /usr/share/doc/nlohmann-json3-dev /usr/share/doc/libcli11-dev)
 if(DSPACK_PORTABLE)
   foreach(package libfmt-dev libzstd-dev libpcre2-dev libedit-dev libncurses-dev libbsd-dev libmd-dev libssl-dev

@@ -197,7 +197,7 @@ class Package(EndToEnd):
         # Of weights, the Hub is asked for the ranges that the example names.
         weights = [entry for entry in hub.requests()[before:] if entry.host == "hub" and entry.path.endswith(".safetensors")]
         self.assertEqual([entry.headers["range"] for entry in weights],
-                         ["bytes=%s-%s" % extent for extent in re.findall(r": bytes (\d+) to (\d+)\n", said)])
+                         ["bytes=%s-%s" % named for named in re.findall(r": bytes (\d+) to (\d+)\n", said)])
 
     def test_the_official_library_reads_what_is_written(self):
         python = python_with("safetensors")
