@@ -9,8 +9,8 @@ if(CMAKE_SCRIPT_MODE_FILE)
     if(NOT status EQUAL 0)
       set(commit "unknown: built outside of a git repository")
     else()
-      execute_process(COMMAND git diff-index --quiet HEAD -- WORKING_DIRECTORY ${SOURCE} RESULT_VARIABLE status
-        ERROR_QUIET)
+      # By content: in a copied tree all times are new.
+      execute_process(COMMAND git diff --quiet HEAD -- WORKING_DIRECTORY ${SOURCE} RESULT_VARIABLE status ERROR_QUIET)
       if(NOT status EQUAL 0)
         string(APPEND commit ", with changes")
       endif()

@@ -4,6 +4,7 @@ option(DSPACK_FUZZ "Make tests/fuzz libFuzzer programs (clang; the preset \"fuzz
 option(DSPACK_HARDEN "Checked string functions, guarded stacks, addresses that nobody can guess (not with sanitizers)" ON)
 option(DSPACK_WERROR "Warnings are errors, as in the presets; a package need not fail where a newer compiler warns" OFF)
 option(DSPACK_PORTABLE "Programs that need the C library alone: scripts/package builds what Debian has no archives of" OFF)
+set(DSPACK_GLIBC "" CACHE PATH "Of DSPACK_PORTABLE: the older C library to link with (scripts/package-libraries)")
 set(DSPACK_SANITIZE "" CACHE STRING "Sanitizers for every target: address,undefined or thread")
 
 if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)

@@ -35,8 +35,6 @@ def record_line(name, data):
 
 def main(prefix, out):
     version = re.search(r'__version__ = "(.*)"', (ROOT / "python/dspack/__init__.py").read_text()).group(1)
-    if 'VERSION %s ' % version not in (ROOT / "CMakeLists.txt").read_text():
-        sys.exit("python/dspack/__init__.py has version %s, CMakeLists.txt another" % version)
     glibc = max(glibc_of(prefix / "bin" / name) for name in ("reshard", "dsrun"))
     tag = "py3-none-manylinux_%d_%d_%s" % (*glibc, os.uname().machine)
     info = "dspack-%s.dist-info" % version
@@ -53,6 +51,8 @@ def main(prefix, out):
         info + "/licenses/LICENSE": (ROOT / "LICENSE").read_text(),
         info + "/licenses/THIRD-PARTY.md": (ROOT / "THIRD-PARTY.md").read_text(),
     }
+    licences = prefix / "share/doc/dspack/licenses"
+    texts.update({info + "/licenses/" + path.name: path.read_text() for path in sorted(licences.iterdir())})
     contents = [(name, path.read_bytes(), os.access(path, os.X_OK)) for name, path in sorted(files.items())]
     contents += [(name, text.encode(), False) for name, text in texts.items()]
     record = "".join(record_line(name, data) for name, data, _ in contents) + info + "/RECORD,,\n"

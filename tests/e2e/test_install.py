@@ -6,10 +6,13 @@ Run by CTest with DSPACK_CMAKE and DSPACK_BUILD besides what all end-to-end test
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
 from common import EndToEnd, clean_environment, main
+
+SOURCE = Path(__file__).resolve().parents[2]
 
 
 class Install(EndToEnd):
@@ -56,6 +59,32 @@ class Install(EndToEnd):
             library.write_bytes(b"")
             self.addCleanup(library.unlink)
         self.assertIn("CUDA library      %s, " % library.resolve(), self.run_installed("dsrun", "--version"))
+
+    def test_a_package_for_debian(self):
+        for tool in ("dpkg-shlibdeps", "dpkg-deb"):
+            if not shutil.which(tool):
+                self.skipTest("%s is not here" % tool)
+        build = Path(os.environ["DSPACK_BUILD"])
+        cpack = Path(os.environ["DSPACK_CMAKE"]).with_name("cpack")
+        subprocess.run([cpack, "-G", "DEB", "--config", build / "CPackConfig.cmake", "-B", self.scratch], check=True,
+                       capture_output=True)
+        package, = self.scratch.glob("dspack_*.deb")
+        said = subprocess.run(["dpkg-deb", "--field", package], check=True, capture_output=True, text=True).stdout
+        fields = dict(line.split(": ", 1) for line in said.splitlines() if ": " in line)
+        self.assertEqual(fields["Package"], "dspack")
+        version = self.run_installed("dsrun", "--version").split("\n")[0]
+        self.assertEqual(version, "dsrun (dspack) " + fields["Version"].split("+")[0])
+        for needed in ("libc6", "libcurl4", "libedit2", "libzstd1"):
+            self.assertRegex(fields["Depends"], r"\b%s \(>= " % needed)
+        self.assertNotRegex(fields["Maintainer"], "localhost|example")
+
+    def test_the_wheel_refuses_programs_that_need_libraries(self):
+        make_wheel = SOURCE / "scripts" / "make_wheel.py"
+        done = subprocess.run([sys.executable, str(make_wheel), str(self.prefix), str(self.scratch)], capture_output=True,
+                              text=True, check=False)
+        self.assertEqual(done.returncode, 1, done.stdout)
+        self.assertRegex(done.stderr, r"bin/\w+ needs .*libcurl\.so\.4")
+        self.assertEqual(list(self.scratch.iterdir()), [])
 
     def test_manual_pages(self):
         for program in ("reshard", "dsrun"):

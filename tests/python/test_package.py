@@ -6,6 +6,7 @@ mypy and the official safetensors library are used where the Python of scripts/t
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -175,18 +176,28 @@ class Package(EndToEnd):
         with self.assertRaises(OSError):
             dspack.open(self.scratch / "nothing")
 
-    def test_the_example_from_a_folder_and_by_range(self):
+    def run_example(self, source, out, **environment):
+        done = subprocess.run([sys.executable, str(ROOT / "docs" / "examples" / "read_expert.py"), str(source), "1", "5",
+                               str(out)], env={**os.environ, "PYTHONPATH": str(ROOT / "python"), **environment}, text=True,
+                              capture_output=True, check=False)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertTrue(done.stdout.endswith("every digest fits\n"), done.stdout)
+        return done.stdout, safetensors_io.parse(out.read_bytes())[0]
+
+    def test_the_example_from_a_folder_a_server_and_the_hub(self):
         server = self.serve(packed_tiny("expert"))
-        outputs = []
-        for number, source in enumerate((packed_tiny("layer"), server.url)):
-            out = self.scratch / ("%d.safetensors" % number)
-            done = subprocess.run([sys.executable, str(ROOT / "docs" / "examples" / "read_expert.py"), str(source), "1", "5",
-                                   str(out)], env={**os.environ, "PYTHONPATH": str(ROOT / "python")}, text=True,
-                                  capture_output=True, check=False)
-            self.assertEqual(done.returncode, 0, done.stderr)
-            self.assertIn("every digest fits\n", done.stdout)
-            outputs.append(safetensors_io.parse(out.read_bytes())[0])
-        self.assertEqual(outputs[0], outputs[1])
+        hub = self.serve_hub()
+        hub.add("o/packed", packed_tiny("expert"))
+        before = len(hub.requests())
+        _, tensors = self.run_example(packed_tiny("layer"), self.scratch / "folder.safetensors")
+        said, of_server = self.run_example(server.url, self.scratch / "server.safetensors")
+        said_of_hub, of_hub = self.run_example("o/packed", self.scratch / "hub.safetensors", HF_ENDPOINT=hub.url,
+                                               HF_HOME=str(self.scratch))
+        self.assertEqual((of_server, of_hub, said_of_hub), (tensors, tensors, said))
+        # Of weights, the Hub is asked for the ranges that the example names.
+        weights = [entry for entry in hub.requests()[before:] if entry.host == "hub" and entry.path.endswith(".safetensors")]
+        self.assertEqual([entry.headers["range"] for entry in weights],
+                         ["bytes=%s-%s" % named for named in re.findall(r": bytes (\d+) to (\d+)\n", said)])
 
     def test_the_official_library_reads_what_is_written(self):
         python = python_with("safetensors")

@@ -242,6 +242,19 @@ class Structure(unittest.TestCase):
             for target in re.findall(r"\]\(([^)#:]+)\)", document.read_text(encoding="utf-8")):
                 self.assertTrue((document.parent / target).exists(), f"{document.name} points at {target}")
 
+    def test_the_packages_that_a_build_needs_are_documented(self):
+        script = (ROOT / "scripts/common.sh").read_text(encoding="utf-8")
+        listed = re.search(r"^packages=\(\n(.*?)^\)", script, re.MULTILINE | re.DOTALL)[1]
+        documented = set((ROOT / "docs/install.md").read_text(encoding="utf-8").replace("`", " ").split())
+        self.assertEqual(set(listed.split()) - documented, set(), "scripts/common.sh has packages that install.md lacks")
+
+    def test_one_version(self):
+        stated = re.search(r"^project\(dspack VERSION ([0-9.]+)", (ROOT / "CMakeLists.txt").read_text(), re.MULTILINE)[1]
+        module = (ROOT / "python/dspack/__init__.py").read_text(encoding="utf-8")
+        python = re.search(r'^__version__ = "(.*)"$', module, re.MULTILINE)[1]
+        self.assertEqual(python, stated, "python/dspack/__init__.py and CMakeLists.txt differ")
+        self.assertIn('dynamic = ["version"]', (ROOT / "python/pyproject.toml").read_text(), "it is read from the package")
+
 
 if __name__ == "__main__":
     unittest.main(verbosity=2)

@@ -9,7 +9,8 @@ As a module:
 
 From the command line (prints its URL as the first line, then one line a request with --verbose):
 
-    range_server.py FOLDER [--port N] [--rate BYTES_PER_SECOND] [--token T] [--fault 'PATTERN:KIND:key=value,...']
+    range_server.py FOLDER [--port N] [--rate BYTES_PER_SECOND] [--token T] [--certificate FILE]
+                    [--fault 'PATTERN:KIND:key=value,...']
 
 Faults, each for the paths that match a shell pattern (without the leading slash):
 
@@ -43,6 +44,7 @@ import hashlib
 import os
 import random
 import re
+import ssl
 import sys
 import threading
 import time
@@ -308,12 +310,18 @@ def main():
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--rate", type=float, help="bytes per second and connection")
     parser.add_argument("--token", help="answer 401 to requests without this bearer token")
+    parser.add_argument("--certificate", metavar="FILE", help="a certificate and its key (PEM): serve over TLS")
     parser.add_argument("--random-seed", type=int, default=0)
     parser.add_argument("--verbose", action="store_true", help="print every request")
     parser.add_argument("--fault", action="append", default=[], metavar="PATTERN:KIND[:key=value,...]")
     arguments = parser.parse_args()
     server = RangeServer(arguments.folder, arguments.port, arguments.rate, arguments.token, arguments.random_seed,
                          arguments.verbose)
+    if arguments.certificate:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(arguments.certificate)
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        server.url = "https://localhost:%d" % server.server_address[1]
     for text in arguments.fault:
         pattern, kind, options = parse_fault(text)
         server.add_fault(pattern, kind, **options)
