@@ -1,0 +1,235 @@
+#include "runtime/text/reply_parser.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+namespace dspack::runtime {
+namespace {
+
+constexpr std::string_view kSpace = " \t\r\n";
+constexpr std::string_view kThink = "<think>";
+constexpr std::string_view kEndThink = "</think>";
+constexpr std::string_view kFence = "```json\n";
+// The marks of DeepSeek's templates and of Kimi-K2's, in the same order.
+constexpr std::array<std::string_view, 2> kCalls = {"<｜tool▁calls▁begin｜>", "<|tool_calls_section_begin|>"};
+constexpr std::array<std::string_view, 2> kCall = {"<｜tool▁call▁begin｜>", "<|tool_call_begin|>"};
+constexpr std::array<std::string_view, 2> kHead = {"<｜tool▁sep｜>", "<|tool_call_argument_begin|>"};
+constexpr std::array<std::string_view, 2> kEndCall = {"<｜tool▁call▁end｜>", "<|tool_call_end|>"};
+constexpr std::array<std::string_view, 2> kEndCalls = {"<｜tool▁calls▁end｜>", "<|tool_calls_section_end|>"};
+
+/// Bytes at the end of a text that may be the beginning of a mark.
+size_t begun(std::string_view text, std::span<const std::string_view> marks) {
+  size_t longest = 0;
+  for (const std::string_view mark : marks) {
+    for (size_t length = std::min(mark.size() - 1, text.size()); length > longest; --length)
+      if (text.ends_with(mark.substr(0, length))) longest = length;
+  }
+  return longest;
+}
+
+/// "functions.NAME:0" is NAME.
+std::string function_name(std::string_view id) {
+  constexpr std::string_view kPrefix = "functions.";
+  if (id.starts_with(kPrefix)) id.remove_prefix(kPrefix.size());
+  return std::string(id.substr(0, id.rfind(':')));
+}
+
+std::string_view trimmed(std::string_view text) {
+  const size_t first = text.find_first_not_of(kSpace);
+  return first == std::string_view::npos ? "" : text.substr(first, text.find_last_not_of(kSpace) - first + 1);
+}
+
+}  // namespace
+
+bool ReplyParser::is_mark(std::string_view token) {
+  if (token == kThink || token == kEndThink) return true;
+  return std::ranges::any_of(std::array{kCalls, kCall, kHead, kEndCall, kEndCalls},
+                             [token](const auto& marks) { return std::ranges::find(marks, token) != marks.end(); });
+}
+
+std::vector<ReplyPart> ReplyParser::push(std::string_view text) {
+  held_ += text;
+  while (step(false)) {
+  }
+  return std::exchange(parts_, {});
+}
+
+std::vector<ReplyPart> ReplyParser::finish() {
+  while (step(true)) {
+  }
+  return std::exchange(parts_, {});
+}
+
+void ReplyParser::emit(ReplyPart::Kind kind, std::string text, std::string id) {
+  if (text.empty() && kind != ReplyPart::Kind::call) return;
+  parts_.push_back({.kind = kind, .text = std::move(text), .id = std::move(id)});
+}
+
+/// Emits what comes before the first of `marks` and takes that, or what is certain to come before any. True if one was
+/// found, whose number is `found` then.
+bool ReplyParser::take_until(std::span<const std::string_view> marks, ReplyPart::Kind kind, bool is_end,
+                             size_t& found) {
+  size_t first = std::string::npos;
+  for (size_t i = 0; i < marks.size(); ++i) {
+    const size_t at = held_.find(marks[i]);
+    if (at < first) {
+      first = at;
+      found = i;
+    }
+  }
+  const bool has_found = first != std::string::npos;
+  size_t end = has_found ? first : held_.size() - (is_end ? 0 : begun(held_, marks));
+  // White space in front of a mark belongs to the form.
+  if (!is_end || has_found) {
+    const size_t last = std::string_view(held_).substr(0, end).find_last_not_of(kSpace);
+    const size_t kept = last == std::string_view::npos ? 0 : last + 1;
+    if (!has_found) end = kept;
+    emit(kind, held_.substr(0, kept));
+  } else {
+    emit(kind, held_.substr(0, end));
+  }
+  held_.erase(0, has_found ? first + marks[found].size() : end);
+  return has_found;
+}
+
+/// One step; false: the rest of the text is needed.
+bool ReplyParser::step(bool is_end) {
+  size_t found = 0;
+  switch (state_) {
+    case State::begin:
+    case State::after: {
+      const size_t space = held_.find_first_not_of(kSpace);
+      if (space == std::string::npos) {
+        if (is_end) held_.clear();
+        return false;
+      }
+      if (state_ == State::after) {
+        held_.erase(0, space);
+        state_ = State::content;
+        return true;
+      }
+      const std::string_view rest = std::string_view(held_).substr(space);
+      if (rest.starts_with(kThink)) {
+        held_.erase(0, space + kThink.size());
+        state_ = State::reasoning;
+        return true;
+      }
+      if (!is_end && kThink.starts_with(rest)) return false;
+      state_ = State::content;
+      return true;
+    }
+    case State::reasoning: {
+      const std::array<std::string_view, 1> marks = {kEndThink};
+      if (!take_until(marks, ReplyPart::Kind::reasoning, is_end, found)) return false;
+      state_ = State::after;
+      return true;
+    }
+    case State::content:
+      if (!take_until(kCalls, ReplyPart::Kind::content, is_end, found)) return false;
+      state_ = State::calls;
+      return true;
+    case State::calls: {
+      std::array<std::string_view, 4> marks = {kCall[0], kCall[1], kEndCalls[0], kEndCalls[1]};
+      if (!take_until(marks, ReplyPart::Kind::content, is_end, found)) return false;
+      state_ = found < 2 ? State::head : State::content;
+      return true;
+    }
+    case State::head:
+    case State::name:
+    case State::fence: return begin_call(is_end);
+    case State::arguments: return end_arguments(is_end);
+  }
+  return false;
+}
+
+bool ReplyParser::begin_call(bool is_end) {
+  if (state_ == State::head) {
+    for (size_t i = 0; i < kHead.size(); ++i) {
+      const size_t at = held_.find(kHead[i]);
+      if (at == std::string::npos) continue;
+      head_ = std::string(trimmed(held_.substr(0, at)));
+      held_.erase(0, at + kHead[i].size());
+      is_fenced_ = false;
+      calls_ = true;
+      if (i == 1) {
+        emit(ReplyPart::Kind::call, function_name(head_), head_);
+        state_ = State::arguments;
+      } else {
+        state_ = State::name;
+      }
+      return true;
+    }
+    if (is_end) held_.clear();  // a call without a name calls nothing
+    return false;
+  }
+  if (state_ == State::name) {
+    // DeepSeek-V3.1 has the name in front of the mark, and here the arguments.
+    if (head_ != "function" || held_.starts_with('{')) {
+      emit(ReplyPart::Kind::call, head_);
+      state_ = State::arguments;
+      return true;
+    }
+    const size_t line = held_.find('\n');
+    if (line == std::string::npos && !is_end) return false;
+    emit(ReplyPart::Kind::call, std::string(trimmed(held_.substr(0, line))));
+    held_.erase(0, line == std::string::npos ? held_.size() : line + 1);
+    state_ = State::fence;
+    return true;
+  }
+  if (held_.starts_with(kFence)) {
+    held_.erase(0, kFence.size());
+    is_fenced_ = true;
+  } else if (!is_end && kFence.starts_with(held_)) {
+    return false;
+  }
+  state_ = State::arguments;
+  return true;
+}
+
+bool ReplyParser::end_arguments(bool is_end) {
+  size_t at = std::string::npos;
+  size_t length = 0;
+  for (const std::string_view mark : kEndCall) {
+    const size_t here = held_.find(mark);
+    if (here < at) {
+      at = here;
+      length = mark.size();
+    }
+  }
+  const bool has_ended = at != std::string::npos;
+  std::string_view text = std::string_view(held_).substr(0, at);
+  if (!has_ended && !is_end) {
+    text.remove_suffix(begun(text, kEndCall));
+    const size_t last = text.find_last_not_of(kSpace);
+    text = text.substr(0, last == std::string_view::npos ? 0 : last + 1);
+    // The end of the fence, with the line feed before it, is no part of the arguments.
+    if (is_fenced_) {
+      while (text.ends_with('`'))
+        text.remove_suffix(1);
+      const size_t kept = text.find_last_not_of(kSpace);
+      text = text.substr(0, kept == std::string_view::npos ? 0 : kept + 1);
+    }
+    const size_t taken = text.size();
+    emit(ReplyPart::Kind::arguments, std::string(text));
+    held_.erase(0, taken);
+    return false;
+  }
+  const size_t kept = text.find_last_not_of(kSpace);
+  text = text.substr(0, kept == std::string_view::npos ? 0 : kept + 1);
+  if (is_fenced_ && text.ends_with("```")) {
+    text.remove_suffix(3);
+    const size_t last = text.find_last_not_of(kSpace);
+    text = text.substr(0, last == std::string_view::npos ? 0 : last + 1);
+  }
+  emit(ReplyPart::Kind::arguments, std::string(text));
+  if (!has_ended) {
+    held_.clear();
+    return false;
+  }
+  held_.erase(0, at + length);
+  state_ = State::calls;
+  return true;
+}
+
+}  // namespace dspack::runtime
