@@ -251,15 +251,12 @@ void Connection::read() {
 void Connection::on_header(ErrorCode error) {
   if (state_ == State::closed) return;
   if (error == http::error::header_limit) return refuse(431, "the header of the request is too long");
+  if (error == http::error::body_limit) return refuse(413, "the body of the request is too long");
   if (error == http::error::end_of_stream || error == beast::error::timeout ||
       (error && error.category() != http::make_error_code(http::error::bad_method).category())) {
     return close();
   }
   if (error) return refuse(400, "this is no HTTP request");
-  const auto length = parser_->content_length();
-  if (length && *length > server_.limits().body_bytes) {
-    return refuse(413, "the body of the request is too long");
-  }
   const auto expectation = parser_->get().find(http::field::expect);
   if (expectation != parser_->get().end()) {
     // Sent as it is: a client that asked for it waits for it.
