@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <utility>
+
+#include "runtime/text/chat_message.h"
 
 namespace dspack::runtime {
 namespace {
@@ -17,6 +20,13 @@ constexpr std::array<std::string_view, 2> kCall = {"<｜tool▁call▁begin｜>"
 constexpr std::array<std::string_view, 2> kHead = {"<｜tool▁sep｜>", "<|tool_call_argument_begin|>"};
 constexpr std::array<std::string_view, 2> kEndCall = {"<｜tool▁call▁end｜>", "<|tool_call_end|>"};
 constexpr std::array<std::string_view, 2> kEndCalls = {"<｜tool▁calls▁end｜>", "<|tool_calls_section_end|>"};
+
+constexpr std::array<std::string_view, 2> kDsml = {"<｜DSML｜function_calls>", "<｜DSML｜tool_calls>"};
+constexpr std::array<std::string_view, 2> kEndDsml = {"</｜DSML｜function_calls>", "</｜DSML｜tool_calls>"};
+constexpr std::string_view kInvoke = "<｜DSML｜invoke";
+constexpr std::string_view kEndInvoke = "</｜DSML｜invoke>";
+constexpr std::string_view kToolCall = "<tool_call>";
+constexpr std::string_view kEndToolCall = "</tool_call>";
 
 /// Bytes at the end of a text that may be the beginning of a mark.
 size_t begun(std::string_view text, std::span<const std::string_view> marks) {
@@ -40,10 +50,80 @@ std::string_view trimmed(std::string_view text) {
   return first == std::string_view::npos ? "" : text.substr(first, text.find_last_not_of(kSpace) - first + 1);
 }
 
+/// The text between two marks, from `at` on, which is moved after the second; nullopt if they are not there.
+std::optional<std::string_view> between(std::string_view text, std::string_view begin, std::string_view end,
+                                        size_t& at) {
+  const size_t first = text.find(begin, at);
+  if (first == std::string_view::npos) return std::nullopt;
+  const size_t last = text.find(end, first + begin.size());
+  if (last == std::string_view::npos) return std::nullopt;
+  at = last + end.size();
+  return text.substr(first + begin.size(), last - first - begin.size());
+}
+
+/// A value that may be JSON, else is text.
+OrderedJson value_of(std::string_view text) {
+  OrderedJson value = OrderedJson::parse(text, nullptr, /*allow_exceptions=*/false);
+  return value.is_discarded() ? OrderedJson(text) : value;
+}
+
+std::string json_text_of(const OrderedJson& value) {
+  return value.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
+}
+
+struct BlockCall {
+  std::string name;
+  std::string arguments;  // as JSON
+};
+
+/// What follows "<｜DSML｜invoke".
+BlockCall read_invoke(std::string_view text) {
+  size_t at = 0;
+  BlockCall call;
+  call.name = std::string(between(text, "name=\"", "\"", at).value_or(""));
+  OrderedJson arguments = OrderedJson::object();
+  while (const auto name = between(text, "<｜DSML｜parameter name=\"", "\"", at)) {
+    const auto attributes = between(text, "", ">", at);
+    const auto value = attributes ? between(text, "", "</｜DSML｜parameter>", at) : std::nullopt;
+    if (!value) break;
+    const bool is_text = attributes->find("string=\"false\"") == std::string_view::npos;
+    arguments[std::string(*name)] = is_text ? OrderedJson(*value) : value_of(*value);
+  }
+  call.arguments = json_text_of(arguments);
+  return call;
+}
+
+/// What stands between <tool_call> and </tool_call>.
+BlockCall read_tool_call(std::string_view text) {
+  text = trimmed(text);
+  if (text.starts_with('{')) {
+    const OrderedJson json = value_of(text);
+    if (!json.is_object() || !json.contains("name") || !json["name"].is_string())
+      return {.name = "", .arguments = std::string(text)};
+    const OrderedJson arguments = json.value("arguments", OrderedJson::object());
+    return {.name = json["name"].get<std::string>(),
+            .arguments = arguments.is_string() ? arguments.get<std::string>() : json_text_of(arguments)};
+  }
+  BlockCall call;
+  call.name = std::string(trimmed(text.substr(0, text.find("<arg_key>"))));
+  OrderedJson arguments = OrderedJson::object();
+  size_t at = 0;
+  while (const auto name = between(text, "<arg_key>", "</arg_key>", at)) {
+    const auto value = between(text, "<arg_value>", "</arg_value>", at);
+    if (!value) break;
+    arguments[std::string(trimmed(*name))] = value_of(*value);
+  }
+  call.arguments = json_text_of(arguments);
+  return call;
+}
+
 }  // namespace
 
 bool ReplyParser::is_mark(std::string_view token) {
-  if (token == kThink || token == kEndThink) return true;
+  for (const std::string_view mark :
+       {kThink, kEndThink, kToolCall, kEndToolCall, std::string_view("<arg_key>"), std::string_view("</arg_key>"),
+        std::string_view("<arg_value>"), std::string_view("</arg_value>"), std::string_view("｜DSML｜")})
+    if (token == mark) return true;
   return std::ranges::any_of(std::array{kCalls, kCall, kHead, kEndCall, kEndCalls},
                              [token](const auto& marks) { return std::ranges::find(marks, token) != marks.end(); });
 }
@@ -120,21 +200,27 @@ bool ReplyParser::step(bool is_end) {
       return true;
     }
     case State::reasoning: {
-      const std::array<std::string_view, 1> marks = {kEndThink};
+      const std::array<std::string_view, 3> marks = {kEndThink, kDsml[0], kDsml[1]};
       if (!take_until(marks, ReplyPart::Kind::reasoning, is_end, found)) return false;
-      state_ = State::after;
+      state_ = found == 0 ? State::after : State::calls;
       return true;
     }
-    case State::content:
-      if (!take_until(kCalls, ReplyPart::Kind::content, is_end, found)) return false;
-      state_ = State::calls;
-      return true;
-    case State::calls: {
-      std::array<std::string_view, 4> marks = {kCall[0], kCall[1], kEndCalls[0], kEndCalls[1]};
+    case State::content: {
+      const std::array<std::string_view, 5> marks = {kCalls[0], kCalls[1], kDsml[0], kDsml[1], kToolCall};
       if (!take_until(marks, ReplyPart::Kind::content, is_end, found)) return false;
-      state_ = found < 2 ? State::head : State::content;
+      state_ = found < 4 ? State::calls : State::block;
+      end_ = kEndToolCall;
       return true;
     }
+    case State::calls: {
+      const std::array<std::string_view, 7> marks = {kCall[0],     kCall[1],    kInvoke,    kEndCalls[0],
+                                                     kEndCalls[1], kEndDsml[0], kEndDsml[1]};
+      if (!take_until(marks, ReplyPart::Kind::content, is_end, found)) return false;
+      state_ = found < 2 ? State::head : found == 2 ? State::block : State::after;
+      end_ = kEndInvoke;
+      return true;
+    }
+    case State::block: return end_block(is_end);
     case State::head:
     case State::name:
     case State::fence: return begin_call(is_end);
@@ -185,6 +271,19 @@ bool ReplyParser::begin_call(bool is_end) {
   }
   state_ = State::arguments;
   return true;
+}
+
+bool ReplyParser::end_block(bool is_end) {
+  const size_t at = held_.find(end_);
+  if (at == std::string::npos && !is_end) return false;
+  const std::string_view text = std::string_view(held_).substr(0, at);
+  BlockCall call = end_ == kEndInvoke ? read_invoke(text) : read_tool_call(text);
+  calls_ = true;
+  emit(ReplyPart::Kind::call, std::move(call.name));
+  emit(ReplyPart::Kind::arguments, std::move(call.arguments));
+  held_.erase(0, at == std::string::npos ? held_.size() : at + end_.size());
+  state_ = end_ == kEndInvoke ? State::calls : State::after;
+  return at != std::string::npos;
 }
 
 bool ReplyParser::end_arguments(bool is_end) {

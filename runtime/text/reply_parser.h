@@ -5,6 +5,10 @@
 //   DeepSeek-V3, R1 <｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>NAME\n```json\n{..}\n```
 //                   <｜tool▁call▁end｜> .. <｜tool▁calls▁end｜>
 //   DeepSeek-V3.1   the same with <｜tool▁call▁begin｜>NAME<｜tool▁sep｜>{..}<｜tool▁call▁end｜>
+//   DeepSeek-V3.2   <｜DSML｜function_calls><｜DSML｜invoke name="NAME"><｜DSML｜parameter name="a" string="true">text
+//                   </｜DSML｜parameter> .. </｜DSML｜invoke> .. </｜DSML｜function_calls>, also within <think>
+//   GLM-4           <tool_call>NAME<arg_key>a</arg_key><arg_value>text</arg_value> .. </tool_call>
+//   others          <tool_call>{"name": "NAME", "arguments": {..}}</tool_call>
 //   Kimi-K2         <|tool_calls_section_begin|><|tool_call_begin|>functions.NAME:0<|tool_call_argument_begin|>{..}
 //                   <|tool_call_end|> .. <|tool_calls_section_end|>
 //
@@ -58,16 +62,19 @@ class ReplyParser {
     name,   // of DeepSeek-V3's form
     fence,  // "```json" of the same
     arguments,
+    block,  // of a form that is read as a whole, up to end_
   };
   [[nodiscard]] bool step(bool is_end);
   bool take_until(std::span<const std::string_view> marks, ReplyPart::Kind kind, bool is_end, size_t& found);
   bool begin_call(bool is_end);
   bool end_arguments(bool is_end);
+  bool end_block(bool is_end);
   void emit(ReplyPart::Kind kind, std::string text, std::string id = {});
 
   State state_;
   std::string held_;
   std::string head_;
+  std::string_view end_;  // the mark that ends the block
   bool is_fenced_ = false;
   bool calls_ = false;
   std::vector<ReplyPart> parts_;

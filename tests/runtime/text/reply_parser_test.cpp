@@ -42,7 +42,10 @@ const std::vector<Case>& cases() {
       {"plain", "Hello <b>world</b>.\n", false, {{Kind::content, "Hello <b>world</b>.\n"}}},
       {"nothing", " \n", false, {}},
       {"a thought", "<think>\nhm\n</think>\n\nYes.", false, {{Kind::reasoning, "\nhm"}, {Kind::content, "Yes."}}},
-      {"a thought that the prompt began", "hm < 3</think>Yes.", true, {{Kind::reasoning, "hm < 3"}, {Kind::content, "Yes."}}},
+      {"a thought that the prompt began",
+       "hm < 3</think>Yes.",
+       true,
+       {{Kind::reasoning, "hm < 3"}, {Kind::content, "Yes."}}},
       {"a thought that is cut", "hm </thi", true, {{Kind::reasoning, "hm </thi"}}},
       {"DeepSeek-V3",
        "Let me look.\n<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>weather\n```json\n{\"city\": "
@@ -64,6 +67,26 @@ const std::vector<Case>& cases() {
        "<|tool_call_end|><|tool_calls_section_end|>",
        false,
        {{Kind::call, "get:weather", "functions.get:weather:0"}, {Kind::arguments, "{\"a\": 1}"}}},
+      {"DeepSeek-V3.2, within a thought",
+       "hm <｜DSML｜function_calls>\n<｜DSML｜invoke name=\"weather\">\n<｜DSML｜parameter name=\"city\" "
+       "string=\"true\">1 "
+       "\"x\"</｜DSML｜parameter>\n<｜DSML｜parameter name=\"days\" string=\"false\">[1, 2]</｜DSML｜parameter>\n"
+       "</｜DSML｜invoke>\n</｜DSML｜function_calls>",
+       true,
+       {{Kind::reasoning, "hm"}, {Kind::call, "weather"}, {Kind::arguments, R"({"city":"1 \"x\"","days":[1,2]})"}}},
+      {"GLM",
+       "Look.\n<tool_call>weather\n<arg_key>city</arg_key>\n<arg_value>Paris</arg_value>\n<arg_key>days</arg_key>\n"
+       "<arg_value>3</arg_value>\n</tool_call>\n<tool_call>now</tool_call>",
+       false,
+       {{Kind::content, "Look."},
+        {Kind::call, "weather"},
+        {Kind::arguments, R"({"city":"Paris","days":3})"},
+        {Kind::call, "now"},
+        {Kind::arguments, "{}"}}},
+      {"a call as JSON",
+       "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": [1]}}\n</tool_call>",
+       false,
+       {{Kind::call, "f"}, {Kind::arguments, R"({"a":[1]})"}}},
       {"a call that is cut",
        "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>{\"a\"",
        false,
