@@ -36,6 +36,9 @@ struct AnswerRequest {
 [[nodiscard]] Result<AnswerRequest> parse_chat_request(std::string_view body, const SamplerOptions& defaults);
 /// POST /v1/completions.
 [[nodiscard]] Result<AnswerRequest> parse_completion_request(std::string_view body, const SamplerOptions& defaults);
+/// POST /v1/responses (https://platform.openai.com/docs/api-reference/responses): without what the server would have to
+/// keep.
+[[nodiscard]] Result<AnswerRequest> parse_responses_request(std::string_view body, const SamplerOptions& defaults);
 /// POST /v1/messages of Anthropic's API (https://docs.anthropic.com/en/api/messages).
 [[nodiscard]] Result<AnswerRequest> parse_messages_request(std::string_view body, const SamplerOptions& defaults);
 

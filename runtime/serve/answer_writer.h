@@ -72,6 +72,8 @@ void send_anthropic_error(HttpReply& reply, const ApiError& error);
                                                              const AnswerRequest& request, std::string model);
 [[nodiscard]] std::unique_ptr<AnswerWriter> make_text_writer(std::shared_ptr<HttpReply> reply,
                                                              const AnswerRequest& request, std::string model);
+[[nodiscard]] std::unique_ptr<AnswerWriter> make_responses_writer(std::shared_ptr<HttpReply> reply,
+                                                                  const AnswerRequest& request, std::string model);
 [[nodiscard]] std::unique_ptr<AnswerWriter> make_messages_writer(std::shared_ptr<HttpReply> reply,
                                                                  const AnswerRequest& request, std::string model);
 

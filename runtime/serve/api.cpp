@@ -6,8 +6,7 @@
 #include <ctime>
 
 #include "format/base/foreign_text.h"
-#include "format/json.h"
-#include "runtime/serve/json_fields.h"
+#include "runtime/serve/request_fields.h"
 
 namespace dspack::runtime {
 namespace {
@@ -26,13 +25,6 @@ bool are_equal(std::string_view a, std::string_view b) {
 std::string_view without_port(std::string_view host) {
   if (host.starts_with('[')) return host.substr(0, host.find(']') + 1);
   return host.substr(0, host.find(':'));
-}
-
-Result<OrderedJson> parse_object(std::string_view body) {
-  TRY(format::parse_json(body, format::kConversationDocument));
-  OrderedJson root = OrderedJson::parse(body, nullptr, /*allow_exceptions=*/false);
-  if (!root.is_object()) return invalid("the body is not a JSON object");
-  return root;
 }
 
 std::tm local_time() {
@@ -62,7 +54,7 @@ bool Api::is_known_host(std::string_view host) const {
 bool Api::is_allowed(const HttpRequest& request, HttpReply& reply, Dialect dialect) const {
   const auto refuse = [&](unsigned status, std::string type, std::string message) {
     const ApiError error{status, std::move(type), std::move(message)};
-    dialect == Dialect::openai ? send_openai_error(reply, error) : send_anthropic_error(reply, error);
+    dialect == Dialect::anthropic ? send_anthropic_error(reply, error) : send_openai_error(reply, error);
     return false;
   };
   if (!is_known_host(request.header("host"))) {
@@ -88,14 +80,17 @@ void Api::handle(const HttpRequest& request, const std::shared_ptr<HttpReply>& r
   if (!is_allowed(request, *reply, dialect)) return;
   if (request.method == "GET" || request.method == "HEAD") return get(request, *reply);
   const auto fail = [&](const Error& error) {
-    dialect == Dialect::openai ? send_openai_error(*reply, api_error(error))
-                               : send_anthropic_error(*reply, api_error(error));
+    dialect == Dialect::anthropic ? send_anthropic_error(*reply, api_error(error))
+                                  : send_openai_error(*reply, api_error(error));
   };
   if (request.method != "POST") return fail(invalid("only GET and POST are answered"));
   const std::string& path = request.path;
   const std::string& body = request.body;
   if (path == "/v1/chat/completions") return answer(parse_chat_request(body, options_.sampling), reply, dialect);
   if (path == "/v1/completions") return answer(parse_completion_request(body, options_.sampling), reply, dialect);
+  if (path == "/v1/responses") {
+    return answer(parse_responses_request(body, options_.sampling), reply, Dialect::responses);
+  }
   if (path == "/v1/messages") return answer(parse_messages_request(body, options_.sampling), reply, dialect);
   using Function = Result<OrderedJson> (Api::*)(std::string_view) const;
   static constexpr std::array<std::pair<std::string_view, Function>, 4> kFunctions = {{
@@ -166,8 +161,8 @@ Result<Api::Prompt> Api::prompt_of(const AnswerRequest& request) const {
 
 void Api::answer(Result<AnswerRequest> request, const std::shared_ptr<HttpReply>& reply, Dialect dialect) {
   const auto fail = [&](const Error& error) {
-    dialect == Dialect::openai ? send_openai_error(*reply, api_error(error))
-                               : send_anthropic_error(*reply, api_error(error));
+    dialect == Dialect::anthropic ? send_anthropic_error(*reply, api_error(error))
+                                  : send_openai_error(*reply, api_error(error));
   };
   if (!request) return fail(request.error());
   auto prompt = prompt_of(*request);
@@ -199,7 +194,7 @@ void Api::answer(Result<AnswerRequest> request, const std::shared_ptr<HttpReply>
 }
 
 Result<OrderedJson> Api::tokenize(std::string_view body) const {
-  TRY_ASSIGN(const OrderedJson root, parse_object(body));
+  TRY_ASSIGN(const OrderedJson root, parse_body(body));
   const JsonFields fields(root);
   TRY_ASSIGN(const auto content, fields.text("content"));
   TRY_ASSIGN(const auto prompt, fields.text("prompt"));
@@ -213,7 +208,7 @@ Result<OrderedJson> Api::tokenize(std::string_view body) const {
 }
 
 Result<OrderedJson> Api::detokenize(std::string_view body) const {
-  TRY_ASSIGN(const OrderedJson root, parse_object(body));
+  TRY_ASSIGN(const OrderedJson root, parse_body(body));
   const OrderedJson* tokens = JsonFields(root).find("tokens");
   if (tokens == nullptr || !tokens->is_array()) return invalid("\"tokens\" is not a list");
   std::vector<uint32_t> ids;

@@ -33,7 +33,7 @@ class Api {
   void handle(const HttpRequest& request, const std::shared_ptr<HttpReply>& reply);
 
  private:
-  enum class Dialect { openai, anthropic };
+  enum class Dialect { openai, responses, anthropic };
   [[nodiscard]] bool is_allowed(const HttpRequest& request, HttpReply& reply, Dialect dialect) const;
   [[nodiscard]] bool is_known_host(std::string_view host) const;
   void get(const HttpRequest& request, HttpReply& reply);

@@ -127,6 +127,28 @@ class Serve(EndToEnd):
         self.assertEqual(count["input_tokens"],
                          whole["usage"]["input_tokens"] + whole["usage"]["cache_read_input_tokens"])
 
+    def test_responses(self):
+        self.start_server()
+        body = {"model": "m", "temperature": 0, "input": QUESTIONS[0]}
+        whole = self.answer("/v1/responses", body)
+        self.assertEqual((whole["status"], [item["type"] for item in whole["output"]]), ("completed", ["message"]))
+        self.assertEqual(whole["output"][0]["content"][0]["text"], "The capital of France is Paris.")
+        parts = list(events(self.ask("/v1/responses", dict(
+            body, stream=True, input=[{"role": "user", "content": [{"type": "input_text", "text": QUESTIONS[0]}]}]))[2]))
+        names = [name for name, _ in parts]
+        self.assertEqual(names[:4] + names[-4:], [
+            "response.created", "response.in_progress", "response.output_item.added", "response.content_part.added",
+            "response.output_text.done", "response.content_part.done", "response.output_item.done", "response.completed"])
+        datas = [json.loads(data) for _, data in parts]
+        self.assertEqual([data["sequence_number"] for data in datas], list(range(len(datas))))
+        self.assertEqual([data["type"] for data in datas], names)
+        self.assertEqual("".join(data["delta"] for data in datas if data["type"] == "response.output_text.delta"),
+                         "The capital of France is Paris.")
+        self.assertEqual(datas[-1]["response"]["usage"]["output_tokens"], whole["usage"]["output_tokens"])
+        status, _, text = self.ask("/v1/responses", dict(body, previous_response_id="resp_1"))
+        self.assertEqual(status, 400)
+        self.assertIn("previous_response_id", text)
+
     def test_mistakes_are_named(self):
         self.start_server()
         for body, word in (("{", "JSON"), ("[]", "object"), ({}, "messages"), (chat("x", temperature=-1), "temperature"),
