@@ -6,7 +6,7 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 packages=(
   g++ cmake ninja-build pkg-config
   libcurl4-openssl-dev nlohmann-json3-dev libzstd-dev libtbb-dev libssl-dev libpcre2-dev libfmt-dev libcli11-dev
-  libedit-dev doctest-dev python3 python3-venv busybox curl
+  libedit-dev libboost-dev doctest-dev python3 python3-venv busybox curl
 )
 
 # What a few tests use besides (scripts/test --all): a Slurm of one node for scripts/slurm-pack, and a browser that looks

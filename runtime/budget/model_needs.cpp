@@ -90,8 +90,9 @@ Result<MemoryNeeds> find_needs(const LoadContext& context, const ModelConfig& co
   }
   const auto kv = KvCache::bytes_of(options.model.layer_map.size(), options.model.context,
                                     make_attention(config, options.model.attention())->cache_planes());
-  if (!kv) return Error{ErrorKind::budget, "the KV cache would exceed 2^64 bytes; ask for less with --ctx"};
-  needs.kv_bytes = *kv;
+  if (!kv || __builtin_mul_overflow(*kv, options.sequences, &needs.kv_bytes)) {
+    return Error{ErrorKind::budget, "the KV cache would exceed 2^64 bytes; ask for less with --ctx"};
+  }
   if (needs.experts_per_token > 0) {
     const ExpertShape shape{
         .hidden = config.hidden, .expert_inner = config.expert_inner, .quantization = config.quantization};

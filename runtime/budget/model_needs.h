@@ -13,6 +13,7 @@ struct NeedsOptions {
   ModelOptions model;                     // context, KV cache's type and layer map; its chunk is the longest
   std::set<LayerId> expert_layers;        // whose experts a run may want
   bool with_mtp = false;                  // the module will be loaded
+  uint32_t sequences = 1;                 // conversations that are kept at once
   unsigned threads = 1;                   // that compute or read
   unsigned readers = 1;                   // of these: that read
   uint64_t text_bytes = 0;                // of the tokenizer's file

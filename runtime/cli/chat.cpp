@@ -267,24 +267,6 @@ Result<void> Chat::answer(const std::string& message, ChatTerminal& terminal) {
   return {};
 }
 
-/// Sampling as options say; a person at a terminal gets what the repository recommends for the rest, and is told.
-Result<SamplerOptions> choose_sampling(LoadedModel& loaded, const SamplingFlags& flags, const std::stop_token& stop) {
-  if (!stdin_is_terminal() || !format::stdout_is_terminal()) return flags.over();
-  constexpr char kFile[] = "generation_config.json";
-  const auto text = loaded.access().files().read_text(kFile, format::kSettingsDocument.bytes, stop);
-  if (!text && text.error().kind != ErrorKind::not_found) return text.error();
-  if (!text) return flags.over();
-  const auto defaults = parse_generation_defaults(*text);
-  if (!defaults) return defaults.error().in(kFile);
-  for (const std::string& line : defaults->ignored)
-    note(line);
-  const SamplerOptions chosen = flags.over(defaults->sampling.over());
-  note(fmt::format(
-      "sampling: {}{}", describe(chosen),
-      chosen.temperature == 0 ? "" : fmt::format(" ({}; --temp 0 is greedy)", flags.temperature ? "--temp" : kFile)));
-  return chosen;
-}
-
 }  // namespace
 
 Result<int> run_chat(const RunOptions& options) {
@@ -296,7 +278,11 @@ Result<int> run_chat(const RunOptions& options) {
   TRY_ASSIGN(auto loaded, load_model(options.folder, options.load, loading));
   TRY_ASSIGN(const TextModel text, load_text(*loaded, options.chat, loading));
   TRY(text.render_chat({}, {}));  // an unknown chat template is said now, not after the first question
-  TRY_ASSIGN(const SamplerOptions sampling, choose_sampling(*loaded, options.sampler, loading));
+  // A person at a terminal gets what the repository recommends, and is told.
+  SamplerOptions sampling = options.sampler.over();
+  if (stdin_is_terminal() && format::stdout_is_terminal()) {
+    TRY_ASSIGN(sampling, choose_sampling(loaded->access().files(), options.sampler, loading));
+  }
   TRY_ASSIGN(Sampler sampler, Sampler::make(sampling));
   terminal.end_work();
   typist.load_history();

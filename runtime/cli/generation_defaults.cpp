@@ -6,6 +6,7 @@
 
 #include "format/base/foreign_text.h"
 #include "format/json.h"
+#include "runtime/cli/loading.h"
 
 namespace dspack::runtime {
 
@@ -79,6 +80,23 @@ std::string describe(const SamplerOptions& options) {
   }
   if (options.repetition_penalty != 1) text += fmt::format(", repetition penalty {:g}", options.repetition_penalty);
   return text;
+}
+
+Result<SamplerOptions> choose_sampling(format::Repository& files, const SamplingFlags& flags,
+                                       const std::stop_token& stop) {
+  constexpr char kFile[] = "generation_config.json";
+  const auto text = files.read_text(kFile, format::kSettingsDocument.bytes, stop);
+  if (!text && text.error().kind != ErrorKind::not_found) return text.error();
+  if (!text) return flags.over();
+  const auto defaults = parse_generation_defaults(*text);
+  if (!defaults) return defaults.error().in(kFile);
+  for (const std::string& line : defaults->ignored)
+    note(line);
+  const SamplerOptions chosen = flags.over(defaults->sampling.over());
+  note(fmt::format(
+      "sampling: {}{}", describe(chosen),
+      chosen.temperature == 0 ? "" : fmt::format(" ({}; --temp 0 is greedy)", flags.temperature ? "--temp" : kFile)));
+  return chosen;
 }
 
 }  // namespace dspack::runtime

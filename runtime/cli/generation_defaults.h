@@ -2,11 +2,13 @@
 // otherwise. Threads: thread-safe (pure functions). Errors: invalid, for text that is no JSON object.
 #pragma once
 
+#include <stop_token>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "format/base/result.h"
+#include "format/source/repository.h"
 #include "runtime/cli/generation_options.h"
 
 namespace dspack::runtime {
@@ -20,6 +22,11 @@ struct GenerationDefaults {
 /// where `do_sample` is false, or where neither it nor a temperature is there. What is no such number is ignored, with
 /// a line.
 [[nodiscard]] Result<GenerationDefaults> parse_generation_defaults(std::string_view text);
+
+/// Sampling as options say, and what they leave open as generation_config.json of the repository says; notes tell of
+/// it. Errors: those of reading the file, which may be absent.
+[[nodiscard]] Result<SamplerOptions> choose_sampling(format::Repository& files, const SamplingFlags& flags,
+                                                     const std::stop_token& stop);
 
 /// "temperature 0.6, top-p 0.95", or "greedy".
 [[nodiscard]] std::string describe(const SamplerOptions& options);

@@ -173,6 +173,23 @@ struct BenchVerbOptions {
   [[nodiscard]] Result<void> complete();
 };
 
+/// dsrun serve DIR: the model behind an HTTP interface.
+struct ServeOptions {
+  std::string folder;
+  LoadOptions load;
+  ChatOptions chat;
+  SamplingFlags sampler;
+  std::string host = "127.0.0.1";
+  uint16_t port = 8080;
+  std::string api_key;     // empty: none
+  std::string model_name;  // empty: the folder's
+  uint32_t parallel = 1;   // answers at once
+  uint32_t waiting = 64;   // requests that wait for a place
+
+  /// Errors: invalid, options that contradict each other.
+  [[nodiscard]] Result<void> complete();
+};
+
 /// Without a word: answers a prompt, or chats where none is given.
 [[nodiscard]] format::Verb run_verb();
 [[nodiscard]] format::Verb logits_verb();
@@ -183,11 +200,12 @@ struct BenchVerbOptions {
 [[nodiscard]] format::Verb replay_verb();
 [[nodiscard]] format::Verb plan_verb();
 [[nodiscard]] format::Verb bench_verb();
+[[nodiscard]] format::Verb serve_verb();
 
 [[nodiscard]] inline format::Program dsrun_program() {
   return {.name = "dsrun",
           .verbs = {run_verb(), logits_verb(), tokenize_verb(), eval_verb(), record_verb(), compare_verb(),
-                    replay_verb(), plan_verb(), bench_verb(), format::cache_verb()},
+                    replay_verb(), plan_verb(), bench_verb(), serve_verb(), format::cache_verb()},
           .when_interrupted = {},
           .build_facts = kernels::device_facts};
 }

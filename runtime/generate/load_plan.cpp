@@ -129,6 +129,7 @@ Result<LoadPlan> plan_for(ChosenDevice& chosen, const LoadContext& context, cons
   NeedsOptions needs{.model = model,
                      .expert_layers = plan.expert_layers,
                      .with_mtp = plan.with_mtp,
+                     .sequences = options.sequences,
                      .threads = computing + reading,
                      .readers = reading + 1,  // what is always needed, and rows, the calling thread reads
                      .text_bytes = 0,

@@ -27,6 +27,7 @@ struct LoadPlan;
 
 struct LoadOptions {
   std::optional<uint32_t> context;  // positions; absent: what the model allows, but at most kDefaultContext
+  uint32_t sequences = 1;           // conversations at once, each with a KV cache of its own
   unsigned threads = 0;             // 0: one per available core
   std::string instruction_set;      // empty: the widest; see kernels::CpuOptions
   std::optional<format::LayerSelection> layers{};  // absent: the repository's layer map, else all
@@ -70,7 +71,7 @@ class LoadedModel {
     return {.model = *model_, .scratch = *scratch_, .picker = *picker_, .mtp = mtp_.get()};
   }
   /// A conversation of its own, which drafts if that was asked for and there is a module. Sessions may take turns; the
-  /// memory plan counts one. Errors: budget.
+  /// memory plan counts LoadOptions::sequences. Errors: budget.
   [[nodiscard]] Result<Session> start_session();
   /// Thread-safe.
   [[nodiscard]] const PassState& pass_state() const { return scratch_->state(); }

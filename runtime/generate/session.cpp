@@ -41,25 +41,25 @@ class Lap {
 
 }  // namespace
 
-Session::Session(const Engine& engine, Sequence sequence, const std::optional<SpeculationOptions>& speculation)
-    : engine_(engine), sequence_(std::move(sequence)) {
-  if (speculation) speculator_.emplace(engine, *speculation);
-}
-
-Result<void> Session::check(std::span<const uint32_t> prompt) const {
+Result<void> check_prompt(std::span<const uint32_t> prompt, const ModelConfig& config, uint32_t positions) {
   if (prompt.empty()) return Error{ErrorKind::invalid, "the prompt holds no token"};
   for (const uint32_t token : prompt) {
-    if (token >= vocab()) {
-      return Error{ErrorKind::invalid,
-                   fmt::format("token {} is outside the vocabulary of {} (vocab_size in config.json)", token, vocab())};
+    if (token >= config.vocab) {
+      return Error{
+          ErrorKind::invalid,
+          fmt::format("token {} is outside the vocabulary of {} (vocab_size in config.json)", token, config.vocab)};
     }
   }
-  const uint32_t capacity = sequence_.capacity();
-  if (prompt.size() <= capacity) return {};
+  if (prompt.size() <= positions) return {};
   return Error{ErrorKind::invalid,
                fmt::format("the prompt has {} tokens, but the context holds {}; shorten it or allow "
                            "more with --ctx (this model: up to {})",
-                           prompt.size(), capacity, engine_.model.config().longest_context())};
+                           prompt.size(), positions, config.longest_context())};
+}
+
+Session::Session(const Engine& engine, Sequence sequence, const std::optional<SpeculationOptions>& speculation)
+    : engine_(engine), sequence_(std::move(sequence)) {
+  if (speculation) speculator_.emplace(engine, *speculation);
 }
 
 Result<HiddenStates> Session::append(std::span<const uint32_t> tokens, Phase phase, const std::stop_token& stop,
@@ -159,7 +159,7 @@ std::optional<StopReason> Session::deliver(std::span<const uint32_t> certain, co
 
 Result<Answer> Session::generate(std::span<const uint32_t> prompt, const GenerateOptions& options, Sampler& sampler,
                                  const TokenCallback& on_token, const std::stop_token& stop) {
-  TRY(check(prompt));
+  TRY(check_prompt(prompt, engine_.model.config(), sequence_.capacity()));
   TRY(sampler.check_vocab(vocab()));
   Answer answer;
   if (options.max_tokens == 0) return answer;
@@ -193,7 +193,7 @@ Result<Answer> Session::generate(std::span<const uint32_t> prompt, const Generat
 
 Result<void> Session::logits(std::span<const uint32_t> prompt, uint32_t chunk, const LogitsCallback& on_rows,
                              const std::stop_token& stop, Trace* trace) {
-  TRY(check(prompt));
+  TRY(check_prompt(prompt, engine_.model.config(), sequence_.capacity()));
   clear();
   const uint32_t max_rows = engine_.model.max_rows();
   const size_t most = chunk == 0 ? max_rows : std::min(chunk, max_rows);

@@ -50,6 +50,10 @@ struct SessionTimes {
 /// Called with each token of the answer as soon as it is certain; false ends the answer with this token.
 using TokenCallback = std::function<bool(uint32_t token)>;
 
+/// Errors: invalid (no token, an id outside the vocabulary, more than `positions`).
+[[nodiscard]] Result<void> check_prompt(std::span<const uint32_t> prompt, const ModelConfig& config,
+                                        uint32_t positions);
+
 class Session {
  public:
   /// `speculation`: how tokens are drafted, for which the engine has a module and the sequence room; absent: one pass a
@@ -81,7 +85,6 @@ class Session {
   [[nodiscard]] const SessionTimes& times() const { return times_; }
 
  private:
-  [[nodiscard]] Result<void> check(std::span<const uint32_t> prompt) const;
   [[nodiscard]] Result<HiddenStates> append(std::span<const uint32_t> tokens, Phase phase, const std::stop_token& stop,
                                             const PassOptions& options);
   [[nodiscard]] size_t common_length(std::span<const uint32_t> prompt) const;

@@ -11,7 +11,7 @@ from common import EndToEnd, clean_environment, main, path_from_environment
 
 PROGRAMS = {"reshard": "DSPACK_RESHARD", "dsrun": "DSPACK_DSRUN"}
 VERBS = {"reshard": ("", "inspect", "verify", "repair", "unpack", "link", "seal", "diff", "publish", "cache"),
-         "dsrun": ("", "logits", "tokenize", "eval", "record", "compare", "replay", "plan", "bench", "cache")}
+         "dsrun": ("", "logits", "tokenize", "eval", "record", "compare", "replay", "plan", "bench", "serve", "cache")}
 # What is typed, and what is said: the whole line.
 MISTAKES = (
     ("dsrun tokenzie ./ds-packed -p Hi", 'dsrun: there is no verb "tokenzie"; did you mean tokenize?'),

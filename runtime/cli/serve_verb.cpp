@@ -1,0 +1,136 @@
+#include <fmt/format.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <filesystem>
+#include <mutex>
+#include <thread>
+
+#include "format/base/foreign_text.h"
+#include "format/cli/output.h"
+#include "runtime/cli/generation_defaults.h"
+#include "runtime/cli/loading.h"
+#include "runtime/cli/model_options.h"
+#include "runtime/cli/places.h"
+#include "runtime/cli/verbs.h"
+#include "runtime/serve/api.h"
+
+namespace dspack::runtime {
+namespace {
+
+constexpr char kServeExamples[] = R"(Examples:
+  dsrun serve ./ds-packed
+  dsrun serve ./ds-packed --parallel 4 --ctx 16k
+  dsrun serve ./ds-packed --host 0.0.0.0 --api-key @key.txt
+
+It answers at /v1/chat/completions, /v1/completions and /v1/models as OpenAI's API does, at /v1/messages as Anthropic's,
+and at /tokenize, /detokenize, /apply-template, /health, /props and /metrics. Ctrl-C or SIGTERM: no more requests are
+taken, and answers under way have 30 s to end; a second one ends the program at once.)";
+
+constexpr uint32_t kMostPlaces = 64;
+constexpr std::chrono::seconds kDrainTime{30};
+
+bool is_this_machine(const std::string& host) {
+  return host == "127.0.0.1" || host == "::1";
+}
+
+/// Once a stop is requested, requests that have begun get some time, and then none.
+class Draining {
+ public:
+  Draining(const std::stop_token& asked, HttpServer& server, Scheduler& scheduler)
+      : asked_(asked, [&server, &scheduler, this] {
+          server.drain();
+          scheduler.drain();
+          clock_ = std::jthread([this](const std::stop_token& over) {
+            std::mutex mutex;
+            std::unique_lock lock(mutex);
+            std::condition_variable_any never;
+            if (never.wait_for(lock, over, kDrainTime, [] { return false; }) || over.stop_requested()) return;
+            ended_.request_stop();
+          });
+        }) {}
+  [[nodiscard]] std::stop_token ended() const { return ended_.get_token(); }
+
+ private:
+  std::stop_source ended_;
+  std::jthread clock_;
+  std::stop_callback<std::function<void()>> asked_;  // last: it uses the others
+};
+
+Result<int> run_serve(const ServeOptions& options, format::Process& process) {
+  const std::stop_token stop = process.stop();
+  TRY(Sampler::make(options.sampler.over()));
+  std::string key = options.api_key;
+  if (key.starts_with('@')) {
+    TRY_ASSIGN(key, read_text_file(key.substr(1)));
+    while (key.ends_with('\n'))
+      key.pop_back();
+  }
+  if (key.empty() && !is_this_machine(options.host)) {
+    return invalid(fmt::format("--host {}: other machines may only be served with --api-key", quote(options.host)));
+  }
+  TRY_ASSIGN(auto loaded, load_model(options.folder, options.load, stop));
+  TRY_ASSIGN(const TextModel text, load_text(*loaded, options.chat, stop));
+  TRY_ASSIGN(const SamplerOptions sampling, choose_sampling(loaded->access().files(), options.sampler, stop));
+  TRY_ASSIGN(const auto scheduler, Scheduler::make(*loaded, {.places = options.parallel, .waiting = options.waiting}));
+  std::string name = options.model_name;
+  if (name.empty()) name = std::filesystem::path(options.folder).lexically_normal().filename().string();
+  if (name.empty() || name == ".") name = "model";
+  Api api(text, *scheduler,
+          {.api_key = key,
+           .host = options.host,
+           .model = name,
+           .context = loaded->model().context(),
+           .vocab = loaded->model().config().vocab,
+           .end_tokens = loaded->eos_tokens(),
+           .sampling = sampling,
+           .thinking = options.chat.thinking},
+          [](const Error& error) { format::print_error("dsrun: " + error.message); });
+  TRY_ASSIGN(const auto server,
+             HttpServer::listen(options.host, options.port, {},
+                                [&api](const HttpRequest& request, const std::shared_ptr<HttpReply>& reply) {
+                                  api.handle(request, reply);
+                                }));
+  format::print_error(fmt::format("{}: http://{}:{}/v1 ({}, {} positions, {} at once); Ctrl-C ends it", brief(name),
+                                  options.host, server->port(), loaded->device().description(),
+                                  loaded->model().context(), options.parallel));
+  const Draining draining(stop, *server, *scheduler);
+  scheduler->run(draining.ended());
+  TRY(loaded->flush_routes());
+  return 0;
+}
+
+void add_serve_options(format::OptionTable& table, ServeOptions& options) {
+  table.explain("Serves a model over HTTP, as OpenAI's and Anthropic's APIs do.");
+  table.footer(kServeExamples);
+  add_folder(table, options.folder);
+  table.heading("Server");
+  table.add("--host", "ADDRESS", options.host,
+            "Where to listen: 127.0.0.1, this machine alone (default); 0.0.0.0, every network");
+  table.add("--port", "N", options.port, format::between<uint16_t>(0, UINT16_MAX),
+            "The port (default: 8080); 0: a free one");
+  table.add("--api-key", "KEY|@FILE", options.api_key, "What clients must send as their key (default: none)");
+  table.add("--model-name", "NAME", options.model_name, "How the model is called (default: the folder's name)");
+  table.add("--parallel", "N", options.parallel, format::between(1U, kMostPlaces),
+            "Answers at once, each with room for --ctx positions (default: 1)");
+  table.add("--waiting", "N", options.waiting, format::between(1U, 10'000U),
+            "Requests that may wait for a place; others are refused with status 429 (default: 64)");
+  add_chat_options(table, options.chat);
+  add_sampling_options(table, options.sampler);
+  add_model_options(table, options.load);
+  add_route_options(table, options.load);
+}
+
+}  // namespace
+
+Result<void> ServeOptions::complete() {
+  load.sequences = parallel;
+  return check_model_options(load);
+}
+
+format::Verb serve_verb() {
+  return format::make_verb("serve", "Serve a model over HTTP: OpenAI's and Anthropic's API", add_serve_options,
+                           run_serve);
+}
+
+}  // namespace dspack::runtime

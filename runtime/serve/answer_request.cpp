@@ -1,0 +1,123 @@
+#include "runtime/serve/answer_request.h"
+
+#include <fmt/format.h>
+
+#include "format/base/foreign_text.h"
+#include "runtime/serve/request_fields.h"
+
+namespace dspack::runtime {
+namespace {
+
+constexpr uint64_t kMostLogprobs = 20;  // OpenAI's bound
+
+/// What this server cannot do is refused by name where the client wants it, rather than left out.
+Result<void> refuse_unsupported(const JsonFields& fields) {
+  TRY_ASSIGN(const auto count, fields.whole("n", 1, 128));
+  if (count.value_or(1) > 1) return Error{ErrorKind::unsupported, "\"n\": this server gives one answer a request"};
+  for (const char* name : {"frequency_penalty", "presence_penalty"}) {
+    TRY_ASSIGN(const auto penalty, fields.number(name, -2, 2));
+    if (penalty.value_or(0) != 0) {
+      return Error{ErrorKind::unsupported, fmt::format("\"{}\" is not supported; repetition_penalty is", name)};
+    }
+  }
+  if (const OrderedJson* format = fields.find("response_format")) {
+    const auto type = format->is_object() ? format->find("type") : format->end();
+    if (type == format->end() || !type->is_string()) return invalid("\"response_format\" has no \"type\"");
+    if (*type != "text") {
+      return Error{ErrorKind::unsupported, fmt::format("\"response_format\": {} is not supported, only \"text\"",
+                                                       quote(type->get<std::string>()))};
+    }
+  }
+  return {};
+}
+
+Result<AnswerRequest> read_openai(const JsonFields& fields, const SamplerOptions& defaults) {
+  AnswerRequest request;
+  request.sampling = defaults;
+  TRY(refuse_unsupported(fields));
+  TRY(read_sampling(fields, request));
+  for (const char* name : {"max_tokens", "max_completion_tokens"}) {
+    TRY_ASSIGN(const auto most, fields.whole(name, 1, kMostTokens));
+    if (most) request.max_tokens = static_cast<uint32_t>(*most);
+  }
+  TRY_ASSIGN(request.stop, read_stops(fields.find("stop"), "stop"));
+  if (const OrderedJson* options = fields.find("stream_options")) {
+    if (!options->is_object()) return invalid("\"stream_options\" is not an object");
+    TRY_ASSIGN(const auto usage, JsonFields(*options).flag("include_usage"));
+    request.includes_usage = usage.value_or(false);
+  }
+  return request;
+}
+
+/// The switch of a template that thinks: chat_template_kwargs as in vLLM and SGLang, or OpenAI's reasoning_effort.
+Result<std::optional<bool>> read_thinking(const JsonFields& fields) {
+  if (const OrderedJson* arguments = fields.find("chat_template_kwargs")) {
+    if (!arguments->is_object()) return invalid("\"chat_template_kwargs\" is not an object");
+    for (const auto& [key, value] : arguments->items()) {
+      if ((key != "thinking" && key != "enable_thinking") || !value.is_boolean()) {
+        return Error{ErrorKind::unsupported,
+                     fmt::format("\"chat_template_kwargs\": {} is not supported, only thinking and enable_thinking, "
+                                 "true or false",
+                                 quote(key))};
+      }
+      return std::optional(value.get<bool>());
+    }
+  }
+  TRY_ASSIGN(const auto effort, fields.text("reasoning_effort"));
+  if (effort) return std::optional(*effort != "none" && *effort != "minimal");
+  return std::optional<bool>();
+}
+
+}  // namespace
+
+Result<AnswerRequest> parse_chat_request(std::string_view body, const SamplerOptions& defaults) {
+  TRY_ASSIGN(const OrderedJson root, parse_body(body));
+  const JsonFields fields(root);
+  TRY_ASSIGN(AnswerRequest request, read_openai(fields, defaults));
+  TRY_ASSIGN(Conversation conversation, parse_conversation(body));
+  TRY_ASSIGN(request.thinking, read_thinking(fields));
+  TRY_ASSIGN(const auto logprobs, fields.flag("logprobs"));
+  TRY_ASSIGN(const auto likeliest, fields.whole("top_logprobs", 0, kMostLogprobs));
+  if (logprobs.value_or(false)) request.top_logprobs = static_cast<uint32_t>(likeliest.value_or(0));
+  if (likeliest && !logprobs.value_or(false)) return invalid("\"top_logprobs\" needs \"logprobs\": true");
+  if (const OrderedJson* choice = fields.find("tool_choice")) {
+    if (*choice == "none") {
+      conversation.tools = nullptr;
+    } else if (*choice != "auto") {
+      return Error{ErrorKind::unsupported, "\"tool_choice\" can be \"auto\" or \"none\": calls are not forced"};
+    }
+  }
+  request.prompt = std::move(conversation);
+  return request;
+}
+
+Result<AnswerRequest> parse_completion_request(std::string_view body, const SamplerOptions& defaults) {
+  TRY_ASSIGN(const OrderedJson root, parse_body(body));
+  const JsonFields fields(root);
+  TRY_ASSIGN(AnswerRequest request, read_openai(fields, defaults));
+  if (!request.max_tokens) request.max_tokens = 16;  // the API's default
+  TRY_ASSIGN(const auto logprobs, fields.whole("logprobs", 0, kMostLogprobs));
+  if (logprobs) request.top_logprobs = static_cast<uint32_t>(*logprobs);
+  TRY_ASSIGN(const auto echoes, fields.flag("echo"));
+  request.echoes = echoes.value_or(false);
+  if (fields.find("suffix") != nullptr) return Error{ErrorKind::unsupported, "\"suffix\" is not supported"};
+  const OrderedJson* prompt = fields.find("prompt");
+  if (prompt == nullptr) return invalid("\"prompt\" is missing");
+  if (prompt->is_array() && prompt->size() == 1 && prompt->front().is_string()) prompt = &prompt->front();
+  if (prompt->is_string()) {
+    request.prompt = prompt->get<std::string>();
+    return request;
+  }
+  std::vector<uint32_t> ids;
+  if (!prompt->is_array()) return invalid("\"prompt\" is not a string or a list of token ids");
+  for (const OrderedJson& id : *prompt) {
+    if (!id.is_number_unsigned() || id.get<uint64_t>() > UINT32_MAX) {
+      return invalid("\"prompt\" is not one string or one list of token ids");
+    }
+    ids.push_back(id.get<uint32_t>());
+  }
+  request.prompt = std::move(ids);
+  return request;
+}
+
+}  // namespace dspack::runtime

@@ -1,0 +1,45 @@
+// What a client asks for, whichever API it speaks: a conversation or a text, how tokens are chosen, when the answer
+// ends, and how it is delivered.
+// Threads: plain values, pure functions. Errors: invalid (a field of a wrong type or out of range; named), unsupported
+// (a field that is understood and cannot be done). Fields that are not known are ignored.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "format/base/result.h"
+#include "runtime/generate/sampler.h"
+#include "runtime/text/chat_message.h"
+
+namespace dspack::runtime {
+
+struct AnswerRequest {
+  /// What is continued: a conversation, a text as it is, or token ids.
+  std::variant<Conversation, std::string, std::vector<uint32_t>> prompt;
+  std::string model;  // as the client names it; echoed
+  SamplerOptions sampling;
+  std::optional<uint32_t> max_tokens;
+  std::vector<std::string> stop;
+  bool streams = false;
+  bool includes_usage = false;           // in a stream
+  std::optional<uint32_t> top_logprobs;  // absent: none are told; 0: those of the answer's tokens alone
+  std::optional<bool> thinking;
+  bool echoes = false;  // the prompt's text comes first; of a text
+};
+
+// What the request does not say of sampling is as in `defaults`; without a seed one is drawn.
+/// POST /v1/chat/completions (https://platform.openai.com/docs/api-reference/chat).
+[[nodiscard]] Result<AnswerRequest> parse_chat_request(std::string_view body, const SamplerOptions& defaults);
+/// POST /v1/completions.
+[[nodiscard]] Result<AnswerRequest> parse_completion_request(std::string_view body, const SamplerOptions& defaults);
+/// POST /v1/responses (https://platform.openai.com/docs/api-reference/responses): without what the server would have to
+/// keep.
+[[nodiscard]] Result<AnswerRequest> parse_responses_request(std::string_view body, const SamplerOptions& defaults);
+/// POST /v1/messages of Anthropic's API (https://docs.anthropic.com/en/api/messages).
+[[nodiscard]] Result<AnswerRequest> parse_messages_request(std::string_view body, const SamplerOptions& defaults);
+
+}  // namespace dspack::runtime

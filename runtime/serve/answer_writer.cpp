@@ -1,0 +1,50 @@
+#include <fmt/format.h>
+
+#include <random>
+
+#include "runtime/serve/answer_writer.h"
+#include "runtime/serve/json_fields.h"
+
+namespace dspack::runtime {
+
+ApiError api_error(const Error& error) {
+  switch (error.kind) {
+    case ErrorKind::invalid:
+    case ErrorKind::unsupported: return {400, "invalid_request_error", error.message};
+    case ErrorKind::not_found: return {404, "not_found_error", error.message};
+    case ErrorKind::budget: return {429, "rate_limit_error", error.message};
+    case ErrorKind::conflict:
+    case ErrorKind::cancelled: return {503, "overloaded_error", error.message};
+    case ErrorKind::corrupt:
+    case ErrorKind::io:
+    case ErrorKind::network: break;
+  }
+  return {500, "api_error", "weights could not be read; the server's log says more"};
+}
+
+std::string fresh_id(std::string_view prefix) {
+  std::random_device random;
+  return fmt::format("{}{:08x}{:08x}{:08x}", prefix, random(), random(), random());
+}
+
+namespace {
+
+HttpReply::Headers headers_for(const ApiError& error) {
+  if (error.status == 429 || error.status == 503) return {{"Retry-After", "10"}};
+  return {};
+}
+
+}  // namespace
+
+void send_openai_error(HttpReply& reply, const ApiError& error) {
+  const OrderedJson body = {
+      {"error", {{"message", error.message}, {"type", error.type}, {"param", nullptr}, {"code", nullptr}}}};
+  reply.send(error.status, "application/json", json_text(body), headers_for(error));
+}
+
+void send_anthropic_error(HttpReply& reply, const ApiError& error) {
+  const OrderedJson body = {{"type", "error"}, {"error", {{"type", error.type}, {"message", error.message}}}};
+  reply.send(error.status, "application/json", json_text(body), headers_for(error));
+}
+
+}  // namespace dspack::runtime

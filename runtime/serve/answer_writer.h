@@ -1,0 +1,80 @@
+// Delivers an answer over HTTP in the form of one API, as a stream of events or as one JSON object at the end.
+// Threads: one at a time. Lifetime: keeps the reply until the answer has ended. Errors: none; a client that has left is
+// nobody's loss.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/generate/session.h"
+#include "runtime/serve/answer_request.h"
+#include "runtime/serve/http_server.h"
+#include "runtime/text/reply_parser.h"
+
+namespace dspack::runtime {
+
+/// A token of the answer with its probability, before temperature and the like: natural logarithms.
+struct TokenLikelihood {
+  std::string text;  // bytes, not always whole characters
+  double logprob = 0;
+  struct Other {
+    std::string text;
+    double logprob = 0;
+  };
+  std::vector<Other> likeliest;
+};
+
+struct AnswerCounts {
+  uint32_t prompt_tokens = 0;
+  uint32_t kept_tokens = 0;  // of the prompt, in the cache from an earlier request
+  uint32_t answer_tokens = 0;
+  double prompt_seconds = 0;
+  double answer_seconds = 0;
+};
+
+struct AnswerEnd {
+  StopReason reason = StopReason::end_token;
+  bool calls = false;                         // tools
+  std::optional<std::string> stop_text = {};  // that ended it
+  AnswerCounts counts;
+};
+
+class AnswerWriter {
+ public:
+  virtual ~AnswerWriter() = default;
+  /// The prompt is being read: so many of its tokens have been. Keeps a stream's connection alive.
+  virtual void waiting(uint32_t read, uint32_t total) = 0;
+  virtual void part(const ReplyPart& part, std::vector<TokenLikelihood> tokens) = 0;
+  virtual void end(const AnswerEnd& end) = 0;
+  virtual void fail(const Error& error) = 0;
+};
+
+/// A name that no other answer has, after `prefix`.
+[[nodiscard]] std::string fresh_id(std::string_view prefix);
+
+/// What a client may be told of an error, and with which status. Paths of this machine stay here.
+struct ApiError {
+  unsigned status = 500;
+  std::string type;
+  std::string message;
+};
+[[nodiscard]] ApiError api_error(const Error& error);
+
+/// OpenAI's form of an error: {"error": {"message", "type", "param", "code"}}.
+void send_openai_error(HttpReply& reply, const ApiError& error);
+/// Anthropic's: {"type": "error", "error": {"type", "message"}}.
+void send_anthropic_error(HttpReply& reply, const ApiError& error);
+
+[[nodiscard]] std::unique_ptr<AnswerWriter> make_chat_writer(std::shared_ptr<HttpReply> reply,
+                                                             const AnswerRequest& request, std::string model);
+[[nodiscard]] std::unique_ptr<AnswerWriter> make_text_writer(std::shared_ptr<HttpReply> reply,
+                                                             const AnswerRequest& request, std::string model);
+[[nodiscard]] std::unique_ptr<AnswerWriter> make_responses_writer(std::shared_ptr<HttpReply> reply,
+                                                                  const AnswerRequest& request, std::string model);
+[[nodiscard]] std::unique_ptr<AnswerWriter> make_messages_writer(std::shared_ptr<HttpReply> reply,
+                                                                 const AnswerRequest& request, std::string model);
+
+}  // namespace dspack::runtime

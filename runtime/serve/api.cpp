@@ -1,0 +1,266 @@
+#include "runtime/serve/api.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <ctime>
+
+#include "format/base/foreign_text.h"
+#include "runtime/serve/request_fields.h"
+
+namespace dspack::runtime {
+namespace {
+
+constexpr std::chrono::seconds kPingInterval{5};
+
+/// In a time that does not depend on where they differ.
+bool are_equal(std::string_view a, std::string_view b) {
+  unsigned difference = a.size() == b.size() ? 0U : 1U;
+  for (size_t i = 0; i < a.size(); ++i)
+    difference |= static_cast<unsigned char>(a[i]) ^ static_cast<unsigned char>(b.empty() ? '\0' : b[i % b.size()]);
+  return difference == 0;
+}
+
+/// "example.org:8080" and "[::1]:8080" without the port.
+std::string_view without_port(std::string_view host) {
+  if (host.starts_with('[')) return host.substr(0, host.find(']') + 1);
+  return host.substr(0, host.find(':'));
+}
+
+std::tm local_time() {
+  const std::time_t now = std::time(nullptr);
+  std::tm local{};
+  (void)localtime_r(&now, &local);
+  return local;
+}
+
+}  // namespace
+
+Api::Api(const TextModel& text, Scheduler& scheduler, ApiOptions options, Answering::Log log)
+    : text_(text),
+      scheduler_(scheduler),
+      options_(std::move(options)),
+      log_(std::move(log)),
+      pinging_([this](const std::stop_token& stop) { ping(stop); }) {}
+
+bool Api::is_known_host(std::string_view host) const {
+  host = without_port(host);
+  for (const std::string_view known : {"localhost", "127.0.0.1", "[::1]"})
+    if (host == known) return true;
+  // Where a key is needed, a page of a stranger that was sent here by a false name can do nothing without it.
+  return !options_.api_key.empty();
+}
+
+bool Api::is_allowed(const HttpRequest& request, HttpReply& reply, Dialect dialect) const {
+  const auto refuse = [&](unsigned status, std::string type, std::string message) {
+    const ApiError error{status, std::move(type), std::move(message)};
+    dialect == Dialect::anthropic ? send_anthropic_error(reply, error) : send_openai_error(reply, error);
+    return false;
+  };
+  if (!is_known_host(request.header("host"))) {
+    return refuse(403, "permission_error", "this server answers only to the names localhost and 127.0.0.1");
+  }
+  // A browser names the page that asks: only this server's own may.
+  if (const std::string_view origin = request.header("origin"); !origin.empty()) {
+    const size_t scheme = origin.find("://");
+    if (scheme == std::string_view::npos || origin.substr(scheme + 3) != request.header("host")) {
+      return refuse(403, "permission_error", "pages of other servers may not ask this one");
+    }
+  }
+  if (options_.api_key.empty() || request.path == "/health") return true;
+  std::string_view key = request.header("authorization");
+  if (key.starts_with("Bearer ")) key.remove_prefix(7);
+  if (key.empty()) key = request.header("x-api-key");
+  if (are_equal(key, options_.api_key)) return true;
+  return refuse(401, "authentication_error", "the API key is missing or wrong");
+}
+
+void Api::handle(const HttpRequest& request, const std::shared_ptr<HttpReply>& reply) {
+  const Dialect dialect = request.path.starts_with("/v1/messages") ? Dialect::anthropic : Dialect::openai;
+  if (!is_allowed(request, *reply, dialect)) return;
+  if (request.method == "GET" || request.method == "HEAD") return get(request, *reply);
+  const auto fail = [&](const Error& error) {
+    dialect == Dialect::anthropic ? send_anthropic_error(*reply, api_error(error))
+                                  : send_openai_error(*reply, api_error(error));
+  };
+  if (request.method != "POST") return fail(invalid("only GET and POST are answered"));
+  const std::string& path = request.path;
+  const std::string& body = request.body;
+  if (path == "/v1/chat/completions") return answer(parse_chat_request(body, options_.sampling), reply, dialect);
+  if (path == "/v1/completions") return answer(parse_completion_request(body, options_.sampling), reply, dialect);
+  if (path == "/v1/responses") {
+    return answer(parse_responses_request(body, options_.sampling), reply, Dialect::responses);
+  }
+  if (path == "/v1/messages") return answer(parse_messages_request(body, options_.sampling), reply, dialect);
+  using Function = Result<OrderedJson> (Api::*)(std::string_view) const;
+  static constexpr std::array<std::pair<std::string_view, Function>, 4> kFunctions = {{
+      {"/tokenize", &Api::tokenize},
+      {"/detokenize", &Api::detokenize},
+      {"/apply-template", &Api::apply_template},
+      {"/v1/messages/count_tokens", &Api::count_tokens},
+  }};
+  for (const auto& [name, function] : kFunctions) {
+    if (path != name) continue;
+    const auto result = (this->*function)(body);
+    if (!result) return fail(result.error());
+    return reply->send(200, "application/json", json_text(*result));
+  }
+  fail({ErrorKind::not_found, fmt::format("there is no {}", quote(path))});
+}
+
+void Api::get(const HttpRequest& request, HttpReply& reply) {
+  const OrderedJson model = {{"id", options_.model},
+                             {"object", "model"},
+                             {"created", 0},
+                             {"owned_by", "dspack"},
+                             {"context_length", options_.context}};
+  if (request.path == "/health") return reply.send(200, "application/json", json_text({{"status", "ok"}}));
+  if (request.path == "/v1/models") {
+    return reply.send(200, "application/json", json_text({{"object", "list"}, {"data", OrderedJson::array({model})}}));
+  }
+  if (request.path == "/v1/models/" + options_.model) return reply.send(200, "application/json", json_text(model));
+  if (request.path == "/metrics") return reply.send(200, "text/plain; version=0.0.4", metrics());
+  if (request.path == "/props") {
+    OrderedJson props = {{"model", options_.model},
+                         {"context", options_.context},
+                         {"parallel", scheduler_.places()},
+                         {"sampling",
+                          {{"temperature", options_.sampling.temperature},
+                           {"top_p", options_.sampling.top_p},
+                           {"top_k", options_.sampling.top_k},
+                           {"min_p", options_.sampling.min_p}}}};
+    props["chat_template"] = text_.chat_template() ? OrderedJson(text_.chat_template()->name()) : OrderedJson();
+    return reply.send(200, "application/json", json_text(props));
+  }
+  send_openai_error(reply, {404, "not_found_error", fmt::format("there is no {}", quote(request.path))});
+}
+
+Result<std::string> Api::prompt_text(const Conversation& conversation, const std::optional<bool>& thinking) const {
+  const std::optional<bool> thinks = thinking ? thinking : options_.thinking;
+  return text_.render_chat(conversation.messages, {.add_generation_prompt = true,
+                                                   .thinking = thinks.value_or(false),
+                                                   .thinking_is_said = thinks.has_value(),
+                                                   .tools = conversation.tools,
+                                                   .now = local_time()});
+}
+
+Result<Api::Prompt> Api::prompt_of(const AnswerRequest& request) const {
+  if (const auto* ids = std::get_if<std::vector<uint32_t>>(&request.prompt)) return Prompt{.tokens = *ids};
+  if (const auto* text = std::get_if<std::string>(&request.prompt)) {
+    TRY_ASSIGN(std::vector<uint32_t> tokens, text_.encode_raw(*text));
+    return Prompt{.tokens = std::move(tokens)};
+  }
+  TRY_ASSIGN(const std::string text, prompt_text(std::get<Conversation>(request.prompt), request.thinking));
+  TRY_ASSIGN(std::vector<uint32_t> tokens, text_.tokenizer().encode(text, SpecialTokens::parse));
+  const size_t last = text.find_last_not_of(" \n");
+  const bool is_in_thought =
+      last != std::string::npos && std::string_view(text).substr(0, last + 1).ends_with("<think>");
+  return Prompt{.tokens = std::move(tokens),
+                .form = is_in_thought ? Answering::Form::conversation_in_thought : Answering::Form::conversation};
+}
+
+void Api::answer(Result<AnswerRequest> request, const std::shared_ptr<HttpReply>& reply, Dialect dialect) {
+  const auto fail = [&](const Error& error) {
+    dialect == Dialect::anthropic ? send_anthropic_error(*reply, api_error(error))
+                                  : send_openai_error(*reply, api_error(error));
+  };
+  if (!request) return fail(request.error());
+  auto prompt = prompt_of(*request);
+  if (!prompt) return fail(prompt.error());
+  auto sampler = Sampler::make(request->sampling);
+  if (!sampler) return fail(sampler.error());
+  const std::string model = request->model.empty() ? options_.model : request->model;
+  auto writer = dialect == Dialect::anthropic                           ? make_messages_writer(reply, *request, model)
+                : std::holds_alternative<Conversation>(request->prompt) ? make_chat_writer(reply, *request, model)
+                                                                        : make_text_writer(reply, *request, model);
+  const auto count = static_cast<uint32_t>(prompt->tokens.size());
+  if (request->echoes) {
+    const std::string text = text_.tokenizer().decode(prompt->tokens, SpecialOutput::skip);
+    writer->part({.text = text}, {});
+  }
+  const auto answering =
+      std::make_shared<Answering>(text_.tokenizer(), *request, count, prompt->form, std::move(writer), log_);
+  {
+    const std::lock_guard lock(mutex_);
+    waiting_.push_back(answering);
+  }
+  const auto submitted = scheduler_.submit({.prompt = std::move(prompt->tokens),
+                                            .max_tokens = request->max_tokens.value_or(UINT32_MAX),
+                                            .end_tokens = options_.end_tokens,
+                                            .sampler = *std::move(sampler),
+                                            .listener = answering,
+                                            .gone = reply->gone()});
+  if (!submitted) fail(submitted.error());
+}
+
+Result<OrderedJson> Api::tokenize(std::string_view body) const {
+  TRY_ASSIGN(const OrderedJson root, parse_body(body));
+  const JsonFields fields(root);
+  TRY_ASSIGN(const auto content, fields.text("content"));
+  TRY_ASSIGN(const auto prompt, fields.text("prompt"));
+  if (!content && !prompt) return invalid("\"content\" (or \"prompt\") is missing");
+  TRY_ASSIGN(const auto begins, fields.flag("add_special"));
+  const std::string& text = content ? *content : *prompt;
+  TRY_ASSIGN(const std::vector<uint32_t> tokens, begins.value_or(prompt.has_value())
+                                                     ? text_.encode_raw(text)
+                                                     : text_.tokenizer().encode(text, SpecialTokens::parse));
+  return OrderedJson{{"tokens", tokens}, {"count", tokens.size()}};
+}
+
+Result<OrderedJson> Api::detokenize(std::string_view body) const {
+  TRY_ASSIGN(const OrderedJson root, parse_body(body));
+  const OrderedJson* tokens = JsonFields(root).find("tokens");
+  if (tokens == nullptr || !tokens->is_array()) return invalid("\"tokens\" is not a list");
+  std::vector<uint32_t> ids;
+  for (const OrderedJson& id : *tokens) {
+    if (!id.is_number_unsigned() || id.get<uint64_t>() >= options_.vocab) return invalid("\"tokens\" has no token id");
+    ids.push_back(id.get<uint32_t>());
+  }
+  const std::string text = text_.tokenizer().decode(ids, SpecialOutput::keep);
+  return OrderedJson{{"content", text}, {"prompt", text}};
+}
+
+Result<OrderedJson> Api::apply_template(std::string_view body) const {
+  TRY_ASSIGN(const AnswerRequest request, parse_chat_request(body, options_.sampling));
+  TRY_ASSIGN(std::string text, prompt_text(std::get<Conversation>(request.prompt), request.thinking));
+  return OrderedJson{{"prompt", std::move(text)}};
+}
+
+Result<OrderedJson> Api::count_tokens(std::string_view body) const {
+  TRY_ASSIGN(const AnswerRequest request, parse_messages_request(body, options_.sampling));
+  TRY_ASSIGN(const Prompt prompt, prompt_of(request));
+  return OrderedJson{{"input_tokens", prompt.tokens.size()}};
+}
+
+std::string Api::metrics() const {
+  const SchedulerCounts counts = scheduler_.counts();
+  std::string text;
+  const auto line = [&text](std::string_view name, std::string_view type, std::string_view help, auto value) {
+    text += fmt::format("# HELP dspack_{0} {1}\n# TYPE dspack_{0} {2}\ndspack_{0} {3}\n", name, help, type, value);
+  };
+  line("requests_total", "counter", "Generations that got a place", counts.generations);
+  line("requests_cancelled_total", "counter", "Generations whose client left", counts.cancelled);
+  line("requests_failed_total", "counter", "Generations that ended in an error", counts.failed);
+  line("requests_refused_total", "counter", "Requests refused because too many waited", counts.refused);
+  line("prompt_tokens_total", "counter", "Tokens of prompts that were computed", counts.prompt_tokens);
+  line("prompt_tokens_cached_total", "counter", "Tokens of prompts found in a cache", counts.kept_tokens);
+  line("answer_tokens_total", "counter", "Tokens of answers", counts.answer_tokens);
+  line("passes_total", "counter", "Passes through the model", counts.passes);
+  line("pass_rows_total", "counter", "Tokens in all passes", counts.rows);
+  line("pass_seconds_total", "counter", "Time in passes", counts.seconds);
+  line("requests_running", "gauge", "Generations that have a place", counts.busy);
+  line("requests_waiting", "gauge", "Generations that wait for a place", counts.waiting);
+  return text;
+}
+
+void Api::ping(const std::stop_token& stop) {
+  std::unique_lock lock(mutex_);
+  while (!stop.stop_requested()) {
+    changed_.wait_for(lock, stop, kPingInterval, [] { return false; });
+    waiting_.remove_if([](const std::weak_ptr<Answering>& each) { return each.expired(); });
+    for (const auto& each : waiting_)
+      if (const auto answering = each.lock()) answering->ping();
+  }
+}
+
+}  // namespace dspack::runtime

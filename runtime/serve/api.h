@@ -1,0 +1,65 @@
+// The HTTP interface of a model: the paths of OpenAI's and Anthropic's APIs, and this program's own. docs/serve.md
+// describes them for users.
+// Threads: `handle` may be called by several at once, and takes as long as rendering and encoding a prompt; a thread of
+// its own pings those who wait. Lifetime: borrows text, scheduler and options. Errors: told to the client.
+#pragma once
+
+#include <list>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "runtime/generate/scheduler.h"
+#include "runtime/generate/text_model.h"
+#include "runtime/serve/answering.h"
+
+namespace dspack::runtime {
+
+struct ApiOptions {
+  std::string api_key;   // empty: none is needed
+  std::string host;      // where the server listens; a browser must have asked for this name or this machine
+  std::string model;     // its name
+  uint32_t context = 0;  // positions of a conversation
+  uint32_t vocab = 0;
+  std::vector<uint32_t> end_tokens;
+  SamplerOptions sampling;  // where a request says nothing
+  std::optional<bool> thinking;
+};
+
+class Api {
+ public:
+  Api(const TextModel& text, Scheduler& scheduler, ApiOptions options, Answering::Log log);
+  void handle(const HttpRequest& request, const std::shared_ptr<HttpReply>& reply);
+
+ private:
+  enum class Dialect { openai, responses, anthropic };
+  [[nodiscard]] bool is_allowed(const HttpRequest& request, HttpReply& reply, Dialect dialect) const;
+  [[nodiscard]] bool is_known_host(std::string_view host) const;
+  void get(const HttpRequest& request, HttpReply& reply);
+  void answer(Result<AnswerRequest> request, const std::shared_ptr<HttpReply>& reply, Dialect dialect);
+  [[nodiscard]] Result<std::string> prompt_text(const Conversation& conversation,
+                                                const std::optional<bool>& thinking) const;
+  struct Prompt {
+    std::vector<uint32_t> tokens;
+    Answering::Form form = Answering::Form::text;
+  };
+  [[nodiscard]] Result<Prompt> prompt_of(const AnswerRequest& request) const;
+  [[nodiscard]] Result<OrderedJson> tokenize(std::string_view body) const;
+  [[nodiscard]] Result<OrderedJson> detokenize(std::string_view body) const;
+  [[nodiscard]] Result<OrderedJson> apply_template(std::string_view body) const;
+  [[nodiscard]] Result<OrderedJson> count_tokens(std::string_view body) const;
+  [[nodiscard]] std::string metrics() const;
+  void ping(const std::stop_token& stop);
+
+  const TextModel& text_;
+  Scheduler& scheduler_;
+  ApiOptions options_;
+  Answering::Log log_;
+  std::mutex mutex_;
+  std::condition_variable_any changed_;
+  std::list<std::weak_ptr<Answering>> waiting_;
+  std::jthread pinging_;  // last: it uses all the others
+};
+
+}  // namespace dspack::runtime

@@ -1,0 +1,452 @@
+#include "runtime/serve/http_server.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <boost/asio.hpp>
+#include <boost/beast/core.hpp>
+#include <boost/beast/http.hpp>
+#include <deque>
+#include <list>
+#include <optional>
+#include <sstream>
+#include <thread>
+
+#include "format/base/foreign_text.h"
+
+namespace dspack::runtime {
+namespace {
+
+namespace asio = boost::asio;
+namespace beast = boost::beast;
+namespace http = beast::http;
+using ErrorCode = boost::system::error_code;
+using asio::ip::tcp;
+
+constexpr char kName[] = "dspack";
+constexpr size_t kWorkers = 2;  // threads that read requests: a prompt of a megabyte takes some time to encode
+// A refused request is read on for so long, unused: a connection that is closed with bytes unread is reset, and the
+// client would not see why.
+constexpr std::chrono::seconds kDiscardTime{3};
+constexpr size_t kDiscardBytes = 64U << 10U;  // at once
+
+class Server;
+
+/// One connection: reads a request, gives it to the handler, sends the answer, and so on. Everything runs on the
+/// server's thread; the methods of HttpReply post there.
+class Connection final : public std::enable_shared_from_this<Connection> {
+ public:
+  Connection(Server& server, tcp::socket socket) : server_(server), stream_(std::move(socket)) {}
+
+  void read();
+  void close();
+  [[nodiscard]] bool is_waiting() const { return state_ == State::waiting; }
+
+  void send(uint64_t request, unsigned status, std::string type, std::string body, HttpReply::Headers headers);
+  void begin_stream(uint64_t request, std::string type);
+  void write(uint64_t request, std::string data);
+  void end(uint64_t request);
+  void abandoned(uint64_t request);
+  [[nodiscard]] asio::io_context& context();
+
+  std::list<std::shared_ptr<Connection>>::iterator place;  // in the server's list
+
+ private:
+  enum class State { waiting, answering, streaming, closed };
+  void on_header(ErrorCode error);
+  void on_request(ErrorCode error);
+  void refuse(unsigned status, std::string_view reason);
+  void watch();
+  void on_readable(ErrorCode error);
+  void send_next();
+  void on_sent(ErrorCode error, bool was_last);
+  void next_request();
+  void discard();
+  [[nodiscard]] bool is_of(uint64_t request) const { return state_ != State::closed && request == request_; }
+
+  Server& server_;
+  beast::tcp_stream stream_;
+  beast::flat_buffer buffer_;
+  std::optional<http::request_parser<http::string_body>> parser_;
+  State state_ = State::waiting;
+  bool keeps_alive_ = false;
+  bool is_chunked_ = false;
+  bool is_watching_ = false;
+  bool refused_ = false;
+  std::chrono::steady_clock::time_point refused_until_;
+  uint64_t request_ = 0;  // its number; an answer to an earlier one is nobody's
+  std::stop_source gone_;
+  // What is to be sent, in order; the last one of an answer is marked.
+  struct Piece {
+    std::string bytes;
+    bool is_last = false;
+  };
+  std::deque<Piece> unsent_;
+  uint64_t unsent_bytes_ = 0;
+  bool is_sending_ = false;
+};
+
+/// Finishes what its owner forgot: a reply that nobody holds any more and that was not answered ends the connection.
+class Reply final : public HttpReply {
+ public:
+  Reply(std::shared_ptr<Connection> connection, uint64_t request, std::stop_token gone)
+      : connection_(std::move(connection)), request_(request), gone_(std::move(gone)) {}
+  ~Reply() override {
+    post([request = request_](Connection& connection) { connection.abandoned(request); });
+  }
+
+  void send(unsigned status, std::string_view type, std::string body, Headers headers) override {
+    post([request = request_, status, type = std::string(type), body = std::move(body),
+          headers = std::move(headers)](Connection& connection) mutable {
+      connection.send(request, status, std::move(type), std::move(body), std::move(headers));
+    });
+  }
+  void begin_stream(std::string_view type) override {
+    post([request = request_, type = std::string(type)](Connection& connection) mutable {
+      connection.begin_stream(request, std::move(type));
+    });
+  }
+  void write(std::string data) override {
+    post([request = request_, data = std::move(data)](Connection& connection) mutable {
+      connection.write(request, std::move(data));
+    });
+  }
+  void end() override {
+    post([request = request_](Connection& connection) { connection.end(request); });
+  }
+  [[nodiscard]] std::stop_token gone() const override { return gone_; }
+
+ private:
+  template <class Work>
+  void post(Work work) {
+    asio::post(connection_->context(),
+               [connection = connection_, work = std::move(work)]() mutable { work(*connection); });
+  }
+
+  std::shared_ptr<Connection> connection_;
+  uint64_t request_;
+  std::stop_token gone_;
+};
+
+class Server final : public HttpServer {
+ public:
+  Server(const HttpLimits& limits, HttpHandler handler)
+      : limits_(limits), handler_(std::move(handler)), acceptor_(context_) {}
+
+  ~Server() override {
+    asio::post(context_, [this] {
+      stop_accepting();
+      for (auto all = connections_; const auto& connection : all)
+        connection->close();
+    });
+    workers_.join();
+    work_.reset();
+    if (thread_.joinable()) thread_.join();
+  }
+
+  Result<void> open(const std::string& host, uint16_t port) {
+    ErrorCode error;
+    const auto address = asio::ip::make_address(host, error);
+    if (error) {
+      return Error{ErrorKind::invalid,
+                   fmt::format("{} is no IP address; 127.0.0.1 is this machine alone, 0.0.0.0 all", quote(host))};
+    }
+    const tcp::endpoint endpoint(address, port);
+    acceptor_.open(endpoint.protocol(), error);
+    if (!error) acceptor_.set_option(asio::socket_base::reuse_address(true), error);
+    if (!error) acceptor_.bind(endpoint, error);
+    if (!error) acceptor_.listen(asio::socket_base::max_listen_connections, error);
+    if (error) return Error{ErrorKind::io, fmt::format("cannot listen at {}:{}: {}", host, port, error.message())};
+    port_ = acceptor_.local_endpoint(error).port();
+    accept();
+    thread_ = std::thread([this] { context_.run(); });
+    return {};
+  }
+
+  [[nodiscard]] uint16_t port() const override { return port_; }
+  [[nodiscard]] uint32_t connections() const override { return count_; }
+  void drain() override {
+    asio::post(context_, [this] {
+      stop_accepting();
+      for (auto all = connections_; const auto& connection : all)
+        if (connection->is_waiting()) connection->close();
+    });
+  }
+
+  [[nodiscard]] const HttpLimits& limits() const { return limits_; }
+  [[nodiscard]] const HttpHandler& handler() const { return handler_; }
+  [[nodiscard]] asio::io_context& context() { return context_; }
+  [[nodiscard]] asio::thread_pool& workers() { return workers_; }
+  [[nodiscard]] bool is_draining() const { return !acceptor_.is_open(); }
+
+  void remove(const Connection& connection) {
+    connections_.erase(connection.place);
+    count_ = static_cast<uint32_t>(connections_.size());
+  }
+  /// The connection has done something: others have been silent for longer.
+  void touch(const Connection& connection) { connections_.splice(connections_.end(), connections_, connection.place); }
+
+ private:
+  void stop_accepting() {
+    ErrorCode ignored;
+    acceptor_.close(ignored);
+  }
+
+  void accept() {
+    acceptor_.async_accept([this](ErrorCode error, tcp::socket socket) {
+      if (error == asio::error::operation_aborted || !acceptor_.is_open()) return;
+      if (error) {  // no file descriptor is left, say: what is silent makes room
+        if (!close_silent()) {
+          pause_.expires_after(std::chrono::milliseconds(100));
+          pause_.async_wait([this](ErrorCode) { accept(); });
+          return;
+        }
+      } else if (connections_.size() < limits_.connections || close_silent()) {
+        auto connection = std::make_shared<Connection>(*this, std::move(socket));
+        connection->place = connections_.insert(connections_.end(), connection);
+        count_ = static_cast<uint32_t>(connections_.size());
+        connection->read();
+      }  // else all are being answered, and this one is closed
+      accept();
+    });
+  }
+
+  /// Closes the connection without a request that has been silent for longest; false if all have one.
+  bool close_silent() {
+    const auto silent = std::ranges::find_if(connections_, [](const auto& each) { return each->is_waiting(); });
+    if (silent == connections_.end()) return false;
+    const std::shared_ptr<Connection> connection = *silent;
+    connection->close();
+    return true;
+  }
+
+  HttpLimits limits_;
+  HttpHandler handler_;
+  asio::io_context context_{1};
+  asio::thread_pool workers_{kWorkers};
+  asio::executor_work_guard<asio::io_context::executor_type> work_{context_.get_executor()};
+  tcp::acceptor acceptor_;
+  asio::steady_timer pause_{context_};
+  std::list<std::shared_ptr<Connection>> connections_;  // longest silent first
+  std::atomic<uint32_t> count_ = 0;
+  uint16_t port_ = 0;
+  std::thread thread_;
+};
+
+asio::io_context& Connection::context() {
+  return server_.context();
+}
+
+void Connection::read() {
+  state_ = State::waiting;
+  parser_.emplace();
+  parser_->header_limit(server_.limits().header_bytes);
+  parser_->body_limit(server_.limits().body_bytes);
+  stream_.expires_after(server_.limits().request_time);
+  http::async_read_header(stream_, buffer_, *parser_,
+                          [self = shared_from_this()](ErrorCode error, size_t) { self->on_header(error); });
+}
+
+void Connection::on_header(ErrorCode error) {
+  if (state_ == State::closed) return;
+  if (error == http::error::header_limit) return refuse(431, "the header of the request is too long");
+  if (error == http::error::body_limit) return refuse(413, "the body of the request is too long");
+  if (error == http::error::end_of_stream || error == beast::error::timeout ||
+      (error && error.category() != http::make_error_code(http::error::bad_method).category())) {
+    return close();
+  }
+  if (error) return refuse(400, "this is no HTTP request");
+  const auto expectation = parser_->get().find(http::field::expect);
+  if (expectation != parser_->get().end()) {
+    // Sent as it is: a client that asked for it waits for it.
+    static constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
+    asio::async_write(stream_, asio::buffer(kContinue.data(), kContinue.size()),
+                      [self = shared_from_this()](ErrorCode failure, size_t) {
+                        if (failure) self->close();
+                      });
+  }
+  http::async_read(stream_, buffer_, *parser_,
+                   [self = shared_from_this()](ErrorCode failure, size_t) { self->on_request(failure); });
+}
+
+void Connection::on_request(ErrorCode error) {
+  if (state_ == State::closed) return;
+  if (error == http::error::body_limit) return refuse(413, "the body of the request is too long");
+  if (error) return close();
+  stream_.expires_never();
+  server_.touch(*this);
+  http::request<http::string_body> message = parser_->release();
+  parser_.reset();
+  keeps_alive_ = message.keep_alive() && !server_.is_draining();
+  is_chunked_ = message.version() >= 11;
+  state_ = State::answering;
+  gone_ = std::stop_source();
+  ++request_;
+  HttpRequest request{
+      .method = std::string(message.method_string()), .path = {}, .query = {}, .body = {}, .headers = {}};
+  const std::string_view target(message.target().data(), message.target().size());
+  request.path = std::string(target.substr(0, target.find('?')));
+  if (request.path.size() < target.size()) request.query = std::string(target.substr(request.path.size() + 1));
+  for (const auto& field : message) {
+    std::string name(field.name_string());
+    std::ranges::transform(name, name.begin(),
+                           [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c | 0x20) : c; });
+    request.headers.emplace_back(std::move(name), std::string(field.value()));
+  }
+  request.body = std::move(message.body());
+  watch();
+  auto reply = std::make_shared<Reply>(shared_from_this(), request_, gone_.get_token());
+  asio::post(server_.workers(), [&server = server_, request = std::move(request), reply = std::move(reply)]() mutable {
+    server.handler()(std::move(request), std::move(reply));
+  });
+}
+
+/// Answers what is no good request, and closes.
+void Connection::refuse(unsigned status, std::string_view reason) {
+  keeps_alive_ = false;
+  refused_ = true;
+  refused_until_ = std::chrono::steady_clock::now() + kDiscardTime;
+  state_ = State::answering;
+  ++request_;
+  send(request_, status, "text/plain", std::string(reason) + "\n", {});
+}
+
+// A client that leaves becomes readable without a byte; one that sends its next request early is no longer watched.
+void Connection::watch() {
+  if (is_watching_ || buffer_.size() > 0) return;
+  is_watching_ = true;
+  stream_.socket().async_wait(tcp::socket::wait_read,
+                              [self = shared_from_this()](ErrorCode error) { self->on_readable(error); });
+}
+
+void Connection::on_readable(ErrorCode error) {
+  is_watching_ = false;
+  if (error || state_ == State::closed || state_ == State::waiting) return;
+  char byte = 0;
+  ErrorCode failure;
+  const size_t got = stream_.socket().receive(asio::buffer(&byte, 1), tcp::socket::message_peek, failure);
+  if (failure || got == 0) close();
+}
+
+void Connection::send(uint64_t request, unsigned status, std::string type, std::string body,
+                      HttpReply::Headers headers) {
+  if (!is_of(request) || state_ != State::answering) return;
+  http::response<http::string_body> message(static_cast<http::status>(status), 11);
+  message.set(http::field::server, kName);
+  message.set(http::field::content_type, type);
+  for (const auto& [name, value] : headers)
+    message.set(name, value);
+  message.keep_alive(keeps_alive_);
+  message.body() = std::move(body);
+  message.prepare_payload();
+  std::ostringstream bytes;
+  bytes << message;
+  state_ = State::streaming;
+  unsent_.push_back({.bytes = std::move(bytes).str(), .is_last = true});
+  send_next();
+}
+
+void Connection::begin_stream(uint64_t request, std::string type) {
+  if (!is_of(request) || state_ != State::answering) return;
+  http::response<http::empty_body> message(http::status::ok, is_chunked_ ? 11 : 10);
+  message.set(http::field::server, kName);
+  message.set(http::field::content_type, type);
+  message.set(http::field::cache_control, "no-store");
+  if (is_chunked_) message.chunked(true);
+  keeps_alive_ = keeps_alive_ && is_chunked_;
+  message.keep_alive(keeps_alive_);
+  std::ostringstream bytes;
+  bytes << message.base();
+  state_ = State::streaming;
+  unsent_.push_back({.bytes = std::move(bytes).str()});
+  send_next();
+}
+
+void Connection::write(uint64_t request, std::string data) {
+  if (!is_of(request) || state_ != State::streaming || data.empty()) return;
+  if (unsent_bytes_ + data.size() > server_.limits().unsent_bytes) return close();
+  unsent_.push_back({.bytes = is_chunked_ ? fmt::format("{:x}\r\n{}\r\n", data.size(), data) : std::move(data)});
+  unsent_bytes_ += unsent_.back().bytes.size();
+  send_next();
+}
+
+void Connection::end(uint64_t request) {
+  if (!is_of(request) || state_ != State::streaming || (!unsent_.empty() && unsent_.back().is_last)) return;
+  unsent_.push_back({.bytes = is_chunked_ ? "0\r\n\r\n" : "", .is_last = true});
+  send_next();
+}
+
+void Connection::abandoned(uint64_t request) {
+  if (is_of(request) && (unsent_.empty() || !unsent_.back().is_last)) close();
+}
+
+void Connection::send_next() {
+  if (is_sending_ || unsent_.empty()) return;
+  is_sending_ = true;
+  stream_.expires_after(server_.limits().send_time);
+  const Piece& piece = unsent_.front();
+  asio::async_write(stream_, asio::buffer(piece.bytes),
+                    [self = shared_from_this(), was_last = piece.is_last](ErrorCode error, size_t) {
+                      self->on_sent(error, was_last);
+                    });
+}
+
+void Connection::on_sent(ErrorCode error, bool was_last) {
+  if (state_ == State::closed) return;
+  is_sending_ = false;
+  if (error) return close();
+  stream_.expires_never();
+  unsent_bytes_ -= std::min<uint64_t>(unsent_bytes_, unsent_.front().bytes.size());
+  unsent_.pop_front();
+  if (was_last) return next_request();
+  send_next();
+}
+
+void Connection::next_request() {
+  server_.touch(*this);
+  if (refused_) return discard();
+  if (!keeps_alive_) return close();
+  unsent_.clear();
+  unsent_bytes_ = 0;
+  gone_ = std::stop_source();
+  ++request_;
+  read();
+}
+
+void Connection::discard() {
+  ErrorCode ignored;
+  stream_.socket().shutdown(tcp::socket::shutdown_send, ignored);
+  buffer_.clear();
+  stream_.expires_at(refused_until_);
+  stream_.async_read_some(buffer_.prepare(kDiscardBytes), [self = shared_from_this()](ErrorCode error, size_t) {
+    if (error) return self->close();
+    self->discard();
+  });
+}
+
+void Connection::close() {
+  if (state_ == State::closed) return;
+  state_ = State::closed;
+  gone_.request_stop();
+  ErrorCode ignored;
+  stream_.socket().shutdown(tcp::socket::shutdown_both, ignored);
+  stream_.close();
+  server_.remove(*this);
+}
+
+}  // namespace
+
+std::string_view HttpRequest::header(std::string_view name) const {
+  const auto found = std::ranges::find(headers, name, [](const auto& each) { return std::string_view(each.first); });
+  return found == headers.end() ? std::string_view() : std::string_view(found->second);
+}
+
+Result<std::unique_ptr<HttpServer>> HttpServer::listen(const std::string& host, uint16_t port, const HttpLimits& limits,
+                                                       HttpHandler handler) {
+  auto server = std::make_unique<Server>(limits, std::move(handler));
+  TRY(server->open(host, port));
+  return std::unique_ptr<HttpServer>(std::move(server));
+}
+
+}  // namespace dspack::runtime

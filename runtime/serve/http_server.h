@@ -1,0 +1,71 @@
+// An HTTP/1.1 server for a few clients whose answers take long: one thread does all input and output, answers may come
+// from any other thread, at once or as a stream. A client that leaves is noticed while its answer is made, and one that
+// does not read is let go.
+// Boost.Beast rather than cpp-httplib, which keeps a thread for each connection: slow and silent clients would fill its
+// pool.
+// Threads: the handler is called on threads of the server, two at a time; HttpReply is thread-safe. Lifetime: the
+// server ends its connections and joins its thread. Errors: io (the address cannot be bound).
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <stop_token>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "format/base/result.h"
+
+namespace dspack::runtime {
+
+struct HttpLimits {
+  uint32_t connections = 128;             // at once; beyond, the one that has been silent for longest is closed
+  uint32_t header_bytes = 16U << 10U;     // of a request
+  uint64_t body_bytes = 32ULL << 20U;     // of a request
+  std::chrono::seconds request_time{60};  // from a request's first byte, or the connection, to its last byte
+  std::chrono::seconds send_time{60};     // in which a client must take what is sent to it
+  uint64_t unsent_bytes = 4ULL << 20U;    // of a stream, kept for a client that reads slowly
+};
+
+struct HttpRequest {
+  std::string method;
+  std::string path;   // without the query
+  std::string query;  // after the ?
+  std::string body;
+  std::vector<std::pair<std::string, std::string>> headers;  // names in lower case
+
+  /// The first header of this name (in lower case); empty if there is none.
+  [[nodiscard]] std::string_view header(std::string_view name) const;
+};
+
+/// The answer to one request: `send` once, or `begin_stream`, `write` as often as wanted, and `end`.
+class HttpReply {
+ public:
+  virtual ~HttpReply() = default;
+  using Headers = std::vector<std::pair<std::string, std::string>>;
+  virtual void send(unsigned status, std::string_view type, std::string body, Headers headers = {}) = 0;
+  virtual void begin_stream(std::string_view type) = 0;
+  virtual void write(std::string data) = 0;
+  virtual void end() = 0;
+  /// Is stopped when the client has left or was let go.
+  [[nodiscard]] virtual std::stop_token gone() const = 0;
+};
+
+using HttpHandler = std::function<void(HttpRequest request, std::shared_ptr<HttpReply> reply)>;
+
+class HttpServer {
+ public:
+  /// Begins to listen at `host` (an address) and `port`; 0 chooses a free one.
+  [[nodiscard]] static Result<std::unique_ptr<HttpServer>> listen(const std::string& host, uint16_t port,
+                                                                  const HttpLimits& limits, HttpHandler handler);
+  virtual ~HttpServer() = default;
+  [[nodiscard]] virtual uint16_t port() const = 0;
+  /// Takes no new connections or requests; answers under way go on.
+  virtual void drain() = 0;
+  [[nodiscard]] virtual uint32_t connections() const = 0;
+};
+
+}  // namespace dspack::runtime

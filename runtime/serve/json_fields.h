@@ -1,0 +1,32 @@
+// Fields of a request's JSON, each checked where it is read. Null counts as absent, as clients mean it.
+// Threads: plain values. Lifetime: borrows the object. Errors: invalid, naming the field.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "format/base/result.h"
+#include "runtime/text/chat_message.h"
+
+namespace dspack::runtime {
+
+class JsonFields {
+ public:
+  explicit JsonFields(const OrderedJson& object) : object_(object) {}
+
+  /// Null if it is absent.
+  [[nodiscard]] const OrderedJson* find(const char* name) const;
+  [[nodiscard]] Result<std::optional<double>> number(const char* name, double least, double most) const;
+  [[nodiscard]] Result<std::optional<uint64_t>> whole(const char* name, uint64_t least, uint64_t most) const;
+  [[nodiscard]] Result<std::optional<bool>> flag(const char* name) const;
+  [[nodiscard]] Result<std::optional<std::string>> text(const char* name) const;
+
+ private:
+  const OrderedJson& object_;
+};
+
+/// In one line; broken UTF-8 as U+FFFD.
+[[nodiscard]] std::string json_text(const OrderedJson& value);
+
+}  // namespace dspack::runtime

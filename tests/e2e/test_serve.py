@@ -1,0 +1,267 @@
+"""dsrun serve: the forms of its answers, event by event; errors; many clients at once, some of whom leave; and clients
+that mean no good."""
+
+import http.client
+import json
+import random
+import re
+import socket
+import threading
+import time
+
+from common import EndToEnd, main, seeded_random
+
+QUESTIONS = ["What is the capital of France?", "My name is Anna.", "Once upon a time", "What is 2+2?", "hello"]
+
+
+def chat(question, **options):
+    return {"messages": [{"role": "user", "content": question}], "temperature": 0, "max_tokens": 24, **options}
+
+
+def events(body):
+    """Of a stream: (name or None, data) each; comments are left out."""
+    for block in body.split("\n\n"):
+        lines = [line for line in block.split("\n") if line and not line.startswith(":")]
+        if not lines:
+            continue
+        fields = dict(line.split(": ", 1) for line in lines)
+        yield fields.get("event"), fields["data"]
+
+
+class Serve(EndToEnd):
+    def start_server(self, *arguments):
+        self.process = self.start("serve", self.data(), "--port", "0", "--device", "cpu", *arguments, program="DSPACK_DSRUN")
+        said = self.process.stderr.readline().decode()
+        self.assertRegex(said, r"http://[0-9.]+:[0-9]+/v1")
+        self.port = int(re.search(r":([0-9]+)/v1", said)[1])
+
+    def ask(self, path, body=None, method=None, headers=None):
+        """Status, headers and text of an answer."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
+        try:
+            data = body if isinstance(body, (str, bytes)) or body is None else json.dumps(body)
+            connection.request(method or ("GET" if body is None else "POST"), path, data,
+                               {"Content-Type": "application/json", **(headers or {})})
+            response = connection.getresponse()
+            return response.status, dict(response.getheaders()), response.read().decode()
+        finally:
+            connection.close()
+
+    def answer(self, path, body):
+        status, _, text = self.ask(path, body)
+        self.assertEqual(status, 200, text)
+        return json.loads(text)
+
+    def counts(self):
+        text = self.ask("/metrics")[2]
+        return {name: float(value) for name, value in re.findall(r"^dspack_(\w+) (\S+)$", text, re.M)}
+
+    def test_whole_answers_and_streams_say_the_same(self):
+        self.start_server()
+        whole = self.answer("/v1/chat/completions", chat(QUESTIONS[0]))
+        self.assertEqual(whole["choices"][0]["message"]["content"], "The capital of France is Paris.")
+        self.assertEqual(whole["choices"][0]["finish_reason"], "stop")
+        self.assertEqual(whole["usage"]["prompt_tokens"] + whole["usage"]["completion_tokens"],
+                         whole["usage"]["total_tokens"])
+        status, headers, text = self.ask("/v1/chat/completions", chat(
+            QUESTIONS[0], stream=True, logprobs=True, top_logprobs=2, stream_options={"include_usage": True}))
+        self.assertEqual((status, headers["Content-Type"].split(";")[0]), (200, "text/event-stream"))
+        datas = [data for _, data in events(text)]
+        self.assertEqual(datas.pop(), "[DONE]")
+        chunks = [json.loads(data) for data in datas]
+        self.assertEqual({chunk["id"] for chunk in chunks}, {chunks[0]["id"]})
+        usage = chunks.pop()
+        self.assertEqual((usage["choices"], usage["usage"]["prompt_tokens_details"]["cached_tokens"]),
+                         ([], whole["usage"]["prompt_tokens"] - 1))
+        choices = [chunk["choices"][0] for chunk in chunks]
+        self.assertEqual(choices[0]["delta"], {"role": "assistant", "content": ""})
+        self.assertEqual((choices[-1]["delta"], choices[-1]["finish_reason"]), ({}, "stop"))
+        self.assertEqual("".join(choice["delta"].get("content", "") for choice in choices), "The capital of France is Paris.")
+        told = [token for choice in choices[1:-1] for token in choice["logprobs"]["content"]]
+        self.assertEqual(len(told), usage["usage"]["completion_tokens"])
+        for token in told:
+            self.assertEqual(len(token["top_logprobs"]), 2)
+            self.assertEqual(token["logprob"], token["top_logprobs"][0]["logprob"])  # greedy
+            self.assertLessEqual(token["logprob"], 0)
+
+    def test_the_text_is_that_of_the_command(self):
+        self.start_server("--parallel", "2")
+        for question in QUESTIONS[:3]:
+            alone = self.assert_ok(self.run_program(self.data(), "-p", question, "-n", "24", "--device", "cpu",
+                                                    program="DSPACK_DSRUN")).stdout
+            served = self.answer("/v1/chat/completions", chat(question))["choices"][0]["message"]["content"]
+            self.assertEqual(served, alone.rstrip("\n"))
+
+    def test_completions_stop_strings_and_lengths(self):
+        self.start_server()
+        body = {"prompt": "Once upon a time", "max_tokens": 12, "temperature": 0}
+        whole = self.answer("/v1/completions", body)
+        text = whole["choices"][0]["text"]
+        self.assertEqual((whole["choices"][0]["finish_reason"], whole["usage"]["completion_tokens"]), ("length", 12))
+        word = text.split()[3]
+        cut = self.answer("/v1/completions", dict(body, stop=[word]))["choices"][0]
+        self.assertEqual((cut["text"], cut["finish_reason"]), (text[:text.index(word)], "stop"))
+        echoed = self.answer("/v1/completions", dict(body, echo=True))["choices"][0]["text"]
+        self.assertEqual(echoed, "Once upon a time" + text)
+        ids = self.answer("/tokenize", {"prompt": "Once upon a time"})["tokens"]
+        self.assertEqual(self.answer("/v1/completions", dict(body, prompt=ids))["choices"][0]["text"], text)
+        self.assertIn("Once upon a time", self.answer("/detokenize", {"tokens": ids})["content"])
+
+    def test_anthropic_messages(self):
+        self.start_server()
+        body = {"model": "m", "max_tokens": 24, "temperature": 0,
+                "messages": [{"role": "user", "content": [{"type": "text", "text": QUESTIONS[0]}]}]}
+        whole = self.answer("/v1/messages", body)
+        self.assertEqual(whole["content"], [{"type": "text", "text": "The capital of France is Paris."}])
+        self.assertEqual(whole["stop_reason"], "end_turn")
+        parts = list(events(self.ask("/v1/messages", dict(body, stream=True))[2]))
+        names = [name for name, _ in parts if name != "ping"]
+        self.assertEqual(names[:2] + names[-3:], ["message_start", "content_block_start", "content_block_stop",
+                                                  "message_delta", "message_stop"])
+        self.assertEqual(set(names[2:-3]), {"content_block_delta"})
+        self.assertEqual("".join(json.loads(data)["delta"]["text"] for name, data in parts
+                                 if name == "content_block_delta"), "The capital of France is Paris.")
+        for name, data in parts:
+            self.assertEqual(json.loads(data)["type"], name)
+        count = self.answer("/v1/messages/count_tokens", {key: body[key] for key in ("model", "messages")})
+        self.assertEqual(count["input_tokens"],
+                         whole["usage"]["input_tokens"] + whole["usage"]["cache_read_input_tokens"])
+
+    def test_responses(self):
+        self.start_server()
+        body = {"model": "m", "temperature": 0, "input": QUESTIONS[0]}
+        whole = self.answer("/v1/responses", body)
+        self.assertEqual((whole["status"], [item["type"] for item in whole["output"]]), ("completed", ["message"]))
+        self.assertEqual(whole["output"][0]["content"][0]["text"], "The capital of France is Paris.")
+        parts = list(events(self.ask("/v1/responses", dict(
+            body, stream=True, input=[{"role": "user", "content": [{"type": "input_text", "text": QUESTIONS[0]}]}]))[2]))
+        names = [name for name, _ in parts]
+        self.assertEqual(names[:4] + names[-4:], [
+            "response.created", "response.in_progress", "response.output_item.added", "response.content_part.added",
+            "response.output_text.done", "response.content_part.done", "response.output_item.done", "response.completed"])
+        datas = [json.loads(data) for _, data in parts]
+        self.assertEqual([data["sequence_number"] for data in datas], list(range(len(datas))))
+        self.assertEqual([data["type"] for data in datas], names)
+        self.assertEqual("".join(data["delta"] for data in datas if data["type"] == "response.output_text.delta"),
+                         "The capital of France is Paris.")
+        self.assertEqual(datas[-1]["response"]["usage"]["output_tokens"], whole["usage"]["output_tokens"])
+        status, _, text = self.ask("/v1/responses", dict(body, previous_response_id="resp_1"))
+        self.assertEqual(status, 400)
+        self.assertIn("previous_response_id", text)
+
+    def test_mistakes_are_named(self):
+        self.start_server()
+        for body, word in (("{", "JSON"), ("[]", "object"), ({}, "messages"), (chat("x", temperature=-1), "temperature"),
+                           (chat("x", n=2), '"n"'), (chat("x", response_format={"type": "json_object"}), "response_format"),
+                           (chat("x", max_tokens=0), "max_tokens"), (chat("x", logit_bias={"a": 1}), "logit_bias"),
+                           (chat("x " * 3000), "--ctx"), (chat("x", tool_choice="required"), "tool_choice"),
+                           ({"messages": [{"role": "x", "content": "x"}]}, "role")):
+            status, _, text = self.ask("/v1/chat/completions", body)
+            self.assertEqual(status, 400, text)
+            error = json.loads(text)["error"]
+            self.assertEqual(set(error), {"message", "type", "param", "code"})
+            self.assertIn(word, error["message"])
+            self.assertNotIn(str(self.data()), text)
+        self.assertEqual(self.ask("/v1/nothing")[0], 404)
+        self.assertEqual(json.loads(self.ask("/v1/messages", {})[2])["type"], "error")
+
+    def test_keys_hosts_and_origins(self):
+        self.start_server("--api-key", "secret")
+        self.assertEqual(self.ask("/health")[0], 200)
+        for headers, status in (({}, 401), ({"Authorization": "Bearer secrets"}, 401), ({"Authorization": "Bearer secret"}, 200),
+                                ({"x-api-key": "secret"}, 200)):
+            self.assertEqual(self.ask("/v1/models", headers=headers)[0], status, headers)
+        self.assert_ok_after_stop()
+        self.start_server()
+        here = "127.0.0.1:%d" % self.port
+        for headers, status in (({"Host": "evil.example"}, 403), ({"Origin": "http://evil.example"}, 403),
+                                ({"Origin": "http://" + here}, 200), ({"Host": "localhost:1"}, 200)):
+            self.assertEqual(self.ask("/v1/models", headers=headers)[0], status, headers)
+        refused = self.run_program("serve", self.data(), "--host", "0.0.0.0", program="DSPACK_DSRUN")
+        self.assertEqual(refused.code, 1)
+        self.assertIn("--api-key", refused.stderr)
+
+    def assert_ok_after_stop(self):
+        self.process.terminate()
+        result = self.finish(self.process, 60)
+        self.assertEqual((result.code, result.stdout, result.stderr), (0, "", ""), str(result))
+
+    def test_many_clients_some_of_whom_leave(self):
+        """Every answer that is finished is the one that the question gets alone; nothing is left behind."""
+        self.start_server("--parallel", "3", "--waiting", "100")
+        bodies = [chat(question, temperature=heat, seed=5) for question in QUESTIONS for heat in (0, 0.8)]
+        alone = [self.answer("/v1/chat/completions", body)["choices"][0]["message"] for body in bodies]
+        wrong, lock, choice = [], threading.Lock(), seeded_random()
+        seeds = [choice.random() for _ in range(12)]
+
+        def client(seed):
+            mine = random.Random(seed)
+            for _ in range(12):
+                at = mine.randrange(len(bodies))
+                if mine.random() < 0.3:
+                    connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
+                    connection.request("POST", "/v1/chat/completions", json.dumps(dict(bodies[at], stream=True)))
+                    if mine.random() < 0.5:
+                        connection.getresponse().read(30)
+                    connection.close()
+                    continue
+                message = self.answer("/v1/chat/completions", bodies[at])["choices"][0]["message"]
+                if message != alone[at]:
+                    with lock:
+                        wrong.append((bodies[at], message, alone[at]))
+
+        threads = [threading.Thread(target=client, args=(seed,)) for seed in seeds]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual(wrong, [])
+        deadline = time.monotonic() + 60
+        while self.counts()["requests_running"] + self.counts()["requests_waiting"] > 0:
+            self.assertLess(time.monotonic(), deadline, "a place is not given back")
+            time.sleep(0.05)
+        self.assertGreater(self.counts()["pass_rows_total"], self.counts()["passes_total"])
+        self.assert_ok_after_stop()
+
+    def test_clients_that_mean_no_good(self):
+        self.start_server()
+        silent = [socket.create_connection(("127.0.0.1", self.port)) for _ in range(300)]
+        self.addCleanup(lambda: [each.close() for each in silent])
+        self.assertEqual(self.ask("/health")[0], 200)
+        for raw, status in ((b"nonsense\r\n\r\n", b"400"), (b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * 9000 + b"\r\n", b"431"),
+                            (b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000000000\r\n\r\n", b"413"),
+                            (b"GET /health HTTP/1.0\r\nHost: localhost\r\n\r\n", b"200")):
+            with socket.create_connection(("127.0.0.1", self.port), timeout=60) as connection:
+                connection.sendall(raw)
+                self.assertIn(status, connection.recv(100), raw[:40])
+        for body in ("[" * 100_000, '{"messages":' * 50_000, "\x00" * 1000, '{"prompt":"\\ud800"}'):
+            self.assertEqual(self.ask("/v1/completions", body.encode("utf-8", "surrogatepass"))[0], 400)
+        mine = seeded_random()
+        good = json.dumps(chat("hello", max_tokens=2)).encode()
+        for _ in range(300):
+            data = bytearray(good)
+            for _ in range(mine.randrange(1, 4)):
+                data[mine.randrange(len(data))] = mine.randrange(256)
+            self.assertIn(self.ask("/v1/chat/completions", bytes(data))[0], (200, 400))
+        self.assertEqual(self.answer("/v1/chat/completions", chat(QUESTIONS[0]))["choices"][0]["message"]["content"],
+                         "The capital of France is Paris.")
+
+    def test_too_many_wait(self):
+        self.start_server("--parallel", "1", "--waiting", "1")
+        body = {"prompt": "Once", "max_tokens": 900, "temperature": 0, "logit_bias": {"1": -100}}  # which ends answers
+        statuses = []
+        connections = [http.client.HTTPConnection("127.0.0.1", self.port, timeout=120) for _ in range(12)]
+        for connection in connections:
+            connection.request("POST", "/v1/completions", json.dumps(body))
+        for connection in connections:
+            response = connection.getresponse()
+            statuses.append(response.status)
+            if response.status == 429:
+                self.assertEqual(response.getheader("Retry-After"), "10")
+            response.read()
+            connection.close()
+        self.assertEqual(set(statuses), {200, 429})
+
+
+if __name__ == "__main__":
+    main()
