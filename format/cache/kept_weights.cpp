@@ -110,7 +110,7 @@ struct Checking {
     ++check.digests;
     check.bytes += kept.size_bytes;
     if (const auto read = read_kept_text(files, path, kept); !read) found(read.error().message);
-    progress.file_done();
+    progress.item_done();
   }
 
   /// A file, or ranges of it.

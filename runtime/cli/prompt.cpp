@@ -147,10 +147,6 @@ Result<std::string> render_conversation(const TextModel& text, const Conversatio
                                                   .now = local_time()});
 }
 
-bool begins_reasoning(std::string_view prompt) {
-  return prompt.ends_with("<think>") || prompt.ends_with("<think>\n");
-}
-
 Result<EncodedPrompt> encode_conversation(const TextModel& text, const Conversation& conversation,
                                           const ChatOptions& chat) {
   TRY_ASSIGN(const std::string rendered, render_conversation(text, conversation, chat, true));

@@ -62,9 +62,6 @@ format::OptionTable::Option add_tokens(format::OptionTable& table, TokenArgument
 [[nodiscard]] Result<std::string> render_conversation(const TextModel& text, const Conversation& conversation,
                                                       const ChatOptions& options, bool add_generation_prompt);
 
-/// Whether an answer to this text, as the model gets it, begins within reasoning.
-[[nodiscard]] bool begins_reasoning(std::string_view prompt);
-
 /// What the model gets.
 struct EncodedPrompt {
   std::vector<uint32_t> tokens;

@@ -84,7 +84,8 @@ Result<int> run_serve(const ServeOptions& options, format::Process& process) {
            .vocab = loaded->model().config().vocab,
            .end_tokens = loaded->eos_tokens(),
            .sampling = sampling,
-           .thinking = options.chat.thinking},
+           .template_arguments = options.chat.arguments(),
+           .clock = &local_time},
           [](const Error& error) { format::print_error("dsrun: " + error.message); });
   TRY_ASSIGN(const auto server,
              HttpServer::listen(options.host, options.port, {},

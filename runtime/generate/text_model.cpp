@@ -60,6 +60,10 @@ Result<ChatTemplate> compile(const std::optional<std::string>& source) {
 
 }  // namespace
 
+bool begins_reasoning(std::string_view prompt) {
+  return prompt.ends_with("<think>") || prompt.ends_with("<think>\n");
+}
+
 Result<uint64_t> tokenizer_bytes(format::Repository& repository, const std::stop_token& stop) {
   for (const char* file : {kTokenizerFile, kTiktokenFile}) {
     if (repository.is_local()) {

@@ -54,6 +54,9 @@ class TextModel {
   std::optional<Result<ChatTemplate>> tool_chat_;
 };
 
+/// Whether an answer to this text, as the model gets it, begins within reasoning.
+[[nodiscard]] bool begins_reasoning(std::string_view prompt);
+
 /// Size of the file that TextModel::load reads the tokenizer from; 0: there is none.
 [[nodiscard]] Result<uint64_t> tokenizer_bytes(format::Repository& repository, const std::stop_token& stop);
 

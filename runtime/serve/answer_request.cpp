@@ -49,25 +49,6 @@ Result<AnswerRequest> read_openai(const JsonFields& fields, const SamplerOptions
   return request;
 }
 
-/// The switch of a template that thinks: chat_template_kwargs as in vLLM and SGLang, or OpenAI's reasoning_effort.
-Result<std::optional<bool>> read_thinking(const JsonFields& fields) {
-  if (const OrderedJson* arguments = fields.find("chat_template_kwargs")) {
-    if (!arguments->is_object()) return invalid("\"chat_template_kwargs\" is not an object");
-    for (const auto& [key, value] : arguments->items()) {
-      if ((key != "thinking" && key != "enable_thinking") || !value.is_boolean()) {
-        return Error{ErrorKind::unsupported,
-                     fmt::format("\"chat_template_kwargs\": {} is not supported, only thinking and enable_thinking, "
-                                 "true or false",
-                                 quote(key))};
-      }
-      return std::optional(value.get<bool>());
-    }
-  }
-  TRY_ASSIGN(const auto effort, fields.text("reasoning_effort"));
-  if (effort) return std::optional(*effort != "none" && *effort != "minimal");
-  return std::optional<bool>();
-}
-
 }  // namespace
 
 Result<AnswerRequest> parse_chat_request(std::string_view body, const SamplerOptions& defaults) {
@@ -75,7 +56,12 @@ Result<AnswerRequest> parse_chat_request(std::string_view body, const SamplerOpt
   const JsonFields fields(root);
   TRY_ASSIGN(AnswerRequest request, read_openai(fields, defaults));
   TRY_ASSIGN(Conversation conversation, parse_conversation(body));
-  TRY_ASSIGN(request.thinking, read_thinking(fields));
+  // chat_template_kwargs, as in vLLM and SGLang, are the conversation's arguments; OpenAI's name is one more of them.
+  TRY_ASSIGN(const auto effort, fields.text("reasoning_effort"));
+  if (effort) {
+    request.thinking = *effort != "none" && *effort != "minimal";
+    if (!conversation.arguments.contains("reasoning_effort")) conversation.arguments["reasoning_effort"] = *effort;
+  }
   TRY_ASSIGN(const auto logprobs, fields.flag("logprobs"));
   TRY_ASSIGN(const auto likeliest, fields.whole("top_logprobs", 0, kMostLogprobs));
   if (logprobs.value_or(false)) request.top_logprobs = static_cast<uint32_t>(likeliest.value_or(0));

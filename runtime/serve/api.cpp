@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <array>
-#include <ctime>
 
 #include "format/base/foreign_text.h"
 #include "runtime/serve/request_fields.h"
@@ -25,13 +24,6 @@ bool are_equal(std::string_view a, std::string_view b) {
 std::string_view without_port(std::string_view host) {
   if (host.starts_with('[')) return host.substr(0, host.find(']') + 1);
   return host.substr(0, host.find(':'));
-}
-
-std::tm local_time() {
-  const std::time_t now = std::time(nullptr);
-  std::tm local{};
-  (void)localtime_r(&now, &local);
-  return local;
 }
 
 }  // namespace
@@ -129,19 +121,24 @@ void Api::get(const HttpRequest& request, HttpReply& reply) {
                            {"top_p", options_.sampling.top_p},
                            {"top_k", options_.sampling.top_k},
                            {"min_p", options_.sampling.min_p}}}};
-    props["chat_template"] = text_.chat_template() ? OrderedJson(text_.chat_template()->name()) : OrderedJson();
     return reply.send(200, "application/json", json_text(props));
   }
   send_openai_error(reply, {404, "not_found_error", fmt::format("there is no {}", quote(request.path))});
 }
 
 Result<std::string> Api::prompt_text(const Conversation& conversation, const std::optional<bool>& thinking) const {
-  const std::optional<bool> thinks = thinking ? thinking : options_.thinking;
+  OrderedJson arguments = options_.template_arguments;
+  if (thinking) arguments.update(thinking_arguments(*thinking));
+  for (const auto& [name, value] : conversation.arguments.items()) {
+    if (is_given_to_templates(name))
+      return invalid(fmt::format("\"chat_template_kwargs\" cannot hold {}", quote(name)));
+    const bool is_thinking = thinking_arguments(true).contains(name) && value.is_boolean();
+    arguments.update(is_thinking ? thinking_arguments(value.get<bool>()) : OrderedJson{{name, value}});
+  }
   return text_.render_chat(conversation.messages, {.add_generation_prompt = true,
-                                                   .thinking = thinks.value_or(false),
-                                                   .thinking_is_said = thinks.has_value(),
                                                    .tools = conversation.tools,
-                                                   .now = local_time()});
+                                                   .arguments = std::move(arguments),
+                                                   .now = options_.clock()});
 }
 
 Result<Api::Prompt> Api::prompt_of(const AnswerRequest& request) const {
@@ -152,11 +149,9 @@ Result<Api::Prompt> Api::prompt_of(const AnswerRequest& request) const {
   }
   TRY_ASSIGN(const std::string text, prompt_text(std::get<Conversation>(request.prompt), request.thinking));
   TRY_ASSIGN(std::vector<uint32_t> tokens, text_.tokenizer().encode(text, SpecialTokens::parse));
-  const size_t last = text.find_last_not_of(" \n");
-  const bool is_in_thought =
-      last != std::string::npos && std::string_view(text).substr(0, last + 1).ends_with("<think>");
-  return Prompt{.tokens = std::move(tokens),
-                .form = is_in_thought ? Answering::Form::conversation_in_thought : Answering::Form::conversation};
+  return Prompt{
+      .tokens = std::move(tokens),
+      .form = begins_reasoning(text) ? Answering::Form::conversation_in_thought : Answering::Form::conversation};
 }
 
 void Api::answer(Result<AnswerRequest> request, const std::shared_ptr<HttpReply>& reply, Dialect dialect) {

@@ -23,8 +23,9 @@ struct ApiOptions {
   uint32_t context = 0;  // positions of a conversation
   uint32_t vocab = 0;
   std::vector<uint32_t> end_tokens;
-  SamplerOptions sampling;  // where a request says nothing
-  std::optional<bool> thinking;
+  SamplerOptions sampling;                                 // where a request says nothing
+  OrderedJson template_arguments = OrderedJson::object();  // the same
+  std::function<std::tm()> clock;                          // for templates that print the date
 };
 
 class Api {

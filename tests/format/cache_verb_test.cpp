@@ -37,10 +37,12 @@ void make_cache(const test::TempFolder& root, const std::string& name, const std
 /// Counts files as a progress line does.
 class FileCount final : public format::Progress {
  public:
-  void started(std::string_view, uint64_t, uint64_t total_files) override { total = total_files; }
+  using Progress::note;
+  using Progress::started;
+  void started(const format::Work& work) override { total = work.total_items; }
   void advanced(uint64_t) override {}
-  void file_done() override { ++done; }
-  void note(std::string_view) override {}
+  void item_done() override { ++done; }
+  void note(format::NoteKind, std::string_view) override {}
   void finished() override {}
   uint64_t total = 0;
   uint64_t done = 0;
