@@ -162,12 +162,12 @@ Result<KeptPlaces> list_kept_places(FileSystem& files, const Path& root, const s
   return kept;
 }
 
-Result<size_t> choose_kept_place(const std::vector<KeptName>& kept, std::string_view name) {
+Result<size_t> choose_kept_place(const std::vector<KeptName>& names, std::string_view name) {
   constexpr size_t kNamed = 3;
   if (name.empty()) return invalid("no name; dsrun cache lists them");
   std::vector<size_t> near;
-  for (size_t i = 0; i < kept.size(); ++i) {
-    const KeptName& place = kept[i];
+  for (size_t i = 0; i < names.size(); ++i) {
+    const KeptName& place = names[i];
     if (place.origin == name || place.folder == name) return i;
     if (place.origin.starts_with(name) || without_scheme(place.origin).starts_with(name) ||
         place.folder.starts_with(name))
@@ -176,10 +176,10 @@ Result<size_t> choose_kept_place(const std::vector<KeptName>& kept, std::string_
   if (near.size() == 1) return near.front();
   if (near.empty())
     return Error{ErrorKind::not_found, fmt::format("{} is not kept here; dsrun cache lists what is", quote(name))};
-  std::string names;
+  std::string listed;
   for (size_t i = 0; i < std::min(near.size(), kNamed); ++i)
-    names += (names.empty() ? "" : ", ") + brief(kept[near[i]].name());
-  return invalid(fmt::format("{} begins {} names: {}{}; write more of it", quote(name), near.size(), names,
+    listed += (listed.empty() ? "" : ", ") + brief(names[near[i]].name());
+  return invalid(fmt::format("{} begins {} names: {}{}; write more of it", quote(name), near.size(), listed,
                              near.size() > kNamed ? ", ..." : ""));
 }
 

@@ -9,8 +9,8 @@
 #include <fmt/ranges.h>
 
 #include "format/base/foreign_text.h"
-#include "format/base/size.h"
 #include "format/base/near_word.h"
+#include "format/base/size.h"
 
 namespace dspack::format {
 namespace {

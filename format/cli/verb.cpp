@@ -8,12 +8,12 @@
 
 #include "dspack_version.h"
 #include "format/base/foreign_text.h"
+#include "format/base/near_word.h"
 #include "format/base/result.h"
 #include "format/cli/build_facts.h"
 #include "format/cli/environment.h"
 #include "format/cli/manual.h"
 #include "format/cli/mapped_fault.h"
-#include "format/base/near_word.h"
 #include "format/cli/output.h"
 #include "format/file_system.h"
 

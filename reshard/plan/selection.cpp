@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "format/base/near_word.h"
 #include "format/base/size.h"
@@ -58,10 +59,8 @@ Result<void> set_field(Selector& selector, std::string_view key, const std::stri
                                                  "shared_expert", "routed_expert", "dense_mlp", "mtp",  "other"};
     const std::optional<format::Role> role = format::parse_role(value);
     if (!role) {
-      return invalid(
-          fmt::format("\"{}\" is no role; there are embed, head, attention, norm, router, shared_expert, "
-                      "routed_expert, dense_mlp, mtp and other{}",
-                      value, format::did_you_mean(value, kRoles)));
+      return invalid(fmt::format("\"{}\" is no role; there are {}{}", value, fmt::join(kRoles, ", "),
+                                 format::did_you_mean(value, kRoles)));
     }
     selector.roles.push_back(*role);
     return {};

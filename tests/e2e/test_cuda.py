@@ -256,7 +256,8 @@ class Memory(OnGpu):
 
     def test_a_gpu_that_is_supposed_has_the_plan_of_one_that_is_there(self):
         for more in ((), ("--vram-experts", 64)):
-            plans = [json.loads(self.assert_ok(self.dsrun("plan", self.data(), "--ctx", 1024, "--json", *more, *gpu)).stdout)
+            asked = ("plan", self.data(), "--ctx", 1024, "--json", *more)
+            plans = [json.loads(self.assert_ok(self.dsrun(*asked, *gpu)).stdout)
                      for gpu in (CHOICE, ("--gpu-memory", "4GB"))]
             there, supposed = (plan["memory"]["vram"]["bytes"] for plan in plans)
             for part in ("head", "layers", "kv_cache", "experts"):

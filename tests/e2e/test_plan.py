@@ -69,8 +69,8 @@ class Plan(EndToEnd):
     def config_alone(self, name="tiny-v3"):
         folder = self.scratch / "config-alone"
         folder.mkdir(exist_ok=True)
-        source = self.data() / "config.json" if name == "tiny-v3" else self.data("family") / "configs" / (name + ".json")
-        shutil.copy(source, folder / "config.json")
+        released = self.data("family") / "configs" / (name + ".json")
+        shutil.copy(self.data() / "config.json" if name == "tiny-v3" else released, folder / "config.json")
         return folder
 
     def test_a_folder_with_config_json_alone(self):
@@ -97,7 +97,8 @@ class Plan(EndToEnd):
         result = self.run_program("plan", "tiny-org/tiny-v3", "--config-only", "--json", "--network-rate", "1Gbit",
                                   env={"HF_ENDPOINT": hub.url}, program="DSPACK_DSRUN")
         plan = json.loads(self.assert_ok(result).stdout)
-        self.assertEqual((plan["sizes"], plan["measured"]["tier"], plan["origin"]["read"]), ("computed", "link", "given"))
+        self.assertEqual((plan["sizes"], plan["measured"]["tier"], plan["origin"]["read"]),
+                         ("computed", "link", "given"))
         self.assertAlmostEqual(plan["measured"]["read_bytes_per_second"], 125e6, delta=1)
         asked = {entry.path for entry in hub.log.entries()}
         self.assertEqual([path for path in asked if "safetensors" in path], [])
@@ -116,10 +117,10 @@ class Plan(EndToEnd):
         self.assertEqual((vram["card"], vram["free"]), (80_000_000_000, 80_000_000_000))
         self.assertLessEqual(vram["total"], 80_000_000_000)
         self.assertEqual(plan["origin"], {"memory": "assumed", "link": "assumed", "read": "given"})
-        rates = {"memory": plan["measured"]["memory_bytes_per_second"], "link": plan["measured"]["link"]["bytes_per_second"]}
-        self.assertEqual({name: round(rate / 1e9) for name, rate in rates.items()}, {"memory": 1000, "link": 25})
-        faster = self.json_plan(folder, "--gpu-memory", "80GB", "--gpu-rate", "3.35TB", "--link-rate", "50GB", "--ram", "64GB",
-                                "--disk-rate", "7GB")
+        rates = (plan["measured"]["memory_bytes_per_second"], plan["measured"]["link"]["bytes_per_second"])
+        self.assertEqual([round(rate / 1e9) for rate in rates], [1000, 25])
+        faster = self.json_plan(folder, "--gpu-memory", "80GB", "--gpu-rate", "3.35TB", "--link-rate", "50GB",
+                                "--ram", "64GB", "--disk-rate", "7GB")
         self.assertEqual(faster["origin"], {"memory": "given", "link": "given", "read": "given"})
         for slow, fast in zip(plan["decode"], faster["decode"]):
             self.assertGreater(fast["tokens_per_second"], slow["tokens_per_second"])
@@ -133,7 +134,8 @@ class Plan(EndToEnd):
     def test_suppositions_that_make_no_sense_are_wrong_usage(self):
         folder = self.config_alone()
         for arguments, needle in ((["--device", "cpu", "--gpu-memory", "24GB"], "--gpu-memory supposes a GPU"),
-                                  (["--gpu-memory", "24"], "did you mean 24GB?"), (["--disk-rate", "3"], "did you mean 3GB?"),
+                                  (["--gpu-memory", "24"], "did you mean 24GB?"),
+                                  (["--disk-rate", "3"], "did you mean 3GB?"),
                                   (["--gpu-rate", "1TB"], "--gpu-memory"), (["--config-only", "--mtp", "1"], "--mtp"),
                                   (["--disk-rate", "3GB", "--network-rate", "1GB"], "--network-rate")):
             with self.subTest(arguments):
@@ -144,7 +146,8 @@ class Plan(EndToEnd):
     def test_what_config_json_does_not_tell_is_not_guessed(self):
         folder = self.config_alone()
         config = json.loads((folder / "config.json").read_text())
-        config["quantization_config"] = {"quant_method": "gptq", "bits": 4, "group_size": 32, "sym": True, "desc_act": False}
+        config["quantization_config"] = {"quant_method": "gptq", "bits": 4, "group_size": 32, "sym": True,
+                                         "desc_act": False}
         (folder / "config.json").write_text(json.dumps(config))
         self.assert_refused(self.plan(folder), "quantization_config", "name a place that has them", program="dsrun")
 

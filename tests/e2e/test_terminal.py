@@ -248,7 +248,8 @@ class Typing(EndToEnd):
         talk = self.scratch / "talk.json"
         talk.write_text('[{"role": "user", "content": "Tell me a tale."}]')
         for question in (["-p", "Tell me a tale."], ["--chat", talk], ["-p", "Once <think>", "--raw"]):
-            for switch, environment, dims in (("on", {}, True), ("off", {}, "--raw" in question), ("on", {"NO_COLOR": "1"}, False)):
+            for switch, environment, dims in (("on", {}, True), ("off", {}, "--raw" in question),
+                                              ("on", {"NO_COLOR": "1"}, False)):
                 with self.subTest(question=question, switch=switch, environment=environment):
                     self.open("-q", "-n", "3", *thinking, switch, *map(str, question), wait=False, **environment)
                     self.terminal.wait_for_bytes("\r\n")  # the end of the answer

@@ -2,8 +2,8 @@
 
 #include <doctest/doctest.h>
 
-#include "format/cli/manual.h"
 #include "format/base/near_word.h"
+#include "format/cli/manual.h"
 
 namespace dspack::format::verb_test {
 namespace {
