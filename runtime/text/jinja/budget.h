@@ -12,8 +12,8 @@ namespace dspack::runtime::jinja {
 
 class Budget {
  public:
-  /// A step is one node of the program evaluated, or 16 bytes of text looked at. Published templates take some thousand
-  /// steps a message.
+  /// A step is one node of the program evaluated, a text or value made, or 16 bytes of text looked at. Published
+  /// templates take some thousand steps a message.
   static constexpr uint64_t kBaseSteps = 20'000'000;
   static constexpr uint64_t kStepsPerInputByte = 50;
   /// All values and texts ever made count, whether or not they still live, so memory is never above this.
@@ -37,7 +37,7 @@ class Budget {
   [[nodiscard]] Result<void> produce(uint64_t bytes) {
     bytes_ = bytes > max_bytes_ - bytes_ ? max_bytes_ : bytes_ + bytes;
     if (bytes_ >= max_bytes_) return Error{ErrorKind::budget, "the template produces too much text"};
-    return step(bytes / 16);
+    return step(1 + bytes / 16);
   }
   [[nodiscard]] Result<void> enter() {
     if (++depth_ <= kMaxDepth) return {};
