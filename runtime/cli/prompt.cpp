@@ -8,7 +8,7 @@
 #include <ctime>
 
 #include "format/base/foreign_text.h"
-#include "format/cli/near_word.h"
+#include "format/base/near_word.h"
 #include "format/cli/output.h"
 #include "format/file_system.h"
 #include "runtime/cli/loading.h"
