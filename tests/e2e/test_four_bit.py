@@ -144,7 +144,7 @@ class FourBit(LogitsCase):
                  (EXPERT + "weight", "blocksize")),
                 ("nf4", with_bytes(STATE, json.dumps({"blocksize": 64, "shape": [48, 6]}).encode().ljust(77)),
                  (EXPERT + "weight", "[6, 48]")),
-                ("nf4", with_shape(STATE, [5000], 5000), (EXPERT + STATE, "4096")),
+                ("nf4", with_shape(STATE, [5000], 5000), (EXPERT + STATE, "5.00 kB, more than the 4.10 kB")),
                 ("nf4", setting("load_in_8bit", True), ("load_in_4bit", "load_in_8bit")),
                 ("nf4", setting("bnb_4bit_quant_storage", "bfloat16"), ("bnb_4bit_quant_storage",)),
                 ("nf4-nested", without("weight.nested_absmax"), (EXPERT + "weight.nested_absmax", "missing")),
