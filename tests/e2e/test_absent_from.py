@@ -192,7 +192,7 @@ class FromTheHub(Parts):
 
     def test_little_room_for_what_is_absent(self):
         self.make("--exclude", "experts=16-63")
-        self.assert_fails(self.run_model("hf://o/n", "--disk", "400KB"), "--disk 400000")
+        self.assert_fails(self.run_model("hf://o/n", "--disk", "400KB"), "--disk 400 kB")
         stats = self.stats("--disk", "400KB")
         self.assertLessEqual(stats["network"]["cache_size_bytes"], 400_000)
 
