@@ -241,6 +241,7 @@ class BadTargets(Bad):
 
     def test_a_source_that_may_not_be_read(self):
         nobody = self.unprivileged()
+        self.scratch.chmod(0o777)  # whether the target can be made is tried before
         for name in (SHARDS[0], "config.json", INDEX):
             (self.source / name).chmod(0)
             self.assert_refused(self.repack(self.source, self.out, **nobody), name, "Permission denied")
