@@ -25,13 +25,14 @@ constexpr std::string_view kClearDown = "\x1b[J";
 // Octal, since a D or a digit that follows \x1b would be taken for a part of it.
 constexpr std::string_view kMakeRoom = "\033D\033[A", kSaveAndGoDown = "\0337\033[B", kRestore = "\0338";
 
+// Nobody changes the environment, so that any thread may read it.
 bool has_capabilities() {
-  const char* const terminal = std::getenv("TERM");
+  const char* const terminal = std::getenv("TERM");  // NOLINT(concurrency-mt-unsafe)
   return terminal != nullptr && *terminal != '\0' && std::string_view(terminal) != "dumb";
 }
 
 bool can_dim() {
-  const char* const no_color = std::getenv("NO_COLOR");
+  const char* const no_color = std::getenv("NO_COLOR");  // NOLINT(concurrency-mt-unsafe)
   return (no_color == nullptr || *no_color == '\0') && has_capabilities();
 }
 
