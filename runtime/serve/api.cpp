@@ -165,9 +165,11 @@ void Api::answer(Result<AnswerRequest> request, const std::shared_ptr<HttpReply>
   auto sampler = Sampler::make(request->sampling);
   if (!sampler) return fail(sampler.error());
   const std::string model = request->model.empty() ? options_.model : request->model;
-  auto writer = dialect == Dialect::anthropic                           ? make_messages_writer(reply, *request, model)
-                : std::holds_alternative<Conversation>(request->prompt) ? make_chat_writer(reply, *request, model)
-                                                                        : make_text_writer(reply, *request, model);
+  const bool converses = std::holds_alternative<Conversation>(request->prompt);
+  auto writer = dialect == Dialect::anthropic   ? make_messages_writer(reply, *request, model)
+                : dialect == Dialect::responses ? make_responses_writer(reply, *request, model)
+                : converses                     ? make_chat_writer(reply, *request, model)
+                                                : make_text_writer(reply, *request, model);
   const auto count = static_cast<uint32_t>(prompt->tokens.size());
   if (request->echoes) {
     const std::string text = text_.tokenizer().decode(prompt->tokens, SpecialOutput::skip);
