@@ -11,7 +11,7 @@ namespace dspack::kernels {
 enum class Precision {
   exact,  // the contract of ops.h
   bf16,   // inputs of products are rounded to BF16 where tensor cores, or their like in a CPU, multiply them
-  fp8,    // GPU only: and to FP8 E4M3, with a scale for each block, where the weights are FP8; the latent cache likewise
+  fp8,  // GPU only: and to FP8 E4M3, with a scale for each block, where the weights are FP8; the latent cache likewise
 };
 
 inline constexpr std::array<std::string_view, 3> kPrecisionNames = {"exact", "bf16", "fp8"};

@@ -11,7 +11,7 @@
 namespace dspack::format {
 namespace {
 
-/// A shard of which the first bytes are known.
+/// A shard whose first bytes are known.
 class KeptHead final : public ByteSource {
  public:
   KeptHead(uint64_t size_bytes, std::string version, std::string head)

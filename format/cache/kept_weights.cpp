@@ -15,7 +15,7 @@ namespace {
 
 constexpr size_t kMostFindings = 10;
 
-/// The model of which weights are kept, with the files that they lie in.
+/// The model whose weights are kept, and the files that hold them.
 struct KeptModel {
   Checkpoint catalogue;
   std::vector<PlannedFile> planned;
@@ -70,7 +70,7 @@ std::vector<std::pair<ByteRange, Digest>> parts_of(const KeptModel& model, const
   return ranges;
 }
 
-/// A weight file of which parts are kept. Borrows the model's plan.
+/// A weight file that is kept in parts. Borrows the model's plan.
 struct PartialFile {
   const PlannedFile* file;
   std::vector<std::pair<ByteRange, Digest>> ranges;
@@ -160,7 +160,7 @@ struct Checking {
   }
 };
 
-/// All of which something is kept.
+/// All files that are kept in parts.
 std::vector<PartialFile> partial_files(const KeptModel& model, const CacheState& state) {
   std::vector<PartialFile> found;
   for (const PlannedFile& file : model.planned) {

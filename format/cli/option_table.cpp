@@ -133,7 +133,7 @@ std::string example_text(std::string_view line) {
 
 std::string help_text(std::string_view text) {
   std::string filled;
-  size_t column = 0;  // of a paragraph that goes on; 0: a line begins
+  size_t column = 0;  // where the next word of the paragraph goes; 0: a line begins
   while (!text.empty()) {
     const std::string_view line = text.substr(0, text.find('\n'));
     text.remove_prefix(std::min(text.size(), line.size() + 1));

@@ -74,7 +74,7 @@ inline constexpr size_t kHelpColumns = 80;
 /// space stay, but for an example whose explanation has no room beside it.
 [[nodiscard]] std::string help_text(std::string_view text);
 
-/// The error of a text that is none of these, of which there are at least two; it names the one that is near.
+/// The error for a text that is none of `names` (at least two); it names the nearest.
 [[nodiscard]] Error none_of(std::string_view text, const std::vector<std::string>& names);
 
 /// A parser of names.

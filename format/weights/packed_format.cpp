@@ -34,8 +34,8 @@ Result<void> check_shape(const StoredPlane& plane, StoredBytes stored) {
   std::array<int64_t, 2> shape{};
   std::memcpy(shape.data(), stored.back().data(), sizeof shape);
   if (shape[0] == plane.form.out && shape[1] == plane.form.in) return {};
-  return Error{ErrorKind::invalid, fmt::format("weight_shape says [{}, {}] where [{}, {}] is expected",
-                                               shape[0], shape[1], plane.form.out, plane.form.in)};
+  return Error{ErrorKind::invalid, fmt::format("weight_shape says [{}, {}] where [{}, {}] is expected", shape[0],
+                                               shape[1], plane.form.out, plane.form.in)};
 }
 
 /// Rows of whole words become rows of whole bytes.

@@ -179,7 +179,7 @@ Result<int> pack_part(const RepackFlags& flags, const RepackOutlook& outlook, fo
 }
 
 /// Who names no source may not know what the default one weighs: it is said, and on a terminal asked before the first
-/// byte of weights. Work that was begun goes on unasked, and what is complete is not fetched again.
+/// byte of weights. A run that resumes is not asked about, and what is complete is not fetched again.
 Result<bool> confirm_default_source(const RepackFlags& flags, const RepackOutlook& outlook, const Context& context) {
   if (!flags.is_default_source) return true;
   TRY_ASSIGN(const auto begun, unfinished_work(flags.out, format::posix_file_system()));

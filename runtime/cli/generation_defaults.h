@@ -1,5 +1,7 @@
-// The sampling that a repository recommends in its generation_config.json, which a chat takes where no option says
-// otherwise. Threads: thread-safe (pure functions). Errors: invalid, for text that is no JSON object.
+// The sampling that a repository recommends in its generation_config.json. A chat and a server take it where no option
+// says otherwise.
+// Threads: call choose_sampling from the main thread; the others are pure functions. Errors: invalid, for text that is
+// no JSON object.
 #pragma once
 
 #include <stop_token>

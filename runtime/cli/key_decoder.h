@@ -14,7 +14,7 @@ enum class Key {
   character,  // `text` has it, in UTF-8
   paste,      // `text` has it, up to kMostPasteBytes, in lines that end in line feeds
   enter,
-  new_line,  // of a message that goes on
+  new_line,  // within a message
   backspace,
   remove,  // what is right of the cursor
   left,

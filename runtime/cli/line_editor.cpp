@@ -210,7 +210,7 @@ void LibeditEditor::remember(const std::string& text) {
   history_w(history_, &event, H_ENTER, wide(text).c_str());
 }
 
-// A stop is told after the cursor has gone to the end, so that what is printed next comes below the text.
+// Before a stop is returned the cursor moves to the end of the text, so that what is printed next comes below it.
 int LibeditEditor::next_code(wchar_t& code) {
   for (;;) {
     if (!codes_.empty()) {

@@ -46,7 +46,8 @@ void add_record_options(format::OptionTable& table, RecordOptions& options) {
   table.footer(
       "Examples:\n"
       "  dsrun record ./ds-packed -p \"Once upon a time,\" --raw --out run.safetensors\n"
-      "  dsrun record ./ds-packed --tokens 0,5,17 --out run.safetensors \\\n      --modules \"*.self_attn.*,lm_head\"\n\n"
+      "  dsrun record ./ds-packed --tokens 0,5,17 --out run.safetensors \\\n      --modules "
+      "\"*.self_attn.*,lm_head\"\n\n"
       "The file holds <module>.input.0 and <module>.output under the names of Hugging Face's modules, and input_ids.\n"
       "DeepSeek-V3 takes about 130 MB a token, 80 of them in routed experts (--modules leaves out what is not "
       "wanted).\n"
