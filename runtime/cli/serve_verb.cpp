@@ -72,7 +72,8 @@ Result<int> run_serve(const ServeOptions& options, format::Process& process) {
   TRY_ASSIGN(auto loaded, load_model(options.folder, options.load, stop));
   TRY_ASSIGN(const TextModel text, load_text(*loaded, options.chat, stop));
   TRY_ASSIGN(const SamplerOptions sampling, choose_sampling(loaded->access().files(), options.sampler, stop));
-  TRY_ASSIGN(const auto scheduler, Scheduler::make(*loaded, {.places = options.parallel, .waiting = options.waiting}));
+  TRY_ASSIGN(const auto scheduler,
+             Scheduler::make(loaded->engine(), {.places = options.parallel, .waiting = options.waiting}));
   std::string name = options.model_name;
   if (name.empty()) name = std::filesystem::path(options.folder).lexically_normal().filename().string();
   if (name.empty() || name == ".") name = "model";

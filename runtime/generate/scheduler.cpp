@@ -18,17 +18,17 @@ size_t common_length(std::span<const uint32_t> held, std::span<const uint32_t> p
 
 }  // namespace
 
-Result<std::unique_ptr<Scheduler>> Scheduler::make(LoadedModel& loaded, const SchedulerOptions& options) {
-  std::unique_ptr<Scheduler> scheduler(new Scheduler(loaded, options));
+Result<std::unique_ptr<Scheduler>> Scheduler::make(const Engine& engine, const SchedulerOptions& options) {
+  std::unique_ptr<Scheduler> scheduler(new Scheduler(engine, options));
   for (uint32_t i = 0; i < options.places; ++i) {
-    TRY_ASSIGN(Sequence sequence, loaded.model().make_sequence());
+    TRY_ASSIGN(Sequence sequence, engine.model.make_sequence());
     scheduler->places_.push_back({.sequence = std::move(sequence)});
   }
   return scheduler;
 }
 
 Result<void> Scheduler::submit(Generation generation) {
-  const Model& model = loaded_.model();
+  const Model& model = engine_.model;
   TRY(check_prompt(generation.prompt, model.config(), model.context()));
   TRY(generation.sampler.check_vocab(model.config().vocab));
   const std::lock_guard lock(mutex_);
@@ -136,7 +136,7 @@ void Scheduler::occupy(Place& place, Generation generation) {
 std::vector<Scheduler::Part> Scheduler::choose_parts() {
   std::vector<Part> parts;
   std::vector<Place*> prompts;
-  uint32_t left = loaded_.model().max_rows();
+  uint32_t left = engine_.model.max_rows();
   for (Place& place : places_) {
     if (!place.generation) continue;
     if (place.answered > 0 && left > 0) {
@@ -180,11 +180,10 @@ void Scheduler::pass(const std::stop_token& stop) {
     leaving.emplace_back(part.place->generation->gone, leave);
   const std::stop_callback all_leave(stop, [&] { abandoned.request_stop(); });
 
-  const Model& model = loaded_.model();
+  const Model& model = engine_.model;
   model.experts().begin_pass({.phase = reads_prompt ? Phase::prefill : Phase::decode, .rows = rows, .draft_rows = 0});
   const auto start = std::chrono::steady_clock::now();
-  const Engine engine = loaded_.engine();
-  const auto hidden = model.forward(batch, engine.scratch, abandoned.get_token());
+  const auto hidden = model.forward(batch, engine_.scratch, abandoned.get_token());
   leaving.clear();
   if (!hidden) {
     if (hidden.error().kind == ErrorKind::cancelled) return;  // those who left are dropped before the next pass
@@ -201,8 +200,8 @@ void Scheduler::pass(const std::stop_token& stop) {
 
 /// Chooses the token that follows each part whose tokens are all in its cache now.
 void Scheduler::advance(const std::vector<Part>& parts, const kernels::Rows& final) {
-  TokenPicker& picker = loaded_.engine().picker;
-  const uint64_t vocab = loaded_.model().config().vocab;
+  TokenPicker& picker = engine_.picker;
+  const uint64_t vocab = engine_.model.config().vocab;
   const auto answers =
       static_cast<uint32_t>(std::ranges::count_if(parts, [](const Part& part) { return part.place->answered > 0; }));
   uint32_t row = 0;
@@ -228,7 +227,7 @@ void Scheduler::advance(const std::vector<Part>& parts, const kernels::Rows& fin
       picker.logits(rows_of(final, row - 1, 1), logits_);
       logits = logits_;
     }
-    if (const auto works = loaded_.model().check_device(); !works) {
+    if (const auto works = engine_.model.check_device(); !works) {
       end(*place, works.error());
       continue;
     }

@@ -2,9 +2,9 @@
 // that wait as much as a pass has rows: experts that several rows want are read once. In exact mode an answer is, bit
 // for bit, what it would be alone (model.h).
 // Threads: `run` belongs to one thread, which uses the model alone meanwhile; submit, drain and counts may be called
-// from any. The listeners are called by the thread of `run`, and must not block. Lifetime: borrows the model. Errors:
-// submit: those of the prompt (invalid), budget (as many wait as may); run: none of one answer, which its listener is
-// told.
+// from any. The listeners are called by the thread of `run`, and must not block. Lifetime: borrows what the engine
+// borrows. Errors: submit: those of the prompt (invalid), budget (as many wait as may); run: none of one answer, which
+// its listener is told.
 #pragma once
 
 #include <condition_variable>
@@ -16,7 +16,6 @@
 #include <stop_token>
 #include <vector>
 
-#include "runtime/generate/loaded_model.h"
 #include "runtime/generate/session.h"
 
 namespace dspack::runtime {
@@ -63,7 +62,7 @@ struct SchedulerCounts {
 class Scheduler {
  public:
   /// Errors: budget (memory for the places).
-  [[nodiscard]] static Result<std::unique_ptr<Scheduler>> make(LoadedModel& loaded, const SchedulerOptions& options);
+  [[nodiscard]] static Result<std::unique_ptr<Scheduler>> make(const Engine& engine, const SchedulerOptions& options);
 
   [[nodiscard]] Result<void> submit(Generation generation);
   /// Makes passes until `stop`, or after `drain` until nothing is left.
@@ -88,7 +87,7 @@ class Scheduler {
     uint32_t rows;
   };
 
-  Scheduler(LoadedModel& loaded, const SchedulerOptions& options) : loaded_(loaded), options_(options) {}
+  Scheduler(const Engine& engine, const SchedulerOptions& options) : engine_(engine), options_(options) {}
   [[nodiscard]] bool wait(const std::stop_token& stop);
   void admit();
   void occupy(Place& place, Generation generation);
@@ -99,7 +98,7 @@ class Scheduler {
   void deliver(Place& place, const Result<uint32_t>& token, std::span<const float> logits);
   void end(Place& place, const Result<StopReason>& reason);
 
-  LoadedModel& loaded_;
+  Engine engine_;
   SchedulerOptions options_;
   std::vector<Place> places_;
   std::vector<float> logits_;

@@ -1,0 +1,189 @@
+#include "runtime/generate/scheduler.h"
+
+#include <doctest/doctest.h>
+
+#include <thread>
+
+#include "tests/runtime/support/recording_model.h"
+#include "tests/runtime/support/stored_tensors.h"
+
+namespace dspack::runtime::scheduler_test {
+namespace {
+
+/// Keeps what it is told.
+class Listener final : public GenerationListener {
+ public:
+  explicit Listener(std::function<bool()> wants_more = [] { return true; }) : wants_more_(std::move(wants_more)) {}
+  void started(uint32_t kept) override { kept_ = kept; }
+  void prompt_read(uint32_t count) override { read_ = count; }
+  bool token(uint32_t id, std::span<const float> logits) override {
+    CHECK(logits.size() > id);
+    tokens.push_back(id);
+    return wants_more_();
+  }
+  void ended(const Result<StopReason>& reason) override {
+    ++ends;
+    if (reason) stop = *reason;
+    if (!reason) error = reason.error().message;
+  }
+
+  std::vector<uint32_t> tokens;
+  std::optional<StopReason> stop;
+  std::string error;
+  int ends = 0;
+  [[nodiscard]] uint32_t kept() const { return kept_; }
+  [[nodiscard]] uint32_t read() const { return read_; }
+
+ private:
+  std::function<bool()> wants_more_;
+  uint32_t kept_ = 0;
+  uint32_t read_ = 0;
+};
+
+Sampler sampler_of(const SamplerOptions& options) {
+  auto sampler = Sampler::make(options);
+  REQUIRE(sampler);
+  return *std::move(sampler);
+}
+
+std::unique_ptr<Scheduler> scheduler_of(test::RecordingModel& rig, const SchedulerOptions& options) {
+  auto scheduler = Scheduler::make(rig.engine(), options);
+  REQUIRE(scheduler);
+  return *std::move(scheduler);
+}
+
+/// Runs until nothing is left.
+void finish(Scheduler& scheduler) {
+  scheduler.drain();
+  scheduler.run({});
+}
+
+TEST_CASE("scheduler: answers made together are those made alone, greedy and drawn, whatever the places") {
+  const auto prompts = test::golden_prompts();
+  for (const uint32_t places : {1U, 2U, 4U}) {
+    CAPTURE(places);
+    test::RecordingModel rig(test::tiny_folder(), {.max_rows = 16});  // prompts come in pieces
+    const auto scheduler = scheduler_of(rig, {.places = places, .waiting = 20});
+    std::vector<std::shared_ptr<Listener>> heard;
+    std::vector<SamplerOptions> sampling;
+    for (size_t i = 0; i < 6; ++i) {
+      heard.push_back(std::make_shared<Listener>());
+      sampling.push_back({.temperature = i % 2 == 0 ? 0.0 : 0.9, .seed = i});
+      REQUIRE(scheduler->submit({.prompt = prompts[i % prompts.size()].tokens,
+                                 .max_tokens = static_cast<uint32_t>(5 + 3 * i),
+                                 .end_tokens = {1},
+                                 .sampler = sampler_of(sampling.back()),
+                                 .listener = heard.back()}));
+    }
+    finish(*scheduler);
+    for (size_t i = 0; i < heard.size(); ++i) {
+      CAPTURE(i);
+      test::RecordingModel fresh(test::tiny_folder());
+      Session alone = fresh.session();
+      Sampler sampler = sampler_of(sampling[i]);
+      const auto answer = alone.generate(prompts[i % prompts.size()].tokens,
+                                         {.max_tokens = static_cast<uint32_t>(5 + 3 * i), .end_tokens = {1}}, sampler,
+                                         [](uint32_t) { return true; }, {});
+      REQUIRE(answer);
+      CHECK(heard[i]->tokens == answer->tokens);
+      CHECK(heard[i]->stop == answer->reason);
+      CHECK(heard[i]->ends == 1);
+      CHECK(heard[i]->read() == prompts[i % prompts.size()].tokens.size());
+    }
+    const SchedulerCounts counts = scheduler->counts();
+    CHECK(counts.generations == 6);
+    CHECK(counts.busy == 0);
+    if (places > 1) CHECK(counts.rows > counts.passes);
+  }
+}
+
+TEST_CASE("scheduler: a conversation that goes on finds its cache, and others do not take it while one is free") {
+  const auto prompts = test::golden_prompts();
+  test::RecordingModel rig(test::tiny_folder());
+  const auto scheduler = scheduler_of(rig, {.places = 2});
+  const auto ask = [&](const std::vector<uint32_t>& prompt) {
+    auto listener = std::make_shared<Listener>();
+    REQUIRE(scheduler->submit({.prompt = prompt, .max_tokens = 4, .sampler = sampler_of({}), .listener = listener}));
+    return listener;
+  };
+  const auto first = ask(prompts[0].tokens);
+  const auto other = ask(prompts[1].tokens);
+  std::vector<uint32_t> next = prompts[0].tokens;
+  next.push_back(7);
+  const auto second = ask(next);
+  finish(*scheduler);
+  CHECK(first->kept() == 0);
+  CHECK(other->kept() < prompts[1].tokens.size());
+  CHECK(second->kept() == prompts[0].tokens.size());
+  CHECK(scheduler->counts().kept_tokens >= prompts[0].tokens.size());
+}
+
+TEST_CASE("scheduler: what cannot be answered, too many, those who leave and those who have enough") {
+  const auto prompts = test::golden_prompts();
+  test::RecordingModel rig(test::tiny_folder());
+  const auto scheduler = scheduler_of(rig, {.places = 1, .waiting = 3});
+  const auto submit = [&](std::vector<uint32_t> prompt, const std::shared_ptr<Listener>& listener,
+                          const std::stop_token& gone = {}) {
+    return scheduler->submit(
+        {.prompt = std::move(prompt), .max_tokens = 10, .sampler = sampler_of({}), .listener = listener, .gone = gone});
+  };
+  const auto nobody = std::make_shared<Listener>();
+  CHECK(submit({}, nobody).error().kind == ErrorKind::invalid);
+  CHECK(submit({UINT32_MAX}, nobody).error().kind == ErrorKind::invalid);
+  CHECK(submit(std::vector<uint32_t>(1000, 5), nobody).error().kind == ErrorKind::invalid);
+  const auto content = std::make_shared<Listener>([] { return false; });
+  const auto left = std::make_shared<Listener>();
+  std::stop_source gone;
+  std::stop_source leaves_later;
+  const auto leaving = std::make_shared<Listener>([&leaves_later] {
+    leaves_later.request_stop();
+    return true;
+  });
+  REQUIRE(submit(prompts[0].tokens, content));
+  REQUIRE(submit(prompts[0].tokens, left, gone.get_token()));
+  REQUIRE(submit(prompts[0].tokens, leaving, leaves_later.get_token()));
+  CHECK(submit(prompts[0].tokens, nobody).error().kind == ErrorKind::budget);
+  gone.request_stop();
+  finish(*scheduler);
+  CHECK(submit(prompts[0].tokens, nobody).error().kind == ErrorKind::conflict);
+  CHECK((content->tokens.size() == 1 && content->stop == StopReason::stopped && content->ends == 1));
+  CHECK((left->tokens.empty() && left->stop == StopReason::interrupted && left->ends == 1));
+  CHECK((leaving->tokens.size() == 1 && leaving->stop == StopReason::interrupted && leaving->ends == 1));
+  CHECK(nobody->ends == 0);
+  CHECK(scheduler->counts().refused == 1);
+}
+
+TEST_CASE("scheduler: requests from several threads while it runs") {
+  const auto prompts = test::golden_prompts();
+  test::RecordingModel rig(test::tiny_folder());
+  const auto scheduler = scheduler_of(rig, {.places = 3, .waiting = 100});
+  std::jthread running([&](const std::stop_token& stop) { scheduler->run(stop); });
+  std::vector<std::shared_ptr<Listener>> heard;
+  for (size_t i = 0; i < 12; ++i)
+    heard.push_back(std::make_shared<Listener>());
+  {
+    std::vector<std::jthread> clients;
+    for (size_t t = 0; t < 3; ++t) {
+      clients.emplace_back([&, t] {
+        for (size_t i = t; i < heard.size(); i += 3) {
+          auto sampler = Sampler::make({});
+          const auto taken = scheduler->submit({.prompt = prompts[i % prompts.size()].tokens,
+                                                .max_tokens = 6,
+                                                .sampler = *std::move(sampler),
+                                                .listener = heard[i]});
+          if (!taken) heard[i]->error = taken.error().message;
+        }
+      });
+    }
+  }
+  scheduler->drain();
+  running.join();
+  for (size_t i = 0; i < heard.size(); ++i) {
+    CHECK(heard[i]->error.empty());
+    CHECK(heard[i]->ends == 1);
+    CHECK(heard[i]->tokens == heard[i % prompts.size()]->tokens);
+  }
+}
+
+}  // namespace
+}  // namespace dspack::runtime::scheduler_test
