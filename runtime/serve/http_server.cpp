@@ -43,8 +43,9 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   void close();
   [[nodiscard]] bool is_waiting() const { return state_ == State::waiting; }
 
-  void send(uint64_t request, unsigned status, std::string type, std::string body, HttpReply::Headers headers);
-  void begin_stream(uint64_t request, std::string type);
+  void send(uint64_t request, unsigned status, const std::string& type, std::string body,
+            const HttpReply::Headers& headers);
+  void begin_stream(uint64_t request, const std::string& type);
   void write(uint64_t request, std::string data);
   void end(uint64_t request);
   void abandoned(uint64_t request);
@@ -97,14 +98,12 @@ class Reply final : public HttpReply {
   }
 
   void send(unsigned status, std::string_view type, std::string body, Headers headers) override {
-    post([request = request_, status, type = std::string(type), body = std::move(body),
-          headers = std::move(headers)](Connection& connection) mutable {
-      connection.send(request, status, std::move(type), std::move(body), std::move(headers));
-    });
+    post([request = request_, status, type = std::string(type), body = std::move(body), headers = std::move(headers)](
+             Connection& connection) mutable { connection.send(request, status, type, std::move(body), headers); });
   }
   void begin_stream(std::string_view type) override {
     post([request = request_, type = std::string(type)](Connection& connection) mutable {
-      connection.begin_stream(request, std::move(type));
+      connection.begin_stream(request, type);
     });
   }
   void write(std::string data) override {
@@ -329,8 +328,8 @@ void Connection::on_readable(ErrorCode error) {
   if (failure || got == 0) close();
 }
 
-void Connection::send(uint64_t request, unsigned status, std::string type, std::string body,
-                      HttpReply::Headers headers) {
+void Connection::send(uint64_t request, unsigned status, const std::string& type, std::string body,
+                      const HttpReply::Headers& headers) {
   if (!is_of(request) || state_ != State::answering) return;
   http::response<http::string_body> message(static_cast<http::status>(status), 11);
   message.set(http::field::server, kName);
@@ -347,7 +346,7 @@ void Connection::send(uint64_t request, unsigned status, std::string type, std::
   send_next();
 }
 
-void Connection::begin_stream(uint64_t request, std::string type) {
+void Connection::begin_stream(uint64_t request, const std::string& type) {
   if (!is_of(request) || state_ != State::answering) return;
   http::response<http::empty_body> message(http::status::ok, is_chunked_ ? 11 : 10);
   message.set(http::field::server, kName);
