@@ -79,7 +79,6 @@ Result<int> run_serve(const ServeOptions& options, format::Process& process) {
   if (name.empty() || name == ".") name = "model";
   Api api(text, *scheduler,
           {.api_key = key,
-           .host = options.host,
            .model = name,
            .context = loaded->model().context(),
            .vocab = loaded->model().config().vocab,

@@ -106,6 +106,13 @@ Result<AnswerRequest> parse_messages_request(std::string_view body, const Sample
       conversation.tools.push_back({{"type", "function"}, {"function", std::move(function)}});
     }
   }
+  if (const OrderedJson* choice = fields.find("tool_choice")) {
+    TRY_ASSIGN(const auto type, choice->is_object() ? JsonFields(*choice).text("type") : std::optional<std::string>());
+    if (type != "auto" && type != "none") {
+      return Error{ErrorKind::unsupported, "\"tool_choice\" can be of type \"auto\" or \"none\": calls are not forced"};
+    }
+    if (type == "none") conversation.tools = nullptr;
+  }
   if (const OrderedJson* thinking = fields.find("thinking"); thinking != nullptr && thinking->is_object()) {
     TRY_ASSIGN(const auto type, JsonFields(*thinking).text("type"));
     request.thinking = type == "enabled";

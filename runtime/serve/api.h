@@ -18,7 +18,6 @@ namespace dspack::runtime {
 
 struct ApiOptions {
   std::string api_key;   // empty: none is needed
-  std::string host;      // where the server listens; a browser must have asked for this name or this machine
   std::string model;     // its name
   uint32_t context = 0;  // positions of a conversation
   uint32_t vocab = 0;

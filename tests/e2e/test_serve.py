@@ -162,6 +162,15 @@ class Serve(EndToEnd):
             self.assertEqual(set(error), {"message", "type", "param", "code"})
             self.assertIn(word, error["message"])
             self.assertNotIn(str(self.data()), text)
+        for path, body, word in (
+                ("/v1/responses", {"input": "x", "tool_choice": "required"}, "tool_choice"),
+                ("/v1/responses", {"input": "x", "text": {"format": {"type": "json_schema"}}}, "the format can be"),
+                ("/v1/responses", {"input": "x", "text": {"format": {"type": 5}}}, "the format can be"),
+                ("/v1/messages", {"max_tokens": 1, "messages": [{"role": "user", "content": "x"}],
+                                  "tool_choice": {"type": "any"}}, "tool_choice")):
+            status, _, text = self.ask(path, body)
+            self.assertEqual(status, 400, text)
+            self.assertIn(word, text)
         self.assertEqual(self.ask("/v1/nothing")[0], 404)
         self.assertEqual(json.loads(self.ask("/v1/messages", {})[2])["type"], "error")
 
