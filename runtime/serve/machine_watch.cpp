@@ -21,8 +21,7 @@ std::string event(std::string_view name, const format::Json& data) {
 /// The layers that a pass may go through.
 std::vector<RoutedLayerShape> running_layers(const LoadedModel& loaded) {
   const ModelConfig& config = loaded.model().config();
-  std::vector<RoutedLayerShape> layers =
-      route_header(loaded.checkpoint(), config.model_type, config.top_k).layers;
+  std::vector<RoutedLayerShape> layers = route_header(loaded.checkpoint(), config.model_type, config.top_k).layers;
   const format::LayerMap& map = loaded.model().layer_map();
   std::erase_if(layers, [&](const RoutedLayerShape& shape) {
     const bool is_mtp = loaded.mtp() != nullptr && loaded.mtp()->layer() == shape.layer;
@@ -122,7 +121,8 @@ void MachineWatch::begin_pass(const ExpertPass& pass) {
 
 Result<void> MachineWatch::record(LayerId layer, std::span<const uint32_t> ids) {
   const std::lock_guard lock(mutex_);
-  map_.pick(layer, ids);
+  for (const uint32_t id : ids)
+    map_.pick({.layer = layer, .expert = ExpertId(id)}, 1);
   if (pass_) pass_->layer = layer;
   return {};
 }
@@ -178,9 +178,7 @@ void MachineWatch::look() {
 
 /// What does not change, and the map as it was told last.
 format::Json MachineWatch::machine() const {
-  return {{"device", loaded_.device().description()},
-          {"top_k", loaded_.model().config().top_k},
-          {"rows", map_.rows()}};
+  return {{"device", loaded_.device().description()}, {"top_k", loaded_.model().config().top_k}, {"rows", map_.rows()}};
 }
 
 /// What has changed since it was last told, and all counts.
@@ -188,10 +186,8 @@ format::Json MachineWatch::work() {
   const SchedulerCounts counts = scheduler_.counts();
   format::Json json = figures_;
   json["seconds"] = seconds_since(start_);
-  json["requests"] = {
-      {"running", counts.busy}, {"waiting", counts.waiting}, {"places", scheduler_.places()}};
-  json["tokens"] = {
-      {"prompt", counts.prompt_tokens}, {"kept", counts.kept_tokens}, {"answer", counts.answer_tokens}};
+  json["requests"] = {{"running", counts.busy}, {"waiting", counts.waiting}, {"places", scheduler_.places()}};
+  json["tokens"] = {{"prompt", counts.prompt_tokens}, {"kept", counts.kept_tokens}, {"answer", counts.answer_tokens}};
   json["passes"] = {{"count", counts.passes}, {"rows", counts.rows}, {"seconds", counts.seconds}};
   json["drafts"] = {{"drafted", drafted_}, {"accepted", accepted_}};
   if (pass_) {

@@ -1,9 +1,9 @@
 // The machine at work, told to whoever looks on as server-sent events: which experts the routers pick, where experts
-// lie, how full each tier is, and counts since the start, from which a page makes rates. docs/serve.md lists the fields.
-// Nobody looks: nothing is asked of the model, and no routes are read back.
-// Threads: thread-safe; routes come from the thread that runs the model, which also reads the model's statistics between
-// two passes, since they are its own. Lifetime: borrows model and scheduler; `end` is called before the HTTP server
-// goes, and no pass runs after this has gone. Errors: budget (as many look on as may).
+// lie, how full each tier is, and counts since the start, from which a page makes rates. docs/serve.md lists the
+// fields. Nobody looks: nothing is asked of the model, and no routes are read back. Threads: thread-safe; routes come
+// from the thread that runs the model, which also reads the model's statistics between two passes, since they are its
+// own. Lifetime: borrows model and scheduler; `end` is called before the HTTP server goes, and no pass runs after this
+// has gone. Errors: budget (as many look on as may).
 #pragma once
 
 #include <atomic>
@@ -16,10 +16,10 @@
 #include <vector>
 
 #include "format/json.h"
+#include "runtime/experts/expert_map.h"
 #include "runtime/experts/trace/route_listener.h"
 #include "runtime/generate/loaded_model.h"
 #include "runtime/generate/scheduler.h"
-#include "runtime/serve/expert_map.h"
 #include "runtime/serve/http_server.h"
 
 namespace dspack::runtime {

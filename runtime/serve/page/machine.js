@@ -43,6 +43,8 @@ class Machine {
   begin(machine) {
     this.machine = machine;
     this.history = [];
+    this.span = null;
+    this.speed = { answer: 0, prompt: 0 };
     this.times = machine.rows.map((row) => new Uint32Array(row.places.length));
     const rows = machine.rows.map((row) => ({ layer: row.layer, experts: row.places.length }));
     const words = [", read when it is wanted", ", in memory", ", in GPU memory"];
@@ -91,6 +93,23 @@ class Machine {
     return seconds > 0 ? this.grown(of) / seconds : 0;
   }
 
+  // Tokens a second: of answers while no prompt was read, where there was such a time.
+  speeds() {
+    const sums = { prompt: [0, 0], answer: [0, 0] };
+    for (let i = 1; i < this.history.length; ++i) {
+      const [before, now] = [this.history[i - 1], this.history[i]];
+      const kind = now.tokens.prompt > before.tokens.prompt ? "prompt" : "answer";
+      sums[kind][0] += now.tokens[kind] - before.tokens[kind];
+      sums[kind][1] += now.passes.seconds - before.passes.seconds;
+    }
+    for (const kind of ["prompt", "answer"]) {
+      const [tokens, seconds] = sums[kind];
+      if (tokens > 0 && seconds > 0) this.speed[kind] = tokens / seconds;
+    }
+    if (sums.answer[0] === 0) this.speed.answer = this.per_second((each) => each.tokens.answer) || this.speed.answer;
+    return this.speed;
+  }
+
   showState(work) {
     const parts = [];
     if (work.pass && (work.pass.seconds > 0.5 || work.requests.running)) {
@@ -106,8 +125,8 @@ class Machine {
   }
 
   showFigures(work) {
-    const figures = [["Answer", rate(this.per_second((each) => each.tokens.answer)), "tokens/s"],
-                     ["Prompt", rate(this.per_second((each) => each.tokens.prompt)), "tokens/s"]];
+    const speed = this.speeds();
+    const figures = [["Answer", rate(speed.answer), "tokens/s"], ["Prompt", rate(speed.prompt), "tokens/s"]];
     if (work.drafts.drafted > 0) {
       figures.push(["Drafts accepted", percent(work.drafts.accepted, work.drafts.drafted), exact(work.drafts.drafted) + " drafted"]);
     }
@@ -124,7 +143,7 @@ class Machine {
       if (!cache || !cache.slots) return;
       const hits = this.hits(level);
       const asked = hits + this.grown((each) => each[level] && each[level].misses);
-      rows.push(this.tierRow(name, used / cache.slots, "map-" + level, exact(used) + " of " + exact(cache.slots) + " slots",
+      rows.push(this.tierRow(name, used / cache.slots, "map-" + level, exact(used) + " of " + exact(cache.slots) + " slots, " + human(cache.bytes),
                              asked ? percent(hits, asked) + " hits" : "no demands yet"));
     };
     tier("GPU memory", work.device, work.in_device, "device");

@@ -1,10 +1,9 @@
-// Layers by experts, as those who look on are told of them: where each expert lies, and how often it was picked since
-// they were last told.
+// Layers by experts, as a page is told of them: where each expert lies, and how often it was picked since the page was
+// last told. runtime/page/expert_map.js draws it.
 // Threads: single-thread (the owner's lock). Errors: none.
 #pragma once
 
 #include <cstdint>
-#include <span>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -19,8 +18,8 @@ class ExpertMap {
  public:
   explicit ExpertMap(const std::vector<RoutedLayerShape>& layers);
 
-  /// A layer's router picked these; nothing of layers that the map lacks.
-  void pick(LayerId layer, std::span<const uint32_t> experts);
+  /// A router picked the expert; nothing of layers and experts that the map lacks.
+  void pick(ExpertKey key, uint32_t times);
   void place(const ExpertResidence& places);
 
   /// [{"layer", "places"}, ...]: a digit for each expert: 0 not in memory, 1 in the host's, 2 in the device's.

@@ -1,4 +1,4 @@
-#include "runtime/serve/expert_map.h"
+#include "runtime/experts/expert_map.h"
 
 #include <algorithm>
 
@@ -21,12 +21,12 @@ ExpertMap::ExpertMap(const std::vector<RoutedLayerShape>& layers) {
   }
 }
 
-void ExpertMap::pick(LayerId layer, std::span<const uint32_t> experts) {
-  const auto found = row_of_layer_.find(layer.value);
+void ExpertMap::pick(ExpertKey key, uint32_t times) {
+  const auto found = row_of_layer_.find(key.layer.value);
   if (found == row_of_layer_.end()) return;
   Row& row = rows_[found->second];
-  for (const uint32_t expert : experts)
-    if (expert < row.picked.size()) ++row.picked[expert];
+  if (key.expert.value >= row.picked.size()) return;
+  row.picked[key.expert.value] += times;
   row.has_picks = true;
 }
 
