@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 
 #include "format/cli/output.h"
 #include "format/file_system.h"
@@ -38,7 +39,8 @@ Result<int> run_replay(const ReplayOptions& options, format::Process& process) {
     format::print_json(to_json(workload, reports).dump(-1, ' ', false, format::Json::error_handler_t::replace) + "\n");
   }
   if (!is_page) return 0;
-  TRY_ASSIGN(const std::string page, trace_page(options.trace, workload, reports));
+  TRY_ASSIGN(const std::string page,
+             trace_page(std::filesystem::path(options.trace).filename().string(), workload, reports));
   if (options.html == "-") {
     format::print_data(page);
     return 0;

@@ -27,7 +27,7 @@ struct TracePageLimits {
 [[nodiscard]] Result<format::Json> trace_page_data(const Workload& workload, std::span<const ReplayReport> reports,
                                                    const TracePageLimits& limits = {});
 
-/// `name`: of the trace, as its user wrote it.
+/// `name`: of the trace; a page is there to be passed on, so without its folder.
 [[nodiscard]] Result<std::string> trace_page(std::string_view name, const Workload& workload,
                                              std::span<const ReplayReport> reports);
 

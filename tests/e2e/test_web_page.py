@@ -108,7 +108,9 @@ class Served(EndToEnd):
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         self.addCleanup(connection.close)
         connection.request("GET", path, headers=headers)
-        return connection.getresponse()
+        response = connection.getresponse()
+        response.leave = connection.close  # closing the response alone keeps the connection
+        return response
 
     def chat(self):
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
@@ -163,6 +165,7 @@ class Machine(Served):
         for stream in streams:
             self.assertEqual(next_event(stream)[0], "machine")
         self.assertEqual(self.open("/machine").status, 429)
+        streams[3].leave()
         streams[3].close()
         self.wait_until(lambda: self.open("/machine").status == 200, "a place among those who look on")
 
@@ -244,10 +247,12 @@ class InABrowser(Served):
         top_k = self.browser.evaluate("machine.machine.top_k")
         self.assertEqual(chosen, 4 * top_k * rows)
         pixels = {pixel for row in self.browser.picture_of("#map canvas") for pixel in row}
-        for name in ("map-lit", "map-host", "map-absent"):
+        self.browser.evaluate("machine.map.dim(), machine.map.show()")
+        pixels_after = {pixel for row in self.browser.picture_of("#map canvas") for pixel in row}
+        for name, seen in (("map-lit", pixels - pixels_after), ("map-host", pixels_after), ("map-absent", pixels)):
             wanted = self.browser.evaluate(
                 "getComputedStyle(document.documentElement).getPropertyValue('--%s').trim()" % name)
-            self.assertIn(tuple(bytes.fromhex(wanted[1:])), pixels, name)
+            self.assertIn(tuple(bytes.fromhex(wanted[1:])), seen, name)
         self.assertRegex(self.browser.evaluate("find('tiers').textContent"), r"Memory\d+ of \d+ slots.*% hits.*Disk")
         self.assertIn("attention", self.browser.evaluate("find('waits').textContent"))
         self.browser.evaluate("document.querySelector('#map canvas').focus()")

@@ -35,7 +35,8 @@ function lineColour(series, i) {
 }
 
 function drawChart(series, experts) {
-  const [width, height, left, right, top, bottom] = [760, 320, 56, 16, 12, 44];
+  const width = Math.max(240, find("chart").clientWidth);  // drawn in its own size, so that text keeps its own
+  const [height, left, right, top, bottom] = [300, 46, 22, 12, 44];
   const points = series.flatMap((each) => each.points);
   const most_slots = points.reduce((most, [slots]) => Math.max(most, slots), 1);
   const most = points.reduce((most, [, misses]) => Math.max(most, misses), 0) || 1;
@@ -43,7 +44,7 @@ function drawChart(series, experts) {
   const highest = step * Math.ceil(most / step);
   const x = (slots) => left + ((width - left - right) * slots) / most_slots;
   const y = (misses) => top + (height - top - bottom) * (1 - misses / highest);
-  const chart = shape("svg", { viewBox: [0, 0, width, height].join(" "), role: "img",
+  const chart = shape("svg", { width, height, viewBox: [0, 0, width, height].join(" "), role: "img",
                                "aria-label": "Misses a token over slots; the table below has the numbers" });
   for (let at = 0; at <= highest + step / 2; at += step) {
     chart.append(shape("line", { class: "axis", x1: left, x2: width - right, y1: y(at), y2: y(at) }),
@@ -51,7 +52,7 @@ function drawChart(series, experts) {
   }
   let last = -Infinity;
   for (const slots of new Set(points.map(([slots]) => slots))) {
-    if (x(slots) - last < 64) continue;
+    if (x(slots) - last < 56) continue;
     last = x(slots);
     chart.append(shape("text", { x: x(slots), y: height - bottom + 18, "text-anchor": "middle" }, exact(slots)),
                  shape("text", { x: x(slots), y: height - bottom + 34, "text-anchor": "middle" }, percent(slots, experts)));
@@ -64,7 +65,7 @@ function drawChart(series, experts) {
     line.style.stroke = ink;
     chart.append(line);
     for (const [slots, misses] of each.points) {
-      const dot = shape("circle", { cx: x(slots), cy: y(misses), r: 3.5 },
+      const dot = shape("circle", { cx: x(slots), cy: y(misses), r: 3 },
                         shape("title", {}, printable(each.name) + ": " + exact(misses) + " misses a token, " + exact(slots) + " slots"));
       dot.style.fill = ink;
       chart.append(dot);

@@ -62,7 +62,7 @@ class TracePlayer {
     find("time").value = to;
     const passes = frame.passes === 1 ? "Pass " + exact(frame.pass) : exact(frame.passes) + " passes from " + exact(frame.pass);
     const text = passes + (frame.prompt ? ", prompt" : ", decode") + ": " + count(frame.rows, "token") + ", " +
-      count(this.map.lit(), "expert") + " of " + exact(this.map.canvas.dataset.cells);
+      count(this.map.lit(), "expert") + " of " + exact(Number(this.map.canvas.dataset.cells));
     fill("frame", text);
     find("time").setAttribute("aria-valuetext", text);
     this.map.label("Map of experts. " + text);
@@ -74,6 +74,6 @@ fill("name", printable(data.name));
 fill("about", printable(data.about));
 document.title = printable(data.name) + " – dsrun replay";
 const series = seriesOf(data.results);
-drawChart(series, data.results.experts);
+new ResizeObserver(() => drawChart(series, data.results.experts)).observe(find("chart"));
 drawTable(series, data.results.experts);
 const player = new TracePlayer(data);

@@ -54,7 +54,7 @@ class Machine {
     this.map.show();
     find("map-legend").replaceChildren(mapLegend([["map-lit", "just chosen"], ["map-device", "in GPU memory"],
                                                   ["map-host", "in memory"], ["map-absent", "not here"]]
-      .filter(([name]) => name !== "map-device" || machine.device.toLowerCase().includes("cuda"))));
+      .filter(([name]) => name !== "map-device" || machine.gpu)));
   }
 
   take(work) {
