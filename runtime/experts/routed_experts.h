@@ -20,7 +20,6 @@
 #include "runtime/experts/executor.h"
 #include "runtime/experts/expert_tracer.h"
 #include "runtime/experts/streamed_store.h"
-#include "runtime/experts/trace/route_listener.h"
 
 namespace dspack::runtime {
 

@@ -103,8 +103,8 @@ class ExpertMap {
     const style = getComputedStyle(document.documentElement);
     const colour = (name) => style.getPropertyValue("--" + name).trim();
     const channels = (name) => [1, 3, 5].map((at) => parseInt(colour(name).slice(at, at + 2), 16));
-    this.inks = { lit: channels("map-lit"), palette: this.palette.map(channels), soft: colour("soft"), ink: colour("ink"),
-                  panel: colour("panel") };
+    this.inks = { lit: channels("map-lit"), palette: this.palette.map(channels) };
+    for (const name of ["soft", "ink", "panel"]) this.inks[name] = colour(name);
     this.ratio = ratio;
     this.measured = true;
     return true;

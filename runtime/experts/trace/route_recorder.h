@@ -9,8 +9,8 @@
 
 #include "format/checkpoint.h"
 #include "format/file_system.h"
+#include "runtime/experts/executor.h"
 #include "runtime/experts/trace/route_format.h"
-#include "runtime/experts/trace/route_listener.h"
 
 namespace dspack::runtime {
 

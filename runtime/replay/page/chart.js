@@ -54,8 +54,8 @@ function drawChart(series, experts) {
   for (const slots of new Set(points.map(([slots]) => slots))) {
     if (x(slots) - last < 56) continue;
     last = x(slots);
-    chart.append(shape("text", { x: x(slots), y: height - bottom + 18, "text-anchor": "middle" }, exact(slots)),
-                 shape("text", { x: x(slots), y: height - bottom + 34, "text-anchor": "middle" }, percent(slots, experts)));
+    const label = (down, text) => shape("text", { x: x(slots), y: height - bottom + down, "text-anchor": "middle" }, text);
+    chart.append(label(18, exact(slots)), label(34, percent(slots, experts)));
   }
   series.forEach((each, i) => {
     const ink = lineColour(each, i);
@@ -66,7 +66,8 @@ function drawChart(series, experts) {
     chart.append(line);
     for (const [slots, misses] of each.points) {
       const dot = shape("circle", { cx: x(slots), cy: y(misses), r: 3 },
-                        shape("title", {}, printable(each.name) + ": " + exact(misses) + " misses a token, " + exact(slots) + " slots"));
+                        shape("title", {}, printable(each.name) + ": " + exact(misses) + " misses a token, " +
+                                           exact(slots) + " slots"));
       dot.style.fill = ink;
       chart.append(dot);
     }
@@ -82,7 +83,8 @@ function drawTable(series, experts) {
   const rows = series.map((each) =>
     make("tr", each.name === OPTIMUM ? { class: "optimum" } : {}, make("th", { scope: "row" }, printable(each.name)),
          ...each.points.map(([, misses, hits]) =>
-           make("td", {}, misses.toFixed(2) + " ", make("small", {}, percent(Math.round(hits * 1000), 1000) + " hits")))));
+           make("td", {}, misses.toFixed(2) + " ",
+                make("small", {}, percent(Math.round(hits * 1000), 1000) + " hits")))));
   fill("table", make("table", {}, make("caption", {}, "Misses a decoded token, and hits of all demands"),
                      make("thead", {}, head), make("tbody", {}, ...rows)));
 }

@@ -50,9 +50,11 @@ class TracePlayer {
         for (let i = 0; i < pairs.length; i += 2) this.times[row][pairs[i]] += pairs[i + 1];
       }
     }
+    // Five colours over the logarithms of the counts.
+    const heat = (times) => 1 + Math.min(HEATS - 1, Math.floor((HEATS * Math.log(times)) / Math.log(most + 1)));
     const most = this.times.reduce((most, row) => row.reduce((a, b) => Math.max(a, b), most), 1);
     this.times.forEach((row, i) => row.forEach((times, expert) =>
-      this.map.put(i, expert, times === 0 ? 0 : 1 + Math.min(HEATS - 1, Math.floor((HEATS * Math.log(times)) / Math.log(most + 1))))));
+      this.map.put(i, expert, times === 0 ? 0 : heat(times))));
     this.map.dim();
     const frame = this.frames[to];
     for (const [row, pairs] of frame.picked) {
@@ -60,7 +62,7 @@ class TracePlayer {
     }
     this.map.show();
     find("time").value = to;
-    const passes = frame.passes === 1 ? "Pass " + exact(frame.pass) : exact(frame.passes) + " passes from " + exact(frame.pass);
+    const passes = (frame.passes === 1 ? "Pass " : exact(frame.passes) + " passes from ") + exact(frame.pass);
     const text = passes + (frame.prompt ? ", prompt" : ", decode") + ": " + count(frame.rows, "token") + ", " +
       count(this.map.lit(), "expert") + " of " + exact(Number(this.map.canvas.dataset.cells));
     fill("frame", text);

@@ -72,9 +72,8 @@ class Chat {
       }
     } catch (error) {
       if (abort.signal.aborted) message.note = "stopped";
-      else if (error instanceof KeyNeeded) needKey(error.message);
       else message.error = error.message;
-      if (error instanceof KeyNeeded) message.error = error.message;
+      if (error instanceof KeyNeeded) needKey(error.message);
     }
     if (this.abort === abort) this.abort = null;
     this.announce(message.error || (message.note === "stopped" ? "Stopped." : "The answer is complete."));
@@ -147,9 +146,10 @@ class Chat {
     const is_last = message === this.messages.at(-1);
     const under_way = is_last && this.is_answering();
     if (message.reasoning) {
-      const words = message.reasoning.trim().split(/\s+/).length;
+      const words = count(message.reasoning.trim().split(/\s+/).length, "word");
+      const so_far = under_way && !message.content ? " so far" : "";
       made.append(make("details", { class: "reasoning" },
-                       make("summary", {}, "Reasoning, " + count(words, "word") + (under_way && !message.content ? " so far" : "")),
+                       make("summary", {}, "Reasoning, " + words + so_far),
                        make("div", { class: "text" }, markdown(message.reasoning))));
     }
     if (message.content) made.append(make("div", { class: "text" }, markdown(message.content)));
@@ -174,7 +174,8 @@ class Chat {
       if (times.predicted_ms > 0 && times.predicted_n > 1) {
         parts.push(exact(Math.round(((times.predicted_n - 1) * 10000) / times.predicted_ms) / 10) + "/s");
       }
-      parts.push("prompt " + exact(times.prompt_n + times.cache_n) + (times.cache_n ? ", " + exact(times.cache_n) + " of it kept" : ""));
+      const kept = times.cache_n ? ", " + exact(times.cache_n) + " of it kept" : "";
+      parts.push("prompt " + exact(times.prompt_n + times.cache_n) + kept);
     }
     if (message.note) parts.push(message.note);
     foot.append(parts.join(" · "));

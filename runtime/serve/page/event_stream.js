@@ -1,4 +1,4 @@
-// Requests to the server that the page came from, with the key that its user has typed, and the events of their answers.
+// Requests to the server that the page came from, with the key that its user has typed, and the events of answers.
 "use strict";
 
 const KEY = "dspack-key";  // in the storage of this tab, which ends with it
@@ -29,11 +29,13 @@ async function* eventStream(response) {
     let end;
     while ((end = pending.indexOf("\n\n")) >= 0) {
       const event = {};
+      const data = [];
       for (const line of pending.slice(0, end).split("\n")) {
         if (line.startsWith(":")) event.comment = line.slice(1).trim();
         else if (line.startsWith("event: ")) event.name = line.slice(7);
-        else if (line.startsWith("data: ")) event.data = (event.data === undefined ? "" : event.data + "\n") + line.slice(6);
+        else if (line.startsWith("data: ")) data.push(line.slice(6));
       }
+      if (data.length) event.data = data.join("\n");
       pending = pending.slice(end + 2);
       yield event;
     }

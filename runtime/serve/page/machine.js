@@ -4,6 +4,7 @@
 
 const WINDOW_SECONDS = 4;
 const AGAIN_MS = 2000;  // after the server has gone
+const SOURCES = { link: "Link to the GPU", disk: "Disk", network: "Network", prefetched: "Read ahead" };
 
 class Machine {
   constructor() {
@@ -49,8 +50,10 @@ class Machine {
     const rows = machine.rows.map((row) => ({ layer: row.layer, experts: row.places.length }));
     const words = [", read when it is wanted", ", in memory", ", in GPU memory"];
     this.map = new ExpertMap(find("map"), rows, ["map-absent", "map-host", "map-device"], (row, expert) =>
-      words[this.map.base[row][expert]] + "; chosen " + count(this.times[row][expert], "time") + " since the page looks");
-    machine.rows.forEach((row, i) => [...row.places].forEach((place, expert) => this.map.put(i, expert, Number(place))));
+      words[this.map.base[row][expert]] + "; chosen " + count(this.times[row][expert], "time") +
+      " since the page looks");
+    machine.rows.forEach((row, i) =>
+      [...row.places].forEach((place, expert) => this.map.put(i, expert, Number(place))));
     this.map.show();
     find("map-legend").replaceChildren(mapLegend([["map-lit", "just chosen"], ["map-device", "in GPU memory"],
                                                   ["map-host", "in memory"], ["map-absent", "not here"]]
@@ -128,7 +131,8 @@ class Machine {
     const speed = this.speeds();
     const figures = [["Answer", rate(speed.answer), "tokens/s"], ["Prompt", rate(speed.prompt), "tokens/s"]];
     if (work.drafts.drafted > 0) {
-      figures.push(["Drafts accepted", percent(work.drafts.accepted, work.drafts.drafted), exact(work.drafts.drafted) + " drafted"]);
+      const { drafted, accepted } = work.drafts;
+      figures.push(["Drafts accepted", percent(accepted, drafted), exact(drafted) + " drafted"]);
     }
     figures.push(["Answered", exact(work.tokens.answer), "tokens"]);
     figures.push(["Prompts", exact(work.tokens.prompt), "tokens, " + exact(work.tokens.kept) + " kept"]);
@@ -143,7 +147,8 @@ class Machine {
       if (!cache || !cache.slots) return;
       const hits = this.hits(level);
       const asked = hits + this.grown((each) => each[level] && each[level].misses);
-      rows.push(this.tierRow(name, used / cache.slots, "map-" + level, exact(used) + " of " + exact(cache.slots) + " slots, " + human(cache.bytes),
+      const slots = exact(used) + " of " + exact(cache.slots) + " slots, " + human(cache.bytes);
+      rows.push(this.tierRow(name, used / cache.slots, "map-" + level, slots,
                              asked ? percent(hits, asked) + " hits" : "no demands yet"));
     };
     tier("GPU memory", work.device, work.in_device, "device");
@@ -151,11 +156,12 @@ class Machine {
     if (!work.device && work.in_device) {
       rows.push(this.tierRow("GPU memory", 1, "map-device", "all " + exact(work.in_device) + " experts", ""));
     }
-    const sources = [["Link to the GPU", "link"], ["Disk", "disk"], ["Network", "network"], ["Read ahead", "prefetched"]]
-      .map(([word, key]) => [word, (work.bytes && work.bytes[key]) || 0, this.per_second((each) => each.bytes && each.bytes[key])])
-      .filter(([, bytes]) => bytes > 0)
-      .map(([word, bytes, speed]) => make("tr", {}, make("th", { scope: "row" }, word),
-        make("td", { class: "number" }, human(Math.round(speed)) + "/s"), make("td", { class: "number" }, human(bytes) + " in all")));
+    const bytes = (each, key) => (each.bytes && each.bytes[key]) || 0;
+    const sources = Object.entries(SOURCES)
+      .filter(([key]) => bytes(work, key) > 0)
+      .map(([key, word]) => make("tr", {}, make("th", { scope: "row" }, word),
+        make("td", {}, human(Math.round(this.per_second((each) => bytes(each, key)))) + "/s"),
+        make("td", {}, human(bytes(work, key)) + " in all")));
     if (sources.length) rows.push(make("table", { class: "sources" }, make("tbody", {}, ...sources)));
     fill("tiers", ...rows);
   }
@@ -196,13 +202,16 @@ class Machine {
       bar.append(piece);
     }
     const passes = this.grown((each) => each.passes.count);
+    const each_ms = exact(Math.round((all / passes) * 10000) / 10);
     fill("waits", bar,
          make("ul", { class: "shares" }, ...shown.map(([word, seconds, number]) =>
            make("li", {}, swatch(colour(number)), word, make("b", {}, percent(seconds, whole))))),
-         make("p", { class: "note" }, exact(Math.round((all / passes) * 10000) / 10) + " ms a pass, of the last " + count(passes, "pass").replace("passs", "passes")));
+         make("p", { class: "note" },
+              each_ms + " ms a pass, of the last " + exact(passes) + (passes === 1 ? " pass" : " passes")));
   }
 }
 
 function rate(number) {
-  return number <= 0 ? "–" : number < 10 ? number.toFixed(2) : number < 100 ? number.toFixed(1) : exact(Math.round(number));
+  if (number <= 0) return "–";
+  return number < 10 ? number.toFixed(2) : number < 100 ? number.toFixed(1) : exact(Math.round(number));
 }

@@ -42,7 +42,8 @@ function blocks(lines, depth) {
       ++at;
     } else if (QUOTE.test(line) && depth < DEEPEST) {
       const end = until(lines, at, (each) => !QUOTE.test(each));
-      made.push(make("blockquote", {}, ...blocks(lines.slice(at, end).map((each) => each.replace(QUOTE, "")), depth + 1)));
+      const quoted = lines.slice(at, end).map((each) => each.replace(QUOTE, ""));
+      made.push(make("blockquote", {}, ...blocks(quoted, depth + 1)));
       at = end;
     } else if (ITEM.test(line) && depth < DEEPEST) {
       at = list(lines, at, depth, made);
@@ -80,8 +81,8 @@ function list(lines, at, depth, made) {
       (each.trim() === "" && (i + 1 >= lines.length || !/^ {2,}/.test(lines[i + 1].slice(indent.length)))));
     const inner = lines.slice(at + 1, end).map((each) => each.slice(indent.length).replace(/^ {1,4}/, ""));
     const parts = blocks([found[4], ...inner], depth + 1);
-    items.append(make("li", {}, ...(parts.length && parts[0].tagName === "P" ? [...parts[0].childNodes, ...parts.slice(1)]
-                                                                              : parts)));
+    const is_text = parts.length > 0 && parts[0].tagName === "P";  // without the margins of a paragraph
+    items.append(make("li", {}, ...(is_text ? [...parts[0].childNodes, ...parts.slice(1)] : parts)));
     at = end;
     if (at + 1 < lines.length && lines[at].trim() === "" && ITEM.test(lines[at + 1])) ++at;
   }
