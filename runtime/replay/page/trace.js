@@ -50,9 +50,9 @@ class TracePlayer {
         for (let i = 0; i < pairs.length; i += 2) this.times[row][pairs[i]] += pairs[i + 1];
       }
     }
+    const most = this.times.reduce((most, row) => row.reduce((a, b) => Math.max(a, b), most), 1);
     // Five colours over the logarithms of the counts.
     const heat = (times) => 1 + Math.min(HEATS - 1, Math.floor((HEATS * Math.log(times)) / Math.log(most + 1)));
-    const most = this.times.reduce((most, row) => row.reduce((a, b) => Math.max(a, b), most), 1);
     this.times.forEach((row, i) => row.forEach((times, expert) =>
       this.map.put(i, expert, times === 0 ? 0 : heat(times))));
     this.map.dim();
