@@ -178,7 +178,10 @@ void MachineWatch::look() {
 
 /// What does not change, and the map as it was told last.
 format::Json MachineWatch::machine() const {
-  return {{"device", loaded_.device().description()}, {"top_k", loaded_.model().config().top_k}, {"rows", map_.rows()}};
+  return {{"device", loaded_.device().description()},
+          {"gpu", loaded_.chosen().is_gpu()},
+          {"top_k", loaded_.model().config().top_k},
+          {"rows", map_.rows()}};
 }
 
 /// What has changed since it was last told, and all counts.
