@@ -12,6 +12,7 @@ namespace {
 
 // Often enough for a map that follows the layers of a pass, and a few kB a second for each who looks.
 constexpr std::chrono::milliseconds kInterval{300};
+constexpr std::chrono::milliseconds kPatience{20};  // for a look: a pass may take longer
 constexpr size_t kMostWatchers = 8;
 
 std::string event(std::string_view name, const format::Json& data) {
@@ -135,6 +136,11 @@ void MachineWatch::accept_drafts(uint32_t rows) {
 void MachineWatch::run(const std::stop_token& stop) {
   std::unique_lock lock(mutex_);
   while (changed_.wait(lock, stop, [this] { return !watchers_.empty(); })) {
+    if (!is_looking_) {
+      is_looking_ = true;
+      scheduler_.between_passes([this] { look(); });
+    }
+    changed_.wait_for(lock, stop, kPatience, [this] { return !is_looking_; });
     tell();
     changed_.wait_for(lock, stop, kInterval, [] { return false; });
     if (stop.stop_requested()) return;
@@ -145,10 +151,6 @@ void MachineWatch::tell() {
   std::erase_if(watchers_, [](const Watcher& each) { return each.reply->gone().stop_requested(); });
   is_watched_ = !watchers_.empty();
   if (watchers_.empty()) return;
-  if (!is_looking_) {
-    is_looking_ = true;
-    scheduler_.between_passes([this] { look(); });
-  }
   const std::string now = event("work", work());
   std::string all;
   for (Watcher& watcher : watchers_) {
@@ -174,6 +176,7 @@ void MachineWatch::look() {
   map_.place(places);
   pass_.reset();
   is_looking_ = false;
+  changed_.notify_all();
 }
 
 /// What does not change, and the map as it was told last.

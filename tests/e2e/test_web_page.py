@@ -8,7 +8,7 @@ import re
 import threading
 import unittest
 
-from common import EndToEnd, main
+from common import EndToEnd, main, seeded_random
 from browser import Browser, find_browser
 from page_audit import audit
 
@@ -148,12 +148,12 @@ class Machine(Served):
             for row, pairs in work["moved"]:
                 for expert, place in zip(pairs[::2], pairs[1::2]):
                     places[row][expert] = place
-            if work["tokens"]["answer"] == 10 and not work.get("pass"):
+            if work["tokens"]["answer"] == 10 and "pass" not in work:
                 break
         # Every token of the prompt and of the answer goes to top_k experts of each layer, but the last, which ends it.
         self.assertEqual(sum(picked.values()), 4 * machine["top_k"] * work["passes"]["rows"])
         self.assertEqual(sum(place == 1 for row in places for place in row), work["in_host"])
-        self.assertLessEqual(work["in_host"], work["host"]["slots"])
+        self.assertTrue(0 < work["in_host"] <= work["host"]["slots"])
         self.assertGreater(work["host"]["hits"] + work["host"]["late"], 0)
         self.assertGreater(work["bytes"]["disk"], 0)
         self.assertGreater(work["stages"]["attention"], 0)
@@ -238,7 +238,7 @@ class InABrowser(Served):
         self.ask(QUESTION)
         self.await_text(ANSWER)
         self.await_true("find('figures').dataset.answered === '10'")
-        self.await_true("find('state').textContent.startsWith('idle')")
+        self.await_true("find('state').textContent.startsWith('idle') && machine.map.base.some((row) => row.includes(1))")
         lit = int(self.browser.evaluate("document.querySelector('#map canvas').dataset.lit"))
         self.assertGreater(lit, 0)
         chosen = self.browser.evaluate("machine.times.flatMap((row) => [...row]).reduce((a, b) => a + b)")
@@ -326,6 +326,22 @@ class InABrowser(Served):
         asked = [url for url in self.browser.requests if not url.startswith((model.address, "data:", "about:"))]
         self.assertEqual(asked, [])
         self.assertEqual(self.browser.complaints, [])
+
+    def test_random_markdown_becomes_known_elements_soon(self):
+        self.scripted()
+        marks = ["*", "**", "_", "__", "~~", "`", "```", "\n", "\n\n", "> ", "- ", "  - ", "1. ", "[", "](", "](https://a.b/)",
+                 ")", "!", "# ", "|", "|---|---|\n", "a", "word ", "\\", "<b>", "&lt;", "    ", "---\n", "~~~", "\t"]
+        dice = seeded_random()
+        texts = ["".join(dice.choice(marks) for _ in range(dice.randint(1, 120))) for _ in range(500)]
+        texts += [mark * 6000 for mark in marks]
+        tags, longest = self.browser.evaluate(
+            "(() => { const tags = new Set(); let longest = 0; for (const text of %s) { const began = performance.now();"
+            " const holder = make('div', {}, markdown(text)); longest = Math.max(longest, performance.now() - began);"
+            " for (const each of holder.querySelectorAll('*')) tags.add(each.tagName); } return [[...tags], longest]; })()"
+            % json.dumps(texts))
+        self.assertEqual(set(tags) - set("P BR HR H3 H4 H5 H6 EM STRONG S CODE A UL OL LI BLOCKQUOTE DIV PRE TABLE THEAD "
+                                         "TBODY TR TH TD".split()), set())
+        self.assertLess(longest, 3000)  # ms: some 50 on a machine that does nothing else
 
     def test_the_key_is_asked_for_and_kept_in_the_tab_alone(self):
         self.start_server("--api-key", "secret")
