@@ -154,12 +154,8 @@ void MachineWatch::tell() {
   const std::string now = event("work", work());
   std::string all;
   for (Watcher& watcher : watchers_) {
-    if (watcher.knows_map) {
-      watcher.reply->write(now);
-      continue;
-    }
-    if (all.empty()) all = event("machine", machine());  // with what `now` tells of the map
-    watcher.reply->write(all);
+    if (!watcher.knows_map && all.empty()) all = event("machine", machine());  // with what `now` tells of the map
+    watcher.reply->write(watcher.knows_map ? now : all + now);
     watcher.knows_map = true;
   }
 }
