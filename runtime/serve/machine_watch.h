@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "format/json.h"
-#include "runtime/experts/expert_map.h"
 #include "runtime/experts/executor.h"
+#include "runtime/experts/expert_map.h"
 #include "runtime/generate/loaded_model.h"
 #include "runtime/generate/scheduler.h"
 #include "runtime/serve/http_server.h"
