@@ -73,6 +73,7 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   State state_ = State::waiting;
   bool keeps_alive_ = false;
   bool is_chunked_ = false;
+  bool wants_body_ = true;  // the request was no HEAD
   bool is_watching_ = false;
   bool refused_ = false;
   std::chrono::steady_clock::time_point refused_until_;
@@ -130,8 +131,8 @@ class Reply final : public HttpReply {
 
 class Server final : public HttpServer {
  public:
-  Server(const HttpLimits& limits, HttpHandler handler)
-      : limits_(limits), handler_(std::move(handler)), acceptor_(context_) {}
+  Server(const HttpLimits& limits, HttpReply::Headers headers, HttpHandler handler)
+      : limits_(limits), headers_(std::move(headers)), handler_(std::move(handler)), acceptor_(context_) {}
 
   ~Server() override {
     asio::post(context_, [this] {
@@ -174,6 +175,7 @@ class Server final : public HttpServer {
   }
 
   [[nodiscard]] const HttpLimits& limits() const { return limits_; }
+  [[nodiscard]] const HttpReply::Headers& headers() const { return headers_; }
   [[nodiscard]] const HttpHandler& handler() const { return handler_; }
   [[nodiscard]] asio::io_context& context() { return context_; }
   [[nodiscard]] asio::thread_pool& workers() { return workers_; }
@@ -221,6 +223,7 @@ class Server final : public HttpServer {
   }
 
   HttpLimits limits_;
+  HttpReply::Headers headers_;
   HttpHandler handler_;
   asio::io_context context_{1};
   asio::thread_pool workers_{kWorkers};
@@ -279,6 +282,7 @@ void Connection::on_request(ErrorCode error) {
   parser_.reset();
   keeps_alive_ = message.keep_alive() && !server_.is_draining();
   is_chunked_ = message.version() >= 11;
+  wants_body_ = message.method() != http::verb::head;
   state_ = State::answering;
   gone_ = std::stop_source();
   ++request_;
@@ -305,6 +309,7 @@ void Connection::on_request(ErrorCode error) {
 void Connection::refuse(unsigned status, std::string_view reason) {
   keeps_alive_ = false;
   refused_ = true;
+  wants_body_ = true;
   refused_until_ = std::chrono::steady_clock::now() + kDiscardTime;
   state_ = State::answering;
   ++request_;
@@ -334,11 +339,12 @@ void Connection::send(uint64_t request, unsigned status, const std::string& type
   http::response<http::string_body> message(static_cast<http::status>(status), 11);
   message.set(http::field::server, kName);
   message.set(http::field::content_type, type);
-  for (const auto& [name, value] : headers)
-    message.set(name, value);
+  for (const auto* some : {&server_.headers(), &headers})
+    for (const auto& [name, value] : *some)
+      message.set(name, value);
   message.keep_alive(keeps_alive_);
-  message.body() = std::move(body);
-  message.prepare_payload();
+  message.content_length(body.size());
+  if (wants_body_) message.body() = std::move(body);
   std::ostringstream bytes;
   bytes << message;
   state_ = State::streaming;
@@ -352,6 +358,8 @@ void Connection::begin_stream(uint64_t request, const std::string& type) {
   message.set(http::field::server, kName);
   message.set(http::field::content_type, type);
   message.set(http::field::cache_control, "no-store");
+  for (const auto& [name, value] : server_.headers())
+    message.set(name, value);
   if (is_chunked_) message.chunked(true);
   keeps_alive_ = keeps_alive_ && is_chunked_;
   message.keep_alive(keeps_alive_);
@@ -442,8 +450,8 @@ std::string_view HttpRequest::header(std::string_view name) const {
 }
 
 Result<std::unique_ptr<HttpServer>> HttpServer::listen(const std::string& host, uint16_t port, const HttpLimits& limits,
-                                                       HttpHandler handler) {
-  auto server = std::make_unique<Server>(limits, std::move(handler));
+                                                       HttpReply::Headers headers, HttpHandler handler) {
+  auto server = std::make_unique<Server>(limits, std::move(headers), std::move(handler));
   TRY(server->open(host, port));
   return std::unique_ptr<HttpServer>(std::move(server));
 }

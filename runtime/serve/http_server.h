@@ -59,8 +59,10 @@ using HttpHandler = std::function<void(HttpRequest request, std::shared_ptr<Http
 class HttpServer {
  public:
   /// Begins to listen at `host` (an address) and `port`; 0 chooses a free one.
+  /// `headers`: of every answer.
   [[nodiscard]] static Result<std::unique_ptr<HttpServer>> listen(const std::string& host, uint16_t port,
-                                                                  const HttpLimits& limits, HttpHandler handler);
+                                                                  const HttpLimits& limits, HttpReply::Headers headers,
+                                                                  HttpHandler handler);
   virtual ~HttpServer() = default;
   [[nodiscard]] virtual uint16_t port() const = 0;
   /// Takes no new connections or requests; answers under way go on.
