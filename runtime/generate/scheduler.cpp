@@ -11,9 +11,6 @@ namespace dspack::runtime {
 
 namespace {
 
-// Rows of logits in memory at once, at least those of one answer; 64 of V3 are 33 MB.
-constexpr uint32_t kLogitRows = 64;
-
 }  // namespace
 
 Result<std::unique_ptr<Scheduler>> Scheduler::make(const Engine& engine, const SchedulerOptions& options) {

@@ -11,9 +11,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Rows of logits in memory at once; 64 of V3 are 33 MB.
-constexpr uint32_t kLogitRows = 64;
-
 // A part of the session's time, from when this is made.
 class Lap {
  public:

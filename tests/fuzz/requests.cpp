@@ -34,8 +34,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   for (const auto parse : {runtime::parse_chat_request, runtime::parse_completion_request,
                            runtime::parse_responses_request, runtime::parse_messages_request}) {
     const auto request = parse(body, {});
-    if (request) check_request(*request);
-    else fuzz::check_refusal(request.error());
+    if (request)
+      check_request(*request);
+    else
+      fuzz::check_refusal(request.error());
   }
   return 0;
 }

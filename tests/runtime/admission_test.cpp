@@ -31,7 +31,7 @@ TEST_CASE("admission: one answer more begins while a token misses no more expert
   CHECK(admission.admits(1));
   CHECK_FALSE(admission.admits(2));  // 100 a token after 90
   CHECK(admission.admits(3));        // four were not tried
-  measure(admission, 2, 210, 1000);
+  measure(admission, 2, 210, 400);
   CHECK_FALSE(admission.admits(1));  // 105 after 100
   CHECK(admission.admits(0));        // the first one always
 }

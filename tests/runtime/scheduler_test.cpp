@@ -207,7 +207,9 @@ TEST_CASE("scheduler: answers with drafts say what answers without say, alone an
   for (const uint32_t places : {1U, 3U}) {
     for (const std::optional<uint32_t> drafts : {std::optional<uint32_t>(2), std::optional<uint32_t>()}) {
       for (const bool looks : {false, true}) {
-        CAPTURE(places, drafts, looks);
+        CAPTURE(places);
+        CAPTURE(drafts.value_or(0));
+        CAPTURE(looks);
         test::RecordingModel rig(test::tiny_folder(), {.max_rows = 16});
         (void)rig.mtp();
         const auto scheduler =
@@ -275,7 +277,8 @@ TEST_CASE(
       if (has_drafts) (void)fresh.mtp();
       Session alone = fresh.session(speculation);
       Sampler sampler = sampler_of({.temperature = 0.8, .seed = seed});
-      const auto answer = alone.generate(prompt, {.max_tokens = 9}, sampler, [](uint32_t) { return true; }, {});
+      const auto answer =
+          alone.generate(prompt, {.max_tokens = 9, .end_tokens = {}}, sampler, [](uint32_t) { return true; }, {});
       REQUIRE(answer);
       CHECK(heard[seed]->tokens == answer->tokens);
     }
