@@ -42,6 +42,12 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   void read();
   void close();
   [[nodiscard]] bool is_waiting() const { return state_ == State::waiting; }
+  /// Of the request's body, as long as it is arriving.
+  [[nodiscard]] uint64_t arriving_bytes() const { return arrived_; }
+  void refuse_body() {
+    stream_.cancel();  // it is being read
+    refuse(503, "requests of other clients need the memory");
+  }
 
   void send(uint64_t request, unsigned status, const std::string& type, std::string body,
             const HttpReply::Headers& headers);
@@ -56,6 +62,8 @@ class Connection final : public std::enable_shared_from_this<Connection> {
  private:
   enum class State { waiting, answering, streaming, closed };
   void on_header(ErrorCode error);
+  void read_body();
+  void on_body(ErrorCode error);
   void on_request(ErrorCode error);
   void refuse(unsigned status, std::string_view reason);
   void watch();
@@ -86,6 +94,7 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   };
   std::deque<Piece> unsent_;
   uint64_t unsent_bytes_ = 0;
+  uint64_t arrived_ = 0;
   bool is_sending_ = false;
 };
 
@@ -185,6 +194,15 @@ class Server final : public HttpServer {
     connections_.erase(connection.place);
     count_ = static_cast<uint32_t>(connections_.size());
   }
+  /// So many bytes more have arrived.
+  void count_body(uint64_t bytes) {
+    body_bytes_ += bytes;
+    if (body_bytes_ <= limits_.all_body_bytes) return;
+    const auto longest = std::ranges::max_element(
+        connections_, {}, [](const std::shared_ptr<Connection>& each) { return each->arriving_bytes(); });
+    if ((*longest)->arriving_bytes() > 0) (*longest)->refuse_body();
+  }
+  void release_body(uint64_t bytes) { body_bytes_ -= bytes; }
   /// The connection has done something: others have been silent for longer.
   void touch(const Connection& connection) { connections_.splice(connections_.end(), connections_, connection.place); }
 
@@ -232,6 +250,7 @@ class Server final : public HttpServer {
   asio::steady_timer pause_{context_};
   std::list<std::shared_ptr<Connection>> connections_;  // longest silent first
   std::atomic<uint32_t> count_ = 0;
+  uint64_t body_bytes_ = 0;  // of requests that arrive or wait to be read
   uint16_t port_ = 0;
   std::thread thread_;
 };
@@ -268,8 +287,21 @@ void Connection::on_header(ErrorCode error) {
                         if (failure) self->close();
                       });
   }
-  http::async_read(stream_, buffer_, *parser_,
-                   [self = shared_from_this()](ErrorCode failure, size_t) { self->on_request(failure); });
+  read_body();
+}
+
+void Connection::read_body() {
+  if (parser_->is_done()) return on_request({});
+  http::async_read_some(stream_, buffer_, *parser_,
+                        [self = shared_from_this()](ErrorCode error, size_t) { self->on_body(error); });
+}
+
+void Connection::on_body(ErrorCode error) {
+  if (state_ != State::waiting) return;  // closed, or refused for the sake of others
+  if (error) return on_request(error);
+  const uint64_t before = std::exchange(arrived_, parser_->get().body().size());
+  server_.count_body(arrived_ - before);
+  if (state_ == State::waiting) read_body();
 }
 
 void Connection::on_request(ErrorCode error) {
@@ -298,11 +330,14 @@ void Connection::on_request(ErrorCode error) {
     request.headers.emplace_back(std::move(name), std::string(field.value()));
   }
   request.body = std::move(message.body());
+  const uint64_t held = std::exchange(arrived_, 0);  // until the request has been read
   watch();
   auto reply = std::make_shared<Reply>(shared_from_this(), request_, gone_.get_token());
-  asio::post(server_.workers(), [&server = server_, request = std::move(request), reply = std::move(reply)]() mutable {
-    server.handler()(std::move(request), std::move(reply));
-  });
+  asio::post(server_.workers(),
+             [&server = server_, held, request = std::move(request), reply = std::move(reply)]() mutable {
+               server.handler()(std::move(request), std::move(reply));
+               asio::post(server.context(), [&server, held] { server.release_body(held); });
+             });
 }
 
 /// Answers what is no good request, and closes.
@@ -311,6 +346,7 @@ void Connection::refuse(unsigned status, std::string_view reason) {
   refused_ = true;
   wants_body_ = true;
   refused_until_ = std::chrono::steady_clock::now() + kDiscardTime;
+  server_.release_body(std::exchange(arrived_, 0));
   state_ = State::answering;
   ++request_;
   send(request_, status, "text/plain", std::string(reason) + "\n", {});
@@ -435,6 +471,7 @@ void Connection::discard() {
 void Connection::close() {
   if (state_ == State::closed) return;
   state_ = State::closed;
+  server_.release_body(std::exchange(arrived_, 0));
   gone_.request_stop();
   ErrorCode ignored;
   stream_.socket().shutdown(tcp::socket::shutdown_both, ignored);

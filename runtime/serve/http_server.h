@@ -22,12 +22,13 @@
 namespace dspack::runtime {
 
 struct HttpLimits {
-  uint32_t connections = 128;             // at once; beyond, the one that has been silent for longest is closed
-  uint32_t header_bytes = 16U << 10U;     // of a request
-  uint64_t body_bytes = 32ULL << 20U;     // of a request
-  std::chrono::seconds request_time{60};  // from a request's first byte, or the connection, to its last byte
-  std::chrono::seconds send_time{60};     // in which a client must take what is sent to it
-  uint64_t unsent_bytes = 4ULL << 20U;    // of a stream, kept for a client that reads slowly
+  uint32_t connections = 128;              // at once; beyond, the one that has been silent for longest is closed
+  uint32_t header_bytes = 16U << 10U;      // of a request
+  uint64_t body_bytes = 32ULL << 20U;      // of a request
+  uint64_t all_body_bytes = 64ULL << 20U;  // of all; beyond, the longest that is still arriving is refused
+  std::chrono::seconds request_time{60};   // from a request's first byte, or the connection, to its last byte
+  std::chrono::seconds send_time{60};      // in which a client must take what is sent to it
+  uint64_t unsent_bytes = 4ULL << 20U;     // of a stream, kept for a client that reads slowly
 };
 
 struct HttpRequest {

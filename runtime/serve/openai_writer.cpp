@@ -119,7 +119,8 @@ class OpenAiReply {
     counts_ = sum_of(counts_, counts);
     const bool is_last = --left_ == 0;
     if (!streams_) {
-      choices_[choice["index"].get<size_t>()] = std::move(choice);
+      const auto index = choice["index"].get<size_t>();
+      choices_[index] = std::move(choice);
       if (!is_last) return;
       OrderedJson body = frame(form_.whole);
       body["choices"] = std::move(choices_);
