@@ -47,7 +47,7 @@ class RouteListener {
   /// What a layer's router picked: [rows, top_k], all rows of the pass at once. Precondition: a pass has begun.
   [[nodiscard]] virtual Result<void> record(LayerId layer, std::span<const uint32_t> ids) = 0;
   /// So many drafted rows of the present pass were accepted.
-  virtual void accept_drafts(uint32_t rows) = 0;
+  virtual void accept_drafts(uint32_t /*rows*/) {}
 };
 
 class ExpertExecutor {

@@ -117,7 +117,6 @@ void MachineWatch::end() {
 void MachineWatch::begin_pass(const ExpertPass& pass) {
   const std::lock_guard lock(mutex_);
   pass_ = {.pass = pass, .begun = Clock::now(), .layer = {}};
-  drafted_ += pass.draft_rows;
 }
 
 Result<void> MachineWatch::record(LayerId layer, std::span<const uint32_t> ids) {
@@ -126,11 +125,6 @@ Result<void> MachineWatch::record(LayerId layer, std::span<const uint32_t> ids) 
     map_.pick({.layer = layer, .expert = ExpertId(id)}, 1);
   if (pass_) pass_->layer = layer;
   return {};
-}
-
-void MachineWatch::accept_drafts(uint32_t rows) {
-  const std::lock_guard lock(mutex_);
-  accepted_ += rows;
 }
 
 void MachineWatch::run(const std::stop_token& stop) {
@@ -191,7 +185,7 @@ format::Json MachineWatch::work() {
   json["requests"] = {{"running", counts.busy}, {"waiting", counts.waiting}, {"places", scheduler_.places()}};
   json["tokens"] = {{"prompt", counts.prompt_tokens}, {"kept", counts.kept_tokens}, {"answer", counts.answer_tokens}};
   json["passes"] = {{"count", counts.passes}, {"rows", counts.rows}, {"seconds", counts.seconds}};
-  json["drafts"] = {{"drafted", drafted_}, {"accepted", accepted_}};
+  json["drafts"] = {{"drafted", counts.drafted_tokens}, {"accepted", counts.accepted_drafts}};
   if (pass_) {
     json["pass"] = {{"seconds", seconds_since(pass_->begun)},
                     {"rows", pass_->pass.rows},

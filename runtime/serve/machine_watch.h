@@ -39,7 +39,6 @@ class MachineWatch final : public RouteListener {
   void begin_pass(const ExpertPass& pass) override;
   [[nodiscard]] bool wants_routes() const override { return is_watched_; }
   [[nodiscard]] Result<void> record(LayerId layer, std::span<const uint32_t> ids) override;
-  void accept_drafts(uint32_t rows) override;
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -73,7 +72,6 @@ class MachineWatch final : public RouteListener {
   ExpertMap map_;
   format::Json figures_ = format::Json::object();  // of the model's own statistics
   std::optional<PassUnderWay> pass_;
-  uint64_t drafted_ = 0, accepted_ = 0;
   std::jthread telling_;  // last: it uses all the others
 };
 

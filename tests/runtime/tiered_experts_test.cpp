@@ -311,7 +311,6 @@ class Routes final : public RouteListener {
     heard += ids.size();
     return {};
   }
-  void accept_drafts(uint32_t /*rows*/) override {}
 
   bool is_wanted = false;
   uint64_t passes = 0, heard = 0;
