@@ -96,8 +96,8 @@ class ScriptedModel:
 
 
 class Served(EndToEnd):
-    def start_server(self, *arguments):
-        self.process = self.start("serve", self.data(), "--port", "0", "--device", "cpu", "--ram", "44MB", *arguments,
+    def start_server(self, *arguments, ram="44MB"):  # too little for all experts
+        self.process = self.start("serve", self.data(), "--port", "0", "--device", "cpu", "--ram", ram, *arguments,
                                   program="DSPACK_DSRUN")
         said = self.process.stderr.readline().decode()
         self.assertRegex(said, r"http://[0-9.]+:[0-9]+/v1")
@@ -158,6 +158,21 @@ class Machine(Served):
         self.assertGreater(work["bytes"]["disk"], 0)
         self.assertGreater(work["stages"]["attention"], 0)
         self.assertNotIn(str(self.data()), all_text)
+
+    def test_drafts_and_the_layer_that_makes_them_are_told(self):
+        self.start_server("--mtp", "1", ram="60MB")
+        response = self.open("/machine")
+        self.assertEqual([row["layer"] for row in next_event(response)[1]["rows"]], [1, 2, 3, 4, 5])
+        self.chat()
+        rows = set()
+        while True:
+            _, work = next_event(response)
+            rows.update(row for row, _ in work["picked"])
+            if work["tokens"]["answer"] == 10 and "pass" not in work:
+                break
+        self.assertEqual(rows, {0, 1, 2, 3, 4})
+        self.assertGreater(work["drafts"]["drafted"], 0)
+        self.assertLessEqual(work["drafts"]["accepted"], work["drafts"]["drafted"])
 
     def test_only_so_many_look_on_and_who_leaves_makes_room(self):
         self.start_server()
