@@ -24,7 +24,8 @@ constexpr char kServeExamples[] = R"(Examples:
   dsrun serve ./ds-packed --host 0.0.0.0 --api-key @key.txt
 
 It answers at /v1/chat/completions, /v1/completions and /v1/models as OpenAI's API does, at /v1/messages as Anthropic's,
-and at /tokenize, /detokenize, /apply-template, /health, /props and /metrics. Ctrl-C or SIGTERM: no more requests are
+and at /tokenize, /detokenize, /apply-template, /health, /props and /metrics; at / is a page for a browser, with chat
+and the machine at work. Ctrl-C or SIGTERM: no more requests are
 taken, and answers under way have 30 s to end; a second one ends the program at once.)";
 
 constexpr uint32_t kMostPlaces = 64;
@@ -78,7 +79,8 @@ Result<int> run_serve(const ServeOptions& options, format::Process& process) {
   std::string name = options.model_name;
   if (name.empty()) name = std::filesystem::path(options.folder).lexically_normal().filename().string();
   if (name.empty() || name == ".") name = "model";
-  Api api(text, *scheduler,
+  MachineWatch machine(*loaded, *scheduler);
+  Api api(text, *scheduler, machine,
           {.api_key = key,
            .allow_origin = options.allow_origin,
            .model = name,
@@ -100,6 +102,7 @@ Result<int> run_serve(const ServeOptions& options, format::Process& process) {
                                   loaded->model().context(), options.parallel));
   const Draining draining(stop, *server, *scheduler);
   scheduler->run(draining.ended());
+  machine.end();
   TRY(loaded->flush_routes());
   return 0;
 }

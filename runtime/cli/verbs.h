@@ -130,6 +130,7 @@ struct ReplayOptions {
   std::string policy;  // empty: all
   uint64_t seed = 1;
   bool json = false;
+  std::string html;  // a file to write, "-" for stdout; empty: no page
 };
 
 /// What a plan supposes instead of what is here.

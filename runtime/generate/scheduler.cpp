@@ -48,6 +48,22 @@ void Scheduler::drain() {
   changed_.notify_all();
 }
 
+void Scheduler::between_passes(std::function<void()> look) {
+  const std::lock_guard lock(mutex_);
+  looks_.push_back(std::move(look));
+  changed_.notify_all();
+}
+
+void Scheduler::look() {
+  std::vector<std::function<void()>> looks;
+  {
+    const std::lock_guard lock(mutex_);
+    looks.swap(looks_);
+  }
+  for (const auto& each : looks)
+    each();
+}
+
 SchedulerCounts Scheduler::counts() const {
   const std::lock_guard lock(mutex_);
   SchedulerCounts counts = counts_;
@@ -63,6 +79,7 @@ uint32_t Scheduler::layers_begun() const {
 
 void Scheduler::run(const std::stop_token& stop) {
   while (wait(stop)) {
+    look();
     drop_gone();
     admit();
     pass(stop);
@@ -84,8 +101,8 @@ bool Scheduler::wait(const std::stop_token& stop) {
   if (stop.stop_requested()) return false;
   if (std::ranges::any_of(places_, [](const Place& place) { return place.generation.has_value(); })) return true;
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, stop, [this] { return is_draining_ || !waiting_.empty(); });
-  return !stop.stop_requested() && !waiting_.empty();
+  changed_.wait(lock, stop, [this] { return is_draining_ || !waiting_.empty() || !looks_.empty(); });
+  return !stop.stop_requested() && (!waiting_.empty() || !looks_.empty());
 }
 
 void Scheduler::drop_gone() {

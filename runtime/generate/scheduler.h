@@ -12,6 +12,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -83,6 +84,9 @@ class Scheduler {
   void run(const std::stop_token& stop);
   /// No more is taken; what is under way or waits is finished.
   void drain();
+  /// The thread of `run` calls `look` once, between two passes or at once if none is under way: what a pass changes may
+  /// be read there. Never called if `run` ends before.
+  void between_passes(std::function<void()> look);
   [[nodiscard]] SchedulerCounts counts() const;
   /// Layers that the pass under way has begun, where the device tells: as many as the model has at most.
   [[nodiscard]] uint32_t layers_begun() const;
@@ -107,6 +111,7 @@ class Scheduler {
   Scheduler(const Engine& engine, const SchedulerOptions& options)
       : engine_(engine), options_(options), admission_(options.places) {}
   [[nodiscard]] bool wait(const std::stop_token& stop);
+  void look();
   void admit();
   void occupy(Place& place, Generation generation);
   void drop_gone();
@@ -130,6 +135,7 @@ class Scheduler {
   mutable std::mutex mutex_;
   std::condition_variable_any changed_;
   std::deque<Generation> waiting_;
+  std::vector<std::function<void()>> looks_;
   bool is_draining_ = false;
   SchedulerCounts counts_;
 };

@@ -36,9 +36,10 @@ HttpReply::Headers cross_origin_headers(const std::string& origin) {
           {"Vary", "Origin"}};
 }
 
-Api::Api(const TextModel& text, Scheduler& scheduler, ApiOptions options, Answering::Log log)
+Api::Api(const TextModel& text, Scheduler& scheduler, MachineWatch& machine, ApiOptions options, Answering::Log log)
     : text_(text),
       scheduler_(scheduler),
+      machine_(machine),
       options_(std::move(options)),
       log_(std::move(log)),
       pinging_([this](const std::stop_token& stop) { ping(stop); }) {}
@@ -69,7 +70,7 @@ bool Api::is_allowed(const HttpRequest& request, HttpReply& reply, Dialect diale
       return refuse(403, "permission_error", "pages of other servers may not ask this one");
     }
   }
-  if (options_.api_key.empty() || request.path == "/health") return true;
+  if (options_.api_key.empty() || request.path == "/health" || request.path == "/") return true;
   std::string_view key = request.header("authorization");
   if (key.starts_with("Bearer ")) key.remove_prefix(7);
   if (key.empty()) key = request.header("x-api-key");
@@ -82,6 +83,10 @@ void Api::handle(const HttpRequest& request, const std::shared_ptr<HttpReply>& r
   // A browser asks before it sends a key.
   if (request.method == "OPTIONS" && !options_.allow_origin.empty()) return reply->send(200, "text/plain", "");
   if (!is_allowed(request, *reply, dialect)) return;
+  if (request.method == "GET" && request.path == "/machine") {
+    const auto watched = machine_.watch(reply);
+    return watched ? void() : send_openai_error(*reply, api_error(watched.error()));
+  }
   if (request.method == "GET" || request.method == "HEAD") return get(request, *reply);
   const auto fail = [&](const Error& error) {
     dialect == Dialect::anthropic ? send_anthropic_error(*reply, api_error(error))
@@ -118,6 +123,13 @@ void Api::get(const HttpRequest& request, HttpReply& reply) {
                              {"created", 0},
                              {"owned_by", "dspack"},
                              {"context_length", options_.context}};
+  if (request.path == "/") {
+    return reply.send(200, "text/html; charset=utf-8", page_.html,
+                      {{"Content-Security-Policy", page_.policy},
+                       {"X-Content-Type-Options", "nosniff"},
+                       {"Referrer-Policy", "no-referrer"},
+                       {"Cache-Control", "no-cache"}});
+  }
   if (request.path == "/health") return reply.send(200, "application/json", json_text({{"status", "ok"}}));
   if (request.path == "/v1/models") {
     return reply.send(200, "application/json", json_text({{"object", "list"}, {"data", OrderedJson::array({model})}}));
