@@ -173,6 +173,13 @@ struct BenchVerbOptions {
   [[nodiscard]] Result<void> complete();
 };
 
+/// What a server keeps of conversations that have lost their place.
+struct CacheOptions {
+  uint64_t ram_bytes = 0;
+  std::string disk;                    // a folder; empty: none
+  std::optional<uint64_t> disk_bytes;  // unset: what leaves the disk room
+};
+
 /// dsrun serve DIR: the model behind an HTTP interface.
 struct ServeOptions {
   std::string folder;
@@ -185,6 +192,7 @@ struct ServeOptions {
   std::string model_name;  // empty: the folder's
   uint32_t parallel = 1;   // answers at once
   uint32_t waiting = 64;   // requests that wait for a place
+  CacheOptions cache;
 
   /// Errors: invalid, options that contradict each other.
   [[nodiscard]] Result<void> complete();

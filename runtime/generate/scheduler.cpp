@@ -52,6 +52,7 @@ SchedulerCounts Scheduler::counts() const {
   const std::lock_guard lock(mutex_);
   SchedulerCounts counts = counts_;
   counts.waiting = static_cast<uint32_t>(waiting_.size());
+  if (options_.cache != nullptr) counts.cache = options_.cache->counts();
   return counts;
 }
 
@@ -119,10 +120,17 @@ void Scheduler::admit() {
   }
 }
 
-void Scheduler::occupy(Place& place, Generation generation) {
+size_t Scheduler::keep_common(Place& place, std::span<const uint32_t> prompt) {
   // At least the last token is computed, or there would be nothing to continue from.
-  const size_t kept = std::min(common_length(place.sequence.tokens(), generation.prompt), generation.prompt.size() - 1);
+  const std::span<const uint32_t> wanted = prompt.first(prompt.size() - 1);
+  const size_t kept = common_length(place.sequence.tokens(), wanted);
+  if (options_.cache != nullptr && kept < place.sequence.length()) options_.cache->keep(place.sequence);
   place.sequence.truncate(static_cast<uint32_t>(kept));
+  return options_.cache == nullptr ? kept : kept + options_.cache->restore(place.sequence, wanted);
+}
+
+void Scheduler::occupy(Place& place, Generation generation) {
+  const size_t kept = keep_common(place, generation.prompt);
   place.tokens = generation.prompt;
   place.answered = 0;
   place.generation = std::move(generation);
@@ -261,6 +269,7 @@ void Scheduler::end(Place& place, const Result<StopReason>& reason) {
     if (reason && *reason == StopReason::interrupted) ++counts_.cancelled;
   }
   generation.listener->ended(reason);
+  if (options_.cache != nullptr && options_.cache->is_durable()) options_.cache->keep(place.sequence);
 }
 
 }  // namespace dspack::runtime

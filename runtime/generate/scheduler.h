@@ -16,6 +16,7 @@
 #include <stop_token>
 #include <vector>
 
+#include "runtime/generate/prefix_cache.h"
 #include "runtime/generate/session.h"
 
 namespace dspack::runtime {
@@ -46,6 +47,8 @@ struct Generation {
 struct SchedulerOptions {
   uint32_t places = 1;    // answers at once, each with a KV cache of the model's context
   uint32_t waiting = 64;  // generations that wait for a place; more are refused
+  /// Of what places held that others took; borrowed. nullptr: that is lost.
+  PrefixCache* cache = nullptr;
 };
 
 /// Since the start.
@@ -57,6 +60,7 @@ struct SchedulerCounts {
   uint64_t passes = 0, rows = 0;
   double seconds = 0;              // in passes
   uint32_t busy = 0, waiting = 0;  // now
+  std::optional<PrefixCacheCounts> cache = {};
 };
 
 class Scheduler {
@@ -91,6 +95,8 @@ class Scheduler {
   [[nodiscard]] bool wait(const std::stop_token& stop);
   void admit();
   void occupy(Place& place, Generation generation);
+  /// Leaves in the place what `prompt` begins with, as much as there is anywhere; returns how much.
+  [[nodiscard]] size_t keep_common(Place& place, std::span<const uint32_t> prompt);
   void drop_gone();
   [[nodiscard]] std::vector<Part> choose_parts();
   void pass(const std::stop_token& stop);

@@ -1,0 +1,201 @@
+#include "runtime/generate/prefix_folder.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "format/base/size.h"
+#include "format/cache/disk_room.h"
+
+namespace dspack::runtime {
+
+namespace {
+
+constexpr std::string_view kPrefix = "kv-";
+constexpr std::string_view kSuffix = ".safetensors";
+constexpr char kLockFile[] = "dspack-prefix-cache.lock";
+
+std::string name_of(const format::Digest& id) {
+  return fmt::format("{}{}{}", kPrefix, to_hex(id), kSuffix);
+}
+
+/// Whatever else lies in the folder is not ours.
+std::optional<format::Digest> parse_name(std::string_view name) {
+  if (!name.starts_with(kPrefix) || !name.ends_with(kSuffix) || name.size() < kPrefix.size() + kSuffix.size()) return {};
+  name.remove_prefix(kPrefix.size());
+  name.remove_suffix(kSuffix.size());
+  return format::parse_digest(name);
+}
+
+}  // namespace
+
+format::Digest block_id(const format::Digest& parent, std::span<const uint32_t> tokens) {
+  format::Sha256 sha;
+  sha.update(std::as_bytes(std::span(parent.bytes)));
+  sha.update(std::as_bytes(tokens));
+  return sha.finish();
+}
+
+Result<std::unique_ptr<PrefixFolder>> PrefixFolder::open(format::FileSystem& files, format::Path folder,
+                                                         KvIdentity identity, std::optional<uint64_t> most_bytes,
+                                                         Log log) {
+  TRY(files.make_private_folders(folder));
+  std::unique_ptr<PrefixFolder> opened(
+      new PrefixFolder(files, std::move(folder), std::move(identity), most_bytes, std::move(log)));
+  auto lock = files.lock(opened->folder_ / kLockFile, format::LockKind::exclusive);
+  if (!lock) {
+    if (lock.error().kind != ErrorKind::conflict) return lock.error();
+    return Error{ErrorKind::conflict, fmt::format("{}: another process uses this prefix cache; give this one a folder "
+                                                  "of its own",
+                                                  opened->folder_.string())};
+  }
+  opened->lock_ = *std::move(lock);
+  if (!most_bytes) {
+    const auto disk = files.disk_bytes(opened->folder_);
+    opened->stay_free_bytes_ = format::usual_stay_free(disk ? disk->value_or(0) : 0);
+  }
+  TRY(opened->scan());
+  opened->writer_ = std::thread([writes = opened.get()] { writes->work(); });
+  return opened;
+}
+
+PrefixFolder::~PrefixFolder() {
+  {
+    const std::lock_guard lock(mutex_);
+    ends_ = true;
+  }
+  changed_.notify_all();
+  if (writer_.joinable()) writer_.join();
+}
+
+Result<PrefixFolder::Stored> PrefixFolder::read_stored(const std::string& name) const {
+  TRY_ASSIGN(const auto file, files_.open_read(folder_ / name));
+  TRY_ASSIGN(KvContents contents, read_kv_contents(*file, identity_));
+  Stored stored{.id = *parse_name(name),
+                .parent = contents.header.parent,
+                .first = contents.header.first,
+                .tokens = std::move(contents.tokens)};
+  if (block_id(stored.parent, stored.tokens) != stored.id) {
+    return Error{ErrorKind::corrupt, "its tokens are not those that its name says"};
+  }
+  return stored;
+}
+
+Result<void> PrefixFolder::scan() {
+  TRY_ASSIGN(const std::vector<std::string> names, files_.list(folder_));
+  std::optional<Error> first;
+  for (const std::string& name : names) {
+    const auto id = parse_name(name);
+    if (!id) {
+      // What a killed process was writing.
+      if (name.starts_with('.') && name.find(kPrefix) != std::string::npos) TRY(files_.remove_tree(folder_ / name));
+      continue;
+    }
+    TRY_ASSIGN(const auto info, files_.stat(folder_ / name));
+    if (!info || !info->is_regular || info->is_link) continue;
+    bytes_ = saturating_add(bytes_, info->size_bytes);
+    auto stored = read_stored(name);
+    if (stored) {
+      stored->modified_ns = info->modified_ns;
+      stored_.push_back(*std::move(stored));
+      continue;
+    }
+    if (!first) first = stored.error().in(name);
+    foreign_.push_back({.name = name, .bytes = info->size_bytes, .modified_ns = info->modified_ns});
+  }
+  std::ranges::sort(stored_, {}, &Stored::modified_ns);
+  std::ranges::sort(foreign_, std::ranges::greater{}, &Foreign::modified_ns);
+  if (first) {
+    log_({first->kind, fmt::format("{}: {} of {} saved prefixes are left out, such as {}", folder_.string(),
+                                   foreign_.size(), foreign_.size() + stored_.size(), first->message)});
+  }
+  return {};
+}
+
+format::Path PrefixFolder::path_of(const format::Digest& id) const {
+  return folder_ / name_of(id);
+}
+
+bool PrefixFolder::fits(uint64_t more_bytes) const {
+  if (most_bytes_) return saturating_add(bytes_, more_bytes) <= *most_bytes_;
+  uint64_t unwritten = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    unwritten = unwritten_bytes_;
+  }
+  const format::CacheSize size{.kept_bytes = bytes_, .more_bytes = saturating_add(more_bytes, unwritten)};
+  return format::leave_disk_room(files_, folder_, stay_free_bytes_, size).has_value();
+}
+
+bool PrefixFolder::has_room(uint32_t positions) {
+  const uint64_t bytes = kv_file_bytes(identity_, positions);
+  while (!fits(bytes)) {
+    if (foreign_.empty()) return false;
+    const Foreign oldest = std::move(foreign_.back());
+    foreign_.pop_back();
+    bytes_ -= oldest.bytes;
+    if (const auto removed = files_.remove_tree(folder_ / oldest.name); !removed) log_(removed.error());
+  }
+  return true;
+}
+
+void PrefixFolder::write(const format::Digest& id, const format::Digest& parent,
+                         std::shared_ptr<const KvBlock> block) {
+  bytes_ += kv_file_bytes(identity_, static_cast<uint32_t>(block->tokens.size()));
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] { return unwritten_bytes_ <= kMostUnwrittenBytes; });
+  unwritten_bytes_ += block->rows.size();
+  jobs_.push_back({.id = id, .parent = parent, .block = std::move(block)});
+  changed_.notify_all();
+}
+
+void PrefixFolder::remove(const format::Digest& id, uint32_t positions) {
+  const uint64_t bytes = kv_file_bytes(identity_, positions);
+  bytes_ -= std::min(bytes, bytes_);
+  const std::lock_guard lock(mutex_);
+  jobs_.push_back({.id = id, .parent = {}, .block = nullptr});
+  changed_.notify_all();
+}
+
+Result<std::shared_ptr<const KvBlock>> PrefixFolder::read(const format::Digest& id) {
+  {
+    const std::lock_guard lock(mutex_);
+    for (const Job& job : jobs_)
+      if (job.id == id && job.block) return job.block;
+  }
+  const auto read = [&]() -> Result<KvFile> {
+    TRY_ASSIGN(const auto file, files_.open_read(path_of(id)));
+    TRY_ASSIGN(KvFile content, read_kv_file(*file, identity_));
+    if (block_id(content.notes.parent, content.block.tokens) == id) return content;
+    return Error{ErrorKind::corrupt, "its tokens are not those that its name says"};
+  };
+  auto content = read();
+  if (!content) return content.error().in(name_of(id));
+  return std::make_shared<const KvBlock>(std::move(content->block));
+}
+
+Result<void> PrefixFolder::run(const Job& job) {
+  if (!job.block) return files_.remove_tree(path_of(job.id));
+  return write_kv_file(files_, path_of(job.id), *job.block, {.parent = job.parent, .text = {}}, identity_);
+}
+
+void PrefixFolder::work() {
+  bool has_failed = false;
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    changed_.wait(lock, [this] { return ends_ || !jobs_.empty(); });
+    if (jobs_.empty()) return;
+    const Job job = jobs_.front();
+    lock.unlock();
+    const auto done = guarded([&] { return run(job); });
+    if (!done && !std::exchange(has_failed, true)) {
+      log_({done.error().kind, fmt::format("a prefix is not kept on disk: {}", done.error().message)});
+    }
+    lock.lock();
+    jobs_.pop_front();
+    if (job.block) unwritten_bytes_ -= job.block->rows.size();
+    changed_.notify_all();
+  }
+}
+
+}  // namespace dspack::runtime
