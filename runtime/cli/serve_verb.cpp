@@ -138,12 +138,13 @@ void add_serve_options(format::OptionTable& table, ServeOptions& options) {
   const auto size = [](std::string_view text) { return format::parse_large_size(text); };
   table.add("--cache-ram", "SIZE", options.cache.ram_bytes, size,
             "Memory for conversations that have lost their place to others (default: none); --ram counts it");
-  auto folder = table.add("--cache-disk", "FOLDER", options.cache.disk,
-                          "A folder for all conversations: what a prompt has in common with them is not computed again, "
-                          "also after a restart");
+  auto folder =
+      table.add("--cache-disk", "FOLDER", options.cache.disk,
+                "A folder for all conversations: what a prompt has in common with them is not computed again, "
+                "also after a restart");
   table
       .add("--cache-disk-size", "SIZE", options.cache.disk_bytes, size,
-          "Bound of that folder (default: what leaves 5 % of the disk and 10 GB free)")
+           "Bound of that folder (default: what leaves 5 % of the disk and 10 GB free)")
       .needs(folder);
   add_chat_options(table, options.chat);
   add_sampling_options(table, options.sampler);

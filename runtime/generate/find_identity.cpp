@@ -6,7 +6,7 @@ namespace dspack::runtime {
 
 namespace {
 
-class Text {
+class DigestedText {
  public:
   template <class... Arguments>
   void line(fmt::format_string<Arguments...> form, Arguments&&... arguments) {
@@ -18,7 +18,7 @@ class Text {
   format::Sha256 sha_;
 };
 
-void add_weights(const format::Checkpoint& checkpoint, Text& text) {
+void add_weights(const format::Checkpoint& checkpoint, DigestedText& text) {
   const bool has_manifest = checkpoint.manifest().has_value();
   for (const format::TensorEntry& tensor : checkpoint.tensors()) {
     text.line("{} {} [{}]", tensor.name, to_string(tensor.dtype), fmt::join(tensor.shape, ","));
@@ -41,7 +41,7 @@ Result<KvIdentity> find_identity(LoadedModel& loaded, const std::stop_token& sto
   TRY_ASSIGN(const std::string config,
              loaded.access().files().read_text("config.json", format::kConfigDocument.bytes, stop));
   const KvShape shape = model.kv_shape();
-  Text text;
+  DigestedText text;
   text.line("dspack KV rows 1");
   text.line("{}", to_hex(format::sha256(config)));
   text.line("{} {}", loaded.chosen().is_gpu() ? "gpu" : "cpu", to_string(loaded.chosen().precision()));

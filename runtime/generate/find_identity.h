@@ -9,10 +9,10 @@
 
 namespace dspack::runtime {
 
-/// From config.json, the order of layers, the cache's planes, precision and kind of device, and the weights: of a packed
-/// repository the digests that its manifest has of every tensor, of an ordinary checkpoint names, shapes and places of
-/// the tensors, and sizes and versions (a local file's time of change) of its files, since reading all of it would take
-/// as long as a prompt.
+/// From config.json, the order of layers, the cache's planes, precision and kind of device, and the weights: of a
+/// packed repository the digests that its manifest has of every tensor, of an ordinary checkpoint names, shapes and
+/// places of the tensors, and sizes and versions (a local file's time of change) of its files, since reading all of it
+/// would take as long as a prompt.
 [[nodiscard]] Result<KvIdentity> find_identity(LoadedModel& loaded, const std::stop_token& stop);
 
 }  // namespace dspack::runtime

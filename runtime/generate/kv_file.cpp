@@ -15,37 +15,37 @@ namespace dspack::runtime {
 namespace {
 
 constexpr char kVersionKey[] = "dspack_kv";
-constexpr char kVersion[] = "1";
-constexpr char kTokens[] = "tokens";
-constexpr char kText[] = "text";
+constexpr char kKvVersion[] = "1";
+constexpr char kTokensName[] = "tokens";
+constexpr char kTextName[] = "text";
 
 using Metadata = std::map<std::string, std::string>;
 
 /// The tensors of a file, one behind the other: those of a header that fits are exactly these.
-std::vector<format::TensorInfo> tensors_of(const KvShape& shape, uint64_t positions, uint64_t text_bytes) {
+std::vector<format::TensorInfo> kv_tensors(const KvShape& shape, uint64_t positions, uint64_t text_bytes) {
   std::vector<format::TensorInfo> tensors;
   uint64_t end = 0;
   const auto add = [&](std::string name, Dtype dtype, std::vector<uint64_t> sizes, uint64_t bytes) {
     tensors.push_back({std::move(name), dtype, std::move(sizes), {end, end + bytes}});
     end += bytes;
   };
-  add(kTokens, Dtype::u32, {positions}, positions * sizeof(uint32_t));
+  add(kTokensName, Dtype::u32, {positions}, positions * sizeof(uint32_t));
   for (const CachePlane& plane : shape.planes) {
     add(fmt::format("kv.{}", plane.name), Dtype::u8, {shape.layers, positions, plane.row_bytes},
         shape.layers * positions * plane.row_bytes);
   }
-  if (text_bytes > 0) add(kText, Dtype::u8, {text_bytes}, text_bytes);
+  if (text_bytes > 0) add(kTextName, Dtype::u8, {text_bytes}, text_bytes);
   return tensors;
 }
 
-Result<std::string> find(const Metadata& metadata, const std::string& key) {
+Result<std::string> field_of(const Metadata& metadata, const std::string& key) {
   const auto found = metadata.find(key);
   if (found == metadata.end()) return invalid(fmt::format("__metadata__ lacks \"{}\"", key));
   return found->second;
 }
 
 Result<format::Digest> find_digest(const Metadata& metadata, const std::string& key) {
-  TRY_ASSIGN(const std::string text, find(metadata, key));
+  TRY_ASSIGN(const std::string text, field_of(metadata, key));
   const auto digest = format::parse_digest(text);
   if (!digest) return invalid(fmt::format("\"{}\" is no SHA-256: {}", key, quote(text)));
   return *digest;
@@ -62,7 +62,7 @@ uint64_t length_of(const format::SafetensorsHeader& header, std::string_view nam
   return 0;
 }
 
-bool are_equal(const format::TensorInfo& a, const format::TensorInfo& b) {
+bool is_same_tensor(const format::TensorInfo& a, const format::TensorInfo& b) {
   return a.name == b.name && a.dtype == b.dtype && a.shape == b.shape && a.data == b.data;
 }
 
@@ -78,16 +78,16 @@ format::Digest digest_of(const KvBlock& block, std::string_view text) {
   return sha.finish();
 }
 
-std::string header_text(const KvBlock& block, const KvFileNotes& notes, const KvIdentity& identity) {
-  return format::write_header(tensors_of(identity.shape, block.tokens.size(), notes.text.size()),
-                              {{kVersionKey, kVersion},
+std::string kv_header_text(const KvBlock& block, const KvFileNotes& notes, const KvIdentity& identity) {
+  return format::write_header(kv_tensors(identity.shape, block.tokens.size(), notes.text.size()),
+                              {{kVersionKey, kKvVersion},
                                {"model", to_hex(identity.digest)},
                                {"parent", to_hex(notes.parent)},
                                {"first", fmt::format("{}", block.first)},
                                {"sha256", to_hex(digest_of(block, notes.text))}});
 }
 
-Result<KvHeader> read_header(const format::ReadFile& file, const KvIdentity& identity) {
+Result<KvHeader> read_kv_header(const format::ReadFile& file, const KvIdentity& identity) {
   std::string text(8, '\0');
   if (file.size_bytes() < text.size()) return Error{ErrorKind::corrupt, "it is too short to be a saved KV cache"};
   TRY(file.read(0, std::as_writable_bytes(std::span(text))));
@@ -104,31 +104,33 @@ Result<KvHeader> parse_kv_header(std::string_view json, uint64_t file_bytes, con
   TRY_ASSIGN(const format::SafetensorsHeader header, format::parse_header(json, file_bytes));
   const Metadata& metadata = header.metadata;
   if (!metadata.contains(kVersionKey)) return invalid("it is not a saved KV cache (__metadata__ has no \"dspack_kv\")");
-  TRY_ASSIGN(const std::string version, find(metadata, kVersionKey));
-  if (version != kVersion) {
-    return Error{ErrorKind::unsupported, fmt::format("version {} of saved KV caches, and this program reads version {}; "
-                                                     "use the program that wrote it, or let it be written again",
-                                                     quote(version), kVersion)};
+  TRY_ASSIGN(const std::string version, field_of(metadata, kVersionKey));
+  if (version != kKvVersion) {
+    return Error{ErrorKind::unsupported,
+                 fmt::format("version {} of saved KV caches, and this program reads version {}; "
+                             "use the program that wrote it, or let it be written again",
+                             quote(version), kKvVersion)};
   }
   TRY_ASSIGN(const format::Digest model, find_digest(metadata, "model"));
   if (model != identity.digest) {
     return invalid("it is of another model, or of other weights, layers, --kv-dtype or --precision; use it with those");
   }
-  KvHeader result{.data_start = header.data_start};
+  KvHeader result;
+  result.data_start = header.data_start;
   TRY_ASSIGN(result.parent, find_digest(metadata, "parent"));
   TRY_ASSIGN(result.sha256, find_digest(metadata, "sha256"));
-  TRY_ASSIGN(const std::string first, find(metadata, "first"));
+  TRY_ASSIGN(const std::string first, field_of(metadata, "first"));
   const auto number = parse_decimal(first);
-  const uint64_t positions = length_of(header, kTokens);
+  const uint64_t positions = length_of(header, kTokensName);
   if (positions == 0) return does_not_fit();
   if (!number || *number > identity.context || positions > identity.context - *number) {
     return invalid(fmt::format("it has positions that --ctx {} does not reach; use more", identity.context));
   }
   result.first = static_cast<uint32_t>(*number);
   result.positions = static_cast<uint32_t>(positions);
-  result.text_bytes = length_of(header, kText);
+  result.text_bytes = length_of(header, kTextName);
   if (result.text_bytes > kMostKvTextBytes) return does_not_fit();
-  if (!std::ranges::equal(header.tensors, tensors_of(identity.shape, positions, result.text_bytes), are_equal)) {
+  if (!std::ranges::equal(header.tensors, kv_tensors(identity.shape, positions, result.text_bytes), is_same_tensor)) {
     return does_not_fit();
   }
   return result;
@@ -136,7 +138,7 @@ Result<KvHeader> parse_kv_header(std::string_view json, uint64_t file_bytes, con
 
 Result<KvContents> read_kv_contents(const format::ReadFile& file, const KvIdentity& identity) {
   KvContents contents;
-  TRY_ASSIGN(contents.header, read_header(file, identity));
+  TRY_ASSIGN(contents.header, read_kv_header(file, identity));
   contents.tokens.resize(contents.header.positions);
   TRY(file.read(contents.header.data_start, std::as_writable_bytes(std::span(contents.tokens))));
   return contents;
@@ -165,7 +167,7 @@ uint64_t kv_file_bytes(const KvIdentity& identity, uint32_t positions) {
 
 Result<void> write_kv_file(format::FileSystem& files, const format::Path& path, const KvBlock& block,
                            const KvFileNotes& notes, const KvIdentity& identity) {
-  const std::string header = header_text(block, notes, identity);
+  const std::string header = kv_header_text(block, notes, identity);
   {
     TRY_ASSIGN(const auto file, format::create_temporary(files, path));
     uint64_t at = 0;

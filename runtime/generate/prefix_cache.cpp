@@ -9,7 +9,7 @@ namespace dspack::runtime {
 
 namespace {
 
-uint32_t common_length(std::span<const uint32_t> a, std::span<const uint32_t> b) {
+uint32_t shared_length(std::span<const uint32_t> a, std::span<const uint32_t> b) {
   return static_cast<uint32_t>(std::ranges::mismatch(a, b).in1 - a.begin());
 }
 
@@ -62,7 +62,7 @@ PrefixCache::Node* PrefixCache::closest_child(const Node& node, std::span<const 
   Node* closest = nullptr;
   uint32_t most = 0;
   for (const auto& child : node.children) {
-    const uint32_t common = common_length(child->tokens, tokens);
+    const uint32_t common = shared_length(child->tokens, tokens);
     if (common <= most) continue;
     closest = child.get();
     most = common;
@@ -77,7 +77,7 @@ void PrefixCache::keep(const Sequence& sequence) {
   for (uint32_t first = 0; first < tokens.size();) {
     const auto part = tokens.subspan(first, std::min<size_t>(kBlockPositions, tokens.size() - first));
     Node* child = closest_child(*node, part);
-    if (child == nullptr || common_length(child->tokens, part) < part.size()) {
+    if (child == nullptr || shared_length(child->tokens, part) < part.size()) {
       child = add(*node, sequence, static_cast<uint32_t>(part.size()), path_bytes);
     }
     if (child == nullptr) break;
@@ -93,8 +93,7 @@ void PrefixCache::keep(const Sequence& sequence) {
 /// could not be read.
 PrefixCache::Node* PrefixCache::add(Node& parent, const Sequence& sequence, uint32_t count, uint64_t path_bytes) {
   touch(parent);
-  const bool goes_to_disk =
-      folder_ && (&parent == &root_ || parent.is_on_disk) && make_disk_room(count, parent);
+  const bool goes_to_disk = folder_ && (&parent == &root_ || parent.is_on_disk) && make_disk_room(count, parent);
   // A conversation that is too long for the memory is kept as far as it goes, not by its own end alone.
   if (!goes_to_disk && path_bytes + count * position_bytes_ > memory_limit_) return nullptr;
   auto block = sequence.read_block(parent.first + parent.positions(), count);
@@ -119,7 +118,7 @@ PrefixCache::Node* PrefixCache::add(Node& parent, const Sequence& sequence, uint
   // A block that this one begins with says nothing more.
   for (size_t i = 0; i < parent.children.size();) {
     Node& other = *parent.children[i];
-    const bool is_covered = &other != node && common_length(other.tokens, node->tokens) == other.tokens.size();
+    const bool is_covered = &other != node && shared_length(other.tokens, node->tokens) == other.tokens.size();
     is_covered ? drop(other) : void(++i);
   }
   trim_memory();
@@ -143,7 +142,7 @@ uint32_t PrefixCache::restore(Sequence& sequence, std::span<const uint32_t> toke
     Node* child = closest_child(*node, tokens.subspan(found));
     if (child == nullptr) break;
     path.push_back(child);
-    found += common_length(child->tokens, tokens.subspan(found));
+    found += shared_length(child->tokens, tokens.subspan(found));
     if (child->block) path_bytes += bytes_of(*child);
     node = child;
   }

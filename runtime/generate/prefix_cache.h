@@ -4,8 +4,8 @@
 // Positions are kept in blocks of kBlockPositions, which form a tree: a block follows all that has the same tokens
 // before it, so that conversations that begin alike share what they share, and one that goes on adds only what is new.
 // A block is found by comparing token ids, not digests. The last block of a conversation may be shorter, and gives way
-// to a longer one; of a block that begins like a prompt the common part is used. Where memory or disk are full the block
-// goes that was unused for longest; since a use counts for all that comes before it, that is always the end of a
+// to a longer one; of a block that begins like a prompt the common part is used. Where memory or disk are full the
+// block goes that was unused for longest; since a use counts for all that comes before it, that is always the end of a
 // conversation.
 //
 // Every block is in memory, on disk, or both. What is kept goes to the disk at once where there is one, so that it

@@ -11,19 +11,21 @@ namespace dspack::runtime {
 
 namespace {
 
-constexpr std::string_view kPrefix = "kv-";
-constexpr std::string_view kSuffix = ".safetensors";
+constexpr std::string_view kBlockPrefix = "kv-";
+constexpr std::string_view kBlockSuffix = ".safetensors";
 constexpr char kLockFile[] = "dspack-prefix-cache.lock";
 
-std::string name_of(const format::Digest& id) {
-  return fmt::format("{}{}{}", kPrefix, to_hex(id), kSuffix);
+std::string block_name(const format::Digest& id) {
+  return fmt::format("{}{}{}", kBlockPrefix, to_hex(id), kBlockSuffix);
 }
 
 /// Whatever else lies in the folder is not ours.
-std::optional<format::Digest> parse_name(std::string_view name) {
-  if (!name.starts_with(kPrefix) || !name.ends_with(kSuffix) || name.size() < kPrefix.size() + kSuffix.size()) return {};
-  name.remove_prefix(kPrefix.size());
-  name.remove_suffix(kSuffix.size());
+std::optional<format::Digest> parse_block_name(std::string_view name) {
+  if (!name.starts_with(kBlockPrefix) || !name.ends_with(kBlockSuffix) ||
+      name.size() < kBlockPrefix.size() + kBlockSuffix.size())
+    return {};
+  name.remove_prefix(kBlockPrefix.size());
+  name.remove_suffix(kBlockSuffix.size());
   return format::parse_digest(name);
 }
 
@@ -71,7 +73,7 @@ PrefixFolder::~PrefixFolder() {
 Result<PrefixFolder::Stored> PrefixFolder::read_stored(const std::string& name) const {
   TRY_ASSIGN(const auto file, files_.open_read(folder_ / name));
   TRY_ASSIGN(KvContents contents, read_kv_contents(*file, identity_));
-  Stored stored{.id = *parse_name(name),
+  Stored stored{.id = *parse_block_name(name),
                 .parent = contents.header.parent,
                 .first = contents.header.first,
                 .tokens = std::move(contents.tokens)};
@@ -85,10 +87,11 @@ Result<void> PrefixFolder::scan() {
   TRY_ASSIGN(const std::vector<std::string> names, files_.list(folder_));
   std::optional<Error> first;
   for (const std::string& name : names) {
-    const auto id = parse_name(name);
+    const auto id = parse_block_name(name);
     if (!id) {
       // What a killed process was writing.
-      if (name.starts_with('.') && name.find(kPrefix) != std::string::npos) TRY(files_.remove_tree(folder_ / name));
+      if (name.starts_with('.') && name.find(kBlockPrefix) != std::string::npos)
+        TRY(files_.remove_tree(folder_ / name));
       continue;
     }
     TRY_ASSIGN(const auto info, files_.stat(folder_ / name));
@@ -113,7 +116,7 @@ Result<void> PrefixFolder::scan() {
 }
 
 format::Path PrefixFolder::path_of(const format::Digest& id) const {
-  return folder_ / name_of(id);
+  return folder_ / block_name(id);
 }
 
 bool PrefixFolder::fits(uint64_t more_bytes) const {
@@ -139,8 +142,7 @@ bool PrefixFolder::has_room(uint32_t positions) {
   return true;
 }
 
-void PrefixFolder::write(const format::Digest& id, const format::Digest& parent,
-                         std::shared_ptr<const KvBlock> block) {
+void PrefixFolder::write(const format::Digest& id, const format::Digest& parent, std::shared_ptr<const KvBlock> block) {
   bytes_ += kv_file_bytes(identity_, static_cast<uint32_t>(block->tokens.size()));
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [this] { return unwritten_bytes_ <= kMostUnwrittenBytes; });
@@ -170,7 +172,7 @@ Result<std::shared_ptr<const KvBlock>> PrefixFolder::read(const format::Digest& 
     return Error{ErrorKind::corrupt, "its tokens are not those that its name says"};
   };
   auto content = read();
-  if (!content) return content.error().in(name_of(id));
+  if (!content) return content.error().in(block_name(id));
   return std::make_shared<const KvBlock>(std::move(content->block));
 }
 

@@ -67,8 +67,8 @@ class PrefixFolder {
     int64_t modified_ns = 0;
   };
 
-  PrefixFolder(format::FileSystem& files, format::Path folder, KvIdentity identity,
-               std::optional<uint64_t> most_bytes, Log log)
+  PrefixFolder(format::FileSystem& files, format::Path folder, KvIdentity identity, std::optional<uint64_t> most_bytes,
+               Log log)
       : files_(files),
         folder_(std::move(folder)),
         identity_(std::move(identity)),
