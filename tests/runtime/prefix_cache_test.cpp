@@ -244,7 +244,10 @@ TEST_CASE("prefix cache: files of another model are not used, stay while there i
     cache.keep(lab.computed(numbers(64)));
     cache.keep(lab.computed(numbers(64, 100)));
   }
-  CHECK(lab.restored(*std::make_unique<PrefixCache>(lab.on_disk()), numbers(128)) == 128);
+  {
+    PrefixCache cache = lab.on_disk();
+    CHECK(lab.restored(cache, numbers(128)) == 128);
+  }
   {
     PrefixCache cache(other, {.folder = lab.open(other, 4 * kv_file_bytes(lab.identity, 64))}, lab.logging());
     cache.keep(lab.computed(numbers(64, 200)));
