@@ -38,6 +38,7 @@ struct RunOptions {
   SamplingFlags sampler;
   std::string system;             // the system message, or @ and its file; empty: none
   bool no_history = false;        // of what is typed in a chat
+  std::string session;            // the file of a chat; empty: none
   DraftOptions drafts;            // `load` has what comes of them
   std::vector<std::string> stop;  // texts that end an answer; none is empty
   std::string stats_file;         // empty: none

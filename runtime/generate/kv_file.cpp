@@ -87,7 +87,8 @@ std::string kv_header_text(const KvBlock& block, const KvFileNotes& notes, const
                                {"sha256", to_hex(digest_of(block, notes.text))}});
 }
 
-Result<KvHeader> read_kv_header(const format::ReadFile& file, const KvIdentity& identity) {
+/// The JSON.
+Result<std::string> read_header_json(const format::ReadFile& file) {
   std::string text(8, '\0');
   if (file.size_bytes() < text.size()) return Error{ErrorKind::corrupt, "it is too short to be a saved KV cache"};
   TRY(file.read(0, std::as_writable_bytes(std::span(text))));
@@ -95,7 +96,7 @@ Result<KvHeader> read_kv_header(const format::ReadFile& file, const KvIdentity& 
   if (length > kMostKvHeaderBytes) return invalid("its header is too long for a saved KV cache");
   text.resize(length);
   TRY(file.read(8, std::as_writable_bytes(std::span(text))));
-  return parse_kv_header(text, file.size_bytes(), identity);
+  return text;
 }
 
 }  // namespace
@@ -138,7 +139,8 @@ Result<KvHeader> parse_kv_header(std::string_view json, uint64_t file_bytes, con
 
 Result<KvContents> read_kv_contents(const format::ReadFile& file, const KvIdentity& identity) {
   KvContents contents;
-  TRY_ASSIGN(contents.header, read_kv_header(file, identity));
+  TRY_ASSIGN(const std::string json, read_header_json(file));
+  TRY_ASSIGN(contents.header, parse_kv_header(json, file.size_bytes(), identity));
   contents.tokens.resize(contents.header.positions);
   TRY(file.read(contents.header.data_start, std::as_writable_bytes(std::span(contents.tokens))));
   return contents;
@@ -159,6 +161,13 @@ Result<KvFile> read_kv_file(const format::ReadFile& file, const KvIdentity& iden
     return Error{ErrorKind::corrupt, "its bytes are not those that were written (SHA-256); remove it"};
   }
   return content;
+}
+
+bool is_kv_file(const format::ReadFile& file) {
+  const auto json = read_header_json(file);
+  if (!json) return false;
+  const auto header = format::parse_header(*json, file.size_bytes());
+  return header && header->metadata.contains(kVersionKey);
 }
 
 uint64_t kv_file_bytes(const KvIdentity& identity, uint32_t positions) {

@@ -65,6 +65,9 @@ struct KvContents {
 [[nodiscard]] Result<KvContents> read_kv_contents(const format::ReadFile& file, const KvIdentity& identity);
 [[nodiscard]] Result<KvFile> read_kv_file(const format::ReadFile& file, const KvIdentity& identity);
 
+/// Whether it says that it is one, of whatever model.
+[[nodiscard]] bool is_kv_file(const format::ReadFile& file);
+
 /// Bytes of a file with so many positions and no text.
 [[nodiscard]] uint64_t kv_file_bytes(const KvIdentity& identity, uint32_t positions);
 /// Replaces what is there once all of it is on the disk.
