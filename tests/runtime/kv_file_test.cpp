@@ -67,7 +67,7 @@ TEST_CASE("KV blocks: a conversation that drafts says the same after them, and d
   const auto prompt = test::golden_prompts().front();
   test::RecordingModel rig(test::tiny_folder(), {.context = 128});
   Sampler sampler = *Sampler::make({.temperature = 0});
-  const GenerateOptions options{.max_tokens = 24};
+  const GenerateOptions options{.max_tokens = 24, .end_tokens = {}};
   const auto say = [&](Session& session) {
     const auto answer = session.generate(prompt.tokens, options, sampler, [](uint32_t) { return true; }, {});
     REQUIRE(answer);
