@@ -25,6 +25,14 @@ PrefixCache::PrefixCache(KvIdentity identity, Options options, PrefixFolder::Log
   publish();
 }
 
+PrefixCache::~PrefixCache() {
+  if (!folder_) return;
+  std::vector<format::Digest> ids;
+  for (auto node = on_disk_.rbegin(); node != on_disk_.rend(); ++node)
+    ids.push_back((*node)->id);
+  folder_->remember_use(ids);
+}
+
 // A block whose beginning is gone can never be used.
 void PrefixCache::index_folder() {
   std::vector<PrefixFolder::Stored> stored = folder_->take_stored();
@@ -53,7 +61,7 @@ void PrefixCache::index_folder() {
     known[entry.id] = node.get();
     parent->second->children.push_back(std::move(node));
   }
-  for (const PrefixFolder::Stored& entry : stored)  // the oldest first
+  for (const PrefixFolder::Stored& entry : stored)  // the longest unused first
     if (const auto node = known.find(entry.id); node != known.end()) touch(*node->second);
 }
 

@@ -42,6 +42,9 @@ class PrefixCache {
     std::unique_ptr<PrefixFolder> folder = {};  // null: none
   };
   PrefixCache(KvIdentity identity, Options options, PrefixFolder::Log log);
+  ~PrefixCache();
+  PrefixCache(const PrefixCache&) = delete;
+  PrefixCache& operator=(const PrefixCache&) = delete;
 
   /// Keeps what the sequence holds.
   void keep(const Sequence& sequence);

@@ -38,8 +38,9 @@ class PrefixFolder {
     std::vector<uint32_t> tokens;
     int64_t modified_ns = 0;
   };
-  /// What was there when it was opened, oldest first; files of other models are left out, and of damaged ones what
-  /// their headers show.
+  /// What was there when it was opened, the longest unused first: in the order of remember_use, then, where a process
+  /// has not come to that, in the order in which files were written. Files of other models are left out, and those
+  /// whose header shows damage.
   [[nodiscard]] std::vector<Stored> take_stored() { return std::move(stored_); }
 
   /// Whether a file of so many positions may come. Files of other models make room, oldest first.
@@ -48,6 +49,8 @@ class PrefixFolder {
   void write(const format::Digest& id, const format::Digest& parent, std::shared_ptr<const KvBlock> block);
   void remove(const format::Digest& id, uint32_t positions);
   [[nodiscard]] Result<std::shared_ptr<const KvBlock>> read(const format::Digest& id);
+  /// For the next process: names of blocks, the longest unused first.
+  void remember_use(std::span<const format::Digest> ids);
 
   /// Of all files, those of other models included.
   [[nodiscard]] uint64_t bytes() const { return bytes_; }
@@ -75,6 +78,7 @@ class PrefixFolder {
         most_bytes_(most_bytes),
         log_(std::move(log)) {}
   [[nodiscard]] Result<void> scan();
+  void sort_by_use();
   [[nodiscard]] Result<Stored> read_stored(const std::string& name) const;
   [[nodiscard]] format::Path path_of(const format::Digest& id) const;
   [[nodiscard]] bool fits(uint64_t more_bytes) const;

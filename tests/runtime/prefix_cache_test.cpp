@@ -178,6 +178,30 @@ TEST_CASE("prefix cache: the folder keeps to its bound") {
   CHECK(lab.log.empty());
 }
 
+TEST_CASE("prefix cache: what was used last stays after a restart, too") {
+  Lab lab;
+  const uint64_t most = 4 * kv_file_bytes(lab.identity, 64);
+  {
+    PrefixCache cache = lab.on_disk(0, most);
+    for (uint32_t i = 0; i < 4; ++i)
+      cache.keep(lab.computed(numbers(64, 200 * i)));
+    CHECK(lab.restored(cache, numbers(64)) == 64);  // the first that was written
+  }
+  SUBCASE("with the list of uses") {
+    PrefixCache cache = lab.on_disk(0, most);
+    cache.keep(lab.computed(numbers(64, 900)));
+    CHECK(lab.restored(cache, numbers(64)) == 64);
+    CHECK(lab.restored(cache, numbers(64, 200)) == 0);
+  }
+  SUBCASE("with one that is damaged") {
+    lab.folder.write("dspack-prefix-cache.use", std::string(1000, 'x'));
+    PrefixCache cache = lab.on_disk(0, most);
+    CHECK(cache.counts().disk_blocks == 4);
+    CHECK(lab.restored(cache, numbers(64, 600)) == 64);
+  }
+  CHECK(lab.log.empty());
+}
+
 TEST_CASE("prefix cache: damaged files are said and left out with what follows them") {
   Lab lab;
   lab.on_disk().keep(lab.computed(numbers(150)));
