@@ -145,6 +145,13 @@ void Api::get(const HttpRequest& request, HttpReply& reply) {
                            {"top_p", options_.sampling.top_p},
                            {"top_k", options_.sampling.top_k},
                            {"min_p", options_.sampling.min_p}}}};
+    if (const auto cache = scheduler_.counts().cache) {
+      props["prefix_cache"] = {{"memory_limit_bytes", options_.cache_memory_bytes},
+                               {"memory_bytes", cache->memory_bytes},
+                               {"memory_blocks", cache->memory_blocks},
+                               {"disk_bytes", cache->disk_bytes},
+                               {"disk_blocks", cache->disk_blocks}};
+    }
     return reply.send(200, "application/json", json_text(props));
   }
   send_openai_error(reply, {404, "not_found_error", fmt::format("there is no {}", quote(request.path))});
@@ -284,6 +291,14 @@ std::string Api::metrics() const {
   line("pass_seconds_total", "counter", "Time in passes", counts.seconds);
   line("requests_running", "gauge", "Generations that have a place", counts.busy);
   line("requests_waiting", "gauge", "Generations that wait for a place", counts.waiting);
+  if (!counts.cache) return text;
+  const PrefixCacheCounts& cache = *counts.cache;
+  line("prefix_cache_memory_bytes", "gauge", "KV rows that the prefix cache has in memory", cache.memory_bytes);
+  line("prefix_cache_memory_blocks", "gauge", "Their blocks", cache.memory_blocks);
+  line("prefix_cache_disk_bytes", "gauge", "Files of the prefix cache", cache.disk_bytes);
+  line("prefix_cache_disk_blocks", "gauge", "Those of this model", cache.disk_blocks);
+  line("prefix_cache_memory_tokens_total", "counter", "Tokens of prompts taken from it in memory", cache.memory_tokens);
+  line("prefix_cache_disk_tokens_total", "counter", "Tokens of prompts taken from it on disk", cache.disk_tokens);
   return text;
 }
 
