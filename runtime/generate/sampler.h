@@ -1,6 +1,7 @@
 // Chooses the next token from logits: greedily, or at random.
 //
-// The steps, in the order of transformers' logits processors (which the tests compare it with):
+// The steps, in the order of transformers' logits processors (which the tests compare it with), after tokens that a
+// constraint does not allow have lost their logits:
 //   1. logit bias: added to the logits of single tokens;
 //   2. repetition penalty (Keskar et al., CTRL, 2019): for every token of the context, a logit above 0 is divided by
 //      the penalty and one below is multiplied by it, once, however often the token occurs;
@@ -22,6 +23,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <random>
 #include <span>
@@ -29,6 +31,7 @@
 
 #include "format/base/result.h"
 #include "kernels/sampling.h"
+#include "runtime/generate/token_constraint.h"
 
 namespace dspack::runtime {
 
@@ -61,6 +64,13 @@ class Sampler {
   /// `next_uniform` tells.
   [[nodiscard]] std::optional<kernels::SampleSettings> drawn_as_they_stand() const;
 
+  /// Only what the constraint allows is chosen from now on; the answer begins after so many tokens of the context. A
+  /// copy of this sampler shares it: another answer needs one of its own.
+  void constrain(std::shared_ptr<TokenConstraint> constraint, size_t prompt_tokens) {
+    constraint_ = std::move(constraint);
+    constrained_from_ = prompt_tokens;
+  }
+
   /// `context`: the tokens so far, prompt and answer, which the repetition penalty concerns.
   [[nodiscard]] Result<uint32_t> sample(std::span<const float> logits, std::span<const uint32_t> context);
 
@@ -89,6 +99,8 @@ class Sampler {
   [[nodiscard]] Result<Adjusted> adjust(std::span<const float> logits, std::span<const uint32_t> context) const;
 
   SamplerOptions options_;
+  std::shared_ptr<TokenConstraint> constraint_;  // remembers how far it has read the context
+  size_t constrained_from_ = 0;
   std::mt19937_64 random_;
   std::optional<double> next_;  // drawn already
 };

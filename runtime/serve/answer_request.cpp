@@ -20,14 +20,6 @@ Result<void> refuse_unsupported(const JsonFields& fields) {
       return Error{ErrorKind::unsupported, fmt::format("\"{}\" is not supported; repetition_penalty is", name)};
     }
   }
-  if (const OrderedJson* format = fields.find("response_format")) {
-    const auto type = format->is_object() ? format->find("type") : format->end();
-    if (type == format->end() || !type->is_string()) return invalid("\"response_format\" has no \"type\"");
-    if (*type != "text") {
-      return Error{ErrorKind::unsupported, fmt::format("\"response_format\": {} is not supported, only \"text\"",
-                                                       quote(type->get<std::string>()))};
-    }
-  }
   return {};
 }
 
@@ -36,6 +28,7 @@ Result<AnswerRequest> read_openai(const JsonFields& fields, const SamplerOptions
   request.sampling = defaults;
   TRY(refuse_unsupported(fields));
   TRY(read_sampling(fields, request));
+  TRY(read_format(fields.find("response_format"), "response_format", request.form));
   for (const char* name : {"max_tokens", "max_completion_tokens"}) {
     TRY_ASSIGN(const auto most, fields.whole(name, 1, kMostTokens));
     if (most) request.max_tokens = static_cast<uint32_t>(*most);
@@ -66,13 +59,7 @@ Result<AnswerRequest> parse_chat_request(std::string_view body, const SamplerOpt
   TRY_ASSIGN(const auto likeliest, fields.whole("top_logprobs", 0, kMostLogprobs));
   if (logprobs.value_or(false)) request.top_logprobs = static_cast<uint32_t>(likeliest.value_or(0));
   if (likeliest && !logprobs.value_or(false)) return invalid("\"top_logprobs\" needs \"logprobs\": true");
-  if (const OrderedJson* choice = fields.find("tool_choice")) {
-    if (*choice == "none") {
-      conversation.tools = nullptr;
-    } else if (*choice != "auto") {
-      return Error{ErrorKind::unsupported, "\"tool_choice\" can be \"auto\" or \"none\": calls are not forced"};
-    }
-  }
+  TRY(read_tool_choice(fields, conversation.tools, request.form));
   request.prompt = std::move(conversation);
   return request;
 }

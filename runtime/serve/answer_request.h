@@ -13,6 +13,7 @@
 
 #include "format/base/result.h"
 #include "runtime/generate/sampler.h"
+#include "runtime/serve/answer_form.h"
 #include "runtime/text/chat_message.h"
 
 namespace dspack::runtime {
@@ -24,6 +25,7 @@ struct AnswerRequest {
   SamplerOptions sampling;
   std::optional<uint32_t> max_tokens;
   std::vector<std::string> stop;
+  AnswerForm form;
   bool streams = false;
   bool includes_usage = false;           // in a stream
   std::optional<uint32_t> top_logprobs;  // absent: none are told; 0: those of the answer's tokens alone

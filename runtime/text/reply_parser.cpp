@@ -207,6 +207,10 @@ bool ReplyParser::step(bool is_end) {
     }
     case State::content: {
       const std::array<std::string_view, 5> marks = {kCalls[0], kCalls[1], kDsml[0], kDsml[1], kToolCall};
+      if (!reads_calls_) {
+        emit(ReplyPart::Kind::content, std::exchange(held_, {}));
+        return false;
+      }
       if (!take_until(marks, ReplyPart::Kind::content, is_end, found)) return false;
       state_ = found < 4 ? State::calls : State::block;
       end_ = kEndToolCall;

@@ -77,6 +77,7 @@ WITHOUT_HEADER = {
     "kernels/cuda/experts_tensor": "one kernel of experts.h",
     "kernels/cuda/linear_tensor": "one kernel of linear.h",
     "format/weights/*_format": "one way of storing weights, listed in weight_format.h",
+    "runtime/generate/constraint_compiler_*": "constraint_compiler.h with a library, and without it",
     "runtime/serve/*_request": "the requests of one API, listed in answer_request.h",
     "runtime/serve/*_writer": "the answers of one API, listed in answer_writer.h",
     "runtime/text/jinja/calls": "the calls of evaluator.h",
