@@ -58,14 +58,14 @@ class SchemaReader {
   explicit SchemaReader(const OrderedJson& root) : root_(root) {}
 
   Result<OrderedJson> read(const OrderedJson& schema, const std::string& place, size_t depth) {
-    if (schema.is_boolean() && schema.get<bool>()) return schema;
-    if (!schema.is_object()) return refuse(ErrorKind::invalid, place, "is not a schema");
     if (++schemas_ > kMostSchemas) {
       return invalid(fmt::format("the schema holds more than {} schemas", kMostSchemas));
     }
     if (depth > kMostSchemaDepth) {
       return invalid(fmt::format("the schema's schemas are more than {} deep", kMostSchemaDepth));
     }
+    if (schema.is_boolean() && schema.get<bool>()) return schema;
+    if (!schema.is_object()) return refuse(ErrorKind::invalid, place, "is not a schema");
     for (const std::string_view keyword : kUnsupported)
       if (schema.contains(std::string(keyword))) return refuse(ErrorKind::unsupported, place, quote(keyword));
     OrderedJson accepted = schema;

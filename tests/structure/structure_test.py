@@ -83,6 +83,7 @@ WITHOUT_HEADER = {
     "runtime/text/jinja/calls": "the calls of evaluator.h",
 }
 OF_FEW_LINES = {
+    "runtime/generate/constraint_compiler_absent": "what a build without the library says",
     "*/cli/main": "the program",
     "*/cli/verbs": "the program's table of verbs",
     "format/cli/build_facts": "every commit changes it, so that it is compiled alone",
