@@ -97,11 +97,11 @@ BlockCall read_invoke(std::string_view text) {
 BlockCall read_tool_call(std::string_view text) {
   text = trimmed(text);
   if (text.starts_with('{')) {
-    const OrderedJson json = value_of(text);
-    if (!json.is_object() || !json.contains("name") || !json["name"].is_string())
+    const OrderedJson written = value_of(text);
+    if (!written.is_object() || !written.contains("name") || !written["name"].is_string())
       return {.name = "", .arguments = std::string(text)};
-    const OrderedJson arguments = json.value("arguments", OrderedJson::object());
-    return {.name = json["name"].get<std::string>(),
+    const OrderedJson arguments = written.value("arguments", OrderedJson::object());
+    return {.name = written["name"].get<std::string>(),
             .arguments = arguments.is_string() ? arguments.get<std::string>() : json_text_of(arguments)};
   }
   BlockCall call;

@@ -8,8 +8,8 @@
 namespace dspack::runtime {
 namespace {
 
-constexpr std::string_view kThink = "<think>";
-constexpr std::string_view kEndThink = "</think>";
+constexpr std::string_view kReasoningBegin = "<think>";
+constexpr std::string_view kReasoningEnd = "</think>";
 constexpr char kProbe[] = "probe_function";
 constexpr uint32_t kMostSpaces = 32;  // in a row, where JSON allows any: a model that likes them would never end
 
@@ -85,14 +85,14 @@ OrderedJson constant_form(std::string_view text, const Tokenizer& tokenizer) {
 }
 
 OrderedJson reasoned_form(OrderedJson answer, bool is_optional, const Tokenizer& tokenizer) {
-  const OrderedJson end = constant_form(kEndThink, tokenizer);
+  const OrderedJson end = constant_form(kReasoningEnd, tokenizer);
   std::vector<OrderedJson> parts;
-  if (is_optional) parts.push_back(sequence_form({pattern_form("\\n?"), constant_form(kThink, tokenizer)}));
+  if (is_optional) parts.push_back(sequence_form({pattern_form("\\n?"), constant_form(kReasoningBegin, tokenizer)}));
   if (end["type"] == "token") {
     parts.push_back({{"type", "any_text"}});
     parts.push_back(end);
   } else {
-    parts.push_back({{"type", "tag"}, {"begin", ""}, {"content", {{"type", "any_text"}}}, {"end", kEndThink}});
+    parts.push_back({{"type", "tag"}, {"begin", ""}, {"content", {{"type", "any_text"}}}, {"end", kReasoningEnd}});
   }
   parts.push_back(pattern_form("[ \\n]{0,4}"));
   OrderedJson reasoning = sequence_form(std::move(parts));
