@@ -111,7 +111,7 @@ BlockCall read_tool_call(std::string_view text) {
   while (const auto name = between(text, "<arg_key>", "</arg_key>", at)) {
     const auto value = between(text, "<arg_value>", "</arg_value>", at);
     if (!value) break;
-    arguments[std::string(trimmed(*name))] = value_of(*value);
+    arguments[std::string(trimmed(*name))] = value_of(trimmed(*value));
   }
   call.arguments = json_text_of(arguments);
   return call;

@@ -11,7 +11,7 @@ namespace {
 constexpr std::string_view kReasoningBegin = "<think>";
 constexpr std::string_view kReasoningEnd = "</think>";
 constexpr char kProbe[] = "probe_function";
-constexpr uint32_t kMostSpaces = 32;  // in a row, where JSON allows any: a model that likes them would never end
+constexpr uint32_t kMostSpaces = 12;  // in a row, where JSON allows any: a model that likes them would never end
 
 /// The text that the template makes of a call. Templates differ in what they take for arguments, and for no content.
 Result<std::string> probe_text(const ChatTemplate& chat) {
