@@ -65,7 +65,7 @@ def fits(value, schema, root=None):
     return True
 
 
-class Structured(EndToEnd):
+class Asking(EndToEnd):
     def start_server(self, *arguments):
         self.process = self.start("serve", self.data(), "--port", "0", "--device", "cpu", *arguments, program="DSPACK_DSRUN")
         said = self.process.stderr.readline().decode()
@@ -89,6 +89,8 @@ class Structured(EndToEnd):
     def chat(self, **body):
         return self.answer("/v1/chat/completions", **{"messages": QUESTION, "temperature": 0, "max_tokens": 400, **body})["choices"][0]
 
+
+class Without(Asking):
     @unittest.skipIf(HAS_XGRAMMAR, "SKIPPED: this build has xgrammar")
     def test_a_build_without_xgrammar_says_so(self):
         self.start_server()
@@ -105,7 +107,7 @@ class Structured(EndToEnd):
 
 
 @unittest.skipUnless(HAS_XGRAMMAR, "SKIPPED: this build has no xgrammar (scripts/xgrammar)")
-class Held(Structured):
+class Held(Asking):
     SCHEMAS = {
         "flat": WEATHER,
         "nested": {"type": "object", "required": ["people"], "additionalProperties": False, "properties": {"people": {
@@ -296,7 +298,7 @@ class Held(Structured):
             self.skipTest("SKIPPED: this server does not draft")
         form = {"type": "json_schema", "json_schema": {"name": "w", "schema": self.SCHEMAS["nested"]}}
         said = []
-        for options in (("--mtp", "0"), ("--mtp", "2")):
+        for options in (("--mtp", "off"), ("--mtp", "2")):
             self.start_server(*options)
             said.append(self.chat(response_format=form)["message"]["content"])
             self.process.terminate()
