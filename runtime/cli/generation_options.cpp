@@ -45,6 +45,8 @@ SamplerOptions SamplingFlags::over(SamplerOptions base) const {
   base.top_p = top_p.value_or(base.top_p);
   base.min_p = min_p.value_or(base.min_p);
   base.repetition_penalty = repetition_penalty.value_or(base.repetition_penalty);
+  base.presence_penalty = presence_penalty.value_or(base.presence_penalty);
+  base.frequency_penalty = frequency_penalty.value_or(base.frequency_penalty);
   base.logit_bias = logit_bias;
   base.seed = seed;
   return base;
@@ -63,6 +65,10 @@ void add_sampling_options(format::OptionTable& table, SamplingFlags& sampler) {
             "Leave out tokens less likely than P times the likeliest (default: 0)");
   table.add("--repetition-penalty", "X", sampler.repetition_penalty, format::between(0.01, 100.0),
             "Make tokens of the prompt and answer less likely; 1 (default) does not, 1.1 is mild");
+  table.add("--presence-penalty", "X", sampler.presence_penalty, format::between(-2.0, 2.0),
+            "Subtract X from the logits of tokens that the answer holds (default: 0)");
+  table.add("--frequency-penalty", "X", sampler.frequency_penalty, format::between(-2.0, 2.0),
+            "The same, once for each time that the token occurs (default: 0)");
   const auto take_bias = [&sampler](const std::string& text) -> Result<void> {
     if (parse_bias(text, sampler.logit_bias)) return {};
     return invalid(fmt::format("{} is not ID:VALUE, as 17:-2.5 or 17:-inf", quote(text)));

@@ -14,7 +14,7 @@ namespace dspack::runtime {
 
 /// Sampling as options say it; what none says is left to others.
 struct SamplingFlags {
-  std::optional<double> temperature, top_p, min_p, repetition_penalty;
+  std::optional<double> temperature, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty;
   std::optional<uint32_t> top_k;
   std::map<uint32_t, double> logit_bias = {};
   uint64_t seed = 0;
@@ -22,7 +22,7 @@ struct SamplingFlags {
   [[nodiscard]] SamplerOptions over(SamplerOptions base = {}) const;
 };
 
-/// --temp, --top-k, --top-p, --min-p, --repetition-penalty, --logit-bias and --seed.
+/// --temp, --top-k, --top-p, --min-p, the penalties, --logit-bias and --seed.
 void add_sampling_options(format::OptionTable& table, SamplingFlags& sampler);
 
 struct DraftOptions {

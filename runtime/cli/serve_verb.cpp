@@ -72,23 +72,26 @@ Result<int> run_serve(const ServeOptions& options, format::Process& process) {
   TRY_ASSIGN(auto loaded, load_model(options.folder, options.load, stop));
   TRY_ASSIGN(const TextModel text, load_text(*loaded, options.chat, stop));
   TRY_ASSIGN(const SamplerOptions sampling, choose_sampling(loaded->access().files(), options.sampler, stop));
-  TRY_ASSIGN(const auto scheduler,
-             Scheduler::make(loaded->engine(), {.places = options.parallel, .waiting = options.waiting}));
+  TRY_ASSIGN(const auto scheduler, Scheduler::make(loaded->engine(), {.places = options.parallel,
+                                                                      .waiting = options.waiting,
+                                                                      .speculation = loaded->speculation()}));
   std::string name = options.model_name;
   if (name.empty()) name = std::filesystem::path(options.folder).lexically_normal().filename().string();
   if (name.empty() || name == ".") name = "model";
   Api api(text, *scheduler,
           {.api_key = key,
+           .allow_origin = options.allow_origin,
            .model = name,
            .context = loaded->model().context(),
            .vocab = loaded->model().config().vocab,
+           .layers = static_cast<uint32_t>(loaded->model().layer_map().size()),
            .end_tokens = loaded->eos_tokens(),
            .sampling = sampling,
            .template_arguments = options.chat.arguments(),
            .clock = &local_time},
           [](const Error& error) { format::print_error("dsrun: " + error.message); });
   TRY_ASSIGN(const auto server,
-             HttpServer::listen(options.host, options.port, {},
+             HttpServer::listen(options.host, options.port, {}, cross_origin_headers(options.allow_origin),
                                 [&api](const HttpRequest& request, const std::shared_ptr<HttpReply>& reply) {
                                   api.handle(request, reply);
                                 }));
@@ -111,6 +114,8 @@ void add_serve_options(format::OptionTable& table, ServeOptions& options) {
   table.add("--port", "N", options.port, format::between<uint16_t>(0, UINT16_MAX),
             "The port (default: 8080); 0: a free one");
   table.add("--api-key", "KEY|@FILE", options.api_key, "What clients must send as their key (default: none)");
+  table.add("--allow-origin", "ORIGIN", options.allow_origin,
+            "A page that may ask from browsers, as https://chat.example.org, or * for all (default: none)");
   table.add("--model-name", "NAME", options.model_name, "How the model is called (default: the folder's name)");
   table.add("--parallel", "N", options.parallel, format::between(1U, kMostPlaces),
             "Answers at once, each with room for --ctx positions (default: 1)");
@@ -118,6 +123,7 @@ void add_serve_options(format::OptionTable& table, ServeOptions& options) {
             "Requests that may wait for a place; others are refused with status 429 (default: 64)");
   add_chat_options(table, options.chat);
   add_sampling_options(table, options.sampler);
+  add_draft_options(table, options.drafts);
   add_model_options(table, options.load);
   add_route_options(table, options.load);
 }
@@ -126,6 +132,7 @@ void add_serve_options(format::OptionTable& table, ServeOptions& options) {
 
 Result<void> ServeOptions::complete() {
   load.sequences = parallel;
+  load.speculation = drafts.chosen();
   return check_model_options(load);
 }
 

@@ -178,6 +178,8 @@ struct BenchVerbOptions {
 struct ServeOptions {
   std::string folder;
   LoadOptions load;
+  DraftOptions drafts;  // `load` has what comes of them
+  std::string allow_origin;
   ChatOptions chat;
   SamplingFlags sampler;
   std::string host = "127.0.0.1";

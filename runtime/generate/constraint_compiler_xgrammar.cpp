@@ -65,11 +65,21 @@ constexpr double kMostCompileSeconds = 12;
 /// All answers wait for the mask of one, which takes 0.1 ms in most forms.
 constexpr double kMostMaskSeconds = 0.5;
 
+/// The library's work on this thread ends after so many seconds.
+class Deadline {
+ public:
+  explicit Deadline(double seconds) {
+    work_ends = Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+  }
+  ~Deadline() { work_ends = Clock::time_point::max(); }
+  Deadline(const Deadline&) = delete;
+  Deadline& operator=(const Deadline&) = delete;
+};
+
 /// What a call of the library returns, or why it was ended.
 template <class Call>
 auto guarded(double seconds, const Call& call) -> Result<decltype(call())> {
-  work_ends = std::chrono::steady_clock::now() +
-              std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+  const Deadline deadline(seconds);
   try {
     return call();
   } catch (const std::bad_alloc&) {

@@ -67,6 +67,8 @@ class LoadedModel {
   [[nodiscard]] const Model& model() const { return *model_; }
   /// nullptr: no drafting.
   [[nodiscard]] const MtpModule* mtp() const { return mtp_.get(); }
+  /// How tokens are drafted; absent: not at all, also where --mtp auto found no module.
+  [[nodiscard]] const std::optional<SpeculationOptions>& speculation() const { return speculation_; }
   [[nodiscard]] Engine engine() {
     return {.model = *model_, .scratch = *scratch_, .picker = *picker_, .mtp = mtp_.get()};
   }

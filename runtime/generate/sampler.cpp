@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -69,6 +70,10 @@ Result<Sampler> Sampler::make(const SamplerOptions& options) {
     return Error{ErrorKind::invalid,
                  fmt::format("repetition penalty {} is not a finite number above 0", options.repetition_penalty)};
   }
+  for (const double penalty : {options.presence_penalty, options.frequency_penalty}) {
+    if (std::isfinite(penalty)) continue;
+    return Error{ErrorKind::invalid, fmt::format("penalty {} is not a finite number", penalty)};
+  }
   TRY(check_bias(options.logit_bias));
   return Sampler(options);
 }
@@ -101,27 +106,36 @@ std::optional<kernels::SampleSettings> Sampler::drawn_as_they_stand() const {
 }
 
 bool Sampler::adjusts_logits() const {
-  return constraint_ || !options_.logit_bias.empty() || options_.repetition_penalty != 1;
+  return constraint_ || !options_.logit_bias.empty() || options_.repetition_penalty != 1 ||
+         options_.presence_penalty != 0 || options_.frequency_penalty != 0;
 }
 
 Result<std::vector<double>> Sampler::adjusted(std::span<const float> logits, std::span<const uint32_t> context) const {
   TRY(check_vocab(logits.size()));
   std::vector<double> changed(logits.begin(), logits.end());
   if (constraint_) {
-    TRY_ASSIGN(const auto allowed, constraint_->allowed_after(context.subspan(constrained_from_)));
+    TRY_ASSIGN(const auto allowed,
+               constraint_->allowed_after(context.subspan(std::min(prompt_tokens_, context.size()))));
     for (uint32_t token = 0; token < changed.size(); ++token)
       if (!allows(allowed, token)) changed[token] = -kInfinity;
   }
   for (const auto& [token, bias] : options_.logit_bias)
     changed[token] += bias;
-  if (options_.repetition_penalty == 1) return changed;
-  std::vector<bool> done(changed.size());
-  for (const uint32_t token : context) {
-    if (token >= changed.size() || done[token]) continue;
-    done[token] = true;
-    double& logit = changed[token];
-    logit = logit < 0 ? logit * options_.repetition_penalty : logit / options_.repetition_penalty;
+  if (options_.repetition_penalty != 1) {
+    std::vector<bool> done(changed.size());
+    for (const uint32_t token : context) {
+      if (token >= changed.size() || done[token]) continue;
+      done[token] = true;
+      double& logit = changed[token];
+      logit = logit < 0 ? logit * options_.repetition_penalty : logit / options_.repetition_penalty;
+    }
   }
+  if (options_.presence_penalty == 0 && options_.frequency_penalty == 0) return changed;
+  std::map<uint32_t, uint32_t> counts;
+  for (const uint32_t token : context.subspan(std::min(prompt_tokens_, context.size())))
+    if (token < changed.size()) ++counts[token];
+  for (const auto& [token, count] : counts)
+    changed[token] -= options_.presence_penalty + options_.frequency_penalty * count;
   return changed;
 }
 

@@ -5,10 +5,12 @@
 //   1. logit bias: added to the logits of single tokens;
 //   2. repetition penalty (Keskar et al., CTRL, 2019): for every token of the context, a logit above 0 is divided by
 //      the penalty and one below is multiplied by it, once, however often the token occurs;
-//   3. temperature 0 ends here with the highest logit; else logits / temperature;
-//   4. top-k: tokens below the k-th highest logit are left out (its equals stay);
-//   5. top-p: of the softmax over what is left, the smallest set of the likeliest tokens whose sum is at least top_p;
-//   6. min-p: tokens less likely than min_p times the likeliest are left out.
+//   3. presence and frequency penalty (OpenAI): from the logit of a token that the answer holds so far the one is
+//      subtracted, and the other as often as it occurs there;
+//   4. temperature 0 ends here with the highest logit; else logits / temperature;
+//   5. top-k: tokens below the k-th highest logit are left out (its equals stay);
+//   6. top-p: of the softmax over what is left, the smallest set of the likeliest tokens whose sum is at least top_p;
+//   7. min-p: tokens less likely than min_p times the likeliest are left out.
 // Logits are double precision. What a token weighs beside others is counted in units of 2^-44 of the likeliest
 // (kernels/sample_weights.h), in which sums are exact: so a GPU that has the same logits draws the same token, whatever
 // order it sums in. A token below 2^-45 of the likeliest is never drawn.
@@ -41,6 +43,8 @@ struct SamplerOptions {
   double top_p = 1;                            // > 0, <= 1; 1: all
   double min_p = 0;                            // >= 0, <= 1; 0: all
   double repetition_penalty = 1;               // finite, > 0; 1: none, above: repeat less
+  double presence_penalty = 0;                 // finite
+  double frequency_penalty = 0;                // finite
   std::map<uint32_t, double> logit_bias = {};  // by token; finite, or -infinity: never
   uint64_t seed = 0;
 };
@@ -64,14 +68,13 @@ class Sampler {
   /// `next_uniform` tells.
   [[nodiscard]] std::optional<kernels::SampleSettings> drawn_as_they_stand() const;
 
-  /// Only what the constraint allows is chosen from now on; the answer begins after so many tokens of the context. A
-  /// copy of this sampler shares it: another answer needs one of its own.
-  void constrain(std::shared_ptr<TokenConstraint> constraint, size_t prompt_tokens) {
-    constraint_ = std::move(constraint);
-    constrained_from_ = prompt_tokens;
-  }
+  /// The answer begins after so many tokens of the contexts that follow; at first after none.
+  void begin_answer(size_t prompt_tokens) { prompt_tokens_ = prompt_tokens; }
+  /// Only what the constraint allows is chosen from now on. A copy of this sampler shares it: another answer needs one
+  /// of its own.
+  void constrain(std::shared_ptr<TokenConstraint> constraint) { constraint_ = std::move(constraint); }
 
-  /// `context`: the tokens so far, prompt and answer, which the repetition penalty concerns.
+  /// `context`: the tokens so far, prompt and answer, which the penalties concern.
   [[nodiscard]] Result<uint32_t> sample(std::span<const float> logits, std::span<const uint32_t> context);
 
   /// What `sample` chooses from, with probabilities that sum to 1 (also of tokens that are too unlikely to be drawn).
@@ -99,8 +102,8 @@ class Sampler {
   [[nodiscard]] Result<Adjusted> adjust(std::span<const float> logits, std::span<const uint32_t> context) const;
 
   SamplerOptions options_;
-  std::shared_ptr<TokenConstraint> constraint_;  // remembers how far it has read the context
-  size_t constrained_from_ = 0;
+  size_t prompt_tokens_ = 0;
+  std::shared_ptr<TokenConstraint> constraint_;  // remembers how far it has read the answer
   std::mt19937_64 random_;
   std::optional<double> next_;  // drawn already
 };

@@ -3,41 +3,39 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 
 #include "format/base/seconds.h"
 
 namespace dspack::runtime {
 
-namespace {
-
-size_t common_length(std::span<const uint32_t> held, std::span<const uint32_t> prompt) {
-  return static_cast<size_t>(std::ranges::mismatch(held, prompt).in1 - held.begin());
-}
-
-}  // namespace
+namespace {}  // namespace
 
 Result<std::unique_ptr<Scheduler>> Scheduler::make(const Engine& engine, const SchedulerOptions& options) {
   std::unique_ptr<Scheduler> scheduler(new Scheduler(engine, options));
   for (uint32_t i = 0; i < options.places; ++i) {
-    TRY_ASSIGN(Sequence sequence, engine.model.make_sequence());
-    scheduler->places_.push_back({.sequence = std::move(sequence)});
+    const auto drafting = options.speculation ? Model::Drafting::mtp : Model::Drafting::none;
+    TRY_ASSIGN(Sequence sequence, engine.model.make_sequence(drafting));
+    Place& place = scheduler->places_.emplace_back(Place{.sequence = std::move(sequence)});
+    if (options.speculation) place.speculator.emplace(scheduler->engine_, *options.speculation);
   }
   return scheduler;
 }
 
-Result<void> Scheduler::submit(Generation generation) {
+Result<void> Scheduler::submit(std::vector<Generation> generations) {
   const Model& model = engine_.model;
-  TRY(check_prompt(generation.prompt, model.config(), model.context()));
-  TRY(generation.sampler.check_vocab(model.config().vocab));
+  for (const Generation& generation : generations) {
+    TRY(check_prompt(generation.prompt, model.config(), model.context()));
+    TRY(generation.sampler.check_vocab(model.config().vocab));
+  }
   const std::lock_guard lock(mutex_);
   if (is_draining_) return Error{ErrorKind::conflict, "the server is going down"};
-  if (waiting_.size() >= options_.waiting) {
+  if (waiting_.size() + generations.size() > options_.waiting) {
     ++counts_.refused;
-    return Error{ErrorKind::budget, fmt::format("{} requests are waiting already", waiting_.size())};
+    return Error{ErrorKind::budget,
+                 fmt::format("{} requests are waiting already, {} may", waiting_.size(), options_.waiting)};
   }
-  waiting_.push_back(std::move(generation));
+  std::ranges::move(generations, std::back_inserter(waiting_));
   changed_.notify_all();
   return {};
 }
@@ -53,6 +51,12 @@ SchedulerCounts Scheduler::counts() const {
   SchedulerCounts counts = counts_;
   counts.waiting = static_cast<uint32_t>(waiting_.size());
   return counts;
+}
+
+uint32_t Scheduler::layers_begun() const {
+  const uint64_t before = layers_before_;
+  const uint64_t begun = engine_.scratch.state().layers_begun;
+  return static_cast<uint32_t>(std::min<uint64_t>(begun - std::min(begun, before), engine_.model.layer_map().size()));
 }
 
 void Scheduler::run(const std::stop_token& stop) {
@@ -91,8 +95,9 @@ void Scheduler::drop_gone() {
 /// been unused for longest.
 void Scheduler::admit() {
   for (;;) {
-    const bool is_full = std::ranges::all_of(places_, [](const Place& place) { return place.generation.has_value(); });
-    if (is_full) return;
+    const auto busy = static_cast<uint32_t>(
+        std::ranges::count_if(places_, [](const Place& place) { return place.generation.has_value(); }));
+    if (busy == places_.size() || !admission_.admits(busy)) return;
     std::optional<Generation> next;
     {
       const std::lock_guard lock(mutex_);
@@ -106,10 +111,10 @@ void Scheduler::admit() {
       continue;
     }
     Place* best = nullptr;
-    size_t most = 0;
+    uint32_t most = 0;
     for (Place& place : places_) {
       if (place.generation) continue;
-      const size_t common = common_length(place.sequence.tokens(), next->prompt);
+      const uint32_t common = kept_tokens(place.sequence.tokens(), next->prompt);
       if (best == nullptr || common > most || (common == most && place.used < best->used)) {
         best = &place;
         most = common;
@@ -120,54 +125,97 @@ void Scheduler::admit() {
 }
 
 void Scheduler::occupy(Place& place, Generation generation) {
-  // At least the last token is computed, or there would be nothing to continue from.
-  const size_t kept = std::min(common_length(place.sequence.tokens(), generation.prompt), generation.prompt.size() - 1);
-  place.sequence.truncate(static_cast<uint32_t>(kept));
-  place.tokens = generation.prompt;
-  place.answered = 0;
   place.generation = std::move(generation);
-  place.generation->listener->started(static_cast<uint32_t>(kept));
+  place.answer.emplace(
+      engine_, place.sequence, place.speculator ? &*place.speculator : nullptr, std::move(place.generation->prompt),
+      AnswerLimits{.max_tokens = place.generation->max_tokens, .end_tokens = place.generation->end_tokens},
+      place.generation->sampler);
+  place.arrived = ++clock_;
+  const uint32_t kept = place.sequence.length();
+  place.generation->listener->started(kept);
   const std::lock_guard lock(mutex_);
   counts_.kept_tokens += kept;
   counts_.busy += 1;
 }
 
-/// Answers under way first, a row each, so that their rows lie side by side; then prompts, the longest unserved first.
-std::vector<Scheduler::Part> Scheduler::choose_parts() {
-  std::vector<Part> parts;
-  std::vector<Place*> prompts;
-  uint32_t left = engine_.model.max_rows();
+/// Prompts take over what any other place holds of them.
+void Scheduler::share_prefixes() {
   for (Place& place : places_) {
-    if (!place.generation) continue;
-    if (place.answered > 0 && left > 0) {
-      parts.push_back({.place = &place, .rows = 1});
-      --left;
-    } else {
-      prompts.push_back(&place);
+    if (!place.answer || !place.answer->is_reading()) continue;
+    for (const Place& other : places_) {
+      const uint32_t common = kept_tokens(other.sequence.tokens(), place.answer->tokens());
+      const uint32_t held = place.sequence.length();
+      if (&other == &place || common <= held) continue;
+      place.sequence.extend_from(other.sequence, common);
+      place.generation->listener->started(common);
+      const std::lock_guard lock(mutex_);
+      counts_.kept_tokens += common - held;
+      counts_.copied_tokens += common - held;
     }
   }
-  std::ranges::sort(prompts, {}, [](const Place* place) { return place->used; });
+}
+
+/// Whether an earlier prompt that is being read has at least half of what this one lacks.
+bool Scheduler::is_being_read_elsewhere(const Place& place) const {
+  return std::ranges::any_of(places_, [&place](const Place& other) {
+    if (&other == &place || !other.answer || !other.answer->is_reading() || other.arrived > place.arrived) return false;
+    const uint32_t common = kept_tokens(other.answer->tokens(), place.answer->tokens());
+    return common >= place.sequence.length() + (place.answer->lacking() + 1) / 2;
+  });
+}
+
+/// Answers under way first, so that their rows lie side by side; then prompts. Of each kind the longest unserved first.
+std::vector<Scheduler::Part> Scheduler::choose_parts() {
+  std::vector<Place*> answers;
+  std::vector<Place*> prompts;
+  for (Place& place : places_) {
+    if (!place.answer) continue;
+    if (!place.answer->is_reading())
+      answers.push_back(&place);
+    else if (!is_being_read_elsewhere(place))
+      prompts.push_back(&place);
+  }
+  const auto use = [](const Place* place) { return place->used; };
+  std::ranges::sort(answers, {}, use);
+  std::ranges::sort(prompts, {}, use);
+  const bool is_fixed = options_.speculation && options_.speculation->drafts;
+  const SchedulerCounts now = counts();
+  const bool may_draft = is_fixed || (now.busy == 1 && now.waiting == 0);
+  std::vector<Part> parts;
+  uint32_t rows = 0;
+  size_t to_serve = answers.size();
+  const auto take = [&](Place& place, uint32_t most) {
+    const auto next = place.answer->next(most, may_draft, place.generation->gone);
+    if (!next) return end(place, next.error());
+    parts.push_back({.place = place, .tokens = *next, .first = rows});
+    rows += static_cast<uint32_t>(next->size());
+  };
+  const uint32_t all = engine_.model.max_rows();
+  for (Place* place : answers) {
+    --to_serve;
+    if (rows == all) break;
+    const uint32_t left = all - rows;
+    take(*place, to_serve < left ? left - static_cast<uint32_t>(to_serve) : 1);  // drafts leave the others a row
+  }
   for (Place* place : prompts) {
-    const uint32_t rows = std::min(left, place->lacking());
-    if (rows == 0) break;
-    parts.push_back({.place = place, .rows = rows});
-    left -= rows;
+    if (rows == all) break;
+    take(*place, all - rows);
   }
   return parts;
 }
 
 void Scheduler::pass(const std::stop_token& stop) {
+  share_prefixes();
   const std::vector<Part> parts = choose_parts();
   if (parts.empty()) return;
   std::vector<SequenceTokens> batch;
   uint32_t rows = 0;
   bool reads_prompt = false;
-  for (const auto& [place, count] : parts) {
-    batch.push_back(
-        {.sequence = place->sequence, .tokens = std::span(place->tokens).subspan(place->sequence.length(), count)});
-    place->used = ++clock_;
-    rows += count;
-    reads_prompt |= place->answered == 0;
+  for (const Part& part : parts) {
+    batch.push_back({.sequence = part.place.sequence, .tokens = part.tokens});
+    part.place.used = ++clock_;
+    rows += static_cast<uint32_t>(part.tokens.size());
+    reads_prompt |= part.place.answer->is_reading();
   }
   // The pass ends early if nobody waits for anything of it any more.
   std::stop_source abandoned;
@@ -177,82 +225,116 @@ void Scheduler::pass(const std::stop_token& stop) {
   };
   std::deque<std::stop_callback<decltype(leave)>> leaving;
   for (const Part& part : parts)
-    leaving.emplace_back(part.place->generation->gone, leave);
+    leaving.emplace_back(part.place.generation->gone, leave);
   const std::stop_callback all_leave(stop, [&] { abandoned.request_stop(); });
 
   const Model& model = engine_.model;
-  model.experts().begin_pass({.phase = reads_prompt ? Phase::prefill : Phase::decode, .rows = rows, .draft_rows = 0});
+  Place* const only = parts.size() == 1 ? &parts.front().place : nullptr;
+  model.experts().begin_pass({.phase = reads_prompt ? Phase::prefill : Phase::decode,
+                              .rows = rows,
+                              .draft_rows = only == nullptr ? 0 : only->answer->drafts()});
+  const uint64_t misses_before = model.experts().miss_counts().misses;
+  const uint64_t drafts_before = counts_.accepted_drafts;
+  layers_before_ = engine_.scratch.state().layers_begun.load();
   const auto start = std::chrono::steady_clock::now();
-  const auto hidden = model.forward(batch, engine_.scratch, abandoned.get_token());
+  const auto hidden = model.forward(batch, engine_.scratch, abandoned.get_token(),
+                                    {.trace = nullptr, .end = only == nullptr ? nullptr : only->answer->end_of_pass()});
   leaving.clear();
   if (!hidden) {
     if (hidden.error().kind == ErrorKind::cancelled) return;  // those who left are dropped before the next pass
     for (const Part& part : parts)
-      end(*part.place, hidden.error());
+      end(part.place, hidden.error());
     return;
   }
-  advance(parts, hidden->final);
+  const double seconds = seconds_since(start);
+  for (const Part& part : parts) {
+    const auto count = static_cast<uint32_t>(part.tokens.size());
+    part.place.answer->passed(seconds * count / rows);
+    if (!part.place.answer->is_reading()) continue;
+    part.place.generation->listener->prompt_read(part.place.sequence.length());
+    const std::lock_guard lock(mutex_);
+    counts_.prompt_tokens += count;
+  }
+  if (only == nullptr || only->generation->listener->wants_logits())
+    choose_by_logits(parts, hidden->final);
+  else
+    choose_by_state(*only, hidden->final);
   const std::lock_guard lock(mutex_);
+  if (!reads_prompt) {
+    const auto answers = static_cast<uint32_t>(parts.size());
+    const auto tokens = answers + static_cast<uint32_t>(counts_.accepted_drafts - drafts_before);
+    admission_.record(answers, tokens, model.experts().miss_counts().misses - misses_before);
+  }
   ++counts_.passes;
   counts_.rows += rows;
   counts_.seconds += seconds_since(start);
 }
 
-/// Chooses the token that follows each part whose tokens are all in its cache now.
-void Scheduler::advance(const std::vector<Part>& parts, const kernels::Rows& final) {
-  TokenPicker& picker = engine_.picker;
+/// Where the device may tell the token for less than the logits cost.
+void Scheduler::choose_by_state(Place& place, const kernels::Rows& final) {
+  Continuation& answer = *place.answer;
+  if (!answer.needs_choice()) return;
+  const uint32_t scored = answer.scored_rows();
+  deliver(place, answer.choose(rows_of(final, final.rows - scored, scored)), {}, /*is_only=*/true);
+}
+
+/// The weights of the output head are read once for answers that lie side by side; a prompt's last row is by itself.
+void Scheduler::choose_by_logits(std::span<const Part> parts, const kernels::Rows& final) {
   const uint64_t vocab = engine_.model.config().vocab;
-  const auto answers =
-      static_cast<uint32_t>(std::ranges::count_if(parts, [](const Part& part) { return part.place->answered > 0; }));
-  uint32_t row = 0;
-  for (size_t i = 0; i < parts.size(); ++i) {
-    const auto& [place, rows] = parts[i];
-    row += rows;
-    if (place->answered == 0) {
-      place->generation->listener->prompt_read(place->sequence.length());
-      const std::lock_guard lock(mutex_);
-      counts_.prompt_tokens += rows;
-    }
-    if (place->lacking() > 0) continue;
-    // The weights of the output head are read once for all answers; a prompt's last row is by itself.
-    std::span<const float> logits;
-    if (i < answers) {
-      if (i == 0) {
-        logits_.resize(vocab * answers);
-        picker.logits(rows_of(final, 0, answers), logits_);
-      }
-      logits = std::span(logits_).subspan(i * vocab, vocab);
-    } else {
-      logits_.resize(vocab);
-      picker.logits(rows_of(final, row - 1, 1), logits_);
-      logits = logits_;
-    }
-    if (const auto works = engine_.model.check_device(); !works) {
-      end(*place, works.error());
+  const bool is_only = parts.size() == 1;
+  while (!parts.empty()) {
+    const bool is_reading = parts.front().place.answer->is_reading();
+    if (is_reading && !parts.front().place.answer->needs_choice()) {
+      parts = parts.subspan(1);
       continue;
     }
-    deliver(*place, place->generation->sampler.sample(logits, place->tokens), logits);
+    uint32_t rows = parts.front().place.answer->scored_rows();
+    const uint32_t first = parts.front().first + static_cast<uint32_t>(parts.front().tokens.size()) - rows;
+    size_t together = 1;
+    for (; !is_reading && together < parts.size(); ++together) {
+      const Continuation& next = *parts[together].place.answer;
+      if (next.is_reading() || rows + next.scored_rows() > kLogitRows) break;
+      rows += next.scored_rows();
+    }
+    logits_.resize(vocab * rows);
+    engine_.picker.logits(rows_of(final, first, rows), logits_);
+    std::span<const float> left = logits_;
+    for (const Part& part : parts.first(together)) {
+      const auto logits = left.first(part.place.answer->scored_rows() * vocab);
+      left = left.subspan(logits.size());
+      deliver(part.place, part.place.answer->choose(logits), logits, is_only);
+    }
+    parts = parts.subspan(together);
   }
 }
 
-void Scheduler::deliver(Place& place, const Result<uint32_t>& token, std::span<const float> logits) {
-  if (!token) return end(place, token.error());
-  const Generation& generation = *place.generation;
-  if (std::ranges::find(generation.end_tokens, *token) != generation.end_tokens.end()) {
-    return end(place, StopReason::end_token);
-  }
-  ++place.answered;
-  place.tokens.push_back(*token);
+/// `logits` of the rows that were chosen from, or none. `is_only`: the pass was of this answer alone.
+void Scheduler::deliver(Place& place, const Result<void>& chosen, std::span<const float> logits, bool is_only) {
+  if (!chosen) return end(place, chosen.error());
+  Continuation& answer = *place.answer;
+  GenerationListener& listener = *place.generation->listener;
+  const uint32_t drafts = answer.drafts();
+  const uint32_t accepted = answer.accepted_drafts();
+  if (drafts > 0) listener.drafted(drafts, accepted);
+  if (drafts > 0 && is_only) engine_.model.experts().accept_drafts(accepted);
+  const size_t vocab = logits.size() / answer.scored_rows();
+  const size_t before = answer.answer().size();
+  const auto on_token = [&](uint32_t token, uint32_t row) {
+    return listener.token(token, logits.empty() ? logits : logits.subspan(row * vocab, vocab));
+  };
+  const auto reason = answer.deliver(on_token, place.generation->gone);
   {
     const std::lock_guard lock(mutex_);
-    ++counts_.answer_tokens;
+    counts_.answer_tokens += answer.answer().size() - before;
+    counts_.drafted_tokens += drafts;
+    counts_.accepted_drafts += accepted;
   }
-  if (!generation.listener->token(*token, logits)) return end(place, StopReason::stopped);
-  if (place.answered >= generation.max_tokens) return end(place, StopReason::max_tokens);
-  if (place.sequence.length() == place.sequence.capacity()) return end(place, StopReason::context_full);
+  if (reason) end(place, *reason);
 }
 
 void Scheduler::end(Place& place, const Result<StopReason>& reason) {
+  place.answer->finish();
+  place.answer.reset();
   const Generation generation = *std::exchange(place.generation, std::nullopt);
   {
     const std::lock_guard lock(mutex_);

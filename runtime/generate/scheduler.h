@@ -1,12 +1,14 @@
 // Several answers of one model at a time. A pass takes the next token of every answer under way, and of the prompts
-// that wait as much as a pass has rows: experts that several rows want are read once. In exact mode an answer is, bit
-// for bit, what it would be alone (model.h).
+// that wait as much as a pass has rows: experts that several rows want are read once. What two prompts begin with is
+// computed once. In exact mode an answer is, bit for bit, what it would be alone (model.h); drawn tokens depend on how
+// many were drafted as well, which is measured (--mtp auto), and only while an answer is alone.
 // Threads: `run` belongs to one thread, which uses the model alone meanwhile; submit, drain and counts may be called
 // from any. The listeners are called by the thread of `run`, and must not block. Lifetime: borrows what the engine
 // borrows. Errors: submit: those of the prompt (invalid), budget (as many wait as may); run: none of one answer, which
 // its listener is told.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -16,7 +18,8 @@
 #include <stop_token>
 #include <vector>
 
-#include "runtime/generate/session.h"
+#include "runtime/generate/admission.h"
+#include "runtime/generate/continuation.h"
 
 namespace dspack::runtime {
 
@@ -28,8 +31,13 @@ class GenerationListener {
   virtual void started(uint32_t kept) = 0;
   /// So many of the prompt's tokens are in the cache.
   virtual void prompt_read(uint32_t tokens) = 0;
-  /// A token of the answer; `logits` are what it was chosen from, [vocab]. False ends the answer with this token.
+  /// Whether `token` looks at logits, which take time to fetch from a device.
+  [[nodiscard]] virtual bool wants_logits() const { return true; }
+  /// A token of the answer; `logits` are what it was chosen from, [vocab], or empty if they are not wanted. False ends
+  /// the answer with this token.
   [[nodiscard]] virtual bool token(uint32_t id, std::span<const float> logits) = 0;
+  /// So many drafted tokens were verified by a pass, and so many of them chosen.
+  virtual void drafted(uint32_t tokens, uint32_t accepted) = 0;
   /// Called last, and once.
   virtual void ended(const Result<StopReason>& reason) = 0;
 };
@@ -46,6 +54,9 @@ struct Generation {
 struct SchedulerOptions {
   uint32_t places = 1;    // answers at once, each with a KV cache of the model's context
   uint32_t waiting = 64;  // generations that wait for a place; more are refused
+  /// How tokens are drafted, for which the engine has a module: a fixed number for every answer, else as many as pay
+  /// while an answer is alone. Absent: none.
+  std::optional<SpeculationOptions> speculation = {};
 };
 
 /// Since the start.
@@ -54,6 +65,8 @@ struct SchedulerCounts {
   uint64_t prompt_tokens = 0;  // computed
   uint64_t kept_tokens = 0;    // of prompts, found in a cache
   uint64_t answer_tokens = 0;
+  uint64_t drafted_tokens = 0, accepted_drafts = 0;
+  uint64_t copied_tokens = 0;  // of `kept_tokens`: from another place's cache
   uint64_t passes = 0, rows = 0;
   double seconds = 0;              // in passes
   uint32_t busy = 0, waiting = 0;  // now
@@ -64,45 +77,55 @@ class Scheduler {
   /// Errors: budget (memory for the places).
   [[nodiscard]] static Result<std::unique_ptr<Scheduler>> make(const Engine& engine, const SchedulerOptions& options);
 
-  [[nodiscard]] Result<void> submit(Generation generation);
+  /// All of them or, after an error, none.
+  [[nodiscard]] Result<void> submit(std::vector<Generation> generations);
   /// Makes passes until `stop`, or after `drain` until nothing is left.
   void run(const std::stop_token& stop);
   /// No more is taken; what is under way or waits is finished.
   void drain();
   [[nodiscard]] SchedulerCounts counts() const;
+  /// Layers that the pass under way has begun, where the device tells: as many as the model has at most.
+  [[nodiscard]] uint32_t layers_begun() const;
   [[nodiscard]] uint32_t places() const { return static_cast<uint32_t>(places_.size()); }
 
  private:
   struct Place {
     Sequence sequence;
+    std::optional<Speculator> speculator = {};
     std::optional<Generation> generation = {};
-    std::vector<uint32_t> tokens = {};  // of prompt and answer; the sequence lacks the last ones
-    uint32_t answered = 0;
-    uint64_t used = 0;  // when; the least is the longest unused
-
-    [[nodiscard]] uint32_t lacking() const { return static_cast<uint32_t>(tokens.size()) - sequence.length(); }
+    std::optional<Continuation> answer = {};  // of the generation
+    uint64_t arrived = 0;                     // when its generation came
+    uint64_t used = 0;                        // when; the least is the longest unused
   };
+  /// Rows of a pass that belong to one place, `first` counted from the pass's first row.
   struct Part {
-    Place* place;
-    uint32_t rows;
+    Place& place;
+    std::span<const uint32_t> tokens;
+    uint32_t first = 0;
   };
 
-  Scheduler(const Engine& engine, const SchedulerOptions& options) : engine_(engine), options_(options) {}
+  Scheduler(const Engine& engine, const SchedulerOptions& options)
+      : engine_(engine), options_(options), admission_(options.places) {}
   [[nodiscard]] bool wait(const std::stop_token& stop);
   void admit();
   void occupy(Place& place, Generation generation);
   void drop_gone();
+  void share_prefixes();
+  [[nodiscard]] bool is_being_read_elsewhere(const Place& place) const;
   [[nodiscard]] std::vector<Part> choose_parts();
   void pass(const std::stop_token& stop);
-  void advance(const std::vector<Part>& parts, const kernels::Rows& final);
-  void deliver(Place& place, const Result<uint32_t>& token, std::span<const float> logits);
+  void choose_by_state(Place& place, const kernels::Rows& final);
+  void choose_by_logits(std::span<const Part> parts, const kernels::Rows& final);
+  void deliver(Place& place, const Result<void>& chosen, std::span<const float> logits, bool is_only);
   void end(Place& place, const Result<StopReason>& reason);
 
   Engine engine_;
   SchedulerOptions options_;
-  std::vector<Place> places_;
+  std::deque<Place> places_;
+  Admission admission_;
   std::vector<float> logits_;
   uint64_t clock_ = 0;
+  std::atomic<uint64_t> layers_before_ = 0;  // of all passes before the present one
 
   mutable std::mutex mutex_;
   std::condition_variable_any changed_;

@@ -11,17 +11,9 @@
 #include <stop_token>
 #include <vector>
 
-#include "runtime/generate/speculator.h"
+#include "runtime/generate/continuation.h"
 
 namespace dspack::runtime {
-
-enum class StopReason {
-  end_token,     // the model ended its answer
-  stopped,       // the token callback wanted no more
-  max_tokens,    // as many as were asked for
-  context_full,  // no position is left
-  interrupted,
-};
 
 struct GenerateOptions {
   uint32_t max_tokens = UINT32_MAX;
@@ -49,10 +41,6 @@ struct SessionTimes {
 
 /// Called with each token of the answer as soon as it is certain; false ends the answer with this token.
 using TokenCallback = std::function<bool(uint32_t token)>;
-
-/// Errors: invalid (no token, an id outside the vocabulary, more than `positions`).
-[[nodiscard]] Result<void> check_prompt(std::span<const uint32_t> prompt, const ModelConfig& config,
-                                        uint32_t positions);
 
 class Session {
  public:
@@ -87,22 +75,12 @@ class Session {
  private:
   [[nodiscard]] Result<HiddenStates> append(std::span<const uint32_t> tokens, Phase phase, const std::stop_token& stop,
                                             const PassOptions& options);
-  [[nodiscard]] size_t common_length(std::span<const uint32_t> prompt) const;
-  [[nodiscard]] Result<HiddenStates> prefill(std::span<const uint32_t> prompt, const std::stop_token& stop);
-  /// What follows `tokens` for certain, of whose last one and the drafts after it `final` are the hidden states.
-  [[nodiscard]] Result<std::vector<uint32_t>> verify(const kernels::Rows& final, std::span<const uint32_t> tokens,
-                                                     Sampler& sampler);
-  [[nodiscard]] Result<std::vector<uint32_t>> begin(const HiddenStates& hidden, Sampler& sampler);
-  [[nodiscard]] Result<std::vector<uint32_t>> step(std::span<const uint32_t> tokens, uint32_t most_drafts,
-                                                   Sampler& sampler, const std::stop_token& stop);
-  [[nodiscard]] std::optional<StopReason> deliver(std::span<const uint32_t> certain, const GenerateOptions& options,
-                                                  const TokenCallback& on_token, const std::stop_token& stop,
-                                                  Answer& answer) const;
+  /// A pass, and what follows for certain if it tells.
+  [[nodiscard]] Result<void> advance(Continuation& answer, const std::stop_token& stop);
 
   Engine engine_;
   Sequence sequence_;
   std::optional<Speculator> speculator_;
-  std::vector<float> logits_;  // of the rows of one step
   SessionTimes times_;
 };
 

@@ -20,6 +20,9 @@ struct TokenDraw {
   [[nodiscard]] bool operator==(const TokenDraw&) const = default;
 };
 
+/// Rows of logits in memory at once, where not one answer has more; 64 of V3 are 33 MB.
+inline constexpr uint32_t kLogitRows = 64;
+
 class TokenPicker final : private PassEnd {
  public:
   [[nodiscard]] static Result<std::unique_ptr<TokenPicker>> make(const Model& model, Scratch& scratch);

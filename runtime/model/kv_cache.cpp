@@ -85,6 +85,19 @@ void KvCache::repeat(kernels::Queue& queue, uint32_t positions) {
   length_ += positions;
 }
 
+void KvCache::extend_from(kernels::Queue& queue, const KvCache& other, uint32_t length) {
+  DSPACK_CHECK(planes_ == other.planes_ && layers_ == other.layers_, "a cache of another kind");
+  DSPACK_CHECK(length_ <= length && length <= other.length_ && length <= capacity_, "positions that are not there");
+  for (const CachePlane& plane : planes_) {
+    for (uint32_t layer = 0; layer < layers_; ++layer) {
+      const CacheRows to = rows(layer, plane.name);
+      const CacheRows from = other.rows(layer, plane.name);
+      queue.copy(to.at(length_), from.at(length_), (length - length_) * to.row_bytes);
+    }
+  }
+  length_ = length;
+}
+
 void KvCache::truncate(uint32_t length) {
   DSPACK_CHECK(length <= length_, "the cache is shorter than that");
   length_ = length;

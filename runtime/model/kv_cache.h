@@ -57,6 +57,9 @@ class KvCache {
   void advance(uint32_t positions);
   /// Appends positions that hold copies of the rows from position 0 on, which must have been computed, over and over.
   void repeat(kernels::Queue& queue, uint32_t positions);
+  /// Holds the first `length` positions of `other`, a cache of the same planes and layers, as well: copies the rows
+  /// that come after its own, which must be equal to those of `other`.
+  void extend_from(kernels::Queue& queue, const KvCache& other, uint32_t length);
   /// Forgets all positions from `length` on.
   void truncate(uint32_t length);
 

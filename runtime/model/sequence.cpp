@@ -32,6 +32,17 @@ void MtpState::truncate(uint32_t length) {
   caught_up_ = 0;
 }
 
+void MtpState::take_over(const MtpState& other, uint32_t length) {
+  cache_.truncate(0);
+  cache_.extend_from(*queue_, other.cache_, std::min(length, other.cache_.length()));
+  pending_ = length - cache_.length();
+  caught_up_ = 0;
+  if (pending_ > 0) {
+    queue_->copy(residuals(0, pending_).data, other.residuals(0, pending_).data,
+                 uint64_t{pending_} * hidden_ * sizeof(float));
+  }
+}
+
 void MtpState::undo_catch_up() {
   DSPACK_CHECK(pending_ == 0 && caught_up_ <= cache_.length(), "nothing to take back");
   cache_.truncate(cache_.length() - caught_up_);
@@ -43,6 +54,13 @@ void Sequence::truncate(uint32_t length) {
   cache_.truncate(length);
   tokens_.resize(length);
   if (mtp_) mtp_->truncate(length);
+}
+
+void Sequence::extend_from(const Sequence& other, uint32_t length) {
+  DSPACK_CHECK(std::ranges::equal(tokens_, other.tokens().first(this->length())), "other tokens");
+  cache_.extend_from(*queue_, other.cache_, length);
+  tokens_.assign(other.tokens_.begin(), other.tokens_.begin() + length);
+  if (mtp_) mtp_->take_over(*other.mtp_, length);
 }
 
 void Sequence::repeat(uint32_t positions) {

@@ -50,6 +50,8 @@ class MtpState {
         hidden_(hidden),
         recorded_(queue, cache_.capacity()) {}
   void observe(const kernels::Rows& residual);
+  /// As if it had seen what `other` has of the first `length` positions.
+  void take_over(const MtpState& other, uint32_t length);
   [[nodiscard]] kernels::Rows residuals(uint32_t first, uint32_t count) const;
 
   kernels::Queue* queue_;
@@ -69,6 +71,9 @@ class Sequence {
   [[nodiscard]] std::span<const uint32_t> tokens() const { return tokens_; }
   /// Forgets all positions from `length` on.
   void truncate(uint32_t length);
+  /// Takes over the first `length` positions of `other`, a sequence of the same model with or without MTP like this
+  /// one. What this one holds must be their beginning.
+  void extend_from(const Sequence& other, uint32_t length);
   /// Appends positions as if the tokens from position 0 on came again and again, with copies of their rows: what a
   /// pass costs after so many positions, without the time of computing them. Not with MTP.
   void repeat(uint32_t positions);

@@ -9,26 +9,15 @@ namespace dspack::runtime {
 namespace {
 
 constexpr uint64_t kMostLogprobs = 20;  // OpenAI's bound
-
-/// What this server cannot do is refused by name where the client wants it, rather than left out.
-Result<void> refuse_unsupported(const JsonFields& fields) {
-  TRY_ASSIGN(const auto count, fields.whole("n", 1, 128));
-  if (count.value_or(1) > 1) return Error{ErrorKind::unsupported, "\"n\": this server gives one answer a request"};
-  for (const char* name : {"frequency_penalty", "presence_penalty"}) {
-    TRY_ASSIGN(const auto penalty, fields.number(name, -2, 2));
-    if (penalty.value_or(0) != 0) {
-      return Error{ErrorKind::unsupported, fmt::format("\"{}\" is not supported; repetition_penalty is", name)};
-    }
-  }
-  return {};
-}
+constexpr uint64_t kMostChoices = 128;  // the same
 
 Result<AnswerRequest> read_openai(const JsonFields& fields, const SamplerOptions& defaults) {
   AnswerRequest request;
   request.sampling = defaults;
-  TRY(refuse_unsupported(fields));
   TRY(read_sampling(fields, request));
   TRY(read_format(fields.find("response_format"), "response_format", request.form));
+  TRY_ASSIGN(const auto choices, fields.whole("n", 1, kMostChoices));
+  request.choices = static_cast<uint32_t>(choices.value_or(1));
   for (const char* name : {"max_tokens", "max_completion_tokens"}) {
     TRY_ASSIGN(const auto most, fields.whole(name, 1, kMostTokens));
     if (most) request.max_tokens = static_cast<uint32_t>(*most);

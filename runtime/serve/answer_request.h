@@ -26,6 +26,7 @@ struct AnswerRequest {
   std::optional<uint32_t> max_tokens;
   std::vector<std::string> stop;
   AnswerForm form;
+  uint32_t choices = 1;  // answers, with seeds that follow one another; of OpenAI's older APIs
   bool streams = false;
   bool includes_usage = false;           // in a stream
   std::optional<uint32_t> top_logprobs;  // absent: none are told; 0: those of the answer's tokens alone

@@ -27,6 +27,11 @@ std::string fresh_id(std::string_view prefix) {
   return fmt::format("{}{:08x}{:08x}{:08x}", prefix, random(), random(), random());
 }
 
+std::string reading_comment(const ReadingProgress& progress) {
+  const std::string layer = progress.layer == 0 ? "" : fmt::format(", layer {} of {}", progress.layer, progress.layers);
+  return fmt::format(": reading the prompt, {} of {} tokens{}\n\n", progress.read, progress.tokens, layer);
+}
+
 namespace {
 
 HttpReply::Headers headers_for(const ApiError& error) {

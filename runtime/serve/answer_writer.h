@@ -1,6 +1,6 @@
 // Delivers an answer over HTTP in the form of one API, as a stream of events or as one JSON object at the end.
-// Threads: one at a time. Lifetime: keeps the reply until the answer has ended. Errors: none; a client that has left is
-// nobody's loss.
+// Threads: one at a time, writers of several choices of one reply at once. Lifetime: keeps the reply until the answer
+// has ended. Errors: none; a client that has left is nobody's loss.
 #pragma once
 
 #include <cstdint>
@@ -31,6 +31,7 @@ struct AnswerCounts {
   uint32_t prompt_tokens = 0;
   uint32_t kept_tokens = 0;  // of the prompt, in the cache from an earlier request
   uint32_t answer_tokens = 0;
+  uint32_t drafted_tokens = 0, accepted_drafts = 0;
   double prompt_seconds = 0;
   double answer_seconds = 0;
 };
@@ -42,11 +43,20 @@ struct AnswerEnd {
   AnswerCounts counts;
 };
 
+/// Of a prompt.
+struct ReadingProgress {
+  uint32_t read = 0, tokens = 0;   // in the cache, and in all
+  uint32_t layer = 0, layers = 0;  // where the pass under way is; 0: not known
+};
+
+/// For people, in a comment of a stream.
+[[nodiscard]] std::string reading_comment(const ReadingProgress& progress);
+
 class AnswerWriter {
  public:
   virtual ~AnswerWriter() = default;
-  /// The prompt is being read: so many of its tokens have been. Keeps a stream's connection alive.
-  virtual void waiting(uint32_t read, uint32_t total) = 0;
+  /// The prompt is being read. Keeps a stream's connection alive.
+  virtual void waiting(const ReadingProgress& progress) = 0;
   virtual void part(const ReplyPart& part, std::vector<TokenLikelihood> tokens) = 0;
   virtual void end(const AnswerEnd& end) = 0;
   virtual void fail(const Error& error) = 0;
@@ -68,10 +78,12 @@ void send_openai_error(HttpReply& reply, const ApiError& error);
 /// Anthropic's: {"type": "error", "error": {"type", "message"}}.
 void send_anthropic_error(HttpReply& reply, const ApiError& error);
 
-[[nodiscard]] std::unique_ptr<AnswerWriter> make_chat_writer(std::shared_ptr<HttpReply> reply,
-                                                             const AnswerRequest& request, std::string model);
-[[nodiscard]] std::unique_ptr<AnswerWriter> make_text_writer(std::shared_ptr<HttpReply> reply,
-                                                             const AnswerRequest& request, std::string model);
+/// One for each of the request's choices.
+using AnswerWriters = std::vector<std::unique_ptr<AnswerWriter>>;
+[[nodiscard]] AnswerWriters make_chat_writers(std::shared_ptr<HttpReply> reply, const AnswerRequest& request,
+                                              std::string model);
+[[nodiscard]] AnswerWriters make_text_writers(std::shared_ptr<HttpReply> reply, const AnswerRequest& request,
+                                              std::string model);
 [[nodiscard]] std::unique_ptr<AnswerWriter> make_responses_writer(std::shared_ptr<HttpReply> reply,
                                                                   const AnswerRequest& request, std::string model);
 [[nodiscard]] std::unique_ptr<AnswerWriter> make_messages_writer(std::shared_ptr<HttpReply> reply,

@@ -25,7 +25,6 @@ Answering::Answering(const Tokenizer& tokenizer, const AnswerRequest& request, u
 void Answering::started(uint32_t kept) {
   const std::lock_guard lock(mutex_);
   counts_.kept_tokens = read_ = kept;
-  begun_ = Clock::now();
 }
 
 void Answering::prompt_read(uint32_t tokens) {
@@ -33,9 +32,16 @@ void Answering::prompt_read(uint32_t tokens) {
   read_ = tokens;
 }
 
-void Answering::ping() {
+void Answering::drafted(uint32_t tokens, uint32_t accepted) {
   const std::lock_guard lock(mutex_);
-  if (!has_ended_ && !first_) writer_->waiting(read_, counts_.prompt_tokens);
+  counts_.drafted_tokens += tokens;
+  counts_.accepted_drafts += accepted;
+}
+
+void Answering::ping(uint32_t layer, uint32_t layers) {
+  const std::lock_guard lock(mutex_);
+  if (has_ended_ || first_) return;
+  writer_->waiting({.read = read_, .tokens = counts_.prompt_tokens, .layer = layer, .layers = layers});
 }
 
 bool Answering::token(uint32_t id, std::span<const float> logits) {
@@ -49,7 +55,8 @@ bool Answering::token(uint32_t id, std::span<const float> logits) {
   const bool is_silent =
       form_ != Form::text && tokenizer_.is_special(id) && !ReplyParser::is_mark(tokenizer_.token_bytes(id));
   if (!is_silent) deliver(stop_.push(detokenizer_.push(id)), false);
-  return !stop_.found();
+  if (stop_.found() != nullptr) stop_text_ = *stop_.found();
+  return !stop_text_;
 }
 
 void Answering::ended(const Result<StopReason>& reason) {
@@ -62,7 +69,7 @@ void Answering::ended(const Result<StopReason>& reason) {
   if (*reason == StopReason::interrupted) return writer_->fail({ErrorKind::cancelled, "the server is going down"});
   if (first_) counts_.answer_seconds = seconds_since(*first_);
   deliver(stop_.push(detokenizer_.flush()) + stop_.finish(), true);
-  writer_->end({.reason = *reason, .calls = parser_.calls(), .counts = counts_});
+  writer_->end({.reason = *reason, .calls = parser_.calls(), .stop_text = std::move(stop_text_), .counts = counts_});
 }
 
 void Answering::deliver(std::string_view text, bool is_end) {

@@ -26,11 +26,14 @@ class Answering final : public GenerationListener {
 
   void started(uint32_t kept) override;
   void prompt_read(uint32_t tokens) override;
+  [[nodiscard]] bool wants_logits() const override { return top_logprobs_.has_value(); }
+  void drafted(uint32_t tokens, uint32_t accepted) override;
   [[nodiscard]] bool token(uint32_t id, std::span<const float> logits) override;
   void ended(const Result<StopReason>& reason) override;
 
   /// Tells a client that waits for the first token that it is not forgotten.
-  void ping();
+  /// `layer` of `layers` is where the pass under way is; 0: not known.
+  void ping(uint32_t layer, uint32_t layers);
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -51,6 +54,7 @@ class Answering final : public GenerationListener {
   uint32_t read_ = 0;
   Clock::time_point begun_ = Clock::now();
   std::optional<Clock::time_point> first_;  // token
+  std::optional<std::string> stop_text_;    // that has ended it
   bool has_ended_ = false;
 };
 

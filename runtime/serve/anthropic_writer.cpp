@@ -30,7 +30,7 @@ class MessagesWriter final : public AnswerWriter {
   MessagesWriter(std::shared_ptr<HttpReply> reply, const AnswerRequest& request, std::string model)
       : reply_(std::move(reply)), streams_(request.streams), id_(fresh_id("msg_")), model_(std::move(model)) {}
 
-  void waiting(uint32_t /*read*/, uint32_t /*total*/) override {
+  void waiting(const ReadingProgress& /*progress*/) override {
     if (!streams_) return;
     begin();
     event("ping", {{"type", "ping"}});

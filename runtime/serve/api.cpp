@@ -28,6 +28,14 @@ std::string_view without_port(std::string_view host) {
 
 }  // namespace
 
+HttpReply::Headers cross_origin_headers(const std::string& origin) {
+  if (origin.empty()) return {};
+  return {{"Access-Control-Allow-Origin", origin},
+          {"Access-Control-Allow-Headers", "Authorization, Content-Type, X-Api-Key, Anthropic-Version, Anthropic-Beta"},
+          {"Access-Control-Allow-Methods", "GET, POST, OPTIONS"},
+          {"Vary", "Origin"}};
+}
+
 Api::Api(const TextModel& text, Scheduler& scheduler, ApiOptions options, Answering::Log log)
     : text_(text),
       scheduler_(scheduler),
@@ -56,7 +64,9 @@ bool Api::is_allowed(const HttpRequest& request, HttpReply& reply, Dialect diale
   // A browser names the page that asks: only this server's own may.
   if (const std::string_view origin = request.header("origin"); !origin.empty()) {
     const size_t scheme = origin.find("://");
-    if (scheme == std::string_view::npos || origin.substr(scheme + 3) != request.header("host")) {
+    if (options_.allow_origin == "*" || origin == options_.allow_origin) {
+      // allowed by name
+    } else if (scheme == std::string_view::npos || origin.substr(scheme + 3) != request.header("host")) {
       return refuse(403, "permission_error", "pages of other servers may not ask this one");
     }
   }
@@ -70,6 +80,8 @@ bool Api::is_allowed(const HttpRequest& request, HttpReply& reply, Dialect diale
 
 void Api::handle(const HttpRequest& request, const std::shared_ptr<HttpReply>& reply) {
   const Dialect dialect = request.path.starts_with("/v1/messages") ? Dialect::anthropic : Dialect::openai;
+  // A browser asks before it sends a key.
+  if (request.method == "OPTIONS" && !options_.allow_origin.empty()) return reply->send(200, "text/plain", "");
   if (!is_allowed(request, *reply, dialect)) return;
   if (request.method == "GET" || request.method == "HEAD") return get(request, *reply);
   const auto fail = [&](const Error& error) {
@@ -182,38 +194,47 @@ void Api::answer(Result<AnswerRequest> request, const std::shared_ptr<HttpReply>
       ->compile(json_text(*form), [this, request = *std::move(request), prompt = *std::move(prompt), reply,
                                    dialect](Result<std::unique_ptr<TokenConstraint>> constraint) {
         if (!constraint) return fail(*reply, dialect, constraint.error());
-        begin(request, prompt, *std::move(constraint), reply, dialect);
+        begin(request, prompt, constraint->get(), reply, dialect);
       });
 }
 
-void Api::begin(const AnswerRequest& request, const Prompt& prompt, std::unique_ptr<TokenConstraint> constraint,
+void Api::begin(AnswerRequest request, const Prompt& prompt, const TokenConstraint* constraint,
                 const std::shared_ptr<HttpReply>& reply, Dialect dialect) {
   auto sampler = Sampler::make(request.sampling);
   if (!sampler) return fail(*reply, dialect, sampler.error());
-  if (constraint) sampler->constrain(std::move(constraint), prompt.tokens.size());
   const std::string model = request.model.empty() ? options_.model : request.model;
   const bool converses = std::holds_alternative<Conversation>(request.prompt);
-  auto writer = dialect == Dialect::anthropic   ? make_messages_writer(reply, request, model)
-                : dialect == Dialect::responses ? make_responses_writer(reply, request, model)
-                : converses                     ? make_chat_writer(reply, request, model)
-                                                : make_text_writer(reply, request, model);
+  AnswerWriters writers;
+  if (dialect == Dialect::openai) {
+    writers = converses ? make_chat_writers(reply, request, model) : make_text_writers(reply, request, model);
+  } else {
+    writers.push_back(dialect == Dialect::anthropic ? make_messages_writer(reply, request, model)
+                                                    : make_responses_writer(reply, request, model));
+  }
   const auto count = static_cast<uint32_t>(prompt.tokens.size());
-  if (request.echoes) {
-    const std::string text = text_.tokenizer().decode(prompt.tokens, SpecialOutput::skip);
-    writer->part({.text = text}, {});
+  std::vector<Generation> generations;
+  for (std::unique_ptr<AnswerWriter>& writer : writers) {
+    if (request.echoes) {
+      const std::string text = text_.tokenizer().decode(prompt.tokens, SpecialOutput::skip);
+      writer->part({.text = text}, {});
+    }
+    const auto answering =
+        std::make_shared<Answering>(text_.tokenizer(), request, count, prompt.form, std::move(writer), log_);
+    {
+      const std::lock_guard lock(mutex_);
+      waiting_.push_back(answering);
+    }
+    if (constraint) sampler->constrain(constraint->restart());
+    generations.push_back({.prompt = prompt.tokens,
+                           .max_tokens = request.max_tokens.value_or(UINT32_MAX),
+                           .end_tokens = options_.end_tokens,
+                           .sampler = *sampler,
+                           .listener = answering,
+                           .gone = reply->gone()});
+    ++request.sampling.seed;  // of the next choice
+    sampler = Sampler::make(request.sampling);
   }
-  const auto answering =
-      std::make_shared<Answering>(text_.tokenizer(), request, count, prompt.form, std::move(writer), log_);
-  {
-    const std::lock_guard lock(mutex_);
-    waiting_.push_back(answering);
-  }
-  const auto submitted = scheduler_.submit({.prompt = prompt.tokens,
-                                            .max_tokens = request.max_tokens.value_or(UINT32_MAX),
-                                            .end_tokens = options_.end_tokens,
-                                            .sampler = *std::move(sampler),
-                                            .listener = answering,
-                                            .gone = reply->gone()});
+  const auto submitted = scheduler_.submit(std::move(generations));
   if (!submitted) fail(*reply, dialect, submitted.error());
 }
 
@@ -269,6 +290,10 @@ std::string Api::metrics() const {
   line("prompt_tokens_total", "counter", "Tokens of prompts that were computed", counts.prompt_tokens);
   line("prompt_tokens_cached_total", "counter", "Tokens of prompts found in a cache", counts.kept_tokens);
   line("answer_tokens_total", "counter", "Tokens of answers", counts.answer_tokens);
+  line("prompt_tokens_shared_total", "counter", "Of these, tokens that another answer's cache held",
+       counts.copied_tokens);
+  line("drafted_tokens_total", "counter", "Tokens that the MTP module drafted", counts.drafted_tokens);
+  line("accepted_drafts_total", "counter", "Of these, tokens that the model confirmed", counts.accepted_drafts);
   line("passes_total", "counter", "Passes through the model", counts.passes);
   line("pass_rows_total", "counter", "Tokens in all passes", counts.rows);
   line("pass_seconds_total", "counter", "Time in passes", counts.seconds);
@@ -283,7 +308,7 @@ void Api::ping(const std::stop_token& stop) {
     changed_.wait_for(lock, stop, kPingInterval, [] { return false; });
     waiting_.remove_if([](const std::weak_ptr<Answering>& each) { return each.expired(); });
     for (const auto& each : waiting_)
-      if (const auto answering = each.lock()) answering->ping();
+      if (const auto answering = each.lock()) answering->ping(scheduler_.layers_begun(), options_.layers);
   }
 }
 

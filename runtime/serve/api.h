@@ -18,15 +18,20 @@
 namespace dspack::runtime {
 
 struct ApiOptions {
-  std::string api_key;   // empty: none is needed
-  std::string model;     // its name
-  uint32_t context = 0;  // positions of a conversation
+  std::string api_key;       // empty: none is needed
+  std::string allow_origin;  // of pages that may ask, or "*"; empty: this server's own alone
+  std::string model;         // its name
+  uint32_t context = 0;      // positions of a conversation
   uint32_t vocab = 0;
+  uint32_t layers = 0;  // that a token passes
   std::vector<uint32_t> end_tokens;
   SamplerOptions sampling;                                 // where a request says nothing
   OrderedJson template_arguments = OrderedJson::object();  // the same
   std::function<std::tm()> clock;                          // for templates that print the date
 };
+
+/// What browsers are told of `origin`, whose pages may ask; empty: nothing.
+[[nodiscard]] HttpReply::Headers cross_origin_headers(const std::string& origin);
 
 class Api {
  public:
@@ -45,7 +50,7 @@ class Api {
   void get(const HttpRequest& request, HttpReply& reply);
   void answer(Result<AnswerRequest> request, const std::shared_ptr<HttpReply>& reply, Dialect dialect);
   /// Of a request whose form has become a constraint; null: its answer is free.
-  void begin(const AnswerRequest& request, const Prompt& prompt, std::unique_ptr<TokenConstraint> constraint,
+  void begin(AnswerRequest request, const Prompt& prompt, const TokenConstraint* constraint,
              const std::shared_ptr<HttpReply>& reply, Dialect dialect);
   static void fail(HttpReply& reply, Dialect dialect, const Error& error);
   [[nodiscard]] Result<std::string> prompt_text(const Conversation& conversation,

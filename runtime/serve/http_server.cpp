@@ -42,6 +42,12 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   void read();
   void close();
   [[nodiscard]] bool is_waiting() const { return state_ == State::waiting; }
+  /// Of the request's body, as long as it is arriving.
+  [[nodiscard]] uint64_t arriving_bytes() const { return arrived_; }
+  void refuse_body() {
+    stream_.cancel();  // it is being read
+    refuse(503, "requests of other clients need the memory");
+  }
 
   void send(uint64_t request, unsigned status, const std::string& type, std::string body,
             const HttpReply::Headers& headers);
@@ -56,6 +62,8 @@ class Connection final : public std::enable_shared_from_this<Connection> {
  private:
   enum class State { waiting, answering, streaming, closed };
   void on_header(ErrorCode error);
+  void read_body();
+  void on_body(ErrorCode error);
   void on_request(ErrorCode error);
   void refuse(unsigned status, std::string_view reason);
   void watch();
@@ -73,6 +81,7 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   State state_ = State::waiting;
   bool keeps_alive_ = false;
   bool is_chunked_ = false;
+  bool wants_body_ = true;  // the request was no HEAD
   bool is_watching_ = false;
   bool refused_ = false;
   std::chrono::steady_clock::time_point refused_until_;
@@ -85,6 +94,7 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   };
   std::deque<Piece> unsent_;
   uint64_t unsent_bytes_ = 0;
+  uint64_t arrived_ = 0;
   bool is_sending_ = false;
 };
 
@@ -130,8 +140,8 @@ class Reply final : public HttpReply {
 
 class Server final : public HttpServer {
  public:
-  Server(const HttpLimits& limits, HttpHandler handler)
-      : limits_(limits), handler_(std::move(handler)), acceptor_(context_) {}
+  Server(const HttpLimits& limits, HttpReply::Headers headers, HttpHandler handler)
+      : limits_(limits), headers_(std::move(headers)), handler_(std::move(handler)), acceptor_(context_) {}
 
   ~Server() override {
     asio::post(context_, [this] {
@@ -174,6 +184,7 @@ class Server final : public HttpServer {
   }
 
   [[nodiscard]] const HttpLimits& limits() const { return limits_; }
+  [[nodiscard]] const HttpReply::Headers& headers() const { return headers_; }
   [[nodiscard]] const HttpHandler& handler() const { return handler_; }
   [[nodiscard]] asio::io_context& context() { return context_; }
   [[nodiscard]] asio::thread_pool& workers() { return workers_; }
@@ -183,6 +194,15 @@ class Server final : public HttpServer {
     connections_.erase(connection.place);
     count_ = static_cast<uint32_t>(connections_.size());
   }
+  /// So many bytes more have arrived.
+  void count_body(uint64_t bytes) {
+    body_bytes_ += bytes;
+    if (body_bytes_ <= limits_.all_body_bytes) return;
+    const auto longest = std::ranges::max_element(
+        connections_, {}, [](const std::shared_ptr<Connection>& each) { return each->arriving_bytes(); });
+    if ((*longest)->arriving_bytes() > 0) (*longest)->refuse_body();
+  }
+  void release_body(uint64_t bytes) { body_bytes_ -= bytes; }
   /// The connection has done something: others have been silent for longer.
   void touch(const Connection& connection) { connections_.splice(connections_.end(), connections_, connection.place); }
 
@@ -221,6 +241,7 @@ class Server final : public HttpServer {
   }
 
   HttpLimits limits_;
+  HttpReply::Headers headers_;
   HttpHandler handler_;
   asio::io_context context_{1};
   asio::thread_pool workers_{kWorkers};
@@ -229,6 +250,7 @@ class Server final : public HttpServer {
   asio::steady_timer pause_{context_};
   std::list<std::shared_ptr<Connection>> connections_;  // longest silent first
   std::atomic<uint32_t> count_ = 0;
+  uint64_t body_bytes_ = 0;  // of requests that arrive or wait to be read
   uint16_t port_ = 0;
   std::thread thread_;
 };
@@ -265,8 +287,21 @@ void Connection::on_header(ErrorCode error) {
                         if (failure) self->close();
                       });
   }
-  http::async_read(stream_, buffer_, *parser_,
-                   [self = shared_from_this()](ErrorCode failure, size_t) { self->on_request(failure); });
+  read_body();
+}
+
+void Connection::read_body() {
+  if (parser_->is_done()) return on_request({});
+  http::async_read_some(stream_, buffer_, *parser_,
+                        [self = shared_from_this()](ErrorCode error, size_t) { self->on_body(error); });
+}
+
+void Connection::on_body(ErrorCode error) {
+  if (state_ != State::waiting) return;  // closed, or refused for the sake of others
+  if (error) return on_request(error);
+  const uint64_t before = std::exchange(arrived_, parser_->get().body().size());
+  server_.count_body(arrived_ - before);
+  if (state_ == State::waiting) read_body();
 }
 
 void Connection::on_request(ErrorCode error) {
@@ -279,6 +314,7 @@ void Connection::on_request(ErrorCode error) {
   parser_.reset();
   keeps_alive_ = message.keep_alive() && !server_.is_draining();
   is_chunked_ = message.version() >= 11;
+  wants_body_ = message.method() != http::verb::head;
   state_ = State::answering;
   gone_ = std::stop_source();
   ++request_;
@@ -294,18 +330,23 @@ void Connection::on_request(ErrorCode error) {
     request.headers.emplace_back(std::move(name), std::string(field.value()));
   }
   request.body = std::move(message.body());
+  const uint64_t held = std::exchange(arrived_, 0);  // until the request has been read
   watch();
   auto reply = std::make_shared<Reply>(shared_from_this(), request_, gone_.get_token());
-  asio::post(server_.workers(), [&server = server_, request = std::move(request), reply = std::move(reply)]() mutable {
-    server.handler()(std::move(request), std::move(reply));
-  });
+  asio::post(server_.workers(),
+             [&server = server_, held, request = std::move(request), reply = std::move(reply)]() mutable {
+               server.handler()(std::move(request), std::move(reply));
+               asio::post(server.context(), [&server, held] { server.release_body(held); });
+             });
 }
 
 /// Answers what is no good request, and closes.
 void Connection::refuse(unsigned status, std::string_view reason) {
   keeps_alive_ = false;
   refused_ = true;
+  wants_body_ = true;
   refused_until_ = std::chrono::steady_clock::now() + kDiscardTime;
+  server_.release_body(std::exchange(arrived_, 0));
   state_ = State::answering;
   ++request_;
   send(request_, status, "text/plain", std::string(reason) + "\n", {});
@@ -334,11 +375,12 @@ void Connection::send(uint64_t request, unsigned status, const std::string& type
   http::response<http::string_body> message(static_cast<http::status>(status), 11);
   message.set(http::field::server, kName);
   message.set(http::field::content_type, type);
-  for (const auto& [name, value] : headers)
-    message.set(name, value);
+  for (const auto* some : {&server_.headers(), &headers})
+    for (const auto& [name, value] : *some)
+      message.set(name, value);
   message.keep_alive(keeps_alive_);
-  message.body() = std::move(body);
-  message.prepare_payload();
+  message.content_length(body.size());
+  if (wants_body_) message.body() = std::move(body);
   std::ostringstream bytes;
   bytes << message;
   state_ = State::streaming;
@@ -352,6 +394,8 @@ void Connection::begin_stream(uint64_t request, const std::string& type) {
   message.set(http::field::server, kName);
   message.set(http::field::content_type, type);
   message.set(http::field::cache_control, "no-store");
+  for (const auto& [name, value] : server_.headers())
+    message.set(name, value);
   if (is_chunked_) message.chunked(true);
   keeps_alive_ = keeps_alive_ && is_chunked_;
   message.keep_alive(keeps_alive_);
@@ -427,6 +471,7 @@ void Connection::discard() {
 void Connection::close() {
   if (state_ == State::closed) return;
   state_ = State::closed;
+  server_.release_body(std::exchange(arrived_, 0));
   gone_.request_stop();
   ErrorCode ignored;
   stream_.socket().shutdown(tcp::socket::shutdown_both, ignored);
@@ -442,8 +487,8 @@ std::string_view HttpRequest::header(std::string_view name) const {
 }
 
 Result<std::unique_ptr<HttpServer>> HttpServer::listen(const std::string& host, uint16_t port, const HttpLimits& limits,
-                                                       HttpHandler handler) {
-  auto server = std::make_unique<Server>(limits, std::move(handler));
+                                                       HttpReply::Headers headers, HttpHandler handler) {
+  auto server = std::make_unique<Server>(limits, std::move(headers), std::move(handler));
   TRY(server->open(host, port));
   return std::unique_ptr<HttpServer>(std::move(server));
 }

@@ -22,12 +22,13 @@
 namespace dspack::runtime {
 
 struct HttpLimits {
-  uint32_t connections = 128;             // at once; beyond, the one that has been silent for longest is closed
-  uint32_t header_bytes = 16U << 10U;     // of a request
-  uint64_t body_bytes = 32ULL << 20U;     // of a request
-  std::chrono::seconds request_time{60};  // from a request's first byte, or the connection, to its last byte
-  std::chrono::seconds send_time{60};     // in which a client must take what is sent to it
-  uint64_t unsent_bytes = 4ULL << 20U;    // of a stream, kept for a client that reads slowly
+  uint32_t connections = 128;              // at once; beyond, the one that has been silent for longest is closed
+  uint32_t header_bytes = 16U << 10U;      // of a request
+  uint64_t body_bytes = 32ULL << 20U;      // of a request
+  uint64_t all_body_bytes = 64ULL << 20U;  // of all; beyond, the longest that is still arriving is refused
+  std::chrono::seconds request_time{60};   // from a request's first byte, or the connection, to its last byte
+  std::chrono::seconds send_time{60};      // in which a client must take what is sent to it
+  uint64_t unsent_bytes = 4ULL << 20U;     // of a stream, kept for a client that reads slowly
 };
 
 struct HttpRequest {
@@ -59,8 +60,10 @@ using HttpHandler = std::function<void(HttpRequest request, std::shared_ptr<Http
 class HttpServer {
  public:
   /// Begins to listen at `host` (an address) and `port`; 0 chooses a free one.
+  /// `headers`: of every answer.
   [[nodiscard]] static Result<std::unique_ptr<HttpServer>> listen(const std::string& host, uint16_t port,
-                                                                  const HttpLimits& limits, HttpHandler handler);
+                                                                  const HttpLimits& limits, HttpReply::Headers headers,
+                                                                  HttpHandler handler);
   virtual ~HttpServer() = default;
   [[nodiscard]] virtual uint16_t port() const = 0;
   /// Takes no new connections or requests; answers under way go on.

@@ -1,7 +1,10 @@
 // The answers of /v1/chat/completions and /v1/completions.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
+#include <mutex>
+#include <utility>
 
 #include "runtime/serve/answer_writer.h"
 #include "runtime/serve/json_fields.h"
@@ -37,7 +40,9 @@ OrderedJson timings(const AnswerCounts& counts) {
           {"prompt_n", counts.prompt_tokens - counts.kept_tokens},
           {"prompt_ms", counts.prompt_seconds * 1e3},
           {"predicted_n", counts.answer_tokens},
-          {"predicted_ms", counts.answer_seconds * 1e3}};
+          {"predicted_ms", counts.answer_seconds * 1e3},
+          {"draft_n", counts.drafted_tokens},
+          {"draft_n_accepted", counts.accepted_drafts}};
 }
 
 OrderedJson bytes_of(std::string_view text) {
@@ -62,27 +67,36 @@ OrderedJson likelihoods(const std::vector<TokenLikelihood>& tokens) {
   return {{"content", std::move(content)}};
 }
 
-/// What both forms share: the frame of a chunk, the end of a stream, pings.
-class OpenAiWriter : public AnswerWriter {
+/// The reply that all choices of a request share: its frame, the end of the stream or the whole object, pings.
+class OpenAiReply {
  public:
-  OpenAiWriter(std::shared_ptr<HttpReply> reply, const AnswerRequest& request, std::string model, std::string id,
-               std::string object)
+  struct Form {
+    std::string id;
+    std::string whole, chunk;  // "object"
+    bool begins_with_role = false;
+  };
+  OpenAiReply(std::shared_ptr<HttpReply> reply, const AnswerRequest& request, std::string model, Form form)
       : reply_(std::move(reply)),
         streams_(request.streams),
         includes_usage_(request.includes_usage),
-        tells_logprobs_(request.top_logprobs.has_value()),
-        id_(std::move(id)),
-        object_(std::move(object)),
+        form_(std::move(form)),
         model_(std::move(model)),
-        created_(unix_time()) {}
+        created_(unix_time()),
+        left_(request.choices),
+        choices_(request.choices) {}
 
-  void waiting(uint32_t read, uint32_t total) override {
-    if (!streams_) return;
+  [[nodiscard]] bool streams() const { return streams_; }
+
+  void wait(const ReadingProgress& progress) {
+    const std::lock_guard lock(mutex_);
+    if (!streams_ || left_ == 0) return;
     begin();
-    reply_->write(fmt::format(": reading the prompt, {} of {} tokens\n\n", read, total));
+    reply_->write(reading_comment(progress));
   }
 
-  void fail(const Error& error) override {
+  void fail(const Error& error) {
+    const std::lock_guard lock(mutex_);
+    if (std::exchange(left_, 0) == 0) return;
     const ApiError told = api_error(error);
     if (!has_begun_) return send_openai_error(*reply_, told);
     const OrderedJson body = {{"error", {{"message", told.message}, {"type", told.type}, {"code", told.status}}}};
@@ -90,72 +104,113 @@ class OpenAiWriter : public AnswerWriter {
     reply_->end();
   }
 
- protected:
-  /// Once, before the first event of a stream.
-  virtual void greet() {}
-
-  void begin() {
-    if (has_begun_) return;
-    has_begun_ = true;
-    reply_->begin_stream("text/event-stream; charset=utf-8");
-    greet();
-  }
-
-  [[nodiscard]] OrderedJson frame(std::string_view object) const {
-    return {{"id", id_}, {"object", object}, {"created", created_}, {"model", model_}};
-  }
-
+  /// A part of a choice, of a stream.
   void chunk(OrderedJson choice) {
-    OrderedJson body = frame(object_);
-    body["choices"] = OrderedJson::array({std::move(choice)});
-    if (includes_usage_) body["usage"] = nullptr;
-    reply_->write(fmt::format("data: {}\n\n", json_text(body)));
+    const std::lock_guard lock(mutex_);
+    if (left_ == 0) return;
+    begin();
+    write(std::move(choice), {});
   }
 
-  void end_stream(OrderedJson choice, const AnswerCounts& counts) {
+  /// The last part of a choice of a stream; or a whole choice.
+  void end(OrderedJson choice, const AnswerCounts& counts) {
+    const std::lock_guard lock(mutex_);
+    if (left_ == 0) return;
+    counts_ = sum_of(counts_, counts);
+    const bool is_last = --left_ == 0;
+    if (!streams_) {
+      const auto index = choice["index"].get<size_t>();
+      choices_[index] = std::move(choice);
+      if (!is_last) return;
+      OrderedJson body = frame(form_.whole);
+      body["choices"] = std::move(choices_);
+      body["usage"] = openai_usage(counts_);
+      body["timings"] = timings(counts_);
+      return reply_->send(200, "application/json", json_text(body));
+    }
     begin();
-    OrderedJson body = frame(object_);
-    body["choices"] = OrderedJson::array({std::move(choice)});
-    if (includes_usage_) body["usage"] = nullptr;
-    body["timings"] = timings(counts);
-    reply_->write(fmt::format("data: {}\n\n", json_text(body)));
+    write(std::move(choice), is_last ? timings(counts_) : OrderedJson());
+    if (!is_last) return;
     if (includes_usage_) {
-      OrderedJson last = frame(object_);
+      OrderedJson last = frame(form_.chunk);
       last["choices"] = OrderedJson::array();
-      last["usage"] = openai_usage(counts);
+      last["usage"] = openai_usage(counts_);
       reply_->write(fmt::format("data: {}\n\n", json_text(last)));
     }
     reply_->write("data: [DONE]\n\n");
     reply_->end();
   }
 
-  void send_whole(std::string_view object, OrderedJson choice, const AnswerCounts& counts) {
-    OrderedJson body = frame(object);
-    body["choices"] = OrderedJson::array({std::move(choice)});
-    body["usage"] = openai_usage(counts);
-    body["timings"] = timings(counts);
-    reply_->send(200, "application/json", json_text(body));
+ private:
+  /// The prompt counts once.
+  static AnswerCounts sum_of(const AnswerCounts& sum, const AnswerCounts& next) {
+    if (sum.prompt_tokens == 0) return next;
+    AnswerCounts both = sum;
+    both.kept_tokens = std::min(sum.kept_tokens, next.kept_tokens);
+    both.answer_tokens += next.answer_tokens;
+    both.drafted_tokens += next.drafted_tokens;
+    both.accepted_drafts += next.accepted_drafts;
+    both.prompt_seconds = std::max(sum.prompt_seconds, next.prompt_seconds);
+    both.answer_seconds = std::max(sum.answer_seconds, next.answer_seconds);
+    return both;
   }
 
-  [[nodiscard]] bool streams() const { return streams_; }
-  [[nodiscard]] bool tells_logprobs() const { return tells_logprobs_; }
+  [[nodiscard]] OrderedJson frame(std::string_view object) const {
+    return {{"id", form_.id}, {"object", object}, {"created", created_}, {"model", model_}};
+  }
 
- private:
+  void begin() {
+    if (std::exchange(has_begun_, true)) return;
+    reply_->begin_stream("text/event-stream; charset=utf-8");
+    if (!form_.begins_with_role) return;
+    for (size_t index = 0; index < choices_.size(); ++index)
+      write({{"index", index}, {"delta", {{"role", "assistant"}, {"content", ""}}}, {"finish_reason", nullptr}}, {});
+  }
+
+  void write(OrderedJson choice, OrderedJson timings) {
+    OrderedJson body = frame(form_.chunk);
+    body["choices"] = OrderedJson::array({std::move(choice)});
+    if (includes_usage_) body["usage"] = nullptr;
+    if (!timings.is_null()) body["timings"] = std::move(timings);
+    reply_->write(fmt::format("data: {}\n\n", json_text(body)));
+  }
+
+  std::mutex mutex_;
   std::shared_ptr<HttpReply> reply_;
   bool streams_;
   bool includes_usage_;
-  bool tells_logprobs_;
   bool has_begun_ = false;
-  std::string id_;
-  std::string object_;
+  Form form_;
   std::string model_;
   int64_t created_;
+  size_t left_;  // choices that have not ended
+  std::vector<OrderedJson> choices_;
+  AnswerCounts counts_;
 };
 
-class ChatWriter final : public OpenAiWriter {
+/// What both forms of a choice share.
+class ChoiceWriter : public AnswerWriter {
  public:
-  ChatWriter(std::shared_ptr<HttpReply> reply, const AnswerRequest& request, std::string model)
-      : OpenAiWriter(std::move(reply), request, std::move(model), fresh_id("chatcmpl-"), "chat.completion.chunk") {}
+  ChoiceWriter(std::shared_ptr<OpenAiReply> reply, const AnswerRequest& request, uint32_t index)
+      : reply_(std::move(reply)), index_(index), tells_logprobs_(request.top_logprobs.has_value()) {}
+
+  void waiting(const ReadingProgress& progress) override { reply_->wait(progress); }
+  void fail(const Error& error) override { reply_->fail(error); }
+
+ protected:
+  [[nodiscard]] OpenAiReply& reply() { return *reply_; }
+  [[nodiscard]] uint32_t index() const { return index_; }
+  [[nodiscard]] bool tells_logprobs() const { return tells_logprobs_; }
+
+ private:
+  std::shared_ptr<OpenAiReply> reply_;
+  uint32_t index_;
+  bool tells_logprobs_;
+};
+
+class ChatWriter final : public ChoiceWriter {
+ public:
+  using ChoiceWriter::ChoiceWriter;
 
   void part(const ReplyPart& part, std::vector<TokenLikelihood> tokens) override {
     OrderedJson delta = OrderedJson::object();
@@ -184,20 +239,19 @@ class ChatWriter final : public OpenAiWriter {
         break;
       }
     }
-    if (streams()) {
-      begin();
-      OrderedJson choice = {{"index", 0}, {"delta", std::move(delta)}, {"finish_reason", nullptr}};
+    if (reply().streams()) {
+      OrderedJson choice = {{"index", index()}, {"delta", std::move(delta)}, {"finish_reason", nullptr}};
       if (tells_logprobs()) choice["logprobs"] = likelihoods(tokens);
-      chunk(std::move(choice));
+      reply().chunk(std::move(choice));
     } else {
       tokens_.insert(tokens_.end(), std::make_move_iterator(tokens.begin()), std::make_move_iterator(tokens.end()));
     }
   }
 
   void end(const AnswerEnd& end) override {
-    if (streams()) {
-      return end_stream({{"index", 0}, {"delta", OrderedJson::object()}, {"finish_reason", finish_reason(end)}},
-                        end.counts);
+    if (reply().streams()) {
+      return reply().end({{"index", index()}, {"delta", OrderedJson::object()}, {"finish_reason", finish_reason(end)}},
+                         end.counts);
     }
     OrderedJson message = {{"role", "assistant"}, {"content", content_}};
     if (!reasoning_.empty()) message["reasoning_content"] = reasoning_;
@@ -205,45 +259,42 @@ class ChatWriter final : public OpenAiWriter {
       message["tool_calls"] = calls_;
       if (content_.empty()) message["content"] = nullptr;
     }
-    OrderedJson choice = {{"index", 0}, {"message", std::move(message)}};
+    OrderedJson choice = {{"index", index()}, {"message", std::move(message)}};
     if (tells_logprobs()) choice["logprobs"] = likelihoods(tokens_);
     choice["finish_reason"] = finish_reason(end);
-    send_whole("chat.completion", std::move(choice), end.counts);
+    reply().end(std::move(choice), end.counts);
   }
 
  private:
-  void greet() override {
-    chunk({{"index", 0}, {"delta", {{"role", "assistant"}, {"content", ""}}}, {"finish_reason", nullptr}});
-  }
-
   std::string reasoning_;
   std::string content_;
   OrderedJson calls_ = OrderedJson::array();
   std::vector<TokenLikelihood> tokens_;
 };
 
-class TextWriter final : public OpenAiWriter {
+class TextWriter final : public ChoiceWriter {
  public:
-  TextWriter(std::shared_ptr<HttpReply> reply, const AnswerRequest& request, std::string model)
-      : OpenAiWriter(std::move(reply), request, std::move(model), fresh_id("cmpl-"), "text_completion") {}
+  using ChoiceWriter::ChoiceWriter;
 
   void part(const ReplyPart& part, std::vector<TokenLikelihood> tokens) override {
-    if (streams()) {
-      begin();
-      OrderedJson choice = {{"index", 0}, {"text", part.text}, {"finish_reason", nullptr}};
+    if (reply().streams()) {
+      OrderedJson choice = {{"index", index()}, {"text", part.text}, {"finish_reason", nullptr}};
       if (tells_logprobs()) choice["logprobs"] = logprobs(tokens);
-      return chunk(std::move(choice));
+      return reply().chunk(std::move(choice));
     }
     text_ += part.text;
     tokens_.insert(tokens_.end(), std::make_move_iterator(tokens.begin()), std::make_move_iterator(tokens.end()));
   }
 
   void end(const AnswerEnd& end) override {
-    if (streams()) return end_stream({{"index", 0}, {"text", ""}, {"finish_reason", finish_reason(end)}}, end.counts);
-    OrderedJson choice = {{"index", 0}, {"text", text_}};
+    OrderedJson choice = {{"index", index()}, {"text", reply().streams() ? "" : text_}};
+    if (reply().streams()) {
+      choice["finish_reason"] = finish_reason(end);
+      return reply().end(std::move(choice), end.counts);
+    }
     if (tells_logprobs()) choice["logprobs"] = logprobs(tokens_);
     choice["finish_reason"] = finish_reason(end);
-    send_whole("text_completion", std::move(choice), end.counts);
+    reply().end(std::move(choice), end.counts);
   }
 
  private:
@@ -268,16 +319,30 @@ class TextWriter final : public OpenAiWriter {
   std::vector<TokenLikelihood> tokens_;
 };
 
-}  // namespace
-
-std::unique_ptr<AnswerWriter> make_chat_writer(std::shared_ptr<HttpReply> reply, const AnswerRequest& request,
-                                               std::string model) {
-  return std::make_unique<ChatWriter>(std::move(reply), request, std::move(model));
+template <class Writer>
+AnswerWriters make_writers(const std::shared_ptr<OpenAiReply>& reply, const AnswerRequest& request) {
+  AnswerWriters writers;
+  for (uint32_t index = 0; index < request.choices; ++index)
+    writers.push_back(std::make_unique<Writer>(reply, request, index));
+  return writers;
 }
 
-std::unique_ptr<AnswerWriter> make_text_writer(std::shared_ptr<HttpReply> reply, const AnswerRequest& request,
-                                               std::string model) {
-  return std::make_unique<TextWriter>(std::move(reply), request, std::move(model));
+}  // namespace
+
+AnswerWriters make_chat_writers(std::shared_ptr<HttpReply> reply, const AnswerRequest& request, std::string model) {
+  const auto shared = std::make_shared<OpenAiReply>(std::move(reply), request, std::move(model),
+                                                    OpenAiReply::Form{.id = fresh_id("chatcmpl-"),
+                                                                      .whole = "chat.completion",
+                                                                      .chunk = "chat.completion.chunk",
+                                                                      .begins_with_role = true});
+  return make_writers<ChatWriter>(shared, request);
+}
+
+AnswerWriters make_text_writers(std::shared_ptr<HttpReply> reply, const AnswerRequest& request, std::string model) {
+  const auto shared = std::make_shared<OpenAiReply>(
+      std::move(reply), request, std::move(model),
+      OpenAiReply::Form{.id = fresh_id("cmpl-"), .whole = "text_completion", .chunk = "text_completion"});
+  return make_writers<TextWriter>(shared, request);
 }
 
 }  // namespace dspack::runtime

@@ -62,6 +62,8 @@ Result<void> read_sampling(const JsonFields& fields, AnswerRequest& request) {
   TRY_ASSIGN(const auto min_p, fields.number("min_p", 0, 1));
   TRY_ASSIGN(const auto top_k, fields.whole("top_k", 0, kMostTokens));
   TRY_ASSIGN(const auto penalty, fields.number("repetition_penalty", 0.01, 100));
+  TRY_ASSIGN(const auto presence, fields.number("presence_penalty", -2, 2));
+  TRY_ASSIGN(const auto frequency, fields.number("frequency_penalty", -2, 2));
   TRY_ASSIGN(const auto seed, fields.whole("seed", 0, UINT64_MAX));
   SamplerOptions& sampling = request.sampling;
   sampling.temperature = temperature.value_or(sampling.temperature);
@@ -69,6 +71,8 @@ Result<void> read_sampling(const JsonFields& fields, AnswerRequest& request) {
   sampling.min_p = min_p.value_or(sampling.min_p);
   sampling.top_k = static_cast<uint32_t>(top_k.value_or(sampling.top_k));
   sampling.repetition_penalty = penalty.value_or(sampling.repetition_penalty);
+  sampling.presence_penalty = presence.value_or(sampling.presence_penalty);
+  sampling.frequency_penalty = frequency.value_or(sampling.frequency_penalty);
   sampling.seed = seed ? *seed : std::random_device()();
   TRY(read_bias(fields, sampling));
   TRY_ASSIGN(const auto model, fields.text("model"));

@@ -19,10 +19,10 @@ class ResponsesWriter final : public AnswerWriter {
         created_(std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch())
                      .count()) {}
 
-  void waiting(uint32_t read, uint32_t total) override {
+  void waiting(const ReadingProgress& progress) override {
     if (!streams_) return;
     begin();
-    reply_->write(fmt::format(": reading the prompt, {} of {} tokens\n\n", read, total));
+    reply_->write(reading_comment(progress));
   }
 
   void part(const ReplyPart& part, std::vector<TokenLikelihood> /*tokens*/) override {

@@ -5,11 +5,11 @@
 
 namespace dspack::runtime {
 
-// Bytes of the longest stop string with which `text` ends; 0 if with none.
-size_t StopStrings::longest_ending(std::string_view text) const {
-  size_t longest = 0;
-  for (const std::string& string : strings_) {
-    if (text.ends_with(string)) longest = std::max(longest, string.size());
+// The longest stop string with which `text` ends.
+std::optional<size_t> StopStrings::longest_ending(std::string_view text) const {
+  std::optional<size_t> longest;
+  for (size_t i = 0; i < strings_.size(); ++i) {
+    if (text.ends_with(strings_[i]) && (!longest || strings_[i].size() > strings_[*longest].size())) longest = i;
   }
   return longest;
 }
@@ -30,10 +30,9 @@ std::string StopStrings::push(std::string_view text) {
   size_t end = held_.size();
   held_ += text;
   while (end < held_.size()) {
-    const size_t size = longest_ending(std::string_view(held_).substr(0, ++end));
-    if (size == 0) continue;
-    found_ = true;
-    held_.resize(end - size);
+    found_ = longest_ending(std::string_view(held_).substr(0, ++end));
+    if (!found_) continue;
+    held_.resize(end - strings_[*found_].size());
     return std::exchange(held_, {});
   }
   std::string certain = held_.substr(0, held_.size() - longest_begun(held_));
@@ -42,7 +41,7 @@ std::string StopStrings::push(std::string_view text) {
 }
 
 std::string StopStrings::finish() {
-  found_ = false;
+  found_.reset();
   return std::exchange(held_, {});
 }
 

@@ -5,6 +5,7 @@
 // is decided. Threads: belongs to one thread. Lifetime: owns its strings. Errors: none.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -18,18 +19,18 @@ class StopStrings {
 
   /// What of the text so far is certain to stand before any stop string, and has not been returned yet.
   [[nodiscard]] std::string push(std::string_view text);
-  /// Whether a stop string has come; whatever is pushed later is dropped.
-  [[nodiscard]] bool found() const { return found_; }
+  /// The stop string that has come, or nullptr; whatever is pushed later is dropped.
+  [[nodiscard]] const std::string* found() const { return found_ ? &strings_[*found_] : nullptr; }
   /// The text has ended: what was held back, which was no stop string after all. Afterwards the next text can begin.
   [[nodiscard]] std::string finish();
 
  private:
-  [[nodiscard]] size_t longest_ending(std::string_view text) const;
+  [[nodiscard]] std::optional<size_t> longest_ending(std::string_view text) const;
   [[nodiscard]] size_t longest_begun(std::string_view text) const;
 
   std::vector<std::string> strings_;
   std::string held_;
-  bool found_ = false;
+  std::optional<size_t> found_;  // of them
 };
 
 }  // namespace dspack::runtime

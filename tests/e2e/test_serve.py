@@ -28,7 +28,9 @@ def events(body):
         yield fields.get("event"), fields["data"]
 
 
-class Serve(EndToEnd):
+class Serving(EndToEnd):
+    """A server of the small model, and what tests ask it."""
+
     def start_server(self, *arguments):
         self.process = self.start("serve", self.data(), "--port", "0", "--device", "cpu", *arguments, program="DSPACK_DSRUN")
         said = self.process.stderr.readline().decode()
@@ -56,6 +58,13 @@ class Serve(EndToEnd):
         text = self.ask("/metrics")[2]
         return {name: float(value) for name, value in re.findall(r"^dspack_(\w+) (\S+)$", text, re.M)}
 
+    def assert_ok_after_stop(self):
+        self.process.terminate()
+        result = self.finish(self.process, 60)
+        self.assertEqual((result.code, result.stdout, result.stderr), (0, "", ""), str(result))
+
+
+class Serve(Serving):
     def test_whole_answers_and_streams_say_the_same(self):
         self.start_server()
         whole = self.answer("/v1/chat/completions", chat(QUESTIONS[0]))
@@ -114,6 +123,9 @@ class Serve(EndToEnd):
         whole = self.answer("/v1/messages", body)
         self.assertEqual(whole["content"], [{"type": "text", "text": "The capital of France is Paris."}])
         self.assertEqual(whole["stop_reason"], "end_turn")
+        cut = self.answer("/v1/messages", dict(body, stop_sequences=["of", " France"]))
+        self.assertEqual((cut["stop_reason"], cut["stop_sequence"]), ("stop_sequence", "of"))
+        self.assertEqual(cut["content"], [{"type": "text", "text": "The capital "}])
         parts = list(events(self.ask("/v1/messages", dict(body, stream=True))[2]))
         names = [name for name, _ in parts if name != "ping"]
         self.assertEqual(names[:2] + names[-3:], ["message_start", "content_block_start", "content_block_stop",
@@ -126,6 +138,70 @@ class Serve(EndToEnd):
         count = self.answer("/v1/messages/count_tokens", {key: body[key] for key in ("model", "messages")})
         self.assertEqual(count["input_tokens"],
                          whole["usage"]["input_tokens"] + whole["usage"]["cache_read_input_tokens"])
+
+    def test_several_choices(self):
+        """The first is the answer without `n`; each has its own seed; the prompt is read once."""
+        self.start_server("--parallel", "2")
+        body = chat(QUESTIONS[2], temperature=0.9, seed=3)
+        alone = [self.answer("/v1/chat/completions", dict(body, seed=seed))["choices"][0] for seed in (3, 4, 5)]
+        before = self.counts()
+        whole = self.answer("/v1/chat/completions", dict(body, n=3))
+        self.assertEqual([choice["index"] for choice in whole["choices"]], [0, 1, 2])
+        self.assertEqual([choice["message"] for choice in whole["choices"]], [choice["message"] for choice in alone])
+        self.assertLessEqual(self.counts()["prompt_tokens_total"] - before["prompt_tokens_total"], 3)
+        datas = [data for _, data in events(self.ask("/v1/chat/completions", dict(
+            body, n=3, stream=True, stream_options={"include_usage": True}))[2])]
+        self.assertEqual(datas.pop(), "[DONE]")
+        chunks = [json.loads(data) for data in datas]
+        self.assertEqual(chunks.pop()["usage"]["completion_tokens"], whole["usage"]["completion_tokens"])
+        texts, ends = ["", "", ""], []
+        for choice in (chunk["choices"][0] for chunk in chunks):
+            texts[choice["index"]] += choice["delta"].get("content", "")
+            if choice["finish_reason"]:
+                ends.append(choice["index"])
+        self.assertEqual(texts, [choice["message"]["content"] for choice in alone])
+        self.assertEqual(sorted(ends), [0, 1, 2])
+        texts = self.answer("/v1/completions", {"prompt": "Once", "max_tokens": 5, "temperature": 0, "n": 2})["choices"]
+        self.assertEqual(texts[0]["text"], texts[1]["text"])
+        self.assertEqual(self.ask("/v1/chat/completions", dict(body, n=100))[0], 429)
+
+    def test_drafts_change_nothing_but_speed(self):
+        self.start_server()
+        bodies = [chat(question) for question in QUESTIONS]
+        alone = [self.answer("/v1/chat/completions", body)["choices"] for body in bodies]
+        self.assert_ok_after_stop()
+        self.start_server("--mtp", "2", "--parallel", "2")
+        for body, choices in zip(bodies, alone):
+            answer = self.answer("/v1/chat/completions", body)
+            self.assertEqual(answer["choices"], choices)
+            self.assertGreater(answer["timings"]["draft_n"], 0)
+            self.assertLessEqual(answer["timings"]["draft_n_accepted"], answer["timings"]["draft_n"])
+        self.assertGreater(self.counts()["drafted_tokens_total"], 0)
+
+    def test_penalties(self):
+        self.start_server()
+        body = {"prompt": "Once upon a time", "max_tokens": 40, "temperature": 2, "seed": 1}
+        plain = self.answer("/v1/completions", body)["choices"][0]["text"]
+        ids = self.answer("/tokenize", {"content": plain})["tokens"]
+        self.assertLess(len(set(ids)), len(ids), "the text repeats nothing: a test that cannot fail")
+        for name in ("presence_penalty", "frequency_penalty"):
+            text = self.answer("/v1/completions", {**body, name: 2})["choices"][0]["text"]
+            self.assertNotEqual(text, plain)  # the same random numbers, other probabilities
+            self.assertEqual(self.answer("/v1/completions", {**body, name: 0})["choices"][0]["text"], plain)
+
+    def test_heads_and_pages_of_others(self):
+        self.start_server("--allow-origin", "https://chat.example.org")
+        status, headers, text = self.ask("/v1/models", method="HEAD")
+        self.assertEqual((status, text), (200, ""))
+        self.assertEqual(int(headers["Content-Length"]), len(self.ask("/v1/models")[2]))
+        for origin, status in (("https://chat.example.org", 200), ("https://evil.example.org", 403)):
+            got, headers, _ = self.ask("/v1/models", headers={"Origin": origin})
+            self.assertEqual((got, headers["Access-Control-Allow-Origin"]), (status, "https://chat.example.org"))
+        status, headers, _ = self.ask("/v1/chat/completions", method="OPTIONS", headers={"Origin": "https://chat.example.org"})
+        self.assertEqual(status, 200)
+        self.assertIn("Authorization", headers["Access-Control-Allow-Headers"])
+        _, headers, text = self.ask("/v1/chat/completions", chat(QUESTIONS[0], stream=True))
+        self.assertEqual(headers["Access-Control-Allow-Origin"], "https://chat.example.org")
 
     def test_responses(self):
         self.start_server()
@@ -152,7 +228,7 @@ class Serve(EndToEnd):
     def test_mistakes_are_named(self):
         self.start_server()
         for body, word in (("{", "JSON"), ("[]", "object"), ({}, "messages"), (chat("x", temperature=-1), "temperature"),
-                           (chat("x", n=2), '"n"'), (chat("x", response_format={"type": "grammar"}), "response_format"),
+                           (chat("x", n=0), '"n"'), (chat("x", presence_penalty=3), "presence_penalty"), (chat("x", response_format={"type": "grammar"}), "response_format"),
                            (chat("x", max_tokens=0), "max_tokens"), (chat("x", logit_bias={"a": 1}), "logit_bias"),
                            (chat("x " * 3000), "--ctx"), (chat("x", tool_choice="required"), "tool_choice"),
                            ({"messages": [{"role": "x", "content": "x"}]}, "role")):
@@ -189,11 +265,6 @@ class Serve(EndToEnd):
         refused = self.run_program("serve", self.data(), "--host", "0.0.0.0", program="DSPACK_DSRUN")
         self.assertEqual(refused.code, 1)
         self.assertIn("--api-key", refused.stderr)
-
-    def assert_ok_after_stop(self):
-        self.process.terminate()
-        result = self.finish(self.process, 60)
-        self.assertEqual((result.code, result.stdout, result.stderr), (0, "", ""), str(result))
 
     def test_many_clients_some_of_whom_leave(self):
         """Every answer that is finished is the one that the question gets alone; nothing is left behind."""

@@ -179,6 +179,24 @@ TEST_CASE("sampler: greedy choice follows bias and penalty") {
   CHECK(choose({.repetition_penalty = 2}, {1, 77}) == 2);  // a token that has no logit
 }
 
+TEST_CASE("sampler: presence and frequency penalty count the answer alone") {
+  const std::vector<float> logits{1, 3, 2, -1};
+  const auto choose = [&](const SamplerOptions& options, std::vector<uint32_t> context, size_t prompt) {
+    Sampler chooser = sampler(options);
+    chooser.begin_answer(prompt);
+    return *chooser.sample(logits, context);
+  };
+  CHECK(choose({.presence_penalty = 1.5}, {1, 1}, 0) == 2);     // 3 - 1.5
+  CHECK(choose({.presence_penalty = 1.5}, {1, 1}, 2) == 1);     // of the prompt
+  CHECK(choose({.presence_penalty = 0.9}, {1, 1}, 0) == 1);     // once, however often
+  CHECK(choose({.frequency_penalty = 0.6}, {1}, 0) == 1);       // 3 - 0.6
+  CHECK(choose({.frequency_penalty = 0.6}, {1, 1}, 0) == 2);    // 3 - 1.2
+  CHECK(choose({.frequency_penalty = -2}, {3, 3, 3}, 0) == 3);  // -1 + 6
+  CHECK(choose({.frequency_penalty = 2}, {1, 77}, 0) == 2);     // a token that has no logit
+  CHECK_FALSE(sampler({.temperature = 1, .presence_penalty = 1}).drawn_as_they_stand());
+  CHECK_FALSE(Sampler::make({.frequency_penalty = kInfinity}).has_value());
+}
+
 TEST_CASE("sampler: a bias for a token that does not exist, and excluding all of them, are errors") {
   const std::vector<float> logits{0, 0};
   Sampler far = sampler({.logit_bias = {{2, 1.0}}});

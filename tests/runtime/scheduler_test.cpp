@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <thread>
 
 #include "tests/runtime/support/recording_model.h"
@@ -16,8 +17,15 @@ class Listener final : public GenerationListener {
   explicit Listener(std::function<bool()> wants_more = [] { return true; }) : wants_more_(std::move(wants_more)) {}
   void started(uint32_t kept) override { kept_ = kept; }
   void prompt_read(uint32_t count) override { read_ = count; }
+  bool wants_logits() const override { return looks_at_logits; }
+  void drafted(uint32_t count, uint32_t accepted_count) override {
+    CHECK(accepted_count <= count);
+    drafts += count;
+    accepted += accepted_count;
+  }
   bool token(uint32_t id, std::span<const float> logits) override {
-    CHECK(logits.size() > id);
+    if (looks_at_logits) CHECK(logits.size() > id);
+    if (logits.size() > id && is_greedy) CHECK(logits[id] == *std::ranges::max_element(logits));
     tokens.push_back(id);
     return wants_more_();
   }
@@ -27,6 +35,9 @@ class Listener final : public GenerationListener {
     if (!reason) error = reason.error().message;
   }
 
+  bool looks_at_logits = true;
+  bool is_greedy = false;
+  uint32_t drafts = 0, accepted = 0;
   std::vector<uint32_t> tokens;
   std::optional<StopReason> stop;
   std::string error;
@@ -52,6 +63,10 @@ std::unique_ptr<Scheduler> scheduler_of(test::RecordingModel& rig, const Schedul
   return *std::move(scheduler);
 }
 
+Result<void> submit_one(Scheduler& scheduler, Generation generation) {
+  return scheduler.submit(std::vector{std::move(generation)});
+}
+
 /// Runs until nothing is left.
 void finish(Scheduler& scheduler) {
   scheduler.drain();
@@ -69,11 +84,11 @@ TEST_CASE("scheduler: answers made together are those made alone, greedy and dra
     for (size_t i = 0; i < 6; ++i) {
       heard.push_back(std::make_shared<Listener>());
       sampling.push_back({.temperature = i % 2 == 0 ? 0.0 : 0.9, .seed = i});
-      REQUIRE(scheduler->submit({.prompt = prompts[i % prompts.size()].tokens,
-                                 .max_tokens = static_cast<uint32_t>(5 + 3 * i),
-                                 .end_tokens = {1},
-                                 .sampler = sampler_of(sampling.back()),
-                                 .listener = heard.back()}));
+      REQUIRE(submit_one(*scheduler, {.prompt = prompts[i % prompts.size()].tokens,
+                                      .max_tokens = static_cast<uint32_t>(5 + 3 * i),
+                                      .end_tokens = {1},
+                                      .sampler = sampler_of(sampling.back()),
+                                      .listener = heard.back()}));
     }
     finish(*scheduler);
     for (size_t i = 0; i < heard.size(); ++i) {
@@ -103,7 +118,8 @@ TEST_CASE("scheduler: a conversation that goes on finds its cache, and others do
   const auto scheduler = scheduler_of(rig, {.places = 2});
   const auto ask = [&](const std::vector<uint32_t>& prompt) {
     auto listener = std::make_shared<Listener>();
-    REQUIRE(scheduler->submit({.prompt = prompt, .max_tokens = 4, .sampler = sampler_of({}), .listener = listener}));
+    REQUIRE(
+        submit_one(*scheduler, {.prompt = prompt, .max_tokens = 4, .sampler = sampler_of({}), .listener = listener}));
     return listener;
   };
   const auto first = ask(prompts[0].tokens);
@@ -124,7 +140,8 @@ TEST_CASE("scheduler: what cannot be answered, too many, those who leave and tho
   const auto scheduler = scheduler_of(rig, {.places = 1, .waiting = 3});
   const auto submit = [&](std::vector<uint32_t> prompt, const std::shared_ptr<Listener>& listener,
                           const std::stop_token& gone = {}) {
-    return scheduler->submit(
+    return submit_one(
+        *scheduler,
         {.prompt = std::move(prompt), .max_tokens = 10, .sampler = sampler_of({}), .listener = listener, .gone = gone});
   };
   const auto nobody = std::make_shared<Listener>();
@@ -167,10 +184,10 @@ TEST_CASE("scheduler: requests from several threads while it runs") {
       clients.emplace_back([&, t] {
         for (size_t i = t; i < heard.size(); i += 3) {
           auto sampler = Sampler::make({});
-          const auto taken = scheduler->submit({.prompt = prompts[i % prompts.size()].tokens,
-                                                .max_tokens = 6,
-                                                .sampler = *std::move(sampler),
-                                                .listener = heard[i]});
+          const auto taken = submit_one(*scheduler, {.prompt = prompts[i % prompts.size()].tokens,
+                                                     .max_tokens = 6,
+                                                     .sampler = *std::move(sampler),
+                                                     .listener = heard[i]});
           if (!taken) heard[i]->error = taken.error().message;
         }
       });
@@ -182,6 +199,89 @@ TEST_CASE("scheduler: requests from several threads while it runs") {
     CHECK(heard[i]->error.empty());
     CHECK(heard[i]->ends == 1);
     CHECK(heard[i]->tokens == heard[i % prompts.size()]->tokens);
+  }
+}
+
+TEST_CASE("scheduler: answers with drafts say what answers without say, alone and in company") {
+  const auto prompts = test::golden_prompts();
+  for (const uint32_t places : {1U, 3U}) {
+    for (const std::optional<uint32_t> drafts : {std::optional<uint32_t>(2), std::optional<uint32_t>()}) {
+      for (const bool looks : {false, true}) {
+        CAPTURE(places);
+        CAPTURE(drafts.value_or(0));
+        CAPTURE(looks);
+        test::RecordingModel rig(test::tiny_folder(), {.max_rows = 16});
+        (void)rig.mtp();
+        const auto scheduler =
+            scheduler_of(rig, {.places = places, .speculation = SpeculationOptions{.drafts = drafts}});
+        std::vector<std::shared_ptr<Listener>> heard;
+        for (size_t i = 0; i < 5; ++i) {
+          heard.push_back(std::make_shared<Listener>());
+          heard.back()->looks_at_logits = looks;
+          heard.back()->is_greedy = true;
+          REQUIRE(submit_one(*scheduler, {.prompt = prompts[i % prompts.size()].tokens,
+                                          .max_tokens = static_cast<uint32_t>(7 + 4 * i),
+                                          .end_tokens = {1},
+                                          .sampler = sampler_of({}),
+                                          .listener = heard.back()}));
+        }
+        finish(*scheduler);
+        uint64_t drafted = 0;
+        for (size_t i = 0; i < heard.size(); ++i) {
+          CAPTURE(i);
+          test::RecordingModel fresh(test::tiny_folder());
+          Session alone = fresh.session();
+          Sampler sampler = sampler_of({});
+          const auto answer = alone.generate(prompts[i % prompts.size()].tokens,
+                                             {.max_tokens = static_cast<uint32_t>(7 + 4 * i), .end_tokens = {1}},
+                                             sampler, [](uint32_t) { return true; }, {});
+          REQUIRE(answer);
+          CHECK(heard[i]->tokens == answer->tokens);
+          CHECK(heard[i]->stop == answer->reason);
+          drafted += heard[i]->drafts;
+        }
+        CHECK(scheduler->counts().drafted_tokens == drafted);
+        if (drafts) CHECK(drafted > 0);
+      }
+    }
+  }
+}
+
+TEST_CASE(
+    "scheduler: what prompts begin with is computed once, and drawn answers to one prompt are those of their seeds") {
+  const auto prompt = test::golden_prompts()[0].tokens;
+  for (const bool has_drafts : {false, true}) {
+    CAPTURE(has_drafts);
+    test::RecordingModel rig(test::tiny_folder(), {.max_rows = 5});  // the prompt comes in pieces
+    if (has_drafts) (void)rig.mtp();
+    const auto speculation = has_drafts ? std::optional(SpeculationOptions{.drafts = 1}) : std::nullopt;
+    const auto scheduler = scheduler_of(rig, {.places = 3, .speculation = speculation});
+    std::vector<std::shared_ptr<Listener>> heard;
+    std::vector<Generation> generations;
+    for (uint64_t seed = 0; seed < 3; ++seed) {
+      heard.push_back(std::make_shared<Listener>());
+      generations.push_back({.prompt = prompt,
+                             .max_tokens = 9,
+                             .sampler = sampler_of({.temperature = 0.8, .seed = seed}),
+                             .listener = heard.back()});
+    }
+    REQUIRE(scheduler->submit(std::move(generations)));
+    finish(*scheduler);
+    const SchedulerCounts counts = scheduler->counts();
+    CHECK(counts.prompt_tokens == prompt.size() + 2);  // the last token of each is computed
+    CHECK(counts.copied_tokens == 2 * (prompt.size() - 1));
+    for (uint64_t seed = 0; seed < 3; ++seed) {
+      CAPTURE(seed);
+      CHECK(heard[seed]->kept() == (seed == 0 ? 0 : prompt.size() - 1));
+      test::RecordingModel fresh(test::tiny_folder());
+      if (has_drafts) (void)fresh.mtp();
+      Session alone = fresh.session(speculation);
+      Sampler sampler = sampler_of({.temperature = 0.8, .seed = seed});
+      const auto answer =
+          alone.generate(prompt, {.max_tokens = 9, .end_tokens = {}}, sampler, [](uint32_t) { return true; }, {});
+      REQUIRE(answer);
+      CHECK(heard[seed]->tokens == answer->tokens);
+    }
   }
 }
 

@@ -275,7 +275,7 @@ TEST_CASE("constraint: the model's answer is JSON of the schema, the same with d
       Session session = rig.session(way);
       auto sampler = Sampler::make({.repetition_penalty = penalty});
       REQUIRE(sampler);
-      sampler->constrain(lab.constraint(form), prompt.size());
+      sampler->constrain(lab.constraint(form));
       CHECK(!sampler->takes_highest());
       const auto answer = session.generate(prompt, {.max_tokens = 200, .end_tokens = {kEnd}}, *sampler,
                                            [](uint32_t) { return true; }, {});
