@@ -19,6 +19,7 @@
 #include "runtime/cli/model_options.h"
 #include "runtime/cli/prompt.h"
 #include "runtime/cli/traced_pass.h"
+#include "runtime/generate/constraint_compiler.h"
 #include "runtime/generate/loaded_model.h"
 #include "runtime/generate/sampler.h"
 
@@ -214,12 +215,18 @@ struct ServeOptions {
 [[nodiscard]] format::Verb bench_verb();
 [[nodiscard]] format::Verb serve_verb();
 
+/// What --version says of this build and this machine.
+[[nodiscard]] inline std::string dsrun_facts() {
+  return kernels::device_facts() + "structured output " +
+         (ConstraintCompiler::is_available() ? "by xgrammar\n" : "not in this build (scripts/xgrammar)\n");
+}
+
 [[nodiscard]] inline format::Program dsrun_program() {
   return {.name = "dsrun",
           .verbs = {run_verb(), logits_verb(), tokenize_verb(), eval_verb(), record_verb(), compare_verb(),
                     replay_verb(), plan_verb(), bench_verb(), serve_verb(), format::cache_verb()},
           .when_interrupted = {},
-          .build_facts = kernels::device_facts};
+          .build_facts = dsrun_facts};
 }
 
 }  // namespace dspack::runtime
