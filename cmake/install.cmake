@@ -33,6 +33,9 @@ install(DIRECTORY recipes/ DESTINATION ${CMAKE_INSTALL_DATADIR}/dspack/recipes)
 # Licence texts of what is inside the programs, as Debian's packages hold them (THIRD-PARTY.md): headers in every
 # build, and archives in a portable one, which must have all the texts.
 set(dspack_licences /usr/share/doc/nlohmann-json3-dev /usr/share/doc/libcli11-dev /usr/share/doc/libboost1.74-dev)
+if(TARGET xgrammar)
+  list(APPEND dspack_licences ${DSPACK_XGRAMMAR_FOLDER}/share/doc/xgrammar)
+endif()
 if(DSPACK_PORTABLE)
   foreach(package libfmt-dev libzstd-dev libpcre2-dev libedit-dev libncurses-dev libbsd-dev libmd-dev libssl-dev
                   libnghttp2-dev zlib1g-dev libstdc++-12-dev)

@@ -19,6 +19,7 @@
 #include "runtime/cli/model_options.h"
 #include "runtime/cli/prompt.h"
 #include "runtime/cli/traced_pass.h"
+#include "runtime/generate/constraint_compiler.h"
 #include "runtime/generate/loaded_model.h"
 #include "runtime/generate/sampler.h"
 
@@ -38,6 +39,7 @@ struct RunOptions {
   SamplingFlags sampler;
   std::string system;             // the system message, or @ and its file; empty: none
   bool no_history = false;        // of what is typed in a chat
+  std::string session;            // the file of a chat; empty: none
   DraftOptions drafts;            // `load` has what comes of them
   std::vector<std::string> stop;  // texts that end an answer; none is empty
   std::string stats_file;         // empty: none
@@ -174,6 +176,13 @@ struct BenchVerbOptions {
   [[nodiscard]] Result<void> complete();
 };
 
+/// What a server keeps of conversations that have lost their place.
+struct CacheOptions {
+  uint64_t ram_bytes = 0;
+  std::string disk;                    // a folder; empty: none
+  std::optional<uint64_t> disk_bytes;  // unset: what leaves the disk room
+};
+
 /// dsrun serve DIR: the model behind an HTTP interface.
 struct ServeOptions {
   std::string folder;
@@ -188,6 +197,7 @@ struct ServeOptions {
   std::string model_name;  // empty: the folder's
   uint32_t parallel = 1;   // answers at once
   uint32_t waiting = 64;   // requests that wait for a place
+  CacheOptions cache;
 
   /// Errors: invalid, options that contradict each other.
   [[nodiscard]] Result<void> complete();
@@ -205,12 +215,18 @@ struct ServeOptions {
 [[nodiscard]] format::Verb bench_verb();
 [[nodiscard]] format::Verb serve_verb();
 
+/// What --version says of this build and this machine.
+[[nodiscard]] inline std::string dsrun_facts() {
+  return kernels::device_facts() + "structured output " +
+         (ConstraintCompiler::is_available() ? "by xgrammar\n" : "not in this build (scripts/xgrammar)\n");
+}
+
 [[nodiscard]] inline format::Program dsrun_program() {
   return {.name = "dsrun",
           .verbs = {run_verb(), logits_verb(), tokenize_verb(), eval_verb(), record_verb(), compare_verb(),
                     replay_verb(), plan_verb(), bench_verb(), serve_verb(), format::cache_verb()},
           .when_interrupted = {},
-          .build_facts = kernels::device_facts};
+          .build_facts = dsrun_facts};
 }
 
 }  // namespace dspack::runtime

@@ -106,13 +106,19 @@ std::optional<kernels::SampleSettings> Sampler::drawn_as_they_stand() const {
 }
 
 bool Sampler::adjusts_logits() const {
-  return !options_.logit_bias.empty() || options_.repetition_penalty != 1 || options_.presence_penalty != 0 ||
-         options_.frequency_penalty != 0;
+  return constraint_ || !options_.logit_bias.empty() || options_.repetition_penalty != 1 ||
+         options_.presence_penalty != 0 || options_.frequency_penalty != 0;
 }
 
 Result<std::vector<double>> Sampler::adjusted(std::span<const float> logits, std::span<const uint32_t> context) const {
   TRY(check_vocab(logits.size()));
   std::vector<double> changed(logits.begin(), logits.end());
+  if (constraint_) {
+    TRY_ASSIGN(const auto allowed,
+               constraint_->allowed_after(context.subspan(std::min(prompt_tokens_, context.size()))));
+    for (uint32_t token = 0; token < changed.size(); ++token)
+      if (!allows(allowed, token)) changed[token] = -kInfinity;
+  }
   for (const auto& [token, bias] : options_.logit_bias)
     changed[token] += bias;
   if (options_.repetition_penalty != 1) {

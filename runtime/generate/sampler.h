@@ -1,6 +1,7 @@
 // Chooses the next token from logits: greedily, or at random.
 //
-// The steps, in the order of transformers' logits processors (which the tests compare it with):
+// The steps, in the order of transformers' logits processors (which the tests compare it with), after tokens that a
+// constraint does not allow have lost their logits:
 //   1. logit bias: added to the logits of single tokens;
 //   2. repetition penalty (Keskar et al., CTRL, 2019): for every token of the context, a logit above 0 is divided by
 //      the penalty and one below is multiplied by it, once, however often the token occurs;
@@ -24,6 +25,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <random>
 #include <span>
@@ -31,6 +33,7 @@
 
 #include "format/base/result.h"
 #include "kernels/sampling.h"
+#include "runtime/generate/token_constraint.h"
 
 namespace dspack::runtime {
 
@@ -67,6 +70,9 @@ class Sampler {
 
   /// The answer begins after so many tokens of the contexts that follow; at first after none.
   void begin_answer(size_t prompt_tokens) { prompt_tokens_ = prompt_tokens; }
+  /// Only what the constraint allows is chosen from now on. A copy of this sampler shares it: another answer needs one
+  /// of its own.
+  void constrain(std::shared_ptr<TokenConstraint> constraint) { constraint_ = std::move(constraint); }
 
   /// `context`: the tokens so far, prompt and answer, which the penalties concern.
   [[nodiscard]] Result<uint32_t> sample(std::span<const float> logits, std::span<const uint32_t> context);
@@ -97,6 +103,7 @@ class Sampler {
 
   SamplerOptions options_;
   size_t prompt_tokens_ = 0;
+  std::shared_ptr<TokenConstraint> constraint_;  // remembers how far it has read the answer
   std::mt19937_64 random_;
   std::optional<double> next_;  // drawn already
 };

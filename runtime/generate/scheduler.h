@@ -21,6 +21,7 @@
 
 #include "runtime/generate/admission.h"
 #include "runtime/generate/continuation.h"
+#include "runtime/generate/prefix_cache.h"
 
 namespace dspack::runtime {
 
@@ -58,6 +59,8 @@ struct SchedulerOptions {
   /// How tokens are drafted, for which the engine has a module: a fixed number for every answer, else as many as pay
   /// while an answer is alone. Absent: none.
   std::optional<SpeculationOptions> speculation = {};
+  /// Of what places held that others took; borrowed. nullptr: that is lost.
+  PrefixCache* cache = nullptr;
 };
 
 /// Since the start.
@@ -71,6 +74,7 @@ struct SchedulerCounts {
   uint64_t passes = 0, rows = 0;
   double seconds = 0;              // in passes
   uint32_t busy = 0, waiting = 0;  // now
+  std::optional<PrefixCacheCounts> cache = {};
 };
 
 class Scheduler {
@@ -114,6 +118,8 @@ class Scheduler {
   void look();
   void admit();
   void occupy(Place& place, Generation generation);
+  void keep_common(Place& place, std::span<const uint32_t> prompt);
+  uint32_t take_from_places(Place& place, std::span<const uint32_t> prompt);
   void drop_gone();
   void share_prefixes();
   [[nodiscard]] bool is_being_read_elsewhere(const Place& place) const;

@@ -11,24 +11,11 @@ namespace {
 constexpr uint64_t kMostLogprobs = 20;  // OpenAI's bound
 constexpr uint64_t kMostChoices = 128;  // the same
 
-/// What this server cannot do is refused by name where the client wants it, rather than left out.
-Result<void> refuse_unsupported(const JsonFields& fields) {
-  if (const OrderedJson* format = fields.find("response_format")) {
-    const auto type = format->is_object() ? format->find("type") : format->end();
-    if (type == format->end() || !type->is_string()) return invalid("\"response_format\" has no \"type\"");
-    if (*type != "text") {
-      return Error{ErrorKind::unsupported, fmt::format("\"response_format\": {} is not supported, only \"text\"",
-                                                       quote(type->get<std::string>()))};
-    }
-  }
-  return {};
-}
-
 Result<AnswerRequest> read_openai(const JsonFields& fields, const SamplerOptions& defaults) {
   AnswerRequest request;
   request.sampling = defaults;
-  TRY(refuse_unsupported(fields));
   TRY(read_sampling(fields, request));
+  TRY(read_format(fields.find("response_format"), "response_format", request.form));
   TRY_ASSIGN(const auto choices, fields.whole("n", 1, kMostChoices));
   request.choices = static_cast<uint32_t>(choices.value_or(1));
   for (const char* name : {"max_tokens", "max_completion_tokens"}) {
@@ -61,13 +48,7 @@ Result<AnswerRequest> parse_chat_request(std::string_view body, const SamplerOpt
   TRY_ASSIGN(const auto likeliest, fields.whole("top_logprobs", 0, kMostLogprobs));
   if (logprobs.value_or(false)) request.top_logprobs = static_cast<uint32_t>(likeliest.value_or(0));
   if (likeliest && !logprobs.value_or(false)) return invalid("\"top_logprobs\" needs \"logprobs\": true");
-  if (const OrderedJson* choice = fields.find("tool_choice")) {
-    if (*choice == "none") {
-      conversation.tools = nullptr;
-    } else if (*choice != "auto") {
-      return Error{ErrorKind::unsupported, "\"tool_choice\" can be \"auto\" or \"none\": calls are not forced"};
-    }
-  }
+  TRY(read_tool_choice(fields, conversation.tools, request.form));
   request.prompt = std::move(conversation);
   return request;
 }

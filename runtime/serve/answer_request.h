@@ -13,6 +13,7 @@
 
 #include "format/base/result.h"
 #include "runtime/generate/sampler.h"
+#include "runtime/serve/answer_form.h"
 #include "runtime/text/chat_message.h"
 
 namespace dspack::runtime {
@@ -24,6 +25,7 @@ struct AnswerRequest {
   SamplerOptions sampling;
   std::optional<uint32_t> max_tokens;
   std::vector<std::string> stop;
+  AnswerForm form;
   uint32_t choices = 1;  // answers, with seeds that follow one another; of OpenAI's older APIs
   bool streams = false;
   bool includes_usage = false;           // in a stream

@@ -15,7 +15,8 @@ Answering::Answering(const Tokenizer& tokenizer, const AnswerRequest& request, u
       // Marks of reasoning and calls may be flagged special: the parser needs them.
       detokenizer_(tokenizer, form == Form::text ? SpecialOutput::skip : SpecialOutput::keep),
       stop_(request.stop),
-      parser_(form == Form::conversation_in_thought),
+      parser_(form == Form::conversation_in_thought,
+              is_json(request.form) ? ReplyParser::Calls::none : ReplyParser::Calls::read),
       top_logprobs_(request.top_logprobs),
       writer_(std::move(writer)),
       log_(std::move(log)),

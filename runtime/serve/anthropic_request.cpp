@@ -103,16 +103,11 @@ Result<AnswerRequest> parse_messages_request(std::string_view body, const Sample
       OrderedJson function = {{"name", *name}};
       if (tool.contains("description")) function["description"] = tool["description"];
       if (tool.contains("input_schema")) function["parameters"] = tool["input_schema"];
+      if (tool.contains("strict")) function["strict"] = tool["strict"];
       conversation.tools.push_back({{"type", "function"}, {"function", std::move(function)}});
     }
   }
-  if (const OrderedJson* choice = fields.find("tool_choice")) {
-    TRY_ASSIGN(const auto type, choice->is_object() ? JsonFields(*choice).text("type") : std::optional<std::string>());
-    if (type != "auto" && type != "none") {
-      return Error{ErrorKind::unsupported, "\"tool_choice\" can be of type \"auto\" or \"none\": calls are not forced"};
-    }
-    if (type == "none") conversation.tools = nullptr;
-  }
+  TRY(read_messages_tool_choice(fields, conversation.tools, request.form));
   if (const OrderedJson* thinking = fields.find("thinking"); thinking != nullptr && thinking->is_object()) {
     TRY_ASSIGN(const auto type, JsonFields(*thinking).text("type"));
     request.thinking = type == "enabled";

@@ -42,7 +42,8 @@ Api::Api(const TextModel& text, Scheduler& scheduler, MachineWatch& machine, Api
       machine_(machine),
       options_(std::move(options)),
       log_(std::move(log)),
-      pinging_([this](const std::stop_token& stop) { ping(stop); }) {}
+      pinging_([this](const std::stop_token& stop) { ping(stop); }),
+      constraints_(ConstraintCompiler::make(text.tokenizer(), options_.vocab, options_.end_tokens)) {}
 
 bool Api::is_known_host(std::string_view host) const {
   host = without_port(host);
@@ -145,6 +146,13 @@ void Api::get(const HttpRequest& request, HttpReply& reply) {
                            {"top_p", options_.sampling.top_p},
                            {"top_k", options_.sampling.top_k},
                            {"min_p", options_.sampling.min_p}}}};
+    if (const auto cache = scheduler_.counts().cache) {
+      props["prefix_cache"] = {{"memory_limit_bytes", options_.cache_memory_bytes},
+                               {"memory_bytes", cache->memory_bytes},
+                               {"memory_blocks", cache->memory_blocks},
+                               {"disk_bytes", cache->disk_bytes},
+                               {"disk_blocks", cache->disk_blocks}};
+    }
     return reply.send(200, "application/json", json_text(props));
   }
   send_openai_error(reply, {404, "not_found_error", fmt::format("there is no {}", quote(request.path))});
@@ -173,54 +181,80 @@ Result<Api::Prompt> Api::prompt_of(const AnswerRequest& request) const {
   }
   TRY_ASSIGN(const std::string text, prompt_text(std::get<Conversation>(request.prompt), request.thinking));
   TRY_ASSIGN(std::vector<uint32_t> tokens, text_.tokenizer().encode(text, SpecialTokens::parse));
-  return Prompt{
-      .tokens = std::move(tokens),
-      .form = begins_reasoning(text) ? Answering::Form::conversation_in_thought : Answering::Form::conversation};
+  Prompt prompt{.tokens = std::move(tokens), .form = Answering::Form::conversation};
+  const auto& chat = text_.chat_template();
+  if (begins_reasoning(text)) {
+    prompt.form = Answering::Form::conversation_in_thought;
+    prompt.reasoning = Reasoning::begun;
+  } else if (!text.ends_with("</think>") && !text.ends_with("</think>\n\n") && chat && chat->has_thinking_switch()) {
+    prompt.reasoning = Reasoning::optional;  // the switch may leave it to the model
+  }
+  return prompt;
+}
+
+void Api::fail(HttpReply& reply, Dialect dialect, const Error& error) {
+  dialect == Dialect::anthropic ? send_anthropic_error(reply, api_error(error))
+                                : send_openai_error(reply, api_error(error));
 }
 
 void Api::answer(Result<AnswerRequest> request, const std::shared_ptr<HttpReply>& reply, Dialect dialect) {
-  const auto fail = [&](const Error& error) {
-    dialect == Dialect::anthropic ? send_anthropic_error(*reply, api_error(error))
-                                  : send_openai_error(*reply, api_error(error));
-  };
-  if (!request) return fail(request.error());
+  if (!request) return fail(*reply, dialect, request.error());
   auto prompt = prompt_of(*request);
-  if (!prompt) return fail(prompt.error());
-  auto sampler = Sampler::make(request->sampling);
-  if (!sampler) return fail(sampler.error());
-  const std::string model = request->model.empty() ? options_.model : request->model;
-  const bool converses = std::holds_alternative<Conversation>(request->prompt);
+  if (!prompt) return fail(*reply, dialect, prompt.error());
+  const auto* conversation = std::get_if<Conversation>(&request->prompt);
+  const bool has_tools = conversation != nullptr && !conversation->tools.is_null();
+  const auto form = compose_form(request->form, prompt->reasoning, text_.chat_template(has_tools), text_.tokenizer());
+  if (!form) return fail(*reply, dialect, form.error());
+  // What the model may do by itself, it does without xgrammar as well.
+  const bool can_be_free = request->form.kind == AnswerForm::Kind::strict_calls && !constraints_;
+  if (form->is_null() || can_be_free) return begin(*request, *prompt, nullptr, reply, dialect);
+  if (!constraints_) return fail(*reply, dialect, constraints_.error());
+  (*constraints_)
+      ->compile(json_text(*form), [this, request = *std::move(request), prompt = *std::move(prompt), reply,
+                                   dialect](Result<std::unique_ptr<TokenConstraint>> constraint) {
+        if (!constraint) return fail(*reply, dialect, constraint.error());
+        begin(request, prompt, constraint->get(), reply, dialect);
+      });
+}
+
+void Api::begin(AnswerRequest request, const Prompt& prompt, const TokenConstraint* constraint,
+                const std::shared_ptr<HttpReply>& reply, Dialect dialect) {
+  auto sampler = Sampler::make(request.sampling);
+  if (!sampler) return fail(*reply, dialect, sampler.error());
+  const std::string model = request.model.empty() ? options_.model : request.model;
+  const bool converses = std::holds_alternative<Conversation>(request.prompt);
   AnswerWriters writers;
   if (dialect == Dialect::openai) {
-    writers = converses ? make_chat_writers(reply, *request, model) : make_text_writers(reply, *request, model);
+    writers = converses ? make_chat_writers(reply, request, model) : make_text_writers(reply, request, model);
   } else {
-    writers.push_back(dialect == Dialect::anthropic ? make_messages_writer(reply, *request, model)
-                                                    : make_responses_writer(reply, *request, model));
+    writers.push_back(dialect == Dialect::anthropic ? make_messages_writer(reply, request, model)
+                                                    : make_responses_writer(reply, request, model));
   }
-  const auto count = static_cast<uint32_t>(prompt->tokens.size());
+  const auto count = static_cast<uint32_t>(prompt.tokens.size());
   std::vector<Generation> generations;
   for (std::unique_ptr<AnswerWriter>& writer : writers) {
-    if (request->echoes) {
-      const std::string text = text_.tokenizer().decode(prompt->tokens, SpecialOutput::skip);
+    if (request.echoes) {
+      const std::string text = text_.tokenizer().decode(prompt.tokens, SpecialOutput::skip);
       writer->part({.text = text}, {});
     }
     const auto answering =
-        std::make_shared<Answering>(text_.tokenizer(), *request, count, prompt->form, std::move(writer), log_);
+        std::make_shared<Answering>(text_.tokenizer(), request, count, prompt.form, std::move(writer), log_);
     {
       const std::lock_guard lock(mutex_);
       waiting_.push_back(answering);
     }
-    generations.push_back({.prompt = prompt->tokens,
-                           .max_tokens = request->max_tokens.value_or(UINT32_MAX),
+    if (constraint) sampler->constrain(constraint->restart());
+    generations.push_back({.prompt = prompt.tokens,
+                           .max_tokens = request.max_tokens.value_or(UINT32_MAX),
                            .end_tokens = options_.end_tokens,
                            .sampler = *sampler,
                            .listener = answering,
                            .gone = reply->gone()});
-    ++request->sampling.seed;  // of the next choice
-    sampler = Sampler::make(request->sampling);
+    ++request.sampling.seed;  // of the next choice
+    sampler = Sampler::make(request.sampling);
   }
   const auto submitted = scheduler_.submit(std::move(generations));
-  if (!submitted) fail(submitted.error());
+  if (!submitted) fail(*reply, dialect, submitted.error());
 }
 
 Result<OrderedJson> Api::tokenize(std::string_view body) const {
@@ -284,6 +318,14 @@ std::string Api::metrics() const {
   line("pass_seconds_total", "counter", "Time in passes", counts.seconds);
   line("requests_running", "gauge", "Generations that have a place", counts.busy);
   line("requests_waiting", "gauge", "Generations that wait for a place", counts.waiting);
+  if (!counts.cache) return text;
+  const PrefixCacheCounts& cache = *counts.cache;
+  line("prefix_cache_memory_bytes", "gauge", "KV rows that the prefix cache has in memory", cache.memory_bytes);
+  line("prefix_cache_memory_blocks", "gauge", "Their blocks", cache.memory_blocks);
+  line("prefix_cache_disk_bytes", "gauge", "Files of the prefix cache", cache.disk_bytes);
+  line("prefix_cache_disk_blocks", "gauge", "Those of this model", cache.disk_blocks);
+  line("prefix_cache_memory_tokens_total", "counter", "Tokens of prompts taken from it in memory", cache.memory_tokens);
+  line("prefix_cache_disk_tokens_total", "counter", "Tokens of prompts taken from it on disk", cache.disk_tokens);
   return text;
 }
 

@@ -10,6 +10,7 @@
 #include <string>
 #include <thread>
 
+#include "runtime/generate/constraint_compiler.h"
 #include "runtime/generate/scheduler.h"
 #include "runtime/generate/text_model.h"
 #include "runtime/serve/answering.h"
@@ -26,6 +27,7 @@ struct ApiOptions {
   uint32_t vocab = 0;
   uint32_t layers = 0;  // that a token passes
   std::vector<uint32_t> end_tokens;
+  uint64_t cache_memory_bytes = 0;  // that the prefix cache may take
   SamplerOptions sampling;                                 // where a request says nothing
   OrderedJson template_arguments = OrderedJson::object();  // the same
   std::function<std::tm()> clock;                          // for templates that print the date
@@ -41,16 +43,21 @@ class Api {
 
  private:
   enum class Dialect { openai, responses, anthropic };
+  struct Prompt {
+    std::vector<uint32_t> tokens;
+    Answering::Form form = Answering::Form::text;
+    Reasoning reasoning = Reasoning::none;
+  };
   [[nodiscard]] bool is_allowed(const HttpRequest& request, HttpReply& reply, Dialect dialect) const;
   [[nodiscard]] bool is_known_host(std::string_view host) const;
   void get(const HttpRequest& request, HttpReply& reply);
   void answer(Result<AnswerRequest> request, const std::shared_ptr<HttpReply>& reply, Dialect dialect);
+  /// Of a request whose form has become a constraint; null: its answer is free.
+  void begin(AnswerRequest request, const Prompt& prompt, const TokenConstraint* constraint,
+             const std::shared_ptr<HttpReply>& reply, Dialect dialect);
+  static void fail(HttpReply& reply, Dialect dialect, const Error& error);
   [[nodiscard]] Result<std::string> prompt_text(const Conversation& conversation,
                                                 const std::optional<bool>& thinking) const;
-  struct Prompt {
-    std::vector<uint32_t> tokens;
-    Answering::Form form = Answering::Form::text;
-  };
   [[nodiscard]] Result<Prompt> prompt_of(const AnswerRequest& request) const;
   [[nodiscard]] Result<OrderedJson> tokenize(std::string_view body) const;
   [[nodiscard]] Result<OrderedJson> detokenize(std::string_view body) const;
@@ -68,7 +75,8 @@ class Api {
   std::mutex mutex_;
   std::condition_variable_any changed_;
   std::list<std::weak_ptr<Answering>> waiting_;
-  std::jthread pinging_;  // last: it uses all the others
+  std::jthread pinging_;  // it uses all the others, and so do the answers that wait for their constraint
+  Result<std::unique_ptr<ConstraintCompiler>> constraints_;
 };
 
 }  // namespace dspack::runtime

@@ -94,24 +94,13 @@ Result<AnswerRequest> parse_responses_request(std::string_view body, const Sampl
         return Error{ErrorKind::unsupported, "\"tools\": only those of type \"function\" are known"};
       OrderedJson function = tool;
       function.erase("type");
-      function.erase("strict");
       conversation.tools.push_back({{"type", "function"}, {"function", std::move(function)}});
     }
   }
-  if (const OrderedJson* choice = fields.find("tool_choice")) {
-    if (*choice != "auto" && *choice != "none") {
-      return Error{ErrorKind::unsupported, "\"tool_choice\" can be \"auto\" or \"none\": calls are not forced"};
-    }
-    if (*choice == "none") conversation.tools = nullptr;
-  }
   if (const OrderedJson* text = fields.find("text"); text != nullptr && text->is_object()) {
-    const OrderedJson* format = JsonFields(*text).find("format");
-    const bool is_text =
-        format == nullptr || (format->is_object() && format->contains("type") && format->at("type") == "text");
-    if (!is_text) {
-      return Error{ErrorKind::unsupported, "\"text\": the format can be \"text\" alone"};
-    }
+    TRY(read_format(JsonFields(*text).find("format"), "format", request.form));
   }
+  TRY(read_tool_choice(fields, conversation.tools, request.form));
   if (const OrderedJson* reasoning = fields.find("reasoning"); reasoning != nullptr && reasoning->is_object()) {
     TRY_ASSIGN(const auto effort, JsonFields(*reasoning).text("effort"));
     if (effort) request.thinking = *effort != "none" && *effort != "minimal";

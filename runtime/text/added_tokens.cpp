@@ -104,6 +104,10 @@ Result<void> AddedTokens::split_by(const Tree& tree, std::string_view text, Work
   return {};
 }
 
+bool AddedTokens::contains(uint32_t id) const {
+  return std::ranges::any_of(tokens_, [id](const AddedToken& token) { return token.id == id; });
+}
+
 Result<std::vector<AddedTokens::Segment>> AddedTokens::split(std::string_view text, WorkBudget& budget) const {
   std::vector<Segment> first;
   TRY(split_by(as_is_, text, budget, first));

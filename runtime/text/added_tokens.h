@@ -42,6 +42,7 @@ class AddedTokens {
 
   /// `text` is valid UTF-8. Empty pieces of text are left out.
   [[nodiscard]] Result<std::vector<Segment>> split(std::string_view text, WorkBudget& budget) const;
+  [[nodiscard]] bool contains(uint32_t id) const;
 
  private:
   /// A tree of bytes over the literals.

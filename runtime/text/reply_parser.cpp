@@ -97,11 +97,11 @@ BlockCall read_invoke(std::string_view text) {
 BlockCall read_tool_call(std::string_view text) {
   text = trimmed(text);
   if (text.starts_with('{')) {
-    const OrderedJson json = value_of(text);
-    if (!json.is_object() || !json.contains("name") || !json["name"].is_string())
+    const OrderedJson written = value_of(text);
+    if (!written.is_object() || !written.contains("name") || !written["name"].is_string())
       return {.name = "", .arguments = std::string(text)};
-    const OrderedJson arguments = json.value("arguments", OrderedJson::object());
-    return {.name = json["name"].get<std::string>(),
+    const OrderedJson arguments = written.value("arguments", OrderedJson::object());
+    return {.name = written["name"].get<std::string>(),
             .arguments = arguments.is_string() ? arguments.get<std::string>() : json_text_of(arguments)};
   }
   BlockCall call;
@@ -111,7 +111,7 @@ BlockCall read_tool_call(std::string_view text) {
   while (const auto name = between(text, "<arg_key>", "</arg_key>", at)) {
     const auto value = between(text, "<arg_value>", "</arg_value>", at);
     if (!value) break;
-    arguments[std::string(trimmed(*name))] = value_of(*value);
+    arguments[std::string(trimmed(*name))] = value_of(trimmed(*value));
   }
   call.arguments = json_text_of(arguments);
   return call;
@@ -207,6 +207,10 @@ bool ReplyParser::step(bool is_end) {
     }
     case State::content: {
       const std::array<std::string_view, 5> marks = {kCalls[0], kCalls[1], kDsml[0], kDsml[1], kToolCall};
+      if (!reads_calls_) {
+        emit(ReplyPart::Kind::content, std::exchange(held_, {}));
+        return false;
+      }
       if (!take_until(marks, ReplyPart::Kind::content, is_end, found)) return false;
       state_ = found < 4 ? State::calls : State::block;
       end_ = kEndToolCall;

@@ -39,8 +39,10 @@ struct ReplyPart {
 
 class ReplyParser {
  public:
+  enum class Calls { read, none };  // none: what looks like a call is content
   /// `reasons`: the prompt has ended within <think>.
-  explicit ReplyParser(bool reasons) : state_(reasons ? State::reasoning : State::begin) {}
+  explicit ReplyParser(bool reasons, Calls calls = Calls::read)
+      : state_(reasons ? State::reasoning : State::begin), reads_calls_(calls == Calls::read) {}
 
   [[nodiscard]] std::vector<ReplyPart> push(std::string_view text);
   /// The text has ended.
@@ -77,6 +79,7 @@ class ReplyParser {
   std::string_view end_;  // the mark that ends the block
   bool is_fenced_ = false;
   bool calls_ = false;
+  bool reads_calls_ = true;
   std::vector<ReplyPart> parts_;
 };
 

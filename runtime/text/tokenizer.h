@@ -44,6 +44,8 @@ class Tokenizer {
   /// By the spelling of tokenizer.json ("Ġthe", "<｜User｜>").
   [[nodiscard]] std::optional<uint32_t> id_of(std::string_view token) const { return parts_.vocabulary.find(token); }
   [[nodiscard]] bool is_special(uint32_t id) const { return parts_.vocabulary.is_special(id); }
+  /// Cut out of a text as a whole, whether flagged special or not.
+  [[nodiscard]] bool is_added(uint32_t id) const { return parts_.added_tokens.contains(id); }
   /// One more than the highest id. A model's own vocabulary may be padded beyond it.
   [[nodiscard]] uint32_t vocab_size() const { return parts_.vocabulary.size(); }
 

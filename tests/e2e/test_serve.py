@@ -216,6 +216,7 @@ class Serve(Serving):
             "response.created", "response.in_progress", "response.output_item.added", "response.content_part.added",
             "response.output_text.done", "response.content_part.done", "response.output_item.done", "response.completed"])
         datas = [json.loads(data) for _, data in parts]
+        self.assertEqual([data["response"]["output"] for data in datas[:2]], [[], []])
         self.assertEqual([data["sequence_number"] for data in datas], list(range(len(datas))))
         self.assertEqual([data["type"] for data in datas], names)
         self.assertEqual("".join(data["delta"] for data in datas if data["type"] == "response.output_text.delta"),
@@ -228,7 +229,7 @@ class Serve(Serving):
     def test_mistakes_are_named(self):
         self.start_server()
         for body, word in (("{", "JSON"), ("[]", "object"), ({}, "messages"), (chat("x", temperature=-1), "temperature"),
-                           (chat("x", n=0), '"n"'), (chat("x", presence_penalty=3), "presence_penalty"), (chat("x", response_format={"type": "json_object"}), "response_format"),
+                           (chat("x", n=0), '"n"'), (chat("x", presence_penalty=3), "presence_penalty"), (chat("x", response_format={"type": "grammar"}), "response_format"),
                            (chat("x", max_tokens=0), "max_tokens"), (chat("x", logit_bias={"a": 1}), "logit_bias"),
                            (chat("x " * 3000), "--ctx"), (chat("x", tool_choice="required"), "tool_choice"),
                            ({"messages": [{"role": "x", "content": "x"}]}, "role")):
@@ -240,8 +241,8 @@ class Serve(Serving):
             self.assertNotIn(str(self.data()), text)
         for path, body, word in (
                 ("/v1/responses", {"input": "x", "tool_choice": "required"}, "tool_choice"),
-                ("/v1/responses", {"input": "x", "text": {"format": {"type": "json_schema"}}}, "the format can be"),
-                ("/v1/responses", {"input": "x", "text": {"format": {"type": 5}}}, "the format can be"),
+                ("/v1/responses", {"input": "x", "text": {"format": {"type": "json_schema"}}}, "schema"),
+                ("/v1/responses", {"input": "x", "text": {"format": {"type": 5}}}, "type"),
                 ("/v1/messages", {"max_tokens": 1, "messages": [{"role": "user", "content": "x"}],
                                   "tool_choice": {"type": "any"}}, "tool_choice")):
             status, _, text = self.ask(path, body)

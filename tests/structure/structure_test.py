@@ -77,11 +77,13 @@ WITHOUT_HEADER = {
     "kernels/cuda/experts_tensor": "one kernel of experts.h",
     "kernels/cuda/linear_tensor": "one kernel of linear.h",
     "format/weights/*_format": "one way of storing weights, listed in weight_format.h",
+    "runtime/generate/constraint_compiler_*": "constraint_compiler.h with a library, and without it",
     "runtime/serve/*_request": "the requests of one API, listed in answer_request.h",
     "runtime/serve/*_writer": "the answers of one API, listed in answer_writer.h",
     "runtime/text/jinja/calls": "the calls of evaluator.h",
 }
 OF_FEW_LINES = {
+    "runtime/generate/constraint_compiler_absent": "what a build without the library says",
     "*/cli/main": "the program",
     "*/cli/verbs": "the program's table of verbs",
     "format/cli/build_facts": "every commit changes it, so that it is compiled alone",

@@ -125,6 +125,16 @@ TEST_CASE("reply: however the text is cut, the parts are the same") {
   }
 }
 
+TEST_CASE("reply: where no calls are expected, what looks like one is content") {
+  ReplyParser parser(true, ReplyParser::Calls::none);
+  std::string content;
+  for (const char* piece : {"so</thi", "nk>\n[\"<tool_", "call> x\"", "]"})
+    for (const ReplyPart& part : parser.push(piece))
+      if (part.kind == Kind::content) content += part.text;
+  CHECK(parser.finish().empty());
+  CHECK(content == "[\"<tool_call> x\"]");
+}
+
 TEST_CASE("reply: marks are known as tokens") {
   CHECK(ReplyParser::is_mark("</think>"));
   CHECK(ReplyParser::is_mark("<|tool_call_argument_begin|>"));

@@ -1,0 +1,39 @@
+// Constraints on tokens out of descriptions of a text's form: JSON schemas, constants, and what is made of these
+// (xgrammar's structural tags: https://xgrammar.mlc.ai/docs/). Clients send the same form with every request, so those
+// used lately are kept.
+// Threads: thread-safe; a thread of its own compiles one form after the other. Lifetime: owns all it needs. Errors:
+// make: unsupported (a build without the library); compile: invalid or unsupported (the form, in the library's words;
+// one that takes too long), budget (too many wait).
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "runtime/generate/token_constraint.h"
+#include "runtime/text/tokenizer.h"
+
+namespace dspack::runtime {
+
+/// Bytes of a form's description; more takes the library too long.
+inline constexpr size_t kMostFormBytes = 64U << 10U;
+
+class ConstraintCompiler {
+ public:
+  virtual ~ConstraintCompiler() = default;
+
+  /// For answers in tokens below `vocab`, which end with one of `end_tokens`.
+  [[nodiscard]] static Result<std::unique_ptr<ConstraintCompiler>> make(const Tokenizer& tokenizer, uint32_t vocab,
+                                                                        std::span<const uint32_t> end_tokens);
+  /// Whether this build has the library.
+  [[nodiscard]] static bool is_available();
+
+  /// Called once, by the compiling thread, or at once with an error. Never, if the compiler is gone before.
+  using Done = std::function<void(Result<std::unique_ptr<TokenConstraint>> made)>;
+  /// `form`: the "format" of a structural tag, as JSON.
+  virtual void compile(std::string form, Done done) = 0;
+};
+
+}  // namespace dspack::runtime

@@ -1,0 +1,283 @@
+#include "runtime/generate/constraint_compiler.h"
+
+#include <fmt/format.h>
+#include <xgrammar/xgrammar.h>
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <list>
+#include <mutex>
+#include <optional>
+#include <stdexcept>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "format/base/foreign_text.h"
+#include "runtime/text/tool_syntax.h"
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+// There is no other way out of the library, and into it.
+thread_local std::string last_warning;                                // NOLINT: what the library said it would ignore
+thread_local Clock::time_point work_ends = Clock::time_point::max();  // NOLINT: when its work is ended
+
+}  // namespace
+
+// The library calls these three, as scripts/xgrammar builds it.
+
+/// For every step of parsing: of which hostile forms need endlessly many.
+void dspack_count_work();
+void dspack_count_work() {
+  thread_local uint32_t steps = 0;  // NOLINT
+  if ((++steps & 0xffU) == 0 && Clock::now() > work_ends) throw std::runtime_error("it takes too long");
+}
+
+namespace xgrammar {
+
+[[noreturn]] void LogFatalImpl(const std::string& file, int line, const std::string& message);
+void LogMessageImpl(const std::string& file, int line, int level, const std::string& message);
+
+[[noreturn]] void LogFatalImpl(const std::string& /*file*/, int /*line*/, const std::string& message) {
+  throw std::runtime_error(message);
+}
+
+void LogMessageImpl(const std::string& /*file*/, int /*line*/, int level, const std::string& message) {
+  constexpr int kWarning = 2;
+  if (level >= kWarning) last_warning = message;
+}
+
+}  // namespace xgrammar
+
+namespace dspack::runtime {
+namespace {
+
+constexpr size_t kMostKept = 64;
+constexpr uint64_t kMostKeptBytes = 256U << 20U;
+constexpr size_t kMostWaiting = 64;
+/// Of the grammar that a form becomes, as text: what the library does next takes time and memory in proportion.
+constexpr size_t kMostGrammarBytes = 256U << 10U;
+// Most forms take 0.05 s of a vocabulary of 129,000 tokens; a string of at most 1,000 characters 9 s.
+constexpr double kMostCompileSeconds = 12;
+/// All answers wait for the mask of one, which takes 0.1 ms in most forms.
+constexpr double kMostMaskSeconds = 0.5;
+
+/// The library's work on this thread ends after so many seconds.
+class Deadline {
+ public:
+  explicit Deadline(double seconds) {
+    work_ends = Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+  }
+  ~Deadline() { work_ends = Clock::time_point::max(); }
+  Deadline(const Deadline&) = delete;
+  Deadline& operator=(const Deadline&) = delete;
+};
+
+/// What a call of the library returns, or why it was ended.
+template <class Call>
+auto guarded(double seconds, const Call& call) -> Result<decltype(call())> {
+  const Deadline deadline(seconds);
+  try {
+    return call();
+  } catch (const std::bad_alloc&) {
+    return Error{ErrorKind::budget, "the form of the answer takes more memory than there is"};
+  } catch (const std::exception& failure) {
+    return Error{ErrorKind::unsupported, fmt::format("the form of the answer: {}", brief(failure.what()))};
+  }
+}
+
+class GrammarConstraint final : public TokenConstraint {
+ public:
+  GrammarConstraint(const xgrammar::CompiledGrammar& grammar, uint32_t vocab)
+      : grammar_(grammar), matcher_(grammar), vocab_(vocab), bits_((vocab + 31) / 32) {}
+
+  [[nodiscard]] Result<std::span<const uint32_t>> allowed_after(std::span<const uint32_t> answer) override {
+    if (failure_) return *failure_;
+    const auto filled = guarded(kMostMaskSeconds, [&] {
+      follow(answer);
+      fill();
+      return true;
+    });
+    if (filled) return std::span<const uint32_t>(bits_);
+    failure_ = filled.error();  // the library stopped somewhere within its work
+    return filled.error();
+  }
+
+  [[nodiscard]] std::unique_ptr<TokenConstraint> restart() const override {
+    return std::make_unique<GrammarConstraint>(grammar_, vocab_);
+  }
+
+ private:
+  void follow(std::span<const uint32_t> answer) {
+    const auto common = static_cast<size_t>(std::ranges::mismatch(read_, answer).in1 - read_.begin());
+    read_.resize(common);
+    if (common < accepted_) matcher_.Rollback(static_cast<int>(accepted_ - common));
+    accepted_ = std::min(accepted_, common);
+    for (const uint32_t token : answer.subspan(common)) {
+      read_.push_back(token);
+      if (matcher_.IsTerminated()) continue;  // drafts after an end token
+      if (!matcher_.AcceptToken(static_cast<int32_t>(token))) {
+        read_.pop_back();
+        throw std::runtime_error(fmt::format("token {} does not fit", token));
+      }
+      ++accepted_;
+    }
+  }
+
+  void fill() {
+    if (matcher_.IsTerminated()) {
+      std::ranges::fill(bits_, 0U);
+      for (const int token : matcher_.GetStopTokenIds())
+        bits_[static_cast<size_t>(token) / 32] |= 1U << (static_cast<uint32_t>(token) % 32);
+      return;
+    }
+    auto shape = static_cast<int64_t>(bits_.size());
+    DLTensor mask{.data = bits_.data(),
+                  .device = {kDLCPU, 0},
+                  .ndim = 1,
+                  .dtype = xgrammar::GetBitmaskDLType(),
+                  .shape = &shape,
+                  .strides = nullptr,
+                  .byte_offset = 0};
+    (void)matcher_.FillNextTokenBitmask(&mask);
+  }
+
+  xgrammar::CompiledGrammar grammar_;
+  xgrammar::GrammarMatcher matcher_;
+  uint32_t vocab_;
+  std::vector<uint32_t> bits_;
+  std::vector<uint32_t> read_;
+  size_t accepted_ = 0;  // of read_: those up to the end token
+  std::optional<Error> failure_;
+};
+
+/// Added tokens get bytes that no text has: a form names them as tokens, and never has them within a string.
+std::vector<std::string> vocabulary(const Tokenizer& tokenizer, uint32_t vocab) {
+  std::vector<std::string> bytes(vocab);
+  for (uint32_t id = 0; id < std::min(vocab, tokenizer.vocab_size()); ++id) {
+    const std::string_view text = tokenizer.token_bytes(id);
+    const bool is_apart = (tokenizer.is_added(id) || tokenizer.is_special(id)) && !is_spelled(text);
+    bytes[id] = is_apart && !text.empty() ? fmt::format("\xff{}", text) : std::string(text);
+  }
+  return bytes;
+}
+
+class GrammarLibrary final : public ConstraintCompiler {
+ public:
+  GrammarLibrary(const Tokenizer& tokenizer, uint32_t vocab, std::span<const uint32_t> end_tokens)
+      : vocab_(vocab),
+        tokens_(vocabulary(tokenizer, vocab), xgrammar::VocabType::RAW, static_cast<int>(vocab),
+                std::vector<int32_t>(end_tokens.begin(), end_tokens.end())),
+        compiler_(tokens_, /*max_threads=*/1, /*cache_enabled=*/false),
+        compiling_([this](const std::stop_token& stop) { work(stop); }) {}
+
+  void compile(std::string form, Done done) override {
+    if (form.size() > kMostFormBytes) {
+      return done(
+          invalid(fmt::format("the form of the answer has {} bytes, more than {}", form.size(), kMostFormBytes)));
+    }
+    {
+      const std::lock_guard lock(mutex_);
+      if (waiting_.size() < kMostWaiting) {
+        waiting_.push_back({.form = std::move(form), .done = std::move(done)});
+        changed_.notify_all();
+        return;
+      }
+    }
+    done(Error{ErrorKind::budget, "the forms of too many answers are waiting already"});
+  }
+
+ private:
+  struct Wanted {
+    std::string form;
+    Done done;
+  };
+  struct Kept {
+    std::string form;
+    xgrammar::CompiledGrammar grammar;
+    uint64_t bytes;
+  };
+
+  void work(const std::stop_token& stop) {
+    while (true) {
+      Wanted wanted;
+      {
+        std::unique_lock lock(mutex_);
+        if (!changed_.wait(lock, stop, [this] { return !waiting_.empty(); })) return;
+        wanted = std::move(waiting_.front());
+        waiting_.pop_front();
+      }
+      wanted.done(make_constraint(wanted.form));
+    }
+  }
+
+  [[nodiscard]] Result<std::unique_ptr<TokenConstraint>> make_constraint(const std::string& form) {
+    const auto found = std::ranges::find(kept_, form, &Kept::form);
+    if (found != kept_.end()) {
+      kept_.splice(kept_.begin(), kept_, found);
+    } else {
+      TRY_ASSIGN(xgrammar::CompiledGrammar grammar, guarded(kMostCompileSeconds, [&] { return make_grammar(form); }));
+      const uint64_t bytes = form.size() + grammar.MemorySizeBytes();
+      kept_.push_front({.form = form, .grammar = std::move(grammar), .bytes = bytes});
+      drop_old();
+    }
+    return guarded(kMostCompileSeconds, [&]() -> std::unique_ptr<TokenConstraint> {
+      return std::make_unique<GrammarConstraint>(kept_.front().grammar, vocab_);
+    });
+  }
+
+  [[nodiscard]] xgrammar::CompiledGrammar make_grammar(const std::string& form) {
+    last_warning.clear();
+    const auto made =
+        xgrammar::Grammar::FromStructuralTag(fmt::format(R"({{"type":"structural_tag","format":{}}})", form), tokens_);
+    if (const auto* failure = std::get_if<xgrammar::StructuralTagError>(&made)) {
+      std::visit([](const auto& each) { throw std::runtime_error(each.what()); }, *failure);
+    }
+    const auto& grammar = std::get<xgrammar::Grammar>(made);
+    if (const size_t bytes = grammar.ToString().size(); bytes > kMostGrammarBytes) {
+      throw std::runtime_error(
+          fmt::format("it is too large: its grammar has {} bytes, more than {}", bytes, kMostGrammarBytes));
+    }
+    xgrammar::CompiledGrammar compiled = compiler_.CompileGrammar(grammar);
+    if (!last_warning.empty()) throw std::runtime_error(last_warning);  // of what it has ignored
+    return compiled;
+  }
+
+  void drop_old() {
+    uint64_t bytes = 0;
+    size_t count = 0;
+    for (auto each = kept_.begin(); each != kept_.end(); ++each) {
+      bytes += each->bytes;
+      if (++count == 1 || (count <= kMostKept && bytes <= kMostKeptBytes)) continue;
+      kept_.erase(each, kept_.end());
+      return;
+    }
+  }
+
+  uint32_t vocab_;
+  xgrammar::TokenizerInfo tokens_;
+  xgrammar::GrammarCompiler compiler_;
+  std::list<Kept> kept_;  // the last used first; of the compiling thread
+  std::mutex mutex_;
+  std::condition_variable_any changed_;
+  std::deque<Wanted> waiting_;
+  std::jthread compiling_;  // last: it uses all the others
+};
+
+}  // namespace
+
+bool ConstraintCompiler::is_available() {
+  return true;
+}
+
+Result<std::unique_ptr<ConstraintCompiler>> ConstraintCompiler::make(const Tokenizer& tokenizer, uint32_t vocab,
+                                                                     std::span<const uint32_t> end_tokens) {
+  return guarded(kMostCompileSeconds, [&]() -> std::unique_ptr<ConstraintCompiler> {
+    return std::make_unique<GrammarLibrary>(tokenizer, vocab, end_tokens);
+  });
+}
+
+}  // namespace dspack::runtime

@@ -1,0 +1,172 @@
+#include "runtime/serve/answer_form.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "format/base/foreign_text.h"
+#include "runtime/text/output_schema.h"
+
+namespace dspack::runtime {
+namespace {
+
+constexpr size_t kMostNameBytes = 64;  // of a function, as for OpenAI
+
+OrderedJson any_object() {
+  return {{"type", "object"}, {"additionalProperties", true}};
+}
+
+/// Names go into the form of a call, where other characters could end it.
+Result<void> check_name(const std::string& name) {
+  const bool is_plain = std::ranges::all_of(
+      name, [](unsigned char c) { return std::isalnum(c) != 0 || c == '_' || c == '-' || c == '.'; });
+  if (is_plain && !name.empty() && name.size() <= kMostNameBytes) return {};
+  return invalid(fmt::format("the tool's name {} is not of letters, digits, \"_\", \"-\" and \".\", up to {}",
+                             quote(name), kMostNameBytes));
+}
+
+struct NamedTool {
+  CallableTool tool;
+  bool is_strict = false;
+};
+
+/// The functions among the request's tools, without "strict", which is not for the model. A schema that cannot be held
+/// to is refused where it is strict, and else stands for any object.
+Result<std::vector<NamedTool>> read_tools(OrderedJson& tools) {
+  std::vector<NamedTool> read;
+  if (!tools.is_array()) return read;
+  for (OrderedJson& each : tools) {
+    if (!each.is_object() || !each.contains("function") || !each["function"].is_object()) continue;
+    const JsonFields function(each["function"]);
+    TRY_ASSIGN(const auto name, function.text("name"));
+    if (!name) continue;
+    TRY_ASSIGN(const auto strict, function.flag("strict"));
+    each["function"].erase("strict");
+    const OrderedJson* parameters = function.find("parameters");
+    auto accepted = accept_schema(parameters == nullptr ? any_object() : *parameters);
+    if (!accepted && strict.value_or(false)) return accepted.error().in(fmt::format("the tool {}", quote(*name)));
+    read.push_back({.tool = {.name = *name, .parameters = accepted ? *std::move(accepted) : any_object()},
+                    .is_strict = strict.value_or(false)});
+  }
+  return read;
+}
+
+enum class Choice { automatic, none, any, named };
+
+Result<void> choose(Choice choice, const std::string& name, bool is_parallel, OrderedJson& tools, AnswerForm& form) {
+  if (choice == Choice::none) tools = nullptr;
+  TRY_ASSIGN(const std::vector<NamedTool> known, read_tools(tools));
+  const bool is_forced = choice == Choice::any || choice == Choice::named;
+  const bool is_held = is_forced || (!known.empty() && !is_parallel) ||
+                       std::ranges::any_of(known, [](const NamedTool& each) { return each.is_strict; });
+  if (!is_held) return {};
+  if (form.kind != AnswerForm::Kind::free) {
+    if (!is_forced) return {};  // the answer is JSON, no call
+    return Error{ErrorKind::unsupported, "\"tool_choice\" that forces a call, beside another form of the answer"};
+  }
+  form.kind = is_forced ? AnswerForm::Kind::calls : AnswerForm::Kind::strict_calls;
+  form.is_parallel = is_parallel;
+  for (const auto& [tool, is_strict] : known) {
+    if (choice == Choice::named && tool.name != name) continue;
+    TRY(check_name(tool.name));
+    form.tools.push_back({.name = tool.name, .parameters = is_forced || is_strict ? tool.parameters : any_object()});
+  }
+  if (!form.tools.empty()) return {};
+  if (choice == Choice::named)
+    return invalid(fmt::format("\"tool_choice\" names {}, which \"tools\" lacks", quote(name)));
+  return invalid("\"tool_choice\" forces a call, but \"tools\" is empty");
+}
+
+Result<OrderedJson> compose(const AnswerForm& form, const Result<ChatTemplate>& chat, const Tokenizer& tokenizer) {
+  switch (form.kind) {
+    case AnswerForm::Kind::free: break;
+    case AnswerForm::Kind::object: return schema_form(any_object());
+    case AnswerForm::Kind::schema: return schema_form(form.schema);
+    case AnswerForm::Kind::calls: {
+      const auto syntax = chat ? ToolSyntax::of(*chat) : Result<ToolSyntax>(chat.error());
+      if (!syntax) return syntax.error().in("\"tool_choice\" that forces a call");
+      return syntax->calls(form.tools, form.is_parallel, tokenizer);
+    }
+    case AnswerForm::Kind::strict_calls: {
+      const auto syntax = chat ? ToolSyntax::of(*chat) : Result<ToolSyntax>(chat.error());
+      if (!syntax) return OrderedJson();  // calls in a form that is not known are left as they come
+      return syntax->text_with_calls(form.tools, form.is_parallel, tokenizer);
+    }
+  }
+  return OrderedJson();
+}
+
+}  // namespace
+
+Result<void> read_format(const OrderedJson* format, const char* name, AnswerForm& form) {
+  if (format == nullptr) return {};
+  const auto type = format->is_object() ? format->find("type") : format->end();
+  if (type == format->end() || !type->is_string()) return invalid(fmt::format("\"{}\" has no \"type\"", name));
+  if (*type == "text") return {};
+  if (*type == "json_object") {
+    form.kind = AnswerForm::Kind::object;
+    return {};
+  }
+  if (*type != "json_schema") {
+    return Error{ErrorKind::unsupported,
+                 fmt::format("\"{}\": {} is not supported; \"text\", \"json_object\" and \"json_schema\" are", name,
+                             quote(type->get<std::string>()))};
+  }
+  // The chat API has the schema one level deeper than the Responses API.
+  const JsonFields fields(*format);
+  const OrderedJson* nested = fields.find("json_schema");
+  const OrderedJson* schema = nested == nullptr     ? fields.find("schema")
+                              : nested->is_object() ? JsonFields(*nested).find("schema")
+                                                    : nullptr;
+  if (schema == nullptr) return invalid(fmt::format("\"{}\" has no \"schema\"", name));
+  auto accepted = accept_schema(*schema);
+  if (!accepted) return accepted.error().in(fmt::format("\"{}\"", name));
+  form.kind = AnswerForm::Kind::schema;
+  form.schema = *std::move(accepted);
+  return {};
+}
+
+Result<void> read_tool_choice(const JsonFields& fields, OrderedJson& tools, AnswerForm& form) {
+  TRY_ASSIGN(const auto parallel, fields.flag("parallel_tool_calls"));
+  const OrderedJson* choice = fields.find("tool_choice");
+  const bool is_parallel = parallel.value_or(true);
+  if (choice == nullptr || *choice == "auto") return choose(Choice::automatic, "", is_parallel, tools, form);
+  if (*choice == "none") return choose(Choice::none, "", is_parallel, tools, form);
+  if (*choice == "required") return choose(Choice::any, "", is_parallel, tools, form);
+  if (choice->is_object()) {
+    const JsonFields chosen(*choice);
+    TRY_ASSIGN(const auto type, chosen.text("type"));
+    const OrderedJson* function = chosen.find("function");
+    TRY_ASSIGN(const auto name,
+               function != nullptr && function->is_object() ? JsonFields(*function).text("name") : chosen.text("name"));
+    if (type == "function" && name) return choose(Choice::named, *name, is_parallel, tools, form);
+  }
+  return Error{
+      ErrorKind::unsupported,
+      "\"tool_choice\" can be \"auto\", \"none\", \"required\", or an object of type \"function\" with a name"};
+}
+
+Result<void> read_messages_tool_choice(const JsonFields& fields, OrderedJson& tools, AnswerForm& form) {
+  const OrderedJson* choice = fields.find("tool_choice");
+  if (choice == nullptr) return choose(Choice::automatic, "", true, tools, form);
+  if (!choice->is_object()) return invalid("\"tool_choice\" is not an object");
+  const JsonFields chosen(*choice);
+  TRY_ASSIGN(const auto type, chosen.text("type"));
+  TRY_ASSIGN(const auto name, chosen.text("name"));
+  TRY_ASSIGN(const auto alone, chosen.flag("disable_parallel_tool_use"));
+  const bool is_parallel = !alone.value_or(false);
+  if (type == "auto") return choose(Choice::automatic, "", is_parallel, tools, form);
+  if (type == "none") return choose(Choice::none, "", is_parallel, tools, form);
+  if (type == "any") return choose(Choice::any, "", is_parallel, tools, form);
+  if (type == "tool" && name) return choose(Choice::named, *name, is_parallel, tools, form);
+  return invalid("\"tool_choice\" is not of type \"auto\", \"none\", \"any\", or \"tool\" with a \"name\"");
+}
+
+Result<OrderedJson> compose_form(const AnswerForm& form, Reasoning reasoning, const Result<ChatTemplate>& chat,
+                                 const Tokenizer& tokenizer) {
+  TRY_ASSIGN(OrderedJson answer, compose(form, chat, tokenizer));
+  if (answer.is_null() || reasoning == Reasoning::none) return answer;
+  return reasoned_form(std::move(answer), reasoning == Reasoning::optional, tokenizer);
+}
+
+}  // namespace dspack::runtime

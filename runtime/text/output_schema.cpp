@@ -1,0 +1,274 @@
+#include "runtime/text/output_schema.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <string>
+#include <string_view>
+
+#include "format/base/foreign_text.h"
+
+namespace dspack::runtime {
+namespace {
+
+using namespace std::string_view_literals;
+
+// Keywords that say more than a grammar can.
+constexpr std::array kUnsupported = {"not"sv,
+                                     "if"sv,
+                                     "then"sv,
+                                     "else"sv,
+                                     "dependencies"sv,
+                                     "dependentRequired"sv,
+                                     "dependentSchemas"sv,
+                                     "contains"sv,
+                                     "minContains"sv,
+                                     "maxContains"sv,
+                                     "unevaluatedItems"sv,
+                                     "unevaluatedProperties"sv,
+                                     "$dynamicRef"sv,
+                                     "$recursiveRef"sv};
+// The first of these that is there decides alone, so no other keyword may stand beside it.
+constexpr std::array kDeciding = {"$ref"sv, "const"sv, "enum"sv, "anyOf"sv, "oneOf"sv, "allOf"sv};
+constexpr std::array kOfObjects = {"properties"sv,        "required"sv,      "additionalProperties"sv,
+                                   "patternProperties"sv, "propertyNames"sv, "minProperties"sv,
+                                   "maxProperties"sv};
+constexpr std::array kOfArrays = {"items"sv, "prefixItems"sv, "minItems"sv, "maxItems"sv, "uniqueItems"sv};
+constexpr std::array kOfStrings = {"minLength"sv, "maxLength"sv, "pattern"sv, "format"sv};
+constexpr std::array kOfNumbers = {"minimum"sv, "maximum"sv, "exclusiveMinimum"sv, "exclusiveMaximum"sv,
+                                   "multipleOf"sv};
+
+template <size_t kCount>
+bool has_any(const OrderedJson& schema, const std::array<std::string_view, kCount>& keywords) {
+  return std::ranges::any_of(keywords, [&](std::string_view keyword) { return schema.contains(std::string(keyword)); });
+}
+
+bool is_of_type(const OrderedJson& value, const OrderedJson& type) {
+  if (type.is_array()) {
+    return std::ranges::any_of(type, [&](const OrderedJson& each) { return is_of_type(value, each); });
+  }
+  if (type == "integer") return value.is_number_integer();
+  if (type == "number") return value.is_number();
+  return type == value.type_name();
+}
+
+class SchemaReader {
+ public:
+  explicit SchemaReader(const OrderedJson& root) : root_(root) {}
+
+  Result<OrderedJson> read(const OrderedJson& schema, const std::string& place, size_t depth) {
+    if (++schemas_ > kMostSchemas) {
+      return invalid(fmt::format("the schema holds more than {} schemas", kMostSchemas));
+    }
+    if (depth > kMostSchemaDepth) {
+      return invalid(fmt::format("the schema's schemas are more than {} deep", kMostSchemaDepth));
+    }
+    if (schema.is_boolean() && schema.get<bool>()) return schema;
+    if (!schema.is_object()) return refuse(ErrorKind::invalid, place, "is not a schema");
+    for (const std::string_view keyword : kUnsupported)
+      if (schema.contains(std::string(keyword))) return refuse(ErrorKind::unsupported, place, quote(keyword));
+    OrderedJson accepted = schema;
+    TRY(read_definitions(accepted, place, depth));
+    const auto deciding = std::ranges::find_if(
+        kDeciding, [&](std::string_view keyword) { return schema.contains(std::string(keyword)); });
+    if (deciding != kDeciding.end()) {
+      TRY(read_deciding(accepted, std::string(*deciding), place, depth));
+      return accepted;
+    }
+    TRY(read_typed(accepted, place, depth));
+    return accepted;
+  }
+
+ private:
+  static Error refuse(ErrorKind kind, const std::string& place, std::string_view what) {
+    return {kind, fmt::format("the schema{}: {}{}", place.empty() ? "" : " at " + brief(place), what,
+                              kind == ErrorKind::unsupported ? " cannot be held to" : "")};
+  }
+
+  Result<void> read_definitions(OrderedJson& schema, const std::string& place, size_t depth) {
+    for (const char* name : {"$defs", "definitions"}) {
+      if (!schema.contains(name)) continue;
+      TRY(read_each(schema[name], place + "/" + name, depth));
+    }
+    return {};
+  }
+
+  /// An object or a list of schemas.
+  Result<void> read_each(OrderedJson& schemas, const std::string& place, size_t depth) {
+    if (!schemas.is_object() && !schemas.is_array()) return refuse(ErrorKind::invalid, place, "holds no schemas");
+    for (const auto& [key, each] : schemas.items()) {
+      TRY_ASSIGN(each, read(each, place + "/" + key, depth + 1));
+    }
+    return {};
+  }
+
+  Result<void> read_deciding(OrderedJson& schema, const std::string& keyword, const std::string& place, size_t depth) {
+    const auto count_of = [&](const auto& keywords) {
+      return std::ranges::count_if(keywords, [&](std::string_view each) { return schema.contains(std::string(each)); });
+    };
+    if (count_of(kDeciding) > 1 || has_any(schema, kOfObjects) || has_any(schema, kOfArrays) ||
+        has_any(schema, kOfStrings) || has_any(schema, kOfNumbers) ||
+        (schema.contains("type") && keyword != "enum" && keyword != "const")) {
+      return refuse(ErrorKind::unsupported, place, fmt::format("\"{}\" beside other keywords", keyword));
+    }
+    const OrderedJson& value = schema[keyword];
+    if (keyword == "$ref") return check_reference(value, place);
+    if (keyword == "const" || keyword == "enum") {
+      const OrderedJson values = keyword == "enum" ? value : OrderedJson::array({value});
+      if (!values.is_array() || values.empty()) return refuse(ErrorKind::invalid, place, "\"enum\" lists nothing");
+      values_ += values.size();
+      if (values_ > kMostValues) return invalid(fmt::format("the schema lists more than {} values", kMostValues));
+      for (const OrderedJson& each : values)
+        if (schema.contains("type") && !is_of_type(each, schema["type"]))
+          return refuse(ErrorKind::unsupported, place,
+                        fmt::format("a value of \"{}\" that is not of its \"type\"", keyword));
+      schema.erase("type");
+      return {};
+    }
+    if (!value.is_array() || value.empty()) return refuse(ErrorKind::invalid, place, quote(keyword) + " lists nothing");
+    if (keyword == "allOf" && value.size() > 1) {
+      return refuse(ErrorKind::unsupported, place, "\"allOf\" of several schemas");
+    }
+    return read_each(schema[keyword], place + "/" + keyword, depth);
+  }
+
+  /// References lead to a schema within the root that is not a reference itself, or to the root.
+  Result<void> check_reference(const OrderedJson& value, const std::string& place) {
+    if (!value.is_string() || !value.get_ref<const std::string&>().starts_with('#')) {
+      return refuse(ErrorKind::unsupported, place, "\"$ref\" to anything outside the schema");
+    }
+    const OrderedJson* target = &root_;
+    for (size_t steps = 0; steps <= kMostSchemas; ++steps) {
+      const std::string& path = (steps == 0 ? value : (*target)["$ref"]).get_ref<const std::string&>();
+      const auto pointer = [&]() -> std::optional<OrderedJson::json_pointer> {
+        try {
+          return OrderedJson::json_pointer(path.substr(std::min<size_t>(1, path.size())));
+        } catch (const OrderedJson::exception&) {
+          return std::nullopt;  // not of the form of a pointer
+        }
+      }();
+      if (!pointer || !root_.contains(*pointer)) return refuse(ErrorKind::invalid, place, "\"$ref\" leads nowhere");
+      target = &root_[*pointer];
+      if (!target->is_object()) return refuse(ErrorKind::invalid, place, "\"$ref\" leads to no schema");
+      const auto next = target->find("$ref");
+      if (next == target->end()) return {};
+      if (!next->is_string() || !next->get_ref<const std::string&>().starts_with('#')) break;
+    }
+    return refuse(ErrorKind::invalid, place, "\"$ref\" leads to no schema");
+  }
+
+  Result<void> read_typed(OrderedJson& schema, const std::string& place, size_t depth) {
+    const bool is_typed = schema.contains("type");
+    if (!is_typed && (has_any(schema, kOfStrings) || has_any(schema, kOfNumbers) ||
+                      (has_any(schema, kOfObjects) && has_any(schema, kOfArrays)))) {
+      return refuse(ErrorKind::unsupported, place, "a keyword for one type without \"type\"");
+    }
+    const OrderedJson type = is_typed                      ? schema["type"]
+                             : has_any(schema, kOfObjects) ? OrderedJson("object")
+                             : has_any(schema, kOfArrays)  ? OrderedJson("array")
+                                                           : OrderedJson();
+    if (type.is_null()) return {};
+    schema["type"] = type;
+    const auto may_be = [&type](std::string_view name) {
+      return type == name || (type.is_array() && std::ranges::find(type, OrderedJson(name)) != type.end());
+    };
+    if (may_be("object")) TRY(read_object(schema, place, depth));
+    if (may_be("array")) TRY(read_array(schema, place, depth));
+    if (may_be("string")) TRY(read_string(schema, place));
+    if (may_be("number") && schema.contains("multipleOf")) {
+      return refuse(ErrorKind::unsupported, place, "\"multipleOf\" of numbers that are not whole");
+    }
+    return {};
+  }
+
+  Result<void> check_bounds(const OrderedJson& schema, const std::string& place,
+                            std::initializer_list<const char*> names) {
+    for (const char* name : names) {
+      const auto found = schema.find(name);
+      if (found == schema.end()) continue;
+      if (!found->is_number_unsigned() || found->get<uint64_t>() > kMostRepeats) {
+        return refuse(ErrorKind::invalid, place, fmt::format("\"{}\" is not a number up to {}", name, kMostRepeats));
+      }
+    }
+    return {};
+  }
+
+  Result<void> read_object(OrderedJson& schema, const std::string& place, size_t depth) {
+    TRY(check_bounds(schema, place, {"minProperties", "maxProperties"}));
+    const bool has_properties = schema.contains("properties");
+    for (const char* name : {"properties", "patternProperties"})
+      if (schema.contains(name)) TRY(read_each(schema[name], place + "/" + name, depth));
+    if (schema.contains("patternProperties")) {
+      if (has_properties) return refuse(ErrorKind::unsupported, place, "\"patternProperties\" beside \"properties\"");
+      for (const auto& [pattern, each] : schema["patternProperties"].items())
+        TRY(check_pattern(pattern, place));
+    }
+    if (schema.contains("propertyNames")) {
+      TRY_ASSIGN(schema["propertyNames"], read(schema["propertyNames"], place + "/propertyNames", depth + 1));
+    }
+    if (const auto required = schema.find("required"); required != schema.end()) {
+      if (!required->is_array()) return refuse(ErrorKind::invalid, place, "\"required\" is not a list");
+      for (const OrderedJson& name : *required) {
+        if (!name.is_string() || !has_properties || !schema["properties"].contains(name.get<std::string>())) {
+          return refuse(ErrorKind::unsupported, place, "\"required\" of what \"properties\" lacks");
+        }
+      }
+    }
+    if (!schema.contains("additionalProperties")) {
+      schema["additionalProperties"] = !has_properties && !schema.contains("patternProperties");
+    } else if (schema["additionalProperties"].is_object()) {
+      TRY_ASSIGN(schema["additionalProperties"],
+                 read(schema["additionalProperties"], place + "/additionalProperties", depth + 1));
+    }
+    return {};
+  }
+
+  Result<void> read_array(OrderedJson& schema, const std::string& place, size_t depth) {
+    TRY(check_bounds(schema, place, {"minItems", "maxItems"}));
+    if (schema.contains("uniqueItems") && schema["uniqueItems"] != false) {
+      return refuse(ErrorKind::unsupported, place, "\"uniqueItems\"");
+    }
+    if (schema.contains("prefixItems")) TRY(read_each(schema["prefixItems"], place + "/prefixItems", depth));
+    if (!schema.contains("items")) {
+      schema["items"] = !schema.contains("prefixItems");
+    } else if (!schema["items"].is_boolean()) {
+      TRY_ASSIGN(schema["items"], read(schema["items"], place + "/items", depth + 1));
+    }
+    return {};
+  }
+
+  Result<void> read_string(const OrderedJson& schema, const std::string& place) {
+    TRY(check_bounds(schema, place, {"minLength", "maxLength"}));
+    const bool has_pattern = schema.contains("pattern");
+    const bool has_length = schema.contains("minLength") || schema.contains("maxLength");
+    if (static_cast<int>(has_pattern) + static_cast<int>(has_length) + static_cast<int>(schema.contains("format")) >
+        1) {
+      return refuse(ErrorKind::unsupported, place, "more than one of \"pattern\", \"format\" and a length");
+    }
+    if (!has_pattern) return {};
+    if (!schema["pattern"].is_string()) return refuse(ErrorKind::invalid, place, "\"pattern\" is not a string");
+    return check_pattern(schema["pattern"].get_ref<const std::string&>(), place);
+  }
+
+  Result<void> check_pattern(const std::string& pattern, const std::string& place) {
+    if (pattern.size() > kMostPatternBytes) {
+      return refuse(ErrorKind::invalid, place, fmt::format("a pattern of more than {} bytes", kMostPatternBytes));
+    }
+    if (++patterns_ > kMostPatterns) return invalid(fmt::format("the schema has more than {} patterns", kMostPatterns));
+    return {};
+  }
+
+  const OrderedJson& root_;
+  size_t schemas_ = 0;
+  size_t values_ = 0;
+  size_t patterns_ = 0;
+};
+
+}  // namespace
+
+Result<OrderedJson> accept_schema(const OrderedJson& schema) {
+  return SchemaReader(schema).read(schema, "", 0);
+}
+
+}  // namespace dspack::runtime

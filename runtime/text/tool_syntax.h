@@ -1,0 +1,57 @@
+// How the calls of a chat template's family are written (reply_parser.h lists the forms), as the form of an answer in
+// xgrammar's language of structural tags: so a model can be held to a call that the parser then finds.
+// Threads: plain values, pure functions. Errors: unsupported (a template that writes no calls, or in no known form).
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/text/chat_template.h"
+#include "runtime/text/tokenizer.h"
+
+namespace dspack::runtime {
+
+/// A function that may be called, and the JSON schema of its arguments.
+struct CallableTool {
+  std::string name;
+  OrderedJson parameters;
+};
+
+class ToolSyntax {
+ public:
+  /// Found out by a conversation with a call, which the template writes.
+  [[nodiscard]] static Result<ToolSyntax> of(const ChatTemplate& chat);
+
+  /// Calls of these tools, one at least; `is_parallel`: more may follow it.
+  [[nodiscard]] OrderedJson calls(const std::vector<CallableTool>& tools, bool is_parallel,
+                                  const Tokenizer& tokenizer) const;
+  /// Any text, and then such calls or the end.
+  [[nodiscard]] OrderedJson text_with_calls(const std::vector<CallableTool>& tools, bool is_parallel,
+                                            const Tokenizer& tokenizer) const;
+
+ private:
+  enum class Family { v3, v31, dsml, kimi, glm, json };
+  explicit ToolSyntax(Family family, std::string dsml_name = {}) : family_(family), dsml_name_(std::move(dsml_name)) {}
+  [[nodiscard]] std::string begin() const;
+  Family family_;
+  std::string dsml_name_;  // of the block around the calls
+};
+
+/// Whether a form spells this token's text, though it is an added token: marks within calls of GLM and DSML. All other
+/// added tokens occur in a form as tokens, and never within its strings.
+[[nodiscard]] bool is_spelled(std::string_view added_token);
+
+/// A text in a form: added tokens as tokens, the rest spelled.
+[[nodiscard]] OrderedJson constant_form(std::string_view text, const Tokenizer& tokenizer);
+/// What has these parts one after the other.
+[[nodiscard]] OrderedJson sequence_form(std::vector<OrderedJson> parts);
+/// A value of this schema; `style`: "json", or as a family writes arguments.
+[[nodiscard]] OrderedJson schema_form(OrderedJson schema, std::string_view style = "json");
+/// Any text up to </think>, and then `answer`; if `is_optional`, either <think> and that, or the answer at once.
+[[nodiscard]] OrderedJson reasoned_form(OrderedJson answer, bool is_optional, const Tokenizer& tokenizer);
+
+}  // namespace dspack::runtime

@@ -1,0 +1,90 @@
+#include "runtime/text/output_schema.h"
+
+#include <doctest/doctest.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace dspack::output_schema_test {
+
+using namespace dspack::runtime;
+
+namespace {
+
+TEST_CASE("schema: what is left to chance is written out") {
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {R"({"type":"object"})", R"({"type":"object","additionalProperties":true})"},
+      {R"({"type":"array"})", R"({"type":"array","items":true})"},
+      {R"({"properties":{"a":{"type":"string","title":"A"}},"required":["a"]})",
+       R"({"properties":{"a":{"type":"string","title":"A"}},"required":["a"],"type":"object","additionalProperties":false})"},
+      {R"({"anyOf":[{"type":"array","prefixItems":[{}]},{"type":"null"}],"default":null})",
+       R"({"anyOf":[{"type":"array","prefixItems":[{}],"items":false},{"type":"null"}],"default":null})"},
+      {R"({"$ref":"#/$defs/n","$defs":{"n":{"type":"object","properties":{"next":{"$ref":"#/$defs/n"}}}}})",
+       R"({"$ref":"#/$defs/n","$defs":{"n":{"type":"object","properties":{"next":{"$ref":"#/$defs/n"}},"additionalProperties":false}}})"},
+      {R"({"type":"string","enum":["a"]})", R"({"enum":["a"]})"},
+      {"true", "true"}};
+  for (const auto& [given, wanted] : cases) {
+    CAPTURE(given);
+    const auto made = accept_schema(OrderedJson::parse(given));
+    REQUIRE_MESSAGE(made, (made ? "" : made.error().message));
+    CHECK(made->dump() == wanted);
+  }
+}
+
+TEST_CASE("schema: what an answer cannot be held to is refused, with its place") {
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"5", "is not a schema"},
+      {"false", "is not a schema"},
+      {R"({"type":"object","properties":{"a":{"not":{}}}})", "/properties/a: \"not\""},
+      {R"({"type":"array","uniqueItems":true})", "uniqueItems"},
+      {R"({"type":"array","contains":{}})", "contains"},
+      {R"({"type":"number","multipleOf":2})", "multipleOf"},
+      {R"({"anyOf":[{}],"properties":{}})", "beside other keywords"},
+      {R"({"$ref":"#/$defs/a","minLength":2,"$defs":{"a":{}}})", "beside other keywords"},
+      {R"({"$ref":"https://example.org/schema"})", "outside"},
+      {R"({"$ref":"#/$defs/b","$defs":{"a":{}}})", "leads nowhere"},
+      {R"({"$ref":"#~x"})", "leads nowhere"},
+      {R"({"$ref":"#"})", "leads to no schema"},
+      {R"({"$ref":"#/$defs/a","$defs":{"a":{"$ref":"#/$defs/b"},"b":{"$ref":"#/$defs/a"}}})", "leads to no schema"},
+      {R"({"allOf":[{},{}]})", "allOf"},
+      {R"({"enum":[]})", "lists nothing"},
+      {R"({"type":"integer","enum":["a"]})", "not of its \"type\""},
+      {R"({"minLength":3})", "without \"type\""},
+      {R"({"type":"string","pattern":"a","maxLength":3})", "more than one"},
+      {R"({"type":"string","maxLength":100000})", "maxLength"},
+      {R"({"type":"array","maxItems":-1})", "maxItems"},
+      {R"({"type":"object","required":["a"]})", "required"},
+      {R"({"type":"object","properties":5})", "holds no schemas"}};
+  for (const auto& [given, reason] : cases) {
+    CAPTURE(given);
+    const auto made = accept_schema(OrderedJson::parse(given));
+    REQUIRE(!made);
+    CHECK_MESSAGE(made.error().message.find(reason) != std::string::npos, made.error().message);
+  }
+}
+
+TEST_CASE("schema: size and depth are bounded") {
+  OrderedJson deep = {{"type", "string"}};
+  for (size_t i = 0; i <= kMostSchemaDepth; ++i)
+    deep = {{"type", "array"}, {"items", deep}};
+  OrderedJson wide = {{"type", "object"}};
+  OrderedJson values = {{"enum", OrderedJson::array()}};
+  OrderedJson patterns = {{"type", "object"}};
+  for (size_t i = 0; i < kMostSchemas; ++i)
+    wide["properties"]["p" + std::to_string(i)] = true,
+                             wide["properties"]["q" + std::to_string(i)] = OrderedJson::object();
+  for (size_t i = 0; i <= kMostValues; ++i)
+    values["enum"].push_back(i);
+  for (size_t i = 0; i <= kMostPatterns; ++i)
+    patterns["properties"]["p" + std::to_string(i)] = {{"type", "string"}, {"pattern", "a"}};
+  const OrderedJson long_pattern = {{"type", "string"}, {"pattern", std::string(kMostPatternBytes + 1, 'a')}};
+  for (const OrderedJson& each : {deep, wide, values, patterns, long_pattern}) {
+    const auto made = accept_schema(each);
+    REQUIRE(!made);
+    CHECK_MESSAGE(made.error().message.find("more than") != std::string::npos, made.error().message);
+  }
+}
+
+}  // namespace
+}  // namespace dspack::output_schema_test

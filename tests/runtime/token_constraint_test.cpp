@@ -1,0 +1,341 @@
+// Answers held to a form: every mask against a check of its own, and what the model makes of them.
+#include "runtime/generate/token_constraint.h"
+
+#include <doctest/doctest.h>
+
+#include <chrono>
+#include <fstream>
+#include <future>
+#include <iterator>
+#include <random>
+#include <set>
+
+#include "runtime/generate/constraint_compiler.h"
+#include "runtime/generate/session.h"
+#include "runtime/serve/answer_form.h"
+#include "runtime/text/output_schema.h"
+#include "runtime/text/reply_parser.h"
+#include "tests/runtime/support/recording_model.h"
+#include "tests/runtime/support/stored_tensors.h"
+
+namespace dspack::runtime::token_constraint_test {
+namespace {
+
+constexpr uint32_t kEnd = 1;
+
+Tokenizer tiny_tokenizer() {
+  std::ifstream file(test::tiny_folder() / "tokenizer.json", std::ios::binary);
+  auto tokenizer = Tokenizer::from_json(std::string(std::istreambuf_iterator<char>(file), {}));
+  REQUIRE(tokenizer);
+  return *std::move(tokenizer);
+}
+
+struct Lab {
+  Tokenizer tokenizer = tiny_tokenizer();
+  uint32_t vocab = tokenizer.vocab_size();
+  Result<std::unique_ptr<ConstraintCompiler>> compiler =
+      ConstraintCompiler::make(tokenizer, vocab, std::vector<uint32_t>{kEnd});
+
+  [[nodiscard]] Result<std::unique_ptr<TokenConstraint>> compile(const OrderedJson& form) const {
+    std::promise<Result<std::unique_ptr<TokenConstraint>>> promise;
+    (*compiler)->compile(form.dump(), [&](auto made) { promise.set_value(std::move(made)); });
+    return promise.get_future().get();
+  }
+  [[nodiscard]] std::unique_ptr<TokenConstraint> constraint(const OrderedJson& form) const {
+    auto made = compile(form);
+    REQUIRE_MESSAGE(made, (made ? "" : made.error().message));
+    return *std::move(made);
+  }
+  [[nodiscard]] std::vector<uint32_t> allowed(TokenConstraint& constraint, std::span<const uint32_t> answer) const {
+    const auto bits = constraint.allowed_after(answer);
+    REQUIRE_MESSAGE(bits, (bits ? "" : bits.error().message));
+    std::vector<uint32_t> tokens;
+    for (uint32_t token = 0; token < vocab; ++token)
+      if (allows(*bits, token)) tokens.push_back(token);
+    return tokens;
+  }
+  /// Tokens as the masks allow them, drawn by `random`, up to the end token or `most`.
+  [[nodiscard]] std::vector<uint32_t> walk(TokenConstraint& constraint, std::mt19937& random, size_t most) const {
+    std::vector<uint32_t> answer;
+    while (answer.size() < most) {
+      const std::vector<uint32_t> tokens = allowed(constraint, answer);
+      REQUIRE(!tokens.empty());
+      // What can end does so at once: strings would go on for long.
+      const auto closing = std::ranges::find_if(tokens, [&](uint32_t token) {
+        const std::string_view text = tokenizer.token_bytes(token);
+        return token == kEnd || ((text == "\"" || text == "}" || text == "]") && random() % 3 == 0);
+      });
+      answer.push_back(closing != tokens.end() ? *closing : tokens[random() % tokens.size()]);
+      if (answer.back() == kEnd) break;
+    }
+    return answer;
+  }
+  [[nodiscard]] std::string text(std::span<const uint32_t> answer) const {
+    return tokenizer.decode(answer, SpecialOutput::skip);
+  }
+};
+
+bool is_there() {
+  if (ConstraintCompiler::is_available()) return true;
+  MESSAGE("SKIPPED: this build has no xgrammar (scripts/xgrammar)");
+  return false;
+}
+
+OrderedJson accepted(std::string_view schema) {
+  const auto made = accept_schema(OrderedJson::parse(schema));
+  REQUIRE_MESSAGE(made, (made ? "" : made.error().message));
+  return *made;
+}
+
+TEST_CASE("constraint: a mask allows exactly the tokens that some text of the form goes on with") {
+  if (!is_there()) return;
+  const Lab lab;
+  const auto constraint =
+      lab.constraint(schema_form(accepted(R"({"enum": ["Paris", "Pa", "the end", 12, 127, null]})")));
+  const std::set<std::string> texts = {R"("Paris")", R"("Pa")", R"("the end")", "12", "127", "null"};
+  const auto begins_one = [&](const std::string& text) {
+    return std::ranges::any_of(texts, [&](const std::string& each) { return each.starts_with(text); });
+  };
+  std::vector<std::vector<uint32_t>> left = {{}};
+  size_t seen = 0;
+  while (!left.empty()) {
+    const std::vector<uint32_t> answer = std::move(left.back());
+    left.pop_back();
+    std::string text;
+    for (const uint32_t token : answer)
+      text += lab.tokenizer.token_bytes(token);
+    CAPTURE(text);
+    const auto bits = constraint->allowed_after(answer);
+    REQUIRE(bits);
+    const std::vector<uint32_t> mask(bits->begin(), bits->end());
+    for (uint32_t token = 0; token < lab.vocab; ++token) {
+      const std::string next = text + std::string(lab.tokenizer.token_bytes(token));
+      const bool is_wanted =
+          token == kEnd ? texts.contains(text) : !lab.tokenizer.is_added(token) && next != text && begins_one(next);
+      CAPTURE(token);
+      REQUIRE(allows(mask, token) == is_wanted);
+      if (!is_wanted || token == kEnd) continue;
+      left.push_back(answer);
+      left.back().push_back(token);
+    }
+    ++seen;
+  }
+  CHECK(seen > 20);
+}
+
+TEST_CASE("constraint: what has been read before does not matter") {
+  if (!is_there()) return;
+  const Lab lab;
+  const OrderedJson form = schema_form(accepted(R"({"type": "object", "properties": {"name": {"type": "string"},
+      "tags": {"type": "array", "items": {"type": "string"}}}, "required": ["name", "tags"]})"));
+  const auto constraint = lab.constraint(form);
+  std::mt19937 random(7);
+  for (int round = 0; round < 20; ++round) {
+    const std::vector<uint32_t> answer = lab.walk(*constraint, random, 60);
+    for (int other = 0; other < 4; ++other) {
+      const std::span part = std::span(answer).first(random() % answer.size());
+      CHECK(lab.allowed(*constraint, part) == lab.allowed(*constraint->restart(), part));
+    }
+    // Drafts may go on after an end.
+    std::vector<uint32_t> beyond = answer;
+    if (beyond.back() != kEnd) continue;
+    CHECK(lab.allowed(*constraint, beyond) == std::vector<uint32_t>{kEnd});
+    beyond.push_back(5);
+    CHECK(lab.allowed(*constraint, beyond) == std::vector<uint32_t>{kEnd});
+  }
+}
+
+TEST_CASE("constraint: reasoning comes first and is free, but for the end") {
+  if (!is_there()) return;
+  const Lab lab;
+  const OrderedJson schema = accepted(R"({"enum": ["yes", "no"]})");
+  const uint32_t end_think = *lab.tokenizer.id_of("</think>");
+  for (const bool is_optional : {false, true}) {
+    const auto constraint = lab.constraint(reasoned_form(schema_form(schema), is_optional, lab.tokenizer));
+    std::vector<uint32_t> answer =
+        *lab.tokenizer.encode(is_optional ? "<think>So \"x\" {1" : "So \"x\" {1", SpecialTokens::parse);
+    const auto reasoning = lab.allowed(*constraint, answer);
+    CHECK(std::ranges::find(reasoning, kEnd) == reasoning.end());
+    CHECK(std::ranges::find(reasoning, end_think) != reasoning.end());
+    CHECK(reasoning.size() > 1000);
+    answer.push_back(end_think);
+    const auto begin = lab.allowed(*constraint, answer);
+    for (const uint32_t token : begin) {
+      const std::string_view text = lab.tokenizer.token_bytes(token);
+      CHECK((text.find_first_not_of(" \n\"") == std::string_view::npos || text.starts_with('"')));
+    }
+    const auto at_once = lab.allowed(*constraint, {});
+    const uint32_t quote = *lab.tokenizer.id_of("\"");
+    CHECK(std::ranges::find(at_once, quote) != at_once.end());
+    CHECK((std::ranges::find(at_once, *lab.tokenizer.id_of("<think>")) != at_once.end()) == is_optional);
+  }
+}
+
+constexpr std::string_view kGlmTemplate =
+    "{% for m in messages %}{{ m.content or '' }}{% for c in m.tool_calls or [] %}<tool_call>{{ c.function.name }}\n"
+    "<arg_key>a</arg_key>\n<arg_value>b</arg_value>\n</tool_call>{% endfor %}{% endfor %}";
+constexpr std::string_view kJsonTemplate =
+    "{% for m in messages %}{{ m.content or '' }}{% for c in m.tool_calls or [] %}<tool_call>\n"
+    "{\"name\": \"{{ c.function.name }}\", \"arguments\": {}}\n</tool_call>{% endfor %}{% endfor %}";
+constexpr std::string_view kDsmlTemplate =
+    "{% for m in messages %}{{ m.content or '' }}{% for c in m.tool_calls or [] %}<｜DSML｜function_calls>\n"
+    "<｜DSML｜invoke name=\"{{ c.function.name }}\">\n</｜DSML｜invoke>\n</｜DSML｜function_calls>{% endfor %}{% "
+    "endfor %}";
+
+std::vector<std::pair<std::string, Result<ChatTemplate>>> templates() {
+  std::vector<std::pair<std::string, Result<ChatTemplate>>> all;
+  for (const char* name : {"deepseek-v3", "deepseek-r1", "deepseek-v3.1", "kimi-k2"})
+    all.emplace_back(name, ChatTemplate::named(name));
+  all.emplace_back("glm", ChatTemplate::compile(kGlmTemplate));
+  all.emplace_back("json", ChatTemplate::compile(kJsonTemplate));
+  all.emplace_back("dsml", ChatTemplate::compile(kDsmlTemplate));
+  return all;
+}
+
+TEST_CASE("constraint: calls in the form of each family are what the reply parser finds") {
+  if (!is_there()) return;
+  const Lab lab;
+  const OrderedJson weather = accepted(R"({"type": "object", "properties": {"city": {"enum": ["Rome", "Oslo"]},
+      "days": {"type": "integer", "minimum": 1, "maximum": 9}}, "required": ["city", "days"]})");
+  const std::vector<CallableTool> tools = {
+      {.name = "get_weather", .parameters = weather},
+      {.name = "get-time.2", .parameters = accepted(R"({"type": "object", "properties": {}})")}};
+  std::mt19937 random(3);
+  for (const auto& [name, chat] : templates()) {
+    CAPTURE(name);
+    REQUIRE(chat);
+    for (const bool is_parallel : {true, false}) {
+      const AnswerForm form{.kind = AnswerForm::Kind::calls, .tools = tools, .is_parallel = is_parallel};
+      const auto composed = compose_form(form, Reasoning::none, chat, lab.tokenizer);
+      REQUIRE_MESSAGE(composed, (composed ? "" : composed.error().message));
+      const auto constraint = lab.constraint(*composed);
+      std::set<std::string> called;
+      size_t most = 0;
+      for (int round = 0; round < 12; ++round) {
+        const std::vector<uint32_t> answer = lab.walk(*constraint, random, 1500);
+        REQUIRE(answer.back() == kEnd);
+        const std::string text = lab.text(answer);
+        CAPTURE(text);
+        ReplyParser parser(false);
+        std::vector<ReplyPart> parts = parser.push(text);
+        std::ranges::move(parser.finish(), std::back_inserter(parts));
+        std::vector<std::string> arguments;
+        for (const ReplyPart& part : parts) {
+          REQUIRE(part.kind != ReplyPart::Kind::content);
+          if (part.kind == ReplyPart::Kind::arguments) {
+            REQUIRE(!arguments.empty());
+            arguments.back() += part.text;
+            continue;
+          }
+          arguments.emplace_back(part.text + ' ');
+          called.insert(part.text);
+        }
+        most = std::max(most, arguments.size());
+        REQUIRE(!arguments.empty());
+        for (const std::string& each : arguments) {
+          const auto json = OrderedJson::parse(each.substr(each.find(' ')), nullptr, false);
+          REQUIRE(json.is_object());
+          if (!each.starts_with("get_weather")) continue;
+          CHECK((json["city"] == "Rome" || json["city"] == "Oslo"));
+          CHECK(json["days"].get<int>() >= 1);
+          CHECK(json["days"].get<int>() <= 9);
+          CHECK(json.size() == 2);
+        }
+      }
+      CHECK(called == std::set<std::string>{"get_weather", "get-time.2"});
+      CHECK((most > 1) == is_parallel);
+    }
+  }
+}
+
+TEST_CASE("constraint: a template that writes no calls cannot be forced, by name") {
+  const Lab lab;
+  const AnswerForm form{.kind = AnswerForm::Kind::calls, .tools = {{.name = "f", .parameters = true}}};
+  const auto refused =
+      compose_form(form, Reasoning::none, ChatTemplate::compile("{{ messages[0].content }}"), lab.tokenizer);
+  REQUIRE(!refused);
+  CHECK(refused.error().kind == ErrorKind::unsupported);
+  CHECK(refused.error().message.find("tool_choice") != std::string::npos);
+}
+
+TEST_CASE("constraint: the model's answer is JSON of the schema, the same with drafts as without") {
+  if (!is_there()) return;
+  test::RecordingModel rig(test::tiny_folder());
+  const Lab lab;
+  OrderedJson form = schema_form(accepted(R"({"type": "object", "properties": {
+      "city": {"enum": ["Paris", "Rome"]}, "count": {"type": "integer", "minimum": 0, "maximum": 99},
+      "list": {"type": "array", "items": {"type": "boolean"}, "minItems": 2, "maxItems": 3}},
+      "required": ["city", "count", "list"]})"));
+  form["max_whitespace_cnt"] = 1;  // the rig has room for a short answer
+  const std::vector<uint32_t> prompt = *lab.tokenizer.encode("What is the capital of France? ", SpecialTokens::parse);
+  for (const double penalty : {1.0, 1.3}) {
+    std::vector<std::vector<uint32_t>> answers;
+    for (const std::optional<uint32_t> drafts : {std::optional<uint32_t>(), std::optional(1U), std::optional(3U)}) {
+      std::optional<SpeculationOptions> way;
+      if (drafts) way = SpeculationOptions{.drafts = drafts};
+      Session session = rig.session(way);
+      auto sampler = Sampler::make({.repetition_penalty = penalty});
+      REQUIRE(sampler);
+      sampler->constrain(lab.constraint(form));
+      CHECK(!sampler->takes_highest());
+      const auto answer = session.generate(prompt, {.max_tokens = 200, .end_tokens = {kEnd}}, *sampler,
+                                           [](uint32_t) { return true; }, {});
+      REQUIRE_MESSAGE(answer, (answer ? "" : answer.error().message));
+      CHECK(answer->reason == StopReason::end_token);
+      answers.push_back(answer->tokens);
+      const auto json = OrderedJson::parse(lab.text(answer->tokens), nullptr, false);
+      REQUIRE(json.is_object());
+      CHECK(json.size() == 3);
+      CHECK((json["city"] == "Paris" || json["city"] == "Rome"));
+      CHECK(json["list"].size() >= 2);
+    }
+    CHECK(answers[0] == answers[1]);
+    CHECK(answers[0] == answers[2]);
+  }
+}
+
+/// Whether an answer of such a form was ended before it had a hundred tokens; nullopt: it was not.
+std::optional<Error> fails(const Lab& lab, TokenConstraint& constraint) {
+  std::mt19937 random(1);
+  std::vector<uint32_t> answer;
+  while (answer.size() < 100) {
+    const auto bits = constraint.allowed_after(answer);
+    if (!bits) return bits.error();
+    std::vector<uint32_t> tokens;
+    for (uint32_t token = 0; token < lab.vocab; ++token)
+      if (allows(*bits, token) && token != kEnd) tokens.push_back(token);
+    if (tokens.empty()) return std::nullopt;
+    answer.push_back(tokens[random() % tokens.size()]);
+  }
+  return std::nullopt;
+}
+
+TEST_CASE("constraint: a form that takes endless work is ended, and the next one is served") {
+  if (!is_there()) return;
+  const Lab lab;
+  const auto start = std::chrono::steady_clock::now();
+  auto made = lab.compile(schema_form({{"type", "string"}, {"pattern", "^(([a-z]{1,100}){1,100}){1,100}$"}}));
+  const std::optional<Error> failure = made ? fails(lab, **made) : made.error();
+  REQUIRE(failure);
+  CHECK_MESSAGE(failure->message.find("too long") != std::string::npos, failure->message);
+  CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(60));
+  CHECK(!fails(lab, *lab.constraint(schema_form({{"type", "string"}}))));
+}
+
+TEST_CASE("constraint: what the library cannot read, or would pass over, is refused") {
+  if (!is_there()) return;
+  const Lab lab;
+  for (const char* pattern : {"^(a(?=b)", "[z-a]", "(a"}) {
+    CAPTURE(pattern);
+    const auto made = lab.compile(schema_form({{"type", "string"}, {"pattern", pattern}}));
+    REQUIRE(!made);
+    CHECK(made.error().kind == ErrorKind::unsupported);
+  }
+  const auto made = lab.compile(schema_form({{"type", "integer"}, {"multipleOf", 9973}}));
+  REQUIRE(!made);
+  CHECK_MESSAGE(made.error().message.find("multipleOf") != std::string::npos, made.error().message);
+  CHECK(lab.compile(schema_form(true)));
+}
+
+}  // namespace
+}  // namespace dspack::runtime::token_constraint_test
