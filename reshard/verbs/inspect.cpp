@@ -7,8 +7,7 @@
 
 #include "format/base/foreign_text.h"
 #include "format/base/size.h"
-#include "format/digest.h"
-#include "format/http/content_digest.h"
+#include "format/html_page.h"
 #include "reshard/run/model_card.h"
 #include "reshard/verbs/inspect_data.h"
 
@@ -144,20 +143,6 @@ namespace {
 
 using format::Json;
 
-/// As a content security policy names a script or style: sha256-<base64>.
-std::string policy_digest(std::string_view text) {
-  const format::Digest digest = format::sha256(text);
-  return "sha256-" + format::base64(std::as_bytes(std::span(digest.bytes)));
-}
-
-/// JSON that is harmless inside of a <script> element: "</script>" and "<!--" need their first character.
-std::string embedded_json(const Json& data) {
-  std::string text = data.dump(-1, ' ', true, Json::error_handler_t::replace);
-  for (size_t at = 0; (at = text.find('<', at)) != std::string::npos;)
-    text.replace(at, 1, "\\u003c");
-  return text;
-}
-
 std::string about_checkpoint(const format::Checkpoint& checkpoint) {
   const auto& manifest = checkpoint.manifest();
   const auto files = [](size_t count, std::string_view kind) {
@@ -227,26 +212,7 @@ Result<Sides> packed_sides(const format::Checkpoint& checkpoint, format::Reposit
 }  // namespace
 
 std::string page_around(const Json& data) {
-  const std::string catalogue = embedded_json(data);
-  const std::string style_digest = policy_digest(kPageStyle);
-  const std::string script_digest = policy_digest(kPageScript);
-  const std::array<std::pair<std::string_view, std::string_view>, 5> parts = {{{"style-digest", style_digest},
-                                                                               {"script-digest", script_digest},
-                                                                               {"style", kPageStyle},
-                                                                               {"script", kPageScript},
-                                                                               {"catalogue", catalogue}}};
-  // Front to back through the frame alone: what was put in is never looked through for places.
-  std::string page;
-  std::string_view rest = kPageFrame;
-  for (size_t open = 0; (open = rest.find("{{")) != std::string_view::npos;) {
-    const size_t close = rest.find("}}", open);
-    const std::string_view name = rest.substr(open + 2, close - open - 2);
-    const auto part = std::find_if(parts.begin(), parts.end(), [&](const auto& each) { return each.first == name; });
-    DSPACK_CHECK(part != parts.end(), "the page's frame has an unknown place");
-    page.append(rest.substr(0, open)).append(part->second);
-    rest.remove_prefix(close + 2);
-  }
-  return page.append(rest);
+  return format::html_page({.frame = kPageFrame, .style = kPageStyle, .script = kPageScript}, data);
 }
 
 Result<std::string> inspect_html(const format::Checkpoint& checkpoint, format::Repository& repository,

@@ -5,6 +5,7 @@
 #include <charconv>
 #include <cstdio>
 
+#include "format/base/foreign_text.h"
 #include "format/cli/output.h"
 #include "format/cli/verb.h"
 #include "format/file_system.h"
@@ -17,6 +18,7 @@
 #include "runtime/cli/loading.h"
 #include "runtime/cli/message_assembler.h"
 #include "runtime/cli/prompt.h"
+#include "runtime/cli/saved_chat.h"
 #include "runtime/cli/terminal.h"
 #include "runtime/generate/stats.h"
 
@@ -107,6 +109,10 @@ class Chat {
   void set_system(std::string text) { system_ = std::move(text); }
   Result<int> run(ChatTerminal& terminal, Typist& typist);
   [[nodiscard]] const Session& session() const { return session_; }
+  Result<void> save(const std::string& file);
+  Result<void> load(const std::string& file);
+  /// A question was answered.
+  [[nodiscard]] bool has_begun() const { return !history_.empty(); }
 
  private:
   enum class Next { go_on, leave };
@@ -193,6 +199,8 @@ Result<Chat::Next> Chat::obey(const CommandLine& command, ChatTerminal& terminal
       format::print_help(
           fmt::format("{} of {} positions are used", session_.sequence().length(), loaded_.model().context()));
       break;
+    case Command::load: TRY(load(command.argument)); break;
+    case Command::save: TRY(save(command.argument)); break;
     case Command::read: TRY(attach(command.argument)); break;
     case Command::regen: TRY(regenerate(terminal)); break;
     case Command::stats: format::print_help(summary(collect_stats(loaded_, session_))); break;
@@ -203,6 +211,24 @@ Result<Chat::Next> Chat::obey(const CommandLine& command, ChatTerminal& terminal
     case Command::temp: TRY(set_temperature(command.argument)); break;
   }
   return Next::go_on;
+}
+
+Result<void> Chat::save(const std::string& file) {
+  if (!has_begun()) return Error{ErrorKind::invalid, "nothing was answered yet that could be saved"};
+  TRY(save_chat(file, {.system = system_, .messages = history_}, session_.sequence(), loaded_, {}));
+  note(
+      fmt::format("(saved in {}: {} messages, {} tokens)", brief(file), history_.size(), session_.sequence().length()));
+  return {};
+}
+
+Result<void> Chat::load(const std::string& file) {
+  TRY_ASSIGN(SavedChat saved, load_chat(file, session_.sequence(), loaded_, {}));
+  system_ = std::move(saved.system);
+  history_ = std::move(saved.messages);
+  attached_.clear();
+  note(fmt::format("(loaded from {}: {} messages, {} tokens)", brief(file), history_.size(),
+                   session_.sequence().length()));
+  return {};
 }
 
 Result<void> Chat::set_temperature(const std::string& number) {
@@ -290,8 +316,15 @@ Result<int> run_chat(const RunOptions& options) {
                    loaded->model().context()));
   TRY_ASSIGN(Session session, loaded->start_session());
   Chat chat(*loaded, std::move(session), text, sampling, std::move(sampler), options);
-  chat.set_system(std::move(system));
-  TRY_ASSIGN(const int status, chat.run(terminal, typist));
+  if (!options.session.empty()) {
+    TRY_ASSIGN(const bool goes_on, has_saved_chat(options.session));
+    if (goes_on) TRY(chat.load(options.session));
+  }
+  if (!system.empty()) chat.set_system(std::move(system));
+  const auto ended = chat.run(terminal, typist);
+  // Also where an answer has failed: those before it are worth as much.
+  if (!options.session.empty() && chat.has_begun()) TRY(chat.save(options.session));
+  TRY_ASSIGN(const int status, ended);
   TRY(report_stats(*loaded, chat.session(), options.stats_file));
   return status;
 }

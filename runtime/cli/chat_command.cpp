@@ -26,7 +26,8 @@ constexpr std::array kKnown{
     Known{"clear", Command::clear, Takes::nothing}, Known{"context", Command::context, Takes::nothing},
     Known{"exit", Command::leave, Takes::nothing},  Known{"quit", Command::leave, Takes::nothing},
     Known{"bye", Command::leave, Takes::nothing},   Known{"help", Command::help, Takes::nothing},
-    Known{"read", Command::read, Takes::something}, Known{"regen", Command::regen, Takes::nothing},
+    Known{"load", Command::load, Takes::something}, Known{"read", Command::read, Takes::something},
+    Known{"regen", Command::regen, Takes::nothing}, Known{"save", Command::save, Takes::something},
     Known{"stats", Command::stats, Takes::nothing}, Known{"system", Command::system, Takes::anything},
     Known{"temp", Command::temp, Takes::something}, Known{"temperature", Command::temp, Takes::something},
 };
@@ -36,8 +37,10 @@ constexpr char kCommands[] =
     "/context      how much of the context is used\n"
     "/exit         leave (also Ctrl-D)\n"
     "/help         this list\n"
+    "/load FILE    go on with a saved conversation\n"
     "/read FILE    put a text file in front of the next question\n"
     "/regen        answer the last question again\n"
+    "/save FILE    save the conversation, with what the model has read of it\n"
     "/stats        tokens, speed and bytes read so far\n"
     "/system TEXT  set the system message; without TEXT remove it\n"
     "/temp X       set the temperature; 0 always takes the likeliest token\n"
@@ -80,7 +83,7 @@ Result<std::optional<CommandLine>> parse_command(std::string_view message) {
     return mistake(fmt::format("/{} takes nothing after it; there is {}", word, quote(rest)));
   }
   if (known->takes == Takes::something && rest.empty()) {
-    return mistake(fmt::format("/{} needs {} after it", word, known->command == Command::read ? "a file" : "a number"));
+    return mistake(fmt::format("/{} needs {} after it", word, known->command == Command::temp ? "a number" : "a file"));
   }
   return std::optional(CommandLine{.command = known->command, .argument = std::string(rest)});
 }

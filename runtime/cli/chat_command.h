@@ -9,7 +9,7 @@
 
 namespace dspack::runtime {
 
-enum class Command { clear, context, help, leave, read, regen, stats, system, temp };
+enum class Command { clear, context, help, leave, load, read, regen, save, stats, system, temp };
 
 struct CommandLine {
   Command command;

@@ -3,33 +3,51 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 
 #include "format/cli/output.h"
 #include "format/file_system.h"
 #include "runtime/cli/model_options.h"
 #include "runtime/replay/replay_policies.h"
 #include "runtime/replay/report.h"
+#include "runtime/replay/trace_page.h"
 
 namespace dspack::runtime {
 namespace {
 
 Result<int> run_replay(const ReplayOptions& options, format::Process& process) {
   const std::stop_token stop = process.stop();
-  TRY_ASSIGN(RouteReader reader, RouteReader::open(format::posix_file_system(), options.trace));
+  const bool is_page = !options.html.empty();
+  const bool is_text = !options.json && !is_page;
+  format::FileSystem& files = format::posix_file_system();
+  if (is_page && options.html != "-") TRY(format::try_output(options.html));
+  TRY_ASSIGN(RouteReader reader, RouteReader::open(files, options.trace));
   TRY_ASSIGN(const Workload workload, Workload::read(std::move(reader)));
   std::vector<NamedPolicy> policies;
   for (const NamedPolicy& policy : replay_policies()) {
     if (options.policy.empty() || policy.name == options.policy) policies.push_back(policy);
   }
-  if (!options.json) format::print_line(options.trace + ": " + describe(workload));
+  if (is_text) format::print_line(options.trace + ": " + describe(workload));
   std::vector<ReplayReport> reports;
   for (const SlotCount& count : options.slots) {
     if (stop.stop_requested()) return Error{ErrorKind::cancelled, "the replay was interrupted"};
     reports.push_back(
         replay(workload, count.slots(workload.experts(), workload.expert_bytes()), policies, options.seed));
-    if (!options.json) format::print_out(to_table(workload, reports.back()));
+    if (is_text) format::print_out(to_table(workload, reports.back()));
   }
-  if (options.json) format::print_json(to_json(workload, reports));
+  if (options.json) {
+    format::print_json(to_json(workload, reports).dump(-1, ' ', false, format::Json::error_handler_t::replace) + "\n");
+  }
+  if (!is_page) return 0;
+  TRY_ASSIGN(const std::string page,
+             trace_page(std::filesystem::path(options.trace).filename().string(), workload, reports));
+  if (options.html == "-") {
+    format::print_data(page);
+    return 0;
+  }
+  TRY(format::write_output(files, options.html, page));
+  format::print_out(fmt::format("{}: {} of {}; open it in a browser\n", options.html, format::human_bytes(page.size()),
+                                options.trace));
   return 0;
 }
 
@@ -45,7 +63,8 @@ void add_replay_options(format::OptionTable& table, ReplayOptions& options) {
   table.footer(fmt::format(
       "Examples:\n"
       "  dsrun ./ds-packed -p \"Once upon a time\" --trace routes.jsonl\n"
-      "  dsrun replay routes.jsonl --slots 12.5%,25%,50%\n\n"
+      "  dsrun replay routes.jsonl --slots 12.5%,25%,50%\n"
+      "  dsrun replay routes.jsonl --slots 5%,10%,20%,40%,80% --html routes.html\n\n"
       "Policies:\n{}  optimum     with knowledge of the future; no policy misses less\n\n"
       "Misses and bytes are of decoded tokens. \"gap closed\": the share "
       "of lru's misses above the\noptimum that a policy avoids. The format of traces is open: docs/traces.md.",
@@ -62,7 +81,13 @@ void add_replay_options(format::OptionTable& table, ReplayOptions& options) {
       .words("--slots", "N,...", take_slots,
              "Experts that memory holds: a number, a share (25%) or a size (64GB); several with commas", ',')
       .required();
-  table.flag("--json", options.json, "All figures as JSON");
+  auto json = table.flag("--json", options.json, "All figures as JSON");
+  table
+      .add("--html", "FILE", options.html,
+           "Write one self-contained page for a browser: the map of experts pass by pass, and every policy's misses "
+           "over "
+           "slots; \"-\" is stdout")
+      .excludes(json);
   table.dev(
       "policy", "NAME", options.policy, [](std::string_view name) { return parse_policy(name, replay_policies()); },
       "only this policy, beside the optimum");

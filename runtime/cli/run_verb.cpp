@@ -137,6 +137,13 @@ void add_prompt_options(format::OptionTable& table, RunOptions& options) {
       .excludes(tokens)
       .excludes(conversation);
   table.flag("--no-history", options.no_history, "Neither read nor keep what is typed in chats on a terminal");
+  table
+      .add("--session", "FILE", options.session,
+           "A chat that goes on: loaded from this file if it is there, and saved in it at the end")
+      .excludes(prompt)
+      .excludes(question)
+      .excludes(tokens)
+      .excludes(conversation);
   table.add("-n", "N", options.max_tokens, format::count_between(0U, UINT32_MAX),
             "Maximum length of the answer in tokens (default: until it ends)");
   table

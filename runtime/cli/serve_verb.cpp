@@ -13,6 +13,7 @@
 #include "runtime/cli/model_options.h"
 #include "runtime/cli/places.h"
 #include "runtime/cli/verbs.h"
+#include "runtime/generate/find_identity.h"
 #include "runtime/serve/api.h"
 
 namespace dspack::runtime {
@@ -24,7 +25,8 @@ constexpr char kServeExamples[] = R"(Examples:
   dsrun serve ./ds-packed --host 0.0.0.0 --api-key @key.txt
 
 It answers at /v1/chat/completions, /v1/completions and /v1/models as OpenAI's API does, at /v1/messages as Anthropic's,
-and at /tokenize, /detokenize, /apply-template, /health, /props and /metrics. Ctrl-C or SIGTERM: no more requests are
+and at /tokenize, /detokenize, /apply-template, /health, /props and /metrics; at / is a page for a browser, with chat
+and the machine at work. Ctrl-C or SIGTERM: no more requests are
 taken, and answers under way have 30 s to end; a second one ends the program at once.)";
 
 constexpr uint32_t kMostPlaces = 64;
@@ -57,6 +59,19 @@ class Draining {
   std::stop_callback<std::function<void()>> asked_;  // last: it uses the others
 };
 
+/// Null: nothing is kept.
+Result<std::unique_ptr<PrefixCache>> make_cache(LoadedModel& loaded, const CacheOptions& options,
+                                                const PrefixFolder::Log& log, const std::stop_token& stop) {
+  if (options.ram_bytes == 0 && options.disk.empty()) return std::unique_ptr<PrefixCache>();
+  TRY_ASSIGN(const KvIdentity identity, find_identity(loaded, stop));
+  PrefixCache::Options cache{.memory_bytes = options.ram_bytes};
+  if (!options.disk.empty()) {
+    TRY_ASSIGN(cache.folder,
+               PrefixFolder::open(format::posix_file_system(), options.disk, identity, options.disk_bytes, log));
+  }
+  return std::make_unique<PrefixCache>(identity, std::move(cache), log);
+}
+
 Result<int> run_serve(const ServeOptions& options, format::Process& process) {
   const std::stop_token stop = process.stop();
   TRY(Sampler::make(options.sampler.over()));
@@ -72,13 +87,17 @@ Result<int> run_serve(const ServeOptions& options, format::Process& process) {
   TRY_ASSIGN(auto loaded, load_model(options.folder, options.load, stop));
   TRY_ASSIGN(const TextModel text, load_text(*loaded, options.chat, stop));
   TRY_ASSIGN(const SamplerOptions sampling, choose_sampling(loaded->access().files(), options.sampler, stop));
+  const auto log = [](const Error& error) { format::print_error("dsrun: " + error.message); };
+  TRY_ASSIGN(const auto cache, make_cache(*loaded, options.cache, log, stop));
   TRY_ASSIGN(const auto scheduler, Scheduler::make(loaded->engine(), {.places = options.parallel,
                                                                       .waiting = options.waiting,
-                                                                      .speculation = loaded->speculation()}));
+                                                                      .speculation = loaded->speculation(),
+                                                                      .cache = cache.get()}));
   std::string name = options.model_name;
   if (name.empty()) name = std::filesystem::path(options.folder).lexically_normal().filename().string();
   if (name.empty() || name == ".") name = "model";
-  Api api(text, *scheduler,
+  MachineWatch machine(*loaded, *scheduler);
+  Api api(text, *scheduler, machine,
           {.api_key = key,
            .allow_origin = options.allow_origin,
            .model = name,
@@ -86,10 +105,11 @@ Result<int> run_serve(const ServeOptions& options, format::Process& process) {
            .vocab = loaded->model().config().vocab,
            .layers = static_cast<uint32_t>(loaded->model().layer_map().size()),
            .end_tokens = loaded->eos_tokens(),
+           .cache_memory_bytes = options.cache.ram_bytes,
            .sampling = sampling,
            .template_arguments = options.chat.arguments(),
            .clock = &local_time},
-          [](const Error& error) { format::print_error("dsrun: " + error.message); });
+          log);
   TRY_ASSIGN(const auto server,
              HttpServer::listen(options.host, options.port, {}, cross_origin_headers(options.allow_origin),
                                 [&api](const HttpRequest& request, const std::shared_ptr<HttpReply>& reply) {
@@ -100,6 +120,7 @@ Result<int> run_serve(const ServeOptions& options, format::Process& process) {
                                   loaded->model().context(), options.parallel));
   const Draining draining(stop, *server, *scheduler);
   scheduler->run(draining.ended());
+  machine.end();
   TRY(loaded->flush_routes());
   return 0;
 }
@@ -121,6 +142,18 @@ void add_serve_options(format::OptionTable& table, ServeOptions& options) {
             "Answers at once, each with room for --ctx positions (default: 1)");
   table.add("--waiting", "N", options.waiting, format::between(1U, 10'000U),
             "Requests that may wait for a place; others are refused with status 429 (default: 64)");
+  table.heading("Prefix cache");
+  const auto size = [](std::string_view text) { return format::parse_large_size(text); };
+  table.add("--cache-ram", "SIZE", options.cache.ram_bytes, size,
+            "Memory for conversations that have lost their place to others (default: none); --ram counts it");
+  auto folder =
+      table.add("--cache-disk", "FOLDER", options.cache.disk,
+                "A folder for all conversations: what a prompt has in common with them is not computed again, "
+                "also after a restart");
+  table
+      .add("--cache-disk-size", "SIZE", options.cache.disk_bytes, size,
+           "Bound of that folder (default: what leaves 5 % of the disk and 10 GB free)")
+      .needs(folder);
   add_chat_options(table, options.chat);
   add_sampling_options(table, options.sampler);
   add_draft_options(table, options.drafts);
@@ -133,6 +166,7 @@ void add_serve_options(format::OptionTable& table, ServeOptions& options) {
 Result<void> ServeOptions::complete() {
   load.sequences = parallel;
   load.speculation = drafts.chosen();
+  load.beside_bytes = cache.ram_bytes;
   return check_model_options(load);
 }
 

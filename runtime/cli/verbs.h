@@ -39,6 +39,7 @@ struct RunOptions {
   SamplingFlags sampler;
   std::string system;             // the system message, or @ and its file; empty: none
   bool no_history = false;        // of what is typed in a chat
+  std::string session;            // the file of a chat; empty: none
   DraftOptions drafts;            // `load` has what comes of them
   std::vector<std::string> stop;  // texts that end an answer; none is empty
   std::string stats_file;         // empty: none
@@ -131,6 +132,7 @@ struct ReplayOptions {
   std::string policy;  // empty: all
   uint64_t seed = 1;
   bool json = false;
+  std::string html;  // a file to write, "-" for stdout; empty: no page
 };
 
 /// What a plan supposes instead of what is here.
@@ -174,6 +176,13 @@ struct BenchVerbOptions {
   [[nodiscard]] Result<void> complete();
 };
 
+/// What a server keeps of conversations that have lost their place.
+struct CacheOptions {
+  uint64_t ram_bytes = 0;
+  std::string disk;                    // a folder; empty: none
+  std::optional<uint64_t> disk_bytes;  // unset: what leaves the disk room
+};
+
 /// dsrun serve DIR: the model behind an HTTP interface.
 struct ServeOptions {
   std::string folder;
@@ -188,6 +197,7 @@ struct ServeOptions {
   std::string model_name;  // empty: the folder's
   uint32_t parallel = 1;   // answers at once
   uint32_t waiting = 64;   // requests that wait for a place
+  CacheOptions cache;
 
   /// Errors: invalid, options that contradict each other.
   [[nodiscard]] Result<void> complete();

@@ -64,6 +64,8 @@ class DeviceCache {
   /// Whether it was loaded with all experts.
   [[nodiscard]] bool holds_all() const { return host_ == nullptr; }
   [[nodiscard]] bool holds(ExpertKey key) const { return cache_->find(key) != nullptr; }
+  /// Those that are there, in no order.
+  [[nodiscard]] std::vector<ExpertKey> held() const { return cache_->held(); }
 
   void begin_pass(const ExpertPass& pass) { cache_->begin_pass(pass, std::chrono::steady_clock::now()); }
   void accept_drafts(uint32_t rows) { cache_->accept_drafts(rows); }

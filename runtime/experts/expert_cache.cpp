@@ -198,4 +198,12 @@ bool ExpertCache::is_near(ExpertKey key) const {
   return wanted_.contains(key) || std::ranges::find(expected_, key) != expected_.end();
 }
 
+std::vector<ExpertKey> ExpertCache::held() const {
+  std::vector<ExpertKey> keys;
+  keys.reserve(by_key_.size());
+  for (const auto& [packed, slot] : by_key_)
+    if (slot->is_ready) keys.push_back(slot->key);
+  return keys;
+}
+
 }  // namespace dspack::runtime

@@ -114,6 +114,8 @@ class ExpertCache {
   [[nodiscard]] static uint64_t empty_slots(const Pool& pool) { return pool.limit - pool.made + pool.empty.size(); }
   /// All that were made, by number.
   [[nodiscard]] std::span<const std::unique_ptr<CacheSlot>> slots() const { return slots_; }
+  /// The experts that are ready in a slot, in no order.
+  [[nodiscard]] std::vector<ExpertKey> held() const;
   /// Slots that hold an expert.
   [[nodiscard]] uint64_t used() const { return by_key_.size(); }
 

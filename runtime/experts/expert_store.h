@@ -122,6 +122,8 @@ class ExpertStore {
   /// The experts that the next layer is likely to want, most likely first. Only a hint.
   virtual void expect(LayerId layer, std::span<const ExpertId> experts) = 0;
   [[nodiscard]] virtual ExpertStoreStats stats() const { return {}; }
+  /// The experts that are in memory, in no order.
+  [[nodiscard]] virtual std::vector<ExpertKey> held() const { return {}; }
 
   // For a cache of experts in faster memory.
 

@@ -159,14 +159,19 @@ void RoutedExperts::begin_pass(const ExpertPass& pass) {
   if (store_ != nullptr) store_->begin_pass(pass);
   for (const auto& backend : backends_)
     backend->begin_pass(pass);
-  if (recorder_ != nullptr) recorder_->begin_pass(pass);
+  hearing_.clear();
+  for (RouteListener* listener : listeners_) {
+    listener->begin_pass(pass);
+    if (listener->wants_routes()) hearing_.push_back(listener);
+  }
 }
 
 void RoutedExperts::accept_drafts(uint32_t rows) {
   if (store_ != nullptr) store_->accept_drafts(rows);
   for (const auto& backend : backends_)
     backend->accept_drafts(rows);
-  if (recorder_ != nullptr) recorder_->accept_drafts(rows);
+  for (RouteListener* listener : listeners_)
+    listener->accept_drafts(rows);
 }
 
 MissCounts RoutedExperts::miss_counts() const {
@@ -201,6 +206,11 @@ ExpertStoreStats RoutedExperts::stats() const {
   return stats;
 }
 
+ExpertResidence RoutedExperts::places() const {
+  if (is_resident()) return {.device = {}, .host = {}, .is_resident = true};
+  return {.device = cache_ != nullptr ? cache_->held() : std::vector<ExpertKey>(), .host = store_->held()};
+}
+
 bool RoutedExperts::wants_forecast() const {
   return store_ != nullptr && (store_->wants_forecast() || std::ranges::any_of(backends_, [](const auto& backend) {
                                  return backend->wants_forecast();
@@ -221,9 +231,10 @@ void RoutedExperts::expect(LayerId layer, std::span<const ExpertId> experts) {
 }
 
 Result<void> RoutedExperts::run(const RoutedTokens& tokens, const kernels::Rows& y, const std::stop_token& stop) {
-  if (recorder_ != nullptr) {
+  if (!hearing_.empty()) {
     TRY_ASSIGN(const std::vector<uint32_t> chosen, chosen_experts(tokens));
-    TRY(recorder_->record(tokens.layer, chosen));
+    for (RouteListener* listener : hearing_)
+      TRY(listener->record(tokens.layer, chosen));
   }
   if (tokens.trace.on()) TRY(begin_trace(tokens));
   if (is_resident() && !tokens.trace.on()) return run_resident(tokens, y, stop);

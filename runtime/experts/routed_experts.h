@@ -20,11 +20,16 @@
 #include "runtime/experts/executor.h"
 #include "runtime/experts/expert_tracer.h"
 #include "runtime/experts/streamed_store.h"
-#include "runtime/experts/trace/route_recorder.h"
 
 namespace dspack::runtime {
 
 enum class ExpertPlacement { streamed, resident, tiered };
+
+/// Of experts in memory, which one lies where; one that is in both a device's and the host's is in both lists.
+struct ExpertResidence {
+  std::vector<ExpertKey> device, host;
+  bool is_resident = false;  // all experts are in the device's memory, and listed nowhere
+};
 
 class RoutedExperts final : public ExpertExecutor {
  public:
@@ -62,15 +67,17 @@ class RoutedExperts final : public ExpertExecutor {
   [[nodiscard]] MissCounts miss_counts() const override;
   [[nodiscard]] Result<void> run(const RoutedTokens& tokens, const kernels::Rows& y,
                                  const std::stop_token& stop) override;
-  [[nodiscard]] bool can_record() const override { return is_resident() && recorder_ == nullptr; }
+  [[nodiscard]] bool can_record() const override { return is_resident() && hearing_.empty(); }
   [[nodiscard]] bool wants_forecast() const override;
   void expect(LayerId layer, std::span<const ExpertId> experts) override;
 
-  /// Writes down what the routers pick from now on; nullptr: nothing. `run` also fails where recording does.
-  void set_recorder(RouteRecorder* recorder) { recorder_ = recorder; }
+  /// Hears what the routers pick from the next pass on; borrowed. `run` also fails where a listener does.
+  void add_listener(RouteListener& listener) { listeners_.push_back(&listener); }
   /// The store of its own; nullptr: there is none.
   [[nodiscard]] StreamedStore* store() { return own_store_.get(); }
   [[nodiscard]] ExpertStoreStats stats() const;
+  /// Which experts are in memory now.
+  [[nodiscard]] ExpertResidence places() const;
   /// Of all decode passes. Of resident experts nothing: no transfer bounds them.
   [[nodiscard]] const DecodeBound& decode_bound() const;
   [[nodiscard]] uint64_t scratch_bytes() const;
@@ -105,7 +112,8 @@ class RoutedExperts final : public ExpertExecutor {
 
   Target target_;
   ExecutorShape shape_;
-  RouteRecorder* recorder_ = nullptr;
+  std::vector<RouteListener*> listeners_;
+  std::vector<RouteListener*> hearing_;  // those that want the routes of this pass
   ExpertPass pass_;
   std::array<uint64_t, kPhases> passes_{};  // by Phase
   std::unique_ptr<StreamedStore> own_store_;

@@ -73,6 +73,10 @@ class StreamedStore final : public ExpertStore, private ExpertLease::Pin {
   void set_copied(ExpertKey key, bool is_copied) override;
   [[nodiscard]] std::optional<ExpertLease> lease_if_ready(ExpertKey key) override;
   [[nodiscard]] ExpertStoreStats stats() const override;
+  [[nodiscard]] std::vector<ExpertKey> held() const override {
+    const std::lock_guard lock(mutex_);
+    return cache_->held();
+  }
   /// By any thread.
   [[nodiscard]] ExpertReading reading() const {
     const std::lock_guard lock(mutex_);

@@ -137,6 +137,7 @@ Result<LoadPlan> plan_for(ChosenDevice& chosen, const LoadContext& context, cons
                      .host = chosen.is_gpu() ? &chosen.host() : nullptr};
   TRY_ASSIGN(needs.text_bytes, tokenizer_bytes(context.access.files(), stop));
   TRY_ASSIGN(plan.needs, find_needs(context, config, needs));
+  plan.needs.reserve_bytes = saturating_add(plan.needs.reserve_bytes, options.beside_bytes);
   TRY_ASSIGN(const MemoryLimits limits, memory_limits(options.memory, system));
   const bool are_too_many = options.max_fetch && plan.needs.resident_expert_bytes > *options.max_fetch;
   const GpuExperts on_gpu{.vram = options.device.vram_experts,

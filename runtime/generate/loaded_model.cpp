@@ -151,7 +151,7 @@ Result<void> LoadedModel::make_experts(const LoadContext& context, const ModelCo
   if (options.route_trace.empty()) return {};
   TRY_ASSIGN(recorder_, RouteRecorder::create(format::posix_file_system(), options.route_trace,
                                               route_header(checkpoint(), config.model_type, config.top_k)));
-  experts_->set_recorder(recorder_.get());
+  experts_->add_listener(*recorder_);
   return {};
 }
 

@@ -46,10 +46,27 @@ void Scheduler::drain() {
   changed_.notify_all();
 }
 
+void Scheduler::between_passes(std::function<void()> look) {
+  const std::lock_guard lock(mutex_);
+  looks_.push_back(std::move(look));
+  changed_.notify_all();
+}
+
+void Scheduler::look() {
+  std::vector<std::function<void()>> looks;
+  {
+    const std::lock_guard lock(mutex_);
+    looks.swap(looks_);
+  }
+  for (const auto& each : looks)
+    each();
+}
+
 SchedulerCounts Scheduler::counts() const {
   const std::lock_guard lock(mutex_);
   SchedulerCounts counts = counts_;
   counts.waiting = static_cast<uint32_t>(waiting_.size());
+  if (options_.cache != nullptr) counts.cache = options_.cache->counts();
   return counts;
 }
 
@@ -61,6 +78,7 @@ uint32_t Scheduler::layers_begun() const {
 
 void Scheduler::run(const std::stop_token& stop) {
   while (wait(stop)) {
+    look();
     drop_gone();
     admit();
     pass(stop);
@@ -82,8 +100,8 @@ bool Scheduler::wait(const std::stop_token& stop) {
   if (stop.stop_requested()) return false;
   if (std::ranges::any_of(places_, [](const Place& place) { return place.generation.has_value(); })) return true;
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, stop, [this] { return is_draining_ || !waiting_.empty(); });
-  return !stop.stop_requested() && !waiting_.empty();
+  changed_.wait(lock, stop, [this] { return is_draining_ || !waiting_.empty() || !looks_.empty(); });
+  return !stop.stop_requested() && (!waiting_.empty() || !looks_.empty());
 }
 
 void Scheduler::drop_gone() {
@@ -124,7 +142,17 @@ void Scheduler::admit() {
   }
 }
 
+/// Leaves in the place what `prompt` begins with, as much as there is anywhere.
+void Scheduler::keep_common(Place& place, std::span<const uint32_t> prompt) {
+  const uint32_t kept = kept_tokens(place.sequence.tokens(), prompt);
+  if (options_.cache != nullptr && kept < place.sequence.length()) options_.cache->keep(place.sequence);
+  place.sequence.truncate(kept);
+  take_from_places(place, prompt);
+  if (options_.cache != nullptr) options_.cache->restore(place.sequence, prompt.first(prompt.size() - 1));
+}
+
 void Scheduler::occupy(Place& place, Generation generation) {
+  keep_common(place, generation.prompt);
   place.generation = std::move(generation);
   place.answer.emplace(
       engine_, place.sequence, place.speculator ? &*place.speculator : nullptr, std::move(place.generation->prompt),
@@ -138,20 +166,28 @@ void Scheduler::occupy(Place& place, Generation generation) {
   counts_.busy += 1;
 }
 
-/// Prompts take over what any other place holds of them.
+/// What any other place holds of `prompt`, with which the place's sequence begins; returns how much that is.
+uint32_t Scheduler::take_from_places(Place& place, std::span<const uint32_t> prompt) {
+  const uint32_t before = place.sequence.length();
+  for (const Place& other : places_) {
+    const uint32_t common = kept_tokens(other.sequence.tokens(), prompt);
+    if (&other != &place && common > place.sequence.length()) place.sequence.extend_from(other.sequence, common);
+  }
+  const uint32_t taken = place.sequence.length() - before;
+  const std::lock_guard lock(mutex_);
+  counts_.copied_tokens += taken;
+  return taken;
+}
+
+/// Of prompts that are being read already.
 void Scheduler::share_prefixes() {
   for (Place& place : places_) {
     if (!place.answer || !place.answer->is_reading()) continue;
-    for (const Place& other : places_) {
-      const uint32_t common = kept_tokens(other.sequence.tokens(), place.answer->tokens());
-      const uint32_t held = place.sequence.length();
-      if (&other == &place || common <= held) continue;
-      place.sequence.extend_from(other.sequence, common);
-      place.generation->listener->started(common);
-      const std::lock_guard lock(mutex_);
-      counts_.kept_tokens += common - held;
-      counts_.copied_tokens += common - held;
-    }
+    const uint32_t taken = take_from_places(place, place.answer->tokens());
+    if (taken == 0) continue;
+    place.generation->listener->started(place.sequence.length());
+    const std::lock_guard lock(mutex_);
+    counts_.kept_tokens += taken;
   }
 }
 
@@ -343,6 +379,7 @@ void Scheduler::end(Place& place, const Result<StopReason>& reason) {
     if (reason && *reason == StopReason::interrupted) ++counts_.cancelled;
   }
   generation.listener->ended(reason);
+  if (options_.cache != nullptr && options_.cache->is_durable()) options_.cache->keep(place.sequence);
 }
 
 }  // namespace dspack::runtime

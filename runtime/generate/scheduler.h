@@ -12,6 +12,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -20,6 +21,7 @@
 
 #include "runtime/generate/admission.h"
 #include "runtime/generate/continuation.h"
+#include "runtime/generate/prefix_cache.h"
 
 namespace dspack::runtime {
 
@@ -57,6 +59,8 @@ struct SchedulerOptions {
   /// How tokens are drafted, for which the engine has a module: a fixed number for every answer, else as many as pay
   /// while an answer is alone. Absent: none.
   std::optional<SpeculationOptions> speculation = {};
+  /// Of what places held that others took; borrowed. nullptr: that is lost.
+  PrefixCache* cache = nullptr;
 };
 
 /// Since the start.
@@ -70,6 +74,7 @@ struct SchedulerCounts {
   uint64_t passes = 0, rows = 0;
   double seconds = 0;              // in passes
   uint32_t busy = 0, waiting = 0;  // now
+  std::optional<PrefixCacheCounts> cache = {};
 };
 
 class Scheduler {
@@ -83,6 +88,9 @@ class Scheduler {
   void run(const std::stop_token& stop);
   /// No more is taken; what is under way or waits is finished.
   void drain();
+  /// The thread of `run` calls `look` once, between two passes or at once if none is under way: what a pass changes may
+  /// be read there. Never called if `run` ends before.
+  void between_passes(std::function<void()> look);
   [[nodiscard]] SchedulerCounts counts() const;
   /// Layers that the pass under way has begun, where the device tells: as many as the model has at most.
   [[nodiscard]] uint32_t layers_begun() const;
@@ -107,8 +115,11 @@ class Scheduler {
   Scheduler(const Engine& engine, const SchedulerOptions& options)
       : engine_(engine), options_(options), admission_(options.places) {}
   [[nodiscard]] bool wait(const std::stop_token& stop);
+  void look();
   void admit();
   void occupy(Place& place, Generation generation);
+  void keep_common(Place& place, std::span<const uint32_t> prompt);
+  uint32_t take_from_places(Place& place, std::span<const uint32_t> prompt);
   void drop_gone();
   void share_prefixes();
   [[nodiscard]] bool is_being_read_elsewhere(const Place& place) const;
@@ -130,6 +141,7 @@ class Scheduler {
   mutable std::mutex mutex_;
   std::condition_variable_any changed_;
   std::deque<Generation> waiting_;
+  std::vector<std::function<void()>> looks_;
   bool is_draining_ = false;
   SchedulerCounts counts_;
 };

@@ -64,6 +64,12 @@ CacheRows KvCache::rows(uint32_t layer, std::string_view plane) const {
   return {};
 }
 
+void KvCache::for_each_rows(const std::function<void(const CacheRows&)>& take) const {
+  for (const CachePlane& plane : planes_)
+    for (uint32_t layer = 0; layer < layers_; ++layer)
+      take(rows(layer, plane.name));
+}
+
 void KvCache::advance(uint32_t positions) {
   DSPACK_CHECK(positions <= capacity_ - length_, "the cache is full");
   length_ += positions;

@@ -4,6 +4,7 @@
 // Threads: single-thread. Lifetime: owns its buffer. Errors: budget.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -12,17 +13,9 @@
 
 #include "format/base/result.h"
 #include "kernels/ops.h"
+#include "runtime/model/kv_block.h"
 
 namespace dspack::runtime {
-
-/// One kind of row that a layer's attention keeps of every position.
-struct CachePlane {
-  std::string_view name;     // a literal: "latent"
-  uint32_t width = 0;        // values in a row
-  Dtype dtype = Dtype::f32;  // as which they are stored
-  uint64_t row_bytes = 0;    // with scales and padding
-  bool operator==(const CachePlane&) const = default;
-};
 
 /// One plane of one layer: `capacity` rows without gaps.
 struct CacheRows {
@@ -52,6 +45,10 @@ class KvCache {
 
   /// Rows of a plane, which must have been declared, of the layer that comes `layer`-th in the pass.
   [[nodiscard]] CacheRows rows(uint32_t layer, std::string_view plane) const;
+
+  [[nodiscard]] KvShape shape() const { return {.layers = layers_, .planes = planes_}; }
+  /// The rows of each plane and in it of each layer, in order.
+  void for_each_rows(const std::function<void(const CacheRows&)>& take) const;
 
   /// Positions appended by a forward pass that went through all layers.
   void advance(uint32_t positions);

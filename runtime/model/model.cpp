@@ -140,9 +140,13 @@ Result<Scratch> Model::make_scratch() const {
   return scratch;
 }
 
+KvShape Model::kv_shape() const {
+  return {.layers = static_cast<uint32_t>(options_.layer_map.size()),
+          .planes = make_attention(config_, options_.attention())->cache_planes()};
+}
+
 Result<Sequence> Model::make_sequence(Drafting drafting) const {
-  const std::vector<CachePlane> planes = make_attention(config_, options_.attention())->cache_planes();
-  const auto depth = static_cast<uint32_t>(options_.layer_map.size());
+  const auto [depth, planes] = kv_shape();
   TRY_ASSIGN(KvCache cache, KvCache::make(device_, depth, options_.context, planes));
   Sequence sequence(queue_, std::move(cache));
   if (drafting == Drafting::none) return sequence;

@@ -159,6 +159,8 @@ class Model {
   [[nodiscard]] WeightWork layer_work() const { return layers_->work(); }
   [[nodiscard]] WeightWork head_work() const { return head_work_; }
   [[nodiscard]] uint64_t table_bytes() const { return rope_table_->size_bytes(); }
+  /// Of the KV cache of a sequence, without the MTP module's.
+  [[nodiscard]] KvShape kv_shape() const;
   [[nodiscard]] uint64_t cache_bytes() const;  // of a sequence, without what it keeps for the MTP module
 
   /// What activations and tables of a model with these options would take; nothing is read.

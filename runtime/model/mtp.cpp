@@ -140,7 +140,7 @@ Result<kernels::Rows> MtpModule::catch_up(Sequence& sequence, Scratch& scratch, 
   MtpState& state = *sequence.mtp();
   const uint32_t pending = state.pending();
   DSPACK_CHECK(pending > 0 && next.size() == pending, "one token must follow each pending position");
-  const uint32_t start = state.length();
+  const uint32_t start = state.cache_.length();
   kernels::Rows last;
   const auto run = [&](uint32_t first, uint32_t count) -> Result<void> {
     const kernels::Rows z = model_.residual_rows(scratch, count);

@@ -23,20 +23,28 @@ void MtpState::observe(const kernels::Rows& residual) {
 }
 
 void MtpState::truncate(uint32_t length) {
-  if (length >= cache_.length()) {
-    pending_ = std::min(pending_, length - cache_.length());
+  if (length >= this->length()) {
+    pending_ = std::min(pending_, length - this->length());
     return;
   }
-  cache_.truncate(length);
+  if (length < begin_) return begin_at(length);
+  cache_.truncate(length - begin_);
+  pending_ = 0;
+  caught_up_ = 0;
+}
+
+void MtpState::begin_at(uint32_t position) {
+  cache_.truncate(0);
+  begin_ = position;
   pending_ = 0;
   caught_up_ = 0;
 }
 
 void MtpState::take_over(const MtpState& other, uint32_t length) {
-  cache_.truncate(0);
-  cache_.extend_from(*queue_, other.cache_, std::min(length, other.cache_.length()));
-  pending_ = length - cache_.length();
-  caught_up_ = 0;
+  begin_at(std::min(length, other.begin_));
+  if (length <= begin_) return;
+  cache_.extend_from(*queue_, other.cache_, std::min(length - begin_, other.cache_.length()));
+  pending_ = length - this->length();
   if (pending_ > 0) {
     queue_->copy(residuals(0, pending_).data, other.residuals(0, pending_).data,
                  uint64_t{pending_} * hidden_ * sizeof(float));
@@ -69,6 +77,42 @@ void Sequence::repeat(uint32_t positions) {
   cache_.repeat(*queue_, positions);
   for (uint32_t i = 0; i < positions; ++i)
     tokens_.push_back(tokens_[i % period]);
+}
+
+Result<KvBlock> Sequence::read_block(uint32_t first, uint32_t count) const {
+  DSPACK_CHECK(first <= length() && count <= length() - first, "positions that hold no token");
+  KvBlock block{.first = first, .tokens = {}, .rows = {}};
+  const auto tokens = std::span(tokens_).subspan(first, count);
+  block.tokens.assign(tokens.begin(), tokens.end());
+  block.rows.resize(count * cache_.shape().position_bytes());
+  uint64_t at = 0;
+  cache_.for_each_rows([&](const CacheRows& rows) {
+    const uint64_t bytes = count * rows.row_bytes;
+    queue_->download(std::span(block.rows).subspan(at, bytes), rows.at(first));
+    at += bytes;
+  });
+  TRY(queue_->finish());
+  return block;
+}
+
+Result<void> Sequence::append(const KvBlock& block, uint32_t end) {
+  const uint32_t begin = length();
+  const auto positions = static_cast<uint32_t>(block.tokens.size());
+  DSPACK_CHECK(block.first <= begin && begin <= end && end <= block.end() && end <= capacity(),
+               "the block does not continue the sequence, or has no room in it");
+  DSPACK_CHECK(block.rows.size() == positions * cache_.shape().position_bytes(), "a block of another shape");
+  uint64_t at = 0;
+  cache_.for_each_rows([&](const CacheRows& rows) {
+    const auto from = std::span(block.rows).subspan(at + (begin - block.first) * rows.row_bytes);
+    queue_->upload(rows.at(begin), from.first((end - begin) * rows.row_bytes));
+    at += positions * rows.row_bytes;
+  });
+  TRY(queue_->finish());
+  cache_.advance(end - begin);
+  const auto tokens = std::span(block.tokens).subspan(begin - block.first, end - begin);
+  tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
+  if (mtp_) mtp_->begin_at(end);
+  return {};
 }
 
 void Sequence::append(std::span<const uint32_t> tokens, const kernels::Rows& residual) {

@@ -1,8 +1,9 @@
 // One conversation as the model sees it: its KV cache, the tokens in it, the passes that were recorded over that cache,
 // and what the MTP module keeps of it. Models and modules are shared; a sequence belongs to the caller of
-// Model::make_sequence, and only passes change it.
+// Model::make_sequence, and only passes, and copies of
+// positions that passes have left (KvBlock), change it.
 // Threads: single-thread. Lifetime: owns its memory; borrows the queue of the model that made it and must go before it.
-// Errors: none.
+// Errors: the device's failure.
 #pragma once
 
 #include <memory>
@@ -10,18 +11,21 @@
 #include <span>
 #include <vector>
 
+#include "runtime/model/kv_block.h"
 #include "runtime/model/kv_cache.h"
 #include "runtime/model/recorded_pass.h"
 
 namespace dspack::runtime {
 
-/// What the MTP module (mtp.h) keeps of a sequence: a KV cache of one layer, which must hold every past position, and
-/// the main model's residuals of the positions that the module has not read yet, so that it can catch up in one batch
-/// when drafting starts.
+/// What the MTP module (mtp.h) keeps of a sequence: a KV cache of one layer, and the main model's residuals of the
+/// positions that the module has not read yet, so that it can catch up in one batch when drafting starts. The module
+/// sees all positions that the main model has passed here. Of a prefix that came as a KvBlock nobody has residuals:
+/// there the module's past begins behind it. Its rotary positions are relative, so that drafts can be worse, and an
+/// answer cannot.
 class MtpState {
  public:
-  /// Positions that the module has read.
-  [[nodiscard]] uint32_t length() const { return cache_.length(); }
+  /// Positions of the sequence before the first that the module has not read.
+  [[nodiscard]] uint32_t length() const { return begin_ + cache_.length(); }
   /// Positions that the main model has passed since.
   [[nodiscard]] uint32_t pending() const { return pending_; }
 
@@ -52,6 +56,8 @@ class MtpState {
   void observe(const kernels::Rows& residual);
   /// As if it had seen what `other` has of the first `length` positions.
   void take_over(const MtpState& other, uint32_t length);
+  /// The positions before have no residuals.
+  void begin_at(uint32_t position);
   [[nodiscard]] kernels::Rows residuals(uint32_t first, uint32_t count) const;
 
   kernels::Queue* queue_;
@@ -59,6 +65,7 @@ class MtpState {
   std::unique_ptr<kernels::Buffer> residuals_;  // FP32 [capacity, hidden]
   uint32_t hidden_;
   RecordedPass recorded_;  // of the module's layer
+  uint32_t begin_ = 0;     // position of the sequence at which the module's past begins
   uint32_t pending_ = 0;
   uint32_t caught_up_ = 0;  // positions of the last catch_up
 };
@@ -77,6 +84,12 @@ class Sequence {
   /// Appends positions as if the tokens from position 0 on came again and again, with copies of their rows: what a
   /// pass costs after so many positions, without the time of computing them. Not with MTP.
   void repeat(uint32_t positions);
+
+  /// A copy of `count` positions from `first` on, which must hold tokens. Errors: the device's failure.
+  [[nodiscard]] Result<KvBlock> read_block(uint32_t first, uint32_t count) const;
+  /// Appends positions of a block of this shape, from the present length to `end`, both within the block: with the bits
+  /// that a pass would leave. Errors: the device's failure; the sequence is then as before.
+  [[nodiscard]] Result<void> append(const KvBlock& block, uint32_t end);
 
   [[nodiscard]] const KvCache& cache() const { return cache_; }
   /// nullptr: it was made without, and the MTP module cannot draft for it.

@@ -96,7 +96,7 @@ std::string to_table(const Workload& workload, const ReplayReport& report) {
   return text;
 }
 
-std::string to_json(const Workload& workload, std::span<const ReplayReport> reports) {
+format::Json to_json(const Workload& workload, std::span<const ReplayReport> reports) {
   nlohmann::json list = nlohmann::json::array();
   for (const ReplayReport& report : reports) {
     nlohmann::json policies = nlohmann::json::array();
@@ -111,15 +111,14 @@ std::string to_json(const Workload& workload, std::span<const ReplayReport> repo
     }
     list.push_back({{"slots", report.slots}, {"policies", std::move(policies)}});
   }
-  const nlohmann::json document = {{"model_type", workload.header().model_type},
-                                   {"experts", workload.experts()},
-                                   {"expert_bytes", workload.expert_bytes()},
-                                   {"top_k", workload.header().top_k},
-                                   {"prefill_tokens", workload.tokens(Phase::prefill)},
-                                   {"decode_tokens", workload.tokens(Phase::decode)},
-                                   {"floor_slots", workload.floor()},
-                                   {"results", std::move(list)}};
-  return document.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  return {{"model_type", workload.header().model_type},
+          {"experts", workload.experts()},
+          {"expert_bytes", workload.expert_bytes()},
+          {"top_k", workload.header().top_k},
+          {"prefill_tokens", workload.tokens(Phase::prefill)},
+          {"decode_tokens", workload.tokens(Phase::decode)},
+          {"floor_slots", workload.floor()},
+          {"results", std::move(list)}};
 }
 
 }  // namespace dspack::runtime

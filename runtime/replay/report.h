@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "format/json.h"
 #include "runtime/replay/replay_policies.h"
 #include "runtime/replay/simulate.h"
 
@@ -33,7 +34,7 @@ struct ReplayReport {
 /// What the trace holds, in one line without its end. The text is the trace's own: not fit for a terminal as it is.
 [[nodiscard]] std::string describe(const Workload& workload);
 [[nodiscard]] std::string to_table(const Workload& workload, const ReplayReport& report);
-/// One line for all reports: docs/traces.md lists the fields.
-[[nodiscard]] std::string to_json(const Workload& workload, std::span<const ReplayReport> reports);
+/// All reports: docs/traces.md lists the fields.
+[[nodiscard]] format::Json to_json(const Workload& workload, std::span<const ReplayReport> reports);
 
 }  // namespace dspack::runtime

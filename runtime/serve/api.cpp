@@ -36,9 +36,10 @@ HttpReply::Headers cross_origin_headers(const std::string& origin) {
           {"Vary", "Origin"}};
 }
 
-Api::Api(const TextModel& text, Scheduler& scheduler, ApiOptions options, Answering::Log log)
+Api::Api(const TextModel& text, Scheduler& scheduler, MachineWatch& machine, ApiOptions options, Answering::Log log)
     : text_(text),
       scheduler_(scheduler),
+      machine_(machine),
       options_(std::move(options)),
       log_(std::move(log)),
       pinging_([this](const std::stop_token& stop) { ping(stop); }),
@@ -70,7 +71,7 @@ bool Api::is_allowed(const HttpRequest& request, HttpReply& reply, Dialect diale
       return refuse(403, "permission_error", "pages of other servers may not ask this one");
     }
   }
-  if (options_.api_key.empty() || request.path == "/health") return true;
+  if (options_.api_key.empty() || request.path == "/health" || request.path == "/") return true;
   std::string_view key = request.header("authorization");
   if (key.starts_with("Bearer ")) key.remove_prefix(7);
   if (key.empty()) key = request.header("x-api-key");
@@ -83,6 +84,10 @@ void Api::handle(const HttpRequest& request, const std::shared_ptr<HttpReply>& r
   // A browser asks before it sends a key.
   if (request.method == "OPTIONS" && !options_.allow_origin.empty()) return reply->send(200, "text/plain", "");
   if (!is_allowed(request, *reply, dialect)) return;
+  if (request.method == "GET" && request.path == "/machine") {
+    const auto watched = machine_.watch(reply);
+    return watched ? void() : send_openai_error(*reply, api_error(watched.error()));
+  }
   if (request.method == "GET" || request.method == "HEAD") return get(request, *reply);
   const auto fail = [&](const Error& error) {
     dialect == Dialect::anthropic ? send_anthropic_error(*reply, api_error(error))
@@ -119,6 +124,13 @@ void Api::get(const HttpRequest& request, HttpReply& reply) {
                              {"created", 0},
                              {"owned_by", "dspack"},
                              {"context_length", options_.context}};
+  if (request.path == "/") {
+    return reply.send(200, "text/html; charset=utf-8", page_.html,
+                      {{"Content-Security-Policy", page_.policy},
+                       {"X-Content-Type-Options", "nosniff"},
+                       {"Referrer-Policy", "no-referrer"},
+                       {"Cache-Control", "no-cache"}});
+  }
   if (request.path == "/health") return reply.send(200, "application/json", json_text({{"status", "ok"}}));
   if (request.path == "/v1/models") {
     return reply.send(200, "application/json", json_text({{"object", "list"}, {"data", OrderedJson::array({model})}}));
@@ -134,6 +146,13 @@ void Api::get(const HttpRequest& request, HttpReply& reply) {
                            {"top_p", options_.sampling.top_p},
                            {"top_k", options_.sampling.top_k},
                            {"min_p", options_.sampling.min_p}}}};
+    if (const auto cache = scheduler_.counts().cache) {
+      props["prefix_cache"] = {{"memory_limit_bytes", options_.cache_memory_bytes},
+                               {"memory_bytes", cache->memory_bytes},
+                               {"memory_blocks", cache->memory_blocks},
+                               {"disk_bytes", cache->disk_bytes},
+                               {"disk_blocks", cache->disk_blocks}};
+    }
     return reply.send(200, "application/json", json_text(props));
   }
   send_openai_error(reply, {404, "not_found_error", fmt::format("there is no {}", quote(request.path))});
@@ -299,6 +318,14 @@ std::string Api::metrics() const {
   line("pass_seconds_total", "counter", "Time in passes", counts.seconds);
   line("requests_running", "gauge", "Generations that have a place", counts.busy);
   line("requests_waiting", "gauge", "Generations that wait for a place", counts.waiting);
+  if (!counts.cache) return text;
+  const PrefixCacheCounts& cache = *counts.cache;
+  line("prefix_cache_memory_bytes", "gauge", "KV rows that the prefix cache has in memory", cache.memory_bytes);
+  line("prefix_cache_memory_blocks", "gauge", "Their blocks", cache.memory_blocks);
+  line("prefix_cache_disk_bytes", "gauge", "Files of the prefix cache", cache.disk_bytes);
+  line("prefix_cache_disk_blocks", "gauge", "Those of this model", cache.disk_blocks);
+  line("prefix_cache_memory_tokens_total", "counter", "Tokens of prompts taken from it in memory", cache.memory_tokens);
+  line("prefix_cache_disk_tokens_total", "counter", "Tokens of prompts taken from it on disk", cache.disk_tokens);
   return text;
 }
 

@@ -1,7 +1,7 @@
 // The HTTP interface of a model: the paths of OpenAI's and Anthropic's APIs, and this program's own. docs/serve.md
 // describes them for users.
 // Threads: `handle` may be called by several at once, and takes as long as rendering and encoding a prompt; a thread of
-// its own pings those who wait. Lifetime: borrows text, scheduler and options. Errors: told to the client.
+// its own pings those who wait. Lifetime: borrows text, scheduler, machine and options. Errors: told to the client.
 #pragma once
 
 #include <list>
@@ -14,6 +14,8 @@
 #include "runtime/generate/scheduler.h"
 #include "runtime/generate/text_model.h"
 #include "runtime/serve/answering.h"
+#include "runtime/serve/machine_watch.h"
+#include "runtime/serve/web_page.h"
 
 namespace dspack::runtime {
 
@@ -25,6 +27,7 @@ struct ApiOptions {
   uint32_t vocab = 0;
   uint32_t layers = 0;  // that a token passes
   std::vector<uint32_t> end_tokens;
+  uint64_t cache_memory_bytes = 0;  // that the prefix cache may take
   SamplerOptions sampling;                                 // where a request says nothing
   OrderedJson template_arguments = OrderedJson::object();  // the same
   std::function<std::tm()> clock;                          // for templates that print the date
@@ -35,7 +38,7 @@ struct ApiOptions {
 
 class Api {
  public:
-  Api(const TextModel& text, Scheduler& scheduler, ApiOptions options, Answering::Log log);
+  Api(const TextModel& text, Scheduler& scheduler, MachineWatch& machine, ApiOptions options, Answering::Log log);
   void handle(const HttpRequest& request, const std::shared_ptr<HttpReply>& reply);
 
  private:
@@ -65,6 +68,8 @@ class Api {
 
   const TextModel& text_;
   Scheduler& scheduler_;
+  MachineWatch& machine_;
+  const WebPage page_ = make_web_page();
   ApiOptions options_;
   Answering::Log log_;
   std::mutex mutex_;

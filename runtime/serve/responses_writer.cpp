@@ -113,6 +113,7 @@ class ResponsesWriter final : public AnswerWriter {
   }
 
   void open(const ReplyPart& part) {
+    if (streams_) begin();  // with no item yet
     close();
     switch (part.kind) {
       case ReplyPart::Kind::reasoning:

@@ -6,30 +6,17 @@ it as one that did not run. Import it before huggingface_hub.
 
 import hashlib
 import os
-import sys
 from pathlib import Path
 
+from official_clients import restart_under  # before the client
+
 CLIENT_VERSION = "2.4.0"
-RESTARTED = "DSPACK_TEST_RESTARTED"
 TOKEN = "hf_secret_of_the_test"
 
 
-def restart_under_the_client():
-    """Variables of the client are read when it is imported: they are set before. No proxy stands between."""
-    python = os.environ.get("DSPACK_TEST_PYTHON", "")
-    if not os.access(python, os.X_OK):
-        print("DID NOT RUN: huggingface_hub is not installed: DSPACK_TEST_PYTHON (%s) is no Python; scripts/test makes "
-              "it" % (python or "not set"), flush=True)
-        sys.exit(77)
-    kept = {name: value for name, value in os.environ.items()
-            if not name.startswith(("HF_", "HUGGING")) and not name.lower().endswith("_proxy")}
-    settings = {"HF_HUB_DISABLE_XET": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1", "HF_HUB_DISABLE_TELEMETRY": "1",
-                "HF_HUB_DISABLE_IMPLICIT_TOKEN": "1", "HF_HOME": "/nonexistent", RESTARTED: "1"}
-    os.execve(python, [python, "-B", "-W", "ignore::DeprecationWarning", *sys.argv], {**kept, **settings})
-
-
-if RESTARTED not in os.environ:
-    restart_under_the_client()
+restart_under(["huggingface_hub"], {
+    "HF_HUB_DISABLE_XET": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1", "HF_HUB_DISABLE_TELEMETRY": "1",
+    "HF_HUB_DISABLE_IMPLICIT_TOKEN": "1", "HF_HOME": "/nonexistent"})
 
 from common import EndToEnd  # noqa: E402
 from huggingface_hub import HfApi  # noqa: E402

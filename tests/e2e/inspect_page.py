@@ -1,43 +1,17 @@
-"""Reads a page that `reshard inspect --html` wrote, as a browser would and without one: its elements, its policy, and
-the catalogue inside it, decoded a second time from what reshard/verbs/inspect_data.h says."""
+"""The page that `reshard inspect --html` wrote, and the catalogue inside it, decoded a second time from what
+reshard/verbs/inspect_data.h says."""
 
-import base64
-import hashlib
 import json
-from html.parser import HTMLParser
+
+from page_elements import Elements, digest  # noqa: F401  (digest is re-exported to the tests)
 
 
-class Page(HTMLParser):
-    """`elements`: [(tag, {attribute: value})]; `catalogue`: the JSON; `text`: all of it."""
+class Page(Elements):
+    """`catalogue`: the JSON."""
 
     def __init__(self, text):
-        super().__init__(convert_charrefs=True)
-        self.text, self.elements, self.inside = text, [], None
-        self.bodies = {"script": [], "style": []}
-        self.feed(text)
-        self.close()
+        super().__init__(text)
         self.catalogue = json.loads(self.bodies["script"][0])
-
-    def handle_starttag(self, tag, attributes):
-        self.elements.append((tag, dict(attributes)))
-        if tag in self.bodies:
-            self.inside = tag
-            self.bodies[tag].append("")
-
-    def handle_endtag(self, tag):
-        if tag == self.inside:
-            self.inside = None
-
-    def handle_data(self, data):
-        if self.inside:
-            self.bodies[self.inside][-1] += data
-
-    def policy(self):
-        """{directive: [source, ...]} of the content security policy."""
-        text = next(attributes["content"] for tag, attributes in self.elements
-                    if tag == "meta" and attributes.get("http-equiv") == "Content-Security-Policy")
-        directives = [part.split() for part in text.split(";")]
-        return {words[0]: words[1:] for words in directives}
 
     # The catalogue ----------------------------------------------------------------------------------------------
 
@@ -81,8 +55,3 @@ class Page(HTMLParser):
     def files(self, side):
         """{path: bytes}"""
         return {path: size for path, size, _, _ in self.catalogue[side]["files"]}
-
-
-def digest(text):
-    """As a policy names it."""
-    return "'sha256-%s'" % base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

@@ -216,6 +216,7 @@ class Serve(Serving):
             "response.created", "response.in_progress", "response.output_item.added", "response.content_part.added",
             "response.output_text.done", "response.content_part.done", "response.output_item.done", "response.completed"])
         datas = [json.loads(data) for _, data in parts]
+        self.assertEqual([data["response"]["output"] for data in datas[:2]], [[], []])
         self.assertEqual([data["sequence_number"] for data in datas], list(range(len(datas))))
         self.assertEqual([data["type"] for data in datas], names)
         self.assertEqual("".join(data["delta"] for data in datas if data["type"] == "response.output_text.delta"),

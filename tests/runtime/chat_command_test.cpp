@@ -24,7 +24,8 @@ TEST_CASE("chat command: names, arguments and space") {
   CHECK((*system)->argument == "You are brief.");
   CHECK((*parse_command("/quit"))->command == Command::leave);
   CHECK(error_of("/clear all").find("takes nothing") != std::string::npos);
-  CHECK(error_of("/read").find("needs a file") != std::string::npos);
+  for (const char* name : {"/read", "/save", "/load"})
+    CHECK(error_of(name).find("needs a file") != std::string::npos);
 }
 
 TEST_CASE("chat command: paths and texts are questions") {

@@ -202,6 +202,45 @@ TEST_CASE("scheduler: requests from several threads while it runs") {
   }
 }
 
+TEST_CASE(
+    "scheduler: who looks is called between passes by the thread that makes them, and at once while none is made") {
+  test::RecordingModel rig(test::tiny_folder());
+  const auto scheduler = scheduler_of(rig, {});
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::vector<uint64_t> seen;  // tokens so far, at each look
+  std::thread::id looker;
+  const auto look = [&] {
+    const std::lock_guard lock(mutex);
+    seen.push_back(scheduler->counts().answer_tokens);
+    looker = std::this_thread::get_id();
+    changed.notify_all();
+  };
+  std::stop_source stop;
+  std::thread running([&] { scheduler->run(stop.get_token()); });
+  scheduler->between_passes(look);
+  {
+    std::unique_lock lock(mutex);
+    changed.wait(lock, [&] { return seen.size() == 1; });
+    CHECK(seen[0] == 0);
+  }
+  const auto listener = std::make_shared<Listener>([&] {
+    scheduler->between_passes(look);
+    return true;
+  });
+  REQUIRE(submit_one(
+      *scheduler,
+      {.prompt = test::golden_prompts()[0].tokens, .max_tokens = 3, .sampler = sampler_of({}), .listener = listener}));
+  {
+    std::unique_lock lock(mutex);
+    changed.wait(lock, [&] { return seen.size() == 4; });
+    CHECK(seen == std::vector<uint64_t>{0, 1, 2, 3});
+    CHECK(looker == running.get_id());
+  }
+  stop.request_stop();
+  running.join();
+}
+
 TEST_CASE("scheduler: answers with drafts say what answers without say, alone and in company") {
   const auto prompts = test::golden_prompts();
   for (const uint32_t places : {1U, 3U}) {

@@ -301,6 +301,42 @@ TEST_CASE("tiered experts: who listens to single experts hears them, and the res
   CHECK(rows.run(*tiers.executor) == plain);
 }
 
+/// Counts what it hears of routes, if it wants any.
+class Routes final : public RouteListener {
+ public:
+  void begin_pass(const ExpertPass& /*pass*/) override { ++passes; }
+  [[nodiscard]] bool wants_routes() const override { return is_wanted; }
+  [[nodiscard]] Result<void> record(LayerId layer, std::span<const uint32_t> ids) override {
+    CHECK(layer == kFirst);
+    heard += ids.size();
+    return {};
+  }
+
+  bool is_wanted = false;
+  uint64_t passes = 0, heard = 0;
+};
+
+TEST_CASE("tiered experts: routes are told to who wants them, and places are those of the slots in use") {
+  ExpertPlace place(test::tiny_folder(), true);
+  Tiers tiers(place, {.vram = 3, .ram = 12}, {.mode = MissMode::move});
+  Routes routes;
+  tiers.executor->add_listener(routes);
+  RoutedRows rows(place, kFirst, 6, 9);
+  const auto plain = rows.run(*tiers.executor);
+  CHECK(routes.passes == 1);
+  CHECK(routes.heard == 0);
+  routes.is_wanted = true;
+  CHECK(rows.run(*tiers.executor) == plain);
+  CHECK(routes.heard == 6 * place.config.top_k);
+  const ExpertStoreStats stats = tiers.executor->stats();
+  const ExpertResidence places = tiers.executor->places();
+  CHECK_FALSE(places.is_resident);
+  CHECK(places.device.size() == stats.vram->used);
+  CHECK(places.host.size() == stats.resident_experts);
+  CHECK(places.device.size() > 0);
+  CHECK(places.host.size() > 0);
+}
+
 TEST_CASE("tiered experts: an expert that is missing, an interruption and too little memory are errors") {
   const test::OverlaidModel part({.drop_prefix = "model.layers.1.mlp.experts."});
   ExpertPlace place(part.path(), true);

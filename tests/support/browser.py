@@ -163,6 +163,15 @@ class Browser:
             self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key)
         self.settle()
 
+    def type(self, text):
+        """Into what has the focus."""
+        self.call("Input.insertText", text=text)
+        self.settle()
+
+    def screenshot(self):
+        """What is to be seen, as a PNG."""
+        return base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"])
+
     def picture_of(self, selector):
         """Rows of pixels of an element, as it is on the screen."""
         left, top, width, height = self.evaluate(

@@ -9,7 +9,7 @@
 
 #include "format/checkpoint.h"
 #include "format/file_system.h"
-#include "runtime/experts/expert_store.h"
+#include "runtime/experts/executor.h"
 #include "runtime/experts/trace/route_format.h"
 
 namespace dspack::runtime {
@@ -17,23 +17,20 @@ namespace dspack::runtime {
 /// The layers with routed experts of a checkpoint.
 [[nodiscard]] RouteHeader route_header(const format::Checkpoint& checkpoint, std::string model_type, uint32_t top_k);
 
-class RouteRecorder {
+class RouteRecorder final : public RouteListener {
  public:
   /// Replaces what is at `path`.
   [[nodiscard]] static Result<std::unique_ptr<RouteRecorder>> create(format::FileSystem& files,
                                                                      const format::Path& path, RouteHeader header);
 
   /// Writes what a run that failed has left in memory, if that is possible; see `flush`.
-  ~RouteRecorder();
+  ~RouteRecorder() override;
   RouteRecorder(const RouteRecorder&) = delete;
   RouteRecorder& operator=(const RouteRecorder&) = delete;
 
-  /// The next pass begins.
-  void begin_pass(const ExpertPass& pass);
-  /// What a layer's router picked: [rows, top_k], all rows of the pass at once. Precondition: a pass has begun.
-  [[nodiscard]] Result<void> record(LayerId layer, std::span<const uint32_t> ids);
-  /// So many drafted rows of the present pass were accepted.
-  void accept_drafts(uint32_t rows);
+  void begin_pass(const ExpertPass& pass) override;
+  [[nodiscard]] Result<void> record(LayerId layer, std::span<const uint32_t> ids) override;
+  void accept_drafts(uint32_t rows) override;
   /// Writes what is still in memory. What comes later is written, too.
   [[nodiscard]] Result<void> flush();
 

@@ -1,0 +1,31 @@
+// A chat in a file: its messages, and the KV rows of what the model has read and said, so that it goes on without
+// reading all of that again. A KV file (kv_file.h) from position 0 on, with the messages as its text: JSON in the form
+// of OpenAI's chat API.
+// Threads: single-thread. Errors: those of files and of kv_file.h, naming the file; conflict (what is there is no saved
+// chat, and stays); invalid (no chat).
+#pragma once
+
+#include <stop_token>
+#include <string>
+#include <vector>
+
+#include "runtime/generate/loaded_model.h"
+#include "runtime/text/chat_message.h"
+
+namespace dspack::runtime {
+
+struct SavedChat {
+  std::string system = {};                 // empty: none
+  std::vector<ChatMessage> messages = {};  // questions and answers in turn
+};
+
+/// Precondition: the sequence holds something.
+[[nodiscard]] Result<void> save_chat(const std::string& file, const SavedChat& chat, const Sequence& sequence,
+                                     LoadedModel& loaded, const std::stop_token& stop);
+/// Puts the rows into the sequence in place of what it held; after an error that stays.
+[[nodiscard]] Result<SavedChat> load_chat(const std::string& file, Sequence& sequence, LoadedModel& loaded,
+                                          const std::stop_token& stop);
+/// Whether there is anything of that name.
+[[nodiscard]] Result<bool> has_saved_chat(const std::string& file);
+
+}  // namespace dspack::runtime

@@ -1,0 +1,107 @@
+// The blocks of a prefix cache on disk: a folder with a file for each (kv_file.h). A block's name is the digest of the
+// model's identity, of all tokens before it and of its own, so that files say by themselves which follows which. They
+// are written by a thread of the folder's own, in order, and each appears whole or not at all. One process at a time
+// uses a folder.
+// Threads: one that calls; the log is also called by the folder's. Lifetime: borrows the file system; the end of its
+// life waits until all is written. Errors: open: those of files, conflict (in use); read: those of kv_file.h.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "runtime/generate/kv_file.h"
+
+namespace dspack::runtime {
+
+/// The name of the block of these tokens after `parent`.
+[[nodiscard]] format::Digest block_id(const format::Digest& parent, std::span<const uint32_t> tokens);
+
+class PrefixFolder {
+ public:
+  using Log = std::function<void(const Error& error)>;
+  /// `most_bytes`: of all files; unset: as much as leaves the disk the room that every cache leaves it (disk_room.h).
+  [[nodiscard]] static Result<std::unique_ptr<PrefixFolder>> open(format::FileSystem& files, format::Path folder,
+                                                                  KvIdentity identity,
+                                                                  std::optional<uint64_t> most_bytes, Log log);
+  ~PrefixFolder();
+
+  struct Stored {
+    format::Digest id;
+    format::Digest parent;
+    uint32_t first = 0;
+    std::vector<uint32_t> tokens;
+    int64_t modified_ns = 0;
+  };
+  /// What was there when it was opened, the longest unused first: in the order of remember_use, then, where a process
+  /// has not come to that, in the order in which files were written. Files of other models are left out, and those
+  /// whose header shows damage.
+  [[nodiscard]] std::vector<Stored> take_stored() { return std::move(stored_); }
+
+  /// Whether a file of so many positions may come. Files of other models make room, oldest first.
+  [[nodiscard]] bool has_room(uint32_t positions);
+  /// Waits where more than kMostUnwrittenBytes are.
+  void write(const format::Digest& id, const format::Digest& parent, std::shared_ptr<const KvBlock> block);
+  void remove(const format::Digest& id, uint32_t positions);
+  [[nodiscard]] Result<std::shared_ptr<const KvBlock>> read(const format::Digest& id);
+  /// For the next process: names of blocks, the longest unused first.
+  void remember_use(std::span<const format::Digest> ids);
+
+  /// Of all files, those of other models included.
+  [[nodiscard]] uint64_t bytes() const { return bytes_; }
+
+  /// What waits to be written stays in memory: V3's block of 64 positions has 9 MB.
+  static constexpr uint64_t kMostUnwrittenBytes = 512ULL << 20U;
+
+ private:
+  struct Job {
+    format::Digest id;
+    format::Digest parent;
+    std::shared_ptr<const KvBlock> block;  // null: the file is to go
+  };
+  struct Foreign {
+    std::string name;
+    uint64_t bytes = 0;
+    int64_t modified_ns = 0;
+  };
+
+  PrefixFolder(format::FileSystem& files, format::Path folder, KvIdentity identity, std::optional<uint64_t> most_bytes,
+               Log log)
+      : files_(files),
+        folder_(std::move(folder)),
+        identity_(std::move(identity)),
+        most_bytes_(most_bytes),
+        log_(std::move(log)) {}
+  [[nodiscard]] Result<void> scan();
+  void sort_by_use();
+  [[nodiscard]] Result<Stored> read_stored(const std::string& name) const;
+  [[nodiscard]] format::Path path_of(const format::Digest& id) const;
+  [[nodiscard]] bool fits(uint64_t more_bytes) const;
+  [[nodiscard]] Result<void> run(const Job& job);
+  void work();
+
+  format::FileSystem& files_;
+  format::Path folder_;
+  KvIdentity identity_;
+  std::optional<uint64_t> most_bytes_;
+  Log log_;
+  std::unique_ptr<format::FileLock> lock_;
+  uint64_t stay_free_bytes_ = 0;
+  std::vector<Stored> stored_;
+  std::vector<Foreign> foreign_;  // the newest first
+  uint64_t bytes_ = 0;
+
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Job> jobs_;          // the first is under way; guarded by mutex_
+  uint64_t unwritten_bytes_ = 0;  // of the jobs; guarded by mutex_
+  bool ends_ = false;             // guarded by mutex_
+  std::thread writer_;            // last: it uses all the others
+};
+
+}  // namespace dspack::runtime

@@ -1,0 +1,78 @@
+// The machine at work, told to whoever looks on as server-sent events: which experts the routers pick, where experts
+// lie, how full each tier is, and counts since the start, from which a page makes rates. docs/serve.md lists the
+// fields. Nobody looks: nothing is asked of the model, and no routes are read back. Threads: thread-safe; routes come
+// from the thread that runs the model, which also reads the model's statistics between two passes, since they are its
+// own. Lifetime: borrows model and scheduler; `end` is called before the HTTP server goes, and no pass runs after this
+// has gone. Errors: budget (as many look on as may).
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "format/json.h"
+#include "runtime/experts/executor.h"
+#include "runtime/experts/expert_map.h"
+#include "runtime/generate/loaded_model.h"
+#include "runtime/generate/scheduler.h"
+#include "runtime/serve/http_server.h"
+
+namespace dspack::runtime {
+
+class MachineWatch final : public RouteListener {
+ public:
+  MachineWatch(LoadedModel& loaded, Scheduler& scheduler);
+  ~MachineWatch() override;
+  MachineWatch(const MachineWatch&) = delete;
+  MachineWatch& operator=(const MachineWatch&) = delete;
+
+  /// From now on the reply is a stream of events, until its client leaves.
+  [[nodiscard]] Result<void> watch(std::shared_ptr<HttpReply> reply);
+  /// All streams end, and no new one begins.
+  void end();
+
+  void begin_pass(const ExpertPass& pass) override;
+  [[nodiscard]] bool wants_routes() const override { return is_watched_; }
+  [[nodiscard]] Result<void> record(LayerId layer, std::span<const uint32_t> ids) override;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  struct Watcher {
+    std::shared_ptr<HttpReply> reply;
+    bool knows_map = false;
+  };
+  /// The pass under way, as far as it is known here.
+  struct PassUnderWay {
+    ExpertPass pass;
+    Clock::time_point begun;
+    std::optional<LayerId> layer;  // the last one that has routed
+  };
+
+  void run(const std::stop_token& stop);
+  void tell();
+  void look();
+  [[nodiscard]] format::Json machine() const;
+  [[nodiscard]] format::Json work();
+
+  LoadedModel& loaded_;
+  Scheduler& scheduler_;
+  const std::chrono::steady_clock::time_point start_ = Clock::now();
+  std::atomic<bool> is_watched_ = false;
+
+  std::mutex mutex_;  // guards all that follows
+  std::condition_variable_any changed_;
+  std::vector<Watcher> watchers_;
+  bool has_ended_ = false;
+  bool is_looking_ = false;  // `look` was asked for and has not been called
+  ExpertMap map_;
+  format::Json figures_ = format::Json::object();  // of the model's own statistics
+  std::optional<PassUnderWay> pass_;
+  std::jthread telling_;  // last: it uses all the others
+};
+
+}  // namespace dspack::runtime

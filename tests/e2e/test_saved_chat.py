@@ -1,0 +1,65 @@
+"""dsrun's /save, /load and --session: a chat goes on where it was, without reading it again."""
+
+import json
+import subprocess
+
+from common import TIMEOUT_SECONDS, EndToEnd, Result, clean_environment, flip_bit, main, path_from_environment
+
+FIRST = ["My name is Anna.", "What is the capital of France?"]
+LAST = "What is my name?"
+
+
+class SavedChat(EndToEnd):
+    def chat(self, lines, *options, code=0):
+        """What a chat through a pipe prints, and how many tokens of prompts it computed."""
+        stats = self.scratch / "stats.json"
+        command = [path_from_environment("DSPACK_DSRUN"), *map(str, (self.data(), "--device", "cpu", "--stats", stats, *options))]
+        done = subprocess.run(command, input="".join(line + "\n" for line in lines).encode(), stdout=subprocess.PIPE,
+                              stderr=subprocess.PIPE, env=clean_environment(self.scratch), timeout=TIMEOUT_SECONDS)
+        result = Result(command, done.returncode, done.stdout, done.stderr)
+        self.assertEqual(result.code, code, str(result))
+        return result, json.loads(stats.read_text())["prefill"]["tokens"] if code == 0 else None
+
+    def test_a_saved_chat_goes_on(self):
+        whole, _ = self.chat(FIRST + [LAST])
+        file = self.scratch / "anna.chat"
+        begun, read = self.chat(FIRST + ["/save %s" % file])
+        rest, more = self.chat(["/load %s" % file, LAST])
+        self.assertEqual(begun.stdout + rest.stdout, whole.stdout)
+        self.assertIn("Anna", rest.stdout)
+        self.assertLess(more, read)
+        # A session does both by itself, and a system message stays.
+        session = self.scratch / "session"
+        whole, _ = self.chat(FIRST + [LAST], "--system", "Be brief.")
+        parts = [self.chat([line], "--session", session, *(["--system", "Be brief."] if line == FIRST[0] else []))[0]
+                 for line in FIRST + [LAST]]
+        self.assertEqual("".join(part.stdout for part in parts), whole.stdout)
+
+    def test_what_cannot_be_loaded_is_said_and_left_as_it_is(self):
+        file = self.scratch / "a.chat"
+        self.chat(FIRST[:1] + ["/save %s" % file])
+        notes = self.scratch / "notes.txt"
+        notes.write_text("mine")
+        result, _ = self.chat(["/save %s" % file, FIRST[0], "/save %s" % notes, "/load %s" % notes,
+                               "/load %s" % (self.scratch / "nothing"), "/save %s" % (self.scratch / "no" / "folder")])
+        said = result.stderr.splitlines()
+        self.assertEqual(len(said), 5, result.stderr)
+        for line, word in zip(said, ("nothing was answered yet", "something else of that name", "saved KV cache", "nothing", "folder")):
+            self.assertIn(word, line)
+        self.assertEqual(notes.read_text(), "mine")
+        result, _ = self.chat(["/load %s" % file], "--kv-dtype", "bf16")
+        self.assertIn("another model", result.stderr)
+        result, _ = self.chat(["/load %s" % file], "--ctx", "5")
+        self.assertIn("--ctx 5", result.stderr)
+        flip_bit(file, file.stat().st_size - 1)
+        result, _ = self.chat(["/load %s" % file])
+        self.assertIn("SHA-256", result.stderr)
+        damaged = file.read_bytes()
+        result, _ = self.chat([FIRST[0]], "--session", file, code=1)
+        self.assertEqual((result.stdout, file.read_bytes()), ("", damaged))
+        refused = self.run_program(self.data(), "-p", "x", "--session", file, program="DSPACK_DSRUN")
+        self.assertEqual(refused.code, 2)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,186 @@
+"""dsrun serve as the official clients of OpenAI and Anthropic see it: answers, streams, tools, probabilities, forms,
+leaving, and the exceptions that mistakes become."""
+
+from official_clients import restart_under
+
+restart_under(["openai", "anthropic"], {})
+
+import json  # noqa: E402
+import threading  # noqa: E402
+import time  # noqa: E402
+
+import anthropic  # noqa: E402
+import openai  # noqa: E402
+
+from common import main  # noqa: E402
+from test_serve import QUESTIONS, Serving  # noqa: E402
+
+PARIS = "The capital of France is Paris."
+ASK = [{"role": "user", "content": QUESTIONS[0]}]
+LONG = {"logit_bias": {"1": -100}, "max_tokens": 900}  # the end token never comes
+TOOL = {"type": "function", "function": {"name": "weather", "description": "The weather", "parameters": {
+    "type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}}}
+
+
+class OpenAi(Serving):
+    def client(self, *arguments, key="none"):
+        self.start_server(*arguments)
+        client = openai.OpenAI(base_url="http://127.0.0.1:%d/v1" % self.port, api_key=key, max_retries=0)
+        self.addCleanup(client.close)
+        return client
+
+    def test_chat(self):
+        client = self.client()
+        answer = client.chat.completions.create(model="m", messages=ASK, temperature=0, logprobs=True, top_logprobs=3)
+        choice = answer.choices[0]
+        self.assertEqual((choice.message.content, choice.finish_reason), (PARIS, "stop"))
+        self.assertEqual(len(choice.logprobs.content), answer.usage.completion_tokens)
+        self.assertEqual({len(token.top_logprobs) for token in choice.logprobs.content}, {3})
+        several = client.chat.completions.create(model="m", messages=ASK, temperature=1, n=3, seed=1)
+        self.assertEqual([each.index for each in several.choices], [0, 1, 2])
+        self.assertEqual(client.models.list().data[0].object, "model")
+        self.assertEqual(client.models.retrieve("tiny-v3").id, "tiny-v3")
+
+    def test_stream(self):
+        text, usage, roles, reasons = "", None, [], []
+        for chunk in self.client().chat.completions.create(
+                model="m", messages=ASK, temperature=0, stream=True, stream_options={"include_usage": True}):
+            self.assertEqual(chunk.object, "chat.completion.chunk")
+            usage = chunk.usage
+            for choice in chunk.choices:
+                self.assertIsNone(usage)
+                text += choice.delta.content or ""
+                roles += [choice.delta.role] if choice.delta.role else []
+                reasons += [choice.finish_reason] if choice.finish_reason else []
+        self.assertEqual((text, roles, reasons), (PARIS, ["assistant"], ["stop"]))
+        self.assertEqual(usage.total_tokens, usage.prompt_tokens + usage.completion_tokens)
+
+    def test_completions(self):
+        client = self.client()
+        answer = client.completions.create(model="m", prompt="Once upon a time", max_tokens=10, temperature=0, logprobs=2)
+        self.assertEqual(len(answer.choices[0].logprobs.token_logprobs), 10)
+        self.assertEqual(answer.choices[0].finish_reason, "length")
+        parts = client.completions.create(model="m", prompt="Once upon a time", max_tokens=10, temperature=0, stream=True)
+        self.assertEqual("".join(part.choices[0].text for part in parts), answer.choices[0].text)
+
+    def test_responses(self):
+        client = self.client()
+        answer = client.responses.create(model="m", input=QUESTIONS[0], temperature=0)
+        self.assertEqual((answer.output_text, answer.status), (PARIS, "completed"))
+        with client.responses.stream(model="m", input=ASK, temperature=0) as stream:
+            kinds = [event.type for event in stream]
+            self.assertEqual(stream.get_final_response().output_text, PARIS)
+        self.assertEqual((kinds[0], kinds[-1]), ("response.created", "response.completed"))
+
+    def test_forms(self):
+        """Where the program has xgrammar. Calls are of the form of the model's template."""
+        client = self.client()
+        schema = {"type": "object", "properties": {"city": {"type": "string", "maxLength": 8}, "size": {"enum": [1, 2]}},
+                  "required": ["city", "size"], "additionalProperties": False}
+        form = {"type": "json_schema", "json_schema": {"name": "place", "strict": True, "schema": schema}}
+        try:
+            answer = client.chat.completions.create(model="m", messages=ASK, temperature=0, max_tokens=200,
+                                                    response_format=form)
+        except openai.BadRequestError as error:
+            self.assertIn("without xgrammar", str(error))
+            self.skipTest("this dsrun has no xgrammar")
+        value = json.loads(answer.choices[0].message.content)
+        self.assertEqual(set(value), {"city", "size"})
+        self.assertIn(value["size"], (1, 2))
+        answer = client.chat.completions.create(model="m", messages=ASK, temperature=0, max_tokens=200, tools=[TOOL],
+                                                tool_choice="required")
+        call = answer.choices[0].message.tool_calls[0]
+        self.assertEqual((answer.choices[0].finish_reason, call.type, call.function.name), ("tool_calls", "function", "weather"))
+        self.assertIsInstance(json.loads(call.function.arguments)["city"], str)
+        again = ASK + [answer.choices[0].message, {"role": "tool", "tool_call_id": call.id, "content": "rain"}]
+        self.assertTrue(client.chat.completions.create(model="m", messages=again, tools=[TOOL], max_tokens=5).choices)
+        parts = list(client.chat.completions.create(model="m", messages=ASK, temperature=0, max_tokens=200, tools=[TOOL],
+                                                    tool_choice="required", stream=True))
+        calls = [each for part in parts for choice in part.choices for each in choice.delta.tool_calls or []]
+        self.assertEqual("".join(each.function.arguments or "" for each in calls), call.function.arguments)
+
+    def test_leaving(self):
+        client = self.client()
+        with client.chat.completions.create(model="m", messages=ASK, stream=True, **LONG) as stream:
+            next(iter(stream))
+        deadline = time.monotonic() + 30
+        while self.counts()["requests_running"] > 0:
+            self.assertLess(time.monotonic(), deadline)
+            time.sleep(0.02)
+        self.assertEqual(self.counts()["requests_cancelled_total"], 1)
+        with self.assertRaises(openai.APITimeoutError):
+            client.with_options(timeout=0.05).chat.completions.create(model="m", messages=ASK, **LONG)
+
+    def test_mistakes(self):
+        client = self.client("--api-key", "secret", key="secret")
+
+        def ask(client=client, **options):
+            return client.chat.completions.create(**{"model": "m", "messages": ASK, "max_tokens": 1, **options})
+
+        self.assertTrue(ask())
+        for kind, options in ((openai.BadRequestError, {"temperature": -1}),
+                              (openai.BadRequestError, {"messages": [{"role": "user", "content": "x " * 5000}]}),
+                              (openai.AuthenticationError, {"client": client.with_options(api_key="wrong")})):
+            with self.assertRaises(kind) as caught:
+                ask(**options)
+            self.assertTrue(caught.exception.body["message"])
+        with self.assertRaises(openai.NotFoundError):
+            client.models.retrieve("another")
+        # One place is taken and nobody may wait any longer than the one that does.
+        self.assert_ok_after_stop()
+        client = self.client("--waiting", "1")
+        waits = threading.Thread(target=lambda: client.chat.completions.create(model="m", messages=ASK, max_tokens=1))
+        with client.chat.completions.create(model="m", messages=ASK, stream=True, **LONG) as first:
+            next(iter(first))
+            waits.start()
+            while self.counts()["requests_waiting"] == 0:
+                time.sleep(0.01)
+            with self.assertRaises(openai.RateLimitError):
+                client.chat.completions.create(model="m", messages=ASK)
+        waits.join()
+
+
+class Anthropic(Serving):
+    def client(self, *arguments, key="none"):
+        self.start_server(*arguments)
+        client = anthropic.Anthropic(base_url="http://127.0.0.1:%d" % self.port, api_key=key, max_retries=0)
+        self.addCleanup(client.close)
+        return client
+
+    def test_messages(self):
+        client = self.client()
+        options = {"model": "m", "max_tokens": 50, "messages": ASK, "extra_body": {"temperature": 0}}
+        answer = client.messages.create(**options)
+        self.assertEqual(([block.text for block in answer.content], answer.stop_reason), ([PARIS], "end_turn"))
+        with client.messages.stream(**options) as stream:
+            self.assertEqual("".join(stream.text_stream), PARIS)
+            self.assertEqual(stream.get_final_message().stop_reason, "end_turn")
+        count = client.messages.count_tokens(model="m", messages=ASK)
+        self.assertEqual(count.input_tokens, answer.usage.input_tokens + answer.usage.cache_read_input_tokens)
+        cut = client.messages.create(**options, stop_sequences=["of"])
+        self.assertEqual((cut.stop_reason, cut.stop_sequence), ("stop_sequence", "of"))
+
+    def test_tools(self):
+        """Where the program has xgrammar."""
+        client = self.client()
+        tool = {"name": "weather", "input_schema": TOOL["function"]["parameters"]}
+        try:
+            answer = client.messages.create(model="m", max_tokens=200, messages=ASK, tools=[tool],
+                                            tool_choice={"type": "any"}, extra_body={"temperature": 0})
+        except anthropic.BadRequestError as error:
+            self.assertIn("without xgrammar", str(error))
+            self.skipTest("this dsrun has no xgrammar")
+        block = answer.content[-1]
+        self.assertEqual((answer.stop_reason, block.type, block.name), ("tool_use", "tool_use", "weather"))
+        self.assertIsInstance(block.input["city"], str)
+
+    def test_mistakes(self):
+        client = self.client("--api-key", "secret", key="secret")
+        for kind, client, options in ((anthropic.BadRequestError, client, {"max_tokens": 0}),
+                                      (anthropic.AuthenticationError, client.with_options(api_key="wrong"), {})):
+            with self.assertRaises(kind):
+                client.messages.create(**{"model": "m", "max_tokens": 1, "messages": ASK, **options})
+
+
+if __name__ == "__main__":
+    main()
