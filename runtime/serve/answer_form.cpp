@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
 
 #include "format/base/foreign_text.h"
 #include "runtime/text/output_schema.h"
@@ -17,12 +18,10 @@ OrderedJson any_object() {
 }
 
 /// Names go into the form of a call, where other characters could end it.
-Result<void> check_name(const std::string& name) {
-  const bool is_plain = std::ranges::all_of(
-      name, [](unsigned char c) { return std::isalnum(c) != 0 || c == '_' || c == '-' || c == '.'; });
-  if (is_plain && !name.empty() && name.size() <= kMostNameBytes) return {};
-  return invalid(fmt::format("the tool's name {} is not of letters, digits, \"_\", \"-\" and \".\", up to {}",
-                             quote(name), kMostNameBytes));
+bool is_plain(const std::string& name) {
+  return !name.empty() && name.size() <= kMostNameBytes && std::ranges::all_of(name, [](unsigned char c) {
+    return std::isalnum(c) != 0 || c == '_' || c == '-' || c == '.';
+  });
 }
 
 struct NamedTool {
@@ -57,8 +56,10 @@ Result<void> choose(Choice choice, const std::string& name, bool is_parallel, Or
   if (choice == Choice::none) tools = nullptr;
   TRY_ASSIGN(const std::vector<NamedTool> known, read_tools(tools));
   const bool is_forced = choice == Choice::any || choice == Choice::named;
-  const bool is_held = is_forced || (!known.empty() && !is_parallel) ||
-                       std::ranges::any_of(known, [](const NamedTool& each) { return each.is_strict; });
+  const bool is_strict = std::ranges::any_of(known, [](const NamedTool& each) { return each.is_strict; });
+  const bool has_plain_names =
+      std::ranges::all_of(known, [](const NamedTool& each) { return is_plain(each.tool.name); });
+  const bool is_held = is_forced || is_strict || (!known.empty() && !is_parallel && has_plain_names);
   if (!is_held) return {};
   if (form.kind != AnswerForm::Kind::free) {
     if (!is_forced) return {};  // the answer is JSON, no call
@@ -66,10 +67,13 @@ Result<void> choose(Choice choice, const std::string& name, bool is_parallel, Or
   }
   form.kind = is_forced ? AnswerForm::Kind::calls : AnswerForm::Kind::strict_calls;
   form.is_parallel = is_parallel;
-  for (const auto& [tool, is_strict] : known) {
+  for (const auto& [tool, has_schema] : known) {
     if (choice == Choice::named && tool.name != name) continue;
-    TRY(check_name(tool.name));
-    form.tools.push_back({.name = tool.name, .parameters = is_forced || is_strict ? tool.parameters : any_object()});
+    if (!is_plain(tool.name)) {
+      return invalid(fmt::format("the tool's name {} is not of letters, digits, \"_\", \"-\" and \".\", up to {}",
+                                 quote(tool.name), kMostNameBytes));
+    }
+    form.tools.push_back({.name = tool.name, .parameters = is_forced || has_schema ? tool.parameters : any_object()});
   }
   if (!form.tools.empty()) return {};
   if (choice == Choice::named)
@@ -165,7 +169,10 @@ Result<void> read_messages_tool_choice(const JsonFields& fields, OrderedJson& to
 Result<OrderedJson> compose_form(const AnswerForm& form, Reasoning reasoning, const Result<ChatTemplate>& chat,
                                  const Tokenizer& tokenizer) {
   TRY_ASSIGN(OrderedJson answer, compose(form, chat, tokenizer));
-  if (answer.is_null() || reasoning == Reasoning::none) return answer;
+  if (answer.is_null()) return answer;
+  // Where text is free, so is a model that reasons by itself.
+  if (reasoning == Reasoning::none && form.kind == AnswerForm::Kind::strict_calls) reasoning = Reasoning::optional;
+  if (reasoning == Reasoning::none) return answer;
   return reasoned_form(std::move(answer), reasoning == Reasoning::optional, tokenizer);
 }
 

@@ -248,6 +248,47 @@ TEST_CASE("constraint: calls in the form of each family are what the reply parse
   }
 }
 
+/// Whether every token of a text may follow those before it, and then the end.
+bool fits(const Lab& lab, TokenConstraint& constraint, const std::string& text) {
+  const std::vector<uint32_t> tokens = *lab.tokenizer.encode(text, SpecialTokens::parse);
+  for (size_t count = 0; count <= tokens.size(); ++count) {
+    const auto bits = constraint.allowed_after(std::span(tokens).first(count));
+    if (!bits || !allows(*bits, count < tokens.size() ? tokens[count] : kEnd)) return false;
+  }
+  return true;
+}
+
+TEST_CASE("constraint: with strict tools the text is free, and calls are held to their schemas") {
+  if (!is_there()) return;
+  const Lab lab;
+  const std::vector<CallableTool> tools = {{.name = "get_weather", .parameters = accepted(R"({"type": "object",
+      "properties": {"city": {"enum": ["Rome"]}}, "required": ["city"]})")}};
+  std::mt19937 random(5);
+  for (const auto& [name, chat] : templates()) {
+    CAPTURE(name);
+    AnswerForm form{.kind = AnswerForm::Kind::calls, .tools = tools, .is_parallel = false};
+    const auto forced = compose_form(form, Reasoning::none, chat, lab.tokenizer);
+    REQUIRE(forced);
+    const std::vector<uint32_t> call = lab.walk(*lab.constraint(*forced), random, 1500);
+    REQUIRE(call.back() == kEnd);
+    const std::string text = lab.text(call);
+    CAPTURE(text);
+    form.kind = AnswerForm::Kind::strict_calls;
+    const auto composed = compose_form(form, Reasoning::none, chat, lab.tokenizer);
+    REQUIRE(composed);
+    const auto constraint = lab.constraint(*composed);
+    CHECK(fits(lab, *constraint, "Let me see: {1 < 2}\n"));
+    CHECK(fits(lab, *constraint, "<think>Rome?</think>Let me see. "));
+    CHECK(fits(lab, *constraint, "Let me see. " + text));
+    CHECK_FALSE(fits(lab, *constraint, "Let me see. " + text + text));
+    for (const auto& [right, wrong] : {std::pair("get_weather", "get_whether"), std::pair("Rome", "Oslo")}) {
+      std::string other = "Let me see. " + text;
+      other.replace(other.find(right), std::string_view(right).size(), wrong);
+      CHECK_FALSE(fits(lab, *constraint, other));
+    }
+  }
+}
+
 TEST_CASE("constraint: a template that writes no calls cannot be forced, by name") {
   const Lab lab;
   const AnswerForm form{.kind = AnswerForm::Kind::calls, .tools = {{.name = "f", .parameters = true}}};
