@@ -134,6 +134,36 @@ TEST_CASE("scheduler: a conversation that goes on finds its cache, and others do
   CHECK(scheduler->counts().kept_tokens >= prompts[0].tokens.size());
 }
 
+TEST_CASE("scheduler: what a place loses to others comes back from the prefix cache, with the same answers") {
+  const auto prompts = test::golden_prompts();
+  std::vector<std::vector<uint32_t>> wanted;
+  for (const bool has_cache : {false, true}) {
+    CAPTURE(has_cache);
+    test::RecordingModel rig(test::tiny_folder());
+    const KvIdentity identity{.digest = {}, .shape = rig.model().kv_shape(), .context = 128};
+    PrefixCache cache(identity, {.memory_bytes = 1U << 24U}, [](const Error& error) { FAIL(error.message); });
+    const auto scheduler = scheduler_of(rig, {.places = 1, .cache = has_cache ? &cache : nullptr});
+    std::vector<std::shared_ptr<Listener>> heard;
+    for (size_t i = 0; i < 6; ++i) {
+      std::vector<uint32_t> prompt = prompts[i % 3].tokens;
+      if (i >= 3) prompt.push_back(7);
+      heard.push_back(std::make_shared<Listener>());
+      REQUIRE(scheduler->submit(
+          {.prompt = prompt, .max_tokens = 8, .sampler = sampler_of({.temperature = 0}), .listener = heard.back()}));
+    }
+    finish(*scheduler);
+    std::vector<std::vector<uint32_t>> said;
+    for (const auto& each : heard)
+      said.push_back(each->tokens);
+    if (!has_cache) wanted = said;
+    CHECK(said == wanted);
+    for (size_t i = 3; i < 6; ++i)
+      CHECK((heard[i]->kept() == prompts[i % 3].tokens.size()) == has_cache);
+    CHECK(scheduler->counts().cache.has_value() == has_cache);
+    CHECK((cache.counts().memory_tokens > 0) == has_cache);
+  }
+}
+
 TEST_CASE("scheduler: what cannot be answered, too many, those who leave and those who have enough") {
   const auto prompts = test::golden_prompts();
   test::RecordingModel rig(test::tiny_folder());
