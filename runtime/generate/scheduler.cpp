@@ -329,7 +329,7 @@ void Scheduler::choose_by_logits(std::span<const Part> parts, const kernels::Row
     size_t together = 1;
     for (; !is_reading && together < parts.size(); ++together) {
       const Continuation& next = *parts[together].place.answer;
-      if (next.is_reading() || rows + next.scored_rows() > kLogitRows) break;
+      if (next.is_reading() || rows + next.scored_rows() > kScoredRows) break;
       rows += next.scored_rows();
     }
     logits_.resize(vocab * rows);

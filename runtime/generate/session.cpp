@@ -111,8 +111,8 @@ Result<void> Session::logits(std::span<const uint32_t> prompt, uint32_t chunk, c
                append(prompt.subspan(done, count), count == 1 ? Phase::decode : Phase::prefill, stop,
                       {.trace = trace, .end = end}));
     std::vector<float> rows;
-    for (uint32_t first = 0; first < count; first += kLogitRows) {
-      const auto part = std::min<uint32_t>(kLogitRows, static_cast<uint32_t>(count) - first);
+    for (uint32_t first = 0; first < count; first += kScoredRows) {
+      const auto part = std::min<uint32_t>(kScoredRows, static_cast<uint32_t>(count) - first);
       rows.resize(size_t{part} * vocab());
       engine_.picker.logits(rows_of(hidden.final, first, part), rows, trace);
       TRY(engine_.model.check_device());

@@ -21,7 +21,7 @@ struct TokenDraw {
 };
 
 /// Rows of logits in memory at once, where not one answer has more; 64 of V3 are 33 MB.
-inline constexpr uint32_t kLogitRows = 64;
+inline constexpr uint32_t kScoredRows = 64;
 
 class TokenPicker final : private PassEnd {
  public:
