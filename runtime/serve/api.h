@@ -27,7 +27,7 @@ struct ApiOptions {
   uint32_t vocab = 0;
   uint32_t layers = 0;  // that a token passes
   std::vector<uint32_t> end_tokens;
-  uint64_t cache_memory_bytes = 0;  // that the prefix cache may take
+  uint64_t cache_memory_bytes = 0;                         // that the prefix cache may take
   SamplerOptions sampling;                                 // where a request says nothing
   OrderedJson template_arguments = OrderedJson::object();  // the same
   std::function<std::tm()> clock;                          // for templates that print the date
