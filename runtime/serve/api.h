@@ -22,7 +22,7 @@ struct ApiOptions {
   uint32_t context = 0;  // positions of a conversation
   uint32_t vocab = 0;
   std::vector<uint32_t> end_tokens;
-  uint64_t cache_memory_bytes = 0;  // that the prefix cache may take
+  uint64_t cache_memory_bytes = 0;                         // that the prefix cache may take
   SamplerOptions sampling;                                 // where a request says nothing
   OrderedJson template_arguments = OrderedJson::object();  // the same
   std::function<std::tm()> clock;                          // for templates that print the date
