@@ -142,6 +142,7 @@ void add_serve_options(format::OptionTable& table, ServeOptions& options) {
             "Answers at once, each with room for --ctx positions (default: 1)");
   table.add("--waiting", "N", options.waiting, format::between(1U, 10'000U),
             "Requests that may wait for a place; others are refused with status 429 (default: 64)");
+  add_chat_options(table, options.chat);
   table.heading("Prefix cache");
   const auto size = [](std::string_view text) { return format::parse_large_size(text); };
   table.add("--cache-ram", "SIZE", options.cache.ram_bytes, size,
@@ -154,7 +155,6 @@ void add_serve_options(format::OptionTable& table, ServeOptions& options) {
       .add("--cache-disk-size", "SIZE", options.cache.disk_bytes, size,
            "Bound of that folder (default: what leaves 5 % of the disk and 10 GB free)")
       .needs(folder);
-  add_chat_options(table, options.chat);
   add_sampling_options(table, options.sampler);
   add_draft_options(table, options.drafts);
   add_model_options(table, options.load);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <ranges>
 
 #include "format/base/check.h"
 
@@ -15,7 +16,7 @@ uint32_t shared_length(std::span<const uint32_t> a, std::span<const uint32_t> b)
 
 }  // namespace
 
-PrefixCache::PrefixCache(KvIdentity identity, Options options, PrefixFolder::Log log)
+PrefixCache::PrefixCache(const KvIdentity& identity, Options options, PrefixFolder::Log log)
     : position_bytes_(identity.shape.position_bytes()),
       memory_limit_(options.memory_bytes),
       folder_(std::move(options.folder)),
@@ -28,8 +29,8 @@ PrefixCache::PrefixCache(KvIdentity identity, Options options, PrefixFolder::Log
 PrefixCache::~PrefixCache() {
   if (!folder_) return;
   std::vector<format::Digest> ids;
-  for (auto node = on_disk_.rbegin(); node != on_disk_.rend(); ++node)
-    ids.push_back((*node)->id);
+  for (const Node* node : std::ranges::reverse_view(on_disk_))
+    ids.push_back(node->id);
   folder_->remember_use(ids);
 }
 

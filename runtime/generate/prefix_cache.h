@@ -41,7 +41,7 @@ class PrefixCache {
     uint64_t memory_bytes = 0;
     std::unique_ptr<PrefixFolder> folder = {};  // null: none
   };
-  PrefixCache(KvIdentity identity, Options options, PrefixFolder::Log log);
+  PrefixCache(const KvIdentity& identity, Options options, PrefixFolder::Log log);
   ~PrefixCache();
   PrefixCache(const PrefixCache&) = delete;
   PrefixCache& operator=(const PrefixCache&) = delete;
