@@ -50,7 +50,8 @@ class Install(EndToEnd):
         for program in ("reshard", "dsrun"):
             said = self.run_installed(program, "--version")
             self.assertRegex(said, r"^%s \(dspack\) \d+\.\d+\.\d+\ncommit  +\S.*\ncompiler  +\S+ \d+\.\d.*\n"
-                                   r"instruction sets  .*scalar; this machine uses \w+\nCUDA library  +\S.*\n$" % program)
+                                   r"instruction sets  .*scalar; this machine uses \w+\nCUDA library  +\S.*\n%s$"
+                             % (program, r"structured output +\S.*\n" if program == "dsrun" else ""))
 
     def test_the_cuda_library_is_looked_for_beside_the_programs(self):
         library = self.prefix / "lib" / "dspack" / "libdspack_cuda.so"
