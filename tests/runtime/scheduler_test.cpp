@@ -148,7 +148,8 @@ TEST_CASE("scheduler: what a place loses to others comes back from the prefix ca
       std::vector<uint32_t> prompt = prompts[i % 3].tokens;
       if (i >= 3) prompt.push_back(7);
       heard.push_back(std::make_shared<Listener>());
-      REQUIRE(scheduler->submit(
+      REQUIRE(submit_one(
+          *scheduler,
           {.prompt = prompt, .max_tokens = 8, .sampler = sampler_of({.temperature = 0}), .listener = heard.back()}));
     }
     finish(*scheduler);
