@@ -19,7 +19,7 @@ PARIS = "The capital of France is Paris."
 ASK = [{"role": "user", "content": QUESTIONS[0]}]
 LONG = {"logit_bias": {"1": -100}, "max_tokens": 900}  # the end token never comes
 TOOL = {"type": "function", "function": {"name": "weather", "description": "The weather", "parameters": {
-    "type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}}}
+    "type": "object", "properties": {"city": {"type": "string", "maxLength": 12}}, "required": ["city"]}}}
 
 
 class OpenAi(Serving):
@@ -88,14 +88,14 @@ class OpenAi(Serving):
         self.assertEqual(set(value), {"city", "size"})
         self.assertIn(value["size"], (1, 2))
         answer = client.chat.completions.create(model="m", messages=ASK, temperature=0, max_tokens=200, tools=[TOOL],
-                                                tool_choice="required")
+                                                tool_choice="required", parallel_tool_calls=False)
         call = answer.choices[0].message.tool_calls[0]
         self.assertEqual((answer.choices[0].finish_reason, call.type, call.function.name), ("tool_calls", "function", "weather"))
         self.assertIsInstance(json.loads(call.function.arguments)["city"], str)
         again = ASK + [answer.choices[0].message, {"role": "tool", "tool_call_id": call.id, "content": "rain"}]
         self.assertTrue(client.chat.completions.create(model="m", messages=again, tools=[TOOL], max_tokens=5).choices)
         parts = list(client.chat.completions.create(model="m", messages=ASK, temperature=0, max_tokens=200, tools=[TOOL],
-                                                    tool_choice="required", stream=True))
+                                                    tool_choice="required", parallel_tool_calls=False, stream=True))
         calls = [each for part in parts for choice in part.choices for each in choice.delta.tool_calls or []]
         self.assertEqual("".join(each.function.arguments or "" for each in calls), call.function.arguments)
 
@@ -166,7 +166,7 @@ class Anthropic(Serving):
         tool = {"name": "weather", "input_schema": TOOL["function"]["parameters"]}
         try:
             answer = client.messages.create(model="m", max_tokens=200, messages=ASK, tools=[tool],
-                                            tool_choice={"type": "any"}, extra_body={"temperature": 0})
+                                            tool_choice={"type": "any", "disable_parallel_tool_use": True}, extra_body={"temperature": 0})
         except anthropic.BadRequestError as error:
             self.assertIn("without xgrammar", str(error))
             self.skipTest("this dsrun has no xgrammar")
