@@ -96,8 +96,8 @@ class ScriptedModel:
 
 
 class Served(EndToEnd):
-    def start_server(self, *arguments, ram="44MB"):  # too little for all experts
-        self.process = self.start("serve", self.data(), "--port", "0", "--device", "cpu", "--ram", ram, *arguments,
+    def start_server(self, *arguments, experts="65%"):
+        self.process = self.start("serve", self.data(), "--port", "0", "--device", "cpu", "--experts", experts, *arguments,
                                   program="DSPACK_DSRUN")
         said = self.process.stderr.readline().decode()
         self.assertRegex(said, r"http://[0-9.]+:[0-9]+/v1")
@@ -160,7 +160,7 @@ class Machine(Served):
         self.assertNotIn(str(self.data()), all_text)
 
     def test_drafts_and_the_layer_that_makes_them_are_told(self):
-        self.start_server("--mtp", "1", ram="60MB")
+        self.start_server("--mtp", "1", experts="100%")
         response = self.open("/machine")
         self.assertEqual([row["layer"] for row in next_event(response)[1]["rows"]], [1, 2, 3, 4, 5])
         self.chat()
