@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <map>
-#include <ranges>
 
 #include "format/base/check.h"
 
@@ -29,8 +28,9 @@ PrefixCache::PrefixCache(const KvIdentity& identity, Options options, PrefixFold
 PrefixCache::~PrefixCache() {
   if (!folder_) return;
   std::vector<format::Digest> ids;
-  for (const Node* node : std::ranges::reverse_view(on_disk_))
+  for (const Node* node : on_disk_)
     ids.push_back(node->id);
+  std::ranges::reverse(ids);
   folder_->remember_use(ids);
 }
 

@@ -98,7 +98,7 @@ class SchemaReader {
   Result<void> read_each(OrderedJson& schemas, const std::string& place, size_t depth) {
     if (!schemas.is_object() && !schemas.is_array()) return refuse(ErrorKind::invalid, place, "holds no schemas");
     for (const auto& [key, each] : schemas.items()) {
-      TRY_ASSIGN(each, read(each, place + "/" + key, depth + 1));
+      TRY_ASSIGN(each, read(each, fmt::format("{}/{}", place, key), depth + 1));
     }
     return {};
   }
@@ -140,7 +140,7 @@ class SchemaReader {
     }
     const OrderedJson* target = &root_;
     for (size_t steps = 0; steps <= kMostSchemas; ++steps) {
-      const std::string& path = (steps == 0 ? value : (*target)["$ref"]).get_ref<const std::string&>();
+      const auto& path = (steps == 0 ? value : (*target)["$ref"]).get_ref<const std::string&>();
       const auto pointer = [&]() -> std::optional<OrderedJson::json_pointer> {
         try {
           return OrderedJson::json_pointer(path.substr(std::min<size_t>(1, path.size())));
