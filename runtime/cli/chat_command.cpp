@@ -37,7 +37,7 @@ constexpr char kCommands[] =
     "/context      how much of the context is used\n"
     "/exit         leave (also Ctrl-D)\n"
     "/help         this list\n"
-    "/load FILE    go on with a saved conversation\n"
+    "/load FILE    continue a saved conversation\n"
     "/read FILE    put a text file in front of the next question\n"
     "/regen        answer the last question again\n"
     "/save FILE    save the conversation, with what the model has read of it\n"

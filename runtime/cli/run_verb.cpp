@@ -139,7 +139,7 @@ void add_prompt_options(format::OptionTable& table, RunOptions& options) {
   table.flag("--no-history", options.no_history, "Neither read nor keep what is typed in chats on a terminal");
   table
       .add("--session", "FILE", options.session,
-           "A chat that goes on: loaded from this file if it is there, and saved in it at the end")
+           "A chat to resume: loaded from this file if it is there, and saved in it at the end")
       .excludes(prompt)
       .excludes(question)
       .excludes(tokens)

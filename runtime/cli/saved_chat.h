@@ -1,4 +1,4 @@
-// A chat in a file: its messages, and the KV rows of what the model has read and said, so that it goes on without
+// A chat in a file: its messages, and the KV rows of what the model has read and said, so that it resumes without
 // reading all of that again. A KV file (kv_file.h) from position 0 on, with the messages as its text: JSON in the form
 // of OpenAI's chat API.
 // Threads: single-thread. Errors: those of files and of kv_file.h, naming the file; conflict (what is there is no saved

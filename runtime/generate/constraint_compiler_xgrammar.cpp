@@ -29,7 +29,7 @@ thread_local Clock::time_point work_ends = Clock::time_point::max();  // NOLINT:
 
 // The library calls these three, as scripts/xgrammar builds it.
 
-/// For every step of parsing: of which hostile forms need endlessly many.
+/// Called for every step of parsing; hostile forms need endlessly many.
 void dspack_count_work();
 void dspack_count_work() {
   thread_local uint32_t steps = 0;  // NOLINT

@@ -21,7 +21,7 @@ constexpr char kTextName[] = "text";
 
 using Metadata = std::map<std::string, std::string>;
 
-/// The tensors of a file, one behind the other: those of a header that fits are exactly these.
+/// The tensors that the header of a file must list, one behind the other.
 std::vector<format::TensorInfo> kv_tensors(const KvShape& shape, uint64_t positions, uint64_t text_bytes) {
   std::vector<format::TensorInfo> tensors;
   uint64_t end = 0;
@@ -55,7 +55,7 @@ Error does_not_fit() {
   return invalid("its tensors are not those of a saved KV cache of this model");
 }
 
-/// Axis of the tensor of that name, of which the check of all tensors says whether it is right.
+/// Length of the tensor of that name and one axis; 0: there is none. Its type is compared later, with all tensors.
 uint64_t length_of(const format::SafetensorsHeader& header, std::string_view name) {
   for (const format::TensorInfo& tensor : header.tensors)
     if (tensor.name == name && tensor.shape.size() == 1) return tensor.shape[0];

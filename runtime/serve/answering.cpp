@@ -25,6 +25,7 @@ Answering::Answering(const Tokenizer& tokenizer, const AnswerRequest& request, u
 void Answering::started(uint32_t kept) {
   const std::lock_guard lock(mutex_);
   counts_.kept_tokens = read_ = kept;
+  if (!begun_) begun_ = Clock::now();  // not again, when more of the prompt was found
 }
 
 void Answering::prompt_read(uint32_t tokens) {
@@ -38,6 +39,12 @@ void Answering::drafted(uint32_t tokens, uint32_t accepted) {
   counts_.accepted_drafts += accepted;
 }
 
+void Answering::refuse(const Error& error) {
+  const std::lock_guard lock(mutex_);
+  has_ended_ = true;
+  writer_->fail(error);
+}
+
 void Answering::ping(uint32_t layer, uint32_t layers) {
   const std::lock_guard lock(mutex_);
   if (has_ended_ || first_) return;
@@ -48,7 +55,7 @@ bool Answering::token(uint32_t id, std::span<const float> logits) {
   const std::lock_guard lock(mutex_);
   if (!first_) {
     first_ = Clock::now();
-    counts_.prompt_seconds = seconds_since(begun_);
+    counts_.prompt_seconds = seconds_since(*begun_);
   }
   ++counts_.answer_tokens;
   if (top_logprobs_) untold_.push_back(likelihood(id, logits));

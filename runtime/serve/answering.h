@@ -32,6 +32,8 @@ class Answering final : public GenerationListener {
   void ended(const Result<StopReason>& reason) override;
 
   /// Tells a client that waits for the first token that it is not forgotten.
+  /// It gets no place. Parts of it may have been told already: a prompt that comes first.
+  void refuse(const Error& error);
   /// `layer` of `layers` is where the pass under way is; 0: not known.
   void ping(uint32_t layer, uint32_t layers);
 
@@ -52,7 +54,7 @@ class Answering final : public GenerationListener {
   std::vector<TokenLikelihood> untold_;  // tokens whose text is held back
   AnswerCounts counts_;
   uint32_t read_ = 0;
-  Clock::time_point begun_ = Clock::now();
+  std::optional<Clock::time_point> begun_;  // it got its place
   std::optional<Clock::time_point> first_;  // token
   std::optional<std::string> stop_text_;    // that has ended it
   bool has_ended_ = false;

@@ -232,6 +232,7 @@ void Api::begin(AnswerRequest request, const Prompt& prompt, const TokenConstrai
   }
   const auto count = static_cast<uint32_t>(prompt.tokens.size());
   std::vector<Generation> generations;
+  std::vector<std::shared_ptr<Answering>> answers;
   for (std::unique_ptr<AnswerWriter>& writer : writers) {
     if (request.echoes) {
       const std::string text = text_.tokenizer().decode(prompt.tokens, SpecialOutput::skip);
@@ -244,6 +245,7 @@ void Api::begin(AnswerRequest request, const Prompt& prompt, const TokenConstrai
       waiting_.push_back(answering);
     }
     if (constraint) sampler->constrain(constraint->restart());
+    answers.push_back(answering);
     generations.push_back({.prompt = prompt.tokens,
                            .max_tokens = request.max_tokens.value_or(UINT32_MAX),
                            .end_tokens = options_.end_tokens,
@@ -254,7 +256,9 @@ void Api::begin(AnswerRequest request, const Prompt& prompt, const TokenConstrai
     sampler = Sampler::make(request.sampling);
   }
   const auto submitted = scheduler_.submit(std::move(generations));
-  if (!submitted) fail(*reply, dialect, submitted.error());
+  if (submitted) return;
+  for (const auto& each : answers)
+    each->refuse(submitted.error());
 }
 
 Result<OrderedJson> Api::tokenize(std::string_view body) const {
@@ -308,9 +312,9 @@ std::string Api::metrics() const {
   line("requests_refused_total", "counter", "Requests refused because too many waited", counts.refused);
   line("prompt_tokens_total", "counter", "Tokens of prompts that were computed", counts.prompt_tokens);
   line("prompt_tokens_cached_total", "counter", "Tokens of prompts found in a cache", counts.kept_tokens);
-  line("answer_tokens_total", "counter", "Tokens of answers", counts.answer_tokens);
   line("prompt_tokens_shared_total", "counter", "Of these, tokens that another answer's cache held",
        counts.copied_tokens);
+  line("answer_tokens_total", "counter", "Tokens of answers", counts.answer_tokens);
   line("drafted_tokens_total", "counter", "Tokens that the MTP module drafted", counts.drafted_tokens);
   line("accepted_drafts_total", "counter", "Of these, tokens that the model confirmed", counts.accepted_drafts);
   line("passes_total", "counter", "Passes through the model", counts.passes);

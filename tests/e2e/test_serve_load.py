@@ -98,6 +98,7 @@ class ServeLoad(Serving):
         self.assertEqual(wrong, [])
         self.assertGreater(finished[0], 0)
         self.wait_for_places()
+        self.assertGreater(self.counts()["pass_rows_total"], self.counts()["passes_total"])
         self.wait_for_descriptors(before[2])
         after = self.usage()
         self.report("mixed requests", requests=count, finished=finished[0], kB_before=before[0], kB_after=after[0],
