@@ -61,4 +61,5 @@ for (const choice of document.querySelectorAll("input[name=view]")) {
 
 chat = new Chat();
 machine = new Machine();
+find("question").focus();
 showModel();
