@@ -23,7 +23,9 @@ const std::vector<std::string> kVariants = {"v3.2-sparse", "glm-5", "glm-5.2"};
 struct Golden {
   std::vector<uint32_t> tokens;
   test::StoredTensor logits;
-  test::StoredTensor mtp_logits;                      // empty: no module
+  test::StoredTensor mtp_logits;       // empty: no module
+  std::vector<uint32_t> chain_tokens;  // drafts after the prompt
+  test::StoredTensor chain_logits;
   std::map<uint32_t, std::vector<uint16_t>> choices;  // by layer: [tokens - most, most]
   [[nodiscard]] size_t rows() const { return tokens.size(); }
 };
@@ -31,10 +33,15 @@ struct Golden {
 Golden golden_of(const std::string& variant) {
   const std::string choices = "long.choices.";
   auto stored = test::read_safetensors(test::family_folder() / variant / "golden.safetensors");
-  const auto tokens = stored.at("long.tokens").as<int32_t>();
-  Golden golden{.tokens = {tokens.begin(), tokens.end()},
+  const auto tokens_of = [&](const char* name) {
+    const auto tokens = stored[name].as<int32_t>();
+    return std::vector<uint32_t>(tokens.begin(), tokens.end());
+  };
+  Golden golden{.tokens = tokens_of("long.tokens"),
                 .logits = stored.at("long.logits"),
                 .mtp_logits = stored["long.mtp_logits"],
+                .chain_tokens = tokens_of("long.chain_tokens"),
+                .chain_logits = stored["long.chain_logits"],
                 .choices = {}};
   for (const auto& [name, tensor] : stored) {
     if (!name.starts_with(choices)) continue;
@@ -197,7 +204,8 @@ TEST_CASE("sparse attention: what was cut from a sequence is chosen no more") {
   }
 }
 
-TEST_CASE("sparse attention: the MTP module chooses by an indexer of its own, at once and in pieces") {
+// GLM-5.2's drafts attend to what the last row before them has chosen, V3.2's choose for themselves.
+TEST_CASE("sparse attention: the MTP module chooses by an indexer of its own, at once and in pieces, and drafts") {
   for (const std::string variant : {"v3.2-sparse", "glm-5.2"}) {
     CAPTURE(variant);
     const Golden golden = golden_of(variant);
@@ -226,6 +234,16 @@ TEST_CASE("sparse attention: the MTP module chooses by an indexer of its own, at
       REQUIRE_MESSAGE(read, (read ? "" : read.error().message));
       check_logits(logits, golden.mtp_logits, config.vocab, variant + ", MTP");
       check_choices(rig.in_module(), golden);
+      kernels::Rows last = *read;
+      std::vector<float> drafted(golden.chain_tokens.size() * config.vocab);
+      for (size_t draft = 0; draft < golden.chain_tokens.size(); ++draft) {
+        const auto next =
+            module.chain(sequence, rig.model.scratch(), last, golden.chain_tokens[draft], MtpHidden::post_norm, {});
+        REQUIRE_MESSAGE(next, (next ? "" : next.error().message));
+        last = *next;
+        module.logits(last, rig.model.scratch(), std::span(drafted).subspan(draft * config.vocab, config.vocab));
+      }
+      check_logits(drafted, golden.chain_logits, config.vocab, variant + ", drafts");
     }
   }
 }

@@ -30,6 +30,7 @@ MARGIN = 1e-3
 SPARE = 1.2e-3  # what a token must show, so that the FP32 of transformers cannot fall below MARGIN
 LENGTHS = {"long": 40, "short": 6}  # a variant may have a longer one
 AGREEMENT = 1e-10  # NMSE of FP32 against float64; the test allows 1e-8
+DRAFTS = 2  # after the first, as MTP modules are asked
 EFFECT = 1e-5  # NMSE that a mistake in any part of the graph must cause at least
 
 
@@ -57,6 +58,7 @@ def index_parts(config, length):
     left_out = set() if config.get("rope_scaling") else {"index_yarn"}
     if "shared" not in indexer.layer_types(config):
         left_out |= {"sharing", "sharing_last"}
+    left_out.add("sharing_drafts")  # of drafts alone: see chain
     return [part for part in indexer.PARTS if part not in left_out]
 
 
@@ -115,6 +117,23 @@ def goldens(prompt, config, exact, theirs, tokens, mine):
     return tensors, facts
 
 
+def chain(naive, config, exact, tokens, random):
+    """({name: tensor}, facts) of drafts after a prompt. Of the second reference alone: transformers does not share them."""
+    drafts = []
+    while len(drafts) < DRAFTS:
+        for token in random.permutation(config["vocab_size"]):
+            logits, margins = naive.chain(tokens, [*drafts, int(token)])
+            if margins.min() >= SPARE:
+                drafts.append(int(token))
+                break
+        else:
+            raise SystemExit("no draft has the margin: another seed is needed")
+    other = reference.Model(config, exact, ["sharing_drafts"]).chain(tokens, drafts)[0]
+    tensors = {"long.chain_tokens": ("I32", [DRAFTS], np.array(drafts, np.int32).tobytes()),
+               "long.chain_logits": ("F32", list(logits.shape), logits.astype(np.float32).tobytes())}
+    return tensors, {"margin": round(float(margins.min()), 6), "changed_by_choices_of_their_own": float(f"{nmse(other, logits):.2g}")}
+
+
 def missed(config, exact, tokens, mine):
     """{part: NMSE of the logits without it}, {part of the indexer: share of the first layer's chosen positions that change}"""
     logits, choices = {}, {}
@@ -144,6 +163,9 @@ def make(folder, name, how, seed):
         if prompt == "long":
             facts["missed"], choices = missed(config, made.exact, tokens, mine)
             facts.update({"choices_changed": choices} if choices else {})
+            if mine.mtp is not None:
+                more, facts["chain"] = chain(naive, config, made.exact, tokens, np.random.default_rng(seed + 2))
+                tensors.update(more)
     assert min(facts["missed"].values()) >= EFFECT, f"{name}: {facts['missed']}"
     out = folder / name
     out.mkdir(parents=True, exist_ok=True)

@@ -28,6 +28,7 @@ PARTS = {
     "index_count": "one position fewer is chosen",
     "sharing": "shared layers attend to all positions",
     "sharing_last": "shared layers reuse the first full layer's choice instead of the last one's",
+    "sharing_drafts": "drafts of the MTP module choose for themselves",
     "dense": "all layers attend to all positions",
 }
 
@@ -117,8 +118,9 @@ def choose(model, at, x, latent):
 class Sharing:
     """Which positions each layer attends to, as the layers of one pass ask one after the other."""
 
-    def __init__(self, model):
-        self.model, self.choices, self.last, self.first = model, {}, None, None
+    def __init__(self, model, repeated=None):
+        """`repeated`: a row whose choice all rows behind it attend to, in the place of their own."""
+        self.model, self.repeated, self.choices, self.last, self.first = model, repeated, {}, None, None
         self.margin = None  # [tokens], the smallest so far
 
     def of_layer(self, layer, at, x, latent):
@@ -131,6 +133,9 @@ class Sharing:
                 return None
             return self.first if "sharing_last" in without else self.last
         self.last, margin = choose(self.model, at, x, latent)
+        if self.repeated is not None:
+            self.last[self.repeated + 1:] = self.last[self.repeated]
+            margin[self.repeated + 1:] = np.inf
         self.choices[layer] = self.last
         self.margin = margin if self.margin is None else np.minimum(self.margin, margin)
         if self.first is None:

@@ -17,8 +17,9 @@ LATENT_EPSILON = 1e-6  # of the norms of the two latents: no published implement
 
 
 # logits [tokens, vocab]; margin [tokens]; routes {layer: [[expert]]}; choices {layer: [queries, keys]} of the layers with an
-# indexer of their own; index_margin [tokens] or None; mtp: the MTP module's logits [tokens - 1, vocab] or None.
-Run = collections.namedtuple("Run", "logits margin routes choices index_margin mtp")
+# indexer of their own; index_margin [tokens] or None; mtp: the MTP module's logits [tokens - 1, vocab] or None, whose row i
+# reads token i + 1 and final[i]; final [tokens, hidden], after the last norm.
+Run = collections.namedtuple("Run", "logits margin routes choices index_margin mtp final")
 
 
 def norm(x, gain, epsilon):
@@ -184,17 +185,40 @@ class Model:
         out, margin, routes[layer] = self.moe(at + "mlp.", h)
         return x + out, margin
 
-    def mtp(self, tokens, final, sharing, routes):
-        """(logits [tokens - 1, vocab], margin): row i reads token i + 1 and the main model's last state of token i, after
-        its norm."""
-        layer = self.c["num_hidden_layers"]
-        at = f"model.layers.{layer}."
-        embedded = self.w["model.embed_tokens.weight"][np.asarray(tokens[1:], int)]
+    def mtp_input(self, tokens, hidden):
+        """[rows, hidden]: row i reads tokens[i] and hidden[i]."""
+        at = f"model.layers.{self.c['num_hidden_layers']}."
+        embedded = self.w["model.embed_tokens.weight"][np.asarray(tokens, int)]
         both = [norm(embedded, self.w[at + "enorm.weight"], self.epsilon),
-                norm(final[:-1], self.w[at + "hnorm.weight"], self.epsilon)]
-        x, margin = self.layer(layer, self.linear(at + "eh_proj", np.concatenate(both, -1)), sharing, routes)
-        logits = self.linear("lm_head", norm(x, self.w[at + "shared_head.norm.weight"], self.epsilon))
-        return logits, np.minimum(margin, lead(logits))
+                norm(hidden, self.w[at + "hnorm.weight"], self.epsilon)]
+        return self.linear(at + "eh_proj", np.concatenate(both, -1))
+
+    def mtp(self, z, sharing, routes):
+        """(logits [rows, vocab], margin, final [rows, hidden]) of the module, the last after its norm."""
+        layer = self.c["num_hidden_layers"]
+        x, margin = self.layer(layer, z, sharing, routes)
+        final = norm(x, self.w[f"model.layers.{layer}.shared_head.norm.weight"], self.epsilon)
+        logits = self.linear("lm_head", final)
+        return logits, np.minimum(margin, lead(logits)), final
+
+    def chain(self, tokens, drafts):
+        """(logits [drafts, vocab], their margins): the module after all of `tokens` reads drafts, each with its own state
+        of the one before. Where iterations share, they attend to what the last row before them has chosen."""
+        last = len(tokens) - 2
+        hidden = self.run(tokens).final[:-1]
+        read = list(tokens[1:])
+        for draft in drafts:
+            final = self.mtp(self.mtp_input(read, hidden), self.module_sharing(last), {})[2]
+            read, hidden = [*read, draft], np.concatenate([hidden, final[-1:]])
+        sharing = self.module_sharing(last)
+        logits, margin, _ = self.mtp(self.mtp_input(read, hidden), sharing, {})
+        if sharing.margin is not None:
+            margin = np.minimum(margin, sharing.margin)
+        return logits[last + 1:], margin[last + 1:]
+
+    def module_sharing(self, last=None):
+        shares = self.c.get("index_share_for_mtp_iteration") and "sharing_drafts" not in self.without
+        return indexer.Sharing(self, last if shares else None)
 
     def run(self, tokens):
         """Everything about one list of tokens; see Run."""
@@ -210,11 +234,11 @@ class Model:
         if index_margin is not None:
             margin = np.minimum(margin, index_margin)
         if self.c.get("num_nextn_predict_layers") and len(tokens) > 1:
-            module = indexer.Sharing(self)
-            mtp, margins = self.mtp(tokens, final, module, routes)
+            module = self.module_sharing()
+            mtp, margins, _ = self.mtp(self.mtp_input(tokens[1:], final[:-1]), module, routes)
             sharing.choices.update(module.choices)
             if module.margin is not None:
                 margins = np.minimum(margins, module.margin)
                 index_margin[1:] = np.minimum(index_margin[1:], module.margin)
             margin[1:] = np.minimum(margin[1:], margins)  # row i is there once token i + 1 is
-        return Run(logits, margin, routes, sharing.choices, index_margin, mtp)
+        return Run(logits, margin, routes, sharing.choices, index_margin, mtp, final)
