@@ -4,9 +4,9 @@ the chosen positions.
     python generate.py ../../data/family [VARIANT ...]
 
 The logits are transformers' (FP32, dequantised weights); a second implementation (reference.py: NumPy, float64, from the
-published equations) must give the same within 1e-10 (NMSE), or nothing is written. Prompts are found token by token: a
-token is taken if no decision after it is closer than 1e-3. Both references must choose the same positions. What each part of the graph contributes is measured by leaving
-it out, and must be far above the tolerance of the test.
+published equations) must give the same within 1e-10 (NMSE) and choose the same positions, or nothing is written. Prompts are
+found token by token: a token is taken if no decision after it is closer than 1e-3. What each part of the graph contributes
+is measured by leaving it out, and must be far above the tolerance of the test.
 """
 import json
 import pathlib
@@ -131,7 +131,8 @@ def chain(naive, config, exact, tokens, random):
     other = reference.Model(config, exact, ["sharing_drafts"]).chain(tokens, drafts)[0]
     tensors = {"long.chain_tokens": ("I32", [DRAFTS], np.array(drafts, np.int32).tobytes()),
                "long.chain_logits": ("F32", list(logits.shape), logits.astype(np.float32).tobytes())}
-    return tensors, {"margin": round(float(margins.min()), 6), "changed_by_choices_of_their_own": float(f"{nmse(other, logits):.2g}")}
+    changed = float(f"{nmse(other, logits):.2g}")
+    return tensors, {"margin": round(float(margins.min()), 6), "changed_by_choices_of_their_own": changed}
 
 
 def missed(config, exact, tokens, mine):
