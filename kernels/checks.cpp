@@ -134,12 +134,44 @@ void check_rms_norm(const Rows& x, Slice gain, const Rows& y) {
   check_floats(gain, product(x.cols, kFloatBytes));
 }
 
+void check_layer_norm(const Rows& x, Slice gain, Slice bias, const Rows& y) {
+  check_rms_norm(x, gain, y);
+  check_floats(bias, product(x.cols, kFloatBytes));
+}
+
 void check_rope(const RopeArgs& args) {
   DSPACK_CHECK(args.dim % 2 == 0, "rotary dimension is odd");
   if (args.rows == 0 || args.heads == 0 || args.dim == 0) return;
   check_floats(args.data, strided_bytes(args.rows, args.row_stride, args.heads, args.head_stride, args.dim));
   check_floats(args.cos_sin,
                product(product(positions_of(args.live, args.first_position, args.rows), args.dim), kFloatBytes));
+}
+
+namespace {
+
+void check_choice(const Choice& choice, uint32_t rows) {
+  DSPACK_CHECK(choice.most > 0, "a choice of nothing");
+  check_floats(choice.ids, product(product(rows, choice.most), sizeof(uint32_t)));
+  check_floats(choice.counts, product(rows, sizeof(uint32_t)));
+}
+
+}  // namespace
+
+void check_choose(const ChooseArgs& args) {
+  if (args.rows == 0) return;
+  check_weight(args.keys);
+  const Coding coding = args.keys.coding;
+  const bool is_scaled = !args.keys.planes[kScales].empty();
+  DSPACK_CHECK(coding == Coding::f32 || coding == Coding::bf16 || coding == Coding::f16 || coding == Coding::f8_e4m3,
+               "keys of another type");
+  DSPACK_CHECK(is_scaled == (coding == Coding::f8_e4m3), "keys have scales where they are FP8");
+  DSPACK_CHECK(!is_scaled || (args.keys.block_out == 1 && args.keys.block_in >= args.keys.in), "a scale for each key");
+  DSPACK_CHECK(args.heads > 0, "no heads");
+  DSPACK_CHECK(positions_of(args.live, args.first_position, args.rows) <= args.keys.out, "position out of range");
+  const uint64_t heads = product(args.rows, args.heads);
+  check_floats(args.queries, product(product(heads, args.keys.in), kFloatBytes));
+  check_floats(args.weights, product(heads, kFloatBytes));
+  check_choice(args.choice, args.rows);
 }
 
 void check_mla_attend(const MlaAttendArgs& args) {
@@ -152,6 +184,7 @@ void check_mla_attend(const MlaAttendArgs& args) {
   check_floats(args.query_latent, latent_bytes);
   check_floats(args.out, latent_bytes);
   check_cache(args.cache, args.cache_dtype, positions, {args.latent_dim, args.rope_dim});
+  if (!args.choice.empty()) check_choice(args.choice, args.rows);
   if (args.rope_dim == 0) return;
   check_floats(args.query_rope,
                strided_bytes(args.rows, args.rope_row_stride, args.heads, args.rope_head_stride, args.rope_dim));
@@ -166,6 +199,13 @@ void check_stored_latents(const Rows& rows, Slice stored, LatentShape shape, con
   check_rows(rows);
   DSPACK_CHECK(rows.cols == sum(shape.latent_dim, shape.rope_dim), "rows of another latent");
   check_cache(stored, Dtype::f8_e4m3, positions_of(live, 0, rows.rows), shape);
+}
+
+void check_stored_fp8_rows(const Rows& rows, Slice codes, Slice scales, const LivePosition& live) {
+  check_rows(rows);
+  const uint64_t positions = positions_of(live, 0, rows.rows);
+  check_extent(codes, product(positions, rows.cols));
+  check_floats(scales, product(positions, kFloatBytes));
 }
 
 void check_same_shape(const Rows& a, const Rows& b) {

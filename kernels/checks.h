@@ -19,11 +19,14 @@ void check_linear(const Weight& weight, const Rows& x, const Rows& y);
 void check_head_linear(const HeadLinearArgs& args);
 void check_head_linear_transposed(const HeadLinearArgs& args);
 void check_rms_norm(const Rows& x, Slice gain, const Rows& y);
+void check_layer_norm(const Rows& x, Slice gain, Slice bias, const Rows& y);
 void check_rope(const RopeArgs& args);
+void check_choose(const ChooseArgs& args);
 void check_mla_attend(const MlaAttendArgs& args);
 void check_stored_rows(const Rows& rows, Slice stored, Dtype dtype, const LivePosition& live);
 /// Rows in FP8 (latent_rows.h).
 void check_stored_latents(const Rows& rows, Slice stored, LatentShape shape, const LivePosition& live);
+void check_stored_fp8_rows(const Rows& rows, Slice codes, Slice scales, const LivePosition& live);
 void check_same_shape(const Rows& a, const Rows& b);
 void check_route(const RouterArgs& args);
 void check_indexed_rows(const Rows& to, const Rows& from, std::span<const uint32_t> rows, IndexUse use);

@@ -64,8 +64,14 @@ struct LivePosition {
   [[nodiscard]] bool empty() const { return value.empty(); }
 };
 
-/// Rotary embedding of `rows` tokens, `heads` vectors each, rotated in place in interleaved pairs (x[2k], x[2k+1])
-/// (DeepSeek-V3 inference/model.py). `data` points at the first rotary value of the first head.
+/// Which values of a vector of `dim` a rotary embedding turns together.
+enum class RopePairs {
+  neighbours,  // x[2k] and x[2k + 1] ("interleaved")
+  halves,      // x[k] and x[k + dim / 2]
+};
+
+/// Rotary embedding of `rows` tokens, `heads` vectors each, rotated in place (DeepSeek-V3 inference/model.py). `data`
+/// points at the first rotary value of the first head.
 struct RopeArgs {
   Slice data;
   uint32_t rows = 0;
@@ -76,10 +82,35 @@ struct RopeArgs {
   uint32_t first_position = 0;  // row r stands at position first_position + r
   Slice cos_sin;                // FP32 [positions, dim/2, 2]: cosine, sine
   LivePosition live = {};       // added to first_position
+  RopePairs pairs = RopePairs::neighbours;
+};
+
+/// Positions that queries attend to in place of all up to their own, ascending and each once.
+struct Choice {
+  Slice ids;          // u32 [rows, most], of row r the first counts[r]; each a position that is in the cache
+  Slice counts;       // u32 [rows], each at least 1 and at most `most`
+  uint32_t most = 0;  // columns of ids
+  [[nodiscard]] bool empty() const { return ids.empty(); }
+};
+
+/// The lightning indexer of DeepSeek's sparse attention (DeepSeek-V3.2-Exp inference/model.py, class Indexer; the
+/// technical report, section 1): of the positions up to its own each row chooses the `choice.most` with the largest
+///   score(r, j) = sum over h of weights[r, h] * max(queries[r, h] . keys[j], 0)
+/// and the lowest of equals; all of them where there are no more. -0 equals 0; a NaN counts as the largest.
+struct ChooseArgs {
+  Slice queries;  // FP32 [rows, heads, keys.in]
+  Slice weights;  // FP32 [rows, heads]
+  Weight keys;    // [positions that there are, dim], as f32, bf16, f16, or f8_e4m3 with a scale for each row
+  Choice choice;  // out
+  uint32_t rows = 0;
+  uint32_t heads = 0;
+  uint32_t first_position = 0;  // row r stands at position first_position + r
+  LivePosition live = {};       // added to first_position
 };
 
 /// Attention over the latent cache (absorbed MLA: multi-query attention with keys [latent | rope], values [latent]).
-/// Row r of the queries sees cache rows 0 .. first_position + r. out[r, h] = softmax(q[r,h] . k * scale) . latent.
+/// Row r of the queries sees cache rows 0 .. first_position + r, or those of its choice alone; where that is all of
+/// them it gives the same bits. out[r, h] = softmax(q[r,h] . k * scale) . latent.
 struct MlaAttendArgs {
   Slice query_latent;  // FP32 [rows, heads, latent_dim]
   Slice query_rope;    // FP32, head h of row r at r * rope_row_stride + h * rope_head_stride, rope_dim values
@@ -95,6 +126,7 @@ struct MlaAttendArgs {
   float scale = 0;
   Dtype cache_dtype = Dtype::f32;  // f32, bf16, f16 or f8_e4m3
   LivePosition live = {};          // added to first_position
+  Choice choice = {};              // empty: all positions
 };
 
 /// Multiplies, head by head, with a part of the rows of one stored matrix: head h owns the rows
@@ -229,6 +261,10 @@ struct WorkspaceShape {
   uint32_t latent_dim = 0;
   uint32_t rope_dim = 0;
   uint32_t positions = 0;  // of a cache
+  // Of `choose`; 0: it is not called.
+  uint32_t index_heads = 0;
+  uint32_t index_dim = 0;
+  uint32_t chosen = 0;  // Choice::most
 };
 
 /// Operations that were recorded once and run as one (a CUDA graph).
@@ -283,7 +319,11 @@ class Queue {
 
   /// y = x / sqrt(mean(x^2) + epsilon) * gain. gain FP32 [cols]. y may be x.
   virtual void rms_norm(const Rows& x, Slice gain, float epsilon, const Rows& y) = 0;
+  /// y = (x - mean(x)) / sqrt(variance(x) + epsilon) * gain + bias. gain, bias FP32 [cols]. y may be x. Mean and
+  /// variance (of all values, not of one fewer) are summed in double precision, for rows of a few hundred values.
+  virtual void layer_norm(const Rows& x, Slice gain, Slice bias, float epsilon, const Rows& y) = 0;
   virtual void rope(const RopeArgs& args) = 0;
+  virtual void choose(const ChooseArgs& args) = 0;
   virtual void mla_attend(const MlaAttendArgs& args) = 0;
 
   /// gate = silu(gate) * up, elementwise.
@@ -304,6 +344,11 @@ class Queue {
   /// rounded to the nearest, ties to even, and every device stores the same bits (but of a NaN in the rotary key).
   /// With a live position the first goes so many rows behind `to`.
   virtual void store_latents(Slice to, LatentShape shape, const Rows& from, const LivePosition& live = {}) = 0;
+
+  /// Stores rows one behind the other in FP8 (E4M3), each with one scale, as latent_rows.h makes those of a tile,
+  /// whatever its length: codes [rows, cols], scales FP32 [rows]. With a live position the first goes so many rows
+  /// behind.
+  virtual void store_fp8_rows(Slice codes, Slice scales, const Rows& from, const LivePosition& live = {}) = 0;
 
   /// to[i] = from[rows[i]] for every i.
   virtual void gather_rows(const Rows& to, const Rows& from, std::span<const uint32_t> rows) = 0;

@@ -6,12 +6,13 @@
 //   positions  0 ......... 63 | 64 ........ 127 | ... first_position + row
 //              scores [heads][64] -> maximum -> weights -> out = out * exp(old maximum - new) + weights . latent
 //
-// Blocks are counted from position 0 and every head has its own sums: a head's result depends on its query and on the
-// positions that it sees, never on the group, the row's place in the call, or how the prompt was cut. The cache may be
-// of a smaller type (L): its values become FP32 exactly, in registers, and from there on nothing differs. Rows of FP8
-// are decoded to FP32 first, a block of positions once for a group of heads; the result has the bits of an FP32 cache
-// with the decoded values. A value is one product of a code and its tile's scale, rounded to FP32: LoadE4m3's power of
-// two moves between the two factors without rounding.
+// Blocks are counted from the first position and every head has its own sums: a head's result depends on its query and
+// on the positions that it sees, never on the group, the row's place in the call, or how the prompt was cut. Of chosen
+// positions (sparse attention) the rows of a block are gathered first, once for all heads that walk together, where
+// they do not lie one behind the other anyway. The cache may be of a smaller type (L): its values become FP32 exactly,
+// in registers, and from there on nothing differs. Rows of FP8 are decoded to FP32 first, a block of positions once for
+// a group of heads; the result has the bits of an FP32 cache with the decoded values. A value is one product of a code
+// and its tile's scale, rounded to FP32: LoadE4m3's power of two moves between the two factors without rounding.
 #pragma once
 
 #include "kernels/cpu/dot_tile.inl.h"
@@ -188,15 +189,30 @@ inline void end_group(const AttendTask& task, const AttendGroup& group) {
   }
 }
 
-/// Blocks that are multiplied where they lie in the cache.
+inline uint32_t positions_seen(const AttendTask& task, uint32_t row) {
+  return task.chosen == nullptr ? task.first_position + row + 1 : task.counts[row];
+}
+
+/// Which position row `row` sees as its i-th.
+inline uint32_t position_seen(const AttendTask& task, uint32_t row, uint32_t i) {
+  return task.chosen == nullptr ? i : task.chosen[size_t{row} * task.most_chosen + i];
+}
+
+/// Blocks that are multiplied where they lie in the cache, if they lie there in one piece.
 template <class L>
 struct StoredBlocks {
-  static const std::byte* at(const AttendTask& task, uint32_t begin, uint32_t /*n*/) {
-    return task.cache + begin * key_bytes_of<L>(task);
+  static const std::byte* at(const AttendTask& task, uint32_t row, uint32_t begin, uint32_t n) {
+    const size_t key_bytes = key_bytes_of<L>(task);
+    const uint32_t first = position_seen(task, row, begin);
+    if (position_seen(task, row, begin + n - 1) == first + n - 1) return task.cache + first * key_bytes;
+    auto* to = reinterpret_cast<std::byte*>(task.block);
+    for (uint32_t i = 0; i < n; ++i)
+      __builtin_memcpy(to + i * key_bytes, task.cache + position_seen(task, row, begin + i) * key_bytes, key_bytes);
+    return to;
   }
 };
 
-/// Blocks::at gives the rows of `n` positions from `begin` on as L loads them.
+/// Blocks::at gives the rows of the `n` positions that a row sees from its `begin`-th on, as L loads them.
 template <class V, class L, class Blocks = StoredBlocks<L>>
 void attend_items(const AttendTask& task, RowRange items) {
   AttendGroup groups[kMostGroups];
@@ -207,10 +223,10 @@ void attend_items(const AttendTask& task, RowRange items) {
     uint32_t count = 0;
     for (uint32_t head = 0; head < heads; head += kHeadGroup)
       start_group(task, row, first + head, smaller(kHeadGroup, heads - head), groups[count++]);
-    const uint32_t positions = task.first_position + row + 1;
+    const uint32_t positions = positions_seen(task, row);
     for (uint32_t begin = 0; begin < positions; begin += kBlockPositions) {
       const uint32_t n = smaller(kBlockPositions, positions - begin);
-      const std::byte* block = Blocks::at(task, begin, n);
+      const std::byte* block = Blocks::at(task, row, begin, n);
       for (uint32_t i = 0; i < count; ++i)
         attend_block<V, L>(task, block, n, groups[i]);
     }
@@ -243,11 +259,10 @@ void decode_row(const AttendTask& task, const std::byte* row, float* to) {
 /// Blocks of an FP8 cache, decoded.
 template <class V>
 struct DecodedBlocks {
-  static const std::byte* at(const AttendTask& task, uint32_t begin, uint32_t n) {
-    const std::byte* row = task.cache + begin * task.fp8_row.bytes;
+  static const std::byte* at(const AttendTask& task, uint32_t row, uint32_t begin, uint32_t n) {
     float* to = task.block;
-    for (uint32_t i = 0; i < n; ++i, row += task.fp8_row.bytes, to += size_t{task.latent_dim} + task.rope_dim)
-      decode_row<V>(task, row, to);
+    for (uint32_t i = 0; i < n; ++i, to += size_t{task.latent_dim} + task.rope_dim)
+      decode_row<V>(task, task.cache + position_seen(task, row, begin + i) * task.fp8_row.bytes, to);
     return bytes_of(task.block);
   }
 };

@@ -10,6 +10,7 @@
 #include "format/base/check.h"
 #include "format/base/size.h"
 #include "kernels/checks.h"
+#include "kernels/cpu/choose.h"
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/cpu/experts.h"
 #include "kernels/cpu/products.h"
@@ -86,10 +87,13 @@ class CpuQueue final : public Queue {
   void head_linear_transposed(const HeadLinearArgs& args) override;
   void head_linear(const HeadLinearArgs& args) override;
   void rms_norm(const Rows& x, Slice gain, float epsilon, const Rows& y) override;
+  void layer_norm(const Rows& x, Slice gain, Slice bias, float epsilon, const Rows& y) override;
   void rope(const RopeArgs& args) override;
+  void choose(const ChooseArgs& args) override;
   void mla_attend(const MlaAttendArgs& args) override;
   void store_rows(Slice to, Dtype dtype, const Rows& from, const LivePosition& live) override;
   void store_latents(Slice to, LatentShape shape, const Rows& from, const LivePosition& live) override;
+  void store_fp8_rows(Slice codes, Slice scales, const Rows& from, const LivePosition& live) override;
   void silu_multiply(const Rows& gate, const Rows& up) override;
   void add(const Rows& y, const Rows& x) override;
   void route(const RouterArgs& args) override;
@@ -195,6 +199,17 @@ void CpuQueue::rms_norm(const Rows& x, Slice gain, float epsilon, const Rows& y)
   workers_.split(x.rows, x.cols, [&](uint32_t begin, uint32_t end) { ops_.rms_norm(task, {begin, end}); });
 }
 
+void CpuQueue::layer_norm(const Rows& x, Slice gain, Slice bias, float epsilon, const Rows& y) {
+  check_layer_norm(x, gain, bias, y);
+  constexpr uint64_t kCost = 8;  // of sums in double precision, in multiply-adds
+  workers_.split(x.rows, kCost * x.cols, [&](uint32_t begin, uint32_t end) {
+    for (uint64_t row = begin; row < end; ++row) {
+      layer_norm_row(floats(x.data) + row * x.stride, floats(gain), floats(bias), epsilon, x.cols,
+                     floats(y.data) + row * y.stride);
+    }
+  });
+}
+
 void CpuQueue::rope(const RopeArgs& args) {
   check_rope(args);
   if (args.rows == 0 || args.heads == 0 || args.dim == 0) return;
@@ -207,26 +222,38 @@ void CpuQueue::rope(const RopeArgs& args) {
   });
 }
 
+void CpuQueue::choose(const ChooseArgs& args) {
+  check_choose(args);
+  if (args.rows == 0) return;
+  choose_positions(ops_, workers_, products_, args, position_now(args.live, args.first_position, args.rows));
+}
+
 void CpuQueue::mla_attend(const MlaAttendArgs& args) {
   check_mla_attend(args);
   if (args.rows == 0 || args.heads == 0) return;
   const uint32_t position = position_now(args.live, args.first_position, args.rows);
-  const AttendTask task{.query_latent = floats(args.query_latent),
-                        .query_rope = floats(args.query_rope),
-                        .cache = host(args.cache),
-                        .out = floats(args.out),
-                        .heads = args.heads,
-                        .latent_dim = args.latent_dim,
-                        .rope_dim = args.rope_dim,
-                        .rope_row_stride = args.rope_row_stride,
-                        .rope_head_stride = args.rope_head_stride,
-                        .first_position = position,
-                        .scale = args.scale,
-                        .fp8_row = fp8_row({args.latent_dim, args.rope_dim})};
-  const uint64_t block_values =
-      args.cache_dtype == Dtype::f8_e4m3 ? kAttendPositions * (uint64_t{args.latent_dim} + args.rope_dim) : 0;
+  AttendTask task{.query_latent = floats(args.query_latent),
+                  .query_rope = floats(args.query_rope),
+                  .cache = host(args.cache),
+                  .out = floats(args.out),
+                  .heads = args.heads,
+                  .latent_dim = args.latent_dim,
+                  .rope_dim = args.rope_dim,
+                  .rope_row_stride = args.rope_row_stride,
+                  .rope_head_stride = args.rope_head_stride,
+                  .first_position = position,
+                  .scale = args.scale,
+                  .fp8_row = fp8_row({args.latent_dim, args.rope_dim})};
+  uint64_t positions = uint64_t{position} + args.rows;
+  if (!args.choice.empty()) {
+    task.chosen = reinterpret_cast<const uint32_t*>(host(args.choice.ids));
+    task.counts = reinterpret_cast<const uint32_t*>(host(args.choice.counts));
+    task.most_chosen = args.choice.most;
+    positions = std::min<uint64_t>(positions, args.choice.most);
+  }
+  const bool needs_block = args.cache_dtype == Dtype::f8_e4m3 || !args.choice.empty();
+  const uint64_t block_values = needs_block ? kAttendPositions * (uint64_t{args.latent_dim} + args.rope_dim) : 0;
   const AttendFunction function = attend_function(ops_, args.cache_dtype);
-  const uint64_t positions = uint64_t{position} + args.rows;
   workers_.split(args.rows * args.heads, positions * (2ULL * args.latent_dim + args.rope_dim),
                  [&](uint32_t begin, uint32_t end) {
                    std::vector<float> block(block_values);
@@ -252,6 +279,17 @@ void CpuQueue::store_latents(Slice to, LatentShape shape, const Rows& from, cons
   to = to.at(position_now(live, 0, from.rows) * fp8_row(shape).bytes);
   workers_.split(from.rows, kCost * from.cols, [&](uint32_t begin, uint32_t end) {
     store_latent_rows(host(to), shape, floats(from.data), from.stride, {begin, end});
+  });
+}
+
+void CpuQueue::store_fp8_rows(Slice codes, Slice scales, const Rows& from, const LivePosition& live) {
+  check_stored_fp8_rows(from, codes, scales, live);
+  if (from.rows == 0 || from.cols == 0) return;
+  constexpr uint64_t kCost = 8;  // of dividing and rounding, in multiply-adds
+  const uint64_t first = position_now(live, 0, from.rows);
+  workers_.split(from.rows, kCost * from.cols, [&](uint32_t begin, uint32_t end) {
+    store_fp8_values(host(codes) + first * from.cols, floats(scales) + first, floats(from.data),
+                     {.cols = from.cols, .stride = from.stride}, {begin, end});
   });
 }
 

@@ -8,7 +8,7 @@
 //                 totals then take fma(block sum, scale, total), block by block; last, lanes are added 8 apart, 4,
 //                 2, 1. A ragged end is filled with zeros.
 //   column sum    one chain per column: fma over the rows of a scale block, ascending, then fma with the scale.
-//   attention     blocks of 64 positions, counted from position 0, with a running maximum.
+//   attention     blocks of 64 positions, counted from the first that a row sees, with a running maximum.
 // Threads: the functions are pure but for their outputs. Lifetime: pointers are borrowed for the call; pointers to FP32
 // are 4-byte aligned and no more. Errors: none; shapes have been checked by the queue.
 #pragma once
@@ -162,6 +162,17 @@ struct CombineTask {
   uint32_t cols = 0;
 };
 
+/// scores[j] = sum over h of weights[h] * max(parts[h * parts_stride + j], 0), one fma a head from zero. Room for
+/// positions in whole vectors of 16 in each row of `parts` and in `scores`, of which the last may hold anything.
+struct IndexScoresTask {
+  const float* parts = nullptr;
+  uint64_t parts_stride = 0;
+  const float* weights = nullptr;  // [heads]
+  uint32_t heads = 0;
+  uint32_t positions = 0;
+  float* scores = nullptr;
+};
+
 /// Positions that attention works on at once: of V3, 64 x 576 values are 147 KB and stay in the second-level cache.
 inline constexpr uint32_t kAttendPositions = 64;
 
@@ -179,7 +190,11 @@ struct AttendTask {
   uint32_t first_position = 0;
   float scale = 0;
   Fp8Row fp8_row = {};     // of an FP8 cache
-  float* block = nullptr;  // [kAttendPositions, latent_dim + rope_dim]: where rows of an FP8 cache are decoded
+  float* block = nullptr;  // [kAttendPositions, latent_dim + rope_dim]: where rows are decoded, or gathered
+  // Of a choice (kernels::Choice): row r sees chosen[r * most_chosen ..], counts[r] of them; else nullptr.
+  const uint32_t* chosen = nullptr;
+  const uint32_t* counts = nullptr;
+  uint32_t most_chosen = 0;
 };
 
 /// One instruction set. No slot is ever null but those that are said to be.
@@ -192,6 +207,7 @@ struct CpuOps {
   void (*silu_multiply)(const PairTask& task, RowRange rows);
   void (*add)(const PairTask& task, RowRange rows);
   void (*combine)(const CombineTask& task, RowRange rows);
+  void (*index_scores)(const IndexScoresTask& task);
   void (*attend_f32)(const AttendTask& task, RowRange items);
   void (*attend_bf16)(const AttendTask& task, RowRange items);
   void (*attend_f16)(const AttendTask& task, RowRange items);

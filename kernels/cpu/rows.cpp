@@ -50,13 +50,18 @@ void store_latent(std::byte* to, LatentShape shape, const Fp8Row& row, const flo
     put(to + row.rope_at + size_t{i} * 2, f32_to_bf16(from[shape.latent_dim + i]));
 }
 
-/// (x[2k] + i x[2k+1]) * (cos + i sin), rounded after each operation.
-void rotate_vector(float* x, const float* cos_sin, uint32_t dim) {
-  for (uint32_t k = 0; k < dim; k += 2) {
-    const float real = x[k];
-    const float imaginary = x[k + 1];
-    x[k] = real * cos_sin[k] - imaginary * cos_sin[k + 1];
-    x[k + 1] = real * cos_sin[k + 1] + imaginary * cos_sin[k];
+/// (real + i imaginary) * (cos + i sin) of each pair, rounded after each operation: a pair's values lie `apart` values
+/// from each other, and `step` from those of the next.
+void rotate_vector(float* x, const float* cos_sin, uint32_t pairs, uint32_t apart, uint32_t step) {
+  for (uint32_t k = 0; k < pairs; ++k) {
+    const float cosine = cos_sin[size_t{k} * 2];
+    const float sine = cos_sin[size_t{k} * 2 + 1];
+    float& first = x[size_t{k} * step];
+    float& second = x[size_t{k} * step + apart];
+    const float real = first;
+    const float imaginary = second;
+    first = real * cosine - imaginary * sine;
+    second = real * sine + imaginary * cosine;
   }
 }
 
@@ -83,11 +88,36 @@ void store_latent_rows(std::byte* to, LatentShape shape, const float* from, uint
     store_latent(to + i * row.bytes, shape, row, from + i * stride);
 }
 
+void store_fp8_values(std::byte* codes, float* scales, const float* from, RowShape shape, RowRange rows) {
+  for (size_t row = rows.begin; row < rows.end; ++row) {
+    store_tile(codes + row * shape.cols, reinterpret_cast<std::byte*>(scales + row),
+               {from + row * shape.stride, shape.cols});
+  }
+}
+
+void layer_norm_row(const float* x, const float* gain, const float* bias, float epsilon, uint32_t cols, float* y) {
+  double sum = 0;
+  for (uint32_t i = 0; i < cols; ++i)
+    sum += x[i];
+  const double mean = sum / cols;
+  double squares = 0;
+  for (uint32_t i = 0; i < cols; ++i)
+    squares += (x[i] - mean) * (x[i] - mean);
+  const double inverse = 1 / std::sqrt(squares / cols + epsilon);
+  for (uint32_t i = 0; i < cols; ++i)
+    y[i] = static_cast<float>((x[i] - mean) * inverse) * gain[i] + bias[i];
+}
+
 void rotate(const RopeArgs& args, float* data, const float* cos_sin) {
   for (uint64_t row = 0; row < args.rows; ++row) {
     const float* at_position = cos_sin + (args.first_position + row) * args.dim;
     for (uint64_t head = 0; head < args.heads; ++head) {
-      rotate_vector(data + row * args.row_stride + head * args.head_stride, at_position, args.dim);
+      float* const x = data + row * args.row_stride + head * args.head_stride;
+      if (args.pairs == RopePairs::neighbours) {
+        rotate_vector(x, at_position, args.dim / 2, 1, 2);
+      } else {
+        rotate_vector(x, at_position, args.dim / 2, args.dim / 2, 1);
+      }
     }
   }
 }

@@ -1,6 +1,7 @@
-// Operations on rows of FP32 values that are the same code for every instruction set: rotary embedding, and the rows of
-// a KV cache in their stored forms: dense F32, BF16 or F16, and FP8 (kernels/latent_rows.h). Threads: pure but for the
-// output. Lifetime: pointers are borrowed for the call. Errors: none; shapes have been checked.
+// Operations on rows of FP32 values that are the same code for every instruction set: rotary embedding,
+// LayerNorm, and the rows of a KV cache in their stored forms: dense F32, BF16 or F16, and FP8 (kernels/latent_rows.h).
+// Threads: pure but for the output. Lifetime: pointers are borrowed for the call. Errors: none; shapes have been
+// checked.
 #pragma once
 
 #include <cstddef>
@@ -23,6 +24,12 @@ void store_values(std::byte* to, Dtype dtype, const float* from, RowShape shape,
 
 /// `stride`: values from one FP32 row to the next. Stored rows are dense, and written with all of their padding.
 void store_latent_rows(std::byte* to, LatentShape shape, const float* from, uint64_t stride, RowRange rows);
+
+/// Rows of `cols` values in FP8, each with one scale.
+void store_fp8_values(std::byte* codes, float* scales, const float* from, RowShape shape, RowRange rows);
+
+/// y = (x - mean) / sqrt(variance + epsilon) * gain + bias of one row (kernels::Queue::layer_norm).
+void layer_norm_row(const float* x, const float* gain, const float* bias, float epsilon, uint32_t cols, float* y);
 
 /// Rotates args.rows x args.heads vectors. `data` and `cos_sin` are where the slices of `args` point.
 void rotate(const RopeArgs& args, float* data, const float* cos_sin);

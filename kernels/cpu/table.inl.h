@@ -46,6 +46,7 @@ consteval CpuOps make_table(std::string_view name, LoadList<L...> /*loads*/) {
       .silu_multiply = silu_multiply_rows<V>,
       .add = add_rows<V>,
       .combine = combine_rows<V>,
+      .index_scores = index_scores<V>,
       .attend_f32 = attend_items<V, LoadF32>,
       .attend_bf16 = attend_items<V, LoadBf16>,
       .attend_f16 = attend_items<V, LoadF16>,
