@@ -76,8 +76,9 @@ void check_other_names(format::ConfigFields& fields, const ModelConfig& config) 
   same("num_local_experts", config.experts, "n_routed_experts");
   same("num_experts", config.experts, "n_routed_experts");
   same("num_mtp_layers", config.mtp_layers, "num_nextn_predict_layers");
-  // transformers sets it to the rotary part, other programs to the whole of a head.
-  if (const format::Json* found = fields.find("head_dim"); found != nullptr && *found != config.query_dim()) {
+  // transformers sets it to the rotary part, GLM-5.2 to the other one, other programs to the whole of a head.
+  const format::Json* found = fields.find("head_dim");
+  if (found != nullptr && *found != config.query_dim() && *found != config.nope_dim) {
     same("head_dim", config.rope_dim, "qk_rope_head_dim");
   }
 }
