@@ -132,6 +132,7 @@ class Trial {
     TRY_ASSIGN(const KvCache cache,
                KvCache::make(context_.device, 1, options_.context, first.attention->cache_planes()));
     TRY(fill_with_zeros(context_, cache.buffer()));
+    runner.choose_first(context_.queue, *scratch, pass_.rows, pass_.position + 1);
     const PassPart part{.cache = &cache,
                         .rows = pass_.rows,
                         .position = position_at({.buffer = scratch.get(), .offset_bytes = position})};

@@ -33,6 +33,8 @@ struct MemoryOptions {
   std::optional<Amount> experts;
   /// Of the KV cache: f32 (exact), bf16, f16 or f8_e4m3. Unset: what the precision means.
   std::optional<Dtype> kv_dtype;
+  /// Of the keys of sparse attention's indexer, likewise. Unset: kv_dtype.
+  std::optional<Dtype> index_dtype;
 };
 
 }  // namespace dspack::runtime

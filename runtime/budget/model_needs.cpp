@@ -68,7 +68,7 @@ uint32_t wave_rows_for(uint32_t max_rows) {
 }
 
 kernels::WorkspaceShape workspace_shape(const ModelConfig& config, const ModelOptions& options) {
-  return make_attention(config, options.attention())->workspace(options.context);
+  return make_attention(config, options.attention(), LayerId(0))->workspace(options.context);
 }
 
 Result<MemoryNeeds> find_needs(const LoadContext& context, const ModelConfig& config, const NeedsOptions& options) {
@@ -88,8 +88,8 @@ Result<MemoryNeeds> find_needs(const LoadContext& context, const ModelConfig& co
     TRY_ASSIGN(needs.mtp_bytes,
                MtpModule::bytes_for(context, config, options.model.context, options.model.attention()));
   }
-  const auto kv = KvCache::bytes_of(options.model.layer_map.size(), options.model.context,
-                                    make_attention(config, options.model.attention())->cache_planes());
+  const KvShape of_position = kv_shape(config, options.model.attention(), options.model.layer_map);
+  const auto kv = KvCache::bytes_of(of_position.layers, options.model.context, of_position.planes);
   if (!kv || __builtin_mul_overflow(*kv, options.sequences, &needs.kv_bytes)) {
     return Error{ErrorKind::budget, "the KV cache would exceed 2^64 bytes; ask for less with --ctx"};
   }

@@ -25,7 +25,7 @@ void note_layers(const Model& model) {
 
 // Where nobody has asked for a length, and the usual one would take too much.
 void note_room(const Model& model, const LoadOptions& options) {
-  const uint32_t usual = std::min(model.config().longest_context(), kDefaultContext);
+  const uint32_t usual = std::min(model.config().max_positions, kDefaultContext);
   const uint32_t room = model.context();
   if (options.context || room >= usual) return;
   note(fmt::format(

@@ -44,6 +44,11 @@ void add_pass_options(format::OptionTable& table, LoadOptions& load, const std::
             "\"(0,.5),(.3,1)\" (docs/layer-maps.md)");
 }
 
+auto one_of_cache_types() {
+  return format::one_of<Dtype>(
+      {{"f32", Dtype::f32}, {"bf16", Dtype::bf16}, {"f16", Dtype::f16}, {"fp8", Dtype::f8_e4m3}});
+}
+
 void add_memory_options(format::OptionTable& table, LoadOptions& load) {
   table.heading("Memory");
   table.add(
@@ -51,11 +56,12 @@ void add_memory_options(format::OptionTable& table, LoadOptions& load) {
       "Upper bound on the memory of the whole process: 24GB, 8G, 50% of the machine's (default: what is available)");
   table.add("--experts", "N|%", load.memory.experts, parse_expert_amount,
             "Most routed experts in memory at once (default: as many as fit)");
-  table.add(
-      "--kv-dtype", "NAME", load.memory.kv_dtype,
-      format::one_of<Dtype>({{"f32", Dtype::f32}, {"bf16", Dtype::bf16}, {"f16", Dtype::f16}, {"fp8", Dtype::f8_e4m3}}),
-      "Element type of the KV cache: f32 (exact), bf16 or f16 (half the memory), fp8 (28 %; docs/experts.md). "
-      "Default: f32, or fp8 with --precision fp8");
+  table.add("--kv-dtype", "NAME", load.memory.kv_dtype, one_of_cache_types(),
+            "Element type of the KV cache: f32 (exact), bf16 or f16 (half the memory), fp8 (28 %; docs/experts.md). "
+            "Default: f32, or fp8 with --precision fp8");
+  table.add("--index-dtype", "NAME", load.memory.index_dtype, one_of_cache_types(),
+            "The same for the keys by which sparse attention (DeepSeek-V3.2, GLM-5) chooses positions (default: as "
+            "--kv-dtype; docs/experts.md)");
 }
 
 Result<kernels::Precision> precision_named(std::string_view name) {

@@ -25,7 +25,10 @@ std::string of_allowed(uint64_t total, const std::optional<uint64_t>& limit) {
 }
 
 std::string cache_text(const Outlook& outlook) {
-  return fmt::format("{} positions, {}", outlook.plan.model.context, to_string(outlook.plan.model.kv_dtype));
+  const ModelOptions& model = outlook.plan.model;
+  const std::string text = fmt::format("{} positions, {}", model.context, to_string(model.kv_dtype));
+  return model.index_dtype == model.kv_dtype ? text
+                                             : fmt::format("{}; index keys {}", text, to_string(model.index_dtype));
 }
 
 // Where a GPU computes.

@@ -10,6 +10,7 @@
 #include "format/json.h"
 #include "runtime/config/config_keys.h"
 #include "runtime/config/config_rope.h"
+#include "runtime/config/config_sparse.h"
 
 namespace dspack::runtime {
 
@@ -31,9 +32,8 @@ constexpr uint32_t kMaxPositions = 1U << 26;
 constexpr uint64_t kMaxRowValues = 1ULL << 31;
 
 // The architectures whose computation is the one graph of this folder.
-constexpr std::array<std::string_view, 5> kModelTypes = {"deepseek_v3", "deepseek_v2", "deepseek_v32", "kimi_k2",
-                                                         "glm4_moe_lite"};
-constexpr std::string_view kSparseType = "deepseek_v32";
+constexpr std::array<std::string_view, 6> kModelTypes = {"deepseek_v3", "deepseek_v2",   "deepseek_v32",
+                                                         "kimi_k2",     "glm4_moe_lite", "glm_moe_dsa"};
 // Models with pictures whose language model is one of those.
 constexpr std::array<std::string_view, 3> kWrapperTypes = {"kimi_k25", "kimi_vl", "kimi_k2"};
 
@@ -76,26 +76,10 @@ void check_other_names(format::ConfigFields& fields, const ModelConfig& config) 
   same("num_local_experts", config.experts, "n_routed_experts");
   same("num_experts", config.experts, "n_routed_experts");
   same("num_mtp_layers", config.mtp_layers, "num_nextn_predict_layers");
-  // transformers sets it to the rotary part, other programs to the whole of a head.
-  if (const format::Json* found = fields.find("head_dim"); found != nullptr && *found != config.query_dim()) {
+  // transformers sets it to the rotary part, GLM-5.2 to the other one, other programs to the whole of a head.
+  const format::Json* found = fields.find("head_dim");
+  if (found != nullptr && *found != config.query_dim() && *found != config.nope_dim) {
     same("head_dim", config.rope_dim, "qk_rope_head_dim");
-  }
-}
-
-// DeepSeek-V3.2: the indexer picks index_topk positions for each token. While there are no more than that, it picks
-// all of them, and its weights are without effect.
-void read_sparse_attention(format::ConfigFields& fields, ModelConfig& config) {
-  if (config.model_type != kSparseType) return;
-  config.dense_positions = fields.integer("index_topk", 1, kMaxPositions);
-  for (const std::string_view key : {"index_n_heads", "index_head_dim", "indexer_rope_interleave"})
-    (void)fields.find(key);
-  const format::Json* types = fields.find("layer_types");
-  if (types == nullptr) return;
-  const auto known = [](const format::Json& type) {
-    return type == "indexed_attention" || type == "full_attention" || type == "deepseek_sparse_attention";
-  };
-  if (!types->is_array() || !std::ranges::all_of(*types, known)) {
-    fields.fail(ErrorKind::unsupported, "layer_types", "only \"indexed_attention\" can be run");
   }
 }
 
@@ -233,7 +217,7 @@ Result<ModelConfig> parse_language_model(const format::Json& json, const std::st
   refuse_other_values(fields);
   read_sizes(fields, config);
   read_attention(fields, config);
-  read_sparse_attention(fields, config);
+  if (is_sparse_type(config.model_type)) read_sparse_attention(fields, config);
   if (fields.error()) return *fields.error();
   TRY_ASSIGN(config.rope, read_rope(fields, config.max_positions));
   read_moe(fields, config);

@@ -59,6 +59,19 @@ struct RopeConfig {
   bool operator==(const RopeConfig&) const = default;
 };
 
+/// Sparse attention: an indexer chooses the positions that a row attends to (runtime/model/indexer.h).
+struct IndexerConfig {
+  uint32_t heads = 0;
+  uint32_t dim = 0;   // of a head and of a key; the first rope_dim are rotated
+  uint32_t most = 0;  // positions of a row (index_topk)
+  kernels::RopePairs pairs = kernels::RopePairs::halves;
+  /// [layers]: layers without an indexer, which attend to what the last one before has chosen. Empty: none.
+  std::vector<bool> shared = {};
+  /// Further drafts of the MTP module attend to what the first has chosen (index_share_for_mtp_iteration).
+  bool drafts_share = false;
+  bool operator==(const IndexerConfig&) const = default;
+};
+
 struct ModelConfig {
   std::string model_type;
   uint32_t vocab = 0;
@@ -67,8 +80,6 @@ struct ModelConfig {
   uint32_t layers = 0;      // decoder layers, without the MTP module
   uint32_t mtp_layers = 0;  // further layers in the checkpoint that a plain run does not read
   uint32_t max_positions = 0;
-  // Sparse attention that picks so many positions (DeepSeek-V3.2's index_topk) is dense up to here. 0: always dense.
-  uint32_t dense_positions = 0;
   float norm_epsilon = 1e-6F;
 
   uint32_t heads = 0;
@@ -78,6 +89,7 @@ struct ModelConfig {
   uint32_t rope_dim = 0;  // per head, rotated
   uint32_t value_dim = 0;
   RopeConfig rope;
+  std::optional<IndexerConfig> indexer;  // absent: attention is to all positions
 
   uint32_t dense_inner = 0;  // width of a dense layer's MLP
   uint32_t first_moe_layer = 0;
@@ -103,16 +115,16 @@ struct ModelConfig {
     if (layer.value < moe_layers.size()) return moe_layers[layer.value];
     return layer.value >= first_moe_layer && layer.value % moe_layer_step == 0;
   }
+  /// Whether the layer chooses positions itself; a layer behind the last, the MTP module's, does.
+  [[nodiscard]] bool has_indexer(LayerId layer) const {
+    return indexer && (layer.value >= indexer->shared.size() || !indexer->shared[layer.value]);
+  }
   /// The tensor of the output head.
   [[nodiscard]] const char* head_name() const { return ties_head ? names::kEmbedding : names::kHead; }
   [[nodiscard]] uint32_t query_dim() const { return nope_dim + rope_dim; }
   /// Numbers that the cache holds for a token and layer: latent, then rotary key.
   [[nodiscard]] uint32_t cache_dim() const { return kv_rank + rope_dim; }
   [[nodiscard]] kernels::LatentShape cache_shape() const { return {.latent_dim = kv_rank, .rope_dim = rope_dim}; }
-  /// The longest context in which this program computes what the model defines.
-  [[nodiscard]] uint32_t longest_context() const {
-    return dense_positions == 0 ? max_positions : std::min(max_positions, dense_positions);
-  }
   bool operator==(const ModelConfig&) const = default;
 };
 

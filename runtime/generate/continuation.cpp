@@ -19,7 +19,7 @@ Result<void> check_prompt(std::span<const uint32_t> prompt, const ModelConfig& c
   return Error{ErrorKind::invalid,
                fmt::format("the prompt has {} tokens, but the context holds {}; shorten it or allow "
                            "more with --ctx (this model: up to {})",
-                           prompt.size(), positions, config.longest_context())};
+                           prompt.size(), positions, config.max_positions)};
 }
 
 uint32_t kept_tokens(std::span<const uint32_t> held, std::span<const uint32_t> prompt) {

@@ -31,8 +31,9 @@ std::vector<format::TensorInfo> kv_tensors(const KvShape& shape, uint64_t positi
   };
   add(kTokensName, Dtype::u32, {positions}, positions * sizeof(uint32_t));
   for (const CachePlane& plane : shape.planes) {
-    add(fmt::format("kv.{}", plane.name), Dtype::u8, {shape.layers, positions, plane.row_bytes},
-        shape.layers * positions * plane.row_bytes);
+    const uint64_t layers = plane.layers_of(shape.layers);
+    add(fmt::format("kv.{}", plane.name), Dtype::u8, {layers, positions, plane.row_bytes},
+        layers * positions * plane.row_bytes);
   }
   if (text_bytes > 0) add(kTextName, Dtype::u8, {text_bytes}, text_bytes);
   return tensors;

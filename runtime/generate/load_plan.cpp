@@ -20,26 +20,28 @@ constexpr uint32_t kMaxChunk = 4096;
 
 /// `model` has its layer map and the cache's type.
 uint32_t default_context(const ModelConfig& config, const ModelOptions& model) {
-  const uint64_t position =
-      KvCache::bytes_of(model.layer_map.size(), 1, make_attention(config, model.attention())->cache_planes())
-          .value_or(kDefaultCacheBytes);
+  const KvShape shape = kv_shape(config, model.attention(), model.layer_map);
+  const uint64_t position = KvCache::bytes_of(shape.layers, 1, shape.planes).value_or(kDefaultCacheBytes);
   const uint64_t most = std::max<uint64_t>(1, kDefaultCacheBytes / std::max<uint64_t>(position, 1));
-  return static_cast<uint32_t>(std::min<uint64_t>({config.longest_context(), kDefaultContext, most}));
+  return static_cast<uint32_t>(std::min<uint64_t>({config.max_positions, kDefaultContext, most}));
 }
 
 Result<uint32_t> context_length(const ModelConfig& config, const ModelOptions& model,
                                 const std::optional<uint32_t>& asked) {
   if (!asked) return default_context(config, model);
-  if (*asked >= 1 && *asked <= config.longest_context()) return *asked;
-  if (*asked >= 1 && config.longest_context() < config.max_positions) {
-    return Error{ErrorKind::unsupported,
-                 fmt::format("a context of {} positions is not possible; beyond {} (index_topk in config.json) this "
-                             "model's attention is sparse, which this program does not support yet",
-                             *asked, config.longest_context())};
-  }
+  if (*asked >= 1 && *asked <= config.max_positions) return *asked;
   return Error{ErrorKind::invalid, fmt::format("a context of {} positions is not possible; this model allows 1 to {} "
                                                "(max_position_embeddings in config.json)",
-                                               *asked, config.longest_context())};
+                                               *asked, config.max_positions)};
+}
+
+// Where layers share what another has chosen, the first must choose itself; any other has one before it that does.
+Result<format::LayerMap> with_choices(const ModelConfig& config, format::LayerMap map) {
+  if (map.empty() || !config.indexer || config.has_indexer(map.front())) return map;
+  return Error{ErrorKind::invalid,
+               fmt::format("layer {} cannot come first: it attends to the positions that a layer before it has chosen "
+                           "(\"shared\" in config.json); begin with a layer that has an indexer",
+                           map.front().value)};
 }
 
 // Empty: all layers, once each.
@@ -47,10 +49,12 @@ Result<format::LayerMap> layer_map(const ModelConfig& config, const std::optiona
                                    const format::Checkpoint& checkpoint) {
   if (asked) {
     auto map = format::select_layers(*asked, config.layers);
+    if (map) map = with_choices(config, std::move(*map));
     return map ? std::move(map) : map.error().in("the layers asked for");
   }
   if (!checkpoint.manifest() || !checkpoint.manifest()->layer_map) return format::LayerMap{};
   auto map = format::select_layers(*checkpoint.manifest()->layer_map, config.layers);
+  if (map) map = with_choices(config, std::move(*map));
   if (map) return map;
   return map.error().in(fmt::format("the layer map of {} does not fit config.json", format::kManifestPath));
 }
@@ -115,6 +119,7 @@ Result<LoadPlan> plan_for(ChosenDevice& chosen, const LoadContext& context, cons
   }
   const Dtype usual = chosen.precision() == kernels::Precision::fp8 ? Dtype::f8_e4m3 : Dtype::f32;
   model.kv_dtype = options.memory.kv_dtype.value_or(usual);
+  model.index_dtype = options.memory.index_dtype.value_or(model.kv_dtype);
   TRY_ASSIGN(model.context, context_length(config, model, options.context));
   model.max_rows = std::min(model.context, kMaxChunk);
   model.wave_rows = wave_rows_for(model.max_rows);

@@ -40,7 +40,6 @@ std::vector<format::Extent> always_needed(const format::Checkpoint& checkpoint, 
     if (place.layer ? !runs(*place.layer) : place.role != format::Role::head) continue;
     // Without digests nothing says that a table is no copy: it is read when it is known to be wanted.
     if (is_table(tensor) && (!tensor.digest || is_copy(checkpoint, tensor))) continue;
-    if (config.dense_positions != 0 && tensor.name.find(".indexer.") != std::string::npos) continue;
     extents.push_back({.file = tensor.file, .range = tensor.range});
   }
   return extents;

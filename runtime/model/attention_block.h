@@ -46,7 +46,15 @@ void for_each_part(std::span<const PassPart> parts, uint32_t first, uint32_t cou
 
 struct AttentionOptions {
   Dtype cache_dtype = Dtype::f32;  // f32 (exact), bf16, f16 or f8_e4m3
+  Dtype index_dtype = Dtype::f32;  // of the keys of sparse attention's indexer, likewise
   uint32_t wave_rows = 1;          // rows of one run at most
+};
+
+/// How a run of sparse attention comes to its choice of positions.
+enum class ChoiceUse {
+  as_needed,  // chosen where a row has more positions than it may attend to; other rows attend to all of theirs
+  kept,       // chosen for all rows, so that it can be taken over
+  taken,      // as it is: a run before has left it
 };
 
 class AttentionBlock {
@@ -70,6 +78,10 @@ class AttentionBlock {
     uint32_t layer = 0;               // in the pass, as the caches count
     kernels::Slice cos_sin;           // see kernels::RopeArgs
     kernels::Slice scratch;           // scratch_bytes()
+    /// Of the rows of x; empty: attention is not sparse. A layer with an indexer fills it, and others attend to what
+    /// the last one of those has chosen.
+    kernels::Choice choice = {};
+    ChoiceUse use = ChoiceUse::as_needed;
   };
   /// Stores the rows in their sequences' caches and attends: y [rows, hidden]. At a live position: at most
   /// kMostRecordedRows rows.
@@ -77,8 +89,38 @@ class AttentionBlock {
                    const TraceScope& trace = {}) const = 0;
 };
 
-/// The attention of a model's layers, without weights yet. Borrows `config`.
-[[nodiscard]] std::unique_ptr<AttentionBlock> make_attention(const ModelConfig& config,
-                                                             const AttentionOptions& options);
+/// The attention of a layer, without weights yet. Borrows `config`. That of layer 0 has the most planes and the largest
+/// scratch memory and calls.
+[[nodiscard]] std::unique_ptr<AttentionBlock> make_attention(const ModelConfig& config, const AttentionOptions& options,
+                                                             LayerId layer);
+
+/// What a pass through these layers keeps of a position.
+[[nodiscard]] KvShape kv_shape(const ModelConfig& config, const AttentionOptions& options,
+                               std::span<const LayerId> pass);
+
+/// Whether rows of this part, which is cut to those of `input`, attend to a choice. Precondition: attention is sparse.
+[[nodiscard]] bool needs_choice(const ModelConfig& config, const AttentionBlock::Input& input, const PassPart& part);
+
+/// The choice of the rows from `first` on.
+[[nodiscard]] inline kernels::Choice choice_of_rows(const kernels::Choice& choice, uint32_t first) {
+  return {.ids = choice.ids.at(uint64_t{first} * choice.most * sizeof(uint32_t)),
+          .counts = choice.counts.at(uint64_t{first} * sizeof(uint32_t)),
+          .most = choice.most};
+}
+
+/// Which values of each head are rotated.
+struct RotatedValues {
+  uint32_t heads = 0;  // that a row is divided into
+  uint32_t first = 0;  // of a head
+  uint32_t dim = 0;
+  kernels::RopePairs pairs = kernels::RopePairs::neighbours;
+};
+/// Rotates rows in place, each as its position says.
+void rotate_rows(kernels::Queue& queue, const AttentionBlock::Input& input, const kernels::Rows& rows,
+                 const RotatedValues& values);
+
+[[nodiscard]] inline kernels::Rows dense_rows(kernels::Slice data, uint32_t rows, uint32_t cols) {
+  return {.data = data, .rows = rows, .cols = cols, .stride = cols};
+}
 
 }  // namespace dspack::runtime

@@ -51,6 +51,15 @@ class Expected {
     add_linear(name + ".down_proj", config_.hidden, inner);
   }
 
+  void add_indexer(const std::string& prefix) {
+    const IndexerConfig& indexer = *config_.indexer;
+    add_linear(prefix + "wq_b", uint64_t{indexer.heads} * indexer.dim, config_.q_rank);
+    add_linear(prefix + "wk", indexer.dim, config_.hidden);
+    add(prefix + "k_norm.weight", Dtype::f32, {indexer.dim});
+    add(prefix + "k_norm.bias", Dtype::f32, {indexer.dim});
+    add(prefix + "weights_proj.weight", Dtype::bf16, {indexer.heads, config_.hidden});
+  }
+
   void add_attention(const std::string& prefix) {
     const uint64_t heads = config_.heads;
     const uint64_t queries = heads * config_.query_dim();
@@ -71,6 +80,7 @@ class Expected {
     const std::string prefix = names::layer(layer) + ".";
     add(prefix + "input_layernorm.weight", Dtype::bf16, {config_.hidden});
     add_attention(prefix + "self_attn.");
+    if (config_.has_indexer(layer)) add_indexer(prefix + "self_attn.indexer.");
     add(prefix + "post_attention_layernorm.weight", Dtype::bf16, {config_.hidden});
     if (!config_.is_moe(layer)) return add_mlp(prefix + "mlp", config_.dense_inner);
     add(prefix + "mlp.gate.weight", Dtype::bf16, {config_.experts, config_.hidden});

@@ -30,7 +30,9 @@ constexpr std::string_view kLinears[] = {"self_attn.kv_a_proj_with_mqa", "self_a
 constexpr std::string_view kQuery[] = {"self_attn.q_proj"};
 constexpr std::string_view kLatentQuery[] = {"self_attn.q_a_proj", "self_attn.q_b_proj"};
 constexpr std::string_view kQueryNorm = "self_attn.q_a_layernorm.weight";
-constexpr std::string_view kIndexer = "self_attn.indexer.";
+constexpr std::string_view kIndexerLinears[] = {"self_attn.indexer.wq_b", "self_attn.indexer.wk",
+                                                "self_attn.indexer.weights_proj"};
+constexpr std::string_view kIndexerVectors[] = {"self_attn.indexer.k_norm.weight", "self_attn.indexer.k_norm.bias"};
 constexpr std::string_view kDense[] = {"mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"};
 constexpr std::string_view kShared[] = {"mlp.shared_experts.gate_proj", "mlp.shared_experts.up_proj",
                                         "mlp.shared_experts.down_proj"};
@@ -65,9 +67,9 @@ bool of_linear(Names layers, const Named& name) {
   return storing != nullptr ? knows(*storing) : std::ranges::any_of(format::weight_formats(), knows);
 }
 
-bool known_attention(const ModelConfig& config, const Named& name) {
+bool known_attention(const ModelConfig& config, const Named& name, LayerId layer) {
   if (has(kVectors, name.part) || of_linear(kLinears, name)) return true;
-  if (config.dense_positions != 0 && name.part.starts_with(kIndexer)) return true;
+  if (config.has_indexer(layer) && (has(kIndexerVectors, name.part) || of_linear(kIndexerLinears, name))) return true;
   return config.q_rank == 0 ? of_linear(kQuery, name) : name.part == kQueryNorm || of_linear(kLatentQuery, name);
 }
 
@@ -96,7 +98,7 @@ bool known(const format::Checkpoint& checkpoint, const ModelConfig& config, cons
   if (!text.starts_with(kLayerTemplate)) return false;  // another family's names
   const Named part{
       .checkpoint = checkpoint, .whole = name, .part = std::string_view(text).substr(kLayerTemplate.size())};
-  if (known_attention(config, part)) return true;
+  if (known_attention(config, part, layer)) return true;
   return config.is_moe(layer) ? known_moe(config, part, tensor.place.expert) : of_linear(kDense, part);
 }
 

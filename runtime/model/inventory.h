@@ -11,8 +11,8 @@
 namespace dspack::runtime {
 
 /// Refuses a checkpoint with a tensor that is neither read nor known to be without effect on a plain run: the MTP
-/// module, rotary frequencies (they follow from config.json), the indexer of DeepSeek-V3.2 (see
-/// ModelConfig::dense_positions), scales for activations and caches of FP8, the parts of a model that see pictures.
+/// module, rotary frequencies (they follow from config.json), scales for activations and caches of FP8, the parts of a
+/// model that see pictures.
 [[nodiscard]] Result<void> refuse_unknown_tensors(const format::Checkpoint& checkpoint, const ModelConfig& config);
 
 }  // namespace dspack::runtime

@@ -15,10 +15,13 @@ namespace dspack::runtime {
 
 /// One kind of row that a layer's attention keeps of every position.
 struct CachePlane {
-  std::string_view name;     // a literal: "latent"
-  uint32_t width = 0;        // values in a row
-  Dtype dtype = Dtype::f32;  // as which they are stored
-  uint64_t row_bytes = 0;    // with scales and padding
+  std::string_view name;              // a literal: "latent"
+  uint32_t width = 0;                 // values in a row
+  Dtype dtype = Dtype::f32;           // as which they are stored
+  uint64_t row_bytes = 0;             // with scales and padding
+  std::vector<uint32_t> layers = {};  // of the pass that have it, ascending; empty: all
+  /// How many of `all` layers have it.
+  [[nodiscard]] uint64_t layers_of(uint64_t all) const { return layers.empty() ? all : layers.size(); }
   bool operator==(const CachePlane&) const = default;
 };
 
@@ -30,7 +33,7 @@ struct KvShape {
   [[nodiscard]] uint64_t position_bytes() const {
     uint64_t bytes = 0;
     for (const CachePlane& plane : planes)
-      bytes += layers * plane.row_bytes;
+      bytes += plane.layers_of(layers) * plane.row_bytes;
     return bytes;
   }
   bool operator==(const KvShape&) const = default;
@@ -39,7 +42,7 @@ struct KvShape {
 struct KvBlock {
   uint32_t first = 0;            // position
   std::vector<uint32_t> tokens;  // [positions]
-  std::vector<std::byte> rows;   // [planes][layers][positions] rows, of a KvShape
+  std::vector<std::byte> rows;   // [planes][their layers][positions] rows, of a KvShape
 
   /// The position behind it.
   [[nodiscard]] uint32_t end() const { return first + static_cast<uint32_t>(tokens.size()); }

@@ -16,10 +16,10 @@ constexpr uint64_t kPlaneAlignment = 64;
 }  // namespace
 
 std::optional<uint64_t> KvCache::bytes_of(uint64_t layers, uint64_t capacity, std::span<const CachePlane> planes) {
-  const auto rows = checked_mul(layers, capacity);
-  if (!rows) return std::nullopt;
   uint64_t end = 0;
   for (const CachePlane& plane : planes) {
+    const auto rows = checked_mul(plane.layers_of(layers), capacity);
+    if (!rows) return std::nullopt;
     const auto begin = checked_mul(ceil_div(end, kPlaneAlignment), kPlaneAlignment);
     const auto bytes = checked_mul(*rows, plane.row_bytes);
     const auto sum = begin && bytes ? checked_add(*begin, *bytes) : std::nullopt;
@@ -52,22 +52,27 @@ CacheRows KvCache::rows(uint32_t layer, std::string_view plane) const {
   for (const CachePlane& each : planes_) {
     begin = round_up(begin, kPlaneAlignment);
     if (each.name == plane) {
-      const uint64_t offset = begin + uint64_t{layer} * capacity_ * each.row_bytes;
+      const auto found = std::ranges::lower_bound(each.layers, layer);
+      DSPACK_CHECK(each.layers.empty() || (found != each.layers.end() && *found == layer),
+                   "the layer does not have this plane");
+      const uint64_t slot = each.layers.empty() ? layer : static_cast<uint64_t>(found - each.layers.begin());
+      const uint64_t offset = begin + slot * capacity_ * each.row_bytes;
       return {.data = {.buffer = buffer_.get(), .offset_bytes = offset},
               .dtype = each.dtype,
               .capacity = capacity_,
               .row_bytes = each.row_bytes};
     }
-    begin += uint64_t{layers_} * capacity_ * each.row_bytes;
+    begin += each.layers_of(layers_) * capacity_ * each.row_bytes;
   }
   DSPACK_CHECK(false, "the cache has no such plane");
   return {};
 }
 
 void KvCache::for_each_rows(const std::function<void(const CacheRows&)>& take) const {
-  for (const CachePlane& plane : planes_)
-    for (uint32_t layer = 0; layer < layers_; ++layer)
-      take(rows(layer, plane.name));
+  for (const CachePlane& plane : planes_) {
+    for (uint32_t slot = 0; slot < plane.layers_of(layers_); ++slot)
+      take(rows(plane.layers.empty() ? slot : plane.layers[slot], plane.name));
+  }
 }
 
 void KvCache::advance(uint32_t positions) {
@@ -77,30 +82,27 @@ void KvCache::advance(uint32_t positions) {
 
 void KvCache::repeat(kernels::Queue& queue, uint32_t positions) {
   DSPACK_CHECK(length_ > 0 && positions <= capacity_ - length_, "nothing to repeat, or the cache is full");
-  for (const CachePlane& plane : planes_) {
-    for (uint32_t layer = 0; layer < layers_; ++layer) {
-      const CacheRows rows = this->rows(layer, plane.name);
-      // What is there doubles each time.
-      for (uint32_t held = length_; held < length_ + positions;) {
-        const uint32_t count = std::min(held, length_ + positions - held);
-        queue.copy(rows.at(held), rows.at(0), count * rows.row_bytes);
-        held += count;
-      }
+  for_each_rows([&](const CacheRows& rows) {
+    // What is there doubles each time.
+    for (uint32_t held = length_; held < length_ + positions;) {
+      const uint32_t count = std::min(held, length_ + positions - held);
+      queue.copy(rows.at(held), rows.at(0), count * rows.row_bytes);
+      held += count;
     }
-  }
+  });
   length_ += positions;
 }
 
 void KvCache::extend_from(kernels::Queue& queue, const KvCache& other, uint32_t length) {
   DSPACK_CHECK(planes_ == other.planes_ && layers_ == other.layers_, "a cache of another kind");
   DSPACK_CHECK(length_ <= length && length <= other.length_ && length <= capacity_, "positions that are not there");
-  for (const CachePlane& plane : planes_) {
-    for (uint32_t layer = 0; layer < layers_; ++layer) {
-      const CacheRows to = rows(layer, plane.name);
-      const CacheRows from = other.rows(layer, plane.name);
-      queue.copy(to.at(length_), from.at(length_), (length - length_) * to.row_bytes);
-    }
-  }
+  std::vector<CacheRows> to;
+  for_each_rows([&](const CacheRows& rows) { to.push_back(rows); });
+  auto next = to.begin();
+  other.for_each_rows([&](const CacheRows& from) {
+    queue.copy(next->at(length_), from.at(length_), (length - length_) * from.row_bytes);
+    ++next;
+  });
   length_ = length;
 }
 

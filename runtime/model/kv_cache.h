@@ -43,11 +43,11 @@ class KvCache {
   [[nodiscard]] uint64_t size_bytes() const { return buffer_->size_bytes(); }
   [[nodiscard]] kernels::Buffer& buffer() const { return *buffer_; }
 
-  /// Rows of a plane, which must have been declared, of the layer that comes `layer`-th in the pass.
+  /// Rows of a plane, which that layer must have, of the layer that comes `layer`-th in the pass.
   [[nodiscard]] CacheRows rows(uint32_t layer, std::string_view plane) const;
 
   [[nodiscard]] KvShape shape() const { return {.layers = layers_, .planes = planes_}; }
-  /// The rows of each plane and in it of each layer, in order.
+  /// The rows of each plane and in it of each layer that has it, in order.
   void for_each_rows(const std::function<void(const CacheRows&)>& take) const;
 
   /// Positions appended by a forward pass that went through all layers.
@@ -64,7 +64,7 @@ class KvCache {
   KvCache() = default;
 
   std::unique_ptr<kernels::Buffer> buffer_;
-  std::vector<CachePlane> planes_;  // one after the other in the buffer, each with the rows of all layers
+  std::vector<CachePlane> planes_;  // one after the other in the buffer, each with the rows of all its layers
   uint32_t layers_ = 0;
   uint32_t capacity_ = 0;
   uint32_t length_ = 0;

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
+#include <vector>
 
 #include "runtime/config/config.h"
 
@@ -11,7 +13,7 @@ namespace dspack::runtime {
 Result<WeightGroup> find_layer(const LoadContext& context, const ModelConfig& config, const AttentionOptions& attention,
                                LayerId id, LayerWeights& weights) {
   weights.id = id;
-  weights.attention = make_attention(config, attention);
+  weights.attention = make_attention(config, attention, id);
   const std::string name = names::layer(id);
   WeightGroup group(context);
   TRY(group.add_vector(&weights.attention_norm, name + ".input_layernorm.weight", config.hidden));
@@ -42,17 +44,60 @@ uint32_t widest_mlp(const ModelConfig& config) {
   return std::max(config.dense_inner, config.shared_experts * config.expert_inner);
 }
 
+bool keeps_choices(const ModelConfig& config) {
+  return config.indexer && (!config.indexer->shared.empty() || config.indexer->drafts_share);
+}
+
+// Rows whose choices of positions are kept at once.
+uint64_t choice_rows(const ModelConfig& config, uint32_t max_rows, uint32_t wave_rows) {
+  if (!config.indexer) return 0;
+  return keeps_choices(config) ? max_rows : wave_rows;
+}
+
 }  // namespace
 
 LayerRunner::LayerRunner(const ModelConfig& config, const AttentionOptions& attention, uint32_t max_rows,
                          ScratchPlan& plan)
     : config_(config),
       wave_rows_(attention.wave_rows),
-      attention_at_(plan.add(ceil_div(make_attention(config, attention)->scratch_bytes(), sizeof(float)))),
+      attention_at_(plan.add(ceil_div(make_attention(config, attention, LayerId(0))->scratch_bytes(), sizeof(float)))),
       mlp_(widest_mlp(config), wave_rows_, plan),
       moe_(config, max_rows, wave_rows_, plan),
       normalised_at_(plan.add(uint64_t{max_rows} * config.hidden)),
-      output_at_(plan.add(uint64_t{max_rows} * config.hidden)) {}
+      output_at_(plan.add(uint64_t{max_rows} * config.hidden)),
+      chosen_at_(plan.add(choice_rows(config, max_rows, wave_rows_) * (config.indexer ? config.indexer->most : 0))),
+      chosen_counts_at_(plan.add(choice_rows(config, max_rows, wave_rows_))) {}
+
+kernels::Choice LayerRunner::choice_in(kernels::Buffer& scratch, uint32_t first) const {
+  if (!config_.indexer) return {};
+  const kernels::Choice all{.ids = {.buffer = &scratch, .offset_bytes = chosen_at_},
+                            .counts = {.buffer = &scratch, .offset_bytes = chosen_counts_at_},
+                            .most = config_.indexer->most};
+  return choice_of_rows(all, keeps_choices(config_) ? first : 0);
+}
+
+void LayerRunner::choose_first(kernels::Queue& queue, kernels::Buffer& scratch, uint32_t rows,
+                               uint32_t positions) const {
+  if (!config_.indexer) return;
+  const kernels::Choice all = choice_in(scratch, 0);
+  std::vector<uint32_t> ids(all.most);
+  std::iota(ids.begin(), ids.end(), 0U);
+  const uint32_t count = std::min(positions, all.most);
+  for (uint32_t row = 0; row < rows; ++row) {
+    const kernels::Choice one = choice_of_rows(all, row);
+    queue.upload(one.ids, std::as_bytes(std::span(ids)));
+    queue.upload(one.counts, std::as_bytes(std::span(&count, 1)));
+  }
+  queue.synchronize();
+}
+
+void LayerRunner::pass_on_choice(kernels::Queue& queue, kernels::Buffer& scratch, uint32_t row) const {
+  DSPACK_CHECK(keeps_choices(config_), "this model's choices are not kept");
+  const kernels::Choice to = choice_in(scratch, 0);
+  const kernels::Choice from = choice_in(scratch, row);
+  queue.copy(to.ids, from.ids, uint64_t{to.most} * sizeof(uint32_t));
+  queue.copy(to.counts, from.counts, sizeof(uint32_t));
+}
 
 // hidden += attention(norm(hidden)), a wave of rows at a time: a row sees only rows of its sequence before it, and
 // those are in the cache.
@@ -75,7 +120,9 @@ void LayerRunner::attend(const Context& context, const LayerWeights& weights, co
                             .first_row = first,
                             .layer = input.layer,
                             .cos_sin = input.cos_sin,
-                            .scratch = {.buffer = &context.scratch, .offset_bytes = attention_at_}},
+                            .scratch = {.buffer = &context.scratch, .offset_bytes = attention_at_},
+                            .choice = choice_in(context.scratch, first),
+                            .use = input.choice},
                            output, module);
     module.output(output);
     context.queue.add(hidden, output);

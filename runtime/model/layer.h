@@ -54,13 +54,22 @@ class LayerRunner {
     std::span<const PassPart> parts;  // the sequences that the rows belong to
     uint32_t layer = 0;               // in the pass, as the caches count
     kernels::Slice cos_sin;
+    ChoiceUse choice = ChoiceUse::as_needed;  // of sparse attention
   };
   [[nodiscard]] Result<void> run(const Context& context, const LayerWeights& weights, const Input& input) const;
+
+  /// Fills the choice of the first rows as if a layer had chosen the first of so many positions: for who runs a layer
+  /// that has no indexer by itself.
+  void choose_first(kernels::Queue& queue, kernels::Buffer& scratch, uint32_t rows, uint32_t positions) const;
+  /// Makes the choice that row `row` of a pass has left (ChoiceUse::kept) that of the first row of the next.
+  void pass_on_choice(kernels::Queue& queue, kernels::Buffer& scratch, uint32_t row) const;
 
   /// Place in the scratch buffer of [max_rows, hidden] that is free between two runs.
   [[nodiscard]] uint64_t idle_rows_at() const { return normalised_at_; }
 
  private:
+  /// Of sparse attention, for rows from `first` of the pass on.
+  [[nodiscard]] kernels::Choice choice_in(kernels::Buffer& scratch, uint32_t first) const;
   void attend(const Context& context, const LayerWeights& weights, const Input& input) const;
 
   const ModelConfig& config_;
@@ -69,6 +78,8 @@ class LayerRunner {
   Mlp mlp_;
   Moe moe_;
   uint64_t normalised_at_, output_at_;  // [max_rows, hidden] each
+  // Of sparse attention: choices of all rows of a pass where layers or passes share them, else of one wave.
+  uint64_t chosen_at_, chosen_counts_at_;
 };
 
 }  // namespace dspack::runtime

@@ -14,17 +14,9 @@ uint32_t head_rows(const ModelConfig& config) {
   return config.nope_dim + config.value_dim;
 }
 
-kernels::Rows dense_rows(kernels::Slice data, uint32_t rows, uint32_t cols) {
-  return {.data = data, .rows = rows, .cols = cols, .stride = cols};
-}
-
 }  // namespace
 
-std::unique_ptr<AttentionBlock> make_attention(const ModelConfig& config, const AttentionOptions& options) {
-  return std::make_unique<MlaAttention>(config, options);
-}
-
-MlaAttention::MlaAttention(const ModelConfig& config, const AttentionOptions& options)
+MlaAttention::MlaAttention(const ModelConfig& config, const AttentionOptions& options, LayerId layer)
     : config_(config), options_(options), scale_(attention_scale(config.rope, config.query_dim())) {
   ScratchPlan plan;
   const uint64_t rows = options.wave_rows;
@@ -35,22 +27,34 @@ MlaAttention::MlaAttention(const ModelConfig& config, const AttentionOptions& op
   attended_at_ = plan.add(heads * config.kv_rank);
   heads_at_ = plan.add(heads * config.value_dim);
   new_rows_at_ = plan.add(rows * config.cache_dim());
+  if (config.has_indexer(layer)) indexer_.emplace(config, options, plan);
   scratch_bytes_ = plan.size_bytes();
 }
 
 std::vector<CachePlane> MlaAttention::cache_planes() const {
-  return {{.name = kLatents,
-           .width = config_.cache_dim(),
-           .dtype = options_.cache_dtype,
-           .row_bytes = kernels::cache_row_bytes(options_.cache_dtype, config_.cache_shape())}};
+  std::vector<CachePlane> planes = {
+      {.name = kLatents,
+       .width = config_.cache_dim(),
+       .dtype = options_.cache_dtype,
+       .row_bytes = kernels::cache_row_bytes(options_.cache_dtype, config_.cache_shape())}};
+  if (!indexer_) return planes;
+  const std::vector<CachePlane> more = indexer_->cache_planes();
+  planes.insert(planes.end(), more.begin(), more.end());
+  return planes;
 }
 
 kernels::WorkspaceShape MlaAttention::workspace(uint32_t positions) const {
-  return {.rows = options_.wave_rows,
-          .heads = config_.heads,
-          .latent_dim = config_.kv_rank,
-          .rope_dim = config_.rope_dim,
-          .positions = positions};
+  kernels::WorkspaceShape shape{.rows = options_.wave_rows,
+                                .heads = config_.heads,
+                                .latent_dim = config_.kv_rank,
+                                .rope_dim = config_.rope_dim,
+                                .positions = positions};
+  if (config_.indexer) {
+    shape.index_heads = config_.indexer->heads;
+    shape.index_dim = config_.indexer->dim;
+    shape.chosen = config_.indexer->most;
+  }
+  return shape;
 }
 
 Result<void> MlaAttention::add_weights(WeightGroup& group, const std::string& layer_name) {
@@ -63,26 +67,11 @@ Result<void> MlaAttention::add_weights(WeightGroup& group, const std::string& la
     TRY(group.add_vector(&q_norm_, prefix + "q_a_layernorm.weight", config_.q_rank));
     TRY(group.add_linear(&q_b_, prefix + "q_b_proj.weight", q_out, config_.q_rank));
   }
+  if (indexer_) TRY(indexer_->add_weights(group, prefix));
   TRY(group.add_linear(&kv_a_, prefix + "kv_a_proj_with_mqa.weight", config_.cache_dim(), config_.hidden));
   TRY(group.add_vector(&kv_norm_, prefix + "kv_a_layernorm.weight", config_.kv_rank));
   TRY(group.add_linear(&kv_b_, prefix + "kv_b_proj.weight", config_.heads * head_rows(config_), config_.kv_rank));
   return group.add_linear(&o_, prefix + "o_proj.weight", config_.hidden, config_.heads * config_.value_dim);
-}
-
-// Rotates the last rope_dim values of each head, each row as its position says.
-void MlaAttention::rotate(kernels::Queue& queue, const Input& input, const kernels::Rows& rows, uint32_t heads) const {
-  const uint32_t width = rows.cols / heads;
-  for_each_part(input.parts, input.first_row, rows.rows, [&](const PassPart& part, uint32_t at) {
-    queue.rope({.data = rows_of(rows, at, part.rows).data.at(uint64_t{width - config_.rope_dim} * sizeof(float)),
-                .rows = part.rows,
-                .heads = heads,
-                .dim = config_.rope_dim,
-                .head_stride = width,
-                .row_stride = rows.stride,
-                .first_position = part.position.first,
-                .cos_sin = input.cos_sin,
-                .live = part.position.live});
-  });
 }
 
 // kv_a's output is the cache's row as it is: latent, then rotary key. The latent is normalised and the key rotated in
@@ -102,7 +91,7 @@ void MlaAttention::fill_cache(kernels::Queue& queue, const Input& input, const T
   kernels::Rows latent = rows;
   latent.cols = config_.kv_rank;
   normalise(queue, latent, kv_norm_, kLatentEpsilon, latent, trace, "kv_a_layernorm");
-  rotate(queue, input, rows, 1);
+  rotate_rows(queue, input, rows, {.heads = 1, .first = config_.kv_rank, .dim = config_.rope_dim});
   if (in_place) return;
   for_each_part(input.parts, input.first_row, input.x.rows, [&](const PassPart& part, uint32_t at) {
     const kernels::Slice stored = part.cache->rows(input.layer, kLatents).at(part.position.first);
@@ -125,7 +114,7 @@ void MlaAttention::make_queries(kernels::Queue& queue, const Input& input, const
     normalise(queue, latent, q_norm_, kLatentEpsilon, latent, trace, "q_a_layernorm");
     apply(q_b_, queue, latent, q, trace, "q_b_proj");
   }
-  rotate(queue, input, q, config_.heads);
+  rotate_rows(queue, input, q, {.heads = config_.heads, .first = config_.nope_dim, .dim = config_.rope_dim});
 }
 
 kernels::HeadLinearArgs MlaAttention::heads_of_kv_b(uint32_t rows) const {
@@ -169,7 +158,9 @@ void MlaAttention::attend(kernels::Queue& queue, const Input& input) const {
                       .first_position = part.position.first,
                       .scale = scale_,
                       .cache_dtype = options_.cache_dtype,
-                      .live = part.position.live});
+                      .live = part.position.live,
+                      .choice = config_.indexer && needs_choice(config_, input, part) ? choice_of_rows(input.choice, at)
+                                                                                      : kernels::Choice()});
   });
 
   kernels::HeadLinearArgs values = heads_of_kv_b(input.x.rows);
@@ -184,10 +175,22 @@ void MlaAttention::attend(kernels::Queue& queue, const Input& input) const {
   queue.head_linear(values);
 }
 
+// Keys are stored even of positions at which nothing is chosen: later ones may choose them.
+void MlaAttention::index(kernels::Queue& queue, const Input& input, const TraceScope& trace) const {
+  indexer_->store_keys(queue, input, trace);
+  if (input.use == ChoiceUse::taken) return;
+  bool is_needed = false;
+  for_each_part(input.parts, input.first_row, input.x.rows,
+                [&](const PassPart& part, uint32_t) { is_needed |= needs_choice(config_, input, part); });
+  if (!is_needed) return;
+  indexer_->choose(queue, input, dense_rows(input.scratch.at(q_latent_at_), input.x.rows, config_.q_rank), trace);
+}
+
 void MlaAttention::run(kernels::Queue& queue, const Input& input, const kernels::Rows& y,
                        const TraceScope& trace) const {
   fill_cache(queue, input, trace);
   make_queries(queue, input, trace);
+  if (indexer_) index(queue, input, trace.child("indexer"));
   attend(queue, input);
   const kernels::Rows heads = dense_rows(input.scratch.at(heads_at_), input.x.rows, config_.heads * config_.value_dim);
   apply(o_, queue, heads, y, trace, "o_proj");

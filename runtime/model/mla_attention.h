@@ -1,19 +1,24 @@
 // Multi-head latent attention in its absorbed form: queries are carried into the latent space, so that the cache holds
 // one latent and one rotary key per token, shared by all heads, and keys and values are never expanded.
+// Where the model's attention is sparse, a row attends to what its layer's indexer has chosen, or that of a layer
+// before.
 // Threads, lifetime, errors: attention_block.h. Source: DeepSeek-V3 inference/model.py, MLA.
 #pragma once
 
+#include <optional>
+
 #include "runtime/model/attention_block.h"
+#include "runtime/model/indexer.h"
 
 namespace dspack::runtime {
 
 class MlaAttention final : public AttentionBlock {
  public:
-  /// The only plane: the normalised latent and the rotated key of a position, in FP32 (exact) or rounded to BF16, F16
+  /// The normalised latent and the rotated key of a position, in FP32 (exact) or rounded to BF16, F16
   /// or FP8 (kernels/latent_rows.h).
   static constexpr std::string_view kLatents = "latent";
 
-  MlaAttention(const ModelConfig& config, const AttentionOptions& options);
+  MlaAttention(const ModelConfig& config, const AttentionOptions& options, LayerId layer);
 
   [[nodiscard]] std::vector<CachePlane> cache_planes() const override;
   [[nodiscard]] uint64_t scratch_bytes() const override { return scratch_bytes_; }
@@ -23,9 +28,10 @@ class MlaAttention final : public AttentionBlock {
 
  private:
   void fill_cache(kernels::Queue& queue, const Input& input, const TraceScope& trace) const;
+  /// Leaves the latent of the queries, where there is one, in the scratch memory.
   void make_queries(kernels::Queue& queue, const Input& input, const TraceScope& trace) const;
+  void index(kernels::Queue& queue, const Input& input, const TraceScope& trace) const;
   void attend(kernels::Queue& queue, const Input& input) const;
-  void rotate(kernels::Queue& queue, const Input& input, const kernels::Rows& rows, uint32_t heads) const;
   [[nodiscard]] kernels::HeadLinearArgs heads_of_kv_b(uint32_t rows) const;
 
   const ModelConfig& config_;
@@ -41,6 +47,7 @@ class MlaAttention final : public AttentionBlock {
   kernels::Slice kv_norm_;  // [kv_rank]
   Linear kv_b_;             // [heads * (nope_dim + value_dim), kv_rank]
   Linear o_;                // [hidden, heads * value_dim]
+  std::optional<Indexer> indexer_;
 };
 
 }  // namespace dspack::runtime

@@ -141,8 +141,7 @@ Result<Scratch> Model::make_scratch() const {
 }
 
 KvShape Model::kv_shape() const {
-  return {.layers = static_cast<uint32_t>(options_.layer_map.size()),
-          .planes = make_attention(config_, options_.attention())->cache_planes()};
+  return runtime::kv_shape(config_, options_.attention(), options_.layer_map);
 }
 
 Result<Sequence> Model::make_sequence(Drafting drafting) const {
@@ -150,7 +149,10 @@ Result<Sequence> Model::make_sequence(Drafting drafting) const {
   TRY_ASSIGN(KvCache cache, KvCache::make(device_, depth, options_.context, planes));
   Sequence sequence(queue_, std::move(cache));
   if (drafting == Drafting::none) return sequence;
-  TRY_ASSIGN(KvCache of_module, KvCache::make(device_, 1, options_.context, planes));
+  const LayerId module(config_.layers);
+  TRY_ASSIGN(KvCache of_module,
+             KvCache::make(device_, 1, options_.context,
+                           runtime::kv_shape(config_, options_.attention(), std::span(&module, 1)).planes));
   TRY_ASSIGN(auto residuals, device_.allocate(MtpState::residual_bytes_for(config_.hidden, options_.context)));
   sequence.mtp_ = MtpState(queue_, std::move(of_module), std::move(residuals), config_.hidden);
   return sequence;
@@ -313,12 +315,20 @@ Result<void> Model::run_further_layer(const FurtherLayer& layer, const kernels::
         {.hidden = hidden,
          .parts = std::span(&part, 1),
          .layer = 0,
-         .cos_sin = {.buffer = rope_table_.get(), .offset_bytes = 0}});
+         .cos_sin = {.buffer = rope_table_.get(), .offset_bytes = 0},
+         .choice = layer.choice});
   };
   if (!can_record()) return run({.first = cache.length()});
   if (stop.stop_requested()) return interrupted();
-  return layer.recorded.run({.rows = hidden.rows, .first = cache.length(), .end = 0, .position = position_in(scratch)},
+  return layer.recorded.run({.rows = hidden.rows,
+                             .first = cache.length(),
+                             .end = static_cast<uint32_t>(layer.choice),
+                             .position = position_in(scratch)},
                             run);
+}
+
+void Model::pass_on_choice(Scratch& scratch, uint32_t row) const {
+  runner_.pass_on_choice(queue_, *scratch.buffer_, row);
 }
 
 void Model::score(const kernels::Rows& final, const Linear& head, const Scratch& scratch) const {
@@ -350,8 +360,8 @@ uint64_t Model::weight_bytes() const {
 }
 
 uint64_t Model::cache_bytes() const {
-  const auto planes = make_attention(config_, options_.attention())->cache_planes();
-  return KvCache::bytes_of(options_.layer_map.size(), options_.context, planes).value_or(UINT64_MAX);
+  const KvShape shape = kv_shape();
+  return KvCache::bytes_of(shape.layers, options_.context, shape.planes).value_or(UINT64_MAX);
 }
 
 }  // namespace dspack::runtime

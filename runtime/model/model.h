@@ -21,15 +21,18 @@
 namespace dspack::runtime {
 
 struct ModelOptions {
-  uint32_t context = 4096;      // positions of a sequence
-  uint32_t max_rows = 4096;     // longest pass; its activations (V3: 3 x 28 kB a row) stay in memory layer by layer
-  uint32_t wave_rows = 256;     // rows in attention and MLPs at once; V3: 0.7 MB of scratch a row
-  Dtype kv_dtype = Dtype::f32;  // of the KV cache: f32 (exact), bf16, f16 or f8_e4m3
+  uint32_t context = 4096;         // positions of a sequence
+  uint32_t max_rows = 4096;        // longest pass; its activations (V3: 3 x 28 kB a row) stay in memory layer by layer
+  uint32_t wave_rows = 256;        // rows in attention and MLPs at once; V3: 0.7 MB of scratch a row
+  Dtype kv_dtype = Dtype::f32;     // of the KV cache: f32 (exact), bf16, f16 or f8_e4m3
+  Dtype index_dtype = Dtype::f32;  // of the keys of sparse attention's indexer, likewise
   /// The layers in the order in which a token passes them; one that comes twice is loaded once. Empty: all, once each.
   std::vector<LayerId> layer_map = {};
   LayerStreaming streaming = {};  // layers that memory has no room for
 
-  [[nodiscard]] AttentionOptions attention() const { return {.cache_dtype = kv_dtype, .wave_rows = wave_rows}; }
+  [[nodiscard]] AttentionOptions attention() const {
+    return {.cache_dtype = kv_dtype, .index_dtype = index_dtype, .wave_rows = wave_rows};
+  }
 };
 
 /// What a pass leaves of its tokens, FP32 [tokens, hidden] each, in the order of the batch. It lies in the scratch
@@ -148,11 +151,15 @@ class Model {
     const LayerWeights& weights;
     const KvCache& cache;    // of one layer
     RecordedPass& recorded;  // of this layer and cache alone
+    ChoiceUse choice = ChoiceUse::as_needed;
   };
   /// Runs one layer in place on `hidden`, the first residual rows; it does not advance the layer's cache. A pass of its
   /// own, of drafted rows alone, for the experts. After an error `hidden` is undefined.
   [[nodiscard]] Result<void> run_further_layer(const FurtherLayer& layer, const kernels::Rows& hidden, Scratch& scratch,
                                                const std::stop_token& stop) const;
+
+  /// LayerRunner::pass_on_choice.
+  void pass_on_choice(Scratch& scratch, uint32_t row) const;
 
   [[nodiscard]] uint64_t weight_bytes() const;  // always-needed weights
   /// Of a pass: its layers without routed experts; and of the head. The embedding is read by rows.

@@ -18,6 +18,11 @@ uint64_t pair_bytes(const ModelConfig& config) {
   return uint64_t{kWaveRows} * 2 * config.hidden * sizeof(float);
 }
 
+// Drafts behind the first attend to what that has chosen (index_share_for_mtp_iteration; as vLLM reads it, #44420).
+bool drafts_share(const ModelConfig& config) {
+  return config.indexer && config.indexer->drafts_share;
+}
+
 std::string name_of(const ModelConfig& config, std::string_view part) {
   return fmt::format("{}.{}", names::layer(LayerId(config.layers)), part);
 }
@@ -51,7 +56,8 @@ Result<WeightGroup> MtpModule::find_own(const LoadContext& context, const ModelC
 
 Result<uint64_t> MtpModule::bytes_for(const LoadContext& context, const ModelConfig& config, uint32_t positions,
                                       const AttentionOptions& attention) {
-  const auto cache = KvCache::bytes_of(1, positions, make_attention(config, attention)->cache_planes());
+  const LayerId module(config.layers);
+  const auto cache = KvCache::bytes_of(1, positions, kv_shape(config, attention, std::span(&module, 1)).planes);
   if (!cache) return Error{ErrorKind::budget, "the MTP module's KV cache would exceed 2^64 bytes; use less --ctx"};
   LayerWeights layer;
   Own own;
@@ -151,8 +157,10 @@ Result<kernels::Rows> MtpModule::catch_up(Sequence& sequence, Scratch& scratch, 
       states = z;
     }
     TRY(project(next.subspan(first, count), states, z, stop));
-    TRY(model_.run_further_layer({.weights = *layer_, .cache = state.cache_, .recorded = state.recorded_}, z, scratch,
-                                 stop));
+    const ChoiceUse choice = drafts_share(model_.config()) ? ChoiceUse::kept : ChoiceUse::as_needed;
+    TRY(model_.run_further_layer(
+        {.weights = *layer_, .cache = state.cache_, .recorded = state.recorded_, .choice = choice}, z, scratch, stop));
+    if (choice == ChoiceUse::kept) model_.pass_on_choice(scratch, count - 1);
     TRY(queue_.finish());
     state.cache_.advance(count);
     last = rows_of(z, count - 1, 1);
@@ -184,8 +192,9 @@ Result<kernels::Rows> MtpModule::chain(Sequence& sequence, Scratch& scratch, con
     from = z;
   }
   TRY(project({&token, 1}, from, z, stop));
-  TRY(model_.run_further_layer({.weights = *layer_, .cache = state.cache_, .recorded = state.recorded_}, z, scratch,
-                               stop));
+  const ChoiceUse choice = drafts_share(model_.config()) ? ChoiceUse::taken : ChoiceUse::as_needed;
+  TRY(model_.run_further_layer(
+      {.weights = *layer_, .cache = state.cache_, .recorded = state.recorded_, .choice = choice}, z, scratch, stop));
   TRY(queue_.finish());
   state.cache_.advance(1);
   state.caught_up_ = 0;

@@ -19,7 +19,7 @@ void add_mlp(Names& names, const std::string& module) {
   names.push_back(module);
 }
 
-void add_attention(Names& names, const ModelConfig& config, const std::string& module) {
+void add_attention(Names& names, const ModelConfig& config, LayerId layer, const std::string& module) {
   const auto add = [&](std::string_view part) { names.push_back(fmt::format("{}.{}", module, part)); };
   add("kv_a_proj_with_mqa");
   add("kv_a_layernorm");
@@ -29,6 +29,11 @@ void add_attention(Names& names, const ModelConfig& config, const std::string& m
     add("q_a_proj");
     add("q_a_layernorm");
     add("q_b_proj");
+  }
+  // Not wq_b and weights_proj: they run where there are more positions than are chosen.
+  if (config.has_indexer(layer)) {
+    add("indexer.wk");
+    add("indexer.k_norm");
   }
   add("o_proj");
   names.push_back(module);
@@ -50,7 +55,7 @@ Names module_names(const ModelConfig& config, std::span<const LayerId> layer_map
   for (uint32_t index = 0; index < layer_map.size(); ++index) {
     const std::string layer = names::layer(LayerId(index));
     names.push_back(layer + ".input_layernorm");
-    add_attention(names, config, layer + ".self_attn");
+    add_attention(names, config, layer_map[index], layer + ".self_attn");
     names.push_back(layer + ".post_attention_layernorm");
     if (config.is_moe(layer_map[index])) {
       add_moe(names, config, layer + ".mlp");

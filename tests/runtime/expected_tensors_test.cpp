@@ -12,9 +12,8 @@ namespace {
 
 /// Whether a plain run reads it.
 bool is_read(const format::TensorEntry& tensor, const ModelConfig& config) {
-  const std::string_view name = tensor.name;
   return !(tensor.place.layer && tensor.place.layer->value >= config.layers) &&
-         name.find(".indexer.") == std::string_view::npos && name.find("inv_freq") == std::string_view::npos;
+         tensor.name.find("inv_freq") == std::string::npos;
 }
 
 void check_same(const std::filesystem::path& folder) {

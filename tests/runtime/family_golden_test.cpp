@@ -133,19 +133,5 @@ TEST_CASE("family: n_shared_experts null is none") {
   CHECK(test::first_difference(without(nullptr), wanted) == wanted.size());
 }
 
-TEST_CASE("family: V3.2 runs up to index_topk positions, and no further") {
-  const auto folder = test::family_folder() / "v3.2";
-  auto usual = test::load_folder(folder);
-  REQUIRE(usual);
-  CHECK((*usual)->model().context() == 64);
-  CHECK(test::load_folder(folder, {.context = 64, .threads = 0, .instruction_set = {}}));
-  for (const uint32_t context : {65U, 640U, 100000U}) {
-    const auto more = test::load_folder(folder, {.context = context, .threads = 0, .instruction_set = {}});
-    REQUIRE_FALSE(more);
-    CHECK(more.error().kind == ErrorKind::unsupported);
-    CHECK(more.error().message.find("beyond 64 (index_topk in config.json)") != std::string::npos);
-  }
-}
-
 }  // namespace
 }  // namespace dspack::runtime::family_golden_test

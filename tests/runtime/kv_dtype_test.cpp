@@ -82,7 +82,7 @@ TEST_CASE("KV cache types: what they take") {
     config.kv_rank = shape.latent_dim;
     config.nope_dim = 1;
     config.rope_dim = shape.rope_dim;
-    return make_attention(config, {.cache_dtype = dtype})->cache_planes();
+    return make_attention(config, {.cache_dtype = dtype}, LayerId(0))->cache_planes();
   };
   CHECK(KvCache::make(**device, 3, 5, planes({5, 2}, Dtype::f32))->size_bytes() == 3 * 5 * 7 * 4);
   CHECK(KvCache::make(**device, 3, 5, planes({5, 2}, Dtype::bf16))->size_bytes() == 3 * 5 * 7 * 2);

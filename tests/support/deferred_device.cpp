@@ -72,6 +72,11 @@ class Translation {
     live.value = (*this)(live.value);
     return live;
   }
+  kernels::Choice operator()(kernels::Choice choice) {
+    choice.ids = (*this)(choice.ids);
+    choice.counts = (*this)(choice.counts);
+    return choice;
+  }
 
   Uses uses;
 };
@@ -174,6 +179,22 @@ class DeferredQueue final : public Queue {
       queue.rms_norm(x, gain, epsilon, y);
     });
   }
+  void layer_norm(const Rows& x, Slice gain, Slice bias, float epsilon, const Rows& y) override {
+    Translation inner;
+    enqueue(inner, [x = inner(x), gain = inner(gain), bias = inner(bias), epsilon, y = inner(y)](Queue& queue) {
+      queue.layer_norm(x, gain, bias, epsilon, y);
+    });
+  }
+  void choose(const kernels::ChooseArgs& args) override {
+    Translation inner;
+    kernels::ChooseArgs below = args;
+    below.queries = inner(args.queries);
+    below.weights = inner(args.weights);
+    below.keys = inner(args.keys);
+    below.choice = inner(args.choice);
+    below.live = inner(args.live);
+    enqueue(inner, [below](Queue& queue) { queue.choose(below); });
+  }
   void rope(const kernels::RopeArgs& args) override {
     Translation inner;
     kernels::RopeArgs below = args;
@@ -190,6 +211,7 @@ class DeferredQueue final : public Queue {
     below.cache = inner(args.cache);
     below.out = inner(args.out);
     below.live = inner(args.live);
+    below.choice = inner(args.choice);
     enqueue(inner, [below](Queue& queue) { queue.mla_attend(below); });
   }
   void silu_multiply(const Rows& gate, const Rows& up) override {
@@ -255,6 +277,11 @@ class DeferredQueue final : public Queue {
     enqueue(inner, [to = inner(to), shape, from = inner(from), live = inner(live)](Queue& queue) {
       queue.store_latents(to, shape, from, live);
     });
+  }
+  void store_fp8_rows(Slice codes, Slice scales, const Rows& from, const LivePosition& live) override {
+    Translation inner;
+    enqueue(inner, [codes = inner(codes), scales = inner(scales), from = inner(from),
+                    live = inner(live)](Queue& queue) { queue.store_fp8_rows(codes, scales, from, live); });
   }
   void gather_rows(const Rows& to, const Rows& from, std::span<const uint32_t> rows) override {
     Translation inner;

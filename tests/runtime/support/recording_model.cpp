@@ -22,6 +22,7 @@ RecordingModel::RecordingModel(const std::filesystem::path& folder, const RigOpt
   auto device = kernels::make_cpu_device({.threads = options.threads, .instruction_set = {}});
   REQUIRE(device);
   device_ = std::move(*device);
+  if (options.around) device_ = options.around(std::move(device_));
   if (options.is_deferred) device_ = std::make_unique<DeferredDevice>(std::move(device_));
   queue_ = device_->make_queue();
   assemble(options);

@@ -1,6 +1,7 @@
 // A model put together by hand, with an executor in front of the real one that remembers every routing decision.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <set>
@@ -48,6 +49,8 @@ struct RigOptions {
   std::vector<LayerId> layer_map = {};
   Dtype kv_dtype = Dtype::f32;
   runtime::LayerStreaming streaming = {};
+  /// What the model runs on, put around the CPU's device; empty: that itself.
+  std::function<std::unique_ptr<kernels::Device>(std::unique_ptr<kernels::Device>)> around = {};
   /// On a device whose memory the host cannot address (deferred_device.h), with resident experts.
   bool is_deferred = false;
 };

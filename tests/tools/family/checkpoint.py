@@ -1,6 +1,7 @@
 """Makes a variant's tensors: random weights under the released names, stored as the variant says."""
 import numpy as np
 
+import indexer
 import storage
 
 # Latents and embeddings are small, so that the epsilons of their norms count.
@@ -57,7 +58,8 @@ class Maker:
         self.linear(at + "up_proj", width, hidden, 1.5, plain)
         self.linear(at + "down_proj", hidden, width, 1.5, plain)
 
-    def attention(self, at):
+    def attention(self, layer):
+        at = f"model.layers.{layer}.self_attn."
         c, hidden, heads = self.c, self.c["hidden_size"], self.c["num_attention_heads"]
         nope, rope, value, rank = c["qk_nope_head_dim"], c["qk_rope_head_dim"], c["v_head_dim"], c["kv_lora_rank"]
         if c.get("q_lora_rank"):
@@ -72,13 +74,19 @@ class Maker:
         self.linear(at + "o_proj", hidden, heads * value, 1.5)
         if self.how.get("inv_freq"):
             self.put(at + "rotary_emb.inv_freq", np.exp2(-np.arange(rope // 2)), "BF16")
-        if self.how.get("indexer"):
-            count, width = c["index_n_heads"], c["index_head_dim"]
-            self.linear(at + "indexer.wq_b", count * width, c["q_lora_rank"])
-            self.linear(at + "indexer.wk", width, hidden)
-            self.vector(at + "indexer.k_norm.weight", width, dtype="F32")
-            self.vector(at + "indexer.k_norm.bias", width, -0.1, 0.1, dtype="F32")
-            self.linear(at + "indexer.weights_proj", count, hidden)
+        if indexer.is_full(c, layer):
+            self.indexer(at + "indexer.")
+
+    def indexer(self, at):
+        """`index_key_gain`: a small one makes keys so small that the epsilon of their norm counts."""
+        c, how = self.c, self.how
+        count, width, dtype = c["index_n_heads"], c["index_head_dim"], how.get("index_norm_dtype", "F32")
+        bias = how.get("index_bias", 0.1)
+        self.linear(at + "wq_b", count * width, c["q_lora_rank"])
+        self.linear(at + "wk", width, c["hidden_size"], how.get("index_key_gain", 1.0))
+        self.vector(at + "k_norm.weight", width, dtype=dtype)
+        self.vector(at + "k_norm.bias", width, -bias, bias, dtype=dtype)
+        self.linear(at + "weights_proj", count, c["hidden_size"], plain=True)
 
     def moe(self, at):
         c, plain = self.c, self.how.get("plain") == "experts"
@@ -94,14 +102,31 @@ class Maker:
         self.put("model.embed_tokens.weight", self.random.normal(0, EMBEDDING_GAIN, (
             c["vocab_size"], c["hidden_size"])), self.plain_dtype())
         for layer in range(c["num_hidden_layers"]):
-            at = f"model.layers.{layer}."
-            self.vector(at + "input_layernorm.weight", c["hidden_size"])
-            self.attention(at + "self_attn.")
-            self.vector(at + "post_attention_layernorm.weight", c["hidden_size"])
-            if is_moe(layer):
-                self.moe(at + "mlp.")
-            else:
-                self.mlp(at + "mlp.", c["intermediate_size"])
+            self.layer(layer, is_moe(layer))
         self.vector("model.norm.weight", c["hidden_size"])
         self.linear("lm_head", c["vocab_size"], c["hidden_size"], plain=True)
+        if c.get("num_nextn_predict_layers"):
+            self.mtp(c["num_hidden_layers"])
         return self
+
+    def layer(self, layer, is_moe):
+        at = f"model.layers.{layer}."
+        self.vector(at + "input_layernorm.weight", self.c["hidden_size"])
+        self.attention(layer)
+        self.vector(at + "post_attention_layernorm.weight", self.c["hidden_size"])
+        if is_moe:
+            self.moe(at + "mlp.")
+        else:
+            self.mlp(at + "mlp.", self.c["intermediate_size"])
+
+    def mtp(self, layer):
+        """The module behind the last layer; with copies of embedding and head where released checkpoints have them."""
+        at, hidden = f"model.layers.{layer}.", self.c["hidden_size"]
+        for name in ("enorm", "hnorm", "shared_head.norm"):
+            self.vector(at + name + ".weight", hidden)
+        self.linear(at + "eh_proj", hidden, 2 * hidden, plain=True)
+        self.layer(layer, True)
+        if self.how.get("mtp_copies"):
+            for copy, source in (("embed_tokens", "model.embed_tokens"), ("shared_head.head", "lm_head")):
+                for tensors in (self.stored, self.exact):
+                    tensors[at + copy + ".weight"] = tensors[source + ".weight"]

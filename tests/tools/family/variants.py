@@ -29,6 +29,12 @@ def fp8(block, **more):
                                     "weight_block_size": block, **more}}
 
 
+# Long prompts are at least three times index_topk. Keys of the index are small, so that the epsilon of their norm counts.
+SPARSE = {"long": 96, "index_key_gain": 0.01, "index_bias": 0.5}
+GLM = {**SIZES, "max_position_embeddings": 512, "q_lora_rank": 24, "num_experts_per_tok": 2, "rope_theta": DROP,
+       "eos_token_id": [1, 2, 3], "pad_token_id": 1, "index_head_dim": 32, "n_routed_experts": 8}
+LAYERS = 8  # of GLM-5.2: as released, 0, 1, 2 and 6 choose, the others share
+
 COMPRESSED = {"quantization_config": {
     "quant_method": "compressed-tensors", "format": "float-quantized", "quantization_status": "compressed",
     "global_compression_ratio": None, "kv_cache_scheme": None, "ignore": ["lm_head"],
@@ -38,6 +44,7 @@ COMPRESSED = {"quantization_config": {
             "observer": "minmax", "observer_kwargs": {}, "group_size": None, "block_structure": None,
             "actorder": None}}}}}
 
+# The place in this list decides the seed: further ones come last.
 VARIANTS = {
     "v2-lite": {"released": "deepseek-v2-lite-chat", "config": {
         **SIZES, **{**LONG, "rope_scaling": yarn(40, mscale=0.707, mscale_all_dim=0.707)}, "num_hidden_layers": 3,
@@ -78,7 +85,7 @@ VARIANTS = {
         "store": "BF16", "shows": "v_head_dim larger than qk_nope_head_dim, epsilon 1e-5, keys of transformers 5"},
     "v3.2": {"released": "deepseek-v3.2-exp", "config": {
         **V3, **WITHOUT_FP8, "index_topk": 64, "index_n_heads": 4, "index_head_dim": 32},
-        "store": "BF16", "indexer": True, "shows": "an indexer that is without effect up to index_topk positions"},
+        "store": "BF16", "shows": "an indexer that is without effect up to index_topk positions"},
     "f16": {"released": "moonlight-16b-a3b", "config": {
         **SIZES, "max_position_embeddings": 512, "n_routed_experts": 8, "num_experts_per_tok": 3},
         "store": "F16", "shows": "weights in F16"},
@@ -94,6 +101,24 @@ VARIANTS = {
         "shows": "FP8 with one scale for a matrix, [] and [1]; scales of activations are not read"},
     "fp8-blocks": {"released": "deepseek-v3", "config": {**V3, **fp8([40, 28])}, "store": "fp8", "block": [40, 28],
                    "shows": "FP8 in blocks that are no power of two"},
+    "v3.2-sparse": {"released": "deepseek-v3.2-exp", "config": {
+        **V3, **fp8([32, 32], scale_fmt="ue8m0"), "num_hidden_layers": 3, "num_nextn_predict_layers": 1, "index_topk": 24,
+        "index_n_heads": 4, "index_head_dim": 32},
+        "store": "fp8", "block": [32, 32], "power_of_two": True, "mtp_copies": True, **SPARSE,
+        "shows": "24 positions chosen of up to 96, half-split rotation under YaRN, an MTP module with an indexer of its own"},
+    "glm-5": {"released": "glm-5", "config": {
+        **GLM, "num_hidden_layers": 3, "num_nextn_predict_layers": 0, "v_head_dim": 32, "head_dim": 16, "qk_head_dim": 32,
+        "index_topk": 24, "index_n_heads": 2, "num_experts_per_tok": 4, "n_routed_experts": 16},
+        "store": "BF16", "index_norm_dtype": "BF16", **SPARSE,
+        "shows": "interleaved rotation of the index, every layer chooses, values wider than keys, theta 1e6 without YaRN"},
+    "glm-5.2": {"released": "glm-5.2", "config": {
+        **GLM, "hidden_size": 40, "intermediate_size": 32, "moe_intermediate_size": 4, "num_attention_heads": 2,
+        "num_key_value_heads": 2, "kv_lora_rank": 20, "q_lora_rank": 20, "num_hidden_layers": LAYERS, "qk_nope_head_dim": 24,
+        "v_head_dim": 40, "head_dim": 24, "qk_head_dim": 40, "first_k_dense_replace": 3, "index_topk": 16, "index_n_heads": 4,
+        "indexer_types": ["full"] * 3 + ["shared"] * 3 + ["full", "shared"],
+        "mlp_layer_types": ["dense"] * 3 + ["sparse"] * (LAYERS - 3)},
+        "store": "BF16", "index_norm_dtype": "BF16", **SPARSE,
+        "shows": "choices that layers share, head_dim that says nothing, an MTP module with an indexer, without copies"},
 }
 
 

@@ -32,6 +32,8 @@ FAMILIES = {
     "deepseek_v2": {**MLA, **ROUTED, "n_group": 2, "topk_group": 1, "first_k_dense_replace": 1},
     "deepseek_v3": {**MLA, **GROUPED},
     "deepseek_v32": {**MLA, **GROUPED, "index_n_heads": 2, "index_head_dim": 16, "index_topk": 4},
+    "glm_moe_dsa": {**MLA, **GROUPED, "n_group": 1, "v_head_dim": 16, "index_n_heads": 2, "index_head_dim": 16, "index_topk": 4,
+                    "indexer_types": ["full", "full", "shared"]},
     "kimi_k25": {"text_config": {**BASE, **MLA, **GROUPED, "model_type": "deepseek_v3"},
                  "vision_config": {**PICTURES, "num_hidden_layers": 1, "pos_emb_height": 4, "pos_emb_width": 4},
                  "projection_hidden_size": 32, "image_token_id": 2, "tie_word_embeddings": False},

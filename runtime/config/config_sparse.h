@@ -1,0 +1,17 @@
+// The part of config.json that says how attention is sparse: DeepSeek-V3.2 (deepseek_v32) and GLM-5 (glm_moe_dsa).
+// Threads: pure functions. Errors: kept by the fields.
+#pragma once
+
+#include <string_view>
+
+#include "format/config_fields.h"
+#include "runtime/config/config.h"
+
+namespace dspack::runtime {
+
+[[nodiscard]] bool is_sparse_type(std::string_view model_type);
+
+/// Of a model of such a type, whose sizes and attention have been read.
+void read_sparse_attention(format::ConfigFields& fields, ModelConfig& config);
+
+}  // namespace dspack::runtime
