@@ -102,9 +102,6 @@ class CudaQueue final : public Queue {
   void rope(const RopeArgs& args) override;
   void choose(const ChooseArgs& args) override;
   void mla_attend(const MlaAttendArgs& args) override;
-  void layer_norm(const Rows&, Slice, Slice, float, const Rows&) override { DSPACK_CHECK(false, "TEMPORARY"); }
-  void choose(const ChooseArgs&) override { DSPACK_CHECK(false, "TEMPORARY"); }
-  void store_fp8_rows(Slice, Slice, const Rows&, const LivePosition&) override { DSPACK_CHECK(false, "TEMPORARY"); }
   void silu_multiply(const Rows& gate, const Rows& up) override;
   void add(const Rows& y, const Rows& x) override;
   void route(const RouterArgs& args) override;
