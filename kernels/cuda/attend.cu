@@ -79,11 +79,14 @@ __global__ void __launch_bounds__(kThreads) merge_kernel(device::AttendRun run) 
 AttendShape shape_of(const MlaAttendTask& task) {
   const uint64_t end = uint64_t{task.first_position} + task.rows;
   const bool is_live = task.live_position != nullptr;
+  const bool is_chosen = task.chosen != nullptr;
+  const uint32_t limit = is_live ? task.position_limit : static_cast<uint32_t>(end);
   return {.rows = task.rows,
           .heads = task.heads,
           .latent_dim = task.latent_dim,
           .rope_dim = task.rope_dim,
-          .position_limit = is_live ? task.position_limit : static_cast<uint32_t>(end)};
+          .position_limit = is_chosen ? std::min(limit, task.most_chosen) : limit,
+          .is_chosen = is_chosen};
 }
 
 AttendChoice attend_choice(const AttendShape& shape, const gpu::Properties& properties) {
@@ -121,9 +124,10 @@ gpu::LaunchShape attend_launch(const AttendShape& shape, AttendChoice choice) {
   const bool is_exact = choice == AttendChoice::exact;
   const uint32_t key_dim = shape.latent_dim + shape.rope_dim;
   const uint32_t queries = is_exact ? kExactTile.queries : tensor_tile(choice).queries;
-  const uint64_t in_run = uint64_t{std::min(shape.rows, splits.rows_a_run)} * shape.heads;
+  const uint64_t rows = std::min(shape.rows, splits.rows_a_run);
   gpu::LaunchShape launch;
-  launch.grid_x = static_cast<unsigned>(ceil_div(in_run, queries));
+  launch.grid_x = static_cast<unsigned>(shape.is_chosen ? rows * ceil_div(shape.heads, queries)
+                                                        : ceil_div(rows * shape.heads, queries));
   launch.grid_y = splits.slots;
   launch.grid_z = is_exact ? static_cast<unsigned>(ceil_div(shape.latent_dim, kExactTile.columns)) : 1;
   launch.threads = is_exact ? kExactTile.threads : tensor_tile(choice).warps * 32;

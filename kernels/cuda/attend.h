@@ -7,13 +7,13 @@
 //                    \            |            /
 //                      merged in this order -> out
 //
-// A query is one head of one row; number q is head q % heads of row q / heads. The split of a row follows from its own
-// position and the number of heads, and the grid from the largest position that there may be: one recorded graph serves
-// every position, and splits that a row does not have cost a block that returns at once.
-// Exact mode: a value depends on its row alone. Cache rows that a query does not see, but another one of its call does,
-// must be finite (they are multiplied by 0).
-// Threads: enqueues. Lifetime: the addresses are borrowed until the stream has run. Errors: none; shapes have been
-// checked (kernels/checks.h).
+// A query is one head of one row; number q is head q % heads of row q / heads. With a choice, positions are the places
+// in a row's list: keys are fetched through it, and nothing else differs. The split of a row follows from the positions
+// that it sees and the number of heads, and the grid from the largest position that there may be: one recorded graph
+// serves every position, and splits that a row does not have cost a block that returns at once. Exact mode: a value
+// depends on its row alone. Cache rows that a query does not see, but another one of its call does, must be finite
+// (they are multiplied by 0). Threads: enqueues. Lifetime: the addresses are borrowed until the stream has run. Errors:
+// none; shapes have been checked (kernels/checks.h).
 #pragma once
 
 #include <cstdint>
@@ -29,7 +29,8 @@ struct AttendShape {
   uint32_t heads = 0;
   uint32_t latent_dim = 0;
   uint32_t rope_dim = 0;
-  uint32_t position_limit = 0;  // no row stands here or beyond
+  uint32_t position_limit = 0;  // no row stands here or beyond, or sees as many and more
+  bool is_chosen = false;       // rows see positions of their own, so that a block serves one row
 };
 
 /// MlaAttendArgs with addresses.
@@ -50,6 +51,10 @@ struct MlaAttendTask {
   uint32_t position_limit = 0;
   float scale = 0;
   Dtype cache_dtype = Dtype::f32;  // f32, bf16, f16 or f8_e4m3 (kernels/latent_rows.h)
+  // Of a choice (kernels::Choice): row r sees counts[r] positions, chosen[r * most_chosen ..]; else null.
+  const uint32_t* chosen = nullptr;
+  const uint32_t* counts = nullptr;
+  uint32_t most_chosen = 0;
 };
 [[nodiscard]] AttendShape shape_of(const MlaAttendTask& task);
 

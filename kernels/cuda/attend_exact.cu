@@ -139,12 +139,12 @@ __device__ __forceinline__ Shared shared_of(const device::AttendRun& run) {
 }
 
 /// Zeros after the last column and the last query.
-__device__ __forceinline__ void load_queries(const device::AttendRun& run, uint32_t first_query,
+__device__ __forceinline__ void load_queries(const device::AttendRun& run, const device::BlockQueries& queries,
                                              device::KeyColumns columns, const Shared& shared) {
   for (uint32_t row = gpu::warp_index(); row < kQueries; row += kWarps) {
-    const uint32_t query = first_query + row;
+    const uint32_t query = queries.first + row;
     for (uint32_t i = gpu::lane_index(); i < columns.padded(); i += gpu::kWarpThreads) {
-      const bool is_there = i < columns.count && query < run.queries;
+      const bool is_there = i < columns.count && query < queries.end;
       shared.queries[row * shared.stride + i] = is_there ? device::query_value(run, query, columns.first + i) : 0.0F;
     }
   }
@@ -152,11 +152,13 @@ __device__ __forceinline__ void load_queries(const device::AttendRun& run, uint3
 
 /// The columns of the keys from `first_position` on; zeros from `end` on and after the last column.
 template <class Keys>
-__device__ __forceinline__ void load_keys(const device::AttendRun& run, uint32_t first_position, uint32_t end,
-                                          device::KeyColumns columns, const Shared& shared) {
+__device__ __forceinline__ void load_keys(const device::AttendRun& run, const device::PositionMap& map,
+                                          uint32_t first_position, uint32_t end, device::KeyColumns columns,
+                                          const Shared& shared) {
   for (uint32_t row = gpu::warp_index(); row < kPositions; row += kWarps) {
-    const uint32_t position = first_position + row;
-    Keys::load(run, position, position < end, columns, shared.keys + row * shared.stride);
+    const bool is_there = first_position + row < end;
+    const uint32_t position = is_there ? map.at(first_position + row) : 0;
+    Keys::load(run, position, is_there, columns, shared.keys + row * shared.stride);
   }
 }
 
@@ -263,15 +265,16 @@ __device__ __forceinline__ void add_values(const Shared& shared, uint32_t at, fl
   }
 }
 
-__device__ __forceinline__ void store_split(const device::AttendRun& run, uint32_t first_query, uint32_t split,
-                                            uint32_t first_column, const float4 (&values)[kQueriesOfHalf]) {
+__device__ __forceinline__ void store_split(const device::AttendRun& run, const device::BlockQueries& queries,
+                                            uint32_t split, uint32_t first_column,
+                                            const float4 (&values)[kQueriesOfHalf]) {
   const unsigned half = gpu::thread_index() / (kColumns / 4);
   const uint32_t column = first_column + gpu::thread_index() % (kColumns / 4) * 4;
   if (column >= run.latent_dim) return;
 #pragma unroll
   for (unsigned i = 0; i < kQueriesOfHalf; ++i) {
-    const uint32_t query = first_query + half * kQueriesOfHalf + i;
-    if (query >= run.queries) return;
+    const uint32_t query = queries.first + half * kQueriesOfHalf + i;
+    if (query >= queries.end) return;
     float* to = run.values + device::slot_of(run, query, split) * run.value_stride + column;
     *reinterpret_cast<float4*>(to) = values[i];
   }
@@ -279,28 +282,29 @@ __device__ __forceinline__ void store_split(const device::AttendRun& run, uint32
 
 template <class Keys>
 __global__ void __launch_bounds__(kExactTile.threads, 2) exact_kernel(device::AttendRun run) {
-  const uint32_t first_query = gpu::block_index().x * kQueries;
+  const device::BlockQueries queries = device::queries_of_block(run, gpu::block_index().x, kQueries);
   const uint32_t split = gpu::block_index().y;
   const uint32_t first_column = gpu::block_index().z * kColumns;
-  if (first_query >= run.queries) return;
-  const device::BlockPositions block = device::positions_of_block(run, first_query, kQueries, split);
+  if (queries.first >= queries.end) return;
+  const device::BlockPositions block = device::positions_of_block(run, queries, kQueries, split);
   if (block.end == 0) return;
-  const uint32_t my_query = first_query + gpu::thread_index() / kPositions;
-  const device::PositionRange mine = device::range_of_query(run, my_query, split);
+  const device::PositionMap map(run, queries.first);
+  const uint32_t my_query = queries.first + gpu::thread_index() / kPositions;
+  const device::PositionRange mine = device::range_of_query(run, queries, my_query, split);
   const Shared shared = shared_of(run);
   const uint32_t columns = run.latent_dim - first_column < kColumns ? run.latent_dim - first_column : kColumns;
   const bool is_whole = run.key_dim <= kPanel;
   const uint32_t quad = gpu::thread_index() % (kColumns / 4);
   Softmax softmax = {device::minus_infinity(), 0};
   float4 values[kQueriesOfHalf] = {};
-  if (is_whole) load_queries(run, first_query, {0, run.key_dim}, shared);
+  if (is_whole) load_queries(run, queries, {0, run.key_dim}, shared);
   for (uint32_t position = block.begin; position < block.end; position = block.behind(position, kPositions)) {
     float scores[kQueriesOfThread][kPositionsOfThread] = {};
     for (uint32_t first = 0; first < run.key_dim; first += kPanel) {
       const device::KeyColumns panel = {first, run.key_dim - first < kPanel ? run.key_dim - first : kPanel};
       gpu::block_barrier();  // the keys before have been used
-      if (!is_whole) load_queries(run, first_query, panel, shared);
-      load_keys<Keys>(run, position, block.end, panel, shared);
+      if (!is_whole) load_queries(run, queries, panel, shared);
+      load_keys<Keys>(run, map, position, block.end, panel, shared);
       gpu::block_barrier();  // keys and queries are there
       add_scores(shared, panel.padded() / 4, scores);
     }
@@ -308,13 +312,13 @@ __global__ void __launch_bounds__(kExactTile.threads, 2) exact_kernel(device::At
     gpu::block_barrier();  // the scores of all parts are there
     const uint32_t my_position = position + gpu::thread_index() % kPositions;
     weigh(shared, mine.holds(my_position), run.scale, softmax);
-    if (!is_whole) load_keys<Keys>(run, position, block.end, {first_column, columns}, shared);
+    if (!is_whole) load_keys<Keys>(run, map, position, block.end, {first_column, columns}, shared);
     gpu::block_barrier();  // weights, factors and values are there
     if (quad * 4 < columns) add_values(shared, (is_whole ? first_column : 0) + quad * 4, values);
   }
-  store_split(run, first_query, split, first_column, values);
+  store_split(run, queries, split, first_column, values);
   const bool is_writer = gpu::thread_index() % kPositions == 0 && gpu::block_index().z == 0;
-  if (is_writer && my_query < run.queries) {
+  if (is_writer && my_query < queries.end) {
     float* stats = run.stats + device::slot_of(run, my_query, split) * kSplitStats;
     stats[0] = softmax.maximum;
     stats[1] = softmax.sum;

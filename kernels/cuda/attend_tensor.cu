@@ -183,16 +183,16 @@ namespace dspack::kernels::cuda {
 namespace {
 
 template <unsigned kQueryTiles>
-__device__ __forceinline__ void store_values(const device::AttendRun& run, uint32_t first_query, uint32_t split,
-                                             uint32_t column,
+__device__ __forceinline__ void store_values(const device::AttendRun& run, const device::BlockQueries& queries,
+                                             uint32_t query_row, uint32_t split, uint32_t column,
                                              const float (&values)[kQueryTiles][device::kColumnsOfWarp / 8][4]) {
   const unsigned lane = gpu::lane_index();
 #pragma unroll
   for (unsigned tile = 0; tile < kQueryTiles; ++tile) {
 #pragma unroll
     for (unsigned half = 0; half < 2; ++half) {
-      const uint32_t query = first_query + tile * 16 + lane / 4 + half * 8;
-      if (query >= run.queries) continue;
+      const uint32_t query = queries.first + query_row + tile * 16 + lane / 4 + half * 8;
+      if (query >= queries.end) continue;
       float* to = run.values + device::slot_of(run, query, split) * run.value_stride;
 #pragma unroll
       for (unsigned i = 0; i < device::kColumnsOfWarp / 8; ++i) {
@@ -206,9 +206,9 @@ __device__ __forceinline__ void store_values(const device::AttendRun& run, uint3
 
 /// The statistics of every query: the sums of its lanes, then of the parts in their order.
 template <AttendChoice kChoice>
-__device__ __forceinline__ void store_stats(const device::AttendRun& run, uint32_t first_query, uint32_t split,
-                                            uint32_t query_row, uint32_t part, const device::TensorSoftmax& softmax,
-                                            const device::TensorShared& shared) {
+__device__ __forceinline__ void store_stats(const device::AttendRun& run, const device::BlockQueries& queries,
+                                            uint32_t split, uint32_t query_row, uint32_t part,
+                                            const device::TensorSoftmax& softmax, const device::TensorShared& shared) {
   using L = device::TensorLayout<kChoice>;
   const unsigned lane = gpu::lane_index();
 #pragma unroll
@@ -222,12 +222,12 @@ __device__ __forceinline__ void store_stats(const device::AttendRun& run, uint32
   }
   gpu::block_barrier();  // sums of all parts and maxima are there
   const uint32_t row = gpu::thread_index();
-  if (row >= L::kTile.queries || first_query + row >= run.queries) return;
+  if (row >= L::kTile.queries || queries.first + row >= queries.end) return;
   float sum = 0;
 #pragma unroll
   for (unsigned i = 0; i < L::kParts; ++i)
     sum += shared.maxima[i * L::kTile.queries + row];
-  float* stats = run.stats + device::slot_of(run, first_query + row, split) * kSplitStats;
+  float* stats = run.stats + device::slot_of(run, queries.first + row, split) * kSplitStats;
   stats[0] = shared.factors[row];
   stats[1] = sum;
 }
@@ -235,10 +235,10 @@ __device__ __forceinline__ void store_stats(const device::AttendRun& run, uint32
 template <AttendChoice kChoice, class Keys>
 __global__ void __launch_bounds__(device::TensorLayout<kChoice>::kThreads) tensor_kernel(device::AttendRun run) {
   using L = device::TensorLayout<kChoice>;
-  const uint32_t first_query = gpu::block_index().x * L::kTile.queries;
+  const device::BlockQueries queries = device::queries_of_block(run, gpu::block_index().x, L::kTile.queries);
   const uint32_t split = gpu::block_index().y;
-  if (first_query >= run.queries) return;
-  const device::BlockPositions block = device::positions_of_block(run, first_query, L::kTile.queries, split);
+  if (queries.first >= queries.end) return;
+  const device::BlockPositions block = device::positions_of_block(run, queries, L::kTile.queries, split);
   if (block.end == 0) return;
   const device::TensorShared shared = device::tensor_shared<kChoice>(run);
   const unsigned warp = gpu::warp_index();
@@ -251,13 +251,14 @@ __global__ void __launch_bounds__(device::TensorLayout<kChoice>::kThreads) tenso
   device::TensorSoftmax softmax;
 #pragma unroll
   for (unsigned half = 0; half < 2; ++half) {
-    softmax.range[half] = device::range_of_query(run, first_query + query_row + lane / 4 + half * 8, split);
+    softmax.range[half] = device::range_of_query(run, queries, queries.first + query_row + lane / 4 + half * 8, split);
     softmax.maximum[half] = device::minus_infinity();
     softmax.sum[half] = 0;
   }
   float values[L::kValueQueryTiles][device::kColumnsOfWarp / 8][4] = {};
-  device::load_tensor_queries(run, first_query, L::kTile.queries, shared.queries, shared.row_bytes);
-  device::KeyTiles<Keys, L::kTile.stages> tiles(run, block.end, shared.keys, shared.row_bytes);
+  device::load_tensor_queries(run, queries, L::kTile.queries, shared.queries, shared.row_bytes);
+  const device::PositionMap map(run, queries.first);
+  device::KeyTiles<Keys, L::kTile.stages> tiles(run, map, block.end, shared.keys, shared.row_bytes);
   tiles.start(block.begin);
   for (uint32_t position = block.begin; position < block.end; position = block.behind(position, kTensorPositions)) {
     const unsigned char* keys = tiles.take(position, block.behind(position, kTensorPositions));
@@ -287,9 +288,9 @@ __global__ void __launch_bounds__(device::TensorLayout<kChoice>::kThreads) tenso
     gpu::block_barrier();  // weights and factors are there
     device::add_values(shared, keys, value_row, column, run.latent_dim, values);
   }
-  store_values(run, first_query + value_row, split, column, values);
+  store_values(run, queries, value_row, split, column, values);
   gpu::block_barrier();  // the last factors have been used
-  store_stats<kChoice>(run, first_query, split, query_row, part, softmax, shared);
+  store_stats<kChoice>(run, queries, split, query_row, part, softmax, shared);
 }
 
 template <AttendChoice kChoice, class Keys>

@@ -7,6 +7,7 @@
 #include "format/base/check.h"
 #include "kernels/checks.h"
 #include "kernels/cuda/attend.h"
+#include "kernels/cuda/choose.h"
 #include "kernels/cuda/cuda_memory.h"
 #include "kernels/cuda/elementwise.h"
 #include "kernels/cuda/expert_tiles.h"
@@ -84,7 +85,7 @@ class CudaQueue final : public Queue {
     if (blas != nullptr) blas_ = std::make_unique<LinearBlas>(std::move(blas), properties_, precision_);
   }
 
-  void expect(const WorkspaceShape& largest) override { expected_bytes_ = attention_workspace_bytes(largest); }
+  void expect(const WorkspaceShape& largest) override { expected_bytes_ = shared_workspace_bytes(largest); }
   void upload(Slice to, std::span<const std::byte> from) override;
   void download(std::span<std::byte> to, Slice from) override;
   void copy(Slice to, Slice from, uint64_t bytes) override;
@@ -97,11 +98,10 @@ class CudaQueue final : public Queue {
   void head_linear_transposed(const HeadLinearArgs& args) override;
   void head_linear(const HeadLinearArgs& args) override;
   void rms_norm(const Rows& x, Slice gain, float epsilon, const Rows& y) override;
+  void layer_norm(const Rows& x, Slice gain, Slice bias, float epsilon, const Rows& y) override;
   void rope(const RopeArgs& args) override;
+  void choose(const ChooseArgs& args) override;
   void mla_attend(const MlaAttendArgs& args) override;
-  void layer_norm(const Rows&, Slice, Slice, float, const Rows&) override { DSPACK_CHECK(false, "TEMPORARY"); }
-  void choose(const ChooseArgs&) override { DSPACK_CHECK(false, "TEMPORARY"); }
-  void store_fp8_rows(Slice, Slice, const Rows&, const LivePosition&) override { DSPACK_CHECK(false, "TEMPORARY"); }
   void silu_multiply(const Rows& gate, const Rows& up) override;
   void add(const Rows& y, const Rows& x) override;
   void route(const RouterArgs& args) override;
@@ -109,6 +109,7 @@ class CudaQueue final : public Queue {
   void run_expert_parts(const ExpertPartsArgs& args) override;
   void store_rows(Slice to, Dtype dtype, const Rows& from, const LivePosition& live) override;
   void store_latents(Slice to, LatentShape shape, const Rows& from, const LivePosition& live) override;
+  void store_fp8_rows(Slice codes, Slice scales, const Rows& from, const LivePosition& live) override;
   void gather_rows(const Rows& to, const Rows& from, std::span<const uint32_t> rows) override;
   void scatter_rows(const Rows& to, const Rows& from, std::span<const uint32_t> rows) override;
   void combine(const Rows& y, const Rows& parts, Slice weights, uint32_t top_k) override;
@@ -191,6 +192,18 @@ void CudaQueue::rms_norm(const Rows& x, Slice gain, float epsilon, const Rows& y
       {.x = inputs_at(x), .y = rows_at(y), .gain = floats(gain), .epsilon = epsilon, .rows = x.rows, .cols = x.cols});
 }
 
+void CudaQueue::layer_norm(const Rows& x, Slice gain, Slice bias, float epsilon, const Rows& y) {
+  check_layer_norm(x, gain, bias, y);
+  if (is_empty(x)) return;
+  run_layer_norm(*stream_, {.x = inputs_at(x),
+                            .y = rows_at(y),
+                            .gain = floats(gain),
+                            .bias = floats(bias),
+                            .epsilon = epsilon,
+                            .rows = x.rows,
+                            .cols = x.cols});
+}
+
 void CudaQueue::rope(const RopeArgs& args) {
   check_rope(args);
   if (args.rows == 0 || args.heads == 0 || args.dim == 0) return;
@@ -198,11 +211,32 @@ void CudaQueue::rope(const RopeArgs& args) {
                         .rows = args.rows,
                         .heads = args.heads,
                         .dim = args.dim,
+                        .apart = args.pairs == RopePairs::halves ? args.dim / 2 : 1,
+                        .step = args.pairs == RopePairs::halves ? 1U : 2U,
                         .head_stride = args.head_stride,
                         .row_stride = args.row_stride,
                         .first_position = args.first_position,
                         .cos_sin = floats(args.cos_sin),
                         .live = numbers(args.live.value)});
+}
+
+void CudaQueue::choose(const ChooseArgs& args) {
+  check_choose(args);
+  if (args.rows == 0) return;
+  const uint32_t limit = args.live.empty() ? args.first_position + args.rows : args.live.limit;
+  const uint64_t bytes = std::max(choose_scratch_bytes(args.rows, limit), expected_bytes_);
+  run_choose(*stream_, {.queries = floats(args.queries),
+                        .weights = floats(args.weights),
+                        .keys = matrix_of(args.keys),
+                        .ids = numbers(args.choice.ids),
+                        .counts = numbers(args.choice.counts),
+                        .most = args.choice.most,
+                        .rows = args.rows,
+                        .heads = args.heads,
+                        .first_position = args.first_position,
+                        .position_limit = limit,
+                        .live = numbers(args.live.value),
+                        .scratch = workspace_.at_least(bytes)});
 }
 
 void CudaQueue::mla_attend(const MlaAttendArgs& args) {
@@ -224,6 +258,11 @@ void CudaQueue::mla_attend(const MlaAttendArgs& args) {
                      .position_limit = args.live.empty() ? args.first_position + args.rows : args.live.limit,
                      .scale = args.scale,
                      .cache_dtype = args.cache_dtype};
+  if (!args.choice.empty()) {
+    task.chosen = numbers(args.choice.ids);
+    task.counts = numbers(args.choice.counts);
+    task.most_chosen = args.choice.most;
+  }
   const AttendShape shape = shape_of(task);
   // As much as the largest call needs at once: what is outgrown stays until the queue goes.
   const uint64_t bytes = std::max(attend_scratch_bytes(shape), expected_bytes_);
@@ -340,6 +379,17 @@ void CudaQueue::store_latents(Slice to, LatentShape shape, const Rows& from, con
                                .from = inputs_at(from),
                                .rows = from.rows,
                                .live = numbers(live.value)});
+}
+
+void CudaQueue::store_fp8_rows(Slice codes, Slice scales, const Rows& from, const LivePosition& live) {
+  check_stored_fp8_rows(from, codes, scales, live);
+  if (is_empty(from)) return;
+  run_store_fp8_rows(*stream_, {.codes = reinterpret_cast<uint8_t*>(address_of(codes)),
+                                .scales = floats(scales),
+                                .from = inputs_at(from),
+                                .rows = from.rows,
+                                .cols = from.cols,
+                                .live = numbers(live.value)});
 }
 
 /// The caller's memory is borrowed for the call only, the copy happens later.

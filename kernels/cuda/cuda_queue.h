@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "kernels/cuda/attend.h"
+#include "kernels/cuda/choose.h"
 #include "kernels/cuda/experts.h"
 #include "kernels/cuda/linear_blas.h"
 #include "kernels/cuda/runtime.h"
@@ -67,8 +68,19 @@ inline constexpr uint64_t kExpertCounterBytes = kFusedCounters * sizeof(uint32_t
                                .position_limit = std::max(largest.positions, 1U)});
 }
 
+/// Scores of the indexer's choice.
+[[nodiscard]] inline uint64_t choice_workspace_bytes(const WorkspaceShape& largest) {
+  if (largest.rows == 0 || largest.index_heads == 0) return 0;
+  return choose_scratch_bytes(largest.rows, largest.positions);
+}
+
+/// What operations share, one after the other.
+[[nodiscard]] inline uint64_t shared_workspace_bytes(const WorkspaceShape& largest) {
+  return std::max(attention_workspace_bytes(largest), choice_workspace_bytes(largest));
+}
+
 [[nodiscard]] inline uint64_t queue_workspace_bytes(const WorkspaceShape& largest) {
-  return attention_workspace_bytes(largest) + kIndexSpaceBytes + kExpertCounterBytes;
+  return shared_workspace_bytes(largest) + kIndexSpaceBytes + kExpertCounterBytes;
 }
 
 /// `blas`: null where there is no cuBLASLt.

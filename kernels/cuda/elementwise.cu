@@ -49,6 +49,40 @@ __global__ void rms_norm_kernel(RmsNormTask task) {
   }
 }
 
+/// The sum of one number of each lane, lane by lane; `of_lanes` has a place for each.
+__device__ __forceinline__ double sum_of_lanes(double value, double* of_lanes) {
+  of_lanes[gpu::lane_index()] = value;
+  gpu::warp_barrier();  // all lanes' numbers are there
+  double sum = 0;
+  for (unsigned lane = 0; lane < gpu::kWarpThreads; ++lane)
+    sum += of_lanes[lane];
+  gpu::warp_barrier();  // and have been read before the next ones come
+  return sum;
+}
+
+__global__ void layer_norm_kernel(LayerNormTask task) {
+  double* of_lanes = gpu::shared_memory<double>() + gpu::warp_index() * gpu::kWarpThreads;
+  const uint32_t warps = gpu::block_threads() / gpu::kWarpThreads;
+  for (uint64_t row = gpu::block_index().x * warps + gpu::warp_index(); row < task.rows;
+       row += uint64_t{gpu::grid_blocks().x} * warps) {
+    const float* x = task.x.data + row * task.x.stride;
+    float* y = task.y.data + row * task.y.stride;
+    double sum = 0;
+    for (uint32_t i = gpu::lane_index(); i < task.cols; i += gpu::kWarpThreads)
+      sum += static_cast<double>(x[i]);
+    const double mean = sum_of_lanes(sum, of_lanes) / task.cols;
+    double squares = 0;
+    for (uint32_t i = gpu::lane_index(); i < task.cols; i += gpu::kWarpThreads) {
+      const double apart = static_cast<double>(x[i]) - mean;
+      squares += apart * apart;
+    }
+    const double variance = sum_of_lanes(squares, of_lanes) / task.cols;
+    const double inverse = 1 / gpu::square_root(variance + static_cast<double>(task.epsilon));
+    for (uint32_t i = gpu::lane_index(); i < task.cols; i += gpu::kWarpThreads)
+      y[i] = static_cast<float>((static_cast<double>(x[i]) - mean) * inverse) * task.gain[i] + task.bias[i];
+  }
+}
+
 __global__ void silu_multiply_kernel(RowPairTask task) {
   for_each_value(task.rows, task.cols, [&](uint64_t row, uint64_t col) {
     float& to = task.to.data[row * task.to.stride + col];
@@ -66,18 +100,18 @@ __global__ void weighted_sum_kernel(WeightedSumTask task) {
   for_each_value(task.rows, task.cols, [&](uint64_t row, uint64_t col) { device::sum_weighted(task, row, col); });
 }
 
-/// (x[2k] + i x[2k+1]) * (cos + i sin), rounded after each operation. A "column" is a pair of one head.
+/// (real + i imaginary) * (cos + i sin) of each pair, rounded after each operation. A "column" is a pair of one head.
 __global__ void rotate_kernel(RotateTask task) {
   const uint32_t pairs = task.dim / 2;
   const uint64_t first = uint64_t{task.first_position} + (task.live == nullptr ? 0 : *task.live);
   for_each_value(task.rows, task.heads * pairs, [&](uint64_t row, uint64_t col) {
-    const uint64_t k = col % pairs * 2;
-    float* x = task.data + row * task.row_stride + col / pairs * task.head_stride + k;
-    const float* at = task.cos_sin + (first + row) * task.dim + k;
+    const uint64_t k = col % pairs;
+    float* x = task.data + row * task.row_stride + col / pairs * task.head_stride + k * task.step;
+    const float* at = task.cos_sin + (first + row) * task.dim + k * 2;
     const float real = x[0];
-    const float imaginary = x[1];
+    const float imaginary = x[task.apart];
     x[0] = rounded_product(real, at[0]) - rounded_product(imaginary, at[1]);
-    x[1] = rounded_product(real, at[1]) + rounded_product(imaginary, at[0]);
+    x[task.apart] = rounded_product(real, at[1]) + rounded_product(imaginary, at[0]);
   });
 }
 
@@ -138,9 +172,23 @@ gpu::LaunchShape choose_norm_launch(uint32_t rows, uint32_t cols) {
           .shared_bytes = static_cast<unsigned>(threads / gpu::kWarpThreads * sizeof(float))};
 }
 
+gpu::LaunchShape choose_layer_norm_launch(uint32_t rows) {
+  constexpr unsigned kMostWarps = 4;
+  constexpr uint64_t kMostRowBlocks = 1U << 20;
+  const auto warps = std::clamp(rows, 1U, kMostWarps);
+  return {.grid_x = static_cast<unsigned>(std::clamp<uint64_t>(ceil_div(rows, warps), 1, kMostRowBlocks)),
+          .threads = warps * gpu::kWarpThreads,
+          .shared_bytes = static_cast<unsigned>(warps * gpu::kWarpThreads * sizeof(double))};
+}
+
 void run_rms_norm(gpu::Stream& stream, const RmsNormTask& task) {
   if (task.rows == 0 || task.cols == 0) return;
   gpu::launch(stream, choose_norm_launch(task.rows, task.cols), rms_norm_kernel, task);
+}
+
+void run_layer_norm(gpu::Stream& stream, const LayerNormTask& task) {
+  if (task.rows == 0 || task.cols == 0) return;
+  gpu::launch(stream, choose_layer_norm_launch(task.rows), layer_norm_kernel, task);
 }
 
 void run_silu_multiply(gpu::Stream& stream, const RowPairTask& task) {

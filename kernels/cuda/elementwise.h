@@ -49,12 +49,27 @@ struct WeightedSumTask {
 };
 void run_weighted_sum(gpu::Stream& stream, const WeightedSumTask& task);
 
+/// y = (x - mean) / sqrt(variance + epsilon) * gain + bias. y may be x. One warp a row; sums are in double precision,
+/// in an order that `cols` alone decides: lane l takes l, l + 32, ...; then the lanes, ascending.
+struct LayerNormTask {
+  RowsAt<const float> x;
+  RowsAt<float> y;
+  const float* gain = nullptr;
+  const float* bias = nullptr;
+  float epsilon = 0;
+  uint32_t rows = 0;
+  uint32_t cols = 0;
+};
+void run_layer_norm(gpu::Stream& stream, const LayerNormTask& task);
+
 /// RopeArgs on addresses. Row r stands at position first_position + *live + r.
 struct RotateTask {
   float* data = nullptr;
   uint32_t rows = 0;
   uint32_t heads = 0;
   uint32_t dim = 0;
+  uint32_t apart = 1;  // values from the first of a pair to the second
+  uint32_t step = 2;   // values from one pair to the next
   uint64_t head_stride = 0;
   uint64_t row_stride = 0;
   uint32_t first_position = 0;
@@ -89,5 +104,6 @@ void run_scatter_rows(gpu::Stream& stream, const MoveRowsTask& task);
 // Launch choices: pure. Kernels go through rows with the stride of grid_y.
 [[nodiscard]] gpu::LaunchShape choose_rows_launch(uint32_t rows, uint32_t cols);
 [[nodiscard]] gpu::LaunchShape choose_norm_launch(uint32_t rows, uint32_t cols);
+[[nodiscard]] gpu::LaunchShape choose_layer_norm_launch(uint32_t rows);
 
 }  // namespace dspack::kernels::cuda

@@ -12,6 +12,12 @@ namespace {
 
 static_assert(kLatentTile == device::kRoundedBlock);
 
+/// A scale for values of which the largest has this magnitude.
+__device__ __forceinline__ float scale_of(float largest) {
+  const float even = gpu::divide(largest, device::kLargestE4m3);
+  return even > 0 ? even : 1.0F;
+}
+
 /// The code of |value| / scale, with the value's own sign.
 __device__ __forceinline__ uint32_t code_of(float value, float scale) {
   constexpr uint32_t kSignOfFloat = 0x80000000U;
@@ -35,8 +41,7 @@ __device__ __forceinline__ void store_tile(const StoreLatentsTask& task, uint32_
 #pragma unroll
   for (unsigned i = 0; i < 4; ++i)
     values[i] = first + i < task.shape.latent_dim ? from[first + i] : 0.0F;
-  const float even = gpu::divide(device::largest_of_block(values), device::kLargestE4m3);
-  const float scale = even > 0 ? even : 1.0F;
+  const float scale = scale_of(device::largest_of_block(values));
   uint32_t codes = 0;
 #pragma unroll
   for (unsigned i = 0; i < 4; ++i)
@@ -72,7 +77,55 @@ __global__ void store_latents_kernel(StoreLatentsTask task) {
   }
 }
 
+/// A warp for each row, a piece of 128 values at a time: four of each lane, which are one word where codes are aligned.
+__global__ void store_fp8_rows_kernel(StoreFp8RowsTask task) {
+  const uint32_t warps = gpu::block_threads() / gpu::kWarpThreads;
+  const uint64_t first = task.live == nullptr ? 0 : *task.live;
+  const bool has_words = task.cols % 4 == 0 && reinterpret_cast<uint64_t>(task.codes) % 4 == 0;
+  for (uint64_t i = gpu::block_index().x * warps + gpu::warp_index(); i < task.rows;
+       i += uint64_t{gpu::grid_blocks().x} * warps) {
+    const float* from = task.from.data + i * task.from.stride;
+    uint8_t* to = task.codes + (first + i) * task.cols;
+    float largest = 0;
+    for (uint32_t begin = gpu::lane_index() * 4; begin - gpu::lane_index() * 4 < task.cols; begin += kLatentTile) {
+      float values[4];
+#pragma unroll
+      for (unsigned j = 0; j < 4; ++j)
+        values[j] = begin + j < task.cols ? from[begin + j] : 0.0F;
+      const float of_piece = device::largest_of_block(values);
+      largest = of_piece > largest ? of_piece : largest;
+    }
+    const float scale = scale_of(largest);
+    if (gpu::lane_index() == 0) task.scales[first + i] = scale;
+    for (uint32_t begin = gpu::lane_index() * 4; begin < task.cols; begin += kLatentTile) {
+      uint32_t codes = 0;
+#pragma unroll
+      for (unsigned j = 0; j < 4; ++j)
+        codes |= (begin + j < task.cols ? code_of(from[begin + j], scale) : 0) << 8 * j;
+      if (has_words) {
+        *reinterpret_cast<uint32_t*>(to + begin) = codes;
+      } else {
+        for (unsigned j = 0; j < 4 && begin + j < task.cols; ++j)
+          to[begin + j] = static_cast<uint8_t>(codes >> 8 * j);
+      }
+    }
+  }
+}
+
 }  // namespace
+
+gpu::LaunchShape choose_store_fp8_rows_launch(uint32_t rows) {
+  constexpr uint32_t kMostWarps = 4;
+  constexpr uint64_t kMostRowBlocks = 1U << 20;
+  const uint32_t warps = std::clamp(rows, 1U, kMostWarps);
+  return {.grid_x = static_cast<unsigned>(std::clamp<uint64_t>(ceil_div(rows, warps), 1, kMostRowBlocks)),
+          .threads = warps * gpu::kWarpThreads};
+}
+
+void run_store_fp8_rows(gpu::Stream& stream, const StoreFp8RowsTask& task) {
+  if (task.rows == 0 || task.cols == 0) return;
+  gpu::launch(stream, choose_store_fp8_rows_launch(task.rows), store_fp8_rows_kernel, task);
+}
 
 gpu::LaunchShape choose_store_latents_launch(uint32_t rows, uint32_t latent_dim) {
   constexpr uint32_t kMostWarps = 8;        // of a block

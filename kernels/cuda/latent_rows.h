@@ -1,4 +1,4 @@
-// Rows of a latent cache to FP8 (kernels/latent_rows.h) on CUDA. What is stored are the CPU's bits.
+// Rows of a latent cache, and of index keys, to FP8 (kernels/latent_rows.h) on CUDA. What is stored are the CPU's bits.
 //
 // A warp takes one tile of a row, four values a lane, or what is behind the tiles: the rest of the scales' 16 bytes,
 // and the rotary key. Threads: enqueues. Lifetime: the addresses are borrowed until the stream has run. Errors: none;
@@ -25,11 +25,24 @@ struct StoreLatentsTask {
 };
 void run_store_latents(gpu::Stream& stream, const StoreLatentsTask& task);
 
+/// Queue::store_fp8_rows: codes and scales of the first row go *live rows behind.
+struct StoreFp8RowsTask {
+  uint8_t* codes = nullptr;  // [.., cols]
+  float* scales = nullptr;
+  RowsAt<const float> from;
+  uint32_t rows = 0;
+  uint32_t cols = 0;
+  const uint32_t* live = nullptr;  // null: 0
+};
+void run_store_fp8_rows(gpu::Stream& stream, const StoreFp8RowsTask& task);
+
 /// Tiles of a row.
 [[nodiscard]] constexpr uint32_t latent_tiles(uint32_t latent_dim) {
   return (latent_dim + kLatentTile - 1) / kLatentTile;
 }
 /// A warp for each tile and one more. Pure; the kernel goes through rows with the stride of grid_y.
 [[nodiscard]] gpu::LaunchShape choose_store_latents_launch(uint32_t rows, uint32_t latent_dim);
+/// A warp for each row. Pure; the kernel goes through rows with the stride of the grid's warps.
+[[nodiscard]] gpu::LaunchShape choose_store_fp8_rows_launch(uint32_t rows);
 
 }  // namespace dspack::kernels::cuda

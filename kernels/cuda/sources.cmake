@@ -4,6 +4,8 @@ set(dspack_cuda_kernels
   attend.cu
   attend_exact.cu
   attend_tensor.cu
+  choose.cu
+  choose_scores.cu
   elementwise.cu
   expert_tiles.cu
   experts.cu

@@ -54,6 +54,45 @@ KERNEL_CASE("rms_norm: agrees with double precision, also in place") {
   }
 }
 
+KERNEL_CASE("layer_norm: agrees with double precision, far from zero too, also in place") {
+  SKIP_UNLESS_SET_RUNS();
+  Random random;
+  CAPTURE(random.seed());
+  for (const uint32_t cols : kWidths) {
+    for (const uint32_t rows : {1U, 5U, 9U}) {
+      CAPTURE(cols);
+      Lab lab(Set::kName);
+      auto x = random.normals(size_t{rows} * cols);
+      for (float& value : x)
+        value += 1000;  // squares in single precision would leave nothing of the variance
+      const auto gain = random.normals(cols);
+      const auto bias = random.normals(cols);
+      Doubles wanted;
+      Doubles bound;
+      for (size_t i = 0; i < x.size(); ++i) {
+        const float* row = x.data() + i / cols * cols;
+        double mean = 0;
+        for (size_t c = 0; c < cols; ++c)
+          mean += static_cast<double>(row[c]) / cols;
+        double variance = 0;
+        for (size_t c = 0; c < cols; ++c)
+          variance += std::pow(row[c] - mean, 2) / cols;
+        const double scaled = (x[i] - mean) / std::sqrt(variance + 1e-6) * gain[i % cols];
+        wanted.push_back(scaled + bias[i % cols]);
+        // Rounded to FP32: the quotient, its product, the sum; sums in double precision add 1000 times 2^-50 or so.
+        bound.push_back((3 * std::abs(scaled) + std::abs(wanted.back())) * kRoundoff + 1e-9);
+      }
+      const Rows in{put_with_gaps(lab, x, rows, cols), rows, cols, cols + kGap};
+      const Rows out{put_with_gaps(lab, {}, rows, cols), rows, cols, cols + kGap};
+      lab.queue().layer_norm(in, lab.put(gain), lab.put(bias), 1e-6F, out);
+      const auto got = get_with_gaps(lab, out.data, rows, cols);
+      CHECK(beyond_bound(got, wanted, bound) == 0);
+      lab.queue().layer_norm(in, lab.put(gain), lab.put(bias), 1e-6F, in);
+      CHECK(first_difference(get_with_gaps(lab, in.data, rows, cols), got) == got.size());
+    }
+  }
+}
+
 KERNEL_CASE("silu_multiply: within a few units in the last place, over the whole range") {
   SKIP_UNLESS_SET_RUNS();
   Random random;

@@ -183,6 +183,44 @@ KERNEL_CASE("store_latents: what is no finite number comes back as none") {
   }
 }
 
+KERNEL_CASE("store_fp8_rows: codes with one scale a row, at known and live positions, and nothing else") {
+  SKIP_UNLESS_SET_RUNS();
+  Random random;
+  CAPTURE(random.seed());
+  constexpr uint32_t kRows = 5;
+  constexpr uint32_t kFirst = 3;
+  for (const uint32_t cols : {1U, 3U, 32U, 127U, 128U, 130U, 300U}) {
+    CAPTURE(cols);
+    std::vector<float> values = random.normals(size_t{kRows} * cols);
+    for (size_t i = 0; i < values.size(); ++i)  // of a row in the middle nothing but zeros, one without a scale
+      values[i] *= i / cols == 2 ? 0.0F : i / cols == 3 ? 1e-44F : std::pow(10.0F, static_cast<float>(i / cols) - 2);
+    values.back() = std::nanf("");
+    Bytes codes(size_t{kRoom} * cols, 0xAA);
+    std::vector<float> scales(kRoom, -1.0F);
+    for (size_t i = 0; i < values.size(); ++i) {
+      const float scale = scale_of(std::span(values).subspan(i / cols * cols, cols));
+      const float quotient = std::abs(values[i]) / scale;
+      const uint8_t code = std::isnan(quotient) ? 0x7f : nearest_code(std::min<double>(quotient, 448));
+      codes[kFirst * cols + i] = std::signbit(values[i]) ? code | 0x80 : code;
+      scales[kFirst + i / cols] = scale;
+    }
+    for (const uint32_t live : {0U, 2U, kFirst}) {
+      Lab lab(Set::kName);
+      const Bytes blank(codes.size(), 0xAA);
+      const kernels::Slice to = lab.raw(blank.data(), blank.size(), 1);
+      const kernels::Slice scales_to = lab.put(std::vector<float>(kRoom, -1.0F));
+      kernels::LivePosition position;
+      if (live > 0) position = {.value = lab.put(std::vector<uint32_t>{live}), .limit = kRoom - (kFirst - live)};
+      lab.queue().store_fp8_rows(
+          to.at(uint64_t{kFirst - live} * cols), scales_to.at((kFirst - live) * sizeof(float)),
+          {.data = lab.put(with_gaps(values, cols, cols + 3)), .rows = kRows, .cols = cols, .stride = cols + 3},
+          position);
+      CHECK(lab.get<uint8_t>(to, codes.size()) == codes);
+      CHECK(lab.get(scales_to, kRoom) == scales);
+    }
+  }
+}
+
 TEST_CASE("FP8 rows: FlashMLA's layout for V3, and whole pieces of 16 bytes for every shape") {
   const kernels::Fp8Row v3 = kernels::fp8_row({512, 64});
   CHECK(v3.scales_at == 512);

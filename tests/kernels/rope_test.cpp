@@ -5,8 +5,7 @@
 namespace dspack::test::rope_test {
 namespace {
 
-TEST_CASE("rope: is a complex multiplication of interleaved pairs, and touches nothing else") {
-  SKIP_UNLESS_RUNS(kPlainestSet);
+void check_rotation(kernels::RopePairs pairs) {
   Random random;
   CAPTURE(random.seed());
   constexpr uint32_t kRows = 5;
@@ -32,16 +31,20 @@ TEST_CASE("rope: is a complex multiplication of interleaved pairs, and touches n
                     .head_stride = kHeadStride,
                     .row_stride = kRowStride,
                     .first_position = kFirst,
-                    .cos_sin = lab.put(table)});
+                    .cos_sin = lab.put(table),
+                    .pairs = pairs});
+  const bool is_halves = pairs == kernels::RopePairs::halves;
   Doubles wanted(before.begin(), before.end());
   for (uint32_t r = 0; r < kRows; ++r) {
     for (uint32_t i = 0; i < kHeads * kDim; i += 2) {
-      const size_t at = r * kRowStride + kStart + i / kDim * kHeadStride + i % kDim;
+      const size_t head = r * kRowStride + kStart + i / kDim * kHeadStride;
+      const size_t at = head + (is_halves ? i % kDim / 2 : i % kDim);
+      const size_t other = is_halves ? at + kDim / 2 : at + 1;
       const size_t angle = (kFirst + r) * kDim + i % kDim;
       const std::complex<double> rotated =
-          std::complex<double>(before[at], before[at + 1]) * std::complex<double>(table[angle], table[angle + 1]);
+          std::complex<double>(before[at], before[other]) * std::complex<double>(table[angle], table[angle + 1]);
       wanted[at] = rotated.real();
-      wanted[at + 1] = rotated.imag();
+      wanted[other] = rotated.imag();
     }
   }
   const auto got = lab.get(data, before.size());
@@ -50,6 +53,16 @@ TEST_CASE("rope: is a complex multiplication of interleaved pairs, and touches n
   // Two products and a sum, each rounded: 2 u of the larger term, which is at most the length of the pair.
   CHECK(report.nmse < 4 * kRoundoff * kRoundoff);
   CHECK(report.not_a_number == 0);
+}
+
+TEST_CASE("rope: is a complex multiplication of interleaved pairs, and touches nothing else") {
+  SKIP_UNLESS_RUNS(kPlainestSet);
+  check_rotation(kernels::RopePairs::neighbours);
+}
+
+TEST_CASE("rope: is a complex multiplication of a vector's halves, and touches nothing else") {
+  SKIP_UNLESS_RUNS(kPlainestSet);
+  check_rotation(kernels::RopePairs::halves);
 }
 
 TEST_CASE("rope: one row a call and all rows at once give the same bits") {

@@ -72,6 +72,7 @@ WITHOUT_HEADER = {
     "kernels/cpu/scalar": "the same",
     "kernels/cpu/*/instruction_sets": "what the processor knows, for one architecture",
     "kernels/cuda/attend_*": "one kernel of attend.h",
+    "kernels/cuda/choose_scores": "one kernel of choose.h",
     "kernels/cuda/cublaslt_library": "one way of cublaslt.h to find the library; an emulator has another",
     "kernels/cuda/cuda_runtime": "runtime.h on a GPU; an emulator is another",
     "kernels/cuda/experts_tensor": "one kernel of experts.h",
@@ -91,6 +92,7 @@ OF_FEW_LINES = {
     "kernels/cpu/*/instruction_sets": "what the processor knows, for one architecture",
     "kernels/cuda/cuda_check": "the one use of CUDA's types that cuda_runtime and dspack_gpu.h share",
     "kernels/cuda/device/elementwise": "device functions that several kernels use",
+    "kernels/cuda/device/order": "device functions that several kernels use",
 }
 
 

@@ -17,10 +17,13 @@ struct AttendRun {
   const float* query_latent;  // [queries, latent_dim]
   const float* query_rope;
   const void* cache;
-  float* out;            // [queries, latent_dim]
-  float* values;         // [queries, slots, value_stride]
-  float* stats;          // [queries, slots]: maximum, sum of weights
-  const uint32_t* live;  // or null
+  float* out;              // [queries, latent_dim]
+  float* values;           // [queries, slots, value_stride]
+  float* stats;            // [queries, slots]: maximum, sum of weights
+  const uint32_t* live;    // or null
+  const uint32_t* chosen;  // [rows, most_chosen], or null
+  const uint32_t* counts;  // [rows], or null
+  uint32_t most_chosen;
   uint32_t queries;
   uint32_t heads;
   uint32_t latent_dim;
@@ -52,8 +55,33 @@ __device__ __forceinline__ float larger(float a, float b) {
   return a > b ? a : b;
 }
 
+/// The queries of a block.
+struct BlockQueries {
+  uint32_t first;
+  uint32_t end;
+};
+
+/// Block `block` of `count` queries: with a choice all of one row.
+__device__ __forceinline__ BlockQueries queries_of_block(const AttendRun& run, uint32_t block, uint32_t count) {
+  if (run.chosen == nullptr) return {block * count, run.queries};
+  const uint32_t of_row = (run.heads - 1) / count + 1;
+  const uint32_t row = block / of_row * run.heads;
+  return {row + block % of_row * count, row + run.heads};
+}
+
+/// Where in the cache the positions lie that the row of a query sees.
+struct PositionMap {
+  const uint32_t* ids;  // of the row; null: as they come
+  __device__ __forceinline__ PositionMap(const AttendRun& run, uint32_t query)
+      : ids(run.chosen == nullptr ? nullptr : run.chosen + uint64_t{query / run.heads} * run.most_chosen) {}
+  [[nodiscard]] __device__ __forceinline__ uint32_t at(uint32_t position) const {
+    return ids == nullptr ? position : ids[position];
+  }
+};
+
 /// Positions that row `row` of the run sees.
 __device__ __forceinline__ uint32_t positions_of(const AttendRun& run, uint32_t row) {
+  if (run.counts != nullptr) return run.counts[row];
   const uint32_t live = run.live == nullptr ? 0 : *run.live;
   return run.first_position + live + row + 1;
 }
@@ -70,9 +98,10 @@ __device__ __forceinline__ PositionRange range_of_split(uint32_t positions, uint
   return {begin, length < positions - begin ? begin + length : positions};
 }
 
-/// The range of query `query` in split `split`; empty behind the last query.
-__device__ __forceinline__ PositionRange range_of_query(const AttendRun& run, uint32_t query, uint32_t split) {
-  if (query >= run.queries) return {0, 0};
+/// The range of query `query` in split `split`; empty behind the block's last query.
+__device__ __forceinline__ PositionRange range_of_query(const AttendRun& run, const BlockQueries& queries,
+                                                        uint32_t query, uint32_t split) {
+  if (query >= queries.end) return {0, 0};
   return range_of_split(positions_of(run, query / run.heads), run.most_splits, split);
 }
 
@@ -90,9 +119,10 @@ struct BlockPositions {
   }
 };
 
-__device__ __forceinline__ BlockPositions positions_of_block(const AttendRun& run, uint32_t first, uint32_t count,
-                                                             uint32_t split) {
-  const uint32_t last = (first + count < run.queries ? first + count : run.queries) - 1;
+__device__ __forceinline__ BlockPositions positions_of_block(const AttendRun& run, const BlockQueries& queries,
+                                                             uint32_t count, uint32_t split) {
+  const uint32_t first = queries.first;
+  const uint32_t last = (first + count < queries.end ? first + count : queries.end) - 1;
   BlockPositions all = {0xffffffffU, 0, 0, 0};
   for (uint32_t row = first / run.heads; row <= last / run.heads; ++row) {
     const PositionRange range = range_of_split(positions_of(run, row), run.most_splits, split);
@@ -170,6 +200,9 @@ void for_each_run(gpu::Stream& stream, const MlaAttendTask& task, AttendChoice c
         .values = task.partial,
         .stats = task.partial + values,
         .live = task.live_position,
+        .chosen = task.chosen == nullptr ? nullptr : task.chosen + uint64_t{row} * task.most_chosen,
+        .counts = task.counts == nullptr ? nullptr : task.counts + row,
+        .most_chosen = task.most_chosen,
         .queries = rows * task.heads,
         .heads = task.heads,
         .latent_dim = task.latent_dim,

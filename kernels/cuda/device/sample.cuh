@@ -1,30 +1,13 @@
-// What drawing a token is made of: values by their order, sums of whole numbers, the chunks of a row of logits, and the
-// place in a row sorted by value. Threads: all lanes of a warp, or all threads of a block, together.
+// What drawing a token is made of: sums of whole numbers, the chunks of a row of logits, and the place in a row sorted
+// by value. Threads: all lanes of a warp, or all threads of a block, together.
 #pragma once
 
 #include <dspack_gpu.h>
 
+#include "kernels/cuda/device/order.cuh"
 #include "kernels/cuda/sample.h"
 
 namespace dspack::kernels::cuda::device {
-
-// FP32 values as numbers that compare as they do: minus infinity lowest, NaN above everything, both zeros the same. 0
-// is below that of every value.
-
-inline constexpr uint32_t kSignBit = 0x80000000U;
-inline constexpr uint32_t kOrderOfMinusInfinity = 0x007fffffU;
-inline constexpr uint32_t kOrderOfInfinity = 0xff800000U;
-
-__device__ __forceinline__ uint32_t order_of(float value) {
-  if (value != value) return 0xffffffffU;
-  const uint32_t bits = gpu::float_to_bits(value + 0.0F);
-  return (bits & kSignBit) != 0 ? ~bits : bits | kSignBit;
-}
-
-/// Of the order of a number or an infinity, that value.
-__device__ __forceinline__ float value_of(uint32_t order) {
-  return gpu::bits_to_float((order & kSignBit) != 0 ? order ^ kSignBit : ~order);
-}
 
 // Sums of whole 64-bit numbers over a warp and a block.
 

@@ -24,17 +24,17 @@ __device__ __forceinline__ uint4 round_piece(const float (&values)[kPieceValues]
 }
 
 /// Zeros behind the last query.
-__device__ __forceinline__ void load_tensor_queries(const AttendRun& run, uint32_t first_query, uint32_t count,
-                                                    unsigned char* queries, uint32_t row_bytes) {
+__device__ __forceinline__ void load_tensor_queries(const AttendRun& run, const BlockQueries& queries, uint32_t count,
+                                                    unsigned char* to, uint32_t row_bytes) {
   const unsigned warps = gpu::block_threads() / gpu::kWarpThreads;
   for (uint32_t row = gpu::warp_index(); row < count; row += warps) {
-    const uint32_t query = first_query + row;
+    const uint32_t query = queries.first + row;
     for (uint32_t piece = gpu::lane_index(); piece < run.key_dim / kPieceValues; piece += gpu::kWarpThreads) {
       float values[kPieceValues];
 #pragma unroll
       for (unsigned i = 0; i < kPieceValues; ++i)
-        values[i] = query < run.queries ? query_value(run, query, piece * kPieceValues + i) : 0.0F;
-      *reinterpret_cast<uint4*>(queries + swizzled(row, row_bytes, piece)) = round_piece(values);
+        values[i] = query < queries.end ? query_value(run, query, piece * kPieceValues + i) : 0.0F;
+      *reinterpret_cast<uint4*>(to + swizzled(row, row_bytes, piece)) = round_piece(values);
     }
   }
 }
@@ -48,17 +48,20 @@ struct KeyTile {
   }
 };
 
-// Keys of one form: load(run, first, end, tile), which every thread of the block calls, brings the keys from `first`
-// on, zeros from `end` on. kStaged: so does copy, but as they are stored, and decode takes them from there.
+// Keys of one form: load(run, map, first, end, tile), which every thread of the block calls, brings the keys from
+// position `first` on, zeros from `end` on. kStaged: so does copy, but as they are stored, and decode takes them from
+// there.
 
 /// A BF16 cache whose rows begin at multiples of 16 bytes, as it is.
 struct CopyKeys {
   static constexpr bool kStaged = false;
-  static __device__ __forceinline__ void load(const AttendRun& run, uint32_t first, uint32_t end, const KeyTile& tile) {
+  static __device__ __forceinline__ void load(const AttendRun& run, const PositionMap& map, uint32_t first,
+                                              uint32_t end, const KeyTile& tile) {
     const unsigned warps = gpu::block_threads() / gpu::kWarpThreads;
     for (uint32_t row = gpu::warp_index(); row < kTensorPositions; row += warps) {
       const bool is_there = first + row < end;
-      const auto* from = static_cast<const uint16_t*>(run.cache) + (is_there ? uint64_t{first + row} * run.key_dim : 0);
+      const uint64_t place = is_there ? map.at(first + row) : 0;
+      const auto* from = static_cast<const uint16_t*>(run.cache) + place * run.key_dim;
       for (uint32_t piece = gpu::lane_index(); piece < run.key_dim / kPieceValues; piece += gpu::kWarpThreads)
         gpu::copy_async(tile.at(row, piece), from + piece * kPieceValues, is_there);
     }
@@ -69,15 +72,18 @@ struct CopyKeys {
 template <class Stored>
 struct RoundKeys {
   static constexpr bool kStaged = false;
-  static __device__ __forceinline__ void load(const AttendRun& run, uint32_t first, uint32_t end, const KeyTile& tile) {
+  static __device__ __forceinline__ void load(const AttendRun& run, const PositionMap& map, uint32_t first,
+                                              uint32_t end, const KeyTile& tile) {
     const unsigned warps = gpu::block_threads() / gpu::kWarpThreads;
     for (uint32_t row = gpu::warp_index(); row < kTensorPositions; row += warps) {
+      const bool is_there = first + row < end;
+      const uint64_t place = is_there ? map.at(first + row) : 0;
       for (uint32_t piece = gpu::lane_index(); piece < run.key_dim / kPieceValues; piece += gpu::kWarpThreads) {
-        const uint64_t at = uint64_t{first + row} * run.key_dim + piece * kPieceValues;
+        const uint64_t at = place * run.key_dim + piece * kPieceValues;
         float values[kPieceValues];
 #pragma unroll
         for (unsigned i = 0; i < kPieceValues; ++i)
-          values[i] = first + row < end ? Stored::decode_one(run.cache, at + i) : 0.0F;
+          values[i] = is_there ? Stored::decode_one(run.cache, at + i) : 0.0F;
         *tile.at(row, piece) = round_piece(values);
       }
     }
@@ -88,34 +94,42 @@ struct RoundKeys {
 struct Fp8TensorKeys {
   static constexpr bool kStaged = true;
 
-  static __device__ __forceinline__ void load(const AttendRun& run, uint32_t first, uint32_t end, const KeyTile& tile) {
-    decode_rows(run, static_cast<const uint8_t*>(run.cache) + first * run.fp8_row.bytes, end - first, tile);
+  static __device__ __forceinline__ void load(const AttendRun& run, const PositionMap& map, uint32_t first,
+                                              uint32_t end, const KeyTile& tile) {
+    decode_rows(run, end - first, tile, [&](uint32_t row) {
+      return static_cast<const uint8_t*>(run.cache) + map.at(first + row) * run.fp8_row.bytes;
+    });
   }
   /// Rows lie one behind the other in `to`, too. They take no more room than a tile: a scale for 128 values is less
   /// than the byte that each of them needs less than in BF16.
-  static __device__ __forceinline__ void copy(const AttendRun& run, uint32_t first, uint32_t end, unsigned char* to) {
+  static __device__ __forceinline__ void copy(const AttendRun& run, const PositionMap& map, uint32_t first,
+                                              uint32_t end, unsigned char* to) {
+    const unsigned warps = gpu::block_threads() / gpu::kWarpThreads;
     const auto row_bytes = static_cast<uint32_t>(run.fp8_row.bytes);
     const uint32_t rows = end - first < kTensorPositions ? end - first : kTensorPositions;
-    const auto* from = static_cast<const uint8_t*>(run.cache) + uint64_t{first} * row_bytes;
-    for (uint32_t at = gpu::thread_index() * 16; at < rows * row_bytes; at += gpu::block_threads() * 16)
-      gpu::copy_async(to + at, from + at, true);
+    for (uint32_t row = gpu::warp_index(); row < rows; row += warps) {
+      const auto* from = static_cast<const uint8_t*>(run.cache) + uint64_t{map.at(first + row)} * row_bytes;
+      for (uint32_t at = gpu::lane_index() * 16; at < row_bytes; at += gpu::kWarpThreads * 16)
+        gpu::copy_async(to + row * row_bytes + at, from + at, true);
+    }
   }
   static __device__ __forceinline__ void decode(const AttendRun& run, uint32_t first, uint32_t end,
                                                 const unsigned char* from, const KeyTile& tile) {
-    decode_rows(run, from, end - first, tile);
+    decode_rows(run, end - first, tile, [&](uint32_t row) { return from + row * run.fp8_row.bytes; });
   }
 
  private:
-  /// The first `count` of a tile's rows; the others are zeros.
-  static __device__ __forceinline__ void decode_rows(const AttendRun& run, const uint8_t* from, uint32_t count,
-                                                     const KeyTile& tile) {
+  /// The first `count` of a tile's rows, which lie at stored_at(row); the others are zeros.
+  template <class StoredAt>
+  static __device__ __forceinline__ void decode_rows(const AttendRun& run, uint32_t count, const KeyTile& tile,
+                                                     StoredAt stored_at) {
     const unsigned warps = gpu::block_threads() / gpu::kWarpThreads;
     for (uint32_t row = gpu::warp_index(); row < kTensorPositions; row += warps) {
-      const uint8_t* stored = from + row * run.fp8_row.bytes;
+      const uint8_t* stored = row < count ? stored_at(row) : nullptr;
       for (uint32_t column = gpu::lane_index() * StoredF8::kPer16; column < run.latent_dim;
            column += gpu::kWarpThreads * StoredF8::kPer16)
         decode_sixteen(run, stored, row < count, column, row, tile);
-      const auto* rope = reinterpret_cast<const uint4*>(stored + run.fp8_row.rope_at);
+      const auto* rope = row < count ? reinterpret_cast<const uint4*>(stored + run.fp8_row.rope_at) : nullptr;
       const uint32_t first_piece = run.latent_dim / kPieceValues;
       for (uint32_t i = gpu::lane_index(); first_piece + i < run.key_dim / kPieceValues; i += gpu::kWarpThreads)
         *tile.at(row, first_piece + i) = row < count ? rope[i] : make_uint4(0, 0, 0, 0);
@@ -154,8 +168,9 @@ struct Fp8TensorKeys {
 template <class Keys, unsigned kStages>
 class KeyTiles {
  public:
-  __device__ __forceinline__ KeyTiles(const AttendRun& run, uint32_t end, unsigned char* stages, uint32_t row_bytes)
-      : run_(run), end_(end), tile_{stages, row_bytes}, other_(stages + kTensorPositions * row_bytes) {}
+  __device__ __forceinline__ KeyTiles(const AttendRun& run, const PositionMap& map, uint32_t end, unsigned char* stages,
+                                      uint32_t row_bytes)
+      : run_(run), map_(map), end_(end), tile_{stages, row_bytes}, other_(stages + kTensorPositions * row_bytes) {}
 
   __device__ __forceinline__ void start(uint32_t first) {
     if constexpr (kStages == 2) fetch(first, other_);
@@ -166,7 +181,7 @@ class KeyTiles {
   __device__ __forceinline__ const unsigned char* take(uint32_t first, uint32_t next) {
     if constexpr (kStages == 1) {
       gpu::block_barrier();  // the keys before have been used
-      Keys::load(run_, first, end_, tile_);
+      Keys::load(run_, map_, first, end_, tile_);
       gpu::copy_commit();
       gpu::copy_wait<0>();
       gpu::block_barrier();  // the keys are there
@@ -190,9 +205,9 @@ class KeyTiles {
 
   __device__ __forceinline__ void fetch(uint32_t first, unsigned char* to) {
     if constexpr (kStaged) {
-      Keys::copy(run_, first, end_, to);
+      Keys::copy(run_, map_, first, end_, to);
     } else {
-      Keys::load(run_, first, end_, {to, tile_.row_bytes});
+      Keys::load(run_, map_, first, end_, {to, tile_.row_bytes});
     }
     gpu::copy_commit();
   }
@@ -203,6 +218,7 @@ class KeyTiles {
   }
 
   const AttendRun& run_;
+  PositionMap map_;
   uint32_t end_;
   KeyTile tile_;
   unsigned char* other_;

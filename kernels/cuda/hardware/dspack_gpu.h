@@ -138,6 +138,15 @@ __device__ inline void wait_for_count(const uint32_t* counter, uint32_t count) {
 }
 
 /// Adds to a place that other threads add to at the same time. Of whole numbers only, whose sum knows no order.
+/// Returns what was there.
+__device__ inline uint32_t add_together(uint32_t* place, uint32_t value) {
+  return atomicAdd(place, value);
+}
+/// Sets bits of a word of which other threads set others at the same time.
+__device__ inline void set_together(uint32_t* word, uint32_t bits) {
+  atomicOr(word, bits);
+}
+/// Adds to a place that other threads add to at the same time.
 __device__ inline void add_together(uint64_t* place, uint64_t value) {
   static_assert(sizeof(unsigned long long) == sizeof(uint64_t));
   atomicAdd(reinterpret_cast<unsigned long long*>(place), static_cast<unsigned long long>(value));
@@ -171,6 +180,9 @@ __device__ inline double exponential(double x) {
 }
 __device__ inline float square_root(float x) {
   return __fsqrt_rn(x);
+}
+__device__ inline double square_root(double x) {
+  return __dsqrt_rn(x);
 }
 __device__ inline float divide(float a, float b) {
   return __fdiv_rn(a, b);

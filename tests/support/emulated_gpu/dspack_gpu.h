@@ -156,7 +156,18 @@ inline void wait_for_count(const uint32_t* counter, uint32_t count, const Place&
   wait_for_count_at(counter, count, at);
 }
 
-/// Threads take turns at barriers only, so this is one step for them.
+// Threads take turns at barriers only, so each of these is one step for them.
+
+inline uint32_t add_together(uint32_t* place, uint32_t value) {
+  check_counter(place);
+  const uint32_t before = *place;
+  *place += value;
+  return before;
+}
+inline void set_together(uint32_t* word, uint32_t bits) {
+  check_counter(word);
+  *word |= bits;
+}
 inline void add_together(uint64_t* place, uint64_t value) {
   DSPACK_CHECK(reinterpret_cast<uintptr_t>(place) % sizeof(value) == 0, "8 bytes at an odd place");
   *place += value;
@@ -185,6 +196,9 @@ inline double exponential(double x) {
   return std::exp(x);
 }
 inline float square_root(float x) {
+  return std::sqrt(x);
+}
+inline double square_root(double x) {
   return std::sqrt(x);
 }
 inline float divide(float a, float b) {

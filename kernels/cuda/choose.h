@@ -1,0 +1,80 @@
+// The lightning indexer's choice (ChooseArgs of kernels/ops.h) on CUDA, in two kernels for as many rows as the scratch
+// holds:
+//
+//   scores   a block takes 64 positions, decoded to FP32 in shared memory once, through all heads of some rows
+//               row r, position j -> orders[r, j]: its score as a number that compares as it does (device/order.cuh)
+//   select   a block for each row finds the least order that is chosen, digit by digit of counts, and lists the rest
+//
+// A product of a query and a key is one chain of fma over the dimensions from zero, ascending, and takes the key's
+// scale last; a thread adds weights * max(product, 0) of its heads by fma, ascending (of a head h those with the same h
+// % 8), and the eight threads of a position are added 4 apart, 2, 1. So a score depends on its row and key alone.
+//
+// Rows that see no more positions than they may choose have no scores: all of them are listed. The grid follows from
+// the largest position that there may be, so that one recorded graph serves every position; blocks of positions that no
+// row sees return at once. Threads: enqueues. Lifetime: the addresses are borrowed until the stream has run. Errors:
+// none; shapes have been checked (kernels/checks.h).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/cuda/matrix.h"
+#include "kernels/cuda/runtime.h"
+
+namespace dspack::kernels::cuda {
+
+/// ChooseArgs with addresses.
+struct ChooseTask {
+  const float* queries = nullptr;  // [rows, heads, keys.in]
+  const float* weights = nullptr;  // [rows, heads]
+  Matrix keys;                     // [positions, dim]: f32, bf16, f16, or f8_e4m3 with a scale for each row
+  uint32_t* ids = nullptr;         // out: [rows, most]
+  uint32_t* counts = nullptr;      // out: [rows]
+  uint32_t most = 0;
+  uint32_t rows = 0;
+  uint32_t heads = 0;
+  uint32_t first_position = 0;
+  uint32_t position_limit = 0;     // no row stands here or beyond
+  const uint32_t* live = nullptr;  // added to first_position; null: nothing is
+  std::byte* scratch = nullptr;    // of choose_scratch_bytes, 256-byte aligned
+};
+void run_choose(gpu::Stream& stream, const ChooseTask& task);
+
+// Sizes, and the choice of launches: pure
+// ----------------------------------------------------------------------------------------------------
+
+inline constexpr uint32_t kScorePositions = 64;  // of a block
+inline constexpr uint32_t kScoreThreads = 128;   // 4 warps of 16 positions each
+inline constexpr uint32_t kScoreKeyPanel = 128;  // values of a key in shared memory at once: all of a key of V3.2
+inline constexpr uint32_t kScorePanel = 32;      // values of the queries
+inline constexpr uint32_t kScoreHeads = 64;      // of a pass over the keys; 32 where there are no more
+inline constexpr uint32_t kSelectChunk = 128;    // positions that a warp reads at once
+
+/// Floats from one key to the next in shared memory: an odd number of 16-byte pieces, so that rows at one column lie in
+/// different banks.
+[[nodiscard]] constexpr uint32_t score_key_stride(uint32_t dim) {
+  const uint32_t width = dim < kScoreKeyPanel ? dim : kScoreKeyPanel;
+  return ((width + 3) / 4 | 1U) * 4;
+}
+/// The same of a panel of queries.
+inline constexpr uint32_t kScoreQueryStride = kScorePanel + 4;
+
+/// Rows whose orders fit the scratch at once; what they take of it. Bytes never shrink with more rows or positions.
+struct ChooseRuns {
+  uint32_t rows_a_run = 1;
+  uint32_t order_stride = 0;  // orders from one row to the next
+  uint64_t scratch_bytes = 0;
+};
+[[nodiscard]] ChooseRuns choose_runs(uint32_t rows, uint32_t position_limit);
+/// Scratch that serves calls of so many rows and positions, or fewer.
+[[nodiscard]] inline uint64_t choose_scratch_bytes(uint32_t rows, uint32_t position_limit) {
+  return choose_runs(rows, position_limit).scratch_bytes;
+}
+
+/// Rows that a block of the scores takes one after the other: keys are decoded once for them. One where there are few
+/// blocks otherwise.
+[[nodiscard]] uint32_t score_rows_of_block(uint32_t rows, uint32_t position_limit);
+[[nodiscard]] gpu::LaunchShape choose_scores_launch(const ChooseTask& task, uint32_t rows);
+[[nodiscard]] gpu::LaunchShape choose_select_launch(uint32_t rows, uint32_t position_limit);
+
+}  // namespace dspack::kernels::cuda

@@ -1,0 +1,250 @@
+// The scores of the indexer's choice, in FP32: of each 64 heads (32 where there are no more) and 64 positions a thread
+// multiplies 8 (4) heads with 4 positions:
+//
+//   keys     [64, dim] decoded, in shared memory for all rows and heads of the block
+//   queries  [64, 32] a panel at a time
+//   warp w   positions 16 w ..: lane l the heads l / 4, l / 4 + 8, .. and the positions l % 4, l % 4 + 4, ..
+//
+// Why: 128 fused operations for 12 reads of 16 bytes keep the FP32 units busy, which bound the kernel: a position of
+// V3.2 takes 8,192 operations for 256 bytes of BF16. Keys wider than a panel of 128 pass panel by panel for every head
+// group.
+#include <algorithm>
+
+#include "format/base/size.h"
+#include "kernels/cuda/device/choose.cuh"
+#include "kernels/cuda/device/decode.cuh"
+#include "kernels/cuda/device/order.cuh"
+#include "kernels/cuda/device/scales.cuh"
+
+namespace dspack::kernels::cuda {
+namespace {
+
+constexpr unsigned kScoreWarps = kScoreThreads / gpu::kWarpThreads;
+constexpr unsigned kKeyLanes = 4;                               // of a warp, across positions
+constexpr unsigned kHeadLanes = gpu::kWarpThreads / kKeyLanes;  // across heads
+constexpr unsigned kKeysOfThread = 4;
+constexpr unsigned kPanelQuads = kScorePanel / 4;
+static_assert(kScorePositions == kScoreWarps * kKeyLanes * kKeysOfThread);
+
+struct ScoreShared {
+  float* keys;     // [kScorePositions, key_stride]
+  float* queries;  // [heads of a pass, kScoreQueryStride]
+  uint32_t key_stride;
+};
+
+struct IndexPanel {
+  uint32_t first;
+  uint32_t count;
+};
+
+__device__ __forceinline__ IndexPanel panel_at(uint32_t first, uint32_t dim) {
+  return {first, dim - first < kScoreKeyPanel ? dim - first : kScoreKeyPanel};
+}
+
+/// Columns of the keys from position `first` on; zeros from `end` on, and up to whole quads. kAligned: rows are whole
+/// pieces of 16 bytes.
+template <class Stored, bool kAligned>
+__device__ __forceinline__ void load_index_keys(const device::ChooseRun& run, uint32_t first, uint32_t end,
+                                                IndexPanel panel, const ScoreShared& shared) {
+  if constexpr (kAligned) {
+    constexpr unsigned kAhead = 4;  // loads under way before the first is used
+    const uint32_t pieces = panel.count / Stored::kPer16;
+    unsigned shift = 0;  // of an item's position; a place for each piece, and some for none
+    while (1U << shift < pieces)
+      ++shift;
+    const auto* cache = static_cast<const uint8_t*>(run.keys.planes[kCodes]);
+    for (uint32_t begin = gpu::thread_index(); begin < kScorePositions << shift; begin += kAhead * kScoreThreads) {
+      uint4 bytes[kAhead];
+#pragma unroll
+      for (unsigned i = 0; i < kAhead; ++i) {
+        const uint32_t item = begin + i * kScoreThreads;
+        const uint32_t position = first + (item >> shift);
+        const uint32_t piece = item & ((1U << shift) - 1);
+        const bool is_there = item >> shift < kScorePositions && piece < pieces && position < end;
+        const uint64_t at = uint64_t{position} * (run.keys.in / Stored::kPer16) + panel.first / Stored::kPer16 + piece;
+        bytes[i] = is_there ? *reinterpret_cast<const uint4*>(cache + at * 16) : make_uint4(0, 0, 0, 0);
+      }
+#pragma unroll
+      for (unsigned i = 0; i < kAhead; ++i) {
+        const uint32_t item = begin + i * kScoreThreads;
+        const uint32_t piece = item & ((1U << shift) - 1);
+        if (item >> shift >= kScorePositions || piece >= pieces) continue;
+        float* to = shared.keys + (item >> shift) * shared.key_stride + piece * Stored::kPer16;
+#pragma unroll
+        for (unsigned quarter = 0; quarter < Stored::kQuarters; ++quarter) {
+          float values[4];
+          Stored::decode(bytes[i], quarter, values);
+          reinterpret_cast<float4*>(to)[quarter] = make_float4(values[0], values[1], values[2], values[3]);
+        }
+      }
+    }
+  } else {
+    const uint32_t padded = (panel.count + 3) / 4 * 4;
+    for (uint32_t row = gpu::warp_index(); row < kScorePositions; row += kScoreWarps) {
+      const bool is_there = first + row < end;
+      const uint64_t at = uint64_t{first + row} * run.keys.in + panel.first;
+      for (uint32_t i = gpu::lane_index(); i < padded; i += gpu::kWarpThreads) {
+        shared.keys[row * shared.key_stride + i] =
+            is_there && i < panel.count ? Stored::decode_one(run.keys.planes[kCodes], at + i) : 0.0F;
+      }
+    }
+  }
+}
+
+/// Columns [first, first + kScorePanel) of `count` heads from `head` on; zeros after the last head and column.
+__device__ __forceinline__ void load_index_queries(const device::ChooseRun& run, uint64_t row, uint32_t head,
+                                                   uint32_t count, uint32_t first, const ScoreShared& shared) {
+  const uint32_t dim = run.keys.in;
+  const float* from = run.queries + (row * run.heads + head) * dim;
+  const bool is_aligned = dim % 4 == 0 && reinterpret_cast<uint64_t>(run.queries) % 16 == 0;
+#pragma unroll 4
+  for (uint32_t item = gpu::thread_index(); item < count * kPanelQuads; item += kScoreThreads) {
+    const uint32_t at = item / kPanelQuads;
+    const uint32_t column = first + item % kPanelQuads * 4;
+    const float* values = from + uint64_t{at} * dim + column;
+    float4 quad = make_float4(0, 0, 0, 0);
+    if (head + at < run.heads) {
+      if (is_aligned) {
+        if (column < dim) quad = *reinterpret_cast<const float4*>(values);
+      } else {
+        quad.x = column < dim ? values[0] : 0.0F;
+        quad.y = column + 1 < dim ? values[1] : 0.0F;
+        quad.z = column + 2 < dim ? values[2] : 0.0F;
+        quad.w = column + 3 < dim ? values[3] : 0.0F;
+      }
+    }
+    *reinterpret_cast<float4*>(shared.queries + at * kScoreQueryStride + item % kPanelQuads * 4) = quad;
+  }
+}
+
+/// Adds a panel's part to the products of this thread's heads and positions; `keys` points at its first position.
+template <unsigned kHeads>
+__device__ __forceinline__ void add_products(const float* queries, const float* keys, uint32_t key_stride,
+                                             uint32_t quads, float (&products)[kHeads][kKeysOfThread]) {
+#pragma unroll 2
+  for (uint32_t quad = 0; quad < quads; ++quad) {
+    float4 key[kKeysOfThread];
+#pragma unroll
+    for (unsigned j = 0; j < kKeysOfThread; ++j)
+      key[j] = *reinterpret_cast<const float4*>(keys + j * kKeyLanes * key_stride + quad * 4);
+#pragma unroll
+    for (unsigned i = 0; i < kHeads; ++i) {
+      const float4 query = *reinterpret_cast<const float4*>(queries + i * kHeadLanes * kScoreQueryStride + quad * 4);
+#pragma unroll
+      for (unsigned j = 0; j < kKeysOfThread; ++j) {
+        float& product = products[i][j];
+        product = gpu::fused_multiply_add(query.x, key[j].x, product);
+        product = gpu::fused_multiply_add(query.y, key[j].y, product);
+        product = gpu::fused_multiply_add(query.z, key[j].z, product);
+        product = gpu::fused_multiply_add(query.w, key[j].w, product);
+      }
+    }
+  }
+}
+
+/// The parts of one row's scores that this thread's heads have.
+template <class Stored, bool kAligned, unsigned kHeads>
+__device__ __forceinline__ void score_row(const device::ChooseRun& run, uint32_t row, uint32_t first, uint32_t end,
+                                          const float (&scales)[kKeysOfThread], const ScoreShared& shared,
+                                          float (&scores)[kKeysOfThread]) {
+  const uint32_t dim = run.keys.in;
+  const bool is_whole = dim <= kScoreKeyPanel;
+  const unsigned my_head = gpu::lane_index() / kKeyLanes;
+  const unsigned my_key = gpu::warp_index() * (kKeyLanes * kKeysOfThread) + gpu::lane_index() % kKeyLanes;
+  const float* queries = shared.queries + my_head * kScoreQueryStride;
+  for (uint32_t head = 0; head < run.heads; head += kHeads * kHeadLanes) {
+    float products[kHeads][kKeysOfThread] = {};
+    for (uint32_t column = 0; column < dim; column += kScorePanel) {
+      gpu::block_barrier();  // the panel before has been used
+      const uint32_t in_panel = column % kScoreKeyPanel;
+      if (!is_whole && in_panel == 0) load_index_keys<Stored, kAligned>(run, first, end, panel_at(column, dim), shared);
+      load_index_queries(run, row, head, kHeads * kHeadLanes, column, shared);
+      gpu::block_barrier();  // queries and keys are there
+      const uint32_t left = (dim - column + 3) / 4;
+      add_products<kHeads>(queries, shared.keys + my_key * shared.key_stride + in_panel, shared.key_stride,
+                           left < kPanelQuads ? left : kPanelQuads, products);
+    }
+#pragma unroll
+    for (unsigned i = 0; i < kHeads; ++i) {
+      const uint32_t at = head + i * kHeadLanes + my_head;
+      if (at >= run.heads) break;
+      const float weight = run.weights[uint64_t{row} * run.heads + at];
+#pragma unroll
+      for (unsigned j = 0; j < kKeysOfThread; ++j) {
+        const float product = products[i][j] * scales[j];
+        scores[j] = gpu::fused_multiply_add(weight, product < 0 ? 0.0F : product, scores[j]);  // keeps a NaN
+      }
+    }
+  }
+}
+
+template <class Stored, bool kAligned, unsigned kHeads>
+__global__ void __launch_bounds__(kScoreThreads) scores_kernel(device::ChooseRun run) {
+  const uint32_t first_row = gpu::block_index().y * run.rows_of_block;
+  const uint32_t behind = first_row + run.rows_of_block;
+  const uint32_t end_row = behind < run.rows ? behind : run.rows;
+  const uint32_t end = device::positions_seen(run, end_row - 1);  // that any row of the block sees
+  if (end <= run.most) return;
+  ScoreShared shared;
+  shared.key_stride = run.key_stride;
+  shared.keys = gpu::shared_memory<float>();
+  shared.queries = shared.keys + kScorePositions * shared.key_stride;
+  const unsigned my_key = gpu::warp_index() * (kKeyLanes * kKeysOfThread) + gpu::lane_index() % kKeyLanes;
+  for (uint32_t first = gpu::block_index().x * kScorePositions; first < end;
+       first += gpu::grid_blocks().x * kScorePositions) {
+    gpu::block_barrier();  // the keys before have been used
+    if (run.keys.in <= kScoreKeyPanel)
+      load_index_keys<Stored, kAligned>(run, first, end, panel_at(0, run.keys.in), shared);
+    float scales[kKeysOfThread];
+#pragma unroll
+    for (unsigned j = 0; j < kKeysOfThread; ++j) {
+      const uint32_t position = first + my_key + j * kKeyLanes;
+      const float* scale = position < end ? device::scales_of(run.keys, position) : nullptr;
+      scales[j] = scale == nullptr ? 1.0F : *scale;
+    }
+    for (uint32_t row = first_row; row < end_row; ++row) {
+      const uint32_t seen = device::positions_seen(run, row);
+      if (seen <= run.most || first >= seen) continue;
+      float scores[kKeysOfThread] = {};
+      score_row<Stored, kAligned, kHeads>(run, row, first, end, scales, shared, scores);
+#pragma unroll
+      for (unsigned j = 0; j < kKeysOfThread; ++j) {
+#pragma unroll
+        for (unsigned apart = gpu::kWarpThreads / 2; apart >= kKeyLanes; apart /= 2)
+          scores[j] += gpu::shuffle_xor(scores[j], apart);
+        const uint32_t position = first + my_key + j * kKeyLanes;
+        if (gpu::lane_index() < kKeyLanes && position < seen)
+          run.orders[uint64_t{row} * run.order_stride + position] = device::order_of(scores[j]);
+      }
+    }
+  }
+}
+
+template <class Stored, bool kAligned>
+void launch_scores(gpu::Stream& stream, const gpu::LaunchShape& shape, const device::ChooseRun& run) {
+  constexpr unsigned kMany = kScoreHeads / kHeadLanes;
+  if (run.heads > kScoreHeads / 2) return gpu::launch(stream, shape, scores_kernel<Stored, kAligned, kMany>, run);
+  gpu::launch(stream, shape, scores_kernel<Stored, kAligned, kMany / 2>, run);
+}
+
+template <class Stored>
+void run_stored_scores(gpu::Stream& stream, const gpu::LaunchShape& shape, const device::ChooseRun& run) {
+  const bool is_aligned =
+      run.keys.in % Stored::kPer16 == 0 && reinterpret_cast<uint64_t>(run.keys.planes[kCodes]) % 16 == 0;
+  if (is_aligned) return launch_scores<Stored, true>(stream, shape, run);
+  launch_scores<Stored, false>(stream, shape, run);
+}
+
+}  // namespace
+
+void run_scores(gpu::Stream& stream, const ChooseTask& task, const device::ChooseRun& run) {
+  const gpu::LaunchShape shape = choose_scores_launch(task, run.rows);
+  switch (run.keys.coding) {  // the checks admit these
+    case Coding::bf16: return run_stored_scores<device::StoredBf16>(stream, shape, run);
+    case Coding::f16: return run_stored_scores<device::StoredF16>(stream, shape, run);
+    case Coding::f8_e4m3: return run_stored_scores<device::StoredF8>(stream, shape, run);
+    default: return run_stored_scores<device::StoredF32>(stream, shape, run);
+  }
+}
+
+}  // namespace dspack::kernels::cuda
