@@ -57,7 +57,7 @@ class Runs(Sparse):
         """Equal logits do not follow where positions differ: their effect is as large as the logits."""
         for name in VARIANTS:
             tokens, wanted = self.golden(name)
-            for flags in (("--threads", "1"), ("--threads", "3"), ("--dev", "cpu=scalar"), ("--experts", "4")):
+            for flags in (("--threads", "1"), ("--threads", "3"), ("--dev", "cpu=scalar"), ("--experts", "8")):
                 with self.subTest(name, flags=flags):
                     self.assertLessEqual(self.nmse(self.logits_of(self.folder(name), tokens, *flags), wanted), MOST_NMSE)
 
