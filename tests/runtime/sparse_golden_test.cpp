@@ -226,6 +226,56 @@ TEST_CASE("sparse attention: what was cut from a sequence is chosen no more") {
   }
 }
 
+/// What rounded keys change: choices of the variants' long prompts, and the logits that follow.
+struct KeyError {
+  size_t chosen = 0;
+  size_t others = 0;  // chosen by rounded keys alone
+  double nmse = 0;    // the worst of the variants
+};
+
+KeyError error_of_keys(Dtype dtype) {
+  KeyError error;
+  for (const std::string& variant : kVariants) {
+    const Golden golden = golden_of(variant);
+    Rig exact(variant);
+    Rig rounded(variant, {.index_dtype = dtype});
+    const std::vector<float> wanted = logits_in_pieces(exact, golden.tokens, 0);
+    const std::vector<float> got = logits_in_pieces(rounded, golden.tokens, 0);
+    error.nmse = std::max(
+        error.nmse, test::compare(got, std::vector<double>(wanted.begin(), wanted.end()), exact.config().vocab).nmse);
+    // Further layers see other values; the first one's choice shows the keys alone.
+    for (const auto& [position, layers] : exact.heard->at) {
+      const std::vector<uint32_t>& one = layers.front();
+      const std::vector<uint32_t>& other = rounded.heard->at.at(position).front();
+      std::vector<uint32_t> both;
+      std::ranges::set_intersection(one, other, std::back_inserter(both));
+      error.chosen += one.size();
+      error.others += one.size() - both.size();
+    }
+  }
+  return error;
+}
+
+TEST_CASE("sparse attention: keys of every type, and what rounding them changes") {
+  for (const auto& [dtype, most_others] :
+       {std::pair(Dtype::bf16, 0.01), std::pair(Dtype::f16, 0.002), std::pair(Dtype::f8_e4m3, 0.08)}) {
+    CAPTURE(to_string(dtype));
+    const KeyError error = error_of_keys(dtype);
+    MESSAGE(to_string(dtype), ": ", error.others, " of ", error.chosen,
+            " positions are others in the first layer; NMSE ", error.nmse);
+    CHECK(static_cast<double>(error.others) <= most_others * static_cast<double>(error.chosen));
+    CHECK(error.nmse < 1);
+    // A position's key is stored once, whatever the pieces.
+    for (const std::string& variant : kVariants) {
+      const Golden golden = golden_of(variant);
+      Rig whole(variant, {.index_dtype = dtype});
+      Rig pieces(variant, {.threads = 2, .wave_rows = 5, .index_dtype = dtype});
+      const std::vector<float> wanted = logits_in_pieces(whole, golden.tokens, 0);
+      CHECK(test::first_difference(logits_in_pieces(pieces, golden.tokens, 7), wanted) == wanted.size());
+    }
+  }
+}
+
 // GLM-5.2's drafts attend to what the last row before them has chosen, V3.2's choose for themselves.
 TEST_CASE("sparse attention: the MTP module chooses by an indexer of its own, at once and in pieces, and drafts") {
   for (const std::string variant : {"v3.2-sparse", "glm-5.2"}) {
