@@ -169,6 +169,28 @@ TEST_CASE("sparse attention: choices and logits are the references', whole, in p
   }
 }
 
+// What each mistake changes is in family.json; here it shows that the weights of every indexer are read.
+TEST_CASE("sparse attention: without any tensor of an indexer the logits are others") {
+  for (const std::string& variant : kVariants) {
+    const Golden golden = golden_of(variant);
+    for (const auto& [layer, choices] : golden.choices) {
+      for (const char* part : {"wq_b.weight", "wk.weight", "k_norm.weight", "k_norm.bias", "weights_proj.weight"}) {
+        const std::string name = "model.layers." + std::to_string(layer) + ".self_attn.indexer." + part;
+        CAPTURE(name);
+        test::AlteredVariant altered(variant);
+        std::ranges::fill(altered.tensor(name).bytes, '\0');
+        auto loaded = test::load_folder(altered.write());
+        REQUIRE_MESSAGE(loaded, (loaded ? "" : loaded.error().message));
+        const auto& config = (*loaded)->model().config();
+        const auto got = test::logits_of(**loaded, golden.tokens);
+        const double nmse = test::compare(got, golden.logits.as_double(), config.vocab).nmse;
+        if (layer < config.layers) CHECK(nmse > 1e3 * kMaxNmse);
+        if (layer >= config.layers) CHECK(nmse <= kMaxNmse);  // the MTP module's: it drafts only
+      }
+    }
+  }
+}
+
 TEST_CASE("sparse attention: waves and threads give the bits of one") {
   for (const std::string& variant : kVariants) {
     CAPTURE(variant);
