@@ -12,11 +12,13 @@ struct ChooseRun {
   const float* queries;  // [rows, heads, keys.in]
   const float* weights;  // [rows, heads]
   Matrix keys;
-  uint32_t* ids;         // [rows, most]
-  uint32_t* counts;      // [rows]
-  uint32_t* orders;      // [rows, order_stride]
-  uint32_t* flags;       // [rows, order_stride / 32]
-  const uint32_t* live;  // or null
+  uint32_t* ids;             // [rows, most]
+  uint32_t* counts;          // [rows]
+  uint32_t* orders;          // [rows, order_stride]
+  uint32_t* flags;           // [rows, order_stride / 32]
+  uint64_t* lists;           // [rows, kMostListed]
+  ChooseCounters* counters;  // [rows], zero
+  const uint32_t* live;      // or null
   uint32_t most;
   uint32_t rows;
   uint32_t heads;

@@ -58,7 +58,11 @@ std::vector<Ids> chosen(GpuLab& lab, const ScoreCase& c, uint32_t limit = 0, uin
   if (live > 0) task.live = lab.put(Ids{live});
   const uint64_t bytes = cuda::choose_scratch_bytes(rows, task.position_limit);
   task.scratch = reinterpret_cast<std::byte*>(lab.poisoned((bytes + 3) / 4));
+  task.counters = lab.put(std::vector<cuda::ChooseCounters>(cuda::kMostChooseRows));
   cuda::run_choose(lab.stream(), task);
+  // What another call is to find.
+  const auto counters = lab.get(reinterpret_cast<uint32_t*>(task.counters), sizeof(cuda::ChooseCounters) / 4 * rows);
+  CHECK(std::ranges::all_of(counters, [](uint32_t count) { return count == 0; }));
   const Ids all = lab.get(task.ids, size_t{rows} * c.most);
   const Ids counts = lab.get(task.counts, rows);
   std::vector<Ids> choices;
@@ -182,7 +186,9 @@ TEST_CASE("cuda: launches of a choice fit every context, and scratch is bounded"
       const cuda::ChooseRuns runs = cuda::choose_runs(rows, limit);
       CHECK(runs.order_stride >= limit);
       CHECK(runs.rows_a_run >= 1);
-      CHECK(runs.rows_a_run * (uint64_t{runs.order_stride} * 4 + runs.order_stride / 8) <= runs.scratch_bytes);
+      CHECK(runs.rows_a_run <= cuda::kMostChooseRows);
+      CHECK(runs.rows_a_run * (cuda::kMostListed * 8 + uint64_t{runs.order_stride} * 4 + runs.order_stride / 8) <=
+            runs.scratch_bytes);
       CHECK(runs.scratch_bytes <= 32 * kMiB);
       CHECK(runs.scratch_bytes >= before);
       before = runs.scratch_bytes;
@@ -195,7 +201,9 @@ TEST_CASE("cuda: launches of a choice fit every context, and scratch is bounded"
       CHECK(scores.grid_y <= 65'535);
       CHECK(scores.shared_bytes <= 48 << 10);
       const gpu::LaunchShape select = cuda::choose_select_launch(rows, limit);
-      CHECK(select.grid_x == rows);
+      CHECK(select.grid_y == rows);
+      CHECK(select.grid_x >= 1);
+      CHECK(select.grid_x * rows <= std::max(rows, 32U));
       CHECK(select.threads <= 1024);
       CHECK(select.shared_bytes <= 48 << 10);
     }
@@ -206,6 +214,7 @@ TEST_CASE("cuda: launches of a choice fit every context, and scratch is bounded"
   decode.heads = 64;
   decode.position_limit = 8192;
   CHECK(cuda::choose_scores_launch(decode, 1).grid_x == 128);
+  CHECK(cuda::choose_select_launch(1, 131'072).grid_x == 32);
 }
 
 }  // namespace dspack::test::choose_test
