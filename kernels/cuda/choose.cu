@@ -338,6 +338,11 @@ ChooseRuns choose_runs(uint32_t rows, uint32_t position_limit) {
   return runs;
 }
 
+bool fits_tensor_scores(uint32_t dim, const gpu::Properties& properties) {
+  constexpr unsigned kFirstWithBf16 = 8;
+  return dim % 16 == 0 && dim <= kScoreKeyPanel && properties.major >= kFirstWithBf16;
+}
+
 uint32_t score_rows_of_block(uint32_t rows, uint32_t position_limit) {
   const uint64_t blocks = uint64_t{std::min(tiles_of(position_limit), kMostScoreBlocks)} * rows;
   return static_cast<uint32_t>(std::clamp<uint64_t>(blocks / kWantedScoreBlocks, 1, kMostRowsOfBlock));
@@ -346,10 +351,11 @@ uint32_t score_rows_of_block(uint32_t rows, uint32_t position_limit) {
 gpu::LaunchShape choose_scores_launch(const ChooseTask& task, uint32_t rows) {
   const uint32_t heads = task.heads > kScoreHeads / 2 ? kScoreHeads : kScoreHeads / 2;
   const uint64_t floats = uint64_t{kScorePositions} * score_key_stride(task.keys.in) + 2 * heads * kScoreQueryStride;
+  const uint64_t of_tensor = uint64_t{kScorePositions + kScoreHeads} * tensor_score_row_bytes(task.keys.in);
   return {.grid_x = std::min(tiles_of(task.position_limit), kMostScoreBlocks),
           .grid_y = static_cast<unsigned>(ceil_div(rows, score_rows_of_block(rows, task.position_limit))),
           .threads = kScoreThreads,
-          .shared_bytes = static_cast<unsigned>(floats * sizeof(float))};
+          .shared_bytes = static_cast<unsigned>(task.on_tensor_cores ? of_tensor : floats * sizeof(float))};
 }
 
 gpu::LaunchShape choose_select_launch(uint32_t rows, uint32_t position_limit) {
@@ -388,8 +394,11 @@ void run_choose(gpu::Stream& stream, const ChooseTask& task) {
                                 .first_position = task.first_position + row,
                                 .order_stride = runs.order_stride,
                                 .key_stride = score_key_stride(task.keys.in),
+                                .tensor_row_bytes = tensor_score_row_bytes(task.keys.in),
                                 .rows_of_block = score_rows_of_block(rows, task.position_limit)};
-    if (task.position_limit > task.most) run_scores(stream, task, run);
+    if (task.position_limit > task.most) {
+      (task.on_tensor_cores ? run_scores_tensor : run_scores_exact)(stream, task, run);
+    }
     run_select(stream, run, task.position_limit);
   }
 }

@@ -10,6 +10,9 @@
 // scale last; a thread adds weights * max(product, 0) of its heads by fma, ascending (of a head h those with the same h
 // % 8), and the eight threads of a position are added 4 apart, 2, 1. So a score depends on its row and key alone.
 //
+// On tensor cores queries and keys are rounded to BF16 (keys in FP8 and BF16 are what they are), a product is summed by
+// tiles of 16 dimensions, and the rest is the same.
+//
 // Rows that see no more positions than they may choose have no scores: all of them are listed. The grid follows from
 // the largest position that there may be, so that one recorded graph serves every position; blocks of positions that no
 // row sees return at once. Threads: enqueues. Lifetime: the addresses are borrowed until the stream has run. Errors:
@@ -49,11 +52,14 @@ struct ChooseTask {
   uint32_t heads = 0;
   uint32_t first_position = 0;
   uint32_t position_limit = 0;         // no row stands here or beyond
+  bool on_tensor_cores = false;        // only where fits_tensor_scores
   const uint32_t* live = nullptr;      // added to first_position; null: nothing is
   std::byte* scratch = nullptr;        // of choose_scratch_bytes, 256-byte aligned
   ChooseCounters* counters = nullptr;  // [kMostChooseRows], zero
 };
 void run_choose(gpu::Stream& stream, const ChooseTask& task);
+/// Whether the tensor cores can compute the scores of keys of this length.
+[[nodiscard]] bool fits_tensor_scores(uint32_t dim, const gpu::Properties& properties);
 
 // Sizes, and the choice of launches: pure
 // ----------------------------------------------------------------------------------------------------
@@ -73,6 +79,12 @@ inline constexpr uint32_t kSelectChunk = 128;    // positions that a warp reads 
 }
 /// The same of a panel of queries: eight rows at one column touch all banks once.
 inline constexpr uint32_t kScoreQueryStride = kScorePanel + 4;
+
+/// Bytes of a query or key on tensor cores: BF16, rounded up to 128, within which pieces are permuted
+/// (device/tensor_keys.cuh).
+[[nodiscard]] constexpr uint32_t tensor_score_row_bytes(uint32_t dim) {
+  return (dim + 63) / 64 * 128;
+}
 
 /// Rows whose orders fit the scratch at once; what they take of it. Bytes never shrink with more rows or positions.
 struct ChooseRuns {

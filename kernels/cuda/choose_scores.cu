@@ -13,16 +13,14 @@
 #include "format/base/size.h"
 #include "kernels/cuda/device/choose.cuh"
 #include "kernels/cuda/device/decode.cuh"
-#include "kernels/cuda/device/order.cuh"
-#include "kernels/cuda/device/scales.cuh"
 
 namespace dspack::kernels::cuda {
 namespace {
 
 constexpr unsigned kScoreWarps = kScoreThreads / gpu::kWarpThreads;
-constexpr unsigned kKeyLanes = 4;                               // of a warp, across positions
-constexpr unsigned kHeadLanes = gpu::kWarpThreads / kKeyLanes;  // across heads
-constexpr unsigned kKeysOfThread = 4;
+using device::kHeadLanes;
+using device::kKeyLanes;
+using device::kKeysOfThread;
 constexpr unsigned kPanelQuads = kScorePanel / 4;
 static_assert(kScorePositions == kScoreWarps * kKeyLanes * kKeysOfThread);
 
@@ -162,43 +160,6 @@ __device__ __forceinline__ void add_products(const float* queries, const float* 
   }
 }
 
-/// Adds what this thread's heads, of those from `head` on, give to the scores of its positions.
-template <unsigned kHeads>
-__device__ __forceinline__ void add_heads(const device::ChooseRun& run, uint32_t row, uint32_t head,
-                                          const float (&products)[kHeads][kKeysOfThread],
-                                          const float (&scales)[kKeysOfThread], float (&scores)[kKeysOfThread]) {
-#pragma unroll
-  for (unsigned i = 0; i < kHeads; ++i) {
-    const uint32_t at = head + i * kHeadLanes + gpu::lane_index() / kKeyLanes;
-    if (at >= run.heads) break;
-    const float weight = run.weights[uint64_t{row} * run.heads + at];
-#pragma unroll
-    for (unsigned j = 0; j < kKeysOfThread; ++j) {
-      const float product = products[i][j] * scales[j];
-      scores[j] = gpu::fused_multiply_add(weight, product < 0 ? 0.0F : product, scores[j]);  // keeps a NaN
-    }
-  }
-}
-
-/// The scores of a row for the tile of positions from `first` on, of which this thread's are `my_key`, `my_key` + 4, ..
-__device__ __forceinline__ void store_orders(const device::ChooseRun& run, uint32_t row, uint32_t first,
-                                             uint32_t my_key, float (&scores)[kKeysOfThread]) {
-  const uint32_t seen = device::positions_seen(run, row);
-#pragma unroll
-  for (unsigned j = 0; j < kKeysOfThread; ++j) {
-#pragma unroll
-    for (unsigned apart = gpu::kWarpThreads / 2; apart >= kKeyLanes; apart /= 2)
-      scores[j] += gpu::shuffle_xor(scores[j], apart);
-    const uint32_t position = first + my_key + j * kKeyLanes;
-    if (gpu::lane_index() < kKeyLanes && position < seen) {
-      const uint32_t order = device::order_of(scores[j]);
-      run.orders[uint64_t{row} * run.order_stride + position] = order;
-      gpu::add_together(run.counters[row].of_digit + (order >> (32 - kFirstDigitBits)), 1);
-    }
-    scores[j] = 0;
-  }
-}
-
 /// The scores of rows [first_row, end_row), which all see position `first`, for a tile; positions from `end` on are
 /// nobody's. The next panel of queries is on its way while one is used.
 template <class Stored, bool kAligned, unsigned kHeads>
@@ -215,13 +176,12 @@ __device__ __forceinline__ void score_tile(const device::ChooseRun& run, uint32_
   gpu::block_barrier();  // the keys and queries before have been used
   fetch_queries<kHeadsOfPass>(run, panel, queries);
   if (is_whole) load_index_keys<Stored, kAligned>(run, first, end, panel_at(0, dim), shared);
-  float scales[kKeysOfThread];
+  uint32_t mine[kKeysOfThread];
 #pragma unroll
-  for (unsigned j = 0; j < kKeysOfThread; ++j) {
-    const uint32_t position = first + my_key + j * kKeyLanes;
-    const float* scale = position < end ? device::scales_of(run.keys, position) : nullptr;
-    scales[j] = scale == nullptr ? 1.0F : *scale;
-  }
+  for (unsigned j = 0; j < kKeysOfThread; ++j)
+    mine[j] = first + my_key + j * kKeyLanes;
+  float scales[kKeysOfThread];
+  device::load_scales(run, mine, end, scales);
   float scores[kKeysOfThread] = {};
   while (panel.row < end_row) {
     float products[kHeads][kKeysOfThread] = {};
@@ -244,30 +204,20 @@ __device__ __forceinline__ void score_tile(const device::ChooseRun& run, uint32_
       queries = other;
       other = used;
     } while (panel.column > 0);
-    add_heads(run, pass.row, pass.head, products, scales, scores);
-    if (panel.row > pass.row) store_orders(run, pass.row, first, my_key, scores);
+    device::add_heads(run, pass.row, pass.head, products, scales, scores);
+    if (panel.row > pass.row) device::store_orders(run, pass.row, mine, scores);
   }
 }
 
 template <class Stored, bool kAligned, unsigned kHeads>
 __global__ void __launch_bounds__(kScoreThreads, 4) scores_kernel(device::ChooseRun run) {
-  const uint32_t begin_row = gpu::block_index().y * run.rows_of_block;
-  const uint32_t behind = begin_row + run.rows_of_block;
-  const uint32_t end_row = behind < run.rows ? behind : run.rows;
-  const uint32_t end = device::positions_seen(run, end_row - 1);  // that any row of the block sees
-  if (end <= run.most) return;
   ScoreShared shared;
   shared.key_stride = run.key_stride;
   shared.keys = gpu::shared_memory<float>();
   shared.queries = shared.keys + kScorePositions * shared.key_stride;
-  for (uint32_t first = gpu::block_index().x * kScorePositions; first < end;
-       first += gpu::grid_blocks().x * kScorePositions) {
-    // Rows that have a choice to make, and see the tile: each sees one position more than the one before.
-    const uint32_t needed = (first > run.most ? first : run.most) + 1;
-    const uint32_t seen = device::positions_seen(run, begin_row);
-    const uint32_t first_row = needed > seen ? begin_row + (needed - seen) : begin_row;
+  device::for_each_tile(run, [&](uint32_t first, uint32_t end, uint32_t first_row, uint32_t end_row) {
     score_tile<Stored, kAligned, kHeads>(run, first, end, first_row, end_row, shared);
-  }
+  });
 }
 
 template <class Stored, bool kAligned>
@@ -287,7 +237,7 @@ void run_stored_scores(gpu::Stream& stream, const gpu::LaunchShape& shape, const
 
 }  // namespace
 
-void run_scores(gpu::Stream& stream, const ChooseTask& task, const device::ChooseRun& run) {
+void run_scores_exact(gpu::Stream& stream, const ChooseTask& task, const device::ChooseRun& run) {
   const gpu::LaunchShape shape = choose_scores_launch(task, run.rows);
   switch (run.keys.coding) {  // the checks admit these
     case Coding::bf16: return run_stored_scores<device::StoredBf16>(stream, shape, run);

@@ -232,19 +232,21 @@ void CudaQueue::choose(const ChooseArgs& args) {
   if (args.rows == 0) return;
   const uint32_t limit = args.live.empty() ? args.first_position + args.rows : args.live.limit;
   const uint64_t bytes = std::max(choose_scratch_bytes(args.rows, limit), expected_bytes_);
-  run_choose(*stream_, {.queries = floats(args.queries),
-                        .weights = floats(args.weights),
-                        .keys = matrix_of(args.keys),
-                        .ids = numbers(args.choice.ids),
-                        .counts = numbers(args.choice.counts),
-                        .most = args.choice.most,
-                        .rows = args.rows,
-                        .heads = args.heads,
-                        .first_position = args.first_position,
-                        .position_limit = limit,
-                        .live = numbers(args.live.value),
-                        .scratch = workspace_.at_least(bytes),
-                        .counters = choose_counters()});
+  run_choose(*stream_,
+             {.queries = floats(args.queries),
+              .weights = floats(args.weights),
+              .keys = matrix_of(args.keys),
+              .ids = numbers(args.choice.ids),
+              .counts = numbers(args.choice.counts),
+              .most = args.choice.most,
+              .rows = args.rows,
+              .heads = args.heads,
+              .first_position = args.first_position,
+              .position_limit = limit,
+              .on_tensor_cores = precision_ != Precision::exact && fits_tensor_scores(args.keys.in, properties_),
+              .live = numbers(args.live.value),
+              .scratch = workspace_.at_least(bytes),
+              .counters = choose_counters()});
 }
 
 void CudaQueue::mla_attend(const MlaAttendArgs& args) {
