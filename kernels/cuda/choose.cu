@@ -21,7 +21,7 @@ namespace dspack::kernels::cuda {
 namespace {
 
 constexpr uint64_t kOrderBytes = 32ULL << 20;  // of a run at most, but for one row
-constexpr uint32_t kMostScoreBlocks = 1024;    // in x; each takes every so manieth tile
+constexpr uint32_t kMostScoreBlocks = 512;     // in x, each of which takes every 512th tile; four fit a multiprocessor
 constexpr uint32_t kWantedScoreBlocks = 512;   // that keep a large GPU busy
 constexpr uint32_t kMostRowsOfBlock = 8;
 constexpr uint32_t kChunksOfPart = 32;

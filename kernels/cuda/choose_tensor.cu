@@ -152,6 +152,7 @@ __global__ void __launch_bounds__(kScoreThreads) tensor_scores_kernel(device::Ch
   shared.row_bytes = run.tensor_row_bytes;
   shared.keys = gpu::shared_memory<unsigned char>();
   shared.queries = shared.keys + kScorePositions * shared.row_bytes;
+  uint32_t row_of_queries = run.rows;  // in shared memory: of one row they serve all tiles of the block
   device::for_each_tile(run, [&](uint32_t first, uint32_t end, uint32_t first_row, uint32_t end_row) {
     uint32_t mine[device::kKeysOfThread];
 #pragma unroll
@@ -164,8 +165,11 @@ __global__ void __launch_bounds__(kScoreThreads) tensor_scores_kernel(device::Ch
     for (uint32_t row = first_row; row < end_row; ++row) {
       float scores[device::kKeysOfThread] = {};
       for (uint32_t head = 0; head < run.heads; head += kScoreHeads) {
-        gpu::block_barrier();  // the queries before have been used
-        round_queries(run, row, head, shared);
+        if (row != row_of_queries || run.heads > kScoreHeads) {
+          gpu::block_barrier();  // the queries before have been used
+          round_queries(run, row, head, shared);
+          row_of_queries = row;
+        }
         gpu::block_barrier();  // queries and keys are there
         float products[kHeadsOfLane][device::kKeysOfThread];
         multiply(shared, run.keys.in / 16, products);
