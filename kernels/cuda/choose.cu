@@ -1,13 +1,14 @@
-// How a choice is cut into runs of rows, and the second of its two kernels, which a block runs for each row.
+// How a choice is cut into runs of rows, and the second of its two kernels, which cuts a row's positions into parts of
+// a block each.
 //
 // Entries, one a position, are ordered strictly: the order of the score, then the lower position. So there is one least
-// entry that is chosen; its bits are found from the top, a digit of eleven or ten bits at a time, by counting those of
-// all entries that agree so far:
+// entry that is chosen; its bits are found from the top, by digits of eleven or ten bits, by counting the entries that
+// agree so far. The scores' kernel has counted the first digit:
 //
-//   orders (global) --count--> digit --count..--> least entry
-//       \ once those that agree with it are few: a list in shared memory, from which the other digits come
-//   a flag for each chosen position (global) --> ids, ascending
+//   every block      first digit; of its part: a flag for each entry above it, and a list of those that have it
+//   the row's last   the other digits, from the list; flags of what is chosen of it; ids of all flags, ascending
 //
+// Where the list would be too long the last block counts the other digits of all entries. It leaves the counters zero.
 // Flags lie as a warp finds them: of a chunk of 128 positions, word i has bit l for position 4 l + i.
 #include "kernels/cuda/choose.h"
 
@@ -20,25 +21,27 @@ namespace dspack::kernels::cuda {
 namespace {
 
 constexpr uint64_t kOrderBytes = 32ULL << 20;  // of a run at most, but for one row
-constexpr uint32_t kMostScoreBlocks = 1024;    // in x; each takes every so manieth tile
+constexpr uint32_t kMostScoreBlocks = 512;     // in x, each of which takes every 512th tile; four fit a multiprocessor
 constexpr uint32_t kWantedScoreBlocks = 512;   // that keep a large GPU busy
 constexpr uint32_t kMostRowsOfBlock = 8;
-constexpr unsigned kMostSelectWarps = 32;
+constexpr uint32_t kChunksOfPart = 32;
+constexpr uint32_t kMostParts = 32;
+constexpr unsigned kSelectWarps = 16;
 
-constexpr unsigned kMostDigitBits = 11;
-constexpr uint32_t kCounts = 1U << kMostDigitBits;
 constexpr uint32_t kCountGroups = 32;
-constexpr uint32_t kOfGroup = kCounts / kCountGroups;
-constexpr uint32_t kListed = 4096;
+constexpr uint32_t kOfGroup = kFirstCounts / kCountGroups;
+constexpr unsigned kFirstShift = 64 - kFirstDigitBits;  // of an entry
 
 /// Shared memory of a block.
 struct SelectSpace {
-  uint64_t list[kListed];  // entries
-  uint32_t counts[kCounts];
-  uint32_t groups[kCountGroups];        // sums of counts
-  uint32_t of_warps[kMostSelectWarps];  // chosen positions
+  uint64_t list[kMostListed];  // entries
+  uint32_t counts[kFirstCounts];
+  uint32_t groups[kCountGroups];    // sums of counts
+  uint32_t of_warps[kSelectWarps];  // flags
   uint32_t listed;
-  uint32_t digit;    // what find_count_digit found
+  uint32_t first;    // of the part's list in the row's
+  uint32_t is_last;  // whether the row's other blocks have ended
+  uint32_t digit;    // what find_digit_at found
   uint32_t place;    // within the digit's entries, from the largest
   uint32_t entries;  // that have the digit
 };
@@ -47,6 +50,8 @@ struct SelectSpace {
 struct SelectRow {
   const uint4* orders;  // [chunks, 32 lanes]
   uint4* flags;         // [chunks]
+  uint64_t* list;       // [kMostListed]
+  ChooseCounters* counters;
   uint32_t positions;
   uint32_t chunks;
 };
@@ -68,41 +73,34 @@ __device__ __forceinline__ uint32_t count_so_far(uint32_t value) {
   return value;
 }
 
-/// visit(chunk, entries, are_there) for chunks of 128 positions by the warps in turn: the four entries of each lane.
+/// visit(chunk, orders, there) for chunks [begin, end) by the warps in turn: four orders of each lane, of which the
+/// first `there` are of positions that the row sees.
 template <class Visit>
-__device__ __forceinline__ void for_each_chunk(const SelectRow& row, Visit visit) {
+__device__ __forceinline__ void for_each_chunk(const SelectRow& row, uint32_t begin, uint32_t end, Visit visit) {
   constexpr unsigned kAhead = 4;  // loads under way before the first is used
-  const uint32_t warps = gpu::block_threads() / gpu::kWarpThreads;
-  for (uint32_t first = gpu::warp_index(); first < row.chunks; first += kAhead * warps) {
-    uint4 orders[kAhead];
+  for (uint32_t first = begin + gpu::warp_index(); first < end; first += kAhead * kSelectWarps) {
+    uint4 loaded[kAhead];
 #pragma unroll
     for (unsigned i = 0; i < kAhead; ++i) {
-      const uint32_t chunk = first + i * warps;
-      if (chunk < row.chunks) orders[i] = row.orders[uint64_t{chunk} * gpu::kWarpThreads + gpu::lane_index()];
+      const uint32_t chunk = first + i * kSelectWarps;
+      if (chunk < end) loaded[i] = row.orders[uint64_t{chunk} * gpu::kWarpThreads + gpu::lane_index()];
     }
 #pragma unroll
     for (unsigned i = 0; i < kAhead; ++i) {
-      const uint32_t chunk = first + i * warps;
-      if (chunk >= row.chunks) break;
+      const uint32_t chunk = first + i * kSelectWarps;
+      if (chunk >= end) break;
       const uint32_t position = chunk * kSelectChunk + gpu::lane_index() * 4;
-      const uint32_t of_lane[4] = {orders[i].x, orders[i].y, orders[i].z, orders[i].w};
-      uint64_t entries[4];
-      bool are_there[4];
-#pragma unroll
-      for (unsigned j = 0; j < 4; ++j) {
-        entries[j] = entry_of(of_lane[j], position + j);
-        are_there[j] = position + j < row.positions;
-      }
-      visit(chunk, entries, are_there);
+      const uint32_t left = row.positions > position ? row.positions - position : 0;
+      const uint32_t orders[4] = {loaded[i].x, loaded[i].y, loaded[i].z, loaded[i].w};
+      visit(chunk, orders, left);
     }
   }
 }
 
 /// In which digit, the highest first, the entry at `place` lies. All threads.
-__device__ __forceinline__ void find_count_digit(SelectSpace& space, uint32_t place) {
-  const unsigned warps = gpu::block_threads() / gpu::kWarpThreads;
+__device__ __forceinline__ void find_digit_at(SelectSpace& space, uint32_t place) {
   const unsigned lane = gpu::lane_index();
-  for (unsigned group = gpu::warp_index(); group < kCountGroups; group += warps) {
+  for (unsigned group = gpu::warp_index(); group < kCountGroups; group += kSelectWarps) {
     uint32_t sum = space.counts[group * kOfGroup + lane] + space.counts[group * kOfGroup + gpu::kWarpThreads + lane];
 #pragma unroll
     for (unsigned apart = gpu::kWarpThreads / 2; apart > 0; apart /= 2)
@@ -130,112 +128,122 @@ __device__ __forceinline__ void find_count_digit(SelectSpace& space, uint32_t pl
 }
 static_assert(kOfGroup == 2 * gpu::kWarpThreads && kCountGroups == gpu::kWarpThreads);
 
-/// Flags entries above the digit that was found first, and lists those that have it.
-__device__ __forceinline__ void list_entries(const SelectRow& row, SelectSpace& space, uint64_t digit, unsigned shift) {
-  if (gpu::thread_index() == 0) space.listed = 0;
-  gpu::block_barrier();  // the list is empty
-  const unsigned lower_lanes = (1U << gpu::lane_index()) - 1;
-  for_each_chunk(row, [&](uint32_t chunk, const uint64_t(&entries)[4], const bool(&are_there)[4]) {
-    unsigned above[4];
-    unsigned listed[4];
-    uint32_t count = 0;
-    uint32_t before = 0;
+/// Flags the entries of chunks [begin, end) whose first digit is at least `least`, and lists those whose digit is
+/// `listed`, in no order.
+__device__ __forceinline__ void flag_and_list(const SelectRow& row, uint32_t begin, uint32_t end, uint32_t least,
+                                              uint32_t listed, SelectSpace& space) {
+  for_each_chunk(row, begin, end, [&](uint32_t chunk, const uint32_t(&orders)[4], uint32_t there) {
+    unsigned flags[4];
 #pragma unroll
     for (unsigned j = 0; j < 4; ++j) {
-      above[j] = gpu::ballot(are_there[j] && entries[j] >> shift > digit);
-      listed[j] = gpu::ballot(are_there[j] && entries[j] >> shift == digit);
-      count += gpu::count_bits(listed[j]);
-      before += gpu::count_bits(listed[j] & lower_lanes);
+      const uint32_t digit = orders[j] >> (32 - kFirstDigitBits);
+      flags[j] = gpu::ballot(j < there && digit >= least);
+      if (j < there && digit == listed) {
+        const uint32_t at = gpu::add_together(&space.listed, 1);
+        space.list[at] = entry_of(orders[j], chunk * kSelectChunk + gpu::lane_index() * 4 + j);
+      }
     }
-    if (gpu::lane_index() == 0) row.flags[chunk] = make_uint4(above[0], above[1], above[2], above[3]);
-    if (count == 0) return;
-    uint32_t first = 0;
-    if (gpu::lane_index() == 0) first = gpu::add_together(&space.listed, count);
-    uint32_t at = gpu::shuffle(first, 0) + before;
-#pragma unroll
-    for (unsigned j = 0; j < 4; ++j) {
-      if ((listed[j] >> gpu::lane_index() & 1U) != 0) space.list[at++] = entries[j];
-    }
+    if (gpu::lane_index() == 0) row.flags[chunk] = make_uint4(flags[0], flags[1], flags[2], flags[3]);
   });
-  gpu::block_barrier();  // the list is complete
 }
 
-/// The least entry that is chosen, with zeros for bits that make no difference. `is_listed`: whether entries above it
-/// that are not in the list have their flags.
-__device__ __forceinline__ uint64_t find_least(const SelectRow& row, uint32_t most, SelectSpace& space,
-                                               bool& is_listed) {
-  uint64_t least = 0;
-  uint32_t place = most - 1;
-  is_listed = false;
-  for (unsigned shift = 64; shift > 0;) {
-    const unsigned bits = shift == 42 || shift == 10 ? 10 : kMostDigitBits;  // 11 + 11 + 10 of the order, and again
+/// The first digit of the row's least entry, from the counts of the scores' kernel.
+__device__ __forceinline__ void find_first_digit(const SelectRow& row, uint32_t most, SelectSpace& space) {
+  for (uint32_t i = gpu::thread_index(); i < kFirstCounts; i += gpu::block_threads())
+    space.counts[i] = row.counters->of_digit[i];
+  if (gpu::thread_index() == 0) space.listed = 0;
+  gpu::block_barrier();  // the counts are there, and the list is empty
+  find_digit_at(space, most - 1);
+}
+
+/// Adds a part's list to the row's, and finds whether this block is the row's last.
+__device__ __forceinline__ void hand_over(const SelectRow& row, SelectSpace& space) {
+  gpu::block_barrier();  // the list is complete
+  if (gpu::thread_index() == 0 && space.listed > 0)
+    space.first = gpu::add_together(&row.counters->listed, space.listed);
+  gpu::block_barrier();  // its place is known
+  for (uint32_t i = gpu::thread_index(); i < space.listed; i += gpu::block_threads())
+    row.list[space.first + i] = space.list[i];
+  gpu::block_barrier();  // flags and list have been written
+  if (gpu::thread_index() == 0) space.is_last = gpu::count_up(&row.counters->parts) == gpu::grid_blocks().x - 1 ? 1 : 0;
+  gpu::block_barrier();  // whether it is the last is known
+}
+
+/// The least entry that is chosen, with zeros for bits that make no difference: its digits behind the first, of the
+/// entries in shared memory, or where there are too many of all of the row's.
+__device__ __forceinline__ uint64_t find_least(const SelectRow& row, SelectSpace& space) {
+  uint64_t least = uint64_t{space.digit} << kFirstShift;
+  uint32_t place = space.place;
+  const bool is_listed = space.entries <= kMostListed;
+  const uint32_t listed = space.entries;
+  for (unsigned shift = kFirstShift; shift > 0;) {
+    const unsigned bits = shift == 42 || shift == 10 ? 10 : kFirstDigitBits;  // 11 + 11 + 10 of the order, and again
     const unsigned next = shift - bits;
-    const uint64_t known = shift == 64 ? 0 : least >> shift;
+    const uint64_t known = least >> shift;
     const uint64_t mask = (uint64_t{1} << bits) - 1;
-    for (uint32_t i = gpu::thread_index(); i < kCounts; i += gpu::block_threads())
+    gpu::block_barrier();  // what was found has been read
+    for (uint32_t i = gpu::thread_index(); i < kFirstCounts; i += gpu::block_threads())
       space.counts[i] = 0;
     gpu::block_barrier();  // the counts are zero
-    const auto count = [&](uint64_t entry, bool is_there) {
-      const bool agrees = is_there && (shift == 64 || entry >> shift == known);
-      if (agrees) gpu::add_together(space.counts + (entry >> next & mask), 1);
+    const auto count = [&](uint64_t entry) {
+      if (entry >> shift == known) gpu::add_together(space.counts + (entry >> next & mask), 1);
     };
     if (is_listed) {
-      for (uint32_t i = gpu::thread_index(); i < space.listed; i += gpu::block_threads())
-        count(space.list[i], true);
+      for (uint32_t i = gpu::thread_index(); i < listed; i += gpu::block_threads())
+        count(space.list[i]);
     } else {
-      for_each_chunk(row, [&](uint32_t /*chunk*/, const uint64_t(&entries)[4], const bool(&are_there)[4]) {
+      for_each_chunk(row, 0, row.chunks, [&](uint32_t chunk, const uint32_t(&orders)[4], uint32_t there) {
 #pragma unroll
-        for (unsigned j = 0; j < 4; ++j)
-          count(entries[j], are_there[j]);
+        for (unsigned j = 0; j < 4; ++j) {
+          if (j < there) count(entry_of(orders[j], chunk * kSelectChunk + gpu::lane_index() * 4 + j));
+        }
       });
     }
     gpu::block_barrier();  // the counts are complete
-    find_count_digit(space, place);
+    find_digit_at(space, place);
     least |= uint64_t{space.digit} << next;
     place = space.place;
     shift = next;
     if (space.entries == place + 1) break;  // all of them are chosen
-    if (!is_listed && space.entries <= kListed) {
-      list_entries(row, space, least >> shift, shift);
-      is_listed = true;
-    }
   }
   return least;
 }
 
-/// Flags what is chosen and has no flag yet. A barrier must follow.
+/// Flags what is chosen of the list, or where there is none of all entries. A barrier must follow.
 __device__ __forceinline__ void flag_chosen(const SelectRow& row, const SelectSpace& space, uint64_t least,
-                                            bool is_listed) {
-  if (is_listed) {
+                                            uint32_t listed) {
+  if (listed <= kMostListed) {
     auto* words = reinterpret_cast<uint32_t*>(row.flags);
-    for (uint32_t i = gpu::thread_index(); i < space.listed; i += gpu::block_threads()) {
+    for (uint32_t i = gpu::thread_index(); i < listed; i += gpu::block_threads()) {
       if (space.list[i] < least) continue;
       const uint32_t position = position_of(space.list[i]);
       gpu::set_together(words + position / kSelectChunk * 4 + position % 4, 1U << position % kSelectChunk / 4);
     }
     return;
   }
-  for_each_chunk(row, [&](uint32_t chunk, const uint64_t(&entries)[4], const bool(&are_there)[4]) {
+  for_each_chunk(row, 0, row.chunks, [&](uint32_t chunk, const uint32_t(&orders)[4], uint32_t there) {
     unsigned chosen[4];
 #pragma unroll
-    for (unsigned j = 0; j < 4; ++j)
-      chosen[j] = gpu::ballot(are_there[j] && entries[j] >= least);
+    for (unsigned j = 0; j < 4; ++j) {
+      const uint64_t entry = entry_of(orders[j], chunk * kSelectChunk + gpu::lane_index() * 4 + j);
+      chosen[j] = gpu::ballot(j < there && entry >= least);
+    }
     if (gpu::lane_index() == 0) row.flags[chunk] = make_uint4(chosen[0], chosen[1], chosen[2], chosen[3]);
   });
 }
 
+__device__ __forceinline__ uint32_t count_flags(const uint4& flags) {
+  return gpu::count_bits(flags.x) + gpu::count_bits(flags.y) + gpu::count_bits(flags.z) + gpu::count_bits(flags.w);
+}
+
 /// The positions that have flags, ascending.
 __device__ __forceinline__ void list_ids(const SelectRow& row, SelectSpace& space, uint32_t* ids) {
-  const uint32_t warps = gpu::block_threads() / gpu::kWarpThreads;
-  const uint32_t of_warp = (row.chunks + warps - 1) / warps;
+  const uint32_t of_warp = (row.chunks + kSelectWarps - 1) / kSelectWarps;
   const uint32_t begin = gpu::warp_index() * of_warp;
   const uint32_t behind = begin + of_warp < row.chunks ? begin + of_warp : row.chunks;
-  const auto count_of = [](const uint4& flags) {
-    return gpu::count_bits(flags.x) + gpu::count_bits(flags.y) + gpu::count_bits(flags.z) + gpu::count_bits(flags.w);
-  };
   uint32_t sum = 0;
   for (uint32_t chunk = begin + gpu::lane_index(); chunk < behind; chunk += gpu::kWarpThreads)
-    sum += count_of(row.flags[chunk]);
+    sum += count_flags(row.flags[chunk]);
 #pragma unroll
   for (unsigned apart = gpu::kWarpThreads / 2; apart > 0; apart /= 2)
     sum += gpu::shuffle_xor(sum, apart);
@@ -245,7 +253,7 @@ __device__ __forceinline__ void list_ids(const SelectRow& row, SelectSpace& spac
   for (unsigned warp = 0; warp < gpu::warp_index(); ++warp)
     at += space.of_warps[warp];
   const unsigned lower_lanes = (1U << gpu::lane_index()) - 1;
-#pragma unroll 2
+#pragma unroll 4
   for (uint32_t chunk = begin; chunk < behind; ++chunk) {
     const uint4 flags = row.flags[chunk];
     const unsigned words[4] = {flags.x, flags.y, flags.z, flags.w};
@@ -257,17 +265,26 @@ __device__ __forceinline__ void list_ids(const SelectRow& row, SelectSpace& spac
     for (unsigned j = 0; j < 4; ++j) {
       if ((words[j] >> gpu::lane_index() & 1U) != 0) ids[to++] = chunk * kSelectChunk + gpu::lane_index() * 4 + j;
     }
-    at += count_of(flags);
+    at += count_flags(flags);
   }
 }
 
-__global__ void __launch_bounds__(kMostSelectWarps* gpu::kWarpThreads, 1) select_kernel(device::ChooseRun run) {
-  const uint32_t at = gpu::block_index().x;
+/// For the next call.
+__device__ __forceinline__ void clear(ChooseCounters& counters) {
+  for (uint32_t i = gpu::thread_index(); i < kFirstCounts; i += gpu::block_threads())
+    counters.of_digit[i] = 0;
+  if (gpu::thread_index() == 0) counters.listed = counters.parts = 0;
+}
+
+__global__ void __launch_bounds__(kSelectWarps* gpu::kWarpThreads) select_kernel(device::ChooseRun run) {
+  const uint32_t part = gpu::block_index().x;
+  const uint32_t at = gpu::block_index().y;
   const uint32_t positions = device::positions_seen(run, at);
   uint32_t* ids = run.ids + uint64_t{at} * run.most;
-  if (gpu::thread_index() == 0) run.counts[at] = positions < run.most ? positions : run.most;
+  if (part == 0 && gpu::thread_index() == 0) run.counts[at] = positions < run.most ? positions : run.most;
   if (positions <= run.most) {
-    for (uint32_t i = gpu::thread_index(); i < positions; i += gpu::block_threads())
+    for (uint32_t i = part * gpu::block_threads() + gpu::thread_index(); i < positions;
+         i += gpu::grid_blocks().x * gpu::block_threads())
       ids[i] = i;
     return;
   }
@@ -275,13 +292,32 @@ __global__ void __launch_bounds__(kMostSelectWarps* gpu::kWarpThreads, 1) select
   const uint64_t first = uint64_t{at} * run.order_stride;
   const SelectRow row = {.orders = reinterpret_cast<const uint4*>(run.orders + first),
                          .flags = reinterpret_cast<uint4*>(run.flags + first / 32),
+                         .list = run.lists + uint64_t{at} * kMostListed,
+                         .counters = run.counters + at,
                          .positions = positions,
                          .chunks = (positions - 1) / kSelectChunk + 1};
-  bool is_listed = false;
-  const uint64_t least = find_least(row, run.most, space, is_listed);
-  flag_chosen(row, space, least, is_listed);
-  gpu::block_barrier();  // all flags are there
+  find_first_digit(row, run.most, space);
+  const uint32_t digit = space.digit;
+  const uint32_t listed = space.entries;
+  const bool are_all_chosen = listed == space.place + 1;  // that have the digit
+  if (are_all_chosen || listed <= kMostListed) {
+    const uint32_t of_part = (row.chunks + gpu::grid_blocks().x - 1) / gpu::grid_blocks().x;
+    const uint32_t begin = part * of_part;
+    const uint32_t behind = begin + of_part < row.chunks ? begin + of_part : row.chunks;
+    flag_and_list(row, begin, behind, are_all_chosen ? digit : digit + 1, are_all_chosen ? kFirstCounts : digit, space);
+  }
+  hand_over(row, space);
+  if (space.is_last == 0) return;
+  if (!are_all_chosen) {
+    if (listed <= kMostListed) {
+      for (uint32_t i = gpu::thread_index(); i < listed; i += gpu::block_threads())
+        space.list[i] = row.list[i];
+    }
+    flag_chosen(row, space, find_least(row, space), listed);
+    gpu::block_barrier();  // all flags are there
+  }
   list_ids(row, space, ids);
+  clear(*row.counters);
 }
 
 uint32_t tiles_of(uint32_t position_limit) {
@@ -293,11 +329,18 @@ uint32_t tiles_of(uint32_t position_limit) {
 ChooseRuns choose_runs(uint32_t rows, uint32_t position_limit) {
   ChooseRuns runs;
   const uint64_t stride = round_up(std::max(position_limit, 1U), kSelectChunk);
-  const uint64_t row_bytes = stride * sizeof(uint32_t) + stride / 8;
+  const uint64_t row_bytes = kMostListed * sizeof(uint64_t) + stride * sizeof(uint32_t) + stride / 8;
+  const uint64_t most_rows = std::clamp<uint64_t>(kOrderBytes / row_bytes, 1, kMostChooseRows);
   runs.order_stride = static_cast<uint32_t>(stride);
-  runs.rows_a_run = static_cast<uint32_t>(std::clamp<uint64_t>(kOrderBytes / row_bytes, 1, std::max(rows, 1U)));
-  runs.scratch_bytes = std::max(row_bytes, std::min(row_bytes * rows, kOrderBytes));
+  runs.rows_a_run = static_cast<uint32_t>(std::min<uint64_t>(most_rows, std::max(rows, 1U)));
+  // Never less for more rows or positions, so that the scratch of the largest call serves all.
+  runs.scratch_bytes = std::max(row_bytes, std::min(row_bytes * std::min(rows, kMostChooseRows), kOrderBytes));
   return runs;
+}
+
+bool fits_tensor_scores(uint32_t dim, const gpu::Properties& properties) {
+  constexpr unsigned kFirstWithBf16 = 8;
+  return dim % 16 == 0 && dim <= kScoreKeyPanel && properties.major >= kFirstWithBf16;
 }
 
 uint32_t score_rows_of_block(uint32_t rows, uint32_t position_limit) {
@@ -307,18 +350,21 @@ uint32_t score_rows_of_block(uint32_t rows, uint32_t position_limit) {
 
 gpu::LaunchShape choose_scores_launch(const ChooseTask& task, uint32_t rows) {
   const uint32_t heads = task.heads > kScoreHeads / 2 ? kScoreHeads : kScoreHeads / 2;
-  const uint64_t floats = uint64_t{kScorePositions} * score_key_stride(task.keys.in) + heads * kScoreQueryStride;
+  const uint64_t floats = uint64_t{kScorePositions} * score_key_stride(task.keys.in) + 2 * heads * kScoreQueryStride;
+  const uint64_t of_tensor = uint64_t{kScorePositions + kScoreHeads} * tensor_score_row_bytes(task.keys.in);
   return {.grid_x = std::min(tiles_of(task.position_limit), kMostScoreBlocks),
           .grid_y = static_cast<unsigned>(ceil_div(rows, score_rows_of_block(rows, task.position_limit))),
           .threads = kScoreThreads,
-          .shared_bytes = static_cast<unsigned>(floats * sizeof(float))};
+          .shared_bytes = static_cast<unsigned>(task.on_tensor_cores ? of_tensor : floats * sizeof(float))};
 }
 
 gpu::LaunchShape choose_select_launch(uint32_t rows, uint32_t position_limit) {
-  constexpr unsigned kChunksOfWarp = 4;
-  const auto warps = static_cast<unsigned>(
-      std::clamp<uint64_t>(ceil_div(position_limit, kSelectChunk * kChunksOfWarp), 1, kMostSelectWarps));
-  return {.grid_x = rows, .threads = warps * gpu::kWarpThreads, .shared_bytes = sizeof(SelectSpace)};
+  // Many rows are parts enough.
+  const uint64_t parts = ceil_div(position_limit, kSelectChunk * kChunksOfPart);
+  return {.grid_x = static_cast<unsigned>(std::clamp<uint64_t>(parts, 1, std::max(kMostParts / rows, 1U))),
+          .grid_y = rows,
+          .threads = kSelectWarps * gpu::kWarpThreads,
+          .shared_bytes = sizeof(SelectSpace)};
 }
 
 void run_select(gpu::Stream& stream, const device::ChooseRun& run, uint32_t position_limit) {
@@ -330,7 +376,8 @@ void run_choose(gpu::Stream& stream, const ChooseTask& task) {
   for (uint32_t row = 0; row < task.rows; row += runs.rows_a_run) {
     const uint32_t rows = std::min(runs.rows_a_run, task.rows - row);
     const uint64_t heads = uint64_t{row} * task.heads;
-    auto* orders = reinterpret_cast<uint32_t*>(task.scratch);
+    auto* lists = reinterpret_cast<uint64_t*>(task.scratch);
+    auto* orders = reinterpret_cast<uint32_t*>(lists + uint64_t{rows} * kMostListed);
     const device::ChooseRun run{.queries = task.queries + heads * task.keys.in,
                                 .weights = task.weights + heads,
                                 .keys = task.keys,
@@ -338,6 +385,8 @@ void run_choose(gpu::Stream& stream, const ChooseTask& task) {
                                 .counts = task.counts + row,
                                 .orders = orders,
                                 .flags = orders + uint64_t{rows} * runs.order_stride,
+                                .lists = lists,
+                                .counters = task.counters,
                                 .live = task.live,
                                 .most = task.most,
                                 .rows = rows,
@@ -345,8 +394,11 @@ void run_choose(gpu::Stream& stream, const ChooseTask& task) {
                                 .first_position = task.first_position + row,
                                 .order_stride = runs.order_stride,
                                 .key_stride = score_key_stride(task.keys.in),
+                                .tensor_row_bytes = tensor_score_row_bytes(task.keys.in),
                                 .rows_of_block = score_rows_of_block(rows, task.position_limit)};
-    if (task.position_limit > task.most) run_scores(stream, task, run);
+    if (task.position_limit > task.most) {
+      (task.on_tensor_cores ? run_scores_tensor : run_scores_exact)(stream, task, run);
+    }
     run_select(stream, run, task.position_limit);
   }
 }

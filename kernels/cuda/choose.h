@@ -3,11 +3,15 @@
 //
 //   scores   a block takes 64 positions, decoded to FP32 in shared memory once, through all heads of some rows
 //               row r, position j -> orders[r, j]: its score as a number that compares as it does (device/order.cuh)
-//   select   a block for each row finds the least order that is chosen, digit by digit of counts, and lists the rest
+//            and counts[r, its first eleven bits] += 1
+//   select   finds the least order that is chosen, digit by digit of counts, and lists what is not below it
 //
 // A product of a query and a key is one chain of fma over the dimensions from zero, ascending, and takes the key's
 // scale last; a thread adds weights * max(product, 0) of its heads by fma, ascending (of a head h those with the same h
 // % 8), and the eight threads of a position are added 4 apart, 2, 1. So a score depends on its row and key alone.
+//
+// On tensor cores queries and keys are rounded to BF16 (keys in FP8 and BF16 are what they are), a product is summed by
+// tiles of 16 dimensions, and the rest is the same.
 //
 // Rows that see no more positions than they may choose have no scores: all of them are listed. The grid follows from
 // the largest position that there may be, so that one recorded graph serves every position; blocks of positions that no
@@ -23,6 +27,19 @@
 
 namespace dspack::kernels::cuda {
 
+inline constexpr unsigned kFirstDigitBits = 11;  // of an order, that the scores' kernel counts
+inline constexpr uint32_t kFirstCounts = 1U << kFirstDigitBits;
+inline constexpr uint32_t kMostListed = 4096;    // positions that may be chosen or not by their first digit, in a list
+inline constexpr uint32_t kMostChooseRows = 64;  // of a run
+
+/// Of one row of a run. Zero before a call and after it.
+struct ChooseCounters {
+  uint32_t of_digit[kFirstCounts];
+  uint32_t listed;
+  uint32_t parts;  // blocks that have ended
+  uint32_t unused[30];
+};
+
 /// ChooseArgs with addresses.
 struct ChooseTask {
   const float* queries = nullptr;  // [rows, heads, keys.in]
@@ -34,11 +51,15 @@ struct ChooseTask {
   uint32_t rows = 0;
   uint32_t heads = 0;
   uint32_t first_position = 0;
-  uint32_t position_limit = 0;     // no row stands here or beyond
-  const uint32_t* live = nullptr;  // added to first_position; null: nothing is
-  std::byte* scratch = nullptr;    // of choose_scratch_bytes, 256-byte aligned
+  uint32_t position_limit = 0;         // no row stands here or beyond
+  bool on_tensor_cores = false;        // only where fits_tensor_scores
+  const uint32_t* live = nullptr;      // added to first_position; null: nothing is
+  std::byte* scratch = nullptr;        // of choose_scratch_bytes, 256-byte aligned
+  ChooseCounters* counters = nullptr;  // [kMostChooseRows], zero
 };
 void run_choose(gpu::Stream& stream, const ChooseTask& task);
+/// Whether the tensor cores can compute the scores of keys of this length.
+[[nodiscard]] bool fits_tensor_scores(uint32_t dim, const gpu::Properties& properties);
 
 // Sizes, and the choice of launches: pure
 // ----------------------------------------------------------------------------------------------------
@@ -46,7 +67,7 @@ void run_choose(gpu::Stream& stream, const ChooseTask& task);
 inline constexpr uint32_t kScorePositions = 64;  // of a block
 inline constexpr uint32_t kScoreThreads = 128;   // 4 warps of 16 positions each
 inline constexpr uint32_t kScoreKeyPanel = 128;  // values of a key in shared memory at once: all of a key of V3.2
-inline constexpr uint32_t kScorePanel = 32;      // values of the queries
+inline constexpr uint32_t kScorePanel = 16;      // values of the queries, two panels of which lie there
 inline constexpr uint32_t kScoreHeads = 64;      // of a pass over the keys; 32 where there are no more
 inline constexpr uint32_t kSelectChunk = 128;    // positions that a warp reads at once
 
@@ -56,8 +77,14 @@ inline constexpr uint32_t kSelectChunk = 128;    // positions that a warp reads 
   const uint32_t width = dim < kScoreKeyPanel ? dim : kScoreKeyPanel;
   return ((width + 3) / 4 | 1U) * 4;
 }
-/// The same of a panel of queries.
+/// The same of a panel of queries: eight rows at one column touch all banks once.
 inline constexpr uint32_t kScoreQueryStride = kScorePanel + 4;
+
+/// Bytes of a query or key on tensor cores: BF16, rounded up to 128, within which pieces are permuted
+/// (device/tensor_keys.cuh).
+[[nodiscard]] constexpr uint32_t tensor_score_row_bytes(uint32_t dim) {
+  return (dim + 63) / 64 * 128;
+}
 
 /// Rows whose orders fit the scratch at once; what they take of it. Bytes never shrink with more rows or positions.
 struct ChooseRuns {

@@ -2,7 +2,7 @@
 // multiplies 8 (4) heads with 4 positions:
 //
 //   keys     [64, dim] decoded, in shared memory for all rows and heads of the block
-//   queries  [64, 32] a panel at a time
+//   queries  [64, 16] a panel at a time, while the next one is on its way
 //   warp w   positions 16 w ..: lane l the heads l / 4, l / 4 + 8, .. and the positions l % 4, l % 4 + 4, ..
 //
 // Why: 128 fused operations for 12 reads of 16 bytes keep the FP32 units busy, which bound the kernel: a position of
@@ -13,16 +13,14 @@
 #include "format/base/size.h"
 #include "kernels/cuda/device/choose.cuh"
 #include "kernels/cuda/device/decode.cuh"
-#include "kernels/cuda/device/order.cuh"
-#include "kernels/cuda/device/scales.cuh"
 
 namespace dspack::kernels::cuda {
 namespace {
 
 constexpr unsigned kScoreWarps = kScoreThreads / gpu::kWarpThreads;
-constexpr unsigned kKeyLanes = 4;                               // of a warp, across positions
-constexpr unsigned kHeadLanes = gpu::kWarpThreads / kKeyLanes;  // across heads
-constexpr unsigned kKeysOfThread = 4;
+using device::kHeadLanes;
+using device::kKeyLanes;
+using device::kKeysOfThread;
 constexpr unsigned kPanelQuads = kScorePanel / 4;
 static_assert(kScorePositions == kScoreWarps * kKeyLanes * kKeysOfThread);
 
@@ -91,30 +89,50 @@ __device__ __forceinline__ void load_index_keys(const device::ChooseRun& run, ui
   }
 }
 
-/// Columns [first, first + kScorePanel) of `count` heads from `head` on; zeros after the last head and column.
-__device__ __forceinline__ void load_index_queries(const device::ChooseRun& run, uint64_t row, uint32_t head,
-                                                   uint32_t count, uint32_t first, const ScoreShared& shared) {
+/// A panel of queries: columns [column, column + kScorePanel) of the heads of one pass.
+struct QueryPanel {
+  uint32_t row;
+  uint32_t head;
+  uint32_t column;
+  /// What follows: the next columns, the next heads, the next row.
+  __device__ __forceinline__ void advance(const device::ChooseRun& run, uint32_t heads_of_pass) {
+    column += kScorePanel;
+    if (column < run.keys.in) return;
+    column = 0;
+    head += heads_of_pass;
+    if (head < run.heads) return;
+    head = 0;
+    ++row;
+  }
+};
+
+/// Starts bringing a panel of kHeads heads to shared memory; zeros after the last head and column.
+template <unsigned kHeads>
+__device__ __forceinline__ void fetch_queries(const device::ChooseRun& run, const QueryPanel& panel, float* to) {
+  constexpr unsigned kHeadsAtOnce = kScoreThreads / kPanelQuads;
+  static_assert(kHeads % kHeadsAtOnce == 0);
   const uint32_t dim = run.keys.in;
-  const float* from = run.queries + (row * run.heads + head) * dim;
-  const bool is_aligned = dim % 4 == 0 && reinterpret_cast<uint64_t>(run.queries) % 16 == 0;
-#pragma unroll 4
-  for (uint32_t item = gpu::thread_index(); item < count * kPanelQuads; item += kScoreThreads) {
-    const uint32_t at = item / kPanelQuads;
-    const uint32_t column = first + item % kPanelQuads * 4;
-    const float* values = from + uint64_t{at} * dim + column;
-    float4 quad = make_float4(0, 0, 0, 0);
-    if (head + at < run.heads) {
-      if (is_aligned) {
-        if (column < dim) quad = *reinterpret_cast<const float4*>(values);
-      } else {
-        quad.x = column < dim ? values[0] : 0.0F;
-        quad.y = column + 1 < dim ? values[1] : 0.0F;
-        quad.z = column + 2 < dim ? values[2] : 0.0F;
-        quad.w = column + 3 < dim ? values[3] : 0.0F;
+  const uint32_t my_head = gpu::thread_index() / kPanelQuads;
+  const uint32_t column = panel.column + gpu::thread_index() % kPanelQuads * 4;
+  const float* from = run.queries + (uint64_t{panel.row} * run.heads + panel.head + my_head) * dim + column;
+  float* quad = to + my_head * kScoreQueryStride + gpu::thread_index() % kPanelQuads * 4;
+  const uint32_t left = run.heads - panel.head;
+  if (dim % 4 == 0 && reinterpret_cast<uint64_t>(run.queries) % 16 == 0) {
+#pragma unroll
+    for (unsigned i = 0; i < kHeads; i += kHeadsAtOnce) {
+      const bool is_there = my_head + i < left && column < dim;
+      gpu::copy_async(quad + i * kScoreQueryStride, is_there ? from + uint64_t{i} * dim : run.queries, is_there);
+    }
+  } else {
+    for (unsigned i = 0; i < kHeads; i += kHeadsAtOnce) {
+#pragma unroll
+      for (unsigned j = 0; j < 4; ++j) {
+        const bool is_there = my_head + i < left && column + j < dim;
+        quad[i * kScoreQueryStride + j] = is_there ? from[uint64_t{i} * dim + j] : 0.0F;
       }
     }
-    *reinterpret_cast<float4*>(shared.queries + at * kScoreQueryStride + item % kPanelQuads * 4) = quad;
   }
+  gpu::copy_commit();
 }
 
 /// Adds a panel's part to the products of this thread's heads and positions; `keys` points at its first position.
@@ -142,82 +160,64 @@ __device__ __forceinline__ void add_products(const float* queries, const float* 
   }
 }
 
-/// The parts of one row's scores that this thread's heads have.
+/// The scores of rows [first_row, end_row), which all see position `first`, for a tile; positions from `end` on are
+/// nobody's. The next panel of queries is on its way while one is used.
 template <class Stored, bool kAligned, unsigned kHeads>
-__device__ __forceinline__ void score_row(const device::ChooseRun& run, uint32_t row, uint32_t first, uint32_t end,
-                                          const float (&scales)[kKeysOfThread], const ScoreShared& shared,
-                                          float (&scores)[kKeysOfThread]) {
+__device__ __forceinline__ void score_tile(const device::ChooseRun& run, uint32_t first, uint32_t end,
+                                           uint32_t first_row, uint32_t end_row, const ScoreShared& shared) {
+  constexpr uint32_t kHeadsOfPass = kHeads * kHeadLanes;
   const uint32_t dim = run.keys.in;
   const bool is_whole = dim <= kScoreKeyPanel;
   const unsigned my_head = gpu::lane_index() / kKeyLanes;
   const unsigned my_key = gpu::warp_index() * (kKeyLanes * kKeysOfThread) + gpu::lane_index() % kKeyLanes;
-  const float* queries = shared.queries + my_head * kScoreQueryStride;
-  for (uint32_t head = 0; head < run.heads; head += kHeads * kHeadLanes) {
+  QueryPanel panel = {first_row, 0, 0};
+  float* queries = shared.queries;
+  float* other = queries + kHeadsOfPass * kScoreQueryStride;
+  gpu::block_barrier();  // the keys and queries before have been used
+  fetch_queries<kHeadsOfPass>(run, panel, queries);
+  if (is_whole) load_index_keys<Stored, kAligned>(run, first, end, panel_at(0, dim), shared);
+  uint32_t mine[kKeysOfThread];
+#pragma unroll
+  for (unsigned j = 0; j < kKeysOfThread; ++j)
+    mine[j] = first + my_key + j * kKeyLanes;
+  float scales[kKeysOfThread];
+  device::load_scales(run, mine, end, scales);
+  float scores[kKeysOfThread] = {};
+  while (panel.row < end_row) {
     float products[kHeads][kKeysOfThread] = {};
-    for (uint32_t column = 0; column < dim; column += kScorePanel) {
-      gpu::block_barrier();  // the panel before has been used
+    const QueryPanel pass = panel;
+    do {
+      const uint32_t column = panel.column;
+      gpu::copy_wait<0>();
+      gpu::block_barrier();  // the queries are there, and those before have been used
       const uint32_t in_panel = column % kScoreKeyPanel;
-      if (!is_whole && in_panel == 0) load_index_keys<Stored, kAligned>(run, first, end, panel_at(column, dim), shared);
-      load_index_queries(run, row, head, kHeads * kHeadLanes, column, shared);
-      gpu::block_barrier();  // queries and keys are there
-      const uint32_t left = (dim - column + 3) / 4;
-      add_products<kHeads>(queries, shared.keys + my_key * shared.key_stride + in_panel, shared.key_stride,
-                           left < kPanelQuads ? left : kPanelQuads, products);
-    }
-#pragma unroll
-    for (unsigned i = 0; i < kHeads; ++i) {
-      const uint32_t at = head + i * kHeadLanes + my_head;
-      if (at >= run.heads) break;
-      const float weight = run.weights[uint64_t{row} * run.heads + at];
-#pragma unroll
-      for (unsigned j = 0; j < kKeysOfThread; ++j) {
-        const float product = products[i][j] * scales[j];
-        scores[j] = gpu::fused_multiply_add(weight, product < 0 ? 0.0F : product, scores[j]);  // keeps a NaN
+      if (!is_whole && in_panel == 0) {
+        load_index_keys<Stored, kAligned>(run, first, end, panel_at(column, dim), shared);
+        gpu::block_barrier();  // the keys are there
       }
-    }
+      panel.advance(run, kHeadsOfPass);
+      if (panel.row < end_row) fetch_queries<kHeadsOfPass>(run, panel, other);
+      const uint32_t left = (dim - column + 3) / 4;
+      add_products<kHeads>(queries + my_head * kScoreQueryStride, shared.keys + my_key * shared.key_stride + in_panel,
+                           shared.key_stride, left < kPanelQuads ? left : kPanelQuads, products);
+      float* used = queries;
+      queries = other;
+      other = used;
+    } while (panel.column > 0);
+    device::add_heads(run, pass.row, pass.head, products, scales, scores);
+    if (panel.row > pass.row) device::store_orders(run, pass.row, mine, scores);
   }
 }
 
 template <class Stored, bool kAligned, unsigned kHeads>
-__global__ void __launch_bounds__(kScoreThreads) scores_kernel(device::ChooseRun run) {
-  const uint32_t first_row = gpu::block_index().y * run.rows_of_block;
-  const uint32_t behind = first_row + run.rows_of_block;
-  const uint32_t end_row = behind < run.rows ? behind : run.rows;
-  const uint32_t end = device::positions_seen(run, end_row - 1);  // that any row of the block sees
-  if (end <= run.most) return;
+__global__ void __launch_bounds__(kScoreThreads, 4) scores_kernel(device::ChooseRun run) {
   ScoreShared shared;
   shared.key_stride = run.key_stride;
   shared.keys = gpu::shared_memory<float>();
   shared.queries = shared.keys + kScorePositions * shared.key_stride;
-  const unsigned my_key = gpu::warp_index() * (kKeyLanes * kKeysOfThread) + gpu::lane_index() % kKeyLanes;
-  for (uint32_t first = gpu::block_index().x * kScorePositions; first < end;
-       first += gpu::grid_blocks().x * kScorePositions) {
-    gpu::block_barrier();  // the keys before have been used
-    if (run.keys.in <= kScoreKeyPanel)
-      load_index_keys<Stored, kAligned>(run, first, end, panel_at(0, run.keys.in), shared);
-    float scales[kKeysOfThread];
-#pragma unroll
-    for (unsigned j = 0; j < kKeysOfThread; ++j) {
-      const uint32_t position = first + my_key + j * kKeyLanes;
-      const float* scale = position < end ? device::scales_of(run.keys, position) : nullptr;
-      scales[j] = scale == nullptr ? 1.0F : *scale;
-    }
-    for (uint32_t row = first_row; row < end_row; ++row) {
-      const uint32_t seen = device::positions_seen(run, row);
-      if (seen <= run.most || first >= seen) continue;
-      float scores[kKeysOfThread] = {};
-      score_row<Stored, kAligned, kHeads>(run, row, first, end, scales, shared, scores);
-#pragma unroll
-      for (unsigned j = 0; j < kKeysOfThread; ++j) {
-#pragma unroll
-        for (unsigned apart = gpu::kWarpThreads / 2; apart >= kKeyLanes; apart /= 2)
-          scores[j] += gpu::shuffle_xor(scores[j], apart);
-        const uint32_t position = first + my_key + j * kKeyLanes;
-        if (gpu::lane_index() < kKeyLanes && position < seen)
-          run.orders[uint64_t{row} * run.order_stride + position] = device::order_of(scores[j]);
-      }
-    }
-  }
+  device::for_each_tile(run, [&](uint32_t first, uint32_t end, uint32_t first_row, uint32_t end_row) {
+    score_tile<Stored, kAligned, kHeads>(run, first, end, first_row, end_row, shared);
+  });
 }
 
 template <class Stored, bool kAligned>
@@ -237,7 +237,7 @@ void run_stored_scores(gpu::Stream& stream, const gpu::LaunchShape& shape, const
 
 }  // namespace
 
-void run_scores(gpu::Stream& stream, const ChooseTask& task, const device::ChooseRun& run) {
+void run_scores_exact(gpu::Stream& stream, const ChooseTask& task, const device::ChooseRun& run) {
   const gpu::LaunchShape shape = choose_scores_launch(task, run.rows);
   switch (run.keys.coding) {  // the checks admit these
     case Coding::bf16: return run_stored_scores<device::StoredBf16>(stream, shape, run);

@@ -85,7 +85,10 @@ class CudaQueue final : public Queue {
     if (blas != nullptr) blas_ = std::make_unique<LinearBlas>(std::move(blas), properties_, precision_);
   }
 
-  void expect(const WorkspaceShape& largest) override { expected_bytes_ = shared_workspace_bytes(largest); }
+  void expect(const WorkspaceShape& largest) override {
+    expected_bytes_ = shared_workspace_bytes(largest);
+    expects_choices_ = choice_workspace_bytes(largest) > 0;
+  }
   void upload(Slice to, std::span<const std::byte> from) override;
   void download(std::span<std::byte> to, Slice from) override;
   void copy(Slice to, Slice from, uint64_t bytes) override;
@@ -121,7 +124,9 @@ class CudaQueue final : public Queue {
 
  private:
   const uint32_t* on_device(std::span<const uint32_t> rows);
+  std::byte* counters(Workspace& space, uint64_t bytes);
   uint32_t* expert_counters();
+  ChooseCounters* choose_counters();
 
   gpu::Properties properties_;
   Precision precision_;
@@ -129,8 +134,10 @@ class CudaQueue final : public Queue {
   bool is_recording_ = false;
   std::unique_ptr<gpu::Stream> stream_;
   Workspace workspace_;
-  uint64_t expected_bytes_ = 0;                 // of workspace_, for the largest call
-  Workspace counter_space_;                     // ExpertsTask::counters
+  uint64_t expected_bytes_ = 0;     // of workspace_, for the largest call
+  Workspace counter_space_;         // ExpertsTask::counters
+  Workspace choose_counter_space_;  // ChooseTask::counters
+  bool expects_choices_ = false;
   std::vector<std::vector<uint32_t>> indices_;  // on their way to the device; until the next synchronize
   Workspace index_space_;
   uint64_t index_bytes_ = 0;  // of index_space_ in use
@@ -225,18 +232,21 @@ void CudaQueue::choose(const ChooseArgs& args) {
   if (args.rows == 0) return;
   const uint32_t limit = args.live.empty() ? args.first_position + args.rows : args.live.limit;
   const uint64_t bytes = std::max(choose_scratch_bytes(args.rows, limit), expected_bytes_);
-  run_choose(*stream_, {.queries = floats(args.queries),
-                        .weights = floats(args.weights),
-                        .keys = matrix_of(args.keys),
-                        .ids = numbers(args.choice.ids),
-                        .counts = numbers(args.choice.counts),
-                        .most = args.choice.most,
-                        .rows = args.rows,
-                        .heads = args.heads,
-                        .first_position = args.first_position,
-                        .position_limit = limit,
-                        .live = numbers(args.live.value),
-                        .scratch = workspace_.at_least(bytes)});
+  run_choose(*stream_,
+             {.queries = floats(args.queries),
+              .weights = floats(args.weights),
+              .keys = matrix_of(args.keys),
+              .ids = numbers(args.choice.ids),
+              .counts = numbers(args.choice.counts),
+              .most = args.choice.most,
+              .rows = args.rows,
+              .heads = args.heads,
+              .first_position = args.first_position,
+              .position_limit = limit,
+              .on_tensor_cores = precision_ != Precision::exact && fits_tensor_scores(args.keys.in, properties_),
+              .live = numbers(args.live.value),
+              .scratch = workspace_.at_least(bytes),
+              .counters = choose_counters()});
 }
 
 void CudaQueue::mla_attend(const MlaAttendArgs& args) {
@@ -300,12 +310,19 @@ void CudaQueue::route(const RouterArgs& args) {
                        .scale = args.scale});
 }
 
-/// Zero from their first use on. Not taken with the queue: a GPU that is full is found out by the plan.
+/// Zero from their first use on, and again after each. Not taken with the queue: a GPU that is full is found out by the
+/// plan.
+std::byte* CudaQueue::counters(Workspace& space, uint64_t bytes) {
+  const bool is_first = space.size_bytes() == 0;
+  std::byte* memory = space.at_least(bytes);
+  if (is_first) stream_->fill(memory, 0, bytes);
+  return memory;
+}
 uint32_t* CudaQueue::expert_counters() {
-  const bool is_first = counter_space_.size_bytes() == 0;
-  std::byte* counters = counter_space_.at_least(kExpertCounterBytes);
-  if (is_first) stream_->fill(counters, 0, kExpertCounterBytes);
-  return reinterpret_cast<uint32_t*>(counters);
+  return reinterpret_cast<uint32_t*>(counters(counter_space_, kExpertCounterBytes));
+}
+ChooseCounters* CudaQueue::choose_counters() {
+  return reinterpret_cast<ChooseCounters*>(counters(choose_counter_space_, kChooseCounterBytes));
 }
 
 void CudaQueue::run_experts(const ExpertsArgs& args) {
@@ -455,6 +472,7 @@ void CudaQueue::sample(const SampleArgs& args) {
 
 std::unique_ptr<Step> CudaQueue::record(const std::function<void()>& operations) {
   (void)expert_counters();  // they become zero now, and not when what is recorded runs
+  if (expects_choices_) (void)choose_counters();
   stream_->begin_recording();
   is_recording_ = true;
   operations();

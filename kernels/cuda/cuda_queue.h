@@ -58,6 +58,9 @@ inline constexpr uint64_t kIndexSpaceBytes = 1 << 20;
 /// Counters of experts in one launch.
 inline constexpr uint64_t kExpertCounterBytes = kFusedCounters * sizeof(uint32_t);
 
+/// Counters of a choice of positions.
+inline constexpr uint64_t kChooseCounterBytes = kMostChooseRows * sizeof(ChooseCounters);
+
 /// Partial results of attention.
 [[nodiscard]] inline uint64_t attention_workspace_bytes(const WorkspaceShape& largest) {
   if (largest.rows == 0 || largest.heads == 0) return 0;
@@ -80,7 +83,8 @@ inline constexpr uint64_t kExpertCounterBytes = kFusedCounters * sizeof(uint32_t
 }
 
 [[nodiscard]] inline uint64_t queue_workspace_bytes(const WorkspaceShape& largest) {
-  return shared_workspace_bytes(largest) + kIndexSpaceBytes + kExpertCounterBytes;
+  const uint64_t of_choices = choice_workspace_bytes(largest) > 0 ? kChooseCounterBytes : 0;
+  return shared_workspace_bytes(largest) + of_choices + kIndexSpaceBytes + kExpertCounterBytes;
 }
 
 /// `blas`: null where there is no cuBLASLt.

@@ -6,6 +6,7 @@ set(dspack_cuda_kernels
   attend_tensor.cu
   choose.cu
   choose_scores.cu
+  choose_tensor.cu
   elementwise.cu
   expert_tiles.cu
   experts.cu

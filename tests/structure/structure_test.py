@@ -72,7 +72,7 @@ WITHOUT_HEADER = {
     "kernels/cpu/scalar": "the same",
     "kernels/cpu/*/instruction_sets": "what the processor knows, for one architecture",
     "kernels/cuda/attend_*": "one kernel of attend.h",
-    "kernels/cuda/choose_scores": "one kernel of choose.h",
+    "kernels/cuda/choose_*": "one kernel of choose.h",
     "kernels/cuda/cublaslt_library": "one way of cublaslt.h to find the library; an emulator has another",
     "kernels/cuda/cuda_runtime": "runtime.h on a GPU; an emulator is another",
     "kernels/cuda/experts_tensor": "one kernel of experts.h",

@@ -89,6 +89,13 @@ inline const void* put_cache(GpuLab& lab, const AttendInput& input, const Attend
 
 enum class Position { known, live };
 
+/// Positions that each row of the input sees in place of all up to its own; most 0: none is chosen.
+struct ChosenRows {
+  uint32_t most = 0;
+  std::vector<uint32_t> ids;  // [rows, most]
+  std::vector<uint32_t> counts;
+};
+
 /// How the same rows are asked for.
 struct Call {
   uint32_t first = 0;  // rows of the input
@@ -96,6 +103,7 @@ struct Call {
   uint32_t capacity = 0;  // positions that there may be; of live ones only
   Position position = Position::known;
   kernels::cuda::AttendChoice choice = kernels::cuda::AttendChoice::exact;
+  const ChosenRows* chosen = nullptr;
 };
 
 inline Call all_rows(const AttendCase& c) {
@@ -124,6 +132,11 @@ inline std::vector<float> run_attend(GpuLab& lab, const AttendInput& input, cons
       .scale = softmax_scale(c),
       .cache_dtype = c.dtype};
   if (call.position == Position::live) task.live_position = lab.put(std::vector<uint32_t>{position - known});
+  if (call.chosen != nullptr) {
+    task.chosen = lab.put(call.chosen->ids) + size_t{call.first} * call.chosen->most;
+    task.counts = lab.put(call.chosen->counts) + call.first;
+    task.most_chosen = call.chosen->most;
+  }
   task.partial = lab.poisoned(kernels::cuda::attend_scratch_bytes(shape_of(task)) / sizeof(float));
   if (call.choice == kernels::cuda::AttendChoice::exact) {
     attend_exact(lab.stream(), task);
