@@ -15,6 +15,8 @@ namespace {
 
 // Positions whose scores are looked at together.
 constexpr uint32_t kBlockPositions = 512;
+// Rows for which the keys of a tile are transposed once.
+constexpr uint32_t kMostTogether = 4;
 // A shorter range of positions is not worth a thread and a merge.
 constexpr uint32_t kLeastRange = 2048;
 
@@ -74,71 +76,105 @@ auto index_function(const CpuOps& ops, Coding coding) {
   return ops.index_f32;
 }
 
-struct Scorer {
-  const CpuOps& ops;
-  const ChooseArgs& args;
+/// Work of one thread: rows that share the keys of a range of the positions that they see.
+struct Share {
+  uint32_t first_row = 0;
+  uint32_t rows = 0;
+  uint32_t range = 0;
+};
 
-  /// Shows `best` the scores of a row for positions [begin, end).
-  void run(uint32_t row, uint32_t begin, uint32_t end, std::vector<float>& tile, Best& best) const {
-    const Weight& keys = args.keys;
-    const auto function = index_function(ops, keys.coding);
-    std::vector<float> scores(kBlockPositions);
-    tile.resize(uint64_t{keys.in} * kIndexTile);
-    for (uint32_t first = begin; first < end; first += kBlockPositions) {
+class Chooser {
+ public:
+  /// `whole`: rows at the beginning that see no more positions than they may choose. `ranges`: into which positions are
+  /// cut.
+  Chooser(const CpuOps& ops, const ChooseArgs& args, uint32_t position, uint32_t whole, uint32_t ranges)
+      : args_(args),
+        function_(index_function(ops, args.keys.coding)),
+        position_(position),
+        whole_(whole),
+        ranges_(ranges),
+        best_(uint64_t{args.rows - whole} * ranges, Best(args.choice.most)) {}
+
+  void score(const Share& share) {
+    const Weight& keys = args_.keys;
+    const Slice scales = keys.planes[kScales];
+    std::vector<float> tile(uint64_t{keys.in} * kIndexTile);
+    std::vector<float> scores(uint64_t{share.rows} * kBlockPositions);
+    const uint64_t seen = seen_by(share.first_row + share.rows - 1);  // by the last row, which sees the most
+    const auto end = static_cast<uint32_t>(seen * (share.range + 1) / ranges_);
+    for (auto first = static_cast<uint32_t>(seen * share.range / ranges_); first < end; first += kBlockPositions) {
       const uint32_t count = std::min(kBlockPositions, end - first);
-      const Slice scales = keys.planes[kScales];
-      function({.queries = floats(args.queries) + uint64_t{row} * args.heads * keys.in,
-                .weights = floats(args.weights) + uint64_t{row} * args.heads,
-                .keys = host(keys.planes[kCodes]) + first * code_bytes(keys.coding, keys.in),
-                .scales = scales.empty() ? nullptr : floats(scales) + first,
-                .heads = args.heads,
-                .dim = keys.in,
-                .positions = count,
-                .tile = tile.data(),
-                .scores = scores.data()});
-      best.see(first, std::span(scores).first(count));
+      function_({.queries = floats(args_.queries) + uint64_t{share.first_row} * args_.heads * keys.in,
+                 .weights = floats(args_.weights) + uint64_t{share.first_row} * args_.heads,
+                 .keys = host(keys.planes[kCodes]) + first * code_bytes(keys.coding, keys.in),
+                 .scales = scales.empty() ? nullptr : floats(scales) + first,
+                 .rows = share.rows,
+                 .heads = args_.heads,
+                 .dim = keys.in,
+                 .positions = count,
+                 .tile = tile.data(),
+                 .scores = scores.data(),
+                 .scores_stride = kBlockPositions});
+      for (uint32_t i = 0; i < share.rows; ++i) {
+        const uint32_t row = share.first_row + i;
+        const uint32_t sees = std::min(count, seen_by(row) - std::min(seen_by(row), first));
+        best_of(row, share.range).see(first, std::span(scores).subspan(uint64_t{i} * kBlockPositions, sees));
+      }
     }
   }
+
+  void write(uint32_t row) {
+    Best& best = best_of(row, 0);
+    for (uint32_t range = 1; range < ranges_; ++range)
+      best.see(best_of(row, range));
+    auto* const ids = reinterpret_cast<uint32_t*>(host(args_.choice.ids)) + uint64_t{row} * args_.choice.most;
+    reinterpret_cast<uint32_t*>(host(args_.choice.counts))[row] = best.write(ids);
+  }
+
+ private:
+  [[nodiscard]] uint32_t seen_by(uint32_t row) const { return position_ + row + 1; }
+  [[nodiscard]] Best& best_of(uint32_t row, uint32_t range) { return best_[uint64_t{row - whole_} * ranges_ + range]; }
+
+  const ChooseArgs& args_;
+  void (*function_)(const IndexScoresTask& task);
+  uint32_t position_, whole_, ranges_;
+  std::vector<Best> best_;  // [rows, ranges]
 };
+
+void choose_all(const ChooseArgs& args, uint32_t row, uint32_t count) {
+  auto* const ids = reinterpret_cast<uint32_t*>(host(args.choice.ids)) + uint64_t{row} * args.choice.most;
+  std::iota(ids, ids + count, 0U);
+  reinterpret_cast<uint32_t*>(host(args.choice.counts))[row] = count;
+}
 
 }  // namespace
 
 void choose_positions(const CpuOps& ops, Workers& workers, const ChooseArgs& args, uint32_t position) {
   const uint32_t most = args.choice.most;
-  auto* const ids = reinterpret_cast<uint32_t*>(host(args.choice.ids));
-  auto* const counts = reinterpret_cast<uint32_t*>(host(args.choice.counts));
   // Rows that see no more positions than they may choose come first.
   const uint32_t whole = position + 1 > most ? 0 : std::min(args.rows, most - position);
-  for (uint32_t row = 0; row < whole; ++row) {
-    counts[row] = position + row + 1;
-    std::iota(ids + uint64_t{row} * most, ids + uint64_t{row} * most + counts[row], 0U);
-  }
+  for (uint32_t row = 0; row < whole; ++row)
+    choose_all(args, row, position + row + 1);
   const uint32_t rows = args.rows - whole;
   if (rows == 0) return;
 
   const uint32_t longest = position + args.rows;
-  const uint32_t wanted = rows >= workers.threads() ? 1 : (workers.threads() - 1) / rows + 1;
+  const uint32_t threads = workers.threads();
+  const uint32_t together = std::clamp(rows / threads, 1U, kMostTogether);
+  const uint32_t groups = (rows - 1) / together + 1;
+  const uint32_t wanted = groups >= threads ? 1 : (threads - 1) / groups + 1;
   const uint32_t ranges = std::clamp(longest / kLeastRange, 1U, wanted);
-  const Scorer scorer{.ops = ops, .args = args};
-  std::vector<Best> best(uint64_t{rows} * ranges, Best(most));  // [rows, ranges]
-  workers.split(rows * ranges, uint64_t{longest} / ranges * args.heads * args.keys.in,
-                [&](uint32_t begin, uint32_t end) {
-                  std::vector<float> tile;
-                  for (uint32_t item = begin; item < end; ++item) {
-                    const uint32_t row = whole + item / ranges;
-                    const uint32_t range = item % ranges;
-                    const uint64_t seen = uint64_t{position} + row + 1;
-                    scorer.run(row, static_cast<uint32_t>(seen * range / ranges),
-                               static_cast<uint32_t>(seen * (range + 1) / ranges), tile, best[item]);
-                  }
-                });
-  workers.split(rows, uint64_t{most} * 32, [&](uint32_t begin, uint32_t end) {
-    for (uint32_t row = begin; row < end; ++row) {
-      Best& first = best[uint64_t{row} * ranges];
-      for (uint32_t range = 1; range < ranges; ++range)
-        first.see(best[uint64_t{row} * ranges + range]);
-      counts[whole + row] = first.write(ids + uint64_t{whole + row} * most);
+  Chooser chooser(ops, args, position, whole, ranges);
+  const uint64_t cost = uint64_t{longest} / ranges * args.heads * args.keys.in * together;
+  workers.split(groups * ranges, cost, [&](uint32_t begin, uint32_t end) {
+    for (uint32_t item = begin; item < end; ++item) {
+      const uint32_t first = item / ranges * together;
+      chooser.score({.first_row = whole + first, .rows = std::min(together, rows - first), .range = item % ranges});
     }
+  });
+  workers.split(rows, uint64_t{most} * 32, [&](uint32_t begin, uint32_t end) {
+    for (uint32_t row = begin; row < end; ++row)
+      chooser.write(whole + row);
   });
 }
 

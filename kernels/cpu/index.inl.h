@@ -1,7 +1,7 @@
 // Scores of the lightning indexer (kernels::ChooseArgs). For the instruction set files only (see table.inl.h).
 //
 // Sixteen positions are the lanes of a vector: their keys are transposed, a tile of positions at a time, which stays in
-// the first-level cache while all heads are multiplied with it.
+// the first-level cache while all heads of some rows are multiplied with it.
 //
 //   keys [positions][dim] -> tile [dim][64] -> for some heads: fma over dim -> * scale -> max(0) -> fma over heads
 //
@@ -39,11 +39,11 @@ void transpose_keys(const IndexScoresTask& task, uint32_t first, uint32_t n, flo
   }
 }
 
-/// Adds T heads from `head` on to the scores of 16 J positions.
+/// Adds T heads, `head` being the first counted over all rows, to the scores of 16 J positions.
 template <class V, uint32_t J, uint32_t T>
-void add_heads(const IndexScoresTask& task, const float* columns, uint32_t head, const V (&scale)[J], V (&scores)[J]) {
+void add_heads(const IndexScoresTask& task, const float* columns, size_t head, const V (&scale)[J], V (&scores)[J]) {
   V acc[J][T] = {};
-  const float* queries = task.queries + size_t{head} * task.dim;
+  const float* queries = task.queries + head * task.dim;
   for (uint32_t d = 0; d < task.dim; ++d) {
     V keys[J];
     for (uint32_t j = 0; j < J; ++j)
@@ -61,9 +61,10 @@ void add_heads(const IndexScoresTask& task, const float* columns, uint32_t head,
   }
 }
 
-/// Scores of 16 J positions of the tile.
+/// A row's scores of 16 J positions of the tile.
 template <class V, class L, uint32_t J>
-void score_positions(const IndexScoresTask& task, const float* columns, const float* scales, float* scores) {
+void score_positions(const IndexScoresTask& task, uint32_t row, const float* columns, const float* scales,
+                     float* scores) {
   constexpr uint32_t kTile = V::kTileRows;
   V scale[J];
   V sums[J];
@@ -71,11 +72,12 @@ void score_positions(const IndexScoresTask& task, const float* columns, const fl
     scale[j] = V::mul(V::load(scales + size_t{j} * kLanes), V::set(L::kUnit));
     sums[j] = V::zero();
   }
+  const size_t first = size_t{row} * task.heads;
   uint32_t head = 0;
   for (; head + kTile <= task.heads; head += kTile)
-    add_heads<V, J, kTile>(task, columns, head, scale, sums);
+    add_heads<V, J, kTile>(task, columns, first + head, scale, sums);
   for (; head < task.heads; ++head)
-    add_heads<V, J, 1>(task, columns, head, scale, sums);
+    add_heads<V, J, 1>(task, columns, first + head, scale, sums);
   for (uint32_t j = 0; j < J; ++j)
     sums[j].store(scores + size_t{j} * kLanes);
 }
@@ -90,12 +92,14 @@ void index_scores(const IndexScoresTask& task) {
       scales[i] = task.scales != nullptr && i < n ? task.scales[first + i] : 1.0F;
     for (uint32_t i = 0; i < n; i += kLanes)
       transpose_keys<V, L>(task, first + i, smaller(kLanes, n - i), task.tile + i);
-    float* const scores = task.scores + first;
-    uint32_t i = 0;
-    for (; i + kWide * kLanes <= n; i += kWide * kLanes)
-      score_positions<V, L, kWide>(task, task.tile + i, scales + i, scores + i);
-    for (; i < n; i += kLanes)
-      score_positions<V, L, 1>(task, task.tile + i, scales + i, scores + i);
+    for (uint32_t row = 0; row < task.rows; ++row) {
+      float* const scores = task.scores + row * task.scores_stride + first;
+      uint32_t i = 0;
+      for (; i + kWide * kLanes <= n; i += kWide * kLanes)
+        score_positions<V, L, kWide>(task, row, task.tile + i, scales + i, scores + i);
+      for (; i < n; i += kLanes)
+        score_positions<V, L, 1>(task, row, task.tile + i, scales + i, scores + i);
+    }
   }
 }
 

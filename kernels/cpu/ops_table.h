@@ -166,17 +166,19 @@ struct CombineTask {
 /// Positions whose keys an indexer's scores are computed from at once: 64 x 128 values are 32 KB, a first-level cache.
 inline constexpr uint32_t kIndexTile = 64;
 
-/// scores[j] = sum over h of weights[h] * max(queries[h] . keys[j], 0).
+/// scores[r, j] = sum over h of weights[r, h] * max(queries[r, h] . keys[j], 0).
 struct IndexScoresTask {
-  const float* queries = nullptr;   // [heads, dim]
-  const float* weights = nullptr;   // [heads]
+  const float* queries = nullptr;   // [rows, heads, dim]
+  const float* weights = nullptr;   // [rows, heads]
   const std::byte* keys = nullptr;  // [positions, dim], of the type that the function is for
   const float* scales = nullptr;    // [positions]; nullptr: 1
+  uint32_t rows = 0;
   uint32_t heads = 0;
   uint32_t dim = 0;
   uint32_t positions = 0;
   float* tile = nullptr;    // [dim, kIndexTile], for this call alone
-  float* scores = nullptr;  // [positions], and room for whole vectors of 16, which may hold anything
+  float* scores = nullptr;  // [rows, scores_stride], with room for whole vectors of 16, which may hold anything
+  uint64_t scores_stride = 0;
 };
 
 /// Positions that attention works on at once: of V3, 64 x 576 values are 147 KB and stay in the second-level cache.

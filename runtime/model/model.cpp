@@ -251,7 +251,9 @@ Result<void> Model::run_layers(const Pass& pass, const std::stop_token& stop) co
                     {.hidden = pass.hidden,
                      .parts = pass.parts,
                      .layer = index,
-                     .cos_sin = {.buffer = rope_table_.get(), .offset_bytes = 0}}));
+                     .cos_sin = {.buffer = rope_table_.get(), .offset_bytes = 0},
+                     // So that a listener sees the indexer's modules for every row; attention has the same bits.
+                     .choice = pass.trace != nullptr ? ChoiceUse::kept : ChoiceUse::as_needed}));
     if (pass.trace != nullptr) TRY(pass.trace->status());
   }
   runtime::normalise(queue_, pass.hidden, final_norm_, config_.norm_epsilon, final_rows(pass.scratch, pass.hidden.rows),

@@ -30,10 +30,9 @@ void add_attention(Names& names, const ModelConfig& config, LayerId layer, const
     add("q_a_layernorm");
     add("q_b_proj");
   }
-  // Not wq_b and weights_proj: they run where there are more positions than are chosen.
   if (config.has_indexer(layer)) {
-    add("indexer.wk");
-    add("indexer.k_norm");
+    for (const char* part : {"wk", "k_norm", "wq_b", "weights_proj"})
+      add(fmt::format("indexer.{}", part));
   }
   add("o_proj");
   names.push_back(module);

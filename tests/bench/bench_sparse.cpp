@@ -1,5 +1,5 @@
-// Attention of one token of DeepSeek-V3.2 over contexts of 1k to 64k positions: the indexer's choice and attention over
-// it, against attention to all positions and against what the processor could do.
+// Attention of DeepSeek-V3.2 over contexts of 1k to 64k positions, of one token and of 64 of a prompt: the indexer's
+// choice and attention over it, against attention to all positions and against what the processor could do.
 //
 //   bench_sparse [threads] [type of index keys: f32 | bf16 | f16 | fp8] [type of latents]
 //
@@ -27,7 +27,8 @@ namespace {
 constexpr uint32_t kIndexHeads = 64, kIndexDim = 128, kMost = 2048;
 constexpr uint32_t kHeads = 128, kLatent = 512, kRope = 64;
 constexpr uint32_t kLongest = 65536;
-constexpr int kRuns = 9;
+constexpr uint32_t kMostRows = 64;
+constexpr int kRuns = 5;
 
 Dtype type_named(std::string_view name) {
   if (name == "bf16") return Dtype::bf16;
@@ -73,12 +74,12 @@ struct Layer {
         key_codes(allocate(device, bytes_of(keys, uint64_t{kLongest} * kIndexDim))),
         key_scales(allocate(device, kLongest * sizeof(float))),
         cache(allocate(device, kLongest * cache_row_bytes(latents, {kLatent, kRope}))),
-        index_queries(random_rows(device, uint64_t{kIndexHeads} * kIndexDim)),
-        index_weights(random_rows(device, kIndexHeads)),
-        queries(random_rows(device, uint64_t{kHeads} * (kLatent + kRope))),
-        out(allocate(device, uint64_t{kHeads} * kLatent * sizeof(float))),
-        ids(allocate(device, kMost * sizeof(uint32_t))),
-        counts(allocate(device, sizeof(uint32_t))) {
+        index_queries(random_rows(device, uint64_t{kMostRows} * kIndexHeads * kIndexDim)),
+        index_weights(random_rows(device, uint64_t{kMostRows} * kIndexHeads)),
+        queries(random_rows(device, uint64_t{kMostRows} * kHeads * (kLatent + kRope))),
+        out(allocate(device, uint64_t{kMostRows} * kHeads * kLatent * sizeof(float))),
+        ids(allocate(device, uint64_t{kMostRows} * kMost * sizeof(uint32_t))),
+        counts(allocate(device, kMostRows * sizeof(uint32_t))) {
     constexpr uint32_t kPiece = 4096;
     const auto key_rows = random_rows(device, uint64_t{kPiece} * kIndexDim);
     const auto latent_rows = random_rows(device, uint64_t{kPiece} * (kLatent + kRope));
@@ -103,7 +104,7 @@ struct Layer {
     }
   }
 
-  [[nodiscard]] ChooseArgs choose(uint32_t positions) const {
+  [[nodiscard]] ChooseArgs choose(uint32_t positions, uint32_t rows) const {
     Weight keys;
     keys.coding = *coding_of(key_dtype);
     keys.out = kLongest;
@@ -118,22 +119,22 @@ struct Layer {
             .weights = {index_weights.get(), 0},
             .keys = keys,
             .choice = choice(),
-            .rows = 1,
+            .rows = rows,
             .heads = kIndexHeads,
-            .first_position = positions - 1};
+            .first_position = positions - rows};
   }
-  [[nodiscard]] MlaAttendArgs attend(uint32_t positions, const Choice& chosen) const {
+  [[nodiscard]] MlaAttendArgs attend(uint32_t positions, uint32_t rows, const Choice& chosen) const {
     return {.query_latent = {queries.get(), 0},
-            .query_rope = {queries.get(), uint64_t{kHeads} * kLatent * sizeof(float)},
+            .query_rope = {queries.get(), uint64_t{kMostRows} * kHeads * kLatent * sizeof(float)},
             .cache = {cache.get(), 0},
             .out = {out.get(), 0},
-            .rows = 1,
+            .rows = rows,
             .heads = kHeads,
             .latent_dim = kLatent,
             .rope_dim = kRope,
             .rope_row_stride = kHeads * kRope,
             .rope_head_stride = kRope,
-            .first_position = positions - 1,
+            .first_position = positions - rows,
             .scale = 0.07F,
             .cache_dtype = latent_dtype,
             .choice = chosen};
@@ -152,6 +153,36 @@ struct Cost {
   }
 };
 
+/// Of `rows` tokens at the end of so many positions; times are of one token.
+void print_table(Queue& queue, const Layer& layer, const CpuPeak& peak, uint32_t rows) {
+  std::printf("\n%u %s\n\n", rows, rows == 1 ? "token" : "tokens at once, ms of each");
+  std::puts(
+      "| positions | choose, ms | floor / time | attend to the choice, ms | floor / time | sparse, ms | dense, ms | "
+      "floor / time | dense / sparse |");
+  std::puts("|---|---|---|---|---|---|---|---|---|");
+  const bool is_scaled = layer.key_dtype == Dtype::f8_e4m3;
+  const double key_bytes = static_cast<double>(bytes_of(layer.key_dtype, kIndexDim)) + (is_scaled ? 4 : 0);
+  const auto row_bytes = static_cast<double>(cache_row_bytes(layer.latent_dtype, {kLatent, kRope}));
+  for (uint32_t positions = 1024; positions <= kLongest; positions *= 2) {
+    const auto seconds = [&](const auto& work) { return median_seconds(work) / rows; };
+    const double choosing = seconds([&] { queue.choose(layer.choose(positions, rows)); });
+    const double chosen = seconds([&] { queue.mla_attend(layer.attend(positions, rows, layer.choice())); });
+    const double dense = seconds([&] { queue.mla_attend(layer.attend(positions, rows, {})); });
+    // Rows share what they read.
+    const auto attention = [&](double seen) {
+      return Cost{.operations = 2.0 * kHeads * (2 * kLatent + kRope) * seen, .bytes = seen * row_bytes / rows};
+    };
+    const Cost index = positions <= kMost ? Cost{}
+                                          : Cost{.operations = 2.0 * kIndexHeads * (kIndexDim + 1) * positions,
+                                                 .bytes = positions * key_bytes / rows};
+    std::printf("| %u | %.2f | %.2f | %.2f | %.2f | %.2f | %.2f | %.2f | %.2f |\n", positions, 1e3 * choosing,
+                index.floor(peak) / choosing, 1e3 * chosen, attention(std::min(positions, kMost)).floor(peak) / chosen,
+                1e3 * (choosing + chosen), 1e3 * dense, attention(positions).floor(peak) / dense,
+                dense / (choosing + chosen));
+    std::fflush(stdout);
+  }
+}
+
 int run(int argc, char** argv) {
   const unsigned threads = argc > 1 ? static_cast<unsigned>(std::strtoul(argv[1], nullptr, 10)) : 0;
   const Dtype keys = type_named(argc > 2 ? argv[2] : "f32");
@@ -163,30 +194,10 @@ int run(int argc, char** argv) {
   const Layer layer(**device, *queue, keys, latents);
   const auto peak = measure_cpu_peak(options, {});
   DSPACK_CHECK(peak.has_value(), peak.error().message);
-  std::printf("%s; FP32 %.0f GFLOP/s, memory %.1f GB/s\n\n", std::string((*device)->description()).c_str(),
+  std::printf("%s; FP32 %.0f GFLOP/s, memory %.1f GB/s\n", std::string((*device)->description()).c_str(),
               peak->operations_per_second / 1e9, peak->bytes_per_second / 1e9);
-  std::puts(
-      "| positions | choose, ms | floor / time | attend to the choice, ms | floor / time | sparse, ms | dense, ms | "
-      "floor / time | dense / sparse |");
-  std::puts("|---|---|---|---|---|---|---|---|---|");
-  const double key_bytes = static_cast<double>(bytes_of(keys, kIndexDim)) + (keys == Dtype::f8_e4m3 ? 4 : 0);
-  const auto row_bytes = static_cast<double>(cache_row_bytes(latents, {kLatent, kRope}));
-  for (uint32_t positions = 1024; positions <= kLongest; positions *= 2) {
-    const double choosing = median_seconds([&] { queue->choose(layer.choose(positions)); });
-    const double chosen = median_seconds([&] { queue->mla_attend(layer.attend(positions, layer.choice())); });
-    const double dense = median_seconds([&] { queue->mla_attend(layer.attend(positions, {})); });
-    const auto attention = [&](double seen) {
-      return Cost{.operations = 2.0 * kHeads * (2 * kLatent + kRope) * seen, .bytes = seen * row_bytes};
-    };
-    const Cost index = positions <= kMost ? Cost{}
-                                          : Cost{.operations = 2.0 * kIndexHeads * (kIndexDim + 1) * positions,
-                                                 .bytes = positions * key_bytes};
-    std::printf("| %u | %.2f | %.2f | %.2f | %.2f | %.2f | %.2f | %.2f | %.2f |\n", positions, 1e3 * choosing,
-                index.floor(*peak) / choosing, 1e3 * chosen,
-                attention(std::min(positions, kMost)).floor(*peak) / chosen, 1e3 * (choosing + chosen), 1e3 * dense,
-                attention(positions).floor(*peak) / dense, dense / (choosing + chosen));
-    std::fflush(stdout);
-  }
+  print_table(*queue, layer, *peak, 1);
+  print_table(*queue, layer, *peak, kMostRows);
   return 0;
 }
 

@@ -38,6 +38,13 @@ class Axis:
         return self.first + (math.log(value) - self.low) / (self.high - self.low) * (self.last - self.first)
 
 
+def label(report, reports):
+    """What tells it from the others."""
+    if len({other["precision"] for other in reports}) > 1 or len(reports) == 1:
+        return "precision " + report["precision"]
+    return report["model"].rstrip("/").rpartition("/")[2]
+
+
 def ticks(least, most):
     steps = [factor * 10 ** power for power in range(0, 6) for factor in (1, 2, 5)]
     return [step for step in steps if least <= step <= most]
@@ -81,7 +88,7 @@ def main():
             out.append('<line x1="%.1f" x2="%.1f" y1="%.1f" y2="%.1f" stroke="%s"/>'
                        % (x.at(depth), x.at(depth), y.at(measured[1]), y.at(measured[2]), colour))
             out.append('<circle cx="%.1f" cy="%.1f" r="3.5" fill="%s"/>' % (x.at(depth), y.at(measured[0]), colour))
-        text(LEFT + 12, TOP + 16 + 18 * place, "precision " + report["precision"], "start", colour)
+        text(LEFT + 12, TOP + 16 + 18 * place, label(report, reports), "start", colour)
     out.append("</svg>")
     print("\n".join(out))
 

@@ -58,6 +58,18 @@ class Serving(EndToEnd):
         text = self.ask("/metrics")[2]
         return {name: float(value) for name, value in re.findall(r"^dspack_(\w+) (\S+)$", text, re.M)}
 
+    def state(self):
+        """Answers under way, and those that wait for a place, at one moment."""
+        counts = self.counts()
+        return counts["requests_running"], counts["requests_waiting"]
+
+    def wait_for(self, is_so):
+        """Fails where it does not come true in a minute."""
+        end = time.monotonic() + 60
+        while not is_so():
+            self.assertLess(time.monotonic(), end, "it has not come true in a minute")
+            time.sleep(0.005)
+
     def assert_ok_after_stop(self):
         self.process.terminate()
         result = self.finish(self.process, 60)
@@ -296,12 +308,12 @@ class Serve(Serving):
         (folder / "config.json").write_text(json.dumps(dict(config, max_position_embeddings=1 << 16)))
         self.start_server("--parallel", "1", "--waiting", "1", "--ctx", "32k", folder=folder)
         body = {"prompt": "Once", "temperature": 0, "logit_bias": {"1": -100}}  # which ends answers
-        # One has the place and one waits, both for much longer than the test takes.
+        # One has the place and one waits, both for much longer than the test takes. Until it has the place the first
+        # waits itself, and a second would be refused.
         held = [http.client.HTTPConnection("127.0.0.1", self.port, timeout=120) for _ in range(2)]
-        for connection in held:
+        for connection, state in zip(held, ((1, 0), (1, 1))):
             connection.request("POST", "/v1/completions", json.dumps(dict(body, max_tokens=30000)))
-        while (self.counts()["requests_running"], self.counts()["requests_waiting"]) != (1, 1):
-            time.sleep(0.005)
+            self.wait_for(lambda state=state: self.state() == state)
         status, headers, text = self.ask("/v1/completions", dict(body, max_tokens=1))
         self.assertEqual((status, headers["Retry-After"]), (429, "10"))
         self.assertIn("requests are waiting already", text)
@@ -311,8 +323,7 @@ class Serve(Serving):
         for connection in held:
             connection.close()
         # Whoever has left holds no place.
-        while self.ask("/v1/completions", dict(body, max_tokens=1))[0] != 200:
-            time.sleep(0.005)
+        self.wait_for(lambda: self.ask("/v1/completions", dict(body, max_tokens=1))[0] == 200)
 
 
 if __name__ == "__main__":
