@@ -209,17 +209,16 @@ class Numbers(OnGpu):
                 self.assert_close(self.logits(folder, tokens, *CHOICE, "--dev", "chunk=7"), expected)
 
     def test_sparse_attention_has_the_cpus_logits_and_says_what_it_says(self):
-        """More positions than are chosen, at once and in pieces; then token by token and with drafts, in recorded steps."""
-        tokens = [(7 * i * i + 3 * i) % 60 for i in range(90)]
+        """Three times as many positions as are chosen, in pieces; then token by token and with drafts, in recorded steps."""
+        tokens = [(7 * i * i + 3 * i) % 60 for i in range(75)]
         for name in SPARSE:
             folder = self.data("family") / name
             with self.subTest(name):
                 expected = self.logits(folder, tokens, "--device", "cpu")
-                self.assert_close(self.logits(folder, tokens, *CHOICE), expected)
-                self.assert_close(self.logits(folder, tokens, *CHOICE, "--dev", "chunk=7"), expected)
-                asked = ("--tokens", ",".join(map(str, tokens[:40])), "-n", 20)
+                self.assert_close(self.logits(folder, tokens, *CHOICE, "--dev", "chunk=40"), expected)
+                asked = ("--tokens", ",".join(map(str, tokens[:30])), "-n", 16)
                 said = self.assert_ok(self.dsrun(folder, *asked, "--device", "cpu")).stdout
-                for mtp in (0, 1):
+                for mtp in ("off", 1):
                     self.assertEqual(self.assert_ok(self.dsrun(folder, *asked, "--mtp", mtp, *CHOICE)).stdout, said)
 
     def test_weights_of_four_bits(self):
