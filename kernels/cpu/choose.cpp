@@ -8,12 +8,12 @@
 #include <span>
 #include <vector>
 
-#include "format/base/size.h"
+#include "kernels/cpu/products.h"
 
 namespace dspack::kernels {
 namespace {
 
-// Of V3.2's 64 heads the products of a block are 128 KB: they stay in the second-level cache beside the keys.
+// Positions whose scores are looked at together.
 constexpr uint32_t kBlockPositions = 512;
 // A shorter range of positions is not worth a thread and a merge.
 constexpr uint32_t kLeastRange = 2048;
@@ -67,32 +67,35 @@ class Best {
   std::vector<uint64_t> found_;
 };
 
+auto index_function(const CpuOps& ops, Coding coding) {
+  if (coding == Coding::bf16) return ops.index_bf16;
+  if (coding == Coding::f16) return ops.index_f16;
+  if (coding == Coding::f8_e4m3) return ops.index_f8_e4m3;
+  return ops.index_f32;
+}
+
 struct Scorer {
   const CpuOps& ops;
-  const Products& products;
   const ChooseArgs& args;
-  MatrixView keys;
 
   /// Shows `best` the scores of a row for positions [begin, end).
-  void run(uint32_t row, uint32_t begin, uint32_t end, std::byte* scratch, Best& best) const {
-    std::vector<float> parts(uint64_t{args.heads} * kBlockPositions);  // [heads, block]
+  void run(uint32_t row, uint32_t begin, uint32_t end, std::vector<float>& tile, Best& best) const {
+    const Weight& keys = args.keys;
+    const auto function = index_function(ops, keys.coding);
     std::vector<float> scores(kBlockPositions);
+    tile.resize(uint64_t{keys.in} * kIndexTile);
     for (uint32_t first = begin; first < end; first += kBlockPositions) {
       const uint32_t count = std::min(kBlockPositions, end - first);
-      products.linear({.matrix = keys,
-                       .outputs = {first, first + count},
-                       .x = floats(args.queries) + uint64_t{row} * args.heads * keys.in,
-                       .x_stride = keys.in,
-                       .y = parts.data(),
-                       .y_stride = kBlockPositions,
-                       .rows = args.heads},
-                      scratch);
-      ops.index_scores({.parts = parts.data(),
-                        .parts_stride = kBlockPositions,
-                        .weights = floats(args.weights) + uint64_t{row} * args.heads,
-                        .heads = args.heads,
-                        .positions = count,
-                        .scores = scores.data()});
+      const Slice scales = keys.planes[kScales];
+      function({.queries = floats(args.queries) + uint64_t{row} * args.heads * keys.in,
+                .weights = floats(args.weights) + uint64_t{row} * args.heads,
+                .keys = host(keys.planes[kCodes]) + first * code_bytes(keys.coding, keys.in),
+                .scales = scales.empty() ? nullptr : floats(scales) + first,
+                .heads = args.heads,
+                .dim = keys.in,
+                .positions = count,
+                .tile = tile.data(),
+                .scores = scores.data()});
       best.see(first, std::span(scores).first(count));
     }
   }
@@ -100,8 +103,7 @@ struct Scorer {
 
 }  // namespace
 
-void choose_positions(const CpuOps& ops, Workers& workers, Products& products, const ChooseArgs& args,
-                      uint32_t position) {
+void choose_positions(const CpuOps& ops, Workers& workers, const ChooseArgs& args, uint32_t position) {
   const uint32_t most = args.choice.most;
   auto* const ids = reinterpret_cast<uint32_t*>(host(args.choice.ids));
   auto* const counts = reinterpret_cast<uint32_t*>(host(args.choice.counts));
@@ -117,18 +119,17 @@ void choose_positions(const CpuOps& ops, Workers& workers, Products& products, c
   const uint32_t longest = position + args.rows;
   const uint32_t wanted = rows >= workers.threads() ? 1 : (workers.threads() - 1) / rows + 1;
   const uint32_t ranges = std::clamp(longest / kLeastRange, 1U, wanted);
-  const Scorer scorer{.ops = ops, .products = products, .args = args, .keys = view_of(args.keys)};
-  Products::Pieces pieces = products.scratch_for(scorer.keys, args.heads);
+  const Scorer scorer{.ops = ops, .args = args};
   std::vector<Best> best(uint64_t{rows} * ranges, Best(most));  // [rows, ranges]
   workers.split(rows * ranges, uint64_t{longest} / ranges * args.heads * args.keys.in,
                 [&](uint32_t begin, uint32_t end) {
-                  std::byte* const scratch = pieces.take();
+                  std::vector<float> tile;
                   for (uint32_t item = begin; item < end; ++item) {
                     const uint32_t row = whole + item / ranges;
                     const uint32_t range = item % ranges;
                     const uint64_t seen = uint64_t{position} + row + 1;
                     scorer.run(row, static_cast<uint32_t>(seen * range / ranges),
-                               static_cast<uint32_t>(seen * (range + 1) / ranges), scratch, best[item]);
+                               static_cast<uint32_t>(seen * (range + 1) / ranges), tile, best[item]);
                   }
                 });
   workers.split(rows, uint64_t{most} * 32, [&](uint32_t begin, uint32_t end) {

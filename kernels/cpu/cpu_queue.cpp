@@ -225,7 +225,7 @@ void CpuQueue::rope(const RopeArgs& args) {
 void CpuQueue::choose(const ChooseArgs& args) {
   check_choose(args);
   if (args.rows == 0) return;
-  choose_positions(ops_, workers_, products_, args, position_now(args.live, args.first_position, args.rows));
+  choose_positions(ops_, workers_, args, position_now(args.live, args.first_position, args.rows));
 }
 
 void CpuQueue::mla_attend(const MlaAttendArgs& args) {

@@ -116,17 +116,6 @@ void combine_rows(const CombineTask& task, RowRange rows) {
   }
 }
 
-template <class V>
-void index_scores(const IndexScoresTask& task) {
-  for (uint32_t i = 0; i < task.positions; i += kLanes) {
-    V sum = V::zero();
-    const float* part = task.parts + i;
-    for (uint32_t head = 0; head < task.heads; ++head, part += task.parts_stride)
-      sum = V::fma(V::set(task.weights[head]), V::max(V::zero(), V::load(part)), sum);  // keeps a NaN
-    sum.store(task.scores + i);
-  }
-}
-
 }  // namespace
 }  // namespace dspack::kernels
 // NOLINTEND(cert-dcl59-cpp, misc-definitions-in-headers, google-build-namespaces)

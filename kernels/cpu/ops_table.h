@@ -8,6 +8,7 @@
 //                 totals then take fma(block sum, scale, total), block by block; last, lanes are added 8 apart, 4,
 //                 2, 1. A ragged end is filled with zeros.
 //   column sum    one chain per column: fma over the rows of a scale block, ascending, then fma with the scale.
+//   index scores  fma over the dimensions for each head, fma over the heads; no sum over lanes (index.inl.h)
 //   attention     blocks of 64 positions, counted from the first that a row sees, with a running maximum.
 // Threads: the functions are pure but for their outputs. Lifetime: pointers are borrowed for the call; pointers to FP32
 // are 4-byte aligned and no more. Errors: none; shapes have been checked by the queue.
@@ -162,15 +163,20 @@ struct CombineTask {
   uint32_t cols = 0;
 };
 
-/// scores[j] = sum over h of weights[h] * max(parts[h * parts_stride + j], 0), one fma a head from zero. Room for
-/// positions in whole vectors of 16 in each row of `parts` and in `scores`, of which the last may hold anything.
+/// Positions whose keys an indexer's scores are computed from at once: 64 x 128 values are 32 KB, a first-level cache.
+inline constexpr uint32_t kIndexTile = 64;
+
+/// scores[j] = sum over h of weights[h] * max(queries[h] . keys[j], 0).
 struct IndexScoresTask {
-  const float* parts = nullptr;
-  uint64_t parts_stride = 0;
-  const float* weights = nullptr;  // [heads]
+  const float* queries = nullptr;   // [heads, dim]
+  const float* weights = nullptr;   // [heads]
+  const std::byte* keys = nullptr;  // [positions, dim], of the type that the function is for
+  const float* scales = nullptr;    // [positions]; nullptr: 1
   uint32_t heads = 0;
+  uint32_t dim = 0;
   uint32_t positions = 0;
-  float* scores = nullptr;
+  float* tile = nullptr;    // [dim, kIndexTile], for this call alone
+  float* scores = nullptr;  // [positions], and room for whole vectors of 16, which may hold anything
 };
 
 /// Positions that attention works on at once: of V3, 64 x 576 values are 147 KB and stay in the second-level cache.
@@ -207,11 +213,14 @@ struct CpuOps {
   void (*silu_multiply)(const PairTask& task, RowRange rows);
   void (*add)(const PairTask& task, RowRange rows);
   void (*combine)(const CombineTask& task, RowRange rows);
-  void (*index_scores)(const IndexScoresTask& task);
   void (*attend_f32)(const AttendTask& task, RowRange items);
   void (*attend_bf16)(const AttendTask& task, RowRange items);
   void (*attend_f16)(const AttendTask& task, RowRange items);
   void (*attend_f8_e4m3)(const AttendTask& task, RowRange items);
+  void (*index_f32)(const IndexScoresTask& task);
+  void (*index_bf16)(const IndexScoresTask& task);
+  void (*index_f16)(const IndexScoresTask& task);
+  void (*index_f8_e4m3)(const IndexScoresTask& task);
   RoundedOps rounded;
   /// The most that this set computes (peak.inl.h): so many rounds of it. Returns the multiplications.
   uint64_t (*multiply_adds)(uint64_t rounds);

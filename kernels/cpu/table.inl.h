@@ -22,6 +22,7 @@
 #include "kernels/cpu/attend.inl.h"
 #include "kernels/cpu/columns.inl.h"
 #include "kernels/cpu/elementwise.inl.h"
+#include "kernels/cpu/index.inl.h"
 #include "kernels/cpu/linear.inl.h"
 #include "kernels/cpu/ops_table.h"
 #include "kernels/cpu/panels.inl.h"
@@ -46,11 +47,14 @@ consteval CpuOps make_table(std::string_view name, LoadList<L...> /*loads*/) {
       .silu_multiply = silu_multiply_rows<V>,
       .add = add_rows<V>,
       .combine = combine_rows<V>,
-      .index_scores = index_scores<V>,
       .attend_f32 = attend_items<V, LoadF32>,
       .attend_bf16 = attend_items<V, LoadBf16>,
       .attend_f16 = attend_items<V, LoadF16>,
       .attend_f8_e4m3 = attend_items<V, LoadF32, DecodedBlocks<V>>,
+      .index_f32 = index_scores<V, LoadF32>,
+      .index_bf16 = index_scores<V, LoadBf16>,
+      .index_f16 = index_scores<V, LoadF16>,
+      .index_f8_e4m3 = index_scores<V, LoadE4m3>,
       .rounded = make_rounded<TurnFloats<V, LoadE4m3>, TurnFloats<V, LoadBf16>>(multiply_add_rounds<V>),
       .multiply_adds = multiply_add_rounds<V>,
   };

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <initializer_list>
 
+#include "runtime/model/mla_attention.h"
+
 namespace dspack::runtime {
 namespace {
 
@@ -20,6 +22,24 @@ double pairs_of(uint64_t first, uint64_t tokens) {
   return as_real(tokens) * as_real(first) + as_real(tokens) * (as_real(tokens) + 1) / 2;
 }
 
+// The same if a token sees at most so many positions; 0: all.
+double pairs_of(uint64_t first, uint64_t tokens, uint64_t most) {
+  if (most == 0) return pairs_of(first, tokens);
+  const uint64_t all = first >= most ? 0 : std::min(tokens, most - first);  // tokens that see all positions
+  return pairs_of(first, all) + as_real(tokens - all) * as_real(most);
+}
+
+// Pairs that an indexer scores: those of tokens that see more positions than they attend to.
+double scored_pairs(uint64_t first, uint64_t tokens, uint64_t most) {
+  const uint64_t all = first >= most ? 0 : std::min(tokens, most - first);
+  return pairs_of(first + all, tokens - all);
+}
+
+uint64_t indexers(const Model& model) {
+  return static_cast<uint64_t>(
+      std::ranges::count_if(model.layer_map(), [&](LayerId layer) { return model.config().has_indexer(layer); }));
+}
+
 }  // namespace
 
 ModelWork model_work(LoadedModel& loaded) {
@@ -34,7 +54,15 @@ ModelWork model_work(LoadedModel& loaded) {
   if (stats.resident_experts > 0) work.expert.bytes = stats.resident_bytes / stats.resident_experts;
   if (loaded.mtp() != nullptr) work.module = loaded.mtp()->work();
   work.experts_a_token = moe_layers(model) * config.top_k;
-  work.cache_bytes = model.cache_bytes() / model.context();
+  const KvShape shape = model.kv_shape();
+  for (const CachePlane& plane : shape.planes) {
+    uint64_t& bytes = plane.name == MlaAttention::kLatents ? work.cache_bytes : work.index_bytes;
+    bytes += plane.layers_of(shape.layers) * plane.row_bytes;
+  }
+  if (config.indexer) {
+    work.most_attended = config.indexer->most;
+    work.index_scores = indexers(model) * config.indexer->heads * (uint64_t{config.indexer->dim} + 1);
+  }
   work.scores = depth * config.heads * (2 * uint64_t{config.kv_rank} + config.rope_dim);
   work.expanded_scores = depth * config.heads * (uint64_t{config.query_dim()} + config.value_dim);
   work.expansion = depth * config.heads * (uint64_t{config.nope_dim} + config.value_dim) * config.kv_rank;
@@ -44,15 +72,18 @@ ModelWork model_work(LoadedModel& loaded) {
 Work work_of(const ModelWork& model, const PassCounts& counts) {
   Work work;
   const double passes = as_real(counts.passes), tokens = as_real(counts.tokens);
-  const double pairs = pairs_of(counts.first, counts.tokens);
+  const double pairs = pairs_of(counts.first, counts.tokens, model.most_attended);
+  const double scored = model.most_attended == 0 ? 0 : scored_pairs(counts.first, counts.tokens, model.most_attended);
   work.bytes = passes * as_real(model.layers.bytes) + as_real(counts.chosen) * as_real(model.head.bytes) +
                as_real(counts.module_passes) * as_real(model.module.bytes) +
                as_real(counts.experts) * as_real(model.expert.bytes);
   // A pass sees the cache once, for the last of its tokens.
-  if (tokens > 0) work.bytes += pairs * passes / tokens * as_real(model.cache_bytes);
+  if (tokens > 0) {
+    work.bytes += passes / tokens * (pairs * as_real(model.cache_bytes) + scored * as_real(model.index_bytes));
+  }
   // The layers' multiplications hold an expansion of each token, or absorption, which is as much.
   const double expanded = pairs * as_real(model.expanded_scores) + as_real(counts.first) * as_real(model.expansion);
-  const double attention = std::min(pairs * as_real(model.scores), expanded);
+  const double attention = std::min(pairs * as_real(model.scores), expanded) + scored * as_real(model.index_scores);
   const double multiplications = tokens * (as_real(model.layers.multiplications) +
                                            as_real(model.experts_a_token) * as_real(model.expert.multiplications)) +
                                  as_real(counts.chosen) * as_real(model.head.multiplications) +

@@ -16,10 +16,14 @@ struct ModelWork {
   WeightWork expert;             // of one
   WeightWork module;             // of a pass of the MTP module; zeros: nothing is drafted
   uint64_t experts_a_token = 0;  // routed, over all layers of the pass
-  uint64_t cache_bytes = 0;      // of a position, all layers
+  uint64_t cache_bytes = 0;      // of a position that is attended to, all layers
   uint64_t scores = 0;           // multiplications for a pair of positions, over the cache as it is (absorbed)
   uint64_t expanded_scores = 0;  // the same with keys and values that were expanded
   uint64_t expansion = 0;        // multiplications that expand a position
+  // Of sparse attention: positions that a token attends to, of all that are scored; 0: it attends to all of them.
+  uint64_t most_attended = 0;
+  uint64_t index_bytes = 0;   // of a position that is scored, all layers
+  uint64_t index_scores = 0;  // multiplications for a pair of positions
 };
 [[nodiscard]] ModelWork model_work(LoadedModel& loaded);
 

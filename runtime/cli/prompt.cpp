@@ -17,7 +17,8 @@ namespace dspack::runtime {
 
 void add_chat_options(format::OptionTable& table, ChatOptions& chat) {
   table.add("--chat-template", "NAME|FILE", chat.chat_template,
-            "Chat template: a built-in name (a wrong one lists them) or a file with its Jinja source");
+            "Chat template: a built-in name (a wrong one lists them) or a file with its Jinja source (default: the "
+            "repository's own; for DeepSeek-V3.2, which has none, deepseek-v3.2)");
   table.add("--thinking", "on|off", chat.thinking, format::one_of<bool>({{"on", true}, {"off", false}}),
             "Whether the answer begins with reasoning (default: the chat template's own)");
   table.add("--template-args", "JSON", chat.template_args, &parse_template_arguments,

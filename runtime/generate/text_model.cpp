@@ -4,6 +4,7 @@
 
 #include "format/json.h"
 #include "runtime/generate/loaded_model.h"
+#include "runtime/text/json.h"
 
 namespace dspack::runtime {
 
@@ -14,6 +15,7 @@ constexpr char kTiktokenFile[] = "tiktoken.model";
 constexpr char kConfigFile[] = "tokenizer_config.json";
 constexpr char kTemplateFile[] = "chat_template.jinja";
 constexpr char kToolTemplateFile[] = "additional_chat_templates/tool_use.jinja";
+constexpr char kModelFile[] = "config.json";
 
 /// A file that may be absent.
 Result<std::optional<std::string>> read_if_there(format::Repository& repository, const char* file, uint64_t limit_bytes,
@@ -52,8 +54,14 @@ Result<void> read_template_files(format::Repository& repository, TokenizerConfig
   return {};
 }
 
-Result<ChatTemplate> compile(const std::optional<std::string>& source) {
-  if (source) return ChatTemplate::compile(*source);
+/// The template that a repository without one stands for, by its kind of model.
+Result<ChatTemplate> template_of_model(const std::optional<std::string>& model_config) {
+  std::optional<std::string> type;
+  if (model_config) {
+    TRY_ASSIGN(const nlohmann::json config, parse_json(*model_config, kModelFile, format::kConfigDocument));
+    TRY_ASSIGN(type, string_field(config, "model_type"));
+  }
+  if (const auto name = builtin_template_of(type.value_or(""))) return ChatTemplate::named(*name);
   return Error{ErrorKind::not_found,
                "this repository has no chat template; --chat-template NAME uses a known one (a wrong name lists them)"};
 }
@@ -88,9 +96,13 @@ Result<TextModel> TextModel::load(format::Repository& repository, const std::sto
     TRY_ASSIGN(config, TokenizerConfig::from_json(*text));
   }
   TRY(read_template_files(repository, config, stop));
-  auto chat = compile(config.chat_template);
+  std::optional<std::string> model_config;
+  if (!config.chat_template) {
+    TRY_ASSIGN(model_config, read_if_there(repository, kModelFile, format::kConfigDocument.bytes, stop));
+  }
+  auto chat = config.chat_template ? ChatTemplate::compile(*config.chat_template) : template_of_model(model_config);
   std::optional<Result<ChatTemplate>> tool_chat;
-  if (config.tool_chat_template) tool_chat = compile(config.tool_chat_template);
+  if (config.tool_chat_template) tool_chat = ChatTemplate::compile(*config.tool_chat_template);
   return TextModel(std::move(tokenizer), std::move(config), std::move(chat), std::move(tool_chat));
 }
 

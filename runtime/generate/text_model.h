@@ -23,8 +23,8 @@ class TextModel {
 
   [[nodiscard]] const Tokenizer& tokenizer() const { return tokenizer_; }
 
-  /// The template that conversations are written with, or why there is none. A repository may have another one for
-  /// those with tools.
+  /// The template that conversations are written with, or why there is none: the repository's, else the built-in one of
+  /// its kind of model. A repository may have another one for those with tools.
   [[nodiscard]] const Result<ChatTemplate>& chat_template(bool with_tools = false) const {
     return with_tools && tool_chat_ ? *tool_chat_ : chat_;
   }

@@ -55,8 +55,10 @@ class Expected {
     const IndexerConfig& indexer = *config_.indexer;
     add_linear(prefix + "wq_b", uint64_t{indexer.heads} * indexer.dim, config_.q_rank);
     add_linear(prefix + "wk", indexer.dim, config_.hidden);
-    add(prefix + "k_norm.weight", Dtype::f32, {indexer.dim});
-    add(prefix + "k_norm.bias", Dtype::f32, {indexer.dim});
+    // F32 in DeepSeek-V3.2, BF16 in GLM-5.2, whose only F32 tensors are scales and the bias of the router.
+    const Dtype norm = config_.model_type == "glm_moe_dsa" ? Dtype::bf16 : Dtype::f32;
+    add(prefix + "k_norm.weight", norm, {indexer.dim});
+    add(prefix + "k_norm.bias", norm, {indexer.dim});
     add(prefix + "weights_proj.weight", Dtype::bf16, {indexer.heads, config_.hidden});
   }
 

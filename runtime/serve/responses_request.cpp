@@ -2,25 +2,48 @@
 
 #include <fmt/format.h>
 
+#include <utility>
+
 #include "format/base/foreign_text.h"
 #include "runtime/serve/request_fields.h"
 
 namespace dspack::runtime {
 namespace {
 
-/// An item of a response's input.
-Result<void> read_item(const OrderedJson& item, std::vector<ChatMessage>& messages) {
+/// The reasoning that an item has as text; what is summed up or encrypted is not read.
+std::string reasoning_text(const JsonFields& fields) {
+  std::string text;
+  const OrderedJson* content = fields.find("content");
+  if (content == nullptr || !content->is_array()) return text;
+  for (const OrderedJson& part : *content) {
+    if (part.is_object() && part.contains("text") && part["text"].is_string()) text += part["text"].get<std::string>();
+  }
+  return text;
+}
+
+/// The assistant's message that an item begins, with the reasoning in front of it.
+ChatMessage begin_answer(std::string& reasoning) {
+  ChatMessage message{.role = Role::assistant};
+  if (!reasoning.empty()) message.others["reasoning_content"] = std::exchange(reasoning, {});
+  return message;
+}
+
+/// An item of a response's input. `reasoning`: of the assistant's message that follows.
+Result<void> read_item(const OrderedJson& item, std::vector<ChatMessage>& messages, std::string& reasoning) {
   if (!item.is_object()) return invalid("an item of \"input\" is not an object");
   const JsonFields fields(item);
   TRY_ASSIGN(const auto type, fields.text("type"));
-  if (type == "reasoning") return {};  // of an earlier answer; templates leave it out
+  if (type == "reasoning") {
+    reasoning = reasoning_text(fields);
+    return {};
+  }
   if (type == "function_call") {
     TRY_ASSIGN(const auto name, fields.text("name"));
     TRY_ASSIGN(const auto id, fields.text("call_id"));
     TRY_ASSIGN(const auto arguments, fields.text("arguments"));
     if (!name || !arguments) return invalid("a function_call lacks \"name\" or \"arguments\"");
-    const bool continues = !messages.empty() && messages.back().role == Role::assistant;
-    if (!continues) messages.push_back({.role = Role::assistant});
+    const bool continues = !messages.empty() && messages.back().role == Role::assistant && reasoning.empty();
+    if (!continues) messages.push_back(begin_answer(reasoning));
     if (!messages.back().tool_calls) messages.back().tool_calls.emplace();
     messages.back().tool_calls->push_back({.name = *name, .arguments = *arguments, .id = id});
     return {};
@@ -36,7 +59,9 @@ Result<void> read_item(const OrderedJson& item, std::vector<ChatMessage>& messag
   }
   TRY_ASSIGN(const auto role_name, fields.text("role"));
   TRY_ASSIGN(const Role role, parse_role(role_name.value_or("")));
-  ChatMessage message{.role = role, .content = ""};
+  ChatMessage message = role == Role::assistant ? begin_answer(reasoning) : ChatMessage{.role = role};
+  message.content = "";
+  reasoning.clear();  // it has found its message, or had none
   const OrderedJson* content = fields.find("content");
   if (content == nullptr) return invalid("a message of \"input\" has no \"content\"");
   if (content->is_string()) {
@@ -81,8 +106,9 @@ Result<AnswerRequest> parse_responses_request(std::string_view body, const Sampl
   if (input->is_string()) {
     conversation.messages.push_back({.role = Role::user, .content = input->get<std::string>()});
   } else if (input->is_array()) {
+    std::string reasoning;
     for (const OrderedJson& item : *input)
-      TRY(read_item(item, conversation.messages));
+      TRY(read_item(item, conversation.messages, reasoning));
   } else {
     return invalid("\"input\" is not a string or a list");
   }

@@ -9,6 +9,7 @@ struct Release {
   std::string_view name;
   const std::string_view* family;
   std::string_view differences;  // members of a dict, as Jinja writes them
+  TemplateTraits traits = {};
 };
 
 // docs/chat.md says which repositories have which.
@@ -23,6 +24,7 @@ const Release kReleases[] = {
     {"deepseek-r1-0528", &kDeepseekV30324Source, "'strips_reasoning': true"},
     {"deepseek-v3.1", &kDeepseekV31Source, ""},
     {"deepseek-v3.1-terminus", &kDeepseekV31Source, "'terminus': true"},
+    {"deepseek-v3.2", &kDeepseekV32Source, "", {.has_developer = true, .parses_arguments = true}},
     // July 2025, as first published. A backslash and an n stand in front of a result: in its template, they are outside
     // of any string.
     {"kimi-k2-first", &kKimiK2Source,
@@ -50,12 +52,19 @@ std::vector<std::string> builtin_template_names() {
   return names;
 }
 
-std::optional<std::string> builtin_template(std::string_view name) {
+std::optional<BuiltinTemplate> builtin_template(std::string_view name) {
   for (const Release& release : kReleases) {
     if (release.name == name) {
-      return fmt::format("{{%- set release = {{{}}} -%}}{}", release.differences, *release.family);
+      return BuiltinTemplate{
+          .source = fmt::format("{{%- set release = {{{}}} -%}}{}", release.differences, *release.family),
+          .traits = release.traits};
     }
   }
+  return std::nullopt;
+}
+
+std::optional<std::string_view> builtin_template_of(std::string_view model_type) {
+  if (model_type == "deepseek_v32") return "deepseek-v3.2";  // V3.2-Exp, of the same type, has a template
   return std::nullopt;
 }
 

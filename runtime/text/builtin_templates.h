@@ -10,10 +10,24 @@
 
 namespace dspack::runtime {
 
+/// What a template takes that the repositories' own ones do not.
+struct TemplateTraits {
+  bool has_developer = false;     // the role; for others, a developer is the system
+  bool parses_arguments = false;  // calls' arguments are objects, also where they came as JSON text
+};
+
+struct BuiltinTemplate {
+  std::string source;  // Jinja
+  TemplateTraits traits;
+};
+
 /// As "deepseek-v3".
 [[nodiscard]] std::vector<std::string> builtin_template_names();
-/// The Jinja source; nullopt: there is no such name.
-[[nodiscard]] std::optional<std::string> builtin_template(std::string_view name);
+/// nullopt: there is no such name.
+[[nodiscard]] std::optional<BuiltinTemplate> builtin_template(std::string_view name);
+/// The one for models whose repositories have a program in its place, by config.json's `model_type`; nullopt: they have
+/// a template of their own.
+[[nodiscard]] std::optional<std::string_view> builtin_template_of(std::string_view model_type);
 
 // The files of templates/; the build makes them constants (cmake/embed.cmake).
 extern const std::string_view kDeepseekV2Source;
@@ -21,6 +35,7 @@ extern const std::string_view kDeepseekV3Source;
 extern const std::string_view kDeepseekV30324Source;
 extern const std::string_view kDeepseekR1Source;
 extern const std::string_view kDeepseekV31Source;
+extern const std::string_view kDeepseekV32Source;
 extern const std::string_view kKimiK2Source;
 
 }  // namespace dspack::runtime

@@ -123,18 +123,17 @@ Result<OrderedJson> parse_ordered(std::string_view json_text) {
 }  // namespace
 
 Result<Role> parse_role(std::string_view name) {
-  // OpenAI's name for it since 2024; none of the known templates has it.
-  if (name == "developer") return Role::system;
-  for (const Role role : {Role::system, Role::user, Role::assistant, Role::tool}) {
+  for (const Role role : {Role::system, Role::developer, Role::user, Role::assistant, Role::tool}) {
     if (name == to_string(role)) return role;
   }
   return Error{ErrorKind::invalid,
-               fmt::format("unknown role {}; known are system (or developer), user, assistant, tool", quote(name))};
+               fmt::format("unknown role {}; known are system, developer, user, assistant, tool", quote(name))};
 }
 
 std::string_view to_string(Role role) {
   switch (role) {
     case Role::system: return "system";
+    case Role::developer: return "developer";
     case Role::user: return "user";
     case Role::assistant: return "assistant";
     case Role::tool: return "tool";
@@ -172,6 +171,15 @@ Result<OrderedJson> parse_template_arguments(std::string_view json_text) {
   TRY_ASSIGN(OrderedJson arguments, parse_ordered(json_text));
   if (!arguments.is_object()) return wrong("this", "an object, such as {\"thinking\": true}");
   return arguments;
+}
+
+Result<OrderedJson> arguments_as_object(const ToolCall& call) {
+  if (!call.arguments.is_string()) return call.arguments;
+  const auto place = [&call] { return fmt::format("the arguments of the call of {}", quote(call.name)); };
+  auto object = parse_ordered(call.arguments.get_ref<const std::string&>());
+  if (!object) return object.error().in(place());
+  if (!object->is_object()) return wrong(place(), "an object in JSON, such as {\"city\": \"Paris\"}");
+  return object;
 }
 
 }  // namespace dspack::runtime

@@ -16,7 +16,9 @@ namespace dspack::runtime {
 /// JSON whose objects keep the order of their keys: templates print them.
 using OrderedJson = nlohmann::ordered_json;
 
-enum class Role { system, user, assistant, tool };
+/// A developer is OpenAI's newer name for the system; DeepSeek-V3.2's encoding has it as a role of its own, which asks
+/// questions and brings tools.
+enum class Role { system, developer, user, assistant, tool };
 /// Errors: invalid (templates would pass over such a message in silence).
 [[nodiscard]] Result<Role> parse_role(std::string_view name);
 [[nodiscard]] std::string_view to_string(Role role);
@@ -65,5 +67,8 @@ struct Conversation {
 
 /// An object in JSON, for RenderOptions::arguments. Errors: invalid, likewise.
 [[nodiscard]] Result<OrderedJson> parse_template_arguments(std::string_view json_text);
+
+/// A call's arguments as an object, also where they are written as JSON text. Errors: invalid, likewise.
+[[nodiscard]] Result<OrderedJson> arguments_as_object(const ToolCall& call);
 
 }  // namespace dspack::runtime

@@ -17,10 +17,12 @@ constexpr std::array<const char*, 3> kReasoning = {"reasoning_content", "thinkin
 constexpr std::array<std::string_view, 5> kGiven = {"messages", "tools", "add_generation_prompt", "bos_token",
                                                     "eos_token"};
 
-/// As transformers hands it to a template.
-OrderedJson as_json(const ChatMessage& message) {
+/// As transformers hands it to a template, but for the template's traits. Errors: invalid (arguments of a call that are
+/// no object).
+Result<OrderedJson> as_json(const ChatMessage& message, TemplateTraits traits) {
   OrderedJson json = OrderedJson::object();
-  json["role"] = to_string(message.role);
+  const bool is_other_system = message.role == Role::developer && !traits.has_developer;
+  json["role"] = to_string(is_other_system ? Role::system : message.role);
   json["content"] = message.content ? OrderedJson(*message.content) : OrderedJson();
   if (message.tool_calls) {
     json["tool_calls"] = OrderedJson::array();
@@ -30,6 +32,9 @@ OrderedJson as_json(const ChatMessage& message) {
       each["type"] = call.type;
       each["function"]["name"] = call.name;
       each["function"]["arguments"] = call.arguments;
+      if (traits.parses_arguments) {
+        TRY_ASSIGN(each["function"]["arguments"], arguments_as_object(call));
+      }
       json["tool_calls"].push_back(std::move(each));
     }
   }
@@ -68,13 +73,17 @@ std::string likely_cause(std::span<const ChatMessage> messages) {
 }  // namespace
 
 Result<ChatTemplate> ChatTemplate::compile(std::string_view jinja_source) {
+  return compile(jinja_source, {});
+}
+
+Result<ChatTemplate> ChatTemplate::compile(std::string_view jinja_source, TemplateTraits traits) {
   auto program = jinja::Program::compile(jinja_source);
   if (!program) return program.error().in("the chat template");
-  return ChatTemplate(*std::move(program));
+  return ChatTemplate(*std::move(program), traits);
 }
 
 Result<ChatTemplate> ChatTemplate::named(std::string_view name) {
-  if (const auto source = builtin_template(name)) return compile(*source);
+  if (const auto known = builtin_template(name)) return compile(known->source, known->traits);
   return Error{ErrorKind::not_found, fmt::format("there is no chat template {}; known are {}", quote(name),
                                                  fmt::join(builtin_template_names(), ", "))};
 }
@@ -97,8 +106,11 @@ Result<std::string> ChatTemplate::render(std::span<const ChatMessage> messages, 
                                          jinja::Cost* cost) const {
   OrderedJson variables = OrderedJson::object();
   variables["messages"] = OrderedJson::array();
-  for (const ChatMessage& message : messages)
-    variables["messages"].push_back(as_json(message));
+  for (const ChatMessage& message : messages) {
+    auto json = as_json(message, traits_);
+    if (!json) return json.error().in(fmt::format("message {}", variables["messages"].size()));
+    variables["messages"].push_back(*std::move(json));
+  }
   variables["tools"] = options.tools;
   variables["documents"] = nullptr;
   variables["add_generation_prompt"] = options.add_generation_prompt;
@@ -108,7 +120,8 @@ Result<std::string> ChatTemplate::render(std::span<const ChatMessage> messages, 
   auto text = program_.render(variables, options.now, cost);
   if (text) return text;
   Error error = text.error().in("the chat template");
-  if (error.kind == ErrorKind::invalid) error.message += likely_cause(messages);
+  // A template of the latter kind names its causes.
+  if (error.kind == ErrorKind::invalid && !traits_.parses_arguments) error.message += likely_cause(messages);
   return error;
 }
 

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "runtime/text/builtin_templates.h"
 #include "runtime/text/chat_message.h"
 #include "runtime/text/jinja/program.h"
 
@@ -32,8 +33,10 @@ class ChatTemplate {
                                            jinja::Cost* cost = nullptr) const;
 
  private:
-  explicit ChatTemplate(jinja::Program program) : program_(std::move(program)) {}
+  ChatTemplate(jinja::Program program, TemplateTraits traits) : program_(std::move(program)), traits_(traits) {}
+  [[nodiscard]] static Result<ChatTemplate> compile(std::string_view jinja_source, TemplateTraits traits);
   jinja::Program program_;
+  TemplateTraits traits_;
 };
 
 /// What tells a template whether an answer begins with reasoning: each reads one of these names, with a default of its

@@ -71,6 +71,12 @@ std::string json_text_of(const OrderedJson& value) {
   return value.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
 }
 
+/// As a value of a JSON object: text that is JSON stays as the model wrote it, since a number may have more digits than
+/// a value of 64 bits has.
+std::string json_text_or_string(std::string_view text) {
+  return OrderedJson::accept(text) ? std::string(trimmed(text)) : json_text_of(OrderedJson(text));
+}
+
 struct BlockCall {
   std::string name;
   std::string arguments;  // as JSON
@@ -81,15 +87,17 @@ BlockCall read_invoke(std::string_view text) {
   size_t at = 0;
   BlockCall call;
   call.name = std::string(between(text, "name=\"", "\"", at).value_or(""));
-  OrderedJson arguments = OrderedJson::object();
+  nlohmann::ordered_map<std::string, std::string> values;  // JSON text by name
   while (const auto name = between(text, "<｜DSML｜parameter name=\"", "\"", at)) {
     const auto attributes = between(text, "", ">", at);
     const auto value = attributes ? between(text, "", "</｜DSML｜parameter>", at) : std::nullopt;
     if (!value) break;
     const bool is_text = attributes->find("string=\"false\"") == std::string_view::npos;
-    arguments[std::string(*name)] = is_text ? OrderedJson(*value) : value_of(*value);
+    values[std::string(*name)] = is_text ? json_text_of(OrderedJson(*value)) : json_text_or_string(*value);
   }
-  call.arguments = json_text_of(arguments);
+  for (const auto& [name, value] : values)
+    call.arguments += (call.arguments.empty() ? "{" : ",") + json_text_of(OrderedJson(name)) + ":" + value;
+  call.arguments += call.arguments.empty() ? "{}" : "}";
   return call;
 }
 

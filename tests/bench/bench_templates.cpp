@@ -1,11 +1,14 @@
-// Chat templates by the engine, for comparisons and measurements: tests/tools/text/compare_templates.py.
+// Chat templates by the engine, and answers by their parser, for comparisons and measurements:
+// tests/tools/text/compare_templates.py and compare_encoding.py.
 //
 //   bench_templates < cases.jsonl
 //
-// A line of input is a case: {"template": FILE, "messages": [...], "tools": [...], "chat_template_kwargs": {...},
-// "add_generation_prompt": true, "bos_token": "...", "eos_token": "..."}. For each it prints a line: {"text": "..."} or
-// {"error": "..."}, with the template's steps and bytes (jinja/budget.h), and the microseconds that compiling it and
-// rendering took. A template is compiled once.
+// A line of input is a case: {"template": FILE or built-in name, "messages": [...], "tools": [...],
+// "chat_template_kwargs": {...}, "add_generation_prompt": true, "bos_token": "...", "eos_token": "..."}. For each it
+// prints a line: {"text": "..."} or {"error": "..."}, with the template's steps and bytes (jinja/budget.h), and the
+// microseconds that compiling it and rendering took. A template is compiled once. Another case is an answer:
+// {"reply": "...", "reasons": true}, where the prompt has begun its reasoning, or false. It becomes
+// {"reasoning": "...", "content": "...", "calls": [["NAME", "ARGUMENTS"], ...]}.
 #include <chrono>
 #include <ctime>
 #include <fstream>
@@ -14,6 +17,7 @@
 #include <sstream>
 
 #include "runtime/text/chat_template.h"
+#include "runtime/text/reply_parser.h"
 
 using namespace dspack;
 using runtime::ChatTemplate;
@@ -31,6 +35,7 @@ double micros_since(std::chrono::steady_clock::time_point start) {
 }
 
 Compiled compile(const std::string& file) {
+  if (auto known = ChatTemplate::named(file)) return {.chat = std::move(known)};
   std::stringstream source;
   source << std::ifstream(file).rdbuf();
   const auto start = std::chrono::steady_clock::now();
@@ -58,12 +63,35 @@ Result<std::string> render(const Compiled& compiled, const OrderedJson& each, ru
                                &cost);
 }
 
+OrderedJson read_reply(const std::string& reply, bool reasons) {
+  runtime::ReplyParser parser(reasons);
+  std::vector<runtime::ReplyPart> parts = parser.push(reply);
+  for (runtime::ReplyPart& part : parser.finish())
+    parts.push_back(std::move(part));
+  OrderedJson told = {{"reasoning", ""}, {"content", ""}, {"calls", OrderedJson::array()}};
+  using Kind = runtime::ReplyPart::Kind;
+  for (const runtime::ReplyPart& part : parts) {
+    if (part.kind == Kind::call) {
+      told["calls"].push_back({part.text, ""});
+    } else if (part.kind == Kind::arguments) {
+      told["calls"].back()[1].get_ref<std::string&>() += part.text;
+    } else {
+      told[part.kind == Kind::reasoning ? "reasoning" : "content"].get_ref<std::string&>() += part.text;
+    }
+  }
+  return told;
+}
+
 }  // namespace
 
 int main() {
   std::map<std::string, Compiled> templates;
   for (std::string line; std::getline(std::cin, line);) {
     const OrderedJson each = OrderedJson::parse(line);
+    if (each.contains("reply")) {
+      std::cout << read_reply(each.at("reply"), each.value("reasons", false)).dump() << '\n';
+      continue;
+    }
     const std::string file = each.at("template");
     const auto found = templates.find(file);
     const Compiled& compiled =

@@ -146,11 +146,6 @@ class BadInput(Family):
                 self.assert_refused(self.dsrun(folder, "--tokens", "1,2,3", "-n", 1), *needles, program="dsrun")
                 shutil.rmtree(folder)
 
-    def test_a_context_that_needs_sparse_attention(self):
-        folder = self.data("family") / "v3.2"
-        self.assert_refused(self.dsrun(folder, "--tokens", "1", "--ctx", 65), "65", "64", "index_topk", program="dsrun")
-        self.assert_refused(self.dsrun(folder, "--tokens", ",".join(["1"] * 65)), "65 tokens", "up to 64", program="dsrun")
-
 
 if __name__ == "__main__":
     main()

@@ -4,6 +4,7 @@ that mean no good."""
 import http.client
 import json
 import re
+import shutil
 import socket
 import time
 
@@ -29,8 +30,9 @@ def events(body):
 class Serving(EndToEnd):
     """A server of the small model, and what tests ask it."""
 
-    def start_server(self, *arguments):
-        self.process = self.start("serve", self.data(), "--port", "0", "--device", "cpu", *arguments, program="DSPACK_DSRUN")
+    def start_server(self, *arguments, folder=None):
+        self.process = self.start("serve", folder or self.data(), "--port", "0", "--device", "cpu", *arguments,
+                                  program="DSPACK_DSRUN")
         said = self.process.stderr.readline().decode()
         self.assertRegex(said, r"http://[0-9.]+:[0-9]+/v1")
         self.port = int(re.search(r":([0-9]+)/v1", said)[1])
@@ -289,7 +291,10 @@ class Serve(Serving):
                          "The capital of France is Paris.")
 
     def test_too_many_wait(self):
-        self.start_server("--parallel", "1", "--waiting", "1", "--ctx", "32k")
+        folder = shutil.copytree(self.data(), self.scratch / "patient")
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps(dict(config, max_position_embeddings=1 << 16)))
+        self.start_server("--parallel", "1", "--waiting", "1", "--ctx", "32k", folder=folder)
         body = {"prompt": "Once", "temperature": 0, "logit_bias": {"1": -100}}  # which ends answers
         # One has the place and one waits, both for much longer than the test takes.
         held = [http.client.HTTPConnection("127.0.0.1", self.port, timeout=120) for _ in range(2)]

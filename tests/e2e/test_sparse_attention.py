@@ -57,7 +57,7 @@ class Runs(Sparse):
         """Equal logits do not follow where positions differ: their effect is as large as the logits."""
         for name in VARIANTS:
             tokens, wanted = self.golden(name)
-            for flags in (("--threads", "1"), ("--threads", "3"), ("--dev", "cpu=scalar"), ("--experts", "4")):
+            for flags in (("--threads", "1"), ("--threads", "3"), ("--dev", "cpu=scalar"), ("--experts", "8")):
                 with self.subTest(name, flags=flags):
                     self.assertLessEqual(self.nmse(self.logits_of(self.folder(name), tokens, *flags), wanted), MOST_NMSE)
 
@@ -68,6 +68,34 @@ class Runs(Sparse):
                     for mtp in ("off", "1", "2", "3")}
             self.assertEqual(len(set(said.values())), 1, said)
             self.assertGreater(len(said["off"].split()), 0)
+
+    def test_keys_of_every_type(self):
+        """Rounded keys may choose other positions; with them, too, an answer hangs on no draft."""
+        for name in WITH_MTP:
+            tokens, _ = self.golden(name)
+            for dtype in ("f32", "bf16", "f16", "fp8"):
+                said = {self.assert_ok(self.dsrun(self.folder(name), "--tokens", tokens, "-n", 40, "--mtp", mtp,
+                                                  "--index-dtype", dtype)).stdout for mtp in ("off", "1", "3")}
+                with self.subTest(name, dtype=dtype):
+                    self.assertEqual(len(said), 1, said)
+                    print(f"{name}, index keys in {dtype}: {said.pop().split()[:12]}")
+
+    def test_a_context_beyond_memory(self):
+        tokens, _ = self.golden("v3.2-sparse")
+        folder = self.copy_variant("v3.2-sparse")
+        config = json.loads((folder / "config.json").read_text())
+        config["max_position_embeddings"] = 1 << 26
+        (folder / "config.json").write_text(json.dumps(config))
+        self.assert_refused(self.dsrun(folder, "--tokens", tokens, "-n", 1, "--ctx", 1 << 26, "--ram", "1GB"), "--ctx",
+                            program="dsrun")
+
+    def test_layer_maps(self):
+        """A layer that shares a choice cannot come first; whoever comes later takes the last one's."""
+        tokens, _ = self.golden("glm-5.2")
+        self.assert_refused(self.dsrun(self.folder("glm-5.2"), "--tokens", tokens, "-n", 1, "--layers", "3-7"),
+                            "layer 3 cannot come first", "shared", program="dsrun")
+        for layers in ("0-7,3-7", "0-2,2,3-7", "6,7"):
+            self.assert_ok(self.dsrun(self.folder("glm-5.2"), "--tokens", tokens, "-n", 4, "--layers", layers))
 
     def test_it_goes_beyond_index_topk_one_token_at_a_time(self):
         """A prompt within index_topk, and an answer that leaves it, are one pass over both."""

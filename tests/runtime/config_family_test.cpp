@@ -51,7 +51,8 @@ TEST_CASE("released configs: R1 and both forms of V3 are one model, V3.1 as well
 }
 
 TEST_CASE("released configs: saved again by transformers 5.23.0 they mean the same") {
-  for (const std::string name : {"deepseek-v3", "deepseek-v2-lite-chat", "deepseek-v3.2-exp", "glm-4.7-flash"}) {
+  for (const std::string name :
+       {"deepseek-v3", "deepseek-v2-lite-chat", "deepseek-v3.2-exp", "glm-4.7-flash", "glm-5", "glm-5.2"}) {
     CAPTURE(name);
     const ModelConfig saved = parsed(test::read_json(test::family_folder() / "configs-saved" / (name + ".json")));
     CHECK(saved == parsed(released(name)));
@@ -89,6 +90,34 @@ TEST_CASE("released configs: Kimi-K2, Moonlight, GLM-4.7-Flash, V3.2") {
   CHECK(glm.max_positions == 202752);
   const ModelConfig v32 = parsed(released("deepseek-v3.2-exp"));
   CHECK(v32.max_positions == 163840);
+}
+
+TEST_CASE("released configs: GLM-5 and GLM-5.2, whose choices are said in three ways") {
+  const ModelConfig glm5 = parsed(released("glm-5"));
+  CHECK(glm5.indexer->shared.empty());
+  CHECK(glm5.indexer->pairs == kernels::RopePairs::neighbours);
+  CHECK(glm5.indexer->heads == 32);
+  CHECK(glm5.indexer->most == 2048);
+  CHECK(glm5.rope.theta == 1e6);
+  CHECK_FALSE(glm5.indexer->drafts_share);
+  const ModelConfig glm52 = parsed(released("glm-5.2"));
+  CHECK(glm52.max_positions == 1048576);
+  CHECK(glm52.rope.theta == 8e6);
+  CHECK(glm52.indexer->drafts_share);
+  std::vector<uint32_t> full;
+  for (uint32_t layer = 0; layer < glm52.layers + glm52.mtp_layers; ++layer) {
+    if (glm52.has_indexer(LayerId(layer))) full.push_back(layer);
+  }
+  // Of the released checkpoint's index: 22 indexers, the last of them the MTP module's.
+  CHECK(full ==
+        std::vector<uint32_t>{0, 1, 2, 6, 10, 14, 18, 22, 26, 30, 34, 38, 42, 46, 50, 54, 58, 62, 66, 70, 74, 78});
+  CHECK(parsed(released("glm-5.2-by-frequency")) == glm52);
+  CHECK(parsed(released("glm-5.2-by-pattern")) == glm52);
+  ModelConfig fp8 = parsed(released("glm-5.2-fp8"));
+  CHECK(fp8.quantization.block.has_value());
+  fp8.quantization = glm52.quantization;
+  fp8.is_quantised = glm52.is_quantised;
+  CHECK(fp8 == glm52);
 }
 
 TEST_CASE("released configs: a language model within another model") {

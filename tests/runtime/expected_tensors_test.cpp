@@ -38,8 +38,8 @@ void check_same(const std::filesystem::path& folder) {
 }  // namespace
 
 TEST_CASE("expected tensors: names, shapes and types are those of the checkpoints that there are") {
-  for (const char* variant :
-       {"v2", "v2-lite", "v2.5", "v3", "v3.1", "v3.2", "moonlight", "fp8-blocks", "glm-4.7-flash"})
+  for (const char* variant : {"v2", "v2-lite", "v2.5", "v3", "v3.1", "v3.2", "moonlight", "fp8-blocks", "glm-4.7-flash",
+                              "v3.2-sparse", "glm-5", "glm-5.2"})
     check_same(test::family_folder() / variant);
   check_same(std::filesystem::path(DSPACK_TEST_DATA) / "tiny-v3");
 }

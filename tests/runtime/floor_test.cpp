@@ -38,6 +38,25 @@ TEST_CASE("floor: a prompt shares its weights, and attends in the cheaper form")
   CHECK(work.fetched == 77);
 }
 
+TEST_CASE("floor: sparse attention scores every position and attends to some, once there are more than those") {
+  ModelWork model = small_model();
+  model.most_attended = 64;
+  model.index_bytes = 2;
+  model.index_scores = 1;
+  const Work work = work_of(model, {.passes = 1, .tokens = 1, .chosen = 1, .experts = 6, .first = 99});
+  CHECK(work.bytes == 1000 + 300 + 6 * 50 + 64 * 10 + 100 * 2);
+  CHECK(work.operations == 2 * (800 + 6 * 40 + 250 + 64 * 7 + 100));
+  const PassCounts within{.passes = 1, .tokens = 64, .chosen = 1, .experts = 30, .first = 0};
+  CHECK(work_of(model, within).bytes == work_of(small_model(), within).bytes);
+  CHECK(work_of(model, within).operations == work_of(small_model(), within).operations);
+  // Of 10 tokens from position 60 on four see all positions; six attend to 64 of the 65 to 70 that they score.
+  const Work across = work_of(model, {.passes = 1, .tokens = 10, .chosen = 1, .experts = 30, .first = 60});
+  const double pairs = 61 + 62 + 63 + 64 + 6 * 64, scored = 65 + 66 + 67 + 68 + 69 + 70;
+  CHECK(across.bytes == doctest::Approx(1000 + 300 + 30 * 50 + (pairs * 10 + scored * 2) / 10));
+  // Expanding the 60 positions before costs less than attending to latents.
+  CHECK(across.operations == 2 * (10 * (800 + 6 * 40) + 250 + pairs * 3 + 60 * 20 + scored));
+}
+
 TEST_CASE("floor: drafting costs passes of the module") {
   const PassCounts plain{.passes = 3, .tokens = 5, .chosen = 3, .experts = 20, .first = 1};
   PassCounts drafted = plain;

@@ -169,6 +169,28 @@ TEST_CASE("sparse attention: choices and logits are the references', whole, in p
   }
 }
 
+// What each mistake changes is in family.json; here it shows that the weights of every indexer are read.
+TEST_CASE("sparse attention: without any tensor of an indexer the logits are others") {
+  for (const std::string& variant : kVariants) {
+    const Golden golden = golden_of(variant);
+    for (const auto& [layer, choices] : golden.choices) {
+      for (const char* part : {"wq_b.weight", "wk.weight", "k_norm.weight", "k_norm.bias", "weights_proj.weight"}) {
+        const std::string name = "model.layers." + std::to_string(layer) + ".self_attn.indexer." + part;
+        CAPTURE(name);
+        test::AlteredVariant altered(variant);
+        std::ranges::fill(altered.tensor(name).bytes, '\0');
+        auto loaded = test::load_folder(altered.write());
+        REQUIRE_MESSAGE(loaded, (loaded ? "" : loaded.error().message));
+        const auto& config = (*loaded)->model().config();
+        const auto got = test::logits_of(**loaded, golden.tokens);
+        const double nmse = test::compare(got, golden.logits.as_double(), config.vocab).nmse;
+        if (layer < config.layers) CHECK(nmse > 1e3 * kMaxNmse);
+        if (layer >= config.layers) CHECK(nmse <= kMaxNmse);  // the MTP module's: it drafts only
+      }
+    }
+  }
+}
+
 TEST_CASE("sparse attention: waves and threads give the bits of one") {
   for (const std::string& variant : kVariants) {
     CAPTURE(variant);
@@ -200,6 +222,56 @@ TEST_CASE("sparse attention: what was cut from a sequence is chosen no more") {
       rig.heard->clear();
       pass(std::span(golden.tokens).subspan(kept));
       check_choices(rig.in_layers(kept), golden);
+    }
+  }
+}
+
+/// What rounded keys change: choices of the variants' long prompts, and the logits that follow.
+struct KeyError {
+  size_t chosen = 0;
+  size_t others = 0;  // chosen by rounded keys alone
+  double nmse = 0;    // the worst of the variants
+};
+
+KeyError error_of_keys(Dtype dtype) {
+  KeyError error;
+  for (const std::string& variant : kVariants) {
+    const Golden golden = golden_of(variant);
+    Rig exact(variant);
+    Rig rounded(variant, {.index_dtype = dtype});
+    const std::vector<float> wanted = logits_in_pieces(exact, golden.tokens, 0);
+    const std::vector<float> got = logits_in_pieces(rounded, golden.tokens, 0);
+    error.nmse = std::max(
+        error.nmse, test::compare(got, std::vector<double>(wanted.begin(), wanted.end()), exact.config().vocab).nmse);
+    // Further layers see other values; the first one's choice shows the keys alone.
+    for (const auto& [position, layers] : exact.heard->at) {
+      const std::vector<uint32_t>& one = layers.front();
+      const std::vector<uint32_t>& other = rounded.heard->at.at(position).front();
+      std::vector<uint32_t> both;
+      std::ranges::set_intersection(one, other, std::back_inserter(both));
+      error.chosen += one.size();
+      error.others += one.size() - both.size();
+    }
+  }
+  return error;
+}
+
+TEST_CASE("sparse attention: keys of every type, and what rounding them changes") {
+  for (const auto& [dtype, most_others] :
+       {std::pair(Dtype::bf16, 0.01), std::pair(Dtype::f16, 0.002), std::pair(Dtype::f8_e4m3, 0.08)}) {
+    CAPTURE(to_string(dtype));
+    const KeyError error = error_of_keys(dtype);
+    MESSAGE(to_string(dtype), ": ", error.others, " of ", error.chosen,
+            " positions are others in the first layer; NMSE ", error.nmse);
+    CHECK(static_cast<double>(error.others) <= most_others * static_cast<double>(error.chosen));
+    CHECK(error.nmse < 1);
+    // A position's key is stored once, whatever the pieces.
+    for (const std::string& variant : kVariants) {
+      const Golden golden = golden_of(variant);
+      Rig whole(variant, {.index_dtype = dtype});
+      Rig pieces(variant, {.threads = 2, .wave_rows = 5, .index_dtype = dtype});
+      const std::vector<float> wanted = logits_in_pieces(whole, golden.tokens, 0);
+      CHECK(test::first_difference(logits_in_pieces(pieces, golden.tokens, 7), wanted) == wanted.size());
     }
   }
 }

@@ -184,7 +184,7 @@ constexpr std::string_view kDsmlTemplate =
 
 std::vector<std::pair<std::string, Result<ChatTemplate>>> templates() {
   std::vector<std::pair<std::string, Result<ChatTemplate>>> all;
-  for (const char* name : {"deepseek-v3", "deepseek-r1", "deepseek-v3.1", "kimi-k2"})
+  for (const char* name : {"deepseek-v3", "deepseek-r1", "deepseek-v3.1", "deepseek-v3.2", "kimi-k2"})
     all.emplace_back(name, ChatTemplate::named(name));
   all.emplace_back("glm", ChatTemplate::compile(kGlmTemplate));
   all.emplace_back("json", ChatTemplate::compile(kJsonTemplate));

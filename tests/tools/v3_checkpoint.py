@@ -5,6 +5,7 @@
     v3_checkpoint.py FOLDER --layers 3 --experts 48 --shards 4 --payload random
     v3_checkpoint.py FOLDER --config config.json         # another model of the kind: V2-Lite, R1, ...
     v3_checkpoint.py FOLDER --set hidden_size=64 ...     # every tensor of V3, but small
+    v3_checkpoint.py FOLDER --sparse --layers 4 ...      # with the indexers of DeepSeek-V3.2
 
 Standard library only. What is as in the release of DeepSeek-V3, byte for byte where the payload is not concerned:
 
@@ -51,6 +52,8 @@ V3 = {
     "rope_theta": 10000, "routed_scaling_factor": 2.5, "scoring_func": "sigmoid", "tie_word_embeddings": False,
     "topk_group": 4, "topk_method": "noaux_tc", "torch_dtype": "bfloat16", "use_cache": True, "v_head_dim": 128,
     "vocab_size": 129280}
+V32 = {"architectures": ["DeepseekV32ForCausalLM"], "model_type": "deepseek_v32", "index_head_dim": 128,
+       "index_n_heads": 64, "index_topk": 2048}  # beside V3's
 V3_STAGES = (6, 14, 22, 30, 38, 46, 54)  # layers at which the release begins a new shard whatever the last one holds
 RELEASED_SHARD_BYTES = 8 << 30  # by the release's count of two bytes an element
 COUNTED_BYTES = 2
@@ -94,6 +97,8 @@ class Model:
     def layer(self, number):
         prefix = f"model.layers.{number}."
         found = self.attention(prefix + "self_attn.")
+        if self.config.get("index_topk"):
+            found += self.indexer(prefix + "self_attn.indexer.")
         if self.has_experts(number):
             found += self.experts(prefix + "mlp.")
         else:
@@ -127,6 +132,14 @@ class Model:
         out.append((prefix + "kv_a_layernorm.weight", "BF16", [latent]))
         out += self.linear(prefix + "kv_b_proj", heads * (nope + value), latent)
         return out + self.linear(prefix + "o_proj", self.hidden, heads * value)
+
+    def indexer(self, prefix):
+        c = self.config
+        heads, width = c["index_n_heads"], c["index_head_dim"]
+        return [*self.linear(prefix + "wq_b", heads * width, c["q_lora_rank"]),
+                *self.linear(prefix + "wk", width, self.hidden),
+                (prefix + "k_norm.weight", "F32", [width]), (prefix + "k_norm.bias", "F32", [width]),
+                (prefix + "weights_proj.weight", "BF16", [heads, self.hidden])]
 
     def mlp(self, prefix, width):
         return [*self.linear(prefix + "gate_proj", width, self.hidden),
@@ -298,6 +311,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--config", type=Path, help="a config.json (default: DeepSeek-V3's own)")
+    parser.add_argument("--sparse", action="store_true", help="with the indexers of DeepSeek-V3.2")
     parser.add_argument("--set", action="append", default=[], type=parse_setting, metavar="KEY=JSON", dest="settings",
                         help="replaces a field of the config")
     parser.add_argument("--layers", type=parse_parts, metavar="LIST",
@@ -310,6 +324,8 @@ def main():
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     config = json.loads(arguments.config.read_text()) if arguments.config else dict(V3)
+    if arguments.sparse:
+        config.update(V32)
     config.update(arguments.settings)
     if arguments.experts is not None:
         config["n_routed_experts"] = arguments.experts

@@ -78,6 +78,7 @@ void RecordingModel::assemble(const RigOptions& options) {
                                      .max_rows = options.max_rows,
                                      .wave_rows = options.wave_rows,
                                      .kv_dtype = options.kv_dtype,
+                                     .index_dtype = options.index_dtype,
                                      .layer_map = options.layer_map,
                                      .streaming = options.streaming},
                                     *recorder_, {});

@@ -48,6 +48,7 @@ struct RigOptions {
   std::optional<uint64_t> slots = {};
   std::vector<LayerId> layer_map = {};
   Dtype kv_dtype = Dtype::f32;
+  Dtype index_dtype = Dtype::f32;
   runtime::LayerStreaming streaming = {};
   /// What the model runs on, put around the CPU's device; empty: that itself.
   std::function<std::unique_ptr<kernels::Device>(std::unique_ptr<kernels::Device>)> around = {};

@@ -42,7 +42,8 @@ TEST_CASE("chat template: what transformers renders, and its failures") {
       }
     }
   }
-  CHECK(seen.size() == 14);  // every name that is known
+  // Every name that is known; DeepSeek-V3.2 has a program in place of a template (deepseek_v32_test.cpp).
+  CHECK(seen.size() + 1 == builtin_template_names().size());
   CHECK(texts > 600);
   CHECK(failures > 50);
 }
@@ -92,7 +93,7 @@ TEST_CASE("chat template: names") {
 }
 
 TEST_CASE("chat template: roles") {
-  for (const Role role : {Role::system, Role::user, Role::assistant, Role::tool})
+  for (const Role role : {Role::system, Role::developer, Role::user, Role::assistant, Role::tool})
     CHECK(*parse_role(to_string(role)) == role);
   CHECK_FALSE(parse_role("User").has_value());
   CHECK_FALSE(parse_role("").has_value());
@@ -141,7 +142,7 @@ TEST_CASE("chat json: content as a list of texts is one text") {
   CHECK(picture.error().message.find("image_url") != std::string::npos);
 }
 
-TEST_CASE("chat json: a developer speaks as the system") {
+TEST_CASE("chat json: a developer speaks as the system, in templates that do not know the role") {
   const auto developer =
       parse_conversation(R"([{"role": "developer", "content": "s"}, {"role": "user", "content": "u"}])");
   const auto system = parse_conversation(R"([{"role": "system", "content": "s"}, {"role": "user", "content": "u"}])");

@@ -73,7 +73,7 @@ const std::vector<Case>& cases() {
        "\"x\"</｜DSML｜parameter>\n<｜DSML｜parameter name=\"days\" string=\"false\">[1, 2]</｜DSML｜parameter>\n"
        "</｜DSML｜invoke>\n</｜DSML｜function_calls>",
        true,
-       {{Kind::reasoning, "hm"}, {Kind::call, "weather"}, {Kind::arguments, R"({"city":"1 \"x\"","days":[1,2]})"}}},
+       {{Kind::reasoning, "hm"}, {Kind::call, "weather"}, {Kind::arguments, R"({"city":"1 \"x\"","days":[1, 2]})"}}},
       {"GLM",
        "Look.\n<tool_call>weather\n<arg_key>city</arg_key>\n<arg_value>Paris</arg_value>\n<arg_key>days</arg_key>\n"
        "<arg_value>3</arg_value>\n</tool_call>\n<tool_call>now</tool_call>",
