@@ -12,8 +12,10 @@
 // that it sees and the number of heads, and the grid from the largest position that there may be: one recorded graph
 // serves every position, and splits that a row does not have cost a block that returns at once. Exact mode: a value
 // depends on its row alone. Cache rows that a query does not see, but another one of its call does, must be finite
-// (they are multiplied by 0). Threads: enqueues. Lifetime: the addresses are borrowed until the stream has run. Errors:
-// none; shapes have been checked (kernels/checks.h).
+// (they are multiplied by 0).
+//
+// Threads: enqueues. Lifetime: the addresses are borrowed until the stream has run. Errors: none; shapes have been
+// checked (kernels/checks.h).
 #pragma once
 
 #include <cstdint>

@@ -25,7 +25,8 @@ constexpr uint32_t kMostScoreBlocks = 512;     // in x, each of which takes ever
 constexpr uint32_t kWantedScoreBlocks = 512;   // that keep a large GPU busy
 constexpr uint32_t kMostRowsOfBlock = 8;
 constexpr uint32_t kChunksOfPart = 32;
-constexpr uint32_t kMostParts = 32;
+constexpr uint32_t kMostParts = 32;          // of a row
+constexpr uint32_t kMostSelectBlocks = 128;  // of all rows of a run
 constexpr unsigned kSelectWarps = 16;
 
 constexpr uint32_t kCountGroups = 32;
@@ -361,7 +362,8 @@ gpu::LaunchShape choose_scores_launch(const ChooseTask& task, uint32_t rows) {
 gpu::LaunchShape choose_select_launch(uint32_t rows, uint32_t position_limit) {
   // Many rows are parts enough.
   const uint64_t parts = ceil_div(position_limit, kSelectChunk * kChunksOfPart);
-  return {.grid_x = static_cast<unsigned>(std::clamp<uint64_t>(parts, 1, std::max(kMostParts / rows, 1U))),
+  return {.grid_x = static_cast<unsigned>(
+              std::clamp<uint64_t>(parts, 1, std::max(std::min(kMostParts, kMostSelectBlocks / rows), 1U))),
           .grid_y = rows,
           .threads = kSelectWarps * gpu::kWarpThreads,
           .shared_bytes = sizeof(SelectSpace)};

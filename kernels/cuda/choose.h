@@ -15,8 +15,10 @@
 //
 // Rows that see no more positions than they may choose have no scores: all of them are listed. The grid follows from
 // the largest position that there may be, so that one recorded graph serves every position; blocks of positions that no
-// row sees return at once. Threads: enqueues. Lifetime: the addresses are borrowed until the stream has run. Errors:
-// none; shapes have been checked (kernels/checks.h).
+// row sees return at once.
+//
+// Threads: enqueues. Lifetime: the addresses are borrowed until the stream has run. Errors: none; shapes have been
+// checked (kernels/checks.h).
 #pragma once
 
 #include <cstddef>

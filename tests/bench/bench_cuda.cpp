@@ -31,7 +31,8 @@ namespace {
 constexpr int kNoGpu = 77;
 constexpr const char* kUsage =
     "usage: bench_cuda [--cuda-library FILE] [--device N] [--precision exact|bf16|fp8] [--cublaslt FILE|off]\n"
-    "                  [--only products,experts,attention,prefill,small,layers] [--matrix-rate TFLOP/s] [--quick]\n";
+    "                  [--only products,experts,attention,sparse,prefill,small,layers] [--matrix-rate TFLOP/s] "
+    "[--quick]\n";
 
 struct Section {
   const char* name;
@@ -40,6 +41,7 @@ struct Section {
 constexpr Section kSections[] = {{"products", measure_products},
                                  {"experts", measure_experts},
                                  {"attention", measure_decode_attention},
+                                 {"sparse", measure_sparse_attention},
                                  {"prefill", measure_prefill_products},
                                  {"prefill", measure_prefill_attention},
                                  {"small", measure_small},

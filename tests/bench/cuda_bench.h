@@ -116,7 +116,8 @@ void measure_experts(CudaBench& bench);
 void measure_prefill_products(CudaBench& bench);
 void measure_decode_attention(CudaBench& bench);  // cuda_bench_attention.cpp
 void measure_prefill_attention(CudaBench& bench);
-void measure_small(CudaBench& bench);   // cuda_bench_small.cpp
-void measure_layers(CudaBench& bench);  // cuda_bench_layers.cpp
+void measure_sparse_attention(CudaBench& bench);  // cuda_bench_sparse.cpp
+void measure_small(CudaBench& bench);             // cuda_bench_small.cpp
+void measure_layers(CudaBench& bench);            // cuda_bench_layers.cpp
 
 }  // namespace dspack::bench

@@ -26,6 +26,7 @@ EXACT_NMSE = 1e-6
 EMULATED = "emulated" in LIBRARY
 FAMILY = ("f16", "f32", "fp8-channel", "fp8-tensor", "glm-4.7-flash", "kimi-k2", "v2-lite", "v2.5", "v3", "v3.1-e8m0")
 FAMILY = ("f16", "v2-lite", "v3.1-e8m0") if EMULATED else FAMILY
+SPARSE = ("v3.2-sparse", "glm-5.2")  # with MTP modules
 ROWS = 10 if EMULATED else 40
 ANSWER_TOKENS = 5 if EMULATED else 48
 # cuBLASLt: the emulated GPU's own, or the system's.
@@ -206,6 +207,19 @@ class Numbers(OnGpu):
                 expected = self.logits(folder, tokens, "--device", "cpu")
                 self.assert_close(self.logits(folder, tokens, *CHOICE), expected)
                 self.assert_close(self.logits(folder, tokens, *CHOICE, "--dev", "chunk=7"), expected)
+
+    def test_sparse_attention_has_the_cpus_logits_and_says_what_it_says(self):
+        """Three times as many positions as are chosen, in pieces; then token by token and with drafts, in recorded steps."""
+        tokens = [(7 * i * i + 3 * i) % 60 for i in range(75)]
+        for name in SPARSE:
+            folder = self.data("family") / name
+            with self.subTest(name):
+                expected = self.logits(folder, tokens, "--device", "cpu")
+                self.assert_close(self.logits(folder, tokens, *CHOICE, "--dev", "chunk=40"), expected)
+                asked = ("--tokens", ",".join(map(str, tokens[:30])), "-n", 16)
+                said = self.assert_ok(self.dsrun(folder, *asked, "--device", "cpu")).stdout
+                for mtp in ("off", 1):
+                    self.assertEqual(self.assert_ok(self.dsrun(folder, *asked, "--mtp", mtp, *CHOICE)).stdout, said)
 
     def test_weights_of_four_bits(self):
         """Many rows at a time, and one."""

@@ -2,6 +2,8 @@
 // exactly in any order, so that scores have many ties and choices one right answer.
 #include <algorithm>
 #include <numeric>
+#include <span>
+#include <vector>
 
 #include "kernels/cuda/choose.h"
 #include "kernels/cuda/cuda_device.h"
@@ -165,6 +167,44 @@ TEST_CASE("cuda: rows that share a block of the scores choose as they do alone")
   REQUIRE(cuda::score_rows_of_block(kRows, 1000 + kRows) > 1);
   check({kRows, 2, 16, 1000, 37}, true, random);
   check({kRows, 2, 16, 1000, 37}, false, random);
+}
+
+TEST_CASE("cuda: a queue rounds the operands of scores in precision bf16 and fp8 alone") {
+  gpu::configure_emulator({});
+  constexpr uint32_t kDim = 16, kPositions = 12, kMost = 4;
+  // Scores that grow with the position, and are alike once they are rounded to BF16.
+  std::vector<float> words(kPositions * kDim + kDim + 1);
+  for (uint32_t position = 0; position < kPositions; ++position)
+    words[size_t{position} * kDim] = 1 + static_cast<float>(position) * 0x1p-13F;
+  words[kPositions * kDim] = 1;         // the query
+  words[kPositions * kDim + kDim] = 1;  // the head's weight
+  for (const kernels::Precision precision :
+       {kernels::Precision::exact, kernels::Precision::bf16, kernels::Precision::fp8}) {
+    const auto device = kernels::make_cuda_device({.precision = precision});
+    REQUIRE(device);
+    const auto queue = (*device)->make_queue();
+    const auto buffer = (*device)->allocate((words.size() + kMost + 1) * sizeof(float));
+    REQUIRE(buffer);
+    const auto place = [&](uint64_t word) { return kernels::Slice{buffer->get(), word * sizeof(float)}; };
+    queue->upload(place(0), std::as_bytes(std::span(words)));
+    kernels::ChooseArgs args{
+        .queries = place(kPositions * kDim),
+        .weights = place(kPositions * kDim + kDim),
+        .keys = {},
+        .choice = {.ids = place(words.size()), .counts = place(words.size() + kMost), .most = kMost},
+        .rows = 1,
+        .heads = 1,
+        .first_position = kPositions - 1};
+    args.keys.coding = kernels::Coding::f32;
+    args.keys.out = kPositions;
+    args.keys.in = kDim;
+    args.keys.planes[kernels::kCodes] = place(0);
+    queue->choose(args);
+    Ids ids(kMost);
+    queue->download(std::as_writable_bytes(std::span(ids)), args.choice.ids);
+    queue->synchronize();
+    CHECK(ids == (precision == kernels::Precision::exact ? Ids{8, 9, 10, 11} : Ids{0, 1, 2, 3}));
+  }
 }
 
 TEST_CASE("cuda: tensor cores compute scores in precision bf16 and fp8, where keys fit them") {
