@@ -62,11 +62,13 @@ TEST_CASE("cuda: inputs that E4M3 has no number for stay what they are by cuBLAS
   const BlasCase which = kBlockScaled;
   BlasLab lab(which, random);
   BlasUnderTest with(which);
-  // A block of zeros, one with NaN, one with infinity; codes of every size come with the random ones.
+  // A block of zeros, one with NaN, one with infinity, one whose largest value divided by 448 is zero; codes of every
+  // size come with the random ones.
   std::vector<float> row(which.weight.in, 0.0F);
   for (const auto& [at, value] : {std::pair{0U, 0.0F},
                                   {1U, std::numeric_limits<float>::quiet_NaN()},
-                                  {2U, std::numeric_limits<float>::infinity()}}) {
+                                  {2U, std::numeric_limits<float>::infinity()},
+                                  {3U, 1e-43F}}) {
     row[5] = value;
     lab.stream().copy_to_device(const_cast<float*>(lab.task().x.data) + at * lab.task().x.stride, row.data(),
                                 row.size() * sizeof(float));
@@ -81,7 +83,8 @@ TEST_CASE("cuda: inputs that E4M3 has no number for stay what they are by cuBLAS
   CHECK(is_all(0, [](float value) { return value == 0; }));
   CHECK(is_all(1, [](float value) { return std::isnan(value); }));
   CHECK(is_all(2, [](float value) { return std::isnan(value); }));
-  CHECK(is_all(3, [](float value) { return std::isfinite(value); }));
+  CHECK(is_all(3, [](float value) { return value == 0; }));
+  CHECK(is_all(4, [](float value) { return std::isfinite(value); }));
 }
 
 TEST_CASE("cuda: a shape is planned once") {
