@@ -114,6 +114,11 @@ Result<std::unique_ptr<Device>> make_cuda_device(const CudaOptions& options) {
                                              " (docs/cuda.md)"};
   }
   TRY_ASSIGN(Blas blas, find_blas(options));
+  if (blas.use != nullptr) {
+    const auto& library = *blas.use->library;
+    cuda::warm_linear_blas(library, options.precision, cuda::blas_card(properties, library.version()));
+    if (const auto failed = gpu::failure()) return *failed;
+  }
   return std::unique_ptr<Device>(std::make_unique<CudaDevice>(std::move(properties), options, std::move(blas)));
 }
 
