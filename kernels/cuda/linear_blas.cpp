@@ -22,8 +22,10 @@ const float* scales_of_all(const Matrix& weight) {
 // linear_tensor reads the weights once for every 64 rows: up to there it is bound by memory, and little is to be won.
 constexpr uint32_t kLeastRows = 65;
 // Decoding costs about five bytes of memory traffic a weight (one read, two written, two read again): 1.5 ps at 3.35
-// TB/s. That is what 512 rows win where linear_tensor runs at 400 and cuBLASLt at 750 TFLOP/s. To be measured.
-constexpr uint32_t kLeastRowsDecoded = 512;
+// TB/s. That is what 250 rows win where linear_tensor runs at 230 TFLOP/s, which its instructions allow, and cuBLASLt
+// at 750. To be measured. A run multiplies no more rows at once than ModelOptions::wave_rows
+// (tests/kernels/cuda/reach_test).
+constexpr uint32_t kLeastRowsDecoded = 256;
 constexpr uint32_t kRowUnit = 128;  // of parts: a tile of any of the library's kernels
 
 constexpr size_t kFirstVersionWithBlockScaling = 120'900;
