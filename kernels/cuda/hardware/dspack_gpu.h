@@ -303,6 +303,7 @@ bool has_code(void (*kernel)(Parameters...)) {
 template <class... Parameters, class... Arguments>
 void launch(Stream& stream, const LaunchShape& shape, void (*kernel)(Parameters...), const Arguments&... arguments) {
   if (has_failed()) return;
+  const auto on = static_cast<cudaStream_t>(stream.handle());  // first: it tells this thread its device
   constexpr unsigned kAlwaysAllowed = 48U << 10U;
   if (shape.shared_bytes > kAlwaysAllowed) {
     check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
@@ -312,7 +313,7 @@ void launch(Stream& stream, const LaunchShape& shape, void (*kernel)(Parameters.
   config.gridDim = dim3(shape.grid_x, shape.grid_y, shape.grid_z);
   config.blockDim = dim3(shape.threads);
   config.dynamicSmemBytes = shape.shared_bytes;
-  config.stream = static_cast<cudaStream_t>(stream.handle());
+  config.stream = on;
   check(cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...));
 }
 
