@@ -71,6 +71,17 @@ TEST_CASE("cuda: a GPU for which the library has no code is refused, with what w
         "DSPACK_CUDA_ARCHITECTURES=89 (docs/cuda.md)");
 }
 
+TEST_CASE("cuda: a GPU that others have filled is refused for its memory, not for its code") {
+  gpu::EmulatorSettings settings;
+  settings.memory_bytes = 0;
+  gpu::configure_emulator(settings);
+  const auto device = kernels::make_cuda_device({});
+  gpu::configure_emulator({});
+  REQUIRE_FALSE(device);
+  CHECK(device.error().kind == ErrorKind::budget);
+  CHECK(device.error().message.starts_with(gpu::kNoMemoryLeft));
+}
+
 TEST_CASE("cuda: on a GPU without code the first launch would fail") {
   gpu::EmulatorSettings settings;
   settings.has_code = false;

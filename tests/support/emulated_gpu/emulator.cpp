@@ -194,6 +194,7 @@ void run_grid(const LaunchShape& shape, const std::function<void()>& thread) {
 }
 
 bool emulator_has_code() {
+  if (free_bytes() == 0) fail({ErrorKind::budget, std::string(kNoMemoryLeft) + ": no memory for code (emulated)"});
   return state().settings.has_code;
 }
 
