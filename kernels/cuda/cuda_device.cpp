@@ -106,7 +106,9 @@ Result<std::unique_ptr<Device>> make_cuda_device(const CudaOptions& options) {
                                              std::to_string(properties.major) + "." + std::to_string(properties.minor) +
                                              "; the kernels need 8.0 or later"};
   }
-  if (!cuda::has_code_for_device()) {
+  const bool has_code = cuda::has_code_for_device();
+  if (const auto failed = gpu::failure()) return *failed;
+  if (!has_code) {
     const std::string number = std::to_string(properties.major) + std::to_string(properties.minor);
     return Error{ErrorKind::unsupported, "the CUDA library has no code for " + properties.name + " (sm_" + number +
                                              "), only for " + std::string(gpu::architectures()) +
@@ -114,6 +116,11 @@ Result<std::unique_ptr<Device>> make_cuda_device(const CudaOptions& options) {
                                              " (docs/cuda.md)"};
   }
   TRY_ASSIGN(Blas blas, find_blas(options));
+  if (blas.use != nullptr) {
+    const auto& library = *blas.use->library;
+    cuda::warm_linear_blas(library, options.precision, cuda::blas_card(properties, library.version()));
+    if (const auto failed = gpu::failure()) return *failed;
+  }
   return std::unique_ptr<Device>(std::make_unique<CudaDevice>(std::move(properties), options, std::move(blas)));
 }
 

@@ -356,7 +356,8 @@ void CudaQueue::run_expert_parts(const ExpertPartsArgs& args) {
                                                   .inner = table.form().gate_up.out,
                                                   .experts = table.size(),
                                                   .top_k = args.top_k,
-                                                  .rows = args.x.rows}));
+                                                  .rows = args.x.rows,
+                                                  .parts_only = true}));
   DSPACK_CHECK(args.x.cols == table.form().gate_up.in, "experts of another model");
   const uint32_t most = largest_group(args.groups);
   if (most == 0) return;

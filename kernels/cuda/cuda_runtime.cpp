@@ -16,7 +16,12 @@ namespace {
 std::atomic<int> device_in_use{0};
 
 void use_device() {
-  check(cudaSetDevice(device_in_use));
+  thread_local int told = -1;
+  const int device = device_in_use;
+  if (told == device) return;
+  const cudaError_t status = cudaSetDevice(device);
+  if (status == cudaSuccess) told = device;
+  check(status);
 }
 
 std::string words(cudaError_t status) {
@@ -27,6 +32,7 @@ class CudaGraph final : public Graph {
  public:
   explicit CudaGraph(cudaGraph_t recorded) {
     if (recorded == nullptr) return;  // the recording has failed
+    use_device();
     check(cudaGraphInstantiate(&ready_, recorded, 0));
     check(cudaGraphDestroy(recorded));
   }
@@ -107,7 +113,11 @@ class CudaStream final : public Stream {
     cudaStreamSynchronize(stream_);
     cudaStreamDestroy(stream_);
   }
-  void* handle() override { return stream_; }
+  // Whoever asks for it launches on it, which takes the thread's device to be the stream's.
+  void* handle() override {
+    use_device();
+    return stream_;
+  }
   void copy_to_device(void* to, const void* from, uint64_t bytes) override {
     copy(to, from, bytes, cudaMemcpyHostToDevice);
   }
@@ -156,6 +166,9 @@ class CudaStream final : public Stream {
   bool is_recording_ = false;
 };
 
+// Of any CUDA of one major version. Source: "CUDA Compatibility", minor version compatibility.
+constexpr int kLeastDriver = CUDART_VERSION >= 13000 ? 580 : 525;
+
 // Why the driver shows no GPU, for who has to do something about it.
 Error no_gpu(cudaError_t status) {
   int driver = 0;
@@ -168,7 +181,8 @@ Error no_gpu(cudaError_t status) {
     return std::to_string(number / 1000) + "." + std::to_string(number % 1000 / 10);
   };
   return {ErrorKind::not_found, "the NVIDIA driver is too old: it knows CUDA " + version(driver) +
-                                    ", the library was built with " + version(CUDART_VERSION)};
+                                    ", the library was built with " + version(CUDART_VERSION) +
+                                    ", which takes driver " + std::to_string(kLeastDriver) + " or later"};
 }
 
 }  // namespace

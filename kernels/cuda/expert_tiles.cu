@@ -128,6 +128,7 @@ ExpertsScratch lay_out_experts(void* scratch, const ExpertsShape& shape) {
     places.size_bytes += round_up(count * sizeof(T), kAlignment);
   };
   add(places.inner, assignments * shape.inner);
+  if (shape.parts_only) return places;  // parts are the caller's, tiles and their order come from the host
   add(places.parts, assignments * shape.hidden);
   constexpr uint32_t kSmallestTile = 2;  // of those that are written down
   add(places.tiles, most_expert_tiles(assignments, shape.experts, kSmallestTile));

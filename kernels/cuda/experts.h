@@ -66,7 +66,8 @@ struct ExpertsTask {
   return task.cut.tiles > 0 ? task.cut.most : task.tokens;
 }
 
-/// Grows with every number of the shape. Serves run_experts and run_experts_tensor.
+/// Grows with every number of the shape. Serves run_experts and run_experts_tensor; `parts_only`: of tasks whose tiles
+/// were cut beforehand.
 [[nodiscard]] uint64_t experts_scratch_bytes(const ExpertsShape& shape);
 
 /// Precision mode `exact` (kernels/ops.h): FP32 activations and accumulation; the value of an output depends on its

@@ -12,12 +12,6 @@ namespace {
 
 static_assert(kLatentTile == device::kRoundedBlock);
 
-/// A scale for values of which the largest has this magnitude.
-__device__ __forceinline__ float scale_of(float largest) {
-  const float even = gpu::divide(largest, device::kLargestE4m3);
-  return even > 0 ? even : 1.0F;
-}
-
 /// The code of |value| / scale, with the value's own sign.
 __device__ __forceinline__ uint32_t code_of(float value, float scale) {
   constexpr uint32_t kSignOfFloat = 0x80000000U;
@@ -41,7 +35,7 @@ __device__ __forceinline__ void store_tile(const StoreLatentsTask& task, uint32_
 #pragma unroll
   for (unsigned i = 0; i < 4; ++i)
     values[i] = first + i < task.shape.latent_dim ? from[first + i] : 0.0F;
-  const float scale = scale_of(device::largest_of_block(values));
+  const float scale = device::scale_of(device::largest_of_block(values));
   uint32_t codes = 0;
 #pragma unroll
   for (unsigned i = 0; i < 4; ++i)
@@ -95,7 +89,7 @@ __global__ void store_fp8_rows_kernel(StoreFp8RowsTask task) {
       const float of_piece = device::largest_of_block(values);
       largest = of_piece > largest ? of_piece : largest;
     }
-    const float scale = scale_of(largest);
+    const float scale = device::scale_of(largest);
     if (gpu::lane_index() == 0) task.scales[first + i] = scale;
     for (uint32_t begin = gpu::lane_index() * 4; begin < task.cols; begin += kLatentTile) {
       uint32_t codes = 0;

@@ -22,8 +22,10 @@ const float* scales_of_all(const Matrix& weight) {
 // linear_tensor reads the weights once for every 64 rows: up to there it is bound by memory, and little is to be won.
 constexpr uint32_t kLeastRows = 65;
 // Decoding costs about five bytes of memory traffic a weight (one read, two written, two read again): 1.5 ps at 3.35
-// TB/s. That is what 512 rows win where linear_tensor runs at 400 and cuBLASLt at 750 TFLOP/s. To be measured.
-constexpr uint32_t kLeastRowsDecoded = 512;
+// TB/s. That is what 250 rows win where linear_tensor runs at 230 TFLOP/s, which its instructions allow, and cuBLASLt
+// at 750. To be measured. A run multiplies no more rows at once than ModelOptions::wave_rows
+// (tests/kernels/cuda/reach_test).
+constexpr uint32_t kLeastRowsDecoded = 256;
 constexpr uint32_t kRowUnit = 128;  // of parts: a tile of any of the library's kernels
 
 constexpr size_t kFirstVersionWithBlockScaling = 120'900;
@@ -67,6 +69,46 @@ uint32_t part_of(uint32_t total, uint64_t most) {
 }
 
 }  // namespace
+
+namespace {
+
+/// One product, of zeros.
+void multiply_once(const gpu::cublaslt::Library& library, DataType type) {
+  constexpr uint64_t kSide = kBlasScaleBlock;
+  constexpr uint64_t kMatrixBytes = kSide * kSide * sizeof(float);  // as the widest
+  constexpr uint64_t kScaleBytes = kSide * sizeof(float);           // one for each input row; of the weight, four
+  const uint64_t library_bytes = BlasLimits{}.library_bytes;
+  constexpr uint64_t kBefore = 3 * kMatrixBytes + 2 * kScaleBytes;
+  const auto memory = gpu::allocate(kBefore + library_bytes);
+  if (!memory) return;
+  auto* const begin = static_cast<std::byte*>(*memory);
+  auto* const scales = reinterpret_cast<float*>(begin + 3 * kMatrixBytes);
+  const bool is_scaled = type == DataType::f8_e4m3;
+  const gpu::cublaslt::MatmulPlaces places{.a = begin,
+                                           .b = begin + kMatrixBytes,
+                                           .d = reinterpret_cast<float*>(begin + 2 * kMatrixBytes),
+                                           .a_scale = is_scaled ? scales : nullptr,
+                                           .b_scale = is_scaled ? scales + kSide : nullptr};
+  {
+    const auto stream = gpu::make_stream();
+    stream->fill(begin, 0, kBefore);
+    const auto matmul = Matmul::plan(
+        library, {.type = type, .m = kSide, .n = kSide, .k = kSide, .lda = kSide, .ldb = kSide, .ldd = kSide}, places,
+        library_bytes);
+    if (matmul != nullptr)
+      (void)matmul->run(places, {.memory = begin + kBefore, .bytes = library_bytes}, stream->handle());
+    stream->synchronize();
+  }
+  gpu::release(*memory);
+}
+
+}  // namespace
+
+void warm_linear_blas(const gpu::cublaslt::Library& library, Precision precision, const BlasCard& card) {
+  if (precision == Precision::exact) return;
+  multiply_once(library, DataType::bf16);
+  if (precision == Precision::fp8 && card.has_block_scaling) multiply_once(library, DataType::f8_e4m3);
+}
 
 uint64_t linear_blas_workspace_bytes(Precision precision, bool has_library) {
   return precision == Precision::exact || !has_library ? 0 : BlasLimits{}.total();

@@ -42,6 +42,11 @@ struct BlasCard {
 };
 [[nodiscard]] BlasCard blas_card(const gpu::Properties& properties, size_t library_version);
 
+/// Has the library multiply once in each type that the precision asks it for: it loads code when that is first wanted,
+/// which a plan cannot count and a card that the plan has filled has no memory for. To be called before free memory is
+/// asked for. A type that it refuses, or has no memory for now, is left out; a failure of the device is kept.
+void warm_linear_blas(const gpu::cublaslt::Library& library, Precision precision, const BlasCard& card);
+
 enum class BlasPath { none, bf16, bf16_decoded, fp8 };
 
 struct BlasChoice {

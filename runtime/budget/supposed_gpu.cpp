@@ -32,10 +32,12 @@ class SupposedGpu final : public kernels::Device {
       std::span<const kernels::ExpertMatrices> /*experts*/) override {
     return not_there();
   }
-  /// Inner values and parts of every token's experts, in FP32, and where each of them goes.
+  /// Inner values and parts of every token's experts, in FP32, and where each of them goes; of run_expert_parts alone
+  /// the inner values.
   [[nodiscard]] uint64_t experts_scratch_bytes(const kernels::ExpertsShape& shape) const override {
     constexpr uint64_t kPlaceBytes = 16;
     const uint64_t assignments = uint64_t{shape.rows} * shape.top_k;
+    if (shape.parts_only) return assignments * shape.inner * sizeof(float);
     return assignments * ((uint64_t{shape.inner} + shape.hidden) * sizeof(float) + kPlaceBytes);
   }
   /// Partial results of attention over parts of the cache, in FP32: of so many rows at once as have room.

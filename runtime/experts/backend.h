@@ -90,6 +90,10 @@ class ExpertBackend {
   /// What the next layer is likely to want and no backend holds, most likely first. Only a hint.
   virtual void expect(LayerId /*layer*/, std::span<const ExpertId> /*experts*/) {}
 
+  /// Moves what is expected, or may be wanted later, a little further while nothing is waited for. False: nothing is
+  /// left to move.
+  virtual bool advance() { return false; }
+
   /// Where the backend has experts of its own, misses are those that it lacked; nullopt: it has none.
   [[nodiscard]] virtual std::optional<MissCounts> miss_counts() const { return std::nullopt; }
   virtual void add_to(ExpertStoreStats& /*stats*/) const {}

@@ -12,8 +12,6 @@ namespace dspack::runtime {
 
 namespace {
 
-// Prefetches that may be under way: more would be ahead of what the next layer turns out to want.
-constexpr auto kMaxCopiesAhead = 2;
 // An expert that was wanted so often since it came is expected to stay, and need not lie in the host's memory as well.
 // Before, it may leave soon, and what leaves is dropped: then the host's copy is all there is. Of 0 to 5 the best for
 // replayed routes (docs/performance.md).
@@ -199,6 +197,7 @@ DeviceSlot* DeviceCache::use(LayerId layer, const ExpertDemand& demand) {
   const ExpertUse use = cache_->use_of(layer, demand);
   auto* const slot = static_cast<DeviceSlot*>(cache_->find(use.key));
   if (slot == nullptr) return nullptr;
+  if (ahead_ && ahead_->slot == slot) finish_ahead();
   if (slot->arrival != nullptr && slot->arrival->is_reached()) slot->arrival.reset();
   cache_->hit(*slot, use, slot->arrival != nullptr);
   if (host_ != nullptr && slot->uses >= kEstablishedUses) host_->set_copied(use.key, true);
@@ -227,9 +226,13 @@ DeviceSlot& DeviceCache::move(LayerId layer, const ExpertDemand& demand, ExpertL
   return *slot;
 }
 
-void DeviceCache::copy(const Pool& pool, DeviceSlot& slot, ExpertLease host, bool is_prefetch) {
+void DeviceCache::wait_for_work(DeviceSlot& slot) {
   if (slot.used_until != nullptr) copies_->wait(*slot.used_until);
   slot.used_until.reset();
+}
+
+void DeviceCache::copy(const Pool& pool, DeviceSlot& slot, ExpertLease host) {
+  wait_for_work(slot);
   auto begin = copies_->mark();
   upload_expert(*copies_, pool.layout, host.weights(), slot.weights);
   slot.arrival = copies_->mark();
@@ -238,7 +241,66 @@ void DeviceCache::copy(const Pool& pool, DeviceSlot& slot, ExpertLease host, boo
                         .begin = std::move(begin),
                         .end = slot.arrival,
                         .bytes = pool.layout.expert_bytes,
-                        .is_prefetch = is_prefetch});
+                        .is_whole = true});
+}
+
+void DeviceCache::start_ahead(const Pool& pool, DeviceSlot& slot, ExpertLease host) {
+  DSPACK_CHECK(!ahead_, "two experts at once that nobody waits for");
+  auto pieces = pieces_of(pool.layout, host.weights(), slot.weights, kAheadBytes);
+  slot.arrival.reset();
+  ahead_.emplace(Ahead{.slot = &slot, .host = std::move(host), .pieces = std::move(pieces)});
+}
+
+// The slot is not ready, and so keeps its expert, until all of it is enqueued.
+void DeviceCache::enqueue_piece(bool is_ahead) {
+  const ExpertPiece& piece = ahead_->pieces[ahead_->next];
+  if (ahead_->next == 0) wait_for_work(*ahead_->slot);
+  Copy copy{.host = {}, .begin = copies_->mark(), .end = {}, .bytes = piece.from.size(), .is_ahead = is_ahead};
+  copies_->upload(piece.to, piece.from);
+  copy.end = copies_->mark();
+  if (++ahead_->next == ahead_->pieces.size()) {
+    ahead_->slot->arrival = copy.end;
+    ahead_->slot->is_ready = true;
+    copy.host.emplace(std::move(ahead_->host));
+    ahead_.reset();
+  }
+  under_way_.push_back(std::move(copy));
+}
+
+void DeviceCache::finish_ahead() {
+  while (ahead_)
+    enqueue_piece(false);
+}
+
+void DeviceCache::drop_ahead() {
+  DeviceSlot& slot = *ahead_->slot;
+  const auto last = std::ranges::find_if(under_way_.rbegin(), under_way_.rend(),
+                                         [](const Copy& copy) { return !copy.host.has_value(); });
+  if (last != under_way_.rend()) last->host.emplace(std::move(ahead_->host));  // which it is copied from
+  uint64_t copied = 0;
+  for (size_t i = 0; i < ahead_->next; ++i)
+    copied += ahead_->pieces[i].from.size();
+  ahead_.reset();
+  CacheCounts& counts = cache_->prefetch_counts();
+  counts.prefetched_bytes -= slot.bytes - copied;
+  counts.wasted_bytes += copied;
+  cache_->clear(slot);
+}
+
+void DeviceCache::begin_layer(LayerId layer, std::span<const ExpertDemand> demands) {
+  cache_->begin_layer(layer, demands);
+  if (!ahead_ || !ahead_->slot->is_prefetch || ahead_->slot->key.layer != layer) return;
+  const ExpertId expert = ahead_->slot->key.expert;
+  if (std::ranges::find(demands, expert, &ExpertDemand::expert) == demands.end()) drop_ahead();
+}
+
+size_t DeviceCache::pieces_under_way() const {
+  return static_cast<size_t>(std::ranges::count(under_way_, true, &Copy::is_ahead));
+}
+
+// A piece is too short to tell what the link does with an expert.
+void DeviceCache::finish(const Copy& copy) {
+  if (copy.is_whole) link_.learn(copy.bytes, 1, copy.end->seconds_since(*copy.begin));
 }
 
 void DeviceCache::computed_by_host(LayerId layer, const ExpertDemand& demand, ExpertLease host, bool promotes) {
@@ -247,35 +309,48 @@ void DeviceCache::computed_by_host(LayerId layer, const ExpertDemand& demand, Ex
   cache_->count_miss(use);
   ++counts().computed;
   counts().computed_bytes += pool.layout.expert_bytes;
-  if (!promotes) return;
+  if (!promotes || ahead_) return;
   reap();
-  if (!under_way_.empty()) return;
+  if (has_demand_under_way()) return;
   DeviceSlot* const slot = insert(use, ExpertCache::Evict::distant);
   if (slot == nullptr) return;
   ++counts().promoted;
   counts().promoted_bytes += pool.layout.expert_bytes;
-  copy(pool, *slot, std::move(host));
+  start_ahead(pool, *slot, std::move(host));  // the layer may have more to compute: advance() enqueues it
 }
 
 void DeviceCache::prefetch(LayerId layer, std::span<const ExpertId> experts) {
   if (!is_prefetching() || !cache_->has_layer(layer)) return;
   cache_->expect(layer, experts);
-  reap();
-  auto left = kMaxCopiesAhead - std::ranges::count(under_way_, true, &Copy::is_prefetch);
-  while (left > 0) {
+  advance();
+}
+
+bool DeviceCache::start_expected() {
+  while (is_prefetching()) {
     const auto key = cache_->next_expected();
-    if (!key) return;
+    if (!key) return false;
     if (holds(*key)) continue;
     auto host = host_->lease_if_ready(*key);
     if (!host) continue;
     const auto taken = cache_->insert_prefetch(*key);
-    if (!taken || *taken == nullptr) return;
+    if (!taken || *taken == nullptr) return false;
     CacheCounts& counts = cache_->prefetch_counts();
     ++counts.prefetches;
-    counts.prefetched_bytes += expert_bytes(layer);
-    copy(pool_of(layer), static_cast<DeviceSlot&>(**taken), *std::move(host), true);
-    --left;
+    counts.prefetched_bytes += expert_bytes(key->layer);
+    start_ahead(pool_of(key->layer), static_cast<DeviceSlot&>(**taken), *std::move(host));
+    return true;
   }
+  return false;
+}
+
+bool DeviceCache::advance() {
+  if (!ahead_ && !cache_->has_expected()) return false;
+  reap();
+  while (!has_demand_under_way() && pieces_under_way() < kPiecesAhead) {
+    if (!ahead_ && !start_expected()) return false;
+    enqueue_piece(true);
+  }
+  return true;
 }
 
 void DeviceCache::reap() {
@@ -286,6 +361,7 @@ void DeviceCache::reap() {
 }
 
 bool DeviceCache::reap_oldest() {
+  if (under_way_.empty()) finish_ahead();
   if (under_way_.empty()) return false;
   under_way_.front().end->wait();
   finish(under_way_.front());

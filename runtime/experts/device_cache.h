@@ -21,6 +21,11 @@ namespace dspack::runtime {
 
 /// Experts that pass through: while one is computed the next one is copied.
 inline constexpr uint64_t kVramWindow = 2;
+/// Bytes of one copy of an expert that nobody waits for, and how many of these are under way at most. The link takes
+/// copies in the order in which they were enqueued, so a demand waits for no more than that: 80 us at 52 GB/s (PCIe 5),
+/// 160 us at 26 (PCIe 4). One runs while the host enqueues the next.
+inline constexpr uint64_t kAheadBytes = 2ULL << 20;
+inline constexpr size_t kPiecesAhead = 2;
 /// Experts in the host's memory while all are read: enough that reading does not pause for an upload, also where one
 /// thread reads an expert from its beginning to its end. V3: 530 MB.
 inline constexpr uint64_t kReaderSlots = 12;
@@ -69,25 +74,28 @@ class DeviceCache {
 
   void begin_pass(const ExpertPass& pass) { cache_->begin_pass(pass, std::chrono::steady_clock::now()); }
   void accept_drafts(uint32_t rows) { cache_->accept_drafts(rows); }
-  /// The layer's demands.
-  void begin_layer(LayerId layer, std::span<const ExpertDemand> demands) { cache_->begin_layer(layer, demands); }
+  /// The layer's demands. What was expected of it, is not among them and has not been copied whole is given up.
+  void begin_layer(LayerId layer, std::span<const ExpertDemand> demands);
   /// The slot of an expert that is there or on its way, counted as used; nullptr: it is missing.
   [[nodiscard]] DeviceSlot* use(LayerId layer, const ExpertDemand& demand);
   /// Enqueues the copy of a missing expert. If it may be kept, a decode pass keeps it, and drops what the policy gives
   /// up; a prefill keeps it only where there is room. What is not kept is in a slot of the window, which holds it until
   /// the next but one.
   [[nodiscard]] DeviceSlot& move(LayerId layer, const ExpertDemand& demand, ExpertLease host, bool may_keep);
-  /// The CPU has computed a missing expert. With `promotes` its copy is enqueued for the next time, unless other copies
-  /// are under way.
+  /// The CPU has computed a missing expert. With `promotes` it is copied ahead for the next time, unless other experts
+  /// are on their way.
   void computed_by_host(LayerId layer, const ExpertDemand& demand, ExpertLease host, bool promotes);
 
-  /// Experts that the next layer is likely to want: those that the host has begin to be copied. Demands go first.
+  /// Experts that the next layer is likely to want: those that the host has are copied ahead.
   void prefetch(LayerId layer, std::span<const ExpertId> experts);
+  /// Enqueues pieces of what is copied ahead: one expert at a time, kPiecesAhead of its pieces, and none while a demand
+  /// is under way. False: there is nothing to copy. What is demanded before all of it was enqueued becomes a demand.
+  bool advance();
   [[nodiscard]] bool is_prefetching() const { return cache_->is_prefetching(); }
 
   /// Lets go of the host's memory of copies that have run.
   void reap();
-  /// Waits for the oldest copy, if one is under way. Whether there was one.
+  /// Waits for the oldest copy, if one is under way, or for what is copied ahead. Whether there was one.
   bool reap_oldest();
   /// When one more expert of the layer would have been copied.
   [[nodiscard]] Eta copied_eta(LayerId layer) const;
@@ -115,10 +123,18 @@ class DeviceCache {
     uint64_t turn = 0;               // of the window
   };
   struct Copy {
-    ExpertLease host;
+    std::optional<ExpertLease> host;  // absent: more pieces of the expert follow
     std::shared_ptr<kernels::Event> begin, end;
     uint64_t bytes = 0;
-    bool is_prefetch = false;
+    bool is_whole = false;  // an expert, and not a piece of one
+    bool is_ahead = false;  // nobody waited for it when it was enqueued
+  };
+  /// An expert that nobody waits for, of which pieces are left to be enqueued.
+  struct Ahead {
+    DeviceSlot* slot = nullptr;
+    ExpertLease host;
+    std::vector<ExpertPiece> pieces;
+    size_t next = 0;  // of pieces
   };
   struct Sizes {
     std::vector<SlotLayout> layouts;
@@ -136,14 +152,28 @@ class DeviceCache {
   [[nodiscard]] VramPhaseStats& counts() { return counts_[static_cast<size_t>(cache_->pass().phase)]; }
   /// A slot for the expert, which it holds from then on; nullptr: none may be had.
   [[nodiscard]] DeviceSlot* insert(const ExpertUse& use, ExpertCache::Evict evict);
-  void copy(const Pool& pool, DeviceSlot& slot, ExpertLease host, bool is_prefetch = false);
-  void finish(const Copy& copy) { link_.learn(copy.bytes, 1, copy.end->seconds_since(*copy.begin)); }
+  void copy(const Pool& pool, DeviceSlot& slot, ExpertLease host);
+  /// The slot's former work is waited for by what is copied there next.
+  void wait_for_work(DeviceSlot& slot);
+  void start_ahead(const Pool& pool, DeviceSlot& slot, ExpertLease host);
+  /// The next expected expert that the host has and the device lacks. False: there is none, or no slot for it.
+  bool start_expected();
+  /// Precondition: ahead_.
+  void enqueue_piece(bool is_ahead);
+  /// All that is left of it.
+  void finish_ahead();
+  /// Its slot is empty again.
+  void drop_ahead();
+  [[nodiscard]] size_t pieces_under_way() const;
+  [[nodiscard]] bool has_demand_under_way() const { return pieces_under_way() < under_way_.size(); }
+  void finish(const Copy& copy);
 
   ExpertStore* host_;  // null: all experts are here
   std::vector<Pool> pools_;
   std::optional<ExpertCache> cache_;
   std::unique_ptr<kernels::Queue> copies_;
   std::deque<Copy> under_way_;  // in order
+  std::optional<Ahead> ahead_;
   WorkRate link_;
   std::array<VramPhaseStats, kPhases> counts_{};  // by Phase; what the cache counts is added by stats()
   ExpertStoreStats loading_;

@@ -90,6 +90,7 @@ class ExpertCache {
   void end_forecast();
   /// Each expected expert once, in order; nullopt: that was all.
   [[nodiscard]] std::optional<ExpertKey> next_expected();
+  [[nodiscard]] bool has_expected() const { return next_expected_ < expected_.size(); }
   /// Whether the layer at work or the next one may need the expert.
   [[nodiscard]] bool is_near(ExpertKey key) const;
 

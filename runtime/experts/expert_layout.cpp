@@ -76,20 +76,29 @@ ExpertWeights weights_at(const ExpertLayout& layout, kernels::Slice begin) {
       .gate = layout.matrices[0].at(begin), .up = layout.matrices[1].at(begin), .down = layout.matrices[2].at(begin)};
 }
 
-void upload_expert(kernels::Queue& queue, const ExpertLayout& layout, const ExpertWeights& from,
-                   const ExpertWeights& to) {
-  const auto upload = [&](kernels::Slice into, kernels::Slice source, uint64_t bytes) {
-    queue.upload(into, kernels::host_bytes(*source.buffer).subspan(source.offset_bytes, bytes));
-  };
+std::vector<ExpertPiece> pieces_of(const ExpertLayout& layout, const ExpertWeights& from, const ExpertWeights& to,
+                                   uint64_t most_bytes) {
+  std::vector<ExpertPiece> pieces;
   const std::array<const Linear*, 3> sources = {&from.gate, &from.up, &from.down};
   const std::array<const Linear*, 3> targets = {&to.gate, &to.up, &to.down};
   for (size_t i = 0; i < sources.size(); ++i) {
-    const kernels::Weight& source = sources[i]->weight();
     for (size_t plane = 0; plane < kernels::kPlanes; ++plane) {
+      const kernels::Slice& source = sources[i]->weight().planes[plane];
       const uint64_t bytes = kernels::plane_size(layout.matrices[i].form, plane).bytes;
-      if (bytes != 0) upload(targets[i]->weight().planes[plane], source.planes[plane], bytes);
+      for (uint64_t first = 0; first < bytes; first += most_bytes) {
+        const uint64_t count = std::min(most_bytes, bytes - first);
+        pieces.push_back({.to = targets[i]->weight().planes[plane].at(first),
+                          .from = kernels::host_bytes(*source.buffer).subspan(source.offset_bytes + first, count)});
+      }
     }
   }
+  return pieces;
+}
+
+void upload_expert(kernels::Queue& queue, const ExpertLayout& layout, const ExpertWeights& from,
+                   const ExpertWeights& to) {
+  for (const ExpertPiece& piece : pieces_of(layout, from, to, layout.expert_bytes))
+    queue.upload(piece.to, piece.from);
 }
 
 }  // namespace dspack::runtime

@@ -8,6 +8,8 @@
 #include <array>
 #include <map>
 #include <set>
+#include <span>
+#include <vector>
 
 #include "runtime/experts/slot_layouts.h"
 #include "runtime/experts/slot_plan.h"
@@ -43,6 +45,15 @@ enum class ExpertPresence { all, some };
 
 /// The weights of an expert that begins at `begin`.
 [[nodiscard]] ExpertWeights weights_at(const ExpertLayout& layout, kernels::Slice begin);
+
+/// Of an expert's bytes, those of one copy.
+struct ExpertPiece {
+  kernels::Slice to;
+  std::span<const std::byte> from;
+};
+/// The copies of an expert's matrices, none of more than `most_bytes`. `from` lies in the host's memory.
+[[nodiscard]] std::vector<ExpertPiece> pieces_of(const ExpertLayout& layout, const ExpertWeights& from,
+                                                 const ExpertWeights& to, uint64_t most_bytes);
 
 /// Enqueues the copies of an expert's matrices. `from` lies in the host's memory, which is borrowed as for
 /// Queue::upload.

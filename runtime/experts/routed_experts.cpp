@@ -294,10 +294,22 @@ Result<void> RoutedExperts::run_waves(const RoutedTokens& tokens, const kernels:
 Result<std::vector<uint32_t>> RoutedExperts::chosen_experts(const RoutedTokens& tokens) {
   std::vector<uint32_t> chosen(size_t{tokens.x.rows} * shape_.top_k);
   target_.queue.download(std::as_writable_bytes(std::span(chosen)), tokens.ids);
+  if (advance()) {
+    const auto there = target_.queue.mark();
+    while (!there->is_reached() && advance()) {
+    }
+  }
   TRY(target_.queue.finish());
   for (const uint32_t expert : chosen)
     DSPACK_CHECK(expert < shape_.experts, fmt::format("layer {}: routed to no expert", tokens.layer.value));
   return chosen;
+}
+
+bool RoutedExperts::advance() {
+  bool has_more = false;
+  for (const auto& backend : backends_)
+    has_more = backend->advance() || has_more;
+  return has_more;
 }
 
 std::vector<RoutedGroup> RoutedExperts::group_by_expert(std::span<const uint32_t> chosen, uint32_t first_row) const {
@@ -352,6 +364,7 @@ Result<void> RoutedExperts::run_wave(const RoutedTokens& tokens, uint32_t first_
   }
   target_.queue.combine(y, wave.parts, tokens.weights, shape_.top_k);
   course.all.end = target_.queue.mark();
+  advance();
   if (!is_traced) courses_.push_back(std::move(course));  // tracing takes time of its own
   return {};
 }

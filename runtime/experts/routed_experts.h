@@ -106,6 +106,8 @@ class RoutedExperts final : public ExpertExecutor {
   /// The next missing expert goes to a backend.
   [[nodiscard]] Result<void> assign_next(const ExpertWave& wave, std::span<const size_t> missing,
                                          ExpertRequest& request, const std::stop_token& stop);
+  /// Lets backends move what nobody waits for; false: nothing is left to move.
+  bool advance();
   [[nodiscard]] bool compute_next(const ExpertWave& wave);
   /// Adds up the times of layers whose work has run.
   void settle() const;

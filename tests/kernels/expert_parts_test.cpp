@@ -46,10 +46,16 @@ struct PutExperts {
     for (size_t i = 0; i < ids.size(); ++i)
       mixed.push_back(random.uniform(0.05F, 1.0F));
     weights = lab.put(mixed);
-    auto allocated = lab.device().allocate(lab.device().experts_scratch_bytes(
-        {.hidden = c.hidden, .inner = c.inner, .experts = c.experts, .top_k = c.top_k, .rows = c.tokens}));
-    REQUIRE(allocated);
-    scratch = std::move(*allocated);
+    for (const bool parts_only : {false, true}) {
+      auto allocated = lab.device().allocate(lab.device().experts_scratch_bytes({.hidden = c.hidden,
+                                                                                 .inner = c.inner,
+                                                                                 .experts = c.experts,
+                                                                                 .top_k = c.top_k,
+                                                                                 .rows = c.tokens,
+                                                                                 .parts_only = parts_only}));
+      REQUIRE(allocated);
+      (parts_only ? parts_scratch : scratch) = std::move(*allocated);
+    }
   }
 
   std::vector<float> at_once(Lab& lab) const {
@@ -72,6 +78,7 @@ struct PutExperts {
   kernels::Rows x;
   kernels::Slice weights;
   std::unique_ptr<kernels::Buffer> scratch;
+  std::unique_ptr<kernels::Buffer> parts_scratch;  // for run_expert_parts alone
 };
 
 /// Experts that some assignments go to, in a random order.
@@ -110,7 +117,7 @@ void check_parts(Lab& lab, const PartsCase& c, Random& random) {
                                   .x = experts.x,
                                   .groups = some,
                                   .top_k = c.top_k,
-                                  .scratch = {.buffer = experts.scratch.get(), .offset_bytes = 0},
+                                  .scratch = {.buffer = experts.parts_scratch.get(), .offset_bytes = 0},
                                   .parts = parts});
     first += count;
     const auto stored = lab.get(parts.data, rows * stride - 5);
@@ -157,7 +164,7 @@ KERNEL_CASE("expert parts: no groups, and groups of nothing, change nothing") {
                                   .x = experts.x,
                                   .groups = groups,
                                   .top_k = c.top_k,
-                                  .scratch = {.buffer = experts.scratch.get(), .offset_bytes = 0},
+                                  .scratch = {.buffer = experts.parts_scratch.get(), .offset_bytes = 0},
                                   .parts = parts});
   }
   const auto stored = lab.get(parts.data, 4 * 16);

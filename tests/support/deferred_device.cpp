@@ -129,12 +129,15 @@ class DeferredQueue final : public Queue {
 
   void upload(Slice to, std::span<const std::byte> from) override {
     check_not_recording();
+    counts_->uploads.push_back({.bytes = from.size(), .under_way = counts_->uploaded_bytes - counts_->arrived_bytes});
     counts_->uploaded_bytes += from.size();
     Translation inner;
-    enqueue(inner, [to = inner(to), from, then = std::vector(from.begin(), from.end())](Queue& queue) {
-      DSPACK_CHECK(std::ranges::equal(from, then), "what is uploaded has changed before it was");
-      queue.upload(to, from);
-    });
+    enqueue(inner,
+            [to = inner(to), from, then = std::vector(from.begin(), from.end()), counts = counts_](Queue& queue) {
+              DSPACK_CHECK(std::ranges::equal(from, then), "what is uploaded has changed before it was");
+              queue.upload(to, from);
+              counts->arrived_bytes += from.size();
+            });
   }
   void download(std::span<std::byte> to, Slice from) override {
     check_not_recording();

@@ -12,6 +12,7 @@
 #pragma once
 
 #include <memory>
+#include <vector>
 
 #include "kernels/ops.h"
 #include "tests/support/stream_order.h"
@@ -20,11 +21,18 @@ namespace dspack::test {
 
 /// What the queues of a device were asked to do.
 struct DeferredCounts {
+  /// One upload, and the bytes of others that had been enqueued and not run when it was enqueued.
+  struct Upload {
+    uint64_t bytes = 0;
+    uint64_t under_way = 0;
+  };
   uint64_t synchronisations = 0;
   uint64_t operations = 0;  // enqueued one by one: not recorded, not in a step
   uint64_t recordings = 0;
   uint64_t steps = 0;  // runs of what was recorded
   uint64_t uploaded_bytes = 0;
+  uint64_t arrived_bytes = 0;  // of these, those that have been run
+  std::vector<Upload> uploads;
   uint64_t downloaded_bytes = 0;
 };
 

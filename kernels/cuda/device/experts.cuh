@@ -85,9 +85,12 @@ inline ExpertSteps begin_expert_steps(gpu::Stream& stream, const ExpertsTask& ta
   const uint32_t inner = task.form.gate_up.out;
   DSPACK_CHECK(task.form.down.in == inner && task.form.down.out == hidden, "an expert's matrices do not fit");
   DSPACK_CHECK(uint64_t{task.tokens} * task.top_k <= std::numeric_limits<uint32_t>::max(), "too many tokens");
-  const ExpertsScratch scratch = lay_out_experts(
-      task.scratch,
-      {.hidden = hidden, .inner = inner, .experts = task.experts, .top_k = task.top_k, .rows = task.tokens});
+  const ExpertsScratch scratch = lay_out_experts(task.scratch, {.hidden = hidden,
+                                                                .inner = inner,
+                                                                .experts = task.experts,
+                                                                .top_k = task.top_k,
+                                                                .rows = task.tokens,
+                                                                .parts_only = task.cut.tiles > 0});
   const ExpertTiles tiles = make_expert_tiles(stream, task, scratch, tile);
   return {.gate_up = {.table = task.table,
                       .tiles = tiles,

@@ -42,10 +42,16 @@ __device__ __forceinline__ float largest_of_block(const float (&values)[4]) {
   return largest;
 }
 
+/// The scale of values of which the largest has this magnitude. 1 where the quotient is zero, which it is up to 3e-43:
+/// dividing by it would make infinity of each value, and NaN of each zero.
+__device__ __forceinline__ float scale_of(float largest) {
+  const float even = gpu::divide(largest, kLargestE4m3);
+  return even > 0 ? even : 1.0F;
+}
+
 /// Rounds four values of each lane, which together are a block, to E4M3; returns what they are multiples of.
 __device__ __forceinline__ float round_block(float (&values)[4]) {
-  const float largest = largest_of_block(values);
-  const float scale = largest > 0 ? gpu::divide(largest, kLargestE4m3) : 1.0F;
+  const float scale = scale_of(largest_of_block(values));
 #pragma unroll
   for (unsigned i = 0; i < 4; ++i)
     values[i] = round_to_e4m3(gpu::divide(values[i], scale));

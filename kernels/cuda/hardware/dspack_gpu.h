@@ -286,13 +286,23 @@ __device__ inline void load_tiles_transposed(uint32_t (&tile)[4], const void* ro
                : "memory");
 }
 
-/// Whether the library has code of a kernel for the device. What is loaded for the question serves its first launch.
+/// Whether the library has code of a kernel for the device. What is loaded for the question serves its first launch; a
+/// card without memory for it, or one that does not answer, is a failure and says nothing about code.
 template <class... Parameters>
 bool has_code(void (*kernel)(Parameters...)) {
   cudaFuncAttributes attributes = {};
-  const bool has_it = cudaFuncGetAttributes(&attributes, kernel) == cudaSuccess;
-  cudaGetLastError();  // or the next launch would report it
-  return has_it;
+  switch (const cudaError_t status = cudaFuncGetAttributes(&attributes, kernel); status) {
+    case cudaErrorNoKernelImageForDevice:
+    case cudaErrorInvalidDeviceFunction:
+    case cudaErrorInvalidKernelImage:
+    case cudaErrorInvalidPtx:
+    case cudaErrorUnsupportedPtxVersion:
+    case cudaErrorJitCompilerNotFound:
+    case cudaErrorJitCompilationDisabled:
+      cudaGetLastError();  // or the next launch would report it
+      return false;
+    default: check(status); return true;
+  }
 }
 
 // Launching
@@ -303,6 +313,7 @@ bool has_code(void (*kernel)(Parameters...)) {
 template <class... Parameters, class... Arguments>
 void launch(Stream& stream, const LaunchShape& shape, void (*kernel)(Parameters...), const Arguments&... arguments) {
   if (has_failed()) return;
+  const auto on = static_cast<cudaStream_t>(stream.handle());  // first: it tells this thread its device
   constexpr unsigned kAlwaysAllowed = 48U << 10U;
   if (shape.shared_bytes > kAlwaysAllowed) {
     check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
@@ -312,7 +323,7 @@ void launch(Stream& stream, const LaunchShape& shape, void (*kernel)(Parameters.
   config.gridDim = dim3(shape.grid_x, shape.grid_y, shape.grid_z);
   config.blockDim = dim3(shape.threads);
   config.dynamicSmemBytes = shape.shared_bytes;
-  config.stream = static_cast<cudaStream_t>(stream.handle());
+  config.stream = on;
   check(cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...));
 }
 

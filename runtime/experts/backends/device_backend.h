@@ -29,6 +29,7 @@ class DeviceBackend final : public ExpertBackend {
   [[nodiscard]] bool holds(ExpertKey key) const override { return cache_.holds(key); }
   [[nodiscard]] bool wants_forecast() const override { return cache_.is_prefetching(); }
   void expect(LayerId layer, std::span<const ExpertId> experts) override { cache_.prefetch(layer, experts); }
+  bool advance() override { return cache_.advance(); }
   [[nodiscard]] std::optional<MissCounts> miss_counts() const override { return cache_.miss_counts(); }
   void add_to(ExpertStoreStats& stats) const override;
 

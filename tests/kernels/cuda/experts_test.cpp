@@ -240,6 +240,16 @@ TEST_CASE("cuda: assignments are sorted by expert, stably, and cut into tiles") 
   }
 }
 
+// [tokens * top_k, hidden] of results has the caller of run_expert_parts: of V3, 229 KB a token of 295 KB.
+TEST_CASE("cuda: scratch for parts alone has no second place for results") {
+  kernels::ExpertsShape shape{.hidden = 7168, .inner = 2048, .experts = 256, .top_k = 8, .rows = 4096};
+  const uint64_t whole = cuda::experts_scratch_bytes(shape);
+  shape.parts_only = true;
+  const uint64_t inner = uint64_t{shape.rows} * shape.top_k * shape.inner * sizeof(float);
+  CHECK(cuda::experts_scratch_bytes(shape) == inner);
+  CHECK(whole > inner + uint64_t{shape.rows} * shape.top_k * shape.hidden * sizeof(float));
+}
+
 TEST_CASE("cuda: the worst routing's tiles are counted, and no fewer") {
   for (uint32_t experts = 1; experts < 7; ++experts) {
     for (uint32_t assignments = 1; assignments < 30; ++assignments) {

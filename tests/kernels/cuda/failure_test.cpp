@@ -5,6 +5,7 @@
 #include <array>
 
 #include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/elementwise.h"
 #include "tests/support/emulated_gpu/emulated_cublaslt.h"
 #include "tests/support/emulated_gpu/emulator.h"
 
@@ -70,6 +71,29 @@ TEST_CASE("cuda: a GPU for which the library has no code is refused, with what w
         "DSPACK_CUDA_ARCHITECTURES=89 (docs/cuda.md)");
 }
 
+TEST_CASE("cuda: a GPU that others have filled is refused for its memory, not for its code") {
+  gpu::EmulatorSettings settings;
+  settings.memory_bytes = 0;
+  gpu::configure_emulator(settings);
+  const auto device = kernels::make_cuda_device({});
+  gpu::configure_emulator({});
+  REQUIRE_FALSE(device);
+  CHECK(device.error().kind == ErrorKind::budget);
+  CHECK(device.error().message.starts_with(gpu::kNoMemoryLeft));
+}
+
+TEST_CASE("cuda: on a GPU without code the first launch would fail") {
+  gpu::EmulatorSettings settings;
+  settings.has_code = false;
+  gpu::configure_emulator(settings);
+  const auto stream = gpu::make_stream();
+  CHECK_FALSE(gpu::has_failed());
+  kernels::cuda::run_add(*stream, {.to = {}, .from = {}, .rows = 1, .cols = 1});
+  CHECK(gpu::has_failed());
+  stream->synchronize();  // nothing runs, on no memory
+  gpu::configure_emulator({});
+}
+
 TEST_CASE("cuda: a launch that the card refuses is a failure, and nothing runs after it") {
   gpu::EmulatorSettings settings;
   settings.launch_refused = 2;
@@ -104,6 +128,22 @@ TEST_CASE("cuda: memory that is gone when a queue wants its workspace is a failu
   REQUIRE_FALSE(failed);
   CHECK(failed.error().kind == ErrorKind::budget);
   CHECK(failed.error().message.find("--vram") != std::string::npos);
+}
+
+TEST_CASE("cuda: of memory that others take a part, the rest is there, and the device says so") {
+  gpu::EmulatorSettings settings;
+  settings.memory_lost_at = 1;
+  settings.memory_lost_bytes = settings.memory_bytes - (8ULL << 20);
+  const Card card(settings);
+  const uint64_t before = card.device->memory().free_bytes;
+  card.add();
+  const uint64_t left = card.device->memory().free_bytes;
+  CHECK(left == before - settings.memory_lost_bytes);
+  CHECK(card.device->allocate(left));
+  CHECK_FALSE(card.device->allocate(left + 1));
+  CHECK(card.queue->finish());
+  card.queue->gather_rows(card.rows(2), card.rows(1), std::array<uint32_t, 1>{0});  // its workspace is in what is left
+  CHECK(card.queue->finish());
 }
 
 }  // namespace dspack::test::failure_test

@@ -63,8 +63,8 @@ TEST_CASE("cuda: few rows are not cuBLASLt's, and weights are decoded for many r
   CHECK(path(bf16_task(1536, 7168, 65), Precision::bf16) == BlasPath::bf16);
   CHECK(path(f8_task(1536, 7168, 64), Precision::fp8) == BlasPath::none);
   CHECK(path(f8_task(1536, 7168, 65), Precision::fp8) == BlasPath::fp8);
-  CHECK(path(f8_task(1536, 7168, 511), Precision::bf16) == BlasPath::none);
-  CHECK(path(f8_task(1536, 7168, 512), Precision::bf16) == BlasPath::bf16_decoded);
+  CHECK(path(f8_task(1536, 7168, 255), Precision::bf16) == BlasPath::none);
+  CHECK(path(f8_task(1536, 7168, 256), Precision::bf16) == BlasPath::bf16_decoded);
 }
 
 TEST_CASE("cuda: FP8 goes to cuBLASLt in its own blocks and sizes only") {

@@ -62,11 +62,13 @@ TEST_CASE("cuda: inputs that E4M3 has no number for stay what they are by cuBLAS
   const BlasCase which = kBlockScaled;
   BlasLab lab(which, random);
   BlasUnderTest with(which);
-  // A block of zeros, one with NaN, one with infinity; codes of every size come with the random ones.
+  // A block of zeros, one with NaN, one with infinity, one whose largest value divided by 448 is zero; codes of every
+  // size come with the random ones.
   std::vector<float> row(which.weight.in, 0.0F);
   for (const auto& [at, value] : {std::pair{0U, 0.0F},
                                   {1U, std::numeric_limits<float>::quiet_NaN()},
-                                  {2U, std::numeric_limits<float>::infinity()}}) {
+                                  {2U, std::numeric_limits<float>::infinity()},
+                                  {3U, 1e-43F}}) {
     row[5] = value;
     lab.stream().copy_to_device(const_cast<float*>(lab.task().x.data) + at * lab.task().x.stride, row.data(),
                                 row.size() * sizeof(float));
@@ -81,7 +83,8 @@ TEST_CASE("cuda: inputs that E4M3 has no number for stay what they are by cuBLAS
   CHECK(is_all(0, [](float value) { return value == 0; }));
   CHECK(is_all(1, [](float value) { return std::isnan(value); }));
   CHECK(is_all(2, [](float value) { return std::isnan(value); }));
-  CHECK(is_all(3, [](float value) { return std::isfinite(value); }));
+  CHECK(is_all(3, [](float value) { return value == 0; }));
+  CHECK(is_all(4, [](float value) { return std::isfinite(value); }));
 }
 
 TEST_CASE("cuda: a shape is planned once") {
@@ -234,6 +237,10 @@ std::unique_ptr<kernels::Device> device_with(Precision precision, const std::str
   return std::move(*device);
 }
 
+uint64_t products() {
+  return gpu::cublaslt_counts().bf16_products + gpu::cublaslt_counts().f8_products;
+}
+
 std::string described(Precision precision, const std::string& cublaslt) {
   return std::string(device_with(precision, cublaslt)->description());
 }
@@ -266,10 +273,11 @@ TEST_CASE("cuda: linear() of many rows is the same by cuBLASLt and by this progr
     const RandomWeight weight = random_weight(shape, random);
     const auto x = random.normals(size_t{kRows} * shape.in);
     const auto own = multiply(*device_with(Precision::fp8, kernels::kNoCublasLt), weight, x, kRows);
-    CHECK(gpu::cublaslt_counts().bf16_products + gpu::cublaslt_counts().f8_products == 0);
+    CHECK(products() == 0);
     const auto with = device_with(Precision::fp8, "");
+    const uint64_t before = products();
     const auto by_library = multiply(*with, weight, x, kRows);
-    CHECK(gpu::cublaslt_counts().bf16_products + gpu::cublaslt_counts().f8_products == 1);
+    CHECK(products() == before + 1);
     const ErrorReport report = compare(by_library, Doubles(own.begin(), own.end()), shape.out);
     CHECK_MESSAGE((report.not_a_number == 0 && report.nmse < 1e-12), report);
     gpu::configure_cublaslt(kThere);
@@ -291,6 +299,44 @@ TEST_CASE("cuda: linear() is computed where cuBLASLt refuses, and the device tel
   CHECK(refused->description() ==
         "cuda emulated GPU, sm_90, bf16, cuBLASLt 13.1.0 (shapes of products that it refused: 1)");
   CHECK(before == "cuda emulated GPU, sm_90, bf16, cuBLASLt 13.1.0");
+}
+
+TEST_CASE("cuda: cuBLASLt loads its code before the card is full") {
+  Random random;
+  CAPTURE(random.seed());
+  constexpr uint32_t kRows = 68;
+  for (const WeightCase& shape : {WeightCase{Dtype::bf16, 40, 264, 0, 0}, {Dtype::f8_e4m3, 144, 272, 128, 128}}) {
+    CAPTURE(shape);
+    gpu::CublasLtSettings settings = kThere;
+    settings.code_bytes = 16ULL << 20;
+    gpu::configure_cublaslt(settings);
+    const auto device = device_with(Precision::fp8, "");
+    const uint64_t before = products();
+    // A plan takes all but what it knows of: the workspace, and here the numbers of the product.
+    constexpr uint64_t kNumbers = 1 << 20;
+    const auto others = device->allocate(device->memory().free_bytes - BlasLimits{}.total() - kNumbers);
+    REQUIRE(others);
+    const RandomWeight weight = random_weight(shape, random);
+    (void)multiply(*device, weight, random.normals(size_t{kRows} * shape.in), kRows);
+    CHECK(products() == before + 1);
+    CHECK(device->description() == "cuda emulated GPU, sm_90, fp8, cuBLASLt 13.1.0");
+  }
+  gpu::configure_cublaslt({});
+}
+
+TEST_CASE("cuda: a card without memory for a first product by cuBLASLt is used, and one that fails in it is refused") {
+  gpu::configure_cublaslt(kThere);
+  gpu::configure_emulator({.seed = 1, .memory_bytes = 1 << 20});
+  CHECK(kernels::make_cuda_device({.precision = Precision::fp8}).has_value());
+  gpu::CublasLtSettings settings = kThere;
+  settings.run_status = gpu::cublaslt::Status::execution_failed;
+  gpu::configure_cublaslt(settings);
+  gpu::configure_emulator({.seed = 1});
+  const auto failed = kernels::make_cuda_device({.precision = Precision::bf16});
+  REQUIRE_FALSE(failed);
+  CHECK(failed.error().message.starts_with("the GPU has failed in cuBLASLt: a product"));
+  gpu::configure_cublaslt({});
+  gpu::configure_emulator({});
 }
 
 }  // namespace dspack::test::linear_blas_test

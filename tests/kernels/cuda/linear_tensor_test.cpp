@@ -146,6 +146,20 @@ TEST_CASE("cuda: a product on the tensor cores hangs on its own input row alone"
   }
 }
 
+TEST_CASE("cuda: inputs too small for a scale are zeros to the tensor cores, and no NaN") {
+  Random random;
+  CAPTURE(random.seed());
+  const RandomWeight weight = random_weight({Dtype::f8_e4m3, 32, 256, 128, 128}, random);
+  std::vector<float> x(size_t{2} * weight.shape.in, 1.0F);
+  for (size_t in = 0; in < weight.shape.in; ++in)
+    x[in] = in % 3 == 0 ? 0.0F : 1e-43F;  // / 448: below FP32's smallest number
+  const auto got = run(weight, x, 2, Precision::fp8, random.below(1000));
+  for (uint32_t out = 0; out < weight.shape.out; ++out) {
+    CHECK(got[out] == 0);
+    CHECK(std::isfinite(got[weight.shape.out + out]));
+  }
+}
+
 TEST_CASE("cuda: what the tensor cores do not multiply exactly is left to the others") {
   const auto fits = [](const kernels::cuda::Matrix& matrix, kernels::Coding coding) {
     kernels::cuda::MatrixForm form = cuda::form_of(matrix);

@@ -53,7 +53,8 @@ inline std::vector<double> rounded_inputs(const std::vector<float>& x, uint32_t 
       float largest = 0;
       for (auto value = begin; value != end; ++value)
         largest = std::max(largest, std::abs(static_cast<float>(*value)));
-      const float scale = largest > 0 ? largest / 448.0F : 1.0F;
+      const float even = largest / 448.0F;
+      const float scale = even > 0 ? even : 1.0F;
       for (auto value = begin; value != end; ++value)
         *value = round_to_e4m3_by_search(static_cast<double>(static_cast<float>(*value) / scale)) *
                  static_cast<double>(scale);

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
+#include <utility>
 #include <vector>
 
 #include "format/base/check.h"
@@ -38,10 +40,18 @@ constexpr uint64_t kBlock = 128;
 struct State {
   CublasLtSettings settings;
   CublasLtCounts counts;
+  std::map<DataType, void*> code;  // by type, in the GPU's memory
 };
 State& state() {
   static State the_state;
   return the_state;
+}
+
+bool has_code(DataType type) {
+  if (state().settings.code_bytes == 0 || state().code.contains(type)) return true;
+  const auto memory = allocate(state().settings.code_bytes);
+  if (memory) state().code.emplace(type, *memory);
+  return memory.has_value();
 }
 
 template <class Described>
@@ -217,6 +227,7 @@ Status matmul(Handle /*handle*/, MatmulDesc desc, const void* alpha, const void*
                         .b_data = b,
                         .d_data = static_cast<float*>(d)};
   product.check_places();
+  if (!has_code(a_layout->type)) return Status::alloc_failed;
   ++(a_layout->type == DataType::bf16 ? state().counts.bf16_products : state().counts.f8_products);
   // The workspace is whose turn it is: what lay there is gone.
   enqueue_on(stream, [product, workspace] {
@@ -267,6 +278,8 @@ namespace dspack::gpu {
 
 void configure_cublaslt(const CublasLtSettings& settings) {
   const int64_t descriptors = cublaslt::state().counts.descriptors;
+  for (const auto& [type, memory] : std::exchange(cublaslt::state().code, {}))
+    release(memory);
   cublaslt::state().settings = settings;
   cublaslt::state().counts = {.descriptors = descriptors};
 }

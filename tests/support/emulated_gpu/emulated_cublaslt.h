@@ -23,6 +23,8 @@ struct CublasLtSettings {
   bool starts = true;
   /// Whether the heuristic finds no algorithm; empty: it finds one for all that is allowed.
   std::function<bool(cublaslt::DataType, uint64_t m, uint64_t n, uint64_t k)> refuses = {};
+  /// GPU memory that the first product of a type takes for good, as code; without it the product is not run.
+  uint64_t code_bytes = 0;
   cublaslt::Status run_status = cublaslt::Status::success;  // of a product, after the heuristic had an algorithm
 };
 void configure_cublaslt(const CublasLtSettings& settings);

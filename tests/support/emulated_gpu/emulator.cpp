@@ -194,12 +194,15 @@ void run_grid(const LaunchShape& shape, const std::function<void()>& thread) {
 }
 
 bool emulator_has_code() {
+  if (free_bytes() == 0) fail({ErrorKind::budget, std::string(kNoMemoryLeft) + ": no memory for code (emulated)"});
   return state().settings.has_code;
 }
 
 bool may_launch() {
   if (has_failed()) return false;
   const std::lock_guard lock(state().mutex);
+  if (!state().settings.has_code)
+    fail({ErrorKind::io, "the GPU has failed: no kernel image is available for execution on the device (emulated)"});
   if (++state().asked_launches == state().settings.launch_refused)
     fail({ErrorKind::budget, std::string(kNoMemoryLeft) + ": launch refused (emulated)"});
   return !has_failed();
@@ -272,15 +275,16 @@ std::string_view architectures() {
 
 uint64_t free_bytes() {
   const std::lock_guard lock(state().mutex);
-  return state().settings.memory_bytes - std::min(state().settings.memory_bytes, state().counts.allocated_bytes);
+  const EmulatorSettings& settings = state().settings;
+  const uint64_t left = settings.memory_bytes - std::min(settings.memory_bytes, state().counts.allocated_bytes);
+  const bool is_lost = settings.memory_lost_at != 0 && state().asked_launches >= settings.memory_lost_at;
+  return is_lost ? left - std::min(left, settings.memory_lost_bytes) : left;
 }
 
 Result<void*> allocate(uint64_t bytes) {
   const std::lock_guard lock(state().mutex);
   const Error refusal{ErrorKind::budget, "cannot allocate " + std::to_string(bytes) + " bytes of GPU memory"};
-  const uint64_t lost_at = state().settings.memory_lost_at;
-  const bool is_lost = lost_at != 0 && state().asked_launches >= lost_at;
-  if (is_lost || bytes > free_bytes()) return refusal;
+  if (bytes > free_bytes()) return refusal;
   // The address sanitizer sees the end of a buffer at its last byte: aligned_alloc rounds up, posix_memalign does not.
   void* memory = nullptr;
   if (posix_memalign(&memory, kAlignment, std::max<uint64_t>(bytes, 1)) != 0) return refusal;

@@ -29,10 +29,11 @@ struct EmulatorSettings {
   uint64_t shared_bytes_per_block = 227 << 10;
   unsigned major = 9, minor = 0;
   bool is_there = true;  // false: open_device finds none
-  bool has_code = true;  // false: the library was built for other GPUs
+  bool has_code = true;  // false: the library was built for other GPUs, and the first launch fails
   // A card that others fill up meanwhile. Launches count from here on, as they are asked for; 0: never.
-  uint64_t memory_lost_at = 0;  // from this launch on there is no memory to allocate
-  uint64_t launch_refused = 0;  // this launch is
+  uint64_t memory_lost_at = 0;              // from this launch on others have taken memory:
+  uint64_t memory_lost_bytes = UINT64_MAX;  // so much, or all that is left
+  uint64_t launch_refused = 0;              // this launch is
 };
 /// Also forgets a failure. In a process of its own the library reads DSPACK_EMULATED_GPU, "no_code", "memory_lost_at=N"
 /// or "launch_refused=N".

@@ -1,0 +1,219 @@
+// In which order a device's cache has experts copied: what nobody waits for takes the link from no demand.
+#include "runtime/experts/device_cache.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "runtime/experts/policy/lru.h"
+#include "runtime/experts/streamed_store.h"
+#include "tests/runtime/support/expert_place.h"
+#include "tests/runtime/support/family.h"
+
+namespace dspack::runtime::device_cache_test {
+namespace {
+
+using test::ExpertPlace;
+
+constexpr LayerId kFirst(1);
+constexpr LayerId kSecond(2);
+constexpr ExpertPass kPass{.phase = Phase::decode, .rows = 1, .draft_rows = 0};
+
+PolicyFactory lru() {
+  return [](uint64_t, uint64_t) { return std::make_unique<LruPolicy>(); };
+}
+
+/// A cache over a store that has some experts of two layers in memory.
+struct Lab {
+  explicit Lab(uint64_t seed) : place(test::tiny_folder(), true, UINT64_MAX, seed) {
+    host = std::move(*kernels::make_cpu_device({.threads = 1, .instruction_set = {}}));
+    store =
+        std::move(*StreamedStore::make(*host, place.weights(),
+                                       {.shape = place.shape(),
+                                        .layers = {kFirst, kSecond},
+                                        .slots = {},
+                                        .policy = lru(),
+                                        .memory = [&](uint64_t bytes) { return place.device->allocate_host(bytes); }}));
+    store->begin_pass(kPass);
+    for (const LayerId layer : {kFirst, kSecond}) {
+      auto request = store->request(layer, {demand(0), demand(1), demand(2), demand(3)});
+      REQUIRE(request);
+      for (int i = 0; i < 4; ++i)
+        REQUIRE((*request)->next({}));
+    }
+    cache = std::move(*DeviceCache::make(
+        *place.device, place.checkpoint(), *store,
+        {.experts = place.options({kFirst, kSecond}), .slots = 8, .policy = lru(), .prefetch = PrefetchMode::on}));
+    cache->begin_pass(kPass);
+    counts = static_cast<test::DeferredDevice&>(*place.device).counts();
+  }
+
+  static ExpertDemand demand(uint32_t expert) { return {.expert = ExpertId(expert)}; }
+  void want(LayerId layer, uint32_t expert) {
+    const ExpertDemand wanted = demand(expert);
+    cache->begin_layer(layer, {&wanted, 1});
+    if (cache->use(layer, wanted) != nullptr) return;
+    (void)cache->move(layer, wanted, *store->lease_if_ready({.layer = layer, .expert = wanted.expert}), true);
+  }
+  void expect(LayerId layer, std::vector<uint32_t> experts) {
+    std::vector<ExpertId> ids;
+    for (const uint32_t expert : experts)
+      ids.emplace_back(expert);
+    cache->prefetch(layer, ids);
+  }
+  [[nodiscard]] uint64_t prefetches() const {
+    return cache->stats().phases[static_cast<size_t>(Phase::decode)].prefetches;
+  }
+  [[nodiscard]] uint64_t uploads() const { return counts->uploads.size(); }
+
+  ExpertPlace place;
+  std::unique_ptr<kernels::Device> host;
+  std::unique_ptr<StreamedStore> store;
+  std::unique_ptr<DeviceCache> cache;
+  std::shared_ptr<const test::DeferredCounts> counts;
+};
+
+/// Of what was uploaded from then on, the most that was under way before it.
+uint64_t most_before(const Lab& lab, uint64_t first) {
+  uint64_t most = 0;
+  for (uint64_t i = first; i < lab.uploads(); ++i)
+    most = std::max(most, lab.counts->uploads[i].under_way);
+  return most;
+}
+
+uint64_t largest_piece(const Lab& lab) {
+  uint64_t largest = 0;
+  for (const auto& upload : lab.counts->uploads)
+    largest = std::max(largest, upload.bytes);
+  return largest;
+}
+
+constexpr int kOften = 2000;  // each time the device may do some of its work
+
+}  // namespace
+
+TEST_CASE(
+    "device cache: what nobody waits for is copied behind demands, a piece after the other, one expert at a time") {
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    CAPTURE(seed);
+    Lab lab(seed);
+    lab.want(kFirst, 0);
+    const uint64_t pieces = lab.uploads();  // of an expert
+    REQUIRE(pieces > kPiecesAhead);
+    lab.expect(kSecond, {0, 1, 2});
+    for (int i = 0; i < kOften && lab.cache->advance(); ++i)
+      CHECK(lab.uploads() >= std::max<uint64_t>(lab.prefetches(), 1) * pieces);
+    CHECK(lab.prefetches() == 3);
+    CHECK(lab.uploads() == 4 * pieces);
+    // The demand had arrived before, and beside a piece there is no more than one other.
+    CHECK(most_before(lab, pieces) <= (kPiecesAhead - 1) * largest_piece(lab));
+  }
+}
+
+TEST_CASE("device cache: a demand waits for no more than the pieces under way, and pieces wait for it") {
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    CAPTURE(seed);
+    Lab lab(seed);
+    lab.expect(kSecond, {0});
+    const uint64_t before = lab.uploads();
+    REQUIRE(before <= kPiecesAhead);
+    lab.want(kFirst, 1);
+    const uint64_t pieces = lab.uploads() - before;
+    REQUIRE(lab.prefetches() == 1);
+    CHECK(lab.counts->uploads[before].under_way <= kPiecesAhead * largest_piece(lab));
+    for (int i = 0; i < kOften && lab.cache->advance(); ++i) {
+    }
+    CHECK(lab.uploads() == 2 * pieces);
+    CHECK(most_before(lab, before + pieces) <= (kPiecesAhead - 1) * largest_piece(lab));
+  }
+}
+
+TEST_CASE(
+    "device cache: an expert that is demanded while pieces of it are left comes at once, and is counted as useful") {
+  for (uint64_t seed = 1; seed <= 5; ++seed) {
+    Lab lab(seed);
+    lab.expect(kSecond, {0});
+    lab.want(kSecond, 0);
+    const uint64_t pieces = lab.uploads();
+    CHECK_FALSE(lab.cache->advance());
+    CHECK(lab.uploads() == pieces);
+    while (lab.cache->reap_oldest()) {
+    }
+    CHECK(lab.counts->arrived_bytes == lab.counts->uploaded_bytes);
+    CHECK(lab.cache->stats().phases[static_cast<size_t>(Phase::decode)].useful_prefetches == 1);
+    CHECK(lab.cache->stats().phases[static_cast<size_t>(Phase::decode)].moved == 0);
+    lab.want(kSecond, 1);  // all pieces were there: another expert has as many
+    CHECK(lab.uploads() == 2 * pieces);
+  }
+}
+
+TEST_CASE("device cache: an expert that was expected and is not wanted is given up, unless all of it is on its way") {
+  Lab lab(1);
+  lab.expect(kSecond, {0});
+  lab.want(kSecond, 1);
+  CHECK_FALSE(lab.cache->holds({.layer = kSecond, .expert = ExpertId(0)}));
+  const auto counts = [&] { return lab.cache->stats().phases[static_cast<size_t>(Phase::decode)]; };
+  CHECK(counts().wasted_bytes == lab.counts->uploads[0].bytes + lab.counts->uploads[1].bytes);
+  CHECK(counts().prefetched_bytes == counts().wasted_bytes);
+  CHECK_FALSE(lab.cache->advance());
+  lab.expect(kFirst, {3});
+  for (int i = 0; i < kOften && lab.cache->advance(); ++i) {
+  }
+  const uint64_t wasted = counts().wasted_bytes;
+  lab.want(kFirst, 2);
+  CHECK(lab.cache->holds({.layer = kFirst, .expert = ExpertId(3)}));
+  CHECK(counts().wasted_bytes == wasted);
+}
+
+TEST_CASE("device cache: an expert that the CPU has computed is copied behind the layer's demands") {
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    CAPTURE(seed);
+    Lab lab(seed);
+    const ExpertDemand computed = Lab::demand(0);
+    const auto lease = [&](uint32_t expert) {
+      return *lab.store->lease_if_ready({.layer = kFirst, .expert = ExpertId(expert)});
+    };
+    lab.cache->begin_layer(kFirst, {&computed, 1});
+    lab.cache->computed_by_host(kFirst, computed, lease(0), true);
+    CHECK(lab.uploads() == 0);  // results of the CPU's other experts go first
+    lab.want(kFirst, 1);
+    const uint64_t pieces = lab.uploads();
+    lab.cache->computed_by_host(kFirst, Lab::demand(2), lease(2), true);
+    for (int i = 0; i < kOften && lab.cache->advance(); ++i) {
+    }
+    CHECK(lab.uploads() == 2 * pieces);  // one expert at a time: 2 was not taken
+    CHECK(most_before(lab, pieces) <= (kPiecesAhead - 1) * largest_piece(lab));
+    CHECK(lab.cache->stats().phases[static_cast<size_t>(Phase::decode)].promoted == 1);
+  }
+}
+
+TEST_CASE("experts in pieces: none is larger than asked for, and together they are the expert") {
+  ExpertPlace place(test::tiny_folder());
+  Lab lab(1);
+  const auto layouts = lay_out_experts(place.checkpoint(), place.options({kFirst}), ExpertPresence::all);
+  REQUIRE(layouts);
+  const ExpertLayout& layout = layouts->at(kFirst);
+  const auto to = place.device->allocate(layout.expert_bytes);
+  REQUIRE(to);
+  const ExpertLease lease = *lab.store->lease_if_ready({.layer = kFirst, .expert = ExpertId(0)});
+  const ExpertWeights target = weights_at(layout, {.buffer = to->get(), .offset_bytes = 0});
+  for (const uint64_t most : {uint64_t{100}, uint64_t{256}, layout.expert_bytes}) {
+    std::ranges::fill((*to)->host(), std::byte{0xff});
+    upload_expert(*place.queue, layout, lease.weights(), target);
+    place.queue->synchronize();
+    const std::vector<std::byte> whole((*to)->host().begin(), (*to)->host().end());
+    std::ranges::fill((*to)->host(), std::byte{0xff});
+    uint64_t bytes = 0;
+    for (const ExpertPiece& piece : pieces_of(layout, lease.weights(), target, most)) {
+      CHECK(piece.from.size() <= most);
+      bytes += piece.from.size();
+      place.queue->upload(piece.to, piece.from);
+    }
+    place.queue->synchronize();
+    CHECK(std::ranges::equal((*to)->host(), whole));
+    CHECK(bytes <= layout.expert_bytes);
+  }
+}
+
+}  // namespace dspack::runtime::device_cache_test
