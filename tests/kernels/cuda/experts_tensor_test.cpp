@@ -35,7 +35,8 @@ Result run(const ExpertsCase& c, const std::vector<RandomExpert>& experts, const
         scratch = task.scratch;
       });
   const auto places = cuda::lay_out_experts(
-      scratch, {.hidden = c.hidden, .inner = c.inner, .experts = c.experts, .top_k = c.top_k, .rows = routing.tokens});
+      scratch, {.hidden = c.hidden, .inner = c.inner, .experts = c.experts, .top_k = c.top_k, .rows = routing.tokens},
+      precision);
   result.inner = lab.get(places.inner, size_t{routing.tokens} * c.top_k * c.inner);
   return result;
 }

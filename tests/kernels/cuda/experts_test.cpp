@@ -213,8 +213,9 @@ TEST_CASE("cuda: assignments are sorted by expert, stably, and cut into tiles") 
     task.top_k = top_k;
     task.ids = lab.put(ids);
     const kernels::ExpertsShape shape{.hidden = 1, .inner = 1, .experts = experts, .top_k = top_k, .rows = tokens};
-    const uint64_t bytes = cuda::experts_scratch_bytes(shape);
-    const auto scratch = cuda::lay_out_experts(lab.put(std::vector<uint8_t>(bytes, 0xff)), shape);
+    const uint64_t bytes = cuda::experts_scratch_bytes(shape, kernels::Precision::exact);
+    const auto scratch =
+        cuda::lay_out_experts(lab.put(std::vector<uint8_t>(bytes, 0xff)), shape, kernels::Precision::exact);
     const auto made = cuda::make_expert_tiles(lab.stream(), task, scratch, tile);
     const auto order = lab.get(made.order, assignments);
     std::vector<uint32_t> wanted(assignments);
