@@ -57,6 +57,25 @@ HeadLinearTask head_task(const HeadLinearArgs& args) {
           .rows = args.rows};
 }
 
+/// Device memory that an operation writes to.
+struct Written {
+  const std::byte* begin = nullptr;
+  const std::byte* end = nullptr;
+};
+Written written_to(const float* first, uint64_t count) {
+  const auto* begin = reinterpret_cast<const std::byte*>(first);
+  return {.begin = begin, .end = begin + count * sizeof(float)};
+}
+/// Precondition: there are rows.
+Written written_to(const Rows& rows) {
+  return written_to(floats(rows.data), (rows.rows - 1) * uint64_t{rows.stride} + rows.cols);
+}
+/// A part of what is behind it in its buffer.
+Written written_behind(Slice place) {
+  const std::byte* begin = address_of(place);
+  return {.begin = begin, .end = begin + (place.buffer->size_bytes() - place.offset_bytes)};
+}
+
 /// Rows that have been rounded.
 struct RoundedInput : RoundRowsTask {
   explicit RoundedInput(const RoundRowsTask& task) : RoundRowsTask(task) {}
@@ -64,7 +83,10 @@ struct RoundedInput : RoundRowsTask {
     return x.data == other.x.data && x.stride == other.x.stride && rows == other.rows && in == other.in &&
            (to.scales != nullptr) == (rounding == Precision::fp8);
   }
-  [[nodiscard]] const float* end() const { return x.data + (rows - 1) * x.stride + in; }
+  [[nodiscard]] bool is_changed_by(const Written& written) const {
+    const Written mine = written_to(x.data, (rows - 1) * x.stride + in);
+    return written.begin < mine.end && mine.begin < written.end;
+  }
 };
 
 class RecordedStep final : public Step {
@@ -135,9 +157,14 @@ class CudaQueue final : public Queue {
   void run(Step& step) override;
 
  private:
-  /// For every operation but products: rounded inputs, and where they are, may change.
+  /// For operations that may change rounded inputs or where they are.
   [[nodiscard]] gpu::Stream& stream() {
     last_rounded_.reset();
+    return *stream_;
+  }
+  /// For those that do not use the workspace and write nowhere else.
+  [[nodiscard]] gpu::Stream& stream_to(const Written& written) {
+    if (last_rounded_ && last_rounded_->is_changed_by(written)) last_rounded_.reset();
     return *stream_;
   }
   void multiply(const LinearTask& task);
@@ -194,9 +221,7 @@ void CudaQueue::linear(const Weight& weight, const Rows& x, const Rows& y) {
   if (x.rows == 0 || weight.out == 0) return;
   const LinearTask task{.weight = matrix_of(weight), .x = inputs_at(x), .y = rows_at(y), .rows = x.rows};
   multiply(task);
-  if (last_rounded_ && last_rounded_->x.data < task.y.data + (y.rows - 1) * y.stride + y.cols &&
-      task.y.data < last_rounded_->end())
-    last_rounded_.reset();  // its values have changed
+  (void)stream_to(written_to(y));  // what was rounded may have been rows of y
 }
 
 /// Not by stream(): products of the same input round it once.
@@ -247,7 +272,7 @@ void CudaQueue::rms_norm(const Rows& x, Slice gain, float epsilon, const Rows& y
   check_rms_norm(x, gain, y);
   if (is_empty(x)) return;
   run_rms_norm(
-      stream(),
+      stream_to(written_to(y)),
       {.x = inputs_at(x), .y = rows_at(y), .gain = floats(gain), .epsilon = epsilon, .rows = x.rows, .cols = x.cols});
 }
 
@@ -266,17 +291,20 @@ void CudaQueue::layer_norm(const Rows& x, Slice gain, Slice bias, float epsilon,
 void CudaQueue::rope(const RopeArgs& args) {
   check_rope(args);
   if (args.rows == 0 || args.heads == 0 || args.dim == 0) return;
-  run_rotate(stream(), {.data = floats(args.data),
-                        .rows = args.rows,
-                        .heads = args.heads,
-                        .dim = args.dim,
-                        .apart = args.pairs == RopePairs::halves ? args.dim / 2 : 1,
-                        .step = args.pairs == RopePairs::halves ? 1U : 2U,
-                        .head_stride = args.head_stride,
-                        .row_stride = args.row_stride,
-                        .first_position = args.first_position,
-                        .cos_sin = floats(args.cos_sin),
-                        .live = numbers(args.live.value)});
+  const uint64_t values =
+      (args.rows - 1) * uint64_t{args.row_stride} + (args.heads - 1) * uint64_t{args.head_stride} + args.dim;
+  run_rotate(stream_to(written_to(floats(args.data), values)),
+             {.data = floats(args.data),
+              .rows = args.rows,
+              .heads = args.heads,
+              .dim = args.dim,
+              .apart = args.pairs == RopePairs::halves ? args.dim / 2 : 1,
+              .step = args.pairs == RopePairs::halves ? 1U : 2U,
+              .head_stride = args.head_stride,
+              .row_stride = args.row_stride,
+              .first_position = args.first_position,
+              .cos_sin = floats(args.cos_sin),
+              .live = numbers(args.live.value)});
 }
 
 void CudaQueue::choose(const ChooseArgs& args) {
@@ -432,24 +460,24 @@ void CudaQueue::run_expert_parts(const ExpertPartsArgs& args) {
 void CudaQueue::store_rows(Slice to, Dtype dtype, const Rows& from, const LivePosition& live) {
   check_stored_rows(from, to, dtype, live);
   if (is_empty(from)) return;
-  run_store_rows(stream(), {.to = address_of(to),
-                            .dtype = dtype,
-                            .from = inputs_at(from),
-                            .rows = from.rows,
-                            .cols = from.cols,
-                            .live = numbers(live.value)});
+  run_store_rows(stream_to(written_behind(to)), {.to = address_of(to),
+                                                 .dtype = dtype,
+                                                 .from = inputs_at(from),
+                                                 .rows = from.rows,
+                                                 .cols = from.cols,
+                                                 .live = numbers(live.value)});
 }
 
 void CudaQueue::store_latents(Slice to, LatentShape shape, const Rows& from, const LivePosition& live) {
   check_stored_latents(from, to, shape, live);
   if (is_empty(from)) return;
-  run_store_latents(stream(), {.to = reinterpret_cast<uint8_t*>(address_of(to)),
-                               .shape = shape,
-                               .row = fp8_row(shape),
-                               .tiles = latent_tiles(shape.latent_dim),
-                               .from = inputs_at(from),
-                               .rows = from.rows,
-                               .live = numbers(live.value)});
+  run_store_latents(stream_to(written_behind(to)), {.to = reinterpret_cast<uint8_t*>(address_of(to)),
+                                                    .shape = shape,
+                                                    .row = fp8_row(shape),
+                                                    .tiles = latent_tiles(shape.latent_dim),
+                                                    .from = inputs_at(from),
+                                                    .rows = from.rows,
+                                                    .live = numbers(live.value)});
 }
 
 void CudaQueue::store_fp8_rows(Slice codes, Slice scales, const Rows& from, const LivePosition& live) {

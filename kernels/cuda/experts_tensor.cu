@@ -16,6 +16,7 @@ namespace dspack::kernels::cuda {
 namespace {
 
 constexpr unsigned kRowTiles = 2;
+constexpr unsigned kFewWarps = expert_tensor_warps(1);  // of a block that runs all steps
 
 using device::kTileRows;
 using device::kTileTokens;
@@ -108,7 +109,7 @@ struct TensorTiles {
   /// Every value is written by one block before, of whose rows 128 are a multiple.
   static __device__ void round_inner(const device::FusedTask& task, uint32_t index, const device::TileAt& tile,
                                      const device::RowTurns& turns) {
-    constexpr uint32_t kRows = expert_tensor_warps(1) * TensorTile<device::GateUp, Stored, 1, kFp8>::kOutputs;
+    constexpr uint32_t kRows = kFewWarps * TensorTile<device::GateUp, Stored, 1, kFp8>::kOutputs;
     static_assert(kMost > 1 || device::kRoundedBlock % kRows == 0);
     const device::ExpertProduct& down = task.steps.down;
     const uint32_t warps = gpu::block_threads() / gpu::kWarpThreads;

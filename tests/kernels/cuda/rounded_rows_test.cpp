@@ -154,7 +154,22 @@ TEST_CASE("cuda: products of one input by several weights round it once") {
             queue.linear(f8, x, y);
             queue.linear(bf16, x, y);
           }) == (precision == Precision::fp8 ? 4 : 3));
-    // Anything between may change the input.
+    // As between kv_a and q_a: nothing of it writes the input.
+    const kernels::Slice gain = on.put(random.normals(48));
+    const kernels::Slice cache = on.poisoned(2 * 48);
+    CHECK(launches([&] {
+            queue.linear(f8, x, y);
+            queue.rms_norm(y, gain, 1e-6F, y);
+            queue.store_rows(cache, Dtype::f32, y);
+            queue.linear(other, x, y);
+          }) == 5);
+    const Rows narrow{x.data, 2, 48, 256};
+    CHECK(launches([&] {
+            queue.linear(f8, x, y);
+            queue.rms_norm(narrow, gain, 1e-6F, narrow);
+            queue.linear(other, x, y);
+          }) == 5);
+    // Anything else may change it.
     CHECK(launches([&] {
             queue.linear(f8, x, y);
             queue.add(y, y);
