@@ -106,7 +106,8 @@ struct TensorTiles {
     return gpu::block_threads() / gpu::kWarpThreads * TensorTile<device::Down, Stored, 1, kFp8>::kOutputs;
   }
 
-  /// Every value is written by one block before, of whose rows 128 are a multiple.
+  /// 128 values that share a scale are written by up to 128 / kRows blocks, each of which calls this once for them
+  /// behind its own; the last one rounds them, for every assignment of the tile.
   static __device__ void round_inner(const device::FusedTask& task, uint32_t index, const device::TileAt& tile,
                                      const device::RowTurns& turns) {
     constexpr uint32_t kRows = kFewWarps * TensorTile<device::GateUp, Stored, 1, kFp8>::kOutputs;
