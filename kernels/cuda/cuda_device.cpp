@@ -74,10 +74,11 @@ class CudaDevice final : public Device {
     return cuda::CudaExpertTable::make(experts, budget_);
   }
   [[nodiscard]] uint64_t experts_scratch_bytes(const ExpertsShape& shape) const override {
-    return cuda::experts_scratch_bytes(shape);
+    return cuda::experts_scratch_bytes(shape, precision_);
   }
   [[nodiscard]] uint64_t workspace_bytes(const WorkspaceShape& largest) const override {
-    return cuda::queue_workspace_bytes(largest) + cuda::linear_blas_workspace_bytes(precision_, blas_.use != nullptr);
+    return cuda::queue_workspace_bytes(largest, precision_) +
+           cuda::linear_blas_workspace_bytes(precision_, blas_.use != nullptr);
   }
 
  private:

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <vector>
 
 #include "format/base/check.h"
@@ -15,6 +16,7 @@
 #include "kernels/cuda/head_linear.h"
 #include "kernels/cuda/latent_rows.h"
 #include "kernels/cuda/linear.h"
+#include "kernels/cuda/rounded_rows.h"
 #include "kernels/cuda/route.h"
 #include "kernels/cuda/sample.h"
 
@@ -55,6 +57,38 @@ HeadLinearTask head_task(const HeadLinearArgs& args) {
           .rows = args.rows};
 }
 
+/// Device memory that an operation writes to.
+struct Written {
+  const std::byte* begin = nullptr;
+  const std::byte* end = nullptr;
+};
+Written written_to(const float* first, uint64_t count) {
+  const auto* begin = reinterpret_cast<const std::byte*>(first);
+  return {.begin = begin, .end = begin + count * sizeof(float)};
+}
+/// Precondition: there are rows.
+Written written_to(const Rows& rows) {
+  return written_to(floats(rows.data), (rows.rows - 1) * uint64_t{rows.stride} + rows.cols);
+}
+/// A part of what is behind it in its buffer.
+Written written_behind(Slice place) {
+  const std::byte* begin = address_of(place);
+  return {.begin = begin, .end = begin + (place.buffer->size_bytes() - place.offset_bytes)};
+}
+
+/// Rows that have been rounded.
+struct RoundedInput : RoundRowsTask {
+  explicit RoundedInput(const RoundRowsTask& task) : RoundRowsTask(task) {}
+  [[nodiscard]] bool is(const RoundRowsTask& other, Precision rounding) const {
+    return x.data == other.x.data && x.stride == other.x.stride && rows == other.rows && in == other.in &&
+           (to.scales != nullptr) == (rounding == Precision::fp8);
+  }
+  [[nodiscard]] bool is_changed_by(const Written& written) const {
+    const Written mine = written_to(x.data, (rows - 1) * x.stride + in);
+    return written.begin < mine.end && mine.begin < written.end;
+  }
+};
+
 class RecordedStep final : public Step {
  public:
   explicit RecordedStep(std::unique_ptr<gpu::Graph> graph) : graph_(std::move(graph)) {}
@@ -86,7 +120,7 @@ class CudaQueue final : public Queue {
   }
 
   void expect(const WorkspaceShape& largest) override {
-    expected_bytes_ = shared_workspace_bytes(largest);
+    expected_bytes_ = shared_workspace_bytes(largest, precision_);
     expects_choices_ = choice_workspace_bytes(largest) > 0;
   }
   void upload(Slice to, std::span<const std::byte> from) override;
@@ -94,8 +128,8 @@ class CudaQueue final : public Queue {
   void copy(Slice to, Slice from, uint64_t bytes) override;
   void synchronize() override;
   std::optional<Error> failure() const override { return gpu::failure(); }
-  std::shared_ptr<Event> mark() override { return std::make_shared<CudaEvent>(stream_->mark()); }
-  void wait(const Event& event) override { stream_->wait(static_cast<const CudaEvent&>(event).event()); }
+  std::shared_ptr<Event> mark() override { return std::make_shared<CudaEvent>(stream().mark()); }
+  void wait(const Event& event) override { stream().wait(static_cast<const CudaEvent&>(event).event()); }
 
   void linear(const Weight& weight, const Rows& x, const Rows& y) override;
   void head_linear_transposed(const HeadLinearArgs& args) override;
@@ -123,6 +157,18 @@ class CudaQueue final : public Queue {
   void run(Step& step) override;
 
  private:
+  /// For operations that may change rounded inputs or where they are.
+  [[nodiscard]] gpu::Stream& stream() {
+    last_rounded_.reset();
+    return *stream_;
+  }
+  /// For those that do not use the workspace and write nowhere else.
+  [[nodiscard]] gpu::Stream& stream_to(const Written& written) {
+    if (last_rounded_ && last_rounded_->is_changed_by(written)) last_rounded_.reset();
+    return *stream_;
+  }
+  void multiply(const LinearTask& task);
+  RoundedRows rounded(RoundRowsTask rows, Precision rounding);
   const uint32_t* on_device(std::span<const uint32_t> rows);
   std::byte* counters(Workspace& space, uint64_t bytes);
   uint32_t* expert_counters();
@@ -134,9 +180,10 @@ class CudaQueue final : public Queue {
   bool is_recording_ = false;
   std::unique_ptr<gpu::Stream> stream_;
   Workspace workspace_;
-  uint64_t expected_bytes_ = 0;     // of workspace_, for the largest call
-  Workspace counter_space_;         // ExpertsTask::counters
-  Workspace choose_counter_space_;  // ChooseTask::counters
+  std::optional<RoundedInput> last_rounded_;  // in workspace_, or what it was before
+  uint64_t expected_bytes_ = 0;               // of workspace_, for the largest call
+  Workspace counter_space_;                   // ExpertsTask::counters
+  Workspace choose_counter_space_;            // ChooseTask::counters
   bool expects_choices_ = false;
   std::vector<std::vector<uint32_t>> indices_;  // on their way to the device; until the next synchronize
   Workspace index_space_;
@@ -145,12 +192,12 @@ class CudaQueue final : public Queue {
 
 void CudaQueue::upload(Slice to, std::span<const std::byte> from) {
   check_extent(to, from.size());
-  if (!from.empty()) stream_->copy_to_device(address_of(to), from.data(), from.size());
+  if (!from.empty()) stream().copy_to_device(address_of(to), from.data(), from.size());
 }
 
 void CudaQueue::download(std::span<std::byte> to, Slice from) {
   check_extent(from, to.size());
-  if (!to.empty()) stream_->copy_to_host(to.data(), address_of(from), to.size());
+  if (!to.empty()) stream().copy_to_host(to.data(), address_of(from), to.size());
 }
 
 void CudaQueue::copy(Slice to, Slice from, uint64_t bytes) {
@@ -160,11 +207,11 @@ void CudaQueue::copy(Slice to, Slice from, uint64_t bytes) {
   const bool apart = to.buffer != from.buffer || to.offset_bytes + bytes <= from.offset_bytes ||
                      from.offset_bytes + bytes <= to.offset_bytes;
   DSPACK_CHECK(apart, "a copy onto a part of itself");
-  stream_->copy_on_device(address_of(to), address_of(from), bytes);
+  stream().copy_on_device(address_of(to), address_of(from), bytes);
 }
 
 void CudaQueue::synchronize() {
-  stream_->synchronize();
+  stream().synchronize();
   indices_.clear();
   index_bytes_ = 0;
 }
@@ -173,36 +220,66 @@ void CudaQueue::linear(const Weight& weight, const Rows& x, const Rows& y) {
   check_linear(weight, x, y);
   if (x.rows == 0 || weight.out == 0) return;
   const LinearTask task{.weight = matrix_of(weight), .x = inputs_at(x), .y = rows_at(y), .rows = x.rows};
+  multiply(task);
+  (void)stream_to(written_to(y));  // what was rounded may have been rows of y
+}
+
+/// Not by stream(): products of the same input round it once.
+void CudaQueue::multiply(const LinearTask& task) {
   if (blas_ != nullptr && blas_->run(*stream_, task, is_recording_)) return;
-  if (precision_ != Precision::exact && fits_tensor_cores(form_of(task.weight)))
-    return linear_tensor(*stream_, task, precision_);
-  linear_exact(*stream_, task, properties_.multiprocessors);
+  if (precision_ == Precision::exact || !fits_tensor_cores(form_of(task.weight)))
+    return linear_exact(*stream_, task, properties_.multiprocessors);
+  constexpr uint64_t kRowUnit = 64;  // that read the weights together
+  const uint64_t most = kMostRoundedBytes / std::max<uint64_t>(rounded_bytes(1, task.weight.in), 1);
+  const uint64_t whole = most < kRowUnit ? std::max<uint64_t>(most, 1) : most / kRowUnit * kRowUnit;
+  const auto rows_at_once = static_cast<uint32_t>(std::min<uint64_t>(task.rows, whole));
+  for (uint32_t row = 0; row < task.rows; row += rows_at_once) {
+    const RoundRowsTask round{.x = {.data = task.x.data + row * task.x.stride, .stride = task.x.stride},
+                              .rows = std::min(rows_at_once, task.rows - row),
+                              .in = task.weight.in,
+                              .to = {}};
+    linear_tensor(*stream_, {.weight = task.weight,
+                             .x = rounded(round, input_rounding(task.weight.coding, precision_)),
+                             .y = {.data = task.y.data + row * task.y.stride, .stride = task.y.stride},
+                             .rows = round.rows});
+  }
+}
+
+/// The rows, rounded; anew unless they were the last ones and nothing has been enqueued since that may have changed
+/// them. (Whoever changes them elsewhere waits for this queue before, by mark() or synchronize().)
+RoundedRows CudaQueue::rounded(RoundRowsTask rows, Precision rounding) {
+  if (last_rounded_ && last_rounded_->is(rows, rounding)) return last_rounded_->to;
+  const uint64_t bytes = rounded_bytes(rows.rows, rows.in);
+  rows.to = lay_out_rounded(workspace_.at_least(std::max(bytes, expected_bytes_)), rows.rows, rows.in, rounding);
+  run_round_rows(*stream_, rows);
+  last_rounded_.emplace(rows);
+  return rows.to;
 }
 
 void CudaQueue::head_linear(const HeadLinearArgs& args) {
   check_head_linear(args);
   if (args.rows == 0 || args.heads == 0 || args.rows_used == 0) return;
-  head_linear_exact(*stream_, head_task(args));
+  head_linear_exact(stream(), head_task(args));
 }
 
 void CudaQueue::head_linear_transposed(const HeadLinearArgs& args) {
   check_head_linear_transposed(args);
   if (args.rows == 0 || args.heads == 0 || args.weight.in == 0) return;
-  head_linear_transposed_exact(*stream_, head_task(args));
+  head_linear_transposed_exact(stream(), head_task(args));
 }
 
 void CudaQueue::rms_norm(const Rows& x, Slice gain, float epsilon, const Rows& y) {
   check_rms_norm(x, gain, y);
   if (is_empty(x)) return;
   run_rms_norm(
-      *stream_,
+      stream_to(written_to(y)),
       {.x = inputs_at(x), .y = rows_at(y), .gain = floats(gain), .epsilon = epsilon, .rows = x.rows, .cols = x.cols});
 }
 
 void CudaQueue::layer_norm(const Rows& x, Slice gain, Slice bias, float epsilon, const Rows& y) {
   check_layer_norm(x, gain, bias, y);
   if (is_empty(x)) return;
-  run_layer_norm(*stream_, {.x = inputs_at(x),
+  run_layer_norm(stream(), {.x = inputs_at(x),
                             .y = rows_at(y),
                             .gain = floats(gain),
                             .bias = floats(bias),
@@ -214,17 +291,20 @@ void CudaQueue::layer_norm(const Rows& x, Slice gain, Slice bias, float epsilon,
 void CudaQueue::rope(const RopeArgs& args) {
   check_rope(args);
   if (args.rows == 0 || args.heads == 0 || args.dim == 0) return;
-  run_rotate(*stream_, {.data = floats(args.data),
-                        .rows = args.rows,
-                        .heads = args.heads,
-                        .dim = args.dim,
-                        .apart = args.pairs == RopePairs::halves ? args.dim / 2 : 1,
-                        .step = args.pairs == RopePairs::halves ? 1U : 2U,
-                        .head_stride = args.head_stride,
-                        .row_stride = args.row_stride,
-                        .first_position = args.first_position,
-                        .cos_sin = floats(args.cos_sin),
-                        .live = numbers(args.live.value)});
+  const uint64_t values =
+      (args.rows - 1) * uint64_t{args.row_stride} + (args.heads - 1) * uint64_t{args.head_stride} + args.dim;
+  run_rotate(stream_to(written_to(floats(args.data), values)),
+             {.data = floats(args.data),
+              .rows = args.rows,
+              .heads = args.heads,
+              .dim = args.dim,
+              .apart = args.pairs == RopePairs::halves ? args.dim / 2 : 1,
+              .step = args.pairs == RopePairs::halves ? 1U : 2U,
+              .head_stride = args.head_stride,
+              .row_stride = args.row_stride,
+              .first_position = args.first_position,
+              .cos_sin = floats(args.cos_sin),
+              .live = numbers(args.live.value)});
 }
 
 void CudaQueue::choose(const ChooseArgs& args) {
@@ -232,7 +312,7 @@ void CudaQueue::choose(const ChooseArgs& args) {
   if (args.rows == 0) return;
   const uint32_t limit = args.live.empty() ? args.first_position + args.rows : args.live.limit;
   const uint64_t bytes = std::max(choose_scratch_bytes(args.rows, limit), expected_bytes_);
-  run_choose(*stream_,
+  run_choose(stream(),
              {.queries = floats(args.queries),
               .weights = floats(args.weights),
               .keys = matrix_of(args.keys),
@@ -278,24 +358,24 @@ void CudaQueue::mla_attend(const MlaAttendArgs& args) {
   const uint64_t bytes = std::max(attend_scratch_bytes(shape), expected_bytes_);
   task.partial = reinterpret_cast<float*>(workspace_.at_least(bytes));
   const AttendChoice choice = attend_choice(shape, properties_);
-  if (precision_ == Precision::exact || choice == AttendChoice::exact) return attend_exact(*stream_, task);
-  attend_tensor(*stream_, task, choice);
+  if (precision_ == Precision::exact || choice == AttendChoice::exact) return attend_exact(stream(), task);
+  attend_tensor(stream(), task, choice);
 }
 
 void CudaQueue::silu_multiply(const Rows& gate, const Rows& up) {
   check_same_shape(gate, up);
-  if (!is_empty(gate)) run_silu_multiply(*stream_, pair(gate, up));
+  if (!is_empty(gate)) run_silu_multiply(stream(), pair(gate, up));
 }
 
 void CudaQueue::add(const Rows& y, const Rows& x) {
   check_same_shape(y, x);
-  if (!is_empty(y)) run_add(*stream_, pair(y, x));
+  if (!is_empty(y)) run_add(stream(), pair(y, x));
 }
 
 void CudaQueue::route(const RouterArgs& args) {
   check_route(args);
   if (args.rows == 0) return;
-  run_route(*stream_, {.logits = floats(args.logits),
+  run_route(stream(), {.logits = floats(args.logits),
                        .bias = floats(args.bias),
                        .ids = numbers(args.ids),
                        .weights = floats(args.weights),
@@ -315,7 +395,7 @@ void CudaQueue::route(const RouterArgs& args) {
 std::byte* CudaQueue::counters(Workspace& space, uint64_t bytes) {
   const bool is_first = space.size_bytes() == 0;
   std::byte* memory = space.at_least(bytes);
-  if (is_first) stream_->fill(memory, 0, bytes);
+  if (is_first) stream().fill(memory, 0, bytes);
   return memory;
 }
 uint32_t* CudaQueue::expert_counters() {
@@ -331,7 +411,8 @@ void CudaQueue::run_experts(const ExpertsArgs& args) {
                                              .inner = table.form().gate_up.out,
                                              .experts = table.size(),
                                              .top_k = args.top_k,
-                                             .rows = args.x.rows}));
+                                             .rows = args.x.rows},
+                                            precision_));
   DSPACK_CHECK(args.x.cols == table.form().gate_up.in, "experts of another model");
   if (args.x.rows == 0) return;
   const ExpertsTask task{.table = table.entries(),
@@ -346,8 +427,8 @@ void CudaQueue::run_experts(const ExpertsArgs& args) {
                          .y = rows_at(args.y),
                          .counters = expert_counters()};
   if (precision_ != Precision::exact && experts_fit_tensor_cores(task.form))
-    return run_experts_tensor(*stream_, task, precision_);
-  cuda::run_experts(*stream_, task);
+    return run_experts_tensor(stream(), task, precision_);
+  cuda::run_experts(stream(), task);
 }
 
 void CudaQueue::run_expert_parts(const ExpertPartsArgs& args) {
@@ -357,7 +438,8 @@ void CudaQueue::run_expert_parts(const ExpertPartsArgs& args) {
                                                   .experts = table.size(),
                                                   .top_k = args.top_k,
                                                   .rows = args.x.rows,
-                                                  .parts_only = true}));
+                                                  .parts_only = true},
+                                                 precision_));
   DSPACK_CHECK(args.x.cols == table.form().gate_up.in, "experts of another model");
   const uint32_t most = largest_group(args.groups);
   if (most == 0) return;
@@ -372,37 +454,37 @@ void CudaQueue::run_expert_parts(const ExpertPartsArgs& args) {
                          .scratch = address_of(args.scratch),
                          .cut = cut.at(on_device(cut.words), most),
                          .parts = rows_at(args.parts)};
-  if (on_tensor_cores) return run_experts_tensor(*stream_, task, precision_);
-  cuda::run_experts(*stream_, task);
+  if (on_tensor_cores) return run_experts_tensor(stream(), task, precision_);
+  cuda::run_experts(stream(), task);
 }
 
 void CudaQueue::store_rows(Slice to, Dtype dtype, const Rows& from, const LivePosition& live) {
   check_stored_rows(from, to, dtype, live);
   if (is_empty(from)) return;
-  run_store_rows(*stream_, {.to = address_of(to),
-                            .dtype = dtype,
-                            .from = inputs_at(from),
-                            .rows = from.rows,
-                            .cols = from.cols,
-                            .live = numbers(live.value)});
+  run_store_rows(stream_to(written_behind(to)), {.to = address_of(to),
+                                                 .dtype = dtype,
+                                                 .from = inputs_at(from),
+                                                 .rows = from.rows,
+                                                 .cols = from.cols,
+                                                 .live = numbers(live.value)});
 }
 
 void CudaQueue::store_latents(Slice to, LatentShape shape, const Rows& from, const LivePosition& live) {
   check_stored_latents(from, to, shape, live);
   if (is_empty(from)) return;
-  run_store_latents(*stream_, {.to = reinterpret_cast<uint8_t*>(address_of(to)),
-                               .shape = shape,
-                               .row = fp8_row(shape),
-                               .tiles = latent_tiles(shape.latent_dim),
-                               .from = inputs_at(from),
-                               .rows = from.rows,
-                               .live = numbers(live.value)});
+  run_store_latents(stream_to(written_behind(to)), {.to = reinterpret_cast<uint8_t*>(address_of(to)),
+                                                    .shape = shape,
+                                                    .row = fp8_row(shape),
+                                                    .tiles = latent_tiles(shape.latent_dim),
+                                                    .from = inputs_at(from),
+                                                    .rows = from.rows,
+                                                    .live = numbers(live.value)});
 }
 
 void CudaQueue::store_fp8_rows(Slice codes, Slice scales, const Rows& from, const LivePosition& live) {
   check_stored_fp8_rows(from, codes, scales, live);
   if (is_empty(from)) return;
-  run_store_fp8_rows(*stream_, {.codes = reinterpret_cast<uint8_t*>(address_of(codes)),
+  run_store_fp8_rows(stream(), {.codes = reinterpret_cast<uint8_t*>(address_of(codes)),
                                 .scales = floats(scales),
                                 .from = inputs_at(from),
                                 .rows = from.rows,
@@ -420,7 +502,7 @@ const uint32_t* CudaQueue::on_device(std::span<const uint32_t> rows) {
   std::byte* to = index_space_.at_least(0) + index_bytes_;
   index_bytes_ += bytes;
   indices_.emplace_back(rows.begin(), rows.end());
-  stream_->copy_to_device(to, indices_.back().data(), bytes);
+  stream().copy_to_device(to, indices_.back().data(), bytes);
   return reinterpret_cast<const uint32_t*>(to);
 }
 
@@ -428,7 +510,7 @@ void CudaQueue::gather_rows(const Rows& to, const Rows& from, std::span<const ui
   check_indexed_rows(to, from, rows, IndexUse::gather);
   if (is_empty(to)) return;
   run_gather_rows(
-      *stream_,
+      stream(),
       {.to = rows_at(to), .from = inputs_at(from), .index = on_device(rows), .rows = to.rows, .cols = to.cols});
 }
 
@@ -436,14 +518,14 @@ void CudaQueue::scatter_rows(const Rows& to, const Rows& from, std::span<const u
   check_indexed_rows(to, from, rows, IndexUse::scatter);
   if (is_empty(from)) return;
   run_scatter_rows(
-      *stream_,
+      stream(),
       {.to = rows_at(to), .from = inputs_at(from), .index = on_device(rows), .rows = from.rows, .cols = from.cols});
 }
 
 void CudaQueue::combine(const Rows& y, const Rows& parts, Slice weights, uint32_t top_k) {
   check_combine(y, parts, weights, top_k);
   if (is_empty(y)) return;
-  run_weighted_sum(*stream_, {.y = rows_at(y),
+  run_weighted_sum(stream(), {.y = rows_at(y),
                               .parts = inputs_at(parts),
                               .weights = floats(weights),
                               .rows = y.rows,
@@ -454,7 +536,7 @@ void CudaQueue::combine(const Rows& y, const Rows& parts, Slice weights, uint32_
 void CudaQueue::argmax(const Rows& x, Slice ids) {
   check_argmax(x, ids);
   if (x.rows == 0) return;
-  run_argmax(*stream_, {.x = inputs_at(x), .ids = numbers(ids), .rows = x.rows, .cols = x.cols});
+  run_argmax(stream(), {.x = inputs_at(x), .ids = numbers(ids), .rows = x.rows, .cols = x.cols});
 }
 
 void CudaQueue::sample(const SampleArgs& args) {
@@ -462,7 +544,7 @@ void CudaQueue::sample(const SampleArgs& args) {
   const Rows& logits = args.logits;
   if (logits.rows == 0) return;
   std::byte* scratch = workspace_.at_least(sample_scratch_bytes(logits.rows, logits.cols));
-  run_sample(*stream_, {.logits = inputs_at(logits),
+  run_sample(stream(), {.logits = inputs_at(logits),
                         .settings = reinterpret_cast<const SampleSettings*>(address_of(args.settings)),
                         .uniforms = reinterpret_cast<const double*>(address_of(args.uniforms)),
                         .ids = numbers(args.ids),
@@ -474,15 +556,15 @@ void CudaQueue::sample(const SampleArgs& args) {
 std::unique_ptr<Step> CudaQueue::record(const std::function<void()>& operations) {
   (void)expert_counters();  // they become zero now, and not when what is recorded runs
   if (expects_choices_) (void)choose_counters();
-  stream_->begin_recording();
+  stream().begin_recording();
   is_recording_ = true;
   operations();
   is_recording_ = false;
-  return std::make_unique<RecordedStep>(stream_->end_recording());
+  return std::make_unique<RecordedStep>(stream().end_recording());
 }
 
 void CudaQueue::run(Step& step) {
-  stream_->run(static_cast<RecordedStep&>(step).graph());
+  stream().run(static_cast<RecordedStep&>(step).graph());
 }
 
 }  // namespace

@@ -119,7 +119,7 @@ uint64_t most_expert_tiles(uint64_t assignments, uint32_t experts, uint32_t tile
   return experts + (assignments - experts) / tile;
 }
 
-ExpertsScratch lay_out_experts(void* scratch, const ExpertsShape& shape) {
+ExpertsScratch lay_out_experts(void* scratch, const ExpertsShape& shape, Precision precision) {
   constexpr uint64_t kAlignment = 256;
   const uint64_t assignments = uint64_t{shape.rows} * shape.top_k;
   ExpertsScratch places;
@@ -128,17 +128,21 @@ ExpertsScratch lay_out_experts(void* scratch, const ExpertsShape& shape) {
     places.size_bytes += round_up(count * sizeof(T), kAlignment);
   };
   add(places.inner, assignments * shape.inner);
-  if (shape.parts_only) return places;  // parts are the caller's, tiles and their order come from the host
-  add(places.parts, assignments * shape.hidden);
-  constexpr uint32_t kSmallestTile = 2;  // of those that are written down
-  add(places.tiles, most_expert_tiles(assignments, shape.experts, kSmallestTile));
-  add(places.tile_count, 1);
-  add(places.order, assignments);
+  if (!shape.parts_only) {  // else parts are the caller's, and tiles and their order come from the host
+    add(places.parts, assignments * shape.hidden);
+    constexpr uint32_t kSmallestTile = 2;  // of those that are written down
+    add(places.tiles, most_expert_tiles(assignments, shape.experts, kSmallestTile));
+    add(places.tile_count, 1);
+    add(places.order, assignments);
+  }
+  if (precision == Precision::exact) return places;
+  add(places.rounded_x, rounded_bytes(shape.rows, shape.hidden));
+  add(places.rounded_inner, rounded_bytes(assignments, shape.inner));
   return places;
 }
 
-uint64_t experts_scratch_bytes(const ExpertsShape& shape) {
-  return lay_out_experts(nullptr, shape).size_bytes;
+uint64_t experts_scratch_bytes(const ExpertsShape& shape, Precision precision) {
+  return lay_out_experts(nullptr, shape, precision).size_bytes;
 }
 
 gpu::LaunchShape choose_expert_tiles_launch(uint32_t experts) {

@@ -9,6 +9,7 @@
 
 #include "format/base/check.h"
 #include "kernels/cuda/experts.h"
+#include "kernels/cuda/rounded_rows.h"
 
 namespace dspack::kernels::cuda {
 
@@ -35,9 +36,12 @@ struct ExpertsScratch {
   ExpertTile* tiles = nullptr;
   uint32_t* tile_count = nullptr;
   uint32_t* order = nullptr;
+  // Unless products are exact: memory of lay_out_rounded.
+  std::byte* rounded_x = nullptr;      // [tokens, hidden]
+  std::byte* rounded_inner = nullptr;  // [tokens * top_k, inner]
   uint64_t size_bytes = 0;
 };
-[[nodiscard]] ExpertsScratch lay_out_experts(void* scratch, const ExpertsShape& shape);
+[[nodiscard]] ExpertsScratch lay_out_experts(void* scratch, const ExpertsShape& shape, Precision precision);
 
 /// Tiles of `tile` assignments that the worst routing can need.
 [[nodiscard]] uint64_t most_expert_tiles(uint64_t assignments, uint32_t experts, uint32_t tile);

@@ -93,6 +93,8 @@ template <class Stored, bool kAligned, unsigned kMost>
 struct ExactTiles {
   using Weights = Stored;
   static __device__ __forceinline__ uint32_t rows_of_down() { return kRowsOfBlock; }
+  static __device__ __forceinline__ void round_inner(const device::FusedTask&, uint32_t, const device::TileAt&,
+                                                     const device::RowTurns&) {}
 
   template <class Product>
   static __device__ __forceinline__ void multiply(const device::ExpertProduct& task, const device::TileAt& tile,
@@ -180,14 +182,21 @@ bool run_fused(gpu::Stream& stream, const ExpertsTask& task, const device::Exper
   return true;
 }
 
+uint64_t counters_of(const FusedShape& shape, uint32_t tokens) {
+  return 2 + shape.tiles * (uint64_t{1} + shape.inner_blocks) + uint64_t{tokens} * shape.down_blocks;
+}
+
 }  // namespace
 
 std::optional<FusedShape> choose_fused_experts(const gpu::LaunchShape& gate_up, const gpu::LaunchShape& down,
-                                               uint32_t tokens, uint32_t tile) {
+                                               uint32_t tokens, uint32_t tile, uint32_t inner_blocks) {
   if (tokens > tile || tile > kLargestFusedTile) return std::nullopt;
-  FusedShape shape{
-      .tiles = gate_up.grid_x, .gate_up_blocks = gate_up.grid_y, .down_blocks = down.grid_y, .launch = gate_up};
-  if (2 + uint64_t{shape.tiles} + uint64_t{tokens} * shape.down_blocks > kFusedCounters) return std::nullopt;
+  FusedShape shape{.tiles = gate_up.grid_x,
+                   .gate_up_blocks = gate_up.grid_y,
+                   .down_blocks = down.grid_y,
+                   .inner_blocks = inner_blocks,
+                   .launch = gate_up};
+  if (counters_of(shape, tokens) > kFusedCounters) return std::nullopt;
   // Fewer than 2^31: fewer than 2^14 tiles, each of fewer than 2^17 blocks.
   const uint64_t blocks = uint64_t{shape.tiles} * (uint64_t{shape.gate_up_blocks} + shape.down_blocks);
   constexpr unsigned kWordsBytes = 128;  // device/experts.cuh: what the threads of a block tell each other
@@ -199,14 +208,16 @@ std::optional<FusedShape> choose_fused_experts(const gpu::LaunchShape& gate_up, 
 
 FusedCounters lay_out_fused_counters(uint32_t* counters, const FusedShape& shape, uint32_t tokens) {
   FusedCounters places{.ticket = counters, .done = counters + 1, .gate_up = counters + 2};
-  places.down = places.gate_up + shape.tiles;
-  places.size = launch_count(2 + uint64_t{shape.tiles} + uint64_t{tokens} * shape.down_blocks);
+  places.inner = places.gate_up + shape.tiles;
+  places.down = places.inner + uint64_t{shape.tiles} * shape.inner_blocks;
+  places.size = launch_count(counters_of(shape, tokens));
   return places;
 }
 
 void run_experts(gpu::Stream& stream, const ExpertsTask& task) {
   if (task.tokens == 0) return;
-  const device::ExpertSteps steps = device::begin_expert_steps(stream, task, exact_tile(most_tokens(task)));
+  const device::ExpertSteps steps =
+      device::begin_expert_steps(stream, task, exact_tile(most_tokens(task)), Precision::exact);
   if (run_fused(stream, task, steps)) return;
   run_product<device::GateUp>(stream, task, task.form.gate_up, steps.gate_up);
   run_product<device::Down>(stream, task, task.form.down, steps.down);

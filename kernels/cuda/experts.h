@@ -66,17 +66,18 @@ struct ExpertsTask {
   return task.cut.tiles > 0 ? task.cut.most : task.tokens;
 }
 
-/// Grows with every number of the shape. Serves run_experts and run_experts_tensor; `parts_only`: of tasks whose tiles
-/// were cut beforehand.
-[[nodiscard]] uint64_t experts_scratch_bytes(const ExpertsShape& shape);
+/// Grows with every number of the shape. Serves run_experts, and unless `precision` is exact run_experts_tensor;
+/// `parts_only`: of tasks whose tiles were cut beforehand.
+[[nodiscard]] uint64_t experts_scratch_bytes(const ExpertsShape& shape, Precision precision);
 
 /// Precision mode `exact` (kernels/ops.h): FP32 activations and accumulation; the value of an output depends on its
 /// input row and its slots alone.
 void run_experts(gpu::Stream& stream, const ExpertsTask& task);
 
 // Tensor cores, for precision modes bf16 and fp8: weights decoded exactly to BF16, inputs rounded to it
-// (device/rounding.cuh), FP32 accumulation, scales applied to the FP32 sums of a chunk of columns. For few tokens (a
-// tile of 8 assignments) and for many (64).
+// (rounded_rows.h: x by a launch of its own; what gate and up give by the blocks of one launch, else by another), FP32
+// accumulation, scales applied to the FP32 sums of a chunk of columns. For few tokens (a tile of 8 assignments) and for
+// many (64).
 
 /// Whether the tensor cores can multiply these weights without rounding them (fits_tensor_cores). Others take
 /// run_experts.
@@ -95,7 +96,7 @@ struct ExpertsTensorChoice {
 /// tokens, tiles: as choose_experts. outputs_of_warp: 16 for gate and up, 32 for down.
 [[nodiscard]] ExpertsTensorChoice choose_experts_tensor(const MatrixForm& form, uint32_t outputs_of_warp,
                                                         uint32_t tokens, uint64_t tiles);
-/// Warps of a block. Few tokens: small blocks, that all multiprocessors get some. Many: large ones, since each rounds
+/// Warps of a block. Few tokens: small blocks, that all multiprocessors get some. Many: large ones, since each stages
 /// its inputs anew; six warps: of two blocks three to a scheduler, 168 registers each.
 [[nodiscard]] constexpr unsigned expert_tensor_warps(unsigned token_tiles) {
   constexpr unsigned kFew = 4;
@@ -121,6 +122,7 @@ struct FusedCounters {
   uint32_t* ticket = nullptr;   // of the next block
   uint32_t* done = nullptr;     // blocks that count no more
   uint32_t* gate_up = nullptr;  // [tiles]: blocks of the tile whose values are written
+  uint32_t* inner = nullptr;    // [tiles, inner_blocks]: parts of these values of the tile that are written
   uint32_t* down = nullptr;     // [tokens, down_blocks]: parts of these rows of the token that are written
   uint32_t size = 0;            // words, from `ticket` on
 };
@@ -130,17 +132,19 @@ struct FusedShape {
   uint32_t tiles = 0;           // of the worst routing
   uint32_t gate_up_blocks = 0;  // of a tile; block b takes groups b, b + gate_up_blocks, .. of matrix rows
   uint32_t down_blocks = 0;
+  uint32_t inner_blocks = 0;  // of what gate and up give for a token: values that are rounded together
   gpu::LaunchShape launch;
 };
 
-/// gate_up, down: as separate launches would run. Nothing: they are to be launched separately, since
+/// gate_up, down: as separate launches would run. inner_blocks: 0 where inputs are not rounded. Nothing: they are to be
+/// launched separately, since
 ///   * more tokens than a tile holds are several tiles of an expert, which should run beside each other and not one
 ///     after the other, and work enough that the end of a launch does not count;
 ///   * the tile is larger than kLargestFusedTile, which is for many tokens; or
 ///   * there are more tiles or groups of rows than counters.
 [[nodiscard]] std::optional<FusedShape> choose_fused_experts(const gpu::LaunchShape& gate_up,
                                                              const gpu::LaunchShape& down, uint32_t tokens,
-                                                             uint32_t tile);
+                                                             uint32_t tile, uint32_t inner_blocks = 0);
 
 [[nodiscard]] FusedCounters lay_out_fused_counters(uint32_t* counters, const FusedShape& shape, uint32_t tokens);
 

@@ -1,6 +1,6 @@
 // A block takes one tile (up to 8 or 64 assignments of one expert); each of its warps two times 16 matrix rows: the
-// same 16 of gate and up, or 32 of down. The tile's inputs, rounded to BF16, lie in shared memory, a part of their
-// columns at a time; weights come from global memory straight into the registers of the lanes that multiply them
+// same 16 of gate and up, or 32 of down. The tile's rounded inputs lie in shared memory, a part of their columns at a
+// time; weights come from global memory straight into the registers of the lanes that multiply them
 // (device/tensor_rows.cuh).
 #include "kernels/cuda/experts.h"
 
@@ -16,6 +16,7 @@ namespace dspack::kernels::cuda {
 namespace {
 
 constexpr unsigned kRowTiles = 2;
+constexpr unsigned kFewWarps = expert_tensor_warps(1);  // of a block that runs all steps
 
 using device::kTileRows;
 using device::kTileTokens;
@@ -35,9 +36,8 @@ struct TensorTile {
 
   /// The inputs' columns from `first` on.
   __device__ void stage(uint32_t first) const {
-    inputs.template stage<kFp8>(first, task.form.in, [&](uint32_t token) -> const float* {
-      if (token >= tile.count) return nullptr;
-      return task.x.data + device::assignment_of(task.tiles, tile, token) / task.slots * task.x.stride;
+    inputs.template stage<kFp8>(task.rounded, first, tile.count, [&](uint32_t token) {
+      return device::assignment_of(task.tiles, tile, token) / task.slots;
     });
   }
 
@@ -106,11 +106,39 @@ struct TensorTiles {
     return gpu::block_threads() / gpu::kWarpThreads * TensorTile<device::Down, Stored, 1, kFp8>::kOutputs;
   }
 
+  /// 128 values that share a scale are written by up to 128 / kRows blocks, each of which calls this once for them
+  /// behind its own; the last one rounds them, for every assignment of the tile.
+  static __device__ void round_inner(const device::FusedTask& task, uint32_t index, const device::TileAt& tile,
+                                     const device::RowTurns& turns) {
+    constexpr uint32_t kRows = kFewWarps * TensorTile<device::GateUp, Stored, 1, kFp8>::kOutputs;
+    static_assert(kMost > 1 || device::kRoundedBlock % kRows == 0);
+    const device::ExpertProduct& down = task.steps.down;
+    const uint32_t warps = gpu::block_threads() / gpu::kWarpThreads;
+    auto* is_complete = gpu::shared_memory<uint32_t>() + device::kIsCompleteWord;
+    for (uint32_t row = turns.first * kRows; row < down.form.in; row += turns.step * kRows) {
+      const uint32_t block = row / device::kRoundedBlock;
+      const uint32_t left = down.form.in - block * device::kRoundedBlock;
+      const uint32_t parts = ((left < device::kRoundedBlock ? left : device::kRoundedBlock) - 1) / kRows + 1;
+      uint32_t* written = task.counters.inner + index * task.shape.inner_blocks + block;
+      if (gpu::thread_index() == 0) *is_complete = gpu::count_up(written) == parts - 1 ? 1 : 0;
+      gpu::block_barrier();  // whether it is complete is known, and others' parts can be read
+      for (uint32_t i = gpu::warp_index(); *is_complete != 0 && i < tile.count; i += warps) {
+        const uint32_t assignment = device::assignment_of(down.tiles, tile, i);
+        device::round_row_block<kFp8>(down.x.data + assignment * down.x.stride, down.form.in, block, down.rounded,
+                                      assignment);
+      }
+      gpu::block_barrier();  // all of them are rounded, and the word has been read
+    }
+  }
+
   template <class Product, unsigned kTokenTiles>
   static __device__ __forceinline__ void run(const device::ExpertProduct& task, const device::TileAt& tile,
                                              const device::RowTurns& turns, uint32_t staged_columns) {
     TensorTile<Product, Stored, kTokenTiles, kFp8> work{
-        task, tile, {}, {gpu::shared_memory<unsigned char>(), staged_columns, kTokenTiles * kTileTokens}};
+        task,
+        tile,
+        {},
+        {gpu::shared_memory<unsigned char>(), staged_columns, device::staged_rows<kTokenTiles>(tile.count)}};
     for (Matrix& matrix : work.matrices)
       matrix = task.form;
     Product::find(task.table[tile.expert], work.matrices);
@@ -129,7 +157,21 @@ struct TensorTiles {
   }
 };
 
-// Blocks that share a multiprocessor: one multiplies while another rounds its inputs.
+/// Rounds the inputs of the tiles' assignments: block x takes a tile, y 128 values of each of its rows.
+template <bool kFp8>
+__global__ void round_tiles_kernel(device::ExpertProduct task) {
+  const device::TileAt tile = device::find_tile(task.tiles, gpu::block_index().x);
+  const uint32_t warps = gpu::block_threads() / gpu::kWarpThreads;
+  for (uint32_t block = gpu::block_index().y; block < task.rounded.columns / kRoundedBlock;
+       block += gpu::grid_blocks().y) {
+    for (uint32_t i = gpu::warp_index(); i < tile.count; i += warps) {
+      const uint32_t row = device::assignment_of(task.tiles, tile, i) / task.slots;
+      device::round_row_block<kFp8>(task.x.data + row * task.x.stride, task.form.in, block, task.rounded, row);
+    }
+  }
+}
+
+// Blocks that share a multiprocessor: one multiplies while another stages its inputs.
 template <unsigned kMost>
 constexpr unsigned kBlocks = kMost == 1 ? 3 : 2;
 template <unsigned kMost>
@@ -149,12 +191,18 @@ __global__ void __launch_bounds__(kThreads<1>, kBlocks<1>) fused_tensor_kernel(d
   device::run_fused_block<TensorTiles<Stored, 1, kFp8>>(task);
 }
 
+/// Assignments that tiles are cut to, also where a token names an expert twice: few tokens' rows have no place for
+/// more.
+uint32_t tile_of(const ExpertsTask& task) {
+  const uint32_t most = most_tokens(task);
+  return most <= kTileTokens ? most : tensor_tile(most);
+}
+
 /// How separate launches run.
 template <class Product>
 ExpertsTensorChoice choose(const ExpertsTask& task, const MatrixForm& form) {
   constexpr uint32_t kOutputs = TensorTile<Product, device::StoredF8, 1, false>::kOutputs;
-  const uint32_t most = most_tokens(task);
-  return choose_experts_tensor(form, kOutputs, most, expert_tiles_of(task, tensor_tile(most)));
+  return choose_experts_tensor(form, kOutputs, most_tokens(task), expert_tiles_of(task, tile_of(task)));
 }
 
 template <class Product, class Stored, bool kFp8>
@@ -164,13 +212,37 @@ void run_product(gpu::Stream& stream, const ExpertsTensorChoice& choice, const d
   launch(tensor_kernel<Product, Stored, 8, kFp8>);
 }
 
+template <bool kFp8>
+void round_tiles(gpu::Stream& stream, const ExpertsTask& experts, const device::ExpertProduct& task) {
+  constexpr uint32_t kMostWarps = 8;
+  constexpr uint64_t kMostBlocks = 65'535;  // in y
+  const uint64_t blocks = task.rounded.columns / kRoundedBlock;
+  const uint32_t tile = tile_of(experts);
+  const gpu::LaunchShape shape{.grid_x = launch_count(expert_tiles_of(experts, tile)),
+                               .grid_y = static_cast<unsigned>(std::min(blocks, kMostBlocks)),
+                               .threads = std::min(tile, kMostWarps) * gpu::kWarpThreads};
+  gpu::launch(stream, shape, round_tiles_kernel<kFp8>, task);
+}
+
+/// x: by token, unless tiles were cut of so few assignments that the others' tokens would be most of the work.
+template <bool kFp8>
+void round_x(gpu::Stream& stream, const ExpertsTask& task, const device::ExpertProduct& gate_up) {
+  const uint32_t most = std::min(most_tokens(task), tile_of(task));
+  if (task.cut.tiles > 0 && uint64_t{task.cut.tiles} * most <= task.tokens)
+    return round_tiles<kFp8>(stream, task, gate_up);
+  run_round_rows(stream, {.x = task.x, .rows = task.tokens, .in = gate_up.form.in, .to = gate_up.rounded});
+}
+
 template <class Stored, bool kFp8>
 void run(gpu::Stream& stream, const ExpertsTask& task) {
-  const uint32_t tile = tensor_tile(most_tokens(task));
-  const device::ExpertSteps steps = device::begin_expert_steps(stream, task, tile);
+  const uint32_t tile = tile_of(task);
+  const device::ExpertSteps steps =
+      device::begin_expert_steps(stream, task, tile, kFp8 ? Precision::fp8 : Precision::bf16);
+  round_x<kFp8>(stream, task, steps.gate_up);
   const ExpertsTensorChoice gate_up = choose<device::GateUp>(task, task.form.gate_up);
   const ExpertsTensorChoice down = choose<device::Down>(task, task.form.down);
-  const auto shape = choose_fused_experts(gate_up.shape, down.shape, task.tokens, tile);
+  const uint32_t inner_blocks = steps.down.rounded.columns / kRoundedBlock;
+  const auto shape = choose_fused_experts(gate_up.shape, down.shape, task.tokens, tile, inner_blocks);
   if (task.counters != nullptr && task.cut.tiles == 0 && shape.has_value()) {
     const device::FusedTask fused{.steps = steps,
                                   .gate_up_staged = gate_up.staged_columns,
@@ -181,6 +253,7 @@ void run(gpu::Stream& stream, const ExpertsTask& task) {
     return gpu::launch(stream, shape->launch, fused_tensor_kernel<Stored, kFp8>, fused);
   }
   run_product<device::GateUp, Stored, kFp8>(stream, gate_up, steps.gate_up);
+  round_tiles<kFp8>(stream, task, steps.down);
   run_product<device::Down, Stored, kFp8>(stream, down, steps.down);
   if (task.cut.tiles == 0) run_weighted_sum(stream, steps.sum);
 }
@@ -201,8 +274,9 @@ ExpertsTensorChoice choose_experts_tensor(const MatrixForm& form, uint32_t outpu
   choice.token_tiles = static_cast<unsigned>(tile / kTileTokens);
   const unsigned warps = expert_tensor_warps(choice.token_tiles);
   const uint64_t columns = round_up(form.in, device::kRoundedBlock);
+  const uint64_t rows = choice.token_tiles == 1 ? std::clamp(tokens, 1U, tile) : tile;  // staged_rows, at most
   const auto bytes_of = [&](uint64_t staged) {
-    return tile * (staged * 2 + device::kRowPadding + staged / device::kRoundedBlock * sizeof(float));
+    return rows * (staged * 2 + device::kRowPadding + staged / device::kRoundedBlock * sizeof(float));
   };
   uint64_t staged = device::kRoundedBlock;
   while (staged < columns && bytes_of(staged + device::kRoundedBlock) <= kSharedBytes)

@@ -3,15 +3,16 @@
 //   linear_exact    FP32 with exactly decoded weights: matrix-vector products for a few rows, tiles of eight rows for
 //                   more
 //   linear_tensor   tensor cores, for precision modes bf16 and fp8: weights decoded exactly to BF16, inputs rounded to
-//                   it (device/rounding.cuh), FP32 accumulation, scales applied to the FP32 sums of a chunk of columns
+//                   it before (rounded_rows.h), FP32 accumulation, scales applied to the FP32 sums of a chunk of
+//                   columns
 //
 // Threads: enqueues. Lifetime: the addresses are borrowed until the stream has run. Errors: none; shapes have been
 // checked.
 #pragma once
 
 #include "kernels/cuda/matrix.h"
+#include "kernels/cuda/rounded_rows.h"
 #include "kernels/cuda/runtime.h"
-#include "kernels/precision.h"
 
 namespace dspack::kernels::cuda {
 
@@ -49,8 +50,14 @@ struct TensorChoice {
 };
 [[nodiscard]] TensorChoice choose_linear_tensor(Coding coding, uint32_t out, uint32_t in, uint32_t rows);
 
-/// Precondition: fits_tensor_cores. `precision`: bf16 or fp8, which rounds the inputs of FP8 weights only, as
-/// DeepSeek's own code does: router and head are BF16.
-void linear_tensor(gpu::Stream& stream, const LinearTask& task, Precision precision);
+struct TensorTask {
+  Matrix weight;
+  RoundedRows x;    // of weight.in values
+  RowsAt<float> y;  // [rows, out]
+  uint32_t rows = 0;
+};
+/// Precondition: fits_tensor_cores; inputs are rounded as input_rounding says: to E4M3 those of FP8 weights only, as in
+/// DeepSeek's own code, since router and head are BF16.
+void linear_tensor(gpu::Stream& stream, const TensorTask& task);
 
 }  // namespace dspack::kernels::cuda

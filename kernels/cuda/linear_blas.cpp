@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "format/base/check.h"
 #include "format/base/size.h"
 #include "kernels/cuda/linear.h"
 
@@ -250,6 +251,21 @@ bool LinearBlas::run(gpu::Stream& stream, const LinearTask& task, const BlasChoi
   return true;
 }
 
+/// The rows from `first` on, by linear_tensor. What the library's products took of the workspace is free behind them.
+void LinearBlas::run_rest(gpu::Stream& stream, const LinearTask& task, uint32_t first) {
+  const uint32_t rows = task.rows - first;
+  const uint32_t in = task.weight.in;
+  DSPACK_CHECK(rounded_bytes(rows, in) <= limits_.total(), "a workspace without room for four rows");
+  const RoundedRows x = lay_out_rounded(workspace_, rows, in, input_rounding(task.weight.coding, precision_));
+  run_round_rows(
+      stream,
+      {.x = {.data = task.x.data + first * task.x.stride, .stride = task.x.stride}, .rows = rows, .in = in, .to = x});
+  linear_tensor(stream, {.weight = task.weight,
+                         .x = x,
+                         .y = {.data = task.y.data + first * task.y.stride, .stride = task.y.stride},
+                         .rows = rows});
+}
+
 bool LinearBlas::run(gpu::Stream& stream, const LinearTask& task, bool is_recording) {
   BlasChoice choice = choose_linear_blas(task, precision_, card_, limits_);
   if (choice.path == BlasPath::none || !has_workspace(is_recording)) return false;
@@ -259,11 +275,7 @@ bool LinearBlas::run(gpu::Stream& stream, const LinearTask& task, bool is_record
     is_done = choice.path != BlasPath::none && run(stream, task, choice, is_recording);
   }
   if (!is_done || choice.rows == task.rows) return is_done;
-  LinearTask rest = task;
-  rest.rows -= choice.rows;
-  rest.x.data += choice.rows * task.x.stride;
-  rest.y.data += choice.rows * task.y.stride;
-  linear_tensor(stream, rest, precision_);
+  run_rest(stream, task, choice.rows);
   return true;
 }
 

@@ -100,6 +100,7 @@ class LinearBlas {
   void round_inputs(gpu::Stream& stream, const LinearTask& task, const BlasChoice& choice, uint32_t row);
   void prepare_weight(gpu::Stream& stream, const LinearTask& task, const BlasChoice& choice, uint32_t out);
   [[nodiscard]] bool multiply(gpu::Stream& stream, const Part& part);
+  void run_rest(gpu::Stream& stream, const LinearTask& task, uint32_t first);
 
   std::shared_ptr<BlasUse> use_;
   BlasCard card_;

@@ -1,5 +1,5 @@
 // A block has 8 warps; `warps_a_row` of them share the columns of the same 16 (or 32) matrix rows, by chunks in turn.
-// The inputs of the block, 8 to 64 rows of them rounded to BF16, lie in shared memory, a tile of columns at a time;
+// The inputs of the block, up to 64 rounded rows, lie in shared memory, a tile of columns at a time;
 // weights come from global memory straight into the registers of the lanes that multiply them (device/tensor_rows.cuh).
 //
 //                 columns ->   chunk 0    1    2    3    4 ..
@@ -30,16 +30,15 @@ struct TensorBlock {
   using Rows = device::TensorRows<Stored, kTokenTiles, kRowTiles, kFp8>;
   using Sums = typename Rows::Sums;
 
-  const LinearTask& task;
+  const TensorTask& task;
   const TensorPlan& plan;
   uint32_t first_token;
+  uint32_t count;  // of tokens that are there
   device::StagedInputs inputs;
 
   /// The inputs' columns from `first` on.
   __device__ void stage(uint32_t first) const {
-    inputs.template stage<kFp8>(first, task.weight.in, [&](uint32_t token) {
-      return first_token + token < task.rows ? task.x.data + (first_token + token) * task.x.stride : nullptr;
-    });
+    inputs.template stage<kFp8>(task.x, first, count, [&](uint32_t token) { return first_token + token; });
   }
 
   __device__ void store(uint32_t first_row, const Sums& totals) const {
@@ -80,15 +79,19 @@ struct TensorBlock {
 };
 
 template <class Stored, unsigned kTokenTiles, unsigned kRowTiles, bool kFp8>
-__global__ void __launch_bounds__(kWarpsOfBlock* gpu::kWarpThreads) tensor_kernel(LinearTask task, TensorPlan plan) {
+__global__ void __launch_bounds__(kWarpsOfBlock* gpu::kWarpThreads) tensor_kernel(TensorTask task, TensorPlan plan) {
   using Block = TensorBlock<Stored, kTokenTiles, kRowTiles, kFp8>;
   const uint64_t token_group = gpu::block_index().y + uint64_t{gpu::block_index().z} * gpu::grid_blocks().y;
   if (token_group * Block::kTokens >= task.rows) return;
-  const Block block{
-      .task = task,
-      .plan = plan,
-      .first_token = static_cast<uint32_t>(token_group * Block::kTokens),
-      .inputs = {.shared = gpu::shared_memory<unsigned char>(), .columns = plan.tile_columns, .rows = Block::kTokens}};
+  const auto first_token = static_cast<uint32_t>(token_group * Block::kTokens);
+  const uint32_t count = task.rows - first_token < Block::kTokens ? task.rows - first_token : Block::kTokens;
+  const Block block{.task = task,
+                    .plan = plan,
+                    .first_token = first_token,
+                    .count = count,
+                    .inputs = {.shared = gpu::shared_memory<unsigned char>(),
+                               .columns = plan.tile_columns,
+                               .rows = device::staged_rows<kTokenTiles>(count)}};
   const unsigned part = gpu::warp_index() % plan.warps_a_row;
   const uint32_t first_row =
       (gpu::block_index().x * (kWarpsOfBlock / plan.warps_a_row) + gpu::warp_index() / plan.warps_a_row) * kRowTiles *
@@ -117,7 +120,7 @@ __global__ void __launch_bounds__(kWarpsOfBlock* gpu::kWarpThreads) tensor_kerne
 }
 
 template <class Stored, bool kFp8>
-void run(gpu::Stream& stream, const LinearTask& task) {
+void run(gpu::Stream& stream, const TensorTask& task) {
   const TensorChoice choice = choose_linear_tensor(task.weight.coding, task.weight.out, task.weight.in, task.rows);
   const TensorPlan plan{.warps_a_row = choice.warps_a_row, .tile_columns = choice.tile_columns};
   switch (choice.token_tiles) {
@@ -163,8 +166,9 @@ TensorChoice choose_linear_tensor(Coding coding, uint32_t out, uint32_t in, uint
   // A tile of columns is a whole number of turns of the warps that share a row, and of blocks that share a scale.
   const uint32_t turn = std::max(choice.warps_a_row * chunk, device::kRoundedBlock);
   const uint64_t tokens = uint64_t{choice.token_tiles} * kTileTokens;
+  const uint64_t staged = choice.token_tiles == 1 ? std::min<uint64_t>(rows, tokens) : tokens;  // staged_rows
   const auto bytes_of = [&](uint64_t columns) {
-    return tokens * (columns * 2 + device::kRowPadding + columns / device::kRoundedBlock * sizeof(float));
+    return staged * (columns * 2 + device::kRowPadding + columns / device::kRoundedBlock * sizeof(float));
   };
   choice.tile_columns = turn;
   while (choice.tile_columns < in && bytes_of(uint64_t{choice.tile_columns} + turn) <= kSharedBytes)
@@ -184,11 +188,11 @@ TensorChoice choose_linear_tensor(Coding coding, uint32_t out, uint32_t in, uint
   return choice;
 }
 
-void linear_tensor(gpu::Stream& stream, const LinearTask& task, Precision precision) {
+void linear_tensor(gpu::Stream& stream, const TensorTask& task) {
   if (task.rows == 0 || task.weight.out == 0) return;
   device::with_common(task.weight.coding, [&]<class Stored>(Stored) {
     constexpr bool kIsF8 = Stored::kCoding == Coding::f8_e4m3;
-    kIsF8&& precision == Precision::fp8 ? run<Stored, kIsF8>(stream, task) : run<Stored, false>(stream, task);
+    kIsF8&& task.x.scales != nullptr ? run<Stored, kIsF8>(stream, task) : run<Stored, false>(stream, task);
   });
 }
 

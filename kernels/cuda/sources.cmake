@@ -16,6 +16,7 @@ set(dspack_cuda_kernels
   linear.cu
   linear_blas.cu
   linear_tensor.cu
+  rounded_rows.cu
   route.cu
   sample.cu)
 set(dspack_cuda_host

@@ -18,6 +18,7 @@ struct ExpertProduct {
   ExpertTiles tiles;
   Matrix form;  // without addresses
   RowsAt<const float> x;
+  RoundedRows rounded;  // x, unless products are exact
   uint32_t slots;
   RowsAt<float> y;
 };
@@ -80,28 +81,35 @@ struct ExpertSteps {
 };
 
 /// Makes the tiles, of at most `tile` assignments. Precondition: there are tokens.
-inline ExpertSteps begin_expert_steps(gpu::Stream& stream, const ExpertsTask& task, uint32_t tile) {
+inline ExpertSteps begin_expert_steps(gpu::Stream& stream, const ExpertsTask& task, uint32_t tile,
+                                      Precision precision) {
   const uint32_t hidden = task.form.gate_up.in;
   const uint32_t inner = task.form.gate_up.out;
   DSPACK_CHECK(task.form.down.in == inner && task.form.down.out == hidden, "an expert's matrices do not fit");
   DSPACK_CHECK(uint64_t{task.tokens} * task.top_k <= std::numeric_limits<uint32_t>::max(), "too many tokens");
-  const ExpertsScratch scratch = lay_out_experts(task.scratch, {.hidden = hidden,
-                                                                .inner = inner,
-                                                                .experts = task.experts,
-                                                                .top_k = task.top_k,
-                                                                .rows = task.tokens,
-                                                                .parts_only = task.cut.tiles > 0});
+  const ExpertsScratch scratch = lay_out_experts(task.scratch,
+                                                 {.hidden = hidden,
+                                                  .inner = inner,
+                                                  .experts = task.experts,
+                                                  .top_k = task.top_k,
+                                                  .rows = task.tokens,
+                                                  .parts_only = task.cut.tiles > 0},
+                                                 precision);
+  const Precision rounding = input_rounding(task.form.gate_up.coding, precision);
+  const uint64_t assignments = uint64_t{task.tokens} * task.top_k;
   const ExpertTiles tiles = make_expert_tiles(stream, task, scratch, tile);
   return {.gate_up = {.table = task.table,
                       .tiles = tiles,
                       .form = {task.form.gate_up},
                       .x = task.x,
+                      .rounded = lay_out_rounded(scratch.rounded_x, task.tokens, hidden, rounding),
                       .slots = task.top_k,
                       .y = {.data = scratch.inner, .stride = inner}},
           .down = {.table = task.table,
                    .tiles = tiles,
                    .form = {task.form.down},
                    .x = {.data = scratch.inner, .stride = inner},
+                   .rounded = lay_out_rounded(scratch.rounded_inner, assignments, inner, rounding),
                    .slots = 1,
                    .y = task.cut.tiles > 0 ? task.parts : RowsAt<float>{.data = scratch.parts, .stride = hidden}},
           .sum = {.y = task.y,
@@ -114,6 +122,8 @@ inline ExpertSteps begin_expert_steps(gpu::Stream& stream, const ExpertsTask& ta
 
 // All routed experts of a few tokens in one launch: gate-up-SiLU, down, and the sum in the router's order, each value
 // summed as the separate launches sum it.
+//
+// Where inputs are rounded, the last of a tile's blocks of gate and up for some 128 values rounds these.
 //
 // A block draws a ticket, and the ticket says what it does:
 //
@@ -145,6 +155,7 @@ struct FusedTask {
 
 // What the threads of a block tell each other, in shared memory. The first words are the inputs' place, too.
 inline constexpr unsigned kTicketWord = 0;
+inline constexpr unsigned kIsCompleteWord = 0;
 inline constexpr unsigned kIsLastWords = 0;  // for each token of the tile
 inline constexpr unsigned kDoneWord = kIsLastWords + kLargestFusedTile;
 
@@ -199,6 +210,7 @@ __device__ inline void finish_counting(const FusedCounters& counters) {
 
 /// One block. Tiles: how a product of one tile is computed:
 ///   multiply<Product>(product, tile, turns, staged), whose first barrier comes before it writes to shared memory
+///   round_inner(task, index, tile, turns): rounds what the block and others have written of a tile's inner values
 ///   Weights, how they are stored; rows_of_down(), rows of down that a block takes at once, at most its threads
 template <class Tiles>
 __device__ void run_fused_block(const FusedTask& task) {
@@ -212,8 +224,10 @@ __device__ void run_fused_block(const FusedTask& task) {
   if (ticket < gate_ups) {
     const uint32_t index = ticket / task.shape.gate_up_blocks;
     const RowTurns turns{ticket % task.shape.gate_up_blocks, task.shape.gate_up_blocks};
-    Tiles::template multiply<GateUp>(steps.gate_up, find_tile(steps.gate_up.tiles, index), turns, task.gate_up_staged);
+    const TileAt tile = find_tile(steps.gate_up.tiles, index);
+    Tiles::template multiply<GateUp>(steps.gate_up, tile, turns, task.gate_up_staged);
     gpu::block_barrier();  // all of the block's values are written
+    Tiles::round_inner(task, index, tile, turns);
     if (gpu::thread_index() == 0) gpu::count_up(task.counters.gate_up + index);
   } else if (ticket - gate_ups < tiles * task.shape.down_blocks) {
     const uint32_t index = (ticket - gate_ups) / task.shape.down_blocks;

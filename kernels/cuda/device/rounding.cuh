@@ -4,9 +4,11 @@
 
 #include <dspack_gpu.h>
 
+#include "kernels/cuda/rounded_rows.h"
+
 namespace dspack::kernels::cuda::device {
 
-inline constexpr unsigned kRoundedBlock = 128;  // values that share a scale: four for each lane of a warp
+using cuda::kRoundedBlock;  // four values for each lane of a warp
 
 /// The nearest number that E4M3 has, ties to even; |value| up to 448. It is exact in BF16.
 __device__ __forceinline__ float round_to_e4m3(float value) {
@@ -58,20 +60,22 @@ __device__ __forceinline__ float round_block(float (&values)[4]) {
   return scale;
 }
 
-/// One block of one row to shared memory as BF16: `to` takes 256 bytes, `scale_to` what they are multiples of (fp8).
-/// Values from `end` on are zeros.
+/// Rounds block `block` of a row of `in` values to row `to_row`. Values from `in` on are zeros. A warp does it.
 template <bool kFp8>
-__device__ __forceinline__ void stage_rounded_block(const float* from, int64_t end, uint2* to, float* scale_to) {
+__device__ __forceinline__ void round_row_block(const float* row, uint32_t in, uint32_t block, const RoundedRows& to,
+                                                uint64_t to_row) {
   const unsigned lane = gpu::lane_index();
+  const uint32_t column = block * kRoundedBlock + lane * 4;
   float values[4];
 #pragma unroll
   for (unsigned i = 0; i < 4; ++i)
-    values[i] = static_cast<int64_t>(lane * 4 + i) < end ? from[lane * 4 + i] : 0.0F;
+    values[i] = column + i < in ? row[column + i] : 0.0F;
   if constexpr (kFp8) {
     const float scale = round_block(values);
-    if (lane == 0) *scale_to = scale;
+    if (lane == 0) to.scales[to_row * (to.columns / kRoundedBlock) + block] = scale;
   }
-  to[lane] = make_uint2(gpu::floats_to_bf16s(values[0], values[1]), gpu::floats_to_bf16s(values[2], values[3]));
+  *reinterpret_cast<uint2*>(to.values + to_row * to.columns + column) =
+      make_uint2(gpu::floats_to_bf16s(values[0], values[1]), gpu::floats_to_bf16s(values[2], values[3]));
 }
 
 }  // namespace dspack::kernels::cuda::device

@@ -1,6 +1,6 @@
 // Matrix rows times staged inputs on the tensor cores: what a warp does with 16 or 32 rows while their weights stream
-// by. Inputs, rounded to BF16, lie in shared memory (StagedInputs); weights come from global memory straight into the
-// registers of the lanes that multiply them. FP32 sums of a chunk take the scales of its block.
+// by. Inputs, which have been rounded, lie in shared memory (StagedInputs); weights come from global memory straight
+// into the registers of the lanes that multiply them. FP32 sums of a chunk take the scales of its block.
 #pragma once
 
 #include "kernels/cuda/device/decode.cuh"
@@ -85,11 +85,19 @@ inline constexpr unsigned kTileRows = 16;    // of a matrix
 inline constexpr unsigned kTileTokens = 8;   // input rows
 inline constexpr unsigned kRowPadding = 16;  // bytes: eight input rows begin at different banks
 
-/// A part of the columns of some input rows: the rows, then what they are multiples of (fp8).
+/// Input rows that a block of kTokenTiles * kTileTokens has a place for, of which `count` are there. A single tile
+/// keeps those that are there; of several tiles, more than half of whose rows are, all have a place.
+template <unsigned kTokenTiles>
+__device__ __forceinline__ uint32_t staged_rows(uint32_t count) {
+  return kTokenTiles == 1 ? count : kTokenTiles * kTileTokens;
+}
+
+/// A part of the columns of some rounded input rows: the rows, then their scales (fp8). What rows without an input hold
+/// does not matter: an input row meets no other one's sums, and theirs are not stored.
 struct StagedInputs {
   unsigned char* shared;
   uint32_t columns;  // a multiple of kRoundedBlock
-  uint32_t rows;
+  uint32_t rows;     // that have a place
 
   __device__ __forceinline__ uint32_t row_bytes() const { return columns * 2 + kRowPadding; }
   __device__ __forceinline__ uint32_t blocks() const { return columns / kRoundedBlock; }
@@ -100,20 +108,33 @@ struct StagedInputs {
     return reinterpret_cast<float*>(shared + rows * row_bytes())[row * blocks() + block];
   }
 
-  /// Stages the columns from `first` on of rows that are `in` values long; every thread of the block takes part.
-  /// `row_at`: where a row is; null: there is none, and zeros are taken.
+  /// Stages the columns from `first` on of `count` rows; every thread of the block takes part, and the rows are there
+  /// behind the next block barrier. row_at: which of the rounded rows an input row is.
   template <bool kFp8, class RowAt>
-  __device__ __forceinline__ void stage(uint32_t first, uint32_t in, const RowAt& row_at) const {
+  __device__ __forceinline__ void stage(const RoundedRows& from, uint32_t first, uint32_t count,
+                                        const RowAt& row_at) const {
+    constexpr uint32_t kPieceValues = 8;  // of 16 bytes
+    const uint32_t there = from.columns - first < columns ? from.columns - first : columns;
+    const uint32_t pieces = there / kPieceValues;
+    const uint32_t turns = (pieces - 1) / gpu::kWarpThreads + 1;  // of a warp, for a row
     const unsigned warps = gpu::block_threads() / gpu::kWarpThreads;
-    for (uint32_t item = gpu::warp_index(); item < rows * blocks(); item += warps) {
-      const uint32_t row = item / blocks();
-      const uint32_t block = item % blocks();
-      const uint32_t column = first + block * kRoundedBlock;
-      const float* from = column < in ? row_at(row) : nullptr;
-      stage_rounded_block<kFp8>(from == nullptr ? nullptr : from + column,
-                                from == nullptr ? 0 : static_cast<int64_t>(in - column),
-                                reinterpret_cast<uint2*>(at(row, block * kRoundedBlock)), &scale(row, block));
+    for (uint32_t item = gpu::warp_index(); item < count * turns; item += warps) {
+      const uint32_t row = item / turns;
+      const uint32_t piece = item % turns * gpu::kWarpThreads + gpu::lane_index();
+      if (piece >= pieces) continue;
+      const uint16_t* values = from.values + uint64_t{row_at(row)} * from.columns + first;
+      gpu::copy_async(at(row, piece * kPieceValues), values + piece * kPieceValues, true);
     }
+    gpu::copy_commit();
+    if constexpr (kFp8) {
+      const uint32_t scales = there / kRoundedBlock;
+      for (uint32_t item = gpu::thread_index(); item < count * scales; item += gpu::block_threads()) {
+        const uint64_t row = row_at(item / scales);
+        scale(item / scales, item % scales) =
+            from.scales[row * (from.columns / kRoundedBlock) + first / kRoundedBlock + item % scales];
+      }
+    }
+    gpu::copy_wait<0>();
   }
 };
 
@@ -132,6 +153,11 @@ struct TensorRows {
   // What a lane multiplies: of each row tile its upper and its lower row.
   const uint8_t* data[kRowTiles][2];
   ScalesOf<Stored> scales[kRowTiles][2];
+
+  /// The staged row of a token. Tokens beyond the last of a single tile are computed as the last, and not to be stored.
+  static __device__ __forceinline__ uint32_t staged_row(const StagedInputs& inputs, uint32_t token) {
+    return kTokenTiles > 1 || token < inputs.rows ? token : inputs.rows - 1;
+  }
 
   /// The tile's rows from `first` on. Rows beyond the last are computed as the last, and not to be stored.
   __device__ __forceinline__ void find(unsigned row_tile, const Matrix& matrix, uint32_t first) {
@@ -162,13 +188,14 @@ struct TensorRows {
     }
 #pragma unroll
     for (unsigned tokens = 0; tokens < kTokenTiles; ++tokens) {
-      const auto values = load_inputs<Stored>(
-          reinterpret_cast<const uint4*>(inputs.at(tokens * kTileTokens + group, column + quad * Stored::kPer16)));
+      const auto values = load_inputs<Stored>(reinterpret_cast<const uint4*>(
+          inputs.at(staged_row(inputs, tokens * kTileTokens + group), column + quad * Stored::kPer16)));
       float input_scale[2] = {1.0F, 1.0F};
       if constexpr (kFp8) {
 #pragma unroll
         for (unsigned i = 0; i < 2; ++i)
-          input_scale[i] = inputs.scale(tokens * kTileTokens + 2 * quad + i, column / kRoundedBlock);
+          input_scale[i] =
+              inputs.scale(staged_row(inputs, tokens * kTileTokens + 2 * quad + i), column / kRoundedBlock);
       }
 #pragma unroll
       for (unsigned tile = 0; tile < kRowTiles; ++tile) {
@@ -233,7 +260,7 @@ struct TensorRows {
 #pragma unroll
       for (unsigned tokens = 0; tokens < kTokenTiles; ++tokens) {
         const uint4 eight = *reinterpret_cast<const uint4*>(
-            inputs.at(tokens * kTileTokens + group, column + run * kRunColumns + quad * 8));
+            inputs.at(staged_row(inputs, tokens * kTileTokens + group), column + run * kRunColumns + quad * 8));
 #pragma unroll
         for (unsigned tile = 0; tile < kRowTiles; ++tile)
           add_run(weights[tile], scale[tile], is_halved, eight, totals[tile][tokens]);

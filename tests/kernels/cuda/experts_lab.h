@@ -111,7 +111,8 @@ std::vector<float> run_on(GpuLab& lab, kernels::cuda::ExpertsTask task, const Ro
                                                                        .inner = task.form.gate_up.out,
                                                                        .experts = task.experts,
                                                                        .top_k = task.top_k,
-                                                                       .rows = routing.tokens});
+                                                                       .rows = routing.tokens},
+                                                                      kernels::Precision::fp8);
   float* y = lab.poisoned(x.size());
   task.x = {.data = lab.put(x), .stride = stride};
   task.ids = lab.put(routing.ids);

@@ -1,5 +1,8 @@
 #include "kernels/cuda/experts.h"
 
+#include <cmath>
+#include <span>
+
 #include "tests/kernels/cuda/experts_lab.h"
 #include "tests/kernels/cuda/rounded_inputs.h"
 
@@ -35,7 +38,8 @@ Result run(const ExpertsCase& c, const std::vector<RandomExpert>& experts, const
         scratch = task.scratch;
       });
   const auto places = cuda::lay_out_experts(
-      scratch, {.hidden = c.hidden, .inner = c.inner, .experts = c.experts, .top_k = c.top_k, .rows = routing.tokens});
+      scratch, {.hidden = c.hidden, .inner = c.inner, .experts = c.experts, .top_k = c.top_k, .rows = routing.tokens},
+      precision);
   result.inner = lab.get(places.inner, size_t{routing.tokens} * c.top_k * c.inner);
   return result;
 }
@@ -128,6 +132,52 @@ TEST_CASE("cuda: routed experts of DeepSeek-V3's sizes on the tensor cores, cut"
   CAPTURE(random.seed());
   check({Dtype::f8_e4m3, 2, 7168, 16, 128, 128, 1}, 1, Precision::bf16, random);
   check({Dtype::f8_e4m3, 2, 16, 2048, 128, 128, 1}, 10, Precision::fp8, random);
+}
+
+// One expert whose few tokens alone are rounded, then the others, for which all are.
+TEST_CASE("cuda: experts on the tensor cores one after the other have the bits of all together") {
+  Random random;
+  CAPTURE(random.seed());
+  constexpr uint32_t kTokens = 40;
+  for (const Precision precision : kModes) {
+    for (const ExpertsCase& c :
+         {ExpertsCase{Dtype::f8_e4m3, 9, 272, 144, 128, 128, 2}, ExpertsCase{Dtype::bf16, 9, 72, 40, 0, 0, 2}}) {
+      CAPTURE(c);
+      const auto experts = random_experts(c, random);
+      Routing routing = random_routing(c, kTokens, random);
+      for (uint32_t i = 0; i < kTokens * c.top_k; ++i)
+        routing.ids[i] = i == 5 || i == 60 ? 0 : 1 + i % (c.experts - 1);
+      const auto whole = run(c, experts, routing, precision, 1).y;
+      std::vector<std::vector<uint32_t>> assignments(c.experts);
+      for (uint32_t i = 0; i < kTokens * c.top_k; ++i)
+        assignments[routing.ids[i]].push_back(i);
+      std::vector<kernels::ExpertGroup> groups;
+      for (uint32_t expert = 0; expert < c.experts; ++expert)
+        groups.push_back({.entry = expert, .parts = assignments[expert]});
+      GpuLab lab(random.below(1000));
+      std::vector<float> parts;
+      (void)run_on(lab, put_experts(lab, c, experts), routing, [&](gpu::Stream& stream, cuda::ExpertsTask task) {
+        float* place = lab.poisoned(size_t{kTokens} * c.top_k * c.hidden);
+        task.parts = {.data = place, .stride = c.hidden};
+        for (const auto& some : {std::span(groups).first(1), std::span(groups).subspan(1)}) {
+          const uint32_t most = cuda::largest_group(some);
+          const auto cut = cuda::cut_expert_groups(some, cuda::tensor_tile(most));
+          task.cut = cut.at(lab.put(cut.words), most);
+          cuda::run_experts_tensor(stream, task, precision);
+          stream.synchronize();
+        }
+        parts = lab.get(place, size_t{kTokens} * c.top_k * c.hidden);
+      });
+      std::vector<float> sums(whole.size(), 0.0F);
+      for (uint32_t assignment = 0; assignment < kTokens * c.top_k; ++assignment) {
+        for (uint32_t i = 0; i < c.hidden; ++i) {
+          float& sum = sums[size_t{assignment / c.top_k} * c.hidden + i];
+          sum = std::fma(routing.weights[assignment], parts[size_t{assignment} * c.hidden + i], sum);
+        }
+      }
+      CHECK(sums == whole);
+    }
+  }
 }
 
 TEST_CASE("cuda: on the tensor cores, too, a token's experts hang on it alone") {

@@ -213,8 +213,9 @@ TEST_CASE("cuda: assignments are sorted by expert, stably, and cut into tiles") 
     task.top_k = top_k;
     task.ids = lab.put(ids);
     const kernels::ExpertsShape shape{.hidden = 1, .inner = 1, .experts = experts, .top_k = top_k, .rows = tokens};
-    const uint64_t bytes = cuda::experts_scratch_bytes(shape);
-    const auto scratch = cuda::lay_out_experts(lab.put(std::vector<uint8_t>(bytes, 0xff)), shape);
+    const uint64_t bytes = cuda::experts_scratch_bytes(shape, kernels::Precision::exact);
+    const auto scratch =
+        cuda::lay_out_experts(lab.put(std::vector<uint8_t>(bytes, 0xff)), shape, kernels::Precision::exact);
     const auto made = cuda::make_expert_tiles(lab.stream(), task, scratch, tile);
     const auto order = lab.get(made.order, assignments);
     std::vector<uint32_t> wanted(assignments);
@@ -243,10 +244,10 @@ TEST_CASE("cuda: assignments are sorted by expert, stably, and cut into tiles") 
 // [tokens * top_k, hidden] of results has the caller of run_expert_parts: of V3, 229 KB a token of 295 KB.
 TEST_CASE("cuda: scratch for parts alone has no second place for results") {
   kernels::ExpertsShape shape{.hidden = 7168, .inner = 2048, .experts = 256, .top_k = 8, .rows = 4096};
-  const uint64_t whole = cuda::experts_scratch_bytes(shape);
+  const uint64_t whole = cuda::experts_scratch_bytes(shape, kernels::Precision::exact);
   shape.parts_only = true;
   const uint64_t inner = uint64_t{shape.rows} * shape.top_k * shape.inner * sizeof(float);
-  CHECK(cuda::experts_scratch_bytes(shape) == inner);
+  CHECK(cuda::experts_scratch_bytes(shape, kernels::Precision::exact) == inner);
   CHECK(whole > inner + uint64_t{shape.rows} * shape.top_k * shape.hidden * sizeof(float));
 }
 

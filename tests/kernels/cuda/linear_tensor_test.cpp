@@ -38,12 +38,13 @@ std::vector<float> run(const RandomWeight& weight, const std::vector<float>& x, 
   REQUIRE(kernels::cuda::fits_tensor_cores(cuda::form_of(matrix)));
   float* y = on_device(std::vector<float>(size_t{rows} * matrix.out, poison()), memory);
   const auto stream = gpu::make_stream();
-  cuda::linear_tensor(*stream,
-                      {.weight = matrix,
-                       .x = {.data = on_device(x, memory), .stride = matrix.in},
-                       .y = {.data = y, .stride = matrix.out},
-                       .rows = rows},
-                      precision);
+  const auto rounded =
+      cuda::lay_out_rounded(on_device(std::vector<uint8_t>(cuda::rounded_bytes(rows, matrix.in), 0xff), memory), rows,
+                            matrix.in, cuda::input_rounding(matrix.coding, precision));
+  cuda::run_round_rows(
+      *stream,
+      {.x = {.data = on_device(x, memory), .stride = matrix.in}, .rows = rows, .in = matrix.in, .to = rounded});
+  cuda::linear_tensor(*stream, {.weight = matrix, .x = rounded, .y = {.data = y, .stride = matrix.out}, .rows = rows});
   stream->synchronize();
   std::vector<float> result(y, y + size_t{rows} * matrix.out);
   for (void* place : memory)

@@ -108,6 +108,7 @@ TEST_CASE("cuda queue: takes the workspace that was planned, and no more than on
 }
 
 TEST_CASE("cuda queue: its workspace grows with every number of the shape") {
+  using kernels::Precision;
   using kernels::cuda::queue_workspace_bytes;
   const WorkspaceShape v3{.rows = 256, .heads = 128, .latent_dim = 512, .rope_dim = 64, .positions = 4096};
   const WorkspaceShape few_heads{.rows = 256, .heads = 1, .latent_dim = 16, .positions = 4096};
@@ -121,16 +122,19 @@ TEST_CASE("cuda queue: its workspace grows with every number of the shape") {
         WorkspaceShape shape = base;
         if (number != &WorkspaceShape::index_heads) shape.index_heads = 64;
         shape.*number = value;
-        const uint64_t bytes = queue_workspace_bytes(shape);
+        const uint64_t bytes = queue_workspace_bytes(shape, Precision::exact);
         CHECK(bytes >= before);
         before = bytes;
       }
     }
   }
   constexpr uint64_t kMiB = 1 << 20;
-  CHECK(queue_workspace_bytes(v3) <= 130 * kMiB);
-  CHECK(queue_workspace_bytes(v3) >= 2 * kMiB);
-  CHECK(queue_workspace_bytes({}) < 2 * kMiB);
+  CHECK(queue_workspace_bytes(v3, Precision::exact) <= 130 * kMiB);
+  CHECK(queue_workspace_bytes(v3, Precision::exact) >= 2 * kMiB);
+  CHECK(queue_workspace_bytes({}, Precision::exact) < 2 * kMiB);
+  // Rounded inputs lie where attention has its partial results.
+  CHECK(queue_workspace_bytes(v3, Precision::fp8) == queue_workspace_bytes(v3, Precision::exact));
+  CHECK(queue_workspace_bytes({}, Precision::bf16) == queue_workspace_bytes({}, Precision::exact) + 8 * kMiB);
 }
 
 }  // namespace dspack::test::workspace_test

@@ -1,0 +1,37 @@
+// A warp rounds 128 values of a row, four a lane.
+#include "kernels/cuda/rounded_rows.h"
+
+#include <algorithm>
+
+#include "kernels/cuda/device/rounding.cuh"
+
+namespace dspack::kernels::cuda {
+namespace {
+
+template <bool kFp8>
+__global__ void round_rows_kernel(RoundRowsTask task) {
+  const uint32_t warps = gpu::block_threads() / gpu::kWarpThreads;
+  const uint32_t block = gpu::block_index().x * warps + gpu::warp_index();
+  if (block >= task.to.columns / kRoundedBlock) return;  // all lanes of a warp
+  for (uint64_t row = gpu::block_index().y; row < task.rows; row += gpu::grid_blocks().y)
+    device::round_row_block<kFp8>(task.x.data + row * task.x.stride, task.in, block, task.to, row);
+}
+
+}  // namespace
+
+gpu::LaunchShape choose_round_rows_launch(uint32_t rows, uint32_t in) {
+  constexpr unsigned kWarps = 2;  // few: one token's blocks should be spread over the card
+  constexpr uint32_t kMostRows = 65'535;
+  return {.grid_x = static_cast<unsigned>(ceil_div(ceil_div(in, kRoundedBlock), kWarps)),
+          .grid_y = std::clamp(rows, 1U, kMostRows),
+          .threads = kWarps * gpu::kWarpThreads};
+}
+
+void run_round_rows(gpu::Stream& stream, const RoundRowsTask& task) {
+  if (task.rows == 0 || task.in == 0) return;
+  const gpu::LaunchShape shape = choose_round_rows_launch(task.rows, task.in);
+  if (task.to.scales == nullptr) return gpu::launch(stream, shape, round_rows_kernel<false>, task);
+  gpu::launch(stream, shape, round_rows_kernel<true>, task);
+}
+
+}  // namespace dspack::kernels::cuda
