@@ -10,84 +10,17 @@
 #include "kernels/cuda/attend.h"
 #include "kernels/cuda/choose.h"
 #include "kernels/cuda/cuda_memory.h"
-#include "kernels/cuda/elementwise.h"
 #include "kernels/cuda/expert_tiles.h"
 #include "kernels/cuda/experts.h"
-#include "kernels/cuda/head_linear.h"
 #include "kernels/cuda/latent_rows.h"
 #include "kernels/cuda/linear.h"
-#include "kernels/cuda/rounded_rows.h"
+#include "kernels/cuda/operands.h"
+#include "kernels/cuda/rounded_input.h"
 #include "kernels/cuda/route.h"
 #include "kernels/cuda/sample.h"
 
 namespace dspack::kernels::cuda {
 namespace {
-
-float* floats(Slice place) {
-  return reinterpret_cast<float*>(address_of(place));
-}
-uint32_t* numbers(Slice place) {
-  return reinterpret_cast<uint32_t*>(address_of(place));
-}
-RowsAt<float> rows_at(const Rows& rows) {
-  return {.data = floats(rows.data), .stride = rows.stride};
-}
-RowsAt<const float> inputs_at(const Rows& rows) {
-  return {.data = floats(rows.data), .stride = rows.stride};
-}
-RowPairTask pair(const Rows& to, const Rows& from) {
-  return {.to = rows_at(to), .from = inputs_at(from), .rows = to.rows, .cols = to.cols};
-}
-bool is_empty(const Rows& rows) {
-  return rows.rows == 0 || rows.cols == 0;
-}
-
-HeadLinearTask head_task(const HeadLinearArgs& args) {
-  return {.weight = matrix_of(args.weight),
-          .heads = args.heads,
-          .head_rows = args.head_rows,
-          .first_row = args.first_row,
-          .rows_used = args.rows_used,
-          .x = floats(args.x),
-          .x_row_stride = args.x_row_stride,
-          .x_head_stride = args.x_head_stride,
-          .y = floats(args.y),
-          .y_row_stride = args.y_row_stride,
-          .y_head_stride = args.y_head_stride,
-          .rows = args.rows};
-}
-
-/// Device memory that an operation writes to.
-struct Written {
-  const std::byte* begin = nullptr;
-  const std::byte* end = nullptr;
-};
-Written written_to(const float* first, uint64_t count) {
-  const auto* begin = reinterpret_cast<const std::byte*>(first);
-  return {.begin = begin, .end = begin + count * sizeof(float)};
-}
-/// Precondition: there are rows.
-Written written_to(const Rows& rows) {
-  return written_to(floats(rows.data), (rows.rows - 1) * uint64_t{rows.stride} + rows.cols);
-}
-/// A part of what is behind it in its buffer.
-Written written_behind(Slice place) {
-  const std::byte* begin = address_of(place);
-  return {.begin = begin, .end = begin + (place.buffer->size_bytes() - place.offset_bytes)};
-}
-
-/// Rows that have been rounded.
-struct RoundedInput : RoundRowsTask {
-  explicit RoundedInput(const RoundRowsTask& task) : RoundRowsTask(task) {}
-  [[nodiscard]] bool is(const RoundRowsTask& other, Precision rounding) const {
-    return x.data == other.x.data && x.stride == other.x.stride && rows == other.rows && in == other.in &&
-           (to.scales != nullptr) == (rounding == Precision::fp8);
-  }
-  [[nodiscard]] bool is_changed_by(const Written& written) const {
-    const Written mine = written_to(x.data, (rows - 1) * x.stride + in);
-    return written.begin < mine.end && mine.begin < written.end;
-  }
-};
 
 class RecordedStep final : public Step {
  public:
@@ -293,18 +226,7 @@ void CudaQueue::rope(const RopeArgs& args) {
   if (args.rows == 0 || args.heads == 0 || args.dim == 0) return;
   const uint64_t values =
       (args.rows - 1) * uint64_t{args.row_stride} + (args.heads - 1) * uint64_t{args.head_stride} + args.dim;
-  run_rotate(stream_to(written_to(floats(args.data), values)),
-             {.data = floats(args.data),
-              .rows = args.rows,
-              .heads = args.heads,
-              .dim = args.dim,
-              .apart = args.pairs == RopePairs::halves ? args.dim / 2 : 1,
-              .step = args.pairs == RopePairs::halves ? 1U : 2U,
-              .head_stride = args.head_stride,
-              .row_stride = args.row_stride,
-              .first_position = args.first_position,
-              .cos_sin = floats(args.cos_sin),
-              .live = numbers(args.live.value)});
+  run_rotate(stream_to(written_to(floats(args.data), values)), rotate_task(args));
 }
 
 void CudaQueue::choose(const ChooseArgs& args) {
