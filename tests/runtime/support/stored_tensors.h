@@ -23,7 +23,7 @@ struct StoredTensor {
   template <class T>
   [[nodiscard]] std::vector<T> as() const {
     std::vector<T> values(bytes.size() / sizeof(T));
-    std::memcpy(values.data(), bytes.data(), bytes.size());
+    if (!values.empty()) std::memcpy(values.data(), bytes.data(), bytes.size());
     return values;
   }
   /// FP32 values for compare() of numeric.h.
