@@ -8,8 +8,8 @@
 //
 // Blocks are counted from the first position and every head has its own sums: a head's result depends on its query and
 // on the positions that it sees, never on the group, the row's place in the call, or how the prompt was cut. Of chosen
-// positions (sparse attention) the rows of a block are gathered first, once for all heads that walk together, where
-// they do not lie one behind the other anyway. The cache may be of a smaller type (L): its values become FP32 exactly,
+// positions (sparse attention) the rows of a block are gathered first, once for all heads that walk together,
+// unless they are consecutive. The cache may be of a smaller type (L): its values become FP32 exactly,
 // in registers, and from there on nothing differs. Rows of FP8 are decoded to FP32 first, a block of positions once for
 // a group of heads; the result has the bits of an FP32 cache with the decoded values. A value is one product of a code
 // and its tile's scale, rounded to FP32: LoadE4m3's power of two moves between the two factors without rounding.

@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "kernels/cpu/cpu_device.h"
 #include "kernels/cpu/products.h"
 
 namespace dspack::kernels {
@@ -54,6 +55,7 @@ class Best {
 
  private:
   void add(uint64_t entry) {
+    found_.reserve(2 * size_t{most_});  // and not as much more as a vector would take by itself
     found_.push_back(entry);
     if (found_.size() == 2 * size_t{most_}) cut();
   }
@@ -76,6 +78,13 @@ auto index_function(const CpuOps& ops, Coding coding) {
   return ops.index_f32;
 }
 
+/// Consecutive rows that choose at once.
+struct Batch {
+  uint32_t first_row = 0;
+  uint32_t rows = 0;
+  uint32_t ranges = 1;  // into which the positions that a row sees are cut
+};
+
 /// Work of one thread: rows that share the keys of a range of the positions that they see.
 struct Share {
   uint32_t first_row = 0;
@@ -85,15 +94,12 @@ struct Share {
 
 class Chooser {
  public:
-  /// `whole`: rows at the beginning that see no more positions than they may choose. `ranges`: into which positions are
-  /// cut.
-  Chooser(const CpuOps& ops, const ChooseArgs& args, uint32_t position, uint32_t whole, uint32_t ranges)
+  Chooser(const CpuOps& ops, const ChooseArgs& args, uint32_t position, const Batch& batch)
       : args_(args),
         function_(index_function(ops, args.keys.coding)),
         position_(position),
-        whole_(whole),
-        ranges_(ranges),
-        best_(uint64_t{args.rows - whole} * ranges, Best(args.choice.most)) {}
+        batch_(batch),
+        best_(uint64_t{batch.rows} * batch.ranges, Best(args.choice.most)) {}
 
   void score(const Share& share) {
     const Weight& keys = args_.keys;
@@ -101,8 +107,9 @@ class Chooser {
     std::vector<float> tile(uint64_t{keys.in} * kIndexTile);
     std::vector<float> scores(uint64_t{share.rows} * kBlockPositions);
     const uint64_t seen = seen_by(share.first_row + share.rows - 1);  // by the last row, which sees the most
-    const auto end = static_cast<uint32_t>(seen * (share.range + 1) / ranges_);
-    for (auto first = static_cast<uint32_t>(seen * share.range / ranges_); first < end; first += kBlockPositions) {
+    const auto end = static_cast<uint32_t>(seen * (share.range + 1) / batch_.ranges);
+    for (auto first = static_cast<uint32_t>(seen * share.range / batch_.ranges); first < end;
+         first += kBlockPositions) {
       const uint32_t count = std::min(kBlockPositions, end - first);
       function_({.queries = floats(args_.queries) + uint64_t{share.first_row} * args_.heads * keys.in,
                  .weights = floats(args_.weights) + uint64_t{share.first_row} * args_.heads,
@@ -125,7 +132,7 @@ class Chooser {
 
   void write(uint32_t row) {
     Best& best = best_of(row, 0);
-    for (uint32_t range = 1; range < ranges_; ++range)
+    for (uint32_t range = 1; range < batch_.ranges; ++range)
       best.see(best_of(row, range));
     auto* const ids = reinterpret_cast<uint32_t*>(host(args_.choice.ids)) + uint64_t{row} * args_.choice.most;
     reinterpret_cast<uint32_t*>(host(args_.choice.counts))[row] = best.write(ids);
@@ -133,12 +140,15 @@ class Chooser {
 
  private:
   [[nodiscard]] uint32_t seen_by(uint32_t row) const { return position_ + row + 1; }
-  [[nodiscard]] Best& best_of(uint32_t row, uint32_t range) { return best_[uint64_t{row - whole_} * ranges_ + range]; }
+  [[nodiscard]] Best& best_of(uint32_t row, uint32_t range) {
+    return best_[uint64_t{row - batch_.first_row} * batch_.ranges + range];
+  }
 
   const ChooseArgs& args_;
   void (*function_)(const IndexScoresTask& task);
-  uint32_t position_, whole_, ranges_;
-  std::vector<Best> best_;  // [rows, ranges]
+  uint32_t position_;
+  Batch batch_;
+  std::vector<Best> best_;  // [rows of the batch, ranges]
 };
 
 void choose_all(const ChooseArgs& args, uint32_t row, uint32_t count) {
@@ -149,33 +159,42 @@ void choose_all(const ChooseArgs& args, uint32_t row, uint32_t count) {
 
 }  // namespace
 
+uint64_t most_choose_bytes(unsigned threads, uint32_t most, uint32_t dim) {
+  const uint64_t scoring = uint64_t{dim} * kIndexTile + uint64_t{kMostTogether} * kBlockPositions;
+  // A batch has fewer than two shares for each thread, of up to kMostTogether rows.
+  const uint64_t best = uint64_t{2} * kMostTogether * 2 * most * sizeof(uint64_t);
+  return threads * (scoring * sizeof(float) + best);
+}
+
 void choose_positions(const CpuOps& ops, Workers& workers, const ChooseArgs& args, uint32_t position) {
   const uint32_t most = args.choice.most;
   // Rows that see no more positions than they may choose come first.
   const uint32_t whole = position + 1 > most ? 0 : std::min(args.rows, most - position);
   for (uint32_t row = 0; row < whole; ++row)
     choose_all(args, row, position + row + 1);
-  const uint32_t rows = args.rows - whole;
-  if (rows == 0) return;
-
-  const uint32_t longest = position + args.rows;
   const uint32_t threads = workers.threads();
-  const uint32_t together = std::clamp(rows / threads, 1U, kMostTogether);
-  const uint32_t groups = (rows - 1) / together + 1;
-  const uint32_t wanted = groups >= threads ? 1 : (threads - 1) / groups + 1;
-  const uint32_t ranges = std::clamp(longest / kLeastRange, 1U, wanted);
-  Chooser chooser(ops, args, position, whole, ranges);
-  const uint64_t cost = uint64_t{longest} / ranges * args.heads * args.keys.in * together;
-  workers.split(groups * ranges, cost, [&](uint32_t begin, uint32_t end) {
-    for (uint32_t item = begin; item < end; ++item) {
-      const uint32_t first = item / ranges * together;
-      chooser.score({.first_row = whole + first, .rows = std::min(together, rows - first), .range = item % ranges});
-    }
-  });
-  workers.split(rows, uint64_t{most} * 32, [&](uint32_t begin, uint32_t end) {
-    for (uint32_t row = begin; row < end; ++row)
-      chooser.write(whole + row);
-  });
+  const uint32_t together = std::clamp((args.rows - whole) / threads, 1U, kMostTogether);
+  // A group of rows for each thread at once, so that what is found of them takes memory by threads, not by rows.
+  for (uint32_t row = whole; row < args.rows; row += together * threads) {
+    const uint32_t rows = std::min(together * threads, args.rows - row);
+    const uint32_t groups = (rows - 1) / together + 1;
+    const uint32_t longest = position + row + rows;
+    const uint32_t wanted = (threads - 1) / groups + 1;
+    const Batch batch{.first_row = row, .rows = rows, .ranges = std::clamp(longest / kLeastRange, 1U, wanted)};
+    Chooser chooser(ops, args, position, batch);
+    const uint64_t cost = uint64_t{longest} / batch.ranges * args.heads * args.keys.in * together;
+    workers.split(groups * batch.ranges, cost, [&](uint32_t begin, uint32_t end) {
+      for (uint32_t item = begin; item < end; ++item) {
+        const uint32_t first = item / batch.ranges * together;
+        chooser.score(
+            {.first_row = row + first, .rows = std::min(together, rows - first), .range = item % batch.ranges});
+      }
+    });
+    workers.split(rows, uint64_t{most} * 32, [&](uint32_t begin, uint32_t end) {
+      for (uint32_t i = begin; i < end; ++i)
+        chooser.write(row + i);
+    });
+  }
 }
 
 }  // namespace dspack::kernels

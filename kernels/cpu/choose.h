@@ -1,8 +1,8 @@
 // The choice of the lightning indexer (kernels::ChooseArgs). Scores are computed a block of positions at a time, for
-// which the queries' heads share the keys, and each block leaves only what may still be among the best: memory does not
-// grow with the context. A score depends on its row and position alone, and the best are ordered strictly, so that
-// neither threads nor the other rows of a call change a choice. Threads: runs on `workers`. Lifetime: borrows its
-// arguments for the call. Errors: none; shapes have been checked.
+// which the queries' heads share the keys, and each block leaves only what may still be among the best: memory grows
+// with neither context nor rows (most_choose_bytes in cpu_device.h). A score depends on its row and position alone,
+// and the best are ordered strictly, so that neither threads nor the other rows of a call change a choice.
+// Threads: runs on `workers`. Lifetime: borrows its arguments for the call. Errors: none; shapes have been checked.
 #pragma once
 
 #include "kernels/cpu/ops_table.h"

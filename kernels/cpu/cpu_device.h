@@ -28,6 +28,9 @@ struct CpuOptions {
 /// columns.
 [[nodiscard]] uint64_t most_product_bytes(unsigned threads, uint32_t rows, uint32_t in);
 
+/// What Queue::choose keeps for itself on the CPU's device, of keys of `dim` values and so many chosen positions a row.
+[[nodiscard]] uint64_t most_choose_bytes(unsigned threads, uint32_t most, uint32_t dim);
+
 /// The memory of a buffer that the host can address, for zero-copy reads into it and for tests. Any other is a
 /// programming error.
 [[nodiscard]] std::span<std::byte> host_bytes(Buffer& buffer);

@@ -118,11 +118,14 @@ Result<MemoryNeeds> find_needs(const LoadContext& context, const ModelConfig& co
   };
   const kernels::Device& device = context.device;
   const unsigned computing = options.threads - std::min(options.threads - 1, options.readers - 1);
-  needs.activation_bytes = [config, of_model, computing, &device](uint32_t rows) {
+  const uint64_t choosing = device.is_host() && config.indexer
+                                ? kernels::most_choose_bytes(computing, config.indexer->most, config.indexer->dim)
+                                : uint64_t{0};
+  needs.activation_bytes = [config, choosing, of_model, computing, &device](uint32_t rows) {
     const auto placement = device.is_host() ? ExpertPlacement::streamed : ExpertPlacement::resident;
     const uint64_t products =
         device.is_host() ? kernels::most_product_bytes(computing, rows, widest_row(config)) : uint64_t{0};
-    return of_model(rows) + products +
+    return of_model(rows) + products + choosing +
            RoutedExperts::scratch_bytes_for(device, executor_shape(config, rows), placement);
   };
   needs.tiered_activation_bytes = [config, of_model, &device](uint32_t rows) {

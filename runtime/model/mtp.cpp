@@ -18,7 +18,7 @@ uint64_t pair_bytes(const ModelConfig& config) {
   return uint64_t{kWaveRows} * 2 * config.hidden * sizeof(float);
 }
 
-// Drafts behind the first attend to what that has chosen (index_share_for_mtp_iteration; as vLLM reads it, #44420).
+// Drafts after the first attend to what that has chosen (index_share_for_mtp_iteration; as vLLM reads it, #44420).
 bool drafts_share(const ModelConfig& config) {
   return config.indexer && config.indexer->drafts_share;
 }

@@ -1,15 +1,14 @@
 """DeepSeek-V3.2, whose repository has a program in place of a chat template: which template its conversations get, what
 the commands and the server write, and answers with calls."""
 
-import http.client
 import json
 import os
-import re
 import shutil
 import subprocess
 import unittest
 
 from common import EndToEnd, main
+from test_serve import Serving
 
 CASES = json.loads((EndToEnd.data("text") / "deepseek_v32_cases.json").read_text(encoding="utf-8"))["cases"]
 TALK = [{"role": "user", "content": "q"}]
@@ -86,33 +85,21 @@ class Commands(Encoded):
         self.assertIn("# The user's message is: d<", self.assert_ok(said).stdout)
 
 
-class Served(Encoded):
+class Served(Serving):
     def setUp(self):
         super().setUp()
         # The description of tools takes more than the small model's context.
         source = self.copy_source()
         config = json.loads((source / "config.json").read_text())
         (source / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 4096}))
-        self.process = self.start("serve", source, "--ctx", "4096", "--port", "0", "--device", "cpu", "--chat-template", "deepseek-v3.2",
-                                  program="DSPACK_DSRUN")
-        self.port = int(re.search(r":([0-9]+)/v1", self.process.stderr.readline().decode())[1])
+        self.start_server("--ctx", "4096", "--chat-template", "deepseek-v3.2", folder=source)
 
-    def send(self, path, body):
-        """Status and text of an answer."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
-        try:
-            connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
-            response = connection.getresponse()
-            return response.status, response.read().decode()
-        finally:
-            connection.close()
-
-    def ask(self, path, **body):
-        status, text = self.send(path, body)
+    def ask_json(self, path, **body):
+        status, _, text = self.ask(path, body)
         return status, json.loads(text)
 
     def prompt(self, **body):
-        status, said = self.ask("/apply-template", **body)
+        status, said = self.ask_json("/apply-template", **body)
         self.assertEqual(status, 200, said)
         return said["prompt"]
 
@@ -123,14 +110,14 @@ class Served(Encoded):
             self.assertEqual(self.prompt(messages=TALK, **body), THINKING)
         for body in ({"reasoning_effort": "none"}, {"chat_template_kwargs": {"enable_thinking": False}}):
             self.assertEqual(self.prompt(messages=TALK, **body), CHAT)
-        status, said = self.ask("/v1/chat/completions", messages=[*TALK, {"role": "assistant", "content": "a"}], max_tokens=1,
+        status, said = self.ask_json("/v1/chat/completions", messages=[*TALK, {"role": "assistant", "content": "a"}], max_tokens=1,
                                 reasoning_effort="high")
         self.assertEqual(status, 400)
         self.assertIn("message 1 (assistant)", said["error"]["message"])
 
     def test_an_answer_is_reasoning_where_the_prompt_has_begun_it(self):
         for effort, name in (("high", "reasoning_content"), ("none", "content")):
-            status, said = self.ask("/v1/chat/completions", messages=TALK, max_tokens=8, temperature=0, reasoning_effort=effort)
+            status, said = self.ask_json("/v1/chat/completions", messages=TALK, max_tokens=8, temperature=0, reasoning_effort=effort)
             self.assertEqual(status, 200, said)
             message = said["choices"][0]["message"]
             self.assertTrue(message[name], message)
@@ -151,7 +138,7 @@ class Served(Encoded):
             '<｜DSML｜parameter name="s" string="true">x</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜function_calls>'
             '<｜end▁of▁sentence｜>\n\n<function_results>\n<result>1</result>\n<result>2</result>\n</function_results>\n\n<think>'), text)
         self.assertIn('<functions>\n{"name": "f", "parameters": {"type": "object"}}\n</functions>\n<｜User｜>q', text)
-        status, said = self.ask("/v1/chat/completions", messages=talk, tools=TOOLS, reasoning_effort="high", max_tokens=1)
+        status, said = self.ask_json("/v1/chat/completions", messages=talk, tools=TOOLS, reasoning_effort="high", max_tokens=1)
         self.assertEqual(status, 200, said)
         tokens = said["usage"]["prompt_tokens"]
         items = [*TALK, {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "why"}]},
@@ -159,7 +146,7 @@ class Served(Encoded):
                  *({"type": "function_call", "call_id": call["id"], **call["function"]} for call in calls),
                  {"type": "function_call_output", "call_id": "call_b", "output": "2"},
                  {"type": "function_call_output", "call_id": "call_a", "output": "1"}]
-        status, said = self.ask("/v1/responses", input=items, reasoning={"effort": "high"}, max_output_tokens=1,
+        status, said = self.ask_json("/v1/responses", input=items, reasoning={"effort": "high"}, max_output_tokens=1,
                                 tools=[{"type": "function", **TOOLS[0]["function"]}])
         self.assertEqual((status, said.get("usage", {}).get("input_tokens")), (200, tokens), said)
         blocks = [{"role": "user", "content": "q"},
@@ -169,7 +156,7 @@ class Served(Encoded):
                         for call in calls)]},
                   {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "call_b", "content": "2"},
                                                {"type": "tool_result", "tool_use_id": "call_a", "content": "1"}]}]
-        status, said = self.ask("/v1/messages/count_tokens", messages=blocks, max_tokens=2000,
+        status, said = self.ask_json("/v1/messages/count_tokens", messages=blocks, max_tokens=2000,
                                 tools=[{"name": "f", "input_schema": {"type": "object"}}],
                                 thinking={"type": "enabled", "budget_tokens": 1024})
         self.assertEqual((status, said), (200, {"input_tokens": tokens}))
@@ -185,7 +172,7 @@ class Served(Encoded):
                     "chat_template_kwargs": {"thinking": thinking}}
             if thinking:  # a model that has not learnt to reason does not come to its end
                 body["logit_bias"] = {str(end): 100}
-            whole = self.ask("/v1/chat/completions", **body)[1]["choices"][0]
+            whole = self.ask_json("/v1/chat/completions", **body)[1]["choices"][0]
             self.assertIn(whole["message"].get("content"), (None, ""))
             calls = whole["message"]["tool_calls"]
             if not body["parallel_tool_calls"]:
@@ -196,7 +183,7 @@ class Served(Encoded):
                 self.assertEqual((call["function"]["name"], set(arguments)), ("get_weather", {"city", "days"}))
                 self.assertIn(arguments["city"], ("Rome", "Paris"))
                 self.assertIn(arguments["days"], range(1, 10))
-            status, text = self.send("/v1/chat/completions", {**body, "stream": True})
+            status, _, text = self.ask("/v1/chat/completions", {**body, "stream": True})
             self.assertEqual(status, 200, text)
             choices = [json.loads(line[6:])["choices"][0] for line in text.split("\n") if line.startswith("data: {")]
             streamed = []

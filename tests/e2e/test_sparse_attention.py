@@ -75,7 +75,7 @@ class Runs(Sparse):
             tokens, _ = self.golden(name)
             for dtype in ("f32", "bf16", "f16", "fp8"):
                 said = {self.assert_ok(self.dsrun(self.folder(name), "--tokens", tokens, "-n", 40, "--mtp", mtp,
-                                                  "--index-dtype", dtype)).stdout for mtp in ("off", "1", "3")}
+                                                  "--index-dtype", dtype)).stdout for mtp in ("off", "1", "2", "3")}
                 with self.subTest(name, dtype=dtype):
                     self.assertEqual(len(said), 1, said)
                     print(f"{name}, index keys in {dtype}: {said.pop().split()[:12]}")

@@ -1,5 +1,6 @@
-// FP32 values as numbers that compare as they do: minus infinity lowest, NaN above everything, both zeros the same. 0
-// is below that of every value. Threads: pure functions.
+// FP32 values as numbers that compare as they do: minus infinity lowest, NaN above everything, both zeros the same.
+// 0 is below that of every value.
+// Threads: pure functions.
 #pragma once
 
 #include <dspack_gpu.h>
