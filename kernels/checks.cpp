@@ -277,6 +277,12 @@ void check_expert_parts(const ExpertPartsArgs& args, uint64_t scratch_bytes) {
   check_extent(args.scratch, scratch_bytes);
 }
 
+void check_mlp(const MlpArgs& args) {
+  check_linear(args.weights.gate, args.x, args.inner);
+  check_linear(args.weights.up, args.x, args.scratch);
+  check_linear(args.weights.down, args.inner, args.y);
+}
+
 void check_combine(const Rows& y, const Rows& parts, Slice weights, uint32_t top_k) {
   check_rows(y);
   check_rows(parts);

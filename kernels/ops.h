@@ -70,6 +70,12 @@ enum class RopePairs {
   halves,      // x[k] and x[k + dim / 2]
 };
 
+/// One of several products of the same input: y = weight . x.
+struct Product {
+  Weight weight;
+  Rows y;
+};
+
 /// Rotary embedding of `rows` tokens, `heads` vectors each, rotated in place (DeepSeek-V3 inference/model.py). `data`
 /// points at the first rotary value of the first head.
 struct RopeArgs {
@@ -147,6 +153,19 @@ struct HeadLinearArgs {
   uint32_t rows = 0;  // tokens
 };
 
+/// What is left to do with the latents of some positions once they have been projected: norms, rotation, and the cache.
+struct LatentsArgs {
+  Rows rows;  // [rows, latent_dim + rope_dim]: latent, then rotary key; overwritten
+  LatentShape shape;
+  Slice gain;         // FP32 [latent_dim]
+  Rows query;         // latents of the queries, as many rows, normalised in place; no columns: there are none
+  Slice query_gain;   // FP32 [query.cols]
+  float epsilon = 0;  // of both norms
+  RopeArgs rope;      // of the rotary keys in `rows`
+  Slice cache;        // of the first row, at rope.first_position; empty: the rows are where they belong
+  Dtype cache_dtype = Dtype::f32;  // f32, bf16, f16 or f8_e4m3
+};
+
 enum class ScoreFunction { sigmoid, softmax };
 enum class GroupScore { top2_sum, max };
 
@@ -200,6 +219,21 @@ struct ExpertsArgs {
   uint32_t top_k = 0;
   Slice scratch;  // of Device::experts_scratch_bytes for at least so many tokens, 256-byte aligned
   Rows y;         // [tokens, hidden]; not x
+};
+
+/// A gated MLP: y = down(silu(gate x) * (up x)).
+struct MlpArgs {
+  ExpertMatrices weights;
+  Rows x;               // [rows, hidden]
+  Rows inner, scratch;  // [rows, inner] each; overwritten, no other operand
+  Rows y;               // [rows, hidden]; not x
+};
+
+/// All that a mixture-of-experts block does behind its router.
+struct MoeArgs {
+  ExpertsArgs experts;
+  const MlpArgs* shared = nullptr;  // of experts.x; null: there is none. Borrowed for the call
+  Rows residual;                    // [tokens, hidden]; neither x nor y of the two
 };
 
 /// Of one expert: which assignments of a call go to it, as token * top_k + slot, ascending.
@@ -361,6 +395,66 @@ class Queue {
   /// the largest, so that whoever looks at the value that was found overlooks none.
   virtual void argmax(const Rows& x, Slice ids) = 0;
   virtual void sample(const SampleArgs& args) = 0;
+
+  // What neighbours in a model's layer do together, each with the bits of the operations that it stands for in
+  // precision `exact`. A device that has less to do where they are one (a launch, a round trip) overrides them.
+
+  /// Products of one input.
+  virtual void linear_each(std::span<const Product> products, const Rows& x) {
+    for (const Product& product : products)
+      linear(product.weight, x, product.y);
+  }
+  /// y += weight . x. `scratch` is like y and may be overwritten; no other operand.
+  virtual void add_linear(const Weight& weight, const Rows& x, const Rows& y, const Rows& scratch) {
+    linear(weight, x, scratch);
+    add(y, scratch);
+  }
+  /// rms_norm, whose result, as it is, products with these weights are about to take.
+  virtual void rms_norm_for(std::span<const Weight> /*readers*/, const Rows& x, Slice gain, float epsilon,
+                            const Rows& y) {
+    rms_norm(x, gain, epsilon, y);
+  }
+  /// `query_reader`: the weight that takes the queries' latents next; null: none does.
+  virtual void finish_latents(const LatentsArgs& args, const Weight* /*query_reader*/) {
+    Rows latent = args.rows;
+    latent.cols = args.shape.latent_dim;
+    rms_norm(latent, args.gain, args.epsilon, latent);
+    rope(args.rope);
+    if (args.query.cols != 0) rms_norm(args.query, args.query_gain, args.epsilon, args.query);
+    if (args.cache.empty()) return;
+    LivePosition live = args.rope.live;
+    if (!live.empty()) live.limit -= args.rope.first_position;  // `cache` counts it already
+    if (args.cache_dtype == Dtype::f8_e4m3) return store_latents(args.cache, args.shape, args.rows, live);
+    store_rows(args.cache, args.cache_dtype, args.rows, live);
+  }
+  /// rope, and key absorption of other values of the same queries.
+  virtual void absorb(const RopeArgs& rotated, const HeadLinearArgs& absorbed) {
+    rope(rotated);
+    head_linear_transposed(absorbed);
+  }
+  /// args.logits = router . x, and route.
+  virtual void route_rows(const Weight& router, const Rows& x, const RouterArgs& args) {
+    linear(router, x, {.data = args.logits, .rows = args.rows, .cols = args.experts, .stride = args.experts});
+    route(args);
+  }
+  virtual void run_mlp(const MlpArgs& args) {
+    gated_linear(args.weights.gate, args.weights.up, args.x, args.inner, args.scratch);
+    linear(args.weights.down, args.inner, args.y);
+  }
+  /// residual += what run_mlp leaves in args.y, which may be overwritten.
+  virtual void add_mlp(const MlpArgs& args, const Rows& residual) {
+    run_mlp(args);
+    add(residual, args.y);
+  }
+  /// residual += experts + shared expert. experts.y, and what the shared expert writes, may be overwritten.
+  virtual void add_moe(const MoeArgs& args) {
+    run_experts(args.experts);
+    if (args.shared != nullptr) {
+      run_mlp(*args.shared);
+      add(args.experts.y, args.shared->y);
+    }
+    add(args.residual, args.experts.y);
+  }
 
   /// Calls `operations`; what it enqueues on this queue is recorded and not run. It uploads and downloads nothing and
   /// does not synchronise. Null: this device does not record, and nothing was called.

@@ -1,22 +1,17 @@
 #include "kernels/cuda/cuda_queue.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <optional>
 #include <vector>
 
 #include "format/base/check.h"
 #include "kernels/checks.h"
-#include "kernels/cuda/attend.h"
-#include "kernels/cuda/choose.h"
 #include "kernels/cuda/cuda_memory.h"
-#include "kernels/cuda/expert_tiles.h"
-#include "kernels/cuda/experts.h"
-#include "kernels/cuda/latent_rows.h"
 #include "kernels/cuda/linear.h"
 #include "kernels/cuda/operands.h"
-#include "kernels/cuda/rounded_input.h"
-#include "kernels/cuda/route.h"
+#include "kernels/cuda/queue.h"
 #include "kernels/cuda/sample.h"
 
 namespace dspack::kernels::cuda {
@@ -45,83 +40,7 @@ class CudaEvent final : public Event {
   std::shared_ptr<gpu::Event> event_;
 };
 
-class CudaQueue final : public Queue {
- public:
-  CudaQueue(gpu::Properties properties, Precision precision, std::shared_ptr<BlasUse> blas)
-      : properties_(std::move(properties)), precision_(precision), stream_(gpu::make_stream()) {
-    if (blas != nullptr) blas_ = std::make_unique<LinearBlas>(std::move(blas), properties_, precision_);
-  }
-
-  void expect(const WorkspaceShape& largest) override {
-    expected_bytes_ = shared_workspace_bytes(largest, precision_);
-    expects_choices_ = choice_workspace_bytes(largest) > 0;
-  }
-  void upload(Slice to, std::span<const std::byte> from) override;
-  void download(std::span<std::byte> to, Slice from) override;
-  void copy(Slice to, Slice from, uint64_t bytes) override;
-  void synchronize() override;
-  std::optional<Error> failure() const override { return gpu::failure(); }
-  std::shared_ptr<Event> mark() override { return std::make_shared<CudaEvent>(stream().mark()); }
-  void wait(const Event& event) override { stream().wait(static_cast<const CudaEvent&>(event).event()); }
-
-  void linear(const Weight& weight, const Rows& x, const Rows& y) override;
-  void head_linear_transposed(const HeadLinearArgs& args) override;
-  void head_linear(const HeadLinearArgs& args) override;
-  void rms_norm(const Rows& x, Slice gain, float epsilon, const Rows& y) override;
-  void layer_norm(const Rows& x, Slice gain, Slice bias, float epsilon, const Rows& y) override;
-  void rope(const RopeArgs& args) override;
-  void choose(const ChooseArgs& args) override;
-  void mla_attend(const MlaAttendArgs& args) override;
-  void silu_multiply(const Rows& gate, const Rows& up) override;
-  void add(const Rows& y, const Rows& x) override;
-  void route(const RouterArgs& args) override;
-  void run_experts(const ExpertsArgs& args) override;
-  void run_expert_parts(const ExpertPartsArgs& args) override;
-  void store_rows(Slice to, Dtype dtype, const Rows& from, const LivePosition& live) override;
-  void store_latents(Slice to, LatentShape shape, const Rows& from, const LivePosition& live) override;
-  void store_fp8_rows(Slice codes, Slice scales, const Rows& from, const LivePosition& live) override;
-  void gather_rows(const Rows& to, const Rows& from, std::span<const uint32_t> rows) override;
-  void scatter_rows(const Rows& to, const Rows& from, std::span<const uint32_t> rows) override;
-  void combine(const Rows& y, const Rows& parts, Slice weights, uint32_t top_k) override;
-  void argmax(const Rows& x, Slice ids) override;
-  void sample(const SampleArgs& args) override;
-
-  std::unique_ptr<Step> record(const std::function<void()>& operations) override;
-  void run(Step& step) override;
-
- private:
-  /// For operations that may change rounded inputs or where they are.
-  [[nodiscard]] gpu::Stream& stream() {
-    last_rounded_.reset();
-    return *stream_;
-  }
-  /// For those that do not use the workspace and write nowhere else.
-  [[nodiscard]] gpu::Stream& stream_to(const Written& written) {
-    if (last_rounded_ && last_rounded_->is_changed_by(written)) last_rounded_.reset();
-    return *stream_;
-  }
-  void multiply(const LinearTask& task);
-  RoundedRows rounded(RoundRowsTask rows, Precision rounding);
-  const uint32_t* on_device(std::span<const uint32_t> rows);
-  std::byte* counters(Workspace& space, uint64_t bytes);
-  uint32_t* expert_counters();
-  ChooseCounters* choose_counters();
-
-  gpu::Properties properties_;
-  Precision precision_;
-  std::unique_ptr<LinearBlas> blas_;  // null: there is no cuBLASLt
-  bool is_recording_ = false;
-  std::unique_ptr<gpu::Stream> stream_;
-  Workspace workspace_;
-  std::optional<RoundedInput> last_rounded_;  // in workspace_, or what it was before
-  uint64_t expected_bytes_ = 0;               // of workspace_, for the largest call
-  Workspace counter_space_;                   // ExpertsTask::counters
-  Workspace choose_counter_space_;            // ChooseTask::counters
-  bool expects_choices_ = false;
-  std::vector<std::vector<uint32_t>> indices_;  // on their way to the device; until the next synchronize
-  Workspace index_space_;
-  uint64_t index_bytes_ = 0;  // of index_space_ in use
-};
+}  // namespace
 
 void CudaQueue::upload(Slice to, std::span<const std::byte> from) {
   check_extent(to, from.size());
@@ -149,6 +68,14 @@ void CudaQueue::synchronize() {
   index_bytes_ = 0;
 }
 
+std::shared_ptr<Event> CudaQueue::mark() {
+  return std::make_shared<CudaEvent>(stream().mark());
+}
+
+void CudaQueue::wait(const Event& event) {
+  stream().wait(static_cast<const CudaEvent&>(event).event());
+}
+
 void CudaQueue::linear(const Weight& weight, const Rows& x, const Rows& y) {
   check_linear(weight, x, y);
   if (x.rows == 0 || weight.out == 0) return;
@@ -157,11 +84,14 @@ void CudaQueue::linear(const Weight& weight, const Rows& x, const Rows& y) {
   (void)stream_to(written_to(y));  // what was rounded may have been rows of y
 }
 
-/// Not by stream(): products of the same input round it once.
+bool CudaQueue::multiplies_on_tensor_cores(const Matrix& weight) const {
+  return precision_ != Precision::exact && fits_tensor_cores(form_of(weight));
+}
+
+/// Not by stream(): products of the same input round it once. `adds`: of at most kMostFusedRows.
 void CudaQueue::multiply(const LinearTask& task) {
   if (blas_ != nullptr && blas_->run(*stream_, task, is_recording_)) return;
-  if (precision_ == Precision::exact || !fits_tensor_cores(form_of(task.weight)))
-    return linear_exact(*stream_, task, properties_.multiprocessors);
+  if (!multiplies_on_tensor_cores(task.weight)) return linear_exact(*stream_, task, properties_.multiprocessors);
   constexpr uint64_t kRowUnit = 64;  // that read the weights together
   const uint64_t most = kMostRoundedBytes / std::max<uint64_t>(rounded_bytes(1, task.weight.in), 1);
   const uint64_t whole = most < kRowUnit ? std::max<uint64_t>(most, 1) : most / kRowUnit * kRowUnit;
@@ -174,31 +104,102 @@ void CudaQueue::multiply(const LinearTask& task) {
     linear_tensor(*stream_, {.weight = task.weight,
                              .x = rounded(round, input_rounding(task.weight.coding, precision_)),
                              .y = {.data = task.y.data + row * task.y.stride, .stride = task.y.stride},
-                             .rows = round.rows});
+                             .rows = round.rows,
+                             .adds = task.adds});
   }
 }
 
-/// The rows, rounded; anew unless they were the last ones and nothing has been enqueued since that may have changed
-/// them. (Whoever changes them elsewhere waits for this queue before, by mark() or synchronize().)
-RoundedRows CudaQueue::rounded(RoundRowsTask rows, Precision rounding) {
-  if (last_rounded_ && last_rounded_->is(rows, rounding)) return last_rounded_->to;
+/// Where they go, and are from then on.
+RoundedRows CudaQueue::place_for_rounded(RoundRowsTask rows, Precision rounding) {
   const uint64_t bytes = rounded_bytes(rows.rows, rows.in);
-  rows.to = lay_out_rounded(workspace_.at_least(std::max(bytes, expected_bytes_)), rows.rows, rows.in, rounding);
-  run_round_rows(*stream_, rows);
-  last_rounded_.emplace(rows);
+  const uint64_t at = rounded_.make_room(bytes);
+  rows.to =
+      lay_out_rounded(workspace_.at_least(std::max(at + bytes, expected_bytes_)) + at, rows.rows, rows.in, rounding);
+  rounded_.keep(rows, at + bytes);
   return rows.to;
 }
 
-void CudaQueue::head_linear(const HeadLinearArgs& args) {
-  check_head_linear(args);
-  if (args.rows == 0 || args.heads == 0 || args.rows_used == 0) return;
-  head_linear_exact(stream(), head_task(args));
+/// The rows, rounded; anew unless they have been, and nothing has been enqueued since that may have changed them.
+/// (Whoever changes them elsewhere waits for this queue before, by mark() or synchronize().)
+RoundedRows CudaQueue::rounded(RoundRowsTask rows, Precision rounding) {
+  if (const auto found = rounded_.find(rows, rounding)) return *found;
+  rows.to = place_for_rounded(rows, rounding);
+  run_round_rows(*stream_, rows);
+  return rows.to;
 }
 
-void CudaQueue::head_linear_transposed(const HeadLinearArgs& args) {
-  check_head_linear_transposed(args);
-  if (args.rows == 0 || args.heads == 0 || args.weight.in == 0) return;
-  head_linear_transposed_exact(stream(), head_task(args));
+/// Lets a norm round its result as those readers want it that multiply on tensor cores.
+void CudaQueue::round_for(std::span<const Weight> readers, RmsNormTask& task) {
+  for (const Weight& reader : readers) {
+    if (!multiplies_on_tensor_cores(matrix_of(reader))) continue;
+    const Precision rounding = input_rounding(reader.coding, precision_);
+    RoundedRows& to = rounding == Precision::fp8 ? task.fp8 : task.bf16;
+    if (to.values != nullptr) continue;
+    to = place_for_rounded(
+        {.x = {.data = task.y.data, .stride = task.y.stride}, .rows = task.rows, .in = task.cols, .to = {}}, rounding);
+  }
+}
+
+void CudaQueue::rms_norm_for(std::span<const Weight> readers, const Rows& x, Slice gain, float epsilon, const Rows& y) {
+  if (x.rows > kMostFusedRows) return rms_norm(x, gain, epsilon, y);
+  check_rms_norm(x, gain, y);
+  if (is_empty(x)) return;
+  gpu::Stream& stream = stream_to(written_to(y));
+  RmsNormTask task{
+      .x = inputs_at(x), .y = rows_at(y), .gain = floats(gain), .epsilon = epsilon, .rows = x.rows, .cols = x.cols};
+  round_for(readers, task);
+  run_rms_norm(stream, task);
+}
+
+/// In one launch, if these fit one.
+void CudaQueue::multiply_each(std::span<const LinearTask> tasks) {
+  const bool on_tensor_cores = multiplies_on_tensor_cores(tasks.front().weight);
+  if (!on_tensor_cores && fits_one_launch(tasks) &&
+      std::ranges::none_of(tasks, [&](const LinearTask& task) { return multiplies_on_tensor_cores(task.weight); }))
+    return linear_exact_each(*stream_, tasks, properties_.multiprocessors);
+  const Coding coding = tasks.front().weight.coding;
+  const bool are_alike = std::ranges::all_of(tasks, [&](const LinearTask& task) {
+    return task.weight.coding == coding && multiplies_on_tensor_cores(task.weight);
+  });
+  if (on_tensor_cores && are_alike && tasks.front().rows <= kMostTensorRows) {
+    const LinearTask& first = tasks.front();
+    const RoundedRows x = rounded({.x = first.x, .rows = first.rows, .in = first.weight.in, .to = {}},
+                                  input_rounding(coding, precision_));
+    std::vector<TensorTask> products;
+    for (const LinearTask& task : tasks)
+      products.push_back({.weight = task.weight, .x = x, .y = task.y, .rows = task.rows, .adds = task.adds});
+    return linear_tensor_each(*stream_, products);
+  }
+  for (const LinearTask& task : tasks)
+    multiply(task);
+}
+
+void CudaQueue::linear_each(std::span<const Product> products, const Rows& x) {
+  const bool is_empty_one = std::ranges::any_of(products, [](const Product& one) { return one.weight.out == 0; });
+  if (x.rows == 0 || x.rows > kMostFusedRows || is_empty_one || products.size() > kMostProducts)
+    return Queue::linear_each(products, x);
+  std::vector<LinearTask> tasks;
+  for (const Product& one : products) {
+    check_linear(one.weight, x, one.y);
+    tasks.push_back({.weight = matrix_of(one.weight), .x = inputs_at(x), .y = rows_at(one.y), .rows = x.rows});
+  }
+  if (!tasks.empty()) multiply_each(tasks);
+  for (const Product& one : products)
+    (void)stream_to(written_to(one.y));
+}
+
+void CudaQueue::gated_linear(const Weight& gate, const Weight& up, const Rows& x, const Rows& y, const Rows& scratch) {
+  linear_each(std::array{Product{.weight = gate, .y = y}, Product{.weight = up, .y = scratch}}, x);
+  silu_multiply(y, scratch);
+}
+
+void CudaQueue::add_linear(const Weight& weight, const Rows& x, const Rows& y, const Rows& scratch) {
+  if (x.rows > kMostFusedRows) return Queue::add_linear(weight, x, y, scratch);
+  check_linear(weight, x, y);
+  check_same_shape(y, scratch);
+  if (x.rows == 0 || weight.out == 0) return;
+  multiply({.weight = matrix_of(weight), .x = inputs_at(x), .y = rows_at(y), .rows = x.rows, .adds = true});
+  (void)stream_to(written_to(y));
 }
 
 void CudaQueue::rms_norm(const Rows& x, Slice gain, float epsilon, const Rows& y) {
@@ -221,95 +222,14 @@ void CudaQueue::layer_norm(const Rows& x, Slice gain, Slice bias, float epsilon,
                             .cols = x.cols});
 }
 
-void CudaQueue::rope(const RopeArgs& args) {
-  check_rope(args);
-  if (args.rows == 0 || args.heads == 0 || args.dim == 0) return;
-  const uint64_t values =
-      (args.rows - 1) * uint64_t{args.row_stride} + (args.heads - 1) * uint64_t{args.head_stride} + args.dim;
-  run_rotate(stream_to(written_to(floats(args.data), values)), rotate_task(args));
-}
-
-void CudaQueue::choose(const ChooseArgs& args) {
-  check_choose(args);
-  if (args.rows == 0) return;
-  const uint32_t limit = args.live.empty() ? args.first_position + args.rows : args.live.limit;
-  const uint64_t bytes = std::max(choose_scratch_bytes(args.rows, limit), expected_bytes_);
-  run_choose(stream(),
-             {.queries = floats(args.queries),
-              .weights = floats(args.weights),
-              .keys = matrix_of(args.keys),
-              .ids = numbers(args.choice.ids),
-              .counts = numbers(args.choice.counts),
-              .most = args.choice.most,
-              .rows = args.rows,
-              .heads = args.heads,
-              .first_position = args.first_position,
-              .position_limit = limit,
-              .on_tensor_cores = precision_ != Precision::exact && fits_tensor_scores(args.keys.in, properties_),
-              .live = numbers(args.live.value),
-              .scratch = workspace_.at_least(bytes),
-              .counters = choose_counters()});
-}
-
-void CudaQueue::mla_attend(const MlaAttendArgs& args) {
-  check_mla_attend(args);
-  if (args.rows == 0 || args.heads == 0) return;
-  MlaAttendTask task{.query_latent = floats(args.query_latent),
-                     .query_rope = floats(args.query_rope),
-                     .cache = address_of(args.cache),
-                     .out = floats(args.out),
-                     .partial = nullptr,
-                     .live_position = numbers(args.live.value),
-                     .rows = args.rows,
-                     .heads = args.heads,
-                     .latent_dim = args.latent_dim,
-                     .rope_dim = args.rope_dim,
-                     .rope_row_stride = args.rope_row_stride,
-                     .rope_head_stride = args.rope_head_stride,
-                     .first_position = args.first_position,
-                     .position_limit = args.live.empty() ? args.first_position + args.rows : args.live.limit,
-                     .scale = args.scale,
-                     .cache_dtype = args.cache_dtype};
-  if (!args.choice.empty()) {
-    task.chosen = numbers(args.choice.ids);
-    task.counts = numbers(args.choice.counts);
-    task.most_chosen = args.choice.most;
-  }
-  const AttendShape shape = shape_of(task);
-  // As much as the largest call needs at once: what is outgrown stays until the queue goes.
-  const uint64_t bytes = std::max(attend_scratch_bytes(shape), expected_bytes_);
-  task.partial = reinterpret_cast<float*>(workspace_.at_least(bytes));
-  const AttendChoice choice = attend_choice(shape, properties_);
-  if (precision_ == Precision::exact || choice == AttendChoice::exact) return attend_exact(stream(), task);
-  attend_tensor(stream(), task, choice);
-}
-
 void CudaQueue::silu_multiply(const Rows& gate, const Rows& up) {
   check_same_shape(gate, up);
-  if (!is_empty(gate)) run_silu_multiply(stream(), pair(gate, up));
+  if (!is_empty(gate)) run_silu_multiply(stream_to(written_to(gate)), pair(gate, up));
 }
 
 void CudaQueue::add(const Rows& y, const Rows& x) {
   check_same_shape(y, x);
-  if (!is_empty(y)) run_add(stream(), pair(y, x));
-}
-
-void CudaQueue::route(const RouterArgs& args) {
-  check_route(args);
-  if (args.rows == 0) return;
-  run_route(stream(), {.logits = floats(args.logits),
-                       .bias = floats(args.bias),
-                       .ids = numbers(args.ids),
-                       .weights = floats(args.weights),
-                       .rows = args.rows,
-                       .experts = args.experts,
-                       .top_k = args.top_k,
-                       .groups = args.groups,
-                       .groups_kept = args.groups_kept,
-                       .score = args.score,
-                       .group_score = args.group_score,
-                       .normalise = args.normalise,
-                       .scale = args.scale});
+  if (!is_empty(y)) run_add(stream_to(written_to(y)), pair(y, x));
 }
 
 /// Zero from their first use on, and again after each. Not taken with the queue: a GPU that is full is found out by the
@@ -325,93 +245,6 @@ uint32_t* CudaQueue::expert_counters() {
 }
 ChooseCounters* CudaQueue::choose_counters() {
   return reinterpret_cast<ChooseCounters*>(counters(choose_counter_space_, kChooseCounterBytes));
-}
-
-void CudaQueue::run_experts(const ExpertsArgs& args) {
-  const auto& table = static_cast<const CudaExpertTable&>(*args.table);
-  check_experts(args, experts_scratch_bytes({.hidden = args.x.cols,
-                                             .inner = table.form().gate_up.out,
-                                             .experts = table.size(),
-                                             .top_k = args.top_k,
-                                             .rows = args.x.rows},
-                                            precision_));
-  DSPACK_CHECK(args.x.cols == table.form().gate_up.in, "experts of another model");
-  if (args.x.rows == 0) return;
-  const ExpertsTask task{.table = table.entries(),
-                         .form = table.form(),
-                         .experts = table.size(),
-                         .x = inputs_at(args.x),
-                         .ids = numbers(args.ids),
-                         .weights = floats(args.weights),
-                         .tokens = args.x.rows,
-                         .top_k = args.top_k,
-                         .scratch = address_of(args.scratch),
-                         .y = rows_at(args.y),
-                         .counters = expert_counters()};
-  if (precision_ != Precision::exact && experts_fit_tensor_cores(task.form))
-    return run_experts_tensor(stream(), task, precision_);
-  cuda::run_experts(stream(), task);
-}
-
-void CudaQueue::run_expert_parts(const ExpertPartsArgs& args) {
-  const auto& table = static_cast<const CudaExpertTable&>(*args.table);
-  check_expert_parts(args, experts_scratch_bytes({.hidden = args.x.cols,
-                                                  .inner = table.form().gate_up.out,
-                                                  .experts = table.size(),
-                                                  .top_k = args.top_k,
-                                                  .rows = args.x.rows,
-                                                  .parts_only = true},
-                                                 precision_));
-  DSPACK_CHECK(args.x.cols == table.form().gate_up.in, "experts of another model");
-  const uint32_t most = largest_group(args.groups);
-  if (most == 0) return;
-  const bool on_tensor_cores = precision_ != Precision::exact && experts_fit_tensor_cores(table.form());
-  const ExpertGroupWords cut = cut_expert_groups(args.groups, on_tensor_cores ? tensor_tile(most) : exact_tile(most));
-  const ExpertsTask task{.table = table.entries(),
-                         .form = table.form(),
-                         .experts = table.size(),
-                         .x = inputs_at(args.x),
-                         .tokens = args.x.rows,
-                         .top_k = args.top_k,
-                         .scratch = address_of(args.scratch),
-                         .cut = cut.at(on_device(cut.words), most),
-                         .parts = rows_at(args.parts)};
-  if (on_tensor_cores) return run_experts_tensor(stream(), task, precision_);
-  cuda::run_experts(stream(), task);
-}
-
-void CudaQueue::store_rows(Slice to, Dtype dtype, const Rows& from, const LivePosition& live) {
-  check_stored_rows(from, to, dtype, live);
-  if (is_empty(from)) return;
-  run_store_rows(stream_to(written_behind(to)), {.to = address_of(to),
-                                                 .dtype = dtype,
-                                                 .from = inputs_at(from),
-                                                 .rows = from.rows,
-                                                 .cols = from.cols,
-                                                 .live = numbers(live.value)});
-}
-
-void CudaQueue::store_latents(Slice to, LatentShape shape, const Rows& from, const LivePosition& live) {
-  check_stored_latents(from, to, shape, live);
-  if (is_empty(from)) return;
-  run_store_latents(stream_to(written_behind(to)), {.to = reinterpret_cast<uint8_t*>(address_of(to)),
-                                                    .shape = shape,
-                                                    .row = fp8_row(shape),
-                                                    .tiles = latent_tiles(shape.latent_dim),
-                                                    .from = inputs_at(from),
-                                                    .rows = from.rows,
-                                                    .live = numbers(live.value)});
-}
-
-void CudaQueue::store_fp8_rows(Slice codes, Slice scales, const Rows& from, const LivePosition& live) {
-  check_stored_fp8_rows(from, codes, scales, live);
-  if (is_empty(from)) return;
-  run_store_fp8_rows(stream(), {.codes = reinterpret_cast<uint8_t*>(address_of(codes)),
-                                .scales = floats(scales),
-                                .from = inputs_at(from),
-                                .rows = from.rows,
-                                .cols = from.cols,
-                                .live = numbers(live.value)});
 }
 
 /// The caller's memory is borrowed for the call only, the copy happens later.
@@ -488,8 +321,6 @@ std::unique_ptr<Step> CudaQueue::record(const std::function<void()>& operations)
 void CudaQueue::run(Step& step) {
   stream().run(static_cast<RecordedStep&>(step).graph());
 }
-
-}  // namespace
 
 std::unique_ptr<Queue> make_cuda_queue(const gpu::Properties& properties, Precision precision,
                                        std::shared_ptr<BlasUse> blas) {

@@ -55,8 +55,8 @@ class Workspace {
 
 /// Row numbers of gather_rows and scatter_rows on their way, until the next synchronize.
 inline constexpr uint64_t kIndexSpaceBytes = 1 << 20;
-/// Counters of experts in one launch.
-inline constexpr uint64_t kExpertCounterBytes = kFusedCounters * sizeof(uint32_t);
+/// Counters of experts in one launch, and behind them that of a router in one.
+inline constexpr uint64_t kExpertCounterBytes = (uint64_t{kFusedCounters} + 1) * sizeof(uint32_t);
 
 /// Counters of a choice of positions.
 inline constexpr uint64_t kChooseCounterBytes = kMostChooseRows * sizeof(ChooseCounters);

@@ -6,8 +6,8 @@
 
 #include "format/base/check.h"
 #include "format/base/size.h"
-#include "kernels/cuda/device/dot.cuh"
 #include "kernels/cuda/device/elementwise.cuh"
+#include "kernels/cuda/device/rounding.cuh"
 
 namespace dspack::kernels::cuda {
 namespace {
@@ -21,31 +21,11 @@ __device__ __forceinline__ void for_each_value(uint32_t rows, uint32_t cols, Ope
     operation(row, col);
 }
 
-/// A product that is rounded: no compiler makes one operation of it and the sum that it goes into.
-__device__ __forceinline__ float rounded_product(float a, float b) {
-  return gpu::fused_multiply_add(a, b, -0.0F);
-}
-
-__global__ void rms_norm_kernel(RmsNormTask task) {
-  auto* sums = gpu::shared_memory<float>();
-  const unsigned warps = gpu::block_threads() / gpu::kWarpThreads;
+/// Rows, and what they are rounded to where products on tensor cores are to take them.
+__global__ void __launch_bounds__(kMostNormThreads) rms_norm_kernel(RmsNormTask task) {
   for (uint64_t row = gpu::block_index().y; row < task.rows; row += gpu::grid_blocks().y) {
-    const float* x = task.x.data + row * task.x.stride;
-    float* y = task.y.data + row * task.y.stride;
-    float squares = 0;
-    for (uint32_t i = gpu::thread_index(); i < task.cols; i += gpu::block_threads())
-      squares = gpu::fused_multiply_add(x[i], x[i], squares);
-    squares = device::sum_of_warp(squares);
-    if (gpu::lane_index() == 0) sums[gpu::warp_index()] = squares;
-    gpu::block_barrier();  // the warps' sums are there
-    float sum = 0;
-    for (unsigned warp = 0; warp < warps; ++warp)
-      sum += sums[warp];
-    gpu::block_barrier();  // and have been read before those of the next row come
-    const float mean = gpu::divide(sum, static_cast<float>(task.cols));
-    const float inverse = gpu::divide(1.0F, gpu::square_root(mean + task.epsilon));
-    for (uint32_t i = gpu::thread_index(); i < task.cols; i += gpu::block_threads())
-      y[i] = x[i] * inverse * task.gain[i];
+    device::normalise_row(task, row, gpu::block_threads(), gpu::shared_memory<float>());
+    device::round_normalised(task, row);
   }
 }
 
@@ -100,34 +80,16 @@ __global__ void weighted_sum_kernel(WeightedSumTask task) {
   for_each_value(task.rows, task.cols, [&](uint64_t row, uint64_t col) { device::sum_weighted(task, row, col); });
 }
 
-/// (real + i imaginary) * (cos + i sin) of each pair, rounded after each operation. A "column" is a pair of one head.
+/// A "column" is a pair of one head.
 __global__ void rotate_kernel(RotateTask task) {
-  const uint32_t pairs = task.dim / 2;
-  const uint64_t first = uint64_t{task.first_position} + (task.live == nullptr ? 0 : *task.live);
-  for_each_value(task.rows, task.heads * pairs, [&](uint64_t row, uint64_t col) {
-    const uint64_t k = col % pairs;
-    float* x = task.data + row * task.row_stride + col / pairs * task.head_stride + k * task.step;
-    const float* at = task.cos_sin + (first + row) * task.dim + k * 2;
-    const float real = x[0];
-    const float imaginary = x[task.apart];
-    x[0] = rounded_product(real, at[0]) - rounded_product(imaginary, at[1]);
-    x[task.apart] = rounded_product(real, at[1]) + rounded_product(imaginary, at[0]);
-  });
+  const uint64_t first = device::first_position(task);
+  for_each_value(task.rows, task.heads * (task.dim / 2),
+                 [&](uint64_t row, uint64_t col) { device::rotate_pair(task, first, row, col); });
 }
 
 __global__ void store_rows_kernel(StoreRowsTask task) {
   const uint64_t first = task.live == nullptr ? 0 : *task.live;
-  for_each_value(task.rows, task.cols, [&](uint64_t row, uint64_t col) {
-    const float value = task.from.data[row * task.from.stride + col];
-    const uint64_t place = (first + row) * task.cols + col;
-    if (task.dtype == Dtype::f32) {
-      static_cast<float*>(task.to)[place] = value;
-    } else {
-      const uint32_t bits =
-          task.dtype == Dtype::bf16 ? gpu::floats_to_bf16s(value, 0.0F) : gpu::floats_to_halves(value, 0.0F);
-      static_cast<uint16_t*>(task.to)[place] = static_cast<uint16_t>(bits & 0xffffU);
-    }
-  });
+  for_each_value(task.rows, task.cols, [&](uint64_t row, uint64_t col) { device::store_value(task, first, row, col); });
 }
 
 __global__ void gather_rows_kernel(MoveRowsTask task) {
@@ -163,9 +125,8 @@ gpu::LaunchShape choose_rows_launch(uint32_t rows, uint32_t cols) {
 
 gpu::LaunchShape choose_norm_launch(uint32_t rows, uint32_t cols) {
   // A thread for four values of a long row: one token's norm is a matter of latency.
-  constexpr unsigned kMostThreads = 1024;
   const uint64_t threads =
-      std::clamp<uint64_t>(round_up(ceil_div(cols, 4), gpu::kWarpThreads), gpu::kWarpThreads, kMostThreads);
+      std::clamp<uint64_t>(round_up(ceil_div(cols, 4), gpu::kWarpThreads), gpu::kWarpThreads, kMostNormThreads);
   return {.grid_x = 1,
           .grid_y = std::min(rows, kMostBlocks),
           .threads = static_cast<unsigned>(threads),

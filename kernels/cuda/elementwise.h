@@ -8,6 +8,7 @@
 
 #include "format/dtype.h"
 #include "kernels/cuda/matrix.h"
+#include "kernels/cuda/rounded_rows.h"
 #include "kernels/cuda/runtime.h"
 
 namespace dspack::kernels::cuda {
@@ -21,6 +22,8 @@ struct RmsNormTask {
   float epsilon = 0;
   uint32_t rows = 0;
   uint32_t cols = 0;
+  /// What y is rounded to as well, for products on tensor cores; no values: it is not. E4M3 has scales, BF16 none.
+  RoundedRows bf16 = {}, fp8 = {};
 };
 void run_rms_norm(gpu::Stream& stream, const RmsNormTask& task);
 /// Whether the library has code for the open device: all of its kernels are compiled for the same ones.
@@ -35,10 +38,13 @@ struct RowPairTask {
 };
 /// to = silu(to) * from.
 void run_silu_multiply(gpu::Stream& stream, const RowPairTask& task);
+/// The same, rounded as well.
+void run_silu_multiply_rounded(gpu::Stream& stream, const RowPairTask& task, const RoundedRows& rounded);
 /// to += from.
 void run_add(gpu::Stream& stream, const RowPairTask& task);
 
-/// y[r] = sum over slot < top_k, in this order and by fma from zero, of weights[r, slot] * parts[r * top_k + slot].
+/// y[r] = sum over slot < top_k, in this order and by fma from zero, of weights[r, slot] * parts[r * top_k + slot];
+/// then `more` is added to the sum, and the sum to what y was.
 struct WeightedSumTask {
   RowsAt<float> y;
   RowsAt<const float> parts;
@@ -46,6 +52,8 @@ struct WeightedSumTask {
   uint32_t rows = 0;
   uint32_t cols = 0;
   uint32_t top_k = 0;
+  RowsAt<const float> more = {};  // [rows, cols]; null: nothing
+  bool adds = false;              // to what y was
 };
 void run_weighted_sum(gpu::Stream& stream, const WeightedSumTask& task);
 
@@ -103,6 +111,7 @@ void run_scatter_rows(gpu::Stream& stream, const MoveRowsTask& task);
 
 // Launch choices: pure. Kernels go through rows with the stride of grid_y.
 [[nodiscard]] gpu::LaunchShape choose_rows_launch(uint32_t rows, uint32_t cols);
+inline constexpr unsigned kMostNormThreads = 1024;
 [[nodiscard]] gpu::LaunchShape choose_norm_launch(uint32_t rows, uint32_t cols);
 [[nodiscard]] gpu::LaunchShape choose_layer_norm_launch(uint32_t rows);
 

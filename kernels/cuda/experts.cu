@@ -11,7 +11,9 @@
 #include "format/base/size.h"
 #include "kernels/cuda/device/dot.cuh"
 #include "kernels/cuda/device/experts.cuh"
+#include "kernels/cuda/device/shared_expert.cuh"
 #include "kernels/cuda/expert_tiles.h"
+#include "kernels/cuda/linear.h"
 
 namespace dspack::kernels::cuda {
 namespace {
@@ -19,6 +21,7 @@ namespace {
 constexpr unsigned kWarpsOfBlock = 8;
 constexpr unsigned kRowsOfWarp = 2;
 constexpr unsigned kRowsOfBlock = kWarpsOfBlock * kRowsOfWarp;
+static_assert(kWarpsOfBlock == device::kExactWarps && kRowsOfBlock == device::kExactRowsOfBlock);
 
 /// The outputs of two matrix rows.
 template <class Product, unsigned kTokens>
@@ -92,6 +95,7 @@ __device__ void multiply_tile(const device::ExpertProduct& task, const device::T
 template <class Stored, bool kAligned, unsigned kMost>
 struct ExactTiles {
   using Weights = Stored;
+  static constexpr unsigned kPlaces = kMost;
   static __device__ __forceinline__ uint32_t rows_of_down() { return kRowsOfBlock; }
   static __device__ __forceinline__ void round_inner(const device::FusedTask&, uint32_t, const device::TileAt&,
                                                      const device::RowTurns&) {}
@@ -109,6 +113,14 @@ struct ExactTiles {
     }
     multiply_tile<Product, Stored, kAligned, 1>(task, tile, turns, staged_groups);
   }
+
+  static __device__ __forceinline__ void round_shared_inner(const device::FusedTask&, const device::RowTurns&) {}
+
+  template <class Product>
+  static __device__ __forceinline__ void multiply_shared(const device::SharedProduct& task,
+                                                         const device::RowTurns& turns) {
+    device::multiply_shared<Product, Stored, kMost>(task, turns);
+  }
 };
 
 template <class Product, class Tiles>
@@ -119,8 +131,13 @@ __global__ void __launch_bounds__(kWarpsOfBlock* gpu::kWarpThreads)
   Tiles::template multiply<Product>(task, tile, {gpu::block_index().y, gpu::grid_blocks().y}, staged_groups);
 }
 
+// Blocks that share a multiprocessor, for tiles of 1, 2 and 4: registers of the shared expert must not take one's
+// place.
+constexpr unsigned kFusedBlocks[] = {4, 3, 2};
+
 template <class Tiles>
-__global__ void __launch_bounds__(kWarpsOfBlock* gpu::kWarpThreads) fused_kernel(device::FusedTask task) {
+__global__ void __launch_bounds__(kWarpsOfBlock* gpu::kWarpThreads, kFusedBlocks[Tiles::kPlaces / 2])
+    fused_kernel(device::FusedTask task) {
   device::run_fused_block<Tiles>(task);
 }
 
@@ -156,49 +173,111 @@ void run_fused(gpu::Stream& stream, uint32_t tokens, const gpu::LaunchShape& sha
   gpu::launch(stream, shape, fused_kernel<ExactTiles<Stored, true, kExactTokens>>, task);
 }
 
-/// Whether one launch has been enqueued for all steps.
-bool run_fused(gpu::Stream& stream, const ExpertsTask& task, const device::ExpertSteps& steps) {
+constexpr uint64_t kSharedBytes = 32 << 10;  // of inputs; several blocks share a multiprocessor's memory
+
+/// A product with a shared expert's matrices, `matrices` of them at once, as linear_exact computes each.
+struct SharedChoice {
+  device::SharedProduct product = {};
+  uint64_t row_groups = 0;
+  uint64_t shared_bytes = 0;
+};
+SharedChoice choose_shared(const Matrix& matrix, uint32_t matrices, uint32_t tokens) {
+  SharedChoice choice;
+  const uint64_t places = exact_tile(tokens);
+  const uint32_t warps = choose_linear(matrix.coding, matrix.out, matrix.in, tokens, 1).warps_a_row;
+  const uint64_t group_values = uint64_t{gpu::kWarpThreads} * codes_in_16_bytes(matrix.coding);
+  const uint64_t group_bytes = group_values * sizeof(float) * places;
+  // A whole number of turns of the lanes that share a row.
+  const uint64_t that_fit = std::max<uint64_t>(1, kSharedBytes / (group_bytes * warps)) * warps;
+  const uint64_t groups = std::min(that_fit, round_up(ceil_div(matrix.in, group_values), warps));
+  choice.product.matrices[0] = matrix;
+  choice.product.tokens = tokens;
+  choice.product.warps_a_row = warps;
+  choice.product.staged = launch_count(groups);
+  choice.row_groups = ceil_div(matrix.out, kRowsOfBlock);
+  choice.shared_bytes = groups * group_bytes + kRowsOfBlock * matrices * places * sizeof(float);
+  return choice;
+}
+
+/// One launch of all steps; nothing: they are to be launched separately.
+struct FusedPlan {
+  FusedShape shape;
+  ExpertsChoice gate_up, down;
+  SharedChoice shared_gate_up, shared_down;
+};
+std::optional<FusedPlan> plan_fused(const ExpertsTask& task) {
   const Coding coding = task.form.gate_up.coding;
   // Codings and layouts that are rare have no such kernel.
-  const bool has_kernel = is_common(coding) && task.form.down.coding == coding && has_aligned_rows(task.form.gate_up) &&
-                          has_aligned_rows(task.form.down);
+  const auto fits = [&](const MatrixForm& form) { return form.coding == coding && has_aligned_rows(form); };
   // What was cut is not added up.
-  if (task.counters == nullptr || task.cut.tiles > 0 || !has_kernel) return false;
+  if (task.counters == nullptr || task.cut.tiles > 0 || !is_common(coding) || !fits(task.form.gate_up) ||
+      !fits(task.form.down))
+    return std::nullopt;
   const auto choose = [&](const MatrixForm& form, uint32_t matrices) {
     return choose_experts(form, matrices, task.tokens, expert_tiles_of(task, exact_tile(task.tokens)));
   };
-  const ExpertsChoice gate_up = choose(task.form.gate_up, device::GateUp::kMatrices);
-  const ExpertsChoice down = choose(task.form.down, device::Down::kMatrices);
-  const auto shape = choose_fused_experts(gate_up.shape, down.shape, task.tokens, exact_tile(task.tokens));
-  if (!shape.has_value()) return false;
-  const device::FusedTask fused{.steps = steps,
-                                .gate_up_staged = gate_up.staged_groups,
-                                .down_staged = down.staged_groups,
-                                .assignments = task.tokens * task.top_k,
-                                .shape = *shape,
-                                .counters = lay_out_fused_counters(task.counters, *shape, task.tokens)};
-  device::with_common(coding,
-                      [&]<class Stored>(Stored) { run_fused<Stored>(stream, task.tokens, shape->launch, fused); });
-  return true;
+  FusedPlan plan{.shape = {},
+                 .gate_up = choose(task.form.gate_up, device::GateUp::kMatrices),
+                 .down = choose(task.form.down, device::Down::kMatrices),
+                 .shared_gate_up = {},
+                 .shared_down = {}};
+  if (task.shared != nullptr) {
+    const SharedExpert& shared = *task.shared;
+    if (!fits(form_of(shared.gate)) || !fits(form_of(shared.up)) || !fits(form_of(shared.down))) return std::nullopt;
+    plan.shared_gate_up = choose_shared(shared.gate, device::GateUp::kMatrices, task.tokens);
+    plan.shared_gate_up.product.matrices[1] = shared.up;
+    plan.shared_gate_up.product.x = task.x;
+    plan.shared_gate_up.product.y = shared.inner;
+    plan.shared_down = choose_shared(shared.down, device::Down::kMatrices, task.tokens);
+    plan.shared_down.product.x = {.data = shared.inner.data, .stride = shared.inner.stride};
+    plan.shared_down.product.y = shared.y;
+  }
+  const FusedSharedShape of_shared{
+      .gate_up_blocks = launch_count(std::min(plan.shared_gate_up.row_groups, uint64_t{kFusedCounters}))};
+  const auto shape =
+      choose_fused_experts(plan.gate_up.shape, plan.down.shape, task.tokens, exact_tile(task.tokens), 0, of_shared);
+  if (!shape.has_value()) return std::nullopt;
+  plan.shape = *shape;
+  plan.shape.launch.shared_bytes = launch_count(std::max(
+      {uint64_t{shape->launch.shared_bytes}, plan.shared_gate_up.shared_bytes, plan.shared_down.shared_bytes}));
+  return plan;
+}
+
+void run_fused(gpu::Stream& stream, const ExpertsTask& task, const device::ExpertSteps& steps, const FusedPlan& plan) {
+  device::FusedTask fused{.steps = steps,
+                          .shared_gate_up = plan.shared_gate_up.product,
+                          .shared_down = plan.shared_down.product,
+                          .gate_up_staged = plan.gate_up.staged_groups,
+                          .down_staged = plan.down.staged_groups,
+                          .assignments = task.tokens * task.top_k,
+                          .shape = plan.shape,
+                          .counters = lay_out_fused_counters(task.counters, plan.shape, task.tokens)};
+  if (task.shared != nullptr) fused.steps.sum.more = {.data = task.shared->y.data, .stride = task.shared->y.stride};
+  device::with_common(task.form.gate_up.coding,
+                      [&]<class Stored>(Stored) { run_fused<Stored>(stream, task.tokens, plan.shape.launch, fused); });
 }
 
 uint64_t counters_of(const FusedShape& shape, uint32_t tokens) {
-  return 2 + shape.tiles * (uint64_t{1} + shape.inner_blocks) + uint64_t{tokens} * shape.down_blocks;
+  const uint64_t of_shared = uint64_t{shape.shared.gate_up_blocks > 0 ? 1U : 0U} + shape.shared.inner_blocks;
+  return 2 + shape.tiles * (uint64_t{1} + shape.inner_blocks) + of_shared + uint64_t{tokens} * shape.down_blocks;
 }
 
 }  // namespace
 
 std::optional<FusedShape> choose_fused_experts(const gpu::LaunchShape& gate_up, const gpu::LaunchShape& down,
-                                               uint32_t tokens, uint32_t tile, uint32_t inner_blocks) {
+                                               uint32_t tokens, uint32_t tile, uint32_t inner_blocks,
+                                               const FusedSharedShape& shared) {
   if (tokens > tile || tile > kLargestFusedTile) return std::nullopt;
   FusedShape shape{.tiles = gate_up.grid_x,
                    .gate_up_blocks = gate_up.grid_y,
                    .down_blocks = down.grid_y,
                    .inner_blocks = inner_blocks,
+                   .shared = shared,
                    .launch = gate_up};
   if (counters_of(shape, tokens) > kFusedCounters) return std::nullopt;
   // Fewer than 2^31: fewer than 2^14 tiles, each of fewer than 2^17 blocks.
-  const uint64_t blocks = uint64_t{shape.tiles} * (uint64_t{shape.gate_up_blocks} + shape.down_blocks);
+  const uint64_t of_shared = shared.gate_up_blocks > 0 ? uint64_t{shared.gate_up_blocks} + shape.down_blocks : 0;
+  const uint64_t blocks = uint64_t{shape.tiles} * (uint64_t{shape.gate_up_blocks} + shape.down_blocks) + of_shared;
   constexpr unsigned kWordsBytes = 128;  // device/experts.cuh: what the threads of a block tell each other
   shape.launch.grid_x = launch_count(blocks);
   shape.launch.grid_y = 1;
@@ -208,17 +287,24 @@ std::optional<FusedShape> choose_fused_experts(const gpu::LaunchShape& gate_up, 
 
 FusedCounters lay_out_fused_counters(uint32_t* counters, const FusedShape& shape, uint32_t tokens) {
   FusedCounters places{.ticket = counters, .done = counters + 1, .gate_up = counters + 2};
-  places.inner = places.gate_up + shape.tiles;
-  places.down = places.inner + uint64_t{shape.tiles} * shape.inner_blocks;
+  places.inner = places.gate_up + shape.tiles + (shape.shared.gate_up_blocks > 0 ? 1 : 0);
+  places.shared_inner = places.inner + uint64_t{shape.tiles} * shape.inner_blocks;
+  places.down = places.shared_inner + shape.shared.inner_blocks;
   places.size = launch_count(counters_of(shape, tokens));
   return places;
+}
+
+bool takes_shared_expert(const ExpertsTask& task) {
+  return task.shared != nullptr && plan_fused(task).has_value();
 }
 
 void run_experts(gpu::Stream& stream, const ExpertsTask& task) {
   if (task.tokens == 0) return;
   const device::ExpertSteps steps =
       device::begin_expert_steps(stream, task, exact_tile(most_tokens(task)), Precision::exact);
-  if (run_fused(stream, task, steps)) return;
+  const auto plan = plan_fused(task);
+  DSPACK_CHECK(plan.has_value() || task.shared == nullptr, "a shared expert that is not computed with these");
+  if (plan.has_value()) return run_fused(stream, task, steps, *plan);
   run_product<device::GateUp>(stream, task, task.form.gate_up, steps.gate_up);
   run_product<device::Down>(stream, task, task.form.down, steps.down);
   if (task.cut.tiles == 0) run_weighted_sum(stream, steps.sum);

@@ -14,6 +14,7 @@
 #include <optional>
 
 #include "kernels/cuda/matrix.h"
+#include "kernels/cuda/rounded_rows.h"
 #include "kernels/cuda/runtime.h"
 #include "kernels/ops.h"
 #include "kernels/precision.h"
@@ -41,6 +42,15 @@ struct CutTiles {
   uint32_t most = 0;                // assignments of one expert
 };
 
+/// A gated MLP that every token passes through besides its experts, of any width.
+struct SharedExpert {
+  Matrix gate, up;                 // [inner, hidden]
+  Matrix down;                     // [hidden, inner]
+  RowsAt<float> inner;             // [tokens, inner], overwritten
+  RowsAt<float> y;                 // [tokens, hidden], overwritten
+  RoundedRows rounded_inner = {};  // for run_experts_tensor: a place for [tokens, inner]
+};
+
 struct ExpertsTask {
   const ExpertEntry* table = nullptr;
   ExpertForm form;
@@ -59,6 +69,13 @@ struct ExpertsTask {
   /// kFusedCounters words, zero, that no other stream uses; they are zero again when the stream has run. Null: one
   /// launch a step, with the same bits.
   uint32_t* counters = nullptr;
+  /// What is added behind a token's slots, [tokens, hidden]; null: nothing.
+  RowsAt<const float> more = {};
+  bool adds = false;  // y += all of it
+  /// Computed in the same launch, and then `more` is what it gives. Precondition: takes_shared_expert.
+  const SharedExpert* shared = nullptr;
+  /// x as run_experts_tensor takes it, where that is there already; no values: it is not.
+  RoundedRows rounded_x = {};
 };
 
 /// Tokens that an expert gets at most.
@@ -73,6 +90,9 @@ struct ExpertsTask {
 /// Precision mode `exact` (kernels/ops.h): FP32 activations and accumulation; the value of an output depends on its
 /// input row and its slots alone.
 void run_experts(gpu::Stream& stream, const ExpertsTask& task);
+/// Whether run_experts computes task.shared in the launch of the routed experts: these take one launch, and it is
+/// stored in their coding, in rows that 16-byte reads fit. Pure.
+[[nodiscard]] bool takes_shared_expert(const ExpertsTask& task);
 
 // Tensor cores, for precision modes bf16 and fp8: weights decoded exactly to BF16, inputs rounded to it
 // (rounded_rows.h: x by a launch of its own; what gate and up give by the blocks of one launch, else by another), FP32
@@ -83,6 +103,8 @@ void run_experts(gpu::Stream& stream, const ExpertsTask& task);
 /// run_experts.
 [[nodiscard]] bool experts_fit_tensor_cores(const ExpertForm& form);
 
+/// As takes_shared_expert, of run_experts_tensor. Pure.
+[[nodiscard]] bool takes_shared_expert_tensor(const ExpertsTask& task);
 /// Precondition: experts_fit_tensor_cores. `precision`: bf16 or fp8 (linear_tensor). The value of an output depends
 /// on its input row and its slots alone.
 void run_experts_tensor(gpu::Stream& stream, const ExpertsTask& task, Precision precision);
@@ -119,20 +141,28 @@ inline constexpr uint32_t kFusedCounters = 16'384;
 
 /// Where a launch counts.
 struct FusedCounters {
-  uint32_t* ticket = nullptr;   // of the next block
-  uint32_t* done = nullptr;     // blocks that count no more
-  uint32_t* gate_up = nullptr;  // [tiles]: blocks of the tile whose values are written
-  uint32_t* inner = nullptr;    // [tiles, inner_blocks]: parts of these values of the tile that are written
-  uint32_t* down = nullptr;     // [tokens, down_blocks]: parts of these rows of the token that are written
-  uint32_t size = 0;            // words, from `ticket` on
+  uint32_t* ticket = nullptr;        // of the next block
+  uint32_t* done = nullptr;          // blocks that count no more
+  uint32_t* gate_up = nullptr;       // [tiles], and of the shared expert: its blocks whose values are written
+  uint32_t* inner = nullptr;         // [tiles, inner_blocks]: parts of these values of the tile that are written
+  uint32_t* shared_inner = nullptr;  // [shared.inner_blocks]: likewise
+  uint32_t* down = nullptr;          // [tokens, down_blocks]: parts of these rows of the token that are written
+  uint32_t size = 0;                 // words, from `ticket` on
 };
 
-/// Blocks: gate and up of tile 0, of tile 1, .., then down of tile 0, ..
+/// Of a shared expert that runs in the same launch; it has as many blocks of down as a tile.
+struct FusedSharedShape {
+  uint32_t gate_up_blocks = 0;  // 0: there is none
+  uint32_t inner_blocks = 0;    // as FusedShape's
+};
+
+/// Blocks: gate and up of the shared expert, of tile 0, of tile 1, .., then down of tile 0, .., of the shared expert.
 struct FusedShape {
   uint32_t tiles = 0;           // of the worst routing
   uint32_t gate_up_blocks = 0;  // of a tile; block b takes groups b, b + gate_up_blocks, .. of matrix rows
   uint32_t down_blocks = 0;
   uint32_t inner_blocks = 0;  // of what gate and up give for a token: values that are rounded together
+  FusedSharedShape shared;
   gpu::LaunchShape launch;
 };
 
@@ -144,7 +174,8 @@ struct FusedShape {
 ///   * there are more tiles or groups of rows than counters.
 [[nodiscard]] std::optional<FusedShape> choose_fused_experts(const gpu::LaunchShape& gate_up,
                                                              const gpu::LaunchShape& down, uint32_t tokens,
-                                                             uint32_t tile, uint32_t inner_blocks = 0);
+                                                             uint32_t tile, uint32_t inner_blocks = 0,
+                                                             const FusedSharedShape& shared = {});
 
 [[nodiscard]] FusedCounters lay_out_fused_counters(uint32_t* counters, const FusedShape& shape, uint32_t tokens);
 

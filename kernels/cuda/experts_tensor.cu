@@ -8,6 +8,7 @@
 
 #include "format/base/size.h"
 #include "kernels/cuda/device/experts.cuh"
+#include "kernels/cuda/device/shared_tensor.cuh"
 #include "kernels/cuda/device/tensor_rows.cuh"
 #include "kernels/cuda/expert_tiles.h"
 #include "kernels/cuda/linear.h"
@@ -106,29 +107,48 @@ struct TensorTiles {
     return gpu::block_threads() / gpu::kWarpThreads * TensorTile<device::Down, Stored, 1, kFp8>::kOutputs;
   }
 
-  /// 128 values that share a scale are written by up to 128 / kRows blocks, each of which calls this once for them
-  /// behind its own; the last one rounds them, for every assignment of the tile.
-  static __device__ void round_inner(const device::FusedTask& task, uint32_t index, const device::TileAt& tile,
-                                     const device::RowTurns& turns) {
-    constexpr uint32_t kRows = kFewWarps * TensorTile<device::GateUp, Stored, 1, kFp8>::kOutputs;
-    static_assert(kMost > 1 || device::kRoundedBlock % kRows == 0);
-    const device::ExpertProduct& down = task.steps.down;
+  static constexpr uint32_t kInnerRows = kFewWarps * TensorTile<device::GateUp, Stored, 1, kFp8>::kOutputs;
+
+  /// 128 values that share a scale are written by up to 128 / kInnerRows blocks, each of which calls this once for them
+  /// behind its own; the last one rounds them, for `count` rows. `counters`: of each 128 values.
+  template <class RowAt>
+  static __device__ __forceinline__ void round_written(RowsAt<const float> x, uint32_t in, const RoundedRows& rounded,
+                                                       uint32_t* counters, uint32_t count, const RowAt& row_at,
+                                                       const device::RowTurns& turns) {
+    static_assert(kMost > 1 || device::kRoundedBlock % kInnerRows == 0);
     const uint32_t warps = gpu::block_threads() / gpu::kWarpThreads;
     auto* is_complete = gpu::shared_memory<uint32_t>() + device::kIsCompleteWord;
-    for (uint32_t row = turns.first * kRows; row < down.form.in; row += turns.step * kRows) {
+    for (uint32_t row = turns.first * kInnerRows; row < in; row += turns.step * kInnerRows) {
       const uint32_t block = row / device::kRoundedBlock;
-      const uint32_t left = down.form.in - block * device::kRoundedBlock;
-      const uint32_t parts = ((left < device::kRoundedBlock ? left : device::kRoundedBlock) - 1) / kRows + 1;
-      uint32_t* written = task.counters.inner + index * task.shape.inner_blocks + block;
-      if (gpu::thread_index() == 0) *is_complete = gpu::count_up(written) == parts - 1 ? 1 : 0;
+      const uint32_t left = in - block * device::kRoundedBlock;
+      const uint32_t parts = ((left < device::kRoundedBlock ? left : device::kRoundedBlock) - 1) / kInnerRows + 1;
+      if (gpu::thread_index() == 0) *is_complete = gpu::count_up(counters + block) == parts - 1 ? 1 : 0;
       gpu::block_barrier();  // whether it is complete is known, and others' parts can be read
-      for (uint32_t i = gpu::warp_index(); *is_complete != 0 && i < tile.count; i += warps) {
-        const uint32_t assignment = device::assignment_of(down.tiles, tile, i);
-        device::round_row_block<kFp8>(down.x.data + assignment * down.x.stride, down.form.in, block, down.rounded,
-                                      assignment);
+      for (uint32_t i = gpu::warp_index(); *is_complete != 0 && i < count; i += warps) {
+        const uint32_t to = row_at(i);
+        device::round_row_block<kFp8>(x.data + to * x.stride, in, block, rounded, to);
       }
       gpu::block_barrier();  // all of them are rounded, and the word has been read
     }
+  }
+  static __device__ void round_inner(const device::FusedTask& task, uint32_t index, const device::TileAt& tile,
+                                     const device::RowTurns& turns) {
+    const device::ExpertProduct& down = task.steps.down;
+    round_written(
+        down.x, down.form.in, down.rounded, task.counters.inner + index * task.shape.inner_blocks, tile.count,
+        [&](uint32_t i) { return device::assignment_of(down.tiles, tile, i); }, turns);
+  }
+  static __device__ void round_shared_inner(const device::FusedTask& task, const device::RowTurns& turns) {
+    const device::SharedProduct& down = task.shared_down;
+    round_written(
+        down.x, down.matrices[0].in, down.rounded, task.counters.shared_inner, down.tokens,
+        [](uint32_t i) { return i; }, turns);
+  }
+  template <class Product>
+  static __device__ __forceinline__ void multiply_shared(const device::SharedProduct& task,
+                                                         const device::RowTurns& turns) {
+    const uint32_t rows = Product::kMatrices == 1 ? rows_of_down() : kInnerRows;
+    device::multiply_shared_tensor<Product, Stored, kFp8>(task, turns, rows);
   }
 
   template <class Product, unsigned kTokenTiles>
@@ -224,37 +244,105 @@ void round_tiles(gpu::Stream& stream, const ExpertsTask& experts, const device::
   gpu::launch(stream, shape, round_tiles_kernel<kFp8>, task);
 }
 
-/// x: by token, unless tiles were cut of so few assignments that the others' tokens would be most of the work.
+/// x, unless it is rounded: by token, unless tiles were cut of so few assignments that the others' tokens would be most
+/// of the work.
 template <bool kFp8>
 void round_x(gpu::Stream& stream, const ExpertsTask& task, const device::ExpertProduct& gate_up) {
+  if (task.rounded_x.values != nullptr) return;
   const uint32_t most = std::min(most_tokens(task), tile_of(task));
   if (task.cut.tiles > 0 && uint64_t{task.cut.tiles} * most <= task.tokens)
     return round_tiles<kFp8>(stream, task, gate_up);
   run_round_rows(stream, {.x = task.x, .rows = task.tokens, .in = gate_up.form.in, .to = gate_up.rounded});
 }
 
+/// A product with a shared expert's matrices, as linear_tensor computes each.
+struct SharedChoice {
+  device::SharedProduct product = {};
+  uint64_t shared_bytes = 0;
+};
+SharedChoice choose_shared(const Matrix& matrix, uint32_t matrices, uint32_t tokens) {
+  constexpr uint64_t kInputBytes = 40 << 10;  // and the parts' sums make it no more than the routed experts' inputs
+  SharedChoice choice;
+  choice.product.matrices[0] = matrix;
+  choice.product.tokens = tokens;
+  choice.product.warps_a_row = choose_linear_tensor(matrix.coding, matrix.out, matrix.in, tokens).warps_a_row;
+  // A whole number of turns of the parts of a row, and of blocks that share a scale.
+  const uint32_t turn =
+      std::max(choice.product.warps_a_row * 4 * codes_in_16_bytes(matrix.coding), device::kRoundedBlock);
+  choice.product.staged = turn;
+  const auto bytes_of = [&](uint32_t columns) { return device::shared_tensor_inputs(tokens, columns); };
+  while (choice.product.staged < matrix.in && bytes_of(choice.product.staged + turn) <= kInputBytes)
+    choice.product.staged += turn;
+  const uint64_t parts = std::max(choice.product.warps_a_row, device::kSharedTensorWarps);  // of all warps
+  choice.shared_bytes = bytes_of(choice.product.staged) + parts * matrices * 4 * gpu::kWarpThreads * sizeof(float);
+  return choice;
+}
+
+/// One launch of all steps; nothing: they are to be launched separately.
+struct FusedPlan {
+  FusedShape shape;
+  ExpertsTensorChoice gate_up, down;
+  SharedChoice shared_gate_up, shared_down;
+};
+std::optional<FusedPlan> plan_fused(const ExpertsTask& task) {
+  if (task.counters == nullptr || task.cut.tiles > 0) return std::nullopt;
+  const auto blocks_of = [](uint32_t values) { return static_cast<uint32_t>(ceil_div(values, kRoundedBlock)); };
+  FusedPlan plan{.shape = {},
+                 .gate_up = choose<device::GateUp>(task, task.form.gate_up),
+                 .down = choose<device::Down>(task, task.form.down),
+                 .shared_gate_up = {},
+                 .shared_down = {}};
+  FusedSharedShape of_shared;
+  if (task.shared != nullptr) {
+    const SharedExpert& shared = *task.shared;
+    for (const Matrix* matrix : {&shared.gate, &shared.up, &shared.down}) {
+      if (matrix->coding != task.form.gate_up.coding || !fits_tensor_cores(form_of(*matrix))) return std::nullopt;
+    }
+    if (task.tokens > kMostTensorRows) return std::nullopt;
+    plan.shared_gate_up = choose_shared(shared.gate, device::GateUp::kMatrices, task.tokens);
+    plan.shared_gate_up.product.matrices[1] = shared.up;
+    plan.shared_gate_up.product.x = task.x;
+    plan.shared_gate_up.product.y = shared.inner;
+    plan.shared_down = choose_shared(shared.down, device::Down::kMatrices, task.tokens);
+    plan.shared_down.product.x = {.data = shared.inner.data, .stride = shared.inner.stride};
+    plan.shared_down.product.y = shared.y;
+    plan.shared_down.product.rounded = shared.rounded_inner;
+    constexpr uint32_t kRows = kFewWarps * kTileRows;  // TensorTiles::kInnerRows
+    of_shared = {.gate_up_blocks = static_cast<uint32_t>(ceil_div(shared.gate.out, kRows)),
+                 .inner_blocks = blocks_of(shared.gate.out)};
+  }
+  const auto shape = choose_fused_experts(plan.gate_up.shape, plan.down.shape, task.tokens, tile_of(task),
+                                          blocks_of(task.form.down.in), of_shared);
+  if (!shape.has_value()) return std::nullopt;
+  plan.shape = *shape;
+  plan.shape.launch.shared_bytes = launch_count(std::max(
+      {uint64_t{shape->launch.shared_bytes}, plan.shared_gate_up.shared_bytes, plan.shared_down.shared_bytes}));
+  return plan;
+}
+
 template <class Stored, bool kFp8>
 void run(gpu::Stream& stream, const ExpertsTask& task) {
-  const uint32_t tile = tile_of(task);
   const device::ExpertSteps steps =
-      device::begin_expert_steps(stream, task, tile, kFp8 ? Precision::fp8 : Precision::bf16);
+      device::begin_expert_steps(stream, task, tile_of(task), kFp8 ? Precision::fp8 : Precision::bf16);
   round_x<kFp8>(stream, task, steps.gate_up);
-  const ExpertsTensorChoice gate_up = choose<device::GateUp>(task, task.form.gate_up);
-  const ExpertsTensorChoice down = choose<device::Down>(task, task.form.down);
-  const uint32_t inner_blocks = steps.down.rounded.columns / kRoundedBlock;
-  const auto shape = choose_fused_experts(gate_up.shape, down.shape, task.tokens, tile, inner_blocks);
-  if (task.counters != nullptr && task.cut.tiles == 0 && shape.has_value()) {
-    const device::FusedTask fused{.steps = steps,
-                                  .gate_up_staged = gate_up.staged_columns,
-                                  .down_staged = down.staged_columns,
-                                  .assignments = task.tokens * task.top_k,
-                                  .shape = *shape,
-                                  .counters = lay_out_fused_counters(task.counters, *shape, task.tokens)};
-    return gpu::launch(stream, shape->launch, fused_tensor_kernel<Stored, kFp8>, fused);
+  const auto plan = plan_fused(task);
+  DSPACK_CHECK(plan.has_value() || task.shared == nullptr, "a shared expert that is not computed with these");
+  if (plan.has_value()) {
+    device::FusedTask fused{.steps = steps,
+                            .shared_gate_up = plan->shared_gate_up.product,
+                            .shared_down = plan->shared_down.product,
+                            .gate_up_staged = plan->gate_up.staged_columns,
+                            .down_staged = plan->down.staged_columns,
+                            .assignments = task.tokens * task.top_k,
+                            .shape = plan->shape,
+                            .counters = lay_out_fused_counters(task.counters, plan->shape, task.tokens)};
+    fused.shared_gate_up.rounded = steps.gate_up.rounded;
+    if (task.shared != nullptr) fused.steps.sum.more = {.data = task.shared->y.data, .stride = task.shared->y.stride};
+    return gpu::launch(stream, plan->shape.launch, fused_tensor_kernel<Stored, kFp8>, fused);
   }
-  run_product<device::GateUp, Stored, kFp8>(stream, gate_up, steps.gate_up);
+  run_product<device::GateUp, Stored, kFp8>(stream, choose<device::GateUp>(task, task.form.gate_up), steps.gate_up);
   round_tiles<kFp8>(stream, task, steps.down);
-  run_product<device::Down, Stored, kFp8>(stream, down, steps.down);
+  run_product<device::Down, Stored, kFp8>(stream, choose<device::Down>(task, task.form.down), steps.down);
   if (task.cut.tiles == 0) run_weighted_sum(stream, steps.sum);
 }
 
@@ -265,6 +353,10 @@ constexpr uint64_t kMostBlocks = 65'535;     // in y
 
 bool experts_fit_tensor_cores(const ExpertForm& form) {
   return fits_tensor_cores(form.gate_up) && fits_tensor_cores(form.down) && form.gate_up.coding == form.down.coding;
+}
+
+bool takes_shared_expert_tensor(const ExpertsTask& task) {
+  return task.shared != nullptr && experts_fit_tensor_cores(task.form) && plan_fused(task).has_value();
 }
 
 ExpertsTensorChoice choose_experts_tensor(const MatrixForm& form, uint32_t outputs_of_warp, uint32_t tokens,

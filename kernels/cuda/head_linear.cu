@@ -12,6 +12,7 @@
 
 #include "format/base/size.h"
 #include "kernels/cuda/device/dot.cuh"
+#include "kernels/cuda/device/elementwise.cuh"
 
 namespace dspack::kernels::cuda {
 namespace {
@@ -241,7 +242,7 @@ __device__ __forceinline__ void store_sums(const HeadLinearTask& task, const Par
 }
 
 template <class Stored, unsigned kTokens, bool kAligned>
-__global__ void __launch_bounds__(kThreads) transposed_kernel(HeadLinearTask task, uint32_t blocks_a_head) {
+__device__ __forceinline__ void multiply_transposed(const HeadLinearTask& task, uint32_t blocks_a_head) {
   const Part part = part_of_block<kTokens>(task, blocks_a_head);
   if (part.tokens == 0) return;
   const uint32_t first_column = part.block * device::kGroupValues<Stored>;
@@ -260,6 +261,23 @@ __global__ void __launch_bounds__(kThreads) transposed_kernel(HeadLinearTask tas
     add_rows<Stored, kAligned, kTokens>(task.weight, tile, column, sums);
   }
   store_sums<Stored, kTokens>(task, part, first_column, sums, shared_sums);
+}
+
+template <class Stored, unsigned kTokens, bool kAligned>
+__global__ void __launch_bounds__(kThreads) transposed_kernel(HeadLinearTask task, uint32_t blocks_a_head) {
+  multiply_transposed<Stored, kTokens, kAligned>(task, blocks_a_head);
+}
+
+/// Blocks behind those of the heads rotate, a pair a thread.
+template <class Stored, unsigned kTokens>
+__global__ void __launch_bounds__(kThreads)
+    absorb_kernel(HeadLinearTask task, uint32_t blocks_a_head, RotateTask rotated) {
+  const uint32_t blocks = task.heads * blocks_a_head;
+  if (gpu::block_index().x < blocks) return multiply_transposed<Stored, kTokens, true>(task, blocks_a_head);
+  const uint64_t pairs = uint64_t{rotated.heads} * (rotated.dim / 2);
+  const uint64_t index = uint64_t{gpu::block_index().x - blocks} * kThreads + gpu::thread_index();
+  if (index < rotated.rows * pairs)
+    device::rotate_pair(rotated, device::first_position(rotated), index / pairs, index % pairs);
 }
 
 // Which of them
@@ -347,6 +365,28 @@ void head_linear_exact(gpu::Stream& stream, const HeadLinearTask& task) {
 void head_linear_transposed_exact(gpu::Stream& stream, const HeadLinearTask& task) {
   if (task.rows == 0 || task.heads == 0) return;
   run<Direction::transposed>(stream, task, choose_head_linear_transposed(task));
+}
+
+bool takes_rotation(const HeadLinearTask& absorbed) {
+  return is_common(absorbed.weight.coding) && has_aligned_rows(form_of(absorbed.weight)) &&
+         absorbed.rows <= kMostTokens;
+}
+
+void absorb_exact(gpu::Stream& stream, const RotateTask& rotated, const HeadLinearTask& absorbed) {
+  HeadLinearChoice choice = choose_head_linear_transposed(absorbed);
+  const uint64_t pairs = uint64_t{rotated.rows} * rotated.heads * (rotated.dim / 2);
+  choice.shape.grid_x += static_cast<unsigned>(ceil_div(pairs, kThreads));
+  device::with_common(absorbed.weight.coding, [&]<class Stored>(Stored) {
+    const auto run = [&](auto kernel) {
+      gpu::launch(stream, choice.shape, kernel, absorbed, choice.blocks_a_head, rotated);
+    };
+    switch (choice.tokens) {
+      case 1: return run(absorb_kernel<Stored, 1>);
+      case 2: return run(absorb_kernel<Stored, 2>);
+      case 4: return run(absorb_kernel<Stored, 4>);
+      default: return run(absorb_kernel<Stored, 8>);
+    }
+  });
 }
 
 }  // namespace dspack::kernels::cuda

@@ -4,6 +4,7 @@
 // checked (kernels/checks.h).
 #pragma once
 
+#include "kernels/cuda/elementwise.h"
 #include "kernels/cuda/matrix.h"
 #include "kernels/cuda/runtime.h"
 
@@ -39,5 +40,11 @@ struct HeadLinearChoice {
 void head_linear_exact(gpu::Stream& stream, const HeadLinearTask& task);
 /// y[r, h, j] = sum over d < rows_used of x[r, h, d] * weight[row(h, d), j], j < in.
 void head_linear_transposed_exact(gpu::Stream& stream, const HeadLinearTask& task);
+/// Whether absorb_exact takes it: a common coding (matrix.h), in rows that 16-byte reads fit, and as few tokens as one
+/// block takes.
+[[nodiscard]] bool takes_rotation(const HeadLinearTask& absorbed);
+/// The same, and a rotation of other values by blocks of its own. Precondition: takes_rotation, and both have something
+/// to do.
+void absorb_exact(gpu::Stream& stream, const RotateTask& rotated, const HeadLinearTask& absorbed);
 
 }  // namespace dspack::kernels::cuda

@@ -12,6 +12,7 @@
 
 #include "format/base/size.h"
 #include "kernels/cuda/device/dot.cuh"
+#include "kernels/cuda/device/route.cuh"
 
 namespace dspack::kernels::cuda {
 namespace {
@@ -45,14 +46,18 @@ __device__ void store_totals(const LinearTask& task, const LinearPlan& plan, uin
     float sum = 0;
     for (unsigned part = 0; part < plan.warps_a_row; ++part)
       sum += shared[((warp + part) * kRowsOfWarp + row) * kTokens + token];
-    if (first_row + row < task.weight.out && first_token + token < task.rows)
-      task.y.data[(first_token + token) * task.y.stride + first_row + row] = sum;
+    if (first_row + row < task.weight.out && first_token + token < task.rows) {
+      float& y = task.y.data[(first_token + token) * task.y.stride + first_row + row];
+      y = task.adds ? y + sum : sum;
+    }
   }
   gpu::block_barrier();  // and are read before the next rows' are written
 }
 
+/// Block `block` of `blocks` that share the rows of the matrix.
 template <class Stored, unsigned kTokens, bool kAligned>
-__global__ void __launch_bounds__(kWarpsOfBlock* gpu::kWarpThreads) linear_kernel(LinearTask task, LinearPlan plan) {
+__device__ __forceinline__ void multiply_rows(const LinearTask& task, const LinearPlan& plan, uint32_t block,
+                                              uint32_t blocks) {
   const uint64_t token_group = gpu::block_index().y + uint64_t{gpu::block_index().z} * gpu::grid_blocks().y;
   if (token_group * kTokens >= task.rows) return;
   const auto first_token = static_cast<uint32_t>(token_group * kTokens);
@@ -65,8 +70,7 @@ __global__ void __launch_bounds__(kWarpsOfBlock* gpu::kWarpThreads) linear_kerne
   auto* inputs = gpu::shared_memory<float4>();
   auto* sums = reinterpret_cast<float*>(inputs + kTokens * stride);
   bool is_staged = false;
-  for (uint32_t block_row = gpu::block_index().x * rows_of_block; block_row < task.weight.out;
-       block_row += gpu::grid_blocks().x * rows_of_block) {
+  for (uint32_t block_row = block * rows_of_block; block_row < task.weight.out; block_row += blocks * rows_of_block) {
     const uint32_t first_row = block_row + gpu::warp_index() / plan.warps_a_row * kRowsOfWarp;
     uint32_t rows[kRowsOfWarp];
 #pragma unroll
@@ -90,6 +94,43 @@ __global__ void __launch_bounds__(kWarpsOfBlock* gpu::kWarpThreads) linear_kerne
     }
     store_totals(task, plan, first_row, first_token, totals, sums);
   }
+}
+
+template <class Stored, unsigned kTokens, bool kAligned>
+__global__ void __launch_bounds__(kWarpsOfBlock* gpu::kWarpThreads) linear_kernel(LinearTask task, LinearPlan plan) {
+  multiply_rows<Stored, kTokens, kAligned>(task, plan, gpu::block_index().x, gpu::grid_blocks().x);
+}
+
+/// Products of one launch, each with blocks of its own, one behind the other.
+struct LinearParts {
+  struct Part {
+    LinearTask task;
+    LinearPlan plan;
+    uint32_t first_block;
+    uint32_t blocks;
+  };
+  Part parts[kMostProducts];
+  uint32_t count;
+};
+
+// As many blocks of a multiprocessor as of a product alone.
+template <class Stored, unsigned kTokens>
+__global__ void __launch_bounds__(kWarpsOfBlock* gpu::kWarpThreads, kTokens == 1   ? 4
+                                                                    : kTokens == 2 ? 3
+                                                                                   : 2)
+    linear_each_kernel(LinearParts products) {
+  uint32_t which = 0;
+  while (which + 1 < products.count && gpu::block_index().x >= products.parts[which + 1].first_block)
+    ++which;
+  const LinearParts::Part& part = products.parts[which];
+  multiply_rows<Stored, kTokens, true>(part.task, part.plan, gpu::block_index().x - part.first_block, part.blocks);
+}
+
+template <class Stored, unsigned kTokens>
+__global__ void __launch_bounds__(kWarpsOfBlock* gpu::kWarpThreads)
+    linear_route_kernel(LinearTask task, LinearPlan plan, RouteEnd end) {
+  multiply_rows<Stored, kTokens, true>(task, plan, gpu::block_index().x, gpu::grid_blocks().x);
+  device::route_last(end.task, end.counter);
 }
 
 template <class Stored, bool kAligned>
@@ -164,6 +205,62 @@ void linear_exact(gpu::Stream& stream, const LinearTask& task, unsigned multipro
   const LinearChoice choice =
       choose_linear(task.weight.coding, task.weight.out, task.weight.in, task.rows, multiprocessors);
   device::with_stored(task.weight.coding, [&]<class Stored>(Stored) { run<Stored>(stream, task, choice); });
+}
+
+bool fits_one_launch(std::span<const LinearTask> tasks) {
+  const auto fits = [&](const LinearTask& task) {
+    return task.weight.coding == tasks.front().weight.coding && has_aligned_rows(form_of(task.weight));
+  };
+  return !tasks.empty() && tasks.size() <= kMostProducts && tasks.front().rows <= kMostTokens &&
+         is_common(tasks.front().weight.coding) && std::ranges::all_of(tasks, fits);
+}
+
+void linear_exact_each(gpu::Stream& stream, std::span<const LinearTask> tasks, unsigned multiprocessors) {
+  LinearParts products = {};
+  LinearChoice all;
+  all.shape.grid_x = 0;
+  for (const LinearTask& task : tasks) {
+    const LinearChoice choice =
+        choose_linear(task.weight.coding, task.weight.out, task.weight.in, task.rows, multiprocessors);
+    products.parts[products.count++] = {.task = task,
+                                        .plan = {.warps_a_row = choice.warps_a_row, .tile_groups = choice.tile_groups},
+                                        .first_block = all.shape.grid_x,
+                                        .blocks = choice.shape.grid_x};
+    all.tokens = choice.tokens;
+    all.shape.grid_x += choice.shape.grid_x;
+    all.shape.threads = choice.shape.threads;
+    all.shape.shared_bytes = std::max(all.shape.shared_bytes, choice.shape.shared_bytes);
+  }
+  device::with_common(tasks.front().weight.coding, [&]<class Stored>(Stored) {
+    switch (all.tokens) {
+      case 1: return gpu::launch(stream, all.shape, linear_each_kernel<Stored, 1>, products);
+      case 2: return gpu::launch(stream, all.shape, linear_each_kernel<Stored, 2>, products);
+      case 4: return gpu::launch(stream, all.shape, linear_each_kernel<Stored, 4>, products);
+      default: return gpu::launch(stream, all.shape, linear_each_kernel<Stored, 8>, products);
+    }
+  });
+}
+
+bool takes_route(const LinearTask& task) {
+  const Coding coding = task.weight.coding;
+  return (coding == Coding::bf16 || coding == Coding::f32) && has_aligned_rows(form_of(task.weight)) &&
+         task.rows <= kMostTokens;
+}
+
+void linear_exact_route(gpu::Stream& stream, const LinearTask& task, const RouteEnd& end, unsigned multiprocessors) {
+  LinearChoice choice = choose_linear(task.weight.coding, task.weight.out, task.weight.in, task.rows, multiprocessors);
+  choice.shape.shared_bytes = std::max(choice.shape.shared_bytes, choose_route_launch(end.task).shared_bytes);
+  const LinearPlan plan{.warps_a_row = choice.warps_a_row, .tile_groups = choice.tile_groups};
+  const auto run = [&]<class Stored>(Stored) {
+    switch (choice.tokens) {
+      case 1: return gpu::launch(stream, choice.shape, linear_route_kernel<Stored, 1>, task, plan, end);
+      case 2: return gpu::launch(stream, choice.shape, linear_route_kernel<Stored, 2>, task, plan, end);
+      case 4: return gpu::launch(stream, choice.shape, linear_route_kernel<Stored, 4>, task, plan, end);
+      default: return gpu::launch(stream, choice.shape, linear_route_kernel<Stored, 8>, task, plan, end);
+    }
+  };
+  if (task.weight.coding == Coding::bf16) return run(device::StoredBf16());
+  run(device::StoredF32());
 }
 
 }  // namespace dspack::kernels::cuda

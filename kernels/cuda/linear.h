@@ -10,8 +10,11 @@
 // checked.
 #pragma once
 
+#include <span>
+
 #include "kernels/cuda/matrix.h"
 #include "kernels/cuda/rounded_rows.h"
+#include "kernels/cuda/route.h"
 #include "kernels/cuda/runtime.h"
 
 namespace dspack::kernels::cuda {
@@ -21,6 +24,7 @@ struct LinearTask {
   RowsAt<const float> x;  // [rows, in]
   RowsAt<float> y;        // [rows, out]
   uint32_t rows = 0;
+  bool adds = false;  // y += weight . x
 };
 
 /// How a product is spread over a GPU. Pure. What a value depends on (warps_a_row) follows from the weight alone.
@@ -34,6 +38,28 @@ struct LinearChoice {
                                          unsigned multiprocessors);
 
 void linear_exact(gpu::Stream& stream, const LinearTask& task, unsigned multiprocessors);
+
+// Several products of one input in one launch, each with the bits of its own.
+
+inline constexpr unsigned kMostProducts = 4;
+/// Whether linear_exact_each takes these: at most kMostProducts, of weights that are stored alike and common
+/// (matrix.h), in rows that 16-byte reads fit, and as few rows as one block takes.
+[[nodiscard]] bool fits_one_launch(std::span<const LinearTask> tasks);
+/// Precondition: fits_one_launch.
+void linear_exact_each(gpu::Stream& stream, std::span<const LinearTask> tasks, unsigned multiprocessors);
+
+// A router's product and what it chooses, in one launch, with the bits of two.
+
+/// What follows a product, whose y are the logits, without gaps.
+struct RouteEnd {
+  RouteTask task;
+  uint32_t* counter = nullptr;  // a word, zero, that no other stream uses; it is zero again when the stream has run
+};
+/// Whether linear_exact_route takes it: a router in BF16 or F32, in rows that 16-byte reads fit, and as few rows as one
+/// block takes.
+[[nodiscard]] bool takes_route(const LinearTask& task);
+/// Precondition: takes_route.
+void linear_exact_route(gpu::Stream& stream, const LinearTask& task, const RouteEnd& end, unsigned multiprocessors);
 
 /// Whether the tensor cores can multiply a weight without rounding it: codes of four bits, E4M3 or BF16 in rows that
 /// 16-byte reads fit, of the last two with no block of scales ending within a chunk of columns. Others take
@@ -55,9 +81,17 @@ struct TensorTask {
   RoundedRows x;    // of weight.in values
   RowsAt<float> y;  // [rows, out]
   uint32_t rows = 0;
+  bool adds = false;  // y += weight . x
 };
 /// Precondition: fits_tensor_cores; inputs are rounded as input_rounding says: to E4M3 those of FP8 weights only, as in
 /// DeepSeek's own code, since router and head are BF16.
 void linear_tensor(gpu::Stream& stream, const TensorTask& task);
+
+inline constexpr uint32_t kMostTensorRows = 8;
+/// Several products of one input in one launch, each with the bits of its own. Precondition: at most kMostProducts, of
+/// weights that are stored alike, and at most kMostTensorRows rows.
+void linear_tensor_each(gpu::Stream& stream, std::span<const TensorTask> tasks);
+/// As linear_exact_route. Precondition: a router in BF16, and at most kMostTensorRows rows.
+void linear_tensor_route(gpu::Stream& stream, const TensorTask& task, const RouteEnd& end);
 
 }  // namespace dspack::kernels::cuda

@@ -10,6 +10,7 @@
 #include <algorithm>
 
 #include "format/base/size.h"
+#include "kernels/cuda/device/route.cuh"
 #include "kernels/cuda/device/tensor_rows.cuh"
 
 namespace dspack::kernels::cuda {
@@ -52,8 +53,9 @@ struct TensorBlock {
         for (unsigned i = 0; i < 4; ++i) {
           const uint32_t row = first_row + tile * kTileRows + i / 2 * 8 + group;
           const uint32_t token = first_token + tokens * kTileTokens + 2 * quad + i % 2;
-          if (row < task.weight.out && token < task.rows)
-            task.y.data[token * task.y.stride + row] = totals[tile][tokens][i];
+          if (row >= task.weight.out || token >= task.rows) continue;
+          float& y = task.y.data[token * task.y.stride + row];
+          y = task.adds ? y + totals[tile][tokens][i] : totals[tile][tokens][i];
         }
       }
     }
@@ -78,8 +80,9 @@ struct TensorBlock {
   }
 };
 
+/// Block `row_block` of those that share the rows of the matrix.
 template <class Stored, unsigned kTokenTiles, unsigned kRowTiles, bool kFp8>
-__global__ void __launch_bounds__(kWarpsOfBlock* gpu::kWarpThreads) tensor_kernel(TensorTask task, TensorPlan plan) {
+__device__ __forceinline__ void multiply_rows(const TensorTask& task, const TensorPlan& plan, uint32_t row_block) {
   using Block = TensorBlock<Stored, kTokenTiles, kRowTiles, kFp8>;
   const uint64_t token_group = gpu::block_index().y + uint64_t{gpu::block_index().z} * gpu::grid_blocks().y;
   if (token_group * Block::kTokens >= task.rows) return;
@@ -94,8 +97,7 @@ __global__ void __launch_bounds__(kWarpsOfBlock* gpu::kWarpThreads) tensor_kerne
                                .rows = device::staged_rows<kTokenTiles>(count)}};
   const unsigned part = gpu::warp_index() % plan.warps_a_row;
   const uint32_t first_row =
-      (gpu::block_index().x * (kWarpsOfBlock / plan.warps_a_row) + gpu::warp_index() / plan.warps_a_row) * kRowTiles *
-      kTileRows;
+      (row_block * (kWarpsOfBlock / plan.warps_a_row) + gpu::warp_index() / plan.warps_a_row) * kRowTiles * kTileRows;
   const Matrix matrices[1] = {task.weight};
   typename Block::Rows rows;
 #pragma unroll
@@ -119,6 +121,37 @@ __global__ void __launch_bounds__(kWarpsOfBlock* gpu::kWarpThreads) tensor_kerne
   if (part == 0) block.store(first_row, totals);
 }
 
+template <class Stored, unsigned kTokenTiles, unsigned kRowTiles, bool kFp8>
+__global__ void __launch_bounds__(kWarpsOfBlock* gpu::kWarpThreads) tensor_kernel(TensorTask task, TensorPlan plan) {
+  multiply_rows<Stored, kTokenTiles, kRowTiles, kFp8>(task, plan, gpu::block_index().x);
+}
+
+/// Products of one launch, each with blocks of its own, one behind the other.
+struct TensorParts {
+  struct Part {
+    TensorTask task;
+    TensorPlan plan;
+    uint32_t first_block;
+  };
+  Part parts[kMostProducts];
+  uint32_t count;
+};
+
+template <class Stored, bool kFp8>
+__global__ void __launch_bounds__(kWarpsOfBlock* gpu::kWarpThreads) tensor_each_kernel(TensorParts products) {
+  uint32_t which = 0;
+  while (which + 1 < products.count && gpu::block_index().x >= products.parts[which + 1].first_block)
+    ++which;
+  const TensorParts::Part part = products.parts[which];
+  multiply_rows<Stored, 1, 1, kFp8>(part.task, part.plan, gpu::block_index().x - part.first_block);
+}
+
+__global__ void __launch_bounds__(kWarpsOfBlock* gpu::kWarpThreads)
+    tensor_route_kernel(TensorTask task, TensorPlan plan, RouteEnd end) {
+  multiply_rows<device::StoredBf16, 1, 1, false>(task, plan, gpu::block_index().x);
+  device::route_last(end.task, end.counter);
+}
+
 template <class Stored, bool kFp8>
 void run(gpu::Stream& stream, const TensorTask& task) {
   const TensorChoice choice = choose_linear_tensor(task.weight.coding, task.weight.out, task.weight.in, task.rows);
@@ -132,6 +165,7 @@ void run(gpu::Stream& stream, const TensorTask& task) {
 }
 
 constexpr unsigned kMostTokenTiles = 8;
+static_assert(kMostTensorRows == kTileTokens);
 constexpr uint32_t kEnoughBlocks = 256;      // as in linear.cu
 constexpr uint64_t kSharedBytes = 48 << 10;  // of the inputs: two blocks share the smallest multiprocessor's memory
 
@@ -194,6 +228,34 @@ void linear_tensor(gpu::Stream& stream, const TensorTask& task) {
     constexpr bool kIsF8 = Stored::kCoding == Coding::f8_e4m3;
     kIsF8&& task.x.scales != nullptr ? run<Stored, kIsF8>(stream, task) : run<Stored, false>(stream, task);
   });
+}
+
+void linear_tensor_each(gpu::Stream& stream, std::span<const TensorTask> tasks) {
+  TensorParts products = {};
+  gpu::LaunchShape shape{.grid_x = 0};
+  for (const TensorTask& task : tasks) {
+    const TensorChoice choice = choose_linear_tensor(task.weight.coding, task.weight.out, task.weight.in, task.rows);
+    products.parts[products.count++] = {
+        .task = task,
+        .plan = {.warps_a_row = choice.warps_a_row, .tile_columns = choice.tile_columns},
+        .first_block = shape.grid_x};
+    shape.grid_x += choice.shape.grid_x;
+    shape.threads = choice.shape.threads;
+    shape.shared_bytes = std::max(shape.shared_bytes, choice.shape.shared_bytes);
+  }
+  device::with_common(tasks.front().weight.coding, [&]<class Stored>(Stored) {
+    constexpr bool kIsF8 = Stored::kCoding == Coding::f8_e4m3;
+    if (kIsF8 && tasks.front().x.scales != nullptr)
+      return gpu::launch(stream, shape, tensor_each_kernel<Stored, kIsF8>, products);
+    gpu::launch(stream, shape, tensor_each_kernel<Stored, false>, products);
+  });
+}
+
+void linear_tensor_route(gpu::Stream& stream, const TensorTask& task, const RouteEnd& end) {
+  TensorChoice choice = choose_linear_tensor(task.weight.coding, task.weight.out, task.weight.in, task.rows);
+  choice.shape.shared_bytes = std::max(choice.shape.shared_bytes, choose_route_launch(end.task).shared_bytes);
+  const TensorPlan plan{.warps_a_row = choice.warps_a_row, .tile_columns = choice.tile_columns};
+  gpu::launch(stream, choice.shape, tensor_route_kernel, task, plan, end);
 }
 
 }  // namespace dspack::kernels::cuda

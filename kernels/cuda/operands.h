@@ -5,6 +5,7 @@
 #include "kernels/cuda/cuda_memory.h"
 #include "kernels/cuda/elementwise.h"
 #include "kernels/cuda/head_linear.h"
+#include "kernels/cuda/latent_rows.h"
 #include "kernels/cuda/matrix.h"
 #include "kernels/ops.h"
 
@@ -42,6 +43,25 @@ namespace dspack::kernels::cuda {
           .y_row_stride = args.y_row_stride,
           .y_head_stride = args.y_head_stride,
           .rows = args.rows};
+}
+
+[[nodiscard]] inline StoreRowsTask store_rows_task(Slice to, Dtype dtype, const Rows& from, const LivePosition& live) {
+  return {.to = address_of(to),
+          .dtype = dtype,
+          .from = inputs_at(from),
+          .rows = from.rows,
+          .cols = from.cols,
+          .live = numbers(live.value)};
+}
+[[nodiscard]] inline StoreLatentsTask store_latents_task(Slice to, LatentShape shape, const Rows& from,
+                                                         const LivePosition& live) {
+  return {.to = reinterpret_cast<uint8_t*>(address_of(to)),
+          .shape = shape,
+          .row = fp8_row(shape),
+          .tiles = latent_tiles(shape.latent_dim),
+          .from = inputs_at(from),
+          .rows = from.rows,
+          .live = numbers(live.value)};
 }
 
 [[nodiscard]] inline RotateTask rotate_task(const RopeArgs& args) {

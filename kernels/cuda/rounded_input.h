@@ -1,11 +1,15 @@
-// Rows that a queue has rounded for the tensor cores, and which writes make them stale: products of one input round it
-// once.
+// Rows that a queue has rounded for the tensor cores, where they lie, and which writes make them stale: products of one
+// input round it once.
 // Threads: plain values. Lifetime: addresses are compared and never followed. Errors: none.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
+#include <vector>
 
+#include "format/base/size.h"
 #include "kernels/cuda/operands.h"
 #include "kernels/cuda/rounded_rows.h"
 #include "kernels/precision.h"
@@ -33,7 +37,7 @@ struct Written {
 
 /// Rows that have been rounded.
 struct RoundedInput : RoundRowsTask {
-  explicit RoundedInput(const RoundRowsTask& task) : RoundRowsTask(task) {}
+  uint64_t end_bytes = 0;  // in the memory that they lie in
   [[nodiscard]] bool is(const RoundRowsTask& other, Precision rounding) const {
     return x.data == other.x.data && x.stride == other.x.stride && rows == other.rows && in == other.in &&
            (to.scales != nullptr) == (rounding == Precision::fp8);
@@ -42,6 +46,42 @@ struct RoundedInput : RoundRowsTask {
     const Written mine = written_to(x.data, (rows - 1) * x.stride + in);
     return written.begin < mine.end && mine.begin < written.end;
   }
+};
+
+/// All that have been, and that nothing has changed since, one behind the other in memory of at most `most_bytes`.
+class RoundedInputs {
+ public:
+  explicit RoundedInputs(uint64_t most_bytes) : most_bytes_(most_bytes) {}
+
+  [[nodiscard]] std::optional<RoundedRows> find(const RoundRowsTask& task, Precision rounding) const {
+    const auto found = std::ranges::find_if(inputs_, [&](const RoundedInput& one) { return one.is(task, rounding); });
+    if (found == inputs_.end()) return std::nullopt;
+    return found->to;
+  }
+  /// Where so many bytes may go, and then lie at the result; what was there is forgotten, all of it if there is too
+  /// little room behind it.
+  [[nodiscard]] uint64_t make_room(uint64_t bytes) {
+    constexpr uint64_t kAlignment = 256;
+    uint64_t at = 0;
+    for (const RoundedInput& one : inputs_)
+      at = std::max(at, round_up(one.end_bytes, kAlignment));
+    if (at + bytes <= most_bytes_) return at;
+    inputs_.clear();
+    return 0;
+  }
+  void keep(const RoundRowsTask& task, uint64_t end_bytes) {
+    RoundedInput& one = inputs_.emplace_back();
+    static_cast<RoundRowsTask&>(one) = task;
+    one.end_bytes = end_bytes;
+  }
+  void forget() { inputs_.clear(); }
+  void forget(const Written& written) {
+    std::erase_if(inputs_, [&](const RoundedInput& one) { return one.is_changed_by(written); });
+  }
+
+ private:
+  uint64_t most_bytes_;
+  std::vector<RoundedInput> inputs_;
 };
 
 }  // namespace dspack::kernels::cuda

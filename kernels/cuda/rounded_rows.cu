@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "kernels/cuda/device/elementwise.cuh"
 #include "kernels/cuda/device/rounding.cuh"
 
 namespace dspack::kernels::cuda {
@@ -15,6 +16,25 @@ __global__ void round_rows_kernel(RoundRowsTask task) {
   if (block >= task.to.columns / kRoundedBlock) return;  // all lanes of a warp
   for (uint64_t row = gpu::block_index().y; row < task.rows; row += gpu::grid_blocks().y)
     device::round_row_block<kFp8>(task.x.data + row * task.x.stride, task.in, block, task.to, row);
+}
+
+/// A warp's 128 values of silu(to) * from.
+template <bool kFp8>
+__global__ void silu_rounded_kernel(RowPairTask task, RoundedRows rounded) {
+  const uint32_t warps = gpu::block_threads() / gpu::kWarpThreads;
+  const uint32_t block = gpu::block_index().x * warps + gpu::warp_index();
+  if (block >= rounded.columns / kRoundedBlock) return;  // all lanes of a warp
+  for (uint64_t row = gpu::block_index().y; row < task.rows; row += gpu::grid_blocks().y) {
+    float values[4] = {};
+#pragma unroll
+    for (unsigned i = 0; i < 4; ++i) {
+      const uint32_t column = block * kRoundedBlock + gpu::lane_index() * 4 + i;
+      if (column >= task.cols) continue;
+      float& to = task.to.data[row * task.to.stride + column];
+      values[i] = to = device::silu_times(to, task.from.data[row * task.from.stride + column]);
+    }
+    device::store_rounded<kFp8>(values, block, rounded, row);
+  }
 }
 
 }  // namespace
@@ -32,6 +52,13 @@ void run_round_rows(gpu::Stream& stream, const RoundRowsTask& task) {
   const gpu::LaunchShape shape = choose_round_rows_launch(task.rows, task.in);
   if (task.to.scales == nullptr) return gpu::launch(stream, shape, round_rows_kernel<false>, task);
   gpu::launch(stream, shape, round_rows_kernel<true>, task);
+}
+
+void run_silu_multiply_rounded(gpu::Stream& stream, const RowPairTask& task, const RoundedRows& rounded) {
+  if (task.rows == 0 || task.cols == 0) return;
+  const gpu::LaunchShape shape = choose_round_rows_launch(task.rows, task.cols);
+  if (rounded.scales == nullptr) return gpu::launch(stream, shape, silu_rounded_kernel<false>, task, rounded);
+  gpu::launch(stream, shape, silu_rounded_kernel<true>, task, rounded);
 }
 
 }  // namespace dspack::kernels::cuda

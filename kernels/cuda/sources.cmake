@@ -13,6 +13,7 @@ set(dspack_cuda_kernels
   experts_tensor.cu
   head_linear.cu
   latent_rows.cu
+  latents.cu
   linear.cu
   linear_blas.cu
   linear_tensor.cu
@@ -25,6 +26,8 @@ set(dspack_cuda_host
   cuda_memory.cpp
   cuda_queue.cpp
   linear_blas.cpp
+  queue_attention.cpp
+  queue_experts.cpp
   runtime.cpp)
 # Of the program's own libraries; compiled once more, since those are not made for a shared object.
 set(dspack_cuda_shared

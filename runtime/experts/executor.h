@@ -5,6 +5,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <span>
 #include <stop_token>
 
@@ -25,6 +26,13 @@ struct RoutedTokens {
   TraceScope trace = {};   // "model.layers.3.mlp.experts"; each expert is a module of it
   /// Other work of the layer, to be done while experts are on their way. Called once, before `run` succeeds.
   std::function<void()> meanwhile = {};
+  /// What else a MoE block does, in one with its experts (kernels::MoeArgs), for an executor that takes it
+  /// (takes_rest): then nobody watches, and `meanwhile` is empty.
+  struct Rest {
+    std::optional<kernels::MlpArgs> shared;  // of x; its rows are as many
+    kernels::Rows residual;
+  };
+  std::optional<Rest> rest = {};
 };
 
 struct ExecutorShape {
@@ -64,6 +72,8 @@ class ExpertExecutor {
   /// Whether `run` enqueues the same operations whatever the router has picked, reads nothing back and waits for
   /// nothing, so that a pass can be recorded (Queue::record).
   [[nodiscard]] virtual bool can_record() const { return false; }
+  /// Whether `run` takes the rest of a block along (RoutedTokens::rest): y is scratch then.
+  [[nodiscard]] virtual bool takes_rest() const { return false; }
   /// See ExpertStore.
   [[nodiscard]] virtual bool wants_forecast() const { return false; }
   virtual void expect(LayerId /*layer*/, std::span<const ExpertId> /*experts*/) {}

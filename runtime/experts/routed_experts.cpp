@@ -262,13 +262,25 @@ Result<void> RoutedExperts::run_resident(const RoutedTokens& tokens, const kerne
     if (stop.stop_requested()) return Error{ErrorKind::cancelled, "the run was interrupted"};
     const uint32_t count = std::min(shape_.wave_tokens, tokens.x.rows - first);
     const uint64_t routed = uint64_t{first} * shape_.top_k * sizeof(float);
-    target_.queue.run_experts({.table = &cache_->table(tokens.layer),
-                               .x = rows_of(tokens.x, first, count),
-                               .ids = tokens.ids.at(routed),
-                               .weights = tokens.weights.at(routed),
-                               .top_k = shape_.top_k,
-                               .scratch = {.buffer = scratch_.get(), .offset_bytes = 0},
-                               .y = rows_of(y, first, count)});
+    const kernels::ExpertsArgs experts{.table = &cache_->table(tokens.layer),
+                                       .x = rows_of(tokens.x, first, count),
+                                       .ids = tokens.ids.at(routed),
+                                       .weights = tokens.weights.at(routed),
+                                       .top_k = shape_.top_k,
+                                       .scratch = {.buffer = scratch_.get(), .offset_bytes = 0},
+                                       .y = rows_of(y, first, count)};
+    if (!tokens.rest) {
+      target_.queue.run_experts(experts);
+      continue;
+    }
+    std::optional<kernels::MlpArgs> shared = tokens.rest->shared;
+    if (shared) {
+      for (kernels::Rows* rows : {&shared->x, &shared->inner, &shared->scratch, &shared->y})
+        *rows = rows_of(*rows, first, count);
+    }
+    target_.queue.add_moe({.experts = experts,
+                           .shared = shared ? &*shared : nullptr,
+                           .residual = rows_of(tokens.rest->residual, first, count)});
   }
   if (tokens.meanwhile) tokens.meanwhile();
   return {};

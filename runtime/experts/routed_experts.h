@@ -68,6 +68,8 @@ class RoutedExperts final : public ExpertExecutor {
   [[nodiscard]] Result<void> run(const RoutedTokens& tokens, const kernels::Rows& y,
                                  const std::stop_token& stop) override;
   [[nodiscard]] bool can_record() const override { return is_resident() && hearing_.empty(); }
+  // The host looks at what each of its stages takes, and has nothing to gain.
+  [[nodiscard]] bool takes_rest() const override { return is_resident() && !target_.device.is_host(); }
   [[nodiscard]] bool wants_forecast() const override;
   void expect(LayerId layer, std::span<const ExpertId> experts) override;
 

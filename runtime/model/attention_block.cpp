@@ -30,20 +30,24 @@ bool needs_choice(const ModelConfig& config, const AttentionBlock::Input& input,
          uint64_t{part.position.first} + part.rows > config.indexer->most;
 }
 
+kernels::RopeArgs rope_args(const AttentionBlock::Input& input, const PassPart& part, const kernels::Rows& rows,
+                            const RotatedValues& values) {
+  return {.data = rows.data.at(uint64_t{values.first} * sizeof(float)),
+          .rows = part.rows,
+          .heads = values.heads,
+          .dim = values.dim,
+          .head_stride = rows.cols / values.heads,
+          .row_stride = rows.stride,
+          .first_position = part.position.first,
+          .cos_sin = input.cos_sin,
+          .live = part.position.live,
+          .pairs = values.pairs};
+}
+
 void rotate_rows(kernels::Queue& queue, const AttentionBlock::Input& input, const kernels::Rows& rows,
                  const RotatedValues& values) {
-  const uint32_t width = rows.cols / values.heads;
   for_each_part(input.parts, input.first_row, rows.rows, [&](const PassPart& part, uint32_t at) {
-    queue.rope({.data = rows_of(rows, at, part.rows).data.at(uint64_t{values.first} * sizeof(float)),
-                .rows = part.rows,
-                .heads = values.heads,
-                .dim = values.dim,
-                .head_stride = width,
-                .row_stride = rows.stride,
-                .first_position = part.position.first,
-                .cos_sin = input.cos_sin,
-                .live = part.position.live,
-                .pairs = values.pairs});
+    queue.rope(rope_args(input, part, rows_of(rows, at, part.rows), values));
   });
 }
 

@@ -71,6 +71,9 @@ class AttentionBlock {
   /// bound.
   [[nodiscard]] virtual Result<void> add_weights(WeightGroup& group, const std::string& layer_name) = 0;
 
+  /// Weights that take the block's normalised input.
+  [[nodiscard]] virtual std::vector<kernels::Weight> readers() const = 0;
+
   struct Input {
     kernels::Rows x;                  // [rows, hidden], normalised; at most wave_rows
     std::span<const PassPart> parts;  // of the whole pass
@@ -83,9 +86,9 @@ class AttentionBlock {
     kernels::Choice choice = {};
     ChoiceUse use = ChoiceUse::as_needed;
   };
-  /// Stores the rows in their sequences' caches and attends: y [rows, hidden]. At a live position: at most
-  /// kMostRecordedRows rows.
-  virtual void run(kernels::Queue& queue, const Input& input, const kernels::Rows& y,
+  /// Stores the rows in their sequences' caches and attends: residual += what comes of it. y: where that goes first if
+  /// somebody listens; else scratch. Both [rows, hidden]. At a live position: at most kMostRecordedRows rows.
+  virtual void run(kernels::Queue& queue, const Input& input, const kernels::Rows& y, const kernels::Rows& residual,
                    const TraceScope& trace = {}) const = 0;
 };
 
@@ -115,6 +118,9 @@ struct RotatedValues {
   uint32_t dim = 0;
   kernels::RopePairs pairs = kernels::RopePairs::neighbours;
 };
+/// Of the rows of one part.
+[[nodiscard]] kernels::RopeArgs rope_args(const AttentionBlock::Input& input, const PassPart& part,
+                                          const kernels::Rows& rows, const RotatedValues& values);
 /// Rotates rows in place, each as its position says.
 void rotate_rows(kernels::Queue& queue, const AttentionBlock::Input& input, const kernels::Rows& rows,
                  const RotatedValues& values);

@@ -43,9 +43,13 @@ void Indexer::rotate(kernels::Queue& queue, const AttentionBlock::Input& input, 
               {.heads = heads, .first = 0, .dim = config_.rope_dim, .pairs = config_.indexer->pairs});
 }
 
+kernels::Product Indexer::key_product(const AttentionBlock::Input& input) const {
+  return {.weight = k_.weight(), .y = dense_rows(input.scratch.at(new_keys_at_), input.x.rows, config_.indexer->dim)};
+}
+
 void Indexer::store_keys(kernels::Queue& queue, const AttentionBlock::Input& input, const TraceScope& trace) const {
-  const kernels::Rows keys = dense_rows(input.scratch.at(new_keys_at_), input.x.rows, config_.indexer->dim);
-  apply(k_, queue, input.x, keys, trace, "wk");
+  const kernels::Rows keys = key_product(input).y;
+  if (trace.on()) apply(k_, queue, input.x, keys, trace, "wk");
   const TraceScope norm = trace.child("k_norm");
   norm.input(keys);
   queue.layer_norm(keys, gain_, bias_, kKeyEpsilon, keys);

@@ -24,7 +24,10 @@ class Indexer {
   /// `prefix`: "model.layers.3.self_attn."
   [[nodiscard]] Result<void> add_weights(WeightGroup& group, const std::string& prefix);
 
-  /// Stores the keys of the rows in their sequences' caches.
+  /// The product that makes the rows' keys, of input.x.
+  [[nodiscard]] kernels::Product key_product(const AttentionBlock::Input& input) const;
+  /// Stores the keys of the rows in their sequences' caches; computes them first if somebody listens, else key_product
+  /// has run.
   void store_keys(kernels::Queue& queue, const AttentionBlock::Input& input, const TraceScope& trace) const;
   /// Fills input.choice for all parts of the rows that need one (AttentionBlock::needs_choice). `q_latent`: [rows,
   /// q_rank], normalised. The keys of the rows have been stored.

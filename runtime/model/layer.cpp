@@ -44,6 +44,14 @@ uint32_t widest_mlp(const ModelConfig& config) {
   return std::max(config.dense_inner, config.shared_experts * config.expert_inner);
 }
 
+/// Weights that take a layer's second norm. (Experts are rounded for as their shared one is.)
+std::vector<kernels::Weight> readers_of_mlp(const LayerWeights& weights) {
+  if (weights.moe.router.empty()) return {weights.mlp.gate.weight(), weights.mlp.up.weight()};
+  std::vector<kernels::Weight> readers = {weights.moe.router.weight()};
+  if (!weights.moe.shared.gate.empty()) readers.push_back(weights.moe.shared.gate.weight());
+  return readers;
+}
+
 bool keeps_choices(const ModelConfig& config) {
   return config.indexer && (!config.indexer->shared.empty() || config.indexer->drafts_share);
 }
@@ -110,7 +118,7 @@ void LayerRunner::attend(const Context& context, const LayerWeights& weights, co
     kernels::Rows output = hidden;
     output.data = {.buffer = &context.scratch, .offset_bytes = output_at_};
     normalise(context.queue, hidden, weights.attention_norm, config_.norm_epsilon, normalised, context.trace,
-              "input_layernorm");
+              "input_layernorm", weights.attention->readers());
     const StageScope stage(context.stages, Stage::attention);
     const TraceScope module = context.trace.child("self_attn");
     module.input(normalised);
@@ -123,9 +131,7 @@ void LayerRunner::attend(const Context& context, const LayerWeights& weights, co
                             .scratch = {.buffer = &context.scratch, .offset_bytes = attention_at_},
                             .choice = choice_in(context.scratch, first),
                             .use = input.choice},
-                           output, module);
-    module.output(output);
-    context.queue.add(hidden, output);
+                           output, hidden, module);
   }
 }
 
@@ -137,7 +143,7 @@ Result<void> LayerRunner::run(const Context& context, const LayerWeights& weight
   kernels::Rows output = input.hidden;
   output.data = {.buffer = &context.scratch, .offset_bytes = output_at_};
   normalise(context.queue, input.hidden, weights.mlp_norm, config_.norm_epsilon, normalised, context.trace,
-            "post_attention_layernorm");
+            "post_attention_layernorm", readers_of_mlp(weights));
   const TraceScope module = context.trace.child("mlp");
   module.input(normalised);
   if (config_.is_moe(weights.id)) {
@@ -151,7 +157,15 @@ Result<void> LayerRunner::run(const Context& context, const LayerWeights& weight
     if (context.meanwhile) {
       block.meanwhile = [&](const kernels::Rows& shared) { context.meanwhile(input.hidden, shared); };
     }
-    TRY(moe_.run(block, weights.id, weights.moe, normalised, output));
+    TRY(moe_.run(block, weights.id, weights.moe, normalised, output, input.hidden));
+  } else if (!module.on()) {
+    const StageScope stage(context.stages, Stage::mlp);
+    for (uint32_t first = 0; first < normalised.rows; first += wave_rows_) {
+      const uint32_t count = std::min(wave_rows_, normalised.rows - first);
+      context.queue.add_mlp(
+          mlp_.args(context.scratch, weights.mlp, rows_of(normalised, first, count), rows_of(output, first, count)),
+          rows_of(input.hidden, first, count));
+    }
   } else {
     const StageScope stage(context.stages, Stage::mlp);
     for (uint32_t first = 0; first < normalised.rows; first += wave_rows_) {
@@ -159,9 +173,9 @@ Result<void> LayerRunner::run(const Context& context, const LayerWeights& weight
       mlp_.run(context.queue, context.scratch, weights.mlp, rows_of(normalised, first, count),
                rows_of(output, first, count), module);
     }
+    module.output(output);
+    context.queue.add(input.hidden, output);
   }
-  module.output(output);
-  context.queue.add(input.hidden, output);
   context.trace.output(input.hidden);
   return {};
 }

@@ -1,5 +1,7 @@
 #include "runtime/model/mla_attention.h"
 
+#include <vector>
+
 #include "runtime/model/rope.h"
 #include "runtime/weights/scratch.h"
 
@@ -74,47 +76,87 @@ Result<void> MlaAttention::add_weights(WeightGroup& group, const std::string& la
   return group.add_linear(&o_, prefix + "o_proj.weight", config_.hidden, config_.heads * config_.value_dim);
 }
 
-// kv_a's output is the cache's row as it is: latent, then rotary key. The latent is normalised and the key rotated in
-// the cache itself where that is FP32 and all rows have one known place there; else before they are stored in it.
-void MlaAttention::fill_cache(kernels::Queue& queue, const Input& input, const TraceScope& trace) const {
-  kernels::Rows rows = dense_rows(input.scratch.at(new_rows_at_), input.x.rows, config_.cache_dim());
-  bool in_place = false;
+std::vector<kernels::Weight> MlaAttention::readers() const {
+  std::vector<kernels::Weight> readers = {kv_a_.weight(), config_.q_rank == 0 ? q_b_.weight() : q_a_.weight()};
+  return readers;
+}
+
+MlaAttention::NewRows MlaAttention::new_rows(const Input& input) const {
+  NewRows made{.rows = dense_rows(input.scratch.at(new_rows_at_), input.x.rows, config_.cache_dim())};
   for_each_part(input.parts, input.first_row, input.x.rows, [&](const PassPart& part, uint32_t) {
     const CacheRows cache = part.cache->rows(input.layer, kLatents);
     DSPACK_CHECK(cache.dtype == options_.cache_dtype, "a cache of another type");
     DSPACK_CHECK(part.position.live.empty() || part.rows <= kMostRecordedRows, "too many rows at a live position");
     if (cache.dtype != Dtype::f32 || part.rows != input.x.rows || !part.position.live.empty()) return;
-    in_place = true;
-    rows.data = cache.at(part.position.first);
+    made.is_in_cache = true;
+    made.rows.data = cache.at(part.position.first);
   });
-  apply(kv_a_, queue, input.x, rows, trace, "kv_a_proj_with_mqa");
-  kernels::Rows latent = rows;
-  latent.cols = config_.kv_rank;
-  normalise(queue, latent, kv_norm_, kLatentEpsilon, latent, trace, "kv_a_layernorm");
-  rotate_rows(queue, input, rows, {.heads = 1, .first = config_.kv_rank, .dim = config_.rope_dim});
-  if (in_place) return;
+  return made;
+}
+
+void MlaAttention::store(kernels::Queue& queue, const Input& input, const NewRows& made) const {
+  if (made.is_in_cache) return;
   for_each_part(input.parts, input.first_row, input.x.rows, [&](const PassPart& part, uint32_t at) {
     const kernels::Slice stored = part.cache->rows(input.layer, kLatents).at(part.position.first);
     kernels::LivePosition live = part.position.live;  // `stored` counts position.first already
     if (!live.empty()) live.limit -= part.position.first;
-    const kernels::Rows from = rows_of(rows, at, part.rows);
+    const kernels::Rows from = rows_of(made.rows, at, part.rows);
     if (options_.cache_dtype == Dtype::f8_e4m3) return queue.store_latents(stored, config_.cache_shape(), from, live);
     queue.store_rows(stored, options_.cache_dtype, from, live);
   });
 }
 
-// Each head's query is [nope | rope]; the second part is rotated in place.
-void MlaAttention::make_queries(kernels::Queue& queue, const Input& input, const TraceScope& trace) const {
-  const kernels::Rows q = dense_rows(input.scratch.at(q_at_), input.x.rows, config_.heads * config_.query_dim());
-  if (config_.q_rank == 0) {
-    apply(q_b_, queue, input.x, q, trace, "q_proj");
-  } else {
-    const kernels::Rows latent = dense_rows(input.scratch.at(q_latent_at_), input.x.rows, config_.q_rank);
-    apply(q_a_, queue, input.x, latent, trace, "q_a_proj");
-    normalise(queue, latent, q_norm_, kLatentEpsilon, latent, trace, "q_a_layernorm");
-    apply(q_b_, queue, latent, q, trace, "q_b_proj");
-  }
-  rotate_rows(queue, input, q, {.heads = config_.heads, .first = config_.nope_dim, .dim = config_.rope_dim});
+kernels::Rows MlaAttention::query_rows(const Input& input) const {
+  return dense_rows(input.scratch.at(q_at_), input.x.rows, config_.heads * config_.query_dim());
+}
+
+kernels::Rows MlaAttention::query_latents(const Input& input) const {
+  return dense_rows(input.scratch.at(q_latent_at_), input.x.rows, config_.q_rank);
+}
+
+void MlaAttention::project_traced(kernels::Queue& queue, const Input& input, const TraceScope& trace) const {
+  const NewRows made = new_rows(input);
+  apply(kv_a_, queue, input.x, made.rows, trace, "kv_a_proj_with_mqa");
+  kernels::Rows latent = made.rows;
+  latent.cols = config_.kv_rank;
+  normalise(queue, latent, kv_norm_, kLatentEpsilon, latent, trace, "kv_a_layernorm");
+  rotate_rows(queue, input, made.rows, {.heads = 1, .first = config_.kv_rank, .dim = config_.rope_dim});
+  store(queue, input, made);
+  if (config_.q_rank == 0) return apply(q_b_, queue, input.x, query_rows(input), trace, "q_proj");
+  const kernels::Rows query = query_latents(input);
+  apply(q_a_, queue, input.x, query, trace, "q_a_proj");
+  normalise(queue, query, q_norm_, kLatentEpsilon, query, trace, "q_a_layernorm");
+  apply(q_b_, queue, query, query_rows(input), trace, "q_b_proj");
+}
+
+void MlaAttention::project(kernels::Queue& queue, const Input& input) const {
+  const bool has_latents = config_.q_rank != 0;
+  const NewRows made = new_rows(input);
+  const kernels::Rows query = has_latents ? query_latents(input) : query_rows(input);
+  std::vector<kernels::Product> products = {{.weight = kv_a_.weight(), .y = made.rows},
+                                            {.weight = (has_latents ? q_a_ : q_b_).weight(), .y = query}};
+  if (indexer_) products.push_back(indexer_->key_product(input));
+  queue.linear_each(products, input.x);
+  const RotatedValues key{.heads = 1, .first = config_.kv_rank, .dim = config_.rope_dim};
+  for_each_part(input.parts, input.first_row, input.x.rows, [&](const PassPart& part, uint32_t at) {
+    const kernels::Rows rows = rows_of(made.rows, at, part.rows);
+    kernels::LatentsArgs latents{.rows = rows,
+                                 .shape = config_.cache_shape(),
+                                 .gain = kv_norm_,
+                                 .query = {},
+                                 .query_gain = {},
+                                 .epsilon = kLatentEpsilon,
+                                 .rope = rope_args(input, part, rows, key),
+                                 .cache = {},
+                                 .cache_dtype = options_.cache_dtype};
+    if (has_latents) {
+      latents.query = rows_of(query, at, part.rows);
+      latents.query_gain = q_norm_;
+    }
+    if (!made.is_in_cache) latents.cache = part.cache->rows(input.layer, kLatents).at(part.position.first);
+    queue.finish_latents(latents, has_latents ? &q_b_.weight() : nullptr);
+  });
+  if (has_latents) queue.linear(q_b_.weight(), query, query_rows(input));
 }
 
 kernels::HeadLinearArgs MlaAttention::heads_of_kv_b(uint32_t rows) const {
@@ -126,11 +168,12 @@ kernels::HeadLinearArgs MlaAttention::heads_of_kv_b(uint32_t rows) const {
   return args;
 }
 
-void MlaAttention::attend(kernels::Queue& queue, const Input& input) const {
+// Each head's query is [nope | rope]: the first part is absorbed, the second rotated in place. Several sequences
+// have positions of their own.
+void MlaAttention::absorb(kernels::Queue& queue, const Input& input) const {
   const uint32_t q_width = config_.heads * config_.query_dim();
   const uint32_t latent_width = config_.heads * config_.kv_rank;
-  const uint32_t value_width = config_.heads * config_.value_dim;
-
+  const RotatedValues keys{.heads = config_.heads, .first = config_.nope_dim, .dim = config_.rope_dim};
   kernels::HeadLinearArgs absorb = heads_of_kv_b(input.x.rows);
   absorb.rows_used = config_.nope_dim;
   absorb.x = input.scratch.at(q_at_);
@@ -139,8 +182,19 @@ void MlaAttention::attend(kernels::Queue& queue, const Input& input) const {
   absorb.y = input.scratch.at(absorbed_at_);
   absorb.y_row_stride = latent_width;
   absorb.y_head_stride = config_.kv_rank;
-  queue.head_linear_transposed(absorb);
+  std::vector<kernels::RopeArgs> rotations;
+  for_each_part(input.parts, input.first_row, input.x.rows, [&](const PassPart& part, uint32_t at) {
+    rotations.push_back(rope_args(input, part, rows_of(query_rows(input), at, part.rows), keys));
+  });
+  for (size_t i = 1; i < rotations.size(); ++i)
+    queue.rope(rotations[i]);
+  queue.absorb(rotations.front(), absorb);
+}
 
+void MlaAttention::attend(kernels::Queue& queue, const Input& input) const {
+  const uint32_t q_width = config_.heads * config_.query_dim();
+  const uint32_t latent_width = config_.heads * config_.kv_rank;
+  const uint32_t value_width = config_.heads * config_.value_dim;
   for_each_part(input.parts, input.first_row, input.x.rows, [&](const PassPart& part, uint32_t at) {
     const auto row = [&](uint64_t place, uint32_t width) {
       return input.scratch.at(place + uint64_t{at} * width * sizeof(float));
@@ -183,17 +237,24 @@ void MlaAttention::index(kernels::Queue& queue, const Input& input, const TraceS
   for_each_part(input.parts, input.first_row, input.x.rows,
                 [&](const PassPart& part, uint32_t) { is_needed |= needs_choice(config_, input, part); });
   if (!is_needed) return;
-  indexer_->choose(queue, input, dense_rows(input.scratch.at(q_latent_at_), input.x.rows, config_.q_rank), trace);
+  indexer_->choose(queue, input, query_latents(input), trace);
 }
 
-void MlaAttention::run(kernels::Queue& queue, const Input& input, const kernels::Rows& y,
+void MlaAttention::run(kernels::Queue& queue, const Input& input, const kernels::Rows& y, const kernels::Rows& residual,
                        const TraceScope& trace) const {
-  fill_cache(queue, input, trace);
-  make_queries(queue, input, trace);
+  if (trace.on()) {
+    project_traced(queue, input, trace);
+  } else {
+    project(queue, input);
+  }
   if (indexer_) index(queue, input, trace.child("indexer"));
+  absorb(queue, input);
   attend(queue, input);
   const kernels::Rows heads = dense_rows(input.scratch.at(heads_at_), input.x.rows, config_.heads * config_.value_dim);
+  if (!trace.on()) return queue.add_linear(o_.weight(), heads, residual, y);
   apply(o_, queue, heads, y, trace, "o_proj");
+  trace.output(y);
+  queue.add(residual, y);
 }
 
 }  // namespace dspack::runtime

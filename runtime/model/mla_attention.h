@@ -24,13 +24,28 @@ class MlaAttention final : public AttentionBlock {
   [[nodiscard]] uint64_t scratch_bytes() const override { return scratch_bytes_; }
   [[nodiscard]] kernels::WorkspaceShape workspace(uint32_t positions) const override;
   [[nodiscard]] Result<void> add_weights(WeightGroup& group, const std::string& layer_name) override;
-  void run(kernels::Queue& queue, const Input& input, const kernels::Rows& y, const TraceScope& trace) const override;
+  [[nodiscard]] std::vector<kernels::Weight> readers() const override;
+  void run(kernels::Queue& queue, const Input& input, const kernels::Rows& y, const kernels::Rows& residual,
+           const TraceScope& trace) const override;
 
  private:
-  void fill_cache(kernels::Queue& queue, const Input& input, const TraceScope& trace) const;
-  /// Leaves the latent of the queries, where there is one, in the scratch memory.
-  void make_queries(kernels::Queue& queue, const Input& input, const TraceScope& trace) const;
+  /// Where kv_a's output goes: kv_a's output is the cache's row as it is, latent, then rotary key, and it is finished
+  /// in the cache itself where that is FP32 and all rows have one known place there; else before it is stored in it.
+  struct NewRows {
+    kernels::Rows rows;
+    bool is_in_cache = false;
+  };
+  [[nodiscard]] NewRows new_rows(const Input& input) const;
+  /// Stores the rows in the cache and leaves queries, and their latents if there are any, in the scratch memory; where
+  /// somebody listens, module by module.
+  void project(kernels::Queue& queue, const Input& input) const;
+  void project_traced(kernels::Queue& queue, const Input& input, const TraceScope& trace) const;
+  void store(kernels::Queue& queue, const Input& input, const NewRows& made) const;
+  [[nodiscard]] kernels::Rows query_rows(const Input& input) const;
+  [[nodiscard]] kernels::Rows query_latents(const Input& input) const;
   void index(kernels::Queue& queue, const Input& input, const TraceScope& trace) const;
+  /// Rotates the queries and carries them into the latent space.
+  void absorb(kernels::Queue& queue, const Input& input) const;
   void attend(kernels::Queue& queue, const Input& input) const;
   [[nodiscard]] kernels::HeadLinearArgs heads_of_kv_b(uint32_t rows) const;
 

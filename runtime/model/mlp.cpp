@@ -12,21 +12,28 @@ Result<void> add_mlp(WeightGroup& group, MlpWeights& weights, const std::string&
 Mlp::Mlp(uint32_t widest, uint32_t wave_rows, ScratchPlan& plan)
     : gate_at_(plan.add(uint64_t{widest} * wave_rows)), up_at_(plan.add(uint64_t{widest} * wave_rows)) {}
 
-void Mlp::run(kernels::Queue& queue, kernels::Buffer& scratch, const MlpWeights& weights, const kernels::Rows& x,
-              const kernels::Rows& y, const TraceScope& trace) const {
+kernels::MlpArgs Mlp::args(kernels::Buffer& scratch, const MlpWeights& weights, const kernels::Rows& x,
+                           const kernels::Rows& y) const {
   const uint32_t inner = weights.gate.weight().out;
   const auto rows_at = [&](uint64_t offset) {
     return kernels::Rows{
         .data = {.buffer = &scratch, .offset_bytes = offset}, .rows = x.rows, .cols = inner, .stride = inner};
   };
-  if (trace.on()) {  // whoever watches hears of both
-    apply(weights.gate, queue, x, rows_at(gate_at_), trace, "gate_proj");
-    apply(weights.up, queue, x, rows_at(up_at_), trace, "up_proj");
-    queue.silu_multiply(rows_at(gate_at_), rows_at(up_at_));
-  } else {
-    queue.gated_linear(weights.gate.weight(), weights.up.weight(), x, rows_at(gate_at_), rows_at(up_at_));
-  }
-  apply(weights.down, queue, rows_at(gate_at_), y, trace, "down_proj");
+  return {.weights = {.gate = weights.gate.weight(), .up = weights.up.weight(), .down = weights.down.weight()},
+          .x = x,
+          .inner = rows_at(gate_at_),
+          .scratch = rows_at(up_at_),
+          .y = y};
+}
+
+void Mlp::run(kernels::Queue& queue, kernels::Buffer& scratch, const MlpWeights& weights, const kernels::Rows& x,
+              const kernels::Rows& y, const TraceScope& trace) const {
+  const kernels::MlpArgs at = args(scratch, weights, x, y);
+  if (!trace.on()) return queue.run_mlp(at);
+  apply(weights.gate, queue, x, at.inner, trace, "gate_proj");
+  apply(weights.up, queue, x, at.scratch, trace, "up_proj");
+  queue.silu_multiply(at.inner, at.scratch);
+  apply(weights.down, queue, at.inner, y, trace, "down_proj");
 }
 
 }  // namespace dspack::runtime

@@ -28,6 +28,9 @@ class Mlp {
   /// x and y [rows, hidden]; at most wave_rows.
   void run(kernels::Queue& queue, kernels::Buffer& scratch, const MlpWeights& weights, const kernels::Rows& x,
            const kernels::Rows& y, const TraceScope& trace = {}) const;
+  /// Such a run that nobody listens to.
+  [[nodiscard]] kernels::MlpArgs args(kernels::Buffer& scratch, const MlpWeights& weights, const kernels::Rows& x,
+                                      const kernels::Rows& y) const;
 
  private:
   uint64_t gate_at_, up_at_;  // in the scratch buffer

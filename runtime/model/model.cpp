@@ -257,7 +257,7 @@ Result<void> Model::run_layers(const Pass& pass, const std::stop_token& stop) co
     if (pass.trace != nullptr) TRY(pass.trace->status());
   }
   runtime::normalise(queue_, pass.hidden, final_norm_, config_.norm_epsilon, final_rows(pass.scratch, pass.hidden.rows),
-                     TraceScope(pass.trace, "model"), "norm");
+                     TraceScope(pass.trace, "model"), "norm", {&head_.weight(), 1});
   return {};
 }
 

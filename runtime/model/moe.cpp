@@ -49,12 +49,16 @@ void Moe::route(const Context& context, const MoeWeights& weights, const kernels
   for (uint32_t first = 0; first < x.rows; first += wave_rows_) {
     const uint32_t count = std::min(wave_rows_, x.rows - first);
     const uint64_t chosen = uint64_t{first} * config_.top_k * sizeof(float);
-    apply(weights.router, context.queue, rows_of(x, first, count),
-          {.data = place(logits_at_), .rows = count, .cols = config_.experts, .stride = config_.experts}, context.trace,
-          "gate");
     const kernels::RouterArgs args = router_args(
         config_, weights,
         {.logits = place(logits_at_), .ids = place(ids_at_ + chosen), .weights = place(weights_at_ + chosen)}, count);
+    if (!context.trace.on()) {
+      context.queue.route_rows(weights.router.weight(), rows_of(x, first, count), args);
+      continue;
+    }
+    apply(weights.router, context.queue, rows_of(x, first, count),
+          {.data = place(logits_at_), .rows = count, .cols = config_.experts, .stride = config_.experts}, context.trace,
+          "gate");
     context.queue.route(args);
     context.trace.child("gate").routing({.ids = args.ids, .weights = args.weights, .rows = count, .top_k = args.top_k});
   }
@@ -73,23 +77,42 @@ void Moe::run_shared(const Context& context, const MlpWeights& weights, const ke
   }
 }
 
+kernels::Rows Moe::shared_rows(const Context& context, uint32_t rows) const {
+  return {.data = {.buffer = &context.scratch, .offset_bytes = shared_at_},
+          .rows = rows,
+          .cols = config_.hidden,
+          .stride = config_.hidden};
+}
+
+Result<void> Moe::run_whole(const Context& context, LayerId layer, const MoeWeights& weights, const kernels::Rows& x,
+                            const kernels::Rows& y, const kernels::Rows& residual) const {
+  RoutedTokens tokens{.layer = layer,
+                      .x = x,
+                      .ids = {.buffer = &context.scratch, .offset_bytes = ids_at_},
+                      .weights = {.buffer = &context.scratch, .offset_bytes = weights_at_}};
+  tokens.rest.emplace();
+  tokens.rest->residual = residual;
+  if (!weights.shared.gate.empty())
+    tokens.rest->shared = context.mlp.args(context.scratch, weights.shared, x, shared_rows(context, x.rows));
+  return context.executor.run(tokens, y, context.stop);
+}
+
 Result<void> Moe::run(const Context& context, LayerId layer, const MoeWeights& weights, const kernels::Rows& x,
-                      const kernels::Rows& y) const {
+                      const kernels::Rows& y, const kernels::Rows& residual) const {
   route(context, weights, x);
   const StageScope stage(context.stages, Stage::experts);
+  // Who watches a pass hears of one module after the other.
+  const bool is_watched = context.trace.on();
+  if (!is_watched && !context.meanwhile && context.executor.takes_rest() && x.rows <= wave_rows_)
+    return run_whole(context, layer, weights, x, y, residual);
   const bool has_shared = !weights.shared.gate.empty();
-  const kernels::Rows shared{.data = {.buffer = &context.scratch, .offset_bytes = shared_at_},
-                             .rows = x.rows,
-                             .cols = config_.hidden,
-                             .stride = config_.hidden};
+  const kernels::Rows shared = shared_rows(context, x.rows);
   const auto other_work = [&] {
     if (has_shared) run_shared(context, weights.shared, x, shared);
     const StageScope prediction(context.stages, Stage::other);
     if (context.meanwhile) context.meanwhile(has_shared ? shared : kernels::Rows{});
   };
   const TraceScope experts = context.trace.child("experts");
-  // Who watches a pass hears of one module after the other.
-  const bool is_watched = experts.on();
   experts.input(x);
   TRY(context.executor.run({.layer = layer,
                             .x = x,
@@ -101,6 +124,8 @@ Result<void> Moe::run(const Context& context, LayerId layer, const MoeWeights& w
   experts.output(y);
   if (is_watched) other_work();
   if (has_shared) context.queue.add(y, shared);
+  context.trace.output(y);
+  context.queue.add(residual, y);
   return {};
 }
 

@@ -46,12 +46,18 @@ class Moe {
     /// Work while experts are on their way, after the shared expert; gets its output, or no rows.
     std::function<void(const kernels::Rows& shared)> meanwhile = {};
   };
-  /// x and y [rows, hidden], rows up to max_rows.
+  /// residual += what the block makes of x. y: where that goes first if somebody listens; else scratch. All of them
+  /// [rows, hidden], rows up to max_rows.
   [[nodiscard]] Result<void> run(const Context& context, LayerId layer, const MoeWeights& weights,
-                                 const kernels::Rows& x, const kernels::Rows& y) const;
+                                 const kernels::Rows& x, const kernels::Rows& y, const kernels::Rows& residual) const;
 
  private:
   void route(const Context& context, const MoeWeights& weights, const kernels::Rows& x) const;
+  /// Where the executor does all of it at once.
+  [[nodiscard]] Result<void> run_whole(const Context& context, LayerId layer, const MoeWeights& weights,
+                                       const kernels::Rows& x, const kernels::Rows& y,
+                                       const kernels::Rows& residual) const;
+  [[nodiscard]] kernels::Rows shared_rows(const Context& context, uint32_t rows) const;
   void run_shared(const Context& context, const MlpWeights& weights, const kernels::Rows& x,
                   const kernels::Rows& y) const;
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -88,12 +89,13 @@ inline void apply(const Linear& weight, kernels::Queue& queue, const kernels::Ro
   module.output(y);
 }
 
-/// y = rms_norm(x) * gain, as module `name` of `scope`. y may be x.
+/// y = rms_norm(x) * gain, as module `name` of `scope`. y may be x. `readers`: weights that take y next.
 inline void normalise(kernels::Queue& queue, const kernels::Rows& x, kernels::Slice gain, float epsilon,
-                      const kernels::Rows& y, const TraceScope& scope, std::string_view name) {
+                      const kernels::Rows& y, const TraceScope& scope, std::string_view name,
+                      std::span<const kernels::Weight> readers = {}) {
   const TraceScope module = scope.child(name);
   module.input(x);
-  queue.rms_norm(x, gain, epsilon, y);
+  queue.rms_norm_for(readers, x, gain, epsilon, y);
   module.output(y);
 }
 

@@ -73,6 +73,18 @@ struct Down {
   static __device__ __forceinline__ float finish(const float (&sums)[1]) { return sums[0]; }
 };
 
+/// One step of a shared expert, for all tokens: shared_expert.cuh.
+struct SharedProduct {
+  Matrix matrices[2];  // gate and up, or down
+  RowsAt<const float> x;
+  RowsAt<float> y;
+  uint32_t tokens;
+  uint32_t warps_a_row;  // that share a matrix row
+  /// Of each token's input, in shared memory at once: groups of 32 chunks, or for tensor cores columns.
+  uint32_t staged;
+  RoundedRows rounded;  // x, unless products are exact
+};
+
 /// What is to be done once the tiles are made.
 struct ExpertSteps {
   ExpertProduct gate_up;
@@ -102,7 +114,9 @@ inline ExpertSteps begin_expert_steps(gpu::Stream& stream, const ExpertsTask& ta
                       .tiles = tiles,
                       .form = {task.form.gate_up},
                       .x = task.x,
-                      .rounded = lay_out_rounded(scratch.rounded_x, task.tokens, hidden, rounding),
+                      .rounded = task.rounded_x.values != nullptr
+                                     ? task.rounded_x
+                                     : lay_out_rounded(scratch.rounded_x, task.tokens, hidden, rounding),
                       .slots = task.top_k,
                       .y = {.data = scratch.inner, .stride = inner}},
           .down = {.table = task.table,
@@ -117,7 +131,9 @@ inline ExpertSteps begin_expert_steps(gpu::Stream& stream, const ExpertsTask& ta
                   .weights = task.weights,
                   .rows = task.tokens,
                   .cols = hidden,
-                  .top_k = task.top_k}};
+                  .top_k = task.top_k,
+                  .more = task.more,
+                  .adds = task.adds}};
 }
 
 // All routed experts of a few tokens in one launch: gate-up-SiLU, down, and the sum in the router's order, each value
@@ -127,8 +143,10 @@ inline ExpertSteps begin_expert_steps(gpu::Stream& stream, const ExpertsTask& ta
 //
 // A block draws a ticket, and the ticket says what it does:
 //
-//   ticket    0 ..                 gate and up of tile 0, of tile 1, ..
-//             tiles * gate_up ..   down of tile 0, of tile 1, .., where the tile's gate and up are finished
+//   ticket    0 ..                 gate and up of the shared expert, where there is one
+//             then                 gate and up of tile 0, of tile 1, ..
+//             then                 down of tile 0, of tile 1, .., where the tile's gate and up are finished
+//             then                 down of the shared expert, likewise
 //             the rest             nothing: the routing has fewer tiles than the worst
 //
 // The last of a token's blocks for some rows of down adds these rows up over the slots; which block that is changes
@@ -146,6 +164,8 @@ inline ExpertSteps begin_expert_steps(gpu::Stream& stream, const ExpertsTask& ta
 
 struct FusedTask {
   ExpertSteps steps;
+  SharedProduct shared_gate_up = {};  // where shape.shared.gate_up_blocks is not 0
+  SharedProduct shared_down = {};
   uint32_t gate_up_staged;  // as the separate launches take it
   uint32_t down_staged;
   uint32_t assignments;
@@ -161,39 +181,38 @@ inline constexpr unsigned kDoneWord = kIsLastWords + kLargestFusedTile;
 
 /// Starts bringing the first weights of down for a block's first rows near.
 template <class Tiles>
-__device__ __forceinline__ void prefetch_down(const ExpertProduct& task, const TileAt& tile, uint32_t group) {
+__device__ __forceinline__ void prefetch_down(const Matrix& form, const void* codes, uint32_t group) {
   constexpr uint32_t kLineBytes = 128;
   constexpr uint32_t kMostBytes = 32 << 10;  // of a block; all of a GPU's then take half of an H100's cache at most
   const uint32_t rows_of_block = Tiles::rows_of_down();
   const uint32_t first = group * rows_of_block;
-  const uint32_t rows = task.form.out - first < rows_of_block ? task.form.out - first : rows_of_block;
-  const uint64_t row_bytes = uint64_t{task.form.in} / Tiles::Weights::kPer16 * 16;
+  const uint32_t rows = form.out - first < rows_of_block ? form.out - first : rows_of_block;
+  const uint64_t row_bytes = uint64_t{form.in} / Tiles::Weights::kPer16 * 16;
   const uint64_t share = kMostBytes / rows_of_block;
   const auto lines = static_cast<uint32_t>(((row_bytes < share ? row_bytes : share) - 1) / kLineBytes + 1);
-  const auto* data = static_cast<const unsigned char*>(task.table[tile.expert].down[kCodes]) + first * row_bytes;
+  const auto* data = static_cast<const unsigned char*>(codes) + first * row_bytes;
   for (uint32_t item = gpu::thread_index(); item < rows * lines; item += gpu::block_threads())
     gpu::prefetch(data + item / lines * row_bytes + item % lines * kLineBytes);
 }
 
-/// The block has written its rows of down for a tile. Adds up those of every token that has all its parts now.
-template <class Tiles>
-__device__ void add_up_parts(const FusedTask& task, const TileAt& tile, uint32_t group) {
-  const ExpertProduct& down = task.steps.down;
+/// The block has written its rows of down for some tokens. Adds up those of every token that has all its parts now.
+template <class Tiles, class TokenAt>
+__device__ void add_up_parts(const FusedTask& task, uint32_t count, const TokenAt& token_at, uint32_t group) {
   const WeightedSumTask& sum = task.steps.sum;
+  const uint32_t all = sum.top_k + (task.shape.shared.gate_up_blocks == 0 ? 0 : 1);
   auto* is_last = gpu::shared_memory<uint32_t>() + kIsLastWords;
-  const auto token_of = [&](uint32_t i) { return assignment_of(down.tiles, tile, i) / sum.top_k; };
-  if (gpu::thread_index() < tile.count) {
-    uint32_t* parts = task.counters.down + token_of(gpu::thread_index()) * task.shape.down_blocks + group;
-    is_last[gpu::thread_index()] = gpu::count_up(parts) == sum.top_k - 1 ? 1 : 0;
+  if (gpu::thread_index() < count) {
+    uint32_t* parts = task.counters.down + token_at(gpu::thread_index()) * task.shape.down_blocks + group;
+    is_last[gpu::thread_index()] = gpu::count_up(parts) == all - 1 ? 1 : 0;
   }
   gpu::block_barrier();  // who is last is known, and others' parts can be read
   const uint32_t rows_of_block = Tiles::rows_of_down();
-  for (uint32_t i = 0; i < tile.count; ++i) {
+  for (uint32_t i = 0; i < count; ++i) {
     if (is_last[i] == 0) continue;
     for (uint64_t first = uint64_t{group} * rows_of_block; first < sum.cols;
          first += uint64_t{task.shape.down_blocks} * rows_of_block) {
       const uint64_t col = first + gpu::thread_index();
-      if (gpu::thread_index() < rows_of_block && col < sum.cols) sum_weighted(sum, token_of(i), col);
+      if (gpu::thread_index() < rows_of_block && col < sum.cols) sum_weighted(sum, token_at(i), col);
     }
   }
 }
@@ -208,38 +227,83 @@ __device__ inline void finish_counting(const FusedCounters& counters) {
     counters.ticket[i] = 0;
 }
 
+/// A block of gate and up.
+template <class Tiles>
+__device__ __forceinline__ void run_gate_up(const FusedTask& task, uint32_t block) {
+  const ExpertProduct& gate_up = task.steps.gate_up;
+  const uint32_t index = block / task.shape.gate_up_blocks;
+  const RowTurns turns{block % task.shape.gate_up_blocks, task.shape.gate_up_blocks};
+  const TileAt tile = find_tile(gate_up.tiles, index);
+  Tiles::template multiply<GateUp>(gate_up, tile, turns, task.gate_up_staged);
+  gpu::block_barrier();  // all of the block's values are written
+  Tiles::round_inner(task, index, tile, turns);
+  if (gpu::thread_index() == 0) gpu::count_up(task.counters.gate_up + index);
+}
+
+/// A block of down.
+template <class Tiles>
+__device__ __forceinline__ void run_down(const FusedTask& task, uint32_t block) {
+  const ExpertProduct& down = task.steps.down;
+  const uint32_t index = block / task.shape.down_blocks;
+  const RowTurns turns{block % task.shape.down_blocks, task.shape.down_blocks};
+  const TileAt tile = find_tile(down.tiles, index);
+  prefetch_down<Tiles>(down.form, down.table[tile.expert].down[kCodes], turns.first);
+  if (gpu::thread_index() == 0) gpu::wait_for_count(task.counters.gate_up + index, task.shape.gate_up_blocks);
+  gpu::block_barrier();  // its input can be read
+  Tiles::template multiply<Down>(down, tile, turns, task.down_staged);
+  gpu::block_barrier();  // all of the block's values are written, and nobody reads the inputs' place
+  const auto token_at = [&](uint32_t i) { return assignment_of(down.tiles, tile, i) / task.steps.sum.top_k; };
+  add_up_parts<Tiles>(task, tile.count, token_at, turns.first);
+  gpu::block_barrier();  // all of the block's counting of tokens is done
+}
+
+/// The same of the shared expert, whose count stands behind those of the tiles.
+template <class Tiles>
+__device__ __forceinline__ void run_shared_gate_up(const FusedTask& task, uint32_t block) {
+  const RowTurns turns{block, task.shape.shared.gate_up_blocks};
+  Tiles::template multiply_shared<GateUp>(task.shared_gate_up, turns);
+  gpu::block_barrier();  // all of the block's values are written
+  Tiles::round_shared_inner(task, turns);
+  if (gpu::thread_index() == 0) gpu::count_up(task.counters.gate_up + task.shape.tiles);
+}
+template <class Tiles>
+__device__ __forceinline__ void run_shared_down(const FusedTask& task, uint32_t block) {
+  const Matrix& down = task.shared_down.matrices[0];
+  prefetch_down<Tiles>(down, down.planes[kCodes], block);
+  if (gpu::thread_index() == 0)
+    gpu::wait_for_count(task.counters.gate_up + task.shape.tiles, task.shape.shared.gate_up_blocks);
+  gpu::block_barrier();  // its input can be read
+  Tiles::template multiply_shared<Down>(task.shared_down, {block, task.shape.down_blocks});
+  gpu::block_barrier();  // all of the block's values are written, and nobody reads the inputs' place
+  add_up_parts<Tiles>(
+      task, task.shared_down.tokens, [](uint32_t i) { return i; }, block);
+  gpu::block_barrier();  // all of the block's counting of tokens is done
+}
+
 /// One block. Tiles: how a product of one tile is computed:
 ///   multiply<Product>(product, tile, turns, staged), whose first barrier comes before it writes to shared memory
+///   multiply_shared<Product>(product, turns), likewise, of a shared expert
 ///   round_inner(task, index, tile, turns): rounds what the block and others have written of a tile's inner values
+///   round_shared_inner(task, turns): likewise, of the shared expert's
 ///   Weights, how they are stored; rows_of_down(), rows of down that a block takes at once, at most its threads
 template <class Tiles>
 __device__ void run_fused_block(const FusedTask& task) {
   auto* words = gpu::shared_memory<uint32_t>();
-  const ExpertSteps& steps = task.steps;
   if (gpu::thread_index() == 0) words[kTicketWord] = gpu::take_ticket(task.counters.ticket);
   gpu::block_barrier();  // the ticket is there
   const uint32_t ticket = words[kTicketWord];
-  const uint32_t tiles = steps.down.tiles.tiles == nullptr ? task.assignments : *steps.down.tiles.tile_count;
-  const uint32_t gate_ups = tiles * task.shape.gate_up_blocks;
+  const uint32_t tiles = task.steps.down.tiles.tiles == nullptr ? task.assignments : *task.steps.down.tiles.tile_count;
+  const uint32_t gate_ups = task.shape.shared.gate_up_blocks;
+  const uint32_t downs = gate_ups + tiles * task.shape.gate_up_blocks;
+  const uint32_t shared_downs = downs + tiles * task.shape.down_blocks;
   if (ticket < gate_ups) {
-    const uint32_t index = ticket / task.shape.gate_up_blocks;
-    const RowTurns turns{ticket % task.shape.gate_up_blocks, task.shape.gate_up_blocks};
-    const TileAt tile = find_tile(steps.gate_up.tiles, index);
-    Tiles::template multiply<GateUp>(steps.gate_up, tile, turns, task.gate_up_staged);
-    gpu::block_barrier();  // all of the block's values are written
-    Tiles::round_inner(task, index, tile, turns);
-    if (gpu::thread_index() == 0) gpu::count_up(task.counters.gate_up + index);
-  } else if (ticket - gate_ups < tiles * task.shape.down_blocks) {
-    const uint32_t index = (ticket - gate_ups) / task.shape.down_blocks;
-    const RowTurns turns{(ticket - gate_ups) % task.shape.down_blocks, task.shape.down_blocks};
-    const TileAt tile = find_tile(steps.down.tiles, index);
-    prefetch_down<Tiles>(steps.down, tile, turns.first);
-    if (gpu::thread_index() == 0) gpu::wait_for_count(task.counters.gate_up + index, task.shape.gate_up_blocks);
-    gpu::block_barrier();  // its input can be read
-    Tiles::template multiply<Down>(steps.down, tile, turns, task.down_staged);
-    gpu::block_barrier();  // all of the block's values are written, and nobody reads the inputs' place
-    add_up_parts<Tiles>(task, tile, turns.first);
-    gpu::block_barrier();  // all of the block's counting of tokens is done
+    run_shared_gate_up<Tiles>(task, ticket);
+  } else if (ticket < downs) {
+    run_gate_up<Tiles>(task, ticket - gate_ups);
+  } else if (ticket < shared_downs) {
+    run_down<Tiles>(task, ticket - downs);
+  } else if (gate_ups > 0 && ticket - shared_downs < task.shape.down_blocks) {
+    run_shared_down<Tiles>(task, ticket - shared_downs);
   }
   finish_counting(task.counters);
 }

@@ -4,6 +4,7 @@
 
 #include <dspack_gpu.h>
 
+#include "kernels/cuda/elementwise.h"
 #include "kernels/cuda/rounded_rows.h"
 
 namespace dspack::kernels::cuda::device {
@@ -60,22 +61,41 @@ __device__ __forceinline__ float round_block(float (&values)[4]) {
   return scale;
 }
 
-/// Rounds block `block` of a row of `in` values to row `to_row`. Values from `in` on are zeros. A warp does it.
+/// Rounds four values of each lane, which together are block `block` of row `to_row`.
 template <bool kFp8>
-__device__ __forceinline__ void round_row_block(const float* row, uint32_t in, uint32_t block, const RoundedRows& to,
-                                                uint64_t to_row) {
+__device__ __forceinline__ void store_rounded(float (&values)[4], uint32_t block, const RoundedRows& to,
+                                              uint64_t to_row) {
   const unsigned lane = gpu::lane_index();
-  const uint32_t column = block * kRoundedBlock + lane * 4;
-  float values[4];
-#pragma unroll
-  for (unsigned i = 0; i < 4; ++i)
-    values[i] = column + i < in ? row[column + i] : 0.0F;
   if constexpr (kFp8) {
     const float scale = round_block(values);
     if (lane == 0) to.scales[to_row * (to.columns / kRoundedBlock) + block] = scale;
   }
-  *reinterpret_cast<uint2*>(to.values + to_row * to.columns + column) =
+  *reinterpret_cast<uint2*>(to.values + to_row * to.columns + block * kRoundedBlock + lane * 4) =
       make_uint2(gpu::floats_to_bf16s(values[0], values[1]), gpu::floats_to_bf16s(values[2], values[3]));
+}
+
+/// Rounds block `block` of a row of `in` values to row `to_row`. Values from `in` on are zeros. A warp does it.
+template <bool kFp8>
+__device__ __forceinline__ void round_row_block(const float* row, uint32_t in, uint32_t block, const RoundedRows& to,
+                                                uint64_t to_row) {
+  const uint32_t column = block * kRoundedBlock + gpu::lane_index() * 4;
+  float values[4];
+#pragma unroll
+  for (unsigned i = 0; i < 4; ++i)
+    values[i] = column + i < in ? row[column + i] : 0.0F;
+  store_rounded<kFp8>(values, block, to, to_row);
+}
+
+/// Rounds a row that the block has normalised. Every thread of the block takes part.
+__device__ __forceinline__ void round_normalised(const RmsNormTask& task, uint64_t row) {
+  if (task.bf16.values == nullptr && task.fp8.values == nullptr) return;
+  gpu::block_barrier();  // the row is there
+  const float* y = task.y.data + row * task.y.stride;
+  const unsigned warps = gpu::block_threads() / gpu::kWarpThreads;
+  for (uint32_t block = gpu::warp_index(); block < (task.cols - 1) / kRoundedBlock + 1; block += warps) {
+    if (task.bf16.values != nullptr) round_row_block<false>(y, task.cols, block, task.bf16, row);
+    if (task.fp8.values != nullptr) round_row_block<true>(y, task.cols, block, task.fp8, row);
+  }
 }
 
 }  // namespace dspack::kernels::cuda::device

@@ -1,6 +1,7 @@
 // Rounded inputs have exactly the values that precision modes say, and a queue never multiplies old ones.
 #include "kernels/cuda/rounded_rows.h"
 
+#include <array>
 #include <bit>
 #include <limits>
 #include <memory>
@@ -169,10 +170,22 @@ TEST_CASE("cuda: products of one input by several weights round it once") {
             queue.rms_norm(narrow, gain, 1e-6F, narrow);
             queue.linear(other, x, y);
           }) == 5);
-    // Anything else may change it.
+    // Sums likewise.
     CHECK(launches([&] {
             queue.linear(f8, x, y);
             queue.add(y, y);
+            queue.linear(other, x, y);
+          }) == 4);
+    CHECK(launches([&] {
+            queue.linear(f8, x, y);
+            queue.add(narrow, y);
+            queue.linear(other, x, y);
+          }) == 5);
+    // Anything else may change it.
+    const kernels::Slice ids = on.poisoned(2);
+    CHECK(launches([&] {
+            queue.linear(f8, x, y);
+            queue.argmax(y, ids);
             queue.linear(other, x, y);
           }) == 5);
   }
@@ -205,6 +218,20 @@ TEST_CASE("cuda: what has been written since is rounded anew") {
     queue.linear(weight, again, y);
     queue.linear(weight, y, z);
     CHECK(on.get(z.data, kIn) == of_product);
+    // Sums, products and norms that write rows which have been rounded.
+    const kernels::Slice gain = on.put(std::vector<float>(kIn, 1.0F));
+    const auto check_anew = [&](const auto& write) {
+      const Rows rows{on.put(first), 1, kIn, kIn};
+      queue.rms_norm_for(std::span(&weight, 1), rows, gain, 1e-6F, rows);
+      write(rows);
+      queue.linear(weight, rows, z);
+      CHECK(on.get(z.data, kIn) == on.product(weight, on.get(rows.data, kIn), 1));
+    };
+    check_anew([&](const Rows& rows) { queue.add(rows, again); });
+    check_anew([&](const Rows& rows) { queue.add_linear(weight, again, rows, y); });
+    check_anew([&](const Rows& rows) { queue.linear_each(std::array{kernels::Product{weight, rows}}, again); });
+    check_anew([&](const Rows& rows) { queue.silu_multiply(rows, again); });
+    check_anew([&](const Rows& rows) { queue.rms_norm(again, gain, 1e-6F, rows); });
     // A recorded step rounds for itself, each time it runs.
     queue.linear(weight, x, z);
     const auto step = queue.record([&] { queue.linear(weight, x, z); });

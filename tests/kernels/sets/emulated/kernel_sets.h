@@ -28,13 +28,18 @@ inline constexpr const char* kPlainestSet = "emulated";
 inline bool runs_here(const std::string& /*set*/) {
   return true;
 }
-/// Every device sees another order of threads and blocks.
-inline Result<std::unique_ptr<kernels::Device>> make_set_device(const std::string& /*set*/, unsigned /*threads*/) {
-  gpu::configure_emulator({.seed = std::random_device{}()});
-  return kernels::make_cuda_device({});
+/// "emulated bf16", "emulated fp8": for tests of what precisions have in common, without cuBLASLt.
+inline kernels::Precision precision_of(const std::string& set) {
+  if (set.ends_with("bf16")) return kernels::Precision::bf16;
+  return set.ends_with("fp8") ? kernels::Precision::fp8 : kernels::Precision::exact;
 }
-inline std::string description_of(const std::string& /*set*/) {
-  return "cuda emulated GPU, sm_90, exact";
+/// Every device sees another order of threads and blocks.
+inline Result<std::unique_ptr<kernels::Device>> make_set_device(const std::string& set, unsigned /*threads*/) {
+  gpu::configure_emulator({.seed = std::random_device{}()});
+  return kernels::make_cuda_device({.precision = precision_of(set), .cublaslt = kernels::kNoCublasLt});
+}
+inline std::string description_of(const std::string& set) {
+  return "cuda emulated GPU, sm_90, " + std::string(to_string(precision_of(set)));
 }
 inline size_t offset_for(const std::string& set, size_t element_bytes) {
   return set != EmulatedOdd::kName ? kAsLoaded : element_bytes;

@@ -1,0 +1,173 @@
+// The queue's operations of feed-forward networks: MLPs, the router, experts.
+#include <array>
+
+#include "format/base/check.h"
+#include "kernels/checks.h"
+#include "kernels/cuda/cuda_memory.h"
+#include "kernels/cuda/expert_tiles.h"
+#include "kernels/cuda/experts.h"
+#include "kernels/cuda/operands.h"
+#include "kernels/cuda/queue.h"
+#include "kernels/cuda/route.h"
+
+namespace dspack::kernels::cuda {
+
+namespace {
+
+RouteTask route_task(const RouterArgs& args) {
+  return {.logits = floats(args.logits),
+          .bias = floats(args.bias),
+          .ids = numbers(args.ids),
+          .weights = floats(args.weights),
+          .rows = args.rows,
+          .experts = args.experts,
+          .top_k = args.top_k,
+          .groups = args.groups,
+          .groups_kept = args.groups_kept,
+          .score = args.score,
+          .group_score = args.group_score,
+          .normalise = args.normalise,
+          .scale = args.scale};
+}
+
+}  // namespace
+
+void CudaQueue::route(const RouterArgs& args) {
+  check_route(args);
+  if (args.rows != 0) run_route(stream(), route_task(args));
+}
+
+void CudaQueue::route_rows(const Weight& router, const Rows& x, const RouterArgs& args) {
+  const Rows logits{.data = args.logits, .rows = args.rows, .cols = args.experts, .stride = args.experts};
+  check_linear(router, x, logits);
+  check_route(args);
+  const LinearTask task{.weight = matrix_of(router), .x = inputs_at(x), .y = rows_at(logits), .rows = x.rows};
+  if (x.rows == 0 || x.rows > kMostFusedRows || !takes_route(task)) return Queue::route_rows(router, x, args);
+  const RouteEnd end{.task = route_task(args), .counter = expert_counters() + kFusedCounters};
+  if (multiplies_on_tensor_cores(task.weight)) {
+    const RoundedRows rounded_x =
+        rounded({.x = task.x, .rows = task.rows, .in = router.in, .to = {}}, input_rounding(router.coding, precision_));
+    linear_tensor_route(*stream_, {.weight = task.weight, .x = rounded_x, .y = task.y, .rows = task.rows}, end);
+  } else {
+    linear_exact_route(*stream_, task, end, properties_.multiprocessors);
+  }
+  (void)stream_to(written_to(logits));
+}
+
+ExpertsTask CudaQueue::experts_task(const ExpertsArgs& args) {
+  const auto& table = static_cast<const CudaExpertTable&>(*args.table);
+  check_experts(args, experts_scratch_bytes({.hidden = args.x.cols,
+                                             .inner = table.form().gate_up.out,
+                                             .experts = table.size(),
+                                             .top_k = args.top_k,
+                                             .rows = args.x.rows},
+                                            precision_));
+  DSPACK_CHECK(args.x.cols == table.form().gate_up.in, "experts of another model");
+  return {.table = table.entries(),
+          .form = table.form(),
+          .experts = table.size(),
+          .x = inputs_at(args.x),
+          .ids = numbers(args.ids),
+          .weights = floats(args.weights),
+          .tokens = args.x.rows,
+          .top_k = args.top_k,
+          .scratch = address_of(args.scratch),
+          .y = rows_at(args.y),
+          .counters = expert_counters()};
+}
+
+void CudaQueue::run_experts_task(ExpertsTask task) {
+  if (precision_ == Precision::exact || !experts_fit_tensor_cores(task.form)) return cuda::run_experts(stream(), task);
+  const auto rounded_x = rounded_.find({.x = task.x, .rows = task.tokens, .in = task.form.gate_up.in, .to = {}},
+                                       input_rounding(task.form.gate_up.coding, precision_));
+  if (rounded_x) task.rounded_x = *rounded_x;
+  run_experts_tensor(stream(), task, precision_);
+}
+
+void CudaQueue::run_experts(const ExpertsArgs& args) {
+  const ExpertsTask task = experts_task(args);
+  if (task.tokens > 0) run_experts_task(task);
+}
+
+/// Gate, up and SiLU, whose result is rounded as down takes it.
+void CudaQueue::gate_mlp(const MlpArgs& args) {
+  const ExpertMatrices& weights = args.weights;
+  const bool rounds = args.x.rows != 0 && args.x.rows <= kMostFusedRows && weights.gate.out != 0 &&
+                      multiplies_on_tensor_cores(matrix_of(weights.down));
+  if (!rounds) return gated_linear(weights.gate, weights.up, args.x, args.inner, args.scratch);
+  linear_each(
+      std::array{Product{.weight = weights.gate, .y = args.inner}, Product{.weight = weights.up, .y = args.scratch}},
+      args.x);
+  check_same_shape(args.inner, args.scratch);
+  gpu::Stream& stream = stream_to(written_to(args.inner));
+  const RoundRowsTask rows{.x = inputs_at(args.inner), .rows = args.inner.rows, .in = args.inner.cols, .to = {}};
+  run_silu_multiply_rounded(stream, pair(args.inner, args.scratch),
+                            place_for_rounded(rows, input_rounding(weights.down.coding, precision_)));
+}
+
+void CudaQueue::run_mlp(const MlpArgs& args) {
+  gate_mlp(args);
+  linear(args.weights.down, args.inner, args.y);
+}
+
+void CudaQueue::add_mlp(const MlpArgs& args, const Rows& residual) {
+  gate_mlp(args);
+  add_linear(args.weights.down, args.inner, residual, args.y);
+}
+
+void CudaQueue::add_moe(const MoeArgs& args) {
+  ExpertsTask task = experts_task(args.experts);
+  check_same_shape(args.residual, args.experts.y);
+  if (task.tokens == 0) return;
+  task.y = rows_at(args.residual);
+  task.adds = true;
+  if (args.shared == nullptr) return run_experts_task(task);
+  const MlpArgs& mlp = *args.shared;
+  check_mlp(mlp);
+  check_same_shape(mlp.x, args.experts.x);
+  SharedExpert shared{.gate = matrix_of(mlp.weights.gate),
+                      .up = matrix_of(mlp.weights.up),
+                      .down = matrix_of(mlp.weights.down),
+                      .inner = rows_at(mlp.inner),
+                      .y = rows_at(mlp.y)};
+  task.shared = &shared;
+  if (precision_ == Precision::exact && takes_shared_expert(task)) return run_experts_task(task);
+  if (precision_ != Precision::exact && takes_shared_expert_tensor(task)) {
+    const RoundRowsTask inner{.x = inputs_at(mlp.inner), .rows = mlp.inner.rows, .in = mlp.inner.cols, .to = {}};
+    shared.rounded_inner = place_for_rounded(inner, input_rounding(mlp.weights.down.coding, precision_));
+    return run_experts_task(task);
+  }
+  task.shared = nullptr;
+  task.more = inputs_at(mlp.y);
+  run_mlp(mlp);
+  run_experts_task(task);
+}
+
+void CudaQueue::run_expert_parts(const ExpertPartsArgs& args) {
+  const auto& table = static_cast<const CudaExpertTable&>(*args.table);
+  check_expert_parts(args, experts_scratch_bytes({.hidden = args.x.cols,
+                                                  .inner = table.form().gate_up.out,
+                                                  .experts = table.size(),
+                                                  .top_k = args.top_k,
+                                                  .rows = args.x.rows,
+                                                  .parts_only = true},
+                                                 precision_));
+  DSPACK_CHECK(args.x.cols == table.form().gate_up.in, "experts of another model");
+  const uint32_t most = largest_group(args.groups);
+  if (most == 0) return;
+  const bool on_tensor_cores = precision_ != Precision::exact && experts_fit_tensor_cores(table.form());
+  const ExpertGroupWords cut = cut_expert_groups(args.groups, on_tensor_cores ? tensor_tile(most) : exact_tile(most));
+  const ExpertsTask task{.table = table.entries(),
+                         .form = table.form(),
+                         .experts = table.size(),
+                         .x = inputs_at(args.x),
+                         .tokens = args.x.rows,
+                         .top_k = args.top_k,
+                         .scratch = address_of(args.scratch),
+                         .cut = cut.at(on_device(cut.words), most),
+                         .parts = rows_at(args.parts)};
+  if (on_tensor_cores) return run_experts_tensor(stream(), task, precision_);
+  cuda::run_experts(stream(), task);
+}
+
+}  // namespace dspack::kernels::cuda
