@@ -209,7 +209,8 @@ __device__ inline void finish_counting(const FusedCounters& counters) {
 }
 
 /// One block. Tiles: how a product of one tile is computed:
-///   multiply<Product>(product, tile, turns, staged), whose first barrier comes before it writes to shared memory
+///   multiply<Product>(product, tile, turns, staged, before_inputs), which calls before_inputs() before it reads
+///     inputs, and has a barrier before it writes to their place in shared memory, where the words are
 ///   round_inner(task, index, tile, turns): rounds what the block and others have written of a tile's inner values
 ///   Weights, how they are stored; rows_of_down(), rows of down that a block takes at once, at most its threads
 template <class Tiles>
@@ -225,7 +226,7 @@ __device__ void run_fused_block(const FusedTask& task) {
     const uint32_t index = ticket / task.shape.gate_up_blocks;
     const RowTurns turns{ticket % task.shape.gate_up_blocks, task.shape.gate_up_blocks};
     const TileAt tile = find_tile(steps.gate_up.tiles, index);
-    Tiles::template multiply<GateUp>(steps.gate_up, tile, turns, task.gate_up_staged);
+    Tiles::template multiply<GateUp>(steps.gate_up, tile, turns, task.gate_up_staged, [] {});
     gpu::block_barrier();  // all of the block's values are written
     Tiles::round_inner(task, index, tile, turns);
     if (gpu::thread_index() == 0) gpu::count_up(task.counters.gate_up + index);
@@ -234,9 +235,10 @@ __device__ void run_fused_block(const FusedTask& task) {
     const RowTurns turns{(ticket - gate_ups) % task.shape.down_blocks, task.shape.down_blocks};
     const TileAt tile = find_tile(steps.down.tiles, index);
     prefetch_down<Tiles>(steps.down, tile, turns.first);
-    if (gpu::thread_index() == 0) gpu::wait_for_count(task.counters.gate_up + index, task.shape.gate_up_blocks);
-    gpu::block_barrier();  // its input can be read
-    Tiles::template multiply<Down>(steps.down, tile, turns, task.down_staged);
+    Tiles::template multiply<Down>(steps.down, tile, turns, task.down_staged, [&] {
+      if (gpu::thread_index() == 0) gpu::wait_for_count(task.counters.gate_up + index, task.shape.gate_up_blocks);
+      gpu::block_barrier();  // its input can be read
+    });
     gpu::block_barrier();  // all of the block's values are written, and nobody reads the inputs' place
     add_up_parts<Tiles>(task, tile, turns.first);
     gpu::block_barrier();  // all of the block's counting of tokens is done
