@@ -124,7 +124,7 @@ struct Place {
 
 struct RowTile {
   float* inputs;         // [kHeadRowTile, tokens]
-  uint32_t* scale_rows;  // [kHeadRowTile]
+  uint32_t* scale_rows;  // [kHeadRowTile]; 0 where there are no scales
   uint32_t first_row;    // of the matrix
   uint32_t rows;
 };
@@ -134,7 +134,8 @@ template <unsigned kTokens>
 __device__ __forceinline__ void stage_rows(const HeadLinearTask& task, const Part& part, uint32_t first,
                                            const RowTile& tile) {
   for (uint32_t row = gpu::thread_index(); row < tile.rows; row += gpu::block_threads()) {
-    if (task.weight.planes[kScales] != nullptr) tile.scale_rows[row] = (tile.first_row + row) / task.weight.block_out;
+    const bool is_scaled = task.weight.planes[kScales] != nullptr;
+    tile.scale_rows[row] = is_scaled ? (tile.first_row + row) / task.weight.block_out : 0;
 #pragma unroll
     for (unsigned token = 0; token < kTokens; ++token) {
       const bool is_there = token < part.tokens;
@@ -302,7 +303,7 @@ __device__ __forceinline__ void add_rows(const Matrix& matrix, const RowTile& ti
     for (unsigned i = 0; i < kRowsOfStep; ++i) {
       const uint32_t row = first + i * kShares;
       if (row >= tile.rows) break;
-      scales.take(matrix, matrix.planes[kScales] == nullptr ? 0 : tile.scale_rows[row], place.column);
+      scales.take(matrix, tile.scale_rows[row], place.column);
       add_row(RowChunk<Stored, true>{pieces[i]}, scales, tile.inputs + row * kTokens, sums);
     }
   }
@@ -314,8 +315,7 @@ __device__ __forceinline__ void add_rows(const Matrix& matrix, const RowTile& ti
   for (uint32_t row = place.share; row < tile.rows; row += kShares) {
     RowChunk<Stored, false> chunk;
     chunk.load(matrix, tile.first_row + row, place.column);
-    const uint32_t scale_row = matrix.planes[kScales] == nullptr ? 0 : tile.scale_rows[row];
-    add_odd_row(matrix, chunk, scale_row, place.column, tile.inputs + row * kTokens, sums);
+    add_odd_row(matrix, chunk, tile.scale_rows[row], place.column, tile.inputs + row * kTokens, sums);
   }
 }
 

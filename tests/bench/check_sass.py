@@ -6,7 +6,7 @@
     tests/bench/check_sass.py --table FILE...                                the figures, as rows of a table
 
 For each kernel below, of FP8 and BF16 weights:
-  * its loops over weights have no access to spilled registers;
+  * no innermost loop that multiplies accesses spilled registers;
   * registers, and shared memory for the largest of V3's shapes, let as many of its blocks run on a multiprocessor as
     the kernel is made for;
   * these have asked for enough bytes of weights when they wait for the first, whatever the compiler made of the source:
@@ -54,6 +54,7 @@ class Promise:
     blocks: int = 1    # that registers are for
     at_most: int = 32  # that the grid of V3's shape has for a multiprocessor
     is_deep: bool = True  # False: no loop over weights brings them from the GPU's memory, or not so many are needed
+    is_elsewhere: bool = False  # cards with less shared memory than this take another kernel
 
 
 WEIGHTS = r"(?:StoredF8|Stored16<TwoBf16>)"
@@ -72,7 +73,8 @@ PROMISES = [
     Promise("head_linear", "^plain_kernel<WEIGHTS, [48]u, true>", 256, 32 * KIB, 2),
     Promise("head_linear", "^transposed_kernel<WEIGHTS, [124]u, true>", 128, 30 * KIB, 2, at_most=2),
     Promise("attend_exact", "^exact_kernel<", 256, 83 * KIB, 2, is_deep=False),
-    Promise("attend_tensor", "^tensor_kernel<", 128, 95 * KIB, 1, is_deep=False),
+    Promise("attend_tensor", r"^tensor_kernel<\(AttendChoice\)[12]", 256, 225 * KIB, 1, is_deep=False, is_elsewhere=True),
+    Promise("attend_tensor", r"^tensor_kernel<\(AttendChoice\)[34]", 128, 93 * KIB, 2, is_deep=False),
 ]
 
 
@@ -114,11 +116,11 @@ def check(promise, architecture, kernel):
     name, registers, stack, body = kernel
     card = CARDS[architecture]
     by_registers, blocks = blocks_of(promise, registers, card.shared)
-    loops = list(sass.weight_loops(body))
+    loops = sass.weight_loops(body)
     faults = []
-    if any(line[1] in sass.SPILLS for loop in loops for line in loop):
-        faults.append("spilled registers are accessed in a loop over weights")
-    if blocks == 0:
+    if any(line[1] in sass.SPILLS for loop in sass.product_loops(body) for line in loop):
+        faults.append("spilled registers are accessed in a loop that multiplies")
+    if blocks == 0 and not promise.is_elsewhere:
         faults.append("%d bytes of shared memory are more than there are" % promise.shared)
     if by_registers < promise.blocks:
         faults.append("%d registers leave room for %d blocks on a multiprocessor, of %d" % (
@@ -129,9 +131,9 @@ def check(promise, architecture, kernel):
     if promise.is_deep and loops and under_way < card.under_way:
         faults.append("%.1f KiB are under way on a multiprocessor, of %.1f" % (
             under_way / KIB, card.under_way / KIB))
-    instructions = min((len(loop) / sass.weight_bytes(loop) for loop in loops), default=0)
-    row = "| `%s` | %d | %d | %d | %.0f | %.1f | %.2f |" % (
-        name, architecture, registers, stack, promise.shared / KIB, under_way / KIB, instructions)
+    a_byte = [len(sass.common_path(loop)) / sass.weight_bytes(loop) for loop in loops]
+    row = "| `%s` | %d | %d | %d | %.0f | %d | %.0f | %.2f |" % (
+        name, architecture, registers, stack, promise.shared / KIB, blocks, under_way / KIB, max(a_byte, default=0))
     return faults, row
 
 
@@ -174,8 +176,8 @@ def main():
     if not cuobjdump:
         skip("there is no cuobjdump (PATH, beside nvcc, or CUOBJDUMP)")
     print_row = print if args.table else lambda row: None
-    print_row("| kernel | sm | registers | spilled, bytes | shared, KiB | under way, KiB | instructions a byte |\n"
-              "|---|---|---|---|---|---|---|")
+    print_row("| kernel | sm | registers | stack, bytes | shared, KiB | blocks | under way, KiB | instructions a byte |\n"
+              "|---|---|---|---|---|---|---|---|")
     faults = 0
     if args.compile:
         if not args.files or not shutil.which(args.files[0]):

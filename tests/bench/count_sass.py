@@ -4,9 +4,9 @@
     cuobjdump -sass build/kernels/cuda/libdspack_cuda.so | c++filt | tests/bench/count_sass.py 'linear_kernel<.*StoredF8'
 
 For each kernel whose name matches: every innermost loop that multiplies what it brings from the GPU's memory 16 bytes at
-a time (sass.py), with the bytes that a thread has asked for when it waits for the first of them. Instructions that a
-branch skips, as those at the end of a row, are counted as well. The ceiling is what multiprocessors that issue four
-instructions of 32 threads a cycle could decode; a kernel bound by memory needs less than that.
+a time (sass.py), without what a branch skips in most turns, and the bytes that a thread has asked for when it waits for
+the first of them. The ceiling is what multiprocessors that issue four instructions of 32 threads a cycle could decode; a
+kernel bound by memory needs less than that.
 """
 import argparse
 import re
@@ -27,11 +27,12 @@ def main():
         if not re.search(args.pattern, name):
             continue
         for loop in sass.weight_loops(body):
+            size, loop_bytes = sass.weight_bytes(loop), sass.bytes_under_way(loop)
+            loop = sass.common_path(loop)
             commonest = ", ".join("%d %s" % (n, what) for what, n in Counter(line[1] for line in loop).most_common(7))
-            a_byte = len(loop) / sass.weight_bytes(loop)
+            a_byte = len(loop) / size
             print("%s\n    %d instructions, %d bytes: %.2f a byte, ceiling %.2f TB/s; %d bytes under way (%s)" % (
-                sass.short(name), len(loop), sass.weight_bytes(loop), a_byte, 1e-12 * lanes / a_byte,
-                sass.bytes_under_way(loop), commonest))
+                sass.short(name), len(loop), size, a_byte, 1e-12 * lanes / a_byte, loop_bytes, commonest))
 
 
 if __name__ == "__main__":

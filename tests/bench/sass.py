@@ -46,13 +46,29 @@ def is_wide(line):
     return line[1] in ("LDG", "LDGSTS") and ".128" in line[2]
 
 
+def product_loops(body):
+    """The innermost loops that multiply."""
+    return [loop for loop in innermost_loops(body) if {line[1] for line in loop} & {"FFMA", "HMMA"}]
+
+
 def weight_loops(body):
-    """The innermost loops that multiply weights. A loop that copies activations asks for 16 bytes as well, but ends no
-    group of copies and has no product."""
-    for loop in innermost_loops(body):
-        operations = {line[1] for line in loop}
-        if operations & {"FFMA", "HMMA"} and any(is_wide(line) for line in loop):
-            yield loop
+    """Those that multiply what they bring from the GPU's memory. (A loop that copies activations has no product.)"""
+    return [loop for loop in product_loops(body) if any(is_wide(line) for line in loop)]
+
+
+def common_path(loop):
+    """A loop without what a branch skips in most turns: blocks that neither multiply nor touch shared memory, such as
+    the step to the next row, or the load of a scale that mostly is the one before."""
+    kept = {"FFMA", "HMMA", "LDS", "STS", "LDGSTS", "LDL", "STL"}
+    skipped = set()
+    for address, operation, _, operands in loop:
+        target = TARGET.search(operands) if operation == "BRA" else None
+        to = int(target.group(1), 16) if target else 0
+        if address < to <= loop[-1][0]:
+            block = [line for line in loop if address < line[0] < to]
+            if not any(line[1] in kept for line in block):
+                skipped.update(line[0] for line in block)
+    return [line for line in loop if line[0] not in skipped]
 
 
 def weight_bytes(loop):
