@@ -40,8 +40,22 @@ CARDS = {"h200": Card("H200", 4.3, 132, 1.83, 90, 1), "h100": Card("H100", 3.0, 
          "4090": Card("RTX 4090", 0.93, 128, 2.52, 89, 0.85), "5090": Card("RTX 5090", 1.6, 170, 2.41, 120, 0.85)}
 
 # By kernel and architecture: KiB under way on a multiprocessor before, now; instructions a byte before, now
-# (check_sass.py --table; the largest of a kernel's loops).
-FACTS = {}
+# (check_sass.py --table, one token; the largest of a kernel's loops). "Before" with the shared memory of then: three
+# blocks on cards of 100 KiB.
+FACTS = {
+    ("linear", 1, 90): ((32, 3.88), (64, 4.41)), ("linear", 2, 90): ((32, 2.32), (64, 2.84)),
+    ("linear", 1, 89): ((24, 3.80), (32, 4.34)), ("linear", 2, 89): ((24, 2.24), (32, 2.78)),
+    ("linear", 1, 120): ((24, 3.78), (32, 4.25)), ("linear", 2, 120): ((24, 2.08), (32, 2.56)),
+    ("experts", 1, 90): ((32, 3.79), (64, 4.31)), ("experts", 2, 90): ((32, 2.32), (64, 2.75)),
+    ("experts", 1, 89): ((24, 3.88), (32, 4.28)), ("experts", 2, 89): ((36, 2.41), (32, 2.72)),
+    ("experts", 1, 120): ((24, 3.69), (32, 4.38)), ("experts", 2, 120): ((24, 2.09), (32, 2.81)),
+    ("plain", 1, 90): ((104, 3.60), (64, 4.38)), ("plain", 2, 90): ((128, 2.08), (64, 2.78)),
+    ("plain", 1, 89): ((128, 3.52), (64, 4.31)), ("plain", 2, 89): ((128, 2.00), (64, 2.75)),
+    ("plain", 1, 120): ((32, 3.30), (64, 4.09)), ("plain", 2, 120): ((128, 1.75), (64, 2.53)),
+    ("transposed", 1, 90): ((16, 8.55), (32, 8.59)), ("transposed", 2, 90): ((16, 5.55), (32, 5.25)),
+    ("transposed", 1, 89): ((16, 8.48), (32, 8.56)), ("transposed", 2, 89): ((16, 5.52), (32, 5.22)),
+    ("transposed", 1, 120): ((16, 5.64), (32, 4.50)), ("transposed", 2, 120): ((16, 4.20), (32, 3.00)),
+}
 
 
 @dataclass
