@@ -57,16 +57,17 @@ def weight_loops(body):
 
 
 def common_path(loop):
-    """A loop without what a branch skips in most turns: blocks that neither multiply nor touch shared memory, such as
-    the step to the next row, or the load of a scale that mostly is the one before."""
-    kept = {"FFMA", "HMMA", "LDS", "STS", "LDGSTS", "LDL", "STL"}
+    """A loop without what a branch skips in most turns: blocks that neither multiply nor touch memory, such as the step
+    to the next row, and those that divide (MUFU) to find a scale that mostly is the one before."""
+    multiplies = {"FFMA", "HMMA", "LDS", "STS", "LDGSTS", "LDL", "STL"}
     skipped = set()
     for address, operation, _, operands in loop:
         target = TARGET.search(operands) if operation == "BRA" else None
         to = int(target.group(1), 16) if target else 0
         if address < to <= loop[-1][0]:
             block = [line for line in loop if address < line[0] < to]
-            if not any(line[1] in kept for line in block):
+            operations = {line[1] for line in block}
+            if not operations & multiplies and ("LDG" not in operations or "MUFU" in operations):
                 skipped.update(line[0] for line in block)
     return [line for line in loop if line[0] not in skipped]
 

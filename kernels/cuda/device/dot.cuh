@@ -202,6 +202,7 @@ __device__ __forceinline__ void add_share(const Matrix (&matrices)[kMatrices], c
     for (unsigned row = 0; row < kRows; ++row)
       scales[matrix][row].take(matrices[matrix], rows[row]);
   }
+  constexpr bool kHasOneScale = kRuns<Stored> == 1;  // a chunk of a row
   const BlockOfRun<Stored> block_of(matrices[0]);
   const float4* inputs = share.place<Stored>(share.first + share.lane);
   const uint32_t inputs_of_turn = share.lanes * Stored::kQuarters;  // whole groups
@@ -209,19 +210,25 @@ __device__ __forceinline__ void add_share(const Matrix (&matrices)[kMatrices], c
     const uint32_t chunk = first + share.lane;
 #pragma unroll
     for (unsigned matrix = 0; matrix < kMatrices; ++matrix) {
-      uint4 pieces[kRows];
-      stream.take(matrix, pieces);
-      if (chunk >= share.end) continue;
-#pragma unroll
-      for (unsigned run = 0; run < kRuns<Stored>; ++run) {
-        float scale[kRows];
-        float zero[kRows] = {};
+      const bool is_there = chunk < share.end;
+      float scale[kRows] = {};
+      float zero[kRows] = {};
+      const auto take_scales = [&](unsigned run) {
         const uint32_t block = block_of(chunk * kRuns<Stored> + run);
 #pragma unroll
         for (unsigned row = 0; row < kRows; ++row) {
           scale[row] = scales[matrix][row].at(matrices[matrix], block);
           if constexpr (kHasZeros<Stored>) zero[row] = scales[matrix][row].zero_at(matrices[matrix], block);
         }
+      };
+      // One scale a chunk is on its way while the weights are waited for.
+      if (kHasOneScale && is_there) take_scales(0);
+      uint4 pieces[kRows];
+      stream.take(matrix, pieces);
+      if (!is_there) continue;
+#pragma unroll
+      for (unsigned run = 0; run < kRuns<Stored>; ++run) {
+        if (!kHasOneScale) take_scales(run);
         add_run<Stored>(pieces, run, scale, zero, inputs, share.stride, totals[matrix]);
       }
     }
