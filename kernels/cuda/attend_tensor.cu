@@ -256,10 +256,10 @@ __global__ void __launch_bounds__(device::TensorLayout<kChoice>::kThreads) tenso
     softmax.sum[half] = 0;
   }
   float values[L::kValueQueryTiles][device::kColumnsOfWarp / 8][4] = {};
-  device::load_tensor_queries(run, queries, L::kTile.queries, shared.queries, shared.row_bytes);
   const device::PositionMap map(run, queries.first);
   device::KeyTiles<Keys, L::kTile.stages> tiles(run, map, block.end, shared.keys, shared.row_bytes);
-  tiles.start(block.begin);
+  tiles.start(block.begin);  // the keys are on their way while queries are rounded
+  device::load_tensor_queries(run, queries, L::kTile.queries, shared.queries, shared.row_bytes);
   for (uint32_t position = block.begin; position < block.end; position = block.behind(position, kTensorPositions)) {
     const unsigned char* keys = tiles.take(position, block.behind(position, kTensorPositions));
     float scores[L::kScoreTiles][4] = {};

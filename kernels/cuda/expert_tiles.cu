@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "format/base/size.h"
+#include "kernels/cuda/device/weight_stream.cuh"
 
 namespace dspack::kernels::cuda {
 namespace {
@@ -172,7 +173,8 @@ ExpertsChoice choose_experts(const MatrixForm& form, uint32_t matrices, uint32_t
   choice.shape.grid_x = launch_count(tiles);
   choice.shape.grid_y = static_cast<unsigned>(ceil_div(row_groups, turns_for(row_groups, turn_bytes, tiles)));
   choice.shape.threads = kWarpsOfBlock * gpu::kWarpThreads;
-  choice.shape.shared_bytes = static_cast<unsigned>(choice.staged_groups * group_bytes);
+  choice.shape.shared_bytes = static_cast<unsigned>(choice.staged_groups * group_bytes) +
+                              device::stream_bytes(choice.shape.threads, exact_pieces(choice.tokens));
   return choice;
 }
 

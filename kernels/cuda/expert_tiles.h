@@ -73,6 +73,11 @@ inline constexpr uint32_t kExactTokens = 4;
 [[nodiscard]] constexpr uint32_t exact_tile(uint32_t tokens) {
   return tokens < 3 ? tokens : kExactTokens;
 }
+/// Pieces of 16 bytes of weights that a lane has under way, of all matrices and rows that it multiplies at once: with
+/// four blocks on a multiprocessor 64 KiB, with two, which have the registers for larger tiles, as many.
+[[nodiscard]] constexpr unsigned exact_pieces(unsigned tokens) {
+  return tokens <= 2 ? 4 : 8;
+}
 /// matrices: that are multiplied at once, 2 for gate and up, 1 for down.
 /// tokens: that an expert gets at most; tiles: of the worst routing.
 [[nodiscard]] ExpertsChoice choose_experts(const MatrixForm& form, uint32_t matrices, uint32_t tokens, uint64_t tiles);

@@ -1,5 +1,6 @@
 // A block takes one tile (up to four assignments of one expert) and some groups of 16 matrix rows, two a warp; the
-// tile's input rows lie in shared memory, a part of their columns at a time (dot.cuh).
+// tile's input rows lie in shared memory, a part of their columns at a time, and weights come through a ring there
+// (dot.cuh).
 //
 //   grid     x: tiles, as many as the worst routing needs     y: groups of rows, by turns
 //
@@ -7,6 +8,7 @@
 #include "kernels/cuda/experts.h"
 
 #include <algorithm>
+#include <type_traits>
 
 #include "format/base/size.h"
 #include "kernels/cuda/device/dot.cuh"
@@ -22,6 +24,16 @@ constexpr unsigned kWarpsOfBlock = 8;
 constexpr unsigned kRowsOfWarp = 2;
 constexpr unsigned kRowsOfBlock = kWarpsOfBlock * kRowsOfWarp;
 static_assert(kWarpsOfBlock == device::kExactWarps && kRowsOfBlock == device::kExactRowsOfBlock);
+
+/// What a lane has under way in kernels for tiles of up to kMost. (Code for a GPU cannot call a function of the
+/// host's.)
+template <unsigned kMost>
+constexpr unsigned kPieces = exact_pieces(kMost);
+/// Blocks that a multiprocessor's registers are for.
+template <unsigned kMost>
+constexpr unsigned kBlocks = kMost == 1   ? 4
+                             : kMost == 2 ? 3
+                                          : 2;
 
 /// The outputs of two matrix rows.
 template <class Product, unsigned kTokens>
@@ -42,49 +54,54 @@ __device__ __forceinline__ void store_outputs(const device::ExpertProduct& task,
   }
 }
 
-template <class Product, class Stored, bool kAligned, unsigned kTokens>
+/// before_inputs: what must be done before inputs can be read, with a block barrier where it is more than nothing;
+/// weights have been asked for by then.
+template <class Product, class Stored, bool kAligned, unsigned kMost, unsigned kTokens, class BeforeInputs>
 __device__ void multiply_tile(const device::ExpertProduct& task, const device::TileAt& tile,
-                              const device::RowTurns& turns, uint32_t staged_groups) {
+                              const device::RowTurns& turns, uint32_t staged_groups,
+                              const BeforeInputs& before_inputs) {
+  constexpr unsigned kDepth = kPieces<kMost> / (Product::kMatrices * kRowsOfWarp);
   Matrix matrices[Product::kMatrices];
   for (Matrix& matrix : matrices)
     matrix = task.form;
   Product::find(task.table[tile.expert], matrices);
-  uint32_t assignments[kTokens];
-#pragma unroll
-  for (unsigned token = 0; token < kTokens; ++token)
-    assignments[token] = token < tile.count ? device::assignment_of(task.tiles, tile, token) : 0;
+  const unsigned lane = gpu::lane_index();
   const uint32_t chunks = (task.form.in - 1) / Stored::kPer16 + 1;
   const uint32_t all_groups = (chunks - 1) / gpu::kWarpThreads + 1;
   const uint32_t that_fit = staged_groups / kTokens;
   const uint32_t groups = that_fit < all_groups ? that_fit : all_groups;
   const uint32_t stride = groups * Stored::kQuarters * gpu::kWarpThreads;
   auto* inputs = gpu::shared_memory<float4>();
+  const device::WarpRows<kRowsOfWarp> all{0, task.form.out, turns.step * kRowsOfBlock};
+  uint32_t first_row = turns.first * kRowsOfBlock + gpu::warp_index() * kRowsOfWarp;  // of the warp
+  auto stream =
+      device::stream_of<kAligned, Stored, kDepth>(inputs + staged_groups * (Stored::kQuarters * gpu::kWarpThreads),
+                                                  matrices, all, first_row, chunks, lane, gpu::kWarpThreads);
+  before_inputs();
+  uint32_t assignments[kTokens];
+#pragma unroll
+  for (unsigned token = 0; token < kTokens; ++token)
+    assignments[token] = token < tile.count ? device::assignment_of(task.tiles, tile, token) : 0;
   bool is_staged = false;
   for (uint32_t block_row = turns.first * kRowsOfBlock; block_row < task.form.out;
-       block_row += turns.step * kRowsOfBlock) {
-    const uint32_t first_row = block_row + gpu::warp_index() * kRowsOfWarp;
+       block_row += all.step, first_row += all.step) {
     uint32_t rows[kRowsOfWarp];
-#pragma unroll
-    for (unsigned row = 0; row < kRowsOfWarp; ++row)
-      rows[row] = first_row + row < task.form.out ? first_row + row : task.form.out - 1;  // computed, not stored
+    all.find(first_row, rows);
     float totals[Product::kMatrices][kRowsOfWarp][kTokens] = {};
     for (uint32_t group = 0; group < all_groups; group += groups) {
       const uint32_t first = group * gpu::kWarpThreads;
       if (!is_staged) {
-        gpu::block_barrier();  // every warp is done with what was there before
-        for (unsigned token = 0; token < kTokens && token < tile.count; ++token) {
-          device::stage_input<Stored>(task.x.data + assignments[token] / task.slots * task.x.stride, task.form.in,
-                                      first * Stored::kPer16, groups, inputs + token * stride);
-        }
-        gpu::block_barrier();  // the input is there
+        device::stage_inputs<Stored, kTokens>(
+            task.x, task.form.in, tile.count,
+            [&](uint32_t token) { return uint64_t{device::assignment_of(task.tiles, tile, token) / task.slots}; },
+            first * Stored::kPer16, groups, inputs);
         is_staged = groups == all_groups;
       }
       const uint32_t behind = first + groups * gpu::kWarpThreads;
       const uint32_t end = behind < chunks ? behind : chunks;
-#pragma unroll
-      for (unsigned matrix = 0; matrix < Product::kMatrices; ++matrix) {
-        device::add_chunks<Stored, kAligned>(matrices[matrix], rows, first, end, gpu::lane_index(), gpu::kWarpThreads,
-                                             inputs, stride, totals[matrix]);
+      if (first_row < task.form.out) {
+        device::add_share<Stored>(matrices, rows, {first, end, lane, gpu::kWarpThreads, inputs, stride}, stream,
+                                  totals);
       }
     }
     store_outputs<Product, kTokens>(task, tile, first_row, assignments, totals);
@@ -95,48 +112,47 @@ __device__ void multiply_tile(const device::ExpertProduct& task, const device::T
 template <class Stored, bool kAligned, unsigned kMost>
 struct ExactTiles {
   using Weights = Stored;
-  static constexpr unsigned kPlaces = kMost;
+  static constexpr unsigned kBlocksAtOnce = kBlocks<kMost>;
   static __device__ __forceinline__ uint32_t rows_of_down() { return kRowsOfBlock; }
   static __device__ __forceinline__ void round_inner(const device::FusedTask&, uint32_t, const device::TileAt&,
                                                      const device::RowTurns&) {}
 
-  template <class Product>
+  template <class Product, class BeforeInputs>
   static __device__ __forceinline__ void multiply(const device::ExpertProduct& task, const device::TileAt& tile,
-                                                  const device::RowTurns& turns, uint32_t staged_groups) {
+                                                  const device::RowTurns& turns, uint32_t staged_groups,
+                                                  const BeforeInputs& before_inputs) {
+    const auto run = [&]<unsigned kTokens>(std::integral_constant<unsigned, kTokens>) {
+      multiply_tile<Product, Stored, kAligned, kMost, kTokens>(task, tile, turns, staged_groups, before_inputs);
+    };
     if constexpr (kMost > 2) {
-      if (tile.count > 2) {
-        return multiply_tile<Product, Stored, kAligned, kExactTokens>(task, tile, turns, staged_groups);
-      }
+      if (tile.count > 2) return run(std::integral_constant<unsigned, kExactTokens>());
     }
     if constexpr (kMost > 1) {
-      if (tile.count > 1) return multiply_tile<Product, Stored, kAligned, 2>(task, tile, turns, staged_groups);
+      if (tile.count > 1) return run(std::integral_constant<unsigned, 2>());
     }
-    multiply_tile<Product, Stored, kAligned, 1>(task, tile, turns, staged_groups);
+    run(std::integral_constant<unsigned, 1>());
   }
 
   static __device__ __forceinline__ void round_shared_inner(const device::FusedTask&, const device::RowTurns&) {}
 
-  template <class Product>
+  template <class Product, class BeforeInputs>
   static __device__ __forceinline__ void multiply_shared(const device::SharedProduct& task,
-                                                         const device::RowTurns& turns) {
-    device::multiply_shared<Product, Stored, kMost>(task, turns);
+                                                         const device::RowTurns& turns,
+                                                         const BeforeInputs& before_inputs) {
+    device::multiply_shared<Product, Stored, kMost, kPieces<kMost>>(task, turns, before_inputs);
   }
 };
 
 template <class Product, class Tiles>
-__global__ void __launch_bounds__(kWarpsOfBlock* gpu::kWarpThreads)
+__global__ void __launch_bounds__(kWarpsOfBlock* gpu::kWarpThreads, Tiles::kBlocksAtOnce)
     product_kernel(device::ExpertProduct task, uint32_t staged_groups) {
   const device::TileAt tile = device::find_tile(task.tiles, gpu::block_index().x);
   if (tile.count == 0) return;
-  Tiles::template multiply<Product>(task, tile, {gpu::block_index().y, gpu::grid_blocks().y}, staged_groups);
+  Tiles::template multiply<Product>(task, tile, {gpu::block_index().y, gpu::grid_blocks().y}, staged_groups, [] {});
 }
 
-// Blocks that share a multiprocessor, for tiles of 1, 2 and 4: registers of the shared expert must not take one's
-// place.
-constexpr unsigned kFusedBlocks[] = {4, 3, 2};
-
 template <class Tiles>
-__global__ void __launch_bounds__(kWarpsOfBlock* gpu::kWarpThreads, kFusedBlocks[Tiles::kPlaces / 2])
+__global__ void __launch_bounds__(kWarpsOfBlock* gpu::kWarpThreads, Tiles::kBlocksAtOnce)
     fused_kernel(device::FusedTask task) {
   device::run_fused_block<Tiles>(task);
 }
@@ -195,7 +211,9 @@ SharedChoice choose_shared(const Matrix& matrix, uint32_t matrices, uint32_t tok
   choice.product.warps_a_row = warps;
   choice.product.staged = launch_count(groups);
   choice.row_groups = ceil_div(matrix.out, kRowsOfBlock);
-  choice.shared_bytes = groups * group_bytes + kRowsOfBlock * matrices * places * sizeof(float);
+  choice.shared_bytes =
+      groups * group_bytes + kRowsOfBlock * matrices * places * sizeof(float) +
+      device::stream_bytes(kWarpsOfBlock * gpu::kWarpThreads, exact_pieces(static_cast<unsigned>(places)));
   return choice;
 }
 

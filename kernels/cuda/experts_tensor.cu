@@ -144,9 +144,11 @@ struct TensorTiles {
         down.x, down.matrices[0].in, down.rounded, task.counters.shared_inner, down.tokens,
         [](uint32_t i) { return i; }, turns);
   }
-  template <class Product>
+  template <class Product, class BeforeInputs>
   static __device__ __forceinline__ void multiply_shared(const device::SharedProduct& task,
-                                                         const device::RowTurns& turns) {
+                                                         const device::RowTurns& turns,
+                                                         const BeforeInputs& before_inputs) {
+    before_inputs();
     const uint32_t rows = Product::kMatrices == 1 ? rows_of_down() : kInnerRows;
     device::multiply_shared_tensor<Product, Stored, kFp8>(task, turns, rows);
   }
@@ -165,9 +167,11 @@ struct TensorTiles {
     work.run(turns);
   }
 
-  template <class Product>
+  template <class Product, class BeforeInputs>
   static __device__ __forceinline__ void multiply(const device::ExpertProduct& task, const device::TileAt& tile,
-                                                  const device::RowTurns& turns, uint32_t staged_columns) {
+                                                  const device::RowTurns& turns, uint32_t staged_columns,
+                                                  const BeforeInputs& before_inputs) {
+    before_inputs();
     if constexpr (kMost > 1) {
       if (tile.count > 4 * kTileTokens) return run<Product, kMost>(task, tile, turns, staged_columns);
       if (tile.count > 2 * kTileTokens) return run<Product, 4>(task, tile, turns, staged_columns);
@@ -203,7 +207,7 @@ __global__ void __launch_bounds__(kThreads<kMost>, kBlocks<kMost>)
   const device::TileAt tile = device::find_tile(task.tiles, gpu::block_index().x);
   if (tile.count == 0) return;
   TensorTiles<Stored, kMost, kFp8>::template multiply<Product>(task, tile, {gpu::block_index().y, gpu::grid_blocks().y},
-                                                               staged_columns);
+                                                               staged_columns, [] {});
 }
 
 template <class Stored, bool kFp8>

@@ -1,11 +1,12 @@
-// Plain: a block takes 32 rows of one head, four a warp, and up to eight tokens, whose inputs lie in shared memory.
-// Lanes share a row chunk by chunk (dot.cuh).
+// Plain: a block takes 32 rows of one head, two at a time a warp, and up to eight tokens, whose inputs lie in shared
+// memory. Lanes share a row chunk by chunk (dot.cuh).
 //
-// Transposed: a block takes 32 chunks of columns of one head, one a lane, and its warps take the head's rows by turns:
+// Transposed: a block takes 8 to 32 chunks of columns of one head, one a lane, and its threads are eight shares that
+// take the head's rows by turns:
 //
-//   warp w   rows w, w + 8, w + 16, ..     sums[token][column of the chunk] += (input * scale) * weight, by fma
+//   share s   rows s, s + 8, s + 16, ..     sums[token][column of the chunk] += (input * scale) * weight, by fma
 //
-// Then the sums of the eight warps are added in their order.
+// Then the sums of the eight shares are added in their order.
 #include "kernels/cuda/head_linear.h"
 
 #include <algorithm>
@@ -18,8 +19,12 @@ namespace dspack::kernels::cuda {
 namespace {
 
 constexpr unsigned kHeadWarps = 8;       // of a block
-constexpr unsigned kHeadRowsOfWarp = 4;  // plain: matrix rows that a warp multiplies at once
+constexpr unsigned kHeadRowsOfWarp = 2;  // plain: matrix rows that a warp multiplies at once
+constexpr unsigned kHeadRows = 32;       // plain: of a block, some at a time
 constexpr unsigned kHeadRowTile = 256;   // transposed: inputs, each of a matrix row, in shared memory at once
+constexpr unsigned kShares = 8;          // transposed: of a head's rows
+constexpr unsigned kRowsOfStep = 2;      // transposed: rows that a thread asks for together
+constexpr unsigned kShareDepth = 4;      // transposed: such steps under way: 8 rows, 16 KiB of a block of 16 chunks
 constexpr unsigned kThreads = kHeadWarps * gpu::kWarpThreads;
 
 struct Part {
@@ -48,41 +53,55 @@ __device__ __forceinline__ float* output_of(const HeadLinearTask& task, uint32_t
 // Plain
 // ---------------------------------------------------------------------------------------------------------------
 
+/// Steps of two rows that a warp has under way (device/weight_stream.cuh): all of a block's rows of 512 bytes, and four
+/// blocks' on a multiprocessor, 64 KiB.
+constexpr unsigned kHeadDepth = 2;
+
 template <class Stored, unsigned kTokens, bool kAligned>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, kTokens <= 2 ? 4 : 2)
     plain_kernel(HeadLinearTask task, uint32_t blocks_a_head, uint32_t tile_groups) {
   const Part part = part_of_block<kTokens>(task, blocks_a_head);
   if (part.tokens == 0) return;
   const unsigned lane = gpu::lane_index();
-  const uint32_t first_row = (part.block * kHeadWarps + gpu::warp_index()) * kHeadRowsOfWarp;
-  uint32_t rows[kHeadRowsOfWarp];
-#pragma unroll
-  for (unsigned i = 0; i < kHeadRowsOfWarp; ++i) {
-    const uint32_t row = first_row + i < task.rows_used ? first_row + i : task.rows_used - 1;  // computed, not stored
-    rows[i] = part.head * task.head_rows + task.first_row + row;
-  }
   const uint32_t chunks = (task.weight.in - 1) / Stored::kPer16 + 1;
   const uint32_t tile_chunks = tile_groups * gpu::kWarpThreads;
   const uint32_t stride = tile_groups * Stored::kQuarters * gpu::kWarpThreads;
   auto* inputs = gpu::shared_memory<float4>();
-  float totals[kHeadRowsOfWarp][kTokens] = {};
-  for (uint32_t first = 0; first < chunks; first += tile_chunks) {
-    gpu::block_barrier();  // every warp is done with the tile before
-    for (unsigned token = 0; token < part.tokens; ++token)
-      device::stage_input<Stored>(input_of(task, part.first_token + token, part.head), task.weight.in,
-                                  first * Stored::kPer16, tile_groups, inputs + token * stride);
-    gpu::block_barrier();  // the tile is there
-    const uint32_t end = first + tile_chunks < chunks ? first + tile_chunks : chunks;
-    device::add_chunks<Stored, kAligned>(task.weight, rows, first, end, lane, gpu::kWarpThreads, inputs, stride,
-                                         totals);
-  }
+  const Matrix matrices[1] = {task.weight};
+  const uint32_t behind = (part.block + 1) * kHeadRows;  // the block's last row
+  const device::WarpRows<kHeadRowsOfWarp> all{part.head * task.head_rows + task.first_row,
+                                              behind < task.rows_used ? behind : task.rows_used,
+                                              kHeadWarps * kHeadRowsOfWarp};
+  uint32_t first_row = part.block * kHeadRows + gpu::warp_index() * kHeadRowsOfWarp;  // of the warp
+  auto stream = device::stream_of<kAligned, Stored, kHeadDepth>(inputs + kTokens * stride, matrices, all, first_row,
+                                                                chunks, lane, gpu::kWarpThreads);
+  bool is_staged = false;
+  for (uint32_t block_row = part.block * kHeadRows; block_row < all.count;
+       block_row += all.step, first_row += all.step) {
+    uint32_t rows[kHeadRowsOfWarp];
+    all.find(first_row, rows);
+    float totals[1][kHeadRowsOfWarp][kTokens] = {};
+    for (uint32_t first = 0; first < chunks; first += tile_chunks) {
+      if (!is_staged) {
+        device::stage_inputs<Stored, kTokens>(
+            {input_of(task, part.first_token, part.head), task.x_row_stride}, task.weight.in, part.tokens,
+            [](uint32_t token) { return uint64_t{token}; }, first * Stored::kPer16, tile_groups, inputs);
+        is_staged = chunks <= tile_chunks;
+      }
+      const uint32_t end = first + tile_chunks < chunks ? first + tile_chunks : chunks;
+      if (first_row < all.count) {
+        device::add_share<Stored>(matrices, rows, {first, end, lane, gpu::kWarpThreads, inputs, stride}, stream,
+                                  totals);
+      }
+    }
 #pragma unroll
-  for (unsigned i = 0; i < kHeadRowsOfWarp; ++i) {
+    for (unsigned i = 0; i < kHeadRowsOfWarp; ++i) {
 #pragma unroll
-    for (unsigned token = 0; token < kTokens; ++token) {
-      const float total = device::sum_of_warp(totals[i][token]);
-      const bool is_there = token < part.tokens && first_row + i < task.rows_used;
-      if (is_there && lane == 0) output_of(task, part.first_token + token, part.head)[first_row + i] = total;
+      for (unsigned token = 0; token < kTokens; ++token) {
+        const float total = device::sum_of_warp(totals[0][i][token]);
+        const bool is_there = token < part.tokens && first_row + i < all.count;
+        if (is_there && lane == 0) output_of(task, part.first_token + token, part.head)[first_row + i] = total;
+      }
     }
   }
 }
@@ -90,9 +109,23 @@ __global__ void __launch_bounds__(kThreads)
 // Transposed
 // ----------------------------------------------------------------------------------------------------------
 
+/// Which columns a thread has: chunk `lane` of the block's `lanes`, in the rows of share `share` of kShares.
+struct Place {
+  uint32_t lanes;
+  uint32_t lane;
+  uint32_t share;
+  uint32_t column;  // first of the chunk
+
+  template <class Stored>
+  static __device__ __forceinline__ Place of_thread(uint32_t block, uint32_t lanes) {
+    const uint32_t lane = gpu::thread_index() % lanes;
+    return {lanes, lane, gpu::thread_index() / lanes, (block * lanes + lane) * Stored::kPer16};
+  }
+};
+
 struct RowTile {
   float* inputs;         // [kHeadRowTile, tokens]
-  uint32_t* scale_rows;  // [kHeadRowTile]
+  uint32_t* scale_rows;  // [kHeadRowTile]; 0 where there are no scales
   uint32_t first_row;    // of the matrix
   uint32_t rows;
 };
@@ -101,8 +134,9 @@ struct RowTile {
 template <unsigned kTokens>
 __device__ __forceinline__ void stage_rows(const HeadLinearTask& task, const Part& part, uint32_t first,
                                            const RowTile& tile) {
-  for (uint32_t row = gpu::thread_index(); row < tile.rows; row += kThreads) {
-    if (task.weight.planes[kScales] != nullptr) tile.scale_rows[row] = (tile.first_row + row) / task.weight.block_out;
+  for (uint32_t row = gpu::thread_index(); row < tile.rows; row += gpu::block_threads()) {
+    const bool is_scaled = task.weight.planes[kScales] != nullptr;
+    tile.scale_rows[row] = is_scaled ? (tile.first_row + row) / task.weight.block_out : 0;
 #pragma unroll
     for (unsigned token = 0; token < kTokens; ++token) {
       const bool is_there = token < part.tokens;
@@ -112,31 +146,29 @@ __device__ __forceinline__ void stage_rows(const HeadLinearTask& task, const Par
   }
 }
 
-/// The lane's chunk of one row, as decoded groups of four.
+/// A chunk of a row, as decoded groups of four.
 template <class Stored, bool kAligned>
 struct RowChunk {
   uint4 bytes;
-  float odd[kAligned ? 1 : Stored::kPer16];
+
+  __device__ __forceinline__ void decode(unsigned quarter, float (&values)[4]) const {
+    Stored::decode(bytes, quarter, values);
+  }
+};
+template <class Stored>
+struct RowChunk<Stored, false> {
+  float odd[Stored::kPer16];
 
   __device__ __forceinline__ void load(const Matrix& matrix, uint32_t row, uint32_t column) {
-    if constexpr (kAligned) {
-      const uint8_t* from = device::aligned_row<Stored>(matrix, row) + column / Stored::kPer16 * 16;
-      bytes = column < matrix.in ? gpu::load_streaming(from) : make_uint4(0, 0, 0, 0);
-    } else {
-      const uint64_t at = device::code_index<Stored>(matrix.in, row, column);
+    const uint64_t at = device::code_index<Stored>(matrix.in, row, column);
 #pragma unroll
-      for (unsigned i = 0; i < Stored::kPer16; ++i)
-        odd[i] = column + i < matrix.in ? Stored::decode_one(matrix.planes[kCodes], at + i) : 0.0F;
-    }
+    for (unsigned i = 0; i < Stored::kPer16; ++i)
+      odd[i] = column + i < matrix.in ? Stored::decode_one(matrix.planes[kCodes], at + i) : 0.0F;
   }
   __device__ __forceinline__ void decode(unsigned quarter, float (&values)[4]) const {
-    if constexpr (kAligned) {
-      Stored::decode(bytes, quarter, values);
-    } else {
 #pragma unroll
-      for (unsigned i = 0; i < 4; ++i)
-        values[i] = odd[quarter * 4 + i];
-    }
+    for (unsigned i = 0; i < 4; ++i)
+      values[i] = odd[quarter * 4 + i];
   }
 };
 
@@ -159,81 +191,156 @@ __device__ __forceinline__ float zero_at(const Matrix& matrix, uint32_t scale_ro
   return device::decode_zero(matrix, uint64_t{scale_row} * across + column / matrix.block_in);
 }
 
-/// sums[token][i] += input[token] * scale * weight[i] for one row. Runs of aligned chunks have one scale.
-template <class Stored, bool kAligned, unsigned kTokens>
-__device__ __forceinline__ void add_row(const Matrix& matrix, const RowChunk<Stored, kAligned>& chunk,
-                                        uint32_t scale_row, uint32_t column, const float* inputs,
-                                        float (&sums)[kTokens][Stored::kPer16]) {
+/// The scales and zero points of a chunk in the row of scales that was asked for last: rows of a head mostly share one.
+template <class Stored>
+struct ChunkScales {
+  uint32_t scale_row = 0xffffffffU;  // none yet
+  float scale[device::kRuns<Stored>] = {};
+  float zero[device::kRuns<Stored>] = {};
+
+  __device__ __forceinline__ void take(const Matrix& matrix, uint32_t row, uint32_t column) {
+    if (row == scale_row) return;
+    scale_row = row;
+#pragma unroll
+    for (unsigned run = 0; run < device::kRuns<Stored>; ++run) {
+      scale[run] = scale_at<Stored>(matrix, row, column + run * Stored::kPerScale);
+      zero[run] = zero_at<Stored>(matrix, row, column + run * Stored::kPerScale);
+    }
+  }
+};
+
+/// sums[token][i] += (input[token] * scale) * weight[i] for one row.
+template <class Stored, unsigned kTokens>
+__device__ __forceinline__ void add_row(const RowChunk<Stored, true>& chunk, const ChunkScales<Stored>& scales,
+                                        const float* inputs, float (&sums)[kTokens][Stored::kPer16]) {
   float scaled[kTokens] = {};
-  float run_zero = 0;
 #pragma unroll
   for (unsigned quarter = 0; quarter < Stored::kQuarters; ++quarter) {
+    const unsigned run = quarter / (Stored::kPerScale / 4);
     if (quarter % (Stored::kPerScale / 4) == 0) {
-      const float run_scale = kAligned ? scale_at<Stored>(matrix, scale_row, column + quarter * 4) : 1.0F;
-      run_zero = kAligned ? zero_at<Stored>(matrix, scale_row, column + quarter * 4) : 0.0F;
 #pragma unroll
       for (unsigned token = 0; token < kTokens; ++token)
-        scaled[token] = inputs[token] * run_scale;
+        scaled[token] = inputs[token] * scales.scale[run];
     }
     float weights[4];
     chunk.decode(quarter, weights);
 #pragma unroll
     for (unsigned i = 0; i < 4; ++i) {
-      const float scale = kAligned ? 1.0F : scale_at<Stored>(matrix, scale_row, column + quarter * 4 + i);
-      if constexpr (device::kHasZeros<Stored>)
-        weights[i] -= kAligned ? run_zero : zero_at<Stored>(matrix, scale_row, column + quarter * 4 + i);
+      if constexpr (device::kHasZeros<Stored>) weights[i] -= scales.zero[run];
 #pragma unroll
       for (unsigned token = 0; token < kTokens; ++token) {
         float& sum = sums[token][quarter * 4 + i];
-        sum = gpu::fused_multiply_add(kAligned ? scaled[token] : scaled[token] * scale, weights[i], sum);
+        sum = gpu::fused_multiply_add(scaled[token], weights[i], sum);
       }
     }
   }
 }
 
-/// This warp's rows of the tile.
-template <class Stored, bool kAligned, unsigned kTokens>
-__device__ __forceinline__ void add_rows(const Matrix& matrix, const RowTile& tile, uint32_t column,
-                                         float (&sums)[kTokens][Stored::kPer16]) {
-  // Loads of several rows are under way before the first is used: what hides the memory's latency.
-  constexpr unsigned kAhead = kAligned ? 4 : 1;
-  for (uint32_t row = gpu::warp_index(); row < tile.rows; row += kAhead * kHeadWarps) {
-    RowChunk<Stored, kAligned> chunks[kAhead];
+/// The same where every value may have a scale of its own.
+template <class Stored, unsigned kTokens>
+__device__ __forceinline__ void add_odd_row(const Matrix& matrix, const RowChunk<Stored, false>& chunk,
+                                            uint32_t scale_row, uint32_t column, const float* inputs,
+                                            float (&sums)[kTokens][Stored::kPer16]) {
 #pragma unroll
-    for (unsigned ahead = 0; ahead < kAhead; ++ahead) {
-      const uint32_t at = row + ahead * kHeadWarps;
-      if (at < tile.rows) chunks[ahead].load(matrix, tile.first_row + at, column);
-    }
+  for (unsigned quarter = 0; quarter < Stored::kQuarters; ++quarter) {
+    float weights[4];
+    chunk.decode(quarter, weights);
 #pragma unroll
-    for (unsigned ahead = 0; ahead < kAhead; ++ahead) {
-      const uint32_t at = row + ahead * kHeadWarps;
-      if (at >= tile.rows) break;
-      add_row<Stored, kAligned, kTokens>(matrix, chunks[ahead], tile.scale_rows[at], column, tile.inputs + at * kTokens,
-                                         sums);
+    for (unsigned i = 0; i < 4; ++i) {
+      const uint32_t at = column + quarter * 4 + i;
+      const float scale = scale_at<Stored>(matrix, scale_row, at);
+      if constexpr (device::kHasZeros<Stored>) weights[i] -= zero_at<Stored>(matrix, scale_row, at);
+#pragma unroll
+      for (unsigned token = 0; token < kTokens; ++token) {
+        float& sum = sums[token][quarter * 4 + i];
+        sum = gpu::fused_multiply_add(inputs[token] * scale, weights[i], sum);
+      }
     }
   }
 }
 
-/// Adds the sums of the warps and stores them, token by token. Within a warp's sums, groups of four of different lanes
-/// lie side by side.
+/// A share's rows, two at a time, as what a WeightStream asks for: the same chunk of row after row.
+struct ShareRows {
+  const uint8_t* from;  // the chunk in the next row
+  uint64_t step_bytes;  // from a row to the next of the share
+  uint32_t left;
+
+  __device__ __forceinline__ bool next(const uint8_t* (&data)[1][kRowsOfStep]) {
+    if (left == 0) return false;
+#pragma unroll
+    for (unsigned row = 0; row < kRowsOfStep; ++row)
+      data[0][row] = from + (row < left ? row : 0) * step_bytes;  // behind the last one: asked for, and not used
+    from += kRowsOfStep * step_bytes;
+    left -= left < kRowsOfStep ? left : kRowsOfStep;
+    return true;
+  }
+};
+using ShareStream = device::WeightStream<1, kRowsOfStep, kShareDepth, ShareRows>;
+
+template <class Stored, bool kAligned>
+__device__ __forceinline__ auto stream_of_share(void* shared, const HeadLinearTask& task, const Part& part,
+                                                const Place& place) {
+  if constexpr (kAligned) {
+    const uint32_t row = part.head * task.head_rows + task.first_row + place.share;
+    const uint8_t* from = device::aligned_row<Stored>(task.weight, row) + uint64_t{place.column / Stored::kPer16} * 16;
+    const uint64_t row_bytes = uint64_t{task.weight.in} / Stored::kPer16 * 16;
+    const uint32_t rows = task.rows_used > place.share ? (task.rows_used - place.share - 1) / kShares + 1 : 0;
+    // A row has one chunk for this lane, its first; behind the end of a row there is none.
+    return ShareStream(shared, {from, kShares * row_bytes, rows}, 1, place.column < task.weight.in ? 0 : 1, 1);
+  } else {
+    return device::NoStream();
+  }
+}
+
+/// This share's rows of the tile.
 template <class Stored, unsigned kTokens>
-__device__ __forceinline__ void store_sums(const HeadLinearTask& task, const Part& part, uint32_t first_column,
+__device__ __forceinline__ void add_rows(const Matrix& matrix, const RowTile& tile, const Place& place,
+                                         ShareStream& stream, ChunkScales<Stored>& scales,
+                                         float (&sums)[kTokens][Stored::kPer16]) {
+  for (uint32_t first = place.share; first < tile.rows; first += kShares * kRowsOfStep) {
+    uint4 pieces[kRowsOfStep];
+    stream.take(0, pieces);
+#pragma unroll
+    for (unsigned i = 0; i < kRowsOfStep; ++i) {
+      const uint32_t row = first + i * kShares;
+      if (row >= tile.rows) break;
+      scales.take(matrix, tile.scale_rows[row], place.column);
+      add_row(RowChunk<Stored, true>{pieces[i]}, scales, tile.inputs + row * kTokens, sums);
+    }
+  }
+}
+template <class Stored, unsigned kTokens>
+__device__ __forceinline__ void add_rows(const Matrix& matrix, const RowTile& tile, const Place& place,
+                                         device::NoStream& /*stream*/, ChunkScales<Stored>& /*scales*/,
+                                         float (&sums)[kTokens][Stored::kPer16]) {
+  for (uint32_t row = place.share; row < tile.rows; row += kShares) {
+    RowChunk<Stored, false> chunk;
+    chunk.load(matrix, tile.first_row + row, place.column);
+    add_odd_row(matrix, chunk, tile.scale_rows[row], place.column, tile.inputs + row * kTokens, sums);
+  }
+}
+
+/// Adds the sums of the shares and stores them, token by token. Within a share's sums, groups of four of different
+/// lanes lie side by side.
+template <class Stored, unsigned kTokens>
+__device__ __forceinline__ void store_sums(const HeadLinearTask& task, const Part& part, const Place& place,
                                            const float (&sums)[kTokens][Stored::kPer16], float4* shared) {
-  constexpr unsigned kWarpQuads = Stored::kQuarters * gpu::kWarpThreads;
+  const uint32_t quads = Stored::kQuarters * place.lanes;  // of a share
+  const uint32_t first_column = part.block * place.lanes * Stored::kPer16;
 #pragma unroll
   for (unsigned token = 0; token < kTokens; ++token) {
     const float(&mine)[Stored::kPer16] = sums[token];
 #pragma unroll
     for (unsigned quarter = 0; quarter < Stored::kQuarters; ++quarter)
-      shared[gpu::warp_index() * kWarpQuads + quarter * gpu::kWarpThreads + gpu::lane_index()] =
+      shared[place.share * quads + quarter * place.lanes + place.lane] =
           make_float4(mine[quarter * 4], mine[quarter * 4 + 1], mine[quarter * 4 + 2], mine[quarter * 4 + 3]);
-    gpu::block_barrier();  // the sums of all warps are there
-    for (uint32_t i = gpu::thread_index(); i < device::kGroupValues<Stored>; i += kThreads) {
-      const uint32_t quad = i % Stored::kPer16 / 4 * gpu::kWarpThreads + i / Stored::kPer16;
+    gpu::block_barrier();  // the sums of all shares are there
+    for (uint32_t i = gpu::thread_index(); i < place.lanes * Stored::kPer16; i += gpu::block_threads()) {
+      const uint32_t quad = i % Stored::kPer16 / 4 * place.lanes + i / Stored::kPer16;
       float total = 0;
 #pragma unroll
-      for (unsigned warp = 0; warp < kHeadWarps; ++warp)
-        total += reinterpret_cast<const float*>(shared + warp * kWarpQuads + quad)[i % 4];
+      for (unsigned share = 0; share < kShares; ++share)
+        total += reinterpret_cast<const float*>(shared + share * quads + quad)[i % 4];
       const bool is_there = token < part.tokens && first_column + i < task.weight.in;
       if (is_there) output_of(task, part.first_token + token, part.head)[first_column + i] = total;
     }
@@ -242,40 +349,44 @@ __device__ __forceinline__ void store_sums(const HeadLinearTask& task, const Par
 }
 
 template <class Stored, unsigned kTokens, bool kAligned>
-__device__ __forceinline__ void multiply_transposed(const HeadLinearTask& task, uint32_t blocks_a_head) {
+__device__ __forceinline__ void multiply_transposed(const HeadLinearTask& task, uint32_t blocks_a_head,
+                                                    uint32_t lanes) {
   const Part part = part_of_block<kTokens>(task, blocks_a_head);
   if (part.tokens == 0) return;
-  const uint32_t first_column = part.block * device::kGroupValues<Stored>;
-  const uint32_t column = first_column + gpu::lane_index() * Stored::kPer16;
+  const Place place = Place::of_thread<Stored>(part.block, lanes);
   auto* shared_sums = gpu::shared_memory<float4>();
+  auto* stream_place = shared_sums + kShares * Stored::kQuarters * lanes;
   RowTile tile;
-  tile.inputs = reinterpret_cast<float*>(shared_sums + kHeadWarps * Stored::kQuarters * gpu::kWarpThreads);
+  tile.inputs = reinterpret_cast<float*>(stream_place + gpu::block_threads() * ShareStream::kUnderWay);
   tile.scale_rows = reinterpret_cast<uint32_t*>(tile.inputs + kHeadRowTile * kTokens);
+  auto stream = stream_of_share<Stored, kAligned>(stream_place, task, part, place);
+  ChunkScales<Stored> scales;
   float sums[kTokens][Stored::kPer16] = {};
   for (uint32_t first = 0; first < task.rows_used; first += kHeadRowTile) {
     tile.first_row = part.head * task.head_rows + task.first_row + first;
     tile.rows = task.rows_used - first < kHeadRowTile ? task.rows_used - first : kHeadRowTile;
-    gpu::block_barrier();  // every warp is done with the tile before
+    gpu::block_barrier();  // every thread is done with the tile before
     stage_rows<kTokens>(task, part, first, tile);
     gpu::block_barrier();  // the tile is there
-    add_rows<Stored, kAligned, kTokens>(task.weight, tile, column, sums);
+    add_rows(task.weight, tile, place, stream, scales, sums);
   }
-  store_sums<Stored, kTokens>(task, part, first_column, sums, shared_sums);
+  store_sums<Stored, kTokens>(task, part, place, sums, shared_sums);
 }
 
 template <class Stored, unsigned kTokens, bool kAligned>
-__global__ void __launch_bounds__(kThreads) transposed_kernel(HeadLinearTask task, uint32_t blocks_a_head) {
-  multiply_transposed<Stored, kTokens, kAligned>(task, blocks_a_head);
+__global__ void __launch_bounds__(kThreads)
+    transposed_kernel(HeadLinearTask task, uint32_t blocks_a_head, uint32_t lanes) {
+  multiply_transposed<Stored, kTokens, kAligned>(task, blocks_a_head, lanes);
 }
 
 /// Blocks behind those of the heads rotate, a pair a thread.
 template <class Stored, unsigned kTokens>
 __global__ void __launch_bounds__(kThreads)
-    absorb_kernel(HeadLinearTask task, uint32_t blocks_a_head, RotateTask rotated) {
+    absorb_kernel(HeadLinearTask task, uint32_t blocks_a_head, uint32_t lanes, RotateTask rotated) {
   const uint32_t blocks = task.heads * blocks_a_head;
-  if (gpu::block_index().x < blocks) return multiply_transposed<Stored, kTokens, true>(task, blocks_a_head);
+  if (gpu::block_index().x < blocks) return multiply_transposed<Stored, kTokens, true>(task, blocks_a_head, lanes);
   const uint64_t pairs = uint64_t{rotated.heads} * (rotated.dim / 2);
-  const uint64_t index = uint64_t{gpu::block_index().x - blocks} * kThreads + gpu::thread_index();
+  const uint64_t index = uint64_t{gpu::block_index().x - blocks} * gpu::block_threads() + gpu::thread_index();
   if (index < rotated.rows * pairs)
     device::rotate_pair(rotated, device::first_position(rotated), index / pairs, index % pairs);
 }
@@ -291,7 +402,8 @@ void launch_one(gpu::Stream& stream, const HeadLinearTask& task, const HeadLinea
     gpu::launch(stream, choice.shape, plain_kernel<Stored, kTokens, kAligned>, task, choice.blocks_a_head,
                 choice.tile_groups);
   } else {
-    gpu::launch(stream, choice.shape, transposed_kernel<Stored, kTokens, kAligned>, task, choice.blocks_a_head);
+    gpu::launch(stream, choice.shape, transposed_kernel<Stored, kTokens, kAligned>, task, choice.blocks_a_head,
+                choice.lanes);
   }
 }
 
@@ -320,6 +432,8 @@ void run(gpu::Stream& stream, const HeadLinearTask& task, const HeadLinearChoice
 constexpr unsigned kMostTokens = 8;
 constexpr uint64_t kSharedBytes = 32 << 10;
 constexpr uint64_t kMostBlocks = 65'535;  // in y; more follow in z
+constexpr uint64_t kEnoughBlocks = 256;
+constexpr uint32_t kLeastLanes = 8;
 
 /// Blocks for every head and every group of tokens.
 HeadLinearChoice spread(const HeadLinearTask& task, uint64_t blocks_a_head) {
@@ -338,22 +452,32 @@ HeadLinearChoice spread(const HeadLinearTask& task, uint64_t blocks_a_head) {
 }  // namespace
 
 HeadLinearChoice choose_head_linear(const HeadLinearTask& task) {
-  HeadLinearChoice choice = spread(task, ceil_div(task.rows_used, uint64_t{kHeadWarps} * kHeadRowsOfWarp));
+  HeadLinearChoice choice = spread(task, ceil_div(task.rows_used, kHeadRows));
   const uint32_t group_values = gpu::kWarpThreads * codes_in_16_bytes(task.weight.coding);
   const uint64_t group_bytes = uint64_t{group_values} * sizeof(float) * choice.tokens;
   const uint64_t that_fit = std::max<uint64_t>(1, kSharedBytes / group_bytes);
   choice.tile_groups = static_cast<uint32_t>(std::min(that_fit, ceil_div(task.weight.in, group_values)));
-  choice.shape.shared_bytes = static_cast<unsigned>(choice.tile_groups * group_bytes);
+  choice.shape.shared_bytes = static_cast<unsigned>(choice.tile_groups * group_bytes) +
+                              device::stream_bytes(kThreads, device::kPiecesUnderWay<1, kHeadRowsOfWarp, kHeadDepth>);
   return choice;
 }
 
 HeadLinearChoice choose_head_linear_transposed(const HeadLinearTask& task) {
-  const uint32_t block_columns = gpu::kWarpThreads * codes_in_16_bytes(task.weight.coding);
-  HeadLinearChoice choice = spread(task, ceil_div(task.weight.in, block_columns));
-  // Inputs and the number of its row of scales for each matrix row; the sums of every warp for one token.
+  const uint64_t chunks = ceil_div(task.weight.in, codes_in_16_bytes(task.weight.coding));
+  // Lanes of a warp that take one row: as few as it takes to keep every current card busy, and 128 bytes at least.
+  uint32_t lanes = gpu::kWarpThreads;
+  HeadLinearChoice choice = spread(task, ceil_div(chunks, lanes));
+  while (lanes > kLeastLanes && uint64_t{choice.shape.grid_x} * choice.shape.grid_y < kEnoughBlocks) {
+    lanes /= 2;
+    choice = spread(task, ceil_div(chunks, lanes));
+  }
+  choice.lanes = lanes;
+  choice.shape.threads = kShares * lanes;
+  // The sums of every share for one token; weights; inputs and the number of its row of scales for each matrix row.
+  const uint64_t sums = uint64_t{kShares} * lanes * codes_in_16_bytes(task.weight.coding);
   const uint64_t inputs = uint64_t{kHeadRowTile} * (choice.tokens + 1);
-  const uint64_t sums = uint64_t{kHeadWarps} * block_columns;
-  choice.shape.shared_bytes = static_cast<unsigned>((inputs + sums) * sizeof(float));
+  choice.shape.shared_bytes = static_cast<unsigned>((sums + inputs) * sizeof(float)) +
+                              device::stream_bytes(choice.shape.threads, kRowsOfStep * kShareDepth);
   return choice;
 }
 
@@ -375,10 +499,10 @@ bool takes_rotation(const HeadLinearTask& absorbed) {
 void absorb_exact(gpu::Stream& stream, const RotateTask& rotated, const HeadLinearTask& absorbed) {
   HeadLinearChoice choice = choose_head_linear_transposed(absorbed);
   const uint64_t pairs = uint64_t{rotated.rows} * rotated.heads * (rotated.dim / 2);
-  choice.shape.grid_x += static_cast<unsigned>(ceil_div(pairs, kThreads));
+  choice.shape.grid_x += static_cast<unsigned>(ceil_div(pairs, choice.shape.threads));
   device::with_common(absorbed.weight.coding, [&]<class Stored>(Stored) {
     const auto run = [&](auto kernel) {
-      gpu::launch(stream, choice.shape, kernel, absorbed, choice.blocks_a_head, rotated);
+      gpu::launch(stream, choice.shape, kernel, absorbed, choice.blocks_a_head, choice.lanes, rotated);
     };
     switch (choice.tokens) {
       case 1: return run(absorb_kernel<Stored, 1>);

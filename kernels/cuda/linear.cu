@@ -4,8 +4,9 @@
 //   warp        0   1   2   3   4   5   6   7        warps_a_row = 2
 //   rows of     \-A-/   \-B-/   \-C-/   \-D-/        8 rows a turn of the block
 //
-// The input rows of the block (1 to 8) lie in shared memory, a tile of columns at a time. Blocks go through the matrix
-// with the stride of the grid, so that an input which fits one tile is staged once.
+// The input rows of the block (1 to 8) lie in shared memory, a tile of columns at a time; weights come through a ring
+// there (device/weight_stream.cuh). Blocks go through the matrix with the stride of the grid, so that an input which
+// fits one tile is staged once.
 #include "kernels/cuda/linear.h"
 
 #include <algorithm>
@@ -54,6 +55,18 @@ __device__ void store_totals(const LinearTask& task, const LinearPlan& plan, uin
   gpu::block_barrier();  // and are read before the next rows' are written
 }
 
+/// Blocks that a multiprocessor's registers are for; its memory, 227 KiB on the largest and 100 on the smallest, has
+/// room for four and two of few tokens, three and one of many.
+template <unsigned kTokens>
+constexpr unsigned kBlocks = kTokens == 1   ? 4
+                             : kTokens == 2 ? 3
+                                            : 2;
+/// Steps that a warp has under way (weight_stream.cuh): 48 KiB of weights and more with so many blocks.
+template <unsigned kTokens>
+constexpr unsigned kDepth = kTokens <= 2 ? 2 : 3;
+template <unsigned kTokens>
+constexpr unsigned kPieces = device::kPiecesUnderWay<1, kRowsOfWarp, kDepth<kTokens>>;
+
 /// Block `block` of `blocks` that share the rows of the matrix.
 template <class Stored, unsigned kTokens, bool kAligned>
 __device__ __forceinline__ void multiply_rows(const LinearTask& task, const LinearPlan& plan, uint32_t block,
@@ -61,43 +74,45 @@ __device__ __forceinline__ void multiply_rows(const LinearTask& task, const Line
   const uint64_t token_group = gpu::block_index().y + uint64_t{gpu::block_index().z} * gpu::grid_blocks().y;
   if (token_group * kTokens >= task.rows) return;
   const auto first_token = static_cast<uint32_t>(token_group * kTokens);
+  const uint32_t tokens = task.rows - first_token < kTokens ? task.rows - first_token : kTokens;
   const unsigned lanes = plan.warps_a_row * gpu::kWarpThreads;
   const unsigned rows_of_block = kWarpsOfBlock / plan.warps_a_row * kRowsOfWarp;
-  const unsigned part = gpu::warp_index() % plan.warps_a_row;
+  const uint32_t lane = gpu::warp_index() % plan.warps_a_row * gpu::kWarpThreads + gpu::lane_index();
   const uint32_t chunks = (task.weight.in - 1) / Stored::kPer16 + 1;
   const uint32_t tile_chunks = plan.tile_groups * gpu::kWarpThreads;
   const uint32_t stride = plan.tile_groups * Stored::kQuarters * gpu::kWarpThreads;
   auto* inputs = gpu::shared_memory<float4>();
   auto* sums = reinterpret_cast<float*>(inputs + kTokens * stride);
+  const Matrix matrices[1] = {task.weight};
+  const device::WarpRows<kRowsOfWarp> all{0, task.weight.out, blocks * rows_of_block};
+  uint32_t first_row = block * rows_of_block + gpu::warp_index() / plan.warps_a_row * kRowsOfWarp;  // of the warp
+  // Weights depend on nothing that is computed: the first are asked for before the inputs are.
+  auto stream = device::stream_of<kAligned, Stored, kDepth<kTokens>>(sums + kWarpsOfBlock * kRowsOfWarp * kTokens,
+                                                                     matrices, all, first_row, chunks, lane, lanes);
   bool is_staged = false;
-  for (uint32_t block_row = block * rows_of_block; block_row < task.weight.out; block_row += blocks * rows_of_block) {
-    const uint32_t first_row = block_row + gpu::warp_index() / plan.warps_a_row * kRowsOfWarp;
+  for (uint32_t block_row = block * rows_of_block; block_row < task.weight.out;
+       block_row += all.step, first_row += all.step) {
     uint32_t rows[kRowsOfWarp];
-#pragma unroll
-    for (unsigned row = 0; row < kRowsOfWarp; ++row)
-      rows[row] = first_row + row < task.weight.out ? first_row + row : task.weight.out - 1;  // computed, not stored
-    float totals[kRowsOfWarp][kTokens] = {};
+    all.find(first_row, rows);
+    float totals[1][kRowsOfWarp][kTokens] = {};
     for (uint32_t first = 0; first < chunks; first += tile_chunks) {
       if (!is_staged) {
-        gpu::block_barrier();  // every warp is done with the tile before
-        for (unsigned token = 0; token < kTokens; ++token) {
-          if (first_token + token >= task.rows) break;
-          device::stage_input<Stored>(task.x.data + (first_token + token) * task.x.stride, task.weight.in,
-                                      first * Stored::kPer16, plan.tile_groups, inputs + token * stride);
-        }
-        gpu::block_barrier();  // the tile is there
+        device::stage_inputs<Stored, kTokens>(
+            task.x, task.weight.in, tokens, [&](uint32_t token) { return uint64_t{first_token} + token; },
+            first * Stored::kPer16, plan.tile_groups, inputs);
         is_staged = chunks <= tile_chunks;
       }
       const uint32_t end = first + tile_chunks < chunks ? first + tile_chunks : chunks;
-      device::add_chunks<Stored, kAligned>(task.weight, rows, first, end, part * gpu::kWarpThreads + gpu::lane_index(),
-                                           lanes, inputs, stride, totals);
+      if (first_row < task.weight.out)
+        device::add_share<Stored>(matrices, rows, {first, end, lane, lanes, inputs, stride}, stream, totals);
     }
-    store_totals(task, plan, first_row, first_token, totals, sums);
+    store_totals(task, plan, first_row, first_token, totals[0], sums);
   }
 }
 
 template <class Stored, unsigned kTokens, bool kAligned>
-__global__ void __launch_bounds__(kWarpsOfBlock* gpu::kWarpThreads) linear_kernel(LinearTask task, LinearPlan plan) {
+__global__ void __launch_bounds__(kWarpsOfBlock* gpu::kWarpThreads, kBlocks<kTokens>)
+    linear_kernel(LinearTask task, LinearPlan plan) {
   multiply_rows<Stored, kTokens, kAligned>(task, plan, gpu::block_index().x, gpu::grid_blocks().x);
 }
 
@@ -113,11 +128,8 @@ struct LinearParts {
   uint32_t count;
 };
 
-// As many blocks of a multiprocessor as of a product alone.
 template <class Stored, unsigned kTokens>
-__global__ void __launch_bounds__(kWarpsOfBlock* gpu::kWarpThreads, kTokens == 1   ? 4
-                                                                    : kTokens == 2 ? 3
-                                                                                   : 2)
+__global__ void __launch_bounds__(kWarpsOfBlock* gpu::kWarpThreads, kBlocks<kTokens>)
     linear_each_kernel(LinearParts products) {
   uint32_t which = 0;
   while (which + 1 < products.count && gpu::block_index().x >= products.parts[which + 1].first_block)
@@ -127,9 +139,10 @@ __global__ void __launch_bounds__(kWarpsOfBlock* gpu::kWarpThreads, kTokens == 1
 }
 
 template <class Stored, unsigned kTokens>
-__global__ void __launch_bounds__(kWarpsOfBlock* gpu::kWarpThreads)
+__global__ void __launch_bounds__(kWarpsOfBlock* gpu::kWarpThreads, kBlocks<kTokens>)
     linear_route_kernel(LinearTask task, LinearPlan plan, RouteEnd end) {
   multiply_rows<Stored, kTokens, true>(task, plan, gpu::block_index().x, gpu::grid_blocks().x);
+  gpu::copy_wait<0>();  // zeros, asked for behind the last row
   device::route_last(end.task, end.counter);
 }
 
@@ -174,6 +187,10 @@ unsigned tokens_for(uint32_t rows) {
   return tokens;
 }
 
+unsigned pieces_for(unsigned tokens) {
+  return tokens <= 2 ? kPieces<1> : kPieces<kMostTokens>;
+}
+
 }  // namespace
 
 LinearChoice choose_linear(Coding coding, uint32_t out, uint32_t in, uint32_t rows, unsigned multiprocessors) {
@@ -196,7 +213,8 @@ LinearChoice choose_linear(Coding coding, uint32_t out, uint32_t in, uint32_t ro
   choice.shape.grid_z = static_cast<unsigned>(ceil_div(token_groups, kMostBlocks));
   choice.shape.threads = kWarpsOfBlock * gpu::kWarpThreads;
   const uint64_t totals_bytes = uint64_t{kWarpsOfBlock} * kRowsOfWarp * choice.tokens * sizeof(float);
-  choice.shape.shared_bytes = static_cast<unsigned>(choice.tile_groups * group_bytes + totals_bytes);
+  choice.shape.shared_bytes = static_cast<unsigned>(choice.tile_groups * group_bytes + totals_bytes) +
+                              device::stream_bytes(choice.shape.threads, pieces_for(choice.tokens));
   return choice;
 }
 

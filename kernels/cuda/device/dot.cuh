@@ -9,14 +9,15 @@
 // fma(sum, scale, total). Then the lanes' totals are added 16 apart, 8, 4, 2, 1. None of it depends on how many input
 // rows there are.
 //
-// Inputs lie in shared memory as [group][quarter of a chunk][lane] of four values, so that the 32 lanes of a load touch
-// every bank once.
+// Weights come through a ring in shared memory (weight_stream.cuh), inputs lie there as stage.cuh puts them.
 #pragma once
 
 #include <dspack_gpu.h>
 
 #include "kernels/cuda/device/decode.cuh"
 #include "kernels/cuda/device/scales.cuh"
+#include "kernels/cuda/device/stage.cuh"
+#include "kernels/cuda/device/weight_stream.cuh"
 #include "kernels/cuda/matrix.h"
 
 namespace dspack::kernels::cuda::device {
@@ -46,29 +47,6 @@ struct BlockOfRun {
 template <class Stored>
 __device__ __forceinline__ const uint8_t* aligned_row(const Matrix& matrix, uint32_t row) {
   return static_cast<const uint8_t*>(matrix.planes[kCodes]) + uint64_t{row} * (matrix.in / Stored::kPer16 * 16);
-}
-
-/// Values that 32 chunks hold.
-template <class Stored>
-inline constexpr unsigned kGroupValues = gpu::kWarpThreads* Stored::kPer16;
-
-/// Puts `groups` groups of an input row, from value `first` on, into shared memory; zeros behind its end. Every thread
-/// of the block takes part; a barrier must follow.
-template <class Stored>
-__device__ __forceinline__ void stage_input(const float* x, uint32_t in, uint32_t first, uint32_t groups,
-                                            float4* shared) {
-  const unsigned warps = gpu::block_threads() / gpu::kWarpThreads;
-  const unsigned lane = gpu::lane_index();
-  for (uint32_t item = gpu::warp_index(); item < groups * Stored::kQuarters; item += warps) {
-    const uint32_t group = item / Stored::kQuarters;
-    const uint32_t quarter = item % Stored::kQuarters;
-    const uint32_t at = first + group * kGroupValues<Stored> + lane * Stored::kPer16 + quarter * 4;
-    float values[4];
-#pragma unroll
-    for (unsigned i = 0; i < 4; ++i)
-      values[i] = at + i < in ? x[at + i] : 0.0F;
-    shared[item * gpu::kWarpThreads + lane] = make_float4(values[0], values[1], values[2], values[3]);
-  }
 }
 
 /// Runs of a chunk that have a scale each.
@@ -142,59 +120,130 @@ __device__ __forceinline__ void add_odd_chunk(const Matrix& matrix, const uint32
   }
 }
 
-/// What `lanes` lanes, of which this is number `lane`, add for the chunks [first, end) of their rows; the inputs in
-/// shared memory begin with chunk `first`, a multiple of 32. kAligned: every row begins at 16 bytes and every chunk
-/// lies in one block.
-template <class Stored, bool kAligned, unsigned kRows, unsigned kTokens>
-__device__ __forceinline__ void add_chunks(const Matrix& matrix, const uint32_t (&rows)[kRows], uint32_t first,
-                                           uint32_t end, uint32_t lane, uint32_t lanes, const float4* inputs,
-                                           uint32_t stride, float (&totals)[kRows][kTokens]) {
-  const auto place = [&](uint32_t chunk) {
+/// Rows of a matrix that a warp multiplies, kRows at a time, turn by turn of its block.
+template <unsigned kRows>
+struct WarpRows {
+  uint32_t base;   // matrix row of the first
+  uint32_t count;  // rows that are to be multiplied
+  uint32_t step;   // from one turn to the next
+
+  /// Matrix rows of those from `first` on, which is there; behind the last one: it, computed and not to be stored.
+  __device__ __forceinline__ void find(uint32_t first, uint32_t (&rows)[kRows]) const {
+#pragma unroll
+    for (unsigned row = 0; row < kRows; ++row)
+      rows[row] = base + (first + row < count ? first + row : count - 1);
+  }
+};
+
+/// The same as what a WeightStream asks for, of matrices of one form.
+template <class Stored, unsigned kMatrices, unsigned kRows>
+struct StreamRows {
+  const Matrix (&matrices)[kMatrices];
+  WarpRows<kRows> all;
+  uint32_t first;  // of the next turn
+
+  __device__ __forceinline__ bool next(const uint8_t* (&data)[kMatrices][kRows]) {
+    if (first >= all.count) return false;
+    uint32_t rows[kRows];
+    all.find(first, rows);
+#pragma unroll
+    for (unsigned matrix = 0; matrix < kMatrices; ++matrix) {
+#pragma unroll
+      for (unsigned row = 0; row < kRows; ++row)
+        data[matrix][row] = aligned_row<Stored>(matrices[matrix], rows[row]);
+    }
+    first += all.step;
+    return true;
+  }
+};
+
+/// A warp's share of the products of its rows with inputs in shared memory: chunks first + lane, first + lane + lanes
+/// ..
+struct Share {
+  uint32_t first;  // chunk with which the inputs begin, a multiple of 32
+  uint32_t end;    // behind the last one
+  uint32_t lane;
+  uint32_t lanes;
+  const float4* inputs;
+  uint32_t stride;  // from an input row to the next
+
+  template <class Stored>
+  __device__ __forceinline__ const float4* place(uint32_t chunk) const {
     const uint32_t in_tile = chunk - first;
     return inputs + in_tile / gpu::kWarpThreads * (Stored::kQuarters * gpu::kWarpThreads) + in_tile % gpu::kWarpThreads;
-  };
+  }
+};
+
+/// Where weights come from that are read element by element: nothing is asked for.
+struct NoStream {};
+
+/// What a warp takes of the rows from `first` on, asked for from now on if kAligned: every row begins at 16 bytes and
+/// every chunk lies in one block (has_aligned_rows). `shared`: stream_bytes of the block's.
+template <bool kAligned, class Stored, unsigned kDepth, unsigned kMatrices, unsigned kRows>
+__device__ __forceinline__ auto stream_of(void* shared, const Matrix (&matrices)[kMatrices], const WarpRows<kRows>& all,
+                                          uint32_t first, uint32_t chunks, uint32_t lane, uint32_t lanes) {
   if constexpr (kAligned) {
-    const uint8_t* data[kRows];
-    ScalesOf<Stored> scales[kRows];
+    using Rows = StreamRows<Stored, kMatrices, kRows>;
+    return WeightStream<kMatrices, kRows, kDepth, Rows>(shared, Rows{matrices, all, first}, chunks, lane, lanes);
+  } else {
+    return NoStream();
+  }
+}
+
+/// totals[matrix][row][token] += a share, whose rows the stream is at.
+template <class Stored, unsigned kMatrices, unsigned kRows, unsigned kTokens, class Stream>
+__device__ __forceinline__ void add_share(const Matrix (&matrices)[kMatrices], const uint32_t (&rows)[kRows],
+                                          const Share& share, Stream& stream,
+                                          float (&totals)[kMatrices][kRows][kTokens]) {
+  ScalesOf<Stored> scales[kMatrices][kRows];
 #pragma unroll
-    for (unsigned row = 0; row < kRows; ++row) {
-      data[row] = aligned_row<Stored>(matrix, rows[row]);
-      scales[row].take(matrix, rows[row]);
-    }
-    const BlockOfRun<Stored> block_of(matrix);
-    // Loads of several chunks are under way before the first is used: what hides the memory's latency.
-    constexpr unsigned kAhead = 4;
-    for (uint32_t chunk = first + lane; chunk < end; chunk += kAhead * lanes) {
-      uint4 bytes[kAhead][kRows];
+  for (unsigned matrix = 0; matrix < kMatrices; ++matrix) {
 #pragma unroll
-      for (unsigned ahead = 0; ahead < kAhead; ++ahead) {
+    for (unsigned row = 0; row < kRows; ++row)
+      scales[matrix][row].take(matrices[matrix], rows[row]);
+  }
+  constexpr bool kHasOneScale = kRuns<Stored> == 1;  // a chunk of a row
+  const BlockOfRun<Stored> block_of(matrices[0]);
+  const float4* inputs = share.place<Stored>(share.first + share.lane);
+  const uint32_t inputs_of_turn = share.lanes * Stored::kQuarters;  // whole groups
+  for (uint32_t first = share.first; first < share.end; first += share.lanes, inputs += inputs_of_turn) {
+    const uint32_t chunk = first + share.lane;
+#pragma unroll
+    for (unsigned matrix = 0; matrix < kMatrices; ++matrix) {
+      const bool is_there = chunk < share.end;
+      float scale[kRows] = {};
+      float zero[kRows] = {};
+      const auto take_scales = [&](unsigned run) {
+        const uint32_t block = block_of(chunk * kRuns<Stored> + run);
 #pragma unroll
         for (unsigned row = 0; row < kRows; ++row) {
-          const uint32_t at = chunk + ahead * lanes;
-          bytes[ahead][row] = at < end ? gpu::load_streaming(data[row] + uint64_t{at} * 16) : make_uint4(0, 0, 0, 0);
+          scale[row] = scales[matrix][row].at(matrices[matrix], block);
+          if constexpr (kHasZeros<Stored>) zero[row] = scales[matrix][row].zero_at(matrices[matrix], block);
         }
-      }
+      };
+      // One scale a chunk is on its way while the weights are waited for.
+      if (kHasOneScale && is_there) take_scales(0);
+      uint4 pieces[kRows];
+      stream.take(matrix, pieces);
+      if (!is_there) continue;
 #pragma unroll
-      for (unsigned ahead = 0; ahead < kAhead; ++ahead) {
-        const uint32_t at = chunk + ahead * lanes;
-        if (at >= end) break;
-#pragma unroll
-        for (unsigned run = 0; run < kRuns<Stored>; ++run) {
-          float scale[kRows];
-          float zero[kRows] = {};
-#pragma unroll
-          for (unsigned row = 0; row < kRows; ++row) {
-            const uint32_t block = block_of(at * kRuns<Stored> + run);
-            scale[row] = scales[row].at(matrix, block);
-            if constexpr (kHasZeros<Stored>) zero[row] = scales[row].zero_at(matrix, block);
-          }
-          add_run<Stored>(bytes[ahead], run, scale, zero, place(at), stride, totals);
-        }
+      for (unsigned run = 0; run < kRuns<Stored>; ++run) {
+        if (!kHasOneScale) take_scales(run);
+        add_run<Stored>(pieces, run, scale, zero, inputs, share.stride, totals[matrix]);
       }
     }
-  } else {
-    for (uint32_t chunk = first + lane; chunk < end; chunk += lanes)
-      add_odd_chunk<Stored>(matrix, rows, chunk, place(chunk), stride, totals);
+  }
+}
+
+/// The same, element by element.
+template <class Stored, unsigned kMatrices, unsigned kRows, unsigned kTokens>
+__device__ __forceinline__ void add_share(const Matrix (&matrices)[kMatrices], const uint32_t (&rows)[kRows],
+                                          const Share& share, NoStream& /*stream*/,
+                                          float (&totals)[kMatrices][kRows][kTokens]) {
+#pragma unroll
+  for (unsigned matrix = 0; matrix < kMatrices; ++matrix) {
+    for (uint32_t chunk = share.first + share.lane; chunk < share.end; chunk += share.lanes)
+      add_odd_chunk<Stored>(matrices[matrix], rows, chunk, share.place<Stored>(chunk), share.stride, totals[matrix]);
   }
 }
 

@@ -234,7 +234,7 @@ __device__ __forceinline__ void run_gate_up(const FusedTask& task, uint32_t bloc
   const uint32_t index = block / task.shape.gate_up_blocks;
   const RowTurns turns{block % task.shape.gate_up_blocks, task.shape.gate_up_blocks};
   const TileAt tile = find_tile(gate_up.tiles, index);
-  Tiles::template multiply<GateUp>(gate_up, tile, turns, task.gate_up_staged);
+  Tiles::template multiply<GateUp>(gate_up, tile, turns, task.gate_up_staged, [] {});
   gpu::block_barrier();  // all of the block's values are written
   Tiles::round_inner(task, index, tile, turns);
   if (gpu::thread_index() == 0) gpu::count_up(task.counters.gate_up + index);
@@ -248,9 +248,10 @@ __device__ __forceinline__ void run_down(const FusedTask& task, uint32_t block) 
   const RowTurns turns{block % task.shape.down_blocks, task.shape.down_blocks};
   const TileAt tile = find_tile(down.tiles, index);
   prefetch_down<Tiles>(down.form, down.table[tile.expert].down[kCodes], turns.first);
-  if (gpu::thread_index() == 0) gpu::wait_for_count(task.counters.gate_up + index, task.shape.gate_up_blocks);
-  gpu::block_barrier();  // its input can be read
-  Tiles::template multiply<Down>(down, tile, turns, task.down_staged);
+  Tiles::template multiply<Down>(down, tile, turns, task.down_staged, [&] {
+    if (gpu::thread_index() == 0) gpu::wait_for_count(task.counters.gate_up + index, task.shape.gate_up_blocks);
+    gpu::block_barrier();  // its input can be read
+  });
   gpu::block_barrier();  // all of the block's values are written, and nobody reads the inputs' place
   const auto token_at = [&](uint32_t i) { return assignment_of(down.tiles, tile, i) / task.steps.sum.top_k; };
   add_up_parts<Tiles>(task, tile.count, token_at, turns.first);
@@ -261,7 +262,7 @@ __device__ __forceinline__ void run_down(const FusedTask& task, uint32_t block) 
 template <class Tiles>
 __device__ __forceinline__ void run_shared_gate_up(const FusedTask& task, uint32_t block) {
   const RowTurns turns{block, task.shape.shared.gate_up_blocks};
-  Tiles::template multiply_shared<GateUp>(task.shared_gate_up, turns);
+  Tiles::template multiply_shared<GateUp>(task.shared_gate_up, turns, [] {});
   gpu::block_barrier();  // all of the block's values are written
   Tiles::round_shared_inner(task, turns);
   if (gpu::thread_index() == 0) gpu::count_up(task.counters.gate_up + task.shape.tiles);
@@ -270,10 +271,11 @@ template <class Tiles>
 __device__ __forceinline__ void run_shared_down(const FusedTask& task, uint32_t block) {
   const Matrix& down = task.shared_down.matrices[0];
   prefetch_down<Tiles>(down, down.planes[kCodes], block);
-  if (gpu::thread_index() == 0)
-    gpu::wait_for_count(task.counters.gate_up + task.shape.tiles, task.shape.shared.gate_up_blocks);
-  gpu::block_barrier();  // its input can be read
-  Tiles::template multiply_shared<Down>(task.shared_down, {block, task.shape.down_blocks});
+  Tiles::template multiply_shared<Down>(task.shared_down, {block, task.shape.down_blocks}, [&] {
+    if (gpu::thread_index() == 0)
+      gpu::wait_for_count(task.counters.gate_up + task.shape.tiles, task.shape.shared.gate_up_blocks);
+    gpu::block_barrier();  // its input can be read
+  });
   gpu::block_barrier();  // all of the block's values are written, and nobody reads the inputs' place
   add_up_parts<Tiles>(
       task, task.shared_down.tokens, [](uint32_t i) { return i; }, block);
@@ -281,8 +283,9 @@ __device__ __forceinline__ void run_shared_down(const FusedTask& task, uint32_t 
 }
 
 /// One block. Tiles: how a product of one tile is computed:
-///   multiply<Product>(product, tile, turns, staged), whose first barrier comes before it writes to shared memory
-///   multiply_shared<Product>(product, turns), likewise, of a shared expert
+///   multiply<Product>(product, tile, turns, staged, before_inputs), which calls before_inputs() before it reads
+///     inputs, and has a barrier before it writes to their place in shared memory, where the words are
+///   multiply_shared<Product>(product, turns, before_inputs), likewise, of a shared expert
 ///   round_inner(task, index, tile, turns): rounds what the block and others have written of a tile's inner values
 ///   round_shared_inner(task, turns): likewise, of the shared expert's
 ///   Weights, how they are stored; rows_of_down(), rows of down that a block takes at once, at most its threads

@@ -48,13 +48,61 @@ __device__ __forceinline__ void finish_shared_rows(const SharedProduct& task, ui
   gpu::block_barrier();  // and are read before the next rows' are written
 }
 
-/// A block's groups of kExactRowsOfBlock rows, for all tokens. Its first barrier comes before it writes to shared
-/// memory.
-template <class Product, class Stored, unsigned kTokens>
-__device__ void multiply_shared(const SharedProduct& task, const RowTurns& turns) {
+/// The groups of kExactRowsOfBlock rows that a block takes, which its warps go through kExactRowsOfWarp at a time, some
+/// of them together.
+template <class Stored, unsigned kMatrices>
+struct SharedRows {
+  const Matrix (&matrices)[kMatrices];
+  uint32_t group;  // of the next turn
+  uint32_t step;   // to the next group
+  uint32_t warps_a_row;
+  uint32_t turn = 0;  // of the group
+
+  [[nodiscard]] __device__ __forceinline__ bool has_more() const { return group * kExactRowsOfBlock < matrices[0].out; }
+  /// The warp's first row of the turn, which may lie behind the last one.
+  [[nodiscard]] __device__ __forceinline__ uint32_t first_row() const {
+    return group * kExactRowsOfBlock + turn * (kExactRowsOfBlock / warps_a_row) +
+           gpu::warp_index() / warps_a_row * kExactRowsOfWarp;
+  }
+  /// Behind the last row: it, computed and not to be stored.
+  __device__ __forceinline__ void find(uint32_t (&rows)[kExactRowsOfWarp]) const {
+    const uint32_t out = matrices[0].out;
+#pragma unroll
+    for (unsigned row = 0; row < kExactRowsOfWarp; ++row)
+      rows[row] = first_row() + row < out ? first_row() + row : out - 1;
+  }
+  __device__ __forceinline__ void go_on() {
+    if (++turn < warps_a_row) return;
+    turn = 0;
+    group += step;
+  }
+  /// For a WeightStream.
+  __device__ __forceinline__ bool next(const uint8_t* (&data)[kMatrices][kExactRowsOfWarp]) {
+    if (!has_more()) return false;
+    uint32_t rows[kExactRowsOfWarp];
+    find(rows);
+#pragma unroll
+    for (unsigned matrix = 0; matrix < kMatrices; ++matrix) {
+#pragma unroll
+      for (unsigned row = 0; row < kExactRowsOfWarp; ++row)
+        data[matrix][row] = aligned_row<Stored>(matrices[matrix], rows[row]);
+    }
+    go_on();
+    return true;
+  }
+};
+
+/// A block's groups of rows, for all tokens. kPieces: that a lane has under way. before_inputs: as of a tile of routed
+/// experts.
+template <class Product, class Stored, unsigned kTokens, unsigned kPieces, class BeforeInputs>
+__device__ void multiply_shared(const SharedProduct& task, const RowTurns& turns, const BeforeInputs& before_inputs) {
   constexpr unsigned kMatrices = Product::kMatrices;
-  const uint32_t in = task.matrices[0].in;
-  const uint32_t out = task.matrices[0].out;
+  constexpr unsigned kDepth = kPieces / (kMatrices * kExactRowsOfWarp);
+  Matrix matrices[kMatrices];
+#pragma unroll
+  for (unsigned matrix = 0; matrix < kMatrices; ++matrix)
+    matrices[matrix] = task.matrices[matrix];
+  const uint32_t in = matrices[0].in;
   const uint32_t chunks = (in - 1) / Stored::kPer16 + 1;
   const uint32_t tile_chunks = task.staged * gpu::kWarpThreads;
   const uint32_t stride = task.staged * Stored::kQuarters * gpu::kWarpThreads;
@@ -62,34 +110,27 @@ __device__ void multiply_shared(const SharedProduct& task, const RowTurns& turns
   const unsigned lane = gpu::warp_index() % task.warps_a_row * gpu::kWarpThreads + gpu::lane_index();
   auto* inputs = gpu::shared_memory<float4>();
   auto* sums = reinterpret_cast<float*>(inputs + kTokens * stride);
+  using Rows = SharedRows<Stored, kMatrices>;
+  Rows all{matrices, turns.first, turns.step, task.warps_a_row};
+  WeightStream<kMatrices, kExactRowsOfWarp, kDepth, Rows> stream(sums + kExactRowsOfBlock * kMatrices * kTokens, all,
+                                                                 chunks, lane, lanes);
+  before_inputs();
   bool is_staged = false;
-  for (uint32_t group = turns.first; group * kExactRowsOfBlock < out; group += turns.step) {
-    for (unsigned turn = 0; turn < task.warps_a_row; ++turn) {
-      const uint32_t first_row = group * kExactRowsOfBlock + turn * (kExactRowsOfBlock / task.warps_a_row) +
-                                 gpu::warp_index() / task.warps_a_row * kExactRowsOfWarp;
-      uint32_t rows[kExactRowsOfWarp];
-#pragma unroll
-      for (unsigned row = 0; row < kExactRowsOfWarp; ++row)
-        rows[row] = first_row + row < out ? first_row + row : out - 1;  // computed, not stored
-      float totals[kMatrices][kExactRowsOfWarp][kTokens] = {};
-      for (uint32_t first = 0; first < chunks; first += tile_chunks) {
-        if (!is_staged) {
-          gpu::block_barrier();  // every warp is done with what was there before
-          for (unsigned token = 0; token < kTokens && token < task.tokens; ++token) {
-            stage_input<Stored>(task.x.data + token * task.x.stride, in, first * Stored::kPer16, task.staged,
-                                inputs + token * stride);
-          }
-          gpu::block_barrier();  // the input is there
-          is_staged = chunks <= tile_chunks;
-        }
-        const uint32_t end = first + tile_chunks < chunks ? first + tile_chunks : chunks;
-#pragma unroll
-        for (unsigned matrix = 0; matrix < kMatrices; ++matrix)
-          add_chunks<Stored, true>(task.matrices[matrix], rows, first, end, lane, lanes, inputs, stride,
-                                   totals[matrix]);
+  for (; all.has_more(); all.go_on()) {
+    uint32_t rows[kExactRowsOfWarp];
+    all.find(rows);
+    float totals[kMatrices][kExactRowsOfWarp][kTokens] = {};
+    for (uint32_t first = 0; first < chunks; first += tile_chunks) {
+      if (!is_staged) {
+        stage_inputs<Stored, kTokens>(
+            task.x, in, task.tokens, [](uint32_t token) { return uint64_t{token}; }, first * Stored::kPer16,
+            task.staged, inputs);
+        is_staged = chunks <= tile_chunks;
       }
-      finish_shared_rows<Product, kTokens>(task, first_row, totals, sums);
+      const uint32_t end = first + tile_chunks < chunks ? first + tile_chunks : chunks;
+      add_share<Stored>(matrices, rows, {first, end, lane, lanes, inputs, stride}, stream, totals);
     }
+    finish_shared_rows<Product, kTokens>(task, all.first_row(), totals, sums);
   }
 }
 

@@ -9,6 +9,8 @@
 #include <cuda_runtime.h>
 
 #include <cstdint>
+#include <mutex>
+#include <unordered_map>
 
 #include "kernels/cuda/cuda_check.h"
 #include "kernels/cuda/runtime.h"
@@ -56,6 +58,11 @@ __device__ inline uint4 load_streaming(const void* from) {
                : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
                : "l"(from));
   return value;
+}
+
+/// Four values, 16-byte aligned.
+__device__ inline float4 load_four(const float* from) {
+  return *reinterpret_cast<const float4*>(from);
 }
 
 /// Starts bringing the 128 bytes around an address of global memory into the second-level cache.
@@ -308,17 +315,29 @@ bool has_code(void (*kernel)(Parameters...)) {
 // Launching
 // ------------------------------------------------------------------------------------------------------------
 
-/// Runs a kernel behind what the stream holds. `shape` is within the device's limits; a kernel that needs more than 48
-/// KiB of shared memory is allowed it here.
+/// Tells the driver, the first time, that a kernel wants all of a multiprocessor's memory as shared memory and not as
+/// first-level cache: occupancy is planned for that, and kernels of one division can follow each other without a pause.
+/// More than 48 KiB for a block must be allowed. Any thread.
+inline void prepare_kernel(const void* kernel, unsigned shared_bytes) {
+  constexpr unsigned kAlwaysAllowed = 48U << 10U;
+  static std::mutex mutex;
+  static std::unordered_map<const void*, unsigned> allowed;
+  const std::lock_guard lock(mutex);
+  const auto [found, is_new] = allowed.try_emplace(kernel, kAlwaysAllowed);
+  if (is_new) {
+    check(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared));
+  }
+  if (shared_bytes <= found->second) return;
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes)));
+  found->second = shared_bytes;
+}
+
+/// Runs a kernel behind what the stream holds. `shape` is within the device's limits.
 template <class... Parameters, class... Arguments>
 void launch(Stream& stream, const LaunchShape& shape, void (*kernel)(Parameters...), const Arguments&... arguments) {
   if (has_failed()) return;
   const auto on = static_cast<cudaStream_t>(stream.handle());  // first: it tells this thread its device
-  constexpr unsigned kAlwaysAllowed = 48U << 10U;
-  if (shape.shared_bytes > kAlwaysAllowed) {
-    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                               static_cast<int>(shape.shared_bytes)));
-  }
+  prepare_kernel(reinterpret_cast<const void*>(kernel), shape.shared_bytes);
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(shape.grid_x, shape.grid_y, shape.grid_z);
   config.blockDim = dim3(shape.threads);

@@ -104,6 +104,7 @@ struct Call {
   Position position = Position::known;
   kernels::cuda::AttendChoice choice = kernels::cuda::AttendChoice::exact;
   const ChosenRows* chosen = nullptr;
+  bool whole_queries = false;  // at multiples of 16 bytes, as a model has them; else at odd places
 };
 
 inline Call all_rows(const AttendCase& c) {
@@ -112,13 +113,18 @@ inline Call all_rows(const AttendCase& c) {
 
 inline std::vector<float> run_attend(GpuLab& lab, const AttendInput& input, const AttendCase& c, const Call& call) {
   const size_t count = size_t{call.rows} * c.heads * c.latent;
-  const uint32_t rope_stride = c.rope + kRopeGap;
+  const uint32_t rope_stride = call.whole_queries ? c.rope : c.rope + kRopeGap;
+  const size_t offset = call.whole_queries ? 0 : sizeof(float);
+  std::vector<float> rope(size_t{c.rows} * c.heads * rope_stride);
+  for (size_t query = 0; query < size_t{c.rows} * c.heads; ++query)
+    std::copy_n(input.rope.begin() + static_cast<ptrdiff_t>(query * (c.rope + kRopeGap)), c.rope,
+                rope.begin() + static_cast<ptrdiff_t>(query * rope_stride));
   const uint32_t position = c.first_position + call.first;
   float* out = lab.poisoned(count, sizeof(float));
   const uint32_t known = call.position == Position::live ? position / 3 : position;
   kernels::cuda::MlaAttendTask task{
-      .query_latent = lab.put(input.latent, sizeof(float)) + size_t{call.first} * c.heads * c.latent,
-      .query_rope = lab.put(input.rope, sizeof(float)) + size_t{call.first} * c.heads * rope_stride,
+      .query_latent = lab.put(input.latent, offset) + size_t{call.first} * c.heads * c.latent,
+      .query_rope = lab.put(rope, offset) + size_t{call.first} * c.heads * rope_stride,
       .cache = put_cache(lab, input, c),
       .out = out,
       .rows = call.rows,

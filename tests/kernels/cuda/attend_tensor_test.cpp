@@ -165,6 +165,24 @@ TEST_CASE("cuda: tensor attention: the order of threads and blocks changes no bi
   }
 }
 
+TEST_CASE("cuda: tensor attention: where queries lie changes no bit") {
+  Random random;
+  CAPTURE(random.seed());
+  // Pieces of eight values that are latent or rotary as a whole, and latents that end within one.
+  for (const AttendCase& c :
+       {AttendCase{3, 5, 48, 16, 150, 2, Dtype::bf16}, AttendCase{2, 5, 20, 12, 70, 2, Dtype::bf16},
+        AttendCase{2, 16, 512, 64, 130, 3, Dtype::f8_e4m3}}) {
+    CAPTURE(c);
+    const AttendInput input = random_input(c, random);
+    for (const AttendChoice choice : kTensorChoices) {
+      GpuLab lab(random.seed());
+      const auto odd = run_attend(lab, input, c, {.rows = c.rows, .choice = choice});
+      const auto whole = run_attend(lab, input, c, {.rows = c.rows, .choice = choice, .whole_queries = true});
+      CHECK(first_difference(odd, whole) == whole.size());
+    }
+  }
+}
+
 TEST_CASE("cuda: tensor attention: scores beyond the range of exp do no harm") {
   Random random;
   CAPTURE(random.seed());

@@ -192,6 +192,7 @@ TEST_CASE("cuda: head_linear: all 256 E4M3 codes decode exactly") {
 }
 
 TEST_CASE("cuda: head_linear's launches are within every card's limits and cover heads, rows, columns and tokens") {
+  constexpr unsigned kSharedOfAll = 99 << 10;  // compute capability 8.9 and 12.0
   for (const Dtype dtype : kWeightTypes) {
     for (const uint32_t rows : {1U, 3U, 8U, 9U, 4096U, 3'000'000U}) {
       for (const uint32_t in : {1U, 512U, 7168U, 100'003U}) {
@@ -205,7 +206,7 @@ TEST_CASE("cuda: head_linear's launches are within every card's limits and cover
         task.rows_used = 129;
         task.rows = rows;
         for (const auto& choice : {choose_head_linear(task), choose_head_linear_transposed(task)}) {
-          CHECK(choice.shape.shared_bytes <= 48 << 10);
+          CHECK(choice.shape.shared_bytes <= kSharedOfAll);
           CHECK(choice.shape.grid_y <= 65'535);
           CHECK(choice.shape.grid_z <= 65'535);
           CHECK(uint64_t{choice.shape.grid_y} * choice.shape.grid_z * choice.tokens >= rows);
@@ -213,10 +214,31 @@ TEST_CASE("cuda: head_linear's launches are within every card's limits and cover
           CHECK(choice.tokens == (rows == 1 ? 1 : rows == 3 ? 4 : 8));
         }
         CHECK(choose_head_linear(task).blocks_a_head == 5);  // of 32 rows
-        CHECK(uint64_t{choose_head_linear_transposed(task).blocks_a_head} * 32 * (128 / bits_of(dtype)) >= in);
+        const auto transposed = choose_head_linear_transposed(task);
+        CHECK(uint64_t{transposed.blocks_a_head} * transposed.lanes * (128 / bits_of(dtype)) >= in);
+        CHECK(transposed.shape.threads == 8 * transposed.lanes);
       }
     }
   }
+}
+
+TEST_CASE("cuda: the blocks of kv_b's halves keep an H100 busy, whatever the model has of heads") {
+  constexpr uint64_t kH100 = 132;
+  kernels::cuda::HeadLinearTask task{
+      .weight = {kernels::WeightForm{kernels::Coding::f8_e4m3, 128 * 256, 512, 128, 128}},
+      .heads = 128,
+      .head_rows = 256,
+      .rows_used = 128,
+      .rows = 1};
+  CHECK(choose_head_linear(task).shape.grid_x == 512);
+  CHECK(choose_head_linear_transposed(task).lanes == 16);
+  CHECK(choose_head_linear_transposed(task).shape.grid_x == 256);
+  task.weight.coding = kernels::Coding::bf16;  // DeepSeek-V2-Lite
+  task.heads = 16;
+  CHECK(choose_head_linear_transposed(task).shape.grid_x == 128);
+  task.rows = 64;
+  CHECK(choose_head_linear_transposed(task).shape.grid_x * uint64_t{choose_head_linear_transposed(task).shape.grid_y} >=
+        kH100);
 }
 
 }  // namespace dspack::test::head_linear_test

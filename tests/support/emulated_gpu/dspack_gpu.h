@@ -95,6 +95,12 @@ inline uint4 load_streaming(const void* from) {
   std::memcpy(&value, from, sizeof(value));
   return value;
 }
+inline float4 load_four(const float* from) {
+  check_aligned(from);
+  float4 value;
+  std::memcpy(&value, from, sizeof(value));
+  return value;
+}
 /// Reads a byte, so that the address sanitizer sees where.
 inline void prefetch(const void* from) {
   (void)*static_cast<const volatile unsigned char*>(from);
