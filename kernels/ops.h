@@ -391,8 +391,8 @@ class Queue {
   /// y[r] = sum over slot < top_k, in this order, of weights[r, slot] * parts[r * top_k + slot].
   virtual void combine(const Rows& y, const Rows& parts, Slice weights, uint32_t top_k) = 0;
 
-  /// ids[r] (u32) = the index of the largest value of row r, the lowest of equals. NaN counts as
-  /// the largest, so that whoever looks at the value that was found overlooks none.
+  /// ids[r] (u32) = the index of the largest value of row r, the lowest of equals; kNoToken where a value is NaN or
+  /// +infinity, or none is above -infinity (as `sample`).
   virtual void argmax(const Rows& x, Slice ids) = 0;
   virtual void sample(const SampleArgs& args) = 0;
 

@@ -382,7 +382,7 @@ void CpuQueue::argmax(const Rows& x, Slice ids) {
       if (std::isnan(values[best])) break;
       if (values[i] > values[best] || std::isnan(values[i])) best = i;
     }
-    reinterpret_cast<uint32_t*>(host(ids))[row] = best;
+    reinterpret_cast<uint32_t*>(host(ids))[row] = std::isfinite(values[best]) ? best : kNoToken;
   }
 }
 

@@ -1,5 +1,7 @@
-// One block sorts: a warp counts the assignments of an expert, one warp adds the counts up, a warp writes down an
-// expert's assignments and tiles. Every place follows from counts, so nothing depends on which thread is first.
+// A warp counts the assignments of an expert, one warp adds the counts up, a warp writes down an expert's assignments
+// and tiles. Every place follows from counts, so nothing depends on which thread is first. One block does all of it for
+// few assignments. For a prompt's, which each warp reads once for each of its experts, one launch of several blocks
+// counts, and in a second one each block adds up all counts and writes down those of its experts.
 #include "kernels/cuda/expert_tiles.h"
 
 #include <dspack_gpu.h>
@@ -20,6 +22,7 @@ struct TilesTask {
   uint32_t* order;
   ExpertTile* tiles;
   uint32_t* tile_count;
+  uint32_t* counts;  // of each expert's assignments; null: one block counts for itself
 };
 
 __device__ __forceinline__ unsigned count_bits(unsigned bits) {
@@ -68,18 +71,45 @@ __device__ void write_expert(const TilesTask& task, uint32_t expert, uint32_t pl
   }
 }
 
+/// Calls `visit` in every warp with the experts that it looks after.
+template <class Visit>
+__device__ __forceinline__ void for_each_expert(const TilesTask& task, const Visit& visit) {
+  const unsigned warps = gpu::block_threads() / gpu::kWarpThreads;
+  for (uint32_t expert = gpu::block_index().x * warps + gpu::warp_index(); expert < task.experts;
+       expert += gpu::grid_blocks().x * warps)
+    visit(expert);
+}
+
+/// In every lane of the warp.
+__device__ __forceinline__ uint32_t count_assignments(const TilesTask& task, uint32_t expert) {
+  uint32_t count = 0;
+  for (uint32_t first = 0; first < task.assignments; first += gpu::kWarpThreads)
+    count += count_bits(match_assignments(task, first, expert));
+  return count;
+}
+
+__global__ void counts_kernel(TilesTask task) {
+  for_each_expert(task, [&](uint32_t expert) {
+    const uint32_t count = count_assignments(task, expert);
+    if (gpu::lane_index() == 0) task.counts[expert] = count;
+  });
+}
+
 __global__ void tiles_kernel(TilesTask task) {
   auto* places = gpu::shared_memory<uint32_t>();
   uint32_t* tile_places = places + task.experts + 1;
-  const unsigned warps = gpu::block_threads() / gpu::kWarpThreads;
-  for (uint32_t expert = gpu::warp_index(); expert < task.experts; expert += warps) {
-    uint32_t count = 0;
-    for (uint32_t first = 0; first < task.assignments; first += gpu::kWarpThreads)
-      count += count_bits(match_assignments(task, first, expert));
-    if (gpu::lane_index() == 0) {
-      places[expert] = count;
-      tile_places[expert] = (count + task.tile - 1) / task.tile;
-    }
+  const auto keep = [&](uint32_t expert, uint32_t count) {
+    places[expert] = count;
+    tile_places[expert] = (count + task.tile - 1) / task.tile;
+  };
+  if (task.counts != nullptr) {
+    for (uint32_t expert = gpu::thread_index(); expert < task.experts; expert += gpu::block_threads())
+      keep(expert, task.counts[expert]);
+  } else {
+    for_each_expert(task, [&](uint32_t expert) {
+      const uint32_t count = count_assignments(task, expert);
+      if (gpu::lane_index() == 0) keep(expert, count);
+    });
   }
   gpu::block_barrier();  // counts are there
   if (gpu::warp_index() == 0) {
@@ -87,10 +117,10 @@ __global__ void tiles_kernel(TilesTask task) {
     add_up(tile_places, task.experts);
   }
   gpu::block_barrier();  // places are there
-  for (uint32_t expert = gpu::warp_index(); expert < task.experts; expert += warps) {
+  for_each_expert(task, [&](uint32_t expert) {
     write_expert(task, expert, places[expert], places[expert + 1] - places[expert], task.tiles + tile_places[expert]);
-  }
-  if (gpu::thread_index() == 0) *task.tile_count = tile_places[task.experts];
+  });
+  if (gpu::block_index().x == 0 && gpu::thread_index() == 0) *task.tile_count = tile_places[task.experts];
 }
 
 constexpr unsigned kWarpsOfBlock = 8;
@@ -135,6 +165,7 @@ ExpertsScratch lay_out_experts(void* scratch, const ExpertsShape& shape, Precisi
     add(places.tiles, most_expert_tiles(assignments, shape.experts, kSmallestTile));
     add(places.tile_count, 1);
     add(places.order, assignments);
+    add(places.counts, shape.experts);
   }
   if (precision == Precision::exact) return places;
   add(places.rounded_x, rounded_bytes(shape.rows, shape.hidden));
@@ -146,11 +177,20 @@ uint64_t experts_scratch_bytes(const ExpertsShape& shape, Precision precision) {
   return lay_out_experts(nullptr, shape, precision).size_bytes;
 }
 
-gpu::LaunchShape choose_expert_tiles_launch(uint32_t experts) {
-  // A warp looks after several experts, one after the other.
-  const auto warps = static_cast<unsigned>(std::clamp<uint64_t>(ceil_div(experts, 4), 1, 32));
+gpu::LaunchShape choose_expert_tiles_launch(uint32_t experts, uint32_t assignments) {
+  // Below, a second launch would cost more than it saves: a warp reads 32 assignments in some 30 clocks, and each of
+  // its experts' twice.
+  constexpr uint32_t kFewAssignments = 1024;
+  constexpr uint64_t kMostWarps = 32;
+  constexpr uint64_t kExpertsOfWarp = 4;   // of one block, one after the other
+  constexpr uint64_t kWarpsOfSeveral = 8;  // of each of several blocks, an expert each
   const uint64_t shared_bytes = 2 * (uint64_t{experts} + 1) * sizeof(uint32_t);
-  return {.threads = warps * gpu::kWarpThreads, .shared_bytes = launch_count(shared_bytes)};
+  gpu::LaunchShape shape{.shared_bytes = launch_count(shared_bytes)};
+  const bool are_few = assignments <= kFewAssignments;
+  const uint64_t warps = are_few ? ceil_div(experts, kExpertsOfWarp) : std::min<uint64_t>(experts, kWarpsOfSeveral);
+  shape.threads = static_cast<unsigned>(std::clamp<uint64_t>(warps, 1, kMostWarps)) * gpu::kWarpThreads;
+  if (!are_few) shape.grid_x = static_cast<unsigned>(std::max<uint64_t>(ceil_div(experts, warps), 1));
+  return shape;
 }
 
 uint64_t expert_tiles_of(const ExpertsTask& task, uint32_t tile) {
@@ -187,14 +227,22 @@ ExpertTiles make_expert_tiles(gpu::Stream& stream, const ExpertsTask& task, cons
             .ids = nullptr};
   }
   if (task.tokens == 1) return {.ids = task.ids};
-  const TilesTask tiles{.ids = task.ids,
-                        .assignments = task.tokens * task.top_k,
-                        .experts = task.experts,
-                        .tile = tile,
-                        .order = scratch.order,
-                        .tiles = scratch.tiles,
-                        .tile_count = scratch.tile_count};
-  gpu::launch(stream, choose_expert_tiles_launch(task.experts), tiles_kernel, tiles);
+  TilesTask tiles{.ids = task.ids,
+                  .assignments = task.tokens * task.top_k,
+                  .experts = task.experts,
+                  .tile = tile,
+                  .order = scratch.order,
+                  .tiles = scratch.tiles,
+                  .tile_count = scratch.tile_count,
+                  .counts = nullptr};
+  const gpu::LaunchShape shape = choose_expert_tiles_launch(task.experts, tiles.assignments);
+  if (shape.grid_x > 1) {
+    tiles.counts = scratch.counts;
+    gpu::LaunchShape counting = shape;
+    counting.shared_bytes = 0;
+    gpu::launch(stream, counting, counts_kernel, tiles);
+  }
+  gpu::launch(stream, shape, tiles_kernel, tiles);
   return {.tiles = scratch.tiles, .tile_count = scratch.tile_count, .order = scratch.order, .ids = nullptr};
 }
 

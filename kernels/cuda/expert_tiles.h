@@ -36,6 +36,7 @@ struct ExpertsScratch {
   ExpertTile* tiles = nullptr;
   uint32_t* tile_count = nullptr;
   uint32_t* order = nullptr;
+  uint32_t* counts = nullptr;  // [experts]: assignments of each
   // Unless products are exact: memory of lay_out_rounded.
   std::byte* rounded_x = nullptr;      // [tokens, hidden]
   std::byte* rounded_inner = nullptr;  // [tokens * top_k, inner]
@@ -54,7 +55,8 @@ struct ExpertsScratch {
 [[nodiscard]] ExpertTiles make_expert_tiles(gpu::Stream& stream, const ExpertsTask& task, const ExpertsScratch& scratch,
                                             uint32_t tile);
 
-[[nodiscard]] gpu::LaunchShape choose_expert_tiles_launch(uint32_t experts);
+/// One block for few assignments; else several, each for some of the experts.
+[[nodiscard]] gpu::LaunchShape choose_expert_tiles_launch(uint32_t experts, uint32_t assignments);
 
 /// A count for a launch or a tile, whose numbers have 32 bits. (nvcc refuses narrow() of unsigned numbers.)
 [[nodiscard]] inline uint32_t launch_count(uint64_t count) {

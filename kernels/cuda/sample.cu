@@ -64,7 +64,8 @@ __global__ void __launch_bounds__(kMostWarps* gpu::kWarpThreads) argmax_kernel(A
   if (gpu::warp_index() != 0) return;
   const bool is_one = gpu::lane_index() < gpu::block_threads() / gpu::kWarpThreads;
   const Highest highest = highest_of_warp(is_one ? of_warps[gpu::lane_index()] : Highest{});
-  if (gpu::lane_index() == 0) task.ids[row] = highest.index;
+  const bool is_finite = highest.order > device::order_of(-INFINITY) && highest.order < device::order_of(INFINITY);
+  if (gpu::lane_index() == 0) task.ids[row] = is_finite ? highest.index : kNoToken;
 }
 
 constexpr unsigned kChunksOfBlock = 8;

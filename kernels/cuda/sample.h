@@ -11,7 +11,7 @@
 
 namespace dspack::kernels::cuda {
 
-/// ids[r] = the index of the largest of x[r]'s `cols` values, the lowest of equals; NaN counts as the largest (ops.h).
+/// ids[r] = the index of the largest of x[r]'s `cols` values, the lowest of equals; kNoToken if that is not finite.
 /// A block a row: a vocabulary of 129,280 values is half a megabyte, which one multiprocessor reads from the cache in
 /// the time that a second launch takes.
 struct ArgmaxTask {

@@ -3,6 +3,7 @@
 set(dspack_cuda_kernels
   attend.cu
   attend_exact.cu
+  attend_expanded.cu
   attend_tensor.cu
   choose.cu
   choose_scores.cu

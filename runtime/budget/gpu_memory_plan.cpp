@@ -28,7 +28,7 @@ Result<MemoryPlan> plan_resident(const MemoryNeeds& needs, const MemoryLimits& l
   plan.slot_count = plan.experts;
   plan.experts_per_token = needs.experts_per_token;
   TRY_ASSIGN(plan.vram, make_vram_plan(needs, vram));
-  plan.max_rows = plan.vram->max_rows;
+  plan.rows = plan.vram->rows;
   plan.limit_bytes = limits.bytes;
   plan.process_bytes = needs.process_bytes;
   plan.reserve_bytes = needs.reserve_bytes;
@@ -44,17 +44,19 @@ Result<MemoryPlan> plan_resident(const MemoryNeeds& needs, const MemoryLimits& l
           size_words(plan.total_bytes() - plan.staging_bytes), size_words(plan.staging_bytes))};
 }
 
-// The GPU holds everything but some experts; of the model this process holds experts alone.
+// The GPU holds everything but some experts, or layers that stream; of the model this process holds those alone.
 Result<MemoryPlan> plan_tiered(const MemoryNeeds& needs, const MemoryLimits& limits, const VramLimits& vram,
                                const GpuExperts& experts) {
-  TRY_ASSIGN(const VramPlan of_device, make_tiered_vram_plan(needs, vram, experts.vram));
+  TRY_ASSIGN(const VramPlan of_device,
+             needs.layouts.empty() ? make_vram_plan(needs, vram) : make_tiered_vram_plan(needs, vram, experts.vram));
   MemoryNeeds of_host = needs;
-  of_host.layers.clear();
+  of_host.layers = among(needs.layers, of_device.layers.streamed);
+  of_host.least_buffers = of_device.layers.buffers;
   of_host.head_bytes = of_host.mtp_bytes = of_host.kv_bytes = 0;
-  of_host.longest_chunk = 1;
-  of_host.activation_bytes = [bytes = needs.host_scratch_bytes](uint32_t) { return bytes; };
+  of_host.longest = {};
+  of_host.activation_bytes = [bytes = needs.host_scratch_bytes](PassRows) { return bytes; };
   TRY_ASSIGN(MemoryPlan plan, make_memory_plan(of_host, limits));
-  plan.max_rows = of_device.max_rows;
+  plan.rows = of_device.rows;
   plan.vram = of_device;
   return plan;
 }
@@ -66,7 +68,12 @@ Result<MemoryPlan> make_gpu_memory_plan(const MemoryNeeds& needs, const MemoryLi
   const uint64_t all = all_experts(needs);
   const bool are_all_asked = !experts.vram || experts.vram->of(all) >= all;
   const bool is_streamed = experts.as_they_come && !experts.vram;
-  if (all == 0) return plan_resident(needs, limits, vram);
+  if (all == 0) {
+    VramLimits without_streaming = vram;
+    without_streaming.may_stream = false;
+    auto resident = plan_resident(needs, limits, without_streaming);
+    return resident || !vram.may_stream ? resident : plan_tiered(needs, limits, vram, experts);
+  }
   if (!are_all_asked || is_streamed || !needs.may_be_resident) return plan_tiered(needs, limits, vram, experts);
   auto resident = plan_resident(needs, limits, vram);
   if (resident || experts.vram) return resident;

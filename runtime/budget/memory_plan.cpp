@@ -13,13 +13,6 @@ namespace {
 constexpr uint64_t kActivationShare = 8;
 constexpr uint64_t kSlotsOnTheirWay = 2;
 
-uint64_t layer_sum(const std::vector<MemoryNeeds::Layer>& layers) {
-  uint64_t bytes = 0;
-  for (const MemoryNeeds::Layer& layer : layers)
-    bytes = saturating_add(bytes, layer.bytes);
-  return bytes;
-}
-
 uint64_t slot_sum(const std::vector<SlotLayout>& layouts, const std::vector<uint64_t>& slots) {
   uint64_t bytes = 0;
   for (size_t i = 0; i < layouts.size(); ++i)
@@ -56,14 +49,15 @@ class Planner {
 
   Result<MemoryPlan> make() {
     TRY(size_experts());
-    choose_chunk();
+    choose_rows();
     while (true) {
-      keep_all_layers();
+      plan_.layers = keep_all(needs_.layers);
       if (fits()) break;
       if (limits_.experts && slot_total() > least_) return contradiction();
-      if (stream_layers()) break;
-      if (plan_.max_rows == 1) return too_little();
-      set_chunk((plan_.max_rows + 1) / 2);
+      if (stream_some_layers()) break;
+      if (plan_.rows.chunk == 1) return too_little();
+      const uint32_t chunk = (plan_.rows.chunk + 1) / 2;
+      set_rows({.chunk = chunk, .wave = std::min(plan_.rows.wave, chunk)});
     }
     add_slots();
     plan_.slot_count = slot_total();
@@ -92,27 +86,18 @@ class Planner {
     return {};
   }
 
-  void set_chunk(uint32_t rows) {
-    plan_.max_rows = rows;
+  void set_rows(PassRows rows) {
+    plan_.rows = rows;
     plan_.activation_bytes = needs_.activation_bytes(rows);
   }
 
-  // The longest chunk whose activations stay within their share; without a limit the longest there is.
-  void choose_chunk() {
-    set_chunk(needs_.longest_chunk);
-    if (!limits_.bytes) return;
+  // The most whose activations stay within their share; without a limit the most there are.
+  void choose_rows() {
     const uint64_t always = saturating_add(around_the_model(), plan_.kv_bytes);
-    const uint64_t left = *limits_.bytes > always ? *limits_.bytes - always : 0;
-    while (plan_.max_rows > 1 && plan_.activation_bytes > left / kActivationShare)
-      set_chunk((plan_.max_rows + 1) / 2);
-  }
-
-  void keep_all_layers() {
-    plan_.resident_layer_bytes = layer_sum(needs_.layers);
-    plan_.layer_buffer_bytes = 0;
-    plan_.layer_buffers = 0;
-    plan_.streamed_bytes = 0;
-    plan_.streamed.clear();
+    const uint64_t left = limits_.bytes ? *limits_.bytes - std::min(*limits_.bytes, always) : 0;
+    set_rows(longest_that_fit(needs_.longest, [&](PassRows rows) {
+      return !limits_.bytes || needs_.activation_bytes(rows) <= left / kActivationShare;
+    }));
   }
 
   [[nodiscard]] uint64_t around_the_model() const {
@@ -121,33 +106,14 @@ class Planner {
 
   [[nodiscard]] bool fits() const { return !limits_.bytes || plan_.total_bytes() <= *limits_.bytes; }
 
-  // Layers that a pass uses least first, then the smallest, so that few bytes more than necessary stream, then from the
-  // end of the pass. Two buffers, so that one is read while the other computes, or if need be one. False: even then it
-  // does not fit.
-  bool stream_layers() {
-    std::vector<MemoryNeeds::Layer> order = needs_.layers;
-    std::ranges::stable_sort(order, [](const auto& a, const auto& b) {
-      if (a.uses != b.uses) return a.uses < b.uses;
-      if (a.bytes != b.bytes) return a.bytes < b.bytes;
-      return a.id.value > b.id.value;
+  // False: even then it does not fit.
+  bool stream_some_layers() {
+    const auto streamed = stream_layers(needs_.layers, needs_.least_buffers, [&](const LayerPlan& layers) {
+      plan_.layers = layers;
+      return fits();
     });
-    for (const uint32_t buffers : {2U, 1U}) {
-      keep_all_layers();
-      uint64_t largest = 0;
-      for (size_t count = 1; count <= order.size(); ++count) {
-        const MemoryNeeds::Layer& layer = order[count - 1];
-        plan_.streamed.push_back(layer.id);
-        plan_.streamed_bytes = saturating_add(plan_.streamed_bytes, saturating_mul(layer.bytes, layer.uses));
-        plan_.resident_layer_bytes = layer_sum({order.begin() + static_cast<std::ptrdiff_t>(count), order.end()});
-        largest = std::max(largest, layer.bytes);
-        plan_.layer_buffers = static_cast<uint32_t>(std::min<size_t>(buffers, count));
-        plan_.layer_buffer_bytes = saturating_mul(plan_.layer_buffers, largest);
-        if (!fits()) continue;
-        std::ranges::sort(plan_.streamed);
-        return true;
-      }
-    }
-    return false;
+    if (streamed) plan_.layers = *streamed;
+    return streamed.has_value();
   }
 
   // Everything streams, through one buffer, one row at a time, and still it does not fit.
@@ -161,7 +127,7 @@ class Planner {
                 "Allow that much, or shorten the context with --ctx, or halve its cache with --kv-dtype bf16",
                 limits_.source, plan_.total_bytes(), size_words(plan_.total_bytes()), size_words(around_the_model()),
                 size_words(plan_.kv_bytes), size_words(plan_.activation_bytes), size_words(plan_.slot_bytes),
-                slot_total(), size_words(saturating_add(plan_.head_bytes, plan_.layer_buffer_bytes)), module)};
+                slot_total(), size_words(saturating_add(plan_.head_bytes, plan_.layers.buffer_bytes)), module)};
   }
 
   [[nodiscard]] Error contradiction() const {
@@ -206,7 +172,7 @@ class Planner {
 uint64_t MemoryPlan::total_bytes() const {
   uint64_t total = 0;
   for (const uint64_t part : {process_bytes, reserve_bytes, decompression_bytes, head_bytes, mtp_bytes, kv_bytes,
-                              activation_bytes, resident_layer_bytes, layer_buffer_bytes, slot_bytes, staging_bytes})
+                              activation_bytes, layers.total_bytes(), slot_bytes, staging_bytes})
     total = saturating_add(total, part);
   return total;
 }
@@ -221,9 +187,13 @@ Result<MemoryPlan> make_memory_plan(const MemoryNeeds& needs, const MemoryLimits
 
 std::string memory_note(const MemoryPlan& plan, std::string_view policy) {
   std::string note;
-  if (!plan.streamed.empty()) {
-    note = fmt::format("{} of the always-needed layers do not fit and are read in every pass ({})",
-                       plan.streamed.size(), size_words(plan.streamed_bytes));
+  if (plan.vram && !plan.vram->layers.streamed.empty()) {
+    note = fmt::format("{} of the always-needed layers do not fit on the GPU and are copied there in every pass ({})",
+                       plan.vram->layers.streamed.size(), size_words(plan.vram->layers.streamed_bytes));
+  }
+  if (!plan.layers.streamed.empty()) {
+    note += fmt::format("{}{} of the always-needed layers do not fit and are read in every pass ({})",
+                        note.empty() ? "" : "; ", plan.layers.streamed.size(), size_words(plan.layers.streamed_bytes));
   }
   const uint64_t held = plan.slot_count + (plan.vram ? plan.vram->slots.value_or(0) : 0);
   if (held < plan.experts_per_token && held < plan.experts) {
@@ -244,9 +214,6 @@ uint64_t default_limit(uint64_t physical_bytes, uint64_t available_bytes, uint64
 }
 
 format::Json to_json(const MemoryPlan& plan) {
-  format::Json streamed = format::Json::array();
-  for (const LayerId layer : plan.streamed)
-    streamed.push_back(layer.value);
   format::Json json = {{"limit", plan.limit_bytes ? format::Json(*plan.limit_bytes) : format::Json()},
                        {"total", plan.total_bytes()},
                        {"bytes",
@@ -257,17 +224,18 @@ format::Json to_json(const MemoryPlan& plan) {
                          {"mtp", plan.mtp_bytes},
                          {"kv_cache", plan.kv_bytes},
                          {"activations", plan.activation_bytes},
-                         {"layers", plan.resident_layer_bytes},
-                         {"layer_buffers", plan.layer_buffer_bytes},
+                         {"layers", plan.layers.resident_bytes},
+                         {"layer_buffers", plan.layers.buffer_bytes},
                          {"slots", plan.slot_bytes},
                          {"staging", plan.staging_bytes}}},
                        {"slots", plan.slot_count},
                        {"experts", plan.experts},
                        {"experts_per_token", plan.experts_per_token},
                        {"token_bytes", plan.token_bytes},
-                       {"streamed_layers", std::move(streamed)},
-                       {"streamed_bytes", plan.streamed_bytes},
-                       {"chunk_rows", plan.max_rows}};
+                       {"streamed_layers", ids_of(plan.layers)},
+                       {"streamed_bytes", plan.layers.streamed_bytes},
+                       {"chunk_rows", plan.rows.chunk},
+                       {"wave_rows", plan.rows.wave}};
   if (plan.vram) json["vram"] = to_json(*plan.vram);
   return json;
 }

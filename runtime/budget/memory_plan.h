@@ -11,6 +11,7 @@
 // and where it holds some of the experts, others:
 //
 //   limit = process + reserve + decompression + activations of experts that the CPU computes + slots
+//     + layers that the GPU has no room for (or buffers to read them)
 //
 // Layers come before slots: a layer's bytes are used in every pass, an expert's in some. Threads: pure functions on
 // plain values. Errors: budget, with the number that would do and the remedy.
@@ -25,7 +26,9 @@
 #include "format/base/ids.h"
 #include "format/base/result.h"
 #include "format/json.h"
+#include "runtime/budget/layer_plan.h"
 #include "runtime/budget/memory_options.h"
+#include "runtime/budget/pass_rows.h"
 #include "runtime/budget/vram_plan.h"
 #include "runtime/experts/slot_layouts.h"
 
@@ -33,12 +36,8 @@ namespace dspack::runtime {
 
 /// What a model needs, bytes unless it says otherwise.
 struct MemoryNeeds {
-  struct Layer {
-    LayerId id;
-    uint64_t bytes = 0;
-    uint32_t uses = 1;  // in one pass
-  };
-  std::vector<Layer> layers;               // each physical layer of the pass once, ascending
+  std::vector<LayerNeed> layers;           // each physical layer of the pass once, ascending
+  uint32_t least_buffers = 1;              // for layers that stream
   uint64_t process_bytes = 0;              // resident before anything of the plan is allocated
   uint64_t reserve_bytes = 0;              // what is allocated besides: tokenizer, logits, buffers of transfers
   uint64_t decompression_bytes = 0;        // what threads hold that read compressed files
@@ -50,16 +49,16 @@ struct MemoryNeeds {
   uint64_t staging_bytes = 0;              // of those that are on their way to it
   uint64_t host_scratch_bytes = 0;         // of the CPU, where it computes experts for a device that holds some
   std::vector<SlotLayout> device_layouts;  // of slots in a device's memory
-  uint32_t longest_chunk = 1;              // rows that are worth going through the model at once
+  PassRows longest;                        // that are worth going through the model at once
   std::vector<SlotLayout> layouts;         // of the experts' slots; empty: a dense model
   uint32_t top_k = 0;
   uint64_t experts_per_token = 0;  // in one pass
-  /// Activations of chunks of so many rows; grows with them.
-  std::function<uint64_t(uint32_t rows)> activation_bytes;
+  /// Activations of so many rows; grows with them.
+  std::function<uint64_t(PassRows rows)> activation_bytes;
   /// The same on a device that holds some of the experts.
-  std::function<uint64_t(uint32_t rows)> tiered_activation_bytes;
-  /// What the device's queue takes for itself with such chunks; grows with them. Empty: nothing.
-  std::function<uint64_t(uint32_t rows)> workspace_bytes;
+  std::function<uint64_t(PassRows rows)> tiered_activation_bytes;
+  /// What the device's queue takes for itself with such waves; grows with them. Empty: nothing.
+  std::function<uint64_t(uint32_t wave)> workspace_bytes;
 };
 
 /// What a plan may take.
@@ -79,22 +78,18 @@ struct MemoryPlan {
   uint64_t mtp_bytes = 0;
   uint64_t kv_bytes = 0;
   uint64_t activation_bytes = 0;
-  uint64_t resident_layer_bytes = 0;
-  uint64_t layer_buffer_bytes = 0;  // of all rotating buffers
-  uint64_t slot_bytes = 0;          // of all slots
+  LayerPlan layers;         // beside a GPU: of those that stream there. Its buffers are read in every pass
+  uint64_t slot_bytes = 0;  // of all slots
   uint64_t staging_bytes = 0;
   [[nodiscard]] uint64_t total_bytes() const;
 
-  uint32_t max_rows = 1;          // of a chunk
-  std::vector<LayerId> streamed;  // layers that are read in every pass
-  uint32_t layer_buffers = 0;     // 2: the next layer is read while one computes; 1: it is not; 0: none streams
-  uint64_t streamed_bytes = 0;    // read in every pass for layers that come once
-  std::vector<uint64_t> slots;    // of each of MemoryNeeds::layouts, as share_slots gives them
-  uint64_t slot_count = 0;        // their sum
-  uint64_t experts = 0;           // of the checkpoint
+  PassRows rows = {};           // of a prompt at once
+  std::vector<uint64_t> slots;  // of each of MemoryNeeds::layouts, as share_slots gives them
+  uint64_t slot_count = 0;      // their sum
+  uint64_t experts = 0;         // of the checkpoint
   uint64_t experts_per_token = 0;
   uint64_t token_bytes = 0;      // of experts_per_token
-  std::optional<VramPlan> vram;  // a GPU computes: all layers are there, and experts as it says
+  std::optional<VramPlan> vram;  // a GPU computes: layers and experts are there as it says
 };
 
 /// Slots that each layout has at least: one row's experts of one layer, and two that are on their way.

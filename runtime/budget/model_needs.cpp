@@ -26,6 +26,10 @@ constexpr uint64_t kExpertBytes = 1024;
 // The most rows of logits in memory at once (session.cpp), and what a sampler keeps of each token of one row.
 constexpr uint64_t kLogitRows = 64;
 constexpr uint64_t kSamplerBytes = 16;
+// Rows for which V3 brings each expert once: a prompt as long reads a byte of them for 20 kB of its activations.
+constexpr uint32_t kLongestChunk = 32'768;
+// Of a GPU: experts of V3 see 128 rows each of so many, and products as long run at a large matrix's rate.
+constexpr uint32_t kLongestWave = 4096;
 
 // For a device that holds all experts, or some.
 Result<void> add_device_experts(const format::Checkpoint& checkpoint, const DeviceExperts& wanted, MemoryNeeds& needs) {
@@ -63,8 +67,9 @@ uint32_t widest_row(const ModelConfig& config) {
 
 }  // namespace
 
-uint32_t wave_rows_for(uint32_t max_rows) {
-  return std::min(ModelOptions().wave_rows, max_rows);
+PassRows longest_pass(const kernels::Device& device, uint32_t context) {
+  const uint32_t chunk = std::min(context, kLongestChunk);
+  return {.chunk = chunk, .wave = std::min(chunk, device.is_host() ? kUsualWave : kLongestWave)};
 }
 
 kernels::WorkspaceShape workspace_shape(const ModelConfig& config, const ModelOptions& options) {
@@ -110,10 +115,10 @@ Result<MemoryNeeds> find_needs(const LoadContext& context, const ModelConfig& co
   needs.reserve_bytes = reserve(config, options, largest_tensor, checkpoint.experts().size());
   if (checkpoint.manifest())
     needs.decompression_bytes = options.readers * format::reading_bytes(*checkpoint.manifest());
-  needs.longest_chunk = options.model.max_rows;
-  const std::function<uint64_t(uint32_t)> of_model = [config, model = options.model](uint32_t rows) mutable {
-    model.max_rows = rows;
-    model.wave_rows = wave_rows_for(rows);
+  needs.longest = {.chunk = options.model.max_rows, .wave = options.model.wave_rows};
+  const std::function<uint64_t(PassRows)> of_model = [config, model = options.model](PassRows rows) mutable {
+    model.max_rows = rows.chunk;
+    model.wave_rows = rows.wave;
     return Model::scratch_bytes_for(config, model);
   };
   const kernels::Device& device = context.device;
@@ -121,24 +126,24 @@ Result<MemoryNeeds> find_needs(const LoadContext& context, const ModelConfig& co
   const uint64_t choosing = device.is_host() && config.indexer
                                 ? kernels::most_choose_bytes(computing, config.indexer->most, config.indexer->dim)
                                 : uint64_t{0};
-  needs.activation_bytes = [config, choosing, of_model, computing, &device](uint32_t rows) {
+  needs.activation_bytes = [config, choosing, of_model, computing, &device](PassRows rows) {
     const auto placement = device.is_host() ? ExpertPlacement::streamed : ExpertPlacement::resident;
     const uint64_t products =
-        device.is_host() ? kernels::most_product_bytes(computing, rows, widest_row(config)) : uint64_t{0};
+        device.is_host() ? kernels::most_product_bytes(computing, rows.chunk, widest_row(config)) : uint64_t{0};
     return of_model(rows) + products + choosing +
-           RoutedExperts::scratch_bytes_for(device, executor_shape(config, rows), placement);
+           RoutedExperts::scratch_bytes_for(device, executor_shape(config, rows.chunk), placement);
   };
-  needs.tiered_activation_bytes = [config, of_model, &device](uint32_t rows) {
+  needs.tiered_activation_bytes = [config, of_model, &device](PassRows rows) {
     return of_model(rows) +
-           RoutedExperts::scratch_bytes_for(device, executor_shape(config, rows), ExpertPlacement::tiered);
+           RoutedExperts::scratch_bytes_for(device, executor_shape(config, rows.chunk), ExpertPlacement::tiered);
   };
   if (options.host != nullptr && config.top_k > 0) {
     needs.host_scratch_bytes =
         RoutedExperts::host_bytes_for(*options.host, executor_shape(config, options.model.max_rows)) +
         kernels::most_product_bytes(computing, options.model.max_rows, widest_row(config));
   }
-  needs.workspace_bytes = [config, model = options.model, &device](uint32_t rows) mutable {
-    model.wave_rows = wave_rows_for(rows);
+  needs.workspace_bytes = [config, model = options.model, &device](uint32_t wave) mutable {
+    model.wave_rows = wave;
     return device.workspace_bytes(workspace_shape(config, model));
   };
   return needs;

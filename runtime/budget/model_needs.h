@@ -10,21 +10,21 @@
 namespace dspack::runtime {
 
 struct NeedsOptions {
-  ModelOptions model;                     // context, KV cache's type and layer map; its chunk is the longest
-  std::set<LayerId> expert_layers;        // whose experts a run may want
-  bool with_mtp = false;                  // the module will be loaded
-  uint32_t sequences = 1;                 // conversations that are kept at once
-  unsigned threads = 1;                   // that compute or read
-  unsigned readers = 1;                   // of these: that read
-  uint64_t text_bytes = 0;                // of the tokenizer's file
-  uint64_t process_bytes = 0;             // resident now
+  ModelOptions model;               // context, KV cache's type and layer map; its rows are the most that may go at once
+  std::set<LayerId> expert_layers;  // whose experts a run may want
+  bool with_mtp = false;            // the module will be loaded
+  uint32_t sequences = 1;           // conversations that are kept at once
+  unsigned threads = 1;             // that compute or read
+  unsigned readers = 1;             // of these: that read
+  uint64_t text_bytes = 0;          // of the tokenizer's file
+  uint64_t process_bytes = 0;       // resident now
   const kernels::Device* host = nullptr;  // the CPU's, where another device computes
 };
 
-/// The rows that go through attention and MLPs at once in chunks of so many.
-[[nodiscard]] uint32_t wave_rows_for(uint32_t max_rows);
+/// Rows of a pass that are worth it on a device, where memory allows. `context`: positions of a sequence.
+[[nodiscard]] PassRows longest_pass(const kernels::Device& device, uint32_t context);
 
-/// The largest calls of a model in chunks of options.wave_rows.
+/// The largest calls of a model in waves of options.wave_rows.
 [[nodiscard]] kernels::WorkspaceShape workspace_shape(const ModelConfig& config, const ModelOptions& options);
 
 [[nodiscard]] Result<MemoryNeeds> find_needs(const LoadContext& context, const ModelConfig& config,

@@ -8,11 +8,21 @@ namespace dspack::runtime {
 
 namespace {
 
-// Layers that stream are read while others compute, if there are two buffers.
-double streaming_seconds(const MemoryPlan& plan, const ReadTimes& reads, double computing) {
-  const double rate = reads.rate();
-  const double reading = rate > 0 ? static_cast<double>(plan.streamed_bytes) / rate : 0;
-  return plan.layer_buffers > 1 ? std::max(0.0, reading - computing) : reading;
+double seconds_at(double rate, uint64_t bytes) {
+  return rate > 0 ? static_cast<double>(bytes) / rate : 0;
+}
+
+uint64_t copied_layer_bytes(const MemoryPlan& plan) {
+  return plan.vram ? plan.vram->layers.streamed_bytes : 0;
+}
+
+// Layers that stream are brought while others compute, if there are two buffers; a layer is read while another one is
+// copied to a GPU.
+double streaming_seconds(const MemoryPlan& plan, const TierTimes& times, double computing) {
+  const double bringing = std::max(seconds_at(times.reads.rate(), plan.layers.streamed_bytes),
+                                   seconds_at(times.link.rate(), copied_layer_bytes(plan)));
+  const LayerPlan& layers = plan.vram ? plan.vram->layers : plan.layers;
+  return layers.buffers > 1 ? std::max(0.0, bringing - computing) : bringing;
 }
 
 double share_of(uint64_t slots, uint64_t experts) {
@@ -91,11 +101,17 @@ double local_hit_rate(const MemoryPlan& plan) {
 
 DecodeEstimate estimate_decode(const SpeedShape& shape, const MemoryPlan& plan, const ComputeTimes& compute,
                                const ReadTimes& reads, double hit_rate) {
-  DecodeEstimate decode = estimate_tiered_decode(shape, {.gpu = compute, .link = {}, .reads = reads},
-                                                 {.mode = MissMode::move}, {.vram = hit_rate, .ram = 0});
+  const TierTimes times{.gpu = compute, .link = {}, .reads = reads};
+  DecodeEstimate decode = estimate_tiered_decode(shape, times, {.mode = MissMode::move}, {.vram = hit_rate, .ram = 0});
   decode.vram_hit_rate = 0;
-  decode.seconds += streaming_seconds(plan, reads, fixed_seconds(shape, compute));
-  decode.bytes += static_cast<double>(plan.streamed_bytes);
+  return with_streamed_layers(decode, shape, plan, times);
+}
+
+DecodeEstimate with_streamed_layers(DecodeEstimate decode, const SpeedShape& shape, const MemoryPlan& plan,
+                                    const TierTimes& times) {
+  decode.seconds += streaming_seconds(plan, times, fixed_seconds(shape, times.gpu));
+  decode.bytes += static_cast<double>(plan.layers.streamed_bytes);
+  decode.link_bytes += static_cast<double>(copied_layer_bytes(plan));
   return decode;
 }
 
@@ -169,7 +185,7 @@ PrefillEstimate estimate_gpu_prefill(const SpeedShape& shape, const MemoryPlan& 
   const double slots_a_layer =
       shape.moe_layers == 0 ? 0 : static_cast<double>(vram_slots(plan)) / static_cast<double>(shape.moe_layers);
   for (uint32_t done = 0; done < tokens;) {
-    const uint32_t rows = std::min(plan.max_rows, tokens - done);
+    const uint32_t rows = std::min(plan.rows.chunk, tokens - done);
     const double longer = static_cast<double>(rows) / measured_rows;
     const double distinct = distinct_experts(shape, rows);
     // What went before and still lies somewhere: in the GPU's memory as far as there was room, in the host's if all of
@@ -187,8 +203,9 @@ PrefillEstimate estimate_gpu_prefill(const SpeedShape& shape, const MemoryPlan& 
     estimate.experts += missing * shape.moe_layers;
     estimate.link_bytes += moved * shape.moe_layers * static_cast<double>(times.link.expert_bytes);
     const double fixed = longer * (shape.dense_layers * times.gpu.dense_layer + shape.moe_layers * times.gpu.moe_layer);
-    estimate.seconds += fixed + streaming_seconds(plan, times.reads, fixed);
-    estimate.bytes += static_cast<double>(plan.streamed_bytes);
+    estimate.seconds += fixed + streaming_seconds(plan, times, fixed);
+    estimate.bytes += static_cast<double>(plan.layers.streamed_bytes);
+    estimate.link_bytes += static_cast<double>(copied_layer_bytes(plan));
     estimate.seconds += shape.moe_layers * layer_seconds({.hits = computing - last,
                                                           .transfer = std::max(times.link.seconds(moved), reading),
                                                           .last = last});
@@ -201,7 +218,8 @@ PrefillEstimate estimate_gpu_prefill(const SpeedShape& shape, const MemoryPlan& 
 double estimate_loading(const MemoryPlan& plan, const TierTimes& times) {
   if (!plan.vram) return 0;
   const VramPlan& vram = *plan.vram;
-  const auto bytes = static_cast<double>(vram.head_bytes + vram.mtp_bytes + vram.layer_bytes + vram.expert_bytes);
+  const auto bytes =
+      static_cast<double>(vram.head_bytes + vram.mtp_bytes + vram.layers.resident_bytes + vram.expert_bytes);
   const double slower = std::min(times.reads.rate(), times.link.rate());
   return slower > 0 ? bytes / slower : 0;
 }

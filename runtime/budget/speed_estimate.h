@@ -89,6 +89,10 @@ struct TierRates {
 [[nodiscard]] DecodeEstimate estimate_cold_decode(const SpeedShape& shape, const MemoryPlan& plan,
                                                   const TierTimes& times, const MissOptions& miss);
 
+/// With what it costs a token that layers stream.
+[[nodiscard]] DecodeEstimate with_streamed_layers(DecodeEstimate decode, const SpeedShape& shape,
+                                                  const MemoryPlan& plan, const TierTimes& times);
+
 /// A prompt. Where the GPU holds all experts it only computes; else into empty memory, and everything goes through the
 /// GPU. `times.gpu`: of a pass of `measured_rows`; longer chunks are scaled.
 [[nodiscard]] PrefillEstimate estimate_gpu_prefill(const SpeedShape& shape, const MemoryPlan& plan,

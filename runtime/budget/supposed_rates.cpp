@@ -34,7 +34,7 @@ ComputeTimes compute_at(uint64_t rate, const MemoryNeeds& needs, const ModelConf
                         uint32_t rows) {
   double dense = 0;
   double moe = 0;
-  for (const MemoryNeeds::Layer& layer : needs.layers)
+  for (const LayerNeed& layer : needs.layers)
     (config.is_moe(layer.id) ? moe : dense) += layer.uses * seconds_for(layer.bytes, rate);
   uint64_t expert = 0;
   for (const SlotLayout& layout : needs.device_layouts)

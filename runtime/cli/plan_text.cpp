@@ -31,6 +31,21 @@ std::string cache_text(const Outlook& outlook) {
                                              : fmt::format("{}; index keys {}", text, to_string(model.index_dtype));
 }
 
+std::string rows_text(PassRows rows) {
+  const std::string chunk = fmt::format("a prompt in chunks of {} tokens", rows.chunk);
+  return rows.wave == rows.chunk ? chunk : fmt::format("{}, {} of them at once", chunk, rows.wave);
+}
+
+/// `becomes`: of layers that stream.
+std::string layers_text(const LayerPlan& plan, size_t layers, std::string_view becomes) {
+  std::string text = line("layers", size_words(plan.resident_bytes),
+                          fmt::format("{} of {} stay", layers - plan.streamed.size(), layers));
+  if (plan.streamed.empty()) return text;
+  return text +
+         line("buffers for layers", size_words(plan.buffer_bytes),
+              fmt::format("{} layers, {}, are {}", plan.streamed.size(), size_words(plan.streamed_bytes), becomes));
+}
+
 // Where a GPU computes.
 std::string vram_text(const Outlook& outlook, const VramPlan& vram) {
   const MemoryPlan& plan = outlook.plan.memory;
@@ -39,10 +54,10 @@ std::string vram_text(const Outlook& outlook, const VramPlan& vram) {
   text += line("driver, allocation", size_words(vram.reserve_bytes),
                fmt::format("the card has {}, {} free", size_words(vram.card_bytes), size_words(vram.free_bytes)));
   text += line("output head", size_words(vram.head_bytes), "");
-  text += line("layers", size_words(vram.layer_bytes), fmt::format("{}", outlook.plan.needs.layers.size()));
+  text += layers_text(vram.layers, outlook.plan.needs.layers.size(), "copied there in every pass");
   if (vram.mtp_bytes > 0) text += line("MTP module", size_words(vram.mtp_bytes), "");
   text += line("KV cache", size_words(vram.kv_bytes), cache_text(outlook));
-  text += line("activations", size_words(vram.activation_bytes), fmt::format("{} tokens at once", vram.max_rows));
+  text += line("activations", size_words(vram.activation_bytes), rows_text(vram.rows));
   text += line("workspace", size_words(vram.workspace_bytes), "of kernels");
   if (plan.experts > 0) {
     const std::string kept = vram.holds_all()
@@ -56,6 +71,8 @@ std::string vram_text(const Outlook& outlook, const VramPlan& vram) {
   text += fmt::format("memory: {}", of_allowed(plan.total_bytes(), plan.limit_bytes));
   text += line("process, tokenizer, buffers", size_words(plan.process_bytes + plan.reserve_bytes), "");
   if (plan.decompression_bytes > 0) text += line("decompression", size_words(plan.decompression_bytes), "");
+  if (const size_t copied = vram.layers.streamed.size(); copied > 0)
+    text += layers_text(plan.layers, copied, "read in every pass");
   if (vram.holds_all()) return text + line("weights on their way", size_words(plan.staging_bytes), "");
   text += line("experts that the CPU computes", size_words(plan.activation_bytes), "");
   return text + line("experts", size_words(plan.slot_bytes),
@@ -65,21 +82,14 @@ std::string vram_text(const Outlook& outlook, const VramPlan& vram) {
 std::string memory_text(const Outlook& outlook) {
   const MemoryPlan& plan = outlook.plan.memory;
   if (plan.vram) return vram_text(outlook, *plan.vram);
-  const size_t layers = outlook.plan.needs.layers.size();
   std::string text = fmt::format("memory: {}", of_allowed(plan.total_bytes(), plan.limit_bytes));
   text += line("process, tokenizer, buffers", size_words(plan.process_bytes + plan.reserve_bytes), "");
   if (plan.decompression_bytes > 0) text += line("decompression", size_words(plan.decompression_bytes), "");
   text += line("output head", size_words(plan.head_bytes), "");
-  text += line("layers", size_words(plan.resident_layer_bytes),
-               fmt::format("{} of {} stay", layers - plan.streamed.size(), layers));
-  if (!plan.streamed.empty()) {
-    text += line(
-        "buffers for layers", size_words(plan.layer_buffer_bytes),
-        fmt::format("{} layers, {}, are read in every pass", plan.streamed.size(), size_words(plan.streamed_bytes)));
-  }
+  text += layers_text(plan.layers, outlook.plan.needs.layers.size(), "read in every pass");
   if (plan.mtp_bytes > 0) text += line("MTP module", size_words(plan.mtp_bytes), "");
   text += line("KV cache", size_words(plan.kv_bytes), cache_text(outlook));
-  text += line("activations", size_words(plan.activation_bytes), fmt::format("{} tokens at once", plan.max_rows));
+  text += line("activations", size_words(plan.activation_bytes), rows_text(plan.rows));
   if (plan.experts > 0) {
     text +=
         line("experts", size_words(plan.slot_bytes),

@@ -55,7 +55,7 @@ class Measurement {
     const uint32_t last = outlook_.plan.model.context - 1;
     TRY_ASSIGN(outlook_.times.gpu, compute(1, std::min(prompt_, last)));
     // Of a device that is supposed the longest chunk costs nothing to ask about.
-    const uint32_t rows = std::min({prompt_, memory_.max_rows, is_supposed() ? UINT32_MAX : trial_rows()});
+    const uint32_t rows = std::min({prompt_, memory_.rows.chunk, is_supposed() ? UINT32_MAX : trial_rows()});
     TRY_ASSIGN(const ComputeTimes of_prompt, compute(rows, 0));
     if (outlook_.shape.moe_layers > 0) TRY(time_ways());
     switch (outlook_.placement()) {
@@ -162,7 +162,7 @@ class Measurement {
   }
 
   void expect_on_gpu(const ComputeTimes& of_prompt, uint32_t rows) {
-    outlook_.decodes.push_back(estimate_tiered_decode(outlook_.shape, outlook_.times, {}, {.vram = 1, .ram = 0}));
+    expect_token(estimate_tiered_decode(outlook_.shape, outlook_.times, {}, {.vram = 1, .ram = 0}));
     if (outlook_.shape.moe_layers > 0) outlook_.loading_seconds = estimate_loading(memory_, outlook_.times);
     expect_prompt(of_prompt, rows);
   }
@@ -170,9 +170,9 @@ class Measurement {
   void expect_on_tiers(const ComputeTimes& of_prompt, uint32_t rows) {
     const MissOptions& miss = options_.load.device.miss;
     const TierTimes& times = outlook_.times;
-    outlook_.decodes.push_back(estimate_cold_decode(outlook_.shape, memory_, times, miss));
+    expect_token(estimate_cold_decode(outlook_.shape, memory_, times, miss));
     const auto decode = [&](const TierRates& rates) {
-      outlook_.decodes.push_back(estimate_tiered_decode(outlook_.shape, times, miss, rates));
+      expect_token(estimate_tiered_decode(outlook_.shape, times, miss, rates));
     };
     if (options_.hit_rate) {
       decode(tier_rates_at(memory_, *options_.hit_rate / 100));
@@ -181,6 +181,11 @@ class Measurement {
       decode(local_tier_rates(memory_, miss));
     }
     expect_prompt(of_prompt, rows);
+  }
+
+  /// Where a GPU computes.
+  void expect_token(const DecodeEstimate& estimate) {
+    outlook_.decodes.push_back(with_streamed_layers(estimate, outlook_.shape, memory_, outlook_.times));
   }
 
   void expect_prompt(const ComputeTimes& of_prompt, uint32_t rows) {

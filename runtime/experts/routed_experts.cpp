@@ -14,7 +14,7 @@ namespace dspack::runtime {
 
 namespace {
 
-constexpr uint64_t kAlignment = 256;
+constexpr uint64_t kPartAlignment = 256;
 // Tokens at once where resident experts are traced: little memory beside what the run itself has taken. V3:
 // 59 MB.
 constexpr uint32_t kTracedTokens = 256;
@@ -26,7 +26,7 @@ uint64_t kernel_scratch(const kernels::Device& device, const ExecutorShape& shap
                                                 .top_k = shape.top_k,
                                                 .rows = shape.wave_tokens,
                                                 .parts_only = placement != ExpertPlacement::resident}),
-                  kAlignment);
+                  kPartAlignment);
 }
 
 uint64_t parts_bytes(const ExecutorShape& shape, uint32_t tokens) {

@@ -46,7 +46,9 @@ VramLimits ChosenDevice::vram_limits() const {
   VramLimits limits{.device = std::string(gpu_->description()),
                     .card_bytes = before_.total_bytes,
                     .free_bytes = before_.free_bytes,
-                    .asked_bytes = {}};
+                    .asked_bytes = {},
+                    // The CPU computes layers where they are faster than they cross the link.
+                    .may_stream = !may_use_host()};
   if (vram_) limits.asked_bytes = vram_->of(before_.total_bytes);
   return limits;
 }

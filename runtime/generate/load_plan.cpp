@@ -16,8 +16,6 @@ namespace dspack::runtime {
 
 namespace {
 
-constexpr uint32_t kMaxChunk = 4096;
-
 /// `model` has its layer map and the cache's type.
 uint32_t default_context(const ModelConfig& config, const ModelOptions& model) {
   const KvShape shape = kv_shape(config, model.attention(), model.layer_map);
@@ -91,7 +89,7 @@ Result<void> check_prompt(const LoadPlan& plan, const ModelConfig& config, const
       {.layers = {plan.model.layer_map.begin(), plan.model.layer_map.end()},
        .top_k = config.top_k,
        .tokens = *options.prompt_tokens,
-       .chunk = plan.memory.max_rows},
+       .chunk = plan.memory.rows.chunk},
       {.cached_share = std::min(1.0, static_cast<double>(plan.memory.slot_count) / static_cast<double>(experts)),
        .is_in_memory = [](ExpertKey) { return false; },
        .medium_of = [&](ExpertKey key) { return weights.medium_of(key); }});
@@ -105,6 +103,17 @@ Result<void> check_max_fetch(const LoadPlan& plan, const LoadOptions& options) {
                fmt::format("the GPU is to hold all experts: reading them ({}) is more than --max-fetch allows ({}); "
                            "allow more, or fewer experts there (--vram-experts), or use --device cpu",
                            size_words(plan.needs.resident_expert_bytes), size_words(*options.max_fetch))};
+}
+
+LayerStreaming layer_streaming(const MemoryPlan& plan) {
+  const LayerPlan& where_computed = plan.vram ? plan.vram->layers : plan.layers;
+  LayerStreaming streaming{.layers = {where_computed.streamed.begin(), where_computed.streamed.end()},
+                           .buffers = where_computed.buffers,
+                           .kept = {}};
+  if (!plan.vram) return streaming;
+  const std::set<LayerId> read(plan.layers.streamed.begin(), plan.layers.streamed.end());
+  std::ranges::set_difference(streaming.layers, read, std::inserter(streaming.kept, streaming.kept.end()));
+  return streaming;
 }
 
 Result<LoadPlan> plan_for(ChosenDevice& chosen, const LoadContext& context, const ModelConfig& config,
@@ -121,8 +130,9 @@ Result<LoadPlan> plan_for(ChosenDevice& chosen, const LoadContext& context, cons
   model.kv_dtype = options.memory.kv_dtype.value_or(usual);
   model.index_dtype = options.memory.index_dtype.value_or(model.kv_dtype);
   TRY_ASSIGN(model.context, context_length(config, model, options.context));
-  model.max_rows = std::min(model.context, kMaxChunk);
-  model.wave_rows = wave_rows_for(model.max_rows);
+  const PassRows longest = longest_pass(context.device, model.context);
+  model.max_rows = longest.chunk;
+  model.wave_rows = longest.wave;
   plan.with_mtp = options.speculation && MtpModule::is_present(checkpoint, config);
   for (const LayerId layer : model.layer_map) {
     if (config.is_moe(layer)) plan.expert_layers.insert(layer);
@@ -152,11 +162,10 @@ Result<LoadPlan> plan_for(ChosenDevice& chosen, const LoadContext& context, cons
   TRY(check_max_fetch(plan, options));
   if (!plan.memory.vram || !plan.memory.vram->holds_all())
     TRY(check_prompt(plan, config, context.access.weights(), options));
-  model.max_rows = plan.memory.max_rows;
-  model.wave_rows = wave_rows_for(model.max_rows);
+  model.max_rows = plan.memory.rows.chunk;
+  model.wave_rows = plan.memory.rows.wave;
   chosen.queue().expect(workspace_shape(config, model));
-  model.streaming.layers = {plan.memory.streamed.begin(), plan.memory.streamed.end()};
-  model.streaming.buffers = plan.memory.layer_buffers;
+  model.streaming = layer_streaming(plan.memory);
   return plan;
 }
 

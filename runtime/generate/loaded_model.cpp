@@ -27,9 +27,8 @@ Result<std::vector<uint32_t>> read_eos_tokens(format::Repository& repository, co
 // What stays in memory of every token's weights.
 uint64_t loaded_bytes(const LoadPlan& plan) {
   uint64_t bytes = plan.needs.head_bytes;
-  for (const MemoryNeeds::Layer& layer : plan.needs.layers) {
-    const bool streams = std::ranges::find(plan.memory.streamed, layer.id) != plan.memory.streamed.end();
-    if (!streams) bytes += layer.bytes;
+  for (const LayerNeed& layer : plan.needs.layers) {
+    if (!std::ranges::binary_search(plan.memory.layers.streamed, layer.id)) bytes += layer.bytes;
   }
   return bytes;
 }
@@ -107,7 +106,7 @@ bool LoadedModel::is_in_place(const LoadPlan& plan) const {
   uint64_t experts = 0;
   for (const SlotLayout& layout : plan.needs.layouts)
     experts += layout.experts;
-  const bool has_room = plan.memory.slot_count >= experts && plan.memory.streamed.empty();
+  const bool has_room = plan.memory.slot_count >= experts && plan.memory.layers.streamed.empty();
   return access_->weights().can_map() && !chosen_->is_gpu() && (has_room || io.is_required);
 }
 

@@ -9,7 +9,12 @@
 
 namespace dspack::runtime {
 
-namespace {}  // namespace
+namespace {
+
+// A pass that is longer for prompts would make those wait who are being answered.
+constexpr uint32_t kRowsBesideAnswers = 4096;
+
+}  // namespace
 
 Result<std::unique_ptr<Scheduler>> Scheduler::make(const Engine& engine, const SchedulerOptions& options) {
   std::unique_ptr<Scheduler> scheduler(new Scheduler(engine, options));
@@ -233,9 +238,10 @@ std::vector<Scheduler::Part> Scheduler::choose_parts() {
     const uint32_t left = all - rows;
     take(*place, to_serve < left ? left - static_cast<uint32_t>(to_serve) : 1);  // drafts leave the others a row
   }
+  const uint32_t most = answers.empty() ? all : std::min(all, std::max(rows, kRowsBesideAnswers));
   for (Place* place : prompts) {
-    if (rows == all) break;
-    take(*place, all - rows);
+    if (rows == most) break;
+    take(*place, most - rows);
   }
   return parts;
 }

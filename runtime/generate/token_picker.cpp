@@ -1,9 +1,9 @@
 #include "runtime/generate/token_picker.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstddef>
 
+#include "kernels/cpu/cpu_device.h"
 #include "kernels/sample_weights.h"
 
 namespace dspack::runtime {
@@ -15,6 +15,7 @@ Result<std::unique_ptr<TokenPicker>> TokenPicker::make(const Model& model, Scrat
   const uint64_t choices = plan.add(kMostRecordedRows);
   const uint64_t draw = plan.add(sizeof(TokenDraw) / sizeof(float));
   TRY_ASSIGN(picker->memory_, model.device().allocate(plan.size_bytes()));
+  TRY_ASSIGN(picker->chosen_, model.device().allocate_host(kMostRecordedRows * sizeof(uint32_t)));
   picker->choices_ = {.buffer = picker->memory_.get(), .offset_bytes = choices};
   picker->draw_place_ = {.buffer = picker->memory_.get(), .offset_bytes = draw};
   return picker;
@@ -66,11 +67,17 @@ void TokenPicker::upload(const TokenDraw& draw) {
   queue_.upload(draw_place_, std::as_bytes(std::span(&*draw_, 1)));
 }
 
-std::vector<uint32_t> TokenPicker::chosen(uint32_t first, uint32_t rows) {
-  std::vector<uint32_t> tokens(rows);
-  queue_.download(std::as_writable_bytes(std::span(tokens)), choices_.at(uint64_t{first} * sizeof(uint32_t)));
-  queue_.synchronize();
-  return tokens;
+std::span<const uint32_t> TokenPicker::chosen() const {
+  return {reinterpret_cast<const uint32_t*>(kernels::host_bytes(*chosen_).data()), kMostRecordedRows};
+}
+
+void TokenPicker::download_choices(uint32_t rows) {
+  queue_.download(kernels::host_bytes(*chosen_).first(rows * sizeof(uint32_t)), choices_);
+}
+
+// With the end of the pass: a token costs no wait of its own.
+void TokenPicker::collect() {
+  download_choices(ending_.rows);
 }
 
 std::optional<uint32_t> TokenPicker::scored_at(const kernels::Rows& final) const {
@@ -94,20 +101,14 @@ std::optional<std::vector<uint32_t>> TokenPicker::likeliest(const kernels::Rows&
     scored_rows_ = 0;  // their place is taken
     draw_.reset();
     score(final, head, Choice::highest);
+    download_choices(final.rows);
+    queue_.synchronize();
     first = 0;
   }
-  const std::vector<uint32_t> tokens = chosen(*first, final.rows);
-  // Infinity and NaN are the largest there are, so it is enough to look at these.
-  std::vector<float> highest(tokens.size());
-  const kernels::Rows logits = model_.score_rows(scratch_, kMostRecordedRows);
-  for (uint32_t row = 0; row < final.rows; ++row) {
-    DSPACK_CHECK(tokens[row] < model_.config().vocab, "the highest of other logits");
-    queue_.download(std::as_writable_bytes(std::span(highest).subspan(row, 1)),
-                    rows_of(logits, *first + row, 1).data.at(uint64_t{tokens[row]} * sizeof(float)));
-  }
-  queue_.synchronize();
-  const bool are_finite = std::ranges::all_of(highest, [](float logit) { return std::isfinite(logit); });
-  return are_finite ? std::optional(tokens) : std::nullopt;
+  const auto tokens = chosen().subspan(*first, final.rows);
+  if (std::ranges::find(tokens, kernels::kNoToken) != tokens.end()) return std::nullopt;
+  DSPACK_CHECK(std::ranges::max(tokens) < model_.config().vocab, "the highest of other logits");
+  return std::vector(tokens.begin(), tokens.end());
 }
 
 std::optional<uint32_t> TokenPicker::drawn(const kernels::Rows& final, const TokenDraw& draw) {
@@ -118,9 +119,11 @@ std::optional<uint32_t> TokenPicker::drawn(const kernels::Rows& final, const Tok
     scored_rows_ = 0;  // their place is taken
     upload(draw);
     score(final, model_.head(), Choice::drawn);
+    download_choices(1);
+    queue_.synchronize();
     row = 0;
   }
-  const uint32_t token = chosen(*row, 1).front();
+  const uint32_t token = chosen()[*row];
   return token == kernels::kNoToken ? std::nullopt : std::optional(token);
 }
 

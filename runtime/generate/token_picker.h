@@ -58,11 +58,14 @@ class TokenPicker final : private PassEnd {
   [[nodiscard]] uint32_t number() const override { return static_cast<uint32_t>(ending_.choice); }
   void prepare() override;
   void enqueue(const kernels::Rows& final) override;
+  void collect() override;
 
   [[nodiscard]] bool can_draw() const;
   void score(const kernels::Rows& final, const Linear& head, Choice choice);
   void upload(const TokenDraw& draw);
-  [[nodiscard]] std::vector<uint32_t> chosen(uint32_t first, uint32_t rows);
+  [[nodiscard]] std::span<const uint32_t> chosen() const;
+  /// Enqueues the download of so many choices.
+  void download_choices(uint32_t rows);
   /// The first of the pass's rows that `final` is, if all of them have been scored and lie there still.
   [[nodiscard]] std::optional<uint32_t> scored_at(const kernels::Rows& final) const;
 
@@ -72,6 +75,7 @@ class TokenPicker final : private PassEnd {
   std::unique_ptr<kernels::Buffer> memory_;  // of a device that is not the host: the places below
   kernels::Slice choices_;                   // u32 [kMostRecordedRows]
   kernels::Slice draw_place_;                // TokenDraw
+  std::unique_ptr<kernels::Buffer> chosen_;  // of the host: choices_ as they came last
   struct Ending {
     Choice choice = Choice::highest;
     uint32_t rows = 0;

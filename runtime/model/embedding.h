@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <stop_token>
 #include <string_view>
@@ -15,20 +16,32 @@ namespace dspack::runtime {
 class Embedding {
  public:
   /// The table `name` [vocab, hidden].
-  [[nodiscard]] static Result<Embedding> make(CheckpointAccess& access, std::string_view name, uint32_t vocab,
+  [[nodiscard]] static Result<Embedding> make(const LoadContext& context, std::string_view name, uint32_t vocab,
                                               uint32_t hidden);
 
-  /// rows[i] = row tokens[i] of the table, exact in FP32. Precondition: every token is below the vocabulary's size.
+  /// rows[i] = row tokens[i] of the table, exact in FP32. Of a pass that decodes it waits for nothing. Precondition:
+  /// every token is below the vocabulary's size.
   [[nodiscard]] Result<void> lookup(kernels::Queue& queue, std::span<const uint32_t> tokens, const kernels::Rows& rows,
                                     const std::stop_token& stop) const;
 
  private:
+  /// Rows on their way to a device.
+  struct Staging {
+    std::unique_ptr<kernels::Buffer> memory;  // of the host
+    std::shared_ptr<kernels::Event> sent;     // what was there last; null: nothing was
+  };
   Embedding(CheckpointAccess& access, const format::TensorEntry& table, uint32_t hidden)
       : access_(&access), table_(&table), hidden_(hidden) {}
+  /// One row, in FP32; `stored` takes it as it is stored.
+  Result<void> read(uint32_t token, std::span<std::byte> stored, std::span<float> into,
+                    const std::stop_token& stop) const;
+  Result<void> look_up_staged(kernels::Queue& queue, std::span<const uint32_t> tokens, const kernels::Rows& rows,
+                              const std::stop_token& stop) const;
 
   CheckpointAccess* access_;
   const format::TensorEntry* table_;
   uint32_t hidden_;
+  std::unique_ptr<Staging> staging_;  // null where the host computes
 };
 
 }  // namespace dspack::runtime

@@ -11,19 +11,45 @@
 
 namespace dspack::runtime {
 
-// One layer on its way: pieces that are still to come, and the first error.
-struct LayerStore::Reading {
-  std::mutex mutex;
-  std::condition_variable_any changed;
-  size_t pieces_left = 0;  // guarded by mutex, as the error
-  std::optional<Error> error;
-  uint64_t bytes = 0;  // in all; fixed before the first piece begins
+// One layer on its way to the host's memory, in blocks.
+class LayerStore::Reading {
+ public:
+  struct Block {
+    uint64_t offset = 0;  // in the layer's memory
+    uint64_t bytes = 0;
+  };
 
-  void finish_piece(const Result<void>& outcome) {
-    const std::lock_guard lock(mutex);
-    if (!outcome && !error) error = outcome.error();
-    if (--pieces_left == 0) changed.notify_all();
+  Reading(size_t blocks, uint64_t bytes) : blocks_left_(blocks), bytes_(bytes) {}
+
+  /// By the thread that has read it.
+  void finish_block(const Block& block, const Result<void>& outcome) {
+    const std::lock_guard lock(mutex_);
+    if (!outcome && !error_) error_ = outcome.error();
+    --blocks_left_;
+    arrived_.push_back(block);
+    changed_.notify_all();
   }
+
+  /// Waits for more blocks, and returns those that were not returned yet; none: all have been. Errors: of reading any
+  /// of them, when all are through; cancelled.
+  [[nodiscard]] Result<std::vector<Block>> next(const std::stop_token& stop) {
+    std::unique_lock lock(mutex_);
+    const auto has_news = [&] { return blocks_left_ == 0 || (!arrived_.empty() && !error_); };
+    if (!changed_.wait(lock, stop, has_news)) return Error{ErrorKind::cancelled, "the run was interrupted"};
+    if (error_) return *error_;
+    return std::exchange(arrived_, {});
+  }
+
+  /// In all.
+  [[nodiscard]] uint64_t bytes() const { return bytes_; }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable_any changed_;
+  size_t blocks_left_;
+  std::vector<Block> arrived_;
+  std::optional<Error> error_;
+  const uint64_t bytes_;
 };
 
 namespace {
@@ -50,7 +76,9 @@ Result<void> read_whole(Tier& tier, const format::StoredPlane& plane, std::span<
 }  // namespace
 
 LayerStore::LayerStore(const LoadContext& context, format::LayerMap pass) : context_(context), pass_(std::move(pass)) {}
-LayerStore::~LayerStore() = default;
+LayerStore::~LayerStore() {
+  if (copies_ != nullptr) copies_->synchronize();  // places go
+}
 
 Result<std::unique_ptr<LayerStore>> LayerStore::load(const LoadContext& context, const ModelConfig& config,
                                                      const AttentionOptions& attention, const format::LayerMap& pass,
@@ -74,79 +102,130 @@ Result<std::unique_ptr<LayerStore>> LayerStore::load(const LoadContext& context,
       context.progress->item_done();
     }
   }
-  if (!store->streamed_.empty()) TRY(store->make_places(streaming.buffers));
+  if (store->streamed_.empty()) return store;
+  store->transfers_ = std::make_unique<TransferPool>(context.access.weights().depth());
+  if (!context.device.is_host()) {
+    store->copies_ = context.device.make_queue();
+    TRY(store->keep(streaming.kept, stop));
+  }
+  TRY(store->make_places(streaming.buffers));
   return store;
 }
 
 Result<void> LayerStore::make_places(uint32_t buffers) {
   DSPACK_CHECK(buffers > 0, "layers that stream need a place");
   uint64_t largest = 0;
-  for (const auto& [id, layer] : streamed_)
+  uint64_t largest_read = 0;
+  for (const auto& [id, layer] : streamed_) {
     largest = std::max(largest, layer->group->size_bytes());
-  for (size_t i = 0; i < std::min<size_t>(buffers, streamed_.size()); ++i) {
-    auto memory = context_.device.allocate(largest);
-    if (!memory) return memory.error().in("memory for layers that are read in every pass");
-    places_.push_back({.memory = std::move(*memory), .staging = {}, .holds = nullptr, .reading = nullptr});
-    if (!context_.device.is_host()) places_.back().staging.resize(largest);
+    if (layer->kept == nullptr) largest_read = std::max(largest_read, layer->group->size_bytes());
   }
-  transfers_ = std::make_unique<TransferPool>(context_.access.weights().depth());
+  for (size_t i = 0; i < std::min<size_t>(buffers, streamed_.size()); ++i) {
+    Place& place = places_.emplace_back();
+    auto memory = context_.device.allocate(largest);
+    if (memory && copies_ != nullptr && largest_read > 0) {
+      auto staging = context_.device.allocate_host(largest_read);
+      if (!staging) return staging.error().in("memory for layers that are read in every pass");
+      place.staging = std::move(*staging);
+    }
+    if (!memory) return memory.error().in("memory for layers that are brought in every pass");
+    place.memory = std::move(*memory);
+  }
   return {};
 }
 
-void LayerStore::start_reading(Streamed& layer, Place& place) {
+Result<void> LayerStore::keep(const std::set<LayerId>& layers, const std::stop_token& stop) {
+  for (const LayerId id : layers) {
+    Streamed& layer = *streamed_.at(id);
+    auto memory = context_.device.allocate_host(layer.group->size_bytes());
+    if (!memory) return memory.error().in("memory for layers that are copied to the GPU in every pass");
+    layer.kept = std::move(*memory);
+    const auto reading = start_reading(layer, kernels::host_bytes(*layer.kept));
+    while (true) {
+      const auto blocks = reading->next(stop);
+      if (!blocks) return blocks.error().in(names::layer(id));
+      if (blocks->empty()) break;
+    }
+    context_.access.count(WeightPurpose::always_needed, reading->bytes());
+    if (context_.progress != nullptr) context_.progress->advanced(layer.kept->size_bytes());
+  }
+  return {};
+}
+
+std::shared_ptr<LayerStore::Reading> LayerStore::start_reading(const Streamed& layer, std::span<std::byte> into) {
   Tier& tier = context_.access.weights();
-  const std::span<std::byte> memory = place.staging.empty() ? kernels::host_bytes(*place.memory) : place.staging;
-  const auto reading = std::make_shared<Reading>();
-  std::vector<std::function<Result<void>(const std::stop_token&)>> pieces;
+  uint64_t bytes = 0;
+  struct Work {
+    Reading::Block block;
+    std::function<Result<void>(const std::stop_token&)> read;
+  };
+  std::vector<Work> pieces;
   for (const WeightGroup::Part& part : layer.group->parts()) {
     const format::StoredPlane& plane = part.plane;
     const format::TensorEntry& tensor = plane.elements();
     const uint64_t total = tensor.range.size();
     for (const format::TensorEntry* each : plane.tensors)
-      reading->bytes += each->range.size();
+      bytes += each->range.size();
     if (!plane.is_as_stored()) {
-      const auto into = memory.subspan(part.offset, plane.bytes);
-      pieces.emplace_back([&tier, &plane, into](const auto& stop) { return read_whole(tier, plane, into, stop); });
+      const auto to = into.subspan(part.offset, plane.bytes);
+      pieces.push_back({.block = {.offset = part.offset, .bytes = plane.bytes},
+                        .read = [&tier, &plane, to](const auto& stop) { return read_whole(tier, plane, to, stop); }});
       continue;
     }
     const uint64_t block = tier.block_bytes(tensor.file);
     for (uint64_t done = 0; done < total; done += block) {
-      const auto into = memory.subspan(part.offset + done, std::min(block, total - done));
-      pieces.emplace_back(
-          [&tier, &tensor, done, into](const auto& stop) { return read_block(tier, tensor, done, into, stop); });
+      const auto to = into.subspan(part.offset + done, std::min(block, total - done));
+      pieces.push_back(
+          {.block = {.offset = part.offset + done, .bytes = to.size()},
+           .read = [&tier, &tensor, done, to](const auto& stop) { return read_block(tier, tensor, done, to, stop); }});
     }
   }
-  layer.group->bind(*place.memory);
-  place.holds = &layer;
-  place.reading = reading;
-  reading->pieces_left = pieces.size();
-  for (auto& piece : pieces) {
+  const auto reading = std::make_shared<Reading>(pieces.size(), bytes);
+  for (Work& piece : pieces) {
     transfers_->submit(Urgency::demand, 0, [reading, piece = std::move(piece)](const std::stop_token& stop) {
-      reading->finish_piece(guarded([&] { return piece(stop); }));
+      reading->finish_block(piece.block, guarded([&] { return piece.read(stop); }));
     });
   }
+  return reading;
 }
 
-Result<void> LayerStore::finish_reading(Place& place, const std::stop_token& stop) {
-  if (place.reading == nullptr) return {};
-  Reading& reading = *place.reading;
-  std::unique_lock lock(reading.mutex);
-  if (!reading.changed.wait(lock, stop, [&] { return reading.pieces_left == 0; })) {
-    return Error{ErrorKind::cancelled, "the run was interrupted"};
+void LayerStore::copy(Place& place, uint64_t offset, std::span<const std::byte> from) {
+  copies_->upload({.buffer = place.memory.get(), .offset_bytes = offset}, from);
+}
+
+void LayerStore::start(Streamed& layer, Place& place) {
+  layer.group->bind(*place.memory);
+  place.holds = &layer;
+  // For a pass that was given up it may be on its way still.
+  if (place.arrival != nullptr) std::exchange(place.arrival, nullptr)->wait();
+  if (layer.kept != nullptr) {
+    copy(place, 0, kernels::host_bytes(*layer.kept).first(layer.group->size_bytes()));
+    place.arrival = copies_->mark();
+    return;
   }
-  const std::optional<Error> error = reading.error;
-  context_.access.count(WeightPurpose::always_needed, reading.bytes);
-  lock.unlock();
-  const LayerId layer = place.holds->weights.id;
-  place.reading = nullptr;
-  if (!error) {
-    if (place.staging.empty()) return {};
-    context_.queue.upload({.buffer = place.memory.get()},
-                          std::span(place.staging).first(place.holds->group->size_bytes()));
-    return context_.queue.finish();  // the staging memory is used again
+  place.reading = start_reading(layer, kernels::host_bytes(place.staging == nullptr ? *place.memory : *place.staging));
+}
+
+Result<void> LayerStore::finish(Place& place, const std::stop_token& stop) {
+  while (place.reading != nullptr) {
+    const auto blocks = place.reading->next(stop);
+    if (!blocks) {
+      if (blocks.error().kind == ErrorKind::cancelled) return blocks.error();
+      const LayerId layer = std::exchange(place.holds, nullptr)->weights.id;  // the next pass may have more luck
+      place.reading = nullptr;
+      return blocks.error().in(names::layer(layer));
+    }
+    if (place.staging != nullptr) {
+      for (const Reading::Block& block : *blocks)
+        copy(place, block.offset, kernels::host_bytes(*place.staging).subspan(block.offset, block.bytes));
+    }
+    if (!blocks->empty()) continue;
+    context_.access.count(WeightPurpose::always_needed, place.reading->bytes());
+    place.reading = nullptr;
+    if (place.staging != nullptr) place.arrival = copies_->mark();
   }
-  place.holds = nullptr;  // the next pass may have more luck
-  return error->in(names::layer(layer));
+  if (place.arrival != nullptr) context_.queue.wait(*place.arrival);
+  return {};
 }
 
 LayerStore::Place* LayerStore::place_of(const Streamed& layer) {
@@ -172,15 +251,15 @@ Result<const LayerWeights*> LayerStore::weights(uint32_t index, const std::stop_
   if (place == nullptr) {
     place = &places_[(current_ + 1) % places_.size()];
     // It may be on its way for a pass that was given up.
-    if (place->reading != nullptr) TRY(finish_reading(*place, stop));
-    start_reading(layer, *place);
+    if (place->reading != nullptr) TRY(finish(*place, stop));
+    start(layer, *place);
   }
-  TRY(finish_reading(*place, stop));
+  TRY(finish(*place, stop));
   current_ = static_cast<size_t>(place - places_.data());
   if (places_.size() > 1) {
     Streamed* next = next_streamed(index);
     Place& other = places_[(current_ + 1) % places_.size()];
-    if (place_of(*next) == nullptr && other.reading == nullptr) start_reading(*next, other);
+    if (place_of(*next) == nullptr && other.reading == nullptr) start(*next, other);
   }
   return static_cast<const LayerWeights*>(&layer.weights);
 }

@@ -1,9 +1,11 @@
-// The always-needed weights of a pass's layers. Those that memory has room for are loaded once; the others are read in
-// every pass, each into one of a few buffers that take turns, while the layers before it compute.
+// The always-needed weights of a pass's layers. Those that memory has room for are loaded once; the others are brought
+// in every pass, each into one of a few buffers that take turns, while the layers before it compute.
 //
 //   pass    0  1  2* 3* 4*  0  1  2* ..      * streams, two buffers
-//   buffer        A  B  A         B          the read of 3 begins when 2 is handed out, that of 4 with 3, that of 2
-//   with 4
+//   buffer        A  B  A         B          3 begins to come when 2 is handed out, 4 with 3, 2 with 4
+//
+// Where the host computes they are read. To a device they are copied on a queue of their own, from the host's memory
+// where that keeps them, else block by block as they are read.
 //
 // Threads: one thread asks; a pool of the store's own reads. Lifetime: borrows the configuration and what the
 // LoadContext borrows.
@@ -22,8 +24,9 @@
 namespace dspack::runtime {
 
 struct LayerStreaming {
-  std::set<LayerId> layers;  // that are read in every pass
-  uint32_t buffers = 2;      // with one, a layer's read begins when it is wanted
+  std::set<LayerId> layers;  // that are brought in every pass
+  uint32_t buffers = 2;      // with one, a layer begins to come when it is wanted
+  std::set<LayerId> kept = {};  // of these, where a device computes: those that stay in the host's memory
 };
 
 class LayerStore {
@@ -55,20 +58,28 @@ class LayerStore {
   struct Streamed {
     LayerWeights weights;
     std::optional<WeightGroup> group;
+    std::unique_ptr<kernels::Buffer> kept;  // all of it in the host's memory, from where it is copied; null: it is read
   };
-  struct Reading;
+  class Reading;
   // A place for one streamed layer.
   struct Place {
     std::unique_ptr<kernels::Buffer> memory;
-    std::vector<std::byte> staging;    // what is read, where the host cannot address `memory`; else empty
-    Streamed* holds = nullptr;         // read, or being read
-    std::shared_ptr<Reading> reading;  // until it was waited for
+    std::unique_ptr<kernels::Buffer> staging;  // of the host: what is read, where it cannot address `memory`; else null
+    Streamed* holds = nullptr;                 // there, or on its way
+    std::shared_ptr<Reading> reading;          // until it was waited for
+    std::shared_ptr<kernels::Event> arrival;   // of what was copied there last; null: nothing was
   };
 
   LayerStore(const LoadContext& context, format::LayerMap pass);
   Result<void> make_places(uint32_t buffers);
-  void start_reading(Streamed& layer, Place& place);
-  Result<void> finish_reading(Place& place, const std::stop_token& stop);
+  /// Reads the layers that the host's memory keeps.
+  Result<void> keep(const std::set<LayerId>& layers, const std::stop_token& stop);
+  [[nodiscard]] std::shared_ptr<Reading> start_reading(const Streamed& layer, std::span<std::byte> into);
+  /// The layer begins to come to the place.
+  void start(Streamed& layer, Place& place);
+  /// What is enqueued from now on finds the layer in its place.
+  Result<void> finish(Place& place, const std::stop_token& stop);
+  void copy(Place& place, uint64_t offset, std::span<const std::byte> from);
   [[nodiscard]] Place* place_of(const Streamed& layer);
   [[nodiscard]] Streamed* next_streamed(uint32_t index);
 
@@ -78,6 +89,7 @@ class LayerStore {
   std::map<LayerId, std::unique_ptr<Streamed>> streamed_;
   std::vector<Place> places_;
   size_t current_ = 0;                       // the place that was handed out last
+  std::unique_ptr<kernels::Queue> copies_;   // to places; null where the host computes
   std::unique_ptr<TransferPool> transfers_;  // last: its threads use the places. Absent: nothing streams
 };
 

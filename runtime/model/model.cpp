@@ -115,8 +115,8 @@ Result<void> Model::make_rope_table() {
 }
 
 Result<void> Model::load_weights(const LoadContext& context, const std::stop_token& stop) {
-  TRY_ASSIGN(Embedding embedding, Embedding::make(context.access, names::kEmbedding, config_.vocab, config_.hidden));
-  embedding_.emplace(embedding);
+  TRY_ASSIGN(Embedding embedding, Embedding::make(context, names::kEmbedding, config_.vocab, config_.hidden));
+  embedding_.emplace(std::move(embedding));
   TRY(check_tied_head(context, config_, stop));
   TRY_ASSIGN(layers_,
              LayerStore::load(context, config_, options_.attention(), options_.layer_map, options_.streaming, stop));
@@ -208,6 +208,7 @@ Result<HiddenStates> Model::forward(std::span<const SequenceTokens> batch, Scrat
   } else {
     TRY(operations({.first = first.length()}));
   }
+  if (options.end != nullptr) options.end->collect();
   TRY(queue_.finish());
   uint32_t row = 0;
   for (const SequenceTokens& part : batch) {

@@ -87,6 +87,8 @@ class PassEnd {
   virtual void prepare() = 0;
   /// Enqueues the operations; it uploads and downloads nothing and does not synchronise.
   virtual void enqueue(const kernels::Rows& final) = 0;
+  /// Behind them: downloads what they have left, into memory that is there until the pass's queue is synchronised.
+  virtual void collect() = 0;
 };
 
 struct PassOptions {

@@ -109,8 +109,8 @@ Result<void> MtpModule::choose_embedding(const LoadContext& context) {
   const format::TensorEntry* original = checkpoint.find(names::kEmbedding);
   if (copy == nullptr) return {};
   if (original != nullptr && copy->digest && copy->digest == original->digest) return {};
-  TRY_ASSIGN(Embedding embedding, Embedding::make(context.access, name, model_.config().vocab, model_.config().hidden));
-  embedding_.emplace(embedding);
+  TRY_ASSIGN(Embedding embedding, Embedding::make(context, name, model_.config().vocab, model_.config().hidden));
+  embedding_.emplace(std::move(embedding));
   return {};
 }
 

@@ -153,6 +153,57 @@ class Text(Tiers):
                             "--vram", program="dsrun")
 
 
+class StreamedLayers(Tiers):
+    """A card without room for what every token needs: layers are copied there in every pass."""
+
+    def floor(self, *flags):
+        """Bytes below which a run with these flags is refused."""
+        done = outcome_of(self.data(), *PROMPT, *CHOICE, *flags)
+        self.assertEqual(done.returncode, 1, done.stderr)
+        return int(re.search(rb"at least (\d+) bytes", done.stderr).group(1))
+
+    def run_with(self, *flags):
+        said, stats = self.with_stats(self.data(), *PROMPT, *CHOICE, "--deterministic", *flags)
+        self.assertEqual(said, cpu_text())
+        plan = stats["memory_plan"]
+        self.assertEqual(plan["vram"]["total"], sum(plan["vram"]["bytes"].values()))
+        self.assertLessEqual(plan["vram"]["total"], plan["vram"]["limit"])
+        return plan
+
+    def test_the_text_is_the_cpus_with_as_few_layers_as_fit(self):
+        least = self.floor("--vram", "1MB")
+        plan = self.run_with("--vram", least)
+        self.assertEqual(plan["vram"]["streamed_layers"], [0, 1, 2, 3, 4])
+        self.assertEqual((plan["vram"]["bytes"]["layers"], plan["chunk_rows"]), (0, 1))
+        # What is copied in every pass stays in the host's memory.
+        self.assertEqual(plan["streamed_layers"], [])
+        self.assertEqual(plan["bytes"]["layers"], plan["vram"]["streamed_bytes"])
+        more = self.run_with("--vram", least + 600_000)
+        self.assertTrue(0 < len(more["vram"]["streamed_layers"]) < 5, more)
+        self.assertGreater(more["vram"]["bytes"]["layers"], 0)
+        self.assertEqual(more["bytes"]["layers"], more["vram"]["streamed_bytes"])
+
+    def test_what_no_memory_has_room_for_is_read_in_every_pass(self):
+        vram = ("--vram", self.floor("--vram", "1MB"))
+        plan = self.run_with(*vram, "--ram", self.floor(*vram, "--ram", "1MB") + 200_000)
+        self.assertNotEqual(plan["streamed_layers"], [])
+        self.assertGreater(plan["bytes"]["layer_buffers"], 0)
+
+    def test_the_plan_says_what_it_costs(self):
+        vram = ("--vram", self.floor("--vram", "1MB"))
+        told = self.assert_ok(self.dsrun("plan", self.data(), "--ctx", 256, *CHOICE, *vram))
+        self.assertIn("5 layers, ", told.stdout)
+        self.assertIn("are copied there in every pass", told.stdout)
+        planned = json.loads(self.assert_ok(self.dsrun("plan", self.data(), "--ctx", 256, "--json", *CHOICE, *vram)).stdout)
+        for decode in planned["decode"]:
+            self.assertGreaterEqual(decode["link_bytes"], planned["memory"]["vram"]["streamed_bytes"])
+
+    def test_nobody_who_leaves_the_choice_gets_it(self):
+        said, stats = self.with_stats(self.data(), *PROMPT, "--device", "auto", *CHOICE[2:], "--vram", self.floor("--vram", "1MB"))
+        self.assertEqual(said, cpu_text())
+        self.assertTrue(stats["device"].startswith("cpu "), stats["device"])
+
+
 class Numbers(Tiers):
     def test_exact_logits_are_the_cpus_for_every_stored_form(self):
         tokens = [(7 * i * i + 3 * i) % 60 for i in range(ROWS)]

@@ -97,21 +97,24 @@ TEST_CASE("live position: rows are stored behind the place, and nowhere else") {
   }
 }
 
-TEST_CASE("argmax: the lowest of equals, and a NaN is not overlooked") {
+TEST_CASE("argmax: the lowest of equals, and of a row with NaN or infinity, or without a number, none") {
   Lab lab("scalar", 1);
   const float nan = std::numeric_limits<float>::quiet_NaN();
   const float infinity = std::numeric_limits<float>::infinity();
-  const std::vector<float> values = {1,         3,         3,         2,         //
-                                     -5,        -5,        -7,        -6,        //
-                                     1,         nan,       infinity,  nan,       //
-                                     nan,       0,         1,         infinity,  //
+  const std::vector<float> values = {1,         3,         3,         2,          //
+                                     -5,        -5,        -7,        -6,         //
+                                     1,         nan,       infinity,  nan,        //
+                                     nan,       0,         1,         infinity,   //
+                                     5,         infinity,  1,         2,          //
+                                     -infinity, -infinity, -1e38F,    -infinity,  //
                                      -infinity, -infinity, -infinity, -infinity};
-  const kernels::Slice ids = lab.poisoned(5);
-  lab.queue().argmax({.data = lab.put(values), .rows = 5, .cols = 4, .stride = 4}, ids);
-  std::vector<uint32_t> found(5);
+  const kernels::Slice ids = lab.poisoned(7);
+  lab.queue().argmax({.data = lab.put(values), .rows = 7, .cols = 4, .stride = 4}, ids);
+  std::vector<uint32_t> found(7);
   lab.queue().download(std::as_writable_bytes(std::span(found)), ids);
   lab.queue().synchronize();
-  CHECK(found == std::vector<uint32_t>{1, 0, 1, 0, 0});
+  CHECK(found ==
+        std::vector<uint32_t>{1, 0, kernels::kNoToken, kernels::kNoToken, kernels::kNoToken, 2, kernels::kNoToken});
 }
 
 }  // namespace

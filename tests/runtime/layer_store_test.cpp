@@ -6,6 +6,7 @@
 #include "runtime/generate/session.h"
 #include "tests/runtime/support/recording_model.h"
 #include "tests/runtime/support/stored_tensors.h"
+#include "tests/support/deferred_device.h"
 #include "tests/support/numeric.h"
 
 namespace dspack::runtime::layer_store_test {
@@ -60,12 +61,43 @@ TEST_CASE("layer store: layers stream to a device whose memory the host cannot a
   const std::vector<uint32_t> tokens = {5, 6, 7, 8};
   test::RecordingModel whole(test::tiny_folder(), {});
   const std::vector<float> wanted = last_logits(whole, tokens);
-  for (const uint32_t buffers : {1U, 2U}) {
-    CAPTURE(buffers);
-    test::RecordingModel rig(test::tiny_folder(),
-                             {.streaming = {.layers = layers({1, 2, 4}), .buffers = buffers}, .is_deferred = true});
-    CHECK(test::first_difference(last_logits(rig, tokens), wanted) == wanted.size());
+  const uint64_t once = whole.access().bytes_read(WeightPurpose::always_needed);
+  for (const auto& kept : {layers({}), layers({2}), layers({1, 2, 4})}) {
+    for (const uint32_t buffers : {1U, 2U}) {
+      CAPTURE(kept.size());
+      CAPTURE(buffers);
+      test::RecordingModel rig(
+          test::tiny_folder(),
+          {.streaming = {.layers = layers({1, 2, 4}), .buffers = buffers, .kept = kept}, .is_deferred = true});
+      CHECK(test::first_difference(last_logits(rig, tokens), wanted) == wanted.size());
+      // What the host's memory keeps is read once, whatever comes of it.
+      const uint64_t read = rig.access().bytes_read(WeightPurpose::always_needed);
+      CHECK((kept.size() == 3 ? read == once : read > once));
+    }
   }
+}
+
+TEST_CASE("layer store: with two buffers the next layer is on its way to a device when one is handed out") {
+  const auto copies_of_two_tokens = [](uint32_t buffers) {
+    std::shared_ptr<const test::DeferredCounts> counts;
+    const auto all = layers({1, 2, 3, 4});
+    test::RecordingModel rig(test::tiny_folder(), {.streaming = {.layers = all, .buffers = buffers, .kept = all},
+                                                   .around =
+                                                       [&](std::unique_ptr<kernels::Device> inner) {
+                                                         auto device =
+                                                             std::make_unique<test::DeferredDevice>(std::move(inner));
+                                                         counts = device->counts();
+                                                         return device;
+                                                       },
+                                                   .is_deferred = true});
+    const size_t before = counts->uploads.size();
+    (void)last_logits(rig, {5, 6});
+    constexpr uint64_t kLessThanALayer = 10'000;
+    return std::ranges::count_if(counts->uploads.begin() + static_cast<std::ptrdiff_t>(before), counts->uploads.end(),
+                                 [](const auto& upload) { return upload.bytes > kLessThanALayer; });
+  };
+  CHECK(copies_of_two_tokens(1) == 2 * 4);
+  CHECK(copies_of_two_tokens(2) == 2 * 4 + 1);  // and the first of the next token
 }
 
 /// Ends the run when the third layer has been computed.

@@ -116,7 +116,7 @@ TEST_CASE("recorded pass: logits of a whole course are the streamed run's, bit f
   }
 }
 
-TEST_CASE("recorded pass: of a token it uploads its row and the position, and enqueues one step") {
+TEST_CASE("recorded pass: of a token it uploads its row and the position, enqueues one step, and waits once") {
   Counts counts;
   const auto model = loaded(test::tiny_folder(), deferred(options_of(), counts));
   const ModelConfig& config = model->model().config();
@@ -125,12 +125,14 @@ TEST_CASE("recorded pass: of a token it uploads its row and the position, and en
   for (size_t i = 0; i < 3; ++i)
     pass(*model, sequence, std::span(tokens).subspan(i, 1));
   const test::DeferredCounts before = *counts;
-  forward(*model, sequence, std::span(tokens).subspan(3, 1));
+  const HiddenStates states = forward(*model, sequence, std::span(tokens).subspan(3, 1));
+  CHECK(model->engine().picker.likeliest(rows_of(states.final, 0, 1)));
+  CHECK(counts->synchronisations - before.synchronisations == 1);
   CHECK(counts->steps - before.steps == 1);
   CHECK(counts->recordings == before.recordings);
-  CHECK(counts->operations - before.operations == 2);
+  CHECK(counts->operations - before.operations == 3);
   CHECK(counts->uploaded_bytes - before.uploaded_bytes == config.hidden * sizeof(float) + sizeof(uint32_t));
-  CHECK(counts->downloaded_bytes == before.downloaded_bytes);
+  CHECK(counts->downloaded_bytes - before.downloaded_bytes == sizeof(uint32_t));
 }
 
 TEST_CASE("recorded pass: every variant of the family on a device with memory of its own") {
@@ -267,7 +269,7 @@ TEST_CASE("recorded pass: recorded routes are the streamed run's; a pass whose r
   }
 }
 
-TEST_CASE("recorded pass: a greedy token costs eight bytes from the device") {
+TEST_CASE("recorded pass: a greedy token costs four bytes from the device") {
   Counts counts;
   const auto model = loaded(test::tiny_folder(), deferred(options_of(), counts));
   Session session = test::session_of(*model);
@@ -275,10 +277,10 @@ TEST_CASE("recorded pass: a greedy token costs eight bytes from the device") {
   const Said said = say(session, prompt, {});
   const uint64_t before = counts->downloaded_bytes;
   CHECK(say(session, prompt, {}) == said);
-  CHECK(counts->downloaded_bytes - before <= 8 * (said.tokens.size() + 1));
+  CHECK(counts->downloaded_bytes - before <= 4 * (said.tokens.size() + 1));
 }
 
-TEST_CASE("recorded pass: greedy drafts and what becomes of them cost eight bytes each") {
+TEST_CASE("recorded pass: greedy drafts and what becomes of them cost four bytes each") {
   Counts counts;
   const auto model = loaded(test::tiny_folder(), deferred(options_of(SpeculationOptions{.drafts = 2}), counts));
   Session session = test::session_of(*model);
@@ -286,7 +288,7 @@ TEST_CASE("recorded pass: greedy drafts and what becomes of them cost eight byte
   const uint64_t before = counts->downloaded_bytes;
   const Said said = say(session, prompt, {});
   CHECK(said.accepted > 0);
-  CHECK(counts->downloaded_bytes - before <= 8 * (1 + said.drafted + said.drafted + said.steps));
+  CHECK(counts->downloaded_bytes - before <= 4 * (1 + said.drafted + said.drafted + said.steps));
 }
 
 TEST_CASE("recorded pass: a token drawn on the device costs four bytes from it, and one step") {

@@ -198,8 +198,16 @@ TEST_CASE("cuda: assignments are sorted by expert, stably, and cut into tiles") 
   Random random;
   CAPTURE(random.seed());
   for (const auto& [experts, tokens, top_k, tile] :
-       std::initializer_list<std::tuple<uint32_t, uint32_t, uint32_t, uint32_t>>{
-           {1, 2, 1, 4}, {5, 33, 2, 4}, {256, 8, 8, 4}, {300, 2, 6, 64}, {7, 200, 3, 64}, {64, 40, 6, 8}}) {
+       std::initializer_list<std::tuple<uint32_t, uint32_t, uint32_t, uint32_t>>{{1, 2, 1, 4},
+                                                                                 {5, 33, 2, 4},
+                                                                                 {256, 8, 8, 4},
+                                                                                 {300, 2, 6, 64},
+                                                                                 {7, 200, 3, 64},
+                                                                                 {64, 40, 6, 8},
+                                                                                 {1, 1025, 1, 64},
+                                                                                 {3, 600, 2, 64},
+                                                                                 {256, 300, 8, 64},
+                                                                                 {301, 700, 6, 64}}) {
     CAPTURE(experts);
     CAPTURE(tokens);
     const uint32_t assignments = tokens * top_k;

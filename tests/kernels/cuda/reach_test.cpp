@@ -11,6 +11,7 @@
 #include "kernels/cuda/linear.h"
 #include "kernels/cuda/linear_blas.h"
 #include "runtime/budget/model_needs.h"
+#include "runtime/budget/supposed_gpu.h"
 #include "runtime/model/model.h"
 
 namespace dspack::test::reach_test {
@@ -79,11 +80,18 @@ void reach(const Card& card, Precision precision, Coding coding, const Shape& sh
   }
 }
 
+/// Of attention and MLPs, on a GPU with room for all that is worth it.
+uint32_t most_rows_at_once() {
+  const auto gpu = runtime::suppose_gpu(1ULL << 40);
+  REQUIRE(gpu);
+  return runtime::longest_pass(**gpu, runtime::ModelOptions().context).wave;
+}
+
 }  // namespace
 
 TEST_CASE("cuda: every way to multiply by a weight is reached from dsrun's settings") {
   // Attention and MLPs are run so many rows at once, whatever the length of a prompt.
-  const uint32_t most_rows = runtime::wave_rows_for(runtime::ModelOptions().max_rows);
+  const uint32_t most_rows = most_rows_at_once();
   Reached reached;
   for (const Card& card : kCards) {
     for (const Precision precision : kPrecisions) {
@@ -104,7 +112,7 @@ TEST_CASE("cuda: every way to multiply by a weight is reached from dsrun's setti
 }
 
 TEST_CASE("cuda: weights of FP8 reach cuBLASLt on every card that has it") {
-  const uint32_t most_rows = runtime::wave_rows_for(runtime::ModelOptions().max_rows);
+  const uint32_t most_rows = most_rows_at_once();
   for (const Card& card : kCards) {
     if (card.cublaslt == 0) continue;
     for (const Precision precision : {Precision::bf16, Precision::fp8}) {

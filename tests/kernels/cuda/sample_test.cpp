@@ -14,10 +14,10 @@ namespace cuda = kernels::cuda;
 uint32_t plain_argmax(const float* values, size_t count) {
   size_t best = 0;
   for (size_t i = 0; i < count; ++i) {
-    if (std::isnan(values[i])) return static_cast<uint32_t>(i);
+    if (std::isnan(values[i])) return kernels::kNoToken;
     if (values[i] > values[best]) best = i;
   }
-  return static_cast<uint32_t>(best);
+  return std::isinf(values[best]) ? kernels::kNoToken : static_cast<uint32_t>(best);
 }
 
 void check(const std::vector<float>& values, uint32_t rows, uint32_t cols, uint32_t stride, Random& random) {
@@ -54,12 +54,12 @@ std::vector<uint32_t> drawn(const std::vector<float>& logits, uint32_t cols, con
 
 }  // namespace
 
-TEST_CASE("cuda: argmax takes the lowest of the largest, NaN before all, in rows of every length and place") {
+TEST_CASE("cuda: argmax takes the lowest of the largest, of numbers alone, in rows of every length and place") {
   Random random;
   CAPTURE(random.seed());
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   for (const uint32_t cols : {1U, 2U, 3U, 4U, 5U, 31U, 33U, 127U, 255U, 257U, 1023U, 5000U}) {
-    for (int kind = 0; kind < 4; ++kind) {
+    for (int kind = 0; kind < 5; ++kind) {
       const uint32_t rows = random.between(1, 4);
       const uint32_t stride = cols + random.below(4);
       std::vector<float> values(size_t{rows} * stride);
@@ -68,6 +68,7 @@ TEST_CASE("cuda: argmax takes the lowest of the largest, NaN before all, in rows
             kind == 0 ? random.normal() : static_cast<float>(random.below(3)) * (random.below(2) == 0 ? 1.0F : -1.0F);
         if (kind == 2 && random.below(2) == 0) value = std::nanf("");
         if (kind == 3) value = random.below(2) == 0 ? std::nanf("") : -kInfinity;
+        if (kind == 4 && random.below(cols) == 0) value = random.below(2) == 0 ? kInfinity : -kInfinity;
       }
       check(values, rows, cols, stride, random);
     }

@@ -19,8 +19,8 @@ MemoryNeeds v3() {
   needs.decompression_bytes = 100 * kMB;
   needs.head_bytes = 1'850 * kMB;
   needs.kv_bytes = 576 * kMB;
-  needs.longest_chunk = 4096;
-  needs.activation_bytes = [](uint32_t rows) { return 20 * kMB + rows * 320'000ULL; };
+  needs.longest = {.chunk = 4096, .wave = 256};
+  needs.activation_bytes = [](PassRows rows) { return 20 * kMB + rows.chunk * 320'000ULL; };
   needs.layouts = {{.slot_bytes = 44 * kMB, .experts = 14848, .layers = {}}};
   needs.top_k = 8;
   needs.experts_per_token = 464;
@@ -43,9 +43,9 @@ MemoryPlan plan_of(const MemoryNeeds& needs, const MemoryLimits& limits) {
 TEST_CASE("memory plan: without a limit everything stays") {
   const MemoryPlan plan = plan_of(v3(), {});
   CHECK(plan.slot_count == 14848);
-  CHECK(plan.max_rows == 4096);
-  CHECK(plan.streamed.empty());
-  CHECK(plan.resident_layer_bytes == layer_bytes(v3()));
+  CHECK(plan.rows.chunk == 4096);
+  CHECK(plan.layers.streamed.empty());
+  CHECK(plan.layers.resident_bytes == layer_bytes(v3()));
   CHECK(memory_note(plan, "x").empty());
 }
 
@@ -61,11 +61,11 @@ TEST_CASE("memory plan: for every limit the sum stays within it and nothing that
     CHECK(plan.slot_count <= 14848);
     const bool full = plan.slot_count == 14848 || plan.total_bytes() + 44 * kMB > limit;
     CHECK(full);
-    if (!plan.streamed.empty()) CHECK(plan.slot_bytes <= 10 * 44 * kMB + 583 * kMB);  // layers come first
-    CHECK(plan.streamed.size() <= streamed_before);
+    if (!plan.layers.streamed.empty()) CHECK(plan.slot_bytes <= 10 * 44 * kMB + 583 * kMB);  // layers come first
+    CHECK(plan.layers.streamed.size() <= streamed_before);
     CHECK(plan.slot_count + 20 >= slots_before);  // a longer chunk may cost a few
     slots_before = plan.slot_count;
-    streamed_before = plan.streamed.size();
+    streamed_before = plan.layers.streamed.size();
   }
   CHECK(slots_before == 14848);
 }
@@ -82,10 +82,10 @@ TEST_CASE("memory plan: the floor is a number that works, and one byte less does
   CHECK(refused.error().message.find(std::to_string(floor) + " bytes") != std::string::npos);
   const MemoryPlan plan = plan_of(needs, {.bytes = floor, .source = "--ram", .experts = {}});
   CHECK(plan.slot_count == 10);
-  CHECK(plan.max_rows == 1);
-  CHECK(plan.streamed.size() == 61);
-  CHECK(plan.layer_buffers == 1);
-  CHECK(plan.streamed_bytes == layer_bytes(needs));
+  CHECK(plan.rows.chunk == 1);
+  CHECK(plan.layers.streamed.size() == 61);
+  CHECK(plan.layers.buffers == 1);
+  CHECK(plan.layers.streamed_bytes == layer_bytes(needs));
   CHECK_FALSE(make_memory_plan(needs, {.bytes = floor - 1, .source = "--ram", .experts = {}}));
 }
 
@@ -93,12 +93,12 @@ TEST_CASE("memory plan: few layers stream, the small ones from the end, and repe
   MemoryNeeds needs = v3();
   needs.layers[60].uses = 2;
   const MemoryPlan plan = plan_of(needs, {.bytes = 16 * kGB, .source = "--ram", .experts = {}});
-  REQUIRE_FALSE(plan.streamed.empty());
-  CHECK(plan.layer_buffers == 2);
-  CHECK(plan.layer_buffer_bytes == 2 * 233 * kMB);
-  CHECK(plan.streamed.back() == LayerId(59));
-  CHECK(plan.streamed.size() < 30);
-  CHECK(plan.streamed_bytes == plan.streamed.size() * 233 * kMB);
+  REQUIRE_FALSE(plan.layers.streamed.empty());
+  CHECK(plan.layers.buffers == 2);
+  CHECK(plan.layers.buffer_bytes == 2 * 233 * kMB);
+  CHECK(plan.layers.streamed.back() == LayerId(59));
+  CHECK(plan.layers.streamed.size() < 30);
+  CHECK(plan.layers.streamed_bytes == plan.layers.streamed.size() * 233 * kMB);
   CHECK(memory_note(plan, "x").find("read in every pass") != std::string::npos);
 }
 
@@ -112,10 +112,10 @@ TEST_CASE("memory plan: below one token's experts it says so with the number") {
 }
 
 TEST_CASE("memory plan: the chunk shrinks with the budget") {
-  CHECK(plan_of(v3(), {.bytes = 64 * kGB, .source = "", .experts = {}}).max_rows == 4096);
+  CHECK(plan_of(v3(), {.bytes = 64 * kGB, .source = "", .experts = {}}).rows.chunk == 4096);
   const MemoryPlan small = plan_of(v3(), {.bytes = 8 * kGB, .source = "", .experts = {}});
-  CHECK(small.max_rows < 4096);
-  CHECK(small.max_rows >= 1024);
+  CHECK(small.rows.chunk < 4096);
+  CHECK(small.rows.chunk >= 1024);
 }
 
 TEST_CASE("memory plan: --experts sizes the slots") {
@@ -133,13 +133,13 @@ TEST_CASE("memory plan: --experts sizes the slots") {
   CHECK_FALSE(with("0.01%", {}));
   // Both: the number, if it fits.
   CHECK(with("500", 60 * kGB)->slot_count == 500);
-  CHECK(with("500", 60 * kGB)->streamed.empty());
+  CHECK(with("500", 60 * kGB)->layers.streamed.empty());
   const auto both = with("2000", 60 * kGB);
   REQUIRE_FALSE(both);
   CHECK(both.error().kind == ErrorKind::budget);
   CHECK(both.error().message.find("contradict") != std::string::npos);
   CHECK(both.error().message.find("room for") != std::string::npos);
-  CHECK(with("10", 4 * kGB)->streamed.size() > 50);  // the least that it takes is no contradiction
+  CHECK(with("10", 4 * kGB)->layers.streamed.size() > 50);  // the least that it takes is no contradiction
 }
 
 TEST_CASE("memory plan: slots of several sizes share the room") {

@@ -18,7 +18,7 @@ MemoryPlan plan_with(uint64_t slots) {
   plan.slot_count = slots;
   plan.experts = 14848;
   plan.experts_per_token = 464;
-  plan.max_rows = 4096;
+  plan.rows.chunk = 4096;
   return plan;
 }
 
@@ -47,11 +47,11 @@ TEST_CASE("speed: more hits are never slower, and the mean lies between the ends
 
 TEST_CASE("speed: layers that stream hide behind computing where there are two buffers") {
   MemoryPlan plan = plan_with(14848);
-  plan.streamed_bytes = 1'000'000'000;
-  plan.layer_buffers = 2;
+  plan.layers.streamed_bytes = 1'000'000'000;
+  plan.layers.buffers = 2;
   const double all = estimate_decode(kShape, plan_with(14848), kCompute, kReads, 1).seconds;
   const double two = estimate_decode(kShape, plan, kCompute, kReads, 1).seconds;
-  plan.layer_buffers = 1;
+  plan.layers.buffers = 1;
   const double one = estimate_decode(kShape, plan, kCompute, kReads, 1).seconds;
   CHECK(one == doctest::Approx(all + 1.0 / 11));
   CHECK(two < one);
@@ -75,7 +75,7 @@ TEST_CASE("speed: a cold prompt reads the experts that its tokens go to, in each
   CHECK(bytes(13) == doctest::Approx(221e9).epsilon(0.02));
   CHECK(bytes(100) == doctest::Approx(627e9).epsilon(0.01));
   MemoryPlan chunked = plan_with(464);
-  chunked.max_rows = 50;
+  chunked.rows.chunk = 50;
   CHECK(estimate_prefill(kShape, chunked, kCompute, 1, kReads, 100).bytes ==
         doctest::Approx(2 * bytes(50)).epsilon(0.001));
   CHECK(estimate_prefill(kShape, plan_with(464), kCompute, 1, kReads, 100).seconds > bytes(100) / 11e9);

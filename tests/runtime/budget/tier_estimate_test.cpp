@@ -32,7 +32,7 @@ MemoryPlan plan_with(std::optional<uint64_t> vram, uint64_t ram) {
   plan.experts = 80;
   plan.experts_per_token = 20;
   plan.slot_count = ram;
-  plan.max_rows = 64;
+  plan.rows.chunk = 64;
   plan.vram.emplace();
   plan.vram->slots = vram;
   return plan;
@@ -143,12 +143,12 @@ TEST_CASE("tier estimate: a prompt takes the longest of computing, copying and r
 
   // Twice as long, in two chunks: what has room in a memory comes once.
   MemoryPlan chunks = plan_with(40, 40);
-  chunks.max_rows = 32;
+  chunks.rows.chunk = 32;
   const PrefillEstimate twice = estimate_gpu_prefill(kShape, chunks, times, 32, 64);
   CHECK(twice.experts == Approx(80).epsilon(0.001));
   CHECK(twice.link_bytes == Approx(120.0 * kExpert).epsilon(0.001));
   chunks = plan_with(0, 20);
-  chunks.max_rows = 32;
+  chunks.rows.chunk = 32;
   CHECK(estimate_gpu_prefill(kShape, chunks, times, 32, 64).experts == Approx(160).epsilon(0.001));
   CHECK(estimate_gpu_prefill(kShape, chunks, times, 32, 0).seconds == 0);
 }
@@ -160,7 +160,7 @@ TEST_CASE("tier estimate: a GPU that holds all computes, and has to be filled fi
   CHECK(prefill.bytes == 0);
   CHECK(prefill.link_bytes == 0);
   plan.vram->expert_bytes = 80 * kExpert;
-  plan.vram->layer_bytes = 20 * kExpert;
+  plan.vram->layers.resident_bytes = 20 * kExpert;
   CHECK(estimate_loading(plan, kTimes) == Approx(100 * 0.010));  // the disk is slower than the link
 }
 
@@ -175,6 +175,27 @@ TEST_CASE("tier estimate: copies behind each other") {
   constexpr LinkTimes kNoisy{.one = 0.02, .several = 0.016, .count = 8, .expert_bytes = kExpert};
   CHECK(kNoisy.seconds(4) == Approx(0.008));
   CHECK(LinkTimes().rate() == 0);
+}
+
+TEST_CASE("tier estimate: layers that stream cross the link while others compute, or are read first") {
+  MemoryPlan plan = plan_with(80, 0);
+  const DecodeEstimate without = estimate_tiered_decode(kShape, kTimes, kMove, {.vram = 1, .ram = 0});
+  const auto with = [&] { return with_streamed_layers(without, kShape, plan, kTimes); };
+  CHECK(with().seconds == Approx(without.seconds));
+  // The link takes 2 ms for 40 MB: 40 ms for 800, of which 15 pass while layers compute.
+  plan.vram->layers = {.streamed = {}, .streamed_bytes = 20 * kExpert, .buffers = 2, .buffer_bytes = 0};
+  CHECK(with().seconds == Approx(without.seconds + 0.040 - kFixed));
+  CHECK(with().link_bytes == Approx(without.link_bytes + 20.0 * kExpert));
+  CHECK(with().bytes == without.bytes);
+  plan.vram->layers.buffers = 1;
+  CHECK(with().seconds == Approx(without.seconds + 0.040));
+  // Half of them are read from a disk of 4 GB/s: longer than all are copied.
+  plan.layers.streamed_bytes = 10 * kExpert;
+  CHECK(with().seconds == Approx(without.seconds + 0.100));
+  CHECK(with().bytes == Approx(without.bytes + 10.0 * kExpert));
+  const PrefillEstimate prompt = estimate_gpu_prefill(kShape, plan, kTimes, 1, 128);  // in two chunks
+  CHECK(prompt.link_bytes == Approx(2 * 20.0 * kExpert));
+  CHECK(prompt.bytes == Approx(2 * 10.0 * kExpert));
 }
 
 }  // namespace

@@ -31,11 +31,13 @@ MemoryNeeds lite() {
   needs.head_bytes = 420 * kMB;
   needs.mtp_bytes = 300 * kMB;
   needs.kv_bytes = 250 * kMB;
-  needs.longest_chunk = 4096;
-  needs.activation_bytes = [](uint32_t rows) { return 10 * kMB + rows * 500'000ULL; };
-  needs.workspace_bytes = [](uint32_t rows) { return kMB + std::min(rows, 256U) * 500'000ULL; };
+  needs.longest = {.chunk = 8192, .wave = 4096};
+  needs.activation_bytes = [](PassRows rows) { return 10 * kMB + rows.chunk * 300'000ULL + rows.wave * 200'000ULL; };
+  needs.workspace_bytes = [](uint32_t wave) { return kMB + std::min(wave, 256U) * 500'000ULL; };
   needs.device_layouts = {{.slot_bytes = kDeviceExpert, .experts = 1664, .layers = layout.layers}};
-  needs.tiered_activation_bytes = [](uint32_t rows) { return 20 * kMB + rows * 600'000ULL; };
+  needs.tiered_activation_bytes = [](PassRows rows) {
+    return 20 * kMB + rows.chunk * 400'000ULL + rows.wave * 200'000ULL;
+  };
   needs.host_scratch_bytes = 3 * kMB;
   needs.top_k = 6;
   needs.experts_per_token = 26 * 6;
@@ -69,11 +71,12 @@ uint64_t named_bytes(const std::string& message) {
 TEST_CASE("vram plan: all of the model and the longest chunk, where there is room") {
   const VramPlan plan = plan_of(lite(), card(84 * kGB));
   CHECK(plan.expert_bytes == 1664 * kDeviceExpert);
-  CHECK(plan.layer_bytes == (150 + 26 * 60) * kMB);
-  CHECK(plan.max_rows == 4096);
+  CHECK(plan.layers.resident_bytes == (150 + 26 * 60) * kMB);
+  CHECK(plan.rows.chunk == 4096);
   CHECK(plan.limit_bytes == 84 * kGB);
   CHECK(plan.total_bytes() == plan.reserve_bytes + plan.head_bytes + plan.mtp_bytes + plan.kv_bytes +
-                                  plan.activation_bytes + plan.workspace_bytes + plan.layer_bytes + plan.expert_bytes);
+                                  plan.activation_bytes + plan.workspace_bytes + plan.layers.resident_bytes +
+                                  plan.expert_bytes);
   CHECK(plan.workspace_bytes == 129 * kMB);
   CHECK(plan.reserve_bytes >= 256ULL << 20);
 }
@@ -87,11 +90,11 @@ TEST_CASE(
     const VramPlan plan = plan_of(lite(), card(free));
     CHECK(plan.total_bytes() <= free);
     CHECK(plan.expert_bytes == 1664 * kDeviceExpert);
-    CHECK(plan.max_rows >= rows_before);
-    rows_before = plan.max_rows;
+    CHECK(plan.rows.chunk >= rows_before);
+    rows_before = plan.rows.chunk;
   }
   CHECK(rows_before == 4096);
-  CHECK(plan_of(lite(), card(floor)).max_rows == 1);
+  CHECK(plan_of(lite(), card(floor)).rows.chunk == 1);
   CHECK(named_bytes(refusal_of(lite(), card(floor - 1))) == floor);
 }
 
@@ -109,12 +112,12 @@ TEST_CASE("vram plan: a card that says nothing of itself has no limit but the on
         50 * kGB);
 }
 
-TEST_CASE("vram plan: workspace that does not fit makes the chunk shorter, and is named") {
+TEST_CASE("vram plan: workspace that does not fit makes waves shorter, and is named") {
   MemoryNeeds needs = lite();
   const uint64_t longest = plan_of(needs, card(84 * kGB)).total_bytes();
-  needs.workspace_bytes = [](uint32_t rows) { return rows > 1000 ? 10 * kGB : 3 * kMB; };
+  needs.workspace_bytes = [](uint32_t wave) { return wave > 1000 ? 10 * kGB : 3 * kMB; };
   const VramPlan plan = plan_of(needs, card(longest));
-  CHECK(plan.max_rows == 512);
+  CHECK(plan.rows == PassRows{.chunk = 4096, .wave = 512});
   CHECK(plan.workspace_bytes == 3 * kMB);
   needs.workspace_bytes = [](uint32_t) { return 77 * kGB; };
   CHECK(refusal_of(needs, card(84 * kGB)).find("77.0 GB for workspace") != std::string::npos);
@@ -127,7 +130,7 @@ TEST_CASE("vram plan: a small card keeps a small reserve") {
   needs.resident_expert_bytes = 0;
   needs.layers.clear();
   needs.head_bytes = needs.mtp_bytes = needs.kv_bytes = 0;
-  needs.activation_bytes = [](uint32_t) { return kMB; };
+  needs.activation_bytes = [](PassRows) { return kMB; };
   needs.workspace_bytes = {};
   CHECK(plan_of(needs, small).reserve_bytes <= (64ULL << 20) / 16);
 }
@@ -161,43 +164,119 @@ Amount percent(double share) {
   return {.number = 0, .percent = share};
 }
 
+MemoryLimits ram(std::optional<uint64_t> bytes, std::optional<Amount> experts = {}) {
+  return {.bytes = bytes, .source = "--ram", .experts = experts};
+}
+
+MemoryPlan gpu_plan_of(const MemoryNeeds& needs, const MemoryLimits& limits, const VramLimits& vram,
+                       const GpuExperts& experts = {}) {
+  auto plan = make_gpu_memory_plan(needs, limits, vram, experts);
+  REQUIRE_MESSAGE(plan, (plan ? "" : plan.error().message));
+  REQUIRE(plan->vram);
+  return *plan;
+}
+
+VramLimits without_streaming(VramLimits limits) {
+  limits.may_stream = false;
+  return limits;
+}
+
 TEST_CASE("tiered vram plan: the floor is everything but experts and two that pass through; it is named and works") {
-  const std::string refusal = tiered_refusal(lite(), card(2 * kGB));
+  const std::string refusal = tiered_refusal(lite(), without_streaming(card(2 * kGB)));
   CHECK(refusal.starts_with("the memory that is free on a card (2.00 GB of 85.0"));
   CHECK(refusal.find("for two experts") != std::string::npos);
   const uint64_t floor = named_bytes(refusal);
-  const VramPlan plan = tiered_of(lite(), card(floor));
-  CHECK(plan.total_bytes() == floor);
-  CHECK(plan.slots == 0);
-  CHECK(plan.max_rows == 1);
-  CHECK(plan.expert_bytes == 2 * kDeviceExpert);
-  CHECK(plan.layer_bytes == (150 + 26 * 60) * kMB);
-  CHECK_FALSE(plan.holds_all());
+  for (const VramLimits& limits : {card(floor), without_streaming(card(floor))}) {
+    const VramPlan plan = tiered_of(lite(), limits);
+    CHECK(plan.total_bytes() == floor);
+    CHECK(plan.slots == 0);
+    CHECK(plan.rows.chunk == 1);
+    CHECK(plan.expert_bytes == 2 * kDeviceExpert);
+    CHECK(plan.layers.resident_bytes == (150 + 26 * 60) * kMB);
+    CHECK(plan.layers.streamed.empty());
+    CHECK_FALSE(plan.holds_all());
+  }
+  CHECK(named_bytes(tiered_refusal(lite(), without_streaming(card(floor - 1)))) == floor);
+}
+
+TEST_CASE("vram plan: below that layers stream, down to one buffer for all of them, if they may") {
+  const uint64_t all_stay = named_bytes(tiered_refusal(lite(), without_streaming(card(2 * kGB))));
+  const uint64_t floor = named_bytes(tiered_refusal(lite(), card(kGB)));
   CHECK(named_bytes(tiered_refusal(lite(), card(floor - 1))) == floor);
+  const VramPlan least = tiered_of(lite(), card(floor));
+  CHECK(least.rows.chunk == 1);
+  CHECK(least.layers.streamed.size() == 27);
+  CHECK(least.layers.buffers == 1);
+  CHECK(least.layers.buffer_bytes == 150 * kMB);
+  CHECK(least.layers.resident_bytes == 0);
+  CHECK(least.layers.streamed_bytes == (150 + 26 * 60) * kMB);
+  uint64_t streamed_before = least.layers.streamed_bytes;
+  for (uint64_t free = floor; free < all_stay; free += 11 * kMB) {
+    CAPTURE(free);
+    const VramPlan plan = tiered_of(lite(), card(free));
+    CHECK(plan.total_bytes() <= free);
+    CHECK_FALSE(plan.layers.streamed.empty());
+    CHECK(std::ranges::is_sorted(plan.layers.streamed));
+    if (free > floor + 150 * kMB) CHECK(plan.layers.buffers == 2);
+    // Activations may take an eighth of what is left; so a little more memory may mean one layer less that stays.
+    CHECK(plan.layers.streamed_bytes <= streamed_before + 60 * kMB);
+    streamed_before = plan.layers.streamed_bytes;
+  }
+  CHECK(streamed_before < 400 * kMB);
+  CHECK(tiered_of(lite(), card(all_stay)).layers.streamed.empty());
+}
+
+TEST_CASE(
+    "vram plan: a model without experts streams likewise, and the host's memory keeps what it can of the layers") {
+  MemoryNeeds needs = lite();
+  needs.layouts.clear();
+  needs.device_layouts.clear();
+  needs.resident_expert_bytes = needs.experts_per_token = 0;
+  needs.staging_bytes = 0;
+  const VramLimits half = card(2500 * kMB);
+  REQUIRE_FALSE(make_vram_plan(needs, without_streaming(half)));
+  const MemoryPlan rich = gpu_plan_of(needs, ram(10 * kGB), half);
+  REQUIRE(rich.vram->holds_all());
+  const LayerPlan& copied = rich.vram->layers;
+  REQUIRE_FALSE(copied.streamed.empty());
+  CHECK(rich.vram->total_bytes() <= 2500 * kMB);
+  CHECK(rich.layers.streamed.empty());
+  CHECK(rich.layers.resident_bytes == copied.streamed_bytes);
+  CHECK(rich.total_bytes() == (200 + 100 + 30) * kMB + 3 * kMB + copied.streamed_bytes);
+  CHECK(memory_note(rich, "x").find("are copied there in every pass") != std::string::npos);
+  CHECK(memory_note(rich, "x").find("are read in every pass") == std::string::npos);
+  const MemoryPlan poor = gpu_plan_of(needs, ram(800 * kMB), half);
+  CHECK(poor.vram->layers.streamed == copied.streamed);
+  CHECK_FALSE(poor.layers.streamed.empty());
+  CHECK(poor.layers.buffers == 2);
+  CHECK(poor.total_bytes() <= 800 * kMB);
+  CHECK(std::ranges::includes(copied.streamed, poor.layers.streamed));
+  CHECK(memory_note(poor, "x").find("are read in every pass") != std::string::npos);
 }
 
 TEST_CASE("tiered vram plan: more memory means more for experts and activations, and nothing that fits is left out") {
-  const uint64_t floor = named_bytes(tiered_refusal(lite(), card(2 * kGB)));
+  const uint64_t floor = named_bytes(tiered_refusal(lite(), without_streaming(card(2 * kGB))));
   uint64_t used_before = 0;
   uint64_t slots_before = 0;
-  uint32_t rows_before = 0;
+  PassRows rows_before{.chunk = 0, .wave = 0};
   for (uint64_t free = floor; free < 36 * kGB; free += 37 * kMB) {
     CAPTURE(free);
     const VramPlan plan = tiered_of(lite(), card(free));
     CHECK(plan.total_bytes() <= free);
     const bool is_full = plan.slots == 1664U || plan.total_bytes() + kDeviceExpert > free;
     CHECK(is_full);
-    CHECK(plan.max_rows >= rows_before);
-    // Fewer only where a longer chunk takes their place.
-    if (plan.max_rows == rows_before) CHECK(*plan.slots >= slots_before);
+    CHECK(plan.rows.chunk >= rows_before.chunk);
+    // Fewer only where a longer chunk, or longer waves, take their place.
+    if (plan.rows == rows_before) CHECK(*plan.slots >= slots_before);
     const uint64_t used = plan.expert_bytes + plan.activation_bytes + plan.workspace_bytes;
     CHECK(used + kDeviceExpert > used_before);
     used_before = used;
     slots_before = *plan.slots;
-    rows_before = plan.max_rows;
+    rows_before = plan.rows;
   }
   CHECK(slots_before == 1664);
-  CHECK(rows_before == 4096);
+  // A chunk of 4,096 rows would save 1,664 copies, and cost 47 slots, which 512 tokens would find 2,280 times.
+  CHECK(rows_before == PassRows{.chunk = 2048, .wave = 2048});
 }
 
 TEST_CASE("tiered vram plan: as many experts as are asked for") {
@@ -208,7 +287,7 @@ TEST_CASE("tiered vram plan: as many experts as are asked for") {
   CHECK(tiered_of(lite(), large, number(99999)).slots == 1664U);
   CHECK(tiered_of(lite(), large, percent(100)).slots == 1664U);
   CHECK(tiered_of(lite(), large, kNone).slots == 0U);
-  CHECK(tiered_of(lite(), large, kNone).max_rows == 4096);
+  CHECK(tiered_of(lite(), large, kNone).rows == PassRows{.chunk = 8192, .wave = 4096});
   // More than fit, with the number of bytes that would do.
   const std::string refusal = tiered_refusal(lite(), card(10 * kGB), number(600));
   CHECK(refusal.find("for 600 experts") != std::string::npos);
@@ -239,18 +318,6 @@ TEST_CASE("tiered vram plan: needs beyond 2^64 bytes are refused, not wrapped") 
   CHECK(named_bytes(tiered_refusal(hostile, card(84 * kGB))) == UINT64_MAX);
 }
 
-MemoryLimits ram(std::optional<uint64_t> bytes, std::optional<Amount> experts = {}) {
-  return {.bytes = bytes, .source = "--ram", .experts = experts};
-}
-
-MemoryPlan gpu_plan_of(const MemoryNeeds& needs, const MemoryLimits& limits, const VramLimits& vram,
-                       const GpuExperts& experts = {}) {
-  auto plan = make_gpu_memory_plan(needs, limits, vram, experts);
-  REQUIRE_MESSAGE(plan, (plan ? "" : plan.error().message));
-  REQUIRE(plan->vram);
-  return *plan;
-}
-
 TEST_CASE("memory plan with a GPU: where all fits, the host keeps the process and what is on its way") {
   const MemoryNeeds needs = lite();
   const uint64_t least = (200 + 100 + 30) * kMB + needs.staging_bytes;
@@ -258,8 +325,8 @@ TEST_CASE("memory plan with a GPU: where all fits, the host keeps the process an
   CHECK(plan.vram->holds_all());
   CHECK(plan.total_bytes() == least);
   CHECK(plan.slot_count == 1664);
-  CHECK(plan.streamed.empty());
-  CHECK(plan.max_rows == 4096);
+  CHECK(plan.layers.streamed.empty());
+  CHECK(plan.rows.chunk == 4096);
   CHECK(memory_note(plan, "x").empty());
   CHECK(gpu_plan_of(needs, ram(least), card(84 * kGB)).vram->holds_all());
   // Who insists is told what it takes; else the GPU holds some, for which less of the host's memory will do.
@@ -276,16 +343,16 @@ TEST_CASE(
   REQUIRE_FALSE(plan.vram->holds_all());
   CHECK(*plan.vram->slots > 400);
   CHECK(plan.vram->total_bytes() <= 12 * kGB);
-  CHECK(plan.max_rows == plan.vram->max_rows);
+  CHECK(plan.rows == plan.vram->rows);
   // The host has neither layers nor caches, but experts, and the CPU's scratch for them.
-  CHECK(plan.resident_layer_bytes == 0);
+  CHECK(plan.layers.resident_bytes == 0);
   CHECK(plan.head_bytes + plan.mtp_bytes + plan.kv_bytes == 0);
   CHECK(plan.activation_bytes == 3 * kMB);
   CHECK(plan.slot_count > 500);
   CHECK(plan.slot_bytes == plan.slot_count * 17'300'000);
   CHECK(plan.total_bytes() <= 10 * kGB);
   CHECK(plan.total_bytes() + 17'300'000 > 10 * kGB);
-  CHECK(plan.streamed.empty());
+  CHECK(plan.layers.streamed.empty());
   CHECK(gpu_plan_of(lite(), ram({}), card(12 * kGB)).slot_count == 1664);
 }
 
