@@ -190,6 +190,19 @@ void check_mla_attend(const MlaAttendArgs& args) {
                strided_bytes(args.rows, args.rope_row_stride, args.heads, args.rope_head_stride, args.rope_dim));
 }
 
+void check_attend_expanded(const ExpandedAttendArgs& args) {
+  check_rows(args.queries);
+  if (args.queries.rows == 0 || args.heads == 0) return;
+  DSPACK_CHECK(args.queries.cols == product(args.heads, sum(args.nope_dim, args.rope_dim)), "queries of other heads");
+  DSPACK_CHECK(args.kv_b.out == product(args.heads, sum(args.nope_dim, args.value_dim)) &&
+                   args.kv_b.in == args.latent_dim && args.latent_dim > 0,
+               "keys and values of other heads");
+  const uint64_t positions = sum(args.first_position, args.queries.rows);
+  DSPACK_CHECK(positions < kLargestDimension, "position out of range");
+  check_cache(args.cache, args.cache_dtype, positions, {args.latent_dim, args.rope_dim});
+  check_floats(args.out, product(product(product(args.queries.rows, args.heads), args.value_dim), kFloatBytes));
+}
+
 void check_stored_rows(const Rows& rows, Slice stored, Dtype dtype, const LivePosition& live) {
   check_rows(rows);
   check_stored(stored, dtype, product(positions_of(live, 0, rows.rows), rows.cols));

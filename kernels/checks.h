@@ -23,6 +23,7 @@ void check_layer_norm(const Rows& x, Slice gain, Slice bias, const Rows& y);
 void check_rope(const RopeArgs& args);
 void check_choose(const ChooseArgs& args);
 void check_mla_attend(const MlaAttendArgs& args);
+void check_attend_expanded(const ExpandedAttendArgs& args);
 void check_stored_rows(const Rows& rows, Slice stored, Dtype dtype, const LivePosition& live);
 /// Rows in FP8 (latent_rows.h).
 void check_stored_latents(const Rows& rows, Slice stored, LatentShape shape, const LivePosition& live);

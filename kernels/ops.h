@@ -135,6 +135,25 @@ struct MlaAttendArgs {
   Choice choice = {};              // empty: all positions
 };
 
+/// Attention over the latent cache with a key and a value of each head, made anew of the latents (DeepSeek-V3
+/// inference/model.py, class MLA, attn_impl "naive"): for every head h, with [k | v](j, h) = kv_b's rows of h .
+/// latent(j), out[r, h] = softmax over j <= first_position + r of (queries[r, h] . [k(j, h) | rope(j)] * scale) . v(j,
+/// h).
+struct ExpandedAttendArgs {
+  Weight kv_b;   // [heads * (nope_dim + value_dim), latent_dim]
+  Rows queries;  // [rows, heads * (nope_dim + rope_dim)], rotated
+  Slice cache;   // as of MlaAttendArgs
+  Slice out;     // FP32 [rows, heads, value_dim]
+  uint32_t heads = 0;
+  uint32_t latent_dim = 0;
+  uint32_t rope_dim = 0;
+  uint32_t nope_dim = 0;
+  uint32_t value_dim = 0;
+  uint32_t first_position = 0;
+  float scale = 0;
+  Dtype cache_dtype = Dtype::f32;
+};
+
 /// Multiplies, head by head, with a part of the rows of one stored matrix: head h owns the rows
 /// [h * head_rows + first_row, h * head_rows + first_row + rows_used) of `weight`. This is how absorbed MLA uses
 /// kv_b_proj [heads * (nope + v), latent] without ever expanding it.
@@ -295,6 +314,9 @@ struct WorkspaceShape {
   uint32_t latent_dim = 0;
   uint32_t rope_dim = 0;
   uint32_t positions = 0;  // of a cache
+  // Of attend_expanded; 0: it is not called.
+  uint32_t nope_dim = 0;
+  uint32_t value_dim = 0;
   // Of `choose`; 0: it is not called.
   uint32_t index_heads = 0;
   uint32_t index_dim = 0;
@@ -431,6 +453,12 @@ class Queue {
   virtual void absorb(const RopeArgs& rotated, const HeadLinearArgs& absorbed) {
     rope(rotated);
     head_linear_transposed(absorbed);
+  }
+  /// The queries' rope, and attention with a key and a value of each head, where this queue takes less time for it than
+  /// for absorbed attention with its two products: of many rows, and not in precision `exact`, since a row's bits
+  /// would hang on their number. False: it does not; nothing was enqueued.
+  [[nodiscard]] virtual bool attend_expanded(const RopeArgs& /*rotated*/, const ExpandedAttendArgs& /*args*/) {
+    return false;
   }
   /// args.logits = router . x, and route.
   virtual void route_rows(const Weight& router, const Rows& x, const RouterArgs& args) {

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "kernels/cuda/attend.h"
+#include "kernels/cuda/attend_expanded.h"
 #include "kernels/cuda/choose.h"
 #include "kernels/cuda/experts.h"
 #include "kernels/cuda/linear_blas.h"
@@ -71,6 +72,18 @@ inline constexpr uint64_t kChooseCounterBytes = kMostChooseRows * sizeof(ChooseC
                                .position_limit = std::max(largest.positions, 1U)});
 }
 
+/// Keys and values of a prompt's heads.
+[[nodiscard]] inline uint64_t expanded_workspace_bytes(const WorkspaceShape& largest, Precision precision) {
+  if (precision == Precision::exact || largest.value_dim == 0 || largest.rows == 0) return 0;
+  return expanded_scratch_bytes({.rows = largest.rows,
+                                 .heads = largest.heads,
+                                 .latent_dim = largest.latent_dim,
+                                 .rope_dim = largest.rope_dim,
+                                 .nope_dim = largest.nope_dim,
+                                 .value_dim = largest.value_dim,
+                                 .positions = largest.positions});
+}
+
 /// Scores of the indexer's choice.
 [[nodiscard]] inline uint64_t choice_workspace_bytes(const WorkspaceShape& largest) {
   if (largest.rows == 0 || largest.index_heads == 0) return 0;
@@ -84,7 +97,8 @@ inline constexpr uint64_t kMostRoundedBytes = 8 << 20;
 /// What operations share, one after the other.
 [[nodiscard]] inline uint64_t shared_workspace_bytes(const WorkspaceShape& largest, Precision precision) {
   const uint64_t rounded = precision == Precision::exact ? 0 : kMostRoundedBytes;
-  return std::max({attention_workspace_bytes(largest), choice_workspace_bytes(largest), rounded});
+  return std::max({attention_workspace_bytes(largest), choice_workspace_bytes(largest),
+                   expanded_workspace_bytes(largest, precision), rounded});
 }
 
 [[nodiscard]] inline uint64_t queue_workspace_bytes(const WorkspaceShape& largest, Precision precision) {

@@ -61,6 +61,7 @@ class CudaQueue final : public Queue {
   void rms_norm_for(std::span<const Weight> readers, const Rows& x, Slice gain, float epsilon, const Rows& y) override;
   void finish_latents(const LatentsArgs& args, const Weight* query_reader) override;
   void absorb(const RopeArgs& rotated, const HeadLinearArgs& absorbed) override;
+  bool attend_expanded(const RopeArgs& rotated, const ExpandedAttendArgs& args) override;
   void route_rows(const Weight& router, const Rows& x, const RouterArgs& args) override;
   void linear_each(std::span<const Product> products, const Rows& x) override;
   void gated_linear(const Weight& gate, const Weight& up, const Rows& x, const Rows& y, const Rows& scratch) override;

@@ -3,6 +3,7 @@
 
 #include "kernels/checks.h"
 #include "kernels/cuda/attend.h"
+#include "kernels/cuda/attend_expanded.h"
 #include "kernels/cuda/choose.h"
 #include "kernels/cuda/head_linear.h"
 #include "kernels/cuda/latent_rows.h"
@@ -134,6 +135,32 @@ void CudaQueue::mla_attend(const MlaAttendArgs& args) {
   const AttendChoice choice = attend_choice(shape, properties_);
   if (precision_ == Precision::exact || choice == AttendChoice::exact) return attend_exact(stream(), task);
   attend_tensor(stream(), task, choice);
+}
+
+bool CudaQueue::attend_expanded(const RopeArgs& rotated, const ExpandedAttendArgs& args) {
+  check_attend_expanded(args);
+  const uint32_t rows = args.queries.rows;
+  if (precision_ == Precision::exact || rows == 0 || args.heads == 0) return false;
+  ExpandedAttendTask task{.kv_b = matrix_of(args.kv_b),
+                          .cache = address_of(args.cache),
+                          .cache_dtype = args.cache_dtype,
+                          .queries = inputs_at(args.queries),
+                          .out = floats(args.out),
+                          .scratch = nullptr,
+                          .shape = {.rows = rows,
+                                    .heads = args.heads,
+                                    .latent_dim = args.latent_dim,
+                                    .rope_dim = args.rope_dim,
+                                    .nope_dim = args.nope_dim,
+                                    .value_dim = args.value_dim,
+                                    .positions = args.first_position + rows},
+                          .first_position = args.first_position,
+                          .scale = args.scale};
+  if (!fits_expanded(task.shape, form_of(task.kv_b), properties_) || !pays_to_expand(task.shape)) return false;
+  rope(rotated);
+  task.scratch = workspace_.at_least(std::max(expanded_scratch_bytes(task.shape), expected_bytes_));
+  cuda::attend_expanded(stream(), task);
+  return true;
 }
 
 void CudaQueue::store_rows(Slice to, Dtype dtype, const Rows& from, const LivePosition& live) {

@@ -50,7 +50,9 @@ kernels::WorkspaceShape MlaAttention::workspace(uint32_t positions) const {
                                 .heads = config_.heads,
                                 .latent_dim = config_.kv_rank,
                                 .rope_dim = config_.rope_dim,
-                                .positions = positions};
+                                .positions = positions,
+                                .nope_dim = config_.nope_dim,
+                                .value_dim = config_.value_dim};
   if (config_.indexer) {
     shape.index_heads = config_.indexer->heads;
     shape.index_dim = config_.indexer->dim;
@@ -229,6 +231,31 @@ void MlaAttention::attend(kernels::Queue& queue, const Input& input) const {
   queue.head_linear(values);
 }
 
+// For the rows of a prompt, which are those of one sequence.
+bool MlaAttention::attend_expanded(kernels::Queue& queue, const Input& input) const {
+  bool is_done = false;
+  for_each_part(input.parts, input.first_row, input.x.rows, [&](const PassPart& part, uint32_t) {
+    if (part.rows != input.x.rows || !part.position.live.empty()) return;
+    if (config_.indexer && needs_choice(config_, input, part)) return;
+    const kernels::Rows queries = query_rows(input);
+    is_done = queue.attend_expanded(
+        rope_args(input, part, queries, {.heads = config_.heads, .first = config_.nope_dim, .dim = config_.rope_dim}),
+        {.kv_b = kv_b_.weight(),
+         .queries = queries,
+         .cache = part.cache->rows(input.layer, kLatents).data,
+         .out = input.scratch.at(heads_at_),
+         .heads = config_.heads,
+         .latent_dim = config_.kv_rank,
+         .rope_dim = config_.rope_dim,
+         .nope_dim = config_.nope_dim,
+         .value_dim = config_.value_dim,
+         .first_position = part.position.first,
+         .scale = scale_,
+         .cache_dtype = options_.cache_dtype});
+  });
+  return is_done;
+}
+
 // Keys are stored even of positions at which nothing is chosen: later ones may choose them.
 void MlaAttention::index(kernels::Queue& queue, const Input& input, const TraceScope& trace) const {
   indexer_->store_keys(queue, input, trace);
@@ -248,8 +275,10 @@ void MlaAttention::run(kernels::Queue& queue, const Input& input, const kernels:
     project(queue, input);
   }
   if (indexer_) index(queue, input, trace.child("indexer"));
-  absorb(queue, input);
-  attend(queue, input);
+  if (!attend_expanded(queue, input)) {
+    absorb(queue, input);
+    attend(queue, input);
+  }
   const kernels::Rows heads = dense_rows(input.scratch.at(heads_at_), input.x.rows, config_.heads * config_.value_dim);
   if (!trace.on()) return queue.add_linear(o_.weight(), heads, residual, y);
   apply(o_, queue, heads, y, trace, "o_proj");

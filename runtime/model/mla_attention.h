@@ -44,6 +44,8 @@ class MlaAttention final : public AttentionBlock {
   [[nodiscard]] kernels::Rows query_rows(const Input& input) const;
   [[nodiscard]] kernels::Rows query_latents(const Input& input) const;
   void index(kernels::Queue& queue, const Input& input, const TraceScope& trace) const;
+  /// With a key and a value of each head, where the queue takes less time for it; false: nothing was done.
+  [[nodiscard]] bool attend_expanded(kernels::Queue& queue, const Input& input) const;
   /// Rotates the queries and carries them into the latent space.
   void absorb(kernels::Queue& queue, const Input& input) const;
   void attend(kernels::Queue& queue, const Input& input) const;

@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include "kernels/cuda/cuda_device.h"
 #include "tests/kernels/cuda/attend_lab.h"
 
 namespace dspack::test::attend_expanded_test {
@@ -236,6 +237,73 @@ TEST_CASE("cuda: expanded attention at DeepSeek-V3's sizes") {
   Random random;
   CAPTURE(random.seed());
   check_operands({66, 2, 512, 64, 128, 128, 3, Dtype::bf16, Coding::f8_e4m3}, random);
+}
+
+TEST_CASE(
+    "cuda queue: a prompt's rows are attended to with keys and values of each head, but not in exact, nor few rows") {
+  Random random;
+  CAPTURE(random.seed());
+  for (const auto& [precision, rows, is_expanded] :
+       {std::tuple{kernels::Precision::bf16, 70U, true}, std::tuple{kernels::Precision::fp8, 70U, true},
+        std::tuple{kernels::Precision::bf16, 63U, false}, std::tuple{kernels::Precision::exact, 70U, false}}) {
+    const Case c{rows, 2, 64, 16, 16, 32, 3, Dtype::f32, Coding::bf16};
+    CAPTURE(c);
+    gpu::configure_emulator({.seed = random.seed()});
+    const auto device = kernels::make_cuda_device({.precision = precision});
+    REQUIRE(device);
+    const auto queue = (*device)->make_queue();
+    std::vector<std::unique_ptr<kernels::Buffer>> buffers;
+    const auto put = [&](std::span<const std::byte> bytes) {
+      buffers.push_back(std::move(*(*device)->allocate(bytes.size())));
+      const kernels::Slice place{.buffer = buffers.back().get(), .offset_bytes = 0};
+      queue->upload(place, bytes);
+      queue->synchronize();
+      return place;
+    };
+    const Input input = make_input(c, [&] { return static_cast<float>(random.below(3)) - 1.0F; });
+    std::vector<uint16_t> weight;
+    for (const float value : input.weight)
+      weight.push_back(f32_to_bf16(value));
+    kernels::ExpandedAttendArgs args;
+    args.kv_b.coding = c.coding;
+    args.kv_b.out = c.heads * c.head();
+    args.kv_b.in = c.latent;
+    args.kv_b.planes[kernels::kCodes] = put(std::as_bytes(std::span(weight)));
+    args.queries = {.data = put(std::as_bytes(std::span(input.queries))),
+                    .rows = c.rows,
+                    .cols = c.heads * c.key(),
+                    .stride = c.heads * c.key() + kQueryGap};
+    args.cache = put(std::as_bytes(std::span(input.cache)));
+    std::vector<float> got(size_t{c.rows} * c.heads * c.value, 7);
+    args.out = put(std::as_bytes(std::span(got)));
+    args.heads = c.heads;
+    args.latent_dim = c.latent;
+    args.rope_dim = c.rope;
+    args.nope_dim = c.nope;
+    args.value_dim = c.value;
+    args.first_position = c.first_position;
+    args.scale = 1.0F / std::sqrt(static_cast<float>(c.key()));
+    // Angles of zero.
+    std::vector<float> cos_sin;
+    for (uint32_t i = 0; i < c.positions() * c.rope / 2; ++i)
+      cos_sin.insert(cos_sin.end(), {1, 0});
+    const kernels::RopeArgs rope{.data = args.queries.data.at(c.nope * sizeof(float)),
+                                 .rows = c.rows,
+                                 .heads = c.heads,
+                                 .dim = c.rope,
+                                 .head_stride = c.key(),
+                                 .row_stride = args.queries.stride,
+                                 .first_position = c.first_position,
+                                 .cos_sin = put(std::as_bytes(std::span(cos_sin)))};
+    CHECK(queue->attend_expanded(rope, args) == is_expanded);
+    queue->download(std::as_writable_bytes(std::span(got)), args.out);
+    queue->synchronize();
+    if (is_expanded) {
+      CHECK(compare(got, reference(c, input).values, c.value).nmse < kBf16Roundoff * kBf16Roundoff);
+    } else {
+      CHECK(std::ranges::all_of(got, [](float value) { return value == 7; }));
+    }
+  }
 }
 
 TEST_CASE("cuda: expanded attention is planned within bounds, and its scratch grows with every number") {
