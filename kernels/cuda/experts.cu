@@ -95,7 +95,7 @@ __device__ void multiply_tile(const device::ExpertProduct& task, const device::T
 template <class Stored, bool kAligned, unsigned kMost>
 struct ExactTiles {
   using Weights = Stored;
-  static constexpr unsigned kPlaces = kMost;
+  static constexpr unsigned places() { return kMost; }
   static __device__ __forceinline__ uint32_t rows_of_down() { return kRowsOfBlock; }
   static __device__ __forceinline__ void round_inner(const device::FusedTask&, uint32_t, const device::TileAt&,
                                                      const device::RowTurns&) {}
@@ -136,7 +136,7 @@ __global__ void __launch_bounds__(kWarpsOfBlock* gpu::kWarpThreads)
 constexpr unsigned kFusedBlocks[] = {4, 3, 2};
 
 template <class Tiles>
-__global__ void __launch_bounds__(kWarpsOfBlock* gpu::kWarpThreads, kFusedBlocks[Tiles::kPlaces / 2])
+__global__ void __launch_bounds__(kWarpsOfBlock* gpu::kWarpThreads, kFusedBlocks[Tiles::places() / 2])
     fused_kernel(device::FusedTask task) {
   device::run_fused_block<Tiles>(task);
 }
