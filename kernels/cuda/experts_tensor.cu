@@ -107,21 +107,24 @@ struct TensorTiles {
     return gpu::block_threads() / gpu::kWarpThreads * TensorTile<device::Down, Stored, 1, kFp8>::kOutputs;
   }
 
-  static constexpr uint32_t kInnerRows = kFewWarps * TensorTile<device::GateUp, Stored, 1, kFp8>::kOutputs;
+  static constexpr __device__ uint32_t rows_of_gate_up() {
+    return kFewWarps * TensorTile<device::GateUp, Stored, 1, kFp8>::kOutputs;
+  }
 
-  /// 128 values that share a scale are written by up to 128 / kInnerRows blocks, each of which calls this once for them
-  /// behind its own; the last one rounds them, for `count` rows. `counters`: of each 128 values.
+  /// 128 values that share a scale are written by up to 128 / rows_of_gate_up() blocks, each of which calls this once
+  /// for them behind its own; the last one rounds them, for `count` rows. `counters`: of each 128 values.
   template <class RowAt>
   static __device__ __forceinline__ void round_written(RowsAt<const float> x, uint32_t in, const RoundedRows& rounded,
                                                        uint32_t* counters, uint32_t count, const RowAt& row_at,
                                                        const device::RowTurns& turns) {
-    static_assert(kMost > 1 || device::kRoundedBlock % kInnerRows == 0);
+    constexpr uint32_t kRows = rows_of_gate_up();
+    static_assert(kMost > 1 || device::kRoundedBlock % kRows == 0);
     const uint32_t warps = gpu::block_threads() / gpu::kWarpThreads;
     auto* is_complete = gpu::shared_memory<uint32_t>() + device::kIsCompleteWord;
-    for (uint32_t row = turns.first * kInnerRows; row < in; row += turns.step * kInnerRows) {
+    for (uint32_t row = turns.first * kRows; row < in; row += turns.step * kRows) {
       const uint32_t block = row / device::kRoundedBlock;
       const uint32_t left = in - block * device::kRoundedBlock;
-      const uint32_t parts = ((left < device::kRoundedBlock ? left : device::kRoundedBlock) - 1) / kInnerRows + 1;
+      const uint32_t parts = ((left < device::kRoundedBlock ? left : device::kRoundedBlock) - 1) / kRows + 1;
       if (gpu::thread_index() == 0) *is_complete = gpu::count_up(counters + block) == parts - 1 ? 1 : 0;
       gpu::block_barrier();  // whether it is complete is known, and others' parts can be read
       for (uint32_t i = gpu::warp_index(); *is_complete != 0 && i < count; i += warps) {
@@ -149,7 +152,7 @@ struct TensorTiles {
                                                          const device::RowTurns& turns,
                                                          const BeforeInputs& before_inputs) {
     before_inputs();
-    const uint32_t rows = Product::kMatrices == 1 ? rows_of_down() : kInnerRows;
+    const uint32_t rows = Product::kMatrices == 1 ? rows_of_down() : rows_of_gate_up();
     device::multiply_shared_tensor<Product, Stored, kFp8>(task, turns, rows);
   }
 
@@ -311,7 +314,7 @@ std::optional<FusedPlan> plan_fused(const ExpertsTask& task) {
     plan.shared_down.product.x = {.data = shared.inner.data, .stride = shared.inner.stride};
     plan.shared_down.product.y = shared.y;
     plan.shared_down.product.rounded = shared.rounded_inner;
-    constexpr uint32_t kRows = kFewWarps * kTileRows;  // TensorTiles::kInnerRows
+    constexpr uint32_t kRows = kFewWarps * kTileRows;  // TensorTiles::rows_of_gate_up
     of_shared = {.gate_up_blocks = static_cast<uint32_t>(ceil_div(shared.gate.out, kRows)),
                  .inner_blocks = blocks_of(shared.gate.out)};
   }
